@@ -1,0 +1,19 @@
+#pragma once
+
+#include <cstdint>
+
+namespace terrace {
+
+// Monotonic time. Tests and simulations bring a virtual one. Thread-safe.
+class Clock {
+ public:
+  virtual ~Clock() = default;
+  virtual std::int64_t now_ns() const = 0;
+};
+
+class SystemClock final : public Clock {
+ public:
+  std::int64_t now_ns() const override;
+};
+
+}  // namespace terrace

@@ -1,0 +1,94 @@
+# How every library, program and test of the project is compiled.
+
+add_library(terrace_flags INTERFACE)
+target_compile_options(
+  terrace_flags
+  INTERFACE -Wall -Wextra -Wconversion -Wno-sign-conversion -ffp-contract=off
+            $<$<BOOL:${TERRACE_WERROR}>:-Werror>)
+target_include_directories(terrace_flags INTERFACE ${PROJECT_SOURCE_DIR})
+if(TERRACE_SANITIZE)
+  target_compile_options(terrace_flags INTERFACE -fsanitize=${TERRACE_SANITIZE}
+                                                 -fno-omit-frame-pointer)
+  target_link_options(terrace_flags INTERFACE -fsanitize=${TERRACE_SANITIZE})
+endif()
+
+# The ThreadSanitizer of GCC before 14 does not start where mappings are randomised by more than 28 bits;
+# its tests then run with randomisation off.
+if(TERRACE_SANITIZE STREQUAL "thread" AND EXISTS /proc/sys/vm/mmap_rnd_bits)
+  file(READ /proc/sys/vm/mmap_rnd_bits terrace_random_bits)
+  find_program(TERRACE_SETARCH setarch)
+  if(terrace_random_bits GREATER 28 AND TERRACE_SETARCH)
+    set(CMAKE_CROSSCOMPILING_EMULATOR ${TERRACE_SETARCH} -R)
+  endif()
+endif()
+
+# terrace_add_folders(names...): those of the folders that are there and say how they are built.
+function(terrace_add_folders)
+  foreach(folder IN LISTS ARGN)
+    if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/CMakeLists.txt)
+      add_subdirectory(${folder})
+    endif()
+  endforeach()
+endfunction()
+
+# terrace_folder(NAME SOURCES... DEPENDS targets...): the static library terrace_NAME of a folder.
+function(terrace_folder name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;DEPENDS;PRIVATE_DEPENDS")
+  add_library(terrace_${name} STATIC ${arg_SOURCES})
+  target_link_libraries(
+    terrace_${name}
+    PUBLIC terrace_flags ${arg_DEPENDS}
+    PRIVATE ${arg_PRIVATE_DEPENDS})
+endfunction()
+
+# terrace_test(NAME SOURCES... DEPENDS... LABELS... TIMEOUT seconds): a GoogleTest program, each test
+# known to ctest by its own name. A test has the labels given here and those of its folder
+# (TERRACE_FOLDER_LABELS, set by tests/CMakeLists.txt); docs/testing.md says what each label selects.
+# The target tests_LABEL builds the programs of a label; tests_sanitized builds those that the debug
+# preset runs, tests_threads those of the tsan preset.
+function(terrace_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT" "SOURCES;DEPENDS;LABELS")
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 300)
+  endif()
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE terrace_flags ${arg_DEPENDS} GTest::gtest GTest::gmock
+                                        GTest::gtest_main)
+  # The tests are listed when ctest starts, so that a program that cannot start fails the tests and
+  # not the build.
+  gtest_discover_tests(
+    ${name}
+    DISCOVERY_MODE PRE_TEST
+    DISCOVERY_TIMEOUT 120
+    PROPERTIES TIMEOUT ${arg_TIMEOUT})
+
+  # The discovery passes on one label at most; this file, read after it, sets them all. A program that
+  # is not built stands for its tests, and is selected as they would be.
+  set(labels ${TERRACE_FOLDER_LABELS} ${arg_LABELS})
+  list(REMOVE_DUPLICATES labels)
+  set(script ${CMAKE_CURRENT_BINARY_DIR}/${name}_labels.cmake)
+  file(WRITE ${script} "if(NOT ${name}_TESTS)\n"
+                       "  set(${name}_TESTS ${name}_NOT_BUILT)\n"
+                       "endif()\n"
+                       "foreach(test IN LISTS ${name}_TESTS)\n"
+                       "  set_tests_properties(\"\${test}\" PROPERTIES LABELS \"${labels}\")\n"
+                       "endforeach()\n")
+  set_property(
+    DIRECTORY
+    APPEND
+    PROPERTY TEST_INCLUDE_FILES ${script})
+
+  set(groups ${labels})
+  list(TRANSFORM groups PREPEND tests_)
+  if(labels MATCHES "(^|;)(long|bits|tidy)(;|$)")
+    list(REMOVE_ITEM groups tests_threads)
+  else()
+    list(APPEND groups tests_sanitized)
+  endif()
+  foreach(group IN LISTS groups)
+    if(NOT TARGET ${group})
+      add_custom_target(${group})
+    endif()
+    add_dependencies(${group} ${name})
+  endforeach()
+endfunction()

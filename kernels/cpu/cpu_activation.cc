@@ -1,0 +1,182 @@
+#include "kernels/cpu/cpu_activation.h"
+
+#include "kernels/cpu/highway_targets.h"
+#include "kernels/cpu/parallel_blocks.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/cpu_activation.cc"
+// clang-format off: foreach_target.h comes first
+#include "hwy/foreach_target.h"
+#include "hwy/contrib/math/math-inl.h"
+#include "hwy/highway.h"
+#include "kernels/cpu/cpu_vector.inl"
+// clang-format on
+
+HWY_BEFORE_NAMESPACE();
+namespace terrace {
+namespace HWY_NAMESPACE {
+
+// 1 / (1 + exp(-x)). Exp is defined up to 104, where it has long been infinite and the result 0.
+HWY_INLINE Vec logistic(Vec x) {
+  const Vec power = hn::Exp(Lanes(), hn::Min(splat(104.0F), hn::Neg(x)));
+  return hn::Div(splat(1.0F), hn::Add(splat(1.0F), power));
+}
+
+template <typename T>
+void swiglu_forward_rows(const SwigluForward& op, std::int64_t begin, std::int64_t end) {
+  const std::int64_t I = op.y.elements() / op.y.shape[0];
+  for (std::int64_t r = begin; r < end; ++r) {
+    const T* gate = op.gate_up.as<const T>() + r * 2 * I;
+    const T* up = gate + I;
+    T* y = op.y.as<T>() + r * I;
+    for_each_vector(I, [=](std::int64_t i, std::int64_t n) TERRACE_VECTOR_BODY {
+      const Vec g = load_n(gate + i, n);
+      store_n(hn::Mul(hn::Mul(g, logistic(g)), load_n(up + i, n)), y + i, n);
+    });
+  }
+}
+
+void swiglu_forward(const SwigluForward& op, std::int64_t begin, std::int64_t end) {
+  if (op.y.dtype == DType::kF32) return swiglu_forward_rows<float>(op, begin, end);
+  swiglu_forward_rows<Bf16>(op, begin, end);
+}
+
+// silu' = s + g s (1 - s) with s = logistic(g).
+template <typename T>
+void swiglu_backward_rows(const SwigluBackward& op, std::int64_t begin, std::int64_t end) {
+  const std::int64_t I = op.dy.elements() / op.dy.shape[0];
+  for (std::int64_t r = begin; r < end; ++r) {
+    const T* gate = op.gate_up.as<const T>() + r * 2 * I;
+    const T* up = gate + I;
+    const T* dy = op.dy.as<const T>() + r * I;
+    T* dgate = op.dgate_up.as<T>() + r * 2 * I;
+    T* dup = dgate + I;
+    for_each_vector(I, [=](std::int64_t i, std::int64_t n) TERRACE_VECTOR_BODY {
+      const Vec g = load_n(gate + i, n);
+      const Vec dy_i = load_n(dy + i, n);
+      const Vec up_i = load_n(up + i, n);
+      const Vec s = logistic(g);
+      const Vec silu = hn::Mul(g, s);
+      const Vec slope = hn::Add(s, hn::Mul(silu, hn::Sub(splat(1.0F), s)));
+      store_n(hn::Mul(hn::Mul(dy_i, up_i), slope), dgate + i, n);
+      store_n(hn::Mul(dy_i, silu), dup + i, n);
+    });
+  }
+}
+
+void swiglu_backward(const SwigluBackward& op, std::int64_t begin, std::int64_t end) {
+  if (op.dy.dtype == DType::kF32) return swiglu_backward_rows<float>(op, begin, end);
+  swiglu_backward_rows<Bf16>(op, begin, end);
+}
+
+// gelu_new(x) = x (1 + tanh(u)) / 2 = x logistic(2u), u = sqrt(2/pi) (x + 0.044715 x^3). The gate
+// is taken of x cut to [-32, 32], where it is 0 or 1 to the last bit, so that x^3 stays finite.
+struct GeluGate {
+  Vec value;  // logistic(2u)
+  Vec slope;  // d(2u)/dx
+};
+
+HWY_INLINE GeluGate gelu_gate(Vec x) {
+  constexpr float kTwiceRoot = 1.5957691216057308F;  // 2 sqrt(2/pi)
+  constexpr float kCubic = 0.044715F;
+  const Vec cut = hn::Min(splat(32.0F), hn::Max(splat(-32.0F), x));
+  const Vec cubic = hn::Mul(splat(kCubic), hn::Mul(cut, cut));
+  const Vec twice_u = hn::Mul(splat(kTwiceRoot), hn::Add(cut, hn::Mul(cut, cubic)));
+  const Vec growth = hn::Add(splat(1.0F), hn::Mul(splat(3.0F), cubic));
+  return {logistic(twice_u), hn::Mul(splat(kTwiceRoot), growth)};
+}
+
+template <typename T>
+void gelu_forward_range(const GeluForward& op, std::int64_t begin, std::int64_t end) {
+  const T* x = op.x.as<const T>() + begin;
+  T* y = op.y.as<T>() + begin;
+  for_each_vector(end - begin, [=](std::int64_t i, std::int64_t n) TERRACE_VECTOR_BODY {
+    const Vec x_i = load_n(x + i, n);
+    store_n(hn::Mul(x_i, gelu_gate(x_i).value), y + i, n);
+  });
+}
+
+void gelu_forward(const GeluForward& op, std::int64_t begin, std::int64_t end) {
+  if (op.x.dtype == DType::kF32) return gelu_forward_range<float>(op, begin, end);
+  gelu_forward_range<Bf16>(op, begin, end);
+}
+
+template <typename T>
+void gelu_backward_range(const GeluBackward& op, std::int64_t begin, std::int64_t end) {
+  const T* x = op.x.as<const T>() + begin;
+  const T* dy = op.dy.as<const T>() + begin;
+  T* dx = op.dx.as<T>() + begin;
+  for_each_vector(end - begin, [=](std::int64_t i, std::int64_t n) TERRACE_VECTOR_BODY {
+    const Vec x_i = load_n(x + i, n);
+    const GeluGate gate = gelu_gate(x_i);
+    const Vec bend = hn::Mul(gate.value, hn::Sub(splat(1.0F), gate.value));
+    const Vec slope = hn::Add(gate.value, hn::Mul(x_i, hn::Mul(bend, gate.slope)));
+    store_n(hn::Mul(load_n(dy + i, n), slope), dx + i, n);
+  });
+}
+
+void gelu_backward(const GeluBackward& op, std::int64_t begin, std::int64_t end) {
+  if (op.x.dtype == DType::kF32) return gelu_backward_range<float>(op, begin, end);
+  gelu_backward_range<Bf16>(op, begin, end);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace terrace
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace terrace {
+
+HWY_EXPORT(swiglu_forward);
+HWY_EXPORT(swiglu_backward);
+HWY_EXPORT(gelu_forward);
+HWY_EXPORT(gelu_backward);
+
+namespace {
+
+constexpr std::int64_t kRowBlock = 8;
+
+void check_compute_type(const TensorView& tensor) {
+  TERRACE_CHECK(tensor.dtype == DType::kF32 || tensor.dtype == DType::kBF16);
+}
+
+}  // namespace
+
+void cpu_swiglu_forward(const KernelContext& context, const SwigluForward& op) {
+  check_compute_type(op.y);
+  TERRACE_CHECK_EQ(op.gate_up.elements(), 2 * op.y.elements());
+  for_each_block(context, op.y.shape[0], kRowBlock, [&](std::int64_t begin, std::int64_t end) {
+    HWY_DYNAMIC_DISPATCH(swiglu_forward)(op, begin, end);
+  });
+}
+
+void cpu_swiglu_backward(const KernelContext& context, const SwigluBackward& op) {
+  check_compute_type(op.dy);
+  TERRACE_CHECK_EQ(op.gate_up.elements(), 2 * op.dy.elements());
+  TERRACE_CHECK_EQ(op.dgate_up.elements(), 2 * op.dy.elements());
+  for_each_block(context, op.dy.shape[0], kRowBlock, [&](std::int64_t begin, std::int64_t end) {
+    HWY_DYNAMIC_DISPATCH(swiglu_backward)(op, begin, end);
+  });
+}
+
+void cpu_gelu_forward(const KernelContext& context, const GeluForward& op) {
+  check_compute_type(op.x);
+  const std::int64_t elements = op.x.elements();
+  TERRACE_CHECK_EQ(op.y.elements(), elements);
+  for_each_block(context, elements, kElementBlock, [&](std::int64_t begin, std::int64_t end) {
+    HWY_DYNAMIC_DISPATCH(gelu_forward)(op, begin, end);
+  });
+}
+
+void cpu_gelu_backward(const KernelContext& context, const GeluBackward& op) {
+  check_compute_type(op.x);
+  const std::int64_t elements = op.x.elements();
+  TERRACE_CHECK_EQ(op.dy.elements(), elements);
+  TERRACE_CHECK_EQ(op.dx.elements(), elements);
+  for_each_block(context, elements, kElementBlock, [&](std::int64_t begin, std::int64_t end) {
+    HWY_DYNAMIC_DISPATCH(gelu_backward)(op, begin, end);
+  });
+}
+
+}  // namespace terrace
+#endif  // HWY_ONCE

@@ -1,0 +1,118 @@
+#include "kernels/cpu/cpu_elementwise.h"
+
+#include <cstring>
+
+#include "kernels/cpu/highway_targets.h"
+#include "kernels/cpu/parallel_blocks.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/cpu_elementwise.cc"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+#include "kernels/cpu/cpu_vector.inl"
+
+HWY_BEFORE_NAMESPACE();
+namespace terrace {
+namespace HWY_NAMESPACE {
+
+template <typename T>
+HWY_INLINE void add_to(const T* a, const T* b, T* y, std::int64_t elements) {
+  for_each_vector(elements, [=](std::int64_t i, std::int64_t n) TERRACE_VECTOR_BODY {
+    store_n(hn::Add(load_n(a + i, n), load_n(b + i, n)), y + i, n);
+  });
+}
+
+void add_floats(const float* a, const float* b, float* y, std::int64_t elements) {
+  add_to(a, b, y, elements);
+}
+
+void add_halves(const Bf16* a, const Bf16* b, Bf16* y, std::int64_t elements) {
+  add_to(a, b, y, elements);
+}
+
+void narrow(const float* source, Bf16* target, std::int64_t elements) {
+  std::int64_t i = 0;
+  for (; i + kLanes <= elements; i += kLanes) {
+    store_halves(bf16_words_ties_away(load(source + i)), target + i);
+  }
+  for (; i < elements; ++i) target[i] = to_bf16_ties_away(source[i]);
+}
+
+void widen(const Bf16* source, float* target, std::int64_t elements) {
+  for_each_vector(elements, [=](std::int64_t i, std::int64_t n) TERRACE_VECTOR_BODY {
+    store_n(load_n(source + i, n), target + i, n);
+  });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace terrace
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace terrace {
+
+HWY_EXPORT(add_floats);
+HWY_EXPORT(add_halves);
+HWY_EXPORT(narrow);
+HWY_EXPORT(widen);
+
+void cpu_add(const KernelContext& context, const Add& op) {
+  const std::int64_t elements = op.y.elements();
+  const bool wide = op.y.dtype == DType::kF32;
+  TERRACE_CHECK_EQ(op.a.elements(), elements);
+  TERRACE_CHECK_EQ(op.b.elements(), elements);
+  for_each_block(context, elements, kElementBlock, [&](std::int64_t begin, std::int64_t end) {
+    if (wide) {
+      HWY_DYNAMIC_DISPATCH(add_floats)
+      (op.a.as<const float>() + begin, op.b.as<const float>() + begin, op.y.as<float>() + begin,
+       end - begin);
+    } else {
+      HWY_DYNAMIC_DISPATCH(add_halves)
+      (op.a.as<const Bf16>() + begin, op.b.as<const Bf16>() + begin, op.y.as<Bf16>() + begin,
+       end - begin);
+    }
+  });
+}
+
+void cpu_accumulate_gradient(const KernelContext& context, const AccumulateGradient& op) {
+  const std::int64_t elements = op.target.elements();
+  TERRACE_CHECK_EQ(op.source.elements(), elements);
+  float* target = op.target.as<float>();
+  const float* source = op.source.as<const float>();
+  for_each_block(context, elements, kElementBlock, [&](std::int64_t begin, std::int64_t end) {
+    HWY_DYNAMIC_DISPATCH(add_floats)(target + begin, source + begin, target + begin, end - begin);
+  });
+}
+
+void cpu_fill_zero(const KernelContext& context, const FillZero& op) {
+  const auto bytes = static_cast<std::int64_t>(op.target.size_bytes());
+  for_each_block(context, bytes, 4 * kElementBlock, [&](std::int64_t begin, std::int64_t end) {
+    std::memset(op.target.data + begin, 0, static_cast<std::size_t>(end - begin));
+  });
+}
+
+void cpu_cast_parameters(const KernelContext& context, const CastParameters& op) {
+  const std::int64_t elements = op.target.elements();
+  TERRACE_CHECK_EQ(op.source.elements(), elements);
+  const bool from_wide = op.source.dtype == DType::kF32;
+  if (op.source.dtype != op.target.dtype) {
+    TERRACE_CHECK(op.target.dtype == (from_wide ? DType::kBF16 : DType::kF32));
+    TERRACE_CHECK(from_wide || op.source.dtype == DType::kBF16);
+  }
+  for_each_block(context, elements, kElementBlock, [&](std::int64_t begin, std::int64_t end) {
+    const auto size = static_cast<std::int64_t>(size_of(op.source.dtype));
+    if (op.source.dtype == op.target.dtype) {
+      std::memmove(op.target.data + begin * size, op.source.data + begin * size,
+                   static_cast<std::size_t>((end - begin) * size));
+    } else if (from_wide) {
+      HWY_DYNAMIC_DISPATCH(narrow)
+      (op.source.as<const float>() + begin, op.target.as<Bf16>() + begin, end - begin);
+    } else {
+      HWY_DYNAMIC_DISPATCH(widen)
+      (op.source.as<const Bf16>() + begin, op.target.as<float>() + begin, end - begin);
+    }
+  });
+}
+
+}  // namespace terrace
+#endif  // HWY_ONCE

@@ -1,0 +1,14 @@
+#pragma once
+
+#include "kernels/kernel_table.h"
+
+// Elementwise ops: one fp32 operation and one rounding per element, so the bits are those of the
+// reference. Blocks of kElementBlock elements are shared by the workers.
+namespace terrace {
+
+void cpu_add(const KernelContext& context, const Add& op);
+void cpu_accumulate_gradient(const KernelContext& context, const AccumulateGradient& op);
+void cpu_fill_zero(const KernelContext& context, const FillZero& op);
+void cpu_cast_parameters(const KernelContext& context, const CastParameters& op);
+
+}  // namespace terrace

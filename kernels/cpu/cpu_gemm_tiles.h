@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "kernels/cpu/onednn_gemm.h"
+#include "kernels/kernel_context.h"
+
+// A matrix product cut into tiles of c. The cut depends on m and n alone and k is never cut, so who
+// computes a tile, and how many workers there are, cannot change bits.
+namespace terrace {
+
+struct GemmTile {
+  std::int64_t row = 0, column = 0, rows = 0, columns = 0;
+};
+
+class GemmTiles {
+ public:
+  explicit GemmTiles(const GemmShape& whole);
+
+  std::int64_t count() const { return row_tiles_ * column_tiles_; }
+  // Tiles that follow each other share the columns of b.
+  GemmTile tile(std::int64_t index) const;
+  std::int64_t tile_elements() const { return tile_rows_ * tile_columns_; }
+  std::int64_t tile_columns() const { return tile_columns_; }
+
+  // Scratch memory of one worker for any tile, a multiple of 64. Asks oneDNN: for sizing a
+  // workspace, not for every call.
+  std::size_t scratch_bytes() const;
+  // Writes the tile at its place in c. The operands are those of the whole product.
+  void run(std::int64_t index, const GemmOperands& whole) const;
+  // The same for a product whose result goes to a tile of its own, with rows of tile_columns(): c
+  // of the operands is that tile. The shape's c_stride must be tile_columns().
+  void run_apart(std::int64_t index, const GemmOperands& operands) const;
+
+  // The tiles of the shape with c_stride set for run_apart.
+  static GemmTiles apart(GemmShape whole);
+
+ private:
+  GemmShape shape_of(const GemmTile& tile) const;
+  GemmOperands operands_of(const GemmTile& tile, const GemmOperands& whole) const;
+
+  GemmShape whole_;
+  std::int64_t tile_rows_ = 0, tile_columns_ = 0, row_tiles_ = 0, column_tiles_ = 0;
+};
+
+// target = 0 + tile, or target += tile: one fp32 addition either way. target_stride and tile_stride
+// are elements from one row to the next.
+struct GradientTile {
+  float* target = nullptr;
+  std::int64_t target_stride = 0;
+  const float* tile = nullptr;
+  std::int64_t tile_stride = 0;
+  std::int64_t rows = 0, columns = 0;
+};
+void store_gradient(const GradientTile& store, GradientMode mode);
+
+}  // namespace terrace

@@ -1,0 +1,54 @@
+#include "kernels/cpu/cpu_kernels.h"
+
+#include "kernels/cpu/cpu_activation.h"
+#include "kernels/cpu/cpu_attention.h"
+#include "kernels/cpu/cpu_elementwise.h"
+#include "kernels/cpu/cpu_embedding.h"
+#include "kernels/cpu/cpu_head_loss.h"
+#include "kernels/cpu/cpu_matmul.h"
+#include "kernels/cpu/cpu_norm.h"
+#include "kernels/cpu/cpu_norm_partials.h"
+#include "kernels/cpu/cpu_rope.h"
+
+namespace terrace {
+namespace {
+
+constexpr KernelTable kCpuKernels = {
+    .name = "cpu",
+    .matmul_forward = cpu_matmul_forward,
+    .matmul_backward_input = cpu_matmul_backward_input,
+    .matmul_backward_weight = cpu_matmul_backward_weight,
+    .rms_norm_forward = cpu_rms_norm_forward,
+    .rms_norm_backward = cpu_rms_norm_backward,
+    .layer_norm_forward = cpu_layer_norm_forward,
+    .layer_norm_backward = cpu_layer_norm_backward,
+    .rope = cpu_rope,
+    .attention_forward = cpu_attention_forward,
+    .attention_backward = cpu_attention_backward,
+    .swiglu_forward = cpu_swiglu_forward,
+    .swiglu_backward = cpu_swiglu_backward,
+    .gelu_forward = cpu_gelu_forward,
+    .gelu_backward = cpu_gelu_backward,
+    .add = cpu_add,
+    .accumulate_gradient = cpu_accumulate_gradient,
+    .fill_zero = cpu_fill_zero,
+    .cast_parameters = cpu_cast_parameters,
+    .embedding_forward = cpu_embedding_forward,
+    .embedding_backward = cpu_embedding_backward,
+    .head_loss = cpu_head_loss,
+    .norm_partials = cpu_norm_partials,
+    .matmul_forward_workspace = cpu_matmul_forward_workspace,
+    .matmul_backward_input_workspace = cpu_matmul_backward_input_workspace,
+    .matmul_backward_weight_workspace = cpu_matmul_backward_weight_workspace,
+    .norm_backward_workspace = cpu_norm_backward_workspace,
+    .attention_forward_workspace = cpu_attention_forward_workspace,
+    .attention_backward_workspace = cpu_attention_backward_workspace,
+    .embedding_backward_workspace = cpu_embedding_backward_workspace,
+    .head_loss_workspace = cpu_head_loss_workspace,
+};
+
+}  // namespace
+
+const KernelTable& cpu_kernels() { return kCpuKernels; }
+
+}  // namespace terrace

@@ -1,0 +1,11 @@
+#pragma once
+
+#include "kernels/kernel_table.h"
+
+namespace terrace {
+
+// oneDNN for matrix products (AMX or AVX-512 where the processor has them), Highway with run-time
+// dispatch for the rest, oneTBB workers. Bits do not depend on the number of workers.
+const KernelTable& cpu_kernels();
+
+}  // namespace terrace

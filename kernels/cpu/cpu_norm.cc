@@ -1,0 +1,292 @@
+#include "kernels/cpu/cpu_norm.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/cpu/highway_targets.h"
+#include "kernels/cpu/parallel_blocks.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/cpu_norm.cc"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+#include "kernels/cpu/cpu_vector.inl"
+
+HWY_BEFORE_NAMESPACE();
+namespace terrace {
+namespace HWY_NAMESPACE {
+
+// C width, r row. Products and sums are separate operations, so that processors with and without a
+// fused multiply-add give the same bits.
+
+template <typename T>
+void rms_forward_rows(const RmsNormForward& op, std::int64_t begin, std::int64_t end) {
+  const std::int64_t C = op.weight.elements();
+  const T* weight = op.weight.as<const T>();
+  for (std::int64_t r = begin; r < end; ++r) {
+    const T* x = op.x.as<const T>() + r * C;
+    T* y = op.y.as<T>() + r * C;
+    const float squares = sum_over(C, [x](std::int64_t i, std::int64_t n) TERRACE_VECTOR_BODY {
+      const Vec value = load_n(x + i, n);
+      return hn::Mul(value, value);
+    });
+    const float rstd = 1.0F / std::sqrt(squares / static_cast<float>(C) + op.epsilon);
+    op.rstd.as<float>()[r] = rstd;
+    for_each_vector(C, [=](std::int64_t i, std::int64_t n) TERRACE_VECTOR_BODY {
+      const Vec normal = round_to(hn::Mul(load_n(x + i, n), splat(rstd)), y);
+      store_n(hn::Mul(load_n(weight + i, n), normal), y + i, n);
+    });
+  }
+}
+
+void rms_forward(const RmsNormForward& op, std::int64_t begin, std::int64_t end) {
+  if (op.x.dtype == DType::kF32) return rms_forward_rows<float>(op, begin, end);
+  rms_forward_rows<Bf16>(op, begin, end);
+}
+
+// dx = dresidual + rstd (g - xhat mean(g xhat)), g = dy weight, xhat = x rstd.
+template <typename T>
+void rms_backward_rows(const RmsNormBackward& op, std::int64_t begin, std::int64_t end,
+                       float* dweight) {
+  const std::int64_t C = op.weight.elements();
+  const T* weight = op.weight.as<const T>();
+  std::fill_n(dweight, C, 0.0F);
+  for (std::int64_t r = begin; r < end; ++r) {
+    const T* x = op.x.as<const T>() + r * C;
+    const T* dy = op.dy.as<const T>() + r * C;
+    const T* dresidual = op.dresidual.empty() ? nullptr : op.dresidual.as<const T>() + r * C;
+    T* dx = op.dx.as<T>() + r * C;
+    const float rstd = op.rstd.as<const float>()[r];
+    const float projection = sum_over(C, [=](std::int64_t i, std::int64_t n) TERRACE_VECTOR_BODY {
+      const Vec g = hn::Mul(load_n(dy + i, n), load_n(weight + i, n));
+      return hn::Mul(g, hn::Mul(load_n(x + i, n), splat(rstd)));
+    });
+    const float mean = projection / static_cast<float>(C);
+    for_each_vector(C, [=](std::int64_t i, std::int64_t n) TERRACE_VECTOR_BODY {
+      const Vec dy_i = load_n(dy + i, n);
+      const Vec normal = hn::Mul(load_n(x + i, n), splat(rstd));
+      const Vec g = hn::Mul(dy_i, load_n(weight + i, n));
+      Vec sum = hn::Mul(splat(rstd), hn::Sub(g, hn::Mul(normal, splat(mean))));
+      if (dresidual != nullptr) sum = hn::Add(load_n(dresidual + i, n), sum);
+      store_n(sum, dx + i, n);
+      const Vec term = hn::Mul(dy_i, round_to(normal, dx));
+      store_n(hn::Add(load_n(dweight + i, n), term), dweight + i, n);
+    });
+  }
+}
+
+void rms_backward(const RmsNormBackward& op, std::int64_t begin, std::int64_t end, float* dweight) {
+  if (op.x.dtype == DType::kF32) return rms_backward_rows<float>(op, begin, end, dweight);
+  rms_backward_rows<Bf16>(op, begin, end, dweight);
+}
+
+template <typename T>
+void layer_forward_rows(const LayerNormForward& op, std::int64_t begin, std::int64_t end) {
+  const std::int64_t C = op.weight.elements();
+  const T* weight = op.weight.as<const T>();
+  const T* bias = op.bias.as<const T>();
+  for (std::int64_t r = begin; r < end; ++r) {
+    const T* x = op.x.as<const T>() + r * C;
+    T* y = op.y.as<T>() + r * C;
+    const float sum = sum_over(
+        C, [x](std::int64_t i, std::int64_t n) TERRACE_VECTOR_BODY { return load_n(x + i, n); });
+    const float mean = sum / static_cast<float>(C);
+    const float squares =
+        sum_over(C, [x, mean](std::int64_t i, std::int64_t n) TERRACE_VECTOR_BODY {
+          const Vec centred = hn::Sub(load_n(x + i, n, mean), splat(mean));
+          return hn::Mul(centred, centred);
+        });
+    const float rstd = 1.0F / std::sqrt(squares / static_cast<float>(C) + op.epsilon);
+    op.mean.as<float>()[r] = mean;
+    op.rstd.as<float>()[r] = rstd;
+    for_each_vector(C, [=](std::int64_t i, std::int64_t n) TERRACE_VECTOR_BODY {
+      const Vec normal = hn::Mul(hn::Sub(load_n(x + i, n), splat(mean)), splat(rstd));
+      store_n(hn::Add(hn::Mul(load_n(weight + i, n), normal), load_n(bias + i, n)), y + i, n);
+    });
+  }
+}
+
+void layer_forward(const LayerNormForward& op, std::int64_t begin, std::int64_t end) {
+  if (op.x.dtype == DType::kF32) return layer_forward_rows<float>(op, begin, end);
+  layer_forward_rows<Bf16>(op, begin, end);
+}
+
+// One row of a LayerNorm's backward; the row's weight gradients are added to dweight and dbias.
+// dx = dresidual + rstd (g - mean(g) - xhat mean(g xhat)), g = dy weight, xhat = (x - mean) rstd.
+template <typename T>
+struct LayerNormRow {
+  const T *dy, *x, *weight, *dresidual;
+  T* dx;
+  float *dweight, *dbias;
+  float mean, rstd;
+  std::int64_t width;
+};
+
+template <typename T>
+HWY_INLINE void layer_backward_row(const LayerNormRow<T>& row) {
+  const std::int64_t C = row.width;
+  const float mean = row.mean;
+  const float rstd = row.rstd;
+  const T *x = row.x, *dy = row.dy, *weight = row.weight;
+  const float sum = sum_over(C, [=](std::int64_t i, std::int64_t n) TERRACE_VECTOR_BODY {
+    return hn::Mul(load_n(dy + i, n), load_n(weight + i, n));
+  });
+  const float projection = sum_over(C, [=](std::int64_t i, std::int64_t n) TERRACE_VECTOR_BODY {
+    const Vec g = hn::Mul(load_n(dy + i, n), load_n(weight + i, n));
+    return hn::Mul(g, hn::Mul(hn::Sub(load_n(x + i, n), splat(mean)), splat(rstd)));
+  });
+  const Vec g_mean = splat(sum / static_cast<float>(C));
+  const Vec gx_mean = splat(projection / static_cast<float>(C));
+  for_each_vector(C, [=, &row](std::int64_t i, std::int64_t n) TERRACE_VECTOR_BODY {
+    const Vec dy_i = load_n(dy + i, n);
+    const Vec normal = hn::Mul(hn::Sub(load_n(x + i, n), splat(mean)), splat(rstd));
+    const Vec g = hn::Mul(dy_i, load_n(weight + i, n));
+    Vec dx = hn::Mul(splat(rstd), hn::Sub(hn::Sub(g, g_mean), hn::Mul(normal, gx_mean)));
+    if (row.dresidual != nullptr) dx = hn::Add(load_n(row.dresidual + i, n), dx);
+    store_n(dx, row.dx + i, n);
+    store_n(hn::Add(load_n(row.dweight + i, n), hn::Mul(dy_i, normal)), row.dweight + i, n);
+    store_n(hn::Add(load_n(row.dbias + i, n), dy_i), row.dbias + i, n);
+  });
+}
+
+template <typename T>
+void layer_backward_rows(const LayerNormBackward& op, std::int64_t begin, std::int64_t end,
+                         float* partials) {
+  const std::int64_t C = op.weight.elements();
+  std::fill_n(partials, 2 * C, 0.0F);
+  for (std::int64_t r = begin; r < end; ++r) {
+    LayerNormRow<T> row = {};
+    row.dy = op.dy.as<const T>() + r * C;
+    row.x = op.x.as<const T>() + r * C;
+    row.weight = op.weight.as<const T>();
+    row.dresidual = op.dresidual.empty() ? nullptr : op.dresidual.as<const T>() + r * C;
+    row.dx = op.dx.as<T>() + r * C;
+    row.dweight = partials;
+    row.dbias = partials + C;
+    row.mean = op.mean.as<const float>()[r];
+    row.rstd = op.rstd.as<const float>()[r];
+    row.width = C;
+    layer_backward_row(row);
+  }
+}
+
+void layer_backward(const LayerNormBackward& op, std::int64_t begin, std::int64_t end,
+                    float* partials) {
+  if (op.x.dtype == DType::kF32) return layer_backward_rows<float>(op, begin, end, partials);
+  layer_backward_rows<Bf16>(op, begin, end, partials);
+}
+
+// target[0, columns) = (or +=) 0 + the rows of partials, in order.
+void add_partials(const float* partials, std::int64_t rows, std::int64_t stride,
+                  std::int64_t columns, bool accumulate, float* target) {
+  for_each_vector(columns, [=](std::int64_t i, std::int64_t n) TERRACE_VECTOR_BODY {
+    Vec sum = hn::Zero(Lanes());
+    for (std::int64_t r = 0; r < rows; ++r)
+      sum = hn::Add(sum, load_n(partials + r * stride + i, n));
+    if (accumulate) sum = hn::Add(load_n(target + i, n), sum);
+    store_n(sum, target + i, n);
+  });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace terrace
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace terrace {
+
+HWY_EXPORT(rms_forward);
+HWY_EXPORT(rms_backward);
+HWY_EXPORT(layer_forward);
+HWY_EXPORT(layer_backward);
+HWY_EXPORT(add_partials);
+
+namespace {
+
+constexpr std::int64_t kForwardRowBlock = 16;
+constexpr std::int64_t kColumnBlock = 256;
+
+// Rows of x after checking that x is whole rows of weight, and of a compute type.
+std::int64_t checked_rows(const TensorView& x, const TensorView& weight) {
+  TERRACE_CHECK(x.dtype == DType::kF32 || x.dtype == DType::kBF16);
+  TERRACE_CHECK(weight.dtype == x.dtype);
+  TERRACE_CHECK_LT(0, weight.elements());
+  TERRACE_CHECK_EQ(x.elements() % weight.elements(), 0);
+  return x.elements() / weight.elements();
+}
+
+struct Partials {
+  const float* data;
+  std::int64_t blocks, stride, columns;
+};
+
+void reduce_partials(const KernelContext& context, const Partials& partials, GradientMode mode,
+                     float* target) {
+  const bool accumulate = mode == GradientMode::kAccumulate;
+  for_each_block(context, partials.columns, kColumnBlock,
+                 [&](std::int64_t begin, std::int64_t end) {
+                   HWY_DYNAMIC_DISPATCH(add_partials)
+                   (partials.data + begin, partials.blocks, partials.stride, end - begin,
+                    accumulate, target + begin);
+                 });
+}
+
+}  // namespace
+
+void cpu_rms_norm_forward(const KernelContext& context, const RmsNormForward& op) {
+  const std::int64_t rows = checked_rows(op.x, op.weight);
+  TERRACE_CHECK_EQ(op.y.elements(), op.x.elements());
+  TERRACE_CHECK_EQ(op.rstd.elements(), rows);
+  for_each_block(context, rows, kForwardRowBlock, [&](std::int64_t begin, std::int64_t end) {
+    HWY_DYNAMIC_DISPATCH(rms_forward)(op, begin, end);
+  });
+}
+
+void cpu_rms_norm_backward(const KernelContext& context, const RmsNormBackward& op) {
+  const std::int64_t rows = checked_rows(op.x, op.weight);
+  const std::int64_t C = op.weight.elements();
+  TERRACE_CHECK_EQ(op.dweight.elements(), C);
+  TERRACE_CHECK_LE(cpu_norm_backward_workspace(rows, C, 1), context.workspace.size());
+  float* partials = reinterpret_cast<float*>(context.workspace.data());
+  const std::int64_t blocks = blocks_of(rows, kNormRowBlock);
+  for_each_block(context, rows, kNormRowBlock, [&](std::int64_t begin, std::int64_t end) {
+    HWY_DYNAMIC_DISPATCH(rms_backward)
+    (op, begin, end, partials + begin / kNormRowBlock * C);
+  });
+  reduce_partials(context, {partials, blocks, C, C}, op.mode, op.dweight.as<float>());
+}
+
+void cpu_layer_norm_forward(const KernelContext& context, const LayerNormForward& op) {
+  const std::int64_t rows = checked_rows(op.x, op.weight);
+  TERRACE_CHECK_EQ(op.y.elements(), op.x.elements());
+  TERRACE_CHECK_EQ(op.bias.elements(), op.weight.elements());
+  TERRACE_CHECK_EQ(op.mean.elements(), rows);
+  TERRACE_CHECK_EQ(op.rstd.elements(), rows);
+  for_each_block(context, rows, kForwardRowBlock, [&](std::int64_t begin, std::int64_t end) {
+    HWY_DYNAMIC_DISPATCH(layer_forward)(op, begin, end);
+  });
+}
+
+void cpu_layer_norm_backward(const KernelContext& context, const LayerNormBackward& op) {
+  const std::int64_t rows = checked_rows(op.x, op.weight);
+  const std::int64_t C = op.weight.elements();
+  TERRACE_CHECK_EQ(op.dweight.elements(), C);
+  TERRACE_CHECK_EQ(op.dbias.elements(), C);
+  TERRACE_CHECK_LE(cpu_norm_backward_workspace(rows, C, 1), context.workspace.size());
+  float* partials = reinterpret_cast<float*>(context.workspace.data());
+  const std::int64_t blocks = blocks_of(rows, kNormRowBlock);
+  for_each_block(context, rows, kNormRowBlock, [&](std::int64_t begin, std::int64_t end) {
+    HWY_DYNAMIC_DISPATCH(layer_backward)
+    (op, begin, end, partials + begin / kNormRowBlock * 2 * C);
+  });
+  reduce_partials(context, {partials, blocks, 2 * C, C}, op.mode, op.dweight.as<float>());
+  reduce_partials(context, {partials + C, blocks, 2 * C, C}, op.mode, op.dbias.as<float>());
+}
+
+std::size_t cpu_norm_backward_workspace(std::int64_t rows, std::int64_t width, int /*workers*/) {
+  const std::int64_t blocks = blocks_of(rows, kNormRowBlock);
+  return static_cast<std::size_t>(blocks * 2 * width) * sizeof(float);
+}
+
+}  // namespace terrace
+#endif  // HWY_ONCE

@@ -1,0 +1,68 @@
+#include "kernels/cpu/cpu_norm_partials.h"
+
+#include <array>
+
+#include "kernels/cpu/highway_targets.h"
+#include "kernels/cpu/parallel_blocks.h"
+#include "kernels/norm_tree.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/cpu_norm_partials.cc"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace terrace {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// The kNormLanes sums of the tree are held in as many vectors as the instruction set needs. A
+// square is exact in fp64, so a fused and an unfused multiply-add are the same.
+double sum_of_squares(const float* block, std::int64_t elements) {
+  using Sums = hn::CappedTag<double, kNormLanes>;
+  using Floats = hn::Rebind<float, Sums>;
+  constexpr auto kWidth = static_cast<std::int64_t>(hn::MaxLanes(Sums()));
+  constexpr std::int64_t kVectors = kNormLanes / kWidth;
+  hn::Vec<Sums> sums[kVectors];
+  for (std::int64_t j = 0; j < kVectors; ++j) sums[j] = hn::Zero(Sums());
+  std::int64_t i = 0;
+  for (; i + kNormLanes <= elements; i += kNormLanes) {
+    for (std::int64_t j = 0; j < kVectors; ++j) {
+      const auto value = hn::PromoteTo(Sums(), hn::LoadU(Floats(), block + i + j * kWidth));
+      sums[j] = hn::MulAdd(value, value, sums[j]);
+    }
+  }
+  alignas(64) std::array<double, kNormLanes> lanes;
+  for (std::int64_t j = 0; j < kVectors; ++j) {
+    hn::Store(sums[j], Sums(), lanes.data() + j * kWidth);
+  }
+  for (std::int64_t lane = 0; i < elements; ++i, ++lane) {
+    const double value = block[i];
+    lanes[static_cast<std::size_t>(lane)] += value * value;
+  }
+  return reduce_norm_lanes(lanes);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace terrace
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace terrace {
+
+HWY_EXPORT(sum_of_squares);
+
+void cpu_norm_partials(const KernelContext& context, const NormPartials& op) {
+  const std::int64_t elements = op.gradient.elements();
+  TERRACE_CHECK_EQ(op.partials.elements(), blocks_of(elements, kNormBlock));
+  const float* gradient = op.gradient.as<const float>();
+  double* partials = op.partials.as<double>();
+  for_each_block(context, elements, kNormBlock, [&](std::int64_t begin, std::int64_t end) {
+    partials[begin / kNormBlock] =
+        HWY_DYNAMIC_DISPATCH(sum_of_squares)(gradient + begin, end - begin);
+  });
+}
+
+}  // namespace terrace
+#endif  // HWY_ONCE

@@ -1,0 +1,193 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "kernels/kernel_context.h"
+#include "memory/tensor.h"
+
+// The seam to compute. Every op is a pure function of its arguments: it never allocates device or
+// arena memory, never synchronises, and gives the same bits for any number of workers. Activations and
+// parameters are all fp32 or all bf16 (the "compute type"); statistics, weight gradients and losses
+// are wider as stated. In bf16, the softmax weights of attention and the gradients of scores and logits
+// may be rounded to bf16 before they enter a matrix product, as matrix units demand.
+// Reference: naive scalar code, the definition of correct. cpu: oneDNN, Highway.
+//
+// Letters: R rows (tokens of one micro-batch = B*T), B batch, T sequence, C width, N out, K in,
+// H query heads, G key-value heads (H a multiple of G), D head width, I intermediate, V vocabulary.
+namespace terrace {
+
+// y[R,N] = x[R,K] weight[N,K]^T (+ bias[N]): accumulated in fp32, rounded once. bias may be empty.
+struct MatmulForward {
+  TensorView x, weight, bias, y;
+};
+// dx[R,K] = dy[R,N] weight[N,K].
+struct MatmulBackwardInput {
+  TensorView dy, weight, dx;
+};
+// dweight[N,K] (fp32) = dy[R,N]^T x[R,K]; dbias[N] (fp32) = column sums of dy, rows in a fixed tree of
+// the shape; dbias may be empty.
+struct MatmulBackwardWeight {
+  TensorView dy, x, dweight, dbias;
+  GradientMode mode = GradientMode::kAssign;
+};
+
+// y = weight * round(x * rstd), rstd[R] (fp32) = 1/sqrt(mean(x^2) + epsilon). x, y [R,C].
+struct RmsNormForward {
+  TensorView x, weight, y, rstd;
+  float epsilon = 1e-5F;
+};
+// dx = dresidual + the norm's input gradient, rounded once; dresidual may be empty, and may be the
+// same memory as dx. dweight[C] is fp32, from the rounded x * rstd that the forward multiplied.
+struct RmsNormBackward {
+  TensorView dy, x, weight, rstd, dresidual, dx, dweight;
+  GradientMode mode = GradientMode::kAssign;
+};
+
+// y = weight * (x - mean) * rstd + bias; mean[R], rstd[R] in fp32.
+struct LayerNormForward {
+  TensorView x, weight, bias, y, mean, rstd;
+  float epsilon = 1e-5F;
+};
+struct LayerNormBackward {
+  TensorView dy, x, weight, mean, rstd, dresidual, dx, dweight, dbias;
+  GradientMode mode = GradientMode::kAssign;
+};
+
+// Rotary embedding in place, half-split form, on heads [first_head, first_head + heads) of each row of
+// qkv [R, all_heads*D]. table [T, D] in fp32: cos of D/2 frequencies, then sin. Row r is position r mod
+// T. `inverse` rotates back: the gradient.
+struct Rope {
+  TensorView qkv, table;
+  std::int64_t sequence = 0, head_width = 0, first_head = 0, heads = 0;
+  bool inverse = false;
+};
+
+// Causal attention over rows of qkv [R, (H+2G)*D] (all query heads, then keys, then values). out [R,
+// H*D]; log_sum_exp [B,H,T] in fp32, kept for the backward. Never holds a T x T matrix.
+struct AttentionShape {
+  std::int64_t batch = 0, sequence = 0, heads = 0, key_value_heads = 0, head_width = 0;
+};
+struct AttentionForward {
+  AttentionShape shape;
+  TensorView qkv, out, log_sum_exp;
+  float scale = 1.0F;  // of the scores, 1/sqrt(D)
+};
+struct AttentionBackward {
+  AttentionShape shape;
+  TensorView qkv, out, log_sum_exp, dout, dqkv;
+  float scale = 1.0F;
+};
+
+// y[R,I] = silu(gate) * up with gate_up [R,2I] = gate | up.
+struct SwigluForward {
+  TensorView gate_up, y;
+};
+struct SwigluBackward {
+  TensorView gate_up, dy, dgate_up;
+};
+// GELU by the tanh formula (gelu_new), elementwise on equal shapes.
+struct GeluForward {
+  TensorView x, y;
+};
+struct GeluBackward {
+  TensorView x, dy, dx;
+};
+
+// y = a + b, rounded once; y may be a or b.
+struct Add {
+  TensorView a, b, y;
+};
+// target += source, both fp32: a micro-batch's gradient joins the sum.
+struct AccumulateGradient {
+  TensorView source, target;
+};
+// target = 0.
+struct FillZero {
+  TensorView target;
+};
+// fp32 -> bf16 (ties away from zero: parameters), bf16 -> fp32, or a copy of equal types.
+struct CastParameters {
+  TensorView source, target;
+};
+
+// h[R,C] = wte[token] (+ wpe[position]); tokens i32 [R] in [0, V). wpe [P,C] may be empty.
+struct EmbeddingForward {
+  TensorView tokens, wte, wpe, h;
+  std::int64_t sequence = 0;
+};
+// For all micro-batches of a step at once. Per micro-batch and vocabulary row, the rows of dh are added
+// from zero in position order, then the micro-batches in order; the sum is stored (dwte = 0 + sum, rows
+// that no token names become 0) or added once to dwte (kAccumulate: a tied head's gradient is already
+// there). Likewise dwpe (batch rows in order), which is always assigned. Both fp32.
+struct EmbeddingBackward {
+  std::span<const TensorView> tokens;  // one [R] per micro-batch
+  std::span<const TensorView> dh;      // one [R,C] per micro-batch
+  TensorView dwte, dwpe;
+  std::int64_t sequence = 0;
+  GradientMode wte_mode = GradientMode::kAssign;
+};
+
+// The language-model head with its loss, in chunks of rows fixed by V: logits = h weight^T are never
+// all there at once. target i32 [R], negative: not counted. Writes the sum of -log p(target) over the
+// counted rows, in fp64 by a fixed tree over rows, to *loss_sum; with dh not empty also the gradients
+// of (gradient_scale * loss_sum): dh[R,C], and dweight[V,C] (fp32). With logits not empty ([R,V] fp32,
+// for sampling) those are written and targets may be empty.
+struct HeadLoss {
+  TensorView h, weight, target, dh, dweight, logits;
+  float gradient_scale = 1.0F;
+  GradientMode mode = GradientMode::kAssign;
+  double* loss_sum = nullptr;
+};
+
+// Sum of squares of each block of 4096 elements of gradient (fp32; the last may be short), in fp64 by
+// a fixed tree: partials[i] for block i.
+inline constexpr std::int64_t kNormBlock = 4096;
+struct NormPartials {
+  TensorView gradient;
+  TensorView partials;  // fp64
+};
+
+struct KernelTable {
+  std::string_view name;
+
+  void (*matmul_forward)(const KernelContext&, const MatmulForward&);
+  void (*matmul_backward_input)(const KernelContext&, const MatmulBackwardInput&);
+  void (*matmul_backward_weight)(const KernelContext&, const MatmulBackwardWeight&);
+  void (*rms_norm_forward)(const KernelContext&, const RmsNormForward&);
+  void (*rms_norm_backward)(const KernelContext&, const RmsNormBackward&);
+  void (*layer_norm_forward)(const KernelContext&, const LayerNormForward&);
+  void (*layer_norm_backward)(const KernelContext&, const LayerNormBackward&);
+  void (*rope)(const KernelContext&, const Rope&);
+  void (*attention_forward)(const KernelContext&, const AttentionForward&);
+  void (*attention_backward)(const KernelContext&, const AttentionBackward&);
+  void (*swiglu_forward)(const KernelContext&, const SwigluForward&);
+  void (*swiglu_backward)(const KernelContext&, const SwigluBackward&);
+  void (*gelu_forward)(const KernelContext&, const GeluForward&);
+  void (*gelu_backward)(const KernelContext&, const GeluBackward&);
+  void (*add)(const KernelContext&, const Add&);
+  void (*accumulate_gradient)(const KernelContext&, const AccumulateGradient&);
+  void (*fill_zero)(const KernelContext&, const FillZero&);
+  void (*cast_parameters)(const KernelContext&, const CastParameters&);
+  void (*embedding_forward)(const KernelContext&, const EmbeddingForward&);
+  void (*embedding_backward)(const KernelContext&, const EmbeddingBackward&);
+  void (*head_loss)(const KernelContext&, const HeadLoss&);
+  void (*norm_partials)(const KernelContext&, const NormPartials&);
+
+  // Bytes of KernelContext::workspace that the ops above need: 0 where not listed. Only shapes, dtypes,
+  // modes and which views are empty count; data pointers are not followed.
+  std::size_t (*matmul_forward_workspace)(const MatmulForward&, int workers);
+  std::size_t (*matmul_backward_input_workspace)(const MatmulBackwardInput&, int workers);
+  std::size_t (*matmul_backward_weight_workspace)(const MatmulBackwardWeight&, int workers);
+  std::size_t (*norm_backward_workspace)(std::int64_t rows, std::int64_t width, int workers);
+  std::size_t (*attention_forward_workspace)(const AttentionForward&, int workers);
+  std::size_t (*attention_backward_workspace)(const AttentionBackward&, int workers);
+  std::size_t (*embedding_backward_workspace)(std::int64_t rows, std::int64_t micro_batches,
+                                              std::int64_t vocabulary, std::int64_t width,
+                                              int workers);
+  std::size_t (*head_loss_workspace)(const HeadLoss&, int workers);
+};
+
+}  // namespace terrace

@@ -1,0 +1,59 @@
+#include <algorithm>
+#include <cstring>
+#include <span>
+
+#include "kernels/norm_tree.h"
+#include "kernels/reference/reference_element.h"
+#include "kernels/reference/reference_ops.h"
+
+namespace terrace::reference {
+
+void add(const KernelContext&, const Add& op) {
+  TERRACE_CHECK_EQ(op.a.elements(), op.y.elements());
+  TERRACE_CHECK_EQ(op.b.elements(), op.y.elements());
+  with_compute_type(op.y.dtype, [&]<typename T>(std::type_identity<T>) {
+    for (std::int64_t i = 0; i < op.y.elements(); ++i) {
+      op.y.as<T>()[i] = round_to<T>(load(op.a.as<T>()[i]) + load(op.b.as<T>()[i]));
+    }
+  });
+}
+
+void accumulate_gradient(const KernelContext&, const AccumulateGradient& op) {
+  TERRACE_CHECK_EQ(op.source.elements(), op.target.elements());
+  const float* source = op.source.as<float>();
+  float* target = op.target.as<float>();
+  for (std::int64_t i = 0; i < op.target.elements(); ++i) target[i] += source[i];
+}
+
+void fill_zero(const KernelContext&, const FillZero& op) {
+  std::memset(op.target.data, 0, op.target.size_bytes());
+}
+
+void cast_parameters(const KernelContext&, const CastParameters& op) {
+  TERRACE_CHECK_EQ(op.source.elements(), op.target.elements());
+  if (op.source.dtype == op.target.dtype) {
+    std::memcpy(op.target.data, op.source.data, op.source.size_bytes());
+    return;
+  }
+  for (std::int64_t i = 0; i < op.target.elements(); ++i) {
+    if (op.target.dtype == DType::kBF16) {
+      op.target.as<Bf16>()[i] = to_bf16_ties_away(op.source.as<float>()[i]);
+    } else {
+      op.target.as<float>()[i] = to_float(op.source.as<Bf16>()[i]);
+    }
+  }
+}
+
+void norm_partials(const KernelContext&, const NormPartials& op) {
+  const std::int64_t elements = op.gradient.elements();
+  TERRACE_CHECK_EQ(op.partials.elements(), (elements + kNormBlock - 1) / kNormBlock);
+  const float* gradient = op.gradient.as<float>();
+  for (std::int64_t i = 0; i < op.partials.elements(); ++i) {
+    const std::int64_t first = i * kNormBlock;
+    const std::int64_t count = std::min(kNormBlock, elements - first);
+    op.partials.as<double>()[i] =
+        block_sum_of_squares({gradient + first, static_cast<std::size_t>(count)});
+  }
+}
+
+}  // namespace terrace::reference

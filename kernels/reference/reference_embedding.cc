@@ -1,0 +1,75 @@
+#include "kernels/reference/reference_element.h"
+#include "kernels/reference/reference_ops.h"
+
+namespace terrace::reference {
+namespace {
+
+template <typename T>
+void forward(const EmbeddingForward& op) {
+  const std::int64_t V = op.wte.shape[0];
+  const std::int64_t C = op.wte.shape[1];
+  const std::int64_t R = op.tokens.elements();
+  TERRACE_CHECK_EQ(op.h.elements(), R * C);
+  for (std::int64_t r = 0; r < R; ++r) {
+    const std::int64_t token = op.tokens.as<std::int32_t>()[r];
+    TERRACE_CHECK(token >= 0);
+    TERRACE_CHECK_LT(token, V);
+    for (std::int64_t c = 0; c < C; ++c) {
+      Wide<T> sum = load(op.wte.as<T>()[token * C + c]);
+      if (!op.wpe.empty()) sum += load(op.wpe.as<T>()[(r % op.sequence) * C + c]);
+      op.h.as<T>()[r * C + c] = round_to<T>(sum);
+    }
+  }
+}
+
+// The sum of column c of the rows of dh that `names(tokens, r)` picks: per micro-batch from zero in
+// row order, then the micro-batches in order.
+template <typename T, typename Names>
+Wide<T> sum_of_rows(const EmbeddingBackward& op, std::int64_t C, std::int64_t c, Names&& names) {
+  Wide<T> total = 0;
+  for (std::size_t m = 0; m < op.tokens.size(); ++m) {
+    const std::int32_t* tokens = op.tokens[m].as<std::int32_t>();
+    const T* dh = op.dh[m].as<T>();
+    Wide<T> sum = 0;
+    for (std::int64_t r = 0; r < op.tokens[m].elements(); ++r) {
+      if (names(tokens, r)) sum += load(dh[r * C + c]);
+    }
+    total += sum;
+  }
+  return total;
+}
+
+template <typename T>
+void backward(const EmbeddingBackward& op) {
+  const std::int64_t V = op.dwte.shape[0];
+  const std::int64_t C = op.dwte.shape[1];
+  TERRACE_CHECK_EQ(op.tokens.size(), op.dh.size());
+  for (std::int64_t v = 0; v < V; ++v) {
+    for (std::int64_t c = 0; c < C; ++c) {
+      const Wide<T> sum = sum_of_rows<T>(
+          op, C, c, [v](const std::int32_t* tokens, std::int64_t r) { return tokens[r] == v; });
+      join_gradient(op.dwte.as<Wide<T>>()[v * C + c], sum, op.wte_mode);
+    }
+  }
+  if (op.dwpe.empty()) return;
+  for (std::int64_t p = 0; p < op.dwpe.shape[0]; ++p) {
+    for (std::int64_t c = 0; c < C; ++c) {
+      const Wide<T> sum = sum_of_rows<T>(
+          op, C, c, [&](const std::int32_t*, std::int64_t r) { return r % op.sequence == p; });
+      join_gradient(op.dwpe.as<Wide<T>>()[p * C + c], sum, GradientMode::kAssign);
+    }
+  }
+}
+
+}  // namespace
+
+void embedding_forward(const KernelContext&, const EmbeddingForward& op) {
+  with_compute_type(op.wte.dtype, [&]<typename T>(std::type_identity<T>) { forward<T>(op); });
+}
+
+void embedding_backward(const KernelContext&, const EmbeddingBackward& op) {
+  TERRACE_CHECK(!op.dh.empty());
+  with_compute_type(op.dh[0].dtype, [&]<typename T>(std::type_identity<T>) { backward<T>(op); });
+}
+
+}  // namespace terrace::reference

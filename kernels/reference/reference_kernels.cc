@@ -1,0 +1,51 @@
+#include "kernels/reference/reference_kernels.h"
+
+#include "kernels/reference/reference_ops.h"
+
+namespace terrace {
+namespace {
+
+constexpr KernelTable kReferenceKernels = {
+    .name = "reference",
+    .matmul_forward = reference::matmul_forward,
+    .matmul_backward_input = reference::matmul_backward_input,
+    .matmul_backward_weight = reference::matmul_backward_weight,
+    .rms_norm_forward = reference::rms_norm_forward,
+    .rms_norm_backward = reference::rms_norm_backward,
+    .layer_norm_forward = reference::layer_norm_forward,
+    .layer_norm_backward = reference::layer_norm_backward,
+    .rope = reference::rope,
+    .attention_forward = reference::attention_forward,
+    .attention_backward = reference::attention_backward,
+    .swiglu_forward = reference::swiglu_forward,
+    .swiglu_backward = reference::swiglu_backward,
+    .gelu_forward = reference::gelu_forward,
+    .gelu_backward = reference::gelu_backward,
+    .add = reference::add,
+    .accumulate_gradient = reference::accumulate_gradient,
+    .fill_zero = reference::fill_zero,
+    .cast_parameters = reference::cast_parameters,
+    .embedding_forward = reference::embedding_forward,
+    .embedding_backward = reference::embedding_backward,
+    .head_loss = reference::head_loss,
+    .norm_partials = reference::norm_partials,
+    .matmul_forward_workspace = [](const MatmulForward&, int) -> std::size_t { return 0; },
+    .matmul_backward_input_workspace = [](const MatmulBackwardInput&, int) -> std::size_t {
+      return 0;
+    },
+    .matmul_backward_weight_workspace = [](const MatmulBackwardWeight&, int) -> std::size_t {
+      return 0;
+    },
+    .norm_backward_workspace = [](std::int64_t, std::int64_t, int) -> std::size_t { return 0; },
+    .attention_forward_workspace = reference::attention_forward_workspace,
+    .attention_backward_workspace = reference::attention_backward_workspace,
+    .embedding_backward_workspace = [](std::int64_t, std::int64_t, std::int64_t, std::int64_t,
+                                       int) -> std::size_t { return 0; },
+    .head_loss_workspace = reference::head_loss_workspace,
+};
+
+}  // namespace
+
+const KernelTable& reference_kernels() { return kReferenceKernels; }
+
+}  // namespace terrace

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/kernel_table.h"
+
+// The ops of reference_kernels(), by concept: one source file for each group.
+namespace terrace::reference {
+
+void matmul_forward(const KernelContext&, const MatmulForward&);
+void matmul_backward_input(const KernelContext&, const MatmulBackwardInput&);
+void matmul_backward_weight(const KernelContext&, const MatmulBackwardWeight&);
+
+void rms_norm_forward(const KernelContext&, const RmsNormForward&);
+void rms_norm_backward(const KernelContext&, const RmsNormBackward&);
+void layer_norm_forward(const KernelContext&, const LayerNormForward&);
+void layer_norm_backward(const KernelContext&, const LayerNormBackward&);
+
+void rope(const KernelContext&, const Rope&);
+void attention_forward(const KernelContext&, const AttentionForward&);
+void attention_backward(const KernelContext&, const AttentionBackward&);
+std::size_t attention_forward_workspace(const AttentionForward&, int workers);
+std::size_t attention_backward_workspace(const AttentionBackward&, int workers);
+
+void swiglu_forward(const KernelContext&, const SwigluForward&);
+void swiglu_backward(const KernelContext&, const SwigluBackward&);
+void gelu_forward(const KernelContext&, const GeluForward&);
+void gelu_backward(const KernelContext&, const GeluBackward&);
+
+void add(const KernelContext&, const Add&);
+void accumulate_gradient(const KernelContext&, const AccumulateGradient&);
+void fill_zero(const KernelContext&, const FillZero&);
+void cast_parameters(const KernelContext&, const CastParameters&);
+void norm_partials(const KernelContext&, const NormPartials&);
+
+void embedding_forward(const KernelContext&, const EmbeddingForward&);
+void embedding_backward(const KernelContext&, const EmbeddingBackward&);
+
+void head_loss(const KernelContext&, const HeadLoss&);
+std::size_t head_loss_workspace(const HeadLoss&, int workers);
+
+}  // namespace terrace::reference

@@ -1,0 +1,411 @@
+#include "memory/arena_plan.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <limits>
+#include <numeric>
+
+#include "base/bytes.h"
+#include "base/check.h"
+
+// Items are placed one after the other, in some order, each at the lowest or the tightest gap
+// between those placed before that live at the same time. No one order is good for all programs, so
+// several are tried; then the items that stick out above the lower bound are moved to the front, a
+// few times.
+namespace terrace {
+namespace {
+
+// Placed items looked at before no further attempt begins. Deterministic, unlike a limit on time.
+constexpr std::int64_t kLooksMax = 80'000'000;
+constexpr int kRepairRoundsMax = 40;
+constexpr std::size_t kBucketCount = 128;
+
+// Times are ranks: positions among all the begins and ends there are.
+struct Span {
+  std::int32_t begin = 0;
+  std::int32_t end = 0;
+};
+
+struct Item {
+  std::size_t size = 0;
+  Span hull;                   // from the first begin to the last end
+  std::uint32_t first = 0;     // of its spans
+  std::uint32_t count = 0;     // of its spans
+  std::int64_t length = 0;     // in the caller's time, holes left out
+  std::size_t contention = 0;  // the most that lives at any one time of its life
+};
+
+struct Problem {
+  std::vector<Item> items;
+  std::vector<Span> spans;
+  std::int32_t ranks = 0;
+  std::size_t live_bytes = 0;
+
+  std::span<const Span> spans_of(const Item& item) const {
+    return std::span(spans).subspan(item.first, item.count);
+  }
+
+  bool meet(const Item& a, const Item& b) const {
+    if (a.hull.begin >= b.hull.end || b.hull.begin >= a.hull.end) return false;
+    if (a.count == 1 && b.count == 1) return true;
+    const auto in_a = spans_of(a);
+    const auto in_b = spans_of(b);
+    for (std::size_t i = 0, j = 0; i < in_a.size() && j < in_b.size();) {
+      if (in_a[i].begin < in_b[j].end && in_b[j].begin < in_a[i].end) return true;
+      if (in_a[i].end <= in_b[j].end) {
+        ++i;
+      } else {
+        ++j;
+      }
+    }
+    return false;
+  }
+};
+
+std::vector<std::int64_t> sorted_times(std::span<const PackItem> items) {
+  std::vector<std::int64_t> times;
+  for (const PackItem& item : items) {
+    for (const LifeInterval& interval : item.live) {
+      times.push_back(interval.begin);
+      times.push_back(interval.end);
+    }
+  }
+  std::ranges::sort(times);
+  times.erase(std::ranges::unique(times).begin(), times.end());
+  return times;
+}
+
+Item read_item(const PackItem& from, std::size_t alignment, std::span<const std::int64_t> times,
+               std::vector<Span>& spans) {
+  const auto rank_of = [times](std::int64_t time) {
+    return static_cast<std::int32_t>(std::ranges::lower_bound(times, time) - times.begin());
+  };
+  Item item;
+  item.size = round_up(from.size_bytes, alignment);
+  item.first = static_cast<std::uint32_t>(spans.size());
+  for (const LifeInterval& interval : from.live) {
+    TERRACE_CHECK_LE(interval.begin, interval.end);
+    const Span span = {rank_of(interval.begin), rank_of(interval.end)};
+    if (span.begin == span.end) continue;
+    if (item.count != 0) TERRACE_CHECK_LE(spans.back().end, span.begin);
+    spans.push_back(span);
+    ++item.count;
+    item.length += interval.end - interval.begin;
+  }
+  if (item.count != 0) item.hull = {spans[item.first].begin, spans.back().end};
+  return item;
+}
+
+// Fills in how much lives when: the lower bound, and each item's contention.
+void measure_contention(Problem& problem) {
+  std::vector<std::size_t> live(static_cast<std::size_t>(problem.ranks) + 1);
+  for (const Item& item : problem.items) {
+    for (const Span& span : problem.spans_of(item)) {
+      live[span.begin] += item.size;
+      live[span.end] -= item.size;  // wraps, and the running sum wraps back
+    }
+  }
+  std::partial_sum(live.begin(), live.end(), live.begin());
+  problem.live_bytes = *std::ranges::max_element(live);
+  // Maxima over power-of-two windows answer a range with two looks.
+  std::vector<std::vector<std::size_t>> windows = {std::move(live)};
+  for (std::size_t width = 1; 2 * width <= windows[0].size(); width *= 2) {
+    const auto& half = windows.back();
+    std::vector<std::size_t> whole(half.size() - width);
+    for (std::size_t i = 0; i < whole.size(); ++i) whole[i] = std::max(half[i], half[i + width]);
+    windows.push_back(std::move(whole));
+  }
+  for (Item& item : problem.items) {
+    for (const Span& span : problem.spans_of(item)) {
+      const auto level = static_cast<std::size_t>(
+          std::bit_width(static_cast<std::uint32_t>(span.end - span.begin)) - 1);
+      const auto& window = windows[level];
+      item.contention =
+          std::max({item.contention, window[span.begin], window[span.end - (1 << level)]});
+    }
+  }
+}
+
+Problem read_problem(std::span<const PackItem> items, std::size_t alignment) {
+  Problem problem;
+  const std::vector<std::int64_t> times = sorted_times(items);
+  problem.ranks = static_cast<std::int32_t>(times.size());
+  problem.items.reserve(items.size());
+  for (const PackItem& item : items) {
+    problem.items.push_back(read_item(item, alignment, times, problem.spans));
+  }
+  measure_contention(problem);
+  return problem;
+}
+
+enum class Fit : std::uint8_t { kLowest, kTightest };
+
+using Order = std::vector<std::uint32_t>;
+
+// One attempt: items placed so far, by offset, in all and by the stretch of time they live in.
+class Placer {
+ public:
+  explicit Placer(const Problem& problem)
+      : problem_(problem),
+        ranks_per_bucket_(std::max<std::int32_t>(
+            1, static_cast<std::int32_t>(divide_up(problem.ranks, kBucketCount)))),
+        placed_(problem.items.size()) {}
+
+  void reset() {
+    all_.clear();
+    for (Sorted& bucket : buckets_) bucket.clear();
+    packed_bytes_ = 0;
+  }
+
+  void place_at(std::uint32_t index, std::size_t offset) {
+    const Item& item = problem_.items[index];
+    packed_bytes_ = std::max(packed_bytes_, offset + item.size);
+    placed_[index] = {offset, offset + item.size, item.hull};
+    insert(all_, index);
+    for_each_bucket(item, [&](Sorted& bucket) { insert(bucket, index); });
+  }
+
+  std::size_t place(std::uint32_t index, Fit fit) {
+    const std::size_t offset = find(problem_.items[index], fit);
+    place_at(index, offset);
+    return offset;
+  }
+
+  bool is_free(std::uint32_t index, std::size_t offset) const {
+    const Item& item = problem_.items[index];
+    return std::ranges::none_of(all_, [&](std::uint32_t other) {
+      const Placed& placed = placed_[other];
+      return placed.offset < offset + item.size && offset < placed.end && meets(item, other);
+    });
+  }
+
+  std::size_t packed_bytes() const { return packed_bytes_; }
+  std::int64_t looks() const { return looks_; }
+
+ private:
+  struct Placed {
+    std::size_t offset = 0;
+    std::size_t end = 0;
+    Span hull;
+  };
+  using Sorted = std::vector<std::uint32_t>;  // of placed items, by offset
+
+  bool comes_first(std::uint32_t a, std::uint32_t b) const {
+    const std::size_t offset_a = placed_[a].offset;
+    const std::size_t offset_b = placed_[b].offset;
+    return offset_a != offset_b ? offset_a < offset_b : a < b;
+  }
+
+  auto by_offset() const {
+    return [this](std::uint32_t a, std::uint32_t b) { return comes_first(a, b); };
+  }
+
+  void insert(Sorted& sorted, std::uint32_t index) const {
+    sorted.insert(std::upper_bound(sorted.begin(), sorted.end(), index, by_offset()), index);
+  }
+
+  // Every bucket that a span of the item touches, each once.
+  template <typename Visit>
+  void for_each_bucket(const Item& item, Visit visit) {
+    std::int32_t next = 0;
+    for (const Span& span : problem_.spans_of(item)) {
+      const std::int32_t last = (span.end - 1) / ranks_per_bucket_;
+      for (next = std::max(next, span.begin / ranks_per_bucket_); next <= last; ++next) {
+        visit(buckets_[static_cast<std::size_t>(next)]);
+      }
+    }
+  }
+
+  bool meets(const Item& item, std::uint32_t other) const {
+    const Span& hull = placed_[other].hull;
+    return item.hull.begin < hull.end && hull.begin < item.hull.end &&
+           problem_.meet(item, problem_.items[other]);
+  }
+
+  // All that may meet the item, by offset: one bucket's, those of a few, or simply all.
+  const Sorted& candidates(const Item& item) {
+    std::size_t total = 0;
+    int touched = 0;
+    const Sorted* last = nullptr;
+    for_each_bucket(item, [&](const Sorted& bucket) {
+      total += bucket.size();
+      ++touched;
+      last = &bucket;
+    });
+    if (touched == 1) return *last;
+    if (kMergeCost * total > all_.size()) return all_;
+    merged_.clear();
+    for_each_bucket(item, [&](const Sorted& bucket) {
+      merged_.insert(merged_.end(), bucket.begin(), bucket.end());
+    });
+    std::ranges::sort(merged_, by_offset());
+    looks_ += static_cast<std::int64_t>(kMergeCost * total);
+    return merged_;
+  }
+
+  std::size_t find(const Item& item, Fit fit) {
+    std::size_t top = 0;
+    std::size_t tightest = std::numeric_limits<std::size_t>::max();
+    std::size_t offset = 0;
+    for (const std::uint32_t other : candidates(item)) {
+      ++looks_;
+      const Placed& placed = placed_[other];
+      if (placed.end <= top || !meets(item, other)) continue;
+      if (placed.offset >= top + item.size && placed.offset - top < tightest) {
+        tightest = placed.offset - top;
+        offset = top;
+        if (fit == Fit::kLowest || tightest == item.size) return offset;
+      }
+      top = placed.end;
+    }
+    return tightest == std::numeric_limits<std::size_t>::max() ? top : offset;
+  }
+
+  // Looks that bringing one more candidate into order is worth.
+  static constexpr std::size_t kMergeCost = 8;
+
+  const Problem& problem_;
+  const std::int32_t ranks_per_bucket_;
+  std::vector<Placed> placed_;  // by item
+  Sorted all_;
+  std::array<Sorted, kBucketCount> buckets_;
+  Sorted merged_;
+  std::size_t packed_bytes_ = 0;
+  std::int64_t looks_ = 0;
+};
+
+// Tries orders, and remembers the best result.
+class Search {
+ public:
+  Search(const Problem& problem, std::span<const PackItem> items, std::size_t alignment)
+      : problem_(problem), placer_(problem), items_(items) {
+    for (std::uint32_t i = 0; i < items.size(); ++i) {
+      const Item& item = problem.items[i];
+      if (items[i].fixed_offset) {
+        TERRACE_CHECK_EQ(*items[i].fixed_offset % alignment, 0U);
+        if (item.size == 0 || item.count == 0) continue;
+        fixed_end_ = std::max(fixed_end_, *items[i].fixed_offset + item.size);
+        fixed_.push_back(i);
+      } else if (item.size != 0 && item.count != 0) {
+        free_.push_back(i);
+      }
+    }
+    place_fixed(true);
+  }
+
+  PackResult run() {
+    result_.live_bytes = problem_.live_bytes;
+    result_.packed_bytes = std::numeric_limits<std::size_t>::max();
+    for (const Fit fit : {Fit::kLowest, Fit::kTightest}) {
+      for (const Order& order : orders()) {
+        if (is_done()) break;
+        attempt(order, fit);
+      }
+    }
+    repair();
+    return std::move(result_);
+  }
+
+ private:
+  using Key = std::array<std::int64_t, 3>;
+
+  void place_fixed(bool check) {
+    placer_.reset();
+    for (const std::uint32_t i : fixed_) {
+      if (check) TERRACE_CHECK(placer_.is_free(i, *items_[i].fixed_offset));
+      placer_.place_at(i, *items_[i].fixed_offset);
+    }
+  }
+
+  bool is_done() const {
+    return result_.packed_bytes == std::max(problem_.live_bytes, fixed_end_) ||
+           (!result_.offsets.empty() && placer_.looks() > kLooksMax);
+  }
+
+  // The free items by ascending key; equal keys in the caller's order.
+  template <typename KeyOf>
+  Order order_by(KeyOf key_of) const {
+    std::vector<std::pair<Key, std::uint32_t>> keyed;
+    keyed.reserve(free_.size());
+    for (const std::uint32_t i : free_) keyed.emplace_back(key_of(problem_.items[i]), i);
+    std::ranges::sort(keyed);
+    Order order;
+    order.reserve(keyed.size());
+    for (const auto& [key, i] : keyed) order.push_back(i);
+    return order;
+  }
+
+  std::vector<Order> orders() const {
+    const auto size = [](const Item& item) { return -static_cast<std::int64_t>(item.size); };
+    const auto contention = [](const Item& item) {
+      return -static_cast<std::int64_t>(item.contention);
+    };
+    const auto area = [](const Item& item) {
+      // A double as an integer keeps its order, and this product does not fit an integer.
+      return -std::bit_cast<std::int64_t>(static_cast<double>(item.size) *
+                                          static_cast<double>(item.length));
+    };
+    return {
+        order_by([&](const Item& i) { return Key{-i.length, size(i), i.hull.begin}; }),
+        order_by([&](const Item& i) { return Key{size(i), -i.length, i.hull.begin}; }),
+        order_by([&](const Item& i) { return Key{contention(i), area(i), i.hull.begin}; }),
+        order_by([&](const Item& i) { return Key{area(i), size(i), i.hull.begin}; }),
+        order_by([&](const Item& i) { return Key{contention(i), -i.length, size(i)}; }),
+        order_by([&](const Item& i) { return Key{i.hull.begin, -i.length, size(i)}; }),
+        order_by([&](const Item& i) { return Key{-i.hull.end, -i.length, size(i)}; }),
+    };
+  }
+
+  std::size_t attempt(const Order& order, Fit fit) {
+    place_fixed(false);
+    std::vector<std::size_t> offsets(items_.size());
+    for (std::uint32_t i = 0; i < items_.size(); ++i) {
+      offsets[i] = items_[i].fixed_offset.value_or(0);
+    }
+    for (const std::uint32_t i : order) offsets[i] = placer_.place(i, fit);
+    const std::size_t packed = std::max(placer_.packed_bytes(), fixed_end_);
+    latest_ = offsets;
+    if (packed < result_.packed_bytes) {
+      result_.packed_bytes = packed;
+      result_.offsets = std::move(offsets);
+      best_order_ = order;
+      best_fit_ = fit;
+    }
+    return packed;
+  }
+
+  // What sticks out above the lower bound came too late: it goes first, in the next attempt.
+  void repair() {
+    Order order = best_order_;
+    latest_ = result_.offsets;
+    const std::size_t bound = std::max(problem_.live_bytes, fixed_end_);
+    for (int round = 0; round < kRepairRoundsMax && !is_done(); ++round) {
+      std::ranges::stable_partition(
+          order, [&](std::uint32_t i) { return latest_[i] + problem_.items[i].size > bound; });
+      attempt(order, best_fit_);
+    }
+  }
+
+  const Problem& problem_;
+  Placer placer_;
+  std::span<const PackItem> items_;
+  std::vector<std::uint32_t> fixed_;
+  std::vector<std::uint32_t> free_;
+  std::size_t fixed_end_ = 0;
+  PackResult result_;
+  Order best_order_;
+  Fit best_fit_ = Fit::kLowest;
+  std::vector<std::size_t> latest_;
+};
+
+}  // namespace
+
+PackResult pack_intervals(std::span<const PackItem> items, std::size_t alignment) {
+  TERRACE_CHECK_LT(0U, alignment);
+  if (items.empty()) return {};
+  const Problem problem = read_problem(items, alignment);
+  return Search(problem, items, alignment).run();
+}
+
+}  // namespace terrace

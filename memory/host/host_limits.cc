@@ -1,0 +1,214 @@
+#include "memory/host/host_limits.h"
+
+#include <sched.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+
+namespace terrace {
+namespace {
+
+std::optional<std::size_t> parse_number(std::string_view text) {
+  std::size_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end == text.data()) return std::nullopt;
+  return value;
+}
+
+std::optional<std::string> first_word(const std::string& path) {
+  std::ifstream file(path);
+  std::string word;
+  if (!(file >> word)) return std::nullopt;
+  return word;
+}
+
+// Unset where the file is missing, or says "max" or "-1".
+std::optional<std::size_t> number_in(const std::string& path) {
+  const std::optional<std::string> word = first_word(path);
+  return word ? parse_number(*word) : std::nullopt;
+}
+
+// The number after `key` in a file of "key number" or "key: number kB" lines.
+std::optional<std::size_t> number_after(const std::string& path, std::string_view key) {
+  std::ifstream file(path);
+  std::string word;
+  while (file >> word) {
+    std::size_t value = 0;
+    if (word == key && file >> value) return value;
+    file.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
+  }
+  return std::nullopt;
+}
+
+// One controller as this process sees it: where its tree is mounted, and our path in it.
+struct Hierarchy {
+  std::string mount;
+  std::string path;  // "/" or "/a/b"
+  bool is_v2 = false;
+
+  // The directories from our cgroup up to the root of the mount. In a container the path may be
+  // that of the host and not be there; the container's own cgroup is then the root of the mount.
+  std::vector<std::string> directories_to_root() const {
+    std::vector<std::string> result;
+    std::string at = path;
+    while (!at.empty() && at != "/") {
+      result.push_back(mount + at);
+      at.erase(at.rfind('/'));
+    }
+    result.push_back(mount);
+    return result;
+  }
+};
+
+bool names_controller(std::string_view list, std::string_view controller) {
+  while (!list.empty()) {
+    const std::size_t comma = std::min(list.find(','), list.size());
+    if (list.substr(0, comma) == controller) return true;
+    list.remove_prefix(std::min(comma + 1, list.size()));
+  }
+  return false;
+}
+
+// /proc/self/cgroup has lines "number:controllers:path"; version 2 is number 0 without controllers.
+std::vector<Hierarchy> hierarchies_of(const std::string& root, std::string_view controller) {
+  std::vector<Hierarchy> result;
+  std::ifstream file(root + "/proc/self/cgroup");
+  std::string line;
+  while (std::getline(file, line)) {
+    const std::size_t first = line.find(':');
+    const std::size_t second = first == std::string::npos ? first : line.find(':', first + 1);
+    if (second == std::string::npos || line.compare(second + 1, 1, "/") != 0) continue;
+    const std::string list = line.substr(first + 1, second - first - 1);
+    const std::string path = line.substr(second + 1);
+    const std::string base = root + "/sys/fs/cgroup";
+    if (list.empty()) {
+      result.push_back({base, path, true});
+      result.push_back({base + "/unified", path, true});
+    } else if (names_controller(list, controller)) {
+      result.push_back({base + "/" + std::string(controller), path, false});
+      if (list != controller) result.push_back({base + "/" + list, path, false});
+    }
+  }
+  return result;
+}
+
+void read_cgroup_memory(const std::string& root, HostLimits& limits) {
+  std::size_t least_left = std::numeric_limits<std::size_t>::max();
+  for (const Hierarchy& hierarchy : hierarchies_of(root, "memory")) {
+    const bool v2 = hierarchy.is_v2;
+    for (const std::string& directory : hierarchy.directories_to_root()) {
+      const auto limit = number_in(directory + (v2 ? "/memory.max" : "/memory.limit_in_bytes"));
+      // Version 1 writes "no limit" as a number close to 2^63.
+      if (!limit || *limit > limits.total_bytes) continue;
+      const std::size_t charged =
+          number_in(directory + (v2 ? "/memory.current" : "/memory.usage_in_bytes")).value_or(0);
+      const std::size_t inactive =
+          number_after(directory + "/memory.stat", v2 ? "inactive_file" : "total_inactive_file")
+              .value_or(0);
+      const std::size_t used = charged - std::min(charged, inactive);
+      const std::size_t left = *limit - std::min(*limit, used);
+      if (limits.cgroup_limit_bytes && left >= least_left) continue;
+      least_left = left;
+      limits.cgroup_limit_bytes = limit;
+      limits.cgroup_used_bytes = used;
+    }
+  }
+}
+
+std::optional<double> cpus_of(const std::string& directory, bool v2) {
+  std::optional<std::size_t> quota;
+  std::optional<std::size_t> period;
+  if (v2) {
+    std::ifstream file(directory + "/cpu.max");
+    std::string quota_word;
+    std::string period_word;
+    if (!(file >> quota_word >> period_word)) return std::nullopt;
+    quota = parse_number(quota_word);
+    period = parse_number(period_word);
+  } else {
+    quota = number_in(directory + "/cpu.cfs_quota_us");
+    period = number_in(directory + "/cpu.cfs_period_us");
+  }
+  if (!quota || !period || *period == 0) return std::nullopt;
+  return static_cast<double>(*quota) / static_cast<double>(*period);
+}
+
+void read_cgroup_cpus(const std::string& root, HostLimits& limits) {
+  for (const Hierarchy& hierarchy : hierarchies_of(root, "cpu")) {
+    for (const std::string& directory : hierarchy.directories_to_root()) {
+      const std::optional<double> cpus = cpus_of(directory, hierarchy.is_v2);
+      if (cpus) limits.cgroup_cpus = std::min(*cpus, limits.cgroup_cpus.value_or(*cpus));
+    }
+  }
+}
+
+void read_meminfo(const std::string& root, HostLimits& limits) {
+  const std::string path = root + "/proc/meminfo";
+  const auto total = number_after(path, "MemTotal:");
+  auto available = number_after(path, "MemAvailable:");
+  if (!available) available = number_after(path, "MemFree:");
+  if (!total || !available) {
+    throw EnvironmentError(path + " does not say how much memory this machine has",
+                           "check that /proc is mounted");
+  }
+  limits.total_bytes = *total * 1024;
+  limits.available_bytes = *available * 1024;
+}
+
+// The mask may be larger than cpu_set_t: the kernel answers EINVAL until the buffer is large
+// enough.
+int count_affinity_cpus() {
+  for (int cpus = 1024; cpus <= 1024 * 1024; cpus *= 2) {
+    cpu_set_t* mask = CPU_ALLOC(cpus);
+    if (mask == nullptr) break;
+    const std::size_t size = CPU_ALLOC_SIZE(cpus);
+    CPU_ZERO_S(size, mask);
+    const int count = ::sched_getaffinity(0, size, mask) == 0 ? CPU_COUNT_S(size, mask) : 0;
+    CPU_FREE(mask);
+    if (count > 0) return count;
+  }
+  return 1;
+}
+
+std::size_t memlock_limit() {
+  rlimit limit = {};
+  if (::getrlimit(RLIMIT_MEMLOCK, &limit) != 0) return 0;
+  return limit.rlim_cur == RLIM_INFINITY ? std::numeric_limits<std::size_t>::max() : limit.rlim_cur;
+}
+
+}  // namespace
+
+std::size_t HostLimits::usable_bytes() const {
+  if (!cgroup_limit_bytes) return available_bytes;
+  return std::min(available_bytes,
+                  *cgroup_limit_bytes - std::min(*cgroup_limit_bytes, cgroup_used_bytes));
+}
+
+int HostLimits::usable_cpus() const {
+  int cpus = affinity_cpus;
+  if (cgroup_cpus && *cgroup_cpus < cpus) cpus = static_cast<int>(std::floor(*cgroup_cpus));
+  return std::max(1, cpus);
+}
+
+HostLimits read_host_limits(const std::string& root) {
+  // Paths are made by appending "/proc": "/" itself becomes the empty string.
+  std::string prefix = root;
+  while (!prefix.empty() && prefix.back() == '/') prefix.pop_back();
+  HostLimits limits;
+  read_meminfo(prefix, limits);
+  read_cgroup_memory(prefix, limits);
+  read_cgroup_cpus(prefix, limits);
+  limits.memlock_limit_bytes = memlock_limit();
+  limits.affinity_cpus = count_affinity_cpus();
+  return limits;
+}
+
+}  // namespace terrace

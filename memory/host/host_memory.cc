@@ -1,0 +1,144 @@
+#include "memory/host/host_memory.h"
+
+#include <fmt/format.h>
+#include <hwloc.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/error.h"
+#include "memory/host/host_limits.h"
+
+// Linux 5.14; older headers do not have it, and older kernels answer EINVAL.
+#if !defined(MADV_POPULATE_WRITE)
+#define MADV_POPULATE_WRITE 23
+#endif
+
+namespace terrace {
+namespace {
+
+constexpr std::size_t kAlignment = 2 * kMiB;
+
+std::size_t page_bytes() { return static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)); }
+
+[[noreturn]] void refuse(std::size_t size_bytes, const std::string& why) {
+  throw OutOfMemory(fmt::format("host memory: {} asked, {} free{}", format_size(size_bytes),
+                                format_size(read_host_limits().usable_bytes()), why),
+                    "lower the host budget, or free memory on this machine");
+}
+
+std::string reason(int error_number) { return fmt::format(": {}", std::strerror(error_number)); }
+
+// madvise() accepts the request even where the administrator has turned huge pages off.
+bool kernel_allows_huge_pages() {
+  std::ifstream file("/sys/kernel/mm/transparent_hugepage/enabled");
+  std::string modes;
+  return std::getline(file, modes) && modes.find("[never]") == std::string::npos;
+}
+
+bool advise_huge_pages(std::span<std::byte> bytes) {
+  return bytes.size() >= kAlignment && kernel_allows_huge_pages() &&
+         ::madvise(bytes.data(), bytes.size(), MADV_HUGEPAGE) == 0;
+}
+
+void bind_to_node(std::span<std::byte> bytes, int node) {
+  hwloc_topology_t topology = nullptr;
+  if (hwloc_topology_init(&topology) != 0 || hwloc_topology_load(topology) != 0) {
+    const int error_number = errno;
+    if (topology != nullptr) hwloc_topology_destroy(topology);
+    throw EnvironmentError("the machine's topology cannot be read" + reason(error_number),
+                           "leave numa_node unset");
+  }
+  const hwloc_obj_t object =
+      hwloc_get_numanode_obj_by_os_index(topology, static_cast<unsigned>(node));
+  const int rc = object == nullptr
+                     ? 0
+                     : hwloc_set_area_membind(topology, bytes.data(), bytes.size(), object->nodeset,
+                                              HWLOC_MEMBIND_BIND, HWLOC_MEMBIND_BYNODESET);
+  const int error_number = errno;
+  hwloc_topology_destroy(topology);
+  if (object == nullptr) {
+    throw ConfigError(fmt::format("this machine has no NUMA node {}", node),
+                      "see 'lstopo' for those it has, or leave numa_node unset");
+  }
+  if (rc != 0) {
+    throw EnvironmentError(
+        fmt::format("memory cannot be bound to NUMA node {}{}", node, reason(error_number)),
+        "leave numa_node unset");
+  }
+}
+
+void fault_in(std::span<std::byte> bytes) {
+  if (::madvise(bytes.data(), bytes.size(), MADV_POPULATE_WRITE) == 0) return;
+  if (errno == ENOMEM || errno == EFAULT) refuse(bytes.size(), reason(errno));
+  const std::size_t step = page_bytes();
+  for (std::size_t at = 0; at < bytes.size(); at += step) {
+    *const_cast<volatile std::byte*>(&bytes[at]) = std::byte{0};
+  }
+}
+
+}  // namespace
+
+HostMemory::HostMemory(std::size_t size_bytes, const HostMemoryOptions& options) {
+  if (size_bytes == 0) return;
+  // The kernel promises memory that it does not have, and kills whoever then writes to it.
+  if (size_bytes > std::numeric_limits<std::size_t>::max() / 2 ||
+      (options.touch && size_bytes > read_host_limits().usable_bytes())) {
+    refuse(size_bytes, "");
+  }
+  mapped_bytes_ = round_up(size_bytes, page_bytes());
+  const std::size_t reserved = mapped_bytes_ + kAlignment;
+  void* start =
+      ::mmap(nullptr, reserved, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (start == MAP_FAILED) refuse(size_bytes, reason(errno));
+  auto* first = static_cast<std::byte*>(start);
+  const std::size_t skipped = round_up(reinterpret_cast<std::uintptr_t>(first), kAlignment) -
+                              reinterpret_cast<std::uintptr_t>(first);
+  if (skipped != 0) ::munmap(first, skipped);
+  if (skipped != kAlignment) ::munmap(first + skipped + mapped_bytes_, kAlignment - skipped);
+  mapping_ = first + skipped;
+  bytes_ = {first + skipped, size_bytes};
+  try {
+    if (options.numa_node) bind_to_node(bytes_, *options.numa_node);
+    if (options.huge_pages) has_huge_pages_ = advise_huge_pages(bytes_);
+    if (options.touch) fault_in({bytes_.data(), mapped_bytes_});
+  } catch (...) {
+    release();
+    throw;
+  }
+}
+
+HostMemory::~HostMemory() { release(); }
+
+HostMemory::HostMemory(HostMemory&& other) noexcept
+    : bytes_(std::exchange(other.bytes_, {})),
+      mapped_bytes_(std::exchange(other.mapped_bytes_, 0)),
+      mapping_(std::exchange(other.mapping_, nullptr)),
+      has_huge_pages_(std::exchange(other.has_huge_pages_, false)) {}
+
+HostMemory& HostMemory::operator=(HostMemory&& other) noexcept {
+  if (this == &other) return *this;
+  release();
+  bytes_ = std::exchange(other.bytes_, {});
+  mapped_bytes_ = std::exchange(other.mapped_bytes_, 0);
+  mapping_ = std::exchange(other.mapping_, nullptr);
+  has_huge_pages_ = std::exchange(other.has_huge_pages_, false);
+  return *this;
+}
+
+void HostMemory::release() noexcept {
+  if (mapping_ != nullptr) ::munmap(mapping_, mapped_bytes_);
+  mapping_ = nullptr;
+  mapped_bytes_ = 0;
+  bytes_ = {};
+}
+
+}  // namespace terrace

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <string>
+
+#include "memory/tier.h"
+
+// What a program will use of each tier, against what it may: known before the first allocation.
+namespace terrace {
+
+struct TierLedger {
+  std::optional<std::size_t> budget_bytes;                    // unset: no limit
+  std::size_t peak_bytes = 0;                                 // as packed: what is allocated
+  std::size_t live_peak_bytes = 0;                            // the largest sum alive at any time
+  std::array<std::size_t, kAccountCount> charged_bytes = {};  // by account, at the live peak
+
+  std::size_t& operator[](Account account) {
+    return charged_bytes.at(static_cast<std::size_t>(account));
+  }
+  std::size_t operator[](Account account) const {
+    return charged_bytes.at(static_cast<std::size_t>(account));
+  }
+  // Bytes above the budget; 0 where it fits.
+  std::size_t over_bytes() const;
+};
+
+struct Ledger {
+  std::array<TierLedger, kTierCount> tiers;
+
+  TierLedger& operator[](Tier tier) { return tiers.at(static_cast<std::size_t>(tier)); }
+  const TierLedger& operator[](Tier tier) const { return tiers.at(static_cast<std::size_t>(tier)); }
+};
+
+// Whether no tier's packed peak is above its budget.
+bool fits(const Ledger& ledger);
+
+// An aligned table for a console: a line of titles, then a line per tier.
+std::string to_text(const Ledger& ledger);
+
+// For an OutOfMemory: the tiers over budget, by how much, and the largest accounts there, a clause
+// per tier. Empty if the ledger fits.
+std::string describe_shortfall(const Ledger& ledger);
+
+}  // namespace terrace

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/check.h"
+#include "base/dtype.h"
+#include "base/half.h"
+
+namespace terrace {
+
+template <typename T>
+struct DTypeOf;
+template <>
+struct DTypeOf<float> {
+  static constexpr DType value = DType::kF32;
+};
+template <>
+struct DTypeOf<double> {
+  static constexpr DType value = DType::kF64;
+};
+template <>
+struct DTypeOf<Bf16> {
+  static constexpr DType value = DType::kBF16;
+};
+template <>
+struct DTypeOf<std::int32_t> {
+  static constexpr DType value = DType::kI32;
+};
+template <>
+struct DTypeOf<std::byte> {
+  static constexpr DType value = DType::kU8;
+};
+
+// A view of row-major, dense elements in some tier. Owns nothing; whoever made it says how long the
+// bytes live. Up to four dimensions; unused ones are 1.
+struct TensorView {
+  std::byte* data = nullptr;
+  DType dtype = DType::kF32;
+  std::array<std::int64_t, 4> shape = {0, 1, 1, 1};
+
+  std::int64_t elements() const { return shape[0] * shape[1] * shape[2] * shape[3]; }
+  std::size_t size_bytes() const { return static_cast<std::size_t>(elements()) * size_of(dtype); }
+  bool empty() const { return data == nullptr; }
+
+  // The elements as T; T must be the view's dtype.
+  template <typename T>
+  T* as() const {
+    TERRACE_CHECK(DTypeOf<std::remove_const_t<T>>::value == dtype);
+    return reinterpret_cast<T*>(data);
+  }
+};
+
+inline TensorView view(std::byte* data, DType dtype, std::int64_t d0, std::int64_t d1 = 1,
+                       std::int64_t d2 = 1, std::int64_t d3 = 1) {
+  return TensorView{data, dtype, {d0, d1, d2, d3}};
+}
+
+template <typename T>
+TensorView view(std::span<T> elements) {
+  return TensorView{reinterpret_cast<std::byte*>(elements.data()),
+                    DTypeOf<T>::value,
+                    {static_cast<std::int64_t>(elements.size()), 1, 1, 1}};
+}
+
+}  // namespace terrace

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+// Where bytes live, fastest first, and what they are kept for.
+namespace terrace {
+
+enum class Tier : std::uint8_t { kDevice, kHost, kNvme };
+inline constexpr std::size_t kTierCount = 3;
+inline constexpr std::array<Tier, kTierCount> kTiers = {Tier::kDevice, Tier::kHost, Tier::kNvme};
+
+constexpr std::string_view name_of(Tier tier) {
+  constexpr std::array<std::string_view, kTierCount> kNames = {"device", "host", "nvme"};
+  return kNames.at(static_cast<std::size_t>(tier));
+}
+
+// What a byte is charged to in the ledger.
+enum class Account : std::uint8_t {
+  kParameters,
+  kGradients,
+  kOptimizerState,
+  kActivations,
+  kStaging,    // bytes on their way between tiers
+  kWorkspace,  // scratch of kernels, constants, step inputs
+};
+inline constexpr std::size_t kAccountCount = 6;
+
+constexpr std::string_view name_of(Account account) {
+  constexpr std::array<std::string_view, kAccountCount> kNames = {
+      "parameters", "gradients", "optimizer_state", "activations", "staging", "workspace"};
+  return kNames.at(static_cast<std::size_t>(account));
+}
+
+}  // namespace terrace

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+
+// The seam to NVMe: extents of fixed size that are read and written asynchronously. Real: files, by
+// io_uring or by threads with pread/pwrite. Fake: memory; faulty. All pass one conformance suite.
+namespace terrace {
+
+struct ExtentId {
+  std::uint32_t index = 0;
+  friend bool operator==(ExtentId, ExtentId) = default;
+};
+
+// How a request ended: a value, handed to the completion.
+struct IoOutcome {
+  enum class Kind : std::uint8_t { kDone, kFailed, kCorrupt };
+  Kind kind = Kind::kDone;
+  IoError::Where where;  // for kFailed and kCorrupt: operation, path, offset, size, errno
+
+  // Throws IoError or CorruptData, naming file, offset and length.
+  void throw_if_failed() const;
+};
+
+class IoCompletion {
+ public:
+  virtual ~IoCompletion() = default;
+  // Called exactly once per request, on a thread of the store; must be quick and not submit.
+  virtual void done(const IoOutcome& outcome) noexcept = 0;
+};
+
+struct IoRequest {
+  enum class Direction : std::uint8_t { kRead, kWrite };
+  Direction direction = Direction::kRead;
+  ExtentId extent;
+  std::size_t offset = 0;  // within the extent, a multiple of the block size
+  // Address aligned to alignment(). The size is a whole number of blocks, or reaches exactly to the
+  // extent's size rounded up to alignment(): what lies behind the extent's size is carried too.
+  std::span<std::byte> memory;
+  IoCompletion* completion = nullptr;  // outlives the request
+};
+
+// What a store is made of, for the console, the doctor and run.json.
+struct StorePath {
+  std::string directory;
+  std::string engine;  // "io_uring", "posix", "memory"
+  bool direct_io = false;
+  bool registered_buffers = false;
+  std::string remark;  // why it is not the engine that was asked for; empty otherwise
+};
+
+// Extents are made first, then prepare() once, then requests. A request that overlaps one in flight
+// is the caller's error. submit() may be called by several threads. The destructor drains.
+class BlockStore {
+ public:
+  virtual ~BlockStore() = default;
+
+  // Before prepare(). `size_bytes` is positive; the store rounds up to its alignment by itself.
+  virtual ExtentId create_extent(std::size_t size_bytes) = 0;
+  // Checks free space and preallocates the files. Throws OutOfMemory naming the directory, what is
+  // free and what is needed; leaves nothing behind when it throws, and the store is then only
+  // destroyed.
+  virtual void prepare() = 0;
+  // Tells the store which memory requests will use, so that it may register it. After prepare(),
+  // before requests. Optional for correctness. The memory then stays until the store is destroyed.
+  virtual void register_memory(std::span<std::byte> memory) = 0;
+  // Starts a request, in the order of the calls; blocks while the queue is full: a request of more
+  // blocks than the queue is deep returns when its last blocks have been started. Throws nothing
+  // for what the device does: that is the outcome.
+  virtual void submit(const IoRequest& request) = 0;
+  // Blocks until nothing is in flight and every completion has returned.
+  virtual void drain() = 0;
+
+  // Alignment of memory addresses and of request sizes in the middle of an extent.
+  virtual std::size_t alignment() const = 0;
+  // The grain of checksums and of partial requests: a power of two, 1 MiB in real stores.
+  virtual std::size_t block_bytes() const = 0;
+  virtual std::size_t used_bytes() const = 0;
+  virtual std::vector<StorePath> paths() const = 0;
+};
+
+}  // namespace terrace

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+// The seam to one file's I/O: aligned pieces of at most a block, carried asynchronously. Real:
+// io_uring, and threads with pread/pwrite. Short and interrupted transfers are dealt with inside.
+namespace terrace {
+
+enum class IoDirection : std::uint8_t { kRead, kWrite };
+
+// How a piece ended: all bytes carried, or an errno (0 for a file that ends too early).
+struct PieceResult {
+  bool complete = false;
+  int error_number = 0;
+};
+
+class PieceCompletion {
+ public:
+  virtual ~PieceCompletion() = default;
+  // Called exactly once per piece, on a thread of the engine; must be quick and not submit.
+  virtual void piece_done(PieceResult result) noexcept = 0;
+};
+
+struct Piece {
+  IoDirection direction = IoDirection::kRead;
+  std::uint64_t offset = 0;     // in the file, aligned as the file asks
+  std::span<std::byte> memory;  // address and size aligned as the file asks
+  PieceCompletion* completion = nullptr;
+};
+
+// What an engine is, for StorePath.
+struct EngineFacts {
+  std::string name;
+  bool registered_buffers = false;
+  std::string remark;
+};
+
+class IoEngine {
+ public:
+  // Nothing is in flight any more: whoever submits sees to that.
+  virtual ~IoEngine() = default;
+
+  // Starts a piece; any thread. At most the depth the engine was made with may be in flight: more
+  // is the caller's error. Never blocks for the device.
+  virtual void submit(const Piece& piece) = 0;
+  // Registers memory with the system where that is possible; otherwise facts() says why not. The
+  // memory stays until the engine is destroyed.
+  virtual void register_memory(std::span<std::byte> memory) = 0;
+  virtual EngineFacts facts() const = 0;
+};
+
+}  // namespace terrace

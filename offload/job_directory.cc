@@ -1,0 +1,159 @@
+#include "offload/job_directory.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+
+namespace terrace {
+namespace {
+
+constexpr std::string_view kPrefix = "terrace-";
+constexpr const char* kLockName = "lock";
+constexpr const char* kSlotName = "slots.bin";
+
+class Descriptor {
+ public:
+  explicit Descriptor(int value) : value_(value) {}
+  ~Descriptor() {
+    if (value_ >= 0) ::close(value_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return value_; }
+  int release() { return std::exchange(value_, -1); }
+
+ private:
+  int value_;
+};
+
+[[noreturn]] void refuse(const std::string& parent, const std::string& what) {
+  throw ConfigError(fmt::format("directory {}: {}", parent, what),
+                    "name an existing directory that this user may write to, on the drive that is "
+                    "to hold the offloaded state");
+}
+
+// Makes sweeping and making one step for everybody who uses `parent`, so that nobody removes a
+// directory whose owner has not yet locked it.
+Descriptor lock_parent(const std::string& parent) {
+  Descriptor descriptor(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (descriptor.get() < 0) refuse(parent, std::strerror(errno));
+  constexpr auto kPause = std::chrono::milliseconds(10);
+  constexpr int kTries = 3000;
+  for (int i = 0; i < kTries; ++i) {
+    if (::flock(descriptor.get(), LOCK_EX | LOCK_NB) == 0) {
+      return Descriptor(descriptor.release());
+    }
+    if (errno != EWOULDBLOCK && errno != EINTR) refuse(parent, std::strerror(errno));
+    std::this_thread::sleep_for(kPause);
+  }
+  refuse(parent, "another program has held its lock for 30 s");
+}
+
+// "terrace-<decimal>-<16 hexadecimal digits>", and nothing else.
+bool is_job_name(std::string_view name) {
+  if (!name.starts_with(kPrefix)) return false;
+  name.remove_prefix(kPrefix.size());
+  const std::size_t dash = name.find('-');
+  if (dash == 0 || dash == std::string_view::npos || name.size() != dash + 17) return false;
+  return name.find_first_not_of("0123456789") == dash &&
+         name.substr(dash + 1).find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
+std::vector<std::string> job_directories(const std::string& parent) {
+  struct Close {
+    void operator()(DIR* directory) const { ::closedir(directory); }
+  };
+  const std::unique_ptr<DIR, Close> directory(::opendir(parent.c_str()));
+  std::vector<std::string> found;
+  if (directory == nullptr) return found;
+  while (const dirent* entry = ::readdir(directory.get())) {
+    if (is_job_name(entry->d_name)) found.push_back(fmt::format("{}/{}", parent, entry->d_name));
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+enum class Owner { kAlive, kDead };
+
+// The lock file says whether its owner lives. A directory without one was left between two steps of
+// its making; one whose lock file cannot be opened belongs to another user and is left alone.
+Owner owner_of(const std::string& path) {
+  const std::string lock_path = fmt::format("{}/{}", path, kLockName);
+  const Descriptor lock(::open(lock_path.c_str(), O_RDWR | O_CLOEXEC));
+  if (lock.get() < 0) return errno == ENOENT ? Owner::kDead : Owner::kAlive;
+  return ::flock(lock.get(), LOCK_EX | LOCK_NB) == 0 ? Owner::kDead : Owner::kAlive;
+}
+
+// Only the files we make are removed: a directory that holds anything else stays.
+bool remove_job_directory(const std::string& path) noexcept {
+  const int directory = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (directory < 0) return false;
+  ::unlinkat(directory, kSlotName, 0);
+  ::unlinkat(directory, kLockName, 0);
+  ::close(directory);
+  return ::rmdir(path.c_str()) == 0;
+}
+
+void sweep(const std::string& parent, Log& log) {
+  for (const std::string& path : job_directories(parent)) {
+    if (owner_of(path) == Owner::kAlive) continue;
+    if (remove_job_directory(path)) {
+      log.info(fmt::format("removed {}: its owner ended without removing it", path));
+    } else {
+      log.warning(
+          fmt::format("cannot remove {}, whose owner is dead: {}", path, std::strerror(errno)));
+    }
+  }
+}
+
+std::string new_name() {
+  std::random_device device;
+  const std::uint64_t number = (std::uint64_t{device()} << 32) | device();
+  return fmt::format("{}{}-{:016x}", kPrefix, ::getpid(), number);
+}
+
+}  // namespace
+
+JobDirectory::JobDirectory(const std::string& parent, Log& log) {
+  const Descriptor parent_lock = lock_parent(parent);
+  sweep(parent, log);
+  path_ = fmt::format("{}/{}", parent, new_name());
+  if (::mkdir(path_.c_str(), 0700) != 0) refuse(parent, std::strerror(errno));
+  const std::string lock_path = fmt::format("{}/{}", path_, kLockName);
+  Descriptor lock(::open(lock_path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (lock.get() < 0 || ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    const std::string reason = std::strerror(errno);
+    remove_job_directory(path_);
+    refuse(parent, "cannot lock a file in it: " + reason);
+  }
+  lock_ = lock.release();
+}
+
+JobDirectory::~JobDirectory() { remove(); }
+
+std::string JobDirectory::slot_file() const { return fmt::format("{}/{}", path_, kSlotName); }
+
+void JobDirectory::remove() noexcept {
+  if (lock_ < 0) return;
+  remove_job_directory(path_);
+  ::close(lock_);
+  lock_ = -1;
+}
+
+}  // namespace terrace

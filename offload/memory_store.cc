@@ -1,0 +1,53 @@
+#include <memory>
+#include <string>
+
+#include "base/bytes.h"
+#include "offload/faulty_file.h"
+#include "offload/memory_file.h"
+#include "offload/nvme_store.h"
+#include "offload/posix_engine.h"
+#include "offload/striped_store.h"
+
+namespace terrace {
+namespace {
+
+// Smaller than a drive's, so that small tests have many blocks.
+constexpr std::size_t kBlockBytes = 64 * kKiB;
+constexpr int kDepth = 8;
+
+// One stripe of memory, with or without faults.
+class MemoryStripe final : public StripeFiles {
+ public:
+  explicit MemoryStripe(const FaultPlan& plan)
+      : faulty_(file_, plan), engine_(faulty_, kDepth, "memory") {}
+
+  std::size_t count() const override { return 1; }
+  void prepare(std::span<const std::uint64_t> sizes) override { file_.resize(sizes[0]); }
+  IoEngine& engine(std::size_t /*stripe*/) override { return engine_; }
+  const std::string& file_name(std::size_t /*stripe*/) const override { return name_; }
+  std::size_t alignment() const override { return MemoryFile::kAlignment; }
+  std::vector<StorePath> paths() const override {
+    StorePath path;
+    path.directory = name_;
+    path.engine = "memory";
+    return {path};
+  }
+
+ private:
+  const std::string name_ = "memory";
+  MemoryFile file_;
+  FaultyFile faulty_;
+  PosixEngine engine_;
+};
+
+}  // namespace
+
+std::unique_ptr<BlockStore> make_memory_store() { return make_faulty_store(FaultPlan{}); }
+
+std::unique_ptr<BlockStore> make_faulty_store(const FaultPlan& plan) {
+  return std::make_unique<StripedStore>(
+      StripedStore::Options{.block_bytes = kBlockBytes, .queue_depth = kDepth},
+      std::make_unique<MemoryStripe>(plan));
+}
+
+}  // namespace terrace

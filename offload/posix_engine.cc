@@ -1,0 +1,68 @@
+#include "offload/posix_engine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace terrace {
+
+PosixEngine::PosixEngine(RawFile& file, int depth, std::string name)
+    : file_(file), name_(std::move(name)), queue_(static_cast<std::size_t>(depth)) {
+  const int threads = std::min(depth, kMaxThreads);
+  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { run(); });
+}
+
+PosixEngine::~PosixEngine() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  work_came_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void PosixEngine::submit(const Piece& piece) {
+  {
+    const std::lock_guard lock(mutex_);
+    TERRACE_CHECK_LT(count_, queue_.size());
+    queue_[(first_ + count_) % queue_.size()] = piece;
+    ++count_;
+  }
+  work_came_.notify_one();
+}
+
+void PosixEngine::register_memory(std::span<std::byte> /*memory*/) {}
+
+EngineFacts PosixEngine::facts() const {
+  return {.name = name_, .registered_buffers = false, .remark = ""};
+}
+
+void PosixEngine::run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    work_came_.wait(lock, [this] { return stop_ || count_ > 0; });
+    if (count_ == 0) return;
+    const Piece piece = queue_[first_];
+    first_ = (first_ + 1) % queue_.size();
+    --count_;
+    lock.unlock();
+    carry(piece);
+    lock.lock();
+  }
+}
+
+void PosixEngine::carry(const Piece& piece) {
+  PieceProgress progress(piece, file_.alignment());
+  PieceProgress::Next next = PieceProgress::Next::kAgain;
+  while (next == PieceProgress::Next::kAgain) {
+    const std::span<std::byte> rest = progress.rest();
+    const std::int64_t result = piece.direction == IoDirection::kRead
+                                    ? file_.read_at(rest, progress.rest_offset())
+                                    : file_.write_at(rest, progress.rest_offset());
+    next = progress.advance(result);
+  }
+  piece.completion->piece_done(progress.result());
+}
+
+}  // namespace terrace

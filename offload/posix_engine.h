@@ -1,0 +1,44 @@
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "offload/io_engine.h"
+#include "offload/piece_progress.h"
+#include "offload/raw_file.h"
+
+namespace terrace {
+
+// Threads that make blocking transfers on a file: where io_uring is forbidden, and under the fakes.
+class PosixEngine final : public IoEngine {
+ public:
+  // `file` outlives the engine. At most `depth` pieces are in flight, on at most kMaxThreads
+  // threads.
+  PosixEngine(RawFile& file, int depth, std::string name);
+  ~PosixEngine() override;
+
+  void submit(const Piece& piece) override;
+  void register_memory(std::span<std::byte> memory) override;
+  EngineFacts facts() const override;
+
+ private:
+  static constexpr int kMaxThreads = 8;
+
+  void run();
+  void carry(const Piece& piece);
+
+  RawFile& file_;
+  const std::string name_;
+
+  std::mutex mutex_;
+  std::condition_variable work_came_;
+  std::vector<Piece> queue_;  // guarded by mutex_: a ring of `depth` places
+  std::size_t first_ = 0;     // guarded by mutex_
+  std::size_t count_ = 0;     // guarded by mutex_
+  bool stop_ = false;         // guarded by mutex_
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace terrace

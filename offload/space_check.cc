@@ -1,0 +1,71 @@
+#include "offload/space_check.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+#include <cerrno>
+
+#include "base/bytes.h"
+#include "base/error.h"
+
+namespace terrace {
+namespace {
+
+void check_budget(const SpaceNeed& need) {
+  if (!need.budget_bytes || need.need_bytes <= *need.budget_bytes) return;
+  throw OutOfMemory(fmt::format("directory {}: {} are needed, its budget is {}", need.directory,
+                                format_size(need.need_bytes), format_size(*need.budget_bytes)),
+                    "raise the budget, or name more directories");
+}
+
+// A file beyond this limit would bring a signal, not an error.
+void check_file_limit(const SpaceNeed& need) {
+  struct rlimit limit = {};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
+  if (need.need_bytes <= limit.rlim_cur) return;
+  throw OutOfMemory(
+      fmt::format("directory {}: a file of {} is needed, the limit on the size of files is {}",
+                  need.directory, format_size(need.need_bytes), format_size(limit.rlim_cur)),
+      "raise it with ulimit -f");
+}
+
+// The need of all directories that share the file system of `directory`.
+std::uint64_t need_of_file_system(std::span<const SpaceNeed> needs, dev_t device) {
+  std::uint64_t sum = 0;
+  for (const SpaceNeed& need : needs) {
+    struct stat facts = {};
+    if (::stat(need.directory.c_str(), &facts) == 0 && facts.st_dev == device) {
+      sum += need.need_bytes;
+    }
+  }
+  return sum;
+}
+
+void check_free(std::span<const SpaceNeed> needs, const SpaceNeed& need) {
+  struct stat facts = {};
+  struct statvfs space = {};
+  if (::stat(need.directory.c_str(), &facts) != 0 ||
+      ::statvfs(need.directory.c_str(), &space) != 0) {
+    throw IoError({.operation = "statvfs", .path = need.directory, .error_number = errno});
+  }
+  const std::uint64_t free_bytes = std::uint64_t{space.f_bavail} * space.f_frsize;
+  const std::uint64_t need_bytes = need_of_file_system(needs, facts.st_dev);
+  if (need_bytes <= free_bytes) return;
+  throw OutOfMemory(fmt::format("directory {}: {} are needed on its file system, {} are free",
+                                need.directory, format_size(need_bytes), format_size(free_bytes)),
+                    "free space, or name a directory on a larger drive");
+}
+
+}  // namespace
+
+void check_space(std::span<const SpaceNeed> needs) {
+  for (const SpaceNeed& need : needs) {
+    check_budget(need);
+    check_file_limit(need);
+    check_free(needs, need);
+  }
+}
+
+}  // namespace terrace

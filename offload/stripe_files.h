@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "offload/block_store.h"
+#include "offload/io_engine.h"
+
+namespace terrace {
+
+// What the blocks of a striped store lie in: one file per stripe, each with an engine of its own.
+// Real: files in job directories. Fake: memory.
+class StripeFiles {
+ public:
+  // Destroys the engines before the files. Nothing is in flight.
+  virtual ~StripeFiles() = default;
+
+  virtual std::size_t count() const = 0;
+  // Gives every file its size. Throws OutOfMemory and leaves nothing behind.
+  virtual void prepare(std::span<const std::uint64_t> sizes) = 0;
+  virtual IoEngine& engine(std::size_t stripe) = 0;
+  // The name of the file, for outcomes.
+  virtual const std::string& file_name(std::size_t stripe) const = 0;
+  // A multiple of what every file asks for, a power of two.
+  virtual std::size_t alignment() const = 0;
+  virtual std::vector<StorePath> paths() const = 0;
+};
+
+}  // namespace terrace

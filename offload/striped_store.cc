@@ -1,0 +1,173 @@
+#include "offload/striped_store.h"
+
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/check.h"
+
+namespace terrace {
+
+StripedStore::StripedStore(const Options& options, std::unique_ptr<StripeFiles> files)
+    : block_bytes_(options.block_bytes),
+      files_(std::move(files)),
+      layout_({.block_bytes = options.block_bytes,
+               .alignment = files_->alignment(),
+               .stripes = files_->count()}),
+      checksums_(options.checksums) {
+  const auto depth = static_cast<std::size_t>(options.queue_depth);
+  const std::size_t slots = depth * files_->count();
+  request_slots_.resize(slots);
+  block_slots_.resize(slots);
+  free_blocks_.resize(files_->count());
+  for (RequestSlot& slot : request_slots_) free_requests_.push_back(&slot);
+  for (std::size_t i = 0; i < slots; ++i) {
+    block_slots_[i].store = this;
+    free_blocks_[i / depth].push_back(&block_slots_[i]);
+  }
+}
+
+StripedStore::~StripedStore() {
+  drain();
+  files_.reset();  // ends the engines' threads, which may still be leaving block_done()
+}
+
+ExtentId StripedStore::create_extent(std::size_t size_bytes) {
+  TERRACE_CHECK(!prepared_);
+  return layout_.add(size_bytes);
+}
+
+void StripedStore::prepare() {
+  TERRACE_CHECK(!prepared_);
+  files_->prepare(layout_.stripe_bytes());
+  checksums_.resize(layout_.block_count());
+  prepared_ = true;
+}
+
+void StripedStore::register_memory(std::span<std::byte> memory) {
+  TERRACE_CHECK(prepared_);
+  for (std::size_t i = 0; i < files_->count(); ++i) files_->engine(i).register_memory(memory);
+}
+
+void StripedStore::check_request(const IoRequest& request) const {
+  TERRACE_CHECK(prepared_);
+  TERRACE_CHECK(request.completion != nullptr);
+  TERRACE_CHECK_EQ(request.offset % block_bytes_, 0U);
+  TERRACE_CHECK_EQ(reinterpret_cast<std::uintptr_t>(request.memory.data()) % alignment(), 0U);
+  TERRACE_CHECK_LT(0U, request.memory.size());
+  const std::size_t end = request.offset + request.memory.size();
+  const std::size_t extent_end = layout_.extent_bytes(request.extent);
+  TERRACE_CHECK_LE(end, extent_end);
+  if (end != extent_end) TERRACE_CHECK_EQ(end % block_bytes_, 0U);
+}
+
+void StripedStore::submit(const IoRequest& request) {
+  check_request(request);
+  const bool reads = request.direction == IoRequest::Direction::kRead;
+  const std::size_t first = request.offset / block_bytes_;
+  const std::size_t blocks = divide_up(request.memory.size(), block_bytes_);
+  RequestSlot& owner = take_request_slot(request, blocks);
+  std::span<std::byte> rest = request.memory;
+  for (std::size_t block = first; block < first + blocks; ++block) {
+    const BlockLayout::Place place = layout_.place(request.extent, block);
+    const std::span<std::byte> memory = rest.first(place.bytes);
+    rest = rest.subspan(place.bytes);
+    if (!reads) checksums_.write_begins(place.number, memory);
+    BlockSlot& slot = take_block_slot(place.stripe);
+    slot.request = &owner;
+    slot.place = place;
+    slot.direction = reads ? IoDirection::kRead : IoDirection::kWrite;
+    slot.memory = memory;
+    files_->engine(place.stripe)
+        .submit({.direction = slot.direction,
+                 .offset = place.offset,
+                 .memory = memory,
+                 .completion = &slot});
+  }
+}
+
+StripedStore::RequestSlot& StripedStore::take_request_slot(const IoRequest& request,
+                                                           std::size_t blocks) {
+  std::unique_lock lock(mutex_);
+  slot_freed_.wait(lock, [this] { return !free_requests_.empty(); });
+  RequestSlot& slot = *free_requests_.back();
+  free_requests_.pop_back();
+  slot.completion = request.completion;
+  slot.blocks_left = blocks;
+  slot.outcome = IoOutcome{};
+  return slot;
+}
+
+StripedStore::BlockSlot& StripedStore::take_block_slot(std::size_t stripe) {
+  std::unique_lock lock(mutex_);
+  std::vector<BlockSlot*>& free_slots = free_blocks_[stripe];
+  slot_freed_.wait(lock, [&free_slots] { return !free_slots.empty(); });
+  BlockSlot& slot = *free_slots.back();
+  free_slots.pop_back();
+  return slot;
+}
+
+void StripedStore::block_done(BlockSlot& slot, PieceResult result) noexcept {
+  IoOutcome outcome = judge(slot, result);
+  RequestSlot& request = *slot.request;
+  bool last = false;
+  {
+    const std::lock_guard lock(mutex_);
+    const bool failed = outcome.kind != IoOutcome::Kind::kDone;
+    const bool first_failure = request.outcome.kind == IoOutcome::Kind::kDone;
+    if (failed && (first_failure || slot.place.number < request.failed_block)) {
+      request.outcome = std::move(outcome);
+      request.failed_block = slot.place.number;
+    }
+    last = --request.blocks_left == 0;
+    free_blocks_[slot.place.stripe].push_back(&slot);
+  }
+  slot_freed_.notify_all();
+  if (last) finish(request);
+}
+
+void StripedStore::finish(RequestSlot& request) noexcept {
+  request.completion->done(request.outcome);
+  {
+    const std::lock_guard lock(mutex_);
+    free_requests_.push_back(&request);
+  }
+  slot_freed_.notify_all();
+}
+
+IoOutcome StripedStore::judge(const BlockSlot& slot, PieceResult result) {
+  const bool reads = slot.direction == IoDirection::kRead;
+  if (!result.complete) {
+    return outcome_at(slot, IoOutcome::Kind::kFailed, reads ? "read" : "write",
+                      result.error_number);
+  }
+  if (!reads) {
+    checksums_.write_succeeded(slot.place.number);
+    return {};
+  }
+  switch (checksums_.judge(slot.place.number, slot.memory)) {
+    case BlockChecksums::Verdict::kSame:
+      return {};
+    case BlockChecksums::Verdict::kDifferent:
+      return outcome_at(slot, IoOutcome::Kind::kCorrupt, "checksum mismatch in a read", 0);
+    case BlockChecksums::Verdict::kNeverWritten:
+      return outcome_at(slot, IoOutcome::Kind::kCorrupt, "read of a block never written", 0);
+  }
+  return {};
+}
+
+IoOutcome StripedStore::outcome_at(const BlockSlot& slot, IoOutcome::Kind kind,
+                                   const char* operation, int error_number) const {
+  return {.kind = kind,
+          .where = {.operation = operation,
+                    .path = files_->file_name(slot.place.stripe),
+                    .offset = slot.place.offset,
+                    .size = slot.place.bytes,
+                    .error_number = error_number}};
+}
+
+void StripedStore::drain() {
+  std::unique_lock lock(mutex_);
+  slot_freed_.wait(lock, [this] { return free_requests_.size() == request_slots_.size(); });
+}
+
+}  // namespace terrace

@@ -1,0 +1,84 @@
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "offload/block_checksums.h"
+#include "offload/block_layout.h"
+#include "offload/block_store.h"
+#include "offload/stripe_files.h"
+
+namespace terrace {
+
+// The block store, whatever the files are: cuts requests into blocks, keeps at most `queue_depth`
+// of them in flight per stripe, and checks what has been read. Everything a request needs is made
+// in advance; a request that succeeds allocates nothing.
+class StripedStore final : public BlockStore {
+ public:
+  struct Options {
+    std::size_t block_bytes = 0;
+    int queue_depth = 32;  // what the engines of the files were made for
+    bool checksums = true;
+  };
+
+  StripedStore(const Options& options, std::unique_ptr<StripeFiles> files);
+  ~StripedStore() override;
+
+  ExtentId create_extent(std::size_t size_bytes) override;
+  void prepare() override;
+  void register_memory(std::span<std::byte> memory) override;
+  void submit(const IoRequest& request) override;
+  void drain() override;
+
+  std::size_t alignment() const override { return files_->alignment(); }
+  std::size_t block_bytes() const override { return block_bytes_; }
+  std::size_t used_bytes() const override { return layout_.used_bytes(); }
+  std::vector<StorePath> paths() const override { return files_->paths(); }
+
+ private:
+  // A request on its way. Guarded by mutex_ once its first block has been started.
+  struct RequestSlot {
+    IoCompletion* completion = nullptr;
+    std::size_t blocks_left = 0;
+    // Of the first block, in the order of the extent, that failed: the order in which blocks end
+    // must not show.
+    IoOutcome outcome;
+    std::size_t failed_block = 0;
+  };
+
+  struct BlockSlot final : PieceCompletion {
+    void piece_done(PieceResult result) noexcept override { store->block_done(*this, result); }
+
+    StripedStore* store = nullptr;
+    RequestSlot* request = nullptr;
+    BlockLayout::Place place;
+    IoDirection direction = IoDirection::kRead;
+    std::span<std::byte> memory;
+  };
+
+  void check_request(const IoRequest& request) const;
+  RequestSlot& take_request_slot(const IoRequest& request, std::size_t blocks);
+  BlockSlot& take_block_slot(std::size_t stripe);
+  void block_done(BlockSlot& slot, PieceResult result) noexcept;
+  IoOutcome judge(const BlockSlot& slot, PieceResult result);
+  IoOutcome outcome_at(const BlockSlot& slot, IoOutcome::Kind kind, const char* operation,
+                       int error_number) const;
+  void finish(RequestSlot& request) noexcept;
+
+  const std::size_t block_bytes_;
+  std::unique_ptr<StripeFiles> files_;
+  BlockLayout layout_;
+  BlockChecksums checksums_;
+  bool prepared_ = false;
+
+  std::mutex mutex_;
+  std::condition_variable slot_freed_;
+  std::vector<RequestSlot> request_slots_;
+  std::vector<BlockSlot> block_slots_;
+  std::vector<RequestSlot*> free_requests_;           // guarded by mutex_
+  std::vector<std::vector<BlockSlot*>> free_blocks_;  // of each stripe; guarded by mutex_
+};
+
+}  // namespace terrace

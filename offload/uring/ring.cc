@@ -1,0 +1,135 @@
+#include "offload/uring/ring.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <thread>
+
+#include "base/bytes.h"
+#include "base/check.h"
+
+namespace terrace {
+namespace {
+
+constexpr std::size_t kBufferBytesMax = kGiB;  // the kernel's limit for one registered buffer
+constexpr unsigned kBuffersMax = 4096;         // places: at most 4 TiB of memory
+
+}  // namespace
+
+Ring::~Ring() {
+  if (!open_) return;
+  if (has_buffer_table_) io_uring_unregister_buffers(&ring_);
+  io_uring_queue_exit(&ring_);
+}
+
+int Ring::open(int data_file, int wake_file, unsigned entries) {
+  refused_call_ = "io_uring_setup";
+  const int error = set_up(entries);
+  if (error != 0) return error;
+  open_ = true;
+  refused_call_ = "io_uring_register of files";
+  const std::array files = {data_file, wake_file};
+  return -io_uring_register_files(&ring_, files.data(), files.size());
+}
+
+// Deferred task work came with Linux 6.1, a single issuer with 6.0; older kernels say EINVAL.
+int Ring::set_up(unsigned entries) {
+  constexpr std::array kModes = {IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN,
+                                 IORING_SETUP_SINGLE_ISSUER, 0U};
+  // The memory of a ring that was closed comes back to the limit on locked memory a little later.
+  constexpr int kTries = 20;
+  constexpr auto kPause = std::chrono::milliseconds(5);
+  int result = 0;
+  for (int i = 0; i < kTries; ++i) {
+    for (const unsigned mode : kModes) {
+      ring_ = {};
+      result = io_uring_queue_init(entries, &ring_, mode);
+      if (result != -EINVAL) break;
+    }
+    if (result != -ENOMEM) break;
+    std::this_thread::sleep_for(kPause);
+  }
+  return -result;
+}
+
+int Ring::register_memory(std::span<std::byte> memory) {
+  if (!has_buffer_table_) {
+    const int result = io_uring_register_buffers_sparse(&ring_, kBuffersMax);
+    if (result < 0) return -result;
+    has_buffer_table_ = true;
+  }
+  while (!memory.empty()) {
+    const std::span<std::byte> piece = memory.first(std::min(memory.size(), kBufferBytesMax));
+    memory = memory.subspan(piece.size());
+    if (buffer_of(piece) >= 0) continue;
+    const int error = register_piece(piece);
+    if (error != 0) return error;
+  }
+  return 0;
+}
+
+int Ring::register_piece(std::span<std::byte> piece) {
+  if (registered_.size() == kBuffersMax) return ENOSPC;
+  const iovec range = {.iov_base = piece.data(), .iov_len = piece.size()};
+  const __u64 tag = 0;
+  const int result = io_uring_register_buffers_update_tag(
+      &ring_, static_cast<unsigned>(registered_.size()), &range, &tag, 1);
+  if (result < 0) return -result;
+  const auto begin = reinterpret_cast<std::uintptr_t>(piece.data());
+  registered_.push_back({.begin = begin, .end = begin + piece.size()});
+  return 0;
+}
+
+int Ring::buffer_of(std::span<const std::byte> memory) const {
+  const auto begin = reinterpret_cast<std::uintptr_t>(memory.data());
+  for (std::size_t place = 0; place < registered_.size(); ++place) {
+    const Registered& range = registered_[place];
+    if (range.begin <= begin && begin + memory.size() <= range.end) return static_cast<int>(place);
+  }
+  return -1;
+}
+
+void Ring::prepare(IoDirection direction, File file, std::span<std::byte> memory,
+                   std::uint64_t offset, std::uint64_t tag) {
+  io_uring_sqe* entry = io_uring_get_sqe(&ring_);
+  TERRACE_CHECK(entry != nullptr);
+  const auto size = static_cast<unsigned>(memory.size());
+  const int place = static_cast<int>(file);
+  const int buffer = file == File::kData ? buffer_of(memory) : -1;
+  const bool reads = direction == IoDirection::kRead;
+  if (buffer >= 0 && reads) {
+    io_uring_prep_read_fixed(entry, place, memory.data(), size, offset, buffer);
+  } else if (buffer >= 0) {
+    io_uring_prep_write_fixed(entry, place, memory.data(), size, offset, buffer);
+  } else if (reads) {
+    io_uring_prep_read(entry, place, memory.data(), size, offset);
+  } else {
+    io_uring_prep_write(entry, place, memory.data(), size, offset);
+  }
+  io_uring_sqe_set_flags(entry, IOSQE_FIXED_FILE);
+  io_uring_sqe_set_data64(entry, tag);
+}
+
+// A signal, or a shortage in the kernel that passes when something ends: what was not started is
+// started by the next call.
+void Ring::check_entered(int result) {
+  const bool passes =
+      result == -EINTR || result == -EAGAIN || result == -EBUSY || result == -ENOMEM;
+  if (!passes) TERRACE_CHECK_LE(0, result);
+}
+
+void Ring::submit() { check_entered(io_uring_submit(&ring_)); }
+
+void Ring::submit_and_wait() { check_entered(io_uring_submit_and_wait(&ring_, 1)); }
+
+bool Ring::take(std::uint64_t& tag, std::int64_t& result) {
+  io_uring_cqe* end = nullptr;
+  if (io_uring_peek_cqe(&ring_, &end) != 0) return false;
+  tag = io_uring_cqe_get_data64(end);
+  result = end->res;
+  io_uring_cqe_seen(&ring_, end);
+  return true;
+}
+
+}  // namespace terrace

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <liburing.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "offload/io_engine.h"
+
+namespace terrace {
+
+// A ring with its registered files and buffers. Everything, making and destroying included, happens
+// on one thread: the kernel then needs no locks (IORING_SETUP_SINGLE_ISSUER).
+class Ring {
+ public:
+  // Places of the registered files.
+  enum class File : int { kData = 0, kWake = 1 };
+
+  Ring() = default;
+  ~Ring();
+  Ring(const Ring&) = delete;
+  Ring& operator=(const Ring&) = delete;
+
+  // Makes the ring with the newest mode that the kernel takes. Returns 0 or an errno, and then
+  // refused_call() names what was refused.
+  int open(int data_file, int wake_file, unsigned entries);
+  const char* refused_call() const { return refused_call_; }
+
+  // Registers memory, in pieces that the kernel accepts. Returns 0 or an errno; what was registered
+  // before stays so.
+  int register_memory(std::span<std::byte> memory);
+
+  // Queues a transfer; it starts with the next submit_and_wait().
+  void prepare(IoDirection direction, File file, std::span<std::byte> memory, std::uint64_t offset,
+               std::uint64_t tag);
+  // Starts what is queued.
+  void submit();
+  // Starts what is queued and waits until something has ended.
+  void submit_and_wait();
+  // Takes one end, if there is one.
+  bool take(std::uint64_t& tag, std::int64_t& result);
+
+ private:
+  struct Registered {
+    std::uintptr_t begin = 0;
+    std::uintptr_t end = 0;
+  };
+
+  int set_up(unsigned entries);
+  static void check_entered(int result);
+  int register_piece(std::span<std::byte> piece);
+  // The place of the registered buffer that holds all of `memory`, or -1.
+  int buffer_of(std::span<const std::byte> memory) const;
+
+  io_uring ring_ = {};
+  bool open_ = false;
+  const char* refused_call_ = "";
+  bool has_buffer_table_ = false;
+  std::vector<Registered> registered_;  // by place in the kernel's table
+};
+
+}  // namespace terrace

@@ -1,0 +1,255 @@
+#include "offload/uring/uring_engine.h"
+
+#include <fmt/format.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <condition_variable>
+#include <cstring>
+#include <limits>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "base/check.h"
+#include "offload/piece_progress.h"
+#include "offload/uring/ring.h"
+
+namespace terrace {
+namespace {
+
+constexpr std::uint64_t kWakeTag = std::numeric_limits<std::uint64_t>::max();
+
+class EventDescriptor {
+ public:
+  EventDescriptor() : value_(::eventfd(0, EFD_CLOEXEC)) {
+    if (value_ < 0)
+      throw UringRefused({.operation = "eventfd", .path = "io_uring", .error_number = errno});
+  }
+  ~EventDescriptor() { ::close(value_); }
+  EventDescriptor(const EventDescriptor&) = delete;
+  EventDescriptor& operator=(const EventDescriptor&) = delete;
+
+  int get() const { return value_; }
+  void signal() const {
+    const std::uint64_t one = 1;
+    while (::write(value_, &one, sizeof(one)) < 0) TERRACE_CHECK_EQ(errno, EINTR);
+  }
+
+ private:
+  int value_;
+};
+
+class UringEngine final : public IoEngine {
+ public:
+  UringEngine(const DirectFile& file, int depth);
+  ~UringEngine() override;
+
+  void submit(const Piece& piece) override;
+  void register_memory(std::span<std::byte> memory) override;
+  EngineFacts facts() const override;
+
+ private:
+  struct Registration {
+    std::span<std::byte> memory;
+    bool wanted = false;
+    int error_number = 0;
+  };
+
+  // On the reactor's thread.
+  void run();
+  void serve(Ring& ring);
+  bool take_orders(Ring& ring);
+  void start(Ring& ring, std::size_t slot);
+  void arm_wake(Ring& ring);
+  void reap(Ring& ring);
+  void piece_moved(Ring& ring, std::size_t slot, std::int64_t result);
+
+  const DirectFile& file_;
+  const std::size_t depth_;
+  const EventDescriptor wake_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable answered_;
+  std::vector<Piece> inbox_;       // guarded by mutex_, at most depth_
+  Registration registration_;      // guarded by mutex_
+  bool stop_ = false;              // guarded by mutex_
+  bool opened_ = false;            // guarded by mutex_
+  int open_error_ = 0;             // guarded by mutex_
+  const char* refused_call_ = "";  // guarded by mutex_
+  bool any_registered_ = false;    // guarded by mutex_
+  std::string remark_;             // guarded by mutex_
+
+  // Owned by the reactor's thread.
+  std::vector<Piece> taken_;
+  std::vector<PieceProgress> progress_;  // by slot
+  std::vector<std::size_t> free_slots_;
+  std::uint64_t wake_count_ = 0;
+  bool wake_armed_ = false;
+
+  std::thread reactor_;
+};
+
+UringEngine::UringEngine(const DirectFile& file, int depth)
+    : file_(file), depth_(static_cast<std::size_t>(depth)), progress_(depth_) {
+  inbox_.reserve(depth_);
+  taken_.reserve(depth_);
+  for (std::size_t slot = 0; slot < depth_; ++slot) free_slots_.push_back(slot);
+  reactor_ = std::thread([this] { run(); });
+  std::unique_lock lock(mutex_);
+  answered_.wait(lock, [this] { return opened_; });
+  if (open_error_ == 0) return;
+  lock.unlock();
+  reactor_.join();
+  throw UringRefused(
+      {.operation = refused_call_, .path = file.path(), .error_number = open_error_});
+}
+
+UringEngine::~UringEngine() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake_.signal();
+  reactor_.join();
+}
+
+void UringEngine::submit(const Piece& piece) {
+  bool first = false;
+  {
+    const std::lock_guard lock(mutex_);
+    TERRACE_CHECK_LT(inbox_.size(), depth_);
+    first = inbox_.empty();
+    inbox_.push_back(piece);
+  }
+  // The reactor takes all there is at once, so only the first has to wake it.
+  if (first) wake_.signal();
+}
+
+void UringEngine::register_memory(std::span<std::byte> memory) {
+  std::unique_lock lock(mutex_);
+  answered_.wait(lock, [this] { return registration_.memory.empty(); });
+  registration_ = {.memory = memory, .wanted = true};
+  wake_.signal();
+  answered_.wait(lock, [this] { return !registration_.wanted; });
+  const int error_number = registration_.error_number;
+  registration_ = {};
+  any_registered_ = any_registered_ || error_number == 0;
+  if (error_number != 0 && remark_.empty()) {
+    remark_ =
+        fmt::format("memory is not registered with io_uring: {}{}", std::strerror(error_number),
+                    error_number == ENOMEM || error_number == EPERM
+                        ? " (the limit on locked memory, ulimit -l, is too small)"
+                        : "");
+  }
+  answered_.notify_all();
+}
+
+EngineFacts UringEngine::facts() const {
+  const std::lock_guard lock(mutex_);
+  return {.name = "io_uring",
+          .registered_buffers = any_registered_ && remark_.empty(),
+          .remark = remark_};
+}
+
+void UringEngine::run() {
+  Ring ring;
+  const auto entries = static_cast<unsigned>(depth_ + 1);  // and the read of the event
+  const int error = ring.open(file_.descriptor(), wake_.get(), entries);
+  {
+    const std::lock_guard lock(mutex_);
+    opened_ = true;
+    open_error_ = error;
+    refused_call_ = ring.refused_call();
+  }
+  answered_.notify_all();
+  if (error == 0) serve(ring);
+}
+
+void UringEngine::serve(Ring& ring) {
+  // The read of the event writes into this object: it must have ended before the thread does.
+  while (take_orders(ring) || wake_armed_) {
+    ring.submit_and_wait();
+    reap(ring);
+  }
+  TERRACE_CHECK_EQ(free_slots_.size(), depth_);
+}
+
+// Takes what others want since the last time; false when they want no more.
+bool UringEngine::take_orders(Ring& ring) {
+  bool stop = false;
+  std::span<std::byte> memory;
+  {
+    const std::lock_guard lock(mutex_);
+    taken_.swap(inbox_);
+    if (registration_.wanted) memory = registration_.memory;
+    stop = stop_;
+  }
+  if (!memory.empty()) {
+    const int error = ring.register_memory(memory);
+    {
+      const std::lock_guard lock(mutex_);
+      registration_.wanted = false;
+      registration_.error_number = error;
+    }
+    answered_.notify_all();
+  }
+  for (const Piece& piece : taken_) {
+    TERRACE_CHECK(!free_slots_.empty());
+    const std::size_t slot = free_slots_.back();
+    free_slots_.pop_back();
+    progress_[slot] = PieceProgress(piece, file_.alignment());
+    start(ring, slot);
+  }
+  taken_.clear();
+  if (stop) return false;
+  if (!wake_armed_) arm_wake(ring);
+  return true;
+}
+
+void UringEngine::start(Ring& ring, std::size_t slot) {
+  const PieceProgress& progress = progress_[slot];
+  ring.prepare(progress.piece().direction, Ring::File::kData, progress.rest(),
+               progress.rest_offset(), slot);
+}
+
+void UringEngine::arm_wake(Ring& ring) {
+  wake_armed_ = true;
+  ring.prepare(IoDirection::kRead, Ring::File::kWake,
+               std::as_writable_bytes(std::span(&wake_count_, 1)), 0, kWakeTag);
+}
+
+void UringEngine::reap(Ring& ring) {
+  std::uint64_t tag = 0;
+  std::int64_t result = 0;
+  while (ring.take(tag, result)) {
+    if (tag == kWakeTag) {
+      wake_armed_ = false;
+      continue;
+    }
+    piece_moved(ring, tag, result);
+    // A completion takes its time (checksums): the drive must not run dry while many are served.
+    take_orders(ring);
+    ring.submit();
+  }
+}
+
+void UringEngine::piece_moved(Ring& ring, std::size_t slot, std::int64_t result) {
+  if (progress_[slot].advance(result) == PieceProgress::Next::kAgain) {
+    start(ring, slot);
+    return;
+  }
+  const PieceProgress ended = progress_[slot];
+  // Freed first: the completion lets the next piece come.
+  free_slots_.push_back(slot);
+  ended.piece().completion->piece_done(ended.result());
+}
+
+}  // namespace
+
+std::unique_ptr<IoEngine> make_uring_engine(const DirectFile& file, int depth) {
+  return std::make_unique<UringEngine>(file, depth);
+}
+
+}  // namespace terrace

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/kernel_context.h"
+#include "memory/tensor.h"
+
+namespace terrace {
+
+// What every update of one step shares. Made once a step from the schedule and the gradient norm,
+// and then moved as bytes to where updates run.
+struct StepScalars {
+  float learning_rate = 0;
+  float gradient_scale = 1;     // clip coefficient, times 1/loss scale: g' = g * gradient_scale
+  float bias_correction_1 = 1;  // 1 - beta1^t
+  float bias_correction_2 = 1;  // 1 - beta2^t
+  double gradient_norm = 0;     // before clipping
+};
+
+struct AdamWOptions {
+  float beta1 = 0.9F;
+  float beta2 = 0.95F;
+  float epsilon = 1e-8F;
+  float weight_decay = 0.0F;  // of this range of elements: decoupled (Loshchilov and Hutter, 2019)
+};
+
+// One pass over n elements, all views 1-D of n. Written as correctly rounded fp32 operations in
+// this order, the same on every processor (fma only where said):
+//   g  = gradient * gradient_scale
+//   m  = fma(1 - beta1, g - m, m)
+//   v  = fma(1 - beta2, g * g - v, v)
+//   mh = m / bias_correction_1
+//   d  = sqrt(v / bias_correction_2) + epsilon
+//   p  = fma(-learning_rate * weight_decay, p, p)
+//   p  = fma(-learning_rate, mh / d, p)
+// 1 - beta and learning_rate * weight_decay are rounded to fp32 first. Denormals are kept. With
+// bf16 parameters, `parameter` gets p rounded ties-away; with fp32 it gets p and may be `master`.
+struct AdamWUpdate {
+  TensorView gradient;                  // fp32
+  TensorView master, moment1, moment2;  // fp32, in and out
+  TensorView parameter;                 // fp32 or bf16, out
+  AdamWOptions options;
+  const StepScalars* scalars = nullptr;
+};
+
+// Scalar definition.
+void adamw_reference(const AdamWUpdate& update);
+// Highway + workers, the same bits.
+void adamw_cpu(const KernelContext& context, const AdamWUpdate& update);
+
+}  // namespace terrace

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <span>
+
+namespace terrace {
+
+// The 2-norm of the whole gradient from the fp64 sums of squares of its 4Ki-element blocks, added
+// in global (unit, block) order.
+double gradient_norm(std::span<const double> partials);
+
+// What gradients are multiplied by: 1 where max_norm is 0 (off) or the norm is within it, else
+// max_norm / (norm + 1e-6), as torch.nn.utils.clip_grad_norm_ has it.
+float clip_coefficient(double norm, double max_norm);
+
+}  // namespace terrace

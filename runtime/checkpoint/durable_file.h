@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace terrace {
+
+// A file that appears under its name complete and synced, or not at all: written as "<path>.tmp",
+// then fsync, rename, fsync of the directory. Failures are IoError (a full disk too), and the
+// temporary file is gone then. One thread at a time.
+class DurableFile {
+ public:
+  explicit DurableFile(std::string path);
+  ~DurableFile();  // removes the temporary file unless committed
+  DurableFile(const DurableFile&) = delete;
+  DurableFile& operator=(const DurableFile&) = delete;
+
+  void append(std::span<const std::byte> bytes);
+  std::uint64_t size() const { return size_; }
+
+  // After this the file is there under its name and survives a power cut.
+  void commit();
+
+ private:
+  void discard() noexcept;
+  [[noreturn]] void fail(const char* operation, std::uint64_t size_bytes, int error_number);
+
+  const std::string path_;
+  const std::string temporary_;
+  int file_ = -1;
+  std::uint64_t size_ = 0;
+};
+
+void write_durable_file(const std::string& path, std::string_view content);
+
+// Makes renames and new names in a directory survive a power cut. Throws IoError.
+void sync_directory(const std::string& directory);
+
+}  // namespace terrace

@@ -1,0 +1,222 @@
+#include "runtime/checkpoint/hf_export.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "base/half.h"
+#include "runtime/checkpoint/durable_file.h"
+#include "runtime/checkpoint/safetensors.h"
+
+namespace terrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kIndexFile = "model.safetensors.index.json";
+constexpr std::int64_t kFetchElements = 1 << 20;       // 4 MiB
+constexpr std::int64_t kTransposeElements = 16 << 20;  // 64 MiB
+
+struct Piece {
+  const UnitLayout* unit;
+  const ParameterTensor* tensor;
+  std::string name;  // in the file
+};
+
+struct Shard {
+  std::string file;
+  std::uint64_t size_bytes = 0;
+  std::vector<Piece> pieces;
+};
+
+std::uint64_t stored_bytes(const ParameterTensor& tensor, DType dtype) {
+  return static_cast<std::uint64_t>(tensor.elements()) * size_of(dtype);
+}
+
+// The names that save_pretrained of the model's class writes.
+std::string stored_name(const ModelConfig& config, const ParameterTensor& tensor) {
+  const bool prefixed = config.family == ModelFamily::kGpt2 && tensor.name != "lm_head.weight";
+  return prefixed ? "transformer." + tensor.name : tensor.name;
+}
+
+std::vector<Shard> plan_shards(const HfExportOptions& options, const ModelConfig& config,
+                               const std::vector<UnitLayout>& layout) {
+  std::vector<Shard> shards(1);
+  for (const UnitLayout& unit : layout) {
+    for (const ParameterTensor& tensor : unit.tensors) {
+      const std::uint64_t size = stored_bytes(tensor, options.dtype);
+      const std::uint64_t present = shards.back().size_bytes;
+      if (present > 0 && present + size > options.max_shard_bytes) shards.emplace_back();
+      shards.back().size_bytes += size;
+      shards.back().pieces.push_back({&unit, &tensor, stored_name(config, tensor)});
+    }
+  }
+  for (std::size_t i = 0; i < shards.size(); ++i) {
+    shards[i].file = shards.size() == 1
+                         ? "model.safetensors"
+                         : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
+  }
+  return shards;
+}
+
+SafetensorsHeader header_of(const Shard& shard, DType dtype) {
+  SafetensorsHeader header;
+  header.metadata["format"] = "pt";
+  for (const Piece& piece : shard.pieces) {
+    const auto rows = static_cast<std::uint64_t>(piece.tensor->rows);
+    const auto columns = static_cast<std::uint64_t>(piece.tensor->columns);
+    SafetensorsTensor tensor;
+    tensor.name = piece.name;
+    tensor.type = dtype == DType::kF32 ? SafetensorsType::kF32 : SafetensorsType::kBF16;
+    if (piece.tensor->is_vector) {
+      tensor.shape = {rows};
+    } else if (piece.tensor->stored_transposed) {
+      tensor.shape = {columns, rows};
+    } else {
+      tensor.shape = {rows, columns};
+    }
+    header.tensors.push_back(std::move(tensor));
+  }
+  return header;
+}
+
+// Streams the pieces of one export through buffers that all of them share.
+class PieceWriter {
+ public:
+  PieceWriter(DType dtype, FetchParameter fetch) : dtype_(dtype), fetch_(fetch) {}
+
+  void write(const Piece& piece, SafetensorsWriter& file) {
+    if (piece.tensor->stored_transposed) return write_transposed(piece, file);
+    const std::int64_t elements = piece.tensor->elements();
+    for (std::int64_t begin = 0; begin < elements; begin += kFetchElements) {
+      append(fetch(piece, begin, std::min(kFetchElements, elements - begin)), file);
+    }
+  }
+
+ private:
+  std::span<const float> fetch(const Piece& piece, std::int64_t begin, std::int64_t count) {
+    fetched_.resize(std::max(fetched_.size(), static_cast<std::size_t>(count)));
+    const auto part = std::span(fetched_).first(static_cast<std::size_t>(count));
+    fetch_(*piece.unit, *piece.tensor, begin, part);
+    return part;
+  }
+
+  // The file's rows are our columns: as many as fit the buffer at a time, gathered from all our
+  // rows.
+  void write_transposed(const Piece& piece, SafetensorsWriter& file) {
+    const std::int64_t rows = piece.tensor->rows;
+    const std::int64_t columns = piece.tensor->columns;
+    const std::int64_t wide = std::clamp<std::int64_t>(kTransposeElements / rows, 1, columns);
+    const std::int64_t tall = std::clamp<std::int64_t>(kFetchElements / columns, 1, rows);
+    std::vector<float> turned(static_cast<std::size_t>(wide * rows));
+    for (std::int64_t c0 = 0; c0 < columns; c0 += wide) {
+      const std::int64_t c1 = std::min(columns, c0 + wide);
+      for (std::int64_t r0 = 0; r0 < rows; r0 += tall) {
+        const std::int64_t r1 = std::min(rows, r0 + tall);
+        const auto part = fetch(piece, r0 * columns, (r1 - r0) * columns);
+        for (std::int64_t c = c0; c < c1; ++c) {
+          for (std::int64_t r = r0; r < r1; ++r) {
+            turned[(c - c0) * rows + r] = part[(r - r0) * columns + c];
+          }
+        }
+      }
+      append(std::span(turned).first(static_cast<std::size_t>((c1 - c0) * rows)), file);
+    }
+  }
+
+  void append(std::span<const float> values, SafetensorsWriter& file) {
+    if (dtype_ == DType::kF32) return file.append(std::as_bytes(values));
+    narrow_.resize(static_cast<std::size_t>(kFetchElements));
+    while (!values.empty()) {
+      const std::size_t count = std::min(narrow_.size(), values.size());
+      for (std::size_t i = 0; i < count; ++i) narrow_[i] = to_bf16_ties_away(values[i]);
+      file.append(std::as_bytes(std::span(narrow_).first(count)));
+      values = values.subspan(count);
+    }
+  }
+
+  const DType dtype_;
+  const FetchParameter fetch_;
+  std::vector<float> fetched_;
+  std::vector<Bf16> narrow_;
+};
+
+void write_index(const fs::path& directory, const std::vector<Shard>& shards) {
+  nlohmann::json index;  // sorts its keys
+  std::uint64_t total = 0;
+  for (const Shard& shard : shards) {
+    total += shard.size_bytes;
+    for (const Piece& piece : shard.pieces) index["weight_map"][piece.name] = shard.file;
+  }
+  index["metadata"]["total_size"] = total;
+  write_durable_file((directory / kIndexFile).string(), index.dump(2) + "\n");
+}
+
+// Weights of an earlier export that the new one did not overwrite would be taken for part of it.
+void remove_stale(const fs::path& directory, const std::vector<Shard>& shards) {
+  std::vector<fs::path> stale;
+  for (const auto& entry : fs::directory_iterator(directory)) {
+    const std::string name = entry.path().filename().string();
+    const bool weights = name == "model.safetensors" ||
+                         (name.starts_with("model-") && entry.path().extension() == ".safetensors");
+    const bool written = std::any_of(shards.begin(), shards.end(),
+                                     [&](const Shard& shard) { return shard.file == name; });
+    if ((weights && !written) || (name == kIndexFile && shards.size() == 1)) {
+      stale.push_back(entry.path());
+    }
+  }
+  for (const fs::path& path : stale) fs::remove(path);
+}
+
+void write_all(const HfExportOptions& options, const ModelConfig& config,
+               const std::vector<Shard>& shards, FetchParameter fetch) {
+  const fs::path directory = options.directory;
+  fs::create_directories(directory);
+  PieceWriter pieces(options.dtype, fetch);
+  for (const Shard& shard : shards) {
+    SafetensorsWriter file((directory / shard.file).string(), header_of(shard, options.dtype));
+    for (const Piece& piece : shard.pieces) pieces.write(piece, file);
+    file.finish();
+  }
+  if (shards.size() > 1) write_index(directory, shards);
+  remove_stale(directory, shards);
+  write_durable_file((directory / "config.json").string(),
+                     config_json_with_dtype(config.json, options.dtype));
+}
+
+}  // namespace
+
+void write_hf_directory(const HfExportOptions& options, const ModelConfig& config,
+                        const std::vector<UnitLayout>& layout, FetchParameter fetch) {
+  TERRACE_CHECK(options.dtype == DType::kF32 || options.dtype == DType::kBF16);
+  try {
+    write_all(options, config, plan_shards(options, config, layout), fetch);
+  } catch (const fs::filesystem_error& error) {
+    throw IoError({.operation = "export to",
+                   .path = options.directory,
+                   .error_number = error.code().value()});
+  }
+}
+
+std::string config_json_with_dtype(const std::string& json, DType dtype) {
+  auto config = nlohmann::ordered_json::parse(json);
+  const char* value = dtype == DType::kF32 ? "float32" : "bfloat16";
+  bool told = false;
+  bool changed = false;
+  for (const char* key : {"dtype", "torch_dtype"}) {
+    if (!config.contains(key)) continue;
+    told = true;
+    changed = changed || config.at(key) != value;
+    config[key] = value;
+  }
+  if (!told) config["torch_dtype"] = value;
+  if (told && !changed) return json;
+  return config.dump(2) + "\n";
+}
+
+}  // namespace terrace

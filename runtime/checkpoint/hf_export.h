@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/function_ref.h"
+#include "runtime/model/model_config.h"
+#include "runtime/model/parameter_layout.h"
+
+namespace terrace {
+
+struct HfExportOptions {
+  std::string directory;                          // made when it is not there
+  DType dtype = DType::kBF16;                     // kF32 or kBF16
+  std::uint64_t max_shard_bytes = 5'000'000'000;  // a larger tensor gets a shard of its own
+};
+
+// Gives elements [begin, begin + out.size()) of a parameter as fp32, in its own layout.
+using FetchParameter = FunctionRef<void(const UnitLayout& unit, const ParameterTensor& tensor,
+                                        std::int64_t begin, std::span<float> out)>;
+
+// Writes config.json (the model's, with only its dtype key changed) and model.safetensors, or
+// shards with an index. Parameters are fetched in the layout's order, each from front to back in
+// ranges of bounded size; a tensor stored transposed that exceeds 64 MiB is fetched more than once.
+// bf16 rounds ties away from zero, as parameters do everywhere. config.json is written last. Throws
+// IoError.
+void write_hf_directory(const HfExportOptions& options, const ModelConfig& config,
+                        const std::vector<UnitLayout>& layout, FetchParameter fetch);
+
+// `json` with its dtype key ("dtype" or "torch_dtype") saying `dtype`; unchanged if it does
+// already.
+std::string config_json_with_dtype(const std::string& json, DType dtype);
+
+}  // namespace terrace

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/checkpoint/durable_file.h"
+#include "runtime/checkpoint/safetensors_header.h"
+
+namespace terrace {
+
+// A safetensors file open for ranged reads; the header is read and checked at once. Reads are
+// thread-safe.
+class SafetensorsFile {
+ public:
+  // Throws IoError, or CorruptData when the file is not what the format allows.
+  explicit SafetensorsFile(std::string path);
+  ~SafetensorsFile();
+  SafetensorsFile(const SafetensorsFile&) = delete;
+  SafetensorsFile& operator=(const SafetensorsFile&) = delete;
+
+  const std::string& path() const { return path_; }
+  const SafetensorsHeader& header() const { return header_; }
+  // Null when there is none of that name. Lives as long as this.
+  const SafetensorsTensor* find(std::string_view name) const;
+
+  // Bytes [first_byte, first_byte + out.size()) of the tensor. Throws IoError.
+  void read(const SafetensorsTensor& tensor, std::uint64_t first_byte,
+            std::span<std::byte> out) const;
+
+ private:
+  void load_header();
+
+  std::string path_;
+  int file_ = -1;
+  std::uint64_t data_offset_ = 0;
+  SafetensorsHeader header_;
+  std::unordered_map<std::string, std::size_t> by_name_;
+};
+
+// Writes a safetensors file from front to back: all tensors are declared first, then their bytes
+// are appended in the same order, in pieces of any size. The file appears with finish(), or not at
+// all.
+class SafetensorsWriter {
+ public:
+  // The multiple of bytes where the data begins: direct reads need not shift what they load.
+  static constexpr std::uint64_t kDataAlignment = 4096;
+
+  // Uses name, type and shape of each tensor. The path is the file's own, in an existing directory.
+  SafetensorsWriter(std::string path, SafetensorsHeader header,
+                    std::uint64_t alignment = kDataAlignment);
+
+  void append(std::span<const std::byte> bytes);
+  // All bytes must have come.
+  void finish();
+
+  const SafetensorsHeader& header() const { return header_; }
+
+ private:
+  SafetensorsHeader header_;
+  DurableFile file_;
+  std::uint64_t end_ = 0;  // the file's size when all bytes have come
+};
+
+}  // namespace terrace

@@ -1,0 +1,12 @@
+#pragma once
+
+// One function per command of the program. argc and argv are the program's own: argv[1] is the
+// command's name, its arguments follow. Each returns its exit code and lets typed errors through to
+// main, which prints them and maps them to exit codes.
+namespace terrace {
+
+int run_train(int argc, const char* const* argv);
+int run_sample(int argc, const char* const* argv);
+int run_doctor(int argc, const char* const* argv);
+
+}  // namespace terrace

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <mutex>
+#include <string_view>
+
+#include "base/log.h"
+
+namespace terrace {
+
+// The program's log: whole lines on standard error, "terrace: ..." and "terrace: warning: ...".
+class ConsoleLog final : public Log {
+ public:
+  void info(std::string_view line) override;
+  void warning(std::string_view line) override;
+
+ private:
+  void write(std::string_view prefix, std::string_view line);
+
+  std::mutex mutex_;  // one line at a time
+};
+
+}  // namespace terrace

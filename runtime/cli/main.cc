@@ -1,0 +1,122 @@
+#include <fmt/format.h>
+
+#include <array>
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "runtime/cli/commands.h"
+#include "runtime/config/nearest_name.h"
+#include "runtime/config/version.h"
+
+namespace terrace {
+namespace {
+
+constexpr int kExitFailed = 1;
+constexpr int kExitUsage = 2;
+constexpr int kExitDoesNotFit = 3;
+constexpr int kExitEnvironment = 4;
+constexpr int kExitCorrupt = 5;
+constexpr int kExitNotFinite = 6;
+
+struct Command {
+  std::string_view name;
+  std::string_view group;
+  std::string_view summary;
+  int (*run)(int argc, const char* const* argv);  // null: not built yet
+};
+
+constexpr auto kCommands = std::to_array<Command>({
+    {"train", "Training", "trains a model", run_train},
+    {"plan", "Training", "tells what a training run needs and what limits it (not built yet)",
+     nullptr},
+    {"sample", "Results", "continues a text with a trained model", run_sample},
+    {"export", "Results", "writes a checkpoint as a Hugging Face directory (not built yet)",
+     nullptr},
+    {"inspect", "Results", "tells what a checkpoint or data file holds (not built yet)", nullptr},
+    {"doctor", "Machine", "tells what of this machine can be used, and how to get more",
+     run_doctor},
+    {"bench", "Machine", "measures parts of Terrace against the machine's limits (not built yet)",
+     nullptr},
+});
+
+std::string help() {
+  std::string text =
+      "Trains language models whose state does not fit in memory.\n"
+      "Usage: terrace COMMAND [FLAGS]\n";
+  std::string_view group;
+  for (const Command& command : kCommands) {
+    if (command.group != group) text += fmt::format("\n{}:\n", command.group);
+    group = command.group;
+    text += fmt::format("  {:<10}{}\n", command.name, command.summary);
+  }
+  return text +
+         "\nHelp:\n"
+         "  --help    this text; COMMAND --help for a command's flags\n"
+         "  --version the version\n"
+         "\nExit codes: 0 done, 1 failed at run time, 2 usage or configuration, 3 does not fit, "
+         "4 the environment\nlacks something, 5 corrupt data or checkpoint, 6 loss or gradient "
+         "is not a number, 75 saved on a signal\n(run again), 128+N other signals.\n";
+}
+
+const Command& find_command(std::string_view name) {
+  std::vector<std::string_view> names;
+  for (const Command& command : kCommands) {
+    if (command.name == name) return command;
+    names.push_back(command.name);
+  }
+  throw ConfigError(
+      fmt::format("unknown command '{}'", name),
+      fmt::format("did you mean {}? terrace --help lists all", nearest_name(name, names)));
+}
+
+int run(int argc, const char* const* argv) {
+  const std::string_view name = argc > 1 ? argv[1] : "";
+  if (name.empty()) {
+    fmt::print(stderr, "{}", help());
+    return kExitUsage;
+  }
+  if (name == "--help" || name == "-h" || name == "help") {
+    fmt::print("{}", help());
+    return 0;
+  }
+  if (name == "--version") {
+    fmt::print("terrace {}\n", terrace_version());
+    return 0;
+  }
+  const Command& command = find_command(name);
+  if (command.run == nullptr) {
+    throw ConfigError(fmt::format("terrace {} is not built yet", name),
+                      "terrace --help says which commands are");
+  }
+  return command.run(argc, argv);
+}
+
+int exit_code_of(const std::exception& error) {
+  if (dynamic_cast<const ConfigError*>(&error) != nullptr) return kExitUsage;
+  if (dynamic_cast<const OutOfMemory*>(&error) != nullptr) return kExitDoesNotFit;
+  if (dynamic_cast<const EnvironmentError*>(&error) != nullptr) return kExitEnvironment;
+  if (dynamic_cast<const CorruptData*>(&error) != nullptr) return kExitCorrupt;
+  if (dynamic_cast<const NotFinite*>(&error) != nullptr) return kExitNotFinite;
+  return kExitFailed;
+}
+
+}  // namespace
+}  // namespace terrace
+
+int main(int argc, char** argv) {
+  try {
+    const int code = terrace::run(argc, argv);
+    if (std::fflush(stdout) != 0) {
+      throw terrace::IoError({.operation = "write", .path = "standard output"});
+    }
+    return code;
+  } catch (const std::exception& error) {
+    std::fflush(stdout);
+    fmt::print(stderr, "terrace: error: {}\n", error.what());
+    return terrace::exit_code_of(error);
+  }
+}

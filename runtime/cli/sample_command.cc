@@ -1,0 +1,55 @@
+#include <fmt/format.h>
+
+#include <array>
+#include <cstdio>
+
+#include "base/error.h"
+#include "runtime/cli/commands.h"
+#include "runtime/cli/console_log.h"
+#include "runtime/config/flag_reader.h"
+#include "runtime/train/sampler.h"
+
+namespace terrace {
+namespace {
+
+constexpr CommandSpec kCommand = {"terrace sample",
+                                  "Continues a text with a model that takes bytes as tokens. "
+                                  "Prints the prompt and what follows it."};
+
+enum : std::size_t { kModel, kPrompt, kMaxNewTokens, kTemperature, kSeed };
+constexpr auto kFlags = std::to_array<FlagSpec>({
+    {"model", "Model", "DIR", "A run's final/ or checkpoint-N, or a Hugging Face directory"},
+    {"prompt", "Text", "TEXT", "What to continue"},
+    {"max-new-tokens", "Text", "N", "How many bytes to add (200)"},
+    {"temperature", "Text", "T", "1: as the model says; towards 0: the likeliest (1.0)"},
+    {"seed", "Text", "N", "Of the choices (1234)"},
+});
+
+}  // namespace
+
+int run_sample(int argc, const char* const* argv) {
+  const std::vector<std::string> arguments(argv + 2, argv + argc);
+  if (wants_help(arguments)) {
+    fmt::print("{}", flags_help(kCommand, kFlags));
+    return 0;
+  }
+  const auto values = read_flags(kCommand, kFlags, arguments);
+  if (!values[kModel]) throw ConfigError("--model is missing", "name a run's final/ directory");
+  if (!values[kPrompt]) throw ConfigError("--prompt is missing", "give a text to continue");
+  SampleOptions options;
+  options.model_directory = values[kModel]->name();
+  options.prompt = values[kPrompt]->name();
+  if (values[kMaxNewTokens]) {
+    options.max_new_tokens = values[kMaxNewTokens]->integer(1, 1'000'000);
+  }
+  if (values[kTemperature]) options.temperature = values[kTemperature]->number(0);
+  if (values[kSeed]) options.seed = values[kSeed]->unsigned_integer();
+  ConsoleLog log;
+  const std::string text = options.prompt + sample_text(options, log) + "\n";
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) {
+    throw IoError({.operation = "write", .path = "standard output"});
+  }
+  return 0;
+}
+
+}  // namespace terrace

@@ -1,0 +1,104 @@
+#include "runtime/config/check_options.h"
+
+#include <fmt/format.h>
+
+#include <array>
+
+#include "base/error.h"
+
+namespace terrace {
+namespace {
+
+void check_needed(const TrainOptions& options) {
+  if (options.model.model.empty()) {
+    throw ConfigError("--model is missing", "name a directory with config.json, or a preset");
+  }
+  if (options.data.data.empty()) {
+    throw ConfigError("--data is missing", "name files or directories to train on");
+  }
+}
+
+void check_steps(const TrainOptions& options) {
+  const BatchOptions& batch = options.batch;
+  if (batch.max_steps == 0 && !batch.num_train_epochs) {
+    throw ConfigError("neither --max-steps nor --num-train-epochs is given", "give one of them");
+  }
+  if (batch.max_steps != 0 && batch.num_train_epochs) {
+    throw ConfigError(fmt::format("--max-steps {} and --num-train-epochs {} both say when to end",
+                                  batch.max_steps, *batch.num_train_epochs),
+                      "give one of them");
+  }
+  if (batch.max_steps == 0) return;
+  if (batch.stop_after_step.value_or(0) > batch.max_steps) {
+    throw ConfigError(fmt::format("--stop-after-step {} is after the last of --max-steps {}",
+                                  *batch.stop_after_step, batch.max_steps),
+                      "stop at an earlier step, or leave --stop-after-step out");
+  }
+  if (options.optimizer.warmup_steps > batch.max_steps) {
+    throw ConfigError(fmt::format("--warmup-steps {} are more than --max-steps {}",
+                                  options.optimizer.warmup_steps, batch.max_steps),
+                      "warm up for fewer steps");
+  }
+}
+
+void check_learning_rate(const OptimizerFlags& optimizer) {
+  if (optimizer.min_learning_rate.value_or(0) > optimizer.learning_rate) {
+    throw ConfigError(fmt::format("--min-learning-rate {} is above --learning-rate {}",
+                                  *optimizer.min_learning_rate, optimizer.learning_rate),
+                      "lower it, or leave it out for a tenth");
+  }
+}
+
+void check_validation(const TrainOptions& options,
+                      FunctionRef<bool(std::string_view flag)> is_given) {
+  const bool has_data = !options.data.validation_data.empty();
+  if (has_data && is_given("validation-fraction")) {
+    throw ConfigError("--validation-data and --validation-fraction both name the validation split",
+                      "give one of them");
+  }
+  if (!has_data && options.data.validation_fraction == 0 && options.run.eval_every > 0) {
+    throw ConfigError(fmt::format("--eval-every {} with --validation-fraction 0: there is nothing "
+                                  "to evaluate on",
+                                  options.run.eval_every),
+                      "give --validation-data or a fraction above 0, or leave --eval-every out");
+  }
+}
+
+void check_places(const TierOptions& tiers) {
+  struct Place {
+    const char* flag;
+    Placement placement;
+  };
+  const auto places = std::to_array<Place>({{"--place-parameters", tiers.place_parameters},
+                                            {"--place-gradients", tiers.place_gradients},
+                                            {"--place-optimizer", tiers.place_optimizer},
+                                            {"--place-activations", tiers.place_activations}});
+  for (const auto& [flag, placement] : places) {
+    if (placement == Placement::kDevice && !tiers.device_memory) {
+      throw ConfigError(fmt::format("{} device: without --device-memory, device and host memory "
+                                    "are one tier, called host",
+                                    flag),
+                        "give --device-memory SIZE, or place it on host");
+    }
+    if (placement == Placement::kNvme && tiers.nvme.empty()) {
+      throw ConfigError(fmt::format("{} nvme: no drive is given", flag),
+                        "give --nvme DIR, or place it on host");
+    }
+  }
+}
+
+}  // namespace
+
+void check_options(const TrainOptions& options, FunctionRef<bool(std::string_view flag)> is_given) {
+  check_needed(options);
+  check_steps(options);
+  check_learning_rate(options.optimizer);
+  check_validation(options, is_given);
+  check_places(options.tiers);
+  if (options.run.resume == "auto" && options.run.run_dir.empty()) {
+    throw ConfigError("--resume auto: a new run directory has nothing to resume from",
+                      "give --run-dir DIR, or --resume PATH");
+  }
+}
+
+}  // namespace terrace

@@ -1,0 +1,116 @@
+#include "runtime/config/flag_reader.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+
+#include "base/error.h"
+#include "runtime/config/nearest_name.h"
+
+namespace terrace {
+namespace {
+
+constexpr int kHelpColumn = 44;
+
+// CLI11's parser with the table's flags, whose texts go to `texts`.
+class Parser {
+ public:
+  Parser(const CommandSpec& command, std::span<const FlagSpec> flags)
+      : app_(std::string(command.summary), std::string(command.name)), texts_(flags.size()) {
+    app_.set_help_flag();
+    app_.allow_extras();
+    app_.get_formatter()->column_width(kHelpColumn);
+    options_.reserve(flags.size());
+    for (std::size_t i = 0; i < flags.size(); ++i) options_.push_back(add(flags[i], texts_[i]));
+    app_.add_flag("-h,--help")->description("This text")->group("Help");
+  }
+
+  CLI::App& app() { return app_; }
+  bool given(std::size_t flag) const { return options_[flag]->count() > 0; }
+  const std::vector<std::string>& texts(std::size_t flag) const { return texts_[flag]; }
+
+ private:
+  CLI::Option* add(const FlagSpec& flag, std::vector<std::string>& texts) {
+    const std::string name = "--" + std::string(flag.name);
+    CLI::Option* option = nullptr;
+    if (flag.arity == FlagArity::kSwitch) {
+      option = app_.add_flag(name)->description(std::string(flag.help));
+    } else {
+      option = app_.add_option(name, texts, std::string(flag.help));
+      option->type_name(std::string(flag.value));
+    }
+    option->group(std::string(flag.group));
+    if (flag.arity == FlagArity::kOne) {
+      option->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::Throw);
+    }
+    option->allow_extra_args(flag.arity == FlagArity::kList);
+    return option;
+  }
+
+  CLI::App app_;
+  std::vector<std::vector<std::string>> texts_;  // by flag; never moves once flags point into it
+  std::vector<CLI::Option*> options_;
+};
+
+std::string_view without_dashes(std::string_view name) {
+  return name.substr(std::min(name.find_first_not_of('-'), name.size()));
+}
+
+[[noreturn]] void refuse_unknown(const std::vector<std::string>& left,
+                                 std::span<const FlagSpec> flags) {
+  const auto is_flag = [](const std::string& text) { return text.starts_with("-"); };
+  const auto unknown = std::find_if(left.begin(), left.end(), is_flag);
+  if (unknown == left.end()) {
+    throw ConfigError(fmt::format("'{}' belongs to no flag", left.front()),
+                      "write every value behind its flag; --help lists them");
+  }
+  const std::string name = unknown->substr(0, unknown->find('='));
+  throw ConfigError(fmt::format("{}: unknown flag", name),
+                    fmt::format("did you mean --{}? --help lists all",
+                                nearest_flag(without_dashes(name), flags)));
+}
+
+}  // namespace
+
+std::string nearest_flag(std::string_view name, std::span<const FlagSpec> flags) {
+  std::vector<std::string_view> names;
+  names.reserve(flags.size());
+  for (const FlagSpec& flag : flags) names.push_back(flag.name);
+  return nearest_name(name, names);
+}
+
+bool wants_help(const std::vector<std::string>& arguments) {
+  return std::any_of(arguments.begin(), arguments.end(), [](const std::string& argument) {
+    return argument == "--help" || argument == "-h";
+  });
+}
+
+std::string flags_help(const CommandSpec& command, std::span<const FlagSpec> flags) {
+  Parser parser(command, flags);
+  return parser.app().help();
+}
+
+std::vector<std::optional<FlagValue>> read_flags(const CommandSpec& command,
+                                                 std::span<const FlagSpec> flags,
+                                                 const std::vector<std::string>& arguments) {
+  Parser parser(command, flags);
+  try {
+    parser.app().parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
+  } catch (const CLI::ParseError& error) {
+    throw ConfigError(error.what(), fmt::format("see {} --help", command.name));
+  }
+  const std::vector<std::string> left = parser.app().remaining();
+  if (!left.empty()) refuse_unknown(left, flags);
+
+  std::vector<std::optional<FlagValue>> values(flags.size());
+  for (std::size_t i = 0; i < flags.size(); ++i) {
+    if (!parser.given(i)) continue;
+    const bool is_switch = flags[i].arity == FlagArity::kSwitch;
+    values[i].emplace("--" + std::string(flags[i].name),
+                      is_switch ? std::vector<std::string>{"on"} : parser.texts(i));
+  }
+  return values;
+}
+
+}  // namespace terrace

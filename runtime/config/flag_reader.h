@@ -1,0 +1,50 @@
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/config/flag_value.h"
+
+// A command's flags as a table: how they are read from the command line, and how its help shows
+// them.
+namespace terrace {
+
+enum class FlagArity : std::uint8_t {
+  kSwitch,    // takes no value; its text is then "on"
+  kOne,       // one value, given once
+  kRepeated,  // one value each time it is given
+  kList,      // one or more values each time it is given
+};
+
+struct FlagSpec {
+  std::string_view name;   // without the dashes in front
+  std::string_view group;  // its heading in the help
+  std::string_view value;  // what its value is called, "N"; empty for a switch
+  std::string_view help;
+  FlagArity arity = FlagArity::kOne;
+};
+
+struct CommandSpec {
+  std::string_view name;     // "terrace train"
+  std::string_view summary;  // one sentence or more
+};
+
+// What was given for each flag, in the table's order; unset for one that was not given. Throws
+// ConfigError for an unknown flag with the nearest one, for a flag given twice and for a missing
+// value.
+std::vector<std::optional<FlagValue>> read_flags(const CommandSpec& command,
+                                                 std::span<const FlagSpec> flags,
+                                                 const std::vector<std::string>& arguments);
+
+// What `--help` prints. --help and -h are flags of every command and in no table.
+std::string flags_help(const CommandSpec& command, std::span<const FlagSpec> flags);
+// Whether the arguments ask for it.
+bool wants_help(const std::vector<std::string>& arguments);
+
+// "--a-b" as the nearest of the flags' names, for messages.
+std::string nearest_flag(std::string_view name, std::span<const FlagSpec> flags);
+
+}  // namespace terrace

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace terrace {
+
+// What was written for one flag, on the command line or in a file, and its meanings. Every method
+// that reads throws ConfigError, naming the flag and what was written, where it cannot.
+class FlagValue {
+ public:
+  // `where` names the flag to people: "--seed", or "run.toml: seed".
+  FlagValue(std::string where, std::vector<std::string> texts)
+      : where_(std::move(where)), texts_(std::move(texts)) {}
+
+  const std::string& where() const { return where_; }
+  const std::vector<std::string>& texts() const { return texts_; }
+  const std::string& text() const;  // of a flag that takes one value
+
+  // Not empty.
+  const std::string& name() const;
+  // 42, 10_000 and 5e8.
+  std::int64_t integer(std::int64_t least,
+                       std::int64_t most = std::numeric_limits<std::int64_t>::max()) const;
+  std::uint64_t unsigned_integer() const;
+  // Finite, least <= value.
+  double number(double least) const;
+  // 0 < value.
+  double positive_number() const;
+  // 0 <= value < 1.
+  double fraction() const;
+  // Bytes, more than none.
+  std::size_t size() const;
+  bool on_off() const;
+
+  // The place of the text in `names`; refuses any other with the nearest of them.
+  std::size_t choice(std::span<const std::string_view> names) const;
+  // Refuses a text that is not one of `names` as a mistake, and one that is not `built` as not
+  // built yet.
+  void accept_only(std::string_view built, std::span<const std::string_view> names) const;
+
+  [[noreturn]] void refuse(const std::string& why, const std::string& remedy) const;
+  [[noreturn]] void not_built(const std::string& remedy) const;
+
+ private:
+  std::string where_;
+  std::vector<std::string> texts_;
+};
+
+}  // namespace terrace

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+// Values as TOML literals, which read back to the same value.
+namespace terrace {
+
+std::string toml_string(std::string_view text);
+std::string toml_strings(std::span<const std::string> texts);
+std::string toml_integer(std::int64_t value);
+std::string toml_unsigned(std::uint64_t value);  // in quotes past TOML's integers
+std::string toml_number(double value);
+std::string toml_size(std::size_t size_bytes);  // in the largest unit of 1024 that divides it
+std::string toml_bool(bool value);
+
+// The same size without quotes: "4GiB".
+std::string size_text(std::size_t size_bytes);
+
+}  // namespace terrace

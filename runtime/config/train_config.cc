@@ -1,0 +1,103 @@
+#include "runtime/config/train_config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "base/error.h"
+#include "runtime/config/check_options.h"
+#include "runtime/config/config_file.h"
+#include "runtime/config/train_flags.h"
+
+namespace terrace {
+namespace {
+
+constexpr CommandSpec kCommand = {
+    "terrace train",
+    "Trains a model whose state need not fit in memory. Every flag is also a key of the TOML file "
+    "given by --config, with _ for -; flags win. Sizes take KiB MiB GiB TiB (1024) or KB MB GB TB "
+    "(1000), numbers take 5e8 and 10_000."};
+constexpr FlagSpec kConfigFlag = {"config", "Run", "FILE", "A TOML file with flags as keys"};
+
+// The flags' specs, then --config's.
+std::vector<FlagSpec> specs_of(const std::vector<TrainFlag>& flags) {
+  std::vector<FlagSpec> specs;
+  specs.reserve(flags.size() + 1);
+  for (const TrainFlag& flag : flags) specs.push_back(flag.spec);
+  specs.push_back(kConfigFlag);
+  return specs;
+}
+
+std::string key_of(const FlagSpec& spec) {
+  std::string key(spec.name);
+  std::replace(key.begin(), key.end(), '-', '_');
+  return key;
+}
+
+}  // namespace
+
+std::vector<TrainFlag> train_flags() {
+  std::vector<TrainFlag> flags;
+  for (const auto part : {model_flags(), optimizer_flags(), tier_flags(), step_flags()}) {
+    flags.insert(flags.end(), part.begin(), part.end());
+  }
+  return flags;
+}
+
+TrainOptions parse_train_options(const std::vector<std::string>& arguments) {
+  const std::vector<TrainFlag> flags = train_flags();
+  const std::vector<FlagSpec> specs = specs_of(flags);
+  std::vector<std::optional<FlagValue>> values = read_flags(kCommand, specs, arguments);
+  if (values.back()) {
+    std::vector<std::optional<FlagValue>> file =
+        read_config_file(values.back()->name(), std::span(specs).first(flags.size()));
+    for (std::size_t i = 0; i < flags.size(); ++i) {
+      if (!values[i]) values[i] = std::move(file[i]);
+    }
+  }
+  TrainOptions options;
+  for (std::size_t i = 0; i < flags.size(); ++i) {
+    if (values[i]) flags[i].set(options, *values[i]);
+  }
+  const auto is_given = [&](std::string_view name) {
+    const auto flag = std::find_if(specs.begin(), specs.end(),
+                                   [&](const FlagSpec& spec) { return spec.name == name; });
+    return values.at(static_cast<std::size_t>(flag - specs.begin())).has_value();
+  };
+  check_options(options, is_given);
+  return options;
+}
+
+std::string train_help() { return flags_help(kCommand, specs_of(train_flags())); }
+
+std::string to_toml(const TrainOptions& options) {
+  std::string text;
+  std::string_view group;
+  for (const TrainFlag& flag : train_flags()) {
+    if (flag.spec.group != group) {
+      text += fmt::format("{}# {}\n", group.empty() ? "" : "\n", flag.spec.group);
+      group = flag.spec.group;
+    }
+    const std::string value = flag.show(options);
+    const std::string key = key_of(flag.spec);
+    text += value.empty() ? fmt::format("# {} is not set\n", key)
+                          : fmt::format("{} = {}\n", key, value);
+  }
+  return text;
+}
+
+int launcher_ranks(FunctionRef<const char*(const char* name)> variable) {
+  constexpr auto kNames = std::to_array<const char*>(
+      {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "WORLD_SIZE"});
+  int ranks = 1;
+  for (const char* name : kNames) {
+    const char* text = variable(name);
+    if (text == nullptr) continue;
+    ranks = std::max(ranks, static_cast<int>(FlagValue(name, {text}).integer(1, 1'000'000)));
+  }
+  return ranks;
+}
+
+}  // namespace terrace

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/function_ref.h"
+#include "runtime/config/train_options.h"
+
+namespace terrace {
+
+// Reads the arguments behind `terrace train`, and the file that --config names: its keys are the
+// flags' names with _ for -, and flags win. Throws ConfigError for what is unknown (with the
+// nearest name), wrong, contradictory, or in the interface and not built yet. Nothing is ignored.
+TrainOptions parse_train_options(const std::vector<std::string>& arguments);
+
+// What `terrace train --help` prints.
+std::string train_help();
+
+// The options as a TOML file that reads back to the same options. What is not set is there as a
+// comment.
+std::string to_toml(const TrainOptions& options);
+
+// Ranks that the launcher (mpirun, srun, torchrun) started, by its environment variables; 1 without
+// one. `variable` gives the value of an environment variable, or null. Throws ConfigError for a
+// value that is no count.
+int launcher_ranks(FunctionRef<const char*(const char* name)> variable);
+
+}  // namespace terrace

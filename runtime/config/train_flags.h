@@ -1,0 +1,30 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/config/flag_reader.h"
+#include "runtime/config/train_options.h"
+
+namespace terrace {
+
+// One flag of `terrace train`, and key of its file.
+struct TrainFlag {
+  FlagSpec spec;
+  // Reads the value; throws ConfigError for one that is wrong or not built yet.
+  void (*set)(TrainOptions& options, const FlagValue& value);
+  // The value as a TOML literal; empty where the option is not set.
+  std::string (*show)(const TrainOptions& options);
+};
+
+// The tables, by groups of the help.
+std::span<const TrainFlag> model_flags();      // model, data, batch
+std::span<const TrainFlag> optimizer_flags();  // optimizer, precision
+std::span<const TrainFlag> tier_flags();       // device and tiers
+std::span<const TrainFlag> step_flags();       // step program, ranks, run
+
+// All of them, in the order of the help.
+std::vector<TrainFlag> train_flags();
+
+}  // namespace terrace

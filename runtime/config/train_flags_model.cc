@@ -1,0 +1,97 @@
+#include <array>
+
+#include "runtime/config/toml_text.h"
+#include "runtime/config/train_flags.h"
+#include "runtime/data/data_format.h"
+
+namespace terrace {
+namespace {
+
+constexpr auto kInits = std::to_array<std::string_view>({"auto", "weights", "random"});
+constexpr auto kDataFormats = std::to_array<std::string_view>(
+    {"auto", "text", "llmc", "raw-u16", "raw-u32", "megatron", "jsonl"});
+
+constexpr auto kFlags = std::to_array<TrainFlag>({
+    {{"model", "Model", "DIR|PRESET",
+      "A directory with config.json, or a preset: nano, gpt2-124m, gpt2-xl, llama-1b, llama-3b, "
+      "llama-7b, llama-8b, llama-70b"},
+     [](TrainOptions& o, const FlagValue& v) { o.model.model = v.name(); },
+     [](const TrainOptions& o) { return toml_string(o.model.model); }},
+    {{"init", "Model", "weights|random",
+      "What parameters start from (auto: weights if the directory has them)"},
+     [](TrainOptions& o, const FlagValue& v) {
+       o.model.init = static_cast<InitChoice>(v.choice(kInits));
+     },
+     [](const TrainOptions& o) {
+       return toml_string(kInits.at(static_cast<std::size_t>(o.model.init)));
+     }},
+    {{"seed", "Model", "N", "Of the initial parameters and the order of samples (1234)"},
+     [](TrainOptions& o, const FlagValue& v) { o.model.seed = v.unsigned_integer(); },
+     [](const TrainOptions& o) { return toml_unsigned(o.model.seed); }},
+
+    {{"data", "Data", "PATH", "Files or directories to train on", FlagArity::kList},
+     [](TrainOptions& o, const FlagValue& v) { o.data.data = v.texts(); },
+     [](const TrainOptions& o) { return toml_strings(o.data.data); }},
+    {{"data-format", "Data", "auto|text|llmc|raw-u16|raw-u32|megatron|jsonl",
+      "What the files hold (auto: as they tell)"},
+     [](TrainOptions& o, const FlagValue& v) {
+       v.choice(kDataFormats);
+       parse_data_format(v.text());  // refuses what is not built
+       o.data.data_format = v.text();
+     },
+     [](const TrainOptions& o) { return toml_string(o.data.data_format); }},
+    {{"validation-data", "Data", "PATH", "Files or directories to evaluate on", FlagArity::kList},
+     [](TrainOptions& o, const FlagValue& v) { o.data.validation_data = v.texts(); },
+     [](const TrainOptions& o) {
+       return o.data.validation_data.empty() ? std::string{} : toml_strings(o.data.validation_data);
+     }},
+    {{"validation-fraction", "Data", "F",
+      "Without --validation-data: so much of the data's tail is kept for evaluation; 0: none, no "
+      "evaluation (0.01)"},
+     [](TrainOptions& o, const FlagValue& v) { o.data.validation_fraction = v.fraction(); },
+     [](const TrainOptions& o) {
+       return o.data.validation_data.empty() ? toml_number(o.data.validation_fraction)
+                                             : std::string{};
+     }},
+    {{"tokenizer", "Data", "bytes|FILE", "How text becomes ids (bytes: ids 0 to 255)"},
+     [](TrainOptions& o, const FlagValue& v) {
+       if (v.name() != "bytes") v.not_built("use bytes, or tokenize the data beforehand");
+       o.data.tokenizer = v.text();
+     },
+     [](const TrainOptions& o) { return toml_string(o.data.tokenizer); }},
+
+    {{"sequence-length", "Batch", "N", "Tokens of a sample (the model's positions)"},
+     [](TrainOptions& o, const FlagValue& v) { o.batch.sequence_length = v.integer(1); },
+     [](const TrainOptions& o) {
+       return o.batch.sequence_length == 0 ? std::string{} : toml_integer(o.batch.sequence_length);
+     }},
+    {{"micro-batch-size", "Batch", "N", "Samples of a micro-batch, per data-parallel rank (1)"},
+     [](TrainOptions& o, const FlagValue& v) { o.batch.micro_batch_size = v.integer(1); },
+     [](const TrainOptions& o) { return toml_integer(o.batch.micro_batch_size); }},
+    {{"gradient-accumulation-steps", "Batch", "N", "Micro-batches of a step (1)"},
+     [](TrainOptions& o, const FlagValue& v) {
+       o.batch.gradient_accumulation_steps = v.integer(1, 1'000'000);
+     },
+     [](const TrainOptions& o) { return toml_integer(o.batch.gradient_accumulation_steps); }},
+    {{"max-steps", "Batch", "N", "The number of steps"},
+     [](TrainOptions& o, const FlagValue& v) { o.batch.max_steps = v.integer(1); },
+     [](const TrainOptions& o) {
+       return o.batch.max_steps == 0 ? std::string{} : toml_integer(o.batch.max_steps);
+     }},
+    {{"num-train-epochs", "Batch", "X", "The number of steps, in passes over the data"},
+     [](TrainOptions& o, const FlagValue& v) { o.batch.num_train_epochs = v.positive_number(); },
+     [](const TrainOptions& o) {
+       return o.batch.num_train_epochs ? toml_number(*o.batch.num_train_epochs) : std::string{};
+     }},
+    {{"stop-after-step", "Batch", "N", "Save and stop after this step; schedules do not change"},
+     [](TrainOptions& o, const FlagValue& v) { o.batch.stop_after_step = v.integer(1); },
+     [](const TrainOptions& o) {
+       return o.batch.stop_after_step ? toml_integer(*o.batch.stop_after_step) : std::string{};
+     }},
+});
+
+}  // namespace
+
+std::span<const TrainFlag> model_flags() { return kFlags; }
+
+}  // namespace terrace

@@ -1,0 +1,85 @@
+#include <array>
+
+#include "runtime/config/toml_text.h"
+#include "runtime/config/train_flags.h"
+
+namespace terrace {
+namespace {
+
+constexpr auto kOptimizers = std::to_array<std::string_view>({"adamw", "lion", "sgd"});
+constexpr auto kSchedulers = std::to_array<std::string_view>({"cosine", "linear", "constant"});
+constexpr auto kStateTypes = std::to_array<std::string_view>({"fp32", "bf16", "int8"});
+constexpr auto kMasters = std::to_array<std::string_view>({"auto", "split", "fp32"});
+constexpr auto kGradientTypes = std::to_array<std::string_view>({"fp32", "bf16"});
+// Those that are built stand where Precision has them.
+constexpr auto kPrecisions = std::to_array<std::string_view>({"bf16", "fp32", "fp16"});
+
+constexpr auto kFlags = std::to_array<TrainFlag>({
+    {{"optimizer", "Optimizer", "adamw|lion|sgd", "The rule of the update (adamw)"},
+     [](TrainOptions&, const FlagValue& v) { v.accept_only("adamw", kOptimizers); },
+     [](const TrainOptions&) { return toml_string("adamw"); }},
+    {{"learning-rate", "Optimizer", "X", "The highest learning rate (3e-4)"},
+     [](TrainOptions& o, const FlagValue& v) { o.optimizer.learning_rate = v.number(0); },
+     [](const TrainOptions& o) { return toml_number(o.optimizer.learning_rate); }},
+    {{"min-learning-rate", "Optimizer", "X",
+      "What the schedule ends at (a tenth of --learning-rate)"},
+     [](TrainOptions& o, const FlagValue& v) { o.optimizer.min_learning_rate = v.number(0); },
+     [](const TrainOptions& o) {
+       return o.optimizer.min_learning_rate ? toml_number(*o.optimizer.min_learning_rate)
+                                            : std::string{};
+     }},
+    {{"warmup-steps", "Optimizer", "N", "Steps of linear growth to --learning-rate (0)"},
+     [](TrainOptions& o, const FlagValue& v) { o.optimizer.warmup_steps = v.integer(0); },
+     [](const TrainOptions& o) { return toml_integer(o.optimizer.warmup_steps); }},
+    {{"lr-scheduler-type", "Optimizer", "cosine|linear|constant",
+      "How the learning rate falls after the warmup (cosine)"},
+     [](TrainOptions& o, const FlagValue& v) {
+       o.optimizer.lr_scheduler_type = static_cast<LrSchedulerType>(v.choice(kSchedulers));
+     },
+     [](const TrainOptions& o) {
+       return toml_string(kSchedulers.at(static_cast<std::size_t>(o.optimizer.lr_scheduler_type)));
+     }},
+    {{"weight-decay", "Optimizer", "X", "Of matrices only (0.1)"},
+     [](TrainOptions& o, const FlagValue& v) { o.optimizer.weight_decay = v.number(0); },
+     [](const TrainOptions& o) { return toml_number(o.optimizer.weight_decay); }},
+    {{"adam-beta1", "Optimizer", "X", "Decay of the first moment (0.9)"},
+     [](TrainOptions& o, const FlagValue& v) { o.optimizer.adam_beta1 = v.fraction(); },
+     [](const TrainOptions& o) { return toml_number(o.optimizer.adam_beta1); }},
+    {{"adam-beta2", "Optimizer", "X", "Decay of the second moment (0.95)"},
+     [](TrainOptions& o, const FlagValue& v) { o.optimizer.adam_beta2 = v.fraction(); },
+     [](const TrainOptions& o) { return toml_number(o.optimizer.adam_beta2); }},
+    {{"adam-epsilon", "Optimizer", "X", "Added to the root of the second moment (1e-8)"},
+     [](TrainOptions& o, const FlagValue& v) { o.optimizer.adam_epsilon = v.positive_number(); },
+     [](const TrainOptions& o) { return toml_number(o.optimizer.adam_epsilon); }},
+    {{"max-grad-norm", "Optimizer", "X", "Gradients are clipped to this norm; 0: off (1.0)"},
+     [](TrainOptions& o, const FlagValue& v) { o.optimizer.max_grad_norm = v.number(0); },
+     [](const TrainOptions& o) { return toml_number(o.optimizer.max_grad_norm); }},
+    {{"optimizer-state-dtype", "Optimizer", "fp32|bf16|int8", "Type of the moments (fp32)"},
+     [](TrainOptions&, const FlagValue& v) { v.accept_only("fp32", kStateTypes); },
+     [](const TrainOptions&) { return toml_string("fp32"); }},
+    {{"master-weights", "Optimizer", "auto|split|fp32",
+      "Form of the fp32 parameters beside those that compute (auto)"},
+     [](TrainOptions&, const FlagValue& v) {
+       if (v.text() != "auto") v.accept_only("fp32", kMasters);
+     },
+     [](const TrainOptions&) { return toml_string("fp32"); }},
+    {{"gradient-dtype", "Optimizer", "fp32|bf16", "Type of the summed gradients (fp32)"},
+     [](TrainOptions&, const FlagValue& v) { v.accept_only("fp32", kGradientTypes); },
+     [](const TrainOptions&) { return toml_string("fp32"); }},
+
+    {{"precision", "Precision", "bf16|fp16|fp32", "Type that kernels compute with (bf16)"},
+     [](TrainOptions& o, const FlagValue& v) {
+       const std::size_t choice = v.choice(kPrecisions);
+       if (kPrecisions.at(choice) == "fp16") v.not_built("use bf16 or fp32");
+       o.precision = static_cast<Precision>(choice);
+     },
+     [](const TrainOptions& o) {
+       return toml_string(kPrecisions.at(static_cast<std::size_t>(o.precision)));
+     }},
+});
+
+}  // namespace
+
+std::span<const TrainFlag> optimizer_flags() { return kFlags; }
+
+}  // namespace terrace

@@ -1,0 +1,119 @@
+#include <array>
+
+#include "runtime/config/toml_text.h"
+#include "runtime/config/train_flags.h"
+
+namespace terrace {
+namespace {
+
+constexpr auto kRecomputes = std::to_array<std::string_view>({"auto", "none", "full"});
+constexpr auto kOrders =
+    std::to_array<std::string_view>({"auto", "layer-major", "micro-batch-major"});
+constexpr auto kReductions = std::to_array<std::string_view>({"step", "micro-batch"});
+constexpr auto kSchedules = std::to_array<std::string_view>({"1f1b", "interleaved", "gpipe"});
+constexpr auto kSwitches = std::to_array<std::string_view>({"off", "on"});
+constexpr auto kProgresses = std::to_array<std::string_view>({"auto", "on", "off"});
+
+// A count of ranks or stages, of which one is what is built.
+void accept_one(TrainOptions&, const FlagValue& value) {
+  if (value.integer(1) != 1) value.not_built("leave it at 1");
+}
+std::string show_one(const TrainOptions&) { return toml_integer(1); }
+
+constexpr auto kFlags = std::to_array<TrainFlag>({
+    {{"recompute", "Step program", "auto|none|full",
+      "Whether the backward repeats forwards instead of keeping activations (auto)"},
+     [](TrainOptions& o, const FlagValue& v) {
+       o.step.recompute = static_cast<RecomputeChoice>(v.choice(kRecomputes));
+     },
+     [](const TrainOptions& o) {
+       return toml_string(kRecomputes.at(static_cast<std::size_t>(o.step.recompute)));
+     }},
+    {{"micro-batch-order", "Step program", "auto|layer-major|micro-batch-major",
+      "Whether a unit serves all micro-batches before the next unit (auto)"},
+     [](TrainOptions& o, const FlagValue& v) {
+       o.step.micro_batch_order = static_cast<OrderChoice>(v.choice(kOrders));
+     },
+     [](const TrainOptions& o) {
+       return toml_string(kOrders.at(static_cast<std::size_t>(o.step.micro_batch_order)));
+     }},
+    {{"zero-stage", "Step program", "0..3",
+      "What data-parallel ranks share out (0 with one rank, else 1)"},
+     [](TrainOptions& o, const FlagValue& v) {
+       o.step.zero_stage = static_cast<int>(v.integer(0, 3));
+     },
+     [](const TrainOptions& o) { return toml_integer(o.step.zero_stage); }},
+    {{"gradient-reduction", "Step program", "step|micro-batch",
+      "When gradients are reduced over ranks (step)"},
+     [](TrainOptions&, const FlagValue& v) { v.accept_only("step", kReductions); },
+     [](const TrainOptions&) { return toml_string("step"); }},
+    {{"tensor-parallel", "Step program", "N", "Ranks that share a block (1)"},
+     accept_one,
+     show_one},
+    {{"sequence-parallel", "Step program", "on|off",
+      "Whether they share its norms too (on with tensor parallel)"},
+     [](TrainOptions&, const FlagValue& v) { v.accept_only("off", kSwitches); },
+     [](const TrainOptions&) { return toml_string("off"); }},
+    {{"pipeline-parallel", "Step program", "N", "Ranks that share the layers (1)"},
+     accept_one,
+     show_one},
+    {{"pipeline-schedule", "Step program", "1f1b|interleaved|gpipe",
+      "Order of a pipeline's micro-batches (1f1b)"},
+     [](TrainOptions&, const FlagValue& v) { v.accept_only("1f1b", kSchedules); },
+     [](const TrainOptions&) { return toml_string("1f1b"); }},
+    {{"virtual-stages", "Step program", "N", "Stages per rank of an interleaved pipeline (1)"},
+     accept_one,
+     show_one},
+
+    {{"local-ranks", "Ranks", "N", "Ranks as threads of this process, instead of a launcher's (1)"},
+     accept_one,
+     show_one},
+    {{"collective-timeout", "Ranks", "SECONDS", "How long ranks wait for each other (600)"},
+     [](TrainOptions& o, const FlagValue& v) {
+       o.ranks.collective_timeout_s = v.positive_number();
+     },
+     [](const TrainOptions& o) { return toml_number(o.ranks.collective_timeout_s); }},
+
+    {{"run-dir", "Run", "DIR", "Where metrics and checkpoints go (runs/<model>-<time>)"},
+     [](TrainOptions& o, const FlagValue& v) { o.run.run_dir = v.name(); },
+     [](const TrainOptions& o) {
+       return o.run.run_dir.empty() ? std::string{} : toml_string(o.run.run_dir);
+     }},
+    {{"eval-every", "Run", "STEPS", "Evaluate every so many steps, besides after the last (0: no)"},
+     [](TrainOptions& o, const FlagValue& v) { o.run.eval_every = v.integer(0); },
+     [](const TrainOptions& o) { return toml_integer(o.run.eval_every); }},
+    {{"log-every", "Run", "STEPS", "Print a line every so many steps (1)"},
+     [](TrainOptions& o, const FlagValue& v) { o.run.log_every = v.integer(1); },
+     [](const TrainOptions& o) { return toml_integer(o.run.log_every); }},
+    {{"checkpoint-every", "Run", "STEPS",
+      "Save every so many steps (0: only where an unfinished run ends)"},
+     [](TrainOptions& o, const FlagValue& v) { o.run.checkpoint_every = v.integer(0); },
+     [](const TrainOptions& o) { return toml_integer(o.run.checkpoint_every); }},
+    {{"keep-last", "Run", "N", "Keep only the last so many checkpoints (0: all)"},
+     [](TrainOptions& o, const FlagValue& v) { o.run.keep_last = v.integer(0); },
+     [](const TrainOptions& o) { return toml_integer(o.run.keep_last); }},
+    {{"resume", "Run", "auto|none|PATH",
+      "Continue from a checkpoint; auto: the run directory's last, if any (none)"},
+     [](TrainOptions& o, const FlagValue& v) { o.run.resume = v.name(); },
+     [](const TrainOptions& o) { return toml_string(o.run.resume); }},
+    {{"progress", "Run", "auto|on|off", "A progress bar (auto: on a terminal)"},
+     [](TrainOptions& o, const FlagValue& v) {
+       o.run.progress = static_cast<ProgressChoice>(v.choice(kProgresses));
+     },
+     [](const TrainOptions& o) {
+       return toml_string(kProgresses.at(static_cast<std::size_t>(o.run.progress)));
+     }},
+    {{"trace-steps", "Run", "A:B", "Write trace.json of these steps"},
+     [](TrainOptions&, const FlagValue& v) { v.not_built("leave it out"); },
+     [](const TrainOptions&) { return std::string{}; }},
+    {{"dry-run", "Run", "", "Compile and verify the step, print its ledger, stop",
+      FlagArity::kSwitch},
+     [](TrainOptions& o, const FlagValue& v) { o.run.dry_run = v.on_off(); },
+     [](const TrainOptions& o) { return toml_bool(o.run.dry_run); }},
+});
+
+}  // namespace
+
+std::span<const TrainFlag> step_flags() { return kFlags; }
+
+}  // namespace terrace

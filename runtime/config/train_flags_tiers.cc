@@ -1,0 +1,136 @@
+#include <array>
+#include <optional>
+
+#include "base/bytes.h"
+#include "base/error.h"
+#include "runtime/config/toml_text.h"
+#include "runtime/config/train_flags.h"
+
+namespace terrace {
+namespace {
+
+constexpr auto kPlacements = std::to_array<std::string_view>({"auto", "device", "host", "nvme"});
+constexpr auto kEngines = std::to_array<std::string_view>({"auto", "io_uring", "posix"});
+
+template <Placement TierOptions::* Member>
+void set_placement(TrainOptions& options, const FlagValue& value) {
+  options.tiers.*Member = static_cast<Placement>(value.choice(kPlacements));
+}
+template <Placement TierOptions::* Member>
+std::string show_placement(const TrainOptions& options) {
+  return toml_string(kPlacements.at(static_cast<std::size_t>(options.tiers.*Member)));
+}
+
+// DIR, or DIR:SIZE. What follows the last colon is a size if it begins with a digit.
+NvmeDirectory read_nvme(const FlagValue& value, const std::string& text) {
+  NvmeDirectory directory;
+  directory.path = text;
+  const std::size_t colon = text.rfind(':');
+  if (colon != std::string::npos && colon + 1 < text.size() && text[colon + 1] >= '0' &&
+      text[colon + 1] <= '9' && text.find('/', colon) == std::string::npos) {
+    directory.path = text.substr(0, colon);
+    directory.budget_bytes = FlagValue(value.where(), {text.substr(colon + 1)}).size();
+  }
+  if (directory.path.empty()) value.refuse("no directory", "write DIR or DIR:SIZE");
+  return directory;
+}
+
+void set_nvme(TrainOptions& options, const FlagValue& value) {
+  options.tiers.nvme.clear();
+  for (const std::string& text : value.texts()) {
+    NvmeDirectory directory = read_nvme(value, text);
+    for (const NvmeDirectory& other : options.tiers.nvme) {
+      if (other.path == directory.path) {
+        value.refuse("names a directory twice", "give each directory once");
+      }
+    }
+    options.tiers.nvme.push_back(std::move(directory));
+  }
+}
+
+std::string show_nvme(const TrainOptions& options) {
+  std::vector<std::string> texts;
+  for (const NvmeDirectory& directory : options.tiers.nvme) {
+    texts.push_back(directory.path);
+    if (directory.budget_bytes) texts.back() += ":" + size_text(*directory.budget_bytes);
+  }
+  return texts.empty() ? std::string{} : toml_strings(texts);
+}
+
+void check_device(const FlagValue& value) {
+  const std::string& text = value.name();
+  if (text == "cuda" || text.starts_with("cuda:")) value.not_built("use cpu");
+  constexpr auto kDevices = std::to_array<std::string_view>({"auto", "cpu", "cuda"});
+  value.choice(kDevices);
+}
+
+constexpr auto kFlags = std::to_array<TrainFlag>({
+    {{"device", "Device and tiers", "auto|cpu|cuda[:N]", "What computes (auto)"},
+     [](TrainOptions&, const FlagValue& v) { check_device(v); },
+     [](const TrainOptions&) { return toml_string("cpu"); }},
+    {{"device-memory", "Device and tiers", "SIZE",
+      "Budget of device memory; with --device cpu: an arena of its own instead of one tier with "
+      "the host's"},
+     [](TrainOptions& o, const FlagValue& v) { o.tiers.device_memory = v.size(); },
+     [](const TrainOptions& o) {
+       return o.tiers.device_memory ? toml_size(*o.tiers.device_memory) : std::string{};
+     }},
+    {{"host-memory", "Device and tiers", "SIZE",
+      "Budget of host memory (what the cgroup limit and free memory allow)"},
+     [](TrainOptions& o, const FlagValue& v) { o.tiers.host_memory = v.size(); },
+     [](const TrainOptions& o) {
+       return o.tiers.host_memory ? toml_size(*o.tiers.host_memory) : std::string{};
+     }},
+    {{"nvme", "Device and tiers", "DIR[:SIZE]",
+      "A directory of a drive and its budget; given again: striped", FlagArity::kRepeated},
+     set_nvme,
+     show_nvme},
+    {{"place-parameters", "Device and tiers", "auto|device|host|nvme",
+      "Where parameters live between uses (auto: fastest tier first)"},
+     set_placement<&TierOptions::place_parameters>,
+     show_placement<&TierOptions::place_parameters>},
+    {{"place-gradients", "Device and tiers", "auto|device|host|nvme",
+      "Where finished gradients live (auto)"},
+     set_placement<&TierOptions::place_gradients>,
+     show_placement<&TierOptions::place_gradients>},
+    {{"place-optimizer", "Device and tiers", "auto|device|host|nvme",
+      "Where the optimizer's state lives (auto)"},
+     set_placement<&TierOptions::place_optimizer>,
+     show_placement<&TierOptions::place_optimizer>},
+    {{"place-activations", "Device and tiers", "auto|device|host|nvme",
+      "Where activations wait for the backward (auto)"},
+     set_placement<&TierOptions::place_activations>,
+     show_placement<&TierOptions::place_activations>},
+    {{"io-engine", "Device and tiers", "auto|io_uring|posix",
+      "How drives are read and written (auto: io_uring where the system allows it)"},
+     [](TrainOptions& o, const FlagValue& v) {
+       o.tiers.io_engine = static_cast<IoEngineKind>(v.choice(kEngines));
+     },
+     [](const TrainOptions& o) {
+       return toml_string(kEngines.at(static_cast<std::size_t>(o.tiers.io_engine)));
+     }},
+    {{"lookahead", "Device and tiers", "UNITS",
+      "Loads are issued at most so many units ahead (auto)"},
+     [](TrainOptions& o, const FlagValue& v) {
+       o.tiers.lookahead.reset();
+       if (v.text() != "auto") o.tiers.lookahead = static_cast<int>(v.integer(0, 1'000'000));
+     },
+     [](const TrainOptions& o) {
+       return o.tiers.lookahead ? toml_integer(*o.tiers.lookahead) : toml_string("auto");
+     }},
+    {{"threads", "Device and tiers", "N",
+      "Threads that compute (auto: the affinity mask and the cgroup limit)"},
+     [](TrainOptions& o, const FlagValue& v) {
+       o.tiers.threads.reset();
+       if (v.text() != "auto") o.tiers.threads = static_cast<int>(v.integer(1, 65536));
+     },
+     [](const TrainOptions& o) {
+       return o.tiers.threads ? toml_integer(*o.tiers.threads) : toml_string("auto");
+     }},
+});
+
+}  // namespace
+
+std::span<const TrainFlag> tier_flags() { return kFlags; }
+
+}  // namespace terrace

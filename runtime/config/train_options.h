@@ -1,0 +1,107 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "offload/nvme_store.h"
+#include "optim/lr_schedule.h"
+
+// The configuration of `terrace train`, as the flags of the same names set it.
+namespace terrace {
+
+enum class Placement : std::uint8_t { kAuto, kDevice, kHost, kNvme };
+enum class RecomputeChoice : std::uint8_t { kAuto, kNone, kFull };
+enum class OrderChoice : std::uint8_t { kAuto, kLayerMajor, kMicroBatchMajor };
+enum class InitChoice : std::uint8_t {
+  kAuto,
+  kWeights,
+  kRandom
+};  // auto: weights if there are any
+enum class Precision : std::uint8_t { kBf16, kFp32 };
+enum class ProgressChoice : std::uint8_t { kAuto, kOn, kOff };
+
+struct ModelOptions {
+  std::string model;  // a directory or a preset
+  InitChoice init = InitChoice::kAuto;
+  std::uint64_t seed = 1234;
+};
+
+struct DataOptions {
+  std::vector<std::string> data;
+  std::string data_format = "auto";
+  std::vector<std::string> validation_data;
+  double validation_fraction = 0.01;
+  std::string tokenizer = "bytes";
+};
+
+struct BatchOptions {
+  std::int64_t sequence_length = 0;  // 0: the model's positions
+  std::int64_t micro_batch_size = 1;
+  std::int64_t gradient_accumulation_steps = 1;
+  std::int64_t max_steps = 0;  // 0: num_train_epochs decides; one of the two is needed
+  std::optional<double> num_train_epochs;
+  std::optional<std::int64_t> stop_after_step;
+};
+
+struct OptimizerFlags {
+  double learning_rate = 3e-4;
+  std::optional<double> min_learning_rate;  // unset: a tenth of learning_rate
+  std::int64_t warmup_steps = 0;
+  LrSchedulerType lr_scheduler_type = LrSchedulerType::kCosine;
+  double weight_decay = 0.1;
+  double adam_beta1 = 0.9;
+  double adam_beta2 = 0.95;
+  double adam_epsilon = 1e-8;
+  double max_grad_norm = 1.0;
+};
+
+struct TierOptions {
+  std::optional<std::size_t> device_memory;  // unset on the CPU device: unified mode
+  std::optional<std::size_t> host_memory;    // unset: what the machine leaves
+  std::vector<NvmeDirectory> nvme;
+  Placement place_parameters = Placement::kAuto;
+  Placement place_gradients = Placement::kAuto;
+  Placement place_optimizer = Placement::kAuto;
+  Placement place_activations = Placement::kAuto;
+  IoEngineKind io_engine = IoEngineKind::kAuto;
+  std::optional<std::int32_t> lookahead;
+  std::optional<int> threads;  // unset: the affinity mask and the cgroup limit
+};
+
+struct StepOptions {
+  RecomputeChoice recompute = RecomputeChoice::kAuto;
+  OrderChoice micro_batch_order = OrderChoice::kAuto;
+  int zero_stage = 0;
+};
+
+struct RankOptions {
+  double collective_timeout_s = 600;  // of what ranks wait for; one rank waits for nothing
+};
+
+struct RunOptions {
+  std::string run_dir;          // empty: runs/<model>-<time>
+  std::int64_t eval_every = 0;  // 0: only after the last step
+  std::int64_t log_every = 1;
+  std::int64_t checkpoint_every = 0;  // 0: none but the one at the end of an unfinished run
+  std::int64_t keep_last = 0;         // 0: all
+  std::string resume = "none";        // none, auto, or a checkpoint's path
+  ProgressChoice progress = ProgressChoice::kAuto;
+  bool dry_run = false;
+};
+
+struct TrainOptions {
+  ModelOptions model;
+  DataOptions data;
+  BatchOptions batch;
+  OptimizerFlags optimizer;
+  Precision precision = Precision::kBf16;
+  TierOptions tiers;
+  StepOptions step;
+  RankOptions ranks;
+  RunOptions run;
+};
+
+}  // namespace terrace

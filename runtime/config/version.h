@@ -1,0 +1,10 @@
+#pragma once
+
+#include <string_view>
+
+namespace terrace {
+
+// The version of the project, such as "0.1.0".
+std::string_view terrace_version();
+
+}  // namespace terrace

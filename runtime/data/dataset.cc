@@ -1,0 +1,118 @@
+#include "runtime/data/dataset.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "runtime/data/sample_order.h"
+
+namespace terrace {
+namespace {
+
+std::unique_ptr<TokenSource> open_validation(const DatasetOptions& options) {
+  if (options.validation_data.empty()) return nullptr;
+  return open_token_source(options.validation_data, options.format, options.vocabulary);
+}
+
+// At least two tokens, an input and its target.
+std::int64_t tail_tokens(double fraction, std::int64_t tokens) {
+  if (!(fraction >= 0.0 && fraction < 1.0)) {
+    throw ConfigError(fmt::format("--validation-fraction {} is not in [0, 1)", fraction),
+                      "0.01 keeps a hundredth of the data for validation, 0 keeps none");
+  }
+  if (fraction == 0.0) return 0;
+  const auto part = static_cast<std::int64_t>(std::floor(fraction * static_cast<double>(tokens)));
+  return std::clamp<std::int64_t>(part, std::min<std::int64_t>(2, tokens), tokens);
+}
+
+// `window` holds sequence_length + 1 tokens: inputs, and the same one place on.
+void split_window(std::span<const std::int32_t> window, std::span<std::int32_t> tokens,
+                  std::span<std::int32_t> targets) {
+  std::copy_n(window.begin(), tokens.size(), tokens.begin());
+  std::copy_n(window.begin() + 1, targets.size(), targets.begin());
+}
+
+}  // namespace
+
+Dataset::Dataset(const DatasetOptions& options)
+    : Dataset(options, open_token_source(options.data, options.format, options.vocabulary),
+              open_validation(options)) {}
+
+Dataset::Dataset(const DatasetOptions& options, std::unique_ptr<TokenSource> data,
+                 std::unique_ptr<TokenSource> validation)
+    : data_(std::move(data)),
+      validation_(std::move(validation)),
+      sequence_length_(options.sequence_length),
+      seed_(options.seed) {
+  TERRACE_CHECK_LT(0, sequence_length_);
+  const std::int64_t tokens = data_->count();
+  if (validation_ != nullptr) {
+    training_tokens_ = tokens;
+    validation_tokens_ = validation_->count();
+    if (validation_tokens_ < 2) {
+      throw ConfigError(fmt::format("--validation-data has {} tokens", validation_tokens_),
+                        "at least 2 are needed");
+    }
+  } else {
+    validation_tokens_ = tail_tokens(options.validation_fraction, tokens);
+    training_tokens_ = validation_begin_ = tokens - validation_tokens_;
+  }
+  windows_ = terrace::windows_per_epoch(training_tokens_, sequence_length_);
+  if (windows_ < 1) {
+    throw ConfigError(fmt::format("--data has {} tokens for training, and one sample takes {}",
+                                  training_tokens_, sequence_length_ + 1),
+                      "give more data, or a smaller --sequence-length");
+  }
+}
+
+std::int64_t Dataset::validation_windows() const {
+  if (validation_tokens_ < 2) return 0;
+  return (validation_tokens_ - 2) / sequence_length_ + 1;
+}
+
+void Dataset::fill_micro_batch(std::int64_t first_sample, std::span<std::int32_t> tokens,
+                               std::span<std::int32_t> targets) const {
+  check_shape(tokens, targets);
+  const auto length = static_cast<std::size_t>(sequence_length_);
+  std::vector<std::int32_t> window(length + 1);
+  for (std::size_t row = 0; row < tokens.size() / length; ++row) {
+    const std::int64_t sample = first_sample + static_cast<std::int64_t>(row);
+    data_->read(window_start(seed_, sample, training_tokens_, sequence_length_), window);
+    split_window(window, tokens.subspan(row * length, length),
+                 targets.subspan(row * length, length));
+  }
+}
+
+std::int64_t Dataset::fill_validation_batch(std::int64_t first_window,
+                                            std::span<std::int32_t> tokens,
+                                            std::span<std::int32_t> targets) const {
+  check_shape(tokens, targets);
+  const TokenSource& source = validation_ != nullptr ? *validation_ : *data_;
+  const auto length = static_cast<std::size_t>(sequence_length_);
+  std::vector<std::int32_t> window(length + 1);
+  std::int64_t counted = 0;
+  for (std::size_t row = 0; row < tokens.size() / length; ++row) {
+    const std::int64_t start = (first_window + static_cast<std::int64_t>(row)) * sequence_length_;
+    const std::int64_t there =
+        std::clamp<std::int64_t>(validation_tokens_ - start, 0, sequence_length_ + 1);
+    const auto part = std::span(window).first(static_cast<std::size_t>(there));
+    if (there > 0) source.read(validation_begin_ + start, part);
+    std::fill(window.begin() + there, window.end(), -1);
+    split_window(window, tokens.subspan(row * length, length),
+                 targets.subspan(row * length, length));
+    counted += std::max<std::int64_t>(there - 1, 0);
+  }
+  std::replace(tokens.begin(), tokens.end(), -1, 0);
+  return counted;
+}
+
+void Dataset::check_shape(std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const {
+  TERRACE_CHECK_EQ(tokens.size(), targets.size());
+  TERRACE_CHECK_EQ(tokens.size() % static_cast<std::size_t>(sequence_length_), 0U);
+}
+
+}  // namespace terrace

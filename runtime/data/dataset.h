@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/data/data_format.h"
+#include "runtime/data/token_source.h"
+
+namespace terrace {
+
+struct DatasetOptions {
+  std::vector<std::string> data;
+  std::vector<std::string> validation_data;  // empty: the tail of the data
+  DataFormat format = DataFormat::kAuto;
+  double validation_fraction = 0.01;  // used when validation_data is empty; 0: no validation
+  std::int64_t vocabulary = 0;
+  std::int64_t sequence_length = 0;
+  std::uint64_t seed = 0;
+};
+
+// Training samples in their order, and the validation split from front to back. Thread-safe.
+class Dataset {
+ public:
+  // Throws ConfigError when the data is too short for one window or the fraction is not in [0, 1).
+  explicit Dataset(const DatasetOptions& options);
+  // For sources that are not files. `validation` may be null: then the options' fraction is cut
+  // off.
+  Dataset(const DatasetOptions& options, std::unique_ptr<TokenSource> data,
+          std::unique_ptr<TokenSource> validation);
+
+  std::int64_t training_tokens() const { return training_tokens_; }
+  std::int64_t validation_tokens() const { return validation_tokens_; }  // 0: no validation
+  std::int64_t windows_per_epoch() const { return windows_; }
+  // Windows that cover the validation split whole; the last may be short.
+  std::int64_t validation_windows() const;
+
+  // Samples first_sample, first_sample + 1, ...: as many as fit `tokens` and `targets`, which are
+  // [B, T]. targets are the tokens one place on.
+  void fill_micro_batch(std::int64_t first_sample, std::span<std::int32_t> tokens,
+                        std::span<std::int32_t> targets) const;
+
+  // Validation windows first_window, first_window + 1, ... Where the split has ended, tokens are 0
+  // and targets -1: not counted. Returns how many targets are counted.
+  std::int64_t fill_validation_batch(std::int64_t first_window, std::span<std::int32_t> tokens,
+                                     std::span<std::int32_t> targets) const;
+
+ private:
+  void check_shape(std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const;
+
+  std::unique_ptr<TokenSource> data_;
+  std::unique_ptr<TokenSource> validation_;  // null: the tail of data_
+  std::int64_t sequence_length_;
+  std::uint64_t seed_;
+  std::int64_t training_tokens_ = 0;
+  std::int64_t validation_begin_ = 0;
+  std::int64_t validation_tokens_ = 0;
+  std::int64_t windows_ = 0;
+};
+
+}  // namespace terrace

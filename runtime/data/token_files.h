@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/data/token_source.h"
+
+namespace terrace {
+
+// A run of little-endian ids inside a file.
+struct TokenFile {
+  std::string path;
+  std::uint64_t first_byte = 0;  // where the ids begin
+  std::int64_t width = 1;        // bytes of an id: 1, 2 or 4
+  std::int64_t tokens = 0;
+};
+
+// Files one after the other as one sequence. Holds nothing of them in memory and keeps none open,
+// so that any number and any size will do.
+class TokenFiles final : public TokenSource {
+ public:
+  TokenFiles(std::vector<TokenFile> files, std::int64_t vocabulary);
+
+  std::int64_t count() const override;
+  void read(std::int64_t offset, std::span<std::int32_t> out) const override;
+
+ private:
+  void read_file(const TokenFile& file, std::int64_t first, std::span<std::int32_t> out) const;
+
+  std::vector<TokenFile> files_;
+  std::vector<std::int64_t> ends_;  // ends_[i]: tokens in files 0..i
+  std::int64_t vocabulary_;
+};
+
+}  // namespace terrace

@@ -1,0 +1,309 @@
+#include "runtime/model/model_config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "base/error.h"
+#include "runtime/model/model_presets.h"
+
+namespace terrace {
+namespace {
+
+using Json = nlohmann::json;
+
+// The keys of one JSON object, read with the object's origin at hand for messages.
+class Keys {
+ public:
+  Keys(const Json& object, const std::string& origin) : object_(object), origin_(origin) {}
+
+  bool has(const std::string& key) const {
+    const auto found = object_.find(key);
+    return found != object_.end() && !found->is_null();
+  }
+
+  [[noreturn]] void refuse(const std::string& key, const std::string& why) const {
+    throw ConfigError(fmt::format("{}: {} {} {}", origin_, key,
+                                  has(key) ? object_.at(key).dump() : "(absent)", why),
+                      "this model needs something that is not built; choose another");
+  }
+
+  // A count of at least one. JSON writers may give 4096.0.
+  std::int64_t count(const std::string& key) const {
+    if (!has(key)) missing(key);
+    const Json& value = object_.at(key);
+    double number = value.is_number() ? value.get<double>() : 0.0;
+    if (number < 1.0 || number > 1e15 ||
+        number != static_cast<double>(static_cast<std::int64_t>(number))) {
+      wrong(key, "a whole number of at least 1");
+    }
+    return static_cast<std::int64_t>(number);
+  }
+  std::int64_t count(const std::string& key, std::int64_t fallback) const {
+    return has(key) ? count(key) : fallback;
+  }
+  // The first of two names for one thing.
+  std::int64_t count_of(const std::string& key, const std::string& alias) const {
+    return !has(key) && has(alias) ? count(alias) : count(key);
+  }
+
+  double number(const std::string& key) const {
+    if (!has(key)) missing(key);
+    const Json& value = object_.at(key);
+    if (!value.is_number() || !(value.get<double>() > 0.0)) wrong(key, "a number above 0");
+    return value.get<double>();
+  }
+  double number(const std::string& key, double fallback) const {
+    return has(key) ? number(key) : fallback;
+  }
+
+  bool flag(const std::string& key, bool fallback) const {
+    if (!has(key)) return fallback;
+    if (!object_.at(key).is_boolean()) wrong(key, "true or false");
+    return object_.at(key).get<bool>();
+  }
+
+  std::string text(const std::string& key, const std::string& fallback) const {
+    if (!has(key)) return fallback;
+    if (!object_.at(key).is_string()) wrong(key, "a string");
+    return object_.at(key).get<std::string>();
+  }
+
+  // Null when absent.
+  const Json* object(const std::string& key) const {
+    if (!has(key)) return nullptr;
+    if (!object_.at(key).is_object()) wrong(key, "an object");
+    return &object_.at(key);
+  }
+
+  [[noreturn]] void missing(const std::string& key) const {
+    throw ConfigError(fmt::format("{}: key {} is missing", origin_, key),
+                      "is this the config.json of a whole model?");
+  }
+
+  [[noreturn]] void wrong(const std::string& key, const std::string& wanted) const {
+    throw ConfigError(
+        fmt::format("{}: key {} is {}, not {}", origin_, key, object_.at(key).dump(), wanted),
+        "correct the file");
+  }
+
+ private:
+  const Json& object_;
+  const std::string& origin_;
+};
+
+void check_architecture(const Keys& keys, const Json& object, const std::string& origin,
+                        const std::vector<std::string>& accepted) {
+  if (keys.has("quantization_config")) keys.refuse("quantization_config", "is not built");
+  if (!keys.has("architectures")) return;
+  const Json& list = object.at("architectures");
+  if (!list.is_array() || list.empty() || !list.at(0).is_string()) {
+    keys.wrong("architectures", "a list of names");
+  }
+  const auto name = list.at(0).get<std::string>();
+  if (std::find(accepted.begin(), accepted.end(), name) == accepted.end()) {
+    throw ConfigError(fmt::format("{}: architectures names {}, which is not built", origin, name),
+                      fmt::format("what is: {}", fmt::join(accepted, ", ")));
+  }
+}
+
+void read_gpt2(const Keys& keys, ModelConfig& config) {
+  config.width = keys.count_of("n_embd", "hidden_size");
+  config.layers = keys.count_of("n_layer", "num_hidden_layers");
+  config.heads = keys.count_of("n_head", "num_attention_heads");
+  config.positions = keys.count_of("n_positions", "max_position_embeddings");
+  config.vocabulary = keys.count("vocab_size");
+  config.intermediate = keys.count("n_inner", 4 * config.width);
+  config.key_value_heads = config.heads;
+  if (config.width % config.heads != 0) {
+    keys.refuse("n_embd", fmt::format("is not a multiple of n_head {}", config.heads));
+  }
+  config.head_width = config.width / config.heads;
+  config.norm_epsilon = static_cast<float>(keys.number("layer_norm_epsilon", 1e-5));
+  config.tied = keys.flag("tie_word_embeddings", true);
+  const std::string activation = keys.text("activation_function", "gelu_new");
+  if (activation != "gelu_new" && activation != "gelu_pytorch_tanh") {
+    keys.refuse("activation_function", "is not built; gelu_new and gelu_pytorch_tanh are");
+  }
+  if (!keys.flag("scale_attn_weights", true)) keys.refuse("scale_attn_weights", "is not built");
+  for (const char* key : {"scale_attn_by_inverse_layer_idx", "add_cross_attention"}) {
+    if (keys.flag(key, false)) keys.refuse(key, "is not built");
+  }
+}
+
+RopeType rope_type(const Keys& keys, const std::string& key) {
+  const std::string type = keys.text(key, "default");
+  if (type == "default") return RopeType::kDefault;
+  if (type == "linear") return RopeType::kLinear;
+  if (type == "llama3") return RopeType::kLlama3;
+  keys.refuse(key, "is not built; default, linear and llama3 are");
+}
+
+void read_llama3_rope(const Keys& rope, RopeOptions& options) {
+  options.low_freq_factor = rope.number("low_freq_factor");
+  options.high_freq_factor = rope.number("high_freq_factor");
+  options.original_positions = rope.count("original_max_position_embeddings");
+  if (options.high_freq_factor <= options.low_freq_factor) {
+    rope.wrong("high_freq_factor",
+               fmt::format("above low_freq_factor {}", options.low_freq_factor));
+  }
+}
+
+// Newer files have one rope_parameters, older ones rope_theta beside rope_scaling.
+RopeOptions read_rope(const Keys& keys, const std::string& origin) {
+  const char* key = keys.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
+  const Json* object = keys.object(key);
+  const Json empty = Json::object();
+  const std::string rope_origin = fmt::format("{}: {}", origin, key);
+  const Keys rope(object != nullptr ? *object : empty, rope_origin);
+  if (object != nullptr) {
+    for (const auto& [name, value] : object->items()) {
+      if (value.is_object())
+        rope.refuse(name, "(rotary embeddings that differ by layer) is not built");
+    }
+  }
+  RopeOptions options;
+  options.theta = rope.number("rope_theta", keys.number("rope_theta", options.theta));
+  options.type = rope_type(rope, rope.has("rope_type") ? "rope_type" : "type");
+  if (options.type != RopeType::kDefault) options.factor = rope.number("factor");
+  if (options.type == RopeType::kLlama3) read_llama3_rope(rope, options);
+  for (const Keys& where : {keys, rope}) {
+    if (where.number("partial_rotary_factor", 1.0) != 1.0) {
+      where.refuse("partial_rotary_factor", "is not built");
+    }
+  }
+  return options;
+}
+
+void read_llama(const Keys& keys, const std::string& origin, ModelConfig& config) {
+  config.width = keys.count("hidden_size");
+  config.intermediate = keys.count("intermediate_size");
+  config.layers = keys.count("num_hidden_layers");
+  config.heads = keys.count("num_attention_heads");
+  config.key_value_heads = keys.count("num_key_value_heads", config.heads);
+  config.vocabulary = keys.count("vocab_size");
+  config.positions = keys.count("max_position_embeddings");
+  if (config.heads % config.key_value_heads != 0) {
+    keys.refuse("num_attention_heads",
+                fmt::format("is not a multiple of num_key_value_heads {}", config.key_value_heads));
+  }
+  if (!keys.has("head_dim") && config.width % config.heads != 0) {
+    keys.refuse("hidden_size", fmt::format("is not a multiple of num_attention_heads {}, and there "
+                                           "is no head_dim",
+                                           config.heads));
+  }
+  config.head_width = keys.count("head_dim", config.width / config.heads);
+  if (config.head_width % 2 != 0) {
+    keys.refuse(
+        keys.has("head_dim") ? "head_dim" : "hidden_size",
+        fmt::format("makes heads of odd width {}, which cannot be rotated", config.head_width));
+  }
+  config.norm_epsilon = static_cast<float>(keys.number("rms_norm_eps", 1e-6));
+  config.tied = keys.flag("tie_word_embeddings", false);
+  config.attention_bias = keys.flag("attention_bias", false);
+  config.mlp_bias = keys.flag("mlp_bias", false);
+  if (keys.text("hidden_act", "silu") != "silu") keys.refuse("hidden_act", "is not built; silu is");
+  if (keys.count("pretraining_tp", 1) != 1) keys.refuse("pretraining_tp", "is not built; 1 is");
+  config.rope = read_rope(keys, origin);
+}
+
+Json parse_object(std::string_view text, const std::string& origin) {
+  Json object;
+  try {
+    object = Json::parse(text);
+  } catch (const Json::parse_error& error) {
+    throw ConfigError(fmt::format("{}: not JSON: {}", origin, error.what()), "correct the file");
+  }
+  if (!object.is_object()) {
+    throw ConfigError(fmt::format("{}: not a JSON object", origin), "correct the file");
+  }
+  return object;
+}
+
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t changed = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({changed, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row[b.size()];
+}
+
+[[noreturn]] void refuse_model(const std::string& model) {
+  const auto& names = preset_names();
+  const auto nearest =
+      std::min_element(names.begin(), names.end(), [&](const auto& a, const auto& b) {
+        return edit_distance(model, a) < edit_distance(model, b);
+      });
+  throw ConfigError(
+      fmt::format("model {}: neither a directory with a config.json nor a preset", model),
+      fmt::format("did you mean {}? Presets: {}", *nearest, fmt::join(names, ", ")));
+}
+
+std::string read_text_file(const std::filesystem::path& path) {
+  std::ifstream stream(path, std::ios::binary);
+  std::ostringstream text;
+  text << stream.rdbuf();
+  if (!stream || !text) {
+    throw IoError({.operation = "read", .path = path.string(), .error_number = errno});
+  }
+  return text.str();
+}
+
+}  // namespace
+
+ModelConfig parse_model_config(std::string_view json, const std::string& origin) {
+  const Json object = parse_object(json, origin);
+  const Keys keys(object, origin);
+  ModelConfig config;
+  config.name = origin;
+  config.json = json;
+  config.initializer_range = static_cast<float>(keys.number("initializer_range", 0.02));
+  const std::string type = keys.text("model_type", "");
+  if (type == "gpt2") {
+    config.family = ModelFamily::kGpt2;
+    check_architecture(keys, object, origin, {"GPT2LMHeadModel", "GPT2Model"});
+    read_gpt2(keys, config);
+  } else if (type == "llama") {
+    config.family = ModelFamily::kLlama;
+    check_architecture(keys, object, origin, {"LlamaForCausalLM", "LlamaModel"});
+    read_llama(keys, origin, config);
+  } else if (type.empty()) {
+    keys.missing("model_type");
+  } else {
+    keys.refuse("model_type", "is not built; gpt2 and llama are");
+  }
+  return config;
+}
+
+ModelConfig load_model_config(const std::string& model) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  const fs::path file = fs::path(model) / "config.json";
+  if (fs::exists(file, ignored)) {
+    ModelConfig config = parse_model_config(read_text_file(file), file.string());
+    const fs::path directory = fs::path(model).lexically_normal();
+    config.name = directory.has_filename() ? directory.filename().string()
+                                           : directory.parent_path().filename().string();
+    return config;
+  }
+  const std::string_view json = preset_json(model);
+  if (!json.empty()) return parse_model_config(json, model);
+  if (fs::is_directory(model, ignored)) {
+    throw ConfigError(fmt::format("{}: no config.json in this directory", model),
+                      "--model takes a Hugging Face model directory or a preset");
+  }
+  refuse_model(model);
+}
+
+}  // namespace terrace

@@ -1,0 +1,137 @@
+// The part of UnitCompute that counts instead of computing: sizes, workspace, floating-point operations.
+
+#include <algorithm>
+
+#include "runtime/model/tensor_carver.h"
+#include "runtime/model/unit_compute.h"
+
+namespace terrace {
+namespace {
+
+// Workspace of a linear layer's three products.
+std::size_t linear_workspace(const KernelTable& kernels, const TensorView& x,
+                             const TensorView& weight, const TensorView& bias,
+                             const TensorView& y, int workers) {
+  TensorView dweight = weight;
+  dweight.dtype = DType::kF32;
+  TensorView dbias = bias;
+  dbias.dtype = DType::kF32;
+  std::size_t bytes = kernels.matmul_forward_workspace({x, weight, bias, y}, workers);
+  bytes = std::max(bytes, kernels.matmul_backward_input_workspace({y, weight, x}, workers));
+  for (const GradientMode mode : {GradientMode::kAssign, GradientMode::kAccumulate}) {
+    bytes = std::max(bytes, kernels.matmul_backward_weight_workspace(
+                                {y, x, dweight, dbias, mode}, workers));
+  }
+  return bytes;
+}
+
+double matmul_flops(const TensorView& weight, std::int64_t rows) {
+  return 2.0 * static_cast<double>(weight.elements()) * static_cast<double>(rows);
+}
+
+}  // namespace
+
+std::size_t UnitCompute::kernel_workspace_bytes(std::int32_t micro_batches, int workers) const {
+  // Workspace functions look at shapes and at which views are empty; this stands for "not empty".
+  std::byte* const some = reinterpret_cast<std::byte*>(std::uintptr_t{64});
+  const std::int64_t width = config_.width;
+  const auto saved = [&] {
+    SavedTensors tensors;
+    tensors.normed1 = rows(some, width);
+    tensors.qkv = rows(some, qkv_columns(config_));
+    tensors.attended = rows(some, config_.heads * config_.head_width);
+    tensors.log_sum_exp =
+        view(some, DType::kF32, batch_.sequences, config_.heads, batch_.positions);
+    tensors.up = rows(some, up_columns(config_));
+    tensors.activated = rows(some, config_.intermediate);
+    return tensors;
+  }();
+  std::size_t bytes = kernels_.norm_backward_workspace(batch_.rows(), width, workers);
+  if (config_.layers > 0) {
+    const BlockTensors block = block_tensors(config_, layout_.at(1), some, type_);
+    const auto linear = [&](const TensorView& x, const TensorView& weight, const TensorView& bias,
+                            const TensorView& y) {
+      bytes = std::max(bytes, linear_workspace(kernels_, x, weight, bias, y, workers));
+    };
+    linear(saved.normed1, block.qkv, block.qkv_bias, saved.qkv);
+    linear(saved.attended, block.projection, block.projection_bias, saved.normed1);
+    linear(saved.normed1, block.up, block.up_bias, saved.up);
+    linear(saved.activated, block.down, block.down_bias, saved.normed1);
+  }
+  const float scale = attention_scale();
+  bytes = std::max(bytes, kernels_.attention_forward_workspace(
+                              {attention_shape(), saved.qkv, saved.attended, saved.log_sum_exp,
+                               scale},
+                              workers));
+  bytes = std::max(bytes, kernels_.attention_backward_workspace(
+                              {attention_shape(), saved.qkv, saved.attended, saved.log_sum_exp,
+                               saved.attended, saved.qkv, scale},
+                              workers));
+  const std::size_t views = round_up(2 * static_cast<std::size_t>(micro_batches) *
+                                         sizeof(TensorView), 64);
+  return std::max(bytes, views + kernels_.embedding_backward_workspace(
+                                     batch_.rows(), micro_batches, config_.vocabulary, width,
+                                     workers));
+}
+
+std::size_t UnitCompute::workspace_bytes(std::int32_t micro_batches, int workers) const {
+  TensorCarver block = TensorCarver::counting();
+  {
+    KernelContext counting;
+    const Scratch scratch = carve_scratch(counting);
+    block.take(type_, scratch.wide.shape[0], scratch.wide.shape[1]);
+    block.take(type_, scratch.narrow.shape[0], scratch.narrow.shape[1]);
+    block.take(type_, batch_.rows(), config_.width);
+  }
+  TensorCarver head = TensorCarver::counting();
+  head.take(type_, batch_.rows(), config_.width);
+  head.take(type_, batch_.rows(), config_.width);
+  head.take(DType::kF32, batch_.rows());
+  head.take(DType::kF32, batch_.rows());
+  std::byte* const some = reinterpret_cast<std::byte*>(std::uintptr_t{64});
+  HeadLoss loss;
+  loss.h = rows(some, config_.width);
+  loss.weight = view(some, type_, config_.vocabulary, config_.width);
+  loss.target = view(some, DType::kI32, batch_.rows());
+  loss.dh = loss.h;
+  loss.dweight = view(some, DType::kF32, config_.vocabulary, config_.width);
+  loss.mode = micro_batches > 1 ? GradientMode::kAccumulate : GradientMode::kAssign;
+  const std::size_t head_bytes = head.used_bytes() + kernels_.head_loss_workspace(loss, workers);
+  const std::size_t inner = kernel_workspace_bytes(micro_batches, workers);
+  return round_up(std::max(block.used_bytes() + inner, std::max(head_bytes, head.used_bytes() + inner)), 4096);
+}
+
+StepModel UnitCompute::step_model(std::int32_t micro_batches, int workers) const {
+  const std::int64_t rows = batch_.rows();
+  StepModel model;
+  model.tied = config_.tied;
+  model.compute_type = type_;
+  model.has_master = type_ != DType::kF32;
+  model.hidden_bytes = static_cast<std::size_t>(rows * config_.width) * size_of(type_);
+  model.tokens_bytes = tokens_bytes();
+  model.constants_bytes = constants().size() * sizeof(float);
+  model.workspace_bytes = workspace_bytes(micro_batches, workers);
+  const double attention = 2.0 * static_cast<double>(rows * batch_.positions) *
+                           static_cast<double>(config_.heads * config_.head_width);
+  for (const UnitLayout& layout : layout_) {
+    UnitModel unit;
+    unit.kind = layout.kind;
+    unit.padded_elements = layout.padded_elements;
+    if (layout.kind == UnitKind::kBlock) {
+      const BlockTensors block = block_tensors(config_, layout, nullptr, type_);
+      unit.saved_bytes = saved_bytes(config_, batch_, type_);
+      unit.forward_flops = attention;
+      for (const TensorView* weight : {&block.qkv, &block.projection, &block.up, &block.down}) {
+        unit.forward_flops += matmul_flops(*weight, rows);
+      }
+      unit.backward_flops = 2 * unit.forward_flops;
+    } else if (layout.kind == UnitKind::kHead) {
+      unit.backward_flops = 6.0 * static_cast<double>(rows) *
+                            static_cast<double>(config_.vocabulary * config_.width);
+    }
+    model.units.push_back(unit);
+  }
+  return model;
+}
+
+}  // namespace terrace

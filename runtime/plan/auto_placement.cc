@@ -1,0 +1,197 @@
+#include "runtime/plan/auto_placement.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/error.h"
+#include "base/function_ref.h"
+#include "runtime/step/verify.h"
+
+namespace terrace {
+namespace {
+
+// One thing that gives way: a state of one unit moves to a slower tier, or is not kept at all.
+struct Concession {
+  std::int32_t unit;
+  std::function<void(UnitHomes&)> apply;
+};
+
+class Planner {
+ public:
+  Planner(const StepModel& model, const PlacementRequest& request, const TierBudgets& budgets)
+      : model_(model), request_(request), budgets_(budgets) {}
+
+  StepPlan run() {
+    if (request_.order.has_value()) return best_of(*request_.order);
+    if (request_.micro_batches == 1) return best_of(MicroBatchOrder::kMicroBatchMajor);
+    std::optional<StepPlan> first = try_order(MicroBatchOrder::kMicroBatchMajor);
+    std::optional<StepPlan> second = try_order(MicroBatchOrder::kLayerMajor);
+    if (!first.has_value() && !second.has_value()) refuse(MicroBatchOrder::kLayerMajor);
+    if (!second.has_value()) return std::move(*first);
+    if (!first.has_value()) return std::move(*second);
+    return moved_bytes(second->program) < moved_bytes(first->program) ? std::move(*second)
+                                                                      : std::move(*first);
+  }
+
+ private:
+  static double moved_bytes(const Program& program) {
+    double bytes = 0;
+    for (const Lane lane : {Lane::kUpload, Lane::kDownload, Lane::kRead, Lane::kWrite}) {
+      bytes += lane_bytes(program, lane);
+    }
+    return bytes;
+  }
+
+  StepPlan best_of(MicroBatchOrder order) {
+    std::optional<StepPlan> plan = try_order(order);
+    if (!plan.has_value()) refuse(order);
+    return std::move(*plan);
+  }
+
+  Tier compute_tier() const { return request_.unified ? Tier::kHost : Tier::kDevice; }
+
+  StepPolicy fastest(MicroBatchOrder order) const {
+    UnitHomes homes;
+    homes.parameters = request_.parameters.value_or(compute_tier());
+    homes.gradients = request_.gradients.value_or(compute_tier());
+    homes.optimizer = request_.optimizer.value_or(compute_tier());
+    homes.activations = request_.activations.value_or(compute_tier());
+    homes.recompute = request_.recompute.value_or(false);
+    StepPolicy policy;
+    policy.micro_batches = request_.micro_batches;
+    policy.order = order;
+    policy.unified = request_.unified;
+    policy.lookahead = request_.lookahead;
+    policy.homes.assign(model_.unit_count(), homes);
+    return policy;
+  }
+
+  // What gives way to relieve a tier, in that order: the optimizer state goes first, as it is used once
+  // a step; then recomputation; parameters and activations go last, as the compute waits for them.
+  std::vector<Concession> concessions(Tier tier) const {
+    std::vector<Concession> list;
+    const bool device = tier == Tier::kDevice;
+    if (device && request_.unified) return list;
+    const std::optional<Tier> to = device             ? std::optional(Tier::kHost)
+                                   : request_.has_nvme ? std::optional(Tier::kNvme)
+                                                       : std::nullopt;
+    add(list, tier, to, request_.optimizer, &UnitHomes::optimizer);
+    if (tier == compute_tier()) add_recompute(list);
+    add(list, tier, to, request_.gradients, &UnitHomes::gradients);
+    add(list, tier, to, request_.parameters, &UnitHomes::parameters);
+    add(list, tier, to, request_.activations, &UnitHomes::activations);
+    return list;
+  }
+
+  // Units with the longest time between uses first: the last of the forward are used again soonest.
+  void add(std::vector<Concession>& list, Tier from, std::optional<Tier> to,
+           const std::optional<Tier>& fixed, Tier UnitHomes::*state) const {
+    if (fixed.has_value() || !to.has_value()) return;
+    const auto move = [from, to, state](UnitHomes& homes) {
+      if (homes.*state == from) homes.*state = *to;
+    };
+    for (std::int32_t u = 0; u <= model_.head(); ++u) list.push_back({u, move});
+  }
+
+  void add_recompute(std::vector<Concession>& list) const {
+    if (request_.recompute.has_value()) return;
+    for (std::int32_t u = 1; u < model_.head(); ++u) {
+      list.push_back({u, [](UnitHomes& homes) { homes.recompute = true; }});
+    }
+  }
+
+  // The plan with so many concessions on the device and on the host.
+  StepPlan with(std::size_t on_device, std::size_t on_host, MicroBatchOrder order) const {
+    StepPlan plan;
+    plan.policy = fastest(order);
+    const auto apply = [&plan](const std::vector<Concession>& list, std::size_t count) {
+      for (std::size_t i = 0; i < count; ++i) list[i].apply(plan.policy.homes.at(list[i].unit));
+    };
+    apply(concessions(Tier::kDevice), on_device);
+    apply(concessions(Tier::kHost), on_host);
+    plan.program = compile_step(model_, plan.policy, budgets_);
+    plan.ledger = ledger_of(plan.program, budgets_);
+    return plan;
+  }
+
+  // The smallest count in [0, most] that passes; `most` if none does.
+  static std::size_t fewest(std::size_t most, FunctionRef<bool(std::size_t)> passes) {
+    std::size_t low = 0;
+    std::size_t high = most;
+    while (low < high) {
+      const std::size_t middle = (low + high) / 2;
+      if (passes(middle)) {
+        high = middle;
+      } else {
+        low = middle + 1;
+      }
+    }
+    return low;
+  }
+
+  // What leaves the device goes to the host, so the device is settled first.
+  std::optional<StepPlan> try_order(MicroBatchOrder order) const {
+    const std::size_t on_device =
+        fewest(concessions(Tier::kDevice).size(), [&](std::size_t count) {
+          return with(count, 0, order).ledger[Tier::kDevice].over_bytes() == 0;
+        });
+    const std::size_t on_host = fewest(concessions(Tier::kHost).size(), [&](std::size_t count) {
+      return with(on_device, count, order).ledger[Tier::kHost].over_bytes() == 0;
+    });
+    StepPlan plan = with(on_device, on_host, order);
+    if (!fits(plan.ledger)) return std::nullopt;
+    const std::vector<std::string> problems = verify(plan.program);
+    if (!problems.empty()) TERRACE_CHECK_EQ(problems.front(), std::string());
+    return plan;
+  }
+
+  [[noreturn]] void refuse(MicroBatchOrder order) const {
+    const StepPlan smallest = with(concessions(Tier::kDevice).size(),
+                                   concessions(Tier::kHost).size(), order);
+    std::string remedy = "to make it fit:";
+    for (const Tier tier : kTiers) {
+      const TierLedger& use = smallest.ledger[tier];
+      if (use.over_bytes() == 0) continue;
+      const char* flag = tier == Tier::kDevice ? "--device-memory"
+                         : tier == Tier::kHost ? "--host-memory"
+                                               : "the SIZE of --nvme";
+      remedy += fmt::format(" raise {} to {} or more,", flag, format_size(use.peak_bytes));
+    }
+    if (!request_.has_nvme) remedy += " give --nvme DIR,";
+    if (request_.recompute == std::optional(false)) remedy += " allow --recompute full,";
+    remedy += " or lower --micro-batch-size or --sequence-length";
+    throw OutOfMemory(fmt::format("the step does not fit: {}\n{}", describe_shortfall(smallest.ledger),
+                                  to_text(smallest.ledger)),
+                      remedy);
+  }
+
+  const StepModel& model_;
+  const PlacementRequest& request_;
+  const TierBudgets& budgets_;
+};
+
+}  // namespace
+
+Ledger ledger_of(const Program& program, const TierBudgets& budgets) {
+  Ledger ledger;
+  for (const Tier tier : kTiers) {
+    const TierUse& use = program.use_of(tier);
+    TierLedger& entry = ledger[tier];
+    entry.budget_bytes = budgets.at(static_cast<std::size_t>(tier));
+    entry.peak_bytes = use.packed_bytes;
+    entry.live_peak_bytes = use.live_bytes;
+    entry.charged_bytes = use.accounts;
+  }
+  return ledger;
+}
+
+StepPlan plan_step(const StepModel& model, const PlacementRequest& request,
+                   const TierBudgets& budgets) {
+  return Planner(model, request, budgets).run();
+}
+
+}  // namespace terrace

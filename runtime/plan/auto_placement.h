@@ -1,0 +1,38 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "memory/ledger.h"
+#include "runtime/step/compile.h"
+
+namespace terrace {
+
+// What the user fixed; everything unset is chosen.
+struct PlacementRequest {
+  std::optional<Tier> parameters, gradients, optimizer, activations;
+  std::optional<bool> recompute;
+  std::optional<MicroBatchOrder> order;
+  std::int32_t micro_batches = 1;
+  std::int32_t lookahead = 3;
+  bool unified = true;
+  bool has_nvme = false;
+};
+
+struct StepPlan {
+  StepPolicy policy;
+  Program program;
+  Ledger ledger;
+};
+
+Ledger ledger_of(const Program& program, const TierBudgets& budgets);
+
+// Chooses a home for every state, fastest tier first, so that the program fits: starts with everything
+// in the compute tier and gives way unit by unit, the states that cost least to have elsewhere first,
+// no further than needed. Compiles and verifies. Throws OutOfMemory with the ledger of the smallest
+// program there is, and the cheapest ways to make it fit, if none fits.
+StepPlan plan_step(const StepModel& model, const PlacementRequest& request,
+                   const TierBudgets& budgets);
+
+}  // namespace terrace

@@ -1,0 +1,15 @@
+#pragma once
+
+#include "runtime/step/place.h"
+#include "runtime/step/step_model.h"
+#include "runtime/step/step_policy.h"
+
+namespace terrace {
+
+// All passes: schedule, recompute, offload with the fetch plan, place, edges. Room that the budgets
+// leave is used for keeping and prefetching; the program may still exceed them, and then tells by how
+// much. Same inputs, same program. `base`: see place().
+Program compile_step(const StepModel& model, const StepPolicy& policy, const TierBudgets& budgets,
+                     const Program* base = nullptr);
+
+}  // namespace terrace

@@ -1,0 +1,112 @@
+#include "runtime/step/draft.h"
+
+#include <fmt/format.h>
+
+#include "base/bytes.h"
+#include "base/check.h"
+
+namespace terrace {
+namespace {
+
+// Every buffer starts and ends on this boundary, so that direct I/O may use any of them whole.
+constexpr std::size_t kBufferAlignment = 4096;
+
+struct Hop {
+  Lane lane;
+  OpKind kind;
+};
+
+Hop hop_between(Tier source, Tier target) {
+  if (source == Tier::kHost && target == Tier::kDevice) return {Lane::kUpload, OpKind::kUpload};
+  if (source == Tier::kDevice && target == Tier::kHost) return {Lane::kDownload, OpKind::kDownload};
+  if (source == Tier::kNvme && target == Tier::kHost) return {Lane::kRead, OpKind::kRead};
+  TERRACE_CHECK(source == Tier::kHost && target == Tier::kNvme);
+  return {Lane::kWrite, OpKind::kWrite};
+}
+
+// Op i of chunk c stands at kStride * c + kOpStride * i: the first op of a chunk comes before the last
+// of the chunk before, so that the two overlap, and a chunk's own ops keep their order.
+constexpr std::int32_t kStride = 4;
+constexpr std::int32_t kOpStride = 3;
+
+}  // namespace
+
+BufferId Draft::add_buffer(std::string name, std::size_t size_bytes, Tier tier, Account account,
+                           Life life) {
+  TERRACE_CHECK_LT(0U, size_bytes);
+  Buffer buffer;
+  buffer.name = std::move(name);
+  buffer.size_bytes = round_up(size_bytes, kBufferAlignment);
+  buffer.tier = tier;
+  buffer.account = account;
+  buffer.life = life;
+  buffers.push_back(std::move(buffer));
+  return static_cast<BufferId>(buffers.size()) - 1;
+}
+
+Mover Mover::load(Draft& draft, const Load& load, const Labels& labels) {
+  draft.loads.push_back(load);
+  const auto number = static_cast<std::int32_t>(draft.loads.size()) - 1;
+  return Mover(draft, load.issue_stage, Phase::kLoad, number, labels);
+}
+
+Mover Mover::store(Draft& draft, std::int32_t stage, const Labels& labels) {
+  return Mover(draft, stage, Phase::kStore, static_cast<std::int32_t>(draft.ops.size()), labels);
+}
+
+void Mover::add(Op op) {
+  if (chunk_ != last_chunk_) step_ = 0;
+  last_chunk_ = chunk_;
+  op.unit = labels_.unit;
+  op.micro_batch = labels_.micro_batch;
+  op.deferred = labels_.deferred;
+  DraftOp draft_op;
+  draft_op.op = std::move(op);
+  draft_op.stage = stage_;
+  draft_op.phase = phase_;
+  draft_op.group = group_;
+  draft_op.step = chunk_ * kStride + step_ * kOpStride;
+  ++step_;
+  draft_.ops.push_back(std::move(draft_op));
+}
+
+void Mover::hop(const Range& source, const Range& target, std::int32_t chunk) {
+  TERRACE_CHECK_EQ(source.size_bytes, target.size_bytes);
+  const Hop hop = hop_between(draft_.tier_of(source), draft_.tier_of(target));
+  Op op;
+  op.kind = hop.kind;
+  op.lane = hop.lane;
+  op.chunk = chunk;
+  op.account = labels_.account;
+  op.reads = {as(Role::kSource, source)};
+  op.writes = {as(Role::kTarget, target)};
+  op.cost.bytes = static_cast<double>(source.size_bytes);
+  add(std::move(op));
+}
+
+void Mover::copy(const Range& source, const Range& target, std::int32_t chunk) {
+  const Tier from = draft_.tier_of(source);
+  const Tier to = draft_.tier_of(target);
+  if (from == Tier::kHost || to == Tier::kHost) {
+    hop(source, target, chunk);
+    return;
+  }
+  const BufferId staging = draft_.add_buffer(
+      fmt::format("staging of {}", draft_.buffers.at(target.buffer).name), source.size_bytes,
+      Tier::kHost, Account::kStaging, Life::kTransient);
+  const Range middle{staging, 0, source.size_bytes};
+  hop(source, middle, chunk);
+  hop(middle, target, chunk);
+}
+
+Range Mover::bring(const Range& source, Tier tier, std::int32_t chunk) {
+  if (draft_.tier_of(source) == tier) return source;
+  const BufferId arrived =
+      draft_.add_buffer(fmt::format("{} on {}", draft_.buffers.at(source.buffer).name, name_of(tier)),
+                        source.size_bytes, tier, Account::kStaging, Life::kTransient);
+  const Range target{arrived, 0, source.size_bytes};
+  copy(source, target, chunk);
+  return target;
+}
+
+}  // namespace terrace

@@ -1,0 +1,99 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/step/program.h"
+
+// A program that is still being made: ops are attached to the stages of the schedule, and have an order
+// only when every load knows at which stage it is issued.
+namespace terrace {
+
+// A piece of a buffer.
+struct Range {
+  BufferId buffer = kNoBuffer;
+  std::size_t offset = 0;
+  std::size_t size_bytes = 0;
+};
+
+inline Access as(Role role, const Range& range) {
+  return Access{role, range.buffer, range.offset, range.size_bytes};
+}
+
+// Where an op stands beside the op of its stage.
+enum class Phase : std::uint8_t { kLoad, kMain, kStore };
+
+struct DraftOp {
+  Op op;
+  std::int32_t stage = 0;
+  Phase phase = Phase::kMain;
+  std::int32_t group = 0;  // of loads: its number; otherwise the order of making
+  std::int32_t step = 0;   // within the group
+};
+
+// Everything that brings one thing to the stage that needs it.
+struct Load {
+  std::int32_t need_stage = 0;
+  std::int32_t earliest_stage = 0;  // its source is not ready before
+  std::int32_t issue_stage = 0;
+  Lane lane = Lane::kUpload;        // the last hop's
+  Tier target_tier = Tier::kDevice;
+  std::size_t target_bytes = 0;     // held from issue to need
+  std::size_t staging_bytes = 0;    // held on the host while it moves
+};
+
+struct Draft {
+  Tier compute_tier = Tier::kDevice;
+  std::vector<Buffer> buffers;
+  std::vector<DraftOp> ops;
+  std::vector<Load> loads;
+
+  BufferId add_buffer(std::string name, std::size_t size_bytes, Tier tier, Account account,
+                      Life life);
+  Range whole(BufferId buffer) const { return {buffer, 0, buffers.at(buffer).size_bytes}; }
+  Tier tier_of(const Range& range) const { return buffers.at(range.buffer).tier; }
+};
+
+// Makes the ops of one load or one store: a group that moves bytes between tiers, by way of the host
+// where there is no direct way. Ops of several chunks overlap: chunk c+1 is read while c is uploaded.
+class Mover {
+ public:
+  struct Labels {
+    std::int32_t unit = -1;
+    std::int32_t micro_batch = -1;
+    bool deferred = false;
+    Account account = Account::kStaging;
+  };
+
+  // A load for `need_stage`, issued at `issue_stage`.
+  static Mover load(Draft& draft, const Load& load, const Labels& labels);
+  // A store right behind the main op of `stage`.
+  static Mover store(Draft& draft, std::int32_t stage, const Labels& labels);
+
+  // Copies all of `source` to `target`, in other tiers.
+  void copy(const Range& source, const Range& target, std::int32_t chunk = -1);
+  // Copies to a new transient buffer in `tier`; `source` itself if it is there already.
+  Range bring(const Range& source, Tier tier, std::int32_t chunk = -1);
+  // Adds an op of another kind, behind the copies of this chunk so far.
+  void add(Op op);
+  // Later ops of the same group are for the next chunk.
+  void next_chunk() { ++chunk_; }
+
+ private:
+  Mover(Draft& draft, std::int32_t stage, Phase phase, std::int32_t group, const Labels& labels)
+      : draft_(draft), stage_(stage), phase_(phase), group_(group), labels_(labels) {}
+
+  void hop(const Range& source, const Range& target, std::int32_t chunk);
+
+  Draft& draft_;
+  std::int32_t stage_;
+  Phase phase_;
+  std::int32_t group_;
+  Labels labels_;
+  std::int32_t chunk_ = 0;
+  std::int32_t step_ = 0;
+  std::int32_t last_chunk_ = -1;
+};
+
+}  // namespace terrace

@@ -1,0 +1,154 @@
+#include "runtime/step/hazards.h"
+
+#include <algorithm>
+#include <map>
+
+#include "base/check.h"
+
+namespace terrace {
+namespace {
+
+// An op of the list taken twice: op + iteration * number of ops.
+using Moment = std::int64_t;
+
+struct Segment {
+  std::size_t end = 0;
+  Moment writer = -1;
+  std::vector<Moment> readers;  // since the write
+};
+
+// What was done to each byte of one tier last.
+class History {
+ public:
+  template <typename Visit>
+  void visit(std::size_t begin, std::size_t end, Visit visit) {
+    split(begin);
+    split(end);
+    std::size_t at = begin;
+    auto it = segments_.lower_bound(begin);
+    while (at < end) {
+      if (it == segments_.end() || it->first > at) {
+        const std::size_t stop = it == segments_.end() ? end : std::min(end, it->first);
+        it = segments_.emplace_hint(it, at, Segment{stop, -1, {}});
+      }
+      visit(it->second);
+      at = it->second.end;
+      ++it;
+    }
+  }
+
+  // All of [begin, end) was written by `writer`: one segment from now on.
+  void write(std::size_t begin, std::size_t end, Moment writer) {
+    split(begin);
+    split(end);
+    segments_.erase(segments_.lower_bound(begin), segments_.lower_bound(end));
+    segments_.emplace(begin, Segment{end, writer, {}});
+  }
+
+ private:
+  void split(std::size_t at) {
+    auto it = segments_.upper_bound(at);
+    if (it == segments_.begin()) return;
+    --it;
+    if (it->first >= at || it->second.end <= at) return;
+    Segment right = it->second;
+    it->second.end = at;
+    segments_.emplace(at, std::move(right));
+  }
+
+  std::map<std::size_t, Segment> segments_;
+};
+
+class EdgeMaker {
+ public:
+  explicit EdgeMaker(Program& program)
+      : program_(program), count_(static_cast<Moment>(program.ops.size())) {}
+
+  void run() {
+    for (Moment now = 0; now < 2 * count_; ++now) take(now);
+  }
+
+ private:
+  const Op& op_of(Moment moment) const { return program_.ops[moment % count_]; }
+
+  void take(Moment now) {
+    waits_.clear();
+    const Op& op = op_of(now);
+    for (const Access& access : op.reads) {
+      each(access, [&](Segment& segment) { waits_.push_back(segment.writer); });
+    }
+    for (const Access& access : op.writes) {
+      each(access, [&](Segment& segment) {
+        waits_.push_back(segment.writer);
+        waits_.insert(waits_.end(), segment.readers.begin(), segment.readers.end());
+      });
+    }
+    for (const Access& access : op.reads) {
+      each(access, [&](Segment& segment) { add_reader(segment, now); });
+    }
+    for (const Access& access : op.writes) {
+      const auto [begin, end] = place_of(access);
+      history(access).write(begin, end, now);
+    }
+    if (now >= count_) keep(now);
+  }
+
+  // Of an in-order lane only the latest reader matters.
+  void add_reader(Segment& segment, Moment now) {
+    const Lane lane = op_of(now).lane;
+    if (completes_in_order(lane)) {
+      std::erase_if(segment.readers, [&](Moment other) { return op_of(other).lane == lane; });
+    }
+    if (segment.readers.empty() || segment.readers.back() != now) segment.readers.push_back(now);
+  }
+
+  // Turns the moments that `now` waits for into edges.
+  void keep(Moment now) {
+    Op& op = program_.ops[now % count_];
+    std::sort(waits_.begin(), waits_.end(), std::greater<>());
+    waits_.erase(std::unique(waits_.begin(), waits_.end()), waits_.end());
+    std::array<bool, kLaneCount> has_later{};
+    if (completes_in_order(op.lane)) has_later.at(static_cast<std::size_t>(op.lane)) = true;
+    for (const Moment moment : waits_) {
+      if (moment < 0 || moment == now) continue;
+      const Lane lane = op_of(moment).lane;
+      if (completes_in_order(lane)) {
+        bool& later = has_later.at(static_cast<std::size_t>(lane));
+        if (later) continue;
+        later = true;
+      }
+      op.after.push_back({static_cast<OpId>(moment % count_), moment < count_ ? 1 : 0});
+    }
+  }
+
+  std::pair<std::size_t, std::size_t> place_of(const Access& access) const {
+    const Buffer& buffer = program_.buffers.at(access.buffer);
+    if (buffer.tier == Tier::kNvme) return {buffer.offset, buffer.offset + 1};
+    const std::size_t begin = buffer.offset + access.offset;
+    return {begin, begin + access.size_bytes};
+  }
+
+  History& history(const Access& access) {
+    return history_.at(static_cast<std::size_t>(program_.buffers.at(access.buffer).tier));
+  }
+
+  template <typename Visit>
+  void each(const Access& access, Visit visit) {
+    const auto [begin, end] = place_of(access);
+    history(access).visit(begin, end, visit);
+  }
+
+  Program& program_;
+  Moment count_;
+  std::array<History, kTierCount> history_;
+  std::vector<Moment> waits_;
+};
+
+}  // namespace
+
+void add_edges(Program& program) {
+  for (Op& op : program.ops) op.after.clear();
+  EdgeMaker(program).run();
+}
+
+}  // namespace terrace

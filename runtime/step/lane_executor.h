@@ -1,0 +1,91 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/clock.h"
+#include "memory/device.h"
+#include "offload/block_store.h"
+#include "optim/adamw.h"
+#include "runtime/step/program.h"
+
+// Runs a program on real lanes: compute, upload and download on streams of the device, reads and writes
+// on the block store, updates on a thread of their own. One host thread per lane issues its ops in
+// order; it waits on the host for host lanes, and lets streams wait for streams.
+namespace terrace {
+
+// What a step is asked about.
+struct StepResult {
+  double loss = 0;           // nats per counted token, over the whole batch
+  double gradient_norm = 0;  // before clipping
+};
+
+// What a run is given from outside. Stays valid until the run is retired.
+struct RunInput {
+  std::int64_t step = 0;              // counted from 1; of a drain: the step that is finished
+  std::span<const std::byte> tokens;  // the content of the program's tokens buffer
+  std::int64_t target_tokens = 1;     // tokens whose loss counts, in all micro-batches and ranks
+  StepScalars scalars;                // learning rate and bias corrections of this step
+  StepResult* result = nullptr;       // where loss and norm go; may be null for a drain
+};
+
+// What the executor does not know how to do: kernels, updates, norms.
+class OpBodies {
+ public:
+  virtual ~OpBodies() = default;
+  // Called on the op's lane, one op of a lane at a time. What it throws fails the run.
+  virtual void run(const Op& op, const RunInput& input, NativeStream stream) = 0;
+};
+
+struct ExecutorMemory {
+  std::span<std::byte> device;    // the device arena; empty in unified mode
+  std::span<std::byte> host;
+  std::vector<ExtentId> extents;  // by extent number
+};
+
+struct OpTime {
+  std::int64_t start_ns = 0;
+  std::int64_t end_ns = 0;
+};
+
+struct RunReport {
+  std::int64_t step = 0;
+  Part part = Part::kBody;
+  std::int64_t first_compute_ns = 0;
+  std::array<double, kLaneCount> busy_s{};  // reads and writes: while at least one is in flight
+  std::array<double, kLaneCount> bytes{};
+  double parameter_upload_bytes = 0;  // into the compute tier: by upload, or by read in unified mode
+  double parameter_read_bytes = 0;    // from NVMe
+  std::vector<OpTime> times;          // per op; zero where the op had no part
+};
+
+class LaneExecutor {
+ public:
+  // Borrows everything; `store` may be null if the program has no NVMe buffers.
+  LaneExecutor(const Program& program, ExecutorMemory memory, Device& device, BlockStore* store,
+               OpBodies& bodies, const Clock& clock);
+  ~LaneExecutor();
+  LaneExecutor(const LaneExecutor&) = delete;
+  LaneExecutor& operator=(const LaneExecutor&) = delete;
+
+  // Starts a run. At most two are in flight: retire one before the third.
+  void start(Part part, const RunInput& input);
+  // Waits for the oldest run in flight. Rethrows the first failure of any op; ops after a failure do no
+  // work, and the executor can only be destroyed then.
+  RunReport retire();
+  int runs_in_flight() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// The memory of an access.
+std::span<std::byte> bytes_of(const Program& program, const ExecutorMemory& memory,
+                              const Access& access);
+
+}  // namespace terrace

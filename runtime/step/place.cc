@@ -1,0 +1,186 @@
+#include "runtime/step/place.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <tuple>
+
+#include "base/check.h"
+#include "memory/arena_plan.h"
+
+namespace terrace {
+namespace {
+
+constexpr std::size_t kOffsetAlignment = 4096;
+
+using Intervals = std::vector<std::pair<std::int64_t, std::int64_t>>;
+
+struct Touch {
+  std::int64_t first = -1;
+  std::int64_t last = -1;
+  std::int64_t first_write = -1;     // by an op of this step
+  std::int64_t last_deferred = -1;   // read by an op of the step before
+};
+
+std::vector<Touch> touches(const Draft& draft, const std::vector<Op>& ops) {
+  std::vector<Touch> touched(draft.buffers.size());
+  for (std::int64_t i = 0; i < static_cast<std::int64_t>(ops.size()); ++i) {
+    const Op& op = ops[i];
+    for (const auto* accesses : {&op.reads, &op.writes}) {
+      for (const Access& access : *accesses) {
+        Touch& touch = touched.at(access.buffer);
+        if (touch.first < 0) touch.first = i;
+        touch.last = i;
+        if (op.deferred) touch.last_deferred = i;
+        if (accesses == &op.writes && !op.deferred && touch.first_write < 0) touch.first_write = i;
+      }
+    }
+  }
+  return touched;
+}
+
+Intervals life_of(const Buffer& buffer, const Touch& touch, std::int64_t end) {
+  if (buffer.life == Life::kPersistent) return {{0, end}};
+  if (touch.first < 0) return {};
+  if (buffer.life == Life::kTransient) return {{touch.first, touch.last + 1}};
+  TERRACE_CHECK_LT(touch.last_deferred, touch.first_write);
+  return {{0, touch.last_deferred + 1}, {touch.first_write, end}};
+}
+
+std::vector<PackItem> items_of_tier(const Draft& draft, const LinearDraft& linear, Tier tier,
+                                    const std::map<std::string, std::size_t>& fixed,
+                                    std::vector<BufferId>& ids) {
+  std::vector<PackItem> items;
+  for (BufferId b = 0; b < static_cast<BufferId>(draft.buffers.size()); ++b) {
+    const Buffer& buffer = draft.buffers[b];
+    if (buffer.tier != tier || linear.live[b].empty()) continue;
+    PackItem item;
+    item.size_bytes = buffer.size_bytes;
+    for (const auto& [begin, end] : linear.live[b]) item.live.push_back({begin, end});
+    const auto at = fixed.find(buffer.name);
+    if (buffer.life == Life::kPersistent && at != fixed.end()) item.fixed_offset = at->second;
+    items.push_back(std::move(item));
+    ids.push_back(b);
+  }
+  return items;
+}
+
+// Persistent buffers of the base program that this one does not use still hold their place.
+void reserve_base(const Program& base, const Draft& draft, Tier tier, std::int64_t end,
+                  std::vector<PackItem>& items) {
+  for (const Buffer& buffer : base.buffers) {
+    if (buffer.tier != tier || buffer.life != Life::kPersistent) continue;
+    const bool used =
+        std::any_of(draft.buffers.begin(), draft.buffers.end(),
+                    [&](const Buffer& own) { return own.name == buffer.name; });
+    if (!used) items.push_back({buffer.size_bytes, {{0, end}}, buffer.offset});
+  }
+}
+
+TierUse use_of(const Draft& draft, const LinearDraft& linear, Tier tier, std::size_t packed) {
+  TierUse use;
+  use.packed_bytes = packed;
+  const std::vector<std::size_t> profile = live_profile(draft, linear, tier);
+  const auto peak = std::max_element(profile.begin(), profile.end());
+  if (peak == profile.end()) return use;
+  use.live_bytes = *peak;
+  const auto at = static_cast<std::int64_t>(peak - profile.begin());
+  for (std::size_t b = 0; b < draft.buffers.size(); ++b) {
+    if (draft.buffers[b].tier != tier) continue;
+    for (const auto& [begin, end] : linear.live[b]) {
+      if (begin <= at && at < end) {
+        use.accounts.at(static_cast<std::size_t>(draft.buffers[b].account)) +=
+            draft.buffers[b].size_bytes;
+      }
+    }
+  }
+  return use;
+}
+
+void number_extents(Program& program, const std::map<std::string, std::size_t>& fixed) {
+  std::size_t next = 0;
+  TierUse& use = program.use.at(static_cast<std::size_t>(Tier::kNvme));
+  for (Buffer& buffer : program.buffers) {
+    if (buffer.tier != Tier::kNvme) continue;
+    const auto at = fixed.find(buffer.name);
+    TERRACE_CHECK(fixed.empty() || at != fixed.end());
+    buffer.offset = fixed.empty() ? next++ : at->second;
+    use.packed_bytes += buffer.size_bytes;
+    use.live_bytes += buffer.size_bytes;
+    use.accounts.at(static_cast<std::size_t>(buffer.account)) += buffer.size_bytes;
+  }
+}
+
+}  // namespace
+
+LinearDraft linearize(const Draft& draft) {
+  std::vector<std::size_t> order(draft.ops.size());
+  std::iota(order.begin(), order.end(), 0U);
+  const auto key = [&draft](std::size_t i) {
+    const DraftOp& op = draft.ops[i];
+    return std::tuple(op.stage, op.phase, op.group, op.step, i);
+  };
+  std::sort(order.begin(), order.end(),
+            [&key](std::size_t a, std::size_t b) { return key(a) < key(b); });
+  LinearDraft linear;
+  linear.ops.reserve(order.size());
+  for (const std::size_t i : order) {
+    linear.ops.push_back(draft.ops[i].op);
+    linear.stages.push_back(draft.ops[i].stage);
+  }
+  const std::vector<Touch> touched = touches(draft, linear.ops);
+  const auto end = static_cast<std::int64_t>(linear.ops.size());
+  for (std::size_t b = 0; b < draft.buffers.size(); ++b) {
+    linear.live.push_back(life_of(draft.buffers[b], touched[b], end));
+  }
+  return linear;
+}
+
+std::vector<std::size_t> live_profile(const Draft& draft, const LinearDraft& linear, Tier tier) {
+  std::vector<std::int64_t> change(linear.ops.size() + 1, 0);
+  for (std::size_t b = 0; b < draft.buffers.size(); ++b) {
+    if (draft.buffers[b].tier != tier) continue;
+    const auto size = static_cast<std::int64_t>(draft.buffers[b].size_bytes);
+    for (const auto& [begin, end] : linear.live[b]) {
+      change[begin] += size;
+      change[end] -= size;
+    }
+  }
+  std::vector<std::size_t> profile;
+  std::int64_t live = 0;
+  for (std::size_t i = 0; i < linear.ops.size(); ++i) {
+    live += change[i];
+    profile.push_back(static_cast<std::size_t>(live));
+  }
+  return profile;
+}
+
+Program place(const Draft& draft, const Program* base) {
+  const LinearDraft linear = linearize(draft);
+  std::map<std::string, std::size_t> fixed;
+  if (base != nullptr) {
+    for (const Buffer& buffer : base->buffers) {
+      if (buffer.life == Life::kPersistent) fixed.emplace(buffer.name, buffer.offset);
+    }
+  }
+  Program program;
+  program.compute_tier = draft.compute_tier;
+  program.buffers = draft.buffers;
+  program.ops = linear.ops;
+  const auto end = static_cast<std::int64_t>(linear.ops.size());
+  for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
+    std::vector<BufferId> ids;
+    std::vector<PackItem> items = items_of_tier(draft, linear, tier, fixed, ids);
+    if (base != nullptr) reserve_base(*base, draft, tier, end, items);
+    const PackResult packed = pack_intervals(items, kOffsetAlignment);
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      program.buffers[ids[i]].offset = packed.offsets[i];
+    }
+    program.use.at(static_cast<std::size_t>(tier)) =
+        use_of(draft, linear, tier, packed.packed_bytes);
+  }
+  number_extents(program, fixed);
+  return program;
+}
+
+}  // namespace terrace

@@ -1,0 +1,108 @@
+#include "runtime/step/program.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace terrace {
+
+std::string_view name_of(Lane lane) {
+  constexpr std::array<std::string_view, kLaneCount> kNames = {
+      "compute", "upload", "download", "read", "write", "collective", "send_recv", "update"};
+  return kNames.at(static_cast<std::size_t>(lane));
+}
+
+bool completes_in_order(Lane lane) { return lane != Lane::kRead && lane != Lane::kWrite; }
+
+std::string_view name_of(OpKind kind) {
+  constexpr std::array<std::string_view, 14> kNames = {
+      "input",  "forward",  "recompute", "head",  "backward",   "embedding_backward", "upload",
+      "download", "read",   "write",     "accumulate", "norm_partials", "norm_finish", "update"};
+  return kNames.at(static_cast<std::size_t>(kind));
+}
+
+std::string_view name_of(Part part) {
+  constexpr std::array<std::string_view, 3> kNames = {"prologue", "body", "drain"};
+  return kNames.at(static_cast<std::size_t>(part));
+}
+
+bool takes_part(const Op& op, Part part) {
+  switch (part) {
+    case Part::kPrologue:
+      return !op.deferred;
+    case Part::kBody:
+      return true;
+    case Part::kDrain:
+      return op.deferred;
+  }
+  return false;
+}
+
+const Access* Op::find(Role role) const {
+  for (const Access& access : reads) {
+    if (access.role == role) return &access;
+  }
+  for (const Access& access : writes) {
+    if (access.role == role) return &access;
+  }
+  return nullptr;
+}
+
+bool Op::reads_role(Role role) const {
+  return std::any_of(reads.begin(), reads.end(),
+                     [role](const Access& access) { return access.role == role; });
+}
+
+double lane_bytes(const Program& program, Lane lane) {
+  double bytes = 0;
+  for (const Op& op : program.ops) {
+    if (op.lane == lane) bytes += op.cost.bytes;
+  }
+  return bytes;
+}
+
+double lane_bytes(const Program& program, Lane lane, Account account) {
+  double bytes = 0;
+  for (const Op& op : program.ops) {
+    if (op.lane == lane && op.account == account) bytes += op.cost.bytes;
+  }
+  return bytes;
+}
+
+std::string describe(const Program& program, const Op& op) {
+  std::string text{name_of(op.kind)};
+  const bool moves = op.find(Role::kTarget) != nullptr;
+  if (moves) {
+    const Access* source = op.find(Role::kSource);
+    const auto& buffers = program.buffers;
+    text += fmt::format(" {} -> {}", buffers.at(source->buffer).name,
+                        buffers.at(op.find(Role::kTarget)->buffer).name);
+  } else if (op.unit >= 0) {
+    text += fmt::format(" {}", op.unit);
+  }
+  if (op.chunk >= 0) text += fmt::format(" chunk {}", op.chunk);
+  if (op.micro_batch >= 0) text += fmt::format(" mb {}", op.micro_batch);
+  return text;
+}
+
+std::string to_text(const Program& program) {
+  std::string text;
+  for (const Buffer& buffer : program.buffers) {
+    text += fmt::format("buffer {:<24} {:>6} at {:>12} {:>12} B {}\n", buffer.name,
+                        name_of(buffer.tier), buffer.offset, buffer.size_bytes,
+                        name_of(buffer.account));
+  }
+  for (std::size_t i = 0; i < program.ops.size(); ++i) {
+    const Op& op = program.ops[i];
+    text += fmt::format("{:>5} {:<9} {}{}", i, name_of(op.lane), describe(program, op),
+                        op.deferred ? " (of the step before)" : "");
+    for (const Dependency& edge : op.after) {
+      text += fmt::format("{}{}{}", &edge == op.after.data() ? "  after " : ", ", edge.op,
+                          edge.distance == 1 ? "'" : "");
+    }
+    text += '\n';
+  }
+  return text;
+}
+
+}  // namespace terrace

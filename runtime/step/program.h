@@ -1,0 +1,178 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "memory/tier.h"
+
+// A compiled training step: which bytes are where, and which operation does what after which other.
+// Plain data: it prints as text and compares with ==. docs/step-program.md explains it.
+namespace terrace {
+
+using BufferId = std::int32_t;
+using OpId = std::int32_t;
+inline constexpr BufferId kNoBuffer = -1;
+
+// An in-order queue of operations. On compute, upload, download and update an op completes before the
+// next of its lane starts; read and write start their ops in order and keep several in flight.
+enum class Lane : std::uint8_t {
+  kCompute,
+  kUpload,      // host -> device
+  kDownload,    // device -> host
+  kRead,        // NVMe -> host
+  kWrite,       // host -> NVMe
+  kCollective,  // between ranks
+  kSendRecv,    // between pipeline stages
+  kUpdate,      // optimizer and norms, on the CPU
+};
+inline constexpr std::size_t kLaneCount = 8;
+std::string_view name_of(Lane lane);
+// Whether the end of an op happens before the start of the next of the same lane.
+bool completes_in_order(Lane lane);
+
+enum class OpKind : std::uint8_t {
+  kInput,              // this step's tokens and targets enter the compute tier
+  kForward,            // a unit's forward of one micro-batch
+  kRecompute,          // the forward again, for what the backward needs
+  kHead,               // head, loss, and their backward, of one micro-batch
+  kBackward,           // a block's backward of one micro-batch
+  kEmbeddingBackward,  // of all micro-batches
+  kUpload,
+  kDownload,
+  kRead,
+  kWrite,
+  kAccumulate,    // a micro-batch's gradient joins the sum that is kept on the host
+  kNormPartials,  // sums of squares of a finished gradient
+  kNormFinish,    // norm, clip coefficient, and the scalars of this step's updates
+  kUpdate,        // optimizer, one chunk
+};
+std::string_view name_of(OpKind kind);
+
+// What a buffer is to an op.
+enum class Role : std::uint8_t {
+  kTokens,
+  kParameters,
+  kTiedParameters,   // the embedding's, for the head
+  kHidden,           // a unit's input
+  kHiddenOut,        // a unit's output
+  kSaved,            // what a block's backward needs besides its input
+  kWorkspace,
+  kConstants,
+  kGradient,
+  kTiedGradient,     // the embedding's, written by the head
+  kHiddenGradient,   // of a unit's output
+  kHiddenGradientOut,  // of a unit's input
+  kLosses,
+  kPartials,
+  kScalars,
+  kState,
+  kSource,  // of copies
+  kTarget,
+};
+
+enum class Life : std::uint8_t {
+  kPersistent,  // keeps its place and content always: homes, constants
+  kCarried,     // written in a step, used up by the next step's deferred ops
+  kTransient,   // shares space with others
+};
+
+struct Buffer {
+  std::string name;
+  std::size_t size_bytes = 0;
+  Tier tier = Tier::kHost;
+  Account account = Account::kWorkspace;
+  Life life = Life::kTransient;
+  std::size_t offset = 0;  // in the tier's arena; of an NVMe buffer: its extent's number
+
+  friend bool operator==(const Buffer&, const Buffer&) = default;
+};
+
+// A range of a buffer that an op touches.
+struct Access {
+  Role role = Role::kSource;
+  BufferId buffer = kNoBuffer;
+  std::size_t offset = 0;  // bytes from the buffer's start
+  std::size_t size_bytes = 0;
+
+  friend bool operator==(const Access&, const Access&) = default;
+};
+
+// An op to wait for: of the same iteration (distance 0, an earlier op) or of the one before (1).
+struct Dependency {
+  OpId op = 0;
+  int distance = 0;
+
+  friend bool operator==(const Dependency&, const Dependency&) = default;
+};
+
+struct OpCost {
+  double flops = 0;
+  double bytes = 0;  // what the lane moves
+
+  friend bool operator==(const OpCost&, const OpCost&) = default;
+};
+
+struct Op {
+  OpKind kind = OpKind::kInput;
+  Lane lane = Lane::kCompute;
+  std::int32_t unit = -1;
+  std::int32_t micro_batch = -1;
+  std::int32_t chunk = -1;
+  bool deferred = false;     // finishes the step before: see Part
+  Account account = Account::kStaging;  // of copies: what kind of bytes they carry
+  std::vector<Access> reads = {};
+  std::vector<Access> writes = {};
+  std::vector<Dependency> after = {};
+  OpCost cost = {};
+
+  // The access with this role, reads first; null if there is none.
+  const Access* find(Role role) const;
+  // Whether the op reads what has this role: a gradient that is read is added to, else assigned.
+  bool reads_role(Role role) const;
+
+  friend bool operator==(const Op&, const Op&) = default;
+};
+
+// One list of ops serves three parts. A step's updates run under the next step's forward, so the body
+// begins with the deferred ops of the step before. The prologue is the body without them (there is no
+// step before), the drain is the deferred ops alone. An op that its part leaves out still waits and
+// completes in its place, doing nothing, so that one set of edges is right for all parts.
+enum class Part : std::uint8_t { kPrologue, kBody, kDrain };
+std::string_view name_of(Part part);
+bool takes_part(const Op& op, Part part);
+
+struct TierUse {
+  std::size_t packed_bytes = 0;  // the arena
+  std::size_t live_bytes = 0;    // the most that is live at once
+  std::array<std::size_t, kAccountCount> accounts{};  // live bytes by account, at that moment
+
+  friend bool operator==(const TierUse&, const TierUse&) = default;
+};
+
+struct Program {
+  Tier compute_tier = Tier::kDevice;  // kHost in unified mode
+  std::int32_t units = 0;
+  std::int32_t micro_batches = 1;
+  std::vector<Buffer> buffers;
+  std::vector<Op> ops;  // in an order that would be right if each op completed before the next began
+  std::array<TierUse, kTierCount> use{};
+
+  const TierUse& use_of(Tier tier) const { return use.at(static_cast<std::size_t>(tier)); }
+  friend bool operator==(const Program&, const Program&) = default;
+};
+
+// Bytes the lane carries in one body.
+double lane_bytes(const Program& program, Lane lane);
+// Likewise, of one kind of bytes.
+double lane_bytes(const Program& program, Lane lane, Account account);
+
+// "backward 3 mb 0", "read param[3].1".
+std::string describe(const Program& program, const Op& op);
+// One line per op, with its lane, accesses and edges.
+std::string to_text(const Program& program);
+
+}  // namespace terrace

@@ -1,0 +1,140 @@
+#include "runtime/step/residency.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace terrace {
+namespace {
+
+// The most live bytes of each tier during each stage, and what may still be added.
+class Room {
+ public:
+  Room(const Draft& draft, const TierBudgets& budgets, std::size_t stages) : budgets_(budgets) {
+    const LinearDraft linear = linearize(draft);
+    for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
+      auto& used = used_.at(static_cast<std::size_t>(tier));
+      used.assign(stages, 0);
+      const std::vector<std::size_t> profile = live_profile(draft, linear, tier);
+      for (std::size_t i = 0; i < profile.size(); ++i) {
+        std::size_t& stage = used.at(linear.stages[i]);
+        stage = std::max(stage, profile[i]);
+      }
+    }
+  }
+
+  // Whether `bytes` more fit in all stages of [begin, end), leaving `reserve`.
+  bool has(Tier tier, std::int32_t begin, std::int32_t end, std::size_t bytes,
+           std::size_t reserve = 0) const {
+    const auto& budget = budgets_.at(static_cast<std::size_t>(tier));
+    if (!budget.has_value()) return true;
+    const auto& used = used_.at(static_cast<std::size_t>(tier));
+    return std::all_of(used.begin() + begin, used.begin() + end,
+                       [&](std::size_t live) { return live + bytes + reserve <= *budget; });
+  }
+
+  void take(Tier tier, std::int32_t begin, std::int32_t end, std::size_t bytes) {
+    auto& used = used_.at(static_cast<std::size_t>(tier));
+    for (std::int32_t s = begin; s < end; ++s) used[s] += bytes;
+  }
+
+ private:
+  TierBudgets budgets_;
+  std::array<std::vector<std::size_t>, kTierCount> used_;
+};
+
+struct Gap {
+  std::int32_t unit;
+  std::size_t use;
+  std::int32_t begin;  // the first stage that does not need the parameters
+  std::int32_t end;    // the next use
+};
+
+std::size_t unit_bytes(const StepModel& model, std::int32_t unit) {
+  return static_cast<std::size_t>(model.units.at(unit).padded_elements) * model.parameter_bytes();
+}
+
+bool lives_elsewhere(const StepPolicy& policy, std::int32_t unit) {
+  const Tier home = policy.homes.at(unit).parameters;
+  return home == Tier::kNvme || (home == Tier::kHost && !policy.unified);
+}
+
+std::vector<std::vector<bool>> parameters_that_stay(const StepModel& model,
+                                                    const StepPolicy& policy,
+                                                    const std::vector<Stage>& stages,
+                                                    const TierBudgets& budgets) {
+  const auto uses = parameter_uses(model, stages);
+  std::vector<std::vector<bool>> stays(uses.size());
+  std::vector<Gap> gaps;
+  std::size_t largest = 0;
+  for (std::int32_t u = 0; u < static_cast<std::int32_t>(uses.size()); ++u) {
+    stays[u].assign(uses[u].size(), false);
+    if (!lives_elsewhere(policy, u)) continue;
+    largest = std::max(largest, unit_bytes(model, u));
+    for (std::size_t k = 1; k < uses[u].size(); ++k) {
+      const Gap gap{u, k, uses[u][k - 1] + 1, uses[u][k]};
+      stays[u][k] = gap.begin == gap.end;
+      if (!stays[u][k]) gaps.push_back(gap);
+    }
+  }
+  std::stable_sort(gaps.begin(), gaps.end(), [](const Gap& a, const Gap& b) {
+    return a.end - a.begin < b.end - b.begin;
+  });
+  Room room(add_movement(model, policy, stages, FetchPlan{stays, {}}), budgets, stages.size());
+  const Tier compute = policy.compute_tier();
+  const std::size_t reserve = policy.lookahead > 0 ? largest : 0;
+  for (const Gap& gap : gaps) {
+    const std::size_t bytes = unit_bytes(model, gap.unit);
+    if (!room.has(compute, gap.begin, gap.end, bytes, reserve)) continue;
+    room.take(compute, gap.begin, gap.end, bytes);
+    stays[gap.unit][gap.use] = true;
+  }
+  return stays;
+}
+
+// The stage at which a load for `need` is issued when it goes `units` ahead: the first of the group of
+// stages that many groups before. A group is the neighbouring stages of one unit in one direction, or
+// one chunk's update; updates and compute count only their own kind.
+std::int32_t stage_ahead(const std::vector<Stage>& stages, std::int32_t need, std::int32_t units) {
+  const auto is_update = [&](std::int32_t s) { return stages[s].kind == OpKind::kUpdate; };
+  const auto same_group = [&](std::int32_t a, std::int32_t b) {
+    return stages[a].unit == stages[b].unit && (!is_update(a) || stages[a].chunk == stages[b].chunk);
+  };
+  std::int32_t at = need;
+  std::int32_t groups = 0;
+  for (std::int32_t s = need - 1; s >= 0; --s) {
+    if (is_update(s) != is_update(need)) continue;
+    if (!same_group(s, at) && ++groups > units) break;
+    at = s;
+  }
+  return at;
+}
+
+}  // namespace
+
+FetchPlan plan_fetches(const StepModel& model, const StepPolicy& policy,
+                       const std::vector<Stage>& stages, const TierBudgets& budgets) {
+  FetchPlan plan;
+  plan.stays = parameters_that_stay(model, policy, stages, budgets);
+  const Draft draft = add_movement(model, policy, stages, plan);
+  Room room(draft, budgets, stages.size());
+  for (const Load& load : draft.loads) plan.issue_stage.push_back(load.need_stage);
+  for (std::int32_t ahead = 1; ahead <= policy.lookahead; ++ahead) {
+    for (std::size_t i = 0; i < draft.loads.size(); ++i) {
+      const Load& load = draft.loads[i];
+      const std::int32_t from =
+          std::max(load.earliest_stage, stage_ahead(stages, load.need_stage, ahead));
+      const std::int32_t now = plan.issue_stage[i];
+      if (from >= now) continue;
+      if (!room.has(load.target_tier, from, now, load.target_bytes)) continue;
+      if (load.staging_bytes != 0 && !room.has(Tier::kHost, from, from + 1, load.staging_bytes)) {
+        continue;
+      }
+      room.take(load.target_tier, from, now, load.target_bytes);
+      room.take(Tier::kHost, from, from + 1, load.staging_bytes);
+      plan.issue_stage[i] = from;
+    }
+  }
+  return plan;
+}
+
+}  // namespace terrace

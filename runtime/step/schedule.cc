@@ -1,0 +1,92 @@
+#include "runtime/step/schedule.h"
+
+namespace terrace {
+namespace {
+
+class Scheduler {
+ public:
+  Scheduler(const StepModel& model, const StepPolicy& policy) : model_(model), policy_(policy) {}
+
+  std::vector<Stage> run() {
+    stages_.push_back({.kind = OpKind::kInput});
+    if (policy_.order == MicroBatchOrder::kLayerMajor) {
+      layer_major();
+    } else {
+      micro_batch_major();
+    }
+    if (policy_.has_backward) {
+      stages_.push_back({.kind = OpKind::kEmbeddingBackward, .unit = 0});
+      stages_.push_back({.kind = OpKind::kNormFinish});
+    }
+    return std::move(stages_);
+  }
+
+ private:
+  void layer_major() {
+    for (std::int32_t u = 0; u < model_.head(); ++u) {
+      updates_before_forward(u);
+      for (std::int32_t m = 0; m < policy_.micro_batches; ++m) emit(OpKind::kForward, u, m);
+    }
+    for (std::int32_t m = 0; m < policy_.micro_batches; ++m) {
+      emit(OpKind::kHead, model_.head(), m);
+    }
+    if (!policy_.has_backward) return;
+    for (std::int32_t u = model_.head() - 1; u >= 1; --u) {
+      for (std::int32_t m = 0; m < policy_.micro_batches; ++m) emit(OpKind::kBackward, u, m);
+    }
+  }
+
+  void micro_batch_major() {
+    for (std::int32_t m = 0; m < policy_.micro_batches; ++m) {
+      for (std::int32_t u = 0; u < model_.head(); ++u) {
+        if (m == 0) updates_before_forward(u);
+        emit(OpKind::kForward, u, m);
+      }
+      emit(OpKind::kHead, model_.head(), m);
+      if (!policy_.has_backward) continue;
+      for (std::int32_t u = model_.head() - 1; u >= 1; --u) emit(OpKind::kBackward, u, m);
+    }
+  }
+
+  void emit(OpKind kind, std::int32_t unit, std::int32_t micro_batch) {
+    stages_.push_back({.kind = kind, .unit = unit, .micro_batch = micro_batch});
+  }
+
+  // One unit ahead, so that the update of unit u+1 may run while unit u computes.
+  void updates_before_forward(std::int32_t unit) {
+    if (!policy_.has_backward) return;
+    for (; next_update_ <= unit + 1; ++next_update_) {
+      for (std::int32_t c = 0; c < model_.chunks(next_update_); ++c) {
+        stages_.push_back(
+            {.kind = OpKind::kUpdate, .unit = next_update_, .chunk = c, .deferred = true});
+      }
+    }
+  }
+
+  const StepModel& model_;
+  const StepPolicy& policy_;
+  std::vector<Stage> stages_;
+  std::int32_t next_update_ = 0;
+};
+
+}  // namespace
+
+std::vector<Stage> schedule_step(const StepModel& model, const StepPolicy& policy) {
+  return Scheduler(model, policy).run();
+}
+
+std::vector<Stage> add_recompute(std::vector<Stage> stages, const StepPolicy& policy) {
+  std::vector<Stage> result;
+  result.reserve(stages.size());
+  for (const Stage& stage : stages) {
+    if (stage.kind == OpKind::kBackward && policy.homes.at(stage.unit).recompute) {
+      Stage again = stage;
+      again.kind = OpKind::kRecompute;
+      result.push_back(again);
+    }
+    result.push_back(stage);
+  }
+  return result;
+}
+
+}  // namespace terrace

@@ -1,0 +1,21 @@
+#include "runtime/step/step_model.h"
+
+#include <algorithm>
+
+namespace terrace {
+
+std::int64_t StepModel::chunks(std::int32_t unit) const {
+  return (units.at(unit).padded_elements + chunk_elements - 1) / chunk_elements;
+}
+
+std::int64_t StepModel::chunk_size(std::int32_t unit, std::int64_t chunk) const {
+  return std::min(chunk_elements, units.at(unit).padded_elements - chunk * chunk_elements);
+}
+
+std::int64_t StepModel::first_partial(std::int32_t unit) const {
+  std::int64_t partials = 0;
+  for (std::int32_t u = 0; u < unit; ++u) partials += units.at(u).padded_elements / kBlockElements;
+  return partials;
+}
+
+}  // namespace terrace

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "base/dtype.h"
+#include "runtime/model/parameter_layout.h"
+
+// What the passes need to know of a model and a batch: sizes and costs, nothing else.
+namespace terrace {
+
+struct UnitModel {
+  UnitKind kind = UnitKind::kBlock;
+  std::int64_t padded_elements = 0;
+  std::size_t saved_bytes = 0;  // what a block's backward needs besides its input, per micro-batch
+  double forward_flops = 0;     // per micro-batch
+  double backward_flops = 0;    // of a head: forward and backward together
+};
+
+struct StepModel {
+  std::vector<UnitModel> units;  // embedding, blocks, head
+  bool tied = false;             // the head's weight and gradient are the embedding's
+  DType compute_type = DType::kBF16;
+  bool has_master = true;            // an fp32 master beside the parameter (not with fp32 compute)
+  std::size_t hidden_bytes = 0;      // a unit's output, per micro-batch
+  std::size_t tokens_bytes = 0;      // tokens and targets, per micro-batch
+  std::size_t constants_bytes = 0;   // the rotary table
+  std::size_t workspace_bytes = 0;   // of the largest compute op
+  std::int64_t chunk_elements = kChunkElements;
+
+  std::size_t unit_count() const { return units.size(); }
+  std::int32_t head() const { return static_cast<std::int32_t>(units.size()) - 1; }
+  std::size_t parameter_bytes() const { return size_of(compute_type); }  // per element
+  std::size_t state_bytes() const { return has_master ? 12 : 8; }        // per element
+  std::int64_t chunks(std::int32_t unit) const;
+  // Elements of a chunk: all are full but the last.
+  std::int64_t chunk_size(std::int32_t unit, std::int64_t chunk) const;
+  // Norm partials of all units before this one.
+  std::int64_t first_partial(std::int32_t unit) const;
+  std::int64_t partials() const { return first_partial(static_cast<std::int32_t>(units.size())); }
+};
+
+}  // namespace terrace

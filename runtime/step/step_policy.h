@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "memory/tier.h"
+
+// Every choice that the passes are given; no pass chooses on its own.
+namespace terrace {
+
+enum class MicroBatchOrder : std::uint8_t { kMicroBatchMajor, kLayerMajor };
+
+// Where the states of one unit live between uses.
+struct UnitHomes {
+  Tier parameters = Tier::kHost;
+  Tier gradients = Tier::kHost;  // finished ones
+  Tier optimizer = Tier::kHost;
+  Tier activations = Tier::kHost;  // of this unit, between forward and backward
+  bool recompute = false;          // its saved activations are not kept at all
+
+  friend bool operator==(const UnitHomes&, const UnitHomes&) = default;
+};
+
+struct StepPolicy {
+  std::int32_t micro_batches = 1;
+  MicroBatchOrder order = MicroBatchOrder::kMicroBatchMajor;
+  bool unified = true;             // device and host memory are one tier: the host's
+  bool has_backward = true;        // false: evaluation, forward and loss alone
+  std::int32_t lookahead = 3;      // units whose loads may be issued ahead
+  std::vector<UnitHomes> homes;    // one per unit
+
+  Tier compute_tier() const { return unified ? Tier::kHost : Tier::kDevice; }
+};
+
+}  // namespace terrace

@@ -1,0 +1,229 @@
+#include "runtime/step/verify.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+namespace terrace {
+namespace {
+
+// An op of the body taken twice.
+using Moment = std::int64_t;
+
+// Answers whether one moment's end always comes before another's start.
+class HappensBefore {
+ public:
+  explicit HappensBefore(const Program& program)
+      : program_(program),
+        count_(static_cast<Moment>(program.ops.size())),
+        lane_before_(static_cast<std::size_t>(2 * count_), -1),
+        seen_(static_cast<std::size_t>(2 * count_), -1) {
+    std::array<Moment, kLaneCount> last;
+    last.fill(-1);
+    for (Moment m = 0; m < 2 * count_; ++m) {
+      Moment& before = last.at(static_cast<std::size_t>(op(m).lane));
+      lane_before_[m] = before;
+      before = m;
+    }
+  }
+
+  bool operator()(Moment first, Moment second) {
+    ++query_;
+    stack_.assign(1, second);
+    while (!stack_.empty()) {
+      const Moment at = stack_.back();
+      stack_.pop_back();
+      const Moment lane = lane_before_[at];
+      if (lane >= first && completes_in_order(op(at).lane) && reach(lane, first)) return true;
+      for (const Dependency& edge : op(at).after) {
+        const Moment to = edge.op + (at >= count_ && edge.distance == 0 ? count_ : 0);
+        if (at < count_ && edge.distance == 1) continue;
+        if (reach(to, first)) return true;
+      }
+    }
+    return false;
+  }
+
+ private:
+  const Op& op(Moment moment) const { return program_.ops[moment % count_]; }
+
+  // Visits `to` on the way back to `goal`.
+  bool reach(Moment to, Moment goal) {
+    if (to == goal) return true;
+    if (to < goal || seen_[to] == query_) return false;
+    seen_[to] = query_;
+    stack_.push_back(to);
+    return false;
+  }
+
+  const Program& program_;
+  Moment count_;
+  std::vector<Moment> lane_before_;
+  std::vector<std::int64_t> seen_;
+  std::vector<Moment> stack_;
+  std::int64_t query_ = 0;
+};
+
+class Verifier {
+ public:
+  Verifier(const Program& program, std::size_t limit)
+      : program_(program),
+        limit_(limit),
+        count_(static_cast<Moment>(program.ops.size())),
+        before_(program) {}
+
+  std::vector<std::string> run() {
+    check_edges();
+    check_places();
+    for (Moment m = 0; m < 2 * count_ && problems_.size() < limit_; ++m) check_accesses(m);
+    return std::move(problems_);
+  }
+
+ private:
+  // What last happened to a piece of an arena.
+  struct Piece {
+    std::size_t end = 0;
+    Moment writer = -1;
+    BufferId owner = kNoBuffer;
+    std::vector<Moment> readers;
+  };
+  using Pieces = std::map<std::size_t, Piece>;
+
+  std::string name(Moment moment) const {
+    return fmt::format("op {} ({})", moment % count_,
+                       describe(program_, program_.ops[moment % count_]));
+  }
+
+  void problem(std::string text) {
+    if (problems_.size() < limit_) problems_.push_back(std::move(text));
+  }
+
+  void check_edges() {
+    for (Moment i = 0; i < count_; ++i) {
+      for (const Dependency& edge : program_.ops[i].after) {
+        const bool known = edge.op >= 0 && edge.op < count_;
+        if (!known || edge.distance < 0 || edge.distance > 1 ||
+            (edge.distance == 0 && edge.op >= i)) {
+          problem(fmt::format("{} waits for op {}, which does not come before it", name(i),
+                              edge.op));
+        }
+      }
+    }
+  }
+
+  void check_places() {
+    for (const Buffer& buffer : program_.buffers) {
+      if (buffer.tier == Tier::kNvme) continue;
+      if (buffer.offset + buffer.size_bytes > program_.use_of(buffer.tier).packed_bytes &&
+          buffer.life == Life::kPersistent) {
+        problem(fmt::format("{} reaches beyond the {} arena", buffer.name, name_of(buffer.tier)));
+      }
+    }
+  }
+
+  void check_accesses(Moment now) {
+    const Op& op = program_.ops[now % count_];
+    for (const Access& access : op.reads) check_read(now, access);
+    for (const Access& access : op.writes) check_write(now, access);
+    for (const Access& access : op.reads) {
+      for_pieces(access, [&](Piece& piece) { piece.readers.push_back(now); });
+    }
+    for (const Access& access : op.writes) {
+      for_pieces(access, [&](Piece& piece) {
+        piece.writer = now;
+        piece.owner = access.buffer;
+        piece.readers.clear();
+      });
+    }
+  }
+
+  void check_read(Moment now, const Access& access) {
+    const Buffer& buffer = program_.buffers.at(access.buffer);
+    for_pieces(access, [&](Piece& piece) {
+      if (piece.writer < 0) {
+        const bool from_before = now < count_ && buffer.life == Life::kCarried;
+        if (buffer.life != Life::kPersistent && !from_before) {
+          problem(fmt::format("{} reads {}, which nothing has written", name(now), buffer.name));
+        }
+        return;
+      }
+      if (piece.owner != access.buffer) {
+        problem(fmt::format("{} reads {}, but {} wrote {} to the same place", name(now),
+                            buffer.name, name(piece.writer),
+                            program_.buffers.at(piece.owner).name));
+        return;
+      }
+      require_order(piece.writer, now, buffer);
+    });
+  }
+
+  void check_write(Moment now, const Access& access) {
+    const Buffer& buffer = program_.buffers.at(access.buffer);
+    for_pieces(access, [&](Piece& piece) {
+      if (piece.writer >= 0) require_order(piece.writer, now, buffer);
+      for (const Moment reader : piece.readers) require_order(reader, now, buffer);
+    });
+  }
+
+  void require_order(Moment first, Moment second, const Buffer& buffer) {
+    if (first == second || before_(first, second)) return;
+    problem(fmt::format("nothing orders {} before {} on the place of {}", name(first),
+                        name(second), buffer.name));
+  }
+
+  template <typename Visit>
+  void for_pieces(const Access& access, Visit visit) {
+    const Buffer& buffer = program_.buffers.at(access.buffer);
+    const bool extent = buffer.tier == Tier::kNvme;
+    const std::size_t begin = extent ? buffer.offset : buffer.offset + access.offset;
+    const std::size_t end = extent ? begin + 1 : begin + access.size_bytes;
+    Pieces& pieces = pieces_.at(static_cast<std::size_t>(buffer.tier));
+    cut(pieces, begin);
+    cut(pieces, end);
+    for (std::size_t at = begin; at < end;) {
+      auto it = pieces.find(at);
+      if (it == pieces.end()) {
+        const auto next = pieces.lower_bound(at);
+        const std::size_t stop = next == pieces.end() ? end : std::min(end, next->first);
+        it = pieces.emplace(at, Piece{stop, -1, kNoBuffer, {}}).first;
+      }
+      visit(it->second);
+      at = it->second.end;
+    }
+  }
+
+  static void cut(Pieces& pieces, std::size_t at) {
+    auto it = pieces.lower_bound(at);
+    if (it == pieces.begin() || (it != pieces.end() && it->first == at)) return;
+    --it;
+    if (it->second.end <= at) return;
+    Piece right = it->second;
+    it->second.end = at;
+    pieces.emplace(at, std::move(right));
+  }
+
+  const Program& program_;
+  std::size_t limit_;
+  Moment count_;
+  HappensBefore before_;
+  std::array<Pieces, kTierCount> pieces_;
+  std::vector<std::string> problems_;
+};
+
+}  // namespace
+
+std::vector<std::string> verify(const Program& program, std::size_t limit) {
+  return Verifier(program, limit).run();
+}
+
+std::vector<Tier> tiers_over_budget(const Program& program, const TierBudgets& budgets) {
+  std::vector<Tier> over;
+  for (const Tier tier : kTiers) {
+    const auto& budget = budgets.at(static_cast<std::size_t>(tier));
+    if (budget.has_value() && program.use_of(tier).packed_bytes > *budget) over.push_back(tier);
+  }
+  return over;
+}
+
+}  // namespace terrace

@@ -1,0 +1,200 @@
+#include "runtime/train/engine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "kernels/cpu/cpu_kernels.h"
+#include "memory/cpu/cpu_device.h"
+#include "runtime/step/verify.h"
+
+namespace terrace {
+namespace {
+
+// Optimizer updates are bound by memory bandwidth and run beside the compute: half the threads.
+int update_threads_for(int threads) { return std::max(1, threads / 2); }
+
+UnitCompute make_compute(const EngineOptions& options, std::vector<UnitLayout> layout) {
+  return UnitCompute(options.model, std::move(layout), options.compute_type, options.batch,
+                     cpu_kernels());
+}
+
+std::size_t arena_bytes(const EnginePlan& plan, Tier tier) {
+  return std::max(plan.training.program.use_of(tier).packed_bytes,
+                  plan.evaluation.use_of(tier).packed_bytes);
+}
+
+BufferId find_buffer(const Program& program, std::string_view name) {
+  for (BufferId b = 0; b < static_cast<BufferId>(program.buffers.size()); ++b) {
+    if (program.buffers[b].name == name) return b;
+  }
+  return kNoBuffer;
+}
+
+Access whole(const Program& program, BufferId buffer) {
+  return {Role::kSource, buffer, 0, program.buffers.at(buffer).size_bytes};
+}
+
+}  // namespace
+
+EnginePlan plan_engine(const EngineOptions& options) {
+  const UnitCompute compute = make_compute(options, parameter_layout(options.model));
+  EnginePlan plan;
+  plan.model = compute.step_model(options.placement.micro_batches, options.threads);
+  plan.model.chunk_elements = options.chunk_elements;
+  plan.training = plan_step(plan.model, options.placement, options.budgets);
+  StepPolicy evaluation = plan.training.policy;
+  evaluation.has_backward = false;
+  plan.evaluation =
+      compile_step(plan.model, evaluation, options.budgets, &plan.training.program);
+  const std::vector<std::string> problems = verify(plan.evaluation);
+  if (!problems.empty()) TERRACE_CHECK_EQ(problems.front(), std::string());
+  plan.ledger = plan.training.ledger;
+  for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
+    plan.ledger[tier].peak_bytes = arena_bytes(plan, tier);
+  }
+  if (!fits(plan.ledger)) {
+    throw OutOfMemory("evaluation does not fit beside the training state: " +
+                          describe_shortfall(plan.ledger),
+                      "raise the budget, or train with --validation-fraction 0");
+  }
+  return plan;
+}
+
+// Tokens and results of one of the two runs that may be in flight.
+struct Engine::Slot {
+  std::vector<std::int32_t> tokens;
+  StepResult result;
+};
+
+Engine::Engine(const EngineOptions& options, const EnginePlan& plan, Log& log)
+    : options_(options),
+      plan_(plan),
+      layout_(parameter_layout(options.model)),
+      compute_workers_(options.threads),
+      update_workers_(update_threads_for(options.threads)),
+      compute_(make_compute(options, layout_)),
+      device_(make_cpu_device(arena_bytes(plan, Tier::kDevice))),
+      host_memory_(std::max<std::size_t>(arena_bytes(plan, Tier::kHost), 4096),
+                   HostMemoryOptions{}),
+      slots_(2) {
+  make_store(options.nvme, log);
+  const std::size_t device_bytes = arena_bytes(plan, Tier::kDevice);
+  if (device_bytes != 0) {
+    device_memory_ = device_->allocate(device_bytes);
+    memory_.device = device_memory_->bytes();
+  }
+  memory_.host = host_memory_.bytes();
+  fill_constants();
+  const Program& program = plan.training.program;
+  homes_ = std::make_unique<HomeAccess>(program, plan.model, memory_, *device_, store_.get());
+  state_ = std::make_unique<TrainingState>(*homes_, plan.model, layout_);
+  bodies_ = std::make_unique<StepBodies>(program, memory_, plan.model, compute_,
+                                         options.optimizer, cpu_kernels(), compute_workers_,
+                                         update_workers_);
+  executor_ = std::make_unique<LaneExecutor>(program, memory_, *device_, store_.get(), *bodies_,
+                                             clock_);
+}
+
+Engine::~Engine() = default;
+
+void Engine::make_store(const NvmeStoreOptions& options, Log& log) {
+  const Program& program = plan_.training.program;
+  std::vector<std::size_t> sizes;
+  for (const Buffer& buffer : program.buffers) {
+    if (buffer.tier != Tier::kNvme) continue;
+    TERRACE_CHECK_EQ(buffer.offset, sizes.size());
+    sizes.push_back(buffer.size_bytes);
+  }
+  if (sizes.empty()) return;
+  store_ = make_nvme_store(options, log);
+  for (const std::size_t size : sizes) memory_.extents.push_back(store_->create_extent(size));
+  store_->prepare();
+  store_->register_memory(host_memory_.bytes());
+}
+
+void Engine::fill_constants() {
+  const std::vector<float> table = compute_.constants();
+  if (table.empty()) return;
+  const Program& program = plan_.training.program;
+  const Access access = whole(program, find_buffer(program, "rope table"));
+  const std::span<const std::byte> bytes = std::as_bytes(std::span(table));
+  const std::unique_ptr<Stream> stream = device_->create_stream("constants");
+  stream->copy(bytes_of(program, memory_, access).first(bytes.size()), bytes);
+  stream->synchronize();
+}
+
+void Engine::fill_state(const StateSource& source) { state_->fill_from(source, compute_workers_); }
+
+RunInput Engine::input_for(Slot& slot, const StepBatch& batch) {
+  slot.tokens.assign(batch.tokens.begin(), batch.tokens.end());
+  RunInput input;
+  input.step = batch.step;
+  input.tokens = std::as_bytes(std::span(slot.tokens));
+  input.target_tokens = std::max<std::int64_t>(1, batch.target_tokens);
+  const auto step = static_cast<double>(batch.step);
+  const AdamWOptions& adamw = options_.optimizer.adamw;
+  input.scalars.learning_rate = static_cast<float>(batch.learning_rate);
+  input.scalars.bias_correction_1 = static_cast<float>(1.0 - std::pow(adamw.beta1, step));
+  input.scalars.bias_correction_2 = static_cast<float>(1.0 - std::pow(adamw.beta2, step));
+  input.result = &slot.result;
+  return input;
+}
+
+void Engine::begin_step(const StepBatch& batch) {
+  Slot& slot = slots_.at(static_cast<std::size_t>(begun_ % 2));
+  executor_->start(updates_pending_ ? Part::kBody : Part::kPrologue, input_for(slot, batch));
+  ++begun_;
+  updates_pending_ = true;
+}
+
+StepOutcome Engine::finish_step() {
+  const Slot& slot = slots_.at(static_cast<std::size_t>(finished_ % 2));
+  StepOutcome outcome;
+  outcome.report = executor_->retire();
+  outcome.result = slot.result;
+  ++finished_;
+  return outcome;
+}
+
+int Engine::unfinished_steps() const { return executor_->runs_in_flight(); }
+
+std::optional<RunReport> Engine::drain() {
+  TERRACE_CHECK_EQ(unfinished_steps(), 0);
+  if (!updates_pending_) return std::nullopt;
+  executor_->start(Part::kDrain, RunInput{});
+  updates_pending_ = false;
+  return executor_->retire();
+}
+
+double Engine::evaluate(std::span<const std::int32_t> tokens) {
+  TERRACE_CHECK(!updates_pending_);
+  const Program& program = plan_.evaluation;
+  if (evaluator_ == nullptr) {
+    evaluation_bodies_ = std::make_unique<StepBodies>(program, memory_, plan_.model, compute_,
+                                                      options_.optimizer, cpu_kernels(),
+                                                      compute_workers_, update_workers_);
+    evaluator_ = std::make_unique<LaneExecutor>(program, memory_, *device_, store_.get(),
+                                                *evaluation_bodies_, clock_);
+  }
+  RunInput input;
+  input.tokens = std::as_bytes(tokens);
+  evaluator_->start(Part::kPrologue, input);
+  evaluator_->retire();
+  BufferId losses = find_buffer(program, "losses on host");
+  if (losses == kNoBuffer) losses = find_buffer(program, "losses");
+  const std::span<std::byte> bytes = bytes_of(program, memory_, whole(program, losses));
+  double sum = 0;
+  for (std::int32_t m = 0; m < program.micro_batches; ++m) {
+    double loss = 0;
+    std::memcpy(&loss, bytes.data() + static_cast<std::size_t>(m) * sizeof(double), sizeof(loss));
+    sum += loss;
+  }
+  return sum;
+}
+
+std::vector<StorePath> Engine::store_paths() const {
+  return store_ == nullptr ? std::vector<StorePath>{} : store_->paths();
+}
+
+}  // namespace terrace

@@ -1,0 +1,117 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/log.h"
+#include "offload/nvme_store.h"
+#include "runtime/plan/auto_placement.h"
+#include "runtime/step/lane_executor.h"
+#include "runtime/train/step_bodies.h"
+#include "runtime/train/training_state.h"
+
+namespace terrace {
+
+struct EngineOptions {
+  ModelConfig model;
+  BatchShape batch;
+  DType compute_type = DType::kBF16;
+  PlacementRequest placement;
+  TierBudgets budgets;
+  OptimizerOptions optimizer;
+  NvmeStoreOptions nvme;  // no directories: no NVMe tier
+  int threads = 1;        // of the compute lane
+  std::int64_t chunk_elements = kChunkElements;  // tests make it small
+};
+
+// A compiled and verified training step, and the evaluation that shares its memory. Nothing is
+// allocated yet.
+struct EnginePlan {
+  StepModel model;
+  StepPlan training;
+  Program evaluation;
+  // Of training and evaluation together.
+  Ledger ledger;
+};
+
+// Throws OutOfMemory if it does not fit the budgets.
+EnginePlan plan_engine(const EngineOptions& options);
+
+struct StepBatch {
+  std::int64_t step = 0;                // counted from 1
+  std::span<const std::int32_t> tokens;  // per micro-batch: R tokens, then R targets
+  std::int64_t target_tokens = 0;       // targets that are not negative
+  double learning_rate = 0;
+};
+
+struct StepOutcome {
+  RunReport report;
+  StepResult result;
+};
+
+// Owns the memory, lanes and state of a training run on the CPU device, and runs its steps. The updates
+// of a step run under the next one; drain() completes them. Used by one thread.
+class Engine {
+ public:
+  // Makes the arenas and the NVMe files of the plan. Throws OutOfMemory, ConfigError, IoError.
+  Engine(const EngineOptions& options, const EnginePlan& plan, Log& log);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // Sets all parameters and optimizer state.
+  void fill_state(const StateSource& source);
+  // The state in its homes; complete after fill_state() and after each drain().
+  TrainingState& state() { return *state_; }
+
+  // Starts a step, which takes the batch by copy. At most two are unfinished.
+  void begin_step(const StepBatch& batch);
+  // Waits for the oldest unfinished step. Throws what failed it: NotFinite, IoError, CorruptData.
+  StepOutcome finish_step();
+  int unfinished_steps() const;
+  // After all steps are finished: runs the updates that the last one left. None left: nothing.
+  std::optional<RunReport> drain();
+
+  // Sum of the losses of a batch's counted targets, without changing anything. Only when drained.
+  double evaluate(std::span<const std::int32_t> tokens);
+
+  const UnitCompute& compute() const { return compute_; }
+  std::vector<StorePath> store_paths() const;
+  int compute_threads() const { return compute_workers_.threads(); }
+  int update_threads() const { return update_workers_.threads(); }
+
+ private:
+  struct Slot;  // what a run in flight borrows
+
+  ExecutorMemory make_memory();
+  void make_store(const NvmeStoreOptions& options, Log& log);
+  void fill_constants();
+  RunInput input_for(Slot& slot, const StepBatch& batch);
+
+  EngineOptions options_;
+  const EnginePlan& plan_;
+  std::vector<UnitLayout> layout_;
+  WorkerArena compute_workers_;
+  WorkerArena update_workers_;
+  UnitCompute compute_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<DeviceMemory> device_memory_;
+  HostMemory host_memory_;
+  std::unique_ptr<BlockStore> store_;  // uses the host memory: destroyed before it
+  ExecutorMemory memory_;
+  SystemClock clock_;
+  std::unique_ptr<HomeAccess> homes_;
+  std::unique_ptr<TrainingState> state_;
+  std::unique_ptr<StepBodies> bodies_;
+  std::unique_ptr<StepBodies> evaluation_bodies_;
+  std::unique_ptr<LaneExecutor> evaluator_;  // made at the first evaluation
+  std::vector<Slot> slots_;
+  std::int64_t begun_ = 0;
+  std::int64_t finished_ = 0;
+  bool updates_pending_ = false;
+  std::unique_ptr<LaneExecutor> executor_;  // last: its lanes use all of the above
+};
+
+}  // namespace terrace

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <string>
+
+#include "base/function_ref.h"
+#include "memory/device.h"
+#include "memory/host/host_memory.h"
+#include "offload/block_store.h"
+#include "runtime/step/lane_executor.h"
+#include "runtime/step/step_model.h"
+
+namespace terrace {
+
+enum class HomeKind : std::uint8_t {
+  kParameters,  // compute type
+  kState,       // per chunk of n elements: n first moments, n second moments, n masters (if any), fp32
+};
+
+// Reads and writes the homes of parameters and optimizer state between steps, when no run is in
+// flight: for initialisation, checkpoints and export. Needs one small buffer, whatever the tier.
+class HomeAccess {
+ public:
+  // Borrows all; `store` may be null if the program has no NVMe buffers.
+  HomeAccess(const Program& program, const StepModel& model, const ExecutorMemory& memory,
+             Device& device, BlockStore* store);
+
+  // Bytes [first, first + out.size()) of a chunk's home. Throws IoError, CorruptData, DeviceError.
+  void read(HomeKind kind, std::int32_t unit, std::int64_t chunk, std::size_t first,
+            std::span<std::byte> out);
+  // Replaces a chunk: `fill` is called for piece after piece, front to back, and sets all of each.
+  void write(HomeKind kind, std::int32_t unit, std::int64_t chunk,
+             FunctionRef<void(std::size_t first, std::span<std::byte> piece)> fill);
+
+  std::size_t chunk_bytes(HomeKind kind, std::int32_t unit, std::int64_t chunk) const;
+
+ private:
+  struct Place {
+    Tier tier = Tier::kHost;
+    std::span<std::byte> bytes;  // in memory
+    ExtentId extent;             // on NVMe
+    std::size_t size_bytes = 0;
+  };
+
+  Place place_of(HomeKind kind, std::int32_t unit, std::int64_t chunk) const;
+  void copy(std::span<std::byte> target, std::span<const std::byte> source);
+  void transfer(IoRequest::Direction direction, const Place& place, std::size_t first,
+                std::span<std::byte> memory);
+  std::span<std::byte> piece_for(const Place& place, std::size_t first);
+
+  const Program& program_;
+  const StepModel& model_;
+  const ExecutorMemory& memory_;
+  std::unique_ptr<Stream> stream_;
+  BlockStore* store_;
+  std::unordered_map<std::string, BufferId> by_name_;
+  HostMemory bounce_;
+};
+
+}  // namespace terrace

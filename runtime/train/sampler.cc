@@ -1,0 +1,248 @@
+#include "runtime/train/sampler.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/bytes.h"
+#include "base/error.h"
+#include "base/philox.h"
+#include "kernels/cpu/cpu_kernels.h"
+#include "memory/host/host_limits.h"
+#include "runtime/checkpoint/hf_directory.h"
+
+namespace terrace {
+namespace {
+
+constexpr std::size_t kByteIds = 256;
+// Windows are whole multiples of this where the model has the positions.
+constexpr std::int64_t kWindowGrain = 64;
+// Of a parameter that is fetched at once; a tensor stored transposed is read whole anyway.
+constexpr std::int64_t kFetchElements = 16 * 1024 * 1024;
+// "samp": keeps these numbers apart from those of parameters and of the order of samples.
+constexpr std::uint32_t kRandomStream = 0x73616d70U;
+
+// bf16 files compute in bf16; what bf16 does not hold exactly computes in fp32.
+DType compute_type_of(const ModelConfig& config) {
+  const nlohmann::json json = nlohmann::json::parse(config.json);
+  for (const char* key : {"dtype", "torch_dtype"}) {
+    const auto found = json.find(key);
+    if (found != json.end() && found->is_string()) {
+      return *found == "bfloat16" ? DType::kBF16 : DType::kF32;
+    }
+  }
+  return DType::kF32;
+}
+
+StepModel step_model_of(const UnitCompute& compute, int threads) {
+  return compute.step_model(1, threads);
+}
+
+// The largest window that the text needs and memory holds.
+ByteSampler::Shape fitting_shape(ByteSampler::Shape shape, std::int64_t text_bytes) {
+  const std::size_t usable = read_host_limits().usable_bytes();
+  const auto whole = static_cast<std::int64_t>(
+      round_up(static_cast<std::size_t>(text_bytes), static_cast<std::size_t>(kWindowGrain)));
+  shape.window = std::min(shape.config.positions, whole);
+  while (ByteSampler::memory_bytes(shape) > usable) {
+    if (shape.window <= kWindowGrain) {
+      throw OutOfMemory(
+          fmt::format("{} needs {} of memory to sample from, and {} can be used", shape.config.name,
+                      format_size(ByteSampler::memory_bytes(shape)), format_size(usable)),
+          "sample on a machine with more memory");
+    }
+    shape.window /= 2;
+  }
+  return shape;
+}
+
+ModelConfig sampled_model(const std::string& directory) {
+  const std::filesystem::path path(directory);
+  if (!std::filesystem::is_directory(path)) {
+    throw ConfigError(fmt::format("--model {}: not a directory", directory),
+                      "name a run's final/ directory");
+  }
+  if (std::filesystem::exists(path / "manifest.json")) {
+    throw ConfigError(
+        fmt::format("--model {}: sampling from a checkpoint is not built yet", directory),
+        "name the run's final/ directory");
+  }
+  ModelConfig config = load_model_config(directory);
+  if (!has_hf_weights(directory)) {
+    throw ConfigError(fmt::format("--model {}: has no safetensors", directory),
+                      "name a run's final/ directory");
+  }
+  if (config.vocabulary < static_cast<std::int64_t>(kByteIds)) {
+    throw ConfigError(fmt::format("--model {}: a vocabulary of {} does not hold all bytes",
+                                  directory, config.vocabulary),
+                      "name a model that was trained on bytes");
+  }
+  return config;
+}
+
+}  // namespace
+
+ByteSampler::Plan::Plan(const UnitCompute& body, const UnitCompute& head, int threads) {
+  const auto take = [&](std::size_t size_bytes) {
+    const std::size_t offset = total_bytes;
+    total_bytes += round_up(size_bytes, 64);
+    return offset;
+  };
+  const StepModel model = step_model_of(body, threads);
+  for (const UnitModel& unit : model.units) {
+    parameters.push_back(
+        take(static_cast<std::size_t>(unit.padded_elements) * model.parameter_bytes()));
+  }
+  constants = take(model.constants_bytes);
+  tokens = take(model.tokens_bytes);
+  hidden = take(model.hidden_bytes);
+  hidden_out = take(model.hidden_bytes);
+  std::size_t saved_max = 0;
+  for (const UnitModel& unit : model.units) saved_max = std::max(saved_max, unit.saved_bytes);
+  saved = take(saved_max);
+  const std::int64_t vocabulary = body.layout().front().tensors.front().rows;
+  logits = take(static_cast<std::size_t>(vocabulary) * sizeof(float));
+  workspace_bytes = std::max(model.workspace_bytes, step_model_of(head, threads).workspace_bytes);
+  workspace = take(workspace_bytes);
+}
+
+std::size_t ByteSampler::memory_bytes(const Shape& shape) {
+  const std::vector<UnitLayout> layout = parameter_layout(shape.config);
+  const UnitCompute body(shape.config, layout, shape.compute_type, {1, shape.window},
+                         cpu_kernels());
+  const UnitCompute head(shape.config, layout, shape.compute_type, {1, 1}, cpu_kernels());
+  return Plan(body, head, shape.threads).total_bytes;
+}
+
+ByteSampler::ByteSampler(const Shape& shape, FetchParameter fetch)
+    : ByteSampler(shape, parameter_layout(shape.config), fetch) {}
+
+ByteSampler::ByteSampler(const Shape& shape, const std::vector<UnitLayout>& layout,
+                         FetchParameter fetch)
+    : body_(shape.config, layout, shape.compute_type, {1, shape.window}, cpu_kernels()),
+      head_(shape.config, layout, shape.compute_type, {1, 1}, cpu_kernels()),
+      workers_(shape.threads),
+      plan_(body_, head_, shape.threads),
+      saved_bytes_(saved_bytes(shape.config, body_.batch(), shape.compute_type)),
+      row_bytes_(static_cast<std::size_t>(shape.config.width) * size_of(shape.compute_type)),
+      vocabulary_(shape.config.vocabulary),
+      memory_(plan_.total_bytes, {}) {
+  for (const UnitLayout& unit : body_.layout()) load_unit(unit, fetch);
+  const std::vector<float> constants = body_.constants();
+  if (!constants.empty()) {
+    std::memcpy(at(plan_.constants), constants.data(), constants.size() * sizeof(float));
+  }
+}
+
+void ByteSampler::load_unit(const UnitLayout& unit, FetchParameter fetch) {
+  const DType type = body_.compute_type();
+  std::byte* base = at(plan_.parameters.at(static_cast<std::size_t>(unit.index)));
+  std::vector<float> values;
+  for (const ParameterTensor& tensor : unit.tensors) {
+    const std::int64_t grain = tensor.stored_transposed ? tensor.elements() : kFetchElements;
+    for (std::int64_t begin = 0; begin < tensor.elements(); begin += grain) {
+      values.resize(static_cast<std::size_t>(std::min(grain, tensor.elements() - begin)));
+      fetch(unit, tensor, begin, values);
+      std::byte* target = base + static_cast<std::size_t>(tensor.offset + begin) * size_of(type);
+      if (type == DType::kF32) {
+        std::memcpy(target, values.data(), values.size() * sizeof(float));
+      } else {
+        std::transform(values.begin(), values.end(), reinterpret_cast<Bf16*>(target),
+                       to_bf16_ties_away);
+      }
+    }
+  }
+}
+
+std::span<const float> ByteSampler::logits_after(std::string_view text) {
+  TERRACE_CHECK(!text.empty());
+  text = text.substr(text.size() - std::min(text.size(), static_cast<std::size_t>(window())));
+  // Attention looks back only, so what is behind the text does not matter. Targets are not counted.
+  auto* tokens = reinterpret_cast<std::int32_t*>(at(plan_.tokens));
+  std::fill_n(tokens, window(), 0);
+  std::fill_n(tokens + window(), window(), -1);
+  std::transform(text.begin(), text.end(), tokens,
+                 [](char c) { return static_cast<unsigned char>(c); });
+
+  const KernelContext context{
+      &workers_, NativeStream{}, {at(plan_.workspace), plan_.workspace_bytes}};
+  const std::size_t last = body_.layout().size() - 1;
+  UnitMemory memory;
+  memory.constants = at(plan_.constants);
+  memory.tokens = at(plan_.tokens);
+  memory.saved = {at(plan_.saved), saved_bytes_};
+  memory.parameters = at(plan_.parameters.front());
+  memory.hidden_out = at(plan_.hidden);
+  body_.embedding_forward(context, memory);
+  std::byte* hidden = at(plan_.hidden);
+  std::byte* next = at(plan_.hidden_out);
+  for (std::size_t unit = 1; unit < last; ++unit) {
+    memory.parameters = at(plan_.parameters.at(unit));
+    memory.hidden = hidden;
+    memory.hidden_out = next;
+    body_.block_forward(context, static_cast<std::int64_t>(unit), memory);
+    std::swap(hidden, next);
+  }
+
+  std::array<std::int32_t, 2> head_tokens = {0, -1};
+  double loss_sum = 0;
+  UnitMemory head_memory;
+  head_memory.parameters = at(plan_.parameters.at(last));
+  head_memory.tied_parameters = at(plan_.parameters.front());
+  head_memory.tokens = reinterpret_cast<std::byte*>(head_tokens.data());
+  std::memcpy(next, hidden + (text.size() - 1) * row_bytes_, row_bytes_);  // on a boundary
+  head_memory.hidden = next;
+  head_memory.loss_sum = &loss_sum;
+  head_memory.logits = view(at(plan_.logits), DType::kF32, 1, vocabulary_);
+  head_.head(context, head_memory);
+  return {reinterpret_cast<const float*>(at(plan_.logits)), static_cast<std::size_t>(vocabulary_)};
+}
+
+unsigned char choose_byte(std::span<const float> logits, double temperature, std::uint64_t seed,
+                          std::uint64_t index) {
+  TERRACE_CHECK_LE(kByteIds, logits.size());
+  const auto bytes = logits.first(kByteIds);
+  if (!std::all_of(bytes.begin(), bytes.end(), [](float logit) { return std::isfinite(logit); })) {
+    throw NotFinite("the model's logits are not all finite numbers",
+                    "sample from an earlier checkpoint");
+  }
+  const auto likeliest = std::max_element(bytes.begin(), bytes.end());
+  if (temperature == 0) return static_cast<unsigned char>(likeliest - bytes.begin());
+  std::array<double, kByteIds> sums;  // of the likelihoods up to each byte
+  double sum = 0;
+  for (std::size_t id = 0; id < kByteIds; ++id) {
+    sum +=
+        std::exp((static_cast<double>(bytes[id]) - static_cast<double>(*likeliest)) / temperature);
+    sums[id] = sum;
+  }
+  const auto words = philox({seed}, {index, kRandomStream, 0});
+  const double uniform = (words[0] + words[1] * 0x1p-32) * 0x1p-32;
+  const auto chosen = std::upper_bound(sums.begin(), sums.end() - 1, uniform * sum);
+  return static_cast<unsigned char>(chosen - sums.begin());
+}
+
+std::string sample_text(const SampleOptions& options, Log& log) {
+  const ModelConfig config = sampled_model(options.model_directory);
+  const std::vector<UnitLayout> layout = parameter_layout(config);
+  const HfDirectory weights(options.model_directory, config, layout, log);
+  const auto fetch = [&](const UnitLayout&, const ParameterTensor& tensor, std::int64_t begin,
+                         std::span<float> out) { weights.read(tensor, begin, out); };
+  const int threads = options.threads > 0 ? options.threads : read_host_limits().usable_cpus();
+  const auto text_bytes =
+      static_cast<std::int64_t>(options.prompt.size()) + options.max_new_tokens - 1;
+  ByteSampler sampler(fitting_shape({config, compute_type_of(config), 1, threads}, text_bytes),
+                      fetch);
+  std::string text = options.prompt;
+  for (std::int64_t i = 0; i < options.max_new_tokens; ++i) {
+    text += static_cast<char>(choose_byte(sampler.logits_after(text), options.temperature,
+                                          options.seed, static_cast<std::uint64_t>(i)));
+  }
+  return text.substr(options.prompt.size());
+}
+
+}  // namespace terrace

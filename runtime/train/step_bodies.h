@@ -1,0 +1,61 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "memory/host/worker_arena.h"
+#include "runtime/model/unit_compute.h"
+#include "runtime/step/lane_executor.h"
+
+namespace terrace {
+
+struct OptimizerOptions {
+  AdamWOptions adamw;          // weight_decay applies to matrices only
+  double max_grad_norm = 1.0;  // 0: no clipping
+};
+
+// What the ops of a program do on the CPU device: kernels of the model, sums and norms of gradients,
+// optimizer updates.
+class StepBodies final : public OpBodies {
+ public:
+  // Borrows all. `compute_workers` serve the compute lane, `update_workers` the update lane.
+  StepBodies(const Program& program, const ExecutorMemory& memory, const StepModel& model,
+             const UnitCompute& compute, const OptimizerOptions& optimizer,
+             const KernelTable& kernels, WorkerArena& compute_workers,
+             WorkerArena& update_workers);
+
+  // Throws NotFinite if the gradient or the loss of a step is not a number; nothing is updated then.
+  void run(const Op& op, const RunInput& input, NativeStream stream) override;
+
+ private:
+  // A range of a unit's flat sequence that shares its weight decay.
+  struct DecayRange {
+    std::int64_t begin = 0;
+    std::int64_t end = 0;
+    bool decay = false;
+  };
+
+  void compute(const Op& op, const RunInput& input, NativeStream stream);
+  void embedding_backward(const Op& op, const KernelContext& context);
+  void accumulate(const Op& op);
+  void norm_partials(const Op& op, NativeStream stream);
+  void norm_finish(const Op& op, const RunInput& input);
+  void update(const Op& op, NativeStream stream);
+  UnitMemory memory_of(const Op& op, const RunInput& input) const;
+  std::span<std::byte> bytes(const Access& access) const;
+  std::byte* data(const Op& op, Role role) const;
+  KernelContext context_for(const Op& op, NativeStream stream) const;
+
+  const Program& program_;
+  const ExecutorMemory& memory_;
+  const StepModel& model_;
+  const UnitCompute& compute_;
+  OptimizerOptions optimizer_;
+  const KernelTable& kernels_;
+  WorkerArena& compute_workers_;
+  WorkerArena& update_workers_;
+  std::vector<std::vector<DecayRange>> decay_;  // per unit, covering it
+  std::vector<std::byte*> hidden_gradients_;    // of the embedding's backward; compute lane only
+};
+
+}  // namespace terrace

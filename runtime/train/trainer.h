@@ -1,0 +1,36 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/log.h"
+#include "runtime/config/train_options.h"
+
+namespace terrace {
+
+// What the trainer tells the console; files it writes by itself. Called on the caller's thread.
+class TrainConsole {
+ public:
+  virtual ~TrainConsole() = default;
+  virtual void say(const std::string& text) = 0;   // one or more whole lines
+  // A step is done: `line` is for the log (empty where --log-every skips it), the rest for a
+  // progress bar.
+  virtual void step(const std::string& line, std::int64_t step, std::int64_t last_step,
+                    double seconds_left) = 0;
+};
+
+enum class TrainOutcome : std::uint8_t { kDone, kStoppedAsAsked, kSavedOnSignal };
+
+struct TrainCommand {
+  TrainOptions options;
+  std::vector<std::string> command_line;  // for run.json
+  std::string effective_config;           // config.toml, as text
+};
+
+// `terrace train`: reads data and model, compiles and verifies the step, says the ledger, trains,
+// evaluates, saves. `stop_requested` is polled between steps (a signal handler sets it). Throws the
+// errors of base/error.h.
+TrainOutcome train(const TrainCommand& command, const bool volatile& stop_requested,
+                   TrainConsole& console, Log& log);
+
+}  // namespace terrace

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "memory/host/worker_arena.h"
+#include "runtime/checkpoint/hf_directory.h"
+#include "runtime/model/parameter_layout.h"
+#include "runtime/train/home_access.h"
+
+// The training state as flat fp32 sequences per unit, whatever tier it lives in and whatever it is
+// stored as.
+namespace terrace {
+
+// What there is of each parameter: its exact value and AdamW's moments.
+enum class StateField : std::uint8_t { kMaster, kMoment1, kMoment2 };
+inline constexpr StateField kStateFields[] = {StateField::kMaster, StateField::kMoment1,
+                                              StateField::kMoment2};
+
+// Where a state comes from: random numbers, weights, a checkpoint. Thread-safe.
+class StateSource {
+ public:
+  virtual ~StateSource() = default;
+  // Elements [begin, begin + out.size()) of the unit's flat sequence; its padding is zero.
+  virtual void read(StateField field, const UnitLayout& unit, std::int64_t begin,
+                    std::span<float> out) const = 0;
+};
+
+// Freshly initialised parameters, zero moments.
+class RandomState final : public StateSource {
+ public:
+  explicit RandomState(std::uint64_t seed) : seed_(seed) {}
+  void read(StateField field, const UnitLayout& unit, std::int64_t begin,
+            std::span<float> out) const override;
+
+ private:
+  std::uint64_t seed_;
+};
+
+// Loaded parameters, zero moments.
+class WeightState final : public StateSource {
+ public:
+  explicit WeightState(const HfDirectory& directory) : directory_(directory) {}
+  void read(StateField field, const UnitLayout& unit, std::int64_t begin,
+            std::span<float> out) const override;
+
+ private:
+  const HfDirectory& directory_;
+};
+
+// Calls visit(tensor, first element within it, part of `out`) for the tensors that the range touches,
+// and zeroes the parts that are padding.
+void for_each_tensor_part(
+    const UnitLayout& unit, std::int64_t begin, std::span<float> out,
+    FunctionRef<void(const ParameterTensor&, std::int64_t, std::span<float>)> visit);
+
+// The state in its homes. Used between runs only, by one thread.
+class TrainingState {
+ public:
+  TrainingState(HomeAccess& homes, const StepModel& model, const std::vector<UnitLayout>& layout)
+      : homes_(homes), model_(model), layout_(layout) {}
+
+  void fill_from(const StateSource& source, WorkerArena& workers);
+  // Elements [begin, begin + out.size()) of a unit's flat sequence.
+  void read(StateField field, std::int32_t unit, std::int64_t begin, std::span<float> out);
+
+ private:
+  void fill_parameters(const StateSource& source, const UnitLayout& unit, std::int64_t chunk,
+                       WorkerArena& workers);
+  void fill_state(const StateSource& source, const UnitLayout& unit, std::int64_t chunk,
+                  WorkerArena& workers);
+  void read_chunk(StateField field, std::int32_t unit, std::int64_t chunk, std::int64_t begin,
+                  std::span<float> out);
+
+  HomeAccess& homes_;
+  const StepModel& model_;
+  const std::vector<UnitLayout>& layout_;
+};
+
+}  // namespace terrace

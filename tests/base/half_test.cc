@@ -1,0 +1,104 @@
+#include "base/half.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "base/philox.h"
+
+namespace terrace {
+namespace {
+
+float from_bits(std::uint32_t bits) { return std::bit_cast<float>(bits); }
+
+// The two neighbours of an fp32 in bf16 are its upper half and the next: the definition, in double.
+Bf16 nearest(float value, bool ties_away) {
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
+  const Bf16 toward_zero = {static_cast<std::uint16_t>(bits >> 16)};
+  const Bf16 away = {static_cast<std::uint16_t>((bits >> 16) + 1)};
+  const double below = std::abs(static_cast<double>(value) - to_float(toward_zero));
+  // Past the largest finite value the next step is where it would be with one more exponent.
+  const double step = std::abs(static_cast<double>(to_float(toward_zero)) -
+                               to_float(Bf16{static_cast<std::uint16_t>(toward_zero.bits ^ 1U)}));
+  const double above = step - below;
+  if (below == above) return ties_away || (toward_zero.bits & 1U) != 0 ? away : toward_zero;
+  return below < above ? toward_zero : away;
+}
+
+TEST(Bf16Test, EveryValueSurvivesTheRoundTrip) {
+  for (std::uint32_t bits = 0; bits <= 0xffffU; ++bits) {
+    const Bf16 value = {static_cast<std::uint16_t>(bits)};
+    const float wide = to_float(value);
+    if (std::isnan(wide)) {
+      EXPECT_TRUE(std::isnan(to_float(to_bf16_nearest_even(wide))));
+      EXPECT_TRUE(std::isnan(to_float(to_bf16_ties_away(wide))));
+    } else {
+      EXPECT_EQ(to_bf16_nearest_even(wide), value);
+      EXPECT_EQ(to_bf16_ties_away(wide), value);
+    }
+  }
+}
+
+TEST(Bf16Test, RoundsToTheNearest) {
+  for (std::uint64_t i = 0; i < 20000; ++i) {
+    // Low halves around a tie come up as often as others.
+    const auto words = philox({1}, {i, 0, 0});
+    const std::uint32_t low = (words[1] & 1U) != 0 ? 0x7fffU + words[2] % 3 : words[2] & 0xffffU;
+    const float value = from_bits((words[0] & 0xffff0000U) | low);
+    // A step next to a power of two is not even; those have tests of their own below.
+    if (!std::isfinite(value) || (words[0] & 0x007f0000U) == 0x007f0000U) continue;
+    EXPECT_EQ(to_bf16_nearest_even(value), nearest(value, false)) << std::hexfloat << value;
+    EXPECT_EQ(to_bf16_ties_away(value), nearest(value, true)) << std::hexfloat << value;
+  }
+}
+
+TEST(Bf16Test, Ties) {
+  EXPECT_EQ(to_bf16_nearest_even(from_bits(0x3f808000)).bits, 0x3f80);
+  EXPECT_EQ(to_bf16_nearest_even(from_bits(0x3f818000)).bits, 0x3f82);
+  EXPECT_EQ(to_bf16_ties_away(from_bits(0x3f808000)).bits, 0x3f81);
+  EXPECT_EQ(to_bf16_ties_away(from_bits(0xbf808000)).bits, 0xbf81);
+  EXPECT_EQ(to_bf16_ties_away(from_bits(0x3f807fff)).bits, 0x3f80);
+  EXPECT_EQ(to_bf16_nearest_even(from_bits(0x3fff8000)).bits, 0x4000);
+}
+
+TEST(Bf16Test, OverflowsToInfinity) {
+  const float largest = std::numeric_limits<float>::max();
+  EXPECT_TRUE(std::isinf(to_float(to_bf16_nearest_even(largest))));
+  EXPECT_TRUE(std::isinf(to_float(to_bf16_ties_away(-largest))));
+  EXPECT_TRUE(std::signbit(to_float(to_bf16_ties_away(-largest))));
+}
+
+TEST(Bf16Test, NanKeepsItsSignAndIsNotInfinity) {
+  for (const std::uint32_t bits : {0x7f800001U, 0xff800001U, 0x7fffffffU, 0xffffffffU}) {
+    for (const Bf16 value :
+         {to_bf16_nearest_even(from_bits(bits)), to_bf16_ties_away(from_bits(bits))}) {
+      EXPECT_TRUE(is_nan_bits(static_cast<std::uint32_t>(value.bits) << 16));
+      EXPECT_EQ(value.bits >> 15, bits >> 31);
+    }
+  }
+}
+
+TEST(Bf16Test, KeepsTheSignOfZeroAndDenormals) {
+  EXPECT_EQ(to_bf16_nearest_even(-0.0F).bits, 0x8000);
+  EXPECT_EQ(to_bf16_ties_away(0.0F).bits, 0x0000);
+  EXPECT_EQ(to_bf16_ties_away(from_bits(0x00008000)).bits, 0x0001);
+}
+
+// What makes a bf16 parameter and 16 more bits an exact fp32 master.
+TEST(Bf16Test, RemainderOfTiesAwayFitsInt16) {
+  for (std::uint64_t i = 0; i < 50000; ++i) {
+    const std::uint32_t bits = philox({2}, {i, 0, 0})[0];
+    if (is_nan_bits(bits)) continue;
+    const Bf16 stored = to_bf16_ties_away(from_bits(bits));
+    const std::int64_t remainder =
+        static_cast<std::int64_t>(bits) - (static_cast<std::int64_t>(stored.bits) << 16);
+    EXPECT_LE(std::numeric_limits<std::int16_t>::min(), remainder);
+    EXPECT_LE(remainder, std::numeric_limits<std::int16_t>::max());
+  }
+}
+
+}  // namespace
+}  // namespace terrace

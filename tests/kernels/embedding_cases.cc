@@ -1,0 +1,85 @@
+#include <fmt/format.h>
+
+#include "tests/kernels/op_case.h"
+
+// The order of every addition is part of the contract here, so all results are held to the bits of
+// the reference.
+namespace terrace::test {
+namespace {
+
+struct EmbeddingShape {
+  std::int64_t batch, T, C, V, micro_batches;
+};
+
+constexpr EmbeddingShape kShapes[] = {
+    {1, 1, 1, 1, 1}, {2, 17, 33, 11, 3}, {1, 130, 64, 300, 2}, {3, 5, 100, 4, 1}};
+
+constexpr std::int64_t kSparePositions = 3;  // rows of wpe past the sequence
+
+OpCase forward_case(DType compute, const EmbeddingShape& s, bool with_positions, Random& random) {
+  OpCase c;
+  const std::int64_t R = s.batch * s.T;
+  c.name = fmt::format("embedding_forward R={} C={} V={} wpe={}", R, s.C, s.V, with_positions);
+  c.inputs.push_back(HostTensor::random_indices(shape(R), random, static_cast<std::int32_t>(s.V)));
+  c.inputs.push_back(HostTensor::random(compute, shape(s.V, s.C), random));
+  c.inputs.push_back(HostTensor::random(compute, shape(s.T + kSparePositions, s.C), random));
+  c.outputs = {{.dtype = compute, .shape = shape(R, s.C)}};
+  set_op(c, &KernelTable::embedding_forward,
+         [T = s.T, with_positions](const Views& in, const Views& out, GradientMode) {
+           return EmbeddingForward{.tokens = in[0],
+                                   .wte = in[1],
+                                   .wpe = with_positions ? in[2] : TensorView{},
+                                   .h = out[0],
+                                   .sequence = T};
+         });
+  return c;
+}
+
+// Inputs: the tokens of all micro-batches, then their dh.
+OpCase backward_case(DType compute, const EmbeddingShape& s, bool with_positions, Random& random) {
+  OpCase c;
+  const std::int64_t R = s.batch * s.T;
+  c.name = fmt::format("embedding_backward R={} C={} V={} micro-batches={} wpe={}", R, s.C, s.V,
+                       s.micro_batches, with_positions);
+  for (std::int64_t m = 0; m < s.micro_batches; ++m) {
+    c.inputs.push_back(
+        HostTensor::random_indices(shape(R), random, static_cast<std::int32_t>(s.V)));
+  }
+  for (std::int64_t m = 0; m < s.micro_batches; ++m) {
+    c.inputs.push_back(HostTensor::random(compute, shape(R, s.C), random));
+  }
+  c.outputs.push_back({DType::kF32, shape(s.V, s.C), OutputKind::kGradient});
+  if (with_positions) c.outputs.push_back({DType::kF32, shape(s.T + kSparePositions, s.C)});
+  c.run = [s, with_positions](const KernelTable& table, const KernelContext& context,
+                              const Views& in, const Views& out, GradientMode mode) {
+    const std::span<const TensorView> inputs(in);
+    table.embedding_backward(context,
+                             EmbeddingBackward{.tokens = inputs.first(s.micro_batches),
+                                               .dh = inputs.last(s.micro_batches),
+                                               .dwte = out[0],
+                                               .dwpe = with_positions ? out[1] : TensorView{},
+                                               .sequence = s.T,
+                                               .wte_mode = mode});
+  };
+  c.workspace_bytes = [s, R](const KernelTable& table, const Views&, const Views&, GradientMode,
+                             int workers) {
+    return table.embedding_backward_workspace(R, s.micro_batches, s.V, s.C, workers);
+  };
+  return c;
+}
+
+}  // namespace
+
+std::vector<OpCase> embedding_cases(DType compute) {
+  Random random(7);
+  std::vector<OpCase> cases;
+  for (const EmbeddingShape& s : kShapes) {
+    for (const bool with_positions : {false, true}) {
+      cases.push_back(forward_case(compute, s, with_positions, random));
+      cases.push_back(backward_case(compute, s, with_positions, random));
+    }
+  }
+  return cases;
+}
+
+}  // namespace terrace::test

@@ -1,0 +1,333 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/function_ref.h"
+#include "kernels/head_chunk.h"
+#include "kernels/reference/reference_kernels.h"
+#include "tests/kernels/host_tensor.h"
+
+// Every backward of the reference against central finite differences of its forward, in fp64.
+namespace terrace::test {
+namespace {
+
+// Of a difference with step h, h^2/6 f''' is truncation and 2^-53 |f| / h rounding: with f and f'''
+// of at most some hundreds both are below 1e-7.
+constexpr double kStep = 1e-5;
+constexpr double kTolerance = 1e-7;
+
+const KernelTable& kernels() { return reference_kernels(); }
+
+HostTensor random_f64(Shape shape, Random& random) {
+  return HostTensor::random(DType::kF64, shape, random);
+}
+
+double dot(const HostTensor& a, const HostTensor& b) {
+  double sum = 0;
+  for (std::int64_t i = 0; i < a.elements(); ++i) sum += a.at(i) * b.at(i);
+  return sum;
+}
+
+// A gradient buffer: NaN before an assignment, random before an accumulation.
+struct Gradient {
+  Gradient(Shape shape, GradientMode mode, Random& random)
+      : before(random_f64(shape, random)), value(before) {
+    if (mode == GradientMode::kAccumulate) return;
+    for (std::int64_t i = 0; i < before.elements(); ++i) before.set(i, 0.0);
+    value.fill_garbage();
+  }
+  Gradient(Shape shape, Random& random) : Gradient(shape, GradientMode::kAssign, random) {}
+
+  HostTensor before, value;
+};
+
+// d loss() / d input[i] for every i, against the gradient.
+void expect_gradient(HostTensor& input, const Gradient& gradient, FunctionRef<double()> loss) {
+  ASSERT_EQ(input.elements(), gradient.value.elements());
+  for (std::int64_t i = 0; i < input.elements(); ++i) {
+    const double value = input.at(i);
+    input.set(i, value + kStep);
+    const double above = loss();
+    input.set(i, value - kStep);
+    const double below = loss();
+    input.set(i, value);
+    const double want = (above - below) / (2 * kStep);
+    const double got = gradient.value.at(i) - gradient.before.at(i);
+    EXPECT_LE(std::abs(got - want), kTolerance * (1 + std::abs(want)))
+        << "element " << i << ": " << got << ", by differences " << want;
+  }
+}
+
+// A context with its workspace, NaN before the call.
+class Workspace {
+ public:
+  explicit Workspace(std::size_t size_bytes)
+      : bytes_(DType::kF64, shape(static_cast<std::int64_t>(size_bytes / sizeof(double)) + 1)) {
+    bytes_.fill_garbage();
+    context_.workspace = {bytes_.view().data, size_bytes};
+  }
+  const KernelContext& context() const { return context_; }
+
+ private:
+  HostTensor bytes_;
+  KernelContext context_;
+};
+
+class GradientCheck : public testing::TestWithParam<GradientMode> {};
+
+TEST_P(GradientCheck, Matmul) {
+  Random random(11);
+  const std::int64_t R = 3, N = 5, K = 7;
+  HostTensor x = random_f64(shape(R, K), random);
+  HostTensor weight = random_f64(shape(N, K), random);
+  HostTensor bias = random_f64(shape(N), random);
+  const HostTensor dy = random_f64(shape(R, N), random);
+  HostTensor y(DType::kF64, shape(R, N));
+  const auto loss = [&] {
+    kernels().matmul_forward({}, {x.view(), weight.view(), bias.view(), y.view()});
+    return dot(y, dy);
+  };
+  Gradient dx(shape(R, K), random);
+  Gradient dweight(shape(N, K), GetParam(), random);
+  Gradient dbias(shape(N), GetParam(), random);
+  kernels().matmul_backward_input({}, {dy.view(), weight.view(), dx.value.view()});
+  kernels().matmul_backward_weight(
+      {}, {dy.view(), x.view(), dweight.value.view(), dbias.value.view(), GetParam()});
+  expect_gradient(x, dx, loss);
+  expect_gradient(weight, dweight, loss);
+  expect_gradient(bias, dbias, loss);
+}
+
+// The residual stream goes around the norm: x enters the loss a second time.
+TEST_P(GradientCheck, RmsNorm) {
+  Random random(12);
+  const std::int64_t R = 3, C = 7;
+  HostTensor x = random_f64(shape(R, C), random);
+  HostTensor weight = random_f64(shape(C), random);
+  const HostTensor dy = random_f64(shape(R, C), random);
+  const HostTensor dresidual = random_f64(shape(R, C), random);
+  HostTensor y(DType::kF64, shape(R, C));
+  HostTensor rstd(DType::kF64, shape(R));
+  const auto loss = [&] {
+    kernels().rms_norm_forward({}, {x.view(), weight.view(), y.view(), rstd.view()});
+    return dot(y, dy) + dot(x, dresidual);
+  };
+  loss();
+  Gradient dx(shape(R, C), random);
+  Gradient dweight(shape(C), GetParam(), random);
+  kernels().rms_norm_backward(
+      {}, {dy.view(), x.view(), weight.view(), rstd.view(), dresidual.view(), dx.value.view(),
+           dweight.value.view(), GetParam()});
+  expect_gradient(x, dx, loss);
+  expect_gradient(weight, dweight, loss);
+}
+
+TEST_P(GradientCheck, LayerNorm) {
+  Random random(13);
+  const std::int64_t R = 3, C = 7;
+  HostTensor x = random_f64(shape(R, C), random);
+  HostTensor weight = random_f64(shape(C), random);
+  HostTensor bias = random_f64(shape(C), random);
+  const HostTensor dy = random_f64(shape(R, C), random);
+  const HostTensor dresidual = random_f64(shape(R, C), random);
+  HostTensor y(DType::kF64, shape(R, C));
+  HostTensor mean(DType::kF64, shape(R));
+  HostTensor rstd(DType::kF64, shape(R));
+  const auto loss = [&] {
+    kernels().layer_norm_forward(
+        {}, {x.view(), weight.view(), bias.view(), y.view(), mean.view(), rstd.view()});
+    return dot(y, dy) + dot(x, dresidual);
+  };
+  loss();
+  Gradient dx(shape(R, C), random);
+  Gradient dweight(shape(C), GetParam(), random);
+  Gradient dbias(shape(C), GetParam(), random);
+  kernels().layer_norm_backward(
+      {}, {dy.view(), x.view(), weight.view(), mean.view(), rstd.view(), dresidual.view(),
+           dx.value.view(), dweight.value.view(), dbias.value.view(), GetParam()});
+  expect_gradient(x, dx, loss);
+  expect_gradient(weight, dweight, loss);
+  expect_gradient(bias, dbias, loss);
+}
+
+TEST_P(GradientCheck, Embedding) {
+  Random random(14);
+  const std::int64_t B = 2, T = 3, R = B * T, C = 5, V = 4, P = T + 1;
+  const std::vector<HostTensor> tokens = {HostTensor::random_indices(shape(R), random, V),
+                                          HostTensor::random_indices(shape(R), random, V)};
+  const std::vector<HostTensor> dh = {random_f64(shape(R, C), random),
+                                      random_f64(shape(R, C), random)};
+  HostTensor wte = random_f64(shape(V, C), random);
+  HostTensor wpe = random_f64(shape(P, C), random);
+  HostTensor h(DType::kF64, shape(R, C));
+  const auto loss = [&] {
+    double sum = 0;
+    for (std::size_t m = 0; m < tokens.size(); ++m) {
+      kernels().embedding_forward({}, {tokens[m].view(), wte.view(), wpe.view(), h.view(), T});
+      sum += dot(h, dh[m]);
+    }
+    return sum;
+  };
+  Gradient dwte(shape(V, C), GetParam(), random);
+  Gradient dwpe(shape(P, C), random);
+  const TensorView token_views[] = {tokens[0].view(), tokens[1].view()};
+  const TensorView dh_views[] = {dh[0].view(), dh[1].view()};
+  kernels().embedding_backward(
+      {}, {token_views, dh_views, dwte.value.view(), dwpe.value.view(), T, GetParam()});
+  expect_gradient(wte, dwte, loss);
+  expect_gradient(wpe, dwpe, loss);
+}
+
+// The head on R rows, every fourth without a target, and all its gradients.
+struct Head {
+  Head(std::int64_t rows, std::int64_t width, std::int64_t vocabulary, Random& random)
+      : h(random_f64(shape(rows, width), random)),
+        weight(random_f64(shape(vocabulary, width), random)),
+        target(HostTensor::random_indices(shape(rows), random,
+                                          static_cast<std::int32_t>(vocabulary))) {
+    for (std::int64_t r = 1; r < rows; r += 4) target.set(r, -100);
+  }
+  HeadLoss op() {
+    HeadLoss op;
+    op.h = h.view();
+    op.weight = weight.view();
+    op.target = target.view();
+    op.gradient_scale = 0.25F;
+    op.loss_sum = &loss_sum;
+    return op;
+  }
+  double scaled_loss() {
+    const HeadLoss loss_only = op();
+    kernels().head_loss(Workspace(kernels().head_loss_workspace(loss_only, 1)).context(),
+                        loss_only);
+    return 0.25 * loss_sum;
+  }
+  void backward(const HostTensor& dh, const HostTensor& dweight, GradientMode mode) {
+    HeadLoss all = op();
+    all.dh = dh.view();
+    all.dweight = dweight.view();
+    all.mode = mode;
+    kernels().head_loss(Workspace(kernels().head_loss_workspace(all, 1)).context(), all);
+  }
+
+  HostTensor h, weight, target;
+  double loss_sum = 0;
+};
+
+TEST_P(GradientCheck, HeadLoss) {
+  Random random(15);
+  const std::int64_t R = 7, C = 3, V = 11;
+  Head head(R, C, V, random);
+  Gradient dh(shape(R, C), random);
+  Gradient dweight(shape(V, C), GetParam(), random);
+  head.backward(dh.value, dweight.value, GetParam());
+  const auto loss = [&] { return head.scaled_loss(); };
+  expect_gradient(head.h, dh, loss);
+  expect_gradient(head.weight, dweight, loss);
+}
+
+TEST_P(GradientCheck, WeightOfTheHeadOverSeveralChunks) {
+  Random random(16);
+  const std::int64_t C = 2, V = 3, R = 2 * head_chunk_rows(V) + 5;
+  Head head(R, C, V, random);
+  Gradient dh(shape(R, C), random);
+  Gradient dweight(shape(V, C), GetParam(), random);
+  head.backward(dh.value, dweight.value, GetParam());
+  // The loss is a sum over thousands of rows: its mean keeps the differences in range.
+  const auto rows = static_cast<double>(R);
+  Gradient mean = dweight;
+  for (std::int64_t i = 0; i < V * C; ++i) {
+    mean.before.set(i, dweight.before.at(i) / rows);
+    mean.value.set(i, dweight.value.at(i) / rows);
+  }
+  expect_gradient(head.weight, mean, [&] { return head.scaled_loss() / rows; });
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, GradientCheck,
+                         testing::Values(GradientMode::kAssign, GradientMode::kAccumulate),
+                         [](const testing::TestParamInfo<GradientMode>& info) {
+                           return info.param == GradientMode::kAssign ? "assign" : "accumulate";
+                         });
+
+TEST(ActivationGradientCheck, Rope) {
+  Random random(17);
+  const std::int64_t T = 3, R = 2 * T, heads = 3, D = 4;
+  HostTensor x = random_f64(shape(R, heads * D), random);
+  const HostTensor dy = random_f64(shape(R, heads * D), random);
+  HostTensor table = random_f64(shape(T, D), random);
+  const auto rotate = [&](const HostTensor& rows, bool inverse) {
+    kernels().rope({}, {rows.view(), table.view(), T, D, 1, 2, inverse});
+  };
+  Gradient dx(shape(R, heads * D), random);
+  for (std::int64_t i = 0; i < dy.elements(); ++i) dx.value.set(i, dy.at(i));
+  rotate(dx.value, true);
+  expect_gradient(x, dx, [&] {
+    const HostTensor y = x;
+    rotate(y, false);
+    return dot(y, dy);
+  });
+}
+
+class AttentionGradientCheck : public testing::TestWithParam<AttentionShape> {};
+
+TEST_P(AttentionGradientCheck, Qkv) {
+  Random random(18);
+  const AttentionShape s = GetParam();
+  const std::int64_t R = s.batch * s.sequence;
+  const Shape qkv_shape = shape(R, (s.heads + 2 * s.key_value_heads) * s.head_width);
+  const Shape out_shape = shape(R, s.heads * s.head_width);
+  const float scale = 0.7F;
+  HostTensor qkv = random_f64(qkv_shape, random);
+  const HostTensor dout = random_f64(out_shape, random);
+  HostTensor out(DType::kF64, out_shape);
+  HostTensor log_sum_exp(DType::kF64, shape(s.batch, s.heads, s.sequence));
+  const auto loss = [&] {
+    const AttentionForward op{s, qkv.view(), out.view(), log_sum_exp.view(), scale};
+    kernels().attention_forward(Workspace(kernels().attention_forward_workspace(op, 1)).context(),
+                                op);
+    return dot(out, dout);
+  };
+  loss();
+  Gradient dqkv(qkv_shape, random);
+  const AttentionBackward op{s,           qkv.view(),        out.view(), log_sum_exp.view(),
+                             dout.view(), dqkv.value.view(), scale};
+  kernels().attention_backward(Workspace(kernels().attention_backward_workspace(op, 1)).context(),
+                               op);
+  expect_gradient(qkv, dqkv, loss);
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, AttentionGradientCheck,
+                         testing::Values(AttentionShape{1, 1, 1, 1, 4},
+                                         AttentionShape{2, 5, 4, 2, 6},
+                                         AttentionShape{1, 7, 3, 1, 2},
+                                         AttentionShape{2, 3, 2, 2, 8}));
+
+TEST(ActivationGradientCheck, Swiglu) {
+  Random random(19);
+  const std::int64_t R = 3, I = 5;
+  HostTensor gate_up = HostTensor::random(DType::kF64, shape(R, 2 * I), random, 4.0);
+  const HostTensor dy = random_f64(shape(R, I), random);
+  HostTensor y(DType::kF64, shape(R, I));
+  Gradient dgate_up(shape(R, 2 * I), random);
+  kernels().swiglu_backward({}, {gate_up.view(), dy.view(), dgate_up.value.view()});
+  expect_gradient(gate_up, dgate_up, [&] {
+    kernels().swiglu_forward({}, {gate_up.view(), y.view()});
+    return dot(y, dy);
+  });
+}
+
+TEST(ActivationGradientCheck, Gelu) {
+  Random random(20);
+  HostTensor x = HostTensor::random(DType::kF64, shape(33), random, 4.0);
+  const HostTensor dy = random_f64(shape(33), random);
+  HostTensor y(DType::kF64, shape(33));
+  Gradient dx(shape(33), random);
+  kernels().gelu_backward({}, {x.view(), dy.view(), dx.value.view()});
+  expect_gradient(x, dx, [&] {
+    kernels().gelu_forward({}, {x.view(), y.view()});
+    return dot(y, dy);
+  });
+}
+
+}  // namespace
+}  // namespace terrace::test

@@ -1,0 +1,105 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/kernel_table.h"
+#include "tests/kernels/host_tensor.h"
+
+// One call of one op, described so that a single procedure can run it on any kernel table, in any
+// compute type, and hold the result to a bound (kernel_conformance_test.cc).
+namespace terrace::test {
+
+using Views = std::vector<TensorView>;
+using Values = std::vector<std::vector<double>>;
+
+enum class OutputKind : std::uint8_t {
+  kOverwritten,
+  kGradient,  // joins what is there, by GradientMode
+  kInPlace,   // begins as the input `same_as`
+};
+
+struct Output {
+  DType dtype = DType::kF32;
+  Shape shape;
+  OutputKind kind = OutputKind::kOverwritten;
+  std::size_t same_as = 0;
+};
+
+struct OpCase {
+  std::string name;
+  std::vector<HostTensor> inputs;
+  std::vector<Output> outputs;
+  std::function<void(const KernelTable&, const KernelContext&, const Views& in, const Views& out,
+                     GradientMode)>
+      run;
+  std::function<std::size_t(const KernelTable&, const Views& in, const Views& out, GradientMode,
+                            int workers)>
+      workspace_bytes;
+  // The largest error allowed of each element of each output, given the inputs and the fp64 results
+  // of the reference. Empty: the bits of the reference in the same type are demanded.
+  std::function<Values(const Values& in, const Values& want)> bounds;
+};
+
+// `build(in, out, mode)` makes the op's struct; `run` and `workspace` are members of KernelTable.
+template <typename Op, typename Build>
+void set_op(OpCase& op_case, void (*KernelTable::*run)(const KernelContext&, const Op&),
+            Build build) {
+  op_case.run = [run, build](const KernelTable& table, const KernelContext& context,
+                             const Views& in, const Views& out,
+                             GradientMode mode) { (table.*run)(context, build(in, out, mode)); };
+  op_case.workspace_bytes = [](const KernelTable&, const Views&, const Views&, GradientMode, int) {
+    return std::size_t{0};
+  };
+}
+
+template <typename Op, typename Build>
+void set_op(OpCase& op_case, void (*KernelTable::*run)(const KernelContext&, const Op&),
+            std::size_t (*KernelTable::*workspace)(const Op&, int), Build build) {
+  set_op(op_case, run, build);
+  op_case.workspace_bytes = [workspace, build](const KernelTable& table, const Views& in,
+                                               const Views& out, GradientMode mode, int workers) {
+    return (table.*workspace)(build(in, out, mode), workers);
+  };
+}
+
+// What a run starts from.
+struct RunOptions {
+  int workers = 1;
+  GradientMode mode = GradientMode::kAssign;
+  std::byte workspace_fill = std::byte{0xFF};  // 0xFF everywhere is a NaN
+  // For kAccumulate: what each kGradient output holds before.
+  const std::vector<HostTensor>* gradients_before = nullptr;
+};
+
+// Runs the case on `table`; outputs that are overwritten are NaN before. With `wide`, everything
+// that is fp32 or bf16 is fp64 instead, with the same input values.
+std::vector<HostTensor> run_case(const KernelTable& table, const OpCase& op_case, bool wide,
+                                 const RunOptions& options);
+
+// Holds one case to everything the contract says of any op: the bound, the same bits for any number
+// of workers and any bytes in workspace and outputs before, and accumulation as one addition.
+void expect_conforms(const KernelTable& table, const OpCase& op_case);
+
+// Unit roundoffs. A result that is rounded once to type t has a relative error of at most
+// unit_of(t).
+inline constexpr double kUnitF32 = 0x1.0p-24;
+inline constexpr double kUnitBf16 = 0x1.0p-8;
+inline double unit_of(DType compute) { return compute == DType::kBF16 ? kUnitBf16 : kUnitF32; }
+
+// The cases of each family, over shapes with and without remainders to any vector width or tile.
+std::vector<OpCase> matmul_cases(DType compute);
+std::vector<OpCase> norm_cases(DType compute);
+std::vector<OpCase> rope_cases(DType compute);
+std::vector<OpCase> attention_cases(DType compute);
+std::vector<OpCase> activation_cases(DType compute);
+std::vector<OpCase> elementwise_cases(DType compute);
+std::vector<OpCase> embedding_cases(DType compute);
+std::vector<OpCase> head_loss_cases(DType compute);
+
+}  // namespace terrace::test

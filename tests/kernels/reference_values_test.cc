@@ -1,0 +1,166 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <initializer_list>
+#include <numeric>
+
+#include "kernels/head_chunk.h"
+#include "kernels/norm_tree.h"
+#include "kernels/reference/reference_kernels.h"
+#include "tests/kernels/host_tensor.h"
+
+// The forwards of the reference against values worked out by hand: finite differences and
+// comparisons with the reference itself would both agree with a wrong forward.
+namespace terrace::test {
+namespace {
+
+HostTensor tensor(Shape shape, std::initializer_list<double> values) {
+  HostTensor result(DType::kF64, shape);
+  std::int64_t i = 0;
+  for (const double value : values) result.set(i++, value);
+  return result;
+}
+
+void expect_near(const HostTensor& got, std::initializer_list<double> want, double error = 1e-12) {
+  ASSERT_EQ(got.elements(), static_cast<std::int64_t>(want.size()));
+  std::int64_t i = 0;
+  for (const double value : want) {
+    EXPECT_NEAR(got.at(i), value, error) << "element " << i;
+    ++i;
+  }
+}
+
+TEST(ReferenceValues, MatmulMultipliesByTheTransposedWeight) {
+  const HostTensor x = tensor(shape(1, 2), {2, 3});
+  const HostTensor weight = tensor(shape(3, 2), {1, 0, 0, 1, 1, -1});
+  const HostTensor bias = tensor(shape(3), {10, 20, 30});
+  const HostTensor y = tensor(shape(1, 3), {0, 0, 0});
+  reference_kernels().matmul_forward({}, {x.view(), weight.view(), bias.view(), y.view()});
+  expect_near(y, {12, 23, 29});
+}
+
+TEST(ReferenceValues, Norms) {
+  const HostTensor x = tensor(shape(1, 2), {1, 7});
+  const HostTensor weight = tensor(shape(2), {2, 3});
+  const HostTensor bias = tensor(shape(2), {1, 1});
+  const HostTensor y = tensor(shape(1, 2), {0, 0});
+  const HostTensor mean = tensor(shape(1), {0});
+  const HostTensor rstd = tensor(shape(1), {0});
+  reference_kernels().rms_norm_forward({}, {x.view(), weight.view(), y.view(), rstd.view(), 0.0F});
+  expect_near(y, {2.0 / 5, 21.0 / 5});
+  expect_near(rstd, {1.0 / 5});
+  reference_kernels().layer_norm_forward(
+      {}, {x.view(), weight.view(), bias.view(), y.view(), mean.view(), rstd.view(), 0.0F});
+  expect_near(y, {-1, 4});
+  expect_near(mean, {4});
+  expect_near(rstd, {1.0 / 3});
+}
+
+TEST(ReferenceValues, RopeTurnsTheHalvesOfAHead) {
+  const HostTensor qkv = tensor(shape(2, 4), {1, 2, 3, 4, 1, 2, 3, 4});
+  const HostTensor table = tensor(shape(2, 4), {1, 1, 0, 0, 0, -1, 1, 0});  // 0, 0; 90, 180 degrees
+  reference_kernels().rope({}, {qkv.view(), table.view(), 2, 4, 0, 1, false});
+  expect_near(qkv, {1, 2, 3, 4, -3, -2, 1, -4});
+}
+
+TEST(ReferenceValues, AttentionIsCausal) {
+  // One query head, D = 1: rows are q, k, v. With q = 0 every visible key weighs the same.
+  const HostTensor qkv = tensor(shape(3, 3), {0, 5, 1, 0, 7, 3, std::log(3.0), 0, 8});
+  const HostTensor out = tensor(shape(3), {0, 0, 0});
+  const HostTensor log_sum_exp = tensor(shape(1, 1, 3), {0, 0, 0});
+  HostTensor workspace(DType::kF64, shape(3));
+  KernelContext context;
+  context.workspace = {workspace.view().data, workspace.view().size_bytes()};
+  reference_kernels().attention_forward(
+      context, {{1, 3, 1, 1, 1}, qkv.view(), out.view(), log_sum_exp.view(), 1.0F});
+  // The last row weighs its keys 3^5, 3^7, 3^0.
+  const double sum = 243 + 2187 + 1;
+  expect_near(out, {1, 2, (243 * 1 + 2187 * 3 + 8) / sum});
+  expect_near(log_sum_exp, {0, std::log(2.0), std::log(sum)});
+}
+
+TEST(ReferenceValues, Activations) {
+  const HostTensor gate_up = tensor(shape(1, 4), {0, std::log(3.0), 5, 4});
+  const HostTensor y = tensor(shape(1, 2), {0, 0});
+  reference_kernels().swiglu_forward({}, {gate_up.view(), y.view()});
+  expect_near(y, {0, std::log(3.0) * 0.75 * 4});
+  const HostTensor x = tensor(shape(3), {0, 1, -1});
+  const HostTensor z = tensor(shape(3), {9, 9, 9});
+  reference_kernels().gelu_forward({}, {x.view(), z.view()});
+  expect_near(z, {0, 0.8411919906, -0.1588080094}, 1e-9);  // as published for gelu_new
+}
+
+TEST(ReferenceValues, LossOfAFlatDistributionIsTheLogarithmOfTheVocabulary) {
+  const HostTensor h = tensor(shape(3, 1), {0, 0, 1});
+  const HostTensor weight = tensor(shape(4, 1), {1, 1, 1, 1});
+  HostTensor target(DType::kI32, shape(3));
+  target.set(0, 2);
+  target.set(1, -1);
+  target.set(2, 0);
+  HostTensor workspace(DType::kF64, shape(3 + 12));
+  double loss_sum = -1;
+  HeadLoss op;
+  op.h = h.view();
+  op.weight = weight.view();
+  op.target = target.view();
+  op.loss_sum = &loss_sum;
+  ASSERT_LE(reference_kernels().head_loss_workspace(op, 1), workspace.view().size_bytes());
+  KernelContext context;
+  context.workspace = {workspace.view().data, workspace.view().size_bytes()};
+  reference_kernels().head_loss(context, op);
+  EXPECT_NEAR(loss_sum, 2 * std::log(4.0), 1e-12);
+}
+
+TEST(ReferenceValues, EmbeddingAddsThePosition) {
+  HostTensor tokens(DType::kI32, shape(4));
+  tokens.set(0, 1);
+  tokens.set(3, 1);
+  const HostTensor wte = tensor(shape(2, 1), {10, 20});
+  const HostTensor wpe = tensor(shape(2, 1), {1, 2});
+  const HostTensor h = tensor(shape(4, 1), {0, 0, 0, 0});
+  reference_kernels().embedding_forward({}, {tokens.view(), wte.view(), wpe.view(), h.view(), 2});
+  expect_near(h, {21, 12, 11, 22});
+}
+
+TEST(ReferenceValues, ParametersRoundTiesAwayFromZero) {
+  HostTensor source(DType::kF32, shape(4));
+  HostTensor target(DType::kBF16, shape(4));
+  source.set(0, 1 + 0x1.0p-8);  // a tie: even is below, away is above
+  source.set(1, -1 - 0x1.0p-8);
+  source.set(2, 1 + 0x1.FFp-9);  // just below the tie
+  source.set(3, 1 + 0x1.8p-7);   // a tie whose even neighbour is above
+  reference_kernels().cast_parameters({}, {source.view(), target.view()});
+  expect_near(target, {1 + 0x1.0p-7, -1 - 0x1.0p-7, 1.0, 1 + 0x1.0p-6}, 0.0);
+}
+
+TEST(NormTree, LanesAreAddedPairwise) {
+  std::vector<float> block(19, 0.0F);
+  std::iota(block.begin(), block.end(), 1.0F);
+  EXPECT_EQ(block_sum_of_squares(block), 19.0 * 20 * 39 / 6);
+  // 2^60 and the 1 of another lane meet only when the halves are added: the 1s of its own pair
+  // survive up to there, and 2^60 + 256 is exact where 256 additions of 1 to 2^60 would each be
+  // lost.
+  std::vector<float> lanes(8 * 256, 0.0F);
+  for (std::size_t i = 4; i < lanes.size(); i += 8) lanes[i] = 1.0F;
+  lanes[0] = 0x1.0p30F;
+  EXPECT_EQ(block_sum_of_squares(lanes), 0x1.0p60 + 256);
+}
+
+TEST(NormTree, SumsByHalves) {
+  EXPECT_EQ(tree_sum({}), 0.0);
+  const std::vector<double> values = {0x1.0p53, 1.0, 1.0, 1.0, -0x1.0p53};
+  // (2^53 + 1) + (1 + (1 - 2^53)): the first sum rounds to 2^53.
+  EXPECT_EQ(tree_sum(values), 2.0);
+}
+
+TEST(HeadChunk, IsFixedByTheVocabulary) {
+  EXPECT_EQ(head_chunk_rows(1), 4096);
+  EXPECT_EQ(head_chunk_rows(8192), 4096);
+  EXPECT_EQ(head_chunk_rows(8193), 2048);
+  EXPECT_EQ(head_chunk_rows(50257), 512);
+  EXPECT_EQ(head_chunk_rows(128256), 256);
+  EXPECT_EQ(head_chunk_rows(1 << 20), 64);
+}
+
+}  // namespace
+}  // namespace terrace::test

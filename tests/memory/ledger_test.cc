@@ -1,0 +1,80 @@
+#include "memory/ledger.h"
+
+#include <gtest/gtest.h>
+
+#include "base/bytes.h"
+
+namespace terrace {
+namespace {
+
+Ledger example() {
+  Ledger ledger;
+  TierLedger& device = ledger[Tier::kDevice];
+  device.budget_bytes = 2 * kGiB;
+  device.peak_bytes = 3 * kGiB;
+  device.live_peak_bytes = 2900 * kMiB;
+  device[Account::kParameters] = 800 * kMiB;
+  device[Account::kActivations] = 1600 * kMiB;
+  device[Account::kGradients] = 400 * kMiB;
+  device[Account::kWorkspace] = 100 * kMiB;
+  TierLedger& host = ledger[Tier::kHost];
+  host.budget_bytes = 8 * kGiB;
+  host.peak_bytes = 8 * kGiB;
+  host[Account::kOptimizerState] = 8 * kGiB;
+  ledger[Tier::kNvme].peak_bytes = 12 * kGiB;
+  ledger[Tier::kNvme][Account::kOptimizerState] = 12 * kGiB;
+  return ledger;
+}
+
+TEST(LedgerTest, TableIsAligned) {
+  EXPECT_EQ(to_text(example()),
+            "tier      budget      peak  parameters  gradients  optimizer_state  activations"
+            "  staging  workspace\n"
+            "device  2.00 GiB  3.00 GiB     800 MiB    400 MiB                -     1.56 GiB"
+            "        -    100 MiB\n"
+            "host    8.00 GiB  8.00 GiB           -          -         8.00 GiB            -"
+            "        -          -\n"
+            "nvme        none  12.0 GiB           -          -         12.0 GiB            -"
+            "        -          -\n");
+}
+
+TEST(LedgerTest, FitsUpToTheBudgetItself) {
+  Ledger ledger = example();
+  EXPECT_FALSE(fits(ledger));
+  EXPECT_EQ(ledger[Tier::kDevice].over_bytes(), kGiB);
+  EXPECT_EQ(ledger[Tier::kHost].over_bytes(), 0U);
+  EXPECT_EQ(ledger[Tier::kNvme].over_bytes(), 0U);
+  ledger[Tier::kDevice].peak_bytes = 2 * kGiB;
+  EXPECT_TRUE(fits(ledger));
+  ledger[Tier::kHost].budget_bytes = 8 * kGiB - 1;
+  EXPECT_FALSE(fits(ledger));
+}
+
+TEST(LedgerTest, ShortfallNamesTiersAndLargestAccounts) {
+  Ledger ledger = example();
+  EXPECT_EQ(
+      describe_shortfall(ledger),
+      "device needs 3.00 GiB of a budget of 2.00 GiB, 1.00 GiB too much (largest: activations "
+      "1.56 GiB, parameters 800 MiB, gradients 400 MiB)");
+  ledger[Tier::kNvme].budget_bytes = 11 * kGiB;
+  EXPECT_EQ(
+      describe_shortfall(ledger),
+      "device needs 3.00 GiB of a budget of 2.00 GiB, 1.00 GiB too much (largest: activations "
+      "1.56 GiB, parameters 800 MiB, gradients 400 MiB); nvme needs 12.0 GiB of a budget of "
+      "11.0 GiB, 1.00 GiB too much (largest: optimizer_state 12.0 GiB)");
+}
+
+TEST(LedgerTest, EmptyFits) {
+  EXPECT_TRUE(fits(Ledger{}));
+  EXPECT_EQ(describe_shortfall(Ledger{}), "");
+}
+
+TEST(LedgerTest, ShortfallWithoutAccounts) {
+  Ledger ledger;
+  ledger[Tier::kDevice].budget_bytes = 0;
+  ledger[Tier::kDevice].peak_bytes = 512;
+  EXPECT_EQ(describe_shortfall(ledger), "device needs 512 B of a budget of 0 B, 512 B too much");
+}
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,36 @@
+#include "memory/host/topology.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <thread>
+
+namespace terrace {
+namespace {
+
+TEST(TopologyTest, DescribesThisMachine) {
+  const Topology topology = read_topology();
+  EXPECT_FALSE(topology.cpu_model.empty());
+  EXPECT_LE(1, topology.cores);
+  EXPECT_LE(topology.cores, topology.hardware_threads);
+  EXPECT_LE(static_cast<int>(std::thread::hardware_concurrency()), topology.hardware_threads);
+  ASSERT_FALSE(topology.numa_nodes.empty());
+}
+
+TEST(TopologyTest, EveryCpuIsInOneNode) {
+  const Topology topology = read_topology();
+  std::set<int> cpus;
+  std::size_t listed = 0;
+  std::size_t memory_bytes = 0;
+  for (const NumaNode& node : topology.numa_nodes) {
+    cpus.insert(node.cpus.begin(), node.cpus.end());
+    listed += node.cpus.size();
+    memory_bytes += node.memory_bytes;
+  }
+  EXPECT_LE(static_cast<std::size_t>(topology.hardware_threads), cpus.size());
+  EXPECT_EQ(cpus.size(), listed);
+  EXPECT_LT(0U, memory_bytes);
+}
+
+}  // namespace
+}  // namespace terrace

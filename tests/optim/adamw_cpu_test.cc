@@ -1,0 +1,113 @@
+#include <gtest/gtest.h>
+#include <hwy/highway.h>
+
+#include <cmath>
+#include <cstdint>
+#include <tuple>
+#include <vector>
+
+#include "memory/host/worker_arena.h"
+#include "optim/adamw.h"
+#include "tests/optim/adamw_state.h"
+
+namespace terrace {
+namespace {
+
+using test::AdamWState;
+using test::ParameterKind;
+
+// One bit for each instruction set that is compiled in and that this processor has.
+std::vector<std::int64_t> usable_targets() {
+  hwy::SetSupportedTargetsForTest(0);
+  std::vector<std::int64_t> targets;
+  for (std::int64_t left = hwy::SupportedTargets() & HWY_TARGETS; left != 0; left &= left - 1) {
+    targets.push_back(left & -left);
+  }
+  return targets;
+}
+
+// Runs code on one instruction set while it lives.
+class OnTarget {
+ public:
+  explicit OnTarget(std::int64_t target) { hwy::SetSupportedTargetsForTest(target); }
+  ~OnTarget() { hwy::SetSupportedTargetsForTest(0); }
+  OnTarget(const OnTarget&) = delete;
+  OnTarget& operator=(const OnTarget&) = delete;
+};
+
+constexpr AdamWOptions kOptions = {
+    .beta1 = 0.9F, .beta2 = 0.95F, .epsilon = 1e-8F, .weight_decay = 0.1F};
+constexpr StepScalars kScalars = {.learning_rate = 3e-3F,
+                                  .gradient_scale = 0.37F,
+                                  .bias_correction_1 = 0.19F,
+                                  .bias_correction_2 = 0.0975F,
+                                  .gradient_norm = 2.7};
+
+void expect_same_bits(AdamWState& state, AdamWState& expected) {
+  EXPECT_EQ(first_difference(state.gradient, expected.gradient), -1);
+  EXPECT_EQ(first_difference(state.master, expected.master), -1);
+  EXPECT_EQ(first_difference(state.moment1, expected.moment1), -1);
+  EXPECT_EQ(first_difference(state.moment2, expected.moment2), -1);
+  EXPECT_EQ(first_difference(state.parameter, expected.parameter), -1);
+  EXPECT_EQ(first_difference(state.half_parameter, expected.half_parameter), -1);
+}
+
+struct Case {
+  std::int64_t n, offset;
+  int workers;
+};
+
+class AdamWCpu : public testing::TestWithParam<std::tuple<ParameterKind, Case>> {};
+
+TEST_P(AdamWCpu, HasTheBitsOfTheReferenceOnEveryTarget) {
+  const auto& [kind, c] = GetParam();
+  AdamWState expected(c.n, c.offset, kind);
+  fill_state(expected, 11);
+  for (int step = 0; step < 2; ++step) adamw_reference(expected.update(kOptions, kScalars));
+  WorkerArena workers(c.workers);
+  KernelContext context;
+  context.workers = &workers;
+  for (const std::int64_t target : usable_targets()) {
+    SCOPED_TRACE(hwy::TargetName(target));
+    const OnTarget on_target(target);
+    AdamWState state(c.n, c.offset, kind);
+    fill_state(state, 11);
+    for (int step = 0; step < 2; ++step) adamw_cpu(context, state.update(kOptions, kScalars));
+    expect_same_bits(state, expected);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, AdamWCpu,
+    testing::Combine(testing::Values(ParameterKind::kBf16, ParameterKind::kF32,
+                                     ParameterKind::kMaster),
+                     testing::Values(Case{1, 0, 1}, Case{31, 0, 1}, Case{32, 0, 1}, Case{33, 1, 1},
+                                     Case{4096, 0, 1}, Case{1000, 3, 2}, Case{65536, 16, 2},
+                                     Case{3 * 65536 + 77, 0, 3})));
+
+// Otherwise the test above would not compare what it says it compares.
+TEST(AdamWCpuTargets, AreSeveralOnX86) {
+  EXPECT_GE(usable_targets().size(), HWY_ARCH_X86 ? 2U : 1U);
+}
+
+TEST(AdamWCpu, KeepsDenormals) {
+  WorkerArena workers(1);
+  KernelContext context;
+  context.workers = &workers;
+  for (const std::int64_t target : usable_targets()) {
+    SCOPED_TRACE(hwy::TargetName(target));
+    const OnTarget on_target(target);
+    AdamWState state(64, 0, ParameterKind::kF32);
+    for (float& m : state.moment1.elements()) m = 1e-40F;
+    for (float& p : state.master.elements()) p = 2e-42F;
+    const StepScalars scalars = {.learning_rate = 0.0F};
+    adamw_cpu(context, state.update({.beta1 = 0.5F}, scalars));
+    EXPECT_EQ(state.moment1.elements()[5], std::fma(0.5F, -1e-40F, 1e-40F));
+    EXPECT_NE(state.moment1.elements()[5], 0.0F);
+    EXPECT_EQ(state.master.elements()[5], 2e-42F);
+    EXPECT_EQ(state.parameter.elements()[5], 2e-42F);
+  }
+}
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,96 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <iterator>
+#include <random>
+#include <span>
+#include <vector>
+
+#include "optim/adamw.h"
+
+namespace terrace::test {
+
+enum class ParameterKind : std::uint8_t { kBf16, kF32, kMaster };
+
+// n elements that begin `offset` elements past a 64-byte boundary and end where the memory does.
+template <typename T>
+class OffsetArray {
+ public:
+  OffsetArray(std::int64_t n, std::int64_t offset)
+      : storage_(static_cast<std::size_t>(n + offset) + 64 / sizeof(T)) {
+    const auto address = reinterpret_cast<std::uintptr_t>(storage_.data());
+    const std::size_t aligned = (64 - address % 64) % 64 / sizeof(T);
+    elements_ = std::span(storage_).subspan(aligned + static_cast<std::size_t>(offset),
+                                            static_cast<std::size_t>(n));
+  }
+  OffsetArray(const OffsetArray&) = delete;
+  OffsetArray& operator=(const OffsetArray&) = delete;
+
+  std::span<T> elements() { return elements_; }
+
+ private:
+  std::vector<T> storage_;
+  std::span<T> elements_;
+};
+
+// What an AdamW update works on.
+struct AdamWState {
+  AdamWState(std::int64_t n, std::int64_t offset, ParameterKind parameter_kind)
+      : gradient(n, offset),
+        master(n, offset),
+        moment1(n, offset),
+        moment2(n, offset),
+        parameter(n, offset),
+        half_parameter(n, offset),
+        kind(parameter_kind) {}
+
+  AdamWUpdate update(const AdamWOptions& options, const StepScalars& scalars) {
+    AdamWUpdate update;
+    update.gradient = view(gradient.elements());
+    update.master = view(master.elements());
+    update.moment1 = view(moment1.elements());
+    update.moment2 = view(moment2.elements());
+    update.parameter = kind == ParameterKind::kMaster ? update.master
+                       : kind == ParameterKind::kBf16 ? view(half_parameter.elements())
+                                                      : view(parameter.elements());
+    update.options = options;
+    update.scalars = &scalars;
+    return update;
+  }
+
+  OffsetArray<float> gradient, master, moment1, moment2, parameter;
+  OffsetArray<Bf16> half_parameter;
+  ParameterKind kind;
+};
+
+// The first element whose bits differ, or -1.
+template <typename T>
+std::int64_t first_difference(OffsetArray<T>& a, OffsetArray<T>& b) {
+  for (std::size_t i = 0; i < a.elements().size(); ++i) {
+    if (std::memcmp(&a.elements()[i], &b.elements()[i], sizeof(T)) != 0) {
+      return static_cast<std::int64_t>(i);
+    }
+  }
+  return -1;
+}
+
+// Ordinary training values, and now and then a zero, a denormal, a huge number or a tiny one; the
+// second moment is not negative.
+inline void fill_state(AdamWState& state, unsigned seed) {
+  std::mt19937 random(seed);
+  const auto unit = [&] { return static_cast<float>(random() >> 8) * 0x1.0p-23F - 1.0F; };
+  constexpr float kOdd[] = {0.0F, -0.0F, 1e-45F, -3e-40F, 1e-38F, 1e-30F, 1e15F, -3e18F, 1e25F};
+  const auto draw = [&](float scale) {
+    return random() % 16 == 0 ? kOdd[random() % std::size(kOdd)] : scale * unit();
+  };
+  for (std::size_t i = 0; i < state.master.elements().size(); ++i) {
+    state.gradient.elements()[i] = draw(0.1F);
+    state.master.elements()[i] = draw(1.0F);
+    state.moment1.elements()[i] = draw(0.01F);
+    state.moment2.elements()[i] = std::abs(draw(1e-4F));
+  }
+}
+
+}  // namespace terrace::test

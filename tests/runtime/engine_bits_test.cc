@@ -1,0 +1,271 @@
+#include <gtest/gtest.h>
+
+#include <optional>
+
+#include "tests/runtime/engine_fixture.h"
+
+// Switches do not change bits (docs/numerics.md): every run below must give the losses and gradient
+// norms of the plain run to the last bit, and must show that its switch took effect.
+namespace terrace {
+namespace {
+
+constexpr std::int64_t kSteps = 20;
+
+struct Shape {
+  const char* name;
+  ModelFamily family;
+  bool tied;
+  bool odd;
+  DType type;
+};
+
+constexpr Shape kShapes[] = {
+    {"gpt2_tied_fp32", ModelFamily::kGpt2, true, false, DType::kF32},
+    {"gpt2_untied_odd_bf16", ModelFamily::kGpt2, false, true, DType::kBF16},
+    {"llama_tied_bf16", ModelFamily::kLlama, true, false, DType::kBF16},
+    {"llama_untied_odd_fp32", ModelFamily::kLlama, false, true, DType::kF32},
+};
+
+struct Switch {
+  std::string name;
+  std::function<void(EngineOptions&)> set;
+  std::function<void(const TrainedRun& plain, const TrainedRun& run)> took_effect;
+};
+
+void expect_traffic(const TrainedRun& run, std::initializer_list<Lane> lanes) {
+  for (const Lane lane : lanes) EXPECT_GT(run.traffic.of(lane), 0) << name_of(lane);
+}
+
+void on_device(EngineOptions& options) {
+  options.placement.unified = false;
+  options.placement.parameters = options.placement.gradients = options.placement.optimizer =
+      options.placement.activations = Tier::kDevice;
+}
+
+void all_on(EngineOptions& options, Tier tier) {
+  options.placement.parameters = options.placement.gradients = options.placement.optimizer =
+      options.placement.activations = tier;
+  options.placement.has_nvme = tier == Tier::kNvme;
+}
+
+// The optional of a request that says where one state lives.
+using StateField = std::optional<Tier> PlacementRequest::*;
+
+Switch one_state(const char* name, StateField field, Tier tier) {
+  return {std::string(name) + "_on_" + std::string(name_of(tier)),
+          [=](EngineOptions& options) {
+            on_device(options);
+            options.placement.*field = tier;
+            options.placement.has_nvme = tier == Tier::kNvme;
+          },
+          [=](const TrainedRun&, const TrainedRun& run) {
+            expect_traffic(run, {Lane::kUpload, Lane::kDownload});
+            if (tier == Tier::kNvme) expect_traffic(run, {Lane::kRead, Lane::kWrite});
+          }};
+}
+
+std::vector<Switch> placements() {
+  std::vector<Switch> list = {
+      {"all_on_device", on_device,
+       [](const TrainedRun&, const TrainedRun& run) {
+         EXPECT_EQ(run.traffic.of(Lane::kWrite), 0);
+         EXPECT_GT(run.ledger[Tier::kDevice].peak_bytes, 0U);
+       }},
+      {"unified_all_on_nvme", [](EngineOptions& options) { all_on(options, Tier::kNvme); },
+       [](const TrainedRun& plain, const TrainedRun& run) {
+         expect_traffic(run, {Lane::kRead, Lane::kWrite});
+         EXPECT_EQ(run.traffic.of(Lane::kUpload), 0);
+         EXPECT_LT(run.ledger[Tier::kHost].live_peak_bytes,
+                   plain.ledger[Tier::kHost].live_peak_bytes);
+       }},
+  };
+  for (const Tier tier : {Tier::kHost, Tier::kNvme}) {
+    list.push_back(one_state("parameters", &PlacementRequest::parameters, tier));
+    list.push_back(one_state("gradients", &PlacementRequest::gradients, tier));
+    list.push_back(one_state("optimizer", &PlacementRequest::optimizer, tier));
+    list.push_back(one_state("activations", &PlacementRequest::activations, tier));
+    list.push_back({"all_on_" + std::string(name_of(tier)),
+                    [tier](EngineOptions& options) {
+                      options.placement.unified = false;
+                      all_on(options, tier);
+                    },
+                    [](const TrainedRun&, const TrainedRun& run) {
+                      expect_traffic(run, {Lane::kUpload, Lane::kDownload});
+                    }});
+  }
+  return list;
+}
+
+void all_on_nvme_from_device(EngineOptions& options) {
+  options.placement.unified = false;
+  all_on(options, Tier::kNvme);
+}
+
+std::vector<Switch> orders() {
+  const auto layer_major = [](EngineOptions& options) {
+    options.placement.order = MicroBatchOrder::kLayerMajor;
+  };
+  return {
+      {"recompute_full", [](EngineOptions& options) { options.placement.recompute = true; },
+       [](const TrainedRun& plain, const TrainedRun& run) {
+         EXPECT_LT(run.ledger[Tier::kHost].live_peak_bytes,
+                   plain.ledger[Tier::kHost].live_peak_bytes);
+       }},
+      {"layer_major", layer_major,
+       [](const TrainedRun& plain, const TrainedRun& run) {
+         EXPECT_GT(run.ledger[Tier::kHost][Account::kActivations],
+                   plain.ledger[Tier::kHost][Account::kActivations]);
+       }},
+      {"layer_major_recompute_all_on_nvme",
+       [=](EngineOptions& options) {
+         all_on_nvme_from_device(options);
+         options.placement.recompute = true;
+         layer_major(options);
+       },
+       [](const TrainedRun&, const TrainedRun& run) {
+         expect_traffic(run, {Lane::kUpload, Lane::kDownload, Lane::kRead, Lane::kWrite});
+       }},
+  };
+}
+
+// Budgets as a share of what the program takes when nothing limits it.
+void limit_arenas(EngineOptions& options, double share) {
+  const Ledger loose = plan_engine(options).ledger;
+  for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
+    options.budgets.at(static_cast<std::size_t>(tier)) =
+        static_cast<std::size_t>(share * static_cast<double>(loose[tier].peak_bytes));
+  }
+}
+
+std::vector<Switch> resources() {
+  const auto nothing = [](const TrainedRun&, const TrainedRun&) {};
+  std::vector<Switch> list;
+  for (const double share : {0.7, 1.4}) {
+    list.push_back({share < 1 ? "arenas_smaller" : "arenas_larger",
+                    [share](EngineOptions& options) {
+                      all_on_nvme_from_device(options);
+                      limit_arenas(options, share);
+                    },
+                    [share](const TrainedRun&, const TrainedRun& run) {
+                      const TierLedger& device = run.ledger[Tier::kDevice];
+                      EXPECT_LE(device.peak_bytes, *device.budget_bytes);
+                      EXPECT_EQ(share > 1, device.peak_bytes < *device.budget_bytes * 9 / 10);
+                    }});
+  }
+  for (const std::int32_t lookahead : {0, 1, 6}) {
+    list.push_back({"lookahead_" + std::to_string(lookahead),
+                    [lookahead](EngineOptions& options) {
+                      all_on_nvme_from_device(options);
+                      options.placement.lookahead = lookahead;
+                    },
+                    nothing});
+  }
+  for (const int threads : {1, 3}) {
+    list.push_back({"threads_" + std::to_string(threads),
+                    [threads](EngineOptions& options) { options.threads = threads; }, nothing});
+  }
+  list.push_back({"posix",
+                  [](EngineOptions& options) {
+                    all_on_nvme_from_device(options);
+                    options.nvme.engine = IoEngineKind::kPosix;
+                  },
+                  nothing});
+  return list;
+}
+
+class EngineBits : public testing::TestWithParam<Shape> {
+ protected:
+  EngineOptions plain_options() const {
+    const Shape& shape = GetParam();
+    EngineOptions options = tiny_options(tiny_model(shape.family, shape.tied, shape.odd), shape.type);
+    options.nvme.directories = {{directory_.path(), std::nullopt}};
+    return options;
+  }
+
+  void expect_equal(const std::vector<Switch>& switches) {
+    const EngineOptions plain = plain_options();
+    const TrainedRun expected = train_tiny(plain, kSteps);
+    for (const Switch& one : switches) {
+      SCOPED_TRACE(one.name);
+      EngineOptions options = plain;
+      one.set(options);
+      const TrainedRun run = train_tiny(options, kSteps);
+      EXPECT_EQ(run.curve.losses, expected.curve.losses);
+      EXPECT_EQ(run.curve.norms, expected.curve.norms);
+      EXPECT_EQ(run.evaluation, expected.evaluation);
+      one.took_effect(expected, run);
+    }
+  }
+
+  TemporaryDirectory directory_;
+};
+
+TEST_P(EngineBits, ClippingIsActiveOnSomeStepsAndTheLossFalls) {
+  const EngineOptions options = plain_options();
+  const TrainedRun run = train_tiny(options, kSteps);
+  const auto clipped = std::count_if(run.curve.norms.begin(), run.curve.norms.end(),
+                                     [&](double n) { return n > options.optimizer.max_grad_norm; });
+  EXPECT_GT(clipped, 0);
+  EXPECT_LT(clipped, kSteps);
+  EXPECT_LT(run.curve.losses.back(), run.curve.losses.front() - 0.3);
+}
+
+TEST_P(EngineBits, Placements) { expect_equal(placements()); }
+TEST_P(EngineBits, Orders) { expect_equal(orders()); }
+TEST_P(EngineBits, Resources) { expect_equal(resources()); }
+
+TEST_P(EngineBits, LookaheadChangesThePeak) {
+  EngineOptions options = plain_options();
+  all_on_nvme_from_device(options);
+  options.placement.lookahead = 0;
+  const std::size_t none = plan_engine(options).ledger[Tier::kDevice].live_peak_bytes;
+  options.placement.lookahead = 6;
+  EXPECT_GT(plan_engine(options).ledger[Tier::kDevice].live_peak_bytes, none);
+}
+
+// The state read out of one run's homes and put into another's, in other tiers, continues the curve.
+class SnapshotState final : public StateSource {
+ public:
+  explicit SnapshotState(Engine& engine) {
+    for (const UnitLayout& unit : engine.compute().layout()) {
+      for (const terrace::StateField field : kStateFields) {
+        auto& values = values_[{unit.index, field}];
+        values.resize(static_cast<std::size_t>(unit.padded_elements));
+        engine.state().read(field, static_cast<std::int32_t>(unit.index), 0, values);
+      }
+    }
+  }
+  void read(terrace::StateField field, const UnitLayout& unit, std::int64_t begin,
+            std::span<float> out) const override {
+    const auto& values = values_.at({unit.index, field});
+    std::copy_n(values.begin() + begin, out.size(), out.begin());
+  }
+
+ private:
+  std::map<std::pair<std::int64_t, terrace::StateField>, std::vector<float>> values_;
+};
+
+TEST_P(EngineBits, StoppedAndResumedInOtherTiers) {
+  const EngineOptions plain = plain_options();
+  const TrainedRun whole = train_tiny(plain, kSteps);
+  EngineOptions second = plain;
+  all_on_nvme_from_device(second);
+  const EnginePlan first_plan = plan_engine(plain);
+  const EnginePlan second_plan = plan_engine(second);
+  SilentLog log;
+  TrainedRun run;
+  Engine first(plain, first_plan, log);
+  first.fill_state(RandomState(1234));
+  train_steps(first, plain, 1, kSteps / 2, run);
+  const SnapshotState snapshot(first);
+  Engine resumed(second, second_plan, log);
+  resumed.fill_state(snapshot);
+  train_steps(resumed, second, kSteps / 2 + 1, kSteps, run);
+  EXPECT_EQ(run.curve, whole.curve);
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, EngineBits, testing::ValuesIn(kShapes),
+                         [](const auto& instance) { return std::string(instance.param.name); });
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,143 @@
+#include "runtime/model/parameter_layout.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+
+namespace terrace {
+namespace {
+
+ModelConfig small(ModelFamily family) {
+  ModelConfig config;
+  config.family = family;
+  config.layers = 2;
+  config.width = 24;
+  config.heads = 4;
+  config.key_value_heads = family == ModelFamily::kGpt2 ? 4 : 2;
+  config.head_width = 6;
+  config.intermediate = 40;
+  config.vocabulary = 300;
+  config.positions = 16;
+  return config;
+}
+
+std::vector<std::string> names(const UnitLayout& unit) {
+  std::vector<std::string> list;
+  for (const ParameterTensor& tensor : unit.tensors) list.push_back(tensor.name);
+  return list;
+}
+
+TEST(ParameterLayout, TensorsLieWithoutGapsAndUnitsArePadded) {
+  for (const ModelFamily family : {ModelFamily::kGpt2, ModelFamily::kLlama}) {
+    const std::vector<UnitLayout> layout = parameter_layout(small(family));
+    ASSERT_EQ(layout.size(), 4U);
+    std::set<std::uint32_t> streams;
+    std::set<std::string> all_names;
+    std::size_t tensors = 0;
+    for (std::size_t i = 0; i < layout.size(); ++i) {
+      const UnitLayout& unit = layout[i];
+      EXPECT_EQ(unit.index, static_cast<std::int64_t>(i));
+      std::int64_t end = 0;
+      bool vectors = false;
+      for (const ParameterTensor& tensor : unit.tensors) {
+        EXPECT_EQ(tensor.offset, end) << tensor.name;
+        end += tensor.rows * tensor.columns;
+        EXPECT_EQ(tensor.decay, !tensor.is_vector) << tensor.name;
+        EXPECT_FALSE(vectors && !tensor.is_vector) << tensor.name << " comes after a vector";
+        vectors = vectors || tensor.is_vector;
+        streams.insert(tensor.random_stream);
+        all_names.insert(tensor.name);
+        ++tensors;
+      }
+      EXPECT_EQ(unit.elements, end);
+      EXPECT_EQ(unit.padded_elements % kBlockElements, 0);
+      EXPECT_GE(unit.padded_elements, end);
+      EXPECT_LT(unit.padded_elements, end + kBlockElements);
+    }
+    EXPECT_EQ(streams.size(), tensors);
+    EXPECT_EQ(all_names.size(), tensors);
+  }
+}
+
+TEST(ParameterLayout, LlamaBlock) {
+  ModelConfig config = small(ModelFamily::kLlama);
+  config.head_width = 8;  // not width / heads
+  config.attention_bias = true;
+  config.mlp_bias = true;
+  const UnitLayout block = parameter_layout(config)[2];
+  EXPECT_EQ(block.kind, UnitKind::kBlock);
+  const std::string prefix = "model.layers.1.";
+  std::vector<std::string> wanted;
+  for (const char* name :
+       {"self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight",
+        "self_attn.o_proj.weight", "mlp.gate_proj.weight", "mlp.up_proj.weight",
+        "mlp.down_proj.weight", "self_attn.q_proj.bias", "self_attn.k_proj.bias",
+        "self_attn.v_proj.bias", "self_attn.o_proj.bias", "mlp.gate_proj.bias", "mlp.up_proj.bias",
+        "mlp.down_proj.bias", "input_layernorm.weight", "post_attention_layernorm.weight"}) {
+    wanted.push_back(prefix + name);
+  }
+  EXPECT_EQ(names(block), wanted);
+  EXPECT_EQ(block.find("q_proj.weight").rows, 32);
+  EXPECT_EQ(block.find("k_proj.weight").rows, 16);
+  EXPECT_EQ(block.find("o_proj.weight").rows, 24);
+  EXPECT_EQ(block.find("o_proj.weight").columns, 32);
+  EXPECT_EQ(block.find("v_proj.bias").rows, 16);
+  EXPECT_EQ(block.find("down_proj.weight").init_deviation, 0.02F);
+  EXPECT_EQ(block.find("input_layernorm.weight").init, Init::kOnes);
+  EXPECT_EQ(block.find("up_proj.bias").init, Init::kZeros);
+  EXPECT_FALSE(block.find("q_proj.weight").stored_transposed);
+}
+
+TEST(ParameterLayout, Gpt2Block) {
+  const UnitLayout block = parameter_layout(small(ModelFamily::kGpt2))[1];
+  const std::vector<std::string> wanted = {
+      "h.0.attn.c_attn.weight", "h.0.attn.c_proj.weight", "h.0.mlp.c_fc.weight",
+      "h.0.mlp.c_proj.weight",  "h.0.attn.c_attn.bias",   "h.0.attn.c_proj.bias",
+      "h.0.mlp.c_fc.bias",      "h.0.mlp.c_proj.bias",    "h.0.ln_1.weight",
+      "h.0.ln_1.bias",          "h.0.ln_2.weight",        "h.0.ln_2.bias"};
+  EXPECT_EQ(names(block), wanted);
+  const ParameterTensor& attention = block.find("attn.c_attn.weight");
+  EXPECT_EQ(attention.rows, 72);
+  EXPECT_EQ(attention.columns, 24);
+  EXPECT_TRUE(attention.stored_transposed);
+  EXPECT_EQ(attention.init_deviation, 0.02F);
+  EXPECT_EQ(block.find("mlp.c_proj.weight").columns, 40);
+  EXPECT_EQ(block.find("mlp.c_proj.weight").init_deviation, 0.02F / 2.0F);  // sqrt(2 * 2 layers)
+  EXPECT_EQ(block.find("attn.c_proj.weight").init_deviation, 0.02F / 2.0F);
+  EXPECT_EQ(block.find("ln_2.weight").init, Init::kOnes);
+  EXPECT_EQ(block.find("ln_2.bias").init, Init::kZeros);
+}
+
+TEST(ParameterLayout, TiedModelsHaveNoHeadWeight) {
+  ModelConfig config = small(ModelFamily::kLlama);
+  EXPECT_EQ(names(parameter_layout(config).back()),
+            (std::vector<std::string>{"lm_head.weight", "model.norm.weight"}));
+  config.tied = true;
+  EXPECT_EQ(names(parameter_layout(config).back()), std::vector<std::string>{"model.norm.weight"});
+  config = small(ModelFamily::kGpt2);
+  config.tied = true;
+  EXPECT_EQ(names(parameter_layout(config).back()),
+            (std::vector<std::string>{"ln_f.weight", "ln_f.bias"}));
+  EXPECT_EQ(names(parameter_layout(config).front()),
+            (std::vector<std::string>{"wte.weight", "wpe.weight"}));
+  EXPECT_EQ(parameter_layout(config).front().find("wte.weight").decay, true);
+}
+
+TEST(ParameterLayout, ChunksCoverThePaddedUnit) {
+  UnitLayout unit;
+  unit.padded_elements = 2 * kChunkElements + kBlockElements;
+  EXPECT_EQ(unit.chunks(), 3);
+  EXPECT_EQ(unit.chunk_elements(0), kChunkElements);
+  EXPECT_EQ(unit.chunk_elements(1), kChunkElements);
+  EXPECT_EQ(unit.chunk_elements(2), kBlockElements);
+}
+
+TEST(ParameterLayoutDeathTest, FindWantsExactlyOne) {
+  const UnitLayout block = parameter_layout(small(ModelFamily::kGpt2))[1];
+  EXPECT_DEATH(block.find("c_proj.weight"), "c_proj.weight");
+  EXPECT_DEATH(block.find("q_proj.weight"), "q_proj.weight");
+}
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,168 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "runtime/step/compile.h"
+#include "runtime/step/verify.h"
+#include "tests/runtime/step_fixture.h"
+
+namespace terrace {
+namespace {
+
+using ::testing::IsEmpty;
+
+Tier random_tier(std::mt19937& random) { return kTiers.at(random() % kTierCount); }
+
+StepPolicy random_policy(const StepModel& model, std::mt19937& random) {
+  StepPolicy policy;
+  policy.micro_batches = 1 + static_cast<std::int32_t>(random() % 3);
+  policy.order =
+      random() % 2 == 0 ? MicroBatchOrder::kLayerMajor : MicroBatchOrder::kMicroBatchMajor;
+  policy.unified = random() % 3 == 0;
+  policy.lookahead = static_cast<std::int32_t>(random() % 5);
+  for (std::size_t u = 0; u < model.unit_count(); ++u) {
+    policy.homes.push_back({random_tier(random), random_tier(random), random_tier(random),
+                            random_tier(random), random() % 2 == 0});
+  }
+  return policy;
+}
+
+TEST(CompileStep, RandomPoliciesVerify) {
+  std::mt19937 random(7);
+  for (int round = 0; round < 300; ++round) {
+    StepModel model =
+        small_step_model(1 + static_cast<std::int64_t>(random() % 5), random() % 2 == 0);
+    model.has_master = random() % 2 == 0;
+    const StepPolicy policy = random_policy(model, random);
+    TierBudgets budgets;
+    if (random() % 2 == 0) {
+      const Program loose = compile_step(model, policy, budgets);
+      for (const Tier tier : kTiers) {
+        budgets.at(static_cast<std::size_t>(tier)) =
+            loose.use_of(tier).packed_bytes * (3 + random() % 8) / 10;
+      }
+    }
+    const Program program = compile_step(model, policy, budgets);
+    ASSERT_THAT(verify(program), IsEmpty()) << "round " << round << "\n" << to_text(program);
+    ASSERT_EQ(program, compile_step(model, policy, budgets)) << "not a pure function";
+  }
+}
+
+TEST(CompileStep, EvaluationSharesTheHomesOfTraining) {
+  std::mt19937 random(11);
+  for (int round = 0; round < 60; ++round) {
+    const StepModel model = small_step_model(3, random() % 2 == 0);
+    StepPolicy policy = random_policy(model, random);
+    const Program training = compile_step(model, policy, {});
+    policy.has_backward = false;
+    const Program evaluation = compile_step(model, policy, {}, &training);
+    ASSERT_THAT(verify(evaluation), IsEmpty());
+    for (const Buffer& own : evaluation.buffers) {
+      if (own.life != Life::kPersistent) continue;
+      for (const Buffer& other : training.buffers) {
+        if (other.name == own.name) EXPECT_EQ(other.offset, own.offset) << own.name;
+      }
+    }
+  }
+}
+
+// Verify must see what a pass could get wrong: take away one edge, or move one buffer.
+TEST(Verify, FindsAMissingEdge) {
+  const StepModel model = small_step_model(4, true);
+  const StepPolicy policy =
+      uniform_policy(model, {Tier::kNvme, Tier::kHost, Tier::kNvme, Tier::kHost, false});
+  const Program program = compile_step(model, policy, {});
+  ASSERT_THAT(verify(program), IsEmpty());
+  int needed = 0;
+  int edges = 0;
+  for (std::size_t i = 0; i < program.ops.size(); ++i) {
+    for (std::size_t e = 0; e < program.ops[i].after.size(); ++e) {
+      Program broken = program;
+      broken.ops[i].after.erase(broken.ops[i].after.begin() + static_cast<std::ptrdiff_t>(e));
+      ++edges;
+      if (!verify(broken, 1).empty()) ++needed;
+    }
+  }
+  // Some edges are implied by others; most are not.
+  EXPECT_GT(needed, edges / 3);
+}
+
+TEST(Verify, FindsOverlap) {
+  const StepModel model = small_step_model(3, false);
+  const StepPolicy policy =
+      uniform_policy(model, {Tier::kHost, Tier::kHost, Tier::kHost, Tier::kHost, true});
+  const Program program = compile_step(model, policy, {});
+  int found = 0;
+  for (std::size_t b = 0; b < program.buffers.size(); ++b) {
+    Program broken = program;
+    if (broken.buffers[b].tier != Tier::kDevice) continue;
+    for (const Buffer& other : program.buffers) {
+      if (other.name == "workspace") broken.buffers[b].offset = other.offset;
+    }
+    if (broken == program) continue;
+    if (!verify(broken, 1).empty()) ++found;
+  }
+  EXPECT_GT(found, 10);
+}
+
+TEST(CompileStep, LayerMajorFetchesEachUnitOncePerPass) {
+  const StepModel model = small_step_model(8, true);
+  StepPolicy policy =
+      uniform_policy(model, {Tier::kHost, Tier::kHost, Tier::kHost, Tier::kDevice, false});
+  policy.micro_batches = 4;
+  policy.order = MicroBatchOrder::kMicroBatchMajor;
+  TierBudgets budgets;
+  const Program loose = compile_step(model, policy, budgets);
+  policy.lookahead = 1;
+  budgets[0] = std::size_t{1};
+  const Program minimal = compile_step(model, policy, budgets);
+  const std::size_t two_units = 2 * 6 * kBlockElements * 2;
+  budgets[0] = minimal.use_of(Tier::kDevice).packed_bytes + two_units;
+  const Program micro_batch_major = compile_step(model, policy, budgets);
+  policy.order = MicroBatchOrder::kLayerMajor;
+  budgets[0] = std::size_t{1};
+  budgets[0] = compile_step(model, policy, budgets).use_of(Tier::kDevice).packed_bytes + two_units;
+  const Program layer_major = compile_step(model, policy, budgets);
+  EXPECT_LE(3 * lane_bytes(layer_major, Lane::kUpload, Account::kParameters),
+            lane_bytes(micro_batch_major, Lane::kUpload, Account::kParameters));
+  EXPECT_LT(lane_bytes(loose, Lane::kUpload, Account::kParameters),
+            lane_bytes(micro_batch_major, Lane::kUpload, Account::kParameters));
+}
+
+TEST(CompileStep, LookaheadCostsSpaceAndMovesLoadsForward) {
+  const StepModel model = small_step_model(6, false);
+  StepPolicy policy =
+      uniform_policy(model, {Tier::kNvme, Tier::kHost, Tier::kNvme, Tier::kDevice, true});
+  std::vector<std::size_t> peaks;
+  for (const int lookahead : {0, 1, 3}) {
+    policy.lookahead = lookahead;
+    TierBudgets budgets;
+    const Program program = compile_step(model, policy, budgets);
+    peaks.push_back(program.use_of(Tier::kHost).packed_bytes);
+  }
+  EXPECT_LT(peaks[0], peaks[1]);
+  EXPECT_LT(peaks[1], peaks[2]);
+}
+
+TEST(CompileStep, PacksWithinATenthOfWhatIsLive) {
+  for (const bool tied : {false, true}) {
+    const StepModel model = small_step_model(24, tied);
+    for (const bool unified : {false, true}) {
+      StepPolicy policy =
+          uniform_policy(model, {Tier::kNvme, Tier::kHost, Tier::kNvme, Tier::kDevice, true});
+      policy.unified = unified;
+      policy.micro_batches = 2;
+      policy.order = MicroBatchOrder::kLayerMajor;
+      const Program program = compile_step(model, policy, {});
+      for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
+        const TierUse& use = program.use_of(tier);
+        EXPECT_LE(static_cast<double>(use.packed_bytes), 1.1 * static_cast<double>(use.live_bytes))
+            << name_of(tier) << " tied " << tied << " unified " << unified;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace terrace

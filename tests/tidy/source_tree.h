@@ -1,0 +1,28 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tests/tidy/violation.h"
+
+namespace terrace::tidy {
+
+struct SourceFile {
+  std::string path;  // from the root, with /
+  std::string text;
+};
+
+// Every C++ source, CMake file and script of the tree, sorted by path. Throws when the tree is not
+// there or a file cannot be read.
+std::vector<SourceFile> read_source_tree();
+
+// The folders of the tree that hold sources, from the root, sorted.
+std::vector<std::string> source_folders(const std::vector<SourceFile>& files);
+
+bool is_cpp(const std::string& path);
+bool is_cpp_header(const std::string& path);
+
+// One line per violation, for a failure message.
+std::string describe(const Violations& violations);
+
+}  // namespace terrace::tidy

@@ -1,0 +1,100 @@
+#!/usr/bin/env bash
+# Fails where clang-tidy-19 finds what .clang-tidy lists, and where a source is built by nobody:
+# tools/check_tidy.sh [FILE...], all sources unless named.
+#
+# Wants the release preset configured and built (its compile commands and its record of who includes
+# whom). A source that was clean is not looked at again until it, a header of ours that it includes,
+# its command line or the rules change: build/tidy-cache has an empty file named by the hash of all.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+build=build/release
+cache=build/tidy-cache
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+if ! command -v clang-tidy-19 >/dev/null; then
+  echo "check_tidy: clang-tidy-19 is not installed; run tools/install-deps.sh as root" >&2
+  exit 4
+fi
+if [[ ! -f $build/compile_commands.json ]]; then
+  echo "check_tidy: the release preset is not configured; run tools/build.sh" >&2
+  exit 4
+fi
+mkdir -p "$cache"
+
+# "source <tab> command" for each translation unit of the tree; CMake writes one key a line.
+awk -v root="$PWD/" '
+  /^ *"command": / { command = $0 }
+  /^ *"file": / {
+    file = $0
+    sub(/^ *"file": "/, "", file)
+    sub(/",?$/, "", file)
+    if (index(file, root) == 1) print substr(file, length(root) + 1) "\t" command
+  }' "$build/compile_commands.json" | grep -v '^build/' | sort -u -t $'\t' -k1,1 >"$work/commands"
+cut -f1 "$work/commands" >"$work/built"
+
+./tools/source_files.sh >"$work/all"
+if (($#)); then printf '%s\n' "$@" | sort -u >"$work/wanted"; else cp "$work/all" "$work/wanted"; fi
+
+# CUDA sources are built only where there is CUDA, and never by clang here. An example is a program of
+# its own, built by who copies it.
+grep '\.cc$' "$work/wanted" | grep -v -e '/cuda/' -e '/nccl/' -e '^examples/' >"$work/sources" || true
+comm -23 "$work/sources" "$work/built" >"$work/orphans"
+failed=0
+if [[ -s $work/orphans ]]; then
+  sed 's/$/: is in no target of the build/' "$work/orphans" >&2
+  failed=1
+fi
+comm -12 "$work/sources" "$work/built" >"$work/checked"
+
+# "source <tab> header" for each header of ours that a source includes, itself or through others.
+ninja -C "$build" -t deps | awk -v root="$PWD/" '
+  /^[^ ]/ { source = ""; next }
+  NF {
+    path = $1
+    sub(/^\.\.\/\.\.\//, root, path)
+    if (index(path, root) != 1) next
+    path = substr(path, length(root) + 1)
+    if (source == "") source = path; else print source "\t" path
+  }' | sort -u >"$work/includes"
+xargs -r -d '\n' sha256sum <"$work/all" | awk '{ print $2 "\t" $1 }' >"$work/hashes"
+
+# "key <space> source" for each source to be checked.
+rules=$({ clang-tidy-19 --version; find . -name build -prune -o -name .clang-tidy -exec cat {} +; } | sha256sum)
+awk -F '\t' -v rules="$rules" '
+  FILENAME ~ /hashes$/ { hash[$1] = $2; next }
+  FILENAME ~ /commands$/ { command[$1] = $2; next }
+  FILENAME ~ /includes$/ { text[$1] = text[$1] " " hash[$2]; next }
+  { print $1 "\t" rules hash[$1] command[$1] text[$1] }
+' "$work/hashes" "$work/commands" "$work/includes" "$work/checked" |
+  while IFS=$'\t' read -r source text; do
+    key=$(sha256sum <<<"$text")
+    key=${key%% *}
+    if [[ ! -e $cache/$key ]]; then printf '%s %s\n' "$key" "$source"; fi
+  done >"$work/stale"
+
+# What g++ brings and clang does not: omp.h.
+gcc_include=$(g++ -print-file-name=include)
+
+# shellcheck disable=SC2317  # xargs calls it
+check_one() {
+  local key=$1 source=$2 report
+  # What it counts and suppresses in the headers of the system goes to standard error.
+  if report=$(clang-tidy-19 --quiet -p "$build" \
+    --extra-arg=-idirafter"$gcc_include" "$source" 2>"$work/$key.log"); then
+    touch "$cache/$key"
+  else
+    printf '%s\n' "$report" | sed "s|^$PWD/||"
+    grep -v -e 'warnings\? generated' -e '^Suppressed' "$work/$key.log" || true
+    return 1
+  fi
+}
+export -f check_one
+export build cache work gcc_include
+
+echo "check_tidy: $(wc -l <"$work/checked") sources, $(wc -l <"$work/stale") to be looked at"
+# shellcheck disable=SC2016  # the shell that xargs starts expands them
+xargs -r -P "$(./tools/jobs.sh)" -n 2 bash -c 'check_one "$0" "$1"' <"$work/stale" >&2 || failed=1
+if ((failed)); then echo "check_tidy: failed" >&2; fi
+exit "$failed"

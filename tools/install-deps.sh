@@ -1,0 +1,119 @@
+#!/usr/bin/env bash
+# Installs the packages that building and testing Terrace needs, where they are missing.
+#
+# Debian and Ubuntu, as root or with sudo: apt-get installs what is not there. Elsewhere, or without
+# the right to install, names what is missing and exits 4. Quick and silent when all is there.
+set -euo pipefail
+
+required=(
+  g++ cmake ninja-build ccache pkg-config
+  liburing-dev libhwloc-dev libtbb-dev libdnnl-dev ocl-icd-opencl-dev libhwy-dev
+  libopenmpi-dev openmpi-bin libfmt-dev libcli11-dev nlohmann-json3-dev libtomlplusplus-dev
+  libxxhash-dev libgtest-dev libgmock-dev libbenchmark-dev
+)
+# The format and tidy gates of tools/test.sh; nothing that is built needs them.
+gates=(clang-format-19 clang-tidy-19)
+
+say() { printf 'install-deps: %s\n' "$*" >&2; }
+
+fail() {
+  say "$*"
+  exit 4
+}
+
+# Prints those of its arguments that dpkg does not list as installed.
+missing_packages() {
+  dpkg-query -W -f='${Package} ${db:Status-Status}\n' "$@" 2>/dev/null |
+    awk -v wanted="$*" '
+      $2 == "installed" { have[$1] = 1 }
+      END {
+        count = split(wanted, names, " ")
+        for (i = 1; i <= count; ++i) if (!(names[i] in have)) print names[i]
+      }'
+}
+
+check_versions() {
+  local version
+  version=$(cmake --version | awk 'NR == 1 { print $3 }')
+  if ! printf '3.24\n%s\n' "$version" | sort -V -C; then
+    fail "cmake is $version and 3.24 or newer is needed; install a newer one and put it first in PATH"
+  fi
+}
+
+# Without dpkg only the programs and the pkg-config and header names can be looked for.
+check_without_dpkg() {
+  local lacking=() name
+  for name in g++ cmake ninja pkg-config; do
+    command -v "$name" >/dev/null || lacking+=("$name")
+  done
+  if command -v pkg-config >/dev/null; then
+    for name in liburing hwloc tbb fmt libhwy libxxhash tomlplusplus gtest gmock benchmark; do
+      pkg-config --exists "$name" || lacking+=("$name")
+    done
+  fi
+  for name in oneapi/dnnl/dnnl.hpp CL/cl.h CLI/CLI.hpp nlohmann/json.hpp; do
+    [[ -e /usr/include/$name || -e /usr/local/include/$name ]] || lacking+=("$name")
+  done
+  if ((${#lacking[@]})); then
+    fail "this is not Debian or Ubuntu; install with its package manager: ${lacking[*]}"
+  fi
+  check_versions
+}
+
+apt() {
+  local as_root=()
+  if ((EUID != 0)); then as_root=(sudo -n); fi
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o Dpkg::Use-Pty=0 \
+    -o Acquire::Retries=3 "$@" </dev/null
+}
+
+may_install() {
+  ((EUID == 0)) || { command -v sudo >/dev/null && sudo -n true 2>/dev/null; }
+}
+
+have_package_lists() {
+  compgen -G '/var/lib/apt/lists/*_Packages*' >/dev/null
+}
+
+main() {
+  if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+    check_without_dpkg
+    return
+  fi
+
+  local lacking optional name wanted=()
+  mapfile -t lacking < <(missing_packages "${required[@]}")
+  mapfile -t optional < <(missing_packages "${gates[@]}")
+  if ((${#lacking[@]} == 0 && ${#optional[@]} == 0)); then
+    check_versions
+    return
+  fi
+
+  if ! may_install; then
+    if ((${#lacking[@]})); then
+      fail "missing: ${lacking[*]}; run as root: apt-get install -y ${lacking[*]}"
+    fi
+    say "not root: left out ${optional[*]}, which only the gates of tools/test.sh use"
+    check_versions
+    return
+  fi
+
+  if ((${#lacking[@]})) || ! have_package_lists; then
+    apt update || say "apt-get update failed; trying with the package lists that are here"
+  fi
+  if ((${#lacking[@]})); then
+    say "installing ${lacking[*]}"
+    apt install -y --no-install-recommends "${lacking[@]}" ||
+      fail "apt-get could not install: ${lacking[*]}"
+  fi
+  for name in "${optional[@]}"; do
+    if [[ -n $(apt-cache show "$name" 2>/dev/null | head -c 1) ]]; then wanted+=("$name"); fi
+  done
+  if ((${#wanted[@]})); then
+    apt install -y --no-install-recommends "${wanted[@]}" ||
+      say "apt-get could not install ${wanted[*]}, which only the gates of tools/test.sh use"
+  fi
+  check_versions
+}
+
+main "$@"

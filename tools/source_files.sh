@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Prints the C++ sources of the tree, one path a line: those git tracks and new ones it does not
+# ignore; outside a git checkout, every one that is not under build/ or runs/.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
+  git ls-files --cached --others --exclude-standard -- '*.h' '*.cc' '*.cu'
+else
+  find . -name .git -prune -o -path ./build -prune -o -path ./runs -prune -o \
+    -type f \( -name '*.h' -o -name '*.cc' -o -name '*.cu' \) -print | sed 's|^\./||'
+fi | sort -u | while IFS= read -r file; do
+  # A file deleted in the working tree is still listed by git.
+  if [[ -f $file ]]; then printf '%s\n' "$file"; fi
+done

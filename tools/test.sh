@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# Bare machine to tested: packages, build, gates, the tests under the sanitizers, the tests.
+#
+#   tools/test.sh          what docs/testing.md lists; exits 0 when all of it holds
+#   tools/test.sh --long   also the tests that take minutes (label long)
+#
+# Goes on after a failure, so that one run tells everything. ctest's summary of the release preset
+# comes last; only when something before it failed, a line after it says what.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
+
+release_tests=release
+for argument in "$@"; do
+  case $argument in
+    --long) release_tests=release-long ;;
+    *)
+      echo "test.sh: unknown argument $argument; the only one is --long" >&2
+      exit 2
+      ;;
+  esac
+done
+
+failures=()
+
+# part NAME COMMAND...: runs it, remembers whether it failed, says how long it took.
+part() {
+  local name=$1 begin=$SECONDS
+  shift
+  printf '\n== %s\n' "$name"
+  if "$@"; then
+    printf '== %s: held (%d s)\n' "$name" $((SECONDS - begin))
+  else
+    failures+=("$name")
+    printf '== %s: FAILED (%d s)\n' "$name" $((SECONDS - begin))
+  fi
+}
+
+# A gate whose program this system does not package is left out, and that is said; continuous
+# integration is where it must run.
+gate() {
+  local name=$1 program=$2 script=$3
+  if command -v "$program" >/dev/null || [[ ${CI:-} == true ]]; then
+    part "$name" "$script"
+  else
+    printf '\n== %s: left out, %s is not to be had here\n' "$name" "$program"
+  fi
+}
+
+run_ctest() {
+  ctest --preset "$1" --parallel "$(./tools/jobs.sh)" </dev/null
+}
+
+# Keeps every thread of a test busy with its own work, not with waiting for the others' cores.
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
+# Tests start ranks of MPI as whoever they run as, on however few cores there are.
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export OMPI_MCA_rmaps_base_oversubscribe=1
+
+./tools/install-deps.sh || exit
+# Nothing that follows means anything when this one fails.
+printf '\n== build release\n'
+./tools/build.sh release || exit
+
+gate "format" clang-format-19 ./tools/check_format.sh
+gate "clang-tidy" clang-tidy-19 ./tools/check_tidy.sh
+
+part "build debug" ./tools/build.sh debug tests_sanitized
+part "tests under AddressSanitizer and UndefinedBehaviorSanitizer" run_ctest debug
+part "build tsan" ./tools/build.sh tsan tests_threads
+part "tests under ThreadSanitizer" run_ctest tsan
+
+printf '\n== tests (%s)\n' "$release_tests"
+run_ctest "$release_tests" || failures+=("tests")
+
+if ((${#failures[@]})); then
+  printf 'test.sh: failed:' >&2
+  printf ' [%s]' "${failures[@]}" >&2
+  printf '\n' >&2
+  exit 1
+fi
