@@ -11,14 +11,14 @@ namespace terrace {
 
 // What a kernel call may use besides its arguments.
 struct KernelContext {
-  WorkerArena* workers = nullptr;    // CPU kernels; never null there
-  NativeStream stream;               // CUDA kernels
-  std::span<std::byte> workspace;    // at least what the op's workspace function says; 64-aligned
+  WorkerArena* workers = nullptr;  // CPU kernels; never null there
+  NativeStream stream;             // CUDA kernels
+  std::span<std::byte> workspace;  // at least what the op's workspace function says; 64-aligned
 };
 
-// Whether a gradient replaces what is in its buffer or is added to it. Either way the new gradient is
-// first complete by itself in fp32 and is then stored as 0 + g, or added once, so that the two ways
-// give the same bits (docs/numerics.md).
+// Whether a gradient replaces what is in its buffer or is added to it. Either way the new gradient
+// is first complete by itself in fp32 and is then stored as 0 + g, or added once, so that the two
+// ways give the same bits (docs/numerics.md).
 enum class GradientMode : std::uint8_t { kAssign, kAccumulate };
 
 }  // namespace terrace

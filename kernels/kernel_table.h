@@ -9,10 +9,10 @@
 #include "memory/tensor.h"
 
 // The seam to compute. Every op is a pure function of its arguments: it never allocates device or
-// arena memory, never synchronises, and gives the same bits for any number of workers. Activations and
-// parameters are all fp32 or all bf16 (the "compute type"); statistics, weight gradients and losses
-// are wider as stated. In bf16, the softmax weights of attention and the gradients of scores and logits
-// may be rounded to bf16 before they enter a matrix product, as matrix units demand.
+// arena memory, never synchronises, and gives the same bits for any number of workers. Activations
+// and parameters are all fp32 or all bf16 (the "compute type"); statistics, weight gradients and
+// losses are wider as stated. In bf16, the softmax weights of attention and the gradients of scores
+// and logits may be rounded to bf16 before they enter a matrix product, as matrix units demand.
 // Reference: naive scalar code, the definition of correct. cpu: oneDNN, Highway.
 //
 // Letters: R rows (tokens of one micro-batch = B*T), B batch, T sequence, C width, N out, K in,
@@ -27,8 +27,8 @@ struct MatmulForward {
 struct MatmulBackwardInput {
   TensorView dy, weight, dx;
 };
-// dweight[N,K] (fp32) = dy[R,N]^T x[R,K]; dbias[N] (fp32) = column sums of dy, rows in a fixed tree of
-// the shape; dbias may be empty.
+// dweight[N,K] (fp32) = dy[R,N]^T x[R,K]; dbias[N] (fp32) = column sums of dy, rows in a fixed tree
+// of the shape; dbias may be empty.
 struct MatmulBackwardWeight {
   TensorView dy, x, dweight, dbias;
   GradientMode mode = GradientMode::kAssign;
@@ -56,17 +56,17 @@ struct LayerNormBackward {
   GradientMode mode = GradientMode::kAssign;
 };
 
-// Rotary embedding in place, half-split form, on heads [first_head, first_head + heads) of each row of
-// qkv [R, all_heads*D]. table [T, D] in fp32: cos of D/2 frequencies, then sin. Row r is position r mod
-// T. `inverse` rotates back: the gradient.
+// Rotary embedding in place, half-split form, on heads [first_head, first_head + heads) of each row
+// of qkv [R, all_heads*D]. table [T, D] in fp32: cos of D/2 frequencies, then sin. Row r is
+// position r mod T. `inverse` rotates back: the gradient.
 struct Rope {
   TensorView qkv, table;
   std::int64_t sequence = 0, head_width = 0, first_head = 0, heads = 0;
   bool inverse = false;
 };
 
-// Causal attention over rows of qkv [R, (H+2G)*D] (all query heads, then keys, then values). out [R,
-// H*D]; log_sum_exp [B,H,T] in fp32, kept for the backward. Never holds a T x T matrix.
+// Causal attention over rows of qkv [R, (H+2G)*D] (all query heads, then keys, then values). out
+// [R, H*D]; log_sum_exp [B,H,T] in fp32, kept for the backward. Never holds a T x T matrix.
 struct AttentionShape {
   std::int64_t batch = 0, sequence = 0, heads = 0, key_value_heads = 0, head_width = 0;
 };
@@ -118,10 +118,11 @@ struct EmbeddingForward {
   TensorView tokens, wte, wpe, h;
   std::int64_t sequence = 0;
 };
-// For all micro-batches of a step at once. Per micro-batch and vocabulary row, the rows of dh are added
-// from zero in position order, then the micro-batches in order; the sum is stored (dwte = 0 + sum, rows
-// that no token names become 0) or added once to dwte (kAccumulate: a tied head's gradient is already
-// there). Likewise dwpe (batch rows in order), which is always assigned. Both fp32.
+// For all micro-batches of a step at once. Per micro-batch and vocabulary row, the rows of dh are
+// added from zero in position order, then the micro-batches in order; the sum is stored (dwte = 0 +
+// sum, rows that no token names become 0) or added once to dwte (kAccumulate: a tied head's
+// gradient is already there). Likewise dwpe (batch rows in order), which is always assigned. Both
+// fp32.
 struct EmbeddingBackward {
   std::span<const TensorView> tokens;  // one [R] per micro-batch
   std::span<const TensorView> dh;      // one [R,C] per micro-batch
@@ -130,11 +131,11 @@ struct EmbeddingBackward {
   GradientMode wte_mode = GradientMode::kAssign;
 };
 
-// The language-model head with its loss, in chunks of rows fixed by V: logits = h weight^T are never
-// all there at once. target i32 [R], negative: not counted. Writes the sum of -log p(target) over the
-// counted rows, in fp64 by a fixed tree over rows, to *loss_sum; with dh not empty also the gradients
-// of (gradient_scale * loss_sum): dh[R,C], and dweight[V,C] (fp32). With logits not empty ([R,V] fp32,
-// for sampling) those are written and targets may be empty.
+// The language-model head with its loss, in chunks of rows fixed by V: logits = h weight^T are
+// never all there at once. target i32 [R], negative: not counted. Writes the sum of -log p(target)
+// over the counted rows, in fp64 by a fixed tree over rows, to *loss_sum; with dh not empty also
+// the gradients of (gradient_scale * loss_sum): dh[R,C], and dweight[V,C] (fp32). With logits not
+// empty ([R,V] fp32, for sampling) those are written and targets may be empty.
 struct HeadLoss {
   TensorView h, weight, target, dh, dweight, logits;
   float gradient_scale = 1.0F;
@@ -142,8 +143,8 @@ struct HeadLoss {
   double* loss_sum = nullptr;
 };
 
-// Sum of squares of each block of 4096 elements of gradient (fp32; the last may be short), in fp64 by
-// a fixed tree: partials[i] for block i.
+// Sum of squares of each block of 4096 elements of gradient (fp32; the last may be short), in fp64
+// by a fixed tree: partials[i] for block i.
 inline constexpr std::int64_t kNormBlock = 4096;
 struct NormPartials {
   TensorView gradient;
@@ -176,8 +177,8 @@ struct KernelTable {
   void (*head_loss)(const KernelContext&, const HeadLoss&);
   void (*norm_partials)(const KernelContext&, const NormPartials&);
 
-  // Bytes of KernelContext::workspace that the ops above need: 0 where not listed. Only shapes, dtypes,
-  // modes and which views are empty count; data pointers are not followed.
+  // Bytes of KernelContext::workspace that the ops above need: 0 where not listed. Only shapes,
+  // dtypes, modes and which views are empty count; data pointers are not followed.
   std::size_t (*matmul_forward_workspace)(const MatmulForward&, int workers);
   std::size_t (*matmul_backward_input_workspace)(const MatmulBackwardInput&, int workers);
   std::size_t (*matmul_backward_weight_workspace)(const MatmulBackwardWeight&, int workers);

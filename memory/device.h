@@ -6,8 +6,9 @@
 #include <span>
 #include <string_view>
 
-// The seam to an accelerator: memory, in-order queues, events. Real: CUDA. For tests and for machines
-// without one: the CPU device, whose streams are worker threads. Both pass tests/conformance.
+// The seam to an accelerator: memory, in-order queues, events. Real: CUDA. For tests and for
+// machines without one: the CPU device, whose streams are worker threads. Both pass
+// tests/conformance.
 namespace terrace {
 
 // The queue in the words of the vendor (a cudaStream_t); null on the CPU device.
@@ -19,9 +20,9 @@ struct NativeStream {
 class StreamTask {
  public:
   virtual ~StreamTask() = default;
-  // Called in stream order. On the CPU device it runs on the stream's thread, when everything queued
-  // before has completed; on CUDA it runs at once on the calling thread and launches kernels on
-  // `stream`. Failures are kept by the task itself.
+  // Called in stream order. On the CPU device it runs on the stream's thread, when everything
+  // queued before has completed; on CUDA it runs at once on the calling thread and launches kernels
+  // on `stream`. Failures are kept by the task itself.
   virtual void run(NativeStream stream) noexcept = 0;
 };
 
@@ -29,8 +30,8 @@ class StreamTask {
 class Event {
  public:
   virtual ~Event() = default;
-  // Blocks the calling thread until the point last recorded was reached. Any thread. An event that was
-  // never recorded counts as reached.
+  // Blocks the calling thread until the point last recorded was reached. Any thread. An event that
+  // was never recorded counts as reached.
   virtual void wait() = 0;
   virtual bool is_reached() const = 0;
   // When the point was reached, on the SystemClock; valid after wait().
@@ -46,7 +47,8 @@ class Stream {
   // Copies source to target, equal sizes, any pair of host arena and device memory.
   virtual void copy(std::span<std::byte> target, std::span<const std::byte> source) = 0;
   virtual void record(Event& event) = 0;
-  // What is queued later on this stream waits for the event's last record; the caller does not block.
+  // What is queued later on this stream waits for the event's last record; the caller does not
+  // block.
   virtual void wait(Event& event) = 0;
   // Blocks until everything queued has completed. Throws DeviceError if the device failed.
   virtual void synchronize() = 0;

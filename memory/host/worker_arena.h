@@ -7,9 +7,9 @@
 
 namespace terrace {
 
-// A fixed number of threads (a oneTBB arena) that share the iterations of a loop. One arena serves one
-// calling thread at a time; the caller is one of the workers. Which worker runs which index is not
-// determined, so no result may depend on it.
+// A fixed number of threads (a oneTBB arena) that share the iterations of a loop. One arena serves
+// one calling thread at a time; the caller is one of the workers. Which worker runs which index is
+// not determined, so no result may depend on it.
 class WorkerArena {
  public:
   explicit WorkerArena(int threads);
@@ -19,9 +19,9 @@ class WorkerArena {
 
   int threads() const;
 
-  // Calls body(index, worker) for each index in [0, count), worker in [0, threads()). Two calls that
-  // run at the same time have different workers: per-worker scratch is indexed by it. Returns when all
-  // have; rethrows the first exception.
+  // Calls body(index, worker) for each index in [0, count), worker in [0, threads()). Two calls
+  // that run at the same time have different workers: per-worker scratch is indexed by it. Returns
+  // when all have; rethrows the first exception.
   void parallel_for(std::int64_t count, FunctionRef<void(std::int64_t index, int worker)> body);
 
  private:

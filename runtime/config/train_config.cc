@@ -16,8 +16,8 @@ namespace {
 
 constexpr CommandSpec kCommand = {
     "terrace train",
-    "Trains a model whose state need not fit in memory. Every flag is also a key of the TOML file "
-    "given by --config, with _ for -; flags win. Sizes take KiB MiB GiB TiB (1024) or KB MB GB TB "
+    "Trains a model whose state need not fit in memory. Every flag is also a key of the TOML file\n"
+    "given by --config, with _ for -; flags win. Sizes take KiB MiB GiB TiB (1024) or KB MB GB TB\n"
     "(1000), numbers take 5e8 and 10_000."};
 constexpr FlagSpec kConfigFlag = {"config", "Run", "FILE", "A TOML file with flags as keys"};
 

@@ -44,7 +44,7 @@ constexpr auto kPrintingCalls = std::to_array<std::string_view>(
 constexpr auto kPrintingNames = std::to_array<std::string_view>(
     {"std::cout", "std::cerr", "std::clog", "fmt::print", "fmt::println", "stdout", "stderr"});
 constexpr auto kPrintingPlaces = std::to_array<std::string_view>(
-    {"runtime/cli/", "bench/", "tools/", "examples/", "base/check.cc"});
+    {"runtime/cli/", "bench/", "tools/", "examples/", "tests/", "base/check.cc"});
 
 constexpr auto kEmptyNames = std::to_array<std::string_view>(
     {"util", "utils", "utility", "utilities", "common", "helper", "helpers", "misc"});

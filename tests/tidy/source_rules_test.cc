@@ -90,6 +90,7 @@ TEST(SourceRules, LibrariesDoNotPrint) {
   EXPECT_EQ(count("memory/a.cc", "std::snprintf(b, n, \"x\"); // printf(\n", "never print"), 0U);
   EXPECT_EQ(count("runtime/cli/a.cc", "std::cout << x;\n", "never print"), 0U);
   EXPECT_EQ(count("runtime/train/a.cc", "std::cout << x;\n", "never print"), 1U);
+  EXPECT_EQ(count("tests/memory/a_test.cc", "std::fprintf(stderr, \"x\");\n", "never print"), 0U);
   EXPECT_EQ(count("base/check.cc", "std::fprintf(stderr, \"x\");\n", "never print"), 0U);
 }
 

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/checkpoint/safetensors.h"
+#include "runtime/model/model_config.h"
+#include "runtime/model/state_source.h"
+
+// Native checkpoints: a directory checkpoint-N with, per unit and field, one safetensors file of fp32
+// tensors under their Hugging Face names ("master-00003.safetensors"; matrices as [out, in]), the
+// model's config.json, and manifest.json, which is written last: a directory without it is not a
+// checkpoint. docs/checkpoint.md has the format.
+namespace terrace {
+
+// What a run needs beside the tensors to go on where it was.
+struct CheckpointProgress {
+  std::int64_t step = 0;     // the last one that is complete
+  std::int64_t samples = 0;  // training samples used up
+  std::uint64_t seed = 0;
+};
+
+// Gives elements of a unit's flat sequence; see StateSource::read.
+using FetchState =
+    FunctionRef<void(StateField field, const UnitLayout& unit, std::int64_t begin,
+                     std::span<float> out)>;
+
+// Writes run_dir/checkpoint-<step>: under another name first, then fsync and rename, so that a crash at
+// any moment leaves either the whole checkpoint or none, and earlier ones untouched. Returns its path.
+// Throws IoError.
+std::string write_checkpoint(const std::string& run_dir, const CheckpointProgress& progress,
+                             const ModelConfig& config, const std::vector<UnitLayout>& layout,
+                             FetchState fetch);
+
+// The complete checkpoint with the highest step in a run directory, if any.
+std::optional<std::string> latest_checkpoint(const std::string& run_dir);
+bool is_checkpoint(const std::string& directory);
+// Removes all complete checkpoints but the `keep` latest, oldest first.
+void remove_old_checkpoints(const std::string& run_dir, std::int64_t keep);
+
+// An open checkpoint. All sizes and checksums are verified by verify(); reads are thread-safe.
+class Checkpoint final : public StateSource {
+ public:
+  // Throws ConfigError if there is none at `directory`, CorruptData for a manifest that cannot be read.
+  explicit Checkpoint(const std::string& directory);
+
+  const CheckpointProgress& progress() const { return progress_; }
+  const ModelConfig& model() const { return model_; }
+  // Opens the files for a model. Throws ConfigError naming a tensor that the checkpoint lacks or has in
+  // another shape, CorruptData naming a file whose size or checksum is not what was written.
+  void open(const std::vector<UnitLayout>& layout);
+
+  void read(StateField field, const UnitLayout& unit, std::int64_t begin,
+            std::span<float> out) const override;
+
+ private:
+  struct ListedFile {
+    std::string name;
+    std::uint64_t size_bytes = 0;
+    std::uint64_t hash = 0;
+  };
+
+  void verify(const ListedFile& file) const;
+  const SafetensorsFile& file_of(StateField field, const UnitLayout& unit) const;
+
+  std::string directory_;
+  CheckpointProgress progress_;
+  ModelConfig model_;
+  std::vector<ListedFile> listed_;
+  std::vector<std::unique_ptr<SafetensorsFile>> files_;  // unit * 3 + field
+};
+
+}  // namespace terrace

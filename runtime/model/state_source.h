@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/function_ref.h"
+#include "runtime/model/parameter_layout.h"
+
+namespace terrace {
+
+// What there is of each parameter: its exact value and AdamW's moments.
+enum class StateField : std::uint8_t { kMaster, kMoment1, kMoment2 };
+inline constexpr StateField kStateFields[] = {StateField::kMaster, StateField::kMoment1,
+                                              StateField::kMoment2};
+
+// Where a state comes from: random numbers, weights, a checkpoint. Thread-safe.
+class StateSource {
+ public:
+  virtual ~StateSource() = default;
+  // Elements [begin, begin + out.size()) of the unit's flat sequence; its padding is zero.
+  virtual void read(StateField field, const UnitLayout& unit, std::int64_t begin,
+                    std::span<float> out) const = 0;
+};
+
+// Calls visit(tensor, first element within it, part of `out`) for the tensors that the range touches,
+// and zeroes the parts that are padding.
+void for_each_tensor_part(
+    const UnitLayout& unit, std::int64_t begin, std::span<float> out,
+    FunctionRef<void(const ParameterTensor&, std::int64_t, std::span<float>)> visit);
+
+}  // namespace terrace

@@ -1,0 +1,446 @@
+#include "runtime/step/simulate.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <set>
+
+#include "base/check.h"
+
+namespace terrace {
+namespace {
+
+// Runs are counted from 0: the prologue, bodies, the drain.
+Part part_of_run(std::int32_t run, std::int32_t runs) {
+  if (run == 0) return Part::kPrologue;
+  return run == runs - 1 ? Part::kDrain : Part::kBody;
+}
+
+// --- what ops cost, and what they share
+// --------------------------------------------------------------
+
+enum Resource : std::size_t { kReading, kWriting, kDisk, kMemory, kCores, kResourceCount };
+
+struct Demand {
+  double delay_s = 0;                          // before the work, using nothing
+  double work_s = 0;                           // at full speed
+  std::array<double, kResourceCount> share{};  // of each resource, at full speed
+};
+
+double rate_of(Lane lane, const MachineProfile& profile) {
+  switch (lane) {
+    case Lane::kCompute:
+      return profile.compute_bytes_per_s;
+    case Lane::kUpload:
+      return profile.upload_bytes_per_s;
+    case Lane::kDownload:
+      return profile.download_bytes_per_s;
+    case Lane::kRead:
+      return std::min(profile.read_bytes_per_s, profile.disk_bytes_per_s);
+    case Lane::kWrite:
+      return std::min(profile.write_bytes_per_s, profile.disk_bytes_per_s);
+    case Lane::kCollective:
+    case Lane::kSendRecv:
+      return profile.network_bytes_per_s;
+    case Lane::kUpdate:
+      return profile.update_bytes_per_s;
+  }
+  TERRACE_CHECK(false);
+}
+
+// An op that asks for more than all of a resource is slowed from the start.
+Demand demand_of(const Op& op, const MachineProfile& profile) {
+  Demand demand;
+  const double rate = rate_of(op.lane, profile);
+  demand.work_s = op.cost.bytes / rate;
+  if (op.lane == Lane::kCompute) {
+    demand.delay_s = profile.op_overhead_s;
+    demand.work_s += op.cost.flops / profile.flops_per_s;
+    demand.share[kCores] = profile.compute_cores / profile.cores;
+    return demand;
+  }
+  demand.share[kMemory] = rate / profile.memory_bytes_per_s;
+  if (op.lane == Lane::kUpdate) demand.share[kCores] = profile.update_cores / profile.cores;
+  if (op.lane == Lane::kRead) demand.share[kReading] = rate / profile.read_bytes_per_s;
+  if (op.lane == Lane::kWrite) demand.share[kWriting] = rate / profile.write_bytes_per_s;
+  if (!completes_in_order(op.lane)) demand.share[kDisk] = rate / profile.disk_bytes_per_s;
+  return demand;
+}
+
+struct Active {
+  OpId op = 0;
+  std::int32_t run = 0;
+  double start_s = 0;
+  double delay_s = 0;  // what is left
+  double work_s = 0;   // what is left, at full speed
+  double speed = 0;    // of the work, at most 1
+  bool settled = false;
+  const Demand* demand = nullptr;
+
+  double left_s() const { return delay_s > 0 ? delay_s : work_s / speed; }
+};
+
+// Max-min fairness: all speeds rise together; where a resource is used up, its users stay as they
+// are.
+void share_resources(std::vector<Active>& active) {
+  std::array<double, kResourceCount> free;
+  free.fill(1.0);
+  for (Active& one : active) {
+    one.speed = 0;
+    one.settled = one.delay_s > 0;
+  }
+  constexpr double kUsedUp = 1e-12;
+  double level = 0;
+  for (;;) {
+    std::array<double, kResourceCount> wanted{};
+    bool any = false;
+    for (const Active& one : active) {
+      if (one.settled) continue;
+      any = true;
+      for (std::size_t r = 0; r < kResourceCount; ++r) wanted[r] += one.demand->share[r];
+    }
+    if (!any) return;
+    double rise = 1.0 - level;
+    for (std::size_t r = 0; r < kResourceCount; ++r) {
+      if (wanted[r] > 0) rise = std::min(rise, free[r] / wanted[r]);
+    }
+    level += rise;
+    for (std::size_t r = 0; r < kResourceCount; ++r) free[r] -= rise * wanted[r];
+    for (Active& one : active) {
+      if (one.settled) continue;
+      one.speed = level;
+      one.settled = level >= 1.0 - kUsedUp;
+      for (std::size_t r = 0; r < kResourceCount; ++r) {
+        if (one.demand->share[r] > 0 && free[r] <= kUsedUp) one.settled = true;
+      }
+    }
+  }
+}
+
+// --- live bytes
+// ----------------------------------------------------------------------------------------
+
+// Counts the bytes of a tier between their first and their last use, piece by piece: a buffer is
+// filled and given up chunk by chunk, and its space is used again likewise.
+class LiveBytes {
+ public:
+  LiveBytes(const Program& program, std::int32_t runs)
+      : program_(program), runs_(runs), pieces_of_op_(program.ops.size()) {
+    for (const Buffer& buffer : program.buffers) {
+      if (buffer.life == Life::kPersistent || buffer.tier == Tier::kNvme) {
+        live_.at(static_cast<std::size_t>(buffer.tier)) += buffer.size_bytes;
+      }
+    }
+    peak_ = live_;
+    cut_pieces();
+  }
+
+  void op_starts(OpId op, std::int32_t run) {
+    for (const std::int32_t p : pieces_of_op_[op]) {
+      Use& use = use_of(p, op, run);
+      if (use.started) continue;
+      use.started = true;
+      use.left = touches(pieces_[p], part_of_run(run, runs_));
+      std::size_t& live = live_.at(pieces_[p].tier);
+      live += pieces_[p].size_bytes;
+      std::size_t& peak = peak_.at(pieces_[p].tier);
+      peak = std::max(peak, live);
+    }
+  }
+
+  void op_ends(OpId op, std::int32_t run) {
+    for (const std::int32_t p : pieces_of_op_[op]) {
+      Use& use = use_of(p, op, run);
+      if (--use.left > 0) continue;
+      use = {};
+      live_.at(pieces_[p].tier) -= pieces_[p].size_bytes;
+    }
+  }
+
+  std::size_t peak(Tier tier) const { return peak_.at(static_cast<std::size_t>(tier)); }
+
+ private:
+  // One filling of a piece: by a run, or, if it is carried, by a run for the next.
+  struct Use {
+    bool started = false;
+    int left = 0;  // ops that have not ended yet
+  };
+  struct Piece {
+    std::size_t tier = 0;
+    std::size_t size_bytes = 0;
+    bool carried = false;
+    int own = 0;       // ops of the step itself that touch it
+    int deferred = 0;  // ops that finish the step before
+    std::array<Use, 4> uses{};
+  };
+
+  static int touches(const Piece& piece, Part part) {
+    if (piece.carried || part == Part::kBody) return piece.own + piece.deferred;
+    return part == Part::kPrologue ? piece.own : piece.deferred;
+  }
+
+  Use& use_of(std::int32_t piece, OpId op, std::int32_t run) {
+    const bool of_the_one_before = pieces_[piece].carried && program_.ops[op].deferred;
+    const std::int32_t filled_in = of_the_one_before ? run - 1 : run;
+    return pieces_[piece].uses.at(static_cast<std::size_t>(filled_in) % 4);
+  }
+
+  void cut_pieces() {
+    std::vector<std::set<std::size_t>> cuts(program_.buffers.size());
+    for_accesses([&](OpId, const Access& access) {
+      cuts[access.buffer].insert(access.offset);
+      cuts[access.buffer].insert(access.offset + access.size_bytes);
+    });
+    std::vector<std::map<std::size_t, std::int32_t>> starts(program_.buffers.size());
+    for_accesses([&](OpId op, const Access& access) {
+      const std::set<std::size_t>& cut = cuts[access.buffer];
+      for (auto at = cut.find(access.offset); *at < access.offset + access.size_bytes; ++at) {
+        touch(op, starts[access.buffer], access.buffer, *at, *std::next(at));
+      }
+    });
+    for (std::size_t i = 0; i < pieces_of_op_.size(); ++i) {
+      for (const std::int32_t p : pieces_of_op_[i]) {
+        ++(program_.ops[i].deferred ? pieces_[p].deferred : pieces_[p].own);
+      }
+    }
+  }
+
+  void touch(OpId op, std::map<std::size_t, std::int32_t>& starts, BufferId buffer,
+             std::size_t begin, std::size_t end) {
+    const auto [at, is_new] = starts.emplace(begin, static_cast<std::int32_t>(pieces_.size()));
+    if (is_new) {
+      Piece piece;
+      piece.tier = static_cast<std::size_t>(program_.buffers[buffer].tier);
+      piece.size_bytes = end - begin;
+      piece.carried = program_.buffers[buffer].life == Life::kCarried;
+      pieces_.push_back(piece);
+    }
+    std::vector<std::int32_t>& touched = pieces_of_op_[op];
+    if (std::find(touched.begin(), touched.end(), at->second) == touched.end()) {
+      touched.push_back(at->second);
+    }
+  }
+
+  template <typename Visit>
+  void for_accesses(Visit visit) const {
+    for (OpId i = 0; i < static_cast<OpId>(program_.ops.size()); ++i) {
+      for (const auto* accesses : {&program_.ops[i].reads, &program_.ops[i].writes}) {
+        for (const Access& access : *accesses) {
+          const Buffer& buffer = program_.buffers.at(access.buffer);
+          if (buffer.life == Life::kPersistent || buffer.tier == Tier::kNvme) continue;
+          if (access.size_bytes != 0) visit(i, access);
+        }
+      }
+    }
+  }
+
+  const Program& program_;
+  std::int32_t runs_;
+  std::vector<Piece> pieces_;
+  std::vector<std::vector<std::int32_t>> pieces_of_op_;
+  std::array<std::size_t, kTierCount> live_{};
+  std::array<std::size_t, kTierCount> peak_{};
+};
+
+// --- the lanes
+// -----------------------------------------------------------------------------------------
+
+class Simulator {
+ public:
+  Simulator(const Program& program, const MachineProfile& profile, int iterations,
+            std::vector<SimulatedOp>* timeline)
+      : program_(program),
+        profile_(profile),
+        runs_(iterations + 1),
+        timeline_(timeline),
+        live_(program, runs_),
+        completed_(runs_, 0),
+        first_compute_s_(runs_, -1) {
+    for (OpId i = 0; i < static_cast<OpId>(program.ops.size()); ++i) {
+      demands_.push_back(demand_of(program.ops[i], profile));
+      lane_of(program.ops[i]).ops.push_back(i);
+    }
+    for (auto& side : done_) side.assign(program.ops.size(), -1);
+  }
+
+  SimulationResult run() {
+    for (;;) {
+      while (start_what_can()) {
+      }
+      if (active_.empty()) break;
+      pass_time();
+    }
+    for (const std::size_t count : completed_) TERRACE_CHECK_EQ(count, program_.ops.size());
+    return result();
+  }
+
+ private:
+  struct VirtualLane {
+    std::vector<OpId> ops;
+    std::size_t next = 0;  // of `ops`
+    std::int32_t run = 0;
+    int in_flight = 0;
+    double busy_s = 0;
+  };
+
+  VirtualLane& lane_of(const Op& op) { return lanes_.at(static_cast<std::size_t>(op.lane)); }
+
+  bool start_what_can() {
+    bool any = false;
+    for (VirtualLane& lane : lanes_) {
+      while (can_start(lane)) {
+        start(lane);
+        any = true;
+      }
+    }
+    return any;
+  }
+
+  bool can_start(const VirtualLane& lane) const {
+    if (lane.ops.empty() || lane.run == runs_) return false;
+    const Op& op = program_.ops[lane.ops[lane.next]];
+    if (lane.in_flight >= (completes_in_order(op.lane) ? 1 : profile_.io_depth)) return false;
+    if (lane.run >= 2 && !is_complete(lane.run - 2)) return false;
+    return std::all_of(op.after.begin(), op.after.end(), [&](const Dependency& edge) {
+      return is_done(edge.op, lane.run - edge.distance);
+    });
+  }
+
+  bool is_complete(std::int32_t run) const { return completed_[run] == program_.ops.size(); }
+
+  bool is_done(OpId op, std::int32_t run) const {
+    return run < 0 || is_complete(run) || done_[run % 2][op] == run;
+  }
+
+  void start(VirtualLane& lane) {
+    const OpId id = lane.ops[lane.next];
+    const std::int32_t run = lane.run;
+    if (++lane.next == lane.ops.size()) {
+      lane.next = 0;
+      ++lane.run;
+    }
+    if (!takes_part(program_.ops[id], part_of_run(run, runs_))) {
+      complete(id, run);
+      return;
+    }
+    ++lane.in_flight;
+    const Demand& demand = demands_[id];
+    active_.push_back({.op = id,
+                       .run = run,
+                       .start_s = now_s_,
+                       .delay_s = demand.delay_s,
+                       .work_s = demand.work_s,
+                       .demand = &demand});
+    live_.op_starts(id, run);
+    if (program_.ops[id].lane == Lane::kCompute) compute_starts(run);
+  }
+
+  void compute_starts(std::int32_t run) {
+    if (first_compute_s_[run] < 0) first_compute_s_[run] = now_s_;
+    if (compute_begin_s_ < 0) compute_begin_s_ = now_s_;
+  }
+
+  void complete(OpId op, std::int32_t run) {
+    done_[run % 2][op] = run;
+    ++completed_[run];
+  }
+
+  // Goes on to the next moment at which something ends.
+  void pass_time() {
+    share_resources(active_);
+    double step_s = std::numeric_limits<double>::infinity();
+    for (const Active& one : active_) step_s = std::min(step_s, one.left_s());
+    now_s_ += step_s;
+    for (VirtualLane& lane : lanes_) {
+      if (lane.in_flight > 0) lane.busy_s += step_s;
+    }
+    // Rounding must not leave a sliver of what ends at the same moment.
+    const double ends_s = step_s * (1 + 1e-12);
+    std::vector<Active> going_on;
+    for (Active& one : active_) {
+      if (one.left_s() > ends_s) {
+        (one.delay_s > 0 ? one.delay_s : one.work_s) -= step_s * (one.delay_s > 0 ? 1 : one.speed);
+        going_on.push_back(one);
+      } else if (one.delay_s > 0 && one.work_s > 0) {
+        one.delay_s = 0;
+        going_on.push_back(one);
+      } else {
+        end(one);
+      }
+    }
+    active_ = std::move(going_on);
+  }
+
+  void end(const Active& one) {
+    const Op& op = program_.ops[one.op];
+    --lane_of(op).in_flight;
+    complete(one.op, one.run);
+    live_.op_ends(one.op, one.run);
+    if (op.lane == Lane::kCompute) compute_end_s_ = now_s_;
+    if (timeline_ != nullptr) timeline_->push_back({one.op, one.run, one.start_s, now_s_});
+  }
+
+  SimulationResult result() const {
+    SimulationResult result;
+    result.makespan_s = now_s_;
+    result.step_s = steady_step_s();
+    for (std::size_t l = 0; l < kLaneCount; ++l) {
+      result.busy_s[l] = lanes_[l].busy_s;
+      if (now_s_ > 0) result.busy_share[l] = lanes_[l].busy_s / now_s_;
+    }
+    const auto busiest = std::max_element(result.busy_s.begin(), result.busy_s.end());
+    result.bottleneck = static_cast<Lane>(busiest - result.busy_s.begin());
+    const double compute_span_s = compute_end_s_ - compute_begin_s_;
+    if (compute_span_s > 0) {
+      result.bubble_share = std::max(0.0, 1 - result.busy_s_of(Lane::kCompute) / compute_span_s);
+    }
+    for (const Tier tier : kTiers) {
+      const TierUse& use = program_.use_of(tier);
+      result.tiers.at(static_cast<std::size_t>(tier)) = {use.packed_bytes, use.live_bytes,
+                                                         live_.peak(tier)};
+      TERRACE_CHECK_LE(live_.peak(tier), use.packed_bytes);
+    }
+    return result;
+  }
+
+  double steady_step_s() const {
+    const std::int32_t steps = runs_ - 1;
+    const std::int32_t first = steps >= 3 ? 1 : 0;
+    std::vector<double> distances;
+    for (std::int32_t run = first + 1; run < steps; ++run) {
+      if (first_compute_s_[run] < 0) continue;
+      distances.push_back(first_compute_s_[run] - first_compute_s_[run - 1]);
+    }
+    if (distances.empty()) return now_s_ / steps;
+    std::sort(distances.begin(), distances.end());
+    const std::size_t middle = distances.size() / 2;
+    if (distances.size() % 2 == 1) return distances[middle];
+    return (distances[middle - 1] + distances[middle]) / 2;
+  }
+
+  const Program& program_;
+  const MachineProfile& profile_;
+  std::int32_t runs_;
+  std::vector<SimulatedOp>* timeline_;
+  LiveBytes live_;
+  std::vector<Demand> demands_;
+  std::array<VirtualLane, kLaneCount> lanes_;
+  std::vector<Active> active_;                     // in the order of their starts
+  std::array<std::vector<std::int32_t>, 2> done_;  // run n uses side n % 2: the run that is done
+  std::vector<std::size_t> completed_;             // ops, by run
+  std::vector<double> first_compute_s_;            // by run; -1: none yet
+  double now_s_ = 0;
+  double compute_begin_s_ = -1;
+  double compute_end_s_ = -1;
+};
+
+}  // namespace
+
+SimulationResult simulate(const Program& program, const MachineProfile& profile, int iterations,
+                          std::vector<SimulatedOp>* timeline) {
+  TERRACE_CHECK_LT(0, iterations);
+  check_profile(profile);
+  return Simulator(program, profile, iterations, timeline).run();
+}
+
+}  // namespace terrace

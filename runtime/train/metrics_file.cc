@@ -1,0 +1,75 @@
+#include "runtime/train/metrics_file.h"
+
+#include <cerrno>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "runtime/checkpoint/durable_file.h"
+
+namespace terrace {
+namespace {
+
+using nlohmann::ordered_json;
+
+// The rows of steps up to `last_step`; a torn last line is dropped too.
+std::string rows_up_to(const std::string& path, std::int64_t last_step) {
+  std::ifstream stream(path);
+  std::string kept;
+  for (std::string line; std::getline(stream, line);) {
+    const auto row = nlohmann::json::parse(line, nullptr, false);
+    if (row.is_discarded() || row.value("step", std::int64_t{0}) > last_step) continue;
+    kept += line + '\n';
+  }
+  return kept;
+}
+
+std::uint64_t whole(double bytes) { return static_cast<std::uint64_t>(bytes); }
+
+}  // namespace
+
+MetricsFile::MetricsFile(const std::string& run_dir, std::int64_t last_step, const Ledger& ledger)
+    : path_((std::filesystem::path(run_dir) / "metrics.jsonl").string()), ledger_(ledger) {
+  write_durable_file(path_, rows_up_to(path_, last_step));
+  stream_.open(path_, std::ios::app);
+  if (!stream_) throw IoError({.operation = "open", .path = path_, .error_number = errno});
+}
+
+void MetricsFile::write(const StepMetrics& metrics) {
+  const RunReport& report = metrics.report;
+  const auto bytes = [&report](Lane lane) {
+    return whole(report.bytes.at(static_cast<std::size_t>(lane)));
+  };
+  ordered_json row;
+  row["step"] = metrics.step;
+  row["loss"] = metrics.loss;
+  row["grad_norm"] = metrics.gradient_norm;
+  row["learning_rate"] = metrics.learning_rate;
+  row["loss_scale"] = 1;
+  row["tokens"] = metrics.tokens;
+  row["tokens_per_s"] = metrics.step_s > 0 ? static_cast<double>(metrics.tokens) / metrics.step_s : 0;
+  row["step_s"] = metrics.step_s;
+  row["device_peak_bytes"] = ledger_[Tier::kDevice].peak_bytes;
+  row["host_peak_bytes"] = ledger_[Tier::kHost].peak_bytes;
+  row["nvme_used_bytes"] = ledger_[Tier::kNvme].peak_bytes;
+  row["upload_bytes"] = bytes(Lane::kUpload);
+  row["download_bytes"] = bytes(Lane::kDownload);
+  row["nvme_read_bytes"] = bytes(Lane::kRead);
+  row["nvme_write_bytes"] = bytes(Lane::kWrite);
+  row["collective_bytes"] = bytes(Lane::kCollective);
+  row["parameter_upload_bytes"] = whole(report.parameter_upload_bytes);
+  row["parameter_nvme_read_bytes"] = whole(report.parameter_read_bytes);
+  ordered_json busy;
+  for (std::size_t l = 0; l < kLaneCount; ++l) {
+    busy[std::string(name_of(static_cast<Lane>(l)))] = report.busy_s[l];
+  }
+  row["busy_s"] = busy;
+  if (metrics.validation_loss.has_value()) row["validation_loss"] = *metrics.validation_loss;
+  stream_ << row.dump() << '\n' << std::flush;
+  if (!stream_) {
+    throw IoError({.operation = "write", .path = path_, .error_number = errno},
+                  "free space in the run directory");
+  }
+}
+
+}  // namespace terrace

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <fstream>
+#include <optional>
+#include <string>
+
+#include "memory/ledger.h"
+#include "runtime/step/lane_executor.h"
+
+namespace terrace {
+
+// One row of metrics.jsonl.
+struct StepMetrics {
+  std::int64_t step = 0;
+  double loss = 0;
+  double gradient_norm = 0;
+  double learning_rate = 0;
+  std::int64_t tokens = 0;
+  double step_s = 0;
+  RunReport report;  // of the step, and of the drain where one follows it
+  std::optional<double> validation_loss;
+};
+
+// metrics.jsonl of a run: one JSON object per step, flushed line by line.
+class MetricsFile {
+ public:
+  // Opens run_dir/metrics.jsonl for appending; rows after `last_step` are dropped first (0: all).
+  // Throws IoError.
+  MetricsFile(const std::string& run_dir, std::int64_t last_step, const Ledger& ledger);
+  void write(const StepMetrics& metrics);
+
+ private:
+  std::string path_;
+  Ledger ledger_;
+  std::ofstream stream_;
+};
+
+}  // namespace terrace

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <string>
+
+#include "runtime/train/trainer.h"
+
+namespace terrace {
+
+// Makes the run directory of a command ("runs/<model>-<time>" unless named) and returns its path.
+// Throws ConfigError if it cannot be made.
+std::string make_run_directory(const TrainOptions& options);
+
+// config.toml and run.json: what was asked for, by whom it is run and what was compiled.
+void write_run_files(const std::string& run_dir, const TrainCommand& command,
+                     const std::string& program_summary);
+
+}  // namespace terrace

@@ -1,0 +1,124 @@
+#include "runtime/train/train_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/bytes.h"
+
+namespace terrace {
+namespace {
+
+constexpr Lane kLinks[] = {Lane::kUpload, Lane::kDownload, Lane::kRead, Lane::kWrite};
+
+std::string count_homes(const StepPolicy& policy, const char* what, Tier UnitHomes::*state) {
+  std::array<int, kTierCount> counts{};
+  for (const UnitHomes& homes : policy.homes) ++counts.at(static_cast<std::size_t>(homes.*state));
+  std::string text = fmt::format("  {:<16}", what);
+  for (const Tier tier : kTiers) {
+    const int count = counts.at(static_cast<std::size_t>(tier));
+    if (count != 0) text += fmt::format(" {} units on {}", count, name_of(tier));
+  }
+  return text + '\n';
+}
+
+}  // namespace
+
+std::string describe_plan(const EngineOptions& options, const EnginePlan& plan) {
+  const StepPolicy& policy = plan.training.policy;
+  const Program& program = plan.training.program;
+  const auto recomputed = std::count_if(policy.homes.begin(), policy.homes.end(),
+                                        [](const UnitHomes& homes) { return homes.recompute; });
+  std::string text = fmt::format(
+      "{}: {} parameters in {} units, {}\n"
+      "a step: {} micro-batches of {} x {} tokens, {}\n"
+      "program: {} ops, {} buffers, {} of {} blocks recomputed, lookahead {}\n",
+      options.model.name, parameter_count(parameter_layout(options.model)), policy.homes.size(),
+      name_of(options.compute_type), policy.micro_batches, options.batch.sequences,
+      options.batch.positions,
+      policy.order == MicroBatchOrder::kLayerMajor ? "layer-major" : "micro-batch-major",
+      program.ops.size(), program.buffers.size(), recomputed, options.model.layers,
+      policy.lookahead);
+  text += "homes between uses:\n";
+  text += count_homes(policy, "parameters", &UnitHomes::parameters);
+  text += count_homes(policy, "gradients", &UnitHomes::gradients);
+  text += count_homes(policy, "optimizer state", &UnitHomes::optimizer);
+  text += count_homes(policy, "activations", &UnitHomes::activations);
+  text += '\n' + to_text(plan.ledger) + "\nbytes in a step:";
+  for (const Lane lane : kLinks) {
+    text += fmt::format("  {} {}", name_of(lane),
+                        format_size(static_cast<std::size_t>(lane_bytes(program, lane))));
+  }
+  const double written = lane_bytes(program, Lane::kWrite);
+  if (written > 0) {
+    text += fmt::format("\nwritten to the drives: {:.3f} TB in 1000 steps, {:.2f} TB a day at a "
+                        "step per second",
+                        written * 1e-9, written * 86400e-12);
+  }
+  return text;
+}
+
+std::string describe_engine(const Engine& engine) {
+  std::string text = fmt::format("threads: {} for compute, {} for updates", engine.compute_threads(),
+                                 engine.update_threads());
+  for (const StorePath& path : engine.store_paths()) {
+    text += fmt::format("\nnvme: {} by {}{}{}{}{}", path.directory, path.engine,
+                        path.direct_io ? ", direct" : ", buffered",
+                        path.registered_buffers ? ", registered buffers" : "",
+                        path.remark.empty() ? "" : ": ", path.remark);
+  }
+  return text;
+}
+
+std::string describe_step(const StepMetrics& metrics, std::int64_t last_step) {
+  std::string text = fmt::format(
+      "step {:>{}}/{}  loss {:.4f}  grad_norm {:.3f}  lr {:.2e}  {:.0f} tokens/s  {:.3f} s",
+      metrics.step, fmt::formatted_size("{}", last_step), last_step, metrics.loss,
+      metrics.gradient_norm, metrics.learning_rate,
+      metrics.step_s > 0 ? static_cast<double>(metrics.tokens) / metrics.step_s : 0.0,
+      metrics.step_s);
+  if (metrics.validation_loss.has_value()) {
+    text += fmt::format("  validation_loss {:.4f}", *metrics.validation_loss);
+  }
+  return text;
+}
+
+void TimeSummary::add(const StepMetrics& metrics) {
+  ++steps_;
+  seconds_ += metrics.step_s;
+  tokens_ += static_cast<double>(metrics.tokens);
+  for (std::size_t l = 0; l < kLaneCount; ++l) {
+    busy_s_[l] += metrics.report.busy_s[l];
+    bytes_[l] += metrics.report.bytes[l];
+  }
+}
+
+std::string TimeSummary::text() const {
+  if (steps_ == 0 || seconds_ <= 0) return "no steps were run";
+  std::string text = fmt::format("{} steps in {:.1f} s, {:.0f} tokens/s. Where the time went:\n",
+                                 steps_, seconds_, tokens_ / seconds_);
+  std::size_t busiest = 0;
+  for (std::size_t l = 0; l < kLaneCount; ++l) {
+    if (busy_s_[l] > busy_s_[busiest]) busiest = l;
+    if (busy_s_[l] <= 0) continue;
+    text += fmt::format("  {:<9} busy {:>5.1f} %  {:>8.2f} s", name_of(static_cast<Lane>(l)),
+                        100 * busy_s_[l] / seconds_, busy_s_[l]);
+    if (bytes_[l] > 0) {
+      text += fmt::format("  {:>10}  {}", format_size(static_cast<std::size_t>(bytes_[l])),
+                          format_rate(bytes_[l] / busy_s_[l]));
+    }
+    text += '\n';
+  }
+  const double written = bytes_[static_cast<std::size_t>(Lane::kWrite)];
+  if (written > 0) {
+    text += fmt::format("written to the drives: {:.2f} TB a day at this pace\n",
+                        written / seconds_ * 86400e-12);
+  }
+  const double share = busy_s_[busiest] / seconds_;
+  text += fmt::format("limited by: the {} lane, busy {:.0f} % of the time{}",
+                      name_of(static_cast<Lane>(busiest)), 100 * share,
+                      share < 0.7 ? "; the rest went into waiting of lanes for each other" : "");
+  return text;
+}
+
+}  // namespace terrace

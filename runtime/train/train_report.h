@@ -1,0 +1,33 @@
+#pragma once
+
+#include <string>
+
+#include "runtime/train/engine.h"
+#include "runtime/train/metrics_file.h"
+
+// What training says on the console, as text.
+namespace terrace {
+
+// Model, batch, program and the ledger, before the first step; with the bytes each link will carry in
+// a step.
+std::string describe_plan(const EngineOptions& options, const EnginePlan& plan);
+// Which store serves the NVMe tier, and the thread plan.
+std::string describe_engine(const Engine& engine);
+std::string describe_step(const StepMetrics& metrics, std::int64_t last_step);
+
+// Where the time of a run went.
+class TimeSummary {
+ public:
+  void add(const StepMetrics& metrics);
+  // Busy share of each lane, what limited the run, and what was written to the drives.
+  std::string text() const;
+
+ private:
+  std::int64_t steps_ = 0;
+  double seconds_ = 0;
+  double tokens_ = 0;
+  std::array<double, kLaneCount> busy_s_{};
+  std::array<double, kLaneCount> bytes_{};
+};
+
+}  // namespace terrace

@@ -1,0 +1,146 @@
+#include "runtime/train/train_setup.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/bytes.h"
+#include "base/error.h"
+
+namespace terrace {
+namespace {
+
+constexpr std::int32_t kDefaultLookahead = 3;
+// Of what the host leaves, this much is for the arenas by default: the rest is for code, caches of
+// kernels and page cache.
+constexpr double kDefaultShare = 0.8;
+
+std::optional<Tier> tier_of(Placement placement) {
+  switch (placement) {
+    case Placement::kAuto:
+      return std::nullopt;
+    case Placement::kDevice:
+      return Tier::kDevice;
+    case Placement::kHost:
+      return Tier::kHost;
+    case Placement::kNvme:
+      return Tier::kNvme;
+  }
+  return std::nullopt;
+}
+
+TierBudgets budgets_for(const TierOptions& tiers, const HostLimits& limits) {
+  TierBudgets budgets;
+  const std::size_t device = tiers.device_memory.value_or(0);
+  if (tiers.device_memory.has_value()) budgets[static_cast<std::size_t>(Tier::kDevice)] = device;
+  const auto share =
+      static_cast<std::size_t>(kDefaultShare * static_cast<double>(limits.usable_bytes()));
+  const std::size_t host = tiers.host_memory.value_or(share > device ? share - device : 0);
+  budgets[static_cast<std::size_t>(Tier::kHost)] = host;
+  const std::size_t whole = limits.cgroup_limit_bytes.has_value()
+                                ? std::min(*limits.cgroup_limit_bytes, limits.total_bytes)
+                                : limits.total_bytes;
+  if (device + host > whole) {
+    throw OutOfMemory(
+        fmt::format("--device-memory {} and --host-memory {} are more than the host's {}",
+                    format_size(device), format_size(host), format_size(whole)),
+        "lower them: on the CPU device both are memory of this host");
+  }
+  std::size_t nvme = 0;
+  for (const NvmeDirectory& directory : tiers.nvme) {
+    if (!directory.budget_bytes.has_value()) return budgets;
+    nvme += *directory.budget_bytes;
+  }
+  if (!tiers.nvme.empty()) budgets[static_cast<std::size_t>(Tier::kNvme)] = nvme;
+  return budgets;
+}
+
+PlacementRequest placement_for(const TrainOptions& options) {
+  PlacementRequest request;
+  const TierOptions& tiers = options.tiers;
+  request.parameters = tier_of(tiers.place_parameters);
+  request.gradients = tier_of(tiers.place_gradients);
+  request.optimizer = tier_of(tiers.place_optimizer);
+  request.activations = tier_of(tiers.place_activations);
+  if (options.step.recompute != RecomputeChoice::kAuto) {
+    request.recompute = options.step.recompute == RecomputeChoice::kFull;
+  }
+  if (options.step.micro_batch_order != OrderChoice::kAuto) {
+    request.order = options.step.micro_batch_order == OrderChoice::kLayerMajor
+                        ? MicroBatchOrder::kLayerMajor
+                        : MicroBatchOrder::kMicroBatchMajor;
+  }
+  request.micro_batches = static_cast<std::int32_t>(options.batch.gradient_accumulation_steps);
+  request.lookahead = tiers.lookahead.value_or(kDefaultLookahead);
+  request.unified = !tiers.device_memory.has_value();
+  request.has_nvme = !tiers.nvme.empty();
+  return request;
+}
+
+}  // namespace
+
+std::int64_t sequence_length_for(const TrainOptions& options, const ModelConfig& model) {
+  const std::int64_t length = options.batch.sequence_length;
+  if (length > model.positions) {
+    throw ConfigError(fmt::format("--sequence-length {} is more than the {} positions of {}",
+                                  length, model.positions, model.name),
+                      "lower it");
+  }
+  return length == 0 ? model.positions : length;
+}
+
+EngineOptions engine_options_for(const TrainOptions& options, const ModelConfig& model,
+                                 const HostLimits& limits) {
+  EngineOptions engine;
+  engine.model = model;
+  engine.batch = {options.batch.micro_batch_size, sequence_length_for(options, model)};
+  engine.compute_type = options.precision == Precision::kBf16 ? DType::kBF16 : DType::kF32;
+  engine.placement = placement_for(options);
+  engine.budgets = budgets_for(options.tiers, limits);
+  const OptimizerFlags& flags = options.optimizer;
+  engine.optimizer.max_grad_norm = flags.max_grad_norm;
+  engine.optimizer.adamw.beta1 = static_cast<float>(flags.adam_beta1);
+  engine.optimizer.adamw.beta2 = static_cast<float>(flags.adam_beta2);
+  engine.optimizer.adamw.epsilon = static_cast<float>(flags.adam_epsilon);
+  engine.optimizer.adamw.weight_decay = static_cast<float>(flags.weight_decay);
+  engine.nvme.directories = options.tiers.nvme;
+  engine.nvme.engine = options.tiers.io_engine;
+  engine.threads = options.tiers.threads.value_or(limits.usable_cpus());
+  return engine;
+}
+
+DatasetOptions dataset_options_for(const TrainOptions& options, const ModelConfig& model,
+                                   std::int64_t sequence_length) {
+  DatasetOptions data;
+  data.data = options.data.data;
+  data.validation_data = options.data.validation_data;
+  data.format = parse_data_format(options.data.data_format);
+  data.validation_fraction = options.data.validation_fraction;
+  data.vocabulary = model.vocabulary;
+  data.sequence_length = sequence_length;
+  data.seed = options.model.seed;
+  return data;
+}
+
+std::int64_t total_steps_for(const TrainOptions& options, const Dataset& data) {
+  if (options.batch.max_steps > 0) return options.batch.max_steps;
+  const double windows =
+      options.batch.num_train_epochs.value_or(1.0) * static_cast<double>(data.windows_per_epoch());
+  const auto per_step = static_cast<double>(options.batch.micro_batch_size *
+                                            options.batch.gradient_accumulation_steps);
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(windows / per_step)));
+}
+
+LrSchedule schedule_for(const TrainOptions& options, std::int64_t total_steps) {
+  LrSchedule schedule;
+  schedule.type = options.optimizer.lr_scheduler_type;
+  schedule.learning_rate = options.optimizer.learning_rate;
+  schedule.min_learning_rate =
+      options.optimizer.min_learning_rate.value_or(options.optimizer.learning_rate / 10);
+  schedule.warmup_steps = options.optimizer.warmup_steps;
+  schedule.total_steps = total_steps;
+  return schedule;
+}
+
+}  // namespace terrace

@@ -1,0 +1,20 @@
+#pragma once
+
+#include "memory/host/host_limits.h"
+#include "runtime/config/train_options.h"
+#include "runtime/data/dataset.h"
+#include "runtime/train/engine.h"
+
+namespace terrace {
+
+// What the options mean on this machine. Each throws ConfigError naming the flag, or OutOfMemory.
+EngineOptions engine_options_for(const TrainOptions& options, const ModelConfig& model,
+                                 const HostLimits& limits);
+DatasetOptions dataset_options_for(const TrainOptions& options, const ModelConfig& model,
+                                   std::int64_t sequence_length);
+std::int64_t sequence_length_for(const TrainOptions& options, const ModelConfig& model);
+// Of the whole run: --max-steps, or the steps of --num-train-epochs.
+std::int64_t total_steps_for(const TrainOptions& options, const Dataset& data);
+LrSchedule schedule_for(const TrainOptions& options, std::int64_t total_steps);
+
+}  // namespace terrace

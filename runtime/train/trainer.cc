@@ -1,0 +1,294 @@
+#include "runtime/train/trainer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/hf_export.h"
+#include "runtime/data/dataset.h"
+#include "runtime/train/run_directory.h"
+#include "runtime/train/train_report.h"
+#include "runtime/train/train_setup.h"
+
+namespace terrace {
+namespace {
+
+// The checkpoint to go on from, opened and compared with the model; none: a fresh start.
+std::unique_ptr<Checkpoint> find_checkpoint(const TrainOptions& options,
+                                            const std::string& run_dir) {
+  if (options.run.resume == "none") return nullptr;
+  std::string path = options.run.resume;
+  if (path == "auto") {
+    const std::optional<std::string> latest = latest_checkpoint(run_dir);
+    if (!latest.has_value()) return nullptr;
+    path = *latest;
+  }
+  return std::make_unique<Checkpoint>(path);
+}
+
+class Trainer {
+ public:
+  Trainer(const TrainCommand& command, const bool volatile& stop_requested, TrainConsole& console,
+          Log& log)
+      : command_(command),
+        options_(command.options),
+        stop_requested_(stop_requested),
+        console_(console),
+        log_(log),
+        model_(load_model_config(options_.model.model)),
+        layout_(parameter_layout(model_)),
+        engine_options_(engine_options_for(options_, model_, read_host_limits())) {}
+
+  TrainOutcome run() {
+    const EnginePlan plan = plan_engine(engine_options_);
+    const std::string summary = describe_plan(engine_options_, plan);
+    console_.say(summary);
+    if (options_.run.dry_run) return TrainOutcome::kDone;
+    data_ = std::make_unique<Dataset>(
+        dataset_options_for(options_, model_, engine_options_.batch.positions));
+    total_steps_ = total_steps_for(options_, *data_);
+    schedule_ = schedule_for(options_, total_steps_);
+    run_dir_ = make_run_directory(options_);
+    const std::unique_ptr<Checkpoint> checkpoint = find_checkpoint(options_, run_dir_);
+    engine_ = std::make_unique<Engine>(engine_options_, plan, log_);
+    console_.say(describe_engine(*engine_));
+    start_from(checkpoint.get());
+    write_run_files(run_dir_, command_, summary);
+    metrics_ = std::make_unique<MetricsFile>(run_dir_, done_steps_, plan.ledger);
+    const TrainOutcome outcome = train_steps();
+    console_.say(summary_.text());
+    return outcome;
+  }
+
+ private:
+  std::int64_t samples_per_step() const {
+    return options_.batch.micro_batch_size * options_.batch.gradient_accumulation_steps;
+  }
+
+  // Sets the state, and where the run is.
+  void start_from(Checkpoint* checkpoint) {
+    if (checkpoint != nullptr) {
+      checkpoint->open(layout_);
+      engine_->fill_state(*checkpoint);
+      done_steps_ = checkpoint->progress().step;
+      next_sample_ = checkpoint->progress().samples;
+      console_.say(fmt::format("resumed after step {}", done_steps_));
+      return;
+    }
+    const bool has_weights = has_hf_weights(options_.model.model);
+    if (options_.model.init == InitChoice::kWeights && !has_weights) {
+      throw ConfigError(fmt::format("--init weights: {} has no weights", options_.model.model),
+                        "use --init random, or a directory with safetensors");
+    }
+    if (has_weights && options_.model.init != InitChoice::kRandom) {
+      const HfDirectory directory(options_.model.model, model_, layout_, log_);
+      engine_->fill_state(WeightState(directory));
+    } else {
+      engine_->fill_state(RandomState(options_.model.seed));
+    }
+  }
+
+  // --- steps ---------------------------------------------------------------------------------------
+
+  std::int64_t last_step() const {
+    return std::min(total_steps_, options_.batch.stop_after_step.value_or(total_steps_));
+  }
+
+  static bool is_due(std::int64_t every, std::int64_t step) {
+    return every > 0 && step % every == 0;
+  }
+
+  // Whether the updates of this step must be complete before the next one begins.
+  bool is_boundary(std::int64_t step) const {
+    return step == last_step() || stop_requested_ ||
+           is_due(options_.run.checkpoint_every, step) ||
+           (has_validation() && is_due(options_.run.eval_every, step));
+  }
+
+  bool has_validation() const { return data_->validation_windows() > 0; }
+
+  TrainOutcome train_steps() {
+    started_ns_ = clock_.now_ns();
+    first_step_ = done_steps_ + 1;
+    while (done_steps_ < last_step()) {
+      train_to_boundary();
+      if (stop_requested_ && done_steps_ < last_step()) {
+        save();
+        return TrainOutcome::kSavedOnSignal;
+      }
+    }
+    if (done_steps_ < total_steps_) {
+      if (!is_due(options_.run.checkpoint_every, done_steps_)) save();
+      return TrainOutcome::kStoppedAsAsked;
+    }
+    export_weights();
+    return TrainOutcome::kDone;
+  }
+
+  // Runs steps, each begun before the one before is finished, up to one that must be complete.
+  void train_to_boundary() {
+    begin_step(done_steps_ + 1);
+    for (;;) {
+      const std::int64_t step = done_steps_ + 1;
+      const bool boundary = is_boundary(step);
+      if (!boundary) begin_step(step + 1);
+      finish_step(step);
+      if (!boundary) continue;
+      complete_boundary();
+      return;
+    }
+  }
+
+  void begin_step(std::int64_t step) {
+    const std::int64_t rows = engine_options_.batch.rows();
+    const std::int64_t micro_batches = options_.batch.gradient_accumulation_steps;
+    tokens_.resize(static_cast<std::size_t>(2 * rows * micro_batches));
+    const std::span<std::int32_t> all(tokens_);
+    const auto size = static_cast<std::size_t>(rows);
+    for (std::int64_t m = 0; m < micro_batches; ++m) {
+      const auto at = static_cast<std::size_t>(m) * 2 * size;
+      data_->fill_micro_batch(next_sample_, all.subspan(at, size), all.subspan(at + size, size));
+      next_sample_ += options_.batch.micro_batch_size;
+    }
+    engine_->begin_step({step, tokens_, rows * micro_batches, learning_rate_at(schedule_, step)});
+  }
+
+  // Rows are written when the next step has started, as their time ends there.
+  void finish_step(std::int64_t step) {
+    const StepOutcome outcome = engine_->finish_step();
+    flush_row(outcome.report.first_compute_ns);
+    StepMetrics metrics;
+    metrics.step = step;
+    metrics.loss = outcome.result.loss;
+    metrics.gradient_norm = outcome.result.gradient_norm;
+    metrics.learning_rate = learning_rate_at(schedule_, step);
+    metrics.tokens =
+        engine_options_.batch.rows() * options_.batch.gradient_accumulation_steps;
+    metrics.report = outcome.report;
+    row_ = metrics;
+    done_steps_ = step;
+  }
+
+  void flush_row(std::int64_t until_ns) {
+    if (!row_.has_value()) return;
+    row_->step_s = static_cast<double>(until_ns - row_->report.first_compute_ns) * 1e-9;
+    metrics_->write(*row_);
+    summary_.add(*row_);
+    const std::int64_t step = row_->step;
+    const double per_step = static_cast<double>(clock_.now_ns() - started_ns_) * 1e-9 /
+                            static_cast<double>(step - first_step_ + 1);
+    const bool says = step % std::max<std::int64_t>(1, options_.run.log_every) == 0 ||
+                      step == last_step() || row_->validation_loss.has_value();
+    console_.step(says ? describe_step(*row_, total_steps_) : "", step, last_step(),
+                  per_step * static_cast<double>(last_step() - step));
+    row_.reset();
+  }
+
+  // After the last step before it: the updates, and what needs them done.
+  void complete_boundary() {
+    if (const std::optional<RunReport> drained = engine_->drain()) add_to_row(*drained);
+    const std::int64_t until_ns = clock_.now_ns();
+    const bool last = done_steps_ == total_steps_;
+    if (has_validation() && (last || is_due(options_.run.eval_every, done_steps_))) {
+      row_->validation_loss = evaluate();
+    }
+    flush_row(until_ns);
+    if (is_due(options_.run.checkpoint_every, done_steps_)) save();
+  }
+
+  void add_to_row(const RunReport& drained) {
+    RunReport& report = row_->report;
+    for (std::size_t l = 0; l < kLaneCount; ++l) {
+      report.busy_s[l] += drained.busy_s[l];
+      report.bytes[l] += drained.bytes[l];
+    }
+    report.parameter_upload_bytes += drained.parameter_upload_bytes;
+    report.parameter_read_bytes += drained.parameter_read_bytes;
+  }
+
+  double evaluate() {
+    const std::int64_t rows = engine_options_.batch.rows();
+    const std::int64_t micro_batches = options_.batch.gradient_accumulation_steps;
+    const auto size = static_cast<std::size_t>(rows);
+    std::vector<std::int32_t> tokens(2 * size * static_cast<std::size_t>(micro_batches));
+    const std::span<std::int32_t> all(tokens);
+    double sum = 0;
+    std::int64_t counted = 0;
+    for (std::int64_t window = 0; window < data_->validation_windows();) {
+      for (std::int64_t m = 0; m < micro_batches; ++m) {
+        const auto at = static_cast<std::size_t>(m) * 2 * size;
+        counted += data_->fill_validation_batch(window, all.subspan(at, size),
+                                                all.subspan(at + size, size));
+        window += options_.batch.micro_batch_size;
+      }
+      sum += engine_->evaluate(tokens);
+    }
+    return sum / static_cast<double>(counted);
+  }
+
+  // --- files ---------------------------------------------------------------------------------------
+
+  void save() {
+    const CheckpointProgress progress{done_steps_, next_sample_, options_.model.seed};
+    const std::string path = write_checkpoint(
+        run_dir_, progress, model_, layout_,
+        [this](StateField field, const UnitLayout& unit, std::int64_t begin,
+               std::span<float> out) {
+          engine_->state().read(field, static_cast<std::int32_t>(unit.index), begin, out);
+        });
+    if (options_.run.keep_last > 0) remove_old_checkpoints(run_dir_, options_.run.keep_last);
+    console_.say(fmt::format("saved {}", path));
+  }
+
+  void export_weights() {
+    HfExportOptions options;
+    options.directory = (std::filesystem::path(run_dir_) / "final").string();
+    options.dtype = engine_options_.compute_type;
+    write_hf_directory(options, model_, layout_,
+                       [this](const UnitLayout& unit, const ParameterTensor& tensor,
+                              std::int64_t begin, std::span<float> out) {
+                         engine_->state().read(StateField::kMaster,
+                                               static_cast<std::int32_t>(unit.index),
+                                               tensor.offset + begin, out);
+                       });
+    console_.say(fmt::format("saved {}", options.directory));
+  }
+
+  const TrainCommand& command_;
+  const TrainOptions& options_;
+  const bool volatile& stop_requested_;
+  TrainConsole& console_;
+  Log& log_;
+  SystemClock clock_;
+  ModelConfig model_;
+  std::vector<UnitLayout> layout_;
+  EngineOptions engine_options_;
+  std::unique_ptr<Dataset> data_;
+  LrSchedule schedule_;
+  std::string run_dir_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<MetricsFile> metrics_;
+  TimeSummary summary_;
+
+  std::int64_t total_steps_ = 0;
+  std::int64_t done_steps_ = 0;
+  std::int64_t first_step_ = 1;
+  std::int64_t next_sample_ = 0;
+  std::int64_t started_ns_ = 0;
+  std::vector<std::int32_t> tokens_;
+  std::optional<StepMetrics> row_;  // finished, its time not yet known
+};
+
+}  // namespace
+
+TrainOutcome train(const TrainCommand& command, const bool volatile& stop_requested,
+                   TrainConsole& console, Log& log) {
+  return Trainer(command, stop_requested, console, log).run();
+}
+
+}  // namespace terrace

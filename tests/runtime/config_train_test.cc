@@ -1,0 +1,482 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+
+#include "base/bytes.h"
+#include "base/error.h"
+#include "runtime/config/train_config.h"
+#include "runtime/config/train_flags.h"
+#include "tests/runtime/temporary_directory.h"
+
+namespace terrace {
+namespace {
+
+using Arguments = std::vector<std::string>;
+
+// The least that a run needs, and what the test adds.
+Arguments with(const Arguments& more) {
+  Arguments all = {"--model", "nano", "--data", "text", "--max-steps", "100"};
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+TrainOptions parse(const Arguments& more) { return parse_train_options(with(more)); }
+
+std::string error_of(const Arguments& arguments) {
+  try {
+    parse_train_options(arguments);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+void expect_refused(const Arguments& more, const std::vector<std::string>& parts) {
+  const std::string error = error_of(with(more));
+  for (const std::string& part : parts) EXPECT_THAT(error, testing::HasSubstr(part));
+}
+
+TEST(TrainConfig, DefaultsAreThoseOfTheInterface) {
+  const TrainOptions options = parse({});
+  EXPECT_EQ(options.model.model, "nano");
+  EXPECT_EQ(options.model.init, InitChoice::kAuto);
+  EXPECT_EQ(options.model.seed, 1234U);
+  EXPECT_EQ(options.data.data, Arguments{"text"});
+  EXPECT_EQ(options.data.data_format, "auto");
+  EXPECT_EQ(options.data.validation_fraction, 0.01);
+  EXPECT_EQ(options.data.tokenizer, "bytes");
+  EXPECT_EQ(options.batch.micro_batch_size, 1);
+  EXPECT_EQ(options.batch.gradient_accumulation_steps, 1);
+  EXPECT_EQ(options.optimizer.learning_rate, 3e-4);
+  EXPECT_FALSE(options.optimizer.min_learning_rate);
+  EXPECT_EQ(options.optimizer.adam_beta2, 0.95);
+  EXPECT_EQ(options.precision, Precision::kBf16);
+  EXPECT_FALSE(options.tiers.device_memory);
+  EXPECT_FALSE(options.tiers.threads);
+  EXPECT_EQ(options.step.zero_stage, 0);
+  EXPECT_EQ(options.ranks.collective_timeout_s, 600);
+  EXPECT_EQ(options.run.resume, "none");
+  EXPECT_EQ(options.run.log_every, 1);
+  EXPECT_FALSE(options.run.dry_run);
+}
+
+// Every flag of the table with a value other than its default, where another is built.
+Arguments every_flag() {
+  return {"--model",     "gpt2-124m",
+          "--init",      "random",
+          "--seed",      "18446744073709551615",
+          "--data",      "one",
+          "two\"\\\n",   "--data-format",
+          "raw-u16",     "--validation-data",
+          "three",       "--tokenizer",
+          "bytes",       "--sequence-length",
+          "5e2",         "--micro-batch-size",
+          "2",           "--gradient-accumulation-steps",
+          "3",           "--max-steps",
+          "10_000",      "--stop-after-step",
+          "7",           "--optimizer",
+          "adamw",       "--learning-rate",
+          "1e-3",        "--min-learning-rate",
+          "0",           "--warmup-steps",
+          "4",           "--lr-scheduler-type",
+          "linear",      "--weight-decay",
+          "0.2",         "--adam-beta1",
+          "0.8",         "--adam-beta2",
+          "0.85",        "--adam-epsilon",
+          "1e-6",        "--max-grad-norm",
+          "0",           "--optimizer-state-dtype",
+          "fp32",        "--master-weights",
+          "fp32",        "--gradient-dtype",
+          "fp32",        "--precision",
+          "fp32",        "--device",
+          "cpu",         "--device-memory",
+          "512MiB",      "--host-memory",
+          "1.5GB",       "--nvme",
+          "/a:4GiB",     "--nvme",
+          "/b",          "--place-parameters",
+          "device",      "--place-gradients",
+          "host",        "--place-optimizer",
+          "nvme",        "--place-activations",
+          "nvme",        "--io-engine",
+          "posix",       "--lookahead",
+          "0",           "--threads",
+          "5",           "--recompute",
+          "full",        "--micro-batch-order",
+          "layer-major", "--zero-stage",
+          "3",           "--gradient-reduction",
+          "step",        "--tensor-parallel",
+          "1",           "--sequence-parallel",
+          "off",         "--pipeline-parallel",
+          "1",           "--pipeline-schedule",
+          "1f1b",        "--virtual-stages",
+          "1",           "--local-ranks",
+          "1",           "--collective-timeout",
+          "12.5",        "--run-dir",
+          "run",         "--eval-every",
+          "6",           "--log-every",
+          "8",           "--checkpoint-every",
+          "9",           "--keep-last",
+          "2",           "--resume",
+          "auto",        "--progress",
+          "off",         "--dry-run"};
+}
+
+TEST(TrainConfig, EveryFlagSetsItsOption) {
+  const TrainOptions options = parse_train_options(every_flag());
+  EXPECT_EQ(options.model.model, "gpt2-124m");
+  EXPECT_EQ(options.model.init, InitChoice::kRandom);
+  EXPECT_EQ(options.model.seed, 18446744073709551615U);
+  EXPECT_EQ(options.data.data, (Arguments{"one", "two\"\\\n"}));
+  EXPECT_EQ(options.data.data_format, "raw-u16");
+  EXPECT_EQ(options.data.validation_data, Arguments{"three"});
+  EXPECT_EQ(options.batch.sequence_length, 500);
+  EXPECT_EQ(options.batch.micro_batch_size, 2);
+  EXPECT_EQ(options.batch.gradient_accumulation_steps, 3);
+  EXPECT_EQ(options.batch.max_steps, 10'000);
+  EXPECT_EQ(options.batch.stop_after_step, 7);
+  EXPECT_EQ(options.optimizer.learning_rate, 1e-3);
+  EXPECT_EQ(options.optimizer.min_learning_rate, 0.0);
+  EXPECT_EQ(options.optimizer.warmup_steps, 4);
+  EXPECT_EQ(options.optimizer.lr_scheduler_type, LrSchedulerType::kLinear);
+  EXPECT_EQ(options.optimizer.weight_decay, 0.2);
+  EXPECT_EQ(options.optimizer.adam_beta1, 0.8);
+  EXPECT_EQ(options.optimizer.adam_beta2, 0.85);
+  EXPECT_EQ(options.optimizer.adam_epsilon, 1e-6);
+  EXPECT_EQ(options.optimizer.max_grad_norm, 0.0);
+  EXPECT_EQ(options.precision, Precision::kFp32);
+}
+
+TEST(TrainConfig, EveryTierAndRunFlagSetsItsOption) {
+  const TrainOptions options = parse_train_options(every_flag());
+  EXPECT_EQ(options.tiers.device_memory, 512 * kMiB);
+  EXPECT_EQ(options.tiers.host_memory, 1'500'000'000U);
+  ASSERT_EQ(options.tiers.nvme.size(), 2U);
+  EXPECT_EQ(options.tiers.nvme[0].path, "/a");
+  EXPECT_EQ(options.tiers.nvme[0].budget_bytes, 4 * kGiB);
+  EXPECT_EQ(options.tiers.nvme[1].path, "/b");
+  EXPECT_FALSE(options.tiers.nvme[1].budget_bytes);
+  EXPECT_EQ(options.tiers.place_parameters, Placement::kDevice);
+  EXPECT_EQ(options.tiers.place_gradients, Placement::kHost);
+  EXPECT_EQ(options.tiers.place_optimizer, Placement::kNvme);
+  EXPECT_EQ(options.tiers.place_activations, Placement::kNvme);
+  EXPECT_EQ(options.tiers.io_engine, IoEngineKind::kPosix);
+  EXPECT_EQ(options.tiers.lookahead, 0);
+  EXPECT_EQ(options.tiers.threads, 5);
+  EXPECT_EQ(options.step.recompute, RecomputeChoice::kFull);
+  EXPECT_EQ(options.step.micro_batch_order, OrderChoice::kLayerMajor);
+  EXPECT_EQ(options.step.zero_stage, 3);
+  EXPECT_EQ(options.ranks.collective_timeout_s, 12.5);
+  EXPECT_EQ(options.run.run_dir, "run");
+  EXPECT_EQ(options.run.eval_every, 6);
+  EXPECT_EQ(options.run.log_every, 8);
+  EXPECT_EQ(options.run.checkpoint_every, 9);
+  EXPECT_EQ(options.run.keep_last, 2);
+  EXPECT_EQ(options.run.resume, "auto");
+  EXPECT_EQ(options.run.progress, ProgressChoice::kOff);
+  EXPECT_TRUE(options.run.dry_run);
+}
+
+// No flag is parsed and dropped: a text of the configuration differs from the default's in the line
+// of every flag whose option can differ.
+TEST(TrainConfig, EveryFlagIsInTheEffectiveConfiguration) {
+  const std::string text = to_toml(parse_train_options(every_flag()));
+  const Arguments arguments = every_flag();
+  for (const TrainFlag& flag : train_flags()) {
+    std::string key(flag.spec.name);
+    std::replace(key.begin(), key.end(), '-', '_');
+    const bool given = std::find(arguments.begin(), arguments.end(),
+                                 "--" + std::string(flag.spec.name)) != arguments.end();
+    EXPECT_THAT(text, testing::HasSubstr(given ? "\n" + key + " = " : "\n# " + key + " is not set"))
+        << key;
+  }
+}
+
+TEST(TrainConfig, EffectiveConfigurationReadsBackToTheSameOptions) {
+  const TemporaryDirectory directory;
+  const Arguments few = {"--model", "nano", "--data", "a:b", "--num-train-epochs", "0.1"};
+  for (const Arguments& arguments : {every_flag(), with({}), few}) {
+    const std::string text = to_toml(parse_train_options(arguments));
+    const std::string file = directory.write("config.toml", text);
+    EXPECT_EQ(to_toml(parse_train_options({"--config", file})), text);
+  }
+  const TrainOptions all = parse_train_options(
+      {"--config", directory.write("all.toml", to_toml(parse_train_options(every_flag())))});
+  EXPECT_EQ(all.model.seed, 18446744073709551615U);
+  EXPECT_EQ(all.data.data, (Arguments{"one", "two\"\\\n"}));
+  EXPECT_EQ(all.tiers.host_memory, 1'500'000'000U);
+  EXPECT_EQ(all.tiers.nvme.at(0).budget_bytes, 4 * kGiB);
+}
+
+TEST(TrainConfig, FlagsWinOverTheFile) {
+  const TemporaryDirectory directory;
+  const std::string file = directory.write("run.toml",
+                                           "model = \"gpt2-xl\"\n"
+                                           "data = \"one\"\n"
+                                           "max_steps = 1_000\n"
+                                           "seed = 7\n"
+                                           "learning_rate = 1\n"
+                                           "gradient_accumulation_steps = 5e0\n"
+                                           "nvme = [\"/x:1GiB\"]\n"
+                                           "dry_run = true\n");
+  const TrainOptions options =
+      parse_train_options({"--config", file, "--model", "nano", "--nvme", "/y"});
+  EXPECT_EQ(options.model.model, "nano");
+  EXPECT_EQ(options.data.data, Arguments{"one"});
+  EXPECT_EQ(options.batch.max_steps, 1000);
+  EXPECT_EQ(options.model.seed, 7U);
+  EXPECT_EQ(options.optimizer.learning_rate, 1.0);
+  EXPECT_EQ(options.batch.gradient_accumulation_steps, 5);
+  ASSERT_EQ(options.tiers.nvme.size(), 1U);
+  EXPECT_EQ(options.tiers.nvme[0].path, "/y");
+  EXPECT_TRUE(options.run.dry_run);
+}
+
+TEST(TrainConfig, FilesAreRefusedByKey) {
+  const TemporaryDirectory directory;
+  const auto refused = [&](const std::string& text, const std::vector<std::string>& parts) {
+    expect_refused({"--config", directory.write("run.toml", text)}, parts);
+  };
+  refused("learning_rat = 1", {"run.toml", "unknown key learning_rat", "learning_rate?"});
+  refused("max-step = 1", {"unknown key max-step", "max_steps"});
+  refused("[optimizer]\nlearning_rate = 1", {"run.toml", "wrong kind"});
+  refused("[model_options]\nseed = 1", {"model_options is a table"});
+  refused("seed = [1, 2]", {"run.toml: seed", "one value"});
+  refused("nvme = []", {"run.toml", "nvme"});
+  refused("nvme = [[1]]", {"run.toml", "nvme"});
+  refused("seed = true", {"run.toml: seed on", "whole number"});
+  refused("precision = \"fp23\"", {"run.toml: precision fp23", "fp32"});
+  refused("seed = \nmodel", {"run.toml, line 1"});
+  refused("optimizer = \"lion\"", {"run.toml: optimizer lion is not built yet"});
+  expect_refused({"--config", directory.path("none.toml")}, {"none.toml", "No such file"});
+}
+
+TEST(TrainConfig, UnknownFlagsSuggestTheNearest) {
+  expect_refused({"--learning-rat", "1"}, {"--learning-rat:", "did you mean --learning-rate?"});
+  expect_refused({"--max_step=4"}, {"--max_step:", "--max-steps?"});
+  expect_refused({"--nvm", "/x"}, {"--nvm:", "--nvme?"});
+  expect_refused({"-x"}, {"-x"});
+}
+
+TEST(TrainConfig, StrayAndMissingAndDoubleValuesAreRefused) {
+  expect_refused({"--seed", "1", "2"}, {"'2' belongs to no flag"});
+  expect_refused({"--dry-run", "yes"}, {"'yes' belongs to no flag"});
+  expect_refused({"--seed"}, {"--seed"});
+  expect_refused({"--seed", "1", "--seed", "2"}, {"--seed"});
+  expect_refused({"--nvme", "/a", "/b"}, {"'/b' belongs to no flag"});
+  expect_refused({"--nvme", "/a", "--nvme", "/a:1GiB"}, {"--nvme", "twice"});
+}
+
+TEST(TrainConfig, NumbersAreChecked) {
+  for (const char* text : {"1.5", "x", "", "1_", "_1", "1__0", "9e18", "0x10", "-1", " 1"}) {
+    EXPECT_THAT(error_of(with({"--seed=" + std::string(text)})), testing::HasSubstr("--seed"))
+        << text;
+  }
+  expect_refused({"--micro-batch-size", "0"}, {"--micro-batch-size 0", "at least 1"});
+  expect_refused({"--micro-batch-size", "-2"}, {"--micro-batch-size -2", "at least 1"});
+  expect_refused({"--log-every", "0"}, {"--log-every 0"});
+  expect_refused({"--learning-rate", "-1"}, {"--learning-rate -1"});
+  expect_refused({"--learning-rate", "nan"}, {"--learning-rate nan"});
+  expect_refused({"--learning-rate", "inf"}, {"--learning-rate inf"});
+  expect_refused({"--adam-beta1", "1"}, {"--adam-beta1 1", "less than 1"});
+  expect_refused({"--adam-epsilon", "0"}, {"--adam-epsilon 0", "more than 0"});
+  expect_refused({"--validation-fraction", "1"}, {"--validation-fraction 1"});
+  expect_refused({"--zero-stage", "4"}, {"--zero-stage 4", "at most 3"});
+  expect_refused({"--threads", "0"}, {"--threads 0"});
+  expect_refused({"--lookahead", "-1"}, {"--lookahead -1"});
+  expect_refused({"--host-memory", "0"}, {"--host-memory 0"});
+  expect_refused({"--host-memory", "4GBB"}, {"--host-memory 4GBB", "not a size"});
+  expect_refused({"--host-memory", "-4GiB"}, {"--host-memory -4GiB"});
+  expect_refused({"--nvme", "/a:4GBB"}, {"--nvme 4GBB", "not a size"});
+  expect_refused({"--nvme", ":4GiB"}, {"--nvme :4GiB", "no directory"});
+  expect_refused({"--run-dir", ""}, {"--run-dir", "empty"});
+}
+
+TEST(TrainConfig, ColonsInDirectoriesAreKept) {
+  EXPECT_EQ(parse({"--nvme", "/a:b"}).tiers.nvme.at(0).path, "/a:b");
+  EXPECT_EQ(parse({"--nvme", "/a:4/b"}).tiers.nvme.at(0).path, "/a:4/b");
+  const NvmeDirectory both = parse({"--nvme", "/a:b:4KB"}).tiers.nvme.at(0);
+  EXPECT_EQ(both.path, "/a:b");
+  EXPECT_EQ(both.budget_bytes, 4000U);
+}
+
+TEST(TrainConfig, ChoicesSuggestTheNearest) {
+  expect_refused({"--init", "randm"}, {"--init randm", "did you mean random?"});
+  expect_refused({"--precision", "bf61"}, {"--precision bf61", "bf16"});
+  expect_refused({"--place-gradients", "nvm"}, {"--place-gradients nvm", "nvme?"});
+  expect_refused({"--optimizer", "adam"}, {"--optimizer adam", "adamw?"});
+  expect_refused({"--device", "cpus"}, {"--device cpus", "cpu?"});
+  expect_refused({"--data-format", "txt"}, {"--data-format txt", "text?"});
+}
+
+TEST(TrainConfig, WhatIsNotBuiltSaysSoByFlagAndValue) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"--precision", "fp16"},
+      {"--optimizer", "lion"},
+      {"--optimizer", "sgd"},
+      {"--optimizer-state-dtype", "bf16"},
+      {"--optimizer-state-dtype", "int8"},
+      {"--master-weights", "split"},
+      {"--gradient-dtype", "bf16"},
+      {"--device", "cuda"},
+      {"--device", "cuda:1"},
+      {"--gradient-reduction", "micro-batch"},
+      {"--tensor-parallel", "2"},
+      {"--sequence-parallel", "on"},
+      {"--pipeline-parallel", "2"},
+      {"--pipeline-schedule", "gpipe"},
+      {"--pipeline-schedule", "interleaved"},
+      {"--virtual-stages", "2"},
+      {"--local-ranks", "2"},
+      {"--trace-steps", "1:2"},
+      {"--tokenizer", "tokenizer.json"},
+      {"--data-format", "megatron"},
+      {"--data-format", "jsonl"}};
+  for (const auto& [flag, value] : cases) {
+    expect_refused({flag, value}, {flag + " " + value + " is not built yet"});
+  }
+}
+
+TEST(TrainConfig, ValuesThatMeanWhatIsBuiltAreAccepted) {
+  const std::string plain = to_toml(parse({}));
+  EXPECT_EQ(to_toml(parse({"--optimizer",
+                           "adamw",
+                           "--optimizer-state-dtype",
+                           "fp32",
+                           "--master-weights",
+                           "auto",
+                           "--gradient-dtype",
+                           "fp32",
+                           "--device",
+                           "auto",
+                           "--gradient-reduction",
+                           "step",
+                           "--tensor-parallel",
+                           "1",
+                           "--pipeline-parallel",
+                           "1",
+                           "--local-ranks",
+                           "1",
+                           "--threads",
+                           "auto",
+                           "--lookahead",
+                           "auto",
+                           "--tokenizer",
+                           "bytes"})),
+            plain);
+  for (const char* stage : {"0", "1", "2", "3"}) {
+    EXPECT_EQ(std::to_string(parse({"--zero-stage", stage}).step.zero_stage), stage);
+  }
+}
+
+TEST(TrainConfig, MissingAndContradictoryOptionsAreRefused) {
+  EXPECT_THAT(error_of({"--data", "x", "--max-steps", "1"}), testing::HasSubstr("--model"));
+  EXPECT_THAT(error_of({"--model", "nano", "--max-steps", "1"}), testing::HasSubstr("--data"));
+  EXPECT_THAT(error_of({"--model", "nano", "--data", "x"}), testing::HasSubstr("--max-steps"));
+  expect_refused({"--num-train-epochs", "1"}, {"--max-steps 100", "--num-train-epochs 1"});
+  expect_refused({"--stop-after-step", "101"}, {"--stop-after-step 101"});
+  expect_refused({"--warmup-steps", "101"}, {"--warmup-steps 101", "--max-steps 100"});
+  expect_refused({"--min-learning-rate", "1"}, {"--min-learning-rate 1", "--learning-rate"});
+  expect_refused({"--place-parameters", "device"},
+                 {"--place-parameters device", "--device-memory"});
+  expect_refused({"--place-activations", "nvme"}, {"--place-activations nvme", "--nvme"});
+  expect_refused({"--resume", "auto"}, {"--resume auto", "--run-dir"});
+  expect_refused({"--validation-data", "y", "--validation-fraction", "0.1"},
+                 {"--validation-data", "--validation-fraction"});
+  expect_refused({"--validation-fraction", "0", "--eval-every", "5"}, {"--eval-every 5"});
+}
+
+TEST(TrainConfig, HelpHasEveryFlagUnderItsGroup) {
+  const std::string help = train_help();
+  for (const char* name : {"model",
+                           "init",
+                           "seed",
+                           "data",
+                           "data-format",
+                           "validation-data",
+                           "validation-fraction",
+                           "tokenizer",
+                           "sequence-length",
+                           "micro-batch-size",
+                           "gradient-accumulation-steps",
+                           "max-steps",
+                           "num-train-epochs",
+                           "stop-after-step",
+                           "optimizer",
+                           "learning-rate",
+                           "min-learning-rate",
+                           "warmup-steps",
+                           "lr-scheduler-type",
+                           "weight-decay",
+                           "adam-beta1",
+                           "adam-beta2",
+                           "adam-epsilon",
+                           "max-grad-norm",
+                           "optimizer-state-dtype",
+                           "master-weights",
+                           "gradient-dtype",
+                           "precision",
+                           "device",
+                           "device-memory",
+                           "host-memory",
+                           "nvme",
+                           "place-parameters",
+                           "place-gradients",
+                           "place-optimizer",
+                           "place-activations",
+                           "io-engine",
+                           "lookahead",
+                           "threads",
+                           "recompute",
+                           "micro-batch-order",
+                           "zero-stage",
+                           "gradient-reduction",
+                           "tensor-parallel",
+                           "sequence-parallel",
+                           "pipeline-parallel",
+                           "pipeline-schedule",
+                           "virtual-stages",
+                           "local-ranks",
+                           "collective-timeout",
+                           "run-dir",
+                           "eval-every",
+                           "log-every",
+                           "checkpoint-every",
+                           "keep-last",
+                           "resume",
+                           "progress",
+                           "trace-steps",
+                           "dry-run",
+                           "config",
+                           "help"}) {
+    EXPECT_THAT(help, testing::ContainsRegex("--" + std::string(name) + "[ \n]")) << name;
+  }
+  std::size_t last = 0;
+  for (const char* group : {"Model:", "Data:", "Batch:", "Optimizer:", "Precision:",
+                            "Device and tiers:", "Step program:", "Ranks:", "Run:"}) {
+    const std::size_t at = help.find("\n" + std::string(group) + "\n");
+    ASSERT_NE(at, std::string::npos) << group;
+    EXPECT_LT(last, at) << group;
+    last = at;
+  }
+}
+
+TEST(TrainConfig, LauncherRanksComeFromItsVariables) {
+  const auto ranks = [](const std::map<std::string, std::string>& variables) {
+    return launcher_ranks([&](const char* name) -> const char* {
+      const auto found = variables.find(name);
+      return found == variables.end() ? nullptr : found->second.c_str();
+    });
+  };
+  EXPECT_EQ(ranks({}), 1);
+  EXPECT_EQ(ranks({{"OMPI_COMM_WORLD_SIZE", "1"}}), 1);
+  EXPECT_EQ(ranks({{"OMPI_COMM_WORLD_SIZE", "4"}}), 4);
+  EXPECT_EQ(ranks({{"PMI_SIZE", "2"}}), 2);
+  EXPECT_EQ(ranks({{"SLURM_STEP_NUM_TASKS", "8"}}), 8);
+  EXPECT_EQ(ranks({{"WORLD_SIZE", "16"}}), 16);
+  EXPECT_THROW(ranks({{"WORLD_SIZE", "many"}}), ConfigError);
+}
+
+}  // namespace
+}  // namespace terrace

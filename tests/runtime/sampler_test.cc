@@ -1,0 +1,145 @@
+#include "runtime/train/sampler.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+#include "runtime/model/parameter_init.h"
+#include "tests/runtime/temporary_directory.h"
+
+namespace terrace {
+namespace {
+
+constexpr std::uint64_t kSeed = 5;
+
+constexpr auto kFetchInitial = [](const UnitLayout&, const ParameterTensor& tensor,
+                                  std::int64_t begin, std::span<float> out) {
+  init_parameter(tensor, kSeed, begin, out);
+};
+
+// As preset nano, smaller.
+ModelConfig small_model(bool gpt2) {
+  if (gpt2) {
+    return parse_model_config(R"({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"],
+      "n_layer": 2, "n_embd": 32, "n_head": 2, "vocab_size": 300, "n_positions": 64,
+      "n_ctx": 64, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5,
+      "torch_dtype": "float32"})",
+                              "test");
+  }
+  return parse_model_config(R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"],
+    "num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "intermediate_size": 48, "vocab_size": 256,
+    "max_position_embeddings": 64, "hidden_act": "silu", "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0, "tie_word_embeddings": false, "torch_dtype": "bfloat16"})",
+                            "test");
+}
+
+std::vector<float> logits_of(ByteSampler& sampler, std::string_view text) {
+  const auto logits = sampler.logits_after(text);
+  return {logits.begin(), logits.end()};
+}
+
+TEST(ByteSampler, LogitsDependOnTheWindowAndNotOnWhatIsBehindIt) {
+  for (const bool gpt2 : {false, true}) {
+    const ModelConfig config = small_model(gpt2);
+    ByteSampler sampler({config, DType::kF32, 16, 2}, kFetchInitial);
+    const std::vector<float> first = logits_of(sampler, "hello");
+    ASSERT_EQ(first.size(), static_cast<std::size_t>(config.vocabulary));
+    EXPECT_NE(logits_of(sampler, "hellp"), first);
+    EXPECT_NE(logits_of(sampler, "jello"), first);
+    logits_of(sampler, "a longer text, that leaves other tokens in the window");
+    EXPECT_EQ(logits_of(sampler, "hello"), first);
+    // Only the last 16 bytes count.
+    EXPECT_EQ(logits_of(sampler, "0123456789abcdef"), logits_of(sampler, "x0123456789abcdef"));
+    EXPECT_NE(logits_of(sampler, "0123456789abcdef"), logits_of(sampler, "x123456789abcdef"));
+  }
+}
+
+TEST(ByteSampler, WindowsOfTwoSizesAgree) {
+  const ModelConfig config = small_model(false);
+  ByteSampler narrow({config, DType::kF32, 16, 1}, kFetchInitial);
+  ByteSampler wide({config, DType::kF32, 64, 2}, kFetchInitial);
+  const std::vector<float> a = logits_of(narrow, "some text");
+  const std::vector<float> b = logits_of(wide, "some text");
+  // The products are cut differently for another number of rows, so sums are in another order.
+  for (std::size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 1e-5F) << i;
+}
+
+TEST(ByteSampler, MemoryGrowsWithTheWindow) {
+  const ModelConfig config = small_model(false);
+  EXPECT_LT(ByteSampler::memory_bytes({config, DType::kBF16, 16, 1}),
+            ByteSampler::memory_bytes({config, DType::kBF16, 64, 1}));
+  const auto parameters = static_cast<std::size_t>(parameter_count(parameter_layout(config)));
+  EXPECT_LT(parameters * sizeof(float), ByteSampler::memory_bytes({config, DType::kF32, 16, 1}));
+}
+
+TEST(ChooseByte, TemperatureZeroTakesTheLikeliestByte) {
+  std::array<float, 300> logits = {};
+  logits[65] = 2.0F;
+  logits[270] = 9.0F;  // no byte
+  EXPECT_EQ(choose_byte(logits, 0, 1, 0), 65);
+}
+
+TEST(ChooseByte, DrawsByLikelihood) {
+  std::array<float, 300> logits;
+  logits.fill(-1000.0F);
+  logits[10] = 0.0F;
+  logits[20] = std::log(3.0F);
+  logits[290] = 50.0F;
+  std::array<int, 256> counts = {};
+  constexpr int kDraws = 4000;
+  for (std::uint64_t i = 0; i < kDraws; ++i) ++counts[choose_byte(logits, 1.0, kSeed, i)];
+  EXPECT_EQ(counts[10] + counts[20], kDraws);
+  // 3/4 of 4000 with a deviation of 27; the draws of a seed are always the same.
+  EXPECT_NEAR(counts[20], 3000, 110);
+  EXPECT_EQ(choose_byte(logits, 1.0, kSeed, 3), choose_byte(logits, 1.0, kSeed, 3));
+}
+
+TEST(ChooseByte, LogitsThatAreNoNumbersAreRefused) {
+  std::array<float, 256> logits = {};
+  logits[7] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_THROW(choose_byte(logits, 1.0, 1, 0), NotFinite);
+  EXPECT_THROW(choose_byte(logits, 0.0, 1, 0), NotFinite);
+}
+
+TEST(SampleText, ContinuesFromAHuggingFaceDirectory) {
+  const TemporaryDirectory directory;
+  const ModelConfig config = small_model(false);
+  write_hf_directory({directory.path("final"), DType::kF32}, config, parameter_layout(config),
+                     kFetchInitial);
+  SilentLog log;
+  SampleOptions options;
+  options.model_directory = directory.path("final");
+  options.prompt = "The ";
+  options.max_new_tokens = 90;  // past the model's 64 positions
+  options.threads = 1;
+  const std::string text = sample_text(options, log);
+  EXPECT_EQ(text.size(), 90U);
+  options.threads = 2;
+  EXPECT_EQ(sample_text(options, log), text);
+  options.seed = 99;
+  EXPECT_NE(sample_text(options, log), text);
+  options.temperature = 0;
+  const std::string greedy = sample_text(options, log);
+  options.seed = 100;
+  EXPECT_EQ(sample_text(options, log), greedy);
+}
+
+TEST(SampleText, DirectoriesWithoutWeightsAreRefused) {
+  const TemporaryDirectory directory;
+  SilentLog log;
+  SampleOptions options;
+  options.prompt = "x";
+  options.model_directory = directory.path("none");
+  TERRACE_EXPECT_THROW_WITH(sample_text(options, log), ConfigError, "not a directory");
+  directory.write("bare/config.json", small_model(false).json);
+  options.model_directory = directory.path("bare");
+  TERRACE_EXPECT_THROW_WITH(sample_text(options, log), ConfigError, "safetensors");
+}
+
+}  // namespace
+}  // namespace terrace
