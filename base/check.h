@@ -4,8 +4,8 @@
 
 #include <string>
 
-// Checks of our own invariants: always on, print both operands, abort. Never for what a user, a file
-// or a device may do wrong (base/error.h).
+// Checks of our own invariants: always on, print both operands, abort. Never for what a user, a
+// file or a device may do wrong (base/error.h).
 namespace terrace {
 
 // Prints to standard error and aborts. This is the only place below runtime/ that prints.
@@ -20,18 +20,18 @@ template <typename A, typename B>
 
 }  // namespace terrace
 
-#define TERRACE_CHECK(condition)                                                       \
-  do {                                                                                 \
+#define TERRACE_CHECK(condition)                                                        \
+  do {                                                                                  \
     if (!(condition)) ::terrace::check_failed(__FILE__, __LINE__, #condition, "false"); \
   } while (false)
 
-#define TERRACE_CHECK_OP_(op, a, b)                                                             \
-  do {                                                                                          \
-    const auto& terrace_a_ = (a);                                                               \
-    const auto& terrace_b_ = (b);                                                               \
-    if (!(terrace_a_ op terrace_b_)) {                                                          \
+#define TERRACE_CHECK_OP_(op, a, b)                                                              \
+  do {                                                                                           \
+    const auto& terrace_a_ = (a);                                                                \
+    const auto& terrace_b_ = (b);                                                                \
+    if (!(terrace_a_ op terrace_b_)) {                                                           \
       ::terrace::check_failed_on(__FILE__, __LINE__, #a " " #op " " #b, terrace_a_, terrace_b_); \
-    }                                                                                           \
+    }                                                                                            \
   } while (false)
 
 #define TERRACE_CHECK_EQ(a, b) TERRACE_CHECK_OP_(==, a, b)

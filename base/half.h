@@ -34,8 +34,8 @@ TERRACE_HOST_DEVICE inline Bf16 to_bf16_nearest_even(float value) {
   return Bf16{static_cast<std::uint16_t>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16)};
 }
 
-// Nearest, ties away from zero: for parameters only, so that the 16-bit remainder to the fp32 master
-// fits an int16 (docs/numerics.md). NaN stays NaN.
+// Nearest, ties away from zero: for parameters only, so that the 16-bit remainder to the fp32
+// master fits an int16 (docs/numerics.md). NaN stays NaN.
 TERRACE_HOST_DEVICE inline Bf16 to_bf16_ties_away(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   if (is_nan_bits(bits)) return Bf16{static_cast<std::uint16_t>((bits >> 16) | 0x0040U)};

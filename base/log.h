@@ -4,8 +4,8 @@
 
 namespace terrace {
 
-// Where a library says something that a person should read. Libraries never print; runtime/cli brings
-// the sink that does. Thread-safe.
+// Where a library says something that a person should read. Libraries never print; runtime/cli
+// brings the sink that does. Thread-safe.
 class Log {
  public:
   virtual ~Log() = default;

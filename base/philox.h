@@ -5,9 +5,9 @@
 
 #include "base/half.h"
 
-// Counter-based random numbers: Philox4x32-10 (Salmon, Moraes, Dror, Shaw, "Parallel random numbers:
-// as easy as 1, 2, 3", SC'11). The same (key, counter) gives the same numbers on every thread, device
-// and machine; there is no state to save.
+// Counter-based random numbers: Philox4x32-10 (Salmon, Moraes, Dror, Shaw, "Parallel random
+// numbers: as easy as 1, 2, 3", SC'11). The same (key, counter) gives the same numbers on every
+// thread, device and machine; there is no state to save.
 namespace terrace {
 
 struct PhiloxKey {

@@ -154,9 +154,8 @@ std::string write_checkpoint(const std::string& run_dir, const CheckpointProgres
   if (!fs::create_directories(path, error) && error) {
     throw IoError({.operation = "mkdir", .path = path, .error_number = error.value()});
   }
-  json manifest = {{"schema", kSchema},        {"step", progress.step},
-                   {"samples", progress.samples}, {"seed", progress.seed},
-                   {"model", config.name},     {"files", json::array()}};
+  json manifest = {{"schema", kSchema},     {"step", progress.step}, {"samples", progress.samples},
+                   {"seed", progress.seed}, {"model", config.name},  {"files", json::array()}};
   for (const UnitLayout& unit : layout) {
     for (const StateField field : kStateFields) {
       const std::string name = file_name(field, unit);
@@ -231,10 +230,9 @@ void Checkpoint::open(const std::vector<UnitLayout>& layout) {
         const SafetensorsTensor* stored = file->find(tensor.name);
         if (stored == nullptr ||
             stored->elements() != static_cast<std::uint64_t>(tensor.elements())) {
-          throw ConfigError(
-              fmt::format("{} has no tensor {} of {} elements", path, tensor.name,
-                          tensor.elements()),
-              "resume with the model that the checkpoint was made of");
+          throw ConfigError(fmt::format("{} has no tensor {} of {} elements", path, tensor.name,
+                                        tensor.elements()),
+                            "resume with the model that the checkpoint was made of");
         }
       }
       files_.push_back(std::move(file));
@@ -249,13 +247,12 @@ const SafetensorsFile& Checkpoint::file_of(StateField field, const UnitLayout& u
 void Checkpoint::read(StateField field, const UnitLayout& unit, std::int64_t begin,
                       std::span<float> out) const {
   const SafetensorsFile& file = file_of(field, unit);
-  for_each_tensor_part(unit, begin, out,
-                       [&file](const ParameterTensor& tensor, std::int64_t first,
-                               std::span<float> part) {
-                         file.read(*file.find(tensor.name),
-                                   static_cast<std::uint64_t>(first) * sizeof(float),
-                                   std::as_writable_bytes(part));
-                       });
+  for_each_tensor_part(
+      unit, begin, out,
+      [&file](const ParameterTensor& tensor, std::int64_t first, std::span<float> part) {
+        file.read(*file.find(tensor.name), static_cast<std::uint64_t>(first) * sizeof(float),
+                  std::as_writable_bytes(part));
+      });
 }
 
 }  // namespace terrace

@@ -9,10 +9,10 @@
 #include "runtime/model/model_config.h"
 #include "runtime/model/state_source.h"
 
-// Native checkpoints: a directory checkpoint-N with, per unit and field, one safetensors file of fp32
-// tensors under their Hugging Face names ("master-00003.safetensors"; matrices as [out, in]), the
-// model's config.json, and manifest.json, which is written last: a directory without it is not a
-// checkpoint. docs/checkpoint.md has the format.
+// Native checkpoints: a directory checkpoint-N with, per unit and field, one safetensors file of
+// fp32 tensors under their Hugging Face names ("master-00003.safetensors"; matrices as [out, in]),
+// the model's config.json, and manifest.json, which is written last: a directory without it is not
+// a checkpoint. docs/checkpoint.md has the format.
 namespace terrace {
 
 // What a run needs beside the tensors to go on where it was.
@@ -23,13 +23,12 @@ struct CheckpointProgress {
 };
 
 // Gives elements of a unit's flat sequence; see StateSource::read.
-using FetchState =
-    FunctionRef<void(StateField field, const UnitLayout& unit, std::int64_t begin,
-                     std::span<float> out)>;
+using FetchState = FunctionRef<void(StateField field, const UnitLayout& unit, std::int64_t begin,
+                                    std::span<float> out)>;
 
-// Writes run_dir/checkpoint-<step>: under another name first, then fsync and rename, so that a crash at
-// any moment leaves either the whole checkpoint or none, and earlier ones untouched. Returns its path.
-// Throws IoError.
+// Writes run_dir/checkpoint-<step>: under another name first, then fsync and rename, so that a
+// crash at any moment leaves either the whole checkpoint or none, and earlier ones untouched.
+// Returns its path. Throws IoError.
 std::string write_checkpoint(const std::string& run_dir, const CheckpointProgress& progress,
                              const ModelConfig& config, const std::vector<UnitLayout>& layout,
                              FetchState fetch);
@@ -43,13 +42,14 @@ void remove_old_checkpoints(const std::string& run_dir, std::int64_t keep);
 // An open checkpoint. All sizes and checksums are verified by verify(); reads are thread-safe.
 class Checkpoint final : public StateSource {
  public:
-  // Throws ConfigError if there is none at `directory`, CorruptData for a manifest that cannot be read.
+  // Throws ConfigError if there is none at `directory`, CorruptData for a manifest that cannot be
+  // read.
   explicit Checkpoint(const std::string& directory);
 
   const CheckpointProgress& progress() const { return progress_; }
   const ModelConfig& model() const { return model_; }
-  // Opens the files for a model. Throws ConfigError naming a tensor that the checkpoint lacks or has in
-  // another shape, CorruptData naming a file whose size or checksum is not what was written.
+  // Opens the files for a model. Throws ConfigError naming a tensor that the checkpoint lacks or
+  // has in another shape, CorruptData naming a file whose size or checksum is not what was written.
   void open(const std::vector<UnitLayout>& layout);
 
   void read(StateField field, const UnitLayout& unit, std::int64_t begin,

@@ -13,7 +13,8 @@ class UnitViews {
   UnitViews(const UnitLayout& unit, std::byte* base, DType dtype)
       : unit_(unit), base_(base), dtype_(dtype) {}
 
-  // `rows` of columns from the start of the tensor: more than its own where several lie side by side.
+  // `rows` of columns from the start of the tensor: more than its own where several lie side by
+  // side.
   TensorView matrix(const std::string& suffix, std::int64_t rows) const {
     const ParameterTensor& tensor = unit_.find(suffix);
     return view(at(tensor.offset), dtype_, rows, tensor.columns);
@@ -115,8 +116,7 @@ EmbeddingTensors embedding_tensors(const ModelConfig& config, const UnitLayout& 
   const UnitViews views(unit, base, dtype);
   const bool gpt2 = config.family == ModelFamily::kGpt2;
   EmbeddingTensors embedding;
-  embedding.tokens =
-      views.matrix(gpt2 ? "wte.weight" : "embed_tokens.weight", config.vocabulary);
+  embedding.tokens = views.matrix(gpt2 ? "wte.weight" : "embed_tokens.weight", config.vocabulary);
   if (gpt2) embedding.positions = views.matrix("wpe.weight", config.positions);
   return embedding;
 }

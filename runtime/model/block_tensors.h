@@ -16,8 +16,8 @@ struct BatchShape {
   std::int64_t rows() const { return sequences * positions; }
 };
 
-// The parameters of a transformer block, or their gradients, as views into its flat sequence. What the
-// family does not have is empty. qkv is q|k|v, up is gate|up for llama.
+// The parameters of a transformer block, or their gradients, as views into its flat sequence. What
+// the family does not have is empty. qkv is q|k|v, up is gate|up for llama.
 struct BlockTensors {
   TensorView qkv, qkv_bias, projection, projection_bias;
   TensorView up, up_bias, down, down_bias;
@@ -41,11 +41,11 @@ EmbeddingTensors embedding_tensors(const ModelConfig& config, const UnitLayout& 
 
 // What a block's forward leaves for its backward, R rows each.
 struct SavedTensors {
-  TensorView normed1, mean1, rstd1;   // [R,C], statistics [R]; mean: gpt2 only
+  TensorView normed1, mean1, rstd1;       // [R,C], statistics [R]; mean: gpt2 only
   TensorView qkv, attended, log_sum_exp;  // [R,(H+2G)D] after rotation, [R,HD], [B,H,T]
-  TensorView middle;                  // [R,C] after the attention's residual
+  TensorView middle;                      // [R,C] after the attention's residual
   TensorView normed2, mean2, rstd2;
-  TensorView up, activated;           // [R,2I] or [R,I], [R,I]
+  TensorView up, activated;  // [R,2I] or [R,I], [R,I]
 };
 SavedTensors saved_tensors(const ModelConfig& config, const BatchShape& batch, DType dtype,
                            std::span<std::byte> memory);

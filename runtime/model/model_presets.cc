@@ -271,12 +271,12 @@ std::string_view preset_json(std::string_view name) {
 }
 
 const std::vector<std::string>& preset_names() {
-  static const std::vector<std::string> names = [] {
+  static const std::vector<std::string> kNames = [] {
     std::vector<std::string> list;
     for (const Preset& preset : kPresets) list.emplace_back(preset.name);
     return list;
   }();
-  return names;
+  return kNames;
 }
 
 }  // namespace terrace

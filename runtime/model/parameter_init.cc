@@ -77,7 +77,9 @@ void fill_normals(const std::array<std::uint32_t, kGroups>& a,
     const float turn = static_cast<float>(static_cast<std::int32_t>(b[i] >> 8)) * 0x1.0p-24F;
     const float radius = root_of(-2.0F * log_of(u));
     // The nearest quarter of a turn, and the angle from there, within an eighth of a turn.
-    const auto quarter = static_cast<std::int32_t>(4.0F * turn + 0.5F);
+    // Truncation after the half is added is what vectorises; turn is never negative.
+    const float quarters = 4.0F * turn + 0.5F;
+    const auto quarter = static_cast<std::int32_t>(quarters);
     const float x =
         (turn - 0.25F * static_cast<float>(quarter)) * (2.0F * std::numbers::pi_v<float>);
     const float x2 = x * x;

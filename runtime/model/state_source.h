@@ -22,8 +22,8 @@ class StateSource {
                     std::span<float> out) const = 0;
 };
 
-// Calls visit(tensor, first element within it, part of `out`) for the tensors that the range touches,
-// and zeroes the parts that are padding.
+// Calls visit(tensor, first element within it, part of `out`) for the tensors that the range
+// touches, and zeroes the parts that are padding.
 void for_each_tensor_part(
     const UnitLayout& unit, std::int64_t begin, std::span<float> out,
     FunctionRef<void(const ParameterTensor&, std::int64_t, std::span<float>)> visit);

@@ -9,8 +9,8 @@
 
 namespace terrace {
 
-// Cuts tensors off a piece of memory, each on a 64-byte boundary. With no memory it only counts, so that
-// one function both sizes a buffer and lays it out.
+// Cuts tensors off a piece of memory, each on a 64-byte boundary. With no memory it only counts, so
+// that one function both sizes a buffer and lays it out.
 class TensorCarver {
  public:
   explicit TensorCarver(std::span<std::byte> memory) : memory_(memory) {}

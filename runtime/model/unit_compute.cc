@@ -52,7 +52,8 @@ float UnitCompute::attention_scale() const {
   return 1.0F / std::sqrt(static_cast<float>(config_.head_width));
 }
 
-// --- forward ---------------------------------------------------------------------------------------
+// --- forward
+// ---------------------------------------------------------------------------------------
 
 void UnitCompute::norm_forward(const KernelContext& context, const TensorView& x,
                                const TensorView& weight, const TensorView& bias,
@@ -102,12 +103,11 @@ void UnitCompute::attention_forward(const KernelContext& context, const BlockTen
 
 void UnitCompute::block_forward(const KernelContext& context, std::int64_t unit,
                                 const UnitMemory& memory) const {
-  const BlockTensors weights =
-      block_tensors(config_, layout_.at(unit), memory.parameters, type_);
+  const BlockTensors weights = block_tensors(config_, layout_.at(unit), memory.parameters, type_);
   const SavedTensors saved = saved_tensors(config_, batch_, type_, memory.saved);
   attention_forward(context, weights, saved, memory);
-  norm_forward(context, saved.middle, weights.norm2, weights.norm2_bias, saved.normed2,
-               saved.mean2, saved.rstd2);
+  norm_forward(context, saved.middle, weights.norm2, weights.norm2_bias, saved.normed2, saved.mean2,
+               saved.rstd2);
   kernels_.matmul_forward(context, {saved.normed2, weights.up, weights.up_bias, saved.up});
   if (config_.family == ModelFamily::kGpt2) {
     kernels_.gelu_forward(context, {saved.up, saved.activated});
@@ -120,7 +120,8 @@ void UnitCompute::block_forward(const KernelContext& context, std::int64_t unit,
   kernels_.add(context, {saved.middle, out, out});
 }
 
-// --- backward --------------------------------------------------------------------------------------
+// --- backward
+// --------------------------------------------------------------------------------------
 
 TensorView UnitCompute::Scratch::wide_columns(std::int64_t columns) const {
   return view(wide.data, wide.dtype, wide.shape[0], columns);
@@ -196,9 +197,8 @@ void UnitCompute::attention_backward(const KernelContext& context, const BlockTe
   const GradientMode mode = memory.gradient_mode;
   const TensorView& dmiddle = scratch.middle_gradient;
   const TensorView dattended = scratch.narrow_columns(config_.heads * config_.head_width);
-  linear_backward(
-      context, {dmiddle, weights.projection, dattended},
-      {dmiddle, saved.attended, gradients.projection, gradients.projection_bias, mode});
+  linear_backward(context, {dmiddle, weights.projection, dattended},
+                  {dmiddle, saved.attended, gradients.projection, gradients.projection_bias, mode});
   const TensorView dqkv = scratch.wide_columns(qkv_columns(config_));
   kernels_.attention_backward(context, {attention_shape(), saved.qkv, saved.attended,
                                         saved.log_sum_exp, dattended, dqkv, attention_scale()});
@@ -206,10 +206,9 @@ void UnitCompute::attention_backward(const KernelContext& context, const BlockTe
   const TensorView dnormed = scratch.narrow_columns(config_.width);
   linear_backward(context, {dqkv, weights.qkv, dnormed},
                   {dqkv, saved.normed1, gradients.qkv, gradients.qkv_bias, mode});
-  norm_backward(context,
-                {dnormed, rows(memory.hidden, config_.width), weights.norm1, saved.mean1,
-                 saved.rstd1, dmiddle, rows(memory.hidden_gradient_out, config_.width),
-                 gradients.norm1, gradients.norm1_bias, mode});
+  norm_backward(context, {dnormed, rows(memory.hidden, config_.width), weights.norm1, saved.mean1,
+                          saved.rstd1, dmiddle, rows(memory.hidden_gradient_out, config_.width),
+                          gradients.norm1, gradients.norm1_bias, mode});
 }
 
 void UnitCompute::block_backward(const KernelContext& context, std::int64_t unit,
@@ -252,14 +251,13 @@ void UnitCompute::head(const KernelContext& context, const UnitMemory& memory) c
   loss.loss_sum = memory.loss_sum;
   if (!backward) return kernels_.head_loss(inner, loss);
 
-  const HeadTensors gradients =
-      head_tensors(config_, layout_.back(), memory.gradient, DType::kF32);
+  const HeadTensors gradients = head_tensors(config_, layout_.back(), memory.gradient, DType::kF32);
   loss.dh = dnormed;
   loss.mode = config_.tied ? memory.tied_gradient_mode : memory.gradient_mode;
-  loss.dweight = config_.tied ? embedding_tensors(config_, layout_.front(), memory.tied_gradient,
-                                                  DType::kF32)
-                                    .tokens
-                              : gradients.weight;
+  loss.dweight =
+      config_.tied
+          ? embedding_tensors(config_, layout_.front(), memory.tied_gradient, DType::kF32).tokens
+          : gradients.weight;
   kernels_.head_loss(inner, loss);
   norm_backward(inner, {dnormed, hidden, weights.norm, mean, rstd, TensorView{},
                         rows(memory.hidden_gradient_out, config_.width), gradients.norm,

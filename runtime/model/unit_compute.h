@@ -8,11 +8,11 @@
 #include "runtime/model/block_tensors.h"
 #include "runtime/step/step_model.h"
 
-// What the units of a model compute, as straight lists of kernel calls. Nothing here moves, allocates or
-// waits: all memory is given.
+// What the units of a model compute, as straight lists of kernel calls. Nothing here moves,
+// allocates or waits: all memory is given.
 //
-// Letters: B sequences in a micro-batch, T positions, R = B*T rows, C width, D head width, H query heads,
-// G key-value heads, I intermediate width, V vocabulary.
+// Letters: B sequences in a micro-batch, T positions, R = B*T rows, C width, D head width, H query
+// heads, G key-value heads, I intermediate width, V vocabulary.
 namespace terrace {
 
 // Where a compute op finds its tensors. Which are set depends on the op.

@@ -1,4 +1,5 @@
-// The part of UnitCompute that counts instead of computing: sizes, workspace, floating-point operations.
+// The part of UnitCompute that counts instead of computing: sizes, workspace, floating-point
+// operations.
 
 #include <algorithm>
 
@@ -10,8 +11,8 @@ namespace {
 
 // Workspace of a linear layer's three products.
 std::size_t linear_workspace(const KernelTable& kernels, const TensorView& x,
-                             const TensorView& weight, const TensorView& bias,
-                             const TensorView& y, int workers) {
+                             const TensorView& weight, const TensorView& bias, const TensorView& y,
+                             int workers) {
   TensorView dweight = weight;
   dweight.dtype = DType::kF32;
   TensorView dbias = bias;
@@ -19,8 +20,8 @@ std::size_t linear_workspace(const KernelTable& kernels, const TensorView& x,
   std::size_t bytes = kernels.matmul_forward_workspace({x, weight, bias, y}, workers);
   bytes = std::max(bytes, kernels.matmul_backward_input_workspace({y, weight, x}, workers));
   for (const GradientMode mode : {GradientMode::kAssign, GradientMode::kAccumulate}) {
-    bytes = std::max(bytes, kernels.matmul_backward_weight_workspace(
-                                {y, x, dweight, dbias, mode}, workers));
+    bytes = std::max(
+        bytes, kernels.matmul_backward_weight_workspace({y, x, dweight, dbias, mode}, workers));
   }
   return bytes;
 }
@@ -59,19 +60,19 @@ std::size_t UnitCompute::kernel_workspace_bytes(std::int32_t micro_batches, int 
     linear(saved.activated, block.down, block.down_bias, saved.normed1);
   }
   const float scale = attention_scale();
-  bytes = std::max(bytes, kernels_.attention_forward_workspace(
-                              {attention_shape(), saved.qkv, saved.attended, saved.log_sum_exp,
-                               scale},
-                              workers));
+  bytes = std::max(
+      bytes,
+      kernels_.attention_forward_workspace(
+          {attention_shape(), saved.qkv, saved.attended, saved.log_sum_exp, scale}, workers));
   bytes = std::max(bytes, kernels_.attention_backward_workspace(
                               {attention_shape(), saved.qkv, saved.attended, saved.log_sum_exp,
                                saved.attended, saved.qkv, scale},
                               workers));
-  const std::size_t views = round_up(2 * static_cast<std::size_t>(micro_batches) *
-                                         sizeof(TensorView), 64);
-  return std::max(bytes, views + kernels_.embedding_backward_workspace(
-                                     batch_.rows(), micro_batches, config_.vocabulary, width,
-                                     workers));
+  const std::size_t views =
+      round_up(2 * static_cast<std::size_t>(micro_batches) * sizeof(TensorView), 64);
+  return std::max(
+      bytes, views + kernels_.embedding_backward_workspace(batch_.rows(), micro_batches,
+                                                           config_.vocabulary, width, workers));
 }
 
 std::size_t UnitCompute::workspace_bytes(std::int32_t micro_batches, int workers) const {
@@ -98,7 +99,8 @@ std::size_t UnitCompute::workspace_bytes(std::int32_t micro_batches, int workers
   loss.mode = micro_batches > 1 ? GradientMode::kAccumulate : GradientMode::kAssign;
   const std::size_t head_bytes = head.used_bytes() + kernels_.head_loss_workspace(loss, workers);
   const std::size_t inner = kernel_workspace_bytes(micro_batches, workers);
-  return round_up(std::max(block.used_bytes() + inner, std::max(head_bytes, head.used_bytes() + inner)), 4096);
+  return round_up(
+      std::max(block.used_bytes() + inner, std::max(head_bytes, head.used_bytes() + inner)), 4096);
 }
 
 StepModel UnitCompute::step_model(std::int32_t micro_batches, int workers) const {
@@ -126,8 +128,8 @@ StepModel UnitCompute::step_model(std::int32_t micro_batches, int workers) const
       }
       unit.backward_flops = 2 * unit.forward_flops;
     } else if (layout.kind == UnitKind::kHead) {
-      unit.backward_flops = 6.0 * static_cast<double>(rows) *
-                            static_cast<double>(config_.vocabulary * config_.width);
+      unit.backward_flops =
+          6.0 * static_cast<double>(rows) * static_cast<double>(config_.vocabulary * config_.width);
     }
     model.units.push_back(unit);
   }

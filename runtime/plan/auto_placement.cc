@@ -70,29 +70,27 @@ class Planner {
     return policy;
   }
 
-  // What gives way to relieve a tier, in that order: the optimizer state goes first, as it is used once
-  // a step; then recomputation; parameters and activations go last, as the compute waits for them.
+  // What gives way to relieve a tier, in that order: the optimizer state goes first, as it is used
+  // once a step; then recomputation; parameters and activations go last, as the compute waits for
+  // them.
   std::vector<Concession> concessions(Tier tier) const {
     std::vector<Concession> list;
-    const bool device = tier == Tier::kDevice;
-    if (device && request_.unified) return list;
-    const std::optional<Tier> to = device             ? std::optional(Tier::kHost)
-                                   : request_.has_nvme ? std::optional(Tier::kNvme)
-                                                       : std::nullopt;
-    add(list, tier, to, request_.optimizer, &UnitHomes::optimizer);
+    if (tier == Tier::kDevice && request_.unified) return list;
+    add(list, tier, request_.optimizer, &UnitHomes::optimizer);
     if (tier == compute_tier()) add_recompute(list);
-    add(list, tier, to, request_.gradients, &UnitHomes::gradients);
-    add(list, tier, to, request_.parameters, &UnitHomes::parameters);
-    add(list, tier, to, request_.activations, &UnitHomes::activations);
+    add(list, tier, request_.gradients, &UnitHomes::gradients);
+    add(list, tier, request_.parameters, &UnitHomes::parameters);
+    add(list, tier, request_.activations, &UnitHomes::activations);
     return list;
   }
 
   // Units with the longest time between uses first: the last of the forward are used again soonest.
-  void add(std::vector<Concession>& list, Tier from, std::optional<Tier> to,
-           const std::optional<Tier>& fixed, Tier UnitHomes::*state) const {
-    if (fixed.has_value() || !to.has_value()) return;
-    const auto move = [from, to, state](UnitHomes& homes) {
-      if (homes.*state == from) homes.*state = *to;
+  void add(std::vector<Concession>& list, Tier from, const std::optional<Tier>& fixed,
+           Tier UnitHomes::* state) const {
+    const bool device = from == Tier::kDevice;
+    if (fixed.has_value() || (!device && !request_.has_nvme)) return;
+    const auto move = [from, to = device ? Tier::kHost : Tier::kNvme, state](UnitHomes& homes) {
+      if (homes.*state == from) homes.*state = to;
     };
     for (std::int32_t u = 0; u <= model_.head(); ++u) list.push_back({u, move});
   }
@@ -135,10 +133,9 @@ class Planner {
 
   // What leaves the device goes to the host, so the device is settled first.
   std::optional<StepPlan> try_order(MicroBatchOrder order) const {
-    const std::size_t on_device =
-        fewest(concessions(Tier::kDevice).size(), [&](std::size_t count) {
-          return with(count, 0, order).ledger[Tier::kDevice].over_bytes() == 0;
-        });
+    const std::size_t on_device = fewest(concessions(Tier::kDevice).size(), [&](std::size_t count) {
+      return with(count, 0, order).ledger[Tier::kDevice].over_bytes() == 0;
+    });
     const std::size_t on_host = fewest(concessions(Tier::kHost).size(), [&](std::size_t count) {
       return with(on_device, count, order).ledger[Tier::kHost].over_bytes() == 0;
     });
@@ -150,8 +147,8 @@ class Planner {
   }
 
   [[noreturn]] void refuse(MicroBatchOrder order) const {
-    const StepPlan smallest = with(concessions(Tier::kDevice).size(),
-                                   concessions(Tier::kHost).size(), order);
+    const StepPlan smallest =
+        with(concessions(Tier::kDevice).size(), concessions(Tier::kHost).size(), order);
     std::string remedy = "to make it fit:";
     for (const Tier tier : kTiers) {
       const TierLedger& use = smallest.ledger[tier];
@@ -159,13 +156,15 @@ class Planner {
       const char* flag = tier == Tier::kDevice ? "--device-memory"
                          : tier == Tier::kHost ? "--host-memory"
                                                : "the SIZE of --nvme";
-      remedy += fmt::format(" raise {} to {} or more,", flag, format_size(use.peak_bytes));
+      // Sizes are told in three digits, which may be half a percent too low.
+      const std::size_t enough = use.peak_bytes + use.peak_bytes / 128;
+      remedy += fmt::format(" raise {} to {} or more,", flag, format_size(enough));
     }
     if (!request_.has_nvme) remedy += " give --nvme DIR,";
     if (request_.recompute == std::optional(false)) remedy += " allow --recompute full,";
     remedy += " or lower --micro-batch-size or --sequence-length";
-    throw OutOfMemory(fmt::format("the step does not fit: {}\n{}", describe_shortfall(smallest.ledger),
-                                  to_text(smallest.ledger)),
+    throw OutOfMemory(fmt::format("the step does not fit: {}\n{}",
+                                  describe_shortfall(smallest.ledger), to_text(smallest.ledger)),
                       remedy);
   }
 

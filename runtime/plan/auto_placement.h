@@ -28,10 +28,10 @@ struct StepPlan {
 
 Ledger ledger_of(const Program& program, const TierBudgets& budgets);
 
-// Chooses a home for every state, fastest tier first, so that the program fits: starts with everything
-// in the compute tier and gives way unit by unit, the states that cost least to have elsewhere first,
-// no further than needed. Compiles and verifies. Throws OutOfMemory with the ledger of the smallest
-// program there is, and the cheapest ways to make it fit, if none fits.
+// Chooses a home for every state, fastest tier first, so that the program fits: starts with
+// everything in the compute tier and gives way unit by unit, the states that cost least to have
+// elsewhere first, no further than needed. Compiles and verifies. Throws OutOfMemory with the
+// ledger of the smallest program there is, and the cheapest ways to make it fit, if none fits.
 StepPlan plan_step(const StepModel& model, const PlacementRequest& request,
                    const TierBudgets& budgets);
 

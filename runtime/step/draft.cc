@@ -24,8 +24,8 @@ Hop hop_between(Tier source, Tier target) {
   return {Lane::kWrite, OpKind::kWrite};
 }
 
-// Op i of chunk c stands at kStride * c + kOpStride * i: the first op of a chunk comes before the last
-// of the chunk before, so that the two overlap, and a chunk's own ops keep their order.
+// Op i of chunk c stands at kStride * c + kOpStride * i: the first op of a chunk comes before the
+// last of the chunk before, so that the two overlap, and a chunk's own ops keep their order.
 constexpr std::int32_t kStride = 4;
 constexpr std::int32_t kOpStride = 3;
 
@@ -91,9 +91,9 @@ void Mover::copy(const Range& source, const Range& target, std::int32_t chunk) {
     hop(source, target, chunk);
     return;
   }
-  const BufferId staging = draft_.add_buffer(
-      fmt::format("staging of {}", draft_.buffers.at(target.buffer).name), source.size_bytes,
-      Tier::kHost, Account::kStaging, Life::kTransient);
+  const BufferId staging =
+      draft_.add_buffer(fmt::format("staging of {}", draft_.buffers.at(target.buffer).name),
+                        source.size_bytes, Tier::kHost, Account::kStaging, Life::kTransient);
   const Range middle{staging, 0, source.size_bytes};
   hop(source, middle, chunk);
   hop(middle, target, chunk);
@@ -101,9 +101,9 @@ void Mover::copy(const Range& source, const Range& target, std::int32_t chunk) {
 
 Range Mover::bring(const Range& source, Tier tier, std::int32_t chunk) {
   if (draft_.tier_of(source) == tier) return source;
-  const BufferId arrived =
-      draft_.add_buffer(fmt::format("{} on {}", draft_.buffers.at(source.buffer).name, name_of(tier)),
-                        source.size_bytes, tier, Account::kStaging, Life::kTransient);
+  const BufferId arrived = draft_.add_buffer(
+      fmt::format("{} on {}", draft_.buffers.at(source.buffer).name, name_of(tier)),
+      source.size_bytes, tier, Account::kStaging, Life::kTransient);
   const Range target{arrived, 0, source.size_bytes};
   copy(source, target, chunk);
   return target;

@@ -6,8 +6,8 @@
 
 #include "runtime/step/program.h"
 
-// A program that is still being made: ops are attached to the stages of the schedule, and have an order
-// only when every load knows at which stage it is issued.
+// A program that is still being made: ops are attached to the stages of the schedule, and have an
+// order only when every load knows at which stage it is issued.
 namespace terrace {
 
 // A piece of a buffer.
@@ -37,10 +37,10 @@ struct Load {
   std::int32_t need_stage = 0;
   std::int32_t earliest_stage = 0;  // its source is not ready before
   std::int32_t issue_stage = 0;
-  Lane lane = Lane::kUpload;        // the last hop's
+  Lane lane = Lane::kUpload;  // the last hop's
   Tier target_tier = Tier::kDevice;
-  std::size_t target_bytes = 0;     // held from issue to need
-  std::size_t staging_bytes = 0;    // held on the host while it moves
+  std::size_t target_bytes = 0;   // held from issue to need
+  std::size_t staging_bytes = 0;  // held on the host while it moves
 };
 
 struct Draft {
@@ -55,8 +55,9 @@ struct Draft {
   Tier tier_of(const Range& range) const { return buffers.at(range.buffer).tier; }
 };
 
-// Makes the ops of one load or one store: a group that moves bytes between tiers, by way of the host
-// where there is no direct way. Ops of several chunks overlap: chunk c+1 is read while c is uploaded.
+// Makes the ops of one load or one store: a group that moves bytes between tiers, by way of the
+// host where there is no direct way. Ops of several chunks overlap: chunk c+1 is read while c is
+// uploaded.
 class Mover {
  public:
   struct Labels {

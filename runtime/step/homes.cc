@@ -13,10 +13,10 @@ Homes::Homes(Draft& draft, const StepModel& model, const What& what, const std::
     const auto unit = static_cast<std::int32_t>(u);
     const std::int64_t pieces = tiers[u] == Tier::kNvme ? model.chunks(unit) : 1;
     for (std::int64_t c = 0; c < pieces; ++c) {
-      const std::size_t bytes = tiers[u] == Tier::kNvme
-                                    ? chunk_bytes(unit, c)
-                                    : static_cast<std::size_t>(model.units[u].padded_elements) *
-                                          what.bytes_per_element;
+      const std::size_t bytes =
+          tiers[u] == Tier::kNvme
+              ? chunk_bytes(unit, c)
+              : static_cast<std::size_t>(model.units[u].padded_elements) * what.bytes_per_element;
       const std::string name = tiers[u] == Tier::kNvme ? fmt::format("{}[{}].{}", what.name, u, c)
                                                        : fmt::format("{}[{}]", what.name, u);
       const Life life = tiers[u] == Tier::kNvme ? Life::kPersistent : what.life;
@@ -44,7 +44,7 @@ Range Homes::unit(std::int32_t unit) const {
 
 namespace {
 
-bool any_home_on_device(const StepPolicy& policy, Tier UnitHomes::*state) {
+bool any_home_on_device(const StepPolicy& policy, Tier UnitHomes::* state) {
   return !policy.unified &&
          std::any_of(policy.homes.begin(), policy.homes.end(),
                      [state](const UnitHomes& homes) { return homes.*state == Tier::kDevice; });

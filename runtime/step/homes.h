@@ -8,8 +8,8 @@
 
 namespace terrace {
 
-// Where one kind of state of every unit lives between uses. A home in memory is one buffer per unit, a
-// home on NVMe one extent per chunk.
+// Where one kind of state of every unit lives between uses. A home in memory is one buffer per
+// unit, a home on NVMe one extent per chunk.
 class Homes {
  public:
   // Bytes per element of the state; `name` is for people.
@@ -39,14 +39,14 @@ class Homes {
 // The buffers that do not belong to a unit.
 struct SharedBuffers {
   BufferId tokens = kNoBuffer;
-  BufferId constants = kNoBuffer;      // none without a rotary table
+  BufferId constants = kNoBuffer;  // none without a rotary table
   BufferId workspace = kNoBuffer;
-  BufferId losses = kNoBuffer;         // in the compute tier, an fp64 per micro-batch
-  BufferId losses_host = kNoBuffer;    // the same buffer in unified mode
-  BufferId partials = kNoBuffer;       // on the host, an fp64 per block of 4Ki elements
+  BufferId losses = kNoBuffer;           // in the compute tier, an fp64 per micro-batch
+  BufferId losses_host = kNoBuffer;      // the same buffer in unified mode
+  BufferId partials = kNoBuffer;         // on the host, an fp64 per block of 4Ki elements
   BufferId partials_device = kNoBuffer;  // only where gradients live on the device
-  BufferId scalars = kNoBuffer;        // StepScalars on the host
-  BufferId scalars_device = kNoBuffer;  // only where updates run on the device
+  BufferId scalars = kNoBuffer;          // StepScalars on the host
+  BufferId scalars_device = kNoBuffer;   // only where updates run on the device
 };
 
 SharedBuffers add_shared_buffers(Draft& draft, const StepModel& model, const StepPolicy& policy);

@@ -120,18 +120,20 @@ class LaneExecutor::Impl {
    public:
     OpRun(Impl& owner, const Op& op) : owner_(owner), op_(op) {}
 
-    void run(NativeStream stream) noexcept override { owner_.run_body(op_, *run_, stream); }
+    void run(NativeStream stream) noexcept override { owner_.run_body(op_, *active, stream); }
     void done(const IoOutcome& outcome) noexcept override {
-      time_.end_ns = owner_.clock_.now_ns();
-      owner_.io_done(op_, *run_, outcome);
+      time.end_ns = owner_.clock_.now_ns();
+      owner_.io_done(op_, *active, outcome);
     }
 
+    const Run* active = nullptr;
+    OpTime time;                   // of host lanes
+    std::unique_ptr<Event> begin;  // of stream lanes
+    std::unique_ptr<Event> end;
+
+   private:
     Impl& owner_;
     const Op& op_;
-    const Run* run_ = nullptr;
-    OpTime time_;                    // of host lanes
-    std::unique_ptr<Event> begin_;   // of stream lanes
-    std::unique_ptr<Event> end_;
   };
 
   void make_lane(Lane lane, Device& device) {
@@ -143,13 +145,14 @@ class LaneExecutor::Impl {
     streams_[l] = device.create_stream(name_of(lane));
     for (const OpId op : lane_ops_[l]) {
       for (auto& side : sides_) {
-        side[op].begin_ = device.create_event();
-        side[op].end_ = device.create_event();
+        side[op].begin = device.create_event();
+        side[op].end = device.create_event();
       }
     }
   }
 
-  // --- the lane threads ----------------------------------------------------------------------------
+  // --- the lane threads
+  // ----------------------------------------------------------------------------
 
   void serve(Lane lane) {
     for (std::int64_t number = 1;; ++number) {
@@ -163,21 +166,21 @@ class LaneExecutor::Impl {
   void issue(OpId id, const Run& run) {
     const Op& op = program_.ops[id];
     OpRun& op_run = sides_.at(run.number % 2)[id];
-    op_run.run_ = &run;
+    op_run.active = &run;
     wait_for_edges(op, run);
     const bool works = takes_part(op, run.part) && !failed_.load(std::memory_order_acquire);
     if (on_stream(op.lane)) {
       issue_on_stream(op, op_run, run, works);
       done_[id].advance(run.number);
     } else if (!works) {
-      op_run.time_ = {};
+      op_run.time = {};
       done_[id].advance(run.number);
     } else if (op.lane == Lane::kRead || op.lane == Lane::kWrite) {
       submit_io(op, op_run);
     } else {
-      op_run.time_.start_ns = clock_.now_ns();
+      op_run.time.start_ns = clock_.now_ns();
       run_body(op, run, NativeStream{});
-      op_run.time_.end_ns = clock_.now_ns();
+      op_run.time.end_ns = clock_.now_ns();
       done_[id].advance(run.number);
     }
   }
@@ -189,7 +192,7 @@ class LaneExecutor::Impl {
       const Lane other = program_.ops[edge.op].lane;
       done_[edge.op].wait_for(number);
       if (!on_stream(other)) continue;
-      Event& event = *sides_.at(number % 2)[edge.op].end_;
+      Event& event = *sides_.at(number % 2)[edge.op].end;
       if (on_stream(op.lane)) {
         streams_[static_cast<std::size_t>(op.lane)]->wait(event);
       } else {
@@ -200,7 +203,7 @@ class LaneExecutor::Impl {
 
   void issue_on_stream(const Op& op, OpRun& op_run, const Run& run, bool works) {
     Stream& stream = *streams_[static_cast<std::size_t>(op.lane)];
-    stream.record(*op_run.begin_);
+    stream.record(*op_run.begin);
     if (works) {
       if (op.kind == OpKind::kInput) {
         stream.copy(memory_of(op.writes.front()).first(run.input.tokens.size()), run.input.tokens);
@@ -210,7 +213,7 @@ class LaneExecutor::Impl {
         stream.run(op_run);
       }
     }
-    stream.record(*op_run.end_);
+    stream.record(*op_run.end);
   }
 
   void submit_io(const Op& op, OpRun& op_run) {
@@ -222,11 +225,12 @@ class LaneExecutor::Impl {
     request.extent = memory_.extents.at(program_.buffers[extent.buffer].offset);
     request.memory = memory_of(memory);
     request.completion = &op_run;
-    op_run.time_.start_ns = clock_.now_ns();
+    op_run.time.start_ns = clock_.now_ns();
     store_->submit(request);
   }
 
-  // --- completions ---------------------------------------------------------------------------------
+  // --- completions
+  // ---------------------------------------------------------------------------------
 
   void run_body(const Op& op, const Run& run, NativeStream stream) noexcept {
     if (failed_.load(std::memory_order_acquire)) return;
@@ -255,7 +259,7 @@ class LaneExecutor::Impl {
   void wait_for_run(std::int64_t number) {
     for (std::size_t i = 0; i < program_.ops.size(); ++i) {
       done_[i].wait_for(number);
-      if (on_stream(program_.ops[i].lane)) sides_.at(number % 2)[i].end_->wait();
+      if (on_stream(program_.ops[i].lane)) sides_.at(number % 2)[i].end->wait();
     }
   }
 
@@ -270,8 +274,8 @@ class LaneExecutor::Impl {
       report.times.push_back({});
       if (!takes_part(op, run.part)) continue;
       OpTime& time = report.times.back();
-      time = on_stream(op.lane) ? OpTime{op_run.begin_->reached_ns(), op_run.end_->reached_ns()}
-                                : op_run.time_;
+      time = on_stream(op.lane) ? OpTime{op_run.begin->reached_ns(), op_run.end->reached_ns()}
+                                : op_run.time;
       const auto lane = static_cast<std::size_t>(op.lane);
       lanes[lane].push_back(time);
       add_bytes(op, report);

@@ -13,9 +13,9 @@
 #include "optim/adamw.h"
 #include "runtime/step/program.h"
 
-// Runs a program on real lanes: compute, upload and download on streams of the device, reads and writes
-// on the block store, updates on a thread of their own. One host thread per lane issues its ops in
-// order; it waits on the host for host lanes, and lets streams wait for streams.
+// Runs a program on real lanes: compute, upload and download on streams of the device, reads and
+// writes on the block store, updates on a thread of their own. One host thread per lane issues its
+// ops in order; it waits on the host for host lanes, and lets streams wait for streams.
 namespace terrace {
 
 // What a step is asked about.
@@ -42,7 +42,7 @@ class OpBodies {
 };
 
 struct ExecutorMemory {
-  std::span<std::byte> device;    // the device arena; empty in unified mode
+  std::span<std::byte> device;  // the device arena; empty in unified mode
   std::span<std::byte> host;
   std::vector<ExtentId> extents;  // by extent number
 };
@@ -58,9 +58,10 @@ struct RunReport {
   std::int64_t first_compute_ns = 0;
   std::array<double, kLaneCount> busy_s{};  // reads and writes: while at least one is in flight
   std::array<double, kLaneCount> bytes{};
-  double parameter_upload_bytes = 0;  // into the compute tier: by upload, or by read in unified mode
-  double parameter_read_bytes = 0;    // from NVMe
-  std::vector<OpTime> times;          // per op; zero where the op had no part
+  double parameter_upload_bytes =
+      0;                            // into the compute tier: by upload, or by read in unified mode
+  double parameter_read_bytes = 0;  // from NVMe
+  std::vector<OpTime> times;        // per op; zero where the op had no part
 };
 
 class LaneExecutor {
@@ -74,8 +75,8 @@ class LaneExecutor {
 
   // Starts a run. At most two are in flight: retire one before the third.
   void start(Part part, const RunInput& input);
-  // Waits for the oldest run in flight. Rethrows the first failure of any op; ops after a failure do no
-  // work, and the executor can only be destroyed then.
+  // Waits for the oldest run in flight. Rethrows the first failure of any op; ops after a failure
+  // do no work, and the executor can only be destroyed then.
   RunReport retire();
   int runs_in_flight() const;
 

@@ -13,7 +13,7 @@
 namespace terrace {
 namespace {
 
-std::vector<Tier> tiers_of(const StepPolicy& policy, Tier UnitHomes::*state) {
+std::vector<Tier> tiers_of(const StepPolicy& policy, Tier UnitHomes::* state) {
   std::vector<Tier> tiers;
   for (const UnitHomes& homes : policy.homes) {
     const Tier tier = homes.*state;
@@ -22,8 +22,8 @@ std::vector<Tier> tiers_of(const StepPolicy& policy, Tier UnitHomes::*state) {
   return tiers;
 }
 
-// Activations that are needed again within so many stages stay where they are: bytes on their way out
-// would only come back.
+// Activations that are needed again within so many stages stay where they are: bytes on their way
+// out would only come back.
 constexpr std::int32_t kShortGap = 2;
 
 class Lowering {
@@ -49,10 +49,10 @@ class Lowering {
         updated_at_(model.unit_count(), -1) {
     draft_.compute_tier = compute_;
     if (policy.has_backward) {
-      state_.emplace(draft_, model,
-                     Homes::What{"state", Account::kOptimizerState, Life::kPersistent,
-                                 model.state_bytes()},
-                     tiers_of(policy, &UnitHomes::optimizer));
+      state_.emplace(
+          draft_, model,
+          Homes::What{"state", Account::kOptimizerState, Life::kPersistent, model.state_bytes()},
+          tiers_of(policy, &UnitHomes::optimizer));
       gradients_.emplace(draft_, model,
                          Homes::What{"grad", Account::kGradients, Life::kCarried, sizeof(float)},
                          tiers_of(policy, &UnitHomes::gradients));
@@ -104,7 +104,8 @@ class Lowering {
     }
   }
 
-  // --- compute -------------------------------------------------------------------------------------
+  // --- compute
+  // -------------------------------------------------------------------------------------
 
   void input() {
     Op op{.kind = OpKind::kInput, .lane = policy_.unified ? Lane::kCompute : Lane::kUpload};
@@ -125,8 +126,8 @@ class Lowering {
     }
     if (!again) {
       hidden(stage.unit, stage.micro_batch).memory = activation_buffer("hidden", stage);
-      op.writes.push_back(as(
-          Role::kHiddenOut, draft_.whole(hidden(stage.unit, stage.micro_batch).memory)));
+      op.writes.push_back(
+          as(Role::kHiddenOut, draft_.whole(hidden(stage.unit, stage.micro_batch).memory)));
     }
     if (model_.units.at(stage.unit).saved_bytes != 0) {
       saved(stage.unit, stage.micro_batch).memory = activation_buffer("saved", stage);
@@ -156,8 +157,8 @@ class Lowering {
     op.cost.flops = model_.units.at(stage.unit).backward_flops;
     if (policy_.has_backward) {
       hidden_gradient(below, stage.micro_batch) = activation_buffer("hidden grad", stage, below);
-      op.writes.push_back(as(Role::kHiddenGradientOut,
-                             draft_.whole(hidden_gradient(below, stage.micro_batch))));
+      op.writes.push_back(
+          as(Role::kHiddenGradientOut, draft_.whole(hidden_gradient(below, stage.micro_batch))));
       add_gradient(op, Role::kGradient, stage.unit, stage.micro_batch);
       if (model_.tied) add_gradient(op, Role::kTiedGradient, 0, stage.micro_batch);
     }
@@ -176,10 +177,9 @@ class Lowering {
     Op op = compute_op(stage);
     op.reads.push_back(as(Role::kParameters, parameters_for(stage.unit)));
     op.reads.push_back(as(Role::kHidden, hidden_for(stage.unit - 1, stage.micro_batch)));
+    op.reads.push_back(as(Role::kSaved, brought_back(saved(stage.unit, stage.micro_batch), stage)));
     op.reads.push_back(
-        as(Role::kSaved, brought_back(saved(stage.unit, stage.micro_batch), stage)));
-    op.reads.push_back(as(Role::kHiddenGradient,
-                          draft_.whole(hidden_gradient(stage.unit, stage.micro_batch))));
+        as(Role::kHiddenGradient, draft_.whole(hidden_gradient(stage.unit, stage.micro_batch))));
     BufferId& out = hidden_gradient(stage.unit - 1, stage.micro_batch);
     out = activation_buffer("hidden grad", stage, stage.unit - 1);
     op.writes.push_back(as(Role::kHiddenGradientOut, draft_.whole(out)));
@@ -235,14 +235,15 @@ class Lowering {
             model_.tokens_bytes};
   }
 
-  // --- parameters ----------------------------------------------------------------------------------
+  // --- parameters
+  // ----------------------------------------------------------------------------------
 
   // The unit's parameters in the compute tier at this stage.
   Range parameters_for(std::int32_t unit) {
     if (parameters_.tier(unit) == compute_) return parameters_.unit(unit);
     const auto& uses = uses_.at(unit);
-    const auto use = static_cast<std::size_t>(
-        std::lower_bound(uses.begin(), uses.end(), stage_) - uses.begin());
+    const auto use =
+        static_cast<std::size_t>(std::lower_bound(uses.begin(), uses.end(), stage_) - uses.begin());
     std::optional<Instance>& instance = instances_.at(unit);
     if (!instance.has_value() || (instance->use != use && !stays(unit, use))) {
       instance = Instance{load_parameters(unit), use};
@@ -262,9 +263,9 @@ class Lowering {
   }
 
   BufferId load_parameters(std::int32_t unit) {
-    const BufferId arrived = draft_.add_buffer(fmt::format("param[{}] at {}", unit, stage_),
-                                               unit_bytes(unit), compute_, Account::kParameters,
-                                               Life::kTransient);
+    const BufferId arrived =
+        draft_.add_buffer(fmt::format("param[{}] at {}", unit, stage_), unit_bytes(unit), compute_,
+                          Account::kParameters, Life::kTransient);
     const bool two_hops = compute_ == Tier::kDevice && parameters_.tier(unit) == Tier::kNvme;
     Load load = new_load(updated_at_.at(unit) + 1, unit_bytes(unit));
     load.staging_bytes = two_hops ? 2 * parameters_.chunk_bytes(unit, 0) : 0;
@@ -291,7 +292,8 @@ class Lowering {
     return load;
   }
 
-  // --- activations ---------------------------------------------------------------------------------
+  // --- activations
+  // ---------------------------------------------------------------------------------
 
   Activation& hidden(std::int32_t unit, std::int32_t m) { return hidden_.at(index(unit, m)); }
   Activation& saved(std::int32_t unit, std::int32_t m) { return saved_.at(index(unit, m)); }
@@ -319,8 +321,8 @@ class Lowering {
   // The stage of the backward pass that first needs what this forward stage leaves.
   std::int32_t needed_again(const Stage& stage) const {
     const bool recompute = policy_.homes.at(stage.unit).recompute;
-    return stage_of_.at({recompute ? OpKind::kRecompute : OpKind::kBackward, stage.unit,
-                         stage.micro_batch});
+    return stage_of_.at(
+        {recompute ? OpKind::kRecompute : OpKind::kBackward, stage.unit, stage.micro_batch});
   }
 
   void send_away(Activation& activation, Tier home, const Stage& stage) {
@@ -355,10 +357,12 @@ class Lowering {
     return brought_back(hidden(unit, micro_batch), stages_.at(stage_));
   }
 
-  // --- gradients -----------------------------------------------------------------------------------
+  // --- gradients
+  // -----------------------------------------------------------------------------------
 
-  // Micro-batch-major sums of a unit whose gradient lives off the device are kept on the host. The tied
-  // embedding's is unfinished from the head to its own backward, and stays in the compute tier.
+  // Micro-batch-major sums of a unit whose gradient lives off the device are kept on the host. The
+  // tied embedding's is unfinished from the head to its own backward, and stays in the compute
+  // tier.
   bool sums_on_host(std::int32_t unit) const {
     return unit != 0 && !policy_.unified && policy_.micro_batches > 1 &&
            policy_.order == MicroBatchOrder::kMicroBatchMajor &&
@@ -388,7 +392,8 @@ class Lowering {
     op.writes.push_back(as(role, target));
   }
 
-  // After a stage has added to a gradient: to the host's sum, and on to its home when it is finished.
+  // After a stage has added to a gradient: to the host's sum, and on to its home when it is
+  // finished.
   void settle_gradient(std::int32_t unit, std::int32_t micro_batch) {
     const bool last = micro_batch == policy_.micro_batches - 1;
     if (!sums_on_host(unit)) {
@@ -403,8 +408,8 @@ class Lowering {
     Mover mover = Mover::store(draft_, stage_, {unit, micro_batch, false, Account::kGradients});
     for (std::int64_t c = 0; c < model_.chunks(unit); ++c, mover.next_chunk()) {
       const Range part = compute_gradient_chunk(unit, c);
-      const Range sum = is_home ? gradients_->chunk(unit, c)
-                                : Range{sum_.at(unit), part.offset, part.size_bytes};
+      const Range sum =
+          is_home ? gradients_->chunk(unit, c) : Range{sum_.at(unit), part.offset, part.size_bytes};
       if (micro_batch == 0) {
         mover.copy(part, sum, static_cast<std::int32_t>(c));
       } else {
@@ -483,7 +488,8 @@ class Lowering {
     mover.copy(draft_.whole(shared_.scalars), draft_.whole(shared_.scalars_device));
   }
 
-  // --- updates -------------------------------------------------------------------------------------
+  // --- updates
+  // -------------------------------------------------------------------------------------
 
   void update(const Stage& stage) {
     const std::int32_t unit = stage.unit;
@@ -495,8 +501,7 @@ class Lowering {
     const Range state = brought(stage, state_home, where, Account::kOptimizerState);
     const Range parameter = updated_parameter(stage, parameter_home, where);
 
-    Op op{.kind = OpKind::kUpdate,
-          .lane = where == Tier::kDevice ? Lane::kCompute : Lane::kUpdate};
+    Op op{.kind = OpKind::kUpdate, .lane = where == Tier::kDevice ? Lane::kCompute : Lane::kUpdate};
     const BufferId scalars = where == Tier::kDevice ? shared_.scalars_device : shared_.scalars;
     op.reads = {as(Role::kScalars, draft_.whole(scalars)), as(Role::kGradient, gradient),
                 as(Role::kState, state)};
@@ -524,8 +529,8 @@ class Lowering {
     return mover.bring(home, where, stage.chunk);
   }
 
-  // Where the update writes the parameters: their home if it is in the same memory. With an fp32 master
-  // the old values are not read.
+  // Where the update writes the parameters: their home if it is in the same memory. With an fp32
+  // master the old values are not read.
   Range updated_parameter(const Stage& stage, const Range& home, Tier where) {
     if (!model_.has_master) return brought(stage, home, where, Account::kParameters);
     if (draft_.tier_of(home) == where) return home;
@@ -559,8 +564,8 @@ class Lowering {
   std::vector<Activation> hidden_;
   std::vector<BufferId> hidden_gradient_;
   std::vector<Activation> saved_;
-  std::vector<BufferId> gradient_;     // of the unit in the compute tier, while it is not home
-  std::vector<BufferId> sum_;          // on the host, of units that go on to NVMe
+  std::vector<BufferId> gradient_;  // of the unit in the compute tier, while it is not home
+  std::vector<BufferId> sum_;       // on the host, of units that go on to NVMe
   std::vector<std::int32_t> updated_at_;
 };
 

@@ -13,8 +13,8 @@ struct FetchPlan {
   // Per unit and use but the first, whether the parameters stay in the compute tier since the use
   // before. Empty: only where the two uses are neighbours.
   std::vector<std::vector<bool>> stays;
-  // Per load, in the order in which they are made, the stage at which it is issued. Empty: the stage
-  // that needs it.
+  // Per load, in the order in which they are made, the stage at which it is issued. Empty: the
+  // stage that needs it.
   std::vector<std::int32_t> issue_stage;
 };
 
@@ -22,9 +22,9 @@ struct FetchPlan {
 std::vector<std::vector<std::int32_t>> parameter_uses(const StepModel& model,
                                                       const std::vector<Stage>& stages);
 
-// The offload pass: gives every stage its op and its buffers, adds the loads and stores of every state
-// whose home is not where it is used, sums gradients where they live, and runs updates where the
-// optimizer state lives.
+// The offload pass: gives every stage its op and its buffers, adds the loads and stores of every
+// state whose home is not where it is used, sums gradients where they live, and runs updates where
+// the optimizer state lives.
 Draft add_movement(const StepModel& model, const StepPolicy& policy,
                    const std::vector<Stage>& stages, const FetchPlan& plan);
 

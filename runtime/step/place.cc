@@ -18,8 +18,8 @@ using Intervals = std::vector<std::pair<std::int64_t, std::int64_t>>;
 struct Touch {
   std::int64_t first = -1;
   std::int64_t last = -1;
-  std::int64_t first_write = -1;     // by an op of this step
-  std::int64_t last_deferred = -1;   // read by an op of the step before
+  std::int64_t first_write = -1;    // by an op of this step
+  std::int64_t last_deferred = -1;  // read by an op of the step before
 };
 
 std::vector<Touch> touches(const Draft& draft, const std::vector<Op>& ops) {
@@ -70,9 +70,8 @@ void reserve_base(const Program& base, const Draft& draft, Tier tier, std::int64
                   std::vector<PackItem>& items) {
   for (const Buffer& buffer : base.buffers) {
     if (buffer.tier != tier || buffer.life != Life::kPersistent) continue;
-    const bool used =
-        std::any_of(draft.buffers.begin(), draft.buffers.end(),
-                    [&](const Buffer& own) { return own.name == buffer.name; });
+    const bool used = std::any_of(draft.buffers.begin(), draft.buffers.end(),
+                                  [&](const Buffer& own) { return own.name == buffer.name; });
     if (!used) items.push_back({buffer.size_bytes, {{0, end}}, buffer.offset});
   }
 }

@@ -17,8 +17,8 @@ using TierBudgets = std::array<std::optional<std::size_t>, kTierCount>;
 struct LinearDraft {
   std::vector<Op> ops;
   std::vector<std::int32_t> stages;  // of each op
-  // Per buffer: half-open intervals of op positions. Persistent buffers live always; carried ones from
-  // their first write to the end, and from the start to the last deferred read.
+  // Per buffer: half-open intervals of op positions. Persistent buffers live always; carried ones
+  // from their first write to the end, and from the start to the last deferred read.
   std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> live;
 };
 
@@ -27,9 +27,9 @@ LinearDraft linearize(const Draft& draft);
 // Live bytes of a tier at each op.
 std::vector<std::size_t> live_profile(const Draft& draft, const LinearDraft& linear, Tier tier);
 
-// The place pass: every buffer gets an offset in its tier's arena (interval packing), every NVMe buffer
-// its extent number. `base`: another program of the same run, whose persistent buffers keep their
-// places and their content; null for the first.
+// The place pass: every buffer gets an offset in its tier's arena (interval packing), every NVMe
+// buffer its extent number. `base`: another program of the same run, whose persistent buffers keep
+// their places and their content; null for the first.
 Program place(const Draft& draft, const Program* base);
 
 }  // namespace terrace

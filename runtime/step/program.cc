@@ -16,8 +16,9 @@ bool completes_in_order(Lane lane) { return lane != Lane::kRead && lane != Lane:
 
 std::string_view name_of(OpKind kind) {
   constexpr std::array<std::string_view, 14> kNames = {
-      "input",  "forward",  "recompute", "head",  "backward",   "embedding_backward", "upload",
-      "download", "read",   "write",     "accumulate", "norm_partials", "norm_finish", "update"};
+      "input",       "forward",  "recompute", "head",  "backward",   "embedding_backward",
+      "upload",      "download", "read",      "write", "accumulate", "norm_partials",
+      "norm_finish", "update"};
   return kNames.at(static_cast<std::size_t>(kind));
 }
 

@@ -17,8 +17,8 @@ using BufferId = std::int32_t;
 using OpId = std::int32_t;
 inline constexpr BufferId kNoBuffer = -1;
 
-// An in-order queue of operations. On compute, upload, download and update an op completes before the
-// next of its lane starts; read and write start their ops in order and keep several in flight.
+// An in-order queue of operations. On compute, upload, download and update an op completes before
+// the next of its lane starts; read and write start their ops in order and keep several in flight.
 enum class Lane : std::uint8_t {
   kCompute,
   kUpload,      // host -> device
@@ -56,15 +56,15 @@ std::string_view name_of(OpKind kind);
 enum class Role : std::uint8_t {
   kTokens,
   kParameters,
-  kTiedParameters,   // the embedding's, for the head
-  kHidden,           // a unit's input
-  kHiddenOut,        // a unit's output
-  kSaved,            // what a block's backward needs besides its input
+  kTiedParameters,  // the embedding's, for the head
+  kHidden,          // a unit's input
+  kHiddenOut,       // a unit's output
+  kSaved,           // what a block's backward needs besides its input
   kWorkspace,
   kConstants,
   kGradient,
-  kTiedGradient,     // the embedding's, written by the head
-  kHiddenGradient,   // of a unit's output
+  kTiedGradient,       // the embedding's, written by the head
+  kHiddenGradient,     // of a unit's output
   kHiddenGradientOut,  // of a unit's input
   kLosses,
   kPartials,
@@ -122,7 +122,7 @@ struct Op {
   std::int32_t unit = -1;
   std::int32_t micro_batch = -1;
   std::int32_t chunk = -1;
-  bool deferred = false;     // finishes the step before: see Part
+  bool deferred = false;                // finishes the step before: see Part
   Account account = Account::kStaging;  // of copies: what kind of bytes they carry
   std::vector<Access> reads = {};
   std::vector<Access> writes = {};
@@ -137,17 +137,18 @@ struct Op {
   friend bool operator==(const Op&, const Op&) = default;
 };
 
-// One list of ops serves three parts. A step's updates run under the next step's forward, so the body
-// begins with the deferred ops of the step before. The prologue is the body without them (there is no
-// step before), the drain is the deferred ops alone. An op that its part leaves out still waits and
-// completes in its place, doing nothing, so that one set of edges is right for all parts.
+// One list of ops serves three parts. A step's updates run under the next step's forward, so the
+// body begins with the deferred ops of the step before. The prologue is the body without them
+// (there is no step before), the drain is the deferred ops alone. An op that its part leaves out
+// still waits and completes in its place, doing nothing, so that one set of edges is right for all
+// parts.
 enum class Part : std::uint8_t { kPrologue, kBody, kDrain };
 std::string_view name_of(Part part);
 bool takes_part(const Op& op, Part part);
 
 struct TierUse {
-  std::size_t packed_bytes = 0;  // the arena
-  std::size_t live_bytes = 0;    // the most that is live at once
+  std::size_t packed_bytes = 0;                       // the arena
+  std::size_t live_bytes = 0;                         // the most that is live at once
   std::array<std::size_t, kAccountCount> accounts{};  // live bytes by account, at that moment
 
   friend bool operator==(const TierUse&, const TierUse&) = default;
@@ -158,7 +159,8 @@ struct Program {
   std::int32_t units = 0;
   std::int32_t micro_batches = 1;
   std::vector<Buffer> buffers;
-  std::vector<Op> ops;  // in an order that would be right if each op completed before the next began
+  std::vector<Op>
+      ops;  // in an order that would be right if each op completed before the next began
   std::array<TierUse, kTierCount> use{};
 
   const TierUse& use_of(Tier tier) const { return use.at(static_cast<std::size_t>(tier)); }

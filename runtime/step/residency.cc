@@ -76,9 +76,8 @@ std::vector<std::vector<bool>> parameters_that_stay(const StepModel& model,
       if (!stays[u][k]) gaps.push_back(gap);
     }
   }
-  std::stable_sort(gaps.begin(), gaps.end(), [](const Gap& a, const Gap& b) {
-    return a.end - a.begin < b.end - b.begin;
-  });
+  std::stable_sort(gaps.begin(), gaps.end(),
+                   [](const Gap& a, const Gap& b) { return a.end - a.begin < b.end - b.begin; });
   Room room(add_movement(model, policy, stages, FetchPlan{stays, {}}), budgets, stages.size());
   const Tier compute = policy.compute_tier();
   const std::size_t reserve = policy.lookahead > 0 ? largest : 0;
@@ -91,13 +90,14 @@ std::vector<std::vector<bool>> parameters_that_stay(const StepModel& model,
   return stays;
 }
 
-// The stage at which a load for `need` is issued when it goes `units` ahead: the first of the group of
-// stages that many groups before. A group is the neighbouring stages of one unit in one direction, or
-// one chunk's update; updates and compute count only their own kind.
+// The stage at which a load for `need` is issued when it goes `units` ahead: the first of the group
+// of stages that many groups before. A group is the neighbouring stages of one unit in one
+// direction, or one chunk's update; updates and compute count only their own kind.
 std::int32_t stage_ahead(const std::vector<Stage>& stages, std::int32_t need, std::int32_t units) {
   const auto is_update = [&](std::int32_t s) { return stages[s].kind == OpKind::kUpdate; };
   const auto same_group = [&](std::int32_t a, std::int32_t b) {
-    return stages[a].unit == stages[b].unit && (!is_update(a) || stages[a].chunk == stages[b].chunk);
+    return stages[a].unit == stages[b].unit &&
+           (!is_update(a) || stages[a].chunk == stages[b].chunk);
   };
   std::int32_t at = need;
   std::int32_t groups = 0;

@@ -75,7 +75,7 @@ std::vector<Stage> schedule_step(const StepModel& model, const StepPolicy& polic
   return Scheduler(model, policy).run();
 }
 
-std::vector<Stage> add_recompute(std::vector<Stage> stages, const StepPolicy& policy) {
+std::vector<Stage> add_recompute(const std::vector<Stage>& stages, const StepPolicy& policy) {
   std::vector<Stage> result;
   result.reserve(stages.size());
   for (const Stage& stage : stages) {

@@ -9,7 +9,8 @@
 
 namespace terrace {
 
-// One position in the order of a step: a compute op or an update. Movement is added around them later.
+// One position in the order of a step: a compute op or an update. Movement is added around them
+// later.
 struct Stage {
   OpKind kind = OpKind::kForward;
   std::int32_t unit = -1;
@@ -21,11 +22,12 @@ struct Stage {
 };
 
 // The schedule pass: the compute of one step in order, micro-batch-major or layer-major, and the
-// updates. They wait for the norm, so they are deferred: the update of unit u stands one unit ahead of
-// the next step's forward of u.
+// updates. They wait for the norm, so they are deferred: the update of unit u stands one unit ahead
+// of the next step's forward of u.
 std::vector<Stage> schedule_step(const StepModel& model, const StepPolicy& policy);
 
-// The recompute pass: before each backward of a unit whose activations are not kept, its forward again.
-std::vector<Stage> add_recompute(std::vector<Stage> stages, const StepPolicy& policy);
+// The recompute pass: before each backward of a unit whose activations are not kept, its forward
+// again.
+std::vector<Stage> add_recompute(const std::vector<Stage>& stages, const StepPolicy& policy);
 
 }  // namespace terrace

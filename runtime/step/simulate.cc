@@ -16,8 +16,7 @@ Part part_of_run(std::int32_t run, std::int32_t runs) {
   return run == runs - 1 ? Part::kDrain : Part::kBody;
 }
 
-// --- what ops cost, and what they share
-// --------------------------------------------------------------
+// --- what ops cost, and what they share ------------------------------------------------------
 
 enum Resource : std::size_t { kReading, kWriting, kDisk, kMemory, kCores, kResourceCount };
 
@@ -117,8 +116,7 @@ void share_resources(std::vector<Active>& active) {
   }
 }
 
-// --- live bytes
-// ----------------------------------------------------------------------------------------
+// --- live bytes ------------------------------------------------------------------------------
 
 // Counts the bytes of a tier between their first and their last use, piece by piece: a buffer is
 // filled and given up chunk by chunk, and its space is used again likewise.
@@ -242,8 +240,7 @@ class LiveBytes {
   std::array<std::size_t, kTierCount> peak_{};
 };
 
-// --- the lanes
-// -----------------------------------------------------------------------------------------
+// --- the lanes -------------------------------------------------------------------------------
 
 class Simulator {
  public:

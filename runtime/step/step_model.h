@@ -22,11 +22,11 @@ struct StepModel {
   std::vector<UnitModel> units;  // embedding, blocks, head
   bool tied = false;             // the head's weight and gradient are the embedding's
   DType compute_type = DType::kBF16;
-  bool has_master = true;            // an fp32 master beside the parameter (not with fp32 compute)
-  std::size_t hidden_bytes = 0;      // a unit's output, per micro-batch
-  std::size_t tokens_bytes = 0;      // tokens and targets, per micro-batch
-  std::size_t constants_bytes = 0;   // the rotary table
-  std::size_t workspace_bytes = 0;   // of the largest compute op
+  bool has_master = true;           // an fp32 master beside the parameter (not with fp32 compute)
+  std::size_t hidden_bytes = 0;     // a unit's output, per micro-batch
+  std::size_t tokens_bytes = 0;     // tokens and targets, per micro-batch
+  std::size_t constants_bytes = 0;  // the rotary table
+  std::size_t workspace_bytes = 0;  // of the largest compute op
   std::int64_t chunk_elements = kChunkElements;
 
   std::size_t unit_count() const { return units.size(); }

@@ -24,10 +24,10 @@ struct UnitHomes {
 struct StepPolicy {
   std::int32_t micro_batches = 1;
   MicroBatchOrder order = MicroBatchOrder::kMicroBatchMajor;
-  bool unified = true;             // device and host memory are one tier: the host's
-  bool has_backward = true;        // false: evaluation, forward and loss alone
-  std::int32_t lookahead = 3;      // units whose loads may be issued ahead
-  std::vector<UnitHomes> homes;    // one per unit
+  bool unified = true;           // device and host memory are one tier: the host's
+  bool has_backward = true;      // false: evaluation, forward and loss alone
+  std::int32_t lookahead = 3;    // units whose loads may be issued ahead
+  std::vector<UnitHomes> homes;  // one per unit
 
   Tier compute_tier() const { return unified ? Tier::kHost : Tier::kDevice; }
 };

@@ -105,8 +105,8 @@ class Verifier {
         const bool known = edge.op >= 0 && edge.op < count_;
         if (!known || edge.distance < 0 || edge.distance > 1 ||
             (edge.distance == 0 && edge.op >= i)) {
-          problem(fmt::format("{} waits for op {}, which does not come before it", name(i),
-                              edge.op));
+          problem(
+              fmt::format("{} waits for op {}, which does not come before it", name(i), edge.op));
         }
       }
     }
@@ -168,8 +168,8 @@ class Verifier {
 
   void require_order(Moment first, Moment second, const Buffer& buffer) {
     if (first == second || before_(first, second)) return;
-    problem(fmt::format("nothing orders {} before {} on the place of {}", name(first),
-                        name(second), buffer.name));
+    problem(fmt::format("nothing orders {} before {} on the place of {}", name(first), name(second),
+                        buffer.name));
   }
 
   template <typename Visit>

@@ -45,8 +45,7 @@ EnginePlan plan_engine(const EngineOptions& options) {
   plan.training = plan_step(plan.model, options.placement, options.budgets);
   StepPolicy evaluation = plan.training.policy;
   evaluation.has_backward = false;
-  plan.evaluation =
-      compile_step(plan.model, evaluation, options.budgets, &plan.training.program);
+  plan.evaluation = compile_step(plan.model, evaluation, options.budgets, &plan.training.program);
   const std::vector<std::string> problems = verify(plan.evaluation);
   if (!problems.empty()) TERRACE_CHECK_EQ(problems.front(), std::string());
   plan.ledger = plan.training.ledger;
@@ -54,9 +53,9 @@ EnginePlan plan_engine(const EngineOptions& options) {
     plan.ledger[tier].peak_bytes = arena_bytes(plan, tier);
   }
   if (!fits(plan.ledger)) {
-    throw OutOfMemory("evaluation does not fit beside the training state: " +
-                          describe_shortfall(plan.ledger),
-                      "raise the budget, or train with --validation-fraction 0");
+    throw OutOfMemory(
+        "evaluation does not fit beside the training state: " + describe_shortfall(plan.ledger),
+        "raise the budget, or train with --validation-fraction 0");
   }
   return plan;
 }
@@ -89,11 +88,10 @@ Engine::Engine(const EngineOptions& options, const EnginePlan& plan, Log& log)
   const Program& program = plan.training.program;
   homes_ = std::make_unique<HomeAccess>(program, plan.model, memory_, *device_, store_.get());
   state_ = std::make_unique<TrainingState>(*homes_, plan.model, layout_);
-  bodies_ = std::make_unique<StepBodies>(program, memory_, plan.model, compute_,
-                                         options.optimizer, cpu_kernels(), compute_workers_,
-                                         update_workers_);
-  executor_ = std::make_unique<LaneExecutor>(program, memory_, *device_, store_.get(), *bodies_,
-                                             clock_);
+  bodies_ = std::make_unique<StepBodies>(program, memory_, plan.model, compute_, options.optimizer,
+                                         cpu_kernels(), compute_workers_, update_workers_);
+  executor_ =
+      std::make_unique<LaneExecutor>(program, memory_, *device_, store_.get(), *bodies_, clock_);
 }
 
 Engine::~Engine() = default;
@@ -171,9 +169,9 @@ double Engine::evaluate(std::span<const std::int32_t> tokens) {
   TERRACE_CHECK(!updates_pending_);
   const Program& program = plan_.evaluation;
   if (evaluator_ == nullptr) {
-    evaluation_bodies_ = std::make_unique<StepBodies>(program, memory_, plan_.model, compute_,
-                                                      options_.optimizer, cpu_kernels(),
-                                                      compute_workers_, update_workers_);
+    evaluation_bodies_ =
+        std::make_unique<StepBodies>(program, memory_, plan_.model, compute_, options_.optimizer,
+                                     cpu_kernels(), compute_workers_, update_workers_);
     evaluator_ = std::make_unique<LaneExecutor>(program, memory_, *device_, store_.get(),
                                                 *evaluation_bodies_, clock_);
   }

@@ -21,8 +21,8 @@ struct EngineOptions {
   PlacementRequest placement;
   TierBudgets budgets;
   OptimizerOptions optimizer;
-  NvmeStoreOptions nvme;  // no directories: no NVMe tier
-  int threads = 1;        // of the compute lane
+  NvmeStoreOptions nvme;                         // no directories: no NVMe tier
+  int threads = 1;                               // of the compute lane
   std::int64_t chunk_elements = kChunkElements;  // tests make it small
 };
 
@@ -40,9 +40,9 @@ struct EnginePlan {
 EnginePlan plan_engine(const EngineOptions& options);
 
 struct StepBatch {
-  std::int64_t step = 0;                // counted from 1
+  std::int64_t step = 0;                 // counted from 1
   std::span<const std::int32_t> tokens;  // per micro-batch: R tokens, then R targets
-  std::int64_t target_tokens = 0;       // targets that are not negative
+  std::int64_t target_tokens = 0;        // targets that are not negative
   double learning_rate = 0;
 };
 
@@ -51,8 +51,8 @@ struct StepOutcome {
   StepResult result;
 };
 
-// Owns the memory, lanes and state of a training run on the CPU device, and runs its steps. The updates
-// of a step run under the next one; drain() completes them. Used by one thread.
+// Owns the memory, lanes and state of a training run on the CPU device, and runs its steps. The
+// updates of a step run under the next one; drain() completes them. Used by one thread.
 class Engine {
  public:
   // Makes the arenas and the NVMe files of the plan. Throws OutOfMemory, ConfigError, IoError.

@@ -38,8 +38,8 @@ class Waiter final : public IoCompletion {
 
 }  // namespace
 
-HomeAccess::HomeAccess(const Program& program, const StepModel& model,
-                       const ExecutorMemory& memory, Device& device, BlockStore* store)
+HomeAccess::HomeAccess(const Program& program, const StepModel& model, const ExecutorMemory& memory,
+                       Device& device, BlockStore* store)
     : program_(program),
       model_(model),
       memory_(memory),
@@ -58,8 +58,7 @@ std::size_t HomeAccess::chunk_bytes(HomeKind kind, std::int32_t unit, std::int64
   return static_cast<std::size_t>(model_.chunk_size(unit, chunk)) * width;
 }
 
-HomeAccess::Place HomeAccess::place_of(HomeKind kind, std::int32_t unit,
-                                       std::int64_t chunk) const {
+HomeAccess::Place HomeAccess::place_of(HomeKind kind, std::int32_t unit, std::int64_t chunk) const {
   const char* name = kind == HomeKind::kParameters ? "param" : "state";
   Place place;
   place.size_bytes = chunk_bytes(kind, unit, chunk);
@@ -69,8 +68,8 @@ HomeAccess::Place HomeAccess::place_of(HomeKind kind, std::int32_t unit,
         kind == HomeKind::kParameters ? model_.parameter_bytes() : model_.state_bytes();
     const auto begin = static_cast<std::size_t>(chunk * model_.chunk_elements) * width;
     place.tier = program_.buffers[whole->second].tier;
-    place.bytes = bytes_of(program_, memory_,
-                           {Role::kSource, whole->second, begin, place.size_bytes});
+    place.bytes =
+        bytes_of(program_, memory_, {Role::kSource, whole->second, begin, place.size_bytes});
     return place;
   }
   const auto extent = by_name_.find(fmt::format("{}[{}].{}", name, unit, chunk));
@@ -98,8 +97,8 @@ void HomeAccess::transfer(IoRequest::Direction direction, const Place& place, st
   waiter.wait();
 }
 
-// The bounce buffer for the piece of an NVMe home that starts at `first`: whole blocks, or up to the
-// extent's end.
+// The bounce buffer for the piece of an NVMe home that starts at `first`: whole blocks, or up to
+// the extent's end.
 std::span<std::byte> HomeAccess::piece_for(const Place& place, std::size_t first) {
   const std::size_t grain = place.tier == Tier::kNvme ? store_->block_bytes() : 1;
   const std::size_t most = bounce_.bytes().size() / grain * grain;

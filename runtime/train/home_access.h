@@ -3,8 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <unordered_map>
 #include <string>
+#include <unordered_map>
 
 #include "base/function_ref.h"
 #include "memory/device.h"
@@ -17,7 +17,7 @@ namespace terrace {
 
 enum class HomeKind : std::uint8_t {
   kParameters,  // compute type
-  kState,       // per chunk of n elements: n first moments, n second moments, n masters (if any), fp32
+  kState,  // per chunk of n elements: n first moments, n second moments, n masters (if any), fp32
 };
 
 // Reads and writes the homes of parameters and optimizer state between steps, when no run is in

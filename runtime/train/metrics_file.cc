@@ -47,7 +47,8 @@ void MetricsFile::write(const StepMetrics& metrics) {
   row["learning_rate"] = metrics.learning_rate;
   row["loss_scale"] = 1;
   row["tokens"] = metrics.tokens;
-  row["tokens_per_s"] = metrics.step_s > 0 ? static_cast<double>(metrics.tokens) / metrics.step_s : 0;
+  row["tokens_per_s"] =
+      metrics.step_s > 0 ? static_cast<double>(metrics.tokens) / metrics.step_s : 0;
   row["step_s"] = metrics.step_s;
   row["device_peak_bytes"] = ledger_[Tier::kDevice].peak_bytes;
   row["host_peak_bytes"] = ledger_[Tier::kHost].peak_bytes;

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "base/bytes.h"
@@ -14,6 +15,7 @@
 #include "base/philox.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "memory/host/host_limits.h"
+#include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/hf_directory.h"
 
 namespace terrace {
@@ -61,29 +63,50 @@ ByteSampler::Shape fitting_shape(ByteSampler::Shape shape, std::int64_t text_byt
   return shape;
 }
 
-ModelConfig sampled_model(const std::string& directory) {
-  const std::filesystem::path path(directory);
-  if (!std::filesystem::is_directory(path)) {
-    throw ConfigError(fmt::format("--model {}: not a directory", directory),
-                      "name a run's final/ directory");
+// A directory's model with its weights: a checkpoint's, in fp32, or Hugging Face's.
+class SampledModel {
+ public:
+  SampledModel(const std::string& directory, Log& log) : directory_(directory) {
+    if (!std::filesystem::is_directory(directory)) refuse("not a directory");
+    if (is_checkpoint(directory)) {
+      checkpoint_ = std::make_unique<Checkpoint>(directory);
+      shape_ = {checkpoint_->model(), DType::kF32};
+      checkpoint_->open(parameter_layout(shape_.config));
+    } else {
+      shape_.config = load_model_config(directory);
+      if (!has_hf_weights(directory)) refuse("has no safetensors");
+      shape_.compute_type = compute_type_of(shape_.config);
+      weights_ = std::make_unique<HfDirectory>(directory, shape_.config,
+                                               parameter_layout(shape_.config), log);
+    }
+    if (shape_.config.vocabulary < static_cast<std::int64_t>(kByteIds)) {
+      refuse(fmt::format("a vocabulary of {} does not hold all bytes", shape_.config.vocabulary));
+    }
   }
-  if (std::filesystem::exists(path / "manifest.json")) {
-    throw ConfigError(
-        fmt::format("--model {}: sampling from a checkpoint is not built yet", directory),
-        "name the run's final/ directory");
+
+  // Without window and threads.
+  const ByteSampler::Shape& shape() const { return shape_; }
+
+  void read(const UnitLayout& unit, const ParameterTensor& tensor, std::int64_t begin,
+            std::span<float> out) const {
+    if (checkpoint_ != nullptr) {
+      checkpoint_->read(StateField::kMaster, unit, tensor.offset + begin, out);
+    } else {
+      weights_->read(tensor, begin, out);
+    }
   }
-  ModelConfig config = load_model_config(directory);
-  if (!has_hf_weights(directory)) {
-    throw ConfigError(fmt::format("--model {}: has no safetensors", directory),
-                      "name a run's final/ directory");
+
+ private:
+  [[noreturn]] void refuse(const std::string& why) const {
+    throw ConfigError(fmt::format("--model {}: {}", directory_, why),
+                      "name the final/ or checkpoint-N of a run that was trained on bytes");
   }
-  if (config.vocabulary < static_cast<std::int64_t>(kByteIds)) {
-    throw ConfigError(fmt::format("--model {}: a vocabulary of {} does not hold all bytes",
-                                  directory, config.vocabulary),
-                      "name a model that was trained on bytes");
-  }
-  return config;
-}
+
+  std::string directory_;
+  ByteSampler::Shape shape_;
+  std::unique_ptr<Checkpoint> checkpoint_;  // one of the two
+  std::unique_ptr<HfDirectory> weights_;
+};
 
 }  // namespace
 
@@ -227,16 +250,14 @@ unsigned char choose_byte(std::span<const float> logits, double temperature, std
 }
 
 std::string sample_text(const SampleOptions& options, Log& log) {
-  const ModelConfig config = sampled_model(options.model_directory);
-  const std::vector<UnitLayout> layout = parameter_layout(config);
-  const HfDirectory weights(options.model_directory, config, layout, log);
-  const auto fetch = [&](const UnitLayout&, const ParameterTensor& tensor, std::int64_t begin,
-                         std::span<float> out) { weights.read(tensor, begin, out); };
-  const int threads = options.threads > 0 ? options.threads : read_host_limits().usable_cpus();
+  const SampledModel model(options.model_directory, log);
+  const auto fetch = [&](const UnitLayout& unit, const ParameterTensor& tensor, std::int64_t begin,
+                         std::span<float> out) { model.read(unit, tensor, begin, out); };
+  ByteSampler::Shape shape = model.shape();
+  shape.threads = options.threads > 0 ? options.threads : read_host_limits().usable_cpus();
   const auto text_bytes =
       static_cast<std::int64_t>(options.prompt.size()) + options.max_new_tokens - 1;
-  ByteSampler sampler(fitting_shape({config, compute_type_of(config), 1, threads}, text_bytes),
-                      fetch);
+  ByteSampler sampler(fitting_shape(std::move(shape), text_bytes), fetch);
   std::string text = options.prompt;
   for (std::int64_t i = 0; i < options.max_new_tokens; ++i) {
     text += static_cast<char>(choose_byte(sampler.logits_after(text), options.temperature,

@@ -10,10 +10,10 @@
 
 namespace terrace {
 
-StepBodies::StepBodies(const Program& program, const ExecutorMemory& memory,
-                       const StepModel& model, const UnitCompute& compute,
-                       const OptimizerOptions& optimizer, const KernelTable& kernels,
-                       WorkerArena& compute_workers, WorkerArena& update_workers)
+StepBodies::StepBodies(const Program& program, const ExecutorMemory& memory, const StepModel& model,
+                       const UnitCompute& compute, const OptimizerOptions& optimizer,
+                       const KernelTable& kernels, WorkerArena& compute_workers,
+                       WorkerArena& update_workers)
     : program_(program),
       memory_(memory),
       model_(model),
@@ -134,19 +134,17 @@ void StepBodies::accumulate(const Op& op) {
 void StepBodies::norm_partials(const Op& op, NativeStream stream) {
   const Access& gradient = *op.find(Role::kGradient);
   const Access& partials = *op.find(Role::kPartials);
-  kernels_.norm_partials(
-      context_for(op, stream),
-      {view(bytes(gradient).data(), DType::kF32,
-            static_cast<std::int64_t>(gradient.size_bytes / sizeof(float))),
-       view(bytes(partials).data(), DType::kF64,
-            static_cast<std::int64_t>(partials.size_bytes / sizeof(double)))});
+  kernels_.norm_partials(context_for(op, stream),
+                         {view(bytes(gradient).data(), DType::kF32,
+                               static_cast<std::int64_t>(gradient.size_bytes / sizeof(float))),
+                          view(bytes(partials).data(), DType::kF64,
+                               static_cast<std::int64_t>(partials.size_bytes / sizeof(double)))});
 }
 
 void StepBodies::norm_finish(const Op& op, const RunInput& input) {
   const auto* partials = reinterpret_cast<const double*>(data(op, Role::kPartials));
   const auto* losses = reinterpret_cast<const double*>(data(op, Role::kLosses));
-  const double norm =
-      gradient_norm({partials, static_cast<std::size_t>(model_.partials())});
+  const double norm = gradient_norm({partials, static_cast<std::size_t>(model_.partials())});
   double loss = 0;
   for (std::int32_t m = 0; m < program_.micro_batches; ++m) loss += losses[m];
   loss /= static_cast<double>(input.target_tokens);

@@ -14,17 +14,17 @@ struct OptimizerOptions {
   double max_grad_norm = 1.0;  // 0: no clipping
 };
 
-// What the ops of a program do on the CPU device: kernels of the model, sums and norms of gradients,
-// optimizer updates.
+// What the ops of a program do on the CPU device: kernels of the model, sums and norms of
+// gradients, optimizer updates.
 class StepBodies final : public OpBodies {
  public:
   // Borrows all. `compute_workers` serve the compute lane, `update_workers` the update lane.
   StepBodies(const Program& program, const ExecutorMemory& memory, const StepModel& model,
              const UnitCompute& compute, const OptimizerOptions& optimizer,
-             const KernelTable& kernels, WorkerArena& compute_workers,
-             WorkerArena& update_workers);
+             const KernelTable& kernels, WorkerArena& compute_workers, WorkerArena& update_workers);
 
-  // Throws NotFinite if the gradient or the loss of a step is not a number; nothing is updated then.
+  // Throws NotFinite if the gradient or the loss of a step is not a number; nothing is updated
+  // then.
   void run(const Op& op, const RunInput& input, NativeStream stream) override;
 
  private:

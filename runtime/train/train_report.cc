@@ -11,7 +11,7 @@ namespace {
 
 constexpr Lane kLinks[] = {Lane::kUpload, Lane::kDownload, Lane::kRead, Lane::kWrite};
 
-std::string count_homes(const StepPolicy& policy, const char* what, Tier UnitHomes::*state) {
+std::string count_homes(const StepPolicy& policy, const char* what, Tier UnitHomes::* state) {
   std::array<int, kTierCount> counts{};
   for (const UnitHomes& homes : policy.homes) ++counts.at(static_cast<std::size_t>(homes.*state));
   std::string text = fmt::format("  {:<16}", what);
@@ -51,16 +51,17 @@ std::string describe_plan(const EngineOptions& options, const EnginePlan& plan) 
   }
   const double written = lane_bytes(program, Lane::kWrite);
   if (written > 0) {
-    text += fmt::format("\nwritten to the drives: {:.3f} TB in 1000 steps, {:.2f} TB a day at a "
-                        "step per second",
-                        written * 1e-9, written * 86400e-12);
+    text += fmt::format(
+        "\nwritten to the drives: {:.3f} TB in 1000 steps, {:.2f} TB a day at a "
+        "step per second",
+        written * 1e-9, written * 86400e-12);
   }
   return text;
 }
 
 std::string describe_engine(const Engine& engine) {
-  std::string text = fmt::format("threads: {} for compute, {} for updates", engine.compute_threads(),
-                                 engine.update_threads());
+  std::string text = fmt::format("threads: {} for compute, {} for updates",
+                                 engine.compute_threads(), engine.update_threads());
   for (const StorePath& path : engine.store_paths()) {
     text += fmt::format("\nnvme: {} by {}{}{}{}{}", path.directory, path.engine,
                         path.direct_io ? ", direct" : ", buffered",

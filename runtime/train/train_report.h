@@ -8,8 +8,8 @@
 // What training says on the console, as text.
 namespace terrace {
 
-// Model, batch, program and the ledger, before the first step; with the bytes each link will carry in
-// a step.
+// Model, batch, program and the ledger, before the first step; with the bytes each link will carry
+// in a step.
 std::string describe_plan(const EngineOptions& options, const EnginePlan& plan);
 // Which store serves the NVMe tier, and the thread plan.
 std::string describe_engine(const Engine& engine);

@@ -93,7 +93,8 @@ class Trainer {
     }
   }
 
-  // --- steps ---------------------------------------------------------------------------------------
+  // --- steps
+  // ---------------------------------------------------------------------------------------
 
   std::int64_t last_step() const {
     return std::min(total_steps_, options_.batch.stop_after_step.value_or(total_steps_));
@@ -105,8 +106,7 @@ class Trainer {
 
   // Whether the updates of this step must be complete before the next one begins.
   bool is_boundary(std::int64_t step) const {
-    return step == last_step() || stop_requested_ ||
-           is_due(options_.run.checkpoint_every, step) ||
+    return step == last_step() || stop_requested_ || is_due(options_.run.checkpoint_every, step) ||
            (has_validation() && is_due(options_.run.eval_every, step));
   }
 
@@ -167,8 +167,7 @@ class Trainer {
     metrics.loss = outcome.result.loss;
     metrics.gradient_norm = outcome.result.gradient_norm;
     metrics.learning_rate = learning_rate_at(schedule_, step);
-    metrics.tokens =
-        engine_options_.batch.rows() * options_.batch.gradient_accumulation_steps;
+    metrics.tokens = engine_options_.batch.rows() * options_.batch.gradient_accumulation_steps;
     metrics.report = outcome.report;
     row_ = metrics;
     done_steps_ = step;
@@ -231,14 +230,14 @@ class Trainer {
     return sum / static_cast<double>(counted);
   }
 
-  // --- files ---------------------------------------------------------------------------------------
+  // --- files
+  // ---------------------------------------------------------------------------------------
 
   void save() {
     const CheckpointProgress progress{done_steps_, next_sample_, options_.model.seed};
     const std::string path = write_checkpoint(
         run_dir_, progress, model_, layout_,
-        [this](StateField field, const UnitLayout& unit, std::int64_t begin,
-               std::span<float> out) {
+        [this](StateField field, const UnitLayout& unit, std::int64_t begin, std::span<float> out) {
           engine_->state().read(field, static_cast<std::int32_t>(unit.index), begin, out);
         });
     if (options_.run.keep_last > 0) remove_old_checkpoints(run_dir_, options_.run.keep_last);

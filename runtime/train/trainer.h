@@ -12,7 +12,7 @@ namespace terrace {
 class TrainConsole {
  public:
   virtual ~TrainConsole() = default;
-  virtual void say(const std::string& text) = 0;   // one or more whole lines
+  virtual void say(const std::string& text) = 0;  // one or more whole lines
   // A step is done: `line` is for the log (empty where --log-every skips it), the rest for a
   // progress bar.
   virtual void step(const std::string& line, std::int64_t step, std::int64_t last_step,

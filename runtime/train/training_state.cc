@@ -42,11 +42,9 @@ void WeightState::read(StateField field, const UnitLayout& unit, std::int64_t be
     std::fill(out.begin(), out.end(), 0.0F);
     return;
   }
-  for_each_tensor_part(
-      unit, begin, out,
-      [this](const ParameterTensor& tensor, std::int64_t first, std::span<float> part) {
-        directory_.read(tensor, first, part);
-      });
+  for_each_tensor_part(unit, begin, out,
+                       [this](const ParameterTensor& tensor, std::int64_t first,
+                              std::span<float> part) { directory_.read(tensor, first, part); });
 }
 
 void TrainingState::fill_from(const StateSource& source, WorkerArena& workers) {
@@ -66,22 +64,23 @@ void TrainingState::fill_parameters(const StateSource& source, const UnitLayout&
   const bool narrow = model_.compute_type == DType::kBF16;
   homes_.write(HomeKind::kParameters, static_cast<std::int32_t>(unit.index), chunk,
                [&](std::size_t first, std::span<std::byte> piece) {
-    const auto begin = chunk_begin + static_cast<std::int64_t>(first / width);
-    const auto count = static_cast<std::int64_t>(piece.size() / width);
-    workers.parallel_for((count + kGrain - 1) / kGrain, [&](std::int64_t part, int) {
-      const std::int64_t from = part * kGrain;
-      const auto size = static_cast<std::size_t>(std::min(kGrain, count - from));
-      if (!narrow) {
-        source.read(StateField::kMaster, unit, begin + from,
-                    {reinterpret_cast<float*>(piece.data()) + from, size});
-        return;
-      }
-      std::array<float, kGrain> exact;
-      source.read(StateField::kMaster, unit, begin + from, std::span(exact).first(size));
-      auto* out = reinterpret_cast<Bf16*>(piece.data()) + from;
-      for (std::size_t i = 0; i < size; ++i) out[i] = to_bf16_ties_away(exact[i]);
-    });
-  });
+                 const auto begin = chunk_begin + static_cast<std::int64_t>(first / width);
+                 const auto count = static_cast<std::int64_t>(piece.size() / width);
+                 workers.parallel_for((count + kGrain - 1) / kGrain, [&](std::int64_t part, int) {
+                   const std::int64_t from = part * kGrain;
+                   const auto size = static_cast<std::size_t>(std::min(kGrain, count - from));
+                   if (!narrow) {
+                     source.read(StateField::kMaster, unit, begin + from,
+                                 {reinterpret_cast<float*>(piece.data()) + from, size});
+                     return;
+                   }
+                   std::array<float, kGrain> exact;
+                   source.read(StateField::kMaster, unit, begin + from,
+                               std::span(exact).first(size));
+                   auto* out = reinterpret_cast<Bf16*>(piece.data()) + from;
+                   for (std::size_t i = 0; i < size; ++i) out[i] = to_bf16_ties_away(exact[i]);
+                 });
+               });
 }
 
 void TrainingState::fill_state(const StateSource& source, const UnitLayout& unit,
@@ -89,8 +88,7 @@ void TrainingState::fill_state(const StateSource& source, const UnitLayout& unit
   const auto number = static_cast<std::int32_t>(unit.index);
   const std::int64_t chunk_begin = chunk * model_.chunk_elements;
   const std::int64_t elements = model_.chunk_size(number, chunk);
-  homes_.write(HomeKind::kState, number, chunk,
-               [&](std::size_t first, std::span<std::byte> piece) {
+  homes_.write(HomeKind::kState, number, chunk, [&](std::size_t first, std::span<std::byte> piece) {
     const auto begin = static_cast<std::int64_t>(first / sizeof(float));
     const auto count = static_cast<std::int64_t>(piece.size() / sizeof(float));
     auto* out = reinterpret_cast<float*>(piece.data());
@@ -116,9 +114,9 @@ void TrainingState::read(StateField field, std::int32_t unit, std::int64_t begin
     const std::int64_t chunk = at / model_.chunk_elements;
     const std::int64_t chunk_begin = chunk * model_.chunk_elements;
     const std::int64_t stop = std::min(end, chunk_begin + model_.chunk_size(unit, chunk));
-    read_chunk(field, unit, chunk, at - chunk_begin,
-               out.subspan(static_cast<std::size_t>(at - begin),
-                           static_cast<std::size_t>(stop - at)));
+    read_chunk(
+        field, unit, chunk, at - chunk_begin,
+        out.subspan(static_cast<std::size_t>(at - begin), static_cast<std::size_t>(stop - at)));
     at = stop;
   }
 }
@@ -126,8 +124,8 @@ void TrainingState::read(StateField field, std::int32_t unit, std::int64_t begin
 void TrainingState::read_chunk(StateField field, std::int32_t unit, std::int64_t chunk,
                                std::int64_t begin, std::span<float> out) {
   if (field == StateField::kMaster && !model_.has_master) {
-    homes_.read(HomeKind::kParameters, unit, chunk,
-                static_cast<std::size_t>(begin) * sizeof(float), std::as_writable_bytes(out));
+    homes_.read(HomeKind::kParameters, unit, chunk, static_cast<std::size_t>(begin) * sizeof(float),
+                std::as_writable_bytes(out));
     return;
   }
   const std::int64_t first = field_number(field) * model_.chunk_size(unit, chunk) + begin;

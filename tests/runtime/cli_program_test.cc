@@ -79,6 +79,66 @@ TEST(Program, DataThatIsNotThereExitsWithTwo) {
   EXPECT_THAT(outcome.errors, testing::HasSubstr(directory.path("none")));
 }
 
+// A text of some kilobytes in the directory; returns its path.
+std::string write_text(const TemporaryDirectory& directory) {
+  std::string text;
+  for (int line = 0; line < 200; ++line) text += "line " + std::to_string(line) + " of the text\n";
+  return directory.write("text.txt", text);
+}
+
+TEST(Program, TrainsAndContinuesAText) {
+  const TemporaryDirectory directory;
+  const Outcome training = run_program(
+      "train --model nano --max-steps 2 --sequence-length 32 --threads 1 --progress on "
+      "--data " +
+      write_text(directory) + " --run-dir " + directory.path("run"));
+  ASSERT_EQ(training.code, 0) << training.errors;
+  EXPECT_THAT(training.output, testing::Not(testing::HasSubstr("\r")));
+  EXPECT_THAT(training.output, testing::HasSubstr("progress: step 2/2"));
+  EXPECT_THAT(directory.read("run/config.toml"), testing::HasSubstr("sequence_length = 32\n"));
+  const std::string sample = "sample --prompt 'line ' --max-new-tokens 5 --temperature 0 --model " +
+                             directory.path("run/final");
+  const Outcome text = run_program(sample);
+  EXPECT_EQ(text.code, 0) << text.errors;
+  EXPECT_EQ(text.output.size(), std::string("line 12345\n").size());
+  EXPECT_THAT(text.output, testing::StartsWith("line "));
+  EXPECT_EQ(run_program(sample).output, text.output);
+}
+
+// Runs a training that does not end by itself, sends it a signal after its first step, and gives
+// its exit code.
+int code_after_signal(const TemporaryDirectory& directory, const std::string& signal) {
+  const std::string run = directory.path("run-" + signal);
+  const std::string command = "'" TERRACE_PROGRAM
+                              "' train --model nano --max-steps 1_000_000_000 --sequence-length 32 "
+                              "--threads 1 --data " +
+                              write_text(directory) + " --run-dir " + run +
+                              " >/dev/null 2>&1 & "
+                              "until [ -s " +
+                              run +
+                              "/metrics.jsonl ]; do kill -0 $! || break; sleep 0.05; done; "
+                              "kill -" +
+                              signal + " $!; wait $!";
+  const std::string script = directory.write("run.sh", command);
+  const int status = std::system(("bash " + script).c_str());
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST(Program, SavesOnSignalsThatAskForIt) {
+  const TemporaryDirectory directory;
+  for (const std::string signal : {"USR1", "TERM"}) {
+    EXPECT_EQ(code_after_signal(directory, signal), 75) << signal;
+    std::string saved;
+    for (const auto& entry : std::filesystem::directory_iterator(directory.path("run-" + signal))) {
+      const std::string name = entry.path().filename().string();
+      if (name.starts_with("checkpoint-")) saved = entry.path().string();
+    }
+    EXPECT_EQ(run_program("sample --prompt x --max-new-tokens 3 --model '" + saved + "'").code, 0)
+        << signal;
+  }
+  EXPECT_EQ(code_after_signal(directory, "HUP"), 128 + 1);
+}
+
 TEST(Program, TrainHelpIsGrouped) {
   const Outcome help = run_program("train --help");
   EXPECT_EQ(help.code, 0);

@@ -24,7 +24,7 @@ constexpr Shape kShapes[] = {
     {"gpt2_tied_fp32", ModelFamily::kGpt2, true, false, DType::kF32, 1.6},
     {"gpt2_untied_odd_bf16", ModelFamily::kGpt2, false, true, DType::kBF16, 1.6},
     {"llama_tied_bf16", ModelFamily::kLlama, true, false, DType::kBF16, 1.6},
-    {"llama_untied_odd_fp32", ModelFamily::kLlama, false, true, DType::kF32, 0.6},
+    {"llama_untied_odd_fp32", ModelFamily::kLlama, false, true, DType::kF32, 0.9},
 };
 
 struct Switch {
@@ -190,7 +190,8 @@ class EngineBits : public testing::TestWithParam<Shape> {
  protected:
   EngineOptions plain_options() const {
     const Shape& shape = GetParam();
-    EngineOptions options = tiny_options(tiny_model(shape.family, shape.tied, shape.odd), shape.type);
+    EngineOptions options =
+        tiny_options(tiny_model(shape.family, shape.tied, shape.odd), shape.type);
     options.optimizer.max_grad_norm = shape.max_grad_norm;
     options.nvme.directories = {{directory_.path(), std::nullopt}};
     return options;
@@ -237,7 +238,8 @@ TEST_P(EngineBits, LookaheadChangesThePeak) {
   EXPECT_GT(plan_engine(options).ledger[Tier::kDevice].live_peak_bytes, none);
 }
 
-// The state read out of one run's homes and put into another's, in other tiers, continues the curve.
+// The state read out of one run's homes and put into another's, in other tiers, continues the
+// curve.
 class SnapshotState final : public StateSource {
  public:
   explicit SnapshotState(Engine& engine) {

@@ -39,8 +39,8 @@ class HandMadeProgram {
     op.lane = lane;
     op.kind = lane == Lane::kCompute ? OpKind::kForward : OpKind::kUpdate;
     (lane == Lane::kCompute ? op.cost.flops : op.cost.bytes) = cost;
-    for (const BufferId read : reads) op.reads.push_back(whole(Role::kSource, read));
-    for (const BufferId write : writes) op.writes.push_back(whole(Role::kTarget, write));
+    for (const BufferId read : reads) op.reads.push_back(whole(Role::kHidden, read));
+    for (const BufferId write : writes) op.writes.push_back(whole(Role::kHiddenOut, write));
     program_.ops.push_back(op);
     return static_cast<OpId>(program_.ops.size()) - 1;
   }

@@ -220,8 +220,7 @@ TEST(Simulate, LivePeakCountsWhatIsThereTogether) {
             3 * kSize);
 }
 
-// --- compiled programs
-// -----------------------------------------------------------------------------
+// --- compiled programs -----------------------------------------------------------------------
 
 Tier any_tier(std::mt19937& random) { return kTiers.at(random() % kTierCount); }
 
@@ -351,8 +350,8 @@ double flops_for(const StepModel& model) {
   return flops;
 }
 
-// Forward alone, uploads as slow as the compute: without lookahead each unit comes when the one before
-// has made room, with it while the one before computes.
+// Forward alone, uploads as slow as the compute: without lookahead each unit comes when the one
+// before has made room, with it while the one before computes.
 TEST(Simulate, LookaheadShortensAStepThatWaitsForTransfers) {
   const StepModel model = small_step_model(8, false);
   StepPolicy policy =

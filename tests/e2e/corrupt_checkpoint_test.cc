@@ -1,0 +1,134 @@
+#include <gtest/gtest.h>
+
+#include "tests/e2e/tiny_training.h"
+
+namespace terrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A run with checkpoints of steps 3 and 6, of which the last is damaged.
+class CorruptCheckpoint : public testing::Test {
+ protected:
+  CorruptCheckpoint() {
+    training_.train("run",
+                    {"--max-steps", "9", "--checkpoint-every", "3", "--stop-after-step", "6"});
+    rows_ = training_.rows("run");
+  }
+
+  std::string content(const std::string& file) const {
+    return training_.directory().read("run/checkpoint-6/" + file);
+  }
+  void write(const std::string& file, const std::string& content) const {
+    training_.directory().write("run/checkpoint-6/" + file, content);
+  }
+
+  Outcome resume(const std::string& from) const {
+    return run_program(training_.command("run", {"--max-steps", "9", "--resume", from}));
+  }
+
+  // The damage is found and named, changes nothing, and leaves the other checkpoint as it is.
+  void expect_refused(const std::string& named) const {
+    const Outcome outcome = resume("auto");
+    EXPECT_EQ(outcome.code, 5) << outcome;
+    EXPECT_NE(outcome.errors.find(named), std::string::npos) << outcome;
+    EXPECT_NE(outcome.errors.find("earlier checkpoint"), std::string::npos) << outcome;
+    EXPECT_EQ(outcome.output.find("\nstep "), std::string::npos) << outcome;
+    EXPECT_EQ(training_.rows("run"), rows_);
+    const Outcome earlier = resume(training_.path("run/checkpoint-3"));
+    EXPECT_EQ(earlier.code, 0) << earlier;
+    ASSERT_EQ(training_.rows("run").size(), 9U);
+    EXPECT_EQ(training_.rows("run").at(5), rows_.at(5));
+  }
+
+  const TinyTraining training_;
+  std::vector<MetricsRow> rows_;
+};
+
+TEST_F(CorruptCheckpoint, AFlippedBitOfATensor) {
+  const std::string file = "exp_avg-00001.safetensors";
+  std::string bytes = content(file);
+  bytes.at(bytes.size() - 5) = static_cast<char>(bytes.at(bytes.size() - 5) ^ 1);
+  write(file, bytes);
+  expect_refused(file);
+}
+
+TEST_F(CorruptCheckpoint, AFlippedBitOfAHeader) {
+  const std::string file = "master-00000.safetensors";
+  std::string bytes = content(file);
+  bytes.at(12) = static_cast<char>(bytes.at(12) ^ 4);
+  write(file, bytes);
+  expect_refused(file);
+}
+
+TEST_F(CorruptCheckpoint, ATruncatedFile) {
+  const std::string file = "exp_avg_sq-00002.safetensors";
+  const std::string bytes = content(file);
+  write(file, bytes.substr(0, bytes.size() / 2));
+  expect_refused(file);
+}
+
+TEST_F(CorruptCheckpoint, AFileThatIsGone) {
+  const std::string file = "master-00001.safetensors";
+  fs::remove(training_.path("run/checkpoint-6/" + file));
+  expect_refused(file);
+}
+
+TEST_F(CorruptCheckpoint, ATruncatedManifest) {
+  const std::string manifest = content("manifest.json");
+  write("manifest.json", manifest.substr(0, manifest.size() / 2));
+  expect_refused("manifest.json");
+}
+
+TEST_F(CorruptCheckpoint, AnEmptyManifest) {
+  write("manifest.json", "");
+  expect_refused("manifest.json");
+}
+
+TEST_F(CorruptCheckpoint, AManifestOfAnotherShape) {
+  write("manifest.json", "[1, 2, 3]");
+  expect_refused("manifest.json");
+}
+
+TEST_F(CorruptCheckpoint, AManifestWithoutItsFiles) {
+  write("manifest.json", R"({"schema": "terrace.checkpoint/1", "step": 6, "samples": 12})");
+  expect_refused("manifest.json");
+}
+
+TEST_F(CorruptCheckpoint, AManifestThatListsTooFewFiles) {
+  std::string manifest = content("manifest.json");
+  const std::size_t begin = manifest.find("\"files\"");
+  manifest = manifest.substr(0, begin) + R"("files": [], "model": "model", "samples": 12,
+             "schema": "terrace.checkpoint/1", "seed": 1234, "step": 6})";
+  write("manifest.json", manifest);
+  const std::string file = "master-00000.safetensors";
+  std::string bytes = content(file);
+  bytes.at(bytes.size() - 5) = static_cast<char>(bytes.at(bytes.size() - 5) ^ 1);
+  write(file, bytes);
+  expect_refused("manifest.json");
+}
+
+TEST_F(CorruptCheckpoint, ABrokenModelConfig) {
+  write("config.json", "{");
+  expect_refused("config.json");
+}
+
+TEST_F(CorruptCheckpoint, ADirectoryThatIsNoCheckpointIsAUsageError) {
+  const Outcome outcome = resume(training_.path("nvme"));
+  EXPECT_EQ(outcome.code, 2) << outcome;
+  EXPECT_NE(outcome.errors.find("is not a checkpoint"), std::string::npos) << outcome;
+}
+
+TEST_F(CorruptCheckpoint, AnotherModelIsAUsageError) {
+  training_.directory().write("wide/config.json", llama_config(2, 64));
+  const Outcome outcome =
+      run_program({"train", "--model", training_.path("wide"), "--data", training_.path("text.txt"),
+                   "--max-steps", "9", "--run-dir", training_.path("run"), "--resume", "auto"});
+  EXPECT_EQ(outcome.code, 2) << outcome;
+  EXPECT_NE(outcome.errors.find("the model that the checkpoint was made of"), std::string::npos)
+      << outcome;
+  EXPECT_EQ(training_.rows("run"), rows_);
+}
+
+}  // namespace
+}  // namespace terrace

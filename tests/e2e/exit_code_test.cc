@@ -1,0 +1,136 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/e2e/tiny_training.h"
+
+namespace terrace {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+// Usage errors come before anything is made.
+void expect_usage_error(const TinyTraining& training, const Arguments& arguments,
+                        const std::vector<std::string>& said) {
+  const Outcome outcome =
+      run_program(training.command("refused", Arguments{"--max-steps", "2"} + arguments));
+  EXPECT_EQ(outcome.code, 2) << outcome;
+  EXPECT_EQ(outcome.output, "");
+  for (const std::string& text : said) EXPECT_THAT(outcome.errors, HasSubstr(text));
+  EXPECT_FALSE(training.directory().has("refused"));
+  EXPECT_TRUE(training.nvme_is_empty());
+}
+
+TEST(ExitCode, UnknownFlagsAndKeysAre2AndNameTheNearest) {
+  const TinyTraining training;
+  expect_usage_error(training, {"--learning-rat", "1"},
+                     {"--learning-rat: unknown flag", "did you mean --learning-rate?"});
+  expect_usage_error(training, {"--place-optimiser", "host"}, {"did you mean --place-optimizer?"});
+  training.directory().write("common.toml", "model = \"nano\"\nmicro_batch_sise = 2\n");
+  expect_usage_error(
+      training, {},
+      {"common.toml: unknown key micro_batch_sise", "did you mean micro_batch_size?"});
+}
+
+TEST(ExitCode, WhatIsNotBuiltIs2AndSaysSo) {
+  const TinyTraining training;
+  const std::vector<Arguments> cases = {{"--tensor-parallel", "2"},
+                                        {"--pipeline-parallel", "2"},
+                                        {"--pipeline-schedule", "gpipe"},
+                                        {"--local-ranks", "2"},
+                                        {"--virtual-stages", "2"},
+                                        {"--sequence-parallel", "on"},
+                                        {"--gradient-reduction", "micro-batch"},
+                                        {"--optimizer", "lion"},
+                                        {"--optimizer-state-dtype", "int8"},
+                                        {"--master-weights", "split"},
+                                        {"--gradient-dtype", "bf16"},
+                                        {"--precision", "fp16"},
+                                        {"--device", "cuda"},
+                                        {"--trace-steps", "1:2"},
+                                        {"--tokenizer", "tokenizer.json"},
+                                        {"--data-format", "megatron"}};
+  for (const Arguments& arguments : cases) {
+    expect_usage_error(training, arguments,
+                       {arguments.front() + " " + arguments.back(), "not built"});
+  }
+}
+
+TEST(ExitCode, ImpossibleSettingsAre2) {
+  const TinyTraining training;
+  expect_usage_error(training, {"--place-optimizer", "nvme"}, {"give --nvme DIR"});
+  expect_usage_error(training, {"--place-parameters", "device"}, {"give --device-memory SIZE"});
+  expect_usage_error(training, {"--stop-after-step", "3"}, {"--max-steps 2"});
+  expect_usage_error(training, {"--precision", "bf17"}, {"bf16"});
+}
+
+TEST(ExitCode, NotANumberIs6AndKeepsTheLastGoodCheckpoint) {
+  const TinyTraining training;
+  const Arguments steps = {"--max-steps", "12", "--checkpoint-every", "3"};
+  training.train("run", steps + Arguments{"--stop-after-step", "6"});
+  const auto saved = training.files("run", "checkpoint-6");
+  const Outcome outcome = run_program(training.command(
+      "run", steps + training.nvme() +
+                 Arguments{"--resume", "auto", "--learning-rate", "1e38", "--min-learning-rate",
+                           "1e38", "--place-optimizer", "nvme"}));
+  EXPECT_EQ(outcome.code, 6) << outcome;
+  EXPECT_THAT(outcome.errors, HasSubstr("loss"));
+  EXPECT_TRUE(training.files("run", "checkpoint-6") == saved);
+  EXPECT_FALSE(training.directory().has("run/final"));
+  EXPECT_TRUE(training.nvme_is_empty());
+  // No checkpoint holds what came of it.
+  const Outcome good = training.train("run", steps + Arguments{"--resume", "auto"});
+  EXPECT_THAT(good.output, HasSubstr("resumed after step 6\n"));
+}
+
+TEST(ExitCode, OutputThatIsNoTerminalHasNoCarriageReturns) {
+  const TinyTraining training;
+  for (const std::string progress : {"auto", "on", "off"}) {
+    const Outcome outcome =
+        training.train(progress, {"--max-steps", "6", "--progress", progress, "--eval-every", "2"});
+    EXPECT_THAT(outcome.output + outcome.errors, Not(HasSubstr("\r"))) << progress;
+    EXPECT_THAT(outcome.output + outcome.errors, Not(HasSubstr("\x1b"))) << progress;
+    EXPECT_EQ(outcome.output.find("progress: ") != std::string::npos, progress == "on");
+  }
+}
+
+TEST(ExitCode, LogEverySkipsLinesAndNotRows) {
+  const TinyTraining training;
+  const Outcome outcome = training.train("run", {"--max-steps", "9", "--log-every", "4"});
+  for (const char* said : {"\nstep 4/9", "\nstep 8/9", "\nstep 9/9"}) {
+    EXPECT_THAT(outcome.output, HasSubstr(said));
+  }
+  EXPECT_THAT(outcome.output, Not(HasSubstr("\nstep 3/9")));
+  EXPECT_EQ(training.rows("run").size(), 9U);
+}
+
+TEST(ExitCode, DoctorWritesOneDocument) {
+  const TemporaryDirectory directory;
+  const Outcome outcome = run_program({"doctor", "--json", "--nvme", directory.path()});
+  EXPECT_EQ(outcome.code, 0) << outcome;
+  const auto document = nlohmann::json::parse(outcome.output, nullptr, false);
+  ASSERT_TRUE(document.is_object()) << outcome;
+  EXPECT_EQ(document.value("schema", ""), "terrace.doctor/1");
+  EXPECT_TRUE(document.contains("version"));
+  EXPECT_TRUE(document.contains("host"));
+  EXPECT_FALSE(document.value("results", nlohmann::json::array()).empty());
+}
+
+// The effective configuration can be run again, and gives the same bits.
+TEST(ExitCode, ConfigOfARunCanBeRunAgain) {
+  const TinyTraining training;
+  training.train("first", {"--max-steps", "3", "--recompute", "full", "--seed", "77"});
+  const Outcome outcome = run_program({"train", "--config", training.path("first/config.toml"),
+                                       "--run-dir", training.path("second")});
+  ASSERT_EQ(outcome.code, 0) << outcome;
+  training.expect_same("second", "first", "final");
+  const auto run = nlohmann::json::parse(training.directory().read("second/run.json"));
+  for (const char* key : {"version", "host", "command_line", "program"}) {
+    EXPECT_TRUE(run.contains(key)) << key;
+  }
+}
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,108 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mount.h>
+
+#include "tests/e2e/tiny_training.h"
+
+namespace terrace {
+namespace {
+
+using testing::HasSubstr;
+namespace fs = std::filesystem;
+
+// Mounts a file system of so many bytes that only this process and its children see, and that goes
+// with them. False where that is not allowed.
+bool mount_private(const std::string& directory, const std::string& bytes) {
+  fs::create_directory(directory);
+  return ::unshare(CLONE_NEWNS) == 0 &&
+         ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+         ::mount("tmpfs", directory.c_str(), "tmpfs", 0, ("size=" + bytes).c_str()) == 0;
+}
+
+TEST(FailedDisk, AFullRunDirectoryIs1AndKeepsTheEarlierCheckpoint) {
+  const TinyTraining training;
+  if (!mount_private(training.path("run"), "1m")) GTEST_SKIP() << "needs the right to mount";
+  const Arguments steps = {"--max-steps", "40", "--checkpoint-every", "2"};
+  const Outcome outcome = run_program(training.command("run", steps));
+  EXPECT_EQ(outcome.code, 1) << outcome;
+  EXPECT_THAT(outcome.errors, HasSubstr("No space left on device"));
+  EXPECT_THAT(outcome.errors, HasSubstr("free space"));
+  EXPECT_THAT(outcome.output, HasSubstr("saved " + training.path("run/checkpoint-2\n")));
+  // Going on elsewhere from the last checkpoint that was saved.
+  const std::size_t at = outcome.output.rfind("saved ") + 6;
+  const std::string saved = outcome.output.substr(at, outcome.output.find('\n', at) - at);
+  training.train("elsewhere", {"--max-steps", "40", "--resume", saved});
+  training.train("alone", {"--max-steps", "40"});
+  EXPECT_TRUE(training.files("elsewhere", "final") == training.files("alone", "final"));
+  ::umount2(training.path("run").c_str(), MNT_DETACH);
+}
+
+TEST(FailedDisk, AFullDriveIs1AndNamesIt) {
+  const TinyTraining training;
+  if (!mount_private(training.path("small"), "256k")) GTEST_SKIP() << "needs the right to mount";
+  const Outcome outcome = run_program(training.command(
+      "run", {"--max-steps", "4", "--nvme", training.path("small"), "--place-optimizer", "nvme"}));
+  EXPECT_TRUE(outcome.code == 1 || outcome.code == 3) << outcome;
+  EXPECT_THAT(outcome.errors, HasSubstr(training.path("small")));
+  EXPECT_TRUE(fs::is_empty(training.path("small")));
+  ::umount2(training.path("small").c_str(), MNT_DETACH);
+}
+
+TEST(FailedDisk, AFileThatMayNotGrowIs1) {
+  const TinyTraining training;
+  const Outcome outcome =
+      run_program(training.command("run", {"--max-steps", "4", "--checkpoint-every", "2"}),
+                  {.file_bytes_above = 20'000});
+  EXPECT_EQ(outcome.code, 1) << outcome;
+  EXPECT_THAT(outcome.errors, HasSubstr("File too large"));
+  EXPECT_THAT(outcome.errors, HasSubstr("checkpoint-2"));
+  EXPECT_FALSE(training.directory().has("run/checkpoint-2"));
+}
+
+TEST(FailedDisk, AReadOnlyRunDirectoryIs1) {
+  const TinyTraining training;
+  fs::create_directory(training.path("run"));
+  fs::permissions(training.path("run"), fs::perms::owner_read | fs::perms::owner_exec);
+  const Outcome outcome = run_program(training.command("run", {"--max-steps", "4"}),
+                                      {.write_permission_of_root = true});
+  EXPECT_EQ(outcome.code, 1) << outcome;
+  EXPECT_THAT(outcome.errors, HasSubstr(training.path("run")));
+  EXPECT_THAT(outcome.errors, HasSubstr("Permission denied"));
+  EXPECT_THAT(outcome.output, testing::Not(HasSubstr("\nstep ")));
+}
+
+// The run directory is not made anew behind the user's back, half of its files missing.
+TEST(FailedDisk, AVanishedRunDirectoryIs1) {
+  const TinyTraining training;
+  ProgramRun run(training.command("run", {"--max-steps", "3000", "--checkpoint-every", "1000"}));
+  ASSERT_TRUE(run.wait_for("\nstep ", 2)) << run.wait();
+  run.send(SIGSTOP);
+  fs::rename(training.path("run"), training.path("moved"));
+  run.send(SIGCONT);
+  const Outcome outcome = run.wait();
+  EXPECT_EQ(outcome.code, 1) << outcome;
+  EXPECT_THAT(outcome.errors, HasSubstr(training.path("run")));
+  EXPECT_THAT(outcome.errors, HasSubstr("No such file or directory"));
+  EXPECT_FALSE(training.directory().has("run"));
+}
+
+// A run directory is named that cannot be: under a file.
+TEST(FailedDisk, ARunDirectoryThatCannotBeMadeIs2) {
+  const TinyTraining training;
+  const Outcome outcome = run_program(training.command("text.txt/run", {"--max-steps", "4"}));
+  EXPECT_EQ(outcome.code, 2) << outcome;
+  EXPECT_THAT(outcome.errors, HasSubstr("--run-dir"));
+}
+
+TEST(FailedDisk, AnNvmeDirectoryThatIsNotThereIs2) {
+  const TinyTraining training;
+  const Outcome outcome = run_program(training.command(
+      "run", {"--max-steps", "4", "--nvme", training.path("none"), "--place-optimizer", "nvme"}));
+  EXPECT_EQ(outcome.code, 2) << outcome;
+  EXPECT_THAT(outcome.errors, HasSubstr(training.path("none")));
+}
+
+}  // namespace
+}  // namespace terrace

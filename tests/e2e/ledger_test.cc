@@ -1,0 +1,103 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/e2e/tiny_training.h"
+
+namespace terrace {
+namespace {
+
+using testing::ContainsRegex;
+using testing::HasSubstr;
+
+constexpr const char* kTitles =
+    "tier +budget +peak +parameters +gradients +optimizer_state +activations +staging";
+
+TEST(DryRun, PrintsTheLedgerAndWritesNothing) {
+  const TinyTraining training;
+  const Outcome outcome = training.train(
+      "run", training.nvme() + Arguments{"--max-steps", "3", "--dry-run", "--device-memory",
+                                         "64MiB", "--place-optimizer", "nvme"});
+  EXPECT_THAT(outcome.output, ContainsRegex(kTitles));
+  for (const char* line : {"\ndevice +64.0 MiB ", "\nhost +64.0 MiB ", "\nnvme +none "}) {
+    EXPECT_THAT(outcome.output, ContainsRegex(line));
+  }
+  EXPECT_THAT(outcome.output, HasSubstr("\nbytes in a step:"));
+  EXPECT_THAT(outcome.output, HasSubstr(" TB a day"));
+  EXPECT_FALSE(training.directory().has("run"));
+  EXPECT_TRUE(training.nvme_is_empty());
+}
+
+TEST(DryRun, NeedsNoDataThatIsThere) {
+  const TinyTraining training;
+  std::filesystem::remove(training.path("text.txt"));
+  training.train("run", {"--max-steps", "3", "--dry-run"});
+}
+
+// Too small a budget is found before anything is made, and the answer says what would do.
+TEST(DoesNotFit, Is3BeforeAnythingIsMade) {
+  const TinyTraining training;
+  const std::vector<Arguments> cases = {
+      {"--device-memory", "64KiB"},
+      {"--host-memory", "64KiB"},
+      {"--device-memory", "64MiB", "--host-memory", "64KiB", "--place-optimizer", "host"}};
+  for (const Arguments& budgets : cases) {
+    SCOPED_TRACE(budgets.at(0) + " " + budgets.at(1));
+    const Outcome outcome = run_program(
+        training.command("run", training.nvme() + Arguments{"--max-steps", "3"} + budgets));
+    EXPECT_EQ(outcome.code, 3) << outcome;
+    EXPECT_THAT(outcome.errors, HasSubstr("does not fit"));
+    EXPECT_THAT(outcome.errors, ContainsRegex(kTitles));
+    EXPECT_THAT(outcome.errors, HasSubstr("to make it fit: raise --"));
+    EXPECT_FALSE(training.directory().has("run"));
+    EXPECT_TRUE(training.nvme_is_empty());
+  }
+}
+
+TEST(DoesNotFit, ADriveWithTooSmallASizeIsNamed) {
+  const TinyTraining training;
+  const Outcome outcome = run_program(
+      training.command("run", {"--max-steps", "3", "--nvme", training.path("nvme") + ":64KiB",
+                               "--place-optimizer", "nvme"}));
+  EXPECT_EQ(outcome.code, 3) << outcome;
+  EXPECT_THAT(outcome.errors, HasSubstr("raise the SIZE of --nvme to "));
+  EXPECT_FALSE(training.directory().has("run"));
+  EXPECT_TRUE(training.nvme_is_empty());
+}
+
+// The size that the refusal names is enough.
+TEST(DoesNotFit, WhatItSaysWouldFitFits) {
+  const TinyTraining training(3, 64);
+  for (const std::string order : {"layer-major", "micro-batch-major"}) {
+    for (const std::string recompute : {"none", "full"}) {
+      const Arguments steps =
+          training.nvme() +
+          Arguments{"--max-steps", "2", "--micro-batch-order", order, "--recompute", recompute};
+      const std::string size = training.least_device_memory(steps);
+      training.train(order + recompute, steps + Arguments{"--device-memory", size});
+    }
+  }
+}
+
+TEST(DoesNotFit, MoreThanTheMachineHasIs3) {
+  const TinyTraining training;
+  const Outcome outcome =
+      run_program(training.command("run", {"--max-steps", "3", "--device-memory", "1000TiB"}));
+  EXPECT_EQ(outcome.code, 3) << outcome;
+  EXPECT_THAT(outcome.errors, HasSubstr("--device-memory"));
+  EXPECT_FALSE(training.directory().has("run"));
+}
+
+// What the ledger promises is what is used.
+TEST(Ledger, PeaksOfTheMetricsAreWithinTheBudgets) {
+  const TinyTraining training;
+  training.train("run", training.nvme() + Arguments{"--max-steps", "3", "--device-memory", "8MiB",
+                                                    "--host-memory", "4MiB"});
+  for (const MetricsRow& row : training.rows("run")) {
+    EXPECT_GT(row.columns.at("device_peak_bytes"), 0);
+    EXPECT_LE(row.columns.at("device_peak_bytes"), 8.0 * 1024 * 1024);
+    EXPECT_LE(row.columns.at("host_peak_bytes"), 4.0 * 1024 * 1024);
+  }
+}
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,42 @@
+#include <gtest/gtest.h>
+
+#include "tests/e2e/tiny_training.h"
+
+namespace terrace {
+namespace {
+
+// With accumulation over A micro-batches, micro-batch-major fetches the parameters for each of
+// them, forward and backward, and layer-major once each: about a factor of A less.
+TEST(MicroBatchOrder, LayerMajorMovesAThirdOfTheParameterBytes) {
+  const TinyTraining training(8, 64);
+  const Arguments common = {"--max-steps",
+                            "3",
+                            "--gradient-accumulation-steps",
+                            "4",
+                            "--place-parameters",
+                            "host",
+                            "--place-gradients",
+                            "host",
+                            "--place-optimizer",
+                            "host",
+                            "--recompute",
+                            "full"};
+  const auto with_order = [&](const std::string& order) {
+    return common + Arguments{"--micro-batch-order", order};
+  };
+  // Room for the unit that computes and the one that is fetched beside it.
+  const std::string least = training.least_device_memory(with_order("layer-major"));
+  training.train("plain", {"--max-steps", "3", "--gradient-accumulation-steps", "4"});
+  for (const std::string order : {"layer-major", "micro-batch-major"}) {
+    training.train(order, with_order(order) + Arguments{"--device-memory", least});
+    training.expect_same(order, "plain", "final");
+  }
+  const double layer_major = sum_of(training.rows("layer-major"), "parameter_upload_bytes");
+  const double micro_batch_major =
+      sum_of(training.rows("micro-batch-major"), "parameter_upload_bytes");
+  EXPECT_GT(layer_major, 0);
+  EXPECT_LE(3 * layer_major, micro_batch_major);
+}
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,130 @@
+#include "tests/e2e/program_run.h"
+
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <thread>
+
+namespace terrace {
+namespace {
+
+constexpr auto kPollEvery = std::chrono::milliseconds(1);
+// Runs take a second; a run that takes this long hangs.
+constexpr auto kGiveUpAfter = std::chrono::seconds(120);
+
+// In the child: takes away what is denied. Returns false where that is not possible.
+bool apply(const Denied& denied) {
+  if (denied.file_bytes_above.has_value()) {
+    const rlimit limit = {*denied.file_bytes_above, *denied.file_bytes_above};
+    if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) return false;
+    if (::signal(SIGXFSZ, SIG_IGN) == SIG_ERR) return false;  // so that write says EFBIG
+  }
+  if (denied.write_permission_of_root && ::geteuid() == 0) {
+    return ::prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE) == 0 &&
+           ::prctl(PR_CAPBSET_DROP, CAP_DAC_READ_SEARCH) == 0;
+  }
+  return true;
+}
+
+// In the child: replaces standard stream `number` by a file.
+bool redirect(int number, const std::string& path, int flags) {
+  const int file = ::open(path.c_str(), flags, 0600);
+  return file >= 0 && ::dup2(file, number) == number;
+}
+
+int count_of(const std::string& text, const std::string& part) {
+  int count = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) {
+    ++count;
+  }
+  return count;
+}
+
+}  // namespace
+
+std::ostream& operator<<(std::ostream& out, const Outcome& outcome) {
+  return out << "exit code " << outcome.code << ", signal " << outcome.signal << "\nerrors:\n"
+             << outcome.errors << "output:\n"
+             << outcome.output;
+}
+
+ProgramRun::ProgramRun(const std::vector<std::string>& arguments, const Denied& denied) {
+  std::vector<std::string> words = {TERRACE_PROGRAM};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  const std::string out = directory_.write("out", "");
+  const std::string err = directory_.write("err", "");
+  constexpr int kFailed = 126;
+  child_ = ::fork();
+  if (child_ == 0) {
+    if (!redirect(STDIN_FILENO, "/dev/null", O_RDONLY) ||
+        !redirect(STDOUT_FILENO, out, O_WRONLY | O_APPEND) ||
+        !redirect(STDERR_FILENO, err, O_WRONLY | O_APPEND) || !apply(denied)) {
+      ::_exit(kFailed);
+    }
+    ::execv(TERRACE_PROGRAM, pointers.data());
+    ::_exit(kFailed);
+  }
+  EXPECT_GT(child_, 0) << "fork: errno " << errno;
+}
+
+ProgramRun::~ProgramRun() {
+  if (child_ <= 0 || status_.has_value()) return;
+  ::kill(child_, SIGKILL);
+  ::waitpid(child_, nullptr, 0);
+}
+
+bool ProgramRun::has_ended() {
+  if (status_.has_value()) return true;
+  int status = 0;
+  if (::waitpid(child_, &status, WNOHANG) != child_) return false;
+  status_ = status;
+  return true;
+}
+
+bool ProgramRun::wait_for(const std::string& text, int times) {
+  const auto until = std::chrono::steady_clock::now() + kGiveUpAfter;
+  while (count_of(output(), text) < times) {
+    if (has_ended()) return count_of(output(), text) >= times;
+    if (std::chrono::steady_clock::now() > until) return false;
+    std::this_thread::sleep_for(kPollEvery);
+  }
+  return true;
+}
+
+void ProgramRun::send(int signal) const {
+  // An ended child that was not reaped takes signals too, so this cannot hit another process.
+  if (!status_.has_value()) EXPECT_EQ(::kill(child_, signal), 0) << "errno " << errno;
+}
+
+Outcome ProgramRun::wait() {
+  const auto until = std::chrono::steady_clock::now() + kGiveUpAfter;
+  while (!has_ended()) {
+    if (std::chrono::steady_clock::now() > until) {
+      ADD_FAILURE() << "the program hangs; it printed:\n" << output();
+      send(SIGKILL);
+    }
+    std::this_thread::sleep_for(kPollEvery);
+  }
+  Outcome outcome;
+  if (WIFEXITED(*status_)) outcome.code = WEXITSTATUS(*status_);
+  if (WIFSIGNALED(*status_)) outcome.signal = WTERMSIG(*status_);
+  outcome.output = directory_.read("out");
+  outcome.errors = directory_.read("err");
+  return outcome;
+}
+
+Outcome run_program(const std::vector<std::string>& arguments, const Denied& denied) {
+  return ProgramRun(arguments, denied).wait();
+}
+
+}  // namespace terrace

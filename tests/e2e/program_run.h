@@ -1,0 +1,58 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tests/runtime/temporary_directory.h"
+
+// Runs of the built program as a child process, without a shell.
+namespace terrace {
+
+struct Outcome {
+  int code = -1;   // exit code; -1 where a signal ended the program
+  int signal = 0;  // that signal
+  std::string output;
+  std::string errors;
+};
+
+// So that a failed expectation shows what the program said.
+std::ostream& operator<<(std::ostream& out, const Outcome& outcome);
+
+// What the child is denied.
+struct Denied {
+  std::optional<std::uint64_t> file_bytes_above;  // writing past it fails with EFBIG
+  bool write_permission_of_root = false;          // root then obeys the modes of files
+};
+
+// One run, from its start to its end. Its output goes to files, so it is never a terminal and never
+// blocks. The destructor kills and reaps a run that is still there.
+class ProgramRun {
+ public:
+  explicit ProgramRun(const std::vector<std::string>& arguments, const Denied& denied = {});
+  ~ProgramRun();
+  ProgramRun(const ProgramRun&) = delete;
+  ProgramRun& operator=(const ProgramRun&) = delete;
+
+  // What was printed so far.
+  std::string output() const { return directory_.read("out"); }
+  // Waits until `text` was printed `times` times to standard output; false if the run ended first.
+  bool wait_for(const std::string& text, int times = 1);
+  void send(int signal) const;
+  // Waits for the end, with a time limit after which the run is killed and the test fails.
+  Outcome wait();
+
+ private:
+  bool has_ended();
+
+  TemporaryDirectory directory_;
+  pid_t child_ = -1;
+  std::optional<int> status_;  // once it ended
+};
+
+Outcome run_program(const std::vector<std::string>& arguments, const Denied& denied = {});
+
+}  // namespace terrace

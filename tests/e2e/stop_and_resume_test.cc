@@ -1,0 +1,135 @@
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include "tests/e2e/tiny_training.h"
+
+namespace terrace {
+namespace {
+
+// A run of 16 steps that was left alone, and the same stopped after 10 of them, on `first`.
+class StopAndResume : public testing::TestWithParam<const char*> {
+ protected:
+  void stop(const Arguments& first) {
+    training_.train("alone", common_ + Arguments{"--eval-every", "4"});
+    const Outcome outcome = training_.train(
+        "run", common_ + first + Arguments{"--eval-every", "4", "--stop-after-step", "10"});
+    EXPECT_NE(outcome.output.find("saved " + training_.path("run/checkpoint-10")),
+              std::string::npos)
+        << outcome;
+    EXPECT_FALSE(training_.directory().has("run/final"));
+    EXPECT_EQ(training_.rows("run").size(), 10U);
+  }
+
+  void resume(const Arguments& second) {
+    const Outcome outcome = training_.train(
+        "run", common_ + second + Arguments{"--eval-every", "4", "--resume", "auto"});
+    EXPECT_NE(outcome.output.find("resumed after step 10\n"), std::string::npos) << outcome;
+    training_.expect_same("run", "alone", "final");
+    const std::vector<MetricsRow> rows = training_.rows("run");
+    const std::vector<MetricsRow> expected = training_.rows("alone");
+    ASSERT_EQ(rows.size(), 16U);
+    ASSERT_EQ(expected.size(), 16U);
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      EXPECT_EQ(rows[i].step, static_cast<std::int64_t>(i) + 1);
+      for (const char* column : {"learning_rate", "validation_loss"}) {
+        EXPECT_EQ(rows[i].columns.count(column), expected[i].columns.count(column)) << rows[i];
+        if (rows[i].columns.count(column) == 0) continue;
+        EXPECT_EQ(rows[i].columns.at(column), expected[i].columns.at(column)) << rows[i];
+      }
+    }
+    EXPECT_TRUE(training_.nvme_is_empty());
+  }
+
+  const TinyTraining training_;
+  Arguments common_ = {"--max-steps", "16", "--precision", GetParam()};
+};
+
+TEST_P(StopAndResume, GoesOnInTheSameFile) {
+  stop({});
+  resume({});
+}
+
+TEST_P(StopAndResume, GoesOnWithOtherPlacements) {
+  stop(training_.nvme() + Arguments{"--device-memory", "64MiB", "--place-parameters", "device",
+                                    "--place-optimizer", "nvme", "--recompute", "full",
+                                    "--micro-batch-order", "layer-major"});
+  resume(training_.nvme() + Arguments{"--place-parameters", "nvme", "--place-gradients", "nvme",
+                                      "--place-optimizer", "host", "--threads", "1", "--recompute",
+                                      "none"});
+}
+
+INSTANTIATE_TEST_SUITE_P(Precisions, StopAndResume, testing::Values("bf16", "fp32"),
+                         [](const auto& instance) { return std::string(instance.param); });
+
+// What is saved does not depend on where it lived.
+TEST(Checkpoints, HaveTheSameBytesFromEveryTier) {
+  const TinyTraining training;
+  const Arguments steps = {"--max-steps", "9", "--stop-after-step", "4"};
+  training.train("plain", steps);
+  training.train("tiers", steps + training.nvme() +
+                              Arguments{"--device-memory", "64MiB", "--place-parameters", "host",
+                                        "--place-optimizer", "nvme"});
+  training.expect_same("tiers", "plain", "checkpoint-4");
+}
+
+TEST(Checkpoints, KeepLastKeepsTheLatest) {
+  const TinyTraining training;
+  training.train("run", {"--max-steps", "9", "--checkpoint-every", "2", "--keep-last", "2"});
+  for (int step = 1; step <= 9; ++step) {
+    const std::string name = "run/checkpoint-" + std::to_string(step);
+    EXPECT_EQ(training.directory().has(name), step == 6 || step == 8) << name;
+  }
+}
+
+// A checkpoint that is named is the one that is used, and later rows go.
+TEST(Checkpoints, ResumeFromANamedOne) {
+  const TinyTraining training;
+  const Arguments steps = {"--max-steps", "9", "--checkpoint-every", "3"};
+  training.train("run", steps);
+  const std::vector<MetricsRow> rows = training.rows("run");
+  const auto files = training.files("run", "final");
+  const Outcome outcome =
+      training.train("run", steps + Arguments{"--resume", training.path("run/checkpoint-3")});
+  EXPECT_NE(outcome.output.find("resumed after step 3\n"), std::string::npos) << outcome;
+  EXPECT_EQ(training.rows("run"), rows);
+  EXPECT_TRUE(training.files("run", "final") == files);
+}
+
+class Signals : public testing::TestWithParam<int> {};
+
+// The run is far too long to end by itself, so the signal always comes in the middle.
+TEST_P(Signals, SaveAndSay75AndGoOnBitExactly) {
+  const TinyTraining training;
+  const Arguments common =
+      training.nvme() + Arguments{"--max-steps", "1000000", "--place-optimizer", "nvme"};
+  ProgramRun run(training.command("run", common));
+  ASSERT_TRUE(run.wait_for("\nstep ", 3)) << run.wait();
+  run.send(GetParam());
+  const Outcome outcome = run.wait();
+  EXPECT_EQ(outcome.code, 75) << outcome;
+  EXPECT_TRUE(training.nvme_is_empty());
+  const auto saved_at = training.rows("run").back().step;
+  EXPECT_TRUE(
+      training.directory().has("run/checkpoint-" + std::to_string(saved_at) + "/manifest.json"));
+  const std::string last = std::to_string(saved_at + 5);
+  const Arguments stop = common + Arguments{"--stop-after-step", last};
+  training.train("run", stop + Arguments{"--resume", "auto"});
+  training.train("alone", stop);
+  training.expect_same("run", "alone", "checkpoint-" + last);
+}
+
+INSTANTIATE_TEST_SUITE_P(SaveAndStop, Signals, testing::Values(SIGTERM, SIGUSR1),
+                         [](const auto& instance) {
+                           return std::string(instance.param == SIGTERM ? "SIGTERM" : "SIGUSR1");
+                         });
+
+TEST(Signals, OthersEndTheRunAtOnce) {
+  const TinyTraining training;
+  ProgramRun run(training.command("run", {"--max-steps", "1000000"}));
+  ASSERT_TRUE(run.wait_for("\nstep ", 1)) << run.wait();
+  run.send(SIGINT);
+  EXPECT_EQ(run.wait().signal, SIGINT);
+}
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,23 @@
+#include <gtest/gtest.h>
+
+#include "tests/e2e/switch_combinations.h"
+
+namespace terrace {
+namespace {
+
+TEST(SwitchBitsLong, RandomSettingsGiveTheBitsOfThePlainRun) {
+  constexpr std::uint64_t kSeed = 20;
+  SCOPED_TRACE(testing::Message() << "seed " << kSeed);
+  const TinyTraining training(3, 32);
+  for (const std::string precision : {"bf16", "fp32"}) {
+    training.train(precision,
+                   {"--precision", precision, "--max-steps", "6", "--validation-fraction", "0"});
+  }
+  int number = 0;
+  for (const SwitchCombination& combination : random_combinations(kSeed, 200)) {
+    expect_bits_of(training, combination, "run" + std::to_string(number++), combination.precision);
+  }
+}
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tests/e2e/program_run.h"
+#include "tests/runtime/temporary_directory.h"
+
+// A training run small enough that a step takes a millisecond, with what tests want to know of it.
+namespace terrace {
+
+using Arguments = std::vector<std::string>;
+
+Arguments operator+(Arguments left, const Arguments& right);
+
+// A Hugging Face config.json of a Llama of these sizes, with bytes as tokens.
+std::string llama_config(int layers, int width, bool tied = true);
+// Words of a small vocabulary in an order that comes from the seed.
+std::string generated_text(std::size_t bytes, std::uint64_t seed);
+
+// A row of metrics.jsonl. What is compared is compared as the text that stands in the file.
+struct MetricsRow {
+  std::int64_t step = 0;
+  std::string bits;                       // the columns loss and grad_norm, as they stand
+  std::map<std::string, double> columns;  // all that are numbers
+
+  bool operator==(const MetricsRow& other) const {
+    return step == other.step && bits == other.bits;
+  }
+};
+std::ostream& operator<<(std::ostream& out, const MetricsRow& row);
+
+// The sum of a column over the rows. The column must be there.
+double sum_of(const std::vector<MetricsRow>& rows, const std::string& column);
+
+// A directory with a model, a text, an empty directory for --nvme, and run directories by name.
+class TinyTraining {
+ public:
+  explicit TinyTraining(int layers = 2, int width = 32);
+
+  std::string path(const std::string& name = "") const { return directory_.path(name); }
+  const TemporaryDirectory& directory() const { return directory_; }
+
+  // `train` of the model on the text into run directory `run`, with two micro-batches a step unless
+  // `more` says otherwise.
+  Arguments command(const std::string& run, const Arguments& more = {}) const;
+  // --nvme with the directory for it.
+  Arguments nvme() const { return {"--nvme", path("nvme")}; }
+  bool nvme_is_empty() const;
+  // The smallest --device-memory that these arguments fit in, as the program tells it.
+  std::string least_device_memory(const Arguments& more) const;
+
+  // Runs the command and expects exit code 0.
+  Outcome train(const std::string& run, const Arguments& more = {}) const;
+  std::vector<MetricsRow> rows(const std::string& run) const;
+  // Content of a run's files in a directory of it, such as "final" or "checkpoint-10", by name.
+  std::map<std::string, std::string> files(const std::string& run, const std::string& name) const;
+  // Expects that a run wrote the same rows and the same files in `name` as another.
+  void expect_same(const std::string& run, const std::string& reference,
+                   const std::string& name) const;
+
+ private:
+  TemporaryDirectory directory_;
+};
+
+}  // namespace terrace

@@ -1,0 +1,551 @@
+#include "runtime/step/lane_executor.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <bit>
+#include <chrono>
+#include <cstring>
+#include <random>
+#include <stdexcept>
+#include <thread>
+
+#include "base/hash.h"
+#include "memory/cpu/cpu_device.h"
+#include "offload/nvme_store.h"
+#include "runtime/step/verify.h"
+#include "tests/offload/store_fixture.h"
+#include "tests/runtime/step_fixture.h"
+
+// Programs run on real lanes with bodies that know nothing of training: what an op writes is a hash
+// of what it read. An op that reads too early or too late, or a byte that is moved wrongly, changes
+// all that comes after. The same program on one thread, with a place of its own for every buffer,
+// tells what is right.
+namespace terrace {
+namespace {
+
+using ::testing::IsEmpty;
+
+using Bytes = std::vector<std::byte>;
+
+std::uint64_t mix(std::uint64_t value) {
+  value += 0x9e3779b97f4a7c15U;
+  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9U;
+  value = (value ^ (value >> 27)) * 0x94d049bb133111ebU;
+  return value ^ (value >> 31);
+}
+
+void fill(std::span<std::byte> bytes, std::uint64_t seed) {
+  std::size_t at = 0;
+  for (; at + sizeof(seed) <= bytes.size(); at += sizeof(seed)) {
+    seed = mix(seed);
+    std::memcpy(bytes.data() + at, &seed, sizeof(seed));
+  }
+  for (; at < bytes.size(); ++at) bytes[at] = static_cast<std::byte>(mix(seed + at));
+}
+
+template <typename BytesOf>
+void hash_body(const Op& op, const RunInput& input, BytesOf bytes_of) {
+  StreamingHash hash;
+  const std::array<std::int64_t, 5> label = {static_cast<std::int64_t>(op.kind), op.unit,
+                                             op.micro_batch, op.chunk, input.step};
+  hash.add(std::as_bytes(std::span(label)));
+  for (const Access& access : op.reads) hash.add(bytes_of(access));
+  const std::uint64_t digest = hash.value();
+  for (std::size_t w = 0; w < op.writes.size(); ++w) fill(bytes_of(op.writes[w]), digest + w);
+  if (op.kind == OpKind::kNormFinish && input.result != nullptr) {
+    input.result->loss = static_cast<double>(digest >> 11);
+  }
+}
+
+// --- the oracle ------------------------------------------------------------------------------
+
+std::uint64_t first_content(BufferId buffer) { return mix(static_cast<std::uint64_t>(buffer)); }
+
+class Oracle {
+ public:
+  explicit Oracle(const Program& program) : program_(program) {
+    for (BufferId b = 0; b < static_cast<BufferId>(program.buffers.size()); ++b) {
+      buffers_.emplace_back(program.buffers[b].size_bytes);
+      if (program.buffers[b].life == Life::kPersistent) fill(buffers_[b], first_content(b));
+    }
+  }
+
+  void run(Part part, const RunInput& input) {
+    for (const Op& op : program_.ops) {
+      if (!takes_part(op, part)) continue;
+      if (op.kind == OpKind::kInput) {
+        std::copy(input.tokens.begin(), input.tokens.end(), bytes_of(op.writes.front()).begin());
+      } else if (moves(op)) {
+        const auto source = bytes_of(op.reads.front());
+        std::copy(source.begin(), source.end(), bytes_of(op.writes.front()).begin());
+      } else {
+        hash_body(op, input, [this](const Access& access) { return bytes_of(access); });
+      }
+    }
+  }
+
+  const Bytes& buffer(BufferId buffer) const { return buffers_.at(buffer); }
+
+ private:
+  static bool moves(const Op& op) {
+    return op.kind == OpKind::kUpload || op.kind == OpKind::kDownload || op.kind == OpKind::kRead ||
+           op.kind == OpKind::kWrite;
+  }
+
+  std::span<std::byte> bytes_of(const Access& access) {
+    return std::span(buffers_.at(access.buffer)).subspan(access.offset, access.size_bytes);
+  }
+
+  const Program& program_;
+  std::vector<Bytes> buffers_;
+};
+
+// --- the lanes -------------------------------------------------------------------------------
+
+class HashBodies final : public OpBodies {
+ public:
+  HashBodies(const Program& program, const ExecutorMemory& memory, std::uint64_t seed)
+      : program_(program), memory_(memory), seed_(seed) {}
+
+  void run(const Op& op, const RunInput& input, NativeStream /*stream*/) override {
+    std::atomic<bool>& lane_busy = lane_busy_.at(static_cast<std::size_t>(op.lane));
+    if (lane_busy.exchange(true)) overlaps_.fetch_add(1);
+    calls_.fetch_add(1);
+    if (input.step >= watched_step_) late_calls_.fetch_add(op.kind == OpKind::kUpdate ? 1 : 0);
+    if (op.kind == failing_kind_ && input.step == failing_step_) {
+      lane_busy.store(false);
+      throw std::runtime_error("this body fails");
+    }
+    dawdle(mix(seed_ + static_cast<std::uint64_t>(&op - program_.ops.data()) * 131U +
+               static_cast<std::uint64_t>(input.step)));
+    hash_body(op, input,
+              [this](const Access& access) { return bytes_of(program_, memory_, access); });
+    lane_busy.store(false);
+  }
+
+  void fail_at(OpKind kind, std::int64_t step) {
+    failing_kind_ = kind;
+    failing_step_ = step;
+  }
+  // From here on updates are counted.
+  void watch_updates_from(std::int64_t step) { watched_step_ = step; }
+
+  int overlaps() const { return overlaps_.load(); }  // bodies of one lane at the same time
+  int calls() const { return calls_.load(); }
+  int late_updates() const { return late_calls_.load(); }
+
+ private:
+  static void dawdle(std::uint64_t dice) {
+    if (dice % 8 == 0) std::this_thread::sleep_for(std::chrono::microseconds(dice % 300));
+    if (dice % 8 < 3) std::this_thread::yield();
+  }
+
+  const Program& program_;
+  const ExecutorMemory& memory_;
+  std::uint64_t seed_;
+  // Set before the first run.
+  OpKind failing_kind_ = OpKind::kInput;
+  std::int64_t failing_step_ = -1;
+  std::int64_t watched_step_ = std::numeric_limits<std::int64_t>::max();
+
+  std::array<std::atomic<bool>, kLaneCount> lane_busy_{};
+  std::atomic<int> overlaps_{0};
+  std::atomic<int> calls_{0};
+  std::atomic<int> late_calls_{0};
+};
+
+// A program with everything it needs to run.
+class Machine {
+ public:
+  Machine(const Program& program, std::unique_ptr<BlockStore> store, std::uint64_t seed)
+      : program_(program),
+        store_(std::move(store)),
+        device_(make_cpu_device(std::max(bytes_of_tier(Tier::kDevice), kSmallest))),
+        host_(std::max(bytes_of_tier(Tier::kHost), kSmallest), 4096) {
+    host_.fill(~seed);
+    memory_.host = host_.span();
+    if (const std::size_t bytes = bytes_of_tier(Tier::kDevice); bytes != 0) {
+      device_memory_ = device_->allocate(bytes);
+      memory_.device = device_memory_->bytes();
+      fill(memory_.device, ~seed);
+    }
+    for (const Buffer& buffer : program.buffers) {
+      if (buffer.tier != Tier::kNvme) continue;
+      EXPECT_EQ(buffer.offset, memory_.extents.size());
+      memory_.extents.push_back(store_->create_extent(buffer.size_bytes));
+    }
+    store_->prepare();
+    bodies_ = std::make_unique<HashBodies>(program_, memory_, seed);
+  }
+
+  void fill_persistent() {
+    for (BufferId b = 0; b < static_cast<BufferId>(program_.buffers.size()); ++b) {
+      if (program_.buffers[b].life != Life::kPersistent) continue;
+      if (program_.buffers[b].tier == Tier::kNvme) {
+        AlignedMemory bytes(program_.buffers[b].size_bytes, 4096);
+        fill(bytes.span(), first_content(b));
+        carry(b, bytes, IoRequest::Direction::kWrite);
+      } else {
+        fill(memory_of(b), first_content(b));
+      }
+    }
+  }
+
+  Bytes content(BufferId b) {
+    if (program_.buffers[b].tier != Tier::kNvme) {
+      const std::span<std::byte> bytes = memory_of(b);
+      return {bytes.begin(), bytes.end()};
+    }
+    AlignedMemory bytes(program_.buffers[b].size_bytes, 4096);
+    carry(b, bytes, IoRequest::Direction::kRead);
+    return {bytes.span().begin(), bytes.span().end()};
+  }
+
+  std::unique_ptr<LaneExecutor> make_executor() {
+    return std::make_unique<LaneExecutor>(program_, memory_, *device_, store_.get(), *bodies_,
+                                          clock_);
+  }
+
+  HashBodies& bodies() { return *bodies_; }
+
+ private:
+  static constexpr std::size_t kSmallest = 4096;
+
+  std::size_t bytes_of_tier(Tier tier) const { return program_.use_of(tier).packed_bytes; }
+
+  std::span<std::byte> memory_of(BufferId b) {
+    return bytes_of(program_, memory_, {Role::kSource, b, 0, program_.buffers[b].size_bytes});
+  }
+
+  void carry(BufferId b, AlignedMemory& bytes, IoRequest::Direction direction) {
+    Waiter waiter;
+    IoRequest request;
+    request.direction = direction;
+    request.extent = memory_.extents.at(program_.buffers[b].offset);
+    request.memory = bytes.span();
+    request.completion = &waiter;
+    store_->submit(request);
+    EXPECT_NO_THROW(waiter.wait().throw_if_failed());
+  }
+
+  const Program& program_;
+  std::unique_ptr<BlockStore> store_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<DeviceMemory> device_memory_;
+  AlignedMemory host_;
+  ExecutorMemory memory_;
+  SystemClock clock_;
+  std::unique_ptr<HashBodies> bodies_;
+};
+
+// --- programs --------------------------------------------------------------------------------
+
+Tier any_tier(std::mt19937& random) { return kTiers.at(random() % kTierCount); }
+
+// small_step_model with every size shrunk: bytes are hashed again and again here.
+StepModel tiny_step_model(std::int64_t blocks, bool tied) {
+  StepModel model = small_step_model(blocks, tied);
+  model.chunk_elements = 2 * kBlockElements;
+  model.hidden_bytes = 4 * kKiB;
+  model.workspace_bytes = 4 * kKiB;
+  for (UnitModel& unit : model.units) {
+    unit.padded_elements = unit.kind == UnitKind::kEmbedding ? 3 * kBlockElements
+                           : unit.kind == UnitKind::kBlock   ? 3 * kBlockElements
+                                                             : kBlockElements;
+    if (unit.saved_bytes != 0) unit.saved_bytes = 12 * kKiB;
+  }
+  return model;
+}
+
+Program random_program(std::mt19937& random) {
+  StepModel model = tiny_step_model(1 + static_cast<std::int64_t>(random() % 3), random() % 2 == 0);
+  model.has_master = random() % 2 == 0;
+  StepPolicy policy;
+  policy.micro_batches = 1 + static_cast<std::int32_t>(random() % 2);
+  policy.order =
+      random() % 2 == 0 ? MicroBatchOrder::kLayerMajor : MicroBatchOrder::kMicroBatchMajor;
+  policy.unified = random() % 4 == 0;
+  policy.lookahead = static_cast<std::int32_t>(random() % 4);
+  for (std::size_t u = 0; u < model.unit_count(); ++u) {
+    policy.homes.push_back({any_tier(random), any_tier(random), any_tier(random), any_tier(random),
+                            random() % 2 == 0});
+  }
+  TierBudgets budgets;
+  if (random() % 2 == 0) {
+    budgets.fill(std::size_t{1});  // as little as can be: space is reused the most
+  }
+  return compile_step(model, policy, budgets);
+}
+
+// All states on NVMe but what must not be: reads and writes all over.
+Program nvme_program() {
+  const StepModel model = tiny_step_model(3, true);
+  const StepPolicy policy =
+      uniform_policy(model, {Tier::kNvme, Tier::kNvme, Tier::kNvme, Tier::kNvme, false});
+  return compile_step(model, policy, {});
+}
+
+Program host_program() {
+  const StepModel model = tiny_step_model(3, false);
+  const StepPolicy policy =
+      uniform_policy(model, {Tier::kHost, Tier::kHost, Tier::kHost, Tier::kHost, true});
+  return compile_step(model, policy, {});
+}
+
+// The inputs of a number of runs, which stay where they are.
+class Inputs {
+ public:
+  explicit Inputs(const Program& program, std::size_t runs) : tokens_(runs), results_(runs) {
+    for (const Op& op : program.ops) {
+      if (op.kind == OpKind::kInput) size_bytes_ = op.writes.front().size_bytes;
+    }
+    for (std::size_t r = 0; r < runs; ++r) {
+      tokens_[r].resize(size_bytes_);
+      fill(tokens_[r], 77 + r);
+    }
+  }
+
+  RunInput at(std::size_t run, std::int64_t step) {
+    RunInput input;
+    input.step = step;
+    input.tokens = tokens_.at(run);
+    input.result = &results_.at(run);
+    return input;
+  }
+  double loss(std::size_t run) const { return results_.at(run).loss; }
+
+ private:
+  std::size_t size_bytes_ = 0;
+  std::vector<Bytes> tokens_;
+  std::vector<StepResult> results_;
+};
+
+// Prologue, two bodies, drain; then the same again, as a run does around an evaluation.
+constexpr std::array<Part, 7> kParts = {Part::kPrologue, Part::kBody, Part::kBody, Part::kDrain,
+                                        Part::kPrologue, Part::kBody, Part::kDrain};
+
+std::int64_t step_of(std::size_t run) {
+  std::int64_t step = 0;
+  for (std::size_t r = 0; r <= run; ++r) step += kParts[r] == Part::kDrain ? 0 : 1;
+  return step;
+}
+
+// Two runs are in flight at most, and as long as there is a next one.
+void run_all(LaneExecutor& executor, Inputs& inputs, std::vector<RunReport>& reports) {
+  for (std::size_t r = 0; r < kParts.size(); ++r) {
+    if (executor.runs_in_flight() == 2) reports.push_back(executor.retire());
+    executor.start(kParts[r], inputs.at(r, step_of(r)));
+  }
+  while (executor.runs_in_flight() > 0) reports.push_back(executor.retire());
+}
+
+// Ops stand in the report where they took part, none before what it waits for had ended.
+void expect_times(const Program& program, const RunReport& report) {
+  ASSERT_EQ(report.times.size(), program.ops.size());
+  for (std::size_t i = 0; i < program.ops.size(); ++i) {
+    const Op& op = program.ops[i];
+    const OpTime& time = report.times[i];
+    if (!takes_part(op, report.part)) {
+      ASSERT_EQ(time.end_ns, 0) << describe(program, op);
+      continue;
+    }
+    ASSERT_LE(time.start_ns, time.end_ns) << describe(program, op);
+    for (const Dependency& edge : op.after) {
+      if (edge.distance == 0) {
+        ASSERT_GE(time.start_ns, report.times[edge.op].end_ns) << describe(program, op);
+      }
+    }
+  }
+}
+
+void expect_bytes(const Program& program, const RunReport& report) {
+  for (const Lane lane : {Lane::kUpload, Lane::kDownload, Lane::kRead, Lane::kWrite}) {
+    double bytes = 0;
+    for (const Op& op : program.ops) {
+      if (op.lane == lane && takes_part(op, report.part)) bytes += op.cost.bytes;
+    }
+    EXPECT_EQ(report.bytes.at(static_cast<std::size_t>(lane)), bytes) << name_of(lane);
+  }
+}
+
+void expect_equals_oracle(const Program& program, std::unique_ptr<BlockStore> store,
+                          std::uint64_t seed) {
+  Inputs inputs(program, kParts.size());
+  Inputs oracle_inputs(program, kParts.size());
+  Oracle oracle(program);
+  for (std::size_t r = 0; r < kParts.size(); ++r) {
+    oracle.run(kParts[r], oracle_inputs.at(r, step_of(r)));
+  }
+  Machine machine(program, std::move(store), seed);
+  machine.fill_persistent();
+  std::vector<RunReport> reports;
+  {
+    const std::unique_ptr<LaneExecutor> executor = machine.make_executor();
+    run_all(*executor, inputs, reports);
+  }
+  EXPECT_EQ(machine.bodies().overlaps(), 0);
+  ASSERT_EQ(reports.size(), kParts.size());
+  for (std::size_t r = 0; r < kParts.size(); ++r) {
+    EXPECT_EQ(reports[r].part, kParts[r]);
+    EXPECT_EQ(reports[r].step, step_of(r));
+    EXPECT_EQ(inputs.loss(r), oracle_inputs.loss(r)) << "run " << r;
+    expect_times(program, reports[r]);
+    expect_bytes(program, reports[r]);
+  }
+  for (BufferId b = 0; b < static_cast<BufferId>(program.buffers.size()); ++b) {
+    if (program.buffers[b].life != Life::kPersistent) continue;
+    ASSERT_TRUE(machine.content(b) == oracle.buffer(b)) << program.buffers[b].name;
+  }
+}
+
+TEST(LaneExecutor, RandomProgramsEqualTheOpsOneAfterTheOther) {
+  for (unsigned seed = 0; seed < 24; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    const Program program = random_program(random);
+    ASSERT_THAT(verify(program), IsEmpty());
+    expect_equals_oracle(program, make_memory_store(), seed);
+    if (HasFatalFailure() || HasNonfatalFailure()) return;
+  }
+}
+
+TEST(LaneExecutor, LateAndShortTransfersChangeNothing) {
+  FaultPlan plan;
+  plan.seed = 5;
+  plan.delay_rate = 0.2;
+  plan.short_rate = 0.3;
+  expect_equals_oracle(nvme_program(), make_faulty_store(plan), 1);
+}
+
+TEST(LaneExecutor, NothingRunsInADrainButWhatIsDeferred) {
+  const Program program = host_program();
+  Inputs inputs(program, 2);
+  Machine machine(program, make_memory_store(), 3);
+  machine.fill_persistent();
+  const std::unique_ptr<LaneExecutor> executor = machine.make_executor();
+  executor->start(Part::kPrologue, inputs.at(0, 1));
+  EXPECT_EQ(executor->runs_in_flight(), 1);
+  const RunReport prologue = executor->retire();
+  EXPECT_EQ(executor->runs_in_flight(), 0);
+  EXPECT_GT(prologue.first_compute_ns, 0);
+  EXPECT_GT(prologue.busy_s.at(static_cast<std::size_t>(Lane::kCompute)), 0);
+  EXPECT_GT(prologue.parameter_upload_bytes, 0);
+  EXPECT_EQ(prologue.parameter_read_bytes, 0);
+  const int before = machine.bodies().calls();
+  int updates = 0;
+  for (const Op& op : program.ops) updates += op.kind == OpKind::kUpdate ? 1 : 0;
+  executor->start(Part::kDrain, inputs.at(1, 1));
+  const RunReport drain = executor->retire();
+  EXPECT_EQ(machine.bodies().calls() - before, updates);
+  EXPECT_EQ(drain.first_compute_ns, 0);
+}
+
+TEST(LaneExecutor, IsDestroyedWithRunsInFlight) {
+  const Program program = host_program();
+  Inputs inputs(program, 2);
+  Machine machine(program, make_memory_store(), 4);
+  machine.fill_persistent();
+  const std::unique_ptr<LaneExecutor> executor = machine.make_executor();
+  executor->start(Part::kPrologue, inputs.at(0, 1));
+  executor->start(Part::kBody, inputs.at(1, 2));
+}
+
+TEST(LaneExecutor, ABodyThatThrowsFailsTheRun) {
+  for (const OpKind kind : {OpKind::kForward, OpKind::kHead, OpKind::kNormPartials,
+                            OpKind::kNormFinish, OpKind::kUpdate}) {
+    SCOPED_TRACE(name_of(kind));
+    const Program program = host_program();
+    Inputs inputs(program, 3);
+    Machine machine(program, make_memory_store(), 6);
+    machine.fill_persistent();
+    machine.bodies().fail_at(kind, 2);
+    machine.bodies().watch_updates_from(3);
+    const std::unique_ptr<LaneExecutor> executor = machine.make_executor();
+    executor->start(Part::kPrologue, inputs.at(0, 1));
+    ASSERT_EQ(executor->retire().step, 1);
+    executor->start(Part::kBody, inputs.at(1, 2));
+    executor->start(Part::kBody, inputs.at(2, 3));
+    EXPECT_THROW(
+        {
+          try {
+            executor->retire();
+          } catch (const std::runtime_error& error) {
+            EXPECT_STREQ(error.what(), "this body fails");
+            throw;
+          }
+        },
+        std::runtime_error);
+    EXPECT_THROW(executor->retire(), std::runtime_error) << "it stays failed";
+    // Every update of step 3 comes behind the body that failed.
+    EXPECT_EQ(machine.bodies().late_updates(), 0);
+  }
+}
+
+// Whatever the store reports comes out of retire(), with its type.
+template <typename Expected>
+void expect_store_failure(const FaultPlan& plan) {
+  const Program program = nvme_program();
+  Inputs inputs(program, 2);
+  Machine machine(program, make_faulty_store(plan), 8);
+  machine.bodies().watch_updates_from(0);
+  const std::unique_ptr<LaneExecutor> executor = machine.make_executor();
+  executor->start(Part::kPrologue, inputs.at(0, 1));
+  executor->start(Part::kBody, inputs.at(1, 2));
+  EXPECT_THROW(executor->retire(), Expected);
+  EXPECT_THROW(executor->retire(), Expected);
+  EXPECT_EQ(machine.bodies().late_updates(), 0);
+}
+
+TEST(LaneExecutor, AStoreThatFailsFailsTheRun) {
+  FaultPlan plan;
+  plan.fail_rate = 1;
+  expect_store_failure<IoError>(plan);
+}
+
+TEST(LaneExecutor, CorruptedBytesFailTheRun) {
+  FaultPlan plan;
+  plan.seed = 2;
+  plan.corrupt_rate = 1;
+  const Program program = nvme_program();
+  Inputs inputs(program, 1);
+  Machine machine(program, make_faulty_store(plan), 9);
+  machine.fill_persistent();
+  const std::unique_ptr<LaneExecutor> executor = machine.make_executor();
+  executor->start(Part::kPrologue, inputs.at(0, 1));
+  EXPECT_THROW(executor->retire(), CorruptData);
+}
+
+// Faults now and then: a run is right or fails, never wrong in silence.
+TEST(LaneExecutor, RareFaultsAreNeverSilent) {
+  const Program program = nvme_program();
+  int failed = 0;
+  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+    SCOPED_TRACE(seed);
+    FaultPlan plan;
+    plan.seed = seed;
+    plan.corrupt_rate = 0.004;
+    Inputs inputs(program, kParts.size());
+    Inputs oracle_inputs(program, kParts.size());
+    Machine machine(program, make_faulty_store(plan), seed);
+    machine.fill_persistent();
+    std::vector<RunReport> reports;
+    const std::unique_ptr<LaneExecutor> executor = machine.make_executor();
+    try {
+      run_all(*executor, inputs, reports);
+    } catch (const CorruptData&) {
+      ++failed;
+    }
+    Oracle oracle(program);
+    for (std::size_t r = 0; r < reports.size(); ++r) {
+      oracle.run(kParts[r], oracle_inputs.at(r, step_of(r)));
+      EXPECT_EQ(inputs.loss(r), oracle_inputs.loss(r)) << "run " << r;
+    }
+  }
+  EXPECT_GT(failed, 0);
+  EXPECT_LT(failed, 12);
+}
+
+}  // namespace
+}  // namespace terrace
