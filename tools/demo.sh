@@ -17,14 +17,14 @@ precision=bf16
 sequence_length=128
 micro_batch_size=8
 accumulation_steps=2
-steps=300
+steps=600
 learning_rate=2e-3
 warmup_steps=20
-validation_fraction=0.001
+validation_fraction=0.0005
 # Per tier: a fraction of what the whole training state and its activations would take.
-device_memory=24MiB
-host_memory=64MiB
-nvme_space=256MiB
+device_memory=10MiB
+host_memory=10MiB
+nvme_space=64MiB
 
 # The loss of random guessing is ln 256 = 5.5 nats a byte; the mean of the last rows has to be this
 # far below the first row.
@@ -73,7 +73,7 @@ train=(
   --max-steps "$steps" --learning-rate "$learning_rate" --warmup-steps "$warmup_steps"
   --device cpu --device-memory "$device_memory" --host-memory "$host_memory"
   --nvme "$nvme:$nvme_space" --place-parameters nvme --place-optimizer nvme
-  --log-every 20 --run-dir "$run"
+  --log-every 50 --run-dir "$run"
 )
 printf '\n$'
 printf ' %q' "${train[@]}"

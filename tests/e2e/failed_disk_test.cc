@@ -66,7 +66,7 @@ TEST(FailedDisk, AReadOnlyRunDirectoryIs1) {
   fs::create_directory(training.path("run"));
   fs::permissions(training.path("run"), fs::perms::owner_read | fs::perms::owner_exec);
   const Outcome outcome = run_program(training.command("run", {"--max-steps", "4"}),
-                                      {.write_permission_of_root = true});
+                                      {.file_bytes_above = {}, .write_permission_of_root = true});
   EXPECT_EQ(outcome.code, 1) << outcome;
   EXPECT_THAT(outcome.errors, HasSubstr(training.path("run")));
   EXPECT_THAT(outcome.errors, HasSubstr("Permission denied"));

@@ -3,11 +3,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
-#include <bit>
 #include <chrono>
 #include <cstring>
+#include <limits>
+#include <memory>
 #include <random>
+#include <span>
 #include <stdexcept>
 #include <thread>
 

@@ -1,14 +1,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <ostream>
+
 #include "runtime/step/hazards.h"
 #include "runtime/step/verify.h"
 #include "tests/runtime/hand_made_program.h"
 
 namespace terrace {
 
-void PrintTo(const Dependency& edge, std::ostream* out) {
-  *out << edge.op << (edge.distance == 1 ? "'" : "");
+std::ostream& operator<<(std::ostream& out, const Dependency& edge) {
+  return out << edge.op << (edge.distance == 1 ? "'" : "");
 }
 
 namespace {

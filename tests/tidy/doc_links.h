@@ -1,0 +1,22 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tests/tidy/source_tree.h"
+#include "tests/tidy/violation.h"
+
+namespace terrace::tidy {
+
+// Every .md file of the tree, sorted by path; what is built or hidden is left out. Throws where one
+// cannot be read.
+std::vector<SourceFile> read_documents();
+
+// The relative links of one document that lead nowhere. `exists` is asked for paths from the root
+// of the tree. Anchors, links to other sites, code blocks and code spans are not looked at.
+Violations check_links(std::string_view path, std::string_view text,
+                       const std::function<bool(const std::string&)>& exists);
+
+}  // namespace terrace::tidy
