@@ -25,6 +25,9 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr const char* kManifest = "manifest.json";
+constexpr const char* kConfig = "config.json";
+constexpr const char* kHash = "xxh3";
+constexpr const char* kRemedy = "resume from an earlier checkpoint";
 constexpr const char* kSchema = "terrace.checkpoint/1";
 constexpr std::string_view kPrefix = "checkpoint-";
 // Tensors pass through memory in pieces of this many elements.
@@ -125,6 +128,18 @@ void remove_checkpoint(const std::string& directory) {
   fs::remove_all(directory);
 }
 
+// Of the manifest less its own checksum; its keys are sorted, so equal content is equal text.
+std::string hash_of(const json& manifest) {
+  const std::string text = manifest.dump();
+  return fmt::format("{:016x}", hash_bytes(std::as_bytes(std::span(text.data(), text.size()))));
+}
+
+json listed(const std::string& directory, const std::string& name) {
+  std::uint64_t size = 0;
+  const std::uint64_t hash = hash_file((fs::path(directory) / name).string(), size);
+  return {{"name", name}, {"size", size}, {kHash, fmt::format("{:016x}", hash)}};
+}
+
 json read_manifest(const std::string& directory) {
   const std::string path = (fs::path(directory) / kManifest).string();
   std::ifstream stream(path);
@@ -135,9 +150,14 @@ json read_manifest(const std::string& directory) {
   std::ostringstream text;
   text << stream.rdbuf();
   json manifest = json::parse(text.str(), nullptr, false);
-  if (manifest.is_discarded() || manifest.value("schema", "") != kSchema) {
-    throw CorruptData(fmt::format("{} is not a manifest of a checkpoint", path),
-                      "resume from an earlier checkpoint");
+  if (!manifest.is_object() || !manifest.contains("schema") || manifest["schema"] != kSchema) {
+    throw CorruptData(fmt::format("{} is not a manifest of a checkpoint", path), kRemedy);
+  }
+  const json hash = manifest.value(kHash, json());
+  manifest.erase(kHash);
+  if (hash != hash_of(manifest)) {
+    throw CorruptData(fmt::format("{} is not as it was written: its checksum differs", path),
+                      kRemedy);
   }
   return manifest;
 }
@@ -151,7 +171,8 @@ std::string write_checkpoint(const std::string& run_dir, const CheckpointProgres
   const std::string path = final_path + ".writing";
   fs::remove_all(path);
   std::error_code error;
-  if (!fs::create_directories(path, error) && error) {
+  // Not the run directory too: where that has vanished, the run ends.
+  if (!fs::create_directory(path, error) && error) {
     throw IoError({.operation = "mkdir", .path = path, .error_number = error.value()});
   }
   json manifest = {{"schema", kSchema},     {"step", progress.step}, {"samples", progress.samples},
@@ -160,13 +181,12 @@ std::string write_checkpoint(const std::string& run_dir, const CheckpointProgres
     for (const StateField field : kStateFields) {
       const std::string name = file_name(field, unit);
       write_unit((fs::path(path) / name).string(), field, unit, fetch);
-      std::uint64_t size = 0;
-      const std::uint64_t hash = hash_file((fs::path(path) / name).string(), size);
-      manifest["files"].push_back(
-          {{"name", name}, {"size", size}, {"xxh3", fmt::format("{:016x}", hash)}});
+      manifest["files"].push_back(listed(path, name));
     }
   }
-  write_durable_file((fs::path(path) / "config.json").string(), config.json);
+  write_durable_file((fs::path(path) / kConfig).string(), config.json);
+  manifest["files"].push_back(listed(path, kConfig));
+  manifest[kHash] = hash_of(manifest);
   write_durable_file((fs::path(path) / kManifest).string(), manifest.dump(1) + "\n");
   if (fs::exists(final_path)) remove_checkpoint(final_path);
   fs::rename(path, final_path, error);
@@ -199,24 +219,27 @@ Checkpoint::Checkpoint(const std::string& directory) : directory_(directory) {
     progress_.seed = manifest.at("seed").get<std::uint64_t>();
     for (const json& file : manifest.at("files")) {
       listed_.push_back({file.at("name").get<std::string>(), file.at("size").get<std::uint64_t>(),
-                         std::stoull(file.at("xxh3").get<std::string>(), nullptr, 16)});
+                         std::stoull(file.at(kHash).get<std::string>(), nullptr, 16)});
     }
   } catch (const std::exception& problem) {
-    throw CorruptData(fmt::format("{}/{}: {}", directory, kManifest, problem.what()),
-                      "resume from an earlier checkpoint");
+    throw CorruptData(fmt::format("{}/{}: {}", directory, kManifest, problem.what()), kRemedy);
+  }
+  for (const ListedFile& file : listed_) {
+    if (file.name == kConfig) verify(file);
   }
   model_ = load_model_config(directory);
 }
 
 void Checkpoint::verify(const ListedFile& file) const {
   const std::string path = (fs::path(directory_) / file.name).string();
+  if (!fs::exists(path)) throw CorruptData(fmt::format("{} is gone", path), kRemedy);
   std::uint64_t size = 0;
   const std::uint64_t hash = hash_file(path, size);
   if (size == file.size_bytes && hash == file.hash) return;
   throw CorruptData(
       fmt::format("{} has {} bytes with checksum {:016x}, written were {} with {:016x}", path, size,
                   hash, file.size_bytes, file.hash),
-      "resume from an earlier checkpoint");
+      kRemedy);
 }
 
 void Checkpoint::open(const std::vector<UnitLayout>& layout) {

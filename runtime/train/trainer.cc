@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 #include <memory>
 
@@ -77,6 +78,7 @@ class Trainer {
       engine_->fill_state(*checkpoint);
       done_steps_ = checkpoint->progress().step;
       next_sample_ = checkpoint->progress().samples;
+      if (options_.run.resume == "auto") saved_step_ = done_steps_;
       console_.say(fmt::format("resumed after step {}", done_steps_));
       return;
     }
@@ -118,12 +120,12 @@ class Trainer {
     while (done_steps_ < last_step()) {
       train_to_boundary();
       if (stop_requested_ && done_steps_ < last_step()) {
-        save();
+        if (saved_step_ != done_steps_) save();
         return TrainOutcome::kSavedOnSignal;
       }
     }
     if (done_steps_ < total_steps_) {
-      if (!is_due(options_.run.checkpoint_every, done_steps_)) save();
+      if (saved_step_ != done_steps_) save();
       return TrainOutcome::kStoppedAsAsked;
     }
     export_weights();
@@ -240,11 +242,16 @@ class Trainer {
         [this](StateField field, const UnitLayout& unit, std::int64_t begin, std::span<float> out) {
           engine_->state().read(field, static_cast<std::int32_t>(unit.index), begin, out);
         });
+    saved_step_ = done_steps_;
     if (options_.run.keep_last > 0) remove_old_checkpoints(run_dir_, options_.run.keep_last);
     console_.say(fmt::format("saved {}", path));
   }
 
   void export_weights() {
+    if (!std::filesystem::is_directory(run_dir_)) {  // it is not made anew, without what was in it
+      throw IoError({.operation = "export to", .path = run_dir_, .error_number = ENOENT},
+                    "the run directory has vanished; its checkpoints are where it was moved to");
+    }
     HfExportOptions options;
     options.directory = (std::filesystem::path(run_dir_) / "final").string();
     options.dtype = engine_options_.compute_type;
@@ -277,6 +284,8 @@ class Trainer {
   std::int64_t total_steps_ = 0;
   std::int64_t done_steps_ = 0;
   std::int64_t first_step_ = 1;
+  std::int64_t saved_step_ =
+      0;  // of the latest checkpoint in the run directory; 0: none of this run
   std::int64_t next_sample_ = 0;
   std::int64_t started_ns_ = 0;
   std::vector<std::int32_t> tokens_;

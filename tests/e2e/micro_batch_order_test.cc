@@ -9,26 +9,18 @@ namespace {
 // them, forward and backward, and layer-major once each: about a factor of A less.
 TEST(MicroBatchOrder, LayerMajorMovesAThirdOfTheParameterBytes) {
   const TinyTraining training(8, 64);
-  const Arguments common = {"--max-steps",
-                            "3",
-                            "--gradient-accumulation-steps",
-                            "4",
-                            "--place-parameters",
-                            "host",
-                            "--place-gradients",
-                            "host",
-                            "--place-optimizer",
-                            "host",
-                            "--recompute",
-                            "full"};
+  const Arguments micro_batches = {"--gradient-accumulation-steps", "4"};
+  const Arguments steps = {"--max-steps", "3"};
   const auto with_order = [&](const std::string& order) {
-    return common + Arguments{"--micro-batch-order", order};
+    return micro_batches + Arguments{"--place-parameters",  "host", "--place-gradients", "host",
+                                     "--place-optimizer",   "host", "--recompute",       "full",
+                                     "--micro-batch-order", order};
   };
   // Room for the unit that computes and the one that is fetched beside it.
   const std::string least = training.least_device_memory(with_order("layer-major"));
-  training.train("plain", {"--max-steps", "3", "--gradient-accumulation-steps", "4"});
+  training.train("plain", micro_batches + steps);
   for (const std::string order : {"layer-major", "micro-batch-major"}) {
-    training.train(order, with_order(order) + Arguments{"--device-memory", least});
+    training.train(order, with_order(order) + steps + Arguments{"--device-memory", least});
     training.expect_same(order, "plain", "final");
   }
   const double layer_major = sum_of(training.rows("layer-major"), "parameter_upload_bytes");

@@ -95,10 +95,10 @@ TEST(Checkpoints, ResumeFromANamedOne) {
   EXPECT_TRUE(training.files("run", "final") == files);
 }
 
-class Signals : public testing::TestWithParam<int> {};
+class StopSignals : public testing::TestWithParam<int> {};
 
 // The run is far too long to end by itself, so the signal always comes in the middle.
-TEST_P(Signals, SaveAndSay75AndGoOnBitExactly) {
+TEST_P(StopSignals, SaveAndSay75AndGoOnBitExactly) {
   const TinyTraining training;
   const Arguments common =
       training.nvme() + Arguments{"--max-steps", "1000000", "--place-optimizer", "nvme"};
@@ -118,10 +118,26 @@ TEST_P(Signals, SaveAndSay75AndGoOnBitExactly) {
   training.expect_same("run", "alone", "checkpoint-" + last);
 }
 
-INSTANTIATE_TEST_SUITE_P(SaveAndStop, Signals, testing::Values(SIGTERM, SIGUSR1),
+INSTANTIATE_TEST_SUITE_P(SaveAndStop, StopSignals, testing::Values(SIGTERM, SIGUSR1),
                          [](const auto& instance) {
                            return std::string(instance.param == SIGTERM ? "SIGTERM" : "SIGUSR1");
                          });
+
+// A checkpoint that is due at the step of the signal is not replaced by itself.
+TEST(Signals, SaveAStepOnce) {
+  const TinyTraining training;
+  const Arguments common = {"--max-steps", "1000000",     "--checkpoint-every",
+                            "1",           "--keep-last", "1"};
+  ProgramRun run(training.command("run", common));
+  ASSERT_TRUE(run.wait_for("\nsaved ", 2)) << run.wait();
+  run.send(SIGTERM);
+  const Outcome outcome = run.wait();
+  EXPECT_EQ(outcome.code, 75) << outcome;
+  const std::string saved = "\nsaved " + training.path("run/checkpoint-") +
+                            std::to_string(training.rows("run").back().step) + "\n";
+  EXPECT_NE(outcome.output.find(saved), std::string::npos) << outcome;
+  EXPECT_EQ(outcome.output.find(saved), outcome.output.rfind(saved)) << outcome;
+}
 
 TEST(Signals, OthersEndTheRunAtOnce) {
   const TinyTraining training;

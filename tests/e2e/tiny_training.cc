@@ -92,8 +92,8 @@ Arguments TinyTraining::command(const std::string& run, const Arguments& more) c
 bool TinyTraining::nvme_is_empty() const { return fs::is_empty(path("nvme")); }
 
 std::string TinyTraining::least_device_memory(const Arguments& more) const {
-  const Outcome refused =
-      run_program(command("unused", more + Arguments{"--device-memory", "4KiB", "--dry-run"}));
+  const Outcome refused = run_program(command(
+      "unused", more + Arguments{"--max-steps", "1", "--device-memory", "4KiB", "--dry-run"}));
   EXPECT_EQ(refused.code, 3) << refused;
   const std::string before = "raise --device-memory to ";
   const std::size_t at = refused.errors.find(before);

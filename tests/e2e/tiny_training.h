@@ -49,7 +49,8 @@ class TinyTraining {
   // --nvme with the directory for it.
   Arguments nvme() const { return {"--nvme", path("nvme")}; }
   bool nvme_is_empty() const;
-  // The smallest --device-memory that these arguments fit in, as the program tells it.
+  // The smallest --device-memory that these arguments, without a number of steps, fit in, as the
+  // program tells it.
   std::string least_device_memory(const Arguments& more) const;
 
   // Runs the command and expects exit code 0.
