@@ -1,7 +1,8 @@
 #include "base/hash.h"
 
 #include <xxhash.h>
-// Chooses AVX2 or AVX-512 at run time: up to three times the speed of the portable build, same bits.
+// Chooses AVX2 or AVX-512 at run time: up to three times the speed of the portable build, and the
+// same bits.
 #if defined(__x86_64__) && __has_include(<xxh_x86dispatch.h>)
 #include <xxh_x86dispatch.h>
 #endif

@@ -71,6 +71,12 @@ std::uint64_t hash_file(const std::string& path, std::uint64_t& size_bytes) {
   return hash.value();
 }
 
+std::vector<std::uint64_t> shape_of(const ParameterTensor& tensor) {
+  std::vector<std::uint64_t> shape = {static_cast<std::uint64_t>(tensor.rows)};
+  if (!tensor.is_vector) shape.push_back(static_cast<std::uint64_t>(tensor.columns));
+  return shape;
+}
+
 SafetensorsHeader header_of(const UnitLayout& unit) {
   SafetensorsHeader header;
   header.metadata["format"] = "pt";
@@ -78,8 +84,7 @@ SafetensorsHeader header_of(const UnitLayout& unit) {
     SafetensorsTensor entry;
     entry.name = tensor.name;
     entry.type = SafetensorsType::kF32;
-    entry.shape.push_back(static_cast<std::uint64_t>(tensor.rows));
-    if (!tensor.is_vector) entry.shape.push_back(static_cast<std::uint64_t>(tensor.columns));
+    entry.shape = shape_of(tensor);
     header.tensors.push_back(std::move(entry));
   }
   return header;
@@ -188,10 +193,12 @@ std::string write_checkpoint(const std::string& run_dir, const CheckpointProgres
   manifest["files"].push_back(listed(path, kConfig));
   manifest[kHash] = hash_of(manifest);
   write_durable_file((fs::path(path) / kManifest).string(), manifest.dump(1) + "\n");
-  if (fs::exists(final_path)) remove_checkpoint(final_path);
-  fs::rename(path, final_path, error);
+  const std::string old_path = final_path + ".old";
+  if (fs::exists(final_path)) fs::rename(final_path, old_path, error);
+  if (!error) fs::rename(path, final_path, error);
   if (error) throw IoError({.operation = "rename", .path = path, .error_number = error.value()});
   sync_directory(run_dir);
+  fs::remove_all(old_path);
   return final_path;
 }
 
@@ -247,14 +254,19 @@ void Checkpoint::open(const std::vector<UnitLayout>& layout) {
   files_.clear();
   for (const UnitLayout& unit : layout) {
     for (const StateField field : kStateFields) {
-      const std::string path = (fs::path(directory_) / file_name(field, unit)).string();
+      const std::string name = file_name(field, unit);
+      const std::string path = (fs::path(directory_) / name).string();
+      if (std::none_of(listed_.begin(), listed_.end(),
+                       [&name](const ListedFile& listed) { return listed.name == name; })) {
+        throw ConfigError(fmt::format("{} has no {}", directory_, name),
+                          "resume with the model that the checkpoint was made of");
+      }
       auto file = std::make_unique<SafetensorsFile>(path);
       for (const ParameterTensor& tensor : unit.tensors) {
         const SafetensorsTensor* stored = file->find(tensor.name);
-        if (stored == nullptr ||
-            stored->elements() != static_cast<std::uint64_t>(tensor.elements())) {
-          throw ConfigError(fmt::format("{} has no tensor {} of {} elements", path, tensor.name,
-                                        tensor.elements()),
+        if (stored == nullptr || stored->shape != shape_of(tensor)) {
+          throw ConfigError(fmt::format("{} has no tensor {} of {} x {}", path, tensor.name,
+                                        tensor.rows, tensor.columns),
                             "resume with the model that the checkpoint was made of");
         }
       }

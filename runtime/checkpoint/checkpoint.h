@@ -39,7 +39,7 @@ bool is_checkpoint(const std::string& directory);
 // Removes all complete checkpoints but the `keep` latest, oldest first.
 void remove_old_checkpoints(const std::string& run_dir, std::int64_t keep);
 
-// An open checkpoint. All sizes and checksums are verified by verify(); reads are thread-safe.
+// A checkpoint to read. open() verifies all sizes and checksums; reads are thread-safe.
 class Checkpoint final : public StateSource {
  public:
   // Throws ConfigError if there is none at `directory`, CorruptData for a manifest that cannot be
@@ -48,7 +48,7 @@ class Checkpoint final : public StateSource {
 
   const CheckpointProgress& progress() const { return progress_; }
   const ModelConfig& model() const { return model_; }
-  // Opens the files for a model. Throws ConfigError naming a tensor that the checkpoint lacks or
+  // Verifies and opens the files for a model. Throws ConfigError naming a tensor that the checkpoint lacks or
   // has in another shape, CorruptData naming a file whose size or checksum is not what was written.
   void open(const std::vector<UnitLayout>& layout);
 

@@ -151,8 +151,7 @@ class LaneExecutor::Impl {
     }
   }
 
-  // --- the lane threads
-  // ----------------------------------------------------------------------------
+  // --- the lane threads --------------------------------------------------------------------------
 
   void serve(Lane lane) {
     for (std::int64_t number = 1;; ++number) {
@@ -229,8 +228,7 @@ class LaneExecutor::Impl {
     store_->submit(request);
   }
 
-  // --- completions
-  // ---------------------------------------------------------------------------------
+  // --- completions -------------------------------------------------------------------------------
 
   void run_body(const Op& op, const Run& run, NativeStream stream) noexcept {
     if (failed_.load(std::memory_order_acquire)) return;

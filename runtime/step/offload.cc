@@ -104,8 +104,7 @@ class Lowering {
     }
   }
 
-  // --- compute
-  // -------------------------------------------------------------------------------------
+  // --- compute -----------------------------------------------------------------------------------
 
   void input() {
     Op op{.kind = OpKind::kInput, .lane = policy_.unified ? Lane::kCompute : Lane::kUpload};
@@ -235,8 +234,7 @@ class Lowering {
             model_.tokens_bytes};
   }
 
-  // --- parameters
-  // ----------------------------------------------------------------------------------
+  // --- parameters --------------------------------------------------------------------------------
 
   // The unit's parameters in the compute tier at this stage.
   Range parameters_for(std::int32_t unit) {
@@ -292,8 +290,7 @@ class Lowering {
     return load;
   }
 
-  // --- activations
-  // ---------------------------------------------------------------------------------
+  // --- activations -------------------------------------------------------------------------------
 
   Activation& hidden(std::int32_t unit, std::int32_t m) { return hidden_.at(index(unit, m)); }
   Activation& saved(std::int32_t unit, std::int32_t m) { return saved_.at(index(unit, m)); }
@@ -357,8 +354,7 @@ class Lowering {
     return brought_back(hidden(unit, micro_batch), stages_.at(stage_));
   }
 
-  // --- gradients
-  // -----------------------------------------------------------------------------------
+  // --- gradients ---------------------------------------------------------------------------------
 
   // Micro-batch-major sums of a unit whose gradient lives off the device are kept on the host. The
   // tied embedding's is unfinished from the head to its own backward, and stays in the compute
@@ -488,8 +484,7 @@ class Lowering {
     mover.copy(draft_.whole(shared_.scalars), draft_.whole(shared_.scalars_device));
   }
 
-  // --- updates
-  // -------------------------------------------------------------------------------------
+  // --- updates -----------------------------------------------------------------------------------
 
   void update(const Stage& stage) {
     const std::int32_t unit = stage.unit;

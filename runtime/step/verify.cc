@@ -115,8 +115,7 @@ class Verifier {
   void check_places() {
     for (const Buffer& buffer : program_.buffers) {
       if (buffer.tier == Tier::kNvme) continue;
-      if (buffer.offset + buffer.size_bytes > program_.use_of(buffer.tier).packed_bytes &&
-          buffer.life == Life::kPersistent) {
+      if (buffer.offset + buffer.size_bytes > program_.use_of(buffer.tier).packed_bytes) {
         problem(fmt::format("{} reaches beyond the {} arena", buffer.name, name_of(buffer.tier)));
       }
     }

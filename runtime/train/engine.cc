@@ -43,12 +43,13 @@ EnginePlan plan_engine(const EngineOptions& options) {
   plan.model = compute.step_model(options.placement.micro_batches, options.threads);
   plan.model.chunk_elements = options.chunk_elements;
   plan.training = plan_step(plan.model, options.placement, options.budgets);
+  plan.ledger = plan.training.ledger;
+  if (!options.evaluates) return plan;
   StepPolicy evaluation = plan.training.policy;
   evaluation.has_backward = false;
   plan.evaluation = compile_step(plan.model, evaluation, options.budgets, &plan.training.program);
   const std::vector<std::string> problems = verify(plan.evaluation);
   if (!problems.empty()) TERRACE_CHECK_EQ(problems.front(), std::string());
-  plan.ledger = plan.training.ledger;
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
     plan.ledger[tier].peak_bytes = arena_bytes(plan, tier);
   }
@@ -166,7 +167,7 @@ std::optional<RunReport> Engine::drain() {
 }
 
 double Engine::evaluate(std::span<const std::int32_t> tokens) {
-  TERRACE_CHECK(!updates_pending_);
+  TERRACE_CHECK(!updates_pending_ && options_.evaluates);
   const Program& program = plan_.evaluation;
   if (evaluator_ == nullptr) {
     evaluation_bodies_ =

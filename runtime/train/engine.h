@@ -23,6 +23,7 @@ struct EngineOptions {
   OptimizerOptions optimizer;
   NvmeStoreOptions nvme;                         // no directories: no NVMe tier
   int threads = 1;                               // of the compute lane
+  bool evaluates = true;  // false: evaluate() is never called, and takes no room
   std::int64_t chunk_elements = kChunkElements;  // tests make it small
 };
 
@@ -31,7 +32,7 @@ struct EngineOptions {
 struct EnginePlan {
   StepModel model;
   StepPlan training;
-  Program evaluation;
+  Program evaluation;  // empty if the engine does not evaluate
   // Of training and evaluation together.
   Ledger ledger;
 };

@@ -27,8 +27,9 @@ std::string count_homes(const StepPolicy& policy, const char* what, Tier UnitHom
 std::string describe_plan(const EngineOptions& options, const EnginePlan& plan) {
   const StepPolicy& policy = plan.training.policy;
   const Program& program = plan.training.program;
-  const auto recomputed = std::count_if(policy.homes.begin(), policy.homes.end(),
-                                        [](const UnitHomes& homes) { return homes.recompute; });
+  const auto recomputed =  // of the blocks: the embedding and the head have nothing to recompute
+      std::count_if(policy.homes.begin() + 1, policy.homes.end() - 1,
+                    [](const UnitHomes& homes) { return homes.recompute; });
   std::string text = fmt::format(
       "{}: {} parameters in {} units, {}\n"
       "a step: {} micro-batches of {} x {} tokens, {}\n"

@@ -106,6 +106,7 @@ EngineOptions engine_options_for(const TrainOptions& options, const ModelConfig&
   engine.optimizer.adamw.weight_decay = static_cast<float>(flags.weight_decay);
   engine.nvme.directories = options.tiers.nvme;
   engine.nvme.engine = options.tiers.io_engine;
+  engine.evaluates = options.data.validation_fraction > 0 || !options.data.validation_data.empty();
   engine.threads = options.tiers.threads.value_or(limits.usable_cpus());
   return engine;
 }

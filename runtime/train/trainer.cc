@@ -19,7 +19,14 @@
 namespace terrace {
 namespace {
 
-// The checkpoint to go on from, opened and compared with the model; none: a fresh start.
+// Whether two models compute the same, given the same tensors.
+bool is_same_model(const ModelConfig& a, const ModelConfig& b) {
+  return a.family == b.family && a.heads == b.heads && a.key_value_heads == b.key_value_heads &&
+         a.head_width == b.head_width && a.norm_epsilon == b.norm_epsilon && a.tied == b.tied &&
+         a.rope.type == b.rope.type && a.rope.theta == b.rope.theta;
+}
+
+// The checkpoint to go on from; none: a fresh start.
 std::unique_ptr<Checkpoint> find_checkpoint(const TrainOptions& options,
                                             const std::string& run_dir) {
   if (options.run.resume == "none") return nullptr;
@@ -71,9 +78,30 @@ class Trainer {
     return options_.batch.micro_batch_size * options_.batch.gradient_accumulation_steps;
   }
 
+  // Going on with another model, data order or past the end would be a mistake.
+  void check_resume(const Checkpoint& checkpoint) const {
+    const CheckpointProgress& progress = checkpoint.progress();
+    if (!is_same_model(checkpoint.model(), model_)) {
+      throw ConfigError("--model is not the model of the checkpoint to resume from",
+                        "resume with the model that the checkpoint was made of");
+    }
+    if (progress.seed != options_.model.seed) {
+      throw ConfigError(fmt::format("--seed {} would change the order of the data: the checkpoint "
+                                    "was made with --seed {}",
+                                    options_.model.seed, progress.seed),
+                        "resume with that seed");
+    }
+    if (progress.step > last_step()) {
+      throw ConfigError(fmt::format("the checkpoint is of step {}, and the run ends at step {}",
+                                    progress.step, last_step()),
+                        "raise --max-steps or --stop-after-step");
+    }
+  }
+
   // Sets the state, and where the run is.
   void start_from(Checkpoint* checkpoint) {
     if (checkpoint != nullptr) {
+      check_resume(*checkpoint);
       checkpoint->open(layout_);
       engine_->fill_state(*checkpoint);
       done_steps_ = checkpoint->progress().step;
@@ -95,8 +123,7 @@ class Trainer {
     }
   }
 
-  // --- steps
-  // ---------------------------------------------------------------------------------------
+  // --- steps -------------------------------------------------------------------------------------
 
   std::int64_t last_step() const {
     return std::min(total_steps_, options_.batch.stop_after_step.value_or(total_steps_));
@@ -120,12 +147,12 @@ class Trainer {
     while (done_steps_ < last_step()) {
       train_to_boundary();
       if (stop_requested_ && done_steps_ < last_step()) {
-        if (saved_step_ != done_steps_) save();
+        save();
         return TrainOutcome::kSavedOnSignal;
       }
     }
     if (done_steps_ < total_steps_) {
-      if (saved_step_ != done_steps_) save();
+      save();
       return TrainOutcome::kStoppedAsAsked;
     }
     export_weights();
@@ -232,10 +259,11 @@ class Trainer {
     return sum / static_cast<double>(counted);
   }
 
-  // --- files
-  // ---------------------------------------------------------------------------------------
+  // --- files -------------------------------------------------------------------------------------
 
+  // The state after the last finished step; once, however many reasons there are.
   void save() {
+    if (saved_step_ == done_steps_) return;
     const CheckpointProgress progress{done_steps_, next_sample_, options_.model.seed};
     const std::string path = write_checkpoint(
         run_dir_, progress, model_, layout_,
@@ -283,9 +311,8 @@ class Trainer {
 
   std::int64_t total_steps_ = 0;
   std::int64_t done_steps_ = 0;
+  std::int64_t saved_step_ = -1;  // of the latest checkpoint in the run directory
   std::int64_t first_step_ = 1;
-  std::int64_t saved_step_ =
-      0;  // of the latest checkpoint in the run directory; 0: none of this run
   std::int64_t next_sample_ = 0;
   std::int64_t started_ns_ = 0;
   std::vector<std::int32_t> tokens_;

@@ -49,6 +49,14 @@ std::string llama_config(int layers, int width, bool tied) {
   return config.dump(2);
 }
 
+std::string gpt2_config() {
+  const nlohmann::json config = {{"model_type", "gpt2"}, {"architectures", {"GPT2LMHeadModel"}},
+                                 {"n_embd", 32},         {"n_layer", 3},
+                                 {"n_head", 2},          {"n_positions", 32},
+                                 {"vocab_size", 256}};
+  return config.dump(2);
+}
+
 std::string generated_text(std::size_t bytes, std::uint64_t seed) {
   constexpr const char* kWords[] = {"the ", "tide ", "turns ", "over ",  "a ",      "field ",
                                     "of ",  "rye ",  "and ",   "barley", ". Then ", "\n"};
@@ -73,8 +81,10 @@ double sum_of(const std::vector<MetricsRow>& rows, const std::string& column) {
   return sum;
 }
 
-TinyTraining::TinyTraining(int layers, int width) {
-  directory_.write("model/config.json", llama_config(layers, width));
+TinyTraining::TinyTraining(int layers, int width) : TinyTraining(llama_config(layers, width)) {}
+
+TinyTraining::TinyTraining(const std::string& config_json) {
+  directory_.write("model/config.json", config_json);
   directory_.write("text.txt", generated_text(20'000, 7));
   directory_.write("common.toml", fmt::format("model = \"{}\"\n"
                                               "data = [\"{}\"]\n"

@@ -17,6 +17,8 @@ Arguments operator+(Arguments left, const Arguments& right);
 
 // A Hugging Face config.json of a Llama of these sizes, with bytes as tokens.
 std::string llama_config(int layers, int width, bool tied = true);
+// The same of a GPT-2, with 3 layers of width 32.
+std::string gpt2_config();
 // Words of a small vocabulary in an order that comes from the seed.
 std::string generated_text(std::size_t bytes, std::uint64_t seed);
 
@@ -39,6 +41,7 @@ double sum_of(const std::vector<MetricsRow>& rows, const std::string& column);
 class TinyTraining {
  public:
   explicit TinyTraining(int layers = 2, int width = 32);
+  explicit TinyTraining(const std::string& config_json);
 
   std::string path(const std::string& name = "") const { return directory_.path(name); }
   const TemporaryDirectory& directory() const { return directory_; }

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <map>
+#include <sstream>
+#include <string>
 
 #include "base/bytes.h"
 #include "base/error.h"
@@ -389,67 +391,19 @@ TEST(TrainConfig, MissingAndContradictoryOptionsAreRefused) {
 
 TEST(TrainConfig, HelpHasEveryFlagUnderItsGroup) {
   const std::string help = train_help();
-  for (const char* name : {"model",
-                           "init",
-                           "seed",
-                           "data",
-                           "data-format",
-                           "validation-data",
-                           "validation-fraction",
-                           "tokenizer",
-                           "sequence-length",
-                           "micro-batch-size",
-                           "gradient-accumulation-steps",
-                           "max-steps",
-                           "num-train-epochs",
-                           "stop-after-step",
-                           "optimizer",
-                           "learning-rate",
-                           "min-learning-rate",
-                           "warmup-steps",
-                           "lr-scheduler-type",
-                           "weight-decay",
-                           "adam-beta1",
-                           "adam-beta2",
-                           "adam-epsilon",
-                           "max-grad-norm",
-                           "optimizer-state-dtype",
-                           "master-weights",
-                           "gradient-dtype",
-                           "precision",
-                           "device",
-                           "device-memory",
-                           "host-memory",
-                           "nvme",
-                           "place-parameters",
-                           "place-gradients",
-                           "place-optimizer",
-                           "place-activations",
-                           "io-engine",
-                           "lookahead",
-                           "threads",
-                           "recompute",
-                           "micro-batch-order",
-                           "zero-stage",
-                           "gradient-reduction",
-                           "tensor-parallel",
-                           "sequence-parallel",
-                           "pipeline-parallel",
-                           "pipeline-schedule",
-                           "virtual-stages",
-                           "local-ranks",
-                           "collective-timeout",
-                           "run-dir",
-                           "eval-every",
-                           "log-every",
-                           "checkpoint-every",
-                           "keep-last",
-                           "resume",
-                           "progress",
-                           "trace-steps",
-                           "dry-run",
-                           "config",
-                           "help"}) {
+  constexpr const char* kNames =
+      "model init seed data data-format validation-data validation-fraction tokenizer "
+      "sequence-length micro-batch-size gradient-accumulation-steps max-steps num-train-epochs "
+      "stop-after-step optimizer learning-rate min-learning-rate warmup-steps "
+      "lr-scheduler-type weight-decay adam-beta1 adam-beta2 adam-epsilon max-grad-norm "
+      "optimizer-state-dtype master-weights gradient-dtype precision device device-memory "
+      "host-memory nvme place-parameters place-gradients place-optimizer place-activations "
+      "io-engine lookahead threads recompute micro-batch-order zero-stage gradient-reduction "
+      "tensor-parallel sequence-parallel pipeline-parallel pipeline-schedule virtual-stages "
+      "local-ranks collective-timeout run-dir eval-every log-every checkpoint-every keep-last "
+      "resume progress trace-steps dry-run config help";
+  std::istringstream names(kNames);
+  for (std::string name; names >> name;) {
     EXPECT_THAT(help, testing::ContainsRegex("--" + std::string(name) + "[ \n]")) << name;
   }
   std::size_t last = 0;
