@@ -48,8 +48,9 @@ class Checkpoint final : public StateSource {
 
   const CheckpointProgress& progress() const { return progress_; }
   const ModelConfig& model() const { return model_; }
-  // Verifies and opens the files for a model. Throws ConfigError naming a tensor that the checkpoint lacks or
-  // has in another shape, CorruptData naming a file whose size or checksum is not what was written.
+  // Verifies and opens the files for a model. Throws ConfigError naming a tensor that the
+  // checkpoint lacks or has in another shape, CorruptData naming a file whose size or checksum is
+  // not what was written.
   void open(const std::vector<UnitLayout>& layout);
 
   void read(StateField field, const UnitLayout& unit, std::int64_t begin,

@@ -21,8 +21,8 @@ struct EngineOptions {
   PlacementRequest placement;
   TierBudgets budgets;
   OptimizerOptions optimizer;
-  NvmeStoreOptions nvme;                         // no directories: no NVMe tier
-  int threads = 1;                               // of the compute lane
+  NvmeStoreOptions nvme;  // no directories: no NVMe tier
+  int threads = 1;        // of the compute lane
   bool evaluates = true;  // false: evaluate() is never called, and takes no room
   std::int64_t chunk_elements = kChunkElements;  // tests make it small
 };

@@ -53,8 +53,8 @@ class Trainer {
         engine_options_(engine_options_for(options_, model_, read_host_limits())) {}
 
   TrainOutcome run() {
-    const EnginePlan plan = plan_engine(engine_options_);
-    const std::string summary = describe_plan(engine_options_, plan);
+    plan_ = plan_engine(engine_options_);
+    const std::string summary = describe_plan(engine_options_, plan_);
     console_.say(summary);
     if (options_.run.dry_run) return TrainOutcome::kDone;
     data_ = std::make_unique<Dataset>(
@@ -63,11 +63,11 @@ class Trainer {
     schedule_ = schedule_for(options_, total_steps_);
     run_dir_ = make_run_directory(options_);
     const std::unique_ptr<Checkpoint> checkpoint = find_checkpoint(options_, run_dir_);
-    engine_ = std::make_unique<Engine>(engine_options_, plan, log_);
+    engine_ = std::make_unique<Engine>(engine_options_, plan_, log_);
     console_.say(describe_engine(*engine_));
     start_from(checkpoint.get());
     write_run_files(run_dir_, command_, summary);
-    metrics_ = std::make_unique<MetricsFile>(run_dir_, done_steps_, plan.ledger);
+    metrics_ = std::make_unique<MetricsFile>(run_dir_, done_steps_, plan_.ledger);
     const TrainOutcome outcome = train_steps();
     console_.say(summary_.text());
     return outcome;
@@ -305,6 +305,7 @@ class Trainer {
   std::unique_ptr<Dataset> data_;
   LrSchedule schedule_;
   std::string run_dir_;
+  EnginePlan plan_;  // before the engine, whose lanes may still run when a step has failed
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<MetricsFile> metrics_;
   TimeSummary summary_;

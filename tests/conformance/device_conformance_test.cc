@@ -30,6 +30,7 @@ struct DeviceFactory {
   std::int64_t clock_slack_ns;  // how far the device's clock may be from the host's
 };
 
+// GoogleTest looks for this name. NOLINTNEXTLINE(readability-identifier-naming)
 void PrintTo(const DeviceFactory& factory, std::ostream* out) { *out << factory.name; }
 
 constexpr std::size_t kCapacity = 16 * kMiB;

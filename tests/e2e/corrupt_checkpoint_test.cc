@@ -116,6 +116,15 @@ TEST_F(CorruptCheckpoint, ADirectoryThatIsNoCheckpointIsAUsageError) {
   EXPECT_NE(outcome.errors.find("is not a checkpoint"), std::string::npos) << outcome;
 }
 
+// The order of samples comes from the seed: the run would go on with data it has seen.
+TEST_F(CorruptCheckpoint, AnotherSeedIsAUsageError) {
+  const Outcome outcome = run_program(
+      training_.command("run", {"--max-steps", "9", "--resume", "auto", "--seed", "77"}));
+  EXPECT_EQ(outcome.code, 2) << outcome;
+  EXPECT_NE(outcome.errors.find("--seed"), std::string::npos) << outcome;
+  EXPECT_EQ(training_.rows("run"), rows_);
+}
+
 TEST_F(CorruptCheckpoint, AnotherModelIsAUsageError) {
   training_.directory().write("wide/config.json", llama_config(2, 64));
   const Outcome outcome =

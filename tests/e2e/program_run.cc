@@ -63,16 +63,15 @@ ProgramRun::ProgramRun(const std::vector<std::string>& arguments, const Denied& 
   pointers.push_back(nullptr);
   const std::string out = directory_.write("out", "");
   const std::string err = directory_.write("err", "");
-  constexpr int kFailed = 126;
   child_ = ::fork();
   if (child_ == 0) {
     if (!redirect(STDIN_FILENO, "/dev/null", O_RDONLY) ||
         !redirect(STDOUT_FILENO, out, O_WRONLY | O_APPEND) ||
         !redirect(STDERR_FILENO, err, O_WRONLY | O_APPEND) || !apply(denied)) {
-      ::_exit(kFailed);
+      ::_exit(kNotStarted);
     }
     ::execv(TERRACE_PROGRAM, pointers.data());
-    ::_exit(kFailed);
+    ::_exit(kNotStarted);
   }
   EXPECT_GT(child_, 0) << "fork: errno " << errno;
 }

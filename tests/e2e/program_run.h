@@ -28,6 +28,9 @@ struct Denied {
   bool write_permission_of_root = false;          // root then obeys the modes of files
 };
 
+// The exit code of a child that could not be denied what it should be.
+constexpr int kNotStarted = 126;
+
 // One run, from its start to its end. Its output goes to files, so it is never a terminal and never
 // blocks. The destructor kills and reaps a run that is still there.
 class ProgramRun {

@@ -59,10 +59,10 @@ TEST(SwitchBits, SmallBudgetsGiveTheBitsOfThePlainRun) {
                               Arguments{"--device-memory", device, "--host-memory", "2MiB"});
   training.expect_same("small", "plain", "final");
   for (const MetricsRow& row : training.rows("small")) {
-    EXPECT_GT(row.columns.at("nvme_read_bytes"), 0) << row;
     EXPECT_GT(row.columns.at("upload_bytes"), 0) << row;
     EXPECT_LE(row.columns.at("host_peak_bytes"), 2.0 * 1024 * 1024) << row;
-    if (row.step == 1) continue;  // the update of a step runs, and is written, in the next one
+    if (row.step == 1) continue;  // the update of a step runs in the next one
+    EXPECT_GT(row.columns.at("nvme_read_bytes"), 0) << row;
     EXPECT_GT(row.columns.at("nvme_write_bytes"), 0) << row;
   }
   EXPECT_TRUE(training.nvme_is_empty());

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <array>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <set>
 #include <tuple>
@@ -10,21 +10,31 @@
 namespace terrace {
 namespace {
 
+// As `terrace doctor` says: containers may forbid io_uring.
+std::vector<std::string> io_engines() {
+  const Outcome doctor =
+      run_program({"doctor", "--json", "--nvme", std::filesystem::temp_directory_path().string()});
+  const auto document = nlohmann::json::parse(doctor.output, nullptr, false);
+  EXPECT_TRUE(document.is_object()) << doctor;
+  if (!document.is_object()) return {"posix"};
+  for (const auto& result : document.value("results", nlohmann::json::array())) {
+    if (result.value("name", "") == "io_uring" && result.value("status", "") == "ok") {
+      return {"posix", "io_uring"};
+    }
+  }
+  return {"posix"};
+}
+
 // The settings of each switch; a combination is an index into each.
 const std::vector<std::vector<std::string>>& settings() {
   static const std::vector<std::string> kPlaces = {"auto", "device", "host", "nvme"};
   static const std::vector<std::vector<std::string>> kSettings = {
-      {"bf16", "fp32"},
-      {"unified", "tight", "roomy"},
-      kPlaces,
-      kPlaces,
-      kPlaces,
-      kPlaces,
-      {"none", "full"},
-      {"layer-major", "micro-batch-major"},
-      {"1", "4"},
-      {"1", "2", "3"},
-      {"posix", "io_uring"}};
+      {"bf16", "fp32"}, {"unified", "tight", "roomy"},
+      kPlaces,          kPlaces,
+      kPlaces,          kPlaces,
+      {"none", "full"}, {"layer-major", "micro-batch-major"},
+      {"1", "4"},       {"1", "2", "3"},
+      io_engines()};
   return kSettings;
 }
 
@@ -96,6 +106,22 @@ StateBytes bytes_of(const std::string& precision) {
 double parameters_of(const std::string& output) {
   const std::string before = "model: ";
   return std::stod(output.substr(output.find(before) + before.size()));
+}
+
+// What the program says of itself before the first step.
+void expect_said(const SwitchCombination& combination, const std::string& output) {
+  std::vector<std::string> said = {
+      fmt::format(", {}\n", combination.order),
+      fmt::format("lookahead {}\n", combination.lookahead),
+      fmt::format("\nthreads: {} for compute", combination.threads),
+      combination.recompute == "none" ? " 0 of " : " blocks recomputed"};
+  if (combination.uses_nvme()) said.push_back(" by " + combination.io_engine);
+  for (const std::string& text : said) {
+    EXPECT_NE(output.find(text), std::string::npos) << text << " is not in:\n" << output;
+  }
+  if (combination.recompute == "full") {
+    EXPECT_EQ(output.find(" 0 of "), std::string::npos) << output;
+  }
 }
 
 // Everything that lives on the drive is read and written at least once in each step.
@@ -184,6 +210,7 @@ void expect_bits_of(const TinyTraining& training, const SwitchCombination& combi
       training.train(run, arguments + Arguments{"--max-steps", "6", "--validation-fraction", "0"});
   if (outcome.code != 0) return;
   training.expect_same(run, reference, "final");
+  expect_said(combination, outcome.output);
   expect_traffic(combination, training.rows(run), parameters_of(outcome.output));
   EXPECT_TRUE(training.nvme_is_empty());
 }

@@ -262,7 +262,8 @@ TEST(ActivationGradientCheck, Rope) {
   for (std::int64_t i = 0; i < dy.elements(); ++i) dx.value.set(i, dy.at(i));
   rotate(dx.value, true);
   expect_gradient(x, dx, [&] {
-    const HostTensor y = x;
+    const HostTensor y =
+        x;  // NOLINT(performance-unnecessary-copy-initialization): rotated in place
     rotate(y, false);
     return dot(y, dy);
   });

@@ -26,8 +26,11 @@ class HostLimitsTest : public testing::Test {
           "MemFree:         1048576 kB\n"
           "MemAvailable:   12582912 kB\n");
   }
+
+ public:
   ~HostLimitsTest() override { std::filesystem::remove_all(root_); }
 
+ protected:
   void write(const std::string& path, const std::string& text) {
     const std::filesystem::path file = root_ / path;
     std::filesystem::create_directories(file.parent_path());

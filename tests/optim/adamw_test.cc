@@ -98,7 +98,7 @@ TEST_P(AdamWAgainstFp64, StaysWithinTheBoundFor100Steps) {
       squares += double{g} * g;
     }
     StepScalars scalars;
-    scalars.learning_rate = 1e-2F / static_cast<float>(1 + t / 50);
+    scalars.learning_rate = 1e-2F / std::floor(1.0F + static_cast<float>(t) / 50);
     scalars.gradient_scale = clip_coefficient(std::sqrt(squares), max_norm);
     scalars.bias_correction_1 = static_cast<float>(1.0 - std::pow(double{options.beta1}, t));
     scalars.bias_correction_2 = static_cast<float>(1.0 - std::pow(double{options.beta2}, t));

@@ -332,7 +332,7 @@ TEST(Dataset, NoValidation) {
 }
 
 TEST(Dataset, RefusesWhatIsTooShortOrImpossible) {
-  const auto make = [](DatasetOptions options, std::int64_t tokens) {
+  const auto make = [](const DatasetOptions& options, std::int64_t tokens) {
     return Dataset(options, std::make_unique<NumberSource>(tokens), nullptr);
   };
   EXPECT_EQ(make(options_of(16), 17).windows_per_epoch(), 1);

@@ -68,7 +68,7 @@ void export_tiny(const TemporaryDirectory& temporary, const ModelConfig& config,
 
 // Writes "m/<file>" with the given tensors, all F32 zeros unless `data` says otherwise.
 void write_tensors(const TemporaryDirectory& temporary, const std::string& file,
-                   std::vector<SafetensorsTensor> tensors, const std::string& data = "") {
+                   const std::vector<SafetensorsTensor>& tensors, const std::string& data = "") {
   std::filesystem::create_directories(temporary.path("m"));
   SafetensorsWriter writer(temporary.path("m/" + file), {.tensors = tensors, .metadata = {}});
   const std::string bytes =

@@ -58,7 +58,8 @@ constexpr auto kHighwayPlaces = std::to_array<std::string_view>({"kernels/cpu/",
 constexpr auto kDnnlHeaders = std::to_array<std::string_view>({"dnnl", "oneapi/dnnl"});
 constexpr auto kDnnlPlaces = std::to_array<std::string_view>({"kernels/cpu/"});
 constexpr auto kParserHeaders = std::to_array<std::string_view>({"nlohmann/", "toml++/", "CLI/"});
-constexpr auto kParserPlaces = std::to_array<std::string_view>({"runtime/", "bench/"});
+constexpr auto kParserPlaces =
+    std::to_array<std::string_view>({"runtime/", "bench/", "tests/e2e/"});
 constexpr auto kXxhashHeaders = std::to_array<std::string_view>({"xxh"});
 constexpr auto kXxhashPlaces = std::to_array<std::string_view>({"base/"});
 constexpr auto kBenchmarkHeaders = std::to_array<std::string_view>({"benchmark/"});
