@@ -212,6 +212,24 @@ std::optional<std::string> latest_checkpoint(const std::string& run_dir) {
   return path_of_step(run_dir, steps.back());
 }
 
+void recover_run_directory(const std::string& run_dir) {
+  std::error_code error;
+  std::vector<fs::path> left;
+  for (const auto& entry : fs::directory_iterator(run_dir, error)) {
+    const fs::path extension = entry.path().extension();
+    const bool is_ours = step_of(entry.path().stem().string()).has_value();
+    if (is_ours && (extension == ".writing" || extension == ".old")) left.push_back(entry.path());
+  }
+  for (const fs::path& path : left) {
+    const fs::path whole = fs::path(path).replace_extension();
+    if (path.extension() == ".old" && !fs::exists(whole)) {
+      fs::rename(path, whole);
+    } else {
+      fs::remove_all(path);
+    }
+  }
+}
+
 void remove_old_checkpoints(const std::string& run_dir, std::int64_t keep) {
   const std::vector<std::int64_t> steps = complete_steps(run_dir);
   const auto excess = static_cast<std::int64_t>(steps.size()) - keep;

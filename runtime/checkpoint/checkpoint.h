@@ -36,6 +36,9 @@ std::string write_checkpoint(const std::string& run_dir, const CheckpointProgres
 // The complete checkpoint with the highest step in a run directory, if any.
 std::optional<std::string> latest_checkpoint(const std::string& run_dir);
 bool is_checkpoint(const std::string& directory);
+// Clears what a crash in the middle of a save left: half-written directories go, a checkpoint that
+// was moved aside for a newer one of the same step comes back if that one is not there.
+void recover_run_directory(const std::string& run_dir);
 // Removes all complete checkpoints but the `keep` latest, oldest first.
 void remove_old_checkpoints(const std::string& run_dir, std::int64_t keep);
 

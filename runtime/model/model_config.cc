@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "runtime/config/nearest_name.h"
 #include "runtime/model/model_presets.h"
 
 namespace terrace {
@@ -224,30 +225,12 @@ Json parse_object(std::string_view text, const std::string& origin) {
   return object;
 }
 
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t changed = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({changed, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row[b.size()];
-}
-
 [[noreturn]] void refuse_model(const std::string& model) {
-  const auto& names = preset_names();
-  const auto nearest =
-      std::min_element(names.begin(), names.end(), [&](const auto& a, const auto& b) {
-        return edit_distance(model, a) < edit_distance(model, b);
-      });
+  const std::vector<std::string_view> names(preset_names().begin(), preset_names().end());
   throw ConfigError(
       fmt::format("model {}: neither a directory with a config.json nor a preset", model),
-      fmt::format("did you mean {}? Presets: {}", *nearest, fmt::join(names, ", ")));
+      fmt::format("did you mean {}? Presets: {}", nearest_name(model, names),
+                  fmt::join(names, ", ")));
 }
 
 std::string read_text_file(const std::filesystem::path& path) {

@@ -62,6 +62,8 @@ class Trainer {
     total_steps_ = total_steps_for(options_, *data_);
     schedule_ = schedule_for(options_, total_steps_);
     run_dir_ = make_run_directory(options_);
+    recover_run_directory(run_dir_);
+    refuse_second_run();
     const std::unique_ptr<Checkpoint> checkpoint = find_checkpoint(options_, run_dir_);
     engine_ = std::make_unique<Engine>(engine_options_, plan_, log_);
     console_.say(describe_engine(*engine_));
@@ -96,6 +98,13 @@ class Trainer {
                                     progress.step, last_step()),
                         "raise --max-steps or --stop-after-step");
     }
+  }
+
+  // A fresh run among another's checkpoints would be mixed up with it at the next --resume auto.
+  void refuse_second_run() const {
+    if (options_.run.resume != "none" || !latest_checkpoint(run_dir_).has_value()) return;
+    throw ConfigError(fmt::format("the run directory {} has checkpoints of another run", run_dir_),
+                      "go on with --resume auto, or give another --run-dir");
   }
 
   // Sets the state, and where the run is.

@@ -40,12 +40,12 @@ TEST(FailedDisk, AFullRunDirectoryIs1AndKeepsTheEarlierCheckpoint) {
   ::umount2(training.path("run").c_str(), MNT_DETACH);
 }
 
-TEST(FailedDisk, AFullDriveIs1AndNamesIt) {
+TEST(FailedDisk, ATooSmallDriveIs3AndIsNamed) {
   const TinyTraining training;
   if (!mount_private(training.path("small"), "256k")) GTEST_SKIP() << "needs the right to mount";
   const Outcome outcome = run_program(training.command(
       "run", {"--max-steps", "4", "--nvme", training.path("small"), "--place-optimizer", "nvme"}));
-  EXPECT_TRUE(outcome.code == 1 || outcome.code == 3) << outcome;
+  EXPECT_EQ(outcome.code, 3) << outcome;
   EXPECT_THAT(outcome.errors, HasSubstr(training.path("small")));
   EXPECT_TRUE(fs::is_empty(training.path("small")));
   ::umount2(training.path("small").c_str(), MNT_DETACH);
