@@ -127,10 +127,11 @@ std::string path_of_step(const std::string& run_dir, std::int64_t step) {
   return (fs::path(run_dir) / fmt::format("{}{}", kPrefix, step)).string();
 }
 
-// The manifest goes first, so that a half-removed checkpoint is none.
+// Renamed first, so that a half-removed checkpoint is none.
 void remove_checkpoint(const std::string& directory) {
-  fs::remove(fs::path(directory) / kManifest);
-  fs::remove_all(directory);
+  const std::string path = directory + ".removing";
+  fs::rename(directory, path);
+  fs::remove_all(path);
 }
 
 // Of the manifest less its own checksum; its keys are sorted, so equal content is equal text.
@@ -180,8 +181,14 @@ std::string write_checkpoint(const std::string& run_dir, const CheckpointProgres
   if (!fs::create_directory(path, error) && error) {
     throw IoError({.operation = "mkdir", .path = path, .error_number = error.value()});
   }
-  json manifest = {{"schema", kSchema},     {"step", progress.step}, {"samples", progress.samples},
-                   {"seed", progress.seed}, {"model", config.name},  {"files", json::array()}};
+  json manifest = {{"schema", kSchema},
+                   {"step", progress.step},
+                   {"samples", progress.samples},
+                   {"seed", progress.seed},
+                   {"sequence_length", progress.sequence_length},
+                   {"training_tokens", progress.training_tokens},
+                   {"model", config.name},
+                   {"files", json::array()}};
   for (const UnitLayout& unit : layout) {
     for (const StateField field : kStateFields) {
       const std::string name = file_name(field, unit);
@@ -218,7 +225,8 @@ void recover_run_directory(const std::string& run_dir) {
   for (const auto& entry : fs::directory_iterator(run_dir, error)) {
     const fs::path extension = entry.path().extension();
     const bool is_ours = step_of(entry.path().stem().string()).has_value();
-    if (is_ours && (extension == ".writing" || extension == ".old")) left.push_back(entry.path());
+    const bool is_left = extension == ".writing" || extension == ".old" || extension == ".removing";
+    if (is_ours && is_left) left.push_back(entry.path());
   }
   for (const fs::path& path : left) {
     const fs::path whole = fs::path(path).replace_extension();
@@ -227,6 +235,12 @@ void recover_run_directory(const std::string& run_dir) {
     } else {
       fs::remove_all(path);
     }
+  }
+}
+
+void remove_later_checkpoints(const std::string& run_dir, std::int64_t step) {
+  for (const std::int64_t other : complete_steps(run_dir)) {
+    if (other > step) remove_checkpoint(path_of_step(run_dir, other));
   }
 }
 
@@ -242,6 +256,8 @@ Checkpoint::Checkpoint(const std::string& directory) : directory_(directory) {
     progress_.step = manifest.at("step").get<std::int64_t>();
     progress_.samples = manifest.at("samples").get<std::int64_t>();
     progress_.seed = manifest.at("seed").get<std::uint64_t>();
+    progress_.sequence_length = manifest.at("sequence_length").get<std::int64_t>();
+    progress_.training_tokens = manifest.at("training_tokens").get<std::int64_t>();
     for (const json& file : manifest.at("files")) {
       listed_.push_back({file.at("name").get<std::string>(), file.at("size").get<std::uint64_t>(),
                          std::stoull(file.at(kHash).get<std::string>(), nullptr, 16)});

@@ -19,7 +19,10 @@ namespace terrace {
 struct CheckpointProgress {
   std::int64_t step = 0;     // the last one that is complete
   std::int64_t samples = 0;  // training samples used up
+  // What the order of the samples depends on.
   std::uint64_t seed = 0;
+  std::int64_t sequence_length = 0;
+  std::int64_t training_tokens = 0;
 };
 
 // Gives elements of a unit's flat sequence; see StateSource::read.
@@ -36,9 +39,12 @@ std::string write_checkpoint(const std::string& run_dir, const CheckpointProgres
 // The complete checkpoint with the highest step in a run directory, if any.
 std::optional<std::string> latest_checkpoint(const std::string& run_dir);
 bool is_checkpoint(const std::string& directory);
-// Clears what a crash in the middle of a save left: half-written directories go, a checkpoint that
-// was moved aside for a newer one of the same step comes back if that one is not there.
+// Only for the owner of the run directory's lock. Clears what a crash in the middle of a save left:
+// half-written directories go, a checkpoint that was moved aside for a newer one of the same step
+// comes back if that one is not there.
 void recover_run_directory(const std::string& run_dir);
+// Removes the complete checkpoints of steps after `step`: a run that went back to it has left them.
+void remove_later_checkpoints(const std::string& run_dir, std::int64_t step);
 // Removes all complete checkpoints but the `keep` latest, oldest first.
 void remove_old_checkpoints(const std::string& run_dir, std::int64_t keep);
 

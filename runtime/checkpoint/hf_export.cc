@@ -177,6 +177,7 @@ void write_all(const HfExportOptions& options, const ModelConfig& config,
                const std::vector<Shard>& shards, FetchParameter fetch) {
   const fs::path directory = options.directory;
   fs::create_directories(directory);
+  fs::remove(directory / "config.json");  // until all is written, this is not a model
   PieceWriter pieces(options.dtype, fetch);
   for (const Shard& shard : shards) {
     SafetensorsWriter file((directory / shard.file).string(), header_of(shard, options.dtype));

@@ -19,6 +19,8 @@ struct RopeOptions {
   double low_freq_factor = 1.0;
   double high_freq_factor = 4.0;
   std::int64_t original_positions = 8192;
+
+  friend bool operator==(const RopeOptions&, const RopeOptions&) = default;
 };
 
 struct ModelConfig {

@@ -60,6 +60,7 @@ class Planner {
     homes.gradients = request_.gradients.value_or(compute_tier());
     homes.optimizer = request_.optimizer.value_or(compute_tier());
     homes.activations = request_.activations.value_or(compute_tier());
+    homes.activations_named = request_.activations.has_value();
     homes.recompute = request_.recompute.value_or(false);
     StepPolicy policy;
     policy.micro_batches = request_.micro_batches;

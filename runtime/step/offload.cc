@@ -322,8 +322,12 @@ class Lowering {
         {recompute ? OpKind::kRecompute : OpKind::kBackward, stage.unit, stage.micro_batch});
   }
 
+  std::int32_t short_gap(std::int32_t unit) const {
+    return policy_.homes.at(unit).activations_named ? 0 : kShortGap;
+  }
+
   void send_away(Activation& activation, Tier home, const Stage& stage) {
-    if (home == compute_ || needed_again(stage) - stage_ <= kShortGap) return;
+    if (home == compute_ || needed_again(stage) - stage_ <= short_gap(stage.unit)) return;
     const Buffer memory = draft_.buffers.at(activation.memory);
     const BufferId away =
         draft_.add_buffer(memory.name + " away", memory.size_bytes, home, Account::kActivations,

@@ -17,6 +17,8 @@ struct UnitHomes {
   Tier optimizer = Tier::kHost;
   Tier activations = Tier::kHost;  // of this unit, between forward and backward
   bool recompute = false;          // its saved activations are not kept at all
+  // The user named the tier: also what is needed again soon goes there and comes back.
+  bool activations_named = false;
 
   friend bool operator==(const UnitHomes&, const UnitHomes&) = default;
 };

@@ -144,6 +144,7 @@ void Engine::begin_step(const StepBatch& batch) {
   Slot& slot = slots_.at(static_cast<std::size_t>(begun_ % 2));
   executor_->start(updates_pending_ ? Part::kBody : Part::kPrologue, input_for(slot, batch));
   ++begun_;
+  last_step_ = batch.step;
   updates_pending_ = true;
 }
 
@@ -161,7 +162,9 @@ int Engine::unfinished_steps() const { return executor_->runs_in_flight(); }
 std::optional<RunReport> Engine::drain() {
   TERRACE_CHECK_EQ(unfinished_steps(), 0);
   if (!updates_pending_) return std::nullopt;
-  executor_->start(Part::kDrain, RunInput{});
+  RunInput input;
+  input.step = last_step_;
+  executor_->start(Part::kDrain, input);
   updates_pending_ = false;
   return executor_->retire();
 }

@@ -111,6 +111,7 @@ class Engine {
   std::vector<Slot> slots_;
   std::int64_t begun_ = 0;
   std::int64_t finished_ = 0;
+  std::int64_t last_step_ = 0;
   bool updates_pending_ = false;
   std::unique_ptr<LaneExecutor> executor_;  // last: its lanes use all of the above
 };

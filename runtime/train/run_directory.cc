@@ -1,7 +1,11 @@
 #include "runtime/train/run_directory.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/utsname.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <ctime>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -53,6 +57,18 @@ std::string make_run_directory(const TrainOptions& options) {
   }
   return path.string();
 }
+
+RunDirectoryLock::RunDirectoryLock(const std::string& run_dir) {
+  const std::string path = (fs::path(run_dir) / "lock").string();
+  file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (file_ < 0) throw IoError({.operation = "open", .path = path, .error_number = errno});
+  if (::flock(file_, LOCK_EX | LOCK_NB) == 0) return;
+  ::close(file_);
+  throw ConfigError("another run is writing to the run directory " + run_dir,
+                    "wait for it to end, or give another --run-dir");
+}
+
+RunDirectoryLock::~RunDirectoryLock() { ::close(file_); }
 
 void write_run_files(const std::string& run_dir, const TrainCommand& command,
                      const std::string& program_summary) {

@@ -10,6 +10,19 @@ namespace terrace {
 // Throws ConfigError if it cannot be made.
 std::string make_run_directory(const TrainOptions& options);
 
+// Held by the run that writes to a run directory, while it lives (flock on its file "lock").
+class RunDirectoryLock {
+ public:
+  // Throws ConfigError if another run holds it.
+  explicit RunDirectoryLock(const std::string& run_dir);
+  ~RunDirectoryLock();
+  RunDirectoryLock(const RunDirectoryLock&) = delete;
+  RunDirectoryLock& operator=(const RunDirectoryLock&) = delete;
+
+ private:
+  int file_;
+};
+
 // config.toml and run.json: what was asked for, by whom it is run and what was compiled.
 void write_run_files(const std::string& run_dir, const TrainCommand& command,
                      const std::string& program_summary);

@@ -150,9 +150,10 @@ void StepBodies::norm_finish(const Op& op, const RunInput& input) {
   loss /= static_cast<double>(input.target_tokens);
   if (input.result != nullptr) *input.result = {loss, norm};
   if (!std::isfinite(loss) || !std::isfinite(norm)) {
-    throw NotFinite(fmt::format("step {}: loss {}, gradient norm {}", input.step, loss, norm),
-                    "lower --learning-rate, or look at the data of this step; the last "
-                    "checkpoint is good");
+    throw NotFinite(
+        fmt::format("step {}: loss {}, gradient norm {}", input.step, loss, norm),
+        "lower --learning-rate, or look at the data of this step; what was saved before "
+        "is untouched");
   }
   StepScalars scalars = input.scalars;
   scalars.gradient_norm = norm;

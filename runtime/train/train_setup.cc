@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 
 #include "base/bytes.h"
 #include "base/error.h"
@@ -47,12 +48,14 @@ TierBudgets budgets_for(const TierOptions& tiers, const HostLimits& limits) {
                     format_size(device), format_size(host), format_size(whole)),
         "lower them: on the CPU device both are memory of this host");
   }
-  std::size_t nvme = 0;
+  // Blocks are striped in equal parts, so the smallest directory decides.
+  std::size_t smallest = SIZE_MAX;
   for (const NvmeDirectory& directory : tiers.nvme) {
     if (!directory.budget_bytes.has_value()) return budgets;
-    nvme += *directory.budget_bytes;
+    smallest = std::min(smallest, *directory.budget_bytes);
   }
-  if (!tiers.nvme.empty()) budgets[static_cast<std::size_t>(Tier::kNvme)] = nvme;
+  if (!tiers.nvme.empty())
+    budgets[static_cast<std::size_t>(Tier::kNvme)] = smallest * tiers.nvme.size();
   return budgets;
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <filesystem>
 #include <memory>
 
@@ -23,7 +24,7 @@ namespace {
 bool is_same_model(const ModelConfig& a, const ModelConfig& b) {
   return a.family == b.family && a.heads == b.heads && a.key_value_heads == b.key_value_heads &&
          a.head_width == b.head_width && a.norm_epsilon == b.norm_epsilon && a.tied == b.tied &&
-         a.rope.type == b.rope.type && a.rope.theta == b.rope.theta;
+         a.rope == b.rope;
 }
 
 // The checkpoint to go on from; none: a fresh start.
@@ -62,9 +63,10 @@ class Trainer {
     total_steps_ = total_steps_for(options_, *data_);
     schedule_ = schedule_for(options_, total_steps_);
     run_dir_ = make_run_directory(options_);
+    lock_ = std::make_unique<RunDirectoryLock>(run_dir_);
     recover_run_directory(run_dir_);
-    refuse_second_run();
     const std::unique_ptr<Checkpoint> checkpoint = find_checkpoint(options_, run_dir_);
+    refuse_second_run();
     engine_ = std::make_unique<Engine>(engine_options_, plan_, log_);
     console_.say(describe_engine(*engine_));
     start_from(checkpoint.get());
@@ -93,6 +95,16 @@ class Trainer {
                                     options_.model.seed, progress.seed),
                         "resume with that seed");
     }
+    if (progress.sequence_length != engine_options_.batch.positions ||
+        progress.training_tokens != data_->training_tokens()) {
+      throw ConfigError(
+          fmt::format("the checkpoint was made with {} training tokens and --sequence-length {}: "
+                      "other data would not go on where it stopped",
+                      progress.training_tokens, progress.sequence_length),
+          "resume with the data and the sequence length of that run, or start from its weights "
+          "with "
+          "--model");
+    }
     if (progress.step > last_step()) {
       throw ConfigError(fmt::format("the checkpoint is of step {}, and the run ends at step {}",
                                     progress.step, last_step()),
@@ -100,9 +112,18 @@ class Trainer {
     }
   }
 
+  // Whether the run goes on from a checkpoint of its own run directory.
+  bool resumes_here() const {
+    const std::string& resume = options_.run.resume;
+    if (resume == "none" || resume == "auto") return resume == "auto";
+    std::error_code ignored;
+    const std::filesystem::path path = std::filesystem::absolute(resume).lexically_normal();
+    return std::filesystem::equivalent(path.parent_path(), run_dir_, ignored);
+  }
+
   // A fresh run among another's checkpoints would be mixed up with it at the next --resume auto.
   void refuse_second_run() const {
-    if (options_.run.resume != "none" || !latest_checkpoint(run_dir_).has_value()) return;
+    if (resumes_here() || !latest_checkpoint(run_dir_).has_value()) return;
     throw ConfigError(fmt::format("the run directory {} has checkpoints of another run", run_dir_),
                       "go on with --resume auto, or give another --run-dir");
   }
@@ -115,7 +136,10 @@ class Trainer {
       engine_->fill_state(*checkpoint);
       done_steps_ = checkpoint->progress().step;
       next_sample_ = checkpoint->progress().samples;
-      if (options_.run.resume == "auto") saved_step_ = done_steps_;
+      if (resumes_here()) {
+        saved_step_ = done_steps_;
+        remove_later_checkpoints(run_dir_, done_steps_);
+      }
       console_.say(fmt::format("resumed after step {}", done_steps_));
       return;
     }
@@ -164,7 +188,12 @@ class Trainer {
       save();
       return TrainOutcome::kStoppedAsAsked;
     }
-    export_weights();
+    try {
+      export_weights();
+    } catch (const IoError&) {  // what was learned is not lost for want of room or rights
+      save();
+      throw;
+    }
     return TrainOutcome::kDone;
   }
 
@@ -198,7 +227,13 @@ class Trainer {
 
   // Rows are written when the next step has started, as their time ends there.
   void finish_step(std::int64_t step) {
-    const StepOutcome outcome = engine_->finish_step();
+    StepOutcome outcome;
+    try {
+      outcome = engine_->finish_step();
+    } catch (...) {  // the row of the step before is complete but for its time
+      flush_row(clock_.now_ns());
+      throw;
+    }
     flush_row(outcome.report.first_compute_ns);
     StepMetrics metrics;
     metrics.step = step;
@@ -231,10 +266,16 @@ class Trainer {
     if (const std::optional<RunReport> drained = engine_->drain()) add_to_row(*drained);
     const std::int64_t until_ns = clock_.now_ns();
     const bool last = done_steps_ == total_steps_;
-    if (has_validation() && (last || is_due(options_.run.eval_every, done_steps_))) {
-      row_->validation_loss = evaluate();
-    }
+    // Whoever sent the signal may not wait for an evaluation.
+    const bool evaluates =
+        last || (is_due(options_.run.eval_every, done_steps_) && !stop_requested_);
+    if (has_validation() && evaluates) row_->validation_loss = evaluate();
+    const bool is_finite = std::isfinite(row_->validation_loss.value_or(0));
     flush_row(until_ns);
+    if (!is_finite) {
+      throw NotFinite(fmt::format("step {}: the validation loss is not a number", done_steps_),
+                      "lower --learning-rate; what was saved before is untouched");
+    }
     if (is_due(options_.run.checkpoint_every, done_steps_)) save();
   }
 
@@ -270,15 +311,26 @@ class Trainer {
 
   // --- files -------------------------------------------------------------------------------------
 
+  // State to be saved; the last update is followed by no step that would see what it did.
+  void read_finite(StateField field, const UnitLayout& unit, std::int64_t begin,
+                   std::span<float> out) {
+    engine_->state().read(field, static_cast<std::int32_t>(unit.index), begin, out);
+    if (std::all_of(out.begin(), out.end(), [](float value) { return std::isfinite(value); }))
+      return;
+    throw NotFinite(
+        fmt::format("after step {} the state of unit {} is not finite", done_steps_, unit.index),
+        "lower --learning-rate; what was saved before is untouched");
+  }
+
   // The state after the last finished step; once, however many reasons there are.
   void save() {
     if (saved_step_ == done_steps_) return;
-    const CheckpointProgress progress{done_steps_, next_sample_, options_.model.seed};
-    const std::string path = write_checkpoint(
-        run_dir_, progress, model_, layout_,
-        [this](StateField field, const UnitLayout& unit, std::int64_t begin, std::span<float> out) {
-          engine_->state().read(field, static_cast<std::int32_t>(unit.index), begin, out);
-        });
+    const CheckpointProgress progress{done_steps_, next_sample_, options_.model.seed,
+                                      engine_options_.batch.positions, data_->training_tokens()};
+    const std::string path =
+        write_checkpoint(run_dir_, progress, model_, layout_,
+                         [this](StateField field, const UnitLayout& unit, std::int64_t begin,
+                                std::span<float> out) { read_finite(field, unit, begin, out); });
     saved_step_ = done_steps_;
     if (options_.run.keep_last > 0) remove_old_checkpoints(run_dir_, options_.run.keep_last);
     console_.say(fmt::format("saved {}", path));
@@ -295,9 +347,7 @@ class Trainer {
     write_hf_directory(options, model_, layout_,
                        [this](const UnitLayout& unit, const ParameterTensor& tensor,
                               std::int64_t begin, std::span<float> out) {
-                         engine_->state().read(StateField::kMaster,
-                                               static_cast<std::int32_t>(unit.index),
-                                               tensor.offset + begin, out);
+                         read_finite(StateField::kMaster, unit, tensor.offset + begin, out);
                        });
     console_.say(fmt::format("saved {}", options.directory));
   }
@@ -314,6 +364,7 @@ class Trainer {
   std::unique_ptr<Dataset> data_;
   LrSchedule schedule_;
   std::string run_dir_;
+  std::unique_ptr<RunDirectoryLock> lock_;
   EnginePlan plan_;  // before the engine, whose lanes may still run when a step has failed
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<MetricsFile> metrics_;

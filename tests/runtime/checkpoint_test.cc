@@ -19,7 +19,7 @@ class CheckpointTest : public testing::Test {
   std::string save(std::int64_t step, std::uint64_t seed) {
     const RandomState state(seed);
     return write_checkpoint(
-        directory_.path(), {step, 10 * step, seed}, config_, layout_,
+        directory_.path(), {step, 10 * step, seed, 64, 1000}, config_, layout_,
         [&state](StateField field, const UnitLayout& unit, std::int64_t begin,
                  std::span<float> out) { state.read(field, unit, begin, out); });
   }

@@ -138,7 +138,7 @@ void limit_arenas(EngineOptions& options, double factor) {
           static_cast<std::size_t>(share * static_cast<double>(loose[tier].peak_bytes));
     }
   };
-  for (double share = 0.3;; share += 0.03) {
+  for (double share = 0.3; share < 1.1; share += 0.03) {
     set(share);
     try {
       plan_engine(options);
@@ -151,7 +151,6 @@ void limit_arenas(EngineOptions& options, double factor) {
 }
 
 std::vector<Switch> resources() {
-  const auto nothing = [](const TrainedRun&, const TrainedRun&) {};
   std::vector<Switch> list;
   for (const double factor : {1.0, 2.0}) {
     list.push_back({factor == 1.0 ? "arenas_smallest" : "arenas_twice_the_smallest",
@@ -171,18 +170,26 @@ std::vector<Switch> resources() {
                       all_on_nvme_from_device(options);
                       options.placement.lookahead = lookahead;
                     },
-                    nothing});
+                    [](const TrainedRun&, const TrainedRun& run) {
+                      // What the lookahead itself changes: LookaheadChangesThePeak.
+                      expect_traffic(run, {Lane::kRead, Lane::kUpload});
+                    }});
   }
   for (const int threads : {1, 3}) {
-    list.push_back({"threads_" + std::to_string(threads),
-                    [threads](EngineOptions& options) { options.threads = threads; }, nothing});
+    list.push_back(
+        {"threads_" + std::to_string(threads),
+         [threads](EngineOptions& options) { options.threads = threads; },
+         [threads](const TrainedRun&, const TrainedRun& run) { EXPECT_EQ(run.threads, threads); }});
   }
   list.push_back({"posix",
                   [](EngineOptions& options) {
                     all_on_nvme_from_device(options);
                     options.nvme.engine = IoEngineKind::kPosix;
                   },
-                  nothing});
+                  [](const TrainedRun&, const TrainedRun& run) {
+                    ASSERT_EQ(run.paths.size(), 1U);
+                    EXPECT_EQ(run.paths.front().engine, "posix");
+                  }});
   return list;
 }
 

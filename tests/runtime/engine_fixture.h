@@ -30,6 +30,8 @@ struct TrainedRun {
   Traffic traffic;  // of all steps
   Ledger ledger;
   double evaluation = 0;  // after the last step
+  int threads = 0;
+  std::vector<StorePath> paths;
 };
 
 inline ModelConfig tiny_model(ModelFamily family, bool tied, bool odd) {
@@ -115,6 +117,8 @@ inline TrainedRun train_tiny(const EngineOptions& options, std::int64_t steps) {
   engine.fill_state(RandomState(1234));
   TrainedRun run;
   run.ledger = plan.ledger;
+  run.threads = engine.compute_threads();
+  run.paths = engine.store_paths();
   train_steps(engine, options, 1, steps, run);
   run.evaluation = engine.evaluate(batch_of_step(options, 1));
   return run;
