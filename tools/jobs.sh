@@ -3,7 +3,8 @@
 # cgroup quota), limited by memory at 1.5 GiB each. Always at least 1.
 set -euo pipefail
 
-cores=$(nproc)
+# nproc would heed OMP_NUM_THREADS, which is about something else.
+cores=$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)
 if read -r quota period 2>/dev/null </sys/fs/cgroup/cpu.max && [[ $quota != max ]]; then
   allowed=$(((quota + period - 1) / period))
   if ((allowed < cores)); then cores=$allowed; fi
