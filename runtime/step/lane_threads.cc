@@ -1,0 +1,26 @@
+#include "runtime/step/lane_threads.h"
+
+#include <fmt/format.h>
+
+#include <system_error>
+#include <utility>
+
+#include "base/error.h"
+
+namespace terrace {
+
+void LaneThreads::start(const std::string& name, std::function<void()> work) {
+  try {
+    threads_.emplace_back(std::move(work));
+  } catch (const std::system_error& error) {
+    throw EnvironmentError(fmt::format("the thread of {} does not start: {}", name, error.what()),
+                           "raise the limit on threads (ulimit -u)");
+  }
+}
+
+void LaneThreads::join() {
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
+}
+
+}  // namespace terrace

@@ -1,0 +1,242 @@
+#include "runtime/step/op_issuer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace terrace {
+namespace {
+
+// Seconds during which at least one of the intervals was open.
+double covered_seconds(std::vector<OpTime> times) {
+  std::sort(times.begin(), times.end(),
+            [](const OpTime& a, const OpTime& b) { return a.start_ns < b.start_ns; });
+  std::int64_t covered = 0;
+  std::int64_t until = 0;
+  for (const OpTime& time : times) {
+    const std::int64_t begin = std::max(time.start_ns, until);
+    if (time.end_ns > begin) covered += time.end_ns - begin;
+    until = std::max(until, time.end_ns);
+  }
+  return static_cast<double>(covered) * 1e-9;
+}
+
+}  // namespace
+
+bool on_stream(Lane lane) {
+  return lane == Lane::kCompute || lane == Lane::kUpload || lane == Lane::kDownload;
+}
+
+std::span<std::byte> bytes_of(const Program& program, const ExecutorMemory& memory,
+                              const Access& access) {
+  const Buffer& buffer = program.buffers.at(access.buffer);
+  TERRACE_CHECK(buffer.tier != Tier::kNvme);
+  const std::span<std::byte> arena = buffer.tier == Tier::kDevice ? memory.device : memory.host;
+  TERRACE_CHECK_LE(buffer.offset + access.offset + access.size_bytes, arena.size());
+  return arena.subspan(buffer.offset + access.offset, access.size_bytes);
+}
+
+OpIssuer::OpIssuer(const Program& program, ExecutorMemory memory, Device& device, BlockStore* store,
+                   OpBodies& bodies, const Clock& clock)
+    : program_(program),
+      memory_(std::move(memory)),
+      store_(store),
+      bodies_(bodies),
+      clock_(clock),
+      done_(program.ops.size()) {
+  for (auto& side : sides_) {
+    for (const Op& op : program.ops) side.emplace_back(*this, op);
+  }
+  for (std::size_t l = 0; l < kLaneCount; ++l) make_lane(static_cast<Lane>(l), device);
+}
+
+void OpIssuer::make_lane(Lane lane, Device& device) {
+  const auto l = static_cast<std::size_t>(lane);
+  for (OpId i = 0; i < static_cast<OpId>(program_.ops.size()); ++i) {
+    if (program_.ops[i].lane == lane) lane_ops_[l].push_back(i);
+  }
+  if (!on_stream(lane) || lane_ops_[l].empty()) return;
+  streams_[l] = device.create_stream(name_of(lane));
+  for (const OpId op : lane_ops_[l]) {
+    for (auto& side : sides_) {
+      side[op].begin = device.create_event();
+      side[op].end = device.create_event();
+    }
+  }
+}
+
+void OpIssuer::begin(std::int64_t run, Part part, const RunInput& input) {
+  runs_.at(run % 2) = Run{run, part, input};
+}
+
+bool OpIssuer::can_issue(OpId id, std::int64_t run) const {
+  const Op& op = program_.ops[id];
+  const std::int64_t retired = retired_.load(std::memory_order_acquire);
+  return std::all_of(op.after.begin(), op.after.end(), [&](const Dependency& edge) {
+    const std::int64_t number = run - edge.distance;
+    if (number <= retired) return true;
+    if (!done_[edge.op].has_reached(number)) return false;
+    if (!on_stream(program_.ops[edge.op].lane) || on_stream(op.lane)) return true;
+    return sides_.at(number % 2)[edge.op].end->is_reached();
+  });
+}
+
+void OpIssuer::issue(OpId id, std::int64_t number) {
+  const Op& op = program_.ops[id];
+  const Run& run = runs_.at(number % 2);
+  OpRun& op_run = sides_.at(run.number % 2)[id];
+  op_run.active = &run;
+  wait_for_edges(op, run);
+  const bool works = takes_part(op, run.part) && !failed_.load(std::memory_order_acquire);
+  if (on_stream(op.lane)) {
+    issue_on_stream(op, op_run, run, works);
+    done_[id].advance(run.number);
+  } else if (!works) {
+    op_run.time = {};
+    done_[id].advance(run.number);
+  } else if (op.lane == Lane::kRead || op.lane == Lane::kWrite) {
+    submit_io(op, op_run);
+  } else {
+    op_run.time.start_ns = clock_.now_ns();
+    run_body(op, run, NativeStream{});
+    op_run.time.end_ns = clock_.now_ns();
+    done_[id].advance(run.number);
+  }
+}
+
+void OpIssuer::wait_for_edges(const Op& op, const Run& run) {
+  for (const Dependency& edge : op.after) {
+    const std::int64_t number = run.number - edge.distance;
+    if (number <= retired_.load(std::memory_order_acquire)) continue;
+    const Lane other = program_.ops[edge.op].lane;
+    done_[edge.op].wait_for(number);
+    if (!on_stream(other)) continue;
+    Event& event = *sides_.at(number % 2)[edge.op].end;
+    if (on_stream(op.lane)) {
+      streams_[static_cast<std::size_t>(op.lane)]->wait(event);
+    } else {
+      event.wait();
+    }
+  }
+}
+
+void OpIssuer::issue_on_stream(const Op& op, OpRun& op_run, const Run& run, bool works) {
+  Stream& stream = *streams_[static_cast<std::size_t>(op.lane)];
+  stream.record(*op_run.begin);
+  if (works) {
+    if (op.kind == OpKind::kInput) {
+      stream.copy(memory_of(op.writes.front()).first(run.input.tokens.size()), run.input.tokens);
+    } else if (op.kind == OpKind::kUpload || op.kind == OpKind::kDownload) {
+      stream.copy(memory_of(op.writes.front()), memory_of(op.reads.front()));
+    } else {
+      stream.run(op_run);
+    }
+  }
+  stream.record(*op_run.end);
+}
+
+void OpIssuer::submit_io(const Op& op, OpRun& op_run) {
+  const bool reads = op.lane == Lane::kRead;
+  const Access& extent = reads ? op.reads.front() : op.writes.front();
+  const Access& memory = reads ? op.writes.front() : op.reads.front();
+  IoRequest request;
+  request.direction = reads ? IoRequest::Direction::kRead : IoRequest::Direction::kWrite;
+  request.extent = memory_.extents.at(program_.buffers[extent.buffer].offset);
+  request.memory = memory_of(memory);
+  request.completion = &op_run;
+  op_run.time.start_ns = clock_.now_ns();
+  store_->submit(request);
+}
+
+void OpIssuer::run_body(const Op& op, const Run& run, NativeStream stream) noexcept {
+  if (failed_.load(std::memory_order_acquire)) return;
+  try {
+    bodies_.run(op, run.input, stream);
+  } catch (...) {
+    fail(std::current_exception());
+  }
+}
+
+void OpIssuer::io_done(const Op& op, const Run& run, const IoOutcome& outcome) noexcept {
+  try {
+    outcome.throw_if_failed();
+  } catch (...) {
+    fail(std::current_exception());
+  }
+  done_[&op - program_.ops.data()].advance(run.number);
+}
+
+void OpIssuer::fail(std::exception_ptr error) noexcept {
+  const std::lock_guard lock(error_mutex_);
+  if (!error_) error_ = std::move(error);
+  failed_.store(true, std::memory_order_release);
+}
+
+bool OpIssuer::has_completed(std::int64_t run) const {
+  for (std::size_t i = 0; i < program_.ops.size(); ++i) {
+    if (!done_[i].has_reached(run)) return false;
+    if (on_stream(program_.ops[i].lane) && !sides_.at(run % 2)[i].end->is_reached()) return false;
+  }
+  return true;
+}
+
+void OpIssuer::wait_for(std::int64_t run) const {
+  for (std::size_t i = 0; i < program_.ops.size(); ++i) {
+    done_[i].wait_for(run);
+    if (on_stream(program_.ops[i].lane)) sides_.at(run % 2)[i].end->wait();
+  }
+}
+
+RunReport OpIssuer::retire(std::int64_t run) {
+  retired_.store(run, std::memory_order_release);
+  {
+    const std::lock_guard lock(error_mutex_);
+    if (error_) std::rethrow_exception(error_);
+  }
+  return report(runs_.at(run % 2));
+}
+
+RunReport OpIssuer::report(const Run& run) {
+  RunReport report;
+  report.step = run.input.step;
+  report.part = run.part;
+  std::array<std::vector<OpTime>, kLaneCount> lanes;
+  for (std::size_t i = 0; i < program_.ops.size(); ++i) {
+    const Op& op = program_.ops[i];
+    const OpRun& op_run = sides_.at(run.number % 2)[i];
+    report.times.push_back({});
+    if (!takes_part(op, run.part)) continue;
+    OpTime& time = report.times.back();
+    time = on_stream(op.lane) ? OpTime{op_run.begin->reached_ns(), op_run.end->reached_ns()}
+                              : op_run.time;
+    const auto lane = static_cast<std::size_t>(op.lane);
+    lanes[lane].push_back(time);
+    add_bytes(op, report);
+    if (op.lane == Lane::kCompute && report.first_compute_ns == 0) {
+      report.first_compute_ns = time.start_ns;
+    }
+  }
+  for (std::size_t l = 0; l < kLaneCount; ++l) {
+    report.busy_s[l] = covered_seconds(std::move(lanes[l]));
+  }
+  return report;
+}
+
+void OpIssuer::add_bytes(const Op& op, RunReport& report) const {
+  if (op.find(Role::kTarget) == nullptr && op.kind != OpKind::kInput) return;
+  report.bytes[static_cast<std::size_t>(op.lane)] += op.cost.bytes;
+  if (op.account != Account::kParameters) return;
+  const bool reads = op.lane == Lane::kRead;
+  if (reads) report.parameter_read_bytes += op.cost.bytes;
+  const bool unified = program_.compute_tier == Tier::kHost;
+  if (op.lane == Lane::kUpload || (reads && unified)) {
+    report.parameter_upload_bytes += op.cost.bytes;
+  }
+}
+
+std::span<std::byte> OpIssuer::memory_of(const Access& access) const {
+  return bytes_of(program_, memory_, access);
+}
+
+}  // namespace terrace

@@ -1,0 +1,129 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "runtime/step/lane_executor.h"
+
+// What an executor does with an op, whatever its threads are: what the op waits for, which work it
+// does, how its end is noted, what a run reports. The lane executor calls it from a thread per
+// lane; the simulation (tests/sim) from one thread in an order that comes from a seed.
+namespace terrace {
+
+// Host lanes are issued by the host; the others are streams of the device.
+bool on_stream(Lane lane);
+
+// A number that only grows, and that threads wait for.
+class Progress {
+ public:
+  void advance(std::int64_t to) {
+    value_.store(to, std::memory_order_release);
+    value_.notify_all();
+  }
+  bool has_reached(std::int64_t number) const {
+    return value_.load(std::memory_order_acquire) >= number;
+  }
+  void wait_for(std::int64_t at_least) const {
+    std::int64_t now = value_.load(std::memory_order_acquire);
+    while (now < at_least) {
+      value_.wait(now, std::memory_order_acquire);
+      now = value_.load(std::memory_order_acquire);
+    }
+  }
+
+ private:
+  std::atomic<std::int64_t> value_{0};
+};
+
+// Runs are numbered from 1, and at most two are in flight: n is begun after n - 2 is retired.
+class OpIssuer {
+ public:
+  // Borrows everything but the memory's list of extents; see LaneExecutor.
+  OpIssuer(const Program& program, ExecutorMemory memory, Device& device, BlockStore* store,
+           OpBodies& bodies, const Clock& clock);
+  OpIssuer(const OpIssuer&) = delete;
+  OpIssuer& operator=(const OpIssuer&) = delete;
+
+  const std::vector<OpId>& lane_ops(Lane lane) const {
+    return lane_ops_.at(static_cast<std::size_t>(lane));
+  }
+
+  // Before any op of the run is issued.
+  void begin(std::int64_t run, Part part, const RunInput& input);
+  // Whether issue() would return without waiting. What it waits for does not go away again.
+  bool can_issue(OpId id, std::int64_t run) const;
+  // Ops of a lane in their order, by one thread at a time. Waits on the host for host lanes, and
+  // lets streams wait for streams. After a failure ops only wait and complete.
+  void issue(OpId id, std::int64_t run);
+  // Whether every op of the run was issued and has completed.
+  bool has_completed(std::int64_t run) const;
+  void wait_for(std::int64_t run) const;
+  // Of the oldest run in flight, once it has completed: rethrows the first failure of any op.
+  RunReport retire(std::int64_t run);
+
+ private:
+  struct Run {
+    std::int64_t number = 0;
+    Part part = Part::kBody;
+    RunInput input;
+  };
+
+  // An op in one of the two runs that may be in flight.
+  class OpRun final : public StreamTask, public IoCompletion {
+   public:
+    OpRun(OpIssuer& owner, const Op& op) : owner_(owner), op_(op) {}
+
+    void run(NativeStream stream) noexcept override { owner_.run_body(op_, *active, stream); }
+    void done(const IoOutcome& outcome) noexcept override {
+      time.end_ns = owner_.clock_.now_ns();
+      owner_.io_done(op_, *active, outcome);
+    }
+
+    const Run* active = nullptr;
+    OpTime time;                   // of host lanes
+    std::unique_ptr<Event> begin;  // of stream lanes
+    std::unique_ptr<Event> end;
+
+   private:
+    OpIssuer& owner_;
+    const Op& op_;
+  };
+
+  void make_lane(Lane lane, Device& device);
+  void wait_for_edges(const Op& op, const Run& run);
+  void issue_on_stream(const Op& op, OpRun& op_run, const Run& run, bool works);
+  void submit_io(const Op& op, OpRun& op_run);
+  void run_body(const Op& op, const Run& run, NativeStream stream) noexcept;
+  void io_done(const Op& op, const Run& run, const IoOutcome& outcome) noexcept;
+  void fail(std::exception_ptr error) noexcept;
+  RunReport report(const Run& run);
+  void add_bytes(const Op& op, RunReport& report) const;
+  std::span<std::byte> memory_of(const Access& access) const;
+
+  // Constant after construction.
+  const Program& program_;
+  ExecutorMemory memory_;
+  BlockStore* store_;
+  OpBodies& bodies_;
+  const Clock& clock_;
+  std::array<std::vector<OpId>, kLaneCount> lane_ops_;
+  std::array<std::unique_ptr<Stream>, kLaneCount> streams_;
+
+  // Run n uses side n % 2.
+  std::array<std::deque<OpRun>, 2> sides_;
+  std::array<Run, 2> runs_;
+  std::vector<Progress> done_;  // the last run in which the op completed; on streams: was issued
+  std::atomic<bool> failed_{false};
+  std::atomic<std::int64_t> retired_{0};
+
+  std::mutex error_mutex_;
+  std::exception_ptr error_;  // guarded by error_mutex_
+};
+
+}  // namespace terrace
