@@ -6,7 +6,6 @@
 #include <array>
 #include <atomic>
 #include <condition_variable>
-#include <cstring>
 #include <mutex>
 #include <string>
 #include <system_error>
@@ -17,6 +16,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "memory/host/host_memory.h"
+#include "memory/host/streaming_copy.h"
 
 namespace terrace {
 namespace {
@@ -116,8 +116,7 @@ void execute(const Command& command) {
       command.task->run(NativeStream{});
       return;
     case Command::Kind::kCopy:
-      // The C library goes past the caches for large sizes, as it should for an arena.
-      std::memcpy(command.target, command.source, command.size_bytes);
+      streaming_copy({command.target, command.size_bytes}, {command.source, command.size_bytes});
       return;
     case Command::Kind::kRecord:
       command.event->run_record(command.event_number);

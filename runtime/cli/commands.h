@@ -8,5 +8,6 @@ namespace terrace {
 int run_train(int argc, const char* const* argv);
 int run_sample(int argc, const char* const* argv);
 int run_doctor(int argc, const char* const* argv);
+int run_bench(int argc, const char* const* argv);
 
 }  // namespace terrace

@@ -39,8 +39,7 @@ constexpr auto kCommands = std::to_array<Command>({
     {"inspect", "Results", "tells what a checkpoint or data file holds (not built yet)", nullptr},
     {"doctor", "Machine", "tells what of this machine can be used, and how to get more",
      run_doctor},
-    {"bench", "Machine", "measures parts of Terrace against the machine's limits (not built yet)",
-     nullptr},
+    {"bench", "Machine", "measures parts of Terrace against the machine's limits", run_bench},
 });
 
 std::string help() {

@@ -56,7 +56,7 @@ TEST(Program, UsageErrorsExitWithTwo) {
 }
 
 TEST(Program, CommandsOfTheInterfaceThatAreNotBuiltSaySo) {
-  for (const std::string command : {"plan", "bench", "export", "inspect"}) {
+  for (const std::string command : {"plan", "export", "inspect"}) {
     const Outcome outcome = run_program(command + " --json");
     EXPECT_EQ(outcome.code, 2) << command;
     EXPECT_THAT(outcome.errors, testing::HasSubstr("terrace " + command + " is not built yet"));

@@ -1,0 +1,52 @@
+#include "runtime/bench/bench.h"
+
+#include <array>
+
+#include "base/check.h"
+#include "runtime/bench/bench_list.h"
+
+namespace terrace {
+namespace {
+
+struct Unit {
+  std::string_view name;
+  bool rate;
+};
+
+constexpr auto kUnits = std::to_array<Unit>({
+    {"GB/s", true},
+    {"GFLOP/s", true},
+    {"elements/s", true},
+    {"tokens/s", true},
+    {"s", false},
+    {"ms/GB", false},
+    {"ns/element", false},
+    {"bytes/element", false},
+});
+
+const Unit& unit_of(BenchUnit unit) { return kUnits.at(static_cast<std::size_t>(unit)); }
+
+constexpr auto kBenches = std::to_array<Bench>({
+    {"io", "the NVMe store against a bare io_uring loop, and fio where it is installed", nullptr},
+    {"copy", "memory copies, uploads and downloads against a streaming copy", bench_copy},
+    {"optimizer", "optimizer updates against a loop that streams the same bytes", nullptr},
+    {"kernel", "kernels against the libraries they are made of", nullptr},
+    {"step", "whole training steps", nullptr},
+    {"collective", "collectives between ranks", nullptr},
+});
+
+}  // namespace
+
+std::string_view name_of(BenchUnit unit) { return unit_of(unit).name; }
+
+bool is_rate(BenchUnit unit) { return unit_of(unit).rate; }
+
+double BenchResult::ratio() const {
+  const double measured = value.median();
+  const double possible = limit.median();
+  return is_rate(unit) ? measured / possible : possible / measured;
+}
+
+std::span<const Bench> benches() { return kBenches; }
+
+}  // namespace terrace

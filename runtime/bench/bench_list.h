@@ -1,0 +1,12 @@
+#pragma once
+
+#include <vector>
+
+#include "runtime/bench/bench.h"
+
+// The functions of Bench::run, one per file.
+namespace terrace {
+
+std::vector<BenchResult> bench_copy(const BenchOptions& options, Log& log);
+
+}  // namespace terrace

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <functional>
+#include <span>
+#include <vector>
+
+namespace terrace {
+
+// What repeated measurements of one thing gave.
+class Samples {
+ public:
+  void add(double value) { values_.push_back(value); }
+  bool empty() const { return values_.empty(); }
+  int count() const { return static_cast<int>(values_.size()); }
+
+  // Of an even number: the mean of the two in the middle. Not of none.
+  double median() const;
+  double low() const;
+  double high() const;
+
+ private:
+  std::vector<double> values_;
+};
+
+// Takes one sample of something.
+using Measurement = std::function<double()>;
+
+// Takes every measurement once a round. The order turns by one place from round to round, so that
+// what drifts (the drive, the clock of the processor, other programs) meets all alike.
+std::vector<Samples> interleave(std::span<const Measurement> measurements, int rounds);
+
+}  // namespace terrace

@@ -1,0 +1,118 @@
+#include <fmt/format.h>
+
+#include <array>
+#include <cstdio>
+#include <ctime>
+#include <optional>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "memory/host/host_limits.h"
+#include "runtime/bench/bench.h"
+#include "runtime/cli/commands.h"
+#include "runtime/cli/console_log.h"
+#include "runtime/config/flag_reader.h"
+#include "runtime/config/nearest_name.h"
+
+namespace terrace {
+namespace {
+
+enum : std::size_t { kNvme, kThreads, kRepetitions, kSeconds, kSize, kSmall, kJson };
+constexpr auto kFlags = std::to_array<FlagSpec>({
+    {"nvme", "Machine", "DIR",
+     "A directory on the drive to measure; repeated: striped (the current directory)",
+     FlagArity::kRepeated},
+    {"threads", "Machine", "N", "Threads that compute (auto: the affinity mask and cgroup limit)"},
+    {"repetitions", "Measurement", "N", "Interleaved rounds (7); figures are their medians"},
+    {"seconds", "Measurement", "S", "Length of one measurement, about (1)"},
+    {"size", "Measurement", "SIZE", "The working set (as large as the benchmark needs)"},
+    {"small", "Measurement", "", "As little as can be, to see that it runs", FlagArity::kSwitch},
+    {"json", "Output", "", "One JSON document instead of a table", FlagArity::kSwitch},
+});
+
+std::string help() {
+  const CommandSpec command = {
+      "terrace bench KIND",
+      "Measures a part of Terrace beside what the machine can do, in interleaved rounds."};
+  std::string text = flags_help(command, kFlags) + "\nKinds:\n";
+  for (const Bench& bench : benches()) {
+    text += fmt::format("  {:<12}{}{}\n", bench.name, bench.summary,
+                        bench.run == nullptr ? " (not built yet)" : "");
+  }
+  return text;
+}
+
+const Bench& find_bench(std::string_view name) {
+  std::vector<std::string_view> names;
+  for (const Bench& bench : benches()) {
+    if (bench.name == name) return bench;
+    names.push_back(bench.name);
+  }
+  throw ConfigError(
+      fmt::format("unknown benchmark '{}'", name),
+      fmt::format("did you mean {}? terrace bench --help lists all", nearest_name(name, names)));
+}
+
+BenchOptions read_options(const std::vector<std::optional<FlagValue>>& values) {
+  constexpr int kThreadsMax = 4096;
+  constexpr int kRepetitionsMax = 1000;
+  BenchOptions options;
+  options.threads = read_host_limits().usable_cpus();
+  if (values[kSmall]) {
+    options.small = true;
+    options.repetitions = 2;
+    options.seconds = 0.01;
+  }
+  if (values[kNvme]) options.nvme = values[kNvme]->texts();
+  if (values[kThreads] && values[kThreads]->text() != "auto") {
+    options.threads = static_cast<int>(values[kThreads]->integer(1, kThreadsMax));
+  }
+  if (values[kRepetitions]) {
+    options.repetitions = static_cast<int>(values[kRepetitions]->integer(1, kRepetitionsMax));
+  }
+  if (values[kSeconds]) options.seconds = values[kSeconds]->positive_number();
+  if (values[kSize]) options.bytes = values[kSize]->size();
+  return options;
+}
+
+// Results are published: they tell how they were made, and nothing of where.
+std::vector<std::string> without_places(std::vector<std::string> arguments) {
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].starts_with("--nvme=")) arguments[i] = "--nvme=DIR";
+    if (i > 0 && arguments[i - 1] == "--nvme") arguments[i] = "DIR";
+  }
+  return arguments;
+}
+
+}  // namespace
+
+int run_bench(int argc, const char* const* argv) {
+  std::vector<std::string> arguments(argv + 2, argv + argc);
+  if (wants_help(arguments)) {
+    fmt::print("{}", help());
+    return 0;
+  }
+  if (arguments.empty() || arguments.front().starts_with("-")) {
+    throw ConfigError("terrace bench: no benchmark is named", "terrace bench --help lists them");
+  }
+  const Bench& bench = find_bench(arguments.front());
+  if (bench.run == nullptr) {
+    throw ConfigError(fmt::format("terrace bench {} is not built yet", bench.name),
+                      "terrace bench --help says which are");
+  }
+  arguments.erase(arguments.begin());
+  const std::string name = fmt::format("terrace bench {}", bench.name);
+  const auto values = read_flags({name, bench.summary}, kFlags, arguments);
+  const BenchOptions options = read_options(values);
+  BenchRun run{.bench = bench.name, .arguments = without_places(arguments)};
+  run.started_s = static_cast<std::int64_t>(std::time(nullptr));
+  const SystemClock clock;
+  const std::int64_t begin_ns = clock.now_ns();
+  ConsoleLog log;
+  const std::vector<BenchResult> results = bench.run(options, log);
+  run.duration_ns = clock.now_ns() - begin_ns;
+  fmt::print("{}", values[kJson] ? bench_json(run, options, results) : bench_table(results));
+  return 0;
+}
+
+}  // namespace terrace

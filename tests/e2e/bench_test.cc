@@ -1,0 +1,105 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/e2e/program_run.h"
+
+// The benchmarks run, as small as can be, and print what interface.md says. What they measure is
+// not looked at: times are no test.
+namespace terrace {
+namespace {
+
+using nlohmann::json;
+
+Outcome run_bench(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), "bench");
+  return run_program(arguments);
+}
+
+// The document of a benchmark that ends well, held to the contract; names its results.
+std::vector<std::string> names_of_results(const std::string& bench,
+                                          const std::vector<std::string>& more = {}) {
+  std::vector<std::string> arguments = {bench, "--small", "--json"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  const Outcome outcome = run_bench(arguments);
+  EXPECT_EQ(outcome.code, 0) << outcome;
+  const json document = json::parse(outcome.output);
+  EXPECT_EQ(document.at("schema"), "terrace.bench/1");
+  EXPECT_EQ(document.at("benchmark"), bench);
+  EXPECT_TRUE(document.at("version").is_string());
+  EXPECT_THAT(document.at("started").get<std::string>(), testing::EndsWith("Z"));
+  const json& host = document.at("host");
+  EXPECT_FALSE(host.at("cpu").get<std::string>().empty());
+  EXPECT_LT(0, host.at("usable_threads").get<int>());
+  EXPECT_LT(0U, host.at("memory_bytes").get<std::size_t>());
+  EXPECT_THAT(host.at("kernel").get<std::string>(), testing::StartsWith("Linux "));
+  std::vector<std::string> names;
+  for (const json& result : document.at("results")) {
+    names.push_back(result.at("name"));
+    const double value = result.at("value");
+    const double limit = result.at("limit");
+    EXPECT_LT(0, value) << names.back();
+    EXPECT_LT(0, limit) << names.back();
+    const std::string unit = result.at("unit");
+    const bool rate = unit.ends_with("/s");
+    EXPECT_DOUBLE_EQ(result.at("ratio").get<double>(), rate ? value / limit : limit / value)
+        << names.back() << " in " << unit;
+    EXPECT_FALSE(result.at("limit_is").get<std::string>().empty()) << names.back();
+    EXPECT_EQ(result.at("repetitions"), 2) << names.back();
+    EXPECT_LE(result.at("value_range").at(0).get<double>(), value);
+    EXPECT_GE(result.at("value_range").at(1).get<double>(), value);
+  }
+  return names;
+}
+
+TEST(BenchCommand, CopyHasTheResultsOfTheInterface) {
+  EXPECT_THAT(names_of_results("copy"),
+              testing::UnorderedElementsAre("memcpy", "upload", "download", "upload_and_download"));
+}
+
+TEST(BenchCommand, WithoutJsonItPrintsATable) {
+  const Outcome outcome = run_bench({"copy", "--small"});
+  EXPECT_EQ(outcome.code, 0) << outcome;
+  EXPECT_THAT(outcome.output, testing::HasSubstr("\nupload_and_download "));
+  EXPECT_THAT(outcome.output, testing::HasSubstr("GB/s; a streaming copy each way"));
+}
+
+TEST(BenchCommand, ResultsNameNoPlaceOfTheMachine) {
+  const TemporaryDirectory directory;
+  for (const std::string& flag : {"--nvme=" + directory.path(), std::string("--nvme")}) {
+    std::vector<std::string> arguments = {"copy", "--small", "--json", flag};
+    if (flag == "--nvme") arguments.push_back(directory.path());
+    const Outcome outcome = run_bench(arguments);
+    EXPECT_EQ(outcome.code, 0) << outcome;
+    EXPECT_THAT(outcome.output, testing::Not(testing::HasSubstr(directory.path())));
+    EXPECT_THAT(outcome.output, testing::HasSubstr("DIR"));
+  }
+}
+
+TEST(BenchCommand, RefusesWhatItCannotRun) {
+  const Outcome none = run_bench({});
+  EXPECT_EQ(none.code, 2);
+  EXPECT_THAT(none.errors, testing::HasSubstr("no benchmark is named"));
+  const Outcome unknown = run_bench({"cpy"});
+  EXPECT_EQ(unknown.code, 2);
+  EXPECT_THAT(unknown.errors, testing::HasSubstr("did you mean copy?"));
+  const Outcome not_built = run_bench({"collective", "--json"});
+  EXPECT_EQ(not_built.code, 2);
+  EXPECT_THAT(not_built.errors, testing::HasSubstr("terrace bench collective is not built yet"));
+  const Outcome flag = run_bench({"copy", "--repetition", "3"});
+  EXPECT_EQ(flag.code, 2);
+  EXPECT_THAT(flag.errors, testing::HasSubstr("did you mean --repetitions?"));
+  EXPECT_EQ(run_bench({"copy", "--seconds", "0"}).code, 2);
+}
+
+TEST(BenchCommand, HelpNamesEveryKind) {
+  const Outcome help = run_bench({"--help"});
+  EXPECT_EQ(help.code, 0);
+  for (const char* kind : {"io", "copy", "optimizer", "kernel", "step", "collective"}) {
+    EXPECT_THAT(help.output, testing::HasSubstr("\n  " + std::string(kind) + " "));
+  }
+}
+
+}  // namespace
+}  // namespace terrace
