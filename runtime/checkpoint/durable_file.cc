@@ -83,16 +83,25 @@ void write_durable_file(const std::string& path, std::string_view content) {
   file.commit();
 }
 
-void sync_directory(const std::string& directory) {
-  const int file = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (file < 0) throw IoError({.operation = "open", .path = directory, .error_number = errno});
+namespace {
+
+// `allowed_error` is an errno of fsync that means that there is nothing to do.
+void sync_path(const std::string& path, int open_flags, int allowed_error) {
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | open_flags);
+  if (file < 0) throw IoError({.operation = "open", .path = path, .error_number = errno});
   const int result = ::fsync(file);
   const int error_number = errno;
   ::close(file);
-  // Some file systems have nothing to sync in a directory and say EINVAL.
-  if (result != 0 && error_number != EINVAL) {
-    throw IoError({.operation = "fsync", .path = directory, .error_number = error_number});
+  if (result != 0 && error_number != allowed_error) {
+    throw IoError({.operation = "fsync", .path = path, .error_number = error_number});
   }
 }
+
+}  // namespace
+
+void sync_file(const std::string& path) { sync_path(path, 0, 0); }
+
+// Some file systems have nothing to sync in a directory and say EINVAL.
+void sync_directory(const std::string& directory) { sync_path(directory, O_DIRECTORY, EINVAL); }
 
 }  // namespace terrace

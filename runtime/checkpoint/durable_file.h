@@ -36,6 +36,9 @@ class DurableFile {
 
 void write_durable_file(const std::string& path, std::string_view content);
 
+// Makes what was written to a file survive a power cut. Throws IoError.
+void sync_file(const std::string& path);
+
 // Makes renames and new names in a directory survive a power cut. Throws IoError.
 void sync_directory(const std::string& directory);
 

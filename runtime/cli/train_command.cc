@@ -2,6 +2,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -21,7 +22,8 @@ constexpr int kExitDone = 0;
 constexpr int kExitSavedOnSignal = 75;
 
 // The one thing that a signal handler can reach.
-volatile bool stop_requested = false;
+std::atomic<bool> stop_requested = false;
+static_assert(std::atomic<bool>::is_always_lock_free);
 
 void request_stop(int) { stop_requested = true; }
 

@@ -34,6 +34,13 @@ void check_steps(const TrainOptions& options) {
                                   *batch.stop_after_step, batch.max_steps),
                       "stop at an earlier step, or leave --stop-after-step out");
   }
+  const std::int64_t last_step = batch.stop_after_step.value_or(batch.max_steps);
+  if (options.run.trace_steps && options.run.trace_steps->first > last_step) {
+    throw ConfigError(
+        fmt::format("--trace-steps {}:{} begins after the last step, {}",
+                    options.run.trace_steps->first, options.run.trace_steps->last, last_step),
+        "trace earlier steps");
+  }
   if (options.optimizer.warmup_steps > batch.max_steps) {
     throw ConfigError(fmt::format("--warmup-steps {} are more than --max-steps {}",
                                   options.optimizer.warmup_steps, batch.max_steps),

@@ -123,6 +123,18 @@ std::size_t FlagValue::size() const {
   return value;
 }
 
+StepRange FlagValue::step_range() const {
+  const std::string& range = text();
+  const std::size_t colon = range.find(':');
+  if (colon != std::string::npos) {
+    const auto first = read_whole<std::int64_t>(range.substr(0, colon));
+    const auto last = read_whole<std::int64_t>(range.substr(colon + 1));
+    if (first && last && *first >= 1 && *first <= *last) return {*first, *last};
+  }
+  refuse(fmt::format("'{}' is not a range of steps", range),
+         "write FIRST:LAST, counted from 1, as in 3:5");
+}
+
 bool FlagValue::on_off() const {
   constexpr auto kNames = std::to_array<std::string_view>({"off", "on"});
   return choice(kNames) == 1;

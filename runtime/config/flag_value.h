@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/config/step_range.h"
+
 namespace terrace {
 
 // What was written for one flag, on the command line or in a file, and its meanings. Every method
@@ -37,6 +39,8 @@ class FlagValue {
   // Bytes, more than none.
   std::size_t size() const;
   bool on_off() const;
+  // "A:B" with 1 <= A <= B.
+  StepRange step_range() const;
 
   // The place of the text in `names`; refuses any other with the nearest of them.
   std::size_t choice(std::span<const std::string_view> names) const;

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <array>
 
 #include "runtime/config/toml_text.h"
@@ -103,9 +105,12 @@ constexpr auto kFlags = std::to_array<TrainFlag>({
      [](const TrainOptions& o) {
        return toml_string(kProgresses.at(static_cast<std::size_t>(o.run.progress)));
      }},
-    {{"trace-steps", "Run", "A:B", "Write trace.json of these steps"},
-     [](TrainOptions&, const FlagValue& v) { v.not_built("leave it out"); },
-     [](const TrainOptions&) { return std::string{}; }},
+    {{"trace-steps", "Run", "A:B", "Write trace.json of steps A to B"},
+     [](TrainOptions& o, const FlagValue& v) { o.run.trace_steps = v.step_range(); },
+     [](const TrainOptions& o) {
+       const auto& range = o.run.trace_steps;
+       return range ? toml_string(fmt::format("{}:{}", range->first, range->last)) : std::string{};
+     }},
     {{"dry-run", "Run", "", "Compile and verify the step, print its ledger, stop",
       FlagArity::kSwitch},
      [](TrainOptions& o, const FlagValue& v) { o.run.dry_run = v.on_off(); },

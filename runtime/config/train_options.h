@@ -8,6 +8,7 @@
 
 #include "offload/nvme_store.h"
 #include "optim/lr_schedule.h"
+#include "runtime/config/step_range.h"
 
 // The configuration of `terrace train`, as the flags of the same names set it.
 namespace terrace {
@@ -89,6 +90,7 @@ struct RunOptions {
   std::int64_t keep_last = 0;         // 0: all
   std::string resume = "none";        // none, auto, or a checkpoint's path
   ProgressChoice progress = ProgressChoice::kAuto;
+  std::optional<StepRange> trace_steps;
   bool dry_run = false;
 };
 

@@ -73,4 +73,6 @@ void MetricsFile::write(const StepMetrics& metrics) {
   }
 }
 
+void MetricsFile::sync() { sync_file(path_); }
+
 }  // namespace terrace

@@ -29,6 +29,8 @@ class MetricsFile {
   // Throws IoError.
   MetricsFile(const std::string& run_dir, std::int64_t last_step, const Ledger& ledger);
   void write(const StepMetrics& metrics);
+  // What was written survives a power cut. Throws IoError.
+  void sync();
 
  private:
   std::string path_;

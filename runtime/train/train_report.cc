@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
 
 #include "base/bytes.h"
 
@@ -11,9 +12,10 @@ namespace {
 
 constexpr Lane kLinks[] = {Lane::kUpload, Lane::kDownload, Lane::kRead, Lane::kWrite};
 
-std::string count_homes(const StepPolicy& policy, const char* what, Tier UnitHomes::* state) {
+std::string count_homes(std::span<const UnitHomes> units, const char* what,
+                        Tier UnitHomes::* state) {
   std::array<int, kTierCount> counts{};
-  for (const UnitHomes& homes : policy.homes) ++counts.at(static_cast<std::size_t>(homes.*state));
+  for (const UnitHomes& homes : units) ++counts.at(static_cast<std::size_t>(homes.*state));
   std::string text = fmt::format("  {:<16}", what);
   for (const Tier tier : kTiers) {
     const int count = counts.at(static_cast<std::size_t>(tier));
@@ -27,9 +29,11 @@ std::string count_homes(const StepPolicy& policy, const char* what, Tier UnitHom
 std::string describe_plan(const EngineOptions& options, const EnginePlan& plan) {
   const StepPolicy& policy = plan.training.policy;
   const Program& program = plan.training.program;
-  const auto recomputed =  // of the blocks: the embedding and the head have nothing to recompute
-      std::count_if(policy.homes.begin() + 1, policy.homes.end() - 1,
-                    [](const UnitHomes& homes) { return homes.recompute; });
+  const std::span<const UnitHomes> units = policy.homes;
+  // The embedding and the head keep no activations: nothing to place and nothing to recompute.
+  const std::span<const UnitHomes> blocks = units.subspan(1, units.size() - 2);
+  const auto recomputed = std::count_if(blocks.begin(), blocks.end(),
+                                        [](const UnitHomes& homes) { return homes.recompute; });
   std::string text = fmt::format(
       "{}: {} parameters in {} units, {}\n"
       "a step: {} micro-batches of {} x {} tokens, {}\n"
@@ -41,10 +45,10 @@ std::string describe_plan(const EngineOptions& options, const EnginePlan& plan) 
       program.ops.size(), program.buffers.size(), recomputed, options.model.layers,
       policy.lookahead);
   text += "homes between uses:\n";
-  text += count_homes(policy, "parameters", &UnitHomes::parameters);
-  text += count_homes(policy, "gradients", &UnitHomes::gradients);
-  text += count_homes(policy, "optimizer state", &UnitHomes::optimizer);
-  text += count_homes(policy, "activations", &UnitHomes::activations);
+  text += count_homes(units, "parameters", &UnitHomes::parameters);
+  text += count_homes(units, "gradients", &UnitHomes::gradients);
+  text += count_homes(units, "optimizer state", &UnitHomes::optimizer);
+  text += count_homes(blocks, "activations", &UnitHomes::activations);
   text += '\n' + to_text(plan.ledger) + "\nbytes in a step:";
   for (const Lane lane : kLinks) {
     text += fmt::format("  {} {}", name_of(lane),
@@ -95,7 +99,25 @@ void TimeSummary::add(const StepMetrics& metrics) {
   }
 }
 
-std::string TimeSummary::text() const {
+// What the compute lane stood still for, longest first.
+std::string TimeSummary::describe_waits(const StepWaits& waits) const {
+  std::vector<std::pair<double, std::string_view>> causes = {
+      {waits.unexplained_s(), "the start of ops and steps"}};
+  for (std::size_t l = 0; l < kLaneCount; ++l) {
+    const auto lane = static_cast<Lane>(l);
+    causes.emplace_back(waits.waited_s(lane), name_of(lane));
+  }
+  std::sort(causes.rbegin(), causes.rend());
+  std::string text;
+  for (const auto& [waited_s, cause] : causes) {
+    if (waited_s < 0.001 * seconds_) continue;
+    text += fmt::format("{} {} {:.2f} s ({:.1f} %)", text.empty() ? "" : ",", cause, waited_s,
+                        100 * waited_s / seconds_);
+  }
+  return text.empty() ? text : "compute stood still, waiting for:" + text + '\n';
+}
+
+std::string TimeSummary::text(const StepWaits& waits) const {
   if (steps_ == 0 || seconds_ <= 0) return "no steps were run";
   std::string text = fmt::format("{} steps in {:.1f} s, {:.0f} tokens/s. Where the time went:\n",
                                  steps_, seconds_, tokens_ / seconds_);
@@ -111,6 +133,7 @@ std::string TimeSummary::text() const {
     }
     text += '\n';
   }
+  text += describe_waits(waits);
   const double written = bytes_[static_cast<std::size_t>(Lane::kWrite)];
   if (written > 0) {
     text += fmt::format("written to the drives: {:.2f} TB a day at this pace\n",

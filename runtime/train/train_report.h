@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "runtime/step/step_waits.h"
 #include "runtime/train/engine.h"
 #include "runtime/train/metrics_file.h"
 
@@ -19,10 +20,13 @@ std::string describe_step(const StepMetrics& metrics, std::int64_t last_step);
 class TimeSummary {
  public:
   void add(const StepMetrics& metrics);
-  // Busy share of each lane, what limited the run, and what was written to the drives.
-  std::string text() const;
+  // Busy share of each lane, what the compute lane waited for, what limited the run, and what was
+  // written to the drives.
+  std::string text(const StepWaits& waits) const;
 
  private:
+  std::string describe_waits(const StepWaits& waits) const;
+
   std::int64_t steps_ = 0;
   double seconds_ = 0;
   double tokens_ = 0;

@@ -14,6 +14,7 @@
 #include "runtime/checkpoint/hf_export.h"
 #include "runtime/data/dataset.h"
 #include "runtime/train/run_directory.h"
+#include "runtime/train/trace_file.h"
 #include "runtime/train/train_report.h"
 #include "runtime/train/train_setup.h"
 
@@ -42,8 +43,8 @@ std::unique_ptr<Checkpoint> find_checkpoint(const TrainOptions& options,
 
 class Trainer {
  public:
-  Trainer(const TrainCommand& command, const bool volatile& stop_requested, TrainConsole& console,
-          Log& log)
+  Trainer(const TrainCommand& command, const std::atomic<bool>& stop_requested,
+          TrainConsole& console, Log& log)
       : command_(command),
         options_(command.options),
         stop_requested_(stop_requested),
@@ -72,8 +73,13 @@ class Trainer {
     start_from(checkpoint.get());
     write_run_files(run_dir_, command_, summary);
     metrics_ = std::make_unique<MetricsFile>(run_dir_, done_steps_, plan_.ledger);
+    waits_.emplace(plan_.training.program);
+    if (options_.run.trace_steps) {
+      trace_.emplace(run_dir_, plan_.training.program, *options_.run.trace_steps);
+    }
     const TrainOutcome outcome = train_steps();
-    console_.say(summary_.text());
+    if (trace_) trace_->finish();
+    console_.say(summary_.text(*waits_));
     return outcome;
   }
 
@@ -121,11 +127,21 @@ class Trainer {
     return std::filesystem::equivalent(path.parent_path(), run_dir_, ignored);
   }
 
-  // A fresh run among another's checkpoints would be mixed up with it at the next --resume auto.
+  // A fresh run among another's checkpoints would be mixed up with it at the next --resume auto,
+  // and would replace its result.
   void refuse_second_run() const {
-    if (resumes_here() || !latest_checkpoint(run_dir_).has_value()) return;
-    throw ConfigError(fmt::format("the run directory {} has checkpoints of another run", run_dir_),
-                      "go on with --resume auto, or give another --run-dir");
+    const bool has_checkpoints = latest_checkpoint(run_dir_).has_value();
+    if (has_checkpoints && resumes_here()) return;
+    if (has_checkpoints) {
+      throw ConfigError(
+          fmt::format("the run directory {} has checkpoints of another run", run_dir_),
+          "go on with --resume auto, or give another --run-dir");
+    }
+    if (std::filesystem::exists(std::filesystem::path(run_dir_) / "final")) {
+      throw ConfigError(
+          fmt::format("the run directory {} has the result of a finished run (final)", run_dir_),
+          "give another --run-dir, or move final away first");
+    }
   }
 
   // Sets the state, and where the run is.
@@ -234,6 +250,7 @@ class Trainer {
       flush_row(clock_.now_ns());
       throw;
     }
+    observe(outcome.report);
     flush_row(outcome.report.first_compute_ns);
     StepMetrics metrics;
     metrics.step = step;
@@ -263,7 +280,10 @@ class Trainer {
 
   // After the last step before it: the updates, and what needs them done.
   void complete_boundary() {
-    if (const std::optional<RunReport> drained = engine_->drain()) add_to_row(*drained);
+    if (const std::optional<RunReport> drained = engine_->drain()) {
+      observe(*drained);
+      add_to_row(*drained);
+    }
     const std::int64_t until_ns = clock_.now_ns();
     const bool last = done_steps_ == total_steps_;
     // Whoever sent the signal may not wait for an evaluation.
@@ -277,6 +297,11 @@ class Trainer {
                       "lower --learning-rate; what was saved before is untouched");
     }
     if (is_due(options_.run.checkpoint_every, done_steps_)) save();
+  }
+
+  void observe(const RunReport& report) {
+    waits_->add(report);
+    if (trace_) trace_->add(report, *waits_);
   }
 
   void add_to_row(const RunReport& drained) {
@@ -325,6 +350,7 @@ class Trainer {
   // The state after the last finished step; once, however many reasons there are.
   void save() {
     if (saved_step_ == done_steps_) return;
+    metrics_->sync();  // a resumed run continues the rows of the steps it has
     const CheckpointProgress progress{done_steps_, next_sample_, options_.model.seed,
                                       engine_options_.batch.positions, data_->training_tokens()};
     const std::string path =
@@ -354,7 +380,7 @@ class Trainer {
 
   const TrainCommand& command_;
   const TrainOptions& options_;
-  const bool volatile& stop_requested_;
+  const std::atomic<bool>& stop_requested_;
   TrainConsole& console_;
   Log& log_;
   SystemClock clock_;
@@ -369,6 +395,8 @@ class Trainer {
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<MetricsFile> metrics_;
   TimeSummary summary_;
+  std::optional<StepWaits> waits_;
+  std::optional<TraceFile> trace_;
 
   std::int64_t total_steps_ = 0;
   std::int64_t done_steps_ = 0;
@@ -382,7 +410,7 @@ class Trainer {
 
 }  // namespace
 
-TrainOutcome train(const TrainCommand& command, const bool volatile& stop_requested,
+TrainOutcome train(const TrainCommand& command, const std::atomic<bool>& stop_requested,
                    TrainConsole& console, Log& log) {
   return Trainer(command, stop_requested, console, log).run();
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -30,7 +31,7 @@ struct TrainCommand {
 // `terrace train`: reads data and model, compiles and verifies the step, says the ledger, trains,
 // evaluates, saves. `stop_requested` is polled between steps (a signal handler sets it). Throws the
 // errors of base/error.h.
-TrainOutcome train(const TrainCommand& command, const bool volatile& stop_requested,
+TrainOutcome train(const TrainCommand& command, const std::atomic<bool>& stop_requested,
                    TrainConsole& console, Log& log);
 
 }  // namespace terrace

@@ -49,7 +49,6 @@ TEST(ExitCode, WhatIsNotBuiltIs2AndSaysSo) {
                                         {"--gradient-dtype", "bf16"},
                                         {"--precision", "fp16"},
                                         {"--device", "cuda"},
-                                        {"--trace-steps", "1:2"},
                                         {"--tokenizer", "tokenizer.json"},
                                         {"--data-format", "megatron"}};
   for (const Arguments& arguments : cases) {
@@ -64,6 +63,22 @@ TEST(ExitCode, ImpossibleSettingsAre2) {
   expect_usage_error(training, {"--place-parameters", "device"}, {"give --device-memory SIZE"});
   expect_usage_error(training, {"--stop-after-step", "3"}, {"--max-steps 2"});
   expect_usage_error(training, {"--precision", "bf17"}, {"bf16"});
+}
+
+TEST(ExitCode, AFinishedRunIsNotTrainedOver) {
+  const TinyTraining training;
+  training.train("run", {"--max-steps", "2"});
+  const auto result = training.files("run", "final");
+  const auto rows = training.rows("run");
+  for (const char* resume : {"none", "auto"}) {
+    const Outcome outcome =
+        run_program(training.command("run", {"--max-steps", "3", "--resume", resume}));
+    EXPECT_EQ(outcome.code, 2) << outcome;
+    EXPECT_THAT(outcome.errors, HasSubstr("final"));
+    EXPECT_THAT(outcome.errors, HasSubstr("--run-dir"));
+  }
+  EXPECT_EQ(training.files("run", "final"), result);
+  EXPECT_EQ(training.rows("run"), rows);
 }
 
 // Several times, as the lanes are at other places each time when the step fails.

@@ -122,7 +122,8 @@ Arguments every_flag() {
           "9",           "--keep-last",
           "2",           "--resume",
           "auto",        "--progress",
-          "off",         "--dry-run"};
+          "off",         "--trace-steps",
+          "2:4",         "--dry-run"};
 }
 
 TEST(TrainConfig, EveryFlagSetsItsOption) {
@@ -177,6 +178,9 @@ TEST(TrainConfig, EveryTierAndRunFlagSetsItsOption) {
   EXPECT_EQ(options.run.keep_last, 2);
   EXPECT_EQ(options.run.resume, "auto");
   EXPECT_EQ(options.run.progress, ProgressChoice::kOff);
+  ASSERT_TRUE(options.run.trace_steps);
+  EXPECT_EQ(options.run.trace_steps->first, 2);
+  EXPECT_EQ(options.run.trace_steps->last, 4);
   EXPECT_TRUE(options.run.dry_run);
 }
 
@@ -283,6 +287,9 @@ TEST(TrainConfig, NumbersAreChecked) {
   expect_refused({"--learning-rate", "inf"}, {"--learning-rate inf"});
   expect_refused({"--adam-beta1", "1"}, {"--adam-beta1 1", "less than 1"});
   expect_refused({"--adam-epsilon", "0"}, {"--adam-epsilon 0", "more than 0"});
+  for (const char* range : {"3", "0:4", "5:4", "1:", ":2", "1:2:3", "a:b"}) {
+    expect_refused({"--trace-steps", range}, {"is not a range of steps", "FIRST:LAST"});
+  }
   expect_refused({"--validation-fraction", "1"}, {"--validation-fraction 1"});
   expect_refused({"--zero-stage", "4"}, {"--zero-stage 4", "at most 3"});
   expect_refused({"--threads", "0"}, {"--threads 0"});
@@ -331,7 +338,6 @@ TEST(TrainConfig, WhatIsNotBuiltSaysSoByFlagAndValue) {
       {"--pipeline-schedule", "interleaved"},
       {"--virtual-stages", "2"},
       {"--local-ranks", "2"},
-      {"--trace-steps", "1:2"},
       {"--tokenizer", "tokenizer.json"},
       {"--data-format", "megatron"},
       {"--data-format", "jsonl"}};
@@ -386,6 +392,7 @@ TEST(TrainConfig, MissingAndContradictoryOptionsAreRefused) {
   expect_refused({"--resume", "auto"}, {"--resume auto", "--run-dir"});
   expect_refused({"--validation-data", "y", "--validation-fraction", "0.1"},
                  {"--validation-data", "--validation-fraction"});
+  expect_refused({"--trace-steps", "101:102"}, {"--trace-steps 101:102", "last step, 100"});
   expect_refused({"--validation-fraction", "0", "--eval-every", "5"}, {"--eval-every 5"});
 }
 

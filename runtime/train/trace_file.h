@@ -1,0 +1,58 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <fstream>
+#include <string>
+#include <string_view>
+
+#include "runtime/config/step_range.h"
+#include "runtime/step/step_waits.h"
+
+namespace terrace {
+
+// trace.json of a run: what each lane did in some steps, in Chrome's trace event format (opens in
+// Perfetto and chrome://tracing). One track per lane: its ops, and between them waits, named by
+// what was waited for. Reads and writes overlap: their track shows when any is in flight, and each
+// one is an async event of its own. Times are microseconds since the first traced op.
+class TraceFile {
+ public:
+  // Makes run_dir/trace.json anew. Borrows the program. Throws IoError, as all methods do.
+  TraceFile(const std::string& run_dir, const Program& program, StepRange steps);
+
+  // Every run in order, drains included; those of other steps are only remembered as what was
+  // waited for.
+  void add(const RunReport& report, const StepWaits& waits);
+  // Completes the document. Without it the file still opens, as viewers accept a torn end.
+  void finish();
+
+ private:
+  // Transfers of a lane that overlap, from the first one's start.
+  struct InFlight {
+    OpTime time;
+    int transfers = 0;
+  };
+
+  void add_track_names();
+  void add_op(const RunReport& report, OpId op, const StepWaits& waits);
+  void add_async(std::string_view name, std::string_view id, Lane lane, const OpTime& time,
+                 std::string_view arguments);
+  void add_transfer(Lane lane, const OpTime& time);
+  void close_transfers(Lane lane);
+  std::string slice(std::string_view name, std::string_view category, Lane lane, const OpTime& time,
+                    std::string_view arguments) const;
+  void add_event(const std::string& event);
+  double time_us(std::int64_t ns) const { return static_cast<double>(ns - origin_ns_) * 1e-3; }
+  void check_stream();
+
+  std::string path_;
+  const Program& program_;
+  StepRange steps_;
+  std::ofstream stream_;
+  bool first_ = true;
+  std::int64_t origin_ns_ = 0;                          // 0: no op yet
+  std::array<std::int64_t, kLaneCount> last_end_ns_{};  // per lane, of the runs added
+  std::array<InFlight, kLaneCount> in_flight_{};
+};
+
+}  // namespace terrace
