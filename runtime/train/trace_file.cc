@@ -82,18 +82,19 @@ void TraceFile::add_op(const RunReport& report, OpId id, const StepWaits& waits)
 // Names of ops are made of letters, digits and signs that JSON does not escape.
 std::string TraceFile::slice(std::string_view name, std::string_view category, Lane lane,
                              const OpTime& time, std::string_view arguments) const {
-  return fmt::format(
-      R"({{"name":"{}","cat":"{}","ph":"X","pid":0,"tid":{},"ts":{:.3f},"dur":{:.3f},"args":{{{}}}}})",
-      name, category, static_cast<int>(lane), time_us(time.start_ns),
-      time_us(time.end_ns) - time_us(time.start_ns), arguments);
+  return fmt::format(R"({{"name":"{}","cat":"{}","ph":"X","pid":0,"tid":{},)"
+                     R"("ts":{:.3f},"dur":{:.3f},"args":{{{}}}}})",
+                     name, category, static_cast<int>(lane), time_us(time.start_ns),
+                     time_us(time.end_ns) - time_us(time.start_ns), arguments);
 }
 
 void TraceFile::add_async(std::string_view name, std::string_view id, Lane lane, const OpTime& time,
                           std::string_view arguments) {
   const auto add_phase = [&](char phase, std::int64_t at_ns, std::string_view values) {
-    add_event(fmt::format(
-        R"({{"name":"{}","cat":"{}","ph":"{}","id":"{}","pid":0,"tid":{},"ts":{:.3f},"args":{{{}}}}})",
-        name, name_of(lane), phase, id, static_cast<int>(lane), time_us(at_ns), values));
+    add_event(fmt::format(R"({{"name":"{}","cat":"{}","ph":"{}","id":"{}","pid":0,"tid":{},)"
+                          R"("ts":{:.3f},"args":{{{}}}}})",
+                          name, name_of(lane), phase, id, static_cast<int>(lane), time_us(at_ns),
+                          values));
   };
   add_phase('b', time.start_ns, arguments);
   add_phase('e', time.end_ns, "");
