@@ -37,13 +37,19 @@ std::int64_t result_or_errno(ssize_t result) { return result < 0 ? -errno : resu
 
 }  // namespace
 
-DirectFile::DirectFile(std::string path) : path_(std::move(path)) {
+DirectFile::DirectFile(std::string path, SystemFaults* faults)
+    : path_(std::move(path)), faults_(faults) {
   constexpr int kFlags = O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC;
   constexpr mode_t kMode = 0600;
-  descriptor_ = ::open(path_.c_str(), kFlags, kMode);
-  if (descriptor_ < 0) {
-    throw ConfigError(fmt::format("cannot make the file {}: {}", path_, std::strerror(errno)),
-                      "name a directory that this user may write to");
+  int error_number = refusal_of(faults_, SystemCall::Kind::kOpen);
+  if (error_number == 0) {
+    descriptor_ = ::open(path_.c_str(), kFlags, kMode);
+    if (descriptor_ < 0) error_number = errno;
+  }
+  if (error_number != 0) {
+    throw ConfigError(
+        fmt::format("cannot make the file {}: {}", path_, std::strerror(error_number)),
+        "name a directory that this user may write to");
   }
   settle_direct();
 }
@@ -113,25 +119,31 @@ std::size_t DirectFile::file_system_block() const {
 }
 
 std::int64_t DirectFile::read_at(std::span<std::byte> memory, std::uint64_t offset) noexcept {
-  return result_or_errno(
-      ::pread(descriptor_, memory.data(), memory.size(), static_cast<off_t>(offset)));
+  return transfer_with(
+      faults_, {SystemCall::Kind::kRead, offset, memory.size()}, memory, [&](std::size_t bytes) {
+        return result_or_errno(
+            ::pread(descriptor_, memory.data(), bytes, static_cast<off_t>(offset)));
+      });
 }
 
 std::int64_t DirectFile::write_at(std::span<const std::byte> memory,
                                   std::uint64_t offset) noexcept {
-  return result_or_errno(
-      ::pwrite(descriptor_, memory.data(), memory.size(), static_cast<off_t>(offset)));
+  return transfer_with(
+      faults_, {SystemCall::Kind::kWrite, offset, memory.size()}, {}, [&](std::size_t bytes) {
+        return result_or_errno(
+            ::pwrite(descriptor_, memory.data(), bytes, static_cast<off_t>(offset)));
+      });
 }
 
 int DirectFile::preallocate(std::uint64_t size_bytes) {
   if (size_bytes == 0) return 0;
   const auto size = static_cast<off_t>(size_bytes);
-  int result = 0;
+  int refusal = 0;
   do {
-    result = ::fallocate(descriptor_, 0, 0, size);
-  } while (result != 0 && errno == EINTR);
-  if (result == 0) return 0;
-  if (errno != EOPNOTSUPP && errno != ENOSYS) return errno;
+    refusal = refusal_of(faults_, SystemCall::Kind::kReserve);
+    if (refusal == 0 && ::fallocate(descriptor_, 0, 0, size) != 0) refusal = errno;
+  } while (refusal == EINTR);
+  if (refusal != EOPNOTSUPP && refusal != ENOSYS) return refusal;
   if (::ftruncate(descriptor_, size) != 0) return errno;
   if (!remark_.empty()) remark_ += "; ";
   remark_ += "the file system cannot reserve space";

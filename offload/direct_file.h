@@ -3,6 +3,7 @@
 #include <string>
 
 #include "offload/raw_file.h"
+#include "offload/system_faults.h"
 
 namespace terrace {
 
@@ -10,8 +11,8 @@ namespace terrace {
 // alignment is what the file reports by statx, or what was tried out where it reports nothing.
 class DirectFile final : public RawFile {
  public:
-  // Makes the file; it must not be there. Throws ConfigError naming the path.
-  explicit DirectFile(std::string path);
+  // Makes the file; it must not be there. Throws ConfigError naming the path. `faults` outlives it.
+  explicit DirectFile(std::string path, SystemFaults* faults = nullptr);
   ~DirectFile() override;
   DirectFile(const DirectFile&) = delete;
   DirectFile& operator=(const DirectFile&) = delete;
@@ -24,6 +25,8 @@ class DirectFile final : public RawFile {
   int preallocate(std::uint64_t size_bytes);
 
   int descriptor() const { return descriptor_; }
+  // What an engine that transfers by itself must ask; null for none.
+  SystemFaults* faults() const { return faults_; }
   const std::string& path() const { return path_; }
   bool direct() const { return direct_; }
   // Why I/O goes through the page cache, or space is not reserved; empty otherwise.
@@ -37,6 +40,7 @@ class DirectFile final : public RawFile {
   std::size_t file_system_block() const;
 
   std::string path_;
+  SystemFaults* faults_;
   int descriptor_ = -1;
   bool direct_ = false;
   std::size_t alignment_ = 0;

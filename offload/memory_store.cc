@@ -19,7 +19,9 @@ constexpr int kDepth = 8;
 class MemoryStripe final : public StripeFiles {
  public:
   explicit MemoryStripe(const FaultPlan& plan)
-      : faulty_(file_, plan), engine_(faulty_, kDepth, "memory") {}
+      : faults_(plan, MemoryFile::kAlignment),
+        faulty_(file_, faults_),
+        engine_(faulty_, kDepth, "memory") {}
 
   std::size_t count() const override { return 1; }
   void prepare(std::span<const std::uint64_t> sizes) override { file_.resize(sizes[0]); }
@@ -36,6 +38,7 @@ class MemoryStripe final : public StripeFiles {
  private:
   const std::string name_ = "memory";
   MemoryFile file_;
+  SeededFaults faults_;
   FaultyFile faulty_;
   PosixEngine engine_;
 };

@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "offload/block_store.h"
+#include "offload/system_faults.h"
 
 namespace terrace {
 
@@ -24,6 +25,7 @@ struct NvmeStoreOptions {
   IoEngineKind engine = IoEngineKind::kAuto;  // auto: io_uring, else posix with a remark
   int queue_depth = 32;                       // requests of one block in flight per directory
   bool checksums = true;
+  SystemFaults* faults = nullptr;  // for tests: below the engines; outlives the store
 };
 
 // The store that training uses: striped files with checksums in a job-unique subdirectory
@@ -35,17 +37,6 @@ std::unique_ptr<BlockStore> make_nvme_store(const NvmeStoreOptions& options, Log
 
 // Extents in memory: for tests.
 std::unique_ptr<BlockStore> make_memory_store();
-
-// What a faulty store does to requests, drawn from a seed. Rates are per transfer of (the rest of)
-// a block.
-struct FaultPlan {
-  std::uint64_t seed = 0;
-  double fail_rate = 0;     // the request fails with `error_number`
-  int error_number = 5;     // EIO
-  double corrupt_rate = 0;  // one bit of the bytes read is flipped
-  double delay_rate = 0;    // the completion comes late, after others
-  double short_rate = 0;    // only a part is carried, or the transfer is interrupted (EINTR)
-};
 
 // A store made of memory with faults injected below its checksums.
 std::unique_ptr<BlockStore> make_faulty_store(const FaultPlan& plan);

@@ -20,7 +20,7 @@ SlotFiles::SlotFiles(const NvmeStoreOptions& options, Log& log) {
     Slot slot;
     slot.directory = directory;
     slot.job = std::make_unique<JobDirectory>(directory.path, log);
-    slot.file = std::make_unique<DirectFile>(slot.job->slot_file());
+    slot.file = std::make_unique<DirectFile>(slot.job->slot_file(), options.faults);
     make_engine(options, slot);
     slots_.push_back(std::move(slot));
   }

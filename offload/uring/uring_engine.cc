@@ -62,6 +62,8 @@ class UringEngine final : public IoEngine {
   void serve(Ring& ring);
   bool take_orders(Ring& ring);
   void start(Ring& ring, std::size_t slot);
+  // How much of the rest of the slot's piece the system is asked for.
+  std::span<std::byte> to_ask(std::size_t slot);
   void arm_wake(Ring& ring);
   void reap(Ring& ring);
   void piece_moved(Ring& ring, std::size_t slot, std::int64_t result);
@@ -84,6 +86,7 @@ class UringEngine final : public IoEngine {
   // Owned by the reactor's thread.
   std::vector<Piece> taken_;
   std::vector<PieceProgress> progress_;  // by slot
+  std::vector<SystemFault> faults_;      // by slot; empty where there are none
   std::vector<std::size_t> free_slots_;
   std::uint64_t wake_count_ = 0;
   bool wake_armed_ = false;
@@ -96,6 +99,7 @@ UringEngine::UringEngine(const DirectFile& file, int depth)
   inbox_.reserve(depth_);
   taken_.reserve(depth_);
   for (std::size_t slot = 0; slot < depth_; ++slot) free_slots_.push_back(slot);
+  if (file.faults() != nullptr) faults_.resize(depth_);
   reactor_ = std::thread([this] { run(); });
   std::unique_lock lock(mutex_);
   answered_.wait(lock, [this] { return opened_; });
@@ -210,8 +214,20 @@ bool UringEngine::take_orders(Ring& ring) {
 
 void UringEngine::start(Ring& ring, std::size_t slot) {
   const PieceProgress& progress = progress_[slot];
-  ring.prepare(progress.piece().direction, Ring::File::kData, progress.rest(),
-               progress.rest_offset(), slot);
+  ring.prepare(progress.piece().direction, Ring::File::kData, to_ask(slot), progress.rest_offset(),
+               slot);
+}
+
+std::span<std::byte> UringEngine::to_ask(std::size_t slot) {
+  const PieceProgress& progress = progress_[slot];
+  if (faults_.empty()) return progress.rest();
+  const bool reads = progress.piece().direction == IoDirection::kRead;
+  const SystemFault fault =
+      file_.faults()->fate_of({reads ? SystemCall::Kind::kRead : SystemCall::Kind::kWrite,
+                               progress.rest_offset(), progress.rest().size()});
+  hold_back(fault);
+  faults_[slot] = fault;
+  return progress.rest().first(fault.asked_bytes);
 }
 
 void UringEngine::arm_wake(Ring& ring) {
@@ -236,6 +252,11 @@ void UringEngine::reap(Ring& ring) {
 }
 
 void UringEngine::piece_moved(Ring& ring, std::size_t slot, std::int64_t result) {
+  if (!faults_.empty()) {
+    const bool reads = progress_[slot].piece().direction == IoDirection::kRead;
+    result =
+        answer_with(faults_[slot], result, reads ? progress_[slot].rest() : std::span<std::byte>());
+  }
   if (progress_[slot].advance(result) == PieceProgress::Next::kAgain) {
     start(ring, slot);
     return;

@@ -1,0 +1,90 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <span>
+
+// Between the engines and the system, for tests: what the system is asked may be made shorter or
+// held back, and what it answers may be changed. Both engines ask here, before and after every
+// transfer; real stores have none.
+namespace terrace {
+
+struct SystemCall {
+  enum class Kind : std::uint8_t { kOpen, kReserve, kRead, kWrite };
+  Kind kind = Kind::kRead;
+  std::uint64_t offset = 0;
+  std::size_t size_bytes = 0;
+};
+
+struct SystemFault {
+  // How much of it the system is asked for: transfers only, a multiple of the file's alignment. 0:
+  // the system is not asked, and `shown` says what it would have answered.
+  std::size_t asked_bytes = 0;
+  // What the caller is told instead of the system's answer: bytes, or a negative errno. Of a read,
+  // what lies behind so many bytes is made unusable.
+  std::optional<std::int64_t> shown = {};
+  // Counted from the first bit of what was read.
+  std::optional<std::uint64_t> flipped_bit = {};
+  std::int64_t delay_us = 0;  // before the system is asked
+
+  static SystemFault none(const SystemCall& call) { return {.asked_bytes = call.size_bytes}; }
+};
+
+class SystemFaults {
+ public:
+  virtual ~SystemFaults() = default;
+  // What happens to a call. Any thread.
+  virtual SystemFault fate_of(const SystemCall& call) noexcept = 0;
+};
+
+// Takes its time, where the fault says so.
+void hold_back(const SystemFault& fault) noexcept;
+// What the caller of a transfer is told, given the system's answer; changes `read`, what was read.
+std::int64_t answer_with(const SystemFault& fault, std::int64_t answer,
+                         std::span<std::byte> read) noexcept;
+
+// A blocking transfer that may meet faults: `transfer` asks the system for so many bytes.
+template <typename Transfer>
+std::int64_t transfer_with(SystemFaults* faults, const SystemCall& call, std::span<std::byte> read,
+                           Transfer transfer) {
+  if (faults == nullptr) return transfer(call.size_bytes);
+  const SystemFault fault = faults->fate_of(call);
+  hold_back(fault);
+  const std::int64_t answer = fault.asked_bytes == 0 ? 0 : transfer(fault.asked_bytes);
+  return answer_with(fault, answer, read);
+}
+
+// The errno that a call without bytes is refused with; 0 if it is not.
+int refusal_of(SystemFaults* faults, SystemCall::Kind kind);
+
+// What happens, drawn from a seed. Rates are per transfer of (the rest of) a block.
+struct FaultPlan {
+  std::uint64_t seed = 0;
+  double fail_rate = 0;     // the request fails with `error_number`
+  int error_number = 5;     // EIO
+  double corrupt_rate = 0;  // one bit of the bytes read is flipped
+  double delay_rate = 0;    // the completion comes late, after others
+  double short_rate = 0;    // only a part is carried, or the transfer is interrupted (EINTR)
+};
+
+// Transfers only. A draw depends on the seed, the place in the file and how often that place was
+// used, not on the order in which threads arrive.
+class SeededFaults final : public SystemFaults {
+ public:
+  SeededFaults(const FaultPlan& plan, std::size_t alignment) : plan_(plan), alignment_(alignment) {}
+
+  SystemFault fate_of(const SystemCall& call) noexcept override;
+
+ private:
+  SystemFault shortened(const SystemCall& call, std::uint32_t dice) const;
+
+  const FaultPlan plan_;
+  const std::size_t alignment_;
+  std::mutex mutex_;
+  std::map<std::uint64_t, std::uint32_t> uses_;  // of each offset; guarded by mutex_
+};
+
+}  // namespace terrace
