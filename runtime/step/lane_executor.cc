@@ -39,7 +39,7 @@ class LaneExecutor::Impl {
     published_.advance(started_);
   }
 
-  RunReport retire() {
+  const RunReport& retire() {
     TERRACE_CHECK_LT(0, in_flight());
     ++retired_;
     issuer_.wait_for(retired_);
@@ -82,7 +82,7 @@ LaneExecutor::~LaneExecutor() = default;
 
 void LaneExecutor::start(Part part, const RunInput& input) { impl_->start(part, input); }
 
-RunReport LaneExecutor::retire() { return impl_->retire(); }
+const RunReport& LaneExecutor::retire() { return impl_->retire(); }
 
 int LaneExecutor::runs_in_flight() const { return impl_->in_flight(); }
 

@@ -52,7 +52,8 @@ struct OpTime {
   std::int64_t end_ns = 0;
 };
 
-struct RunReport {
+// What a run came to, lane by lane.
+struct RunTotals {
   std::int64_t step = 0;
   Part part = Part::kBody;
   std::int64_t first_compute_ns = 0;
@@ -61,7 +62,10 @@ struct RunReport {
   double parameter_upload_bytes =
       0;                            // into the compute tier: by upload, or by read in unified mode
   double parameter_read_bytes = 0;  // from NVMe
-  std::vector<OpTime> times;        // per op; zero where the op had no part
+};
+
+struct RunReport : RunTotals {
+  std::vector<OpTime> times;  // per op; zero where the op had no part
 };
 
 class LaneExecutor {
@@ -76,8 +80,9 @@ class LaneExecutor {
   // Starts a run. At most two are in flight: retire one before the third.
   void start(Part part, const RunInput& input);
   // Waits for the oldest run in flight. Rethrows the first failure of any op; ops after a failure
-  // do no work, and the executor can only be destroyed then.
-  RunReport retire();
+  // do no work, and the executor can only be destroyed then. The report is good until the next
+  // call.
+  const RunReport& retire();
   int runs_in_flight() const;
 
  private:

@@ -8,19 +8,21 @@
 namespace terrace {
 namespace {
 
-// Seconds during which at least one of the intervals was open.
-double covered_seconds(std::vector<OpTime> times) {
-  std::sort(times.begin(), times.end(),
-            [](const OpTime& a, const OpTime& b) { return a.start_ns < b.start_ns; });
-  std::int64_t covered = 0;
-  std::int64_t until = 0;
-  for (const OpTime& time : times) {
-    const std::int64_t begin = std::max(time.start_ns, until);
-    if (time.end_ns > begin) covered += time.end_ns - begin;
-    until = std::max(until, time.end_ns);
+// Adds up the seconds during which at least one of a lane's ops was at work, given their times in
+// the order of their starts.
+class CoveredTime {
+ public:
+  void add(const OpTime& time) {
+    const std::int64_t begin = std::max(time.start_ns, until_ns_);
+    if (time.end_ns > begin) covered_ns_ += time.end_ns - begin;
+    until_ns_ = std::max(until_ns_, time.end_ns);
   }
-  return static_cast<double>(covered) * 1e-9;
-}
+  double seconds() const { return static_cast<double>(covered_ns_) * 1e-9; }
+
+ private:
+  std::int64_t covered_ns_ = 0;
+  std::int64_t until_ns_ = 0;
+};
 
 }  // namespace
 
@@ -49,6 +51,7 @@ OpIssuer::OpIssuer(const Program& program, ExecutorMemory memory, Device& device
     for (const Op& op : program.ops) side.emplace_back(*this, op);
   }
   for (std::size_t l = 0; l < kLaneCount; ++l) make_lane(static_cast<Lane>(l), device);
+  report_.times.resize(program.ops.size());
 }
 
 void OpIssuer::make_lane(Lane lane, Device& device) {
@@ -188,50 +191,51 @@ void OpIssuer::wait_for(std::int64_t run) const {
   }
 }
 
-RunReport OpIssuer::retire(std::int64_t run) {
+const RunReport& OpIssuer::retire(std::int64_t run) {
   retired_.store(run, std::memory_order_release);
   {
     const std::lock_guard lock(error_mutex_);
     if (error_) std::rethrow_exception(error_);
   }
-  return report(runs_.at(run % 2));
+  fill_report(runs_.at(run % 2));
+  return report_;
 }
 
-RunReport OpIssuer::report(const Run& run) {
-  RunReport report;
-  report.step = run.input.step;
-  report.part = run.part;
-  std::array<std::vector<OpTime>, kLaneCount> lanes;
+OpTime OpIssuer::time_of(const Op& op, const OpRun& op_run) const {
+  return on_stream(op.lane) ? OpTime{op_run.begin->reached_ns(), op_run.end->reached_ns()}
+                            : op_run.time;
+}
+
+// Ops of a lane start in the order of the program.
+void OpIssuer::fill_report(const Run& run) {
+  static_cast<RunTotals&>(report_) = {};
+  report_.step = run.input.step;
+  report_.part = run.part;
+  std::array<CoveredTime, kLaneCount> covered;
   for (std::size_t i = 0; i < program_.ops.size(); ++i) {
     const Op& op = program_.ops[i];
-    const OpRun& op_run = sides_.at(run.number % 2)[i];
-    report.times.push_back({});
+    OpTime& time = report_.times[i];
+    time = {};
     if (!takes_part(op, run.part)) continue;
-    OpTime& time = report.times.back();
-    time = on_stream(op.lane) ? OpTime{op_run.begin->reached_ns(), op_run.end->reached_ns()}
-                              : op_run.time;
-    const auto lane = static_cast<std::size_t>(op.lane);
-    lanes[lane].push_back(time);
-    add_bytes(op, report);
-    if (op.lane == Lane::kCompute && report.first_compute_ns == 0) {
-      report.first_compute_ns = time.start_ns;
+    time = time_of(op, sides_.at(run.number % 2)[i]);
+    covered.at(static_cast<std::size_t>(op.lane)).add(time);
+    add_bytes(op);
+    if (op.lane == Lane::kCompute && report_.first_compute_ns == 0) {
+      report_.first_compute_ns = time.start_ns;
     }
   }
-  for (std::size_t l = 0; l < kLaneCount; ++l) {
-    report.busy_s[l] = covered_seconds(std::move(lanes[l]));
-  }
-  return report;
+  for (std::size_t l = 0; l < kLaneCount; ++l) report_.busy_s[l] = covered[l].seconds();
 }
 
-void OpIssuer::add_bytes(const Op& op, RunReport& report) const {
+void OpIssuer::add_bytes(const Op& op) {
   if (op.find(Role::kTarget) == nullptr && op.kind != OpKind::kInput) return;
-  report.bytes[static_cast<std::size_t>(op.lane)] += op.cost.bytes;
+  report_.bytes[static_cast<std::size_t>(op.lane)] += op.cost.bytes;
   if (op.account != Account::kParameters) return;
   const bool reads = op.lane == Lane::kRead;
-  if (reads) report.parameter_read_bytes += op.cost.bytes;
+  if (reads) report_.parameter_read_bytes += op.cost.bytes;
   const bool unified = program_.compute_tier == Tier::kHost;
   if (op.lane == Lane::kUpload || (reads && unified)) {
-    report.parameter_upload_bytes += op.cost.bytes;
+    report_.parameter_upload_bytes += op.cost.bytes;
   }
 }
 

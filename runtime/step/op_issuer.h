@@ -64,8 +64,9 @@ class OpIssuer {
   // Whether every op of the run was issued and has completed.
   bool has_completed(std::int64_t run) const;
   void wait_for(std::int64_t run) const;
-  // Of the oldest run in flight, once it has completed: rethrows the first failure of any op.
-  RunReport retire(std::int64_t run);
+  // Of the oldest run in flight, once it has completed: rethrows the first failure of any op. The
+  // report is good until the next call.
+  const RunReport& retire(std::int64_t run);
 
  private:
   struct Run {
@@ -102,8 +103,9 @@ class OpIssuer {
   void run_body(const Op& op, const Run& run, NativeStream stream) noexcept;
   void io_done(const Op& op, const Run& run, const IoOutcome& outcome) noexcept;
   void fail(std::exception_ptr error) noexcept;
-  RunReport report(const Run& run);
-  void add_bytes(const Op& op, RunReport& report) const;
+  void fill_report(const Run& run);
+  OpTime time_of(const Op& op, const OpRun& op_run) const;
+  void add_bytes(const Op& op);
   std::span<std::byte> memory_of(const Access& access) const;
 
   // Constant after construction.
@@ -121,6 +123,7 @@ class OpIssuer {
   std::vector<Progress> done_;  // the last run in which the op completed; on streams: was issued
   std::atomic<bool> failed_{false};
   std::atomic<std::int64_t> retired_{0};
+  RunReport report_;  // of the run last retired; its room is kept
 
   std::mutex error_mutex_;
   std::exception_ptr error_;  // guarded by error_mutex_

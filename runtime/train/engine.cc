@@ -150,23 +150,21 @@ void Engine::begin_step(const StepBatch& batch) {
 
 StepOutcome Engine::finish_step() {
   const Slot& slot = slots_.at(static_cast<std::size_t>(finished_ % 2));
-  StepOutcome outcome;
-  outcome.report = executor_->retire();
-  outcome.result = slot.result;
+  const RunReport& report = executor_->retire();
   ++finished_;
-  return outcome;
+  return {&report, slot.result};
 }
 
 int Engine::unfinished_steps() const { return executor_->runs_in_flight(); }
 
-std::optional<RunReport> Engine::drain() {
+const RunReport* Engine::drain() {
   TERRACE_CHECK_EQ(unfinished_steps(), 0);
-  if (!updates_pending_) return std::nullopt;
+  if (!updates_pending_) return nullptr;
   RunInput input;
   input.step = last_step_;
   executor_->start(Part::kDrain, input);
   updates_pending_ = false;
-  return executor_->retire();
+  return &executor_->retire();
 }
 
 double Engine::evaluate(std::span<const std::int32_t> tokens) {

@@ -48,7 +48,7 @@ struct StepBatch {
 };
 
 struct StepOutcome {
-  RunReport report;
+  const RunReport* report = nullptr;  // good until the next finish_step() or drain()
   StepResult result;
 };
 
@@ -72,8 +72,9 @@ class Engine {
   // Waits for the oldest unfinished step. Throws what failed it: NotFinite, IoError, CorruptData.
   StepOutcome finish_step();
   int unfinished_steps() const;
-  // After all steps are finished: runs the updates that the last one left. None left: nothing.
-  std::optional<RunReport> drain();
+  // After all steps are finished: runs the updates that the last one left. None left: null. The
+  // report is good until the next finish_step() or drain().
+  const RunReport* drain();
 
   // Sum of the losses of a batch's counted targets, without changing anything. Only when drained.
   double evaluate(std::span<const std::int32_t> tokens);

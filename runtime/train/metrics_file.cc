@@ -36,9 +36,9 @@ MetricsFile::MetricsFile(const std::string& run_dir, std::int64_t last_step, con
 }
 
 void MetricsFile::write(const StepMetrics& metrics) {
-  const RunReport& report = metrics.report;
-  const auto bytes = [&report](Lane lane) {
-    return whole(report.bytes.at(static_cast<std::size_t>(lane)));
+  const RunTotals& totals = metrics.totals;
+  const auto bytes = [&totals](Lane lane) {
+    return whole(totals.bytes.at(static_cast<std::size_t>(lane)));
   };
   ordered_json row;
   row["step"] = metrics.step;
@@ -58,11 +58,11 @@ void MetricsFile::write(const StepMetrics& metrics) {
   row["nvme_read_bytes"] = bytes(Lane::kRead);
   row["nvme_write_bytes"] = bytes(Lane::kWrite);
   row["collective_bytes"] = bytes(Lane::kCollective);
-  row["parameter_upload_bytes"] = whole(report.parameter_upload_bytes);
-  row["parameter_nvme_read_bytes"] = whole(report.parameter_read_bytes);
+  row["parameter_upload_bytes"] = whole(totals.parameter_upload_bytes);
+  row["parameter_nvme_read_bytes"] = whole(totals.parameter_read_bytes);
   ordered_json busy;
   for (std::size_t l = 0; l < kLaneCount; ++l) {
-    busy[std::string(name_of(static_cast<Lane>(l)))] = report.busy_s[l];
+    busy[std::string(name_of(static_cast<Lane>(l)))] = totals.busy_s[l];
   }
   row["busy_s"] = busy;
   if (metrics.validation_loss.has_value()) row["validation_loss"] = *metrics.validation_loss;

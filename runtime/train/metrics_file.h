@@ -18,7 +18,7 @@ struct StepMetrics {
   double learning_rate = 0;
   std::int64_t tokens = 0;
   double step_s = 0;
-  RunReport report;  // of the step, and of the drain where one follows it
+  RunTotals totals;  // of the step, and of the drain where one follows it
   std::optional<double> validation_loss;
 };
 

@@ -94,8 +94,8 @@ void TimeSummary::add(const StepMetrics& metrics) {
   seconds_ += metrics.step_s;
   tokens_ += static_cast<double>(metrics.tokens);
   for (std::size_t l = 0; l < kLaneCount; ++l) {
-    busy_s_[l] += metrics.report.busy_s[l];
-    bytes_[l] += metrics.report.bytes[l];
+    busy_s_[l] += metrics.totals.busy_s[l];
+    bytes_[l] += metrics.totals.bytes[l];
   }
 }
 

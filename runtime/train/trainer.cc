@@ -250,22 +250,22 @@ class Trainer {
       flush_row(clock_.now_ns());
       throw;
     }
-    observe(outcome.report);
-    flush_row(outcome.report.first_compute_ns);
+    observe(*outcome.report);
+    flush_row(outcome.report->first_compute_ns);
     StepMetrics metrics;
     metrics.step = step;
     metrics.loss = outcome.result.loss;
     metrics.gradient_norm = outcome.result.gradient_norm;
     metrics.learning_rate = learning_rate_at(schedule_, step);
     metrics.tokens = engine_options_.batch.rows() * options_.batch.gradient_accumulation_steps;
-    metrics.report = outcome.report;
+    metrics.totals = *outcome.report;
     row_ = metrics;
     done_steps_ = step;
   }
 
   void flush_row(std::int64_t until_ns) {
     if (!row_.has_value()) return;
-    row_->step_s = static_cast<double>(until_ns - row_->report.first_compute_ns) * 1e-9;
+    row_->step_s = static_cast<double>(until_ns - row_->totals.first_compute_ns) * 1e-9;
     metrics_->write(*row_);
     summary_.add(*row_);
     const std::int64_t step = row_->step;
@@ -280,7 +280,7 @@ class Trainer {
 
   // After the last step before it: the updates, and what needs them done.
   void complete_boundary() {
-    if (const std::optional<RunReport> drained = engine_->drain()) {
+    if (const RunReport* drained = engine_->drain()) {
       observe(*drained);
       add_to_row(*drained);
     }
@@ -304,14 +304,14 @@ class Trainer {
     if (trace_) trace_->add(report, *waits_);
   }
 
-  void add_to_row(const RunReport& drained) {
-    RunReport& report = row_->report;
+  void add_to_row(const RunTotals& drained) {
+    RunTotals& totals = row_->totals;
     for (std::size_t l = 0; l < kLaneCount; ++l) {
-      report.busy_s[l] += drained.busy_s[l];
-      report.bytes[l] += drained.bytes[l];
+      totals.busy_s[l] += drained.busy_s[l];
+      totals.bytes[l] += drained.bytes[l];
     }
-    report.parameter_upload_bytes += drained.parameter_upload_bytes;
-    report.parameter_read_bytes += drained.parameter_read_bytes;
+    totals.parameter_upload_bytes += drained.parameter_upload_bytes;
+    totals.parameter_read_bytes += drained.parameter_read_bytes;
   }
 
   double evaluate() {

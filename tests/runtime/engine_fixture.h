@@ -105,9 +105,9 @@ inline void train_steps(Engine& engine, const EngineOptions& options, std::int64
     const StepOutcome outcome = engine.finish_step();
     run.curve.losses.push_back(outcome.result.loss);
     run.curve.norms.push_back(outcome.result.gradient_norm);
-    add(outcome.report);
+    add(*outcome.report);
   }
-  if (const auto report = engine.drain()) add(*report);
+  if (const RunReport* report = engine.drain()) add(*report);
 }
 
 inline TrainedRun train_tiny(const EngineOptions& options, std::int64_t steps) {
