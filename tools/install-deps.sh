@@ -11,8 +11,9 @@ required=(
   libopenmpi-dev openmpi-bin libfmt-dev libcli11-dev nlohmann-json3-dev libtomlplusplus-dev
   libxxhash-dev libgtest-dev libgmock-dev libbenchmark-dev
 )
-# The format and tidy gates of tools/test.sh; nothing that is built needs them.
-gates=(clang-format-19 clang-tidy-19)
+# Nothing that is built needs them: the format and tidy gates of tools/test.sh use the first two, and
+# terrace bench io compares with fio.
+extras=(clang-format-19 clang-tidy-19 fio)
 
 say() { printf 'install-deps: %s\n' "$*" >&2; }
 
@@ -83,7 +84,7 @@ main() {
 
   local lacking optional name wanted=()
   mapfile -t lacking < <(missing_packages "${required[@]}")
-  mapfile -t optional < <(missing_packages "${gates[@]}")
+  mapfile -t optional < <(missing_packages "${extras[@]}")
   if ((${#lacking[@]} == 0 && ${#optional[@]} == 0)); then
     check_versions
     return
@@ -93,7 +94,7 @@ main() {
     if ((${#lacking[@]})); then
       fail "missing: ${lacking[*]}; run as root: apt-get install -y ${lacking[*]}"
     fi
-    say "not root: left out ${optional[*]}, which only the gates of tools/test.sh use"
+    say "not root: left out ${optional[*]}, which only the gates of tools/test.sh and terrace bench use"
     check_versions
     return
   fi
@@ -111,7 +112,7 @@ main() {
   done
   if ((${#wanted[@]})); then
     apt install -y --no-install-recommends "${wanted[@]}" ||
-      say "apt-get could not install ${wanted[*]}, which only the gates of tools/test.sh use"
+      say "apt-get could not install ${wanted[*]}, which only the gates of tools/test.sh and terrace bench use"
   fi
   check_versions
 }

@@ -23,9 +23,9 @@ Ring::~Ring() {
   io_uring_queue_exit(&ring_);
 }
 
-int Ring::open(int data_file, int wake_file, unsigned entries) {
+int Ring::open(int data_file, int wake_file, unsigned entries, TaskRun task_run) {
   refused_call_ = "io_uring_setup";
-  const int error = set_up(entries);
+  const int error = set_up(entries, task_run);
   if (error != 0) return error;
   open_ = true;
   refused_call_ = "io_uring_register of files";
@@ -34,7 +34,7 @@ int Ring::open(int data_file, int wake_file, unsigned entries) {
 }
 
 // Deferred task work came with Linux 6.1, a single issuer with 6.0; older kernels say EINVAL.
-int Ring::set_up(unsigned entries) {
+int Ring::set_up(unsigned entries, TaskRun task_run) {
   constexpr std::array kModes = {IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN,
                                  IORING_SETUP_SINGLE_ISSUER, 0U};
   // The memory of a ring that was closed comes back to the limit on locked memory a little later.
@@ -42,9 +42,9 @@ int Ring::set_up(unsigned entries) {
   constexpr auto kPause = std::chrono::milliseconds(5);
   int result = 0;
   for (int i = 0; i < kTries; ++i) {
-    for (const unsigned mode : kModes) {
+    for (auto mode = static_cast<std::size_t>(task_run); mode < kModes.size(); ++mode) {
       ring_ = {};
-      result = io_uring_queue_init(entries, &ring_, mode);
+      result = io_uring_queue_init(entries, &ring_, kModes.at(mode));
       if (result != -EINVAL) break;
     }
     if (result != -ENOMEM) break;

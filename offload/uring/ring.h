@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "offload/io_engine.h"
+#include "offload/uring/ring_mode.h"
 
 namespace terrace {
 
@@ -23,9 +24,9 @@ class Ring {
   Ring(const Ring&) = delete;
   Ring& operator=(const Ring&) = delete;
 
-  // Makes the ring with the newest mode that the kernel takes. Returns 0 or an errno, and then
-  // refused_call() names what was refused.
-  int open(int data_file, int wake_file, unsigned entries);
+  // Makes the ring as asked, or the next weaker way that the kernel takes. A file of -1 is none.
+  // Returns 0 or an errno, and then refused_call() names what was refused.
+  int open(int data_file, int wake_file, unsigned entries, TaskRun task_run);
   const char* refused_call() const { return refused_call_; }
 
   // Registers memory, in pieces that the kernel accepts. Returns 0 or an errno; what was registered
@@ -48,7 +49,7 @@ class Ring {
     std::uintptr_t end = 0;
   };
 
-  int set_up(unsigned entries);
+  int set_up(unsigned entries, TaskRun task_run);
   static void check_entered(int result);
   int register_piece(std::span<std::byte> piece);
   // The place of the registered buffer that holds all of `memory`, or -1.

@@ -160,7 +160,7 @@ EngineFacts UringEngine::facts() const {
 void UringEngine::run() {
   Ring ring;
   const auto entries = static_cast<unsigned>(depth_ + 1);  // and the read of the event
-  const int error = ring.open(file_.descriptor(), wake_.get(), entries);
+  const int error = ring.open(file_.descriptor(), wake_.get(), entries, TaskRun::kDeferred);
   {
     const std::lock_guard lock(mutex_);
     opened_ = true;

@@ -7,6 +7,7 @@
 // The functions of Bench::run, one per file.
 namespace terrace {
 
+std::vector<BenchResult> bench_io(const BenchOptions& options, Log& log);
 std::vector<BenchResult> bench_copy(const BenchOptions& options, Log& log);
 
 }  // namespace terrace

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "offload/direct_file.h"
+#include "offload/uring/ring_mode.h"
+
+namespace terrace {
+
+class Ring;
+
+// What a loop carries. Mixed: as many reads as writes, each in a half of the file of its own.
+enum class IoMix : std::uint8_t { kRead, kWrite, kMixed };
+
+// Reads and writes a file in order, over and over, and does nothing else: what a drive gives to one
+// thread with a ring. Used by one thread, the one that made it.
+class BareLoop {
+ public:
+  struct Options {
+    std::size_t block_bytes = 0;  // a multiple of the file's alignment
+    int depth = 1;                // blocks in flight
+    RingMode mode;
+  };
+
+  // `memory` holds `depth` blocks. `file_bytes` have been written, and are twice a block or more.
+  // Throws UringRefused.
+  BareLoop(const DirectFile& file, std::uint64_t file_bytes, std::span<std::byte> memory,
+           const Options& options);
+  ~BareLoop();
+  BareLoop(const BareLoop&) = delete;
+  BareLoop& operator=(const BareLoop&) = delete;
+
+  // Starts blocks for so long, waits for them, and returns the bytes carried. Throws IoError where
+  // a block fails or is short.
+  std::uint64_t run(IoMix mix, double seconds);
+
+ private:
+  // Where the next block of one direction lies.
+  struct Cursor {
+    std::uint64_t begin = 0;
+    std::uint64_t blocks = 0;
+    std::uint64_t next = 0;
+  };
+
+  void start(IoMix mix, std::size_t slot);
+  void take_ended(IoMix mix, bool restart);
+  [[noreturn]] void refuse() const;
+
+  const DirectFile& file_;
+  const Options options_;
+  const std::uint64_t file_bytes_;
+  const std::span<std::byte> memory_;
+  std::unique_ptr<Ring> ring_;
+  Cursor reads_;
+  Cursor writes_;
+  bool write_next_ = false;
+  std::size_t in_flight_ = 0;
+  std::uint64_t carried_ = 0;
+  bool failed_ = false;
+  std::int64_t failure_ = 0;  // what the system returned for a block that failed
+};
+
+}  // namespace terrace

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "offload/uring/bare_loop.h"
+
+namespace terrace {
+
+// "read", "write", "mixed".
+std::string name_of(IoMix mix);
+
+// What one measurement of I/O gave.
+struct IoRate {
+  double gb_per_s = 0;       // both directions together
+  double cpu_ms_per_gb = 0;  // of the whole process
+};
+
+// A block size and a number of blocks in flight.
+struct IoShape {
+  std::size_t block_bytes = 0;
+  int depth = 1;
+};
+
+// "1.00 MiB, depth 8".
+std::string to_text(const IoShape& shape);
+
+}  // namespace terrace

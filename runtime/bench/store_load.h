@@ -1,0 +1,64 @@
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "memory/host/host_memory.h"
+#include "offload/nvme_store.h"
+#include "runtime/bench/io_load.h"
+
+namespace terrace {
+
+// The store as a training step uses it: whole chunks of state, several on their way at a time, from
+// and to memory that is registered.
+class StoreLoad {
+ public:
+  struct Options {
+    NvmeStoreOptions store;
+    std::uint64_t total_bytes = 0;
+    std::size_t extent_bytes = 0;
+    int requests = 4;  // on their way
+  };
+
+  // Makes the store and writes every extent once. Throws as the store does.
+  StoreLoad(const Options& options, Log& log);
+  ~StoreLoad();
+  StoreLoad(const StoreLoad&) = delete;
+  StoreLoad& operator=(const StoreLoad&) = delete;
+
+  // Starts requests for so long and waits for them. Mixed: reads of one half of the extents and
+  // writes of the other, in turn. Throws what failed a request.
+  IoRate run(IoMix mix, double seconds);
+
+  std::vector<StorePath> paths() const { return store_->paths(); }
+
+ private:
+  // One request on its way, in a part of the memory of its own.
+  struct Slot final : IoCompletion {
+    void done(const IoOutcome& outcome) noexcept override { load->ended(*this, outcome); }
+
+    StoreLoad* load = nullptr;
+    std::span<std::byte> memory;
+  };
+
+  void ended(Slot& slot, const IoOutcome& outcome) noexcept;
+  Slot& take_free_slot();
+  void submit(IoRequest::Direction direction, std::size_t extent);
+  void finish();
+
+  const Options options_;
+  HostMemory memory_;
+  std::unique_ptr<BlockStore> store_;
+  std::vector<ExtentId> extents_;
+  std::vector<Slot> slots_;
+
+  std::mutex mutex_;
+  std::condition_variable slot_freed_;
+  std::deque<Slot*> free_;  // guarded by mutex_
+  IoOutcome failure_;       // guarded by mutex_: the first
+};
+
+}  // namespace terrace

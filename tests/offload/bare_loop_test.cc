@@ -1,0 +1,91 @@
+#include "offload/uring/bare_loop.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "offload/uring/uring_engine.h"
+#include "tests/offload/store_fixture.h"
+
+namespace terrace {
+namespace {
+
+constexpr std::size_t kBlock = 64 * kKiB;
+constexpr std::size_t kBlocks = 16;
+constexpr std::size_t kFile = kBlock * kBlocks;
+constexpr int kDepth = 4;
+
+class BareLoopTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    content_.fill(3);
+    ASSERT_EQ(file_.preallocate(kFile), 0);
+    ASSERT_EQ(file_.write_at(content_.span(), 0), static_cast<std::int64_t>(kFile));
+    memory_.clear();
+    try {
+      loop_ = std::make_unique<BareLoop>(
+          file_, kFile, memory_.span(),
+          BareLoop::Options{.block_bytes = kBlock, .depth = kDepth, .mode = {}});
+    } catch (const UringRefused&) {
+      GTEST_SKIP() << "io_uring is forbidden here";
+    }
+  }
+
+  AlignedMemory on_disk() {
+    AlignedMemory bytes(kFile, 4096);
+    EXPECT_EQ(file_.read_at(bytes.span(), 0), static_cast<std::int64_t>(kFile));
+    return bytes;
+  }
+
+  static bool same(std::span<const std::byte> a, std::span<const std::byte> b) {
+    return std::ranges::equal(a, b);
+  }
+
+  ScratchDirectory scratch_;
+  DirectFile file_{scratch_.path() / "file"};
+  AlignedMemory content_{kFile, 4096};
+  AlignedMemory memory_{kBlock * kDepth, 4096};
+  std::unique_ptr<BareLoop> loop_;
+};
+
+TEST_F(BareLoopTest, ReadsBlocksInOrderAndChangesNothing) {
+  // One block per slot: no time to start more.
+  EXPECT_EQ(loop_->run(IoMix::kRead, 0), kBlock * kDepth);
+  EXPECT_TRUE(same(memory_.span(), content_.span().first(kBlock * kDepth)));
+  EXPECT_TRUE(on_disk() == content_);
+}
+
+TEST_F(BareLoopTest, WritesBlocksInOrder) {
+  memory_.fill(9);
+  EXPECT_EQ(loop_->run(IoMix::kWrite, 0), kBlock * kDepth);
+  AlignedMemory disk = on_disk();
+  EXPECT_TRUE(same(disk.span().first(kBlock * kDepth), memory_.span()));
+  EXPECT_TRUE(same(disk.span().subspan(kBlock * kDepth), content_.span().subspan(kBlock * kDepth)));
+}
+
+TEST_F(BareLoopTest, MixedReadsOneHalfAndWritesTheOther) {
+  memory_.fill(9);
+  EXPECT_EQ(loop_->run(IoMix::kMixed, 0), kBlock * kDepth);
+  AlignedMemory disk = on_disk();
+  const std::size_t half = kFile / 2;
+  EXPECT_TRUE(same(disk.span().first(half), content_.span().first(half)));
+  EXPECT_TRUE(same(memory_.span().first(kBlock), content_.span().first(kBlock)));
+  EXPECT_TRUE(same(disk.span().subspan(half, kBlock), memory_.span().subspan(kBlock, kBlock)));
+  const std::size_t written = half + 2 * kBlock;
+  EXPECT_TRUE(same(disk.span().subspan(written), content_.span().subspan(written)));
+}
+
+TEST_F(BareLoopTest, GoesOnForAsLongAsIsAsked) {
+  const std::uint64_t carried = loop_->run(IoMix::kRead, 0.05);
+  EXPECT_LT(kFile, carried);
+  EXPECT_EQ(carried % kBlock, 0U);
+}
+
+TEST_F(BareLoopTest, ABlockThatEndsEarlyIsAnError) {
+  ASSERT_EQ(::truncate((scratch_.path() / "file").c_str(), kBlock + 4096), 0);
+  EXPECT_THROW(loop_->run(IoMix::kRead, 0), IoError);
+}
+
+}  // namespace
+}  // namespace terrace
