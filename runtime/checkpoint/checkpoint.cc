@@ -1,16 +1,12 @@
 #include "runtime/checkpoint/checkpoint.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "base/bytes.h"
 #include "base/check.h"
@@ -49,26 +45,35 @@ std::string file_name(StateField field, const UnitLayout& unit) {
   return fmt::format("{}-{:05}.safetensors", file_prefix(field), unit.index);
 }
 
-std::uint64_t hash_file(const std::string& path, std::uint64_t& size_bytes) {
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) throw IoError({.operation = "open", .path = path, .error_number = errno});
-  std::vector<std::byte> piece(4 * kMiB);
-  StreamingHash hash;
-  size_bytes = 0;
-  for (;;) {
-    const ssize_t got = ::read(file, piece.data(), piece.size());
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) {
-      const int error = errno;
-      ::close(file);
-      throw IoError({"read", path, size_bytes, piece.size(), error});
-    }
-    if (got == 0) break;
-    hash.add(std::span(piece).first(static_cast<std::size_t>(got)));
-    size_bytes += static_cast<std::uint64_t>(got);
+std::string path_in(const std::string& directory, std::string_view name) {
+  return (fs::path(directory) / name).string();
+}
+
+std::uint64_t hash_file(FileSystem& disk, const std::string& path, std::uint64_t& size_bytes) {
+  const FileSystem::Opened opened = disk.open(path);
+  if (opened.file == nullptr) {
+    throw IoError({.operation = "open", .path = path, .error_number = opened.error_number});
   }
-  ::close(file);
+  const std::int64_t size = opened.file->size();
+  if (size < 0) {
+    throw IoError({.operation = "stat", .path = path, .error_number = static_cast<int>(-size)});
+  }
+  size_bytes = static_cast<std::uint64_t>(size);
+  std::vector<std::byte> piece(std::min<std::uint64_t>(size_bytes, 4 * kMiB));
+  StreamingHash hash;
+  for (std::uint64_t at = 0; at < size_bytes; at += piece.size()) {
+    const std::span<std::byte> part =
+        std::span(piece).first(std::min<std::uint64_t>(piece.size(), size_bytes - at));
+    read_fully(*opened.file, path, at, part);
+    hash.add(part);
+  }
   return hash.value();
+}
+
+// 0 or an errno, which is thrown.
+void expect_done(const char* operation, const std::string& path, int error_number) {
+  if (error_number == 0) return;
+  throw IoError({.operation = operation, .path = path, .error_number = error_number});
 }
 
 std::vector<std::uint64_t> shape_of(const ParameterTensor& tensor) {
@@ -90,9 +95,9 @@ SafetensorsHeader header_of(const UnitLayout& unit) {
   return header;
 }
 
-void write_unit(const std::string& path, StateField field, const UnitLayout& unit,
-                FetchState fetch) {
-  SafetensorsWriter writer(path, header_of(unit));
+void write_unit(const std::string& path, StateField field, const UnitLayout& unit, FetchState fetch,
+                FileSystem& disk) {
+  SafetensorsWriter writer(path, header_of(unit), SafetensorsWriter::kDataAlignment, disk);
   std::vector<float> piece;
   for (std::int64_t at = 0; at < unit.elements; at += kPieceElements) {
     piece.resize(static_cast<std::size_t>(std::min(kPieceElements, unit.elements - at)));
@@ -112,12 +117,11 @@ std::optional<std::int64_t> step_of(const std::string& directory_name) {
 }
 
 // Steps of the complete checkpoints, ascending.
-std::vector<std::int64_t> complete_steps(const std::string& run_dir) {
+std::vector<std::int64_t> complete_steps(const std::string& run_dir, FileSystem& disk) {
   std::vector<std::int64_t> steps;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(run_dir, error)) {
-    const auto step = step_of(entry.path().filename().string());
-    if (step.has_value() && is_checkpoint(entry.path().string())) steps.push_back(*step);
+  for (const std::string& name : disk.list(run_dir)) {
+    const auto step = step_of(name);
+    if (step.has_value() && is_checkpoint(path_in(run_dir, name), disk)) steps.push_back(*step);
   }
   std::sort(steps.begin(), steps.end());
   return steps;
@@ -128,10 +132,10 @@ std::string path_of_step(const std::string& run_dir, std::int64_t step) {
 }
 
 // Renamed first, so that a half-removed checkpoint is none.
-void remove_checkpoint(const std::string& directory) {
+void remove_checkpoint(const std::string& directory, FileSystem& disk) {
   const std::string path = directory + ".removing";
-  fs::rename(directory, path);
-  fs::remove_all(path);
+  expect_done("rename", directory, disk.rename(directory, path));
+  expect_done("remove", path, disk.remove(path));
 }
 
 // Of the manifest less its own checksum; its keys are sorted, so equal content is equal text.
@@ -140,22 +144,19 @@ std::string hash_of(const json& manifest) {
   return fmt::format("{:016x}", hash_bytes(std::as_bytes(std::span(text.data(), text.size()))));
 }
 
-json listed(const std::string& directory, const std::string& name) {
+json listed(const std::string& directory, const std::string& name, FileSystem& disk) {
   std::uint64_t size = 0;
-  const std::uint64_t hash = hash_file((fs::path(directory) / name).string(), size);
+  const std::uint64_t hash = hash_file(disk, path_in(directory, name), size);
   return {{"name", name}, {"size", size}, {kHash, fmt::format("{:016x}", hash)}};
 }
 
-json read_manifest(const std::string& directory) {
-  const std::string path = (fs::path(directory) / kManifest).string();
-  std::ifstream stream(path);
-  if (!stream) {
+json read_manifest(const std::string& directory, FileSystem& disk) {
+  const std::string path = path_in(directory, kManifest);
+  if (!disk.exists(path)) {
     throw ConfigError(fmt::format("{} is not a checkpoint: it has no {}", directory, kManifest),
                       "give a checkpoint-N directory that was saved completely");
   }
-  std::ostringstream text;
-  text << stream.rdbuf();
-  json manifest = json::parse(text.str(), nullptr, false);
+  json manifest = json::parse(read_whole_file(disk, path), nullptr, false);
   if (!manifest.is_object() || !manifest.contains("schema") || manifest["schema"] != kSchema) {
     throw CorruptData(fmt::format("{} is not a manifest of a checkpoint", path), kRemedy);
   }
@@ -172,15 +173,12 @@ json read_manifest(const std::string& directory) {
 
 std::string write_checkpoint(const std::string& run_dir, const CheckpointProgress& progress,
                              const ModelConfig& config, const std::vector<UnitLayout>& layout,
-                             FetchState fetch) {
+                             FetchState fetch, FileSystem& disk) {
   const std::string final_path = path_of_step(run_dir, progress.step);
   const std::string path = final_path + ".writing";
-  fs::remove_all(path);
-  std::error_code error;
+  expect_done("remove", path, disk.remove(path));
   // Not the run directory too: where that has vanished, the run ends.
-  if (!fs::create_directory(path, error) && error) {
-    throw IoError({.operation = "mkdir", .path = path, .error_number = error.value()});
-  }
+  expect_done("mkdir", path, disk.make_directory(path));
   json manifest = {{"schema", kSchema},
                    {"step", progress.step},
                    {"samples", progress.samples},
@@ -192,66 +190,65 @@ std::string write_checkpoint(const std::string& run_dir, const CheckpointProgres
   for (const UnitLayout& unit : layout) {
     for (const StateField field : kStateFields) {
       const std::string name = file_name(field, unit);
-      write_unit((fs::path(path) / name).string(), field, unit, fetch);
-      manifest["files"].push_back(listed(path, name));
+      write_unit(path_in(path, name), field, unit, fetch, disk);
+      manifest["files"].push_back(listed(path, name, disk));
     }
   }
-  write_durable_file((fs::path(path) / kConfig).string(), config.json);
-  manifest["files"].push_back(listed(path, kConfig));
+  write_durable_file(path_in(path, kConfig), config.json, disk);
+  manifest["files"].push_back(listed(path, kConfig, disk));
   manifest[kHash] = hash_of(manifest);
-  write_durable_file((fs::path(path) / kManifest).string(), manifest.dump(1) + "\n");
+  write_durable_file(path_in(path, kManifest), manifest.dump(1) + "\n", disk);
   const std::string old_path = final_path + ".old";
-  if (fs::exists(final_path)) fs::rename(final_path, old_path, error);
-  if (!error) fs::rename(path, final_path, error);
-  if (error) throw IoError({.operation = "rename", .path = path, .error_number = error.value()});
-  sync_directory(run_dir);
-  fs::remove_all(old_path);
+  if (disk.exists(final_path)) expect_done("rename", final_path, disk.rename(final_path, old_path));
+  expect_done("rename", path, disk.rename(path, final_path));
+  sync_directory(run_dir, disk);
+  expect_done("remove", old_path, disk.remove(old_path));
   return final_path;
 }
 
-bool is_checkpoint(const std::string& directory) {
-  return fs::exists(fs::path(directory) / kManifest);
+bool is_checkpoint(const std::string& directory, FileSystem& disk) {
+  return disk.exists(path_in(directory, kManifest));
 }
 
-std::optional<std::string> latest_checkpoint(const std::string& run_dir) {
-  const std::vector<std::int64_t> steps = complete_steps(run_dir);
+std::optional<std::string> latest_checkpoint(const std::string& run_dir, FileSystem& disk) {
+  const std::vector<std::int64_t> steps = complete_steps(run_dir, disk);
   if (steps.empty()) return std::nullopt;
   return path_of_step(run_dir, steps.back());
 }
 
-void recover_run_directory(const std::string& run_dir) {
-  std::error_code error;
-  std::vector<fs::path> left;
-  for (const auto& entry : fs::directory_iterator(run_dir, error)) {
-    const fs::path extension = entry.path().extension();
-    const bool is_ours = step_of(entry.path().stem().string()).has_value();
+void recover_run_directory(const std::string& run_dir, FileSystem& disk) {
+  for (const std::string& name : disk.list(run_dir)) {
+    const fs::path path = fs::path(run_dir) / name;
+    const fs::path extension = path.extension();
+    const bool is_ours = step_of(path.stem().string()).has_value();
     const bool is_left = extension == ".writing" || extension == ".old" || extension == ".removing";
-    if (is_ours && is_left) left.push_back(entry.path());
-  }
-  for (const fs::path& path : left) {
-    const fs::path whole = fs::path(path).replace_extension();
-    if (path.extension() == ".old" && !fs::exists(whole)) {
-      fs::rename(path, whole);
+    if (!is_ours || !is_left) continue;
+    const std::string whole = fs::path(path).replace_extension().string();
+    if (extension == ".old" && !disk.exists(whole)) {
+      expect_done("rename", path.string(), disk.rename(path.string(), whole));
     } else {
-      fs::remove_all(path);
+      expect_done("remove", path.string(), disk.remove(path.string()));
     }
   }
 }
 
-void remove_later_checkpoints(const std::string& run_dir, std::int64_t step) {
-  for (const std::int64_t other : complete_steps(run_dir)) {
-    if (other > step) remove_checkpoint(path_of_step(run_dir, other));
+void remove_later_checkpoints(const std::string& run_dir, std::int64_t step, FileSystem& disk) {
+  for (const std::int64_t other : complete_steps(run_dir, disk)) {
+    if (other > step) remove_checkpoint(path_of_step(run_dir, other), disk);
   }
 }
 
-void remove_old_checkpoints(const std::string& run_dir, std::int64_t keep) {
-  const std::vector<std::int64_t> steps = complete_steps(run_dir);
+void remove_old_checkpoints(const std::string& run_dir, std::int64_t keep, FileSystem& disk) {
+  const std::vector<std::int64_t> steps = complete_steps(run_dir, disk);
   const auto excess = static_cast<std::int64_t>(steps.size()) - keep;
-  for (std::int64_t i = 0; i < excess; ++i) remove_checkpoint(path_of_step(run_dir, steps[i]));
+  for (std::int64_t i = 0; i < excess; ++i) {
+    remove_checkpoint(path_of_step(run_dir, steps[i]), disk);
+  }
 }
 
-Checkpoint::Checkpoint(const std::string& directory) : directory_(directory) {
-  const json manifest = read_manifest(directory);
+Checkpoint::Checkpoint(const std::string& directory, FileSystem& disk)
+    : disk_(disk), directory_(directory) {
+  const json manifest = read_manifest(directory, disk);
   try {
     progress_.step = manifest.at("step").get<std::int64_t>();
     progress_.samples = manifest.at("samples").get<std::int64_t>();
@@ -268,14 +265,17 @@ Checkpoint::Checkpoint(const std::string& directory) : directory_(directory) {
   for (const ListedFile& file : listed_) {
     if (file.name == kConfig) verify(file);
   }
-  model_ = load_model_config(directory);
+  const std::string config = path_in(directory, kConfig);
+  model_ = parse_model_config(read_whole_file(disk, config), config);
+  const fs::path path = fs::path(directory).lexically_normal();
+  model_.name = (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
 void Checkpoint::verify(const ListedFile& file) const {
-  const std::string path = (fs::path(directory_) / file.name).string();
-  if (!fs::exists(path)) throw CorruptData(fmt::format("{} is gone", path), kRemedy);
+  const std::string path = path_in(directory_, file.name);
+  if (!disk_.exists(path)) throw CorruptData(fmt::format("{} is gone", path), kRemedy);
   std::uint64_t size = 0;
-  const std::uint64_t hash = hash_file(path, size);
+  const std::uint64_t hash = hash_file(disk_, path, size);
   if (size == file.size_bytes && hash == file.hash) return;
   throw CorruptData(
       fmt::format("{} has {} bytes with checksum {:016x}, written were {} with {:016x}", path, size,
@@ -289,13 +289,13 @@ void Checkpoint::open(const std::vector<UnitLayout>& layout) {
   for (const UnitLayout& unit : layout) {
     for (const StateField field : kStateFields) {
       const std::string name = file_name(field, unit);
-      const std::string path = (fs::path(directory_) / name).string();
+      const std::string path = path_in(directory_, name);
       if (std::none_of(listed_.begin(), listed_.end(),
                        [&name](const ListedFile& listed) { return listed.name == name; })) {
         throw ConfigError(fmt::format("{} has no {}", directory_, name),
                           "resume with the model that the checkpoint was made of");
       }
-      auto file = std::make_unique<SafetensorsFile>(path);
+      auto file = std::make_unique<SafetensorsFile>(path, disk_);
       for (const ParameterTensor& tensor : unit.tensors) {
         const SafetensorsTensor* stored = file->find(tensor.name);
         if (stored == nullptr || stored->shape != shape_of(tensor)) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/checkpoint/file_system.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/model/model_config.h"
 #include "runtime/model/state_source.h"
@@ -34,26 +35,29 @@ using FetchState = FunctionRef<void(StateField field, const UnitLayout& unit, st
 // Returns its path. Throws IoError.
 std::string write_checkpoint(const std::string& run_dir, const CheckpointProgress& progress,
                              const ModelConfig& config, const std::vector<UnitLayout>& layout,
-                             FetchState fetch);
+                             FetchState fetch, FileSystem& disk = system_files());
 
 // The complete checkpoint with the highest step in a run directory, if any.
-std::optional<std::string> latest_checkpoint(const std::string& run_dir);
-bool is_checkpoint(const std::string& directory);
+std::optional<std::string> latest_checkpoint(const std::string& run_dir,
+                                             FileSystem& disk = system_files());
+bool is_checkpoint(const std::string& directory, FileSystem& disk = system_files());
 // Only for the owner of the run directory's lock. Clears what a crash in the middle of a save left:
 // half-written directories go, a checkpoint that was moved aside for a newer one of the same step
 // comes back if that one is not there.
-void recover_run_directory(const std::string& run_dir);
+void recover_run_directory(const std::string& run_dir, FileSystem& disk = system_files());
 // Removes the complete checkpoints of steps after `step`: a run that went back to it has left them.
-void remove_later_checkpoints(const std::string& run_dir, std::int64_t step);
+void remove_later_checkpoints(const std::string& run_dir, std::int64_t step,
+                              FileSystem& disk = system_files());
 // Removes all complete checkpoints but the `keep` latest, oldest first.
-void remove_old_checkpoints(const std::string& run_dir, std::int64_t keep);
+void remove_old_checkpoints(const std::string& run_dir, std::int64_t keep,
+                            FileSystem& disk = system_files());
 
 // A checkpoint to read. open() verifies all sizes and checksums; reads are thread-safe.
 class Checkpoint final : public StateSource {
  public:
   // Throws ConfigError if there is none at `directory`, CorruptData for a manifest that cannot be
   // read.
-  explicit Checkpoint(const std::string& directory);
+  explicit Checkpoint(const std::string& directory, FileSystem& disk = system_files());
 
   const CheckpointProgress& progress() const { return progress_; }
   const ModelConfig& model() const { return model_; }
@@ -75,6 +79,7 @@ class Checkpoint final : public StateSource {
   void verify(const ListedFile& file) const;
   const SafetensorsFile& file_of(StateField field, const UnitLayout& unit) const;
 
+  FileSystem& disk_;
   std::string directory_;
   CheckpointProgress progress_;
   ModelConfig model_;

@@ -1,10 +1,6 @@
 #include "runtime/checkpoint/durable_file.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <cerrno>
-#include <cstdio>
 #include <filesystem>
 #include <utility>
 
@@ -23,47 +19,41 @@ std::string directory_of(const std::string& path) {
 
 }  // namespace
 
-DurableFile::DurableFile(std::string path) : path_(std::move(path)), temporary_(path_ + ".tmp") {
-  file_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (file_ < 0) {
-    throw IoError({.operation = "open", .path = temporary_, .error_number = errno});
+DurableFile::DurableFile(std::string path, FileSystem& disk)
+    : path_(std::move(path)), temporary_(path_ + ".tmp"), disk_(disk) {
+  FileSystem::Opened opened = disk_.create(temporary_);
+  if (opened.file == nullptr) {
+    throw IoError({.operation = "open", .path = temporary_, .error_number = opened.error_number});
   }
+  file_ = std::move(opened.file);
 }
 
 DurableFile::~DurableFile() { discard(); }
 
 void DurableFile::append(std::span<const std::byte> bytes) {
-  TERRACE_CHECK_LE(0, file_);  // not committed, and no earlier write failed
+  TERRACE_CHECK(file_ != nullptr);  // not committed, and no earlier write failed
   while (!bytes.empty()) {
-    const ssize_t written = ::write(file_, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) fail("write", bytes.size(), written < 0 ? errno : 0);
+    const std::int64_t written = file_->append(bytes);
+    if (written == -EINTR) continue;
+    if (written <= 0) fail("write", bytes.size(), static_cast<int>(-written));
     size_ += static_cast<std::uint64_t>(written);
     bytes = bytes.subspan(static_cast<std::size_t>(written));
   }
 }
 
 void DurableFile::commit() {
-  TERRACE_CHECK_LE(0, file_);
-  if (::fsync(file_) != 0) fail("fsync", 0, errno);
-  const int closed = ::close(std::exchange(file_, -1));
-  const int close_error = errno;
-  if (closed != 0) {
-    std::remove(temporary_.c_str());
-    throw IoError({.operation = "close", .path = temporary_, .error_number = close_error});
-  }
-  if (std::rename(temporary_.c_str(), path_.c_str()) != 0) {
-    const int rename_error = errno;
-    std::remove(temporary_.c_str());
-    throw IoError({.operation = "rename", .path = path_, .error_number = rename_error});
-  }
-  sync_directory(directory_of(path_));
+  TERRACE_CHECK(file_ != nullptr);
+  if (const int error = file_->sync(); error != 0) fail("fsync", 0, error);
+  if (const int error = file_->close(); error != 0) fail("close", 0, error);
+  if (const int error = disk_.rename(temporary_, path_); error != 0) fail("rename", 0, error);
+  file_.reset();
+  sync_directory(directory_of(path_), disk_);
 }
 
 void DurableFile::discard() noexcept {
-  if (file_ < 0) return;
-  ::close(std::exchange(file_, -1));
-  std::remove(temporary_.c_str());
+  if (file_ == nullptr) return;
+  file_.reset();
+  disk_.remove(temporary_);
 }
 
 void DurableFile::fail(const char* operation, std::uint64_t size_bytes, int error_number) {
@@ -77,31 +67,26 @@ void DurableFile::fail(const char* operation, std::uint64_t size_bytes, int erro
                 full ? kFullDisk : "");
 }
 
-void write_durable_file(const std::string& path, std::string_view content) {
-  DurableFile file(path);
+void write_durable_file(const std::string& path, std::string_view content, FileSystem& disk) {
+  DurableFile file(path, disk);
   file.append(std::as_bytes(std::span(content.data(), content.size())));
   file.commit();
 }
 
-namespace {
-
-// `allowed_error` is an errno of fsync that means that there is nothing to do.
-void sync_path(const std::string& path, int open_flags, int allowed_error) {
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | open_flags);
-  if (file < 0) throw IoError({.operation = "open", .path = path, .error_number = errno});
-  const int result = ::fsync(file);
-  const int error_number = errno;
-  ::close(file);
-  if (result != 0 && error_number != allowed_error) {
-    throw IoError({.operation = "fsync", .path = path, .error_number = error_number});
-  }
+void sync_file(const std::string& path, FileSystem& disk) {
+  const FileSystem::Opened opened = disk.open(path);
+  const int error = opened.file == nullptr ? opened.error_number : opened.file->sync();
+  if (error == 0) return;
+  throw IoError({.operation = opened.file == nullptr ? "open" : "fsync",
+                 .path = path,
+                 .error_number = error});
 }
 
-}  // namespace
-
-void sync_file(const std::string& path) { sync_path(path, 0, 0); }
-
-// Some file systems have nothing to sync in a directory and say EINVAL.
-void sync_directory(const std::string& directory) { sync_path(directory, O_DIRECTORY, EINVAL); }
+void sync_directory(const std::string& directory, FileSystem& disk) {
+  const int error = disk.sync_directory(directory);
+  if (error != 0) {
+    throw IoError({.operation = "fsync", .path = directory, .error_number = error});
+  }
+}
 
 }  // namespace terrace

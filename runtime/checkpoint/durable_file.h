@@ -2,9 +2,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+
+#include "runtime/checkpoint/file_system.h"
 
 namespace terrace {
 
@@ -13,7 +16,7 @@ namespace terrace {
 // temporary file is gone then. One thread at a time.
 class DurableFile {
  public:
-  explicit DurableFile(std::string path);
+  explicit DurableFile(std::string path, FileSystem& disk = system_files());
   ~DurableFile();  // removes the temporary file unless committed
   DurableFile(const DurableFile&) = delete;
   DurableFile& operator=(const DurableFile&) = delete;
@@ -30,16 +33,18 @@ class DurableFile {
 
   const std::string path_;
   const std::string temporary_;
-  int file_ = -1;
+  FileSystem& disk_;
+  std::unique_ptr<OpenFile> file_;  // null once committed or failed
   std::uint64_t size_ = 0;
 };
 
-void write_durable_file(const std::string& path, std::string_view content);
+void write_durable_file(const std::string& path, std::string_view content,
+                        FileSystem& disk = system_files());
 
 // Makes what was written to a file survive a power cut. Throws IoError.
-void sync_file(const std::string& path);
+void sync_file(const std::string& path, FileSystem& disk = system_files());
 
 // Makes renames and new names in a directory survive a power cut. Throws IoError.
-void sync_directory(const std::string& directory);
+void sync_directory(const std::string& directory, FileSystem& disk = system_files());
 
 }  // namespace terrace

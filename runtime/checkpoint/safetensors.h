@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,8 +19,7 @@ namespace terrace {
 class SafetensorsFile {
  public:
   // Throws IoError, or CorruptData when the file is not what the format allows.
-  explicit SafetensorsFile(std::string path);
-  ~SafetensorsFile();
+  explicit SafetensorsFile(std::string path, FileSystem& disk = system_files());
   SafetensorsFile(const SafetensorsFile&) = delete;
   SafetensorsFile& operator=(const SafetensorsFile&) = delete;
 
@@ -36,7 +36,7 @@ class SafetensorsFile {
   void load_header();
 
   std::string path_;
-  int file_ = -1;
+  std::unique_ptr<OpenFile> file_;
   std::uint64_t data_offset_ = 0;
   SafetensorsHeader header_;
   std::unordered_map<std::string, std::size_t> by_name_;
@@ -52,7 +52,7 @@ class SafetensorsWriter {
 
   // Uses name, type and shape of each tensor. The path is the file's own, in an existing directory.
   SafetensorsWriter(std::string path, SafetensorsHeader header,
-                    std::uint64_t alignment = kDataAlignment);
+                    std::uint64_t alignment = kDataAlignment, FileSystem& disk = system_files());
 
   void append(std::span<const std::byte> bytes);
   // All bytes must have come.

@@ -1,0 +1,132 @@
+#include "runtime/checkpoint/file_system.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <utility>
+
+#include "base/error.h"
+
+namespace terrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+class SystemFile final : public OpenFile {
+ public:
+  explicit SystemFile(int descriptor) : descriptor_(descriptor) {}
+  ~SystemFile() override {
+    if (descriptor_ >= 0) ::close(descriptor_);
+  }
+  SystemFile(const SystemFile&) = delete;
+  SystemFile& operator=(const SystemFile&) = delete;
+
+  std::int64_t append(std::span<const std::byte> bytes) override {
+    return or_errno(::write(descriptor_, bytes.data(), bytes.size()));
+  }
+  std::int64_t read_at(std::span<std::byte> out, std::uint64_t offset) override {
+    return or_errno(::pread(descriptor_, out.data(), out.size(), static_cast<off_t>(offset)));
+  }
+  std::int64_t size() override {
+    struct stat facts = {};
+    return ::fstat(descriptor_, &facts) == 0 ? static_cast<std::int64_t>(facts.st_size) : -errno;
+  }
+  int sync() override { return ::fsync(descriptor_) == 0 ? 0 : errno; }
+  int close() override { return ::close(std::exchange(descriptor_, -1)) == 0 ? 0 : errno; }
+
+ private:
+  static std::int64_t or_errno(ssize_t result) { return result < 0 ? -errno : result; }
+
+  int descriptor_;
+};
+
+class SystemFiles final : public FileSystem {
+ public:
+  Opened create(const std::string& path) override {
+    return opened(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  }
+  Opened open(const std::string& path) override {
+    return opened(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  }
+  int make_directory(const std::string& path) override {
+    return ::mkdir(path.c_str(), 0777) == 0 ? 0 : errno;
+  }
+  int rename(const std::string& from, const std::string& to) override {
+    return std::rename(from.c_str(), to.c_str()) == 0 ? 0 : errno;
+  }
+  int remove(const std::string& path) override {
+    std::error_code error;
+    fs::remove_all(path, error);
+    return error.value();
+  }
+  int sync_directory(const std::string& path) override {
+    const int directory = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (directory < 0) return errno;
+    const int error_number = ::fsync(directory) == 0 ? 0 : errno;
+    ::close(directory);
+    // Some file systems have nothing to sync in a directory and say EINVAL.
+    return error_number == EINVAL ? 0 : error_number;
+  }
+  bool exists(const std::string& path) override {
+    std::error_code ignored;
+    return fs::exists(path, ignored);
+  }
+  std::vector<std::string> list(const std::string& directory) override {
+    std::vector<std::string> names;
+    std::error_code ignored;
+    for (const auto& entry : fs::directory_iterator(directory, ignored)) {
+      names.push_back(entry.path().filename().string());
+    }
+    return names;
+  }
+
+ private:
+  static Opened opened(int descriptor) {
+    if (descriptor < 0) return {nullptr, errno};
+    return {std::make_unique<SystemFile>(descriptor), 0};
+  }
+};
+
+}  // namespace
+
+FileSystem& system_files() {
+  static SystemFiles files;
+  return files;
+}
+
+void read_fully(OpenFile& file, const std::string& path, std::uint64_t offset,
+                std::span<std::byte> out) {
+  while (!out.empty()) {
+    const std::int64_t got = file.read_at(out, offset);
+    if (got == -EINTR) continue;
+    if (got <= 0) {
+      throw IoError({.operation = "read",
+                     .path = path,
+                     .offset = offset,
+                     .size = out.size(),
+                     .error_number = static_cast<int>(-got)});
+    }
+    offset += static_cast<std::uint64_t>(got);
+    out = out.subspan(static_cast<std::size_t>(got));
+  }
+}
+
+std::string read_whole_file(FileSystem& disk, const std::string& path) {
+  const FileSystem::Opened opened = disk.open(path);
+  if (opened.file == nullptr) {
+    throw IoError({.operation = "open", .path = path, .error_number = opened.error_number});
+  }
+  const std::int64_t size = opened.file->size();
+  if (size < 0) {
+    throw IoError({.operation = "stat", .path = path, .error_number = static_cast<int>(-size)});
+  }
+  std::string text(static_cast<std::size_t>(size), '\0');
+  read_fully(*opened.file, path, 0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+}  // namespace terrace
