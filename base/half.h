@@ -42,4 +42,21 @@ TERRACE_HOST_DEVICE inline Bf16 to_bf16_ties_away(float value) {
   return Bf16{static_cast<std::uint16_t>((bits + 0x8000U) >> 16)};
 }
 
+// An fp32 number in two pieces of 16 bits: the bf16 that it rounds to, ties away, and what that
+// lacks of it. Exact for every number; a NaN stays a NaN.
+struct SplitFloat {
+  Bf16 high;
+  std::int16_t remainder = 0;
+  friend bool operator==(const SplitFloat&, const SplitFloat&) = default;
+};
+
+TERRACE_HOST_DEVICE inline SplitFloat split(float value) {
+  const auto low = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value));
+  return {to_bf16_ties_away(value), static_cast<std::int16_t>(low)};
+}
+TERRACE_HOST_DEVICE inline float join(SplitFloat parts) {
+  const auto high = static_cast<std::uint32_t>(parts.high.bits) << 16;
+  return std::bit_cast<float>(high + static_cast<std::uint32_t>(std::int32_t{parts.remainder}));
+}
+
 }  // namespace terrace

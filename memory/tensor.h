@@ -30,6 +30,10 @@ struct DTypeOf<std::int32_t> {
   static constexpr DType value = DType::kI32;
 };
 template <>
+struct DTypeOf<std::int16_t> {
+  static constexpr DType value = DType::kI16;
+};
+template <>
 struct DTypeOf<std::byte> {
   static constexpr DType value = DType::kU8;
 };

@@ -2,9 +2,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include "kernels/kernel_context.h"
 #include "memory/tensor.h"
+#include "optim/state_format.h"
 
 namespace terrace {
 
@@ -22,7 +24,7 @@ struct AdamWOptions {
   float beta1 = 0.9F;
   float beta2 = 0.95F;
   float epsilon = 1e-8F;
-  float weight_decay = 0.0F;  // of this range of elements: decoupled (Loshchilov and Hutter, 2019)
+  float weight_decay = 0.0F;  // decoupled (Loshchilov and Hutter, 2019)
 };
 
 // One pass over n elements, all views 1-D of n. Written as correctly rounded fp32 operations in
@@ -34,15 +36,26 @@ struct AdamWOptions {
 //   d  = sqrt(v / bias_correction_2) + epsilon
 //   p  = fma(-learning_rate * weight_decay, p, p)
 //   p  = fma(-learning_rate, mh / d, p)
-// 1 - beta and learning_rate * weight_decay are rounded to fp32 first. Denormals are kept. With
-// bf16 parameters, `parameter` gets p rounded ties-away; with fp32 it gets p and may be `master`.
+// 1 - beta and learning_rate * weight_decay are rounded to fp32 first. Denormals are kept. What p
+// is before and after, by the views:
+//   fp32 master, bf16 parameter   the master; the parameter gets it rounded ties-away
+//   fp32 master, fp32 parameter   the master; the parameter gets it, and may be the same view
+//   i16 master, bf16 parameter    the two together: join() and split() of base/half.h
 struct AdamWUpdate {
-  TensorView gradient;                  // fp32
-  TensorView master, moment1, moment2;  // fp32, in and out
-  TensorView parameter;                 // fp32 or bf16, out
+  TensorView gradient;          // fp32
+  TensorView master;            // fp32 or i16, in and out
+  TensorView moment1, moment2;  // fp32, in and out
+  TensorView parameter;         // fp32 or bf16, out; also in with an i16 master
   AdamWOptions options;
+  // Weight decay applies to the first so many elements.
+  std::int64_t decayed_elements = std::numeric_limits<std::int64_t>::max();
   const StepScalars* scalars = nullptr;
 };
+
+// Sets the views of the moments and the master to the parts of a state of `elements` elements; a
+// parameter that is its own master must be set before.
+void set_state_views(AdamWUpdate& update, const StateFormat& format, std::byte* state,
+                     std::int64_t elements);
 
 // Scalar definition.
 void adamw_reference(const AdamWUpdate& update);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 
 #include "optim/adamw.h"
@@ -16,7 +17,8 @@ struct AdamWFactors {
   float minus_rate;   // -learning_rate
 };
 
-inline AdamWFactors adamw_factors(const AdamWOptions& options, const StepScalars& scalars) {
+inline AdamWFactors adamw_factors(const AdamWOptions& options, const StepScalars& scalars,
+                                  bool decays) {
   return AdamWFactors{
       .gradient_scale = scalars.gradient_scale,
       .one_minus_beta1 = 1.0F - options.beta1,
@@ -24,7 +26,7 @@ inline AdamWFactors adamw_factors(const AdamWOptions& options, const StepScalars
       .bias_correction_1 = scalars.bias_correction_1,
       .bias_correction_2 = scalars.bias_correction_2,
       .epsilon = options.epsilon,
-      .minus_decay = -(scalars.learning_rate * options.weight_decay),
+      .minus_decay = -(scalars.learning_rate * (decays ? options.weight_decay : 0.0F)),
       .minus_rate = -scalars.learning_rate,
   };
 }
@@ -42,6 +44,18 @@ inline AdamWElement adamw_element(const AdamWFactors& factors, float gradient,
   const float d = std::sqrt(v / factors.bias_correction_2) + factors.epsilon;
   const float decayed = std::fma(factors.minus_decay, element.p, element.p);
   return {std::fma(factors.minus_rate, mh / d, decayed), m, v};
+}
+
+// adamw_reference() of the elements [begin, end), which all decay or all do not.
+void adamw_reference_range(const AdamWUpdate& update, std::int64_t begin, std::int64_t end);
+
+// Calls body(begin, end) for the parts of [begin, end) that decay and that do not.
+template <typename Body>
+void for_each_decay_range(const AdamWUpdate& update, std::int64_t begin, std::int64_t end,
+                          const Body& body) {
+  const std::int64_t middle = std::clamp(update.decayed_elements, begin, end);
+  if (begin < middle) body(begin, middle);
+  if (middle < end) body(middle, end);
 }
 
 // Aborts where the views of an update are not n elements of the dtypes that optim/adamw.h names.

@@ -54,6 +54,7 @@ void with_compute_type(DType dtype, Body&& body) {
     case DType::kF64:
       return body(std::type_identity<double>{});
     case DType::kI32:
+    case DType::kI16:
     case DType::kU8:
       break;
   }

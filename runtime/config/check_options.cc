@@ -56,6 +56,14 @@ void check_learning_rate(const OptimizerFlags& optimizer) {
   }
 }
 
+void check_masters(const TrainOptions& options) {
+  if (options.optimizer.master_weights == MasterChoice::kSplit &&
+      options.precision == Precision::kFp32) {
+    throw ConfigError("--master-weights split: fp32 parameters are their own masters",
+                      "leave it out, or compute with --precision bf16");
+  }
+}
+
 void check_validation(const TrainOptions& options,
                       FunctionRef<bool(std::string_view flag)> is_given) {
   const bool has_data = !options.data.validation_data.empty();
@@ -100,6 +108,7 @@ void check_options(const TrainOptions& options, FunctionRef<bool(std::string_vie
   check_needed(options);
   check_steps(options);
   check_learning_rate(options.optimizer);
+  check_masters(options);
   check_validation(options, is_given);
   check_places(options.tiers);
   if (options.run.resume == "auto" && options.run.run_dir.empty()) {

@@ -58,11 +58,14 @@ constexpr auto kFlags = std::to_array<TrainFlag>({
      [](TrainOptions&, const FlagValue& v) { v.accept_only("fp32", kStateTypes); },
      [](const TrainOptions&) { return toml_string("fp32"); }},
     {{"master-weights", "Optimizer", "auto|split|fp32",
-      "Form of the fp32 parameters beside those that compute (auto)"},
-     [](TrainOptions&, const FlagValue& v) {
-       if (v.text() != "auto") v.accept_only("fp32", kMasters);
+      "Form of the fp32 parameters beside bf16 ones: the 16 bits that these lack, or whole (auto: "
+      "split)"},
+     [](TrainOptions& o, const FlagValue& v) {
+       o.optimizer.master_weights = static_cast<MasterChoice>(v.choice(kMasters));
      },
-     [](const TrainOptions&) { return toml_string("fp32"); }},
+     [](const TrainOptions& o) {
+       return toml_string(kMasters.at(static_cast<std::size_t>(o.optimizer.master_weights)));
+     }},
     {{"gradient-dtype", "Optimizer", "fp32|bf16", "Type of the summed gradients (fp32)"},
      [](TrainOptions&, const FlagValue& v) { v.accept_only("fp32", kGradientTypes); },
      [](const TrainOptions&) { return toml_string("fp32"); }},

@@ -108,7 +108,6 @@ StepModel UnitCompute::step_model(std::int32_t micro_batches, int workers) const
   StepModel model;
   model.tied = config_.tied;
   model.compute_type = type_;
-  model.has_master = type_ != DType::kF32;
   model.hidden_bytes = static_cast<std::size_t>(rows * config_.width) * size_of(type_);
   model.tokens_bytes = tokens_bytes();
   model.constants_bytes = constants().size() * sizeof(float);

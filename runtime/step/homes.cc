@@ -13,10 +13,7 @@ Homes::Homes(Draft& draft, const StepModel& model, const What& what, const std::
     const auto unit = static_cast<std::int32_t>(u);
     const std::int64_t pieces = tiers[u] == Tier::kNvme ? model.chunks(unit) : 1;
     for (std::int64_t c = 0; c < pieces; ++c) {
-      const std::size_t bytes =
-          tiers[u] == Tier::kNvme
-              ? chunk_bytes(unit, c)
-              : static_cast<std::size_t>(model.units[u].padded_elements) * what.bytes_per_element;
+      const std::size_t bytes = tiers[u] == Tier::kNvme ? chunk_bytes(unit, c) : unit_bytes(unit);
       const std::string name = tiers[u] == Tier::kNvme ? fmt::format("{}[{}].{}", what.name, u, c)
                                                        : fmt::format("{}[{}]", what.name, u);
       const Life life = tiers[u] == Tier::kNvme ? Life::kPersistent : what.life;
@@ -26,20 +23,59 @@ Homes::Homes(Draft& draft, const StepModel& model, const What& what, const std::
 }
 
 std::size_t Homes::chunk_bytes(std::int32_t unit, std::int64_t chunk) const {
-  return static_cast<std::size_t>(model_.chunk_size(unit, chunk)) * what_.bytes_per_element;
+  return what_.bytes_of(model_.chunk_size(unit, chunk));
+}
+
+std::size_t Homes::unit_bytes(std::int32_t unit) const {
+  const std::int64_t last = model_.chunks(unit) - 1;
+  return static_cast<std::size_t>(last) * chunk_bytes(unit, 0) + chunk_bytes(unit, last);
 }
 
 Range Homes::chunk(std::int32_t unit, std::int64_t chunk) const {
   const std::size_t bytes = chunk_bytes(unit, chunk);
   if (tiers_.at(unit) == Tier::kNvme) return {buffers_.at(unit).at(chunk), 0, bytes};
-  const auto begin = static_cast<std::size_t>(chunk * model_.chunk_elements);
-  return {buffers_.at(unit).front(), begin * what_.bytes_per_element, bytes};
+  return {buffers_.at(unit).front(), static_cast<std::size_t>(chunk) * chunk_bytes(unit, 0), bytes};
 }
 
 Range Homes::unit(std::int32_t unit) const {
   TERRACE_CHECK(tiers_.at(unit) != Tier::kNvme);
-  const auto elements = static_cast<std::size_t>(model_.units.at(unit).padded_elements);
-  return {buffers_.at(unit).front(), 0, elements * what_.bytes_per_element};
+  return {buffers_.at(unit).front(), 0, unit_bytes(unit)};
+}
+
+namespace {
+
+std::vector<Tier> tiers_of(const StepPolicy& policy, Tier UnitHomes::* state) {
+  std::vector<Tier> tiers;
+  for (const UnitHomes& homes : policy.homes) {
+    const Tier tier = homes.*state;
+    tiers.push_back(tier == Tier::kDevice ? policy.compute_tier() : tier);
+  }
+  return tiers;
+}
+
+std::function<std::size_t(std::int64_t)> times(std::size_t bytes_per_element) {
+  return
+      [=](std::int64_t elements) { return static_cast<std::size_t>(elements) * bytes_per_element; };
+}
+
+}  // namespace
+
+Homes parameter_homes(Draft& draft, const StepModel& model, const StepPolicy& policy) {
+  const Homes::What what = {"param", Account::kParameters, Life::kPersistent,
+                            times(model.parameter_bytes())};
+  return Homes(draft, model, what, tiers_of(policy, &UnitHomes::parameters));
+}
+
+Homes gradient_homes(Draft& draft, const StepModel& model, const StepPolicy& policy) {
+  const Homes::What what = {"grad", Account::kGradients, Life::kCarried, times(sizeof(float))};
+  return Homes(draft, model, what, tiers_of(policy, &UnitHomes::gradients));
+}
+
+Homes optimizer_homes(Draft& draft, const StepModel& model, const StepPolicy& policy) {
+  const StateFormat format = model.state_format;
+  const Homes::What what = {"state", Account::kOptimizerState, Life::kPersistent,
+                            [format](std::int64_t elements) { return format.bytes(elements); }};
+  return Homes(draft, model, what, tiers_of(policy, &UnitHomes::optimizer));
 }
 
 namespace {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "runtime/step/draft.h"
@@ -12,12 +13,12 @@ namespace terrace {
 // unit, a home on NVMe one extent per chunk.
 class Homes {
  public:
-  // Bytes per element of the state; `name` is for people.
+  // `bytes_of` says how large the state of so many elements is; `name` is for people.
   struct What {
     const char* name = "";
     Account account = Account::kParameters;
     Life life = Life::kPersistent;
-    std::size_t bytes_per_element = 0;
+    std::function<std::size_t(std::int64_t elements)> bytes_of;
   };
 
   Homes(Draft& draft, const StepModel& model, const What& what, const std::vector<Tier>& tiers);
@@ -26,8 +27,9 @@ class Homes {
   Range chunk(std::int32_t unit, std::int64_t chunk) const;
   // The whole unit; only of a home in memory.
   Range unit(std::int32_t unit) const;
-  // Bytes of elements of a chunk.
+  // Bytes of a chunk, and of the whole unit: its chunks one behind the other.
   std::size_t chunk_bytes(std::int32_t unit, std::int64_t chunk) const;
+  std::size_t unit_bytes(std::int32_t unit) const;
 
  private:
   const StepModel& model_;
@@ -35,6 +37,11 @@ class Homes {
   std::vector<Tier> tiers_;
   std::vector<std::vector<BufferId>> buffers_;  // per unit: one, or one per chunk
 };
+
+// The homes that a policy gives to each state of a model.
+Homes parameter_homes(Draft& draft, const StepModel& model, const StepPolicy& policy);
+Homes gradient_homes(Draft& draft, const StepModel& model, const StepPolicy& policy);
+Homes optimizer_homes(Draft& draft, const StepModel& model, const StepPolicy& policy);
 
 // The buffers that do not belong to a unit.
 struct SharedBuffers {

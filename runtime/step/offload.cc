@@ -13,15 +13,6 @@
 namespace terrace {
 namespace {
 
-std::vector<Tier> tiers_of(const StepPolicy& policy, Tier UnitHomes::* state) {
-  std::vector<Tier> tiers;
-  for (const UnitHomes& homes : policy.homes) {
-    const Tier tier = homes.*state;
-    tiers.push_back(tier == Tier::kDevice ? policy.compute_tier() : tier);
-  }
-  return tiers;
-}
-
 // Activations that are needed again within so many stages stay where they are: bytes on their way
 // out would only come back.
 constexpr std::int32_t kShortGap = 2;
@@ -36,9 +27,7 @@ class Lowering {
         plan_(plan),
         compute_(policy.compute_tier()),
         shared_(add_shared_buffers(draft_, model, policy)),
-        parameters_(draft_, model,
-                    {"param", Account::kParameters, Life::kPersistent, model.parameter_bytes()},
-                    tiers_of(policy, &UnitHomes::parameters)),
+        parameters_(parameter_homes(draft_, model, policy)),
         uses_(parameter_uses(model, stages)),
         instances_(model.unit_count()),
         hidden_(model.unit_count() * policy.micro_batches),
@@ -49,13 +38,8 @@ class Lowering {
         updated_at_(model.unit_count(), -1) {
     draft_.compute_tier = compute_;
     if (policy.has_backward) {
-      state_.emplace(
-          draft_, model,
-          Homes::What{"state", Account::kOptimizerState, Life::kPersistent, model.state_bytes()},
-          tiers_of(policy, &UnitHomes::optimizer));
-      gradients_.emplace(draft_, model,
-                         Homes::What{"grad", Account::kGradients, Life::kCarried, sizeof(float)},
-                         tiers_of(policy, &UnitHomes::gradients));
+      state_.emplace(optimizer_homes(draft_, model, policy));
+      gradients_.emplace(gradient_homes(draft_, model, policy));
     }
     for (std::int32_t s = 0; s < static_cast<std::int32_t>(stages.size()); ++s) {
       const Stage& stage = stages[s];
@@ -504,10 +488,11 @@ class Lowering {
     const BufferId scalars = where == Tier::kDevice ? shared_.scalars_device : shared_.scalars;
     op.reads = {as(Role::kScalars, draft_.whole(scalars)), as(Role::kGradient, gradient),
                 as(Role::kState, state)};
-    if (!model_.has_master) op.reads.push_back(as(Role::kParameters, parameter));
+    const bool reads_parameter = model_.state_format.reads_parameter();
+    if (reads_parameter) op.reads.push_back(as(Role::kParameters, parameter));
     op.writes = {as(Role::kState, state), as(Role::kParameters, parameter)};
     op.cost.bytes = static_cast<double>(gradient.size_bytes + 2 * state.size_bytes +
-                                        (model_.has_master ? 1 : 2) * parameter.size_bytes);
+                                        (reads_parameter ? 2 : 1) * parameter.size_bytes);
     main_op(std::move(op), stage);
 
     store_back(stage, state, state_home, Account::kOptimizerState);
@@ -528,10 +513,11 @@ class Lowering {
     return mover.bring(home, where, stage.chunk);
   }
 
-  // Where the update writes the parameters: their home if it is in the same memory. With an fp32
-  // master the old values are not read.
+  // Where the update writes the parameters: their home if it is in the same memory. They are
+  // brought there first where the update reads them.
   Range updated_parameter(const Stage& stage, const Range& home, Tier where) {
-    if (!model_.has_master) return brought(stage, home, where, Account::kParameters);
+    if (model_.state_format.reads_parameter())
+      return brought(stage, home, where, Account::kParameters);
     if (draft_.tier_of(home) == where) return home;
     const BufferId fresh =
         draft_.add_buffer(fmt::format("param[{}].{} updated", stage.unit, stage.chunk),

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "optim/state_format.h"
 #include "runtime/model/parameter_layout.h"
 
 // What the passes need to know of a model and a batch: sizes and costs, nothing else.
@@ -22,7 +23,7 @@ struct StepModel {
   std::vector<UnitModel> units;  // embedding, blocks, head
   bool tied = false;             // the head's weight and gradient are the embedding's
   DType compute_type = DType::kBF16;
-  bool has_master = true;           // an fp32 master beside the parameter (not with fp32 compute)
+  StateFormat state_format;         // of the optimizer state
   std::size_t hidden_bytes = 0;     // a unit's output, per micro-batch
   std::size_t tokens_bytes = 0;     // tokens and targets, per micro-batch
   std::size_t constants_bytes = 0;  // the rotary table
@@ -32,7 +33,9 @@ struct StepModel {
   std::size_t unit_count() const { return units.size(); }
   std::int32_t head() const { return static_cast<std::int32_t>(units.size()) - 1; }
   std::size_t parameter_bytes() const { return size_of(compute_type); }  // per element
-  std::size_t state_bytes() const { return has_master ? 12 : 8; }        // per element
+  // Of the whole chunk, as the homes of parameters and of optimizer state have it.
+  std::size_t parameter_chunk_bytes(std::int32_t unit, std::int64_t chunk) const;
+  std::size_t state_chunk_bytes(std::int32_t unit, std::int64_t chunk) const;
   std::int64_t chunks(std::int32_t unit) const;
   // Elements of a chunk: all are full but the last.
   std::int64_t chunk_size(std::int32_t unit, std::int64_t chunk) const;

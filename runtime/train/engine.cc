@@ -19,6 +19,14 @@ UnitCompute make_compute(const EngineOptions& options, std::vector<UnitLayout> l
                      cpu_kernels());
 }
 
+StateFormat state_format_of(const EngineOptions& options) {
+  StateFormat format;
+  format.master = options.compute_type == DType::kF32     ? MasterForm::kParameter
+                  : options.optimizer.splits_bf16_masters ? MasterForm::kSplit
+                                                          : MasterForm::kFp32;
+  return format;
+}
+
 std::size_t arena_bytes(const EnginePlan& plan, Tier tier) {
   return std::max(plan.training.program.use_of(tier).packed_bytes,
                   plan.evaluation.use_of(tier).packed_bytes);
@@ -42,6 +50,7 @@ EnginePlan plan_engine(const EngineOptions& options) {
   EnginePlan plan;
   plan.model = compute.step_model(options.placement.micro_batches, options.threads);
   plan.model.chunk_elements = options.chunk_elements;
+  plan.model.state_format = state_format_of(options);
   plan.training = plan_step(plan.model, options.placement, options.budgets);
   plan.ledger = plan.training.ledger;
   if (!options.evaluates) return plan;

@@ -53,9 +53,8 @@ HomeAccess::HomeAccess(const Program& program, const StepModel& model, const Exe
 }
 
 std::size_t HomeAccess::chunk_bytes(HomeKind kind, std::int32_t unit, std::int64_t chunk) const {
-  const std::size_t width =
-      kind == HomeKind::kParameters ? model_.parameter_bytes() : model_.state_bytes();
-  return static_cast<std::size_t>(model_.chunk_size(unit, chunk)) * width;
+  return kind == HomeKind::kParameters ? model_.parameter_chunk_bytes(unit, chunk)
+                                       : model_.state_chunk_bytes(unit, chunk);
 }
 
 HomeAccess::Place HomeAccess::place_of(HomeKind kind, std::int32_t unit, std::int64_t chunk) const {
@@ -64,9 +63,7 @@ HomeAccess::Place HomeAccess::place_of(HomeKind kind, std::int32_t unit, std::in
   place.size_bytes = chunk_bytes(kind, unit, chunk);
   const auto whole = by_name_.find(fmt::format("{}[{}]", name, unit));
   if (whole != by_name_.end()) {
-    const std::size_t width =
-        kind == HomeKind::kParameters ? model_.parameter_bytes() : model_.state_bytes();
-    const auto begin = static_cast<std::size_t>(chunk * model_.chunk_elements) * width;
+    const std::size_t begin = static_cast<std::size_t>(chunk) * chunk_bytes(kind, unit, 0);
     place.tier = program_.buffers[whole->second].tier;
     place.bytes =
         bytes_of(program_, memory_, {Role::kSource, whole->second, begin, place.size_bytes});

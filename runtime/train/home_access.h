@@ -17,7 +17,7 @@ namespace terrace {
 
 enum class HomeKind : std::uint8_t {
   kParameters,  // compute type
-  kState,  // per chunk of n elements: n first moments, n second moments, n masters (if any), fp32
+  kState,       // as optim/state_format.h lays out a chunk
 };
 
 // Reads and writes the homes of parameters and optimizer state between steps, when no run is in

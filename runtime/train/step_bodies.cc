@@ -24,17 +24,13 @@ StepBodies::StepBodies(const Program& program, const ExecutorMemory& memory, con
       update_workers_(update_workers) {
   hidden_gradients_.reserve(static_cast<std::size_t>(program.micro_batches));
   for (const UnitLayout& unit : compute.layout()) {
-    std::vector<DecayRange> ranges;
+    std::int64_t decayed = 0;
     for (const ParameterTensor& tensor : unit.tensors) {
-      const std::int64_t end = tensor.offset + tensor.elements();
-      if (!ranges.empty() && ranges.back().decay == tensor.decay) {
-        ranges.back().end = end;
-      } else {
-        ranges.push_back({tensor.offset, end, tensor.decay});
-      }
+      if (!tensor.decay) continue;
+      TERRACE_CHECK_EQ(tensor.offset, decayed);  // matrices come first
+      decayed += tensor.elements();
     }
-    ranges.back().end = unit.padded_elements;  // padding is zero and stays zero
-    decay_.push_back(std::move(ranges));
+    decayed_elements_.push_back(decayed);
   }
 }
 
@@ -164,30 +160,14 @@ void StepBodies::norm_finish(const Op& op, const RunInput& input) {
 void StepBodies::update(const Op& op, NativeStream stream) {
   const std::int64_t first = op.chunk * model_.chunk_elements;
   const std::int64_t count = model_.chunk_size(op.unit, op.chunk);
-  auto* gradient = reinterpret_cast<float*>(data(op, Role::kGradient));
-  auto* state = reinterpret_cast<float*>(data(op, Role::kState));
-  std::byte* parameters = data(op, Role::kParameters);
-  const std::size_t width = size_of(model_.compute_type);
-  const KernelContext context = context_for(op, stream);
-  for (const DecayRange& range : decay_.at(op.unit)) {
-    const std::int64_t begin = std::max(range.begin, first) - first;
-    const std::int64_t end = std::min(range.end, first + count) - first;
-    if (begin >= end) continue;
-    const auto part = [&](float* values) {
-      return view(std::span<float>(values + begin, static_cast<std::size_t>(end - begin)));
-    };
-    AdamWUpdate update;
-    update.gradient = part(gradient);
-    update.parameter = view(parameters + static_cast<std::size_t>(begin) * width,
-                            model_.compute_type, end - begin);
-    update.moment1 = part(state);
-    update.moment2 = part(state + count);
-    update.master = model_.has_master ? part(state + 2 * count) : update.parameter;
-    update.options = optimizer_.adamw;
-    if (!range.decay) update.options.weight_decay = 0.0F;
-    update.scalars = reinterpret_cast<const StepScalars*>(data(op, Role::kScalars));
-    adamw_cpu(context, update);
-  }
+  AdamWUpdate update;
+  update.gradient = view(data(op, Role::kGradient), DType::kF32, count);
+  update.parameter = view(data(op, Role::kParameters), model_.compute_type, count);
+  set_state_views(update, model_.state_format, data(op, Role::kState), count);
+  update.options = optimizer_.adamw;
+  update.decayed_elements = decayed_elements_.at(op.unit) - first;
+  update.scalars = reinterpret_cast<const StepScalars*>(data(op, Role::kScalars));
+  adamw_cpu(context_for(op, stream), update);
 }
 
 }  // namespace terrace

@@ -10,8 +10,9 @@
 namespace terrace {
 
 struct OptimizerOptions {
-  AdamWOptions adamw;          // weight_decay applies to matrices only
-  double max_grad_norm = 1.0;  // 0: no clipping
+  AdamWOptions adamw;               // weight_decay applies to matrices only
+  double max_grad_norm = 1.0;       // 0: no clipping
+  bool splits_bf16_masters = true;  // false: with bf16 compute, the masters are whole
 };
 
 // What the ops of a program do on the CPU device: kernels of the model, sums and norms of
@@ -28,13 +29,6 @@ class StepBodies final : public OpBodies {
   void run(const Op& op, const RunInput& input, NativeStream stream) override;
 
  private:
-  // A range of a unit's flat sequence that shares its weight decay.
-  struct DecayRange {
-    std::int64_t begin = 0;
-    std::int64_t end = 0;
-    bool decay = false;
-  };
-
   void compute(const Op& op, const RunInput& input, NativeStream stream);
   void embedding_backward(const Op& op, const KernelContext& context);
   void accumulate(const Op& op);
@@ -54,7 +48,7 @@ class StepBodies final : public OpBodies {
   const KernelTable& kernels_;
   WorkerArena& compute_workers_;
   WorkerArena& update_workers_;
-  std::vector<std::vector<DecayRange>> decay_;  // per unit, covering it
+  std::vector<std::int64_t> decayed_elements_;  // per unit: matrices, the first of its sequence
   std::vector<std::byte*> hidden_gradients_;    // of the embedding's backward; compute lane only
 };
 

@@ -24,6 +24,27 @@ std::string count_homes(std::span<const UnitHomes> units, const char* what,
   return text + '\n';
 }
 
+// What a parameter takes of each state between steps, padding aside.
+std::string describe_state(const StepModel& model) {
+  const StateLayout state = model.state_format.layout(kBlockElements);
+  const auto per_parameter = [](std::size_t bytes) {
+    return static_cast<double>(bytes) / static_cast<double>(kBlockElements);
+  };
+  const double moments = per_parameter(state.master.begin);
+  const double masters = per_parameter(state.master.size_bytes);
+  const auto parameter = static_cast<double>(model.parameter_bytes());
+  const auto gradient = static_cast<double>(sizeof(float));
+  std::string text = fmt::format(
+      "training state: {:.4g} bytes per parameter: {} parameter, {} gradient, {:.4g} moments",
+      parameter + gradient + moments + masters, parameter, gradient, moments);
+  if (model.state_format.master == MasterForm::kFp32) {
+    text += fmt::format(", {} fp32 master", masters);
+  } else if (model.state_format.master == MasterForm::kSplit) {
+    text += fmt::format(", {} rest of the fp32 master", masters);
+  }
+  return text + '\n';
+}
+
 }  // namespace
 
 std::string describe_plan(const EngineOptions& options, const EnginePlan& plan) {
@@ -44,6 +65,7 @@ std::string describe_plan(const EngineOptions& options, const EnginePlan& plan) 
       policy.order == MicroBatchOrder::kLayerMajor ? "layer-major" : "micro-batch-major",
       program.ops.size(), program.buffers.size(), recomputed, options.model.layers,
       policy.lookahead);
+  text += describe_state(plan.model);
   text += "homes between uses:\n";
   text += count_homes(units, "parameters", &UnitHomes::parameters);
   text += count_homes(units, "gradients", &UnitHomes::gradients);

@@ -107,6 +107,7 @@ EngineOptions engine_options_for(const TrainOptions& options, const ModelConfig&
   engine.optimizer.adamw.beta2 = static_cast<float>(flags.adam_beta2);
   engine.optimizer.adamw.epsilon = static_cast<float>(flags.adam_epsilon);
   engine.optimizer.adamw.weight_decay = static_cast<float>(flags.weight_decay);
+  engine.optimizer.splits_bf16_masters = flags.master_weights != MasterChoice::kFp32;
   engine.nvme.directories = options.tiers.nvme;
   engine.nvme.engine = options.tiers.io_engine;
   engine.evaluates = options.data.validation_fraction > 0 || !options.data.validation_data.empty();

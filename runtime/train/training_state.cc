@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/check.h"
 #include "base/half.h"
 #include "runtime/model/parameter_init.h"
 
@@ -12,13 +13,29 @@ namespace {
 // Sources are asked for so many elements at a time.
 constexpr std::int64_t kGrain = 16 * 1024;
 
-// Where the fields of a chunk of n elements lie in its state: see HomeKind::kState.
-std::int64_t field_number(StateField field) {
-  return field == StateField::kMoment1 ? 0 : (field == StateField::kMoment2 ? 1 : 2);
+// What a chunk's state holds of each field; no bytes of a field that lies elsewhere.
+struct FieldPart {
+  StateField field;
+  StatePart part;
+};
+
+std::array<FieldPart, 3> parts_of(const StateLayout& layout) {
+  return {{{StateField::kMoment1, layout.moment1},
+           {StateField::kMoment2, layout.moment2},
+           {StateField::kMaster, layout.master}}};
 }
-StateField field_of_number(std::int64_t number) {
-  constexpr std::array kFields = {StateField::kMoment1, StateField::kMoment2, StateField::kMaster};
-  return kFields.at(static_cast<std::size_t>(number));
+
+// What is stored of exact values, in fewer bits.
+void narrow(std::span<const float> exact, DType dtype, std::byte* out) {
+  TERRACE_CHECK(dtype == DType::kBF16 || dtype == DType::kI16);
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    const SplitFloat parts = split(exact[i]);
+    if (dtype == DType::kBF16) {
+      reinterpret_cast<Bf16*>(out)[i] = parts.high;
+    } else {
+      reinterpret_cast<std::int16_t*>(out)[i] = parts.remainder;
+    }
+  }
 }
 
 }  // namespace
@@ -59,50 +76,47 @@ void TrainingState::fill_from(const StateSource& source, WorkerArena& workers) {
 
 void TrainingState::fill_parameters(const StateSource& source, const UnitLayout& unit,
                                     std::int64_t chunk, WorkerArena& workers) {
-  const std::int64_t chunk_begin = chunk * model_.chunk_elements;
-  const std::size_t width = model_.parameter_bytes();
-  const bool narrow = model_.compute_type == DType::kBF16;
+  const Target target = {StateField::kMaster, model_.compute_type};
   homes_.write(HomeKind::kParameters, static_cast<std::int32_t>(unit.index), chunk,
                [&](std::size_t first, std::span<std::byte> piece) {
-                 const auto begin = chunk_begin + static_cast<std::int64_t>(first / width);
-                 const auto count = static_cast<std::int64_t>(piece.size() / width);
-                 workers.parallel_for((count + kGrain - 1) / kGrain, [&](std::int64_t part, int) {
-                   const std::int64_t from = part * kGrain;
-                   const auto size = static_cast<std::size_t>(std::min(kGrain, count - from));
-                   if (!narrow) {
-                     source.read(StateField::kMaster, unit, begin + from,
-                                 {reinterpret_cast<float*>(piece.data()) + from, size});
-                     return;
-                   }
-                   std::array<float, kGrain> exact;
-                   source.read(StateField::kMaster, unit, begin + from,
-                               std::span(exact).first(size));
-                   auto* out = reinterpret_cast<Bf16*>(piece.data()) + from;
-                   for (std::size_t i = 0; i < size; ++i) out[i] = to_bf16_ties_away(exact[i]);
-                 });
+                 const auto at = static_cast<std::int64_t>(first / model_.parameter_bytes());
+                 fill_piece(source, unit, target, chunk * model_.chunk_elements + at, piece,
+                            workers);
                });
 }
 
 void TrainingState::fill_state(const StateSource& source, const UnitLayout& unit,
                                std::int64_t chunk, WorkerArena& workers) {
   const auto number = static_cast<std::int32_t>(unit.index);
-  const std::int64_t chunk_begin = chunk * model_.chunk_elements;
-  const std::int64_t elements = model_.chunk_size(number, chunk);
+  const auto parts = parts_of(model_.state_format.layout(model_.chunk_size(number, chunk)));
   homes_.write(HomeKind::kState, number, chunk, [&](std::size_t first, std::span<std::byte> piece) {
-    const auto begin = static_cast<std::int64_t>(first / sizeof(float));
-    const auto count = static_cast<std::int64_t>(piece.size() / sizeof(float));
-    auto* out = reinterpret_cast<float*>(piece.data());
-    workers.parallel_for((count + kGrain - 1) / kGrain, [&](std::int64_t part, int) {
-      std::int64_t at = begin + part * kGrain;
-      const std::int64_t end = std::min(begin + (part + 1) * kGrain, begin + count);
-      while (at < end) {  // a piece may reach from one field into the next
-        const std::int64_t field = at / elements;
-        const std::int64_t stop = std::min(end, (field + 1) * elements);
-        source.read(field_of_number(field), unit, chunk_begin + at - field * elements,
-                    {out + (at - begin), static_cast<std::size_t>(stop - at)});
-        at = stop;
-      }
-    });
+    for (const auto& [field, part] : parts) {  // a piece may reach from one part into the next
+      const std::size_t begin = std::max(first, part.begin);
+      const std::size_t end = std::min(first + piece.size(), part.end());
+      if (begin >= end) continue;
+      const auto at = static_cast<std::int64_t>((begin - part.begin) / size_of(part.dtype));
+      fill_piece(source, unit, {field, part.dtype}, chunk * model_.chunk_elements + at,
+                 piece.subspan(begin - first, end - begin), workers);
+    }
+  });
+}
+
+void TrainingState::fill_piece(const StateSource& source, const UnitLayout& unit, Target target,
+                               std::int64_t begin, std::span<std::byte> piece,
+                               WorkerArena& workers) {
+  const std::size_t width = size_of(target.dtype);
+  const auto count = static_cast<std::int64_t>(piece.size() / width);
+  workers.parallel_for((count + kGrain - 1) / kGrain, [&](std::int64_t task, int) {
+    const std::int64_t from = task * kGrain;
+    const auto size = static_cast<std::size_t>(std::min(kGrain, count - from));
+    std::byte* const out = piece.data() + static_cast<std::size_t>(from) * width;
+    if (target.dtype == DType::kF32) {
+      source.read(target.field, unit, begin + from, {reinterpret_cast<float*>(out), size});
+      return;
+    }
+    std::array<float, kGrain> exact;
+    source.read(target.field, unit, begin + from, std::span(exact).first(size));
+    narrow(std::span(exact).first(size), target.dtype, out);
   });
 }
 
@@ -123,14 +137,38 @@ void TrainingState::read(StateField field, std::int32_t unit, std::int64_t begin
 
 void TrainingState::read_chunk(StateField field, std::int32_t unit, std::int64_t chunk,
                                std::int64_t begin, std::span<float> out) {
-  if (field == StateField::kMaster && !model_.has_master) {
+  const MasterForm form = model_.state_format.master;
+  if (field == StateField::kMaster && form == MasterForm::kParameter) {
     homes_.read(HomeKind::kParameters, unit, chunk, static_cast<std::size_t>(begin) * sizeof(float),
                 std::as_writable_bytes(out));
     return;
   }
-  const std::int64_t first = field_number(field) * model_.chunk_size(unit, chunk) + begin;
-  homes_.read(HomeKind::kState, unit, chunk, static_cast<std::size_t>(first) * sizeof(float),
-              std::as_writable_bytes(out));
+  if (field == StateField::kMaster && form == MasterForm::kSplit) {
+    return read_split_masters(unit, chunk, begin, out);
+  }
+  const StateLayout layout = model_.state_format.layout(model_.chunk_size(unit, chunk));
+  const StatePart& part = field == StateField::kMoment1   ? layout.moment1
+                          : field == StateField::kMoment2 ? layout.moment2
+                                                          : layout.master;
+  const std::size_t first = part.begin + static_cast<std::size_t>(begin) * sizeof(float);
+  homes_.read(HomeKind::kState, unit, chunk, first, std::as_writable_bytes(out));
+}
+
+void TrainingState::read_split_masters(std::int32_t unit, std::int64_t chunk, std::int64_t begin,
+                                       std::span<float> out) {
+  const std::size_t remainders =
+      model_.state_format.layout(model_.chunk_size(unit, chunk)).master.begin;
+  std::vector<Bf16> high(std::min(out.size(), static_cast<std::size_t>(kGrain)));
+  std::vector<std::int16_t> low(high.size());
+  for (std::size_t at = 0; at < out.size(); at += high.size()) {
+    const std::size_t count = std::min(high.size(), out.size() - at);
+    const std::size_t first = (static_cast<std::size_t>(begin) + at) * sizeof(Bf16);
+    homes_.read(HomeKind::kParameters, unit, chunk, first,
+                std::as_writable_bytes(std::span(high).first(count)));
+    homes_.read(HomeKind::kState, unit, chunk, remainders + first,
+                std::as_writable_bytes(std::span(low).first(count)));
+    for (std::size_t i = 0; i < count; ++i) out[at + i] = join({high[i], low[i]});
+  }
 }
 
 }  // namespace terrace

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <vector>
 
 #include "base/philox.h"
 
@@ -85,6 +86,24 @@ TEST(Bf16Test, KeepsTheSignOfZeroAndDenormals) {
   EXPECT_EQ(to_bf16_nearest_even(-0.0F).bits, 0x8000);
   EXPECT_EQ(to_bf16_ties_away(0.0F).bits, 0x0000);
   EXPECT_EQ(to_bf16_ties_away(from_bits(0x00008000)).bits, 0x0001);
+}
+
+TEST(SplitFloatTest, JoinsToTheSameBits) {
+  std::vector<std::uint32_t> all = {0x00000000U, 0x80000000U, 0x00008000U, 0x80008000U,
+                                    0x00000001U, 0x7f800000U, 0xff800000U, 0x7f7fffffU,
+                                    0xff7f8000U, 0x3f808000U, 0x3f807fffU, 0xbf80ffffU};
+  for (std::uint64_t i = 0; i < 50000; ++i) all.push_back(philox({3}, {i, 0, 0})[0]);
+  for (const std::uint32_t bits : all) {
+    const SplitFloat parts = split(from_bits(bits));
+    EXPECT_EQ(parts.high, to_bf16_ties_away(from_bits(bits)));
+    if (is_nan_bits(bits)) {
+      EXPECT_TRUE(std::isnan(join(parts)));
+    } else {
+      EXPECT_EQ(std::bit_cast<std::uint32_t>(join(parts)), bits);
+    }
+  }
+  EXPECT_TRUE(std::isnan(join(split(from_bits(0x7f80ffffU)))));
+  EXPECT_TRUE(std::isnan(join(split(from_bits(0xff808000U)))));
 }
 
 // What makes a bf16 parameter and 16 more bits an exact fp32 master.

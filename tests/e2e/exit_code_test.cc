@@ -45,7 +45,6 @@ TEST(ExitCode, WhatIsNotBuiltIs2AndSaysSo) {
                                         {"--gradient-reduction", "micro-batch"},
                                         {"--optimizer", "lion"},
                                         {"--optimizer-state-dtype", "int8"},
-                                        {"--master-weights", "split"},
                                         {"--gradient-dtype", "bf16"},
                                         {"--precision", "fp16"},
                                         {"--device", "cuda"},
@@ -63,6 +62,8 @@ TEST(ExitCode, ImpossibleSettingsAre2) {
   expect_usage_error(training, {"--place-parameters", "device"}, {"give --device-memory SIZE"});
   expect_usage_error(training, {"--stop-after-step", "3"}, {"--max-steps 2"});
   expect_usage_error(training, {"--precision", "bf17"}, {"bf16"});
+  expect_usage_error(training, {"--precision", "fp32", "--master-weights", "split"},
+                     {"--master-weights split", "--precision bf16"});
 }
 
 TEST(ExitCode, AFinishedRunIsNotTrainedOver) {

@@ -58,6 +58,21 @@ TEST_P(StopAndResume, GoesOnWithOtherPlacements) {
                                       "none"});
 }
 
+class StopAndResumeMasters : public StopAndResume {};
+
+TEST_P(StopAndResumeMasters, GoesOnWithTheOtherFormOfMasters) {
+  for (const char* first : {"split", "fp32"}) {
+    SCOPED_TRACE(first);
+    std::filesystem::remove_all(training_.path("run"));
+    std::filesystem::remove_all(training_.path("alone"));
+    const char* second = first == std::string("split") ? "fp32" : "split";
+    stop({"--master-weights", first});
+    resume({"--master-weights", second});
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Bf16, StopAndResumeMasters, testing::Values("bf16"),
+                         [](const auto& instance) { return std::string(instance.param); });
 INSTANTIATE_TEST_SUITE_P(Precisions, StopAndResume, testing::Values("bf16", "fp32"),
                          [](const auto& instance) { return std::string(instance.param); });
 

@@ -34,7 +34,7 @@ const std::vector<std::vector<std::string>>& settings() {
       kPlaces,          kPlaces,
       {"none", "full"}, {"layer-major", "micro-batch-major"},
       {"1", "4"},       {"1", "2", "3"},
-      io_engines()};
+      io_engines(),     {"split", "fp32"}};
   return kSettings;
 }
 
@@ -60,6 +60,8 @@ SwitchCombination combination_of(const Choice& choice) {
   combination.lookahead = setting(8);
   combination.threads = setting(9);
   combination.io_engine = setting(10);
+  // fp32 parameters cannot be split.
+  combination.master_weights = combination.precision == "bf16" ? setting(11) : "fp32";
   return combination;
 }
 
@@ -98,8 +100,10 @@ struct StateBytes {
   double optimizer;
 };
 
-StateBytes bytes_of(const std::string& precision) {
-  if (precision == "bf16") return {.parameters = 2, .optimizer = 12};  // master and two moments
+StateBytes bytes_of(const SwitchCombination& combination) {
+  if (combination.precision == "bf16") {  // two moments, and the master or the rest of it
+    return {.parameters = 2, .optimizer = combination.master_weights == "split" ? 10.0 : 12.0};
+  }
   return {.parameters = 4, .optimizer = 8};
 }
 
@@ -116,6 +120,12 @@ void expect_said(const SwitchCombination& combination, const std::string& output
       fmt::format("\nthreads: {} for compute", combination.threads),
       combination.recompute == "none" ? " 0 of " : " blocks recomputed"};
   if (combination.uses_nvme()) said.push_back(" by " + combination.io_engine);
+  if (combination.precision == "bf16") {
+    said.push_back(
+        combination.master_weights == "split"
+            ? "16 bytes per parameter: 2 parameter, 4 gradient, 8 moments, 2 rest of"
+            : "18 bytes per parameter: 2 parameter, 4 gradient, 8 moments, 4 fp32 master");
+  }
   for (const std::string& text : said) {
     EXPECT_NE(output.find(text), std::string::npos) << text << " is not in:\n" << output;
   }
@@ -127,7 +137,7 @@ void expect_said(const SwitchCombination& combination, const std::string& output
 // Everything that lives on the drive is read and written at least once in each step.
 void expect_traffic(const SwitchCombination& combination, const std::vector<MetricsRow>& rows,
                     double parameters) {
-  const StateBytes bytes = bytes_of(combination.precision);
+  const StateBytes bytes = bytes_of(combination);
   const double steps = static_cast<double>(rows.size());
   double on_drive = 0;
   if (combination.parameters == "nvme") on_drive += bytes.parameters * parameters;
@@ -161,11 +171,12 @@ bool SwitchCombination::uses_nvme() const {
 }
 
 Arguments SwitchCombination::arguments() const {
-  return {"--precision",         precision,   "--place-parameters", parameters,
-          "--place-gradients",   gradients,   "--place-optimizer",  optimizer,
-          "--place-activations", activations, "--recompute",        recompute,
-          "--micro-batch-order", order,       "--lookahead",        lookahead,
-          "--threads",           threads,     "--io-engine",        io_engine};
+  return {"--precision",         precision,     "--place-parameters", parameters,
+          "--place-gradients",   gradients,     "--place-optimizer",  optimizer,
+          "--place-activations", activations,   "--recompute",        recompute,
+          "--micro-batch-order", order,         "--lookahead",        lookahead,
+          "--threads",           threads,       "--io-engine",        io_engine,
+          "--master-weights",    master_weights};
 }
 
 std::vector<SwitchCombination> all_pairs(std::uint64_t seed) {

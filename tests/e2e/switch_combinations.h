@@ -21,6 +21,7 @@ struct SwitchCombination {
   std::string lookahead;
   std::string threads;
   std::string io_engine;
+  std::string master_weights;
   bool is_tight = false;  // with a device, the smallest that this fits in
 
   bool uses_nvme() const;

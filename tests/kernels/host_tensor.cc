@@ -57,6 +57,8 @@ double HostTensor::at(std::int64_t i) const {
       return view_.as<double>()[i];
     case DType::kI32:
       return view_.as<std::int32_t>()[i];
+    case DType::kI16:
+      return view_.as<std::int16_t>()[i];
     case DType::kU8:
       break;
   }
@@ -76,6 +78,9 @@ void HostTensor::set(std::int64_t i, double value) {
       return;
     case DType::kI32:
       view_.as<std::int32_t>()[i] = static_cast<std::int32_t>(value);
+      return;
+    case DType::kI16:
+      view_.as<std::int16_t>()[i] = static_cast<std::int16_t>(value);
       return;
     case DType::kU8:
       view_.as<std::byte>()[i] = static_cast<std::byte>(value);

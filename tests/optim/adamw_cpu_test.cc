@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 #include <hwy/highway.h>
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <tuple>
@@ -50,6 +51,7 @@ void expect_same_bits(AdamWState& state, AdamWState& expected) {
   EXPECT_EQ(first_difference(state.moment2, expected.moment2), -1);
   EXPECT_EQ(first_difference(state.parameter, expected.parameter), -1);
   EXPECT_EQ(first_difference(state.half_parameter, expected.half_parameter), -1);
+  EXPECT_EQ(first_difference(state.remainder, expected.remainder), -1);
 }
 
 struct Case {
@@ -80,10 +82,62 @@ TEST_P(AdamWCpu, HasTheBitsOfTheReferenceOnEveryTarget) {
 INSTANTIATE_TEST_SUITE_P(
     Shapes, AdamWCpu,
     testing::Combine(testing::Values(ParameterKind::kBf16, ParameterKind::kF32,
-                                     ParameterKind::kMaster),
+                                     ParameterKind::kMaster, ParameterKind::kSplit),
                      testing::Values(Case{1, 0, 1}, Case{31, 0, 1}, Case{32, 0, 1}, Case{33, 1, 1},
                                      Case{4096, 0, 1}, Case{1000, 3, 2}, Case{65536, 16, 2},
                                      Case{3 * 65536 + 77, 0, 3})));
+
+TEST(AdamWCpu, DecaysTheFirstElementsOnly) {
+  WorkerArena workers(2);
+  KernelContext context;
+  context.workers = &workers;
+  constexpr std::int64_t kElements = 70001;
+  AdamWOptions still = kOptions;
+  still.weight_decay = 0;
+  AdamWState all(kElements, 0, ParameterKind::kBf16), none(kElements, 0, ParameterKind::kBf16);
+  fill_state(all, 12);
+  fill_state(none, 12);
+  adamw_cpu(context, all.update(kOptions, kScalars));
+  adamw_cpu(context, none.update(still, kScalars));
+  for (const std::int64_t decayed : {std::int64_t{-5}, std::int64_t{0}, std::int64_t{1001},
+                                     std::int64_t{65600}, kElements, kElements + 3}) {
+    SCOPED_TRACE(decayed);
+    AdamWState state(kElements, 0, ParameterKind::kBf16);
+    fill_state(state, 12);
+    AdamWUpdate update = state.update(kOptions, kScalars);
+    update.decayed_elements = decayed;
+    adamw_cpu(context, update);
+    for (std::int64_t i = 0; i < kElements; ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      AdamWState& expected = i < decayed ? all : none;
+      ASSERT_EQ(std::bit_cast<std::uint32_t>(state.master.elements()[at]),
+                std::bit_cast<std::uint32_t>(expected.master.elements()[at]))
+          << i;
+    }
+  }
+}
+
+// The two forms of a master hold the same numbers, step after step.
+TEST(AdamWCpu, ASplitMasterIsTheWholeOne) {
+  WorkerArena workers(2);
+  KernelContext context;
+  context.workers = &workers;
+  AdamWState whole(5000, 0, ParameterKind::kBf16), parts(5000, 0, ParameterKind::kSplit);
+  fill_state(whole, 13);
+  fill_state(parts, 13);
+  for (int step = 0; step < 5; ++step) {
+    adamw_cpu(context, whole.update(kOptions, kScalars));
+    adamw_cpu(context, parts.update(kOptions, kScalars));
+    EXPECT_EQ(first_difference(parts.half_parameter, whole.half_parameter), -1);
+    EXPECT_EQ(first_difference(parts.moment1, whole.moment1), -1);
+    EXPECT_EQ(first_difference(parts.moment2, whole.moment2), -1);
+    for (std::size_t i = 0; i < 5000; ++i) {
+      const float exact = join({parts.half_parameter.elements()[i], parts.remainder.elements()[i]});
+      ASSERT_EQ(std::bit_cast<std::uint32_t>(exact),
+                std::bit_cast<std::uint32_t>(whole.master.elements()[i]));
+    }
+  }
+}
 
 // Otherwise the test above would not compare what it says it compares.
 TEST(AdamWCpuTargets, AreSeveralOnX86) {

@@ -8,11 +8,12 @@
 #include <span>
 #include <vector>
 
+#include "base/half.h"
 #include "optim/adamw.h"
 
 namespace terrace::test {
 
-enum class ParameterKind : std::uint8_t { kBf16, kF32, kMaster };
+enum class ParameterKind : std::uint8_t { kBf16, kF32, kMaster, kSplit };
 
 // n elements that begin `offset` elements past a 64-byte boundary and end where the memory does.
 template <typename T>
@@ -44,17 +45,19 @@ struct AdamWState {
         moment2(n, offset),
         parameter(n, offset),
         half_parameter(n, offset),
+        remainder(n, offset),
         kind(parameter_kind) {}
 
   AdamWUpdate update(const AdamWOptions& options, const StepScalars& scalars) {
     AdamWUpdate update;
     update.gradient = view(gradient.elements());
-    update.master = view(master.elements());
+    update.master =
+        kind == ParameterKind::kSplit ? view(remainder.elements()) : view(master.elements());
     update.moment1 = view(moment1.elements());
     update.moment2 = view(moment2.elements());
     update.parameter = kind == ParameterKind::kMaster ? update.master
-                       : kind == ParameterKind::kBf16 ? view(half_parameter.elements())
-                                                      : view(parameter.elements());
+                       : kind == ParameterKind::kF32  ? view(parameter.elements())
+                                                      : view(half_parameter.elements());
     update.options = options;
     update.scalars = &scalars;
     return update;
@@ -62,6 +65,7 @@ struct AdamWState {
 
   OffsetArray<float> gradient, master, moment1, moment2, parameter;
   OffsetArray<Bf16> half_parameter;
+  OffsetArray<std::int16_t> remainder;
   ParameterKind kind;
 };
 
@@ -90,6 +94,9 @@ inline void fill_state(AdamWState& state, unsigned seed) {
     state.master.elements()[i] = draw(1.0F);
     state.moment1.elements()[i] = draw(0.01F);
     state.moment2.elements()[i] = std::abs(draw(1e-4F));
+    const SplitFloat parts = split(state.master.elements()[i]);
+    state.half_parameter.elements()[i] = parts.high;
+    state.remainder.elements()[i] = parts.remainder;
   }
 }
 

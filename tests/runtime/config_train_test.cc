@@ -326,7 +326,6 @@ TEST(TrainConfig, WhatIsNotBuiltSaysSoByFlagAndValue) {
       {"--optimizer", "sgd"},
       {"--optimizer-state-dtype", "bf16"},
       {"--optimizer-state-dtype", "int8"},
-      {"--master-weights", "split"},
       {"--gradient-dtype", "bf16"},
       {"--device", "cuda"},
       {"--device", "cuda:1"},

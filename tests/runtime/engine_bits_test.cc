@@ -5,7 +5,9 @@
 #include "tests/runtime/engine_fixture.h"
 
 // Switches do not change bits (docs/numerics.md): every run below must give the losses and gradient
-// norms of the plain run to the last bit, and must show that its switch took effect.
+// norms of the plain run to the last bit, and must show that its switch took effect. By default a
+// shape in a precision has every second switch, so that every two of shape, precision and switch
+// come together; TERRACE_EVERY_SWITCH makes it all of them.
 namespace terrace {
 namespace {
 
@@ -16,16 +18,29 @@ struct Shape {
   ModelFamily family;
   bool tied;
   bool odd;
-  DType type;
   double max_grad_norm;  // within the range of its norms
 };
 
 constexpr Shape kShapes[] = {
-    {"gpt2_tied_fp32", ModelFamily::kGpt2, true, false, DType::kF32, 1.6},
-    {"gpt2_untied_odd_bf16", ModelFamily::kGpt2, false, true, DType::kBF16, 1.6},
-    {"llama_tied_bf16", ModelFamily::kLlama, true, false, DType::kBF16, 1.6},
-    {"llama_untied_odd_fp32", ModelFamily::kLlama, false, true, DType::kF32, 0.9},
+    {"gpt2_tied", ModelFamily::kGpt2, true, false, 1.6},
+    {"gpt2_untied_odd", ModelFamily::kGpt2, false, true, 1.6},
+    {"llama_tied", ModelFamily::kLlama, true, false, 1.6},
+    {"llama_untied_odd", ModelFamily::kLlama, false, true, 0.9},
 };
+
+using Case = std::tuple<int, DType>;  // index of a shape, precision
+
+#ifdef TERRACE_EVERY_SWITCH
+constexpr bool kEverySwitch = true;
+#else
+constexpr bool kEverySwitch = false;
+#endif
+
+bool has_switch(const Case& tested, std::size_t number) {
+  const auto [shape, type] = tested;
+  const int parity = shape + (type == DType::kBF16 ? 1 : 0);
+  return kEverySwitch || (number + static_cast<std::size_t>(parity)) % 2 == 0;
+}
 
 struct Switch {
   std::string name;
@@ -193,12 +208,47 @@ std::vector<Switch> resources() {
   return list;
 }
 
-class EngineBits : public testing::TestWithParam<Shape> {
+// Of bf16 parameters; what is plain has split masters.
+std::vector<Switch> masters() {
+  const auto whole = [](EngineOptions& options) { options.optimizer.splits_bf16_masters = false; };
+  const auto writes_more = [](const TrainedRun&, const TrainedRun& run) {
+    expect_traffic(run, {Lane::kRead, Lane::kWrite});
+  };
+  return {{"whole_masters", whole,
+           [](const TrainedRun& plain, const TrainedRun& run) {
+             EXPECT_GT(run.ledger[Tier::kHost][Account::kOptimizerState],
+                       plain.ledger[Tier::kHost][Account::kOptimizerState]);
+           }},
+          {"whole_masters_on_device",
+           [=](EngineOptions& options) {
+             on_device(options);
+             whole(options);
+           },
+           [](const TrainedRun&, const TrainedRun& run) {
+             EXPECT_GT(run.ledger[Tier::kDevice].peak_bytes, 0U);
+           }},
+          {"whole_masters_all_on_nvme",
+           [=](EngineOptions& options) {
+             all_on_nvme_from_device(options);
+             whole(options);
+           },
+           writes_more},
+          {"split_masters_apart_from_their_parameters",
+           [](EngineOptions& options) {
+             on_device(options);
+             options.placement.optimizer = Tier::kNvme;
+             options.placement.parameters = Tier::kHost;
+             options.placement.has_nvme = true;
+           },
+           writes_more}};
+}
+
+class EngineBits : public testing::TestWithParam<Case> {
  protected:
   EngineOptions plain_options() const {
-    const Shape& shape = GetParam();
+    const Shape& shape = kShapes[std::get<0>(GetParam())];
     EngineOptions options =
-        tiny_options(tiny_model(shape.family, shape.tied, shape.odd), shape.type);
+        tiny_options(tiny_model(shape.family, shape.tied, shape.odd), std::get<1>(GetParam()));
     options.optimizer.max_grad_norm = shape.max_grad_norm;
     options.nvme.directories = {{directory_.path(), std::nullopt}};
     return options;
@@ -207,7 +257,9 @@ class EngineBits : public testing::TestWithParam<Shape> {
   void expect_equal(const std::vector<Switch>& switches) {
     const EngineOptions plain = plain_options();
     const TrainedRun expected = train_tiny(plain, kSteps);
-    for (const Switch& one : switches) {
+    for (std::size_t i = 0; i < switches.size(); ++i) {
+      if (!has_switch(GetParam(), i)) continue;
+      const Switch& one = switches[i];
       SCOPED_TRACE(one.name);
       EngineOptions options = plain;
       one.set(options);
@@ -235,6 +287,11 @@ TEST_P(EngineBits, ClippingIsActiveOnSomeStepsAndTheLossFalls) {
 TEST_P(EngineBits, Placements) { expect_equal(placements()); }
 TEST_P(EngineBits, Orders) { expect_equal(orders()); }
 TEST_P(EngineBits, Resources) { expect_equal(resources()); }
+
+TEST_P(EngineBits, Masters) {
+  if (std::get<1>(GetParam()) == DType::kF32) GTEST_SKIP() << "fp32 parameters are their masters";
+  expect_equal(masters());
+}
 
 TEST_P(EngineBits, LookaheadChangesThePeak) {
   EngineOptions options = plain_options();
@@ -273,6 +330,7 @@ TEST_P(EngineBits, StoppedAndResumedInOtherTiers) {
   const TrainedRun whole = train_tiny(plain, kSteps);
   EngineOptions second = plain;
   all_on_nvme_from_device(second);
+  second.optimizer.splits_bf16_masters = false;
   const EnginePlan first_plan = plan_engine(plain);
   const EnginePlan second_plan = plan_engine(second);
   SilentLog log;
@@ -287,8 +345,18 @@ TEST_P(EngineBits, StoppedAndResumedInOtherTiers) {
   EXPECT_EQ(run.curve, whole.curve);
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, EngineBits, testing::ValuesIn(kShapes),
-                         [](const auto& instance) { return std::string(instance.param.name); });
+std::string name_of_case(const testing::TestParamInfo<Case>& instance) {
+  const auto [shape, type] = instance.param;
+  return std::string(kShapes[shape].name) + "_" + std::string(name_of(type));
+}
+
+const auto kCases = testing::Combine(testing::Range(0, static_cast<int>(std::size(kShapes))),
+                                     testing::Values(DType::kBF16, DType::kF32));
+#ifdef TERRACE_EVERY_SWITCH
+INSTANTIATE_TEST_SUITE_P(EverySwitch, EngineBits, kCases, name_of_case);
+#else
+INSTANTIATE_TEST_SUITE_P(Shapes, EngineBits, kCases, name_of_case);
+#endif
 
 }  // namespace
 }  // namespace terrace

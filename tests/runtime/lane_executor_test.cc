@@ -265,7 +265,7 @@ StepModel tiny_step_model(std::int64_t blocks, bool tied) {
 
 Program random_program(std::mt19937& random) {
   StepModel model = tiny_step_model(1 + static_cast<std::int64_t>(random() % 3), random() % 2 == 0);
-  model.has_master = random() % 2 == 0;
+  model.state_format.master = random() % 2 == 0 ? MasterForm::kFp32 : MasterForm::kSplit;
   StepPolicy policy;
   policy.micro_batches = 1 + static_cast<std::int32_t>(random() % 2);
   policy.order =

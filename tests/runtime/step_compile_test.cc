@@ -28,12 +28,44 @@ StepPolicy random_policy(const StepModel& model, std::mt19937& random) {
   return policy;
 }
 
+// Bytes that the updates of one step read from and write to the drive, and that stay there.
+struct UpdateBytes {
+  double moved = 0, stored = 0;
+};
+
+UpdateBytes update_bytes(StepModel model, MasterForm master) {
+  model.state_format.master = master;
+  StepPolicy policy =
+      uniform_policy(model, {Tier::kNvme, Tier::kHost, Tier::kNvme, Tier::kHost, false});
+  policy.unified = true;
+  const Program program = compile_step(model, policy, {});
+  UpdateBytes bytes;
+  for (const Op& op : program.ops) {
+    if (op.deferred && (op.lane == Lane::kRead || op.lane == Lane::kWrite)) {
+      bytes.moved += op.cost.bytes;
+    }
+  }
+  bytes.stored = static_cast<double>(program.use_of(Tier::kNvme).live_bytes);
+  return bytes;
+}
+
+TEST(CompileStep, SplitMastersStoreAndMoveLess) {
+  const StepModel model = small_step_model(4, false);
+  const auto elements = static_cast<double>(model.partials() * kBlockElements);
+  const UpdateBytes whole = update_bytes(model, MasterForm::kFp32);
+  const UpdateBytes split = update_bytes(model, MasterForm::kSplit);
+  EXPECT_EQ(whole.stored, 14 * elements);
+  EXPECT_EQ(split.stored, 12 * elements);
+  EXPECT_EQ(whole.moved, 26 * elements);
+  EXPECT_EQ(split.moved, 24 * elements);
+}
+
 TEST(CompileStep, RandomPoliciesVerify) {
   std::mt19937 random(7);
   for (int round = 0; round < 300; ++round) {
     StepModel model =
         small_step_model(1 + static_cast<std::int64_t>(random() % 5), random() % 2 == 0);
-    model.has_master = random() % 2 == 0;
+    model.state_format.master = random() % 2 == 0 ? MasterForm::kFp32 : MasterForm::kSplit;
     const StepPolicy policy = random_policy(model, random);
     TierBudgets budgets;
     if (random() % 2 == 0) {

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/dtype.h"
+
+// How the optimizer state of a range of parameters is stored: the first moments of all its
+// elements, then their second moments, then what the parameters lack of their exact fp32 values.
+namespace terrace {
+
+enum class MasterForm : std::uint8_t {
+  kParameter,  // nothing: the parameters are fp32 themselves
+  kSplit,      // 16 bits, that make a bf16 parameter the exact fp32 (base/half.h)
+  kFp32,       // the fp32 value, whole
+};
+
+struct StatePart {
+  DType dtype = DType::kF32;
+  std::size_t begin = 0;  // bytes from the start of the range's state
+  std::size_t size_bytes = 0;
+
+  std::size_t end() const { return begin + size_bytes; }
+};
+
+struct StateLayout {
+  StatePart moment1, moment2;
+  StatePart master;  // i16 remainders or fp32 values; no bytes with kParameter
+  std::size_t size_bytes = 0;
+};
+
+struct StateFormat {
+  MasterForm master = MasterForm::kFp32;
+
+  // Of `elements` elements, a multiple of 4Ki; every part begins and ends at a multiple of 4 KiB.
+  StateLayout layout(std::int64_t elements) const;
+  std::size_t bytes(std::int64_t elements) const { return layout(elements).size_bytes; }
+  // Whether an update needs the parameter's old value: it is its own master, or a part of it.
+  bool reads_parameter() const { return master != MasterForm::kFp32; }
+
+  friend bool operator==(const StateFormat&, const StateFormat&) = default;
+};
+
+}  // namespace terrace
