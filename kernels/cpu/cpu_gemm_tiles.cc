@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "kernels/cpu/cpu_softmax.h"
 
 namespace terrace {
 namespace {
@@ -102,18 +101,6 @@ void GemmTiles::run_apart(std::int64_t index, const GemmOperands& operands) cons
   TERRACE_CHECK_EQ(whole_.c_stride, tile_columns_);
   const GemmTile place = tile(index);
   gemm(shape_of(place), operands_of(place, operands));
-}
-
-void store_gradient(const GradientTile& store, GradientMode mode) {
-  for (std::int64_t row = 0; row < store.rows; ++row) {
-    float* target = store.target + row * store.target_stride;
-    const float* tile = store.tile + row * store.tile_stride;
-    if (mode == GradientMode::kAssign) {
-      assign_row(tile, store.columns, target);
-    } else {
-      add_row(tile, store.columns, target);
-    }
-  }
 }
 
 }  // namespace terrace

@@ -5,7 +5,6 @@
 #include <span>
 
 #include "kernels/cpu/onednn_gemm.h"
-#include "kernels/kernel_context.h"
 
 // A matrix product cut into tiles of c. The cut depends on m and n alone and k is never cut, so who
 // computes a tile, and how many workers there are, cannot change bits.
@@ -44,16 +43,5 @@ class GemmTiles {
   GemmShape whole_;
   std::int64_t tile_rows_ = 0, tile_columns_ = 0, row_tiles_ = 0, column_tiles_ = 0;
 };
-
-// target = 0 + tile, or target += tile: one fp32 addition either way. target_stride and tile_stride
-// are elements from one row to the next.
-struct GradientTile {
-  float* target = nullptr;
-  std::int64_t target_stride = 0;
-  const float* tile = nullptr;
-  std::int64_t tile_stride = 0;
-  std::int64_t rows = 0, columns = 0;
-};
-void store_gradient(const GradientTile& store, GradientMode mode);
 
 }  // namespace terrace

@@ -5,9 +5,9 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "kernels/cpu/cpu_gemm_tiles.h"
 #include "kernels/cpu/cpu_softmax.h"
 #include "kernels/cpu/cpu_workspace.h"
+#include "kernels/cpu/matrix_product.h"
 #include "kernels/head_chunk.h"
 #include "kernels/norm_tree.h"
 
@@ -31,36 +31,38 @@ struct HeadShape {
   std::int64_t rows_of(std::int64_t index) const { return std::min(chunk, R - index * chunk); }
 
   // logits [rows,V] = h weight^T
-  GemmTiles logits(std::int64_t rows) const {
-    return GemmTiles({.m = rows,
+  MatrixProduct logits(std::int64_t rows) const {
+    return {.shape = {.m = rows,
                       .n = V,
                       .k = C,
                       .a_stride = C,
                       .b_stride = C,
                       .c_stride = stride,
                       .input = dtype,
-                      .b_transposed = true});
+                      .b_transposed = true}};
   }
   // dh [rows,C] = dlogits weight
-  GemmTiles dh(std::int64_t rows) const {
-    return GemmTiles({.m = rows,
+  MatrixProduct dh(std::int64_t rows) const {
+    return {.shape = {.m = rows,
                       .n = C,
                       .k = V,
                       .a_stride = stride,
                       .b_stride = C,
                       .c_stride = C,
                       .input = dtype,
-                      .output = dtype});
+                      .output = dtype}};
   }
   // The chunk's part of dweight [V,C] = dlogits^T h
-  GemmTiles dweight(std::int64_t rows) const {
-    return GemmTiles::apart({.m = V,
-                             .n = C,
-                             .k = rows,
-                             .a_stride = stride,
-                             .b_stride = C,
-                             .input = dtype,
-                             .a_transposed = true});
+  MatrixProduct dweight(std::int64_t rows) const {
+    return {.shape = {.m = V,
+                      .n = C,
+                      .k = rows,
+                      .a_stride = stride,
+                      .b_stride = C,
+                      .c_stride = C,
+                      .input = dtype,
+                      .a_transposed = true},
+            .gradient = GradientMode::kAssign};
   }
 
   std::int64_t V, C, R, chunk, stride;
@@ -71,8 +73,7 @@ bool sums_apart(const HeadLoss& op, const HeadShape& shape) {
   return !op.dweight.empty() && op.mode == GradientMode::kAccumulate && shape.chunks() > 1;
 }
 
-// Offsets in the workspace; the workers' shares follow, each a tile of dweight and oneDNN's
-// scratch.
+// Offsets in the workspace; what the products need follows.
 struct HeadWorkspace {
   HeadWorkspace(const HeadLoss& op, const HeadShape& shape) {
     const auto logits_elements = static_cast<std::size_t>(shape.chunk * shape.stride);
@@ -84,21 +85,17 @@ struct HeadWorkspace {
     // the gradient of the micro-batch is to join it once.
     const auto weight_elements = static_cast<std::size_t>(shape.V * shape.C);
     if (sums_apart(op, shape)) dweight = layout.add(weight_elements * sizeof(float));
-    if (!op.dweight.empty()) {
-      WorkspaceLayout share;
-      share.add(static_cast<std::size_t>(shape.dweight(shape.chunk).tile_elements()) *
-                sizeof(float));
-      tile_bytes = share.total_bytes();
-    }
   }
   WorkspaceLayout layout;
-  std::size_t losses = 0, logits = 0, dlogits = 0, dweight = 0, tile_bytes = 0;
+  std::size_t losses = 0, logits = 0, dlogits = 0, dweight = 0;
 };
 
 class HeadRun {
  public:
   HeadRun(const KernelContext& context, const HeadLoss& op)
-      : context_(context), op_(op), shape_(op), at_(op, shape_) {}
+      : context_(context), op_(op), shape_(op), at_(op, shape_), inner_(context) {
+    inner_.workspace = context.workspace.subspan(at_.layout.total_bytes());
+  }
 
   void run() {
     for (std::int64_t index = 0; index < shape_.chunks(); ++index) {
@@ -128,18 +125,12 @@ class HeadRun {
            static_cast<std::size_t>(row * shape_.stride) * size_of(shape_.dtype);
   }
 
-  void run_tiles(const GemmTiles& tiles, const GemmOperands& whole) const {
-    context_.workers->parallel_for(tiles.count(), [&](std::int64_t index, int worker) {
-      GemmOperands operands = whole;
-      operands.scratch = worker_share(context_, at_.layout.total_bytes(), worker);
-      tiles.run(index, operands);
-    });
-  }
-
   void compute_logits(std::int64_t first, std::int64_t rows) const {
-    run_tiles(shape_.logits(rows), {.a = row_of(op_.h, first),
-                                    .b = op_.weight.data,
-                                    .c = context_.workspace.data() + at_.logits});
+    MatrixProduct product = shape_.logits(rows);
+    product.a = row_of(op_.h, first);
+    product.b = op_.weight.data;
+    product.c = context_.workspace.data() + at_.logits;
+    multiply(inner_, product);
   }
 
   void copy_logits(std::int64_t first, std::int64_t rows) const {
@@ -182,32 +173,23 @@ class HeadRun {
   }
 
   void compute_input_gradient(std::int64_t first, std::int64_t rows) const {
-    run_tiles(shape_.dh(rows),
-              {.a = dlogits_row(0), .b = op_.weight.data, .c = row_of(op_.dh, first)});
+    MatrixProduct product = shape_.dh(rows);
+    product.a = dlogits_row(0);
+    product.b = op_.weight.data;
+    product.c = row_of(op_.dh, first);
+    multiply(inner_, product);
   }
 
   // Chunk 0 is stored as 0 + g, the others are added to it. A single chunk joins dweight at once.
   void add_weight_gradient(std::int64_t first, std::int64_t rows) const {
-    const GemmTiles tiles = shape_.dweight(rows);
     const bool apart = sums_apart(op_, shape_);
-    float* sums = apart ? region_at<float>(context_.workspace, at_.dweight, shape_.V * shape_.C)
-                        : op_.dweight.as<float>();
     const bool assign = first == 0 && (apart || op_.mode == GradientMode::kAssign);
-    context_.workers->parallel_for(tiles.count(), [&](std::int64_t index, int worker) {
-      const auto share = worker_share(context_, at_.layout.total_bytes(), worker);
-      tiles.run_apart(index, {.a = dlogits_row(0),
-                              .b = row_of(op_.h, first),
-                              .c = share.data(),
-                              .scratch = share.subspan(at_.tile_bytes)});
-      const GemmTile tile = tiles.tile(index);
-      store_gradient({.target = sums + tile.row * shape_.C + tile.column,
-                      .target_stride = shape_.C,
-                      .tile = region_at<float>(share, 0, tiles.tile_elements()),
-                      .tile_stride = tiles.tile_columns(),
-                      .rows = tile.rows,
-                      .columns = tile.columns},
-                     assign ? GradientMode::kAssign : GradientMode::kAccumulate);
-    });
+    MatrixProduct product = shape_.dweight(rows);
+    product.a = dlogits_row(0);
+    product.b = row_of(op_.h, first);
+    product.c = apart ? context_.workspace.data() + at_.dweight : op_.dweight.data;
+    product.gradient = assign ? GradientMode::kAssign : GradientMode::kAccumulate;
+    multiply(inner_, product);
   }
 
   void join_weight_gradient() const {
@@ -222,6 +204,7 @@ class HeadRun {
   const HeadLoss& op_;
   HeadShape shape_;
   HeadWorkspace at_;
+  KernelContext inner_;  // with the workspace of the products
 };
 
 }  // namespace
@@ -237,15 +220,15 @@ void cpu_head_loss(const KernelContext& context, const HeadLoss& op) {
 std::size_t cpu_head_loss_workspace(const HeadLoss& op, int workers) {
   const HeadShape shape(op);
   const HeadWorkspace at(op, shape);
-  std::size_t scratch = 0;
+  std::size_t most = 0;
   for (const std::int64_t rows : {shape.chunk, shape.rows_of(shape.chunks() - 1)}) {
-    scratch = std::max(scratch, shape.logits(rows).scratch_bytes());
-    if (!op.dh.empty()) scratch = std::max(scratch, shape.dh(rows).scratch_bytes());
+    most = std::max(most, multiply_workspace(shape.logits(rows), workers));
+    if (!op.dh.empty()) most = std::max(most, multiply_workspace(shape.dh(rows), workers));
     if (!op.dweight.empty()) {
-      scratch = std::max(scratch, at.tile_bytes + shape.dweight(rows).scratch_bytes());
+      most = std::max(most, multiply_workspace(shape.dweight(rows), workers));
     }
   }
-  return at.layout.total_bytes() + scratch * static_cast<std::size_t>(workers);
+  return at.layout.total_bytes() + most;
 }
 
 }  // namespace terrace

@@ -4,9 +4,9 @@
 #include <array>
 
 #include "base/check.h"
-#include "kernels/cpu/cpu_gemm_tiles.h"
 #include "kernels/cpu/cpu_softmax.h"
-#include "kernels/cpu/cpu_workspace.h"
+#include "kernels/cpu/matrix_product.h"
+#include "kernels/cpu/product_result.h"
 
 namespace terrace {
 namespace {
@@ -61,23 +61,6 @@ GemmShape shape_of(const MatmulBackwardWeight& op) {
           .a_transposed = true};
 }
 
-// Runs all tiles at their places in c, with scratch for each worker from the start of the
-// workspace.
-void run_tiles(const KernelContext& context, const GemmTiles& tiles, const GemmOperands& whole) {
-  context.workers->parallel_for(tiles.count(), [&](std::int64_t index, int worker) {
-    GemmOperands operands = whole;
-    operands.scratch = worker_share(context, 0, worker);
-    tiles.run(index, operands);
-  });
-}
-
-// Bytes of a worker's own tile of a weight gradient; oneDNN's scratch follows it.
-std::size_t tile_bytes(const GemmTiles& tiles) {
-  WorkspaceLayout layout;
-  layout.add(static_cast<std::size_t>(tiles.tile_elements()) * sizeof(float));
-  return layout.total_bytes();
-}
-
 // Sums the rows of `part`, by halving down to leaves that add rows in order.
 void sum_rows(const ColumnSums& part) {
   std::fill_n(part.sums, part.columns, 0.0F);
@@ -113,73 +96,71 @@ void bias_gradient(const KernelContext& context, const MatmulBackwardWeight& op)
         .dtype = op.dy.dtype,
         .sums = sums.data()};
     sum_rows(part);
-    store_gradient(
-        {.target = dbias + first, .tile = sums.data(), .rows = 1, .columns = part.columns},
-        op.mode);
+    store_product({.data = sums.data(), .stride = kBiasColumns, .rows = 1, .columns = part.columns},
+                  {.data = reinterpret_cast<std::byte*>(dbias + first), .gradient = op.mode});
   });
+}
+
+MatrixProduct product_of(const MatmulForward& op) {
+  return {.shape = shape_of(op),
+          .a = op.x.data,
+          .b = op.weight.data,
+          .c = op.y.data,
+          .bias = op.bias.data};
+}
+
+MatrixProduct product_of(const MatmulBackwardInput& op) {
+  return {.shape = shape_of(op), .a = op.dy.data, .b = op.weight.data, .c = op.dx.data};
+}
+
+MatrixProduct product_of(const MatmulBackwardWeight& op) {
+  return {.shape = shape_of(op),
+          .a = op.dy.data,
+          .b = op.x.data,
+          .c = op.dweight.data,
+          .gradient = op.mode};
 }
 
 }  // namespace
 
 void cpu_matmul_forward(const KernelContext& context, const MatmulForward& op) {
-  const GemmShape shape = shape_of(op);
-  TERRACE_CHECK_EQ(op.y.elements(), shape.m * shape.n);
-  TERRACE_CHECK(op.x.dtype == shape.input);
-  run_tiles(context, GemmTiles(shape),
-            {.a = op.x.data, .b = op.weight.data, .c = op.y.data, .bias = op.bias.data});
+  const MatrixProduct product = product_of(op);
+  TERRACE_CHECK_EQ(op.y.elements(), product.shape.m * product.shape.n);
+  TERRACE_CHECK(op.x.dtype == product.shape.input);
+  multiply(context, product);
 }
 
 void cpu_matmul_backward_input(const KernelContext& context, const MatmulBackwardInput& op) {
-  const GemmShape shape = shape_of(op);
-  TERRACE_CHECK_EQ(op.dx.elements(), shape.m * shape.n);
-  TERRACE_CHECK(op.dy.dtype == shape.input);
-  run_tiles(context, GemmTiles(shape), {.a = op.dy.data, .b = op.weight.data, .c = op.dx.data});
+  const MatrixProduct product = product_of(op);
+  TERRACE_CHECK_EQ(op.dx.elements(), product.shape.m * product.shape.n);
+  TERRACE_CHECK(op.dy.dtype == product.shape.input);
+  multiply(context, product);
 }
 
 void cpu_matmul_backward_weight(const KernelContext& context, const MatmulBackwardWeight& op) {
-  const GemmShape shape = shape_of(op);
-  TERRACE_CHECK_EQ(op.dy.elements(), shape.m * shape.k);
-  TERRACE_CHECK(op.dy.dtype == shape.input);
-  const GemmTiles tiles = GemmTiles::apart(shape);
-  const std::size_t scratch_offset = tile_bytes(tiles);
-  float* dweight = op.dweight.as<float>();
-  context.workers->parallel_for(tiles.count(), [&](std::int64_t index, int worker) {
-    const auto share = worker_share(context, 0, worker);
-    float* sums = region_at<float>(share, 0, tiles.tile_elements());
-    tiles.run_apart(index, {.a = op.dy.data,
-                            .b = op.x.data,
-                            .c = share.data(),
-                            .scratch = share.subspan(scratch_offset)});
-    const GemmTile tile = tiles.tile(index);
-    store_gradient({.target = dweight + tile.row * shape.n + tile.column,
-                    .target_stride = shape.n,
-                    .tile = sums,
-                    .tile_stride = tiles.tile_columns(),
-                    .rows = tile.rows,
-                    .columns = tile.columns},
-                   op.mode);
-  });
+  const MatrixProduct product = product_of(op);
+  TERRACE_CHECK_EQ(op.dy.elements(), product.shape.m * product.shape.k);
+  TERRACE_CHECK(op.dy.dtype == product.shape.input);
+  multiply(context, product);
   if (!op.dbias.empty()) bias_gradient(context, op);
 }
 
 std::size_t cpu_matmul_forward_workspace(const MatmulForward& op, int workers) {
   // A bias changes what oneDNN needs; a shape that is sized without its bias gets enough for both.
-  GemmShape shape = shape_of(op);
-  shape.bias_dtype = op.bias.empty() ? op.y.dtype : op.bias.dtype;
-  shape.has_bias = false;
-  const std::size_t plain_bytes = GemmTiles(shape).scratch_bytes();
-  shape.has_bias = true;
-  return std::max(plain_bytes, GemmTiles(shape).scratch_bytes()) *
-         static_cast<std::size_t>(workers);
+  MatrixProduct product = product_of(op);
+  product.shape.bias_dtype = op.bias.empty() ? op.y.dtype : op.bias.dtype;
+  product.shape.has_bias = false;
+  const std::size_t plain_bytes = multiply_workspace(product, workers);
+  product.shape.has_bias = true;
+  return std::max(plain_bytes, multiply_workspace(product, workers));
 }
 
 std::size_t cpu_matmul_backward_input_workspace(const MatmulBackwardInput& op, int workers) {
-  return GemmTiles(shape_of(op)).scratch_bytes() * static_cast<std::size_t>(workers);
+  return multiply_workspace(product_of(op), workers);
 }
 
 std::size_t cpu_matmul_backward_weight_workspace(const MatmulBackwardWeight& op, int workers) {
-  const GemmTiles tiles = GemmTiles::apart(shape_of(op));
-  return (tile_bytes(tiles) + tiles.scratch_bytes()) * static_cast<std::size_t>(workers);
+  return multiply_workspace(product_of(op), workers);
 }
 
 }  // namespace terrace

@@ -1,0 +1,199 @@
+#include "kernels/cpu/amx_product.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "kernels/cpu/amx_tiles.h"
+#include "kernels/cpu/cpu_workspace.h"
+#include "kernels/cpu/parallel_blocks.h"
+#include "kernels/cpu/product_result.h"
+
+namespace terrace {
+namespace {
+
+// A block of c has its sums, 256 KiB, and its strips of a step of the depth in a second-level
+// cache. Products with few blocks have smaller ones, so that workers are not idle.
+constexpr std::int64_t kBlockMax = 384;
+constexpr std::int64_t kBlockMin = 64;
+constexpr std::int64_t kBlocksMin = 16;
+// Elements of an operand that are packed at once, where one block does not need more.
+constexpr std::int64_t kPackedMax = std::int64_t{8} << 20;
+// What a task of packing takes: strips, and depth, whole steps of it.
+constexpr std::int64_t kPackStrips = 16;
+constexpr std::int64_t kPackDepth = 256;
+static_assert(kPackDepth % kStrip == 0);
+
+std::int64_t round_to_strips(std::int64_t extent) { return strips_of(extent) * kStrip; }
+
+// The extent in equal parts of at most `limit`, of whole strips.
+std::int64_t even_part(std::int64_t extent, std::int64_t limit) {
+  return round_to_strips(blocks_of(extent, blocks_of(extent, limit)));
+}
+
+// How a shape is cut.
+struct Cut {
+  explicit Cut(const GemmShape& shape) {
+    std::int64_t limit_m = kBlockMax;
+    std::int64_t limit_n = kBlockMax;
+    while (blocks_of(shape.m, limit_m) * blocks_of(shape.n, limit_n) < kBlocksMin &&
+           std::max(limit_m, limit_n) > kBlockMin) {
+      (limit_m >= limit_n ? limit_m : limit_n) /= 2;
+    }
+    block_m = even_part(shape.m, limit_m);
+    block_n = even_part(shape.n, limit_n);
+    part_m = part_of(shape.m, block_m, shape.k);
+    part_n = part_of(shape.n, block_n, shape.k);
+    packed_a = layout.add(strips_of(part_m) * strip_bytes(shape.k));
+    packed_b = layout.add(strips_of(part_n) * strip_bytes(shape.k));
+  }
+
+  std::size_t sums_bytes() const {
+    return static_cast<std::size_t>(block_m * block_n) * sizeof(float);
+  }
+
+  std::int64_t block_m = 0, block_n = 0;  // rows and columns of a block
+  std::int64_t part_m = 0, part_n = 0;    // rows and columns that are packed at once
+  WorkspaceLayout layout;                 // the workers' sums follow
+  std::size_t packed_a = 0, packed_b = 0;
+
+ private:
+  static std::size_t strip_bytes(std::int64_t depth) {
+    return static_cast<std::size_t>(strip_elements(depth)) * sizeof(Bf16);
+  }
+  // Whole blocks of an operand's rows or columns that are packed at once.
+  static std::int64_t part_of(std::int64_t extent, std::int64_t block, std::int64_t depth) {
+    const std::int64_t blocks = kPackedMax / (block * round_to_strips(depth));
+    return std::min(round_to_strips(extent), std::max<std::int64_t>(1, blocks) * block);
+  }
+};
+
+// One operand, of which some strips are packed.
+struct Operand {
+  const Bf16* data = nullptr;
+  std::int64_t stride = 0;
+  std::int64_t extent = 0, depth = 0;
+  bool depth_contiguous = false;
+
+  // From depth `begin` on, at most kPackDepth of the strip of row or column `first`, which is
+  // packed whole at `target`.
+  PackStrip strip(std::int64_t first, std::int64_t begin, Bf16* target) const {
+    const std::int64_t across = depth_contiguous ? stride : 1;
+    const std::int64_t along = depth_contiguous ? 1 : stride;
+    return {.source = data + first * across + begin * along,
+            .stride = stride,
+            .width = std::min(kStrip, extent - first),
+            .depth = std::min(kPackDepth, depth - begin),
+            .depth_contiguous = depth_contiguous,
+            .target = target + begin * kStrip};
+  }
+};
+
+class AmxProduct {
+ public:
+  AmxProduct(const KernelContext& context, const MatrixProduct& product)
+      : context_(context), product_(product), shape_(product.shape), cut_(product.shape) {
+    a_ = {reinterpret_cast<const Bf16*>(product.a), shape_.a_stride, shape_.m, shape_.k,
+          !shape_.a_transposed};
+    b_ = {reinterpret_cast<const Bf16*>(product.b), shape_.b_stride, shape_.n, shape_.k,
+          shape_.b_transposed};
+    const std::int64_t strip = strip_elements(shape_.k);
+    packed_a_ = region_at<Bf16>(context.workspace, cut_.packed_a, strips_of(cut_.part_m) * strip);
+    packed_b_ = region_at<Bf16>(context.workspace, cut_.packed_b, strips_of(cut_.part_n) * strip);
+  }
+
+  void run() {
+    for (std::int64_t m = 0; m < shape_.m; m += cut_.part_m) {
+      for (std::int64_t n = 0; n < shape_.n; n += cut_.part_n) {
+        pack(m, n, n == 0);
+        multiply_part(m, n);
+      }
+    }
+  }
+
+ private:
+  // Packs the part of b from column n on, and of a from row m on unless that is there already.
+  void pack(std::int64_t m, std::int64_t n, bool with_a) {
+    if (with_a) {
+      pack_part(a_, m, std::min(cut_.part_m, shape_.m - m), packed_a_, pack_left_strip);
+    }
+    pack_part(b_, n, std::min(cut_.part_n, shape_.n - n), packed_b_, pack_right_strip);
+  }
+
+  // A task packs kPackDepth of the depth of neighbouring strips, so that it reads stored rows on.
+  void pack_part(const Operand& operand, std::int64_t first, std::int64_t extent, Bf16* target,
+                 void (*pack_strip)(const PackStrip&)) {
+    const std::int64_t strips = strips_of(extent);
+    const std::int64_t groups = blocks_of(strips, kPackStrips);
+    const std::int64_t depths = blocks_of(operand.depth, kPackDepth);
+    context_.workers->parallel_for(groups * depths, [&](std::int64_t index, int) {
+      const std::int64_t depth = index / groups * kPackDepth;
+      const std::int64_t begin = index % groups * kPackStrips;
+      for (std::int64_t s = begin; s < std::min(begin + kPackStrips, strips); ++s) {
+        pack_strip(
+            operand.strip(first + s * kStrip, depth, target + s * strip_elements(operand.depth)));
+      }
+    });
+  }
+
+  void multiply_part(std::int64_t m, std::int64_t n) {
+    const std::int64_t end_m = std::min(m + cut_.part_m, shape_.m);
+    const std::int64_t end_n = std::min(n + cut_.part_n, shape_.n);
+    const std::int64_t row_blocks = blocks_of(end_m - m, cut_.block_m);
+    const std::int64_t column_blocks = blocks_of(end_n - n, cut_.block_n);
+    // Blocks that follow each other share columns.
+    context_.workers->parallel_for(row_blocks * column_blocks, [&](std::int64_t index, int worker) {
+      const std::int64_t row = index % row_blocks * cut_.block_m;
+      const std::int64_t column = index / row_blocks * cut_.block_n;
+      const auto share = worker_share(context_, cut_.layout.total_bytes(), worker);
+      float* tiles = region_at<float>(share, 0, cut_.block_m * cut_.block_n);
+      ProductSums sums;
+      sums.data = tiles;
+      sums.rows = std::min(cut_.block_m, end_m - m - row);
+      sums.columns = std::min(cut_.block_n, end_n - n - column);
+      sums.left_strips = strips_of(sums.rows);
+      multiply_packed({.left = packed_a_ + row / kStrip * strip_elements(shape_.k),
+                       .right = packed_b_ + column / kStrip * strip_elements(shape_.k),
+                       .left_strips = sums.left_strips,
+                       .right_strips = strips_of(sums.columns),
+                       .depth = shape_.k,
+                       .tiles = tiles});
+      store_product(sums, target_at(m + row, n + column));
+    });
+  }
+
+  ProductTarget target_at(std::int64_t row, std::int64_t column) const {
+    ProductTarget target;
+    target.data = product_.c + (row * shape_.c_stride + column) *
+                                   static_cast<std::int64_t>(size_of(shape_.output));
+    target.stride = shape_.c_stride;
+    target.dtype = shape_.output;
+    if (shape_.has_bias) {
+      target.bias = product_.bias + column * static_cast<std::int64_t>(size_of(shape_.bias_dtype));
+      target.bias_dtype = shape_.bias_dtype;
+    }
+    target.gradient = product_.gradient;
+    return target;
+  }
+
+  const KernelContext& context_;
+  const MatrixProduct& product_;
+  const GemmShape& shape_;
+  Cut cut_;
+  Operand a_, b_;
+  Bf16* packed_a_ = nullptr;
+  Bf16* packed_b_ = nullptr;
+};
+
+}  // namespace
+
+void amx_multiply(const KernelContext& context, const MatrixProduct& product) {
+  TERRACE_CHECK(product.shape.input == DType::kBF16);
+  AmxProduct(context, product).run();
+}
+
+std::size_t amx_multiply_workspace(const GemmShape& shape, int workers) {
+  const Cut cut(shape);
+  return cut.layout.total_bytes() + cut.sums_bytes() * static_cast<std::size_t>(workers);
+}
+
+}  // namespace terrace

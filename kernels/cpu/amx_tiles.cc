@@ -1,0 +1,276 @@
+#include "kernels/cpu/amx_tiles.h"
+
+#include "base/check.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+
+// GCC 12 takes the "undefined" vectors inside its own header for a mistake of the caller.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+
+// For these functions alone: the rest of the program must run without AMX and AVX-512.
+#define TERRACE_AMX __attribute__((target("amx-tile,amx-bf16,avx512f,avx512bw,avx512vl")))
+#define TERRACE_AMX_INLINE TERRACE_AMX __attribute__((always_inline)) inline
+
+namespace terrace {
+namespace {
+
+// Rows of a tile, and 32-bit words of its rows: each a pair of bf16 or one fp32.
+constexpr std::int64_t kTileRows = 16;
+constexpr std::int64_t kTileWords = kTileRows * 16;
+constexpr std::int64_t kTileHalves = 2 * kTileWords;
+// bf16 of one step of a strip: its two tiles.
+constexpr std::int64_t kStepElements = 2 * kTileHalves;
+
+// Depth that is multiplied before the sums go back to memory: the two strips of it, 16 KiB each,
+// and the sums then fit the first-level cache.
+constexpr std::int64_t kDepthSteps = 8;
+
+// Sixteen rows of sixteen 32-bit words.
+struct Words {
+  __m512i row[16];
+};
+
+// Transposes 4 x 4 words within the quarters of four rows.
+TERRACE_AMX_INLINE void transpose_quarters(const __m512i* rows, __m512i* out) {
+  const __m512i ab_low = _mm512_unpacklo_epi32(rows[0], rows[1]);
+  const __m512i ab_high = _mm512_unpackhi_epi32(rows[0], rows[1]);
+  const __m512i cd_low = _mm512_unpacklo_epi32(rows[2], rows[3]);
+  const __m512i cd_high = _mm512_unpackhi_epi32(rows[2], rows[3]);
+  out[0] = _mm512_unpacklo_epi64(ab_low, cd_low);
+  out[1] = _mm512_unpackhi_epi64(ab_low, cd_low);
+  out[2] = _mm512_unpacklo_epi64(ab_high, cd_high);
+  out[3] = _mm512_unpackhi_epi64(ab_high, cd_high);
+}
+
+TERRACE_AMX_INLINE void transpose(Words& words) {
+  Words parts;
+  for (int i = 0; i < 16; i += 4) transpose_quarters(&words.row[i], &parts.row[i]);
+  // parts.row[4 j + i] holds in quarter q the words 4 j .. 4 j + 3 of column 4 q + i.
+  for (int i = 0; i < 4; ++i) {
+    const __m512i low01 = _mm512_shuffle_i32x4(parts.row[i], parts.row[4 + i], 0x44);
+    const __m512i high01 = _mm512_shuffle_i32x4(parts.row[i], parts.row[4 + i], 0xee);
+    const __m512i low23 = _mm512_shuffle_i32x4(parts.row[8 + i], parts.row[12 + i], 0x44);
+    const __m512i high23 = _mm512_shuffle_i32x4(parts.row[8 + i], parts.row[12 + i], 0xee);
+    words.row[i] = _mm512_shuffle_i32x4(low01, low23, 0x88);
+    words.row[4 + i] = _mm512_shuffle_i32x4(low01, low23, 0xdd);
+    words.row[8 + i] = _mm512_shuffle_i32x4(high01, high23, 0x88);
+    words.row[12 + i] = _mm512_shuffle_i32x4(high01, high23, 0xdd);
+  }
+}
+
+TERRACE_AMX_INLINE void store_tile(const Words& words, Bf16* target) {
+  for (int i = 0; i < 16; ++i) _mm512_store_si512(target + 32 * i, words.row[i]);
+}
+
+TERRACE_AMX_INLINE __mmask32 first_lanes(std::int64_t count) {
+  if (count >= 32) return ~__mmask32{0};
+  return count <= 0 ? __mmask32{0} : (__mmask32{1} << count) - 1;
+}
+
+// Rows [first, first + 16) of a strip whose stored rows run along the depth, of one step.
+TERRACE_AMX_INLINE Words load_rows(const PackStrip& strip, std::int64_t first, std::int64_t begin) {
+  Words words;
+  const __mmask32 lanes = first_lanes(strip.depth - begin);
+  for (std::int64_t i = 0; i < 16; ++i) {
+    const std::int64_t row = first + i;
+    words.row[i] = row < strip.width
+                       ? _mm512_maskz_loadu_epi16(lanes, strip.source + row * strip.stride + begin)
+                       : _mm512_setzero_si512();
+  }
+  return words;
+}
+
+// The same step of a strip whose stored rows run across it: word i of row p is the pair of depths
+// (2 p, 2 p + 1) at column i; columns 0 to 15 in `low`, 16 to 31 in `high`.
+TERRACE_AMX_INLINE void load_pairs(const PackStrip& strip, std::int64_t begin, Words& low,
+                                   Words& high) {
+  const __m512i pair = _mm512_set1_epi32(0x00200000);  // lane i of the first, then of the second
+  const __m512i ramp = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+  const __m512i low_lanes =
+      _mm512_add_epi32(pair, _mm512_or_si512(ramp, _mm512_slli_epi32(ramp, 16)));
+  const __m512i high_lanes = _mm512_add_epi32(low_lanes, _mm512_set1_epi32(0x00100010));
+  const __mmask32 lanes = first_lanes(strip.width);
+  const Bf16* row = strip.source + begin * strip.stride;
+  for (std::int64_t i = 0; i < 16; ++i, row += 2 * strip.stride) {
+    const std::int64_t left = strip.depth - begin - 2 * i;
+    const __m512i even = left > 0 ? _mm512_maskz_loadu_epi16(lanes, row) : _mm512_setzero_si512();
+    const __m512i odd =
+        left > 1 ? _mm512_maskz_loadu_epi16(lanes, row + strip.stride) : _mm512_setzero_si512();
+    low.row[i] = _mm512_permutex2var_epi16(even, low_lanes, odd);
+    high.row[i] = _mm512_permutex2var_epi16(even, high_lanes, odd);
+  }
+}
+
+template <bool kLeft>
+TERRACE_AMX void pack_strip(const PackStrip& strip) {
+  // A tile of the left operand has a row per row, one of the right operand a row per pair of
+  // depths; stored rows are either, so one of the two forms is transposed.
+  const bool transposed = strip.depth_contiguous != kLeft;
+  Bf16* target = strip.target;
+  for (std::int64_t begin = 0; begin < strip.depth; begin += kStrip, target += kStepElements) {
+    Words low, high;
+    if (strip.depth_contiguous) {
+      low = load_rows(strip, 0, begin);
+      high = load_rows(strip, kTileRows, begin);
+    } else {
+      load_pairs(strip, begin, low, high);
+    }
+    if (transposed) {
+      transpose(low);
+      transpose(high);
+    }
+    store_tile(low, target);
+    store_tile(high, target + kTileHalves);
+  }
+}
+
+// What the tile registers are told: all eight have 16 rows of 64 bytes.
+struct alignas(64) TileShapes {
+  std::uint8_t palette = 1;
+  std::uint8_t start_row = 0;
+  std::array<std::uint8_t, 14> reserved{};
+  std::array<std::uint16_t, 16> row_bytes{64, 64, 64, 64, 64, 64, 64, 64};
+  std::array<std::uint8_t, 16> rows{16, 16, 16, 16, 16, 16, 16, 16};
+};
+
+// Asks the second-level cache for what is multiplied next, some lines at each step.
+struct Prefetch {
+  const char* next = nullptr;
+  const char* end = nullptr;
+};
+
+TERRACE_AMX_INLINE void prefetch_lines(Prefetch& prefetch) {
+  constexpr std::int64_t kLines = 8;
+  if (prefetch.next == prefetch.end) return;
+  for (std::int64_t i = 0; i < kLines; ++i) _mm_prefetch(prefetch.next + 64 * i, _MM_HINT_T1);
+  prefetch.next += 64 * kLines;
+}
+
+// sums[32,32] = (or +=) left right over some steps. Registers 0 to 3 hold the sums, 4 and 5 tiles
+// of the left operand, 6 and 7 of the right one.
+template <bool kFirst>
+TERRACE_AMX_INLINE void multiply_strips(const Bf16* left, const Bf16* right, std::int64_t steps,
+                                        float* sums, Prefetch& prefetch) {
+  if constexpr (kFirst) {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+  } else {
+    _tile_loadd(0, sums, 64);
+    _tile_loadd(1, sums + kTileWords, 64);
+    _tile_loadd(2, sums + 2 * kTileWords, 64);
+    _tile_loadd(3, sums + 3 * kTileWords, 64);
+  }
+  for (std::int64_t step = 0; step < steps; ++step) {
+    _tile_loadd(4, left, 64);
+    _tile_loadd(6, right, 64);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(7, right + kTileHalves, 64);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_loadd(5, left + kTileHalves, 64);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+    prefetch_lines(prefetch);
+    left += kStepElements;
+    right += kStepElements;
+  }
+  _tile_stored(0, sums, 64);
+  _tile_stored(1, sums + kTileWords, 64);
+  _tile_stored(2, sums + 2 * kTileWords, 64);
+  _tile_stored(3, sums + 3 * kTileWords, 64);
+}
+
+// While the squares are multiplied, what the strips hold at the next depth is fetched, strip by
+// strip.
+template <bool kFirst>
+TERRACE_AMX void multiply_depth(const PackedProduct& product, std::int64_t first_step,
+                                std::int64_t steps) {
+  const std::int64_t strip = strip_elements(product.depth);
+  const std::int64_t offset = first_step * kStepElements;
+  const std::int64_t next_steps =
+      std::min(kDepthSteps, strips_of(product.depth) - first_step - steps);
+  const std::int64_t fetched = std::max<std::int64_t>(0, next_steps) * kStepElements;
+  const std::int64_t total = product.left_strips + product.right_strips;
+  std::int64_t fetch = 0;
+  float* sums = product.tiles;
+  Prefetch prefetch;
+  for (std::int64_t column = 0; column < product.right_strips; ++column) {
+    const Bf16* right = product.right + column * strip + offset;
+    for (std::int64_t row = 0; row < product.left_strips; ++row, sums += kStrip * kStrip) {
+      const Bf16* left = product.left + row * strip + offset;
+      if (prefetch.next == prefetch.end && fetch < total) {
+        const Bf16* source = fetch < product.left_strips
+                                 ? product.left + fetch * strip
+                                 : product.right + (fetch - product.left_strips) * strip;
+        source += offset + steps * kStepElements;
+        prefetch = {reinterpret_cast<const char*>(source),
+                    reinterpret_cast<const char*>(source + fetched)};
+        ++fetch;
+      }
+      multiply_strips<kFirst>(left, right, steps, sums, prefetch);
+    }
+  }
+}
+
+TERRACE_AMX void multiply_all(const PackedProduct& product) {
+  const TileShapes shapes;
+  _tile_loadconfig(&shapes);
+  const std::int64_t steps = strips_of(product.depth);
+  multiply_depth<true>(product, 0, std::min(kDepthSteps, steps));
+  for (std::int64_t first = kDepthSteps; first < steps; first += kDepthSteps) {
+    multiply_depth<false>(product, first, std::min(kDepthSteps, steps - first));
+  }
+  _tile_release();
+}
+
+bool ask_for_tiles() {
+  __builtin_cpu_init();
+  if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
+      !__builtin_cpu_supports("avx512vl")) {
+    return false;
+  }
+  constexpr unsigned kAmxBf16 = 1U << 22;
+  constexpr unsigned kAmxTile = 1U << 24;
+  unsigned a = 7, b = 0, c = 0, d = 0;
+  __asm__ volatile("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
+  if ((d & kAmxBf16) == 0 || (d & kAmxTile) == 0) return false;
+  // Linux gives the state of the tile registers, 8 KiB a thread, only to those who ask.
+  constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
+  constexpr long kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
+}  // namespace
+
+bool amx_usable() {
+  static const bool usable = ask_for_tiles();
+  return usable;
+}
+
+void pack_left_strip(const PackStrip& strip) { pack_strip<true>(strip); }
+void pack_right_strip(const PackStrip& strip) { pack_strip<false>(strip); }
+void multiply_packed(const PackedProduct& product) { multiply_all(product); }
+
+}  // namespace terrace
+
+#else
+
+namespace terrace {
+
+bool amx_usable() { return false; }
+void pack_left_strip(const PackStrip&) { TERRACE_CHECK(false); }
+void pack_right_strip(const PackStrip&) { TERRACE_CHECK(false); }
+void multiply_packed(const PackedProduct&) { TERRACE_CHECK(false); }
+
+}  // namespace terrace
+
+#endif

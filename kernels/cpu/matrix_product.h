@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "kernels/cpu/onednn_gemm.h"
+#include "kernels/kernel_context.h"
+
+// A large matrix product, shared among the workers. It is cut into blocks of c that depend on the
+// shape alone, and the sum of an element runs over k in an order that depends on the shape alone,
+// so who computes a block, and how many workers there are, cannot change bits.
+namespace terrace {
+
+// Which code multiplies: tile registers where the processor has them (amx_tiles.h), else oneDNN.
+// Another code may give other bits.
+enum class ProductCode : std::uint8_t { kOneDnn, kAmx };
+ProductCode product_code(DType input);
+
+struct MatrixProduct {
+  // With has_bias the bias is added to the fp32 sums. `accumulate` is not used.
+  GemmShape shape;
+  const std::byte* a = nullptr;
+  const std::byte* b = nullptr;
+  std::byte* c = nullptr;
+  const std::byte* bias = nullptr;
+  // Set: c is a gradient in fp32, and the sums join it; there is no bias.
+  std::optional<GradientMode> gradient = std::nullopt;
+};
+
+void multiply(const KernelContext& context, const MatrixProduct& product, ProductCode code);
+// Bytes of workspace, a multiple of 64. Looks at shape and at whether a gradient is set.
+std::size_t multiply_workspace(const MatrixProduct& product, int workers, ProductCode code);
+
+inline void multiply(const KernelContext& context, const MatrixProduct& product) {
+  multiply(context, product, product_code(product.shape.input));
+}
+inline std::size_t multiply_workspace(const MatrixProduct& product, int workers) {
+  return multiply_workspace(product, workers, product_code(product.shape.input));
+}
+
+}  // namespace terrace

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "base/dtype.h"
+#include "kernels/kernel_context.h"
+
+// What happens to the fp32 sums of a part of a matrix product while they are still in the cache.
+// Highway with run-time dispatch; single-threaded.
+namespace terrace {
+
+// Sums of rows by columns: row-major, or the squares of tiles that multiply_packed leaves.
+struct ProductSums {
+  const float* data = nullptr;
+  std::int64_t stride = 0;       // elements from one row to the next; 0: squares of tiles
+  std::int64_t left_strips = 0;  // of tiles: strips of rows in a strip of columns
+  std::int64_t rows = 0, columns = 0;
+};
+
+// Where they go: rounded once to `dtype` after the bias is added, or into a gradient (fp32, no
+// bias): target = 0 + sum, or target += sum.
+struct ProductTarget {
+  std::byte* data = nullptr;
+  std::int64_t stride = 0;  // elements from one row to the next
+  DType dtype = DType::kF32;
+  const std::byte* bias = nullptr;  // of the first column; may be null
+  DType bias_dtype = DType::kF32;
+  std::optional<GradientMode> gradient = std::nullopt;
+};
+void store_product(const ProductSums& sums, const ProductTarget& target);
+
+}  // namespace terrace

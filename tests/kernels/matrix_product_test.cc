@@ -1,0 +1,178 @@
+#include "kernels/cpu/matrix_product.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "memory/host/worker_arena.h"
+#include "tests/kernels/op_case.h"
+
+// Both codes of a matrix product, in every form that the kernels ask for. On a machine without
+// tile registers only oneDNN's is there.
+namespace terrace::test {
+namespace {
+
+struct Form {
+  std::int64_t m, n, k;
+  bool a_transposed, b_transposed, has_bias;
+};
+
+std::vector<Form> forms() {
+  std::vector<Form> forms;
+  // Whole strips and blocks, edges of every kind, and more depth than a task packs.
+  for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{64, 64, 64},
+                                {1, 1, 1},
+                                {33, 31, 65},
+                                {17, 290, 7},
+                                {300, 40, 300},
+                                {32, 48, 1031},
+                                {530, 515, 70}}) {
+    for (const bool a : {false, true}) {
+      for (const bool b : {false, true}) forms.push_back({m, n, k, a, b, m % 2 == 1});
+    }
+  }
+  return forms;
+}
+
+std::vector<ProductCode> codes() {
+  std::vector<ProductCode> codes = {ProductCode::kOneDnn};
+  if (product_code(DType::kBF16) == ProductCode::kAmx) codes.push_back(ProductCode::kAmx);
+  return codes;
+}
+
+// A product of bf16 operands with rows that are 3 elements longer than they must be.
+struct Operands {
+  Operands(const Form& form, DType output, Random& random)
+      : a(HostTensor::random(DType::kBF16,
+                             shape(form.a_transposed ? form.k : form.m, a_stride(form)), random)),
+        b(HostTensor::random(DType::kBF16,
+                             shape(form.b_transposed ? form.n : form.k, b_stride(form)), random)),
+        bias(HostTensor::random(output, shape(form.n), random)),
+        c(output, shape(form.m, form.n + 3)) {
+    c.fill_garbage();
+  }
+  static std::int64_t a_stride(const Form& form) {
+    return (form.a_transposed ? form.m : form.k) + 3;
+  }
+  static std::int64_t b_stride(const Form& form) {
+    return (form.b_transposed ? form.k : form.n) + 3;
+  }
+  MatrixProduct product(const Form& form) {
+    return {.shape = {.m = form.m,
+                      .n = form.n,
+                      .k = form.k,
+                      .a_stride = a_stride(form),
+                      .b_stride = b_stride(form),
+                      .c_stride = form.n + 3,
+                      .input = DType::kBF16,
+                      .output = c.view().dtype,
+                      .bias_dtype = c.view().dtype,
+                      .a_transposed = form.a_transposed,
+                      .b_transposed = form.b_transposed,
+                      .has_bias = form.has_bias},
+            .a = a.view().data,
+            .b = b.view().data,
+            .c = c.view().data,
+            .bias = form.has_bias ? bias.view().data : nullptr};
+  }
+  double a_at(const Form& form, std::int64_t i, std::int64_t l) const {
+    return a.at(form.a_transposed ? l * a_stride(form) + i : i * a_stride(form) + l);
+  }
+  double b_at(const Form& form, std::int64_t l, std::int64_t j) const {
+    return b.at(form.b_transposed ? j * b_stride(form) + l : l * b_stride(form) + j);
+  }
+
+  HostTensor a, b, bias, c;
+};
+
+void run(const MatrixProduct& product, ProductCode code, int threads, std::byte fill) {
+  WorkerArena workers(threads);
+  const std::size_t bytes = multiply_workspace(product, threads, code);
+  std::vector<std::byte> storage(bytes + 64, fill);
+  const std::size_t skipped = 64 - reinterpret_cast<std::uintptr_t>(storage.data()) % 64;
+  KernelContext context;
+  context.workers = &workers;
+  context.workspace = std::span(storage).subspan(skipped, bytes);
+  multiply(context, product, code);
+}
+
+// As matmul_cases.cc bounds it.
+void expect_right(const Form& form, const Operands& got, DType output, const std::string& what) {
+  const double unit = unit_of(output);
+  for (std::int64_t i = 0; i < form.m; ++i) {
+    for (std::int64_t j = 0; j < form.n; ++j) {
+      double want = form.has_bias ? got.bias.at(j) : 0.0;
+      double magnitude = std::abs(want);
+      for (std::int64_t l = 0; l < form.k; ++l) {
+        const double term = got.a_at(form, i, l) * got.b_at(form, l, j);
+        want += term;
+        magnitude += std::abs(term);
+      }
+      const double sum = static_cast<double>(form.k + 2) * kUnitF32 * magnitude;
+      const double bound = sum + unit * (std::abs(want) + sum);
+      ASSERT_LE(std::abs(got.c.at(i * (form.n + 3) + j) - want), bound)
+          << what << " at " << i << ", " << j;
+    }
+    for (std::int64_t j = form.n; j < form.n + 3; ++j) {
+      ASSERT_TRUE(std::isnan(got.c.at(i * (form.n + 3) + j))) << what << " wrote past row " << i;
+    }
+  }
+}
+
+TEST(MatrixProductTest, IsRightInEveryFormAndCode) {
+  for (const ProductCode code : codes()) {
+    for (const DType output : {DType::kBF16, DType::kF32}) {
+      Random random(3);
+      for (const Form& form : forms()) {
+        Operands operands(form, output, random);
+        run(operands.product(form), code, 1, std::byte{0xFF});
+        expect_right(form, operands, output,
+                     fmt::format("code {} {} {}x{}x{} a_t {} b_t {}", static_cast<int>(code),
+                                 name_of(output), form.m, form.n, form.k, form.a_transposed,
+                                 form.b_transposed));
+      }
+    }
+  }
+}
+
+TEST(MatrixProductTest, BitsDoNotDependOnWorkersOrWorkspace) {
+  for (const ProductCode code : codes()) {
+    for (const Form& form : forms()) {
+      Random random(5);
+      Operands one(form, DType::kF32, random);
+      run(one.product(form), code, 1, std::byte{0});
+      for (const int threads : {2, 3}) {
+        Random again(5);
+        Operands many(form, DType::kF32, again);
+        run(many.product(form), code, threads, std::byte{0xFF});
+        ASSERT_TRUE(std::ranges::equal(one.c.bytes(), many.c.bytes())) << threads << " threads";
+      }
+    }
+  }
+}
+
+// What the parts of a large operand have in common: an element has the bits that it has in a
+// product of its own row and column.
+TEST(MatrixProductTest, BitsOfTilesDependOnRowColumnAndDepthAlone) {
+  if (product_code(DType::kBF16) != ProductCode::kAmx) GTEST_SKIP() << "no tile registers";
+  const Form whole = {300, 300, 520, false, true, false};
+  Random random(7);
+  Operands operands(whole, DType::kF32, random);
+  run(operands.product(whole), ProductCode::kAmx, 2, std::byte{0});
+  for (const auto& [i, j] : {std::pair<std::int64_t, std::int64_t>{0, 0}, {299, 299}, {257, 31}}) {
+    MatrixProduct product = operands.product(whole);
+    product.shape.m = 1;
+    product.shape.n = 1;
+    product.a += i * product.shape.a_stride * 2;
+    product.b += j * product.shape.b_stride * 2;
+    float alone = 0;
+    product.c = reinterpret_cast<std::byte*>(&alone);
+    run(product, ProductCode::kAmx, 1, std::byte{0});
+    EXPECT_EQ(alone, static_cast<float>(operands.c.at(i * (whole.n + 3) + j)));
+  }
+}
+
+}  // namespace
+}  // namespace terrace::test
