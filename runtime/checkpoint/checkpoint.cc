@@ -131,10 +131,13 @@ std::string path_of_step(const std::string& run_dir, std::int64_t step) {
   return (fs::path(run_dir) / fmt::format("{}{}", kPrefix, step)).string();
 }
 
-// Renamed first, so that a half-removed checkpoint is none.
-void remove_checkpoint(const std::string& directory, FileSystem& disk) {
+// Renamed first, so that a half-removed checkpoint is none; synced, so that it is none either when
+// the power is cut and the removals have reached the drive before the rename.
+void remove_checkpoint(const std::string& run_dir, std::int64_t step, FileSystem& disk) {
+  const std::string directory = path_of_step(run_dir, step);
   const std::string path = directory + ".removing";
   expect_done("rename", directory, disk.rename(directory, path));
+  sync_directory(run_dir, disk);
   expect_done("remove", path, disk.remove(path));
 }
 
@@ -230,11 +233,14 @@ void recover_run_directory(const std::string& run_dir, FileSystem& disk) {
       expect_done("remove", path.string(), disk.remove(path.string()));
     }
   }
+  // A checkpoint may be here because its run died before its last sync: who goes on from it must
+  // find it again.
+  sync_directory(run_dir, disk);
 }
 
 void remove_later_checkpoints(const std::string& run_dir, std::int64_t step, FileSystem& disk) {
   for (const std::int64_t other : complete_steps(run_dir, disk)) {
-    if (other > step) remove_checkpoint(path_of_step(run_dir, other), disk);
+    if (other > step) remove_checkpoint(run_dir, other, disk);
   }
 }
 
@@ -242,7 +248,7 @@ void remove_old_checkpoints(const std::string& run_dir, std::int64_t keep, FileS
   const std::vector<std::int64_t> steps = complete_steps(run_dir, disk);
   const auto excess = static_cast<std::int64_t>(steps.size()) - keep;
   for (std::int64_t i = 0; i < excess; ++i) {
-    remove_checkpoint(path_of_step(run_dir, steps[i]), disk);
+    remove_checkpoint(run_dir, steps[i], disk);
   }
 }
 

@@ -43,7 +43,7 @@ std::optional<std::string> latest_checkpoint(const std::string& run_dir,
 bool is_checkpoint(const std::string& directory, FileSystem& disk = system_files());
 // Only for the owner of the run directory's lock. Clears what a crash in the middle of a save left:
 // half-written directories go, a checkpoint that was moved aside for a newer one of the same step
-// comes back if that one is not there.
+// comes back if that one is not there. What is found afterwards survives a power cut.
 void recover_run_directory(const std::string& run_dir, FileSystem& disk = system_files());
 // Removes the complete checkpoints of steps after `step`: a run that went back to it has left them.
 void remove_later_checkpoints(const std::string& run_dir, std::int64_t step,

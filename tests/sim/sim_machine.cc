@@ -1,0 +1,112 @@
+#include "tests/sim/sim_machine.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/bytes.h"
+#include "kernels/cpu/cpu_kernels.h"
+#include "offload/striped_store.h"
+#include "tests/sim/virtual_device.h"
+
+namespace terrace {
+namespace {
+
+constexpr std::size_t kBlockBytes = 16 * kKiB;  // small, so that requests have several
+
+std::size_t arena_bytes(const Program& program, Tier tier) {
+  return std::max<std::size_t>(program.use_of(tier).packed_bytes, 4096);
+}
+
+}  // namespace
+
+SimMachine::SimMachine(const SimShape& shape, const Program& program, VirtualTime& time,
+                       const SimMachineOptions& options)
+    : shape_(shape),
+      program_(program),
+      drive_(time, options.drive),
+      device_(make_virtual_device(time, options.command_ns)),
+      host_(arena_bytes(program, Tier::kHost), 4096) {
+  const StripedStore::Options store_options{.block_bytes = kBlockBytes,
+                                            .queue_depth = static_cast<int>(options.drive_depth),
+                                            .checksums = options.bug != PlantedBug::kUncheckedSum};
+  store_ =
+      plant_in_store(options.bug, options.bug_dice,
+                     std::make_unique<StripedStore>(store_options, make_virtual_stripe(drive_)));
+  make_memory(time.draw());
+  homes_ = std::make_unique<HomeAccess>(program, shape.model(), memory_, *device_, store_.get());
+  state_ = std::make_unique<TrainingState>(*homes_, shape.model(), shape.layout());
+  bodies_ = std::make_unique<StepBodies>(program, memory_, shape.model(), shape.compute(),
+                                         shape.options().optimizer, cpu_kernels(), shape.workers(),
+                                         shape.workers());
+  const SimExecutor::Parts parts{time, *device_, *store_, drive_, options.drive_depth, *bodies_};
+  executor_ = std::make_unique<SimExecutor>(program, memory_, parts, options.issue_ns);
+}
+
+// What is in flight ends while those who wait for it are still there.
+SimMachine::~SimMachine() { drive_.finish(); }
+
+void SimMachine::make_memory(std::uint64_t garbage) {
+  host_.fill(garbage);
+  memory_.host = host_.span();
+  const std::size_t device_bytes = arena_bytes(program_, Tier::kDevice);
+  device_memory_ = device_->allocate(device_bytes);
+  memory_.device = device_memory_->bytes();
+  std::ranges::fill(memory_.device, static_cast<std::byte>(garbage));
+  for (const Buffer& buffer : program_.buffers) {
+    if (buffer.tier != Tier::kNvme) continue;
+    TERRACE_CHECK_EQ(buffer.offset, memory_.extents.size());
+    memory_.extents.push_back(store_->create_extent(buffer.size_bytes));
+  }
+  if (memory_.extents.empty()) store_->create_extent(1);
+  store_->prepare();
+  fill_constants();
+}
+
+void SimMachine::fill_constants() {
+  const std::vector<float> table = shape_.compute().constants();
+  if (table.empty()) return;
+  for (BufferId b = 0; b < static_cast<BufferId>(program_.buffers.size()); ++b) {
+    if (program_.buffers[b].name != "rope table") continue;
+    const std::span<std::byte> bytes =
+        bytes_of(program_, memory_, {Role::kConstants, b, 0, program_.buffers[b].size_bytes});
+    std::memcpy(bytes.data(), table.data(), table.size() * sizeof(float));
+  }
+}
+
+void SimMachine::fill_state(const StateSource& source) {
+  drive_.hurry(true);
+  state_->fill_from(source, shape_.workers());
+  drive_.hurry(false);
+}
+
+std::uint64_t SimMachine::state_hash() {
+  drive_.hurry(true);
+  const std::uint64_t hash = hash_of_state(*state_, shape_.layout());
+  drive_.hurry(false);
+  return hash;
+}
+
+void SimMachine::begin_step(std::int64_t step) {
+  RunInput input = shape_.input_of(step);
+  input.tokens = std::as_bytes(std::span(shape_.tokens_of(step)));
+  input.result = &results_.at(static_cast<std::size_t>(begun_ % 2));
+  executor_->start(updates_pending_ ? Part::kBody : Part::kPrologue, input);
+  ++begun_;
+  last_step_ = step;
+  updates_pending_ = true;
+}
+
+StepResult SimMachine::finish_step() {
+  executor_->retire();
+  return results_.at(static_cast<std::size_t>(finished_++ % 2));
+}
+
+void SimMachine::drain() {
+  RunInput input;
+  input.step = last_step_;
+  executor_->start(Part::kDrain, input);
+  updates_pending_ = false;
+  executor_->retire();
+}
+
+}  // namespace terrace

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <memory>
+
+#include "runtime/train/home_access.h"
+#include "runtime/train/step_bodies.h"
+#include "runtime/train/training_state.h"
+#include "tests/offload/store_fixture.h"
+#include "tests/sim/planted_bug.h"
+#include "tests/sim/sim_executor.h"
+#include "tests/sim/sim_shape.h"
+#include "tests/sim/virtual_drive.h"
+
+namespace terrace {
+
+struct SimMachineOptions {
+  VirtualDriveOptions drive;
+  std::size_t drive_depth = 64;
+  std::int64_t command_ns = 1000;  // of the device's streams
+  std::int64_t issue_ns = 100;     // of the lanes' hosts
+  PlantedBug bug = PlantedBug::kNone;
+  std::uint64_t bug_dice = 0;
+};
+
+// What an engine owns, on virtual lanes: arenas, store, homes, bodies and executor of one program.
+class SimMachine {
+ public:
+  // Borrows all. Memory starts as garbage.
+  SimMachine(const SimShape& shape, const Program& program, VirtualTime& time,
+             const SimMachineOptions& options);
+  ~SimMachine();
+  SimMachine(const SimMachine&) = delete;
+  SimMachine& operator=(const SimMachine&) = delete;
+
+  void fill_state(const StateSource& source);
+  // Hash of all state; between runs only.
+  std::uint64_t state_hash();
+  TrainingState& state() { return *state_; }
+  // The drive ends everything at once while somebody outside of virtual time waits for it.
+  void hurry(bool hurried) { drive_.hurry(hurried); }
+
+  void begin_step(std::int64_t step);
+  StepResult finish_step();
+  // The updates of the last step.
+  void drain();
+
+ private:
+  void make_memory(std::uint64_t garbage);
+  void fill_constants();
+
+  const SimShape& shape_;
+  const Program& program_;
+  VirtualDrive drive_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<BlockStore> store_;
+  std::unique_ptr<DeviceMemory> device_memory_;
+  AlignedMemory host_;
+  ExecutorMemory memory_;
+  std::unique_ptr<HomeAccess> homes_;
+  std::unique_ptr<TrainingState> state_;
+  std::unique_ptr<StepBodies> bodies_;
+  std::unique_ptr<SimExecutor> executor_;
+  std::array<StepResult, 2> results_;
+  std::int64_t begun_ = 0;
+  std::int64_t finished_ = 0;
+  std::int64_t last_step_ = 0;
+  bool updates_pending_ = false;
+};
+
+}  // namespace terrace

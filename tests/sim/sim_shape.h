@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "memory/host/worker_arena.h"
+#include "runtime/model/unit_compute.h"
+#include "runtime/train/engine.h"
+#include "runtime/train/training_state.h"
+
+namespace terrace {
+
+// A model small enough that a step takes a fraction of a millisecond, and what its training gives
+// when everything stays in memory and happens in order: the real engine's losses, norms and state.
+class SimShape {
+ public:
+  static constexpr std::int64_t kSteps = 6;
+
+  struct Step {
+    StepResult result;
+    std::uint64_t state = 0;  // hash of all state after the step
+  };
+
+  // One of kShapes.
+  static constexpr int kShapes = 4;
+  explicit SimShape(int number);
+
+  const EngineOptions& options() const { return options_; }
+  const std::vector<UnitLayout>& layout() const { return layout_; }
+  const UnitCompute& compute() const { return compute_; }
+  const StepModel& model() const { return model_; }
+  WorkerArena& workers() const { return workers_; }
+
+  const std::vector<std::int32_t>& tokens_of(std::int64_t step) const { return tokens_.at(step); }
+  // What a step is run with, less its tokens.
+  RunInput input_of(std::int64_t step) const;
+  // After so many steps; 0: as it was initialised.
+  const Step& expected_after(std::int64_t step) const { return expected_.at(step); }
+
+  static constexpr std::uint64_t kSeed = 1234;
+
+ private:
+  EngineOptions options_;
+  std::vector<UnitLayout> layout_;
+  UnitCompute compute_;
+  StepModel model_;
+  mutable WorkerArena workers_;
+  std::vector<std::vector<std::int32_t>> tokens_;  // by step; the first is empty
+  std::vector<Step> expected_;
+};
+
+std::uint64_t hash_of_state(TrainingState& state, const std::vector<UnitLayout>& layout);
+
+}  // namespace terrace
