@@ -131,8 +131,8 @@ struct EmbeddingBackward {
   GradientMode wte_mode = GradientMode::kAssign;
 };
 
-// The language-model head with its loss, in chunks of rows fixed by V: logits = h weight^T are
-// never all there at once. target i32 [R], negative: not counted. Writes the sum of -log p(target)
+// The language-model head with its loss, in parts fixed by the shape: logits = h weight^T are never
+// all there at once. target i32 [R], negative: not counted. Writes the sum of -log p(target)
 // over the counted rows, in fp64 by a fixed tree over rows, to *loss_sum; with dh not empty also
 // the gradients of (gradient_scale * loss_sum): dh[R,C], and dweight[V,C] (fp32). With logits not
 // empty ([R,V] fp32, for sampling) those are written and targets may be empty.

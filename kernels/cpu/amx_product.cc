@@ -157,7 +157,11 @@ class AmxProduct {
                        .right_strips = strips_of(sums.columns),
                        .depth = shape_.k,
                        .tiles = tiles});
-      store_product(sums, target_at(m + row, n + column));
+      if (product_.consumer != nullptr) {
+        (*product_.consumer)(sums, m + row, n + column);
+      } else {
+        store_product(sums, target_at(m + row, n + column));
+      }
     });
   }
 
@@ -190,6 +194,8 @@ void amx_multiply(const KernelContext& context, const MatrixProduct& product) {
   TERRACE_CHECK(product.shape.input == DType::kBF16);
   AmxProduct(context, product).run();
 }
+
+std::int64_t amx_block_columns(const GemmShape& shape) { return Cut(shape).block_n; }
 
 std::size_t amx_multiply_workspace(const GemmShape& shape, int workers) {
   const Cut cut(shape);

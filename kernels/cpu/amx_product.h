@@ -10,6 +10,8 @@
 namespace terrace {
 
 void amx_multiply(const KernelContext& context, const MatrixProduct& product);
+// The columns of all blocks but the last ones.
+std::int64_t amx_block_columns(const GemmShape& shape);
 std::size_t amx_multiply_workspace(const GemmShape& shape, int workers);
 
 }  // namespace terrace

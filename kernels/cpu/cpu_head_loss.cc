@@ -8,6 +8,7 @@
 #include "kernels/cpu/cpu_softmax.h"
 #include "kernels/cpu/cpu_workspace.h"
 #include "kernels/cpu/matrix_product.h"
+#include "kernels/cpu/streamed_head_loss.h"
 #include "kernels/head_chunk.h"
 #include "kernels/norm_tree.h"
 
@@ -214,10 +215,12 @@ void cpu_head_loss(const KernelContext& context, const HeadLoss& op) {
   TERRACE_CHECK(op.target.empty() || op.loss_sum != nullptr);
   TERRACE_CHECK(op.dweight.empty() || !op.dh.empty());
   TERRACE_CHECK(op.h.dtype == op.weight.dtype);
+  if (streams_head_loss(op)) return streamed_head_loss(context, op);
   HeadRun(context, op).run();
 }
 
 std::size_t cpu_head_loss_workspace(const HeadLoss& op, int workers) {
+  if (streams_head_loss(op)) return streamed_head_loss_workspace(op, workers);
   const HeadShape shape(op);
   const HeadWorkspace at(op, shape);
   std::size_t most = 0;

@@ -28,8 +28,12 @@ void onednn_in_place(const KernelContext& context, const MatrixProduct& product)
   });
 }
 
-// Each tile in the worker's own memory, from where it joins the gradient.
-void onednn_gradient(const KernelContext& context, const MatrixProduct& product) {
+bool goes_apart(const MatrixProduct& product) {
+  return product.gradient.has_value() || product.consumer != nullptr;
+}
+
+// Each tile in the worker's own memory, from where it joins the gradient or is consumed.
+void onednn_apart(const KernelContext& context, const MatrixProduct& product) {
   const GemmTiles tiles = GemmTiles::apart(product.shape);
   const std::size_t scratch_offset = tile_bytes(tiles);
   context.workers->parallel_for(tiles.count(), [&](std::int64_t index, int worker) {
@@ -39,19 +43,24 @@ void onednn_gradient(const KernelContext& context, const MatrixProduct& product)
                             .c = share.data(),
                             .scratch = share.subspan(scratch_offset)});
     const GemmTile tile = tiles.tile(index);
+    const ProductSums sums = {.data = region_at<float>(share, 0, tiles.tile_elements()),
+                              .stride = tiles.tile_columns(),
+                              .rows = tile.rows,
+                              .columns = tile.columns};
+    if (product.consumer != nullptr) return (*product.consumer)(sums, tile.row, tile.column);
     const std::int64_t stride = product.shape.c_stride;
-    store_product({.data = region_at<float>(share, 0, tiles.tile_elements()),
-                   .stride = tiles.tile_columns(),
-                   .rows = tile.rows,
-                   .columns = tile.columns},
-                  {.data = product.c + (tile.row * stride + tile.column) *
-                                           static_cast<std::int64_t>(sizeof(float)),
-                   .stride = stride,
-                   .gradient = product.gradient});
+    store_product(sums, {.data = product.c + (tile.row * stride + tile.column) *
+                                                 static_cast<std::int64_t>(sizeof(float)),
+                         .stride = stride,
+                         .gradient = product.gradient});
   });
 }
 
 }  // namespace
+
+std::int64_t product_block_columns(const GemmShape& shape, ProductCode code) {
+  return code == ProductCode::kAmx ? amx_block_columns(shape) : GemmTiles(shape).tile_columns();
+}
 
 ProductCode product_code(DType input) {
   return input == DType::kBF16 && amx_usable() ? ProductCode::kAmx : ProductCode::kOneDnn;
@@ -61,13 +70,13 @@ void multiply(const KernelContext& context, const MatrixProduct& product, Produc
   TERRACE_CHECK(!product.gradient.has_value() ||
                 (product.shape.output == DType::kF32 && !product.shape.has_bias));
   if (code == ProductCode::kAmx) return amx_multiply(context, product);
-  if (product.gradient.has_value()) return onednn_gradient(context, product);
+  if (goes_apart(product)) return onednn_apart(context, product);
   onednn_in_place(context, product);
 }
 
 std::size_t multiply_workspace(const MatrixProduct& product, int workers, ProductCode code) {
   if (code == ProductCode::kAmx) return amx_multiply_workspace(product.shape, workers);
-  if (!product.gradient.has_value()) {
+  if (!goes_apart(product)) {
     return GemmTiles(product.shape).scratch_bytes() * static_cast<std::size_t>(workers);
   }
   const GemmTiles tiles = GemmTiles::apart(product.shape);

@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <optional>
 
+#include "base/function_ref.h"
 #include "kernels/cpu/onednn_gemm.h"
+#include "kernels/cpu/product_result.h"
 #include "kernels/kernel_context.h"
 
 // A large matrix product, shared among the workers. It is cut into blocks of c that depend on the
@@ -26,10 +28,18 @@ struct MatrixProduct {
   const std::byte* bias = nullptr;
   // Set: c is a gradient in fp32, and the sums join it; there is no bias.
   std::optional<GradientMode> gradient = std::nullopt;
+  // Set: c, bias and gradient are not used, and each block's sums go here, with its first row and
+  // column. It is called by the workers, for different blocks at the same time.
+  const FunctionRef<void(const ProductSums&, std::int64_t row, std::int64_t column)>* consumer =
+      nullptr;
 };
 
+// The columns of all blocks but the last ones of a row of blocks.
+std::int64_t product_block_columns(const GemmShape& shape, ProductCode code);
+
 void multiply(const KernelContext& context, const MatrixProduct& product, ProductCode code);
-// Bytes of workspace, a multiple of 64. Looks at shape and at whether a gradient is set.
+// Bytes of workspace, a multiple of 64. Looks at shape and at which of gradient and
+// consumer are set.
 std::size_t multiply_workspace(const MatrixProduct& product, int workers, ProductCode code);
 
 inline void multiply(const KernelContext& context, const MatrixProduct& product) {

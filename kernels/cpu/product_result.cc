@@ -1,7 +1,6 @@
 #include "kernels/cpu/product_result.h"
 
 #include "base/check.h"
-#include "kernels/cpu/amx_tiles.h"
 #include "kernels/cpu/highway_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -14,23 +13,12 @@ HWY_BEFORE_NAMESPACE();
 namespace terrace {
 namespace HWY_NAMESPACE {
 
-// Columns that lie one behind the other in either form of sums.
-constexpr std::int64_t kRun = 16;
-
-// The sums of row r from a column on that is a multiple of kRun.
-HWY_INLINE const float* sums_at(const ProductSums& sums, std::int64_t r, std::int64_t column) {
-  if (sums.stride != 0) return sums.data + r * sums.stride + column;
-  const std::int64_t square = column / kStrip * sums.left_strips + r / kStrip;
-  const std::int64_t tile = r % kStrip / kRun * 2 + column % kStrip / kRun;
-  return sums.data + ((square * 4 + tile) * kRun + r % kRun) * kRun;
-}
-
 // Calls body(sums, column, n) for the vectors of row r.
 template <typename Body>
 HWY_INLINE void for_each_sum(const ProductSums& sums, std::int64_t r, const Body& body) {
-  for (std::int64_t first = 0; first < sums.columns; first += kRun) {
-    const float* run = sums_at(sums, r, first);
-    for_each_vector(std::min(kRun, sums.columns - first),
+  for (std::int64_t first = 0; first < sums.columns; first += kSumsRun) {
+    const float* run = sums.run_at(r, first);
+    for_each_vector(std::min(kSumsRun, sums.columns - first),
                     [&](std::int64_t i, std::int64_t n)
                         TERRACE_VECTOR_BODY { body(load_n(run + i, n), first + i, n); });
   }
