@@ -17,7 +17,6 @@ struct StepScalars {
   float gradient_scale = 1;     // clip coefficient, times 1/loss scale: g' = g * gradient_scale
   float bias_correction_1 = 1;  // 1 - beta1^t
   float bias_correction_2 = 1;  // 1 - beta2^t
-  double gradient_norm = 0;     // before clipping
 };
 
 struct AdamWOptions {

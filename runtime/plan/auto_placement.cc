@@ -66,6 +66,7 @@ class Planner {
     policy.micro_batches = request_.micro_batches;
     policy.order = order;
     policy.unified = request_.unified;
+    policy.updates_wait_for_norm = request_.updates_wait_for_norm;
     policy.lookahead = request_.lookahead;
     policy.homes.assign(model_.unit_count(), homes);
     return policy;

@@ -14,6 +14,7 @@ struct PlacementRequest {
   std::optional<Tier> parameters, gradients, optimizer, activations;
   std::optional<bool> recompute;
   std::optional<MicroBatchOrder> order;
+  bool updates_wait_for_norm = true;  // see StepPolicy
   std::int32_t micro_batches = 1;
   std::int32_t lookahead = 3;
   bool unified = true;

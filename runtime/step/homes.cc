@@ -67,7 +67,9 @@ Homes parameter_homes(Draft& draft, const StepModel& model, const StepPolicy& po
 }
 
 Homes gradient_homes(Draft& draft, const StepModel& model, const StepPolicy& policy) {
-  const Homes::What what = {"grad", Account::kGradients, Life::kCarried, times(sizeof(float))};
+  // Used up by the update: in the next step, or at once.
+  const Life life = policy.updates_wait_for_norm ? Life::kCarried : Life::kTransient;
+  const Homes::What what = {"grad", Account::kGradients, life, times(sizeof(float))};
   return Homes(draft, model, what, tiers_of(policy, &UnitHomes::gradients));
 }
 

@@ -35,6 +35,7 @@ class Lowering {
         saved_(hidden_.size()),
         gradient_(model.unit_count(), kNoBuffer),
         sum_(model.unit_count(), kNoBuffer),
+        finished_at_(model.unit_count(), -1),
         updated_at_(model.unit_count(), -1) {
     draft_.compute_tier = compute_;
     if (policy.has_backward) {
@@ -79,6 +80,8 @@ class Lowering {
         return backward(stage);
       case OpKind::kEmbeddingBackward:
         return embedding_backward();
+      case OpKind::kStepScalars:
+        return step_scalars();
       case OpKind::kNormFinish:
         return norm_finish();
       case OpKind::kUpdate:
@@ -403,6 +406,7 @@ class Lowering {
       add_norm_partials(mover, unit, c, sum);
       if (!is_home) mover.copy(sum, gradients_->chunk(unit, c), static_cast<std::int32_t>(c));
     }
+    if (last) finished_at_.at(unit) = stage_;
   }
 
   void accumulate_on_host(Mover& mover, const Range& part, const Range& sum, std::int64_t chunk) {
@@ -441,6 +445,7 @@ class Lowering {
       }
     }
     gradient_.at(unit) = kNoBuffer;
+    finished_at_.at(unit) = stage_;
   }
 
   // Where the gradient is: on the update lane in host memory, on the compute lane on the device.
@@ -465,8 +470,21 @@ class Lowering {
     Op op{.kind = OpKind::kNormFinish, .lane = Lane::kUpdate};
     op.reads = {as(Role::kPartials, draft_.whole(shared_.partials)),
                 as(Role::kLosses, draft_.whole(shared_.losses_host))};
+    if (policy_.updates_wait_for_norm) {
+      op.writes = {as(Role::kScalars, draft_.whole(shared_.scalars))};
+    }
+    main_op(std::move(op), Stage{});
+    if (policy_.updates_wait_for_norm) scalars_to_device();
+  }
+
+  void step_scalars() {
+    Op op{.kind = OpKind::kStepScalars, .lane = Lane::kUpdate};
     op.writes = {as(Role::kScalars, draft_.whole(shared_.scalars))};
     main_op(std::move(op), Stage{});
+    scalars_to_device();
+  }
+
+  void scalars_to_device() {
     if (shared_.scalars_device == kNoBuffer) return;
     Mover mover = Mover::store(draft_, stage_, labels(Stage{}, Account::kWorkspace));
     mover.copy(draft_.whole(shared_.scalars), draft_.whole(shared_.scalars_device));
@@ -478,8 +496,8 @@ class Lowering {
     const std::int32_t unit = stage.unit;
     const Tier where = state_->tier(unit) == Tier::kDevice ? Tier::kDevice : Tier::kHost;
     const Range parameter_home = parameters_.chunk(unit, stage.chunk);
-    const Range gradient =
-        brought(stage, gradients_->chunk(unit, stage.chunk), where, Account::kGradients);
+    const Range gradient = brought(stage, gradients_->chunk(unit, stage.chunk), where,
+                                   Account::kGradients, finished_at_.at(unit) + 1);
     const Range state_home = state_->chunk(unit, stage.chunk);
     const Range state = brought(stage, state_home, where, Account::kOptimizerState);
     const Range parameter = updated_parameter(stage, parameter_home, where);
@@ -500,9 +518,10 @@ class Lowering {
     updated_at_.at(unit) = stage_;
   }
 
-  Range brought(const Stage& stage, const Range& home, Tier where, Account account) {
+  Range brought(const Stage& stage, const Range& home, Tier where, Account account,
+                std::int32_t earliest = 0) {
     if (draft_.tier_of(home) == where) return home;
-    Load load = new_load(0, home.size_bytes);
+    Load load = new_load(earliest, home.size_bytes);
     load.target_tier = where;
     load.lane = where == Tier::kDevice
                     ? Lane::kUpload
@@ -516,13 +535,28 @@ class Lowering {
   // Where the update writes the parameters: their home if it is in the same memory. They are
   // brought there first where the update reads them.
   Range updated_parameter(const Stage& stage, const Range& home, Tier where) {
-    if (model_.state_format.reads_parameter())
-      return brought(stage, home, where, Account::kParameters);
     if (draft_.tier_of(home) == where) return home;
+    if (where == compute_ && just_used(stage)) {
+      return {instances_.at(stage.unit)->buffer, offset_in_unit(stage), home.size_bytes};
+    }
+    if (model_.state_format.reads_parameter()) {
+      return brought(stage, home, where, Account::kParameters);
+    }
     const BufferId fresh =
         draft_.add_buffer(fmt::format("param[{}].{} updated", stage.unit, stage.chunk),
                           home.size_bytes, where, Account::kStaging, Life::kTransient);
     return {fresh, 0, home.size_bytes};
+  }
+
+  // Whether the unit's parameters were fetched for the stage right before its update.
+  bool just_used(const Stage& stage) const {
+    const std::optional<Instance>& instance = instances_.at(stage.unit);
+    return instance.has_value() &&
+           uses_.at(stage.unit).at(instance->use) == stage_ - 1 - stage.chunk;
+  }
+
+  std::size_t offset_in_unit(const Stage& stage) const {
+    return static_cast<std::size_t>(stage.chunk * model_.chunk_elements) * model_.parameter_bytes();
   }
 
   void store_back(const Stage& stage, const Range& range, const Range& home, Account account) {
@@ -551,6 +585,8 @@ class Lowering {
   std::vector<Activation> saved_;
   std::vector<BufferId> gradient_;  // of the unit in the compute tier, while it is not home
   std::vector<BufferId> sum_;       // on the host, of units that go on to NVMe
+  // Stages of this list, -1 before them.
+  std::vector<std::int32_t> finished_at_;  // the unit's gradient
   std::vector<std::int32_t> updated_at_;
 };
 

@@ -47,7 +47,8 @@ enum class OpKind : std::uint8_t {
   kWrite,
   kAccumulate,    // a micro-batch's gradient joins the sum that is kept on the host
   kNormPartials,  // sums of squares of a finished gradient
-  kNormFinish,    // norm, clip coefficient, and the scalars of this step's updates
+  kStepScalars,   // the scalars of this step's updates, where those do not wait for the norm
+  kNormFinish,    // norm; and where updates wait for it, clip coefficient and their scalars
   kUpdate,        // optimizer, one chunk
 };
 std::string_view name_of(OpKind kind);

@@ -92,17 +92,18 @@ std::vector<std::vector<bool>> parameters_that_stay(const StepModel& model,
 
 // The stage at which a load for `need` is issued when it goes `units` ahead: the first of the group
 // of stages that many groups before. A group is the neighbouring stages of one unit in one
-// direction, or one chunk's update; updates and compute count only their own kind.
+// direction with the update that follows at once; or one chunk's deferred update. Deferred updates
+// and the rest count only their own kind.
 std::int32_t stage_ahead(const std::vector<Stage>& stages, std::int32_t need, std::int32_t units) {
-  const auto is_update = [&](std::int32_t s) { return stages[s].kind == OpKind::kUpdate; };
+  const auto is_deferred = [&](std::int32_t s) { return stages[s].deferred; };
   const auto same_group = [&](std::int32_t a, std::int32_t b) {
     return stages[a].unit == stages[b].unit &&
-           (!is_update(a) || stages[a].chunk == stages[b].chunk);
+           (!is_deferred(a) || stages[a].chunk == stages[b].chunk);
   };
   std::int32_t at = need;
   std::int32_t groups = 0;
   for (std::int32_t s = need - 1; s >= 0; --s) {
-    if (is_update(s) != is_update(need)) continue;
+    if (is_deferred(s) != is_deferred(need)) continue;
     if (!same_group(s, at) && ++groups > units) break;
     at = s;
   }

@@ -16,6 +16,7 @@ class Scheduler {
     }
     if (policy_.has_backward) {
       stages_.push_back({.kind = OpKind::kEmbeddingBackward, .unit = 0});
+      update_at_once(0);
       stages_.push_back({.kind = OpKind::kNormFinish});
     }
     return std::move(stages_);
@@ -27,12 +28,15 @@ class Scheduler {
       updates_before_forward(u);
       for (std::int32_t m = 0; m < policy_.micro_batches; ++m) emit(OpKind::kForward, u, m);
     }
+    step_scalars();
     for (std::int32_t m = 0; m < policy_.micro_batches; ++m) {
       emit(OpKind::kHead, model_.head(), m);
     }
     if (!policy_.has_backward) return;
+    update_at_once(model_.head());
     for (std::int32_t u = model_.head() - 1; u >= 1; --u) {
       for (std::int32_t m = 0; m < policy_.micro_batches; ++m) emit(OpKind::kBackward, u, m);
+      update_at_once(u);
     }
   }
 
@@ -42,9 +46,15 @@ class Scheduler {
         if (m == 0) updates_before_forward(u);
         emit(OpKind::kForward, u, m);
       }
+      const bool last = m == policy_.micro_batches - 1;
+      if (last) step_scalars();
       emit(OpKind::kHead, model_.head(), m);
       if (!policy_.has_backward) continue;
-      for (std::int32_t u = model_.head() - 1; u >= 1; --u) emit(OpKind::kBackward, u, m);
+      if (last) update_at_once(model_.head());
+      for (std::int32_t u = model_.head() - 1; u >= 1; --u) {
+        emit(OpKind::kBackward, u, m);
+        if (last) update_at_once(u);
+      }
     }
   }
 
@@ -54,12 +64,25 @@ class Scheduler {
 
   // One unit ahead, so that the update of unit u+1 may run while unit u computes.
   void updates_before_forward(std::int32_t unit) {
-    if (!policy_.has_backward) return;
-    for (; next_update_ <= unit + 1; ++next_update_) {
-      for (std::int32_t c = 0; c < model_.chunks(next_update_); ++c) {
-        stages_.push_back(
-            {.kind = OpKind::kUpdate, .unit = next_update_, .chunk = c, .deferred = true});
-      }
+    if (!policy_.has_backward || !policy_.updates_wait_for_norm) return;
+    for (; next_update_ <= unit + 1; ++next_update_) emit_updates(next_update_);
+  }
+
+  void step_scalars() {
+    if (!policy_.has_backward || policy_.updates_wait_for_norm) return;
+    stages_.push_back({.kind = OpKind::kStepScalars});
+  }
+
+  void update_at_once(std::int32_t unit) {
+    if (!policy_.updates_wait_for_norm) emit_updates(unit);
+  }
+
+  void emit_updates(std::int32_t unit) {
+    for (std::int32_t c = 0; c < model_.chunks(unit); ++c) {
+      stages_.push_back({.kind = OpKind::kUpdate,
+                         .unit = unit,
+                         .chunk = c,
+                         .deferred = policy_.updates_wait_for_norm});
     }
   }
 

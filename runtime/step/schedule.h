@@ -22,8 +22,8 @@ struct Stage {
 };
 
 // The schedule pass: the compute of one step in order, micro-batch-major or layer-major, and the
-// updates. They wait for the norm, so they are deferred: the update of unit u stands one unit ahead
-// of the next step's forward of u.
+// updates. Where they wait for the norm they are deferred: the update of unit u stands one unit
+// ahead of the next step's forward of u. Otherwise it stands behind what finishes its gradient.
 std::vector<Stage> schedule_step(const StepModel& model, const StepPolicy& policy);
 
 // The recompute pass: before each backward of a unit whose activations are not kept, its forward

@@ -26,8 +26,11 @@ struct UnitHomes {
 struct StepPolicy {
   std::int32_t micro_batches = 1;
   MicroBatchOrder order = MicroBatchOrder::kMicroBatchMajor;
-  bool unified = true;           // device and host memory are one tier: the host's
-  bool has_backward = true;      // false: evaluation, forward and loss alone
+  bool unified = true;       // device and host memory are one tier: the host's
+  bool has_backward = true;  // false: evaluation, forward and loss alone
+  // Updates then run under the next step's forward. Otherwise, where no step can be clipped or
+  // skipped, each runs under the backward as soon as its gradient is there.
+  bool updates_wait_for_norm = true;
   std::int32_t lookahead = 3;    // units whose loads may be issued ahead
   std::vector<UnitHomes> homes;  // one per unit
 

@@ -51,7 +51,9 @@ EnginePlan plan_engine(const EngineOptions& options) {
   plan.model = compute.step_model(options.placement.micro_batches, options.threads);
   plan.model.chunk_elements = options.chunk_elements;
   plan.model.state_format = state_format_of(options);
-  plan.training = plan_step(plan.model, options.placement, options.budgets);
+  PlacementRequest placement = options.placement;
+  placement.updates_wait_for_norm = options.optimizer.max_grad_norm > 0;
+  plan.training = plan_step(plan.model, placement, options.budgets);
   plan.ledger = plan.training.ledger;
   if (!options.evaluates) return plan;
   StepPolicy evaluation = plan.training.policy;

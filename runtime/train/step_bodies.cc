@@ -58,6 +58,8 @@ void StepBodies::run(const Op& op, const RunInput& input, NativeStream stream) {
       return accumulate(op);
     case OpKind::kNormPartials:
       return norm_partials(op, stream);
+    case OpKind::kStepScalars:
+      return step_scalars(op, input, 1.0F);
     case OpKind::kNormFinish:
       return norm_finish(op, input);
     case OpKind::kUpdate:
@@ -151,9 +153,13 @@ void StepBodies::norm_finish(const Op& op, const RunInput& input) {
         "lower --learning-rate, or look at the data of this step; what was saved before "
         "is untouched");
   }
+  if (op.find(Role::kScalars) == nullptr) return;
+  step_scalars(op, input, clip_coefficient(norm, optimizer_.max_grad_norm));
+}
+
+void StepBodies::step_scalars(const Op& op, const RunInput& input, float gradient_scale) {
   StepScalars scalars = input.scalars;
-  scalars.gradient_norm = norm;
-  scalars.gradient_scale = clip_coefficient(norm, optimizer_.max_grad_norm);
+  scalars.gradient_scale = gradient_scale;
   std::memcpy(data(op, Role::kScalars), &scalars, sizeof(scalars));
 }
 

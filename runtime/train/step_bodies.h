@@ -34,6 +34,7 @@ class StepBodies final : public OpBodies {
   void accumulate(const Op& op);
   void norm_partials(const Op& op, NativeStream stream);
   void norm_finish(const Op& op, const RunInput& input);
+  void step_scalars(const Op& op, const RunInput& input, float gradient_scale);
   void update(const Op& op, NativeStream stream);
   UnitMemory memory_of(const Op& op, const RunInput& input) const;
   std::span<std::byte> bytes(const Access& access) const;

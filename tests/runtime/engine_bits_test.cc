@@ -302,6 +302,47 @@ TEST_P(EngineBits, LookaheadChangesThePeak) {
   EXPECT_GT(plan_engine(options).ledger[Tier::kDevice].live_peak_bytes, none);
 }
 
+// Without clipping each update runs as soon as its gradient is there. A limit that no norm reaches
+// is the same arithmetic, with updates under the next forward.
+TEST_P(EngineBits, UpdatesThatDoNotWaitForTheNorm) {
+  const auto layer_major = [](EngineOptions& options) {
+    options.placement.order = MicroBatchOrder::kLayerMajor;
+  };
+  const std::vector<std::function<void(EngineOptions&)>> placements = {
+      [](EngineOptions&) {},
+      layer_major,
+      [](EngineOptions& options) { all_on(options, Tier::kNvme); },
+      [](EngineOptions& options) {
+        all_on(options, Tier::kNvme);
+        options.placement.gradients.reset();
+        options.placement.recompute = true;
+      },
+      on_device,
+      all_on_nvme_from_device,
+      [=](EngineOptions& options) {
+        all_on_nvme_from_device(options);
+        layer_major(options);
+      },
+      [](EngineOptions& options) {
+        all_on_nvme_from_device(options);
+        options.placement.gradients = Tier::kHost;
+        limit_arenas(options, 1.0);
+      },
+  };
+  EngineOptions waiting = plain_options();
+  waiting.optimizer.max_grad_norm = 1e30;
+  const TrainedRun expected = train_tiny(waiting, kSteps);
+  for (std::size_t i = 0; i < placements.size(); ++i) {
+    SCOPED_TRACE(i);
+    EngineOptions options = waiting;
+    options.optimizer.max_grad_norm = 0;
+    placements[i](options);
+    const TrainedRun run = train_tiny(options, kSteps);
+    EXPECT_EQ(run.curve, expected.curve);
+    EXPECT_EQ(run.evaluation, expected.evaluation);
+  }
+}
+
 // The state read out of one run's homes and put into another's, in other tiers, continues the
 // curve.
 class SnapshotState final : public StateSource {

@@ -20,6 +20,7 @@ StepPolicy random_policy(const StepModel& model, std::mt19937& random) {
   policy.order =
       random() % 2 == 0 ? MicroBatchOrder::kLayerMajor : MicroBatchOrder::kMicroBatchMajor;
   policy.unified = random() % 3 == 0;
+  policy.updates_wait_for_norm = random() % 3 != 0;
   policy.lookahead = static_cast<std::int32_t>(random() % 5);
   for (std::size_t u = 0; u < model.unit_count(); ++u) {
     policy.homes.push_back({random_tier(random), random_tier(random), random_tier(random),
@@ -176,6 +177,32 @@ TEST(CompileStep, LookaheadCostsSpaceAndMovesLoadsForward) {
   }
   EXPECT_LT(peaks[0], peaks[1]);
   EXPECT_LT(peaks[1], peaks[2]);
+}
+
+TEST(CompileStep, UpdatesThatDoNotWaitSpareRoomForGradientsAndAReadOfTheParameters) {
+  StepModel model = small_step_model(8, false);
+  model.state_format.master = MasterForm::kSplit;  // the update reads the parameters
+  StepPolicy policy =
+      uniform_policy(model, {Tier::kNvme, Tier::kHost, Tier::kNvme, Tier::kHost, false});
+  policy.unified = true;
+  policy.lookahead = 0;
+  const Program waiting = compile_step(model, policy, {});
+  policy.updates_wait_for_norm = false;
+  const Program at_once = compile_step(model, policy, {});
+  const auto gradients = [](const Program& program) {
+    std::size_t live = 0;
+    for (const Buffer& buffer : program.buffers) {
+      if (buffer.account == Account::kGradients && buffer.life == Life::kCarried) {
+        live += buffer.size_bytes;
+      }
+    }
+    return live;
+  };
+  EXPECT_GT(gradients(waiting), 0U);
+  EXPECT_EQ(gradients(at_once), 0U);
+  EXPECT_LT(at_once.use_of(Tier::kHost).live_bytes, waiting.use_of(Tier::kHost).live_bytes);
+  EXPECT_LT(lane_bytes(at_once, Lane::kRead), lane_bytes(waiting, Lane::kRead));
+  EXPECT_EQ(lane_bytes(at_once, Lane::kWrite), lane_bytes(waiting, Lane::kWrite));
 }
 
 TEST(CompileStep, PacksWithinATenthOfWhatIsLive) {

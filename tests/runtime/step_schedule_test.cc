@@ -102,6 +102,45 @@ TEST(Schedule, LayerMajor) {
               ElementsAreArray(expected));
 }
 
+Stage update_at_once(std::int32_t unit, std::int32_t chunk) {
+  return {.kind = Kind::kUpdate, .unit = unit, .chunk = chunk};
+}
+
+TEST(Schedule, UpdatesThatWaitForNothingFollowTheirGradient) {
+  const StepModel model = two_blocks();
+  StepPolicy policy = policy_of(model, MicroBatchOrder::kMicroBatchMajor);
+  policy.updates_wait_for_norm = false;
+  const std::vector<Stage> expected = {
+      kInputStage,
+      stage(Kind::kForward, 0, 0),
+      stage(Kind::kForward, 1, 0),
+      stage(Kind::kForward, 2, 0),
+      stage(Kind::kHead, 3, 0),
+      stage(Kind::kBackward, 2, 0),
+      stage(Kind::kBackward, 1, 0),
+      stage(Kind::kForward, 0, 1),
+      stage(Kind::kForward, 1, 1),
+      stage(Kind::kForward, 2, 1),
+      {.kind = Kind::kStepScalars},
+      stage(Kind::kHead, 3, 1),
+      update_at_once(3, 0),
+      update_at_once(3, 1),
+      update_at_once(3, 2),
+      stage(Kind::kBackward, 2, 1),
+      update_at_once(2, 0),
+      update_at_once(2, 1),
+      stage(Kind::kBackward, 1, 1),
+      update_at_once(1, 0),
+      update_at_once(1, 1),
+      kEmbeddingStage,
+      update_at_once(0, 0),
+      update_at_once(0, 1),
+      update_at_once(0, 2),
+      kNormStage,
+  };
+  EXPECT_THAT(schedule_step(model, policy), ElementsAreArray(expected));
+}
+
 TEST(Schedule, EvaluationIsForwardAlone) {
   const StepModel model = two_blocks();
   StepPolicy policy = policy_of(model, MicroBatchOrder::kMicroBatchMajor);
