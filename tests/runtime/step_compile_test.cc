@@ -179,7 +179,7 @@ TEST(CompileStep, LookaheadCostsSpaceAndMovesLoadsForward) {
   EXPECT_LT(peaks[1], peaks[2]);
 }
 
-TEST(CompileStep, UpdatesThatDoNotWaitSpareRoomForGradientsAndAReadOfTheParameters) {
+TEST(CompileStep, UpdatesThatDoNotWaitKeepNoGradientsAndSpareAReadOfTheParameters) {
   StepModel model = small_step_model(8, false);
   model.state_format.master = MasterForm::kSplit;  // the update reads the parameters
   StepPolicy policy =
@@ -200,7 +200,6 @@ TEST(CompileStep, UpdatesThatDoNotWaitSpareRoomForGradientsAndAReadOfTheParamete
   };
   EXPECT_GT(gradients(waiting), 0U);
   EXPECT_EQ(gradients(at_once), 0U);
-  EXPECT_LT(at_once.use_of(Tier::kHost).live_bytes, waiting.use_of(Tier::kHost).live_bytes);
   EXPECT_LT(lane_bytes(at_once, Lane::kRead), lane_bytes(waiting, Lane::kRead));
   EXPECT_EQ(lane_bytes(at_once, Lane::kWrite), lane_bytes(waiting, Lane::kWrite));
 }
