@@ -592,20 +592,6 @@ class Lowering {
 
 }  // namespace
 
-std::vector<std::vector<std::int32_t>> parameter_uses(const StepModel& model,
-                                                      const std::vector<Stage>& stages) {
-  std::vector<std::vector<std::int32_t>> uses(model.unit_count());
-  for (std::int32_t s = 0; s < static_cast<std::int32_t>(stages.size()); ++s) {
-    const Stage& stage = stages[s];
-    const bool computes = stage.kind == OpKind::kForward || stage.kind == OpKind::kRecompute ||
-                          stage.kind == OpKind::kBackward || stage.kind == OpKind::kHead;
-    if (!computes) continue;
-    uses.at(stage.unit).push_back(s);
-    if (stage.kind == OpKind::kHead && model.tied) uses.front().push_back(s);
-  }
-  return uses;
-}
-
 Draft add_movement(const StepModel& model, const StepPolicy& policy,
                    const std::vector<Stage>& stages, const FetchPlan& plan) {
   return Lowering(model, policy, stages, plan).run();

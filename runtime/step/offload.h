@@ -18,10 +18,6 @@ struct FetchPlan {
   std::vector<std::int32_t> issue_stage;
 };
 
-// The stages that use each unit's parameters, ascending.
-std::vector<std::vector<std::int32_t>> parameter_uses(const StepModel& model,
-                                                      const std::vector<Stage>& stages);
-
 // The offload pass: gives every stage its op and its buffers, adds the loads and stores of every
 // state whose home is not where it is used, sums gradients where they live, and runs updates where
 // the optimizer state lives.

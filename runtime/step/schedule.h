@@ -30,4 +30,8 @@ std::vector<Stage> schedule_step(const StepModel& model, const StepPolicy& polic
 // again.
 std::vector<Stage> add_recompute(const std::vector<Stage>& stages, const StepPolicy& policy);
 
+// The stages that use each unit's parameters, ascending.
+std::vector<std::vector<std::int32_t>> parameter_uses(const StepModel& model,
+                                                      const std::vector<Stage>& stages);
+
 }  // namespace terrace
