@@ -1,19 +1,32 @@
 #include "offload/posix_engine.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include "base/check.h"
+#include "base/error.h"
 
 namespace terrace {
 
 PosixEngine::PosixEngine(RawFile& file, int depth, std::string name)
     : file_(file), name_(std::move(name)), queue_(static_cast<std::size_t>(depth)) {
   const int threads = std::min(depth, kMaxThreads);
-  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { run(); });
+  try {
+    for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { run(); });
+  } catch (const std::system_error& error) {
+    stop();
+    throw EnvironmentError(
+        fmt::format("a thread of the engine '{}' does not start: {}", name_, error.what()),
+        "raise the limit on threads (ulimit -u)");
+  }
 }
 
-PosixEngine::~PosixEngine() {
+PosixEngine::~PosixEngine() { stop(); }
+
+void PosixEngine::stop() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;

@@ -15,7 +15,7 @@ namespace terrace {
 class PosixEngine final : public IoEngine {
  public:
   // `file` outlives the engine. At most `depth` pieces are in flight, on at most kMaxThreads
-  // threads.
+  // threads. Throws EnvironmentError where a thread does not start.
   PosixEngine(RawFile& file, int depth, std::string name);
   ~PosixEngine() override;
 
@@ -26,6 +26,7 @@ class PosixEngine final : public IoEngine {
  private:
   static constexpr int kMaxThreads = 8;
 
+  void stop();
   void run();
   void carry(const Piece& piece);
 

@@ -20,7 +20,7 @@ void check_budget(const SpaceNeed& need) {
                     "raise the budget, or name more directories");
 }
 
-// A file beyond this limit would bring a signal, not an error.
+// Otherwise found out in the middle of the run.
 void check_file_limit(const SpaceNeed& need) {
   struct rlimit limit = {};
   if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;

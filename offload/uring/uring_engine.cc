@@ -9,6 +9,7 @@
 #include <cstring>
 #include <limits>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -100,7 +101,13 @@ UringEngine::UringEngine(const DirectFile& file, int depth)
   taken_.reserve(depth_);
   for (std::size_t slot = 0; slot < depth_; ++slot) free_slots_.push_back(slot);
   if (file.faults() != nullptr) faults_.resize(depth_);
-  reactor_ = std::thread([this] { run(); });
+  try {
+    reactor_ = std::thread([this] { run(); });
+  } catch (const std::system_error& error) {
+    throw EnvironmentError(
+        fmt::format("the thread of io_uring for {} does not start: {}", file.path(), error.what()),
+        "raise the limit on threads (ulimit -u)");
+  }
   std::unique_lock lock(mutex_);
   answered_.wait(lock, [this] { return opened_; });
   if (open_error_ == 0) return;

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <string>
@@ -107,6 +108,8 @@ int exit_code_of(const std::exception& error) {
 }  // namespace terrace
 
 int main(int argc, char** argv) {
+  // A file that reaches the limit on its size is then an error that names it (EFBIG).
+  std::signal(SIGXFSZ, SIG_IGN);
   try {
     const int code = terrace::run(argc, argv);
     if (std::fflush(stdout) != 0) {

@@ -75,41 +75,6 @@ TEST(FailedDisk, AReadOnlyRunDirectoryIs1) {
   EXPECT_THAT(outcome.output, testing::Not(HasSubstr("\nstep ")));
 }
 
-// Turns every bit of the files that a run keeps on its drive. The run may be removing them.
-void damage_drive(const TinyTraining& training) {
-  std::error_code gone;
-  for (const auto& job : fs::directory_iterator(training.path("nvme"), gone)) {
-    std::fstream file(job.path() / "slots.bin", std::ios::binary | std::ios::in | std::ios::out);
-    std::string bytes(std::istreambuf_iterator<char>(file), {});
-    for (char& byte : bytes) byte = static_cast<char>(~byte);
-    file.clear();
-    file.seekp(0);
-    file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  }
-}
-
-TEST(FailedDisk, BytesThatChangedOnTheDriveAre5AndAreNotTrainedOn) {
-  const TinyTraining training;
-  const Arguments common = training.nvme() + Arguments{"--place-optimizer", "nvme"};
-  ProgramRun run(training.command("run", common + Arguments{"--max-steps", "1000000"}));
-  ASSERT_TRUE(run.wait_for("\nstep ", 2)) << run.wait();
-  // What is being written meanwhile may be whole again, so more than once.
-  for (int i = 0; i < 20; ++i) {
-    run.send(SIGSTOP);
-    damage_drive(training);
-    run.send(SIGCONT);
-    ::usleep(20'000);
-  }
-  const Outcome outcome = run.wait();
-  EXPECT_EQ(outcome.code, 5) << outcome;
-  EXPECT_THAT(outcome.errors, HasSubstr(training.path("nvme")));
-  EXPECT_TRUE(training.nvme_is_empty());
-  // The rows that were written are right.
-  const std::string last = std::to_string(training.rows("run").back().step);
-  training.train("alone", {"--max-steps", "1000000", "--stop-after-step", last});
-  EXPECT_EQ(training.rows("run"), training.rows("alone"));
-}
-
 // The run directory is not made anew behind the user's back, half of its files missing.
 TEST(FailedDisk, AVanishedRunDirectoryIs1) {
   const TinyTraining training;

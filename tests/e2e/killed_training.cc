@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kCheckpointEvery = 5;
+constexpr int kCheckpointEvery = 20;
 
 std::vector<std::string> entries(const std::string& directory) {
   std::vector<std::string> names;
@@ -27,24 +27,28 @@ std::vector<std::string> entries(const std::string& directory) {
   return names;
 }
 
+// Where in a run it is killed. One quarter of the kills each, as checkpoints would otherwise take
+// most of them.
+enum class Moment { kStart, kSteps, kCheckpoint, kBehindCheckpoint };
+
 class KilledTraining {
  public:
-  explicit KilledTraining(std::uint64_t seed) : random_(seed) {}
+  KilledTraining(std::uint64_t seed, const Arguments& options) : random_(seed), options_(options) {}
 
-  void kill_and_check() {
+  void kill_and_check(Moment moment) {
     const std::string stale = stale_job_directory();
     ProgramRun run(command({"--resume", "auto"}));
-    // Often in the middle of a checkpoint, as those take most of the time.
-    const int steps = static_cast<int>(random_() % 9);
-    const auto pause = std::chrono::microseconds(random_() % 40'000);
-    EXPECT_TRUE(run.wait_for("\nstep ", steps)) << run.wait();
-    std::this_thread::sleep_for(pause);
+    reach(moment, run);
     run.send(SIGKILL);
     const Outcome outcome = run.wait();
     EXPECT_EQ(outcome.signal, SIGKILL) << outcome;
-    if (steps > 0) expect_start(outcome, stale);
+    const bool has_stepped = outcome.output.find("\nstep ") != std::string::npos;
+    if (has_stepped) expect_start(outcome, stale);
     committed_ = last_committed();
+    ++(is_writing() ? kills_.in_checkpoints : has_stepped ? kills_.in_steps : kills_.in_starts);
   }
+
+  const Kills& kills() const { return kills_; }
 
   // Goes on to the first checkpoint after the last one, and compares.
   void finish_and_compare() {
@@ -66,8 +70,34 @@ class KilledTraining {
     return training_.command(
         run, training_.nvme() + more +
                  Arguments{"--max-steps", "100000", "--checkpoint-every",
-                           std::to_string(kCheckpointEvery), "--validation-fraction", "0",
-                           "--place-optimizer", "nvme"});
+                           std::to_string(kCheckpointEvery), "--validation-fraction", "0"} +
+                 options_);
+  }
+
+  void reach(Moment moment, ProgramRun& run) {
+    const auto pause = [this](int us_max) {
+      std::this_thread::sleep_for(std::chrono::microseconds(random_() % us_max));
+    };
+    switch (moment) {
+      case Moment::kStart:
+        return pause(20'000);
+      case Moment::kSteps:
+        EXPECT_TRUE(run.wait_for("\nstep ", 1 + static_cast<int>(random_() % 50))) << run.wait();
+        return pause(3000);
+      case Moment::kCheckpoint:
+        EXPECT_TRUE(run.wait_until([this] { return is_writing(); })) << run.wait();
+        return pause(15'000);
+      case Moment::kBehindCheckpoint:
+        EXPECT_TRUE(run.wait_for("\nsaved ")) << run.wait();
+        return pause(2000);
+    }
+  }
+
+  // Whether a checkpoint is being written, or was when the run was killed.
+  bool is_writing() const {
+    const std::vector<std::string> names = entries(training_.path("killed"));
+    return std::any_of(names.begin(), names.end(),
+                       [](const std::string& name) { return name.ends_with(".writing"); });
   }
 
   // What a killed run left on the drive; empty if nothing.
@@ -103,16 +133,20 @@ class KilledTraining {
 
   const TinyTraining training_;
   std::mt19937_64 random_;
+  const Arguments options_;
   int committed_ = 0;
+  Kills kills_;
 };
 
 }  // namespace
 
-void expect_kills_leave_no_trace(std::uint64_t seed, int kills) {
+Kills expect_kills_leave_no_trace(std::uint64_t seed, int kills,
+                                  const std::vector<std::string>& options) {
   SCOPED_TRACE(testing::Message() << "seed " << seed);
-  KilledTraining training(seed);
-  for (int i = 0; i < kills; ++i) training.kill_and_check();
+  KilledTraining training(seed, options);
+  for (int i = 0; i < kills; ++i) training.kill_and_check(static_cast<Moment>(i % 4));
   training.finish_and_compare();
+  return training.kills();
 }
 
 }  // namespace terrace

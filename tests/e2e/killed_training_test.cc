@@ -7,7 +7,9 @@
 namespace terrace {
 namespace {
 
-TEST(KilledTraining, GoesOnFromTheLastCommittedCheckpoint) { expect_kills_leave_no_trace(3, 4); }
+TEST(KilledTraining, GoesOnFromTheLastCommittedCheckpoint) {
+  expect_kills_leave_no_trace(3, 4, {"--place-optimizer", "nvme"});
+}
 
 // What a crash can leave beside complete checkpoints is never taken for one.
 TEST(KilledTraining, PartsOfCheckpointsAreNotPicked) {

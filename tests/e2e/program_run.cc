@@ -24,7 +24,6 @@ bool apply(const Denied& denied) {
   if (denied.file_bytes_above.has_value()) {
     const rlimit limit = {*denied.file_bytes_above, *denied.file_bytes_above};
     if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) return false;
-    if (::signal(SIGXFSZ, SIG_IGN) == SIG_ERR) return false;  // so that write says EFBIG
   }
   if (denied.write_permission_of_root && ::geteuid() == 0) {
     return ::prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE) == 0 &&
@@ -91,13 +90,22 @@ bool ProgramRun::has_ended() {
 }
 
 bool ProgramRun::wait_for(const std::string& text, int times) {
+  return wait_until([&] { return count_of(output(), text) >= times; });
+}
+
+bool ProgramRun::wait_until(const std::function<bool()>& condition) {
   const auto until = std::chrono::steady_clock::now() + kGiveUpAfter;
-  while (count_of(output(), text) < times) {
-    if (has_ended()) return count_of(output(), text) >= times;
+  while (!condition()) {
+    if (has_ended()) return condition();
     if (std::chrono::steady_clock::now() > until) return false;
     std::this_thread::sleep_for(kPollEvery);
   }
   return true;
+}
+
+void ProgramRun::limit_file_size(std::uint64_t bytes) const {
+  const rlimit limit = {bytes, bytes};
+  EXPECT_EQ(::prlimit(child_, RLIMIT_FSIZE, &limit, nullptr), 0) << "errno " << errno;
 }
 
 void ProgramRun::send(int signal) const {

@@ -3,6 +3,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -44,7 +45,11 @@ class ProgramRun {
   std::string output() const { return directory_.read("out"); }
   // Waits until `text` was printed `times` times to standard output; false if the run ended first.
   bool wait_for(const std::string& text, int times = 1);
+  // Waits until `condition` holds; false if the run ended first.
+  bool wait_until(const std::function<bool()>& condition);
   void send(int signal) const;
+  // From now on the run cannot write behind so many bytes of any file.
+  void limit_file_size(std::uint64_t bytes) const;
   // Waits for the end, with a time limit after which the run is killed and the test fails.
   Outcome wait();
 

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "offload/nvme_store.h"
+#include "tests/memory/no_more_threads.h"
 #include "tests/offload/store_fixture.h"
 
 // What the system can answer to the real engines, each on a real file: the bytes are right in the
@@ -387,6 +388,18 @@ TEST_P(EngineFaults, SpaceThatIsNotReservedIsNamed) {
   const auto store = make_nvme_store(options, log_);
   store->create_extent(kBlock);
   store->prepare();
+}
+
+TEST_P(EngineFaults, AThreadThatDoesNotStartIsAnError) {
+  const std::string directory = scratch_.make("other");
+  NvmeStoreOptions options;
+  options.engine = GetParam();
+  options.directories.push_back({directory, std::nullopt});
+  {
+    const NoMoreThreads refused;
+    EXPECT_THROW(make_nvme_store(options, log_), EnvironmentError);
+  }
+  EXPECT_TRUE(fs::is_empty(directory));
 }
 
 // --- all at once, from seeds ---------------------------------------------------------------------

@@ -1,39 +1,17 @@
 #include "runtime/step/lane_threads.h"
 
 #include <gtest/gtest.h>
-#include <pthread.h>
 
 #include <atomic>
 
 #include "base/error.h"
 #include "memory/cpu/cpu_device.h"
 #include "runtime/step/lane_executor.h"
+#include "tests/memory/no_more_threads.h"
 #include "tests/runtime/hand_made_program.h"
 
 namespace terrace {
 namespace {
-
-// While it lives, every new thread asks for a stack larger than the address space.
-class NoMoreThreads {
- public:
-  NoMoreThreads() {
-    ::pthread_getattr_default_np(&before_);
-    pthread_attr_t huge;
-    ::pthread_attr_init(&huge);
-    EXPECT_EQ(::pthread_attr_setstacksize(&huge, std::size_t{1} << 48), 0);
-    EXPECT_EQ(::pthread_setattr_default_np(&huge), 0);
-    ::pthread_attr_destroy(&huge);
-  }
-  ~NoMoreThreads() {
-    EXPECT_EQ(::pthread_setattr_default_np(&before_), 0);
-    ::pthread_attr_destroy(&before_);
-  }
-  NoMoreThreads(const NoMoreThreads&) = delete;
-  NoMoreThreads& operator=(const NoMoreThreads&) = delete;
-
- private:
-  pthread_attr_t before_;
-};
 
 TEST(LaneThreads, AThreadThatDoesNotStartIsNamedAndTheOthersAreJoined) {
   std::atomic<bool> stop{false};
