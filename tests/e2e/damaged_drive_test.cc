@@ -52,11 +52,19 @@ class DamagedDrive : public testing::TestWithParam<const char*> {
     return nullptr;
   }
 
-  fs::path slot_file() const {
-    for (const auto& job : fs::directory_iterator(training_.path("nvme"))) {
-      return job.path() / "slots.bin";
+  // Again and again, as what is being written meanwhile may be whole again.
+  Outcome damage_until_it_ends(ProgramRun& run, void (*damage)(const fs::path& slot_file)) const {
+    for (int i = 0; i < 1000 && !run.has_ended(); ++i) {
+      run.send(SIGSTOP);
+      std::error_code gone;  // the run may be removing it
+      for (const auto& job : fs::directory_iterator(training_.path("nvme"), gone)) {
+        const fs::path slot_file = job.path() / "slots.bin";
+        if (fs::exists(slot_file, gone)) damage(slot_file);
+      }
+      run.send(SIGCONT);
+      ::usleep(20'000);
     }
-    return {};
+    return run.wait();
   }
 
   // As it is written at the end of "saved PATH\n".
@@ -91,43 +99,33 @@ class DamagedDrive : public testing::TestWithParam<const char*> {
     EXPECT_EQ(training_.rows("elsewhere").size(), 3U);
   }
 
-  const TinyTraining training_;
+  const TinyTraining training_{3, 96};  // slots of more than 1 MiB
 };
 
 TEST_P(DamagedDrive, ATruncatedSlotFileIs1Or5) {
   const auto run = start_and_save();
   if (run == nullptr) GTEST_SKIP() << "io_uring is refused here";
-  run->send(SIGSTOP);
-  fs::resize_file(slot_file(), 4096);
-  run->send(SIGCONT);
-  const Outcome outcome = run->wait();
+  const Outcome outcome = damage_until_it_ends(*run, [](const fs::path& slot_file) {
+    std::error_code gone;
+    fs::resize_file(slot_file, 4096, gone);
+  });
   // What was cut off is read (1), or written behind first, and then a hole is read (5).
   EXPECT_THAT(outcome.code, AnyOf(Eq(1), Eq(5))) << outcome;
   expect_place(outcome);
   expect_goes_on(outcome);
 }
 
-// Turns every bit.
-void turn(const fs::path& path) {
-  std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
-  std::string bytes(std::istreambuf_iterator<char>(file), {});
-  for (char& byte : bytes) byte = static_cast<char>(~byte);
-  file.clear();
-  file.seekp(0);
-  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-}
-
 TEST_P(DamagedDrive, ACorruptedSlotFileIs5) {
   const auto run = start_and_save();
   if (run == nullptr) GTEST_SKIP() << "io_uring is refused here";
-  // What is being written meanwhile may be whole again, so more than once.
-  for (int i = 0; i < 20 && fs::exists(slot_file()); ++i) {
-    run->send(SIGSTOP);
-    turn(slot_file());
-    run->send(SIGCONT);
-    ::usleep(20'000);
-  }
-  const Outcome outcome = run->wait();
+  const Outcome outcome = damage_until_it_ends(*run, [](const fs::path& slot_file) {
+    std::error_code gone;
+    const std::uintmax_t size = fs::file_size(slot_file, gone);
+    if (gone) return;
+    const std::string bytes(size, 'Z');
+    std::fstream file(slot_file, std::ios::binary | std::ios::in | std::ios::out);
+    file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  });
   EXPECT_EQ(outcome.code, 5) << outcome;
   EXPECT_THAT(outcome.errors, HasSubstr("checksum"));
   expect_place(outcome);
@@ -137,7 +135,7 @@ TEST_P(DamagedDrive, ACorruptedSlotFileIs5) {
 TEST_P(DamagedDrive, AWriteThatIsRefusedIs1) {
   const auto run = start_and_save();
   if (run == nullptr) GTEST_SKIP() << "io_uring is refused here";
-  run->limit_file_size(49 * 4096);  // the rows of the metrics are far from that
+  run->limit_file_size(256 * 4096);  // the rows of the metrics are far from that
   const Outcome outcome = run->wait();
   EXPECT_EQ(outcome.code, 1) << outcome;
   EXPECT_THAT(outcome.errors, HasSubstr("File too large"));

@@ -47,6 +47,7 @@ class ProgramRun {
   bool wait_for(const std::string& text, int times = 1);
   // Waits until `condition` holds; false if the run ended first.
   bool wait_until(const std::function<bool()>& condition);
+  bool has_ended();
   void send(int signal) const;
   // From now on the run cannot write behind so many bytes of any file.
   void limit_file_size(std::uint64_t bytes) const;
@@ -54,8 +55,6 @@ class ProgramRun {
   Outcome wait();
 
  private:
-  bool has_ended();
-
   TemporaryDirectory directory_;
   pid_t child_ = -1;
   std::optional<int> status_;  // once it ended

@@ -1,5 +1,7 @@
 #include "tests/sim/sim_executor.h"
 
+#include <algorithm>
+
 #include "base/bytes.h"
 #include "base/check.h"
 
@@ -45,7 +47,9 @@ class SimExecutor::LaneHost final : public Actor {
     const Access& memory = lane_ == Lane::kRead ? op.writes.front() : op.reads.front();
     const std::size_t pieces = divide_up(memory.size_bytes, parts_.store.block_bytes());
     TERRACE_CHECK_LE(pieces, parts_.drive_depth);
-    return parts_.drive.in_flight() + pieces <= parts_.drive_depth;
+    return std::ranges::all_of(parts_.drives, [&](const auto& drive) {
+      return drive->in_flight() + pieces <= parts_.drive_depth;
+    });
   }
 
   SimExecutor& owner_;

@@ -18,7 +18,7 @@ class SimExecutor {
     VirtualTime& time;
     Device& device;
     BlockStore& store;
-    const VirtualDrive& drive;
+    const VirtualDrives& drives;
     std::size_t drive_depth;  // pieces; an op waits in front of a drive that is full
     OpBodies& bodies;
   };

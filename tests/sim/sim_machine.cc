@@ -23,27 +23,37 @@ SimMachine::SimMachine(const SimShape& shape, const Program& program, VirtualTim
                        const SimMachineOptions& options)
     : shape_(shape),
       program_(program),
-      drive_(time, options.drive),
       device_(make_virtual_device(time, options.command_ns)),
       host_(arena_bytes(program, Tier::kHost), 4096) {
+  for (std::size_t i = 0; i < options.drives; ++i) {
+    VirtualDriveOptions drive = options.drive;
+    drive.faults.seed += i;
+    drives_.push_back(std::make_unique<VirtualDrive>(time, drive));
+  }
   const StripedStore::Options store_options{.block_bytes = kBlockBytes,
                                             .queue_depth = static_cast<int>(options.drive_depth),
                                             .checksums = options.bug != PlantedBug::kUncheckedSum};
   store_ =
       plant_in_store(options.bug, options.bug_dice,
-                     std::make_unique<StripedStore>(store_options, make_virtual_stripe(drive_)));
+                     std::make_unique<StripedStore>(store_options, make_virtual_stripes(drives_)));
   make_memory(time.draw());
   homes_ = std::make_unique<HomeAccess>(program, shape.model(), memory_, *device_, store_.get());
   state_ = std::make_unique<TrainingState>(*homes_, shape.model(), shape.layout());
   bodies_ = std::make_unique<StepBodies>(program, memory_, shape.model(), shape.compute(),
                                          shape.options().optimizer, cpu_kernels(), shape.workers(),
                                          shape.workers());
-  const SimExecutor::Parts parts{time, *device_, *store_, drive_, options.drive_depth, *bodies_};
+  const SimExecutor::Parts parts{time, *device_, *store_, drives_, options.drive_depth, *bodies_};
   executor_ = std::make_unique<SimExecutor>(program, memory_, parts, options.issue_ns);
 }
 
 // What is in flight ends while those who wait for it are still there.
-SimMachine::~SimMachine() { drive_.finish(); }
+SimMachine::~SimMachine() {
+  for (const auto& drive : drives_) drive->finish();
+}
+
+void SimMachine::hurry(bool hurried) {
+  for (const auto& drive : drives_) drive->hurry(hurried);
+}
 
 void SimMachine::make_memory(std::uint64_t garbage) {
   host_.fill(garbage);
@@ -74,15 +84,15 @@ void SimMachine::fill_constants() {
 }
 
 void SimMachine::fill_state(const StateSource& source) {
-  drive_.hurry(true);
+  hurry(true);
   state_->fill_from(source, shape_.workers());
-  drive_.hurry(false);
+  hurry(false);
 }
 
 std::uint64_t SimMachine::state_hash() {
-  drive_.hurry(true);
+  hurry(true);
   const std::uint64_t hash = hash_of_state(*state_, shape_.layout());
-  drive_.hurry(false);
+  hurry(false);
   return hash;
 }
 

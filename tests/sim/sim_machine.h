@@ -14,6 +14,7 @@
 namespace terrace {
 
 struct SimMachineOptions {
+  std::size_t drives = 1;  // blocks are striped over them
   VirtualDriveOptions drive;
   std::size_t drive_depth = 64;
   std::int64_t command_ns = 1000;  // of the device's streams
@@ -36,8 +37,8 @@ class SimMachine {
   // Hash of all state; between runs only.
   std::uint64_t state_hash();
   TrainingState& state() { return *state_; }
-  // The drive ends everything at once while somebody outside of virtual time waits for it.
-  void hurry(bool hurried) { drive_.hurry(hurried); }
+  // The drives end everything at once while somebody outside of virtual time waits for them.
+  void hurry(bool hurried);
 
   void begin_step(std::int64_t step);
   StepResult finish_step();
@@ -50,7 +51,7 @@ class SimMachine {
 
   const SimShape& shape_;
   const Program& program_;
-  VirtualDrive drive_;
+  VirtualDrives drives_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<BlockStore> store_;
   std::unique_ptr<DeviceMemory> device_memory_;

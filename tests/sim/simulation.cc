@@ -128,6 +128,7 @@ class Simulation {
     options.drive.transfer_ns = kSpeeds.at(time_.draw() % kSpeeds.size());
     options.command_ns = kSpeeds.at(time_.draw() % kSpeeds.size());
     options.issue_ns = kSpeeds.at(time_.draw() % kSpeeds.size());
+    options.drives = 1 + time_.draw() % 3;
     options.drive_depth = std::array{8, 16, 128}.at(time_.draw() % 3);
     FaultPlan& faults = options.drive.faults;
     faults.seed = time_.draw();

@@ -83,26 +83,32 @@ void VirtualDrive::finish() {
 
 namespace {
 
-class VirtualStripe final : public StripeFiles {
+class VirtualStripes final : public StripeFiles {
  public:
-  explicit VirtualStripe(VirtualDrive& drive) : drive_(drive) {}
+  explicit VirtualStripes(const VirtualDrives& drives) : drives_(drives) {
+    for (std::size_t i = 0; i < drives.size(); ++i) {
+      names_.push_back("/virtual" + std::to_string(i) + "/slots.bin");
+    }
+  }
 
-  std::size_t count() const override { return 1; }
-  void prepare(std::span<const std::uint64_t> sizes) override { drive_.resize(sizes[0]); }
-  IoEngine& engine(std::size_t /*stripe*/) override { return drive_; }
-  const std::string& file_name(std::size_t /*stripe*/) const override { return name_; }
+  std::size_t count() const override { return drives_.size(); }
+  void prepare(std::span<const std::uint64_t> sizes) override {
+    for (std::size_t i = 0; i < drives_.size(); ++i) drives_[i]->resize(sizes[i]);
+  }
+  IoEngine& engine(std::size_t stripe) override { return *drives_[stripe]; }
+  const std::string& file_name(std::size_t stripe) const override { return names_[stripe]; }
   std::size_t alignment() const override { return MemoryFile::kAlignment; }
   std::vector<StorePath> paths() const override { return {}; }
 
  private:
-  VirtualDrive& drive_;
-  const std::string name_ = "/virtual/slots.bin";
+  const VirtualDrives& drives_;
+  std::vector<std::string> names_;
 };
 
 }  // namespace
 
-std::unique_ptr<StripeFiles> make_virtual_stripe(VirtualDrive& drive) {
-  return std::make_unique<VirtualStripe>(drive);
+std::unique_ptr<StripeFiles> make_virtual_stripes(const VirtualDrives& drives) {
+  return std::make_unique<VirtualStripes>(drives);
 }
 
 }  // namespace terrace

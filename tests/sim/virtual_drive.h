@@ -68,7 +68,9 @@ class VirtualDrive final : public IoEngine, public Actor {
   bool hurried_ = false;
 };
 
-// One stripe on a drive, which it borrows.
-std::unique_ptr<StripeFiles> make_virtual_stripe(VirtualDrive& drive);
+using VirtualDrives = std::vector<std::unique_ptr<VirtualDrive>>;
+
+// A stripe on each drive, which it borrows.
+std::unique_ptr<StripeFiles> make_virtual_stripes(const VirtualDrives& drives);
 
 }  // namespace terrace
