@@ -29,7 +29,7 @@ const Unit& unit_of(BenchUnit unit) { return kUnits.at(static_cast<std::size_t>(
 constexpr auto kBenches = std::to_array<Bench>({
     {"io", "the NVMe store against a bare io_uring loop, and fio where it is installed", bench_io},
     {"copy", "memory copies, uploads and downloads against a streaming copy", bench_copy},
-    {"optimizer", "optimizer updates against a loop that streams the same bytes", nullptr},
+    {"optimizer", "optimizer updates against a loop that streams the same bytes", bench_optimizer},
     {"kernel", "kernels against the libraries they are made of", nullptr},
     {"step", "whole training steps", nullptr},
     {"collective", "collectives between ranks", nullptr},

@@ -9,5 +9,6 @@ namespace terrace {
 
 std::vector<BenchResult> bench_io(const BenchOptions& options, Log& log);
 std::vector<BenchResult> bench_copy(const BenchOptions& options, Log& log);
+std::vector<BenchResult> bench_optimizer(const BenchOptions& options, Log& log);
 
 }  // namespace terrace

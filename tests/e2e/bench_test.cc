@@ -63,6 +63,11 @@ TEST(BenchCommand, CopyHasTheResultsOfTheInterface) {
               testing::UnorderedElementsAre("memcpy", "upload", "download", "upload_and_download"));
 }
 
+TEST(BenchCommand, OptimizerHasTheResultsOfTheInterface) {
+  EXPECT_THAT(names_of_results("optimizer"),
+              testing::UnorderedElementsAre("adamw_fp32", "adamw_split", "norm"));
+}
+
 TEST(BenchCommand, IoHasTheResultsOfTheInterface) {
   const TemporaryDirectory directory;
   std::filesystem::create_directory(directory.path("a"));
