@@ -1,10 +1,31 @@
 #include "optim/adamw.h"
 
+#include <algorithm>
+#include <array>
+#include <bit>
+
 #include "base/check.h"
 #include "base/half.h"
 #include "optim/adamw_element.h"
 
 namespace terrace {
+
+namespace {
+
+void check_moments(const AdamWUpdate& update) {
+  const DType dtype = update.moment1.dtype;
+  TERRACE_CHECK(dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kU8);
+  TERRACE_CHECK(update.moment2.dtype == dtype);
+  if (dtype == DType::kF32) return;
+  TERRACE_CHECK_EQ(update.rounding.first_element % 64, 0);
+  if (dtype == DType::kBF16) return;
+  const std::int64_t elements = update.gradient.elements();
+  TERRACE_CHECK_EQ(elements % kMomentBlock, 0);
+  TERRACE_CHECK_EQ(update.exponents1.elements(), elements / kMomentBlock);
+  TERRACE_CHECK_EQ(update.exponents2.elements(), elements / kMomentBlock);
+}
+
+}  // namespace
 
 void check_adamw_update(const AdamWUpdate& update) {
   const std::int64_t elements = update.gradient.elements();
@@ -13,9 +34,8 @@ void check_adamw_update(const AdamWUpdate& update) {
        {&update.master, &update.moment1, &update.moment2, &update.parameter}) {
     TERRACE_CHECK_EQ(view->elements(), elements);
   }
-  for (const TensorView* view : {&update.gradient, &update.moment1, &update.moment2}) {
-    TERRACE_CHECK(view->dtype == DType::kF32);
-  }
+  TERRACE_CHECK(update.gradient.dtype == DType::kF32);
+  check_moments(update);
   const bool split = update.master.dtype == DType::kI16;
   TERRACE_CHECK(split || update.master.dtype == DType::kF32);
   TERRACE_CHECK(update.parameter.dtype == DType::kBF16 ||
@@ -26,56 +46,87 @@ void set_state_views(AdamWUpdate& update, const StateFormat& format, std::byte* 
                      std::int64_t elements) {
   const StateLayout layout = format.layout(elements);
   const auto part_view = [&](const StatePart& part) {
-    return view(state + part.begin, part.dtype, elements);
+    return view(state + part.begin, part.dtype,
+                static_cast<std::int64_t>(part.size_bytes / size_of(part.dtype)));
   };
   update.moment1 = part_view(layout.moment1);
   update.moment2 = part_view(layout.moment2);
+  update.exponents1 = part_view(layout.exponents1);
+  update.exponents2 = part_view(layout.exponents2);
   update.master =
       format.master == MasterForm::kParameter ? update.parameter : part_view(layout.master);
 }
 
 namespace {
 
-float master_of(const AdamWUpdate& update, std::int64_t i) {
-  if (update.master.dtype == DType::kF32) return update.master.as<float>()[i];
-  return join({update.parameter.as<Bf16>()[i], update.master.as<std::int16_t>()[i]});
+float moment_of(const TensorView& moments, std::int64_t i) {
+  return moments.dtype == DType::kF32 ? moments.as<float>()[i] : to_float(moments.as<Bf16>()[i]);
 }
 
-void set_parameter(const AdamWUpdate& update, std::int64_t i, float value) {
-  if (update.master.dtype == DType::kF32) {
-    update.master.as<float>()[i] = value;
+void set_moment(const TensorView& moments, std::int64_t i, float value, std::uint32_t random) {
+  if (moments.dtype == DType::kF32) {
+    moments.as<float>()[i] = value;
   } else {
-    update.master.as<std::int16_t>()[i] = split(value).remainder;
+    moments.as<Bf16>()[i] = to_bf16_stochastic(value, random);
   }
-  if (update.parameter.dtype == DType::kF32) {
-    update.parameter.as<float>()[i] = value;
-  } else {
-    update.parameter.as<Bf16>()[i] = to_bf16_ties_away(value);
+}
+
+std::uint32_t random_for(const AdamWUpdate& update, std::int64_t i) {
+  return rounding_bits(update.rounding, update.scalars->step, i);
+}
+
+AdamWElement updated_element(const AdamWUpdate& update, std::int64_t i, float m, float v) {
+  const AdamWFactors factors = adamw_factors(update, i < update.decayed_elements);
+  const AdamWElement next = adamw_element(factors, update.gradient.as<const float>()[i],
+                                          {exact_parameter(update, i), m, v});
+  set_exact_parameter(update, i, next.p);
+  return next;
+}
+
+void reference_block(const AdamWUpdate& update, std::int64_t first) {
+  std::uint8_t* const codes1 = codes_of(update.moment1) + first;
+  std::uint8_t* const codes2 = codes_of(update.moment2) + first;
+  std::uint8_t& exponent1 = codes_of(update.exponents1)[first / kMomentBlock];
+  std::uint8_t& exponent2 = codes_of(update.exponents2)[first / kMomentBlock];
+  std::array<AdamWElement, kMomentBlock> next;
+  std::uint32_t largest1 = 0;
+  std::uint32_t largest2 = 0;
+  for (std::size_t i = 0; i < next.size(); ++i) {
+    next[i] =
+        updated_element(update, first + static_cast<std::int64_t>(i),
+                        decode_moment1(codes1[i], exponent1), decode_moment2(codes2[i], exponent2));
+    largest1 = std::max(largest1, std::bit_cast<std::uint32_t>(next[i].m) & 0x7fffffffU);
+    largest2 = std::max(largest2, std::bit_cast<std::uint32_t>(next[i].v) & 0x7fffffffU);
+  }
+  exponent1 = block_exponent(largest1);
+  exponent2 = block_exponent(largest2);
+  for (std::size_t i = 0; i < next.size(); ++i) {
+    const std::uint32_t random = random_for(update, first + static_cast<std::int64_t>(i));
+    codes1[i] = encode_moment1(next[i].m, exponent1, dropped_bits(random & 0xffffU));
+    codes2[i] = encode_moment2(next[i].v, exponent2, dropped_bits(random >> 16));
   }
 }
 
 }  // namespace
 
 void adamw_reference_range(const AdamWUpdate& update, std::int64_t begin, std::int64_t end) {
-  const AdamWFactors factors =
-      adamw_factors(update.options, *update.scalars, begin < update.decayed_elements);
-  const float* gradient = update.gradient.as<const float>();
-  float* moment1 = update.moment1.as<float>();
-  float* moment2 = update.moment2.as<float>();
+  if (update.moment1.dtype == DType::kU8) {
+    for (std::int64_t i = begin; i < end; i += kMomentBlock) reference_block(update, i);
+    return;
+  }
+  const bool rounds = update.moment1.dtype == DType::kBF16;
   for (std::int64_t i = begin; i < end; ++i) {
     const AdamWElement next =
-        adamw_element(factors, gradient[i], {master_of(update, i), moment1[i], moment2[i]});
-    moment1[i] = next.m;
-    moment2[i] = next.v;
-    set_parameter(update, i, next.p);
+        updated_element(update, i, moment_of(update.moment1, i), moment_of(update.moment2, i));
+    const std::uint32_t random = rounds ? random_for(update, i) : 0;
+    set_moment(update.moment1, i, next.m, random & 0xffffU);
+    set_moment(update.moment2, i, next.v, random >> 16);
   }
 }
 
 void adamw_reference(const AdamWUpdate& update) {
   check_adamw_update(update);
-  for_each_decay_range(
-      update, 0, update.gradient.elements(),
-      [&](std::int64_t begin, std::int64_t end) { adamw_reference_range(update, begin, end); });
+  adamw_reference_range(update, 0, update.gradient.elements());
 }
 
 }  // namespace terrace

@@ -6,6 +6,7 @@
 
 #include "kernels/kernel_context.h"
 #include "memory/tensor.h"
+#include "optim/moment_code.h"
 #include "optim/state_format.h"
 
 namespace terrace {
@@ -17,6 +18,7 @@ struct StepScalars {
   float gradient_scale = 1;     // clip coefficient, times 1/loss scale: g' = g * gradient_scale
   float bias_correction_1 = 1;  // 1 - beta1^t
   float bias_correction_2 = 1;  // 1 - beta2^t
+  std::uint32_t step = 0;       // counted from 1
 };
 
 struct AdamWOptions {
@@ -31,28 +33,35 @@ struct AdamWOptions {
 //   g  = gradient * gradient_scale
 //   m  = fma(1 - beta1, g - m, m)
 //   v  = fma(1 - beta2, g * g - v, v)
-//   mh = m / bias_correction_1
-//   d  = sqrt(v / bias_correction_2) + epsilon
+//   mh = m * (1 / bias_correction_1)
+//   d  = sqrt(v * (1 / bias_correction_2)) + epsilon
 //   p  = fma(-learning_rate * weight_decay, p, p)
 //   p  = fma(-learning_rate, mh / d, p)
-// 1 - beta and learning_rate * weight_decay are rounded to fp32 first. Denormals are kept. What p
-// is before and after, by the views:
+// 1 - beta, 1 / bias_correction and learning_rate * weight_decay are rounded to fp32 first:
+// divisions are what an update would wait for. Denormals are kept. What p is before and after, by
+// the views:
 //   fp32 master, bf16 parameter   the master; the parameter gets it rounded ties-away
 //   fp32 master, fp32 parameter   the master; the parameter gets it, and may be the same view
 //   i16 master, bf16 parameter    the two together: join() and split() of base/half.h
+// m and v are widened before and rounded behind this, where they are stored in fewer bits: bf16, or
+// codes of 8 bits (optim/moment_code.h) of blocks of kMomentBlock elements, whose exponents are of
+// the new values. Which way they round is decided by random numbers of (seed, step, stream,
+// element).
 struct AdamWUpdate {
-  TensorView gradient;          // fp32
-  TensorView master;            // fp32 or i16, in and out
-  TensorView moment1, moment2;  // fp32, in and out
-  TensorView parameter;         // fp32 or bf16, out; also in with an i16 master
+  TensorView gradient;                // fp32
+  TensorView master;                  // fp32 or i16, in and out
+  TensorView moment1, moment2;        // fp32, bf16 or u8, in and out
+  TensorView exponents1, exponents2;  // u8, one for a block of u8 moments, in and out
+  TensorView parameter;               // fp32 or bf16, out; also in with an i16 master
   AdamWOptions options;
   // Weight decay applies to the first so many elements.
   std::int64_t decayed_elements = std::numeric_limits<std::int64_t>::max();
   const StepScalars* scalars = nullptr;
+  MomentRounding rounding;  // of moments that are not fp32
 };
 
-// Sets the views of the moments and the master to the parts of a state of `elements` elements; a
-// parameter that is its own master must be set before.
+// Sets the views of the moments, their exponents and the master to the parts of a state of
+// `elements` elements; a parameter that is its own master must be set before.
 void set_state_views(AdamWUpdate& update, const StateFormat& format, std::byte* state,
                      std::int64_t elements);
 

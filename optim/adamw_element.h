@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/half.h"
 #include "optim/adamw.h"
 
 // The sequence of optim/adamw.h for one element. It is the definition; vector code has the same
@@ -12,19 +13,21 @@ namespace terrace {
 // The fp32 constants of an update.
 struct AdamWFactors {
   float gradient_scale, one_minus_beta1, one_minus_beta2;
-  float bias_correction_1, bias_correction_2, epsilon;
+  float unbias_1, unbias_2;  // 1 / bias correction
+  float epsilon;
   float minus_decay;  // -(learning_rate * weight_decay)
   float minus_rate;   // -learning_rate
 };
 
-inline AdamWFactors adamw_factors(const AdamWOptions& options, const StepScalars& scalars,
-                                  bool decays) {
+inline AdamWFactors adamw_factors(const AdamWUpdate& update, bool decays) {
+  const AdamWOptions& options = update.options;
+  const StepScalars& scalars = *update.scalars;
   return AdamWFactors{
       .gradient_scale = scalars.gradient_scale,
       .one_minus_beta1 = 1.0F - options.beta1,
       .one_minus_beta2 = 1.0F - options.beta2,
-      .bias_correction_1 = scalars.bias_correction_1,
-      .bias_correction_2 = scalars.bias_correction_2,
+      .unbias_1 = 1.0F / scalars.bias_correction_1,
+      .unbias_2 = 1.0F / scalars.bias_correction_2,
       .epsilon = options.epsilon,
       .minus_decay = -(scalars.learning_rate * (decays ? options.weight_decay : 0.0F)),
       .minus_rate = -scalars.learning_rate,
@@ -40,13 +43,36 @@ inline AdamWElement adamw_element(const AdamWFactors& factors, float gradient,
   const float g = gradient * factors.gradient_scale;
   const float m = std::fma(factors.one_minus_beta1, g - element.m, element.m);
   const float v = std::fma(factors.one_minus_beta2, g * g - element.v, element.v);
-  const float mh = m / factors.bias_correction_1;
-  const float d = std::sqrt(v / factors.bias_correction_2) + factors.epsilon;
+  const float mh = m * factors.unbias_1;
+  const float d = std::sqrt(v * factors.unbias_2) + factors.epsilon;
   const float decayed = std::fma(factors.minus_decay, element.p, element.p);
   return {std::fma(factors.minus_rate, mh / d, decayed), m, v};
 }
 
-// adamw_reference() of the elements [begin, end), which all decay or all do not.
+// The exact parameter of an element, whatever form its master has.
+inline float exact_parameter(const AdamWUpdate& update, std::int64_t i) {
+  if (update.master.dtype == DType::kF32) return update.master.as<float>()[i];
+  return join({update.parameter.as<Bf16>()[i], update.master.as<std::int16_t>()[i]});
+}
+
+inline void set_exact_parameter(const AdamWUpdate& update, std::int64_t i, float value) {
+  if (update.master.dtype == DType::kF32) {
+    update.master.as<float>()[i] = value;
+  } else {
+    update.master.as<std::int16_t>()[i] = split(value).remainder;
+  }
+  if (update.parameter.dtype == DType::kF32) {
+    update.parameter.as<float>()[i] = value;
+  } else {
+    update.parameter.as<Bf16>()[i] = to_bf16_ties_away(value);
+  }
+}
+
+inline std::uint8_t* codes_of(const TensorView& view) {
+  return reinterpret_cast<std::uint8_t*>(view.as<std::byte>());
+}
+
+// adamw_reference() of the elements [begin, end): whole blocks where the moments are u8.
 void adamw_reference_range(const AdamWUpdate& update, std::int64_t begin, std::int64_t end);
 
 // Calls body(begin, end) for the parts of [begin, end) that decay and that do not.

@@ -6,13 +6,20 @@
 #include "base/dtype.h"
 
 // How the optimizer state of a range of parameters is stored: the first moments of all its
-// elements, then their second moments, then what the parameters lack of their exact fp32 values.
+// elements, then their second moments, then what the parameters lack of their exact fp32 values,
+// then the exponents that blocks of 8-bit moments share.
 namespace terrace {
 
 enum class MasterForm : std::uint8_t {
   kParameter,  // nothing: the parameters are fp32 themselves
   kSplit,      // 16 bits, that make a bf16 parameter the exact fp32 (base/half.h)
   kFp32,       // the fp32 value, whole
+};
+
+enum class MomentForm : std::uint8_t {
+  kFp32,
+  kBf16,
+  kInt8,  // codes of 8 bits, of blocks that share an exponent (optim/moment_code.h)
 };
 
 struct StatePart {
@@ -24,15 +31,18 @@ struct StatePart {
 };
 
 struct StateLayout {
-  StatePart moment1, moment2;
-  StatePart master;  // i16 remainders or fp32 values; no bytes with kParameter
-  std::size_t size_bytes = 0;
+  StatePart moment1, moment2;        // fp32, bf16 or u8
+  StatePart master;                  // i16 remainders or fp32 values; no bytes with kParameter
+  StatePart exponents1, exponents2;  // u8, one for a block; no bytes but with kInt8
+  std::size_t size_bytes = 0;        // a multiple of 4 KiB
 };
 
 struct StateFormat {
   MasterForm master = MasterForm::kFp32;
+  MomentForm moments = MomentForm::kFp32;
 
-  // Of `elements` elements, a multiple of 4Ki; every part begins and ends at a multiple of 4 KiB.
+  // Of `elements` elements, a multiple of 4Ki. All parts but the exponents begin and end at a
+  // multiple of 4 KiB.
   StateLayout layout(std::int64_t elements) const;
   std::size_t bytes(std::int64_t elements) const { return layout(elements).size_bytes; }
   // Whether an update needs the parameter's old value: it is its own master, or a part of it.

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -12,6 +13,7 @@
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/cpu_vector.inl"
+#include "optim/cpu/moment_vector.inl"
 
 // One pass over the state: every element is read and written once. All that is read is fetched 1
 // KiB ahead and written with ordinary stores, because a non-temporal store to a line that was just
@@ -104,48 +106,236 @@ struct SplitMaster {
   }
 };
 
-struct Moments {
+// Where moments come from and go to. `random` has 16 bits for each moment of a lane.
+
+struct FloatMoments {
+  static constexpr bool kRounds = false;
   float *moment1, *moment2;
+  HWY_INLINE Vec get1(std::int64_t i) const { return load(moment1 + i); }
+  HWY_INLINE Vec get2(std::int64_t i) const { return load(moment2 + i); }
+  HWY_INLINE void set(Vec m, Vec v, WordVec /*random*/, std::int64_t i) const {
+    store(m, moment1 + i);
+    store(v, moment2 + i);
+  }
+  HWY_INLINE void fetch(std::int64_t i) const {
+    fetch_ahead(moment1 + i);
+    fetch_ahead(moment2 + i);
+  }
+};
+
+struct HalfMoments {
+  static constexpr bool kRounds = true;
+  Bf16 *moment1, *moment2;
+  HWY_INLINE Vec get1(std::int64_t i) const { return load(moment1 + i); }
+  HWY_INLINE Vec get2(std::int64_t i) const { return load(moment2 + i); }
+  HWY_INLINE void set(Vec m, Vec v, WordVec random, std::int64_t i) const {
+    store_halves(bf16_words_stochastic(m, bits_of_moment1(random)), moment1 + i);
+    store_halves(bf16_words_stochastic(v, bits_of_moment2(random)), moment2 + i);
+  }
+  HWY_INLINE void fetch(std::int64_t i) const {
+    fetch_ahead(moment1 + i);
+    fetch_ahead(moment2 + i);
+  }
+};
+
+// One block of moments, widened: element i of the range is number i - first.
+struct WideBlock {
+  float *moment1, *moment2;
+  std::int64_t first;
+  HWY_INLINE Vec get1(std::int64_t i) const { return load(moment1 + (i - first)); }
+  HWY_INLINE Vec get2(std::int64_t i) const { return load(moment2 + (i - first)); }
+  HWY_INLINE void set(Vec m, Vec v, WordVec /*random*/, std::int64_t i) const {
+    store(m, moment1 + (i - first));
+    store(v, moment2 + (i - first));
+  }
+};
+
+// The constants of AdamWFactors in vectors, so that the compiler has them in registers.
+struct VectorFactors {
+  explicit HWY_INLINE VectorFactors(const AdamWFactors& f)
+      : gradient_scale(splat(f.gradient_scale)),
+        one_minus_beta1(splat(f.one_minus_beta1)),
+        one_minus_beta2(splat(f.one_minus_beta2)),
+        unbias_1(splat(f.unbias_1)),
+        unbias_2(splat(f.unbias_2)),
+        epsilon(splat(f.epsilon)),
+        minus_decay(splat(f.minus_decay)),
+        minus_rate(splat(f.minus_rate)) {}
+  Vec gradient_scale, one_minus_beta1, one_minus_beta2, unbias_1, unbias_2;
+  Vec epsilon, minus_decay, minus_rate;
 };
 
 // Updates one vector of everything.
-template <typename Parameters>
-HWY_INLINE void update_vector(const AdamWFactors& factors, const float* gradient,
-                              const Moments& moments, const Parameters& parameters,
-                              std::int64_t i) {
-  const Vec m_before = load(moments.moment1 + i);
-  const Vec v_before = load(moments.moment2 + i);
+template <typename Moments, typename Parameters>
+HWY_INLINE void update_vector(const VectorFactors& f, const float* gradient, const Moments& moments,
+                              const Parameters& parameters, WordVec random, std::int64_t i) {
+  const Vec m_before = moments.get1(i);
+  const Vec v_before = moments.get2(i);
   const Vec p_before = parameters.get(i);
-  const Vec g = hn::Mul(load(gradient + i), splat(factors.gradient_scale));
-  const Vec m = hn::MulAdd(splat(factors.one_minus_beta1), hn::Sub(g, m_before), m_before);
-  const Vec v =
-      hn::MulAdd(splat(factors.one_minus_beta2), hn::Sub(hn::Mul(g, g), v_before), v_before);
-  const Vec mh = hn::Div(m, splat(factors.bias_correction_1));
-  const Vec root = hn::Sqrt(hn::Div(v, splat(factors.bias_correction_2)));
-  const Vec d = hn::Add(root, splat(factors.epsilon));
-  const Vec decayed = hn::MulAdd(splat(factors.minus_decay), p_before, p_before);
-  const Vec p = hn::MulAdd(splat(factors.minus_rate), hn::Div(mh, d), decayed);
-  store(m, moments.moment1 + i);
-  store(v, moments.moment2 + i);
-  parameters.set(p, i);
+  const Vec g = hn::Mul(load(gradient + i), f.gradient_scale);
+  const Vec m = hn::MulAdd(f.one_minus_beta1, hn::Sub(g, m_before), m_before);
+  const Vec v = hn::MulAdd(f.one_minus_beta2, hn::Sub(hn::Mul(g, g), v_before), v_before);
+  const Vec mh = hn::Mul(m, f.unbias_1);
+  const Vec root = hn::Sqrt(hn::Mul(v, f.unbias_2));
+  const Vec d = hn::Add(root, f.epsilon);
+  const Vec decayed = hn::MulAdd(f.minus_decay, p_before, p_before);
+  moments.set(m, v, random, i);
+  parameters.set(hn::MulAdd(f.minus_rate, hn::Div(mh, d), decayed), i);
 }
 
 // Whole steps of [begin, end); returns where they end.
 template <typename Parameters>
 HWY_INLINE std::int64_t update_steps(const AdamWFactors& factors, const float* gradient,
-                                     const Moments& moments, const Parameters& parameters,
+                                     const FloatMoments& moments, const Parameters& parameters,
                                      std::int64_t begin, std::int64_t end) {
+  const VectorFactors f(factors);
   std::int64_t i = begin;
   for (; i + kStep <= end; i += kStep) {
     fetch_ahead(gradient + i);
-    fetch_ahead(moments.moment1 + i);
-    fetch_ahead(moments.moment2 + i);
+    moments.fetch(i);
     parameters.fetch(i);
     for (std::int64_t j = i; j < i + kStep; j += kLanes) {
-      update_vector(factors, gradient, moments, parameters, j);
+      update_vector(f, gradient, moments, parameters, hn::Zero(LaneWords()), j);
     }
   }
   return i;
+}
+
+// Elements that share Philox blocks: rounding_bits().
+inline constexpr std::int64_t kGroup = 64;
+inline constexpr std::int64_t kCounters = 16;
+
+// Calls body(random, i) for every vector of the group of 64 elements that begins at `first`.
+template <typename Body>
+HWY_INLINE void for_each_random(const AdamWUpdate& op, std::int64_t first, const Body& body) {
+  const PhiloxVector numbers(op.rounding.seed, op.rounding.stream, op.scalars->step);
+  const auto counter = static_cast<std::uint64_t>((op.rounding.first_element + first) / kGroup) *
+                       static_cast<std::uint64_t>(kCounters);
+  for (std::int64_t part = 0; part < kCounters; part += kLanes) {
+    WordVec words[4];
+    numbers(counter + static_cast<std::uint64_t>(part), words);
+    for (std::int64_t j = 0; j < 4; ++j) body(words[j], first + j * kCounters + part);
+  }
+}
+
+// Whole groups from `begin`, a multiple of 64, on; returns where they end.
+template <typename Parameters>
+HWY_INLINE std::int64_t update_groups(const AdamWUpdate& op, const AdamWFactors& factors,
+                                      const HalfMoments& moments, const Parameters& parameters,
+                                      std::int64_t begin, std::int64_t end) {
+  const VectorFactors f(factors);
+  const float* const gradient = op.gradient.as<const float>();
+  std::int64_t i = begin;
+  for (; i + kGroup <= end; i += kGroup) {
+    for (const std::int64_t half : {i, i + kStep}) {
+      fetch_ahead(gradient + half);
+      moments.fetch(half);
+      parameters.fetch(half);
+    }
+    for_each_random(op, i, [&](WordVec random, std::int64_t j) TERRACE_VECTOR_BODY {
+      update_vector(f, gradient, moments, parameters, random, j);
+    });
+  }
+  return i;
+}
+
+HWY_INLINE void widen_block(const AdamWUpdate& op, const WideBlock& block) {
+  const std::int64_t number = block.first / kMomentBlock;
+  const std::uint8_t exponent1 = codes_of(op.exponents1)[number];
+  const std::uint8_t exponent2 = codes_of(op.exponents2)[number];
+  const std::uint8_t* const codes1 = codes_of(op.moment1) + block.first;
+  const std::uint8_t* const codes2 = codes_of(op.moment2) + block.first;
+  const Block1 block1(exponent1);
+  const Block2 block2(exponent2);
+  for (std::int64_t i = 0; i < kMomentBlock; i += kLanes) {
+    const Vec m = decode_moment1_vector(block1, load_codes(codes1 + i));
+    const Vec v = block2.decode(load_codes(codes2 + i));
+    store(exponent1 == 0 ? hn::Zero(Lanes()) : m, block.moment1 + i);
+    store(exponent2 == 0 ? hn::Zero(Lanes()) : v, block.moment2 + i);
+  }
+}
+
+// The largest size, as bits.
+HWY_INLINE std::uint32_t largest_of_block(const float* values) {
+  const LaneWords words;
+  WordVec largest = hn::Zero(words);
+  for (std::int64_t i = 0; i < kMomentBlock; i += kLanes) {
+    const auto bits = hn::And(hn::BitCast(words, load(values + i)), hn::Set(words, 0x7fffffffU));
+    largest = hn::Max(largest, bits);
+  }
+  return hn::GetLane(hn::MaxOfLanes(words, largest));
+}
+
+HWY_INLINE void narrow_block(const AdamWUpdate& op, const WideBlock& block) {
+  const std::uint8_t exponent1 = block_exponent(largest_of_block(block.moment1));
+  const std::uint8_t exponent2 = block_exponent(largest_of_block(block.moment2));
+  const std::int64_t number = block.first / kMomentBlock;
+  codes_of(op.exponents1)[number] = exponent1;
+  codes_of(op.exponents2)[number] = exponent2;
+  std::uint8_t* const codes1 = codes_of(op.moment1);
+  std::uint8_t* const codes2 = codes_of(op.moment2);
+  const Block1 block1(exponent1);
+  const Block2 block2(exponent2);
+  constexpr int kShift = kDroppedBits - 16;
+  for (std::int64_t i = block.first; i < block.first + kMomentBlock; i += kGroup) {
+    for_each_random(op, i, [&](WordVec random, std::int64_t j) TERRACE_VECTOR_BODY {
+      const auto random1 = hn::ShiftLeft<kShift>(bits_of_moment1(random));
+      const auto random2 = hn::ShiftLeft<kShift>(bits_of_moment2(random));
+      store_codes(encode_moment1_vector(block1, block.get1(j), random1), codes1 + j);
+      store_codes(encode_moment2_vector(block2, block.get2(j), random2), codes2 + j);
+    });
+  }
+  // Of zeros alone there is nothing to encode.
+  if (exponent1 == 0) std::fill_n(codes1 + block.first, kMomentBlock, std::uint8_t{0});
+  if (exponent2 == 0) std::fill_n(codes2 + block.first, kMomentBlock, std::uint8_t{0});
+}
+
+// One part of a block that all decays or all does not.
+template <typename Parameters>
+HWY_INLINE void update_block_part(const AdamWUpdate& op, const WideBlock& block,
+                                  const Parameters& parameters, std::int64_t begin,
+                                  std::int64_t end) {
+  const AdamWFactors factors = adamw_factors(op, begin < op.decayed_elements);
+  const VectorFactors f(factors);
+  const float* const gradient = op.gradient.as<const float>();
+  std::int64_t i = begin;
+  for (; i + kLanes <= end; i += kLanes) {
+    update_vector(f, gradient, block, parameters, hn::Zero(LaneWords()), i);
+  }
+  for (; i < end; ++i) {
+    float& m = block.moment1[i - block.first];
+    float& v = block.moment2[i - block.first];
+    const AdamWElement next = adamw_element(factors, gradient[i], {exact_parameter(op, i), m, v});
+    m = next.m;
+    v = next.v;
+    set_exact_parameter(op, i, next.p);
+  }
+}
+
+// Whole blocks.
+template <typename Parameters>
+HWY_INLINE void update_blocks(const AdamWUpdate& op, const Parameters& parameters,
+                              std::int64_t begin, std::int64_t end) {
+  alignas(64) float moment1[kMomentBlock];
+  alignas(64) float moment2[kMomentBlock];
+  const float* const gradient = op.gradient.as<const float>();
+  for (std::int64_t first = begin; first < end; first += kMomentBlock) {
+    for (std::int64_t i = first; i < first + kMomentBlock; i += kStep) {
+      fetch_ahead(gradient + i);
+      parameters.fetch(i);
+    }
+    for (std::int64_t i = first; i < first + kMomentBlock; i += kGroup) {
+      hwy::Prefetch(codes_of(op.moment1) + i + kAheadBytes);
+      hwy::Prefetch(codes_of(op.moment2) + i + kAheadBytes);
+    }
+    const WideBlock block = {moment1, moment2, first};
+    widen_block(op, block);
+    const std::int64_t end_of_block = first + kMomentBlock;
+    const std::int64_t middle = std::clamp(op.decayed_elements, first, end_of_block);
+    update_block_part(op, block, parameters, first, middle);
+    update_block_part(op, block, parameters, middle, end_of_block);
+    narrow_block(op, block);
+  }
 }
 
 // Calls body(parameters) with the form that the views have.
@@ -172,17 +362,63 @@ HWY_INLINE std::int64_t with_parameters(const AdamWUpdate& op, std::int64_t begi
 
 #endif  // TERRACE_NATIVE_FMA
 
-// Elements that all decay or all do not.
-void update_range(const AdamWUpdate& op, std::int64_t begin, std::int64_t end) {
 #if TERRACE_NATIVE_FMA
-  const AdamWFactors factors = adamw_factors(op.options, *op.scalars, begin < op.decayed_elements);
+
+std::int64_t update_float_moments(const AdamWUpdate& op, std::int64_t begin, std::int64_t end) {
+  const AdamWFactors factors = adamw_factors(op, begin < op.decayed_elements);
   const float* const gradient = op.gradient.as<const float>();
-  const Moments moments = {op.moment1.as<float>(), op.moment2.as<float>()};
-  begin = with_parameters(op, begin, [&](const auto& parameters) TERRACE_VECTOR_BODY {
+  const FloatMoments moments = {op.moment1.as<float>(), op.moment2.as<float>()};
+  return with_parameters(op, begin, [&](const auto& parameters) TERRACE_VECTOR_BODY {
     return update_steps(factors, gradient, moments, parameters, begin, end);
   });
-#endif
+}
+
+std::int64_t update_half_moments(const AdamWUpdate& op, std::int64_t begin, std::int64_t end) {
+  const AdamWFactors factors = adamw_factors(op, begin < op.decayed_elements);
+  const HalfMoments moments = {op.moment1.as<Bf16>(), op.moment2.as<Bf16>()};
+  return with_parameters(op, begin, [&](const auto& parameters) TERRACE_VECTOR_BODY {
+    return update_groups(op, factors, moments, parameters, begin, end);
+  });
+}
+
+// Whole blocks, in vectors that begin at `vectors_from` and any number of whole vectors from there.
+void update_coded_moments(const AdamWUpdate& op, std::int64_t begin, std::int64_t end,
+                          std::int64_t vectors_from) {
+  with_parameters(op, vectors_from, [&](const auto& parameters) TERRACE_VECTOR_BODY {
+    update_blocks(op, parameters, begin, end);
+    return end;
+  });
+}
+
+// Elements that all decay or all do not; returns how far it came.
+std::int64_t update_same_decay(const AdamWUpdate& op, std::int64_t begin, std::int64_t end) {
+  if (op.moment1.dtype == DType::kF32) return update_float_moments(op, begin, end);
+  const std::int64_t aligned = std::min(end, (begin + kGroup - 1) / kGroup * kGroup);
+  adamw_reference_range(op, begin, aligned);
+  return update_half_moments(op, aligned, end);
+}
+
+#endif  // TERRACE_NATIVE_FMA
+
+// A range that begins at a multiple of kElementBlock.
+void update_range(const AdamWUpdate& op, std::int64_t begin, std::int64_t end) {
+#if TERRACE_NATIVE_FMA
+  if (op.moment1.dtype == DType::kU8) {
+    // In the block where the decay ends, vectors begin again at its end.
+    const std::int64_t middle = std::clamp(op.decayed_elements, begin, end);
+    const std::int64_t first = middle / kMomentBlock * kMomentBlock;
+    const std::int64_t last = (middle + kMomentBlock - 1) / kMomentBlock * kMomentBlock;
+    update_coded_moments(op, begin, first, begin);
+    update_coded_moments(op, first, last, middle);
+    update_coded_moments(op, last, end, last);
+    return;
+  }
+  for_each_decay_range(op, begin, end, [&](std::int64_t first, std::int64_t last) {
+    adamw_reference_range(op, update_same_decay(op, first, last), last);
+  });
+#else
   adamw_reference_range(op, begin, end);
+#endif
 }
 
 }  // namespace HWY_NAMESPACE
@@ -197,10 +433,8 @@ HWY_EXPORT(update_range);
 void adamw_cpu(const KernelContext& context, const AdamWUpdate& update) {
   check_adamw_update(update);
   const std::int64_t elements = update.gradient.elements();
-  for_each_block(context, elements, kElementBlock, [&](std::int64_t first, std::int64_t last) {
-    for_each_decay_range(update, first, last, [&](std::int64_t begin, std::int64_t end) {
-      HWY_DYNAMIC_DISPATCH(update_range)(update, begin, end);
-    });
+  for_each_block(context, elements, kElementBlock, [&](std::int64_t begin, std::int64_t end) {
+    HWY_DYNAMIC_DISPATCH(update_range)(update, begin, end);
   });
 }
 

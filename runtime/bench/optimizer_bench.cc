@@ -15,6 +15,7 @@ namespace terrace {
 namespace {
 
 constexpr std::int64_t kGrain = 16 * 1024;
+const HostMemoryOptions kPages = {};  // as the arenas of training
 
 // Normal numbers of a size, the same in every run.
 void fill_normal(std::span<float> out, float size, std::uint32_t stream, WorkerArena& workers) {
@@ -41,15 +42,17 @@ UpdateLoad::UpdateLoad(const UpdateForm& form, std::int64_t elements, int thread
     : format_(form.state),
       elements_(elements),
       workers_(threads),
-      gradient_(static_cast<std::size_t>(elements) * sizeof(float), HostMemoryOptions{}),
-      parameter_(static_cast<std::size_t>(elements) * sizeof(Bf16), HostMemoryOptions{}),
-      state_(format_.bytes(elements), HostMemoryOptions{}) {
+      gradient_(static_cast<std::size_t>(elements) * sizeof(float), kPages),
+      parameter_(static_cast<std::size_t>(elements) * sizeof(Bf16), kPages),
+      state_(format_.bytes(elements), kPages) {
   context_.workers = &workers_;
-  scalars_ = {.learning_rate = 3e-4F, .bias_correction_1 = 0.5F, .bias_correction_2 = 0.5F};
+  scalars_.learning_rate = 3e-4F;
+  scalars_.bias_correction_1 = 0.5F;
+  scalars_.bias_correction_2 = 0.5F;
   fill_normal(floats(gradient_), 0.1F, 0, workers_);
   std::ranges::fill(state_.bytes(), std::byte{0});
   std::ranges::fill(parameter_.bytes(), std::byte{0});
-  for (int step = 0; step < 3; ++step) update();  // from zero to where training goes on
+  for (int step = 0; step < 3; ++step) update();  // from zeros to what training has
 }
 
 double UpdateLoad::update() {
@@ -60,6 +63,7 @@ double UpdateLoad::update() {
   set_state_views(update, format_, state_.bytes().data(), elements_);
   update.options.weight_decay = 0.1F;
   update.scalars = &scalars_;
+  ++scalars_.step;
   adamw_cpu(context_, update);
   return rate(traffic_bytes(), begin_ns);
 }
@@ -114,7 +118,7 @@ BenchResult bench_norm(std::int64_t elements, const BenchOptions& options) {
   WorkerArena workers(options.threads);
   KernelContext context;
   context.workers = &workers;
-  HostMemory gradient(static_cast<std::size_t>(elements) * sizeof(float), HostMemoryOptions{});
+  HostMemory gradient(static_cast<std::size_t>(elements) * sizeof(float), kPages);
   fill_normal(floats(gradient), 0.1F, 0, workers);
   std::vector<double> partials(static_cast<std::size_t>(elements / kBlockElements));
   const auto bytes = static_cast<double>(gradient.bytes().size());
@@ -148,8 +152,11 @@ std::vector<BenchResult> bench_optimizer(const BenchOptions& options, Log& log) 
   const std::int64_t elements = round_up(options.bytes == 0 ? usual : wanted, kBlockElements);
   log.info(fmt::format("bench optimizer: {} parameters, {} threads, {} rounds", elements,
                        options.threads, options.repetitions));
-  const std::vector<UpdateForm> forms = {{"adamw_fp32", {.master = MasterForm::kFp32}},
-                                         {"adamw_split", {.master = MasterForm::kSplit}}};
+  const std::vector<UpdateForm> forms = {
+      {"adamw_fp32", {.master = MasterForm::kFp32}},
+      {"adamw_split", {.master = MasterForm::kSplit}},
+      {"adamw_bf16_moments", {.master = MasterForm::kSplit, .moments = MomentForm::kBf16}},
+      {"adamw_int8_moments", {.master = MasterForm::kSplit, .moments = MomentForm::kInt8}}};
   std::vector<BenchResult> results;
   for (const UpdateForm& form : forms) results.push_back(bench_update(form, elements, options));
   results.push_back(bench_norm(elements, options));

@@ -54,9 +54,15 @@ constexpr auto kFlags = std::to_array<TrainFlag>({
     {{"max-grad-norm", "Optimizer", "X", "Gradients are clipped to this norm; 0: off (1.0)"},
      [](TrainOptions& o, const FlagValue& v) { o.optimizer.max_grad_norm = v.number(0); },
      [](const TrainOptions& o) { return toml_number(o.optimizer.max_grad_norm); }},
-    {{"optimizer-state-dtype", "Optimizer", "fp32|bf16|int8", "Type of the moments (fp32)"},
-     [](TrainOptions&, const FlagValue& v) { v.accept_only("fp32", kStateTypes); },
-     [](const TrainOptions&) { return toml_string("fp32"); }},
+    {{"optimizer-state-dtype", "Optimizer", "fp32|bf16|int8",
+      "Type of the moments; bf16 and int8 are rounded at random (fp32)"},
+     [](TrainOptions& o, const FlagValue& v) {
+       o.optimizer.optimizer_state_dtype = static_cast<MomentChoice>(v.choice(kStateTypes));
+     },
+     [](const TrainOptions& o) {
+       return toml_string(
+           kStateTypes.at(static_cast<std::size_t>(o.optimizer.optimizer_state_dtype)));
+     }},
     {{"master-weights", "Optimizer", "auto|split|fp32",
       "Form of the fp32 parameters beside bf16 ones: the 16 bits that these lack, or whole (auto: "
       "split)"},

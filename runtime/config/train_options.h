@@ -21,6 +21,7 @@ enum class InitChoice : std::uint8_t {
   kWeights,
   kRandom
 };  // auto: weights if there are any
+enum class MomentChoice : std::uint8_t { kFp32, kBf16, kInt8 };
 enum class MasterChoice : std::uint8_t { kAuto, kSplit, kFp32 };
 enum class Precision : std::uint8_t { kBf16, kFp32 };
 enum class ProgressChoice : std::uint8_t { kAuto, kOn, kOff };
@@ -58,6 +59,7 @@ struct OptimizerFlags {
   double adam_beta2 = 0.95;
   double adam_epsilon = 1e-8;
   double max_grad_norm = 1.0;
+  MomentChoice optimizer_state_dtype = MomentChoice::kFp32;
   MasterChoice master_weights = MasterChoice::kAuto;
 };
 

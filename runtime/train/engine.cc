@@ -24,6 +24,7 @@ StateFormat state_format_of(const EngineOptions& options) {
   format.master = options.compute_type == DType::kF32     ? MasterForm::kParameter
                   : options.optimizer.splits_bf16_masters ? MasterForm::kSplit
                                                           : MasterForm::kFp32;
+  format.moments = options.optimizer.moments;
   return format;
 }
 
@@ -144,6 +145,7 @@ RunInput Engine::input_for(Slot& slot, const StepBatch& batch) {
   input.target_tokens = std::max<std::int64_t>(1, batch.target_tokens);
   const auto step = static_cast<double>(batch.step);
   const AdamWOptions& adamw = options_.optimizer.adamw;
+  input.scalars.step = static_cast<std::uint32_t>(batch.step);
   input.scalars.learning_rate = static_cast<float>(batch.learning_rate);
   input.scalars.bias_correction_1 = static_cast<float>(1.0 - std::pow(adamw.beta1, step));
   input.scalars.bias_correction_2 = static_cast<float>(1.0 - std::pow(adamw.beta2, step));

@@ -173,6 +173,9 @@ void StepBodies::update(const Op& op, NativeStream stream) {
   update.options = optimizer_.adamw;
   update.decayed_elements = decayed_elements_.at(op.unit) - first;
   update.scalars = reinterpret_cast<const StepScalars*>(data(op, Role::kScalars));
+  update.rounding = {.seed = optimizer_.seed,
+                     .stream = kMomentStreams + static_cast<std::uint32_t>(op.unit),
+                     .first_element = first};
   adamw_cpu(context_for(op, stream), update);
 }
 

@@ -13,6 +13,8 @@ struct OptimizerOptions {
   AdamWOptions adamw;               // weight_decay applies to matrices only
   double max_grad_norm = 1.0;       // 0: no clipping
   bool splits_bf16_masters = true;  // false: with bf16 compute, the masters are whole
+  MomentForm moments = MomentForm::kFp32;
+  std::uint64_t seed = 1234;  // of the random numbers that round moments
 };
 
 // What the ops of a program do on the CPU device: kernels of the model, sums and norms of

@@ -30,7 +30,8 @@ std::string describe_state(const StepModel& model) {
   const auto per_parameter = [](std::size_t bytes) {
     return static_cast<double>(bytes) / static_cast<double>(kBlockElements);
   };
-  const double moments = per_parameter(state.master.begin);
+  const double moments = per_parameter(state.moment1.size_bytes + state.moment2.size_bytes +
+                                       state.exponents1.size_bytes + state.exponents2.size_bytes);
   const double masters = per_parameter(state.master.size_bytes);
   const auto parameter = static_cast<double>(model.parameter_bytes());
   const auto gradient = static_cast<double>(sizeof(float));

@@ -59,6 +59,18 @@ TierBudgets budgets_for(const TierOptions& tiers, const HostLimits& limits) {
   return budgets;
 }
 
+MomentForm moments_for(MomentChoice choice) {
+  switch (choice) {
+    case MomentChoice::kFp32:
+      return MomentForm::kFp32;
+    case MomentChoice::kBf16:
+      return MomentForm::kBf16;
+    case MomentChoice::kInt8:
+      return MomentForm::kInt8;
+  }
+  return MomentForm::kFp32;
+}
+
 PlacementRequest placement_for(const TrainOptions& options) {
   PlacementRequest request;
   const TierOptions& tiers = options.tiers;
@@ -107,6 +119,8 @@ EngineOptions engine_options_for(const TrainOptions& options, const ModelConfig&
   engine.optimizer.adamw.beta2 = static_cast<float>(flags.adam_beta2);
   engine.optimizer.adamw.epsilon = static_cast<float>(flags.adam_epsilon);
   engine.optimizer.adamw.weight_decay = static_cast<float>(flags.weight_decay);
+  engine.optimizer.moments = moments_for(flags.optimizer_state_dtype);
+  engine.optimizer.seed = options.model.seed;
   engine.optimizer.splits_bf16_masters = flags.master_weights != MasterChoice::kFp32;
   engine.nvme.directories = options.tiers.nvme;
   engine.nvme.engine = options.tiers.io_engine;

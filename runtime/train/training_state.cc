@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 
 #include "base/check.h"
 #include "base/half.h"
+#include "optim/moment_code.h"
 #include "runtime/model/parameter_init.h"
 
 namespace terrace {
@@ -13,20 +15,24 @@ namespace {
 // Sources are asked for so many elements at a time.
 constexpr std::int64_t kGrain = 16 * 1024;
 
-// What a chunk's state holds of each field; no bytes of a field that lies elsewhere.
+// What a chunk's state holds of each field; no bytes of what there is not.
 struct FieldPart {
   StateField field;
   StatePart part;
+  bool exponents = false;
 };
 
-std::array<FieldPart, 3> parts_of(const StateLayout& layout) {
+std::array<FieldPart, 5> parts_of(const StateLayout& layout) {
   return {{{StateField::kMoment1, layout.moment1},
            {StateField::kMoment2, layout.moment2},
-           {StateField::kMaster, layout.master}}};
+           {StateField::kMaster, layout.master},
+           {StateField::kMoment1, layout.exponents1, true},
+           {StateField::kMoment2, layout.exponents2, true}}};
 }
 
-// What is stored of exact values, in fewer bits.
-void narrow(std::span<const float> exact, DType dtype, std::byte* out) {
+// Narrow forms of exact values. What came out of the same form goes back in unchanged.
+
+void narrow_master(std::span<const float> exact, DType dtype, std::byte* out) {
   TERRACE_CHECK(dtype == DType::kBF16 || dtype == DType::kI16);
   for (std::size_t i = 0; i < exact.size(); ++i) {
     const SplitFloat parts = split(exact[i]);
@@ -35,6 +41,38 @@ void narrow(std::span<const float> exact, DType dtype, std::byte* out) {
     } else {
       reinterpret_cast<std::int16_t*>(out)[i] = parts.remainder;
     }
+  }
+}
+
+std::uint8_t exponent_of(std::span<const float> block) {
+  std::uint32_t largest = 0;
+  for (const float value : block) {
+    largest = std::max(largest, std::bit_cast<std::uint32_t>(value) & 0x7fffffffU);
+  }
+  return block_exponent(largest);
+}
+
+// Whole blocks.
+void encode_moments(StateField field, std::span<const float> exact, bool exponents,
+                    std::byte* out) {
+  auto* const bytes = reinterpret_cast<std::uint8_t*>(out);
+  constexpr auto kBlock = static_cast<std::size_t>(kMomentBlock);
+  for (std::size_t at = 0; at < exact.size(); at += kBlock) {
+    const std::uint8_t exponent = exponent_of(exact.subspan(at, kBlock));
+    if (exponents) {
+      bytes[at / kBlock] = exponent;
+      continue;
+    }
+    for (std::size_t i = at; i < at + kBlock; ++i) {
+      bytes[i] = field == StateField::kMoment1 ? encode_moment1(exact[i], exponent, kHalfOfDropped)
+                                               : encode_moment2(exact[i], exponent, kHalfOfDropped);
+    }
+  }
+}
+
+void narrow_moments(std::span<const float> exact, std::byte* out) {
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    reinterpret_cast<Bf16*>(out)[i] = to_bf16_nearest_even(exact[i]);
   }
 }
 
@@ -90,12 +128,14 @@ void TrainingState::fill_state(const StateSource& source, const UnitLayout& unit
   const auto number = static_cast<std::int32_t>(unit.index);
   const auto parts = parts_of(model_.state_format.layout(model_.chunk_size(number, chunk)));
   homes_.write(HomeKind::kState, number, chunk, [&](std::size_t first, std::span<std::byte> piece) {
-    for (const auto& [field, part] : parts) {  // a piece may reach from one part into the next
+    std::ranges::fill(piece, std::byte{0});               // what lies behind the last part
+    for (const auto& [field, part, exponents] : parts) {  // a piece may reach over several
       const std::size_t begin = std::max(first, part.begin);
       const std::size_t end = std::min(first + piece.size(), part.end());
       if (begin >= end) continue;
-      const auto at = static_cast<std::int64_t>((begin - part.begin) / size_of(part.dtype));
-      fill_piece(source, unit, {field, part.dtype}, chunk * model_.chunk_elements + at,
+      const auto values = static_cast<std::int64_t>((begin - part.begin) / size_of(part.dtype));
+      const std::int64_t at = exponents ? values * kMomentBlock : values;
+      fill_piece(source, unit, {field, part.dtype, exponents}, chunk * model_.chunk_elements + at,
                  piece.subspan(begin - first, end - begin), workers);
     }
   });
@@ -105,18 +145,27 @@ void TrainingState::fill_piece(const StateSource& source, const UnitLayout& unit
                                std::int64_t begin, std::span<std::byte> piece,
                                WorkerArena& workers) {
   const std::size_t width = size_of(target.dtype);
-  const auto count = static_cast<std::int64_t>(piece.size() / width);
+  const std::int64_t elements_per_value = target.exponents ? kMomentBlock : 1;
+  const std::int64_t count = static_cast<std::int64_t>(piece.size() / width) * elements_per_value;
   workers.parallel_for((count + kGrain - 1) / kGrain, [&](std::int64_t task, int) {
     const std::int64_t from = task * kGrain;
     const auto size = static_cast<std::size_t>(std::min(kGrain, count - from));
-    std::byte* const out = piece.data() + static_cast<std::size_t>(from) * width;
+    std::byte* const out =
+        piece.data() + static_cast<std::size_t>(from / elements_per_value) * width;
     if (target.dtype == DType::kF32) {
       source.read(target.field, unit, begin + from, {reinterpret_cast<float*>(out), size});
       return;
     }
-    std::array<float, kGrain> exact;
-    source.read(target.field, unit, begin + from, std::span(exact).first(size));
-    narrow(std::span(exact).first(size), target.dtype, out);
+    std::array<float, kGrain> values;
+    const std::span<float> exact = std::span(values).first(size);
+    source.read(target.field, unit, begin + from, exact);
+    if (target.field == StateField::kMaster) {
+      narrow_master(exact, target.dtype, out);
+    } else if (target.dtype == DType::kBF16) {
+      narrow_moments(exact, out);
+    } else {
+      encode_moments(target.field, exact, target.exponents, out);
+    }
   });
 }
 
@@ -137,21 +186,57 @@ void TrainingState::read(StateField field, std::int32_t unit, std::int64_t begin
 
 void TrainingState::read_chunk(StateField field, std::int32_t unit, std::int64_t chunk,
                                std::int64_t begin, std::span<float> out) {
-  const MasterForm form = model_.state_format.master;
-  if (field == StateField::kMaster && form == MasterForm::kParameter) {
-    homes_.read(HomeKind::kParameters, unit, chunk, static_cast<std::size_t>(begin) * sizeof(float),
-                std::as_writable_bytes(out));
-    return;
-  }
-  if (field == StateField::kMaster && form == MasterForm::kSplit) {
+  const StateFormat& format = model_.state_format;
+  const bool is_master = field == StateField::kMaster;
+  if (is_master && format.master == MasterForm::kSplit) {
     return read_split_masters(unit, chunk, begin, out);
   }
+  if (!is_master && format.moments == MomentForm::kBf16) {
+    return read_half_moments(field, unit, chunk, begin, out);
+  }
+  if (!is_master && format.moments == MomentForm::kInt8) {
+    return read_coded_moments(field, unit, chunk, begin, out);
+  }
+  const bool is_parameter = is_master && format.master == MasterForm::kParameter;
+  const StateLayout layout = format.layout(model_.chunk_size(unit, chunk));
+  const StatePart& part = is_master                       ? layout.master
+                          : field == StateField::kMoment1 ? layout.moment1
+                                                          : layout.moment2;
+  const std::size_t first =
+      (is_parameter ? 0 : part.begin) + static_cast<std::size_t>(begin) * sizeof(float);
+  homes_.read(is_parameter ? HomeKind::kParameters : HomeKind::kState, unit, chunk, first,
+              std::as_writable_bytes(out));
+}
+
+void TrainingState::read_half_moments(StateField field, std::int32_t unit, std::int64_t chunk,
+                                      std::int64_t begin, std::span<float> out) {
   const StateLayout layout = model_.state_format.layout(model_.chunk_size(unit, chunk));
-  const StatePart& part = field == StateField::kMoment1   ? layout.moment1
-                          : field == StateField::kMoment2 ? layout.moment2
-                                                          : layout.master;
-  const std::size_t first = part.begin + static_cast<std::size_t>(begin) * sizeof(float);
-  homes_.read(HomeKind::kState, unit, chunk, first, std::as_writable_bytes(out));
+  const StatePart& part = field == StateField::kMoment1 ? layout.moment1 : layout.moment2;
+  std::vector<Bf16> halves(out.size());
+  homes_.read(HomeKind::kState, unit, chunk,
+              part.begin + static_cast<std::size_t>(begin) * sizeof(Bf16),
+              std::as_writable_bytes(std::span(halves)));
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] = to_float(halves[i]);
+}
+
+void TrainingState::read_coded_moments(StateField field, std::int32_t unit, std::int64_t chunk,
+                                       std::int64_t begin, std::span<float> out) {
+  const StateLayout layout = model_.state_format.layout(model_.chunk_size(unit, chunk));
+  const bool is_first = field == StateField::kMoment1;
+  const auto at = static_cast<std::size_t>(begin);
+  constexpr auto kBlock = static_cast<std::size_t>(kMomentBlock);
+  std::vector<std::uint8_t> codes(out.size());
+  std::vector<std::uint8_t> exponents((at + out.size() - 1) / kBlock - at / kBlock + 1);
+  homes_.read(HomeKind::kState, unit, chunk,
+              (is_first ? layout.moment1 : layout.moment2).begin + at,
+              std::as_writable_bytes(std::span(codes)));
+  homes_.read(HomeKind::kState, unit, chunk,
+              (is_first ? layout.exponents1 : layout.exponents2).begin + at / kBlock,
+              std::as_writable_bytes(std::span(exponents)));
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    const std::uint8_t exponent = exponents[(at + i) / kBlock - at / kBlock];
+    out[i] = is_first ? decode_moment1(codes[i], exponent) : decode_moment2(codes[i], exponent);
+  }
 }
 
 void TrainingState::read_split_masters(std::int32_t unit, std::int64_t chunk, std::int64_t begin,

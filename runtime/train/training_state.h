@@ -50,14 +50,19 @@ class TrainingState {
                        WorkerArena& workers);
   void fill_state(const StateSource& source, const UnitLayout& unit, std::int64_t chunk,
                   WorkerArena& workers);
-  // What a home stores: a field, in a type.
+  // What a home stores: a field in a type, or the exponents of its blocks.
   struct Target {
     StateField field;
     DType dtype;
+    bool exponents = false;
   };
   // Fills a home's elements from `begin` of the unit's sequence on.
   void fill_piece(const StateSource& source, const UnitLayout& unit, Target target,
                   std::int64_t begin, std::span<std::byte> piece, WorkerArena& workers);
+  void read_half_moments(StateField field, std::int32_t unit, std::int64_t chunk,
+                         std::int64_t begin, std::span<float> out);
+  void read_coded_moments(StateField field, std::int32_t unit, std::int64_t chunk,
+                          std::int64_t begin, std::span<float> out);
   void read_split_masters(std::int32_t unit, std::int64_t chunk, std::int64_t begin,
                           std::span<float> out);
   void read_chunk(StateField field, std::int32_t unit, std::int64_t chunk, std::int64_t begin,

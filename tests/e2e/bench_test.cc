@@ -65,7 +65,8 @@ TEST(BenchCommand, CopyHasTheResultsOfTheInterface) {
 
 TEST(BenchCommand, OptimizerHasTheResultsOfTheInterface) {
   EXPECT_THAT(names_of_results("optimizer"),
-              testing::UnorderedElementsAre("adamw_fp32", "adamw_split", "norm"));
+              testing::UnorderedElementsAre("adamw_fp32", "adamw_split", "adamw_bf16_moments",
+                                            "adamw_int8_moments", "norm"));
 }
 
 TEST(BenchCommand, IoHasTheResultsOfTheInterface) {

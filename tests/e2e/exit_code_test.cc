@@ -44,7 +44,6 @@ TEST(ExitCode, WhatIsNotBuiltIs2AndSaysSo) {
                                         {"--sequence-parallel", "on"},
                                         {"--gradient-reduction", "micro-batch"},
                                         {"--optimizer", "lion"},
-                                        {"--optimizer-state-dtype", "int8"},
                                         {"--gradient-dtype", "bf16"},
                                         {"--precision", "fp16"},
                                         {"--device", "cuda"},

@@ -1,5 +1,4 @@
 #include <gtest/gtest.h>
-#include <hwy/highway.h>
 
 #include <bit>
 #include <cmath>
@@ -10,31 +9,15 @@
 #include "memory/host/worker_arena.h"
 #include "optim/adamw.h"
 #include "tests/optim/adamw_state.h"
+#include "tests/optim/every_target.h"
 
 namespace terrace {
 namespace {
 
 using test::AdamWState;
+using test::OnTarget;
 using test::ParameterKind;
-
-// One bit for each instruction set that is compiled in and that this processor has.
-std::vector<std::int64_t> usable_targets() {
-  hwy::SetSupportedTargetsForTest(0);
-  std::vector<std::int64_t> targets;
-  for (std::int64_t left = hwy::SupportedTargets() & HWY_TARGETS; left != 0; left &= left - 1) {
-    targets.push_back(left & -left);
-  }
-  return targets;
-}
-
-// Runs code on one instruction set while it lives.
-class OnTarget {
- public:
-  explicit OnTarget(std::int64_t target) { hwy::SetSupportedTargetsForTest(target); }
-  ~OnTarget() { hwy::SetSupportedTargetsForTest(0); }
-  OnTarget(const OnTarget&) = delete;
-  OnTarget& operator=(const OnTarget&) = delete;
-};
+using test::usable_targets;
 
 constexpr AdamWOptions kOptions = {
     .beta1 = 0.9F, .beta2 = 0.95F, .epsilon = 1e-8F, .weight_decay = 0.1F};

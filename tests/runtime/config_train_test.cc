@@ -324,8 +324,6 @@ TEST(TrainConfig, WhatIsNotBuiltSaysSoByFlagAndValue) {
       {"--precision", "fp16"},
       {"--optimizer", "lion"},
       {"--optimizer", "sgd"},
-      {"--optimizer-state-dtype", "bf16"},
-      {"--optimizer-state-dtype", "int8"},
       {"--gradient-dtype", "bf16"},
       {"--device", "cuda"},
       {"--device", "cuda:1"},

@@ -1,0 +1,119 @@
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+
+#include "base/half.h"
+#include "base/philox.h"
+
+// Moments in 16 and in 8 bits, and the random numbers that round them: the scalar definitions, for
+// hosts and devices. docs/numerics.md says why they are so.
+namespace terrace {
+
+// Which random numbers round the moments of an update: those of (seed, step, stream, element),
+// where the elements of a range are counted from `first_element` of its unit, a multiple of 64.
+struct MomentRounding {
+  std::uint64_t seed = 0;
+  std::uint32_t stream = 0;  // the unit's
+  std::int64_t first_element = 0;
+};
+
+// Above those of parameters, which are numbered from 0.
+inline constexpr std::uint32_t kMomentStreams = 0x4D000000U;
+
+// 16 bits for each moment of an element: the first's below. 64 elements share 16 Philox blocks, so
+// that vectors of 16 elements or fewer take one word of as many neighbouring blocks.
+TERRACE_HOST_DEVICE inline std::uint32_t rounding_bits(const MomentRounding& rounding,
+                                                       std::uint32_t step, std::int64_t element) {
+  const auto e = static_cast<std::uint64_t>(rounding.first_element + element);
+  return philox({rounding.seed}, {e / 64 * 16 + e % 16, rounding.stream, step})[e % 64 / 16];
+}
+
+// The bf16 next below or above in size, so that the mean over all 16-bit `random` is the value.
+TERRACE_HOST_DEVICE inline Bf16 to_bf16_stochastic(float value, std::uint32_t random) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  if (is_nan_bits(bits)) return Bf16{static_cast<std::uint16_t>((bits >> 16) | 0x0040U)};
+  return Bf16{static_cast<std::uint16_t>((bits + random) >> 16)};
+}
+
+// Codes of 8 bits for a block of elements that share an exponent: small floating-point numbers with
+// four bits of fraction, for the first moment a sign and three bits of exponent, for the second,
+// which is never negative, four bits of exponent. The highest exponent is the block's; at the
+// lowest, numbers go down to zero in equal steps.
+inline constexpr std::int64_t kMomentBlock = 256;
+inline constexpr int kFractionBits = 4;
+inline constexpr int kDroppedBits = 23 - kFractionBits;  // of fp32's fraction
+inline constexpr std::uint32_t kHalfOfDropped = 1U << (kDroppedBits - 1);
+inline constexpr std::uint32_t kTopExponents[] = {7, 15};  // first moment, second
+// Blocks whose largest number is smaller than 2^-95 share the lowest steps.
+inline constexpr std::uint32_t kLeastExponent = 32;
+inline constexpr std::uint32_t kMostExponent = 254;
+
+// The exponent that a block with this largest size (as bits of an fp32 without sign) shares: no
+// number of the block rounds up past the highest code. 0 of zeros alone.
+TERRACE_HOST_DEVICE inline std::uint8_t block_exponent(std::uint32_t largest_bits) {
+  if (largest_bits == 0) return 0;
+  const std::uint32_t exponent = (largest_bits + ((1U << kDroppedBits) - 1)) >> 23;
+  return static_cast<std::uint8_t>(std::clamp(exponent, kLeastExponent, kMostExponent));
+}
+
+// `size` is not negative; `random` has 19 bits. kTop is one of kTopExponents.
+template <std::uint32_t kTop>
+TERRACE_HOST_DEVICE inline std::uint32_t encode_size(float size, std::uint8_t exponent,
+                                                     std::uint32_t random) {
+  if (exponent == 0) return 0;
+  const std::uint32_t normal = (exponent - kTop + 1) << 23;  // the least with a full fraction
+  const auto bits = std::bit_cast<std::uint32_t>(size);
+  const bool is_small = bits < normal;
+  // Adding the least normal number puts what is below it on the steps of that number's fraction.
+  const std::uint32_t placed =
+      is_small ? std::bit_cast<std::uint32_t>(size + std::bit_cast<float>(normal)) : bits;
+  const std::uint32_t base = is_small ? normal : normal - (1U << 23);
+  constexpr std::uint32_t kMost = (kTop + 1) * (1U << kFractionBits) - 1;
+  return std::min((placed - base + random) >> kDroppedBits, kMost);
+}
+
+// The 16 random bits of a moment as those that are added to the 19 bits a code drops.
+TERRACE_HOST_DEVICE inline std::uint32_t dropped_bits(std::uint32_t random) {
+  return random << (kDroppedBits - 16);
+}
+
+template <std::uint32_t kTop>
+TERRACE_HOST_DEVICE inline float decode_size(std::uint32_t code, std::uint8_t exponent) {
+  if (exponent == 0) return 0.0F;
+  const std::uint32_t normal = (exponent - kTop + 1) << 23;
+  const bool is_small = code < (1U << kFractionBits);
+  const std::uint32_t base = is_small ? normal : normal - (1U << 23);
+  const auto placed = std::bit_cast<float>((code << kDroppedBits) + base);
+  return is_small ? placed - std::bit_cast<float>(normal) : placed;
+}
+
+inline constexpr std::uint32_t kSignOfCode = 0x80;
+
+TERRACE_HOST_DEVICE inline std::uint8_t encode_moment1(float value, std::uint8_t exponent,
+                                                       std::uint32_t random) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const auto size = std::bit_cast<float>(bits & 0x7fffffffU);
+  const std::uint32_t code = encode_size<kTopExponents[0]>(size, exponent, random);
+  if (code == 0) return 0;
+  return static_cast<std::uint8_t>(code | ((bits >> 24) & kSignOfCode));
+}
+
+TERRACE_HOST_DEVICE inline float decode_moment1(std::uint8_t code, std::uint8_t exponent) {
+  const float size = decode_size<kTopExponents[0]>(code & ~kSignOfCode, exponent);
+  return (code & kSignOfCode) != 0 ? -size : size;
+}
+
+// What is not zero stays so: a second moment of zero would divide its first by epsilon alone.
+TERRACE_HOST_DEVICE inline std::uint8_t encode_moment2(float value, std::uint8_t exponent,
+                                                       std::uint32_t random) {
+  const std::uint32_t code = encode_size<kTopExponents[1]>(value, exponent, random);
+  return static_cast<std::uint8_t>(std::max(code, value > 0 ? 1U : 0U));
+}
+
+TERRACE_HOST_DEVICE inline float decode_moment2(std::uint8_t code, std::uint8_t exponent) {
+  return decode_size<kTopExponents[1]>(code, exponent);
+}
+
+}  // namespace terrace

@@ -1,0 +1,198 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "memory/host/worker_arena.h"
+#include "optim/adamw.h"
+#include "tests/optim/every_target.h"
+
+// AdamW with moments in 16 and 8 bits.
+namespace terrace {
+namespace {
+
+using test::OnTarget;
+using test::usable_targets;
+
+constexpr AdamWOptions kOptions = {
+    .beta1 = 0.9F, .beta2 = 0.95F, .epsilon = 1e-8F, .weight_decay = 0.1F};
+
+struct Form {
+  const char* name;
+  StateFormat format;
+  DType parameter;
+};
+
+constexpr Form kForms[] = {
+    {"split_bf16", {MasterForm::kSplit, MomentForm::kBf16}, DType::kBF16},
+    {"split_int8", {MasterForm::kSplit, MomentForm::kInt8}, DType::kBF16},
+    {"whole_bf16", {MasterForm::kFp32, MomentForm::kBf16}, DType::kBF16},
+    {"whole_int8", {MasterForm::kFp32, MomentForm::kInt8}, DType::kBF16},
+    {"fp32_bf16", {MasterForm::kParameter, MomentForm::kBf16}, DType::kF32},
+    {"fp32_int8", {MasterForm::kParameter, MomentForm::kInt8}, DType::kF32},
+};
+
+// Parameters and state that start from zeros, and gradients of a step.
+struct Training {
+  Training(const Form& form, std::int64_t elements)
+      : form(form),
+        elements(elements),
+        gradient(static_cast<std::size_t>(elements)),
+        parameter(static_cast<std::size_t>(elements) * size_of(form.parameter)),
+        state(form.format.bytes(elements)) {}
+
+  // Sizes that differ within a block, zeros, whole blocks of zeros, and tiny ones.
+  AdamWUpdate step(std::uint32_t number) {
+    std::mt19937 random(number);
+    for (std::size_t i = 0; i < gradient.size(); ++i) {
+      const float unit = static_cast<float>(random() >> 8) * 0x1.0p-23F - 1.0F;
+      const float size = std::exp2(-static_cast<float>(random() % 12));
+      const bool is_zero = i / 256 % 7 == 3 || random() % 9 == 0;
+      gradient[i] = is_zero ? 0.0F : i / 256 % 7 == 5 ? unit * 1e-22F : unit * size;
+    }
+    scalars.step = number;
+    scalars.learning_rate = 1e-2F;
+    scalars.bias_correction_1 = static_cast<float>(1 - std::pow(0.9, number));
+    scalars.bias_correction_2 = static_cast<float>(1 - std::pow(0.95, number));
+    AdamWUpdate update;
+    update.gradient = view(std::span(gradient));
+    update.parameter = view(parameter.data(), form.parameter, elements);
+    set_state_views(update, form.format, state.data(), elements);
+    update.options = kOptions;
+    update.decayed_elements = elements / 2 + 77;
+    update.scalars = &scalars;
+    update.rounding = {.seed = 42, .stream = 7, .first_element = 8192};
+    return update;
+  }
+
+  Form form;
+  std::int64_t elements;
+  std::vector<float> gradient;
+  std::vector<std::byte> parameter;
+  std::vector<std::byte> state;
+  StepScalars scalars;
+};
+
+class AdamWMoments : public testing::TestWithParam<Form> {};
+
+TEST_P(AdamWMoments, HaveTheBitsOfTheReferenceOnEveryTarget) {
+  constexpr std::int64_t kElements = 5 * 4096 + 65536;
+  constexpr std::uint32_t kSteps = 4;
+  Training expected(GetParam(), kElements);
+  for (std::uint32_t t = 1; t <= kSteps; ++t) adamw_reference(expected.step(t));
+  for (const int threads : {1, 3}) {
+    WorkerArena workers(threads);
+    KernelContext context;
+    context.workers = &workers;
+    for (const std::int64_t target : usable_targets()) {
+      SCOPED_TRACE(hwy::TargetName(target));
+      const OnTarget on_target(target);
+      Training training(GetParam(), kElements);
+      for (std::uint32_t t = 1; t <= kSteps; ++t) adamw_cpu(context, training.step(t));
+      EXPECT_EQ(training.parameter, expected.parameter);
+      EXPECT_EQ(training.state, expected.state);
+    }
+  }
+}
+
+// Chunks do not change bits: the same elements in two calls.
+TEST_P(AdamWMoments, DoNotDependOnWhereARangeBegins) {
+  constexpr std::int64_t kElements = 3 * 4096;
+  WorkerArena workers(2);
+  KernelContext context;
+  context.workers = &workers;
+  Training whole(GetParam(), kElements), first(GetParam(), 4096), second(GetParam(), 2 * 4096);
+  for (std::uint32_t t = 1; t <= 3; ++t) {
+    const AdamWUpdate update = whole.step(t);
+    AdamWUpdate front = first.step(t);
+    AdamWUpdate back = second.step(t);
+    front.decayed_elements = update.decayed_elements;
+    back.decayed_elements = update.decayed_elements - 4096;
+    back.rounding.first_element += 4096;
+    std::copy_n(whole.gradient.begin(), 4096, first.gradient.begin());
+    std::copy_n(whole.gradient.begin() + 4096, 2 * 4096, second.gradient.begin());
+    adamw_cpu(context, update);
+    adamw_cpu(context, front);
+    adamw_cpu(context, back);
+  }
+  std::vector<std::byte> joined = first.parameter;
+  joined.insert(joined.end(), second.parameter.begin(), second.parameter.end());
+  EXPECT_EQ(joined, whole.parameter);
+}
+
+TEST_P(AdamWMoments, OtherSeedsAndStepsRoundOtherwise) {
+  WorkerArena workers(1);
+  KernelContext context;
+  context.workers = &workers;
+  Training plain(GetParam(), 4096), seed(GetParam(), 4096), stream(GetParam(), 4096);
+  adamw_cpu(context, plain.step(1));
+  AdamWUpdate update = seed.step(1);
+  ++update.rounding.seed;
+  adamw_cpu(context, update);
+  update = stream.step(1);
+  ++update.rounding.stream;
+  adamw_cpu(context, update);
+  EXPECT_NE(seed.state, plain.state);
+  EXPECT_NE(stream.state, plain.state);
+}
+
+// With beta2 = 0.999 a step changes a second moment by a thousandth at the most: less than half a
+// step of bf16 or of a code, so that rounding to nearest would leave it where it is for ever. The
+// mean of many elements must follow the exact one. It is a mean of 4096 elements, each within a
+// step (1/16 of its size for codes) of its expectation; ten standard deviations are 10/64 of that.
+TEST_P(AdamWMoments, SecondMomentsFollowSmallChanges) {
+  WorkerArena workers(2);
+  KernelContext context;
+  context.workers = &workers;
+  Training training(GetParam(), 4096);
+  StepScalars scalars;
+  AdamWUpdate update = training.step(1);
+  update.options.beta2 = 0.999F;
+  update.scalars = &scalars;
+  float exact = 0;
+  for (std::uint32_t t = 1; t <= 600; ++t) {
+    scalars.step = t;
+    const float g = t <= 100 ? 1.0F : 0.25F;
+    std::ranges::fill(training.gradient, g);
+    exact = std::fma(1.0F - 0.999F, g * g - exact, exact);
+    adamw_cpu(context, update);
+  }
+  double mean = 0;
+  for (std::int64_t i = 0; i < 4096; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    mean +=
+        update.moment2.dtype == DType::kBF16
+            ? to_float(update.moment2.as<Bf16>()[i])
+            : decode_moment2(
+                  static_cast<std::uint8_t>(update.moment2.as<std::byte>()[at]),
+                  static_cast<std::uint8_t>(update.exponents2.as<std::byte>()[at / kMomentBlock]));
+  }
+  EXPECT_NEAR(mean / 4096, exact, exact * 10.0 / 64 / 16);
+}
+
+INSTANTIATE_TEST_SUITE_P(Forms, AdamWMoments, testing::ValuesIn(kForms),
+                         [](const auto& instance) { return std::string(instance.param.name); });
+
+TEST(AdamWMomentsDeathTest, RefusePartsOfBlocks) {
+  Training training(kForms[1], 4096);
+  AdamWUpdate update = training.step(1);
+  update.rounding.first_element = 32;
+  EXPECT_DEATH(adamw_reference(update), "32 and 0");
+}
+
+TEST(StateFormat, BytesPerParameter) {
+  constexpr std::int64_t kElements = 1024 * 4096;
+  const auto bytes = [](MasterForm master, MomentForm moments) {
+    return static_cast<double>(StateFormat{master, moments}.bytes(kElements)) / kElements;
+  };
+  EXPECT_EQ(bytes(MasterForm::kFp32, MomentForm::kFp32), 12);
+  EXPECT_EQ(bytes(MasterForm::kSplit, MomentForm::kFp32), 10);
+  EXPECT_EQ(bytes(MasterForm::kParameter, MomentForm::kFp32), 8);
+  EXPECT_EQ(bytes(MasterForm::kSplit, MomentForm::kBf16), 6);
+  EXPECT_EQ(bytes(MasterForm::kSplit, MomentForm::kInt8), 4 + 2.0 / 256);
+}
+
+}  // namespace
+}  // namespace terrace
