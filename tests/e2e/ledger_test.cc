@@ -87,6 +87,22 @@ TEST(DoesNotFit, MoreThanTheMachineHasIs3) {
   EXPECT_FALSE(training.directory().has("run"));
 }
 
+TEST(Ledger, TellsBytesPerParameter) {
+  const TinyTraining training;
+  const std::vector<std::pair<Arguments, const char*>> cases = {
+      {{}, "16 bytes per parameter: 2 parameter, 4 gradient, 8 moments, 2 rest of the fp32 master"},
+      {{"--optimizer-state-dtype", "bf16"}, "12 bytes per parameter: 2 parameter, 4 gradient, 4 "},
+      {{"--optimizer-state-dtype", "int8"},
+       "10.01 bytes per parameter: 2 parameter, 4 gradient, 2.008 "},
+      {{"--precision", "fp32"}, "16 bytes per parameter: 4 parameter, 4 gradient, 8 moments\n"},
+      {{"--master-weights", "fp32"}, "18 bytes per parameter"}};
+  for (const auto& [arguments, said] : cases) {
+    const Outcome outcome =
+        training.train("run", arguments + Arguments{"--max-steps", "3", "--dry-run"});
+    EXPECT_THAT(outcome.output, HasSubstr("training state: " + std::string(said)));
+  }
+}
+
 // What the ledger promises is what is used.
 TEST(Ledger, PeaksOfTheMetricsAreWithinTheBudgets) {
   const TinyTraining training;

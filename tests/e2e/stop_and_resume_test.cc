@@ -58,6 +58,17 @@ TEST_P(StopAndResume, GoesOnWithOtherPlacements) {
                                       "none"});
 }
 
+TEST_P(StopAndResume, GoesOnWithNarrowMoments) {
+  for (const char* type : {"bf16", "int8"}) {
+    SCOPED_TRACE(type);
+    std::filesystem::remove_all(training_.path("run"));
+    std::filesystem::remove_all(training_.path("alone"));
+    common_ = {"--max-steps", "16", "--precision", GetParam(), "--optimizer-state-dtype", type};
+    stop(training_.nvme() + Arguments{"--place-optimizer", "nvme"});
+    resume({"--threads", "1"});
+  }
+}
+
 class StopAndResumeMasters : public StopAndResume {};
 
 TEST_P(StopAndResumeMasters, GoesOnWithTheOtherFormOfMasters) {

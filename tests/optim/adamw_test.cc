@@ -72,7 +72,7 @@ class AdamWAgainstFp64 : public testing::TestWithParam<bool> {};
 // leave m within 13uG and v within 23uG^2 of the exact recurrence (each step adds about 1.3u and
 // shrinks what was there by beta), so mh/d, which is at most 2, is within 150u; and each of the two
 // fma adds u|p|. 1 - beta is taken of the rounded beta; its own rounding adds u/2 relative, within
-// the 150.
+// the 150. The rounded reciprocals of the bias corrections add u to mh and u/2 to d: 3u of mh/d.
 TEST_P(AdamWAgainstFp64, StaysWithinTheBoundFor100Steps) {
   constexpr int kSteps = 100;
   constexpr double kUnit = 0x1.0p-24;
@@ -110,7 +110,7 @@ TEST_P(AdamWAgainstFp64, StaysWithinTheBoundFor100Steps) {
       largest = std::max(largest, std::abs(wide[i].p));
     }
   }
-  const double bound = kUnit * (2 * kSteps * largest + 150 * rate_sum);
+  const double bound = kUnit * (2 * kSteps * largest + 153 * rate_sum);
   EXPECT_LT(bound, 1e-4);
   double moved = 0;
   for (std::size_t i = 0; i < kElements; ++i) {

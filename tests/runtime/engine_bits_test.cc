@@ -297,6 +297,46 @@ TEST_P(EngineBits, Masters) {
             plain[Tier::kHost][Account::kOptimizerState]);
 }
 
+// Moments of each form have bits of their own, and keep them whatever the switches.
+class EngineBitsOfMoments : public EngineBits {
+ protected:
+  void expect_equal_with(MomentForm moments) {
+    EngineOptions plain = plain_options();
+    plain.optimizer.moments = moments;
+    const TrainedRun expected = train_tiny(plain, kSteps);
+    EXPECT_NE(expected.curve.losses.back(),
+              train_tiny(plain_options(), kSteps).curve.losses.back());
+    for (const auto& set : switches()) {
+      EngineOptions options = plain;
+      set(options);
+      const TrainedRun run = train_tiny(options, kSteps);
+      EXPECT_EQ(run.curve, expected.curve);
+      EXPECT_EQ(run.evaluation, expected.evaluation);
+    }
+  }
+
+ private:
+  static std::vector<std::function<void(EngineOptions&)>> switches() {
+    return {[](EngineOptions& options) {
+              all_on_nvme_from_device(options);
+              options.threads = 3;
+            },
+            [](EngineOptions& options) {
+              on_device(options);
+              options.placement.order = MicroBatchOrder::kLayerMajor;
+              options.threads = 1;
+            },
+            [](EngineOptions& options) {
+              all_on(options, Tier::kNvme);
+              options.optimizer.splits_bf16_masters = false;
+            },
+            [](EngineOptions& options) { options.chunk_elements = 3 * kBlockElements; }};
+  }
+};
+
+TEST_P(EngineBitsOfMoments, Bf16) { expect_equal_with(MomentForm::kBf16); }
+TEST_P(EngineBitsOfMoments, Int8) { expect_equal_with(MomentForm::kInt8); }
+
 TEST_P(EngineBits, LookaheadChangesThePeak) {
   EngineOptions options = plain_options();
   all_on_nvme_from_device(options);
@@ -370,8 +410,14 @@ class SnapshotState final : public StateSource {
   std::map<std::pair<std::int64_t, terrace::StateField>, std::vector<float>> values_;
 };
 
-TEST_P(EngineBits, StoppedAndResumedInOtherTiers) {
-  const EngineOptions plain = plain_options();
+class EngineBitsResumed : public EngineBits {
+ protected:
+  void expect_resumed(MomentForm moments);
+};
+
+void EngineBitsResumed::expect_resumed(MomentForm moments) {
+  EngineOptions plain = plain_options();
+  plain.optimizer.moments = moments;
   const TrainedRun whole = train_tiny(plain, kSteps);
   EngineOptions second = plain;
   all_on_nvme_from_device(second);
@@ -390,6 +436,13 @@ TEST_P(EngineBits, StoppedAndResumedInOtherTiers) {
   EXPECT_EQ(run.curve, whole.curve);
 }
 
+TEST_P(EngineBitsResumed, InOtherTiers) {
+  for (const MomentForm moments : {MomentForm::kFp32, MomentForm::kBf16, MomentForm::kInt8}) {
+    SCOPED_TRACE(static_cast<int>(moments));
+    expect_resumed(moments);
+  }
+}
+
 std::string name_of_case(const testing::TestParamInfo<Case>& instance) {
   const auto [shape, type] = instance.param;
   return std::string(kShapes[shape].name) + "_" + std::string(name_of(type));
@@ -397,9 +450,15 @@ std::string name_of_case(const testing::TestParamInfo<Case>& instance) {
 
 const auto kCases = testing::Combine(testing::Range(0, static_cast<int>(std::size(kShapes))),
                                      testing::Values(DType::kBF16, DType::kF32));
+constexpr Case kFewCases[] = {
+    {0, DType::kF32}, {1, DType::kBF16}, {2, DType::kBF16}, {3, DType::kF32}};
 #ifdef TERRACE_EVERY_SWITCH
 INSTANTIATE_TEST_SUITE_P(EverySwitch, EngineBits, kCases, name_of_case);
+INSTANTIATE_TEST_SUITE_P(EverySwitch, EngineBitsOfMoments, kCases, name_of_case);
+INSTANTIATE_TEST_SUITE_P(EverySwitch, EngineBitsResumed, kCases, name_of_case);
 #else
+INSTANTIATE_TEST_SUITE_P(Shapes, EngineBitsOfMoments, testing::ValuesIn(kFewCases), name_of_case);
+INSTANTIATE_TEST_SUITE_P(Shapes, EngineBitsResumed, testing::ValuesIn(kFewCases), name_of_case);
 INSTANTIATE_TEST_SUITE_P(Shapes, EngineBits, kCases, name_of_case);
 #endif
 
