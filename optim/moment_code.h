@@ -12,7 +12,7 @@
 namespace terrace {
 
 // Which random numbers round the moments of an update: those of (seed, step, stream, element),
-// where the elements of a range are counted from `first_element` of its unit, a multiple of 64.
+// where the elements of a range are counted from `first_element` of its unit, a multiple of 128.
 struct MomentRounding {
   std::uint64_t seed = 0;
   std::uint32_t stream = 0;  // the unit's
@@ -22,12 +22,22 @@ struct MomentRounding {
 // Above those of parameters, which are numbered from 0.
 inline constexpr std::uint32_t kMomentStreams = 0x4D000000U;
 
-// 16 bits for each moment of an element: the first's below. 64 elements share 16 Philox blocks, so
-// that vectors of 16 elements or fewer take one word of as many neighbouring blocks.
+// What rounds an element's moments: bits_of_moment1() and bits_of_moment2() of it. 128 elements
+// share 16 Philox blocks, so that vectors of 16 elements or fewer take one word of as many
+// neighbouring blocks, and its halves serve two vectors. That some bits serve several roundings
+// does no harm: each is without bias if its own 16 bits are uniform.
 TERRACE_HOST_DEVICE inline std::uint32_t rounding_bits(const MomentRounding& rounding,
                                                        std::uint32_t step, std::int64_t element) {
   const auto e = static_cast<std::uint64_t>(rounding.first_element + element);
-  return philox({rounding.seed}, {e / 64 * 16 + e % 16, rounding.stream, step})[e % 64 / 16];
+  const std::uint32_t word =
+      philox({rounding.seed}, {e / 128 * 16 + e % 16, rounding.stream, step})[e % 64 / 16];
+  return e % 128 < 64 ? word : std::rotr(word, 16);
+}
+TERRACE_HOST_DEVICE inline std::uint32_t bits_of_moment1(std::uint32_t random) {
+  return random & 0xffffU;
+}
+TERRACE_HOST_DEVICE inline std::uint32_t bits_of_moment2(std::uint32_t random) {
+  return (random >> 8) & 0xffffU;
 }
 
 // The bf16 next below or above in size, so that the mean over all 16-bit `random` is the value.
@@ -58,19 +68,19 @@ TERRACE_HOST_DEVICE inline std::uint8_t block_exponent(std::uint32_t largest_bit
   return static_cast<std::uint8_t>(std::clamp(exponent, kLeastExponent, kMostExponent));
 }
 
-// `size` is not negative; `random` has 19 bits. kTop is one of kTopExponents.
-template <std::uint32_t kTop>
+// `size` is not negative; `random` has 19 bits. Top is one of kTopExponents.
+template <std::uint32_t Top>
 TERRACE_HOST_DEVICE inline std::uint32_t encode_size(float size, std::uint8_t exponent,
                                                      std::uint32_t random) {
   if (exponent == 0) return 0;
-  const std::uint32_t normal = (exponent - kTop + 1) << 23;  // the least with a full fraction
+  const std::uint32_t normal = (exponent - Top + 1) << 23;  // the least with a full fraction
   const auto bits = std::bit_cast<std::uint32_t>(size);
   const bool is_small = bits < normal;
   // Adding the least normal number puts what is below it on the steps of that number's fraction.
   const std::uint32_t placed =
       is_small ? std::bit_cast<std::uint32_t>(size + std::bit_cast<float>(normal)) : bits;
   const std::uint32_t base = is_small ? normal : normal - (1U << 23);
-  constexpr std::uint32_t kMost = (kTop + 1) * (1U << kFractionBits) - 1;
+  constexpr std::uint32_t kMost = (Top + 1) * (1U << kFractionBits) - 1;
   return std::min((placed - base + random) >> kDroppedBits, kMost);
 }
 
@@ -79,10 +89,10 @@ TERRACE_HOST_DEVICE inline std::uint32_t dropped_bits(std::uint32_t random) {
   return random << (kDroppedBits - 16);
 }
 
-template <std::uint32_t kTop>
+template <std::uint32_t Top>
 TERRACE_HOST_DEVICE inline float decode_size(std::uint32_t code, std::uint8_t exponent) {
   if (exponent == 0) return 0.0F;
-  const std::uint32_t normal = (exponent - kTop + 1) << 23;
+  const std::uint32_t normal = (exponent - Top + 1) << 23;
   const bool is_small = code < (1U << kFractionBits);
   const std::uint32_t base = is_small ? normal : normal - (1U << 23);
   const auto placed = std::bit_cast<float>((code << kDroppedBits) + base);

@@ -67,7 +67,7 @@ struct MasterAndFloat {
   HWY_INLINE void fetch(std::int64_t i) const { fetch_ahead(master + i); }
 };
 
-template <bool kStream>
+template <bool PastCache>
 struct MasterAndHalf {
   float* master;
   Bf16* parameter;
@@ -75,7 +75,7 @@ struct MasterAndHalf {
   HWY_INLINE void set(Vec p, std::int64_t i) const {
     store(p, master + i);
     const WordVec words = bf16_words_ties_away(p);
-    if constexpr (kStream) {
+    if constexpr (PastCache) {
       hn::Stream(hn::TruncateTo(LaneHalves(), words), LaneHalves(),
                  reinterpret_cast<std::uint16_t*>(parameter + i));
     } else {
@@ -109,7 +109,6 @@ struct SplitMaster {
 // Where moments come from and go to. `random` has 16 bits for each moment of a lane.
 
 struct FloatMoments {
-  static constexpr bool kRounds = false;
   float *moment1, *moment2;
   HWY_INLINE Vec get1(std::int64_t i) const { return load(moment1 + i); }
   HWY_INLINE Vec get2(std::int64_t i) const { return load(moment2 + i); }
@@ -124,7 +123,6 @@ struct FloatMoments {
 };
 
 struct HalfMoments {
-  static constexpr bool kRounds = true;
   Bf16 *moment1, *moment2;
   HWY_INLINE Vec get1(std::int64_t i) const { return load(moment1 + i); }
   HWY_INLINE Vec get2(std::int64_t i) const { return load(moment2 + i); }
@@ -138,16 +136,38 @@ struct HalfMoments {
   }
 };
 
-// One block of moments, widened: element i of the range is number i - first.
-struct WideBlock {
-  float *moment1, *moment2;
-  std::int64_t first;
-  HWY_INLINE Vec get1(std::int64_t i) const { return load(moment1 + (i - first)); }
-  HWY_INLINE Vec get2(std::int64_t i) const { return load(moment2 + (i - first)); }
-  HWY_INLINE void set(Vec m, Vec v, WordVec /*random*/, std::int64_t i) const {
-    store(m, moment1 + (i - first));
-    store(v, moment2 + (i - first));
+// One block of 8-bit moments. They are read from their codes; new ones wait in `wide` with the
+// random numbers that will round them, until the largest of the block are known.
+struct CodedMoments {
+  struct Wide {
+    alignas(64) float moment1[kMomentBlock];
+    alignas(64) float moment2[kMomentBlock];
+    alignas(64) std::uint32_t random[kMomentBlock];
+  };
+
+  HWY_INLINE CodedMoments(const AdamWUpdate& op, std::int64_t first_element, Wide& wide_moments)
+      : codes1(codes_of(op.moment1)),
+        codes2(codes_of(op.moment2)),
+        first(first_element),
+        block1(codes_of(op.exponents1)[first / kMomentBlock]),
+        block2(codes_of(op.exponents2)[first / kMomentBlock]),
+        wide(wide_moments) {}
+
+  HWY_INLINE Vec get1(std::int64_t i) const {
+    return decode_moment1_vector(block1, load_codes(codes1 + i));
   }
+  HWY_INLINE Vec get2(std::int64_t i) const { return block2.decode(load_codes(codes2 + i)); }
+  HWY_INLINE void set(Vec m, Vec v, WordVec random, std::int64_t i) const {
+    store(m, wide.moment1 + (i - first));
+    store(v, wide.moment2 + (i - first));
+    hn::StoreU(random, LaneWords(), wide.random + (i - first));
+  }
+
+  std::uint8_t *codes1, *codes2;
+  std::int64_t first;
+  Block1 block1;
+  Block2 block2;
+  Wide& wide;
 };
 
 // The constants of AdamWFactors in vectors, so that the compiler has them in registers.
@@ -202,10 +222,10 @@ HWY_INLINE std::int64_t update_steps(const AdamWFactors& factors, const float* g
 }
 
 // Elements that share Philox blocks: rounding_bits().
-inline constexpr std::int64_t kGroup = 64;
+inline constexpr std::int64_t kGroup = 128;
 inline constexpr std::int64_t kCounters = 16;
 
-// Calls body(random, i) for every vector of the group of 64 elements that begins at `first`.
+// Calls body(random, i) for every vector of the group that begins at `first`.
 template <typename Body>
 HWY_INLINE void for_each_random(const AdamWUpdate& op, std::int64_t first, const Body& body) {
   const PhiloxVector numbers(op.rounding.seed, op.rounding.stream, op.scalars->step);
@@ -215,10 +235,13 @@ HWY_INLINE void for_each_random(const AdamWUpdate& op, std::int64_t first, const
     WordVec words[4];
     numbers(counter + static_cast<std::uint64_t>(part), words);
     for (std::int64_t j = 0; j < 4; ++j) body(words[j], first + j * kCounters + part);
+    for (std::int64_t j = 0; j < 4; ++j) {
+      body(hn::RotateRight<16>(words[j]), first + kGroup / 2 + j * kCounters + part);
+    }
   }
 }
 
-// Whole groups from `begin`, a multiple of 64, on; returns where they end.
+// Whole groups from `begin`, a multiple of kGroup, on; returns where they end.
 template <typename Parameters>
 HWY_INLINE std::int64_t update_groups(const AdamWUpdate& op, const AdamWFactors& factors,
                                       const HalfMoments& moments, const Parameters& parameters,
@@ -227,32 +250,16 @@ HWY_INLINE std::int64_t update_groups(const AdamWUpdate& op, const AdamWFactors&
   const float* const gradient = op.gradient.as<const float>();
   std::int64_t i = begin;
   for (; i + kGroup <= end; i += kGroup) {
-    for (const std::int64_t half : {i, i + kStep}) {
-      fetch_ahead(gradient + half);
-      moments.fetch(half);
-      parameters.fetch(half);
+    for (std::int64_t step = i; step < i + kGroup; step += kStep) {
+      fetch_ahead(gradient + step);
+      moments.fetch(step);
+      parameters.fetch(step);
     }
     for_each_random(op, i, [&](WordVec random, std::int64_t j) TERRACE_VECTOR_BODY {
       update_vector(f, gradient, moments, parameters, random, j);
     });
   }
   return i;
-}
-
-HWY_INLINE void widen_block(const AdamWUpdate& op, const WideBlock& block) {
-  const std::int64_t number = block.first / kMomentBlock;
-  const std::uint8_t exponent1 = codes_of(op.exponents1)[number];
-  const std::uint8_t exponent2 = codes_of(op.exponents2)[number];
-  const std::uint8_t* const codes1 = codes_of(op.moment1) + block.first;
-  const std::uint8_t* const codes2 = codes_of(op.moment2) + block.first;
-  const Block1 block1(exponent1);
-  const Block2 block2(exponent2);
-  for (std::int64_t i = 0; i < kMomentBlock; i += kLanes) {
-    const Vec m = decode_moment1_vector(block1, load_codes(codes1 + i));
-    const Vec v = block2.decode(load_codes(codes2 + i));
-    store(exponent1 == 0 ? hn::Zero(Lanes()) : m, block.moment1 + i);
-    store(exponent2 == 0 ? hn::Zero(Lanes()) : v, block.moment2 + i);
-  }
 }
 
 // The largest size, as bits.
@@ -266,76 +273,55 @@ HWY_INLINE std::uint32_t largest_of_block(const float* values) {
   return hn::GetLane(hn::MaxOfLanes(words, largest));
 }
 
-HWY_INLINE void narrow_block(const AdamWUpdate& op, const WideBlock& block) {
-  const std::uint8_t exponent1 = block_exponent(largest_of_block(block.moment1));
-  const std::uint8_t exponent2 = block_exponent(largest_of_block(block.moment2));
-  const std::int64_t number = block.first / kMomentBlock;
-  codes_of(op.exponents1)[number] = exponent1;
-  codes_of(op.exponents2)[number] = exponent2;
-  std::uint8_t* const codes1 = codes_of(op.moment1);
-  std::uint8_t* const codes2 = codes_of(op.moment2);
+// From the new moments to their codes.
+HWY_INLINE void narrow_block(const AdamWUpdate& op, const CodedMoments& moments) {
+  const CodedMoments::Wide& wide = moments.wide;
+  const std::uint8_t exponent1 = block_exponent(largest_of_block(wide.moment1));
+  const std::uint8_t exponent2 = block_exponent(largest_of_block(wide.moment2));
+  codes_of(op.exponents1)[moments.first / kMomentBlock] = exponent1;
+  codes_of(op.exponents2)[moments.first / kMomentBlock] = exponent2;
   const Block1 block1(exponent1);
   const Block2 block2(exponent2);
+  std::uint8_t* const codes1 = moments.codes1 + moments.first;
+  std::uint8_t* const codes2 = moments.codes2 + moments.first;
   constexpr int kShift = kDroppedBits - 16;
-  for (std::int64_t i = block.first; i < block.first + kMomentBlock; i += kGroup) {
-    for_each_random(op, i, [&](WordVec random, std::int64_t j) TERRACE_VECTOR_BODY {
-      const auto random1 = hn::ShiftLeft<kShift>(bits_of_moment1(random));
-      const auto random2 = hn::ShiftLeft<kShift>(bits_of_moment2(random));
-      store_codes(encode_moment1_vector(block1, block.get1(j), random1), codes1 + j);
-      store_codes(encode_moment2_vector(block2, block.get2(j), random2), codes2 + j);
-    });
+  for (std::int64_t i = 0; i < kMomentBlock; i += kLanes) {
+    const WordVec random = hn::LoadU(LaneWords(), wide.random + i);
+    const auto random1 = hn::ShiftLeft<kShift>(bits_of_moment1(random));
+    const auto random2 = hn::ShiftLeft<kShift>(bits_of_moment2(random));
+    store_codes(encode_moment1_vector(block1, load(wide.moment1 + i), random1), codes1 + i);
+    store_codes(encode_moment2_vector(block2, load(wide.moment2 + i), random2), codes2 + i);
   }
-  // Of zeros alone there is nothing to encode.
-  if (exponent1 == 0) std::fill_n(codes1 + block.first, kMomentBlock, std::uint8_t{0});
-  if (exponent2 == 0) std::fill_n(codes2 + block.first, kMomentBlock, std::uint8_t{0});
 }
 
-// One part of a block that all decays or all does not.
+// Whole blocks that all decay or all do not.
 template <typename Parameters>
-HWY_INLINE void update_block_part(const AdamWUpdate& op, const WideBlock& block,
-                                  const Parameters& parameters, std::int64_t begin,
-                                  std::int64_t end) {
-  const AdamWFactors factors = adamw_factors(op, begin < op.decayed_elements);
+HWY_INLINE std::int64_t update_blocks(const AdamWUpdate& op, const AdamWFactors& factors,
+                                      const Parameters& parameters, std::int64_t begin,
+                                      std::int64_t end) {
   const VectorFactors f(factors);
   const float* const gradient = op.gradient.as<const float>();
-  std::int64_t i = begin;
-  for (; i + kLanes <= end; i += kLanes) {
-    update_vector(f, gradient, block, parameters, hn::Zero(LaneWords()), i);
-  }
-  for (; i < end; ++i) {
-    float& m = block.moment1[i - block.first];
-    float& v = block.moment2[i - block.first];
-    const AdamWElement next = adamw_element(factors, gradient[i], {exact_parameter(op, i), m, v});
-    m = next.m;
-    v = next.v;
-    set_exact_parameter(op, i, next.p);
-  }
-}
-
-// Whole blocks.
-template <typename Parameters>
-HWY_INLINE void update_blocks(const AdamWUpdate& op, const Parameters& parameters,
-                              std::int64_t begin, std::int64_t end) {
-  alignas(64) float moment1[kMomentBlock];
-  alignas(64) float moment2[kMomentBlock];
-  const float* const gradient = op.gradient.as<const float>();
-  for (std::int64_t first = begin; first < end; first += kMomentBlock) {
-    for (std::int64_t i = first; i < first + kMomentBlock; i += kStep) {
-      fetch_ahead(gradient + i);
-      parameters.fetch(i);
+  CodedMoments::Wide wide;
+  std::int64_t first = begin;
+  for (; first + kMomentBlock <= end; first += kMomentBlock) {
+    const CodedMoments moments(op, first, wide);
+    for (std::int64_t group = first; group < first + kMomentBlock; group += kGroup) {
+      for (std::int64_t step = group; step < group + kGroup; step += kStep) {
+        fetch_ahead(gradient + step);
+        parameters.fetch(step);
+      }
+      for (std::int64_t line = group + kAheadBytes; line < group + kGroup + kAheadBytes;
+           line += 64) {
+        hwy::Prefetch(moments.codes1 + line);
+        hwy::Prefetch(moments.codes2 + line);
+      }
+      for_each_random(op, group, [&](WordVec random, std::int64_t i) TERRACE_VECTOR_BODY {
+        update_vector(f, gradient, moments, parameters, random, i);
+      });
     }
-    for (std::int64_t i = first; i < first + kMomentBlock; i += kGroup) {
-      hwy::Prefetch(codes_of(op.moment1) + i + kAheadBytes);
-      hwy::Prefetch(codes_of(op.moment2) + i + kAheadBytes);
-    }
-    const WideBlock block = {moment1, moment2, first};
-    widen_block(op, block);
-    const std::int64_t end_of_block = first + kMomentBlock;
-    const std::int64_t middle = std::clamp(op.decayed_elements, first, end_of_block);
-    update_block_part(op, block, parameters, first, middle);
-    update_block_part(op, block, parameters, middle, end_of_block);
-    narrow_block(op, block);
+    narrow_block(op, moments);
   }
+  return first;
 }
 
 // Calls body(parameters) with the form that the views have.
@@ -381,12 +367,11 @@ std::int64_t update_half_moments(const AdamWUpdate& op, std::int64_t begin, std:
   });
 }
 
-// Whole blocks, in vectors that begin at `vectors_from` and any number of whole vectors from there.
-void update_coded_moments(const AdamWUpdate& op, std::int64_t begin, std::int64_t end,
-                          std::int64_t vectors_from) {
-  with_parameters(op, vectors_from, [&](const auto& parameters) TERRACE_VECTOR_BODY {
-    update_blocks(op, parameters, begin, end);
-    return end;
+// Blocks that all decay or all do not.
+void update_coded_moments(const AdamWUpdate& op, std::int64_t begin, std::int64_t end) {
+  const AdamWFactors factors = adamw_factors(op, begin < op.decayed_elements);
+  with_parameters(op, begin, [&](const auto& parameters) TERRACE_VECTOR_BODY {
+    return update_blocks(op, factors, parameters, begin, end);
   });
 }
 
@@ -404,13 +389,12 @@ std::int64_t update_same_decay(const AdamWUpdate& op, std::int64_t begin, std::i
 void update_range(const AdamWUpdate& op, std::int64_t begin, std::int64_t end) {
 #if TERRACE_NATIVE_FMA
   if (op.moment1.dtype == DType::kU8) {
-    // In the block where the decay ends, vectors begin again at its end.
     const std::int64_t middle = std::clamp(op.decayed_elements, begin, end);
     const std::int64_t first = middle / kMomentBlock * kMomentBlock;
     const std::int64_t last = (middle + kMomentBlock - 1) / kMomentBlock * kMomentBlock;
-    update_coded_moments(op, begin, first, begin);
-    update_coded_moments(op, first, last, middle);
-    update_coded_moments(op, last, end, last);
+    update_coded_moments(op, begin, first);
+    adamw_reference_range(op, first, last);  // the block where the decay ends
+    update_coded_moments(op, last, end);
     return;
   }
   for_each_decay_range(op, begin, end, [&](std::int64_t first, std::int64_t last) {

@@ -80,11 +80,12 @@ class PhiloxVector {
   std::uint32_t stream_, step_;
 };
 
-// Random bits of an element in 16 bits each.
 HWY_INLINE WordVec bits_of_moment1(WordVec random) {
   return hn::And(random, hn::Set(LaneWords(), 0xffffU));
 }
-HWY_INLINE WordVec bits_of_moment2(WordVec random) { return hn::ShiftRight<16>(random); }
+HWY_INLINE WordVec bits_of_moment2(WordVec random) {
+  return hn::And(hn::ShiftRight<8>(random), hn::Set(LaneWords(), 0xffffU));
+}
 
 HWY_INLINE WordVec bf16_words_stochastic(Vec value, WordVec random) {
   const auto sum = hn::Add(hn::BitCast(LaneWords(), value), random);
@@ -102,10 +103,10 @@ HWY_INLINE void store_codes(WordVec codes, std::uint8_t* target) {
 }
 
 // The numbers of one block's exponent that every lane needs.
-template <std::uint32_t kTop>
+template <std::uint32_t Top>
 struct BlockVector {
   explicit HWY_INLINE BlockVector(std::uint8_t exponent)
-      : normal_bits((static_cast<std::uint32_t>(exponent) - kTop + 1) << 23) {}
+      : normal_bits((static_cast<std::uint32_t>(exponent) - Top + 1) << 23) {}
 
   HWY_INLINE Vec decode(WordVec code) const {
     const LaneWords words;
@@ -124,7 +125,7 @@ struct BlockVector {
     const auto shift = hn::BitCast(Lanes(), hn::IfThenElseZero(is_small, normal));
     const auto placed = hn::BitCast(words, hn::Add(hn::BitCast(Lanes(), size_bits), shift));
     const auto base = hn::IfThenElse(is_small, normal, hn::Set(words, normal_bits - (1U << 23)));
-    constexpr std::uint32_t kMost = (kTop + 1) * (1U << kFractionBits) - 1;
+    constexpr std::uint32_t kMost = (Top + 1) * (1U << kFractionBits) - 1;
     const auto code = hn::ShiftRight<kDroppedBits>(hn::Add(hn::Sub(placed, base), random));
     return hn::Min(code, hn::Set(words, kMost));
   }

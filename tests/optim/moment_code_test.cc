@@ -123,6 +123,9 @@ TEST(MomentCode, EveryElementAndStepHasItsOwnRandomBits) {
     }
   }
   EXPECT_GE(seen.size(), 3999U);
+  const std::uint32_t random = rounding_bits({.seed = 5, .stream = 3}, 1, 3);
+  EXPECT_EQ(rounding_bits({.seed = 5, .stream = 3}, 1, 67), std::rotr(random, 16));
+  EXPECT_NE(bits_of_moment1(random), bits_of_moment2(random));
   EXPECT_EQ(rounding_bits({.seed = 5, .stream = 3, .first_element = 640}, 2, 7),
             rounding_bits({.seed = 5, .stream = 3}, 2, 647));
 }
