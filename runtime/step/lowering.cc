@@ -1,0 +1,191 @@
+#include "runtime/step/lowering.h"
+
+#include "base/check.h"
+
+namespace terrace {
+
+Lowering::Lowering(const StepModel& model, const StepPolicy& policy,
+                   const std::vector<Stage>& stages, const FetchPlan& plan)
+    : model_(model),
+      policy_(policy),
+      stages_(stages),
+      plan_(plan),
+      compute_(policy.compute_tier()),
+      shared_(add_shared_buffers(draft_, model, policy)),
+      parameters_(parameter_homes(draft_, model, policy)),
+      uses_(parameter_uses(model, stages)),
+      instances_(model.unit_count()),
+      hidden_(model.unit_count() * policy.micro_batches),
+      hidden_gradient_(hidden_.size(), kNoBuffer),
+      saved_(hidden_.size()),
+      gradient_(model.unit_count(), kNoBuffer),
+      sum_(model.unit_count(), kNoBuffer),
+      finished_at_(model.unit_count(), -1),
+      updated_at_(model.unit_count(), -1) {
+  draft_.compute_tier = compute_;
+  if (policy.has_backward) {
+    state_.emplace(optimizer_homes(draft_, model, policy));
+    gradients_.emplace(gradient_homes(draft_, model, policy));
+  }
+  for (std::int32_t s = 0; s < static_cast<std::int32_t>(stages.size()); ++s) {
+    const Stage& stage = stages[s];
+    stage_of_[{stage.kind, stage.unit, stage.micro_batch}] = s;
+  }
+}
+
+Draft Lowering::run() {
+  for (stage_ = 0; stage_ < static_cast<std::int32_t>(stages_.size()); ++stage_) {
+    lower(stages_[stage_]);
+  }
+  return std::move(draft_);
+}
+
+void Lowering::lower(const Stage& stage) {
+  switch (stage.kind) {
+    case OpKind::kInput:
+      return input();
+    case OpKind::kForward:
+    case OpKind::kRecompute:
+      return forward(stage);
+    case OpKind::kHead:
+      return head(stage);
+    case OpKind::kBackward:
+      return backward(stage);
+    case OpKind::kEmbeddingBackward:
+      return embedding_backward();
+    case OpKind::kStepScalars:
+      return step_scalars();
+    case OpKind::kNormFinish:
+      return norm_finish();
+    case OpKind::kUpdate:
+      return update(stage);
+    default:
+      TERRACE_CHECK(false);
+  }
+}
+
+void Lowering::input() {
+  Op op{.kind = OpKind::kInput, .lane = policy_.unified ? Lane::kCompute : Lane::kUpload};
+  op.writes = {as(Role::kTokens, draft_.whole(shared_.tokens))};
+  op.account = Account::kWorkspace;
+  if (!policy_.unified) op.cost.bytes = static_cast<double>(op.writes[0].size_bytes);
+  main_op(std::move(op), Stage{});
+}
+
+void Lowering::forward(const Stage& stage) {
+  const bool again = stage.kind == OpKind::kRecompute;
+  Op op = compute_op(stage);
+  op.reads.push_back(as(Role::kParameters, parameters_for(stage.unit)));
+  if (stage.unit == 0) {
+    op.reads.push_back(as(Role::kTokens, tokens_of(stage.micro_batch)));
+  } else {
+    op.reads.push_back(as(Role::kHidden, hidden_for(stage.unit - 1, stage.micro_batch)));
+  }
+  if (!again) {
+    hidden(stage.unit, stage.micro_batch).memory = activation_buffer("hidden", stage);
+    op.writes.push_back(
+        as(Role::kHiddenOut, draft_.whole(hidden(stage.unit, stage.micro_batch).memory)));
+  }
+  if (model_.units.at(stage.unit).saved_bytes != 0) {
+    saved(stage.unit, stage.micro_batch).memory = activation_buffer("saved", stage);
+    op.writes.push_back(
+        as(Role::kSaved, draft_.whole(saved(stage.unit, stage.micro_batch).memory)));
+  }
+  op.cost.flops = model_.units.at(stage.unit).forward_flops;
+  main_op(std::move(op), stage);
+  if (again || !policy_.has_backward || stage.unit == 0) return;
+  const Tier home = home_of_activations(stage.unit);
+  send_away(hidden(stage.unit - 1, stage.micro_batch), home, stage);
+  if (!policy_.homes.at(stage.unit).recompute) {
+    send_away(saved(stage.unit, stage.micro_batch), home, stage);
+  }
+}
+
+void Lowering::head(const Stage& stage) {
+  const std::int32_t below = stage.unit - 1;
+  Op op = compute_op(stage);
+  op.reads.push_back(as(Role::kParameters, parameters_for(stage.unit)));
+  if (model_.tied) op.reads.push_back(as(Role::kTiedParameters, parameters_for(0)));
+  op.reads.push_back(as(Role::kHidden, hidden_for(below, stage.micro_batch)));
+  op.reads.push_back(as(Role::kTokens, tokens_of(stage.micro_batch)));
+  op.writes.push_back(Access{Role::kLosses, shared_.losses,
+                             sizeof(double) * static_cast<std::size_t>(stage.micro_batch),
+                             sizeof(double)});
+  op.cost.flops = model_.units.at(stage.unit).backward_flops;
+  if (policy_.has_backward) {
+    hidden_gradient(below, stage.micro_batch) = activation_buffer("hidden grad", stage, below);
+    op.writes.push_back(
+        as(Role::kHiddenGradientOut, draft_.whole(hidden_gradient(below, stage.micro_batch))));
+    add_gradient(op, Role::kGradient, stage.unit, stage.micro_batch);
+    if (model_.tied) add_gradient(op, Role::kTiedGradient, 0, stage.micro_batch);
+  }
+  main_op(std::move(op), stage);
+  if (policy_.has_backward) settle_gradient(stage.unit, stage.micro_batch);
+  if (stage.micro_batch == policy_.micro_batches - 1) losses_to_host();
+}
+
+void Lowering::losses_to_host() {
+  if (policy_.unified) return;
+  Mover mover = Mover::store(draft_, stage_, labels(Stage{}, Account::kWorkspace));
+  mover.copy(draft_.whole(shared_.losses), draft_.whole(shared_.losses_host));
+}
+
+void Lowering::backward(const Stage& stage) {
+  Op op = compute_op(stage);
+  op.reads.push_back(as(Role::kParameters, parameters_for(stage.unit)));
+  op.reads.push_back(as(Role::kHidden, hidden_for(stage.unit - 1, stage.micro_batch)));
+  op.reads.push_back(as(Role::kSaved, brought_back(saved(stage.unit, stage.micro_batch), stage)));
+  op.reads.push_back(
+      as(Role::kHiddenGradient, draft_.whole(hidden_gradient(stage.unit, stage.micro_batch))));
+  BufferId& out = hidden_gradient(stage.unit - 1, stage.micro_batch);
+  out = activation_buffer("hidden grad", stage, stage.unit - 1);
+  op.writes.push_back(as(Role::kHiddenGradientOut, draft_.whole(out)));
+  add_gradient(op, Role::kGradient, stage.unit, stage.micro_batch);
+  op.cost.flops = model_.units.at(stage.unit).backward_flops;
+  main_op(std::move(op), stage);
+  settle_gradient(stage.unit, stage.micro_batch);
+}
+
+void Lowering::embedding_backward() {
+  const Stage stage{.kind = OpKind::kEmbeddingBackward, .unit = 0};
+  Op op = compute_op(stage);
+  op.reads.push_back(as(Role::kTokens, draft_.whole(shared_.tokens)));
+  for (std::int32_t m = 0; m < policy_.micro_batches; ++m) {
+    op.reads.push_back(as(Role::kHiddenGradient, draft_.whole(hidden_gradient(0, m))));
+  }
+  const Range target = compute_gradient(0);
+  if (model_.tied) op.reads.push_back(as(Role::kGradient, target));
+  op.writes.push_back(as(Role::kGradient, target));
+  op.cost.flops = model_.units.front().backward_flops;
+  main_op(std::move(op), stage);
+  finish_gradient(0);
+}
+
+Op Lowering::compute_op(const Stage& stage) {
+  Op op{.kind = stage.kind, .lane = Lane::kCompute};
+  if (shared_.constants != kNoBuffer) {
+    op.reads.push_back(as(Role::kConstants, draft_.whole(shared_.constants)));
+  }
+  if (shared_.workspace != kNoBuffer) {
+    op.writes.push_back(as(Role::kWorkspace, draft_.whole(shared_.workspace)));
+  }
+  return op;
+}
+
+void Lowering::main_op(Op op, const Stage& stage) {
+  op.unit = stage.unit;
+  op.micro_batch = stage.micro_batch;
+  op.chunk = stage.chunk;
+  op.deferred = stage.deferred;
+  DraftOp draft_op;
+  draft_op.op = std::move(op);
+  draft_op.stage = stage_;
+  draft_.ops.push_back(std::move(draft_op));
+}
+
+Range Lowering::tokens_of(std::int32_t micro_batch) const {
+  return {shared_.tokens, model_.tokens_bytes * static_cast<std::size_t>(micro_batch),
+          model_.tokens_bytes};
+}
+
+}  // namespace terrace

@@ -1,0 +1,159 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "runtime/step/homes.h"
+#include "runtime/step/offload.h"
+
+// The inside of the offload pass (runtime/step/offload.h): goes through the stages once, and turns
+// each into its op and what moves for it. lowering.cc has the compute ops, lowering_data.cc
+// parameters and activations, lowering_gradients.cc gradients and updates.
+namespace terrace {
+
+// Activations that are needed again within so many stages stay where they are: bytes on their way
+// out would only come back.
+inline constexpr std::int32_t kShortGap = 2;
+
+class Lowering {
+ public:
+  Lowering(const StepModel& model, const StepPolicy& policy, const std::vector<Stage>& stages,
+           const FetchPlan& plan);
+
+  Draft run();
+
+ private:
+  // An activation: in memory, or in its home on the way back.
+  struct Activation {
+    BufferId memory = kNoBuffer;
+    std::optional<Range> away;
+    std::int32_t away_since = 0;
+  };
+  struct Instance {
+    BufferId buffer = kNoBuffer;
+    std::size_t use = 0;  // index in uses_
+  };
+  void lower(const Stage& stage);
+
+  // --- compute -----------------------------------------------------------------------------------
+
+  void input();
+  void forward(const Stage& stage);
+  void head(const Stage& stage);
+  void losses_to_host();
+  void backward(const Stage& stage);
+  void embedding_backward();
+  Op compute_op(const Stage& stage);
+  void main_op(Op op, const Stage& stage);
+  static Mover::Labels labels(const Stage& stage, Account account) {
+    return {stage.unit, stage.micro_batch, stage.deferred, account};
+  }
+
+  Range tokens_of(std::int32_t micro_batch) const;
+
+  // --- parameters --------------------------------------------------------------------------------
+
+  // The unit's parameters in the compute tier at this stage.
+  Range parameters_for(std::int32_t unit);
+  bool stays(std::int32_t unit, std::size_t use) const;
+  std::size_t unit_bytes(std::int32_t unit) const;
+  BufferId load_parameters(std::int32_t unit);
+  Load new_load(std::int32_t earliest, std::size_t target_bytes) const;
+
+  // --- activations -------------------------------------------------------------------------------
+
+  Activation& hidden(std::int32_t unit, std::int32_t m) { return hidden_.at(index(unit, m)); }
+  Activation& saved(std::int32_t unit, std::int32_t m) { return saved_.at(index(unit, m)); }
+  BufferId& hidden_gradient(std::int32_t unit, std::int32_t m) {
+    return hidden_gradient_.at(index(unit, m));
+  }
+  std::size_t index(std::int32_t unit, std::int32_t m) const {
+    return static_cast<std::size_t>(unit * policy_.micro_batches + m);
+  }
+
+  Tier home_of_activations(std::int32_t unit) const;
+  BufferId activation_buffer(const char* what, const Stage& stage, std::int32_t unit = -1);
+
+  // The stage of the backward pass that first needs what this forward stage leaves.
+  std::int32_t needed_again(const Stage& stage) const;
+  std::int32_t short_gap(std::int32_t unit) const {
+    return policy_.homes.at(unit).activations_named ? 0 : kShortGap;
+  }
+
+  void send_away(Activation& activation, Tier home, const Stage& stage);
+  Range brought_back(Activation& activation, const Stage& stage);
+  Range hidden_for(std::int32_t unit, std::int32_t micro_batch) {
+    return brought_back(hidden(unit, micro_batch), stages_.at(stage_));
+  }
+
+  // --- gradients ---------------------------------------------------------------------------------
+
+  // Micro-batch-major sums of a unit whose gradient lives off the device are kept on the host. The
+  // tied embedding's is unfinished from the head to its own backward, and stays in the compute
+  // tier.
+  bool sums_on_host(std::int32_t unit) const;
+  std::size_t gradient_bytes(std::int32_t unit) const {
+    return static_cast<std::size_t>(model_.units.at(unit).padded_elements) * sizeof(float);
+  }
+
+  // The gradient's buffer in the compute tier, made where there is none.
+  Range compute_gradient(std::int32_t unit);
+
+  // An op that adds to its gradient reads it too; one that assigns it does not.
+  void add_gradient(Op& op, Role role, std::int32_t unit, std::int32_t micro_batch);
+
+  // After a stage has added to a gradient: to the host's sum, and on to its home when it is
+  // finished.
+  void settle_gradient(std::int32_t unit, std::int32_t micro_batch);
+  void accumulate_on_host(Mover& mover, const Range& part, const Range& sum, std::int64_t chunk);
+  Range compute_gradient_chunk(std::int32_t unit, std::int64_t chunk);
+
+  // The whole gradient of the step is in the compute tier: take its norm and send it home.
+  void finish_gradient(std::int32_t unit);
+
+  // Where the gradient is: on the update lane in host memory, on the compute lane on the device.
+  void add_norm_partials(Mover& mover, std::int32_t unit, std::int64_t chunk, const Range& part);
+  void norm_finish();
+  void step_scalars();
+  void scalars_to_device();
+
+  // --- updates -----------------------------------------------------------------------------------
+
+  void update(const Stage& stage);
+  Range brought(const Stage& stage, const Range& home, Tier where, Account account,
+                std::int32_t earliest = 0);
+
+  // Whether the unit's parameters were fetched for the stage right before its update.
+  bool just_used(const Stage& stage) const;
+  std::size_t offset_in_unit(const Stage& stage) const {
+    return static_cast<std::size_t>(stage.chunk * model_.chunk_elements) * model_.parameter_bytes();
+  }
+
+  void store_back(const Stage& stage, const Range& range, const Range& home, Account account);
+  const StepModel& model_;
+  const StepPolicy& policy_;
+  const std::vector<Stage>& stages_;
+  const FetchPlan& plan_;
+  Tier compute_;
+  Draft draft_;
+  SharedBuffers shared_;
+  Homes parameters_;
+  std::optional<Homes> state_;
+  std::optional<Homes> gradients_;
+  std::vector<std::vector<std::int32_t>> uses_;
+  std::map<std::tuple<OpKind, std::int32_t, std::int32_t>, std::int32_t> stage_of_;
+  std::int32_t stage_ = 0;
+  std::vector<std::optional<Instance>> instances_;
+  std::vector<Activation> hidden_;
+  std::vector<BufferId> hidden_gradient_;
+  std::vector<Activation> saved_;
+  std::vector<BufferId> gradient_;  // of the unit in the compute tier, while it is not home
+  std::vector<BufferId> sum_;       // on the host, of units that go on to NVMe
+  // Stages of this list, -1 before them.
+  std::vector<std::int32_t> finished_at_;  // the unit's gradient
+  std::vector<std::int32_t> updated_at_;
+};
+
+}  // namespace terrace

@@ -1,0 +1,107 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "runtime/step/lowering.h"
+
+namespace terrace {
+Range Lowering::parameters_for(std::int32_t unit) {
+  if (parameters_.tier(unit) == compute_) return parameters_.unit(unit);
+  const auto& uses = uses_.at(unit);
+  const auto use =
+      static_cast<std::size_t>(std::lower_bound(uses.begin(), uses.end(), stage_) - uses.begin());
+  std::optional<Instance>& instance = instances_.at(unit);
+  if (!instance.has_value() || (instance->use != use && !stays(unit, use))) {
+    instance = Instance{load_parameters(unit), use};
+  }
+  instance->use = use;
+  return {instance->buffer, 0, unit_bytes(unit)};
+}
+
+bool Lowering::stays(std::int32_t unit, std::size_t use) const {
+  if (plan_.stays.empty()) return uses_[unit][use] - uses_[unit][use - 1] <= 1;
+  return plan_.stays[unit][use];
+}
+
+std::size_t Lowering::unit_bytes(std::int32_t unit) const {
+  return static_cast<std::size_t>(model_.units.at(unit).padded_elements) * model_.parameter_bytes();
+}
+
+BufferId Lowering::load_parameters(std::int32_t unit) {
+  const BufferId arrived =
+      draft_.add_buffer(fmt::format("param[{}] at {}", unit, stage_), unit_bytes(unit), compute_,
+                        Account::kParameters, Life::kTransient);
+  const bool two_hops = compute_ == Tier::kDevice && parameters_.tier(unit) == Tier::kNvme;
+  Load load = new_load(updated_at_.at(unit) + 1, unit_bytes(unit));
+  load.staging_bytes = two_hops ? 2 * parameters_.chunk_bytes(unit, 0) : 0;
+  load.lane = compute_ == Tier::kDevice ? Lane::kUpload : Lane::kRead;
+  Mover mover = Mover::load(draft_, load, {unit, -1, false, Account::kParameters});
+  for (std::int64_t c = 0; c < model_.chunks(unit); ++c) {
+    const std::size_t begin =
+        static_cast<std::size_t>(c * model_.chunk_elements) * model_.parameter_bytes();
+    mover.copy(parameters_.chunk(unit, c), {arrived, begin, parameters_.chunk_bytes(unit, c)},
+               static_cast<std::int32_t>(c));
+    mover.next_chunk();
+  }
+  return arrived;
+}
+
+Load Lowering::new_load(std::int32_t earliest, std::size_t target_bytes) const {
+  Load load;
+  load.need_stage = stage_;
+  load.earliest_stage = std::min(earliest, stage_);
+  load.issue_stage = plan_.issue_stage.empty() ? stage_ : plan_.issue_stage.at(draft_.loads.size());
+  load.target_tier = compute_;
+  load.target_bytes = target_bytes;
+  return load;
+}
+
+Tier Lowering::home_of_activations(std::int32_t unit) const {
+  const Tier home = policy_.homes.at(unit).activations;
+  return home == Tier::kDevice ? compute_ : home;
+}
+
+BufferId Lowering::activation_buffer(const char* what, const Stage& stage, std::int32_t unit) {
+  const bool is_saved = what == std::string_view("saved");
+  const std::size_t bytes =
+      is_saved ? model_.units.at(stage.unit).saved_bytes : model_.hidden_bytes;
+  return draft_.add_buffer(
+      fmt::format("{}[{}] mb {}", what, unit >= 0 ? unit : stage.unit, stage.micro_batch), bytes,
+      compute_, Account::kActivations, Life::kTransient);
+}
+
+std::int32_t Lowering::needed_again(const Stage& stage) const {
+  const bool recompute = policy_.homes.at(stage.unit).recompute;
+  return stage_of_.at(
+      {recompute ? OpKind::kRecompute : OpKind::kBackward, stage.unit, stage.micro_batch});
+}
+
+void Lowering::send_away(Activation& activation, Tier home, const Stage& stage) {
+  if (home == compute_ || needed_again(stage) - stage_ <= short_gap(stage.unit)) return;
+  const Buffer memory = draft_.buffers.at(activation.memory);
+  const BufferId away =
+      draft_.add_buffer(memory.name + " away", memory.size_bytes, home, Account::kActivations,
+                        home == Tier::kNvme ? Life::kPersistent : Life::kTransient);
+  Mover mover = Mover::store(draft_, stage_, labels(stage, Account::kActivations));
+  mover.copy(draft_.whole(activation.memory), draft_.whole(away));
+  activation = Activation{kNoBuffer, draft_.whole(away), stage_};
+}
+
+Range Lowering::brought_back(Activation& activation, const Stage& stage) {
+  if (activation.away.has_value()) {
+    const Range away = *activation.away;
+    const BufferId back =
+        draft_.add_buffer(draft_.buffers.at(away.buffer).name + " and back", away.size_bytes,
+                          compute_, Account::kActivations, Life::kTransient);
+    Load load = new_load(activation.away_since + 1, away.size_bytes);
+    load.lane = compute_ == Tier::kDevice ? Lane::kUpload : Lane::kRead;
+    const bool two_hops = compute_ == Tier::kDevice && draft_.tier_of(away) == Tier::kNvme;
+    load.staging_bytes = two_hops ? away.size_bytes : 0;
+    Mover mover = Mover::load(draft_, load, labels(stage, Account::kActivations));
+    mover.copy(away, draft_.whole(back));
+    activation = Activation{back, std::nullopt, 0};
+  }
+  return draft_.whole(activation.memory);
+}
+
+}  // namespace terrace
