@@ -3,16 +3,24 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <functional>
 
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/error.h"
 #include "base/function_ref.h"
+#include "runtime/step/simulate.h"
 #include "runtime/step/verify.h"
 
 namespace terrace {
 namespace {
+
+// What is tried where the user leaves the lookahead open; homes are chosen with the first.
+constexpr std::int32_t kFirstLookahead = 3;
+constexpr std::array<std::int32_t, 4> kLookaheads = {1, 2, 6, 12};
+constexpr int kSimulatedSteps = 4;
+constexpr double kWorthwhile = 0.99;
 
 // One thing that gives way: a state of one unit moves to a slower tier, or is not kept at all.
 struct Concession {
@@ -67,7 +75,7 @@ class Planner {
     policy.order = order;
     policy.unified = request_.unified;
     policy.updates_wait_for_norm = request_.updates_wait_for_norm;
-    policy.lookahead = request_.lookahead;
+    policy.lookahead = request_.lookahead.value_or(kFirstLookahead);
     policy.homes.assign(model_.unit_count(), homes);
     return policy;
   }
@@ -143,9 +151,42 @@ class Planner {
     });
     StepPlan plan = with(on_device, on_host, order);
     if (!fits(plan.ledger)) return std::nullopt;
+    if (!request_.lookahead.has_value()) choose_lookahead(plan);
     const std::vector<std::string> problems = verify(plan.program);
     if (!problems.empty()) TERRACE_CHECK_EQ(problems.front(), std::string());
     return plan;
+  }
+
+  // More prefetching is not always better: it takes the room that lets stores end late. So the
+  // simulator is asked, of a machine on which the compute takes as long as the busiest link: where
+  // that is not so, there is less to hide.
+  void choose_lookahead(StepPlan& plan) const {
+    double flops = 0;
+    for (const Op& op : plan.program.ops) flops += op.cost.flops;
+    const double link_s = busiest_link_s(plan.program);
+    if (link_s == 0 || flops == 0) return;
+    MachineProfile profile;
+    profile.flops_per_s = flops / link_s;
+    double best_s = simulate(plan.program, profile, kSimulatedSteps).step_s;
+    for (const std::int32_t lookahead : kLookaheads) {
+      StepPlan other = plan;
+      other.policy.lookahead = lookahead;
+      other.program = compile_step(model_, other.policy, budgets_);
+      other.ledger = ledger_of(other.program, budgets_);
+      if (!fits(other.ledger)) continue;
+      const double step_s = simulate(other.program, profile, kSimulatedSteps).step_s;
+      if (step_s >= kWorthwhile * best_s) continue;
+      best_s = step_s;
+      plan = std::move(other);
+    }
+  }
+
+  static double busiest_link_s(const Program& program) {
+    const MachineProfile profile;
+    const double disk_bytes = lane_bytes(program, Lane::kRead) + lane_bytes(program, Lane::kWrite);
+    return std::max({disk_bytes / profile.disk_bytes_per_s,
+                     lane_bytes(program, Lane::kUpload) / profile.upload_bytes_per_s,
+                     lane_bytes(program, Lane::kDownload) / profile.download_bytes_per_s});
   }
 
   [[noreturn]] void refuse(MicroBatchOrder order) const {

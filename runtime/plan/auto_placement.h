@@ -16,7 +16,7 @@ struct PlacementRequest {
   std::optional<MicroBatchOrder> order;
   bool updates_wait_for_norm = true;  // see StepPolicy
   std::int32_t micro_batches = 1;
-  std::int32_t lookahead = 3;
+  std::optional<std::int32_t> lookahead;
   bool unified = true;
   bool has_nvme = false;
 };

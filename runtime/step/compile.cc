@@ -12,6 +12,9 @@ namespace {
 // Live bytes within the budget may still be packed above it: then less is kept and prefetched.
 constexpr std::array<double, 8> kBudgetShares = {1.0, 0.96, 0.92, 0.88, 0.8, 0.7, 0.5, 0.0};
 
+// What is tried of slack, the most first.
+constexpr std::array<std::int32_t, 6> kSlackStages = {32, 16, 8, 4, 2, 1};
+
 TierBudgets share_of(const TierBudgets& budgets, double share) {
   TierBudgets shares = budgets;
   for (auto& budget : shares) {
@@ -20,6 +23,27 @@ TierBudgets share_of(const TierBudgets& budgets, double share) {
     }
   }
   return shares;
+}
+
+// The program placed anew with as much slack as the budgets leave room for. Where a tier has no
+// budget nothing says what may be used: none.
+Program with_slack(Program program, const Draft& draft, const TierBudgets& budgets,
+                   const Program* base) {
+  Slack slack{};
+  for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
+    const auto t = static_cast<std::size_t>(tier);
+    if (!budgets.at(t).has_value()) continue;
+    for (const std::int32_t stages : kSlackStages) {
+      slack.at(t) = stages;
+      Program wider = place(draft, base, slack);
+      if (tiers_over_budget(wider, budgets).empty()) {
+        program = std::move(wider);
+        break;
+      }
+      slack.at(t) = 0;
+    }
+  }
+  return program;
 }
 
 }  // namespace
@@ -31,8 +55,11 @@ Program compile_step(const StepModel& model, const StepPolicy& policy, const Tie
   Program program;
   for (const double share : kBudgetShares) {
     const FetchPlan plan = plan_fetches(model, policy, stages, share_of(budgets, share));
-    program = place(add_movement(model, policy, stages, plan), base);
-    if (tiers_over_budget(program, budgets).empty()) break;
+    const Draft draft = add_movement(model, policy, stages, plan);
+    program = place(draft, base);
+    if (!tiers_over_budget(program, budgets).empty()) continue;
+    program = with_slack(std::move(program), draft, budgets, base);
+    break;
   }
   program.units = static_cast<std::int32_t>(model.unit_count());
   program.micro_batches = policy.micro_batches;

@@ -16,7 +16,7 @@ Homes::Homes(Draft& draft, const StepModel& model, const What& what, const std::
       const std::size_t bytes = tiers[u] == Tier::kNvme ? chunk_bytes(unit, c) : unit_bytes(unit);
       const std::string name = tiers[u] == Tier::kNvme ? fmt::format("{}[{}].{}", what.name, u, c)
                                                        : fmt::format("{}[{}]", what.name, u);
-      const Life life = tiers[u] == Tier::kNvme ? Life::kPersistent : what.life;
+      const Life life = tiers[u] == Tier::kNvme ? Life::kPersistent : what.life_of(unit);
       buffers_[u].push_back(draft.add_buffer(name, bytes, tiers[u], what.account, life));
     }
   }
@@ -58,24 +58,27 @@ std::function<std::size_t(std::int64_t)> times(std::size_t bytes_per_element) {
       [=](std::int64_t elements) { return static_cast<std::size_t>(elements) * bytes_per_element; };
 }
 
+Life always(std::int32_t /*unit*/) { return Life::kPersistent; }
+
 }  // namespace
 
 Homes parameter_homes(Draft& draft, const StepModel& model, const StepPolicy& policy) {
-  const Homes::What what = {"param", Account::kParameters, Life::kPersistent,
-                            times(model.parameter_bytes())};
+  const Homes::What what = {"param", Account::kParameters, always, times(model.parameter_bytes())};
   return Homes(draft, model, what, tiers_of(policy, &UnitHomes::parameters));
 }
 
 Homes gradient_homes(Draft& draft, const StepModel& model, const StepPolicy& policy) {
   // Used up by the update: in the next step, or at once.
-  const Life life = policy.updates_wait_for_norm ? Life::kCarried : Life::kTransient;
-  const Homes::What what = {"grad", Account::kGradients, life, times(sizeof(float))};
+  const auto life_of = [&policy](std::int32_t unit) {
+    return policy.defers_update(unit) ? Life::kCarried : Life::kTransient;
+  };
+  const Homes::What what = {"grad", Account::kGradients, life_of, times(sizeof(float))};
   return Homes(draft, model, what, tiers_of(policy, &UnitHomes::gradients));
 }
 
 Homes optimizer_homes(Draft& draft, const StepModel& model, const StepPolicy& policy) {
   const StateFormat format = model.state_format;
-  const Homes::What what = {"state", Account::kOptimizerState, Life::kPersistent,
+  const Homes::What what = {"state", Account::kOptimizerState, always,
                             [format](std::int64_t elements) { return format.bytes(elements); }};
   return Homes(draft, model, what, tiers_of(policy, &UnitHomes::optimizer));
 }

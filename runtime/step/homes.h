@@ -17,7 +17,7 @@ class Homes {
   struct What {
     const char* name = "";
     Account account = Account::kParameters;
-    Life life = Life::kPersistent;
+    std::function<Life(std::int32_t unit)> life_of;  // of a home in memory
     std::function<std::size_t(std::int64_t elements)> bytes_of;
   };
 

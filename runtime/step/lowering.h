@@ -59,6 +59,9 @@ class Lowering {
   Range parameters_for(std::int32_t unit);
   bool stays(std::int32_t unit, std::size_t use) const;
   std::size_t unit_bytes(std::int32_t unit) const;
+  // Of uses_, the first from this stage on; their number if there is none.
+  std::size_t next_use(std::int32_t unit) const;
+  BufferId parameter_buffer(std::int32_t unit);
   BufferId load_parameters(std::int32_t unit);
   Load new_load(std::int32_t earliest, std::size_t target_bytes) const;
 
@@ -125,6 +128,12 @@ class Lowering {
   Range brought(const Stage& stage, const Range& home, Tier where, Account account,
                 std::int32_t earliest = 0);
 
+  // Where the update writes the parameters, and reads them if it does: their home if that is in the
+  // same memory.
+  Range updated_parameter(const Stage& stage, const Range& home, Tier where);
+  // In the compute tier: where the stage before has used them, or where the next use will find
+  // them.
+  Range updated_in_place(const Stage& stage, const Range& home);
   // Whether the unit's parameters were fetched for the stage right before its update.
   bool just_used(const Stage& stage) const;
   std::size_t offset_in_unit(const Stage& stage) const {
@@ -132,6 +141,7 @@ class Lowering {
   }
 
   void store_back(const Stage& stage, const Range& range, const Range& home, Account account);
+
   const StepModel& model_;
   const StepPolicy& policy_;
   const std::vector<Stage>& stages_;
@@ -146,6 +156,9 @@ class Lowering {
   std::map<std::tuple<OpKind, std::int32_t, std::int32_t>, std::int32_t> stage_of_;
   std::int32_t stage_ = 0;
   std::vector<std::optional<Instance>> instances_;
+  // Per unit, chunks that an update has left on the host on their way to NVMe: the next load has a
+  // shorter way.
+  std::vector<std::vector<Range>> updated_on_host_;
   std::vector<Activation> hidden_;
   std::vector<BufferId> hidden_gradient_;
   std::vector<Activation> saved_;

@@ -1,21 +1,31 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "runtime/step/lowering.h"
 
 namespace terrace {
 Range Lowering::parameters_for(std::int32_t unit) {
   if (parameters_.tier(unit) == compute_) return parameters_.unit(unit);
-  const auto& uses = uses_.at(unit);
-  const auto use =
-      static_cast<std::size_t>(std::lower_bound(uses.begin(), uses.end(), stage_) - uses.begin());
+  const std::size_t use = next_use(unit);
   std::optional<Instance>& instance = instances_.at(unit);
   if (!instance.has_value() || (instance->use != use && !stays(unit, use))) {
     instance = Instance{load_parameters(unit), use};
   }
   instance->use = use;
   return {instance->buffer, 0, unit_bytes(unit)};
+}
+
+std::size_t Lowering::next_use(std::int32_t unit) const {
+  const auto& uses = uses_.at(unit);
+  return static_cast<std::size_t>(std::lower_bound(uses.begin(), uses.end(), stage_) -
+                                  uses.begin());
+}
+
+BufferId Lowering::parameter_buffer(std::int32_t unit) {
+  return draft_.add_buffer(fmt::format("param[{}] at {}", unit, stage_), unit_bytes(unit), compute_,
+                           Account::kParameters, Life::kTransient);
 }
 
 bool Lowering::stays(std::int32_t unit, std::size_t use) const {
@@ -28,10 +38,10 @@ std::size_t Lowering::unit_bytes(std::int32_t unit) const {
 }
 
 BufferId Lowering::load_parameters(std::int32_t unit) {
-  const BufferId arrived =
-      draft_.add_buffer(fmt::format("param[{}] at {}", unit, stage_), unit_bytes(unit), compute_,
-                        Account::kParameters, Life::kTransient);
-  const bool two_hops = compute_ == Tier::kDevice && parameters_.tier(unit) == Tier::kNvme;
+  const BufferId arrived = parameter_buffer(unit);
+  const std::vector<Range> updated = std::exchange(updated_on_host_.at(unit), {});
+  const bool two_hops =
+      compute_ == Tier::kDevice && parameters_.tier(unit) == Tier::kNvme && updated.empty();
   Load load = new_load(updated_at_.at(unit) + 1, unit_bytes(unit));
   load.staging_bytes = two_hops ? 2 * parameters_.chunk_bytes(unit, 0) : 0;
   load.lane = compute_ == Tier::kDevice ? Lane::kUpload : Lane::kRead;
@@ -39,7 +49,8 @@ BufferId Lowering::load_parameters(std::int32_t unit) {
   for (std::int64_t c = 0; c < model_.chunks(unit); ++c) {
     const std::size_t begin =
         static_cast<std::size_t>(c * model_.chunk_elements) * model_.parameter_bytes();
-    mover.copy(parameters_.chunk(unit, c), {arrived, begin, parameters_.chunk_bytes(unit, c)},
+    const Range source = updated.empty() ? parameters_.chunk(unit, c) : updated.at(c);
+    mover.copy(source, {arrived, begin, parameters_.chunk_bytes(unit, c)},
                static_cast<std::int32_t>(c));
     mover.next_chunk();
   }

@@ -176,20 +176,36 @@ Range Lowering::brought(const Stage& stage, const Range& home, Tier where, Accou
   return mover.bring(home, where, stage.chunk);
 }
 
-// Where the update writes the parameters: their home if it is in the same memory. They are
-// brought there first where the update reads them.
-Range updated_parameter(const Stage& stage, const Range& home, Tier where) {
+Range Lowering::updated_parameter(const Stage& stage, const Range& home, Tier where) {
   if (draft_.tier_of(home) == where) return home;
-  if (where == compute_ && just_used(stage)) {
-    return {instances_.at(stage.unit)->buffer, offset_in_unit(stage), home.size_bytes};
+  if (!model_.state_format.reads_parameter()) {
+    const BufferId fresh =
+        draft_.add_buffer(fmt::format("param[{}].{} updated", stage.unit, stage.chunk),
+                          home.size_bytes, where, Account::kStaging, Life::kTransient);
+    return {fresh, 0, home.size_bytes};
   }
-  if (model_.state_format.reads_parameter()) {
-    return brought(stage, home, where, Account::kParameters);
+  if (where == compute_) return updated_in_place(stage, home);
+  const Range parameter = brought(stage, home, where, Account::kParameters);
+  if (draft_.tier_of(home) == Tier::kNvme) updated_on_host_.at(stage.unit).push_back(parameter);
+  return parameter;
+}
+
+Range Lowering::updated_in_place(const Stage& stage, const Range& home) {
+  std::optional<Instance>& instance = instances_.at(stage.unit);
+  if (!just_used(stage)) {
+    const std::size_t use = next_use(stage.unit);
+    if (use == uses_.at(stage.unit).size()) {
+      return brought(stage, home, compute_, Account::kParameters);
+    }
+    if (stage.chunk == 0) instance = Instance{parameter_buffer(stage.unit), use};
+    // Not ahead: its place may be in use until the end of the step before, and reads start in
+    // order.
+    Load load = new_load(stage_, stage.chunk == 0 ? unit_bytes(stage.unit) : 0);
+    load.lane = Lane::kRead;
+    Mover mover = Mover::load(draft_, load, labels(stage, Account::kParameters));
+    mover.copy(home, {instance->buffer, offset_in_unit(stage), home.size_bytes}, stage.chunk);
   }
-  const BufferId fresh =
-      draft_.add_buffer(fmt::format("param[{}].{} updated", stage.unit, stage.chunk),
-                        home.size_bytes, where, Account::kStaging, Life::kTransient);
-  return {fresh, 0, home.size_bytes};
+  return {instance->buffer, offset_in_unit(stage), home.size_bytes};
 }
 
 bool Lowering::just_used(const Stage& stage) const {

@@ -20,6 +20,7 @@ struct Touch {
   std::int64_t last = -1;
   std::int64_t first_write = -1;    // by an op of this step
   std::int64_t last_deferred = -1;  // read by an op of the step before
+  bool moved = false;               // between tiers
 };
 
 std::vector<Touch> touches(const Draft& draft, const std::vector<Op>& ops) {
@@ -32,6 +33,7 @@ std::vector<Touch> touches(const Draft& draft, const std::vector<Op>& ops) {
         if (touch.first < 0) touch.first = i;
         touch.last = i;
         if (op.deferred) touch.last_deferred = i;
+        if (op.find(Role::kTarget) != nullptr) touch.moved = true;
         if (accesses == &op.writes && !op.deferred && touch.first_write < 0) touch.first_write = i;
       }
     }
@@ -45,6 +47,32 @@ Intervals life_of(const Buffer& buffer, const Touch& touch, std::int64_t end) {
   if (buffer.life == Life::kTransient) return {{touch.first, touch.last + 1}};
   TERRACE_CHECK_LT(touch.last_deferred, touch.first_write);
   return {{0, touch.last_deferred + 1}, {touch.first_write, end}};
+}
+
+// Where each stage begins in the list, and behind them the list's end.
+std::vector<std::int64_t> stage_begins(const std::vector<std::int32_t>& stages) {
+  const std::int32_t count = stages.empty() ? 0 : stages.back() + 1;
+  std::vector<std::int64_t> begins;
+  for (std::int32_t s = 0; s <= count; ++s) {
+    begins.push_back(std::lower_bound(stages.begin(), stages.end(), s) - stages.begin());
+  }
+  return begins;
+}
+
+// `life` with so many stages more before and behind it, in a list that begins again at its end.
+Intervals widened(const std::pair<std::int64_t, std::int64_t>& life, std::int32_t slack,
+                  const std::vector<std::int32_t>& stages,
+                  const std::vector<std::int64_t>& begins) {
+  const auto count = static_cast<std::int32_t>(begins.size()) - 1;
+  const std::int64_t end = begins.back();
+  const std::int32_t first = stages.at(life.first) - slack;
+  const std::int32_t behind = stages.at(life.second - 1) + slack + 1;
+  if (behind - first >= count) return {{0, end}};
+  Intervals intervals = {{begins.at(std::max(first, 0)), begins.at(std::min(behind, count))}};
+  if (first < 0) intervals.emplace_back(begins.at(first + count), end);
+  if (behind > count) intervals.emplace_back(0, begins.at(behind - count));
+  std::sort(intervals.begin(), intervals.end());
+  return intervals;
 }
 
 std::vector<PackItem> items_of_tier(const Draft& draft, const LinearDraft& linear, Tier tier,
@@ -112,7 +140,7 @@ void number_extents(Program& program, const std::map<std::string, std::size_t>& 
 
 }  // namespace
 
-LinearDraft linearize(const Draft& draft) {
+LinearDraft linearize(const Draft& draft, const Slack& slack) {
   std::vector<std::size_t> order(draft.ops.size());
   std::iota(order.begin(), order.end(), 0U);
   const auto key = [&draft](std::size_t i) {
@@ -129,8 +157,15 @@ LinearDraft linearize(const Draft& draft) {
   }
   const std::vector<Touch> touched = touches(draft, linear.ops);
   const auto end = static_cast<std::int64_t>(linear.ops.size());
+  const std::vector<std::int64_t> begins = stage_begins(linear.stages);
   for (std::size_t b = 0; b < draft.buffers.size(); ++b) {
-    linear.live.push_back(life_of(draft.buffers[b], touched[b], end));
+    const Buffer& buffer = draft.buffers[b];
+    Intervals life = life_of(buffer, touched[b], end);
+    const std::int32_t stages = slack.at(static_cast<std::size_t>(buffer.tier));
+    if (buffer.life == Life::kTransient && touched[b].moved && stages > 0) {
+      life = widened(life.front(), stages, linear.stages, begins);
+    }
+    linear.live.push_back(std::move(life));
   }
   return linear;
 }
@@ -154,8 +189,8 @@ std::vector<std::size_t> live_profile(const Draft& draft, const LinearDraft& lin
   return profile;
 }
 
-Program place(const Draft& draft, const Program* base) {
-  const LinearDraft linear = linearize(draft);
+Program place(const Draft& draft, const Program* base, const Slack& slack) {
+  const LinearDraft linear = linearize(draft, slack);
   std::map<std::string, std::size_t> fixed;
   if (base != nullptr) {
     for (const Buffer& buffer : base->buffers) {

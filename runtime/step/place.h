@@ -22,7 +22,13 @@ struct LinearDraft {
   std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> live;
 };
 
-LinearDraft linearize(const Draft& draft);
+// How many stages before its first and after its last op the place of a transient buffer that is
+// moved between tiers is kept free, per tier; around the end of the step into its beginning. Loads
+// can then start earlier than where they stand in the list, the next step's first ones under the
+// end of this, and stores can finish later, before reuse of the space makes anything wait.
+using Slack = std::array<std::int32_t, kTierCount>;
+
+LinearDraft linearize(const Draft& draft, const Slack& slack = {});
 
 // Live bytes of a tier at each op.
 std::vector<std::size_t> live_profile(const Draft& draft, const LinearDraft& linear, Tier tier);
@@ -30,6 +36,6 @@ std::vector<std::size_t> live_profile(const Draft& draft, const LinearDraft& lin
 // The place pass: every buffer gets an offset in its tier's arena (interval packing), every NVMe
 // buffer its extent number. `base`: another program of the same run, whose persistent buffers keep
 // their places and their content; null for the first.
-Program place(const Draft& draft, const Program* base);
+Program place(const Draft& draft, const Program* base, const Slack& slack = {});
 
 }  // namespace terrace

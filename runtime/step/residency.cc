@@ -119,11 +119,19 @@ FetchPlan plan_fetches(const StepModel& model, const StepPolicy& policy,
   const Draft draft = add_movement(model, policy, stages, plan);
   Room room(draft, budgets, stages.size());
   for (const Load& load : draft.loads) plan.issue_stage.push_back(load.need_stage);
+  const auto first_forward = static_cast<std::int32_t>(
+      std::find_if(stages.begin(), stages.end(),
+                   [](const Stage& stage) { return stage.kind == OpKind::kForward; }) -
+      stages.begin());
   for (std::int32_t ahead = 1; ahead <= policy.lookahead; ++ahead) {
     for (std::size_t i = 0; i < draft.loads.size(); ++i) {
       const Load& load = draft.loads[i];
-      const std::int32_t from =
-          std::max(load.earliest_stage, stage_ahead(stages, load.need_stage, ahead));
+      // Loads of this step are not put before those of its first deferred updates: they may have to
+      // wait for the end of the step before, and would make the others wait in the lane.
+      const std::int32_t earliest = stages.at(load.need_stage).deferred
+                                        ? load.earliest_stage
+                                        : std::max(load.earliest_stage, first_forward);
+      const std::int32_t from = std::max(earliest, stage_ahead(stages, load.need_stage, ahead));
       const std::int32_t now = plan.issue_stage[i];
       if (from >= now) continue;
       if (!room.has(load.target_tier, from, now, load.target_bytes)) continue;

@@ -16,7 +16,6 @@ class Scheduler {
     }
     if (policy_.has_backward) {
       stages_.push_back({.kind = OpKind::kEmbeddingBackward, .unit = 0});
-      update_at_once(0);
       stages_.push_back({.kind = OpKind::kNormFinish});
     }
     return std::move(stages_);
@@ -64,8 +63,10 @@ class Scheduler {
 
   // One unit ahead, so that the update of unit u+1 may run while unit u computes.
   void updates_before_forward(std::int32_t unit) {
-    if (!policy_.has_backward || !policy_.updates_wait_for_norm) return;
-    for (; next_update_ <= unit + 1; ++next_update_) emit_updates(next_update_);
+    if (!policy_.has_backward) return;
+    for (; next_update_ <= unit + 1; ++next_update_) {
+      if (policy_.defers_update(next_update_)) emit_updates(next_update_);
+    }
   }
 
   void step_scalars() {
@@ -74,7 +75,7 @@ class Scheduler {
   }
 
   void update_at_once(std::int32_t unit) {
-    if (!policy_.updates_wait_for_norm) emit_updates(unit);
+    if (!policy_.defers_update(unit)) emit_updates(unit);
   }
 
   void emit_updates(std::int32_t unit) {
@@ -82,7 +83,7 @@ class Scheduler {
       stages_.push_back({.kind = OpKind::kUpdate,
                          .unit = unit,
                          .chunk = c,
-                         .deferred = policy_.updates_wait_for_norm});
+                         .deferred = policy_.defers_update(unit)});
     }
   }
 

@@ -28,12 +28,18 @@ struct StepPolicy {
   MicroBatchOrder order = MicroBatchOrder::kMicroBatchMajor;
   bool unified = true;       // device and host memory are one tier: the host's
   bool has_backward = true;  // false: evaluation, forward and loss alone
-  // Updates then run under the next step's forward. Otherwise, where no step can be clipped or
-  // skipped, each runs under the backward as soon as its gradient is there.
+  // Updates are then deferred: they run under the next step's forward. Otherwise, where no step can
+  // be clipped or skipped, each runs under the backward as soon as its gradient is there; but for
+  // the first units', whose gradients are the last of the step, and whose parameters are the first
+  // that the next one needs: those are best updated in the place where the forward finds them.
   bool updates_wait_for_norm = true;
   std::int32_t lookahead = 3;    // units whose loads may be issued ahead
   std::vector<UnitHomes> homes;  // one per unit
 
+  static constexpr std::int32_t kFirstUnits = 3;
+  bool defers_update(std::int32_t unit) const {
+    return updates_wait_for_norm || unit < kFirstUnits;
+  }
   Tier compute_tier() const { return unified ? Tier::kHost : Tier::kDevice; }
 };
 

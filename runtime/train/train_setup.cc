@@ -12,7 +12,6 @@
 namespace terrace {
 namespace {
 
-constexpr std::int32_t kDefaultLookahead = 3;
 // Of what the host leaves, this much is for the arenas by default: the rest is for code, caches of
 // kernels and page cache.
 constexpr double kDefaultShare = 0.8;
@@ -87,7 +86,7 @@ PlacementRequest placement_for(const TrainOptions& options) {
                         : MicroBatchOrder::kMicroBatchMajor;
   }
   request.micro_batches = static_cast<std::int32_t>(options.batch.gradient_accumulation_steps);
-  request.lookahead = tiers.lookahead.value_or(kDefaultLookahead);
+  request.lookahead = tiers.lookahead;
   request.unified = !tiers.device_memory.has_value();
   request.has_nvme = !tiers.nvme.empty();
   return request;

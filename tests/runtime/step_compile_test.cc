@@ -4,6 +4,7 @@
 #include <random>
 
 #include "runtime/step/compile.h"
+#include "runtime/step/simulate.h"
 #include "runtime/step/verify.h"
 #include "tests/runtime/step_fixture.h"
 
@@ -179,7 +180,7 @@ TEST(CompileStep, LookaheadCostsSpaceAndMovesLoadsForward) {
   EXPECT_LT(peaks[1], peaks[2]);
 }
 
-TEST(CompileStep, UpdatesThatDoNotWaitKeepNoGradientsAndSpareAReadOfTheParameters) {
+TEST(CompileStep, UpdatesThatDoNotWaitKeepFewGradients) {
   StepModel model = small_step_model(8, false);
   model.state_format.master = MasterForm::kSplit;  // the update reads the parameters
   StepPolicy policy =
@@ -189,19 +190,45 @@ TEST(CompileStep, UpdatesThatDoNotWaitKeepNoGradientsAndSpareAReadOfTheParameter
   const Program waiting = compile_step(model, policy, {});
   policy.updates_wait_for_norm = false;
   const Program at_once = compile_step(model, policy, {});
-  const auto gradients = [](const Program& program) {
-    std::size_t live = 0;
+  const auto carried_gradients = [](const Program& program) {
+    int carried = 0;
     for (const Buffer& buffer : program.buffers) {
-      if (buffer.account == Account::kGradients && buffer.life == Life::kCarried) {
-        live += buffer.size_bytes;
-      }
+      if (buffer.account == Account::kGradients && buffer.life == Life::kCarried) ++carried;
     }
-    return live;
+    return carried;
   };
-  EXPECT_GT(gradients(waiting), 0U);
-  EXPECT_EQ(gradients(at_once), 0U);
-  EXPECT_LT(lane_bytes(at_once, Lane::kRead), lane_bytes(waiting, Lane::kRead));
+  EXPECT_EQ(carried_gradients(waiting), 10);
+  EXPECT_EQ(carried_gradients(at_once), StepPolicy::kFirstUnits);
+  // Parameters are read once for the update and the forward beside it, or for the backward and the
+  // update beside it.
+  for (const Program& program : {waiting, at_once}) {
+    const double parameters = lane_bytes(program, Lane::kWrite, Account::kParameters);
+    EXPECT_LE(lane_bytes(program, Lane::kRead, Account::kParameters), 2 * parameters);
+  }
   EXPECT_EQ(lane_bytes(at_once, Lane::kWrite), lane_bytes(waiting, Lane::kWrite));
+}
+
+TEST(CompileStep, RoomInTheBudgetLetsTheNextStepsLoadsStartUnderTheEndOfThisOne) {
+  const StepModel model = small_step_model(8, false);
+  StepPolicy policy =
+      uniform_policy(model, {Tier::kNvme, Tier::kHost, Tier::kNvme, Tier::kHost, false});
+  policy.unified = true;
+  TierBudgets budgets;
+  const Program loose = compile_step(model, policy, budgets);
+  double flops = 0;
+  for (const Op& op : loose.ops) flops += op.cost.flops;
+  MachineProfile profile;
+  profile.flops_per_s = flops * profile.disk_bytes_per_s /
+                        (lane_bytes(loose, Lane::kRead) + lane_bytes(loose, Lane::kWrite));
+  std::vector<double> seconds;
+  for (const std::size_t times : {1, 4}) {
+    budgets[1] = times * loose.use_of(Tier::kHost).packed_bytes;
+    const Program program = compile_step(model, policy, budgets);
+    EXPECT_THAT(verify(program), IsEmpty());
+    EXPECT_THAT(tiers_over_budget(program, budgets), IsEmpty());
+    seconds.push_back(simulate(program, profile, 4).step_s);
+  }
+  EXPECT_LT(seconds[1], 0.9 * seconds[0]);
 }
 
 TEST(CompileStep, PacksWithinATenthOfWhatIsLive) {

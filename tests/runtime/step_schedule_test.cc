@@ -106,13 +106,21 @@ Stage update_at_once(std::int32_t unit, std::int32_t chunk) {
   return {.kind = Kind::kUpdate, .unit = unit, .chunk = chunk};
 }
 
-TEST(Schedule, UpdatesThatWaitForNothingFollowTheirGradient) {
+TEST(Schedule, UpdatesThatWaitForNothingFollowTheirGradientButForTheFirstUnits) {
   const StepModel model = two_blocks();
   StepPolicy policy = policy_of(model, MicroBatchOrder::kMicroBatchMajor);
   policy.updates_wait_for_norm = false;
+  ASSERT_EQ(StepPolicy::kFirstUnits, 3);
   const std::vector<Stage> expected = {
       kInputStage,
+      update(0, 0),
+      update(0, 1),
+      update(0, 2),
+      update(1, 0),
+      update(1, 1),
       stage(Kind::kForward, 0, 0),
+      update(2, 0),
+      update(2, 1),
       stage(Kind::kForward, 1, 0),
       stage(Kind::kForward, 2, 0),
       stage(Kind::kHead, 3, 0),
@@ -127,15 +135,8 @@ TEST(Schedule, UpdatesThatWaitForNothingFollowTheirGradient) {
       update_at_once(3, 1),
       update_at_once(3, 2),
       stage(Kind::kBackward, 2, 1),
-      update_at_once(2, 0),
-      update_at_once(2, 1),
       stage(Kind::kBackward, 1, 1),
-      update_at_once(1, 0),
-      update_at_once(1, 1),
       kEmbeddingStage,
-      update_at_once(0, 0),
-      update_at_once(0, 1),
-      update_at_once(0, 2),
       kNormStage,
   };
   EXPECT_THAT(schedule_step(model, policy), ElementsAreArray(expected));
