@@ -65,6 +65,7 @@ class Mover {
     std::int32_t micro_batch = -1;
     bool deferred = false;
     Account account = Account::kStaging;
+    bool in_all_parts = false;
   };
 
   // A load for `need_stage`, issued at `issue_stage`.

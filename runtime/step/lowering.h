@@ -125,7 +125,8 @@ class Lowering {
   // --- updates -----------------------------------------------------------------------------------
 
   void update(const Stage& stage);
-  Range brought(const Stage& stage, const Range& home, Tier where, Account account,
+  // `home`, or a copy of it, in tier `where`.
+  Range brought(const Mover::Labels& labels, std::int32_t chunk, const Range& home, Tier where,
                 std::int32_t earliest = 0);
 
   // Where the update writes the parameters, and reads them if it does: their home if that is in the
@@ -134,6 +135,10 @@ class Lowering {
   // In the compute tier: where the stage before has used them, or where the next use will find
   // them.
   Range updated_in_place(const Stage& stage, const Range& home);
+  // Of what both the update and the step's next use of the parameters need.
+  static Mover::Labels labels_of_both(const Stage& stage) {
+    return {stage.unit, -1, false, Account::kParameters, stage.deferred};
+  }
   // Whether the unit's parameters were fetched for the stage right before its update.
   bool just_used(const Stage& stage) const;
   std::size_t offset_in_unit(const Stage& stage) const {

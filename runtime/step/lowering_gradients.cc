@@ -140,10 +140,12 @@ void Lowering::update(const Stage& stage) {
   const std::int32_t unit = stage.unit;
   const Tier where = state_->tier(unit) == Tier::kDevice ? Tier::kDevice : Tier::kHost;
   const Range parameter_home = parameters_.chunk(unit, stage.chunk);
-  const Range gradient = brought(stage, gradients_->chunk(unit, stage.chunk), where,
-                                 Account::kGradients, finished_at_.at(unit) + 1);
+  const Range gradient =
+      brought(labels(stage, Account::kGradients), stage.chunk, gradients_->chunk(unit, stage.chunk),
+              where, finished_at_.at(unit) + 1);
   const Range state_home = state_->chunk(unit, stage.chunk);
-  const Range state = brought(stage, state_home, where, Account::kOptimizerState);
+  const Range state =
+      brought(labels(stage, Account::kOptimizerState), stage.chunk, state_home, where);
   const Range parameter = updated_parameter(stage, parameter_home, where);
 
   Op op{.kind = OpKind::kUpdate, .lane = where == Tier::kDevice ? Lane::kCompute : Lane::kUpdate};
@@ -162,8 +164,8 @@ void Lowering::update(const Stage& stage) {
   updated_at_.at(unit) = stage_;
 }
 
-Range Lowering::brought(const Stage& stage, const Range& home, Tier where, Account account,
-                        std::int32_t earliest) {
+Range Lowering::brought(const Mover::Labels& labels, std::int32_t chunk, const Range& home,
+                        Tier where, std::int32_t earliest) {
   if (draft_.tier_of(home) == where) return home;
   Load load = new_load(earliest, home.size_bytes);
   load.target_tier = where;
@@ -172,8 +174,8 @@ Range Lowering::brought(const Stage& stage, const Range& home, Tier where, Accou
                   : (draft_.tier_of(home) == Tier::kNvme ? Lane::kRead : Lane::kDownload);
   const bool two_hops = where == Tier::kDevice && draft_.tier_of(home) == Tier::kNvme;
   load.staging_bytes = two_hops ? home.size_bytes : 0;
-  Mover mover = Mover::load(draft_, load, labels(stage, account));
-  return mover.bring(home, where, stage.chunk);
+  Mover mover = Mover::load(draft_, load, labels);
+  return mover.bring(home, where, chunk);
 }
 
 Range Lowering::updated_parameter(const Stage& stage, const Range& home, Tier where) {
@@ -185,7 +187,7 @@ Range Lowering::updated_parameter(const Stage& stage, const Range& home, Tier wh
     return {fresh, 0, home.size_bytes};
   }
   if (where == compute_) return updated_in_place(stage, home);
-  const Range parameter = brought(stage, home, where, Account::kParameters);
+  const Range parameter = brought(labels_of_both(stage), stage.chunk, home, where);
   if (draft_.tier_of(home) == Tier::kNvme) updated_on_host_.at(stage.unit).push_back(parameter);
   return parameter;
 }
@@ -195,14 +197,14 @@ Range Lowering::updated_in_place(const Stage& stage, const Range& home) {
   if (!just_used(stage)) {
     const std::size_t use = next_use(stage.unit);
     if (use == uses_.at(stage.unit).size()) {
-      return brought(stage, home, compute_, Account::kParameters);
+      return brought(labels(stage, Account::kParameters), stage.chunk, home, compute_);
     }
     if (stage.chunk == 0) instance = Instance{parameter_buffer(stage.unit), use};
     // Not ahead: its place may be in use until the end of the step before, and reads start in
     // order.
     Load load = new_load(stage_, stage.chunk == 0 ? unit_bytes(stage.unit) : 0);
     load.lane = Lane::kRead;
-    Mover mover = Mover::load(draft_, load, labels(stage, Account::kParameters));
+    Mover mover = Mover::load(draft_, load, labels_of_both(stage));
     mover.copy(home, {instance->buffer, offset_in_unit(stage), home.size_bytes}, stage.chunk);
   }
   return {instance->buffer, offset_in_unit(stage), home.size_bytes};

@@ -30,11 +30,11 @@ std::string_view name_of(Part part) {
 bool takes_part(const Op& op, Part part) {
   switch (part) {
     case Part::kPrologue:
-      return !op.deferred;
+      return op.in_all_parts || !op.deferred;
     case Part::kBody:
       return true;
     case Part::kDrain:
-      return op.deferred;
+      return op.in_all_parts || op.deferred;
   }
   return false;
 }

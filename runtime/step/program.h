@@ -124,6 +124,7 @@ struct Op {
   std::int32_t micro_batch = -1;
   std::int32_t chunk = -1;
   bool deferred = false;                // finishes the step before: see Part
+  bool in_all_parts = false;            // serves a deferred op and this step
   Account account = Account::kStaging;  // of copies: what kind of bytes they carry
   std::vector<Access> reads = {};
   std::vector<Access> writes = {};
@@ -140,9 +141,10 @@ struct Op {
 
 // One list of ops serves three parts. A step's updates run under the next step's forward, so the
 // body begins with the deferred ops of the step before. The prologue is the body without them
-// (there is no step before), the drain is the deferred ops alone. An op that its part leaves out
-// still waits and completes in its place, doing nothing, so that one set of edges is right for all
-// parts.
+// (there is no step before), the drain is the deferred ops alone; a load that a deferred op and the
+// step itself need, as the update and the forward of a unit do, is in both. An op that its part
+// leaves out still waits and completes in its place, doing nothing, so that one set of edges is
+// right for all parts.
 enum class Part : std::uint8_t { kPrologue, kBody, kDrain };
 std::string_view name_of(Part part);
 bool takes_part(const Op& op, Part part);

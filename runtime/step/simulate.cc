@@ -167,14 +167,21 @@ class LiveBytes {
     std::size_t tier = 0;
     std::size_t size_bytes = 0;
     bool carried = false;
-    int own = 0;       // ops of the step itself that touch it
-    int deferred = 0;  // ops that finish the step before
+    // How many ops touch it:
+    int own = 0;       // of the step itself
+    int deferred = 0;  // that finish the step before
+    int both = 0;      // that take part in all parts
     std::array<Use, 4> uses{};
   };
 
   static int touches(const Piece& piece, Part part) {
-    if (piece.carried || part == Part::kBody) return piece.own + piece.deferred;
-    return part == Part::kPrologue ? piece.own : piece.deferred;
+    if (piece.carried || part == Part::kBody) return piece.own + piece.deferred + piece.both;
+    return piece.both + (part == Part::kPrologue ? piece.own : piece.deferred);
+  }
+
+  static int& count_of(const Op& op, Piece& piece) {
+    if (op.in_all_parts) return piece.both;
+    return op.deferred ? piece.deferred : piece.own;
   }
 
   Use& use_of(std::int32_t piece, OpId op, std::int32_t run) {
@@ -198,7 +205,7 @@ class LiveBytes {
     });
     for (std::size_t i = 0; i < pieces_of_op_.size(); ++i) {
       for (const std::int32_t p : pieces_of_op_[i]) {
-        ++(program_.ops[i].deferred ? pieces_[p].deferred : pieces_[p].own);
+        ++count_of(program_.ops[i], pieces_[p]);
       }
     }
   }

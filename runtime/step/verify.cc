@@ -76,6 +76,7 @@ class Verifier {
   std::vector<std::string> run() {
     check_edges();
     check_places();
+    for (const Part part : {Part::kPrologue, Part::kDrain}) check_part(part);
     for (Moment m = 0; m < 2 * count_ && problems_.size() < limit_; ++m) check_accesses(m);
     return std::move(problems_);
   }
@@ -118,6 +119,25 @@ class Verifier {
       if (buffer.offset + buffer.size_bytes > program_.use_of(buffer.tier).packed_bytes) {
         problem(fmt::format("{} reaches beyond the {} arena", buffer.name, name_of(buffer.tier)));
       }
+    }
+  }
+
+  // A part leaves ops out: what it reads must still have been written, in it or, if it is carried,
+  // by the step that a drain finishes.
+  void check_part(Part part) {
+    std::vector<bool> written(program_.buffers.size(), false);
+    for (Moment i = 0; i < count_; ++i) {
+      const Op& op = program_.ops[i];
+      if (!takes_part(op, part)) continue;
+      for (const Access& access : op.reads) {
+        const Buffer& buffer = program_.buffers.at(access.buffer);
+        const bool is_there = written[access.buffer] || buffer.life == Life::kPersistent ||
+                              (buffer.life == Life::kCarried && part == Part::kDrain);
+        if (is_there) continue;
+        problem(fmt::format("{} reads {}, which nothing in the {} has written", name(i),
+                            buffer.name, name_of(part)));
+      }
+      for (const Access& access : op.writes) written[access.buffer] = true;
     }
   }
 

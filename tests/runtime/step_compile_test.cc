@@ -11,6 +11,8 @@
 namespace terrace {
 namespace {
 
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 Tier random_tier(std::mt19937& random) { return kTiers.at(random() % kTierCount); }
@@ -43,7 +45,7 @@ UpdateBytes update_bytes(StepModel model, MasterForm master) {
   const Program program = compile_step(model, policy, {});
   UpdateBytes bytes;
   for (const Op& op : program.ops) {
-    if (op.deferred && (op.lane == Lane::kRead || op.lane == Lane::kWrite)) {
+    if ((op.deferred || op.in_all_parts) && (op.lane == Lane::kRead || op.lane == Lane::kWrite)) {
       bytes.moved += op.cost.bytes;
     }
   }
@@ -121,6 +123,30 @@ TEST(Verify, FindsAMissingEdge) {
   }
   // Some edges are implied by others; most are not.
   EXPECT_GT(needed, edges / 3);
+}
+
+// The load that an update and the forward behind it share runs in all parts.
+TEST(Verify, FindsWhatAPartLeavesUnwritten) {
+  const StepModel model = small_step_model(3, false);
+  for (const bool unified : {false, true}) {
+    StepPolicy policy =
+        uniform_policy(model, {Tier::kNvme, Tier::kHost, Tier::kNvme, Tier::kHost, false});
+    policy.unified = unified;
+    StepModel split = model;
+    split.state_format.master = MasterForm::kSplit;
+    const Program program = compile_step(split, policy, {});
+    ASSERT_THAT(verify(program), IsEmpty());
+    Program not_in_the_drain = program;
+    Program not_in_the_prologue = program;
+    for (OpId i = 0; i < static_cast<OpId>(program.ops.size()); ++i) {
+      if (!program.ops[i].in_all_parts) continue;
+      not_in_the_drain.ops[i].in_all_parts = false;
+      not_in_the_prologue.ops[i].in_all_parts = false;
+      not_in_the_prologue.ops[i].deferred = true;
+    }
+    EXPECT_THAT(verify(not_in_the_drain, 1), ElementsAre(HasSubstr("nothing in the drain")));
+    EXPECT_THAT(verify(not_in_the_prologue, 1), ElementsAre(HasSubstr("nothing in the prologue")));
+  }
 }
 
 TEST(Verify, FindsOverlap) {

@@ -52,6 +52,10 @@ TEST(Program, DeferredOpsAreOfBodyAndDrain) {
   EXPECT_FALSE(takes_part(op, Part::kPrologue));
   EXPECT_TRUE(takes_part(op, Part::kBody));
   EXPECT_TRUE(takes_part(op, Part::kDrain));
+  op = Op{.in_all_parts = true};
+  for (const Part part : {Part::kPrologue, Part::kBody, Part::kDrain}) {
+    EXPECT_TRUE(takes_part(op, part));
+  }
 }
 
 TEST(Program, AnOpFindsItsAccesses) {
