@@ -30,7 +30,7 @@ constexpr auto kBenches = std::to_array<Bench>({
     {"io", "the NVMe store against a bare io_uring loop, and fio where it is installed", bench_io},
     {"copy", "memory copies, uploads and downloads against a streaming copy", bench_copy},
     {"optimizer", "optimizer updates against a loop that streams the same bytes", bench_optimizer},
-    {"kernel", "kernels against the libraries they are made of", nullptr},
+    {"kernel", "kernels against the libraries they are made of", bench_kernel},
     {"step", "whole training steps", nullptr},
     {"collective", "collectives between ranks", nullptr},
 });

@@ -10,5 +10,6 @@ namespace terrace {
 std::vector<BenchResult> bench_io(const BenchOptions& options, Log& log);
 std::vector<BenchResult> bench_copy(const BenchOptions& options, Log& log);
 std::vector<BenchResult> bench_optimizer(const BenchOptions& options, Log& log);
+std::vector<BenchResult> bench_kernel(const BenchOptions& options, Log& log);
 
 }  // namespace terrace

@@ -1,0 +1,174 @@
+#include <algorithm>
+
+#include "kernels/cpu/cpu_kernels.h"
+#include "memory/host/streaming_copy.h"
+#include "runtime/bench/case_memory.h"
+#include "runtime/bench/kernel_cases.h"
+#include "runtime/model/rope_table.h"
+
+namespace terrace {
+namespace {
+
+// Pieces that a streaming copy takes at once.
+constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
+
+// Gives a case its limit: a copy that moves as many bytes.
+KernelCase against_copy(const KernelSetting& setting, KernelCase result,
+                        const std::shared_ptr<CaseMemory>& memory) {
+  const std::size_t half = std::max<std::size_t>(64, static_cast<std::size_t>(result.bytes) / 2);
+  const auto source = memory->bytes(half);
+  const auto target = memory->bytes(half);
+  WorkerArena& workers = *setting.workers;
+  const auto pieces = static_cast<std::int64_t>((half + kPieceBytes - 1) / kPieceBytes);
+  result.limit = [=, &workers] {
+    workers.parallel_for(pieces, [&](std::int64_t piece, int) {
+      const std::size_t at = static_cast<std::size_t>(piece) * kPieceBytes;
+      const std::size_t size = std::min(kPieceBytes, half - at);
+      streaming_copy(target.subspan(at, size), source.subspan(at, size));
+    });
+  };
+  result.limit_is = "a streaming copy that moves as many bytes, all threads";
+  result.memory = memory;
+  return result;
+}
+
+double bytes_of(std::initializer_list<TensorView> tensors) {
+  double bytes = 0;
+  for (const TensorView& tensor : tensors) bytes += static_cast<double>(tensor.size_bytes());
+  return bytes;
+}
+
+// The norms of a step: two in each block, one before the head.
+int norms_of(const ModelConfig& model) { return static_cast<int>(2 * model.layers + 1); }
+
+KernelCase norm_forward_case(const KernelSetting& setting) {
+  auto memory = std::make_shared<CaseMemory>(*setting.workers);
+  const std::int64_t R = setting.batch.rows();
+  const std::int64_t C = setting.model.width;
+  const KernelContext context = memory->context(0);
+  const KernelTable& kernels = cpu_kernels();
+  LayerNormForward op;
+  op.x = memory->tensor(setting.type, R, C);
+  op.weight = memory->tensor(setting.type, C);
+  op.bias = memory->tensor(setting.type, C);
+  op.y = memory->tensor(setting.type, R, C);
+  op.mean = memory->tensor(DType::kF32, R);
+  op.rstd = memory->tensor(DType::kF32, R);
+  KernelCase result = {
+      .name = "norm_forward", .bytes = bytes_of({op.x, op.y}), .per_step = norms_of(setting.model)};
+  if (setting.model.family == ModelFamily::kGpt2) {
+    result.run = [&kernels, context, op] { kernels.layer_norm_forward(context, op); };
+  } else {
+    const RmsNormForward rms = {.x = op.x, .weight = op.weight, .y = op.y, .rstd = op.rstd};
+    result.run = [&kernels, context, rms] { kernels.rms_norm_forward(context, rms); };
+  }
+  return against_copy(setting, std::move(result), memory);
+}
+
+KernelCase norm_backward_case(const KernelSetting& setting) {
+  auto memory = std::make_shared<CaseMemory>(*setting.workers);
+  const std::int64_t R = setting.batch.rows();
+  const std::int64_t C = setting.model.width;
+  const KernelTable& kernels = cpu_kernels();
+  const KernelContext context =
+      memory->context(kernels.norm_backward_workspace(R, C, setting.workers->threads()));
+  LayerNormBackward op;
+  op.dy = memory->tensor(setting.type, R, C);
+  op.x = memory->tensor(setting.type, R, C);
+  op.weight = memory->tensor(setting.type, C);
+  op.mean = memory->tensor(DType::kF32, R);
+  op.rstd = memory->tensor(DType::kF32, R);
+  op.dresidual = memory->tensor(setting.type, R, C);
+  op.dx = memory->tensor(setting.type, R, C);
+  op.dweight = memory->tensor(DType::kF32, C);
+  op.dbias = memory->tensor(DType::kF32, C);
+  KernelCase result = {.name = "norm_backward",
+                       .bytes = bytes_of({op.dy, op.x, op.dresidual, op.dx}),
+                       .per_step = norms_of(setting.model)};
+  if (setting.model.family == ModelFamily::kGpt2) {
+    result.run = [&kernels, context, op] { kernels.layer_norm_backward(context, op); };
+  } else {
+    const RmsNormBackward rms = {.dy = op.dy,
+                                 .x = op.x,
+                                 .weight = op.weight,
+                                 .rstd = op.rstd,
+                                 .dresidual = op.dresidual,
+                                 .dx = op.dx,
+                                 .dweight = op.dweight};
+    result.run = [&kernels, context, rms] { kernels.rms_norm_backward(context, rms); };
+  }
+  return against_copy(setting, std::move(result), memory);
+}
+
+KernelCase activation_case(const KernelSetting& setting, bool backward) {
+  auto memory = std::make_shared<CaseMemory>(*setting.workers);
+  const std::int64_t R = setting.batch.rows();
+  const KernelContext context = memory->context(0);
+  const KernelTable& kernels = cpu_kernels();
+  const TensorView up = memory->tensor(setting.type, R, up_columns(setting.model));
+  const TensorView y = memory->tensor(setting.type, R, setting.model.intermediate);
+  const TensorView dup = memory->tensor(setting.type, R, up_columns(setting.model));
+  KernelCase result = {.name = backward ? "activation_backward" : "activation_forward",
+                       .bytes = backward ? bytes_of({up, y, dup}) : bytes_of({up, y}),
+                       .per_step = static_cast<int>(setting.model.layers)};
+  const bool gelu = setting.model.family == ModelFamily::kGpt2;
+  result.run = [=, &kernels] {
+    if (gelu && backward) return kernels.gelu_backward(context, {up, y, dup});
+    if (gelu) return kernels.gelu_forward(context, {up, y});
+    if (backward) return kernels.swiglu_backward(context, {up, y, dup});
+    kernels.swiglu_forward(context, {up, y});
+  };
+  return against_copy(setting, std::move(result), memory);
+}
+
+KernelCase add_case(const KernelSetting& setting) {
+  auto memory = std::make_shared<CaseMemory>(*setting.workers);
+  const KernelContext context = memory->context(0);
+  const KernelTable& kernels = cpu_kernels();
+  const TensorView a = memory->tensor(setting.type, setting.batch.rows(), setting.model.width);
+  const TensorView b = memory->tensor(setting.type, setting.batch.rows(), setting.model.width);
+  KernelCase result = {.name = "add",
+                       .bytes = bytes_of({a, b, b}),
+                       .per_step = static_cast<int>(2 * setting.model.layers)};
+  result.run = [&kernels, context, a, b] { kernels.add(context, {a, b, b}); };
+  return against_copy(setting, std::move(result), memory);
+}
+
+KernelCase rope_case(const KernelSetting& setting) {
+  auto memory = std::make_shared<CaseMemory>(*setting.workers);
+  const ModelConfig& model = setting.model;
+  const KernelContext context = memory->context(0);
+  const KernelTable& kernels = cpu_kernels();
+  Rope op;
+  op.qkv = memory->tensor(setting.type, setting.batch.rows(), qkv_columns(model));
+  op.table = memory->tensor(DType::kF32, setting.batch.positions, model.head_width);
+  fill_rope_table(model.rope, setting.batch.positions, model.head_width,
+                  {op.table.as<float>(), static_cast<std::size_t>(op.table.elements())});
+  op.sequence = setting.batch.positions;
+  op.head_width = model.head_width;
+  op.heads = model.heads + model.key_value_heads;
+  // Twice in a block: forward and backward. Each reads and writes the heads that it turns.
+  KernelCase result = {
+      .name = "rope",
+      .bytes = 2.0 * static_cast<double>(setting.batch.rows() * op.heads * op.head_width) *
+               static_cast<double>(size_of(setting.type)),
+      .per_step = static_cast<int>(2 * model.layers)};
+  result.run = [&kernels, context, op] { kernels.rope(context, op); };
+  return against_copy(setting, std::move(result), memory);
+}
+
+}  // namespace
+
+std::vector<KernelCaseMaker> element_cases(const KernelSetting& setting) {
+  std::vector<KernelCaseMaker> makers = {[&setting] { return norm_forward_case(setting); },
+                                         [&setting] { return norm_backward_case(setting); },
+                                         [&setting] { return activation_case(setting, false); },
+                                         [&setting] { return activation_case(setting, true); },
+                                         [&setting] { return add_case(setting); }};
+  if (setting.model.family != ModelFamily::kGpt2) {
+    makers.emplace_back([&setting] { return rope_case(setting); });
+  }
+  return makers;
+}
+
+}  // namespace terrace

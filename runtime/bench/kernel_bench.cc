@@ -1,0 +1,83 @@
+#include <fmt/format.h>
+
+#include "base/clock.h"
+#include "runtime/bench/bench_list.h"
+#include "runtime/bench/kernel_cases.h"
+
+namespace terrace {
+namespace {
+
+// Calls until about `seconds` are over, once at least: work per second, in units of 1e9.
+double rate_of(const std::function<void()>& call, double work, double seconds) {
+  const SystemClock clock;
+  const std::int64_t begin_ns = clock.now_ns();
+  std::int64_t elapsed_ns = 0;
+  double done = 0;
+  do {
+    call();
+    done += work;
+    elapsed_ns = clock.now_ns() - begin_ns;
+  } while (static_cast<double>(elapsed_ns) < seconds * 1e9);
+  return done / static_cast<double>(elapsed_ns);
+}
+
+BenchResult measure(const std::string& name, const KernelCase& kernel,
+                    const BenchOptions& options) {
+  // Each case has two measurements a round, and there are some dozens: a tenth of the time each.
+  const double seconds = options.seconds / 10;
+  const double work = kernel.is_product() ? kernel.flops : kernel.bytes;
+  kernel.run();  // compiles what is compiled at the first call
+  kernel.limit();
+  const std::vector<Measurement> both = {[&] { return rate_of(kernel.run, work, seconds); },
+                                         [&] { return rate_of(kernel.limit, work, seconds); }};
+  const std::vector<Samples> samples = interleave(both, options.repetitions);
+  return {
+      .name = name,
+      .unit = kernel.is_product() ? BenchUnit::kGigaflopsPerSecond : BenchUnit::kGigabytesPerSecond,
+      .value = samples[0],
+      .limit = samples[1],
+      .limit_is = kernel.limit_is};
+}
+
+struct KernelScene {
+  const char* preset;
+  const char* prefix;
+  BatchShape batch;
+  DType type;
+};
+
+std::vector<KernelScene> scenes_of(const BenchOptions& options) {
+  if (options.small) {
+    return {{"nano", "nano_bf16", {2, 32}, DType::kBF16},
+            {"nano", "nano_fp32", {2, 32}, DType::kF32}};
+  }
+  return {{"gpt2-124m", "gpt2_124m_bf16", {4, 512}, DType::kBF16},
+          {"gpt2-124m", "gpt2_124m_fp32", {4, 512}, DType::kF32},
+          {"llama-1b", "llama_1b_bf16", {4, 512}, DType::kBF16}};
+}
+
+}  // namespace
+
+std::vector<BenchResult> bench_kernel(const BenchOptions& options, Log& log) {
+  WorkerArena workers(options.threads);
+  std::vector<BenchResult> results;
+  for (const KernelScene& scene : scenes_of(options)) {
+    log.info(fmt::format("bench kernel: {} in {}, {} x {} tokens, {} rounds", scene.preset,
+                         name_of(scene.type), scene.batch.sequences, scene.batch.positions,
+                         options.repetitions));
+    const KernelSetting setting = {.model = load_model_config(scene.preset),
+                                   .batch = scene.batch,
+                                   .type = scene.type,
+                                   .workers = &workers};
+    for (const auto& makers : {product_cases(setting), element_cases(setting)}) {
+      for (const KernelCaseMaker& make : makers) {
+        const KernelCase kernel = make();
+        results.push_back(
+            measure(fmt::format("{}_{}", scene.prefix, kernel.name), kernel, options));
+      }
+    }
+  }
+  return results;
+}
+
+}  // namespace terrace

@@ -1,0 +1,329 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cpu/matrix_product.h"
+#include "kernels/head_chunk.h"
+#include "runtime/bench/case_memory.h"
+#include "runtime/bench/kernel_cases.h"
+
+namespace terrace {
+namespace {
+
+// y[R,N] = x[R,K] weight[N,K]^T of a block.
+struct Linear {
+  const char* name;
+  std::int64_t N, K;
+  bool bias;
+};
+
+std::vector<Linear> linears_of(const ModelConfig& model) {
+  const bool gpt2 = model.family == ModelFamily::kGpt2;
+  const std::int64_t mixed = model.heads * model.head_width;
+  return {{"qkv", qkv_columns(model), model.width, gpt2 || model.attention_bias},
+          {"projection", model.width, mixed, gpt2 || model.attention_bias},
+          {"up", up_columns(model), model.width, gpt2 || model.mlp_bias},
+          {"down", model.width, model.intermediate, gpt2 || model.mlp_bias}};
+}
+
+// The same product by oneDNN alone: single-threaded calls on fixed tiles, shared by the workers.
+std::function<void()> onednn_alone(const std::shared_ptr<CaseMemory>& memory,
+                                   const MatrixProduct& product, int workers) {
+  const KernelContext context =
+      memory->context(multiply_workspace(product, workers, ProductCode::kOneDnn));
+  return [context, product] { multiply(context, product, ProductCode::kOneDnn); };
+}
+
+constexpr const char* kOneDnnIs = "oneDNN alone: single-threaded calls on fixed tiles, all threads";
+
+KernelCase forward_case(const KernelSetting& setting, const Linear& linear) {
+  auto memory = std::make_shared<CaseMemory>(*setting.workers);
+  const int workers = setting.workers->threads();
+  const std::int64_t R = setting.batch.rows();
+  MatmulForward op;
+  op.x = memory->tensor(setting.type, R, linear.K);
+  op.weight = memory->tensor(setting.type, linear.N, linear.K);
+  if (linear.bias) op.bias = memory->tensor(setting.type, linear.N);
+  op.y = memory->tensor(setting.type, R, linear.N);
+  const KernelTable& kernels = cpu_kernels();
+  const KernelContext context = memory->context(kernels.matmul_forward_workspace(op, workers));
+  const MatrixProduct product = {.shape = {.m = R,
+                                           .n = linear.N,
+                                           .k = linear.K,
+                                           .a_stride = linear.K,
+                                           .b_stride = linear.K,
+                                           .c_stride = linear.N,
+                                           .input = setting.type,
+                                           .output = setting.type,
+                                           .b_transposed = true},
+                                 .a = op.x.data,
+                                 .b = op.weight.data,
+                                 .c = op.y.data};
+  return {.name = fmt::format("matmul_{}_forward", linear.name),
+          .flops = 2.0 * static_cast<double>(R * linear.N * linear.K),
+          .per_step = static_cast<int>(setting.model.layers),
+          .run = [&kernels, context, op] { kernels.matmul_forward(context, op); },
+          .limit = onednn_alone(memory, product, workers),
+          .limit_is = kOneDnnIs,
+          .memory = memory};
+}
+
+KernelCase input_case(const KernelSetting& setting, const Linear& linear) {
+  auto memory = std::make_shared<CaseMemory>(*setting.workers);
+  const int workers = setting.workers->threads();
+  const std::int64_t R = setting.batch.rows();
+  MatmulBackwardInput op;
+  op.dy = memory->tensor(setting.type, R, linear.N);
+  op.weight = memory->tensor(setting.type, linear.N, linear.K);
+  op.dx = memory->tensor(setting.type, R, linear.K);
+  const KernelTable& kernels = cpu_kernels();
+  const KernelContext context =
+      memory->context(kernels.matmul_backward_input_workspace(op, workers));
+  const MatrixProduct product = {.shape = {.m = R,
+                                           .n = linear.K,
+                                           .k = linear.N,
+                                           .a_stride = linear.N,
+                                           .b_stride = linear.K,
+                                           .c_stride = linear.K,
+                                           .input = setting.type,
+                                           .output = setting.type},
+                                 .a = op.dy.data,
+                                 .b = op.weight.data,
+                                 .c = op.dx.data};
+  return {.name = fmt::format("matmul_{}_backward_input", linear.name),
+          .flops = 2.0 * static_cast<double>(R * linear.N * linear.K),
+          .per_step = static_cast<int>(setting.model.layers),
+          .run = [&kernels, context, op] { kernels.matmul_backward_input(context, op); },
+          .limit = onednn_alone(memory, product, workers),
+          .limit_is = kOneDnnIs,
+          .memory = memory};
+}
+
+KernelCase weight_case(const KernelSetting& setting, const Linear& linear) {
+  auto memory = std::make_shared<CaseMemory>(*setting.workers);
+  const int workers = setting.workers->threads();
+  const std::int64_t R = setting.batch.rows();
+  MatmulBackwardWeight op;
+  op.dy = memory->tensor(setting.type, R, linear.N);
+  op.x = memory->tensor(setting.type, R, linear.K);
+  op.dweight = memory->tensor(DType::kF32, linear.N, linear.K);
+  if (linear.bias) op.dbias = memory->tensor(DType::kF32, linear.N);
+  const KernelTable& kernels = cpu_kernels();
+  const KernelContext context =
+      memory->context(kernels.matmul_backward_weight_workspace(op, workers));
+  const MatrixProduct product = {.shape = {.m = linear.N,
+                                           .n = linear.K,
+                                           .k = R,
+                                           .a_stride = linear.N,
+                                           .b_stride = linear.K,
+                                           .c_stride = linear.K,
+                                           .input = setting.type,
+                                           .a_transposed = true},
+                                 .a = op.dy.data,
+                                 .b = op.x.data,
+                                 .c = op.dweight.data};
+  return {.name = fmt::format("matmul_{}_backward_weight", linear.name),
+          .flops = 2.0 * static_cast<double>(R * linear.N * linear.K),
+          .per_step = static_cast<int>(setting.model.layers),
+          .run = [&kernels, context, op] { kernels.matmul_backward_weight(context, op); },
+          .limit = onednn_alone(memory, product, workers),
+          .limit_is = kOneDnnIs,
+          .memory = memory};
+}
+
+struct AttentionTensors {
+  AttentionForward forward;
+  AttentionBackward backward;
+};
+
+AttentionTensors attention_tensors(const KernelSetting& setting, CaseMemory& memory) {
+  const ModelConfig& model = setting.model;
+  const std::int64_t R = setting.batch.rows();
+  const std::int64_t mixed = model.heads * model.head_width;
+  AttentionTensors tensors;
+  AttentionForward& forward = tensors.forward;
+  forward.shape = {setting.batch.sequences, setting.batch.positions, model.heads,
+                   model.key_value_heads, model.head_width};
+  forward.scale = 1.0F / std::sqrt(static_cast<float>(model.head_width));
+  forward.qkv = memory.tensor(setting.type, R, qkv_columns(model));
+  forward.out = memory.tensor(setting.type, R, mixed);
+  forward.log_sum_exp =
+      memory.tensor(DType::kF32, setting.batch.sequences, model.heads, setting.batch.positions);
+  AttentionBackward& backward = tensors.backward;
+  backward = {.shape = forward.shape,
+              .qkv = forward.qkv,
+              .out = forward.out,
+              .log_sum_exp = forward.log_sum_exp,
+              .dout = memory.tensor(setting.type, R, mixed),
+              .dqkv = memory.tensor(setting.type, R, qkv_columns(model)),
+              .scale = forward.scale};
+  return tensors;
+}
+
+// Each head's products over half of the sequence's square, by oneDNN and without a softmax:
+// `products` of T/2 x T x D.
+std::function<void()> head_products_alone(const KernelSetting& setting,
+                                          const std::shared_ptr<CaseMemory>& memory, int products) {
+  const std::int64_t D = setting.model.head_width;
+  const std::int64_t T = setting.batch.positions;
+  const GemmShape shape = {.m = std::max<std::int64_t>(1, T / 2),
+                           .n = T,
+                           .k = D,
+                           .a_stride = D,
+                           .b_stride = D,
+                           .c_stride = T,
+                           .input = setting.type,
+                           .b_transposed = true};
+  const auto workers = static_cast<std::size_t>(setting.workers->threads());
+  const std::size_t scratch = (gemm_scratch_bytes(shape) + 63) / 64 * 64;
+  const TensorView operands = memory->tensor(setting.type, 2 * T, D);
+  const auto sums_bytes = static_cast<std::size_t>(T * T) * sizeof(float);
+  const auto share = memory->bytes((scratch + sums_bytes) * workers);
+  const std::int64_t tasks = setting.batch.sequences * setting.model.heads * products;
+  WorkerArena& arena = *setting.workers;
+  return [=, &arena] {
+    arena.parallel_for(tasks, [&](std::int64_t, int worker) {
+      const auto mine = share.subspan((scratch + sums_bytes) * static_cast<std::size_t>(worker),
+                                      scratch + sums_bytes);
+      gemm(shape, {.a = operands.data,
+                   .b = operands.data + operands.size_bytes() / 2,
+                   .c = mine.data() + scratch,
+                   .scratch = mine.first(scratch)});
+    });
+  };
+}
+
+KernelCase attention_case(const KernelSetting& setting, bool backward) {
+  auto memory = std::make_shared<CaseMemory>(*setting.workers);
+  const int workers = setting.workers->threads();
+  const KernelTable& kernels = cpu_kernels();
+  const AttentionTensors tensors = attention_tensors(setting, *memory);
+  const std::size_t workspace =
+      std::max(kernels.attention_forward_workspace(tensors.forward, workers),
+               kernels.attention_backward_workspace(tensors.backward, workers));
+  const KernelContext context = memory->context(workspace);
+  kernels.attention_forward(context, tensors.forward);
+  const int products = backward ? 5 : 2;
+  const double T = static_cast<double>(setting.batch.positions);
+  KernelCase result = {
+      .name = backward ? "attention_backward" : "attention_forward",
+      .flops = products * T *
+               static_cast<double>(setting.batch.rows() * setting.model.heads *
+                                   setting.model.head_width),
+      .per_step = static_cast<int>(setting.model.layers),
+      .limit = head_products_alone(setting, memory, products),
+      .limit_is = "oneDNN's products of each head alone, without a softmax, all threads",
+      .memory = memory};
+  if (backward) {
+    result.run = [&kernels, context, tensors] {
+      kernels.attention_backward(context, tensors.backward);
+    };
+  } else {
+    result.run = [&kernels, context, tensors] {
+      kernels.attention_forward(context, tensors.forward);
+    };
+  }
+  return result;
+}
+
+// The head's three products by oneDNN, chunk by chunk of rows, without a softmax.
+std::function<void()> head_alone(const KernelSetting& setting,
+                                 const std::shared_ptr<CaseMemory>& memory, const HeadLoss& op) {
+  const std::int64_t V = setting.model.vocabulary;
+  const std::int64_t C = setting.model.width;
+  const std::int64_t R = setting.batch.rows();
+  const std::int64_t chunk = std::min(R, head_chunk_rows(V));
+  const TensorView logits = memory->tensor(DType::kF32, chunk, V);
+  const TensorView dlogits = memory->tensor(setting.type, chunk, V);
+  const TensorView dweight = memory->tensor(DType::kF32, V, C);
+  const DType type = setting.type;
+  std::vector<std::function<void()>> products;
+  for (std::int64_t first = 0; first < R; first += chunk) {
+    const std::int64_t rows = std::min(chunk, R - first);
+    std::byte* h = op.h.data + static_cast<std::size_t>(first * C) * size_of(type);
+    std::byte* dh = op.dh.data + static_cast<std::size_t>(first * C) * size_of(type);
+    const MatrixProduct all[] = {{.shape = {.m = rows,
+                                            .n = V,
+                                            .k = C,
+                                            .a_stride = C,
+                                            .b_stride = C,
+                                            .c_stride = V,
+                                            .input = type,
+                                            .b_transposed = true},
+                                  .a = h,
+                                  .b = op.weight.data,
+                                  .c = logits.data},
+                                 {.shape = {.m = rows,
+                                            .n = C,
+                                            .k = V,
+                                            .a_stride = V,
+                                            .b_stride = C,
+                                            .c_stride = C,
+                                            .input = type,
+                                            .output = type},
+                                  .a = dlogits.data,
+                                  .b = op.weight.data,
+                                  .c = dh},
+                                 {.shape = {.m = V,
+                                            .n = C,
+                                            .k = rows,
+                                            .a_stride = V,
+                                            .b_stride = C,
+                                            .c_stride = C,
+                                            .input = type,
+                                            .a_transposed = true},
+                                  .a = dlogits.data,
+                                  .b = h,
+                                  .c = dweight.data}};
+    for (const MatrixProduct& product : all) {
+      products.push_back(onednn_alone(memory, product, setting.workers->threads()));
+    }
+  }
+  return [products] {
+    for (const auto& product : products) product();
+  };
+}
+
+KernelCase head_case(const KernelSetting& setting) {
+  auto memory = std::make_shared<CaseMemory>(*setting.workers);
+  const ModelConfig& model = setting.model;
+  const std::int64_t R = setting.batch.rows();
+  auto loss = std::make_shared<double>(0.0);
+  HeadLoss op;
+  op.h = memory->tensor(setting.type, R, model.width);
+  op.weight = memory->tensor(setting.type, model.vocabulary, model.width);
+  op.target = memory->indices(R, model.vocabulary);
+  op.dh = memory->tensor(setting.type, R, model.width);
+  op.dweight = memory->tensor(DType::kF32, model.vocabulary, model.width);
+  op.gradient_scale = 1.0F / static_cast<float>(R);
+  op.loss_sum = loss.get();
+  const KernelTable& kernels = cpu_kernels();
+  const KernelContext context =
+      memory->context(kernels.head_loss_workspace(op, setting.workers->threads()));
+  return {.name = "head_loss",
+          .flops = 6.0 * static_cast<double>(R * model.vocabulary * model.width),
+          .per_step = 1,
+          .run = [&kernels, context, op, loss] { kernels.head_loss(context, op); },
+          .limit = head_alone(setting, memory, op),
+          .limit_is = "oneDNN's three products alone, without loss and softmax, all threads",
+          .memory = memory};
+}
+
+}  // namespace
+
+std::vector<KernelCaseMaker> product_cases(const KernelSetting& setting) {
+  std::vector<KernelCaseMaker> makers;
+  for (const Linear& linear : linears_of(setting.model)) {
+    makers.emplace_back([&setting, linear] { return forward_case(setting, linear); });
+    makers.emplace_back([&setting, linear] { return input_case(setting, linear); });
+    makers.emplace_back([&setting, linear] { return weight_case(setting, linear); });
+  }
+  makers.emplace_back([&setting] { return attention_case(setting, false); });
+  makers.emplace_back([&setting] { return attention_case(setting, true); });
+  makers.emplace_back([&setting] { return head_case(setting); });
+  return makers;
+}
+
+}  // namespace terrace
