@@ -31,7 +31,7 @@ constexpr auto kBenches = std::to_array<Bench>({
     {"copy", "memory copies, uploads and downloads against a streaming copy", bench_copy},
     {"optimizer", "optimizer updates against a loop that streams the same bytes", bench_optimizer},
     {"kernel", "kernels against the libraries they are made of", bench_kernel},
-    {"step", "whole training steps", nullptr},
+    {"step", "whole training steps, and what the simulator says of them", bench_step},
     {"collective", "collectives between ranks", nullptr},
 });
 

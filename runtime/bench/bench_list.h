@@ -11,5 +11,6 @@ std::vector<BenchResult> bench_io(const BenchOptions& options, Log& log);
 std::vector<BenchResult> bench_copy(const BenchOptions& options, Log& log);
 std::vector<BenchResult> bench_optimizer(const BenchOptions& options, Log& log);
 std::vector<BenchResult> bench_kernel(const BenchOptions& options, Log& log);
+std::vector<BenchResult> bench_step(const BenchOptions& options, Log& log);
 
 }  // namespace terrace

@@ -12,6 +12,8 @@ class Samples {
   void add(double value) { values_.push_back(value); }
   bool empty() const { return values_.empty(); }
   int count() const { return static_cast<int>(values_.size()); }
+  // In the order of the rounds.
+  const std::vector<double>& values() const { return values_; }
 
   // Of an even number: the mean of the two in the middle. Not of none.
   double median() const;

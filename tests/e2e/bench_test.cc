@@ -84,6 +84,29 @@ TEST(BenchCommand, IoHasTheResultsOfTheInterface) {
   EXPECT_TRUE(std::filesystem::is_empty(directory.path("b")));
 }
 
+TEST(BenchCommand, KernelHasEveryKernelOfAModelInBothTypes) {
+  const std::vector<std::string> kernels = {
+      "attention_forward",  "attention_backward",  "head_loss", "norm_forward", "norm_backward",
+      "activation_forward", "activation_backward", "add",       "rope"};
+  std::vector<std::string> names;
+  for (const std::string type : {"nano_bf16_", "nano_fp32_"}) {
+    for (const std::string& kernel : kernels) names.push_back(type + kernel);
+    for (const std::string linear : {"qkv", "projection", "up", "down"}) {
+      for (const std::string what : {"_forward", "_backward_input", "_backward_weight"}) {
+        names.push_back(type + "matmul_" + linear + what);
+      }
+    }
+  }
+  EXPECT_THAT(names_of_results("kernel"), testing::UnorderedElementsAreArray(names));
+}
+
+TEST(BenchCommand, StepHasSpeedElementsAndPrediction) {
+  EXPECT_THAT(names_of_results("step"),
+              testing::UnorderedElementsAre("nano_bf16_tokens", "nano_bf16_elements",
+                                            "nano_bf16_predicted", "nano_fp32_tokens",
+                                            "nano_fp32_elements", "nano_fp32_predicted"));
+}
+
 TEST(BenchCommand, IoRefusesADirectoryThatIsNotThere) {
   const TemporaryDirectory directory;
   const Outcome outcome = run_bench({"io", "--small", "--nvme", directory.path("none")});

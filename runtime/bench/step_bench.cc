@@ -1,0 +1,262 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "base/clock.h"
+#include "optim/adamw.h"
+#include "runtime/bench/bench_list.h"
+#include "runtime/bench/case_memory.h"
+#include "runtime/bench/kernel_cases.h"
+#include "runtime/model/parameter_init.h"
+#include "runtime/step/simulate.h"
+#include "runtime/train/engine.h"
+
+namespace terrace {
+namespace {
+
+struct StepScene {
+  const char* preset;
+  const char* name;
+  BatchShape batch;
+  DType type;
+};
+
+double seconds_of(const std::function<void()>& call) {
+  const SystemClock clock;
+  const std::int64_t begin_ns = clock.now_ns();
+  call();
+  return static_cast<double>(clock.now_ns() - begin_ns) * 1e-9;
+}
+
+EngineOptions engine_options(const StepScene& scene, const BenchOptions& options) {
+  EngineOptions engine;
+  engine.model = load_model_config(scene.preset);
+  engine.batch = scene.batch;
+  engine.compute_type = scene.type;
+  engine.placement.unified = true;
+  engine.optimizer.max_grad_norm = 1.0;
+  engine.threads = options.threads;
+  engine.evaluates = false;
+  return engine;
+}
+
+// Whole steps of an engine that has everything in memory.
+class StepRunner {
+ public:
+  StepRunner(const StepScene& scene, const BenchOptions& options, Log& log)
+      : options_(engine_options(scene, options)),
+        plan_(plan_engine(options_)),
+        engine_(options_, plan_, log) {
+    engine_.fill_state(RandomState(1234));
+    const std::int64_t rows = scene.batch.rows();
+    for (std::int64_t i = 0; i < 2 * rows; ++i) {
+      tokens_.push_back(static_cast<std::int32_t>((i % rows * 7 + i / rows) % 251));
+    }
+  }
+
+  // Seconds from the first compute op of one step to that of the next, in the steady state.
+  double step_seconds() {
+    constexpr int kSteps = 4;  // the first has no updates under it, the last has no next
+    std::vector<std::int64_t> starts;
+    begin();
+    for (int i = 0; i < kSteps; ++i) {
+      if (i + 1 < kSteps) begin();
+      const StepOutcome outcome = engine_.finish_step();
+      starts.push_back(outcome.report->first_compute_ns);
+      busy_ = outcome.report->busy_s;
+    }
+    engine_.drain();
+    return static_cast<double>(starts.back() - starts[1]) * 1e-9 / (kSteps - 2);
+  }
+
+  const Program& program() const { return plan_.training.program; }
+  int update_threads() const { return engine_.update_threads(); }
+  // Of the lanes in the last step.
+  const std::array<double, kLaneCount>& busy_s() const { return busy_; }
+
+ private:
+  void begin() {
+    ++step_;
+    engine_.begin_step({step_, tokens_, static_cast<std::int64_t>(tokens_.size() / 2), 1e-5});
+  }
+
+  EngineOptions options_;
+  EnginePlan plan_;
+  Engine engine_;
+  std::vector<std::int32_t> tokens_;
+  std::int64_t step_ = 0;
+  std::array<double, kLaneCount> busy_{};
+};
+
+// The step's kernels, each alone.
+class KernelsAlone {
+ public:
+  KernelsAlone(const StepScene& scene, WorkerArena& workers)
+      : setting_{load_model_config(scene.preset), scene.batch, scene.type, &workers} {
+    for (const auto& make : product_cases(setting_)) products_.push_back(make());
+    for (const auto& make : element_cases(setting_)) elements_.push_back(make());
+    for (const auto* cases : {&products_, &elements_}) {
+      for (const KernelCase& kernel : *cases) {
+        kernel.run();
+        kernel.limit();
+      }
+    }
+  }
+
+  double products_seconds() const { return sum(products_, &KernelCase::run); }
+  double products_limit_seconds() const { return sum(products_, &KernelCase::limit); }
+  double elements_seconds() const { return sum(elements_, &KernelCase::run); }
+  double elements_limit_seconds() const { return sum(elements_, &KernelCase::limit); }
+
+ private:
+  static double sum(const std::vector<KernelCase>& cases,
+                    std::function<void()> KernelCase::* call) {
+    double seconds = 0;
+    for (const KernelCase& kernel : cases) seconds += kernel.per_step * seconds_of(kernel.*call);
+    return seconds;
+  }
+
+  KernelSetting setting_;
+  std::vector<KernelCase> products_, elements_;
+};
+
+// An optimizer update alone, as the update lane makes it.
+class UpdateAlone {
+ public:
+  UpdateAlone(std::int64_t elements, int threads)
+      : workers_(threads), memory_(workers_), context_(memory_.context(0)) {
+    scalars_.learning_rate = 1e-5F;
+    update_.gradient = memory_.tensor(DType::kF32, elements);
+    update_.master = memory_.tensor(DType::kF32, elements);
+    update_.moment1 = memory_.tensor(DType::kF32, elements);
+    update_.moment2 = memory_.tensor(DType::kF32, elements);
+    update_.parameter = memory_.tensor(DType::kBF16, elements);
+    update_.scalars = &scalars_;
+    for (std::int64_t i = 0; i < elements; ++i) update_.moment2.as<float>()[i] = 1e-4F;
+  }
+
+  double bytes_per_second() const {
+    constexpr double kBytes = 4 + 2 * 12 + 2;  // gradient; state in and out; parameter
+    const double seconds = seconds_of([this] { adamw_cpu(context_, update_); });
+    return kBytes * static_cast<double>(update_.gradient.elements()) / seconds;
+  }
+
+ private:
+  WorkerArena workers_;
+  CaseMemory memory_;
+  KernelContext context_;
+  AdamWUpdate update_;
+  StepScalars scalars_;
+};
+
+double flops_of(const Program& program) {
+  double flops = 0;
+  for (const Op& op : program.ops) flops += op.cost.flops;
+  return flops;
+}
+
+// What the simulator is told of this machine: measured on kernels alone, never on whole steps. An
+// all-in-memory step has no other lanes.
+MachineProfile profile_of(const Program& program, double compute_s, double update_bytes_per_s,
+                          const BenchOptions& options, int update_threads) {
+  MachineProfile profile;
+  profile.flops_per_s = flops_of(program) / compute_s;
+  profile.update_bytes_per_s = update_bytes_per_s;
+  profile.memory_bytes_per_s = 2 * update_bytes_per_s;
+  profile.cores = options.threads;
+  profile.compute_cores = options.threads;
+  profile.update_cores = update_threads;
+  return profile;
+}
+
+std::string busy_text(const std::array<double, kLaneCount>& busy_s, double step_s) {
+  std::string text;
+  for (std::size_t lane = 0; lane < kLaneCount; ++lane) {
+    if (busy_s[lane] <= 0) continue;
+    text += fmt::format("{}{} {:.0f} %", text.empty() ? "" : ", ", name_of(static_cast<Lane>(lane)),
+                        100 * busy_s[lane] / step_s);
+  }
+  return text;
+}
+
+enum Place : std::size_t { kStep, kProducts, kProductsLimit, kElements, kElementsLimit, kUpdate };
+
+Samples mapped(const Samples& samples, const std::function<double(double)>& map) {
+  Samples out;
+  for (const double value : samples.values()) out.add(map(value));
+  return out;
+}
+
+Samples predictions(const StepRunner& runner, const std::vector<Samples>& samples,
+                    const BenchOptions& options) {
+  Samples out;
+  for (std::size_t i = 0; i < samples[kStep].values().size(); ++i) {
+    const double compute_s = samples[kProducts].values()[i] + samples[kElements].values()[i];
+    const MachineProfile profile =
+        profile_of(runner.program(), compute_s, samples[kUpdate].values()[i], options,
+                   runner.update_threads());
+    out.add(simulate(runner.program(), profile, 4).step_s);
+  }
+  return out;
+}
+
+std::vector<BenchResult> measure(const StepScene& scene, const BenchOptions& options, Log& log) {
+  log.info(fmt::format("bench step: {} in {}, {} x {} tokens, {} rounds", scene.preset,
+                       name_of(scene.type), scene.batch.sequences, scene.batch.positions,
+                       options.repetitions));
+  StepRunner runner(scene, options, log);
+  runner.step_seconds();
+  WorkerArena workers(options.threads);
+  const KernelsAlone kernels(scene, workers);
+  const UpdateAlone update(options.small ? 1 << 12 : 1 << 24, runner.update_threads());
+  const std::vector<Measurement> measurements = {[&] { return runner.step_seconds(); },
+                                                 [&] { return kernels.products_seconds(); },
+                                                 [&] { return kernels.products_limit_seconds(); },
+                                                 [&] { return kernels.elements_seconds(); },
+                                                 [&] { return kernels.elements_limit_seconds(); },
+                                                 [&] { return update.bytes_per_second(); }};
+  const std::vector<Samples> samples = interleave(measurements, options.repetitions);
+
+  const double step_s = samples[kStep].median();
+  const auto tokens = static_cast<double>(scene.batch.rows());
+  const auto per_second = [tokens](double seconds) { return tokens / seconds; };
+  const double elements_s = samples[kElements].median();
+  return {{.name = fmt::format("{}_tokens", scene.name),
+           .unit = BenchUnit::kTokensPerSecond,
+           .value = mapped(samples[kStep], per_second),
+           .limit = mapped(samples[kProductsLimit], per_second),
+           .limit_is = "a step that is only its matrix products, by oneDNN alone",
+           .details = {{"busy lanes", busy_text(runner.busy_s(), step_s)},
+                       {"products alone", fmt::format("{:.4f} s of a step of {:.4f} s",
+                                                      samples[kProducts].median(), step_s)}}},
+          {.name = fmt::format("{}_elements", scene.name),
+           .unit = BenchUnit::kSeconds,
+           .value = samples[kElements],
+           .limit = samples[kElementsLimit],
+           .limit_is = "streaming copies that move as many bytes",
+           .details = {{"share of the step", fmt::format("{:.1f} %", 100 * elements_s / step_s)}}},
+          {.name = fmt::format("{}_predicted", scene.name),
+           .unit = BenchUnit::kSeconds,
+           .value = samples[kStep],
+           .limit = predictions(runner, samples, options),
+           .limit_is = "the simulator's step, from a profile of kernels alone"}};
+}
+
+}  // namespace
+
+std::vector<BenchResult> bench_step(const BenchOptions& options, Log& log) {
+  std::vector<StepScene> scenes = {{"gpt2-124m", "gpt2_124m_bf16", {4, 512}, DType::kBF16},
+                                   {"gpt2-124m", "gpt2_124m_fp32", {4, 512}, DType::kF32}};
+  if (options.small) {
+    scenes = {{"nano", "nano_bf16", {2, 32}, DType::kBF16},
+              {"nano", "nano_fp32", {2, 32}, DType::kF32}};
+  }
+  std::vector<BenchResult> results;
+  for (const StepScene& scene : scenes) {
+    for (BenchResult& result : measure(scene, options, log)) results.push_back(std::move(result));
+  }
+  return results;
+}
+
+}  // namespace terrace
