@@ -4,9 +4,9 @@
 #include <limits>
 
 #include "base/check.h"
+#include "kernels/cpu/block_gemm.h"
 #include "kernels/cpu/cpu_softmax.h"
 #include "kernels/cpu/cpu_workspace.h"
-#include "kernels/cpu/onednn_gemm.h"
 
 // Letters: B batch, T sequence, H query heads, G key-value heads, D head width, Q queries of a
 // block, P keys of a panel.
@@ -136,12 +136,12 @@ std::size_t products_scratch(const AttentionShape& shape, const HeadRows& rows, 
   std::size_t most = 0;
   const auto count = [&](std::int64_t queries, std::int64_t keys) {
     const BlockProducts products(shape, rows, queries, keys);
-    most = std::max({most, gemm_scratch_bytes(products.scores(rows.qkv_stride())),
-                     gemm_scratch_bytes(products.mix())});
+    most = std::max({most, block_gemm_scratch_bytes(products.scores(rows.qkv_stride())),
+                     block_gemm_scratch_bytes(products.mix())});
     if (!backward) return;
-    most = std::max({most, gemm_scratch_bytes(products.scores(rows.out_stride())),
-                     gemm_scratch_bytes(products.spread(rows.qkv_stride())),
-                     gemm_scratch_bytes(products.spread(rows.out_stride()))});
+    most = std::max({most, block_gemm_scratch_bytes(products.scores(rows.out_stride())),
+                     block_gemm_scratch_bytes(products.spread(rows.qkv_stride())),
+                     block_gemm_scratch_bytes(products.spread(rows.out_stride()))});
   };
   const std::int64_t sequence = shape.sequence;
   const std::int64_t last = sequence - (block_count(sequence) - 1) * kBlock;
@@ -248,11 +248,11 @@ class ForwardBlock {
     std::byte* weights = share_.data() + at_.weights;
     std::byte* output = share_.data() + at_.output;
     const auto scratch = share_.subspan(at_.layout.total_bytes());
-    gemm(products.scores(rows_.qkv_stride()),
-         {.a = rows_.query(op_.qkv.data, block_.head, block_.first),
-          .b = rows_.key(op_.qkv.data, block_.head, panel.first),
-          .c = scores,
-          .scratch = scratch});
+    block_gemm(products.scores(rows_.qkv_stride()),
+               {.a = rows_.query(op_.qkv.data, block_.head, block_.first),
+                .b = rows_.key(op_.qkv.data, block_.head, panel.first),
+                .c = scores,
+                .scratch = scratch});
     softmax_step({.block = score_block(block_, panel, reinterpret_cast<float*>(scores), op_.scale),
                   .weights = weights,
                   .dtype = rows_.dtype(),
@@ -260,10 +260,10 @@ class ForwardBlock {
                   .sum = region_at<float>(share_, at_.sum, kBlock),
                   .output = reinterpret_cast<float*>(output),
                   .width = op_.shape.head_width});
-    gemm(products.mix(), {.a = weights,
-                          .b = rows_.value(op_.qkv.data, block_.head, panel.first),
-                          .c = output,
-                          .scratch = scratch});
+    block_gemm(products.mix(), {.a = weights,
+                                .b = rows_.value(op_.qkv.data, block_.head, panel.first),
+                                .c = output,
+                                .scratch = scratch});
   }
 
   const AttentionForward& op_;
@@ -317,16 +317,16 @@ class BackwardGroup {
 
   void recompute_weights(const Block& block, const Panel& panel) {
     const BlockProducts products(op_.shape, rows_, block.count, panel.count);
-    gemm(products.scores(rows_.qkv_stride()),
-         {.a = rows_.query(op_.qkv.data, block.head, block.first),
-          .b = rows_.key(op_.qkv.data, block.head, panel.first),
-          .c = share_.data() + at_.scores,
-          .scratch = scratch()});
-    gemm(products.scores(rows_.out_stride()),
-         {.a = rows_.out(op_.dout.data, block.head, block.first),
-          .b = rows_.value(op_.qkv.data, block.head, panel.first),
-          .c = share_.data() + at_.dweights,
-          .scratch = scratch()});
+    block_gemm(products.scores(rows_.qkv_stride()),
+               {.a = rows_.query(op_.qkv.data, block.head, block.first),
+                .b = rows_.key(op_.qkv.data, block.head, panel.first),
+                .c = share_.data() + at_.scores,
+                .scratch = scratch()});
+    block_gemm(products.scores(rows_.out_stride()),
+               {.a = rows_.out(op_.dout.data, block.head, block.first),
+                .b = rows_.value(op_.qkv.data, block.head, panel.first),
+                .c = share_.data() + at_.dweights,
+                .scratch = scratch()});
     float* scores = region_at<float>(share_, at_.scores, kScoreElements);
     softmax_gradient(
         {.block = score_block(block, panel, scores, op_.scale),
@@ -343,20 +343,20 @@ class BackwardGroup {
     const std::int64_t offset =
         panel.first * op_.shape.head_width * static_cast<std::int64_t>(sizeof(float));
     std::byte* dscores = share_.data() + at_.dscores;
-    gemm(products.spread(rows_.out_stride()),
-         {.a = share_.data() + at_.weights,
-          .b = rows_.out(op_.dout.data, block.head, block.first),
-          .c = share_.data() + at_.dvalue + offset,
-          .scratch = scratch()});
-    gemm(products.spread(rows_.qkv_stride()),
-         {.a = dscores,
-          .b = rows_.query(op_.qkv.data, block.head, block.first),
-          .c = share_.data() + at_.dkey + offset,
-          .scratch = scratch()});
-    gemm(products.mix(), {.a = dscores,
-                          .b = rows_.key(op_.qkv.data, block.head, panel.first),
-                          .c = share_.data() + at_.dquery,
-                          .scratch = scratch()});
+    block_gemm(products.spread(rows_.out_stride()),
+               {.a = share_.data() + at_.weights,
+                .b = rows_.out(op_.dout.data, block.head, block.first),
+                .c = share_.data() + at_.dvalue + offset,
+                .scratch = scratch()});
+    block_gemm(products.spread(rows_.qkv_stride()),
+               {.a = dscores,
+                .b = rows_.query(op_.qkv.data, block.head, block.first),
+                .c = share_.data() + at_.dkey + offset,
+                .scratch = scratch()});
+    block_gemm(products.mix(), {.a = dscores,
+                                .b = rows_.key(op_.qkv.data, block.head, panel.first),
+                                .c = share_.data() + at_.dquery,
+                                .scratch = scratch()});
   }
 
   void round_to(std::int64_t count, const float* source, std::byte* target) const {
