@@ -109,11 +109,11 @@ TERRACE_AMX_INLINE void load_pairs(const PackStrip& strip, std::int64_t begin, W
   }
 }
 
-template <bool kLeft>
+template <bool Left>
 TERRACE_AMX void pack_strip(const PackStrip& strip) {
   // A tile of the left operand has a row per row, one of the right operand a row per pair of
   // depths; stored rows are either, so one of the two forms is transposed.
-  const bool transposed = strip.depth_contiguous != kLeft;
+  const bool transposed = strip.depth_contiguous != Left;
   Bf16* target = strip.target;
   for (std::int64_t begin = 0; begin < strip.depth; begin += kStrip, target += kStepElements) {
     Words low, high;
@@ -156,10 +156,10 @@ TERRACE_AMX_INLINE void prefetch_lines(Prefetch& prefetch) {
 
 // sums[32,32] = (or +=) left right over some steps. Registers 0 to 3 hold the sums, 4 and 5 tiles
 // of the left operand, 6 and 7 of the right one.
-template <bool kFirst>
+template <bool First>
 TERRACE_AMX_INLINE void multiply_strips(const Bf16* left, const Bf16* right, std::int64_t steps,
                                         float* sums, Prefetch& prefetch) {
-  if constexpr (kFirst) {
+  if constexpr (First) {
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
@@ -191,7 +191,7 @@ TERRACE_AMX_INLINE void multiply_strips(const Bf16* left, const Bf16* right, std
 
 // While the squares are multiplied, what the strips hold at the next depth is fetched, strip by
 // strip.
-template <bool kFirst>
+template <bool First>
 TERRACE_AMX void multiply_depth(const PackedProduct& product, std::int64_t first_step,
                                 std::int64_t steps) {
   const std::int64_t strip = strip_elements(product.depth);
@@ -216,7 +216,7 @@ TERRACE_AMX void multiply_depth(const PackedProduct& product, std::int64_t first
                     reinterpret_cast<const char*>(source + fetched)};
         ++fetch;
       }
-      multiply_strips<kFirst>(left, right, steps, sums, prefetch);
+      multiply_strips<First>(left, right, steps, sums, prefetch);
     }
   }
 }
@@ -252,8 +252,8 @@ bool ask_for_tiles() {
 }  // namespace
 
 bool amx_usable() {
-  static const bool usable = ask_for_tiles();
-  return usable;
+  static const bool kUsable = ask_for_tiles();
+  return kUsable;
 }
 
 void pack_left_strip(const PackStrip& strip) { pack_strip<true>(strip); }

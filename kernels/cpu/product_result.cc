@@ -36,12 +36,12 @@ void round_sums(const ProductSums& sums, const ProductTarget& target) {
   }
 }
 
-template <bool kAccumulate>
+template <bool Accumulate>
 void join_gradient(const ProductSums& sums, const ProductTarget& target) {
   for (std::int64_t r = 0; r < sums.rows; ++r) {
     float* row = reinterpret_cast<float*>(target.data) + r * target.stride;
     for_each_sum(sums, r, [=](Vec sum, std::int64_t column, std::int64_t n) TERRACE_VECTOR_BODY {
-      const Vec before = kAccumulate ? load_n(row + column, n) : splat(0.0F);
+      const Vec before = Accumulate ? load_n(row + column, n) : splat(0.0F);
       store_n(hn::Add(before, sum), row + column, n);
     });
   }
