@@ -43,17 +43,17 @@ int norms_of(const ModelConfig& model) { return static_cast<int>(2 * model.layer
 
 KernelCase norm_forward_case(const KernelSetting& setting) {
   auto memory = std::make_shared<CaseMemory>(*setting.workers);
-  const std::int64_t R = setting.batch.rows();
-  const std::int64_t C = setting.model.width;
+  const std::int64_t rows = setting.batch.rows();
+  const std::int64_t width = setting.model.width;
   const KernelContext context = memory->context(0);
   const KernelTable& kernels = cpu_kernels();
   LayerNormForward op;
-  op.x = memory->tensor(setting.type, R, C);
-  op.weight = memory->tensor(setting.type, C);
-  op.bias = memory->tensor(setting.type, C);
-  op.y = memory->tensor(setting.type, R, C);
-  op.mean = memory->tensor(DType::kF32, R);
-  op.rstd = memory->tensor(DType::kF32, R);
+  op.x = memory->tensor(setting.type, rows, width);
+  op.weight = memory->tensor(setting.type, width);
+  op.bias = memory->tensor(setting.type, width);
+  op.y = memory->tensor(setting.type, rows, width);
+  op.mean = memory->tensor(DType::kF32, rows);
+  op.rstd = memory->tensor(DType::kF32, rows);
   KernelCase result = {
       .name = "norm_forward", .bytes = bytes_of({op.x, op.y}), .per_step = norms_of(setting.model)};
   if (setting.model.family == ModelFamily::kGpt2) {
@@ -67,21 +67,21 @@ KernelCase norm_forward_case(const KernelSetting& setting) {
 
 KernelCase norm_backward_case(const KernelSetting& setting) {
   auto memory = std::make_shared<CaseMemory>(*setting.workers);
-  const std::int64_t R = setting.batch.rows();
-  const std::int64_t C = setting.model.width;
+  const std::int64_t rows = setting.batch.rows();
+  const std::int64_t width = setting.model.width;
   const KernelTable& kernels = cpu_kernels();
   const KernelContext context =
-      memory->context(kernels.norm_backward_workspace(R, C, setting.workers->threads()));
+      memory->context(kernels.norm_backward_workspace(rows, width, setting.workers->threads()));
   LayerNormBackward op;
-  op.dy = memory->tensor(setting.type, R, C);
-  op.x = memory->tensor(setting.type, R, C);
-  op.weight = memory->tensor(setting.type, C);
-  op.mean = memory->tensor(DType::kF32, R);
-  op.rstd = memory->tensor(DType::kF32, R);
-  op.dresidual = memory->tensor(setting.type, R, C);
-  op.dx = memory->tensor(setting.type, R, C);
-  op.dweight = memory->tensor(DType::kF32, C);
-  op.dbias = memory->tensor(DType::kF32, C);
+  op.dy = memory->tensor(setting.type, rows, width);
+  op.x = memory->tensor(setting.type, rows, width);
+  op.weight = memory->tensor(setting.type, width);
+  op.mean = memory->tensor(DType::kF32, rows);
+  op.rstd = memory->tensor(DType::kF32, rows);
+  op.dresidual = memory->tensor(setting.type, rows, width);
+  op.dx = memory->tensor(setting.type, rows, width);
+  op.dweight = memory->tensor(DType::kF32, width);
+  op.dbias = memory->tensor(DType::kF32, width);
   KernelCase result = {.name = "norm_backward",
                        .bytes = bytes_of({op.dy, op.x, op.dresidual, op.dx}),
                        .per_step = norms_of(setting.model)};
@@ -102,12 +102,12 @@ KernelCase norm_backward_case(const KernelSetting& setting) {
 
 KernelCase activation_case(const KernelSetting& setting, bool backward) {
   auto memory = std::make_shared<CaseMemory>(*setting.workers);
-  const std::int64_t R = setting.batch.rows();
+  const std::int64_t rows = setting.batch.rows();
   const KernelContext context = memory->context(0);
   const KernelTable& kernels = cpu_kernels();
-  const TensorView up = memory->tensor(setting.type, R, up_columns(setting.model));
-  const TensorView y = memory->tensor(setting.type, R, setting.model.intermediate);
-  const TensorView dup = memory->tensor(setting.type, R, up_columns(setting.model));
+  const TensorView up = memory->tensor(setting.type, rows, up_columns(setting.model));
+  const TensorView y = memory->tensor(setting.type, rows, setting.model.intermediate);
+  const TensorView dup = memory->tensor(setting.type, rows, up_columns(setting.model));
   KernelCase result = {.name = backward ? "activation_backward" : "activation_forward",
                        .bytes = backward ? bytes_of({up, y, dup}) : bytes_of({up, y}),
                        .per_step = static_cast<int>(setting.model.layers)};

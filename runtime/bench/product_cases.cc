@@ -12,10 +12,10 @@
 namespace terrace {
 namespace {
 
-// y[R,N] = x[R,K] weight[N,K]^T of a block.
+// y = x weight^positions of a block: so many columns out, so many in.
 struct Linear {
   const char* name;
-  std::int64_t N, K;
+  std::int64_t outputs, inputs;
   bool bias;
 };
 
@@ -41,20 +41,20 @@ constexpr const char* kOneDnnIs = "oneDNN alone: single-threaded calls on fixed 
 KernelCase forward_case(const KernelSetting& setting, const Linear& linear) {
   auto memory = std::make_shared<CaseMemory>(*setting.workers);
   const int workers = setting.workers->threads();
-  const std::int64_t R = setting.batch.rows();
+  const std::int64_t rows = setting.batch.rows();
   MatmulForward op;
-  op.x = memory->tensor(setting.type, R, linear.K);
-  op.weight = memory->tensor(setting.type, linear.N, linear.K);
-  if (linear.bias) op.bias = memory->tensor(setting.type, linear.N);
-  op.y = memory->tensor(setting.type, R, linear.N);
+  op.x = memory->tensor(setting.type, rows, linear.inputs);
+  op.weight = memory->tensor(setting.type, linear.outputs, linear.inputs);
+  if (linear.bias) op.bias = memory->tensor(setting.type, linear.outputs);
+  op.y = memory->tensor(setting.type, rows, linear.outputs);
   const KernelTable& kernels = cpu_kernels();
   const KernelContext context = memory->context(kernels.matmul_forward_workspace(op, workers));
-  const MatrixProduct product = {.shape = {.m = R,
-                                           .n = linear.N,
-                                           .k = linear.K,
-                                           .a_stride = linear.K,
-                                           .b_stride = linear.K,
-                                           .c_stride = linear.N,
+  const MatrixProduct product = {.shape = {.m = rows,
+                                           .n = linear.outputs,
+                                           .k = linear.inputs,
+                                           .a_stride = linear.inputs,
+                                           .b_stride = linear.inputs,
+                                           .c_stride = linear.outputs,
                                            .input = setting.type,
                                            .output = setting.type,
                                            .b_transposed = true},
@@ -62,7 +62,7 @@ KernelCase forward_case(const KernelSetting& setting, const Linear& linear) {
                                  .b = op.weight.data,
                                  .c = op.y.data};
   return {.name = fmt::format("matmul_{}_forward", linear.name),
-          .flops = 2.0 * static_cast<double>(R * linear.N * linear.K),
+          .flops = 2.0 * static_cast<double>(rows * linear.outputs * linear.inputs),
           .per_step = static_cast<int>(setting.model.layers),
           .run = [&kernels, context, op] { kernels.matmul_forward(context, op); },
           .limit = onednn_alone(memory, product, workers),
@@ -73,27 +73,27 @@ KernelCase forward_case(const KernelSetting& setting, const Linear& linear) {
 KernelCase input_case(const KernelSetting& setting, const Linear& linear) {
   auto memory = std::make_shared<CaseMemory>(*setting.workers);
   const int workers = setting.workers->threads();
-  const std::int64_t R = setting.batch.rows();
+  const std::int64_t rows = setting.batch.rows();
   MatmulBackwardInput op;
-  op.dy = memory->tensor(setting.type, R, linear.N);
-  op.weight = memory->tensor(setting.type, linear.N, linear.K);
-  op.dx = memory->tensor(setting.type, R, linear.K);
+  op.dy = memory->tensor(setting.type, rows, linear.outputs);
+  op.weight = memory->tensor(setting.type, linear.outputs, linear.inputs);
+  op.dx = memory->tensor(setting.type, rows, linear.inputs);
   const KernelTable& kernels = cpu_kernels();
   const KernelContext context =
       memory->context(kernels.matmul_backward_input_workspace(op, workers));
-  const MatrixProduct product = {.shape = {.m = R,
-                                           .n = linear.K,
-                                           .k = linear.N,
-                                           .a_stride = linear.N,
-                                           .b_stride = linear.K,
-                                           .c_stride = linear.K,
+  const MatrixProduct product = {.shape = {.m = rows,
+                                           .n = linear.inputs,
+                                           .k = linear.outputs,
+                                           .a_stride = linear.outputs,
+                                           .b_stride = linear.inputs,
+                                           .c_stride = linear.inputs,
                                            .input = setting.type,
                                            .output = setting.type},
                                  .a = op.dy.data,
                                  .b = op.weight.data,
                                  .c = op.dx.data};
   return {.name = fmt::format("matmul_{}_backward_input", linear.name),
-          .flops = 2.0 * static_cast<double>(R * linear.N * linear.K),
+          .flops = 2.0 * static_cast<double>(rows * linear.outputs * linear.inputs),
           .per_step = static_cast<int>(setting.model.layers),
           .run = [&kernels, context, op] { kernels.matmul_backward_input(context, op); },
           .limit = onednn_alone(memory, product, workers),
@@ -104,28 +104,28 @@ KernelCase input_case(const KernelSetting& setting, const Linear& linear) {
 KernelCase weight_case(const KernelSetting& setting, const Linear& linear) {
   auto memory = std::make_shared<CaseMemory>(*setting.workers);
   const int workers = setting.workers->threads();
-  const std::int64_t R = setting.batch.rows();
+  const std::int64_t rows = setting.batch.rows();
   MatmulBackwardWeight op;
-  op.dy = memory->tensor(setting.type, R, linear.N);
-  op.x = memory->tensor(setting.type, R, linear.K);
-  op.dweight = memory->tensor(DType::kF32, linear.N, linear.K);
-  if (linear.bias) op.dbias = memory->tensor(DType::kF32, linear.N);
+  op.dy = memory->tensor(setting.type, rows, linear.outputs);
+  op.x = memory->tensor(setting.type, rows, linear.inputs);
+  op.dweight = memory->tensor(DType::kF32, linear.outputs, linear.inputs);
+  if (linear.bias) op.dbias = memory->tensor(DType::kF32, linear.outputs);
   const KernelTable& kernels = cpu_kernels();
   const KernelContext context =
       memory->context(kernels.matmul_backward_weight_workspace(op, workers));
-  const MatrixProduct product = {.shape = {.m = linear.N,
-                                           .n = linear.K,
-                                           .k = R,
-                                           .a_stride = linear.N,
-                                           .b_stride = linear.K,
-                                           .c_stride = linear.K,
+  const MatrixProduct product = {.shape = {.m = linear.outputs,
+                                           .n = linear.inputs,
+                                           .k = rows,
+                                           .a_stride = linear.outputs,
+                                           .b_stride = linear.inputs,
+                                           .c_stride = linear.inputs,
                                            .input = setting.type,
                                            .a_transposed = true},
                                  .a = op.dy.data,
                                  .b = op.x.data,
                                  .c = op.dweight.data};
   return {.name = fmt::format("matmul_{}_backward_weight", linear.name),
-          .flops = 2.0 * static_cast<double>(R * linear.N * linear.K),
+          .flops = 2.0 * static_cast<double>(rows * linear.outputs * linear.inputs),
           .per_step = static_cast<int>(setting.model.layers),
           .run = [&kernels, context, op] { kernels.matmul_backward_weight(context, op); },
           .limit = onednn_alone(memory, product, workers),
@@ -140,15 +140,15 @@ struct AttentionTensors {
 
 AttentionTensors attention_tensors(const KernelSetting& setting, CaseMemory& memory) {
   const ModelConfig& model = setting.model;
-  const std::int64_t R = setting.batch.rows();
+  const std::int64_t rows = setting.batch.rows();
   const std::int64_t mixed = model.heads * model.head_width;
   AttentionTensors tensors;
   AttentionForward& forward = tensors.forward;
   forward.shape = {setting.batch.sequences, setting.batch.positions, model.heads,
                    model.key_value_heads, model.head_width};
   forward.scale = 1.0F / std::sqrt(static_cast<float>(model.head_width));
-  forward.qkv = memory.tensor(setting.type, R, qkv_columns(model));
-  forward.out = memory.tensor(setting.type, R, mixed);
+  forward.qkv = memory.tensor(setting.type, rows, qkv_columns(model));
+  forward.out = memory.tensor(setting.type, rows, mixed);
   forward.log_sum_exp =
       memory.tensor(DType::kF32, setting.batch.sequences, model.heads, setting.batch.positions);
   AttentionBackward& backward = tensors.backward;
@@ -156,30 +156,30 @@ AttentionTensors attention_tensors(const KernelSetting& setting, CaseMemory& mem
               .qkv = forward.qkv,
               .out = forward.out,
               .log_sum_exp = forward.log_sum_exp,
-              .dout = memory.tensor(setting.type, R, mixed),
-              .dqkv = memory.tensor(setting.type, R, qkv_columns(model)),
+              .dout = memory.tensor(setting.type, rows, mixed),
+              .dqkv = memory.tensor(setting.type, rows, qkv_columns(model)),
               .scale = forward.scale};
   return tensors;
 }
 
 // Each head's products over half of the sequence's square, by oneDNN and without a softmax:
-// `products` of T/2 x T x D.
+// `products` times for each head.
 std::function<void()> head_products_alone(const KernelSetting& setting,
                                           const std::shared_ptr<CaseMemory>& memory, int products) {
-  const std::int64_t D = setting.model.head_width;
-  const std::int64_t T = setting.batch.positions;
-  const GemmShape shape = {.m = std::max<std::int64_t>(1, T / 2),
-                           .n = T,
-                           .k = D,
-                           .a_stride = D,
-                           .b_stride = D,
-                           .c_stride = T,
+  const std::int64_t head_width = setting.model.head_width;
+  const std::int64_t positions = setting.batch.positions;
+  const GemmShape shape = {.m = std::max<std::int64_t>(1, positions / 2),
+                           .n = positions,
+                           .k = head_width,
+                           .a_stride = head_width,
+                           .b_stride = head_width,
+                           .c_stride = positions,
                            .input = setting.type,
                            .b_transposed = true};
   const auto workers = static_cast<std::size_t>(setting.workers->threads());
   const std::size_t scratch = (gemm_scratch_bytes(shape) + 63) / 64 * 64;
-  const TensorView operands = memory->tensor(setting.type, 2 * T, D);
-  const auto sums_bytes = static_cast<std::size_t>(T * T) * sizeof(float);
+  const TensorView operands = memory->tensor(setting.type, 2 * positions, head_width);
+  const auto sums_bytes = static_cast<std::size_t>(positions * positions) * sizeof(float);
   const auto share = memory->bytes((scratch + sums_bytes) * workers);
   const std::int64_t tasks = setting.batch.sequences * setting.model.heads * products;
   WorkerArena& arena = *setting.workers;
@@ -206,10 +206,10 @@ KernelCase attention_case(const KernelSetting& setting, bool backward) {
   const KernelContext context = memory->context(workspace);
   kernels.attention_forward(context, tensors.forward);
   const int products = backward ? 5 : 2;
-  const double T = static_cast<double>(setting.batch.positions);
+  const double positions = static_cast<double>(setting.batch.positions);
   KernelCase result = {
       .name = backward ? "attention_backward" : "attention_forward",
-      .flops = products * T *
+      .flops = products * positions *
                static_cast<double>(setting.batch.rows() * setting.model.heads *
                                    setting.model.head_width),
       .per_step = static_cast<int>(setting.model.layers),
@@ -231,47 +231,47 @@ KernelCase attention_case(const KernelSetting& setting, bool backward) {
 // The head's three products by oneDNN, chunk by chunk of rows, without a softmax.
 std::function<void()> head_alone(const KernelSetting& setting,
                                  const std::shared_ptr<CaseMemory>& memory, const HeadLoss& op) {
-  const std::int64_t V = setting.model.vocabulary;
-  const std::int64_t C = setting.model.width;
-  const std::int64_t R = setting.batch.rows();
-  const std::int64_t chunk = std::min(R, head_chunk_rows(V));
-  const TensorView logits = memory->tensor(DType::kF32, chunk, V);
-  const TensorView dlogits = memory->tensor(setting.type, chunk, V);
-  const TensorView dweight = memory->tensor(DType::kF32, V, C);
+  const std::int64_t vocabulary = setting.model.vocabulary;
+  const std::int64_t width = setting.model.width;
+  const std::int64_t all_rows = setting.batch.rows();
+  const std::int64_t chunk = std::min(all_rows, head_chunk_rows(vocabulary));
+  const TensorView logits = memory->tensor(DType::kF32, chunk, vocabulary);
+  const TensorView dlogits = memory->tensor(setting.type, chunk, vocabulary);
+  const TensorView dweight = memory->tensor(DType::kF32, vocabulary, width);
   const DType type = setting.type;
   std::vector<std::function<void()>> products;
-  for (std::int64_t first = 0; first < R; first += chunk) {
-    const std::int64_t rows = std::min(chunk, R - first);
-    std::byte* h = op.h.data + static_cast<std::size_t>(first * C) * size_of(type);
-    std::byte* dh = op.dh.data + static_cast<std::size_t>(first * C) * size_of(type);
+  for (std::int64_t first = 0; first < all_rows; first += chunk) {
+    const std::int64_t rows = std::min(chunk, all_rows - first);
+    std::byte* h = op.h.data + static_cast<std::size_t>(first * width) * size_of(type);
+    std::byte* dh = op.dh.data + static_cast<std::size_t>(first * width) * size_of(type);
     const MatrixProduct all[] = {{.shape = {.m = rows,
-                                            .n = V,
-                                            .k = C,
-                                            .a_stride = C,
-                                            .b_stride = C,
-                                            .c_stride = V,
+                                            .n = vocabulary,
+                                            .k = width,
+                                            .a_stride = width,
+                                            .b_stride = width,
+                                            .c_stride = vocabulary,
                                             .input = type,
                                             .b_transposed = true},
                                   .a = h,
                                   .b = op.weight.data,
                                   .c = logits.data},
                                  {.shape = {.m = rows,
-                                            .n = C,
-                                            .k = V,
-                                            .a_stride = V,
-                                            .b_stride = C,
-                                            .c_stride = C,
+                                            .n = width,
+                                            .k = vocabulary,
+                                            .a_stride = vocabulary,
+                                            .b_stride = width,
+                                            .c_stride = width,
                                             .input = type,
                                             .output = type},
                                   .a = dlogits.data,
                                   .b = op.weight.data,
                                   .c = dh},
-                                 {.shape = {.m = V,
-                                            .n = C,
+                                 {.shape = {.m = vocabulary,
+                                            .n = width,
                                             .k = rows,
-                                            .a_stride = V,
-                                            .b_stride = C,
-                                            .c_stride = C,
+                                            .a_stride = vocabulary,
+                                            .b_stride = width,
+                                            .c_stride = width,
                                             .input = type,
                                             .a_transposed = true},
                                   .a = dlogits.data,
@@ -289,21 +289,21 @@ std::function<void()> head_alone(const KernelSetting& setting,
 KernelCase head_case(const KernelSetting& setting) {
   auto memory = std::make_shared<CaseMemory>(*setting.workers);
   const ModelConfig& model = setting.model;
-  const std::int64_t R = setting.batch.rows();
+  const std::int64_t rows = setting.batch.rows();
   auto loss = std::make_shared<double>(0.0);
   HeadLoss op;
-  op.h = memory->tensor(setting.type, R, model.width);
+  op.h = memory->tensor(setting.type, rows, model.width);
   op.weight = memory->tensor(setting.type, model.vocabulary, model.width);
-  op.target = memory->indices(R, model.vocabulary);
-  op.dh = memory->tensor(setting.type, R, model.width);
+  op.target = memory->indices(rows, model.vocabulary);
+  op.dh = memory->tensor(setting.type, rows, model.width);
   op.dweight = memory->tensor(DType::kF32, model.vocabulary, model.width);
-  op.gradient_scale = 1.0F / static_cast<float>(R);
+  op.gradient_scale = 1.0F / static_cast<float>(rows);
   op.loss_sum = loss.get();
   const KernelTable& kernels = cpu_kernels();
   const KernelContext context =
       memory->context(kernels.head_loss_workspace(op, setting.workers->threads()));
   return {.name = "head_loss",
-          .flops = 6.0 * static_cast<double>(R * model.vocabulary * model.width),
+          .flops = 6.0 * static_cast<double>(rows * model.vocabulary * model.width),
           .per_step = 1,
           .run = [&kernels, context, op, loss] { kernels.head_loss(context, op); },
           .limit = head_alone(setting, memory, op),
