@@ -1,24 +1,30 @@
 #include <fmt/format.h>
 
-#include "base/clock.h"
+#include <algorithm>
+
 #include "runtime/bench/bench_list.h"
 #include "runtime/bench/kernel_cases.h"
+#include "runtime/bench/usage_clock.h"
 
 namespace terrace {
 namespace {
 
-// Calls until about `seconds` are over, once at least: work per second, in units of 1e9.
-double rate_of(const std::function<void()>& call, double work, double seconds) {
-  const SystemClock clock;
-  const std::int64_t begin_ns = clock.now_ns();
-  std::int64_t elapsed_ns = 0;
+// Work per second, in units of 1e9, besides the rate by the clock on the wall.
+struct Rates {
+  Samples processor;  // by the time of all processors, as if none had waited
+};
+
+// Calls until about `seconds` are over, once at least; the rate by the wall's clock.
+double rate_of(const std::function<void()>& call, double work, double seconds, int threads,
+               Rates& rates) {
+  const UsageClock clock;
   double done = 0;
   do {
     call();
-    done += work;
-    elapsed_ns = clock.now_ns() - begin_ns;
-  } while (static_cast<double>(elapsed_ns) < seconds * 1e9);
-  return done / static_cast<double>(elapsed_ns);
+    done += work * 1e-9;
+  } while (clock.wall_seconds() < seconds);
+  rates.processor.add(done * threads / std::max(1e-9, clock.cpu_seconds()));
+  return done / clock.wall_seconds();
 }
 
 BenchResult measure(const std::string& name, const KernelCase& kernel,
@@ -28,15 +34,22 @@ BenchResult measure(const std::string& name, const KernelCase& kernel,
   const double work = kernel.is_product() ? kernel.flops : kernel.bytes;
   kernel.run();  // compiles what is compiled at the first call
   kernel.limit();
-  const std::vector<Measurement> both = {[&] { return rate_of(kernel.run, work, seconds); },
-                                         [&] { return rate_of(kernel.limit, work, seconds); }};
+  Rates value, limit;
+  const std::vector<Measurement> both = {
+      [&] { return rate_of(kernel.run, work, seconds, options.threads, value); },
+      [&] { return rate_of(kernel.limit, work, seconds, options.threads, limit); }};
   const std::vector<Samples> samples = interleave(both, options.repetitions);
+  const double by_processor = value.processor.median();
+  const double limit_by_processor = limit.processor.median();
   return {
       .name = name,
       .unit = kernel.is_product() ? BenchUnit::kGigaflopsPerSecond : BenchUnit::kGigabytesPerSecond,
       .value = samples[0],
       .limit = samples[1],
-      .limit_is = kernel.limit_is};
+      .limit_is = kernel.limit_is,
+      .details = {{"by processor time",
+                   fmt::format("{:.1f}, limit {:.1f}, ratio {:.3f}", by_processor,
+                               limit_by_processor, by_processor / limit_by_processor)}}};
 }
 
 struct KernelScene {
