@@ -134,10 +134,10 @@ def train(options, torch):
         fused=options.optimizer == "fused",
     )
     batches = read_batches(options, torch)
-    seconds, losses = [], []
+    seconds, processor_seconds, losses = [], [], []
     for step in range(options.warmup + options.steps):
         tokens, targets = next(batches)
-        start = time.perf_counter()
+        start, processor_start = time.perf_counter(), time.process_time()
         if options.precision == "bf16":
             precision = torch.autocast("cpu", dtype=torch.bfloat16)
         else:
@@ -151,7 +151,8 @@ def train(options, torch):
         losses.append(loss.item())
         if step >= options.warmup:
             seconds.append(time.perf_counter() - start)
-    return model, seconds, losses
+            processor_seconds.append(time.process_time() - processor_start)
+    return model, seconds, processor_seconds, losses
 
 
 def main():
@@ -159,8 +160,10 @@ def main():
     restart_with_environment(options)
     import torch
 
-    model, seconds, losses = train(options, torch)
+    model, seconds, processor_seconds, losses = train(options, torch)
     median = statistics.median(seconds)
+    processor_median = statistics.median(processor_seconds)
+    tokens = options.batch * options.sequence
     print(
         json.dumps(
             {
@@ -176,7 +179,13 @@ def main():
                 "sequence": options.sequence,
                 "step_s": [round(s, 4) for s in seconds],
                 "step_s_median": round(median, 4),
-                "tokens_per_s": round(options.batch * options.sequence / median, 1),
+                "tokens_per_s": round(tokens / median, 1),
+                # If no thread had waited for a processor. Threads that spin count as working: set
+                # OMP_WAIT_POLICY=passive.
+                "processor_s_median": round(processor_median, 4),
+                "tokens_per_s_by_processor": round(
+                    tokens * options.threads / processor_median, 1
+                ),
                 "losses": [round(value, 4) for value in losses],
             }
         )

@@ -8,6 +8,7 @@
 #include "runtime/bench/bench_list.h"
 #include "runtime/bench/case_memory.h"
 #include "runtime/bench/kernel_cases.h"
+#include "runtime/bench/usage_clock.h"
 #include "runtime/model/parameter_init.h"
 #include "runtime/step/simulate.h"
 #include "runtime/train/engine.h"
@@ -59,6 +60,7 @@ class StepRunner {
   double step_seconds() {
     constexpr int kSteps = 4;  // the first has no updates under it, the last has no next
     std::vector<std::int64_t> starts;
+    const UsageClock clock;
     begin();
     for (int i = 0; i < kSteps; ++i) {
       if (i + 1 < kSteps) begin();
@@ -67,11 +69,14 @@ class StepRunner {
       busy_ = outcome.report->busy_s;
     }
     engine_.drain();
+    processor_s_.add(clock.cpu_seconds() / kSteps);
     return static_cast<double>(starts.back() - starts[1]) * 1e-9 / (kSteps - 2);
   }
 
   const Program& program() const { return plan_.training.program; }
   int update_threads() const { return engine_.update_threads(); }
+  // Of all processors, for a step with its updates.
+  const Samples& processor_seconds() const { return processor_s_; }
   // Of the lanes in the last step.
   const std::array<double, kLaneCount>& busy_s() const { return busy_; }
 
@@ -86,6 +91,7 @@ class StepRunner {
   Engine engine_;
   std::vector<std::int32_t> tokens_;
   std::int64_t step_ = 0;
+  Samples processor_s_;
   std::array<double, kLaneCount> busy_{};
 };
 
@@ -227,7 +233,10 @@ std::vector<BenchResult> measure(const StepScene& scene, const BenchOptions& opt
            .value = mapped(samples[kStep], per_second),
            .limit = mapped(samples[kProductsLimit], per_second),
            .limit_is = "a step that is only its matrix products, by oneDNN alone",
-           .details = {{"busy lanes", busy_text(runner.busy_s(), step_s)},
+           .details = {{"by processor time", fmt::format("{:.1f} tokens/s if no thread had waited",
+                                                         tokens * options.threads /
+                                                             runner.processor_seconds().median())},
+                       {"busy lanes", busy_text(runner.busy_s(), step_s)},
                        {"products alone", fmt::format("{:.4f} s of a step of {:.4f} s",
                                                       samples[kProducts].median(), step_s)}}},
           {.name = fmt::format("{}_elements", scene.name),
