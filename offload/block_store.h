@@ -30,7 +30,8 @@ struct IoOutcome {
 class IoCompletion {
  public:
   virtual ~IoCompletion() = default;
-  // Called exactly once per request, on a thread of the store; must be quick and not submit.
+  // Called exactly once per request, on a thread of the store; must be quick. It may submit where
+  // it is known that submit() will not block.
   virtual void done(const IoOutcome& outcome) noexcept = 0;
 };
 
@@ -69,9 +70,9 @@ class BlockStore {
   // Tells the store which memory requests will use, so that it may register it. After prepare(),
   // before requests. Optional for correctness. The memory then stays until the store is destroyed.
   virtual void register_memory(std::span<std::byte> memory) = 0;
-  // Starts a request, in the order of the calls; blocks while the queue is full: a request of more
-  // blocks than the queue is deep returns when its last blocks have been started. Throws nothing
-  // for what the device does: that is the outcome.
+  // Takes a request. Reads start in the order of the calls, and so do writes; the two take turns.
+  // Blocks only while as many blocks wait as a drive needs some tenths of a second for (1024 each).
+  // Throws nothing for what the device does: that is the outcome.
   virtual void submit(const IoRequest& request) = 0;
   // Blocks until nothing is in flight and every completion has returned.
   virtual void drain() = 0;

@@ -20,7 +20,10 @@ struct PieceResult {
 class PieceCompletion {
  public:
   virtual ~PieceCompletion() = default;
-  // Called exactly once per piece, on a thread of the engine; must be quick and not submit.
+  // Called at most once, before piece_done(), on a thread of the engine: the system is asked for
+  // the piece now.
+  virtual void piece_started() noexcept {}
+  // Called exactly once per piece, on a thread of the engine; must be quick. It may submit.
   virtual void piece_done(PieceResult result) noexcept = 0;
 };
 
@@ -38,13 +41,17 @@ struct EngineFacts {
   std::string remark;
 };
 
+// So many pieces an engine takes before it has ended one.
+inline constexpr std::size_t kQueuedPiecesMax = 1024;
+
 class IoEngine {
  public:
   // Nothing is in flight any more: whoever submits sees to that.
   virtual ~IoEngine() = default;
 
-  // Starts a piece; any thread. At most the depth the engine was made with may be in flight: more
-  // is the caller's error. Never blocks for the device.
+  // Takes a piece; any thread. It starts when fewer than the engine's depth are in flight, after
+  // those of its direction that came before; directions take turns. More than kQueuedPiecesMax that
+  // have not ended are the caller's error. Never blocks for the device.
   virtual void submit(const Piece& piece) = 0;
   // Registers memory with the system where that is possible; otherwise facts() says why not. The
   // memory stays until the engine is destroyed.

@@ -1,5 +1,6 @@
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "base/bytes.h"
 #include "offload/faulty_file.h"
@@ -23,6 +24,8 @@ class MemoryStripe final : public StripeFiles {
         faulty_(file_, faults_),
         engine_(faulty_, kDepth, "memory") {}
 
+  // Nobody waits for memory.
+  Log& log() { return log_; }
   std::size_t count() const override { return 1; }
   void prepare(std::span<const std::uint64_t> sizes) override { file_.resize(sizes[0]); }
   IoEngine& engine(std::size_t /*stripe*/) override { return engine_; }
@@ -37,6 +40,7 @@ class MemoryStripe final : public StripeFiles {
 
  private:
   const std::string name_ = "memory";
+  SilentLog log_;
   MemoryFile file_;
   SeededFaults faults_;
   FaultyFile faulty_;
@@ -48,9 +52,10 @@ class MemoryStripe final : public StripeFiles {
 std::unique_ptr<BlockStore> make_memory_store() { return make_faulty_store(FaultPlan{}); }
 
 std::unique_ptr<BlockStore> make_faulty_store(const FaultPlan& plan) {
-  return std::make_unique<StripedStore>(
-      StripedStore::Options{.block_bytes = kBlockBytes, .queue_depth = kDepth},
-      std::make_unique<MemoryStripe>(plan));
+  auto stripe = std::make_unique<MemoryStripe>(plan);
+  Log& log = stripe->log();
+  return std::make_unique<StripedStore>(StripedStore::Options{.block_bytes = kBlockBytes},
+                                        std::move(stripe), log);
 }
 
 }  // namespace terrace

@@ -21,10 +21,11 @@ std::unique_ptr<BlockStore> make_nvme_store(const NvmeStoreOptions& options, Log
     throw ConfigError("the queue depth of the NVMe tier is not between 1 and 1024",
                       "leave it out, or choose a value in that range");
   }
-  return std::make_unique<StripedStore>(StripedStore::Options{.block_bytes = kBlockBytes,
-                                                              .queue_depth = options.queue_depth,
-                                                              .checksums = options.checksums},
-                                        std::make_unique<SlotFiles>(options, log));
+  return std::make_unique<StripedStore>(
+      StripedStore::Options{.block_bytes = kBlockBytes,
+                            .checksums = options.checksums,
+                            .stall_seconds = options.stall_seconds},
+      std::make_unique<SlotFiles>(options, log), log);
 }
 
 }  // namespace terrace

@@ -23,8 +23,9 @@ struct NvmeDirectory {
 struct NvmeStoreOptions {
   std::vector<NvmeDirectory> directories;     // two or more: blocks are striped over them
   IoEngineKind engine = IoEngineKind::kAuto;  // auto: io_uring, else posix with a remark
-  int queue_depth = 32;                       // requests of one block in flight per directory
+  int queue_depth = 32;                       // blocks in flight per directory
   bool checksums = true;
+  double stall_seconds = 10;       // a transfer that takes longer is named in the log, once
   SystemFaults* faults = nullptr;  // for tests: below the engines; outlives the store
 };
 
@@ -32,7 +33,7 @@ struct NvmeStoreOptions {
 // ("terrace-<pid>-<random>", held by a lock file) of each directory. The files are removed when the
 // store is destroyed. Directories of dead owners (lock free) are removed first and named in the
 // log. Throws ConfigError for a directory that is not there or not writable, and for an engine that
-// was asked for by name and is refused by the system.
+// was asked for by name and is refused by the system. `log` outlives the store.
 std::unique_ptr<BlockStore> make_nvme_store(const NvmeStoreOptions& options, Log& log);
 
 // Extents in memory: for tests.

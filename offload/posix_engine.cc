@@ -12,7 +12,7 @@
 namespace terrace {
 
 PosixEngine::PosixEngine(RawFile& file, int depth, std::string name)
-    : file_(file), name_(std::move(name)), queue_(static_cast<std::size_t>(depth)) {
+    : file_(file), name_(std::move(name)), queue_(kQueuedPiecesMax) {
   const int threads = std::min(depth, kMaxThreads);
   try {
     for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { run(); });
@@ -38,9 +38,7 @@ void PosixEngine::stop() {
 void PosixEngine::submit(const Piece& piece) {
   {
     const std::lock_guard lock(mutex_);
-    TERRACE_CHECK_LT(count_, queue_.size());
-    queue_[(first_ + count_) % queue_.size()] = piece;
-    ++count_;
+    queue_.push(piece);
   }
   work_came_.notify_one();
 }
@@ -54,11 +52,9 @@ EngineFacts PosixEngine::facts() const {
 void PosixEngine::run() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    work_came_.wait(lock, [this] { return stop_ || count_ > 0; });
-    if (count_ == 0) return;
-    const Piece piece = queue_[first_];
-    first_ = (first_ + 1) % queue_.size();
-    --count_;
+    work_came_.wait(lock, [this] { return stop_ || !queue_.empty(); });
+    if (queue_.empty()) return;
+    const Piece piece = queue_.pop();
     lock.unlock();
     carry(piece);
     lock.lock();
@@ -66,6 +62,7 @@ void PosixEngine::run() {
 }
 
 void PosixEngine::carry(const Piece& piece) {
+  piece.completion->piece_started();
   PieceProgress progress(piece, file_.alignment());
   PieceProgress::Next next = PieceProgress::Next::kAgain;
   while (next == PieceProgress::Next::kAgain) {

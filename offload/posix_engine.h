@@ -7,6 +7,7 @@
 
 #include "offload/io_engine.h"
 #include "offload/piece_progress.h"
+#include "offload/piece_queue.h"
 #include "offload/raw_file.h"
 
 namespace terrace {
@@ -14,8 +15,8 @@ namespace terrace {
 // Threads that make blocking transfers on a file: where io_uring is forbidden, and under the fakes.
 class PosixEngine final : public IoEngine {
  public:
-  // `file` outlives the engine. At most `depth` pieces are in flight, on at most kMaxThreads
-  // threads. Throws EnvironmentError where a thread does not start.
+  // `file` outlives the engine. `depth` pieces are in flight, on a thread each, kMaxThreads at
+  // most. Throws EnvironmentError where a thread does not start.
   PosixEngine(RawFile& file, int depth, std::string name);
   ~PosixEngine() override;
 
@@ -35,10 +36,8 @@ class PosixEngine final : public IoEngine {
 
   std::mutex mutex_;
   std::condition_variable work_came_;
-  std::vector<Piece> queue_;  // guarded by mutex_: a ring of `depth` places
-  std::size_t first_ = 0;     // guarded by mutex_
-  std::size_t count_ = 0;     // guarded by mutex_
-  bool stop_ = false;         // guarded by mutex_
+  PieceQueue queue_;   // guarded by mutex_
+  bool stop_ = false;  // guarded by mutex_
   std::vector<std::thread> threads_;
 };
 

@@ -1,5 +1,7 @@
 #include "offload/striped_store.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "base/bytes.h"
@@ -7,27 +9,30 @@
 
 namespace terrace {
 
-StripedStore::StripedStore(const Options& options, std::unique_ptr<StripeFiles> files)
+StripedStore::StripedStore(const Options& options, std::unique_ptr<StripeFiles> files, Log& log)
     : block_bytes_(options.block_bytes),
+      stall_seconds_(options.stall_seconds),
+      log_(log),
       files_(std::move(files)),
       layout_({.block_bytes = options.block_bytes,
                .alignment = files_->alignment(),
                .stripes = files_->count()}),
       checksums_(options.checksums) {
-  const auto depth = static_cast<std::size_t>(options.queue_depth);
-  const std::size_t slots = depth * files_->count();
-  request_slots_.resize(slots);
-  block_slots_.resize(slots);
-  free_blocks_.resize(files_->count());
+  request_slots_.resize(kQueuedPiecesMax * files_->count());
   for (RequestSlot& slot : request_slots_) free_requests_.push_back(&slot);
-  for (std::size_t i = 0; i < slots; ++i) {
-    block_slots_[i].store = this;
-    free_blocks_[i / depth].push_back(&block_slots_[i]);
+  for (std::size_t stripe = 0; stripe < files_->count(); ++stripe) {
+    std::vector<BlockSlot*>& free_slots = free_blocks_.emplace_back();
+    for (std::size_t i = 0; i < kQueuedPiecesMax; ++i) {
+      BlockSlot& slot = block_slots_.emplace_back();
+      slot.store = this;
+      free_slots.push_back(&slot);
+    }
   }
 }
 
 StripedStore::~StripedStore() {
   drain();
+  watch_.reset();
   files_.reset();  // ends the engines' threads, which may still be leaving block_done()
 }
 
@@ -41,6 +46,22 @@ void StripedStore::prepare() {
   files_->prepare(layout_.stripe_bytes());
   checksums_.resize(layout_.block_count());
   prepared_ = true;
+  if (stall_seconds_ <= 0) return;
+  std::vector<const TransferInFlight*> transfers;
+  transfers.reserve(block_slots_.size());
+  for (const BlockSlot& slot : block_slots_) transfers.push_back(&slot.in_flight);
+  watch_ = std::make_unique<StallWatch>(
+      std::move(transfers), stall_seconds_,
+      [this](const StallWatch::Stalled& stalled) { name_stalled(stalled); });
+}
+
+void StripedStore::name_stalled(const StallWatch::Stalled& stalled) {
+  const std::size_t stripe = stalled.transfer / kQueuedPiecesMax;
+  log_.warning(
+      fmt::format("the drive of {} has not answered for {:.1f} s: {}, offset {}, {} bytes; the run "
+                  "waits for it",
+                  files_->paths().at(stripe).directory, stalled.seconds, files_->file_name(stripe),
+                  stalled.offset, stalled.size_bytes));
 }
 
 void StripedStore::register_memory(std::span<std::byte> memory) {

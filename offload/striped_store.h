@@ -1,29 +1,33 @@
 #pragma once
 
 #include <condition_variable>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <vector>
 
+#include "base/log.h"
 #include "offload/block_checksums.h"
 #include "offload/block_layout.h"
 #include "offload/block_store.h"
+#include "offload/stall_watch.h"
 #include "offload/stripe_files.h"
 
 namespace terrace {
 
-// The block store, whatever the files are: cuts requests into blocks, keeps at most `queue_depth`
-// of them in flight per stripe, and checks what has been read. Everything a request needs is made
-// in advance; a request that succeeds allocates nothing.
+// The block store, whatever the files are: cuts requests into blocks, hands them to the stripes'
+// engines, and checks what has been read. Everything a request needs is made in advance; a request
+// that succeeds allocates nothing.
 class StripedStore final : public BlockStore {
  public:
   struct Options {
     std::size_t block_bytes = 0;
-    int queue_depth = 32;  // what the engines of the files were made for
     bool checksums = true;
+    double stall_seconds = 10;  // a transfer that takes longer is named; 0: none is
   };
 
-  StripedStore(const Options& options, std::unique_ptr<StripeFiles> files);
+  // `log` outlives the store.
+  StripedStore(const Options& options, std::unique_ptr<StripeFiles> files, Log& log);
   ~StripedStore() override;
 
   ExtentId create_extent(std::size_t size_bytes) override;
@@ -49,13 +53,18 @@ class StripedStore final : public BlockStore {
   };
 
   struct BlockSlot final : PieceCompletion {
-    void piece_done(PieceResult result) noexcept override { store->block_done(*this, result); }
+    void piece_started() noexcept override { in_flight.begin(place.offset, place.bytes); }
+    void piece_done(PieceResult result) noexcept override {
+      in_flight.end();
+      store->block_done(*this, result);
+    }
 
     StripedStore* store = nullptr;
     RequestSlot* request = nullptr;
     BlockLayout::Place place;
     IoDirection direction = IoDirection::kRead;
     std::span<std::byte> memory;
+    TransferInFlight in_flight;
   };
 
   void check_request(const IoRequest& request) const;
@@ -66,8 +75,11 @@ class StripedStore final : public BlockStore {
   IoOutcome outcome_at(const BlockSlot& slot, IoOutcome::Kind kind, const char* operation,
                        int error_number) const;
   void finish(RequestSlot& request) noexcept;
+  void name_stalled(const StallWatch::Stalled& stalled);
 
   const std::size_t block_bytes_;
+  const double stall_seconds_;
+  Log& log_;
   std::unique_ptr<StripeFiles> files_;
   BlockLayout layout_;
   BlockChecksums checksums_;
@@ -76,9 +88,10 @@ class StripedStore final : public BlockStore {
   std::mutex mutex_;
   std::condition_variable slot_freed_;
   std::vector<RequestSlot> request_slots_;
-  std::vector<BlockSlot> block_slots_;
+  std::deque<BlockSlot> block_slots_;                 // stripe after stripe
   std::vector<RequestSlot*> free_requests_;           // guarded by mutex_
   std::vector<std::vector<BlockSlot*>> free_blocks_;  // of each stripe; guarded by mutex_
+  std::unique_ptr<StallWatch> watch_;                 // from prepare() on
 };
 
 }  // namespace terrace

@@ -14,8 +14,11 @@ BareLoop::BareLoop(const DirectFile& file, std::uint64_t file_bytes, std::span<s
     : file_(file),
       options_(options),
       file_bytes_(file_bytes),
-      memory_(memory),
+      busy_(static_cast<std::size_t>(options.depth)),
       ring_(std::make_unique<Ring>()) {
+  for (std::size_t at = 0; at + options.block_bytes <= memory.size(); at += options.block_bytes) {
+    rested_.push_back(memory.subspan(at, options.block_bytes));
+  }
   TERRACE_CHECK_LE(static_cast<std::size_t>(options.depth) * options.block_bytes, memory.size());
   TERRACE_CHECK_LE(2 * options.block_bytes, file_bytes);
   constexpr int kNoFile = -1;
@@ -55,8 +58,10 @@ void BareLoop::start(IoMix mix, std::size_t slot) {
   Cursor& cursor = writes ? writes_ : reads_;
   const std::uint64_t offset = cursor.begin + cursor.next * options_.block_bytes;
   cursor.next = (cursor.next + 1) % cursor.blocks;
-  ring_->prepare(writes ? IoDirection::kWrite : IoDirection::kRead, Ring::File::kData,
-                 memory_.subspan(slot * options_.block_bytes, options_.block_bytes), offset, slot);
+  busy_[slot] = rested_.front();
+  rested_.pop_front();
+  ring_->prepare(writes ? IoDirection::kWrite : IoDirection::kRead, Ring::File::kData, busy_[slot],
+                 offset, slot);
   ++in_flight_;
 }
 
@@ -65,6 +70,7 @@ void BareLoop::take_ended(IoMix mix, bool restart) {
   std::int64_t result = 0;
   while (ring_->take(slot, result)) {
     --in_flight_;
+    rested_.push_back(busy_[slot]);
     if (result == static_cast<std::int64_t>(options_.block_bytes)) {
       carried_ += options_.block_bytes;
     } else {

@@ -2,8 +2,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "offload/direct_file.h"
 #include "offload/uring/ring_mode.h"
@@ -25,8 +27,8 @@ class BareLoop {
     RingMode mode;
   };
 
-  // `memory` holds `depth` blocks. `file_bytes` have been written, and are twice a block or more.
-  // Throws UringRefused.
+  // `memory` holds `depth` blocks or more; all of it is used in turn. `file_bytes` have been
+  // written, and are twice a block or more. Throws UringRefused.
   BareLoop(const DirectFile& file, std::uint64_t file_bytes, std::span<std::byte> memory,
            const Options& options);
   ~BareLoop();
@@ -52,7 +54,9 @@ class BareLoop {
   const DirectFile& file_;
   const Options options_;
   const std::uint64_t file_bytes_;
-  const std::span<std::byte> memory_;
+  // Blocks of the memory that nothing is in flight for; the one that has rested longest is first.
+  std::deque<std::span<std::byte>> rested_;
+  std::vector<std::span<std::byte>> busy_;  // by slot
   std::unique_ptr<Ring> ring_;
   Cursor reads_;
   Cursor writes_;

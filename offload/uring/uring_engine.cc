@@ -15,6 +15,7 @@
 
 #include "base/check.h"
 #include "offload/piece_progress.h"
+#include "offload/piece_queue.h"
 #include "offload/uring/ring.h"
 
 namespace terrace {
@@ -61,13 +62,14 @@ class UringEngine final : public IoEngine {
   // On the reactor's thread.
   void run();
   void serve(Ring& ring);
-  bool take_orders(Ring& ring);
+  enum class Then : std::uint8_t { kWait, kGoOn };
+  bool take_orders(Ring& ring, Then then);
   void start(Ring& ring, std::size_t slot);
   // How much of the rest of the slot's piece the system is asked for.
   std::span<std::byte> to_ask(std::size_t slot);
   void arm_wake(Ring& ring);
   void reap(Ring& ring);
-  void piece_moved(Ring& ring, std::size_t slot, std::int64_t result);
+  bool piece_ended(Ring& ring, std::size_t slot, std::int64_t result);
 
   const DirectFile& file_;
   const std::size_t depth_;
@@ -75,7 +77,8 @@ class UringEngine final : public IoEngine {
 
   mutable std::mutex mutex_;
   std::condition_variable answered_;
-  std::vector<Piece> inbox_;       // guarded by mutex_, at most depth_
+  PieceQueue inbox_{kQueuedPiecesMax};  // guarded by mutex_
+  bool hungry_ = false;            // guarded by mutex_: the reactor could take more than there is
   Registration registration_;      // guarded by mutex_
   bool stop_ = false;              // guarded by mutex_
   bool opened_ = false;            // guarded by mutex_
@@ -86,6 +89,7 @@ class UringEngine final : public IoEngine {
 
   // Owned by the reactor's thread.
   std::vector<Piece> taken_;
+  std::vector<PieceProgress> ended_;
   std::vector<PieceProgress> progress_;  // by slot
   std::vector<SystemFault> faults_;      // by slot; empty where there are none
   std::vector<std::size_t> free_slots_;
@@ -97,8 +101,8 @@ class UringEngine final : public IoEngine {
 
 UringEngine::UringEngine(const DirectFile& file, int depth)
     : file_(file), depth_(static_cast<std::size_t>(depth)), progress_(depth_) {
-  inbox_.reserve(depth_);
   taken_.reserve(depth_);
+  ended_.reserve(depth_);
   for (std::size_t slot = 0; slot < depth_; ++slot) free_slots_.push_back(slot);
   if (file.faults() != nullptr) faults_.resize(depth_);
   try {
@@ -127,15 +131,15 @@ UringEngine::~UringEngine() {
 }
 
 void UringEngine::submit(const Piece& piece) {
-  bool first = false;
+  bool wakes = false;
   {
     const std::lock_guard lock(mutex_);
-    TERRACE_CHECK_LT(inbox_.size(), depth_);
-    first = inbox_.empty();
-    inbox_.push_back(piece);
+    inbox_.push(piece);
+    wakes = hungry_;
+    hungry_ = false;
   }
-  // The reactor takes all there is at once, so only the first has to wake it.
-  if (first) wake_.signal();
+  // A reactor whose slots are all in use looks by itself when one becomes free.
+  if (wakes) wake_.signal();
 }
 
 void UringEngine::register_memory(std::span<std::byte> memory) {
@@ -180,7 +184,7 @@ void UringEngine::run() {
 
 void UringEngine::serve(Ring& ring) {
   // The read of the event writes into this object: it must have ended before the thread does.
-  while (take_orders(ring) || wake_armed_) {
+  while (take_orders(ring, Then::kWait) || wake_armed_) {
     ring.submit_and_wait();
     reap(ring);
   }
@@ -188,12 +192,14 @@ void UringEngine::serve(Ring& ring) {
 }
 
 // Takes what others want since the last time; false when they want no more.
-bool UringEngine::take_orders(Ring& ring) {
+bool UringEngine::take_orders(Ring& ring, Then then) {
   bool stop = false;
   std::span<std::byte> memory;
   {
     const std::lock_guard lock(mutex_);
-    taken_.swap(inbox_);
+    while (taken_.size() < free_slots_.size() && !inbox_.empty()) taken_.push_back(inbox_.pop());
+    // One that goes on comes here again before it waits, and need not be woken.
+    hungry_ = then == Then::kWait && taken_.size() < free_slots_.size();
     if (registration_.wanted) memory = registration_.memory;
     stop = stop_;
   }
@@ -207,10 +213,10 @@ bool UringEngine::take_orders(Ring& ring) {
     answered_.notify_all();
   }
   for (const Piece& piece : taken_) {
-    TERRACE_CHECK(!free_slots_.empty());
     const std::size_t slot = free_slots_.back();
     free_slots_.pop_back();
     progress_[slot] = PieceProgress(piece, file_.alignment());
+    piece.completion->piece_started();
     start(ring, slot);
   }
   taken_.clear();
@@ -249,29 +255,30 @@ void UringEngine::reap(Ring& ring) {
   while (ring.take(tag, result)) {
     if (tag == kWakeTag) {
       wake_armed_ = false;
-      continue;
+    } else if (piece_ended(ring, tag, result)) {
+      ended_.push_back(progress_[tag]);
+      free_slots_.push_back(tag);
     }
-    piece_moved(ring, tag, result);
-    // A completion takes its time (checksums): the drive must not run dry while many are served.
-    take_orders(ring);
-    ring.submit();
   }
+  if (ended_.empty()) return;
+  // A completion takes its time (checksums): those that follow are started first, or the drive
+  // would run dry.
+  take_orders(ring, Then::kGoOn);
+  ring.submit();
+  for (const PieceProgress& ended : ended_) ended.piece().completion->piece_done(ended.result());
+  ended_.clear();
 }
 
-void UringEngine::piece_moved(Ring& ring, std::size_t slot, std::int64_t result) {
+// False: the rest of the piece has been started.
+bool UringEngine::piece_ended(Ring& ring, std::size_t slot, std::int64_t result) {
   if (!faults_.empty()) {
     const bool reads = progress_[slot].piece().direction == IoDirection::kRead;
     result =
         answer_with(faults_[slot], result, reads ? progress_[slot].rest() : std::span<std::byte>());
   }
-  if (progress_[slot].advance(result) == PieceProgress::Next::kAgain) {
-    start(ring, slot);
-    return;
-  }
-  const PieceProgress ended = progress_[slot];
-  // Freed first: the completion lets the next piece come.
-  free_slots_.push_back(slot);
-  ended.piece().completion->piece_done(ended.result());
+  if (progress_[slot].advance(result) != PieceProgress::Next::kAgain) return true;
+  start(ring, slot);
+  return false;
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "runtime/bench/bare_drives.h"
 
 #include <algorithm>
+#include <atomic>
 #include <barrier>
 #include <exception>
 #include <mutex>
@@ -63,39 +64,74 @@ std::vector<std::string> BareDrives::files() const {
   return files;
 }
 
-IoRate BareDrives::run(IoMix mix, const IoShape& shape, double seconds) {
-  std::uint64_t bytes = 0;
-  std::optional<UsageClock> usage;
-  std::exception_ptr failure;
-  std::mutex mutex;  // guards bytes and failure
-  // The clock starts when every loop has its ring and its memory registered.
-  std::barrier ready(static_cast<std::ptrdiff_t>(drives_.size()),
-                     [&usage]() noexcept { usage.emplace(); });
+// The clock runs from when every loop has its ring and its memory registered until the last block
+// has ended: taking a ring apart takes as long as carrying many blocks.
+class BareDrives::Race {
+ public:
+  Race(std::size_t runners, bool wide)
+      : wide_(wide), lines_(static_cast<std::ptrdiff_t>(runners), Line{this}) {}
+
+  void run(Drive& drive, std::uint64_t file_bytes, IoMix mix, const IoShape& shape,
+           double seconds) noexcept {
+    try {
+      const std::span<std::byte> memory = drive.memory->bytes();
+      const std::size_t in_flight = shape.block_bytes * static_cast<std::size_t>(shape.depth);
+      BareLoop loop(*drive.file, file_bytes, wide_ ? memory : memory.first(in_flight),
+                    {.block_bytes = shape.block_bytes, .depth = shape.depth, .mode = {}});
+      lines_.arrive_and_wait();
+      const std::uint64_t carried = loop.run(mix, seconds);
+      bytes_.fetch_add(carried);
+      lines_.arrive_and_wait();
+    } catch (...) {
+      {
+        const std::lock_guard lock(mutex_);
+        failure_ = std::current_exception();
+      }
+      lines_.arrive_and_drop();
+    }
+  }
+
+  // After every runner has returned.
+  IoRate result() const {
+    if (failure_) std::rethrow_exception(failure_);
+    const double gigabytes = static_cast<double>(bytes_.load()) * 1e-9;
+    return {.gb_per_s = gigabytes / wall_seconds_, .cpu_ms_per_gb = cpu_seconds_ * 1e3 / gigabytes};
+  }
+
+ private:
+  struct Line {
+    void operator()() noexcept { race->all_at_line(); }
+    Race* race;
+  };
+
+  void all_at_line() noexcept {
+    if (!usage_) {
+      usage_.emplace();
+    } else {
+      wall_seconds_ = usage_->wall_seconds();
+      cpu_seconds_ = usage_->cpu_seconds();
+    }
+  }
+
+  const bool wide_;
+  std::atomic<std::uint64_t> bytes_{0};
+  std::mutex mutex_;
+  std::exception_ptr failure_;  // guarded by mutex_ while runners run
+  // Set where all runners are at a line.
+  std::optional<UsageClock> usage_;
+  double wall_seconds_ = 0;
+  double cpu_seconds_ = 0;
+  std::barrier<Line> lines_;
+};
+
+IoRate BareDrives::run(IoMix mix, const IoShape& shape, double seconds, bool wide) {
+  Race race(drives_.size(), wide);
   std::vector<std::thread> threads;
   for (Drive& drive : drives_) {
-    threads.emplace_back([&, mix, seconds] {
-      bool arrived = false;
-      try {
-        const BareLoop::Options options = {
-            .block_bytes = shape.block_bytes, .depth = shape.depth, .mode = {}};
-        BareLoop loop(*drive.file, file_bytes_, drive.memory->bytes(), options);
-        arrived = true;
-        ready.arrive_and_wait();
-        const std::uint64_t carried = loop.run(mix, seconds);
-        const std::lock_guard lock(mutex);
-        bytes += carried;
-      } catch (...) {
-        if (!arrived) ready.arrive_and_drop();
-        const std::lock_guard lock(mutex);
-        failure = std::current_exception();
-      }
-    });
+    threads.emplace_back([&] { race.run(drive, file_bytes_, mix, shape, seconds); });
   }
   for (std::thread& thread : threads) thread.join();
-  if (failure) std::rethrow_exception(failure);
-  const double gigabytes = static_cast<double>(bytes) * 1e-9;
-  return {.gb_per_s = gigabytes / usage->wall_seconds(),
-          .cpu_ms_per_gb = usage->cpu_seconds() * 1e3 / gigabytes};
+  return race.result();
 }
 
 }  // namespace terrace

@@ -21,8 +21,9 @@ class BareDrives {
   BareDrives(const std::vector<std::string>& directories, std::uint64_t file_bytes,
              std::size_t block_bytes_max, int depth_max, Log& log);
 
-  // A bare loop on each drive, each on a thread of its own, all at the same time.
-  IoRate run(IoMix mix, const IoShape& shape, double seconds);
+  // A bare loop on each drive, each on a thread of its own, all at the same time. The memory is
+  // what is in flight, used again and again, or with `wide` all that there is, in turn.
+  IoRate run(IoMix mix, const IoShape& shape, double seconds, bool wide = false);
 
   std::vector<std::string> files() const;
   std::uint64_t file_bytes() const { return file_bytes_; }
@@ -30,6 +31,7 @@ class BareDrives {
   const std::string& scratch() const { return drives_.front().job->path(); }
 
  private:
+  class Race;
   struct Drive {
     std::unique_ptr<JobDirectory> job;
     std::unique_ptr<DirectFile> file;

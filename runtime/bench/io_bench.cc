@@ -22,9 +22,15 @@ constexpr int kDepthMax = 64;
 constexpr std::size_t kBlockMax = 8 * kMiB;
 constexpr double kScreeningSeconds = 0.25;
 constexpr std::size_t kFinalists = 3;
+// Of the store: memory that is used again while it is in the caches, as fio's is, and more than
+// they hold, as a step's is.
+constexpr std::size_t kNarrowRequestBytes = kMiB;
+constexpr int kNarrowRequests = 16;
+constexpr std::size_t kWideRequestBytes = 64 * kMiB;
 
-std::vector<IoShape> shapes_to_try(bool small) {
+std::vector<IoShape> shapes_to_try(bool small, bool wide) {
   if (small) return {{kMiB, 4}};
+  if (wide) return {{256 * kKiB, 16}, {kMiB, 8}, {kMiB, 32}, {4 * kMiB, 8}, {4 * kMiB, 32}};
   std::vector<IoShape> shapes;
   for (std::size_t block = 128 * kKiB; block <= kBlockMax; block *= 2) {
     for (int depth = 1; depth <= kDepthMax; depth *= 2) shapes.push_back({block, depth});
@@ -41,11 +47,12 @@ struct Contestant {
   Samples rate;
   Samples cpu;
 };
+using Contestants = std::vector<Contestant>;
 
 // The shapes that were fastest in one try each.
 std::vector<IoShape> finalists_of(const Runner& run, IoMix mix, const std::vector<IoShape>& shapes,
-                                  double seconds, std::size_t count) {
-  if (shapes.size() <= count) return shapes;
+                                  double seconds) {
+  if (shapes.size() == 1) return shapes;
   struct Tried {
     IoShape shape;
     double gb_per_s = 0;
@@ -55,114 +62,38 @@ std::vector<IoShape> finalists_of(const Runner& run, IoMix mix, const std::vecto
   std::stable_sort(tried.begin(), tried.end(),
                    [](const Tried& a, const Tried& b) { return a.gb_per_s > b.gb_per_s; });
   std::vector<IoShape> best;
-  for (std::size_t i = 0; i < std::min(count, tried.size()); ++i) best.push_back(tried[i].shape);
+  for (std::size_t i = 0; i < std::min(kFinalists, tried.size()); ++i) {
+    best.push_back(tried[i].shape);
+  }
   return best;
 }
 
-class IoBench {
- public:
-  IoBench(const BenchOptions& options, Log& log);
-
-  std::vector<BenchResult> run();
-
- private:
-  std::unique_ptr<StoreLoad> make_store(bool checksums);
-  void add_finalists(std::vector<Contestant>& contestants, const std::string& tool,
-                     const Runner& run, IoMix mix, Log& log) const;
-  std::vector<BenchResult> run_mix(IoMix mix);
-  std::string description() const;
-
-  const BenchOptions options_;
-  Log& log_;
-  const std::vector<std::string> directories_;
-  const std::size_t bytes_;  // of each file
-  BareDrives drives_;
-  std::optional<std::string> fio_version_;
-  FioPeer fio_;
-  std::unique_ptr<StoreLoad> checked_;
-  std::unique_ptr<StoreLoad> unchecked_;
-};
-
-std::vector<std::string> directories_of(const BenchOptions& options) {
-  return options.nvme.empty() ? std::vector<std::string>{"."} : options.nvme;
-}
-
-std::size_t file_bytes_of(const BenchOptions& options) {
-  const std::size_t usual = options.small ? 32 * kMiB : 4 * kGiB;
-  return round_up(options.bytes == 0 ? usual : options.bytes, 4 * kBlockMax);
-}
-
-IoBench::IoBench(const BenchOptions& options, Log& log)
-    : options_(options),
-      log_(log),
-      directories_(directories_of(options)),
-      bytes_(file_bytes_of(options)),
-      drives_(directories_, bytes_, options.small ? kMiB : kBlockMax, options.small ? 8 : kDepthMax,
-              log),
-      fio_version_(FioPeer::find()),
-      fio_({.files = drives_.files(), .file_bytes = bytes_, .scratch = drives_.scratch()}),
-      checked_(make_store(true)),
-      unchecked_(make_store(false)) {
-  if (!fio_version_) log.info("bench io: fio is not installed; the limit is a bare io_uring loop");
-}
-
-std::unique_ptr<StoreLoad> IoBench::make_store(bool checksums) {
-  StoreLoad::Options load;
-  for (const std::string& directory : directories_) {
-    load.store.directories.push_back({.path = directory, .budget_bytes = std::nullopt});
-  }
-  load.store.checksums = checksums;
-  load.total_bytes = bytes_ / 2 * directories_.size();  // there are two stores
-  load.extent_bytes = options_.small ? 4 * kMiB : 64 * kMiB;
-  return std::make_unique<StoreLoad>(load, log_);
-}
-
-void IoBench::add_finalists(std::vector<Contestant>& contestants, const std::string& tool,
-                            const Runner& run, IoMix mix, Log& log) const {
-  const double seconds = std::min(kScreeningSeconds, options_.seconds);
-  log.info(fmt::format("bench io: {}: trying shapes with {}", name_of(mix), tool));
-  const std::vector<IoShape> best = finalists_of(run, mix, shapes_to_try(options_.small), seconds,
-                                                 options_.small ? 1 : kFinalists);
-  for (const IoShape& shape : best) {
-    contestants.push_back(
-        {.name = fmt::format("{}, {}", tool, to_text(shape)),
-         .run = [run, mix, shape, this] { return run(mix, shape, options_.seconds); },
-         .rate = {},
-         .cpu = {}});
-  }
-}
-
-const Contestant& best_of(std::span<const Contestant> contestants) {
+const Contestant& best_of(const Contestants& contestants) {
   return *std::max_element(
       contestants.begin(), contestants.end(),
       [](const Contestant& a, const Contestant& b) { return a.rate.median() < b.rate.median(); });
 }
 
-void measure(std::vector<Contestant>& contestants, int rounds) {
+// All of them, in the same rounds.
+void measure(const std::vector<Contestants*>& groups, int rounds) {
+  std::vector<Contestant*> all;
+  for (Contestants* group : groups) {
+    for (Contestant& contestant : *group) all.push_back(&contestant);
+  }
   std::vector<Measurement> measurements;
-  for (Contestant& contestant : contestants) {
-    measurements.emplace_back([&contestant] {
-      const IoRate rate = contestant.run();
-      contestant.cpu.add(rate.cpu_ms_per_gb);
+  for (Contestant* contestant : all) {
+    measurements.emplace_back([contestant] {
+      const IoRate rate = contestant->run();
+      contestant->cpu.add(rate.cpu_ms_per_gb);
       return rate.gb_per_s;
     });
   }
   const std::vector<Samples> rates = interleave(measurements, rounds);
-  for (std::size_t i = 0; i < contestants.size(); ++i) contestants[i].rate = rates[i];
-}
-
-std::string IoBench::description() const {
-  std::string text;
-  for (const StorePath& path : checked_->paths()) {
-    if (!text.empty()) text += "; ";
-    text += fmt::format("{}{}{}", path.engine, path.direct_io ? ", O_DIRECT" : ", page cache",
-                        path.registered_buffers ? ", registered buffers" : "");
-  }
-  return text;
+  for (std::size_t i = 0; i < all.size(); ++i) all[i]->rate = rates[i];
 }
 
 BenchResult rate_result(const std::string& name, const Contestant& store,
-                        std::span<const Contestant> limits) {
+                        const Contestants& limits) {
   const Contestant& limit = best_of(limits);
   BenchResult result{
       .name = name, .value = store.rate, .limit = limit.rate, .limit_is = limit.name};
@@ -181,41 +112,132 @@ BenchResult cpu_result(const std::string& name, const Contestant& store, const C
           .limit_is = limit.name};
 }
 
-std::vector<BenchResult> IoBench::run_mix(IoMix mix) {
-  std::vector<Contestant> contestants;
-  contestants.push_back({.name = "store",
-                         .run = [&] { return checked_->run(mix, options_.seconds); },
-                         .rate = {},
-                         .cpu = {}});
-  contestants.push_back({.name = "store without checksums",
-                         .run = [&] { return unchecked_->run(mix, options_.seconds); },
-                         .rate = {},
-                         .cpu = {}});
-  if (fio_version_) {
-    const Runner fio = [this](IoMix of, const IoShape& shape, double seconds) {
-      return fio_.run(of, shape, seconds);
-    };
-    add_finalists(contestants, *fio_version_, fio, mix, log_);
+class IoBench {
+ public:
+  IoBench(const BenchOptions& options, Log& log);
+
+  std::vector<BenchResult> run();
+
+ private:
+  std::unique_ptr<StoreLoad> make_store(bool checksums, std::size_t request_bytes);
+  Contestants finalists(const std::string& tool, const Runner& run, IoMix mix, bool wide) const;
+  static Contestant contestant(StoreLoad& store, IoMix mix, double seconds);
+  std::vector<BenchResult> run_mix(IoMix mix);
+  std::string description() const;
+
+  const BenchOptions options_;
+  Log& log_;
+  const std::vector<std::string> directories_;
+  const std::size_t bytes_;  // of each file
+  BareDrives drives_;
+  std::optional<std::string> fio_version_;
+  FioPeer fio_;
+  std::unique_ptr<StoreLoad> checked_;
+  std::unique_ptr<StoreLoad> unchecked_;
+  std::unique_ptr<StoreLoad> wide_;
+};
+
+std::vector<std::string> directories_of(const BenchOptions& options) {
+  return options.nvme.empty() ? std::vector<std::string>{"."} : options.nvme;
+}
+
+std::size_t file_bytes_of(const BenchOptions& options) {
+  const std::size_t usual = options.small ? 32 * kMiB : 3 * kGiB;
+  return round_up(options.bytes == 0 ? usual : options.bytes, 4 * kBlockMax);
+}
+
+IoBench::IoBench(const BenchOptions& options, Log& log)
+    : options_(options),
+      log_(log),
+      directories_(directories_of(options)),
+      bytes_(file_bytes_of(options)),
+      drives_(directories_, bytes_, options.small ? kMiB : kBlockMax, options.small ? 8 : kDepthMax,
+              log),
+      fio_version_(FioPeer::find()),
+      fio_({.files = drives_.files(), .file_bytes = bytes_, .scratch = drives_.scratch()}),
+      checked_(make_store(true, kNarrowRequestBytes)),
+      unchecked_(make_store(false, kNarrowRequestBytes)),
+      wide_(make_store(true, options.small ? kNarrowRequestBytes : kWideRequestBytes)) {
+  if (!fio_version_) log.info("bench io: fio is not installed; the limit is a bare io_uring loop");
+}
+
+std::unique_ptr<StoreLoad> IoBench::make_store(bool checksums, std::size_t request_bytes) {
+  constexpr std::size_t kStores = 3;
+  StoreLoad::Options load;
+  for (const std::string& directory : directories_) {
+    load.store.directories.push_back({.path = directory, .budget_bytes = std::nullopt});
   }
-  const std::size_t loops_begin = contestants.size();
+  load.store.checksums = checksums;
+  load.total_bytes = bytes_ / kStores * directories_.size();
+  load.extent_bytes = request_bytes;
+  if (request_bytes == kNarrowRequestBytes) load.requests = kNarrowRequests;
+  return std::make_unique<StoreLoad>(load, log_);
+}
+
+Contestant IoBench::contestant(StoreLoad& store, IoMix mix, double seconds) {
+  return {.name = "store",
+          .run = [&store, mix, seconds] { return store.run(mix, seconds); },
+          .rate = {},
+          .cpu = {}};
+}
+
+Contestants IoBench::finalists(const std::string& tool, const Runner& run, IoMix mix,
+                               bool wide) const {
+  log_.info(fmt::format("bench io: {}: trying shapes with {}", name_of(mix), tool));
+  const std::vector<IoShape> best = finalists_of(run, mix, shapes_to_try(options_.small, wide),
+                                                 std::min(kScreeningSeconds, options_.seconds));
+  Contestants contestants;
+  for (const IoShape& shape : best) {
+    contestants.push_back(
+        {.name = fmt::format("{}, {}", tool, to_text(shape)),
+         .run = [run, mix, shape, this] { return run(mix, shape, options_.seconds); },
+         .rate = {},
+         .cpu = {}});
+  }
+  return contestants;
+}
+
+std::string IoBench::description() const {
+  std::string text;
+  for (const StorePath& path : checked_->paths()) {
+    if (!text.empty()) text += "; ";
+    text += fmt::format("{}{}{}", path.engine, path.direct_io ? ", O_DIRECT" : ", page cache",
+                        path.registered_buffers ? ", registered buffers" : "");
+  }
+  return text;
+}
+
+std::vector<BenchResult> IoBench::run_mix(IoMix mix) {
+  const Runner fio = [this](IoMix of, const IoShape& shape, double seconds) {
+    return fio_.run(of, shape, seconds);
+  };
   const Runner bare = [this](IoMix of, const IoShape& shape, double seconds) {
     return drives_.run(of, shape, seconds);
   };
-  add_finalists(contestants, "bare loop", bare, mix, log_);
+  const Runner bare_wide = [this](IoMix of, const IoShape& shape, double seconds) {
+    return drives_.run(of, shape, seconds, true);
+  };
+  Contestants stores = {contestant(*checked_, mix, options_.seconds),
+                        contestant(*unchecked_, mix, options_.seconds),
+                        contestant(*wide_, mix, options_.seconds)};
+  Contestants fios;
+  if (fio_version_) fios = finalists(*fio_version_, fio, mix, false);
+  Contestants loops = finalists("bare loop", bare, mix, false);
+  Contestants wide_loops = finalists("bare loop over 512 MiB", bare_wide, mix, true);
   log_.info(fmt::format("bench io: {}: {} rounds", name_of(mix), options_.repetitions));
-  measure(contestants, options_.repetitions);
+  measure({&stores, &fios, &loops, &wide_loops}, options_.repetitions);
 
-  const std::span<const Contestant> all(contestants);
-  const std::span<const Contestant> limits = all.subspan(2);
+  Contestants limits = fios;
+  limits.insert(limits.end(), loops.begin(), loops.end());
   // fio's time on the processor where it is there; it is what others will compare with.
-  const Contestant& tool = best_of(fio_version_ ? all.subspan(2, loops_begin - 2) : limits);
+  const Contestant& tool = best_of(fios.empty() ? loops : fios);
   const std::string name = "store_" + name_of(mix);
-  std::vector<BenchResult> results;
-  results.push_back(rate_result(name, all[0], limits));
-  results.front().details.push_back({"store", description()});
-  results.push_back(rate_result(name + "_unchecked", all[1], limits));
-  results.push_back(cpu_result(name + "_cpu", all[0], tool));
-  results.push_back(cpu_result(name + "_unchecked_cpu", all[1], tool));
+  std::vector<BenchResult> results = {rate_result(name, stores[0], limits),
+                                      rate_result(name + "_unchecked", stores[1], limits),
+                                      rate_result(name + "_wide", stores[2], wide_loops),
+                                      cpu_result(name + "_cpu", stores[0], tool),
+                                      cpu_result(name + "_unchecked_cpu", stores[1], tool)};
+  results[0].details.push_back({"store", description()});
   return results;
 }
 

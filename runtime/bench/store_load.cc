@@ -23,60 +23,72 @@ StoreLoad::StoreLoad(const Options& options, Log& log)
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     slots_[i].load = this;
     slots_[i].memory = memory_.bytes().subspan(i * options.extent_bytes, options.extent_bytes);
-    free_.push_back(&slots_[i]);
   }
-  for (std::size_t i = 0; i < extents_.size(); ++i) submit(IoRequest::Direction::kWrite, i);
-  finish();
+  start_all(IoMix::kWrite, 0, extents_.size());
 }
 
 StoreLoad::~StoreLoad() = default;
 
-void StoreLoad::ended(Slot& slot, const IoOutcome& outcome) noexcept {
-  const std::lock_guard lock(mutex_);
-  const bool first = failure_.kind == IoOutcome::Kind::kDone;
-  if (first && outcome.kind != IoOutcome::Kind::kDone) failure_ = outcome;
-  free_.push_back(&slot);
-  slot_freed_.notify_one();
+// What comes next; false where nothing does.
+bool StoreLoad::take_next(IoRequest& request) {
+  const bool failed = failure_.kind != IoOutcome::Kind::kDone;
+  const bool over = started_ >= requests_min_ && SystemClock().now_ns() >= until_ns_;
+  const bool mixed = mix_ == IoMix::kMixed;
+  // Mixed: as many writes as reads.
+  if (failed || (over && (!mixed || started_ % 2 == 0))) return false;
+  const bool writes = mix_ == IoMix::kWrite || (mixed && started_ % 2 == 1);
+  const std::size_t half = extents_.size() / 2;
+  const std::size_t place =
+      mixed ? started_ / 2 % half + (writes ? half : 0) : started_ % extents_.size();
+  request.direction = writes ? IoRequest::Direction::kWrite : IoRequest::Direction::kRead;
+  request.extent = extents_[place];
+  ++started_;
+  return true;
 }
 
-// The one that has been free for the longest, so that every part of the memory has its turn.
-StoreLoad::Slot& StoreLoad::take_free_slot() {
+void StoreLoad::start_all(IoMix mix, std::int64_t until_ns, std::size_t requests_min) {
+  {
+    const std::lock_guard lock(mutex_);
+    mix_ = mix;
+    until_ns_ = until_ns;
+    requests_min_ = requests_min;
+    started_ = 0;
+    ended_ = 0;
+  }
+  for (Slot& slot : slots_) {
+    IoRequest request{.extent = {}, .memory = slot.memory, .completion = &slot};
+    {
+      const std::lock_guard lock(mutex_);
+      if (!take_next(request)) break;
+    }
+    store_->submit(request);
+  }
   std::unique_lock lock(mutex_);
-  slot_freed_.wait(lock, [this] { return !free_.empty(); });
-  Slot& slot = *free_.front();
-  free_.pop_front();
-  return slot;
-}
-
-void StoreLoad::submit(IoRequest::Direction direction, std::size_t extent) {
-  Slot& slot = take_free_slot();
-  store_->submit({.direction = direction,
-                  .extent = extents_[extent],
-                  .offset = 0,
-                  .memory = slot.memory,
-                  .completion = &slot});
-}
-
-void StoreLoad::finish() {
-  store_->drain();
-  const std::lock_guard lock(mutex_);
+  all_ended_.wait(lock, [this] { return started_ == ended_; });
+  lock.unlock();
+  store_->drain();  // the last completion has returned
   failure_.throw_if_failed();
 }
 
-IoRate StoreLoad::run(IoMix mix, double seconds) {
-  const bool mixed = mix == IoMix::kMixed;
-  const std::size_t half = mixed ? extents_.size() / 2 : extents_.size();
-  const SystemClock clock;
-  const UsageClock usage;
-  const std::int64_t until_ns = clock.now_ns() + static_cast<std::int64_t>(seconds * 1e9);
-  double bytes = 0;
-  for (std::size_t turn = 0; turn == 0 || clock.now_ns() < until_ns; ++turn) {
-    const std::size_t i = turn % half;
-    if (mix != IoMix::kWrite) submit(IoRequest::Direction::kRead, i);
-    if (mix != IoMix::kRead) submit(IoRequest::Direction::kWrite, mixed ? half + i : i);
-    bytes += static_cast<double>(options_.extent_bytes) * (mixed ? 2 : 1);
+void StoreLoad::ended(Slot& slot, const IoOutcome& outcome) noexcept {
+  IoRequest request{.extent = {}, .memory = slot.memory, .completion = &slot};
+  bool more = false;
+  {
+    const std::lock_guard lock(mutex_);
+    const bool first = failure_.kind == IoOutcome::Kind::kDone;
+    if (first && outcome.kind != IoOutcome::Kind::kDone) failure_ = outcome;
+    more = take_next(request);
+    ++ended_;
+    if (started_ == ended_) all_ended_.notify_one();
   }
-  finish();
+  if (more) store_->submit(request);
+}
+
+IoRate StoreLoad::run(IoMix mix, double seconds) {
+  const UsageClock usage;
+  const std::int64_t now_ns = SystemClock().now_ns();
+  start_all(mix, now_ns + static_cast<std::int64_t>(seconds * 1e9), 2);
+  const auto bytes = static_cast<double>(options_.extent_bytes * started_);
   return {.gb_per_s = bytes * 1e-9 / usage.wall_seconds(),
           .cpu_ms_per_gb = usage.cpu_seconds() * 1e3 / (bytes * 1e-9)};
 }

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <condition_variable>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -20,7 +19,7 @@ class StoreLoad {
     NvmeStoreOptions store;
     std::uint64_t total_bytes = 0;
     std::size_t extent_bytes = 0;
-    int requests = 4;  // on their way
+    int requests = 4;  // on their way; fewer blocks than a store holds without blocking
   };
 
   // Makes the store and writes every extent once. Throws as the store does.
@@ -36,7 +35,8 @@ class StoreLoad {
   std::vector<StorePath> paths() const { return store_->paths(); }
 
  private:
-  // One request on its way, in a part of the memory of its own.
+  // One request on its way, in a part of the memory of its own. When it ends the next starts, on
+  // the store's thread.
   struct Slot final : IoCompletion {
     void done(const IoOutcome& outcome) noexcept override { load->ended(*this, outcome); }
 
@@ -44,10 +44,9 @@ class StoreLoad {
     std::span<std::byte> memory;
   };
 
+  void start_all(IoMix mix, std::int64_t until_ns, std::size_t requests_min);
+  bool take_next(IoRequest& request);
   void ended(Slot& slot, const IoOutcome& outcome) noexcept;
-  Slot& take_free_slot();
-  void submit(IoRequest::Direction direction, std::size_t extent);
-  void finish();
 
   const Options options_;
   HostMemory memory_;
@@ -55,10 +54,15 @@ class StoreLoad {
   std::vector<ExtentId> extents_;
   std::vector<Slot> slots_;
 
+  // Guarded by mutex_.
   std::mutex mutex_;
-  std::condition_variable slot_freed_;
-  std::deque<Slot*> free_;  // guarded by mutex_
-  IoOutcome failure_;       // guarded by mutex_: the first
+  std::condition_variable all_ended_;
+  IoMix mix_ = IoMix::kRead;
+  std::int64_t until_ns_ = 0;
+  std::size_t requests_min_ = 0;  // started also after that
+  std::size_t started_ = 0;
+  std::size_t ended_ = 0;
+  IoOutcome failure_;  // the first
 };
 
 }  // namespace terrace

@@ -31,7 +31,7 @@ StoreCase nvme_case(const std::string& name, IoEngineKind engine, int directorie
               directory.path = scratch.make(std::to_string(i));
               options.directories.push_back(directory);
             }
-            SilentLog log;
+            static SilentLog log;  // outlives the store
             return make_nvme_store(options, log);
           }};
 }

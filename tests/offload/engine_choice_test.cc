@@ -63,7 +63,7 @@ std::unique_ptr<BlockStore> make_store(const std::string& directory, IoEngineKin
   options.engine = engine;
   options.directories.resize(1);
   options.directories[0].path = directory;
-  SilentLog log;
+  static SilentLog log;  // outlives the store
   return make_nvme_store(options, log);
 }
 

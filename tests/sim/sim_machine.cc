@@ -31,11 +31,11 @@ SimMachine::SimMachine(const SimShape& shape, const Program& program, VirtualTim
     drives_.push_back(std::make_unique<VirtualDrive>(time, drive));
   }
   const StripedStore::Options store_options{.block_bytes = kBlockBytes,
-                                            .queue_depth = static_cast<int>(options.drive_depth),
-                                            .checksums = options.bug != PlantedBug::kUncheckedSum};
-  store_ =
-      plant_in_store(options.bug, options.bug_dice,
-                     std::make_unique<StripedStore>(store_options, make_virtual_stripes(drives_)));
+                                            .checksums = options.bug != PlantedBug::kUncheckedSum,
+                                            .stall_seconds = 0};
+  store_ = plant_in_store(
+      options.bug, options.bug_dice,
+      std::make_unique<StripedStore>(store_options, make_virtual_stripes(drives_), log_));
   make_memory(time.draw());
   homes_ = std::make_unique<HomeAccess>(program, shape.model(), memory_, *device_, store_.get());
   state_ = std::make_unique<TrainingState>(*homes_, shape.model(), shape.layout());

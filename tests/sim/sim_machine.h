@@ -53,6 +53,7 @@ class SimMachine {
   const Program& program_;
   VirtualDrives drives_;
   std::unique_ptr<Device> device_;
+  SilentLog log_;
   std::unique_ptr<BlockStore> store_;
   std::unique_ptr<DeviceMemory> device_memory_;
   AlignedMemory host_;

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "base/check.h"
+#include "offload/io_engine.h"
+
+namespace terrace {
+
+// Pieces that wait for their turn, of each direction in the order they came. The directions take
+// turns, so that neither waits for all of the other's. Bounded; allocates nothing after it is made.
+class PieceQueue {
+ public:
+  explicit PieceQueue(std::size_t capacity) : reads_(capacity), writes_(capacity) {}
+
+  bool empty() const { return reads_.count == 0 && writes_.count == 0; }
+
+  // At most `capacity` of one direction.
+  void push(const Piece& piece) {
+    (piece.direction == IoDirection::kRead ? reads_ : writes_).push(piece);
+  }
+
+  // Not where it is empty.
+  Piece pop() {
+    TERRACE_CHECK(!empty());
+    const bool read = writes_.count == 0 || (reads_.count != 0 && read_next_);
+    read_next_ = !read;
+    return (read ? reads_ : writes_).pop();
+  }
+
+ private:
+  struct Line {
+    explicit Line(std::size_t capacity) : places(capacity) {}
+
+    void push(const Piece& piece) {
+      TERRACE_CHECK_LT(count, places.size());
+      places[(first + count) % places.size()] = piece;
+      ++count;
+    }
+    Piece pop() {
+      const Piece piece = places[first];
+      first = (first + 1) % places.size();
+      --count;
+      return piece;
+    }
+
+    std::vector<Piece> places;  // a ring
+    std::size_t first = 0;
+    std::size_t count = 0;
+  };
+
+  Line reads_;
+  Line writes_;
+  bool read_next_ = true;
+};
+
+}  // namespace terrace

@@ -1,0 +1,104 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "offload/nvme_store.h"
+#include "tests/offload/store_fixture.h"
+
+// A drive that does not answer is named.
+namespace terrace {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Keeps what was said; others may wait for it.
+class WarningLog final : public Log {
+ public:
+  void info(std::string_view /*line*/) override {}
+  void warning(std::string_view line) override {
+    const std::lock_guard lock(mutex_);
+    lines_.emplace_back(line);
+    came_.notify_all();
+  }
+  // False where nothing comes for a minute.
+  bool wait_for_one() {
+    std::unique_lock lock(mutex_);
+    return came_.wait_for(lock, std::chrono::minutes(1), [this] { return !lines_.empty(); });
+  }
+  std::vector<std::string> lines() {
+    const std::lock_guard lock(mutex_);
+    return lines_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable came_;
+  std::vector<std::string> lines_;  // guarded by mutex_
+};
+
+// The second block is not carried before its stall has been named.
+class StalledUntilNamed final : public SystemFaults {
+ public:
+  explicit StalledUntilNamed(WarningLog& log) : log_(log) {}
+
+  SystemFault fate_of(const SystemCall& call) noexcept override {
+    const bool transfers =
+        call.kind == SystemCall::Kind::kRead || call.kind == SystemCall::Kind::kWrite;
+    if (transfers && call.offset == kMiB) named_ = log_.wait_for_one();
+    return SystemFault::none(call);
+  }
+  bool named() const { return named_; }
+
+ private:
+  WarningLog& log_;
+  std::atomic<bool> named_{false};
+};
+
+class Stall : public ::testing::TestWithParam<IoEngineKind> {};
+
+TEST_P(Stall, IsNamedOnceWithItsPlace) {
+  const ScratchDirectory scratch;
+  WarningLog log;
+  StalledUntilNamed faults(log);
+  NvmeStoreOptions options;
+  options.engine = GetParam();
+  options.directories.push_back({scratch.make("slow drive"), std::nullopt});
+  options.stall_seconds = 0.02;
+  options.queue_depth = 1;  // nothing else is stalled by the stall
+  options.faults = &faults;
+  std::unique_ptr<BlockStore> store;
+  try {
+    store = make_nvme_store(options, log);
+  } catch (const ConfigError&) {
+    GTEST_SKIP() << "io_uring is refused here";
+  }
+  const ExtentId extent = store->create_extent(3 * kMiB);
+  store->prepare();
+  AlignedMemory bytes(3 * kMiB, store->alignment());
+  bytes.fill(1);
+  EXPECT_EQ(write_bytes(*store, extent, 0, bytes.span()).kind, IoOutcome::Kind::kDone);
+  EXPECT_TRUE(faults.named());
+  std::vector<std::string> about_the_block;
+  for (const std::string& line : log.lines()) {
+    if (line.find("offset 1048576,") != std::string::npos) about_the_block.push_back(line);
+  }
+  ASSERT_EQ(about_the_block.size(), 1U);
+  EXPECT_THAT(about_the_block[0], HasSubstr(options.directories[0].path + " has not answered"));
+  EXPECT_THAT(about_the_block[0], HasSubstr("slots.bin"));
+  EXPECT_THAT(about_the_block[0], HasSubstr("1048576 bytes"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Engines, Stall,
+                         ::testing::Values(IoEngineKind::kIoUring, IoEngineKind::kPosix),
+                         [](const auto& info) {
+                           return std::string(info.param == IoEngineKind::kPosix ? "posix"
+                                                                                 : "io_uring");
+                         });
+
+}  // namespace
+}  // namespace terrace
