@@ -160,6 +160,7 @@ std::vector<BenchResult> bench_optimizer(const BenchOptions& options, Log& log) 
   std::vector<BenchResult> results;
   for (const UpdateForm& form : forms) results.push_back(bench_update(form, elements, options));
   results.push_back(bench_norm(elements, options));
+  results.push_back(bench_streamed_update(options, log));
   return results;
 }
 

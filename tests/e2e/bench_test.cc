@@ -64,9 +64,11 @@ TEST(BenchCommand, CopyHasTheResultsOfTheInterface) {
 }
 
 TEST(BenchCommand, OptimizerHasTheResultsOfTheInterface) {
-  EXPECT_THAT(names_of_results("optimizer"),
+  const TemporaryDirectory directory;
+  EXPECT_THAT(names_of_results("optimizer", {"--nvme", directory.path()}),
               testing::UnorderedElementsAre("adamw_fp32", "adamw_split", "adamw_bf16_moments",
-                                            "adamw_int8_moments", "norm"));
+                                            "adamw_int8_moments", "norm", "streamed_update"));
+  EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
 }
 
 TEST(BenchCommand, IoHasTheResultsOfTheInterface) {

@@ -1,0 +1,186 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+#include "base/bytes.h"
+#include "kernels/cpu/cpu_kernels.h"
+#include "memory/cpu/cpu_device.h"
+#include "memory/host/host_memory.h"
+#include "runtime/bench/bench_list.h"
+#include "runtime/bench/usage_clock.h"
+#include "runtime/model/model_config.h"
+#include "runtime/train/engine.h"
+#include "runtime/train/home_access.h"
+#include "runtime/train/step_bodies.h"
+
+namespace terrace {
+namespace {
+
+// Ops whose work has been done already.
+class IdleBodies final : public OpBodies {
+ public:
+  void run(const Op& /*op*/, const RunInput& /*input*/, NativeStream /*stream*/) override {}
+};
+
+EngineOptions options_for(const BenchOptions& bench) {
+  EngineOptions options;
+  options.model = load_model_config(bench.small ? "nano" : "gpt2-124m");
+  options.batch = {1, 16};
+  options.placement.parameters = Tier::kHost;
+  options.placement.gradients = Tier::kHost;
+  options.placement.optimizer = Tier::kNvme;
+  options.placement.activations = Tier::kHost;
+  options.placement.recompute = false;
+  options.placement.unified = true;
+  options.placement.has_nvme = true;
+  for (const std::string& directory : bench.nvme) {
+    options.nvme.directories.push_back({.path = directory, .budget_bytes = std::nullopt});
+  }
+  if (bench.nvme.empty()) options.nvme.directories.push_back({.path = ".", .budget_bytes = {}});
+  options.threads = bench.threads;
+  options.evaluates = false;
+  return options;
+}
+
+// The updates that a step leaves to the next, as a program's drain runs them: state is read from
+// NVMe chunk by chunk, updated, and written back, on the lanes of training. Parameters and
+// gradients are in memory.
+class StreamedUpdate {
+ public:
+  StreamedUpdate(const EngineOptions& options, Log& log);
+
+  // Seconds for all parameters.
+  double streamed() { return drain(*executor_); }
+  // The same reads and writes in the same order, and nothing to be done between them.
+  double store_alone() { return drain(*idle_executor_); }
+  // The same updates, of state that is in memory.
+  double update_alone();
+
+  double state_bytes() const { return state_bytes_; }
+  int threads() const { return workers_.threads(); }
+
+ private:
+  void make_extents();
+  void fill_state();
+  void set_scalars();
+  double drain(LaneExecutor& executor);
+  bool is_update(const Op& op) const {
+    return op.kind == OpKind::kUpdate && takes_part(op, Part::kDrain);
+  }
+
+  const EnginePlan plan_;
+  const Program& program_;
+  WorkerArena workers_;
+  UnitCompute compute_;
+  std::unique_ptr<Device> device_;
+  HostMemory host_;
+  std::unique_ptr<BlockStore> store_;
+  ExecutorMemory memory_;
+  SystemClock clock_;
+  double state_bytes_ = 0;
+  const RunInput input_;  // a drain has none of its own
+  StepBodies bodies_;
+  IdleBodies idle_;
+  std::unique_ptr<LaneExecutor> executor_;
+  std::unique_ptr<LaneExecutor> idle_executor_;
+};
+
+StreamedUpdate::StreamedUpdate(const EngineOptions& options, Log& log)
+    : plan_(plan_engine(options)),
+      program_(plan_.training.program),
+      workers_(options.threads),
+      compute_(options.model, parameter_layout(options.model), options.compute_type, options.batch,
+               cpu_kernels()),
+      device_(make_cpu_device(0)),
+      host_(program_.use_of(Tier::kHost).packed_bytes, HostMemoryOptions{}),
+      store_(make_nvme_store(options.nvme, log)),
+      bodies_(program_, memory_, plan_.model, compute_, options.optimizer, cpu_kernels(), workers_,
+              workers_) {
+  memory_.host = host_.bytes();
+  make_extents();
+  fill_state();
+  set_scalars();
+  executor_ =
+      std::make_unique<LaneExecutor>(program_, memory_, *device_, store_.get(), bodies_, clock_);
+  idle_executor_ =
+      std::make_unique<LaneExecutor>(program_, memory_, *device_, store_.get(), idle_, clock_);
+}
+
+void StreamedUpdate::make_extents() {
+  for (const Buffer& buffer : program_.buffers) {
+    if (buffer.tier != Tier::kNvme) continue;
+    TERRACE_CHECK_EQ(buffer.offset, memory_.extents.size());
+    memory_.extents.push_back(store_->create_extent(buffer.size_bytes));
+    state_bytes_ += static_cast<double>(buffer.size_bytes);
+  }
+  store_->prepare();
+  store_->register_memory(host_.bytes());
+}
+
+void StreamedUpdate::fill_state() {
+  HomeAccess homes(program_, plan_.model, memory_, *device_, store_.get());
+  for (std::int32_t unit = 0; unit < static_cast<std::int32_t>(plan_.model.unit_count()); ++unit) {
+    for (std::int64_t chunk = 0; chunk < plan_.model.chunks(unit); ++chunk) {
+      homes.write(HomeKind::kState, unit, chunk, [](std::size_t, std::span<std::byte> piece) {
+        std::ranges::fill(piece, std::byte{0});
+      });
+    }
+  }
+}
+
+// What the step before leaves for its updates.
+void StreamedUpdate::set_scalars() {
+  const StepScalars scalars{.learning_rate = 3e-4F};
+  for (const Op& op : program_.ops) {
+    if (!is_update(op)) continue;
+    std::memcpy(bytes_of(program_, memory_, *op.find(Role::kScalars)).data(), &scalars,
+                sizeof(scalars));
+    return;
+  }
+}
+
+double StreamedUpdate::drain(LaneExecutor& executor) {
+  const UsageClock usage;
+  executor.start(Part::kDrain, input_);
+  executor.retire();
+  return usage.wall_seconds();
+}
+
+double StreamedUpdate::update_alone() {
+  const UsageClock usage;
+  for (const Op& op : program_.ops) {
+    if (is_update(op)) bodies_.run(op, input_, NativeStream{});
+  }
+  return usage.wall_seconds();
+}
+
+}  // namespace
+
+BenchResult bench_streamed_update(const BenchOptions& options, Log& log) {
+  StreamedUpdate load(options_for(options), log);
+  log.info(fmt::format("bench optimizer: streamed update of {} of state",
+                       format_size(static_cast<std::size_t>(load.state_bytes()))));
+  const std::vector<Measurement> measurements = {[&] { return load.streamed(); },
+                                                 [&] { return load.store_alone(); },
+                                                 [&] { return load.update_alone(); }};
+  const std::vector<Samples> samples = interleave(measurements, options.repetitions);
+  const bool store_is_slower = samples[1].median() >= samples[2].median();
+  const auto rate = [&](const Samples& seconds) {
+    return fmt::format("{:.3f} s, {}", seconds.median(),
+                       format_rate(2 * load.state_bytes() / seconds.median()));
+  };
+  return {.name = "streamed_update",
+          .unit = BenchUnit::kSeconds,
+          .value = samples[0],
+          .limit = samples[store_is_slower ? 1 : 2],
+          .limit_is = store_is_slower ? "the store alone, slower than the update alone"
+                                      : "the update alone, slower than the store alone",
+          .details = {{"streamed, state read and written", rate(samples[0])},
+                      {"store alone", rate(samples[1])},
+                      {"update alone", rate(samples[2])},
+                      {"update threads", std::to_string(load.threads())}}};
+}
+
+}  // namespace terrace
