@@ -114,7 +114,9 @@ void HomeAccess::read(HomeKind kind, std::int32_t unit, std::int64_t chunk, std:
   std::size_t at = first;
   while (at < first + out.size()) {
     const std::size_t begin = at / block * block;
-    const std::span<std::byte> piece = piece_for(place, begin);
+    const std::size_t wanted = (first + out.size() - begin + block - 1) / block * block;
+    std::span<std::byte> piece = piece_for(place, begin);
+    if (piece.size() > wanted) piece = piece.first(wanted);
     transfer(IoRequest::Direction::kRead, place, begin, piece);
     const std::size_t end = std::min(first + out.size(), begin + piece.size());
     std::memcpy(out.data() + (at - first), piece.data() + (at - begin), end - at);

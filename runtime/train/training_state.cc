@@ -15,6 +15,10 @@ namespace {
 // Sources are asked for so many elements at a time.
 constexpr std::int64_t kGrain = 16 * 1024;
 
+// How many split masters are read at a time: some blocks of each half, as a home on NVMe gives no
+// less than a block.
+constexpr std::size_t kSplitPiece = std::size_t{1} << 20;
+
 // What a chunk's state holds of each field; no bytes of what there is not.
 struct FieldPart {
   StateField field;
@@ -243,7 +247,7 @@ void TrainingState::read_split_masters(std::int32_t unit, std::int64_t chunk, st
                                        std::span<float> out) {
   const std::size_t remainders =
       model_.state_format.layout(model_.chunk_size(unit, chunk)).master.begin;
-  std::vector<Bf16> high(std::min(out.size(), static_cast<std::size_t>(kGrain)));
+  std::vector<Bf16> high(std::min(out.size(), kSplitPiece));
   std::vector<std::int16_t> low(high.size());
   for (std::size_t at = 0; at < out.size(); at += high.size()) {
     const std::size_t count = std::min(high.size(), out.size() - at);
