@@ -43,26 +43,48 @@ void StepWaits::consider(Predecessor& last, OpId op, std::int32_t runs_before) c
   }
 }
 
+Predecessor StepWaits::lane_predecessor(OpId op, std::int32_t runs_before) const {
+  const OpId before = before_in_lane_[op];
+  Predecessor last;
+  if (before != kNoOp) {
+    consider(last, before, runs_before);
+  } else {
+    const auto lane = static_cast<std::size_t>(program_.ops[op].lane);
+    consider(last, last_of_lane_.at(lane), runs_before + 1);
+  }
+  return last;
+}
+
 Predecessor StepWaits::last_predecessor(OpId op, std::int32_t runs_before) const {
   Predecessor last;
   for (const Dependency& edge : program_.ops[op].after) {
     consider(last, edge.op, runs_before + edge.distance);
   }
-  const Lane lane = program_.ops[op].lane;
-  if (completes_in_order(lane)) {
-    const OpId before = before_in_lane_[op];
-    const OpId last_of_lane = last_of_lane_.at(static_cast<std::size_t>(lane));
-    consider(last, before != kNoOp ? before : last_of_lane,
-             before != kNoOp ? runs_before : runs_before + 1);
+  if (completes_in_order(program_.ops[op].lane)) {
+    const Predecessor before = lane_predecessor(op, runs_before);
+    if (before.op != kNoOp) consider(last, before.op, before.runs_before);
   }
   return last;
 }
 
-// Follows the chain of last predecessors back through the gap.
+// Follows the chain of last predecessors back through the gap. A transfer that started late because
+// the one before it in its lane did, has waited for what that one waited for.
 void StepWaits::explain_gap(OpId op, std::int64_t begin_ns, std::int64_t end_ns) {
   std::int32_t runs_before = 0;
   while (end_ns > begin_ns) {
     const Predecessor cause = last_predecessor(op, runs_before);
+    if (!completes_in_order(program_.ops[op].lane)) {
+      const Predecessor before = lane_predecessor(op, runs_before);
+      const std::int64_t ready_ns = cause.op == kNoOp ? begin_ns : cause.time.end_ns;
+      if (before.op != kNoOp && before.time.start_ns > std::max(ready_ns, begin_ns)) {
+        const std::int64_t started_ns = std::min(before.time.start_ns, end_ns);
+        unexplained_s_ += seconds(end_ns - started_ns);
+        op = before.op;
+        runs_before = before.runs_before;
+        end_ns = started_ns;
+        continue;
+      }
+    }
     if (cause.op == kNoOp || cause.time.end_ns <= begin_ns) break;
     const std::int64_t until = std::min(cause.time.end_ns, end_ns);
     const std::int64_t from = std::clamp(cause.time.start_ns, begin_ns, until);

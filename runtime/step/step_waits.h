@@ -26,6 +26,8 @@ class StepWaits {
   explicit StepWaits(const Program& program);
 
   void add(const RunReport& report);
+  // What is done until the next run, an evaluation or a checkpoint, is no gap of a step.
+  void leave_out_until_next_run() { compute_end_ns_ = 0; }
 
   // Of the run last added: what ended last of all that `op` waited for, its lane's order included.
   // No op if it waited for nothing that took part.
@@ -42,6 +44,8 @@ class StepWaits {
  private:
   Predecessor last_predecessor(OpId op, std::int32_t runs_before) const;
   void consider(Predecessor& last, OpId op, std::int32_t runs_before) const;
+  // The op before it in its lane, if that has taken part.
+  Predecessor lane_predecessor(OpId op, std::int32_t runs_before) const;
   void explain_gap(OpId op, std::int64_t begin_ns, std::int64_t end_ns);
 
   const Program& program_;

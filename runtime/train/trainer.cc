@@ -284,6 +284,7 @@ class Trainer {
       observe(*drained);
       add_to_row(*drained);
     }
+    waits_->leave_out_until_next_run();
     const std::int64_t until_ns = clock_.now_ns();
     const bool last = done_steps_ == total_steps_;
     // Whoever sent the signal may not wait for an evaluation.

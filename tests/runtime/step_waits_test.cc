@@ -47,6 +47,36 @@ TEST(StepWaits, AGapIsSplitAlongTheChainOfWhatWasWaitedFor) {
   EXPECT_EQ(waits.last_predecessor(1).op, kNoOp);
 }
 
+TEST(StepWaits, ATransferHeldUpByTheOneBeforeItWaitedForWhatThatWaitedFor) {
+  HandMadeProgram made;
+  const BufferId first = made.own_buffer();
+  const BufferId written = made.own_buffer();
+  const BufferId held_up = made.own_buffer();
+  const BufferId needed = made.own_buffer();
+  const BufferId out = made.own_buffer();
+  made.op(Lane::kCompute, 1, {}, {first});
+  made.op(Lane::kWrite, 1, {}, {written});
+  made.op(Lane::kRead, 1, {written}, {held_up});
+  made.op(Lane::kRead, 1, {}, {needed});
+  made.op(Lane::kCompute, 1, {needed}, {out});
+  const Program program = made.finish();
+  StepWaits waits(program);
+  // The second read could have started at once, but stands behind the first.
+  waits.add(report_of({{10, 12}, {11, 16}, {16, 25}, {16, 19}, {19, 20}}));
+  EXPECT_DOUBLE_EQ(waits.waited_s(Lane::kRead), 3);
+  EXPECT_DOUBLE_EQ(waits.waited_s(Lane::kWrite), 4);
+  EXPECT_DOUBLE_EQ(waits.unexplained_s(), 0);
+}
+
+TEST(StepWaits, WhatIsDoneBetweenStepsIsNoGap) {
+  const ReadUploadForward chain;
+  StepWaits waits(chain.program);
+  waits.add(report_of({{10, 20}, {11, 12}, {12, 13}, {20, 22}}));
+  waits.leave_out_until_next_run();
+  waits.add(report_of({{50, 60}, {51, 52}, {52, 53}, {60, 62}}));
+  EXPECT_DOUBLE_EQ(waits.unexplained_s(), 0);
+}
+
 TEST(StepWaits, NoGapNoCause) {
   const ReadUploadForward chain;
   StepWaits waits(chain.program);
