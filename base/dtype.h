@@ -8,7 +8,7 @@
 
 namespace terrace {
 
-enum class DType : std::uint8_t { kF32, kBF16, kF64, kI32, kI16, kU8 };
+enum class DType : std::uint8_t { kF32, kBF16, kF64, kI32, kI16, kU8, kF16 };
 
 constexpr std::size_t size_of(DType dtype) {
   switch (dtype) {
@@ -18,6 +18,7 @@ constexpr std::size_t size_of(DType dtype) {
     case DType::kI32:
       return 4;
     case DType::kBF16:
+    case DType::kF16:
     case DType::kI16:
       return 2;
     case DType::kU8:
@@ -38,6 +39,8 @@ constexpr std::string_view name_of(DType dtype) {
       return "i16";
     case DType::kBF16:
       return "bf16";
+    case DType::kF16:
+      return "fp16";
     case DType::kU8:
       return "u8";
   }

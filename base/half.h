@@ -3,8 +3,8 @@
 #include <bit>
 #include <cstdint>
 
-// bfloat16 as a storage type: the upper half of an IEEE fp32. Arithmetic is done in fp32.
-// Host and device compile the same text (TERRACE_HOST_DEVICE is empty without nvcc).
+// bfloat16 (the upper half of an IEEE fp32) and IEEE fp16 as storage types. Arithmetic is done in
+// fp32. Host and device compile the same text (TERRACE_HOST_DEVICE is empty without nvcc).
 #if defined(__CUDACC__)
 #define TERRACE_HOST_DEVICE __host__ __device__
 #else
@@ -40,6 +40,35 @@ TERRACE_HOST_DEVICE inline Bf16 to_bf16_ties_away(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   if (is_nan_bits(bits)) return Bf16{static_cast<std::uint16_t>((bits >> 16) | 0x0040U)};
   return Bf16{static_cast<std::uint16_t>((bits + 0x8000U) >> 16)};
+}
+
+// IEEE 754 binary16.
+struct Fp16 {
+  std::uint16_t bits = 0;
+  friend bool operator==(Fp16, Fp16) = default;
+};
+
+// Exact. A product by 2^112 moves the exponent into place, denormals included.
+TERRACE_HOST_DEVICE inline float to_float(Fp16 value) {
+  const std::uint32_t sign = static_cast<std::uint32_t>(value.bits & 0x8000U) << 16;
+  const std::uint32_t low = static_cast<std::uint32_t>(value.bits & 0x7fffU) << 13;
+  const auto scaled = std::bit_cast<std::uint32_t>(std::bit_cast<float>(low) * 0x1p112F);
+  const std::uint32_t magnitude = low >= 0x0f800000U ? low | 0x7f800000U : scaled;
+  return std::bit_cast<float>(sign | magnitude);
+}
+
+// Nearest, ties to even; from 65520 on infinity. NaN stays NaN.
+TERRACE_HOST_DEVICE inline Fp16 to_fp16_nearest_even(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t magnitude = bits & 0x7fffffffU;
+  // A denormal is a whole number of 2^-24, and so is the last place of numbers from one half to 1.
+  const float shifted = std::bit_cast<float>(magnitude) + 0.5F;
+  const std::uint32_t denormal = std::bit_cast<std::uint32_t>(shifted) - 0x3f000000U;
+  const std::uint32_t normal = (magnitude - 0x38000000U + 0xfffU + ((magnitude >> 13) & 1U)) >> 13;
+  std::uint32_t rounded = magnitude < 0x38800000U ? denormal : normal;
+  if (magnitude >= 0x47800000U) rounded = 0x7c00U;
+  if (is_nan_bits(bits)) rounded = 0x7e00U;
+  return Fp16{static_cast<std::uint16_t>(((bits >> 16) & 0x8000U) | rounded)};
 }
 
 // An fp32 number in two pieces of 16 bits: the bf16 that it rounds to, ties away, and what that

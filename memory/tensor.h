@@ -26,6 +26,10 @@ struct DTypeOf<Bf16> {
   static constexpr DType value = DType::kBF16;
 };
 template <>
+struct DTypeOf<Fp16> {
+  static constexpr DType value = DType::kF16;
+};
+template <>
 struct DTypeOf<std::int32_t> {
   static constexpr DType value = DType::kI32;
 };

@@ -53,6 +53,7 @@ void with_compute_type(DType dtype, Body&& body) {
       return body(std::type_identity<Bf16>{});
     case DType::kF64:
       return body(std::type_identity<double>{});
+    case DType::kF16:
     case DType::kI32:
     case DType::kI16:
     case DType::kU8:

@@ -88,6 +88,50 @@ TEST(Bf16Test, KeepsTheSignOfZeroAndDenormals) {
   EXPECT_EQ(to_bf16_ties_away(from_bits(0x00008000)).bits, 0x0001);
 }
 
+// What the bits of a finite fp16 mean, by the standard.
+double value_of(Fp16 number) {
+  const int exponent = (number.bits >> 10) & 0x1f;
+  const int fraction = number.bits & 0x3ff;
+  const double size =
+      exponent == 0 ? std::ldexp(fraction, -24) : std::ldexp(1024 + fraction, exponent - 25);
+  return (number.bits & 0x8000U) != 0 ? -size : size;
+}
+
+TEST(Fp16Test, EveryValueIsWhatTheStandardSaysAndSurvivesTheRoundTrip) {
+  for (std::uint32_t bits = 0; bits <= 0xffffU; ++bits) {
+    const Fp16 number = {static_cast<std::uint16_t>(bits)};
+    const float wide = to_float(number);
+    EXPECT_EQ(std::signbit(wide), (bits & 0x8000U) != 0);
+    if ((bits & 0x7fffU) > 0x7c00U) {
+      EXPECT_TRUE(std::isnan(wide));
+      EXPECT_TRUE(std::isnan(to_float(to_fp16_nearest_even(wide))));
+      continue;
+    }
+    if ((bits & 0x7fffU) == 0x7c00U)
+      EXPECT_TRUE(std::isinf(wide));
+    else
+      EXPECT_EQ(static_cast<double>(wide), value_of(number)) << bits;
+    EXPECT_EQ(to_fp16_nearest_even(wide), number) << bits;
+  }
+}
+
+// Between two neighbours the nearer one is taken, at the middle the even one; from each of them a
+// hair is enough to leave the middle.
+TEST(Fp16Test, RoundsToTheNearestAndTiesToEven) {
+  for (std::uint32_t bits = 0; bits < 0x7bffU; ++bits) {
+    const Fp16 below = {static_cast<std::uint16_t>(bits)};
+    const Fp16 above = {static_cast<std::uint16_t>(bits + 1)};
+    const auto middle = static_cast<float>((value_of(below) + value_of(above)) / 2);
+    EXPECT_EQ(to_fp16_nearest_even(middle), (bits & 1U) == 0 ? below : above) << bits;
+    EXPECT_EQ(to_fp16_nearest_even(std::nextafter(middle, 0.0F)), below) << bits;
+    EXPECT_EQ(to_fp16_nearest_even(std::nextafter(middle, 1e9F)), above) << bits;
+  }
+  EXPECT_EQ(to_fp16_nearest_even(65519.996F).bits, 0x7bff);
+  EXPECT_EQ(to_fp16_nearest_even(-65520.0F).bits, 0xfc00);
+  EXPECT_EQ(to_fp16_nearest_even(std::numeric_limits<float>::max()).bits, 0x7c00);
+  EXPECT_EQ(to_fp16_nearest_even(-std::numeric_limits<float>::min()).bits, 0x8000);
+}
+
 TEST(SplitFloatTest, JoinsToTheSameBits) {
   std::vector<std::uint32_t> all = {0x00000000U, 0x80000000U, 0x00008000U, 0x80008000U,
                                     0x00000001U, 0x7f800000U, 0xff800000U, 0x7f7fffffU,

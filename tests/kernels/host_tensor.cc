@@ -53,6 +53,8 @@ double HostTensor::at(std::int64_t i) const {
       return static_cast<double>(view_.as<float>()[i]);
     case DType::kBF16:
       return static_cast<double>(to_float(view_.as<Bf16>()[i]));
+    case DType::kF16:
+      return static_cast<double>(to_float(view_.as<Fp16>()[i]));
     case DType::kF64:
       return view_.as<double>()[i];
     case DType::kI32:
@@ -72,6 +74,9 @@ void HostTensor::set(std::int64_t i, double value) {
       return;
     case DType::kBF16:
       view_.as<Bf16>()[i] = to_bf16_nearest_even(static_cast<float>(value));
+      return;
+    case DType::kF16:
+      view_.as<Fp16>()[i] = to_fp16_nearest_even(static_cast<float>(value));
       return;
     case DType::kF64:
       view_.as<double>()[i] = value;

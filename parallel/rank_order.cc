@@ -1,0 +1,138 @@
+#include "parallel/rank_order.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <string>
+
+#include "base/check.h"
+#include "base/half.h"
+
+namespace terrace {
+namespace {
+
+// Elements whose results are kept in the nearest cache while the ranks' values are read. The loops
+// run this many times whenever they can: a number that compilers make vectors of.
+constexpr std::size_t kBlock = 1024;
+
+struct F32 {
+  using Stored = float;
+  using Wide = float;
+  static Wide widen(Stored value) { return value; }
+  static Stored narrow(Wide value) { return value; }
+};
+struct F64 {
+  using Stored = double;
+  using Wide = double;
+  static Wide widen(Stored value) { return value; }
+  static Stored narrow(Wide value) { return value; }
+};
+struct Brain16 {
+  using Stored = Bf16;
+  using Wide = float;
+  static Wide widen(Stored value) { return to_float(value); }
+  static Stored narrow(Wide value) { return to_bf16_nearest_even(value); }
+};
+struct Half16 {
+  using Stored = Fp16;
+  using Wide = float;
+  static Wide widen(Stored value) { return to_float(value); }
+  static Stored narrow(Wide value) { return to_fp16_nearest_even(value); }
+};
+// Unsigned inside, so that sums wrap.
+struct I32 {
+  using Stored = std::int32_t;
+  using Wide = std::uint32_t;
+  static Wide widen(Stored value) { return static_cast<Wide>(value); }
+  static Stored narrow(Wide value) { return static_cast<Stored>(value); }
+};
+
+template <typename Type, ReduceOp op>
+typename Type::Wide join(typename Type::Wide a, typename Type::Wide b) {
+  if constexpr (op == ReduceOp::kSum) {
+    return a + b;
+  } else if constexpr (std::is_same_v<Type, I32>) {
+    return I32::narrow(a) > I32::narrow(b) ? a : b;
+  } else {
+    return a > b || a != a ? a : b;  // a NaN stays, on either side
+  }
+}
+
+// One block: `count` elements from `first` on.
+template <typename Type, ReduceOp op>
+void reduce_block(std::span<std::byte* const> targets, std::span<const std::byte* const> sources,
+                  std::size_t first, std::size_t count) {
+  using Stored = typename Type::Stored;
+  using Wide = typename Type::Wide;
+  const auto of_rank = [&](std::size_t rank) {
+    return reinterpret_cast<const Stored*>(sources[rank]) + first;
+  };
+  alignas(64) std::array<Wide, kBlock> sums;
+  const Stored* zero = of_rank(0);
+  if (sources.size() == 1) {
+    for (std::size_t i = 0; i < count; ++i) sums[i] = Type::widen(zero[i]);
+  } else {
+    const Stored* one = of_rank(1);
+    for (std::size_t i = 0; i < count; ++i) {
+      sums[i] = join<Type, op>(Type::widen(zero[i]), Type::widen(one[i]));
+    }
+  }
+  for (std::size_t rank = 2; rank < sources.size(); ++rank) {
+    const Stored* next = of_rank(rank);
+    for (std::size_t i = 0; i < count; ++i) {
+      sums[i] = join<Type, op>(sums[i], Type::widen(next[i]));
+    }
+  }
+  alignas(64) std::array<Stored, kBlock> rounded;
+  for (std::size_t i = 0; i < count; ++i) rounded[i] = Type::narrow(sums[i]);
+  for (std::byte* target : targets) {
+    std::memcpy(target + first * sizeof(Stored), rounded.data(), count * sizeof(Stored));
+  }
+}
+
+template <typename Type, ReduceOp op>
+void reduce(std::span<std::byte* const> targets, std::span<const std::byte* const> sources,
+            std::size_t elements) {
+  std::size_t first = 0;
+  for (; first + kBlock <= elements; first += kBlock) {
+    reduce_block<Type, op>(targets, sources, first, kBlock);
+  }
+  if (first < elements) reduce_block<Type, op>(targets, sources, first, elements - first);
+}
+
+template <typename Type>
+void reduce_by(ReduceOp op, std::span<std::byte* const> targets,
+               std::span<const std::byte* const> sources, std::size_t elements) {
+  if (op == ReduceOp::kSum) {
+    reduce<Type, ReduceOp::kSum>(targets, sources, elements);
+  } else {
+    reduce<Type, ReduceOp::kMax>(targets, sources, elements);
+  }
+}
+
+}  // namespace
+
+void reduce_in_rank_order(std::span<std::byte* const> targets,
+                          std::span<const std::byte* const> sources, std::size_t elements,
+                          DType dtype, ReduceOp op) {
+  TERRACE_CHECK(!sources.empty());
+  switch (dtype) {
+    case DType::kF32:
+      return reduce_by<F32>(op, targets, sources, elements);
+    case DType::kBF16:
+      return reduce_by<Brain16>(op, targets, sources, elements);
+    case DType::kF16:
+      return reduce_by<Half16>(op, targets, sources, elements);
+    case DType::kF64:
+      return reduce_by<F64>(op, targets, sources, elements);
+    case DType::kI32:
+      return reduce_by<I32>(op, targets, sources, elements);
+    case DType::kI16:
+    case DType::kU8:
+      break;
+  }
+  check_failed(__FILE__, __LINE__, "a dtype with arithmetic", std::string(name_of(dtype)));
+}
+
+}  // namespace terrace

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "base/dtype.h"
+#include "parallel/communicator.h"
+
+// The arithmetic of collectives on host memory.
+namespace terrace {
+
+// targets[t][i] = ((sources[0][i] op sources[1][i]) op sources[2][i]) ..., for `elements` elements
+// of `dtype`; bf16 and fp16 in fp32, rounded once to nearest even. The same result goes to every
+// target; a target may be a source, else they do not overlap. At least one source. Any thread.
+void reduce_in_rank_order(std::span<std::byte* const> targets,
+                          std::span<const std::byte* const> sources, std::size_t elements,
+                          DType dtype, ReduceOp op);
+
+}  // namespace terrace
