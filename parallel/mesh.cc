@@ -1,0 +1,53 @@
+#include "parallel/mesh.h"
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "base/error.h"
+
+namespace terrace {
+
+MeshShape mesh_of(int ranks, int tensor, int pipeline) {
+  TERRACE_CHECK_LT(0, ranks);
+  TERRACE_CHECK_LT(0, tensor);
+  TERRACE_CHECK_LT(0, pipeline);
+  if (ranks % tensor != 0 || ranks / tensor % pipeline != 0) {
+    throw ConfigError(
+        fmt::format("{} ranks cannot be divided into tensor-parallel groups of {} and {} pipeline "
+                    "stages",
+                    ranks, tensor, pipeline),
+        "start a multiple of --tensor-parallel x --pipeline-parallel ranks");
+  }
+  return {.data = ranks / tensor / pipeline, .tensor = tensor, .pipeline = pipeline};
+}
+
+MeshPosition position_of(const MeshShape& shape, int rank) {
+  TERRACE_CHECK_LE(0, rank);
+  TERRACE_CHECK_LT(rank, shape.ranks());
+  return {.data = rank / shape.tensor % shape.data,
+          .tensor = rank % shape.tensor,
+          .pipeline = rank / shape.tensor / shape.data};
+}
+
+int rank_of(const MeshShape& shape, const MeshPosition& position) {
+  TERRACE_CHECK_LT(position.data, shape.data);
+  TERRACE_CHECK_LT(position.tensor, shape.tensor);
+  TERRACE_CHECK_LT(position.pipeline, shape.pipeline);
+  return (position.pipeline * shape.data + position.data) * shape.tensor + position.tensor;
+}
+
+MeshGroups make_mesh_groups(Communicator& world, const MeshShape& shape) {
+  TERRACE_CHECK_EQ(world.size(), shape.ranks());
+  MeshGroups groups;
+  const MeshPosition at = position_of(shape, world.rank());
+  groups.position = at;
+  groups.data = world.split(at.pipeline * shape.tensor + at.tensor, at.data,
+                            fmt::format("dp(tp={},pp={})", at.tensor, at.pipeline));
+  groups.tensor = world.split(at.pipeline * shape.data + at.data, at.tensor,
+                              fmt::format("tp(dp={},pp={})", at.data, at.pipeline));
+  groups.pipeline = world.split(at.data * shape.tensor + at.tensor, at.pipeline,
+                                fmt::format("pp(dp={},tp={})", at.data, at.tensor));
+  return groups;
+}
+
+}  // namespace terrace

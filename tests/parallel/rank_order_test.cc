@@ -1,0 +1,72 @@
+#include "parallel/rank_order.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "base/half.h"
+#include "parallel/communicator.h"
+
+namespace terrace {
+namespace {
+
+template <typename T>
+T reduce_one(const std::vector<T>& of_ranks, ReduceOp op) {
+  std::vector<const std::byte*> sources;
+  for (const T& value : of_ranks) sources.push_back(reinterpret_cast<const std::byte*>(&value));
+  T result;
+  auto* target = reinterpret_cast<std::byte*>(&result);
+  reduce_in_rank_order({&target, 1}, sources, 1, DTypeOf<T>::value, op);
+  return result;
+}
+
+TEST(RankOrderTest, AddsInRankOrder) {
+  // (1e8 + 1) + -1e8 loses the 1; any other order keeps it, or loses it elsewhere.
+  EXPECT_EQ(reduce_one<float>({1e8F, 1.0F, -1e8F}, ReduceOp::kSum), 0.0F);
+  EXPECT_EQ(reduce_one<float>({1e8F, -1e8F, 1.0F}, ReduceOp::kSum), 1.0F);
+}
+
+TEST(RankOrderTest, NarrowSumsAreRoundedOnce) {
+  // 1 + 2^-8 + 2^-8: rounding each sum to bf16 would give 1.
+  const std::vector<Bf16> brain = {{0x3f80}, {0x3b80}, {0x3b80}};
+  EXPECT_EQ(reduce_one(brain, ReduceOp::kSum).bits, 0x3f81);
+  // 1 + 2^-8 is a tie in bf16: to even.
+  EXPECT_EQ(reduce_one<Bf16>({{0x3f80}, {0x3b80}}, ReduceOp::kSum).bits, 0x3f80);
+  // 1 + 2^-11 + 2^-11 in fp16.
+  const std::vector<Fp16> half = {{0x3c00}, {0x1000}, {0x1000}};
+  EXPECT_EQ(reduce_one(half, ReduceOp::kSum).bits, 0x3c01);
+}
+
+TEST(RankOrderTest, FirstRankIsNotAddedToZero) {
+  EXPECT_TRUE(std::signbit(reduce_one<float>({-0.0F, -0.0F}, ReduceOp::kSum)));
+}
+
+TEST(RankOrderTest, IntegersWrapAndCompareSigned) {
+  constexpr std::int32_t kMost = std::numeric_limits<std::int32_t>::max();
+  EXPECT_EQ(reduce_one<std::int32_t>({kMost, 1}, ReduceOp::kSum),
+            std::numeric_limits<std::int32_t>::min());
+  EXPECT_EQ(reduce_one<std::int32_t>({-5, 3, -1}, ReduceOp::kMax), 3);
+}
+
+// The parts of an all_reduce cover the data once, whatever the sizes.
+TEST(AllReducePartTest, PartsCoverTheDataInOrder) {
+  for (const std::size_t elements : {0UL, 1UL, 63UL, 64UL, 65UL, 1000UL, 4096UL, 100003UL}) {
+    for (int ranks = 1; ranks <= 9; ++ranks) {
+      std::size_t next = 0;
+      for (int rank = 0; rank < ranks; ++rank) {
+        const ElementRange part = all_reduce_part(elements, rank, ranks);
+        EXPECT_EQ(part.begin, next);
+        next += part.count;
+      }
+      EXPECT_EQ(next, elements);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace terrace
