@@ -4,11 +4,11 @@
 
 namespace terrace {
 
-double gradient_norm(std::span<const double> partials) {
-  double sum = 0.0;
-  for (const double partial : partials) sum += partial;
-  return std::sqrt(sum);
+void GradientNorm::add(std::span<const double> partials) {
+  for (const double partial : partials) sum_ += partial;
 }
+
+double GradientNorm::value() const { return std::sqrt(sum_); }
 
 float clip_coefficient(double norm, double max_norm) {
   if (max_norm == 0.0 || norm <= max_norm) return 1.0F;

@@ -4,9 +4,16 @@
 
 namespace terrace {
 
-// The 2-norm of the whole gradient from the fp64 sums of squares of its 4Ki-element blocks, added
-// in global (unit, block) order.
-double gradient_norm(std::span<const double> partials);
+// The 2-norm of the whole gradient from the fp64 sums of squares of its 4Ki-element blocks, which
+// are to be added in global (unit, block) order.
+class GradientNorm {
+ public:
+  void add(std::span<const double> partials);
+  double value() const;
+
+ private:
+  double sum_ = 0.0;
+};
 
 // What gradients are multiplied by: 1 where max_norm is 0 (off) or the norm is within it, else
 // max_norm / (norm + 1e-6), as torch.nn.utils.clip_grad_norm_ has it.

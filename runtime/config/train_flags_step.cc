@@ -16,6 +16,8 @@ constexpr auto kSchedules = std::to_array<std::string_view>({"1f1b", "interleave
 constexpr auto kSwitches = std::to_array<std::string_view>({"off", "on"});
 constexpr auto kProgresses = std::to_array<std::string_view>({"auto", "on", "off"});
 
+constexpr int kLocalRanksMax = 256;
+
 // A count of ranks or stages, of which one is what is built.
 void accept_one(TrainOptions&, const FlagValue& value) {
   if (value.integer(1) != 1) value.not_built("leave it at 1");
@@ -44,7 +46,9 @@ constexpr auto kFlags = std::to_array<TrainFlag>({
      [](TrainOptions& o, const FlagValue& v) {
        o.step.zero_stage = static_cast<int>(v.integer(0, 3));
      },
-     [](const TrainOptions& o) { return toml_integer(o.step.zero_stage); }},
+     [](const TrainOptions& o) {
+       return o.step.zero_stage ? toml_integer(*o.step.zero_stage) : std::string{};
+     }},
     {{"gradient-reduction", "Step program", "step|micro-batch",
       "When gradients are reduced over ranks (step)"},
      [](TrainOptions&, const FlagValue& v) { v.accept_only("step", kReductions); },
@@ -68,8 +72,10 @@ constexpr auto kFlags = std::to_array<TrainFlag>({
      show_one},
 
     {{"local-ranks", "Ranks", "N", "Ranks as threads of this process, instead of a launcher's (1)"},
-     accept_one,
-     show_one},
+     [](TrainOptions& o, const FlagValue& v) {
+       o.ranks.local_ranks = static_cast<std::int32_t>(v.integer(1, kLocalRanksMax));
+     },
+     [](const TrainOptions& o) { return toml_integer(o.ranks.local_ranks); }},
     {{"collective-timeout", "Ranks", "SECONDS", "How long ranks wait for each other (600)"},
      [](TrainOptions& o, const FlagValue& v) {
        o.ranks.collective_timeout_s = v.positive_number();

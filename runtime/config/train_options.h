@@ -79,10 +79,11 @@ struct TierOptions {
 struct StepOptions {
   RecomputeChoice recompute = RecomputeChoice::kAuto;
   OrderChoice micro_batch_order = OrderChoice::kAuto;
-  int zero_stage = 0;
+  std::optional<int> zero_stage;  // unset: 0 with one rank, else 1
 };
 
 struct RankOptions {
+  std::int32_t local_ranks = 1;       // as threads of this process
   double collective_timeout_s = 600;  // of what ranks wait for; one rank waits for nothing
 };
 

@@ -38,8 +38,9 @@ class UnitBuilder {
     tensor.init_deviation = 0.0F;
   }
 
-  UnitLayout finish() {
-    unit_.padded_elements = (unit_.elements + kBlockElements - 1) / kBlockElements * kBlockElements;
+  UnitLayout finish(std::int32_t ranks) {
+    const std::int64_t grain = ranks * kBlockElements;
+    unit_.padded_elements = (unit_.elements + grain - 1) / grain * grain;
     return std::move(unit_);
   }
 
@@ -140,12 +141,6 @@ bool ends_with(const std::string& text, const std::string& suffix) {
 
 }  // namespace
 
-std::int64_t UnitLayout::chunk_elements(std::int64_t chunk) const {
-  TERRACE_CHECK_LE(0, chunk);
-  TERRACE_CHECK_LT(chunk, chunks());
-  return std::min(kChunkElements, padded_elements - chunk * kChunkElements);
-}
-
 const ParameterTensor& UnitLayout::find(const std::string& suffix) const {
   const ParameterTensor* found = nullptr;
   for (const ParameterTensor& tensor : tensors) {
@@ -157,20 +152,20 @@ const ParameterTensor& UnitLayout::find(const std::string& suffix) const {
   return *found;
 }
 
-std::vector<UnitLayout> parameter_layout(const ModelConfig& config) {
+std::vector<UnitLayout> parameter_layout(const ModelConfig& config, std::int32_t ranks) {
   const bool gpt2 = config.family == ModelFamily::kGpt2;
   std::vector<UnitLayout> layout;
   UnitBuilder embedding(UnitKind::kEmbedding, 0);
   gpt2 ? gpt2_embedding(config, embedding) : llama_embedding(config, embedding);
-  layout.push_back(embedding.finish());
+  layout.push_back(embedding.finish(ranks));
   for (std::int64_t layer = 0; layer < config.layers; ++layer) {
     UnitBuilder block(UnitKind::kBlock, layer + 1);
     gpt2 ? gpt2_block(config, layer, block) : llama_block(config, layer, block);
-    layout.push_back(block.finish());
+    layout.push_back(block.finish(ranks));
   }
   UnitBuilder head(UnitKind::kHead, config.layers + 1);
   gpt2 ? gpt2_head(config, head) : llama_head(config, head);
-  layout.push_back(head.finish());
+  layout.push_back(head.finish(ranks));
   std::uint32_t stream = 0;
   for (UnitLayout& unit : layout) {
     for (ParameterTensor& tensor : unit.tensors) tensor.random_stream = stream++;

@@ -33,23 +33,22 @@ struct ParameterTensor {
 };
 
 // Tensors lie without gaps, so that q|k|v and gate|up are one matrix each; matrices first. The unit
-// is zero-padded at its end to whole blocks.
+// is zero-padded at its end to whole blocks, as many for each rank as for any other.
 struct UnitLayout {
   UnitKind kind = UnitKind::kBlock;
   std::int64_t index = 0;  // unit number: 0 embedding, 1..layers blocks, layers+1 head
   std::vector<ParameterTensor> tensors;
   std::int64_t elements = 0;         // without padding
-  std::int64_t padded_elements = 0;  // a multiple of kBlockElements
+  std::int64_t padded_elements = 0;  // a multiple of ranks * kBlockElements
 
-  std::int64_t chunks() const { return (padded_elements + kChunkElements - 1) / kChunkElements; }
-  std::int64_t chunk_elements(std::int64_t chunk) const;
   const ParameterTensor& find(const std::string& suffix) const;  // by the end of its name
 };
 
 // Blocks: llama q k v o gate up down, then biases and norms; gpt2 c_attn c_proj c_fc c_proj, then
 // biases and norms. Embedding: wte / embed_tokens, then wpe. Head: lm_head.weight unless tied, then
 // the final norm.
-std::vector<UnitLayout> parameter_layout(const ModelConfig& config);
+// `ranks` are those that the states may be divided over.
+std::vector<UnitLayout> parameter_layout(const ModelConfig& config, std::int32_t ranks = 1);
 
 // Elements without padding, over all units.
 std::int64_t parameter_count(const std::vector<UnitLayout>& layout);

@@ -48,7 +48,8 @@ class Planner {
  private:
   static double moved_bytes(const Program& program) {
     double bytes = 0;
-    for (const Lane lane : {Lane::kUpload, Lane::kDownload, Lane::kRead, Lane::kWrite}) {
+    for (const Lane lane :
+         {Lane::kUpload, Lane::kDownload, Lane::kRead, Lane::kWrite, Lane::kCollective}) {
       bytes += lane_bytes(program, lane);
     }
     return bytes;

@@ -37,7 +37,6 @@ struct Load {
   std::int32_t need_stage = 0;
   std::int32_t earliest_stage = 0;  // its source is not ready before
   std::int32_t issue_stage = 0;
-  Lane lane = Lane::kUpload;  // the last hop's
   Tier target_tier = Tier::kDevice;
   std::size_t target_bytes = 0;   // held from issue to need
   std::size_t staging_bytes = 0;  // held on the host while it moves

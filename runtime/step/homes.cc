@@ -23,7 +23,11 @@ Homes::Homes(Draft& draft, const StepModel& model, const What& what, const std::
 }
 
 std::size_t Homes::chunk_bytes(std::int32_t unit, std::int64_t chunk) const {
-  return what_.bytes_of(model_.chunk_size(unit, chunk));
+  return what_.bytes_of(what_.part_of(unit, chunk).count);
+}
+
+bool Homes::is_sharded(std::int32_t unit) const {
+  return what_.part_of(unit, 0).count != model_.chunk_size(unit, 0);
 }
 
 std::size_t Homes::unit_bytes(std::int32_t unit) const {
@@ -63,7 +67,11 @@ Life always(std::int32_t /*unit*/) { return Life::kPersistent; }
 }  // namespace
 
 Homes parameter_homes(Draft& draft, const StepModel& model, const StepPolicy& policy) {
-  const Homes::What what = {"param", Account::kParameters, always, times(model.parameter_bytes())};
+  const auto part_of = [&model](std::int32_t unit, std::int64_t chunk) {
+    return model.parameter_home(unit, chunk);
+  };
+  const Homes::What what = {"param", Account::kParameters, always, part_of,
+                            times(model.parameter_bytes())};
   return Homes(draft, model, what, tiers_of(policy, &UnitHomes::parameters));
 }
 
@@ -72,13 +80,24 @@ Homes gradient_homes(Draft& draft, const StepModel& model, const StepPolicy& pol
   const auto life_of = [&policy](std::int32_t unit) {
     return policy.defers_update(unit) ? Life::kCarried : Life::kTransient;
   };
-  const Homes::What what = {"grad", Account::kGradients, life_of, times(sizeof(float))};
-  return Homes(draft, model, what, tiers_of(policy, &UnitHomes::gradients));
+  const std::vector<Tier> tiers = tiers_of(policy, &UnitHomes::gradients);
+  // Stage 1 has whole gradients where they are computed; further on only the shard has a use.
+  const auto part_of = [&model, tiers, compute = policy.compute_tier()](std::int32_t unit,
+                                                                        std::int64_t chunk) {
+    const bool is_sharded =
+        model.zero.of_gradients() || (model.zero.of_optimizer() && tiers.at(unit) != compute);
+    return is_sharded ? model.shard(unit, chunk, model.zero.rank) : model.whole(unit, chunk);
+  };
+  const Homes::What what = {"grad", Account::kGradients, life_of, part_of, times(sizeof(float))};
+  return Homes(draft, model, what, tiers);
 }
 
 Homes optimizer_homes(Draft& draft, const StepModel& model, const StepPolicy& policy) {
+  const auto part_of = [&model](std::int32_t unit, std::int64_t chunk) {
+    return model.state_home(unit, chunk);
+  };
   const StateFormat format = model.state_format;
-  const Homes::What what = {"state", Account::kOptimizerState, always,
+  const Homes::What what = {"state", Account::kOptimizerState, always, part_of,
                             [format](std::int64_t elements) { return format.bytes(elements); }};
   return Homes(draft, model, what, tiers_of(policy, &UnitHomes::optimizer));
 }
@@ -92,6 +111,11 @@ bool any_home_on_device(const StepPolicy& policy, Tier UnitHomes::* state) {
 }
 
 }  // namespace
+
+std::size_t sums_bytes_of_rank(const StepModel& model, std::int32_t micro_batches) {
+  const std::int64_t partials = model.zero.of_optimizer() ? model.partials() : 0;
+  return static_cast<std::size_t>(partials + micro_batches) * sizeof(double);
+}
 
 SharedBuffers add_shared_buffers(Draft& draft, const StepModel& model, const StepPolicy& policy) {
   const auto add = [&draft](const char* name, std::size_t bytes, Tier tier) {
@@ -116,6 +140,11 @@ SharedBuffers add_shared_buffers(Draft& draft, const StepModel& model, const Ste
   shared.partials = add("norm partials", partial_bytes, Tier::kHost);
   if (any_home_on_device(policy, &UnitHomes::gradients)) {
     shared.partials_device = add("norm partials on device", partial_bytes, Tier::kDevice);
+  }
+  if (model.zero.ranks > 1) {
+    shared.sums =
+        add("sums of all ranks", sums_bytes_of_rank(model, policy.micro_batches) * model.zero.ranks,
+            Tier::kHost);
   }
   shared.scalars = add("step scalars", 64, Tier::kHost);
   if (any_home_on_device(policy, &UnitHomes::optimizer)) {

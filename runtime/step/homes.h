@@ -13,21 +13,25 @@ namespace terrace {
 // unit, a home on NVMe one extent per chunk.
 class Homes {
  public:
-  // `bytes_of` says how large the state of so many elements is; `name` is for people.
+  // `part_of` says which elements of a chunk are at home here, `bytes_of` how large the state of so
+  // many elements is; `name` is for people.
   struct What {
     const char* name = "";
     Account account = Account::kParameters;
     std::function<Life(std::int32_t unit)> life_of;  // of a home in memory
+    std::function<ChunkPart(std::int32_t unit, std::int64_t chunk)> part_of;
     std::function<std::size_t(std::int64_t elements)> bytes_of;
   };
 
   Homes(Draft& draft, const StepModel& model, const What& what, const std::vector<Tier>& tiers);
 
   Tier tier(std::int32_t unit) const { return tiers_.at(unit); }
+  // What is at home here of a chunk, and of the unit; the latter only of a home in memory.
   Range chunk(std::int32_t unit, std::int64_t chunk) const;
-  // The whole unit; only of a home in memory.
   Range unit(std::int32_t unit) const;
-  // Bytes of a chunk, and of the whole unit: its chunks one behind the other.
+  // Whether only this rank's shards are at home here.
+  bool is_sharded(std::int32_t unit) const;
+  // Bytes of them; of a unit: its chunks one behind the other.
   std::size_t chunk_bytes(std::int32_t unit, std::int64_t chunk) const;
   std::size_t unit_bytes(std::int32_t unit) const;
 
@@ -52,9 +56,15 @@ struct SharedBuffers {
   BufferId losses_host = kNoBuffer;      // the same buffer in unified mode
   BufferId partials = kNoBuffer;         // on the host, an fp64 per block of 4Ki elements
   BufferId partials_device = kNoBuffer;  // only where gradients live on the device
-  BufferId scalars = kNoBuffer;          // StepScalars on the host
-  BufferId scalars_device = kNoBuffer;   // only where updates run on the device
+  // With several ranks: per rank its norm partials (where they differ), then its losses.
+  BufferId sums = kNoBuffer;
+  BufferId scalars = kNoBuffer;         // StepScalars on the host
+  BufferId scalars_device = kNoBuffer;  // only where updates run on the device
 };
+
+// What a rank contributes to the sums: its norm partials, where every rank has its own, and its
+// losses.
+std::size_t sums_bytes_of_rank(const StepModel& model, std::int32_t micro_batches);
 
 SharedBuffers add_shared_buffers(Draft& draft, const StepModel& model, const StepPolicy& policy);
 

@@ -10,7 +10,8 @@
 
 // The inside of the offload pass (runtime/step/offload.h): goes through the stages once, and turns
 // each into its op and what moves for it. lowering.cc has the compute ops, lowering_data.cc
-// parameters and activations, lowering_gradients.cc gradients and updates.
+// parameters and activations, lowering_gradients.cc gradients and updates, lowering_zero.cc what
+// passes between ranks.
 namespace terrace {
 
 // Activations that are needed again within so many stages stay where they are: bytes on their way
@@ -129,9 +130,21 @@ class Lowering {
   Range brought(const Mover::Labels& labels, std::int32_t chunk, const Range& home, Tier where,
                 std::int32_t earliest = 0);
 
-  // Where the update writes the parameters, and reads them if it does: their home if that is in the
-  // same memory.
-  Range updated_parameter(const Stage& stage, const Range& home, Tier where);
+  // Where the update writes a chunk's parameters, and reads them if it does: their home if that is
+  // in the same memory.
+  struct UpdatedParameter {
+    Range home;     // what `updated` goes back to
+    Range updated;  // of the same size; the home itself where no copy is made
+    Range own;      // what this rank updates of it
+    // Every rank updates a part of what all have whole: then the parts are gathered, in the home or
+    // before they go there.
+    bool is_divided = false;
+    bool gathers_at_home = false;
+  };
+  UpdatedParameter updated_parameter(const Stage& stage, Tier where);
+  bool updates_in_place(const Stage& stage, Tier where) const;
+  Range updated_elsewhere(const Stage& stage, const Range& home, Tier where);
+  void settle_parameter(const Stage& stage, const UpdatedParameter& parameter);
   // In the compute tier: where the stage before has used them, or where the next use will find
   // them.
   Range updated_in_place(const Stage& stage, const Range& home);
@@ -146,6 +159,18 @@ class Lowering {
   }
 
   void store_back(const Stage& stage, const Range& range, const Range& home, Account account);
+
+  // --- several ranks -----------------------------------------------------------------------------
+
+  // This rank's part of a range that has a whole chunk.
+  Range own_shard(const Range& whole) const;
+  // The parts of all ranks come together; `own` may lie in `whole`.
+  void gather(Mover& mover, const Range& own, const Range& whole, std::int32_t chunk);
+  void gather_updated(const Stage& stage, const Range& own, const Range& whole);
+  // The sum over ranks of a chunk's finished gradient: all of it with stage 0, this rank's part
+  // further on, at home if that is in the same memory. With one rank: the gradient.
+  Range reduce(Mover& mover, std::int32_t unit, std::int64_t chunk, const Range& whole);
+  void gather_sums();
 
   const StepModel& model_;
   const StepPolicy& policy_;

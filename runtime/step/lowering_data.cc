@@ -7,7 +7,9 @@
 
 namespace terrace {
 Range Lowering::parameters_for(std::int32_t unit) {
-  if (parameters_.tier(unit) == compute_) return parameters_.unit(unit);
+  if (parameters_.tier(unit) == compute_ && !parameters_.is_sharded(unit)) {
+    return parameters_.unit(unit);
+  }
   const std::size_t use = next_use(unit);
   std::optional<Instance>& instance = instances_.at(unit);
   if (!instance.has_value() || (instance->use != use && !stays(unit, use))) {
@@ -44,14 +46,20 @@ BufferId Lowering::load_parameters(std::int32_t unit) {
       compute_ == Tier::kDevice && parameters_.tier(unit) == Tier::kNvme && updated.empty();
   Load load = new_load(updated_at_.at(unit) + 1, unit_bytes(unit));
   load.staging_bytes = two_hops ? 2 * parameters_.chunk_bytes(unit, 0) : 0;
-  load.lane = compute_ == Tier::kDevice ? Lane::kUpload : Lane::kRead;
   Mover mover = Mover::load(draft_, load, {unit, -1, false, Account::kParameters});
-  for (std::int64_t c = 0; c < model_.chunks(unit); ++c) {
-    const std::size_t begin =
-        static_cast<std::size_t>(c * model_.chunk_elements) * model_.parameter_bytes();
+  for (std::int32_t c = 0; c < static_cast<std::int32_t>(model_.chunks(unit)); ++c) {
+    const std::size_t width = model_.parameter_bytes();
+    const Range target{arrived, static_cast<std::size_t>(c * model_.chunk_elements) * width,
+                       static_cast<std::size_t>(model_.chunk_size(unit, c)) * width};
     const Range source = updated.empty() ? parameters_.chunk(unit, c) : updated.at(c);
-    mover.copy(source, {arrived, begin, parameters_.chunk_bytes(unit, c)},
-               static_cast<std::int32_t>(c));
+    if (!parameters_.is_sharded(unit)) {
+      mover.copy(source, target, c);
+    } else if (draft_.tier_of(source) == compute_) {
+      gather(mover, source, target, c);
+    } else {
+      mover.copy(source, own_shard(target), c);
+      gather(mover, own_shard(target), target, c);
+    }
     mover.next_chunk();
   }
   return arrived;
@@ -105,7 +113,6 @@ Range Lowering::brought_back(Activation& activation, const Stage& stage) {
         draft_.add_buffer(draft_.buffers.at(away.buffer).name + " and back", away.size_bytes,
                           compute_, Account::kActivations, Life::kTransient);
     Load load = new_load(activation.away_since + 1, away.size_bytes);
-    load.lane = compute_ == Tier::kDevice ? Lane::kUpload : Lane::kRead;
     const bool two_hops = compute_ == Tier::kDevice && draft_.tier_of(away) == Tier::kNvme;
     load.staging_bytes = two_hops ? away.size_bytes : 0;
     Mover mover = Mover::load(draft_, load, labels(stage, Account::kActivations));

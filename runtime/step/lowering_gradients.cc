@@ -11,7 +11,9 @@ bool Lowering::sums_on_host(std::int32_t unit) const {
 }
 
 Range Lowering::compute_gradient(std::int32_t unit) {
-  if (gradients_->tier(unit) == compute_) return gradients_->unit(unit);
+  if (gradients_->tier(unit) == compute_ && !gradients_->is_sharded(unit)) {
+    return gradients_->unit(unit);
+  }
   if (gradient_.at(unit) == kNoBuffer) {
     gradient_.at(unit) =
         draft_.add_buffer(fmt::format("grad[{}] at {}", unit, stage_), gradient_bytes(unit),
@@ -33,7 +35,7 @@ void Lowering::settle_gradient(std::int32_t unit, std::int32_t micro_batch) {
     if (last) finish_gradient(unit);
     return;
   }
-  const bool is_home = gradients_->tier(unit) == Tier::kHost;
+  const bool is_home = gradients_->tier(unit) == Tier::kHost && !gradients_->is_sharded(unit);
   if (micro_batch == 0 && !is_home) {
     sum_.at(unit) = draft_.add_buffer(fmt::format("grad sum[{}]", unit), gradient_bytes(unit),
                                       Tier::kHost, Account::kGradients, Life::kTransient);
@@ -49,8 +51,10 @@ void Lowering::settle_gradient(std::int32_t unit, std::int32_t micro_batch) {
       accumulate_on_host(mover, part, sum, c);
     }
     if (!last) continue;
-    add_norm_partials(mover, unit, c, sum);
-    if (!is_home) mover.copy(sum, gradients_->chunk(unit, c), static_cast<std::int32_t>(c));
+    const Range home = gradients_->chunk(unit, c);
+    const Range reduced = reduce(mover, unit, c, sum);
+    add_norm_partials(mover, unit, c, reduced);
+    if (reduced.buffer != home.buffer) mover.copy(reduced, home, static_cast<std::int32_t>(c));
   }
   if (last) finished_at_.at(unit) = stage_;
 }
@@ -69,14 +73,15 @@ void Lowering::accumulate_on_host(Mover& mover, const Range& part, const Range& 
 Range Lowering::compute_gradient_chunk(std::int32_t unit, std::int64_t chunk) {
   const auto begin = static_cast<std::size_t>(chunk * model_.chunk_elements) * sizeof(float);
   const Range whole = compute_gradient(unit);
-  return {whole.buffer, whole.offset + begin, gradients_->chunk_bytes(unit, chunk)};
+  const auto elements = static_cast<std::size_t>(model_.chunk_size(unit, chunk));
+  return {whole.buffer, whole.offset + begin, elements * sizeof(float)};
 }
 
 void Lowering::finish_gradient(std::int32_t unit) {
   const Tier home = gradients_->tier(unit);
   Mover mover = Mover::store(draft_, stage_, {unit, -1, false, Account::kGradients});
   for (std::int64_t c = 0; c < model_.chunks(unit); ++c, mover.next_chunk()) {
-    const Range part = compute_gradient_chunk(unit, c);
+    const Range part = reduce(mover, unit, c, compute_gradient_chunk(unit, c));
     const auto chunk = static_cast<std::int32_t>(c);
     if (home == compute_) {
       add_norm_partials(mover, unit, c, part);
@@ -97,9 +102,14 @@ void Lowering::finish_gradient(std::int32_t unit) {
 void Lowering::add_norm_partials(Mover& mover, std::int32_t unit, std::int64_t chunk,
                                  const Range& part) {
   const bool on_device = draft_.tier_of(part) == Tier::kDevice;
-  const std::int64_t first =
-      model_.first_partial(unit) + chunk * (model_.chunk_elements / kBlockElements);
-  const std::int64_t count = model_.chunk_size(unit, chunk) / kBlockElements;
+  const auto blocks_of = [](std::size_t bytes) {
+    return static_cast<std::int64_t>(bytes / (kBlockElements * sizeof(float)));
+  };
+  const std::int64_t count = blocks_of(part.size_bytes);
+  // Of the chunks before, all of which are full, as much as of a full one.
+  const std::int64_t full = model_.zero.of_optimizer() ? model_.chunk_elements / model_.zero.ranks
+                                                       : model_.chunk_elements;
+  const std::int64_t first = model_.first_partial(unit) + chunk * (full / kBlockElements);
   const std::size_t begin = static_cast<std::size_t>(first) * sizeof(double);
   const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(double);
   const Range partials{on_device ? shared_.partials_device : shared_.partials, begin, bytes};
@@ -116,6 +126,10 @@ void Lowering::norm_finish() {
   Op op{.kind = OpKind::kNormFinish, .lane = Lane::kUpdate};
   op.reads = {as(Role::kPartials, draft_.whole(shared_.partials)),
               as(Role::kLosses, draft_.whole(shared_.losses_host))};
+  if (model_.zero.ranks > 1) {
+    gather_sums();
+    op.reads.push_back(as(Role::kSums, draft_.whole(shared_.sums)));
+  }
   if (policy_.updates_wait_for_norm) {
     op.writes = {as(Role::kScalars, draft_.whole(shared_.scalars))};
   }
@@ -139,28 +153,29 @@ void Lowering::scalars_to_device() {
 void Lowering::update(const Stage& stage) {
   const std::int32_t unit = stage.unit;
   const Tier where = state_->tier(unit) == Tier::kDevice ? Tier::kDevice : Tier::kHost;
-  const Range parameter_home = parameters_.chunk(unit, stage.chunk);
-  const Range gradient =
-      brought(labels(stage, Account::kGradients), stage.chunk, gradients_->chunk(unit, stage.chunk),
-              where, finished_at_.at(unit) + 1);
+  const Range gradient_home = gradients_->chunk(unit, stage.chunk);
+  const bool whole_gradient = model_.zero.of_optimizer() && !gradients_->is_sharded(unit);
+  const Range gradient = brought(labels(stage, Account::kGradients), stage.chunk,
+                                 whole_gradient ? own_shard(gradient_home) : gradient_home, where,
+                                 finished_at_.at(unit) + 1);
   const Range state_home = state_->chunk(unit, stage.chunk);
   const Range state =
       brought(labels(stage, Account::kOptimizerState), stage.chunk, state_home, where);
-  const Range parameter = updated_parameter(stage, parameter_home, where);
+  const UpdatedParameter parameter = updated_parameter(stage, where);
 
   Op op{.kind = OpKind::kUpdate, .lane = where == Tier::kDevice ? Lane::kCompute : Lane::kUpdate};
   const BufferId scalars = where == Tier::kDevice ? shared_.scalars_device : shared_.scalars;
   op.reads = {as(Role::kScalars, draft_.whole(scalars)), as(Role::kGradient, gradient),
               as(Role::kState, state)};
   const bool reads_parameter = model_.state_format.reads_parameter();
-  if (reads_parameter) op.reads.push_back(as(Role::kParameters, parameter));
-  op.writes = {as(Role::kState, state), as(Role::kParameters, parameter)};
+  if (reads_parameter) op.reads.push_back(as(Role::kParameters, parameter.own));
+  op.writes = {as(Role::kState, state), as(Role::kParameters, parameter.own)};
   op.cost.bytes = static_cast<double>(gradient.size_bytes + 2 * state.size_bytes +
-                                      (reads_parameter ? 2 : 1) * parameter.size_bytes);
+                                      (reads_parameter ? 2 : 1) * parameter.own.size_bytes);
   main_op(std::move(op), stage);
 
   store_back(stage, state, state_home, Account::kOptimizerState);
-  store_back(stage, parameter, parameter_home, Account::kParameters);
+  settle_parameter(stage, parameter);
   updated_at_.at(unit) = stage_;
 }
 
@@ -169,16 +184,37 @@ Range Lowering::brought(const Mover::Labels& labels, std::int32_t chunk, const R
   if (draft_.tier_of(home) == where) return home;
   Load load = new_load(earliest, home.size_bytes);
   load.target_tier = where;
-  load.lane = where == Tier::kDevice
-                  ? Lane::kUpload
-                  : (draft_.tier_of(home) == Tier::kNvme ? Lane::kRead : Lane::kDownload);
   const bool two_hops = where == Tier::kDevice && draft_.tier_of(home) == Tier::kNvme;
   load.staging_bytes = two_hops ? home.size_bytes : 0;
   Mover mover = Mover::load(draft_, load, labels);
   return mover.bring(home, where, chunk);
 }
 
-Range Lowering::updated_parameter(const Stage& stage, const Range& home, Tier where) {
+// With stages 1 and 2 the home has the whole chunk, of which a rank updates its shard. The shards
+// come together where they are in memory: in the home, or on the way to it.
+Lowering::UpdatedParameter Lowering::updated_parameter(const Stage& stage, Tier where) {
+  UpdatedParameter parameter;
+  parameter.home = parameters_.chunk(stage.unit, stage.chunk);
+  parameter.is_divided = model_.zero.of_optimizer() && !parameters_.is_sharded(stage.unit);
+  const bool in_place = updates_in_place(stage, where);
+  parameter.gathers_at_home =
+      parameter.is_divided && !in_place && draft_.tier_of(parameter.home) != Tier::kNvme;
+  if (parameter.gathers_at_home) parameter.home = own_shard(parameter.home);
+  parameter.updated = in_place ? updated_in_place(stage, parameter.home)
+                               : updated_elsewhere(stage, parameter.home, where);
+  parameter.own = parameter.is_divided && !parameter.gathers_at_home ? own_shard(parameter.updated)
+                                                                     : parameter.updated;
+  return parameter;
+}
+
+// In the compute tier the update may write where the forward or backward reads: but for shards,
+// which are not what these read.
+bool Lowering::updates_in_place(const Stage& stage, Tier where) const {
+  return model_.state_format.reads_parameter() && where == compute_ &&
+         parameters_.tier(stage.unit) != where && !parameters_.is_sharded(stage.unit);
+}
+
+Range Lowering::updated_elsewhere(const Stage& stage, const Range& home, Tier where) {
   if (draft_.tier_of(home) == where) return home;
   if (!model_.state_format.reads_parameter()) {
     const BufferId fresh =
@@ -186,10 +222,19 @@ Range Lowering::updated_parameter(const Stage& stage, const Range& home, Tier wh
                           home.size_bytes, where, Account::kStaging, Life::kTransient);
     return {fresh, 0, home.size_bytes};
   }
-  if (where == compute_) return updated_in_place(stage, home);
   const Range parameter = brought(labels_of_both(stage), stage.chunk, home, where);
   if (draft_.tier_of(home) == Tier::kNvme) updated_on_host_.at(stage.unit).push_back(parameter);
   return parameter;
+}
+
+void Lowering::settle_parameter(const Stage& stage, const UpdatedParameter& parameter) {
+  if (parameter.is_divided && !parameter.gathers_at_home) {
+    gather_updated(stage, parameter.own, parameter.updated);
+  }
+  store_back(stage, parameter.updated, parameter.home, Account::kParameters);
+  if (parameter.gathers_at_home) {
+    gather_updated(stage, parameter.home, parameters_.chunk(stage.unit, stage.chunk));
+  }
 }
 
 Range Lowering::updated_in_place(const Stage& stage, const Range& home) {
@@ -203,7 +248,6 @@ Range Lowering::updated_in_place(const Stage& stage, const Range& home) {
     // Not ahead: its place may be in use until the end of the step before, and reads start in
     // order.
     Load load = new_load(stage_, stage.chunk == 0 ? unit_bytes(stage.unit) : 0);
-    load.lane = Lane::kRead;
     Mover mover = Mover::load(draft_, load, labels_of_both(stage));
     mover.copy(home, {instance->buffer, offset_in_unit(stage), home.size_bytes}, stage.chunk);
   }

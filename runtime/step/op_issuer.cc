@@ -228,7 +228,9 @@ void OpIssuer::fill_report(const Run& run) {
 }
 
 void OpIssuer::add_bytes(const Op& op) {
-  if (op.find(Role::kTarget) == nullptr && op.kind != OpKind::kInput) return;
+  const bool moves = op.find(Role::kTarget) != nullptr || op.kind == OpKind::kInput ||
+                     op.kind == OpKind::kGatherSums;
+  if (!moves) return;
   report_.bytes[static_cast<std::size_t>(op.lane)] += op.cost.bytes;
   if (op.account != Account::kParameters) return;
   const bool reads = op.lane == Lane::kRead;

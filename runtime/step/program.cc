@@ -15,10 +15,14 @@ std::string_view name_of(Lane lane) {
 bool completes_in_order(Lane lane) { return lane != Lane::kRead && lane != Lane::kWrite; }
 
 std::string_view name_of(OpKind kind) {
-  constexpr std::array<std::string_view, 15> kNames = {
-      "input",        "forward",     "recompute", "head",  "backward",   "embedding_backward",
-      "upload",       "download",    "read",      "write", "accumulate", "norm_partials",
-      "step_scalars", "norm_finish", "update"};
+  constexpr std::array<std::string_view, 19> kNames = {
+      "input",         "forward",      "recompute",
+      "head",          "backward",     "embedding_backward",
+      "upload",        "download",     "read",
+      "write",         "all_reduce",   "reduce_scatter",
+      "all_gather",    "gather_sums",  "accumulate",
+      "norm_partials", "step_scalars", "norm_finish",
+      "update"};
   return kNames.at(static_cast<std::size_t>(kind));
 }
 

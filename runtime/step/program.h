@@ -45,11 +45,15 @@ enum class OpKind : std::uint8_t {
   kDownload,
   kRead,
   kWrite,
-  kAccumulate,    // a micro-batch's gradient joins the sum that is kept on the host
-  kNormPartials,  // sums of squares of a finished gradient
-  kStepScalars,   // the scalars of this step's updates, where those do not wait for the norm
-  kNormFinish,    // norm; and where updates wait for it, clip coefficient and their scalars
-  kUpdate,        // optimizer, one chunk
+  kAllReduce,      // the ranks' gradients of a chunk are added, all have the sum
+  kReduceScatter,  // likewise, each has its part of the sum
+  kAllGather,      // the ranks' parts of a chunk come together
+  kGatherSums,     // norm partials and losses of all ranks come together
+  kAccumulate,     // a micro-batch's gradient joins the sum that is kept on the host
+  kNormPartials,   // sums of squares of a finished gradient
+  kStepScalars,    // the scalars of this step's updates, where those do not wait for the norm
+  kNormFinish,     // norm; and where updates wait for it, clip coefficient and their scalars
+  kUpdate,         // optimizer, one chunk
 };
 std::string_view name_of(OpKind kind);
 
@@ -71,8 +75,9 @@ enum class Role : std::uint8_t {
   kPartials,
   kScalars,
   kState,
-  kSource,  // of copies
+  kSource,  // of copies and collectives
   kTarget,
+  kSums,  // norm partials and losses of all ranks
 };
 
 enum class Life : std::uint8_t {

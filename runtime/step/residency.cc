@@ -53,9 +53,11 @@ std::size_t unit_bytes(const StepModel& model, std::int32_t unit) {
   return static_cast<std::size_t>(model.units.at(unit).padded_elements) * model.parameter_bytes();
 }
 
-bool lives_elsewhere(const StepPolicy& policy, std::int32_t unit) {
+// Not whole in the compute tier.
+bool lives_elsewhere(const StepModel& model, const StepPolicy& policy, std::int32_t unit) {
   const Tier home = policy.homes.at(unit).parameters;
-  return home == Tier::kNvme || (home == Tier::kHost && !policy.unified);
+  return home == Tier::kNvme || (home == Tier::kHost && !policy.unified) ||
+         model.zero.of_parameters();
 }
 
 std::vector<std::vector<bool>> parameters_that_stay(const StepModel& model,
@@ -68,7 +70,7 @@ std::vector<std::vector<bool>> parameters_that_stay(const StepModel& model,
   std::size_t largest = 0;
   for (std::int32_t u = 0; u < static_cast<std::int32_t>(uses.size()); ++u) {
     stays[u].assign(uses[u].size(), false);
-    if (!lives_elsewhere(policy, u)) continue;
+    if (!lives_elsewhere(model, policy, u)) continue;
     largest = std::max(largest, unit_bytes(model, u));
     for (std::size_t k = 1; k < uses[u].size(); ++k) {
       const Gap gap{u, k, uses[u][k - 1] + 1, uses[u][k]};

@@ -12,18 +12,31 @@ std::int64_t StepModel::chunk_size(std::int32_t unit, std::int64_t chunk) const 
   return std::min(chunk_elements, units.at(unit).padded_elements - chunk * chunk_elements);
 }
 
-std::size_t StepModel::parameter_chunk_bytes(std::int32_t unit, std::int64_t chunk) const {
-  return static_cast<std::size_t>(chunk_size(unit, chunk)) * parameter_bytes();
+ChunkPart StepModel::shard(std::int32_t unit, std::int64_t chunk, std::int32_t rank) const {
+  const std::int64_t count = chunk_size(unit, chunk) / zero.ranks;
+  return {rank * count, count};
 }
 
-std::size_t StepModel::state_chunk_bytes(std::int32_t unit, std::int64_t chunk) const {
-  return state_format.bytes(chunk_size(unit, chunk));
+ChunkPart StepModel::parameter_home(std::int32_t unit, std::int64_t chunk) const {
+  return zero.of_parameters() ? shard(unit, chunk, zero.rank) : whole(unit, chunk);
+}
+
+ChunkPart StepModel::state_home(std::int32_t unit, std::int64_t chunk) const {
+  return zero.of_optimizer() ? shard(unit, chunk, zero.rank) : whole(unit, chunk);
+}
+
+std::size_t StepModel::parameter_home_bytes(std::int32_t unit, std::int64_t chunk) const {
+  return static_cast<std::size_t>(parameter_home(unit, chunk).count) * parameter_bytes();
+}
+
+std::size_t StepModel::state_home_bytes(std::int32_t unit, std::int64_t chunk) const {
+  return state_format.bytes(state_home(unit, chunk).count);
 }
 
 std::int64_t StepModel::first_partial(std::int32_t unit) const {
-  std::int64_t partials = 0;
-  for (std::int32_t u = 0; u < unit; ++u) partials += units.at(u).padded_elements / kBlockElements;
-  return partials;
+  std::int64_t blocks = 0;
+  for (std::int32_t u = 0; u < unit; ++u) blocks += units.at(u).padded_elements / kBlockElements;
+  return zero.of_optimizer() ? blocks / zero.ranks : blocks;
 }
 
 }  // namespace terrace

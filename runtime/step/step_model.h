@@ -19,6 +19,25 @@ struct UnitModel {
   double backward_flops = 0;    // of a head: forward and backward together
 };
 
+// How the states are divided over data-parallel ranks: ZeRO (Rajbhandari et al. 2020,
+// arXiv:1910.02054). Stage 0 divides nothing, 1 the optimizer state, 2 also gradients, 3 also
+// parameters. With one rank all stages are the same.
+struct ZeroSharding {
+  std::int32_t stage = 0;
+  std::int32_t ranks = 1;
+  std::int32_t rank = 0;
+
+  bool of_optimizer() const { return ranks > 1 && stage >= 1; }
+  bool of_gradients() const { return ranks > 1 && stage >= 2; }
+  bool of_parameters() const { return ranks > 1 && stage >= 3; }
+};
+
+// Elements of a chunk.
+struct ChunkPart {
+  std::int64_t begin = 0;
+  std::int64_t count = 0;
+};
+
 struct StepModel {
   std::vector<UnitModel> units;  // embedding, blocks, head
   bool tied = false;             // the head's weight and gradient are the embedding's
@@ -29,17 +48,25 @@ struct StepModel {
   std::size_t constants_bytes = 0;  // the rotary table
   std::size_t workspace_bytes = 0;  // of the largest compute op
   std::int64_t chunk_elements = kChunkElements;
+  ZeroSharding zero;
 
   std::size_t unit_count() const { return units.size(); }
   std::int32_t head() const { return static_cast<std::int32_t>(units.size()) - 1; }
   std::size_t parameter_bytes() const { return size_of(compute_type); }  // per element
-  // Of the whole chunk, as the homes of parameters and of optimizer state have it.
-  std::size_t parameter_chunk_bytes(std::int32_t unit, std::int64_t chunk) const;
-  std::size_t state_chunk_bytes(std::int32_t unit, std::int64_t chunk) const;
+  // What the homes of parameters and of optimizer state have of a chunk.
+  ChunkPart parameter_home(std::int32_t unit, std::int64_t chunk) const;
+  ChunkPart state_home(std::int32_t unit, std::int64_t chunk) const;
+  std::size_t parameter_home_bytes(std::int32_t unit, std::int64_t chunk) const;
+  std::size_t state_home_bytes(std::int32_t unit, std::int64_t chunk) const;
   std::int64_t chunks(std::int32_t unit) const;
   // Elements of a chunk: all are full but the last.
   std::int64_t chunk_size(std::int32_t unit, std::int64_t chunk) const;
-  // Norm partials of all units before this one.
+  // A rank's equal part of a chunk; the whole chunk with one rank.
+  ChunkPart shard(std::int32_t unit, std::int64_t chunk, std::int32_t rank) const;
+  ChunkPart whole(std::int32_t unit, std::int64_t chunk) const {
+    return {0, chunk_size(unit, chunk)};
+  }
+  // Norm partials that this rank computes, of all units before this one, and of all.
   std::int64_t first_partial(std::int32_t unit) const;
   std::int64_t partials() const { return first_partial(static_cast<std::int32_t>(units.size())); }
 };

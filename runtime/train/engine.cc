@@ -1,9 +1,12 @@
 #include "runtime/train/engine.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
+#include "base/error.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "memory/cpu/cpu_device.h"
 #include "runtime/step/verify.h"
@@ -28,6 +31,23 @@ StateFormat state_format_of(const EngineOptions& options) {
   return format;
 }
 
+ZeroSharding sharding_of(const EngineOptions& options) {
+  if (options.ranks == nullptr) return {};
+  return {options.zero_stage, options.ranks->size(), options.ranks->rank()};
+}
+
+// The largest chunk that all ranks have as many whole blocks of.
+std::int64_t chunk_elements_for(const EngineOptions& options, std::int32_t ranks) {
+  const std::int64_t grain = ranks * kBlockElements;
+  const std::int64_t elements = options.chunk_elements / grain * grain;
+  if (elements == 0) {
+    throw ConfigError(fmt::format("{} data-parallel ranks are more than the {} blocks of a chunk",
+                                  ranks, options.chunk_elements / kBlockElements),
+                      "train with fewer ranks");
+  }
+  return elements;
+}
+
 std::size_t arena_bytes(const EnginePlan& plan, Tier tier) {
   return std::max(plan.training.program.use_of(tier).packed_bytes,
                   plan.evaluation.use_of(tier).packed_bytes);
@@ -47,10 +67,12 @@ Access whole(const Program& program, BufferId buffer) {
 }  // namespace
 
 EnginePlan plan_engine(const EngineOptions& options) {
-  const UnitCompute compute = make_compute(options, parameter_layout(options.model));
+  const ZeroSharding zero = sharding_of(options);
+  const UnitCompute compute = make_compute(options, parameter_layout(options.model, zero.ranks));
   EnginePlan plan;
   plan.model = compute.step_model(options.placement.micro_batches, options.threads);
-  plan.model.chunk_elements = options.chunk_elements;
+  plan.model.zero = zero;
+  plan.model.chunk_elements = chunk_elements_for(options, zero.ranks);
   plan.model.state_format = state_format_of(options);
   PlacementRequest placement = options.placement;
   placement.updates_wait_for_norm = options.optimizer.max_grad_norm > 0;
@@ -82,7 +104,7 @@ struct Engine::Slot {
 Engine::Engine(const EngineOptions& options, const EnginePlan& plan, Log& log)
     : options_(options),
       plan_(plan),
-      layout_(parameter_layout(options.model)),
+      layout_(parameter_layout(options.model, plan.model.zero.ranks)),
       compute_workers_(options.threads),
       update_workers_(update_threads_for(options.threads)),
       compute_(make_compute(options, layout_)),
@@ -101,8 +123,9 @@ Engine::Engine(const EngineOptions& options, const EnginePlan& plan, Log& log)
   const Program& program = plan.training.program;
   homes_ = std::make_unique<HomeAccess>(program, plan.model, memory_, *device_, store_.get());
   state_ = std::make_unique<TrainingState>(*homes_, plan.model, layout_);
-  bodies_ = std::make_unique<StepBodies>(program, memory_, plan.model, compute_, options.optimizer,
-                                         cpu_kernels(), compute_workers_, update_workers_);
+  bodies_ =
+      std::make_unique<StepBodies>(program, memory_, plan.model, compute_, options.optimizer,
+                                   cpu_kernels(), compute_workers_, update_workers_, options.ranks);
   executor_ =
       std::make_unique<LaneExecutor>(program, memory_, *device_, store_.get(), *bodies_, clock_);
 }
@@ -184,9 +207,9 @@ double Engine::evaluate(std::span<const std::int32_t> tokens) {
   TERRACE_CHECK(!updates_pending_ && options_.evaluates);
   const Program& program = plan_.evaluation;
   if (evaluator_ == nullptr) {
-    evaluation_bodies_ =
-        std::make_unique<StepBodies>(program, memory_, plan_.model, compute_, options_.optimizer,
-                                     cpu_kernels(), compute_workers_, update_workers_);
+    evaluation_bodies_ = std::make_unique<StepBodies>(
+        program, memory_, plan_.model, compute_, options_.optimizer, cpu_kernels(),
+        compute_workers_, update_workers_, options_.ranks);
     evaluator_ = std::make_unique<LaneExecutor>(program, memory_, *device_, store_.get(),
                                                 *evaluation_bodies_, clock_);
   }

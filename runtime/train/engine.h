@@ -24,7 +24,10 @@ struct EngineOptions {
   NvmeStoreOptions nvme;  // no directories: no NVMe tier
   int threads = 1;        // of the compute lane
   bool evaluates = true;  // false: evaluate() is never called, and takes no room
-  std::int64_t chunk_elements = kChunkElements;  // tests make it small
+  std::int64_t chunk_elements = kChunkElements;  // the most; tests make it small
+  std::int32_t zero_stage = 0;                   // what data-parallel ranks share out
+  // The data-parallel ranks, for the steps; null: this one is alone. Outlives the engine.
+  Communicator* ranks = nullptr;
 };
 
 // A compiled and verified training step, and the evaluation that shares its memory. Nothing is
@@ -43,7 +46,7 @@ EnginePlan plan_engine(const EngineOptions& options);
 struct StepBatch {
   std::int64_t step = 0;                 // counted from 1
   std::span<const std::int32_t> tokens;  // per micro-batch: R tokens, then R targets
-  std::int64_t target_tokens = 0;        // targets that are not negative
+  std::int64_t target_tokens = 0;        // targets that are not negative, of all ranks
   double learning_rate = 0;
 };
 
@@ -53,7 +56,9 @@ struct StepOutcome {
 };
 
 // Owns the memory, lanes and state of a training run on the CPU device, and runs its steps. The
-// updates of a step run under the next one; drain() completes them. Used by one thread.
+// updates of a step run under the next one; drain() completes them. Used by one thread. With
+// several ranks each has an engine of the same options, and all do the same calls in the same
+// order: steps, evaluations and drains have collectives.
 class Engine {
  public:
   // Makes the arenas and the NVMe files of the plan. Throws OutOfMemory, ConfigError, IoError.
@@ -64,7 +69,7 @@ class Engine {
 
   // Sets all parameters and optimizer state.
   void fill_state(const StateSource& source);
-  // The state in its homes; complete after fill_state() and after each drain().
+  // The state in its homes on this rank; complete after fill_state() and after each drain().
   TrainingState& state() { return *state_; }
 
   // Starts a step, which takes the batch by copy. At most two are unfinished.
@@ -76,7 +81,8 @@ class Engine {
   // report is good until the next finish_step() or drain().
   const RunReport* drain();
 
-  // Sum of the losses of a batch's counted targets, without changing anything. Only when drained.
+  // Sum of the losses of this rank's batch's counted targets, without changing anything. Only when
+  // drained.
   double evaluate(std::span<const std::int32_t> tokens);
 
   const UnitCompute& compute() const { return compute_; }

@@ -53,8 +53,8 @@ HomeAccess::HomeAccess(const Program& program, const StepModel& model, const Exe
 }
 
 std::size_t HomeAccess::chunk_bytes(HomeKind kind, std::int32_t unit, std::int64_t chunk) const {
-  return kind == HomeKind::kParameters ? model_.parameter_chunk_bytes(unit, chunk)
-                                       : model_.state_chunk_bytes(unit, chunk);
+  return kind == HomeKind::kParameters ? model_.parameter_home_bytes(unit, chunk)
+                                       : model_.state_home_bytes(unit, chunk);
 }
 
 HomeAccess::Place HomeAccess::place_of(HomeKind kind, std::int32_t unit, std::int64_t chunk) const {

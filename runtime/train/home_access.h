@@ -28,10 +28,11 @@ class HomeAccess {
   HomeAccess(const Program& program, const StepModel& model, const ExecutorMemory& memory,
              Device& device, BlockStore* store);
 
-  // Bytes [first, first + out.size()) of a chunk's home. Throws IoError, CorruptData, DeviceError.
+  // Bytes [first, first + out.size()) of what is at home here of a chunk. Throws IoError,
+  // CorruptData, DeviceError.
   void read(HomeKind kind, std::int32_t unit, std::int64_t chunk, std::size_t first,
             std::span<std::byte> out);
-  // Replaces a chunk: `fill` is called for piece after piece, front to back, and sets all of each.
+  // Replaces it: `fill` is called for piece after piece, front to back, and sets all of each.
   void write(HomeKind kind, std::int32_t unit, std::int64_t chunk,
              FunctionRef<void(std::size_t first, std::span<std::byte> piece)> fill);
 

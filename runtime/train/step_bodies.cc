@@ -7,13 +7,14 @@
 #include <cstring>
 
 #include "optim/grad_norm.h"
+#include "runtime/step/homes.h"
 
 namespace terrace {
 
 StepBodies::StepBodies(const Program& program, const ExecutorMemory& memory, const StepModel& model,
                        const UnitCompute& compute, const OptimizerOptions& optimizer,
                        const KernelTable& kernels, WorkerArena& compute_workers,
-                       WorkerArena& update_workers)
+                       WorkerArena& update_workers, Communicator* ranks)
     : program_(program),
       memory_(memory),
       model_(model),
@@ -21,7 +22,8 @@ StepBodies::StepBodies(const Program& program, const ExecutorMemory& memory, con
       optimizer_(optimizer),
       kernels_(kernels),
       compute_workers_(compute_workers),
-      update_workers_(update_workers) {
+      update_workers_(update_workers),
+      ranks_(ranks) {
   hidden_gradients_.reserve(static_cast<std::size_t>(program.micro_batches));
   for (const UnitLayout& unit : compute.layout()) {
     std::int64_t decayed = 0;
@@ -56,6 +58,12 @@ void StepBodies::run(const Op& op, const RunInput& input, NativeStream stream) {
   switch (op.kind) {
     case OpKind::kAccumulate:
       return accumulate(op);
+    case OpKind::kAllReduce:
+    case OpKind::kReduceScatter:
+    case OpKind::kAllGather:
+      return collective(op, stream);
+    case OpKind::kGatherSums:
+      return gather_sums(op, stream);
     case OpKind::kNormPartials:
       return norm_partials(op, stream);
     case OpKind::kStepScalars:
@@ -139,13 +147,83 @@ void StepBodies::norm_partials(const Op& op, NativeStream stream) {
                                static_cast<std::int64_t>(partials.size_bytes / sizeof(double)))});
 }
 
+void StepBodies::collective(const Op& op, NativeStream stream) {
+  const bool adds = op.kind != OpKind::kAllGather;
+  const DType dtype = adds ? DType::kF32 : model_.compute_type;
+  const auto elements = [&](Role role) {
+    const std::span<std::byte> memory = bytes(*op.find(role));
+    return view(memory.data(), dtype, static_cast<std::int64_t>(memory.size() / size_of(dtype)));
+  };
+  const TensorView source = elements(Role::kSource);
+  const TensorView target = elements(Role::kTarget);
+  if (op.kind == OpKind::kAllReduce) return ranks_->all_reduce(target, ReduceOp::kSum, stream);
+  if (adds) return ranks_->reduce_scatter(target, source, ReduceOp::kSum, stream);
+  ranks_->all_gather(target, source, stream);
+}
+
+// Per rank: its norm partials, where they differ, then its losses.
+void StepBodies::gather_sums(const Op& op, NativeStream stream) {
+  const std::size_t rank_bytes = sums_bytes_of_rank(model_, program_.micro_batches);
+  const std::size_t loss_bytes = static_cast<std::size_t>(program_.micro_batches) * sizeof(double);
+  const std::span<std::byte> sums = bytes(*op.find(Role::kSums));
+  const std::span<std::byte> own =
+      sums.subspan(rank_bytes * static_cast<std::size_t>(ranks_->rank()), rank_bytes);
+  if (const Access* partials = op.find(Role::kPartials)) {
+    std::memcpy(own.data(), bytes(*partials).data(), rank_bytes - loss_bytes);
+  }
+  std::memcpy(own.data() + rank_bytes - loss_bytes, data(op, Role::kLosses), loss_bytes);
+  const auto as_doubles = [](std::span<std::byte> memory) {
+    return view(memory.data(), DType::kF64,
+                static_cast<std::int64_t>(memory.size() / sizeof(double)));
+  };
+  const auto ranks = static_cast<std::size_t>(ranks_->size());
+  ranks_->all_gather(as_doubles(sums.first(ranks * rank_bytes)), as_doubles(own), stream);
+}
+
+// Partials in global order: of a chunk, those of one rank after those of another.
+double StepBodies::norm_of_gradient(const Op& op) const {
+  const auto* own = reinterpret_cast<const double*>(data(op, Role::kPartials));
+  GradientNorm norm;
+  if (!model_.zero.of_optimizer()) {
+    norm.add({own, static_cast<std::size_t>(model_.partials())});
+    return norm.value();
+  }
+  const auto* sums = reinterpret_cast<const double*>(data(op, Role::kSums));
+  const std::size_t stride = sums_bytes_of_rank(model_, program_.micro_batches) / sizeof(double);
+  std::size_t first = 0;
+  for (std::int32_t unit = 0; unit < program_.units; ++unit) {
+    for (std::int64_t chunk = 0; chunk < model_.chunks(unit); ++chunk) {
+      const auto count =
+          static_cast<std::size_t>(model_.shard(unit, chunk, 0).count / kBlockElements);
+      for (std::size_t rank = 0; rank < static_cast<std::size_t>(ranks_->size()); ++rank) {
+        norm.add({sums + rank * stride + first, count});
+      }
+      first += count;
+    }
+  }
+  return norm.value();
+}
+
+// In (rank, micro-batch) order.
+double StepBodies::sum_of_losses(const Op& op) const {
+  const auto count = static_cast<std::size_t>(program_.micro_batches);
+  double sum = 0;
+  if (ranks_ == nullptr) {
+    const auto* losses = reinterpret_cast<const double*>(data(op, Role::kLosses));
+    for (std::size_t m = 0; m < count; ++m) sum += losses[m];
+    return sum;
+  }
+  const auto* sums = reinterpret_cast<const double*>(data(op, Role::kSums));
+  const std::size_t stride = sums_bytes_of_rank(model_, program_.micro_batches) / sizeof(double);
+  for (std::size_t rank = 0; rank < static_cast<std::size_t>(ranks_->size()); ++rank) {
+    for (std::size_t m = 0; m < count; ++m) sum += sums[rank * stride + stride - count + m];
+  }
+  return sum;
+}
+
 void StepBodies::norm_finish(const Op& op, const RunInput& input) {
-  const auto* partials = reinterpret_cast<const double*>(data(op, Role::kPartials));
-  const auto* losses = reinterpret_cast<const double*>(data(op, Role::kLosses));
-  const double norm = gradient_norm({partials, static_cast<std::size_t>(model_.partials())});
-  double loss = 0;
-  for (std::int32_t m = 0; m < program_.micro_batches; ++m) loss += losses[m];
-  loss /= static_cast<double>(input.target_tokens);
+  const double norm = norm_of_gradient(op);
+  const double loss = sum_of_losses(op) / static_cast<double>(input.target_tokens);
   if (input.result != nullptr) *input.result = {loss, norm};
   if (!std::isfinite(loss) || !std::isfinite(norm)) {
     throw NotFinite(
@@ -164,12 +242,12 @@ void StepBodies::step_scalars(const Op& op, const RunInput& input, float gradien
 }
 
 void StepBodies::update(const Op& op, NativeStream stream) {
-  const std::int64_t first = op.chunk * model_.chunk_elements;
-  const std::int64_t count = model_.chunk_size(op.unit, op.chunk);
+  const ChunkPart part = model_.state_home(op.unit, op.chunk);
+  const std::int64_t first = op.chunk * model_.chunk_elements + part.begin;
   AdamWUpdate update;
-  update.gradient = view(data(op, Role::kGradient), DType::kF32, count);
-  update.parameter = view(data(op, Role::kParameters), model_.compute_type, count);
-  set_state_views(update, model_.state_format, data(op, Role::kState), count);
+  update.gradient = view(data(op, Role::kGradient), DType::kF32, part.count);
+  update.parameter = view(data(op, Role::kParameters), model_.compute_type, part.count);
+  set_state_views(update, model_.state_format, data(op, Role::kState), part.count);
   update.options = optimizer_.adamw;
   update.decayed_elements = decayed_elements_.at(op.unit) - first;
   update.scalars = reinterpret_cast<const StepScalars*>(data(op, Role::kScalars));

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "memory/host/worker_arena.h"
+#include "parallel/communicator.h"
 #include "runtime/model/unit_compute.h"
 #include "runtime/step/lane_executor.h"
 
@@ -18,13 +19,15 @@ struct OptimizerOptions {
 };
 
 // What the ops of a program do on the CPU device: kernels of the model, sums and norms of
-// gradients, optimizer updates.
+// gradients, collectives, optimizer updates.
 class StepBodies final : public OpBodies {
  public:
-  // Borrows all. `compute_workers` serve the compute lane, `update_workers` the update lane.
+  // Borrows all. `compute_workers` serve the compute lane, `update_workers` the update lane,
+  // `ranks`, null where there is one, the collective lane.
   StepBodies(const Program& program, const ExecutorMemory& memory, const StepModel& model,
              const UnitCompute& compute, const OptimizerOptions& optimizer,
-             const KernelTable& kernels, WorkerArena& compute_workers, WorkerArena& update_workers);
+             const KernelTable& kernels, WorkerArena& compute_workers, WorkerArena& update_workers,
+             Communicator* ranks = nullptr);
 
   // Throws NotFinite if the gradient or the loss of a step is not a number; nothing is updated
   // then.
@@ -35,9 +38,14 @@ class StepBodies final : public OpBodies {
   void embedding_backward(const Op& op, const KernelContext& context);
   void accumulate(const Op& op);
   void norm_partials(const Op& op, NativeStream stream);
+  void collective(const Op& op, NativeStream stream);
+  void gather_sums(const Op& op, NativeStream stream);
   void norm_finish(const Op& op, const RunInput& input);
   void step_scalars(const Op& op, const RunInput& input, float gradient_scale);
   void update(const Op& op, NativeStream stream);
+  // Over all ranks.
+  double norm_of_gradient(const Op& op) const;
+  double sum_of_losses(const Op& op) const;
   UnitMemory memory_of(const Op& op, const RunInput& input) const;
   std::span<std::byte> bytes(const Access& access) const;
   std::byte* data(const Op& op, Role role) const;
@@ -51,6 +59,7 @@ class StepBodies final : public OpBodies {
   const KernelTable& kernels_;
   WorkerArena& compute_workers_;
   WorkerArena& update_workers_;
+  Communicator* ranks_;
   std::vector<std::int64_t> decayed_elements_;  // per unit: matrices, the first of its sequence
   std::vector<std::byte*> hidden_gradients_;    // of the embedding's backward; compute lane only
 };

@@ -10,7 +10,8 @@
 namespace terrace {
 namespace {
 
-constexpr Lane kLinks[] = {Lane::kUpload, Lane::kDownload, Lane::kRead, Lane::kWrite};
+constexpr Lane kLinks[] = {Lane::kUpload, Lane::kDownload, Lane::kRead, Lane::kWrite,
+                           Lane::kCollective};
 
 std::string count_homes(std::span<const UnitHomes> units, const char* what,
                         Tier UnitHomes::* state) {
@@ -24,24 +25,28 @@ std::string count_homes(std::span<const UnitHomes> units, const char* what,
   return text + '\n';
 }
 
-// What a parameter takes of each state between steps, padding aside.
+// What a parameter takes of each state on a rank between steps, padding aside.
 std::string describe_state(const StepModel& model) {
   const StateLayout state = model.state_format.layout(kBlockElements);
-  const auto per_parameter = [](std::size_t bytes) {
-    return static_cast<double>(bytes) / static_cast<double>(kBlockElements);
+  const auto share = [&model](bool is_divided) { return is_divided ? model.zero.ranks : 1; };
+  const auto per_parameter = [&](std::size_t bytes) {
+    return static_cast<double>(bytes) / static_cast<double>(kBlockElements) /
+           share(model.zero.of_optimizer());
   };
   const double moments = per_parameter(state.moment1.size_bytes + state.moment2.size_bytes +
                                        state.exponents1.size_bytes + state.exponents2.size_bytes);
   const double masters = per_parameter(state.master.size_bytes);
-  const auto parameter = static_cast<double>(model.parameter_bytes());
-  const auto gradient = static_cast<double>(sizeof(float));
+  const double parameter =
+      static_cast<double>(model.parameter_bytes()) / share(model.zero.of_parameters());
+  const double gradient = static_cast<double>(sizeof(float)) / share(model.zero.of_gradients());
   std::string text = fmt::format(
-      "training state: {:.4g} bytes per parameter: {} parameter, {} gradient, {:.4g} moments",
+      "training state: {:.4g} bytes per parameter: {:.4g} parameter, {:.4g} gradient, {:.4g} "
+      "moments",
       parameter + gradient + moments + masters, parameter, gradient, moments);
   if (model.state_format.master == MasterForm::kFp32) {
-    text += fmt::format(", {} fp32 master", masters);
+    text += fmt::format(", {:.4g} fp32 master", masters);
   } else if (model.state_format.master == MasterForm::kSplit) {
-    text += fmt::format(", {} rest of the fp32 master", masters);
+    text += fmt::format(", {:.4g} rest of the fp32 master", masters);
   }
   return text + '\n';
 }
@@ -66,6 +71,10 @@ std::string describe_plan(const EngineOptions& options, const EnginePlan& plan) 
       policy.order == MicroBatchOrder::kLayerMajor ? "layer-major" : "micro-batch-major",
       program.ops.size(), program.buffers.size(), recomputed, options.model.layers,
       policy.lookahead);
+  if (plan.model.zero.ranks > 1) {
+    text += fmt::format("{} data-parallel ranks, ZeRO stage {}; what follows is of each\n",
+                        plan.model.zero.ranks, plan.model.zero.stage);
+  }
   text += describe_state(plan.model);
   text += "homes between uses:\n";
   text += count_homes(units, "parameters", &UnitHomes::parameters);

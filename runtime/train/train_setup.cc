@@ -30,21 +30,24 @@ std::optional<Tier> tier_of(Placement placement) {
   return std::nullopt;
 }
 
-TierBudgets budgets_for(const TierOptions& tiers, const HostLimits& limits) {
+// Of one rank; the ranks of the host share its memory.
+TierBudgets budgets_for(const TierOptions& tiers, const HostLimits& limits, std::size_t ranks) {
   TierBudgets budgets;
   const std::size_t device = tiers.device_memory.value_or(0);
   if (tiers.device_memory.has_value()) budgets[static_cast<std::size_t>(Tier::kDevice)] = device;
   const auto share =
-      static_cast<std::size_t>(kDefaultShare * static_cast<double>(limits.usable_bytes()));
+      static_cast<std::size_t>(kDefaultShare * static_cast<double>(limits.usable_bytes())) / ranks;
   const std::size_t host = tiers.host_memory.value_or(share > device ? share - device : 0);
   budgets[static_cast<std::size_t>(Tier::kHost)] = host;
   const std::size_t whole = limits.cgroup_limit_bytes.has_value()
                                 ? std::min(*limits.cgroup_limit_bytes, limits.total_bytes)
                                 : limits.total_bytes;
-  if (device + host > whole) {
+  if (device + host > whole / ranks) {
     throw OutOfMemory(
-        fmt::format("--device-memory {} and --host-memory {} are more than the host's {}",
-                    format_size(device), format_size(host), format_size(whole)),
+        fmt::format("--device-memory {} and --host-memory {}{} are more than the host's {}",
+                    format_size(device), format_size(host),
+                    ranks > 1 ? fmt::format(" for each of {} ranks", ranks) : "",
+                    format_size(whole)),
         "lower them: on the CPU device both are memory of this host");
   }
   // Blocks are striped in equal parts, so the smallest directory decides.
@@ -111,7 +114,8 @@ EngineOptions engine_options_for(const TrainOptions& options, const ModelConfig&
   engine.batch = {options.batch.micro_batch_size, sequence_length_for(options, model)};
   engine.compute_type = options.precision == Precision::kBf16 ? DType::kBF16 : DType::kF32;
   engine.placement = placement_for(options);
-  engine.budgets = budgets_for(options.tiers, limits);
+  const std::int32_t ranks = options.ranks.local_ranks;
+  engine.budgets = budgets_for(options.tiers, limits, static_cast<std::size_t>(ranks));
   const OptimizerFlags& flags = options.optimizer;
   engine.optimizer.max_grad_norm = flags.max_grad_norm;
   engine.optimizer.adamw.beta1 = static_cast<float>(flags.adam_beta1);
@@ -124,7 +128,8 @@ EngineOptions engine_options_for(const TrainOptions& options, const ModelConfig&
   engine.nvme.directories = options.tiers.nvme;
   engine.nvme.engine = options.tiers.io_engine;
   engine.evaluates = options.data.validation_fraction > 0 || !options.data.validation_data.empty();
-  engine.threads = options.tiers.threads.value_or(limits.usable_cpus());
+  engine.threads = options.tiers.threads.value_or(std::max(1, limits.usable_cpus() / ranks));
+  engine.zero_stage = options.step.zero_stage.value_or(ranks > 1 ? 1 : 0);
   return engine;
 }
 
@@ -141,12 +146,12 @@ DatasetOptions dataset_options_for(const TrainOptions& options, const ModelConfi
   return data;
 }
 
-std::int64_t total_steps_for(const TrainOptions& options, const Dataset& data) {
+std::int64_t total_steps_for(const TrainOptions& options, const Dataset& data,
+                             std::int64_t samples_per_step) {
   if (options.batch.max_steps > 0) return options.batch.max_steps;
   const double windows =
       options.batch.num_train_epochs.value_or(1.0) * static_cast<double>(data.windows_per_epoch());
-  const auto per_step = static_cast<double>(options.batch.micro_batch_size *
-                                            options.batch.gradient_accumulation_steps);
+  const auto per_step = static_cast<double>(samples_per_step);
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(windows / per_step)));
 }
 

@@ -8,13 +8,15 @@
 namespace terrace {
 
 // What the options mean on this machine. Each throws ConfigError naming the flag, or OutOfMemory.
+// Memory and threads are those of one of the ranks that share this host.
 EngineOptions engine_options_for(const TrainOptions& options, const ModelConfig& model,
                                  const HostLimits& limits);
 DatasetOptions dataset_options_for(const TrainOptions& options, const ModelConfig& model,
                                    std::int64_t sequence_length);
 std::int64_t sequence_length_for(const TrainOptions& options, const ModelConfig& model);
-// Of the whole run: --max-steps, or the steps of --num-train-epochs.
-std::int64_t total_steps_for(const TrainOptions& options, const Dataset& data);
+// Of the whole run: --max-steps, or the steps of --num-train-epochs with as many samples each.
+std::int64_t total_steps_for(const TrainOptions& options, const Dataset& data,
+                             std::int64_t samples_per_step);
 LrSchedule schedule_for(const TrainOptions& options, std::int64_t total_steps);
 
 }  // namespace terrace

@@ -13,6 +13,10 @@
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/hf_export.h"
 #include "runtime/data/dataset.h"
+#include "runtime/step/verify_ranks.h"
+#include "runtime/train/local_ranks.h"
+#include "runtime/train/rank_group.h"
+#include "runtime/train/ranked_state.h"
 #include "runtime/train/run_directory.h"
 #include "runtime/train/trace_file.h"
 #include "runtime/train/train_report.h"
@@ -43,40 +47,42 @@ std::unique_ptr<Checkpoint> find_checkpoint(const TrainOptions& options,
 
 class Trainer {
  public:
-  Trainer(const TrainCommand& command, const std::atomic<bool>& stop_requested,
-          TrainConsole& console, Log& log)
+  Trainer(const TrainCommand& command, const RankCommunicators& ranks,
+          const std::atomic<bool>& stop_requested, TrainConsole& console, Log& log)
       : command_(command),
         options_(command.options),
+        ranks_(ranks),
         stop_requested_(stop_requested),
         console_(console),
         log_(log),
         model_(load_model_config(options_.model.model)),
         layout_(parameter_layout(model_)),
-        engine_options_(engine_options_for(options_, model_, read_host_limits())) {}
+        engine_options_(engine_options_for(options_, model_, read_host_limits())) {
+    agree_on_limits();
+  }
 
   TrainOutcome run() {
     plan_ = plan_engine(engine_options_);
+    if (!ranks_.is_same(rank_fingerprint(plan_.training.program))) {
+      throw ConfigError("the ranks have compiled different steps",
+                        "start all of them with the same flags and the same version of Terrace");
+    }
     const std::string summary = describe_plan(engine_options_, plan_);
     console_.say(summary);
     if (options_.run.dry_run) return TrainOutcome::kDone;
     data_ = std::make_unique<Dataset>(
         dataset_options_for(options_, model_, engine_options_.batch.positions));
-    total_steps_ = total_steps_for(options_, *data_);
+    total_steps_ = total_steps_for(options_, *data_, samples_per_step());
     schedule_ = schedule_for(options_, total_steps_);
-    run_dir_ = make_run_directory(options_);
-    lock_ = std::make_unique<RunDirectoryLock>(run_dir_);
-    recover_run_directory(run_dir_);
+    take_run_directory();
     const std::unique_ptr<Checkpoint> checkpoint = find_checkpoint(options_, run_dir_);
     refuse_second_run();
     engine_ = std::make_unique<Engine>(engine_options_, plan_, log_);
+    state_.emplace(engine_->state(), plan_.model, ranks_.control());
     console_.say(describe_engine(*engine_));
     start_from(checkpoint.get());
-    write_run_files(run_dir_, command_, summary);
-    metrics_ = std::make_unique<MetricsFile>(run_dir_, done_steps_, plan_.ledger);
     waits_.emplace(plan_.training.program);
-    if (options_.run.trace_steps) {
-      trace_.emplace(run_dir_, plan_.training.program, *options_.run.trace_steps);
-    }
+    if (ranks_.is_first()) open_files(summary);
     const TrainOutcome outcome = train_steps();
     if (trace_) trace_->finish();
     console_.say(summary_.text(*waits_));
@@ -84,8 +90,38 @@ class Trainer {
   }
 
  private:
-  std::int64_t samples_per_step() const {
+  // Of this rank, and of all.
+  std::int64_t samples_of_rank() const {
     return options_.batch.micro_batch_size * options_.batch.gradient_accumulation_steps;
+  }
+  std::int64_t samples_per_step() const { return samples_of_rank() * ranks_.count(); }
+
+  // Ranks with other limits would compile other programs.
+  void agree_on_limits() {
+    engine_options_.ranks = ranks_.steps();
+    engine_options_.threads = static_cast<int>(ranks_.smallest(engine_options_.threads));
+    for (std::optional<std::size_t>& budget : engine_options_.budgets) {
+      if (!budget.has_value()) continue;
+      budget = static_cast<std::size_t>(ranks_.smallest(static_cast<std::int64_t>(*budget)));
+    }
+  }
+
+  // The first rank owns it.
+  void take_run_directory() {
+    if (ranks_.is_first()) {
+      run_dir_ = make_run_directory(options_);
+      lock_ = std::make_unique<RunDirectoryLock>(run_dir_);
+      recover_run_directory(run_dir_);
+    }
+    run_dir_ = ranks_.text_of_first(run_dir_);
+  }
+
+  void open_files(const std::string& summary) {
+    write_run_files(run_dir_, command_, summary);
+    metrics_ = std::make_unique<MetricsFile>(run_dir_, done_steps_, plan_.ledger);
+    if (options_.run.trace_steps) {
+      trace_.emplace(run_dir_, plan_.training.program, *options_.run.trace_steps);
+    }
   }
 
   // Going on with another model, data order or past the end would be a mistake.
@@ -154,7 +190,7 @@ class Trainer {
       next_sample_ = checkpoint->progress().samples;
       if (resumes_here()) {
         saved_step_ = done_steps_;
-        remove_later_checkpoints(run_dir_, done_steps_);
+        if (ranks_.is_first()) remove_later_checkpoints(run_dir_, done_steps_);
       }
       console_.say(fmt::format("resumed after step {}", done_steps_));
       return;
@@ -184,7 +220,7 @@ class Trainer {
 
   // Whether the updates of this step must be complete before the next one begins.
   bool is_boundary(std::int64_t step) const {
-    return step == last_step() || stop_requested_ || is_due(options_.run.checkpoint_every, step) ||
+    return step == last_step() || stops_ || is_due(options_.run.checkpoint_every, step) ||
            (has_validation() && is_due(options_.run.eval_every, step));
   }
 
@@ -195,7 +231,7 @@ class Trainer {
     first_step_ = done_steps_ + 1;
     while (done_steps_ < last_step()) {
       train_to_boundary();
-      if (stop_requested_ && done_steps_ < last_step()) {
+      if (stops_ && done_steps_ < last_step()) {
         save();
         return TrainOutcome::kSavedOnSignal;
       }
@@ -218,6 +254,7 @@ class Trainer {
     begin_step(done_steps_ + 1);
     for (;;) {
       const std::int64_t step = done_steps_ + 1;
+      stops_ = ranks_.any(stop_requested_);
       const bool boundary = is_boundary(step);
       if (!boundary) begin_step(step + 1);
       finish_step(step);
@@ -227,18 +264,24 @@ class Trainer {
     }
   }
 
+  std::int64_t tokens_per_step() const {
+    return samples_per_step() * engine_options_.batch.positions;
+  }
+
   void begin_step(std::int64_t step) {
     const std::int64_t rows = engine_options_.batch.rows();
     const std::int64_t micro_batches = options_.batch.gradient_accumulation_steps;
     tokens_.resize(static_cast<std::size_t>(2 * rows * micro_batches));
     const std::span<std::int32_t> all(tokens_);
     const auto size = static_cast<std::size_t>(rows);
+    std::int64_t sample = next_sample_ + ranks_.rank() * samples_of_rank();
     for (std::int64_t m = 0; m < micro_batches; ++m) {
       const auto at = static_cast<std::size_t>(m) * 2 * size;
-      data_->fill_micro_batch(next_sample_, all.subspan(at, size), all.subspan(at + size, size));
-      next_sample_ += options_.batch.micro_batch_size;
+      data_->fill_micro_batch(sample, all.subspan(at, size), all.subspan(at + size, size));
+      sample += options_.batch.micro_batch_size;
     }
-    engine_->begin_step({step, tokens_, rows * micro_batches, learning_rate_at(schedule_, step)});
+    next_sample_ += samples_per_step();
+    engine_->begin_step({step, tokens_, tokens_per_step(), learning_rate_at(schedule_, step)});
   }
 
   // Rows are written when the next step has started, as their time ends there.
@@ -257,8 +300,9 @@ class Trainer {
     metrics.loss = outcome.result.loss;
     metrics.gradient_norm = outcome.result.gradient_norm;
     metrics.learning_rate = learning_rate_at(schedule_, step);
-    metrics.tokens = engine_options_.batch.rows() * options_.batch.gradient_accumulation_steps;
+    metrics.tokens = tokens_per_step();
     metrics.totals = *outcome.report;
+    ranks_.combine(metrics.totals);
     row_ = metrics;
     done_steps_ = step;
   }
@@ -266,7 +310,7 @@ class Trainer {
   void flush_row(std::int64_t until_ns) {
     if (!row_.has_value()) return;
     row_->step_s = static_cast<double>(until_ns - row_->totals.first_compute_ns) * 1e-9;
-    metrics_->write(*row_);
+    if (metrics_) metrics_->write(*row_);
     summary_.add(*row_);
     const std::int64_t step = row_->step;
     const double per_step = static_cast<double>(clock_.now_ns() - started_ns_) * 1e-9 /
@@ -282,14 +326,15 @@ class Trainer {
   void complete_boundary() {
     if (const RunReport* drained = engine_->drain()) {
       observe(*drained);
-      add_to_row(*drained);
+      RunTotals totals = *drained;
+      ranks_.combine(totals);
+      add_to_row(totals);
     }
     waits_->leave_out_until_next_run();
     const std::int64_t until_ns = clock_.now_ns();
     const bool last = done_steps_ == total_steps_;
     // Whoever sent the signal may not wait for an evaluation.
-    const bool evaluates =
-        last || (is_due(options_.run.eval_every, done_steps_) && !stop_requested_);
+    const bool evaluates = last || (is_due(options_.run.eval_every, done_steps_) && !stops_);
     if (has_validation() && evaluates) row_->validation_loss = evaluate();
     const bool is_finite = std::isfinite(row_->validation_loss.value_or(0));
     flush_row(until_ns);
@@ -323,16 +368,18 @@ class Trainer {
     const std::span<std::int32_t> all(tokens);
     double sum = 0;
     std::int64_t counted = 0;
-    for (std::int64_t window = 0; window < data_->validation_windows();) {
+    // All ranks take part to the end, also those that have no windows left.
+    for (std::int64_t first = 0; first < data_->validation_windows(); first += samples_per_step()) {
+      std::int64_t window = first + ranks_.rank() * samples_of_rank();
       for (std::int64_t m = 0; m < micro_batches; ++m) {
         const auto at = static_cast<std::size_t>(m) * 2 * size;
         counted += data_->fill_validation_batch(window, all.subspan(at, size),
                                                 all.subspan(at + size, size));
         window += options_.batch.micro_batch_size;
       }
-      sum += engine_->evaluate(tokens);
+      sum += ranks_.sum(engine_->evaluate(tokens));
     }
-    return sum / static_cast<double>(counted);
+    return sum / ranks_.sum(static_cast<double>(counted));
   }
 
   // --- files -------------------------------------------------------------------------------------
@@ -340,7 +387,7 @@ class Trainer {
   // State to be saved; the last update is followed by no step that would see what it did.
   void read_finite(StateField field, const UnitLayout& unit, std::int64_t begin,
                    std::span<float> out) {
-    engine_->state().read(field, static_cast<std::int32_t>(unit.index), begin, out);
+    state_->read(field, static_cast<std::int32_t>(unit.index), begin, out);
     if (std::all_of(out.begin(), out.end(), [](float value) { return std::isfinite(value); }))
       return;
     throw NotFinite(
@@ -351,6 +398,8 @@ class Trainer {
   // The state after the last finished step; once, however many reasons there are.
   void save() {
     if (saved_step_ == done_steps_) return;
+    saved_step_ = done_steps_;
+    if (!ranks_.is_first()) return state_->serve_reads();
     metrics_->sync();  // a resumed run continues the rows of the steps it has
     const CheckpointProgress progress{done_steps_, next_sample_, options_.model.seed,
                                       engine_options_.batch.positions, data_->training_tokens()};
@@ -358,12 +407,13 @@ class Trainer {
         write_checkpoint(run_dir_, progress, model_, layout_,
                          [this](StateField field, const UnitLayout& unit, std::int64_t begin,
                                 std::span<float> out) { read_finite(field, unit, begin, out); });
-    saved_step_ = done_steps_;
+    state_->end_reads();
     if (options_.run.keep_last > 0) remove_old_checkpoints(run_dir_, options_.run.keep_last);
     console_.say(fmt::format("saved {}", path));
   }
 
   void export_weights() {
+    if (!ranks_.is_first()) return state_->serve_reads();
     if (!std::filesystem::is_directory(run_dir_)) {  // it is not made anew, without what was in it
       throw IoError({.operation = "export to", .path = run_dir_, .error_number = ENOENT},
                     "the run directory has vanished; its checkpoints are where it was moved to");
@@ -376,11 +426,13 @@ class Trainer {
                               std::int64_t begin, std::span<float> out) {
                          read_finite(StateField::kMaster, unit, tensor.offset + begin, out);
                        });
+    state_->end_reads();
     console_.say(fmt::format("saved {}", options.directory));
   }
 
   const TrainCommand& command_;
   const TrainOptions& options_;
+  const RankGroup ranks_;
   const std::atomic<bool>& stop_requested_;
   TrainConsole& console_;
   Log& log_;
@@ -394,11 +446,13 @@ class Trainer {
   std::unique_ptr<RunDirectoryLock> lock_;
   EnginePlan plan_;  // before the engine, whose lanes may still run when a step has failed
   std::unique_ptr<Engine> engine_;
-  std::unique_ptr<MetricsFile> metrics_;
+  std::optional<RankedState> state_;
+  std::unique_ptr<MetricsFile> metrics_;  // of the first rank, as the trace
   TimeSummary summary_;
   std::optional<StepWaits> waits_;
   std::optional<TraceFile> trace_;
 
+  bool stops_ = false;  // some rank was asked to stop
   std::int64_t total_steps_ = 0;
   std::int64_t done_steps_ = 0;
   std::int64_t saved_step_ = -1;  // of the latest checkpoint in the run directory
@@ -411,9 +465,17 @@ class Trainer {
 
 }  // namespace
 
+TrainOutcome train_rank(const TrainCommand& command, const RankCommunicators& ranks,
+                        const std::atomic<bool>& stop_requested, TrainConsole& console, Log& log) {
+  return Trainer(command, ranks, stop_requested, console, log).run();
+}
+
 TrainOutcome train(const TrainCommand& command, const std::atomic<bool>& stop_requested,
                    TrainConsole& console, Log& log) {
-  return Trainer(command, stop_requested, console, log).run();
+  if (command.options.ranks.local_ranks == 1) {
+    return train_rank(command, {}, stop_requested, console, log);
+  }
+  return train_local_ranks(command, stop_requested, console, log);
 }
 
 }  // namespace terrace

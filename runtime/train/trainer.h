@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "runtime/config/train_options.h"
+#include "runtime/train/rank_group.h"
 
 namespace terrace {
 
@@ -30,8 +31,13 @@ struct TrainCommand {
 
 // `terrace train`: reads data and model, compiles and verifies the step, says the ledger, trains,
 // evaluates, saves. `stop_requested` is polled between steps (a signal handler sets it). Throws the
-// errors of base/error.h.
+// errors of base/error.h. With --local-ranks it does so on a thread per rank.
 TrainOutcome train(const TrainCommand& command, const std::atomic<bool>& stop_requested,
                    TrainConsole& console, Log& log);
+
+// One rank of it. All ranks call it with equal commands; the first writes the files. A rank that
+// throws leaves it to the caller to abort the communicators.
+TrainOutcome train_rank(const TrainCommand& command, const RankCommunicators& ranks,
+                        const std::atomic<bool>& stop_requested, TrainConsole& console, Log& log);
 
 }  // namespace terrace

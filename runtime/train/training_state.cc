@@ -119,18 +119,21 @@ void TrainingState::fill_from(const StateSource& source, WorkerArena& workers) {
 void TrainingState::fill_parameters(const StateSource& source, const UnitLayout& unit,
                                     std::int64_t chunk, WorkerArena& workers) {
   const Target target = {StateField::kMaster, model_.compute_type};
+  const std::int64_t home =
+      chunk * model_.chunk_elements +
+      model_.parameter_home(static_cast<std::int32_t>(unit.index), chunk).begin;
   homes_.write(HomeKind::kParameters, static_cast<std::int32_t>(unit.index), chunk,
                [&](std::size_t first, std::span<std::byte> piece) {
                  const auto at = static_cast<std::int64_t>(first / model_.parameter_bytes());
-                 fill_piece(source, unit, target, chunk * model_.chunk_elements + at, piece,
-                            workers);
+                 fill_piece(source, unit, target, home + at, piece, workers);
                });
 }
 
 void TrainingState::fill_state(const StateSource& source, const UnitLayout& unit,
                                std::int64_t chunk, WorkerArena& workers) {
   const auto number = static_cast<std::int32_t>(unit.index);
-  const auto parts = parts_of(model_.state_format.layout(model_.chunk_size(number, chunk)));
+  const auto parts = parts_of(state_layout(number, chunk));
+  const std::int64_t home = chunk * model_.chunk_elements + model_.state_home(number, chunk).begin;
   homes_.write(HomeKind::kState, number, chunk, [&](std::size_t first, std::span<std::byte> piece) {
     std::ranges::fill(piece, std::byte{0});               // what lies behind the last part
     for (const auto& [field, part, exponents] : parts) {  // a piece may reach over several
@@ -139,7 +142,7 @@ void TrainingState::fill_state(const StateSource& source, const UnitLayout& unit
       if (begin >= end) continue;
       const auto values = static_cast<std::int64_t>((begin - part.begin) / size_of(part.dtype));
       const std::int64_t at = exponents ? values * kMomentBlock : values;
-      fill_piece(source, unit, {field, part.dtype, exponents}, chunk * model_.chunk_elements + at,
+      fill_piece(source, unit, {field, part.dtype, exponents}, home + at,
                  piece.subspan(begin - first, end - begin), workers);
     }
   });
@@ -188,6 +191,24 @@ void TrainingState::read(StateField field, std::int32_t unit, std::int64_t begin
   }
 }
 
+std::size_t TrainingState::in_parameters(std::int32_t unit, std::int64_t chunk,
+                                         std::int64_t begin) const {
+  const ChunkPart home = model_.parameter_home(unit, chunk);
+  TERRACE_CHECK_LE(home.begin, begin);
+  return static_cast<std::size_t>(begin - home.begin);
+}
+
+std::size_t TrainingState::in_state(std::int32_t unit, std::int64_t chunk,
+                                    std::int64_t begin) const {
+  const ChunkPart home = model_.state_home(unit, chunk);
+  TERRACE_CHECK_LE(home.begin, begin);
+  return static_cast<std::size_t>(begin - home.begin);
+}
+
+StateLayout TrainingState::state_layout(std::int32_t unit, std::int64_t chunk) const {
+  return model_.state_format.layout(model_.state_home(unit, chunk).count);
+}
+
 void TrainingState::read_chunk(StateField field, std::int32_t unit, std::int64_t chunk,
                                std::int64_t begin, std::span<float> out) {
   const StateFormat& format = model_.state_format;
@@ -202,32 +223,33 @@ void TrainingState::read_chunk(StateField field, std::int32_t unit, std::int64_t
     return read_coded_moments(field, unit, chunk, begin, out);
   }
   const bool is_parameter = is_master && format.master == MasterForm::kParameter;
-  const StateLayout layout = format.layout(model_.chunk_size(unit, chunk));
+  const StateLayout layout = state_layout(unit, chunk);
   const StatePart& part = is_master                       ? layout.master
                           : field == StateField::kMoment1 ? layout.moment1
                                                           : layout.moment2;
-  const std::size_t first =
-      (is_parameter ? 0 : part.begin) + static_cast<std::size_t>(begin) * sizeof(float);
+  const std::size_t first = is_parameter
+                                ? in_parameters(unit, chunk, begin) * sizeof(float)
+                                : part.begin + in_state(unit, chunk, begin) * sizeof(float);
   homes_.read(is_parameter ? HomeKind::kParameters : HomeKind::kState, unit, chunk, first,
               std::as_writable_bytes(out));
 }
 
 void TrainingState::read_half_moments(StateField field, std::int32_t unit, std::int64_t chunk,
                                       std::int64_t begin, std::span<float> out) {
-  const StateLayout layout = model_.state_format.layout(model_.chunk_size(unit, chunk));
+  const StateLayout layout = state_layout(unit, chunk);
   const StatePart& part = field == StateField::kMoment1 ? layout.moment1 : layout.moment2;
   std::vector<Bf16> halves(out.size());
   homes_.read(HomeKind::kState, unit, chunk,
-              part.begin + static_cast<std::size_t>(begin) * sizeof(Bf16),
+              part.begin + in_state(unit, chunk, begin) * sizeof(Bf16),
               std::as_writable_bytes(std::span(halves)));
   for (std::size_t i = 0; i < out.size(); ++i) out[i] = to_float(halves[i]);
 }
 
 void TrainingState::read_coded_moments(StateField field, std::int32_t unit, std::int64_t chunk,
                                        std::int64_t begin, std::span<float> out) {
-  const StateLayout layout = model_.state_format.layout(model_.chunk_size(unit, chunk));
+  const StateLayout layout = state_layout(unit, chunk);
   const bool is_first = field == StateField::kMoment1;
-  const auto at = static_cast<std::size_t>(begin);
+  const std::size_t at = in_state(unit, chunk, begin);
   constexpr auto kBlock = static_cast<std::size_t>(kMomentBlock);
   std::vector<std::uint8_t> codes(out.size());
   std::vector<std::uint8_t> exponents((at + out.size() - 1) / kBlock - at / kBlock + 1);
@@ -245,16 +267,16 @@ void TrainingState::read_coded_moments(StateField field, std::int32_t unit, std:
 
 void TrainingState::read_split_masters(std::int32_t unit, std::int64_t chunk, std::int64_t begin,
                                        std::span<float> out) {
-  const std::size_t remainders =
-      model_.state_format.layout(model_.chunk_size(unit, chunk)).master.begin;
+  const std::size_t remainders = state_layout(unit, chunk).master.begin;
+  const std::size_t first_high = in_parameters(unit, chunk, begin);
+  const std::size_t first_low = in_state(unit, chunk, begin);
   std::vector<Bf16> high(std::min(out.size(), kSplitPiece));
   std::vector<std::int16_t> low(high.size());
   for (std::size_t at = 0; at < out.size(); at += high.size()) {
     const std::size_t count = std::min(high.size(), out.size() - at);
-    const std::size_t first = (static_cast<std::size_t>(begin) + at) * sizeof(Bf16);
-    homes_.read(HomeKind::kParameters, unit, chunk, first,
+    homes_.read(HomeKind::kParameters, unit, chunk, (first_high + at) * sizeof(Bf16),
                 std::as_writable_bytes(std::span(high).first(count)));
-    homes_.read(HomeKind::kState, unit, chunk, remainders + first,
+    homes_.read(HomeKind::kState, unit, chunk, remainders + (first_low + at) * sizeof(std::int16_t),
                 std::as_writable_bytes(std::span(low).first(count)));
     for (std::size_t i = 0; i < count; ++i) out[at + i] = join({high[i], low[i]});
   }

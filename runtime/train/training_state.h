@@ -41,8 +41,9 @@ class TrainingState {
   TrainingState(HomeAccess& homes, const StepModel& model, const std::vector<UnitLayout>& layout)
       : homes_(homes), model_(model), layout_(layout) {}
 
+  // All that is at home here.
   void fill_from(const StateSource& source, WorkerArena& workers);
-  // Elements [begin, begin + out.size()) of a unit's flat sequence.
+  // Elements [begin, begin + out.size()) of a unit's flat sequence, which are at home here.
   void read(StateField field, std::int32_t unit, std::int64_t begin, std::span<float> out);
 
  private:
@@ -65,6 +66,10 @@ class TrainingState {
                           std::int64_t begin, std::span<float> out);
   void read_split_masters(std::int32_t unit, std::int64_t chunk, std::int64_t begin,
                           std::span<float> out);
+  // Where an element of a chunk lies among those of it that are at home here.
+  std::size_t in_parameters(std::int32_t unit, std::int64_t chunk, std::int64_t begin) const;
+  std::size_t in_state(std::int32_t unit, std::int64_t chunk, std::int64_t begin) const;
+  StateLayout state_layout(std::int32_t unit, std::int64_t chunk) const;
   void read_chunk(StateField field, std::int32_t unit, std::int64_t chunk, std::int64_t begin,
                   std::span<float> out);
 

@@ -36,19 +36,13 @@ TEST(ExitCode, UnknownFlagsAndKeysAre2AndNameTheNearest) {
 
 TEST(ExitCode, WhatIsNotBuiltIs2AndSaysSo) {
   const TinyTraining training;
-  const std::vector<Arguments> cases = {{"--tensor-parallel", "2"},
-                                        {"--pipeline-parallel", "2"},
-                                        {"--pipeline-schedule", "gpipe"},
-                                        {"--local-ranks", "2"},
-                                        {"--virtual-stages", "2"},
-                                        {"--sequence-parallel", "on"},
-                                        {"--gradient-reduction", "micro-batch"},
-                                        {"--optimizer", "lion"},
-                                        {"--gradient-dtype", "bf16"},
-                                        {"--precision", "fp16"},
-                                        {"--device", "cuda"},
-                                        {"--tokenizer", "tokenizer.json"},
-                                        {"--data-format", "megatron"}};
+  const std::vector<Arguments> cases = {
+      {"--tensor-parallel", "2"},        {"--pipeline-parallel", "2"},
+      {"--pipeline-schedule", "gpipe"},  {"--virtual-stages", "2"},
+      {"--sequence-parallel", "on"},     {"--gradient-reduction", "micro-batch"},
+      {"--optimizer", "lion"},           {"--gradient-dtype", "bf16"},
+      {"--precision", "fp16"},           {"--device", "cuda"},
+      {"--tokenizer", "tokenizer.json"}, {"--data-format", "megatron"}};
   for (const Arguments& arguments : cases) {
     expect_usage_error(training, arguments,
                        {arguments.front() + " " + arguments.back(), "not built"});

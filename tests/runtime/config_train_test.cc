@@ -57,7 +57,8 @@ TEST(TrainConfig, DefaultsAreThoseOfTheInterface) {
   EXPECT_EQ(options.precision, Precision::kBf16);
   EXPECT_FALSE(options.tiers.device_memory);
   EXPECT_FALSE(options.tiers.threads);
-  EXPECT_EQ(options.step.zero_stage, 0);
+  EXPECT_FALSE(options.step.zero_stage);
+  EXPECT_EQ(options.ranks.local_ranks, 1);
   EXPECT_EQ(options.ranks.collective_timeout_s, 600);
   EXPECT_EQ(options.run.resume, "none");
   EXPECT_EQ(options.run.log_every, 1);
@@ -114,7 +115,7 @@ Arguments every_flag() {
           "1",           "--pipeline-schedule",
           "1f1b",        "--virtual-stages",
           "1",           "--local-ranks",
-          "1",           "--collective-timeout",
+          "4",           "--collective-timeout",
           "12.5",        "--run-dir",
           "run",         "--eval-every",
           "6",           "--log-every",
@@ -170,6 +171,7 @@ TEST(TrainConfig, EveryTierAndRunFlagSetsItsOption) {
   EXPECT_EQ(options.step.recompute, RecomputeChoice::kFull);
   EXPECT_EQ(options.step.micro_batch_order, OrderChoice::kLayerMajor);
   EXPECT_EQ(options.step.zero_stage, 3);
+  EXPECT_EQ(options.ranks.local_ranks, 4);
   EXPECT_EQ(options.ranks.collective_timeout_s, 12.5);
   EXPECT_EQ(options.run.run_dir, "run");
   EXPECT_EQ(options.run.eval_every, 6);
@@ -334,7 +336,6 @@ TEST(TrainConfig, WhatIsNotBuiltSaysSoByFlagAndValue) {
       {"--pipeline-schedule", "gpipe"},
       {"--pipeline-schedule", "interleaved"},
       {"--virtual-stages", "2"},
-      {"--local-ranks", "2"},
       {"--tokenizer", "tokenizer.json"},
       {"--data-format", "megatron"},
       {"--data-format", "jsonl"}};
@@ -371,7 +372,7 @@ TEST(TrainConfig, ValuesThatMeanWhatIsBuiltAreAccepted) {
                            "bytes"})),
             plain);
   for (const char* stage : {"0", "1", "2", "3"}) {
-    EXPECT_EQ(std::to_string(parse({"--zero-stage", stage}).step.zero_stage), stage);
+    EXPECT_EQ(std::to_string(*parse({"--zero-stage", stage}).step.zero_stage), stage);
   }
 }
 

@@ -71,12 +71,15 @@ inline EngineOptions tiny_options(const ModelConfig& model, DType type) {
   return options;
 }
 
-// Text-like data: a learnable pattern with noise, from a seed.
+// Text-like data: a learnable pattern with noise, from a seed. Ranks have the micro-batches of one
+// run, one rank after the other.
 inline std::vector<std::int32_t> batch_of_step(const EngineOptions& options, std::int64_t step) {
   const std::int64_t rows = options.batch.rows();
+  const std::int32_t micro_batches = options.placement.micro_batches;
+  const std::int32_t rank = options.ranks == nullptr ? 0 : options.ranks->rank();
   std::vector<std::int32_t> tokens;
-  for (std::int32_t m = 0; m < options.placement.micro_batches; ++m) {
-    std::mt19937 random(static_cast<unsigned>(step * 1000 + m));
+  for (std::int32_t m = 0; m < micro_batches; ++m) {
+    std::mt19937 random(static_cast<unsigned>(step * 1000 + rank * micro_batches + m));
     std::vector<std::int32_t> text;
     for (std::int64_t i = 0; i <= rows; ++i) {
       const auto noise = static_cast<std::int64_t>(random() % 5 == 0 ? random() % 100 : 0);
@@ -93,7 +96,8 @@ inline void train_steps(Engine& engine, const EngineOptions& options, std::int64
                         std::int64_t last, TrainedRun& run) {
   const auto begin = [&](std::int64_t step) {
     const std::vector<std::int32_t> tokens = batch_of_step(options, step);
-    engine.begin_step({step, tokens, options.batch.rows() * options.placement.micro_batches,
+    const std::int64_t ranks = options.ranks == nullptr ? 1 : options.ranks->size();
+    engine.begin_step({step, tokens, options.batch.rows() * options.placement.micro_batches * ranks,
                        2e-3 / std::sqrt(static_cast<double>(step))});
   };
   const auto add = [&run](const RunReport& report) {
@@ -110,7 +114,9 @@ inline void train_steps(Engine& engine, const EngineOptions& options, std::int64
   if (const RunReport* report = engine.drain()) add(*report);
 }
 
-inline TrainedRun train_tiny(const EngineOptions& options, std::int64_t steps) {
+// After `steps` steps, `look` may look at the engine.
+inline TrainedRun train_tiny(const EngineOptions& options, std::int64_t steps,
+                             const std::function<void(Engine&)>& look = {}) {
   const EnginePlan plan = plan_engine(options);
   SilentLog log;
   Engine engine(options, plan, log);
@@ -121,6 +127,7 @@ inline TrainedRun train_tiny(const EngineOptions& options, std::int64_t steps) {
   run.paths = engine.store_paths();
   train_steps(engine, options, 1, steps, run);
   run.evaluation = engine.evaluate(batch_of_step(options, 1));
+  if (look) look(engine);
   return run;
 }
 

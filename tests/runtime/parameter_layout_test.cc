@@ -124,13 +124,15 @@ TEST(ParameterLayout, TiedModelsHaveNoHeadWeight) {
   EXPECT_EQ(parameter_layout(config).front().find("wte.weight").decay, true);
 }
 
-TEST(ParameterLayout, ChunksCoverThePaddedUnit) {
-  UnitLayout unit;
-  unit.padded_elements = 2 * kChunkElements + kBlockElements;
-  EXPECT_EQ(unit.chunks(), 3);
-  EXPECT_EQ(unit.chunk_elements(0), kChunkElements);
-  EXPECT_EQ(unit.chunk_elements(1), kChunkElements);
-  EXPECT_EQ(unit.chunk_elements(2), kBlockElements);
+TEST(ParameterLayout, EveryRankHasAsManyBlocks) {
+  const ModelConfig config = small(ModelFamily::kLlama);
+  const std::vector<UnitLayout> alone = parameter_layout(config);
+  const std::vector<UnitLayout> three = parameter_layout(config, 3);
+  for (std::size_t u = 0; u < alone.size(); ++u) {
+    EXPECT_EQ(three[u].elements, alone[u].elements);
+    EXPECT_EQ(three[u].padded_elements % (3 * kBlockElements), 0);
+    EXPECT_LT(three[u].padded_elements - three[u].elements, 3 * kBlockElements);
+  }
 }
 
 TEST(ParameterLayoutDeathTest, FindWantsExactlyOne) {

@@ -23,6 +23,16 @@ inline StepModel small_step_model(std::int64_t blocks, bool tied) {
   return model;
 }
 
+// The same model as one of several ranks has it.
+inline StepModel divided(StepModel model, const ZeroSharding& zero) {
+  const std::int64_t grain = zero.ranks * kBlockElements;
+  const auto up = [grain](std::int64_t elements) { return (elements + grain - 1) / grain * grain; };
+  for (UnitModel& unit : model.units) unit.padded_elements = up(unit.padded_elements);
+  model.chunk_elements = up(model.chunk_elements);
+  model.zero = zero;
+  return model;
+}
+
 inline StepPolicy uniform_policy(const StepModel& model, const UnitHomes& homes) {
   StepPolicy policy;
   policy.unified = false;

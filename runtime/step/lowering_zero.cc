@@ -1,0 +1,70 @@
+#include "runtime/step/lowering.h"
+
+// The ZeRO pass: what passes between data-parallel ranks. Every rank compiles the same ops in the
+// same order, but for which part of a chunk is its own.
+namespace terrace {
+namespace {
+
+// What a rank sends so that all have, or each has its part of, what all contribute to.
+double sent_bytes(const ZeroSharding& zero, std::size_t whole_bytes) {
+  return static_cast<double>(whole_bytes) * (zero.ranks - 1) / zero.ranks;
+}
+
+}  // namespace
+
+Range Lowering::own_shard(const Range& whole) const {
+  const std::size_t bytes = whole.size_bytes / static_cast<std::size_t>(model_.zero.ranks);
+  return {whole.buffer, whole.offset + bytes * static_cast<std::size_t>(model_.zero.rank), bytes};
+}
+
+void Lowering::gather(Mover& mover, const Range& own, const Range& whole, std::int32_t chunk) {
+  Op op{.kind = OpKind::kAllGather, .lane = Lane::kCollective};
+  op.chunk = chunk;
+  op.account = Account::kParameters;
+  op.reads = {as(Role::kSource, own)};
+  op.writes = {as(Role::kTarget, whole)};
+  op.cost.bytes = sent_bytes(model_.zero, whole.size_bytes);
+  mover.add(std::move(op));
+}
+
+void Lowering::gather_updated(const Stage& stage, const Range& own, const Range& whole) {
+  Mover mover = Mover::store(draft_, stage_, labels(stage, Account::kParameters));
+  gather(mover, own, whole, stage.chunk);
+}
+
+Range Lowering::reduce(Mover& mover, std::int32_t unit, std::int64_t chunk, const Range& whole) {
+  if (model_.zero.ranks == 1) return whole;
+  Op op{.kind = OpKind::kAllReduce, .lane = Lane::kCollective};
+  op.chunk = static_cast<std::int32_t>(chunk);
+  op.account = Account::kGradients;
+  op.reads = {as(Role::kSource, whole)};
+  op.cost.bytes = sent_bytes(model_.zero, whole.size_bytes);
+  Range reduced = whole;
+  if (model_.zero.of_optimizer()) {
+    op.kind = OpKind::kReduceScatter;
+    const Range home = gradients_->chunk(unit, chunk);
+    const bool goes_home =
+        gradients_->is_sharded(unit) && draft_.tier_of(home) == draft_.tier_of(whole);
+    reduced = goes_home ? home : own_shard(whole);
+  } else {
+    op.cost.bytes *= 2;
+  }
+  op.writes = {as(Role::kTarget, reduced)};
+  mover.add(std::move(op));
+  return reduced;
+}
+
+void Lowering::gather_sums() {
+  Op op{.kind = OpKind::kGatherSums, .lane = Lane::kCollective};
+  op.account = Account::kWorkspace;
+  op.reads = {as(Role::kLosses, draft_.whole(shared_.losses_host))};
+  if (model_.zero.of_optimizer()) {
+    op.reads.push_back(as(Role::kPartials, draft_.whole(shared_.partials)));
+  }
+  op.writes = {as(Role::kSums, draft_.whole(shared_.sums))};
+  op.cost.bytes = sent_bytes(model_.zero, sums_bytes_of_rank(model_, policy_.micro_batches) *
+                                              static_cast<std::size_t>(model_.zero.ranks));
+  main_op(std::move(op), Stage{});
+}
+
+}  // namespace terrace

@@ -1,0 +1,100 @@
+#include "runtime/train/local_ranks.h"
+
+#include <chrono>
+#include <exception>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+#include "parallel/thread_communicator.h"
+
+namespace terrace {
+namespace {
+
+class SilentConsole final : public TrainConsole {
+ public:
+  void say(const std::string&) override {}
+  void step(const std::string&, std::int64_t, std::int64_t, double) override {}
+};
+
+struct Rank {
+  std::unique_ptr<Communicator> steps;
+  std::unique_ptr<Communicator> control;
+  TrainOutcome outcome = TrainOutcome::kDone;
+  std::exception_ptr error;
+};
+
+std::vector<Rank> make_ranks(const RankOptions& options) {
+  CommunicatorOptions waiting;
+  waiting.timeout = std::chrono::duration_cast<std::chrono::nanoseconds>(
+      std::chrono::duration<double>(options.collective_timeout_s));
+  std::vector<Rank> ranks(static_cast<std::size_t>(options.local_ranks));
+  auto steps = make_thread_communicators(options.local_ranks, "data parallel", waiting);
+  auto control = make_thread_communicators(options.local_ranks, "control", waiting);
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    ranks[r].steps = std::move(steps[r]);
+    ranks[r].control = std::move(control[r]);
+  }
+  return ranks;
+}
+
+void end_others(const Rank& rank, const std::string& reason) {
+  rank.steps->abort(reason);
+  rank.control->abort(reason);
+}
+
+void run_rank(const TrainCommand& command, Rank& rank, const std::atomic<bool>& stop_requested,
+              TrainConsole& console, Log& log) {
+  try {
+    rank.outcome =
+        train_rank(command, {rank.steps.get(), rank.control.get()}, stop_requested, console, log);
+  } catch (const std::exception& error) {
+    rank.error = std::current_exception();
+    end_others(rank, error.what());
+  } catch (...) {
+    rank.error = std::current_exception();
+    end_others(rank, "an unknown error");
+  }
+}
+
+bool is_of_another_rank(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const CommError&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+// What the first rank that failed by itself threw; else what any did.
+void rethrow_cause(const std::vector<Rank>& ranks) {
+  std::exception_ptr any;
+  for (const Rank& rank : ranks) {
+    if (rank.error == nullptr) continue;
+    if (!is_of_another_rank(rank.error)) std::rethrow_exception(rank.error);
+    any = rank.error;
+  }
+  if (any != nullptr) std::rethrow_exception(any);
+}
+
+}  // namespace
+
+TrainOutcome train_local_ranks(const TrainCommand& command, const std::atomic<bool>& stop_requested,
+                               TrainConsole& console, Log& log) {
+  std::vector<Rank> ranks = make_ranks(command.options.ranks);
+  SilentConsole silent;
+  {
+    std::vector<std::jthread> threads;
+    for (std::size_t r = 1; r < ranks.size(); ++r) {
+      threads.emplace_back([&, r] { run_rank(command, ranks[r], stop_requested, silent, log); });
+    }
+    run_rank(command, ranks[0], stop_requested, console, log);
+  }
+  rethrow_cause(ranks);
+  return ranks[0].outcome;
+}
+
+}  // namespace terrace
