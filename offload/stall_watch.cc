@@ -1,9 +1,13 @@
 #include "offload/stall_watch.h"
 
+#include <fmt/format.h>
+
 #include <chrono>
+#include <system_error>
 #include <utility>
 
 #include "base/clock.h"
+#include "base/error.h"
 
 namespace terrace {
 
@@ -19,7 +23,13 @@ StallWatch::StallWatch(std::vector<const TransferInFlight*> transfers, double se
       limit_ns_(static_cast<std::int64_t>(seconds * 1e9)),
       report_(std::move(report)),
       reported_(transfers_.size()) {
-  thread_ = std::thread([this] { watch(); });
+  try {
+    thread_ = std::thread([this] { watch(); });
+  } catch (const std::system_error& error) {
+    throw EnvironmentError(
+        fmt::format("the thread that watches for stalled drives does not start: {}", error.what()),
+        "raise the limit on threads (ulimit -u)");
+  }
 }
 
 StallWatch::~StallWatch() {

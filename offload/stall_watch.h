@@ -35,7 +35,8 @@ class StallWatch {
     double seconds = 0;  // since the system was asked
   };
 
-  // The transfers outlive the watch. `report` is called on its thread.
+  // The transfers outlive the watch. `report` is called on its thread. Throws
+  // EnvironmentError where the thread does not start.
   StallWatch(std::vector<const TransferInFlight*> transfers, double seconds,
              std::function<void(const Stalled&)> report);
   ~StallWatch();

@@ -11,7 +11,6 @@ namespace terrace {
 
 StripedStore::StripedStore(const Options& options, std::unique_ptr<StripeFiles> files, Log& log)
     : block_bytes_(options.block_bytes),
-      stall_seconds_(options.stall_seconds),
       log_(log),
       files_(std::move(files)),
       layout_({.block_bytes = options.block_bytes,
@@ -28,6 +27,13 @@ StripedStore::StripedStore(const Options& options, std::unique_ptr<StripeFiles> 
       free_slots.push_back(&slot);
     }
   }
+  if (options.stall_seconds <= 0) return;
+  std::vector<const TransferInFlight*> transfers;
+  transfers.reserve(block_slots_.size());
+  for (const BlockSlot& slot : block_slots_) transfers.push_back(&slot.in_flight);
+  watch_ = std::make_unique<StallWatch>(
+      std::move(transfers), options.stall_seconds,
+      [this](const StallWatch::Stalled& stalled) { name_stalled(stalled); });
 }
 
 StripedStore::~StripedStore() {
@@ -46,13 +52,6 @@ void StripedStore::prepare() {
   files_->prepare(layout_.stripe_bytes());
   checksums_.resize(layout_.block_count());
   prepared_ = true;
-  if (stall_seconds_ <= 0) return;
-  std::vector<const TransferInFlight*> transfers;
-  transfers.reserve(block_slots_.size());
-  for (const BlockSlot& slot : block_slots_) transfers.push_back(&slot.in_flight);
-  watch_ = std::make_unique<StallWatch>(
-      std::move(transfers), stall_seconds_,
-      [this](const StallWatch::Stalled& stalled) { name_stalled(stalled); });
 }
 
 void StripedStore::name_stalled(const StallWatch::Stalled& stalled) {

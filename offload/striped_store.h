@@ -26,7 +26,7 @@ class StripedStore final : public BlockStore {
     double stall_seconds = 10;  // a transfer that takes longer is named; 0: none is
   };
 
-  // `log` outlives the store.
+  // `log` outlives the store. Throws EnvironmentError where a thread does not start.
   StripedStore(const Options& options, std::unique_ptr<StripeFiles> files, Log& log);
   ~StripedStore() override;
 
@@ -78,7 +78,6 @@ class StripedStore final : public BlockStore {
   void name_stalled(const StallWatch::Stalled& stalled);
 
   const std::size_t block_bytes_;
-  const double stall_seconds_;
   Log& log_;
   std::unique_ptr<StripeFiles> files_;
   BlockLayout layout_;
@@ -91,7 +90,7 @@ class StripedStore final : public BlockStore {
   std::deque<BlockSlot> block_slots_;                 // stripe after stripe
   std::vector<RequestSlot*> free_requests_;           // guarded by mutex_
   std::vector<std::vector<BlockSlot*>> free_blocks_;  // of each stripe; guarded by mutex_
-  std::unique_ptr<StallWatch> watch_;                 // from prepare() on
+  std::unique_ptr<StallWatch> watch_;                 // null where none is watched
 };
 
 }  // namespace terrace

@@ -3,7 +3,6 @@
 #include <cerrno>
 
 #include "base/check.h"
-#include "base/clock.h"
 #include "offload/uring/ring.h"
 #include "offload/uring/uring_engine.h"
 
@@ -35,13 +34,12 @@ BareLoop::BareLoop(const DirectFile& file, std::uint64_t file_bytes, std::span<s
 
 BareLoop::~BareLoop() = default;
 
-std::uint64_t BareLoop::run(IoMix mix, double seconds) {
+std::uint64_t BareLoop::run(IoMix mix, double seconds, const Clock& clock) {
   const std::uint64_t blocks = file_bytes_ / options_.block_bytes;
   const std::uint64_t half = mix == IoMix::kMixed ? blocks / 2 : blocks;
   reads_ = {.begin = 0, .blocks = half};
   writes_ = {.begin = (blocks - half) * options_.block_bytes, .blocks = half};
   carried_ = 0;
-  const SystemClock clock;
   const std::int64_t until_ns = clock.now_ns() + static_cast<std::int64_t>(seconds * 1e9);
   for (int slot = 0; slot < options_.depth; ++slot) start(mix, static_cast<std::size_t>(slot));
   while (in_flight_ > 0) {

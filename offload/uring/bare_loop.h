@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "base/clock.h"
 #include "offload/direct_file.h"
 #include "offload/uring/ring_mode.h"
 
@@ -35,9 +36,9 @@ class BareLoop {
   BareLoop(const BareLoop&) = delete;
   BareLoop& operator=(const BareLoop&) = delete;
 
-  // Starts blocks for so long, waits for them, and returns the bytes carried. Throws IoError where
-  // a block fails or is short.
-  std::uint64_t run(IoMix mix, double seconds);
+  // Starts blocks until so many seconds of `clock` have passed, waits for them, and returns the
+  // bytes carried. Throws IoError where a block fails or is short.
+  std::uint64_t run(IoMix mix, double seconds, const Clock& clock = SystemClock());
 
  private:
   // Where the next block of one direction lies.

@@ -29,18 +29,6 @@ std::string content_of(const std::string& path) {
                          "run it by hand, or take it out of PATH to measure without it");
 }
 
-std::string_view pattern_of(IoMix mix) {
-  switch (mix) {
-    case IoMix::kRead:
-      return "read";
-    case IoMix::kWrite:
-      return "write";
-    case IoMix::kMixed:
-      return "rw";
-  }
-  return {};
-}
-
 }  // namespace
 
 std::optional<std::string> FioPeer::find() {
@@ -58,28 +46,16 @@ std::optional<std::string> FioPeer::find() {
 
 std::vector<std::string> FioPeer::arguments(IoMix mix, const IoShape& shape, double seconds) const {
   constexpr double kMilliseconds = 1e3;
-  return {"fio",
-          "--name=terrace",
-          fmt::format("--filename={}", fmt::join(target_.files, ":")),
+  return {"fio", "--name=terrace", fmt::format("--filename={}", fmt::join(target_.files, ":")),
           fmt::format("--filesize={}", target_.file_bytes),
-          fmt::format("--rw={}", pattern_of(mix)),
-          fmt::format("--bs={}", shape.block_bytes),
-          fmt::format("--iodepth={}", shape.depth),
-          "--ioengine=io_uring",
-          "--direct=1",
-          "--fixedbufs=1",
-          "--registerfiles=1",
-          "--iomem=malloc",
-          "--iomem_align=2m",
-          "--time_based=1",
-          fmt::format("--runtime={}ms", std::max(1.0, seconds * kMilliseconds)),
-          "--fallocate=none",
-          "--invalidate=0",
-          "--allow_file_create=0",
-          "--gtod_reduce=1",
-          "--scramble_buffers=0",
-          "--thread=1",
-          "--output-format=json"};
+          // Of both directions fio says "rw".
+          fmt::format("--rw={}", mix == IoMix::kMixed ? "rw" : name_of(mix)),
+          fmt::format("--bs={}", shape.block_bytes), fmt::format("--iodepth={}", shape.depth),
+          "--ioengine=io_uring", "--direct=1", "--fixedbufs=1", "--registerfiles=1",
+          "--iomem=malloc", "--iomem_align=2m", "--time_based=1",
+          fmt::format("--runtime={}ms", std::max(1.0, seconds * kMilliseconds)), "--fallocate=none",
+          "--invalidate=0", "--allow_file_create=0", "--gtod_reduce=1", "--scramble_buffers=0",
+          "--thread=1", "--output-format=json"};
 }
 
 IoRate FioPeer::run(IoMix mix, const IoShape& shape, double seconds) const {

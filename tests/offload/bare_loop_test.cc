@@ -76,10 +76,28 @@ TEST_F(BareLoopTest, MixedReadsOneHalfAndWritesTheOther) {
   EXPECT_TRUE(same(disk.span().subspan(written), content_.span().subspan(written)));
 }
 
+// A second passes whenever it is looked at.
+class CountingClock final : public Clock {
+ public:
+  std::int64_t now_ns() const override { return looks_++ * 1'000'000'000; }
+  std::int64_t looks() const { return looks_; }
+
+ private:
+  mutable std::int64_t looks_ = 0;
+};
+
 TEST_F(BareLoopTest, GoesOnForAsLongAsIsAsked) {
-  const std::uint64_t carried = loop_->run(IoMix::kRead, 0.05);
-  EXPECT_LT(kFile, carried);
+  // It looks once at the start, and then whenever something has ended: at least a block each time,
+  // replaced by another until the seconds are over.
+  constexpr int kSeconds = 2 * kBlocks;
+  const CountingClock clock;
+  const std::uint64_t carried = loop_->run(IoMix::kRead, kSeconds, clock);
+  EXPECT_LE((kSeconds - 1 + kDepth) * kBlock, carried);
+  EXPECT_LE(kSeconds, clock.looks());
   EXPECT_EQ(carried % kBlock, 0U);
+  // The file was read more than once, and the memory holds blocks of it.
+  EXPECT_LT(kFile, carried);
+  EXPECT_TRUE(on_disk() == content_);
 }
 
 TEST_F(BareLoopTest, ABlockThatEndsEarlyIsAnError) {

@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
@@ -22,7 +23,9 @@
 #include <string>
 
 #include "base/bytes.h"
+#include "base/error.h"
 #include "offload/nvme_store.h"
+#include "offload/stall_watch.h"
 #include "tests/offload/store_fixture.h"
 
 // What the store does where the system refuses something. Each case takes a right away from a child
@@ -32,18 +35,25 @@ namespace {
 
 enum ExitCode : int { kAsExpected = 0, kWrong = 1, kCannotTell = 77 };
 
-// What containers do: io_uring_setup ends with EPERM.
-bool forbid_io_uring() {
+// From now on either system call ends with the errno.
+bool forbid(std::uint32_t call, std::uint32_t other_call, std::uint32_t error_number) {
   sock_filter filter[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 1, 0),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, other_call, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error_number),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
   sock_fprog program = {.len = std::size(filter), .filter = filter};
   return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
          ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
+
+// What containers do: io_uring_setup ends with EPERM.
+bool forbid_io_uring() { return forbid(SYS_io_uring_setup, SYS_io_uring_setup, EPERM); }
+
+// As where the limit on threads is reached.
+bool forbid_threads() { return forbid(SYS_clone3, SYS_clone, EAGAIN); }
 
 // Less memory may be locked than a store is given to register, also where the user is root. The
 // ring itself takes some of it.
@@ -163,6 +173,20 @@ TEST_F(EngineChoice, WithLittleLockedMemoryBuffersAreNotRegistered) {
                        !store->paths()[0].registered_buffers);
   });
   if (code == kCannotTell) GTEST_SKIP() << "capabilities cannot be given up here";
+  EXPECT_EQ(code, kAsExpected);
+}
+
+TEST_F(EngineChoice, AWatchThatDoesNotStartIsAnErrorOfTheEnvironment) {
+  const ExitCode code = in_child([&] {
+    if (!forbid_threads()) return kCannotTell;
+    try {
+      const StallWatch watch({}, 10, [](const StallWatch::Stalled&) {});
+      return kWrong;
+    } catch (const EnvironmentError& error) {
+      return expected_if(error.remedy().find("ulimit -u") != std::string::npos);
+    }
+  });
+  if (code == kCannotTell) GTEST_SKIP() << "seccomp filters are not allowed here";
   EXPECT_EQ(code, kAsExpected);
 }
 
