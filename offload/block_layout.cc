@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdint>
 #include <numeric>
 
 #include "base/bytes.h"
@@ -9,19 +10,61 @@
 
 namespace terrace {
 
-BlockLayout::BlockLayout(const Shape& shape) : shape_(shape), stripe_bytes_(shape.stripes) {
+namespace {
+
+// The turns of a round, each stripe's as far apart as can be: whose share is furthest behind is
+// next.
+std::vector<std::size_t> turns_of(const StripeShares& shares) {
+  const auto sum = std::accumulate(shares.begin(), shares.end(), std::int64_t{0});
+  std::vector<std::int64_t> behind(shares.size());
+  std::vector<std::size_t> turns;
+  for (std::int64_t turn = 0; turn < sum; ++turn) {
+    for (std::size_t i = 0; i < shares.size(); ++i) behind[i] += shares[i];
+    const auto next = std::max_element(behind.begin(), behind.end());
+    *next -= sum;
+    turns.push_back(static_cast<std::size_t>(next - behind.begin()));
+  }
+  return turns;
+}
+
+// Alike, however they are written.
+StripeShares reduced(StripeShares shares) {
+  std::uint32_t divisor = 0;
+  for (const std::uint32_t share : shares) divisor = std::gcd(divisor, share);
+  for (std::uint32_t& share : shares) share /= divisor;
+  return shares;
+}
+
+}  // namespace
+
+BlockLayout::BlockLayout(const Shape& shape) : shape_(shape), stripe_bytes_(shape.shares.size()) {
   TERRACE_CHECK(std::has_single_bit(shape.block_bytes));
   TERRACE_CHECK(std::has_single_bit(shape.alignment));
   TERRACE_CHECK_LE(shape.alignment, shape.block_bytes);
+  TERRACE_CHECK(!shape.shares.empty());
+  for (const std::uint32_t share : shape.shares) TERRACE_CHECK_LT(0U, share);
+  turns_ = turns_of(reduced(shape.shares));
+  std::vector<std::size_t> counts(shape.shares.size());
+  for (const std::size_t stripe : turns_) {
+    in_turns_.insert(in_turns_.end(), counts.begin(), counts.end());
+    ++counts[stripe];
+  }
+  in_turns_.insert(in_turns_.end(), counts.begin(), counts.end());
+}
+
+std::size_t BlockLayout::blocks_before(std::size_t number, std::size_t stripe) const {
+  const std::size_t stripes = shape_.shares.size();
+  const std::size_t of_a_round = in_turns_[turns_.size() * stripes + stripe];
+  return number / turns_.size() * of_a_round + in_turns_[number % turns_.size() * stripes + stripe];
 }
 
 ExtentId BlockLayout::add(std::size_t size_bytes) {
   TERRACE_CHECK_LT(0U, size_bytes);
   const ExtentId id{static_cast<std::uint32_t>(extents_.size())};
   const std::size_t bytes = round_up(size_bytes, shape_.alignment);
-  // Extents of one block would otherwise all lie in the first directory.
-  const std::size_t first_stripe = blocks_ % shape_.stripes;
-  extents_.push_back({.bytes = bytes, .first_number = blocks_, .first_stripe = first_stripe});
+  // The turns go on from extent to extent: those of one block would otherwise all lie in the first
+  // directory.
+  extents_.push_back({.bytes = bytes, .first_number = blocks_});
   starts_.insert(starts_.end(), stripe_bytes_.begin(), stripe_bytes_.end());
   const std::size_t blocks = divide_up(bytes, shape_.block_bytes);
   blocks_ += blocks;
@@ -43,12 +86,15 @@ BlockLayout::Place BlockLayout::place(ExtentId extent, std::size_t block_in_exte
   const Extent& facts = extent_of(extent);
   const std::size_t begin = block_in_extent * shape_.block_bytes;
   TERRACE_CHECK_LT(begin, facts.bytes);
-  const std::size_t stripe = (facts.first_stripe + block_in_extent) % shape_.stripes;
-  const std::size_t before = block_in_extent / shape_.stripes;  // of this extent, in this stripe
-  return {.stripe = stripe,
-          .offset = starts_[extent.index * shape_.stripes + stripe] + before * shape_.block_bytes,
-          .bytes = std::min(shape_.block_bytes, facts.bytes - begin),
-          .number = facts.first_number + block_in_extent};
+  const std::size_t number = facts.first_number + block_in_extent;
+  const std::size_t stripe = turns_[number % turns_.size()];
+  const std::size_t before =  // of this extent, in this stripe
+      blocks_before(number, stripe) - blocks_before(facts.first_number, stripe);
+  return {
+      .stripe = stripe,
+      .offset = starts_[extent.index * shape_.shares.size() + stripe] + before * shape_.block_bytes,
+      .bytes = std::min(shape_.block_bytes, facts.bytes - begin),
+      .number = number};
 }
 
 std::size_t BlockLayout::used_bytes() const {

@@ -9,14 +9,18 @@
 
 namespace terrace {
 
-// Where the blocks of extents lie: round-robin over the stripes, one after another in each stripe's
-// file. Only the last block of an extent may be shorter than a block.
+// So many of every few blocks go to each stripe; 1 or more.
+using StripeShares = std::vector<std::uint32_t>;
+
+// Where the blocks of extents lie: the stripes take turns, as often as their shares say, and each
+// has its blocks one after another in its file. Only the last block of an extent may be shorter
+// than a block.
 class BlockLayout {
  public:
   struct Shape {
     std::size_t block_bytes = 0;  // a power of two, a multiple of `alignment`
     std::size_t alignment = 0;    // a power of two
-    std::size_t stripes = 1;
+    StripeShares shares = {1};    // by stripe
   };
   struct Place {
     std::size_t stripe = 0;
@@ -41,12 +45,15 @@ class BlockLayout {
   struct Extent {
     std::size_t bytes = 0;
     std::size_t first_number = 0;
-    std::size_t first_stripe = 0;
   };
 
   const Extent& extent_of(ExtentId extent) const;
+  // How many of the blocks with a lower number, over all extents, are the stripe's.
+  std::size_t blocks_before(std::size_t number, std::size_t stripe) const;
 
   const Shape shape_;
+  std::vector<std::size_t> turns_;     // the stripes of the first blocks; those that follow repeat
+  std::vector<std::size_t> in_turns_;  // of each stripe before each turn, turn-major
   std::vector<Extent> extents_;
   std::vector<std::uint64_t> starts_;  // of each extent in each stripe, extent-major
   std::vector<std::uint64_t> stripe_bytes_;

@@ -24,7 +24,8 @@ std::unique_ptr<BlockStore> make_nvme_store(const NvmeStoreOptions& options, Log
   return std::make_unique<StripedStore>(
       StripedStore::Options{.block_bytes = kBlockBytes,
                             .checksums = options.checksums,
-                            .stall_seconds = options.stall_seconds},
+                            .stall_seconds = options.stall_seconds,
+                            .verify_apart = true},
       std::make_unique<SlotFiles>(options, log), log);
 }
 

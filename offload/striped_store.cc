@@ -13,10 +13,12 @@ StripedStore::StripedStore(const Options& options, std::unique_ptr<StripeFiles> 
     : block_bytes_(options.block_bytes),
       log_(log),
       files_(std::move(files)),
-      layout_({.block_bytes = options.block_bytes,
-               .alignment = files_->alignment(),
-               .stripes = files_->count()}),
+      layout_(
+          {.block_bytes = options.block_bytes,
+           .alignment = files_->alignment(),
+           .shares = options.shares.empty() ? StripeShares(files_->count(), 1) : options.shares}),
       checksums_(options.checksums) {
+  if (!options.shares.empty()) TERRACE_CHECK_EQ(options.shares.size(), files_->count());
   request_slots_.resize(kQueuedPiecesMax * files_->count());
   for (RequestSlot& slot : request_slots_) free_requests_.push_back(&slot);
   for (std::size_t stripe = 0; stripe < files_->count(); ++stripe) {
@@ -25,6 +27,11 @@ StripedStore::StripedStore(const Options& options, std::unique_ptr<StripeFiles> 
       BlockSlot& slot = block_slots_.emplace_back();
       slot.store = this;
       free_slots.push_back(&slot);
+    }
+  }
+  if (options.checksums && options.verify_apart) {
+    for (std::size_t stripe = 0; stripe < files_->count(); ++stripe) {
+      verifiers_.push_back(std::make_unique<VerifyThread>(kQueuedPiecesMax));
     }
   }
   if (options.stall_seconds <= 0) return;
@@ -39,7 +46,9 @@ StripedStore::StripedStore(const Options& options, std::unique_ptr<StripeFiles> 
 StripedStore::~StripedStore() {
   drain();
   watch_.reset();
-  files_.reset();  // ends the engines' threads, which may still be leaving block_done()
+  // Ends the threads, which may still be leaving block_done().
+  verifiers_.clear();
+  files_.reset();
 }
 
 ExtentId StripedStore::create_extent(std::size_t size_bytes) {
@@ -124,6 +133,13 @@ StripedStore::BlockSlot& StripedStore::take_block_slot(std::size_t stripe) {
   BlockSlot& slot = *free_slots.back();
   free_slots.pop_back();
   return slot;
+}
+
+// On a thread that keeps the drive busy: what takes longer than a note is done elsewhere.
+void StripedStore::block_ended(BlockSlot& slot, PieceResult result) noexcept {
+  const bool apart = !verifiers_.empty() && slot.direction == IoDirection::kRead && result.complete;
+  if (apart) return verifiers_[slot.place.stripe]->push(slot);
+  block_done(slot, result);
 }
 
 void StripedStore::block_done(BlockSlot& slot, PieceResult result) noexcept {

@@ -12,6 +12,7 @@
 #include "offload/block_store.h"
 #include "offload/stall_watch.h"
 #include "offload/stripe_files.h"
+#include "offload/verify_thread.h"
 
 namespace terrace {
 
@@ -24,6 +25,9 @@ class StripedStore final : public BlockStore {
     std::size_t block_bytes = 0;
     bool checksums = true;
     double stall_seconds = 10;  // a transfer that takes longer is named; 0: none is
+    // What has been read is verified on a thread per stripe, not on the engine's.
+    bool verify_apart = false;
+    StripeShares shares = {};  // of the blocks; empty: all stripes alike
   };
 
   // `log` outlives the store. Throws EnvironmentError where a thread does not start.
@@ -52,12 +56,13 @@ class StripedStore final : public BlockStore {
     std::size_t failed_block = 0;
   };
 
-  struct BlockSlot final : PieceCompletion {
+  struct BlockSlot final : PieceCompletion, Verification {
     void piece_started() noexcept override { in_flight.begin(place.offset, place.bytes); }
     void piece_done(PieceResult result) noexcept override {
       in_flight.end();
-      store->block_done(*this, result);
+      store->block_ended(*this, result);
     }
+    void verify() noexcept override { store->block_done(*this, {.complete = true}); }
 
     StripedStore* store = nullptr;
     RequestSlot* request = nullptr;
@@ -70,6 +75,7 @@ class StripedStore final : public BlockStore {
   void check_request(const IoRequest& request) const;
   RequestSlot& take_request_slot(const IoRequest& request, std::size_t blocks);
   BlockSlot& take_block_slot(std::size_t stripe);
+  void block_ended(BlockSlot& slot, PieceResult result) noexcept;
   void block_done(BlockSlot& slot, PieceResult result) noexcept;
   IoOutcome judge(const BlockSlot& slot, PieceResult result);
   IoOutcome outcome_at(const BlockSlot& slot, IoOutcome::Kind kind, const char* operation,
@@ -87,10 +93,11 @@ class StripedStore final : public BlockStore {
   std::mutex mutex_;
   std::condition_variable slot_freed_;
   std::vector<RequestSlot> request_slots_;
-  std::deque<BlockSlot> block_slots_;                 // stripe after stripe
-  std::vector<RequestSlot*> free_requests_;           // guarded by mutex_
-  std::vector<std::vector<BlockSlot*>> free_blocks_;  // of each stripe; guarded by mutex_
-  std::unique_ptr<StallWatch> watch_;                 // null where none is watched
+  std::deque<BlockSlot> block_slots_;                     // stripe after stripe
+  std::vector<RequestSlot*> free_requests_;               // guarded by mutex_
+  std::vector<std::vector<BlockSlot*>> free_blocks_;      // of each stripe; guarded by mutex_
+  std::vector<std::unique_ptr<VerifyThread>> verifiers_;  // of each stripe; none: on the engine's
+  std::unique_ptr<StallWatch> watch_;                     // null where none is watched
 };
 
 }  // namespace terrace

@@ -1,5 +1,6 @@
 #include "offload/block_layout.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <random>
@@ -12,12 +13,16 @@
 namespace terrace {
 namespace {
 
+using ::testing::ElementsAre;
+
 constexpr std::size_t kBlock = 64 * kKiB;
 constexpr std::size_t kAlignment = 4 * kKiB;
 
-BlockLayout layout_of(std::size_t stripes) {
-  return BlockLayout({.block_bytes = kBlock, .alignment = kAlignment, .stripes = stripes});
+BlockLayout layout_of(const StripeShares& shares) {
+  return BlockLayout({.block_bytes = kBlock, .alignment = kAlignment, .shares = shares});
 }
+
+BlockLayout layout_of(std::size_t stripes) { return layout_of(StripeShares(stripes, 1)); }
 
 TEST(BlockLayout, OnlyTheTailIsShort) {
   BlockLayout layout = layout_of(1);
@@ -45,11 +50,43 @@ TEST(BlockLayout, SmallExtentsAreSpreadToo) {
   for (const std::uint64_t bytes : layout.stripe_bytes()) EXPECT_EQ(bytes, 3 * kAlignment);
 }
 
+TEST(BlockLayout, StripesTakeTurnsByTheirShares) {
+  BlockLayout layout = layout_of(StripeShares{4, 2, 2});
+  const ExtentId extent = layout.add(8 * kBlock);
+  std::vector<std::size_t> stripes;
+  for (std::size_t block = 0; block < 8; ++block) {
+    stripes.push_back(layout.place(extent, block).stripe);
+  }
+  // 4:2:2 is 2:1:1; the first has every other turn.
+  EXPECT_THAT(stripes, ElementsAre(0, 1, 2, 0, 0, 1, 2, 0));
+  EXPECT_THAT(layout.stripe_bytes(), ElementsAre(4 * kBlock, 2 * kBlock, 2 * kBlock));
+  EXPECT_EQ(layout.place(extent, 7).offset, 3 * kBlock);
+}
+
+TEST(BlockLayout, EveryRunOfBlocksIsNearItsShares) {
+  const StripeShares shares = {16, 5, 9};
+  BlockLayout layout = layout_of(shares);
+  const ExtentId extent = layout.add(300 * kBlock);
+  for (const std::size_t first : {0, 7, 100}) {
+    for (const std::size_t length : {1, 4, 30, 77}) {
+      std::vector<double> counts(shares.size());
+      for (std::size_t block = first; block < first + length; ++block) {
+        ++counts[layout.place(extent, block).stripe];
+      }
+      for (std::size_t stripe = 0; stripe < shares.size(); ++stripe) {
+        const double part = static_cast<double>(length) * shares[stripe] / 30;
+        EXPECT_NEAR(counts[stripe], part, 2) << first << ", " << length << ", " << stripe;
+      }
+    }
+  }
+}
+
 // Places of random extents: aligned, inside the file, each byte of a file used exactly once.
 TEST(BlockLayout, PlacesTileTheFiles) {
-  for (const std::size_t stripes : {1, 2, 3, 5}) {
-    BlockLayout layout = layout_of(stripes);
-    std::mt19937_64 random(stripes);
+  for (const StripeShares& shares :
+       {StripeShares{1}, {1, 1}, {1, 1, 1}, {1, 1, 1, 1, 1}, {3, 1}, {1, 16, 7}}) {
+    BlockLayout layout = layout_of(shares);
+    std::mt19937_64 random(shares.size());
     std::vector<ExtentId> extents;
     for (int i = 0; i < 60; ++i) extents.push_back(layout.add(1 + random() % (6 * kBlock)));
     std::set<std::pair<std::size_t, std::uint64_t>> units;
