@@ -53,6 +53,7 @@ struct StorePath {
   bool direct_io = false;
   bool registered_buffers = false;
   std::string remark;  // why it is not the engine that was asked for; empty otherwise
+  int depth = 0;       // blocks in flight on its drive; 0: not known
 };
 
 // Extents are made first, then prepare() once, then requests. A request that overlaps one in flight
@@ -79,7 +80,8 @@ class BlockStore {
 
   // Alignment of memory addresses and of request sizes in the middle of an extent.
   virtual std::size_t alignment() const = 0;
-  // The grain of checksums and of partial requests: a power of two, 1 MiB in real stores.
+  // The grain of checksums and of partial requests: a power of two; in real stores 1 MiB,
+  // or what the drive was measured to do best.
   virtual std::size_t block_bytes() const = 0;
   virtual std::size_t used_bytes() const = 0;
   virtual std::vector<StorePath> paths() const = 0;

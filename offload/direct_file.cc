@@ -145,9 +145,13 @@ int DirectFile::preallocate(std::uint64_t size_bytes) {
   } while (refusal == EINTR);
   if (refusal != EOPNOTSUPP && refusal != ENOSYS) return refusal;
   if (::ftruncate(descriptor_, size) != 0) return errno;
+  constexpr const char* kNotReserved = "the file system cannot reserve space";
+  if (remark_.find(kNotReserved) != remark_.npos) return 0;
   if (!remark_.empty()) remark_ += "; ";
-  remark_ += "the file system cannot reserve space";
+  remark_ += kNotReserved;
   return 0;
 }
+
+int DirectFile::clear() { return ::ftruncate(descriptor_, 0) == 0 ? 0 : errno; }
 
 }  // namespace terrace

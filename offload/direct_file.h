@@ -23,6 +23,8 @@ class DirectFile final : public RawFile {
 
   // Gives the file its size, with space reserved for it. Returns 0 or an errno.
   int preallocate(std::uint64_t size_bytes);
+  // Gives its space back. Returns 0 or an errno.
+  int clear();
 
   int descriptor() const { return descriptor_; }
   // What an engine that transfers by itself must ask; null for none.

@@ -5,8 +5,9 @@
 #include <span>
 #include <string>
 
-// The seam to one file's I/O: aligned pieces of at most a block, carried asynchronously. Real:
-// io_uring, and threads with pread/pwrite. Short and interrupted transfers are dealt with inside.
+// The seam to the I/O of one device: aligned pieces of at most a block of its files, carried
+// asynchronously. Real: io_uring, and threads with pread/pwrite. Short and interrupted transfers
+// are dealt with inside.
 namespace terrace {
 
 enum class IoDirection : std::uint8_t { kRead, kWrite };
@@ -32,6 +33,7 @@ struct Piece {
   std::uint64_t offset = 0;     // in the file, aligned as the file asks
   std::span<std::byte> memory;  // address and size aligned as the file asks
   PieceCompletion* completion = nullptr;
+  std::size_t file = 0;  // of the engine's files, in the order it was given them
 };
 
 // What an engine is, for StorePath.
@@ -41,7 +43,7 @@ struct EngineFacts {
   std::string remark;
 };
 
-// So many pieces an engine takes before it has ended one.
+// So many pieces of each file an engine takes before it has ended one.
 inline constexpr std::size_t kQueuedPiecesMax = 1024;
 
 class IoEngine {
@@ -50,8 +52,8 @@ class IoEngine {
   virtual ~IoEngine() = default;
 
   // Takes a piece; any thread. It starts when fewer than the engine's depth are in flight, after
-  // those of its direction that came before; directions take turns. More than kQueuedPiecesMax that
-  // have not ended are the caller's error. Never blocks for the device.
+  // those of its direction that came before; directions take turns. More than kQueuedPiecesMax of a
+  // file that have not ended are the caller's error. Never blocks for the device.
   virtual void submit(const Piece& piece) = 0;
   // Registers memory with the system where that is possible; otherwise facts() says why not. The
   // memory stays until the engine is destroyed.

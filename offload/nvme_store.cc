@@ -1,14 +1,15 @@
 #include "offload/nvme_store.h"
 
-#include "base/bytes.h"
+#include <utility>
+
 #include "base/error.h"
+#include "offload/nvme_shape.h"
 #include "offload/slot_files.h"
 #include "offload/striped_store.h"
 
 namespace terrace {
 namespace {
 
-constexpr std::size_t kBlockBytes = kMiB;
 constexpr int kDepthMax = 1024;
 
 }  // namespace
@@ -17,16 +18,22 @@ std::unique_ptr<BlockStore> make_nvme_store(const NvmeStoreOptions& options, Log
   if (options.directories.empty()) {
     throw ConfigError("the NVMe tier has no directory", "name one on the drive to be used");
   }
-  if (options.queue_depth < 1 || options.queue_depth > kDepthMax) {
+  if (options.queue_depth && (*options.queue_depth < 1 || *options.queue_depth > kDepthMax)) {
     throw ConfigError("the queue depth of the NVMe tier is not between 1 and 1024",
                       "leave it out, or choose a value in that range");
   }
+  auto files = std::make_unique<SlotFiles>(options, log);
+  const NvmeShape shape = nvme_shape(options, *files, log);
+  for (std::size_t device = 0; device < shape.depths.size(); ++device) {
+    files->open(device, shape.depths[device]);
+  }
   return std::make_unique<StripedStore>(
-      StripedStore::Options{.block_bytes = kBlockBytes,
+      StripedStore::Options{.block_bytes = shape.block_bytes,
                             .checksums = options.checksums,
                             .stall_seconds = options.stall_seconds,
-                            .verify_apart = true},
-      std::make_unique<SlotFiles>(options, log), log);
+                            .checksums_apart = true,
+                            .shares = shape.shares},
+      std::move(files), log);
 }
 
 }  // namespace terrace

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/log.h"
 #include "offload/block_store.h"
 #include "offload/system_faults.h"
@@ -20,10 +21,21 @@ struct NvmeDirectory {
   std::optional<std::size_t> budget_bytes;  // at most this much of the directory
 };
 
+// Whether and how the drives are measured at the start.
+struct NvmeProbeOptions {
+  // A store that is to hold less is not worth the time: it has the usual shape, 32 blocks of 1 MiB.
+  std::uint64_t from_bytes = kGiB;
+  std::uint64_t write_bytes = 256 * kMiB;  // at most, on each drive
+  // The directory that what was measured is kept in; nothing: the user's cache directory.
+  std::optional<std::string> record_directory = {};
+};
+
 struct NvmeStoreOptions {
   std::vector<NvmeDirectory> directories;     // two or more: blocks are striped over them
   IoEngineKind engine = IoEngineKind::kAuto;  // auto: io_uring, else posix with a remark
-  int queue_depth = 32;                       // blocks in flight per directory
+  std::optional<int> queue_depth = {};        // blocks in flight per drive; nothing: measured
+  std::uint64_t expected_bytes = 0;           // that the extents will hold together; 0: not known
+  NvmeProbeOptions probe = {};
   bool checksums = true;
   double stall_seconds = 10;       // a transfer that takes longer is named in the log, once
   SystemFaults* faults = nullptr;  // for tests: below the engines; outlives the store
@@ -33,7 +45,9 @@ struct NvmeStoreOptions {
 // ("terrace-<pid>-<random>", held by a lock file) of each directory. The files are removed when the
 // store is destroyed. Directories of dead owners (lock free) are removed first and named in the
 // log. Throws ConfigError for a directory that is not there or not writable, and for an engine that
-// was asked for by name and is refused by the system. `log` outlives the store.
+// was asked for by name and is refused by the system. Where `expected_bytes` are worth it, block
+// size, depth and the directories' shares are what each drive was measured to do best, now or by an
+// earlier start; what was found is said in the log, which outlives the store.
 std::unique_ptr<BlockStore> make_nvme_store(const NvmeStoreOptions& options, Log& log);
 
 // Extents in memory: for tests.

@@ -11,8 +11,8 @@
 
 namespace terrace {
 
-PosixEngine::PosixEngine(RawFile& file, int depth, std::string name)
-    : file_(file), name_(std::move(name)), queue_(kQueuedPiecesMax) {
+PosixEngine::PosixEngine(std::vector<RawFile*> files, int depth, std::string name)
+    : files_(std::move(files)), name_(std::move(name)), queue_(kQueuedPiecesMax * files_.size()) {
   const int threads = std::min(depth, kMaxThreads);
   try {
     for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { run(); });
@@ -62,14 +62,15 @@ void PosixEngine::run() {
 }
 
 void PosixEngine::carry(const Piece& piece) {
+  RawFile& file = *files_.at(piece.file);
   piece.completion->piece_started();
-  PieceProgress progress(piece, file_.alignment());
+  PieceProgress progress(piece, file.alignment());
   PieceProgress::Next next = PieceProgress::Next::kAgain;
   while (next == PieceProgress::Next::kAgain) {
     const std::span<std::byte> rest = progress.rest();
     const std::int64_t result = piece.direction == IoDirection::kRead
-                                    ? file_.read_at(rest, progress.rest_offset())
-                                    : file_.write_at(rest, progress.rest_offset());
+                                    ? file.read_at(rest, progress.rest_offset())
+                                    : file.write_at(rest, progress.rest_offset());
     next = progress.advance(result);
   }
   piece.completion->piece_done(progress.result());

@@ -12,12 +12,13 @@
 
 namespace terrace {
 
-// Threads that make blocking transfers on a file: where io_uring is forbidden, and under the fakes.
+// Threads that make blocking transfers on the files of a device: where io_uring is forbidden, and
+// under the fakes.
 class PosixEngine final : public IoEngine {
  public:
-  // `file` outlives the engine. `depth` pieces are in flight, on a thread each, kMaxThreads at
+  // `files` outlive the engine. `depth` pieces are in flight, on a thread each, kMaxThreads at
   // most. Throws EnvironmentError where a thread does not start.
-  PosixEngine(RawFile& file, int depth, std::string name);
+  PosixEngine(std::vector<RawFile*> files, int depth, std::string name);
   ~PosixEngine() override;
 
   void submit(const Piece& piece) override;
@@ -31,7 +32,7 @@ class PosixEngine final : public IoEngine {
   void run();
   void carry(const Piece& piece);
 
-  RawFile& file_;
+  const std::vector<RawFile*> files_;
   const std::string name_;
 
   std::mutex mutex_;

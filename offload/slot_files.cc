@@ -9,38 +9,81 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "offload/drive_record.h"
 #include "offload/posix_engine.h"
 #include "offload/space_check.h"
 #include "offload/uring/uring_engine.h"
 
 namespace terrace {
 
-SlotFiles::SlotFiles(const NvmeStoreOptions& options, Log& log) {
-  for (const NvmeDirectory& directory : options.directories) {
-    Slot slot;
-    slot.directory = directory;
-    slot.job = std::make_unique<JobDirectory>(directory.path, log);
-    slot.file = std::make_unique<DirectFile>(slot.job->slot_file(), options.faults);
-    make_engine(options, slot);
-    slots_.push_back(std::move(slot));
+namespace {
+
+// One of an engine's files.
+class FileOfEngine final : public IoEngine {
+ public:
+  FileOfEngine(IoEngine& engine, std::size_t file) : engine_(engine), file_(file) {}
+
+  void submit(const Piece& piece) override {
+    Piece named = piece;
+    named.file = file_;
+    engine_.submit(named);
   }
+  void register_memory(std::span<std::byte> memory) override { engine_.register_memory(memory); }
+  EngineFacts facts() const override { return engine_.facts(); }
+
+ private:
+  IoEngine& engine_;
+  const std::size_t file_;
+};
+
+}  // namespace
+
+SlotFiles::SlotFiles(const NvmeStoreOptions& options, Log& log) : engine_kind_(options.engine) {
+  for (const NvmeDirectory& directory : options.directories) add(directory, options.faults, log);
 }
 
-void SlotFiles::make_engine(const NvmeStoreOptions& options, Slot& slot) {
-  if (options.engine != IoEngineKind::kPosix) {
+void SlotFiles::add(const NvmeDirectory& directory, SystemFaults* faults, Log& log) {
+  Slot slot;
+  slot.directory = directory;
+  slot.job = std::make_unique<JobDirectory>(directory.path, log);
+  slot.file = std::make_unique<DirectFile>(slot.job->slot_file(), faults);
+  const std::string name = device_of(directory.path);
+  const auto found = std::ranges::find(devices_, name, &Device::name);
+  slot.device = static_cast<std::size_t>(found - devices_.begin());
+  if (found == devices_.end()) devices_.emplace_back().name = name;
+  devices_[slot.device].stripes.push_back(slots_.size());
+  slots_.push_back(std::move(slot));
+}
+
+std::unique_ptr<IoEngine> SlotFiles::make_engine(std::size_t device, int depth,
+                                                 std::string& remark) const {
+  const std::vector<std::size_t>& stripes = devices_[device].stripes;
+  if (engine_kind_ != IoEngineKind::kPosix) {
+    std::vector<const DirectFile*> files;
+    for (const std::size_t stripe : stripes) files.push_back(slots_[stripe].file.get());
     try {
-      slot.engine = make_uring_engine(*slot.file, options.queue_depth);
-      return;
+      return make_uring_engine(std::move(files), depth);
     } catch (const UringRefused& refused) {
-      if (options.engine == IoEngineKind::kIoUring) {
+      if (engine_kind_ == IoEngineKind::kIoUring) {
         throw ConfigError(fmt::format("io_uring was asked for and is refused: {}", refused.what()),
                           "choose the engine auto or posix, or allow io_uring (sysctl "
                           "kernel.io_uring_disabled, the container's seccomp profile, ulimit -l)");
       }
-      slot.engine_remark = fmt::format("io_uring is refused: {}", refused.what());
+      remark = fmt::format("io_uring is refused: {}", refused.what());
     }
   }
-  slot.engine = std::make_unique<PosixEngine>(*slot.file, options.queue_depth, "posix");
+  std::vector<RawFile*> files;
+  for (const std::size_t stripe : stripes) files.push_back(slots_[stripe].file.get());
+  return std::make_unique<PosixEngine>(std::move(files), depth, "posix");
+}
+
+void SlotFiles::open(std::size_t device, int depth) {
+  Device& opened = devices_[device];
+  opened.depth = depth;
+  opened.engine = make_engine(device, depth, opened.remark);
+  for (std::size_t file = 0; file < opened.stripes.size(); ++file) {
+    slots_[opened.stripes[file]].way = std::make_unique<FileOfEngine>(*opened.engine, file);
+  }
 }
 
 void SlotFiles::prepare(std::span<const std::uint64_t> sizes) {
@@ -89,12 +132,13 @@ std::size_t SlotFiles::alignment() const {
 std::vector<StorePath> SlotFiles::paths() const {
   std::vector<StorePath> paths;
   for (const Slot& slot : slots_) {
-    const EngineFacts facts = slot.engine->facts();
+    const EngineFacts facts = slot.way->facts();
     StorePath path{.directory = slot.directory.path,
                    .engine = facts.name,
                    .direct_io = slot.file->direct(),
                    .registered_buffers = facts.registered_buffers,
-                   .remark = slot.engine_remark};
+                   .remark = devices_[slot.device].remark,
+                   .depth = devices_[slot.device].depth};
     for (const std::string& remark : {slot.file->remark(), facts.remark}) {
       if (!path.remark.empty() && !remark.empty()) path.remark += "; ";
       path.remark += remark;

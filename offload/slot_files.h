@@ -11,15 +11,34 @@
 
 namespace terrace {
 
-// One preallocated file per directory, each in a job directory, each with its own engine.
+// One preallocated file per directory, each in a job directory. Directories on one device share an
+// engine.
 class SlotFiles final : public StripeFiles {
  public:
   // Makes the directories and the (empty) files. Throws as make_nvme_store() does.
   SlotFiles(const NvmeStoreOptions& options, Log& log);
 
+  // A block device, with those of the directories that lie on it.
+  struct Device {
+    std::string name;
+    std::vector<std::size_t> stripes;
+    std::unique_ptr<IoEngine> engine;
+    std::string remark;  // why it is not the engine that was asked for
+    int depth = 0;
+  };
+  std::size_t device_count() const { return devices_.size(); }
+  const Device& device(std::size_t device) const { return devices_[device]; }
+  const NvmeDirectory& directory(std::size_t stripe) const { return slots_[stripe].directory; }
+  DirectFile& file(std::size_t stripe) { return *slots_[stripe].file; }
+
+  // An engine for the device's files that is nobody's yet.
+  std::unique_ptr<IoEngine> make_engine(std::size_t device, int depth, std::string& remark) const;
+  // Makes the engine of the device; before prepare().
+  void open(std::size_t device, int depth);
+
   std::size_t count() const override { return slots_.size(); }
   void prepare(std::span<const std::uint64_t> sizes) override;
-  IoEngine& engine(std::size_t stripe) override { return *slots_[stripe].engine; }
+  IoEngine& engine(std::size_t stripe) override { return *slots_[stripe].way; }
   const std::string& file_name(std::size_t stripe) const override;
   std::size_t alignment() const override;
   std::vector<StorePath> paths() const override;
@@ -29,14 +48,16 @@ class SlotFiles final : public StripeFiles {
     NvmeDirectory directory;
     std::unique_ptr<JobDirectory> job;
     std::unique_ptr<DirectFile> file;
-    std::unique_ptr<IoEngine> engine;
-    std::string engine_remark;  // why it is not the engine that was asked for
+    std::size_t device = 0;
+    std::unique_ptr<IoEngine> way;  // to the file, by the device's engine
   };
 
-  static void make_engine(const NvmeStoreOptions& options, Slot& slot);
+  void add(const NvmeDirectory& directory, SystemFaults* faults, Log& log);
   void preallocate(Slot& slot, std::uint64_t size);
 
+  const IoEngineKind engine_kind_;
   std::vector<Slot> slots_;
+  std::vector<Device> devices_;  // their engines are destroyed before the files
 };
 
 }  // namespace terrace

@@ -29,9 +29,9 @@ StripedStore::StripedStore(const Options& options, std::unique_ptr<StripeFiles> 
       free_slots.push_back(&slot);
     }
   }
-  if (options.checksums && options.verify_apart) {
+  if (options.checksums && options.checksums_apart) {
     for (std::size_t stripe = 0; stripe < files_->count(); ++stripe) {
-      verifiers_.push_back(std::make_unique<VerifyThread>(kQueuedPiecesMax));
+      checksum_threads_.push_back(std::make_unique<ChecksumThread>(kQueuedPiecesMax));
     }
   }
   if (options.stall_seconds <= 0) return;
@@ -47,7 +47,7 @@ StripedStore::~StripedStore() {
   drain();
   watch_.reset();
   // Ends the threads, which may still be leaving block_done().
-  verifiers_.clear();
+  checksum_threads_.clear();
   files_.reset();
 }
 
@@ -100,17 +100,17 @@ void StripedStore::submit(const IoRequest& request) {
     const BlockLayout::Place place = layout_.place(request.extent, block);
     const std::span<std::byte> memory = rest.first(place.bytes);
     rest = rest.subspan(place.bytes);
-    if (!reads) checksums_.write_begins(place.number, memory);
     BlockSlot& slot = take_block_slot(place.stripe);
     slot.request = &owner;
     slot.place = place;
     slot.direction = reads ? IoDirection::kRead : IoDirection::kWrite;
     slot.memory = memory;
-    files_->engine(place.stripe)
-        .submit({.direction = slot.direction,
-                 .offset = place.offset,
-                 .memory = memory,
-                 .completion = &slot});
+    if (!reads && !checksum_threads_.empty()) {
+      checksum_threads_[place.stripe]->push_write(slot);
+      continue;
+    }
+    if (!reads) checksums_.write_begins(place.number, memory);
+    start_block(slot);
   }
 }
 
@@ -135,11 +135,29 @@ StripedStore::BlockSlot& StripedStore::take_block_slot(std::size_t stripe) {
   return slot;
 }
 
-// On a thread that keeps the drive busy: what takes longer than a note is done elsewhere.
+void StripedStore::start_block(BlockSlot& slot) noexcept {
+  files_->engine(slot.place.stripe)
+      .submit({.direction = slot.direction,
+               .offset = slot.place.offset,
+               .memory = slot.memory,
+               .completion = &slot});
+}
+
+// On the stripe's thread for that.
+void StripedStore::take_checksum(BlockSlot& slot) noexcept {
+  if (slot.direction == IoDirection::kRead) return block_done(slot, {.complete = true});
+  checksums_.write_begins(slot.place.number, slot.memory);
+  start_block(slot);
+}
+
+// On a thread that keeps the drive busy: a checksum would hold it up.
 void StripedStore::block_ended(BlockSlot& slot, PieceResult result) noexcept {
-  const bool apart = !verifiers_.empty() && slot.direction == IoDirection::kRead && result.complete;
-  if (apart) return verifiers_[slot.place.stripe]->push(slot);
-  block_done(slot, result);
+  const bool judged = slot.direction == IoDirection::kRead && result.complete;
+  if (judged && !checksum_threads_.empty()) {
+    checksum_threads_[slot.place.stripe]->push_read(slot);
+  } else {
+    block_done(slot, result);
+  }
 }
 
 void StripedStore::block_done(BlockSlot& slot, PieceResult result) noexcept {

@@ -10,9 +10,9 @@
 #include "offload/block_checksums.h"
 #include "offload/block_layout.h"
 #include "offload/block_store.h"
+#include "offload/checksum_thread.h"
 #include "offload/stall_watch.h"
 #include "offload/stripe_files.h"
-#include "offload/verify_thread.h"
 
 namespace terrace {
 
@@ -25,8 +25,8 @@ class StripedStore final : public BlockStore {
     std::size_t block_bytes = 0;
     bool checksums = true;
     double stall_seconds = 10;  // a transfer that takes longer is named; 0: none is
-    // What has been read is verified on a thread per stripe, not on the engine's.
-    bool verify_apart = false;
+    // Checksums are taken on a thread per stripe, not in submit() and on the engine's thread.
+    bool checksums_apart = false;
     StripeShares shares = {};  // of the blocks; empty: all stripes alike
   };
 
@@ -56,13 +56,13 @@ class StripedStore final : public BlockStore {
     std::size_t failed_block = 0;
   };
 
-  struct BlockSlot final : PieceCompletion, Verification {
+  struct BlockSlot final : PieceCompletion, ChecksumJob {
     void piece_started() noexcept override { in_flight.begin(place.offset, place.bytes); }
     void piece_done(PieceResult result) noexcept override {
       in_flight.end();
       store->block_ended(*this, result);
     }
-    void verify() noexcept override { store->block_done(*this, {.complete = true}); }
+    void take_checksum() noexcept override { store->take_checksum(*this); }
 
     StripedStore* store = nullptr;
     RequestSlot* request = nullptr;
@@ -75,6 +75,8 @@ class StripedStore final : public BlockStore {
   void check_request(const IoRequest& request) const;
   RequestSlot& take_request_slot(const IoRequest& request, std::size_t blocks);
   BlockSlot& take_block_slot(std::size_t stripe);
+  void start_block(BlockSlot& slot) noexcept;
+  void take_checksum(BlockSlot& slot) noexcept;
   void block_ended(BlockSlot& slot, PieceResult result) noexcept;
   void block_done(BlockSlot& slot, PieceResult result) noexcept;
   IoOutcome judge(const BlockSlot& slot, PieceResult result);
@@ -93,11 +95,11 @@ class StripedStore final : public BlockStore {
   std::mutex mutex_;
   std::condition_variable slot_freed_;
   std::vector<RequestSlot> request_slots_;
-  std::deque<BlockSlot> block_slots_;                     // stripe after stripe
-  std::vector<RequestSlot*> free_requests_;               // guarded by mutex_
-  std::vector<std::vector<BlockSlot*>> free_blocks_;      // of each stripe; guarded by mutex_
-  std::vector<std::unique_ptr<VerifyThread>> verifiers_;  // of each stripe; none: on the engine's
-  std::unique_ptr<StallWatch> watch_;                     // null where none is watched
+  std::deque<BlockSlot> block_slots_;                 // stripe after stripe
+  std::vector<RequestSlot*> free_requests_;           // guarded by mutex_
+  std::vector<std::vector<BlockSlot*>> free_blocks_;  // of each stripe; guarded by mutex_
+  std::vector<std::unique_ptr<ChecksumThread>> checksum_threads_;  // of each stripe, or none
+  std::unique_ptr<StallWatch> watch_;                              // null where none is watched
 };
 
 }  // namespace terrace

@@ -1,5 +1,6 @@
 #include "offload/uring/bare_loop.h"
 
+#include <array>
 #include <cerrno>
 
 #include "base/check.h"
@@ -20,9 +21,8 @@ BareLoop::BareLoop(const DirectFile& file, std::uint64_t file_bytes, std::span<s
   }
   TERRACE_CHECK_LE(static_cast<std::size_t>(options.depth) * options.block_bytes, memory.size());
   TERRACE_CHECK_LE(2 * options.block_bytes, file_bytes);
-  constexpr int kNoFile = -1;
-  int error = ring_->open(file.descriptor(), kNoFile, static_cast<unsigned>(options.depth),
-                          options.mode.task_run);
+  const std::array files = {file.descriptor()};
+  int error = ring_->open(files, static_cast<unsigned>(options.depth), options.mode.task_run);
   const char* call = ring_->refused_call();
   if (error == 0 && options.mode.registered_buffers) {
     error = ring_->register_memory(memory);
@@ -58,8 +58,11 @@ void BareLoop::start(IoMix mix, std::size_t slot) {
   cursor.next = (cursor.next + 1) % cursor.blocks;
   busy_[slot] = rested_.front();
   rested_.pop_front();
-  ring_->prepare(writes ? IoDirection::kWrite : IoDirection::kRead, Ring::File::kData, busy_[slot],
-                 offset, slot);
+  ring_->prepare({.direction = writes ? IoDirection::kWrite : IoDirection::kRead,
+                  .file = 0,
+                  .memory = busy_[slot],
+                  .offset = offset},
+                 slot);
   ++in_flight_;
 }
 

@@ -23,14 +23,13 @@ Ring::~Ring() {
   io_uring_queue_exit(&ring_);
 }
 
-int Ring::open(int data_file, int wake_file, unsigned entries, TaskRun task_run) {
+int Ring::open(std::span<const int> files, unsigned entries, TaskRun task_run) {
   refused_call_ = "io_uring_setup";
   const int error = set_up(entries, task_run);
   if (error != 0) return error;
   open_ = true;
   refused_call_ = "io_uring_register of files";
-  const std::array files = {data_file, wake_file};
-  return -io_uring_register_files(&ring_, files.data(), files.size());
+  return -io_uring_register_files(&ring_, files.data(), static_cast<unsigned>(files.size()));
 }
 
 // Deferred task work came with Linux 6.1, a single issuer with 6.0; older kernels say EINVAL.
@@ -90,13 +89,13 @@ int Ring::buffer_of(std::span<const std::byte> memory) const {
   return -1;
 }
 
-void Ring::prepare(IoDirection direction, File file, std::span<std::byte> memory,
-                   std::uint64_t offset, std::uint64_t tag) {
+void Ring::prepare(const Transfer& transfer, std::uint64_t tag) {
   io_uring_sqe* entry = io_uring_get_sqe(&ring_);
   TERRACE_CHECK(entry != nullptr);
+  const auto [direction, file, memory, offset] = transfer;
   const auto size = static_cast<unsigned>(memory.size());
   const int place = static_cast<int>(file);
-  const int buffer = file == File::kData ? buffer_of(memory) : -1;
+  const int buffer = buffer_of(memory);
   const bool reads = direction == IoDirection::kRead;
   if (buffer >= 0 && reads) {
     io_uring_prep_read_fixed(entry, place, memory.data(), size, offset, buffer);

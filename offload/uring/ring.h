@@ -16,26 +16,29 @@ namespace terrace {
 // on one thread: the kernel then needs no locks (IORING_SETUP_SINGLE_ISSUER).
 class Ring {
  public:
-  // Places of the registered files.
-  enum class File : int { kData = 0, kWake = 1 };
-
   Ring() = default;
   ~Ring();
   Ring(const Ring&) = delete;
   Ring& operator=(const Ring&) = delete;
 
-  // Makes the ring as asked, or the next weaker way that the kernel takes. A file of -1 is none.
-  // Returns 0 or an errno, and then refused_call() names what was refused.
-  int open(int data_file, int wake_file, unsigned entries, TaskRun task_run);
+  // Makes the ring as asked, or the next weaker way that the kernel takes. Transfers name the files
+  // by their places here. Returns 0 or an errno, and then refused_call() names what was refused.
+  int open(std::span<const int> files, unsigned entries, TaskRun task_run);
   const char* refused_call() const { return refused_call_; }
 
   // Registers memory, in pieces that the kernel accepts. Returns 0 or an errno; what was registered
   // before stays so.
   int register_memory(std::span<std::byte> memory);
 
-  // Queues a transfer; it starts with the next submit_and_wait().
-  void prepare(IoDirection direction, File file, std::span<std::byte> memory, std::uint64_t offset,
-               std::uint64_t tag);
+  struct Transfer {
+    IoDirection direction = IoDirection::kRead;
+    std::size_t file = 0;  // its place
+    std::span<std::byte> memory;
+    std::uint64_t offset = 0;
+  };
+
+  // Queues a transfer; it starts with the next submit() or submit_and_wait().
+  void prepare(const Transfer& transfer, std::uint64_t tag);
   // Starts what is queued.
   void submit();
   // Starts what is queued and waits until something has ended.

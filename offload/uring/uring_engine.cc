@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <condition_variable>
 #include <cstring>
@@ -11,6 +12,7 @@
 #include <mutex>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -45,7 +47,7 @@ class EventDescriptor {
 
 class UringEngine final : public IoEngine {
  public:
-  UringEngine(const DirectFile& file, int depth);
+  UringEngine(std::vector<const DirectFile*> files, int depth);
   ~UringEngine() override;
 
   void submit(const Piece& piece) override;
@@ -71,13 +73,13 @@ class UringEngine final : public IoEngine {
   void reap(Ring& ring);
   bool piece_ended(Ring& ring, std::size_t slot, std::int64_t result);
 
-  const DirectFile& file_;
+  const std::vector<const DirectFile*> files_;
   const std::size_t depth_;
   const EventDescriptor wake_;
 
   mutable std::mutex mutex_;
   std::condition_variable answered_;
-  PieceQueue inbox_{kQueuedPiecesMax};  // guarded by mutex_
+  PieceQueue inbox_;               // guarded by mutex_
   bool hungry_ = false;            // guarded by mutex_: the reactor could take more than there is
   Registration registration_;      // guarded by mutex_
   bool stop_ = false;              // guarded by mutex_
@@ -99,18 +101,23 @@ class UringEngine final : public IoEngine {
   std::thread reactor_;
 };
 
-UringEngine::UringEngine(const DirectFile& file, int depth)
-    : file_(file), depth_(static_cast<std::size_t>(depth)), progress_(depth_) {
+UringEngine::UringEngine(std::vector<const DirectFile*> files, int depth)
+    : files_(std::move(files)),
+      depth_(static_cast<std::size_t>(depth)),
+      inbox_(kQueuedPiecesMax * files_.size()),
+      progress_(depth_) {
   taken_.reserve(depth_);
   ended_.reserve(depth_);
   for (std::size_t slot = 0; slot < depth_; ++slot) free_slots_.push_back(slot);
-  if (file.faults() != nullptr) faults_.resize(depth_);
+  const bool faulty =
+      std::ranges::any_of(files_, [](const DirectFile* file) { return file->faults() != nullptr; });
+  if (faulty) faults_.resize(depth_);
   try {
     reactor_ = std::thread([this] { run(); });
   } catch (const std::system_error& error) {
-    throw EnvironmentError(
-        fmt::format("the thread of io_uring for {} does not start: {}", file.path(), error.what()),
-        "raise the limit on threads (ulimit -u)");
+    throw EnvironmentError(fmt::format("the thread of io_uring for {} does not start: {}",
+                                       files_[0]->path(), error.what()),
+                           "raise the limit on threads (ulimit -u)");
   }
   std::unique_lock lock(mutex_);
   answered_.wait(lock, [this] { return opened_; });
@@ -118,7 +125,7 @@ UringEngine::UringEngine(const DirectFile& file, int depth)
   lock.unlock();
   reactor_.join();
   throw UringRefused(
-      {.operation = refused_call_, .path = file.path(), .error_number = open_error_});
+      {.operation = refused_call_, .path = files_[0]->path(), .error_number = open_error_});
 }
 
 UringEngine::~UringEngine() {
@@ -171,7 +178,10 @@ EngineFacts UringEngine::facts() const {
 void UringEngine::run() {
   Ring ring;
   const auto entries = static_cast<unsigned>(depth_ + 1);  // and the read of the event
-  const int error = ring.open(file_.descriptor(), wake_.get(), entries, TaskRun::kDeferred);
+  std::vector<int> descriptors;
+  for (const DirectFile* file : files_) descriptors.push_back(file->descriptor());
+  descriptors.push_back(wake_.get());
+  const int error = ring.open(descriptors, entries, TaskRun::kDeferred);
   {
     const std::lock_guard lock(mutex_);
     opened_ = true;
@@ -215,7 +225,7 @@ bool UringEngine::take_orders(Ring& ring, Then then) {
   for (const Piece& piece : taken_) {
     const std::size_t slot = free_slots_.back();
     free_slots_.pop_back();
-    progress_[slot] = PieceProgress(piece, file_.alignment());
+    progress_[slot] = PieceProgress(piece, files_.at(piece.file)->alignment());
     piece.completion->piece_started();
     start(ring, slot);
   }
@@ -227,7 +237,10 @@ bool UringEngine::take_orders(Ring& ring, Then then) {
 
 void UringEngine::start(Ring& ring, std::size_t slot) {
   const PieceProgress& progress = progress_[slot];
-  ring.prepare(progress.piece().direction, Ring::File::kData, to_ask(slot), progress.rest_offset(),
+  ring.prepare({.direction = progress.piece().direction,
+                .file = progress.piece().file,
+                .memory = to_ask(slot),
+                .offset = progress.rest_offset()},
                slot);
 }
 
@@ -235,9 +248,10 @@ std::span<std::byte> UringEngine::to_ask(std::size_t slot) {
   const PieceProgress& progress = progress_[slot];
   if (faults_.empty()) return progress.rest();
   const bool reads = progress.piece().direction == IoDirection::kRead;
-  const SystemFault fault =
-      file_.faults()->fate_of({reads ? SystemCall::Kind::kRead : SystemCall::Kind::kWrite,
-                               progress.rest_offset(), progress.rest().size()});
+  const SystemCall call = {reads ? SystemCall::Kind::kRead : SystemCall::Kind::kWrite,
+                           progress.rest_offset(), progress.rest().size()};
+  SystemFaults* faults = files_[progress.piece().file]->faults();
+  const SystemFault fault = faults == nullptr ? SystemFault::none(call) : faults->fate_of(call);
   hold_back(fault);
   faults_[slot] = fault;
   return progress.rest().first(fault.asked_bytes);
@@ -245,8 +259,11 @@ std::span<std::byte> UringEngine::to_ask(std::size_t slot) {
 
 void UringEngine::arm_wake(Ring& ring) {
   wake_armed_ = true;
-  ring.prepare(IoDirection::kRead, Ring::File::kWake,
-               std::as_writable_bytes(std::span(&wake_count_, 1)), 0, kWakeTag);
+  ring.prepare({.direction = IoDirection::kRead,
+                .file = files_.size(),  // the event, behind the data
+                .memory = std::as_writable_bytes(std::span(&wake_count_, 1)),
+                .offset = 0},
+               kWakeTag);
 }
 
 void UringEngine::reap(Ring& ring) {
@@ -283,8 +300,8 @@ bool UringEngine::piece_ended(Ring& ring, std::size_t slot, std::int64_t result)
 
 }  // namespace
 
-std::unique_ptr<IoEngine> make_uring_engine(const DirectFile& file, int depth) {
-  return std::make_unique<UringEngine>(file, depth);
+std::unique_ptr<IoEngine> make_uring_engine(std::vector<const DirectFile*> files, int depth) {
+  return std::make_unique<UringEngine>(std::move(files), depth);
 }
 
 }  // namespace terrace

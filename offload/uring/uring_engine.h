@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "base/error.h"
 #include "offload/direct_file.h"
@@ -14,8 +15,9 @@ class UringRefused : public IoError {
   using IoError::IoError;
 };
 
-// An engine on io_uring: one thread owns the ring, others hand it pieces. `file` outlives the
-// engine. At most `depth` pieces are in flight. Throws UringRefused where a ring cannot be made.
-std::unique_ptr<IoEngine> make_uring_engine(const DirectFile& file, int depth);
+// An engine on io_uring: one thread owns the ring, others hand it pieces. `files`, one or more,
+// outlive the engine. At most `depth` pieces are in flight. Throws UringRefused where a ring cannot
+// be made.
+std::unique_ptr<IoEngine> make_uring_engine(std::vector<const DirectFile*> files, int depth);
 
 }  // namespace terrace

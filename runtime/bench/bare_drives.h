@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -27,6 +29,8 @@ class BareDrives {
 
   std::vector<std::string> files() const;
   std::uint64_t file_bytes() const { return file_bytes_; }
+  // Of one of them, when it is not running.
+  std::span<const std::byte> memory() const { return drives_.front().memory->bytes(); }
   // A directory that is removed with the rest.
   const std::string& scratch() const { return drives_.front().job->path(); }
 

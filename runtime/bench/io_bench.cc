@@ -7,10 +7,13 @@
 #include <optional>
 
 #include "base/bytes.h"
+#include "base/check.h"
+#include "base/hash.h"
 #include "runtime/bench/bare_drives.h"
 #include "runtime/bench/bench_list.h"
 #include "runtime/bench/fio_peer.h"
 #include "runtime/bench/store_load.h"
+#include "runtime/bench/usage_clock.h"
 
 // Two steps for each mix of directions. First every shape of I/O is tried once by the bare loop and
 // by fio. Then the best few of each are measured again, in rounds with the store: the limit is the
@@ -24,8 +27,8 @@ constexpr double kScreeningSeconds = 0.25;
 constexpr std::size_t kFinalists = 3;
 // Of the store: memory that is used again while it is in the caches, as fio's is, and more than
 // they hold, as a step's is.
-constexpr std::size_t kNarrowRequestBytes = kMiB;
-constexpr int kNarrowRequests = 16;
+constexpr std::size_t kNarrowRequestBytes = 512 * kKiB;
+constexpr int kNarrowRequests = 10;
 constexpr std::size_t kWideRequestBytes = 64 * kMiB;
 
 std::vector<IoShape> shapes_to_try(bool small, bool wide) {
@@ -110,6 +113,41 @@ BenchResult cpu_result(const std::string& name, const Contestant& store, const C
           .value = store.cpu,
           .limit = limit.cpu,
           .limit_is = limit.name};
+}
+
+// Round by round. Where the noise is larger than the difference, a ratio is still made of it.
+Samples difference(const Samples& more, const Samples& less) {
+  constexpr double kLeast = 1e-3;
+  Samples result;
+  for (std::size_t i = 0; i < more.values().size(); ++i) {
+    result.add(std::max(kLeast, more.values()[i] - less.values()[i]));
+  }
+  return result;
+}
+
+BenchResult checksum_result(const std::string& name, const Contestants& stores,
+                            const Contestant& alone) {
+  return {.name = name,
+          .unit = BenchUnit::kMillisecondsPerGigabyte,
+          .value = difference(stores[0].cpu, stores[1].cpu),
+          .limit = alone.cpu,
+          .limit_is = alone.name};
+}
+
+// Checksums of blocks, one after another, of memory that no cache holds.
+IoRate take_checksums(std::span<const std::byte> memory, double seconds) {
+  const UsageClock usage;
+  std::uint64_t bytes = 0;
+  std::uint64_t sum = 0;
+  do {
+    const std::size_t block = std::min(kNarrowRequestBytes, memory.size());
+    sum ^= hash_bytes(memory.subspan(bytes % (memory.size() / block * block), block));
+    bytes += block;
+  } while (usage.wall_seconds() < seconds);
+  TERRACE_CHECK_NE(sum, bytes);  // it was computed
+  const double gigabytes = static_cast<double>(bytes) * 1e-9;
+  return {.gb_per_s = gigabytes / usage.wall_seconds(),
+          .cpu_ms_per_gb = usage.cpu_seconds() * 1e3 / gigabytes};
 }
 
 class IoBench {
@@ -199,10 +237,13 @@ Contestants IoBench::finalists(const std::string& tool, const Runner& run, IoMix
 
 std::string IoBench::description() const {
   std::string text;
-  for (const StorePath& path : checked_->paths()) {
+  const BlockStore& store = checked_->store();
+  for (const StorePath& path : store.paths()) {
     if (!text.empty()) text += "; ";
-    text += fmt::format("{}{}{}", path.engine, path.direct_io ? ", O_DIRECT" : ", page cache",
-                        path.registered_buffers ? ", registered buffers" : "");
+    text += fmt::format("{}{}{}, blocks of {}, {} in flight", path.engine,
+                        path.direct_io ? ", O_DIRECT" : ", page cache",
+                        path.registered_buffers ? ", registered buffers" : "",
+                        format_size(store.block_bytes()), path.depth);
   }
   return text;
 }
@@ -224,8 +265,16 @@ std::vector<BenchResult> IoBench::run_mix(IoMix mix) {
   if (fio_version_) fios = finalists(*fio_version_, fio, mix, false);
   Contestants loops = finalists("bare loop", bare, mix, false);
   Contestants wide_loops = finalists("bare loop over 512 MiB", bare_wide, mix, true);
+  Contestants sums = {{.name = "xxh3 of memory, 1 thread",
+                       .run =
+                           [this] {
+                             return take_checksums(drives_.memory(),
+                                                   std::min(kScreeningSeconds, options_.seconds));
+                           },
+                       .rate = {},
+                       .cpu = {}}};
   log_.info(fmt::format("bench io: {}: {} rounds", name_of(mix), options_.repetitions));
-  measure({&stores, &fios, &loops, &wide_loops}, options_.repetitions);
+  measure({&stores, &fios, &loops, &wide_loops, &sums}, options_.repetitions);
 
   Contestants limits = fios;
   limits.insert(limits.end(), loops.begin(), loops.end());
@@ -236,7 +285,8 @@ std::vector<BenchResult> IoBench::run_mix(IoMix mix) {
                                       rate_result(name + "_unchecked", stores[1], limits),
                                       rate_result(name + "_wide", stores[2], wide_loops),
                                       cpu_result(name + "_cpu", stores[0], tool),
-                                      cpu_result(name + "_unchecked_cpu", stores[1], tool)};
+                                      cpu_result(name + "_unchecked_cpu", stores[1], tool),
+                                      checksum_result(name + "_checksums", stores, sums[0])};
   results[0].details.push_back({"store", description()});
   return results;
 }

@@ -8,11 +8,21 @@
 
 namespace terrace {
 
+namespace {
+
+std::unique_ptr<BlockStore> make_store(const StoreLoad::Options& options, Log& log) {
+  NvmeStoreOptions sized = options.store;
+  sized.expected_bytes = options.total_bytes;
+  return make_nvme_store(sized, log);
+}
+
+}  // namespace
+
 StoreLoad::StoreLoad(const Options& options, Log& log)
     : options_(options),
       memory_(options.extent_bytes * static_cast<std::size_t>(options.requests),
               HostMemoryOptions{}),
-      store_(make_nvme_store(options.store, log)),
+      store_(make_store(options, log)),
       slots_(static_cast<std::size_t>(options.requests)) {
   const std::size_t count = std::max<std::size_t>(2, options.total_bytes / options.extent_bytes);
   for (std::size_t i = 0; i < count; ++i) {

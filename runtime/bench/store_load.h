@@ -16,7 +16,7 @@ namespace terrace {
 class StoreLoad {
  public:
   struct Options {
-    NvmeStoreOptions store;
+    NvmeStoreOptions store;  // is told what it will hold
     std::uint64_t total_bytes = 0;
     std::size_t extent_bytes = 0;
     int requests = 4;  // on their way; fewer blocks than a store holds without blocking
@@ -32,7 +32,7 @@ class StoreLoad {
   // writes of the other, in turn. Throws what failed a request.
   IoRate run(IoMix mix, double seconds);
 
-  std::vector<StorePath> paths() const { return store_->paths(); }
+  const BlockStore& store() const { return *store_; }
 
  private:
   // One request on its way, in a part of the memory of its own. When it ends the next starts, on

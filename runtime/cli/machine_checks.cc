@@ -139,7 +139,7 @@ class ProbeFile {
 MachineCheck check_uring(const DirectFile& file) {
   constexpr int kDepth = 8;
   try {
-    const EngineFacts facts = make_uring_engine(file, kDepth)->facts();
+    const EngineFacts facts = make_uring_engine({&file}, kDepth)->facts();
     return {"io_uring", true, facts.remark.empty() ? "can be used" : "can be used; " + facts.remark,
             ""};
   } catch (const UringRefused& error) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "base/error.h"
 #include "kernels/cpu/cpu_kernels.h"
@@ -141,7 +142,9 @@ void Engine::make_store(const NvmeStoreOptions& options, Log& log) {
     sizes.push_back(buffer.size_bytes);
   }
   if (sizes.empty()) return;
-  store_ = make_nvme_store(options, log);
+  NvmeStoreOptions sized = options;
+  sized.expected_bytes = std::accumulate(sizes.begin(), sizes.end(), std::uint64_t{0});
+  store_ = make_nvme_store(sized, log);
   for (const std::size_t size : sizes) memory_.extents.push_back(store_->create_extent(size));
   store_->prepare();
   store_->register_memory(host_memory_.bytes());

@@ -81,7 +81,8 @@ TEST(BenchCommand, IoHasTheResultsOfTheInterface) {
           "store_read", "store_write", "store_mixed", "store_read_unchecked",
           "store_write_unchecked", "store_mixed_unchecked", "store_read_cpu", "store_write_cpu",
           "store_mixed_cpu", "store_read_unchecked_cpu", "store_write_unchecked_cpu",
-          "store_mixed_unchecked_cpu", "store_read_wide", "store_write_wide", "store_mixed_wide"));
+          "store_mixed_unchecked_cpu", "store_read_checksums", "store_write_checksums",
+          "store_mixed_checksums", "store_read_wide", "store_write_wide", "store_mixed_wide"));
   EXPECT_TRUE(std::filesystem::is_empty(directory.path("a")));
   EXPECT_TRUE(std::filesystem::is_empty(directory.path("b")));
 }

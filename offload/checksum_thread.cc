@@ -1,0 +1,72 @@
+#include "offload/checksum_thread.h"
+
+#include <fmt/format.h>
+
+#include <system_error>
+
+#include "base/check.h"
+#include "base/error.h"
+
+namespace terrace {
+
+ChecksumThread::ChecksumThread(std::size_t capacity) {
+  reads_.places.resize(capacity);
+  writes_.places.resize(capacity);
+  try {
+    thread_ = std::thread([this] { run(); });
+  } catch (const std::system_error& error) {
+    throw EnvironmentError(
+        fmt::format("the thread that takes checksums does not start: {}", error.what()),
+        "raise the limit on threads (ulimit -u)");
+  }
+}
+
+ChecksumThread::~ChecksumThread() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  came_.notify_one();
+  thread_.join();
+}
+
+void ChecksumThread::push(Line& line, ChecksumJob& job) noexcept {
+  bool wakes = false;
+  {
+    const std::lock_guard lock(mutex_);
+    TERRACE_CHECK_LT(line.count, line.places.size());
+    line.places[(line.first + line.count) % line.places.size()] = &job;
+    ++line.count;
+    wakes = idle_;
+    idle_ = false;
+  }
+  if (wakes) came_.notify_one();
+}
+
+// Null where nothing waits.
+ChecksumJob* ChecksumThread::pop() {
+  Line& line = reads_.count != 0 ? reads_ : writes_;
+  if (line.count == 0) return nullptr;
+  ChecksumJob* job = line.places[line.first];
+  line.first = (line.first + 1) % line.places.size();
+  --line.count;
+  return job;
+}
+
+void ChecksumThread::run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    ChecksumJob* job = pop();
+    if (job == nullptr) {
+      if (stop_) return;
+      idle_ = true;
+      came_.wait(lock, [this] { return stop_ || !idle_; });
+      continue;
+    }
+    lock.unlock();
+    job->take_checksum();
+    lock.lock();
+  }
+}
+
+}  // namespace terrace

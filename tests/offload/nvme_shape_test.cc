@@ -1,0 +1,218 @@
+#include "offload/nvme_shape.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <linux/magic.h>
+#include <sys/resource.h>
+#include <sys/statfs.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "offload/drive_probe.h"
+#include "offload/drive_record.h"
+#include "tests/offload/store_fixture.h"
+
+// What a store takes its drives for: measured, remembered, or neither.
+namespace terrace {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+class KeepingLog final : public Log {
+ public:
+  void info(std::string_view line) override { lines.emplace_back(line); }
+  void warning(std::string_view line) override { lines.emplace_back(line); }
+  std::vector<std::string> lines;
+};
+
+class NvmeShapeTest : public ::testing::TestWithParam<IoEngineKind> {
+ protected:
+  NvmeStoreOptions options() const {
+    NvmeStoreOptions options;
+    options.engine = GetParam();
+    options.directories.push_back({drive_, std::nullopt});
+    options.expected_bytes = kGiB;
+    options.probe.write_bytes = kProbeBytesMin;
+    options.probe.record_directory = records_;
+    return options;
+  }
+
+  // Makes a store, carries bytes through it, and returns what was said.
+  std::vector<std::string> said_by(const NvmeStoreOptions& options) const {
+    KeepingLog log;
+    const auto store = make_nvme_store(options, log);
+    const std::size_t size = 3 * store->block_bytes() + 1;
+    const ExtentId extent = store->create_extent(size);
+    store->prepare();
+    AlignedMemory bytes(size, store->alignment());
+    bytes.fill(1);
+    write_bytes(*store, extent, 0, bytes.span()).throw_if_failed();
+    AlignedMemory back(size, store->alignment());
+    read_bytes(*store, extent, 0, back.span()).throw_if_failed();
+    EXPECT_TRUE(back == bytes);
+    for (const StorePath& path : store->paths()) EXPECT_LT(0, path.depth);
+    return log.lines;
+  }
+
+  std::vector<fs::path> records() const {
+    std::vector<fs::path> found;
+    if (!fs::exists(records_)) return found;
+    for (const auto& entry : fs::directory_iterator(records_)) found.push_back(entry.path());
+    return found;
+  }
+
+  ScratchDirectory scratch_;
+  const std::string drive_ = scratch_.make("drive");
+  const std::string records_ = scratch_.path() / "records";
+};
+
+TEST_P(NvmeShapeTest, ADriveIsMeasuredOnceAndRemembered) {
+  const std::vector<std::string> first = said_by(options());
+  ASSERT_THAT(first, SizeIs(1));
+  EXPECT_THAT(first[0], AllOf(HasSubstr(drive_), HasSubstr("measured now"), HasSubstr(records_)));
+  ASSERT_THAT(records(), SizeIs(1));
+  const std::vector<std::string> second = said_by(options());
+  ASSERT_THAT(second, SizeIs(1));
+  EXPECT_THAT(second[0], HasSubstr("remove that to measure again"));
+  // Removed, or damaged: measured again, and kept.
+  fs::remove(records()[0]);
+  EXPECT_THAT(said_by(options())[0], HasSubstr("measured now"));
+  std::ofstream(records()[0], std::ios::in | std::ios::out) << "x";
+  EXPECT_THAT(said_by(options())[0], HasSubstr("measured now"));
+  EXPECT_THAT(said_by(options())[0], HasSubstr("remove that"));
+  EXPECT_TRUE(fs::is_empty(drive_));
+}
+
+// The shape is planted in the record.
+TEST_P(NvmeShapeTest, TheShapeOfTheRecordIsUsed) {
+  said_by(options());
+  ASSERT_THAT(records(), SizeIs(1));
+  std::string key;
+  {
+    std::ifstream file(records()[0]);
+    std::getline(file, key);
+    std::getline(file, key);
+  }
+  {
+    DriveRecord record(records_, key);
+    ASSERT_TRUE(record.keep({.shape = {256 * kKiB, 24}, .read_gb_per_s = 1, .write_gb_per_s = 1}));
+  }
+  SilentLog log;
+  NvmeStoreOptions of_record = options();
+  auto store = make_nvme_store(of_record, log);
+  EXPECT_EQ(store->block_bytes(), 256 * kKiB);
+  EXPECT_EQ(store->paths()[0].depth, 24);
+  store.reset();
+  of_record.queue_depth = 3;
+  EXPECT_EQ(make_nvme_store(of_record, log)->paths()[0].depth, 3);
+}
+
+TEST_P(NvmeShapeTest, ASmallStoreHasTheUsualShapeWithoutAWord) {
+  NvmeStoreOptions small = options();
+  small.expected_bytes = kGiB - 1;
+  EXPECT_THAT(said_by(small), SizeIs(0));
+  EXPECT_THAT(records(), SizeIs(0));
+  SilentLog log;
+  const auto store = make_nvme_store(small, log);
+  EXPECT_EQ(store->block_bytes(), kMiB);
+  EXPECT_EQ(store->paths()[0].depth, 32);
+}
+
+TEST_P(NvmeShapeTest, ABudgetThatIsTooSmallIsNotExceeded) {
+  NvmeStoreOptions tight = options();
+  tight.directories[0].budget_bytes = kProbeBytesMin - 1;
+  const std::vector<std::string> said = said_by(tight);
+  ASSERT_THAT(said, SizeIs(1));
+  EXPECT_THAT(said[0], AllOf(HasSubstr("not measured"), HasSubstr("budget")));
+}
+
+TEST_P(NvmeShapeTest, ALimitOnFileSizesIsKept) {
+  struct rlimit before = {};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  struct rlimit small = before;
+  small.rlim_cur = kProbeBytesMin / 2;
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  const std::vector<std::string> said = said_by(options());
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  ASSERT_THAT(said, SizeIs(1));
+  EXPECT_THAT(said[0], AllOf(HasSubstr("not measured"), HasSubstr("limit on the size of files")));
+}
+
+TEST_P(NvmeShapeTest, WhereNothingCanBeKeptItIsMeasuredEachTime) {
+  NvmeStoreOptions nowhere = options();
+  nowhere.probe.record_directory = "";
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_THAT(said_by(nowhere), ElementsAre(HasSubstr("cannot be kept")));
+  }
+}
+
+// Every transfer of a file fails.
+class Failing final : public SystemFaults {
+ public:
+  SystemFault fate_of(const SystemCall& call) noexcept override {
+    const bool transfers =
+        call.kind == SystemCall::Kind::kRead || call.kind == SystemCall::Kind::kWrite;
+    if (!transfers) return SystemFault::none(call);
+    return {.asked_bytes = 0, .shown = -EIO};
+  }
+};
+
+TEST_P(NvmeShapeTest, ADriveThatFailsIsNotMeasured) {
+  Failing faults;
+  NvmeStoreOptions failing = options();
+  failing.faults = &faults;
+  KeepingLog log;
+  const auto store = make_nvme_store(failing, log);
+  EXPECT_THAT(log.lines, ElementsAre(HasSubstr("a transfer failed")));
+  EXPECT_EQ(store->block_bytes(), kMiB);
+  const fs::path job = fs::directory_iterator(drive_)->path();
+  EXPECT_EQ(fs::file_size(job / "slots.bin"), 0U);
+}
+
+TEST_P(NvmeShapeTest, MemoryIsNotMeasured) {
+  struct statfs facts = {};
+  if (::statfs("/dev/shm", &facts) != 0 || facts.f_type != TMPFS_MAGIC) {
+    GTEST_SKIP() << "there is no file system in memory";
+  }
+  std::string directory = "/dev/shm/terrace_store_XXXXXX";
+  ASSERT_NE(::mkdtemp(directory.data()), nullptr);
+  NvmeStoreOptions memory = options();
+  memory.directories[0].path = directory;
+  const std::vector<std::string> said = said_by(memory);
+  fs::remove_all(directory);
+  ASSERT_THAT(said, SizeIs(1));
+  EXPECT_THAT(said[0], AllOf(HasSubstr("not measured"), HasSubstr("page cache")));
+}
+
+TEST_P(NvmeShapeTest, DirectoriesOfOneDriveShareItsEngineAndItsBlocksAlike) {
+  NvmeStoreOptions two = options();
+  two.directories.push_back({scratch_.make("other"), std::nullopt});
+  SilentLog log;
+  SlotFiles files(two, log);
+  EXPECT_EQ(files.device_count(), 1U);
+  EXPECT_THAT(files.device(0).stripes, ElementsAre(0U, 1U));
+  const NvmeShape shape = nvme_shape(two, files, log);
+  EXPECT_THAT(shape.depths, SizeIs(1));
+  EXPECT_EQ(shape.shares[0], shape.shares[1]);
+  EXPECT_THAT(said_by(two), SizeIs(1));  // one drive
+}
+
+INSTANTIATE_TEST_SUITE_P(Engines, NvmeShapeTest,
+                         ::testing::Values(IoEngineKind::kAuto, IoEngineKind::kPosix),
+                         [](const auto& info) {
+                           return info.param == IoEngineKind::kAuto ? "auto_engine" : "posix";
+                         });
+
+}  // namespace
+}  // namespace terrace
