@@ -13,6 +13,11 @@ pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(highway REQUIRED IMPORTED_TARGET libhwy)
 pkg_check_modules(tomlplusplus REQUIRED IMPORTED_TARGET tomlplusplus)
 
+# Asked for by who runs several processes; without it MpiSession refuses.
+if(TERRACE_MPI)
+  find_package(MPI QUIET COMPONENTS CXX)
+endif()
+
 if(TERRACE_TESTS)
   find_package(GTest REQUIRED)
   include(GoogleTest)

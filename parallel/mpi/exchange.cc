@@ -1,0 +1,151 @@
+#include "parallel/mpi/exchange.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "memory/host/streaming_copy.h"
+#include "parallel/rank_order.h"
+
+namespace terrace {
+namespace {
+
+constexpr std::size_t kLine = 64;
+
+void copy(std::span<std::byte> target, const std::byte* source) {
+  if (!target.empty() && target.data() != source) {
+    streaming_copy(target, {source, target.size()});
+  }
+}
+
+std::uint64_t pieces_in(std::size_t bytes, std::size_t piece) {
+  return (bytes + piece - 1) / piece;
+}
+
+std::size_t part_bytes(const ExchangeSetting& setting) {
+  const std::size_t whole = setting.call.size_bytes();
+  if (setting.call.kind == CollectiveKind::kBroadcast) return whole;
+  return whole / static_cast<std::size_t>(setting.size);
+}
+
+}  // namespace
+
+std::size_t piece_bytes(const ExchangeSetting& setting, bool scattered) {
+  const int pieces = scattered ? std::max(setting.size - 1, 1) : 1;
+  const std::size_t room = setting.slot_bytes / static_cast<std::size_t>(pieces);
+  TERRACE_CHECK_LE(kLine, room);
+  return room / kLine * kLine;
+}
+
+MoveExchange::MoveExchange(const ExchangeSetting& setting)
+    : setting_(setting),
+      part_(part_bytes(setting)),
+      piece_(piece_bytes(setting, setting.call.kind == CollectiveKind::kAllToAll)) {}
+
+std::uint64_t MoveExchange::rounds() const { return pieces_in(part_, piece_); }
+
+bool MoveExchange::is_shared(std::uint64_t /*round*/) const {
+  return !is(CollectiveKind::kAllToAll);
+}
+
+bool MoveExchange::gives(int rank) const {
+  return !is(CollectiveKind::kBroadcast) || rank == setting_.call.peer;
+}
+
+std::span<const std::byte> MoveExchange::give(std::uint64_t round, int to) const {
+  if (!gives(setting_.rank)) return {};
+  const std::size_t at = round * piece_;
+  const std::byte* source = setting_.call.source;
+  if (is(CollectiveKind::kAllToAll)) source += static_cast<std::size_t>(to) * part_;
+  return {source + at, std::min(piece_, part_ - at)};
+}
+
+std::span<std::byte> MoveExchange::place(std::uint64_t round, int from) const {
+  if (!gives(from)) return {};
+  const std::size_t at = round * piece_;
+  std::byte* target = setting_.call.target;
+  if (!is(CollectiveKind::kBroadcast)) target += static_cast<std::size_t>(from) * part_;
+  return {target + at, std::min(piece_, part_ - at)};
+}
+
+void MoveExchange::consume(std::uint64_t round, std::span<const std::byte* const> pieces) {
+  for (int from = 0; from < setting_.size; ++from) {
+    copy(place(round, from), pieces[static_cast<std::size_t>(from)]);
+  }
+}
+
+ReduceExchange::ReduceExchange(const ExchangeSetting& setting)
+    : setting_(setting),
+      gathers_(setting.call.kind == CollectiveKind::kAllReduce),
+      piece_(piece_bytes(setting, true)),
+      segments_(pieces_in(part_of(0).bytes, piece_)) {}
+
+// Reducing comes one segment before gathering: r0 r1 g0 r2 g1 ... g(n-1).
+ReduceExchange::Step ReduceExchange::step_of(std::uint64_t round) const {
+  if (!gathers_) return {false, round};
+  if (round == 0) return {false, 0};
+  if (round == 2 * segments_ - 1) return {true, segments_ - 1};
+  if (round % 2 == 1) return {false, (round + 1) / 2};
+  return {true, round / 2 - 1};
+}
+
+// No part is larger than that of rank 0.
+ReduceExchange::Extent ReduceExchange::part_of(int rank) const {
+  const std::size_t width = size_of(setting_.call.dtype);
+  if (gathers_) {
+    const ElementRange part = all_reduce_part(setting_.call.elements, rank, setting_.size);
+    return {part.begin * width, part.count * width};
+  }
+  const std::size_t bytes = part_bytes(setting_);
+  return {static_cast<std::size_t>(rank) * bytes, bytes};
+}
+
+ReduceExchange::Extent ReduceExchange::segment_of(int rank, std::uint64_t segment) const {
+  const Extent part = part_of(rank);
+  const std::size_t at = std::min(segment * piece_, part.bytes);
+  return {part.offset + at, std::min(piece_, part.bytes - at)};
+}
+
+// Where this rank's result is: in an all_reduce, in the data.
+std::byte* ReduceExchange::reduced(std::uint64_t segment) const {
+  const std::size_t offset = segment_of(setting_.rank, segment).offset;
+  if (gathers_) return setting_.call.target + offset;
+  return setting_.call.target + (offset - part_of(setting_.rank).offset);
+}
+
+std::span<const std::byte> ReduceExchange::give(std::uint64_t round, int to) const {
+  const Step step = step_of(round);
+  if (step.is_gather) {
+    return {reduced(step.segment), segment_of(setting_.rank, step.segment).bytes};
+  }
+  const Extent extent = segment_of(to, step.segment);
+  return {setting_.call.source + extent.offset, extent.bytes};
+}
+
+std::span<std::byte> ReduceExchange::place(std::uint64_t round, int from) const {
+  const Step step = step_of(round);
+  if (step.is_gather) {
+    const Extent extent = segment_of(from, step.segment);
+    return {setting_.call.target + extent.offset, extent.bytes};
+  }
+  const auto ranks = static_cast<std::size_t>(setting_.size);
+  const std::size_t slot = round % 2 * ranks + static_cast<std::size_t>(from);
+  return setting_.scratch.subspan(slot * piece_, segment_of(setting_.rank, step.segment).bytes);
+}
+
+void ReduceExchange::consume(std::uint64_t round, std::span<const std::byte* const> pieces) {
+  const Step step = step_of(round);
+  if (step.is_gather) {
+    for (int from = 0; from < setting_.size; ++from) {
+      if (from == setting_.rank) continue;
+      copy(place(round, from), pieces[static_cast<std::size_t>(from)]);
+    }
+    return;
+  }
+  const Extent extent = segment_of(setting_.rank, step.segment);
+  if (extent.bytes == 0) return;
+  std::byte* target = reduced(step.segment);
+  reduce_in_rank_order({&target, 1}, pieces, extent.bytes / size_of(setting_.call.dtype),
+                       setting_.call.dtype, setting_.call.op);
+}
+
+}  // namespace terrace

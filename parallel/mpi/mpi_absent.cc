@@ -1,0 +1,28 @@
+#include "base/error.h"
+#include "parallel/mpi/mpi_session.h"
+
+// For builds without MPI.
+namespace terrace {
+
+bool is_mpi_built() { return false; }
+
+struct MpiSession::State {};
+
+MpiSession::MpiSession() {
+  throw EnvironmentError(
+      "this was started as a rank of an MPI job, and was built without MPI",
+      "install MPI (libopenmpi-dev on Debian and Ubuntu), configure and build again");
+}
+
+MpiSession::~MpiSession() = default;
+int MpiSession::rank() const { return 0; }
+int MpiSession::size() const { return 1; }
+void MpiSession::barrier() {}
+
+std::unique_ptr<Communicator> MpiSession::make_world(const std::string& /*name*/,
+                                                     const CommunicatorOptions& /*options*/,
+                                                     const MpiPlacement& /*placement*/) {
+  return nullptr;
+}
+
+}  // namespace terrace

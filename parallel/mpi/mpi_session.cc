@@ -1,0 +1,332 @@
+#include "parallel/mpi/mpi_session.h"
+
+#include <fmt/format.h>
+#include <mpi.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "parallel/mpi/staged_communicator.h"
+#include "parallel/mpi/transport.h"
+
+namespace terrace {
+namespace {
+
+constexpr std::size_t kReasonBytes = 1024;
+constexpr std::size_t kSets = 3;
+
+void check_mpi(int code, const char* operation) {
+  if (code == MPI_SUCCESS) return;
+  std::array<char, MPI_MAX_ERROR_STRING> text{};
+  int length = 0;
+  MPI_Error_string(code, text.data(), &length);
+  throw CommError(fmt::format("{} failed: {}", operation,
+                              std::string_view(text.data(), static_cast<std::size_t>(length))),
+                  "");
+}
+
+// Whether all ranks of `comm` come here before `give_up` says so or the grace is over: long enough
+// for ranks that have one more step of their own to do, short beside a job that hangs.
+template <typename GiveUp>
+bool wait_for_all(MPI_Comm comm, GiveUp give_up) {
+  constexpr auto kGrace = std::chrono::seconds(20);
+  const auto deadline = std::chrono::steady_clock::now() + kGrace;
+  if (give_up()) return false;
+  MPI_Request request = MPI_REQUEST_NULL;
+  if (MPI_Ibarrier(comm, &request) != MPI_SUCCESS) return false;
+  for (;;) {
+    int all_here = 0;
+    if (MPI_Test(&request, &all_here, MPI_STATUS_IGNORE) != MPI_SUCCESS) return false;
+    if (all_here != 0) return true;
+    if (give_up() || std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+}
+
+// What all transports made together share: the news of an abort, and what MPI must be given back.
+class MpiWorld {
+ public:
+  MpiWorld(MPI_Comm all, const MpiPlacement& placement) : placement_(placement) {
+    check_mpi(MPI_Comm_dup(all, &control_), "MPI_Comm_dup");
+    MPI_Comm_set_errhandler(control_, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(control_, &rank_);
+    MPI_Comm_size(control_, &size_);
+  }
+
+  // Windows and communicators are given back in the order in which all ranks made them, and only
+  // where all come to do so: giving them back waits for the others. Else they stay until the
+  // process ends.
+  ~MpiWorld() {
+    if (!wait_for_all(control_, [this] { return is_aborted(); })) return;
+    for (MPI_Win& window : windows_) {
+      MPI_Win_unlock_all(window);
+      MPI_Win_free(&window);
+    }
+    for (MPI_Comm& comm : comms_) MPI_Comm_free(&comm);
+    MPI_Comm_free(&control_);
+  }
+  MpiWorld(const MpiWorld&) = delete;
+  MpiWorld& operator=(const MpiWorld&) = delete;
+
+  int rank() const { return rank_; }
+  const MpiPlacement& placement() const { return placement_; }
+  void keep(MPI_Win window) { windows_.push_back(window); }
+  void keep(MPI_Comm comm) { comms_.push_back(comm); }
+
+  void abort(const std::string& reason) {
+    const std::lock_guard lock(mutex_);
+    if (is_aborted_.load()) return;
+    set_reason(reason);
+    for (int other = 0; other < size_; ++other) {
+      if (other == rank_) continue;
+      MPI_Request request = MPI_REQUEST_NULL;
+      MPI_Isend(reason_.data(), static_cast<int>(kReasonBytes), MPI_CHAR, other, 0, control_,
+                &request);
+      if (request != MPI_REQUEST_NULL) MPI_Request_free(&request);
+    }
+  }
+
+  // Any thread; one at a time looks for news.
+  bool is_aborted() {
+    if (is_aborted_.load()) return true;
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock.owns_lock() || is_aborted_.load()) return is_aborted_.load();
+    int there = 0;
+    MPI_Status status;
+    MPI_Iprobe(MPI_ANY_SOURCE, 0, control_, &there, &status);
+    if (there == 0) return false;
+    std::array<char, kReasonBytes> text{};
+    MPI_Recv(text.data(), static_cast<int>(kReasonBytes), MPI_CHAR, status.MPI_SOURCE, 0, control_,
+             MPI_STATUS_IGNORE);
+    text.back() = '\0';
+    set_reason(text.data());
+    return true;
+  }
+
+  std::string reason() const {
+    const std::lock_guard lock(mutex_);
+    return reason_.data();
+  }
+
+ private:
+  // With mutex_ held.
+  void set_reason(const std::string& reason) {
+    const std::size_t length = std::min(reason.size(), kReasonBytes - 1);
+    std::memcpy(reason_.data(), reason.data(), length);
+    is_aborted_.store(true);
+  }
+
+  const MpiPlacement placement_;
+  MPI_Comm control_ = MPI_COMM_NULL;
+  int rank_ = 0;
+  int size_ = 1;
+  std::atomic<bool> is_aborted_{false};
+  mutable std::mutex mutex_;
+  std::array<char, kReasonBytes> reason_{};  // written once, under mutex_; sent from here
+  std::vector<MPI_Win> windows_;
+  std::vector<MPI_Comm> comms_;
+};
+
+class MpiTransport final : public Transport {
+ public:
+  // Takes `comm`; called by all its ranks.
+  MpiTransport(std::shared_ptr<MpiWorld> world, MPI_Comm comm)
+      : world_(std::move(world)), comm_(comm) {
+    MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(comm_, &rank_);
+    MPI_Comm_size(comm_, &size_);
+    world_->keep(comm_);
+    for (Posted& set : sets_) {
+      set.requests.reserve(2 * static_cast<std::size_t>(size_));
+      set.peers.reserve(2 * static_cast<std::size_t>(size_));
+    }
+    share_windows();
+  }
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  const std::vector<int>& local_ranks() const override { return locals_; }
+  std::span<std::byte> window(int rank) const override {
+    return windows_[static_cast<std::size_t>(rank)];
+  }
+
+  void send(MessageSet set, MessageTag tag, int to, std::span<const std::byte> bytes) override {
+    const auto start = tag == MessageTag::kPairCall ? MPI_Issend : MPI_Isend;
+    check_mpi(start(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, to,
+                    static_cast<int>(tag), comm_, add(set, to)),
+              "MPI_Isend");
+  }
+  void receive(MessageSet set, MessageTag tag, int from, std::span<std::byte> bytes) override {
+    check_mpi(MPI_Irecv(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, from,
+                        static_cast<int>(tag), comm_, add(set, from)),
+              "MPI_Irecv");
+  }
+
+  bool all_done(MessageSet set) override {
+    Posted& posted = posted_in(set);
+    if (posted.requests.empty()) return true;
+    // One by one, so that is_pending() knows whom; MPI_Testall leaves that open.
+    bool done = true;
+    for (MPI_Request& request : posted.requests) {
+      if (request == MPI_REQUEST_NULL) continue;
+      int is_complete = 0;
+      check_mpi(MPI_Test(&request, &is_complete, MPI_STATUS_IGNORE), "a message");
+      done = done && is_complete != 0;
+    }
+    if (done) posted.clear();
+    return done;
+  }
+
+  bool is_pending(MessageSet set, int rank) const override {
+    const Posted& posted = sets_[static_cast<std::size_t>(set)];
+    for (std::size_t i = 0; i < posted.requests.size(); ++i) {
+      if (posted.peers[i] == rank && posted.requests[i] != MPI_REQUEST_NULL) return true;
+    }
+    return false;
+  }
+
+  // Receives are taken back; a send cannot be, and its request is left to MPI.
+  void drop() override {
+    for (Posted& set : sets_) {
+      for (MPI_Request& request : set.requests) {
+        if (request == MPI_REQUEST_NULL) continue;
+        MPI_Cancel(&request);
+        MPI_Request_free(&request);
+      }
+      set.clear();
+    }
+  }
+
+  void abort(const std::string& reason) override { world_->abort(reason); }
+  bool is_aborted() override { return world_->is_aborted(); }
+  std::string abort_reason() const override { return world_->reason(); }
+
+  std::unique_ptr<Transport> split(int color, int key) override {
+    MPI_Comm part = MPI_COMM_NULL;
+    check_mpi(MPI_Comm_split(comm_, color, key, &part), "MPI_Comm_split");
+    return std::make_unique<MpiTransport>(world_, part);
+  }
+
+ private:
+  struct Posted {
+    std::vector<MPI_Request> requests;
+    std::vector<int> peers;
+    void clear() {
+      requests.clear();
+      peers.clear();
+    }
+  };
+  Posted& posted_in(MessageSet set) { return sets_[static_cast<std::size_t>(set)]; }
+  MPI_Request* add(MessageSet set, int peer) {
+    Posted& posted = posted_in(set);
+    posted.peers.push_back(peer);
+    posted.requests.push_back(MPI_REQUEST_NULL);
+    return &posted.requests.back();
+  }
+
+  // The ranks of this host, in the order of this group.
+  MPI_Comm host_comm() const {
+    MPI_Comm host = MPI_COMM_NULL;
+    check_mpi(MPI_Comm_split_type(comm_, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &host),
+              "MPI_Comm_split_type");
+    const int per_host = world_->placement().ranks_per_host;
+    if (per_host == 0) return host;
+    MPI_Comm part = MPI_COMM_NULL;
+    check_mpi(MPI_Comm_split(host, world_->rank() / per_host, rank_, &part), "MPI_Comm_split");
+    MPI_Comm_free(&host);
+    return part;
+  }
+
+  void share_windows() {
+    MPI_Comm host = host_comm();
+    world_->keep(host);
+    int locals = 0;
+    MPI_Comm_size(host, &locals);
+    locals_.resize(static_cast<std::size_t>(locals));
+    check_mpi(MPI_Allgather(&rank_, 1, MPI_INT, locals_.data(), 1, MPI_INT, host), "MPI_Allgather");
+    void* own = nullptr;
+    MPI_Win window = MPI_WIN_NULL;
+    const std::size_t bytes = window_bytes(size_);
+    check_mpi(MPI_Win_allocate_shared(static_cast<MPI_Aint>(bytes), 1, MPI_INFO_NULL, host,
+                                      static_cast<void*>(&own), &window),
+              "MPI_Win_allocate_shared");
+    world_->keep(window);
+    // One epoch for the window's life. What ranks tell each other are atomics, which order the
+    // accesses to the rest of the window: on hosts that keep caches coherent MPI adds nothing.
+    check_mpi(MPI_Win_lock_all(MPI_MODE_NOCHECK, window), "MPI_Win_lock_all");
+    std::memset(own, 0, bytes);  // also brings the pages to the processor that writes them
+    check_mpi(MPI_Barrier(host), "MPI_Barrier");
+    windows_.resize(static_cast<std::size_t>(size_));
+    for (int i = 0; i < locals; ++i) {
+      MPI_Aint size = 0;
+      int unit = 0;
+      void* base = nullptr;
+      check_mpi(MPI_Win_shared_query(window, i, &size, &unit, static_cast<void*>(&base)),
+                "MPI_Win_shared_query");
+      const auto rank = static_cast<std::size_t>(locals_[static_cast<std::size_t>(i)]);
+      windows_[rank] = {static_cast<std::byte*>(base), bytes};
+    }
+  }
+
+  const std::shared_ptr<MpiWorld> world_;
+  const MPI_Comm comm_;
+  int rank_ = 0;
+  int size_ = 1;
+  std::vector<int> locals_;
+  std::vector<std::span<std::byte>> windows_;  // by rank; empty for those of other hosts
+  std::array<Posted, kSets> sets_;
+};
+
+}  // namespace
+
+bool is_mpi_built() { return true; }
+
+struct MpiSession::State {
+  int rank = 0;
+  int size = 1;
+};
+
+MpiSession::MpiSession() : state_(std::make_unique<State>()) {
+  int provided = MPI_THREAD_SINGLE;
+  if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS) {
+    throw EnvironmentError("MPI does not start", "see what mpirun says");
+  }
+  if (provided != MPI_THREAD_MULTIPLE) {
+    throw EnvironmentError("this MPI does not allow calls from several threads",
+                           "use one with MPI_THREAD_MULTIPLE");
+  }
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  MPI_Comm_rank(MPI_COMM_WORLD, &state_->rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &state_->size);
+}
+
+MpiSession::~MpiSession() {
+  if (!wait_for_all(MPI_COMM_WORLD, [] { return false; })) MPI_Abort(MPI_COMM_WORLD, 1);
+  MPI_Finalize();
+}
+
+int MpiSession::rank() const { return state_->rank; }
+int MpiSession::size() const { return state_->size; }
+
+std::unique_ptr<Communicator> MpiSession::make_world(const std::string& name,
+                                                     const CommunicatorOptions& options,
+                                                     const MpiPlacement& placement) {
+  const auto world = std::make_shared<MpiWorld>(MPI_COMM_WORLD, placement);
+  MPI_Comm comm = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm), "MPI_Comm_dup");
+  return std::make_unique<StagedCommunicator>(std::make_unique<MpiTransport>(world, comm), name,
+                                              options);
+}
+
+void MpiSession::barrier() { check_mpi(MPI_Barrier(MPI_COMM_WORLD), "MPI_Barrier"); }
+
+}  // namespace terrace

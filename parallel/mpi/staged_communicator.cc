@@ -1,0 +1,306 @@
+#include "parallel/mpi/staged_communicator.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/error.h"
+
+namespace terrace {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kHeadBytes = 4096;
+constexpr std::size_t kMessageBytesMax = std::size_t{256} << 20;
+static_assert(sizeof(WindowHead) <= kHeadBytes);
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "it is shared between processes");
+
+// Room for the pieces of a round. Two rounds of two ranks fit the second-level cache of a core;
+// many ranks need more, for messages of a sensible size.
+std::size_t slot_bytes(int ranks) {
+  return std::max(256 * kKiB, static_cast<std::size_t>(std::max(ranks - 1, 1)) * 32 * kKiB);
+}
+
+// Waits in looks that become rarer: other threads of this processor go first.
+class Patience {
+ public:
+  explicit Patience(std::chrono::nanoseconds timeout) : deadline_(Clock::now() + timeout) {}
+
+  bool is_over() const { return looks_ % kLooksPerClock == 0 && Clock::now() > deadline_; }
+  void look_again() {
+    constexpr int kBusy = 100;
+    constexpr int kYielding = 4000;
+    ++looks_;
+    if (looks_ > kYielding) {
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    } else if (looks_ > kBusy) {
+      std::this_thread::yield();
+    }
+  }
+  int looks() const { return looks_; }
+
+ private:
+  static constexpr int kLooksPerClock = 16;
+  const Clock::time_point deadline_;
+  int looks_ = 0;
+};
+
+WireCall to_wire(const CollectiveCall& call) {
+  return {.elements = call.elements,
+          .peer = call.peer,
+          .kind = static_cast<std::uint8_t>(call.kind),
+          .op = static_cast<std::uint8_t>(call.op),
+          .dtype = static_cast<std::uint8_t>(call.dtype)};
+}
+
+CollectiveCall from_wire(const WireCall& wire) {
+  return {.kind = static_cast<CollectiveKind>(wire.kind),
+          .op = static_cast<ReduceOp>(wire.op),
+          .dtype = static_cast<DType>(wire.dtype),
+          .peer = wire.peer,
+          .elements = wire.elements};
+}
+
+template <typename T>
+std::span<const std::byte> bytes_of(const T& value) {
+  return std::as_bytes(std::span(&value, 1));
+}
+
+MessageSet set_of(std::uint64_t round) {
+  return round % 2 == 0 ? MessageSet::kEvenRounds : MessageSet::kOddRounds;
+}
+
+}  // namespace
+
+std::size_t window_bytes(int ranks) { return kHeadBytes + 2 * slot_bytes(ranks); }
+
+StagedCommunicator::StagedCommunicator(std::unique_ptr<Transport> transport,
+                                       const std::string& name, const CommunicatorOptions& options)
+    : Communicator(name, transport->rank(), transport->size()),
+      transport_(std::move(transport)),
+      options_(options),
+      slot_bytes_(slot_bytes(size())),
+      local_index_(static_cast<std::size_t>(size()), -1),
+      their_calls_(static_cast<std::size_t>(size())),
+      pieces_(static_cast<std::size_t>(size())) {
+  const std::vector<int>& locals = transport_->local_ranks();
+  for (std::size_t i = 0; i < locals.size(); ++i) {
+    local_index_[static_cast<std::size_t>(locals[i])] = static_cast<int>(i);
+  }
+  if (static_cast<int>(locals.size()) < size()) {
+    const auto ranks = static_cast<std::size_t>(size());
+    scratch_.resize(2 * ranks * (slot_bytes_ / (ranks - 1)));
+  }
+}
+
+StagedCommunicator::~StagedCommunicator() { head(rank()).has_left.store(1); }
+
+WindowHead& StagedCommunicator::head(int rank) const {
+  return *reinterpret_cast<WindowHead*>(transport_->window(rank).data());
+}
+
+std::byte* StagedCommunicator::staged(int from, int to, std::uint64_t round, bool shared,
+                                      std::size_t piece) const {
+  const int from_index = local_index_[static_cast<std::size_t>(from)];
+  const int to_index = local_index_[static_cast<std::size_t>(to)];
+  const int place = shared ? 0 : to_index - (to_index > from_index ? 1 : 0);
+  return transport_->window(from).data() + kHeadBytes + round % 2 * slot_bytes_ +
+         static_cast<std::size_t>(place) * piece;
+}
+
+void StagedCommunicator::run(const CollectiveCall& call, NativeStream /*stream*/) {
+  if (transport_->is_aborted()) fail(call);
+  if (call.kind == CollectiveKind::kSend || call.kind == CollectiveKind::kRecv) {
+    return run_pair(call);
+  }
+  meet(call);
+  const ExchangeSetting setting = {
+      .call = call, .rank = rank(), .size = size(), .slot_bytes = slot_bytes_, .scratch = scratch_};
+  if (call.kind == CollectiveKind::kAllReduce || call.kind == CollectiveKind::kReduceScatter) {
+    ReduceExchange pieces(setting);
+    exchange(call, pieces);
+  } else {
+    MoveExchange pieces(setting);
+    exchange(call, pieces);
+  }
+}
+
+void StagedCommunicator::meet(const CollectiveCall& call) {
+  own_call_ = to_wire(call);
+  // A rank that writes call n has finished n-1, so all have begun n-1, and nobody reads n-2 any
+  // more.
+  head(rank()).calls[calls_ % 2] = own_call_;
+  head(rank()).arrived.store(++calls_);
+  for (int other = 0; other < size(); ++other) {
+    if (is_local(other)) continue;
+    const auto i = static_cast<std::size_t>(other);
+    transport_->receive(MessageSet::kCall, MessageTag::kCall, other,
+                        std::as_writable_bytes(std::span(&their_calls_[i], 1)));
+    transport_->send(MessageSet::kCall, MessageTag::kCall, other, bytes_of(own_call_));
+  }
+  wait_for_locals(call, &WindowHead::arrived, calls_, MessageSet::kCall);
+  for (const int local : transport_->local_ranks()) {
+    their_calls_[static_cast<std::size_t>(local)] = head(local).calls[(calls_ - 1) % 2];
+  }
+  for (int other = 1; other < size(); ++other) {
+    const std::string different =
+        mismatch(from_wire(their_calls_[0]), 0,
+                 from_wire(their_calls_[static_cast<std::size_t>(other)]), other);
+    if (!different.empty()) abort_and_fail(call, different);
+  }
+}
+
+void StagedCommunicator::exchange(const CollectiveCall& call, Exchange& pieces) {
+  const std::uint64_t rounds = pieces.rounds();
+  if (rounds == 0) return;
+  const bool ahead = pieces.gives_ahead();
+  give(call, pieces, 0);
+  for (std::uint64_t round = 0; round < rounds; ++round) {
+    if (ahead && round + 1 < rounds) give(call, pieces, round + 1);
+    take(call, pieces, round);
+    if (!ahead && round + 1 < rounds) give(call, pieces, round + 1);
+  }
+  rounds_ += rounds;
+}
+
+void StagedCommunicator::give(const CollectiveCall& call, Exchange& pieces, std::uint64_t round) {
+  const std::uint64_t number = rounds_ + round;
+  const MessageSet set = set_of(number);
+  // The slot had the pieces of the round before the last.
+  if (number >= 2) wait_for_locals(call, &WindowHead::consumed, number - 1, MessageSet::kCall);
+  const bool shared = pieces.is_shared(round);
+  bool is_staged = false;
+  for (int to = 0; to < size(); ++to) {
+    if (to == rank()) continue;
+    const std::span<const std::byte> piece = pieces.give(round, to);
+    if (!is_local(to)) {
+      const std::span<std::byte> place = pieces.place(round, to);
+      if (!place.empty()) transport_->receive(set, MessageTag::kPiece, to, place);
+      if (!piece.empty()) transport_->send(set, MessageTag::kPiece, to, piece);
+    } else if (!piece.empty() && !(shared && is_staged)) {
+      const std::size_t room = shared ? 0 : slot_bytes_ / static_cast<std::size_t>(size() - 1);
+      std::memcpy(staged(rank(), to, number, shared, room), piece.data(), piece.size());
+      is_staged = true;
+    }
+  }
+  head(rank()).given.store(number + 1);
+}
+
+void StagedCommunicator::take(const CollectiveCall& call, Exchange& pieces, std::uint64_t round) {
+  const std::uint64_t number = rounds_ + round;
+  wait_for_locals(call, &WindowHead::given, number + 1, set_of(number));
+  const bool shared = pieces.is_shared(round);
+  const std::size_t room =
+      shared ? 0 : slot_bytes_ / static_cast<std::size_t>(std::max(size() - 1, 1));
+  for (int from = 0; from < size(); ++from) {
+    const std::byte*& piece = pieces_[static_cast<std::size_t>(from)];
+    if (from == rank()) {
+      piece = pieces.give(round, from).data();
+    } else if (is_local(from)) {
+      piece = staged(from, rank(), number, shared, room);
+    } else {
+      piece = pieces.place(round, from).data();
+    }
+  }
+  pieces.consume(round, pieces_);
+  head(rank()).consumed.store(number + 1);
+}
+
+// First the call, which the receiver must have taken, then the data.
+void StagedCommunicator::run_pair(const CollectiveCall& call) {
+  const auto peer = static_cast<std::size_t>(call.peer);
+  const bool sends = call.kind == CollectiveKind::kSend;
+  own_call_ = to_wire(call);
+  if (sends) {
+    transport_->send(MessageSet::kCall, MessageTag::kPairCall, call.peer, bytes_of(own_call_));
+  } else {
+    transport_->receive(MessageSet::kCall, MessageTag::kPairCall, call.peer,
+                        std::as_writable_bytes(std::span(&their_calls_[peer], 1)));
+  }
+  wait(call, MessageSet::kCall, [](int /*rank*/) { return false; });
+  if (!sends) {
+    const std::string different = mismatch(from_wire(their_calls_[peer]), call.peer, call, rank());
+    if (!different.empty()) abort_and_fail(call, different);
+  }
+  move_pair_data(call);
+}
+
+void StagedCommunicator::move_pair_data(const CollectiveCall& call) {
+  for (std::size_t at = 0; at < call.size_bytes(); at += kMessageBytesMax) {
+    const std::size_t bytes = std::min(kMessageBytesMax, call.size_bytes() - at);
+    if (call.kind == CollectiveKind::kSend) {
+      transport_->send(MessageSet::kCall, MessageTag::kPairData, call.peer,
+                       {call.source + at, bytes});
+    } else {
+      transport_->receive(MessageSet::kCall, MessageTag::kPairData, call.peer,
+                          {call.target + at, bytes});
+    }
+    wait(call, MessageSet::kCall, [](int /*rank*/) { return false; });
+  }
+}
+
+std::unique_ptr<Communicator> StagedCommunicator::run_split(int color, int key,
+                                                            const std::string& name) {
+  const CollectiveCall call = {.kind = CollectiveKind::kSplit};
+  if (transport_->is_aborted()) fail(call);
+  meet(call);
+  return std::make_unique<StagedCommunicator>(transport_->split(color, key), name, options_);
+}
+
+void StagedCommunicator::wait_for_locals(const CollectiveCall& call,
+                                         std::atomic<std::uint64_t> WindowHead::* count,
+                                         std::uint64_t at_least, MessageSet set) {
+  wait(call, set,
+       [&](int other) { return is_local(other) && (head(other).*count).load() < at_least; });
+}
+
+void StagedCommunicator::wait(const CollectiveCall& call, MessageSet set,
+                              FunctionRef<bool(int)> is_missing) {
+  const std::vector<int>& locals = transport_->local_ranks();
+  const auto is_over = [&] {
+    return std::none_of(locals.begin(), locals.end(), [&](int rank) { return is_missing(rank); }) &&
+           transport_->all_done(set);
+  };
+  constexpr int kLooksPerNews = 32;
+  Patience patience(options_.timeout);
+  while (!is_over()) {
+    if (patience.looks() % kLooksPerNews == 0) {
+      if (transport_->is_aborted()) fail(call);
+      for (const int local : locals) {
+        if (head(local).has_left.load() == 0 || !is_missing(local)) continue;
+        abort_and_fail(call, fmt::format("rank {} left before {}", local, describe(call)));
+      }
+    }
+    if (patience.is_over()) {
+      std::vector<int> missing;
+      for (int rank = 0; rank < size(); ++rank) {
+        if (is_missing(rank) || transport_->is_pending(set, rank)) missing.push_back(rank);
+      }
+      abort_and_fail(call, fmt::format("{} {} did not arrive at {} within {:g} s",
+                                       missing.size() == 1 ? "rank" : "ranks",
+                                       fmt::join(missing, ", "), describe(call),
+                                       std::chrono::duration<double>(options_.timeout).count()));
+    }
+    patience.look_again();
+  }
+}
+
+void StagedCommunicator::fail(const CollectiveCall& call) {
+  transport_->drop();
+  throw CommError(fmt::format("{} on communicator '{}' (rank {} of {}) was ended: {}",
+                              describe(call), name(), rank(), size(), transport_->abort_reason()),
+                  "");
+}
+
+void StagedCommunicator::abort_and_fail(const CollectiveCall& call, const std::string& what) {
+  transport_->abort(fmt::format("communicator '{}': {}", name(), what));
+  fail(call);
+}
+
+}  // namespace terrace

@@ -1,0 +1,84 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/function_ref.h"
+#include "parallel/communicator.h"
+#include "parallel/mpi/exchange.h"
+#include "parallel/mpi/transport.h"
+
+namespace terrace {
+
+// A call as it is told to other processes.
+struct WireCall {
+  std::uint64_t elements = 0;
+  std::int32_t peer = -1;
+  std::uint8_t kind = 0;
+  std::uint8_t op = 0;
+  std::uint8_t dtype = 0;
+};
+
+// The head of a rank's window. Counts only grow, from call to call; each has a line of its own.
+struct WindowHead {
+  alignas(64) std::atomic<std::uint64_t> arrived;  // calls begun
+  alignas(64) std::atomic<std::uint64_t> given;    // rounds whose pieces are in the window
+  alignas(64) std::atomic<std::uint64_t> consumed;
+  alignas(64) std::atomic<std::uint64_t> has_left;
+  alignas(64) WireCall calls[2];  // of the last two, by parity
+};
+
+// Ranks as processes. Each gives its pieces in its window, where ranks of the same host take them,
+// and by message to those of other hosts, twice the slot's room at a time; then each reduces its
+// own part in rank order, as threads do. Nothing is allocated in a call.
+//
+// After an error, a message to another host may still read this rank's buffers: keep them until the
+// process ends.
+class StagedCommunicator final : public Communicator {
+ public:
+  StagedCommunicator(std::unique_ptr<Transport> transport, const std::string& name,
+                     const CommunicatorOptions& options);
+  ~StagedCommunicator() override;
+
+  void abort(const std::string& reason) override { transport_->abort(reason); }
+
+ private:
+  void run(const CollectiveCall& call, NativeStream stream) override;
+  std::unique_ptr<Communicator> run_split(int color, int key, const std::string& name) override;
+
+  // Waits for all ranks, and compares their calls.
+  void meet(const CollectiveCall& call);
+  void exchange(const CollectiveCall& call, Exchange& pieces);
+  void give(const CollectiveCall& call, Exchange& pieces, std::uint64_t round);
+  void take(const CollectiveCall& call, Exchange& pieces, std::uint64_t round);
+  void run_pair(const CollectiveCall& call);
+  void move_pair_data(const CollectiveCall& call);
+
+  // Blocks until `is_missing` is false for every rank and the messages of `set` are done.
+  void wait(const CollectiveCall& call, MessageSet set, FunctionRef<bool(int)> is_missing);
+  void wait_for_locals(const CollectiveCall& call, std::atomic<std::uint64_t> WindowHead::* count,
+                       std::uint64_t at_least, MessageSet set);
+  [[noreturn]] void fail(const CollectiveCall& call);
+  [[noreturn]] void abort_and_fail(const CollectiveCall& call, const std::string& what);
+
+  bool is_local(int rank) const { return local_index_[static_cast<std::size_t>(rank)] >= 0; }
+  WindowHead& head(int rank) const;
+  // Where the window of `from` has the piece for `to` in a round.
+  std::byte* staged(int from, int to, std::uint64_t round, bool shared, std::size_t piece) const;
+
+  const std::unique_ptr<Transport> transport_;
+  const CommunicatorOptions options_;
+  const std::size_t slot_bytes_;
+  std::vector<int> local_index_;  // by rank; -1: on another host
+  std::vector<std::byte> scratch_;
+  std::vector<WireCall> their_calls_;     // by rank
+  std::vector<const std::byte*> pieces_;  // by rank, of the round that is consumed
+  WireCall own_call_;
+  std::uint64_t calls_ = 0;
+  std::uint64_t rounds_ = 0;  // of all calls before this one
+};
+
+}  // namespace terrace

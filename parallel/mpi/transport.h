@@ -1,0 +1,55 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+// What a staged communicator needs of the processes of a group: memory that the ranks of one host
+// share, and messages between any two ranks. The real one is MPI's.
+namespace terrace {
+
+// Messages are posted in sets, each waited for as a whole; one thread at a time uses a transport.
+enum class MessageSet : std::size_t { kEvenRounds, kOddRounds, kCall };
+
+// Of one pair of ranks and one tag, messages arrive in the order of their posts.
+enum class MessageTag : int { kCall = 1, kPiece, kPairCall, kPairData };
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  // Ranks of this host, ascending; this rank is one of them.
+  virtual const std::vector<int>& local_ranks() const = 0;
+  // The window of a rank of this host: window_bytes that all ranks of the host read and write, zero
+  // at first.
+  virtual std::span<std::byte> window(int rank) const = 0;
+
+  // The bytes stay valid until all_done(set), or drop(). At most 1 GiB. Throw CommError.
+  virtual void send(MessageSet set, MessageTag tag, int to, std::span<const std::byte> bytes) = 0;
+  virtual void receive(MessageSet set, MessageTag tag, int from, std::span<std::byte> bytes) = 0;
+  // Makes progress; true when every message of the set has left or come. One of kPairCall has left
+  // when the receiver has asked for it.
+  virtual bool all_done(MessageSet set) = 0;
+  // Whether a message of the set from or to that rank was not done at the last all_done().
+  virtual bool is_pending(MessageSet set, int rank) const = 0;
+  // Forgets the messages of all sets, after an abort.
+  virtual void drop() = 0;
+
+  // Tells all ranks of all transports made together. The first reason stays. Any thread.
+  virtual void abort(const std::string& reason) = 0;
+  // Looks for such news, too. Any thread.
+  virtual bool is_aborted() = 0;
+  virtual std::string abort_reason() const = 0;
+
+  // Called by all ranks at the same time.
+  virtual std::unique_ptr<Transport> split(int color, int key) = 0;
+};
+
+// The window that a group of so many ranks needs.
+std::size_t window_bytes(int ranks);
+
+}  // namespace terrace

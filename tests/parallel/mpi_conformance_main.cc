@@ -1,0 +1,48 @@
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "parallel/mpi/mpi_session.h"
+#include "tests/conformance/communicator_conformance.h"
+
+// The suite of communicators as one rank of an MPI job: every process runs every test.
+namespace terrace {
+namespace {
+
+MpiSession* session = nullptr;  // of main()
+int ranks_per_host = 0;         // its argument
+
+class MpiRunner final : public RankRunner {
+ public:
+  void run(const CommunicatorOptions& options,
+           const std::function<void(Communicator&)>& body) override {
+    const auto world =
+        session->make_world("world", options, MpiPlacement{.ranks_per_host = ranks_per_host});
+    body(*world);
+    session->barrier();
+  }
+  void meet() override { session->barrier(); }
+};
+
+std::unique_ptr<RankRunner> processes(int /*ranks*/) { return std::make_unique<MpiRunner>(); }
+
+// Evaluated when the tests are registered, with the session there.
+INSTANTIATE_TEST_SUITE_P(Mpi, CommunicatorConformanceTest,
+                         testing::Values(CommunicatorFactory{"processes", session->size(),
+                                                             processes}),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace terrace
+
+// mpi_conformance RANKS_PER_HOST
+int main(int argc, char** argv) {
+  terrace::MpiSession own_session;
+  terrace::session = &own_session;
+  testing::InitGoogleTest(&argc, argv);
+  if (argc > 1) terrace::ranks_per_host = std::atoi(argv[1]);
+  return RUN_ALL_TESTS();
+}
