@@ -25,4 +25,8 @@ std::unique_ptr<Communicator> MpiSession::make_world(const std::string& /*name*/
   return nullptr;
 }
 
+std::unique_ptr<Communicator> MpiSession::make_library_world(const std::string& /*name*/) {
+  return nullptr;
+}
+
 }  // namespace terrace

@@ -264,8 +264,9 @@ void StagedCommunicator::wait(const CollectiveCall& call, MessageSet set,
                               FunctionRef<bool(int)> is_missing) {
   const std::vector<int>& locals = transport_->local_ranks();
   const auto is_over = [&] {
-    return std::none_of(locals.begin(), locals.end(), [&](int rank) { return is_missing(rank); }) &&
-           transport_->all_done(set);
+    const bool messages_done = transport_->all_done(set);  // always: it also makes progress
+    return messages_done &&
+           std::none_of(locals.begin(), locals.end(), [&](int rank) { return is_missing(rank); });
   };
   constexpr int kLooksPerNews = 32;
   Patience patience(options_.timeout);

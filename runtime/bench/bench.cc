@@ -32,7 +32,10 @@ constexpr auto kBenches = std::to_array<Bench>({
     {"optimizer", "optimizer updates against a loop that streams the same bytes", bench_optimizer},
     {"kernel", "kernels against the libraries they are made of", bench_kernel},
     {"step", "whole training steps, and what the simulator says of them", bench_step},
-    {"collective", "collectives between ranks", nullptr},
+    {"collective",
+     "collectives between threads against copies; under mpirun, between processes against MPI's "
+     "own",
+     bench_collective},
 });
 
 }  // namespace

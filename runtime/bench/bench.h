@@ -59,7 +59,7 @@ struct Bench {
   std::string_view name;     // "io"
   std::string_view summary;  // one line for the help
   // Runs it; says on `log` what it is at. Throws ConfigError, EnvironmentError, OutOfMemory,
-  // IoError. Null: not built yet.
+  // IoError, CommError. No results: another rank of the job has them.
   std::vector<BenchResult> (*run)(const BenchOptions& options, Log& log) = nullptr;
 };
 

@@ -3,23 +3,30 @@
 #include <gtest/gtest.h>
 
 #include <barrier>
+#include <functional>
 #include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "parallel/mpi/staged_communicator.h"
 #include "parallel/self_communicator.h"
 #include "parallel/thread_communicator.h"
+#include "tests/conformance/loopback_transport.h"
 
 namespace terrace {
 namespace {
 
+using Communicators = std::vector<std::unique_ptr<Communicator>>;
+
 class ThreadRunner final : public RankRunner {
  public:
-  explicit ThreadRunner(int ranks) : ranks_(ranks), meeting_(ranks) {}
+  using Make = std::function<Communicators(const CommunicatorOptions&)>;
+  ThreadRunner(int ranks, Make make) : make_(std::move(make)), meeting_(ranks) {}
 
   void run(const CommunicatorOptions& options,
            const std::function<void(Communicator&)>& body) override {
-    auto communicators = make_thread_communicators(ranks_, "world", options);
+    Communicators communicators = make_(options);
     std::vector<std::jthread> threads;
     for (auto& communicator : communicators) {
       threads.emplace_back([&body, own = std::move(communicator)] { body(*own); });
@@ -28,7 +35,7 @@ class ThreadRunner final : public RankRunner {
   void meet() override { meeting_.arrive_and_wait(); }
 
  private:
-  int ranks_;
+  const Make make_;
   std::barrier<> meeting_;
 };
 
@@ -42,7 +49,25 @@ class SelfRunner final : public RankRunner {
   void meet() override {}
 };
 
-std::unique_ptr<RankRunner> threads(int ranks) { return std::make_unique<ThreadRunner>(ranks); }
+std::unique_ptr<RankRunner> threads(int ranks) {
+  return std::make_unique<ThreadRunner>(ranks, [ranks](const CommunicatorOptions& options) {
+    return make_thread_communicators(ranks, "world", options);
+  });
+}
+
+// What processes run, between threads.
+template <int ranks_per_host>
+std::unique_ptr<RankRunner> staged(int ranks) {
+  return std::make_unique<ThreadRunner>(ranks, [ranks](const CommunicatorOptions& options) {
+    Communicators communicators;
+    for (auto& transport : make_loopback_transports(ranks, ranks_per_host)) {
+      communicators.push_back(
+          std::make_unique<StagedCommunicator>(std::move(transport), "world", options));
+    }
+    return communicators;
+  });
+}
+
 std::unique_ptr<RankRunner> self(int /*ranks*/) { return std::make_unique<SelfRunner>(); }
 
 INSTANTIATE_TEST_SUITE_P(Communicator, CommunicatorConformanceTest,
@@ -51,7 +76,11 @@ INSTANTIATE_TEST_SUITE_P(Communicator, CommunicatorConformanceTest,
                                          CommunicatorFactory{"2_threads", 2, threads},
                                          CommunicatorFactory{"3_threads", 3, threads},
                                          CommunicatorFactory{"4_threads", 4, threads},
-                                         CommunicatorFactory{"7_threads", 7, threads}),
+                                         CommunicatorFactory{"7_threads", 7, threads},
+                                         CommunicatorFactory{"1_staged", 1, staged<1>},
+                                         CommunicatorFactory{"3_on_one_host", 3, staged<3>},
+                                         CommunicatorFactory{"4_on_two_hosts", 4, staged<2>},
+                                         CommunicatorFactory{"3_on_three_hosts", 3, staged<1>}),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -103,6 +103,17 @@ TEST(BenchCommand, KernelHasEveryKernelOfAModelInBothTypes) {
   EXPECT_THAT(names_of_results("kernel"), testing::UnorderedElementsAreArray(names));
 }
 
+TEST(BenchCommand, CollectiveHasEveryCollectiveInBothTypes) {
+  std::vector<std::string> names;
+  for (const std::string type : {"fp32", "bf16"}) {
+    for (const std::string what :
+         {"all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast"}) {
+      names.push_back("thread_" + what + "_" + type + "_64kib");
+    }
+  }
+  EXPECT_THAT(names_of_results("collective"), testing::UnorderedElementsAreArray(names));
+}
+
 TEST(BenchCommand, StepHasSpeedElementsAndPrediction) {
   EXPECT_THAT(names_of_results("step"),
               testing::UnorderedElementsAre("nano_bf16_tokens", "nano_bf16_elements",
@@ -143,9 +154,6 @@ TEST(BenchCommand, RefusesWhatItCannotRun) {
   const Outcome unknown = run_bench({"cpy"});
   EXPECT_EQ(unknown.code, 2);
   EXPECT_THAT(unknown.errors, testing::HasSubstr("did you mean copy?"));
-  const Outcome not_built = run_bench({"collective", "--json"});
-  EXPECT_EQ(not_built.code, 2);
-  EXPECT_THAT(not_built.errors, testing::HasSubstr("terrace bench collective is not built yet"));
   const Outcome flag = run_bench({"copy", "--repetition", "3"});
   EXPECT_EQ(flag.code, 2);
   EXPECT_THAT(flag.errors, testing::HasSubstr("did you mean --repetitions?"));

@@ -1,0 +1,225 @@
+#include "parallel/launch_environment.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <string_view>
+
+#include "base/error.h"
+
+namespace terrace {
+namespace {
+
+// The names of one launcher.
+struct Names {
+  LaunchSource source;
+  std::string_view is;
+  std::string_view rank, size, local_rank, local_size;
+  bool is_mpi_job;
+};
+
+constexpr auto kLaunchers = std::to_array<Names>(
+    {{LaunchSource::kTorchrun, "torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
+      false},
+     {LaunchSource::kOpenMpi, "mpirun of Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+      "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", true},
+     {LaunchSource::kHydra, "mpiexec of MPICH or Intel MPI", "PMI_RANK", "PMI_SIZE",
+      "MPI_LOCALRANKID", "MPI_LOCALNRANKS", true},
+     {LaunchSource::kMvapich, "mpirun of MVAPICH", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE",
+      "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE", true}});
+
+std::optional<int> parse_number(std::string_view text) {
+  int number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+class Variables {
+ public:
+  explicit Variables(const EnvironmentVariables& all) : all_(all) {}
+
+  bool has(std::string_view name) const { return all_.contains(name); }
+  std::string text(std::string_view name) const {
+    const auto found = all_.find(name);
+    return found == all_.end() ? std::string() : found->second;
+  }
+  // Throws where it is no number.
+  int number(std::string_view name) const {
+    const std::optional<int> value = parse_number(text(name));
+    if (!value || *value < 0) {
+      throw EnvironmentError(fmt::format("the variable {}={} is not a number", name, text(name)),
+                             "it is set by the launcher: unset it where there is none");
+    }
+    return *value;
+  }
+  std::string first_of(std::string_view name, std::string_view otherwise) const {
+    return has(name) ? text(name) : text(otherwise);
+  }
+
+ private:
+  const EnvironmentVariables& all_;
+};
+
+void check_launch(const LaunchEnvironment& launch) {
+  const bool is_sound = launch.rank < launch.size && launch.local_rank < launch.local_size &&
+                        launch.local_size <= launch.size;
+  if (is_sound) return;
+  throw EnvironmentError(
+      fmt::format("{} says that this is rank {} of {}, and {} of {} on this host", launch.source_is,
+                  launch.rank, launch.size, launch.local_rank, launch.local_size),
+      "unset the variables that an earlier launch left behind");
+}
+
+std::optional<LaunchEnvironment> by_names(const Variables& variables, const Names& names) {
+  for (const std::string_view name : {names.rank, names.size, names.local_rank, names.local_size}) {
+    if (!variables.has(name)) return std::nullopt;
+  }
+  LaunchEnvironment launch;
+  launch.source = names.source;
+  launch.source_is = names.is;
+  launch.rank = variables.number(names.rank);
+  launch.size = variables.number(names.size);
+  launch.local_rank = variables.number(names.local_rank);
+  launch.local_size = variables.number(names.local_size);
+  launch.is_mpi_job = names.is_mpi_job;
+  check_launch(launch);
+  return launch;
+}
+
+// Only inside of a step: the shells of sbatch and salloc also have SLURM_PROCID=0 and SLURM_NTASKS.
+std::optional<LaunchEnvironment> by_slurm(const Variables& variables) {
+  for (const std::string_view name :
+       {"SLURM_STEP_ID", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"}) {
+    if (!variables.has(name)) return std::nullopt;
+  }
+  const bool in_step = variables.has("SLURM_STEP_NUM_TASKS");
+  if (!in_step && !variables.has("SLURM_NTASKS")) return std::nullopt;
+  LaunchEnvironment launch;
+  launch.source = LaunchSource::kSlurm;
+  launch.source_is = "srun";
+  launch.rank = variables.number("SLURM_PROCID");
+  launch.size = variables.number(in_step ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS");
+  launch.local_rank = variables.number("SLURM_LOCALID");
+  const std::string tasks = variables.first_of("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE");
+  const std::optional<int> local = slurm_tasks_of_node(tasks, variables.number("SLURM_NODEID"));
+  if (!local) {
+    throw EnvironmentError(fmt::format("srun does not say how many ranks this host has: {} in "
+                                       "SLURM_TASKS_PER_NODE",
+                                       tasks.empty() ? "nothing" : tasks),
+                           "start with mpirun or torchrun");
+  }
+  launch.local_size = *local;
+  launch.is_mpi_job = variables.has("PMIX_RANK") || variables.has("PMI_RANK");
+  // A shell of `srun --pty` looks like one of the step's tasks.
+  if (launch.size > 1) {
+    launch.doubt = fmt::format(
+        "srun says that there are {} ranks; in a shell of srun --pty only one is started: use srun "
+        "for the command itself, or unset SLURM_STEP_ID to run one rank",
+        launch.size);
+  }
+  check_launch(launch);
+  return launch;
+}
+
+LaunchEnvironment by_launcher(const Variables& variables) {
+  for (const Names& names : kLaunchers) {
+    if (const auto launch = by_names(variables, names)) return *launch;
+  }
+  if (const auto launch = by_slurm(variables)) return *launch;
+  LaunchEnvironment single;
+  const std::optional<int> tasks = parse_number(variables.text("SLURM_NTASKS"));
+  if (tasks.value_or(1) > 1) {
+    single.doubt = fmt::format(
+        "this is the shell of a Slurm allocation of {} tasks, and one process: srun starts them "
+        "all",
+        *tasks);
+  }
+  return single;
+}
+
+void find_meeting_place(const Variables& variables, LaunchEnvironment& launch) {
+  if (launch.source == LaunchSource::kTorchrun && variables.has("MASTER_ADDR")) {
+    launch.master_address = variables.text("MASTER_ADDR");
+  } else if (variables.has("SLURM_STEP_NODELIST") && launch.size > 1) {
+    launch.master_address = first_slurm_host(variables.text("SLURM_STEP_NODELIST"));
+  }
+  if (launch.source == LaunchSource::kTorchrun && variables.has("MASTER_PORT")) {
+    launch.master_port = variables.number("MASTER_PORT");
+  }
+}
+
+}  // namespace
+
+EnvironmentVariables environment_variables() {
+  EnvironmentVariables all;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const std::size_t equals = text.find('=');
+    if (equals == std::string_view::npos) continue;
+    all.emplace(text.substr(0, equals), text.substr(equals + 1));
+  }
+  return all;
+}
+
+LaunchEnvironment detect_launch(const EnvironmentVariables& variables,
+                                std::optional<int> local_ranks) {
+  const Variables all(variables);
+  LaunchEnvironment launch = by_launcher(all);
+  if (local_ranks) {
+    if (launch.size > 1) {
+      throw ConfigError(fmt::format("--local-ranks {} was given, and {} has started {} ranks",
+                                    *local_ranks, launch.source_is, launch.size),
+                        "use one of them");
+    }
+    launch = {};
+    launch.source = LaunchSource::kLocalRanks;
+    launch.source_is = fmt::format("--local-ranks {}", *local_ranks);
+    launch.size = *local_ranks;
+    launch.local_size = *local_ranks;
+    return launch;
+  }
+  find_meeting_place(all, launch);
+  return launch;
+}
+
+std::string first_slurm_host(const std::string& node_list) {
+  std::string host;
+  for (std::size_t at = 0; at < node_list.size(); ++at) {
+    if (node_list[at] == ',') break;
+    if (node_list[at] != '[') {
+      host += node_list[at];
+      continue;
+    }
+    const std::size_t close = std::min(node_list.find(']', at), node_list.size());
+    const std::size_t end = std::min(node_list.find_first_of(",-]", at), close);
+    host += node_list.substr(at + 1, end - at - 1);
+    at = close;
+  }
+  return host;
+}
+
+std::optional<int> slurm_tasks_of_node(const std::string& tasks_per_node, int node) {
+  std::string_view rest = tasks_per_node;
+  int first = 0;  // node of the entry
+  while (!rest.empty()) {
+    const std::string_view entry = rest.substr(0, rest.find(','));
+    rest.remove_prefix(std::min(entry.size() + 1, rest.size()));
+    const std::size_t open = entry.find('(');
+    const std::optional<int> tasks = parse_number(entry.substr(0, open));
+    std::optional<int> nodes = 1;
+    if (open != std::string_view::npos) {
+      if (!entry.substr(open).starts_with("(x") || !entry.ends_with(')')) return std::nullopt;
+      nodes = parse_number(entry.substr(open + 2, entry.size() - open - 3));
+    }
+    if (!tasks || !nodes) return std::nullopt;
+    if (node < first + *nodes) return tasks;
+    first += *nodes;
+  }
+  return std::nullopt;
+}
+
+}  // namespace terrace

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+
+// Which rank of how many this process is, by the variables that launchers set. Terrace has no
+// launcher of its own.
+namespace terrace {
+
+enum class LaunchSource : std::uint8_t {
+  kSingle,      // nobody started more than one
+  kLocalRanks,  // --local-ranks: all ranks are threads of this process
+  kTorchrun,
+  kOpenMpi,
+  kHydra,  // MPICH, Intel MPI
+  kMvapich,
+  kSlurm
+};
+
+struct LaunchEnvironment {
+  LaunchSource source = LaunchSource::kSingle;
+  std::string source_is = "a single process";  // in words, for the log
+  int rank = 0;
+  int size = 1;
+  int local_rank = 0;  // on this host
+  int local_size = 1;
+  // MPI_Init() finds the same ranks.
+  bool is_mpi_job = false;
+  // Where the ranks may meet: of torchrun, else the step's first host, else this host.
+  std::string master_address = "127.0.0.1";
+  int master_port = 29500;
+  // What to tell the user if ranks do not come, or before a run of one rank that may have been
+  // meant to have more. Empty where nothing is doubtful.
+  std::string doubt;
+};
+
+using EnvironmentVariables = std::map<std::string, std::string, std::less<>>;
+
+// Of this process.
+EnvironmentVariables environment_variables();
+
+// The first launcher whose variables are all there, in the order of LaunchSource from kTorchrun on:
+// torchrun and mpirun run inside of Slurm, and not the other way round. Throws EnvironmentError
+// where they make no sense together, ConfigError for `local_ranks` (--local-ranks) under a launcher
+// that started several processes. Pure.
+LaunchEnvironment detect_launch(const EnvironmentVariables& variables,
+                                std::optional<int> local_ranks = std::nullopt);
+
+// "n[01-04,07],m3" -> "n01"
+std::string first_slurm_host(const std::string& node_list);
+// "8(x2),4" -> 8, 8, 4: the entry of a node; nothing where the list has none, or is not understood.
+std::optional<int> slurm_tasks_of_node(const std::string& tasks_per_node, int node);
+
+}  // namespace terrace

@@ -1,0 +1,281 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "memory/host/host_memory.h"
+#include "memory/host/streaming_copy.h"
+#include "parallel/launch_environment.h"
+#include "parallel/mpi/mpi_session.h"
+#include "parallel/thread_communicator.h"
+#include "runtime/bench/bench_list.h"
+
+// Columns and factors are those of nccl-tests: `size` is all the data of the call (of all_gather
+// and reduce_scatter the whole), algbw = size / time, and busbw is algbw times what a rank must
+// send of it, so that it can be held against the speed of a link or a copy, whatever the number of
+// ranks.
+namespace terrace {
+namespace {
+
+struct CollectiveCase {
+  CollectiveKind kind;
+  std::string_view name;
+  double (*bus_factor)(double ranks);
+};
+
+double part_of_others(double ranks) { return (ranks - 1) / ranks; }
+
+constexpr auto kCases = std::to_array<CollectiveCase>(
+    {{CollectiveKind::kAllReduce, "all_reduce", [](double n) { return 2 * part_of_others(n); }},
+     {CollectiveKind::kReduceScatter, "reduce_scatter", part_of_others},
+     {CollectiveKind::kAllGather, "all_gather", part_of_others},
+     {CollectiveKind::kAllToAll, "all_to_all", part_of_others},
+     {CollectiveKind::kBroadcast, "broadcast", [](double) { return 1.0; }}});
+
+struct Measured {
+  const CollectiveCase* what = nullptr;
+  DType dtype = DType::kF32;
+  std::size_t bytes = 0;
+  int iterations = 1;
+};
+
+// Of one rank; touched, and never zero.
+class RankBuffers {
+ public:
+  explicit RankBuffers(std::size_t bytes)
+      : source_(bytes, HostMemoryOptions{}), target_(bytes, HostMemoryOptions{}) {
+    const auto fill = [](std::span<std::byte> memory) {
+      std::fill_n(reinterpret_cast<float*>(memory.data()), memory.size() / sizeof(float), 1.25F);
+    };
+    fill(source_.bytes());
+    fill(target_.bytes());
+  }
+
+  void call(Communicator& ranks, const Measured& measured) {
+    const TensorView source = view_of(source_, measured, 1);
+    const TensorView target = view_of(target_, measured, 1);
+    switch (measured.what->kind) {
+      case CollectiveKind::kAllReduce:
+        return ranks.all_reduce(target, ReduceOp::kSum, {});
+      case CollectiveKind::kReduceScatter:
+        return ranks.reduce_scatter(view_of(target_, measured, ranks.size()), source,
+                                    ReduceOp::kSum, {});
+      case CollectiveKind::kAllGather:
+        return ranks.all_gather(target, view_of(source_, measured, ranks.size()), {});
+      case CollectiveKind::kAllToAll:
+        return ranks.all_to_all(target, source, {});
+      default:
+        return ranks.broadcast(target, 0, {});
+    }
+  }
+  void copy(std::size_t bytes) {
+    streaming_copy(target_.bytes().first(bytes), source_.bytes().first(bytes));
+  }
+
+ private:
+  static TensorView view_of(HostMemory& memory, const Measured& measured, int parts) {
+    const std::size_t elements = measured.bytes / size_of(measured.dtype);
+    return view(memory.bytes().data(), measured.dtype,
+                static_cast<std::int64_t>(elements / static_cast<std::size_t>(parts)));
+  }
+
+  HostMemory source_;
+  HostMemory target_;
+};
+
+// Seconds of one `body`, from when all ranks begin until all are done.
+double seconds_of(Communicator& ranks, int iterations, const std::function<void()>& body) {
+  const SystemClock clock;
+  const auto meet = [&] { ranks.all_reduce(view(std::span<float>()), ReduceOp::kMax, {}); };
+  meet();
+  const std::int64_t begin = clock.now_ns();
+  for (int i = 0; i < iterations; ++i) body();
+  meet();
+  return static_cast<double>(clock.now_ns() - begin) / 1e9 / iterations;
+}
+
+class Plan {
+ public:
+  Plan(const BenchOptions& options, int ranks) : options_(options), ranks_(ranks) {}
+
+  std::vector<std::size_t> sizes() const {
+    if (options_.bytes != 0) return {whole_parts(options_.bytes)};
+    if (options_.small) return {whole_parts(64 * kKiB)};
+    return {whole_parts(kMiB), whole_parts(16 * kMiB), whole_parts(256 * kMiB)};
+  }
+  std::size_t largest() const { return sizes().back(); }
+  // The same on every rank: all make the same calls. A tenth of `seconds`, at some GB/s.
+  int iterations(std::size_t bytes) const {
+    const double calls = options_.seconds / 10 * 4e9 / static_cast<double>(bytes);
+    return std::clamp(static_cast<int>(calls), 1, 1000);
+  }
+  int ranks() const { return ranks_; }
+  int rounds() const { return options_.repetitions; }
+  bool small() const { return options_.small; }
+
+ private:
+  // Whole lines for every rank.
+  std::size_t whole_parts(std::size_t bytes) const {
+    return round_up(bytes, 64 * static_cast<std::size_t>(ranks_));
+  }
+
+  const BenchOptions& options_;
+  const int ranks_;
+};
+
+std::string size_name(std::size_t bytes) {
+  return bytes < kMiB ? fmt::format("{}kib", bytes / kKiB) : fmt::format("{}mib", bytes / kMiB);
+}
+
+BenchResult result_of(std::string_view prefix, const Measured& measured, int ranks,
+                      const Samples& value, const Samples& limit, std::string limit_is) {
+  const double factor = measured.what->bus_factor(ranks);
+  const auto size = static_cast<double>(measured.bytes);
+  const double algorithm = value.median() / factor;
+  BenchResult result{.name = fmt::format("{}_{}_{}_{}", prefix, measured.what->name,
+                                         name_of(measured.dtype), size_name(measured.bytes)),
+                     .value = value,
+                     .limit = limit,
+                     .limit_is = std::move(limit_is)};
+  const bool reduces = measured.what->kind == CollectiveKind::kAllReduce ||
+                       measured.what->kind == CollectiveKind::kReduceScatter;
+  result.details = {{"ranks", fmt::format("{}", ranks)},
+                    {"size", fmt::format("{}", measured.bytes)},
+                    {"count", fmt::format("{}", measured.bytes / size_of(measured.dtype))},
+                    {"type", std::string(name_of(measured.dtype))},
+                    {"redop", reduces ? "sum" : "none"},
+                    {"time_us", fmt::format("{:.1f}", size / algorithm / 1e3)},
+                    {"algbw", fmt::format("{:.2f}", algorithm)},
+                    {"busbw", fmt::format("{:.2f}", value.median())}};
+  return result;
+}
+
+double bus_rate(const Measured& measured, int ranks, double seconds) {
+  return measured.what->bus_factor(ranks) * static_cast<double>(measured.bytes) / seconds / 1e9;
+}
+
+// Ranks as threads, held against streaming copies that all of them make at once.
+class ThreadRanks {
+ public:
+  ThreadRanks(int ranks, std::size_t bytes)
+      : communicators_(make_thread_communicators(ranks, "bench")) {
+    for (int rank = 0; rank < ranks; ++rank) buffers_.emplace_back(bytes);
+  }
+
+  double collective(const Measured& measured) {
+    return bus_rate(measured, size(), on_all(measured.iterations, [&](std::size_t rank) {
+                      buffers_[rank].call(*communicators_[rank], measured);
+                    }));
+  }
+  double copy(std::size_t bytes, int iterations) {
+    const double seconds =
+        on_all(iterations, [&](std::size_t rank) { buffers_[rank].copy(bytes); });
+    return static_cast<double>(bytes) / seconds / 1e9;
+  }
+
+ private:
+  int size() const { return static_cast<int>(communicators_.size()); }
+
+  double on_all(int iterations, const std::function<void(std::size_t)>& body) {
+    double seconds = 0;
+    std::vector<std::jthread> threads;
+    for (std::size_t rank = 1; rank < communicators_.size(); ++rank) {
+      threads.emplace_back([this, rank, iterations, &body] {
+        seconds_of(*communicators_[rank], iterations, [&] { body(rank); });
+      });
+    }
+    seconds = seconds_of(*communicators_[0], iterations, [&] { body(0); });
+    return seconds;
+  }
+
+  std::vector<std::unique_ptr<Communicator>> communicators_;
+  std::vector<RankBuffers> buffers_;
+};
+
+std::vector<BenchResult> bench_threads(const Plan& plan, Log& log) {
+  log.info(fmt::format("bench collective: {} ranks as threads", plan.ranks()));
+  ThreadRanks ranks(plan.ranks(), plan.largest());
+  std::vector<BenchResult> results;
+  for (const std::size_t bytes : plan.sizes()) {
+    std::vector<Measured> measured;
+    std::vector<Measurement> measurements = {
+        [&ranks, &plan, bytes] { return ranks.copy(bytes, plan.iterations(bytes)); }};
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      for (const CollectiveCase& what : kCases) {
+        measured.push_back({&what, dtype, bytes, plan.iterations(bytes)});
+      }
+    }
+    for (const Measured& one : measured) {
+      measurements.emplace_back([&ranks, &one] { return ranks.collective(one); });
+    }
+    const std::vector<Samples> samples = interleave(measurements, plan.rounds());
+    for (std::size_t i = 0; i < measured.size(); ++i) {
+      results.push_back(result_of("thread", measured[i], plan.ranks(), samples[i + 1], samples[0],
+                                  fmt::format("a streaming copy in each of {} threads at once, per "
+                                              "thread",
+                                              plan.ranks())));
+    }
+  }
+  return results;
+}
+
+// Ranks as processes, held against the MPI library's own collectives. All ranks run this; rank 0
+// has the results.
+std::vector<BenchResult> bench_processes(MpiSession& session, const Plan& plan, Log& log) {
+  if (session.rank() == 0) {
+    log.info(fmt::format("bench collective: {} ranks as processes", plan.ranks()));
+  }
+  const auto ours = session.make_world("bench");
+  const auto library = session.make_library_world("library");
+  RankBuffers buffers(plan.largest());
+  std::vector<BenchResult> results;
+  for (const std::size_t bytes : plan.sizes()) {
+    std::vector<Measured> measured;
+    for (const CollectiveCase& what : kCases) {
+      measured.push_back({&what, DType::kF32, bytes, plan.iterations(bytes)});
+    }
+    std::vector<Measurement> measurements;
+    for (Communicator* world : {ours.get(), library.get()}) {
+      for (const Measured& one : measured) {
+        measurements.emplace_back([world, &one, &buffers] {
+          return bus_rate(one, world->size(),
+                          seconds_of(*world, one.iterations, [&] { buffers.call(*world, one); }));
+        });
+      }
+    }
+    const std::vector<Samples> samples = interleave(measurements, plan.rounds());
+    for (std::size_t i = 0; i < measured.size() && session.rank() == 0; ++i) {
+      results.push_back(result_of("mpi", measured[i], plan.ranks(), samples[i],
+                                  samples[measured.size() + i],
+                                  "the MPI library's own collective, same ranks"));
+    }
+  }
+  return results;
+}
+
+}  // namespace
+
+std::vector<BenchResult> bench_collective(const BenchOptions& options, Log& log) {
+  constexpr int kRanksMax = 16;
+  const LaunchEnvironment launch = detect_launch(environment_variables());
+  if (launch.size > 1 && !launch.is_mpi_job) {
+    throw ConfigError(fmt::format("{} started {} ranks, and bench collective measures threads and "
+                                  "MPI",
+                                  launch.source_is, launch.size),
+                      "start it with mpirun, or alone");
+  }
+  if (launch.is_mpi_job && launch.size > 1) {
+    MpiSession session;
+    return bench_processes(session, Plan(options, session.size()), log);
+  }
+  return bench_threads(Plan(options, std::clamp(options.threads, 2, kRanksMax)), log);
+}
+
+}  // namespace terrace

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "parallel/mpi/transport.h"
+
+namespace terrace {
+
+// Transports between threads of this process, one per rank: windows are plain memory, a message is
+// copied by whoever comes second. So the sanitizers see what processes do to each other. Every
+// `ranks_per_host` ranks are a host.
+std::vector<std::unique_ptr<Transport>> make_loopback_transports(int ranks, int ranks_per_host);
+
+}  // namespace terrace

@@ -1,0 +1,152 @@
+#include "parallel/launch_environment.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+
+namespace terrace {
+namespace {
+
+using testing::HasSubstr;
+
+const EnvironmentVariables kTorchrun = {{"RANK", "5"},
+                                        {"WORLD_SIZE", "8"},
+                                        {"LOCAL_RANK", "1"},
+                                        {"LOCAL_WORLD_SIZE", "4"},
+                                        {"MASTER_ADDR", "node7"},
+                                        {"MASTER_PORT", "1234"}};
+const EnvironmentVariables kOpenMpi = {{"OMPI_COMM_WORLD_RANK", "3"},
+                                       {"OMPI_COMM_WORLD_SIZE", "4"},
+                                       {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                                       {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}};
+const EnvironmentVariables kSrun = {{"SLURM_STEP_ID", "0"},
+                                    {"SLURM_PROCID", "17"},
+                                    {"SLURM_LOCALID", "1"},
+                                    {"SLURM_NODEID", "2"},
+                                    {"SLURM_NTASKS", "20"},
+                                    {"SLURM_STEP_NUM_TASKS", "20"},
+                                    {"SLURM_STEP_NODELIST", "n[03-04,07],m1"},
+                                    {"SLURM_TASKS_PER_NODE", "8(x2),4"}};
+const EnvironmentVariables kSalloc = {{"SLURM_JOB_ID", "9"},  {"SLURM_PROCID", "0"},
+                                      {"SLURM_LOCALID", "0"}, {"SLURM_NODEID", "0"},
+                                      {"SLURM_NTASKS", "20"}, {"SLURM_TASKS_PER_NODE", "8(x2),4"}};
+
+EnvironmentVariables join(EnvironmentVariables a, const EnvironmentVariables& b) {
+  for (const auto& [name, value] : b) a[name] = value;
+  return a;
+}
+
+TEST(LaunchEnvironmentTest, NothingIsASingleProcess) {
+  const LaunchEnvironment launch = detect_launch({{"PATH", "/bin"}});
+  EXPECT_EQ(launch.source, LaunchSource::kSingle);
+  EXPECT_EQ(launch.size, 1);
+  EXPECT_EQ(launch.master_address, "127.0.0.1");
+  EXPECT_TRUE(launch.doubt.empty());
+}
+
+TEST(LaunchEnvironmentTest, Torchrun) {
+  const LaunchEnvironment launch = detect_launch(kTorchrun);
+  EXPECT_EQ(launch.source, LaunchSource::kTorchrun);
+  EXPECT_EQ(launch.rank, 5);
+  EXPECT_EQ(launch.size, 8);
+  EXPECT_EQ(launch.local_rank, 1);
+  EXPECT_EQ(launch.local_size, 4);
+  EXPECT_EQ(launch.master_address, "node7");
+  EXPECT_EQ(launch.master_port, 1234);
+  EXPECT_FALSE(launch.is_mpi_job);
+}
+
+TEST(LaunchEnvironmentTest, OpenMpi) {
+  const LaunchEnvironment launch = detect_launch(kOpenMpi);
+  EXPECT_EQ(launch.source, LaunchSource::kOpenMpi);
+  EXPECT_EQ(launch.rank, 3);
+  EXPECT_EQ(launch.size, 4);
+  EXPECT_EQ(launch.local_rank, 1);
+  EXPECT_EQ(launch.local_size, 2);
+  EXPECT_TRUE(launch.is_mpi_job);
+}
+
+TEST(LaunchEnvironmentTest, HydraAndMvapich) {
+  const LaunchEnvironment hydra = detect_launch(
+      {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "0"}, {"MPI_LOCALNRANKS", "1"}});
+  EXPECT_EQ(hydra.source, LaunchSource::kHydra);
+  EXPECT_EQ(hydra.rank, 1);
+  const LaunchEnvironment mvapich = detect_launch({{"MV2_COMM_WORLD_RANK", "1"},
+                                                   {"MV2_COMM_WORLD_SIZE", "2"},
+                                                   {"MV2_COMM_WORLD_LOCAL_RANK", "1"},
+                                                   {"MV2_COMM_WORLD_LOCAL_SIZE", "2"}});
+  EXPECT_EQ(mvapich.source, LaunchSource::kMvapich);
+  EXPECT_TRUE(mvapich.is_mpi_job);
+}
+
+TEST(LaunchEnvironmentTest, SlurmStep) {
+  const LaunchEnvironment launch = detect_launch(kSrun);
+  EXPECT_EQ(launch.source, LaunchSource::kSlurm);
+  EXPECT_EQ(launch.rank, 17);
+  EXPECT_EQ(launch.size, 20);
+  EXPECT_EQ(launch.local_rank, 1);
+  EXPECT_EQ(launch.local_size, 4);
+  EXPECT_EQ(launch.master_address, "n03");
+  EXPECT_FALSE(launch.is_mpi_job);
+  EXPECT_THAT(launch.doubt, HasSubstr("srun --pty"));
+  EXPECT_TRUE(detect_launch(join(kSrun, {{"PMIX_RANK", "17"}})).is_mpi_job);
+}
+
+// The shells of sbatch and salloc look like rank 0 of all tasks.
+TEST(LaunchEnvironmentTest, SlurmAllocationWithoutAStepIsOneProcess) {
+  const LaunchEnvironment launch = detect_launch(kSalloc);
+  EXPECT_EQ(launch.source, LaunchSource::kSingle);
+  EXPECT_EQ(launch.size, 1);
+  EXPECT_THAT(launch.doubt, HasSubstr("20 tasks"));
+}
+
+TEST(LaunchEnvironmentTest, LaunchersInsideOfSlurmComeFirst) {
+  EXPECT_EQ(detect_launch(join(kSrun, kOpenMpi)).source, LaunchSource::kOpenMpi);
+  EXPECT_EQ(detect_launch(join(kSalloc, kOpenMpi)).size, 4);
+  EXPECT_EQ(detect_launch(join(join(kSrun, kOpenMpi), kTorchrun)).source, LaunchSource::kTorchrun);
+}
+
+// srun --mpi=pmi2 sets two of Hydra's variables.
+TEST(LaunchEnvironmentTest, AnIncompleteSetIsPassedOver) {
+  const auto pmi = join(kSrun, {{"PMI_RANK", "17"}, {"PMI_SIZE", "20"}});
+  EXPECT_EQ(detect_launch(pmi).source, LaunchSource::kSlurm);
+  EXPECT_TRUE(detect_launch(pmi).is_mpi_job);
+  EXPECT_EQ(detect_launch({{"RANK", "1"}, {"WORLD_SIZE", "2"}}).source, LaunchSource::kSingle);
+}
+
+TEST(LaunchEnvironmentTest, NonsenseIsRefused) {
+  EXPECT_THROW(detect_launch(join(kTorchrun, {{"RANK", "x"}})), EnvironmentError);
+  EXPECT_THROW(detect_launch(join(kTorchrun, {{"RANK", "8"}})), EnvironmentError);
+  EXPECT_THROW(detect_launch(join(kTorchrun, {{"RANK", "-1"}})), EnvironmentError);
+  EXPECT_THROW(detect_launch(join(kOpenMpi, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "9"}})),
+               EnvironmentError);
+  EXPECT_THROW(detect_launch(join(kSrun, {{"SLURM_TASKS_PER_NODE", "8"}})), EnvironmentError);
+}
+
+TEST(LaunchEnvironmentTest, LocalRanksAreThreadsOfOneProcess) {
+  const LaunchEnvironment launch = detect_launch(kSalloc, 4);
+  EXPECT_EQ(launch.source, LaunchSource::kLocalRanks);
+  EXPECT_EQ(launch.size, 4);
+  EXPECT_EQ(launch.local_size, 4);
+  EXPECT_THROW(detect_launch(kOpenMpi, 4), ConfigError);
+}
+
+TEST(SlurmListTest, FirstHost) {
+  EXPECT_EQ(first_slurm_host("n[01-04,07]"), "n01");
+  EXPECT_EQ(first_slurm_host("gpu-a,gpu-b"), "gpu-a");
+  EXPECT_EQ(first_slurm_host("rack[2,5]n[10-12],x"), "rack2n10");
+  EXPECT_EQ(first_slurm_host("single"), "single");
+}
+
+TEST(SlurmListTest, TasksOfANode) {
+  EXPECT_EQ(slurm_tasks_of_node("8(x2),4", 0), 8);
+  EXPECT_EQ(slurm_tasks_of_node("8(x2),4", 1), 8);
+  EXPECT_EQ(slurm_tasks_of_node("8(x2),4", 2), 4);
+  EXPECT_EQ(slurm_tasks_of_node("8(x2),4", 3), std::nullopt);
+  EXPECT_EQ(slurm_tasks_of_node("8(2)", 0), std::nullopt);
+  EXPECT_EQ(slurm_tasks_of_node("", 0), std::nullopt);
+}
+
+}  // namespace
+}  // namespace terrace
