@@ -59,10 +59,21 @@ typename Type::Wide join(typename Type::Wide a, typename Type::Wide b) {
   }
 }
 
+// Code for each width of vectors, chosen when the program starts. The bits are the same: no
+// operation is contracted. Sanitizers cannot look at code that runs that early.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
+    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define TERRACE_EVERY_VECTOR_WIDTH \
+  __attribute__((target_clones("arch=skylake-avx512", "avx2", "default")))
+#else
+#define TERRACE_EVERY_VECTOR_WIDTH
+#endif
+
 // One block: `count` elements from `first` on.
 template <typename Type, ReduceOp op>
-void reduce_block(std::span<std::byte* const> targets, std::span<const std::byte* const> sources,
-                  std::size_t first, std::size_t count) {
+TERRACE_EVERY_VECTOR_WIDTH void reduce_block(std::span<std::byte* const> targets,
+                                             std::span<const std::byte* const> sources,
+                                             std::size_t first, std::size_t count) {
   using Stored = typename Type::Stored;
   using Wide = typename Type::Wide;
   const auto of_rank = [&](std::size_t rank) {
