@@ -16,7 +16,7 @@ constexpr auto kSchedules = std::to_array<std::string_view>({"1f1b", "interleave
 constexpr auto kSwitches = std::to_array<std::string_view>({"off", "on"});
 constexpr auto kProgresses = std::to_array<std::string_view>({"auto", "on", "off"});
 
-constexpr int kLocalRanksMax = 256;
+constexpr int kRanksMax = 256;
 
 // A count of ranks or stages, of which one is what is built.
 void accept_one(TrainOptions&, const FlagValue& value) {
@@ -61,19 +61,28 @@ constexpr auto kFlags = std::to_array<TrainFlag>({
      [](TrainOptions&, const FlagValue& v) { v.accept_only("off", kSwitches); },
      [](const TrainOptions&) { return toml_string("off"); }},
     {{"pipeline-parallel", "Step program", "N", "Ranks that share the layers (1)"},
-     accept_one,
-     show_one},
+     [](TrainOptions& o, const FlagValue& v) {
+       o.step.pipeline_parallel = static_cast<int>(v.integer(1, kRanksMax));
+     },
+     [](const TrainOptions& o) { return toml_integer(o.step.pipeline_parallel); }},
     {{"pipeline-schedule", "Step program", "1f1b|interleaved|gpipe",
       "Order of a pipeline's micro-batches (1f1b)"},
-     [](TrainOptions&, const FlagValue& v) { v.accept_only("1f1b", kSchedules); },
-     [](const TrainOptions&) { return toml_string("1f1b"); }},
+     [](TrainOptions& o, const FlagValue& v) {
+       const std::size_t choice = v.choice(kSchedules);
+       if (kSchedules.at(choice) == "interleaved") v.not_built("use 1f1b or gpipe");
+       o.step.pipeline_schedule =
+           kSchedules.at(choice) == "gpipe" ? PipelineSchedule::kGpipe : PipelineSchedule::k1F1B;
+     },
+     [](const TrainOptions& o) {
+       return toml_string(o.step.pipeline_schedule == PipelineSchedule::kGpipe ? "gpipe" : "1f1b");
+     }},
     {{"virtual-stages", "Step program", "N", "Stages per rank of an interleaved pipeline (1)"},
      accept_one,
      show_one},
 
     {{"local-ranks", "Ranks", "N", "Ranks as threads of this process, instead of a launcher's (1)"},
      [](TrainOptions& o, const FlagValue& v) {
-       o.ranks.local_ranks = static_cast<std::int32_t>(v.integer(1, kLocalRanksMax));
+       o.ranks.local_ranks = static_cast<std::int32_t>(v.integer(1, kRanksMax));
      },
      [](const TrainOptions& o) { return toml_integer(o.ranks.local_ranks); }},
     {{"collective-timeout", "Ranks", "SECONDS", "How long ranks wait for each other (600)"},

@@ -8,6 +8,7 @@
 
 #include "offload/nvme_store.h"
 #include "optim/lr_schedule.h"
+#include "parallel/pipeline_schedule.h"
 #include "runtime/config/step_range.h"
 
 // The configuration of `terrace train`, as the flags of the same names set it.
@@ -79,6 +80,8 @@ struct TierOptions {
 struct StepOptions {
   RecomputeChoice recompute = RecomputeChoice::kAuto;
   OrderChoice micro_batch_order = OrderChoice::kAuto;
+  int pipeline_parallel = 1;
+  PipelineSchedule pipeline_schedule = PipelineSchedule::k1F1B;
   std::optional<int> zero_stage;  // unset: 0 with one rank, else 1
 };
 

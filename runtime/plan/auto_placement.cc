@@ -35,7 +35,8 @@ class Planner {
 
   StepPlan run() {
     if (request_.order.has_value()) return best_of(*request_.order);
-    if (request_.micro_batches == 1) return best_of(MicroBatchOrder::kMicroBatchMajor);
+    if (request_.micro_batches == 1 || model_.pipeline.stages > 1)
+      return best_of(MicroBatchOrder::kMicroBatchMajor);
     std::optional<StepPlan> first = try_order(MicroBatchOrder::kMicroBatchMajor);
     std::optional<StepPlan> second = try_order(MicroBatchOrder::kLayerMajor);
     if (!first.has_value() && !second.has_value()) refuse(MicroBatchOrder::kLayerMajor);
@@ -74,6 +75,7 @@ class Planner {
     StepPolicy policy;
     policy.micro_batches = request_.micro_batches;
     policy.order = order;
+    policy.pipeline_schedule = request_.pipeline_schedule;
     policy.unified = request_.unified;
     policy.updates_wait_for_norm = request_.updates_wait_for_norm;
     policy.lookahead = request_.lookahead.value_or(kFirstLookahead);

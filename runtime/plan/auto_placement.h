@@ -15,6 +15,7 @@ struct PlacementRequest {
   std::optional<bool> recompute;
   std::optional<MicroBatchOrder> order;
   bool updates_wait_for_norm = true;  // see StepPolicy
+  PipelineSchedule pipeline_schedule = PipelineSchedule::k1F1B;
   std::int32_t micro_batches = 1;
   std::optional<std::int32_t> lookahead;
   bool unified = true;

@@ -11,6 +11,7 @@ Homes::Homes(Draft& draft, const StepModel& model, const What& what, const std::
   buffers_.resize(tiers.size());
   for (std::size_t u = 0; u < tiers.size(); ++u) {
     const auto unit = static_cast<std::int32_t>(u);
+    if (!what.has(unit)) continue;
     const std::int64_t pieces = tiers[u] == Tier::kNvme ? model.chunks(unit) : 1;
     for (std::int64_t c = 0; c < pieces; ++c) {
       const std::size_t bytes = tiers[u] == Tier::kNvme ? chunk_bytes(unit, c) : unit_bytes(unit);
@@ -67,15 +68,17 @@ Life always(std::int32_t /*unit*/) { return Life::kPersistent; }
 }  // namespace
 
 Homes parameter_homes(Draft& draft, const StepModel& model, const StepPolicy& policy) {
+  const auto has = [&model](std::int32_t unit) { return model.has_parameters(unit); };
   const auto part_of = [&model](std::int32_t unit, std::int64_t chunk) {
     return model.parameter_home(unit, chunk);
   };
-  const Homes::What what = {"param", Account::kParameters, always, part_of,
-                            times(model.parameter_bytes())};
+  const Homes::What what = {"param", Account::kParameters,          has, always,
+                            part_of, times(model.parameter_bytes())};
   return Homes(draft, model, what, tiers_of(policy, &UnitHomes::parameters));
 }
 
 Homes gradient_homes(Draft& draft, const StepModel& model, const StepPolicy& policy) {
+  const auto has = [&model](std::int32_t unit) { return model.has_unit(unit); };
   // Used up by the update: in the next step, or at once.
   const auto life_of = [&policy](std::int32_t unit) {
     return policy.defers_update(unit) ? Life::kCarried : Life::kTransient;
@@ -88,17 +91,21 @@ Homes gradient_homes(Draft& draft, const StepModel& model, const StepPolicy& pol
         model.zero.of_gradients() || (model.zero.of_optimizer() && tiers.at(unit) != compute);
     return is_sharded ? model.shard(unit, chunk, model.zero.rank) : model.whole(unit, chunk);
   };
-  const Homes::What what = {"grad", Account::kGradients, life_of, part_of, times(sizeof(float))};
+  const Homes::What what = {"grad",  Account::kGradients, has, life_of,
+                            part_of, times(sizeof(float))};
   return Homes(draft, model, what, tiers);
 }
 
 Homes optimizer_homes(Draft& draft, const StepModel& model, const StepPolicy& policy) {
+  const auto has = [&model](std::int32_t unit) { return model.has_unit(unit); };
   const auto part_of = [&model](std::int32_t unit, std::int64_t chunk) {
     return model.state_home(unit, chunk);
   };
   const StateFormat format = model.state_format;
-  const Homes::What what = {"state", Account::kOptimizerState, always, part_of,
-                            [format](std::int64_t elements) { return format.bytes(elements); }};
+  const Homes::What what = {
+      "state", Account::kOptimizerState,
+      has,     always,
+      part_of, [format](std::int64_t elements) { return format.bytes(elements); }};
   return Homes(draft, model, what, tiers_of(policy, &UnitHomes::optimizer));
 }
 
@@ -113,7 +120,7 @@ bool any_home_on_device(const StepPolicy& policy, Tier UnitHomes::* state) {
 }  // namespace
 
 std::size_t sums_bytes_of_rank(const StepModel& model, std::int32_t micro_batches) {
-  const std::int64_t partials = model.zero.of_optimizer() ? model.partials() : 0;
+  const std::int64_t partials = model.gathers_partials() ? model.most_partials() : 0;
   return static_cast<std::size_t>(partials + micro_batches) * sizeof(double);
 }
 
@@ -141,10 +148,9 @@ SharedBuffers add_shared_buffers(Draft& draft, const StepModel& model, const Ste
   if (any_home_on_device(policy, &UnitHomes::gradients)) {
     shared.partials_device = add("norm partials on device", partial_bytes, Tier::kDevice);
   }
-  if (model.zero.ranks > 1) {
-    shared.sums =
-        add("sums of all ranks", sums_bytes_of_rank(model, policy.micro_batches) * model.zero.ranks,
-            Tier::kHost);
+  if (model.ranks() > 1) {
+    shared.sums = add("sums of all ranks",
+                      sums_bytes_of_rank(model, policy.micro_batches) * model.ranks(), Tier::kHost);
   }
   shared.scalars = add("step scalars", 64, Tier::kHost);
   if (any_home_on_device(policy, &UnitHomes::optimizer)) {

@@ -13,11 +13,12 @@ namespace terrace {
 // unit, a home on NVMe one extent per chunk.
 class Homes {
  public:
-  // `part_of` says which elements of a chunk are at home here, `bytes_of` how large the state of so
-  // many elements is; `name` is for people.
+  // `has` says whether a unit's state is at home here at all, `part_of` which elements of a chunk
+  // are at home here, `bytes_of` how large the state of so many elements is; `name` is for people.
   struct What {
     const char* name = "";
     Account account = Account::kParameters;
+    std::function<bool(std::int32_t unit)> has;
     std::function<Life(std::int32_t unit)> life_of;  // of a home in memory
     std::function<ChunkPart(std::int32_t unit, std::int64_t chunk)> part_of;
     std::function<std::size_t(std::int64_t elements)> bytes_of;

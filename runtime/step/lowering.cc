@@ -54,6 +54,16 @@ void Lowering::lower(const Stage& stage) {
       return backward(stage);
     case OpKind::kEmbeddingBackward:
       return embedding_backward();
+    case OpKind::kSendHidden:
+    case OpKind::kSendHiddenGradient:
+    case OpKind::kReceiveHidden:
+    case OpKind::kReceiveHiddenGradient:
+      return pass_hidden(stage);
+    case OpKind::kSendTiedGradient:
+    case OpKind::kReceiveTiedGradient:
+      return pass_tied_gradient(stage);
+    case OpKind::kReceiveUpdated:
+      return receive_updated(stage);
     case OpKind::kStepScalars:
       return step_scalars();
     case OpKind::kNormFinish:
@@ -94,6 +104,9 @@ void Lowering::forward(const Stage& stage) {
   }
   op.cost.flops = model_.units.at(stage.unit).forward_flops;
   main_op(std::move(op), stage);
+  if (!policy_.has_backward && stage.unit != 0) {
+    release_slot(hidden_slots_, hidden(stage.unit - 1, stage.micro_batch).memory);
+  }
   if (again || !policy_.has_backward || stage.unit == 0) return;
   const Tier home = home_of_activations(stage.unit);
   send_away(hidden(stage.unit - 1, stage.micro_batch), home, stage);
@@ -121,6 +134,7 @@ void Lowering::head(const Stage& stage) {
     if (model_.tied) add_gradient(op, Role::kTiedGradient, 0, stage.micro_batch);
   }
   main_op(std::move(op), stage);
+  release_slot(hidden_slots_, hidden(below, stage.micro_batch).memory);
   if (policy_.has_backward) settle_gradient(stage.unit, stage.micro_batch);
   if (stage.micro_batch == policy_.micro_batches - 1) losses_to_host();
 }
@@ -144,6 +158,8 @@ void Lowering::backward(const Stage& stage) {
   add_gradient(op, Role::kGradient, stage.unit, stage.micro_batch);
   op.cost.flops = model_.units.at(stage.unit).backward_flops;
   main_op(std::move(op), stage);
+  release_slot(hidden_slots_, hidden(stage.unit - 1, stage.micro_batch).memory);
+  release_slot(gradient_slots_, hidden_gradient(stage.unit, stage.micro_batch));
   settle_gradient(stage.unit, stage.micro_batch);
 }
 

@@ -11,7 +11,7 @@
 // The inside of the offload pass (runtime/step/offload.h): goes through the stages once, and turns
 // each into its op and what moves for it. lowering.cc has the compute ops, lowering_data.cc
 // parameters and activations, lowering_gradients.cc gradients and updates, lowering_zero.cc what
-// passes between ranks.
+// passes between data-parallel ranks, lowering_pipeline.cc between stages.
 namespace terrace {
 
 // Activations that are needed again within so many stages stay where they are: bytes on their way
@@ -172,6 +172,25 @@ class Lowering {
   Range reduce(Mover& mover, std::int32_t unit, std::int64_t chunk, const Range& whole);
   void gather_sums();
 
+  // --- pipeline stages ---------------------------------------------------------------------------
+
+  // Places that hidden states, or their gradients, are received in. They are no one else's: if a
+  // receive had to wait until something else has left its place, and that is being sent to a stage
+  // that waits likewise, both would wait forever.
+  struct Slots {
+    const char* name = "";
+    std::vector<BufferId> all;
+    std::vector<BufferId> free;  // the longest free first
+  };
+  BufferId take_slot(Slots& slots);
+  // To be called with every place whose content has had its last use; others than slots are none.
+  void release_slot(Slots& slots, BufferId buffer);
+  void pass_hidden(const Stage& stage);
+  void pass_tied_gradient(const Stage& stage);
+  // The first stage's updated embedding, to the head's copy of it, and there.
+  void send_updated(const Stage& stage, const Range& own);
+  void receive_updated(const Stage& stage);
+
   const StepModel& model_;
   const StepPolicy& policy_;
   const std::vector<Stage>& stages_;
@@ -192,6 +211,8 @@ class Lowering {
   std::vector<Activation> hidden_;
   std::vector<BufferId> hidden_gradient_;
   std::vector<Activation> saved_;
+  Slots hidden_slots_{"received hidden", {}, {}};
+  Slots gradient_slots_{"received hidden grad", {}, {}};
   std::vector<BufferId> gradient_;  // of the unit in the compute tier, while it is not home
   std::vector<BufferId> sum_;       // on the host, of units that go on to NVMe
   // Stages of this list, -1 before them.

@@ -103,6 +103,7 @@ void Lowering::send_away(Activation& activation, Tier home, const Stage& stage) 
                         home == Tier::kNvme ? Life::kPersistent : Life::kTransient);
   Mover mover = Mover::store(draft_, stage_, labels(stage, Account::kActivations));
   mover.copy(draft_.whole(activation.memory), draft_.whole(away));
+  release_slot(hidden_slots_, activation.memory);
   activation = Activation{kNoBuffer, draft_.whole(away), stage_};
 }
 

@@ -11,7 +11,8 @@ bool Lowering::sums_on_host(std::int32_t unit) const {
 }
 
 Range Lowering::compute_gradient(std::int32_t unit) {
-  if (gradients_->tier(unit) == compute_ && !gradients_->is_sharded(unit)) {
+  if (model_.has_unit(unit) && gradients_->tier(unit) == compute_ &&
+      !gradients_->is_sharded(unit)) {
     return gradients_->unit(unit);
   }
   if (gradient_.at(unit) == kNoBuffer) {
@@ -126,7 +127,7 @@ void Lowering::norm_finish() {
   Op op{.kind = OpKind::kNormFinish, .lane = Lane::kUpdate};
   op.reads = {as(Role::kPartials, draft_.whole(shared_.partials)),
               as(Role::kLosses, draft_.whole(shared_.losses_host))};
-  if (model_.zero.ranks > 1) {
+  if (model_.ranks() > 1) {
     gather_sums();
     op.reads.push_back(as(Role::kSums, draft_.whole(shared_.sums)));
   }
@@ -174,6 +175,7 @@ void Lowering::update(const Stage& stage) {
                                       (reads_parameter ? 2 : 1) * parameter.own.size_bytes);
   main_op(std::move(op), stage);
 
+  if (unit == 0 && model_.tied && model_.pipeline.stages > 1) send_updated(stage, parameter.own);
   store_back(stage, state, state_home, Account::kOptimizerState);
   settle_parameter(stage, parameter);
   updated_at_.at(unit) = stage_;

@@ -58,12 +58,12 @@ void Lowering::gather_sums() {
   Op op{.kind = OpKind::kGatherSums, .lane = Lane::kCollective};
   op.account = Account::kWorkspace;
   op.reads = {as(Role::kLosses, draft_.whole(shared_.losses_host))};
-  if (model_.zero.of_optimizer()) {
+  if (model_.gathers_partials()) {
     op.reads.push_back(as(Role::kPartials, draft_.whole(shared_.partials)));
   }
   op.writes = {as(Role::kSums, draft_.whole(shared_.sums))};
-  op.cost.bytes = sent_bytes(model_.zero, sums_bytes_of_rank(model_, policy_.micro_batches) *
-                                              static_cast<std::size_t>(model_.zero.ranks));
+  op.cost.bytes =
+      static_cast<double>(sums_bytes_of_rank(model_, policy_.micro_batches)) * (model_.ranks() - 1);
   main_op(std::move(op), Stage{});
 }
 

@@ -228,7 +228,7 @@ void OpIssuer::fill_report(const Run& run) {
 }
 
 void OpIssuer::add_bytes(const Op& op) {
-  const bool moves = op.find(Role::kTarget) != nullptr || op.kind == OpKind::kInput ||
+  const bool moves = op.find(Role::kSource) != nullptr || op.kind == OpKind::kInput ||
                      op.kind == OpKind::kGatherSums;
   if (!moves) return;
   report_.bytes[static_cast<std::size_t>(op.lane)] += op.cost.bytes;

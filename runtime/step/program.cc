@@ -8,21 +8,41 @@ namespace terrace {
 
 std::string_view name_of(Lane lane) {
   constexpr std::array<std::string_view, kLaneCount> kNames = {
-      "compute", "upload", "download", "read", "write", "collective", "send_recv", "update"};
+      "compute",    "upload",    "download",       "read",  "write",
+      "collective", "send_recv", "send_recv_back", "update"};
   return kNames.at(static_cast<std::size_t>(lane));
 }
 
 bool completes_in_order(Lane lane) { return lane != Lane::kRead && lane != Lane::kWrite; }
 
 std::string_view name_of(OpKind kind) {
-  constexpr std::array<std::string_view, 19> kNames = {
-      "input",         "forward",      "recompute",
-      "head",          "backward",     "embedding_backward",
-      "upload",        "download",     "read",
-      "write",         "all_reduce",   "reduce_scatter",
-      "all_gather",    "gather_sums",  "accumulate",
-      "norm_partials", "step_scalars", "norm_finish",
-      "update"};
+  constexpr std::array<std::string_view, 27> kNames = {"input",
+                                                       "forward",
+                                                       "recompute",
+                                                       "head",
+                                                       "backward",
+                                                       "embedding_backward",
+                                                       "upload",
+                                                       "download",
+                                                       "read",
+                                                       "write",
+                                                       "all_reduce",
+                                                       "reduce_scatter",
+                                                       "all_gather",
+                                                       "gather_sums",
+                                                       "send_hidden",
+                                                       "receive_hidden",
+                                                       "send_hidden_gradient",
+                                                       "receive_hidden_gradient",
+                                                       "send_tied_gradient",
+                                                       "receive_tied_gradient",
+                                                       "send_updated",
+                                                       "receive_updated",
+                                                       "accumulate",
+                                                       "norm_partials",
+                                                       "step_scalars",
+                                                       "norm_finish",
+                                                       "update"};
   return kNames.at(static_cast<std::size_t>(kind));
 }
 
@@ -76,12 +96,13 @@ double lane_bytes(const Program& program, Lane lane, Account account) {
 
 std::string describe(const Program& program, const Op& op) {
   std::string text{name_of(op.kind)};
-  const bool moves = op.find(Role::kTarget) != nullptr;
-  if (moves) {
-    const Access* source = op.find(Role::kSource);
-    const auto& buffers = program.buffers;
-    text += fmt::format(" {} -> {}", buffers.at(source->buffer).name,
-                        buffers.at(op.find(Role::kTarget)->buffer).name);
+  const Access* source = op.find(Role::kSource);
+  const Access* target = op.find(Role::kTarget);
+  if (source != nullptr || target != nullptr) {
+    const auto name = [&program](const Access* access) {
+      return access == nullptr ? std::string() : program.buffers.at(access->buffer).name;
+    };
+    text += fmt::format(" {} -> {}", name(source), name(target));
   } else if (op.unit >= 0) {
     text += fmt::format(" {}", op.unit);
   }

@@ -21,15 +21,16 @@ inline constexpr BufferId kNoBuffer = -1;
 // the next of its lane starts; read and write start their ops in order and keep several in flight.
 enum class Lane : std::uint8_t {
   kCompute,
-  kUpload,      // host -> device
-  kDownload,    // device -> host
-  kRead,        // NVMe -> host
-  kWrite,       // host -> NVMe
-  kCollective,  // between ranks
-  kSendRecv,    // between pipeline stages
-  kUpdate,      // optimizer and norms, on the CPU
+  kUpload,        // host -> device
+  kDownload,      // device -> host
+  kRead,          // NVMe -> host
+  kWrite,         // host -> NVMe
+  kCollective,    // between ranks
+  kSendRecv,      // to the next pipeline stage, from the one before
+  kSendRecvBack,  // the other way
+  kUpdate,        // optimizer and norms, on the CPU
 };
-inline constexpr std::size_t kLaneCount = 8;
+inline constexpr std::size_t kLaneCount = 9;
 std::string_view name_of(Lane lane);
 // Whether the end of an op happens before the start of the next of the same lane.
 bool completes_in_order(Lane lane);
@@ -49,11 +50,22 @@ enum class OpKind : std::uint8_t {
   kReduceScatter,  // likewise, each has its part of the sum
   kAllGather,      // the ranks' parts of a chunk come together
   kGatherSums,     // norm partials and losses of all ranks come together
-  kAccumulate,     // a micro-batch's gradient joins the sum that is kept on the host
-  kNormPartials,   // sums of squares of a finished gradient
-  kStepScalars,    // the scalars of this step's updates, where those do not wait for the norm
-  kNormFinish,     // norm; and where updates wait for it, clip coefficient and their scalars
-  kUpdate,         // optimizer, one chunk
+  // Between pipeline stages: the hidden states behind a stage's last unit, their gradient; of a
+  // tied embedding, its gradient from the head, and its parameters when the first stage has updated
+  // them.
+  kSendHidden,
+  kReceiveHidden,
+  kSendHiddenGradient,
+  kReceiveHiddenGradient,
+  kSendTiedGradient,
+  kReceiveTiedGradient,
+  kSendUpdated,
+  kReceiveUpdated,
+  kAccumulate,    // a micro-batch's gradient joins the sum that is kept on the host
+  kNormPartials,  // sums of squares of a finished gradient
+  kStepScalars,   // the scalars of this step's updates, where those do not wait for the norm
+  kNormFinish,    // norm; and where updates wait for it, clip coefficient and their scalars
+  kUpdate,        // optimizer, one chunk
 };
 std::string_view name_of(OpKind kind);
 

@@ -1,21 +1,26 @@
 #include "runtime/step/schedule.h"
 
+#include <algorithm>
+
 namespace terrace {
 namespace {
 
 class Scheduler {
  public:
-  Scheduler(const StepModel& model, const StepPolicy& policy) : model_(model), policy_(policy) {}
+  Scheduler(const StepModel& model, const StepPolicy& policy)
+      : model_(model), policy_(policy), end_(model.head() + 1) {}
 
   std::vector<Stage> run() {
     stages_.push_back({.kind = OpKind::kInput});
-    if (policy_.order == MicroBatchOrder::kLayerMajor) {
+    if (model_.pipeline.stages > 1) {
+      pipelined();
+    } else if (policy_.order == MicroBatchOrder::kLayerMajor) {
       layer_major();
     } else {
       micro_batch_major();
     }
     if (policy_.has_backward) {
-      stages_.push_back({.kind = OpKind::kEmbeddingBackward, .unit = 0});
+      if (model_.has_unit(0)) stages_.push_back({.kind = OpKind::kEmbeddingBackward, .unit = 0});
       stages_.push_back({.kind = OpKind::kNormFinish});
     }
     return std::move(stages_);
@@ -57,6 +62,64 @@ class Scheduler {
     }
   }
 
+  // The tied embedding's parameters come first and its gradient goes last, on both sides: messages
+  // of one direction have one order.
+  void pipelined() {
+    const PipelineCut& cut = model_.pipeline;
+    begin_ = cut.first_units.at(static_cast<std::size_t>(cut.stage));
+    end_ = cut.first_units.at(static_cast<std::size_t>(cut.stage) + 1);
+    next_update_ = begin_;
+    if (policy_.has_backward && model_.has_copy_of_embedding()) {
+      for_chunks(0, OpKind::kReceiveUpdated, true);
+    }
+    const PipelineShape shape{policy_.pipeline_schedule, cut.stages, policy_.micro_batches, 1};
+    for (const PipelineSlot& slot : pipeline_slots(shape, cut.stage)) {
+      if (slot.pass == PipelinePass::kForward) {
+        stage_forward(slot.micro_batch);
+      } else if (policy_.has_backward) {
+        stage_backward(slot.micro_batch);
+      }
+    }
+    if (!policy_.has_backward || !model_.tied) return;
+    if (cut.is_last()) for_chunks(0, OpKind::kSendTiedGradient, false);
+    if (cut.is_first()) for_chunks(0, OpKind::kReceiveTiedGradient, false);
+  }
+
+  void stage_forward(std::int32_t m) {
+    const PipelineCut& cut = model_.pipeline;
+    if (!cut.is_first()) emit(OpKind::kReceiveHidden, begin_ - 1, m);
+    for (std::int32_t u = begin_; u < end_ && u < model_.head(); ++u) {
+      if (m == 0) updates_before_forward(u);
+      emit(OpKind::kForward, u, m);
+    }
+    if (!cut.is_last()) emit(OpKind::kSendHidden, end_ - 1, m);
+    if (cut.is_last() && !policy_.has_backward) emit(OpKind::kHead, model_.head(), m);
+  }
+
+  void stage_backward(std::int32_t m) {
+    const PipelineCut& cut = model_.pipeline;
+    const bool last = m == policy_.micro_batches - 1;
+    if (last) step_scalars();
+    if (cut.is_last()) {
+      if (m == 0) updates_before_forward(model_.head());
+      emit(OpKind::kHead, model_.head(), m);
+      if (last) update_at_once(model_.head());
+    } else {
+      emit(OpKind::kReceiveHiddenGradient, end_ - 1, m);
+    }
+    for (std::int32_t u = std::min(end_, model_.head()) - 1; u >= std::max(begin_, 1); --u) {
+      emit(OpKind::kBackward, u, m);
+      if (last) update_at_once(u);
+    }
+    if (!cut.is_first()) emit(OpKind::kSendHiddenGradient, begin_ - 1, m);
+  }
+
+  void for_chunks(std::int32_t unit, OpKind kind, bool deferred) {
+    for (std::int32_t c = 0; c < model_.chunks(unit); ++c) {
+      stages_.push_back({.kind = kind, .unit = unit, .chunk = c, .deferred = deferred});
+    }
+  }
+
   void emit(OpKind kind, std::int32_t unit, std::int32_t micro_batch) {
     stages_.push_back({.kind = kind, .unit = unit, .micro_batch = micro_batch});
   }
@@ -64,7 +127,7 @@ class Scheduler {
   // One unit ahead, so that the update of unit u+1 may run while unit u computes.
   void updates_before_forward(std::int32_t unit) {
     if (!policy_.has_backward) return;
-    for (; next_update_ <= unit + 1; ++next_update_) {
+    for (; next_update_ <= std::min(unit + 1, end_ - 1); ++next_update_) {
       if (policy_.defers_update(next_update_)) emit_updates(next_update_);
     }
   }
@@ -79,17 +142,15 @@ class Scheduler {
   }
 
   void emit_updates(std::int32_t unit) {
-    for (std::int32_t c = 0; c < model_.chunks(unit); ++c) {
-      stages_.push_back({.kind = OpKind::kUpdate,
-                         .unit = unit,
-                         .chunk = c,
-                         .deferred = policy_.defers_update(unit)});
-    }
+    for_chunks(unit, OpKind::kUpdate, policy_.defers_update(unit));
   }
 
   const StepModel& model_;
   const StepPolicy& policy_;
   std::vector<Stage> stages_;
+  // The units of this pipeline stage.
+  std::int32_t begin_ = 0;
+  std::int32_t end_;
   std::int32_t next_update_ = 0;
 };
 

@@ -23,7 +23,8 @@ struct Stage {
 
 // The schedule pass: the compute of one step in order, micro-batch-major or layer-major, and the
 // updates. Where they wait for the norm they are deferred: the update of unit u stands one unit
-// ahead of the next step's forward of u. Otherwise it stands behind what finishes its gradient.
+// ahead of the next step's forward of u. Otherwise it stands behind what finishes its gradient. Of
+// a pipeline: this stage's part, with what it sends and receives.
 std::vector<Stage> schedule_step(const StepModel& model, const StepPolicy& policy);
 
 // The recompute pass: before each backward of a unit whose activations are not kept, its forward

@@ -40,6 +40,7 @@ double rate_of(Lane lane, const MachineProfile& profile) {
       return std::min(profile.write_bytes_per_s, profile.disk_bytes_per_s);
     case Lane::kCollective:
     case Lane::kSendRecv:
+    case Lane::kSendRecvBack:
       return profile.network_bytes_per_s;
     case Lane::kUpdate:
       return profile.update_bytes_per_s;

@@ -33,10 +33,26 @@ std::size_t StepModel::state_home_bytes(std::int32_t unit, std::int64_t chunk) c
   return state_format.bytes(state_home(unit, chunk).count);
 }
 
-std::int64_t StepModel::first_partial(std::int32_t unit) const {
+std::int64_t StepModel::partials_before(std::int32_t unit, std::int32_t stage) const {
   std::int64_t blocks = 0;
-  for (std::int32_t u = 0; u < unit; ++u) blocks += units.at(u).padded_elements / kBlockElements;
+  for (std::int32_t u = 0; u < unit; ++u) {
+    if (pipeline.stages > 1 && pipeline.stage_of(u) != stage) continue;
+    blocks += units.at(u).padded_elements / kBlockElements;
+  }
   return zero.of_optimizer() ? blocks / zero.ranks : blocks;
+}
+
+std::int64_t StepModel::most_partials() const {
+  std::int64_t most = 0;
+  for (std::int32_t stage = 0; stage < pipeline.stages; ++stage) {
+    most = std::max(most, partials_before(head() + 1, stage));
+  }
+  return most;
+}
+
+std::int32_t PipelineCut::stage_of(std::int32_t unit) const {
+  const auto after = std::upper_bound(first_units.begin(), first_units.end() - 1, unit);
+  return static_cast<std::int32_t>(after - first_units.begin()) - 1;
 }
 
 }  // namespace terrace

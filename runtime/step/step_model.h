@@ -32,6 +32,18 @@ struct ZeroSharding {
   bool of_parameters() const { return ranks > 1 && stage >= 3; }
 };
 
+// Which units each stage of a pipeline has: stage s those from first_units[s] to first_units[s +
+// 1]. With one stage there is nothing to say.
+struct PipelineCut {
+  std::int32_t stages = 1;
+  std::int32_t stage = 0;  // this rank's
+  std::vector<std::int32_t> first_units;
+
+  bool is_first() const { return stage == 0; }
+  bool is_last() const { return stage == stages - 1; }
+  std::int32_t stage_of(std::int32_t unit) const;
+};
+
 // Elements of a chunk.
 struct ChunkPart {
   std::int64_t begin = 0;
@@ -49,6 +61,7 @@ struct StepModel {
   std::size_t workspace_bytes = 0;  // of the largest compute op
   std::int64_t chunk_elements = kChunkElements;
   ZeroSharding zero;
+  PipelineCut pipeline;
 
   std::size_t unit_count() const { return units.size(); }
   std::int32_t head() const { return static_cast<std::int32_t>(units.size()) - 1; }
@@ -66,9 +79,32 @@ struct StepModel {
   ChunkPart whole(std::int32_t unit, std::int64_t chunk) const {
     return {0, chunk_size(unit, chunk)};
   }
-  // Norm partials that this rank computes, of all units before this one, and of all.
-  std::int64_t first_partial(std::int32_t unit) const;
+  // In this rank's stage.
+  bool has_unit(std::int32_t unit) const {
+    return pipeline.stages == 1 || pipeline.stage_of(unit) == pipeline.stage;
+  }
+  // The last stage has a copy of a tied embedding's parameters for its head.
+  bool has_copy_of_embedding() const { return tied && pipeline.stages > 1 && pipeline.is_last(); }
+  bool has_parameters(std::int32_t unit) const {
+    return has_unit(unit) || (unit == 0 && has_copy_of_embedding());
+  }
+  std::int32_t ranks() const { return zero.ranks * pipeline.stages; }
+  // Of a data-parallel rank and a stage: stages are outermost.
+  std::int32_t rank_of(std::int32_t stage, std::int32_t data_rank) const {
+    return stage * zero.ranks + data_rank;
+  }
+  // Norm partials that a rank of this stage computes of all units before this one, and of all.
+  std::int64_t first_partial(std::int32_t unit) const {
+    return partials_before(unit, pipeline.stage);
+  }
   std::int64_t partials() const { return first_partial(static_cast<std::int32_t>(units.size())); }
+  // Whether ranks compute partials that others do not have.
+  bool gathers_partials() const { return zero.of_optimizer() || pipeline.stages > 1; }
+  // The most that a rank of any stage computes.
+  std::int64_t most_partials() const;
+
+ private:
+  std::int64_t partials_before(std::int32_t unit, std::int32_t stage) const;
 };
 
 }  // namespace terrace

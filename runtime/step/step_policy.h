@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "memory/tier.h"
+#include "parallel/pipeline_schedule.h"
 
 // Every choice that the passes are given; no pass chooses on its own.
 namespace terrace {
@@ -33,6 +34,7 @@ struct StepPolicy {
   // the first units', whose gradients are the last of the step, and whose parameters are the first
   // that the next one needs: those are best updated in the place where the forward finds them.
   bool updates_wait_for_norm = true;
+  PipelineSchedule pipeline_schedule = PipelineSchedule::k1F1B;  // where there are stages
   std::int32_t lookahead = 3;    // units whose loads may be issued ahead
   std::vector<UnitHomes> homes;  // one per unit
 

@@ -11,6 +11,7 @@
 #include "kernels/cpu/cpu_kernels.h"
 #include "memory/cpu/cpu_device.h"
 #include "runtime/step/verify.h"
+#include "runtime/step/verify_stages.h"
 
 namespace terrace {
 namespace {
@@ -33,8 +34,21 @@ StateFormat state_format_of(const EngineOptions& options) {
 }
 
 ZeroSharding sharding_of(const EngineOptions& options) {
-  if (options.ranks == nullptr) return {};
-  return {options.zero_stage, options.ranks->size(), options.ranks->rank()};
+  return {options.zero_stage, options.ranks.shape.data, options.ranks.position.data};
+}
+
+// Stages of about equal work.
+PipelineCut cut_of(const EngineOptions& options, const StepModel& model) {
+  PipelineCut cut;
+  cut.stages = options.ranks.shape.pipeline;
+  cut.stage = options.ranks.position.pipeline;
+  if (cut.stages == 1) return cut;
+  std::vector<double> costs;
+  for (const UnitModel& unit : model.units) {
+    costs.push_back(unit.forward_flops + unit.backward_flops);
+  }
+  cut.first_units = balance_stages(costs, cut.stages);
+  return cut;
 }
 
 // The largest chunk that all ranks have as many whole blocks of.
@@ -73,9 +87,11 @@ EnginePlan plan_engine(const EngineOptions& options) {
   EnginePlan plan;
   plan.model = compute.step_model(options.placement.micro_batches, options.threads);
   plan.model.zero = zero;
+  plan.model.pipeline = cut_of(options, plan.model);
   plan.model.chunk_elements = chunk_elements_for(options, zero.ranks);
   plan.model.state_format = state_format_of(options);
   PlacementRequest placement = options.placement;
+  placement.pipeline_schedule = options.pipeline_schedule;
   placement.updates_wait_for_norm = options.optimizer.max_grad_norm > 0;
   plan.training = plan_step(plan.model, placement, options.budgets);
   plan.ledger = plan.training.ledger;
@@ -94,6 +110,24 @@ EnginePlan plan_engine(const EngineOptions& options) {
         "raise the budget, or train with --validation-fraction 0");
   }
   return plan;
+}
+
+void check_stages(const EngineOptions& options) {
+  const int stages = options.ranks.shape.pipeline;
+  if (stages == 1) return;
+  std::vector<Program> training;
+  std::vector<Program> evaluation;
+  for (int stage = 0; stage < stages; ++stage) {
+    EngineOptions other = options;
+    other.ranks.position.pipeline = stage;
+    EnginePlan plan = plan_engine(other);
+    training.push_back(std::move(plan.training.program));
+    evaluation.push_back(std::move(plan.evaluation));
+  }
+  for (const auto& programs : {training, evaluation}) {
+    const std::vector<std::string> problems = verify_stages(programs);
+    if (!problems.empty()) TERRACE_CHECK_EQ(problems.front(), std::string());
+  }
 }
 
 // Tokens and results of one of the two runs that may be in flight.
@@ -220,6 +254,7 @@ double Engine::evaluate(std::span<const std::int32_t> tokens) {
   input.tokens = std::as_bytes(tokens);
   evaluator_->start(Part::kPrologue, input);
   evaluator_->retire();
+  if (!options_.ranks.is_last_stage()) return 0;
   BufferId losses = find_buffer(program, "losses on host");
   if (losses == kNoBuffer) losses = find_buffer(program, "losses");
   const std::span<std::byte> bytes = bytes_of(program, memory_, whole(program, losses));

@@ -26,8 +26,8 @@ struct EngineOptions {
   bool evaluates = true;  // false: evaluate() is never called, and takes no room
   std::int64_t chunk_elements = kChunkElements;  // the most; tests make it small
   std::int32_t zero_stage = 0;                   // what data-parallel ranks share out
-  // The data-parallel ranks, for the steps; null: this one is alone. Outlives the engine.
-  Communicator* ranks = nullptr;
+  StepRanks ranks;                               // of one: alone. Outlive the engine
+  PipelineSchedule pipeline_schedule = PipelineSchedule::k1F1B;
 };
 
 // A compiled and verified training step, and the evaluation that shares its memory. Nothing is
@@ -42,6 +42,10 @@ struct EnginePlan {
 
 // Throws OutOfMemory if it does not fit the budgets.
 EnginePlan plan_engine(const EngineOptions& options);
+
+// Compiles the programs of all stages of a rank's pipeline, as far as there are several, and checks
+// that they meet each other: then no rank can wait for another forever.
+void check_stages(const EngineOptions& options);
 
 struct StepBatch {
   std::int64_t step = 0;                 // counted from 1
@@ -81,8 +85,8 @@ class Engine {
   // report is good until the next finish_step() or drain().
   const RunReport* drain();
 
-  // Sum of the losses of this rank's batch's counted targets, without changing anything. Only when
-  // drained.
+  // Sum of the losses of this rank's batch's counted targets, without changing anything; 0 but on
+  // the last pipeline stage. Only when drained.
   double evaluate(std::span<const std::int32_t> tokens);
 
   const UnitCompute& compute() const { return compute_; }

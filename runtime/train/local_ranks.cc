@@ -20,8 +20,7 @@ class SilentConsole final : public TrainConsole {
 };
 
 struct Rank {
-  std::unique_ptr<Communicator> steps;
-  std::unique_ptr<Communicator> control;
+  std::unique_ptr<Communicator> world;
   TrainOutcome outcome = TrainOutcome::kDone;
   std::exception_ptr error;
 };
@@ -31,31 +30,21 @@ std::vector<Rank> make_ranks(const RankOptions& options) {
   waiting.timeout = std::chrono::duration_cast<std::chrono::nanoseconds>(
       std::chrono::duration<double>(options.collective_timeout_s));
   std::vector<Rank> ranks(static_cast<std::size_t>(options.local_ranks));
-  auto steps = make_thread_communicators(options.local_ranks, "data parallel", waiting);
-  auto control = make_thread_communicators(options.local_ranks, "control", waiting);
-  for (std::size_t r = 0; r < ranks.size(); ++r) {
-    ranks[r].steps = std::move(steps[r]);
-    ranks[r].control = std::move(control[r]);
-  }
+  auto world = make_thread_communicators(options.local_ranks, "world", waiting);
+  for (std::size_t r = 0; r < ranks.size(); ++r) ranks[r].world = std::move(world[r]);
   return ranks;
-}
-
-void end_others(const Rank& rank, const std::string& reason) {
-  rank.steps->abort(reason);
-  rank.control->abort(reason);
 }
 
 void run_rank(const TrainCommand& command, Rank& rank, const std::atomic<bool>& stop_requested,
               TrainConsole& console, Log& log) {
   try {
-    rank.outcome =
-        train_rank(command, {rank.steps.get(), rank.control.get()}, stop_requested, console, log);
+    rank.outcome = train_rank(command, rank.world.get(), stop_requested, console, log);
   } catch (const std::exception& error) {
     rank.error = std::current_exception();
-    end_others(rank, error.what());
+    rank.world->abort(error.what());
   } catch (...) {
     rank.error = std::current_exception();
-    end_others(rank, "an unknown error");
+    rank.world->abort("an unknown error");
   }
 }
 

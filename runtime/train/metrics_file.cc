@@ -62,7 +62,13 @@ void MetricsFile::write(const StepMetrics& metrics) {
   row["parameter_nvme_read_bytes"] = whole(totals.parameter_read_bytes);
   ordered_json busy;
   for (std::size_t l = 0; l < kLaneCount; ++l) {
-    busy[std::string(name_of(static_cast<Lane>(l)))] = totals.busy_s[l];
+    const auto lane = static_cast<Lane>(l);
+    if (lane == Lane::kSendRecvBack) {  // both directions are one column
+      busy[std::string(name_of(Lane::kSendRecv))] =
+          totals.busy_s[l] + totals.busy_s[static_cast<std::size_t>(Lane::kSendRecv)];
+    } else {
+      busy[std::string(name_of(lane))] = totals.busy_s[l];
+    }
   }
   row["busy_s"] = busy;
   if (metrics.validation_loss.has_value()) row["validation_loss"] = *metrics.validation_loss;

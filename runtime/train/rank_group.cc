@@ -17,47 +17,57 @@ std::vector<T> of_all(Communicator& control, T value) {
 
 }  // namespace
 
+RankGroup::RankGroup(Communicator* world, const MeshShape& shape) : world_(world) {
+  if (world == nullptr) return;
+  communicators_.emplace(*world, shape);
+  steps_ = communicators_->ranks();
+}
+
 bool RankGroup::any(bool value) const {
-  if (ranks_.control == nullptr) return value;
+  if (world_ == nullptr) return value;
   std::int32_t flag = value ? 1 : 0;
-  ranks_.control->all_reduce(view(std::span(&flag, 1)), ReduceOp::kMax, {});
+  world_->all_reduce(view(std::span(&flag, 1)), ReduceOp::kMax, {});
   return flag != 0;
 }
 
 std::int64_t RankGroup::smallest(std::int64_t value) const {
-  if (ranks_.control == nullptr) return value;
-  const std::vector<std::int64_t> values = of_all(*ranks_.control, value);
+  if (world_ == nullptr) return value;
+  const std::vector<std::int64_t> values = of_all(*world_, value);
   return *std::min_element(values.begin(), values.end());
 }
 
-bool RankGroup::is_same(std::uint64_t value) const {
-  if (ranks_.control == nullptr) return true;
-  const std::vector<std::uint64_t> values = of_all(*ranks_.control, value);
-  return std::all_of(values.begin(), values.end(),
-                     [&](std::uint64_t other) { return other == values.front(); });
+bool RankGroup::is_same_in_stages(std::uint64_t value) const {
+  if (world_ == nullptr) return true;
+  const std::vector<std::uint64_t> values = of_all(*world_, value);
+  for (std::size_t r = 0; r < values.size(); ++r) {
+    MeshPosition first = position_of(steps_.shape, static_cast<int>(r));
+    first.data = 0;
+    if (values[r] != values[static_cast<std::size_t>(rank_of(steps_.shape, first))]) return false;
+  }
+  return true;
 }
 
 double RankGroup::sum(double value) const {
-  if (ranks_.control == nullptr) return value;
+  if (world_ == nullptr) return value;
   double sum = 0;
-  for (const double one : of_all(*ranks_.control, value)) sum += one;
+  for (const double one : of_all(*world_, value)) sum += one;
   return sum;
 }
 
 std::string RankGroup::text_of_first(const std::string& text) const {
-  if (ranks_.control == nullptr) return text;
+  if (world_ == nullptr) return text;
   std::int32_t size = static_cast<std::int32_t>(text.size());
-  ranks_.control->broadcast(view(std::span(&size, 1)), 0, {});
+  world_->broadcast(view(std::span(&size, 1)), 0, {});
   std::string shared = is_first() ? text : std::string(static_cast<std::size_t>(size), ' ');
-  ranks_.control->broadcast(view(std::as_writable_bytes(std::span(shared))), 0, {});
+  world_->broadcast(view(std::as_writable_bytes(std::span(shared))), 0, {});
   return shared;
 }
 
 void RankGroup::combine(RunTotals& totals) const {
-  if (ranks_.control == nullptr) return;
+  if (world_ == nullptr) return;
   for (double& bytes : totals.bytes) bytes = sum(bytes);
   for (double& busy_s : totals.busy_s) {
-    const std::vector<double> values = of_all(*ranks_.control, busy_s);
+    const std::vector<double> values = of_all(*world_, busy_s);
     busy_s = *std::max_element(values.begin(), values.end());
   }
   totals.parameter_upload_bytes = sum(totals.parameter_upload_bytes);

@@ -1,38 +1,35 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 
-#include "parallel/communicator.h"
 #include "runtime/step/lane_executor.h"
+#include "runtime/train/step_ranks.h"
 
 namespace terrace {
 
-// The data-parallel ranks of a run as one of them sees them: two communicators of the same group,
-// so that a step's collectives and those between steps need no common order. Null: one rank.
-struct RankCommunicators {
-  Communicator* steps = nullptr;
-  Communicator* control = nullptr;
-};
-
-// What ranks agree on between steps. All ranks do the same calls in the same order; with one rank
-// each returns what it was given. Throws CommError.
+// The ranks of a run as one of them sees them, and what they agree on between steps. All ranks do
+// the same calls in the same order; with one rank each returns what it was given. Throws CommError.
 class RankGroup {
  public:
-  explicit RankGroup(const RankCommunicators& ranks) : ranks_(ranks) {}
+  // `world`: null with one rank; outlives the group.
+  RankGroup(Communicator* world, const MeshShape& shape);
 
-  std::int32_t count() const { return ranks_.control == nullptr ? 1 : ranks_.control->size(); }
-  std::int32_t rank() const { return ranks_.control == nullptr ? 0 : ranks_.control->rank(); }
+  // For the engine.
+  const StepRanks& steps() const { return steps_; }
+  Communicator* world() const { return world_; }
   // The one that writes files and speaks to the user.
-  bool is_first() const { return rank() == 0; }
-  Communicator* steps() const { return ranks_.steps; }
-  Communicator* control() const { return ranks_.control; }
+  bool is_first() const { return world_ == nullptr || world_->rank() == 0; }
+  std::int64_t data_ranks() const { return steps_.shape.data; }
+  std::int64_t data_rank() const { return steps_.position.data; }
 
   // Whether any rank says so.
   bool any(bool value) const;
   std::int64_t smallest(std::int64_t value) const;
-  // Whether all ranks give the same.
-  bool is_same(std::uint64_t value) const;
+  // Whether the ranks of each pipeline stage give the same.
+  bool is_same_in_stages(std::uint64_t value) const;
   // Added in rank order.
   double sum(double value) const;
   // The first rank's.
@@ -41,7 +38,9 @@ class RankGroup {
   void combine(RunTotals& totals) const;
 
  private:
-  RankCommunicators ranks_;
+  Communicator* world_;
+  std::optional<StepCommunicators> communicators_;
+  StepRanks steps_;
 };
 
 }  // namespace terrace

@@ -6,16 +6,24 @@
 
 namespace terrace {
 
+bool RankedState::is_here() const {
+  return model_.pipeline.stages == 1 && !model_.zero.of_optimizer();
+}
+
 template <typename Visit>
 void RankedState::for_each_part(const Request& request, Visit visit) const {
+  const std::int32_t stage =
+      model_.pipeline.stages == 1 ? 0 : model_.pipeline.stage_of(request.unit);
   const std::int64_t end = request.begin + request.count;
   for (std::int64_t at = request.begin; at < end;) {
     const std::int64_t chunk = at / model_.chunk_elements;
     const std::int64_t chunk_begin = chunk * model_.chunk_elements;
-    const std::int64_t shard = model_.shard(request.unit, chunk, 0).count;
-    const std::int64_t rank = (at - chunk_begin) / shard;
-    const std::int64_t stop = std::min(end, chunk_begin + (rank + 1) * shard);
-    visit(static_cast<int>(rank), at, stop - at);
+    const std::int64_t part = model_.zero.of_optimizer()
+                                  ? model_.shard(request.unit, chunk, 0).count
+                                  : model_.chunk_size(request.unit, chunk);
+    const auto rank = static_cast<std::int32_t>((at - chunk_begin) / part);
+    const std::int64_t stop = std::min(end, chunk_begin + (rank + 1) * part);
+    visit(model_.rank_of(stage, rank), at, stop - at);
     at = stop;
   }
 }
@@ -26,7 +34,7 @@ void RankedState::share(Request& request) {
 
 void RankedState::read(StateField field, std::int32_t unit, std::int64_t begin,
                        std::span<float> out) {
-  if (!model_.zero.of_optimizer()) return state_.read(field, unit, begin, out);
+  if (is_here()) return state_.read(field, unit, begin, out);
   TERRACE_CHECK_EQ(ranks_->rank(), 0);
   if (out.empty()) return;
   Request request{static_cast<std::int32_t>(field), unit, begin,

@@ -8,7 +8,7 @@
 
 namespace terrace {
 
-// The training state of all data-parallel ranks as the first rank reads it: for checkpoints and
+// The training state of all ranks as the first rank reads it: for checkpoints and
 // export. The first rank calls read() as it likes and then end_reads(); meanwhile the others are in
 // serve_reads(). Between steps, when drained. Throws as TrainingState::read, and CommError.
 class RankedState {
@@ -30,6 +30,8 @@ class RankedState {
     std::int64_t count = 0;  // 0: no more
   };
 
+  // Whether the first rank has all.
+  bool is_here() const;
   void share(Request& request);
   // Calls visit(rank, first element of the unit, elements) for the ranks' parts of the request, in
   // order.

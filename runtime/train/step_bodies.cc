@@ -14,7 +14,7 @@ namespace terrace {
 StepBodies::StepBodies(const Program& program, const ExecutorMemory& memory, const StepModel& model,
                        const UnitCompute& compute, const OptimizerOptions& optimizer,
                        const KernelTable& kernels, WorkerArena& compute_workers,
-                       WorkerArena& update_workers, Communicator* ranks)
+                       WorkerArena& update_workers, const StepRanks& ranks)
     : program_(program),
       memory_(memory),
       model_(model),
@@ -64,6 +64,15 @@ void StepBodies::run(const Op& op, const RunInput& input, NativeStream stream) {
       return collective(op, stream);
     case OpKind::kGatherSums:
       return gather_sums(op, stream);
+    case OpKind::kSendHidden:
+    case OpKind::kReceiveHidden:
+    case OpKind::kSendHiddenGradient:
+    case OpKind::kReceiveHiddenGradient:
+    case OpKind::kSendTiedGradient:
+    case OpKind::kReceiveTiedGradient:
+    case OpKind::kSendUpdated:
+    case OpKind::kReceiveUpdated:
+      return pass_between_stages(op, stream);
     case OpKind::kNormPartials:
       return norm_partials(op, stream);
     case OpKind::kStepScalars:
@@ -156,67 +165,108 @@ void StepBodies::collective(const Op& op, NativeStream stream) {
   };
   const TensorView source = elements(Role::kSource);
   const TensorView target = elements(Role::kTarget);
-  if (op.kind == OpKind::kAllReduce) return ranks_->all_reduce(target, ReduceOp::kSum, stream);
-  if (adds) return ranks_->reduce_scatter(target, source, ReduceOp::kSum, stream);
-  ranks_->all_gather(target, source, stream);
+  if (op.kind == OpKind::kAllReduce) return ranks_.data->all_reduce(target, ReduceOp::kSum, stream);
+  if (adds) return ranks_.data->reduce_scatter(target, source, ReduceOp::kSum, stream);
+  ranks_.data->all_gather(target, source, stream);
 }
 
-// Per rank: its norm partials, where they differ, then its losses.
+void StepBodies::pass_between_stages(const Op& op, NativeStream stream) {
+  const int last = ranks_.shape.pipeline - 1;
+  const int stage = ranks_.position.pipeline;
+  const auto bytes_with = [&](Role role) {
+    const std::span<std::byte> memory = bytes(*op.find(role));
+    return view(memory);
+  };
+  switch (op.kind) {
+    case OpKind::kSendHidden:
+      return ranks_.downstream->send(bytes_with(Role::kSource), stage + 1, stream);
+    case OpKind::kReceiveHidden:
+      return ranks_.downstream->recv(bytes_with(Role::kTarget), stage - 1, stream);
+    case OpKind::kSendUpdated:
+      return ranks_.downstream->send(bytes_with(Role::kSource), last, stream);
+    case OpKind::kReceiveUpdated:
+      return ranks_.downstream->recv(bytes_with(Role::kTarget), 0, stream);
+    case OpKind::kSendHiddenGradient:
+      return ranks_.upstream->send(bytes_with(Role::kSource), stage - 1, stream);
+    case OpKind::kReceiveHiddenGradient:
+      return ranks_.upstream->recv(bytes_with(Role::kTarget), stage + 1, stream);
+    case OpKind::kSendTiedGradient:
+      return ranks_.upstream->send(bytes_with(Role::kSource), 0, stream);
+    case OpKind::kReceiveTiedGradient:
+      return ranks_.upstream->recv(bytes_with(Role::kTarget), last, stream);
+    default:
+      TERRACE_CHECK(false);
+  }
+}
+
+// Per rank: its norm partials, where others do not have them, then its losses.
 void StepBodies::gather_sums(const Op& op, NativeStream stream) {
   const std::size_t rank_bytes = sums_bytes_of_rank(model_, program_.micro_batches);
   const std::size_t loss_bytes = static_cast<std::size_t>(program_.micro_batches) * sizeof(double);
-  const std::span<std::byte> sums = bytes(*op.find(Role::kSums));
+  const auto ranks = static_cast<std::size_t>(ranks_.world->size());
+  const std::span<std::byte> sums = bytes(*op.find(Role::kSums)).first(ranks * rank_bytes);
   const std::span<std::byte> own =
-      sums.subspan(rank_bytes * static_cast<std::size_t>(ranks_->rank()), rank_bytes);
+      sums.subspan(rank_bytes * static_cast<std::size_t>(ranks_.world->rank()), rank_bytes);
   if (const Access* partials = op.find(Role::kPartials)) {
-    std::memcpy(own.data(), bytes(*partials).data(), rank_bytes - loss_bytes);
+    std::memcpy(own.data(), bytes(*partials).data(),
+                static_cast<std::size_t>(model_.partials()) * sizeof(double));
   }
   std::memcpy(own.data() + rank_bytes - loss_bytes, data(op, Role::kLosses), loss_bytes);
   const auto as_doubles = [](std::span<std::byte> memory) {
     return view(memory.data(), DType::kF64,
                 static_cast<std::int64_t>(memory.size() / sizeof(double)));
   };
-  const auto ranks = static_cast<std::size_t>(ranks_->size());
-  ranks_->all_gather(as_doubles(sums.first(ranks * rank_bytes)), as_doubles(own), stream);
+  ranks_.world->all_gather(as_doubles(sums), as_doubles(own), stream);
 }
 
-// Partials in global order: of a chunk, those of one rank after those of another.
+const double* StepBodies::sums_of_rank(const Op& op, std::int32_t stage,
+                                       std::int32_t data_rank) const {
+  const auto* sums = reinterpret_cast<const double*>(data(op, Role::kSums));
+  const std::size_t stride = sums_bytes_of_rank(model_, program_.micro_batches) / sizeof(double);
+  return sums + static_cast<std::size_t>(model_.rank_of(stage, data_rank)) * stride;
+}
+
+// Partials in global order, as one rank alone has them: of a chunk, those of one data-parallel rank
+// after those of another.
 double StepBodies::norm_of_gradient(const Op& op) const {
-  const auto* own = reinterpret_cast<const double*>(data(op, Role::kPartials));
   GradientNorm norm;
-  if (!model_.zero.of_optimizer()) {
+  if (!model_.gathers_partials()) {
+    const auto* own = reinterpret_cast<const double*>(data(op, Role::kPartials));
     norm.add({own, static_cast<std::size_t>(model_.partials())});
     return norm.value();
   }
-  const auto* sums = reinterpret_cast<const double*>(data(op, Role::kSums));
-  const std::size_t stride = sums_bytes_of_rank(model_, program_.micro_batches) / sizeof(double);
-  std::size_t first = 0;
+  const std::int32_t holders = model_.zero.of_optimizer() ? model_.zero.ranks : 1;
+  std::vector<std::size_t> first(static_cast<std::size_t>(model_.pipeline.stages), 0);
   for (std::int32_t unit = 0; unit < program_.units; ++unit) {
+    const std::int32_t stage = model_.pipeline.stages == 1 ? 0 : model_.pipeline.stage_of(unit);
+    std::size_t& at = first[static_cast<std::size_t>(stage)];
     for (std::int64_t chunk = 0; chunk < model_.chunks(unit); ++chunk) {
       const auto count =
-          static_cast<std::size_t>(model_.shard(unit, chunk, 0).count / kBlockElements);
-      for (std::size_t rank = 0; rank < static_cast<std::size_t>(ranks_->size()); ++rank) {
-        norm.add({sums + rank * stride + first, count});
+          static_cast<std::size_t>(model_.chunk_size(unit, chunk) / (kBlockElements * holders));
+      for (std::int32_t rank = 0; rank < holders; ++rank) {
+        norm.add({sums_of_rank(op, stage, rank) + at, count});
       }
-      first += count;
+      at += count;
     }
   }
   return norm.value();
 }
 
-// In (rank, micro-batch) order.
+// In (rank, micro-batch) order; the last stage has them.
 double StepBodies::sum_of_losses(const Op& op) const {
   const auto count = static_cast<std::size_t>(program_.micro_batches);
   double sum = 0;
-  if (ranks_ == nullptr) {
-    const auto* losses = reinterpret_cast<const double*>(data(op, Role::kLosses));
+  const auto add = [&](const double* losses) {
     for (std::size_t m = 0; m < count; ++m) sum += losses[m];
+  };
+  if (model_.ranks() == 1) {
+    add(reinterpret_cast<const double*>(data(op, Role::kLosses)));
     return sum;
   }
-  const auto* sums = reinterpret_cast<const double*>(data(op, Role::kSums));
-  const std::size_t stride = sums_bytes_of_rank(model_, program_.micro_batches) / sizeof(double);
-  for (std::size_t rank = 0; rank < static_cast<std::size_t>(ranks_->size()); ++rank) {
-    for (std::size_t m = 0; m < count; ++m) sum += sums[rank * stride + stride - count + m];
+  const std::size_t partials =
+      sums_bytes_of_rank(model_, program_.micro_batches) / sizeof(double) - count;
+  for (std::int32_t rank = 0; rank < model_.zero.ranks; ++rank) {
+    add(sums_of_rank(op, model_.pipeline.stages - 1, rank) + partials);
   }
   return sum;
 }

@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "memory/host/worker_arena.h"
-#include "parallel/communicator.h"
 #include "runtime/model/unit_compute.h"
 #include "runtime/step/lane_executor.h"
+#include "runtime/train/step_ranks.h"
 
 namespace terrace {
 
@@ -23,11 +23,11 @@ struct OptimizerOptions {
 class StepBodies final : public OpBodies {
  public:
   // Borrows all. `compute_workers` serve the compute lane, `update_workers` the update lane,
-  // `ranks`, null where there is one, the collective lane.
+  // the communicators of `ranks` the collective and send/receive lanes.
   StepBodies(const Program& program, const ExecutorMemory& memory, const StepModel& model,
              const UnitCompute& compute, const OptimizerOptions& optimizer,
              const KernelTable& kernels, WorkerArena& compute_workers, WorkerArena& update_workers,
-             Communicator* ranks = nullptr);
+             const StepRanks& ranks = {});
 
   // Throws NotFinite if the gradient or the loss of a step is not a number; nothing is updated
   // then.
@@ -39,12 +39,14 @@ class StepBodies final : public OpBodies {
   void accumulate(const Op& op);
   void norm_partials(const Op& op, NativeStream stream);
   void collective(const Op& op, NativeStream stream);
+  void pass_between_stages(const Op& op, NativeStream stream);
   void gather_sums(const Op& op, NativeStream stream);
   void norm_finish(const Op& op, const RunInput& input);
   void step_scalars(const Op& op, const RunInput& input, float gradient_scale);
   void update(const Op& op, NativeStream stream);
   // Over all ranks.
   double norm_of_gradient(const Op& op) const;
+  const double* sums_of_rank(const Op& op, std::int32_t stage, std::int32_t data_rank) const;
   double sum_of_losses(const Op& op) const;
   UnitMemory memory_of(const Op& op, const RunInput& input) const;
   std::span<std::byte> bytes(const Access& access) const;
@@ -59,7 +61,7 @@ class StepBodies final : public OpBodies {
   const KernelTable& kernels_;
   WorkerArena& compute_workers_;
   WorkerArena& update_workers_;
-  Communicator* ranks_;
+  StepRanks ranks_;
   std::vector<std::int64_t> decayed_elements_;  // per unit: matrices, the first of its sequence
   std::vector<std::byte*> hidden_gradients_;    // of the embedding's backward; compute lane only
 };

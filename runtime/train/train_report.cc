@@ -10,8 +10,8 @@
 namespace terrace {
 namespace {
 
-constexpr Lane kLinks[] = {Lane::kUpload, Lane::kDownload, Lane::kRead, Lane::kWrite,
-                           Lane::kCollective};
+constexpr Lane kLinks[] = {Lane::kUpload,     Lane::kDownload, Lane::kRead,        Lane::kWrite,
+                           Lane::kCollective, Lane::kSendRecv, Lane::kSendRecvBack};
 
 std::string count_homes(std::span<const UnitHomes> units, const char* what,
                         Tier UnitHomes::* state) {
@@ -51,6 +51,23 @@ std::string describe_state(const StepModel& model) {
   return text + '\n';
 }
 
+std::string describe_ranks(const StepModel& model) {
+  if (model.ranks() == 1) return "";
+  std::string text;
+  if (model.zero.ranks > 1) {
+    text +=
+        fmt::format("{} data-parallel ranks, ZeRO stage {}", model.zero.ranks, model.zero.stage);
+  }
+  const PipelineCut& cut = model.pipeline;
+  if (cut.stages == 1) return text + "; what follows is of each\n";
+  text += fmt::format("{}{} pipeline stages from units", text.empty() ? "" : ", ", cut.stages);
+  for (std::int32_t s = 0; s < cut.stages; ++s) {
+    text +=
+        fmt::format("{}{}", s == 0 ? " " : ", ", cut.first_units.at(static_cast<std::size_t>(s)));
+  }
+  return text + fmt::format(" on; what follows is of a rank of stage {}\n", cut.stage);
+}
+
 }  // namespace
 
 std::string describe_plan(const EngineOptions& options, const EnginePlan& plan) {
@@ -71,10 +88,7 @@ std::string describe_plan(const EngineOptions& options, const EnginePlan& plan) 
       policy.order == MicroBatchOrder::kLayerMajor ? "layer-major" : "micro-batch-major",
       program.ops.size(), program.buffers.size(), recomputed, options.model.layers,
       policy.lookahead);
-  if (plan.model.zero.ranks > 1) {
-    text += fmt::format("{} data-parallel ranks, ZeRO stage {}; what follows is of each\n",
-                        plan.model.zero.ranks, plan.model.zero.stage);
-  }
+  text += describe_ranks(plan.model);
   text += describe_state(plan.model);
   text += "homes between uses:\n";
   text += count_homes(units, "parameters", &UnitHomes::parameters);

@@ -107,6 +107,17 @@ std::int64_t sequence_length_for(const TrainOptions& options, const ModelConfig&
   return length == 0 ? model.positions : length;
 }
 
+MeshShape mesh_for(const TrainOptions& options, int ranks) {
+  const MeshShape shape = mesh_of(ranks, 1, options.step.pipeline_parallel);
+  if (shape.pipeline > 1 && options.step.micro_batch_order == OrderChoice::kLayerMajor) {
+    throw ConfigError(
+        "--micro-batch-order layer-major with --pipeline-parallel: a stage passes a micro-batch on "
+        "before it begins the next",
+        "leave --micro-batch-order out");
+  }
+  return shape;
+}
+
 EngineOptions engine_options_for(const TrainOptions& options, const ModelConfig& model,
                                  const HostLimits& limits) {
   EngineOptions engine;
@@ -129,7 +140,9 @@ EngineOptions engine_options_for(const TrainOptions& options, const ModelConfig&
   engine.nvme.engine = options.tiers.io_engine;
   engine.evaluates = options.data.validation_fraction > 0 || !options.data.validation_data.empty();
   engine.threads = options.tiers.threads.value_or(std::max(1, limits.usable_cpus() / ranks));
-  engine.zero_stage = options.step.zero_stage.value_or(ranks > 1 ? 1 : 0);
+  engine.zero_stage =
+      options.step.zero_stage.value_or(ranks > options.step.pipeline_parallel ? 1 : 0);
+  engine.pipeline_schedule = options.step.pipeline_schedule;
   return engine;
 }
 

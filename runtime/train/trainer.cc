@@ -47,11 +47,11 @@ std::unique_ptr<Checkpoint> find_checkpoint(const TrainOptions& options,
 
 class Trainer {
  public:
-  Trainer(const TrainCommand& command, const RankCommunicators& ranks,
-          const std::atomic<bool>& stop_requested, TrainConsole& console, Log& log)
+  Trainer(const TrainCommand& command, Communicator* world, const std::atomic<bool>& stop_requested,
+          TrainConsole& console, Log& log)
       : command_(command),
         options_(command.options),
-        ranks_(ranks),
+        ranks_(world, mesh_for(options_, world == nullptr ? 1 : world->size())),
         stop_requested_(stop_requested),
         console_(console),
         log_(log),
@@ -63,7 +63,8 @@ class Trainer {
 
   TrainOutcome run() {
     plan_ = plan_engine(engine_options_);
-    if (!ranks_.is_same(rank_fingerprint(plan_.training.program))) {
+    if (ranks_.is_first()) check_stages(engine_options_);
+    if (!ranks_.is_same_in_stages(rank_fingerprint(plan_.training.program))) {
       throw ConfigError("the ranks have compiled different steps",
                         "start all of them with the same flags and the same version of Terrace");
     }
@@ -78,7 +79,7 @@ class Trainer {
     const std::unique_ptr<Checkpoint> checkpoint = find_checkpoint(options_, run_dir_);
     refuse_second_run();
     engine_ = std::make_unique<Engine>(engine_options_, plan_, log_);
-    state_.emplace(engine_->state(), plan_.model, ranks_.control());
+    state_.emplace(engine_->state(), plan_.model, ranks_.world());
     console_.say(describe_engine(*engine_));
     start_from(checkpoint.get());
     waits_.emplace(plan_.training.program);
@@ -94,7 +95,7 @@ class Trainer {
   std::int64_t samples_of_rank() const {
     return options_.batch.micro_batch_size * options_.batch.gradient_accumulation_steps;
   }
-  std::int64_t samples_per_step() const { return samples_of_rank() * ranks_.count(); }
+  std::int64_t samples_per_step() const { return samples_of_rank() * ranks_.data_ranks(); }
 
   // Ranks with other limits would compile other programs.
   void agree_on_limits() {
@@ -274,7 +275,7 @@ class Trainer {
     tokens_.resize(static_cast<std::size_t>(2 * rows * micro_batches));
     const std::span<std::int32_t> all(tokens_);
     const auto size = static_cast<std::size_t>(rows);
-    std::int64_t sample = next_sample_ + ranks_.rank() * samples_of_rank();
+    std::int64_t sample = next_sample_ + ranks_.data_rank() * samples_of_rank();
     for (std::int64_t m = 0; m < micro_batches; ++m) {
       const auto at = static_cast<std::size_t>(m) * 2 * size;
       data_->fill_micro_batch(sample, all.subspan(at, size), all.subspan(at + size, size));
@@ -370,11 +371,12 @@ class Trainer {
     std::int64_t counted = 0;
     // All ranks take part to the end, also those that have no windows left.
     for (std::int64_t first = 0; first < data_->validation_windows(); first += samples_per_step()) {
-      std::int64_t window = first + ranks_.rank() * samples_of_rank();
+      std::int64_t window = first + ranks_.data_rank() * samples_of_rank();
       for (std::int64_t m = 0; m < micro_batches; ++m) {
         const auto at = static_cast<std::size_t>(m) * 2 * size;
-        counted += data_->fill_validation_batch(window, all.subspan(at, size),
-                                                all.subspan(at + size, size));
+        const std::int64_t targets = data_->fill_validation_batch(window, all.subspan(at, size),
+                                                                  all.subspan(at + size, size));
+        if (ranks_.steps().is_last_stage()) counted += targets;
         window += options_.batch.micro_batch_size;
       }
       sum += ranks_.sum(engine_->evaluate(tokens));
@@ -465,15 +467,15 @@ class Trainer {
 
 }  // namespace
 
-TrainOutcome train_rank(const TrainCommand& command, const RankCommunicators& ranks,
+TrainOutcome train_rank(const TrainCommand& command, Communicator* world,
                         const std::atomic<bool>& stop_requested, TrainConsole& console, Log& log) {
-  return Trainer(command, ranks, stop_requested, console, log).run();
+  return Trainer(command, world, stop_requested, console, log).run();
 }
 
 TrainOutcome train(const TrainCommand& command, const std::atomic<bool>& stop_requested,
                    TrainConsole& console, Log& log) {
   if (command.options.ranks.local_ranks == 1) {
-    return train_rank(command, {}, stop_requested, console, log);
+    return train_rank(command, nullptr, stop_requested, console, log);
   }
   return train_local_ranks(command, stop_requested, console, log);
 }

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "base/log.h"
+#include "parallel/communicator.h"
 #include "runtime/config/train_options.h"
-#include "runtime/train/rank_group.h"
 
 namespace terrace {
 
@@ -35,9 +35,9 @@ struct TrainCommand {
 TrainOutcome train(const TrainCommand& command, const std::atomic<bool>& stop_requested,
                    TrainConsole& console, Log& log);
 
-// One rank of it. All ranks call it with equal commands; the first writes the files. A rank that
-// throws leaves it to the caller to abort the communicators.
-TrainOutcome train_rank(const TrainCommand& command, const RankCommunicators& ranks,
+// One rank of it; `world`: all ranks, null where there is one. All call it with equal commands; the
+// first writes the files. A rank that throws leaves it to the caller to abort the communicator.
+TrainOutcome train_rank(const TrainCommand& command, Communicator* world,
                         const std::atomic<bool>& stop_requested, TrainConsole& console, Log& log);
 
 }  // namespace terrace

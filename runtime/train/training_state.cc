@@ -110,8 +110,8 @@ void TrainingState::fill_from(const StateSource& source, WorkerArena& workers) {
   for (const UnitLayout& unit : layout_) {
     const auto number = static_cast<std::int32_t>(unit.index);
     for (std::int64_t chunk = 0; chunk < model_.chunks(number); ++chunk) {
-      fill_parameters(source, unit, chunk, workers);
-      fill_state(source, unit, chunk, workers);
+      if (model_.has_parameters(number)) fill_parameters(source, unit, chunk, workers);
+      if (model_.has_unit(number)) fill_state(source, unit, chunk, workers);
     }
   }
 }

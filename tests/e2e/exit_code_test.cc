@@ -36,13 +36,17 @@ TEST(ExitCode, UnknownFlagsAndKeysAre2AndNameTheNearest) {
 
 TEST(ExitCode, WhatIsNotBuiltIs2AndSaysSo) {
   const TinyTraining training;
-  const std::vector<Arguments> cases = {
-      {"--tensor-parallel", "2"},        {"--pipeline-parallel", "2"},
-      {"--pipeline-schedule", "gpipe"},  {"--virtual-stages", "2"},
-      {"--sequence-parallel", "on"},     {"--gradient-reduction", "micro-batch"},
-      {"--optimizer", "lion"},           {"--gradient-dtype", "bf16"},
-      {"--precision", "fp16"},           {"--device", "cuda"},
-      {"--tokenizer", "tokenizer.json"}, {"--data-format", "megatron"}};
+  const std::vector<Arguments> cases = {{"--tensor-parallel", "2"},
+                                        {"--pipeline-schedule", "interleaved"},
+                                        {"--virtual-stages", "2"},
+                                        {"--sequence-parallel", "on"},
+                                        {"--gradient-reduction", "micro-batch"},
+                                        {"--optimizer", "lion"},
+                                        {"--gradient-dtype", "bf16"},
+                                        {"--precision", "fp16"},
+                                        {"--device", "cuda"},
+                                        {"--tokenizer", "tokenizer.json"},
+                                        {"--data-format", "megatron"}};
   for (const Arguments& arguments : cases) {
     expect_usage_error(training, arguments,
                        {arguments.front() + " " + arguments.back(), "not built"});
@@ -55,6 +59,12 @@ TEST(ExitCode, ImpossibleSettingsAre2) {
   expect_usage_error(training, {"--place-parameters", "device"}, {"give --device-memory SIZE"});
   expect_usage_error(training, {"--stop-after-step", "3"}, {"--max-steps 2"});
   expect_usage_error(training, {"--precision", "bf17"}, {"bf16"});
+  expect_usage_error(training, {"--local-ranks", "3", "--pipeline-parallel", "2"},
+                     {"3 ranks", "2 pipeline stages"});
+  expect_usage_error(
+      training,
+      {"--local-ranks", "2", "--pipeline-parallel", "2", "--micro-batch-order", "layer-major"},
+      {"--micro-batch-order layer-major", "--pipeline-parallel"});
   expect_usage_error(training, {"--precision", "fp32", "--master-weights", "split"},
                      {"--master-weights split", "--precision bf16"});
 }

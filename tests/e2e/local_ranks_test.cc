@@ -77,6 +77,28 @@ TEST(LocalRanks, ResumeOnOtherRanksAndStages) {
   training.expect_same("again", "two", "final");
 }
 
+// Two data-parallel ranks of two stages each, with everything that can be on the drive there.
+TEST(LocalRanks, PipelinesHaveTheBitsOfOneStage) {
+  const TinyTraining training(4);
+  const Arguments more = kSteps + Arguments{"--gradient-accumulation-steps", "3"};
+  training.train("flat", more + ranks(2, 1));
+  training.train("pipeline", more + ranks(4, 3) + training.nvme() +
+                                 Arguments{"--pipeline-parallel", "2", "--place-parameters", "nvme",
+                                           "--place-gradients", "nvme", "--place-optimizer", "nvme",
+                                           "--recompute", "full"});
+  training.expect_same("pipeline", "flat", "final");
+  EXPECT_TRUE(training.nvme_is_empty());
+
+  // What stages have saved, others go on with.
+  const Arguments stages = more + Arguments{"--pipeline-schedule", "gpipe"};
+  training.train("again", stages + ranks(2, 0) +
+                              Arguments{"--pipeline-parallel", "2", "--stop-after-step", "4"});
+  training.train("again",
+                 stages + ranks(4, 0) + Arguments{"--pipeline-parallel", "4", "--resume", "auto"});
+  training.train("alone", more);
+  training.expect_same("again", "alone", "final");
+}
+
 TEST(LocalRanks, MoreMemoryThanTheHostHasIs3) {
   const TinyTraining training;
   ProgramRun run(

@@ -112,8 +112,8 @@ Arguments every_flag() {
           "step",        "--tensor-parallel",
           "1",           "--sequence-parallel",
           "off",         "--pipeline-parallel",
-          "1",           "--pipeline-schedule",
-          "1f1b",        "--virtual-stages",
+          "2",           "--pipeline-schedule",
+          "gpipe",       "--virtual-stages",
           "1",           "--local-ranks",
           "4",           "--collective-timeout",
           "12.5",        "--run-dir",
@@ -171,6 +171,8 @@ TEST(TrainConfig, EveryTierAndRunFlagSetsItsOption) {
   EXPECT_EQ(options.step.recompute, RecomputeChoice::kFull);
   EXPECT_EQ(options.step.micro_batch_order, OrderChoice::kLayerMajor);
   EXPECT_EQ(options.step.zero_stage, 3);
+  EXPECT_EQ(options.step.pipeline_parallel, 2);
+  EXPECT_EQ(options.step.pipeline_schedule, PipelineSchedule::kGpipe);
   EXPECT_EQ(options.ranks.local_ranks, 4);
   EXPECT_EQ(options.ranks.collective_timeout_s, 12.5);
   EXPECT_EQ(options.run.run_dir, "run");
@@ -332,8 +334,6 @@ TEST(TrainConfig, WhatIsNotBuiltSaysSoByFlagAndValue) {
       {"--gradient-reduction", "micro-batch"},
       {"--tensor-parallel", "2"},
       {"--sequence-parallel", "on"},
-      {"--pipeline-parallel", "2"},
-      {"--pipeline-schedule", "gpipe"},
       {"--pipeline-schedule", "interleaved"},
       {"--virtual-stages", "2"},
       {"--tokenizer", "tokenizer.json"},

@@ -76,7 +76,7 @@ inline EngineOptions tiny_options(const ModelConfig& model, DType type) {
 inline std::vector<std::int32_t> batch_of_step(const EngineOptions& options, std::int64_t step) {
   const std::int64_t rows = options.batch.rows();
   const std::int32_t micro_batches = options.placement.micro_batches;
-  const std::int32_t rank = options.ranks == nullptr ? 0 : options.ranks->rank();
+  const std::int32_t rank = options.ranks.position.data;
   std::vector<std::int32_t> tokens;
   for (std::int32_t m = 0; m < micro_batches; ++m) {
     std::mt19937 random(static_cast<unsigned>(step * 1000 + rank * micro_batches + m));
@@ -96,7 +96,7 @@ inline void train_steps(Engine& engine, const EngineOptions& options, std::int64
                         std::int64_t last, TrainedRun& run) {
   const auto begin = [&](std::int64_t step) {
     const std::vector<std::int32_t> tokens = batch_of_step(options, step);
-    const std::int64_t ranks = options.ranks == nullptr ? 1 : options.ranks->size();
+    const std::int64_t ranks = options.ranks.shape.data;
     engine.begin_step({step, tokens, options.batch.rows() * options.placement.micro_batches * ranks,
                        2e-3 / std::sqrt(static_cast<double>(step))});
   };

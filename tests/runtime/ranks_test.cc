@@ -6,8 +6,8 @@
 #include "runtime/train/ranked_state.h"
 #include "tests/runtime/engine_fixture.h"
 
-// Data-parallel ranks as threads: what ZeRO divides does not change bits, and it divides what it
-// says.
+// Ranks as threads: what ZeRO and a pipeline divide does not change bits, and they send what they
+// say.
 namespace terrace {
 namespace {
 
@@ -22,12 +22,12 @@ struct RankedRun {
   double bytes_sent = 0;  // by the first rank, until the last drain
 };
 
-std::vector<float> read_state(Engine& engine, const EngineOptions& options) {
+std::vector<float> read_state(Engine& engine, const EngineOptions& options, Communicator& world) {
   const std::vector<UnitLayout> layout = parameter_layout(options.model);
   const EnginePlan plan = plan_engine(options);
-  RankedState state(engine.state(), plan.model, options.ranks);
+  RankedState state(engine.state(), plan.model, &world);
   std::vector<float> all;
-  if (options.ranks != nullptr && options.ranks->rank() != 0) {
+  if (world.rank() != 0) {
     state.serve_reads();
     return all;
   }
@@ -42,26 +42,28 @@ std::vector<float> read_state(Engine& engine, const EngineOptions& options) {
   return all;
 }
 
-RankedRun train_ranks(const EngineOptions& options, int ranks, std::int32_t stage) {
-  auto communicators = make_thread_communicators(ranks, "data parallel");
+RankedRun train_ranks(const EngineOptions& options, const MeshShape& shape, std::int32_t stage) {
+  const auto count = static_cast<std::size_t>(shape.ranks());
+  auto worlds = make_thread_communicators(shape.ranks(), "world");
   RankedRun result;
-  result.curves.resize(static_cast<std::size_t>(ranks));
-  result.evaluations.resize(static_cast<std::size_t>(ranks));
+  result.curves.resize(count);
+  result.evaluations.resize(count);
   std::vector<std::jthread> threads;
-  for (int r = 0; r < ranks; ++r) {
+  for (std::size_t r = 0; r < count; ++r) {
     threads.emplace_back([&, r] {
+      const StepCommunicators communicators(*worlds[r], shape);
       EngineOptions own = options;
-      own.ranks = communicators[static_cast<std::size_t>(r)].get();
+      own.ranks = communicators.ranks();
       own.zero_stage = stage;
       own.threads = 1;
       double sent = 0;
       std::vector<float> state;
       const TrainedRun run = train_tiny(own, kSteps, [&](Engine& engine) {
-        sent = static_cast<double>(own.ranks->bytes_sent());
-        state = read_state(engine, own);
+        sent = static_cast<double>(own.ranks.data->bytes_sent() + own.ranks.world->bytes_sent());
+        state = read_state(engine, own, *worlds[r]);
       });
-      result.curves[static_cast<std::size_t>(r)] = run.curve;
-      result.evaluations[static_cast<std::size_t>(r)] = run.evaluation;
+      result.curves[r] = run.curve;
+      result.evaluations[r] = run.evaluation;
       if (r != 0) return;
       result.run = run;
       result.state = std::move(state);
@@ -70,6 +72,10 @@ RankedRun train_ranks(const EngineOptions& options, int ranks, std::int32_t stag
   }
   threads.clear();
   return result;
+}
+
+RankedRun train_ranks(const EngineOptions& options, int ranks, std::int32_t stage) {
+  return train_ranks(options, MeshShape{.data = ranks}, stage);
 }
 
 EngineOptions options_for(DType type, std::int32_t micro_batches = 2) {
@@ -174,6 +180,71 @@ TEST(ZeroTraining, SendsTheBytesOfItsProgram) {
     }
   }
 }
+
+// Stages, whatever the schedule and the tiers, give the bits of one rank with the same
+// micro-batches; divided among data-parallel ranks too, those of as many ranks without stages.
+struct PipelineCase {
+  const char* name;
+  MeshShape shape;
+  ModelFamily family;
+  bool tied;
+  DType type;
+  std::int32_t micro_batches;
+  std::int32_t zero_stage;
+  PipelineSchedule schedule;
+  std::size_t placed;
+};
+
+class PipelineStages : public testing::TestWithParam<PipelineCase> {};
+
+TEST_P(PipelineStages, HaveTheBitsOfOneRank) {
+  const PipelineCase& tested = GetParam();
+  for (const double max_grad_norm : {1.6, 0.0}) {
+    EngineOptions options =
+        tiny_options(tiny_model(tested.family, tested.tied, false), tested.type);
+    options.placement.micro_batches = tested.micro_batches;
+    options.chunk_elements = 8 * kBlockElements;
+    options.optimizer.max_grad_norm = max_grad_norm;
+    const RankedRun plain = train_ranks(options, tested.shape.data, 0);
+    const TemporaryDirectory drive;
+    placements()[tested.placed].set(options);
+    if (options.placement.has_nvme) options.nvme.directories = {{drive.path(), std::nullopt}};
+    options.pipeline_schedule = tested.schedule;
+    const RankedRun run = train_ranks(options, tested.shape, tested.zero_stage);
+    for (const Curve& curve : run.curves) EXPECT_EQ(curve, plain.curves[0]);
+    EXPECT_EQ(run.state, plain.state);
+    // The last stage has the losses.
+    const auto last = static_cast<std::size_t>(tested.shape.ranks() - tested.shape.data);
+    for (std::size_t r = 0; r < static_cast<std::size_t>(tested.shape.data); ++r) {
+      EXPECT_EQ(run.evaluations[last + r], plain.evaluations[r]);
+    }
+    EXPECT_EQ(run.evaluations.front(), 0);
+  }
+}
+
+constexpr auto kGpipe = PipelineSchedule::kGpipe;
+constexpr auto k1F1B = PipelineSchedule::k1F1B;
+constexpr auto kLlama = ModelFamily::kLlama;
+constexpr auto kGpt2 = ModelFamily::kGpt2;
+const PipelineCase kPipelineCases[] = {
+    {"two_stages_tied", {1, 1, 2}, kLlama, true, DType::kBF16, 4, 0, k1F1B, 0},
+    {"two_stages_untied_fp32", {1, 1, 2}, kGpt2, false, DType::kF32, 4, 0, k1F1B, 0},
+    {"three_stages_gpipe_on_device", {1, 1, 3}, kGpt2, true, DType::kBF16, 5, 0, kGpipe, 2},
+    {"four_stages_one_micro_batch", {1, 1, 4}, kLlama, true, DType::kF32, 1, 0, k1F1B, 0},
+    {"four_stages_all_on_nvme", {1, 1, 4}, kLlama, true, DType::kBF16, 3, 0, k1F1B, 4},
+    {"two_stages_unified_nvme", {1, 1, 2}, kLlama, true, DType::kBF16, 3, 0, k1F1B, 1},
+    {"two_by_two_zero_1", {2, 1, 2}, kLlama, true, DType::kBF16, 2, 1, k1F1B, 0},
+    {"two_by_two_zero_1_nvme", {2, 1, 2}, kLlama, true, DType::kBF16, 2, 1, k1F1B, 4},
+    {"two_by_two_zero_3_nvme", {2, 1, 2}, kGpt2, true, DType::kBF16, 2, 3, kGpipe, 4},
+    {"two_by_three_zero_2_recompute", {2, 1, 3}, kLlama, false, DType::kBF16, 3, 2, k1F1B, 9},
+    {"two_by_two_zero_0", {2, 1, 2}, kGpt2, true, DType::kF32, 2, 0, k1F1B, 0},
+    {"two_by_two_zero_3_on_host", {2, 1, 2}, kLlama, true, DType::kF32, 2, 3, k1F1B, 3},
+};
+
+INSTANTIATE_TEST_SUITE_P(Meshes, PipelineStages, testing::ValuesIn(kPipelineCases),
+                         [](const testing::TestParamInfo<PipelineCase>& info) {
+                           return std::string(info.param.name);
+                         });
 
 std::string name_of_case(const testing::TestParamInfo<StageCase>& info) {
   const auto [ranks, type, placed] = info.param;

@@ -1,0 +1,91 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "runtime/step/lowering.h"
+
+// What passes between pipeline stages. Messages of one direction are on one lane, in order; a
+// message that the next stage is not ready for holds up the lane, not the compute.
+namespace terrace {
+
+// One stays free, so that a receive need not wait for the use right before its own.
+BufferId Lowering::take_slot(Slots& slots) {
+  if (slots.free.size() < 2) {
+    slots.all.push_back(draft_.add_buffer(fmt::format("{} {}", slots.name, slots.all.size()),
+                                          model_.hidden_bytes, compute_, Account::kActivations,
+                                          Life::kPersistent));
+    return slots.all.back();
+  }
+  const BufferId slot = slots.free.front();
+  slots.free.erase(slots.free.begin());
+  return slot;
+}
+
+void Lowering::release_slot(Slots& slots, BufferId buffer) {
+  if (std::find(slots.all.begin(), slots.all.end(), buffer) == slots.all.end()) return;
+  slots.free.push_back(buffer);
+}
+
+void Lowering::pass_hidden(const Stage& stage) {
+  const bool is_gradient =
+      stage.kind == OpKind::kSendHiddenGradient || stage.kind == OpKind::kReceiveHiddenGradient;
+  const bool receives =
+      stage.kind == OpKind::kReceiveHidden || stage.kind == OpKind::kReceiveHiddenGradient;
+  BufferId& buffer = is_gradient ? hidden_gradient(stage.unit, stage.micro_batch)
+                                 : hidden(stage.unit, stage.micro_batch).memory;
+  if (receives) buffer = take_slot(is_gradient ? gradient_slots_ : hidden_slots_);
+  Op op{.kind = stage.kind, .lane = is_gradient ? Lane::kSendRecvBack : Lane::kSendRecv};
+  op.account = Account::kActivations;
+  auto& accesses = receives ? op.writes : op.reads;
+  accesses = {as(receives ? Role::kTarget : Role::kSource, draft_.whole(buffer))};
+  if (!receives) op.cost.bytes = static_cast<double>(model_.hidden_bytes);
+  main_op(std::move(op), stage);
+}
+
+// Complete but for the embedding's rows, and not yet added over data-parallel ranks.
+void Lowering::pass_tied_gradient(const Stage& stage) {
+  const bool receives = stage.kind == OpKind::kReceiveTiedGradient;
+  const Range part = compute_gradient_chunk(stage.unit, stage.chunk);
+  Op op{.kind = stage.kind, .lane = Lane::kSendRecvBack};
+  op.account = Account::kGradients;
+  auto& accesses = receives ? op.writes : op.reads;
+  accesses = {as(receives ? Role::kTarget : Role::kSource, part)};
+  if (!receives) op.cost.bytes = static_cast<double>(part.size_bytes);
+  main_op(std::move(op), stage);
+}
+
+void Lowering::send_updated(const Stage& stage, const Range& own) {
+  Mover mover = Mover::store(draft_, stage_, labels(stage, Account::kParameters));
+  Op op{.kind = OpKind::kSendUpdated, .lane = Lane::kSendRecv};
+  op.chunk = stage.chunk;
+  op.account = Account::kParameters;
+  op.reads = {as(Role::kSource, own)};
+  op.cost.bytes = static_cast<double>(own.size_bytes);
+  mover.add(std::move(op));
+}
+
+void Lowering::receive_updated(const Stage& stage) {
+  UpdatedParameter parameter;
+  parameter.home = parameters_.chunk(stage.unit, stage.chunk);
+  const Tier tier = draft_.tier_of(parameter.home);
+  parameter.is_divided = model_.zero.of_optimizer() && !parameters_.is_sharded(stage.unit);
+  parameter.gathers_at_home = parameter.is_divided && tier != Tier::kNvme;
+  if (parameter.gathers_at_home) parameter.home = own_shard(parameter.home);
+  parameter.updated = parameter.home;
+  if (tier == Tier::kNvme) {
+    const BufferId arrived = draft_.add_buffer(
+        fmt::format("param[{}].{} received", stage.unit, stage.chunk), parameter.home.size_bytes,
+        Tier::kHost, Account::kStaging, Life::kTransient);
+    parameter.updated = {arrived, 0, parameter.home.size_bytes};
+  }
+  const bool has_others = parameter.is_divided && !parameter.gathers_at_home;
+  parameter.own = has_others ? own_shard(parameter.updated) : parameter.updated;
+  Op op{.kind = OpKind::kReceiveUpdated, .lane = Lane::kSendRecv};
+  op.account = Account::kParameters;
+  op.writes = {as(Role::kTarget, parameter.own)};
+  main_op(std::move(op), stage);
+  settle_parameter(stage, parameter);
+  updated_at_.at(stage.unit) = stage_;
+}
+
+}  // namespace terrace
