@@ -31,16 +31,14 @@ ChecksumThread::~ChecksumThread() {
 }
 
 void ChecksumThread::push(Line& line, ChecksumJob& job) noexcept {
-  bool wakes = false;
-  {
-    const std::lock_guard lock(mutex_);
-    TERRACE_CHECK_LT(line.count, line.places.size());
-    line.places[(line.first + line.count) % line.places.size()] = &job;
-    ++line.count;
-    wakes = idle_;
-    idle_ = false;
-  }
-  if (wakes) came_.notify_one();
+  const std::lock_guard lock(mutex_);
+  TERRACE_CHECK_LT(line.count, line.places.size());
+  line.places[(line.first + line.count) % line.places.size()] = &job;
+  ++line.count;
+  if (!idle_) return;
+  idle_ = false;
+  // With the lock held: without it the job may have ended, and the thread with it.
+  came_.notify_one();
 }
 
 // Null where nothing waits.
