@@ -278,8 +278,9 @@ class Placer {
 // Tries orders, and remembers the best result.
 class Search {
  public:
-  Search(const Problem& problem, std::span<const PackItem> items, std::size_t alignment)
-      : problem_(problem), placer_(problem), items_(items) {
+  Search(const Problem& problem, std::span<const PackItem> items, std::size_t alignment,
+         std::size_t enough_bytes)
+      : problem_(problem), placer_(problem), items_(items), enough_bytes_(enough_bytes) {
     for (std::uint32_t i = 0; i < items.size(); ++i) {
       const Item& item = problem.items[i];
       if (items[i].fixed_offset) {
@@ -319,8 +320,13 @@ class Search {
   }
 
   bool is_done() const {
-    return result_.packed_bytes == std::max(problem_.live_bytes, fixed_end_) ||
+    return result_.packed_bytes <= lowest_wanted() ||
            (!result_.offsets.empty() && placer_.looks() > kLooksMax);
+  }
+
+  // The lower bound, or what is said to be enough.
+  std::size_t lowest_wanted() const {
+    return std::max({problem_.live_bytes, fixed_end_, enough_bytes_});
   }
 
   // The free items by ascending key; equal keys in the caller's order.
@@ -390,6 +396,7 @@ class Search {
   const Problem& problem_;
   Placer placer_;
   std::span<const PackItem> items_;
+  const std::size_t enough_bytes_;
   std::vector<std::uint32_t> fixed_;
   std::vector<std::uint32_t> free_;
   std::size_t fixed_end_ = 0;
@@ -401,11 +408,12 @@ class Search {
 
 }  // namespace
 
-PackResult pack_intervals(std::span<const PackItem> items, std::size_t alignment) {
+PackResult pack_intervals(std::span<const PackItem> items, std::size_t alignment,
+                          std::size_t enough_bytes) {
   TERRACE_CHECK_LT(0U, alignment);
   if (items.empty()) return {};
   const Problem problem = read_problem(items, alignment);
-  return Search(problem, items, alignment).run();
+  return Search(problem, items, alignment, enough_bytes).run();
 }
 
 }  // namespace terrace

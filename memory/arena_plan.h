@@ -31,7 +31,10 @@ struct PackResult {
 // Two items that live at the same time never overlap. Deterministic. Tries several greedy orders
 // (by length of life, by size, by area, by how full the arena is then) with the lowest and the
 // tightest fit, repairs the best, and keeps the lowest; 20,000 items take less than a second. Sizes
-// are rounded up to `alignment`. Items with a fixed offset stay there.
-PackResult pack_intervals(std::span<const PackItem> items, std::size_t alignment);
+// are rounded up to `alignment`. Items with a fixed offset stay there. A result of `enough_bytes`
+// or less is taken at once: whoever only wants to know whether it fits need not wait for the
+// lowest.
+PackResult pack_intervals(std::span<const PackItem> items, std::size_t alignment,
+                          std::size_t enough_bytes = 0);
 
 }  // namespace terrace

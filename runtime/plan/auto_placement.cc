@@ -16,9 +16,12 @@
 namespace terrace {
 namespace {
 
-// What is tried where the user leaves the lookahead open; homes are chosen with the first.
+// What is tried where the user leaves the lookahead open; homes and order are chosen with the
+// first.
 constexpr std::int32_t kFirstLookahead = 3;
 constexpr std::array<std::int32_t, 4> kLookaheads = {1, 2, 6, 12};
+// What else is tried of StepPolicy::first_units.
+constexpr std::array<std::int32_t, 3> kFirstUnits = {1, 6, 12};
 constexpr int kSimulatedSteps = 4;
 constexpr double kWorthwhile = 0.99;
 
@@ -34,6 +37,15 @@ class Planner {
       : model_(model), request_(request), budgets_(budgets) {}
 
   StepPlan run() {
+    StepPlan plan = choose_homes();
+    choose_by_simulation(plan);
+    const std::vector<std::string> problems = verify(plan.program);
+    if (!problems.empty()) TERRACE_CHECK_EQ(problems.front(), std::string());
+    return plan;
+  }
+
+ private:
+  StepPlan choose_homes() const {
     if (request_.order.has_value()) return best_of(*request_.order);
     if (request_.micro_batches == 1 || model_.pipeline.stages > 1)
       return best_of(MicroBatchOrder::kMicroBatchMajor);
@@ -46,7 +58,6 @@ class Planner {
                                                                       : std::move(*first);
   }
 
- private:
   static double moved_bytes(const Program& program) {
     double bytes = 0;
     for (const Lane lane :
@@ -56,7 +67,7 @@ class Planner {
     return bytes;
   }
 
-  StepPlan best_of(MicroBatchOrder order) {
+  StepPlan best_of(MicroBatchOrder order) const {
     std::optional<StepPlan> plan = try_order(order);
     if (!plan.has_value()) refuse(order);
     return std::move(*plan);
@@ -115,15 +126,19 @@ class Planner {
     }
   }
 
-  // The plan with so many concessions on the device and on the host.
-  StepPlan with(std::size_t on_device, std::size_t on_host, MicroBatchOrder order) const {
-    StepPlan plan;
-    plan.policy = fastest(order);
-    const auto apply = [&plan](const std::vector<Concession>& list, std::size_t count) {
-      for (std::size_t i = 0; i < count; ++i) list[i].apply(plan.policy.homes.at(list[i].unit));
+  // The policy with so many concessions on the device and on the host.
+  StepPolicy policy_with(std::size_t on_device, std::size_t on_host, MicroBatchOrder order) const {
+    StepPolicy policy = fastest(order);
+    const auto apply = [&policy](const std::vector<Concession>& list, std::size_t count) {
+      for (std::size_t i = 0; i < count; ++i) list[i].apply(policy.homes.at(list[i].unit));
     };
     apply(concessions(Tier::kDevice), on_device);
     apply(concessions(Tier::kHost), on_host);
+    return policy;
+  }
+
+  StepPlan compiled(StepPolicy policy) const {
+    StepPlan plan{.policy = std::move(policy), .program = {}, .ledger = {}};
     plan.program = compile_step(model_, plan.policy, budgets_);
     plan.ledger = ledger_of(plan.program, budgets_);
     return plan;
@@ -147,23 +162,21 @@ class Planner {
   // What leaves the device goes to the host, so the device is settled first.
   std::optional<StepPlan> try_order(MicroBatchOrder order) const {
     const std::size_t on_device = fewest(concessions(Tier::kDevice).size(), [&](std::size_t count) {
-      return with(count, 0, order).ledger[Tier::kDevice].over_bytes() == 0;
+      return can_fit(model_, policy_with(count, 0, order), budgets_, Tier::kDevice);
     });
     const std::size_t on_host = fewest(concessions(Tier::kHost).size(), [&](std::size_t count) {
-      return with(on_device, count, order).ledger[Tier::kHost].over_bytes() == 0;
+      return can_fit(model_, policy_with(on_device, count, order), budgets_, Tier::kHost);
     });
-    StepPlan plan = with(on_device, on_host, order);
+    StepPlan plan = compiled(policy_with(on_device, on_host, order));
     if (!fits(plan.ledger)) return std::nullopt;
-    if (!request_.lookahead.has_value()) choose_lookahead(plan);
-    const std::vector<std::string> problems = verify(plan.program);
-    if (!problems.empty()) TERRACE_CHECK_EQ(problems.front(), std::string());
     return plan;
   }
 
-  // More prefetching is not always better: it takes the room that lets stores end late. So the
+  // More prefetching is not always better: it takes the room that lets stores end late. And how
+  // many updates at the end of a step are left to the next depends on what waits for what. So the
   // simulator is asked, of a machine on which the compute takes as long as the busiest link: where
   // that is not so, there is less to hide.
-  void choose_lookahead(StepPlan& plan) const {
+  void choose_by_simulation(StepPlan& plan) const {
     double flops = 0;
     for (const Op& op : plan.program.ops) flops += op.cost.flops;
     const double link_s = busiest_link_s(plan.program);
@@ -171,17 +184,21 @@ class Planner {
     MachineProfile profile;
     profile.flops_per_s = flops / link_s;
     double best_s = simulate(plan.program, profile, kSimulatedSteps).step_s;
-    for (const std::int32_t lookahead : kLookaheads) {
-      StepPlan other = plan;
-      other.policy.lookahead = lookahead;
-      other.program = compile_step(model_, other.policy, budgets_);
-      other.ledger = ledger_of(other.program, budgets_);
-      if (!fits(other.ledger)) continue;
+    const auto try_with = [&](std::int32_t StepPolicy::* what, std::int32_t value) {
+      StepPolicy policy = plan.policy;
+      policy.*what = value;
+      StepPlan other = compiled(std::move(policy));
+      if (!fits(other.ledger)) return;
       const double step_s = simulate(other.program, profile, kSimulatedSteps).step_s;
-      if (step_s >= kWorthwhile * best_s) continue;
+      if (step_s >= kWorthwhile * best_s) return;
       best_s = step_s;
       plan = std::move(other);
+    };
+    if (!request_.lookahead.has_value()) {
+      for (const std::int32_t units : kLookaheads) try_with(&StepPolicy::lookahead, units);
     }
+    if (request_.updates_wait_for_norm) return;
+    for (const std::int32_t units : kFirstUnits) try_with(&StepPolicy::first_units, units);
   }
 
   static double busiest_link_s(const Program& program) {
@@ -193,8 +210,8 @@ class Planner {
   }
 
   [[noreturn]] void refuse(MicroBatchOrder order) const {
-    const StepPlan smallest =
-        with(concessions(Tier::kDevice).size(), concessions(Tier::kHost).size(), order);
+    const StepPlan smallest = compiled(
+        policy_with(concessions(Tier::kDevice).size(), concessions(Tier::kHost).size(), order));
     std::string remedy = "to make it fit:";
     for (const Tier tier : kTiers) {
       const TierLedger& use = smallest.ledger[tier];

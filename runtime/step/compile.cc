@@ -1,5 +1,8 @@
 #include "runtime/step/compile.h"
 
+#include <algorithm>
+#include <array>
+
 #include "base/check.h"
 #include "runtime/step/hazards.h"
 #include "runtime/step/residency.h"
@@ -26,27 +29,47 @@ TierBudgets share_of(const TierBudgets& budgets, double share) {
 }
 
 // The program placed anew with as much slack as the budgets leave room for. Where a tier has no
-// budget nothing says what may be used: none.
+// budget nothing says what may be used: none. Slack takes what is there, so it is packed no lower
+// than the budget.
 Program with_slack(Program program, const Draft& draft, const TierBudgets& budgets,
                    const Program* base) {
   Slack slack{};
+  TierBudgets enough;
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
     const auto t = static_cast<std::size_t>(tier);
     if (!budgets.at(t).has_value()) continue;
+    enough.at(t) = budgets.at(t);
     for (const std::int32_t stages : kSlackStages) {
       slack.at(t) = stages;
-      Program wider = place(draft, base, slack);
-      if (tiers_over_budget(wider, budgets).empty()) {
-        program = std::move(wider);
-        break;
+      const LinearDraft linear = linearize(draft, slack);
+      if (!live_over_budget(draft, linear, budgets)) {
+        Program wider = place(draft, linear, base, enough);
+        if (tiers_over_budget(wider, budgets).empty()) {
+          program = std::move(wider);
+          break;
+        }
       }
       slack.at(t) = 0;
     }
+    if (slack.at(t) == 0) enough.at(t).reset();
   }
   return program;
 }
 
 }  // namespace
+
+bool can_fit(const StepModel& model, const StepPolicy& policy, const TierBudgets& budgets,
+             Tier tier) {
+  TERRACE_CHECK_EQ(model.units.size(), policy.homes.size());
+  const std::vector<Stage> stages = add_recompute(schedule_step(model, policy), policy);
+  // The least first. That it does not fit is not all: prefetching changes what lives together.
+  return std::ranges::any_of(
+      std::array{kBudgetShares.back(), kBudgetShares.front()}, [&](double share) {
+        const FetchPlan plan = plan_fetches(model, policy, stages, share_of(budgets, share));
+        const Draft draft = add_movement(model, policy, stages, plan);
+        return fits_tier(draft, linearize(draft), tier, budgets);
+      });
+}
 
 Program compile_step(const StepModel& model, const StepPolicy& policy, const TierBudgets& budgets,
                      const Program* base) {
@@ -56,7 +79,10 @@ Program compile_step(const StepModel& model, const StepPolicy& policy, const Tie
   for (const double share : kBudgetShares) {
     const FetchPlan plan = plan_fetches(model, policy, stages, share_of(budgets, share));
     const Draft draft = add_movement(model, policy, stages, plan);
-    program = place(draft, base);
+    const LinearDraft linear = linearize(draft);
+    const bool is_last = share == kBudgetShares.back();
+    if (!is_last && live_over_budget(draft, linear, budgets)) continue;
+    program = place(draft, linear, base);
     if (!tiers_over_budget(program, budgets).empty()) continue;
     program = with_slack(std::move(program), draft, budgets, base);
     break;

@@ -12,4 +12,9 @@ namespace terrace {
 Program compile_step(const StepModel& model, const StepPolicy& policy, const TierBudgets& budgets,
                      const Program* base = nullptr);
 
+// Whether the tier's budget suffices, with nothing kept or prefetched that need not be, or with all
+// that has room. Much quicker than compile_step(), for whoever asks of many policies.
+bool can_fit(const StepModel& model, const StepPolicy& policy, const TierBudgets& budgets,
+             Tier tier);
+
 }  // namespace terrace

@@ -23,10 +23,10 @@ struct Touch {
   bool moved = false;               // between tiers
 };
 
-std::vector<Touch> touches(const Draft& draft, const std::vector<Op>& ops) {
+std::vector<Touch> touches(const Draft& draft, const std::vector<const Op*>& ops) {
   std::vector<Touch> touched(draft.buffers.size());
   for (std::int64_t i = 0; i < static_cast<std::int64_t>(ops.size()); ++i) {
-    const Op& op = ops[i];
+    const Op& op = *ops[i];
     for (const auto* accesses : {&op.reads, &op.writes}) {
       for (const Access& access : *accesses) {
         Touch& touch = touched.at(access.buffer);
@@ -104,6 +104,19 @@ void reserve_base(const Program& base, const Draft& draft, Tier tier, std::int64
   }
 }
 
+// The most live bytes of a tier at any op; everything on NVMe is there always.
+std::size_t live_peak(const Draft& draft, const LinearDraft& linear, Tier tier) {
+  if (tier == Tier::kNvme) {
+    std::size_t bytes = 0;
+    for (const Buffer& buffer : draft.buffers) {
+      if (buffer.tier == tier) bytes += buffer.size_bytes;
+    }
+    return bytes;
+  }
+  const std::vector<std::size_t> profile = live_profile(draft, linear, tier);
+  return profile.empty() ? 0 : std::ranges::max(profile);
+}
+
 TierUse use_of(const Draft& draft, const LinearDraft& linear, Tier tier, std::size_t packed) {
   TierUse use;
   use.packed_bytes = packed;
@@ -152,7 +165,7 @@ LinearDraft linearize(const Draft& draft, const Slack& slack) {
   LinearDraft linear;
   linear.ops.reserve(order.size());
   for (const std::size_t i : order) {
-    linear.ops.push_back(draft.ops[i].op);
+    linear.ops.push_back(&draft.ops[i].op);
     linear.stages.push_back(draft.ops[i].stage);
   }
   const std::vector<Touch> touched = touches(draft, linear.ops);
@@ -189,8 +202,26 @@ std::vector<std::size_t> live_profile(const Draft& draft, const LinearDraft& lin
   return profile;
 }
 
-Program place(const Draft& draft, const Program* base, const Slack& slack) {
-  const LinearDraft linear = linearize(draft, slack);
+bool live_over_budget(const Draft& draft, const LinearDraft& linear, const TierBudgets& budgets) {
+  return std::ranges::any_of(kTiers, [&](Tier tier) {
+    const auto& budget = budgets.at(static_cast<std::size_t>(tier));
+    return budget.has_value() && live_peak(draft, linear, tier) > *budget;
+  });
+}
+
+bool fits_tier(const Draft& draft, const LinearDraft& linear, Tier tier,
+               const TierBudgets& budgets) {
+  const auto& budget = budgets.at(static_cast<std::size_t>(tier));
+  if (!budget.has_value()) return true;
+  if (live_peak(draft, linear, tier) > *budget) return false;
+  if (tier == Tier::kNvme) return true;
+  std::vector<BufferId> ids;
+  const std::vector<PackItem> items = items_of_tier(draft, linear, tier, {}, ids);
+  return pack_intervals(items, kOffsetAlignment, *budget).packed_bytes <= *budget;
+}
+
+Program place(const Draft& draft, const LinearDraft& linear, const Program* base,
+              const TierBudgets& enough) {
   std::map<std::string, std::size_t> fixed;
   if (base != nullptr) {
     for (const Buffer& buffer : base->buffers) {
@@ -200,18 +231,19 @@ Program place(const Draft& draft, const Program* base, const Slack& slack) {
   Program program;
   program.compute_tier = draft.compute_tier;
   program.buffers = draft.buffers;
-  program.ops = linear.ops;
+  program.ops.reserve(linear.ops.size());
+  for (const Op* op : linear.ops) program.ops.push_back(*op);
   const auto end = static_cast<std::int64_t>(linear.ops.size());
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
+    const auto t = static_cast<std::size_t>(tier);
     std::vector<BufferId> ids;
     std::vector<PackItem> items = items_of_tier(draft, linear, tier, fixed, ids);
     if (base != nullptr) reserve_base(*base, draft, tier, end, items);
-    const PackResult packed = pack_intervals(items, kOffsetAlignment);
+    const PackResult packed = pack_intervals(items, kOffsetAlignment, enough.at(t).value_or(0));
     for (std::size_t i = 0; i < ids.size(); ++i) {
       program.buffers[ids[i]].offset = packed.offsets[i];
     }
-    program.use.at(static_cast<std::size_t>(tier)) =
-        use_of(draft, linear, tier, packed.packed_bytes);
+    program.use.at(t) = use_of(draft, linear, tier, packed.packed_bytes);
   }
   number_extents(program, fixed);
   return program;

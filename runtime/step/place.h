@@ -13,9 +13,9 @@ namespace terrace {
 // At most so many bytes of each tier; unset: no limit.
 using TierBudgets = std::array<std::optional<std::size_t>, kTierCount>;
 
-// Ops in program order with their stages, and when each buffer lives.
+// Ops in program order with their stages, and when each buffer lives. Borrows the draft's ops.
 struct LinearDraft {
-  std::vector<Op> ops;
+  std::vector<const Op*> ops;
   std::vector<std::int32_t> stages;  // of each op
   // Per buffer: half-open intervals of op positions. Persistent buffers live always; carried ones
   // from their first write to the end, and from the start to the last deferred read.
@@ -33,9 +33,18 @@ LinearDraft linearize(const Draft& draft, const Slack& slack = {});
 // Live bytes of a tier at each op.
 std::vector<std::size_t> live_profile(const Draft& draft, const LinearDraft& linear, Tier tier);
 
+// Whether some tier's live bytes alone are over budget: then no placing makes it fit.
+bool live_over_budget(const Draft& draft, const LinearDraft& linear, const TierBudgets& budgets);
+// Whether the tier's buffers can be placed within its budget. Quicker than place(), which packs as
+// low as it can.
+bool fits_tier(const Draft& draft, const LinearDraft& linear, Tier tier,
+               const TierBudgets& budgets);
+
 // The place pass: every buffer gets an offset in its tier's arena (interval packing), every NVMe
 // buffer its extent number. `base`: another program of the same run, whose persistent buffers keep
-// their places and their content; null for the first.
-Program place(const Draft& draft, const Program* base, const Slack& slack = {});
+// their places and their content; null for the first. `linear` is of this draft. A tier for which
+// `enough` has a size is packed only as low as that.
+Program place(const Draft& draft, const LinearDraft& linear, const Program* base,
+              const TierBudgets& enough = {});
 
 }  // namespace terrace

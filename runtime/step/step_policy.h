@@ -34,13 +34,13 @@ struct StepPolicy {
   // the first units', whose gradients are the last of the step, and whose parameters are the first
   // that the next one needs: those are best updated in the place where the forward finds them.
   bool updates_wait_for_norm = true;
+  std::int32_t first_units = 3;  // 1 or more: the embedding's gradient is the step's last
   PipelineSchedule pipeline_schedule = PipelineSchedule::k1F1B;  // where there are stages
   std::int32_t lookahead = 3;    // units whose loads may be issued ahead
   std::vector<UnitHomes> homes;  // one per unit
 
-  static constexpr std::int32_t kFirstUnits = 3;
   bool defers_update(std::int32_t unit) const {
-    return updates_wait_for_norm || unit < kFirstUnits;
+    return updates_wait_for_norm || unit < first_units;
   }
   Tier compute_tier() const { return unified ? Tier::kHost : Tier::kDevice; }
 };

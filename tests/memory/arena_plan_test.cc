@@ -238,6 +238,23 @@ TEST(ArenaPlanTest, TrainingStepsPackWithinATenth) {
   }
 }
 
+// What is enough is taken as it is, and nothing worse; what is not enough changes nothing.
+TEST(ArenaPlanTest, StopsAtWhatIsEnough) {
+  int stopped_early = 0;
+  for (unsigned seed = 0; seed < 20; ++seed) {
+    SCOPED_TRACE(seed);
+    const Items items = random_items(seed);
+    const PackResult lowest = pack_intervals(items, 64);
+    const std::size_t enough = lowest.packed_bytes + lowest.packed_bytes / 4;
+    const PackResult quick = pack_intervals(items, 64, enough);
+    expect_valid(items, 64, quick);
+    EXPECT_LE(quick.packed_bytes, enough);
+    stopped_early += quick.packed_bytes > lowest.packed_bytes ? 1 : 0;
+    EXPECT_EQ(pack_intervals(items, 64, lowest.live_bytes).offsets, lowest.offsets);
+  }
+  EXPECT_GT(stopped_early, 0);
+}
+
 TEST(ArenaPlanTest, NestedLivesAndWindowsPackTight) {
   Items items;
   for (std::int64_t i = 0; i < 60; ++i) {

@@ -247,6 +247,35 @@ TEST(AutoPlacement, ARefusalNamesTierNeedAndRemedies) {
   }
 }
 
+// The quick answer, by which homes are searched, never refuses what the full compile makes fit.
+TEST(AutoPlacement, WhatFitsCanFit) {
+  int fitted = 0;
+  int refused = 0;
+  for (unsigned seed = 0; seed < 60; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    const StepModel model = small_step_model(4, random() % 2 == 0);
+    const auto some_tier = [&random] { return kTiers.at(random() % kTierCount); };
+    StepPolicy policy = uniform_policy(
+        model, {some_tier(), some_tier(), some_tier(), some_tier(), random() % 2 == 0});
+    policy.micro_batches = 1 + static_cast<std::int32_t>(random() % 3);
+    policy.updates_wait_for_norm = random() % 2 == 0;
+    const Program loose = compile_step(model, policy, {});
+    TierBudgets budgets;
+    for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
+      budget(budgets, tier) = loose.use_of(tier).packed_bytes * (40 + random() % 60) / 80;
+    }
+    const bool fits = tiers_over_budget(compile_step(model, policy, budgets), budgets).empty();
+    const bool can = can_fit(model, policy, budgets, Tier::kDevice) &&
+                     can_fit(model, policy, budgets, Tier::kHost);
+    if (fits) EXPECT_TRUE(can);
+    fitted += fits ? 1 : 0;
+    refused += can ? 0 : 1;
+  }
+  EXPECT_GT(fitted, 10);
+  EXPECT_GT(refused, 10);
+}
+
 // The number after `before` in a remedy, in bytes.
 std::size_t named_in(const std::string& remedy, const std::string& before) {
   const std::size_t begin = remedy.find(before) + before.size();

@@ -224,7 +224,7 @@ TEST(CompileStep, UpdatesThatDoNotWaitKeepFewGradients) {
     return carried;
   };
   EXPECT_EQ(carried_gradients(waiting), 10);
-  EXPECT_EQ(carried_gradients(at_once), StepPolicy::kFirstUnits);
+  EXPECT_EQ(carried_gradients(at_once), policy.first_units);
   // Parameters are read once for the update and the forward beside it, or for the backward and the
   // update beside it.
   for (const Program& program : {waiting, at_once}) {

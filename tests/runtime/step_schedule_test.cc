@@ -110,7 +110,7 @@ TEST(Schedule, UpdatesThatWaitForNothingFollowTheirGradientButForTheFirstUnits) 
   const StepModel model = two_blocks();
   StepPolicy policy = policy_of(model, MicroBatchOrder::kMicroBatchMajor);
   policy.updates_wait_for_norm = false;
-  ASSERT_EQ(StepPolicy::kFirstUnits, 3);
+  ASSERT_EQ(policy.first_units, 3);
   const std::vector<Stage> expected = {
       kInputStage,
       update(0, 0),
