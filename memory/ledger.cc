@@ -11,8 +11,8 @@ namespace terrace {
 namespace {
 
 constexpr std::array<Account, kAccountCount> kAccounts = {
-    Account::kParameters,  Account::kGradients, Account::kOptimizerState,
-    Account::kActivations, Account::kStaging,   Account::kWorkspace};
+    Account::kParameters, Account::kGradients, Account::kOptimizerState, Account::kActivations,
+    Account::kStaging,    Account::kWorkspace, Account::kSlack};
 
 constexpr std::size_t kColumnCount = 3 + kAccountCount;
 constexpr std::size_t kLargestAccountsNamed = 3;

@@ -25,12 +25,13 @@ enum class Account : std::uint8_t {
   kActivations,
   kStaging,    // bytes on their way between tiers
   kWorkspace,  // scratch of kernels, constants, step inputs
+  kSlack,      // kept free around transfers: what a budget leaves, not what a step needs
 };
-inline constexpr std::size_t kAccountCount = 6;
+inline constexpr std::size_t kAccountCount = 7;
 
 constexpr std::string_view name_of(Account account) {
   constexpr std::array<std::string_view, kAccountCount> kNames = {
-      "parameters", "gradients", "optimizer_state", "activations", "staging", "workspace"};
+      "parameters", "gradients", "optimizer_state", "activations", "staging", "workspace", "slack"};
   return kNames.at(static_cast<std::size_t>(account));
 }
 

@@ -36,6 +36,7 @@ constexpr auto kBenches = std::to_array<Bench>({
      "collectives between threads against copies; under mpirun, between processes against MPI's "
      "own",
      bench_collective},
+    {"simulator", "the part of step that has ten configurations predicted", bench_step_predictions},
 });
 
 }  // namespace

@@ -14,6 +14,8 @@ std::vector<BenchResult> bench_kernel(const BenchOptions& options, Log& log);
 std::vector<BenchResult> bench_step(const BenchOptions& options, Log& log);
 // Under mpirun: called by every rank, and rank 0 has the results.
 std::vector<BenchResult> bench_collective(const BenchOptions& options, Log& log);
+// The part of bench_step() that holds the simulator to steps of ten configurations.
+std::vector<BenchResult> bench_step_predictions(const BenchOptions& options, Log& log);
 // The part of bench_optimizer() that needs a drive.
 BenchResult bench_streamed_update(const BenchOptions& options, Log& log);
 

@@ -4,17 +4,19 @@
 #include <memory>
 
 #include "base/clock.h"
+#include "memory/host/thread_plan.h"
 #include "optim/adamw.h"
 #include "runtime/bench/bench_list.h"
 #include "runtime/bench/case_memory.h"
 #include "runtime/bench/kernel_cases.h"
-#include "runtime/bench/usage_clock.h"
-#include "runtime/model/parameter_init.h"
+#include "runtime/bench/step_runner.h"
 #include "runtime/step/simulate.h"
 #include "runtime/train/engine.h"
 
 namespace terrace {
 namespace {
+
+constexpr int kSteps = 4;  // of a measurement
 
 struct StepScene {
   const char* preset;
@@ -38,62 +40,10 @@ EngineOptions engine_options(const StepScene& scene, const BenchOptions& options
   engine.placement.unified = true;
   engine.optimizer.max_grad_norm = 1.0;
   engine.threads = options.threads;
+  engine.update_threads = plan_threads(options.threads, read_host_limits(), read_topology()).update;
   engine.evaluates = false;
   return engine;
 }
-
-// Whole steps of an engine that has everything in memory.
-class StepRunner {
- public:
-  StepRunner(const StepScene& scene, const BenchOptions& options, Log& log)
-      : options_(engine_options(scene, options)),
-        plan_(plan_engine(options_)),
-        engine_(options_, plan_, log) {
-    engine_.fill_state(RandomState(1234));
-    const std::int64_t rows = scene.batch.rows();
-    for (std::int64_t i = 0; i < 2 * rows; ++i) {
-      tokens_.push_back(static_cast<std::int32_t>((i % rows * 7 + i / rows) % 251));
-    }
-  }
-
-  // Seconds from the first compute op of one step to that of the next, in the steady state.
-  double step_seconds() {
-    constexpr int kSteps = 4;  // the first has no updates under it, the last has no next
-    std::vector<std::int64_t> starts;
-    const UsageClock clock;
-    begin();
-    for (int i = 0; i < kSteps; ++i) {
-      if (i + 1 < kSteps) begin();
-      const StepOutcome outcome = engine_.finish_step();
-      starts.push_back(outcome.report->first_compute_ns);
-      busy_ = outcome.report->busy_s;
-    }
-    engine_.drain();
-    processor_s_.add(clock.cpu_seconds() / kSteps);
-    return static_cast<double>(starts.back() - starts[1]) * 1e-9 / (kSteps - 2);
-  }
-
-  const Program& program() const { return plan_.training.program; }
-  int update_threads() const { return engine_.update_threads(); }
-  // Of all processors, for a step with its updates.
-  const Samples& processor_seconds() const { return processor_s_; }
-  // Of the lanes in the last step.
-  const std::array<double, kLaneCount>& busy_s() const { return busy_; }
-
- private:
-  void begin() {
-    ++step_;
-    engine_.begin_step({step_, tokens_, static_cast<std::int64_t>(tokens_.size() / 2), 1e-5});
-  }
-
-  EngineOptions options_;
-  EnginePlan plan_;
-  Engine engine_;
-  std::vector<std::int32_t> tokens_;
-  std::int64_t step_ = 0;
-  Samples processor_s_;
-  std::array<double, kLaneCount> busy_{};
-};
 
 // The step's kernels, each alone.
 class KernelsAlone {
@@ -211,17 +161,15 @@ std::vector<BenchResult> measure(const StepScene& scene, const BenchOptions& opt
   log.info(fmt::format("bench step: {} in {}, {} x {} tokens, {} rounds", scene.preset,
                        name_of(scene.type), scene.batch.sequences, scene.batch.positions,
                        options.repetitions));
-  StepRunner runner(scene, options, log);
-  runner.step_seconds();
+  StepRunner runner(engine_options(scene, options), log);
+  runner.step_seconds(kSteps);
   WorkerArena workers(options.threads);
   const KernelsAlone kernels(scene, workers);
   const UpdateAlone update(options.small ? 1 << 12 : 1 << 24, runner.update_threads());
-  const std::vector<Measurement> measurements = {[&] { return runner.step_seconds(); },
-                                                 [&] { return kernels.products_seconds(); },
-                                                 [&] { return kernels.products_limit_seconds(); },
-                                                 [&] { return kernels.elements_seconds(); },
-                                                 [&] { return kernels.elements_limit_seconds(); },
-                                                 [&] { return update.bytes_per_second(); }};
+  const std::vector<Measurement> measurements = {
+      [&] { return runner.step_seconds(kSteps); },      [&] { return kernels.products_seconds(); },
+      [&] { return kernels.products_limit_seconds(); }, [&] { return kernels.elements_seconds(); },
+      [&] { return kernels.elements_limit_seconds(); }, [&] { return update.bytes_per_second(); }};
   const std::vector<Samples> samples = interleave(measurements, options.repetitions);
 
   const double step_s = samples[kStep].median();
@@ -264,6 +212,9 @@ std::vector<BenchResult> bench_step(const BenchOptions& options, Log& log) {
   std::vector<BenchResult> results;
   for (const StepScene& scene : scenes) {
     for (BenchResult& result : measure(scene, options, log)) results.push_back(std::move(result));
+  }
+  for (BenchResult& result : bench_step_predictions(options, log)) {
+    results.push_back(std::move(result));
   }
   return results;
 }

@@ -9,6 +9,7 @@
 #include "memory/cpu/cpu_device.h"
 #include "memory/host/host_memory.h"
 #include "runtime/bench/bench_list.h"
+#include "runtime/bench/idle_bodies.h"
 #include "runtime/bench/usage_clock.h"
 #include "runtime/model/model_config.h"
 #include "runtime/train/engine.h"
@@ -17,12 +18,6 @@
 
 namespace terrace {
 namespace {
-
-// Ops whose work has been done already.
-class IdleBodies final : public OpBodies {
- public:
-  void run(const Op& /*op*/, const RunInput& /*input*/, NativeStream /*stream*/) override {}
-};
 
 EngineOptions options_for(const BenchOptions& bench) {
   EngineOptions options;

@@ -28,11 +28,23 @@ TierBudgets share_of(const TierBudgets& budgets, double share) {
   return shares;
 }
 
+// Charges what slack has added to the account of its own.
+void charge_slack(Program& wider, const Program& narrow) {
+  for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
+    TierUse& use = wider.use.at(static_cast<std::size_t>(tier));
+    const TierUse& needed = narrow.use_of(tier);
+    use.accounts = needed.accounts;
+    use.accounts.at(static_cast<std::size_t>(Account::kSlack)) =
+        use.live_bytes - std::min(use.live_bytes, needed.live_bytes);
+  }
+}
+
 // The program placed anew with as much slack as the budgets leave room for. Where a tier has no
 // budget nothing says what may be used: none. Slack takes what is there, so it is packed no lower
 // than the budget.
-Program with_slack(Program program, const Draft& draft, const TierBudgets& budgets,
+Program with_slack(const Program& narrow, const Draft& draft, const TierBudgets& budgets,
                    const Program* base) {
+  Program program = narrow;
   Slack slack{};
   TierBudgets enough;
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
@@ -53,6 +65,7 @@ Program with_slack(Program program, const Draft& draft, const TierBudgets& budge
     }
     if (slack.at(t) == 0) enough.at(t).reset();
   }
+  charge_slack(program, narrow);
   return program;
 }
 
@@ -84,7 +97,7 @@ Program compile_step(const StepModel& model, const StepPolicy& policy, const Tie
     if (!is_last && live_over_budget(draft, linear, budgets)) continue;
     program = place(draft, linear, base);
     if (!tiers_over_budget(program, budgets).empty()) continue;
-    program = with_slack(std::move(program), draft, budgets, base);
+    program = with_slack(program, draft, budgets, base);
     break;
   }
   program.units = static_cast<std::int32_t>(model.unit_count());

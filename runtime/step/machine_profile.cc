@@ -18,6 +18,20 @@ void require(bool holds, std::string_view field, double value, std::string_view 
 
 }  // namespace
 
+OpClass class_of(const Program& program, const Op& op) {
+  OpClass result{.kind = op.kind};
+  if (op.lane != Lane::kCompute) return result;
+  if (op.unit == 0) result.unit = UnitKind::kEmbedding;
+  if (op.unit == program.units - 1) result.unit = UnitKind::kHead;
+  result.adds = op.reads_role(Role::kGradient);
+  return result;
+}
+
+double work_of(const Program& program, const Op& op) {
+  if (op.kind == OpKind::kEmbeddingBackward) return program.micro_batches;
+  return op.lane == Lane::kUpdate ? op.cost.bytes : 1.0;
+}
+
 void check_profile(const MachineProfile& profile) {
   const auto rate = [](std::string_view field, double value) {
     require(std::isfinite(value) && value > 0, field, value, "a positive number");
@@ -39,6 +53,10 @@ void check_profile(const MachineProfile& profile) {
   rate("cores", profile.cores);
   amount("compute_cores", profile.compute_cores);
   amount("update_cores", profile.update_cores);
+  amount("copy_cores", profile.copy_cores);
+  amount("read_cores", profile.read_cores);
+  amount("write_cores", profile.write_cores);
+  for (const auto& [op, seconds] : profile.seconds_per_work) amount("seconds_per_work", seconds);
   require(profile.io_depth >= 1, "io_depth", profile.io_depth, "1 or more");
 }
 

@@ -1,8 +1,28 @@
 #pragma once
 
+#include <cstdint>
+#include <map>
+
+#include "runtime/model/parameter_layout.h"
+#include "runtime/step/program.h"
+
 // How fast a machine is, for the simulator. The default is a small computer without an accelerator:
 // what it predicts is rather too slow than too fast. Measured values replace it.
 namespace terrace {
+
+// Ops that take equally long for equal work, in programs of one model, batch and precision.
+struct OpClass {
+  OpKind kind = OpKind::kForward;
+  UnitKind unit = UnitKind::kBlock;  // of ops of the compute lane
+  bool adds = false;                 // to a gradient, which a first micro-batch assigns
+
+  friend auto operator<=>(const OpClass&, const OpClass&) = default;
+};
+
+OpClass class_of(const Program& program, const Op& op);
+// What the time of a class's ops grows with: on the update lane bytes, of the embedding's backward
+// the micro-batches, else nothing (1).
+double work_of(const Program& program, const Op& op);
 
 struct MachineProfile {
   // The compute lane. Its ops have flops, or bytes where they only move through memory.
@@ -18,18 +38,25 @@ struct MachineProfile {
   double network_bytes_per_s = 1e9;  // collectives, sends and receives
   double update_bytes_per_s = 4e9;   // optimizer, sums and norms on the host
 
+  // Of ops of the compute and update lanes that were measured: takes the place of their rates.
+  std::map<OpClass, double> seconds_per_work;
+
   // What lanes share.
-  double disk_bytes_per_s = 1.5e9;   // reads and writes together
+  double disk_bytes_per_s = 1.5e9;   // reads and writes together, as many bytes of both
   double memory_bytes_per_s = 20e9;  // of the host: copies, reads, writes, updates
   double cores = 4;                  // of the host
-  double compute_cores = 4;          // kept busy by the compute lane; 0 with an accelerator
-  double update_cores = 2;           // kept busy by the update lane
+  // Kept busy by a lane that goes at full speed.
+  double compute_cores = 4;  // 0 with an accelerator
+  double update_cores = 2;
+  double copy_cores = 0;  // by uploads, and by downloads: 1 where a processor copies
+  double read_cores = 0;  // by the reads in flight together, for checksums and submission
+  double write_cores = 0;
 
-  int io_depth = 8;  // reads in flight, and writes in flight
+  int io_depth = 8;  // reads that share the drive, and writes
 };
 
-// Throws ConfigError naming the field if a rate is not positive and finite, an overhead or a number
-// of cores is negative, or no transfer may be in flight.
+// Throws ConfigError naming the field if a rate is not positive and finite, an overhead, a measured
+// time or a number of cores is negative, or no transfer may be in flight.
 void check_profile(const MachineProfile& profile);
 
 }  // namespace terrace

@@ -24,6 +24,9 @@ struct Demand {
   double delay_s = 0;                          // before the work, using nothing
   double work_s = 0;                           // at full speed
   std::array<double, kResourceCount> share{};  // of each resource, at full speed
+  // How much faster than others it gets to its full speed while resources are shared out. A thread
+  // that wants a quarter of a core has it before one that wants a whole core has more.
+  double weight = 1;
 };
 
 double rate_of(Lane lane, const MachineProfile& profile) {
@@ -35,9 +38,9 @@ double rate_of(Lane lane, const MachineProfile& profile) {
     case Lane::kDownload:
       return profile.download_bytes_per_s;
     case Lane::kRead:
-      return std::min(profile.read_bytes_per_s, profile.disk_bytes_per_s);
+      return profile.read_bytes_per_s;
     case Lane::kWrite:
-      return std::min(profile.write_bytes_per_s, profile.disk_bytes_per_s);
+      return profile.write_bytes_per_s;
     case Lane::kCollective:
     case Lane::kSendRecv:
     case Lane::kSendRecvBack:
@@ -48,22 +51,55 @@ double rate_of(Lane lane, const MachineProfile& profile) {
   TERRACE_CHECK(false);
 }
 
+double cores_of(Lane lane, const MachineProfile& profile) {
+  switch (lane) {
+    case Lane::kCompute:
+      return profile.compute_cores;
+    case Lane::kUpdate:
+      return profile.update_cores;
+    case Lane::kUpload:
+    case Lane::kDownload:
+      return profile.copy_cores;
+    case Lane::kRead:
+      return profile.read_cores;
+    case Lane::kWrite:
+      return profile.write_cores;
+    default:
+      return 0;
+  }
+}
+
+// Of the disk, for a read or a write at its full speed: such that as many bytes of both together
+// reach disk_bytes_per_s.
+double disk_share(const MachineProfile& profile) {
+  return 2 / (profile.disk_bytes_per_s *
+              (1 / profile.read_bytes_per_s + 1 / profile.write_bytes_per_s));
+}
+
 // An op that asks for more than all of a resource is slowed from the start.
-Demand demand_of(const Op& op, const MachineProfile& profile) {
+Demand demand_of(const Program& program, const Op& op, const MachineProfile& profile) {
   Demand demand;
   const double rate = rate_of(op.lane, profile);
-  demand.work_s = op.cost.bytes / rate;
+  const double cores = cores_of(op.lane, profile);
+  demand.share[kCores] = cores / profile.cores;
+  if (cores > 0 && cores < 1) demand.weight = 1 / cores;
+  const auto measured = profile.seconds_per_work.find(class_of(program, op));
+  if (measured != profile.seconds_per_work.end()) {
+    demand.work_s = measured->second * work_of(program, op);
+  } else {
+    demand.work_s = op.cost.bytes / rate;
+    if (op.lane == Lane::kCompute) demand.work_s += op.cost.flops / profile.flops_per_s;
+  }
   if (op.lane == Lane::kCompute) {
     demand.delay_s = profile.op_overhead_s;
-    demand.work_s += op.cost.flops / profile.flops_per_s;
-    demand.share[kCores] = profile.compute_cores / profile.cores;
     return demand;
   }
-  demand.share[kMemory] = rate / profile.memory_bytes_per_s;
-  if (op.lane == Lane::kUpdate) demand.share[kCores] = profile.update_cores / profile.cores;
-  if (op.lane == Lane::kRead) demand.share[kReading] = rate / profile.read_bytes_per_s;
-  if (op.lane == Lane::kWrite) demand.share[kWriting] = rate / profile.write_bytes_per_s;
-  if (!completes_in_order(op.lane)) demand.share[kDisk] = rate / profile.disk_bytes_per_s;
+  if (demand.work_s > 0) {
+    demand.share[kMemory] = op.cost.bytes / demand.work_s / profile.memory_bytes_per_s;
+  }
+  if (op.lane == Lane::kRead) demand.share[kReading] = 1;
+  if (op.lane == Lane::kWrite) demand.share[kWriting] = 1;
+  if (!completes_in_order(op.lane)) demand.share[kDisk] = disk_share(profile);
   return demand;
 }
 
@@ -80,8 +116,13 @@ struct Active {
   double left_s() const { return delay_s > 0 ? delay_s : work_s / speed; }
 };
 
-// Max-min fairness: all speeds rise together; where a resource is used up, its users stay as they
-// are.
+bool any_uses(const std::vector<Active>& active, Resource resource) {
+  return std::ranges::any_of(active,
+                             [=](const Active& one) { return one.demand->share[resource] > 0; });
+}
+
+// Max-min fairness: all speeds rise together, each in proportion to its weight; where a resource is
+// used up, its users stay as they are. The disk is one only where reads meet writes.
 void share_resources(std::vector<Active>& active) {
   std::array<double, kResourceCount> free;
   free.fill(1.0);
@@ -89,27 +130,29 @@ void share_resources(std::vector<Active>& active) {
     one.speed = 0;
     one.settled = one.delay_s > 0;
   }
+  const bool is_mixed = any_uses(active, kReading) && any_uses(active, kWriting);
   constexpr double kUsedUp = 1e-12;
-  double level = 0;
   for (;;) {
     std::array<double, kResourceCount> wanted{};
-    bool any = false;
+    double rise = std::numeric_limits<double>::infinity();
     for (const Active& one : active) {
       if (one.settled) continue;
-      any = true;
-      for (std::size_t r = 0; r < kResourceCount; ++r) wanted[r] += one.demand->share[r];
+      const double weight = one.demand->weight;
+      rise = std::min(rise, (1.0 - one.speed) / weight);
+      for (std::size_t r = 0; r < kResourceCount; ++r) {
+        wanted[r] += weight * one.demand->share[r];
+      }
     }
-    if (!any) return;
-    double rise = 1.0 - level;
+    if (rise == std::numeric_limits<double>::infinity()) return;
+    if (!is_mixed) wanted[kDisk] = 0;
     for (std::size_t r = 0; r < kResourceCount; ++r) {
       if (wanted[r] > 0) rise = std::min(rise, free[r] / wanted[r]);
     }
-    level += rise;
     for (std::size_t r = 0; r < kResourceCount; ++r) free[r] -= rise * wanted[r];
     for (Active& one : active) {
       if (one.settled) continue;
-      one.speed = level;
-      one.settled = level >= 1.0 - kUsedUp;
+      one.speed += rise * one.demand->weight;
+      one.settled = one.speed >= 1.0 - kUsedUp;
       for (std::size_t r = 0; r < kResourceCount; ++r) {
         if (one.demand->share[r] > 0 && free[r] <= kUsedUp) one.settled = true;
       }
@@ -262,7 +305,7 @@ class Simulator {
         completed_(runs_, 0),
         first_compute_s_(runs_, -1) {
     for (OpId i = 0; i < static_cast<OpId>(program.ops.size()); ++i) {
-      demands_.push_back(demand_of(program.ops[i], profile));
+      demands_.push_back(demand_of(program, program.ops[i], profile));
       lane_of(program.ops[i]).ops.push_back(i);
     }
     for (auto& side : done_) side.assign(program.ops.size(), -1);

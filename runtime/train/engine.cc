@@ -16,9 +16,6 @@
 namespace terrace {
 namespace {
 
-// Optimizer updates are bound by memory bandwidth and run beside the compute: half the threads.
-int update_threads_for(int threads) { return std::max(1, threads / 2); }
-
 UnitCompute make_compute(const EngineOptions& options, std::vector<UnitLayout> layout) {
   return UnitCompute(options.model, std::move(layout), options.compute_type, options.batch,
                      cpu_kernels());
@@ -141,7 +138,7 @@ Engine::Engine(const EngineOptions& options, const EnginePlan& plan, Log& log)
       plan_(plan),
       layout_(parameter_layout(options.model, plan.model.zero.ranks)),
       compute_workers_(options.threads),
-      update_workers_(update_threads_for(options.threads)),
+      update_workers_(options.update_threads),
       compute_(make_compute(options, layout_)),
       device_(make_cpu_device(arena_bytes(plan, Tier::kDevice))),
       host_memory_(std::max<std::size_t>(arena_bytes(plan, Tier::kHost), 4096),

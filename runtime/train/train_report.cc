@@ -110,9 +110,8 @@ std::string describe_plan(const EngineOptions& options, const EnginePlan& plan) 
   return text;
 }
 
-std::string describe_engine(const Engine& engine) {
-  std::string text = fmt::format("threads: {} for compute, {} for updates",
-                                 engine.compute_threads(), engine.update_threads());
+std::string describe_store(const Engine& engine) {
+  std::string text;
   for (const StorePath& path : engine.store_paths()) {
     text += fmt::format("\nnvme: {} by {}{}{}{}{}", path.directory, path.engine,
                         path.direct_io ? ", direct" : ", buffered",

@@ -12,8 +12,8 @@ namespace terrace {
 // Model, batch, program and the ledger, before the first step; with the bytes each link will carry
 // in a step.
 std::string describe_plan(const EngineOptions& options, const EnginePlan& plan);
-// Which store serves the NVMe tier, and the thread plan.
-std::string describe_engine(const Engine& engine);
+// A line for each directory of the NVMe tier: which store serves it.
+std::string describe_store(const Engine& engine);
 std::string describe_step(const StepMetrics& metrics, std::int64_t last_step);
 
 // Where the time of a run went.

@@ -119,7 +119,7 @@ MeshShape mesh_for(const TrainOptions& options, int ranks) {
 }
 
 EngineOptions engine_options_for(const TrainOptions& options, const ModelConfig& model,
-                                 const HostLimits& limits) {
+                                 const HostLimits& limits, const ThreadPlan& threads) {
   EngineOptions engine;
   engine.model = model;
   engine.batch = {options.batch.micro_batch_size, sequence_length_for(options, model)};
@@ -139,7 +139,8 @@ EngineOptions engine_options_for(const TrainOptions& options, const ModelConfig&
   engine.nvme.directories = options.tiers.nvme;
   engine.nvme.engine = options.tiers.io_engine;
   engine.evaluates = options.data.validation_fraction > 0 || !options.data.validation_data.empty();
-  engine.threads = options.tiers.threads.value_or(std::max(1, limits.usable_cpus() / ranks));
+  engine.threads = threads.compute;
+  engine.update_threads = threads.update;
   engine.zero_stage =
       options.step.zero_stage.value_or(ranks > options.step.pipeline_parallel ? 1 : 0);
   engine.pipeline_schedule = options.step.pipeline_schedule;

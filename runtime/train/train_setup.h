@@ -1,6 +1,7 @@
 #pragma once
 
 #include "memory/host/host_limits.h"
+#include "memory/host/thread_plan.h"
 #include "runtime/config/train_options.h"
 #include "runtime/data/dataset.h"
 #include "runtime/train/engine.h"
@@ -13,7 +14,7 @@ MeshShape mesh_for(const TrainOptions& options, int ranks);
 // What the options mean on this machine. Each throws ConfigError naming the flag, or OutOfMemory.
 // Memory and threads are those of one of the ranks that share this host.
 EngineOptions engine_options_for(const TrainOptions& options, const ModelConfig& model,
-                                 const HostLimits& limits);
+                                 const HostLimits& limits, const ThreadPlan& threads);
 DatasetOptions dataset_options_for(const TrainOptions& options, const ModelConfig& model,
                                    std::int64_t sequence_length);
 std::int64_t sequence_length_for(const TrainOptions& options, const ModelConfig& model);

@@ -57,7 +57,10 @@ class Trainer {
         log_(log),
         model_(load_model_config(options_.model.model)),
         layout_(parameter_layout(model_)),
-        engine_options_(engine_options_for(options_, model_, read_host_limits())) {
+        limits_(read_host_limits()),
+        threads_(plan_threads(options_.tiers.threads, limits_, read_topology(),
+                              options_.ranks.local_ranks)),
+        engine_options_(engine_options_for(options_, model_, limits_, threads_)) {
     agree_on_limits();
   }
 
@@ -80,7 +83,7 @@ class Trainer {
     refuse_second_run();
     engine_ = std::make_unique<Engine>(engine_options_, plan_, log_);
     state_.emplace(engine_->state(), plan_.model, ranks_.world());
-    console_.say(describe_engine(*engine_));
+    console_.say(to_text(threads_) + describe_store(*engine_));
     start_from(checkpoint.get());
     waits_.emplace(plan_.training.program);
     if (ranks_.is_first()) open_files(summary);
@@ -441,6 +444,8 @@ class Trainer {
   SystemClock clock_;
   ModelConfig model_;
   std::vector<UnitLayout> layout_;
+  const HostLimits limits_;
+  const ThreadPlan threads_;
   EngineOptions engine_options_;
   std::unique_ptr<Dataset> data_;
   LrSchedule schedule_;

@@ -29,13 +29,13 @@ Ledger example() {
 TEST(LedgerTest, TableIsAligned) {
   EXPECT_EQ(to_text(example()),
             "tier      budget      peak  parameters  gradients  optimizer_state  activations"
-            "  staging  workspace\n"
+            "  staging  workspace  slack\n"
             "device  2.00 GiB  3.00 GiB     800 MiB    400 MiB                -     1.56 GiB"
-            "        -    100 MiB\n"
+            "        -    100 MiB      -\n"
             "host    8.00 GiB  8.00 GiB           -          -         8.00 GiB            -"
-            "        -          -\n"
+            "        -          -      -\n"
             "nvme        none  12.0 GiB           -          -         12.0 GiB            -"
-            "        -          -\n");
+            "        -          -      -\n");
 }
 
 TEST(LedgerTest, FitsUpToTheBudgetItself) {

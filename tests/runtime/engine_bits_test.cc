@@ -320,6 +320,7 @@ class EngineBitsOfMoments : public EngineBits {
     return {[](EngineOptions& options) {
               all_on_nvme_from_device(options);
               options.threads = 3;
+              options.update_threads = 2;
             },
             [](EngineOptions& options) {
               on_device(options);

@@ -276,5 +276,23 @@ TEST(CompileStep, PacksWithinATenthOfWhatIsLive) {
   }
 }
 
+// Slack takes what a budget leaves, and the ledger does not say that the step needs it.
+TEST(StepCompile, SlackIsAnAccountOfItsOwn) {
+  const StepModel model = small_step_model(6, false);
+  UnitHomes homes;
+  homes.parameters = homes.gradients = homes.optimizer = Tier::kNvme;
+  StepPolicy policy = uniform_policy(model, homes);
+  policy.lookahead = 0;
+  const TierUse needed = compile_step(model, policy, {}).use_of(Tier::kHost);
+  TierBudgets budgets;
+  budgets.at(static_cast<std::size_t>(Tier::kHost)) = 2 * needed.packed_bytes;
+  const TierUse use = compile_step(model, policy, budgets).use_of(Tier::kHost);
+  constexpr auto kSlack = static_cast<std::size_t>(Account::kSlack);
+  EXPECT_EQ(needed.accounts.at(kSlack), 0U);
+  EXPECT_GT(use.accounts.at(kSlack), 0U);
+  EXPECT_EQ(use.accounts.at(kSlack), use.live_bytes - needed.live_bytes);
+  EXPECT_LE(use.packed_bytes, 2 * needed.packed_bytes);
+}
+
 }  // namespace
 }  // namespace terrace

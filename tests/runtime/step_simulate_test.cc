@@ -97,13 +97,40 @@ TEST(Simulate, ReadsAndWritesShareTheDisk) {
   EXPECT_DOUBLE_EQ(timeline[0].end_s, 4);
 }
 
-TEST(Simulate, ADiskSlowerThanItsReadsLimitsThem) {
+// What reads and writes reach together says nothing about reads alone.
+TEST(Simulate, TheMixedRateIsThatOfReadsAmongWrites) {
   MachineProfile profile = unit_profile();
-  profile.read_bytes_per_s = 4;
+  profile.read_bytes_per_s = 6;
+  profile.write_bytes_per_s = 3;
   profile.disk_bytes_per_s = 2;
   HandMadeProgram made;
-  made.op(Lane::kRead, 8, {}, {made.own_buffer()});
-  EXPECT_DOUBLE_EQ(simulate(made.finish(), profile, 1).makespan_s, 4);
+  made.op(Lane::kRead, 12, {}, {made.own_buffer()});
+  EXPECT_DOUBLE_EQ(simulate(made.finish(), profile, 1).makespan_s, 2);
+  // Each at a quarter of its speed.
+  const Program both = two_ops(Lane::kRead, 12, Lane::kWrite, 6, false);
+  EXPECT_DOUBLE_EQ(simulate(both, profile, 1).makespan_s, 8);
+}
+
+// Of four cores, four threads that want one each and one that wants half of one.
+TEST(Simulate, AThreadThatWantsLittleOfACoreHasItFirst) {
+  MachineProfile profile = unit_profile();
+  profile.cores = 4;
+  profile.read_cores = 0.5;
+  const Program program = two_ops(Lane::kCompute, 7, Lane::kRead, 20, false);
+  std::vector<SimulatedOp> timeline;
+  EXPECT_DOUBLE_EQ(simulate(program, profile, 1, &timeline).makespan_s, 20);
+  EXPECT_EQ(timeline.front().op, 0);
+  EXPECT_DOUBLE_EQ(timeline.front().end_s, 8) << "at 3.5 of 4 cores";
+}
+
+TEST(Simulate, MeasuredClassesTakeThePlaceOfRates) {
+  MachineProfile profile = unit_profile();
+  HandMadeProgram made;
+  made.op(Lane::kUpdate, 6, {}, {made.own_buffer()});
+  const Program program = made.finish();
+  EXPECT_DOUBLE_EQ(simulate(program, profile, 1).makespan_s, 6);
+  profile.seconds_per_work[class_of(program, program.ops[0])] = 0.5;
+  EXPECT_DOUBLE_EQ(simulate(program, profile, 1).makespan_s, 3);
 }
 
 TEST(Simulate, ReadsInFlightShareTheirRate) {

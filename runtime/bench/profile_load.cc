@@ -1,0 +1,141 @@
+#include "runtime/bench/profile_load.h"
+
+#include <cstring>
+
+#include "kernels/cpu/cpu_kernels.h"
+#include "memory/cpu/cpu_device.h"
+#include "memory/host/streaming_copy.h"
+#include "runtime/bench/step_runner.h"
+#include "runtime/bench/usage_clock.h"
+#include "runtime/train/home_access.h"
+
+namespace terrace {
+namespace {
+
+EngineOptions in_memory(EngineOptions engine) {
+  PlacementRequest request;
+  request.parameters = request.gradients = Tier::kHost;
+  request.optimizer = request.activations = Tier::kHost;
+  request.micro_batches = 2;
+  request.order = MicroBatchOrder::kMicroBatchMajor;
+  request.lookahead = 1;
+  engine.placement = request;
+  engine.budgets = {};
+  engine.optimizer.max_grad_norm = 1.0;
+  engine.evaluates = false;
+  return engine;
+}
+
+Program every_second_recomputed(const EnginePlan& plan) {
+  StepPolicy policy = plan.training.policy;
+  for (std::size_t u = 1; u + 1 < policy.homes.size(); u += 2) policy.homes[u].recompute = true;
+  return compile_step(plan.model, policy, {});
+}
+
+}  // namespace
+
+OpsAlone::OpsAlone(EngineOptions engine)
+    : options_(in_memory(std::move(engine))),
+      plan_(plan_engine(options_)),
+      program_(every_second_recomputed(plan_)),
+      layout_(parameter_layout(options_.model)),
+      workers_(options_.threads),
+      update_workers_(options_.update_threads),
+      compute_(options_.model, layout_, options_.compute_type, options_.batch, cpu_kernels()),
+      device_(make_cpu_device(0)),
+      host_(program_.use_of(Tier::kHost).packed_bytes, HostMemoryOptions{}),
+      memory_{.device = {}, .host = host_.bytes(), .extents = {}},
+      bodies_(program_, memory_, plan_.model, compute_, options_.optimizer, cpu_kernels(), workers_,
+              update_workers_),
+      tokens_(made_up_tokens(options_.batch.rows(), program_.micro_batches)),
+      idle_executor_(program_, memory_, *device_, nullptr, idle_, clock_) {
+  HomeAccess homes(program_, plan_.model, memory_, *device_, nullptr);
+  TrainingState(homes, plan_.model, layout_).fill_from(RandomState(1234), workers_);
+  const std::vector<float> table = compute_.constants();
+  for (const Buffer& buffer : program_.buffers) {
+    if (buffer.name != "rope table") continue;
+    std::memcpy(host_.bytes().data() + buffer.offset, table.data(), table.size() * sizeof(float));
+  }
+  input_.tokens = std::as_bytes(std::span(tokens_));
+  input_.target_tokens = static_cast<std::int64_t>(tokens_.size() / 2);
+  input_.scalars.learning_rate = 1e-5F;
+  run_all(Part::kPrologue, nullptr);
+}
+
+void OpsAlone::measure(MachineProfile& profile) {
+  Times times;
+  run_all(Part::kBody, &times);
+  for (const auto& [op, seconds] : times) profile.seconds_per_work[op] = seconds.median();
+  const UsageClock clock;
+  idle_executor_.start(Part::kPrologue, input_);
+  idle_executor_.retire();
+  const auto compute_ops =
+      std::ranges::count_if(program_.ops, [](const Op& op) { return op.lane == Lane::kCompute; });
+  profile.op_overhead_s = clock.wall_seconds() / static_cast<double>(compute_ops);
+}
+
+void OpsAlone::run_all(Part part, Times* times) {
+  for (const Op& op : program_.ops) {
+    if (!takes_part(op, part)) continue;
+    const double seconds = run(op);
+    const double work = work_of(program_, op);
+    if (times != nullptr && work > 0) (*times)[class_of(program_, op)].add(seconds / work);
+  }
+}
+
+double OpsAlone::run(const Op& op) {
+  const UsageClock clock;
+  if (op.kind == OpKind::kInput) {
+    const std::span<std::byte> target = bytes_of(program_, memory_, op.writes.front());
+    std::memcpy(target.data(), input_.tokens.data(), input_.tokens.size());
+  } else {
+    bodies_.run(op, input_, NativeStream{});
+  }
+  return clock.wall_seconds();
+}
+
+CopiesAlone::CopiesAlone(std::size_t size_bytes, int threads)
+    : device_(make_cpu_device(size_bytes)),
+      on_device_(device_->allocate(size_bytes)),
+      stream_(device_->create_stream("copies")),
+      host_(size_bytes, HostMemoryOptions{}),
+      workers_(threads) {}
+
+void CopiesAlone::measure(MachineProfile& profile) {
+  const std::span<std::byte> host = host_.bytes();
+  const std::span<std::byte> device = on_device_->bytes();
+  const auto rate = [&](std::span<std::byte> target, std::span<const std::byte> source) {
+    const UsageClock clock;
+    stream_->copy(target, source);
+    stream_->synchronize();
+    return static_cast<double>(target.size()) / clock.wall_seconds();
+  };
+  profile.upload_bytes_per_s = rate(device, host);
+  profile.download_bytes_per_s = rate(host, device);
+  profile.copy_cores = 1;
+  const auto threads = static_cast<std::size_t>(workers_.threads());
+  const std::size_t part = host.size() / threads;
+  const UsageClock clock;
+  workers_.parallel_for(workers_.threads(), [&](std::int64_t index, int) {
+    const std::size_t begin = static_cast<std::size_t>(index) * part;
+    streaming_copy(device.subspan(begin, part), host.subspan(begin, part));
+  });
+  // Read once, written once.
+  profile.memory_bytes_per_s = 2 * static_cast<double>(threads * part) / clock.wall_seconds();
+}
+
+void measure_store(StoreLoad& load, double seconds, MachineProfile& profile) {
+  const auto cores = [](const IoRate& rate) { return rate.gb_per_s * rate.cpu_ms_per_gb * 1e-3; };
+  const IoRate read = load.run(IoMix::kRead, seconds);
+  const IoRate write = load.run(IoMix::kWrite, seconds);
+  const IoRate mixed = load.run(IoMix::kMixed, seconds);
+  profile.read_bytes_per_s = read.gb_per_s * 1e9;
+  profile.write_bytes_per_s = write.gb_per_s * 1e9;
+  profile.disk_bytes_per_s = mixed.gb_per_s * 1e9;
+  profile.read_cores = cores(read);
+  profile.write_cores = cores(write);
+  // The store serves a direction's requests in their order.
+  profile.io_depth = 1;
+}
+
+}  // namespace terrace

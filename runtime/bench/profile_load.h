@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "base/clock.h"
+#include "runtime/bench/idle_bodies.h"
+#include "runtime/bench/samples.h"
+#include "runtime/bench/store_load.h"
+#include "runtime/step/machine_profile.h"
+#include "runtime/train/engine.h"
+#include "runtime/train/step_bodies.h"
+
+// Measures what a MachineProfile says, each thing alone.
+namespace terrace {
+
+// The ops of a step, one after the other and nothing beside them: the whole step in memory, with
+// two micro-batches and every second block recomputed, so that every class of ops is there.
+class OpsAlone {
+ public:
+  // Model, batch, precision, optimizer and threads are those of `engine`.
+  explicit OpsAlone(EngineOptions engine);
+
+  // Runs them once and sets what a class of ops takes, and what starting one does.
+  void measure(MachineProfile& profile);
+
+ private:
+  using Times = std::map<OpClass, Samples>;  // seconds per work
+
+  void run_all(Part part, Times* times);
+  double run(const Op& op);
+
+  const EngineOptions options_;
+  const EnginePlan plan_;
+  const Program program_;
+  const std::vector<UnitLayout> layout_;
+  WorkerArena workers_;
+  WorkerArena update_workers_;
+  UnitCompute compute_;
+  std::unique_ptr<Device> device_;
+  HostMemory host_;
+  ExecutorMemory memory_;
+  StepBodies bodies_;
+  IdleBodies idle_;
+  SystemClock clock_;
+  std::vector<std::int32_t> tokens_;
+  RunInput input_;
+  LaneExecutor idle_executor_;
+};
+
+// Copies between memory and the CPU device's, as its streams make them.
+class CopiesAlone {
+ public:
+  CopiesAlone(std::size_t size_bytes, int threads);
+  // Sets the rates of copies, and what the memory gives to all threads together.
+  void measure(MachineProfile& profile);
+
+ private:
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<DeviceMemory> on_device_;
+  std::unique_ptr<Stream> stream_;
+  HostMemory host_;
+  WorkerArena workers_;
+};
+
+// Sets the rates of the drive and the cores that it keeps busy; three measurements of `seconds`.
+void measure_store(StoreLoad& load, double seconds, MachineProfile& profile);
+
+}  // namespace terrace

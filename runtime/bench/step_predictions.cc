@@ -1,0 +1,241 @@
+// Steps of ten configurations beside what the simulator says of them.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "base/bytes.h"
+#include "memory/host/thread_plan.h"
+#include "runtime/bench/bench_list.h"
+#include "runtime/bench/profile_load.h"
+#include "runtime/bench/step_runner.h"
+#include "runtime/step/simulate.h"
+
+namespace terrace {
+namespace {
+
+constexpr int kSteps = 5;   // of a measurement, and of a simulation
+constexpr int kRounds = 3;  // at most: there are ten configurations
+
+// A model and a batch: what the ops of a step take depends on them and on nothing else.
+struct Scene {
+  const char* name;
+  const char* model;  // a preset, or kSmallLlama
+  BatchShape batch;
+  DType type;
+};
+
+// Eight blocks of llama, 33M parameters.
+constexpr const char* kSmallLlama = "llama-33m";
+
+struct Configuration {
+  const char* name;
+  std::size_t scene;
+  // Applied to a placement that has everything on the host and clips.
+  void (*change)(EngineOptions& engine);
+};
+
+std::vector<Scene> scenes_for(bool small) {
+  if (small) {
+    return {{"nano_bf16", "nano", {1, 32}, DType::kBF16},
+            {"nano_fp32", "nano", {1, 16}, DType::kF32},
+            {"nano_wide_bf16", "nano", {2, 32}, DType::kBF16},
+            {"nano_wide_fp32", "nano", {2, 16}, DType::kF32}};
+  }
+  return {{"gpt2_bf16", "gpt2-124m", {1, 256}, DType::kBF16},
+          {"gpt2_fp32", "gpt2-124m", {1, 128}, DType::kF32},
+          {"llama_bf16", kSmallLlama, {2, 512}, DType::kBF16},
+          {"llama_fp32", kSmallLlama, {2, 256}, DType::kF32}};
+}
+
+void accumulate(EngineOptions& engine, std::int32_t micro_batches, MicroBatchOrder order) {
+  engine.placement.micro_batches = micro_batches;
+  engine.placement.order = order;
+}
+
+void states_on_nvme(EngineOptions& engine) {
+  engine.placement.has_nvme = true;
+  engine.placement.parameters = engine.placement.gradients = Tier::kNvme;
+  engine.placement.optimizer = Tier::kNvme;
+}
+
+void without_clipping(EngineOptions& engine) { engine.optimizer.max_grad_norm = 0; }
+
+// Everything at home on the host, and an arena of its own to compute in.
+void on_a_device(EngineOptions& engine) {
+  engine.placement.unified = false;
+  engine.placement.activations = Tier::kDevice;
+}
+
+constexpr auto kConfigurations = std::to_array<Configuration>({
+    {"memory", 0, [](EngineOptions&) {}},
+    {"memory_unclipped_accumulated", 0,
+     [](EngineOptions& engine) {
+       without_clipping(engine);
+       accumulate(engine, 2, MicroBatchOrder::kMicroBatchMajor);
+     }},
+    {"optimizer_on_nvme", 0,
+     [](EngineOptions& engine) {
+       engine.placement.has_nvme = true;
+       engine.placement.optimizer = Tier::kNvme;
+     }},
+    {"states_on_nvme_unclipped_layer_major", 0,
+     [](EngineOptions& engine) {
+       states_on_nvme(engine);
+       without_clipping(engine);
+       accumulate(engine, 3, MicroBatchOrder::kLayerMajor);
+     }},
+    {"device_accumulated", 0,
+     [](EngineOptions& engine) {
+       on_a_device(engine);
+       accumulate(engine, 2, MicroBatchOrder::kMicroBatchMajor);
+     }},
+    {"memory", 1, [](EngineOptions&) {}},
+    {"recomputed", 2, [](EngineOptions& engine) { engine.placement.recompute = true; }},
+    {"device_states_on_nvme_layer_major", 2,
+     [](EngineOptions& engine) {
+       on_a_device(engine);
+       states_on_nvme(engine);
+       accumulate(engine, 2, MicroBatchOrder::kLayerMajor);
+     }},
+    {"activations_on_nvme", 2,
+     [](EngineOptions& engine) {
+       engine.placement.has_nvme = true;
+       engine.placement.activations = Tier::kNvme;
+     }},
+    {"states_on_nvme_unclipped", 3,
+     [](EngineOptions& engine) {
+       states_on_nvme(engine);
+       without_clipping(engine);
+     }},
+});
+
+ModelConfig model_of(const Scene& scene) {
+  if (std::string_view(scene.model) != kSmallLlama) return load_model_config(scene.model);
+  ModelConfig model = load_model_config("nano");
+  model.name = kSmallLlama;
+  model.layers = 8;
+  model.width = 512;
+  model.heads = 8;
+  model.key_value_heads = 4;
+  model.head_width = 64;
+  model.intermediate = 1408;
+  model.vocabulary = 8192;
+  model.positions = 512;
+  return model;
+}
+
+EngineOptions options_for(const Scene& scene, const BenchOptions& bench) {
+  EngineOptions engine;
+  engine.model = model_of(scene);
+  engine.batch = scene.batch;
+  engine.compute_type = scene.type;
+  PlacementRequest& request = engine.placement;
+  request.parameters = request.gradients = Tier::kHost;
+  request.optimizer = request.activations = Tier::kHost;
+  request.recompute = false;
+  engine.optimizer.max_grad_norm = 1.0;
+  engine.threads = bench.threads;
+  engine.update_threads = plan_threads(bench.threads, read_host_limits(), read_topology()).update;
+  engine.evaluates = false;
+  for (const std::string& directory : bench.nvme) {
+    engine.nvme.directories.push_back({.path = directory, .budget_bytes = std::nullopt});
+  }
+  if (bench.nvme.empty()) engine.nvme.directories.push_back({.path = ".", .budget_bytes = {}});
+  return engine;
+}
+
+// What is measured for all configurations: the machine.
+class Machine {
+ public:
+  Machine(const BenchOptions& options, Log& log)
+      : options_(options),
+        copies_(options.small ? kMiB : 256 * kMiB, options.threads),
+        store_({.store = options_for(scenes_for(options.small).front(), options).nvme,
+                .total_bytes = options.small ? 4 * kMiB : kGiB,
+                .extent_bytes = options.small ? kMiB : 64 * kMiB},
+               log) {}
+
+  MachineProfile profile(OpsAlone& ops, int update_threads) {
+    MachineProfile profile;
+    ops.measure(profile);
+    copies_.measure(profile);
+    measure_store(store_, 0.3 * options_.seconds, profile);
+    profile.cores = std::max(options_.threads, read_host_limits().usable_cpus());
+    profile.compute_cores = options_.threads;
+    profile.update_cores = update_threads;
+    return profile;
+  }
+
+ private:
+  const BenchOptions options_;
+  CopiesAlone copies_;
+  StoreLoad store_;
+};
+
+std::string shares_text(const std::array<double, kLaneCount>& busy_s, double step_s) {
+  std::string text;
+  for (std::size_t lane = 0; lane < kLaneCount; ++lane) {
+    if (busy_s[lane] <= 0) continue;
+    text += fmt::format("{}{} {:.0f} %", text.empty() ? "" : ", ", name_of(static_cast<Lane>(lane)),
+                        100 * busy_s[lane] / step_s);
+  }
+  return text;
+}
+
+BenchResult measure(const std::string& name, EngineOptions engine, OpsAlone& ops, Machine& machine,
+                    const BenchOptions& options, Log& log) {
+  log.info(fmt::format("bench step: {}, predicted and measured", name));
+  StepRunner runner(engine, log);
+  runner.step_seconds(3);
+  SimulationResult simulated;
+  MachineProfile profile;
+  const std::vector<Measurement> measurements = {
+      [&] { return runner.step_seconds(kSteps); },
+      [&] {
+        profile = machine.profile(ops, runner.update_threads());
+        simulated = simulate(runner.program(), profile, kSteps);
+        return simulated.step_s;
+      }};
+  const std::vector<Samples> samples =
+      interleave(measurements, std::min(kRounds, options.repetitions));
+  std::array<double, kLaneCount> per_step{};
+  for (std::size_t l = 0; l < kLaneCount; ++l) per_step[l] = simulated.busy_s[l] / kSteps;
+  return {.name = name,
+          .unit = BenchUnit::kSeconds,
+          .value = samples[0],
+          .limit = samples[1],
+          .limit_is = "the simulator's step, from ops, copies and drive measured alone",
+          .details = {{"busy lanes, measured", shares_text(runner.busy_s(), samples[0].median())},
+                      {"busy lanes, predicted", shares_text(per_step, samples[1].median())},
+                      {"drive, last", fmt::format("read {}, write {}, mixed {}",
+                                                  format_rate(profile.read_bytes_per_s),
+                                                  format_rate(profile.write_bytes_per_s),
+                                                  format_rate(profile.disk_bytes_per_s))},
+                      {"predicted / measured",
+                       fmt::format("{:.3f}", samples[1].median() / samples[0].median())}}};
+}
+
+}  // namespace
+
+std::vector<BenchResult> bench_step_predictions(const BenchOptions& options, Log& log) {
+  std::vector<BenchResult> results;
+  const std::vector<Scene> scenes = scenes_for(options.small);
+  Machine machine(options, log);
+  for (std::size_t s = 0; s < scenes.size(); ++s) {
+    const EngineOptions scene = options_for(scenes[s], options);
+    OpsAlone ops(scene);
+    for (const Configuration& configuration : kConfigurations) {
+      if (configuration.scene != s) continue;
+      EngineOptions engine = scene;
+      configuration.change(engine);
+      const std::string name =
+          fmt::format("step_predicted_{}_{}", scenes[s].name, configuration.name);
+      results.push_back(measure(name, engine, ops, machine, options, log));
+    }
+  }
+  return results;
+}
+
+}  // namespace terrace

@@ -1,0 +1,43 @@
+#include "runtime/bench/step_runner.h"
+
+#include "runtime/bench/usage_clock.h"
+
+namespace terrace {
+
+std::vector<std::int32_t> made_up_tokens(std::int64_t rows, std::int32_t micro_batches) {
+  std::vector<std::int32_t> tokens;
+  for (std::int64_t i = 0; i < 2 * rows * micro_batches; ++i) {
+    tokens.push_back(static_cast<std::int32_t>((i % rows * 7 + i / rows) % 251));
+  }
+  return tokens;
+}
+
+StepRunner::StepRunner(const EngineOptions& options, Log& log)
+    : options_(options),
+      plan_(plan_engine(options_)),
+      engine_(options_, plan_, log),
+      tokens_(made_up_tokens(options.batch.rows(), options.placement.micro_batches)) {
+  engine_.fill_state(RandomState(1234));
+}
+
+double StepRunner::step_seconds(int steps) {
+  std::vector<std::int64_t> starts;
+  const UsageClock clock;
+  begin();
+  for (int i = 0; i < steps; ++i) {
+    if (i + 1 < steps) begin();
+    const StepOutcome outcome = engine_.finish_step();
+    starts.push_back(outcome.report->first_compute_ns);
+    busy_ = outcome.report->busy_s;
+  }
+  engine_.drain();
+  processor_s_.add(clock.cpu_seconds() / steps);
+  return static_cast<double>(starts.back() - starts[1]) * 1e-9 / (steps - 2);
+}
+
+void StepRunner::begin() {
+  ++step_;
+  engine_.begin_step({step_, tokens_, static_cast<std::int64_t>(tokens_.size() / 2), 1e-5});
+}
+
+}  // namespace terrace

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "runtime/bench/samples.h"
+#include "runtime/train/engine.h"
+
+namespace terrace {
+
+// Whole steps of an engine, on tokens that were made up.
+class StepRunner {
+ public:
+  // Plans, makes and fills the engine. Throws as it does.
+  StepRunner(const EngineOptions& options, Log& log);
+
+  // Runs so many steps, three or more, and the updates that the last one leaves. Seconds from the
+  // first compute op of one step to that of the next, the mean in the steady state: the first step
+  // has no updates under it, the last has no next.
+  double step_seconds(int steps);
+
+  const Program& program() const { return plan_.training.program; }
+  int update_threads() const { return engine_.update_threads(); }
+  // Of all processors, for a step with its updates.
+  const Samples& processor_seconds() const { return processor_s_; }
+  // Of the lanes in the last step.
+  const std::array<double, kLaneCount>& busy_s() const { return busy_; }
+
+ private:
+  void begin();
+
+  const EngineOptions options_;
+  const EnginePlan plan_;
+  Engine engine_;
+  std::vector<std::int32_t> tokens_;
+  std::int64_t step_ = 0;
+  Samples processor_s_;
+  std::array<double, kLaneCount> busy_{};
+};
+
+// Tokens and targets of so many micro-batches, as a step takes them.
+std::vector<std::int32_t> made_up_tokens(std::int64_t rows, std::int32_t micro_batches);
+
+}  // namespace terrace

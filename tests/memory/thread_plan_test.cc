@@ -1,0 +1,72 @@
+#include "memory/host/thread_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+namespace terrace {
+namespace {
+
+HostLimits limits_of(int affinity_cpus, std::optional<double> quota = std::nullopt) {
+  HostLimits limits;
+  limits.affinity_cpus = affinity_cpus;
+  limits.cgroup_cpus = quota;
+  return limits;
+}
+
+// A machine that hwloc makes up, in hwloc's words for it.
+Topology made_up(const char* synthetic) {
+  setenv("HWLOC_SYNTHETIC", synthetic, 1);
+  const Topology topology = read_topology();
+  unsetenv("HWLOC_SYNTHETIC");
+  return topology;
+}
+
+TEST(ThreadPlanTest, TakesWhatMaskAndQuotaAllow) {
+  const Topology topology = made_up("numa:1 core:16 pu:1");
+  EXPECT_EQ(plan_threads(std::nullopt, limits_of(16), topology),
+            (ThreadPlan{.compute = 16, .update = 8, .usable_cpus = 16, .numa_nodes = 1}));
+  EXPECT_EQ(plan_threads(std::nullopt, limits_of(6), topology).compute, 6);
+  EXPECT_EQ(plan_threads(std::nullopt, limits_of(16, 4.5), topology).compute, 4);
+  EXPECT_EQ(plan_threads(std::nullopt, limits_of(16, 4.5), topology).update, 2);
+}
+
+TEST(ThreadPlanTest, WhatTheUserNamesIsTaken) {
+  const Topology topology = made_up("numa:1 core:4 pu:1");
+  EXPECT_EQ(plan_threads(3, limits_of(4), topology).compute, 3);
+  EXPECT_EQ(plan_threads(3, limits_of(4), topology).update, 1);
+  EXPECT_EQ(plan_threads(1, limits_of(4), topology).update, 1);
+  // Also where they have to share processors, of which the updates ask for no more.
+  EXPECT_EQ(plan_threads(16, limits_of(4), topology).compute, 16);
+  EXPECT_EQ(plan_threads(16, limits_of(4), topology).update, 2);
+}
+
+TEST(ThreadPlanTest, UpdatesGetNoMoreThanFillTheMemory) {
+  const Topology one = made_up("numa:1 core:128 pu:1");
+  const Topology four = made_up("package:2 numa:2 core:32 pu:1");
+  ASSERT_EQ(one.numa_nodes.size(), 1U);
+  ASSERT_EQ(four.numa_nodes.size(), 4U);
+  const ThreadPlan small = plan_threads(std::nullopt, limits_of(128), one);
+  const ThreadPlan large = plan_threads(std::nullopt, limits_of(128), four);
+  EXPECT_EQ(large.numa_nodes, 4);
+  EXPECT_EQ(large.update, 4 * small.update);
+  EXPECT_LT(small.update, 32);
+  EXPECT_EQ(small.compute, large.compute);
+}
+
+TEST(ThreadPlanTest, RanksShareTheHost) {
+  const Topology topology = made_up("numa:1 core:16 pu:1");
+  EXPECT_EQ(plan_threads(std::nullopt, limits_of(16), topology, 4).compute, 4);
+  EXPECT_EQ(plan_threads(std::nullopt, limits_of(16), topology, 4).update, 2);
+  EXPECT_EQ(plan_threads(std::nullopt, limits_of(16), topology, 32).compute, 1);
+  EXPECT_EQ(plan_threads(std::nullopt, limits_of(16), topology, 32).update, 1);
+  EXPECT_EQ(plan_threads(3, limits_of(16), topology, 4).compute, 3);
+}
+
+TEST(ThreadPlanTest, ATextForTheConsole) {
+  EXPECT_EQ(to_text(ThreadPlan{.compute = 2, .update = 1, .usable_cpus = 2, .numa_nodes = 1}),
+            "threads: 2 for compute, 1 for updates; 2 processors may be used, on 1 NUMA node");
+}
+
+}  // namespace
+}  // namespace terrace
