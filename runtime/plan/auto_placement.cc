@@ -20,8 +20,6 @@ namespace {
 // first.
 constexpr std::int32_t kFirstLookahead = 3;
 constexpr std::array<std::int32_t, 4> kLookaheads = {1, 2, 6, 12};
-// What else is tried of StepPolicy::first_units.
-constexpr std::array<std::int32_t, 3> kFirstUnits = {1, 6, 12};
 constexpr int kSimulatedSteps = 4;
 constexpr double kWorthwhile = 0.99;
 
@@ -38,7 +36,7 @@ class Planner {
 
   StepPlan run() {
     StepPlan plan = choose_homes();
-    choose_by_simulation(plan);
+    if (!request_.lookahead.has_value()) choose_lookahead(plan);
     const std::vector<std::string> problems = verify(plan.program);
     if (!problems.empty()) TERRACE_CHECK_EQ(problems.front(), std::string());
     return plan;
@@ -172,11 +170,10 @@ class Planner {
     return plan;
   }
 
-  // More prefetching is not always better: it takes the room that lets stores end late. And how
-  // many updates at the end of a step are left to the next depends on what waits for what. So the
+  // More prefetching is not always better: it takes the room that lets stores end late. So the
   // simulator is asked, of a machine on which the compute takes as long as the busiest link: where
   // that is not so, there is less to hide.
-  void choose_by_simulation(StepPlan& plan) const {
+  void choose_lookahead(StepPlan& plan) const {
     double flops = 0;
     for (const Op& op : plan.program.ops) flops += op.cost.flops;
     const double link_s = busiest_link_s(plan.program);
@@ -184,21 +181,16 @@ class Planner {
     MachineProfile profile;
     profile.flops_per_s = flops / link_s;
     double best_s = simulate(plan.program, profile, kSimulatedSteps).step_s;
-    const auto try_with = [&](std::int32_t StepPolicy::* what, std::int32_t value) {
+    for (const std::int32_t lookahead : kLookaheads) {
       StepPolicy policy = plan.policy;
-      policy.*what = value;
+      policy.lookahead = lookahead;
       StepPlan other = compiled(std::move(policy));
-      if (!fits(other.ledger)) return;
+      if (!fits(other.ledger)) continue;
       const double step_s = simulate(other.program, profile, kSimulatedSteps).step_s;
-      if (step_s >= kWorthwhile * best_s) return;
+      if (step_s >= kWorthwhile * best_s) continue;
       best_s = step_s;
       plan = std::move(other);
-    };
-    if (!request_.lookahead.has_value()) {
-      for (const std::int32_t units : kLookaheads) try_with(&StepPolicy::lookahead, units);
     }
-    if (request_.updates_wait_for_norm) return;
-    for (const std::int32_t units : kFirstUnits) try_with(&StepPolicy::first_units, units);
   }
 
   static double busiest_link_s(const Program& program) {
