@@ -37,6 +37,7 @@ constexpr auto kBenches = std::to_array<Bench>({
      "own",
      bench_collective},
     {"simulator", "the part of step that has ten configurations predicted", bench_step_predictions},
+    {"simulator", "the part of step that has ten configurations predicted", bench_step_predictions},
 });
 
 }  // namespace
