@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 #include <omp.h>
 
-#include <oneapi/dnnl/dnnl.hpp>
 #include <unordered_map>
 #include <utility>
 
 #include "base/check.h"
 #include "base/error.h"
+#include "kernels/cpu/onednn_matmul.h"
 
 namespace terrace {
 namespace {
@@ -60,10 +60,11 @@ dnnl::matmul::primitive_desc describe(const GemmShape& shape, const dnnl::engine
     post.append_sum(1.0F);
     attributes.set_post_ops(post);
   }
-  if (!shape.has_bias) return {dnnl::matmul::desc(a, b, c), attributes, engine};
-  const dnnl::memory::desc bias({1, shape.n}, data_type_of(shape.bias_dtype),
-                                dnnl::memory::dims{shape.n, 1});
-  return {dnnl::matmul::desc(a, b, bias, c), attributes, engine};
+  OneDnnMatmul matmul = {.a = a, .b = b, .c = c, .bias = {}};
+  if (shape.has_bias) {
+    matmul.bias = {{1, shape.n}, data_type_of(shape.bias_dtype), dnnl::memory::dims{shape.n, 1}};
+  }
+  return describe_matmul(matmul, attributes, engine);
 }
 
 // A compiled product with its memory objects, whose addresses are set at each call.
