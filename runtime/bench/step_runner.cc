@@ -30,9 +30,15 @@ double StepRunner::step_seconds(int steps) {
     starts.push_back(outcome.report->first_compute_ns);
     busy_ = outcome.report->busy_s;
   }
+  compute_s_.add(busy_[static_cast<std::size_t>(Lane::kCompute)]);
   engine_.drain();
   processor_s_.add(clock.cpu_seconds() / steps);
   return static_cast<double>(starts.back() - starts[1]) * 1e-9 / (steps - 2);
+}
+
+void StepRunner::forget() {
+  processor_s_ = {};
+  compute_s_ = {};
 }
 
 void StepRunner::begin() {

@@ -24,6 +24,10 @@ class StepRunner {
   int update_threads() const { return engine_.update_threads(); }
   // Of all processors, for a step with its updates.
   const Samples& processor_seconds() const { return processor_s_; }
+  // That the compute lane was at work in the last step, once for each step_seconds().
+  const Samples& compute_seconds() const { return compute_s_; }
+  // Drops what was measured so far.
+  void forget();
   // Of the lanes in the last step.
   const std::array<double, kLaneCount>& busy_s() const { return busy_; }
 
@@ -35,7 +39,7 @@ class StepRunner {
   Engine engine_;
   std::vector<std::int32_t> tokens_;
   std::int64_t step_ = 0;
-  Samples processor_s_;
+  Samples processor_s_, compute_s_;
   std::array<double, kLaneCount> busy_{};
 };
 

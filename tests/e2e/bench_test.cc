@@ -117,13 +117,13 @@ TEST(BenchCommand, CollectiveHasEveryCollectiveInBothTypes) {
 TEST(BenchCommand, StepHasSpeedElementsAndPredictions) {
   const TemporaryDirectory directory;
   const std::vector<std::string> names = names_of_results("step", {"--nvme", directory.path()});
-  EXPECT_THAT(names, testing::IsSupersetOf({"nano_bf16_tokens", "nano_bf16_elements",
-                                            "nano_bf16_predicted", "nano_fp32_tokens",
+  EXPECT_THAT(names, testing::IsSupersetOf({"nano_bf16_tokens", "nano_bf16_matmul_in_step", "nano_bf16_elements",
+                                            "nano_bf16_predicted", "nano_fp32_tokens", "nano_fp32_matmul_in_step",
                                             "nano_fp32_elements", "nano_fp32_predicted"}));
   const auto predicted = std::ranges::count_if(
       names, [](const std::string& name) { return name.starts_with("step_predicted_nano_"); });
   EXPECT_EQ(predicted, 10);
-  EXPECT_EQ(names.size(), 16U);
+  EXPECT_EQ(names.size(), 18U);
   EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
 }
 
