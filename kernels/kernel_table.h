@@ -13,7 +13,7 @@
 // and parameters are all fp32 or all bf16 (the "compute type"); statistics, weight gradients and
 // losses are wider as stated. In bf16, the softmax weights of attention and the gradients of scores
 // and logits may be rounded to bf16 before they enter a matrix product, as matrix units demand.
-// Reference: naive scalar code, the definition of correct. cpu: oneDNN, Highway.
+// Reference: naive scalar code, the definition of correct. cpu: tile and vector registers, oneDNN.
 //
 // Letters: R rows (tokens of one micro-batch = B*T), B batch, T sequence, C width, N out, K in,
 // H query heads, G key-value heads (H a multiple of G), D head width, I intermediate, V vocabulary.

@@ -1,6 +1,7 @@
 #include "kernels/cpu/amx_tiles.h"
 
 #include "base/check.h"
+#include "base/half.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -26,12 +27,22 @@ namespace {
 constexpr std::int64_t kTileRows = 16;
 constexpr std::int64_t kTileWords = kTileRows * 16;
 constexpr std::int64_t kTileHalves = 2 * kTileWords;
-// bf16 of one step of a strip: its two tiles.
-constexpr std::int64_t kStepElements = 2 * kTileHalves;
+static_assert(kStepElements == 2 * kTileHalves);
 
 // Depth that is multiplied before the sums go back to memory: the two strips of it, 16 KiB each,
 // and the sums then fit the first-level cache.
 constexpr std::int64_t kDepthSteps = 8;
+
+// A strip with its elements.
+struct HalfStrip {
+  explicit HalfStrip(const PackStrip& strip)
+      : source(reinterpret_cast<const Bf16*>(strip.source)),
+        stride(strip.stride),
+        width(strip.width),
+        depth(strip.depth) {}
+  const Bf16* source;
+  std::int64_t stride, width, depth;
+};
 
 // Sixteen rows of sixteen 32-bit words.
 struct Words {
@@ -76,7 +87,7 @@ TERRACE_AMX_INLINE __mmask32 first_lanes(std::int64_t count) {
 }
 
 // Rows [first, first + 16) of a strip whose stored rows run along the depth, of one step.
-TERRACE_AMX_INLINE Words load_rows(const PackStrip& strip, std::int64_t first, std::int64_t begin) {
+TERRACE_AMX_INLINE Words load_rows(const HalfStrip& strip, std::int64_t first, std::int64_t begin) {
   Words words;
   const __mmask32 lanes = first_lanes(strip.depth - begin);
   for (std::int64_t i = 0; i < 16; ++i) {
@@ -90,7 +101,7 @@ TERRACE_AMX_INLINE Words load_rows(const PackStrip& strip, std::int64_t first, s
 
 // The same step of a strip whose stored rows run across it: word i of row p is the pair of depths
 // (2 p, 2 p + 1) at column i; columns 0 to 15 in `low`, 16 to 31 in `high`.
-TERRACE_AMX_INLINE void load_pairs(const PackStrip& strip, std::int64_t begin, Words& low,
+TERRACE_AMX_INLINE void load_pairs(const HalfStrip& strip, std::int64_t begin, Words& low,
                                    Words& high) {
   const __m512i pair = _mm512_set1_epi32(0x00200000);  // lane i of the first, then of the second
   const __m512i ramp = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
@@ -110,14 +121,16 @@ TERRACE_AMX_INLINE void load_pairs(const PackStrip& strip, std::int64_t begin, W
 }
 
 template <bool Left>
-TERRACE_AMX void pack_strip(const PackStrip& strip) {
+TERRACE_AMX void pack_strip(const PackStrip& whole) {
+  TERRACE_CHECK(whole.type == DType::kBF16);
+  const HalfStrip strip(whole);
   // A tile of the left operand has a row per row, one of the right operand a row per pair of
   // depths; stored rows are either, so one of the two forms is transposed.
-  const bool transposed = strip.depth_contiguous != Left;
-  Bf16* target = strip.target;
+  const bool transposed = whole.depth_contiguous != Left;
+  Bf16* target = reinterpret_cast<Bf16*>(whole.target);
   for (std::int64_t begin = 0; begin < strip.depth; begin += kStrip, target += kStepElements) {
     Words low, high;
-    if (strip.depth_contiguous) {
+    if (whole.depth_contiguous) {
       low = load_rows(strip, 0, begin);
       high = load_rows(strip, kTileRows, begin);
     } else {
@@ -194,7 +207,8 @@ TERRACE_AMX_INLINE void multiply_strips(const Bf16* left, const Bf16* right, std
 template <bool First>
 TERRACE_AMX void multiply_depth(const PackedProduct& product, std::int64_t first_step,
                                 std::int64_t steps) {
-  const std::int64_t strip = strip_elements(product.depth);
+  const auto* all_left = reinterpret_cast<const Bf16*>(product.left);
+  const auto* all_right = reinterpret_cast<const Bf16*>(product.right);
   const std::int64_t offset = first_step * kStepElements;
   const std::int64_t next_steps =
       std::min(kDepthSteps, strips_of(product.depth) - first_step - steps);
@@ -204,13 +218,13 @@ TERRACE_AMX void multiply_depth(const PackedProduct& product, std::int64_t first
   float* sums = product.tiles;
   Prefetch prefetch;
   for (std::int64_t column = 0; column < product.right_strips; ++column) {
-    const Bf16* right = product.right + column * strip + offset;
+    const Bf16* right = all_right + column * product.right_stride + offset;
     for (std::int64_t row = 0; row < product.left_strips; ++row, sums += kStrip * kStrip) {
-      const Bf16* left = product.left + row * strip + offset;
+      const Bf16* left = all_left + row * product.left_stride + offset;
       if (prefetch.next == prefetch.end && fetch < total) {
         const Bf16* source = fetch < product.left_strips
-                                 ? product.left + fetch * strip
-                                 : product.right + (fetch - product.left_strips) * strip;
+                                 ? all_left + fetch * product.left_stride
+                                 : all_right + (fetch - product.left_strips) * product.right_stride;
         source += offset + steps * kStepElements;
         prefetch = {reinterpret_cast<const char*>(source),
                     reinterpret_cast<const char*>(source + fetched)};
@@ -225,9 +239,13 @@ TERRACE_AMX void multiply_all(const PackedProduct& product) {
   const TileShapes shapes;
   _tile_loadconfig(&shapes);
   const std::int64_t steps = strips_of(product.depth);
-  multiply_depth<true>(product, 0, std::min(kDepthSteps, steps));
-  for (std::int64_t first = kDepthSteps; first < steps; first += kDepthSteps) {
-    multiply_depth<false>(product, first, std::min(kDepthSteps, steps - first));
+  for (std::int64_t first = 0; first < steps; first += kDepthSteps) {
+    const std::int64_t count = std::min(kDepthSteps, steps - first);
+    if (first == 0 && !product.accumulate) {
+      multiply_depth<true>(product, first, count);
+    } else {
+      multiply_depth<false>(product, first, count);
+    }
   }
   _tile_release();
 }
@@ -256,9 +274,13 @@ bool amx_usable() {
   return kUsable;
 }
 
-void pack_left_strip(const PackStrip& strip) { pack_strip<true>(strip); }
-void pack_right_strip(const PackStrip& strip) { pack_strip<false>(strip); }
-void multiply_packed(const PackedProduct& product) { multiply_all(product); }
+const StripCode& amx_strips() {
+  static constexpr StripCode kCode = {.packed = DType::kBF16,
+                                      .pack_left = pack_strip<true>,
+                                      .pack_right = pack_strip<false>,
+                                      .multiply = multiply_all};
+  return kCode;
+}
 
 }  // namespace terrace
 
@@ -267,9 +289,10 @@ void multiply_packed(const PackedProduct& product) { multiply_all(product); }
 namespace terrace {
 
 bool amx_usable() { return false; }
-void pack_left_strip(const PackStrip&) { TERRACE_CHECK(false); }
-void pack_right_strip(const PackStrip&) { TERRACE_CHECK(false); }
-void multiply_packed(const PackedProduct&) { TERRACE_CHECK(false); }
+const StripCode& amx_strips() {
+  TERRACE_CHECK(false);
+  __builtin_unreachable();
+}
 
 }  // namespace terrace
 

@@ -7,8 +7,8 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/cpu_activation.cc"
 // clang-format off: foreach_target.h comes first
 #include "hwy/foreach_target.h"
-#include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
+#include "kernels/cpu/cpu_exp.inl"
 #include "kernels/cpu/cpu_vector.inl"
 // clang-format on
 
@@ -16,10 +16,14 @@ HWY_BEFORE_NAMESPACE();
 namespace terrace {
 namespace HWY_NAMESPACE {
 
-// 1 / (1 + exp(-x)). Exp is defined up to 104, where it has long been infinite and the result 0.
+// 1 / (1 + exp(x)) for x from kExpLowest to kExpHighest.
+HWY_INLINE Vec logistic_of_negated(Vec x) {
+  return hn::Div(splat(1.0F), hn::Add(splat(1.0F), exp_in_range(x)));
+}
+
+// 1 / (1 + exp(-x)), at least 6e-39. The order of operands keeps a NaN.
 HWY_INLINE Vec logistic(Vec x) {
-  const Vec power = hn::Exp(Lanes(), hn::Min(splat(104.0F), hn::Neg(x)));
-  return hn::Div(splat(1.0F), hn::Add(splat(1.0F), power));
+  return logistic_of_negated(hn::Max(splat(kExpLowest), hn::Min(splat(kExpHighest), hn::Neg(x))));
 }
 
 template <typename T>
@@ -70,20 +74,21 @@ void swiglu_backward(const SwigluBackward& op, std::int64_t begin, std::int64_t 
 }
 
 // gelu_new(x) = x (1 + tanh(u)) / 2 = x logistic(2u), u = sqrt(2/pi) (x + 0.044715 x^3). The gate
-// is taken of x cut to [-32, 32], where it is 0 or 1 to the last bit, so that x^3 stays finite.
+// is taken of x cut to [-9.95, 9.95], where it is 1 to the last bit or 3e-38, and 2u still has an
+// exponential.
 struct GeluGate {
   Vec value;  // logistic(2u)
   Vec slope;  // d(2u)/dx
 };
 
 HWY_INLINE GeluGate gelu_gate(Vec x) {
-  constexpr float kTwiceRoot = 1.5957691216057308F;  // 2 sqrt(2/pi)
-  constexpr float kCubic = 0.044715F;
-  const Vec cut = hn::Min(splat(32.0F), hn::Max(splat(-32.0F), x));
-  const Vec cubic = hn::Mul(splat(kCubic), hn::Mul(cut, cut));
-  const Vec twice_u = hn::Mul(splat(kTwiceRoot), hn::Add(cut, hn::Mul(cut, cubic)));
-  const Vec growth = hn::Add(splat(1.0F), hn::Mul(splat(3.0F), cubic));
-  return {logistic(twice_u), hn::Mul(splat(kTwiceRoot), growth)};
+  constexpr float kCut = 9.95F;
+  constexpr float kLinear = 1.5957691216057308F;   // 2 sqrt(2/pi)
+  constexpr float kCubic = 0.071354816272260241F;  // that times 0.044715
+  const Vec cut = hn::Min(splat(kCut), hn::Max(splat(-kCut), x));
+  const Vec square = hn::Mul(cut, cut);
+  const Vec negated = hn::Mul(cut, hn::NegMulAdd(square, splat(kCubic), splat(-kLinear)));
+  return {logistic_of_negated(negated), hn::MulAdd(square, splat(3 * kCubic), splat(kLinear))};
 }
 
 template <typename T>

@@ -3,8 +3,8 @@
 #include "kernels/kernel_table.h"
 
 // SwiGLU and GELU in fp32 with one rounding to the compute type. Both come down to the logistic
-// function by Highway's Exp (at most 1 ulp off): relative error of y at most 1e-6 in fp32 where the
-// gate is above -80, absolute error at most 1e-33 below. Instruction sets differ in the last bits;
+// function by cpu_exp.inl: relative error of y at most 1e-6 in fp32 where the gate is above -80,
+// absolute error at most 1e-33 below. Instruction sets differ in the last bits;
 // numbers of workers do not.
 namespace terrace {
 

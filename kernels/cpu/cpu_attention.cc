@@ -4,375 +4,439 @@
 #include <limits>
 
 #include "base/check.h"
-#include "kernels/cpu/block_gemm.h"
+#include "kernels/cpu/attention_heads.h"
+#include "kernels/cpu/attention_rows.h"
 #include "kernels/cpu/cpu_softmax.h"
 #include "kernels/cpu/cpu_workspace.h"
+#include "kernels/cpu/matrix_product.h"
+#include "kernels/cpu/parallel_blocks.h"
 
-// Letters: B batch, T sequence, H query heads, G key-value heads, D head width, Q queries of a
-// block, P keys of a panel.
+// Letters: B batch, T sequence, H query heads, G key-value heads, D head width.
 namespace terrace {
 namespace {
 
-// Queries of a block, and keys of the panel that it meets at a time. The fp32 scores of a block and
-// a panel are 256 KiB, so that scores, weights and their gradients stay in a second-level cache.
-// Both are fixed: another size would be another order of sums. The panel is a multiple of the
-// block, so that no query has a panel without visible keys.
+// Queries of a block. The fp32 scores of a strip of it and a panel of keys are 64 KiB; in the
+// backward the weights and score gradients of a block and a panel, 128 KiB each in bf16, stay in a
+// second-level cache beside them. Both are fixed: another size would be another order of sums. A
+// panel is whole blocks, so that no query has a panel without visible keys.
 constexpr std::int64_t kBlock = 128;
-constexpr std::int64_t kPanel = 512;
-static_assert(kPanel % kBlock == 0);
-// Rows of scores that were a power of two apart would share few sets of the caches: half the speed.
-constexpr std::int64_t kScoreStride = kPanel + 16;
-constexpr std::int64_t kScoreElements = kBlock * kScoreStride;
+static_assert(kPanel % kBlock == 0 && kBlock % kStrip == 0);
+constexpr std::int64_t kPanelElements = kPanel * kStrip;  // of a strip of queries
+// A head's queries are shared among tasks, so that there are this many, where each then has at
+// least so many queries.
+constexpr std::int64_t kTasksMin = 64;
+constexpr std::int64_t kPartQueriesMin = 512;
 
-std::int64_t block_count(std::int64_t sequence) { return (sequence + kBlock - 1) / kBlock; }
+std::size_t to_size(std::int64_t count) { return static_cast<std::size_t>(count); }
 
-// One head of one batch row: where its rows lie, and how far they are apart.
-struct Head {
-  std::int64_t b = 0, h = 0, g = 0;
-};
-
-class HeadRows {
- public:
-  HeadRows(const AttentionShape& shape, DType dtype)
-      : shape_(shape), dtype_(dtype), bytes_(static_cast<std::int64_t>(size_of(dtype))) {
-    TERRACE_CHECK_EQ(shape.heads % shape.key_value_heads, 0);
-    TERRACE_CHECK(dtype == DType::kF32 || dtype == DType::kBF16);
-  }
-
-  DType dtype() const { return dtype_; }
-  std::int64_t qkv_stride() const {
-    return (shape_.heads + 2 * shape_.key_value_heads) * shape_.head_width;
-  }
-  std::int64_t out_stride() const { return shape_.heads * shape_.head_width; }
-
-  std::byte* query(std::byte* qkv, const Head& head, std::int64_t t) const {
-    return at(qkv, head, t, head.h);
-  }
-  std::byte* key(std::byte* qkv, const Head& head, std::int64_t t) const {
-    return at(qkv, head, t, shape_.heads + head.g);
-  }
-  std::byte* value(std::byte* qkv, const Head& head, std::int64_t t) const {
-    return at(qkv, head, t, shape_.heads + shape_.key_value_heads + head.g);
-  }
-  std::byte* out(std::byte* out, const Head& head, std::int64_t t) const {
-    const std::int64_t row = head.b * shape_.sequence + t;
-    return out + (row * out_stride() + head.h * shape_.head_width) * bytes_;
-  }
-  float* statistic(float* log_sum_exp, const Head& head, std::int64_t t) const {
-    return log_sum_exp + (head.b * shape_.heads + head.h) * shape_.sequence + t;
-  }
-  void check(const TensorView& qkv, const TensorView& out, const TensorView& log_sum_exp) const {
-    const std::int64_t rows = shape_.batch * shape_.sequence;
-    TERRACE_CHECK(qkv.dtype == dtype_ && out.dtype == dtype_);
-    TERRACE_CHECK_EQ(qkv.elements(), rows * qkv_stride());
-    TERRACE_CHECK_EQ(out.elements(), rows * out_stride());
-    TERRACE_CHECK_EQ(log_sum_exp.elements(), rows * shape_.heads);
-  }
-
- private:
-  std::byte* at(std::byte* qkv, const Head& head, std::int64_t t, std::int64_t index) const {
-    const std::int64_t row = head.b * shape_.sequence + t;
-    return qkv + (row * qkv_stride() + index * shape_.head_width) * bytes_;
-  }
-
-  AttentionShape shape_;
-  DType dtype_;
-  std::int64_t bytes_;
-};
-
-// The matrix products of a block of Q queries and a panel of P keys.
-class BlockProducts {
- public:
-  BlockProducts(const AttentionShape& shape, const HeadRows& rows, std::int64_t queries,
-                std::int64_t keys)
-      : D_(shape.head_width), rows_(rows), Q_(queries), P_(keys) {}
-
-  // [Q,P] = left [Q,D] right [P,D]^T, left rows being query or output rows.
-  GemmShape scores(std::int64_t left_stride) const {
-    GemmShape shape = product(Q_, P_, D_);
-    shape.a_stride = left_stride;
-    shape.b_stride = rows_.qkv_stride();
-    shape.c_stride = kScoreStride;
-    shape.b_transposed = true;
-    return shape;
-  }
-  // [Q,D] += weights [Q,P] right [P,D].
-  GemmShape mix() const {
-    GemmShape shape = product(Q_, D_, P_);
-    shape.a_stride = kScoreStride;
-    shape.b_stride = rows_.qkv_stride();
-    shape.c_stride = D_;
-    shape.accumulate = true;
-    return shape;
-  }
-  // [P,D] += weights [Q,P]^T right [Q,D].
-  GemmShape spread(std::int64_t right_stride) const {
-    GemmShape shape = product(P_, D_, Q_);
-    shape.a_stride = kScoreStride;
-    shape.b_stride = right_stride;
-    shape.c_stride = D_;
-    shape.a_transposed = true;
-    shape.accumulate = true;
-    return shape;
-  }
-
- private:
-  GemmShape product(std::int64_t m, std::int64_t n, std::int64_t k) const {
-    GemmShape shape;
-    shape.m = m;
-    shape.n = n;
-    shape.k = k;
-    shape.input = rows_.dtype();
-    return shape;
-  }
-
-  std::int64_t D_;
-  const HeadRows& rows_;
-  std::int64_t Q_, P_;
-};
-
-// The most scratch memory of oneDNN over all blocks and panels of a sequence.
-std::size_t products_scratch(const AttentionShape& shape, const HeadRows& rows, bool backward) {
-  std::size_t most = 0;
-  const auto count = [&](std::int64_t queries, std::int64_t keys) {
-    const BlockProducts products(shape, rows, queries, keys);
-    most = std::max({most, block_gemm_scratch_bytes(products.scores(rows.qkv_stride())),
-                     block_gemm_scratch_bytes(products.mix())});
-    if (!backward) return;
-    most = std::max({most, block_gemm_scratch_bytes(products.scores(rows.out_stride())),
-                     block_gemm_scratch_bytes(products.spread(rows.qkv_stride())),
-                     block_gemm_scratch_bytes(products.spread(rows.out_stride()))});
-  };
-  const std::int64_t sequence = shape.sequence;
-  const std::int64_t last = sequence - (block_count(sequence) - 1) * kBlock;
-  for (std::int64_t keys = kBlock; keys <= std::min(kPanel, sequence); keys += kBlock) {
-    count(kBlock, keys);
-  }
-  count(last, std::min(kPanel, sequence));
-  count(last, (sequence - 1) % kPanel + 1);
-  return (most + 63) / 64 * 64;
-}
-
-// A worker's scratch memory: offsets in its share of the workspace. oneDNN's follows.
-struct ForwardScratch {
-  ForwardScratch(const AttentionShape& shape, DType dtype) {
-    const auto D = static_cast<std::size_t>(shape.head_width);
-    scores = layout.add(kScoreElements * sizeof(float));
-    weights = dtype == DType::kF32 ? scores : layout.add(kScoreElements * size_of(dtype));
-    output = layout.add(kBlock * D * sizeof(float));
-    max = layout.add(kBlock * sizeof(float));
-    sum = layout.add(kBlock * sizeof(float));
-  }
-  WorkspaceLayout layout;
-  std::size_t scores = 0, weights = 0, output = 0, max = 0, sum = 0;
-};
-
-struct BackwardScratch {
-  BackwardScratch(const AttentionShape& shape, DType dtype) {
-    const auto D = static_cast<std::size_t>(shape.head_width);
-    const auto T = static_cast<std::size_t>(shape.sequence);
-    scores = layout.add(kScoreElements * sizeof(float));
-    dweights = layout.add(kScoreElements * sizeof(float));
-    const bool in_place = dtype == DType::kF32;
-    weights = in_place ? scores : layout.add(kScoreElements * size_of(dtype));
-    dscores = in_place ? dweights : layout.add(kScoreElements * size_of(dtype));
-    delta = layout.add(kBlock * sizeof(float));
-    dquery = layout.add(kBlock * D * sizeof(float));
-    dkey = layout.add(T * D * sizeof(float));
-    dvalue = layout.add(T * D * sizeof(float));
-  }
-  WorkspaceLayout layout;
-  std::size_t scores = 0, dweights = 0, weights = 0, dscores = 0, delta = 0, dquery = 0, dkey = 0,
-              dvalue = 0;
-};
-
-// Queries [first, first + count) of a head, and the keys of one panel, of which the block's last
-// query sees all.
-struct Block {
-  Head head;
-  std::int64_t first = 0, count = 0;
-};
-struct Panel {
-  std::int64_t first = 0, count = 0;
-};
-
-// Calls body for the panels that the block's queries see, in order.
-template <typename Body>
-void for_each_panel(const Block& block, const Body& body) {
-  const std::int64_t end = block.first + block.count;
-  for (std::int64_t first = 0; first < end; first += kPanel) {
-    body(Panel{first, std::min(kPanel, end - first)});
-  }
-}
-
-ScoreBlock score_block(const Block& block, const Panel& panel, float* scores, float scale) {
+ScoreStrip score_strip(const float* scores, std::int64_t first_query, std::int64_t queries,
+                       std::int64_t first_key, std::int64_t end_key) {
   return {.scores = scores,
-          .rows = block.count,
-          .columns = panel.count,
-          .stride = kScoreStride,
-          .visible = block.first - panel.first + 1,
-          .scale = scale};
+          .rows = queries,
+          .columns = std::min(kPanel, end_key - first_key),
+          .visible = first_query - first_key + 1};
 }
 
-class ForwardBlock {
- public:
-  ForwardBlock(const AttentionForward& op, const HeadRows& rows, const Block& block,
-               std::span<std::byte> share)
-      : op_(op), rows_(rows), block_(block), share_(share), at_(op.shape, rows.dtype()) {}
+// Offsets in the workspace of the forward: what all share, then what is each worker's own.
+struct ForwardPlan {
+  explicit ForwardPlan(const AttentionForward& op)
+      : code(strip_code(op.qkv.dtype)),
+        parts{PackedPart{{op.shape, PackedHeads::Columns::kKeys, code}, false, 0},
+              PackedPart{{op.shape, PackedHeads::Columns::kWidth, code}, true, 0}} {
+    for (PackedPart& part : parts) part.offset = shared.add(to_size(part.heads.bytes()));
+    const std::int64_t D = op.shape.head_width;
+    query = own.add(to_size(code.bytes(strip_elements(D))));
+    scores = own.add(kPanelElements * sizeof(float));
+    weights = own.add(to_size(code.bytes(kPanelElements)));
+    output = own.add(to_size(strip_elements(D)) * sizeof(float));
+    max = own.add(kStrip * sizeof(float));
+    sum = own.add(kStrip * sizeof(float));
+  }
+  const StripCode& code;
+  PackedPart parts[2];
+  WorkspaceLayout shared, own;
+  std::size_t query = 0, scores = 0, weights = 0, output = 0, max = 0, sum = 0;
+};
 
-  void run() {
+// A strip of queries of one head.
+class ForwardStrip {
+ public:
+  ForwardStrip(const AttentionForward& op, const HeadRows& rows, const ForwardPlan& plan,
+               std::byte* shared, std::span<std::byte> own)
+      : op_(op), rows_(rows), plan_(plan), code_(plan.code), shared_(shared), own_(own) {}
+
+  void run(const Head& head, std::int64_t first, std::int64_t count) {
     const std::int64_t D = op_.shape.head_width;
-    float* output = region_at<float>(share_, at_.output, kBlock * D);
-    float* max = region_at<float>(share_, at_.max, kBlock);
-    float* sum = region_at<float>(share_, at_.sum, kBlock);
-    std::fill_n(output, block_.count * D, 0.0F);
-    std::fill_n(max, block_.count, -std::numeric_limits<float>::infinity());
-    std::fill_n(sum, block_.count, 0.0F);
-    for_each_panel(block_, [&](const Panel& panel) { add_panel(panel); });
-    softmax_finish(
-        {.rows = block_.count,
-         .width = D,
-         .max = max,
-         .sum = sum,
-         .output = output,
-         .target = rows_.out(op_.out.data, block_.head, block_.first),
-         .dtype = rows_.dtype(),
-         .target_stride = rows_.out_stride(),
-         .log_sum_exp = rows_.statistic(op_.log_sum_exp.as<float>(), block_.head, block_.first)});
+    step_.packed = code_.packed;
+    step_.weights = own_.data() + plan_.weights;
+    step_.max = region_at<float>(own_, plan_.max, kStrip);
+    step_.sum = region_at<float>(own_, plan_.sum, kStrip);
+    step_.output = region_at<float>(own_, plan_.output, strip_elements(D));
+    step_.width = D;
+    std::fill_n(step_.max, kStrip, -std::numeric_limits<float>::infinity());
+    std::fill_n(step_.sum, kStrip, 0.0F);
+    code_.pack_left({.source = rows_.query(op_.qkv.data, head, first),
+                     .type = rows_.dtype(),
+                     .stride = rows_.qkv_stride(),
+                     .width = count,
+                     .depth = D,
+                     .depth_contiguous = true,
+                     .target = own_.data() + plan_.query});
+    for (std::int64_t key = 0; key < first + count; key += kPanel) {
+      add_panel(head, first, count, key);
+    }
+    softmax_finish(step_,
+                   {.data = rows_.out(op_.out.data, head, first),
+                    .dtype = rows_.dtype(),
+                    .rows = count,
+                    .width = D,
+                    .stride = rows_.out_stride()},
+                   rows_.statistic(op_.log_sum_exp.as<float>(), head, first));
   }
 
  private:
-  void add_panel(const Panel& panel) {
-    const BlockProducts products(op_.shape, rows_, block_.count, panel.count);
-    std::byte* scores = share_.data() + at_.scores;
-    std::byte* weights = share_.data() + at_.weights;
-    std::byte* output = share_.data() + at_.output;
-    const auto scratch = share_.subspan(at_.layout.total_bytes());
-    block_gemm(products.scores(rows_.qkv_stride()),
-               {.a = rows_.query(op_.qkv.data, block_.head, block_.first),
-                .b = rows_.key(op_.qkv.data, block_.head, panel.first),
-                .c = scores,
-                .scratch = scratch});
-    softmax_step({.block = score_block(block_, panel, reinterpret_cast<float*>(scores), op_.scale),
-                  .weights = weights,
-                  .dtype = rows_.dtype(),
-                  .max = region_at<float>(share_, at_.max, kBlock),
-                  .sum = region_at<float>(share_, at_.sum, kBlock),
-                  .output = reinterpret_cast<float*>(output),
-                  .width = op_.shape.head_width});
-    block_gemm(products.mix(), {.a = weights,
-                                .b = rows_.value(op_.qkv.data, block_.head, panel.first),
-                                .c = output,
-                                .scratch = scratch});
+  void add_panel(const Head& head, std::int64_t first, std::int64_t count, std::int64_t key) {
+    const std::int64_t D = op_.shape.head_width;
+    float* scores = region_at<float>(own_, plan_.scores, kPanelElements);
+    step_.strip = score_strip(scores, first, count, key, first + count);
+    step_.strip.scale = op_.scale;
+    step_.first = key == 0;
+    const auto& [keys, values] = plan_.parts;
+    code_.multiply({.left = own_.data() + plan_.query,
+                    .right = keys.heads.from(shared_ + keys.offset, head, key),
+                    .left_strips = 1,
+                    .right_strips = step_.strip.squares(),
+                    .depth = D,
+                    .right_stride = keys.heads.stride(),
+                    .tiles = scores});
+    softmax_strip(step_);
+    code_.multiply({.left = step_.weights,
+                    .right = values.heads.from(shared_ + values.offset, head, key),
+                    .left_strips = 1,
+                    .right_strips = strips_of(D),
+                    .depth = step_.strip.squares() * kStrip,
+                    .right_stride = values.heads.stride(),
+                    .accumulate = !step_.first,
+                    .tiles = step_.output});
   }
 
   const AttentionForward& op_;
   const HeadRows& rows_;
-  Block block_;
-  std::span<std::byte> share_;
-  ForwardScratch at_;
+  const ForwardPlan& plan_;
+  const StripCode& code_;
+  std::byte* shared_;
+  std::span<std::byte> own_;
+  SoftmaxStrip step_;
 };
 
-// All gradients of one key-value head of one batch row. dkey and dvalue add up over the group's
-// query heads, and for each over its blocks, in order.
-class BackwardGroup {
- public:
-  BackwardGroup(const AttentionBackward& op, const HeadRows& rows, std::span<std::byte> share)
-      : op_(op), rows_(rows), share_(share), at_(op.shape, rows.dtype()) {}
+// The queries of a head are cut into parts, of every so many-th block, so that parts cost alike.
+std::int64_t query_parts(const AttentionShape& shape) {
+  std::int64_t parts = 1;
+  while (shape.batch * shape.heads * parts < kTasksMin &&
+         shape.sequence >= 2 * parts * kPartQueriesMin) {
+    parts *= 2;
+  }
+  return parts;
+}
 
-  void run(std::int64_t b, std::int64_t g) {
-    const auto& [B, T, H, G, D] = op_.shape;
-    float* dkey = region_at<float>(share_, at_.dkey, T * D);
-    float* dvalue = region_at<float>(share_, at_.dvalue, T * D);
-    std::fill_n(dkey, T * D, 0.0F);
-    std::fill_n(dvalue, T * D, 0.0F);
-    Head head{b, 0, g};
-    for (head.h = g * (H / G); head.h < (g + 1) * (H / G); ++head.h) {
-      for (std::int64_t first = 0; first < T; first += kBlock) {
-        add_block({head, first, std::min(kBlock, T - first)});
-      }
+struct BackwardPlan {
+  explicit BackwardPlan(const AttentionBackward& op)
+      : code(strip_code(op.qkv.dtype)),
+        parts{PackedPart{{op.shape, PackedHeads::Columns::kKeys, code}, false, 0},
+              PackedPart{{op.shape, PackedHeads::Columns::kKeys, code}, true, 0},
+              PackedPart{{op.shape, PackedHeads::Columns::kWidth, code}, false, 0}},
+        query_parts(terrace::query_parts(op.shape)),
+        sums(query_parts * (op.shape.heads / op.shape.key_value_heads)),
+        width_strips(strips_of(op.shape.head_width)),
+        key_elements(strips_of(op.shape.sequence) * width_strips * kStepElements) {
+    for (PackedPart& part : parts) part.offset = shared.add(to_size(part.heads.bytes()));
+    const std::int64_t D = op.shape.head_width;
+    const std::size_t key_bytes = to_size(key_elements) * sizeof(float);
+    if (sums > 1) partials = shared.add(2 * key_bytes * to_size(tasks(op.shape)));
+    const std::size_t rows_bytes = to_size(code.bytes(kBlock / kStrip * strip_elements(D)));
+    const std::size_t columns_bytes = to_size(code.bytes(width_strips * strip_elements(kBlock)));
+    const std::size_t right_bytes = to_size(code.bytes(kPanel * kBlock));
+    for (std::size_t& at : rows) at = own.add(rows_bytes);
+    for (std::size_t& at : columns) at = own.add(columns_bytes);
+    scores = own.add(kPanelElements * sizeof(float));
+    dweights = own.add(kPanelElements * sizeof(float));
+    weights = own.add(right_bytes);
+    dscores = own.add(right_bytes);
+    dscores_left = own.add(to_size(code.bytes(kPanelElements)));
+    delta = own.add(kBlock * sizeof(float));
+    dquery = own.add(kBlock / kStrip * to_size(strip_elements(D)) * sizeof(float));
+    dkey = own.add(key_bytes);
+    dvalue = sums > 1 ? dkey : own.add(key_bytes);
+  }
+
+  std::int64_t tasks(const AttentionShape& shape) const {
+    return shape.batch * shape.heads * query_parts;
+  }
+
+  const StripCode& code;
+  PackedPart parts[3];       // keys and values by key, keys by width
+  std::int64_t query_parts;  // of a head
+  std::int64_t sums;         // tasks that add to the gradients of a key-value head
+  std::int64_t width_strips;
+  std::int64_t key_elements;  // of the gradients of a head's keys, or of its values
+  WorkspaceLayout shared, own;
+  // Two operands of a block of queries, query and dout, as left operands: by row, and by column.
+  std::size_t rows[2] = {}, columns[2] = {};
+  std::size_t scores = 0, dweights = 0, weights = 0, dscores = 0, dscores_left = 0, delta = 0,
+              dquery = 0;
+  // Gradients of keys and values transposed, as squares: a strip of keys has those of its width.
+  std::size_t dkey = 0, dvalue = 0, partials = 0;
+};
+
+// Some blocks of the queries of one head: gradients of those queries, and what they add to the
+// gradients of the head's keys and values, over blocks in order.
+class BackwardPart {
+ public:
+  BackwardPart(const AttentionBackward& op, const HeadRows& rows, const BackwardPlan& plan,
+               std::byte* shared, std::span<std::byte> own)
+      : op_(op), rows_(rows), plan_(plan), code_(plan.code), shared_(shared), own_(own) {}
+
+  // dkey and dvalue take squares, key_elements of each.
+  void run(const Head& head, std::int64_t part, float* dkey, float* dvalue) {
+    head_ = head;
+    dkey_ = dkey;
+    dvalue_ = dvalue;
+    std::fill_n(dkey, plan_.key_elements, 0.0F);
+    std::fill_n(dvalue, plan_.key_elements, 0.0F);
+    const std::int64_t T = op_.shape.sequence;
+    for (std::int64_t first = part * kBlock; first < T; first += plan_.query_parts * kBlock) {
+      first_ = first;
+      count_ = std::min(kBlock, T - first);
+      add_block();
     }
-    round_to(T, dkey, rows_.key(op_.dqkv.data, head, 0));
-    round_to(T, dvalue, rows_.value(op_.dqkv.data, head, 0));
   }
 
  private:
-  void add_block(const Block& block) {
+  enum Operand : std::size_t { kQuery, kDout };
+
+  void add_block() {
     const std::int64_t D = op_.shape.head_width;
-    float* dquery = region_at<float>(share_, at_.dquery, kBlock * D);
-    std::fill_n(dquery, block.count * D, 0.0F);
-    row_dots({.rows = block.count,
+    pack_block(kQuery, rows_.query(op_.qkv.data, head_, first_), rows_.qkv_stride());
+    pack_block(kDout, rows_.out(op_.dout.data, head_, first_), rows_.out_stride());
+    row_dots({.rows = count_,
               .width = D,
               .stride = rows_.out_stride(),
-              .a = rows_.out(op_.dout.data, block.head, block.first),
-              .b = rows_.out(op_.out.data, block.head, block.first),
+              .a = rows_.out(op_.dout.data, head_, first_),
+              .b = rows_.out(op_.out.data, head_, first_),
               .dtype = rows_.dtype(),
-              .sums = region_at<float>(share_, at_.delta, kBlock)});
-    for_each_panel(block, [&](const Panel& panel) {
-      recompute_weights(block, panel);
-      add_panel(block, panel);
-    });
-    round_to(block.count, dquery, rows_.query(op_.dqkv.data, block.head, block.first));
+              .sums = region_at<float>(own_, plan_.delta, kBlock)});
+    for (std::int64_t key = 0; key < first_ + count_; key += kPanel) {
+      for (std::int64_t strip = 0; strip < strips_of(count_); ++strip) add_strip(strip, key);
+      add_keys(key);
+    }
+    for (std::int64_t strip = 0; strip < strips_of(count_); ++strip) {
+      round_rows(dquery(strip), {.data = rows_.query(op_.dqkv.data, head_, query_of(strip)),
+                                 .dtype = rows_.dtype(),
+                                 .rows = queries_of(strip),
+                                 .width = D,
+                                 .stride = rows_.qkv_stride()});
+    }
   }
 
-  void recompute_weights(const Block& block, const Panel& panel) {
-    const BlockProducts products(op_.shape, rows_, block.count, panel.count);
-    block_gemm(products.scores(rows_.qkv_stride()),
-               {.a = rows_.query(op_.qkv.data, block.head, block.first),
-                .b = rows_.key(op_.qkv.data, block.head, panel.first),
-                .c = share_.data() + at_.scores,
-                .scratch = scratch()});
-    block_gemm(products.scores(rows_.out_stride()),
-               {.a = rows_.out(op_.dout.data, block.head, block.first),
-                .b = rows_.value(op_.qkv.data, block.head, panel.first),
-                .c = share_.data() + at_.dweights,
-                .scratch = scratch()});
-    float* scores = region_at<float>(share_, at_.scores, kScoreElements);
-    softmax_gradient(
-        {.block = score_block(block, panel, scores, op_.scale),
-         .dweights = region_at<float>(share_, at_.dweights, kScoreElements),
-         .log_sum_exp = rows_.statistic(op_.log_sum_exp.as<float>(), block.head, block.first),
-         .delta = region_at<float>(share_, at_.delta, kBlock),
-         .weights = share_.data() + at_.weights,
-         .dscores = share_.data() + at_.dscores,
-         .dtype = rows_.dtype()});
+  void pack_block(Operand operand, const std::byte* source, std::int64_t stride) {
+    const std::int64_t D = op_.shape.head_width;
+    const auto bytes = static_cast<std::int64_t>(size_of(rows_.dtype()));
+    PackStrip strip = {.source = source, .type = rows_.dtype(), .stride = stride};
+    strip.depth = D;
+    strip.depth_contiguous = true;
+    strip.target = own_.data() + plan_.rows[operand];
+    for (std::int64_t row = 0; row < count_; row += kStrip) {
+      strip.source = source + row * stride * bytes;
+      strip.width = std::min(kStrip, count_ - row);
+      code_.pack_left(strip);
+      strip.target += code_.bytes(strip_elements(D));
+    }
+    strip.depth = count_;
+    strip.depth_contiguous = false;
+    strip.target = own_.data() + plan_.columns[operand];
+    for (std::int64_t column = 0; column < D; column += kStrip) {
+      strip.source = source + column * bytes;
+      strip.width = std::min(kStrip, D - column);
+      code_.pack_left(strip);
+      strip.target += code_.bytes(strip_elements(kBlock));
+    }
   }
 
-  void add_panel(const Block& block, const Panel& panel) {
-    const BlockProducts products(op_.shape, rows_, block.count, panel.count);
-    const std::int64_t offset =
-        panel.first * op_.shape.head_width * static_cast<std::int64_t>(sizeof(float));
-    std::byte* dscores = share_.data() + at_.dscores;
-    block_gemm(products.spread(rows_.out_stride()),
-               {.a = share_.data() + at_.weights,
-                .b = rows_.out(op_.dout.data, block.head, block.first),
-                .c = share_.data() + at_.dvalue + offset,
-                .scratch = scratch()});
-    block_gemm(products.spread(rows_.qkv_stride()),
-               {.a = dscores,
-                .b = rows_.query(op_.qkv.data, block.head, block.first),
-                .c = share_.data() + at_.dkey + offset,
-                .scratch = scratch()});
-    block_gemm(products.mix(), {.a = dscores,
-                                .b = rows_.key(op_.qkv.data, block.head, panel.first),
-                                .c = share_.data() + at_.dquery,
-                                .scratch = scratch()});
+  // Weights and score gradients of a strip of queries and a panel of keys, and what the keys add to
+  // the gradient of the queries.
+  void add_strip(std::int64_t strip, std::int64_t key) {
+    float* scores = region_at<float>(own_, plan_.scores, kPanelElements);
+    float* dweights = region_at<float>(own_, plan_.dweights, kPanelElements);
+    const float* delta = region_at<float>(own_, plan_.delta, kBlock);
+    const std::int64_t right = code_.bytes(strip * kStepElements);
+    GradientStrip gradient;
+    gradient.strip = score_strip(scores, query_of(strip), queries_of(strip), key, first_ + count_);
+    gradient.strip.scale = op_.scale;
+    gradient.dweights = dweights;
+    gradient.log_sum_exp = rows_.statistic(op_.log_sum_exp.as<float>(), head_, query_of(strip));
+    gradient.delta = delta + strip * kStrip;
+    gradient.packed = code_.packed;
+    gradient.weights = own_.data() + plan_.weights + right;
+    gradient.dscores = own_.data() + plan_.dscores + right;
+    gradient.dscores_left = own_.data() + plan_.dscores_left;
+    gradient.right_stride = strip_elements(kBlock);
+    const std::int64_t squares = gradient.strip.squares();
+    const auto& [keys, values, keys_by_width] = plan_.parts;
+    multiply_row(kQuery, strip, keys, key, squares, scores);
+    multiply_row(kDout, strip, values, key, squares, dweights);
+    softmax_gradient(gradient);
+    code_.multiply({.left = gradient.dscores_left,
+                    .right = keys_by_width.heads.from(shared_ + keys_by_width.offset, head_, key),
+                    .left_strips = 1,
+                    .right_strips = plan_.width_strips,
+                    .depth = squares * kStrip,
+                    .right_stride = keys_by_width.heads.stride(),
+                    .accumulate = key > 0,
+                    .tiles = dquery(strip)});
   }
 
-  void round_to(std::int64_t count, const float* source, std::byte* target) const {
-    round_rows({.rows = count,
-                .width = op_.shape.head_width,
-                .source = source,
-                .target = target,
-                .dtype = rows_.dtype(),
-                .target_stride = rows_.qkv_stride()});
+  void multiply_row(Operand operand, std::int64_t strip, const PackedPart& keys, std::int64_t key,
+                    std::int64_t squares, float* tiles) {
+    const std::int64_t D = op_.shape.head_width;
+    code_.multiply(
+        {.left = own_.data() + plan_.rows[operand] + code_.bytes(strip * strip_elements(D)),
+         .right = keys.heads.from(shared_ + keys.offset, head_, key),
+         .left_strips = 1,
+         .right_strips = squares,
+         .depth = D,
+         .right_stride = keys.heads.stride(),
+         .tiles = tiles});
   }
-  std::span<std::byte> scratch() const { return share_.subspan(at_.layout.total_bytes()); }
+
+  // What the block adds to the gradients of a panel's keys and values. Keys before the block are
+  // seen by all of its strips, each strip of keys in it by those from it on.
+  void add_keys(std::int64_t key) {
+    const std::int64_t strips = strips_of(std::min(kPanel, first_ + count_ - key));
+    const std::int64_t before = std::clamp<std::int64_t>((first_ - key) / kStrip, 0, strips);
+    if (before > 0) add_key_strips(key / kStrip, 0, before, 0);
+    for (std::int64_t strip = before; strip < strips; ++strip) {
+      add_key_strips(key / kStrip, strip, 1, strip - before);
+    }
+  }
+
+  // Strips [strip, strip + count) of the panel, seen by strips of queries from `query` on.
+  void add_key_strips(std::int64_t panel_strip, std::int64_t strip, std::int64_t count,
+                      std::int64_t query) {
+    const std::int64_t right = strip * strip_elements(kBlock) + query * kStepElements;
+    PackedProduct product;
+    product.left_strips = plan_.width_strips;
+    product.right_strips = count;
+    product.depth = (strips_of(count_) - query) * kStrip;
+    product.left_stride = strip_elements(kBlock);
+    product.right_stride = strip_elements(kBlock);
+    product.accumulate = true;
+    const std::int64_t tiles = (panel_strip + strip) * plan_.width_strips * kStepElements;
+    const auto add = [&](Operand operand, std::size_t from, float* sums) {
+      product.left = own_.data() + plan_.columns[operand] + code_.bytes(query * kStepElements);
+      product.right = own_.data() + from + code_.bytes(right);
+      product.tiles = sums + tiles;
+      code_.multiply(product);
+    };
+    add(kDout, plan_.weights, dvalue_);
+    add(kQuery, plan_.dscores, dkey_);
+  }
+
+  std::int64_t query_of(std::int64_t strip) const { return first_ + strip * kStrip; }
+  std::int64_t queries_of(std::int64_t strip) const {
+    return std::min(kStrip, count_ - strip * kStrip);
+  }
+  float* dquery(std::int64_t strip) const {
+    const std::int64_t elements = strip_elements(op_.shape.head_width);
+    return region_at<float>(own_, plan_.dquery, kBlock / kStrip * elements) + strip * elements;
+  }
 
   const AttentionBackward& op_;
   const HeadRows& rows_;
-  std::span<std::byte> share_;
-  BackwardScratch at_;
+  const BackwardPlan& plan_;
+  const StripCode& code_;
+  std::byte* shared_;
+  std::span<std::byte> own_;
+  Head head_;
+  std::int64_t first_ = 0, count_ = 0;  // the block's queries
+  float* dkey_ = nullptr;
+  float* dvalue_ = nullptr;
+};
+
+class BackwardRun {
+ public:
+  BackwardRun(const KernelContext& context, const AttentionBackward& op)
+      : context_(context), op_(op), rows_(op.shape, op.qkv.dtype), plan_(op) {
+    rows_.check(op.qkv, op.out, op.log_sum_exp);
+    rows_.check(op.dqkv, op.dout, op.log_sum_exp);
+  }
+
+  void run() {
+    const std::int64_t H = op_.shape.heads;
+    pack_all(context_, rows_, op_.shape, op_.qkv.data, plan_.parts);
+    context_.workers->parallel_for(plan_.tasks(op_.shape), [&](std::int64_t task, int worker) {
+      const std::int64_t index = task / plan_.query_parts;
+      const Head head{index / H, index % H, index % H / (H / op_.shape.key_value_heads)};
+      const auto own = worker_share(context_, plan_.shared.total_bytes(), worker);
+      float* dkey = partial(task, 0);
+      float* dvalue = partial(task, 1);
+      if (plan_.sums == 1) {
+        dkey = region_at<float>(own, plan_.dkey, plan_.key_elements);
+        dvalue = region_at<float>(own, plan_.dvalue, plan_.key_elements);
+      }
+      BackwardPart(op_, rows_, plan_, context_.workspace.data(), own)
+          .run(head, task % plan_.query_parts, dkey, dvalue);
+      if (plan_.sums > 1) return;
+      for (std::int64_t strip = 0; strip < strips_of(op_.shape.sequence); ++strip) {
+        round_keys(head, strip, dkey + strip * strip_squares(), dvalue + strip * strip_squares());
+      }
+    });
+    if (plan_.sums > 1) add_partials();
+  }
+
+ private:
+  // What a task adds to the gradient of a head's keys (0) or values (1), if others add too.
+  float* partial(std::int64_t task, std::int64_t which) const {
+    if (plan_.sums == 1) return nullptr;
+    const std::int64_t first = (2 * task + which) * plan_.key_elements;
+    return reinterpret_cast<float*>(context_.workspace.data() + plan_.partials) + first;
+  }
+  std::int64_t strip_squares() const { return plan_.width_strips * kStepElements; }
+
+  // Tasks of a key-value head follow each other: its query heads, and in each the parts.
+  void add_partials() {
+    const std::int64_t G = op_.shape.key_value_heads;
+    const std::int64_t strips = strips_of(op_.shape.sequence);
+    context_.workers->parallel_for(op_.shape.batch * G * strips, [&](std::int64_t index, int) {
+      const std::int64_t group = index / strips;
+      const std::int64_t at = index % strips * strip_squares();
+      const std::int64_t first = group * plan_.sums;
+      for (std::int64_t task = first + 1; task < first + plan_.sums; ++task) {
+        for (const std::int64_t which : {0, 1}) {
+          add_row(partial(task, which) + at, strip_squares(), partial(first, which) + at);
+        }
+      }
+      round_keys({group / G, 0, group % G}, index % strips, partial(first, 0) + at,
+                 partial(first, 1) + at);
+    });
+  }
+
+  void round_keys(const Head& head, std::int64_t strip, const float* dkey,
+                  const float* dvalue) const {
+    const std::int64_t first = strip * kStrip;
+    StripRows target = {.data = rows_.key(op_.dqkv.data, head, first),
+                        .dtype = rows_.dtype(),
+                        .rows = std::min(kStrip, op_.shape.sequence - first),
+                        .width = op_.shape.head_width,
+                        .stride = rows_.qkv_stride()};
+    round_columns(dkey, target);
+    target.data = rows_.value(op_.dqkv.data, head, first);
+    round_columns(dvalue, target);
+  }
+
+  const KernelContext& context_;
+  const AttentionBackward& op_;
+  HeadRows rows_;
+  BackwardPlan plan_;
 };
 
 }  // namespace
@@ -380,40 +444,37 @@ class BackwardGroup {
 void cpu_attention_forward(const KernelContext& context, const AttentionForward& op) {
   const HeadRows rows(op.shape, op.qkv.dtype);
   rows.check(op.qkv, op.out, op.log_sum_exp);
-  const auto& [B, T, H, G, D] = op.shape;
-  const std::int64_t group = H / G;
-  const std::int64_t blocks = block_count(T);
-  context.workers->parallel_for(B * H * blocks, [&](std::int64_t task, int worker) {
+  const ForwardPlan plan(op);
+  pack_all(context, rows, op.shape, op.qkv.data, plan.parts);
+  const std::int64_t T = op.shape.sequence;
+  const std::int64_t H = op.shape.heads;
+  const std::int64_t blocks = blocks_of(T, kBlock);
+  context.workers->parallel_for(op.shape.batch * H * blocks, [&](std::int64_t task, int worker) {
     const std::int64_t h = task / blocks % H;
+    const Head head{task / (blocks * H), h, h / (H / op.shape.key_value_heads)};
     // The last block of a head has the most keys: it comes first, so that workers end together.
     const std::int64_t first = (blocks - 1 - task % blocks) * kBlock;
-    const Block block{{task / (blocks * H), h, h / group}, first, std::min(kBlock, T - first)};
-    ForwardBlock(op, rows, block, worker_share(context, 0, worker)).run();
+    const std::int64_t end = std::min(first + kBlock, T);
+    ForwardStrip strip(op, rows, plan, context.workspace.data(),
+                       worker_share(context, plan.shared.total_bytes(), worker));
+    for (std::int64_t t = first; t < end; t += kStrip) {
+      strip.run(head, t, std::min(kStrip, end - t));
+    }
   });
 }
 
 void cpu_attention_backward(const KernelContext& context, const AttentionBackward& op) {
-  const HeadRows rows(op.shape, op.qkv.dtype);
-  rows.check(op.qkv, op.out, op.log_sum_exp);
-  rows.check(op.dqkv, op.dout, op.log_sum_exp);
-  const std::int64_t groups = op.shape.key_value_heads;
-  context.workers->parallel_for(op.shape.batch * groups, [&](std::int64_t task, int worker) {
-    BackwardGroup(op, rows, worker_share(context, 0, worker)).run(task / groups, task % groups);
-  });
+  BackwardRun(context, op).run();
 }
 
 std::size_t cpu_attention_forward_workspace(const AttentionForward& op, int workers) {
-  const HeadRows rows(op.shape, op.qkv.dtype);
-  const ForwardScratch at(op.shape, op.qkv.dtype);
-  return (at.layout.total_bytes() + products_scratch(op.shape, rows, false)) *
-         static_cast<std::size_t>(workers);
+  const ForwardPlan plan(op);
+  return plan.shared.total_bytes() + plan.own.total_bytes() * to_size(workers);
 }
 
 std::size_t cpu_attention_backward_workspace(const AttentionBackward& op, int workers) {
-  const HeadRows rows(op.shape, op.qkv.dtype);
-  const BackwardScratch at(op.shape, op.qkv.dtype);
-  return (at.layout.total_bytes() + products_scratch(op.shape, rows, true)) *
-         static_cast<std::size_t>(workers);
+  const BackwardPlan plan(op);
+  return plan.shared.total_bytes() + plan.own.total_bytes() * to_size(workers);
 }
 
 }  // namespace terrace

@@ -4,7 +4,7 @@
 
 #include "kernels/kernel_table.h"
 
-// Causal attention in blocks of queries against blocks of keys with a running softmax; no T x T
+// Causal attention in strips of queries against panels of keys with a running softmax; no T x T
 // matrix exists. Scores, softmax and all sums are fp32. Tasks and the order of their sums are fixed
 // by the shape, so bits do not depend on the number of workers.
 namespace terrace {

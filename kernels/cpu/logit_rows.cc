@@ -10,8 +10,8 @@
 #include "hwy/foreach_target.h"
 
 // After foreach_target.h, which compiles this file once per instruction set.
-#include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
+#include "kernels/cpu/cpu_exp.inl"
 #include "kernels/cpu/cpu_vector.inl"
 
 HWY_BEFORE_NAMESPACE();
@@ -20,9 +20,6 @@ namespace HWY_NAMESPACE {
 
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 constexpr std::int64_t kVectors = kSumsRun / kLanes;
-
-// Highway's exponential turns NaN into 0, which would hide a diverged model.
-HWY_INLINE Vec exp_of(Vec x) { return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(Lanes(), x)); }
 
 // Lanes of a run of logits that are past the row's end are lower than any logit.
 HWY_INLINE Vec load_logits(const float* run, std::int64_t lane, std::int64_t columns) {

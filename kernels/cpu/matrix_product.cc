@@ -1,11 +1,12 @@
 #include "kernels/cpu/matrix_product.h"
 
 #include "base/check.h"
-#include "kernels/cpu/amx_product.h"
 #include "kernels/cpu/amx_tiles.h"
 #include "kernels/cpu/cpu_gemm_tiles.h"
 #include "kernels/cpu/cpu_workspace.h"
+#include "kernels/cpu/packed_product.h"
 #include "kernels/cpu/product_result.h"
+#include "kernels/cpu/vector_tiles.h"
 
 namespace terrace {
 namespace {
@@ -26,6 +27,10 @@ void onednn_in_place(const KernelContext& context, const MatrixProduct& product)
                       .bias = product.bias,
                       .scratch = worker_share(context, 0, worker)});
   });
+}
+
+const StripCode& strips_of_code(ProductCode code) {
+  return code == ProductCode::kAmx ? amx_strips() : vector_strips();
 }
 
 bool goes_apart(const MatrixProduct& product) {
@@ -59,23 +64,31 @@ void onednn_apart(const KernelContext& context, const MatrixProduct& product) {
 }  // namespace
 
 std::int64_t product_block_columns(const GemmShape& shape, ProductCode code) {
-  return code == ProductCode::kAmx ? amx_block_columns(shape) : GemmTiles(shape).tile_columns();
+  return code == ProductCode::kOneDnn ? GemmTiles(shape).tile_columns()
+                                      : packed_block_columns(shape);
 }
 
 ProductCode product_code(DType input) {
-  return input == DType::kBF16 && amx_usable() ? ProductCode::kAmx : ProductCode::kOneDnn;
+  if (input == DType::kF32) return ProductCode::kVectors;
+  return amx_usable() ? ProductCode::kAmx : ProductCode::kOneDnn;
+}
+
+const StripCode& strip_code(DType input) {
+  return product_code(input) == ProductCode::kAmx ? amx_strips() : vector_strips();
 }
 
 void multiply(const KernelContext& context, const MatrixProduct& product, ProductCode code) {
   TERRACE_CHECK(!product.gradient.has_value() ||
                 (product.shape.output == DType::kF32 && !product.shape.has_bias));
-  if (code == ProductCode::kAmx) return amx_multiply(context, product);
+  if (code != ProductCode::kOneDnn) return packed_multiply(context, product, strips_of_code(code));
   if (goes_apart(product)) return onednn_apart(context, product);
   onednn_in_place(context, product);
 }
 
 std::size_t multiply_workspace(const MatrixProduct& product, int workers, ProductCode code) {
-  if (code == ProductCode::kAmx) return amx_multiply_workspace(product.shape, workers);
+  if (code != ProductCode::kOneDnn) {
+    return packed_multiply_workspace(product.shape, workers, strips_of_code(code));
+  }
   if (!goes_apart(product)) {
     return GemmTiles(product.shape).scratch_bytes() * static_cast<std::size_t>(workers);
   }

@@ -6,6 +6,7 @@
 
 #include "base/function_ref.h"
 #include "kernels/cpu/onednn_gemm.h"
+#include "kernels/cpu/packed_strips.h"
 #include "kernels/cpu/product_result.h"
 #include "kernels/kernel_context.h"
 
@@ -14,10 +15,15 @@
 // so who computes a block, and how many workers there are, cannot change bits.
 namespace terrace {
 
-// Which code multiplies: tile registers where the processor has them (amx_tiles.h), else oneDNN.
-// Another code may give other bits.
-enum class ProductCode : std::uint8_t { kOneDnn, kAmx };
+// Which code multiplies: our own in vector registers for fp32 (vector_tiles.h), our own in tile
+// registers for bf16 where the processor has them (amx_tiles.h), else oneDNN. Another code may give
+// other bits.
+enum class ProductCode : std::uint8_t { kOneDnn, kAmx, kVectors };
 ProductCode product_code(DType input);
+
+// Of products of blocks on one thread: as above, but in vector registers where oneDNN would
+// multiply.
+const StripCode& strip_code(DType input);
 
 struct MatrixProduct {
   // With has_bias the bias is added to the fp32 sums. `accumulate` is not used.

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "base/dtype.h"
-#include "kernels/cpu/amx_tiles.h"
+#include "kernels/cpu/packed_strips.h"
 #include "kernels/kernel_context.h"
 
 // What happens to the fp32 sums of a part of a matrix product while they are still in the cache.
@@ -15,7 +15,7 @@ namespace terrace {
 // Columns that lie one behind the other in either form of sums.
 inline constexpr std::int64_t kSumsRun = 16;
 
-// Sums of rows by columns: row-major, or the squares of tiles that multiply_packed leaves.
+// Sums of rows by columns: row-major, or the squares of tiles that a StripCode leaves.
 struct ProductSums {
   const float* data = nullptr;
   std::int64_t stride = 0;       // elements from one row to the next; 0: squares of tiles
@@ -26,8 +26,7 @@ struct ProductSums {
   const float* run_at(std::int64_t r, std::int64_t column) const {
     if (stride != 0) return data + r * stride + column;
     const std::int64_t square = column / kStrip * left_strips + r / kStrip;
-    const std::int64_t tile = r % kStrip / kSumsRun * 2 + column % kStrip / kSumsRun;
-    return data + ((square * 4 + tile) * kSumsRun + r % kSumsRun) * kSumsRun;
+    return data + square * kStepElements + square_at(r % kStrip, column % kStrip);
   }
 };
 

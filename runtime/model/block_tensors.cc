@@ -1,6 +1,6 @@
 #include "runtime/model/block_tensors.h"
 
-#include <string>
+#include <string_view>
 
 #include "runtime/model/tensor_carver.h"
 
@@ -15,11 +15,11 @@ class UnitViews {
 
   // `rows` of columns from the start of the tensor: more than its own where several lie side by
   // side.
-  TensorView matrix(const std::string& suffix, std::int64_t rows) const {
+  TensorView matrix(std::string_view suffix, std::int64_t rows) const {
     const ParameterTensor& tensor = unit_.find(suffix);
     return view(at(tensor.offset), dtype_, rows, tensor.columns);
   }
-  TensorView vector(const std::string& suffix, std::int64_t elements) const {
+  TensorView vector(std::string_view suffix, std::int64_t elements) const {
     return view(at(unit_.find(suffix).offset), dtype_, elements);
   }
 

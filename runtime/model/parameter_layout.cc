@@ -134,14 +134,14 @@ void llama_head(const ModelConfig& config, UnitBuilder& unit) {
   unit.vector("model.norm.weight", config.width, Init::kOnes);
 }
 
-bool ends_with(const std::string& text, const std::string& suffix) {
+bool ends_with(const std::string& text, std::string_view suffix) {
   return text.size() >= suffix.size() &&
          text.compare(text.size() - suffix.size(), suffix.size(), suffix) == 0;
 }
 
 }  // namespace
 
-const ParameterTensor& UnitLayout::find(const std::string& suffix) const {
+const ParameterTensor& UnitLayout::find(std::string_view suffix) const {
   const ParameterTensor* found = nullptr;
   for (const ParameterTensor& tensor : tensors) {
     if (!ends_with(tensor.name, suffix)) continue;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/model/model_config.h"
@@ -41,7 +42,7 @@ struct UnitLayout {
   std::int64_t elements = 0;         // without padding
   std::int64_t padded_elements = 0;  // a multiple of ranks * kBlockElements
 
-  const ParameterTensor& find(const std::string& suffix) const;  // by the end of its name
+  const ParameterTensor& find(std::string_view suffix) const;  // by the end of its name
 };
 
 // Blocks: llama q k v o gate up down, then biases and norms; gpt2 c_attn c_proj c_fc c_proj, then

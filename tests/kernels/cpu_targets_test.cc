@@ -66,16 +66,28 @@ TEST_P(CpuTargets, EmbeddingsHaveTheSameBits) {
   expect_same_on_every_target(embedding_cases(GetParam()));
 }
 
-// Exp differs in its last bits between instruction sets, so these are held to the bound of each.
-TEST_P(CpuTargets, ActivationsConform) {
+// A fused multiplication and addition differs in its last bits between instruction sets, so these
+// are held to the bound of each.
+void expect_conforms_on_every_target(const std::vector<OpCase>& cases) {
   for (const std::int64_t target : usable_targets()) {
     SCOPED_TRACE(hwy::TargetName(target));
     const OnTarget on_target(target);
-    for (const OpCase& op_case : activation_cases(GetParam())) {
+    for (const OpCase& op_case : cases) {
       SCOPED_TRACE(op_case.name);
       expect_conforms(cpu_kernels(), op_case);
     }
   }
+}
+
+TEST_P(CpuTargets, ActivationsConform) {
+  expect_conforms_on_every_target(activation_cases(GetParam()));
+}
+TEST_P(CpuTargets, MatricesConform) { expect_conforms_on_every_target(matmul_cases(GetParam())); }
+TEST_P(CpuTargets, AttentionConforms) {
+  std::vector<OpCase> cases = attention_cases(GetParam());
+  // The long sequence differs in its panels alone, which every instruction set has alike.
+  std::erase_if(cases, [](const OpCase& op) { return op.name.find("T=1030") != op.name.npos; });
+  expect_conforms_on_every_target(cases);
 }
 
 INSTANTIATE_TEST_SUITE_P(ComputeTypes, CpuTargets, testing::Values(DType::kF32, DType::kBF16),

@@ -1,9 +1,8 @@
-#include "kernels/cpu/amx_product.h"
+#include "kernels/cpu/packed_product.h"
 
 #include <algorithm>
 
 #include "base/check.h"
-#include "kernels/cpu/amx_tiles.h"
 #include "kernels/cpu/cpu_workspace.h"
 #include "kernels/cpu/parallel_blocks.h"
 #include "kernels/cpu/product_result.h"
@@ -30,21 +29,31 @@ std::int64_t even_part(std::int64_t extent, std::int64_t limit) {
   return round_to_strips(blocks_of(extent, blocks_of(extent, limit)));
 }
 
+struct Block {
+  std::int64_t rows = 0, columns = 0;
+};
+
+Block block_of(const GemmShape& shape) {
+  std::int64_t limit_m = kBlockMax;
+  std::int64_t limit_n = kBlockMax;
+  while (blocks_of(shape.m, limit_m) * blocks_of(shape.n, limit_n) < kBlocksMin &&
+         std::max(limit_m, limit_n) > kBlockMin) {
+    (limit_m >= limit_n ? limit_m : limit_n) /= 2;
+  }
+  return {even_part(shape.m, limit_m), even_part(shape.n, limit_n)};
+}
+
 // How a shape is cut.
 struct Cut {
-  explicit Cut(const GemmShape& shape) {
-    std::int64_t limit_m = kBlockMax;
-    std::int64_t limit_n = kBlockMax;
-    while (blocks_of(shape.m, limit_m) * blocks_of(shape.n, limit_n) < kBlocksMin &&
-           std::max(limit_m, limit_n) > kBlockMin) {
-      (limit_m >= limit_n ? limit_m : limit_n) /= 2;
-    }
-    block_m = even_part(shape.m, limit_m);
-    block_n = even_part(shape.n, limit_n);
+  Cut(const GemmShape& shape, const StripCode& code) {
+    const Block block = block_of(shape);
+    block_m = block.rows;
+    block_n = block.columns;
     part_m = part_of(shape.m, block_m, shape.k);
     part_n = part_of(shape.n, block_n, shape.k);
-    packed_a = layout.add(strips_of(part_m) * strip_bytes(shape.k));
-    packed_b = layout.add(strips_of(part_n) * strip_bytes(shape.k));
+    const std::int64_t strip = code.bytes(strip_elements(shape.k));
+    packed_a = layout.add(static_cast<std::size_t>(strips_of(part_m) * strip));
+    packed_b = layout.add(static_cast<std::size_t>(strips_of(part_n) * strip));
   }
 
   std::size_t sums_bytes() const {
@@ -57,9 +66,6 @@ struct Cut {
   std::size_t packed_a = 0, packed_b = 0;
 
  private:
-  static std::size_t strip_bytes(std::int64_t depth) {
-    return static_cast<std::size_t>(strip_elements(depth)) * sizeof(Bf16);
-  }
   // Whole blocks of an operand's rows or columns that are packed at once.
   static std::int64_t part_of(std::int64_t extent, std::int64_t block, std::int64_t depth) {
     const std::int64_t blocks = kPackedMax / (block * round_to_strips(depth));
@@ -69,36 +75,42 @@ struct Cut {
 
 // One operand, of which some strips are packed.
 struct Operand {
-  const Bf16* data = nullptr;
+  const std::byte* data = nullptr;
+  DType type = DType::kBF16;
   std::int64_t stride = 0;
   std::int64_t extent = 0, depth = 0;
   bool depth_contiguous = false;
 
   // From depth `begin` on, at most kPackDepth of the strip of row or column `first`, which is
   // packed whole at `target`.
-  PackStrip strip(std::int64_t first, std::int64_t begin, Bf16* target) const {
+  PackStrip strip(std::int64_t first, std::int64_t begin, const StripCode& code,
+                  std::byte* target) const {
     const std::int64_t across = depth_contiguous ? stride : 1;
     const std::int64_t along = depth_contiguous ? 1 : stride;
-    return {.source = data + first * across + begin * along,
+    const std::int64_t offset = first * across + begin * along;
+    return {.source = data + offset * static_cast<std::int64_t>(size_of(type)),
+            .type = type,
             .stride = stride,
             .width = std::min(kStrip, extent - first),
             .depth = std::min(kPackDepth, depth - begin),
             .depth_contiguous = depth_contiguous,
-            .target = target + begin * kStrip};
+            .target = target + code.bytes(begin * kStrip)};
   }
 };
 
-class AmxProduct {
+class ProductRun {
  public:
-  AmxProduct(const KernelContext& context, const MatrixProduct& product)
-      : context_(context), product_(product), shape_(product.shape), cut_(product.shape) {
-    a_ = {reinterpret_cast<const Bf16*>(product.a), shape_.a_stride, shape_.m, shape_.k,
-          !shape_.a_transposed};
-    b_ = {reinterpret_cast<const Bf16*>(product.b), shape_.b_stride, shape_.n, shape_.k,
-          shape_.b_transposed};
-    const std::int64_t strip = strip_elements(shape_.k);
-    packed_a_ = region_at<Bf16>(context.workspace, cut_.packed_a, strips_of(cut_.part_m) * strip);
-    packed_b_ = region_at<Bf16>(context.workspace, cut_.packed_b, strips_of(cut_.part_n) * strip);
+  ProductRun(const KernelContext& context, const MatrixProduct& product, const StripCode& code)
+      : context_(context),
+        product_(product),
+        shape_(product.shape),
+        code_(code),
+        cut_(product.shape, code) {
+    a_ = {product.a, shape_.input, shape_.a_stride, shape_.m, shape_.k, !shape_.a_transposed};
+    b_ = {product.b, shape_.input, shape_.b_stride, shape_.n, shape_.k, shape_.b_transposed};
+    TERRACE_CHECK_LE(cut_.layout.total_bytes(), context.workspace.size());
+    packed_a_ = context.workspace.data() + cut_.packed_a;
+    packed_b_ = context.workspace.data() + cut_.packed_b;
   }
 
   void run() {
@@ -114,13 +126,13 @@ class AmxProduct {
   // Packs the part of b from column n on, and of a from row m on unless that is there already.
   void pack(std::int64_t m, std::int64_t n, bool with_a) {
     if (with_a) {
-      pack_part(a_, m, std::min(cut_.part_m, shape_.m - m), packed_a_, pack_left_strip);
+      pack_part(a_, m, std::min(cut_.part_m, shape_.m - m), packed_a_, code_.pack_left);
     }
-    pack_part(b_, n, std::min(cut_.part_n, shape_.n - n), packed_b_, pack_right_strip);
+    pack_part(b_, n, std::min(cut_.part_n, shape_.n - n), packed_b_, code_.pack_right);
   }
 
   // A task packs kPackDepth of the depth of neighbouring strips, so that it reads stored rows on.
-  void pack_part(const Operand& operand, std::int64_t first, std::int64_t extent, Bf16* target,
+  void pack_part(const Operand& operand, std::int64_t first, std::int64_t extent, std::byte* target,
                  void (*pack_strip)(const PackStrip&)) {
     const std::int64_t strips = strips_of(extent);
     const std::int64_t groups = blocks_of(strips, kPackStrips);
@@ -129,8 +141,8 @@ class AmxProduct {
       const std::int64_t depth = index / groups * kPackDepth;
       const std::int64_t begin = index % groups * kPackStrips;
       for (std::int64_t s = begin; s < std::min(begin + kPackStrips, strips); ++s) {
-        pack_strip(
-            operand.strip(first + s * kStrip, depth, target + s * strip_elements(operand.depth)));
+        pack_strip(operand.strip(first + s * kStrip, depth, code_,
+                                 target + s * code_.bytes(strip_elements(operand.depth))));
       }
     });
   }
@@ -151,12 +163,15 @@ class AmxProduct {
       sums.rows = std::min(cut_.block_m, end_m - m - row);
       sums.columns = std::min(cut_.block_n, end_n - n - column);
       sums.left_strips = strips_of(sums.rows);
-      multiply_packed({.left = packed_a_ + row / kStrip * strip_elements(shape_.k),
-                       .right = packed_b_ + column / kStrip * strip_elements(shape_.k),
-                       .left_strips = sums.left_strips,
-                       .right_strips = strips_of(sums.columns),
-                       .depth = shape_.k,
-                       .tiles = tiles});
+      const std::int64_t strip = strip_elements(shape_.k);
+      code_.multiply({.left = packed_a_ + code_.bytes(row / kStrip * strip),
+                      .right = packed_b_ + code_.bytes(column / kStrip * strip),
+                      .left_strips = sums.left_strips,
+                      .right_strips = strips_of(sums.columns),
+                      .depth = shape_.k,
+                      .left_stride = strip,
+                      .right_stride = strip,
+                      .tiles = tiles});
       if (product_.consumer != nullptr) {
         (*product_.consumer)(sums, m + row, n + column);
       } else {
@@ -182,23 +197,24 @@ class AmxProduct {
   const KernelContext& context_;
   const MatrixProduct& product_;
   const GemmShape& shape_;
+  const StripCode& code_;
   Cut cut_;
   Operand a_, b_;
-  Bf16* packed_a_ = nullptr;
-  Bf16* packed_b_ = nullptr;
+  std::byte* packed_a_ = nullptr;
+  std::byte* packed_b_ = nullptr;
 };
 
 }  // namespace
 
-void amx_multiply(const KernelContext& context, const MatrixProduct& product) {
-  TERRACE_CHECK(product.shape.input == DType::kBF16);
-  AmxProduct(context, product).run();
+void packed_multiply(const KernelContext& context, const MatrixProduct& product,
+                     const StripCode& code) {
+  ProductRun(context, product, code).run();
 }
 
-std::int64_t amx_block_columns(const GemmShape& shape) { return Cut(shape).block_n; }
+std::int64_t packed_block_columns(const GemmShape& shape) { return block_of(shape).columns; }
 
-std::size_t amx_multiply_workspace(const GemmShape& shape, int workers) {
-  const Cut cut(shape);
+std::size_t packed_multiply_workspace(const GemmShape& shape, int workers, const StripCode& code) {
+  const Cut cut(shape, code);
   return cut.layout.total_bytes() + cut.sums_bytes() * static_cast<std::size_t>(workers);
 }
 

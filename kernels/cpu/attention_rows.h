@@ -1,0 +1,90 @@
+#pragma once
+
+#include <cstdint>
+
+#include "base/dtype.h"
+#include "kernels/cpu/packed_strips.h"
+
+// The rowwise loops between the matrix products of attention, on one strip of queries: from the
+// squares of fp32 sums that one product leaves to the packed strips that the next one takes.
+// Highway with run-time dispatch; single-threaded; sums in an order that depends on lengths alone.
+// A NaN in a row makes its results NaN.
+namespace terrace {
+
+// Scores of a strip of queries by keys: squares, one behind the other. Query r may see the first
+// `visible + r` keys, at most all; there is at least one.
+struct ScoreStrip {
+  const float* scores = nullptr;
+  std::int64_t rows = 0;  // queries that are there, at most kStrip
+  std::int64_t columns = 0;
+  std::int64_t visible = 0;
+  float scale = 1.0F;
+
+  // The squares in which a query sees a key: what is read, and written, ends with them.
+  std::int64_t squares() const {
+    const std::int64_t most = visible + kStrip - 1;
+    return strips_of(most < columns ? most : columns);
+  }
+};
+
+// One step of a running softmax over panels of keys. `weights` takes exp(scale * score - max) as a
+// left strip over the keys, 0 where a key is not visible or a query not there. max and sum [kStrip]
+// and output, squares of `width` columns, hold the state; before the first step max is -infinity
+// and sum 0. sum and output are rescaled to the new maximum; the weights join sum here, and output
+// by the caller's next product.
+struct SoftmaxStrip {
+  ScoreStrip strip;
+  std::byte* weights = nullptr;
+  DType packed = DType::kBF16;  // of the weights
+  float* max = nullptr;
+  float* sum = nullptr;
+  float* output = nullptr;
+  std::int64_t width = 0;
+  bool first = false;  // there is no output yet
+};
+void softmax_strip(const SoftmaxStrip& step);
+
+// Where rows of a strip go: `rows` rows of `width` elements, `stride` apart.
+struct StripRows {
+  std::byte* data = nullptr;
+  DType dtype = DType::kF32;
+  std::int64_t rows = 0, width = 0, stride = 0;
+};
+
+// After the last step: row r = output / sum, log_sum_exp[r] = max + log(sum).
+void softmax_finish(const SoftmaxStrip& last, const StripRows& target, float* log_sum_exp);
+
+// From scores and dweights (the gradient of the weights, squares as the scores) to weights =
+// exp(scale * score - log_sum_exp) and dscores = weights * (dweights - delta) * scale, 0 where a
+// key is not visible or a query not there. Both go into steps of right strips over the keys whose
+// depth are queries: the step of the first strip of keys is given, the next strip's is right_stride
+// elements on. dscores go also into a left strip over the keys.
+struct GradientStrip {
+  ScoreStrip strip;
+  const float* dweights = nullptr;
+  const float* log_sum_exp = nullptr;  // [rows]
+  const float* delta = nullptr;        // [rows]
+  DType packed = DType::kBF16;
+  std::byte* weights = nullptr;
+  std::byte* dscores = nullptr;
+  std::byte* dscores_left = nullptr;
+  std::int64_t right_stride = 0;
+};
+void softmax_gradient(const GradientStrip& gradient);
+
+// Row r = row r of the squares of a strip, rounded to the type.
+void round_rows(const float* squares, const StripRows& target);
+// Row r = column r of squares that lie one below the other, rounded to the type.
+void round_columns(const float* squares, const StripRows& target);
+
+// sums[r] = the dot product of rows r of a and b, rows of `width` elements `stride` apart.
+struct RowDots {
+  std::int64_t rows = 0, width = 0, stride = 0;
+  const void* a = nullptr;
+  const void* b = nullptr;
+  DType dtype = DType::kF32;
+  float* sums = nullptr;
+};
+void row_dots(const RowDots& dots);
+
+}  // namespace terrace

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <cstddef>
+
+#include "kernels/cpu/matrix_product.h"
+#include "kernels/cpu/packed_strips.h"
+
+// A product in our own code: both operands are packed, then blocks of c are computed from the
+// packed strips, each with its fp32 sums in a worker's own memory until they are complete. An
+// operand that would need too much memory is packed in parts, which the shape decides.
+namespace terrace {
+
+void packed_multiply(const KernelContext& context, const MatrixProduct& product,
+                     const StripCode& code);
+// The columns of all blocks but the last ones.
+std::int64_t packed_block_columns(const GemmShape& shape);
+std::size_t packed_multiply_workspace(const GemmShape& shape, int workers, const StripCode& code);
+
+}  // namespace terrace

@@ -1,0 +1,12 @@
+#pragma once
+
+#include "kernels/cpu/packed_strips.h"
+
+// fp32 matrix products in vector registers, on any processor. Highway with run-time dispatch.
+namespace terrace {
+
+// Takes fp32 or bf16 and packs it as fp32. Instruction sets without a fused multiplication and
+// addition have other bits.
+const StripCode& vector_strips();
+
+}  // namespace terrace
