@@ -192,14 +192,11 @@ std::vector<BenchResult> measure(const StepScene& scene, const BenchOptions& opt
   WorkerArena workers(options.threads);
   const KernelsAlone kernels(scene, workers);
   const UpdateAlone update(options.small ? 1 << 12 : 1 << 24, runner.update_threads());
-  const std::vector<Measurement> measurements = {[&] { return runner.step_seconds(kSteps); },
-                                                 [&] { return kernels.matmuls_seconds(); },
-                                                 [&] { return kernels.matmuls_limit_seconds(); },
-                                                 [&] { return kernels.products_seconds(); },
-                                                 [&] { return kernels.products_limit_seconds(); },
-                                                 [&] { return kernels.elements_seconds(); },
-                                                 [&] { return kernels.elements_limit_seconds(); },
-                                                 [&] { return update.bytes_per_second(); }};
+  const std::vector<Measurement> measurements = {
+      [&] { return runner.step_seconds(kSteps); },      [&] { return kernels.matmuls_seconds(); },
+      [&] { return kernels.matmuls_limit_seconds(); },  [&] { return kernels.products_seconds(); },
+      [&] { return kernels.products_limit_seconds(); }, [&] { return kernels.elements_seconds(); },
+      [&] { return kernels.elements_limit_seconds(); }, [&] { return update.bytes_per_second(); }};
   const std::vector<Samples> samples = interleave(measurements, options.repetitions);
 
   const double step_s = samples[kStep].median();
