@@ -69,8 +69,7 @@ std::int64_t product_block_columns(const GemmShape& shape, ProductCode code) {
 }
 
 ProductCode product_code(DType input) {
-  if (input == DType::kF32) return ProductCode::kVectors;
-  return amx_usable() ? ProductCode::kAmx : ProductCode::kOneDnn;
+  return input == DType::kBF16 && amx_usable() ? ProductCode::kAmx : ProductCode::kOneDnn;
 }
 
 const StripCode& strip_code(DType input) {

@@ -15,9 +15,10 @@
 // so who computes a block, and how many workers there are, cannot change bits.
 namespace terrace {
 
-// Which code multiplies: our own in vector registers for fp32 (vector_tiles.h), our own in tile
-// registers for bf16 where the processor has them (amx_tiles.h), else oneDNN. Another code may give
-// other bits.
+// Which code multiplies: our own in tile registers for bf16 where the processor has them
+// (amx_tiles.h), else oneDNN. kVectors is our own in vector registers (vector_tiles.h): for blocks
+// on one thread, where oneDNN has too much to set up; of whole products oneDNN's are quicker.
+// Another code may give other bits.
 enum class ProductCode : std::uint8_t { kOneDnn, kAmx, kVectors };
 ProductCode product_code(DType input);
 
