@@ -18,8 +18,8 @@ Outcome run_bench(std::vector<std::string> arguments) {
 }
 
 // The document of a benchmark that ends well, held to the contract; names its results.
-std::vector<std::string> names_of_results(const std::string& bench,
-                                          const std::vector<std::string>& more = {}) {
+std::vector<std::string> names_of_results(
+    const std::string& bench, const std::vector<std::string>& more = std::vector<std::string>()) {
   std::vector<std::string> arguments = {bench, "--small", "--json"};
   arguments.insert(arguments.end(), more.begin(), more.end());
   const Outcome outcome = run_bench(arguments);

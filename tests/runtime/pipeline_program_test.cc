@@ -23,7 +23,8 @@ StepModel cut_model(const StepModel& model, std::int32_t stages, std::int32_t st
 }
 
 std::vector<Program> programs_of_stages(const StepModel& model, std::int32_t stages,
-                                        const StepPolicy& policy, const TierBudgets& budgets = {}) {
+                                        const StepPolicy& policy,
+                                        const TierBudgets& budgets = TierBudgets()) {
   std::vector<Program> programs;
   for (std::int32_t stage = 0; stage < stages; ++stage) {
     programs.push_back(compile_step(cut_model(model, stages, stage), policy, budgets));

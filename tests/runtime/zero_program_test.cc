@@ -16,7 +16,7 @@ using ::testing::IsEmpty;
 
 std::vector<Program> programs_of_ranks(const StepModel& model, std::int32_t stage,
                                        std::int32_t ranks, const StepPolicy& policy,
-                                       const TierBudgets& budgets = {}) {
+                                       const TierBudgets& budgets = TierBudgets()) {
   std::vector<Program> programs;
   for (std::int32_t rank = 0; rank < ranks; ++rank) {
     programs.push_back(compile_step(divided(model, {stage, ranks, rank}), policy, budgets));
