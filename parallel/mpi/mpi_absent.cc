@@ -1,7 +1,8 @@
 #include "base/error.h"
 #include "parallel/mpi/mpi_session.h"
 
-// For builds without MPI.
+// For builds without MPI; with it there is nothing here.
+#ifndef TERRACE_MPI
 namespace terrace {
 
 bool is_mpi_built() { return false; }
@@ -30,3 +31,4 @@ std::unique_ptr<Communicator> MpiSession::make_library_world(const std::string& 
 }
 
 }  // namespace terrace
+#endif

@@ -184,8 +184,8 @@ std::string shares_text(const std::array<double, kLaneCount>& busy_s, double ste
   return text;
 }
 
-BenchResult measure(const std::string& name, EngineOptions engine, OpsAlone& ops, Machine& machine,
-                    const BenchOptions& options, Log& log) {
+BenchResult measure(const std::string& name, const EngineOptions& engine, OpsAlone& ops,
+                    Machine& machine, const BenchOptions& options, Log& log) {
   log.info(fmt::format("bench step: {}, predicted and measured", name));
   StepRunner runner(engine, log);
   runner.step_seconds(3);

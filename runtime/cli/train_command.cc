@@ -4,10 +4,14 @@
 
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
-#include <cstdlib>
+#include <memory>
+#include <optional>
 
 #include "base/error.h"
+#include "parallel/launch_environment.h"
+#include "parallel/mpi/mpi_session.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/console_log.h"
 #include "runtime/cli/progress_console.h"
@@ -40,12 +44,28 @@ void install_handlers() {
   }
 }
 
-void refuse_launcher() {
-  const int ranks = launcher_ranks([](const char* name) { return std::getenv(name); });
-  if (ranks == 1) return;
-  throw ConfigError(
-      fmt::format("the launcher started {} ranks: more than one rank is not built yet", ranks),
-      "start one process without the launcher");
+// A rank of a job that a launcher started.
+TrainOutcome train_in_job(const TrainCommand& command, const LaunchEnvironment& launch,
+                          TrainConsole& console, Log& log) {
+  if (!launch.is_mpi_job) {
+    throw EnvironmentError(
+        fmt::format("{} started {} ranks, which would meet by NCCL: the CPU device has none",
+                    launch.source_is, launch.size),
+        "start them with mpirun, or as --local-ranks of one process");
+  }
+  MpiSession session;
+  CommunicatorOptions waiting;
+  waiting.timeout = std::chrono::duration_cast<std::chrono::nanoseconds>(
+      std::chrono::duration<double>(command.options.ranks.collective_timeout_s));
+  const std::unique_ptr<Communicator> world = session.make_world("world", waiting);
+  SilentConsole silent;
+  try {
+    return train_rank(command, {world.get(), launch.local_size}, stop_requested,
+                      world->rank() == 0 ? console : silent, log);
+  } catch (const std::exception& error) {
+    world->abort(fmt::format("rank {}: {}", world->rank(), error.what()));
+    throw;
+  }
 }
 
 }  // namespace
@@ -60,12 +80,16 @@ int run_train(int argc, const char* const* argv) {
   command.options = parse_train_options(arguments);
   command.command_line.assign(argv, argv + argc);
   command.effective_config = to_toml(command.options);
-  refuse_launcher();
+  const std::int32_t local_ranks = command.options.ranks.local_ranks;
+  const LaunchEnvironment launch = detect_launch(
+      environment_variables(), local_ranks > 1 ? std::optional<int>(local_ranks) : std::nullopt);
   install_handlers();
 
   ConsoleLog log;
   ProgressConsole console(stdout, isatty(STDOUT_FILENO) == 1, command.options.run.progress);
-  switch (train(command, stop_requested, console, log)) {
+  const bool is_job = launch.source != LaunchSource::kLocalRanks && launch.size > 1;
+  switch (is_job ? train_in_job(command, launch, console, log)
+                 : train(command, stop_requested, console, log)) {
     case TrainOutcome::kDone:
     case TrainOutcome::kStoppedAsAsked:
       return kExitDone;

@@ -88,16 +88,4 @@ std::string to_toml(const TrainOptions& options) {
   return text;
 }
 
-int launcher_ranks(FunctionRef<const char*(const char* name)> variable) {
-  constexpr auto kNames = std::to_array<const char*>(
-      {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "WORLD_SIZE"});
-  int ranks = 1;
-  for (const char* name : kNames) {
-    const char* text = variable(name);
-    if (text == nullptr) continue;
-    ranks = std::max(ranks, static_cast<int>(FlagValue(name, {text}).integer(1, 1'000'000)));
-  }
-  return ranks;
-}
-
 }  // namespace terrace

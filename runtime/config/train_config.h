@@ -20,9 +20,4 @@ std::string train_help();
 // comment.
 std::string to_toml(const TrainOptions& options);
 
-// Ranks that the launcher (mpirun, srun, torchrun) started, by its environment variables; 1 without
-// one. `variable` gives the value of an environment variable, or null. Throws ConfigError for a
-// value that is no count.
-int launcher_ranks(FunctionRef<const char*(const char* name)> variable);
-
 }  // namespace terrace

@@ -13,12 +13,6 @@
 namespace terrace {
 namespace {
 
-class SilentConsole final : public TrainConsole {
- public:
-  void say(const std::string&) override {}
-  void step(const std::string&, std::int64_t, std::int64_t, double) override {}
-};
-
 struct Rank {
   std::unique_ptr<Communicator> world;
   TrainOutcome outcome = TrainOutcome::kDone;
@@ -38,7 +32,8 @@ std::vector<Rank> make_ranks(const RankOptions& options) {
 void run_rank(const TrainCommand& command, Rank& rank, const std::atomic<bool>& stop_requested,
               TrainConsole& console, Log& log) {
   try {
-    rank.outcome = train_rank(command, rank.world.get(), stop_requested, console, log);
+    rank.outcome = train_rank(command, {rank.world.get(), command.options.ranks.local_ranks},
+                              stop_requested, console, log);
   } catch (const std::exception& error) {
     rank.error = std::current_exception();
     rank.world->abort(error.what());

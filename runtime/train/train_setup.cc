@@ -119,14 +119,14 @@ MeshShape mesh_for(const TrainOptions& options, int ranks) {
 }
 
 EngineOptions engine_options_for(const TrainOptions& options, const ModelConfig& model,
-                                 const HostLimits& limits, const ThreadPlan& threads) {
+                                 const HostLimits& limits, const ThreadPlan& threads,
+                                 std::int32_t ranks_on_host) {
   EngineOptions engine;
   engine.model = model;
   engine.batch = {options.batch.micro_batch_size, sequence_length_for(options, model)};
   engine.compute_type = options.precision == Precision::kBf16 ? DType::kBF16 : DType::kF32;
   engine.placement = placement_for(options);
-  const std::int32_t ranks = options.ranks.local_ranks;
-  engine.budgets = budgets_for(options.tiers, limits, static_cast<std::size_t>(ranks));
+  engine.budgets = budgets_for(options.tiers, limits, static_cast<std::size_t>(ranks_on_host));
   const OptimizerFlags& flags = options.optimizer;
   engine.optimizer.max_grad_norm = flags.max_grad_norm;
   engine.optimizer.adamw.beta1 = static_cast<float>(flags.adam_beta1);
@@ -141,8 +141,6 @@ EngineOptions engine_options_for(const TrainOptions& options, const ModelConfig&
   engine.evaluates = options.data.validation_fraction > 0 || !options.data.validation_data.empty();
   engine.threads = threads.compute;
   engine.update_threads = threads.update;
-  engine.zero_stage =
-      options.step.zero_stage.value_or(ranks > options.step.pipeline_parallel ? 1 : 0);
   engine.pipeline_schedule = options.step.pipeline_schedule;
   return engine;
 }

@@ -14,7 +14,8 @@ MeshShape mesh_for(const TrainOptions& options, int ranks);
 // What the options mean on this machine. Each throws ConfigError naming the flag, or OutOfMemory.
 // Memory and threads are those of one of the ranks that share this host.
 EngineOptions engine_options_for(const TrainOptions& options, const ModelConfig& model,
-                                 const HostLimits& limits, const ThreadPlan& threads);
+                                 const HostLimits& limits, const ThreadPlan& threads,
+                                 std::int32_t ranks_on_host = 1);
 DatasetOptions dataset_options_for(const TrainOptions& options, const ModelConfig& model,
                                    std::int64_t sequence_length);
 std::int64_t sequence_length_for(const TrainOptions& options, const ModelConfig& model);

@@ -47,20 +47,19 @@ std::unique_ptr<Checkpoint> find_checkpoint(const TrainOptions& options,
 
 class Trainer {
  public:
-  Trainer(const TrainCommand& command, Communicator* world, const std::atomic<bool>& stop_requested,
-          TrainConsole& console, Log& log)
+  Trainer(const TrainCommand& command, const LaunchedRanks& ranks,
+          const std::atomic<bool>& stop_requested, TrainConsole& console, Log& log)
       : command_(command),
         options_(command.options),
-        ranks_(world, mesh_for(options_, world == nullptr ? 1 : world->size())),
+        ranks_(ranks.world, mesh_for(options_, ranks.count())),
         stop_requested_(stop_requested),
         console_(console),
         log_(log),
         model_(load_model_config(options_.model.model)),
         layout_(parameter_layout(model_)),
         limits_(read_host_limits()),
-        threads_(plan_threads(options_.tiers.threads, limits_, read_topology(),
-                              options_.ranks.local_ranks)),
-        engine_options_(engine_options_for(options_, model_, limits_, threads_)) {
+        threads_(plan_threads(options_.tiers.threads, limits_, read_topology(), ranks.on_host)),
+        engine_options_(engine_options_for(options_, model_, limits_, threads_, ranks.on_host)) {
     agree_on_limits();
   }
 
@@ -103,6 +102,8 @@ class Trainer {
   // Ranks with other limits would compile other programs.
   void agree_on_limits() {
     engine_options_.ranks = ranks_.steps();
+    const bool shares_out = ranks_.data_ranks() > 1;
+    engine_options_.zero_stage = options_.step.zero_stage.value_or(shares_out ? 1 : 0);
     engine_options_.threads = static_cast<int>(ranks_.smallest(engine_options_.threads));
     for (std::optional<std::size_t>& budget : engine_options_.budgets) {
       if (!budget.has_value()) continue;
@@ -472,15 +473,15 @@ class Trainer {
 
 }  // namespace
 
-TrainOutcome train_rank(const TrainCommand& command, Communicator* world,
+TrainOutcome train_rank(const TrainCommand& command, const LaunchedRanks& ranks,
                         const std::atomic<bool>& stop_requested, TrainConsole& console, Log& log) {
-  return Trainer(command, world, stop_requested, console, log).run();
+  return Trainer(command, ranks, stop_requested, console, log).run();
 }
 
 TrainOutcome train(const TrainCommand& command, const std::atomic<bool>& stop_requested,
                    TrainConsole& console, Log& log) {
   if (command.options.ranks.local_ranks == 1) {
-    return train_rank(command, nullptr, stop_requested, console, log);
+    return train_rank(command, {}, stop_requested, console, log);
   }
   return train_local_ranks(command, stop_requested, console, log);
 }

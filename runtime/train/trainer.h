@@ -21,6 +21,13 @@ class TrainConsole {
                     double seconds_left) = 0;
 };
 
+// For ranks that have nothing to say.
+class SilentConsole final : public TrainConsole {
+ public:
+  void say(const std::string&) override {}
+  void step(const std::string&, std::int64_t, std::int64_t, double) override {}
+};
+
 enum class TrainOutcome : std::uint8_t { kDone, kStoppedAsAsked, kSavedOnSignal };
 
 struct TrainCommand {
@@ -35,9 +42,16 @@ struct TrainCommand {
 TrainOutcome train(const TrainCommand& command, const std::atomic<bool>& stop_requested,
                    TrainConsole& console, Log& log);
 
-// One rank of it; `world`: all ranks, null where there is one. All call it with equal commands; the
-// first writes the files. A rank that throws leaves it to the caller to abort the communicator.
-TrainOutcome train_rank(const TrainCommand& command, Communicator* world,
+// Which ranks there are, as one of them sees them.
+struct LaunchedRanks {
+  Communicator* world = nullptr;  // all; null where there is one
+  std::int32_t on_host = 1;       // those that share memory and processors with this one
+  std::int32_t count() const { return world == nullptr ? 1 : world->size(); }
+};
+
+// One rank of it. All call it with equal commands; the first writes the files. A rank that throws
+// leaves it to the caller to abort the communicator.
+TrainOutcome train_rank(const TrainCommand& command, const LaunchedRanks& ranks,
                         const std::atomic<bool>& stop_requested, TrainConsole& console, Log& log);
 
 }  // namespace terrace

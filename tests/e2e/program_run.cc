@@ -10,6 +10,9 @@
 
 #include <cerrno>
 #include <chrono>
+#include <fstream>
+#include <iterator>
+#include <sstream>
 #include <thread>
 
 namespace terrace {
@@ -54,8 +57,10 @@ std::ostream& operator<<(std::ostream& out, const Outcome& outcome) {
              << outcome.output;
 }
 
-ProgramRun::ProgramRun(const std::vector<std::string>& arguments, const Denied& denied) {
-  std::vector<std::string> words = {TERRACE_PROGRAM};
+ProgramRun::ProgramRun(const std::vector<std::string>& arguments, const Denied& denied,
+                       const std::vector<std::string>& launcher) {
+  std::vector<std::string> words = launcher;
+  words.emplace_back(TERRACE_PROGRAM);
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> pointers;
   for (std::string& word : words) pointers.push_back(word.data());
@@ -69,7 +74,7 @@ ProgramRun::ProgramRun(const std::vector<std::string>& arguments, const Denied& 
         !redirect(STDERR_FILENO, err, O_WRONLY | O_APPEND) || !apply(denied)) {
       ::_exit(kNotStarted);
     }
-    ::execv(TERRACE_PROGRAM, pointers.data());
+    ::execvp(pointers.front(), pointers.data());
     ::_exit(kNotStarted);
   }
   EXPECT_GT(child_, 0) << "fork: errno " << errno;
@@ -79,6 +84,22 @@ ProgramRun::~ProgramRun() {
   if (child_ <= 0 || status_.has_value()) return;
   ::kill(child_, SIGKILL);
   ::waitpid(child_, nullptr, 0);
+}
+
+bool ProgramRun::kill_a_descendant(const std::string& word) const {
+  const auto file_of = [](pid_t process, const char* name) {
+    std::ifstream file("/proc/" + std::to_string(process) + "/" + name, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  std::vector<pid_t> family = {child_};
+  for (std::size_t i = 0; i < family.size(); ++i) {
+    const std::string main_thread = "task/" + std::to_string(family[i]) + "/children";
+    std::istringstream children(file_of(family[i], main_thread.c_str()));
+    for (pid_t child = 0; children >> child;) family.push_back(child);
+    if (i == 0 || file_of(family[i], "cmdline").find(word) == std::string::npos) continue;
+    return ::kill(family[i], SIGKILL) == 0;
+  }
+  return false;
 }
 
 bool ProgramRun::has_ended() {

@@ -36,7 +36,9 @@ constexpr int kNotStarted = 126;
 // blocks. The destructor kills and reaps a run that is still there.
 class ProgramRun {
  public:
-  explicit ProgramRun(const std::vector<std::string>& arguments, const Denied& denied = {});
+  // `launcher`: words of a command that starts the program; empty: it is started by itself.
+  explicit ProgramRun(const std::vector<std::string>& arguments, const Denied& denied = {},
+                      const std::vector<std::string>& launcher = {});
   ~ProgramRun();
   ProgramRun(const ProgramRun&) = delete;
   ProgramRun& operator=(const ProgramRun&) = delete;
@@ -49,6 +51,9 @@ class ProgramRun {
   bool wait_until(const std::function<bool()>& condition);
   bool has_ended();
   void send(int signal) const;
+  // Kills one process that this run has started, whose command line has `word`; false if there is
+  // none.
+  bool kill_a_descendant(const std::string& word) const;
   // From now on the run cannot write behind so many bytes of any file.
   void limit_file_size(std::uint64_t bytes) const;
   // Waits for the end, with a time limit after which the run is killed and the test fails.

@@ -63,13 +63,6 @@ TEST(Program, CommandsOfTheInterfaceThatAreNotBuiltSaySo) {
   }
 }
 
-TEST(Program, MoreRanksOfALauncherAreRefused) {
-  const Outcome outcome =
-      run_program("train --model nano --data /dev/null --max-steps 1", "OMPI_COMM_WORLD_SIZE=2");
-  EXPECT_EQ(outcome.code, 2);
-  EXPECT_THAT(outcome.errors, testing::HasSubstr("2 ranks: more than one rank is not built yet"));
-}
-
 TEST(Program, DataThatIsNotThereExitsWithTwo) {
   const TemporaryDirectory directory;
   const Outcome outcome =

@@ -421,21 +421,5 @@ TEST(TrainConfig, HelpHasEveryFlagUnderItsGroup) {
   }
 }
 
-TEST(TrainConfig, LauncherRanksComeFromItsVariables) {
-  const auto ranks = [](const std::map<std::string, std::string>& variables) {
-    return launcher_ranks([&](const char* name) -> const char* {
-      const auto found = variables.find(name);
-      return found == variables.end() ? nullptr : found->second.c_str();
-    });
-  };
-  EXPECT_EQ(ranks({}), 1);
-  EXPECT_EQ(ranks({{"OMPI_COMM_WORLD_SIZE", "1"}}), 1);
-  EXPECT_EQ(ranks({{"OMPI_COMM_WORLD_SIZE", "4"}}), 4);
-  EXPECT_EQ(ranks({{"PMI_SIZE", "2"}}), 2);
-  EXPECT_EQ(ranks({{"SLURM_STEP_NUM_TASKS", "8"}}), 8);
-  EXPECT_EQ(ranks({{"WORLD_SIZE", "16"}}), 16);
-  EXPECT_THROW(ranks({{"WORLD_SIZE", "many"}}), ConfigError);
-}
-
 }  // namespace
 }  // namespace terrace

@@ -1,0 +1,99 @@
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include "tests/e2e/tiny_training.h"
+
+// Ranks as processes that mpirun starts.
+namespace terrace {
+namespace {
+
+const Arguments kSteps = {"--max-steps", "6"};
+
+// More ranks than processors, and as root (containers); a rank that waits lets others run.
+Arguments mpirun(int ranks) {
+  return {TERRACE_MPIRUN,
+          "--allow-run-as-root",
+          "--oversubscribe",
+          "--bind-to",
+          "none",
+          "--mca",
+          "mpi_yield_when_idle",
+          "1",
+          "-n",
+          std::to_string(ranks)};
+}
+
+Outcome train_job(const TinyTraining& training, int ranks, const std::string& run,
+                  const Arguments& more) {
+  return ProgramRun(training.command(run, more), {}, mpirun(ranks)).wait();
+}
+
+TEST(MpiRanks, HaveTheBitsOfRanksAsThreads) {
+  const TinyTraining training(4);
+  const Arguments stage = {"--zero-stage", "3"};
+  const Arguments nvme =
+      training.nvme() + Arguments{"--place-optimizer", "nvme", "--place-parameters", "nvme"};
+  training.train("threads", kSteps + stage + Arguments{"--local-ranks", "2"});
+  const Outcome outcome = train_job(training, 2, "processes", kSteps + stage + nvme);
+  EXPECT_EQ(outcome.code, 0) << outcome;
+  training.expect_same("processes", "threads", "final");
+  EXPECT_TRUE(training.nvme_is_empty());
+
+  const Outcome pipeline =
+      train_job(training, 4, "pipeline", kSteps + Arguments{"--pipeline-parallel", "2"});
+  EXPECT_EQ(pipeline.code, 0) << pipeline;
+  training.expect_same("pipeline", "threads", "final");
+}
+
+TEST(MpiRanks, ResumeAsThreadsAndAlone) {
+  const TinyTraining training(4);
+  training.train("alone", kSteps);
+  const Arguments stages = kSteps + Arguments{"--pipeline-parallel", "2"};
+  const Outcome outcome =
+      train_job(training, 2, "run", stages + Arguments{"--stop-after-step", "2"});
+  EXPECT_EQ(outcome.code, 0) << outcome;
+  training.train("run", stages + Arguments{"--local-ranks", "2", "--resume", "auto",
+                                           "--stop-after-step", "4"});
+  training.train("run", kSteps + Arguments{"--resume", "auto"});
+  training.expect_same("run", "alone", "final");
+}
+
+TEST(MpiRanks, AWrongFlagEndsTheJobWithAnError) {
+  const TinyTraining training;
+  const Outcome outcome =
+      train_job(training, 2, "run", kSteps + Arguments{"--pipeline-parallel", "3"});
+  EXPECT_NE(outcome.code, 0) << outcome;
+  EXPECT_NE(outcome.errors.find("3 pipeline stages"), std::string::npos) << outcome;
+}
+
+// A rank dies in the middle of a step: the others do not wait for it, nothing is saved.
+TEST(MpiRanks, AKilledRankEndsTheJob) {
+  const TinyTraining training;
+  ProgramRun run(
+      training.command("run", Arguments{"--max-steps", "1000000", "--progress", "off"} +
+                                  training.nvme() + Arguments{"--place-optimizer", "nvme"}),
+      {}, mpirun(2));
+  ASSERT_TRUE(run.wait_for("\nstep ", 3)) << run.wait();
+  ASSERT_TRUE(run.kill_a_descendant("--run-dir"));
+  const Outcome outcome = run.wait();
+  EXPECT_NE(outcome.code, 0) << outcome;
+  EXPECT_FALSE(training.directory().has("run/final"));
+}
+
+TEST(MpiRanks, TorchrunIsRefusedOnTheCpu) {
+  const TinyTraining training;
+  const Arguments variables = {"env",
+                               "RANK=0",
+                               "WORLD_SIZE=2",
+                               "LOCAL_RANK=0",
+                               "LOCAL_WORLD_SIZE=2",
+                               "MASTER_ADDR=127.0.0.1",
+                               "MASTER_PORT=29500",
+                               "TORCHELASTIC_RUN_ID=none"};
+  const Outcome outcome = ProgramRun(training.command("run", kSteps), {}, variables).wait();
+  EXPECT_EQ(outcome.code, 4) << outcome;
+  EXPECT_NE(outcome.errors.find("mpirun"), std::string::npos) << outcome;
+}
+
+}  // namespace
+}  // namespace terrace
