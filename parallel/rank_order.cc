@@ -48,9 +48,9 @@ struct I32 {
   static Stored narrow(Wide value) { return static_cast<Stored>(value); }
 };
 
-template <typename Type, ReduceOp kOp>
+template <typename Type, ReduceOp Op>
 typename Type::Wide join(typename Type::Wide a, typename Type::Wide b) {
-  if constexpr (kOp == ReduceOp::kSum) {
+  if constexpr (Op == ReduceOp::kSum) {
     return a + b;
   } else if constexpr (std::is_same_v<Type, I32>) {
     return I32::narrow(a) > I32::narrow(b) ? a : b;
@@ -70,7 +70,7 @@ typename Type::Wide join(typename Type::Wide a, typename Type::Wide b) {
 #endif
 
 // One block: `count` elements from `first` on.
-template <typename Type, ReduceOp kOp>
+template <typename Type, ReduceOp Op>
 TERRACE_EVERY_VECTOR_WIDTH void reduce_block(std::span<std::byte* const> targets,
                                              std::span<const std::byte* const> sources,
                                              std::size_t first, std::size_t count) {
@@ -86,13 +86,13 @@ TERRACE_EVERY_VECTOR_WIDTH void reduce_block(std::span<std::byte* const> targets
   } else {
     const Stored* one = of_rank(1);
     for (std::size_t i = 0; i < count; ++i) {
-      sums[i] = join<Type, kOp>(Type::widen(zero[i]), Type::widen(one[i]));
+      sums[i] = join<Type, Op>(Type::widen(zero[i]), Type::widen(one[i]));
     }
   }
   for (std::size_t rank = 2; rank < sources.size(); ++rank) {
     const Stored* next = of_rank(rank);
     for (std::size_t i = 0; i < count; ++i) {
-      sums[i] = join<Type, kOp>(sums[i], Type::widen(next[i]));
+      sums[i] = join<Type, Op>(sums[i], Type::widen(next[i]));
     }
   }
   alignas(64) std::array<Stored, kBlock> rounded;
@@ -102,14 +102,14 @@ TERRACE_EVERY_VECTOR_WIDTH void reduce_block(std::span<std::byte* const> targets
   }
 }
 
-template <typename Type, ReduceOp kOp>
+template <typename Type, ReduceOp Op>
 void reduce(std::span<std::byte* const> targets, std::span<const std::byte* const> sources,
             std::size_t elements) {
   std::size_t first = 0;
   for (; first + kBlock <= elements; first += kBlock) {
-    reduce_block<Type, kOp>(targets, sources, first, kBlock);
+    reduce_block<Type, Op>(targets, sources, first, kBlock);
   }
-  if (first < elements) reduce_block<Type, kOp>(targets, sources, first, elements - first);
+  if (first < elements) reduce_block<Type, Op>(targets, sources, first, elements - first);
 }
 
 template <typename Type>

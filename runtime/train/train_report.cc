@@ -73,9 +73,16 @@ std::string describe_ranks(const StepModel& model) {
 std::string describe_plan(const EngineOptions& options, const EnginePlan& plan) {
   const StepPolicy& policy = plan.training.policy;
   const Program& program = plan.training.program;
-  const std::span<const UnitHomes> units = policy.homes;
-  // The embedding and the head keep no activations: nothing to place and nothing to recompute.
-  const std::span<const UnitHomes> blocks = units.subspan(1, units.size() - 2);
+  // Of this stage. The embedding and the head keep no activations: nothing to place and nothing to
+  // recompute.
+  std::vector<UnitHomes> units;
+  std::vector<UnitHomes> blocks;
+  for (std::int32_t u = 0; u <= plan.model.head(); ++u) {
+    const UnitHomes& homes = policy.homes.at(static_cast<std::size_t>(u));
+    if (!plan.model.has_unit(u)) continue;
+    units.push_back(homes);
+    if (u != 0 && u != plan.model.head()) blocks.push_back(homes);
+  }
   const auto recomputed = std::count_if(blocks.begin(), blocks.end(),
                                         [](const UnitHomes& homes) { return homes.recompute; });
   std::string text = fmt::format(
@@ -86,8 +93,7 @@ std::string describe_plan(const EngineOptions& options, const EnginePlan& plan) 
       name_of(options.compute_type), policy.micro_batches, options.batch.sequences,
       options.batch.positions,
       policy.order == MicroBatchOrder::kLayerMajor ? "layer-major" : "micro-batch-major",
-      program.ops.size(), program.buffers.size(), recomputed, options.model.layers,
-      policy.lookahead);
+      program.ops.size(), program.buffers.size(), recomputed, blocks.size(), policy.lookahead);
   text += describe_ranks(plan.model);
   text += describe_state(plan.model);
   text += "homes between uses:\n";
