@@ -1,0 +1,45 @@
+#include <gtest/gtest.h>
+
+#include "tests/runtime/ranks_fixture.h"
+
+// Where the threads of ranks meet: small, for the sanitizers. ranks_test.cc compares bits.
+namespace terrace {
+namespace {
+
+EngineOptions options_for(std::int32_t micro_batches) {
+  EngineOptions options = tiny_options(tiny_model(ModelFamily::kLlama, true, true), DType::kF32);
+  options.placement.micro_batches = micro_batches;
+  options.chunk_elements = 8 * kBlockElements;
+  return options;
+}
+
+void expect_one_curve(const RankedRun& run) {
+  for (const Curve& curve : run.curves) EXPECT_EQ(curve, run.curves.front());
+  EXPECT_EQ(run.curves.front().losses.size(), static_cast<std::size_t>(kSteps));
+}
+
+TEST(RankThreads, EveryStageTrains) {
+  const EngineOptions options = options_for(2);
+  const RankedRun plain = train_ranks(options, 2, 0);
+  expect_one_curve(plain);
+  for (const std::int32_t stage : {1, 2, 3}) {
+    const RankedRun run = train_ranks(options, 2, stage);
+    expect_one_curve(run);
+    EXPECT_EQ(run.state, plain.state) << stage;
+  }
+}
+
+TEST(RankThreads, StagesOfAPipelineTrainWithTheirStateOnTheDrive) {
+  const EngineOptions options = options_for(3);
+  const RankedRun plain = train_ranks(options, 2, 1);
+  const TemporaryDirectory drive;
+  EngineOptions away = options;
+  all_on(away, false, Tier::kNvme);
+  away.nvme.directories = {{drive.path(), std::nullopt}};
+  const RankedRun run = train_ranks(away, MeshShape{2, 1, 2}, 3);
+  expect_one_curve(run);
+  EXPECT_EQ(run.state, plain.state);
+}
+
+}  // namespace
+}  // namespace terrace
