@@ -63,7 +63,10 @@ TrainOutcome train_in_job(const TrainCommand& command, const LaunchEnvironment& 
     return train_rank(command, {world.get(), launch.local_size}, stop_requested,
                       world->rank() == 0 ? console : silent, log);
   } catch (const std::exception& error) {
-    world->abort(fmt::format("rank {}: {}", world->rank(), error.what()));
+    // Said here too: if the other ranks do not come to the end of the session, nothing comes after.
+    const std::string reason = fmt::format("rank {}: {}", world->rank(), error.what());
+    log.warning(reason);
+    world->abort(reason);
     throw;
   }
 }
