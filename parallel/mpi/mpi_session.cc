@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "base/error.h"
 #include "parallel/mpi/staged_communicator.h"
@@ -256,14 +257,14 @@ class MpiTransport final : public Transport {
     void* own = nullptr;
     MPI_Win window = MPI_WIN_NULL;
     const std::size_t bytes = window_bytes(size_);
-    check_mpi(MPI_Win_allocate_shared(static_cast<MPI_Aint>(bytes), 1, MPI_INFO_NULL, host,
-                                      static_cast<void*>(&own), &window),
+    check_mpi(MPI_Win_allocate_shared(static_cast<MPI_Aint>(bytes + kWindowAlignment), 1,
+                                      MPI_INFO_NULL, host, static_cast<void*>(&own), &window),
               "MPI_Win_allocate_shared");
     world_->keep(window);
     // One epoch for the window's life. What ranks tell each other are atomics, which order the
     // accesses to the rest of the window: on hosts that keep caches coherent MPI adds nothing.
     check_mpi(MPI_Win_lock_all(MPI_MODE_NOCHECK, window), "MPI_Win_lock_all");
-    std::memset(own, 0, bytes);  // also brings the pages to the processor that writes them
+    std::memset(aligned(own), 0, bytes);  // also brings the pages to the processor that writes them
     check_mpi(MPI_Barrier(host), "MPI_Barrier");
     windows_.resize(static_cast<std::size_t>(size_));
     for (int i = 0; i < locals; ++i) {
@@ -273,8 +274,16 @@ class MpiTransport final : public Transport {
       check_mpi(MPI_Win_shared_query(window, i, &size, &unit, static_cast<void*>(&base)),
                 "MPI_Win_shared_query");
       const auto rank = static_cast<std::size_t>(locals_[static_cast<std::size_t>(i)]);
-      windows_[rank] = {static_cast<std::byte*>(base), bytes};
+      windows_[rank] = {aligned(base), bytes};
     }
+  }
+
+  // MPI aligns a window as it likes. It is mapped by whole pages, so every process finds the same
+  // place.
+  static constexpr std::size_t kWindowAlignment = 64;
+  static std::byte* aligned(void* base) {
+    const auto address = reinterpret_cast<std::uintptr_t>(base);
+    return static_cast<std::byte*>(base) + (round_up(address, kWindowAlignment) - address);
   }
 
   const std::shared_ptr<MpiWorld> world_;
