@@ -133,16 +133,6 @@ MachineProfile profile_of(const Program& program, double compute_s, double updat
   return profile;
 }
 
-std::string busy_text(const std::array<double, kLaneCount>& busy_s, double step_s) {
-  std::string text;
-  for (std::size_t lane = 0; lane < kLaneCount; ++lane) {
-    if (busy_s[lane] <= 0) continue;
-    text += fmt::format("{}{} {:.0f} %", text.empty() ? "" : ", ", name_of(static_cast<Lane>(lane)),
-                        100 * busy_s[lane] / step_s);
-  }
-  return text;
-}
-
 enum Place : std::size_t {
   kStep,
   kMatmuls,

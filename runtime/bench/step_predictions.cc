@@ -174,16 +174,6 @@ class Machine {
   StoreLoad store_;
 };
 
-std::string shares_text(const std::array<double, kLaneCount>& busy_s, double step_s) {
-  std::string text;
-  for (std::size_t lane = 0; lane < kLaneCount; ++lane) {
-    if (busy_s[lane] <= 0) continue;
-    text += fmt::format("{}{} {:.0f} %", text.empty() ? "" : ", ", name_of(static_cast<Lane>(lane)),
-                        100 * busy_s[lane] / step_s);
-  }
-  return text;
-}
-
 BenchResult measure(const std::string& name, const EngineOptions& engine, OpsAlone& ops,
                     Machine& machine, const BenchOptions& options, Log& log) {
   log.info(fmt::format("bench step: {}, predicted and measured", name));
@@ -207,8 +197,8 @@ BenchResult measure(const std::string& name, const EngineOptions& engine, OpsAlo
           .value = samples[0],
           .limit = samples[1],
           .limit_is = "the simulator's step, from ops, copies and drive measured alone",
-          .details = {{"busy lanes, measured", shares_text(runner.busy_s(), samples[0].median())},
-                      {"busy lanes, predicted", shares_text(per_step, samples[1].median())},
+          .details = {{"busy lanes, measured", busy_text(runner.busy_s(), samples[0].median())},
+                      {"busy lanes, predicted", busy_text(per_step, samples[1].median())},
                       {"drive, last", fmt::format("read {}, write {}, mixed {}",
                                                   format_rate(profile.read_bytes_per_s),
                                                   format_rate(profile.write_bytes_per_s),

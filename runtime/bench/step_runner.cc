@@ -1,5 +1,7 @@
 #include "runtime/bench/step_runner.h"
 
+#include <fmt/format.h>
+
 #include "runtime/bench/usage_clock.h"
 
 namespace terrace {
@@ -44,6 +46,16 @@ void StepRunner::forget() {
 void StepRunner::begin() {
   ++step_;
   engine_.begin_step({step_, tokens_, static_cast<std::int64_t>(tokens_.size() / 2), 1e-5});
+}
+
+std::string busy_text(const std::array<double, kLaneCount>& busy_s, double step_s) {
+  std::string text;
+  for (std::size_t lane = 0; lane < kLaneCount; ++lane) {
+    if (busy_s[lane] <= 0) continue;
+    text += fmt::format("{}{} {:.0f} %", text.empty() ? "" : ", ", name_of(static_cast<Lane>(lane)),
+                        100 * busy_s[lane] / step_s);
+  }
+  return text;
 }
 
 }  // namespace terrace

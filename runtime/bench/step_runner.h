@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "runtime/bench/samples.h"
@@ -42,6 +43,9 @@ class StepRunner {
   Samples processor_s_, compute_s_;
   std::array<double, kLaneCount> busy_{};
 };
+
+// "compute 93 %, update 12 %": which part of a step each lane was busy.
+std::string busy_text(const std::array<double, kLaneCount>& busy_s, double step_s);
 
 // Tokens and targets of so many micro-batches, as a step takes them.
 std::vector<std::int32_t> made_up_tokens(std::int64_t rows, std::int32_t micro_batches);

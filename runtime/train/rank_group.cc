@@ -65,13 +65,18 @@ std::string RankGroup::text_of_first(const std::string& text) const {
 
 void RankGroup::combine(RunTotals& totals) const {
   if (world_ == nullptr) return;
-  for (double& bytes : totals.bytes) bytes = sum(bytes);
-  for (double& busy_s : totals.busy_s) {
-    const std::vector<double> values = of_all(*world_, busy_s);
-    busy_s = *std::max_element(values.begin(), values.end());
+  const std::vector<RunTotals> all = of_all(*world_, totals);
+  totals.bytes = {};
+  totals.parameter_upload_bytes = 0;
+  totals.parameter_read_bytes = 0;
+  for (const RunTotals& rank : all) {
+    for (std::size_t l = 0; l < kLaneCount; ++l) {
+      totals.bytes[l] += rank.bytes[l];
+      totals.busy_s[l] = std::max(totals.busy_s[l], rank.busy_s[l]);
+    }
+    totals.parameter_upload_bytes += rank.parameter_upload_bytes;
+    totals.parameter_read_bytes += rank.parameter_read_bytes;
   }
-  totals.parameter_upload_bytes = sum(totals.parameter_upload_bytes);
-  totals.parameter_read_bytes = sum(totals.parameter_read_bytes);
 }
 
 }  // namespace terrace
