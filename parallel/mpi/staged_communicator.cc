@@ -21,10 +21,12 @@ constexpr std::size_t kMessageBytesMax = std::size_t{256} << 20;
 static_assert(sizeof(WindowHead) <= kHeadBytes);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "it is shared between processes");
 
-// Room for the pieces of a round. Two rounds of two ranks fit the second-level cache of a core;
-// many ranks need more, for messages of a sensible size.
+// Room for the pieces of a round, each on cache lines of its own. Two rounds of two ranks fit the
+// second-level cache of a core; many ranks need more, for messages of a sensible size.
 std::size_t slot_bytes(int ranks) {
-  return std::max(256 * kKiB, static_cast<std::size_t>(std::max(ranks - 1, 1)) * 32 * kKiB);
+  constexpr std::size_t kLine = 64;
+  const auto pieces = static_cast<std::size_t>(std::max(ranks - 1, 1));
+  return round_up(std::max(256 * kKiB, pieces * 32 * kKiB), pieces * kLine);
 }
 
 // Waits in looks that become rarer: other threads of this processor go first.
