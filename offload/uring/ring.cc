@@ -14,6 +14,9 @@ namespace {
 
 constexpr std::size_t kBufferBytesMax = kGiB;  // the kernel's limit for one registered buffer
 constexpr unsigned kBuffersMax = 4096;         // places: at most 4 TiB of memory
+// What is queued starts when it is so much. A drive that has ended all begins again at once, not
+// only when the last of many transfers has been described; entering the kernel costs less than that.
+constexpr std::size_t kStartBytes = kMiB;
 
 }  // namespace
 
@@ -108,6 +111,8 @@ void Ring::prepare(const Transfer& transfer, std::uint64_t tag) {
   }
   io_uring_sqe_set_flags(entry, IOSQE_FIXED_FILE);
   io_uring_sqe_set_data64(entry, tag);
+  queued_bytes_ += memory.size();
+  if (queued_bytes_ >= kStartBytes) submit();
 }
 
 // A signal, or a shortage in the kernel that passes when something ends: what was not started is
@@ -118,9 +123,15 @@ void Ring::check_entered(int result) {
   if (!passes) TERRACE_CHECK_LE(0, result);
 }
 
-void Ring::submit() { check_entered(io_uring_submit(&ring_)); }
+void Ring::submit() {
+  queued_bytes_ = 0;
+  check_entered(io_uring_submit(&ring_));
+}
 
-void Ring::submit_and_wait() { check_entered(io_uring_submit_and_wait(&ring_, 1)); }
+void Ring::submit_and_wait() {
+  queued_bytes_ = 0;
+  check_entered(io_uring_submit_and_wait(&ring_, 1));
+}
 
 bool Ring::take(std::uint64_t& tag, std::int64_t& result) {
   io_uring_cqe* end = nullptr;

@@ -37,7 +37,7 @@ class Ring {
     std::uint64_t offset = 0;
   };
 
-  // Queues a transfer; it starts with the next submit() or submit_and_wait().
+  // Queues a transfer; it starts with the next submit() or submit_and_wait(), or before.
   void prepare(const Transfer& transfer, std::uint64_t tag);
   // Starts what is queued.
   void submit();
@@ -62,6 +62,7 @@ class Ring {
   bool open_ = false;
   const char* refused_call_ = "";
   bool has_buffer_table_ = false;
+  std::size_t queued_bytes_ = 0;
   std::vector<Registered> registered_;  // by place in the kernel's table
 };
 

@@ -28,7 +28,7 @@ constexpr std::size_t kFinalists = 3;
 // Of the store: memory that is used again while it is in the caches, as fio's is, and more than
 // they hold, as a step's is.
 constexpr std::size_t kNarrowRequestBytes = 512 * kKiB;
-constexpr int kNarrowRequests = 8;
+constexpr int kNarrowRequests = 16;
 constexpr std::size_t kWideRequestBytes = 64 * kMiB;
 
 std::vector<IoShape> shapes_to_try(bool small, bool wide) {
