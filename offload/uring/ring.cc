@@ -15,7 +15,8 @@ namespace {
 constexpr std::size_t kBufferBytesMax = kGiB;  // the kernel's limit for one registered buffer
 constexpr unsigned kBuffersMax = 4096;         // places: at most 4 TiB of memory
 // What is queued starts when it is so much. A drive that has ended all begins again at once, not
-// only when the last of many transfers has been described; entering the kernel costs less than that.
+// only when the last of many transfers has been described; entering the kernel costs less than
+// that.
 constexpr std::size_t kStartBytes = kMiB;
 
 }  // namespace
