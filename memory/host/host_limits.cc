@@ -1,6 +1,5 @@
 #include "memory/host/host_limits.h"
 
-#include <sched.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "memory/host/cpu_mask.h"
 
 namespace terrace {
 namespace {
@@ -163,21 +163,6 @@ void read_meminfo(const std::string& root, HostLimits& limits) {
   limits.available_bytes = *available * 1024;
 }
 
-// The mask may be larger than cpu_set_t: the kernel answers EINVAL until the buffer is large
-// enough.
-int count_affinity_cpus() {
-  for (int cpus = 1024; cpus <= 1024 * 1024; cpus *= 2) {
-    cpu_set_t* mask = CPU_ALLOC(cpus);
-    if (mask == nullptr) break;
-    const std::size_t size = CPU_ALLOC_SIZE(cpus);
-    CPU_ZERO_S(size, mask);
-    const int count = ::sched_getaffinity(0, size, mask) == 0 ? CPU_COUNT_S(size, mask) : 0;
-    CPU_FREE(mask);
-    if (count > 0) return count;
-  }
-  return 1;
-}
-
 std::size_t memlock_limit() {
   rlimit limit = {};
   if (::getrlimit(RLIMIT_MEMLOCK, &limit) != 0) return 0;
@@ -207,7 +192,8 @@ HostLimits read_host_limits(const std::string& root) {
   read_cgroup_memory(prefix, limits);
   read_cgroup_cpus(prefix, limits);
   limits.memlock_limit_bytes = memlock_limit();
-  limits.affinity_cpus = count_affinity_cpus();
+  limits.cpus = cpus_of_thread();
+  limits.affinity_cpus = static_cast<int>(limits.cpus.size());
   return limits;
 }
 

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace terrace {
 
@@ -14,7 +15,8 @@ struct HostLimits {
       cgroup_limit_bytes;               // the limit on the path to the root that leaves the least
   std::size_t cgroup_used_bytes = 0;    // by that cgroup, less its inactive file pages
   std::size_t memlock_limit_bytes = 0;  // RLIMIT_MEMLOCK
-  int affinity_cpus = 1;                // CPUs in the affinity mask
+  std::vector<int> cpus;                // in the affinity mask: OS indices; empty: not known
+  int affinity_cpus = 1;                // how many
   std::optional<double> cgroup_cpus;    // cpu.max quota / period
 
   // The smaller of what is available and what the cgroup leaves.

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <fstream>
 #include <limits>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -49,30 +50,44 @@ bool advise_huge_pages(std::span<std::byte> bytes) {
          ::madvise(bytes.data(), bytes.size(), MADV_HUGEPAGE) == 0;
 }
 
-void bind_to_node(std::span<std::byte> bytes, int node) {
-  hwloc_topology_t topology = nullptr;
-  if (hwloc_topology_init(&topology) != 0 || hwloc_topology_load(topology) != 0) {
-    const int error_number = errno;
-    if (topology != nullptr) hwloc_topology_destroy(topology);
-    throw EnvironmentError("the machine's topology cannot be read" + reason(error_number),
-                           "leave numa_node unset");
+struct DestroyTopology {
+  void operator()(hwloc_topology* topology) const { hwloc_topology_destroy(topology); }
+};
+struct FreeBitmap {
+  void operator()(hwloc_bitmap_s* bitmap) const { hwloc_bitmap_free(bitmap); }
+};
+
+constexpr const char* kLeaveUnset = "leave numa_nodes empty";
+
+std::unique_ptr<hwloc_topology, DestroyTopology> load_topology() {
+  hwloc_topology_t raw = nullptr;
+  const bool made = hwloc_topology_init(&raw) == 0;
+  std::unique_ptr<hwloc_topology, DestroyTopology> topology(made ? raw : nullptr);
+  if (!made || hwloc_topology_load(raw) != 0) {
+    throw EnvironmentError("the machine's topology cannot be read" + reason(errno), kLeaveUnset);
   }
-  const hwloc_obj_t object =
-      hwloc_get_numanode_obj_by_os_index(topology, static_cast<unsigned>(node));
-  const int rc = object == nullptr
-                     ? 0
-                     : hwloc_set_area_membind(topology, bytes.data(), bytes.size(), object->nodeset,
-                                              HWLOC_MEMBIND_BIND, HWLOC_MEMBIND_BYNODESET);
-  const int error_number = errno;
-  hwloc_topology_destroy(topology);
-  if (object == nullptr) {
-    throw ConfigError(fmt::format("this machine has no NUMA node {}", node),
-                      "see 'lstopo' for those it has, or leave numa_node unset");
+  return topology;
+}
+
+void bind_to_nodes(std::span<std::byte> bytes, const std::vector<int>& nodes) {
+  const auto topology = load_topology();
+  const std::unique_ptr<hwloc_bitmap_s, FreeBitmap> set(hwloc_bitmap_alloc());
+  for (const int node : nodes) {
+    const hwloc_obj_t object =
+        hwloc_get_numanode_obj_by_os_index(topology.get(), static_cast<unsigned>(node));
+    if (object == nullptr) {
+      throw ConfigError(fmt::format("this machine has no NUMA node {}", node),
+                        std::string("see 'lstopo' for those it has, or ") + kLeaveUnset);
+    }
+    hwloc_bitmap_or(set.get(), set.get(), object->nodeset);
   }
-  if (rc != 0) {
-    throw EnvironmentError(
-        fmt::format("memory cannot be bound to NUMA node {}{}", node, reason(error_number)),
-        "leave numa_node unset");
+  const hwloc_membind_policy_t policy =
+      nodes.size() == 1 ? HWLOC_MEMBIND_BIND : HWLOC_MEMBIND_INTERLEAVE;
+  if (hwloc_set_area_membind(topology.get(), bytes.data(), bytes.size(), set.get(), policy,
+                             HWLOC_MEMBIND_BYNODESET) != 0) {
+    throw EnvironmentError(fmt::format("memory cannot be bound to NUMA nodes {}{}",
+                                       fmt::join(nodes, ", "), reason(errno)),
+                           kLeaveUnset);
   }
 }
 
@@ -107,7 +122,7 @@ HostMemory::HostMemory(std::size_t size_bytes, const HostMemoryOptions& options)
   mapping_ = first + skipped;
   bytes_ = {first + skipped, size_bytes};
   try {
-    if (options.numa_node) bind_to_node(bytes_, *options.numa_node);
+    if (!options.numa_nodes.empty()) bind_to_nodes(bytes_, options.numa_nodes);
     if (options.huge_pages) has_huge_pages_ = advise_huge_pages(bytes_);
     if (options.touch) fault_in({bytes_.data(), mapped_bytes_});
   } catch (...) {

@@ -1,16 +1,17 @@
 #pragma once
 
 #include <cstddef>
-#include <optional>
 #include <span>
+#include <vector>
 
 namespace terrace {
 
 struct HostMemoryOptions {
   bool huge_pages = true;  // madvise(MADV_HUGEPAGE) where the kernel allows it
   bool touch = true;       // fault every page in now, not in the first step
-  std::optional<int> numa_node =
-      std::nullopt;  // bind to this node (hwloc OS index); unset: leave it to the kernel
+  // hwloc's OS indices. One: all pages on it. Several: page by page on each in turn, which gives
+  // threads on any of them the bandwidth of all. None: leave it to the kernel.
+  std::vector<int> numa_nodes = {};
 };
 
 // One anonymous mapping of exactly the size asked, rounded up to a page and never to a power of

@@ -11,28 +11,67 @@ namespace {
 // gives no more than some 250.
 constexpr int kUpdateThreadsPerNode = 12;
 
+// With processors that the mask allows.
+std::vector<NumaNode> usable_nodes(const HostLimits& limits, const Topology& topology) {
+  std::vector<NumaNode> nodes;
+  for (NumaNode node : topology.numa_nodes) {
+    if (!limits.cpus.empty()) {
+      std::erase_if(node.cpus,
+                    [&](int cpu) { return !std::ranges::binary_search(limits.cpus, cpu); });
+    }
+    if (!node.cpus.empty()) nodes.push_back(std::move(node));
+  }
+  return nodes;
+}
+
+// This rank's nodes, and its processors if those are not all.
+void take_nodes(ThreadPlan& plan, const std::vector<NumaNode>& nodes, const RanksOnHost& ranks) {
+  const auto count = nodes.size();
+  const std::size_t first =
+      count * static_cast<std::size_t>(ranks.index) / static_cast<std::size_t>(ranks.count);
+  const std::size_t end =
+      count * static_cast<std::size_t>(ranks.index + 1) / static_cast<std::size_t>(ranks.count);
+  for (std::size_t i = first; i < std::max(end, first + 1); ++i) {
+    plan.nodes.push_back(nodes[i].os_index);
+    plan.cpus.insert(plan.cpus.end(), nodes[i].cpus.begin(), nodes[i].cpus.end());
+  }
+  if (plan.nodes.size() == count) plan.cpus.clear();
+}
+
 }  // namespace
 
 ThreadPlan plan_threads(std::optional<int> asked, const HostLimits& limits,
-                        const Topology& topology, int ranks) {
+                        const Topology& topology, const RanksOnHost& ranks) {
   ThreadPlan plan;
   plan.usable_cpus = limits.usable_cpus();
-  plan.compute = std::max(1, asked.value_or(plan.usable_cpus / ranks));
-  const auto nodes = std::ranges::count_if(topology.numa_nodes,
-                                           [](const NumaNode& node) { return !node.cpus.empty(); });
-  plan.numa_nodes = std::max(1, static_cast<int>(nodes));
+  // A launcher that binds its ranks has shared out the processors; a quota is of all together.
+  const bool is_shared_out =
+      ranks.count > 1 && limits.affinity_cpus * ranks.count <= topology.hardware_threads;
+  const int by_mask = is_shared_out ? limits.affinity_cpus : limits.affinity_cpus / ranks.count;
+  const int share =
+      limits.cgroup_cpus ? std::min(by_mask, plan.usable_cpus / ranks.count) : by_mask;
+  plan.compute = std::max(1, asked.value_or(share));
+  const std::vector<NumaNode> nodes = usable_nodes(limits, topology);
+  if (topology.numa_nodes.size() > 1 && !nodes.empty()) {
+    take_nodes(plan, nodes, is_shared_out ? RanksOnHost() : ranks);
+  }
   // More threads than processors: the processors are what there is to share.
-  const int own = std::min(plan.compute, plan.usable_cpus / ranks);
-  const int most = std::max(1, kUpdateThreadsPerNode * plan.numa_nodes / ranks);
+  const int own = std::min(plan.compute, share);
+  const int of_nodes = kUpdateThreadsPerNode * std::max<int>(1, static_cast<int>(nodes.size()));
+  const int most = std::max(1, is_shared_out ? of_nodes : of_nodes / ranks.count);
   plan.update = std::clamp(own / 2, 1, most);
   return plan;
 }
 
 std::string to_text(const ThreadPlan& plan) {
-  return fmt::format(
-      "threads: {} for compute, {} for updates; {} processor{} may be used, on {} NUMA node{}",
-      plan.compute, plan.update, plan.usable_cpus, plan.usable_cpus == 1 ? "" : "s",
-      plan.numa_nodes, plan.numa_nodes == 1 ? "" : "s");
+  std::string nodes = "1 NUMA node";
+  if (!plan.nodes.empty()) {
+    nodes = fmt::format("NUMA node{} {}", plan.nodes.size() == 1 ? "" : "s",
+                        fmt::join(plan.nodes, ", "));
+  }
+  return fmt::format("threads: {} for compute, {} for updates; {} processor{} may be used, on {}{}",
+                     plan.compute, plan.update, plan.usable_cpus, plan.usable_cpus == 1 ? "" : "s",
+                     nodes, plan.cpus.empty() ? "" : ", whose processors they are kept on");
 }
 
 }  // namespace terrace

@@ -4,6 +4,7 @@
 #include <oneapi/tbb/parallel_for.h>
 #include <oneapi/tbb/partitioner.h>
 #include <oneapi/tbb/task_arena.h>
+#include <oneapi/tbb/task_scheduler_observer.h>
 
 #if defined(__SANITIZE_THREAD__)
 #include <sanitizer/tsan_interface.h>
@@ -13,6 +14,7 @@
 #include <atomic>
 
 #include "base/check.h"
+#include "memory/host/cpu_mask.h"
 
 namespace terrace {
 namespace {
@@ -76,15 +78,45 @@ struct JoinLoop {
   }
 };
 
+// Confines threads while they are in an arena. oneTBB's own go from arena to arena.
+class Confinement final : public tbb::task_scheduler_observer {
+ public:
+  Confinement(tbb::task_arena& arena, const std::vector<int>& cpus)
+      : tbb::task_scheduler_observer(arena), cpus_(cpus) {
+    observe(true);
+  }
+  ~Confinement() override { observe(false); }
+  Confinement(const Confinement&) = delete;
+  Confinement& operator=(const Confinement&) = delete;
+
+  void on_scheduler_entry(bool /*is_worker*/) override {
+    if (before().empty()) before() = cpus_of_thread();
+    confine_thread(cpus_);
+  }
+  void on_scheduler_exit(bool /*is_worker*/) override { confine_thread(before()); }
+
+ private:
+  // What the thread might run on before it entered any; kept, so that entering allocates once.
+  static std::vector<int>& before() {
+    thread_local std::vector<int> cpus;
+    return cpus;
+  }
+
+  const std::vector<int> cpus_;
+};
+
 }  // namespace
 
 class WorkerArena::Impl {
  public:
-  explicit Impl(int threads)
+  Impl(int threads, const std::vector<int>& cpus)
       : threads_(threads),
         limit_(tbb::global_control::max_allowed_parallelism, kThreadsMax),
         arena_(threads, 1) {
     if (threads_ > 1) arena_.initialize();
+    if (threads_ > 1 && !cpus.empty()) {
+      confinement_ = std::make_unique<Confinement>(arena_, cpus);
+    }
   }
 
   int threads() const { return threads_; }
@@ -101,11 +133,12 @@ class WorkerArena::Impl {
   const int threads_;
   tbb::global_control limit_;
   tbb::task_arena arena_;
+  std::unique_ptr<Confinement> confinement_;
 };
 
-WorkerArena::WorkerArena(int threads) {
+WorkerArena::WorkerArena(int threads, const std::vector<int>& cpus) {
   TERRACE_CHECK_LE(1, threads);
-  impl_ = std::make_unique<Impl>(threads);
+  impl_ = std::make_unique<Impl>(threads, cpus);
 }
 
 WorkerArena::~WorkerArena() = default;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "base/function_ref.h"
 
@@ -12,7 +13,9 @@ namespace terrace {
 // not determined, so no result may depend on it.
 class WorkerArena {
  public:
-  explicit WorkerArena(int threads);
+  // `cpus` (OS indices): while they work, the threads, the caller too, run on these only. Empty:
+  // wherever their masks let them.
+  explicit WorkerArena(int threads, const std::vector<int>& cpus = std::vector<int>());
   ~WorkerArena();
   WorkerArena(const WorkerArena&) = delete;
   WorkerArena& operator=(const WorkerArena&) = delete;

@@ -60,8 +60,8 @@ TrainOutcome train_in_job(const TrainCommand& command, const LaunchEnvironment& 
   const std::unique_ptr<Communicator> world = session.make_world("world", waiting);
   SilentConsole silent;
   try {
-    return train_rank(command, {world.get(), launch.local_size}, stop_requested,
-                      world->rank() == 0 ? console : silent, log);
+    return train_rank(command, {world.get(), {launch.local_size, launch.local_rank}},
+                      stop_requested, world->rank() == 0 ? console : silent, log);
   } catch (const std::exception& error) {
     // Said here too: if the other ranks do not come to the end of the session, nothing comes after.
     const std::string reason = fmt::format("rank {}: {}", world->rank(), error.what());

@@ -137,12 +137,12 @@ Engine::Engine(const EngineOptions& options, const EnginePlan& plan, Log& log)
     : options_(options),
       plan_(plan),
       layout_(parameter_layout(options.model, plan.model.zero.ranks)),
-      compute_workers_(options.threads),
-      update_workers_(options.update_threads),
+      compute_workers_(options.threads, options.cpus),
+      update_workers_(options.update_threads, options.cpus),
       compute_(make_compute(options, layout_)),
       device_(make_cpu_device(arena_bytes(plan, Tier::kDevice))),
       host_memory_(std::max<std::size_t>(arena_bytes(plan, Tier::kHost), 4096),
-                   HostMemoryOptions{}),
+                   HostMemoryOptions{.numa_nodes = options.numa_nodes}),
       slots_(2) {
   make_store(options.nvme, log);
   const std::size_t device_bytes = arena_bytes(plan, Tier::kDevice);

@@ -24,7 +24,10 @@ struct EngineOptions {
   NvmeStoreOptions nvme;   // no directories: no NVMe tier
   int threads = 1;         // of the compute lane
   int update_threads = 1;  // of the update lane
-  bool evaluates = true;   // false: evaluate() is never called, and takes no room
+  // Where they and the host arena are to be: ThreadPlan (memory/host/thread_plan.h).
+  std::vector<int> cpus;
+  std::vector<int> numa_nodes;
+  bool evaluates = true;  // false: evaluate() is never called, and takes no room
   std::int64_t chunk_elements = kChunkElements;  // the most; tests make it small
   std::int32_t zero_stage = 0;                   // what data-parallel ranks share out
   StepRanks ranks;                               // of one: alone. Outlive the engine

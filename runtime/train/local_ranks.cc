@@ -32,8 +32,8 @@ std::vector<Rank> make_ranks(const RankOptions& options) {
 void run_rank(const TrainCommand& command, Rank& rank, const std::atomic<bool>& stop_requested,
               TrainConsole& console, Log& log) {
   try {
-    rank.outcome = train_rank(command, {rank.world.get(), command.options.ranks.local_ranks},
-                              stop_requested, console, log);
+    const RanksOnHost on_host{command.options.ranks.local_ranks, rank.world->rank()};
+    rank.outcome = train_rank(command, {rank.world.get(), on_host}, stop_requested, console, log);
   } catch (const std::exception& error) {
     rank.error = std::current_exception();
     rank.world->abort(error.what());

@@ -141,6 +141,8 @@ EngineOptions engine_options_for(const TrainOptions& options, const ModelConfig&
   engine.evaluates = options.data.validation_fraction > 0 || !options.data.validation_data.empty();
   engine.threads = threads.compute;
   engine.update_threads = threads.update;
+  engine.cpus = threads.cpus;
+  engine.numa_nodes = threads.nodes;
   engine.pipeline_schedule = options.step.pipeline_schedule;
   return engine;
 }

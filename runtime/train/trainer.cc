@@ -59,7 +59,8 @@ class Trainer {
         layout_(parameter_layout(model_)),
         limits_(read_host_limits()),
         threads_(plan_threads(options_.tiers.threads, limits_, read_topology(), ranks.on_host)),
-        engine_options_(engine_options_for(options_, model_, limits_, threads_, ranks.on_host)) {
+        engine_options_(
+            engine_options_for(options_, model_, limits_, threads_, ranks.on_host.count)) {
     agree_on_limits();
   }
 

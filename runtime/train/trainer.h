@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "memory/host/thread_plan.h"
 #include "parallel/communicator.h"
 #include "runtime/config/train_options.h"
 
@@ -45,7 +46,7 @@ TrainOutcome train(const TrainCommand& command, const std::atomic<bool>& stop_re
 // Which ranks there are, as one of them sees them.
 struct LaunchedRanks {
   Communicator* world = nullptr;  // all; null where there is one
-  std::int32_t on_host = 1;       // those that share memory and processors with this one
+  RanksOnHost on_host;            // those that share memory and processors with this one
   std::int32_t count() const { return world == nullptr ? 1 : world->size(); }
 };
 

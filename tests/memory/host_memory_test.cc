@@ -104,7 +104,8 @@ TEST(HostMemoryTest, RefusesMoreThanThereIs) {
 TEST(HostMemoryTest, BindsToANode) {
   const int node = read_topology().numa_nodes.front().os_index;
   try {
-    const HostMemory memory(kMiB, {.numa_node = node});
+    const HostMemory memory(kMiB, {.numa_nodes = {node}});
+    const HostMemory in_turn(kMiB, {.numa_nodes = {node, node}});
     std::ranges::fill(memory.bytes(), std::byte{1});
   } catch (const EnvironmentError& error) {
     GTEST_SKIP() << error.what();
@@ -112,7 +113,7 @@ TEST(HostMemoryTest, BindsToANode) {
 }
 
 TEST(HostMemoryTest, RefusesANodeThatIsNotThere) {
-  EXPECT_THROW(HostMemory(kMiB, {.numa_node = 4095}), ConfigError);
+  EXPECT_THROW(HostMemory(kMiB, {.numa_nodes = {4095}}), ConfigError);
 }
 
 }  // namespace

@@ -8,6 +8,8 @@
 #include <thread>
 #include <vector>
 
+#include "memory/host/cpu_mask.h"
+
 namespace terrace {
 namespace {
 
@@ -66,6 +68,23 @@ TEST_P(WorkerArenaTest, RethrowsAndStaysUsable) {
   std::atomic<int> runs{0};
   arena.parallel_for(50, [&](std::int64_t, int) { runs.fetch_add(1); });
   EXPECT_EQ(runs.load(), 50);
+}
+
+TEST_P(WorkerArenaTest, KeepsItsThreadsOnTheProcessorsNamed) {
+  const std::vector<int> before = cpus_of_thread();
+  WorkerArena arena(GetParam(), {before.back()});
+  WorkerArena elsewhere(GetParam());
+  for (int round = 0; round < 3; ++round) {
+    std::atomic<int> astray{0};
+    arena.parallel_for(GetParam(), [&](std::int64_t, int) {
+      if (GetParam() > 1 && cpus_of_thread() != std::vector<int>{before.back()}) ++astray;
+    });
+    elsewhere.parallel_for(GetParam(), [&](std::int64_t, int) {
+      if (cpus_of_thread() != before) ++astray;
+    });
+    EXPECT_EQ(astray.load(), 0);
+  }
+  EXPECT_EQ(cpus_of_thread(), before);
 }
 
 INSTANTIATE_TEST_SUITE_P(Threads, WorkerArenaTest, testing::Values(1, 2, 3, 5));
