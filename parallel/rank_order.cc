@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/half.h"
+#include "parallel/sum_bf16.h"
 
 namespace terrace {
 namespace {
@@ -132,6 +133,7 @@ void reduce_in_rank_order(std::span<std::byte* const> targets,
     case DType::kF32:
       return reduce_by<F32>(op, targets, sources, elements);
     case DType::kBF16:
+      if (op == ReduceOp::kSum) return sum_bf16_in_order(targets, sources, elements);
       return reduce_by<Brain16>(op, targets, sources, elements);
     case DType::kF16:
       return reduce_by<Half16>(op, targets, sources, elements);

@@ -42,6 +42,33 @@ TEST(RankOrderTest, NarrowSumsAreRoundedOnce) {
   EXPECT_EQ(reduce_one(half, ReduceOp::kSum).bits, 0x3c01);
 }
 
+// Every bf16 as the sum of itself and of a value that makes ties of some: as the scalar code has
+// it.
+TEST(RankOrderTest, EveryBf16IsRoundedAsItsScalarCodeRounds) {
+  constexpr std::size_t kCount = 65536 + 7;  // and elements that no vector takes
+  for (const int bits : {0x0000, 0x3b80, 0xbf81, 0x7f80, 0x7fc1}) {
+    const Bf16 other{static_cast<std::uint16_t>(bits)};
+    std::vector<Bf16> all(kCount);
+    for (std::size_t i = 0; i < kCount; ++i) all[i].bits = static_cast<std::uint16_t>(i);
+    const std::vector<Bf16> others(kCount, other);
+    std::vector<Bf16> result(kCount);
+    const auto* first = reinterpret_cast<const std::byte*>(all.data());
+    const auto* second = reinterpret_cast<const std::byte*>(others.data());
+    auto* target = reinterpret_cast<std::byte*>(result.data());
+    reduce_in_rank_order({&target, 1}, std::vector{first, second}, kCount, DType::kBF16,
+                         ReduceOp::kSum);
+    for (std::size_t i = 0; i < kCount; ++i) {
+      const float sum = to_float(all[i]) + to_float(others[i]);
+      // Of two NaNs either may be the sum: compilers and processors choose.
+      if (std::isnan(to_float(all[i])) && std::isnan(to_float(other))) {
+        ASSERT_TRUE(std::isnan(to_float(result[i]))) << i;
+        continue;
+      }
+      ASSERT_EQ(result[i].bits, to_bf16_nearest_even(sum).bits) << i << " + " << bits;
+    }
+  }
+}
+
 TEST(RankOrderTest, FirstRankIsNotAddedToZero) {
   EXPECT_TRUE(std::signbit(reduce_one<float>({-0.0F, -0.0F}, ReduceOp::kSum)));
 }
