@@ -82,7 +82,8 @@ struct StepOptions {
   OrderChoice micro_batch_order = OrderChoice::kAuto;
   int pipeline_parallel = 1;
   PipelineSchedule pipeline_schedule = PipelineSchedule::k1F1B;
-  std::optional<int> zero_stage;  // unset: 0 with one rank, else 1
+  std::optional<int> virtual_stages;  // unset: 2 where interleaved, else 1
+  std::optional<int> zero_stage;      // unset: 0 with one rank, else 1
 };
 
 struct RankOptions {

@@ -8,8 +8,8 @@ namespace terrace {
 
 std::string_view name_of(Lane lane) {
   constexpr std::array<std::string_view, kLaneCount> kNames = {
-      "compute",    "upload",    "download",       "read",  "write",
-      "collective", "send_recv", "send_recv_back", "update"};
+      "compute", "upload",  "download",  "read",         "write", "collective",
+      "send",    "receive", "send_back", "receive_back", "update"};
   return kNames.at(static_cast<std::size_t>(lane));
 }
 

@@ -32,15 +32,19 @@ struct ZeroSharding {
   bool of_parameters() const { return ranks > 1 && stage >= 3; }
 };
 
-// Which units each stage of a pipeline has: stage s those from first_units[s] to first_units[s +
-// 1]. With one stage there is nothing to say.
+// Which units each stage of a pipeline has. The model is cut into pieces, of which piece n has the
+// units from first_units[n] to first_units[n + 1]; stage s has the pieces s, s + stages, ..., as
+// many as there are virtual stages. So the first stage begins with the embedding and the last ends
+// with the head. With one stage there is nothing to say.
 struct PipelineCut {
   std::int32_t stages = 1;
   std::int32_t stage = 0;  // this rank's
   std::vector<std::int32_t> first_units;
+  std::int32_t virtual_stages = 1;  // pieces of a stage
 
   bool is_first() const { return stage == 0; }
   bool is_last() const { return stage == stages - 1; }
+  std::int32_t pieces() const { return stages * virtual_stages; }
   std::int32_t stage_of(std::int32_t unit) const;
 };
 

@@ -171,29 +171,20 @@ void StepBodies::collective(const Op& op, NativeStream stream) {
 }
 
 void StepBodies::pass_between_stages(const Op& op, NativeStream stream) {
-  const int last = ranks_.shape.pipeline - 1;
-  const int stage = ranks_.position.pipeline;
+  const StageLinks& links = ranks_.links;
   const auto bytes_with = [&](Role role) {
     const std::span<std::byte> memory = bytes(*op.find(role));
     return view(memory);
   };
-  switch (op.kind) {
-    case OpKind::kSendHidden:
-      return ranks_.downstream->send(bytes_with(Role::kSource), stage + 1, stream);
-    case OpKind::kReceiveHidden:
-      return ranks_.downstream->recv(bytes_with(Role::kTarget), stage - 1, stream);
-    case OpKind::kSendUpdated:
-      return ranks_.downstream->send(bytes_with(Role::kSource), last, stream);
-    case OpKind::kReceiveUpdated:
-      return ranks_.downstream->recv(bytes_with(Role::kTarget), 0, stream);
-    case OpKind::kSendHiddenGradient:
-      return ranks_.upstream->send(bytes_with(Role::kSource), stage - 1, stream);
-    case OpKind::kReceiveHiddenGradient:
-      return ranks_.upstream->recv(bytes_with(Role::kTarget), stage + 1, stream);
-    case OpKind::kSendTiedGradient:
-      return ranks_.upstream->send(bytes_with(Role::kSource), 0, stream);
-    case OpKind::kReceiveTiedGradient:
-      return ranks_.upstream->recv(bytes_with(Role::kTarget), last, stream);
+  switch (op.lane) {
+    case Lane::kSend:
+      return links.next->send(bytes_with(Role::kSource), kLaterStage, stream);
+    case Lane::kReceive:
+      return links.previous->recv(bytes_with(Role::kTarget), kEarlierStage, stream);
+    case Lane::kSendBack:
+      return links.previous_back->send(bytes_with(Role::kSource), kEarlierStage, stream);
+    case Lane::kReceiveBack:
+      return links.next_back->recv(bytes_with(Role::kTarget), kLaterStage, stream);
     default:
       TERRACE_CHECK(false);
   }

@@ -10,8 +10,8 @@
 namespace terrace {
 namespace {
 
-constexpr Lane kLinks[] = {Lane::kUpload,     Lane::kDownload, Lane::kRead,        Lane::kWrite,
-                           Lane::kCollective, Lane::kSendRecv, Lane::kSendRecvBack};
+constexpr Lane kLinks[] = {Lane::kUpload,     Lane::kDownload, Lane::kRead,    Lane::kWrite,
+                           Lane::kCollective, Lane::kSend,     Lane::kSendBack};
 
 std::string count_homes(std::span<const UnitHomes> units, const char* what,
                         Tier UnitHomes::* state) {
@@ -60,10 +60,12 @@ std::string describe_ranks(const StepModel& model) {
   }
   const PipelineCut& cut = model.pipeline;
   if (cut.stages == 1) return text + "; what follows is of each\n";
-  text += fmt::format("{}{} pipeline stages from units", text.empty() ? "" : ", ", cut.stages);
-  for (std::int32_t s = 0; s < cut.stages; ++s) {
-    text +=
-        fmt::format("{}{}", s == 0 ? " " : ", ", cut.first_units.at(static_cast<std::size_t>(s)));
+  text += fmt::format("{}{} pipeline stages", text.empty() ? "" : ", ", cut.stages);
+  if (cut.virtual_stages > 1) text += fmt::format(" of {} pieces each", cut.virtual_stages);
+  text += ", from units";
+  for (std::int32_t piece = 0; piece < cut.pieces(); ++piece) {
+    text += fmt::format("{}{}", piece == 0 ? " " : ", ",
+                        cut.first_units.at(static_cast<std::size_t>(piece)));
   }
   return text + fmt::format(" on; what follows is of a rank of stage {}\n", cut.stage);
 }

@@ -95,6 +95,23 @@ PlacementRequest placement_for(const TrainOptions& options) {
   return request;
 }
 
+std::int32_t virtual_stages_for(const StepOptions& step) {
+  const bool interleaved = step.pipeline_schedule == PipelineSchedule::kInterleaved;
+  return step.virtual_stages.value_or(interleaved ? 2 : 1);
+}
+
+void check_pipeline(const TrainOptions& options) {
+  const StepOptions& step = options.step;
+  const bool interleaved = step.pipeline_schedule == PipelineSchedule::kInterleaved;
+  if (interleaved && step.pipeline_parallel == 1) {
+    throw ConfigError("--pipeline-schedule interleaved without stages to interleave",
+                      "give --pipeline-parallel N, or leave --pipeline-schedule out");
+  }
+  check_pipeline_shape({step.pipeline_schedule, step.pipeline_parallel,
+                        static_cast<int>(options.batch.gradient_accumulation_steps),
+                        virtual_stages_for(step)});
+}
+
 }  // namespace
 
 std::int64_t sequence_length_for(const TrainOptions& options, const ModelConfig& model) {
@@ -108,6 +125,7 @@ std::int64_t sequence_length_for(const TrainOptions& options, const ModelConfig&
 }
 
 MeshShape mesh_for(const TrainOptions& options, int ranks) {
+  check_pipeline(options);
   const MeshShape shape = mesh_of(ranks, 1, options.step.pipeline_parallel);
   if (shape.pipeline > 1 && options.step.micro_batch_order == OrderChoice::kLayerMajor) {
     throw ConfigError(
@@ -142,6 +160,7 @@ EngineOptions engine_options_for(const TrainOptions& options, const ModelConfig&
   engine.threads = threads.compute;
   engine.update_threads = threads.update;
   engine.pipeline_schedule = options.step.pipeline_schedule;
+  engine.virtual_stages = virtual_stages_for(options.step);
   return engine;
 }
 

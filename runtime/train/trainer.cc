@@ -65,7 +65,7 @@ class Trainer {
 
   TrainOutcome run() {
     plan_ = plan_engine(engine_options_);
-    if (ranks_.is_first()) check_stages(engine_options_);
+    if (ranks_.is_first()) check_stages(engine_options_, plan_);
     if (!ranks_.is_same_in_stages(rank_fingerprint(plan_.training.program))) {
       throw ConfigError("the ranks have compiled different steps",
                         "start all of them with the same flags and the same version of Terrace");

@@ -37,8 +37,6 @@ TEST(ExitCode, UnknownFlagsAndKeysAre2AndNameTheNearest) {
 TEST(ExitCode, WhatIsNotBuiltIs2AndSaysSo) {
   const TinyTraining training;
   const std::vector<Arguments> cases = {{"--tensor-parallel", "2"},
-                                        {"--pipeline-schedule", "interleaved"},
-                                        {"--virtual-stages", "2"},
                                         {"--sequence-parallel", "on"},
                                         {"--gradient-reduction", "micro-batch"},
                                         {"--optimizer", "lion"},
@@ -65,6 +63,16 @@ TEST(ExitCode, ImpossibleSettingsAre2) {
       training,
       {"--local-ranks", "2", "--pipeline-parallel", "2", "--micro-batch-order", "layer-major"},
       {"--micro-batch-order layer-major", "--pipeline-parallel"});
+  expect_usage_error(training, {"--pipeline-schedule", "interleaved"}, {"--pipeline-parallel N"});
+  expect_usage_error(training, {"--virtual-stages", "2"}, {"--pipeline-schedule interleaved"});
+  const Arguments interleaved = {"--local-ranks",       "2",          "--pipeline-parallel", "2",
+                                 "--pipeline-schedule", "interleaved"};
+  expect_usage_error(training, interleaved + Arguments{"--gradient-accumulation-steps", "3"},
+                     {"2 stages divide, not 3", "--gradient-accumulation-steps"});
+  expect_usage_error(
+      training,
+      interleaved + Arguments{"--gradient-accumulation-steps", "2", "--virtual-stages", "5"},
+      {"10 pieces", "--virtual-stages"});
   expect_usage_error(training, {"--precision", "fp32", "--master-weights", "split"},
                      {"--master-weights split", "--precision bf16"});
 }

@@ -173,6 +173,7 @@ TEST(TrainConfig, EveryTierAndRunFlagSetsItsOption) {
   EXPECT_EQ(options.step.zero_stage, 3);
   EXPECT_EQ(options.step.pipeline_parallel, 2);
   EXPECT_EQ(options.step.pipeline_schedule, PipelineSchedule::kGpipe);
+  EXPECT_EQ(options.step.virtual_stages, 1);
   EXPECT_EQ(options.ranks.local_ranks, 4);
   EXPECT_EQ(options.ranks.collective_timeout_s, 12.5);
   EXPECT_EQ(options.run.run_dir, "run");
@@ -334,8 +335,6 @@ TEST(TrainConfig, WhatIsNotBuiltSaysSoByFlagAndValue) {
       {"--gradient-reduction", "micro-batch"},
       {"--tensor-parallel", "2"},
       {"--sequence-parallel", "on"},
-      {"--pipeline-schedule", "interleaved"},
-      {"--virtual-stages", "2"},
       {"--tokenizer", "tokenizer.json"},
       {"--data-format", "megatron"},
       {"--data-format", "jsonl"}};

@@ -115,6 +115,7 @@ struct PipelineCase {
   std::int32_t zero_stage;
   PipelineSchedule schedule;
   std::size_t placed;
+  std::int32_t virtual_stages = 1;
 };
 
 class PipelineStages : public testing::TestWithParam<PipelineCase> {};
@@ -132,6 +133,7 @@ TEST_P(PipelineStages, HaveTheBitsOfOneRank) {
     placements()[tested.placed].set(options);
     if (options.placement.has_nvme) options.nvme.directories = {{drive.path(), std::nullopt}};
     options.pipeline_schedule = tested.schedule;
+    options.virtual_stages = tested.virtual_stages;
     const RankedRun run = train_ranks(options, tested.shape, tested.zero_stage);
     for (const Curve& curve : run.curves) EXPECT_EQ(curve, plain.curves[0]);
     EXPECT_EQ(run.state, plain.state);
@@ -146,6 +148,7 @@ TEST_P(PipelineStages, HaveTheBitsOfOneRank) {
 
 constexpr auto kGpipe = PipelineSchedule::kGpipe;
 constexpr auto k1F1B = PipelineSchedule::k1F1B;
+constexpr auto kInterleaved = PipelineSchedule::kInterleaved;
 constexpr auto kLlama = ModelFamily::kLlama;
 constexpr auto kGpt2 = ModelFamily::kGpt2;
 const PipelineCase kPipelineCases[] = {
@@ -161,6 +164,43 @@ const PipelineCase kPipelineCases[] = {
     {"two_by_three_zero_2_recompute", {2, 1, 3}, kLlama, false, DType::kBF16, 3, 2, k1F1B, 9},
     {"two_by_two_zero_0", {2, 1, 2}, kGpt2, true, DType::kF32, 2, 0, k1F1B, 0},
     {"two_by_two_zero_3_on_host", {2, 1, 2}, kLlama, true, DType::kF32, 2, 3, k1F1B, 3},
+    {"interleaved_tied", {1, 1, 2}, kLlama, true, DType::kBF16, 4, 0, kInterleaved, 0, 2},
+    {"interleaved_untied_fp32", {1, 1, 2}, kGpt2, false, DType::kF32, 6, 0, kInterleaved, 0, 3},
+    {"interleaved_one_piece", {1, 1, 2}, kGpt2, true, DType::kBF16, 2, 0, kInterleaved, 9, 1},
+    {"interleaved_pieces_of_a_unit",
+     {1, 1, 4},
+     kLlama,
+     true,
+     DType::kF32,
+     4,
+     0,
+     kInterleaved,
+     0,
+     2},
+    {"interleaved_three_stages", {1, 1, 3}, kGpt2, true, DType::kBF16, 6, 0, kInterleaved, 2, 2},
+    {"interleaved_three_on_nvme", {1, 1, 3}, kLlama, true, DType::kBF16, 3, 0, kInterleaved, 4, 2},
+    {"interleaved_zero_1_unified_nvme",
+     {2, 1, 2},
+     kLlama,
+     true,
+     DType::kBF16,
+     2,
+     1,
+     kInterleaved,
+     1,
+     2},
+    {"interleaved_zero_2_recompute",
+     {2, 1, 2},
+     kGpt2,
+     false,
+     DType::kBF16,
+     4,
+     2,
+     kInterleaved,
+     9,
+     2},
+    {"interleaved_zero_3_nvme", {2, 1, 2}, kLlama, true, DType::kBF16, 4, 3, kInterleaved, 4, 3},
+    {"interleaved_zero_0_on_host", {2, 1, 2}, kGpt2, true, DType::kF32, 2, 0, kInterleaved, 3, 2},
 };
 
 INSTANTIATE_TEST_SUITE_P(Meshes, PipelineStages, testing::ValuesIn(kPipelineCases),
