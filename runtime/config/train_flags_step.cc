@@ -50,9 +50,14 @@ constexpr auto kFlags = std::to_array<TrainFlag>({
        return o.step.zero_stage ? toml_integer(*o.step.zero_stage) : std::string{};
      }},
     {{"gradient-reduction", "Step program", "step|micro-batch",
-      "When gradients are reduced over ranks (step)"},
-     [](TrainOptions&, const FlagValue& v) { v.accept_only("step", kReductions); },
-     [](const TrainOptions&) { return toml_string("step"); }},
+      "When gradients are reduced over ranks; after every micro-batch: less memory, other bits "
+      "(step)"},
+     [](TrainOptions& o, const FlagValue& v) {
+       o.step.gradient_reduction = static_cast<ReductionChoice>(v.choice(kReductions));
+     },
+     [](const TrainOptions& o) {
+       return toml_string(kReductions.at(static_cast<std::size_t>(o.step.gradient_reduction)));
+     }},
     {{"tensor-parallel", "Step program", "N", "Ranks that share a block (1)"},
      accept_one,
      show_one},

@@ -16,7 +16,7 @@ std::string_view name_of(Lane lane) {
 bool completes_in_order(Lane lane) { return lane != Lane::kRead && lane != Lane::kWrite; }
 
 std::string_view name_of(OpKind kind) {
-  constexpr std::array<std::string_view, 27> kNames = {"input",
+  constexpr std::array<std::string_view, 28> kNames = {"input",
                                                        "forward",
                                                        "recompute",
                                                        "head",
@@ -39,6 +39,7 @@ std::string_view name_of(OpKind kind) {
                                                        "send_updated",
                                                        "receive_updated",
                                                        "accumulate",
+                                                       "round_gradient",
                                                        "norm_partials",
                                                        "step_scalars",
                                                        "norm_finish",

@@ -63,11 +63,12 @@ enum class OpKind : std::uint8_t {
   kReceiveTiedGradient,
   kSendUpdated,
   kReceiveUpdated,
-  kAccumulate,    // a micro-batch's gradient joins the sum that is kept on the host
-  kNormPartials,  // sums of squares of a finished gradient
-  kStepScalars,   // the scalars of this step's updates, where those do not wait for the norm
-  kNormFinish,    // norm; and where updates wait for it, clip coefficient and their scalars
-  kUpdate,        // optimizer, one chunk
+  kAccumulate,     // a micro-batch's gradient joins a sum that is kept elsewhere
+  kRoundGradient,  // a chunk's local sum to the type that ranks exchange and homes have
+  kNormPartials,   // sums of squares of a finished gradient
+  kStepScalars,    // the scalars of this step's updates, where those do not wait for the norm
+  kNormFinish,     // norm; and where updates wait for it, clip coefficient and their scalars
+  kUpdate,         // optimizer, one chunk
 };
 std::string_view name_of(OpKind kind);
 

@@ -58,6 +58,8 @@ struct StepModel {
   std::vector<UnitModel> units;  // embedding, blocks, head
   bool tied = false;             // the head's weight and gradient are the embedding's
   DType compute_type = DType::kBF16;
+  // Of finished gradients, between ranks and at home; sums over micro-batches are fp32.
+  DType gradient_type = DType::kF32;
   StateFormat state_format;         // of the optimizer state
   std::size_t hidden_bytes = 0;     // a unit's output, per micro-batch
   std::size_t tokens_bytes = 0;     // tokens and targets, per micro-batch
@@ -70,6 +72,7 @@ struct StepModel {
   std::size_t unit_count() const { return units.size(); }
   std::int32_t head() const { return static_cast<std::int32_t>(units.size()) - 1; }
   std::size_t parameter_bytes() const { return size_of(compute_type); }  // per element
+  bool rounds_gradients() const { return gradient_type != DType::kF32; }
   // What the homes of parameters and of optimizer state have of a chunk.
   ChunkPart parameter_home(std::int32_t unit, std::int64_t chunk) const;
   ChunkPart state_home(std::int32_t unit, std::int64_t chunk) const;

@@ -88,6 +88,7 @@ EnginePlan plan_engine(const EngineOptions& options) {
   plan.model.pipeline = cut_of(options, plan.model);
   plan.model.chunk_elements = chunk_elements_for(options, zero.ranks);
   plan.model.state_format = state_format_of(options);
+  plan.model.gradient_type = options.gradient_type;
   PlacementRequest placement = options.placement;
   placement.pipeline_schedule = options.pipeline_schedule;
   placement.updates_wait_for_norm = options.optimizer.max_grad_norm > 0;

@@ -18,6 +18,7 @@ struct EngineOptions {
   ModelConfig model;
   BatchShape batch;
   DType compute_type = DType::kBF16;
+  DType gradient_type = DType::kF32;  // of finished gradients; or bf16
   PlacementRequest placement;
   TierBudgets budgets;
   OptimizerOptions optimizer;

@@ -38,7 +38,8 @@ std::string describe_state(const StepModel& model) {
   const double masters = per_parameter(state.master.size_bytes);
   const double parameter =
       static_cast<double>(model.parameter_bytes()) / share(model.zero.of_parameters());
-  const double gradient = static_cast<double>(sizeof(float)) / share(model.zero.of_gradients());
+  const double gradient =
+      static_cast<double>(size_of(model.gradient_type)) / share(model.zero.of_gradients());
   std::string text = fmt::format(
       "training state: {:.4g} bytes per parameter: {:.4g} parameter, {:.4g} gradient, {:.4g} "
       "moments",

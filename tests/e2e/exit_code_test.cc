@@ -36,15 +36,11 @@ TEST(ExitCode, UnknownFlagsAndKeysAre2AndNameTheNearest) {
 
 TEST(ExitCode, WhatIsNotBuiltIs2AndSaysSo) {
   const TinyTraining training;
-  const std::vector<Arguments> cases = {{"--tensor-parallel", "2"},
-                                        {"--sequence-parallel", "on"},
-                                        {"--gradient-reduction", "micro-batch"},
-                                        {"--optimizer", "lion"},
-                                        {"--gradient-dtype", "bf16"},
-                                        {"--precision", "fp16"},
-                                        {"--device", "cuda"},
-                                        {"--tokenizer", "tokenizer.json"},
-                                        {"--data-format", "megatron"}};
+  const std::vector<Arguments> cases = {
+      {"--tensor-parallel", "2"},   {"--sequence-parallel", "on"},
+      {"--optimizer", "lion"},      {"--precision", "fp16"},
+      {"--device", "cuda"},         {"--tokenizer", "tokenizer.json"},
+      {"--data-format", "megatron"}};
   for (const Arguments& arguments : cases) {
     expect_usage_error(training, arguments,
                        {arguments.front() + " " + arguments.back(), "not built"});
@@ -73,6 +69,15 @@ TEST(ExitCode, ImpossibleSettingsAre2) {
       training,
       interleaved + Arguments{"--gradient-accumulation-steps", "2", "--virtual-stages", "5"},
       {"10 pieces", "--virtual-stages"});
+  const Arguments reduces = {"--gradient-reduction", "micro-batch"};
+  expect_usage_error(training, reduces, {"one data-parallel rank"});
+  const Arguments two = reduces + Arguments{"--local-ranks", "2"};
+  expect_usage_error(training, two, {"ZeRO stage 1", "--zero-stage 2 or 3"});
+  const Arguments stage_2 = two + Arguments{"--zero-stage", "2"};
+  expect_usage_error(training, stage_2 + Arguments{"--micro-batch-order", "layer-major"},
+                     {"layer-major"});
+  expect_usage_error(training, stage_2 + Arguments{"--gradient-dtype", "bf16"},
+                     {"--gradient-dtype bf16"});
   expect_usage_error(training, {"--precision", "fp32", "--master-weights", "split"},
                      {"--master-weights split", "--precision bf16"});
 }

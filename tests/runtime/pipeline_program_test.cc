@@ -54,6 +54,8 @@ TEST(PipelineProgram, RandomPoliciesVerifyOnAllStages) {
     policy.updates_wait_for_norm = random() % 2 == 0;
     policy.lookahead = static_cast<std::int32_t>(random() % 4);
     policy.pipeline_schedule = schedule;
+    policy.reduces_micro_batches = random() % 3 == 0;
+    const DType gradients = random() % 3 == 0 ? DType::kBF16 : DType::kF32;
     const bool tied = random() % 2 == 0;
     const auto tier = [&] { return kTiers.at(random() % kTierCount); };
     for (std::int64_t u = 0; u < blocks + 2; ++u) {
@@ -63,8 +65,8 @@ TEST(PipelineProgram, RandomPoliciesVerifyOnAllStages) {
     if (random() % 2 == 0) budgets.fill(16 * kMiB);
     std::vector<std::vector<Program>> by_rank;
     for (std::int32_t rank = 0; rank < data_ranks; ++rank) {
-      const StepModel model =
-          divided(small_step_model(blocks, tied), {zero_stage, data_ranks, rank});
+      StepModel model = divided(small_step_model(blocks, tied), {zero_stage, data_ranks, rank});
+      if (!policy.reduces_micro_batches) model.gradient_type = gradients;
       by_rank.push_back(programs_of_stages(model, stages, policy, budgets, virtual_stages));
       for (const Program& program : by_rank.back())
         ASSERT_THAT(verify(program), IsEmpty()) << round;

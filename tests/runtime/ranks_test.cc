@@ -71,6 +71,61 @@ TEST_P(ZeroStages, HaveTheBitsOfStageZero) {
   }
 }
 
+// Gradients of two bytes are rounded before and after they are added over ranks, wherever they live
+// and whatever is divided.
+class RoundedGradients : public testing::TestWithParam<std::tuple<int, std::size_t>> {};
+
+TEST_P(RoundedGradients, HaveTheBitsOfStageZero) {
+  const auto [ranks, placed] = GetParam();
+  for (const double max_grad_norm : {1.6, 0.0}) {
+    EngineOptions options = options_for(DType::kBF16);
+    options.optimizer.max_grad_norm = max_grad_norm;
+    const RankedRun exact = train_ranks(options, ranks, 0);
+    options.gradient_type = DType::kBF16;
+    const RankedRun plain = train_ranks(options, ranks, 0);
+    EXPECT_NE(plain.curves[0], exact.curves[0]);
+    for (std::size_t i = 0; i < exact.curves[0].losses.size(); ++i) {
+      EXPECT_NEAR(plain.curves[0].losses[i], exact.curves[0].losses[i], 2e-2);
+    }
+    const TemporaryDirectory drive;
+    placements()[placed].set(options);
+    if (options.placement.has_nvme) options.nvme.directories = {{drive.path(), std::nullopt}};
+    for (const std::int32_t stage : {0, 1, 2, 3}) {
+      const RankedRun run = train_ranks(options, ranks, stage);
+      SCOPED_TRACE(fmt::format("stage {}, max_grad_norm {}", stage, max_grad_norm));
+      for (const Curve& curve : run.curves) EXPECT_EQ(curve, plain.curves[0]);
+      EXPECT_EQ(run.state, plain.state);
+    }
+  }
+}
+
+// Reducing every micro-batch is another order of additions, the same wherever things are.
+class ReducedMicroBatches : public testing::TestWithParam<std::size_t> {};
+
+TEST_P(ReducedMicroBatches, HaveTheSameBitsInAllTiersAndStages) {
+  EngineOptions options = options_for(DType::kBF16, 3);
+  const RankedRun by_step = train_ranks(options, 2, 2);
+  options.placement.reduces_micro_batches = true;
+  const RankedRun plain = train_ranks(options, 2, 2);
+  EXPECT_NE(plain.state, by_step.state);
+  for (std::size_t i = 0; i < by_step.curves[0].losses.size(); ++i) {
+    EXPECT_NEAR(plain.curves[0].losses[i], by_step.curves[0].losses[i], 1e-2);
+  }
+  EXPECT_GT(plain.run.traffic.of(Lane::kCollective), by_step.run.traffic.of(Lane::kCollective));
+  const TemporaryDirectory drive;
+  placements()[GetParam()].set(options);
+  if (options.placement.has_nvme) options.nvme.directories = {{drive.path(), std::nullopt}};
+  for (const std::int32_t stage : {2, 3}) {
+    const RankedRun run = train_ranks(options, 2, stage);
+    for (const Curve& curve : run.curves) EXPECT_EQ(curve, plain.curves[0]) << stage;
+    EXPECT_EQ(run.state, plain.state) << stage;
+  }
+  // Between pipeline stages too.
+  options.pipeline_schedule = PipelineSchedule::k1F1B;
+  const RankedRun stages = train_ranks(options, MeshShape{2, 1, 2}, 2);
+  EXPECT_EQ(stages.state, plain.state);
+}
+
 // Steps that differ show that the comparison above compares something.
 TEST(ZeroTraining, LearnsOnEveryRanksSamples) {
   const EngineOptions options = options_for(DType::kF32);
@@ -213,6 +268,22 @@ std::string name_of_case(const testing::TestParamInfo<StageCase>& info) {
   return fmt::format("{}_{}_ranks_{}", placements()[placed].name, ranks, name_of(type));
 }
 
+std::string name_of_placement(std::size_t placed) { return placements()[placed].name; }
+
+INSTANTIATE_TEST_SUITE_P(Placements, RoundedGradients,
+                         testing::Combine(testing::Values(1, 2),
+                                          testing::Range(std::size_t{0}, placements().size())),
+                         [](const testing::TestParamInfo<std::tuple<int, std::size_t>>& info) {
+                           return fmt::format("{}_{}_ranks",
+                                              name_of_placement(std::get<1>(info.param)),
+                                              std::get<0>(info.param));
+                         });
+// All but layer-major, which is the eighth.
+INSTANTIATE_TEST_SUITE_P(Placements, ReducedMicroBatches,
+                         testing::Values(0U, 1U, 2U, 3U, 4U, 5U, 6U, 7U, 9U),
+                         [](const testing::TestParamInfo<std::size_t>& info) {
+                           return name_of_placement(info.param);
+                         });
 INSTANTIATE_TEST_SUITE_P(TwoRanks, ZeroStages,
                          testing::Combine(testing::Values(2),
                                           testing::Values(DType::kBF16, DType::kF32),
