@@ -104,6 +104,11 @@ struct Add {
 struct AccumulateGradient {
   TensorView source, target;
 };
+// target (bf16) = source (fp32), to nearest even: a finished gradient that is kept and sent in half
+// the bytes.
+struct RoundGradient {
+  TensorView source, target;
+};
 // target = 0.
 struct FillZero {
   TensorView target;
@@ -143,8 +148,8 @@ struct HeadLoss {
   double* loss_sum = nullptr;
 };
 
-// Sum of squares of each block of 4096 elements of gradient (fp32; the last may be short), in fp64
-// by a fixed tree: partials[i] for block i.
+// Sum of squares of each block of 4096 elements of gradient (fp32 or bf16; the last block may be
+// short), in fp64 by a fixed tree: partials[i] for block i.
 inline constexpr std::int64_t kNormBlock = 4096;
 struct NormPartials {
   TensorView gradient;
@@ -170,6 +175,7 @@ struct KernelTable {
   void (*gelu_backward)(const KernelContext&, const GeluBackward&);
   void (*add)(const KernelContext&, const Add&);
   void (*accumulate_gradient)(const KernelContext&, const AccumulateGradient&);
+  void (*round_gradient)(const KernelContext&, const RoundGradient&);
   void (*fill_zero)(const KernelContext&, const FillZero&);
   void (*cast_parameters)(const KernelContext&, const CastParameters&);
   void (*embedding_forward)(const KernelContext&, const EmbeddingForward&);

@@ -34,7 +34,7 @@ void check_adamw_update(const AdamWUpdate& update) {
        {&update.master, &update.moment1, &update.moment2, &update.parameter}) {
     TERRACE_CHECK_EQ(view->elements(), elements);
   }
-  TERRACE_CHECK(update.gradient.dtype == DType::kF32);
+  TERRACE_CHECK(update.gradient.dtype == DType::kF32 || update.gradient.dtype == DType::kBF16);
   check_moments(update);
   const bool split = update.master.dtype == DType::kI16;
   TERRACE_CHECK(split || update.master.dtype == DType::kF32);
@@ -59,6 +59,11 @@ void set_state_views(AdamWUpdate& update, const StateFormat& format, std::byte* 
 
 namespace {
 
+float gradient_of(const AdamWUpdate& update, std::int64_t i) {
+  return update.gradient.dtype == DType::kF32 ? update.gradient.as<const float>()[i]
+                                              : to_float(update.gradient.as<const Bf16>()[i]);
+}
+
 float moment_of(const TensorView& moments, std::int64_t i) {
   return moments.dtype == DType::kF32 ? moments.as<float>()[i] : to_float(moments.as<Bf16>()[i]);
 }
@@ -77,8 +82,8 @@ std::uint32_t random_for(const AdamWUpdate& update, std::int64_t i) {
 
 AdamWElement updated_element(const AdamWUpdate& update, std::int64_t i, float m, float v) {
   const AdamWFactors factors = adamw_factors(update, i < update.decayed_elements);
-  const AdamWElement next = adamw_element(factors, update.gradient.as<const float>()[i],
-                                          {exact_parameter(update, i), m, v});
+  const AdamWElement next =
+      adamw_element(factors, gradient_of(update, i), {exact_parameter(update, i), m, v});
   set_exact_parameter(update, i, next.p);
   return next;
 }

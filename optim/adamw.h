@@ -48,7 +48,7 @@ struct AdamWOptions {
 // the new values. Which way they round is decided by random numbers of (seed, step, stream,
 // element).
 struct AdamWUpdate {
-  TensorView gradient;                // fp32
+  TensorView gradient;                // fp32 or bf16
   TensorView master;                  // fp32 or i16, in and out
   TensorView moment1, moment2;        // fp32, bf16 or u8, in and out
   TensorView exponents1, exponents2;  // u8, one for a block of u8 moments, in and out

@@ -11,26 +11,6 @@
 namespace terrace {
 namespace {
 
-void check_shape(const PipelineShape& shape) {
-  TERRACE_CHECK_LT(0, shape.stages);
-  TERRACE_CHECK_LT(0, shape.micro_batches);
-  TERRACE_CHECK_LT(0, shape.virtual_stages);
-  const bool interleaved = shape.schedule == PipelineSchedule::kInterleaved;
-  if (!interleaved && shape.virtual_stages != 1) {
-    throw ConfigError(fmt::format("{} virtual stages were asked for, and only the interleaved "
-                                  "schedule has more than one",
-                                  shape.virtual_stages),
-                      "use --pipeline-schedule interleaved");
-  }
-  if (interleaved && shape.micro_batches % shape.stages != 0) {
-    throw ConfigError(
-        fmt::format("the interleaved schedule needs a number of micro-batches that {} stages "
-                    "divide, not {}",
-                    shape.stages, shape.micro_batches),
-        "change --gradient-accumulation-steps, or use --pipeline-schedule 1f1b");
-  }
-}
-
 // The n-th forward or backward of a stage. With virtual stages, `stages` micro-batches go through
 // one piece of the stage, then through the next; backwards the pieces come in the opposite order.
 PipelineSlot nth(const PipelineShape& shape, PipelinePass pass, int n) {
@@ -63,8 +43,28 @@ int warm_up(const PipelineShape& shape, int stage, int total) {
 
 }  // namespace
 
+void check_pipeline_shape(const PipelineShape& shape) {
+  TERRACE_CHECK_LT(0, shape.stages);
+  TERRACE_CHECK_LT(0, shape.micro_batches);
+  TERRACE_CHECK_LT(0, shape.virtual_stages);
+  const bool interleaved = shape.schedule == PipelineSchedule::kInterleaved;
+  if (!interleaved && shape.virtual_stages != 1) {
+    throw ConfigError(fmt::format("{} virtual stages were asked for, and only the interleaved "
+                                  "schedule has more than one",
+                                  shape.virtual_stages),
+                      "use --pipeline-schedule interleaved");
+  }
+  if (interleaved && shape.micro_batches % shape.stages != 0) {
+    throw ConfigError(
+        fmt::format("the interleaved schedule needs a number of micro-batches that {} stages "
+                    "divide, not {}",
+                    shape.stages, shape.micro_batches),
+        "change --gradient-accumulation-steps, or use --pipeline-schedule 1f1b");
+  }
+}
+
 std::vector<PipelineSlot> pipeline_slots(const PipelineShape& shape, int stage) {
-  check_shape(shape);
+  check_pipeline_shape(shape);
   TERRACE_CHECK_LE(0, stage);
   TERRACE_CHECK_LT(stage, shape.stages);
   const int total = shape.micro_batches * shape.virtual_stages;
@@ -81,14 +81,15 @@ std::vector<PipelineSlot> pipeline_slots(const PipelineShape& shape, int stage) 
   return slots;
 }
 
-std::vector<int> balance_stages(std::span<const double> unit_costs, int stages) {
-  TERRACE_CHECK_LT(0, stages);
+std::vector<int> balance_stages(std::span<const double> unit_costs, int pieces) {
+  TERRACE_CHECK_LT(0, pieces);
   const auto units = unit_costs.size();
-  const auto runs = static_cast<std::size_t>(stages);
+  const auto runs = static_cast<std::size_t>(pieces);
   if (units < runs) {
     throw ConfigError(
-        fmt::format("{} pipeline stages were asked for, and the model has {} units", stages, units),
-        "use fewer stages");
+        fmt::format("the pipeline has {} pieces, and the model has only {} units to put into them",
+                    pieces, units),
+        "use fewer --pipeline-parallel stages, or fewer --virtual-stages");
   }
   // best[k][n]: the largest run when the first n units are cut into k + 1; cut[k][n]: where the
   // last of these begins.

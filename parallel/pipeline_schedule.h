@@ -37,13 +37,16 @@ struct PipelineSlot {
   friend bool operator==(const PipelineSlot&, const PipelineSlot&) = default;
 };
 
+// Throws ConfigError, which names the flags, where the shape has no such schedule.
+void check_pipeline_shape(const PipelineShape& shape);
+
 // What `stage` does in a step, in order. Micro-batches of a virtual stage come in ascending order,
 // in both passes. Throws ConfigError where the shape has no such schedule.
 std::vector<PipelineSlot> pipeline_slots(const PipelineShape& shape, int stage);
 
-// Cuts units of the given costs into `stages` runs of at least one each, so that the largest sum of
-// a run is the least possible. Gives the first unit of each stage, and the number of units after
-// the last. Throws ConfigError where there are fewer units than stages.
-std::vector<int> balance_stages(std::span<const double> unit_costs, int stages);
+// Cuts units of the given costs into `pieces` runs of at least one each, so that the largest sum of
+// a run is the least possible. Gives the first unit of each piece, and the number of units after
+// the last. Throws ConfigError where there are fewer units than pieces.
+std::vector<int> balance_stages(std::span<const double> unit_costs, int pieces);
 
 }  // namespace terrace

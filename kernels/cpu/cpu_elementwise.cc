@@ -38,6 +38,12 @@ void narrow(const float* source, Bf16* target, std::int64_t elements) {
   for (; i < elements; ++i) target[i] = to_bf16_ties_away(source[i]);
 }
 
+void narrow_to_even(const float* source, Bf16* target, std::int64_t elements) {
+  for_each_vector(elements, [=](std::int64_t i, std::int64_t n) TERRACE_VECTOR_BODY {
+    store_n(load_n(source + i, n), target + i, n);
+  });
+}
+
 void widen(const Bf16* source, float* target, std::int64_t elements) {
   for_each_vector(elements, [=](std::int64_t i, std::int64_t n) TERRACE_VECTOR_BODY {
     store_n(load_n(source + i, n), target + i, n);
@@ -54,6 +60,7 @@ namespace terrace {
 HWY_EXPORT(add_floats);
 HWY_EXPORT(add_halves);
 HWY_EXPORT(narrow);
+HWY_EXPORT(narrow_to_even);
 HWY_EXPORT(widen);
 
 void cpu_add(const KernelContext& context, const Add& op) {
@@ -81,6 +88,16 @@ void cpu_accumulate_gradient(const KernelContext& context, const AccumulateGradi
   const float* source = op.source.as<const float>();
   for_each_block(context, elements, kElementBlock, [&](std::int64_t begin, std::int64_t end) {
     HWY_DYNAMIC_DISPATCH(add_floats)(target + begin, source + begin, target + begin, end - begin);
+  });
+}
+
+void cpu_round_gradient(const KernelContext& context, const RoundGradient& op) {
+  const std::int64_t elements = op.target.elements();
+  TERRACE_CHECK_EQ(op.source.elements(), elements);
+  Bf16* target = op.target.as<Bf16>();
+  const float* source = op.source.as<const float>();
+  for_each_block(context, elements, kElementBlock, [&](std::int64_t begin, std::int64_t end) {
+    HWY_DYNAMIC_DISPATCH(narrow_to_even)(source + begin, target + begin, end - begin);
   });
 }
 

@@ -8,6 +8,7 @@ namespace terrace {
 
 void cpu_add(const KernelContext& context, const Add& op);
 void cpu_accumulate_gradient(const KernelContext& context, const AccumulateGradient& op);
+void cpu_round_gradient(const KernelContext& context, const RoundGradient& op);
 void cpu_fill_zero(const KernelContext& context, const FillZero& op);
 void cpu_cast_parameters(const KernelContext& context, const CastParameters& op);
 

@@ -31,6 +31,7 @@ constexpr KernelTable kCpuKernels = {
     .gelu_backward = cpu_gelu_backward,
     .add = cpu_add,
     .accumulate_gradient = cpu_accumulate_gradient,
+    .round_gradient = cpu_round_gradient,
     .fill_zero = cpu_fill_zero,
     .cast_parameters = cpu_cast_parameters,
     .embedding_forward = cpu_embedding_forward,

@@ -1,6 +1,6 @@
 #include <algorithm>
 #include <cstring>
-#include <span>
+#include <vector>
 
 #include "kernels/norm_tree.h"
 #include "kernels/reference/reference_element.h"
@@ -25,6 +25,13 @@ void accumulate_gradient(const KernelContext&, const AccumulateGradient& op) {
   for (std::int64_t i = 0; i < op.target.elements(); ++i) target[i] += source[i];
 }
 
+void round_gradient(const KernelContext&, const RoundGradient& op) {
+  TERRACE_CHECK_EQ(op.source.elements(), op.target.elements());
+  for (std::int64_t i = 0; i < op.target.elements(); ++i) {
+    op.target.as<Bf16>()[i] = to_bf16_nearest_even(op.source.as<float>()[i]);
+  }
+}
+
 void fill_zero(const KernelContext&, const FillZero& op) {
   std::memset(op.target.data, 0, op.target.size_bytes());
 }
@@ -47,12 +54,15 @@ void cast_parameters(const KernelContext&, const CastParameters& op) {
 void norm_partials(const KernelContext&, const NormPartials& op) {
   const std::int64_t elements = op.gradient.elements();
   TERRACE_CHECK_EQ(op.partials.elements(), (elements + kNormBlock - 1) / kNormBlock);
-  const float* gradient = op.gradient.as<float>();
+  const bool is_wide = op.gradient.dtype == DType::kF32;
+  std::vector<float> block;
   for (std::int64_t i = 0; i < op.partials.elements(); ++i) {
     const std::int64_t first = i * kNormBlock;
-    const std::int64_t count = std::min(kNormBlock, elements - first);
-    op.partials.as<double>()[i] =
-        block_sum_of_squares({gradient + first, static_cast<std::size_t>(count)});
+    block.clear();
+    for (std::int64_t j = first; j < std::min(first + kNormBlock, elements); ++j) {
+      block.push_back(is_wide ? op.gradient.as<float>()[j] : to_float(op.gradient.as<Bf16>()[j]));
+    }
+    op.partials.as<double>()[i] = block_sum_of_squares(block);
   }
 }
 

@@ -23,6 +23,7 @@ constexpr KernelTable kReferenceKernels = {
     .gelu_backward = reference::gelu_backward,
     .add = reference::add,
     .accumulate_gradient = reference::accumulate_gradient,
+    .round_gradient = reference::round_gradient,
     .fill_zero = reference::fill_zero,
     .cast_parameters = reference::cast_parameters,
     .embedding_forward = reference::embedding_forward,

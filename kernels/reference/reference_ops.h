@@ -30,6 +30,7 @@ void gelu_backward(const KernelContext&, const GeluBackward&);
 
 void add(const KernelContext&, const Add&);
 void accumulate_gradient(const KernelContext&, const AccumulateGradient&);
+void round_gradient(const KernelContext&, const RoundGradient&);
 void fill_zero(const KernelContext&, const FillZero&);
 void cast_parameters(const KernelContext&, const CastParameters&);
 void norm_partials(const KernelContext&, const NormPartials&);

@@ -186,9 +186,10 @@ struct VectorFactors {
 };
 
 // Updates one vector of everything.
-template <typename Moments, typename Parameters>
-HWY_INLINE void update_vector(const VectorFactors& f, const float* gradient, const Moments& moments,
-                              const Parameters& parameters, WordVec random, std::int64_t i) {
+template <typename Gradient, typename Moments, typename Parameters>
+HWY_INLINE void update_vector(const VectorFactors& f, const Gradient* gradient,
+                              const Moments& moments, const Parameters& parameters, WordVec random,
+                              std::int64_t i) {
   const Vec m_before = moments.get1(i);
   const Vec v_before = moments.get2(i);
   const Vec p_before = parameters.get(i);
@@ -204,8 +205,8 @@ HWY_INLINE void update_vector(const VectorFactors& f, const float* gradient, con
 }
 
 // Whole steps of [begin, end); returns where they end.
-template <typename Parameters>
-HWY_INLINE std::int64_t update_steps(const AdamWFactors& factors, const float* gradient,
+template <typename Gradient, typename Parameters>
+HWY_INLINE std::int64_t update_steps(const AdamWFactors& factors, const Gradient* gradient,
                                      const FloatMoments& moments, const Parameters& parameters,
                                      std::int64_t begin, std::int64_t end) {
   const VectorFactors f(factors);
@@ -242,12 +243,12 @@ HWY_INLINE void for_each_random(const AdamWUpdate& op, std::int64_t first, const
 }
 
 // Whole groups from `begin`, a multiple of kGroup, on; returns where they end.
-template <typename Parameters>
+template <typename Gradient, typename Parameters>
 HWY_INLINE std::int64_t update_groups(const AdamWUpdate& op, const AdamWFactors& factors,
-                                      const HalfMoments& moments, const Parameters& parameters,
-                                      std::int64_t begin, std::int64_t end) {
+                                      const Gradient* gradient, const HalfMoments& moments,
+                                      const Parameters& parameters, std::int64_t begin,
+                                      std::int64_t end) {
   const VectorFactors f(factors);
-  const float* const gradient = op.gradient.as<const float>();
   std::int64_t i = begin;
   for (; i + kGroup <= end; i += kGroup) {
     for (std::int64_t step = i; step < i + kGroup; step += kStep) {
@@ -295,12 +296,11 @@ HWY_INLINE void narrow_block(const AdamWUpdate& op, const CodedMoments& moments)
 }
 
 // Whole blocks that all decay or all do not.
-template <typename Parameters>
+template <typename Gradient, typename Parameters>
 HWY_INLINE std::int64_t update_blocks(const AdamWUpdate& op, const AdamWFactors& factors,
-                                      const Parameters& parameters, std::int64_t begin,
-                                      std::int64_t end) {
+                                      const Gradient* gradient, const Parameters& parameters,
+                                      std::int64_t begin, std::int64_t end) {
   const VectorFactors f(factors);
-  const float* const gradient = op.gradient.as<const float>();
   CodedMoments::Wide wide;
   std::int64_t first = begin;
   for (; first + kMomentBlock <= end; first += kMomentBlock) {
@@ -350,11 +350,19 @@ HWY_INLINE std::int64_t with_parameters(const AdamWUpdate& op, std::int64_t begi
 
 #if TERRACE_NATIVE_FMA
 
+// Calls body(gradient, parameters) with the gradient's type, too.
+template <typename Body>
+HWY_INLINE std::int64_t with_views(const AdamWUpdate& op, std::int64_t begin, const Body& body) {
+  return with_parameters(op, begin, [&](const auto& parameters) TERRACE_VECTOR_BODY {
+    if (op.gradient.dtype == DType::kF32) return body(op.gradient.as<const float>(), parameters);
+    return body(op.gradient.as<const Bf16>(), parameters);
+  });
+}
+
 std::int64_t update_float_moments(const AdamWUpdate& op, std::int64_t begin, std::int64_t end) {
   const AdamWFactors factors = adamw_factors(op, begin < op.decayed_elements);
-  const float* const gradient = op.gradient.as<const float>();
   const FloatMoments moments = {op.moment1.as<float>(), op.moment2.as<float>()};
-  return with_parameters(op, begin, [&](const auto& parameters) TERRACE_VECTOR_BODY {
+  return with_views(op, begin, [&](auto gradient, const auto& parameters) TERRACE_VECTOR_BODY {
     return update_steps(factors, gradient, moments, parameters, begin, end);
   });
 }
@@ -362,16 +370,16 @@ std::int64_t update_float_moments(const AdamWUpdate& op, std::int64_t begin, std
 std::int64_t update_half_moments(const AdamWUpdate& op, std::int64_t begin, std::int64_t end) {
   const AdamWFactors factors = adamw_factors(op, begin < op.decayed_elements);
   const HalfMoments moments = {op.moment1.as<Bf16>(), op.moment2.as<Bf16>()};
-  return with_parameters(op, begin, [&](const auto& parameters) TERRACE_VECTOR_BODY {
-    return update_groups(op, factors, moments, parameters, begin, end);
+  return with_views(op, begin, [&](auto gradient, const auto& parameters) TERRACE_VECTOR_BODY {
+    return update_groups(op, factors, gradient, moments, parameters, begin, end);
   });
 }
 
 // Blocks that all decay or all do not.
 void update_coded_moments(const AdamWUpdate& op, std::int64_t begin, std::int64_t end) {
   const AdamWFactors factors = adamw_factors(op, begin < op.decayed_elements);
-  with_parameters(op, begin, [&](const auto& parameters) TERRACE_VECTOR_BODY {
-    return update_blocks(op, factors, parameters, begin, end);
+  with_views(op, begin, [&](auto gradient, const auto& parameters) TERRACE_VECTOR_BODY {
+    return update_blocks(op, factors, gradient, parameters, begin, end);
   });
 }
 

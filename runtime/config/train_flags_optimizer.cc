@@ -72,9 +72,14 @@ constexpr auto kFlags = std::to_array<TrainFlag>({
      [](const TrainOptions& o) {
        return toml_string(kMasters.at(static_cast<std::size_t>(o.optimizer.master_weights)));
      }},
-    {{"gradient-dtype", "Optimizer", "fp32|bf16", "Type of the summed gradients (fp32)"},
-     [](TrainOptions&, const FlagValue& v) { v.accept_only("fp32", kGradientTypes); },
-     [](const TrainOptions&) { return toml_string("fp32"); }},
+    {{"gradient-dtype", "Optimizer", "fp32|bf16",
+      "Type that gradients are rounded to before ranks add them, and after (fp32)"},
+     [](TrainOptions& o, const FlagValue& v) {
+       o.optimizer.gradient_dtype = static_cast<GradientChoice>(v.choice(kGradientTypes));
+     },
+     [](const TrainOptions& o) {
+       return toml_string(kGradientTypes.at(static_cast<std::size_t>(o.optimizer.gradient_dtype)));
+     }},
 
     {{"precision", "Precision", "bf16|fp16|fp32", "Type that kernels compute with (bf16)"},
      [](TrainOptions& o, const FlagValue& v) {

@@ -12,13 +12,13 @@ constexpr auto kRecomputes = std::to_array<std::string_view>({"auto", "none", "f
 constexpr auto kOrders =
     std::to_array<std::string_view>({"auto", "layer-major", "micro-batch-major"});
 constexpr auto kReductions = std::to_array<std::string_view>({"step", "micro-batch"});
-constexpr auto kSchedules = std::to_array<std::string_view>({"1f1b", "interleaved", "gpipe"});
+constexpr auto kSchedules = std::to_array<std::string_view>({"gpipe", "1f1b", "interleaved"});
 constexpr auto kSwitches = std::to_array<std::string_view>({"off", "on"});
 constexpr auto kProgresses = std::to_array<std::string_view>({"auto", "on", "off"});
 
 constexpr int kRanksMax = 256;
 
-// A count of ranks or stages, of which one is what is built.
+// A count of ranks, of which one is what is built.
 void accept_one(TrainOptions&, const FlagValue& value) {
   if (value.integer(1) != 1) value.not_built("leave it at 1");
 }
@@ -50,9 +50,14 @@ constexpr auto kFlags = std::to_array<TrainFlag>({
        return o.step.zero_stage ? toml_integer(*o.step.zero_stage) : std::string{};
      }},
     {{"gradient-reduction", "Step program", "step|micro-batch",
-      "When gradients are reduced over ranks (step)"},
-     [](TrainOptions&, const FlagValue& v) { v.accept_only("step", kReductions); },
-     [](const TrainOptions&) { return toml_string("step"); }},
+      "When gradients are reduced over ranks; after every micro-batch: less memory, other bits "
+      "(step)"},
+     [](TrainOptions& o, const FlagValue& v) {
+       o.step.gradient_reduction = static_cast<ReductionChoice>(v.choice(kReductions));
+     },
+     [](const TrainOptions& o) {
+       return toml_string(kReductions.at(static_cast<std::size_t>(o.step.gradient_reduction)));
+     }},
     {{"tensor-parallel", "Step program", "N", "Ranks that share a block (1)"},
      accept_one,
      show_one},
@@ -68,17 +73,19 @@ constexpr auto kFlags = std::to_array<TrainFlag>({
     {{"pipeline-schedule", "Step program", "1f1b|interleaved|gpipe",
       "Order of a pipeline's micro-batches (1f1b)"},
      [](TrainOptions& o, const FlagValue& v) {
-       const std::size_t choice = v.choice(kSchedules);
-       if (kSchedules.at(choice) == "interleaved") v.not_built("use 1f1b or gpipe");
-       o.step.pipeline_schedule =
-           kSchedules.at(choice) == "gpipe" ? PipelineSchedule::kGpipe : PipelineSchedule::k1F1B;
+       o.step.pipeline_schedule = static_cast<PipelineSchedule>(v.choice(kSchedules));
      },
      [](const TrainOptions& o) {
-       return toml_string(o.step.pipeline_schedule == PipelineSchedule::kGpipe ? "gpipe" : "1f1b");
+       return toml_string(kSchedules.at(static_cast<std::size_t>(o.step.pipeline_schedule)));
      }},
-    {{"virtual-stages", "Step program", "N", "Stages per rank of an interleaved pipeline (1)"},
-     accept_one,
-     show_one},
+    {{"virtual-stages", "Step program", "N",
+      "Pieces of the model per rank of an interleaved pipeline (2 if interleaved, else 1)"},
+     [](TrainOptions& o, const FlagValue& v) {
+       o.step.virtual_stages = static_cast<int>(v.integer(1, kRanksMax));
+     },
+     [](const TrainOptions& o) {
+       return o.step.virtual_stages ? toml_integer(*o.step.virtual_stages) : std::string{};
+     }},
 
     {{"local-ranks", "Ranks", "N", "Ranks as threads of this process, instead of a launcher's (1)"},
      [](TrainOptions& o, const FlagValue& v) {

@@ -24,6 +24,8 @@ enum class InitChoice : std::uint8_t {
 };  // auto: weights if there are any
 enum class MomentChoice : std::uint8_t { kFp32, kBf16, kInt8 };
 enum class MasterChoice : std::uint8_t { kAuto, kSplit, kFp32 };
+enum class GradientChoice : std::uint8_t { kFp32, kBf16 };
+enum class ReductionChoice : std::uint8_t { kStep, kMicroBatch };
 enum class Precision : std::uint8_t { kBf16, kFp32 };
 enum class ProgressChoice : std::uint8_t { kAuto, kOn, kOff };
 
@@ -62,6 +64,7 @@ struct OptimizerFlags {
   double max_grad_norm = 1.0;
   MomentChoice optimizer_state_dtype = MomentChoice::kFp32;
   MasterChoice master_weights = MasterChoice::kAuto;
+  GradientChoice gradient_dtype = GradientChoice::kFp32;
 };
 
 struct TierOptions {
@@ -80,9 +83,11 @@ struct TierOptions {
 struct StepOptions {
   RecomputeChoice recompute = RecomputeChoice::kAuto;
   OrderChoice micro_batch_order = OrderChoice::kAuto;
+  ReductionChoice gradient_reduction = ReductionChoice::kStep;
   int pipeline_parallel = 1;
   PipelineSchedule pipeline_schedule = PipelineSchedule::k1F1B;
-  std::optional<int> zero_stage;  // unset: 0 with one rank, else 1
+  std::optional<int> virtual_stages;  // unset: 2 where interleaved, else 1
+  std::optional<int> zero_stage;      // unset: 0 with one rank, else 1
 };
 
 struct RankOptions {

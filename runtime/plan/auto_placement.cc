@@ -45,7 +45,7 @@ class Planner {
  private:
   StepPlan choose_homes() const {
     if (request_.order.has_value()) return best_of(*request_.order);
-    if (request_.micro_batches == 1 || model_.pipeline.stages > 1)
+    if (request_.micro_batches == 1 || model_.pipeline.stages > 1 || request_.reduces_micro_batches)
       return best_of(MicroBatchOrder::kMicroBatchMajor);
     std::optional<StepPlan> first = try_order(MicroBatchOrder::kMicroBatchMajor);
     std::optional<StepPlan> second = try_order(MicroBatchOrder::kLayerMajor);
@@ -86,6 +86,7 @@ class Planner {
     policy.order = order;
     policy.pipeline_schedule = request_.pipeline_schedule;
     policy.unified = request_.unified;
+    policy.reduces_micro_batches = request_.reduces_micro_batches;
     policy.updates_wait_for_norm = request_.updates_wait_for_norm;
     policy.lookahead = request_.lookahead.value_or(kFirstLookahead);
     policy.homes.assign(model_.unit_count(), homes);

@@ -14,7 +14,8 @@ struct PlacementRequest {
   std::optional<Tier> parameters, gradients, optimizer, activations;
   std::optional<bool> recompute;
   std::optional<MicroBatchOrder> order;
-  bool updates_wait_for_norm = true;  // see StepPolicy
+  bool updates_wait_for_norm = true;   // see StepPolicy
+  bool reduces_micro_batches = false;  // see StepPolicy
   PipelineSchedule pipeline_schedule = PipelineSchedule::k1F1B;
   std::int32_t micro_batches = 1;
   std::optional<std::int32_t> lookahead;

@@ -91,8 +91,8 @@ Homes gradient_homes(Draft& draft, const StepModel& model, const StepPolicy& pol
         model.zero.of_gradients() || (model.zero.of_optimizer() && tiers.at(unit) != compute);
     return is_sharded ? model.shard(unit, chunk, model.zero.rank) : model.whole(unit, chunk);
   };
-  const Homes::What what = {"grad",  Account::kGradients, has, life_of,
-                            part_of, times(sizeof(float))};
+  const Homes::What what = {
+      "grad", Account::kGradients, has, life_of, part_of, times(size_of(model.gradient_type))};
   return Homes(draft, model, what, tiers);
 }
 

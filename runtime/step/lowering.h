@@ -102,6 +102,9 @@ class Lowering {
     return static_cast<std::size_t>(model_.units.at(unit).padded_elements) * sizeof(float);
   }
 
+  // Micro-batches are reduced over ranks each by itself, and this rank's parts are summed.
+  bool sums_shards(std::int32_t unit) const;
+
   // The gradient's buffer in the compute tier, made where there is none.
   Range compute_gradient(std::int32_t unit);
 
@@ -113,6 +116,11 @@ class Lowering {
   void settle_gradient(std::int32_t unit, std::int32_t micro_batch);
   void accumulate_on_host(Mover& mover, const Range& part, const Range& sum, std::int64_t chunk);
   Range compute_gradient_chunk(std::int32_t unit, std::int64_t chunk);
+
+  void settle_shards(std::int32_t unit, std::int32_t micro_batch);
+  // Where the shards of a chunk are summed: at home, if that is in memory.
+  Range shard_sum(std::int32_t unit, std::int64_t chunk);
+  void accumulate(Mover& mover, const Range& part, const Range& sum, std::int64_t chunk);
 
   // The whole gradient of the step is in the compute tier: take its norm and send it home.
   void finish_gradient(std::int32_t unit);
@@ -167,8 +175,13 @@ class Lowering {
   // The parts of all ranks come together; `own` may lie in `whole`.
   void gather(Mover& mover, const Range& own, const Range& whole, std::int32_t chunk);
   void gather_updated(const Stage& stage, const Range& own, const Range& whole);
+  // A finished chunk in the gradient's type: itself, or rounded, to its home if that has whole
+  // chunks in the same memory.
+  Range rounded(Mover& mover, std::int32_t unit, std::int64_t chunk, const Range& whole);
   // The sum over ranks of a chunk's finished gradient: all of it with stage 0, this rank's part
   // further on, at home if that is in the same memory. With one rank: the gradient.
+  Range reduce_finished(Mover& mover, std::int32_t unit, std::int64_t chunk, const Range& whole);
+  Range reduce_to(Mover& mover, const Range& whole, const Range& part, std::int32_t chunk);
   Range reduce(Mover& mover, std::int32_t unit, std::int64_t chunk, const Range& whole);
   void gather_sums();
 

@@ -10,9 +10,15 @@ bool Lowering::sums_on_host(std::int32_t unit) const {
          gradients_->tier(unit) != Tier::kDevice;
 }
 
+// The embedding's gradient is made of all micro-batches at once.
+bool Lowering::sums_shards(std::int32_t unit) const {
+  return policy_.reduces_micro_batches && model_.zero.of_gradients() && unit != 0 &&
+         policy_.micro_batches > 1;
+}
+
 Range Lowering::compute_gradient(std::int32_t unit) {
   if (model_.has_unit(unit) && gradients_->tier(unit) == compute_ &&
-      !gradients_->is_sharded(unit)) {
+      !gradients_->is_sharded(unit) && !model_.rounds_gradients()) {
     return gradients_->unit(unit);
   }
   if (gradient_.at(unit) == kNoBuffer) {
@@ -24,19 +30,22 @@ Range Lowering::compute_gradient(std::int32_t unit) {
 }
 
 void Lowering::add_gradient(Op& op, Role role, std::int32_t unit, std::int32_t micro_batch) {
-  if (sums_on_host(unit)) gradient_.at(unit) = kNoBuffer;
+  const bool sums_elsewhere = sums_on_host(unit) || sums_shards(unit);
+  if (sums_elsewhere) gradient_.at(unit) = kNoBuffer;
   const Range target = compute_gradient(unit);
-  if (micro_batch > 0 && !sums_on_host(unit)) op.reads.push_back(as(role, target));
+  if (micro_batch > 0 && !sums_elsewhere) op.reads.push_back(as(role, target));
   op.writes.push_back(as(role, target));
 }
 
 void Lowering::settle_gradient(std::int32_t unit, std::int32_t micro_batch) {
+  if (sums_shards(unit)) return settle_shards(unit, micro_batch);
   const bool last = micro_batch == policy_.micro_batches - 1;
   if (!sums_on_host(unit)) {
     if (last) finish_gradient(unit);
     return;
   }
-  const bool is_home = gradients_->tier(unit) == Tier::kHost && !gradients_->is_sharded(unit);
+  const bool is_home = gradients_->tier(unit) == Tier::kHost && !gradients_->is_sharded(unit) &&
+                       !model_.rounds_gradients();
   if (micro_batch == 0 && !is_home) {
     sum_.at(unit) = draft_.add_buffer(fmt::format("grad sum[{}]", unit), gradient_bytes(unit),
                                       Tier::kHost, Account::kGradients, Life::kTransient);
@@ -53,7 +62,7 @@ void Lowering::settle_gradient(std::int32_t unit, std::int32_t micro_batch) {
     }
     if (!last) continue;
     const Range home = gradients_->chunk(unit, c);
-    const Range reduced = reduce(mover, unit, c, sum);
+    const Range reduced = reduce_finished(mover, unit, c, sum);
     add_norm_partials(mover, unit, c, reduced);
     if (reduced.buffer != home.buffer) mover.copy(reduced, home, static_cast<std::int32_t>(c));
   }
@@ -62,13 +71,52 @@ void Lowering::settle_gradient(std::int32_t unit, std::int32_t micro_batch) {
 
 void Lowering::accumulate_on_host(Mover& mover, const Range& part, const Range& sum,
                                   std::int64_t chunk) {
-  const Range arrived = mover.bring(part, Tier::kHost, static_cast<std::int32_t>(chunk));
-  Op op{.kind = OpKind::kAccumulate, .lane = Lane::kUpdate};
+  accumulate(mover, mover.bring(part, Tier::kHost, static_cast<std::int32_t>(chunk)), sum, chunk);
+}
+
+void Lowering::accumulate(Mover& mover, const Range& part, const Range& sum, std::int64_t chunk) {
+  const bool on_device = draft_.tier_of(sum) == Tier::kDevice;
+  Op op{.kind = OpKind::kAccumulate, .lane = on_device ? Lane::kCompute : Lane::kUpdate};
   op.chunk = static_cast<std::int32_t>(chunk);
-  op.reads = {as(Role::kSource, arrived), as(Role::kTarget, sum)};
+  op.reads = {as(Role::kSource, part), as(Role::kTarget, sum)};
   op.writes = {as(Role::kTarget, sum)};
   op.cost.bytes = 3.0 * static_cast<double>(sum.size_bytes);
   mover.add(std::move(op));
+}
+
+Range Lowering::shard_sum(std::int32_t unit, std::int64_t chunk) {
+  const Range home = gradients_->chunk(unit, chunk);
+  if (gradients_->tier(unit) != Tier::kNvme) return home;
+  if (sum_.at(unit) == kNoBuffer) {
+    sum_.at(unit) =
+        draft_.add_buffer(fmt::format("grad sum[{}]", unit), gradients_->unit_bytes(unit),
+                          Tier::kHost, Account::kGradients, Life::kTransient);
+  }
+  return {sum_.at(unit), static_cast<std::size_t>(chunk) * gradients_->chunk_bytes(unit, 0),
+          home.size_bytes};
+}
+
+void Lowering::settle_shards(std::int32_t unit, std::int32_t micro_batch) {
+  Mover mover = Mover::store(draft_, stage_, {unit, micro_batch, false, Account::kGradients});
+  for (std::int64_t c = 0; c < model_.chunks(unit); ++c, mover.next_chunk()) {
+    const auto chunk = static_cast<std::int32_t>(c);
+    const Range sum = shard_sum(unit, c);
+    const Range whole = compute_gradient_chunk(unit, c);
+    const bool is_near = draft_.tier_of(sum) == compute_;
+    const Range part =
+        reduce_to(mover, whole, micro_batch == 0 && is_near ? sum : own_shard(whole), chunk);
+    if (micro_batch > 0) {
+      accumulate(mover, mover.bring(part, draft_.tier_of(sum), chunk), sum, c);
+    } else if (!is_near) {
+      mover.copy(part, sum, chunk);
+    }
+    if (micro_batch != policy_.micro_batches - 1) continue;
+    add_norm_partials(mover, unit, c, sum);
+    const Range home = gradients_->chunk(unit, c);
+    if (sum.buffer != home.buffer) mover.copy(sum, home, chunk);
+  }
+  gradient_.at(unit) = kNoBuffer;
+  finished_at_.at(unit) = stage_;
 }
 
 Range Lowering::compute_gradient_chunk(std::int32_t unit, std::int64_t chunk) {
@@ -82,7 +130,7 @@ void Lowering::finish_gradient(std::int32_t unit) {
   const Tier home = gradients_->tier(unit);
   Mover mover = Mover::store(draft_, stage_, {unit, -1, false, Account::kGradients});
   for (std::int64_t c = 0; c < model_.chunks(unit); ++c, mover.next_chunk()) {
-    const Range part = reduce(mover, unit, c, compute_gradient_chunk(unit, c));
+    const Range part = reduce_finished(mover, unit, c, compute_gradient_chunk(unit, c));
     const auto chunk = static_cast<std::int32_t>(c);
     if (home == compute_) {
       add_norm_partials(mover, unit, c, part);
@@ -103,8 +151,8 @@ void Lowering::finish_gradient(std::int32_t unit) {
 void Lowering::add_norm_partials(Mover& mover, std::int32_t unit, std::int64_t chunk,
                                  const Range& part) {
   const bool on_device = draft_.tier_of(part) == Tier::kDevice;
-  const auto blocks_of = [](std::size_t bytes) {
-    return static_cast<std::int64_t>(bytes / (kBlockElements * sizeof(float)));
+  const auto blocks_of = [this](std::size_t bytes) {
+    return static_cast<std::int64_t>(bytes / (kBlockElements * size_of(model_.gradient_type)));
   };
   const std::int64_t count = blocks_of(part.size_bytes);
   // Of the chunks before, all of which are full, as much as of a full one.

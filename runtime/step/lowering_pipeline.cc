@@ -4,8 +4,8 @@
 
 #include "runtime/step/lowering.h"
 
-// What passes between pipeline stages. Messages of one direction are on one lane, in order; a
-// message that the next stage is not ready for holds up the lane, not the compute.
+// What passes between pipeline stages. Messages of one direction are on one lane at either end, in
+// order; a message that the next stage is not ready for holds up the lane, not the compute.
 namespace terrace {
 
 // One stays free, so that a receive need not wait for the use right before its own.
@@ -34,7 +34,9 @@ void Lowering::pass_hidden(const Stage& stage) {
   BufferId& buffer = is_gradient ? hidden_gradient(stage.unit, stage.micro_batch)
                                  : hidden(stage.unit, stage.micro_batch).memory;
   if (receives) buffer = take_slot(is_gradient ? gradient_slots_ : hidden_slots_);
-  Op op{.kind = stage.kind, .lane = is_gradient ? Lane::kSendRecvBack : Lane::kSendRecv};
+  const Lane forth = receives ? Lane::kReceive : Lane::kSend;
+  const Lane back = receives ? Lane::kReceiveBack : Lane::kSendBack;
+  Op op{.kind = stage.kind, .lane = is_gradient ? back : forth};
   op.account = Account::kActivations;
   auto& accesses = receives ? op.writes : op.reads;
   accesses = {as(receives ? Role::kTarget : Role::kSource, draft_.whole(buffer))};
@@ -42,11 +44,12 @@ void Lowering::pass_hidden(const Stage& stage) {
   main_op(std::move(op), stage);
 }
 
-// Complete but for the embedding's rows, and not yet added over data-parallel ranks.
+// Complete but for the embedding's rows, and not yet added over data-parallel ranks. From the last
+// stage on to the first.
 void Lowering::pass_tied_gradient(const Stage& stage) {
   const bool receives = stage.kind == OpKind::kReceiveTiedGradient;
   const Range part = compute_gradient_chunk(stage.unit, stage.chunk);
-  Op op{.kind = stage.kind, .lane = Lane::kSendRecvBack};
+  Op op{.kind = stage.kind, .lane = receives ? Lane::kReceive : Lane::kSend};
   op.account = Account::kGradients;
   auto& accesses = receives ? op.writes : op.reads;
   accesses = {as(receives ? Role::kTarget : Role::kSource, part)};
@@ -56,7 +59,7 @@ void Lowering::pass_tied_gradient(const Stage& stage) {
 
 void Lowering::send_updated(const Stage& stage, const Range& own) {
   Mover mover = Mover::store(draft_, stage_, labels(stage, Account::kParameters));
-  Op op{.kind = OpKind::kSendUpdated, .lane = Lane::kSendRecv};
+  Op op{.kind = OpKind::kSendUpdated, .lane = Lane::kSendBack};
   op.chunk = stage.chunk;
   op.account = Account::kParameters;
   op.reads = {as(Role::kSource, own)};
@@ -80,7 +83,7 @@ void Lowering::receive_updated(const Stage& stage) {
   }
   const bool has_others = parameter.is_divided && !parameter.gathers_at_home;
   parameter.own = has_others ? own_shard(parameter.updated) : parameter.updated;
-  Op op{.kind = OpKind::kReceiveUpdated, .lane = Lane::kSendRecv};
+  Op op{.kind = OpKind::kReceiveUpdated, .lane = Lane::kReceiveBack};
   op.account = Account::kParameters;
   op.writes = {as(Role::kTarget, parameter.own)};
   main_op(std::move(op), stage);

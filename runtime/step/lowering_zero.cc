@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include "runtime/step/lowering.h"
 
 // The ZeRO pass: what passes between data-parallel ranks. Every rank compiles the same ops in the
@@ -32,26 +34,62 @@ void Lowering::gather_updated(const Stage& stage, const Range& own, const Range&
   gather(mover, own, whole, stage.chunk);
 }
 
-Range Lowering::reduce(Mover& mover, std::int32_t unit, std::int64_t chunk, const Range& whole) {
-  if (model_.zero.ranks == 1) return whole;
-  Op op{.kind = OpKind::kAllReduce, .lane = Lane::kCollective};
+Range Lowering::rounded(Mover& mover, std::int32_t unit, std::int64_t chunk, const Range& whole) {
+  if (!model_.rounds_gradients()) return whole;
+  const Tier tier = draft_.tier_of(whole);
+  const Range home = gradients_->chunk(unit, chunk);
+  Range target = home;
+  if (gradients_->is_sharded(unit) || draft_.tier_of(home) != tier) {
+    const std::size_t bytes =
+        static_cast<std::size_t>(model_.chunk_size(unit, chunk)) * size_of(model_.gradient_type);
+    target = draft_.whole(draft_.add_buffer(fmt::format("grad[{}].{} rounded", unit, chunk), bytes,
+                                            tier, Account::kGradients, Life::kTransient));
+  }
+  Op op{.kind = OpKind::kRoundGradient,
+        .lane = tier == Tier::kDevice ? Lane::kCompute : Lane::kUpdate};
   op.chunk = static_cast<std::int32_t>(chunk);
   op.account = Account::kGradients;
   op.reads = {as(Role::kSource, whole)};
+  op.writes = {as(Role::kTarget, target)};
+  op.cost.bytes = static_cast<double>(whole.size_bytes + target.size_bytes);
+  mover.add(std::move(op));
+  return target;
+}
+
+Range Lowering::reduce_finished(Mover& mover, std::int32_t unit, std::int64_t chunk,
+                                const Range& whole) {
+  return reduce(mover, unit, chunk, rounded(mover, unit, chunk, whole));
+}
+
+// This rank's part of the sum over ranks.
+Range Lowering::reduce_to(Mover& mover, const Range& whole, const Range& part, std::int32_t chunk) {
+  Op op{.kind = OpKind::kReduceScatter, .lane = Lane::kCollective};
+  op.chunk = chunk;
+  op.account = Account::kGradients;
+  op.reads = {as(Role::kSource, whole)};
+  op.writes = {as(Role::kTarget, part)};
   op.cost.bytes = sent_bytes(model_.zero, whole.size_bytes);
-  Range reduced = whole;
+  mover.add(std::move(op));
+  return part;
+}
+
+Range Lowering::reduce(Mover& mover, std::int32_t unit, std::int64_t chunk, const Range& whole) {
+  if (model_.zero.ranks == 1) return whole;
+  const auto number = static_cast<std::int32_t>(chunk);
   if (model_.zero.of_optimizer()) {
-    op.kind = OpKind::kReduceScatter;
     const Range home = gradients_->chunk(unit, chunk);
     const bool goes_home =
         gradients_->is_sharded(unit) && draft_.tier_of(home) == draft_.tier_of(whole);
-    reduced = goes_home ? home : own_shard(whole);
-  } else {
-    op.cost.bytes *= 2;
+    return reduce_to(mover, whole, goes_home ? home : own_shard(whole), number);
   }
-  op.writes = {as(Role::kTarget, reduced)};
+  Op op{.kind = OpKind::kAllReduce, .lane = Lane::kCollective};
+  op.chunk = number;
+  op.account = Account::kGradients;
+  op.reads = {as(Role::kSource, whole)};
+  op.writes = {as(Role::kTarget, whole)};
+  op.cost.bytes = 2 * sent_bytes(model_.zero, whole.size_bytes);
   mover.add(std::move(op));
-  return reduced;
+  return whole;
 }
 
 void Lowering::gather_sums() {

@@ -8,15 +8,15 @@ namespace terrace {
 
 std::string_view name_of(Lane lane) {
   constexpr std::array<std::string_view, kLaneCount> kNames = {
-      "compute",    "upload",    "download",       "read",  "write",
-      "collective", "send_recv", "send_recv_back", "update"};
+      "compute", "upload",  "download",  "read",         "write", "collective",
+      "send",    "receive", "send_back", "receive_back", "update"};
   return kNames.at(static_cast<std::size_t>(lane));
 }
 
 bool completes_in_order(Lane lane) { return lane != Lane::kRead && lane != Lane::kWrite; }
 
 std::string_view name_of(OpKind kind) {
-  constexpr std::array<std::string_view, 27> kNames = {"input",
+  constexpr std::array<std::string_view, 28> kNames = {"input",
                                                        "forward",
                                                        "recompute",
                                                        "head",
@@ -39,6 +39,7 @@ std::string_view name_of(OpKind kind) {
                                                        "send_updated",
                                                        "receive_updated",
                                                        "accumulate",
+                                                       "round_gradient",
                                                        "norm_partials",
                                                        "step_scalars",
                                                        "norm_finish",

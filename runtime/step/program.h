@@ -21,16 +21,18 @@ inline constexpr BufferId kNoBuffer = -1;
 // the next of its lane starts; read and write start their ops in order and keep several in flight.
 enum class Lane : std::uint8_t {
   kCompute,
-  kUpload,        // host -> device
-  kDownload,      // device -> host
-  kRead,          // NVMe -> host
-  kWrite,         // host -> NVMe
-  kCollective,    // between ranks
-  kSendRecv,      // to the next pipeline stage, from the one before
-  kSendRecvBack,  // the other way
-  kUpdate,        // optimizer and norms, on the CPU
+  kUpload,      // host -> device
+  kDownload,    // device -> host
+  kRead,        // NVMe -> host
+  kWrite,       // host -> NVMe
+  kCollective,  // between ranks
+  kSend,        // to the next pipeline stage, from the last to the first
+  kReceive,     // from the stage before, the first from the last
+  kSendBack,    // the other way around
+  kReceiveBack,
+  kUpdate,  // optimizer and norms, on the CPU
 };
-inline constexpr std::size_t kLaneCount = 9;
+inline constexpr std::size_t kLaneCount = 11;
 std::string_view name_of(Lane lane);
 // Whether the end of an op happens before the start of the next of the same lane.
 bool completes_in_order(Lane lane);
@@ -61,11 +63,12 @@ enum class OpKind : std::uint8_t {
   kReceiveTiedGradient,
   kSendUpdated,
   kReceiveUpdated,
-  kAccumulate,    // a micro-batch's gradient joins the sum that is kept on the host
-  kNormPartials,  // sums of squares of a finished gradient
-  kStepScalars,   // the scalars of this step's updates, where those do not wait for the norm
-  kNormFinish,    // norm; and where updates wait for it, clip coefficient and their scalars
-  kUpdate,        // optimizer, one chunk
+  kAccumulate,     // a micro-batch's gradient joins a sum that is kept elsewhere
+  kRoundGradient,  // a chunk's local sum to the type that ranks exchange and homes have
+  kNormPartials,   // sums of squares of a finished gradient
+  kStepScalars,    // the scalars of this step's updates, where those do not wait for the norm
+  kNormFinish,     // norm; and where updates wait for it, clip coefficient and their scalars
+  kUpdate,         // optimizer, one chunk
 };
 std::string_view name_of(OpKind kind);
 

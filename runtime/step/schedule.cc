@@ -7,8 +7,11 @@ namespace {
 
 class Scheduler {
  public:
-  Scheduler(const StepModel& model, const StepPolicy& policy)
-      : model_(model), policy_(policy), end_(model.head() + 1) {}
+  Scheduler(const StepModel& model, const StepPolicy& policy) : model_(model), policy_(policy) {
+    for (std::int32_t u = 0; u <= model.head(); ++u) {
+      if (model.has_unit(u)) units_.push_back(u);
+    }
+  }
 
   std::vector<Stage> run() {
     stages_.push_back({.kind = OpKind::kInput});
@@ -66,18 +69,17 @@ class Scheduler {
   // of one direction have one order.
   void pipelined() {
     const PipelineCut& cut = model_.pipeline;
-    begin_ = cut.first_units.at(static_cast<std::size_t>(cut.stage));
-    end_ = cut.first_units.at(static_cast<std::size_t>(cut.stage) + 1);
-    next_update_ = begin_;
     if (policy_.has_backward && model_.has_copy_of_embedding()) {
       for_chunks(0, OpKind::kReceiveUpdated, true);
     }
-    const PipelineShape shape{policy_.pipeline_schedule, cut.stages, policy_.micro_batches, 1};
+    const PipelineShape shape{policy_.pipeline_schedule, cut.stages, policy_.micro_batches,
+                              cut.virtual_stages};
     for (const PipelineSlot& slot : pipeline_slots(shape, cut.stage)) {
+      const Piece piece = piece_of(slot.virtual_stage);
       if (slot.pass == PipelinePass::kForward) {
-        stage_forward(slot.micro_batch);
+        piece_forward(piece, slot.micro_batch);
       } else if (policy_.has_backward) {
-        stage_backward(slot.micro_batch);
+        piece_backward(piece, slot.micro_batch);
       }
     }
     if (!policy_.has_backward || !model_.tied) return;
@@ -85,33 +87,45 @@ class Scheduler {
     if (cut.is_first()) for_chunks(0, OpKind::kReceiveTiedGradient, false);
   }
 
-  void stage_forward(std::int32_t m) {
+  // Neighbouring units of this stage, [begin, end).
+  struct Piece {
+    std::int32_t begin = 0;
+    std::int32_t end = 0;
+  };
+
+  Piece piece_of(std::int32_t virtual_stage) const {
     const PipelineCut& cut = model_.pipeline;
-    if (!cut.is_first()) emit(OpKind::kReceiveHidden, begin_ - 1, m);
-    for (std::int32_t u = begin_; u < end_ && u < model_.head(); ++u) {
+    const auto piece = static_cast<std::size_t>(virtual_stage * cut.stages + cut.stage);
+    return {cut.first_units.at(piece), cut.first_units.at(piece + 1)};
+  }
+
+  void piece_forward(const Piece& piece, std::int32_t m) {
+    const bool has_head = piece.end > model_.head();
+    if (piece.begin > 0) emit(OpKind::kReceiveHidden, piece.begin - 1, m);
+    for (std::int32_t u = piece.begin; u < std::min(piece.end, model_.head()); ++u) {
       if (m == 0) updates_before_forward(u);
       emit(OpKind::kForward, u, m);
     }
-    if (!cut.is_last()) emit(OpKind::kSendHidden, end_ - 1, m);
-    if (cut.is_last() && !policy_.has_backward) emit(OpKind::kHead, model_.head(), m);
+    if (!has_head) emit(OpKind::kSendHidden, piece.end - 1, m);
+    if (has_head && !policy_.has_backward) emit(OpKind::kHead, model_.head(), m);
   }
 
-  void stage_backward(std::int32_t m) {
-    const PipelineCut& cut = model_.pipeline;
+  void piece_backward(const Piece& piece, std::int32_t m) {
     const bool last = m == policy_.micro_batches - 1;
     if (last) step_scalars();
-    if (cut.is_last()) {
+    if (piece.end > model_.head()) {
       if (m == 0) updates_before_forward(model_.head());
       emit(OpKind::kHead, model_.head(), m);
       if (last) update_at_once(model_.head());
     } else {
-      emit(OpKind::kReceiveHiddenGradient, end_ - 1, m);
+      emit(OpKind::kReceiveHiddenGradient, piece.end - 1, m);
     }
-    for (std::int32_t u = std::min(end_, model_.head()) - 1; u >= std::max(begin_, 1); --u) {
+    const std::int32_t top = std::min(piece.end, model_.head()) - 1;
+    for (std::int32_t u = top; u >= std::max(piece.begin, 1); --u) {
       emit(OpKind::kBackward, u, m);
       if (last) update_at_once(u);
     }
-    if (!cut.is_first()) emit(OpKind::kSendHiddenGradient, begin_ - 1, m);
+    if (piece.begin > 0) emit(OpKind::kSendHiddenGradient, piece.begin - 1, m);
   }
 
   void for_chunks(std::int32_t unit, OpKind kind, bool deferred) {
@@ -124,16 +138,19 @@ class Scheduler {
     stages_.push_back({.kind = kind, .unit = unit, .micro_batch = micro_batch});
   }
 
-  // One unit ahead, so that the update of unit u+1 may run while unit u computes.
+  // One unit ahead, so that the update of the next unit may run while this one computes.
   void updates_before_forward(std::int32_t unit) {
     if (!policy_.has_backward) return;
-    for (; next_update_ <= std::min(unit + 1, end_ - 1); ++next_update_) {
-      if (policy_.defers_update(next_update_)) emit_updates(next_update_);
+    while (next_update_ < units_.size()) {
+      if (next_update_ > 0 && units_[next_update_ - 1] > unit) return;
+      const std::int32_t next = units_[next_update_++];
+      if (policy_.defers_update(next)) emit_updates(next);
     }
   }
 
   void step_scalars() {
-    if (!policy_.has_backward || policy_.updates_wait_for_norm) return;
+    if (!policy_.has_backward || policy_.updates_wait_for_norm || has_scalars_) return;
+    has_scalars_ = true;
     stages_.push_back({.kind = OpKind::kStepScalars});
   }
 
@@ -148,10 +165,9 @@ class Scheduler {
   const StepModel& model_;
   const StepPolicy& policy_;
   std::vector<Stage> stages_;
-  // The units of this pipeline stage.
-  std::int32_t begin_ = 0;
-  std::int32_t end_;
-  std::int32_t next_update_ = 0;
+  std::vector<std::int32_t> units_;  // of this pipeline stage
+  std::size_t next_update_ = 0;      // of units_
+  bool has_scalars_ = false;
 };
 
 }  // namespace

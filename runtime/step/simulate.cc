@@ -42,8 +42,10 @@ double rate_of(Lane lane, const MachineProfile& profile) {
     case Lane::kWrite:
       return profile.write_bytes_per_s;
     case Lane::kCollective:
-    case Lane::kSendRecv:
-    case Lane::kSendRecvBack:
+    case Lane::kSend:
+    case Lane::kReceive:
+    case Lane::kSendBack:
+    case Lane::kReceiveBack:
       return profile.network_bytes_per_s;
     case Lane::kUpdate:
       return profile.update_bytes_per_s;
@@ -483,6 +485,11 @@ class Simulator {
 };
 
 }  // namespace
+
+double seconds_alone(const Program& program, const Op& op, const MachineProfile& profile) {
+  const Demand demand = demand_of(program, op, profile);
+  return demand.delay_s + demand.work_s;
+}
 
 SimulationResult simulate(const Program& program, const MachineProfile& profile, int iterations,
                           std::vector<SimulatedOp>* timeline) {

@@ -47,6 +47,9 @@ struct SimulationResult {
   friend bool operator==(const SimulationResult&, const SimulationResult&) = default;
 };
 
+// How long an op takes with nothing else going on.
+double seconds_alone(const Program& program, const Op& op, const MachineProfile& profile);
+
 // `iterations` steps: the prologue, bodies, and the drain, two runs in flight at most. Ops at work
 // at the same time share disk, cores and host memory: each goes at full speed while they suffice,
 // and all that use what does not are slowed in equal proportion. The program is one that verify()

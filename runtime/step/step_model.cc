@@ -52,7 +52,7 @@ std::int64_t StepModel::most_partials() const {
 
 std::int32_t PipelineCut::stage_of(std::int32_t unit) const {
   const auto after = std::upper_bound(first_units.begin(), first_units.end() - 1, unit);
-  return static_cast<std::int32_t>(after - first_units.begin()) - 1;
+  return (static_cast<std::int32_t>(after - first_units.begin()) - 1) % stages;
 }
 
 }  // namespace terrace

@@ -32,15 +32,19 @@ struct ZeroSharding {
   bool of_parameters() const { return ranks > 1 && stage >= 3; }
 };
 
-// Which units each stage of a pipeline has: stage s those from first_units[s] to first_units[s +
-// 1]. With one stage there is nothing to say.
+// Which units each stage of a pipeline has. The model is cut into pieces, of which piece n has the
+// units from first_units[n] to first_units[n + 1]; stage s has the pieces s, s + stages, ..., as
+// many as there are virtual stages. So the first stage begins with the embedding and the last ends
+// with the head. With one stage there is nothing to say.
 struct PipelineCut {
   std::int32_t stages = 1;
   std::int32_t stage = 0;  // this rank's
   std::vector<std::int32_t> first_units;
+  std::int32_t virtual_stages = 1;  // pieces of a stage
 
   bool is_first() const { return stage == 0; }
   bool is_last() const { return stage == stages - 1; }
+  std::int32_t pieces() const { return stages * virtual_stages; }
   std::int32_t stage_of(std::int32_t unit) const;
 };
 
@@ -54,6 +58,8 @@ struct StepModel {
   std::vector<UnitModel> units;  // embedding, blocks, head
   bool tied = false;             // the head's weight and gradient are the embedding's
   DType compute_type = DType::kBF16;
+  // Of finished gradients, between ranks and at home; sums over micro-batches are fp32.
+  DType gradient_type = DType::kF32;
   StateFormat state_format;         // of the optimizer state
   std::size_t hidden_bytes = 0;     // a unit's output, per micro-batch
   std::size_t tokens_bytes = 0;     // tokens and targets, per micro-batch
@@ -66,6 +72,7 @@ struct StepModel {
   std::size_t unit_count() const { return units.size(); }
   std::int32_t head() const { return static_cast<std::int32_t>(units.size()) - 1; }
   std::size_t parameter_bytes() const { return size_of(compute_type); }  // per element
+  bool rounds_gradients() const { return gradient_type != DType::kF32; }
   // What the homes of parameters and of optimizer state have of a chunk.
   ChunkPart parameter_home(std::int32_t unit, std::int64_t chunk) const;
   ChunkPart state_home(std::int32_t unit, std::int64_t chunk) const;

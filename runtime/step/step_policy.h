@@ -27,7 +27,10 @@ struct UnitHomes {
 struct StepPolicy {
   std::int32_t micro_batches = 1;
   MicroBatchOrder order = MicroBatchOrder::kMicroBatchMajor;
-  bool unified = true;       // device and host memory are one tier: the host's
+  bool unified = true;  // device and host memory are one tier: the host's
+  // Gradients are reduced over ranks after every micro-batch, and this rank's parts of them summed,
+  // where gradients are divided: other bits, and no whole sums. Not layer-major.
+  bool reduces_micro_batches = false;
   bool has_backward = true;  // false: evaluation, forward and loss alone
   // Updates are then deferred: they run under the next step's forward. Otherwise, where no step can
   // be clipped or skipped, each runs under the backward as soon as its gradient is there; but for

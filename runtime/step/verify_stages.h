@@ -15,6 +15,7 @@ namespace terrace {
 // all programs together, in the body taken twice. Lanes of reads and writes are taken to complete
 // in order, which is more than they do: what passes here never waits for itself. Nothing if all is
 // well.
+std::vector<std::string> verify_stages(std::span<const Program* const> programs);
 std::vector<std::string> verify_stages(std::span<const Program> programs);
 
 }  // namespace terrace

@@ -34,17 +34,18 @@ ZeroSharding sharding_of(const EngineOptions& options) {
   return {options.zero_stage, options.ranks.shape.data, options.ranks.position.data};
 }
 
-// Stages of about equal work.
+// Pieces of about equal work.
 PipelineCut cut_of(const EngineOptions& options, const StepModel& model) {
   PipelineCut cut;
   cut.stages = options.ranks.shape.pipeline;
   cut.stage = options.ranks.position.pipeline;
   if (cut.stages == 1) return cut;
+  cut.virtual_stages = options.virtual_stages;
   std::vector<double> costs;
   for (const UnitModel& unit : model.units) {
     costs.push_back(unit.forward_flops + unit.backward_flops);
   }
-  cut.first_units = balance_stages(costs, cut.stages);
+  cut.first_units = balance_stages(costs, cut.pieces());
   return cut;
 }
 
@@ -87,6 +88,7 @@ EnginePlan plan_engine(const EngineOptions& options) {
   plan.model.pipeline = cut_of(options, plan.model);
   plan.model.chunk_elements = chunk_elements_for(options, zero.ranks);
   plan.model.state_format = state_format_of(options);
+  plan.model.gradient_type = options.gradient_type;
   PlacementRequest placement = options.placement;
   placement.pipeline_schedule = options.pipeline_schedule;
   placement.updates_wait_for_norm = options.optimizer.max_grad_norm > 0;
@@ -109,20 +111,26 @@ EnginePlan plan_engine(const EngineOptions& options) {
   return plan;
 }
 
-void check_stages(const EngineOptions& options) {
+void check_stages(const EngineOptions& options, const EnginePlan& plan) {
   const int stages = options.ranks.shape.pipeline;
   if (stages == 1) return;
-  std::vector<Program> training;
-  std::vector<Program> evaluation;
+  std::vector<EnginePlan> others(static_cast<std::size_t>(stages));
+  std::vector<const Program*> training;
+  std::vector<const Program*> evaluation;
   for (int stage = 0; stage < stages; ++stage) {
-    EngineOptions other = options;
-    other.ranks.position.pipeline = stage;
-    EnginePlan plan = plan_engine(other);
-    training.push_back(std::move(plan.training.program));
-    evaluation.push_back(std::move(plan.evaluation));
+    const EnginePlan* of_stage = &plan;
+    if (stage != options.ranks.position.pipeline) {
+      EngineOptions other = options;
+      other.ranks.position.pipeline = stage;
+      EnginePlan& made = others.at(static_cast<std::size_t>(stage));
+      made = plan_engine(other);
+      of_stage = &made;
+    }
+    training.push_back(&of_stage->training.program);
+    evaluation.push_back(&of_stage->evaluation);
   }
-  for (const auto& programs : {training, evaluation}) {
-    const std::vector<std::string> problems = verify_stages(programs);
+  for (const auto* programs : {&training, &evaluation}) {
+    const std::vector<std::string> problems = verify_stages(*programs);
     if (!problems.empty()) TERRACE_CHECK_EQ(problems.front(), std::string());
   }
 }

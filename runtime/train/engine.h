@@ -18,6 +18,7 @@ struct EngineOptions {
   ModelConfig model;
   BatchShape batch;
   DType compute_type = DType::kBF16;
+  DType gradient_type = DType::kF32;  // of finished gradients; or bf16
   PlacementRequest placement;
   TierBudgets budgets;
   OptimizerOptions optimizer;
@@ -32,6 +33,7 @@ struct EngineOptions {
   std::int32_t zero_stage = 0;                   // what data-parallel ranks share out
   StepRanks ranks;                               // of one: alone. Outlive the engine
   PipelineSchedule pipeline_schedule = PipelineSchedule::k1F1B;
+  std::int32_t virtual_stages = 1;  // pieces of the model that a pipeline stage has
 };
 
 // A compiled and verified training step, and the evaluation that shares its memory. Nothing is
@@ -47,9 +49,10 @@ struct EnginePlan {
 // Throws OutOfMemory if it does not fit the budgets.
 EnginePlan plan_engine(const EngineOptions& options);
 
-// Compiles the programs of all stages of a rank's pipeline, as far as there are several, and checks
-// that they meet each other: then no rank can wait for another forever.
-void check_stages(const EngineOptions& options);
+// Compiles the programs of the other stages of a rank's pipeline, as far as there are any, and
+// checks that they and its own, of `plan`, meet each other: then no rank can wait for another
+// forever. Throws OutOfMemory where another stage does not fit the budgets.
+void check_stages(const EngineOptions& options, const EnginePlan& plan);
 
 struct StepBatch {
   std::int64_t step = 0;                 // counted from 1

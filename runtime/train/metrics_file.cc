@@ -24,6 +24,13 @@ std::string rows_up_to(const std::string& path, std::int64_t last_step) {
   return kept;
 }
 
+// Sends and receives of both directions are one.
+std::string column_of(Lane lane) {
+  const bool is_message = lane == Lane::kSend || lane == Lane::kReceive ||
+                          lane == Lane::kSendBack || lane == Lane::kReceiveBack;
+  return is_message ? "send_recv" : std::string(name_of(lane));
+}
+
 std::uint64_t whole(double bytes) { return static_cast<std::uint64_t>(bytes); }
 
 }  // namespace
@@ -60,15 +67,10 @@ void MetricsFile::write(const StepMetrics& metrics) {
   row["collective_bytes"] = bytes(Lane::kCollective);
   row["parameter_upload_bytes"] = whole(totals.parameter_upload_bytes);
   row["parameter_nvme_read_bytes"] = whole(totals.parameter_read_bytes);
-  ordered_json busy;
+  ordered_json busy = ordered_json::object();
   for (std::size_t l = 0; l < kLaneCount; ++l) {
-    const auto lane = static_cast<Lane>(l);
-    if (lane == Lane::kSendRecvBack) {  // both directions are one column
-      busy[std::string(name_of(Lane::kSendRecv))] =
-          totals.busy_s[l] + totals.busy_s[static_cast<std::size_t>(Lane::kSendRecv)];
-    } else {
-      busy[std::string(name_of(lane))] = totals.busy_s[l];
-    }
+    const std::string column = column_of(static_cast<Lane>(l));
+    busy[column] = busy.value(column, 0.0) + totals.busy_s[l];
   }
   row["busy_s"] = busy;
   if (metrics.validation_loss.has_value()) row["validation_loss"] = *metrics.validation_loss;

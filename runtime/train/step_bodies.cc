@@ -57,7 +57,9 @@ KernelContext StepBodies::context_for(const Op& op, NativeStream stream) const {
 void StepBodies::run(const Op& op, const RunInput& input, NativeStream stream) {
   switch (op.kind) {
     case OpKind::kAccumulate:
-      return accumulate(op);
+      return accumulate(op, stream);
+    case OpKind::kRoundGradient:
+      return round_gradient(op, stream);
     case OpKind::kAllReduce:
     case OpKind::kReduceScatter:
     case OpKind::kAllGather:
@@ -137,12 +139,26 @@ void StepBodies::embedding_backward(const Op& op, const KernelContext& context) 
   compute_.embedding_backward(context, memory, hidden_gradients_);
 }
 
-void StepBodies::accumulate(const Op& op) {
+TensorView StepBodies::gradient_view(const Access& access) const {
+  const DType type = model_.gradient_type;
+  return view(bytes(access).data(), type,
+              static_cast<std::int64_t>(access.size_bytes / size_of(type)));
+}
+
+void StepBodies::round_gradient(const Op& op, NativeStream stream) {
+  const Access& sum = *op.find(Role::kSource);
+  const TensorView source = view(bytes(sum).data(), DType::kF32,
+                                 static_cast<std::int64_t>(sum.size_bytes / sizeof(float)));
+  kernels_.round_gradient(context_for(op, stream),
+                          {source, gradient_view(*op.find(Role::kTarget))});
+}
+
+void StepBodies::accumulate(const Op& op, NativeStream stream) {
   const auto floats = [this](const Access& access) {
     return view(bytes(access).data(), DType::kF32,
                 static_cast<std::int64_t>(access.size_bytes / sizeof(float)));
   };
-  kernels_.accumulate_gradient(context_for(op, NativeStream{}),
+  kernels_.accumulate_gradient(context_for(op, stream),
                                {floats(*op.find(Role::kSource)), floats(op.writes.front())});
 }
 
@@ -150,15 +166,14 @@ void StepBodies::norm_partials(const Op& op, NativeStream stream) {
   const Access& gradient = *op.find(Role::kGradient);
   const Access& partials = *op.find(Role::kPartials);
   kernels_.norm_partials(context_for(op, stream),
-                         {view(bytes(gradient).data(), DType::kF32,
-                               static_cast<std::int64_t>(gradient.size_bytes / sizeof(float))),
+                         {gradient_view(gradient),
                           view(bytes(partials).data(), DType::kF64,
                                static_cast<std::int64_t>(partials.size_bytes / sizeof(double)))});
 }
 
 void StepBodies::collective(const Op& op, NativeStream stream) {
   const bool adds = op.kind != OpKind::kAllGather;
-  const DType dtype = adds ? DType::kF32 : model_.compute_type;
+  const DType dtype = adds ? model_.gradient_type : model_.compute_type;
   const auto elements = [&](Role role) {
     const std::span<std::byte> memory = bytes(*op.find(role));
     return view(memory.data(), dtype, static_cast<std::int64_t>(memory.size() / size_of(dtype)));
@@ -171,29 +186,20 @@ void StepBodies::collective(const Op& op, NativeStream stream) {
 }
 
 void StepBodies::pass_between_stages(const Op& op, NativeStream stream) {
-  const int last = ranks_.shape.pipeline - 1;
-  const int stage = ranks_.position.pipeline;
+  const StageLinks& links = ranks_.links;
   const auto bytes_with = [&](Role role) {
     const std::span<std::byte> memory = bytes(*op.find(role));
     return view(memory);
   };
-  switch (op.kind) {
-    case OpKind::kSendHidden:
-      return ranks_.downstream->send(bytes_with(Role::kSource), stage + 1, stream);
-    case OpKind::kReceiveHidden:
-      return ranks_.downstream->recv(bytes_with(Role::kTarget), stage - 1, stream);
-    case OpKind::kSendUpdated:
-      return ranks_.downstream->send(bytes_with(Role::kSource), last, stream);
-    case OpKind::kReceiveUpdated:
-      return ranks_.downstream->recv(bytes_with(Role::kTarget), 0, stream);
-    case OpKind::kSendHiddenGradient:
-      return ranks_.upstream->send(bytes_with(Role::kSource), stage - 1, stream);
-    case OpKind::kReceiveHiddenGradient:
-      return ranks_.upstream->recv(bytes_with(Role::kTarget), stage + 1, stream);
-    case OpKind::kSendTiedGradient:
-      return ranks_.upstream->send(bytes_with(Role::kSource), 0, stream);
-    case OpKind::kReceiveTiedGradient:
-      return ranks_.upstream->recv(bytes_with(Role::kTarget), last, stream);
+  switch (op.lane) {
+    case Lane::kSend:
+      return links.next->send(bytes_with(Role::kSource), kLaterStage, stream);
+    case Lane::kReceive:
+      return links.previous->recv(bytes_with(Role::kTarget), kEarlierStage, stream);
+    case Lane::kSendBack:
+      return links.previous_back->send(bytes_with(Role::kSource), kEarlierStage, stream);
+    case Lane::kReceiveBack:
+      return links.next_back->recv(bytes_with(Role::kTarget), kLaterStage, stream);
     default:
       TERRACE_CHECK(false);
   }
@@ -295,7 +301,7 @@ void StepBodies::update(const Op& op, NativeStream stream) {
   const ChunkPart part = model_.state_home(op.unit, op.chunk);
   const std::int64_t first = op.chunk * model_.chunk_elements + part.begin;
   AdamWUpdate update;
-  update.gradient = view(data(op, Role::kGradient), DType::kF32, part.count);
+  update.gradient = view(data(op, Role::kGradient), model_.gradient_type, part.count);
   update.parameter = view(data(op, Role::kParameters), model_.compute_type, part.count);
   set_state_views(update, model_.state_format, data(op, Role::kState), part.count);
   update.options = optimizer_.adamw;

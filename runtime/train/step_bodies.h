@@ -36,7 +36,10 @@ class StepBodies final : public OpBodies {
  private:
   void compute(const Op& op, const RunInput& input, NativeStream stream);
   void embedding_backward(const Op& op, const KernelContext& context);
-  void accumulate(const Op& op);
+  // A finished gradient.
+  TensorView gradient_view(const Access& access) const;
+  void round_gradient(const Op& op, NativeStream stream);
+  void accumulate(const Op& op, NativeStream stream);
   void norm_partials(const Op& op, NativeStream stream);
   void collective(const Op& op, NativeStream stream);
   void pass_between_stages(const Op& op, NativeStream stream);

@@ -6,6 +6,19 @@
 
 namespace terrace {
 
+// Ranks of a communicator between two stages that follow each other; the first stage follows the
+// last.
+inline constexpr int kEarlierStage = 0;
+inline constexpr int kLaterStage = 1;
+
+// What one stage has of them, a lane each: to and from the next stage, and the one before.
+struct StageLinks {
+  Communicator* next = nullptr;           // sends
+  Communicator* previous = nullptr;       // receives
+  Communicator* next_back = nullptr;      // receives
+  Communicator* previous_back = nullptr;  // sends
+};
+
 // The communicators of a step as one rank has them; null where it is alone. The lanes that use them
 // run at the same time, so no two lanes share one.
 struct StepRanks {
@@ -13,9 +26,7 @@ struct StepRanks {
   MeshPosition position;
   Communicator* data = nullptr;   // the ranks of this stage; collective lane
   Communicator* world = nullptr;  // all; collective lane, for the sums at the end of a step
-  // The stages of this data-parallel rank: activations, and what flows back.
-  Communicator* downstream = nullptr;
-  Communicator* upstream = nullptr;
+  StageLinks links;               // between the stages of this data-parallel rank
 
   bool is_last_stage() const { return position.pipeline == shape.pipeline - 1; }
 };
@@ -27,10 +38,18 @@ class StepCommunicators {
   StepRanks ranks() const;
 
  private:
+  // Between a stage and the next, and the stage before: of one direction of messages.
+  struct Links {
+    std::unique_ptr<Communicator> next;
+    std::unique_ptr<Communicator> previous;
+  };
+  Links make_links(const char* direction);
+
   MeshShape shape_;
   MeshGroups groups_;
   std::unique_ptr<Communicator> steps_;
-  std::unique_ptr<Communicator> upstream_;
+  Links forth_;
+  Links back_;
 };
 
 }  // namespace terrace

@@ -10,8 +10,8 @@
 namespace terrace {
 namespace {
 
-constexpr Lane kLinks[] = {Lane::kUpload,     Lane::kDownload, Lane::kRead,        Lane::kWrite,
-                           Lane::kCollective, Lane::kSendRecv, Lane::kSendRecvBack};
+constexpr Lane kLinks[] = {Lane::kUpload,     Lane::kDownload, Lane::kRead,    Lane::kWrite,
+                           Lane::kCollective, Lane::kSend,     Lane::kSendBack};
 
 std::string count_homes(std::span<const UnitHomes> units, const char* what,
                         Tier UnitHomes::* state) {
@@ -38,7 +38,8 @@ std::string describe_state(const StepModel& model) {
   const double masters = per_parameter(state.master.size_bytes);
   const double parameter =
       static_cast<double>(model.parameter_bytes()) / share(model.zero.of_parameters());
-  const double gradient = static_cast<double>(sizeof(float)) / share(model.zero.of_gradients());
+  const double gradient =
+      static_cast<double>(size_of(model.gradient_type)) / share(model.zero.of_gradients());
   std::string text = fmt::format(
       "training state: {:.4g} bytes per parameter: {:.4g} parameter, {:.4g} gradient, {:.4g} "
       "moments",
@@ -60,10 +61,12 @@ std::string describe_ranks(const StepModel& model) {
   }
   const PipelineCut& cut = model.pipeline;
   if (cut.stages == 1) return text + "; what follows is of each\n";
-  text += fmt::format("{}{} pipeline stages from units", text.empty() ? "" : ", ", cut.stages);
-  for (std::int32_t s = 0; s < cut.stages; ++s) {
-    text +=
-        fmt::format("{}{}", s == 0 ? " " : ", ", cut.first_units.at(static_cast<std::size_t>(s)));
+  text += fmt::format("{}{} pipeline stages", text.empty() ? "" : ", ", cut.stages);
+  if (cut.virtual_stages > 1) text += fmt::format(" of {} pieces each", cut.virtual_stages);
+  text += ", from units";
+  for (std::int32_t piece = 0; piece < cut.pieces(); ++piece) {
+    text += fmt::format("{}{}", piece == 0 ? " " : ", ",
+                        cut.first_units.at(static_cast<std::size_t>(piece)));
   }
   return text + fmt::format(" on; what follows is of a rank of stage {}\n", cut.stage);
 }

@@ -89,10 +89,28 @@ PlacementRequest placement_for(const TrainOptions& options) {
                         : MicroBatchOrder::kMicroBatchMajor;
   }
   request.micro_batches = static_cast<std::int32_t>(options.batch.gradient_accumulation_steps);
+  request.reduces_micro_batches = options.step.gradient_reduction == ReductionChoice::kMicroBatch;
   request.lookahead = tiers.lookahead;
   request.unified = !tiers.device_memory.has_value();
   request.has_nvme = !tiers.nvme.empty();
   return request;
+}
+
+std::int32_t virtual_stages_for(const StepOptions& step) {
+  const bool interleaved = step.pipeline_schedule == PipelineSchedule::kInterleaved;
+  return step.virtual_stages.value_or(interleaved ? 2 : 1);
+}
+
+void check_pipeline(const TrainOptions& options) {
+  const StepOptions& step = options.step;
+  const bool interleaved = step.pipeline_schedule == PipelineSchedule::kInterleaved;
+  if (interleaved && step.pipeline_parallel == 1) {
+    throw ConfigError("--pipeline-schedule interleaved without stages to interleave",
+                      "give --pipeline-parallel N, or leave --pipeline-schedule out");
+  }
+  check_pipeline_shape({step.pipeline_schedule, step.pipeline_parallel,
+                        static_cast<int>(options.batch.gradient_accumulation_steps),
+                        virtual_stages_for(step)});
 }
 
 }  // namespace
@@ -107,7 +125,40 @@ std::int64_t sequence_length_for(const TrainOptions& options, const ModelConfig&
   return length == 0 ? model.positions : length;
 }
 
+std::int32_t zero_stage_for(const TrainOptions& options, const MeshShape& shape) {
+  return options.step.zero_stage.value_or(shape.data > 1 ? 1 : 0);
+}
+
+namespace {
+
+void check_gradient_reduction(const TrainOptions& options, const MeshShape& shape) {
+  if (options.step.gradient_reduction == ReductionChoice::kStep) return;
+  const std::string flag = "--gradient-reduction micro-batch";
+  if (shape.data == 1) {
+    throw ConfigError(flag + " with one data-parallel rank: there is nothing to reduce",
+                      "leave it out, or train with more ranks");
+  }
+  if (zero_stage_for(options, shape) < 2) {
+    throw ConfigError(fmt::format("{} with ZeRO stage {}: every rank keeps whole gradients", flag,
+                                  zero_stage_for(options, shape)),
+                      "use --zero-stage 2 or 3, or leave it out");
+  }
+  if (options.step.micro_batch_order == OrderChoice::kLayerMajor) {
+    throw ConfigError(flag +
+                          " with --micro-batch-order layer-major, which has the whole gradient "
+                          "of one unit at a time",
+                      "give one of them");
+  }
+  if (options.optimizer.gradient_dtype == GradientChoice::kBf16) {
+    throw ConfigError(flag + " with --gradient-dtype bf16 would round every micro-batch's gradient",
+                      "give one of them");
+  }
+}
+
+}  // namespace
+
 MeshShape mesh_for(const TrainOptions& options, int ranks) {
+  check_pipeline(options);
   const MeshShape shape = mesh_of(ranks, 1, options.step.pipeline_parallel);
   if (shape.pipeline > 1 && options.step.micro_batch_order == OrderChoice::kLayerMajor) {
     throw ConfigError(
@@ -115,6 +166,7 @@ MeshShape mesh_for(const TrainOptions& options, int ranks) {
         "before it begins the next",
         "leave --micro-batch-order out");
   }
+  check_gradient_reduction(options, shape);
   return shape;
 }
 
@@ -125,6 +177,8 @@ EngineOptions engine_options_for(const TrainOptions& options, const ModelConfig&
   engine.model = model;
   engine.batch = {options.batch.micro_batch_size, sequence_length_for(options, model)};
   engine.compute_type = options.precision == Precision::kBf16 ? DType::kBF16 : DType::kF32;
+  engine.gradient_type =
+      options.optimizer.gradient_dtype == GradientChoice::kBf16 ? DType::kBF16 : DType::kF32;
   engine.placement = placement_for(options);
   engine.budgets = budgets_for(options.tiers, limits, static_cast<std::size_t>(ranks_on_host));
   const OptimizerFlags& flags = options.optimizer;
@@ -144,6 +198,7 @@ EngineOptions engine_options_for(const TrainOptions& options, const ModelConfig&
   engine.cpus = threads.cpus;
   engine.numa_nodes = threads.nodes;
   engine.pipeline_schedule = options.step.pipeline_schedule;
+  engine.virtual_stages = virtual_stages_for(options.step);
   return engine;
 }
 

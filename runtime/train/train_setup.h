@@ -11,6 +11,9 @@ namespace terrace {
 // Which ranks do what. Throws ConfigError where `ranks` cannot be divided so.
 MeshShape mesh_for(const TrainOptions& options, int ranks);
 
+// --zero-stage, or what it is where none is given.
+std::int32_t zero_stage_for(const TrainOptions& options, const MeshShape& shape);
+
 // What the options mean on this machine. Each throws ConfigError naming the flag, or OutOfMemory.
 // Memory and threads are those of one of the ranks that share this host.
 EngineOptions engine_options_for(const TrainOptions& options, const ModelConfig& model,

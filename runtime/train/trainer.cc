@@ -66,7 +66,7 @@ class Trainer {
 
   TrainOutcome run() {
     plan_ = plan_engine(engine_options_);
-    if (ranks_.is_first()) check_stages(engine_options_);
+    if (ranks_.is_first()) check_stages(engine_options_, plan_);
     if (!ranks_.is_same_in_stages(rank_fingerprint(plan_.training.program))) {
       throw ConfigError("the ranks have compiled different steps",
                         "start all of them with the same flags and the same version of Terrace");
@@ -103,8 +103,7 @@ class Trainer {
   // Ranks with other limits would compile other programs.
   void agree_on_limits() {
     engine_options_.ranks = ranks_.steps();
-    const bool shares_out = ranks_.data_ranks() > 1;
-    engine_options_.zero_stage = options_.step.zero_stage.value_or(shares_out ? 1 : 0);
+    engine_options_.zero_stage = zero_stage_for(options_, ranks_.steps().shape);
     engine_options_.threads = static_cast<int>(ranks_.smallest(engine_options_.threads));
     for (std::optional<std::size_t>& budget : engine_options_.budgets) {
       if (!budget.has_value()) continue;

@@ -36,17 +36,11 @@ TEST(ExitCode, UnknownFlagsAndKeysAre2AndNameTheNearest) {
 
 TEST(ExitCode, WhatIsNotBuiltIs2AndSaysSo) {
   const TinyTraining training;
-  const std::vector<Arguments> cases = {{"--tensor-parallel", "2"},
-                                        {"--pipeline-schedule", "interleaved"},
-                                        {"--virtual-stages", "2"},
-                                        {"--sequence-parallel", "on"},
-                                        {"--gradient-reduction", "micro-batch"},
-                                        {"--optimizer", "lion"},
-                                        {"--gradient-dtype", "bf16"},
-                                        {"--precision", "fp16"},
-                                        {"--device", "cuda"},
-                                        {"--tokenizer", "tokenizer.json"},
-                                        {"--data-format", "megatron"}};
+  const std::vector<Arguments> cases = {
+      {"--tensor-parallel", "2"},   {"--sequence-parallel", "on"},
+      {"--optimizer", "lion"},      {"--precision", "fp16"},
+      {"--device", "cuda"},         {"--tokenizer", "tokenizer.json"},
+      {"--data-format", "megatron"}};
   for (const Arguments& arguments : cases) {
     expect_usage_error(training, arguments,
                        {arguments.front() + " " + arguments.back(), "not built"});
@@ -65,6 +59,25 @@ TEST(ExitCode, ImpossibleSettingsAre2) {
       training,
       {"--local-ranks", "2", "--pipeline-parallel", "2", "--micro-batch-order", "layer-major"},
       {"--micro-batch-order layer-major", "--pipeline-parallel"});
+  expect_usage_error(training, {"--pipeline-schedule", "interleaved"}, {"--pipeline-parallel N"});
+  expect_usage_error(training, {"--virtual-stages", "2"}, {"--pipeline-schedule interleaved"});
+  const Arguments interleaved = {"--local-ranks",       "2",          "--pipeline-parallel", "2",
+                                 "--pipeline-schedule", "interleaved"};
+  expect_usage_error(training, interleaved + Arguments{"--gradient-accumulation-steps", "3"},
+                     {"2 stages divide, not 3", "--gradient-accumulation-steps"});
+  expect_usage_error(
+      training,
+      interleaved + Arguments{"--gradient-accumulation-steps", "2", "--virtual-stages", "5"},
+      {"10 pieces", "--virtual-stages"});
+  const Arguments reduces = {"--gradient-reduction", "micro-batch"};
+  expect_usage_error(training, reduces, {"one data-parallel rank"});
+  const Arguments two = reduces + Arguments{"--local-ranks", "2"};
+  expect_usage_error(training, two, {"ZeRO stage 1", "--zero-stage 2 or 3"});
+  const Arguments stage_2 = two + Arguments{"--zero-stage", "2"};
+  expect_usage_error(training, stage_2 + Arguments{"--micro-batch-order", "layer-major"},
+                     {"layer-major"});
+  expect_usage_error(training, stage_2 + Arguments{"--gradient-dtype", "bf16"},
+                     {"--gradient-dtype bf16"});
   expect_usage_error(training, {"--precision", "fp32", "--master-weights", "split"},
                      {"--master-weights split", "--precision bf16"});
 }

@@ -99,6 +99,33 @@ TEST(LocalRanks, PipelinesHaveTheBitsOfOneStage) {
   training.expect_same("again", "alone", "final");
 }
 
+// Two pieces to each of two stages, saved in the middle, go on as four data-parallel ranks and as
+// one: the bits of two ranks up to there, and nearly the same after.
+TEST(LocalRanks, InterleavedStagesHaveTheBitsOfOneAndResumeOnOtherRanks) {
+  const TinyTraining training(4);
+  const auto with = [](int micro_batches) {
+    return kSteps + Arguments{"--precision", "fp32", "--gradient-accumulation-steps",
+                              std::to_string(micro_batches)};
+  };
+  const Arguments interleaved =
+      with(4) + ranks(4, 3) + training.nvme() +
+      Arguments{"--pipeline-parallel", "2",    "--pipeline-schedule", "interleaved",
+                "--place-optimizer",   "nvme", "--recompute",         "full",
+                "--checkpoint-every",  "4"};
+  training.train("flat", with(4) + ranks(2, 1));
+  training.train("run", interleaved);
+  training.expect_same("run", "flat", "final");
+  EXPECT_TRUE(training.nvme_is_empty());
+  const Arguments resume = {"--resume", training.path("run/checkpoint-4")};
+  training.train("four", with(2) + ranks(4, 1) + resume);
+  training.train("alone", with(8) + resume);
+  for (const char* run : {"four", "alone"}) {
+    std::vector<MetricsRow> expected = training.rows("flat");
+    expected.erase(expected.begin(), expected.begin() + 4);
+    expect_near(training.rows(run), expected, 1e-4);
+  }
+}
+
 TEST(LocalRanks, MoreMemoryThanTheHostHasIs3) {
   const TinyTraining training;
   ProgramRun run(

@@ -45,6 +45,13 @@ TEST(MpiRanks, HaveTheBitsOfRanksAsThreads) {
       train_job(training, 4, "pipeline", kSteps + Arguments{"--pipeline-parallel", "2"});
   EXPECT_EQ(pipeline.code, 0) << pipeline;
   training.expect_same("pipeline", "threads", "final");
+
+  const Outcome interleaved =
+      train_job(training, 4, "interleaved",
+                kSteps + Arguments{"--pipeline-parallel", "2", "--pipeline-schedule", "interleaved",
+                                   "--zero-stage", "2"});
+  EXPECT_EQ(interleaved.code, 0) << interleaved;
+  training.expect_same("interleaved", "threads", "final");
 }
 
 TEST(MpiRanks, ResumeAsThreadsAndAlone) {

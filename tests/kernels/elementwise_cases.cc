@@ -137,6 +137,27 @@ OpCase accumulate_case(std::int64_t size, Random& random) {
   return c;
 }
 
+// Beside ordinary numbers: ties of both signs, the largest fp32, infinities, denormals, NaN.
+constexpr std::uint32_t kSpecialBits[] = {
+    0x3F808000, 0x3F818000, 0xBF808000, 0xBF818000, 0x7F7FFFFF, 0x7F800000, 0xFF800000,
+    0x00000001, 0x80008000, 0x00018000, 0x7FC00000, 0x7F800001, 0x80000000, 0x00000000};
+
+OpCase round_gradient_case(std::int64_t size, Random& random) {
+  OpCase c;
+  c.name = fmt::format("round_gradient {}", size);
+  c.inputs.push_back(HostTensor::random(DType::kF32, shape(size), random));
+  float* const source = c.inputs[0].view().as<float>();
+  std::int64_t i = 0;
+  for (const std::uint32_t bits : kSpecialBits) {
+    if (i < size) source[i++] = std::bit_cast<float>(bits);
+  }
+  c.outputs = {{.dtype = DType::kBF16, .shape = shape(size)}};
+  set_op(c, &KernelTable::round_gradient, [](const Views& in, const Views& out, GradientMode) {
+    return RoundGradient{.source = in[0], .target = out[0]};
+  });
+  return c;
+}
+
 OpCase fill_zero_case(DType compute, std::int64_t size) {
   OpCase c;
   c.name = fmt::format("fill_zero {}", size);
@@ -145,11 +166,6 @@ OpCase fill_zero_case(DType compute, std::int64_t size) {
          [](const Views&, const Views& out, GradientMode) { return FillZero{.target = out[0]}; });
   return c;
 }
-
-// Beside ordinary numbers: ties of both signs, the largest fp32, infinities, denormals, NaN.
-constexpr std::uint32_t kSpecialBits[] = {
-    0x3F808000, 0x3F818000, 0xBF808000, 0xBF818000, 0x7F7FFFFF, 0x7F800000, 0xFF800000,
-    0x00000001, 0x80008000, 0x00018000, 0x7FC00000, 0x7F800001, 0x80000000, 0x00000000};
 
 OpCase cast_case(DType from, DType to, std::int64_t size, Random& random) {
   OpCase c;
@@ -172,10 +188,10 @@ OpCase cast_case(DType from, DType to, std::int64_t size, Random& random) {
   return c;
 }
 
-OpCase norm_partials_case(std::int64_t size, Random& random) {
+OpCase norm_partials_case(DType gradient, std::int64_t size, Random& random) {
   OpCase c;
-  c.name = fmt::format("norm_partials {}", size);
-  c.inputs.push_back(HostTensor::random(DType::kF32, shape(size), random, 1e-3));
+  c.name = fmt::format("norm_partials {} {}", name_of(gradient), size);
+  c.inputs.push_back(HostTensor::random(gradient, shape(size), random, 1e-3));
   c.outputs = {{.dtype = DType::kF64, .shape = shape((size + kNormBlock - 1) / kNormBlock)}};
   set_op(c, &KernelTable::norm_partials, [](const Views& in, const Views& out, GradientMode) {
     return NormPartials{.gradient = in[0], .partials = out[0]};
@@ -210,10 +226,11 @@ std::vector<OpCase> elementwise_cases(DType compute) {
     cases.push_back(cast_case(compute, DType::kF32, size, random));
     cases.push_back(cast_case(DType::kF32, compute, size, random));
     cases.push_back(cast_case(compute, compute, size, random));
-    cases.push_back(norm_partials_case(size, random));
+    cases.push_back(norm_partials_case(compute, size, random));
+    cases.push_back(round_gradient_case(size, random));
   }
-  cases.push_back(norm_partials_case(kNormBlock, random));
-  cases.push_back(norm_partials_case(3 * kNormBlock + 5, random));
+  cases.push_back(norm_partials_case(compute, kNormBlock, random));
+  cases.push_back(norm_partials_case(compute, 3 * kNormBlock + 5, random));
   return cases;
 }
 

@@ -123,6 +123,37 @@ TEST(AdamWCpu, ASplitMasterIsTheWholeOne) {
   }
 }
 
+// A bf16 gradient is the fp32 one that it stands for.
+TEST(AdamWCpu, TakesGradientsInBf16) {
+  WorkerArena workers(2);
+  KernelContext context;
+  context.workers = &workers;
+  constexpr std::int64_t kElements = 5001;
+  AdamWState wide(kElements, 0, ParameterKind::kSplit), half(kElements, 0, ParameterKind::kSplit);
+  AdamWState scalar(kElements, 0, ParameterKind::kSplit);
+  fill_state(wide, 14);
+  fill_state(half, 14);
+  fill_state(scalar, 14);
+  std::vector<Bf16> rounded;
+  for (float& g : wide.gradient.elements()) {
+    rounded.push_back(to_bf16_nearest_even(g));
+    g = to_float(rounded.back());
+  }
+  AdamWUpdate update = half.update(kOptions, kScalars);
+  update.gradient = view(std::span(rounded));
+  AdamWUpdate reference = scalar.update(kOptions, kScalars);
+  reference.gradient = update.gradient;
+  adamw_cpu(context, wide.update(kOptions, kScalars));
+  adamw_cpu(context, update);
+  adamw_reference(reference);
+  for (AdamWState* state : {&half, &scalar}) {
+    EXPECT_EQ(first_difference(state->half_parameter, wide.half_parameter), -1);
+    EXPECT_EQ(first_difference(state->remainder, wide.remainder), -1);
+    EXPECT_EQ(first_difference(state->moment1, wide.moment1), -1);
+    EXPECT_EQ(first_difference(state->moment2, wide.moment2), -1);
+  }
+}
+
 // Otherwise the test above would not compare what it says it compares.
 TEST(AdamWCpuTargets, AreSeveralOnX86) {
   EXPECT_GE(usable_targets().size(), HWY_ARCH_X86 ? 2U : 1U);

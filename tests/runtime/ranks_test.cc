@@ -71,6 +71,61 @@ TEST_P(ZeroStages, HaveTheBitsOfStageZero) {
   }
 }
 
+// Gradients of two bytes are rounded before and after they are added over ranks, wherever they live
+// and whatever is divided.
+class RoundedGradients : public testing::TestWithParam<std::tuple<int, std::size_t>> {};
+
+TEST_P(RoundedGradients, HaveTheBitsOfStageZero) {
+  const auto [ranks, placed] = GetParam();
+  for (const double max_grad_norm : {1.6, 0.0}) {
+    EngineOptions options = options_for(DType::kBF16);
+    options.optimizer.max_grad_norm = max_grad_norm;
+    const RankedRun exact = train_ranks(options, ranks, 0);
+    options.gradient_type = DType::kBF16;
+    const RankedRun plain = train_ranks(options, ranks, 0);
+    EXPECT_NE(plain.curves[0], exact.curves[0]);
+    for (std::size_t i = 0; i < exact.curves[0].losses.size(); ++i) {
+      EXPECT_NEAR(plain.curves[0].losses[i], exact.curves[0].losses[i], 2e-2);
+    }
+    const TemporaryDirectory drive;
+    placements()[placed].set(options);
+    if (options.placement.has_nvme) options.nvme.directories = {{drive.path(), std::nullopt}};
+    for (const std::int32_t stage : {0, 1, 2, 3}) {
+      const RankedRun run = train_ranks(options, ranks, stage);
+      SCOPED_TRACE(fmt::format("stage {}, max_grad_norm {}", stage, max_grad_norm));
+      for (const Curve& curve : run.curves) EXPECT_EQ(curve, plain.curves[0]);
+      EXPECT_EQ(run.state, plain.state);
+    }
+  }
+}
+
+// Reducing every micro-batch is another order of additions, the same wherever things are.
+class ReducedMicroBatches : public testing::TestWithParam<std::size_t> {};
+
+TEST_P(ReducedMicroBatches, HaveTheSameBitsInAllTiersAndStages) {
+  EngineOptions options = options_for(DType::kBF16, 3);
+  const RankedRun by_step = train_ranks(options, 2, 2);
+  options.placement.reduces_micro_batches = true;
+  const RankedRun plain = train_ranks(options, 2, 2);
+  EXPECT_NE(plain.state, by_step.state);
+  for (std::size_t i = 0; i < by_step.curves[0].losses.size(); ++i) {
+    EXPECT_NEAR(plain.curves[0].losses[i], by_step.curves[0].losses[i], 1e-2);
+  }
+  EXPECT_GT(plain.run.traffic.of(Lane::kCollective), by_step.run.traffic.of(Lane::kCollective));
+  const TemporaryDirectory drive;
+  placements()[GetParam()].set(options);
+  if (options.placement.has_nvme) options.nvme.directories = {{drive.path(), std::nullopt}};
+  for (const std::int32_t stage : {2, 3}) {
+    const RankedRun run = train_ranks(options, 2, stage);
+    for (const Curve& curve : run.curves) EXPECT_EQ(curve, plain.curves[0]) << stage;
+    EXPECT_EQ(run.state, plain.state) << stage;
+  }
+  // Between pipeline stages too.
+  options.pipeline_schedule = PipelineSchedule::k1F1B;
+  const RankedRun stages = train_ranks(options, MeshShape{2, 1, 2}, 2);
+  EXPECT_EQ(stages.state, plain.state);
+}
+
 // Steps that differ show that the comparison above compares something.
 TEST(ZeroTraining, LearnsOnEveryRanksSamples) {
   const EngineOptions options = options_for(DType::kF32);
@@ -115,6 +170,7 @@ struct PipelineCase {
   std::int32_t zero_stage;
   PipelineSchedule schedule;
   std::size_t placed;
+  std::int32_t virtual_stages = 1;
 };
 
 class PipelineStages : public testing::TestWithParam<PipelineCase> {};
@@ -132,6 +188,7 @@ TEST_P(PipelineStages, HaveTheBitsOfOneRank) {
     placements()[tested.placed].set(options);
     if (options.placement.has_nvme) options.nvme.directories = {{drive.path(), std::nullopt}};
     options.pipeline_schedule = tested.schedule;
+    options.virtual_stages = tested.virtual_stages;
     const RankedRun run = train_ranks(options, tested.shape, tested.zero_stage);
     for (const Curve& curve : run.curves) EXPECT_EQ(curve, plain.curves[0]);
     EXPECT_EQ(run.state, plain.state);
@@ -146,6 +203,7 @@ TEST_P(PipelineStages, HaveTheBitsOfOneRank) {
 
 constexpr auto kGpipe = PipelineSchedule::kGpipe;
 constexpr auto k1F1B = PipelineSchedule::k1F1B;
+constexpr auto kInterleaved = PipelineSchedule::kInterleaved;
 constexpr auto kLlama = ModelFamily::kLlama;
 constexpr auto kGpt2 = ModelFamily::kGpt2;
 const PipelineCase kPipelineCases[] = {
@@ -161,6 +219,43 @@ const PipelineCase kPipelineCases[] = {
     {"two_by_three_zero_2_recompute", {2, 1, 3}, kLlama, false, DType::kBF16, 3, 2, k1F1B, 9},
     {"two_by_two_zero_0", {2, 1, 2}, kGpt2, true, DType::kF32, 2, 0, k1F1B, 0},
     {"two_by_two_zero_3_on_host", {2, 1, 2}, kLlama, true, DType::kF32, 2, 3, k1F1B, 3},
+    {"interleaved_tied", {1, 1, 2}, kLlama, true, DType::kBF16, 4, 0, kInterleaved, 0, 2},
+    {"interleaved_untied_fp32", {1, 1, 2}, kGpt2, false, DType::kF32, 6, 0, kInterleaved, 0, 3},
+    {"interleaved_one_piece", {1, 1, 2}, kGpt2, true, DType::kBF16, 2, 0, kInterleaved, 9, 1},
+    {"interleaved_pieces_of_a_unit",
+     {1, 1, 4},
+     kLlama,
+     true,
+     DType::kF32,
+     4,
+     0,
+     kInterleaved,
+     0,
+     2},
+    {"interleaved_three_stages", {1, 1, 3}, kGpt2, true, DType::kBF16, 6, 0, kInterleaved, 2, 2},
+    {"interleaved_three_on_nvme", {1, 1, 3}, kLlama, true, DType::kBF16, 3, 0, kInterleaved, 4, 2},
+    {"interleaved_zero_1_unified_nvme",
+     {2, 1, 2},
+     kLlama,
+     true,
+     DType::kBF16,
+     2,
+     1,
+     kInterleaved,
+     1,
+     2},
+    {"interleaved_zero_2_recompute",
+     {2, 1, 2},
+     kGpt2,
+     false,
+     DType::kBF16,
+     4,
+     2,
+     kInterleaved,
+     9,
+     2},
+    {"interleaved_zero_3_nvme", {2, 1, 2}, kLlama, true, DType::kBF16, 4, 3, kInterleaved, 4, 3},
+    {"interleaved_zero_0_on_host", {2, 1, 2}, kGpt2, true, DType::kF32, 2, 0, kInterleaved, 3, 2},
 };
 
 INSTANTIATE_TEST_SUITE_P(Meshes, PipelineStages, testing::ValuesIn(kPipelineCases),
@@ -173,6 +268,22 @@ std::string name_of_case(const testing::TestParamInfo<StageCase>& info) {
   return fmt::format("{}_{}_ranks_{}", placements()[placed].name, ranks, name_of(type));
 }
 
+std::string name_of_placement(std::size_t placed) { return placements()[placed].name; }
+
+INSTANTIATE_TEST_SUITE_P(Placements, RoundedGradients,
+                         testing::Combine(testing::Values(1, 2),
+                                          testing::Range(std::size_t{0}, placements().size())),
+                         [](const testing::TestParamInfo<std::tuple<int, std::size_t>>& info) {
+                           return fmt::format("{}_{}_ranks",
+                                              name_of_placement(std::get<1>(info.param)),
+                                              std::get<0>(info.param));
+                         });
+// All but layer-major, which is the eighth.
+INSTANTIATE_TEST_SUITE_P(Placements, ReducedMicroBatches,
+                         testing::Values(0U, 1U, 2U, 3U, 4U, 5U, 6U, 7U, 9U),
+                         [](const testing::TestParamInfo<std::size_t>& info) {
+                           return name_of_placement(info.param);
+                         });
 INSTANTIATE_TEST_SUITE_P(TwoRanks, ZeroStages,
                          testing::Combine(testing::Values(2),
                                           testing::Values(DType::kBF16, DType::kF32),
