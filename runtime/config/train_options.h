@@ -80,6 +80,8 @@ struct TierOptions {
 struct StepOptions {
   RecomputeChoice recompute = RecomputeChoice::kAuto;
   OrderChoice micro_batch_order = OrderChoice::kAuto;
+  int tensor_parallel = 1;
+  std::optional<bool> sequence_parallel;  // unset: with tensor parallelism
   int pipeline_parallel = 1;
   PipelineSchedule pipeline_schedule = PipelineSchedule::k1F1B;
   std::optional<int> zero_stage;  // unset: 0 with one rank, else 1

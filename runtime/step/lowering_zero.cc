@@ -33,6 +33,7 @@ void Lowering::gather_updated(const Stage& stage, const Range& own, const Range&
 }
 
 Range Lowering::reduce(Mover& mover, std::int32_t unit, std::int64_t chunk, const Range& whole) {
+  reduce_norms(mover, unit, chunk, whole);
   if (model_.zero.ranks == 1) return whole;
   Op op{.kind = OpKind::kAllReduce, .lane = Lane::kCollective};
   op.chunk = static_cast<std::int32_t>(chunk);

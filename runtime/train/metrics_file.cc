@@ -57,15 +57,18 @@ void MetricsFile::write(const StepMetrics& metrics) {
   row["download_bytes"] = bytes(Lane::kDownload);
   row["nvme_read_bytes"] = bytes(Lane::kRead);
   row["nvme_write_bytes"] = bytes(Lane::kWrite);
-  row["collective_bytes"] = bytes(Lane::kCollective);
+  row["collective_bytes"] = whole(totals.bytes[static_cast<std::size_t>(Lane::kCollective)] +
+                                  totals.bytes[static_cast<std::size_t>(Lane::kTensor)]);
   row["parameter_upload_bytes"] = whole(totals.parameter_upload_bytes);
   row["parameter_nvme_read_bytes"] = whole(totals.parameter_read_bytes);
   ordered_json busy;
   for (std::size_t l = 0; l < kLaneCount; ++l) {
     const auto lane = static_cast<Lane>(l);
-    if (lane == Lane::kSendRecvBack) {  // both directions are one column
-      busy[std::string(name_of(Lane::kSendRecv))] =
-          totals.busy_s[l] + totals.busy_s[static_cast<std::size_t>(Lane::kSendRecv)];
+    // Both directions are one column, and collectives of all groups.
+    if (lane == Lane::kSendRecvBack || lane == Lane::kTensor) {
+      const Lane column = lane == Lane::kTensor ? Lane::kCollective : Lane::kSendRecv;
+      busy[std::string(name_of(column))] =
+          totals.busy_s[l] + totals.busy_s[static_cast<std::size_t>(column)];
     } else {
       busy[std::string(name_of(lane))] = totals.busy_s[l];
     }

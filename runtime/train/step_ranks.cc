@@ -10,8 +10,9 @@ StepCommunicators::StepCommunicators(Communicator& world, const MeshShape& shape
                                         groups_.pipeline->name() + " upstream")) {}
 
 StepRanks StepCommunicators::ranks() const {
-  return {shape_,       groups_.position,       groups_.data.get(),
-          steps_.get(), groups_.pipeline.get(), upstream_.get()};
+  return {shape_,         groups_.position,     groups_.data.get(),
+          steps_.get(),   groups_.tensor.get(), groups_.pipeline.get(),
+          upstream_.get()};
 }
 
 }  // namespace terrace

@@ -108,7 +108,8 @@ std::int64_t sequence_length_for(const TrainOptions& options, const ModelConfig&
 }
 
 MeshShape mesh_for(const TrainOptions& options, int ranks) {
-  const MeshShape shape = mesh_of(ranks, 1, options.step.pipeline_parallel);
+  const MeshShape shape =
+      mesh_of(ranks, options.step.tensor_parallel, options.step.pipeline_parallel);
   if (shape.pipeline > 1 && options.step.micro_batch_order == OrderChoice::kLayerMajor) {
     throw ConfigError(
         "--micro-batch-order layer-major with --pipeline-parallel: a stage passes a micro-batch on "
@@ -142,6 +143,7 @@ EngineOptions engine_options_for(const TrainOptions& options, const ModelConfig&
   engine.threads = threads.compute;
   engine.update_threads = threads.update;
   engine.pipeline_schedule = options.step.pipeline_schedule;
+  engine.sequence_parallel = options.step.sequence_parallel.value_or(true);
   return engine;
 }
 

@@ -36,10 +36,8 @@ TEST(ExitCode, UnknownFlagsAndKeysAre2AndNameTheNearest) {
 
 TEST(ExitCode, WhatIsNotBuiltIs2AndSaysSo) {
   const TinyTraining training;
-  const std::vector<Arguments> cases = {{"--tensor-parallel", "2"},
-                                        {"--pipeline-schedule", "interleaved"},
+  const std::vector<Arguments> cases = {{"--pipeline-schedule", "interleaved"},
                                         {"--virtual-stages", "2"},
-                                        {"--sequence-parallel", "on"},
                                         {"--gradient-reduction", "micro-batch"},
                                         {"--optimizer", "lion"},
                                         {"--gradient-dtype", "bf16"},
@@ -65,6 +63,10 @@ TEST(ExitCode, ImpossibleSettingsAre2) {
       training,
       {"--local-ranks", "2", "--pipeline-parallel", "2", "--micro-batch-order", "layer-major"},
       {"--micro-batch-order layer-major", "--pipeline-parallel"});
+  expect_usage_error(training, {"--tensor-parallel", "2"}, {"1 ranks", "--tensor-parallel"});
+  expect_usage_error(training, {"--local-ranks", "4", "--tensor-parallel", "4"},
+                     {"--tensor-parallel 4", "2 key-value heads", "divides 2"});
+  expect_usage_error(training, {"--sequence-parallel", "on"}, {"--tensor-parallel is 1"});
   expect_usage_error(training, {"--precision", "fp32", "--master-weights", "split"},
                      {"--master-weights split", "--precision bf16"});
 }
