@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -118,22 +119,31 @@ struct CastParameters {
   TensorView source, target;
 };
 
-// h[R,C] = wte[token] (+ wpe[position]); tokens i32 [R] in [0, V). wpe [P,C] may be empty.
+// h[R,C] = wte[token] (+ wpe[position]); tokens i32 [R] in [0, V). wpe [P,C] may be empty. Where
+// wte is a part of the vocabulary, first_token is set: its rows are those of the tokens from there
+// on, and h is zero for tokens of other parts.
 struct EmbeddingForward {
   TensorView tokens, wte, wpe, h;
   std::int64_t sequence = 0;
+  std::optional<std::int64_t> first_token = std::nullopt;
+};
+// h[r] += wpe[(first_row + r) mod T], rounded once.
+struct AddPositions {
+  TensorView h, wpe;
+  std::int64_t sequence = 0, first_row = 0;
 };
 // For all micro-batches of a step at once. Per micro-batch and vocabulary row, the rows of dh are
 // added from zero in position order, then the micro-batches in order; the sum is stored (dwte = 0 +
 // sum, rows that no token names become 0) or added once to dwte (kAccumulate: a tied head's
 // gradient is already there). Likewise dwpe (batch rows in order), which is always assigned. Both
-// fp32.
+// fp32. first_token: as above; tokens of other parts are passed over.
 struct EmbeddingBackward {
   std::span<const TensorView> tokens;  // one [R] per micro-batch
   std::span<const TensorView> dh;      // one [R,C] per micro-batch
   TensorView dwte, dwpe;
   std::int64_t sequence = 0;
   GradientMode wte_mode = GradientMode::kAssign;
+  std::optional<std::int64_t> first_token = std::nullopt;
 };
 
 // The language-model head with its loss, in parts fixed by the shape: logits = h weight^T are never
@@ -143,6 +153,32 @@ struct EmbeddingBackward {
 // empty ([R,V] fp32, for sampling) those are written and targets may be empty.
 struct HeadLoss {
   TensorView h, weight, target, dh, dweight, logits;
+  float gradient_scale = 1.0F;
+  GradientMode mode = GradientMode::kAssign;
+  double* loss_sum = nullptr;
+};
+
+// The same with a vocabulary in N parts: weight has the V rows of the tokens from first_token on. A
+// first pass tells of each row what the parts must know of each other; rows that are not counted
+// are {0, 0, 0}.
+struct LogitSums {
+  float max = 0;     // the largest logit of the part
+  float sum = 0;     // of exp(logit - max)
+  float target = 0;  // the target's logit; 0 where another part has it
+};
+inline constexpr std::int64_t kLogitSums = 3;
+struct HeadSums {
+  TensorView h, weight, target;
+  TensorView sums;  // fp32 [R,3]: LogitSums of each row
+  std::int64_t first_token = 0;
+};
+// The second, with the sums of all parts. loss_sum is that of the whole vocabulary, the same in
+// every part; dh is this part's share of it, to be added over the parts. dh may be empty; then h
+// and weight are not looked at.
+struct HeadPartLoss {
+  TensorView h, weight, target, dh, dweight;
+  TensorView sums;  // fp32 [N,R,3], parts in order
+  std::int64_t first_token = 0;
   float gradient_scale = 1.0F;
   GradientMode mode = GradientMode::kAssign;
   double* loss_sum = nullptr;
@@ -180,7 +216,10 @@ struct KernelTable {
   void (*cast_parameters)(const KernelContext&, const CastParameters&);
   void (*embedding_forward)(const KernelContext&, const EmbeddingForward&);
   void (*embedding_backward)(const KernelContext&, const EmbeddingBackward&);
+  void (*add_positions)(const KernelContext&, const AddPositions&);
   void (*head_loss)(const KernelContext&, const HeadLoss&);
+  void (*head_sums)(const KernelContext&, const HeadSums&);
+  void (*head_part_loss)(const KernelContext&, const HeadPartLoss&);
   void (*norm_partials)(const KernelContext&, const NormPartials&);
 
   // Bytes of KernelContext::workspace that the ops above need: 0 where not listed. Only shapes,
@@ -195,6 +234,8 @@ struct KernelTable {
                                               std::int64_t vocabulary, std::int64_t width,
                                               int workers);
   std::size_t (*head_loss_workspace)(const HeadLoss&, int workers);
+  std::size_t (*head_sums_workspace)(const HeadSums&, int workers);
+  std::size_t (*head_part_loss_workspace)(const HeadPartLoss&, int workers);
 };
 
 }  // namespace terrace

@@ -21,10 +21,15 @@ void embed_rows(const EmbeddingForward& op, std::int64_t begin, std::int64_t end
   const std::int64_t C = op.wte.shape[1];
   const std::int32_t* tokens = op.tokens.as<const std::int32_t>();
   for (std::int64_t r = begin; r < end; ++r) {
-    TERRACE_CHECK_LE(0, tokens[r]);
-    TERRACE_CHECK_LT(tokens[r], op.wte.shape[0]);
-    const T* token_row = op.wte.as<const T>() + tokens[r] * C;
     T* h = op.h.as<T>() + r * C;
+    const std::int64_t token = tokens[r] - op.first_token.value_or(0);
+    if (op.first_token.has_value() && (token < 0 || token >= op.wte.shape[0])) {
+      std::fill_n(h, C, T{});
+      continue;
+    }
+    TERRACE_CHECK_LE(0, token);
+    TERRACE_CHECK_LT(token, op.wte.shape[0]);
+    const T* token_row = op.wte.as<const T>() + token * C;
     if (op.wpe.empty()) {
       std::copy_n(token_row, C, h);
       continue;
@@ -39,6 +44,23 @@ void embed_rows(const EmbeddingForward& op, std::int64_t begin, std::int64_t end
 void embed(const EmbeddingForward& op, std::int64_t begin, std::int64_t end) {
   if (op.h.dtype == DType::kF32) return embed_rows<float>(op, begin, end);
   embed_rows<Bf16>(op, begin, end);
+}
+
+template <typename T>
+void add_position_to_rows(const AddPositions& op, std::int64_t begin, std::int64_t end) {
+  const std::int64_t C = op.wpe.shape[1];
+  for (std::int64_t r = begin; r < end; ++r) {
+    const T* position_row = op.wpe.as<const T>() + (op.first_row + r) % op.sequence * C;
+    T* h = op.h.as<T>() + r * C;
+    for_each_vector(C, [=](std::int64_t i, std::int64_t n) TERRACE_VECTOR_BODY {
+      store_n(hn::Add(load_n(h + i, n), load_n(position_row + i, n)), h + i, n);
+    });
+  }
+}
+
+void add_positions(const AddPositions& op, std::int64_t begin, std::int64_t end) {
+  if (op.h.dtype == DType::kF32) return add_position_to_rows<float>(op, begin, end);
+  add_position_to_rows<Bf16>(op, begin, end);
 }
 
 // target = (0 or target) + sum over micro-batches of (sum of its rows), in the order of `rows`. A
@@ -123,6 +145,7 @@ HWY_AFTER_NAMESPACE();
 namespace terrace {
 
 HWY_EXPORT(embed);
+HWY_EXPORT(add_positions);
 HWY_EXPORT(add_token_rows);
 HWY_EXPORT(add_position_rows);
 
@@ -132,7 +155,8 @@ constexpr std::int64_t kRowBlock = 16;
 constexpr std::int64_t kKeyBlock = 128;
 constexpr std::int64_t kColumnBlock = 256;
 
-// (token, micro-batch, row) of every row of the step, sorted, in the workspace.
+// (token, micro-batch, row) of every row of the step whose token is in dwte, sorted, in the
+// workspace; tokens are counted from the first of dwte.
 std::span<const std::uint64_t> sorted_keys(const KernelContext& context,
                                            const EmbeddingBackward& op) {
   const std::int64_t R = op.tokens[0].elements();
@@ -141,14 +165,17 @@ std::span<const std::uint64_t> sorted_keys(const KernelContext& context,
   TERRACE_CHECK_LE(static_cast<std::size_t>(R * micro_batches) * sizeof(std::uint64_t),
                    context.workspace.size());
   auto* keys = reinterpret_cast<std::uint64_t*>(context.workspace.data());
+  std::uint64_t row = 0;
   std::uint64_t count = 0;
   for (const TensorView& micro_batch : op.tokens) {
     TERRACE_CHECK_EQ(micro_batch.elements(), R);
     const std::int32_t* tokens = micro_batch.as<const std::int32_t>();
-    for (std::int64_t r = 0; r < R; ++r, ++count) {
-      TERRACE_CHECK_LE(0, tokens[r]);
-      TERRACE_CHECK_LT(tokens[r], op.dwte.shape[0]);
-      keys[count] = static_cast<std::uint64_t>(tokens[r]) << 32 | count;
+    for (std::int64_t r = 0; r < R; ++r, ++row) {
+      const std::int64_t token = tokens[r] - op.first_token.value_or(0);
+      if (op.first_token.has_value() && (token < 0 || token >= op.dwte.shape[0])) continue;
+      TERRACE_CHECK_LE(0, token);
+      TERRACE_CHECK_LT(token, op.dwte.shape[0]);
+      keys[count++] = static_cast<std::uint64_t>(token) << 32 | row;
     }
   }
   std::sort(keys, keys + count);
@@ -172,6 +199,15 @@ void cpu_embedding_forward(const KernelContext& context, const EmbeddingForward&
   if (!op.wpe.empty()) TERRACE_CHECK_LE(op.sequence, op.wpe.shape[0]);
   for_each_block(context, rows, kRowBlock, [&](std::int64_t begin, std::int64_t end) {
     HWY_DYNAMIC_DISPATCH(embed)(op, begin, end);
+  });
+}
+
+void cpu_add_positions(const KernelContext& context, const AddPositions& op) {
+  TERRACE_CHECK(op.h.dtype == DType::kF32 || op.h.dtype == DType::kBF16);
+  TERRACE_CHECK_LE(op.sequence, op.wpe.shape[0]);
+  const std::int64_t rows = op.h.elements() / op.wpe.shape[1];
+  for_each_block(context, rows, kRowBlock, [&](std::int64_t begin, std::int64_t end) {
+    HWY_DYNAMIC_DISPATCH(add_positions)(op, begin, end);
   });
 }
 

@@ -11,6 +11,7 @@
 namespace terrace {
 
 void cpu_embedding_forward(const KernelContext& context, const EmbeddingForward& op);
+void cpu_add_positions(const KernelContext& context, const AddPositions& op);
 void cpu_embedding_backward(const KernelContext& context, const EmbeddingBackward& op);
 
 // One 64-bit key per row of all micro-batches.

@@ -5,6 +5,7 @@
 #include "kernels/cpu/cpu_elementwise.h"
 #include "kernels/cpu/cpu_embedding.h"
 #include "kernels/cpu/cpu_head_loss.h"
+#include "kernels/cpu/cpu_head_part.h"
 #include "kernels/cpu/cpu_matmul.h"
 #include "kernels/cpu/cpu_norm.h"
 #include "kernels/cpu/cpu_norm_partials.h"
@@ -36,7 +37,10 @@ constexpr KernelTable kCpuKernels = {
     .cast_parameters = cpu_cast_parameters,
     .embedding_forward = cpu_embedding_forward,
     .embedding_backward = cpu_embedding_backward,
+    .add_positions = cpu_add_positions,
     .head_loss = cpu_head_loss,
+    .head_sums = cpu_head_sums,
+    .head_part_loss = cpu_head_part_loss,
     .norm_partials = cpu_norm_partials,
     .matmul_forward_workspace = cpu_matmul_forward_workspace,
     .matmul_backward_input_workspace = cpu_matmul_backward_input_workspace,
@@ -46,6 +50,8 @@ constexpr KernelTable kCpuKernels = {
     .attention_backward_workspace = cpu_attention_backward_workspace,
     .embedding_backward_workspace = cpu_embedding_backward_workspace,
     .head_loss_workspace = cpu_head_loss_workspace,
+    .head_sums_workspace = cpu_head_sums_workspace,
+    .head_part_loss_workspace = cpu_head_part_loss_workspace,
 };
 
 }  // namespace

@@ -11,11 +11,11 @@ void forward(const EmbeddingForward& op) {
   const std::int64_t R = op.tokens.elements();
   TERRACE_CHECK_EQ(op.h.elements(), R * C);
   for (std::int64_t r = 0; r < R; ++r) {
-    const std::int64_t token = op.tokens.as<std::int32_t>()[r];
-    TERRACE_CHECK(token >= 0);
-    TERRACE_CHECK_LT(token, V);
+    const std::int64_t token = op.tokens.as<std::int32_t>()[r] - op.first_token.value_or(0);
+    const bool is_here = token >= 0 && token < V;
+    TERRACE_CHECK(is_here || op.first_token.has_value());
     for (std::int64_t c = 0; c < C; ++c) {
-      Wide<T> sum = load(op.wte.as<T>()[token * C + c]);
+      Wide<T> sum = is_here ? load(op.wte.as<T>()[token * C + c]) : Wide<T>{0};
       if (!op.wpe.empty()) sum += load(op.wpe.as<T>()[(r % op.sequence) * C + c]);
       op.h.as<T>()[r * C + c] = round_to<T>(sum);
     }
@@ -46,8 +46,10 @@ void backward(const EmbeddingBackward& op) {
   TERRACE_CHECK_EQ(op.tokens.size(), op.dh.size());
   for (std::int64_t v = 0; v < V; ++v) {
     for (std::int64_t c = 0; c < C; ++c) {
+      const std::int64_t token = v + op.first_token.value_or(0);
       const Wide<T> sum = sum_of_rows<T>(
-          op, C, c, [v](const std::int32_t* tokens, std::int64_t r) { return tokens[r] == v; });
+          op, C, c,
+          [token](const std::int32_t* tokens, std::int64_t r) { return tokens[r] == token; });
       join_gradient(op.dwte.as<Wide<T>>()[v * C + c], sum, op.wte_mode);
     }
   }
@@ -61,7 +63,22 @@ void backward(const EmbeddingBackward& op) {
   }
 }
 
+template <typename T>
+void add_positions_of(const AddPositions& op) {
+  const std::int64_t C = op.wpe.shape[1];
+  for (std::int64_t i = 0; i < op.h.elements(); ++i) {
+    const std::int64_t position = (op.first_row + i / C) % op.sequence;
+    T& h = op.h.as<T>()[i];
+    h = round_to<T>(load(h) + load(op.wpe.as<T>()[position * C + i % C]));
+  }
+}
+
 }  // namespace
+
+void add_positions(const KernelContext&, const AddPositions& op) {
+  with_compute_type(op.h.dtype,
+                    [&]<typename T>(std::type_identity<T>) { add_positions_of<T>(op); });
+}
 
 void embedding_forward(const KernelContext&, const EmbeddingForward& op) {
   with_compute_type(op.wte.dtype, [&]<typename T>(std::type_identity<T>) { forward<T>(op); });

@@ -28,7 +28,10 @@ constexpr KernelTable kReferenceKernels = {
     .cast_parameters = reference::cast_parameters,
     .embedding_forward = reference::embedding_forward,
     .embedding_backward = reference::embedding_backward,
+    .add_positions = reference::add_positions,
     .head_loss = reference::head_loss,
+    .head_sums = reference::head_sums,
+    .head_part_loss = reference::head_part_loss,
     .norm_partials = reference::norm_partials,
     .matmul_forward_workspace = [](const MatmulForward&, int) -> std::size_t { return 0; },
     .matmul_backward_input_workspace = [](const MatmulBackwardInput&, int) -> std::size_t {
@@ -43,6 +46,8 @@ constexpr KernelTable kReferenceKernels = {
     .embedding_backward_workspace = [](std::int64_t, std::int64_t, std::int64_t, std::int64_t,
                                        int) -> std::size_t { return 0; },
     .head_loss_workspace = reference::head_loss_workspace,
+    .head_sums_workspace = reference::head_sums_workspace,
+    .head_part_loss_workspace = reference::head_part_loss_workspace,
 };
 
 }  // namespace

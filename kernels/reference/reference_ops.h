@@ -37,8 +37,13 @@ void norm_partials(const KernelContext&, const NormPartials&);
 
 void embedding_forward(const KernelContext&, const EmbeddingForward&);
 void embedding_backward(const KernelContext&, const EmbeddingBackward&);
+void add_positions(const KernelContext&, const AddPositions&);
 
 void head_loss(const KernelContext&, const HeadLoss&);
 std::size_t head_loss_workspace(const HeadLoss&, int workers);
+void head_sums(const KernelContext&, const HeadSums&);
+void head_part_loss(const KernelContext&, const HeadPartLoss&);
+std::size_t head_sums_workspace(const HeadSums&, int workers);
+std::size_t head_part_loss_workspace(const HeadPartLoss&, int workers);
 
 }  // namespace terrace::reference

@@ -102,6 +102,15 @@ void check_places(const TierOptions& tiers) {
   }
 }
 
+void check_parallelism(const StepOptions& step) {
+  if (step.sequence_parallel.value_or(false) && step.tensor_parallel == 1) {
+    throw ConfigError(
+        "--sequence-parallel on: it is the tensor-parallel ranks that share the rows, and "
+        "--tensor-parallel is 1",
+        "give --tensor-parallel, or leave --sequence-parallel out");
+  }
+}
+
 }  // namespace
 
 void check_options(const TrainOptions& options, FunctionRef<bool(std::string_view flag)> is_given) {
@@ -111,6 +120,7 @@ void check_options(const TrainOptions& options, FunctionRef<bool(std::string_vie
   check_masters(options);
   check_validation(options, is_given);
   check_places(options.tiers);
+  check_parallelism(options.step);
   if (options.run.resume == "auto" && options.run.run_dir.empty()) {
     throw ConfigError("--resume auto: a new run directory has nothing to resume from",
                       "give --run-dir DIR, or --resume PATH");

@@ -18,11 +18,6 @@ constexpr auto kProgresses = std::to_array<std::string_view>({"auto", "on", "off
 
 constexpr int kRanksMax = 256;
 
-// A count of ranks, of which one is what is built.
-void accept_one(TrainOptions&, const FlagValue& value) {
-  if (value.integer(1) != 1) value.not_built("leave it at 1");
-}
-std::string show_one(const TrainOptions&) { return toml_integer(1); }
 
 constexpr auto kFlags = std::to_array<TrainFlag>({
     {{"recompute", "Step program", "auto|none|full",
@@ -58,13 +53,21 @@ constexpr auto kFlags = std::to_array<TrainFlag>({
      [](const TrainOptions& o) {
        return toml_string(kReductions.at(static_cast<std::size_t>(o.step.gradient_reduction)));
      }},
-    {{"tensor-parallel", "Step program", "N", "Ranks that share a block (1)"},
-     accept_one,
-     show_one},
+    {{"tensor-parallel", "Step program", "N",
+      "Ranks that share every unit: heads, intermediate columns, vocabulary (1)"},
+     [](TrainOptions& o, const FlagValue& v) {
+       o.step.tensor_parallel = static_cast<int>(v.integer(1, kRanksMax));
+     },
+     [](const TrainOptions& o) { return toml_integer(o.step.tensor_parallel); }},
     {{"sequence-parallel", "Step program", "on|off",
-      "Whether they share its norms too (on with tensor parallel)"},
-     [](TrainOptions&, const FlagValue& v) { v.accept_only("off", kSwitches); },
-     [](const TrainOptions&) { return toml_string("off"); }},
+      "Whether they share the rows of norms and hidden states too (on with tensor parallel)"},
+     [](TrainOptions& o, const FlagValue& v) {
+       o.step.sequence_parallel = v.choice(kSwitches) == 1;
+     },
+     [](const TrainOptions& o) {
+       const bool is_on = o.step.sequence_parallel.value_or(o.step.tensor_parallel > 1);
+       return toml_string(kSwitches.at(is_on ? 1 : 0));
+     }},
     {{"pipeline-parallel", "Step program", "N", "Ranks that share the layers (1)"},
      [](TrainOptions& o, const FlagValue& v) {
        o.step.pipeline_parallel = static_cast<int>(v.integer(1, kRanksMax));

@@ -84,6 +84,8 @@ struct StepOptions {
   RecomputeChoice recompute = RecomputeChoice::kAuto;
   OrderChoice micro_batch_order = OrderChoice::kAuto;
   ReductionChoice gradient_reduction = ReductionChoice::kStep;
+  int tensor_parallel = 1;
+  std::optional<bool> sequence_parallel;  // unset: with tensor parallelism
   int pipeline_parallel = 1;
   PipelineSchedule pipeline_schedule = PipelineSchedule::k1F1B;
   std::optional<int> virtual_stages;  // unset: 2 where interleaved, else 1

@@ -36,11 +36,11 @@ class UnitViews {
 BlockTensors gpt2_block(const ModelConfig& config, const UnitViews& views) {
   const std::int64_t width = config.width;
   BlockTensors block;
-  block.qkv = views.matrix("attn.c_attn.weight", 3 * width);
+  block.qkv = views.matrix("attn.c_attn.weight", qkv_columns(config));
   block.projection = views.matrix("attn.c_proj.weight", width);
   block.up = views.matrix("mlp.c_fc.weight", config.intermediate);
   block.down = views.matrix("mlp.c_proj.weight", width);
-  block.qkv_bias = views.vector("attn.c_attn.bias", 3 * width);
+  block.qkv_bias = views.vector("attn.c_attn.bias", qkv_columns(config));
   block.projection_bias = views.vector("attn.c_proj.bias", width);
   block.up_bias = views.vector("mlp.c_fc.bias", config.intermediate);
   block.down_bias = views.vector("mlp.c_proj.bias", width);
@@ -74,18 +74,19 @@ BlockTensors llama_block(const ModelConfig& config, const UnitViews& views) {
 SavedTensors carve(const ModelConfig& config, const BatchShape& batch, DType dtype,
                    TensorCarver& carver) {
   const std::int64_t rows = batch.rows();
+  const std::int64_t own_rows = batch.own_rows();
   const bool has_mean = config.family == ModelFamily::kGpt2;
   SavedTensors saved;
-  saved.normed1 = carver.take(dtype, rows, config.width);
-  saved.rstd1 = carver.take(DType::kF32, rows);
-  if (has_mean) saved.mean1 = carver.take(DType::kF32, rows);
+  saved.normed1 = carver.take(dtype, own_rows, config.width);
+  saved.rstd1 = carver.take(DType::kF32, own_rows);
+  if (has_mean) saved.mean1 = carver.take(DType::kF32, own_rows);
   saved.qkv = carver.take(dtype, rows, qkv_columns(config));
   saved.attended = carver.take(dtype, rows, config.heads * config.head_width);
   saved.log_sum_exp = carver.take(DType::kF32, batch.sequences, config.heads, batch.positions);
-  saved.middle = carver.take(dtype, rows, config.width);
-  saved.normed2 = carver.take(dtype, rows, config.width);
-  saved.rstd2 = carver.take(DType::kF32, rows);
-  if (has_mean) saved.mean2 = carver.take(DType::kF32, rows);
+  saved.middle = carver.take(dtype, own_rows, config.width);
+  saved.normed2 = carver.take(dtype, own_rows, config.width);
+  saved.rstd2 = carver.take(DType::kF32, own_rows);
+  if (has_mean) saved.mean2 = carver.take(DType::kF32, own_rows);
   saved.up = carver.take(dtype, rows, up_columns(config));
   saved.activated = carver.take(dtype, rows, config.intermediate);
   return saved;

@@ -12,12 +12,16 @@ namespace terrace {
 struct BatchShape {
   std::int64_t sequences = 1;  // B
   std::int64_t positions = 1;  // T
+  // Ranks that share the rows of what is not tensor-parallel: those of sequence parallelism.
+  std::int64_t row_parts = 1;
 
   std::int64_t rows() const { return sequences * positions; }
+  std::int64_t own_rows() const { return rows() / row_parts; }
 };
 
 // The parameters of a transformer block, or their gradients, as views into its flat sequence. What
-// the family does not have is empty. qkv is q|k|v, up is gate|up for llama.
+// the family does not have is empty. qkv is q|k|v, up is gate|up for llama. `config` and `unit` of
+// a tensor-parallel rank are those of its part.
 struct BlockTensors {
   TensorView qkv, qkv_bias, projection, projection_bias;
   TensorView up, up_bias, down, down_bias;
@@ -39,11 +43,11 @@ struct EmbeddingTensors {
 EmbeddingTensors embedding_tensors(const ModelConfig& config, const UnitLayout& unit,
                                    std::byte* base, DType dtype);
 
-// What a block's forward leaves for its backward, R rows each.
+// What a block's forward leaves for its backward: R rows each, or this rank's n = R / row_parts.
 struct SavedTensors {
-  TensorView normed1, mean1, rstd1;       // [R,C], statistics [R]; mean: gpt2 only
+  TensorView normed1, mean1, rstd1;       // [n,C], statistics [n]; mean: gpt2 only
   TensorView qkv, attended, log_sum_exp;  // [R,(H+2G)D] after rotation, [R,HD], [B,H,T]
-  TensorView middle;                      // [R,C] after the attention's residual
+  TensorView middle;                      // [n,C] after the attention's residual
   TensorView normed2, mean2, rstd2;
   TensorView up, activated;  // [R,2I] or [R,I], [R,I]
 };

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "runtime/model/model_config.h"
+#include "runtime/model/tensor_split.h"
 
 // Which parameters each unit has, and where in the unit's flat sequence each lies.
 namespace terrace {
@@ -17,11 +18,17 @@ inline constexpr std::int64_t kChunkElements = 16 * 1024 * 1024;
 
 enum class UnitKind : std::uint8_t { kEmbedding, kBlock, kHead };
 enum class Init : std::uint8_t { kNormal, kOnes, kZeros };
+// How tensor-parallel ranks share a tensor: by rows (a column-parallel product, the vocabulary), by
+// columns (a row-parallel product), or not: all have it.
+enum class TensorCut : std::uint8_t { kReplicated, kRows, kColumns };
 
 struct ParameterTensor {
   std::string name;       // Hugging Face's, without gpt2's optional "transformer." prefix
   std::int64_t rows = 0;  // [rows, columns] as Linear stores it: out, in. A vector has 1 column.
   std::int64_t columns = 1;
+  TensorCut cut = TensorCut::kReplicated;
+  std::int64_t row_groups = 1;  // of each of which, where rows are cut, a rank has its part: q|k|v
+  bool is_norm = false;
   bool is_vector = false;
   std::int64_t offset = 0;         // elements from the unit's start
   bool decay = false;              // weight decay applies: matrices only
@@ -29,18 +36,34 @@ struct ParameterTensor {
   Init init = Init::kNormal;
   float init_deviation = 0.02F;
   std::uint32_t random_stream = 0;  // unique in the model
+  TensorSlice slice;                // which elements of the model's tensor these are
 
   std::int64_t elements() const { return rows * columns; }
 };
 
+// Elements of a unit's flat sequence.
+struct ElementSpan {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+
+  bool empty() const { return begin >= end; }
+  friend bool operator==(const ElementSpan&, const ElementSpan&) = default;
+};
+
 // Tensors lie without gaps, so that q|k|v and gate|up are one matrix each; matrices first. The unit
 // is zero-padded at its end to whole blocks, as many for each rank as for any other.
+// Of a tensor-parallel rank: first what is cut, then, from a block's start, what all ranks have
+// alike, the norms last. Sizes are the same on all ranks.
 struct UnitLayout {
   UnitKind kind = UnitKind::kBlock;
   std::int64_t index = 0;  // unit number: 0 embedding, 1..layers blocks, layers+1 head
   std::vector<ParameterTensor> tensors;
-  std::int64_t elements = 0;         // without padding
+  std::int64_t elements = 0;         // without the padding at the end
   std::int64_t padded_elements = 0;  // a multiple of ranks * kBlockElements
+  // What all tensor-parallel ranks have alike, and the norms in it; none where there is one rank.
+  ElementSpan replicated;
+  ElementSpan norms;
+  std::vector<ElementSpan> padding;  // no parameters: zero, and so are their gradients
 
   const ParameterTensor& find(std::string_view suffix) const;  // by the end of its name
 };
@@ -48,8 +71,10 @@ struct UnitLayout {
 // Blocks: llama q k v o gate up down, then biases and norms; gpt2 c_attn c_proj c_fc c_proj, then
 // biases and norms. Embedding: wte / embed_tokens, then wpe. Head: lm_head.weight unless tied, then
 // the final norm.
-// `ranks` are those that the states may be divided over.
-std::vector<UnitLayout> parameter_layout(const ModelConfig& config, std::int32_t ranks = 1);
+// `ranks` are those that the states may be divided over; `tensor` says which part of the model a
+// tensor-parallel rank has.
+std::vector<UnitLayout> parameter_layout(const ModelConfig& config, std::int32_t ranks = 1,
+                                         const TensorSplit& tensor = TensorSplit());
 
 // Elements without padding, over all units.
 std::int64_t parameter_count(const std::vector<UnitLayout>& layout);

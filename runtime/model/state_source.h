@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "base/function_ref.h"
 #include "runtime/model/parameter_layout.h"
@@ -20,6 +21,24 @@ class StateSource {
   // Elements [begin, begin + out.size()) of the unit's flat sequence; its padding is zero.
   virtual void read(StateField field, const UnitLayout& unit, std::int64_t begin,
                     std::span<float> out) const = 0;
+};
+
+// A tensor-parallel rank's part of a state of the whole model: what is asked for of its units comes
+// from the model's.
+class TensorPartState final : public StateSource {
+ public:
+  // Borrows both; `layout` is the whole model's.
+  TensorPartState(const StateSource& source, const std::vector<UnitLayout>& layout)
+      : source_(source), layout_(layout) {}
+  void read(StateField field, const UnitLayout& unit, std::int64_t begin,
+            std::span<float> out) const override;
+
+ private:
+  void read_part(StateField field, const UnitLayout& whole, const TensorSlice& slice,
+                 std::int64_t first, std::span<float> out) const;
+
+  const StateSource& source_;
+  const std::vector<UnitLayout>& layout_;
 };
 
 // Calls visit(tensor, first element within it, part of `out`) for the tensors that the range

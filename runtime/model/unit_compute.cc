@@ -20,12 +20,18 @@ std::int64_t narrow_width(const ModelConfig& config) {
 }  // namespace
 
 UnitCompute::UnitCompute(const ModelConfig& config, std::vector<UnitLayout> layout,
-                         DType compute_type, const BatchShape& batch, const KernelTable& kernels)
-    : config_(config),
+                         DType compute_type, const BatchShape& batch, const KernelTable& kernels,
+                         const TensorSplit& split)
+    : config_(config_of_part(config, split)),
       layout_(std::move(layout)),
       type_(compute_type),
       batch_(batch),
-      kernels_(kernels) {}
+      split_(split),
+      vocabulary_(config.vocabulary),
+      first_token_(first_token(config, split)),
+      kernels_(kernels) {
+  if (split.shares_rows) batch_.row_parts = split.ranks;
+}
 
 TensorView UnitCompute::rows(std::byte* data, std::int64_t columns) const {
   return view(data, type_, batch_.rows(), columns);
@@ -87,37 +93,44 @@ void UnitCompute::embedding_forward(const KernelContext& context, const UnitMemo
                                        rows(memory.hidden_out, config_.width), batch_.positions});
 }
 
-void UnitCompute::attention_forward(const KernelContext& context, const BlockTensors& weights,
-                                    const SavedTensors& saved, const UnitMemory& memory) const {
-  const TensorView hidden = rows(memory.hidden, config_.width);
-  norm_forward(context, hidden, weights.norm1, weights.norm1_bias, saved.normed1, saved.mean1,
-               saved.rstd1);
-  kernels_.matmul_forward(context, {saved.normed1, weights.qkv, weights.qkv_bias, saved.qkv});
-  rotate(context, saved.qkv, memory.constants, false);
+void UnitCompute::attend(const KernelContext& context, const BlockTensors& weights,
+                         const SavedTensors& saved, const TensorView& normed, std::byte* table,
+                         const TensorView& out) const {
+  kernels_.matmul_forward(context, {normed, weights.qkv, weights.qkv_bias, saved.qkv});
+  rotate(context, saved.qkv, table, false);
   kernels_.attention_forward(context, {attention_shape(), saved.qkv, saved.attended,
                                        saved.log_sum_exp, attention_scale()});
-  kernels_.matmul_forward(
-      context, {saved.attended, weights.projection, weights.projection_bias, saved.middle});
-  kernels_.add(context, {hidden, saved.middle, saved.middle});
+  kernels_.matmul_forward(context,
+                          {saved.attended, weights.projection, weights.projection_bias, out});
 }
 
-void UnitCompute::block_forward(const KernelContext& context, std::int64_t unit,
-                                const UnitMemory& memory) const {
-  const BlockTensors weights = block_tensors(config_, layout_.at(unit), memory.parameters, type_);
-  const SavedTensors saved = saved_tensors(config_, batch_, type_, memory.saved);
-  attention_forward(context, weights, saved, memory);
-  norm_forward(context, saved.middle, weights.norm2, weights.norm2_bias, saved.normed2, saved.mean2,
-               saved.rstd2);
-  kernels_.matmul_forward(context, {saved.normed2, weights.up, weights.up_bias, saved.up});
+void UnitCompute::feed_forward(const KernelContext& context, const BlockTensors& weights,
+                               const SavedTensors& saved, const TensorView& normed,
+                               const TensorView& out) const {
+  kernels_.matmul_forward(context, {normed, weights.up, weights.up_bias, saved.up});
   if (config_.family == ModelFamily::kGpt2) {
     kernels_.gelu_forward(context, {saved.up, saved.activated});
   } else {
     kernels_.swiglu_forward(context, {saved.up, saved.activated});
   }
-  if (memory.hidden_out == nullptr) return;
-  const TensorView out = rows(memory.hidden_out, config_.width);
+  if (out.empty()) return;
   kernels_.matmul_forward(context, {saved.activated, weights.down, weights.down_bias, out});
-  kernels_.add(context, {saved.middle, out, out});
+}
+
+void UnitCompute::block_forward(const KernelContext& context, std::int64_t unit,
+                                const UnitMemory& memory) const {
+  const BlockTensors weights = block_weights(unit, memory);
+  const SavedTensors saved = saved_tensors(config_, batch_, type_, memory.saved);
+  const TensorView hidden = rows(memory.hidden, config_.width);
+  norm_forward(context, hidden, weights.norm1, weights.norm1_bias, saved.normed1, saved.mean1,
+               saved.rstd1);
+  attend(context, weights, saved, saved.normed1, memory.constants, saved.middle);
+  kernels_.add(context, {hidden, saved.middle, saved.middle});
+  norm_forward(context, saved.middle, weights.norm2, weights.norm2_bias, saved.normed2, saved.mean2,
+               saved.rstd2);
+  const TensorView out = rows(memory.hidden_out, config_.width);
+  feed_forward(context, weights, saved, saved.normed2, out);
+  if (!out.empty()) kernels_.add(context, {saved.middle, out, out});
 }
 
 // --- backward
@@ -143,12 +156,10 @@ UnitCompute::Scratch UnitCompute::carve_scratch(KernelContext& context) const {
 
 void UnitCompute::clear_padding(const KernelContext& context, std::int64_t unit,
                                 std::byte* gradient) const {
-  const UnitLayout& layout = layout_.at(unit);
-  const std::int64_t padding = layout.padded_elements - layout.elements;
-  if (padding == 0) return;
-  kernels_.fill_zero(context,
-                     {view(gradient + static_cast<std::size_t>(layout.elements) * sizeof(float),
-                           DType::kF32, padding)});
+  for (const ElementSpan& padding : layout_.at(unit).padding) {
+    std::byte* begin = gradient + static_cast<std::size_t>(padding.begin) * sizeof(float);
+    kernels_.fill_zero(context, {view(begin, DType::kF32, padding.end - padding.begin)});
+  }
 }
 
 void UnitCompute::norm_backward(const KernelContext& context, const Norm& norm) const {
@@ -168,12 +179,17 @@ void UnitCompute::linear_backward(const KernelContext& context, const MatmulBack
   kernels_.matmul_backward_input(context, input);
 }
 
-// From the gradient of the block's output to that of its middle.
-void UnitCompute::mlp_backward(const KernelContext& context, const BlockTensors& weights,
-                               const BlockTensors& gradients, const SavedTensors& saved,
-                               const Scratch& scratch, const UnitMemory& memory) const {
-  const GradientMode mode = memory.gradient_mode;
-  const TensorView dout = rows(memory.hidden_gradient, config_.width);
+UnitCompute::Products UnitCompute::products_of(std::int64_t unit, const UnitMemory& memory) const {
+  return {block_weights(unit, memory),
+          block_tensors(config_, layout_.at(unit), memory.gradient, DType::kF32),
+          saved_tensors(config_, batch_, type_, memory.saved), memory.gradient_mode,
+          memory.constants};
+}
+
+void UnitCompute::feed_forward_backward(const KernelContext& context, const Products& products,
+                                        const Scratch& scratch, const TensorView& normed,
+                                        const TensorView& dout, const TensorView& dnormed) const {
+  const auto& [weights, gradients, saved, mode, table] = products;
   const TensorView dactivated = scratch.narrow_columns(config_.intermediate);
   linear_backward(context, {dout, weights.down, dactivated},
                   {dout, saved.activated, gradients.down, gradients.down_bias, mode});
@@ -183,55 +199,66 @@ void UnitCompute::mlp_backward(const KernelContext& context, const BlockTensors&
   } else {
     kernels_.swiglu_backward(context, {saved.up, dactivated, dup});
   }
-  const TensorView dnormed = scratch.narrow_columns(config_.width);
   linear_backward(context, {dup, weights.up, dnormed},
-                  {dup, saved.normed2, gradients.up, gradients.up_bias, mode});
-  norm_backward(context, {dnormed, saved.middle, weights.norm2, saved.mean2, saved.rstd2, dout,
-                          scratch.middle_gradient, gradients.norm2, gradients.norm2_bias, mode});
+                  {dup, normed, gradients.up, gradients.up_bias, mode});
 }
 
-// From the gradient of the block's middle to that of its input.
-void UnitCompute::attention_backward(const KernelContext& context, const BlockTensors& weights,
-                                     const BlockTensors& gradients, const SavedTensors& saved,
-                                     const Scratch& scratch, const UnitMemory& memory) const {
-  const GradientMode mode = memory.gradient_mode;
-  const TensorView& dmiddle = scratch.middle_gradient;
+void UnitCompute::attend_backward(const KernelContext& context, const Products& products,
+                                  const Scratch& scratch, const TensorView& normed,
+                                  const TensorView& dmiddle, const TensorView& dnormed) const {
+  const auto& [weights, gradients, saved, mode, table] = products;
   const TensorView dattended = scratch.narrow_columns(config_.heads * config_.head_width);
   linear_backward(context, {dmiddle, weights.projection, dattended},
                   {dmiddle, saved.attended, gradients.projection, gradients.projection_bias, mode});
   const TensorView dqkv = scratch.wide_columns(qkv_columns(config_));
   kernels_.attention_backward(context, {attention_shape(), saved.qkv, saved.attended,
                                         saved.log_sum_exp, dattended, dqkv, attention_scale()});
-  rotate(context, dqkv, memory.constants, true);
-  const TensorView dnormed = scratch.narrow_columns(config_.width);
+  rotate(context, dqkv, table, true);
   linear_backward(context, {dqkv, weights.qkv, dnormed},
-                  {dqkv, saved.normed1, gradients.qkv, gradients.qkv_bias, mode});
-  norm_backward(context, {dnormed, rows(memory.hidden, config_.width), weights.norm1, saved.mean1,
-                          saved.rstd1, dmiddle, rows(memory.hidden_gradient_out, config_.width),
-                          gradients.norm1, gradients.norm1_bias, mode});
+                  {dqkv, normed, gradients.qkv, gradients.qkv_bias, mode});
 }
 
 void UnitCompute::block_backward(const KernelContext& context, std::int64_t unit,
                                  const UnitMemory& memory) const {
-  const UnitLayout& layout = layout_.at(unit);
-  const BlockTensors weights = block_tensors(config_, layout, memory.parameters, type_);
-  const BlockTensors gradients = block_tensors(config_, layout, memory.gradient, DType::kF32);
-  const SavedTensors saved = saved_tensors(config_, batch_, type_, memory.saved);
+  const Products products = products_of(unit, memory);
+  const auto& [weights, gradients, saved, mode, table] = products;
   KernelContext inner = context;
   const Scratch scratch = carve_scratch(inner);
-  mlp_backward(inner, weights, gradients, saved, scratch, memory);
-  attention_backward(inner, weights, gradients, saved, scratch, memory);
-  if (memory.gradient_mode == GradientMode::kAssign) clear_padding(inner, unit, memory.gradient);
+  const TensorView dout = rows(memory.hidden_gradient, config_.width);
+  const TensorView dnormed = scratch.narrow_columns(config_.width);
+  feed_forward_backward(inner, products, scratch, saved.normed2, dout, dnormed);
+  norm_backward(inner, {dnormed, saved.middle, weights.norm2, saved.mean2, saved.rstd2, dout,
+                        scratch.middle_gradient, gradients.norm2, gradients.norm2_bias, mode});
+  attend_backward(inner, products, scratch, saved.normed1, scratch.middle_gradient, dnormed);
+  norm_backward(
+      inner, {dnormed, rows(memory.hidden, config_.width), weights.norm1, saved.mean1, saved.rstd1,
+              scratch.middle_gradient, rows(memory.hidden_gradient_out, config_.width),
+              gradients.norm1, gradients.norm1_bias, mode});
+  if (mode == GradientMode::kAssign) clear_padding(inner, unit, memory.gradient);
 }
 
-void UnitCompute::head(const KernelContext& context, const UnitMemory& memory) const {
-  const bool backward = memory.hidden_gradient_out != nullptr;
-  const std::int64_t unit = static_cast<std::int64_t>(layout_.size()) - 1;
+HeadTensors UnitCompute::head_weights(const UnitMemory& memory) const {
   HeadTensors weights = head_tensors(config_, layout_.back(), memory.parameters, type_);
   if (config_.tied) {
     weights.weight =
         embedding_tensors(config_, layout_.front(), memory.tied_parameters, type_).tokens;
   }
+  return weights;
+}
+
+HeadTensors UnitCompute::head_gradients(const UnitMemory& memory) const {
+  HeadTensors gradients = head_tensors(config_, layout_.back(), memory.gradient, DType::kF32);
+  if (config_.tied) {
+    gradients.weight =
+        embedding_tensors(config_, layout_.front(), memory.tied_gradient, DType::kF32).tokens;
+  }
+  return gradients;
+}
+
+void UnitCompute::head(const KernelContext& context, const UnitMemory& memory) const {
+  const bool backward = memory.hidden_gradient_out != nullptr;
+  const std::int64_t unit = static_cast<std::int64_t>(layout_.size()) - 1;
+  const HeadTensors weights = head_weights(memory);
   TensorCarver carver(context.workspace);
   const TensorView normed = carver.take(type_, batch_.rows(), config_.width);
   const TensorView dnormed = carver.take(type_, batch_.rows(), config_.width);
@@ -251,13 +278,10 @@ void UnitCompute::head(const KernelContext& context, const UnitMemory& memory) c
   loss.loss_sum = memory.loss_sum;
   if (!backward) return kernels_.head_loss(inner, loss);
 
-  const HeadTensors gradients = head_tensors(config_, layout_.back(), memory.gradient, DType::kF32);
+  const HeadTensors gradients = head_gradients(memory);
   loss.dh = dnormed;
   loss.mode = config_.tied ? memory.tied_gradient_mode : memory.gradient_mode;
-  loss.dweight =
-      config_.tied
-          ? embedding_tensors(config_, layout_.front(), memory.tied_gradient, DType::kF32).tokens
-          : gradients.weight;
+  loss.dweight = gradients.weight;
   kernels_.head_loss(inner, loss);
   norm_backward(inner, {dnormed, hidden, weights.norm, mean, rstd, TensorView{},
                         rows(memory.hidden_gradient_out, config_.width), gradients.norm,
@@ -287,6 +311,7 @@ void UnitCompute::embedding_backward(const KernelContext& context, const UnitMem
   args.dwpe = gradients.positions;
   args.sequence = batch_.positions;
   args.wte_mode = memory.gradient_mode;
+  if (split_.ranks > 1) args.first_token = first_token_;
   kernels_.embedding_backward(inner, args);
   clear_padding(inner, 0, memory.gradient);
 }

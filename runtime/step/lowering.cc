@@ -42,16 +42,17 @@ Draft Lowering::run() {
 }
 
 void Lowering::lower(const Stage& stage) {
+  const bool is_shared = model_.tensor.ranks > 1;
   switch (stage.kind) {
     case OpKind::kInput:
       return input();
     case OpKind::kForward:
     case OpKind::kRecompute:
-      return forward(stage);
+      return is_shared ? shared_forward(stage) : forward(stage);
     case OpKind::kHead:
-      return head(stage);
+      return is_shared ? shared_head(stage) : head(stage);
     case OpKind::kBackward:
-      return backward(stage);
+      return is_shared ? shared_backward(stage) : backward(stage);
     case OpKind::kEmbeddingBackward:
       return embedding_backward();
     case OpKind::kSendHidden:
@@ -104,6 +105,11 @@ void Lowering::forward(const Stage& stage) {
   }
   op.cost.flops = model_.units.at(stage.unit).forward_flops;
   main_op(std::move(op), stage);
+  settle_forward(stage);
+}
+
+void Lowering::settle_forward(const Stage& stage) {
+  const bool again = stage.kind == OpKind::kRecompute;
   if (!policy_.has_backward && stage.unit != 0) {
     release_slot(hidden_slots_, hidden(stage.unit - 1, stage.micro_batch).memory);
   }
@@ -134,7 +140,11 @@ void Lowering::head(const Stage& stage) {
     if (model_.tied) add_gradient(op, Role::kTiedGradient, 0, stage.micro_batch);
   }
   main_op(std::move(op), stage);
-  release_slot(hidden_slots_, hidden(below, stage.micro_batch).memory);
+  settle_head(stage);
+}
+
+void Lowering::settle_head(const Stage& stage) {
+  release_slot(hidden_slots_, hidden(stage.unit - 1, stage.micro_batch).memory);
   if (policy_.has_backward) settle_gradient(stage.unit, stage.micro_batch);
   if (stage.micro_batch == policy_.micro_batches - 1) losses_to_host();
 }
@@ -158,6 +168,10 @@ void Lowering::backward(const Stage& stage) {
   add_gradient(op, Role::kGradient, stage.unit, stage.micro_batch);
   op.cost.flops = model_.units.at(stage.unit).backward_flops;
   main_op(std::move(op), stage);
+  settle_backward(stage);
+}
+
+void Lowering::settle_backward(const Stage& stage) {
   release_slot(hidden_slots_, hidden(stage.unit - 1, stage.micro_batch).memory);
   release_slot(gradient_slots_, hidden_gradient(stage.unit, stage.micro_batch));
   settle_gradient(stage.unit, stage.micro_batch);
@@ -168,7 +182,8 @@ void Lowering::embedding_backward() {
   Op op = compute_op(stage);
   op.reads.push_back(as(Role::kTokens, draft_.whole(shared_.tokens)));
   for (std::int32_t m = 0; m < policy_.micro_batches; ++m) {
-    op.reads.push_back(as(Role::kHiddenGradient, draft_.whole(hidden_gradient(0, m))));
+    op.reads.push_back(
+        as(Role::kHiddenGradient, gather_rows(stage, own_rows(hidden_gradient(0, m)))));
   }
   const Range target = compute_gradient(0);
   if (model_.tied) op.reads.push_back(as(Role::kGradient, target));

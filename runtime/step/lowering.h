@@ -11,7 +11,8 @@
 // The inside of the offload pass (runtime/step/offload.h): goes through the stages once, and turns
 // each into its op and what moves for it. lowering.cc has the compute ops, lowering_data.cc
 // parameters and activations, lowering_gradients.cc gradients and updates, lowering_zero.cc what
-// passes between data-parallel ranks, lowering_pipeline.cc between stages.
+// passes between data-parallel ranks, lowering_pipeline.cc between stages, lowering_tensor.cc the
+// units that tensor-parallel ranks share.
 namespace terrace {
 
 // Activations that are needed again within so many stages stay where they are: bytes on their way
@@ -46,6 +47,10 @@ class Lowering {
   void losses_to_host();
   void backward(const Stage& stage);
   void embedding_backward();
+  // What follows the op of such a stage, or the last of its phases.
+  void settle_forward(const Stage& stage);
+  void settle_head(const Stage& stage);
+  void settle_backward(const Stage& stage);
   Op compute_op(const Stage& stage);
   void main_op(Op op, const Stage& stage);
   static Mover::Labels labels(const Stage& stage, Account account) {
@@ -184,6 +189,26 @@ class Lowering {
   Range reduce_to(Mover& mover, const Range& whole, const Range& part, std::int32_t chunk);
   Range reduce(Mover& mover, std::int32_t unit, std::int64_t chunk, const Range& whole);
   void gather_sums();
+
+  // --- units that tensor-parallel ranks share ----------------------------------------------------
+
+  void shared_forward(const Stage& stage);
+  void shared_embedding(const Stage& stage);
+  void shared_head(const Stage& stage);
+  void shared_head_backward(const Stage& stage, Op loss, const Range& parameters);
+  void shared_backward(const Stage& stage);
+  Op phase_op(const Stage& stage, UnitPhase phase, const Range& parameters);
+  Range exchange_buffer(const char* what, const Stage& stage, std::size_t size_bytes);
+  Range own_rows(BufferId buffer) const { return {buffer, 0, model_.hidden_bytes}; }
+  void tensor_op(OpKind kind, const Stage& stage, const Range& source, const Range& target);
+  // All ranks' rows of what each has its own of; without sequence parallelism, that itself.
+  Range gather_rows(const Stage& stage, const Range& own);
+  // The sum over the ranks of what each has written, of this rank's rows.
+  Range reduce_rows(const Stage& stage, const Range& partial);
+  // Gives the op the result of a norm that a block or the head has saved: all rows.
+  void add_normed(Op& op, const Stage& stage, const Range& saved, std::size_t offset);
+  // The gradients of norms, of a finished gradient's chunk, which are those of this rank's rows.
+  void reduce_norms(Mover& mover, std::int32_t unit, std::int64_t chunk, const Range& whole);
 
   // --- pipeline stages ---------------------------------------------------------------------------
 

@@ -103,6 +103,7 @@ void Lowering::settle_shards(std::int32_t unit, std::int32_t micro_batch) {
     const Range sum = shard_sum(unit, c);
     const Range whole = compute_gradient_chunk(unit, c);
     const bool is_near = draft_.tier_of(sum) == compute_;
+    reduce_norms(mover, unit, c, whole);
     const Range part =
         reduce_to(mover, whole, micro_batch == 0 && is_near ? sum : own_shard(whole), chunk);
     if (micro_batch > 0) {

@@ -19,7 +19,7 @@ void require(bool holds, std::string_view field, double value, std::string_view 
 }  // namespace
 
 OpClass class_of(const Program& program, const Op& op) {
-  OpClass result{.kind = op.kind};
+  OpClass result{.kind = op.kind, .phase = op.phase};
   if (op.lane != Lane::kCompute) return result;
   if (op.unit == 0) result.unit = UnitKind::kEmbedding;
   if (op.unit == program.units - 1) result.unit = UnitKind::kHead;

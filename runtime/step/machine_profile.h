@@ -14,7 +14,8 @@ namespace terrace {
 struct OpClass {
   OpKind kind = OpKind::kForward;
   UnitKind unit = UnitKind::kBlock;  // of ops of the compute lane
-  bool adds = false;                 // to a gradient, which a first micro-batch assigns
+  UnitPhase phase = UnitPhase::kWhole;
+  bool adds = false;  // to a gradient, which a first micro-batch assigns
 
   friend auto operator<=>(const OpClass&, const OpClass&) = default;
 };

@@ -20,7 +20,7 @@ struct Touch {
   std::int64_t last = -1;
   std::int64_t first_write = -1;    // by an op of this step
   std::int64_t last_deferred = -1;  // read by an op of the step before
-  bool moved = false;               // between tiers
+  bool moved = false;               // between tiers or data-parallel ranks
 };
 
 std::vector<Touch> touches(const Draft& draft, const std::vector<const Op*>& ops) {
@@ -33,7 +33,7 @@ std::vector<Touch> touches(const Draft& draft, const std::vector<const Op*>& ops
         if (touch.first < 0) touch.first = i;
         touch.last = i;
         if (op.deferred) touch.last_deferred = i;
-        if (op.find(Role::kTarget) != nullptr) touch.moved = true;
+        if (op.find(Role::kTarget) != nullptr && op.lane != Lane::kTensor) touch.moved = true;
         if (accesses == &op.writes && !op.deferred && touch.first_write < 0) touch.first_write = i;
       }
     }

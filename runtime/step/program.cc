@@ -8,10 +8,12 @@ namespace terrace {
 
 std::string_view name_of(Lane lane) {
   constexpr std::array<std::string_view, kLaneCount> kNames = {
-      "compute", "upload",  "download",  "read",         "write", "collective",
-      "send",    "receive", "send_back", "receive_back", "update"};
+      "compute", "upload", "download", "read",      "write",        "collective",
+      "tensor",  "send",   "receive",  "send_back", "receive_back", "update"};
   return kNames.at(static_cast<std::size_t>(lane));
 }
+
+bool is_collective(Lane lane) { return lane == Lane::kCollective || lane == Lane::kTensor; }
 
 bool completes_in_order(Lane lane) { return lane != Lane::kRead && lane != Lane::kWrite; }
 
@@ -107,6 +109,7 @@ std::string describe(const Program& program, const Op& op) {
   } else if (op.unit >= 0) {
     text += fmt::format(" {}", op.unit);
   }
+  if (op.phase != UnitPhase::kWhole) text += fmt::format(" {}", name_of(op.phase));
   if (op.chunk >= 0) text += fmt::format(" chunk {}", op.chunk);
   if (op.micro_batch >= 0) text += fmt::format(" mb {}", op.micro_batch);
   return text;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "memory/tier.h"
+#include "runtime/model/unit_phase.h"
 
 // A compiled training step: which bytes are where, and which operation does what after which other.
 // Plain data: it prints as text and compares with ==. docs/step-program.md explains it.
@@ -25,15 +26,18 @@ enum class Lane : std::uint8_t {
   kDownload,    // device -> host
   kRead,        // NVMe -> host
   kWrite,       // host -> NVMe
-  kCollective,  // between ranks
+  kCollective,  // between data-parallel ranks, and all at the end of a step
+  kTensor,      // between tensor-parallel ranks
   kSend,        // to the next pipeline stage, from the last to the first
   kReceive,     // from the stage before, the first from the last
   kSendBack,    // the other way around
   kReceiveBack,
   kUpdate,  // optimizer and norms, on the CPU
 };
-inline constexpr std::size_t kLaneCount = 11;
+inline constexpr std::size_t kLaneCount = 12;
 std::string_view name_of(Lane lane);
+// Whether its ops are calls of all ranks of a group.
+bool is_collective(Lane lane);
 // Whether the end of an op happens before the start of the next of the same lane.
 bool completes_in_order(Lane lane);
 
@@ -93,6 +97,12 @@ enum class Role : std::uint8_t {
   kSource,  // of copies and collectives
   kTarget,
   kSums,  // norm partials and losses of all ranks
+  // Between the phases of a unit that tensor-parallel ranks share: see UnitMemory.
+  kGathered,
+  kPartial,
+  kReduced,
+  kRowSums,
+  kAllRowSums,
 };
 
 enum class Life : std::uint8_t {
@@ -140,6 +150,7 @@ struct OpCost {
 struct Op {
   OpKind kind = OpKind::kInput;
   Lane lane = Lane::kCompute;
+  UnitPhase phase = UnitPhase::kWhole;  // of a compute op that is one of a unit's
   std::int32_t unit = -1;
   std::int32_t micro_batch = -1;
   std::int32_t chunk = -1;

@@ -42,6 +42,7 @@ double rate_of(Lane lane, const MachineProfile& profile) {
     case Lane::kWrite:
       return profile.write_bytes_per_s;
     case Lane::kCollective:
+    case Lane::kTensor:
     case Lane::kSend:
     case Lane::kReceive:
     case Lane::kSendBack:

@@ -17,6 +17,10 @@ struct UnitModel {
   std::size_t saved_bytes = 0;  // what a block's backward needs besides its input, per micro-batch
   double forward_flops = 0;     // per micro-batch
   double backward_flops = 0;    // of a head: forward and backward together
+  double attention_flops = 0;   // of forward_flops, what is not the feed-forward's
+  // What tensor-parallel ranks have alike, and the norms in it: elements of the unit.
+  ElementSpan replicated = {};
+  ElementSpan norms = {};
 };
 
 // How the states are divided over data-parallel ranks: ZeRO (Rajbhandari et al. 2020,
@@ -30,6 +34,23 @@ struct ZeroSharding {
   bool of_optimizer() const { return ranks > 1 && stage >= 1; }
   bool of_gradients() const { return ranks > 1 && stage >= 2; }
   bool of_parameters() const { return ranks > 1 && stage >= 3; }
+};
+
+// How tensor-parallel ranks share every unit: which buffers pass between the phases of a unit. With
+// one rank there is nothing to say.
+struct TensorSharing {
+  std::int32_t ranks = 1;
+  std::int32_t rank = 0;
+  // Sequence parallelism: hidden states are a rank's part of the rows; norms' gradients are those
+  // rows', to be added over the ranks.
+  bool shares_rows = false;
+  bool has_positions = false;        // the embedding adds positions' rows
+  std::size_t rows_bytes = 0;        // all rows of hidden states, per micro-batch
+  std::size_t row_sums_bytes = 0;    // of the head's, per micro-batch
+  std::size_t head_saved_bytes = 0;  // what the head keeps between its phases; its norm comes first
+  // Where in what a block saves the results of its norms are.
+  std::size_t normed1_offset = 0;
+  std::size_t normed2_offset = 0;
 };
 
 // Which units each stage of a pipeline has. The model is cut into pieces, of which piece n has the
@@ -68,6 +89,7 @@ struct StepModel {
   std::int64_t chunk_elements = kChunkElements;
   ZeroSharding zero;
   PipelineCut pipeline;
+  TensorSharing tensor;
 
   std::size_t unit_count() const { return units.size(); }
   std::int32_t head() const { return static_cast<std::int32_t>(units.size()) - 1; }
@@ -95,10 +117,10 @@ struct StepModel {
   bool has_parameters(std::int32_t unit) const {
     return has_unit(unit) || (unit == 0 && has_copy_of_embedding());
   }
-  std::int32_t ranks() const { return zero.ranks * pipeline.stages; }
-  // Of a data-parallel rank and a stage: stages are outermost.
-  std::int32_t rank_of(std::int32_t stage, std::int32_t data_rank) const {
-    return stage * zero.ranks + data_rank;
+  std::int32_t ranks() const { return zero.ranks * pipeline.stages * tensor.ranks; }
+  // As in parallel/mesh.h: stages are outermost, tensor-parallel ranks innermost.
+  std::int32_t rank_of(std::int32_t stage, std::int32_t data_rank, std::int32_t tensor_rank) const {
+    return (stage * zero.ranks + data_rank) * tensor.ranks + tensor_rank;
   }
   // Norm partials that a rank of this stage computes of all units before this one, and of all.
   std::int64_t first_partial(std::int32_t unit) const {
@@ -106,7 +128,9 @@ struct StepModel {
   }
   std::int64_t partials() const { return first_partial(static_cast<std::int32_t>(units.size())); }
   // Whether ranks compute partials that others do not have.
-  bool gathers_partials() const { return zero.of_optimizer() || pipeline.stages > 1; }
+  bool gathers_partials() const {
+    return zero.of_optimizer() || pipeline.stages > 1 || tensor.ranks > 1;
+  }
   // The most that a rank of any stage computes.
   std::int64_t most_partials() const;
 

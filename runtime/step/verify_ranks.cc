@@ -12,7 +12,7 @@ std::string shared_part(const Program& program, const Op& op) {
   std::string text =
       fmt::format("{} on {}{}{}", describe(program, op), name_of(op.lane),
                   op.deferred ? ", deferred" : "", op.in_all_parts ? ", in all parts" : "");
-  if (op.lane != Lane::kCollective) return text;
+  if (!is_collective(op.lane)) return text;
   for (const auto* accesses : {&op.reads, &op.writes}) {
     for (const Access& access : *accesses) text += fmt::format(", {} bytes", access.size_bytes);
   }

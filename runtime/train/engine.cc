@@ -16,9 +16,20 @@
 namespace terrace {
 namespace {
 
+TensorSplit split_of(const EngineOptions& options) {
+  const StepRanks& ranks = options.ranks;
+  return {ranks.shape.tensor, ranks.position.tensor,
+          ranks.shape.tensor > 1 && options.sequence_parallel};
+}
+
+// What a rank has of the model.
+std::vector<UnitLayout> layout_of(const EngineOptions& options) {
+  return parameter_layout(options.model, options.ranks.shape.data, split_of(options));
+}
+
 UnitCompute make_compute(const EngineOptions& options, std::vector<UnitLayout> layout) {
   return UnitCompute(options.model, std::move(layout), options.compute_type, options.batch,
-                     cpu_kernels());
+                     cpu_kernels(), split_of(options));
 }
 
 StateFormat state_format_of(const EngineOptions& options) {
@@ -81,7 +92,8 @@ Access whole(const Program& program, BufferId buffer) {
 
 EnginePlan plan_engine(const EngineOptions& options) {
   const ZeroSharding zero = sharding_of(options);
-  const UnitCompute compute = make_compute(options, parameter_layout(options.model, zero.ranks));
+  check_tensor_split(options.model, options.batch.rows(), split_of(options));
+  const UnitCompute compute = make_compute(options, layout_of(options));
   EnginePlan plan;
   plan.model = compute.step_model(options.placement.micro_batches, options.threads);
   plan.model.zero = zero;
@@ -144,7 +156,7 @@ struct Engine::Slot {
 Engine::Engine(const EngineOptions& options, const EnginePlan& plan, Log& log)
     : options_(options),
       plan_(plan),
-      layout_(parameter_layout(options.model, plan.model.zero.ranks)),
+      layout_(layout_of(options)),
       compute_workers_(options.threads, options.cpus),
       update_workers_(options.update_threads, options.cpus),
       compute_(make_compute(options, layout_)),
@@ -200,7 +212,11 @@ void Engine::fill_constants() {
   stream->synchronize();
 }
 
-void Engine::fill_state(const StateSource& source) { state_->fill_from(source, compute_workers_); }
+void Engine::fill_state(const StateSource& source) {
+  if (options_.ranks.shape.tensor == 1) return state_->fill_from(source, compute_workers_);
+  const std::vector<UnitLayout> whole = parameter_layout(options_.model);
+  state_->fill_from(TensorPartState(source, whole), compute_workers_);
+}
 
 RunInput Engine::input_for(Slot& slot, const StepBatch& batch) {
   slot.tokens.assign(batch.tokens.begin(), batch.tokens.end());
@@ -259,7 +275,7 @@ double Engine::evaluate(std::span<const std::int32_t> tokens) {
   input.tokens = std::as_bytes(tokens);
   evaluator_->start(Part::kPrologue, input);
   evaluator_->retire();
-  if (!options_.ranks.is_last_stage()) return 0;
+  if (!options_.ranks.has_losses()) return 0;
   BufferId losses = find_buffer(program, "losses on host");
   if (losses == kNoBuffer) losses = find_buffer(program, "losses");
   const std::span<std::byte> bytes = bytes_of(program, memory_, whole(program, losses));

@@ -34,6 +34,7 @@ struct EngineOptions {
   StepRanks ranks;                               // of one: alone. Outlive the engine
   PipelineSchedule pipeline_schedule = PipelineSchedule::k1F1B;
   std::int32_t virtual_stages = 1;  // pieces of the model that a pipeline stage has
+  bool sequence_parallel = true;    // where ranks are tensor-parallel
 };
 
 // A compiled and verified training step, and the evaluation that shares its memory. Nothing is
@@ -93,7 +94,7 @@ class Engine {
   const RunReport* drain();
 
   // Sum of the losses of this rank's batch's counted targets, without changing anything; 0 but on
-  // the last pipeline stage. Only when drained.
+  // a rank that has_losses(). Only when drained.
   double evaluate(std::span<const std::int32_t> tokens);
 
   const UnitCompute& compute() const { return compute_; }

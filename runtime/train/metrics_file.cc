@@ -24,11 +24,12 @@ std::string rows_up_to(const std::string& path, std::int64_t last_step) {
   return kept;
 }
 
-// Sends and receives of both directions are one.
+// Sends and receives of both directions are one, and collectives of all groups.
 std::string column_of(Lane lane) {
   const bool is_message = lane == Lane::kSend || lane == Lane::kReceive ||
                           lane == Lane::kSendBack || lane == Lane::kReceiveBack;
-  return is_message ? "send_recv" : std::string(name_of(lane));
+  if (is_message) return "send_recv";
+  return std::string(name_of(lane == Lane::kTensor ? Lane::kCollective : lane));
 }
 
 std::uint64_t whole(double bytes) { return static_cast<std::uint64_t>(bytes); }
@@ -64,7 +65,8 @@ void MetricsFile::write(const StepMetrics& metrics) {
   row["download_bytes"] = bytes(Lane::kDownload);
   row["nvme_read_bytes"] = bytes(Lane::kRead);
   row["nvme_write_bytes"] = bytes(Lane::kWrite);
-  row["collective_bytes"] = bytes(Lane::kCollective);
+  row["collective_bytes"] = whole(totals.bytes[static_cast<std::size_t>(Lane::kCollective)] +
+                                  totals.bytes[static_cast<std::size_t>(Lane::kTensor)]);
   row["parameter_upload_bytes"] = whole(totals.parameter_upload_bytes);
   row["parameter_nvme_read_bytes"] = whole(totals.parameter_read_bytes);
   ordered_json busy = ordered_json::object();

@@ -7,24 +7,56 @@
 namespace terrace {
 
 bool RankedState::is_here() const {
-  return model_.pipeline.stages == 1 && !model_.zero.of_optimizer();
+  return model_.pipeline.stages == 1 && model_.tensor.ranks == 1 && !model_.zero.of_optimizer();
 }
 
 template <typename Visit>
 void RankedState::for_each_part(const Request& request, Visit visit) const {
+  const UnitLayout& unit = state_.layout().at(static_cast<std::size_t>(request.unit));
+  for (const ParameterTensor& tensor : unit.tensors) {
+    const TensorSlice& slice = tensor.slice;
+    const auto within = [&slice](std::int64_t element) {
+      return std::clamp<std::int64_t>(element - slice.whole_offset, 0, slice.whole_elements);
+    };
+    const std::int64_t begin = within(request.begin);
+    const std::int64_t end = within(request.begin + request.count);
+    if (begin == end) continue;
+    for (std::int32_t rank = 0; rank < slice.ranks; ++rank) {
+      const std::int64_t first = slice.before(begin, rank);
+      const std::int64_t count = slice.before(end, rank) - first;
+      for_each_shard(request, {0, tensor.offset + first, count, &tensor, rank}, visit);
+    }
+  }
+}
+
+template <typename Visit>
+void RankedState::for_each_shard(const Request& request, Part part, Visit visit) const {
   const std::int32_t stage =
       model_.pipeline.stages == 1 ? 0 : model_.pipeline.stage_of(request.unit);
-  const std::int64_t end = request.begin + request.count;
-  for (std::int64_t at = request.begin; at < end;) {
-    const std::int64_t chunk = at / model_.chunk_elements;
+  const std::int64_t end = part.begin + part.count;
+  while (part.begin < end) {
+    const std::int64_t chunk = part.begin / model_.chunk_elements;
     const std::int64_t chunk_begin = chunk * model_.chunk_elements;
-    const std::int64_t part = model_.zero.of_optimizer()
-                                  ? model_.shard(request.unit, chunk, 0).count
-                                  : model_.chunk_size(request.unit, chunk);
-    const auto rank = static_cast<std::int32_t>((at - chunk_begin) / part);
-    const std::int64_t stop = std::min(end, chunk_begin + (rank + 1) * part);
-    visit(model_.rank_of(stage, rank), at, stop - at);
-    at = stop;
+    const std::int64_t shard = model_.zero.of_optimizer()
+                                   ? model_.shard(request.unit, chunk, 0).count
+                                   : model_.chunk_size(request.unit, chunk);
+    const auto data_rank = static_cast<std::int32_t>((part.begin - chunk_begin) / shard);
+    part.rank = model_.rank_of(stage, data_rank, part.tensor_rank);
+    part.count = std::min(end, chunk_begin + (data_rank + 1) * shard) - part.begin;
+    visit(part);
+    part.begin += part.count;
+  }
+}
+
+void RankedState::scatter(const Part& part, const Request& request, std::span<float> out) const {
+  const TensorSlice& slice = part.tensor->slice;
+  const std::int64_t first = part.begin - part.tensor->offset;
+  for (std::int64_t i = 0; i < part.count;) {
+    const std::int64_t run = std::min(part.count - i, slice.run - (first + i) % slice.run);
+    const std::int64_t whole =
+        slice.whole_offset + slice.whole_of(first + i, part.tensor_rank) - request.begin;
+    std::copy_n(piece_.begin() + i, run, out.begin() + whole);
+    i += run;
   }
 }
 
@@ -40,14 +72,15 @@ void RankedState::read(StateField field, std::int32_t unit, std::int64_t begin,
   Request request{static_cast<std::int32_t>(field), unit, begin,
                   static_cast<std::int64_t>(out.size())};
   share(request);
-  for_each_part(request, [&](int rank, std::int64_t first, std::int64_t count) {
-    const std::span<float> part =
-        out.subspan(static_cast<std::size_t>(first - begin), static_cast<std::size_t>(count));
-    if (rank == 0) {
-      state_.read(field, unit, first, part);
+  std::ranges::fill(out, 0.0F);  // padding
+  for_each_part(request, [&](const Part& part) {
+    piece_.resize(static_cast<std::size_t>(part.count));
+    if (part.rank == 0) {
+      state_.read(field, unit, part.begin, piece_);
     } else {
-      ranks_->recv(view(part), rank, {});
+      ranks_->recv(view(std::span(piece_)), part.rank, {});
     }
+    scatter(part, request, out);
   });
 }
 
@@ -62,10 +95,10 @@ void RankedState::serve_reads() {
     Request request;
     share(request);
     if (request.count == 0) return;
-    for_each_part(request, [&](int rank, std::int64_t first, std::int64_t count) {
-      if (rank != ranks_->rank()) return;
-      piece_.resize(static_cast<std::size_t>(count));
-      state_.read(static_cast<StateField>(request.field), request.unit, first, piece_);
+    for_each_part(request, [&](const Part& part) {
+      if (part.rank != ranks_->rank()) return;
+      piece_.resize(static_cast<std::size_t>(part.count));
+      state_.read(static_cast<StateField>(request.field), request.unit, part.begin, piece_);
       ranks_->send(view(std::span(piece_)), 0, {});
     });
   }

@@ -8,16 +8,17 @@
 
 namespace terrace {
 
-// The training state of all ranks as the first rank reads it: for checkpoints and
-// export. The first rank calls read() as it likes and then end_reads(); meanwhile the others are in
-// serve_reads(). Between steps, when drained. Throws as TrainingState::read, and CommError.
+// The training state of all ranks as the first rank reads it, in the order of the whole model: for
+// checkpoints and export. The first rank calls read() as it likes and then end_reads(); meanwhile
+// the others are in serve_reads(). Between steps, when drained. Throws as TrainingState::read, and
+// CommError.
 class RankedState {
  public:
   // `ranks`: null where there is one. Borrows all.
   RankedState(TrainingState& state, const StepModel& model, Communicator* ranks)
       : state_(state), model_(model), ranks_(ranks) {}
 
-  // Elements [begin, begin + out.size()) of a unit's flat sequence.
+  // Elements [begin, begin + out.size()) of a unit's flat sequence in parameter_layout(config).
   void read(StateField field, std::int32_t unit, std::int64_t begin, std::span<float> out);
   void end_reads();
   void serve_reads();
@@ -33,15 +34,27 @@ class RankedState {
   // Whether the first rank has all.
   bool is_here() const;
   void share(Request& request);
-  // Calls visit(rank, first element of the unit, elements) for the ranks' parts of the request, in
-  // order.
+  // What one rank has at home of a request.
+  struct Part {
+    int rank = 0;
+    std::int64_t begin = 0;  // of the rank's unit
+    std::int64_t count = 0;
+    const ParameterTensor* tensor = nullptr;
+    std::int32_t tensor_rank = 0;
+  };
+  // Calls visit(part) for the ranks' parts of the request, in one order on all ranks.
   template <typename Visit>
   void for_each_part(const Request& request, Visit visit) const;
+  // `part`, whose count is that of all data-parallel ranks, cut at the ends of their shards.
+  template <typename Visit>
+  void for_each_shard(const Request& request, Part part, Visit visit) const;
+  // Puts what a rank has sent where the request's elements belong.
+  void scatter(const Part& part, const Request& request, std::span<float> out) const;
 
   TrainingState& state_;
   const StepModel& model_;
   Communicator* ranks_;
-  std::vector<float> piece_;  // of what another rank asked for
+  std::vector<float> piece_;  // a part on its way
 };
 
 }  // namespace terrace

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "optim/grad_norm.h"
 #include "runtime/step/homes.h"
 
 namespace terrace {
@@ -27,10 +26,11 @@ StepBodies::StepBodies(const Program& program, const ExecutorMemory& memory, con
   hidden_gradients_.reserve(static_cast<std::size_t>(program.micro_batches));
   for (const UnitLayout& unit : compute.layout()) {
     std::int64_t decayed = 0;
+    bool others = false;
     for (const ParameterTensor& tensor : unit.tensors) {
-      if (!tensor.decay) continue;
-      TERRACE_CHECK_EQ(tensor.offset, decayed);  // matrices come first
-      decayed += tensor.elements();
+      TERRACE_CHECK(!tensor.decay || !others);  // matrices come first
+      others = others || !tensor.decay;
+      if (tensor.decay) decayed = tensor.offset + tensor.elements();
     }
     decayed_elements_.push_back(decayed);
   }
@@ -63,6 +63,7 @@ void StepBodies::run(const Op& op, const RunInput& input, NativeStream stream) {
     case OpKind::kAllReduce:
     case OpKind::kReduceScatter:
     case OpKind::kAllGather:
+      if (op.lane == Lane::kTensor) return tensor_collective(op, stream);
       return collective(op, stream);
     case OpKind::kGatherSums:
       return gather_sums(op, stream);
@@ -108,21 +109,33 @@ UnitMemory StepBodies::memory_of(const Op& op, const RunInput& input) const {
   if (const Access* saved = op.find(Role::kSaved)) memory.saved = bytes(*saved);
   memory.loss_sum = reinterpret_cast<double*>(data(op, Role::kLosses));
   memory.gradient_scale = 1.0F / static_cast<float>(input.target_tokens);
+  memory.gathered = data(op, Role::kGathered);
+  memory.partial = data(op, Role::kPartial);
+  memory.reduced = data(op, Role::kReduced);
+  memory.row_sums = data(op, Role::kRowSums);
+  memory.all_row_sums = data(op, Role::kAllRowSums);
   return memory;
 }
 
 void StepBodies::compute(const Op& op, const RunInput& input, NativeStream stream) {
   const KernelContext context = context_for(op, stream);
   const UnitMemory memory = memory_of(op, input);
+  const bool whole = op.phase == UnitPhase::kWhole;
   switch (op.kind) {
     case OpKind::kForward:
     case OpKind::kRecompute:
-      if (op.unit == 0) return compute_.embedding_forward(context, memory);
-      return compute_.block_forward(context, op.unit, memory);
+      if (op.unit == 0) {
+        return whole ? compute_.embedding_forward(context, memory)
+                     : compute_.embedding_phase(context, op.phase, memory);
+      }
+      return whole ? compute_.block_forward(context, op.unit, memory)
+                   : compute_.forward_phase(context, op.unit, op.phase, memory);
     case OpKind::kHead:
-      return compute_.head(context, memory);
+      return whole ? compute_.head(context, memory)
+                   : compute_.head_phase(context, op.phase, memory);
     case OpKind::kBackward:
-      return compute_.block_backward(context, op.unit, memory);
+      return whole ? compute_.block_backward(context, op.unit, memory)
+                   : compute_.backward_phase(context, op.unit, op.phase, memory);
     case OpKind::kEmbeddingBackward:
       return embedding_backward(op, context);
     default:
@@ -185,6 +198,26 @@ void StepBodies::collective(const Op& op, NativeStream stream) {
   ranks_.data->all_gather(target, source, stream);
 }
 
+// What is gathered is copied whatever it is; what is added are hidden states and their gradients,
+// or gradients of parameters.
+void StepBodies::tensor_collective(const Op& op, NativeStream stream) {
+  const DType dtype = op.kind == OpKind::kAllGather       ? DType::kU8
+                      : op.account == Account::kGradients ? DType::kF32
+                                                          : model_.compute_type;
+  const auto elements = [&](Role role) {
+    const std::span<std::byte> memory = bytes(*op.find(role));
+    return view(memory.data(), dtype, static_cast<std::int64_t>(memory.size() / size_of(dtype)));
+  };
+  const TensorView source = elements(Role::kSource);
+  const TensorView target = elements(Role::kTarget);
+  Communicator& ranks = *ranks_.tensor;
+  if (op.kind == OpKind::kAllGather) return ranks.all_gather(target, source, stream);
+  if (op.kind == OpKind::kAllReduce) return ranks.all_reduce(target, ReduceOp::kSum, stream);
+  // The target may be a whole buffer, which is as long as its alignment wants.
+  const TensorView part = view(target.data, dtype, source.elements() / ranks.size());
+  ranks.reduce_scatter(part, source, ReduceOp::kSum, stream);
+}
+
 void StepBodies::pass_between_stages(const Op& op, NativeStream stream) {
   const StageLinks& links = ranks_.links;
   const auto bytes_with = [&](Role role) {
@@ -225,15 +258,36 @@ void StepBodies::gather_sums(const Op& op, NativeStream stream) {
   ranks_.world->all_gather(as_doubles(sums), as_doubles(own), stream);
 }
 
-const double* StepBodies::sums_of_rank(const Op& op, std::int32_t stage,
-                                       std::int32_t data_rank) const {
+const double* StepBodies::sums_of_rank(const Op& op, std::int32_t rank) const {
   const auto* sums = reinterpret_cast<const double*>(data(op, Role::kSums));
   const std::size_t stride = sums_bytes_of_rank(model_, program_.micro_batches) / sizeof(double);
-  return sums + static_cast<std::size_t>(model_.rank_of(stage, data_rank)) * stride;
+  return sums + static_cast<std::size_t>(rank) * stride;
 }
 
-// Partials in global order, as one rank alone has them: of a chunk, those of one data-parallel rank
-// after those of another.
+// Of a chunk, those of one data-parallel rank after those of another. What all tensor-parallel
+// ranks have alike counts once, the first's.
+void StepBodies::add_partials(const Op& op, std::int32_t unit, std::int32_t tensor_rank,
+                              std::size_t at, GradientNorm& norm) const {
+  const std::int32_t stage = model_.pipeline.stages == 1 ? 0 : model_.pipeline.stage_of(unit);
+  const std::int32_t holders = model_.zero.of_optimizer() ? model_.zero.ranks : 1;
+  const UnitModel& of_unit = model_.units.at(static_cast<std::size_t>(unit));
+  const bool counts_all = tensor_rank == 0 || of_unit.replicated.empty();
+  const std::int64_t end =
+      (counts_all ? of_unit.padded_elements : of_unit.replicated.begin) / kBlockElements;
+  std::int64_t block = 0;
+  for (std::int64_t chunk = 0; chunk < model_.chunks(unit); ++chunk) {
+    const std::int64_t count = model_.chunk_size(unit, chunk) / (kBlockElements * holders);
+    for (std::int32_t rank = 0; rank < holders; ++rank, block += count) {
+      const double* partials = sums_of_rank(op, model_.rank_of(stage, rank, tensor_rank));
+      const std::int64_t counted = std::clamp<std::int64_t>(end - block, 0, count);
+      norm.add({partials + at, static_cast<std::size_t>(counted)});
+    }
+    at += static_cast<std::size_t>(count);
+  }
+}
+
+// Partials in global order, as one rank alone has them; of a unit, those of one tensor-parallel
+// rank after those of another.
 double StepBodies::norm_of_gradient(const Op& op) const {
   GradientNorm norm;
   if (!model_.gathers_partials()) {
@@ -246,19 +300,17 @@ double StepBodies::norm_of_gradient(const Op& op) const {
   for (std::int32_t unit = 0; unit < program_.units; ++unit) {
     const std::int32_t stage = model_.pipeline.stages == 1 ? 0 : model_.pipeline.stage_of(unit);
     std::size_t& at = first[static_cast<std::size_t>(stage)];
-    for (std::int64_t chunk = 0; chunk < model_.chunks(unit); ++chunk) {
-      const auto count =
-          static_cast<std::size_t>(model_.chunk_size(unit, chunk) / (kBlockElements * holders));
-      for (std::int32_t rank = 0; rank < holders; ++rank) {
-        norm.add({sums_of_rank(op, stage, rank) + at, count});
-      }
-      at += count;
+    for (std::int32_t tensor = 0; tensor < model_.tensor.ranks; ++tensor) {
+      add_partials(op, unit, tensor, at, norm);
     }
+    at += static_cast<std::size_t>(model_.units.at(static_cast<std::size_t>(unit)).padded_elements /
+                                   (kBlockElements * holders));
   }
   return norm.value();
 }
 
-// In (rank, micro-batch) order; the last stage has them.
+// In (rank, micro-batch) order; the last stage has them, and of tensor-parallel ranks each has the
+// same.
 double StepBodies::sum_of_losses(const Op& op) const {
   const auto count = static_cast<std::size_t>(program_.micro_batches);
   double sum = 0;
@@ -272,7 +324,7 @@ double StepBodies::sum_of_losses(const Op& op) const {
   const std::size_t partials =
       sums_bytes_of_rank(model_, program_.micro_batches) / sizeof(double) - count;
   for (std::int32_t rank = 0; rank < model_.zero.ranks; ++rank) {
-    add(sums_of_rank(op, model_.pipeline.stages - 1, rank) + partials);
+    add(sums_of_rank(op, model_.rank_of(model_.pipeline.stages - 1, rank, 0)) + partials);
   }
   return sum;
 }

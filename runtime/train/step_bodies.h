@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "memory/host/worker_arena.h"
+#include "optim/grad_norm.h"
 #include "runtime/model/unit_compute.h"
 #include "runtime/step/lane_executor.h"
 #include "runtime/train/step_ranks.h"
@@ -42,6 +43,7 @@ class StepBodies final : public OpBodies {
   void accumulate(const Op& op, NativeStream stream);
   void norm_partials(const Op& op, NativeStream stream);
   void collective(const Op& op, NativeStream stream);
+  void tensor_collective(const Op& op, NativeStream stream);
   void pass_between_stages(const Op& op, NativeStream stream);
   void gather_sums(const Op& op, NativeStream stream);
   void norm_finish(const Op& op, const RunInput& input);
@@ -49,7 +51,11 @@ class StepBodies final : public OpBodies {
   void update(const Op& op, NativeStream stream);
   // Over all ranks.
   double norm_of_gradient(const Op& op) const;
-  const double* sums_of_rank(const Op& op, std::int32_t stage, std::int32_t data_rank) const;
+  // Adds the partials of a unit that a tensor-parallel rank has; `at`: of its partials, the unit's
+  // first.
+  void add_partials(const Op& op, std::int32_t unit, std::int32_t tensor_rank, std::size_t at,
+                    GradientNorm& norm) const;
+  const double* sums_of_rank(const Op& op, std::int32_t rank) const;
   double sum_of_losses(const Op& op) const;
   UnitMemory memory_of(const Op& op, const RunInput& input) const;
   std::span<std::byte> bytes(const Access& access) const;

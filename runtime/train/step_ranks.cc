@@ -50,6 +50,7 @@ StepRanks StepCommunicators::ranks() const {
           groups_.position,
           groups_.data.get(),
           steps_.get(),
+          groups_.tensor.get(),
           {forth_.next.get(), forth_.previous.get(), back_.next.get(), back_.previous.get()}};
 }
 

@@ -24,11 +24,16 @@ struct StageLinks {
 struct StepRanks {
   MeshShape shape;
   MeshPosition position;
-  Communicator* data = nullptr;   // the ranks of this stage; collective lane
-  Communicator* world = nullptr;  // all; collective lane, for the sums at the end of a step
-  StageLinks links;               // between the stages of this data-parallel rank
+  Communicator* data = nullptr;    // the ranks of this stage; collective lane
+  Communicator* world = nullptr;   // all; collective lane, for the sums at the end of a step
+  Communicator* tensor = nullptr;  // those that share units with this one; tensor lane
+  StageLinks links;                // between the stages of this data-parallel rank
 
-  bool is_last_stage() const { return position.pipeline == shape.pipeline - 1; }
+  // Of the tensor-parallel ranks of the last stage, which all have the losses, the first tells
+  // them.
+  bool has_losses() const {
+    return position.pipeline == shape.pipeline - 1 && position.tensor == 0;
+  }
 };
 
 // Makes them. Called by every rank of `world`, which outlives it.

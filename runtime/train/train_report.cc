@@ -10,8 +10,8 @@
 namespace terrace {
 namespace {
 
-constexpr Lane kLinks[] = {Lane::kUpload,     Lane::kDownload, Lane::kRead,    Lane::kWrite,
-                           Lane::kCollective, Lane::kSend,     Lane::kSendBack};
+constexpr Lane kLinks[] = {Lane::kUpload,     Lane::kDownload, Lane::kRead, Lane::kWrite,
+                           Lane::kCollective, Lane::kTensor,   Lane::kSend, Lane::kSendBack};
 
 std::string count_homes(std::span<const UnitHomes> units, const char* what,
                         Tier UnitHomes::* state) {
@@ -54,21 +54,24 @@ std::string describe_state(const StepModel& model) {
 
 std::string describe_ranks(const StepModel& model) {
   if (model.ranks() == 1) return "";
-  std::string text;
+  std::vector<std::string> parts;
   if (model.zero.ranks > 1) {
-    text +=
-        fmt::format("{} data-parallel ranks, ZeRO stage {}", model.zero.ranks, model.zero.stage);
+    parts.push_back(
+        fmt::format("{} data-parallel ranks, ZeRO stage {}", model.zero.ranks, model.zero.stage));
+  }
+  if (model.tensor.ranks > 1) {
+    parts.push_back(fmt::format("{} tensor-parallel ranks{}", model.tensor.ranks,
+                                model.tensor.shares_rows ? " with sequence parallelism" : ""));
   }
   const PipelineCut& cut = model.pipeline;
-  if (cut.stages == 1) return text + "; what follows is of each\n";
-  text += fmt::format("{}{} pipeline stages", text.empty() ? "" : ", ", cut.stages);
-  if (cut.virtual_stages > 1) text += fmt::format(" of {} pieces each", cut.virtual_stages);
-  text += ", from units";
-  for (std::int32_t piece = 0; piece < cut.pieces(); ++piece) {
-    text += fmt::format("{}{}", piece == 0 ? " " : ", ",
-                        cut.first_units.at(static_cast<std::size_t>(piece)));
-  }
-  return text + fmt::format(" on; what follows is of a rank of stage {}\n", cut.stage);
+  if (cut.stages == 1) return fmt::format("{}; what follows is of each\n", fmt::join(parts, ", "));
+  const std::vector<std::int32_t> firsts(cut.first_units.begin(), cut.first_units.end() - 1);
+  const std::string pieces =
+      cut.virtual_stages > 1 ? fmt::format(" of {} pieces each", cut.virtual_stages) : "";
+  parts.push_back(fmt::format("{} pipeline stages{}, from units {} on", cut.stages, pieces,
+                              fmt::join(firsts, ", ")));
+  return fmt::format("{}; what follows is of a rank of stage {}\n", fmt::join(parts, ", "),
+                     cut.stage);
 }
 
 }  // namespace

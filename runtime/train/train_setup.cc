@@ -159,7 +159,8 @@ void check_gradient_reduction(const TrainOptions& options, const MeshShape& shap
 
 MeshShape mesh_for(const TrainOptions& options, int ranks) {
   check_pipeline(options);
-  const MeshShape shape = mesh_of(ranks, 1, options.step.pipeline_parallel);
+  const MeshShape shape =
+      mesh_of(ranks, options.step.tensor_parallel, options.step.pipeline_parallel);
   if (shape.pipeline > 1 && options.step.micro_batch_order == OrderChoice::kLayerMajor) {
     throw ConfigError(
         "--micro-batch-order layer-major with --pipeline-parallel: a stage passes a micro-batch on "
@@ -199,6 +200,7 @@ EngineOptions engine_options_for(const TrainOptions& options, const ModelConfig&
   engine.numa_nodes = threads.nodes;
   engine.pipeline_schedule = options.step.pipeline_schedule;
   engine.virtual_stages = virtual_stages_for(options.step);
+  engine.sequence_parallel = options.step.sequence_parallel.value_or(true);
   return engine;
 }
 

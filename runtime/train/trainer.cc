@@ -380,7 +380,7 @@ class Trainer {
         const auto at = static_cast<std::size_t>(m) * 2 * size;
         const std::int64_t targets = data_->fill_validation_batch(window, all.subspan(at, size),
                                                                   all.subspan(at + size, size));
-        if (ranks_.steps().is_last_stage()) counted += targets;
+        if (ranks_.steps().has_losses()) counted += targets;
         window += options_.batch.micro_batch_size;
       }
       sum += ranks_.sum(engine_->evaluate(tokens));

@@ -41,6 +41,8 @@ class TrainingState {
   TrainingState(HomeAccess& homes, const StepModel& model, const std::vector<UnitLayout>& layout)
       : homes_(homes), model_(model), layout_(layout) {}
 
+  // Of the units' sequences that are at home here, the model's or a tensor-parallel rank's part.
+  const std::vector<UnitLayout>& layout() const { return layout_; }
   // All that is at home here.
   void fill_from(const StateSource& source, WorkerArena& workers);
   // Elements [begin, begin + out.size()) of a unit's flat sequence, which are at home here.

@@ -36,11 +36,11 @@ TEST(ExitCode, UnknownFlagsAndKeysAre2AndNameTheNearest) {
 
 TEST(ExitCode, WhatIsNotBuiltIs2AndSaysSo) {
   const TinyTraining training;
-  const std::vector<Arguments> cases = {
-      {"--tensor-parallel", "2"},   {"--sequence-parallel", "on"},
-      {"--optimizer", "lion"},      {"--precision", "fp16"},
-      {"--device", "cuda"},         {"--tokenizer", "tokenizer.json"},
-      {"--data-format", "megatron"}};
+  const std::vector<Arguments> cases = {{"--optimizer", "lion"},
+                                        {"--precision", "fp16"},
+                                        {"--device", "cuda"},
+                                        {"--tokenizer", "tokenizer.json"},
+                                        {"--data-format", "megatron"}};
   for (const Arguments& arguments : cases) {
     expect_usage_error(training, arguments,
                        {arguments.front() + " " + arguments.back(), "not built"});
@@ -78,6 +78,10 @@ TEST(ExitCode, ImpossibleSettingsAre2) {
                      {"layer-major"});
   expect_usage_error(training, stage_2 + Arguments{"--gradient-dtype", "bf16"},
                      {"--gradient-dtype bf16"});
+  expect_usage_error(training, {"--tensor-parallel", "2"}, {"1 ranks", "--tensor-parallel"});
+  expect_usage_error(training, {"--local-ranks", "4", "--tensor-parallel", "4"},
+                     {"--tensor-parallel 4", "2 key-value heads", "divides 2"});
+  expect_usage_error(training, {"--sequence-parallel", "on"}, {"--tensor-parallel is 1"});
   expect_usage_error(training, {"--precision", "fp32", "--master-weights", "split"},
                      {"--master-weights split", "--precision bf16"});
 }

@@ -54,6 +54,15 @@ TEST(MpiRanks, HaveTheBitsOfRanksAsThreads) {
   training.expect_same("interleaved", "threads", "final");
 }
 
+TEST(MpiRanks, ThatShareUnitsHaveTheBitsOfThreads) {
+  const TinyTraining training;
+  const Arguments mesh = kSteps + Arguments{"--tensor-parallel", "2", "--zero-stage", "3"};
+  training.train("threads", mesh + Arguments{"--local-ranks", "4"});
+  const Outcome outcome = train_job(training, 4, "processes", mesh);
+  EXPECT_EQ(outcome.code, 0) << outcome;
+  training.expect_same("processes", "threads", "final");
+}
+
 TEST(MpiRanks, ResumeAsThreadsAndAlone) {
   const TinyTraining training(4);
   training.train("alone", kSteps);

@@ -32,6 +32,7 @@ TEST_P(KernelConformance, Activation) { expect_all(activation_cases); }
 TEST_P(KernelConformance, Elementwise) { expect_all(elementwise_cases); }
 TEST_P(KernelConformance, Embedding) { expect_all(embedding_cases); }
 TEST_P(KernelConformance, HeadLoss) { expect_all(head_loss_cases); }
+TEST_P(KernelConformance, HeadPart) { expect_all(head_part_cases); }
 
 INSTANTIATE_TEST_SUITE_P(Tables, KernelConformance,
                          testing::Values(TableAndType{reference_kernels, DType::kF32},

@@ -101,5 +101,6 @@ std::vector<OpCase> activation_cases(DType compute);
 std::vector<OpCase> elementwise_cases(DType compute);
 std::vector<OpCase> embedding_cases(DType compute);
 std::vector<OpCase> head_loss_cases(DType compute);
+std::vector<OpCase> head_part_cases(DType compute);
 
 }  // namespace terrace::test

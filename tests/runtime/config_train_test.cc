@@ -110,7 +110,7 @@ Arguments every_flag() {
           "layer-major", "--zero-stage",
           "3",           "--gradient-reduction",
           "step",        "--tensor-parallel",
-          "1",           "--sequence-parallel",
+          "2",           "--sequence-parallel",
           "off",         "--pipeline-parallel",
           "2",           "--pipeline-schedule",
           "gpipe",       "--virtual-stages",
@@ -171,6 +171,8 @@ TEST(TrainConfig, EveryTierAndRunFlagSetsItsOption) {
   EXPECT_EQ(options.step.recompute, RecomputeChoice::kFull);
   EXPECT_EQ(options.step.micro_batch_order, OrderChoice::kLayerMajor);
   EXPECT_EQ(options.step.zero_stage, 3);
+  EXPECT_EQ(options.step.tensor_parallel, 2);
+  EXPECT_EQ(options.step.sequence_parallel, false);
   EXPECT_EQ(options.step.pipeline_parallel, 2);
   EXPECT_EQ(options.step.pipeline_schedule, PipelineSchedule::kGpipe);
   EXPECT_EQ(options.step.virtual_stages, 1);
@@ -326,10 +328,8 @@ TEST(TrainConfig, ChoicesSuggestTheNearest) {
 
 TEST(TrainConfig, WhatIsNotBuiltSaysSoByFlagAndValue) {
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"--precision", "fp16"},       {"--optimizer", "lion"},
-      {"--optimizer", "sgd"},        {"--device", "cuda"},
-      {"--device", "cuda:1"},        {"--tensor-parallel", "2"},
-      {"--sequence-parallel", "on"}, {"--tokenizer", "tokenizer.json"},
+      {"--precision", "fp16"},       {"--optimizer", "lion"},   {"--optimizer", "sgd"},
+      {"--device", "cuda"},          {"--device", "cuda:1"},    {"--tokenizer", "tokenizer.json"},
       {"--data-format", "megatron"}, {"--data-format", "jsonl"}};
   for (const auto& [flag, value] : cases) {
     expect_refused({flag, value}, {flag + " " + value + " is not built yet"});
@@ -384,6 +384,7 @@ TEST(TrainConfig, MissingAndContradictoryOptionsAreRefused) {
                  {"--validation-data", "--validation-fraction"});
   expect_refused({"--trace-steps", "101:102"}, {"--trace-steps 101:102", "last step, 100"});
   expect_refused({"--validation-fraction", "0", "--eval-every", "5"}, {"--eval-every 5"});
+  expect_refused({"--sequence-parallel", "on"}, {"--sequence-parallel on", "--tensor-parallel"});
 }
 
 TEST(TrainConfig, HelpHasEveryFlagUnderItsGroup) {

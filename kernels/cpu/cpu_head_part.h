@@ -1,0 +1,16 @@
+#pragma once
+
+#include <cstddef>
+
+#include "kernels/kernel_table.h"
+
+// The head and its loss with a part of the vocabulary: chunk by chunk as cpu_head_loss, in two
+// passes, between which the parts learn of each other's sums. Both passes make the chunk's logits.
+namespace terrace {
+
+void cpu_head_sums(const KernelContext& context, const HeadSums& op);
+void cpu_head_part_loss(const KernelContext& context, const HeadPartLoss& op);
+std::size_t cpu_head_sums_workspace(const HeadSums& op, int workers);
+std::size_t cpu_head_part_loss_workspace(const HeadPartLoss& op, int workers);
+
+}  // namespace terrace

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cpu/cpu_workspace.h"
+#include "kernels/cpu/matrix_product.h"
+#include "kernels/kernel_table.h"
+
+// The products of the head in chunks of rows whose logits are in the workspace at once; what
+// becomes of the logits is the caller's. Letters: R rows, V vocabulary, C width.
+namespace terrace {
+
+struct HeadShape {
+  explicit HeadShape(const HeadLoss& op);
+
+  std::int64_t chunks() const { return (R + chunk - 1) / chunk; }
+  std::int64_t rows_of(std::int64_t index) const {
+    return chunk < R - index * chunk ? chunk : R - index * chunk;
+  }
+
+  MatrixProduct logits(std::int64_t rows) const;   // [rows,V] = h weight^T
+  MatrixProduct dh(std::int64_t rows) const;       // [rows,C] = dlogits weight
+  MatrixProduct dweight(std::int64_t rows) const;  // the chunk's part of [V,C] = dlogits^T h
+
+  std::int64_t V, C, R, chunk, stride;
+  DType dtype;
+};
+
+class HeadChunks {
+ public:
+  // Of `op` the shapes, h, weight, dh, dweight and mode count. Borrows both.
+  HeadChunks(const KernelContext& context, const HeadLoss& op);
+  static std::size_t workspace_bytes(const HeadLoss& op, int workers);
+
+  const HeadShape& shape() const { return shape_; }
+  double* losses() const;  // [R], for the caller
+  // Rows of the chunk whose first row is `first`.
+  void compute_logits(std::int64_t first, std::int64_t rows) const;
+  void compute_input_gradient(std::int64_t first, std::int64_t rows) const;
+  // Chunk 0 is stored as 0 + g, the others are added to it. A single chunk joins dweight at once.
+  void add_weight_gradient(std::int64_t first, std::int64_t rows) const;
+  // After the last chunk: where several joined a gradient, their sum does so now.
+  void join_weight_gradient() const;
+
+  // By row of the chunk: its logits, and what becomes of them.
+  float* logits_row(std::int64_t row) const;
+  void clear_dlogits(std::int64_t row) const;
+  void set_dlogits(std::int64_t row, float factor) const;  // factor * logits
+  void set_dlogit(std::int64_t row, std::int64_t column, float value) const;
+
+ private:
+  // Offsets in the workspace; what the products need follows.
+  struct Workspace {
+    Workspace(const HeadLoss& op, const HeadShape& shape);
+    WorkspaceLayout layout;
+    std::size_t losses = 0, logits = 0, dlogits = 0, dweight = 0;
+  };
+
+  static bool sums_apart(const HeadLoss& op, const HeadShape& shape);
+  std::byte* row_of(const TensorView& rows, std::int64_t row) const;
+  std::byte* dlogits_row(std::int64_t row) const;
+
+  const KernelContext& context_;
+  const HeadLoss& op_;
+  HeadShape shape_;
+  Workspace at_;
+  KernelContext inner_;  // with the workspace of the products
+};
+
+}  // namespace terrace

@@ -1,0 +1,208 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/head_chunk.h"
+#include "tests/kernels/op_case.h"
+
+// Bounds as in head_loss_cases.cc: a logit is off by s = (C+2) u sum|h||w|, an exponential of its
+// distance to a maximum by 2 s + 2 u (|logit| + |maximum|) + kExp u, relative. The second pass gets
+// the sums as its input, so their errors are not its own; its loss is a function of them alone.
+namespace terrace::test {
+namespace {
+
+constexpr double kExp = 8;
+constexpr float kScale = 0.37F;
+constexpr std::int64_t kParts = 3;
+
+double units(std::int64_t terms) { return static_cast<double>(terms) * kUnitF32; }
+
+struct PartShape {
+  std::int64_t R, C, V;
+  std::int64_t first_token;
+};
+
+// The last has several chunks of rows, the last of them short.
+constexpr PartShape kShapes[] = {
+    {1, 1, 1, 0}, {37, 100, 75, 75}, {130, 32, 301, 602}, {4096 + 37, 5, 3, 3}};
+
+struct Logit {
+  double value = 0, error = 0;
+};
+
+Logit logit_of(const PartShape& s, const Values& in, std::int64_t r, std::int64_t v) {
+  Logit logit;
+  double size = 0;
+  for (std::int64_t c = 0; c < s.C; ++c) {
+    const double term = in[0][r * s.C + c] * in[1][v * s.C + c];
+    logit.value += term;
+    size += std::abs(term);
+  }
+  logit.error = units(s.C + 2) * size;
+  return logit;
+}
+
+// Relative, of the exponential of a logit's distance to `max`, whose own error is `max_error`.
+double exponential_error(const Logit& logit, double max, double max_error) {
+  return 2 * (logit.error + max_error) + 4 * kUnitF32 * (std::abs(logit.value) + std::abs(max)) +
+         kExp * kUnitF32;
+}
+
+Values sums_bounds(const PartShape& s, const Values& in, const Values& want) {
+  std::vector<double> bounds(static_cast<std::size_t>(3 * s.R), 0.0);
+  for (std::int64_t r = 0; r < s.R; ++r) {
+    if (in[2][r] < 0) continue;
+    double most = 0;
+    double error = 0;
+    for (std::int64_t v = 0; v < s.V; ++v) most = std::max(most, logit_of(s, in, r, v).error);
+    for (std::int64_t v = 0; v < s.V; ++v) {
+      error = std::max(error, exponential_error(logit_of(s, in, r, v), want[0][3 * r], most));
+    }
+    bounds[3 * r] = most;
+    bounds[3 * r + 1] = (error + units(s.V + 2)) * want[0][3 * r + 1];
+    bounds[3 * r + 2] = most;
+  }
+  return {bounds};
+}
+
+// Every fifth row is not counted; the targets are of all parts.
+HostTensor targets_of(const PartShape& s, Random& random) {
+  HostTensor targets =
+      HostTensor::random_indices(shape(s.R), random, static_cast<std::int32_t>(kParts * s.V));
+  for (std::int64_t r = 3; r < s.R; r += 5) targets.set(r, r % 2 == 0 ? -1 : -100);
+  return targets;
+}
+
+OpCase sums_case(DType compute, const PartShape& s, Random& random) {
+  OpCase c;
+  c.name = fmt::format("head_sums R={} C={} V={} first={}", s.R, s.C, s.V, s.first_token);
+  c.inputs.push_back(HostTensor::random(compute, shape(s.R, s.C), random));
+  c.inputs.push_back(HostTensor::random(compute, shape(s.V, s.C), random));
+  c.inputs.push_back(targets_of(s, random));
+  c.outputs = {{.dtype = DType::kF32, .shape = shape(s.R, 3)}};
+  set_op(c, &KernelTable::head_sums, &KernelTable::head_sums_workspace,
+         [s](const Views& in, const Views& out, GradientMode) {
+           return HeadSums{in[0], in[1], in[2], out[0], s.first_token};
+         });
+  c.bounds = [s](const Values& in, const Values& want) { return sums_bounds(s, in, want); };
+  return c;
+}
+
+// Of all parts, from the sums that are the op's input.
+struct Whole {
+  double max = 0, sum = 0, size = 0;
+};
+
+Whole whole_of(const PartShape& s, const Values& in, std::int64_t r) {
+  const auto part = [&](std::int64_t p, std::int64_t i) { return in[3][(p * s.R + r) * 3 + i]; };
+  Whole whole{part(0, 0), 0, 0};
+  for (std::int64_t p = 1; p < kParts; ++p) whole.max = std::max(whole.max, part(p, 0));
+  for (std::int64_t p = 0; p < kParts; ++p) {
+    whole.sum += part(p, 1) * std::exp(part(p, 0) - whole.max);
+    whole.size += std::abs(part(p, 2));
+  }
+  return whole;
+}
+
+// The loss is made in fp64 from sums that are exact; the rows' are added.
+double loss_bound(const PartShape& s, const Values& in) {
+  double bound = 0;
+  for (std::int64_t r = 0; r < s.R; ++r) {
+    const Whole whole = whole_of(s, in, r);
+    bound += kUnitF32 * (std::abs(whole.max) + std::abs(std::log(whole.sum)) + whole.size + 1);
+  }
+  return bound;
+}
+
+Values loss_bounds(const PartShape& s, double unit, const Values& in, const Values& want) {
+  Values bounds = {{loss_bound(s, in)}};
+  if (want.size() == 1) return bounds;
+  bounds.emplace_back(s.R * s.C, 0.0);
+  bounds.emplace_back(s.V * s.C, 0.0);
+  for (std::int64_t r = 0; r < s.R; ++r) {
+    if (in[2][r] < 0) continue;
+    const Whole whole = whole_of(s, in, r);
+    double most = 0;
+    for (std::int64_t v = 0; v < s.V; ++v) most = std::max(most, logit_of(s, in, r, v).error);
+    for (std::int64_t v = 0; v < s.V; ++v) {
+      const Logit logit = logit_of(s, in, r, v);
+      const double p = std::exp(logit.value - whole.max) / whole.sum;
+      const bool is_target = v + s.first_token == static_cast<std::int64_t>(in[2][r]);
+      const double gradient = kScale * std::abs(is_target ? p - 1 : p);
+      const double error =
+          kScale * p * (exponential_error(logit, whole.max, most) + units(kParts + 6)) +
+          (unit + 4 * kUnitF32) * gradient;
+      for (std::int64_t c = 0; c < s.C; ++c) {
+        bounds[1][r * s.C + c] +=
+            (error + units(s.V + 2) * gradient) * std::abs(in[1][v * s.C + c]);
+        bounds[2][v * s.C + c] +=
+            (error + units(s.R + 2) * gradient) * std::abs(in[0][r * s.C + c]);
+      }
+    }
+  }
+  for (std::size_t i = 0; i < bounds[1].size(); ++i) {
+    bounds[1][i] += unit * (std::abs(want[1][i]) + bounds[1][i]);
+  }
+  return bounds;
+}
+
+// What other parts might tell: a maximum like a logit's, a sum of a few exponentials up to 1.
+HostTensor told_sums(const PartShape& s, Random& random) {
+  HostTensor sums = HostTensor::random(DType::kF32, shape(kParts * s.R, 3), random);
+  for (std::int64_t row = 0; row < kParts * s.R; ++row) {
+    sums.set(3 * row + 1, 1 + 3 * std::abs(sums.at(3 * row + 1)));
+  }
+  return sums;
+}
+
+OpCase loss_case(DType compute, const PartShape& s, bool backward, Random& random) {
+  OpCase c;
+  c.name = fmt::format("head_part_loss R={} C={} V={} first={} backward={}", s.R, s.C, s.V,
+                       s.first_token, backward);
+  c.inputs.push_back(HostTensor::random(compute, shape(s.R, s.C), random, 0.3));
+  c.inputs.push_back(HostTensor::random(compute, shape(s.V, s.C), random, 0.3));
+  c.inputs.push_back(targets_of(s, random));
+  c.inputs.push_back(told_sums(s, random));
+  c.outputs = {{.dtype = DType::kF64, .shape = shape(1)}};
+  if (backward) {
+    c.outputs.push_back({compute, shape(s.R, s.C)});
+    c.outputs.push_back({DType::kF32, shape(s.V, s.C), OutputKind::kGradient});
+  }
+  set_op(c, &KernelTable::head_part_loss, &KernelTable::head_part_loss_workspace,
+         [s, backward](const Views& in, const Views& out, GradientMode mode) {
+           HeadPartLoss op;
+           op.h = in[0];
+           op.weight = in[1];
+           op.target = in[2];
+           op.sums = in[3];
+           op.first_token = s.first_token;
+           op.gradient_scale = kScale;
+           op.mode = mode;
+           op.loss_sum = out[0].as<double>();
+           if (backward) op.dh = out[1];
+           if (backward) op.dweight = out[2];
+           return op;
+         });
+  c.bounds = [s, unit = unit_of(compute)](const Values& in, const Values& want) {
+    return loss_bounds(s, unit, in, want);
+  };
+  return c;
+}
+
+}  // namespace
+
+std::vector<OpCase> head_part_cases(DType compute) {
+  TERRACE_CHECK_LT(head_chunk_rows(kShapes[3].V), kShapes[3].R);
+  Random random(9);
+  std::vector<OpCase> cases;
+  for (const PartShape& s : kShapes) {
+    cases.push_back(sums_case(compute, s, random));
+    for (const bool backward : {false, true}) {
+      cases.push_back(loss_case(compute, s, backward, random));
+    }
+  }
+  return cases;
+}
+
+}  // namespace terrace::test
