@@ -18,7 +18,6 @@ constexpr auto kProgresses = std::to_array<std::string_view>({"auto", "on", "off
 
 constexpr int kRanksMax = 256;
 
-
 constexpr auto kFlags = std::to_array<TrainFlag>({
     {{"recompute", "Step program", "auto|none|full",
       "Whether the backward repeats forwards instead of keeping activations (auto)"},
