@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "kernels/cpu/cpu_softmax.h"
 #include "kernels/cpu/head_chunks.h"
+#include "kernels/cpu/streamed_head_loss.h"
 #include "kernels/norm_tree.h"
 
 // Letters: R rows, V the part's vocabulary, C width, N parts.
@@ -16,6 +17,7 @@ HeadLoss products_of(const HeadSums& op) {
   HeadLoss products;
   products.h = op.h;
   products.weight = op.weight;
+  products.target = op.target;
   return products;
 }
 
@@ -27,6 +29,11 @@ HeadLoss products_of(const HeadPartLoss& op) {
   products.dweight = op.dweight;
   products.mode = op.mode;
   return products;
+}
+
+std::size_t products_workspace(const HeadLoss& products, int workers) {
+  return streams_head_loss(products) ? streamed_head_loss_workspace(products, workers)
+                                     : HeadChunks::workspace_bytes(products, workers);
 }
 
 // Of the whole vocabulary.
@@ -79,6 +86,10 @@ class PartLoss {
 
   void make_gradients() const {
     const HeadLoss products = products_of(op_);
+    if (streams_head_loss(products)) {
+      return streamed_head_gradients(context_, products,
+                                     [this](std::int64_t row) { return gradient_of(row); });
+    }
     const HeadChunks chunks(context_, products);
     const HeadShape& shape = chunks.shape();
     for (std::int64_t index = 0; index < shape.chunks(); ++index) {
@@ -91,6 +102,21 @@ class PartLoss {
       chunks.compute_input_gradient(first, rows);
     }
     chunks.join_weight_gradient();
+  }
+
+  // A target of another part is behind the last column.
+  RowGradient gradient_of(std::int64_t row) const {
+    if (target_of(row) < 0) return {};
+    const std::int64_t V = op_.weight.shape[0];
+    const RowSums whole = sums_of_row(sums_, rows_, parts_, row);
+    const double scale = op_.gradient_scale;
+    const double at_target = scale * (std::exp(whole.target - whole.max) / whole.sum - 1);
+    const std::int64_t target = target_of(row) - op_.first_token;
+    const bool is_here = target >= 0 && target < V;
+    return {.max = static_cast<float>(whole.max),
+            .factor = static_cast<float>(scale / whole.sum),
+            .at_target = static_cast<float>(at_target),
+            .target = static_cast<std::int32_t>(is_here ? target : V)};
   }
 
   // dlogits = gradient_scale * (softmax over all parts - [target]).
@@ -119,11 +145,14 @@ class PartLoss {
 
 void cpu_head_sums(const KernelContext& context, const HeadSums& op) {
   TERRACE_CHECK(op.h.dtype == op.weight.dtype);
+  TERRACE_CHECK_EQ(op.sums.elements(), op.target.elements() * kLogitSums);
+  auto* const sums = reinterpret_cast<LogitSums*>(op.sums.as<float>());
   const HeadLoss products = products_of(op);
+  if (streams_head_loss(products)) {
+    return streamed_head_sums(context, products, op.first_token, sums);
+  }
   const HeadChunks chunks(context, products);
   const HeadShape& shape = chunks.shape();
-  TERRACE_CHECK_EQ(op.sums.elements(), shape.R * kLogitSums);
-  auto* const sums = reinterpret_cast<LogitSums*>(op.sums.as<float>());
   const auto* const targets = op.target.as<const std::int32_t>();
   for (std::int64_t index = 0; index < shape.chunks(); ++index) {
     const std::int64_t first = index * shape.chunk;
@@ -150,14 +179,14 @@ void cpu_head_part_loss(const KernelContext& context, const HeadPartLoss& op) {
 }
 
 std::size_t cpu_head_sums_workspace(const HeadSums& op, int workers) {
-  return HeadChunks::workspace_bytes(products_of(op), workers);
+  return products_workspace(products_of(op), workers);
 }
 
 // The losses come first in either.
 std::size_t cpu_head_part_loss_workspace(const HeadPartLoss& op, int workers) {
   const auto losses = static_cast<std::size_t>(op.target.elements()) * sizeof(double);
   if (op.dh.empty()) return losses;
-  return std::max(losses, HeadChunks::workspace_bytes(products_of(op), workers));
+  return std::max(losses, products_workspace(products_of(op), workers));
 }
 
 }  // namespace terrace

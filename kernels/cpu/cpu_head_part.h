@@ -4,8 +4,8 @@
 
 #include "kernels/kernel_table.h"
 
-// The head and its loss with a part of the vocabulary: chunk by chunk as cpu_head_loss, in two
-// passes, between which the parts learn of each other's sums. Both passes make the chunk's logits.
+// The head and its loss with a part of the vocabulary, in two passes, between which the parts learn
+// of each other's sums. Both passes make the logits: chunk by chunk, or streamed, as cpu_head_loss.
 namespace terrace {
 
 void cpu_head_sums(const KernelContext& context, const HeadSums& op);

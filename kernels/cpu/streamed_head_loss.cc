@@ -88,8 +88,8 @@ struct StreamedWorkspace {
 
 class StreamedHead {
  public:
-  StreamedHead(const KernelContext& context, const HeadLoss& op)
-      : op_(op), shape_(op), inner_(context) {
+  StreamedHead(const KernelContext& context, const HeadLoss& op, std::int64_t first_token = 0)
+      : op_(op), first_token_(first_token), shape_(op), inner_(context) {
     const StreamedWorkspace at(op, shape_);
     const auto memory = context.workspace;
     losses_ = region_at<double>(memory, at.losses, shape_.R);
@@ -107,7 +107,35 @@ class StreamedHead {
     sum_logits();
     inner_.workers->parallel_for(shape_.R, [&](std::int64_t row, int) { finish_row(row); });
     *op_.loss_sum = tree_sum({losses_, static_cast<std::size_t>(shape_.R)});
-    if (op_.dh.empty()) return;
+    if (!op_.dh.empty()) second_pass();
+  }
+
+  void run_sums(LogitSums* sums) {
+    sum_logits();
+    inner_.workers->parallel_for(shape_.R, [&](std::int64_t row, int) {
+      sums[row] = {};
+      if (op_.target.as<const std::int32_t>()[row] < 0) return;
+      const RowTotal total = total_of(row);
+      const std::int64_t target = target_of(row);
+      sums[row].max = total.max;
+      sums[row].sum = static_cast<float>(total.sum);
+      if (target >= 0 && target < shape_.V) sums[row].target = target_logits_[row];
+    });
+  }
+
+  void run_gradients(FunctionRef<RowGradient(std::int64_t row)> gradient_of) {
+    inner_.workers->parallel_for(
+        shape_.R, [&](std::int64_t row, int) { gradients_[row] = gradient_of(row); });
+    second_pass();
+  }
+
+ private:
+  struct RowTotal {
+    float max = 0.0F;
+    double sum = 0.0;
+  };
+
+  void second_pass() {
     for (std::int64_t first = 0; first < shape_.V; first += shape_.part) {
       const std::int64_t columns = std::min(shape_.part, shape_.V - first);
       make_dlogits(first, columns);
@@ -117,9 +145,9 @@ class StreamedHead {
     round_input_gradient();
   }
 
- private:
-  std::int32_t target_of(std::int64_t row) const {
-    return op_.target.as<const std::int32_t>()[row];
+  // Counted from the first token of the part.
+  std::int64_t target_of(std::int64_t row) const {
+    return op_.target.as<const std::int32_t>()[row] - first_token_;
   }
   std::byte* weight_row(std::int64_t v) const {
     return op_.weight.data + static_cast<std::size_t>(v * shape_.C) * sizeof(Bf16);
@@ -143,22 +171,26 @@ class StreamedHead {
     multiply(inner_, product);
   }
 
+  RowTotal total_of(std::int64_t row) const {
+    const RowExponentials* parts = exponentials_ + row * shape_.blocks;
+    RowTotal total{parts[0].max, 0.0};
+    for (std::int64_t b = 1; b < shape_.blocks; ++b) total.max = std::max(total.max, parts[b].max);
+    for (std::int64_t b = 0; b < shape_.blocks; ++b) {
+      total.sum += parts[b].sum * std::exp(static_cast<double>(parts[b].max) - total.max);
+    }
+    return total;
+  }
+
   // The row's loss, and how its logits become gradients.
   void finish_row(std::int64_t row) {
-    const std::int32_t target = target_of(row);
+    const auto target = static_cast<std::int32_t>(target_of(row));
     if (target < 0) {
       losses_[row] = 0.0;
       if (!op_.dh.empty()) gradients_[row] = RowGradient{};
       return;
     }
     TERRACE_CHECK_LT(target, shape_.V);
-    const RowExponentials* parts = exponentials_ + row * shape_.blocks;
-    float max = parts[0].max;
-    for (std::int64_t b = 1; b < shape_.blocks; ++b) max = std::max(max, parts[b].max);
-    double sum = 0.0;
-    for (std::int64_t b = 0; b < shape_.blocks; ++b) {
-      sum += parts[b].sum * std::exp(static_cast<double>(parts[b].max) - max);
-    }
+    const auto [max, sum] = total_of(row);
     const float distance = target_logits_[row] - max;
     losses_[row] = std::log(sum) - static_cast<double>(distance);
     if (op_.dh.empty()) return;
@@ -209,6 +241,7 @@ class StreamedHead {
   }
 
   const HeadLoss& op_;
+  std::int64_t first_token_;
   StreamedShape shape_;
   KernelContext inner_;  // with the workspace of the products
   double* losses_ = nullptr;
@@ -227,6 +260,16 @@ bool streams_head_loss(const HeadLoss& op) {
 
 void streamed_head_loss(const KernelContext& context, const HeadLoss& op) {
   StreamedHead(context, op).run();
+}
+
+void streamed_head_sums(const KernelContext& context, const HeadLoss& op, std::int64_t first_token,
+                        LogitSums* sums) {
+  StreamedHead(context, op, first_token).run_sums(sums);
+}
+
+void streamed_head_gradients(const KernelContext& context, const HeadLoss& op,
+                             FunctionRef<RowGradient(std::int64_t row)> gradient_of) {
+  StreamedHead(context, op).run_gradients(gradient_of);
 }
 
 std::size_t streamed_head_loss_workspace(const HeadLoss& op, int workers) {

@@ -2,6 +2,8 @@
 
 #include <cstddef>
 
+#include "base/function_ref.h"
+#include "kernels/cpu/logit_rows.h"
 #include "kernels/kernel_table.h"
 
 // The head and its loss in bf16 without ever writing logits to memory. A first pass over the
@@ -15,5 +17,13 @@ namespace terrace {
 bool streams_head_loss(const HeadLoss& op);
 void streamed_head_loss(const KernelContext& context, const HeadLoss& op);
 std::size_t streamed_head_loss_workspace(const HeadLoss& op, int workers);
+
+// The two passes of their own, for a vocabulary in parts: op.weight has the tokens from first_token
+// on. Workspace: as above, without dh for the first.
+void streamed_head_sums(const KernelContext& context, const HeadLoss& op, std::int64_t first_token,
+                        LogitSums* sums);
+// `gradient_of` tells what becomes of a row's logits; any thread.
+void streamed_head_gradients(const KernelContext& context, const HeadLoss& op,
+                             FunctionRef<RowGradient(std::int64_t row)> gradient_of);
 
 }  // namespace terrace

@@ -147,11 +147,23 @@ Values loss_bounds(const PartShape& s, double unit, const Values& in, const Valu
   return bounds;
 }
 
-// What other parts might tell: a maximum like a logit's, a sum of a few exponentials up to 1.
-HostTensor told_sums(const PartShape& s, Random& random) {
+// What parts might tell: a maximum like a logit's, a sum of a few exponentials up to 1, and the
+// target's logit from the part that has it, as it is where that is this one.
+HostTensor told_sums(const PartShape& s, const std::vector<HostTensor>& inputs, Random& random) {
+  Values in;
+  for (const HostTensor& input : inputs) {
+    in.emplace_back();
+    for (std::int64_t i = 0; i < input.elements(); ++i) in.back().push_back(input.at(i));
+  }
   HostTensor sums = HostTensor::random(DType::kF32, shape(kParts * s.R, 3), random);
   for (std::int64_t row = 0; row < kParts * s.R; ++row) {
     sums.set(3 * row + 1, 1 + 3 * std::abs(sums.at(3 * row + 1)));
+    const auto target = static_cast<std::int64_t>(in[2][row % s.R]);
+    if (target < 0 || target / s.V != row / s.R) {
+      sums.set(3 * row + 2, 0);
+    } else if (target / s.V == s.first_token / s.V) {
+      sums.set(3 * row + 2, logit_of(s, in, row % s.R, target % s.V).value);
+    }
   }
   return sums;
 }
@@ -163,7 +175,7 @@ OpCase loss_case(DType compute, const PartShape& s, bool backward, Random& rando
   c.inputs.push_back(HostTensor::random(compute, shape(s.R, s.C), random, 0.3));
   c.inputs.push_back(HostTensor::random(compute, shape(s.V, s.C), random, 0.3));
   c.inputs.push_back(targets_of(s, random));
-  c.inputs.push_back(told_sums(s, random));
+  c.inputs.push_back(told_sums(s, c.inputs, random));
   c.outputs = {{.dtype = DType::kF64, .shape = shape(1)}};
   if (backward) {
     c.outputs.push_back({compute, shape(s.R, s.C)});

@@ -41,5 +41,22 @@ TEST(RankThreads, StagesOfAPipelineTrainWithTheirStateOnTheDrive) {
   EXPECT_EQ(run.state, plain.state);
 }
 
+// Two tensor ranks in each of two stages; the lanes of exchanges and messages at once.
+TEST(RankThreads, TensorRanksOfStagesTrainWithTheirStateOnTheDrive) {
+  EngineOptions options = tiny_options(tiny_model(ModelFamily::kGpt2, true, false), DType::kF32);
+  options.placement.micro_batches = 2;
+  options.chunk_elements = 8 * kBlockElements;
+  const MeshShape shape = {1, 2, 2};
+  const RankedRun plain = train_ranks(options, shape, 0);
+  expect_one_curve(plain);
+  const TemporaryDirectory drive;
+  all_on(options, false, Tier::kNvme);
+  options.placement.recompute = true;
+  options.nvme.directories = {{drive.path(), std::nullopt}};
+  const RankedRun away = train_ranks(options, shape, 0);
+  expect_one_curve(away);
+  EXPECT_EQ(away.state, plain.state);
+}
+
 }  // namespace
 }  // namespace terrace

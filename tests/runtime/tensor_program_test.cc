@@ -66,6 +66,8 @@ TEST(TensorProgram, RandomPoliciesVerifyOnAllRanks) {
       if (stages == 1 && random() % 2 == 0) made.order = MicroBatchOrder::kLayerMajor;
       return made;
     }();
+    TierBudgets budgets;
+    if (random() % 2 == 0) budgets.fill(4 * kMiB);
     std::vector<std::vector<Program>> by_stage(static_cast<std::size_t>(stages));
     for (std::int32_t data = 0; data < 2; ++data) {
       for (std::int32_t tensor = 0; tensor < 2; ++tensor) {
@@ -75,7 +77,7 @@ TEST(TensorProgram, RandomPoliciesVerifyOnAllRanks) {
         for (std::int32_t stage = 0; stage < stages; ++stage) {
           const std::vector<double> costs(model.unit_count(), 1.0);
           if (stages > 1) model.pipeline = {stages, stage, balance_stages(costs, stages)};
-          programs.push_back(compile_step(model, policy, {}));
+          programs.push_back(compile_step(model, policy, budgets));
           ASSERT_THAT(verify(programs.back()), IsEmpty());
           by_stage[static_cast<std::size_t>(stage)].push_back(programs.back());
         }
@@ -162,6 +164,26 @@ TEST(TensorProgram, DividesActivationsAndState) {
   EXPECT_LT(bytes_of(half, "saved["), 0.55 * bytes_of(one, "saved["));
   EXPECT_LE(bytes_of(half, "hidden["), 0.51 * bytes_of(one, "hidden[") + 4096 * 7);
   EXPECT_GT(bytes_of(all_rows, "saved["), bytes_of(half, "saved["));
+}
+
+// An exchange of the first stage that waits for what comes back from the second, which waits for
+// what the exchange makes.
+TEST(TensorProgram, AnExchangeInACircleOfStagesIsFound) {
+  std::vector<Program> programs;
+  for (std::int32_t stage = 0; stage < 2; ++stage) {
+    StepModel model = model_of(ModelFamily::kLlama, true, {2, 0, true});
+    const std::vector<double> costs(model.unit_count(), 1.0);
+    model.pipeline = {2, stage, balance_stages(costs, 2)};
+    programs.push_back(compile_step(model, policy_for(model, 2), {}));
+  }
+  ASSERT_THAT(verify_stages(programs), IsEmpty());
+  std::vector<Op>& ops = programs.front().ops;
+  const auto first =
+      std::ranges::find_if(ops, [](const Op& op) { return op.lane == Lane::kTensor; });
+  const auto back = std::ranges::find_if(
+      ops, [](const Op& op) { return op.kind == OpKind::kReceiveHiddenGradient; });
+  first->after.push_back({static_cast<OpId>(back - ops.begin()), 0});
+  EXPECT_THAT(verify_stages(programs), testing::ElementsAre(HasSubstr("waits for itself")));
 }
 
 TEST(TensorProgram, RanksThatDisagreeAreFound) {

@@ -99,8 +99,7 @@ struct TensorCase {
 
 class TensorRanks : public testing::TestWithParam<TensorCase> {};
 
-// docs/numerics.md has the bounds' reasons. Of a long run, whose bits go their own way, the mean
-// loss of the last steps is compared.
+// docs/numerics.md has the bounds' reasons.
 TEST_P(TensorRanks, TrainAsOneRankDoes) {
   const TensorCase& tested = GetParam();
   for (const DType type : {DType::kF32, DType::kBF16}) {
@@ -111,14 +110,16 @@ TEST_P(TensorRanks, TrainAsOneRankDoes) {
     SCOPED_TRACE(name_of(type));
     const bool exact = type == DType::kF32;
     const Distance first = distance(first_step(shared), first_step(one));
-    EXPECT_LT(first.loss, exact ? 1e-7 : 1e-3);
+    EXPECT_LT(first.loss, exact ? 1e-7 : 2e-4);
     EXPECT_LT(first.norm, exact ? 1e-6 : 1e-2);
+    const Distance all = distance(shared, one);
+    EXPECT_LT(all.loss, exact ? 1e-5 : 3e-3);
+    if (exact) {
+      EXPECT_LT(all.norm, 1e-3);
+    }
     const std::size_t last = std::min<std::size_t>(shared.losses.size(), 20);
-    EXPECT_NEAR(mean(shared.losses, last) / mean(one.losses, last), 1, exact ? 1e-4 : 3e-3);
+    EXPECT_NEAR(mean(shared.losses, last) / mean(one.losses, last), 1, exact ? 1e-6 : 1e-3);
     EXPECT_LT(shared.losses.back(), shared.losses.front());
-    if (kComparedSteps > 8 || !exact) continue;
-    EXPECT_LT(distance(shared, one).loss, 1e-5);
-    EXPECT_LT(distance(shared, one).norm, 1e-3);
   }
 }
 
