@@ -50,5 +50,30 @@ INSTANTIATE_TEST_SUITE_P(Precisions, RankCurves,
                            return std::string(info.param.precision);
                          });
 
+double mean_of_last(const std::vector<MetricsRow>& rows, std::ptrdiff_t count) {
+  double sum = 0;
+  for (auto row = rows.end() - count; row != rows.end(); ++row) sum += row->columns.at("loss");
+  return sum / static_cast<double>(count);
+}
+
+// A gradient is rounded by at most 2^-9 of it, to either side, before and after ranks add it: what
+// is learned is the same within 2^-8. Likewise where micro-batches are reduced one by one.
+TEST(RankGradients, OfTwoBytesOrByMicroBatchTrainAsWell) {
+  for (const char* precision : {"fp32", "bf16"}) {
+    const TinyTraining training(4, 64);
+    const auto train = [&](const std::string& run, const Arguments& more) {
+      training.train(
+          run, more + Arguments{"--max-steps", kStepCount, "--precision", precision,
+                                "--learning-rate", "1e-3", "--warmup-steps", "20", "--local-ranks",
+                                "2", "--zero-stage", "2", "--gradient-accumulation-steps", "4"});
+      return mean_of_last(training.rows(run), 50);
+    };
+    const double plain = train("plain", {});
+    EXPECT_NEAR(train("narrow", {"--gradient-dtype", "bf16"}), plain, 0x1p-8 * plain);
+    EXPECT_NEAR(train("by_micro_batch", {"--gradient-reduction", "micro-batch"}), plain,
+                0x1p-8 * plain);
+  }
+}
+
 }  // namespace
 }  // namespace terrace
