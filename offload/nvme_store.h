@@ -37,17 +37,20 @@ struct NvmeStoreOptions {
   std::uint64_t expected_bytes = 0;           // that the extents will hold together; 0: not known
   NvmeProbeOptions probe = {};
   bool checksums = true;
+  // Whether the files keep their names. Without, they and their directories are unlinked as soon as
+  // they have their space: however the process ends, the system takes it back.
+  bool named_files = true;
   double stall_seconds = 10;       // a transfer that takes longer is named in the log, once
   SystemFaults* faults = nullptr;  // for tests: below the engines; outlives the store
 };
 
 // The store that training uses: striped files with checksums in a job-unique subdirectory
 // ("terrace-<pid>-<random>", held by a lock file) of each directory. The files are removed when the
-// store is destroyed. Directories of dead owners (lock free) are removed first and named in the
-// log. Throws ConfigError for a directory that is not there or not writable, and for an engine that
-// was asked for by name and is refused by the system. Where `expected_bytes` are worth it, block
-// size, depth and the directories' shares are what each drive was measured to do best, now or by an
-// earlier start; what was found is said in the log, which outlives the store.
+// store is destroyed, or at once (named_files). Directories of dead owners (lock free) are removed
+// first and named in the log. Throws ConfigError for a directory that is not there or not writable,
+// and for an engine that was asked for by name and is refused by the system. Where `expected_bytes`
+// are worth it, block size, depth and the directories' shares are what each drive was measured to
+// do best, now or by an earlier start; what was found is said in the log, which outlives the store.
 std::unique_ptr<BlockStore> make_nvme_store(const NvmeStoreOptions& options, Log& log);
 
 // Extents in memory: for tests.

@@ -38,7 +38,8 @@ class FileOfEngine final : public IoEngine {
 
 }  // namespace
 
-SlotFiles::SlotFiles(const NvmeStoreOptions& options, Log& log) : engine_kind_(options.engine) {
+SlotFiles::SlotFiles(const NvmeStoreOptions& options, Log& log)
+    : engine_kind_(options.engine), named_(options.named_files) {
   for (const NvmeDirectory& directory : options.directories) add(directory, options.faults, log);
 }
 
@@ -97,6 +98,8 @@ void SlotFiles::prepare(std::span<const std::uint64_t> sizes) {
     }
     check_space(needs);
     for (std::size_t i = 0; i < slots_.size(); ++i) preallocate(slots_[i], sizes[i]);
+    if (named_) return;
+    for (Slot& slot : slots_) slot.job->remove();
   } catch (...) {
     for (Slot& slot : slots_) slot.job->remove();
     throw;

@@ -56,6 +56,7 @@ class SlotFiles final : public StripeFiles {
   void preallocate(Slot& slot, std::uint64_t size);
 
   const IoEngineKind engine_kind_;
+  const bool named_;
   std::vector<Slot> slots_;
   std::vector<Device> devices_;  // their engines are destroyed before the files
 };

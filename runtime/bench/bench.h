@@ -20,7 +20,10 @@ struct BenchOptions {
   int repetitions = 7;    // rounds of interleaved measurements
   double seconds = 1.0;   // a measurement takes about as long, where it can be cut to length
   std::size_t bytes = 0;  // the working set; 0: what the benchmark takes for itself
-  bool small = false;     // everything as small as can be: does it run? for tests
+  // Of bench step: the steps of so many ranks as threads, with this ZeRO stage.
+  std::optional<int> zero_stage;
+  int local_ranks = 1;
+  bool small = false;  // everything as small as can be: does it run? for tests
 };
 
 enum class BenchUnit : std::uint8_t {

@@ -45,7 +45,8 @@ void StepRunner::forget() {
 
 void StepRunner::begin() {
   ++step_;
-  engine_.begin_step({step_, tokens_, static_cast<std::int64_t>(tokens_.size() / 2), 1e-5});
+  const auto targets = static_cast<std::int64_t>(tokens_.size() / 2) * options_.ranks.shape.data;
+  engine_.begin_step({step_, tokens_, targets, 1e-5});
 }
 
 std::string busy_text(const std::array<double, kLaneCount>& busy_s, double step_s) {

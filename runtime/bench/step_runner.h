@@ -21,6 +21,7 @@ class StepRunner {
   // has no updates under it, the last has no next.
   double step_seconds(int steps);
 
+  const StepModel& model() const { return plan_.model; }
   const Program& program() const { return plan_.training.program; }
   int update_threads() const { return engine_.update_threads(); }
   // Of all processors, for a step with its updates.

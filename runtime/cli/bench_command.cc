@@ -17,7 +17,17 @@
 namespace terrace {
 namespace {
 
-enum : std::size_t { kNvme, kThreads, kRepetitions, kSeconds, kSize, kSmall, kJson };
+enum : std::size_t {
+  kNvme,
+  kThreads,
+  kRepetitions,
+  kSeconds,
+  kSize,
+  kZeroStage,
+  kLocalRanks,
+  kSmall,
+  kJson
+};
 constexpr auto kFlags = std::to_array<FlagSpec>({
     {"nvme", "Machine", "DIR",
      "A directory on the drive to measure; repeated: striped (the current directory)",
@@ -26,6 +36,9 @@ constexpr auto kFlags = std::to_array<FlagSpec>({
     {"repetitions", "Measurement", "N", "Interleaved rounds (7); figures are their medians"},
     {"seconds", "Measurement", "S", "Length of one measurement, about (1)"},
     {"size", "Measurement", "SIZE", "The working set (as large as the benchmark needs)"},
+    {"zero-stage", "Measurement", "0..3",
+     "Of bench step: what data-parallel ranks share out (0 with one rank, else 1)"},
+    {"local-ranks", "Measurement", "N", "Of bench step: data-parallel ranks as threads (1)"},
     {"small", "Measurement", "", "As little as can be, to see that it runs", FlagArity::kSwitch},
     {"json", "Output", "", "One JSON document instead of a table", FlagArity::kSwitch},
 });
@@ -55,6 +68,7 @@ const Bench& find_bench(std::string_view name) {
 BenchOptions read_options(const std::vector<std::optional<FlagValue>>& values) {
   constexpr int kThreadsMax = 4096;
   constexpr int kRepetitionsMax = 1000;
+  constexpr int kRanksMax = 64;
   BenchOptions options;
   options.threads = read_host_limits().usable_cpus();
   if (values[kSmall]) {
@@ -71,6 +85,10 @@ BenchOptions read_options(const std::vector<std::optional<FlagValue>>& values) {
   }
   if (values[kSeconds]) options.seconds = values[kSeconds]->positive_number();
   if (values[kSize]) options.bytes = values[kSize]->size();
+  if (values[kZeroStage]) options.zero_stage = static_cast<int>(values[kZeroStage]->integer(0, 3));
+  if (values[kLocalRanks]) {
+    options.local_ranks = static_cast<int>(values[kLocalRanks]->integer(1, kRanksMax));
+  }
   return options;
 }
 
@@ -99,6 +117,10 @@ int run_bench(int argc, const char* const* argv) {
   const std::string name = fmt::format("terrace bench {}", bench.name);
   const auto values = read_flags({name, bench.summary}, kFlags, arguments);
   const BenchOptions options = read_options(values);
+  if (bench.name != "step" && (options.zero_stage || options.local_ranks > 1)) {
+    throw ConfigError(fmt::format("{}: --zero-stage and --local-ranks are of steps", name),
+                      "use them with terrace bench step");
+  }
   BenchRun run{.bench = bench.name, .arguments = without_places(arguments)};
   run.started_s = static_cast<std::int64_t>(std::time(nullptr));
   const SystemClock clock;

@@ -63,6 +63,15 @@ TEST(BenchCommand, CopyHasTheResultsOfTheInterface) {
               testing::UnorderedElementsAre("memcpy", "upload", "download", "upload_and_download"));
 }
 
+TEST(BenchCommand, StepsOfRanksHaveTheirResults) {
+  EXPECT_THAT(names_of_results("step", {"--zero-stage", "3", "--local-ranks", "2"}),
+              testing::UnorderedElementsAre("zero_3_of_2_ranks_tokens", "zero_3_of_2_ranks_states",
+                                            "zero_3_of_2_ranks_sent"));
+  const Outcome outcome = run_bench({"copy", "--local-ranks", "2"});
+  EXPECT_EQ(outcome.code, 2) << outcome;
+  EXPECT_NE(outcome.errors.find("bench step"), std::string::npos) << outcome;
+}
+
 TEST(BenchCommand, OptimizerHasTheResultsOfTheInterface) {
   const TemporaryDirectory directory;
   EXPECT_THAT(names_of_results("optimizer", {"--nvme", directory.path()}),

@@ -56,11 +56,7 @@ class DamagedDrive : public testing::TestWithParam<const char*> {
   Outcome damage_until_it_ends(ProgramRun& run, void (*damage)(const fs::path& slot_file)) const {
     for (int i = 0; i < 1000 && !run.has_ended(); ++i) {
       run.send(SIGSTOP);
-      std::error_code gone;  // the run may be removing it
-      for (const auto& job : fs::directory_iterator(training_.path("nvme"), gone)) {
-        const fs::path slot_file = job.path() / "slots.bin";
-        if (fs::exists(slot_file, gone)) damage(slot_file);
-      }
+      for (const std::string& slot_file : run.open_files("/slots.bin")) damage(slot_file);
       run.send(SIGCONT);
       ::usleep(20'000);
     }

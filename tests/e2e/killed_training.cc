@@ -43,7 +43,10 @@ class KilledTraining {
     const Outcome outcome = run.wait();
     EXPECT_EQ(outcome.signal, SIGKILL) << outcome;
     const bool has_stepped = outcome.output.find("\nstep ") != std::string::npos;
-    if (has_stepped) expect_start(outcome, stale);
+    if (has_stepped) {
+      expect_start(outcome, stale);
+      EXPECT_TRUE(training_.nvme_is_empty());  // its file has no name by then
+    }
     committed_ = last_committed();
     ++(is_writing() ? kills_.in_checkpoints : has_stepped ? kills_.in_steps : kills_.in_starts);
   }

@@ -84,18 +84,35 @@ TEST(MpiRanks, AWrongFlagEndsTheJobWithAnError) {
   EXPECT_NE(outcome.errors.find("3 pipeline stages"), std::string::npos) << outcome;
 }
 
-// A rank dies in the middle of a step: the others do not wait for it, nothing is saved.
-TEST(MpiRanks, AKilledRankEndsTheJob) {
-  const TinyTraining training;
-  ProgramRun run(
-      training.command("run", Arguments{"--max-steps", "1000000", "--progress", "off"} +
-                                  training.nvme() + Arguments{"--place-optimizer", "nvme"}),
-      {}, mpirun(2));
-  ASSERT_TRUE(run.wait_for("\nstep ", 3)) << run.wait();
+// A rank dies in the middle of a step: the others do not wait for it, nothing is saved and nothing
+// left on the drive. Fewer ranks go on from the last checkpoint.
+TEST(MpiRanks, AKilledRankEndsTheJobAndFewerGoOn) {
+  const TinyTraining training(4);
+  const Arguments common =
+      training.nvme() +
+      Arguments{"--place-optimizer", "nvme", "--precision", "fp32", "--progress", "off"};
+  ProgramRun run(training.command("run", common + Arguments{"--max-steps", "1000000",
+                                                            "--checkpoint-every", "10"}),
+                 {}, mpirun(4));
+  ASSERT_TRUE(run.wait_for("\nsaved ")) << run.wait();
   ASSERT_TRUE(run.kill_a_descendant("--run-dir"));
   const Outcome outcome = run.wait();
   EXPECT_NE(outcome.code, 0) << outcome;
   EXPECT_FALSE(training.directory().has("run/final"));
+  EXPECT_TRUE(training.nvme_is_empty());
+
+  // As many samples on half as many ranks.
+  const Arguments resume = {"--resume", "auto", "--gradient-accumulation-steps", "4"};
+  const std::size_t at = outcome.output.rfind("/checkpoint-") + 12;
+  const int saved = std::stoi(outcome.output.substr(at));
+  const Outcome resumed = train_job(
+      training, 2, "run",
+      common + resume +
+          Arguments{"--max-steps", "1000000", "--stop-after-step", std::to_string(saved + 3)});
+  EXPECT_EQ(resumed.code, 0) << resumed;
+  EXPECT_NE(resumed.output.find("resumed after step "), std::string::npos) << resumed;
+  EXPECT_EQ(training.rows("run").back().step, saved + 3);
+  EXPECT_TRUE(training.nvme_is_empty());
 }
 
 TEST(MpiRanks, TorchrunIsRefusedOnTheCpu) {

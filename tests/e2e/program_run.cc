@@ -10,6 +10,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <sstream>
@@ -100,6 +101,17 @@ bool ProgramRun::kill_a_descendant(const std::string& word) const {
     return ::kill(family[i], SIGKILL) == 0;
   }
   return false;
+}
+
+std::vector<std::string> ProgramRun::open_files(const std::string& word) const {
+  std::vector<std::string> found;
+  std::error_code gone;  // the run may be closing them
+  const std::string directory = "/proc/" + std::to_string(child_) + "/fd";
+  for (const auto& descriptor : std::filesystem::directory_iterator(directory, gone)) {
+    const std::string target = std::filesystem::read_symlink(descriptor.path(), gone).string();
+    if (target.find(word) != std::string::npos) found.push_back(descriptor.path().string());
+  }
+  return found;
 }
 
 bool ProgramRun::has_ended() {

@@ -54,6 +54,9 @@ class ProgramRun {
   // Kills one process that this run has started, whose command line has `word`; false if there is
   // none.
   bool kill_a_descendant(const std::string& word) const;
+  // Files that the program, started without a launcher, has open and whose paths have `word`,
+  // though they may have been unlinked: paths of /proc that open them.
+  std::vector<std::string> open_files(const std::string& word) const;
   // From now on the run cannot write behind so many bytes of any file.
   void limit_file_size(std::uint64_t bytes) const;
   // Waits for the end, with a time limit after which the run is killed and the test fails.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -114,6 +115,24 @@ TEST_P(NvmeStoreTest, ATruncatedFileIsAFailure) {
   EXPECT_EQ(outcome.where.offset, kMiB);
   EXPECT_THROW(outcome.throw_if_failed(), IoError);
   read_bytes(*store, extent, 0, bytes.span().first(kMiB)).throw_if_failed();
+}
+
+// A process that is killed then leaves nothing.
+TEST_P(NvmeStoreTest, FilesWithoutNamesLeaveNothing) {
+  NvmeStoreOptions options = options_for(2);
+  options.named_files = false;
+  const auto store = make_nvme_store(options, log_);
+  const ExtentId extent = store->create_extent(2 * kMiB);
+  store->prepare();
+  for (const NvmeDirectory& directory : options.directories) {
+    EXPECT_TRUE(fs::is_empty(directory.path));
+  }
+  AlignedMemory bytes(2 * kMiB, store->alignment());
+  bytes.fill(1);
+  write_bytes(*store, extent, 0, bytes.span()).throw_if_failed();
+  AlignedMemory found(2 * kMiB, store->alignment());
+  read_bytes(*store, extent, 0, found.span()).throw_if_failed();
+  EXPECT_TRUE(std::ranges::equal(found.span(), bytes.span()));
 }
 
 TEST_P(NvmeStoreTest, BlocksAreSpreadOverTheDirectories) {

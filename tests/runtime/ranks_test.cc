@@ -294,5 +294,47 @@ INSTANTIATE_TEST_SUITE_P(ThreeRanks, ZeroStages,
                                           testing::Values(std::size_t{0}, std::size_t{4})),
                          name_of_case);
 
+#ifdef TERRACE_EVERY_MESH
+
+constexpr std::size_t kLayerMajorPlacement = 8;
+
+// Meshes of 2, 4 and 8 ranks with every schedule, stage and placement.
+std::vector<PipelineCase> every_pipeline() {
+  std::vector<PipelineCase> cases;
+  const MeshShape shapes[] = {{1, 1, 2}, {2, 1, 2}, {4, 1, 2}, {1, 1, 4}, {2, 1, 4}, {1, 1, 8}};
+  for (const MeshShape& shape : shapes) {
+    for (const auto schedule : {kGpipe, k1F1B, kInterleaved}) {
+      const bool in_pieces = schedule == kInterleaved && shape.pipeline < 8;
+      for (std::int32_t stage = 0; stage < (shape.data > 1 ? 4 : 1); ++stage) {
+        for (std::size_t placed = 0; placed < placements().size(); ++placed) {
+          if (placed == kLayerMajorPlacement) continue;
+          cases.push_back({"", shape, stage % 2 == 0 ? kLlama : kGpt2, placed % 2 == 0,
+                           DType::kBF16, shape.pipeline, stage, schedule, placed,
+                           in_pieces ? 2 : 1});
+        }
+      }
+    }
+  }
+  return cases;
+}
+
+std::string name_of_mesh(const testing::TestParamInfo<PipelineCase>& info) {
+  const PipelineCase& tested = info.param;
+  const char* const schedules[] = {"gpipe", "one_f_one_b", "interleaved"};
+  return fmt::format("dp_{}_pp_{}_{}_zero_{}_{}", tested.shape.data, tested.shape.pipeline,
+                     schedules[static_cast<std::size_t>(tested.schedule)], tested.zero_stage,
+                     placements()[tested.placed].name);
+}
+
+INSTANTIATE_TEST_SUITE_P(EveryMesh, PipelineStages, testing::ValuesIn(every_pipeline()),
+                         name_of_mesh);
+INSTANTIATE_TEST_SUITE_P(FourAndEightRanks, ZeroStages,
+                         testing::Combine(testing::Values(4, 8),
+                                          testing::Values(DType::kBF16, DType::kF32),
+                                          testing::Range(std::size_t{0}, placements().size())),
+                         name_of_case);
+
+#endif  // TERRACE_EVERY_MESH
+
 }  // namespace
 }  // namespace terrace

@@ -58,5 +58,16 @@ TEST(RankThreads, TensorRanksOfStagesTrainWithTheirStateOnTheDrive) {
   EXPECT_EQ(away.state, plain.state);
 }
 
+// Every message lane of a stage is at work.
+TEST(RankThreads, InterleavedStagesTrain) {
+  EngineOptions options = options_for(4);
+  const RankedRun plain = train_ranks(options, 2, 1);
+  options.pipeline_schedule = PipelineSchedule::kInterleaved;
+  options.virtual_stages = 2;
+  const RankedRun run = train_ranks(options, MeshShape{2, 1, 2}, 2);
+  expect_one_curve(run);
+  EXPECT_EQ(run.state, plain.state);
+}
+
 }  // namespace
 }  // namespace terrace

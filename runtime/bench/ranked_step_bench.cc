@@ -1,0 +1,172 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+#include "base/error.h"
+#include "memory/host/host_limits.h"
+#include "memory/host/thread_plan.h"
+#include "parallel/thread_communicator.h"
+#include "runtime/bench/bench_list.h"
+#include "runtime/bench/step_runner.h"
+
+// Steps of data-parallel ranks as threads: how much of a step the ranks wait for each other, what
+// they send, and what they keep.
+namespace terrace {
+namespace {
+
+constexpr int kSteps = 4;  // of a measurement
+
+// As one rank saw it.
+struct RankedSamples {
+  Samples step_s;
+  Samples compute_s;   // that its compute lane was busy
+  Samples sent_bytes;  // in a step, gradients and parameters
+  double parameters = 0;
+  double home_bytes = 0;  // of parameters, gradients and optimizer state
+};
+
+double home_bytes(const Program& program) {
+  double bytes = 0;
+  for (const Buffer& buffer : program.buffers) {
+    const bool is_state = buffer.account == Account::kParameters ||
+                          buffer.account == Account::kGradients ||
+                          buffer.account == Account::kOptimizerState;
+    if (is_state && buffer.life != Life::kTransient)
+      bytes += static_cast<double>(buffer.size_bytes);
+  }
+  return bytes;
+}
+
+class RankedSteps {
+ public:
+  RankedSteps(const EngineOptions& engine, int repetitions, Log& log)
+      : engine_(engine), repetitions_(repetitions), log_(log) {}
+
+  // What the first rank saw. Throws what failed a rank.
+  RankedSamples run(int ranks) {
+    auto worlds = make_thread_communicators(ranks, "world");
+    {
+      std::vector<std::jthread> threads;
+      for (const auto& world : worlds) {
+        threads.emplace_back([this, &world] { run_rank(*world); });
+      }
+    }
+    if (error_ != nullptr) std::rethrow_exception(error_);
+    return samples_;
+  }
+
+ private:
+  void run_rank(Communicator& world) {
+    try {
+      measure(world);
+    } catch (const std::exception& error) {
+      {
+        const std::lock_guard lock(mutex_);
+        if (error_ == nullptr) error_ = std::current_exception();
+      }
+      world.abort(error.what());
+    }
+  }
+
+  void measure(Communicator& world) {
+    const StepCommunicators communicators(world, {.data = world.size()});
+    EngineOptions own = engine_;
+    own.ranks = communicators.ranks();
+    StepRunner runner(own, log_);
+    runner.step_seconds(kSteps);
+    runner.forget();
+    RankedSamples samples;
+    for (int round = 0; round < repetitions_; ++round) {
+      const std::uint64_t before = own.ranks.data->bytes_sent();
+      samples.step_s.add(runner.step_seconds(kSteps));
+      const std::uint64_t sent = own.ranks.data->bytes_sent() - before;
+      samples.sent_bytes.add(static_cast<double>(sent) / kSteps);
+    }
+    if (world.rank() != 0) return;
+    samples.compute_s = runner.compute_seconds();
+    for (const UnitModel& unit : runner.model().units) {
+      samples.parameters += static_cast<double>(unit.padded_elements);
+    }
+    samples.home_bytes = home_bytes(runner.program());
+    samples_ = samples;
+  }
+
+  const EngineOptions engine_;
+  const int repetitions_;
+  Log& log_;
+  RankedSamples samples_;  // written by the first rank
+  std::mutex mutex_;
+  std::exception_ptr error_;  // of the rank that failed first; guarded by mutex_
+};
+
+Samples mapped(const Samples& samples, const std::function<double(double)>& map) {
+  Samples out;
+  for (const double value : samples.values()) out.add(map(value));
+  return out;
+}
+
+// Bytes per parameter of bf16 parameters, fp32 gradients and split masters (10 of state).
+double formula_of_states(int stage, double ranks) {
+  return 2 / (stage >= 3 ? ranks : 1) + 4 / (stage >= 2 ? ranks : 1) +
+         10 / (stage >= 1 ? ranks : 1);
+}
+
+// Parameters that stay from forward to backward, as there is room, are gathered once.
+double formula_of_sent(int stage, double ranks) {
+  return (stage == 0 ? 8 : 4 + 2) * (ranks - 1) / ranks;
+}
+
+std::vector<BenchResult> results_of(const RankedSamples& samples, int stage, int ranks,
+                                    double tokens) {
+  const auto per_second = [tokens](double seconds) { return tokens / seconds; };
+  const auto constant = [&samples](double value) {
+    return mapped(samples.step_s, [value](double) { return value; });
+  };
+  const std::string name = fmt::format("zero_{}_of_{}_ranks", stage, ranks);
+  std::vector<BenchResult> results = {
+      {.name = name + "_tokens",
+       .unit = BenchUnit::kTokensPerSecond,
+       .value = mapped(samples.step_s, per_second),
+       .limit = mapped(samples.compute_s, per_second),
+       .limit_is = "steps that are only what the first rank's compute lane is busy"},
+      {.name = name + "_states",
+       .unit = BenchUnit::kBytesPerElement,
+       .value = constant(samples.home_bytes / samples.parameters),
+       .limit = constant(formula_of_states(stage, ranks)),
+       .limit_is = "2 of parameter, 4 of gradient and 10 of state, divided as the stage says"}};
+  if (ranks == 1) return results;
+  results.push_back({.name = name + "_sent",
+                     .unit = BenchUnit::kBytesPerElement,
+                     .value = mapped(samples.sent_bytes,
+                                     [&](double bytes) { return bytes / samples.parameters; }),
+                     .limit = constant(formula_of_sent(stage, ranks)),
+                     .limit_is = "8 (stage 0) or 4 + 2 bytes for a parameter, times (N-1)/N"});
+  return results;
+}
+
+}  // namespace
+
+std::vector<BenchResult> bench_ranked_step(const BenchOptions& options, Log& log) {
+  const int ranks = options.local_ranks;
+  const int stage = options.zero_stage.value_or(ranks > 1 ? 1 : 0);
+  const char* const preset = options.small ? "nano" : "gpt2-124m";
+  EngineOptions engine;
+  engine.model = load_model_config(preset);
+  engine.batch = options.small ? BatchShape{1, 32} : BatchShape{1, 512};
+  engine.placement.unified = true;
+  engine.placement.recompute = false;
+  engine.zero_stage = stage;
+  engine.threads = std::max(1, options.threads / ranks);
+  engine.update_threads =
+      plan_threads(engine.threads, read_host_limits(), read_topology(), {ranks, 0}).update;
+  engine.evaluates = false;
+  log.info(fmt::format("bench step: {} on {} ranks as threads, ZeRO stage {}, {} x {} tokens each",
+                       preset, ranks, stage, engine.batch.sequences, engine.batch.positions));
+  const RankedSamples samples = RankedSteps(engine, options.repetitions, log).run(ranks);
+  return results_of(samples, stage, ranks, static_cast<double>(engine.batch.rows()) * ranks);
+}
+
+}  // namespace terrace
