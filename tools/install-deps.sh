@@ -12,8 +12,8 @@ required=(
   libxxhash-dev libgtest-dev libgmock-dev libbenchmark-dev
 )
 # Nothing that is built needs them: the format and tidy gates of tools/test.sh use the first two, and
-# terrace bench io compares with fio.
-extras=(clang-format-19 clang-tidy-19 fio)
+# terrace bench io compares with fio; a test makes two hosts of network namespaces with iproute2.
+extras=(clang-format-19 clang-tidy-19 fio iproute2)
 
 say() { printf 'install-deps: %s\n' "$*" >&2; }
 
