@@ -48,5 +48,25 @@ TEST(MeshProgram, Of512RanksIsVerified) {
   }
 }
 
+// The same model over as many ranks, eight of each host tensor-parallel. Ranks that share units
+// have the very same program, so their collectives are in one order, and one of them stands for all
+// when stages are checked against each other.
+TEST(MeshProgram, Of512TensorParallelRanksIsVerified) {
+  EngineOptions options = options_512();
+  options.placement.micro_batches = 4;
+  options.ranks.shape = {.data = 16, .tensor = 8, .pipeline = 4};
+  const EnginePlan own = plan_engine(options);
+  check_stages(options, own);
+  for (const int stage : {0, 3}) {
+    std::vector<Program> programs;
+    for (const auto& [data_rank, tensor_rank] : {std::pair{0, 0}, {0, 7}, {15, 7}}) {
+      options.ranks.position = {.data = data_rank, .tensor = tensor_rank, .pipeline = stage};
+      programs.push_back(plan_engine(options).training.program);
+    }
+    EXPECT_EQ(programs[0], programs[1]);
+    EXPECT_THAT(verify_ranks(programs), testing::IsEmpty());
+  }
+}
+
 }  // namespace
 }  // namespace terrace

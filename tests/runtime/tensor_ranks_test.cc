@@ -201,6 +201,34 @@ INSTANTIATE_TEST_SUITE_P(Meshes, TensorMesh, testing::ValuesIn(kMeshCases),
                            return std::string(info.param.name);
                          });
 
+// What changes bits by itself (narrow gradients, reducing every micro-batch) does so in one way
+// only, and interleaved pieces of a pipeline in none.
+TEST(TensorMesh, GradientOptionsAndPiecesHaveBitsOfTheirOwn) {
+  EngineOptions options = options_for(kLlama, true, DType::kBF16);
+  const MeshShape shape = {2, 2, 1};
+  options.gradient_type = DType::kBF16;
+  const RankedRun narrow = train_ranks(options, shape, 0);
+  for (const std::int32_t stage : {1, 3}) {
+    const RankedRun run = train_ranks(options, shape, stage);
+    EXPECT_EQ(run.curves, narrow.curves);
+    EXPECT_EQ(run.state, narrow.state);
+  }
+  options.gradient_type = DType::kF32;
+  const RankedRun plain = train_ranks(options, shape, 2);
+  EXPECT_NE(narrow.state, plain.state);
+  EngineOptions interleaved = options;
+  interleaved.pipeline_schedule = PipelineSchedule::kInterleaved;
+  interleaved.virtual_stages = 2;
+  const RankedRun pieces = train_ranks(interleaved, MeshShape{2, 2, 2}, 2);
+  EXPECT_EQ(pieces.curves.front(), plain.curves.front());
+  EXPECT_EQ(pieces.state, plain.state);
+  options.placement.reduces_micro_batches = true;
+  const RankedRun reduced = train_ranks(options, shape, 2);
+  EXPECT_EQ(train_ranks(options, shape, 3).state, reduced.state);
+  EXPECT_LT(distance(reduced.curves[0], plain.curves[0]).loss, 1e-3);
+  EXPECT_LT(distance(narrow.curves[0], plain.curves[0]).loss, 1e-3);
+}
+
 // What read_state() has read.
 class ReadState final : public StateSource {
  public:
@@ -255,6 +283,10 @@ TEST(TensorState, IsThatOfOneRankOnEveryMesh) {
     options.placement.has_nvme = true;
     const TemporaryDirectory drive;
     options.nvme.directories = {{drive.path(), std::nullopt}};
+    if (family == kGpt2) {  // one of them in interleaved pieces
+      options.pipeline_schedule = PipelineSchedule::kInterleaved;
+      options.virtual_stages = 2;
+    }
     const MeshShape all = {2, 2, 2};
     const RankedRun begun = train_ranks(options, all, 3);
     const Resumed same = resume(options, all, 3, begun.state);
