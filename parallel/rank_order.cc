@@ -8,7 +8,7 @@
 
 #include "base/check.h"
 #include "base/half.h"
-#include "parallel/sum_bf16.h"
+#include "kernels/cpu/cpu_sum_bf16.h"
 
 namespace terrace {
 namespace {

@@ -1,10 +1,10 @@
-#include "parallel/sum_bf16.h"
+#include "kernels/cpu/cpu_sum_bf16.h"
 
 #include "base/half.h"
 #include "kernels/cpu/highway_targets.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "parallel/sum_bf16.cc"
+#define HWY_TARGET_INCLUDE "kernels/cpu/cpu_sum_bf16.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/cpu_vector.inl"
