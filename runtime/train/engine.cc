@@ -194,7 +194,6 @@ void Engine::make_store(const NvmeStoreOptions& options, Log& log) {
   }
   if (sizes.empty()) return;
   NvmeStoreOptions sized = options;
-  sized.named_files = false;
   sized.expected_bytes = std::accumulate(sizes.begin(), sizes.end(), std::uint64_t{0});
   store_ = make_nvme_store(sized, log);
   for (const std::size_t size : sizes) memory_.extents.push_back(store_->create_extent(size));

@@ -193,6 +193,7 @@ EngineOptions engine_options_for(const TrainOptions& options, const ModelConfig&
   engine.optimizer.splits_bf16_masters = flags.master_weights != MasterChoice::kFp32;
   engine.nvme.directories = options.tiers.nvme;
   engine.nvme.engine = options.tiers.io_engine;
+  engine.nvme.named_files = false;
   engine.evaluates = options.data.validation_fraction > 0 || !options.data.validation_data.empty();
   engine.threads = threads.compute;
   engine.update_threads = threads.update;
