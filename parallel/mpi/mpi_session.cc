@@ -35,12 +35,15 @@ void check_mpi(int code, const char* operation) {
                   "");
 }
 
-// Whether all ranks of `comm` come here before `give_up` says so or the grace is over: long enough
-// for ranks that have one more step of their own to do, short beside a job that hangs.
+// How long a rank at the end waits for the others: long enough for ranks that have one more step of
+// their own to do, short beside a job that hangs. After an abort those that live come at once.
+constexpr auto kGrace = std::chrono::seconds(20);
+constexpr auto kGraceAfterAbort = std::chrono::seconds(3);
+
+// Whether all ranks of `comm` come here before `give_up` says so or the grace is over.
 template <typename GiveUp>
-bool wait_for_all(MPI_Comm comm, GiveUp give_up) {
-  constexpr auto kGrace = std::chrono::seconds(20);
-  const auto deadline = std::chrono::steady_clock::now() + kGrace;
+bool wait_for_all(MPI_Comm comm, std::chrono::seconds grace, GiveUp give_up) {
+  const auto deadline = std::chrono::steady_clock::now() + grace;
   if (give_up()) return false;
   MPI_Request request = MPI_REQUEST_NULL;
   if (MPI_Ibarrier(comm, &request) != MPI_SUCCESS) return false;
@@ -56,7 +59,9 @@ bool wait_for_all(MPI_Comm comm, GiveUp give_up) {
 // What all transports made together share: the news of an abort, and what MPI must be given back.
 class MpiWorld {
  public:
-  MpiWorld(MPI_Comm all, const MpiPlacement& placement) : placement_(placement) {
+  // At the end `ends_in_abort` is told whether there was one.
+  MpiWorld(MPI_Comm all, const MpiPlacement& placement, std::shared_ptr<bool> ends_in_abort)
+      : placement_(placement), ends_in_abort_(std::move(ends_in_abort)) {
     check_mpi(MPI_Comm_dup(all, &control_), "MPI_Comm_dup");
     MPI_Comm_set_errhandler(control_, MPI_ERRORS_RETURN);
     MPI_Comm_rank(control_, &rank_);
@@ -67,7 +72,9 @@ class MpiWorld {
   // where all come to do so: giving them back waits for the others. Else they stay until the
   // process ends.
   ~MpiWorld() {
-    if (!wait_for_all(control_, [this] { return is_aborted(); })) return;
+    const bool all_came = wait_for_all(control_, kGrace, [this] { return is_aborted(); });
+    *ends_in_abort_ = is_aborted();
+    if (!all_came) return;
     for (MPI_Win& window : windows_) {
       MPI_Win_unlock_all(window);
       MPI_Win_free(&window);
@@ -127,6 +134,7 @@ class MpiWorld {
   }
 
   const MpiPlacement placement_;
+  const std::shared_ptr<bool> ends_in_abort_;
   MPI_Comm control_ = MPI_COMM_NULL;
   int rank_ = 0;
   int size_ = 1;
@@ -302,6 +310,8 @@ bool is_mpi_built() { return true; }
 struct MpiSession::State {
   int rank = 0;
   int size = 1;
+  // Outlives a world that outlives the session.
+  std::shared_ptr<bool> ends_in_abort = std::make_shared<bool>(false);
 };
 
 MpiSession::MpiSession() : state_(std::make_unique<State>()) {
@@ -319,7 +329,8 @@ MpiSession::MpiSession() : state_(std::make_unique<State>()) {
 }
 
 MpiSession::~MpiSession() {
-  if (!wait_for_all(MPI_COMM_WORLD, [] { return false; })) MPI_Abort(MPI_COMM_WORLD, 1);
+  const auto grace = *state_->ends_in_abort ? kGraceAfterAbort : kGrace;
+  if (!wait_for_all(MPI_COMM_WORLD, grace, [] { return false; })) MPI_Abort(MPI_COMM_WORLD, 1);
   MPI_Finalize();
 }
 
@@ -329,7 +340,7 @@ int MpiSession::size() const { return state_->size; }
 std::unique_ptr<Communicator> MpiSession::make_world(const std::string& name,
                                                      const CommunicatorOptions& options,
                                                      const MpiPlacement& placement) {
-  const auto world = std::make_shared<MpiWorld>(MPI_COMM_WORLD, placement);
+  const auto world = std::make_shared<MpiWorld>(MPI_COMM_WORLD, placement, state_->ends_in_abort);
   MPI_Comm comm = MPI_COMM_NULL;
   check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm), "MPI_Comm_dup");
   return std::make_unique<StagedCommunicator>(std::make_unique<MpiTransport>(world, comm), name,
