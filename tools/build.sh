@@ -13,7 +13,7 @@ shift || true
 
 options=()
 if command -v ccache >/dev/null; then
-  options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+  options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_CUDA_COMPILER_LAUNCHER=ccache)
   # Another compiler flag or a moved checkout is a miss; timestamps of headers are not looked at.
   export CCACHE_BASEDIR=$PWD
 fi

@@ -46,6 +46,11 @@ gate() {
   fi
 }
 
+# Where there is a GPU its tests run too; without one they say so.
+cuda_tests() {
+  ./tools/build.sh cuda && ctest --preset cuda --label-regex '^gpu$' </dev/null
+}
+
 run_ctest() {
   ctest --preset "$1" --parallel "$(./tools/jobs.sh)" </dev/null
 }
@@ -68,6 +73,12 @@ part "build debug" ./tools/build.sh debug tests_sanitized
 part "tests under AddressSanitizer and UndefinedBehaviorSanitizer" run_ctest debug
 part "build tsan" ./tools/build.sh tsan tests_threads
 part "tests under ThreadSanitizer" run_ctest tsan
+
+if command -v nvcc >/dev/null || [[ -n ${CUDACXX:-} ]]; then
+  part "build cuda, and the tests on the GPU" cuda_tests
+else
+  printf '\n== build cuda: left out, there is no nvcc here\n'
+fi
 
 printf '\n== tests (%s)\n' "$release_tests"
 run_ctest "$release_tests" || failures+=("tests")
