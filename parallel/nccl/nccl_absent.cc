@@ -4,6 +4,8 @@
 // For builds without CUDA.
 namespace terrace {
 
+std::string nccl_version() { return {}; }
+
 std::unique_ptr<Communicator> make_nccl_communicator(Communicator& /*meeting*/,
                                                      const std::string& /*name*/, int /*ordinal*/,
                                                      const CommunicatorOptions& /*options*/) {

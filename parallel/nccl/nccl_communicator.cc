@@ -175,6 +175,12 @@ class NcclCommunicator final : public Communicator {
 
 }  // namespace
 
+std::string nccl_version() {
+  int version = 0;
+  if (ncclGetVersion(&version) != ncclSuccess) return "NCCL of an unknown version";
+  return fmt::format("NCCL {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
+
 std::unique_ptr<Communicator> make_nccl_communicator(Communicator& meeting, const std::string& name,
                                                      int ordinal,
                                                      const CommunicatorOptions& options) {

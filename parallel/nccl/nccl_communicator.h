@@ -27,4 +27,7 @@ std::unique_ptr<Communicator> make_nccl_communicator(Communicator& meeting, cons
                                                      int ordinal,
                                                      const CommunicatorOptions& options = {});
 
+// "NCCL 2.28.9": the library that is loaded. Empty in a build without CUDA.
+std::string nccl_version();
+
 }  // namespace terrace

@@ -17,12 +17,14 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "kernels/cuda/cuda_version.h"
 #include "memory/cuda/cuda_device.h"
 #include "memory/cuda/gpu_inventory.h"
 #include "memory/host/host_limits.h"
 #include "memory/host/topology.h"
 #include "offload/direct_file.h"
 #include "offload/uring/uring_engine.h"
+#include "parallel/nccl/nccl_communicator.h"
 
 namespace terrace {
 namespace {
@@ -198,6 +200,12 @@ MachineCheck check_gpus() {
           narrow ? "a GPU has fewer PCIe lanes than it could: see how it is seated" : ""};
 }
 
+std::string built_with() {
+  const std::string text = TERRACE_BUILT_WITH;
+  return is_cuda_built() ? fmt::format("{}, {}, {}", text, cublaslt_version(), nccl_version())
+                         : text;
+}
+
 }  // namespace
 
 std::vector<MachineCheck> check_machine(const std::string& directory) {
@@ -218,7 +226,7 @@ std::vector<MachineCheck> check_machine(const std::string& directory) {
           check_uring(probe.file()),
           check_direct(probe.file(), directory),
           check_free_space(directory),
-          {"libraries", true, TERRACE_BUILT_WITH, ""},
+          {"libraries", true, built_with(), ""},
           check_gpus()};
 }
 
