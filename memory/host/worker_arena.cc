@@ -82,27 +82,21 @@ struct JoinLoop {
 class Confinement final : public tbb::task_scheduler_observer {
  public:
   Confinement(tbb::task_arena& arena, const std::vector<int>& cpus)
-      : tbb::task_scheduler_observer(arena), cpus_(cpus) {
+      : tbb::task_scheduler_observer(arena), cpus_(cpus), before_(cpus_of_thread()) {
     observe(true);
   }
   ~Confinement() override { observe(false); }
   Confinement(const Confinement&) = delete;
   Confinement& operator=(const Confinement&) = delete;
 
-  void on_scheduler_entry(bool /*is_worker*/) override {
-    if (before().empty()) before() = cpus_of_thread();
-    confine_thread(cpus_);
-  }
-  void on_scheduler_exit(bool /*is_worker*/) override { confine_thread(before()); }
+  void on_scheduler_entry(bool /*is_worker*/) override { confine_thread(cpus_); }
+  void on_scheduler_exit(bool /*is_worker*/) override { confine_thread(before_); }
 
  private:
-  // What the thread might run on before it entered any; kept, so that entering allocates once.
-  static std::vector<int>& before() {
-    thread_local std::vector<int> cpus;
-    return cpus;
-  }
-
   const std::vector<int> cpus_;
+  // Of the thread that made the arena. A thread of oneTBB cannot be asked: one that was started by
+  // a confined thread has that one's mask.
+  const std::vector<int> before_;
 };
 
 }  // namespace
