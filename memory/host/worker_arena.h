@@ -14,7 +14,7 @@ namespace terrace {
 class WorkerArena {
  public:
   // `cpus` (OS indices): while they work, the threads, the caller too, run on these only. Empty:
-  // wherever their masks let them.
+  // wherever their masks let them. A hint: where the system refuses, they run anywhere.
   explicit WorkerArena(int threads, const std::vector<int>& cpus = std::vector<int>());
   ~WorkerArena();
   WorkerArena(const WorkerArena&) = delete;
