@@ -5,7 +5,8 @@
 #   tools/test.sh --long   also the tests that take minutes (label long)
 #
 # Goes on after a failure, so that one run tells everything. ctest's summary of the release preset
-# comes last; only when something before it failed, a line after it says what.
+# comes last; only where something failed, the names and first words of those tests follow, and a
+# line that says which parts failed.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 
@@ -46,8 +47,17 @@ gate() {
   fi
 }
 
+# run_ctest PRESET: what it printed is kept for tell_failures.
 run_ctest() {
-  ctest --preset "$1" --parallel "$(./tools/jobs.sh)" </dev/null
+  ctest --preset "$1" --parallel "$(./tools/jobs.sh)" </dev/null 2>&1 | tee "build/$1.ctest.log"
+}
+
+# Which tests of a preset failed and what they said first, for those who see only a log's end.
+tell_failures() {
+  local log=build/$1.ctest.log
+  [[ -f $log ]] || return 0
+  sed -n '/^The following tests FAILED:/,/^$/p' "$log" | head -n 30
+  grep -E -A 4 ': Failure$|ERROR: |WARNING: ThreadSanitizer|runtime error: ' "$log" | head -n 60
 }
 
 # Keeps every thread of a test busy with its own work, not with waiting for the others' cores.
@@ -73,6 +83,7 @@ printf '\n== tests (%s)\n' "$release_tests"
 run_ctest "$release_tests" || failures+=("tests")
 
 if ((${#failures[@]})); then
+  for preset in debug tsan "$release_tests"; do tell_failures "$preset" >&2; done
   printf 'test.sh: failed:' >&2
   printf ' [%s]' "${failures[@]}" >&2
   printf '\n' >&2

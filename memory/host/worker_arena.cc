@@ -4,7 +4,6 @@
 #include <oneapi/tbb/parallel_for.h>
 #include <oneapi/tbb/partitioner.h>
 #include <oneapi/tbb/task_arena.h>
-#include <oneapi/tbb/task_scheduler_observer.h>
 
 #if defined(__SANITIZE_THREAD__)
 #include <sanitizer/tsan_interface.h>
@@ -12,6 +11,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
 
 #include "base/check.h"
 #include "memory/host/cpu_mask.h"
@@ -40,14 +40,53 @@ void tell_release(void*) {}
 void tell_acquire(void*) {}
 #endif
 
+// Where the threads of an arena run. oneTBB's own threads go from arena to arena: one that comes to
+// an arena is moved when it was moved by another arena before, and stays so until the next one.
+class Confinement {
+ public:
+  // No processors: those of the calling thread, and threads that no arena has moved are let be.
+  explicit Confinement(const std::vector<int>& cpus)
+      : is_named_(!cpus.empty()),
+        id_(next_id.fetch_add(1)),
+        before_(cpus_of_thread()),
+        cpus_(is_named_ ? cpus : before_) {}
+
+  // For each thread that joins a loop.
+  void move_here() const {
+    if (moved_by == id_ || (moved_by == kNone && !is_named_)) return;
+    confine_thread(cpus_);
+    moved_by = id_;
+  }
+  // For the caller of a loop, which is no thread of oneTBB.
+  void move_back() const {
+    if (moved_by != id_) return;
+    confine_thread(before_);
+    moved_by = kNone;
+  }
+
+ private:
+  static constexpr std::uint64_t kNone = 0;
+  static inline std::atomic<std::uint64_t> next_id{kNone + 1};
+  static inline thread_local std::uint64_t moved_by = kNone;
+
+  const bool is_named_;
+  const std::uint64_t id_;
+  const std::vector<int> before_;
+  const std::vector<int> cpus_;
+};
+
 // One loop, on the caller's stack, which it leaves when all that joined are done.
 struct Loop {
   Loop(FunctionRef<void(std::int64_t, int)> body_of_loop, std::int64_t index_count,
-       std::int64_t chunk_size)
-      : body(body_of_loop), count(index_count), chunk(chunk_size) {}
+       std::int64_t chunk_size, const Confinement& confinement_of_workers)
+      : body(body_of_loop),
+        count(index_count),
+        chunk(chunk_size),
+        confinement(confinement_of_workers) {}
   FunctionRef<void(std::int64_t, int)> body;
   std::int64_t count;
   std::int64_t chunk;
+  const Confinement& confinement;
   std::atomic<std::int64_t> next{0};
 
   ~Loop() { tell_acquire(this); }
@@ -74,29 +113,9 @@ struct JoinLoop {
   Loop* loop;
   TERRACE_TSAN_UNSEEN_ void operator()(int) const {
     tell_acquire(loop);
+    loop->confinement.move_here();
     loop->work(tbb::this_task_arena::current_thread_index());
   }
-};
-
-// Confines threads while they are in an arena. oneTBB's own go from arena to arena.
-class Confinement final : public tbb::task_scheduler_observer {
- public:
-  Confinement(tbb::task_arena& arena, const std::vector<int>& cpus)
-      : tbb::task_scheduler_observer(arena), cpus_(cpus), before_(cpus_of_thread()) {
-    observe(true);
-  }
-  ~Confinement() override { observe(false); }
-  Confinement(const Confinement&) = delete;
-  Confinement& operator=(const Confinement&) = delete;
-
-  void on_scheduler_entry(bool /*is_worker*/) override { confine_thread(cpus_); }
-  void on_scheduler_exit(bool /*is_worker*/) override { confine_thread(before_); }
-
- private:
-  const std::vector<int> cpus_;
-  // Of the thread that made the arena. A thread of oneTBB cannot be asked: one that was started by
-  // a confined thread has that one's mask.
-  const std::vector<int> before_;
 };
 
 }  // namespace
@@ -106,28 +125,36 @@ class WorkerArena::Impl {
   Impl(int threads, const std::vector<int>& cpus)
       : threads_(threads),
         limit_(tbb::global_control::max_allowed_parallelism, kThreadsMax),
-        arena_(threads, 1) {
+        arena_(threads, 1),
+        confinement_(cpus) {
     if (threads_ > 1) arena_.initialize();
-    if (threads_ > 1 && !cpus.empty()) {
-      confinement_ = std::make_unique<Confinement>(arena_, cpus);
-    }
   }
 
   int threads() const { return threads_; }
 
   void parallel_for(std::int64_t count, FunctionRef<void(std::int64_t, int)> body) {
     const auto workers = static_cast<int>(std::min<std::int64_t>(threads_, count));
-    Loop loop(body, count, std::max<std::int64_t>(1, count / (workers * kChunksPerWorker)));
+    Loop loop(body, count, std::max<std::int64_t>(1, count / (workers * kChunksPerWorker)),
+              confinement_);
+    const CallerReturns caller(confinement_);
     tell_release(&loop);
     arena_.execute(
         [&] { tbb::parallel_for(0, workers, JoinLoop{&loop}, tbb::simple_partitioner()); });
   }
 
  private:
+  struct CallerReturns {
+    explicit CallerReturns(const Confinement& from) : confinement(from) {}
+    ~CallerReturns() { confinement.move_back(); }
+    CallerReturns(const CallerReturns&) = delete;
+    CallerReturns& operator=(const CallerReturns&) = delete;
+    const Confinement& confinement;
+  };
+
   const int threads_;
   tbb::global_control limit_;
   tbb::task_arena arena_;
-  std::unique_ptr<Confinement> confinement_;
+  const Confinement confinement_;
 };
 
 WorkerArena::WorkerArena(int threads, const std::vector<int>& cpus) {

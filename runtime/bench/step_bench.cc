@@ -10,6 +10,7 @@
 #include "runtime/bench/case_memory.h"
 #include "runtime/bench/kernel_cases.h"
 #include "runtime/bench/step_runner.h"
+#include "runtime/bench/timed_kernels.h"
 #include "runtime/step/simulate.h"
 #include "runtime/train/engine.h"
 
@@ -23,7 +24,14 @@ struct StepScene {
   const char* name;
   BatchShape batch;
   DType type;
+  std::int64_t layers = 0;  // of the preset's, where all do not fit in memory; 0: all
 };
+
+ModelConfig model_of(const StepScene& scene) {
+  ModelConfig model = load_model_config(scene.preset);
+  if (scene.layers != 0) model.layers = scene.layers;
+  return model;
+}
 
 double seconds_of(const std::function<void()>& call) {
   const SystemClock clock;
@@ -34,7 +42,8 @@ double seconds_of(const std::function<void()>& call) {
 
 EngineOptions engine_options(const StepScene& scene, const BenchOptions& options) {
   EngineOptions engine;
-  engine.model = load_model_config(scene.preset);
+  engine.model = model_of(scene);
+  engine.kernels = &timed_kernels();
   engine.batch = scene.batch;
   engine.compute_type = scene.type;
   engine.placement.unified = true;
@@ -49,7 +58,7 @@ EngineOptions engine_options(const StepScene& scene, const BenchOptions& options
 class KernelsAlone {
  public:
   KernelsAlone(const StepScene& scene, WorkerArena& workers)
-      : setting_{load_model_config(scene.preset), scene.batch, scene.type, &workers} {
+      : setting_{model_of(scene), scene.batch, scene.type, &workers} {
     for (const auto& make : product_cases(setting_)) {
       KernelCase kernel = make();
       (kernel.name.starts_with("matmul_") ? matmuls_ : products_).push_back(std::move(kernel));
@@ -144,11 +153,9 @@ enum Place : std::size_t {
   kUpdate
 };
 
-Samples added(const Samples& a, const Samples& b, double sign = 1) {
+Samples added(const Samples& a, const Samples& b) {
   Samples sums;
-  for (std::size_t i = 0; i < a.values().size(); ++i) {
-    sums.add(a.values()[i] + sign * b.values()[i]);
-  }
+  for (std::size_t i = 0; i < a.values().size(); ++i) sums.add(a.values()[i] + b.values()[i]);
   return sums;
 }
 
@@ -172,28 +179,64 @@ Samples predictions(const StepRunner& runner, const std::vector<Samples>& sample
   return out;
 }
 
+// Steps whose kernels are timed where they run.
+class TimedSteps {
+ public:
+  explicit TimedSteps(StepRunner& runner) : runner_(runner) {}
+
+  // Seconds of a step.
+  double step_seconds() {
+    std::array<double, kKernelParts> before{};
+    for (std::size_t i = 0; i < kKernelParts; ++i) before[i] = kernel_seconds(KernelPart(i));
+    const double step_s = runner_.step_seconds(kSteps);
+    for (std::size_t i = 0; i < kKernelParts; ++i) {
+      in_step_[i].add((kernel_seconds(KernelPart(i)) - before[i]) / kSteps);
+    }
+    return step_s;
+  }
+
+  // Of the kernels of a part in a step, once for each step_seconds().
+  const Samples& in_step(KernelPart part) const { return in_step_[static_cast<std::size_t>(part)]; }
+  void forget() {
+    runner_.forget();
+    in_step_ = {};
+  }
+
+ private:
+  StepRunner& runner_;
+  std::array<Samples, kKernelParts> in_step_;
+};
+
+std::string share_text(double part_s, double step_s) {
+  return fmt::format("{:.1f} %", 100 * part_s / step_s);
+}
+
 std::vector<BenchResult> measure(const StepScene& scene, const BenchOptions& options, Log& log) {
   log.info(fmt::format("bench step: {} in {}, {} x {} tokens, {} rounds", scene.preset,
                        name_of(scene.type), scene.batch.sequences, scene.batch.positions,
                        options.repetitions));
   StepRunner runner(engine_options(scene, options), log);
-  runner.step_seconds(kSteps);
-  runner.forget();
+  TimedSteps steps(runner);
+  steps.step_seconds();
+  steps.forget();
   WorkerArena workers(options.threads);
   const KernelsAlone kernels(scene, workers);
   const UpdateAlone update(options.small ? 1 << 12 : 1 << 24, runner.update_threads());
-  const std::vector<Measurement> measurements = {
-      [&] { return runner.step_seconds(kSteps); },      [&] { return kernels.matmuls_seconds(); },
-      [&] { return kernels.matmuls_limit_seconds(); },  [&] { return kernels.products_seconds(); },
-      [&] { return kernels.products_limit_seconds(); }, [&] { return kernels.elements_seconds(); },
-      [&] { return kernels.elements_limit_seconds(); }, [&] { return update.bytes_per_second(); }};
+  const std::vector<Measurement> measurements = {[&] { return steps.step_seconds(); },
+                                                 [&] { return kernels.matmuls_seconds(); },
+                                                 [&] { return kernels.matmuls_limit_seconds(); },
+                                                 [&] { return kernels.products_seconds(); },
+                                                 [&] { return kernels.products_limit_seconds(); },
+                                                 [&] { return kernels.elements_seconds(); },
+                                                 [&] { return kernels.elements_limit_seconds(); },
+                                                 [&] { return update.bytes_per_second(); }};
   const std::vector<Samples> samples = interleave(measurements, options.repetitions);
 
   const double step_s = samples[kStep].median();
   const auto tokens = static_cast<double>(scene.batch.rows());
   const auto per_second = [tokens](double seconds) { return tokens / seconds; };
-  const double elements_s = samples[kElements].median();
-  const Samples others_s = added(samples[kProducts], samples[kElements]);
+  const Samples& elements = steps.in_step(KernelPart::kElement);
+  const Samples& others = steps.in_step(KernelPart::kOther);
   return {
       {.name = fmt::format("{}_tokens", scene.name),
        .unit = BenchUnit::kTokensPerSecond,
@@ -210,16 +253,19 @@ std::vector<BenchResult> measure(const StepScene& scene, const BenchOptions& opt
                                 step_s)}}},
       {.name = fmt::format("{}_matmul_in_step", scene.name),
        .unit = BenchUnit::kSeconds,
-       .value = added(runner.compute_seconds(), others_s, -1),
+       .value = steps.in_step(KernelPart::kMatmul),
        .limit = samples[kMatmulsLimit],
        .limit_is = "the products of weights by oneDNN alone: single-threaded calls on fixed tiles",
        .details = {{"alone", fmt::format("{:.4f} s", samples[kMatmuls].median())}}},
       {.name = fmt::format("{}_elements", scene.name),
        .unit = BenchUnit::kSeconds,
-       .value = samples[kElements],
+       .value = elements,
        .limit = samples[kElementsLimit],
        .limit_is = "streaming copies that move as many bytes",
-       .details = {{"share of the step", fmt::format("{:.1f} %", 100 * elements_s / step_s)}}},
+       .details = {{"alone", fmt::format("{:.4f} s", samples[kElements].median())},
+                   {"share of the step", share_text(elements.median(), step_s)},
+                   {"with embedding, gradient sums and partial norms",
+                    share_text(added(elements, others).median(), step_s)}}},
       {.name = fmt::format("{}_predicted", scene.name),
        .unit = BenchUnit::kSeconds,
        .value = samples[kStep],
@@ -231,8 +277,10 @@ std::vector<BenchResult> measure(const StepScene& scene, const BenchOptions& opt
 
 std::vector<BenchResult> bench_step(const BenchOptions& options, Log& log) {
   if (options.zero_stage || options.local_ranks > 1) return bench_ranked_step(options, log);
-  std::vector<StepScene> scenes = {{"gpt2-124m", "gpt2_124m_bf16", {4, 512}, DType::kBF16},
-                                   {"gpt2-124m", "gpt2_124m_fp32", {4, 512}, DType::kF32}};
+  std::vector<StepScene> scenes = {
+      {"gpt2-124m", "gpt2_124m_bf16", {4, 512}, DType::kBF16},
+      {"gpt2-124m", "gpt2_124m_fp32", {4, 512}, DType::kF32},
+      {"llama-1b", "llama_1b_4_layers_bf16", {4, 512}, DType::kBF16, 4}};
   if (options.small) {
     scenes = {{"nano", "nano_bf16", {2, 32}, DType::kBF16},
               {"nano", "nano_fp32", {2, 32}, DType::kF32}};

@@ -8,7 +8,6 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "kernels/cpu/cpu_kernels.h"
 #include "memory/cpu/cpu_device.h"
 #include "runtime/step/verify.h"
 #include "runtime/step/verify_stages.h"
@@ -29,7 +28,7 @@ std::vector<UnitLayout> layout_of(const EngineOptions& options) {
 
 UnitCompute make_compute(const EngineOptions& options, std::vector<UnitLayout> layout) {
   return UnitCompute(options.model, std::move(layout), options.compute_type, options.batch,
-                     cpu_kernels(), split_of(options));
+                     *options.kernels, split_of(options));
 }
 
 StateFormat state_format_of(const EngineOptions& options) {
@@ -175,9 +174,9 @@ Engine::Engine(const EngineOptions& options, const EnginePlan& plan, Log& log)
   const Program& program = plan.training.program;
   homes_ = std::make_unique<HomeAccess>(program, plan.model, memory_, *device_, store_.get());
   state_ = std::make_unique<TrainingState>(*homes_, plan.model, layout_);
-  bodies_ =
-      std::make_unique<StepBodies>(program, memory_, plan.model, compute_, options.optimizer,
-                                   cpu_kernels(), compute_workers_, update_workers_, options.ranks);
+  bodies_ = std::make_unique<StepBodies>(program, memory_, plan.model, compute_, options.optimizer,
+                                         *options.kernels, compute_workers_, update_workers_,
+                                         options.ranks);
   executor_ =
       std::make_unique<LaneExecutor>(program, memory_, *device_, store_.get(), *bodies_, clock_);
 }
@@ -266,7 +265,7 @@ double Engine::evaluate(std::span<const std::int32_t> tokens) {
   const Program& program = plan_.evaluation;
   if (evaluator_ == nullptr) {
     evaluation_bodies_ = std::make_unique<StepBodies>(
-        program, memory_, plan_.model, compute_, options_.optimizer, cpu_kernels(),
+        program, memory_, plan_.model, compute_, options_.optimizer, *options_.kernels,
         compute_workers_, update_workers_, options_.ranks);
     evaluator_ = std::make_unique<LaneExecutor>(program, memory_, *device_, store_.get(),
                                                 *evaluation_bodies_, clock_);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "kernels/cpu/cpu_kernels.h"
 #include "offload/nvme_store.h"
 #include "runtime/plan/auto_placement.h"
 #include "runtime/step/lane_executor.h"
@@ -29,6 +30,7 @@ struct EngineOptions {
   std::vector<int> cpus;
   std::vector<int> numa_nodes;
   bool evaluates = true;  // false: evaluate() is never called, and takes no room
+  const KernelTable* kernels = &cpu_kernels();
   std::int64_t chunk_elements = kChunkElements;  // the most; tests make it small
   std::int32_t zero_stage = 0;                   // what data-parallel ranks share out
   StepRanks ranks;                               // of one: alone. Outlive the engine

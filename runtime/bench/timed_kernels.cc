@@ -1,0 +1,61 @@
+#include "runtime/bench/timed_kernels.h"
+
+#include <array>
+#include <atomic>
+
+#include "base/clock.h"
+#include "kernels/cpu/cpu_kernels.h"
+
+namespace terrace {
+namespace {
+
+std::array<std::atomic<std::int64_t>, kKernelParts> part_ns{};
+
+template <KernelPart kPart, auto kKernel>
+struct Timed;
+
+template <KernelPart kPart, class Arguments,
+          void (*KernelTable::*kKernel)(const KernelContext&, const Arguments&)>
+struct Timed<kPart, kKernel> {
+  static void call(const KernelContext& context, const Arguments& arguments) {
+    const SystemClock clock;
+    const std::int64_t begin_ns = clock.now_ns();
+    (cpu_kernels().*kKernel)(context, arguments);
+    part_ns[static_cast<std::size_t>(kPart)] += clock.now_ns() - begin_ns;
+  }
+};
+
+template <KernelPart kPart, auto... kKernels>
+void time_kernels(KernelTable& table) {
+  ((table.*kKernels = Timed<kPart, kKernels>::call), ...);
+}
+
+KernelTable make_timed_kernels() {
+  using Table = KernelTable;
+  Table table = cpu_kernels();
+  time_kernels<KernelPart::kMatmul, &Table::matmul_forward, &Table::matmul_backward_input,
+               &Table::matmul_backward_weight>(table);
+  time_kernels<KernelPart::kProduct, &Table::attention_forward, &Table::attention_backward,
+               &Table::head_loss, &Table::head_sums, &Table::head_part_loss>(table);
+  time_kernels<KernelPart::kElement, &Table::rms_norm_forward, &Table::rms_norm_backward,
+               &Table::layer_norm_forward, &Table::layer_norm_backward, &Table::rope,
+               &Table::swiglu_forward, &Table::swiglu_backward, &Table::gelu_forward,
+               &Table::gelu_backward, &Table::add>(table);
+  time_kernels<KernelPart::kOther, &Table::accumulate_gradient, &Table::round_gradient,
+               &Table::fill_zero, &Table::cast_parameters, &Table::embedding_forward,
+               &Table::embedding_backward, &Table::add_positions, &Table::norm_partials>(table);
+  return table;
+}
+
+}  // namespace
+
+const KernelTable& timed_kernels() {
+  static const KernelTable table = make_timed_kernels();
+  return table;
+}
+
+double kernel_seconds(KernelPart part) {
+  return static_cast<double>(part_ns[static_cast<std::size_t>(part)]) * 1e-9;
+}
+
+}  // namespace terrace
