@@ -80,7 +80,7 @@ function(terrace_test name)
 
   set(groups ${labels})
   list(TRANSFORM groups PREPEND tests_)
-  if(labels MATCHES "(^|;)(long|bits|tidy)(;|$)")
+  if(labels MATCHES "(^|;)(long|bits|large|tidy)(;|$)")
     list(REMOVE_ITEM groups tests_threads)
   else()
     list(APPEND groups tests_sanitized)
