@@ -37,7 +37,7 @@ constexpr auto kBenches = std::to_array<Bench>({
      "own",
      bench_collective},
     {"simulator", "the part of step that has ten configurations predicted", bench_step_predictions},
-    {"simulator", "the part of step that has ten configurations predicted", bench_step_predictions},
+    {"overlap", "steps with their states on NVMe against the same steps in memory", bench_overlap},
 });
 
 }  // namespace

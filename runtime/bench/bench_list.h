@@ -18,6 +18,8 @@ std::vector<BenchResult> bench_ranked_step(const BenchOptions& options, Log& log
 std::vector<BenchResult> bench_collective(const BenchOptions& options, Log& log);
 // The part of bench_step() that holds the simulator to steps of ten configurations.
 std::vector<BenchResult> bench_step_predictions(const BenchOptions& options, Log& log);
+// Steps whose states are on NVMe beside steps in memory.
+std::vector<BenchResult> bench_overlap(const BenchOptions& options, Log& log);
 // The part of bench_optimizer() that needs a drive.
 BenchResult bench_streamed_update(const BenchOptions& options, Log& log);
 

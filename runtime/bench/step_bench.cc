@@ -4,8 +4,8 @@
 #include <memory>
 
 #include "base/clock.h"
-#include "memory/host/thread_plan.h"
 #include "optim/adamw.h"
+#include "runtime/bench/bench_engine.h"
 #include "runtime/bench/bench_list.h"
 #include "runtime/bench/case_memory.h"
 #include "runtime/bench/kernel_cases.h"
@@ -41,16 +41,8 @@ double seconds_of(const std::function<void()>& call) {
 }
 
 EngineOptions engine_options(const StepScene& scene, const BenchOptions& options) {
-  EngineOptions engine;
-  engine.model = model_of(scene);
+  EngineOptions engine = bench_engine(model_of(scene), scene.batch, scene.type, options);
   engine.kernels = &timed_kernels();
-  engine.batch = scene.batch;
-  engine.compute_type = scene.type;
-  engine.placement.unified = true;
-  engine.optimizer.max_grad_norm = 1.0;
-  engine.threads = options.threads;
-  engine.update_threads = plan_threads(options.threads, read_host_limits(), read_topology()).update;
-  engine.evaluates = false;
   return engine;
 }
 

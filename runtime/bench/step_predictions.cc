@@ -7,6 +7,7 @@
 
 #include "base/bytes.h"
 #include "memory/host/thread_plan.h"
+#include "runtime/bench/bench_engine.h"
 #include "runtime/bench/bench_list.h"
 #include "runtime/bench/profile_load.h"
 #include "runtime/bench/step_runner.h"
@@ -54,12 +55,6 @@ void accumulate(EngineOptions& engine, std::int32_t micro_batches, MicroBatchOrd
   engine.placement.order = order;
 }
 
-void states_on_nvme(EngineOptions& engine) {
-  engine.placement.has_nvme = true;
-  engine.placement.parameters = engine.placement.gradients = Tier::kNvme;
-  engine.placement.optimizer = Tier::kNvme;
-}
-
 void without_clipping(EngineOptions& engine) { engine.optimizer.max_grad_norm = 0; }
 
 // Everything at home on the host, and an arena of its own to compute in.
@@ -82,7 +77,7 @@ constexpr auto kConfigurations = std::to_array<Configuration>({
      }},
     {"states_on_nvme_unclipped_layer_major", 0,
      [](EngineOptions& engine) {
-       states_on_nvme(engine);
+       place_states_on_nvme(engine);
        without_clipping(engine);
        accumulate(engine, 3, MicroBatchOrder::kLayerMajor);
      }},
@@ -96,7 +91,7 @@ constexpr auto kConfigurations = std::to_array<Configuration>({
     {"device_states_on_nvme_layer_major", 2,
      [](EngineOptions& engine) {
        on_a_device(engine);
-       states_on_nvme(engine);
+       place_states_on_nvme(engine);
        accumulate(engine, 2, MicroBatchOrder::kLayerMajor);
      }},
     {"activations_on_nvme", 2,
@@ -106,7 +101,7 @@ constexpr auto kConfigurations = std::to_array<Configuration>({
      }},
     {"states_on_nvme_unclipped", 3,
      [](EngineOptions& engine) {
-       states_on_nvme(engine);
+       place_states_on_nvme(engine);
        without_clipping(engine);
      }},
 });
@@ -127,23 +122,7 @@ ModelConfig model_of(const Scene& scene) {
 }
 
 EngineOptions options_for(const Scene& scene, const BenchOptions& bench) {
-  EngineOptions engine;
-  engine.model = model_of(scene);
-  engine.batch = scene.batch;
-  engine.compute_type = scene.type;
-  PlacementRequest& request = engine.placement;
-  request.parameters = request.gradients = Tier::kHost;
-  request.optimizer = request.activations = Tier::kHost;
-  request.recompute = false;
-  engine.optimizer.max_grad_norm = 1.0;
-  engine.threads = bench.threads;
-  engine.update_threads = plan_threads(bench.threads, read_host_limits(), read_topology()).update;
-  engine.evaluates = false;
-  for (const std::string& directory : bench.nvme) {
-    engine.nvme.directories.push_back({.path = directory, .budget_bytes = std::nullopt});
-  }
-  if (bench.nvme.empty()) engine.nvme.directories.push_back({.path = ".", .budget_bytes = {}});
-  return engine;
+  return bench_engine(model_of(scene), scene.batch, scene.type, bench);
 }
 
 // What is measured for all configurations: the machine.

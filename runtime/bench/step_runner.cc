@@ -30,9 +30,9 @@ double StepRunner::step_seconds(int steps) {
     if (i + 1 < steps) begin();
     const StepOutcome outcome = engine_.finish_step();
     starts.push_back(outcome.report->first_compute_ns);
-    busy_ = outcome.report->busy_s;
+    last_ = *outcome.report;
   }
-  compute_s_.add(busy_[static_cast<std::size_t>(Lane::kCompute)]);
+  compute_s_.add(last_.busy_s[static_cast<std::size_t>(Lane::kCompute)]);
   engine_.drain();
   processor_s_.add(clock.cpu_seconds() / steps);
   return static_cast<double>(starts.back() - starts[1]) * 1e-9 / (steps - 2);

@@ -31,7 +31,9 @@ class StepRunner {
   // Drops what was measured so far.
   void forget();
   // Of the lanes in the last step.
-  const std::array<double, kLaneCount>& busy_s() const { return busy_; }
+  const std::array<double, kLaneCount>& busy_s() const { return last_.busy_s; }
+  // When each op of program() ran in the last step; the updates are those of the step before it.
+  const std::vector<OpTime>& op_times() const { return last_.times; }
 
  private:
   void begin();
@@ -42,7 +44,7 @@ class StepRunner {
   std::vector<std::int32_t> tokens_;
   std::int64_t step_ = 0;
   Samples processor_s_, compute_s_;
-  std::array<double, kLaneCount> busy_{};
+  RunReport last_;
 };
 
 // "compute 93 %, update 12 %": which part of a step each lane was busy.

@@ -8,6 +8,7 @@
 #include "kernels/cpu/cpu_kernels.h"
 #include "memory/cpu/cpu_device.h"
 #include "memory/host/host_memory.h"
+#include "runtime/bench/bench_engine.h"
 #include "runtime/bench/bench_list.h"
 #include "runtime/bench/idle_bodies.h"
 #include "runtime/bench/usage_clock.h"
@@ -20,22 +21,10 @@ namespace terrace {
 namespace {
 
 EngineOptions options_for(const BenchOptions& bench) {
-  EngineOptions options;
-  options.model = load_model_config(bench.small ? "nano" : "gpt2-124m");
-  options.batch = {1, 16};
-  options.placement.parameters = Tier::kHost;
-  options.placement.gradients = Tier::kHost;
+  EngineOptions options = bench_engine(load_model_config(bench.small ? "nano" : "gpt2-124m"),
+                                       {1, 16}, DType::kBF16, bench);
   options.placement.optimizer = Tier::kNvme;
-  options.placement.activations = Tier::kHost;
-  options.placement.recompute = false;
-  options.placement.unified = true;
   options.placement.has_nvme = true;
-  for (const std::string& directory : bench.nvme) {
-    options.nvme.directories.push_back({.path = directory, .budget_bytes = std::nullopt});
-  }
-  if (bench.nvme.empty()) options.nvme.directories.push_back({.path = ".", .budget_bytes = {}});
-  options.threads = bench.threads;
-  options.evaluates = false;
   return options;
 }
 

@@ -177,8 +177,9 @@ Engine::Engine(const EngineOptions& options, const EnginePlan& plan, Log& log)
   bodies_ = std::make_unique<StepBodies>(program, memory_, plan.model, compute_, options.optimizer,
                                          *options.kernels, compute_workers_, update_workers_,
                                          options.ranks);
-  executor_ =
-      std::make_unique<LaneExecutor>(program, memory_, *device_, store_.get(), *bodies_, clock_);
+  executor_ = std::make_unique<LaneExecutor>(program, memory_, *device_, store_.get(),
+                                             options.bodies != nullptr ? *options.bodies : *bodies_,
+                                             clock_);
 }
 
 Engine::~Engine() = default;

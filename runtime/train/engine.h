@@ -31,6 +31,7 @@ struct EngineOptions {
   std::vector<int> numa_nodes;
   bool evaluates = true;  // false: evaluate() is never called, and takes no room
   const KernelTable* kernels = &cpu_kernels();
+  OpBodies* bodies = nullptr;  // run the steps in place of the engine's own, and outlive it
   std::int64_t chunk_elements = kChunkElements;  // the most; tests make it small
   std::int32_t zero_stage = 0;                   // what data-parallel ranks share out
   StepRanks ranks;                               // of one: alone. Outlive the engine

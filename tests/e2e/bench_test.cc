@@ -137,6 +137,14 @@ TEST(BenchCommand, StepHasSpeedElementsAndPredictions) {
   EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
 }
 
+TEST(BenchCommand, OverlapHasStepsWithClippingAndWithout) {
+  const TemporaryDirectory directory;
+  EXPECT_THAT(names_of_results("overlap", {"--nvme", directory.path()}),
+              testing::UnorderedElementsAre("nano_bf16_32_tokens_unclipped",
+                                            "nano_bf16_32_tokens_clipped"));
+  EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
+}
+
 TEST(BenchCommand, IoRefusesADirectoryThatIsNotThere) {
   const TemporaryDirectory directory;
   const Outcome outcome = run_bench({"io", "--small", "--nvme", directory.path("none")});

@@ -1,0 +1,17 @@
+#pragma once
+
+#include "runtime/bench/bench.h"
+#include "runtime/train/engine.h"
+
+namespace terrace {
+
+// What steps of a benchmark begin with: unified mode, everything in memory, clipping, the threads
+// of the benchmark divided as in training, and its NVMe directories, the current one if it has
+// none, for those that place something there.
+EngineOptions bench_engine(const ModelConfig& model, const BatchShape& batch, DType type,
+                           const BenchOptions& bench);
+
+// Parameters, gradients and optimizer state at home on NVMe.
+void place_states_on_nvme(EngineOptions& engine);
+
+}  // namespace terrace

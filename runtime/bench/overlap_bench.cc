@@ -1,0 +1,162 @@
+// Steps of gpt2-124m whose states are on NVMe beside the same steps in memory, from few tokens,
+// where the drive is the slower, to many, where compute is.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "runtime/bench/bench_engine.h"
+#include "runtime/bench/bench_list.h"
+#include "runtime/bench/idle_bodies.h"
+#include "runtime/bench/step_runner.h"
+
+namespace terrace {
+namespace {
+
+constexpr int kSteps = 4;  // of a measurement
+
+double seconds_of(const OpTime& time) {
+  return static_cast<double>(time.end_ns - time.start_ns) * 1e-9;
+}
+
+double seconds_of_ops(const StepRunner& runner, std::initializer_list<OpKind> kinds) {
+  double seconds = 0;
+  for (std::size_t i = 0; i < runner.program().ops.size(); ++i) {
+    if (std::ranges::count(kinds, runner.program().ops[i].kind) == 0) continue;
+    seconds += seconds_of(runner.op_times()[i]);
+  }
+  return seconds;
+}
+
+// From the begin of a step to its last forward and the last update of the step before: in a step
+// that computes nothing, what the drive needs once the norm is known.
+double seconds_after_norm(const StepRunner& runner) {
+  std::int64_t begin = std::numeric_limits<std::int64_t>::max();
+  std::int64_t end = 0;
+  for (std::size_t i = 0; i < runner.program().ops.size(); ++i) {
+    const OpTime& time = runner.op_times()[i];
+    if (time.end_ns == 0) continue;
+    begin = std::min(begin, time.start_ns);
+    const OpKind kind = runner.program().ops[i].kind;
+    if (kind == OpKind::kForward || kind == OpKind::kUpdate) end = std::max(end, time.end_ns);
+  }
+  return static_cast<double>(end - begin) * 1e-9;
+}
+
+// One batch size.
+class OverlapLoad {
+ public:
+  OverlapLoad(const BatchShape& batch, const BenchOptions& options, Log& log)
+      : memory_(engine(batch, options), log),
+        unclipped_(on_nvme(batch, options, 0, nullptr), log),
+        clipped_(on_nvme(batch, options, 1, nullptr), log),
+        unclipped_idle_(on_nvme(batch, options, 0, &idle_), log),
+        clipped_idle_(on_nvme(batch, options, 1, &idle_), log) {}
+
+  double memory_s() {
+    const double step_s = memory_.step_seconds(kSteps);
+    forward_s_ = seconds_of_ops(memory_, {OpKind::kForward});
+    backward_s_ = seconds_of_ops(memory_, {OpKind::kRecompute, OpKind::kHead, OpKind::kBackward,
+                                           OpKind::kEmbeddingBackward});
+    return step_s;
+  }
+  double compute_s() const { return forward_s_ + backward_s_; }
+
+  double unclipped_s() {
+    const double step_s = unclipped_.step_seconds(kSteps);
+    busiest_.add(*std::ranges::max_element(unclipped_.busy_s()) / step_s);
+    return step_s;
+  }
+  double clipped_s() { return clipped_.step_seconds(kSteps); }
+  double drive_s() { return unclipped_idle_.step_seconds(kSteps); }
+
+  // What a clipped step cannot do without; of the last memory_s().
+  double clipped_bound_s() {
+    clipped_idle_.step_seconds(kSteps);
+    return backward_s_ + std::max(forward_s_, seconds_after_norm(clipped_idle_));
+  }
+
+  // Which part of an unclipped step its busiest lane was busy, once for each unclipped_s().
+  const Samples& busiest() const { return busiest_; }
+  std::string busy_lanes(double step_s) const { return busy_text(unclipped_.busy_s(), step_s); }
+  void forget() { busiest_ = {}; }
+
+ private:
+  static EngineOptions engine(const BatchShape& batch, const BenchOptions& options) {
+    EngineOptions engine = bench_engine(load_model_config(options.small ? "nano" : "gpt2-124m"),
+                                        batch, DType::kBF16, options);
+    engine.optimizer.max_grad_norm = 0;
+    return engine;
+  }
+  static EngineOptions on_nvme(const BatchShape& batch, const BenchOptions& options,
+                               double max_grad_norm, OpBodies* bodies) {
+    EngineOptions on_drive = engine(batch, options);
+    place_states_on_nvme(on_drive);
+    on_drive.optimizer.max_grad_norm = max_grad_norm;
+    on_drive.bodies = bodies;
+    return on_drive;
+  }
+
+  IdleBodies idle_;
+  StepRunner memory_, unclipped_, clipped_, unclipped_idle_, clipped_idle_;
+  double forward_s_ = 0, backward_s_ = 0;  // of the last memory_s()
+  Samples busiest_;
+};
+
+enum Place : std::size_t { kMemory, kUnclipped, kClipped, kDrive };
+
+std::vector<BenchResult> measure(const BatchShape& batch, const BenchOptions& options, Log& log) {
+  const std::string name =
+      fmt::format("{}_bf16_{}_tokens", options.small ? "nano" : "gpt2_124m", batch.rows());
+  log.info(fmt::format("bench overlap: {}, {} rounds", name, options.repetitions));
+  OverlapLoad load(batch, options, log);
+  load.memory_s();
+  load.unclipped_s();
+  load.forget();
+  // A bound is made of the times of a step in memory: they are taken together.
+  Samples compute_s, bound_s;
+  const std::vector<Measurement> measurements = {[&] {
+                                                   const double step_s = load.memory_s();
+                                                   compute_s.add(load.compute_s());
+                                                   bound_s.add(load.clipped_bound_s());
+                                                   return step_s;
+                                                 },
+                                                 [&] { return load.unclipped_s(); },
+                                                 [&] { return load.clipped_s(); },
+                                                 [&] { return load.drive_s(); }};
+  const std::vector<Samples> samples = interleave(measurements, options.repetitions);
+  const double compute = compute_s.median();
+  const double drive = samples[kDrive].median();
+  const std::string sides =
+      fmt::format("compute {:.3f} s, drive {:.3f} s: {:.2f}", compute, drive, compute / drive);
+  return {{.name = name + "_unclipped",
+           .unit = BenchUnit::kSeconds,
+           .value = samples[kUnclipped],
+           .limit = samples[kMemory],
+           .limit_is = "the same step with all its states in memory",
+           .details = {{"each alone", sides},
+                       {"busiest lane", fmt::format("{:.1f} %", 100 * load.busiest().median())},
+                       {"busy lanes, last", load.busy_lanes(samples[kUnclipped].median())}}},
+          {.name = name + "_clipped",
+           .unit = BenchUnit::kSeconds,
+           .value = samples[kClipped],
+           .limit = bound_s,
+           .limit_is = "backward, then the longer of forward and what the drive has to do after "
+                       "the norm",
+           .details = {{"each alone", sides}}}};
+}
+
+}  // namespace
+
+std::vector<BenchResult> bench_overlap(const BenchOptions& options, Log& log) {
+  std::vector<BatchShape> batches = {{1, 512}, {4, 512}, {8, 512}, {16, 512}, {24, 512}};
+  if (options.small) batches = {{1, 32}};
+  std::vector<BenchResult> results;
+  for (const BatchShape& batch : batches) {
+    for (BenchResult& result : measure(batch, options, log)) results.push_back(std::move(result));
+  }
+  return results;
+}
+
+}  // namespace terrace
