@@ -14,7 +14,7 @@
 namespace terrace {
 namespace {
 
-constexpr int kSteps = 4;  // of a measurement
+constexpr int kSteps = 3;  // of a measurement
 
 double seconds_of(const OpTime& time) {
   return static_cast<double>(time.end_ns - time.start_ns) * 1e-9;
@@ -150,7 +150,7 @@ std::vector<BenchResult> measure(const BatchShape& batch, const BenchOptions& op
 }  // namespace
 
 std::vector<BenchResult> bench_overlap(const BenchOptions& options, Log& log) {
-  std::vector<BatchShape> batches = {{1, 512}, {4, 512}, {8, 512}, {16, 512}, {24, 512}};
+  std::vector<BatchShape> batches = {{1, 512}, {4, 512}, {12, 512}, {24, 512}};
   if (options.small) batches = {{1, 32}};
   std::vector<BenchResult> results;
   for (const BatchShape& batch : batches) {
