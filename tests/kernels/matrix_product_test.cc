@@ -87,11 +87,24 @@ struct Operands {
             .c = c.view().data,
             .bias = form.has_bias ? bias.view().data : nullptr};
   }
-  double a_at(const Form& form, std::int64_t i, std::int64_t l) const {
-    return a.at(form.a_transposed ? l * a_stride(form) + i : i * a_stride(form) + l);
+  // A's rows and B's columns, each in order.
+  std::vector<double> rows_of_a(const Form& form) const {
+    std::vector<double> rows;
+    for (std::int64_t i = 0; i < form.m; ++i) {
+      for (std::int64_t l = 0; l < form.k; ++l) {
+        rows.push_back(a.at(form.a_transposed ? l * a_stride(form) + i : i * a_stride(form) + l));
+      }
+    }
+    return rows;
   }
-  double b_at(const Form& form, std::int64_t l, std::int64_t j) const {
-    return b.at(form.b_transposed ? j * b_stride(form) + l : l * b_stride(form) + j);
+  std::vector<double> columns_of_b(const Form& form) const {
+    std::vector<double> columns;
+    for (std::int64_t j = 0; j < form.n; ++j) {
+      for (std::int64_t l = 0; l < form.k; ++l) {
+        columns.push_back(b.at(form.b_transposed ? j * b_stride(form) + l : l * b_stride(form) + j));
+      }
+    }
+    return columns;
   }
 
   HostTensor a, b, bias, c;
@@ -111,12 +124,16 @@ void run(const MatrixProduct& product, ProductCode code, int threads, std::byte 
 // As matmul_cases.cc bounds it.
 void expect_right(const Form& form, const Operands& got, DType output, const std::string& what) {
   const double unit = unit_of(output);
+  const std::vector<double> rows = got.rows_of_a(form);
+  const std::vector<double> columns = got.columns_of_b(form);
   for (std::int64_t i = 0; i < form.m; ++i) {
     for (std::int64_t j = 0; j < form.n; ++j) {
+      const double* row = rows.data() + i * form.k;
+      const double* column = columns.data() + j * form.k;
       double want = form.has_bias ? got.bias.at(j) : 0.0;
       double magnitude = std::abs(want);
       for (std::int64_t l = 0; l < form.k; ++l) {
-        const double term = got.a_at(form, i, l) * got.b_at(form, l, j);
+        const double term = row[l] * column[l];
         want += term;
         magnitude += std::abs(term);
       }
