@@ -26,6 +26,9 @@ function(terrace_headers_alone)
   target_link_libraries(
     terrace_headers_alone PRIVATE terrace_flags fmt::fmt TBB::tbb DNNL::dnnl PkgConfig::liburing
                                   PkgConfig::hwloc PkgConfig::highway)
+  if(TERRACE_CUDA)
+    target_link_libraries(terrace_headers_alone PRIVATE CUDA::cudart_static terrace_nccl)
+  endif()
   if(TARGET MPI::MPI_CXX)
     target_link_libraries(terrace_headers_alone PRIVATE MPI::MPI_CXX)
   endif()

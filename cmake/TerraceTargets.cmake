@@ -1,10 +1,13 @@
 # How every library, program and test of the project is compiled.
 
 add_library(terrace_flags INTERFACE)
+set(terrace_warnings -Wall -Wextra -Wconversion -Wno-sign-conversion $<$<BOOL:${TERRACE_WERROR}>:-Werror>)
 target_compile_options(
-  terrace_flags
-  INTERFACE -Wall -Wextra -Wconversion -Wno-sign-conversion -ffp-contract=off
-            $<$<BOOL:${TERRACE_WERROR}>:-Werror>)
+  terrace_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${terrace_warnings};-ffp-contract=off>")
+if(TERRACE_CUDA)
+  target_compile_options(terrace_flags
+                         INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:${terrace_cuda_options}>")
+endif()
 target_include_directories(terrace_flags INTERFACE ${PROJECT_SOURCE_DIR})
 if(TERRACE_SANITIZE)
   target_compile_options(terrace_flags INTERFACE -fsanitize=${TERRACE_SANITIZE}

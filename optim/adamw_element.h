@@ -1,13 +1,14 @@
 #pragma once
 
+#include <math.h>
+
 #include <algorithm>
-#include <cmath>
 
 #include "base/half.h"
 #include "optim/adamw.h"
 
 // The sequence of optim/adamw.h for one element. It is the definition; vector code has the same
-// bits.
+// bits, and so has a GPU, which compiles it without contraction.
 namespace terrace {
 
 // The fp32 constants of an update.
@@ -19,9 +20,8 @@ struct AdamWFactors {
   float minus_rate;   // -learning_rate
 };
 
-inline AdamWFactors adamw_factors(const AdamWUpdate& update, bool decays) {
-  const AdamWOptions& options = update.options;
-  const StepScalars& scalars = *update.scalars;
+TERRACE_HOST_DEVICE inline AdamWFactors adamw_factors(const AdamWOptions& options,
+                                                      const StepScalars& scalars, bool decays) {
   return AdamWFactors{
       .gradient_scale = scalars.gradient_scale,
       .one_minus_beta1 = 1.0F - options.beta1,
@@ -34,19 +34,23 @@ inline AdamWFactors adamw_factors(const AdamWUpdate& update, bool decays) {
   };
 }
 
+inline AdamWFactors adamw_factors(const AdamWUpdate& update, bool decays) {
+  return adamw_factors(update.options, *update.scalars, decays);
+}
+
 struct AdamWElement {
   float p, m, v;
 };
 
-inline AdamWElement adamw_element(const AdamWFactors& factors, float gradient,
-                                  AdamWElement element) {
+TERRACE_HOST_DEVICE inline AdamWElement adamw_element(const AdamWFactors& factors, float gradient,
+                                                      AdamWElement element) {
   const float g = gradient * factors.gradient_scale;
-  const float m = std::fma(factors.one_minus_beta1, g - element.m, element.m);
-  const float v = std::fma(factors.one_minus_beta2, g * g - element.v, element.v);
+  const float m = ::fmaf(factors.one_minus_beta1, g - element.m, element.m);
+  const float v = ::fmaf(factors.one_minus_beta2, g * g - element.v, element.v);
   const float mh = m * factors.unbias_1;
-  const float d = std::sqrt(v * factors.unbias_2) + factors.epsilon;
-  const float decayed = std::fma(factors.minus_decay, element.p, element.p);
-  return {std::fma(factors.minus_rate, mh / d, decayed), m, v};
+  const float d = ::sqrtf(v * factors.unbias_2) + factors.epsilon;
+  const float decayed = ::fmaf(factors.minus_decay, element.p, element.p);
+  return {::fmaf(factors.minus_rate, mh / d, decayed), m, v};
 }
 
 // The exact parameter of an element, whatever form its master has.

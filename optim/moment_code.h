@@ -65,7 +65,9 @@ inline constexpr std::uint32_t kMostExponent = 254;
 TERRACE_HOST_DEVICE inline std::uint8_t block_exponent(std::uint32_t largest_bits) {
   if (largest_bits == 0) return 0;
   const std::uint32_t exponent = (largest_bits + ((1U << kDroppedBits) - 1)) >> 23;
-  return static_cast<std::uint8_t>(std::clamp(exponent, kLeastExponent, kMostExponent));
+  // By value: a device has no address of these constants.
+  const std::uint32_t most = exponent < kMostExponent ? exponent : kMostExponent;
+  return static_cast<std::uint8_t>(most < kLeastExponent ? kLeastExponent : most);
 }
 
 // `size` is not negative; `random` has 19 bits. Top is one of kTopExponents.

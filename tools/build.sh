@@ -13,9 +13,10 @@ shift || true
 
 options=()
 if command -v ccache >/dev/null; then
-  options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
-  # Another compiler flag or a moved checkout is a miss; timestamps of headers are not looked at.
-  export CCACHE_BASEDIR=$PWD
+  options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_CUDA_COMPILER_LAUNCHER=ccache)
+  # Another compiler flag is a miss; timestamps of headers are not looked at, nor which folder of
+  # build/ it is: most of what the preset cuda compiles release has compiled before.
+  export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
 fi
 # The quicker linker, where the compiler knows it: it halves the time that relinking the tests takes.
 if command -v mold >/dev/null && g++ -fuse-ld=mold -Wl,--version 2>/dev/null | grep -q mold; then

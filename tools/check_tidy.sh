@@ -38,10 +38,10 @@ cut -f1 "$work/commands" >"$work/built"
 ./tools/source_files.sh >"$work/all"
 if (($#)); then printf '%s\n' "$@" | sort -u >"$work/wanted"; else grep -v '^tests/' "$work/all" >"$work/wanted"; fi
 
-# CUDA sources are built only where there is CUDA, and never by clang here. An example is a program of
-# its own, built by who copies it.
-grep '\.cc$' "$work/wanted" | grep -v -e '/cuda/' -e '/nccl/' -e '^examples/' >"$work/sources" || true
-comm -23 "$work/sources" "$work/built" >"$work/orphans"
+# Sources for CUDA and NCCL are built only where these are, but for those that stand in their place. An
+# example is a program of its own, built by who copies it.
+grep '\.cc$' "$work/wanted" | grep -v -e '^examples/' >"$work/sources" || true
+comm -23 "$work/sources" "$work/built" | grep -v -e '/cuda/' -e '/nccl/' >"$work/orphans" || true
 failed=0
 if [[ -s $work/orphans ]]; then
   sed 's/$/: is in no target of the build/' "$work/orphans" >&2

@@ -5,10 +5,10 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
-  git ls-files --cached --others --exclude-standard -- '*.h' '*.cc' '*.cu'
+  git ls-files --cached --others --exclude-standard -- '*.h' '*.cc' '*.cu' '*.cuh'
 else
   find . -name .git -prune -o -path ./build -prune -o -path ./runs -prune -o \
-    -type f \( -name '*.h' -o -name '*.cc' -o -name '*.cu' \) -print | sed 's|^\./||'
+    -type f \( -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' \) -print | sed 's|^\./||'
 fi | sort -u | while IFS= read -r file; do
   # A file deleted in the working tree is still listed by git.
   if [[ -f $file ]]; then printf '%s\n' "$file"; fi

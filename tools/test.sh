@@ -47,6 +47,15 @@ gate() {
   fi
 }
 
+# The program and the tests on the GPU (without one they say so), and those of the CPU that are next to
+# what a build with CUDA changes; `ctest --preset cuda` runs all, once all is built.
+cuda_tests() {
+  ./tools/build.sh cuda terrace gpu_tests memory_tests optim_tests || return
+  ctest --preset cuda --label-regex '^gpu$' </dev/null || return
+  build/cuda/tests/memory/memory_tests --gtest_brief=1 || return
+  build/cuda/tests/optim/optim_tests --gtest_brief=1
+}
+
 # run_ctest PRESET: what it printed is kept for tell_failures.
 run_ctest() {
   ctest --preset "$1" --parallel "$(./tools/jobs.sh)" </dev/null 2>&1 | tee "build/$1.ctest.log"
@@ -78,6 +87,12 @@ part "build debug" ./tools/build.sh debug tests_sanitized
 part "tests under AddressSanitizer and UndefinedBehaviorSanitizer" run_ctest debug
 part "build tsan" ./tools/build.sh tsan tests_threads
 part "tests under ThreadSanitizer" run_ctest tsan
+
+if command -v nvcc >/dev/null || [[ -n ${CUDACXX:-} ]]; then
+  part "build cuda, and its tests" cuda_tests
+else
+  printf '\n== build cuda: left out, there is no nvcc here\n'
+fi
 
 printf '\n== tests (%s)\n' "$release_tests"
 run_ctest "$release_tests" || failures+=("tests")

@@ -4,17 +4,16 @@
 #include <pthread.h>
 
 #include <array>
-#include <atomic>
 #include <condition_variable>
 #include <mutex>
 #include <string>
 #include <system_error>
 #include <thread>
 
-#include "base/bytes.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "memory/device_capacity.h"
 #include "memory/host/host_memory.h"
 #include "memory/host/streaming_copy.h"
 
@@ -226,58 +225,15 @@ class CpuStream final : public Stream {
   std::thread thread_;
 };
 
-// What a device has given out of its capacity. Thread-safe.
-class Capacity {
- public:
-  explicit Capacity(std::size_t capacity_bytes) : capacity_bytes_(capacity_bytes) {}
-
-  void take(std::size_t size_bytes) {
-    std::size_t used = used_bytes_.load();
-    do {
-      if (size_bytes > capacity_bytes_ - used) refuse(size_bytes, capacity_bytes_ - used);
-    } while (!used_bytes_.compare_exchange_weak(used, used + size_bytes));
-  }
-
-  void give_back(std::size_t size_bytes) { used_bytes_.fetch_sub(size_bytes); }
-
-  std::size_t free_bytes() const { return capacity_bytes_ - used_bytes_.load(); }
-
- private:
-  [[noreturn]] void refuse(std::size_t size_bytes, std::size_t left_bytes) const {
-    throw OutOfMemory(fmt::format("device memory: {} asked, {} free of {}", format_size(size_bytes),
-                                  format_size(left_bytes), format_size(capacity_bytes_)),
-                      "give the device a larger budget, or move more to the host");
-  }
-
-  const std::size_t capacity_bytes_;
-  std::atomic<std::size_t> used_bytes_{0};
-};
-
-// A part of the capacity, given back when destroyed.
-class Charge {
- public:
-  Charge(Capacity& capacity, std::size_t size_bytes)
-      : capacity_(capacity), size_bytes_(size_bytes) {
-    capacity_.take(size_bytes_);
-  }
-  Charge(const Charge&) = delete;
-  Charge& operator=(const Charge&) = delete;
-  ~Charge() { capacity_.give_back(size_bytes_); }
-
- private:
-  Capacity& capacity_;
-  const std::size_t size_bytes_;
-};
-
 class CpuDeviceMemory final : public DeviceMemory {
  public:
-  CpuDeviceMemory(Capacity& capacity, std::size_t size_bytes)
+  CpuDeviceMemory(DeviceCapacity& capacity, std::size_t size_bytes)
       : charge_(capacity, size_bytes), memory_(size_bytes, HostMemoryOptions{}) {}
 
   std::span<std::byte> bytes() const override { return memory_.bytes(); }
 
  private:
-  Charge charge_;
+  DeviceCharge charge_;
   HostMemory memory_;
 };
 
@@ -300,7 +256,7 @@ class CpuDevice final : public Device {
   std::size_t free_bytes() const override { return capacity_.free_bytes(); }
 
  private:
-  Capacity capacity_;
+  DeviceCapacity capacity_;
 };
 
 }  // namespace

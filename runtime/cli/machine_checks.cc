@@ -17,10 +17,14 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "kernels/cuda/cuda_version.h"
+#include "memory/cuda/cuda_device.h"
+#include "memory/cuda/gpu_inventory.h"
 #include "memory/host/host_limits.h"
 #include "memory/host/topology.h"
 #include "offload/direct_file.h"
 #include "offload/uring/uring_engine.h"
+#include "parallel/nccl/nccl_communicator.h"
 
 namespace terrace {
 namespace {
@@ -170,6 +174,38 @@ MachineCheck check_free_space(const std::string& directory) {
           enough ? "" : "free some space, or name a larger drive with --nvme"};
 }
 
+std::string describe_gpu(const GpuFacts& gpu) {
+  std::string text = fmt::format("{} ({})", gpu.name, format_size(gpu.memory_bytes));
+  if (!gpu.pci_address.empty()) text += " at " + gpu.pci_address;
+  if (gpu.link_generation_max != 0) {
+    text += fmt::format(", PCIe generation {} (now {}) x{}", gpu.link_generation_max,
+                        gpu.link_generation, gpu.link_lanes);
+  }
+  return gpu.numa_node < 0 ? text : text + fmt::format(", NUMA node {}", gpu.numa_node);
+}
+
+// Without a GPU all is well: the CPU device computes.
+MachineCheck check_gpus() {
+  const GpuInventory inventory = read_gpu_inventory();
+  const std::string built = is_cuda_built() ? "" : "; CUDA is not built in: the CPU device is used";
+  if (inventory.gpus.empty()) return {"gpu", true, inventory.remark + built, ""};
+  std::vector<std::string> gpus;
+  bool narrow = false;
+  for (const GpuFacts& gpu : inventory.gpus) {
+    gpus.push_back(describe_gpu(gpu));
+    narrow = narrow || gpu.link_lanes < gpu.link_lanes_max;
+  }
+  return {"gpu", !narrow,
+          fmt::format("driver {}: {}{}", inventory.driver_version, fmt::join(gpus, "; "), built),
+          narrow ? "a GPU has fewer PCIe lanes than it could: see how it is seated" : ""};
+}
+
+std::string built_with() {
+  const std::string text = TERRACE_BUILT_WITH;
+  return is_cuda_built() ? fmt::format("{}, {}, {}", text, cublaslt_version(), nccl_version())
+                         : text;
+}
+
 }  // namespace
 
 std::vector<MachineCheck> check_machine(const std::string& directory) {
@@ -190,8 +226,8 @@ std::vector<MachineCheck> check_machine(const std::string& directory) {
           check_uring(probe.file()),
           check_direct(probe.file(), directory),
           check_free_space(directory),
-          {"libraries", true, TERRACE_BUILT_WITH, ""},
-          {"gpu", true, "none built in: the CPU device is used", ""}};
+          {"libraries", true, built_with(), ""},
+          check_gpus()};
 }
 
 }  // namespace terrace

@@ -59,7 +59,9 @@ std::string show_nvme(const TrainOptions& options) {
 
 void check_device(const FlagValue& value) {
   const std::string& text = value.name();
-  if (text == "cuda" || text.starts_with("cuda:")) value.not_built("use cpu");
+  if (text == "cuda" || text.starts_with("cuda:")) {
+    value.not_built("use cpu: training does not drive GPUs yet (docs/cuda.md)");
+  }
   constexpr auto kDevices = std::to_array<std::string_view>({"auto", "cpu", "cuda"});
   value.choice(kDevices);
 }

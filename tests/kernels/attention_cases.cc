@@ -25,6 +25,7 @@ constexpr AttentionShape kShapes[] = {
     {.batch = 1, .sequence = 130, .heads = 3, .key_value_heads = 1, .head_width = 64},
     {.batch = 3, .sequence = 17, .heads = 2, .key_value_heads = 2, .head_width = 64},
     {.batch = 1, .sequence = 67, .heads = 2, .key_value_heads = 1, .head_width = 20},
+    {.batch = 1, .sequence = 70, .heads = 2, .key_value_heads = 1, .head_width = 128},
     // So long that the CPU takes several panels of keys, and shares a head's queries among tasks.
     {.batch = 1, .sequence = 1030, .heads = 2, .key_value_heads = 1, .head_width = 20}};
 

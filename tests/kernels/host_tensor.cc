@@ -35,6 +35,15 @@ HostTensor::HostTensor(const HostTensor& other) : HostTensor(other.view_.dtype, 
   std::memcpy(view_.data, other.view_.data, view_.size_bytes());
 }
 
+HostTensor HostTensor::on_boundary() const {
+  HostTensor copy(view_.dtype, view_.shape);
+  copy.storage_.resize(view_.size_bytes() + kAlignment);
+  const auto address = reinterpret_cast<std::uintptr_t>(copy.storage_.data());
+  copy.view_.data = copy.storage_.data() + (kAlignment - address % kAlignment) % kAlignment;
+  std::memcpy(copy.view_.data, view_.data, view_.size_bytes());
+  return copy;
+}
+
 HostTensor HostTensor::random(DType dtype, Shape shape, Random& random, double scale) {
   HostTensor tensor(dtype, shape);
   for (std::int64_t i = 0; i < tensor.elements(); ++i) tensor.set(i, scale * random.uniform());

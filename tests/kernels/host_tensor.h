@@ -35,6 +35,7 @@ class HostTensor {
   HostTensor(DType dtype, Shape shape);
   HostTensor(const HostTensor& other);
   HostTensor(HostTensor&&) = default;
+  HostTensor& operator=(HostTensor&&) = default;
   HostTensor& operator=(const HostTensor&) = delete;
 
   static HostTensor random(DType dtype, Shape shape, Random& random, double scale = 1.0);
@@ -49,6 +50,9 @@ class HostTensor {
   std::span<const std::byte> bytes() const { return {view_.data, view_.size_bytes()}; }
   // Every byte 0xFF: a NaN in each floating-point type.
   void fill_garbage();
+
+  // A copy that begins on a boundary of 64 bytes.
+  HostTensor on_boundary() const;
 
   // The same values in fp64; integers stay as they are.
   HostTensor widened() const;

@@ -94,7 +94,7 @@ void expect_within(const std::vector<HostTensor>& got, const Values& want, const
   }
 }
 
-void expect_accumulates(const KernelTable& table, const OpCase& op_case,
+void expect_accumulates(const KernelTable& table, const OpCase& op_case, CaseStage* stage,
                         const std::vector<HostTensor>& assigned) {
   const bool has_gradient = std::ranges::any_of(
       op_case.outputs, [](const Output& output) { return output.kind == OutputKind::kGradient; });
@@ -114,8 +114,33 @@ void expect_accumulates(const KernelTable& table, const OpCase& op_case,
     }
   }
   const RunOptions options{
-      .workers = 2, .mode = GradientMode::kAccumulate, .gradients_before = &before};
+      .workers = 2, .mode = GradientMode::kAccumulate, .gradients_before = &before, .stage = stage};
   expect_same_bits(run_case(table, op_case, false, options), want, "accumulated");
+}
+
+void run_here(const KernelTable& table, const OpCase& op_case, const RunOptions& options,
+              const std::vector<HostTensor>& inputs, const std::vector<HostTensor>& outputs) {
+  const Views in = views_of(inputs);
+  const Views out = views_of(outputs);
+  WorkerArena workers(options.workers);
+  std::vector<std::byte> storage;
+  KernelContext context;
+  context.workers = &workers;
+  context.workspace = aligned_workspace(
+      storage, op_case.workspace_bytes(table, in, out, options.mode, options.workers),
+      options.workspace_fill);
+  op_case.run(table, context, in, out, options.mode);
+}
+
+void run_staged(const KernelTable& table, const OpCase& op_case, const RunOptions& options,
+                std::vector<HostTensor>& inputs, std::vector<HostTensor>& outputs) {
+  const Views in = options.stage->upload(inputs);
+  const Views out = options.stage->upload(outputs);
+  const KernelContext context =
+      options.stage->context(op_case.workspace_bytes(table, in, out, options.mode, options.workers),
+                             options.workspace_fill);
+  op_case.run(table, context, in, out, options.mode);
+  options.stage->download({&inputs, &outputs});
 }
 
 }  // namespace
@@ -125,25 +150,24 @@ std::vector<HostTensor> run_case(const KernelTable& table, const OpCase& op_case
   std::vector<HostTensor> inputs;
   for (const HostTensor& input : op_case.inputs) inputs.push_back(wide ? input.widened() : input);
   std::vector<HostTensor> outputs = outputs_before(op_case, inputs, wide, options);
+  if (options.on_boundary) {
+    for (HostTensor& tensor : inputs) tensor = tensor.on_boundary();
+    for (HostTensor& tensor : outputs) tensor = tensor.on_boundary();
+  }
   const std::vector<HostTensor> inputs_before = inputs;
-  const Views in = views_of(inputs);
-  const Views out = views_of(outputs);
-
-  WorkerArena workers(options.workers);
-  std::vector<std::byte> storage;
-  KernelContext context;
-  context.workers = &workers;
-  context.workspace = aligned_workspace(
-      storage, op_case.workspace_bytes(table, in, out, options.mode, options.workers),
-      options.workspace_fill);
-  op_case.run(table, context, in, out, options.mode);
+  if (options.stage != nullptr) {
+    run_staged(table, op_case, options, inputs, outputs);
+  } else {
+    run_here(table, op_case, options, inputs, outputs);
+  }
   expect_same_bits(inputs, inputs_before, "inputs after the call");
   return outputs;
 }
 
-void expect_conforms(const KernelTable& table, const OpCase& op_case) {
+void expect_conforms(const KernelTable& table, const OpCase& op_case, CaseStage* stage) {
   SCOPED_TRACE(std::string(table.name) + ": " + op_case.name);
-  const std::vector<HostTensor> got = run_case(table, op_case, false, {});
+  RunOptions options{.stage = stage};
+  const std::vector<HostTensor> got = run_case(table, op_case, false, options);
   if (op_case.bounds) {
     std::vector<HostTensor> wide_inputs;
     for (const HostTensor& input : op_case.inputs) wide_inputs.push_back(input.widened());
@@ -152,13 +176,21 @@ void expect_conforms(const KernelTable& table, const OpCase& op_case) {
   } else {
     expect_same_bits(got, run_case(reference_kernels(), op_case, false, {}), "the reference");
   }
-  expect_same_bits(run_case(table, op_case, false, {}), got, "a second run");
-  expect_same_bits(run_case(table, op_case, false, {.workers = 2, .workspace_fill = std::byte{0}}),
-                   got, "two workers");
-  expect_same_bits(
-      run_case(table, op_case, false, {.workers = 3, .workspace_fill = std::byte{0x3E}}), got,
-      "three workers");
-  expect_accumulates(table, op_case, got);
+  expect_same_bits(run_case(table, op_case, false, options), got, "a second run");
+  options.workers = 2;
+  options.workspace_fill = std::byte{0};
+  expect_same_bits(run_case(table, op_case, false, options), got, "two workers");
+  options.workers = 3;
+  options.workspace_fill = std::byte{0x3E};
+  expect_same_bits(run_case(table, op_case, false, options), got, "three workers");
+  expect_accumulates(table, op_case, stage, got);
+}
+
+void expect_same_on_boundary(const KernelTable& table, const OpCase& op_case, CaseStage* stage) {
+  SCOPED_TRACE(std::string(table.name) + ": " + op_case.name);
+  const RunOptions options{.on_boundary = true, .stage = stage};
+  expect_same_bits(run_case(table, op_case, false, options),
+                   run_case(table, op_case, false, {.stage = stage}), "on a boundary");
 }
 
 }  // namespace terrace::test

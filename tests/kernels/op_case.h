@@ -68,6 +68,19 @@ void set_op(OpCase& op_case, void (*KernelTable::*run)(const KernelContext&, con
   };
 }
 
+// Where the tensors of a case are while its op runs, for a table that does not work on host memory.
+class CaseStage {
+ public:
+  virtual ~CaseStage() = default;
+  // Copies of the tensors that the op can reach, as far from a boundary of 64 bytes as they are.
+  virtual Views upload(const std::vector<HostTensor>& tensors) = 0;
+  // What it runs with; every byte of the workspace is `fill`.
+  virtual KernelContext context(std::size_t workspace_bytes, std::byte fill) = 0;
+  // Waits for the op, copies back what upload() gave views of, in the order of the calls, and
+  // forgets it all.
+  virtual void download(const std::vector<std::vector<HostTensor>*>& tensors) = 0;
+};
+
 // What a run starts from.
 struct RunOptions {
   int workers = 1;
@@ -75,6 +88,8 @@ struct RunOptions {
   std::byte workspace_fill = std::byte{0xFF};  // 0xFF everywhere is a NaN
   // For kAccumulate: what each kGradient output holds before.
   const std::vector<HostTensor>* gradients_before = nullptr;
+  bool on_boundary = false;    // tensors begin on boundaries of 64 bytes
+  CaseStage* stage = nullptr;  // null: host memory, and workers
 };
 
 // Runs the case on `table`; outputs that are overwritten are NaN before. With `wide`, everything
@@ -84,7 +99,12 @@ std::vector<HostTensor> run_case(const KernelTable& table, const OpCase& op_case
 
 // Holds one case to everything the contract says of any op: the bound, the same bits for any number
 // of workers and any bytes in workspace and outputs before, and accumulation as one addition.
-void expect_conforms(const KernelTable& table, const OpCase& op_case);
+void expect_conforms(const KernelTable& table, const OpCase& op_case, CaseStage* stage = nullptr);
+
+// Tensors that begin on boundaries, so that elements may be loaded many at a time, give the bits of
+// those that do not.
+void expect_same_on_boundary(const KernelTable& table, const OpCase& op_case,
+                             CaseStage* stage = nullptr);
 
 // Unit roundoffs. A result that is rounded once to type t has a relative error of at most
 // unit_of(t).

@@ -61,8 +61,8 @@ class Rules {
   }
 
  private:
-  bool is_cpp() const { return path_.ends_with(".h") || path_.ends_with(".cc") || is_cuda(); }
-  bool is_cuda() const { return path_.ends_with(".cu"); }
+  bool is_header() const { return path_.ends_with(".h") || path_.ends_with(".cuh"); }
+  bool is_cpp() const { return is_header() || path_.ends_with(".cc") || path_.ends_with(".cu"); }
 
   void add(int line, std::string what) {
     found_.push_back({std::string(path_), line, std::move(what)});
@@ -103,7 +103,7 @@ class Rules {
 
   void check_length() {
     const int lines = static_cast<int>(split_lines(text_).size());
-    if (lines > kFileLinesMax && !is_cuda()) {
+    if (lines > kFileLinesMax) {
       add(kFileLinesMax + 1, fmt::format("has {} lines; {} are allowed", lines, kFileLinesMax));
     }
     if (!text_.empty() && !text_.ends_with('\n')) add(lines, "does not end with a newline");
@@ -111,8 +111,8 @@ class Rules {
 
   void check_cpp() {
     const std::string code = blank_comments_and_literals(text_);
-    if (path_.ends_with(".h")) check_guard(code);
-    if (!is_cuda()) check_functions();
+    if (is_header()) check_guard(code);
+    check_functions();
     int number = 0;
     for (const std::string_view line : split_lines(code)) check_code_line(++number, line);
   }

@@ -39,13 +39,13 @@ TEST(SourceRules, CleanTextHasNone) {
 
 TEST(SourceRules, LongFunctions) {
   EXPECT_EQ(count("base/a.cc", function_of(71), "71 lines"), 1U);
-  EXPECT_EQ(count("kernels/cuda/a.cu", function_of(71), "71 lines"), 0U);
+  EXPECT_EQ(count("kernels/cuda/a.cu", function_of(71), "71 lines"), 1U);
 }
 
 TEST(SourceRules, LongFiles) {
   EXPECT_EQ(count("base/a.cc", repeat("int x;\n", 600), "are allowed"), 0U);
   EXPECT_EQ(count("base/a.cc", repeat("int x;\n", 601), "601 lines"), 1U);
-  EXPECT_EQ(count("kernels/cuda/a.cu", repeat("int x;\n", 601), "601 lines"), 0U);
+  EXPECT_EQ(count("kernels/cuda/a.cuh", repeat("int x;\n", 601), "601 lines"), 1U);
 }
 
 TEST(SourceRules, LongLines) {

@@ -37,7 +37,8 @@ std::string read_text(const fs::path& path) {
 bool is_cpp_header(const std::string& path) { return path.ends_with(".h"); }
 
 bool is_cpp(const std::string& path) {
-  return is_cpp_header(path) || path.ends_with(".cc") || path.ends_with(".cu");
+  return is_cpp_header(path) || path.ends_with(".cc") || path.ends_with(".cu") ||
+         path.ends_with(".cuh");
 }
 
 std::vector<SourceFile> read_source_tree() {

@@ -1,0 +1,50 @@
+# What TERRACE_CUDA adds: the language, cuBLASLt, NCCL, and how .cu files are compiled.
+#
+# Neither the driver (libcuda) nor NVML is linked: a program that was built with CUDA starts on a
+# machine without a driver, and says there what is missing.
+
+# Code for A100 and H100, and the virtual instructions of H100 for what comes after it.
+if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+  set(CMAKE_CUDA_ARCHITECTURES "80-real;90")
+endif()
+set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+
+include(CheckLanguage)
+check_language(CUDA)
+if(NOT CMAKE_CUDA_COMPILER)
+  message(FATAL_ERROR "TERRACE_CUDA is ON and there is no nvcc: install the CUDA toolkit and put its "
+                      "bin directory in PATH, or name nvcc in CUDACXX")
+endif()
+enable_language(CUDA)
+# CMake 3.25 does not know that nvcc has C++20.
+if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+  set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+endif()
+set(CMAKE_CUDA_STANDARD 20)
+set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+set(CMAKE_CUDA_EXTENSIONS OFF)
+find_package(CUDAToolkit REQUIRED)
+
+find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS} REQUIRED)
+find_library(NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR} REQUIRED)
+add_library(terrace_nccl INTERFACE)
+target_include_directories(terrace_nccl SYSTEM INTERFACE ${NCCL_INCLUDE_DIR})
+target_link_libraries(terrace_nccl INTERFACE ${NCCL_LIBRARY} CUDA::cudart_static)
+
+# No contraction: where a fused multiplication and addition is wanted the code says so, and the bits
+# are those of the same source on the host. Denormals are kept, divisions and roots are rounded
+# correctly (nvcc's defaults, written down because bits depend on them).
+set(terrace_cuda_options
+    --expt-relaxed-constexpr
+    --fmad=false
+    --ftz=false
+    --prec-div=true
+    --prec-sqrt=true
+    -Xcompiler=-Wall,-Wextra,-ffp-contract=off
+    -Xcudafe=--display_error_number
+    # fmt 9 leaves constexpr out for every nvcc, and C++20 then does not compile.
+    -DFMT_USE_CONSTEXPR=1)
+if(TERRACE_WERROR)
+  list(APPEND terrace_cuda_options --Werror=all-warnings -Xcompiler=-Werror)
+endif()

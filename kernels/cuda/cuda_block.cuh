@@ -1,0 +1,149 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/shared/block.h"
+#include "kernels/shared/mma.h"
+
+// The Block of kernels/shared/block.h on a GPU: the calling thread's part of it.
+namespace terrace {
+
+namespace cuda {
+
+inline constexpr unsigned kAllLanes = 0xFFFFFFFFU;
+
+__device__ inline void multiply_piece(shared::MmaSums& sums, const shared::MmaA<Bf16>& a,
+                                      const shared::MmaB<Bf16>& b) {
+  const auto word = [](const shared::Pair<Bf16>& pair) {
+    return static_cast<unsigned>(pair.x.bits) | static_cast<unsigned>(pair.y.bits) << 16;
+  };
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\n"
+      : "+f"(sums.at[0]), "+f"(sums.at[1]), "+f"(sums.at[2]), "+f"(sums.at[3])
+      : "r"(word(a.at[0])), "r"(word(a.at[1])), "r"(word(a.at[2])), "r"(word(a.at[3])),
+        "r"(word(b.at[0])), "r"(word(b.at[1])));
+}
+
+// The same product in fp32 arithmetic: every element comes from the thread that holds it. A call,
+// not inlined: fp32 is for tests, and a kernel has thousands of these.
+__device__ __noinline__ inline void multiply_piece(shared::MmaSums& sums,
+                                                   const shared::MmaA<float>& a,
+                                                   const shared::MmaB<float>& b) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int row = lane / 4 * 4;
+  const int col = shared::mma_pair(lane);
+  TERRACE_UNROLL
+  for (int k = 0; k < 16; ++k) {
+    const int from = k % 8 / 2;
+    const bool is_second = k % 2 != 0;
+    const auto pick = [is_second](const shared::Pair<float>& pair, int source) {
+      return __shfl_sync(kAllLanes, is_second ? pair.y : pair.x, source);
+    };
+    const float a0 = pick(a.at[k / 8 * 2], row + from);
+    const float a1 = pick(a.at[k / 8 * 2 + 1], row + from);
+    const float b0 = pick(b.at[k / 8], col * 4 + from);
+    const float b1 = pick(b.at[k / 8], col * 4 + 4 + from);
+    sums.at[0] = ::fmaf(a0, b0, sums.at[0]);
+    sums.at[1] = ::fmaf(a0, b1, sums.at[1]);
+    sums.at[2] = ::fmaf(a1, b0, sums.at[2]);
+    sums.at[3] = ::fmaf(a1, b1, sums.at[3]);
+  }
+}
+
+struct Plus {
+  template <typename T>
+  __device__ T operator()(T a, T b) const {
+    return a + b;
+  }
+};
+struct Most {
+  template <typename T>
+  __device__ T operator()(T a, T b) const {
+    return a < b ? b : a;
+  }
+};
+
+}  // namespace cuda
+
+template <int Threads>
+class CudaBlock {
+ public:
+  static constexpr int kThreads = Threads;
+  static constexpr int kWarps = Threads / 32;
+
+  template <typename T>
+  class PerThread {
+   public:
+    __device__ T& operator[](int) { return value_; }
+
+   private:
+    T value_;
+  };
+
+  __device__ std::int64_t index() const { return blockIdx.x; }
+  __device__ std::byte* shared_memory() const {
+    extern __shared__ uint4 terrace_shared_memory[];
+    return reinterpret_cast<std::byte*>(terrace_shared_memory);
+  }
+  __device__ void sync() const { __syncthreads(); }
+
+  template <typename Body>
+  __device__ void for_each_thread(Body&& body) const {
+    body(static_cast<int>(threadIdx.x));
+  }
+
+  template <typename T>
+  __device__ T sum(PerThread<T>& values) const {
+    return reduce(values[0], cuda::Plus{});
+  }
+  template <typename T>
+  __device__ T max(PerThread<T>& values) const {
+    return reduce(values[0], cuda::Most{});
+  }
+  template <typename T>
+  __device__ void quad_sum(PerThread<T>& values) const {
+    values[0] = butterfly<2>(values[0], cuda::Plus{});
+  }
+  template <typename T>
+  __device__ void quad_max(PerThread<T>& values) const {
+    values[0] = butterfly<2>(values[0], cuda::Most{});
+  }
+
+  template <typename SumsOf, typename AOf, typename BOf>
+  __device__ void multiply(const SumsOf& sums_of, const AOf& a_of, const BOf& b_of) const {
+    const int t = static_cast<int>(threadIdx.x);
+    cuda::multiply_piece(sums_of(t), a_of(t), b_of(t));
+  }
+
+ private:
+  template <int First, typename T, typename Join>
+  __device__ static T butterfly(T value, Join join) {
+    TERRACE_UNROLL
+    for (int offset = First; offset > 0; offset /= 2) {
+      value = join(value, __shfl_xor_sync(cuda::kAllLanes, value, offset));
+    }
+    return value;
+  }
+
+  template <typename T, typename Join>
+  __device__ static T reduce(T value, Join join) {
+    __shared__ T warps[kWarps];
+    value = butterfly<16>(value, join);
+    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = value;
+    __syncthreads();
+    T result = warps[0];
+    TERRACE_UNROLL
+    for (int warp = 1; warp < kWarps; ++warp) result = join(result, warps[warp]);
+    __syncthreads();  // before the next reduction writes
+    return result;
+  }
+};
+
+template <int Threads, typename Kernel>
+__global__ void __launch_bounds__(Threads) run_kernel(const __grid_constant__ Kernel kernel) {
+  CudaBlock<Threads> block;
+  kernel(block);
+}
+
+}  // namespace terrace

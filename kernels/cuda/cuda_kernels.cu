@@ -1,0 +1,20 @@
+#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/kernel_launcher.cuh"
+#include "kernels/shared/kernel_functions.h"
+
+namespace terrace {
+namespace {
+
+struct CudaFunctions {
+  using Launcher = KernelLauncher;
+  static KernelLauncher launcher(const KernelContext& context) { return KernelLauncher(context); }
+  static constexpr std::size_t kProductWorkspace = kCudaProductWorkspace;
+};
+
+constexpr KernelTable kCudaKernels = shared::kernel_functions<CudaFunctions>("cuda");
+
+}  // namespace
+
+const KernelTable& cuda_kernels() { return kCudaKernels; }
+
+}  // namespace terrace

@@ -1,0 +1,130 @@
+#pragma once
+
+#include <math.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "base/error.h"
+#include "kernels/kernel_table.h"
+#include "kernels/shared/block.h"
+#include "kernels/shared/mma.h"
+
+// What the attention kernels have in common: where heads lie, tiles of their rows, the exponential.
+namespace terrace::shared {
+
+// Four warps, each with 16 of a block's 64 rows (queries, or keys in the gradients of keys).
+inline constexpr int kAttentionThreads = 128;
+inline constexpr int kOwnRows = 64;
+inline constexpr float kLog2e = 1.44269504088896340736F;
+inline constexpr std::int64_t kHeadWidthMax = 128;
+
+// Rows of the other side that a step of the loop takes, for heads of at most Width.
+template <int Width>
+inline constexpr int kOtherRows = Width <= 64 ? 64 : 32;
+
+// The shape of an op, and the rows of one head of one sequence within a matrix of heads.
+struct HeadRows {
+  std::int64_t T = 0;       // rows of the sequence
+  std::int64_t D = 0;       // elements of a row
+  std::int64_t stride = 0;  // from row to row
+  bool aligned = false;     // rows are whole packs
+
+  // Rows [row, row + rows) of the head that begins at `head`, as a tile of Width columns; zeros
+  // past the sequence and the head.
+  template <int Width, typename Block, typename T_>
+  TERRACE_KERNEL void load(Block& block, const T_* head, std::int64_t row, int rows,
+                           const Tile<T_>& tile) const {
+    constexpr int kPack = kPackOf<T_>;
+    constexpr int kPacks = Width / kPack;
+    block.for_each_thread([&](int t) {
+      for (int i = t; i < rows * kPacks; i += Block::kThreads) {
+        const std::int64_t r = row + i / kPacks;
+        const int col = i % kPacks * kPack;
+        const auto pack = load_pack(head + r * stride + col, r < T ? D - col : 0, aligned);
+        store_pack(&tile.element(i / kPacks, col), pack, kPack, true);
+      }
+    });
+  }
+};
+
+// Columns of a tile in shared memory: 16 bytes more, so that rows begin in different banks.
+template <typename T, int Width>
+inline constexpr int kTileStride = Width + kPackOf<T>;
+
+template <typename T, int Width>
+inline constexpr std::size_t kTileRowBytes = sizeof(T) * kTileStride<T, Width>;
+
+struct AttentionPlaces {
+  AttentionShape shape;
+  std::int64_t qkv_width;  // (H + 2 G) D
+
+  // In qkv and dqkv: the first row of a sequence's head; queries, then keys, then values.
+  TERRACE_KERNEL std::int64_t head(std::int64_t b, std::int64_t index) const {
+    return b * shape.sequence * qkv_width + index * shape.head_width;
+  }
+  TERRACE_KERNEL std::int64_t query(std::int64_t b, std::int64_t h) const { return head(b, h); }
+  TERRACE_KERNEL std::int64_t key(std::int64_t b, std::int64_t g) const {
+    return head(b, shape.heads + g);
+  }
+  TERRACE_KERNEL std::int64_t value(std::int64_t b, std::int64_t g) const {
+    return head(b, shape.heads + shape.key_value_heads + g);
+  }
+  TERRACE_KERNEL std::int64_t group(std::int64_t h) const {
+    return h / (shape.heads / shape.key_value_heads);
+  }
+  // In out and dout, and in log_sum_exp.
+  TERRACE_KERNEL std::int64_t out(std::int64_t b, std::int64_t h) const {
+    return (b * shape.sequence * shape.heads + h) * shape.head_width;
+  }
+  TERRACE_KERNEL std::int64_t row(std::int64_t b, std::int64_t h) const {
+    return (b * shape.heads + h) * shape.sequence;
+  }
+  TERRACE_KERNEL HeadRows qkv_rows(bool aligned) const {
+    return {shape.sequence, shape.head_width, qkv_width, aligned};
+  }
+  TERRACE_KERNEL HeadRows out_rows(bool aligned) const {
+    return {shape.sequence, shape.head_width, shape.heads * shape.head_width, aligned};
+  }
+};
+
+inline AttentionPlaces attention_places(const AttentionShape& s, const TensorView& qkv,
+                                        const TensorView& out) {
+  const std::int64_t R = s.batch * s.sequence;
+  const std::int64_t width = (s.heads + 2 * s.key_value_heads) * s.head_width;
+  TERRACE_CHECK_EQ(s.heads % s.key_value_heads, 0);
+  TERRACE_CHECK_EQ(qkv.elements(), R * width);
+  TERRACE_CHECK_EQ(out.elements(), R * s.heads * s.head_width);
+  return {s, width};
+}
+
+// Calls body(std::integral_constant<int, Width>) with the least width that holds a head.
+template <typename Body>
+void with_head_width(std::int64_t D, Body&& body) {
+  if (D <= 64) return body(std::integral_constant<int, 64>{});
+  if (D <= kHeadWidthMax) return body(std::integral_constant<int, kHeadWidthMax>{});
+  throw ConfigError("attention on CUDA takes heads of at most 128 elements",
+                    "use --device cpu for this model");
+}
+
+// Pieces of sums that a warp has: 16 rows of 8 * Count columns.
+template <int Count>
+struct SumsRow {
+  MmaSums at[Count];
+};
+
+// sums(16 rows, n) += a(16 rows, k) b(k, n) over Depth, `a` and `b` being functions of the depth,
+// the piece and the thread.
+template <int Count, int Depth, typename Block, typename Sums, typename A, typename B>
+TERRACE_KERNEL void multiply_row(Block& block, Sums& sums, const A& a, const B& b) {
+  TERRACE_UNROLL
+  for (int k = 0; k < Depth; k += 16) {
+    TERRACE_UNROLL
+    for (int n = 0; n < Count; ++n) {
+      block.multiply([&](int t) -> MmaSums& { return sums[t].at[n]; },
+                     [&](int t) { return a(k, t); }, [&](int t) { return b(k, n * 8, t); });
+    }
+  }
+}
+
+}  // namespace terrace::shared

@@ -1,0 +1,169 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/kernel_table.h"
+#include "kernels/norm_tree.h"
+#include "kernels/shared/map.h"
+
+// Additions, casts and sums of squares. All have the bits of the reference.
+namespace terrace::shared {
+
+template <typename T>
+struct AddBody {
+  const T* a;
+  const T* b;
+  T* y;
+  bool aligned;
+
+  TERRACE_KERNEL void operator()(std::int64_t, std::int64_t first, std::int64_t count) const {
+    const auto x = load_pack(a + first, count, aligned);
+    const auto z = load_pack(b + first, count, aligned);
+    Pack<T> sum;
+    TERRACE_UNROLL
+    for (int i = 0; i < kPackOf<T>; ++i) {
+      sum.at[i] = round_to<T>(to_float(x.at[i]) + to_float(z.at[i]));
+    }
+    store_pack(y + first, sum, count, aligned);
+  }
+};
+
+template <typename Launcher>
+void add(Launcher& launcher, const Add& op) {
+  TERRACE_CHECK_EQ(op.a.elements(), op.y.elements());
+  TERRACE_CHECK_EQ(op.b.elements(), op.y.elements());
+  with_compute_type(op.y.dtype, [&]<typename T>(std::type_identity<T>) {
+    const bool aligned = may_load_packs({op.a.data, op.b.data, op.y.data}, 0);
+    const AddBody<T> body{op.a.as<T>(), op.b.as<T>(), op.y.as<T>(), aligned};
+    launch_map<kPackOf<T>>(launcher, "add", 1, op.y.elements(), body);
+  });
+}
+
+template <typename Launcher>
+void accumulate_gradient(Launcher& launcher, const AccumulateGradient& op) {
+  TERRACE_CHECK_EQ(op.source.elements(), op.target.elements());
+  const bool aligned = may_load_packs({op.source.data, op.target.data}, 0);
+  const AddBody<float> body{op.target.as<float>(), op.source.as<float>(), op.target.as<float>(),
+                            aligned};
+  launch_map<kPackOf<float>>(launcher, "accumulate_gradient", 1, op.target.elements(), body);
+}
+
+template <typename Launcher>
+void fill_zero(Launcher& launcher, const FillZero& op) {
+  launcher.zero(op.target.data, op.target.size_bytes());
+}
+
+// Eight elements at a time, so that the narrower side moves 16 bytes.
+inline constexpr int kCastPack = 8;
+
+// Ties away from zero for parameters, to even for gradients (base/half.h).
+enum class Ties : std::uint8_t { kAway, kToEven };
+
+template <Ties Rounding>
+struct NarrowBody {
+  const float* source;
+  Bf16* target;
+  bool aligned;
+
+  TERRACE_KERNEL void operator()(std::int64_t, std::int64_t first, std::int64_t count) const {
+    const auto wide = load_pack<float, kCastPack>(source + first, count, aligned);
+    Pack<Bf16, kCastPack> narrow;
+    TERRACE_UNROLL
+    for (int i = 0; i < kCastPack; ++i) {
+      narrow.at[i] = Rounding == Ties::kAway ? to_bf16_ties_away(wide.at[i])
+                                             : to_bf16_nearest_even(wide.at[i]);
+    }
+    store_pack(target + first, narrow, count, aligned);
+  }
+};
+
+struct WidenBody {
+  const Bf16* source;
+  float* target;
+  bool aligned;
+
+  TERRACE_KERNEL void operator()(std::int64_t, std::int64_t first, std::int64_t count) const {
+    const auto narrow = load_pack<Bf16, kCastPack>(source + first, count, aligned);
+    Pack<float, kCastPack> wide;
+    TERRACE_UNROLL
+    for (int i = 0; i < kCastPack; ++i) wide.at[i] = to_float(narrow.at[i]);
+    store_pack(target + first, wide, count, aligned);
+  }
+};
+
+template <typename Launcher>
+void cast_parameters(Launcher& launcher, const CastParameters& op) {
+  const std::int64_t n = op.target.elements();
+  TERRACE_CHECK_EQ(op.source.elements(), n);
+  const bool aligned = may_load_packs({op.source.data, op.target.data}, 0);
+  if (op.source.dtype == op.target.dtype) {
+    launcher.copy(op.target.data, op.source.data, op.source.size_bytes());
+  } else if (op.target.dtype == DType::kBF16) {
+    const NarrowBody<Ties::kAway> body{op.source.as<float>(), op.target.as<Bf16>(), aligned};
+    launch_map<kCastPack>(launcher, "cast_parameters", 1, n, body);
+  } else {
+    const WidenBody body{op.source.as<Bf16>(), op.target.as<float>(), aligned};
+    launch_map<kCastPack>(launcher, "cast_parameters", 1, n, body);
+  }
+}
+
+template <typename Launcher>
+void round_gradient(Launcher& launcher, const RoundGradient& op) {
+  const std::int64_t n = op.target.elements();
+  TERRACE_CHECK_EQ(op.source.elements(), n);
+  const bool aligned = may_load_packs({op.source.data, op.target.data}, 0);
+  const NarrowBody<Ties::kToEven> body{op.source.as<float>(), op.target.as<Bf16>(), aligned};
+  launch_map<kCastPack>(launcher, "round_gradient", 1, n, body);
+}
+
+// Eight neighbouring threads are the lanes of a norm block (kernels/norm_tree.h), so that a warp
+// reads whole sectors and every lane adds in the written order.
+template <typename T>
+struct NormPartialsKernel {
+  const T* gradient;
+  double* partials;
+  std::int64_t elements;
+
+  static constexpr int kThreads = 256;
+  static constexpr int kLanes = static_cast<int>(kNormLanes);
+  static constexpr int kBlocks = kThreads / kLanes;  // norm blocks of one block of threads
+
+  template <typename Block>
+  TERRACE_KERNEL void operator()(Block& block) const {
+    auto* const sums = reinterpret_cast<double*>(block.shared_memory());
+    block.for_each_thread([&](int t) {
+      const std::int64_t begin = (block.index() * kBlocks + t / kLanes) * kNormBlock;
+      const std::int64_t end = begin + kNormBlock < elements ? begin + kNormBlock : elements;
+      double sum = 0;
+      for (std::int64_t i = begin + t % kLanes; i < end; i += kLanes) {
+        const double value = to_float(gradient[i]);
+        sum = ::fma(value, value, sum);
+      }
+      sums[t] = sum;
+    });
+    block.sync();
+    block.for_each_thread([&](int t) {
+      const std::int64_t at = block.index() * kBlocks + t;
+      if (t >= kBlocks || at * kNormBlock >= elements) return;
+      const double* const lanes = sums + t * kLanes;
+      partials[at] = ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) +
+                     ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
+    });
+  }
+};
+
+template <typename Launcher>
+void norm_partials(Launcher& launcher, const NormPartials& op) {
+  const std::int64_t elements = op.gradient.elements();
+  TERRACE_CHECK_EQ(op.partials.elements(), divide_up(elements, kNormBlock));
+  if (elements == 0) return;
+  with_compute_type(op.gradient.dtype, [&]<typename T>(std::type_identity<T>) {
+    using Kernel = NormPartialsKernel<T>;
+    const Kernel kernel{op.gradient.as<T>(), op.partials.as<double>(), elements};
+    launcher.template launch<Kernel::kThreads>("norm_partials", kernel,
+                                               divide_up(op.partials.elements(), Kernel::kBlocks),
+                                               Kernel::kThreads * sizeof(double));
+  });
+}
+
+}  // namespace terrace::shared

@@ -1,0 +1,366 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdint>
+
+#include "kernels/kernel_table.h"
+#include "kernels/shared/map.h"
+
+// The embedding. Its backward sorts the positions of all micro-batches by token, keeping the order
+// of equal ones, and then gives each token's positions to one block, which adds in that order.
+namespace terrace::shared {
+
+template <typename T>
+struct EmbeddingBody {
+  const std::int32_t* tokens;
+  const T* wte;
+  const T* wpe;  // may be null
+  T* h;
+  std::int64_t V, C, sequence, first_token;
+  bool aligned;
+
+  TERRACE_KERNEL void operator()(std::int64_t r, std::int64_t first, std::int64_t count) const {
+    const std::int64_t token = tokens[r] - first_token;
+    Pack<T> row{};
+    if (token >= 0 && token < V) row = load_pack(wte + token * C + first, count, aligned);
+    if (wpe != nullptr) {
+      const auto position = load_pack(wpe + r % sequence * C + first, count, aligned);
+      TERRACE_UNROLL
+      for (int i = 0; i < kPackOf<T>; ++i) {
+        row.at[i] = round_to<T>(to_float(row.at[i]) + to_float(position.at[i]));
+      }
+    }
+    store_pack(h + r * C + first, row, count, aligned);
+  }
+};
+
+// Without a first_token all tokens are in [0, V): whoever reads data checks them.
+template <typename Launcher>
+void embedding_forward(Launcher& launcher, const EmbeddingForward& op) {
+  const std::int64_t C = op.wte.shape[1];
+  const std::int64_t R = op.tokens.elements();
+  TERRACE_CHECK_EQ(op.h.elements(), R * C);
+  with_compute_type(op.wte.dtype, [&]<typename T>(std::type_identity<T>) {
+    const bool aligned = may_load_packs({op.wte.data, op.wpe.data, op.h.data}, C * sizeof(T));
+    const EmbeddingBody<T> body{op.tokens.as<std::int32_t>(),
+                                op.wte.as<T>(),
+                                op.wpe.empty() ? nullptr : op.wpe.as<T>(),
+                                op.h.as<T>(),
+                                op.wte.shape[0],
+                                C,
+                                op.sequence,
+                                op.first_token.value_or(0),
+                                aligned};
+    launch_map<kPackOf<T>>(launcher, "embedding_forward", R, C, body);
+  });
+}
+
+template <typename T>
+struct AddPositionsBody {
+  T* h;
+  const T* wpe;
+  std::int64_t C, sequence, first_row;
+  bool aligned;
+
+  TERRACE_KERNEL void operator()(std::int64_t r, std::int64_t first, std::int64_t count) const {
+    const std::int64_t position = (first_row + r) % sequence;
+    Pack<T> row = load_pack(h + r * C + first, count, aligned);
+    const auto added = load_pack(wpe + position * C + first, count, aligned);
+    TERRACE_UNROLL
+    for (int i = 0; i < kPackOf<T>; ++i) {
+      row.at[i] = round_to<T>(to_float(row.at[i]) + to_float(added.at[i]));
+    }
+    store_pack(h + r * C + first, row, count, aligned);
+  }
+};
+
+template <typename Launcher>
+void add_positions(Launcher& launcher, const AddPositions& op) {
+  const std::int64_t C = op.wpe.shape[1];
+  const std::int64_t R = op.h.elements() / C;
+  TERRACE_CHECK_EQ(op.h.elements(), R * C);
+  with_compute_type(op.h.dtype, [&]<typename T>(std::type_identity<T>) {
+    const bool aligned = may_load_packs({op.h.data, op.wpe.data}, C * sizeof(T));
+    const AddPositionsBody<T> body{op.h.as<T>(), op.wpe.as<T>(), C,
+                                   op.sequence,  op.first_row,   aligned};
+    launch_map<kPackOf<T>>(launcher, "add_positions", R, C, body);
+  });
+}
+
+// A stable sort by digits of 8 bits, lowest first. A chunk of positions is counted, and later
+// placed, by one block: thread d has digit d, and walks the chunk in order.
+inline constexpr int kDigits = 256;
+inline constexpr int kDigitBits = 8;
+inline constexpr int kSortChunk = 1024;
+
+// The micro-batches' positions, one after the other; `rows` in each.
+struct SortedTokens {
+  std::int32_t* tokens = nullptr;
+  std::int32_t* positions = nullptr;
+};
+
+template <typename Block>
+TERRACE_KERNEL void load_digits(Block& block, const std::int32_t* tokens, std::int64_t first,
+                                int count, int shift, std::uint8_t* digits) {
+  block.for_each_thread([&](int t) {
+    for (int i = t; i < count; i += Block::kThreads) {
+      digits[i] = static_cast<std::uint8_t>((tokens[first + i] >> shift) & (kDigits - 1));
+    }
+  });
+  block.sync();
+}
+
+struct CountDigitsKernel {
+  const std::int32_t* tokens;
+  std::int32_t* counts;  // [kDigits, chunks]
+  std::int64_t elements, chunks;
+  int shift;
+
+  template <typename Block>
+  TERRACE_KERNEL void operator()(Block& block) const {
+    auto* const digits = reinterpret_cast<std::uint8_t*>(block.shared_memory());
+    const std::int64_t first = block.index() * kSortChunk;
+    const int count =
+        static_cast<int>(elements - first < kSortChunk ? elements - first : kSortChunk);
+    load_digits(block, tokens, first, count, shift, digits);
+    block.for_each_thread([&](int t) {
+      std::int32_t found = 0;
+      for (int i = 0; i < count; ++i) found += digits[i] == t ? 1 : 0;
+      counts[t * chunks + block.index()] = found;
+    });
+  }
+};
+
+// Counts become the places where each (digit, chunk) begins. One block.
+struct PlaceDigitsKernel {
+  std::int32_t* counts;
+  std::int64_t chunks;
+
+  template <typename Block>
+  TERRACE_KERNEL void operator()(Block& block) const {
+    auto* const totals = reinterpret_cast<std::int32_t*>(block.shared_memory());
+    block.for_each_thread([&](int t) {
+      std::int32_t total = 0;
+      for (std::int64_t c = 0; c < chunks; ++c) total += counts[t * chunks + c];
+      totals[t] = total;
+    });
+    block.sync();
+    block.for_each_thread([&](int t) {
+      std::int32_t place = 0;
+      for (int d = 0; d < t; ++d) place += totals[d];
+      for (std::int64_t c = 0; c < chunks; ++c) {
+        const std::int32_t count = counts[t * chunks + c];
+        counts[t * chunks + c] = place;
+        place += count;
+      }
+    });
+  }
+};
+
+struct MoveDigitsKernel {
+  SortedTokens from, to;
+  const std::int32_t* places;
+  std::int64_t elements, chunks;
+  int shift;
+
+  template <typename Block>
+  TERRACE_KERNEL void operator()(Block& block) const {
+    auto* const digits = reinterpret_cast<std::uint8_t*>(block.shared_memory());
+    const std::int64_t first = block.index() * kSortChunk;
+    const int count =
+        static_cast<int>(elements - first < kSortChunk ? elements - first : kSortChunk);
+    load_digits(block, from.tokens, first, count, shift, digits);
+    block.for_each_thread([&](int t) {
+      std::int64_t place = places[t * chunks + block.index()];
+      for (int i = 0; i < count; ++i) {
+        if (digits[i] != t) continue;
+        to.tokens[place] = from.tokens[first + i];
+        to.positions[place] = from.positions[first + i];
+        ++place;
+      }
+    });
+  }
+};
+
+// Tokens are numbered from the part's first; those of other parts are V, and so come last.
+struct NumberBody {
+  const std::int32_t* tokens;
+  SortedTokens to;
+  std::int64_t offset;  // of the micro-batch
+  std::int64_t first_token, V;
+
+  TERRACE_KERNEL void operator()(std::int64_t, std::int64_t first, std::int64_t) const {
+    const std::int64_t token = tokens[first] - first_token;
+    to.tokens[offset + first] = static_cast<std::int32_t>(token >= 0 && token < V ? token : V);
+    to.positions[offset + first] = static_cast<std::int32_t>(offset + first);
+  }
+};
+
+// The dh of every micro-batch, in memory of the device: kernels get arguments of a fixed size.
+inline constexpr int kPointersAtOnce = 32;
+struct StorePointersKernel {
+  std::array<const void*, kPointersAtOnce> pointers;
+  const void** to;
+  int count;
+
+  template <typename Block>
+  TERRACE_KERNEL void operator()(Block& block) const {
+    block.for_each_thread([&](int t) {
+      if (t < count) to[t] = pointers[static_cast<std::size_t>(t)];
+    });
+  }
+};
+
+// A block for each sorted position: that of a token's first one adds them all.
+template <typename T>
+struct EmbeddingRowsKernel {
+  SortedTokens sorted;
+  const T* const* dh;  // of each micro-batch
+  float* dwte;
+  std::int64_t elements, rows, V, C;
+  GradientMode mode;
+
+  template <typename Block>
+  TERRACE_KERNEL void operator()(Block& block) const {
+    const std::int64_t begin = block.index();
+    const std::int32_t token = sorted.tokens[begin];
+    if (token == V) return;
+    if (begin > 0 && sorted.tokens[begin - 1] == token) return;
+    block.for_each_thread([&](int t) {
+      for (std::int64_t c = t; c < C; c += Block::kThreads) {
+        float total = 0;
+        float sum = 0;  // of the micro-batch
+        std::int64_t micro_batch = 0;
+        for (std::int64_t i = begin; i < elements && sorted.tokens[i] == token; ++i) {
+          const std::int64_t position = sorted.positions[i];
+          if (position / rows != micro_batch) {
+            total += sum;
+            sum = 0;
+            micro_batch = position / rows;
+          }
+          sum += to_float(dh[micro_batch][position % rows * C + c]);
+        }
+        join_gradient(dwte[token * C + c], total + sum, mode);
+      }
+    });
+  }
+};
+
+template <typename T>
+struct PositionRowsBody {
+  const T* const* dh;
+  float* dwpe;
+  std::int64_t micro_batches, rows, C, sequence;
+
+  TERRACE_KERNEL void operator()(std::int64_t p, std::int64_t c, std::int64_t) const {
+    float total = 0;
+    for (std::int64_t m = 0; m < micro_batches; ++m) {
+      float sum = 0;
+      for (std::int64_t r = p; p < sequence && r < rows; r += sequence) {
+        sum += to_float(dh[m][r * C + c]);
+      }
+      total += sum;
+    }
+    dwpe[p * C + c] = 0.0F + total;
+  }
+};
+
+struct EmbeddingWorkspace {
+  SortedTokens tokens, other;
+  std::int32_t* counts;
+  const void** dh;
+};
+
+inline std::size_t embedding_backward_workspace(std::int64_t rows, std::int64_t micro_batches,
+                                                std::int64_t, std::int64_t, int) {
+  const auto elements = static_cast<std::size_t>(rows * micro_batches);
+  const auto chunks = static_cast<std::size_t>(divide_up(rows * micro_batches, kSortChunk));
+  return 4 * WorkspaceCutter::padded_bytes(elements * sizeof(std::int32_t)) +
+         WorkspaceCutter::padded_bytes(chunks * kDigits * sizeof(std::int32_t)) +
+         WorkspaceCutter::padded_bytes(static_cast<std::size_t>(micro_batches) * sizeof(void*));
+}
+
+// Sorts `from` by token, none over `token_max`, and returns where the result is.
+template <typename Launcher>
+SortedTokens sort_tokens(Launcher& launcher, SortedTokens from, SortedTokens to,
+                         std::int32_t* counts, std::int64_t elements, std::int64_t token_max) {
+  const std::int64_t chunks = divide_up(elements, kSortChunk);
+  const auto bits = static_cast<int>(std::bit_width(static_cast<std::uint64_t>(token_max)));
+  for (int shift = 0; shift < bits; shift += kDigitBits) {
+    launcher.template launch<kDigits>(
+        "embedding_backward", CountDigitsKernel{from.tokens, counts, elements, chunks, shift},
+        chunks, kSortChunk);
+    launcher.template launch<kDigits>("embedding_backward", PlaceDigitsKernel{counts, chunks}, 1,
+                                      kDigits * sizeof(std::int32_t));
+    launcher.template launch<kDigits>("embedding_backward",
+                                      MoveDigitsKernel{from, to, counts, elements, chunks, shift},
+                                      chunks, kSortChunk);
+    const SortedTokens sorted = to;
+    to = from;
+    from = sorted;
+  }
+  return from;
+}
+
+template <typename Launcher>
+void store_pointers(Launcher& launcher, std::span<const TensorView> views, const void** to) {
+  for (std::size_t first = 0; first < views.size(); first += kPointersAtOnce) {
+    StorePointersKernel kernel{{}, to + first, 0};
+    for (; kernel.count < kPointersAtOnce && first + kernel.count < views.size(); ++kernel.count) {
+      kernel.pointers[kernel.count] = views[first + kernel.count].data;
+    }
+    launcher.template launch<kPointersAtOnce>("embedding_backward", kernel, 1);
+  }
+}
+
+template <typename T, typename Launcher>
+void embedding_rows(Launcher& launcher, const EmbeddingBackward& op, EmbeddingWorkspace& space) {
+  const std::int64_t V = op.dwte.shape[0];
+  const std::int64_t C = op.dwte.shape[1];
+  const std::int64_t rows = op.tokens[0].elements();
+  const auto micro_batches = static_cast<std::int64_t>(op.tokens.size());
+  const std::int64_t elements = rows * micro_batches;
+  const auto* const dh = reinterpret_cast<const T* const*>(space.dh);
+  for (std::int64_t m = 0; m < micro_batches; ++m) {
+    const NumberBody body{op.tokens[m].as<std::int32_t>(), space.tokens, m * rows,
+                          op.first_token.value_or(0), V};
+    launch_map<1>(launcher, "embedding_backward", 1, rows, body);
+  }
+  const SortedTokens sorted = sort_tokens(launcher, space.tokens, space.other, space.counts,
+                                          elements, op.first_token.has_value() ? V : V - 1);
+  if (op.wte_mode == GradientMode::kAssign) launcher.zero(op.dwte.data, op.dwte.size_bytes());
+  const EmbeddingRowsKernel<T> kernel{sorted, dh, op.dwte.as<float>(), elements, rows,
+                                      V,      C,  op.wte_mode};
+  launcher.template launch<kMapThreads>("embedding_backward", kernel, elements);
+  if (op.dwpe.empty()) return;
+  const PositionRowsBody<T> body{dh, op.dwpe.as<float>(), micro_batches, rows, C, op.sequence};
+  launch_map<1>(launcher, "embedding_backward", op.dwpe.shape[0], C, body);
+}
+
+template <typename Launcher>
+void embedding_backward(Launcher& launcher, const EmbeddingBackward& op) {
+  TERRACE_CHECK(!op.dh.empty());
+  TERRACE_CHECK_EQ(op.tokens.size(), op.dh.size());
+  const std::int64_t rows = op.tokens[0].elements();
+  const std::int64_t elements = rows * static_cast<std::int64_t>(op.tokens.size());
+  for (std::size_t m = 0; m < op.dh.size(); ++m) {
+    TERRACE_CHECK_EQ(op.tokens[m].elements(), rows);
+    TERRACE_CHECK_EQ(op.dh[m].elements(), rows * op.dwte.shape[1]);
+  }
+  WorkspaceCutter cutter(launcher.workspace());
+  EmbeddingWorkspace space;
+  for (SortedTokens* tokens : {&space.tokens, &space.other}) {
+    tokens->tokens = cutter.take<std::int32_t>(elements);
+    tokens->positions = cutter.take<std::int32_t>(elements);
+  }
+  space.counts = cutter.take<std::int32_t>(kDigits * divide_up(elements, kSortChunk));
+  space.dh = cutter.take<const void*>(static_cast<std::int64_t>(op.dh.size()));
+  store_pointers(launcher, op.dh, space.dh);
+  with_compute_type(op.dh[0].dtype, [&]<typename T>(std::type_identity<T>) {
+    embedding_rows<T>(launcher, op, space);
+  });
+}
+
+}  // namespace terrace::shared

@@ -1,0 +1,295 @@
+#pragma once
+
+#include <math.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+
+#include "kernels/kernel_table.h"
+#include "kernels/shared/elementwise.h"
+
+// The language-model head with its loss, in chunks of rows: logits of a chunk by one product, their
+// loss and gradients by one pass over each row, then two more products.
+namespace terrace::shared {
+
+// Rows of a chunk: as in kernels/head_chunk.h, with room for 512 MiB of logits, since a GPU wants
+// larger products.
+inline std::int64_t head_rows(std::int64_t vocabulary) {
+  constexpr std::uint64_t kLogitsMax = (std::uint64_t{512} << 20) / sizeof(float);
+  const std::uint64_t fitting = kLogitsMax / static_cast<std::uint64_t>(vocabulary);
+  return static_cast<std::int64_t>(std::clamp<std::uint64_t>(std::bit_floor(fitting), 64, 4096));
+}
+
+// A block for a row. The sum of the exponentials is in fp32, by the tree of block.sum().
+template <typename T>
+struct RowLossKernel {
+  const float* logits;         // [chunk, V]
+  const std::int32_t* target;  // of the chunk
+  T* dlogits;                  // [chunk, V]; may be the logits
+  double* losses;
+  std::int64_t V;
+  float gradient_scale;
+
+  static constexpr int kThreads = 512;
+
+  template <typename Block>
+  TERRACE_KERNEL void not_counted(Block& block, T* gradients) const {
+    block.for_each_thread([&](int t) {
+      if (t == 0) losses[block.index()] = 0.0;
+      for (std::int64_t v = t; v < V; v += kThreads) gradients[v] = T{};
+    });
+  }
+
+  template <typename Block>
+  TERRACE_KERNEL void operator()(Block& block) const {
+    const float* const row = logits + block.index() * V;
+    T* const gradients = dlogits + block.index() * V;
+    const std::int64_t counted = target[block.index()];
+    if (counted < 0) return not_counted(block, gradients);
+    typename Block::template PerThread<float> values;
+    block.for_each_thread([&](int t) {
+      float most = row[0];
+      for (std::int64_t v = t; v < V; v += kThreads) most = most < row[v] ? row[v] : most;
+      values[t] = most;
+    });
+    const float max = block.max(values);
+    block.for_each_thread([&](int t) {
+      float sum = 0;
+      for (std::int64_t v = t; v < V; v += kThreads) sum += ::expf(row[v] - max);
+      values[t] = sum;
+    });
+    const float sum = block.sum(values);
+    const double distance = static_cast<double>(max) - static_cast<double>(row[counted]);
+    block.sync();  // the logit is read before its gradient may take its place
+    block.for_each_thread([&](int t) {
+      if (t == 0) losses[block.index()] = distance + ::log(static_cast<double>(sum));
+      for (std::int64_t v = t; v < V; v += kThreads) {
+        const float probability = ::expf(row[v] - max) / sum;
+        gradients[v] =
+            round_to<T>(gradient_scale * (v == counted ? probability - 1.0F : probability));
+      }
+    });
+  }
+};
+
+// tree_sum() of kernels/norm_tree.h by one block: the first levels of the tree give each thread a
+// part, the last levels join neighbours.
+struct TreeSumKernel {
+  const double* values;
+  double* sum;
+  std::int64_t n;
+
+  static constexpr int kThreads = 256;
+  static constexpr int kDepthMax = 64;
+
+  struct Part {
+    std::int64_t first, count;
+  };
+
+  // The part that `path`, bits of `levels` from the highest, leads to.
+  TERRACE_KERNEL Part part_of(int path, int levels) const {
+    Part part{0, n};
+    for (int level = levels - 1; level >= 0; --level) {
+      const std::int64_t half = part.count / 2;
+      if ((path >> level) % 2 == 0) {
+        part.count = half;
+      } else {
+        part = {part.first + half, part.count - half};
+      }
+    }
+    return part;
+  }
+
+  // The tree of a part, walked without recursion: what waits is joined as soon as it is a right
+  // half's left half.
+  TERRACE_KERNEL double sum_of(Part whole) const {
+    Part parts[kDepthMax];
+    double left[kDepthMax];
+    bool is_right[kDepthMax];
+    int depth = 0;
+    parts[0] = whole;
+    is_right[0] = false;
+    for (;;) {
+      while (parts[depth].count > 1) {
+        const Part part = parts[depth];
+        parts[depth + 1] = {part.first, part.count / 2};
+        is_right[depth + 1] = false;
+        ++depth;
+      }
+      double sum = values[parts[depth].first];
+      while (depth > 0 && is_right[depth]) {
+        --depth;
+        sum = left[depth] + sum;
+      }
+      if (depth == 0) return sum;
+      --depth;
+      left[depth] = sum;
+      const Part part = parts[depth];
+      const std::int64_t half = part.count / 2;
+      parts[depth + 1] = {part.first + half, part.count - half};
+      is_right[depth + 1] = true;
+      ++depth;
+    }
+  }
+
+  template <typename Block>
+  TERRACE_KERNEL void operator()(Block& block) const {
+    auto* const sums = reinterpret_cast<double*>(block.shared_memory());
+    int levels = 0;
+    while (levels < 8 && (n >> (levels + 1)) > 0) ++levels;
+    block.for_each_thread([&](int t) {
+      if (t < (1 << levels)) sums[t] = sum_of(part_of(t, levels));
+    });
+    for (int step = 1; step < (1 << levels); step *= 2) {
+      block.sync();
+      block.for_each_thread([&](int t) {
+        if (t % (2 * step) == 0 && t + step < (1 << levels)) sums[t] += sums[t + step];
+      });
+    }
+    block.for_each_thread([&](int t) {
+      if (t == 0) *sum = sums[0];
+    });
+  }
+};
+
+template <typename Launcher>
+void launch_tree_sum(Launcher& launcher, const double* values, double* sum, std::int64_t n) {
+  launcher.template launch<TreeSumKernel::kThreads>("head_loss", TreeSumKernel{values, sum, n}, 1,
+                                                    TreeSumKernel::kThreads * sizeof(double));
+}
+
+struct HeadShape {
+  std::int64_t R, V, C, chunk;
+};
+
+inline HeadShape head_shape(const HeadLoss& op) {
+  const std::int64_t V = op.weight.shape[0];
+  const std::int64_t C = op.weight.shape[1];
+  const std::int64_t R = op.h.elements() / C;
+  return {R, V, C, std::min(R, head_rows(V))};
+}
+
+// What a call keeps in workspace.
+struct HeadWorkspace {
+  double* losses;      // [R]
+  float* logits;       // [chunk, V]
+  std::byte* dlogits;  // [chunk, V] of the compute type; in fp32 the logits themselves
+  float* dweight;      // [V, C], where the gradient joins another; else the gradient itself
+};
+
+inline std::size_t head_loss_workspace(const HeadLoss& op) {
+  const HeadShape s = head_shape(op);
+  const auto logits = static_cast<std::size_t>(s.chunk * s.V);
+  std::size_t bytes = WorkspaceCutter::padded_bytes(static_cast<std::size_t>(s.R) * sizeof(double));
+  bytes += WorkspaceCutter::padded_bytes(logits * sizeof(float));
+  if (op.h.dtype != DType::kF32) bytes += WorkspaceCutter::padded_bytes(logits * sizeof(Bf16));
+  if (op.dh.empty() || op.mode == GradientMode::kAssign) return bytes;
+  return bytes + WorkspaceCutter::padded_like(static_cast<std::size_t>(s.V * s.C) * sizeof(float));
+}
+
+inline HeadWorkspace cut_head_workspace(std::span<std::byte> workspace, const HeadLoss& op,
+                                        const HeadShape& s) {
+  WorkspaceCutter cutter(workspace);
+  HeadWorkspace space;
+  space.losses = cutter.take<double>(s.R);
+  space.logits = cutter.take<float>(s.chunk * s.V);
+  space.dlogits = op.h.dtype == DType::kF32
+                      ? reinterpret_cast<std::byte*>(space.logits)
+                      : reinterpret_cast<std::byte*>(cutter.take<Bf16>(s.chunk * s.V));
+  const bool joins = !op.dh.empty() && op.mode == GradientMode::kAccumulate;
+  space.dweight = joins           ? cutter.take_like<float>(s.V * s.C, op.dweight.as<float>())
+                  : op.dh.empty() ? nullptr
+                                  : op.dweight.as<float>();
+  return space;
+}
+
+template <typename Launcher>
+void head_logits(Launcher& launcher, const HeadLoss& op, const HeadShape& s, std::int64_t first,
+                 std::int64_t rows, float* logits) {
+  launcher.product({.rows = rows,
+                    .cols = s.V,
+                    .depth = s.C,
+                    .a = op.h.data + static_cast<std::size_t>(first * s.C) * size_of(op.h.dtype),
+                    .a_row = s.C,
+                    .a_depth = 1,
+                    .b = op.weight.data,
+                    .b_depth = 1,
+                    .b_col = s.C,
+                    .c = reinterpret_cast<std::byte*>(logits),
+                    .type = op.h.dtype,
+                    .c_type = DType::kF32});
+}
+
+// dh of the chunk, and the chunk's share of dweight: the first is stored, the others are added.
+template <typename Launcher>
+void head_gradients(Launcher& launcher, const HeadLoss& op, const HeadShape& s, std::int64_t first,
+                    std::int64_t rows, const HeadWorkspace& space) {
+  const std::size_t offset = static_cast<std::size_t>(first * s.C) * size_of(op.h.dtype);
+  launcher.product({.rows = rows,
+                    .cols = s.C,
+                    .depth = s.V,
+                    .a = space.dlogits,
+                    .a_row = s.V,
+                    .a_depth = 1,
+                    .b = op.weight.data,
+                    .b_depth = s.C,
+                    .b_col = 1,
+                    .c = op.dh.data + offset,
+                    .type = op.h.dtype,
+                    .c_type = op.h.dtype});
+  launcher.product({.rows = s.V,
+                    .cols = s.C,
+                    .depth = rows,
+                    .a = space.dlogits,
+                    .a_row = 1,
+                    .a_depth = s.V,
+                    .b = op.h.data + offset,
+                    .b_depth = s.C,
+                    .b_col = 1,
+                    .c = reinterpret_cast<std::byte*>(space.dweight),
+                    .type = op.h.dtype,
+                    .c_type = DType::kF32,
+                    .joins = first != 0});
+}
+
+// A gradient that joins another does so once it is complete.
+template <typename Launcher>
+void join_head_gradient(Launcher& launcher, const HeadLoss& op, const HeadShape& s,
+                        const HeadWorkspace& space) {
+  if (op.dh.empty() || op.mode == GradientMode::kAssign) return;
+  float* const sum = op.dweight.as<float>();
+  const AddBody<float> body{sum, space.dweight, sum, may_load_packs({sum, space.dweight}, 0)};
+  launch_map<kPackOf<float>>(launcher, "head_loss", 1, s.V * s.C, body);
+}
+
+template <typename Launcher>
+void head_loss(Launcher& launcher, const HeadLoss& op) {
+  TERRACE_CHECK(!op.target.empty() || op.dh.empty());
+  TERRACE_CHECK(op.target.empty() || op.loss_sum != nullptr);
+  const HeadShape s = head_shape(op);
+  const HeadWorkspace space = cut_head_workspace(launcher.workspace(), op, s);
+  for (std::int64_t first = 0; first < s.R; first += s.chunk) {
+    const std::int64_t rows = std::min(s.chunk, s.R - first);
+    head_logits(launcher, op, s, first, rows, space.logits);
+    if (!op.logits.empty()) {
+      launcher.copy(op.logits.as<float>() + first * s.V, space.logits,
+                    static_cast<std::size_t>(rows * s.V) * sizeof(float));
+    }
+    if (op.target.empty()) continue;
+    with_compute_type(op.h.dtype, [&]<typename T>(std::type_identity<T>) {
+      const RowLossKernel<T> kernel{space.logits,
+                                    op.target.as<std::int32_t>() + first,
+                                    reinterpret_cast<T*>(space.dlogits),
+                                    space.losses + first,
+                                    s.V,
+                                    op.gradient_scale};
+      launcher.template launch<RowLossKernel<T>::kThreads>("head_loss", kernel, rows);
+    });
+    if (!op.dh.empty()) head_gradients(launcher, op, s, first, rows, space);
+  }
+  if (!op.target.empty()) launch_tree_sum(launcher, space.losses, op.loss_sum, s.R);
+  join_head_gradient(launcher, op, s, space);
+}
+
+}  // namespace terrace::shared

@@ -1,0 +1,210 @@
+#pragma once
+
+#include <math.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/kernel_table.h"
+#include "kernels/shared/head_loss.h"
+
+// The head of a part of the vocabulary: what the parts must know of each other's rows, and the loss
+// and gradients with it. Chunks of rows and products are those of head_loss.h.
+namespace terrace::shared {
+
+// A block for a row.
+struct RowSumsKernel {
+  const float* logits;         // [chunk, V]
+  const std::int32_t* target;  // of the chunk
+  float* sums;                 // of the chunk, LogitSums each
+  std::int64_t V, first_token;
+
+  static constexpr int kThreads = 512;
+
+  template <typename Block>
+  TERRACE_KERNEL void operator()(Block& block) const {
+    const float* const row = logits + block.index() * V;
+    float* const out = sums + block.index() * kLogitSums;
+    const std::int64_t at = target[block.index()] - first_token;
+    if (target[block.index()] < 0) {
+      block.for_each_thread([&](int t) {
+        if (t < kLogitSums) out[t] = 0.0F;
+      });
+      return;
+    }
+    typename Block::template PerThread<float> values;
+    block.for_each_thread([&](int t) {
+      float most = row[0];
+      for (std::int64_t v = t; v < V; v += kThreads) most = most < row[v] ? row[v] : most;
+      values[t] = most;
+    });
+    const float max = block.max(values);
+    block.for_each_thread([&](int t) {
+      float sum = 0;
+      for (std::int64_t v = t; v < V; v += kThreads) sum += ::expf(row[v] - max);
+      values[t] = sum;
+    });
+    const float sum = block.sum(values);
+    block.for_each_thread([&](int t) {
+      if (t != 0) return;
+      out[0] = max;
+      out[1] = sum;
+      out[2] = at >= 0 && at < V ? row[at] : 0.0F;
+    });
+  }
+};
+
+TERRACE_KERNEL inline float exponential(float x) { return ::expf(x); }
+TERRACE_KERNEL inline double exponential(double x) { return ::exp(x); }
+
+// The sums of all parts for a row, parts in order.
+template <typename Real>
+struct WholeRow {
+  Real max, sum, target;
+
+  TERRACE_KERNEL static WholeRow of(const float* sums, std::int64_t rows, std::int64_t parts,
+                                    std::int64_t row) {
+    const auto part = [&](std::int64_t p) { return sums + (p * rows + row) * kLogitSums; };
+    WholeRow whole{part(0)[0], 0, 0};
+    for (std::int64_t p = 1; p < parts; ++p) {
+      whole.max = whole.max < part(p)[0] ? Real{part(p)[0]} : whole.max;
+    }
+    for (std::int64_t p = 0; p < parts; ++p) {
+      whole.sum += Real{part(p)[1]} * exponential(Real{part(p)[0]} - whole.max);
+      whole.target += Real{part(p)[2]};
+    }
+    return whole;
+  }
+};
+
+struct WholeLossBody {
+  const float* sums;  // [parts, rows, 3]
+  const std::int32_t* target;
+  double* losses;
+  std::int64_t rows, parts;
+
+  TERRACE_KERNEL void operator()(std::int64_t, std::int64_t row, std::int64_t) const {
+    losses[row] = 0;
+    if (target[row] < 0) return;
+    const auto whole = WholeRow<double>::of(sums, rows, parts, row);
+    losses[row] = whole.max - whole.target + ::log(whole.sum);
+  }
+};
+
+// A block for a row: every thread makes the few sums of the whole row by itself.
+template <typename T>
+struct PartGradientKernel {
+  const float* logits;         // [chunk, V]
+  const float* sums;           // [parts, rows, 3]
+  const std::int32_t* target;  // of all rows
+  T* dlogits;                  // [chunk, V]; may be the logits
+  std::int64_t V, rows, parts, first_row, first_token;
+  float gradient_scale;
+
+  static constexpr int kThreads = 512;
+
+  template <typename Block>
+  TERRACE_KERNEL void operator()(Block& block) const {
+    const std::int64_t row = first_row + block.index();
+    const float* const from = logits + block.index() * V;
+    T* const to = dlogits + block.index() * V;
+    const bool is_counted = target[row] >= 0;
+    const std::int64_t at = target[row] - first_token;
+    const auto whole = WholeRow<float>::of(sums, rows, parts, row);
+    block.for_each_thread([&](int t) {
+      for (std::int64_t v = t; v < V; v += kThreads) {
+        const float probability = ::expf(from[v] - whole.max) / whole.sum;
+        const float gradient = gradient_scale * (v == at ? probability - 1.0F : probability);
+        to[v] = round_to<T>(is_counted ? gradient : 0.0F);
+      }
+    });
+  }
+};
+
+// The call whose chunks and products are those of the part.
+inline HeadLoss products_of(const HeadSums& op) {
+  HeadLoss products;
+  products.h = op.h;
+  products.weight = op.weight;
+  return products;
+}
+
+inline HeadLoss products_of(const HeadPartLoss& op) {
+  HeadLoss products;
+  products.h = op.h;
+  products.weight = op.weight;
+  products.dh = op.dh;
+  products.dweight = op.dweight;
+  products.mode = op.mode;
+  return products;
+}
+
+inline std::size_t head_sums_workspace(const HeadSums& op) {
+  const HeadShape s = head_shape(products_of(op));
+  return WorkspaceCutter::padded_bytes(static_cast<std::size_t>(s.chunk * s.V) * sizeof(float));
+}
+
+template <typename Launcher>
+void head_sums(Launcher& launcher, const HeadSums& op) {
+  const HeadLoss products = products_of(op);
+  const HeadShape s = head_shape(products);
+  TERRACE_CHECK_EQ(op.target.elements(), s.R);
+  TERRACE_CHECK_EQ(op.sums.elements(), s.R * kLogitSums);
+  WorkspaceCutter cutter(launcher.workspace());
+  float* const logits = cutter.take<float>(s.chunk * s.V);
+  for (std::int64_t first = 0; first < s.R; first += s.chunk) {
+    const std::int64_t rows = std::min(s.chunk, s.R - first);
+    head_logits(launcher, products, s, first, rows, logits);
+    const RowSumsKernel kernel{logits, op.target.as<std::int32_t>() + first,
+                               op.sums.as<float>() + first * kLogitSums, s.V, op.first_token};
+    launcher.template launch<RowSumsKernel::kThreads>("head_sums", kernel, rows);
+  }
+}
+
+inline std::size_t head_part_loss_workspace(const HeadPartLoss& op) {
+  if (!op.dh.empty()) return head_loss_workspace(products_of(op));
+  const auto rows = static_cast<std::size_t>(op.target.elements());
+  return WorkspaceCutter::padded_bytes(rows * sizeof(double));
+}
+
+template <typename Launcher>
+void part_gradients(Launcher& launcher, const HeadPartLoss& op, std::int64_t parts) {
+  const HeadLoss products = products_of(op);
+  const HeadShape s = head_shape(products);
+  TERRACE_CHECK_EQ(op.target.elements(), s.R);
+  const HeadWorkspace space = cut_head_workspace(launcher.workspace(), products, s);
+  for (std::int64_t first = 0; first < s.R; first += s.chunk) {
+    const std::int64_t rows = std::min(s.chunk, s.R - first);
+    head_logits(launcher, products, s, first, rows, space.logits);
+    with_compute_type(op.h.dtype, [&]<typename T>(std::type_identity<T>) {
+      const PartGradientKernel<T> kernel{space.logits,
+                                         op.sums.as<float>(),
+                                         op.target.as<std::int32_t>(),
+                                         reinterpret_cast<T*>(space.dlogits),
+                                         s.V,
+                                         s.R,
+                                         parts,
+                                         first,
+                                         op.first_token,
+                                         op.gradient_scale};
+      launcher.template launch<PartGradientKernel<T>::kThreads>("head_part_loss", kernel, rows);
+    });
+    head_gradients(launcher, products, s, first, rows, space);
+  }
+  join_head_gradient(launcher, products, s, space);
+}
+
+// The rows' losses come first in workspace, with gradients (cut_head_workspace) or without.
+template <typename Launcher>
+void head_part_loss(Launcher& launcher, const HeadPartLoss& op) {
+  TERRACE_CHECK_EQ(op.dweight.empty(), op.dh.empty());
+  const std::int64_t R = op.target.elements();
+  const std::int64_t parts = op.sums.elements() / (R * kLogitSums);
+  double* const losses = WorkspaceCutter(launcher.workspace()).take<double>(R);
+  const WholeLossBody body{op.sums.as<float>(), op.target.as<std::int32_t>(), losses, R, parts};
+  launch_map<1>(launcher, "head_part_loss", 1, R, body);
+  launch_tree_sum(launcher, losses, op.loss_sum, R);
+  if (!op.dh.empty()) part_gradients(launcher, op, parts);
+}
+
+}  // namespace terrace::shared

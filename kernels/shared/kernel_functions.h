@@ -1,0 +1,101 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "kernels/kernel_table.h"
+#include "kernels/shared/activation.h"
+#include "kernels/shared/attention_backward.h"
+#include "kernels/shared/attention_forward.h"
+#include "kernels/shared/elementwise.h"
+#include "kernels/shared/embedding.h"
+#include "kernels/shared/head_loss.h"
+#include "kernels/shared/head_part.h"
+#include "kernels/shared/matmul.h"
+#include "kernels/shared/norm.h"
+#include "kernels/shared/rope.h"
+
+// The table of all block kernels, for a Launcher.
+namespace terrace::shared {
+
+// Functions has a type Launcher, Launcher launcher(const KernelContext&), and kProductWorkspace,
+// the bytes at the end of a context's workspace that launcher.product() keeps for itself.
+template <typename Functions>
+struct KernelFunctions {
+  using Launcher = typename Functions::Launcher;
+
+  template <typename Op, void (*Run)(Launcher&, const Op&)>
+  static void run(const KernelContext& context, const Op& op) {
+    Launcher launcher = Functions::launcher(context);
+    Run(launcher, op);
+  }
+
+  template <typename Op>
+  static std::size_t product_only(const Op&, int) {
+    return Functions::kProductWorkspace;
+  }
+  static std::size_t backward_weight(const MatmulBackwardWeight& op, int) {
+    return matmul_backward_weight_workspace(op) + Functions::kProductWorkspace;
+  }
+  static std::size_t attention_forward_bytes(const AttentionForward&, int) { return 0; }
+  static std::size_t attention_backward_bytes(const AttentionBackward& op, int) {
+    return attention_backward_workspace(op);
+  }
+  static std::size_t head_loss_bytes(const HeadLoss& op, int) {
+    return head_loss_workspace(op) + Functions::kProductWorkspace;
+  }
+  static std::size_t head_sums_bytes(const HeadSums& op, int) {
+    return head_sums_workspace(op) + Functions::kProductWorkspace;
+  }
+  static std::size_t head_part_loss_bytes(const HeadPartLoss& op, int) {
+    return head_part_loss_workspace(op) + (op.dh.empty() ? 0 : Functions::kProductWorkspace);
+  }
+};
+
+template <typename Functions>
+constexpr KernelTable kernel_functions(std::string_view name) {
+  using K = KernelFunctions<Functions>;
+  using L = typename Functions::Launcher;
+  return {
+      .name = name,
+      .matmul_forward = K::template run<MatmulForward, matmul_forward<L>>,
+      .matmul_backward_input = K::template run<MatmulBackwardInput, matmul_backward_input<L>>,
+      .matmul_backward_weight = K::template run<MatmulBackwardWeight, matmul_backward_weight<L>>,
+      .rms_norm_forward = K::template run<RmsNormForward, rms_norm_forward<L>>,
+      .rms_norm_backward = K::template run<RmsNormBackward, rms_norm_backward<L>>,
+      .layer_norm_forward = K::template run<LayerNormForward, layer_norm_forward<L>>,
+      .layer_norm_backward = K::template run<LayerNormBackward, layer_norm_backward<L>>,
+      .rope = K::template run<Rope, rope<L>>,
+      .attention_forward = K::template run<AttentionForward, attention_forward<L>>,
+      .attention_backward = K::template run<AttentionBackward, attention_backward<L>>,
+      .swiglu_forward = K::template run<SwigluForward, swiglu_forward<L>>,
+      .swiglu_backward = K::template run<SwigluBackward, swiglu_backward<L>>,
+      .gelu_forward = K::template run<GeluForward, gelu_forward<L>>,
+      .gelu_backward = K::template run<GeluBackward, gelu_backward<L>>,
+      .add = K::template run<Add, add<L>>,
+      .accumulate_gradient = K::template run<AccumulateGradient, accumulate_gradient<L>>,
+      .round_gradient = K::template run<RoundGradient, round_gradient<L>>,
+      .fill_zero = K::template run<FillZero, fill_zero<L>>,
+      .cast_parameters = K::template run<CastParameters, cast_parameters<L>>,
+      .embedding_forward = K::template run<EmbeddingForward, embedding_forward<L>>,
+      .embedding_backward = K::template run<EmbeddingBackward, embedding_backward<L>>,
+      .add_positions = K::template run<AddPositions, add_positions<L>>,
+      .head_loss = K::template run<HeadLoss, head_loss<L>>,
+      .head_sums = K::template run<HeadSums, head_sums<L>>,
+      .head_part_loss = K::template run<HeadPartLoss, head_part_loss<L>>,
+      .norm_partials = K::template run<NormPartials, norm_partials<L>>,
+      .matmul_forward_workspace = K::template product_only<MatmulForward>,
+      .matmul_backward_input_workspace = K::template product_only<MatmulBackwardInput>,
+      .matmul_backward_weight_workspace = K::backward_weight,
+      .norm_backward_workspace = norm_backward_workspace,
+      .attention_forward_workspace = K::attention_forward_bytes,
+      .attention_backward_workspace = K::attention_backward_bytes,
+      .embedding_backward_workspace = embedding_backward_workspace,
+      .head_loss_workspace = K::head_loss_bytes,
+      .head_sums_workspace = K::head_sums_bytes,
+      .head_part_loss_workspace = K::head_part_loss_bytes,
+  };
+}
+
+}  // namespace terrace::shared

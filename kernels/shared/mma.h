@@ -1,0 +1,86 @@
+#pragma once
+
+#include "kernels/shared/element.h"
+
+// Pieces of matrices as the 32 threads of a warp hold them for block.multiply(): sums[16, 8] +=
+// a[16, 16] b[16, 8]. The places are those of mma.m16n8k16 (PTX ISA, "Matrix fragments for
+// mma.m16n8k16 with floating point type"): thread t has, with g = t % 32 / 4 and p = t % 4 * 2,
+//
+//   a:    at[0] (g, p..p+1)   at[1] (g+8, p..p+1)   at[2] (g, p+8..p+9)   at[3] (g+8, p+8..p+9)
+//   b:    at[0] (p..p+1, g)   at[1] (p+8..p+9, g)
+//   sums: at[0..1] (g, p..p+1)                      at[2..3] (g+8, p..p+1)
+//
+// So sums of two neighbouring pieces are, rounded, the a of the next product.
+namespace terrace::shared {
+
+template <typename T>
+struct alignas(2 * sizeof(T)) Pair {
+  T x, y;
+};
+
+template <typename T>
+struct MmaA {
+  Pair<T> at[4];
+};
+
+template <typename T>
+struct MmaB {
+  Pair<T> at[2];
+};
+
+struct MmaSums {
+  float at[4];
+};
+
+TERRACE_KERNEL inline int mma_group(int t) { return t % 32 / 4; }
+TERRACE_KERNEL inline int mma_pair(int t) { return t % 4 * 2; }
+TERRACE_KERNEL inline int mma_row(int t, int i) { return mma_group(t) + i / 2 * 8; }
+TERRACE_KERNEL inline int mma_col(int t, int i) { return mma_pair(t) + i % 2; }
+
+// Rows of elements in shared memory; `stride` is even, so that pairs can be loaded whole.
+template <typename T>
+struct Tile {
+  T* at;
+  int stride;
+
+  TERRACE_KERNEL T& element(int row, int col) const { return at[row * stride + col]; }
+  TERRACE_KERNEL Pair<T> pair(int row, int col) const {
+    return *reinterpret_cast<const Pair<T>*>(at + row * stride + col);
+  }
+};
+
+// a(i, k) = tile(row + i, col + k).
+template <typename T>
+TERRACE_KERNEL MmaA<T> a_of_tile(const Tile<T>& tile, int row, int col, int t) {
+  const int g = row + mma_group(t);
+  const int p = col + mma_pair(t);
+  return {{tile.pair(g, p), tile.pair(g + 8, p), tile.pair(g, p + 8), tile.pair(g + 8, p + 8)}};
+}
+
+// b(k, n) = tile(row + n, col + k).
+template <typename T>
+TERRACE_KERNEL MmaB<T> b_of_rows(const Tile<T>& tile, int row, int col, int t) {
+  const int g = row + mma_group(t);
+  const int p = col + mma_pair(t);
+  return {{tile.pair(g, p), tile.pair(g, p + 8)}};
+}
+
+// b(k, n) = tile(row + k, col + n).
+template <typename T>
+TERRACE_KERNEL MmaB<T> b_of_columns(const Tile<T>& tile, int row, int col, int t) {
+  const int g = col + mma_group(t);
+  const int p = row + mma_pair(t);
+  return {{{tile.element(p, g), tile.element(p + 1, g)},
+           {tile.element(p + 8, g), tile.element(p + 9, g)}}};
+}
+
+// a of two neighbouring pieces of sums.
+template <typename T>
+TERRACE_KERNEL MmaA<T> a_of_sums(const MmaSums& low, const MmaSums& high) {
+  return {{{round_to<T>(low.at[0]), round_to<T>(low.at[1])},
+           {round_to<T>(low.at[2]), round_to<T>(low.at[3])},
+           {round_to<T>(high.at[0]), round_to<T>(high.at[1])},
+           {round_to<T>(high.at[2]), round_to<T>(high.at[3])}}};
+}
+
+}  // namespace terrace::shared

@@ -1,0 +1,25 @@
+#include "base/error.h"
+#include "memory/cuda/cuda_device.h"
+#include "memory/cuda/host_registration.h"
+
+// For builds without CUDA.
+namespace terrace {
+namespace {
+
+[[noreturn]] void refuse() {
+  throw EnvironmentError("this program was built without CUDA",
+                         "install the CUDA toolkit and build the preset cuda");
+}
+
+}  // namespace
+
+bool is_cuda_built() { return false; }
+int cuda_device_count() noexcept { return 0; }
+std::size_t cuda_capacity_bytes(int /*ordinal*/) { refuse(); }
+std::unique_ptr<Device> make_cuda_device(const CudaDeviceOptions& /*options*/) { refuse(); }
+std::string describe_cuda_device(int /*ordinal*/) { refuse(); }
+
+HostRegistration::HostRegistration(std::span<std::byte> /*memory*/) { refuse(); }
+HostRegistration::~HostRegistration() = default;
+
+}  // namespace terrace

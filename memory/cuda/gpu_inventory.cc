@@ -1,0 +1,125 @@
+#include "memory/cuda/gpu_inventory.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <fstream>
+
+// NVML has no header here: its functions are looked up by name. Types and names are those of the
+// NVML API reference.
+namespace terrace {
+namespace {
+
+constexpr int kSuccess = 0;
+using Device = void*;
+
+struct PciInfo {
+  std::array<char, 16> short_address;
+  unsigned domain, bus, device, device_id, subsystem_id;
+  std::array<char, 32> address;  // "00000000:3B:00.0"
+};
+struct MemoryInfo {
+  unsigned long long total, free, used;
+};
+
+class Nvml {
+ public:
+  explicit Nvml(const std::string& library)
+      : library_(::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL)) {
+    is_open_ = library_ != nullptr && call<int()>("nvmlInit_v2");
+  }
+  ~Nvml() {
+    if (is_open_) call<int()>("nvmlShutdown");
+    if (library_ != nullptr) ::dlclose(library_);
+  }
+  Nvml(const Nvml&) = delete;
+  Nvml& operator=(const Nvml&) = delete;
+
+  bool is_there() const { return library_ != nullptr; }
+  bool is_open() const { return is_open_; }
+
+  // Calls the function of that name; false if there is none, or it fails.
+  template <typename Function, typename... Arguments>
+  bool call(const char* name, Arguments... arguments) const {
+    auto* const function = reinterpret_cast<Function*>(::dlsym(library_, name));
+    return function != nullptr && function(arguments...) == kSuccess;
+  }
+
+  unsigned number(const char* name, Device device) const {
+    unsigned value = 0;
+    return call<int(Device, unsigned*)>(name, device, &value) ? value : 0;
+  }
+
+ private:
+  void* const library_;
+  bool is_open_ = false;
+};
+
+// As sysfs writes it: four digits of the domain, small letters.
+std::string sysfs_address(std::string address) {
+  std::transform(address.begin(), address.end(), address.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return address.starts_with("0000") && address.find(':') == 8 ? address.substr(4) : address;
+}
+
+int numa_node_of(const std::string& pci_devices, const std::string& address) {
+  std::ifstream file(pci_devices + "/" + address + "/numa_node");
+  int node = -1;
+  return file >> node ? node : -1;
+}
+
+GpuFacts facts_of(const Nvml& nvml, Device device, const std::string& pci_devices) {
+  GpuFacts facts;
+  std::array<char, 96> name = {};
+  if (nvml.call<int(Device, char*, unsigned)>("nvmlDeviceGetName", device, name.data(),
+                                              static_cast<unsigned>(name.size() - 1))) {
+    facts.name = name.data();
+  }
+  MemoryInfo memory = {};
+  if (nvml.call<int(Device, MemoryInfo*)>("nvmlDeviceGetMemoryInfo", device, &memory)) {
+    facts.memory_bytes = memory.total;
+  }
+  PciInfo pci = {};
+  if (nvml.call<int(Device, PciInfo*)>("nvmlDeviceGetPciInfo_v3", device, &pci)) {
+    facts.pci_address = sysfs_address(pci.address.data());
+    facts.numa_node = numa_node_of(pci_devices, facts.pci_address);
+  }
+  facts.link_generation = nvml.number("nvmlDeviceGetCurrPcieLinkGeneration", device);
+  facts.link_generation_max = nvml.number("nvmlDeviceGetMaxPcieLinkGeneration", device);
+  facts.link_lanes = nvml.number("nvmlDeviceGetCurrPcieLinkWidth", device);
+  facts.link_lanes_max = nvml.number("nvmlDeviceGetMaxPcieLinkWidth", device);
+  return facts;
+}
+
+}  // namespace
+
+GpuInventory read_gpu_inventory(const std::string& library, const std::string& pci_devices) {
+  const Nvml nvml(library);
+  GpuInventory inventory;
+  if (!nvml.is_there()) {
+    inventory.remark = "no CUDA driver";
+    return inventory;
+  }
+  if (!nvml.is_open()) {
+    inventory.remark = "there is a CUDA driver, and it does not start";
+    return inventory;
+  }
+  std::array<char, 80> version = {};
+  if (nvml.call<int(char*, unsigned)>("nvmlSystemGetDriverVersion", version.data(),
+                                      static_cast<unsigned>(version.size() - 1))) {
+    inventory.driver_version = version.data();
+  }
+  unsigned count = 0;
+  nvml.call<int(unsigned*)>("nvmlDeviceGetCount_v2", &count);
+  for (unsigned i = 0; i < count; ++i) {
+    Device device = nullptr;
+    if (!nvml.call<int(unsigned, Device*)>("nvmlDeviceGetHandleByIndex_v2", i, &device)) continue;
+    inventory.gpus.push_back(facts_of(nvml, device, pci_devices));
+  }
+  if (inventory.gpus.empty()) inventory.remark = "the driver shows no GPU";
+  return inventory;
+}
+
+}  // namespace terrace

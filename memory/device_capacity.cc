@@ -1,0 +1,23 @@
+#include "memory/device_capacity.h"
+
+#include <fmt/format.h>
+
+#include "base/bytes.h"
+#include "base/error.h"
+
+namespace terrace {
+
+void DeviceCapacity::take(std::size_t size_bytes) {
+  std::size_t used = used_bytes_.load();
+  do {
+    const std::size_t left = capacity_bytes_ - used;
+    if (size_bytes > left) {
+      throw OutOfMemory(
+          fmt::format("device memory: {} asked, {} free of {}", format_size(size_bytes),
+                      format_size(left), format_size(capacity_bytes_)),
+          "give the device a larger budget, or move more to the host");
+    }
+  } while (!used_bytes_.compare_exchange_weak(used, used + size_bytes));
+}
+
+}  // namespace terrace

@@ -1,0 +1,204 @@
+#include "parallel/nccl/nccl_communicator.h"
+
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+#include <nccl.h>
+
+#include <span>
+#include <utility>
+
+#include "base/error.h"
+#include "memory/cuda/cuda_error.h"
+#include "parallel/nccl/nccl_group.h"
+
+namespace terrace {
+namespace {
+
+// So that the order of sums does not follow from how much of the GPU is free.
+constexpr int kChannels = 16;
+
+ncclConfig_t config() {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;  // so that abort() can end what waits
+  config.minCTAs = kChannels;
+  config.maxCTAs = kChannels;
+  return config;
+}
+
+bool reduces(const CollectiveCall& call) {
+  return call.kind == CollectiveKind::kAllReduce || call.kind == CollectiveKind::kReduceScatter;
+}
+
+// Of a reduction. What only moves, moves as bytes.
+ncclDataType_t type_of(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return ncclFloat32;
+    case DType::kBF16:
+      return ncclBfloat16;
+    case DType::kF16:
+      return ncclFloat16;
+    case DType::kF64:
+      return ncclFloat64;
+    case DType::kI32:
+      return ncclInt32;
+    case DType::kI16:
+    case DType::kU8:
+      break;
+  }
+  return ncclUint8;
+}
+
+class NcclCommunicator final : public Communicator {
+ public:
+  NcclCommunicator(std::string name, int rank, int size, ncclComm_t communicator,
+                   std::shared_ptr<NcclGroup> group)
+      : Communicator(std::move(name), rank, size),
+        communicator_(communicator),
+        group_(std::move(group)) {}
+  ~NcclCommunicator() override { group_->remove(communicator_, name()); }
+  NcclCommunicator(const NcclCommunicator&) = delete;
+  NcclCommunicator& operator=(const NcclCommunicator&) = delete;
+
+  void abort(const std::string& reason) override { group_->abort(reason); }
+
+ private:
+  std::string what(const CollectiveCall& call) const {
+    return fmt::format("{} on communicator '{}' (rank {} of {})", describe(call), name(), rank(),
+                       size());
+  }
+
+  void refuse_what_nccl_cannot(const CollectiveCall& call) const {
+    if (!reduces(call)) return;
+    const bool is_narrow = call.dtype == DType::kBF16 || call.dtype == DType::kF16;
+    if (call.op == ReduceOp::kSum && is_narrow && size() > 2) {
+      throw CommError(what(call) + ": NCCL rounds after every addition of narrow numbers",
+                      "reduce in fp32");
+    }
+    if (call.op == ReduceOp::kMax && call.dtype != DType::kI32) {
+      throw CommError(what(call) + ": NCCL's maximum drops NaN", "reduce on the host");
+    }
+  }
+
+  void run(const CollectiveCall& call, NativeStream native) override {
+    const std::string text = what(call);
+    group_->throw_if_aborted(text);
+    refuse_what_nccl_cannot(call);
+    use_cuda_device(group_->ordinal());
+    const auto stream = static_cast<cudaStream_t>(native.handle);
+    group_->settle(enqueue(call, stream), communicator_, text);
+    group_->watch(call, name(), stream);
+  }
+
+  ncclResult_t enqueue(const CollectiveCall& call, cudaStream_t stream) {
+    const std::size_t bytes = call.size_bytes();
+    const std::size_t part = bytes / static_cast<std::size_t>(size());
+    switch (call.kind) {
+      case CollectiveKind::kAllReduce:
+        return all_reduce(call, stream);
+      case CollectiveKind::kReduceScatter:
+        return ncclReduceScatter(call.source, call.target,
+                                 call.elements / static_cast<std::size_t>(size()),
+                                 type_of(call.dtype), op_of(call), communicator_, stream);
+      case CollectiveKind::kAllGather:
+        return ncclAllGather(call.source, call.target, part, ncclUint8, communicator_, stream);
+      case CollectiveKind::kBroadcast:
+        return ncclBroadcast(call.source, call.target, bytes, ncclUint8, call.peer, communicator_,
+                             stream);
+      case CollectiveKind::kAllToAll:
+        return all_to_all(call, part, stream);
+      case CollectiveKind::kSend:
+        return ncclSend(call.source, bytes, ncclUint8, call.peer, communicator_, stream);
+      case CollectiveKind::kRecv:
+        return ncclRecv(call.target, bytes, ncclUint8, call.peer, communicator_, stream);
+      case CollectiveKind::kSplit:
+        break;
+    }
+    return ncclInvalidUsage;
+  }
+
+  static ncclRedOp_t op_of(const CollectiveCall& call) {
+    return call.op == ReduceOp::kSum ? ncclSum : ncclMax;
+  }
+
+  // The steps depend on each other: in stream order, not as a group. A call of no elements is a
+  // barrier of the streams.
+  ncclResult_t all_reduce(const CollectiveCall& call, cudaStream_t stream) {
+    const auto ranks = static_cast<std::size_t>(size());
+    const std::size_t part = call.elements / ranks;
+    const std::size_t width = size_of(call.dtype);
+    std::byte* const own = call.target + static_cast<std::size_t>(rank()) * part * width;
+    const std::size_t rest = call.elements - part * ranks;
+    std::byte* const last = call.target + part * ranks * width;
+    const ncclDataType_t type = type_of(call.dtype);
+    ncclResult_t result = ncclSuccess;
+    if (part != 0) {
+      result = ncclReduceScatter(call.target, own, part, type, op_of(call), communicator_, stream);
+      group_->settle(result, communicator_, what(call));
+      result = ncclAllGather(own, call.target, part * width, ncclUint8, communicator_, stream);
+      group_->settle(result, communicator_, what(call));
+    }
+    if (rest == 0 && part != 0) return result;
+    return ncclAllReduce(last, last, rest, type, op_of(call), communicator_, stream);
+  }
+
+  ncclResult_t all_to_all(const CollectiveCall& call, std::size_t part, cudaStream_t stream) {
+    ncclResult_t result = ncclGroupStart();
+    for (int peer = 0; peer < size() && result == ncclSuccess; ++peer) {
+      const std::size_t at = static_cast<std::size_t>(peer) * part;
+      result = ncclSend(call.source + at, part, ncclUint8, peer, communicator_, stream);
+      if (result != ncclSuccess) break;
+      result = ncclRecv(call.target + at, part, ncclUint8, peer, communicator_, stream);
+    }
+    const ncclResult_t ended = ncclGroupEnd();
+    return result == ncclSuccess ? ended : result;
+  }
+
+  std::unique_ptr<Communicator> run_split(int color, int key, const std::string& name) override {
+    const std::string text = what({.kind = CollectiveKind::kSplit});
+    group_->throw_if_aborted(text);
+    use_cuda_device(group_->ordinal());
+    ncclConfig_t settings = config();
+    ncclComm_t part = nullptr;
+    group_->settle(ncclCommSplit(communicator_, color, key, &part, &settings), communicator_, text);
+    group_->add(part, text);
+    int part_rank = 0;
+    int part_size = 0;
+    group_->settle(ncclCommUserRank(part, &part_rank), part, text);
+    group_->settle(ncclCommCount(part, &part_size), part, text);
+    return std::make_unique<NcclCommunicator>(name, part_rank, part_size, part, group_);
+  }
+
+  const ncclComm_t communicator_;
+  const std::shared_ptr<NcclGroup> group_;
+};
+
+}  // namespace
+
+std::string nccl_version() {
+  int version = 0;
+  if (ncclGetVersion(&version) != ncclSuccess) return "NCCL of an unknown version";
+  return fmt::format("NCCL {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
+
+std::unique_ptr<Communicator> make_nccl_communicator(Communicator& meeting, const std::string& name,
+                                                     int ordinal,
+                                                     const CommunicatorOptions& options) {
+  auto group = std::make_shared<NcclGroup>(ordinal, options);
+  const std::string what = fmt::format("communicator '{}' of NCCL", name);
+  ncclUniqueId id = {};
+  // A rank 0 that has no id still tells the others, so that nobody waits.
+  ncclResult_t result = meeting.rank() == 0 ? ncclGetUniqueId(&id) : ncclSuccess;
+  meeting.broadcast(view(std::span(reinterpret_cast<std::byte*>(&id), sizeof(id))), 0, {});
+  group->settle(result, nullptr, what);
+  use_cuda_device(ordinal);
+  ncclConfig_t settings = config();
+  ncclComm_t communicator = nullptr;
+  result = ncclCommInitRankConfig(&communicator, meeting.size(), id, meeting.rank(), &settings);
+  if (result != ncclInProgress) group->settle(result, communicator, what);
+  group->add(communicator, what);
+  return std::make_unique<NcclCommunicator>(name, meeting.rank(), meeting.size(), communicator,
+                                            std::move(group));
+}
+
+}  // namespace terrace

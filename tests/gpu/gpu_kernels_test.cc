@@ -1,0 +1,219 @@
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/cuda_products.h"
+#include "memory/cuda/cuda_device.h"
+#include "optim/cuda/adamw_cuda.h"
+#include "tests/gpu/gpu_presence.h"
+#include "tests/kernels/op_case.h"
+#include "tests/optim/adamw_state.h"
+#include "tests/optim/narrow_training.h"
+
+// The suite of kernel_conformance_test.cc, and AdamW's bits, on the first GPU.
+namespace terrace::test {
+namespace {
+
+constexpr std::size_t kArenaBytes = 512 * kMiB;
+
+// What a task of a stream calls is the test's body: it needs the stream.
+class Body final : public StreamTask {
+ public:
+  void run(NativeStream stream) noexcept override { native = stream; }
+  NativeStream native;
+};
+
+// One GPU with an arena that pieces are cut from, and forgotten all at once.
+class Gpu {
+ public:
+  Gpu()
+      : device_(make_cuda_device({.ordinal = 0, .capacity_bytes = kArenaBytes})),
+        arena_(device_->allocate(kArenaBytes)),
+        stream_(device_->create_stream("test")) {
+    stream_->run(body_);
+    context.stream = body_.native;
+    context.products = &products_;
+  }
+
+  // `offset` past a boundary of 64 bytes.
+  std::span<std::byte> take(std::size_t size_bytes, std::size_t offset) {
+    const std::size_t begin = round_up(used_, 64) + offset;
+    TERRACE_CHECK_LE(begin + size_bytes, kArenaBytes);
+    used_ = begin + size_bytes;
+    return arena_->bytes().subspan(begin, size_bytes);
+  }
+  void forget() { used_ = 0; }
+
+  void upload(std::span<std::byte> target, std::span<const std::byte> source) {
+    stream_->copy(target, source);
+    stream_->synchronize();
+  }
+  void download(std::span<std::byte> target, std::span<const std::byte> source) {
+    stream_->copy(target, source);
+    stream_->synchronize();
+  }
+
+  KernelContext context;
+
+ private:
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<DeviceMemory> arena_;
+  std::unique_ptr<Stream> stream_;
+  Body body_;
+  CudaProducts products_;
+  std::size_t used_ = 0;
+};
+
+class GpuStage final : public CaseStage {
+ public:
+  explicit GpuStage(Gpu& gpu) : gpu_(gpu) {}
+
+  Views upload(const std::vector<HostTensor>& tensors) override {
+    Views views;
+    for (const HostTensor& tensor : tensors) {
+      TensorView view = tensor.view();
+      const std::size_t offset = reinterpret_cast<std::uintptr_t>(view.data) % 64;
+      const std::span<std::byte> bytes = gpu_.take(view.size_bytes(), offset);
+      gpu_.upload(bytes, tensor.bytes());
+      view.data = bytes.data();
+      views.push_back(view);
+    }
+    uploaded_.insert(uploaded_.end(), views.begin(), views.end());
+    return views;
+  }
+
+  KernelContext context(std::size_t workspace_bytes, std::byte fill) override {
+    const std::vector<std::byte> filled(workspace_bytes, fill);
+    gpu_.context.workspace = gpu_.take(workspace_bytes, 0);
+    gpu_.upload(gpu_.context.workspace, filled);
+    return gpu_.context;
+  }
+
+  void download(const std::vector<std::vector<HostTensor>*>& tensors) override {
+    auto from = uploaded_.begin();
+    for (std::vector<HostTensor>* const list : tensors) {
+      for (HostTensor& tensor : *list) {
+        const TensorView& device = *from++;
+        gpu_.download({tensor.view().data, device.size_bytes()},
+                      {device.data, device.size_bytes()});
+      }
+    }
+    uploaded_.clear();
+    gpu_.forget();
+  }
+
+ private:
+  Gpu& gpu_;
+  Views uploaded_;
+};
+
+class GpuTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!has_cuda_driver()) GTEST_SKIP() << "not run: there is no CUDA driver";
+    gpu_ = std::make_unique<Gpu>();
+  }
+
+  std::unique_ptr<Gpu> gpu_;
+};
+
+class GpuKernels : public GpuTest, public testing::WithParamInterface<DType> {
+ protected:
+  void expect_all(const std::vector<OpCase>& cases) {
+    GpuStage stage(*gpu_);
+    for (const OpCase& op_case : cases) {
+      expect_conforms(cuda_kernels(), op_case, &stage);
+      expect_same_on_boundary(cuda_kernels(), op_case, &stage);
+    }
+  }
+};
+
+TEST_P(GpuKernels, Matmul) { expect_all(matmul_cases(GetParam())); }
+TEST_P(GpuKernels, Norm) { expect_all(norm_cases(GetParam())); }
+TEST_P(GpuKernels, Rope) { expect_all(rope_cases(GetParam())); }
+TEST_P(GpuKernels, Attention) { expect_all(attention_cases(GetParam())); }
+TEST_P(GpuKernels, Activation) { expect_all(activation_cases(GetParam())); }
+TEST_P(GpuKernels, Elementwise) { expect_all(elementwise_cases(GetParam())); }
+TEST_P(GpuKernels, Embedding) { expect_all(embedding_cases(GetParam())); }
+TEST_P(GpuKernels, HeadLoss) { expect_all(head_loss_cases(GetParam())); }
+TEST_P(GpuKernels, HeadPart) { expect_all(head_part_cases(GetParam())); }
+
+INSTANTIATE_TEST_SUITE_P(ComputeTypes, GpuKernels, testing::Values(DType::kF32, DType::kBF16),
+                         [](const auto& param) { return std::string(name_of(param.param)); });
+
+// Runs an update on the GPU whose views are host memory.
+void run_on_gpu(Gpu& gpu, AdamWUpdate update) {
+  std::vector<std::pair<TensorView, TensorView>> moved;
+  StepScalars scalars = *update.scalars;
+  TensorView scalar_view = view(std::span(reinterpret_cast<std::byte*>(&scalars), sizeof(scalars)));
+  for (TensorView* one :
+       {&update.gradient, &update.master, &update.moment1, &update.moment2, &update.exponents1,
+        &update.exponents2, &update.parameter, &scalar_view}) {
+    if (one->empty()) continue;
+    const TensorView host = *one;
+    for (const auto& [before, device] : moved) {
+      if (before.data == host.data) one->data = device.data;  // a parameter that is its master
+    }
+    if (one->data != host.data) continue;
+    const std::size_t offset = reinterpret_cast<std::uintptr_t>(host.data) % 64;
+    one->data = gpu.take(host.size_bytes(), offset).data();
+    gpu.upload({one->data, host.size_bytes()}, {host.data, host.size_bytes()});
+    moved.emplace_back(host, *one);
+  }
+  update.scalars = reinterpret_cast<const StepScalars*>(scalar_view.data);
+  adamw_cuda(gpu.context, update);
+  for (const auto& [host, device] : moved) {
+    gpu.download({host.data, host.size_bytes()}, {device.data, device.size_bytes()});
+  }
+  gpu.forget();
+}
+
+TEST_F(GpuTest, AdamWHasTheBitsOfTheReference) {
+  constexpr StepScalars kScalars = {.learning_rate = 3e-3F,
+                                    .gradient_scale = 0.37F,
+                                    .bias_correction_1 = 0.19F,
+                                    .bias_correction_2 = 0.0975F};
+  for (const ParameterKind kind :
+       {ParameterKind::kBf16, ParameterKind::kF32, ParameterKind::kMaster, ParameterKind::kSplit}) {
+    for (const std::int64_t offset : {0, 3}) {
+      AdamWState expected(70001, offset, kind);
+      AdamWState state(70001, offset, kind);
+      fill_state(expected, 11);
+      fill_state(state, 11);
+      for (int step = 0; step < 2; ++step) {
+        adamw_reference(expected.update(kNarrowOptions, kScalars));
+        run_on_gpu(*gpu_, state.update(kNarrowOptions, kScalars));
+      }
+      EXPECT_EQ(first_difference(state.master, expected.master), -1);
+      EXPECT_EQ(first_difference(state.moment1, expected.moment1), -1);
+      EXPECT_EQ(first_difference(state.moment2, expected.moment2), -1);
+      EXPECT_EQ(first_difference(state.parameter, expected.parameter), -1);
+      EXPECT_EQ(first_difference(state.half_parameter, expected.half_parameter), -1);
+      EXPECT_EQ(first_difference(state.remainder, expected.remainder), -1);
+    }
+  }
+}
+
+TEST_F(GpuTest, NarrowMomentsHaveTheBitsOfTheReference) {
+  constexpr std::int64_t kElements = 5 * 4096;
+  for (const Form& form : kForms) {
+    SCOPED_TRACE(form.name);
+    Training expected(form, kElements);
+    Training training(form, kElements);
+    for (std::uint32_t t = 1; t <= 4; ++t) {
+      adamw_reference(expected.step(t));
+      run_on_gpu(*gpu_, training.step(t));
+    }
+    EXPECT_EQ(training.parameter, expected.parameter);
+    EXPECT_EQ(training.state, expected.state);
+  }
+}
+
+}  // namespace
+}  // namespace terrace::test

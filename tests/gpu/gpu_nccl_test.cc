@@ -1,0 +1,89 @@
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/error.h"
+#include "memory/cuda/cuda_device.h"
+#include "parallel/nccl/nccl_communicator.h"
+#include "parallel/self_communicator.h"
+#include "tests/gpu/gpu_presence.h"
+
+// NCCL with one rank: what can be tried on one GPU.
+namespace terrace {
+namespace {
+
+class TakeStream final : public StreamTask {
+ public:
+  void run(NativeStream stream) noexcept override { native = stream; }
+  NativeStream native;
+};
+
+class GpuNccl : public testing::Test {
+ protected:
+  static constexpr std::int64_t kElements = 1023;
+
+  void SetUp() override {
+    if (!test::has_cuda_driver()) GTEST_SKIP() << "not run: there is no CUDA driver";
+    device_ = make_cuda_device({.ordinal = 0, .capacity_bytes = std::size_t{1} << 20});
+    memory_ = device_->allocate(2 * kElements * sizeof(float));
+    stream_ = device_->create_stream("nccl");
+    stream_->run(take_);
+    communicator_ = make_nccl_communicator(*meeting_, "world", 0);
+    for (std::int64_t i = 0; i < kElements; ++i) before_.push_back(0.5F * static_cast<float>(i));
+    stream_->copy(first().data_span, std::as_bytes(std::span(before_)));
+  }
+
+  struct Half {
+    TensorView view;
+    std::span<std::byte> data_span;
+  };
+  Half half(std::size_t index) const {
+    constexpr std::size_t kBytes = kElements * sizeof(float);
+    const std::span<std::byte> bytes = memory_->bytes().subspan(index * kBytes, kBytes);
+    return {view(bytes.data(), DType::kF32, kElements), bytes};
+  }
+  Half first() const { return half(0); }
+  Half second() const { return half(1); }
+
+  std::vector<float> read(const Half& from) {
+    std::vector<float> values(kElements);
+    stream_->copy(std::as_writable_bytes(std::span(values)), from.data_span);
+    stream_->synchronize();
+    return values;
+  }
+
+  std::unique_ptr<Communicator> meeting_ = make_self_communicator("meeting");
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<DeviceMemory> memory_;
+  std::unique_ptr<Stream> stream_;
+  TakeStream take_;
+  std::unique_ptr<Communicator> communicator_;
+  std::vector<float> before_;
+};
+
+TEST_F(GpuNccl, OneRankKeepsItsValues) {
+  communicator_->all_reduce(first().view, ReduceOp::kSum, take_.native);
+  communicator_->broadcast(first().view, 0, take_.native);
+  EXPECT_EQ(read(first()), before_);
+  communicator_->reduce_scatter(second().view, first().view, ReduceOp::kSum, take_.native);
+  EXPECT_EQ(read(second()), before_);
+  communicator_->all_gather(first().view, second().view, take_.native);
+  communicator_->all_to_all(second().view, first().view, take_.native);
+  EXPECT_EQ(read(second()), before_);
+  const auto part = communicator_->split(0, 0, "part");
+  EXPECT_EQ(part->size(), 1);
+}
+
+TEST_F(GpuNccl, RefusesWhatNcclCannotDo) {
+  EXPECT_THROW(communicator_->all_reduce(first().view, ReduceOp::kMax, take_.native), CommError);
+}
+
+TEST_F(GpuNccl, AnAbortEndsEveryCallWithItsReason) {
+  communicator_->abort("enough");
+  EXPECT_THROW(communicator_->all_reduce(first().view, ReduceOp::kSum, take_.native), CommError);
+}
+
+}  // namespace
+}  // namespace terrace

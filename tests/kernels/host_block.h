@@ -1,0 +1,173 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "kernels/shared/block.h"
+#include "kernels/shared/mma.h"
+#include "kernels/shared/tile_product.h"
+#include "memory/host/worker_arena.h"
+
+// Runs the kernels of kernels/shared on the host: the blocks of a launch on workers, the threads of
+// a block one after the other, in an order that differs from block to block. What a kernel reads
+// without having written it is a NaN, and what it writes past its shared memory is found.
+namespace terrace::test {
+
+template <int Threads>
+class HostBlock {
+ public:
+  static constexpr int kThreads = Threads;
+  static constexpr int kWarp = 32;
+  static_assert(Threads % kWarp == 0);
+
+  template <typename T>
+  class PerThread {
+   public:
+    T& operator[](int t) { return values_[static_cast<std::size_t>(t)]; }
+
+   private:
+    // Zeros would hide what is not set.
+    struct Garbage {
+      Garbage() { std::memset(static_cast<void*>(bytes), 0xFF, sizeof(bytes)); }
+      alignas(T) std::byte bytes[sizeof(T) * Threads];
+    };
+    std::unique_ptr<Garbage> garbage_ = std::make_unique<Garbage>();
+    T* values_ = reinterpret_cast<T*>(garbage_->bytes);
+  };
+
+  HostBlock(std::int64_t index, std::size_t shared_bytes)
+      : index_(index), shared_((shared_bytes + 15) / 16 + 1) {
+    std::memset(static_cast<void*>(shared_.data()), 0xFF, shared_.size() * sizeof(Line));
+    shared_bytes_ = shared_bytes;
+  }
+  // The byte after the last is as it was.
+  ~HostBlock() { TERRACE_CHECK(shared_memory()[shared_bytes_] == std::byte{0xFF}); }
+  HostBlock(const HostBlock&) = delete;
+  HostBlock& operator=(const HostBlock&) = delete;
+
+  std::int64_t index() const { return index_; }
+  std::byte* shared_memory() { return reinterpret_cast<std::byte*>(shared_.data()); }
+  void sync() {}
+
+  template <typename Body>
+  void for_each_thread(Body&& body) {
+    const bool backwards = index_ % 2 != 0;
+    for (int t = 0; t < Threads; ++t) body(backwards ? Threads - 1 - t : t);
+  }
+
+  template <typename T>
+  T sum(PerThread<T>& values) {
+    return reduce(values, [](T a, T b) { return a + b; });
+  }
+  template <typename T>
+  T max(PerThread<T>& values) {
+    return reduce(values, [](T a, T b) { return a < b ? b : a; });
+  }
+  template <typename T>
+  void quad_sum(PerThread<T>& values) {
+    for (int offset = 2; offset > 0; offset /= 2) {
+      butterfly(values, offset, [](T a, T b) { return a + b; });
+    }
+  }
+  template <typename T>
+  void quad_max(PerThread<T>& values) {
+    for (int offset = 2; offset > 0; offset /= 2) {
+      butterfly(values, offset, [](T a, T b) { return a < b ? b : a; });
+    }
+  }
+
+  template <typename SumsOf, typename AOf, typename BOf>
+  void multiply(const SumsOf& sums_of, const AOf& a_of, const BOf& b_of) {
+    for (int warp = 0; warp < Threads; warp += kWarp) {
+      std::array<std::array<float, 16>, 16> a;
+      std::array<std::array<float, 8>, 16> b;
+      for (int t = warp; t < warp + kWarp; ++t) gather(t, a_of(t), b_of(t), a, b);
+      for (int t = warp; t < warp + kWarp; ++t) {
+        for (int i = 0; i < 4; ++i) {
+          float& sum = sums_of(t).at[i];
+          for (std::size_t k = 0; k < 16; ++k) {
+            sum += a[shared::mma_row(t, i)][k] * b[k][shared::mma_col(t, i)];
+          }
+        }
+      }
+    }
+  }
+
+ private:
+  struct alignas(16) Line {
+    std::byte bytes[16];
+  };
+
+  template <typename T, typename Join>
+  static void butterfly(PerThread<T>& values, int offset, const Join& join) {
+    std::array<T, Threads> before;
+    for (int t = 0; t < Threads; ++t) before[t] = values[t];
+    for (int t = 0; t < Threads; ++t) values[t] = join(before[t], before[t ^ offset]);
+  }
+
+  template <typename T, typename Join>
+  T reduce(PerThread<T>& values, const Join& join) {
+    for (int offset = kWarp / 2; offset > 0; offset /= 2) butterfly(values, offset, join);
+    T result = values[0];
+    for (int warp = kWarp; warp < Threads; warp += kWarp) result = join(result, values[warp]);
+    return result;
+  }
+
+  // Where PTX says that a thread's elements of the operands are.
+  template <typename A, typename B>
+  static void gather(int t, const A& a_piece, const B& b_piece,
+                     std::array<std::array<float, 16>, 16>& a,
+                     std::array<std::array<float, 8>, 16>& b) {
+    const auto g = static_cast<std::size_t>(shared::mma_group(t));
+    const auto p = static_cast<std::size_t>(shared::mma_pair(t));
+    for (std::size_t i = 0; i < 4; ++i) {
+      a[g + i % 2 * 8][p + i / 2 * 8] = to_float(a_piece.at[i].x);
+      a[g + i % 2 * 8][p + i / 2 * 8 + 1] = to_float(a_piece.at[i].y);
+    }
+    for (std::size_t i = 0; i < 2; ++i) {
+      b[p + i * 8][g] = to_float(b_piece.at[i].x);
+      b[p + i * 8 + 1][g] = to_float(b_piece.at[i].y);
+    }
+  }
+
+  const std::int64_t index_;
+  std::vector<Line> shared_;
+  std::size_t shared_bytes_ = 0;
+};
+
+class HostLauncher {
+ public:
+  HostLauncher(WorkerArena& workers, std::span<std::byte> workspace)
+      : workers_(workers), workspace_(workspace) {}
+
+  template <int Threads, typename Kernel>
+  void launch(std::string_view /*name*/, const Kernel& kernel, std::int64_t blocks,
+              std::size_t shared_bytes = 0) {
+    workers_.parallel_for(blocks, [&](std::int64_t index, int) {
+      HostBlock<Threads> block(index, shared_bytes);
+      kernel(block);
+    });
+  }
+
+  void copy(void* target, const void* source, std::size_t bytes) {
+    if (bytes != 0) std::memcpy(target, source, bytes);
+  }
+  void zero(void* target, std::size_t bytes) {
+    if (bytes != 0) std::memset(target, 0, bytes);
+  }
+  void product(const shared::Product& product) { shared::tile_product(*this, product); }
+  std::span<std::byte> workspace() const { return workspace_; }
+
+ private:
+  WorkerArena& workers_;
+  std::span<std::byte> workspace_;
+};
+
+}  // namespace terrace::test

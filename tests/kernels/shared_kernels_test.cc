@@ -1,0 +1,53 @@
+#include "tests/kernels/shared_kernels.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/kernels/op_case.h"
+
+// The kernels of the GPU, run on the host: the suite of kernel_conformance_test.cc, in memory that
+// begins one element past a boundary, and again on boundaries, with the same bits.
+namespace terrace::test {
+namespace {
+
+class SharedKernels : public testing::TestWithParam<DType> {
+ protected:
+  static void expect_all(const std::vector<OpCase>& cases) {
+    for (const OpCase& op_case : cases) {
+      expect_conforms(shared_kernels(), op_case);
+      expect_same_on_boundary(shared_kernels(), op_case);
+    }
+  }
+};
+
+TEST_P(SharedKernels, Matmul) { expect_all(matmul_cases(GetParam())); }
+TEST_P(SharedKernels, Norm) { expect_all(norm_cases(GetParam())); }
+TEST_P(SharedKernels, Rope) { expect_all(rope_cases(GetParam())); }
+TEST_P(SharedKernels, Activation) { expect_all(activation_cases(GetParam())); }
+TEST_P(SharedKernels, Elementwise) { expect_all(elementwise_cases(GetParam())); }
+TEST_P(SharedKernels, Embedding) { expect_all(embedding_cases(GetParam())); }
+
+TEST_P(SharedKernels, HeadLoss) {
+  std::vector<OpCase> cases = head_loss_cases(GetParam());
+  // Many rows are there for their chunks, which matter to the gradients.
+  std::erase_if(cases, [](const OpCase& op) {
+    return op.name.find("R=4133") != op.name.npos && op.name.find("wanted=1") == op.name.npos;
+  });
+  expect_all(cases);
+}
+
+TEST_P(SharedKernels, Attention) {
+  std::vector<OpCase> cases = attention_cases(GetParam());
+  // The long sequence has more tiles than others, and none of another kind.
+  std::erase_if(cases, [](const OpCase& op) { return op.name.find("T=1030") != op.name.npos; });
+  expect_all(cases);
+}
+
+TEST_P(SharedKernels, HeadPart) { expect_all(head_part_cases(GetParam())); }
+
+INSTANTIATE_TEST_SUITE_P(ComputeTypes, SharedKernels, testing::Values(DType::kF32, DType::kBF16),
+                         [](const auto& param) { return std::string(name_of(param.param)); });
+
+}  // namespace
+}  // namespace terrace::test

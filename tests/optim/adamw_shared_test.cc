@@ -1,0 +1,137 @@
+#include <gtest/gtest.h>
+
+#include <iterator>
+#include <tuple>
+#include <vector>
+
+#include "memory/host/worker_arena.h"
+#include "optim/shared/adamw_kernels.h"
+#include "tests/kernels/host_block.h"
+#include "tests/optim/adamw_state.h"
+#include "tests/optim/narrow_training.h"
+
+// The updates of the GPU, run on the host: the bits of the reference.
+namespace terrace {
+namespace {
+
+using test::AdamWState;
+using test::ParameterKind;
+
+constexpr AdamWOptions kOptions = {
+    .beta1 = 0.9F, .beta2 = 0.95F, .epsilon = 1e-8F, .weight_decay = 0.1F};
+constexpr StepScalars kScalars = {
+    .learning_rate = 3e-3F,
+    .gradient_scale = 0.37F,
+    .bias_correction_1 = 0.19F,
+    .bias_correction_2 = 0.0975F,
+};
+
+void run_shared(const AdamWUpdate& update) {
+  WorkerArena workers(2);
+  test::HostLauncher launcher(workers, {});
+  shared::adamw(launcher, update);
+}
+
+struct Case {
+  std::int64_t n, offset, decayed;
+};
+
+class AdamWSharedShapes : public testing::TestWithParam<std::tuple<ParameterKind, Case>> {};
+
+TEST_P(AdamWSharedShapes, HasTheBitsOfTheReference) {
+  const auto& [kind, c] = GetParam();
+  AdamWState expected(c.n, c.offset, kind);
+  AdamWState state(c.n, c.offset, kind);
+  fill_state(expected, 11);
+  fill_state(state, 11);
+  for (int step = 0; step < 2; ++step) {
+    AdamWUpdate update = expected.update(kOptions, kScalars);
+    update.decayed_elements = c.decayed;
+    adamw_reference(update);
+    update = state.update(kOptions, kScalars);
+    update.decayed_elements = c.decayed;
+    run_shared(update);
+  }
+  EXPECT_EQ(first_difference(state.gradient, expected.gradient), -1);
+  EXPECT_EQ(first_difference(state.master, expected.master), -1);
+  EXPECT_EQ(first_difference(state.moment1, expected.moment1), -1);
+  EXPECT_EQ(first_difference(state.moment2, expected.moment2), -1);
+  EXPECT_EQ(first_difference(state.parameter, expected.parameter), -1);
+  EXPECT_EQ(first_difference(state.half_parameter, expected.half_parameter), -1);
+  EXPECT_EQ(first_difference(state.remainder, expected.remainder), -1);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, AdamWSharedShapes,
+    testing::Combine(testing::Values(ParameterKind::kBf16, ParameterKind::kF32,
+                                     ParameterKind::kMaster, ParameterKind::kSplit),
+                     testing::Values(Case{1, 0, 1}, Case{33, 1, 12}, Case{1000, 3, 5000},
+                                     Case{5000, 0, 2503}, Case{65536, 16, -1})));
+
+// Two updates, each by `run`, with gradients rounded to bf16.
+template <typename Run>
+void update_with_half_gradients(AdamWState& state, const Run& run) {
+  fill_state(state, 14);
+  test::OffsetArray<Bf16> rounded(std::ssize(state.gradient.elements()), 3);
+  for (std::size_t i = 0; i < rounded.elements().size(); ++i) {
+    rounded.elements()[i] = to_bf16_nearest_even(state.gradient.elements()[i]);
+  }
+  for (int step = 0; step < 2; ++step) {
+    AdamWUpdate update = state.update(kOptions, kScalars);
+    update.gradient = view(rounded.elements());
+    run(update);
+  }
+}
+
+TEST(AdamWShared, TakesGradientsInBf16) {
+  for (const std::int64_t offset : {0, 3}) {
+    AdamWState expected(5001, offset, ParameterKind::kSplit);
+    AdamWState state(5001, offset, ParameterKind::kSplit);
+    update_with_half_gradients(expected, adamw_reference);
+    update_with_half_gradients(state, run_shared);
+    EXPECT_EQ(first_difference(state.half_parameter, expected.half_parameter), -1);
+    EXPECT_EQ(first_difference(state.remainder, expected.remainder), -1);
+    EXPECT_EQ(first_difference(state.moment1, expected.moment1), -1);
+    EXPECT_EQ(first_difference(state.moment2, expected.moment2), -1);
+  }
+}
+
+class AdamWSharedMoments : public testing::TestWithParam<test::Form> {};
+
+TEST_P(AdamWSharedMoments, HaveTheBitsOfTheReference) {
+  constexpr std::int64_t kElements = 5 * 4096;
+  test::Training expected(GetParam(), kElements);
+  test::Training training(GetParam(), kElements);
+  for (std::uint32_t t = 1; t <= 4; ++t) {
+    adamw_reference(expected.step(t));
+    run_shared(training.step(t));
+  }
+  EXPECT_EQ(training.parameter, expected.parameter);
+  EXPECT_EQ(training.state, expected.state);
+}
+
+TEST_P(AdamWSharedMoments, HaveThoseBitsWithGradientsInBf16) {
+  constexpr std::int64_t kElements = 5 * 4096;
+  test::Training expected(GetParam(), kElements);
+  test::Training training(GetParam(), kElements);
+  std::vector<Bf16> rounded(kElements);
+  for (std::uint32_t t = 1; t <= 2; ++t) {
+    AdamWUpdate update = expected.step(t);
+    for (std::size_t i = 0; i < rounded.size(); ++i) {
+      rounded[i] = to_bf16_nearest_even(expected.gradient[i]);
+    }
+    update.gradient = view(std::span(rounded));
+    adamw_reference(update);
+    update = training.step(t);
+    update.gradient = view(std::span(rounded));
+    run_shared(update);
+  }
+  EXPECT_EQ(training.parameter, expected.parameter);
+  EXPECT_EQ(training.state, expected.state);
+}
+
+INSTANTIATE_TEST_SUITE_P(Forms, AdamWSharedMoments, testing::ValuesIn(test::kForms),
+                         [](const auto& form) { return form.param.name; });
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <span>
+#include <vector>
+
+#include "optim/adamw.h"
+
+// AdamW with moments in 16 and 8 bits, for tests.
+namespace terrace::test {
+
+inline constexpr AdamWOptions kNarrowOptions = {
+    .beta1 = 0.9F, .beta2 = 0.95F, .epsilon = 1e-8F, .weight_decay = 0.1F};
+
+struct Form {
+  const char* name;
+  StateFormat format;
+  DType parameter;
+};
+
+inline constexpr Form kForms[] = {
+    {"split_bf16", {MasterForm::kSplit, MomentForm::kBf16}, DType::kBF16},
+    {"split_int8", {MasterForm::kSplit, MomentForm::kInt8}, DType::kBF16},
+    {"whole_bf16", {MasterForm::kFp32, MomentForm::kBf16}, DType::kBF16},
+    {"whole_int8", {MasterForm::kFp32, MomentForm::kInt8}, DType::kBF16},
+    {"fp32_bf16", {MasterForm::kParameter, MomentForm::kBf16}, DType::kF32},
+    {"fp32_int8", {MasterForm::kParameter, MomentForm::kInt8}, DType::kF32},
+};
+
+// Parameters and state that start from zeros, and gradients of a step.
+struct Training {
+  Training(const Form& form, std::int64_t elements)
+      : form(form),
+        elements(elements),
+        gradient(static_cast<std::size_t>(elements)),
+        parameter(static_cast<std::size_t>(elements) * size_of(form.parameter)),
+        state(form.format.bytes(elements)) {}
+
+  // Sizes that differ within a block, zeros, whole blocks of zeros, and tiny ones.
+  AdamWUpdate step(std::uint32_t number) {
+    std::mt19937 random(number);
+    for (std::size_t i = 0; i < gradient.size(); ++i) {
+      const float unit = static_cast<float>(random() >> 8) * 0x1.0p-23F - 1.0F;
+      const float size = std::exp2(-static_cast<float>(random() % 12));
+      const bool is_zero = i / 256 % 7 == 3 || random() % 9 == 0;
+      gradient[i] = is_zero ? 0.0F : i / 256 % 7 == 5 ? unit * 1e-22F : unit * size;
+    }
+    scalars.step = number;
+    scalars.learning_rate = 1e-2F;
+    scalars.bias_correction_1 = static_cast<float>(1 - std::pow(0.9, number));
+    scalars.bias_correction_2 = static_cast<float>(1 - std::pow(0.95, number));
+    AdamWUpdate update;
+    update.gradient = view(std::span(gradient));
+    update.parameter = view(parameter.data(), form.parameter, elements);
+    set_state_views(update, form.format, state.data(), elements);
+    update.options = kNarrowOptions;
+    update.decayed_elements = elements / 2 + 77;
+    update.scalars = &scalars;
+    update.rounding = {.seed = 42, .stream = 7, .first_element = 8192};
+    return update;
+  }
+
+  Form form;
+  std::int64_t elements;
+  std::vector<float> gradient;
+  std::vector<std::byte> parameter;
+  std::vector<std::byte> state;
+  StepScalars scalars;
+};
+
+}  // namespace terrace::test

@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Builds the preset cuda from a bundle and runs the tests that need a GPU:
+#
+#   tools/gpu_tests.sh BUNDLE.tar.gz              the label gpu; a skipped test is a failure
+#   tools/gpu_tests.sh BUNDLE.tar.gz --sanitize   again under compute-sanitizer: memcheck, racecheck
+#
+# BUNDLE.tar.gz is of tools/make_bundle.sh. Needs g++, cmake, ninja, pkg-config, the CUDA toolkit and
+# NCCL, and a GPU with its driver; exits 4, naming it, where one is missing.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+fail() {
+  echo "gpu_tests: $*" >&2
+  exit 4
+}
+
+bundle=${1:-}
+[[ -f $bundle ]] || { echo "usage: tools/gpu_tests.sh BUNDLE.tar.gz [--sanitize]" >&2; exit 2; }
+sanitize=${2:-}
+[[ -z $sanitize || $sanitize == --sanitize ]] || { echo "gpu_tests: unknown argument $2" >&2; exit 2; }
+
+for program in g++ cmake ninja pkg-config nvcc; do
+  command -v "$program" >/dev/null || fail "there is no $program here"
+done
+[[ -e /dev/nvidiactl ]] || fail "there is no GPU here, or no driver (/dev/nvidiactl)"
+
+mkdir -p build
+tar -C build -xzf "$bundle"
+# shellcheck disable=SC1091
+source build/terrace-bundle/environment.sh
+
+cmake --preset cuda -DTERRACE_MPI=OFF -DTERRACE_BENCH=OFF
+cmake --build build/cuda --parallel "$(./tools/jobs.sh)" --target terrace gpu_tests
+
+report=build/cuda/gpu_tests.log
+build/cuda/tests/gpu/gpu_tests 2>&1 | tee "$report"
+if grep -q '\[  SKIPPED \]' "$report"; then
+  echo "gpu_tests: tests were skipped, and there is a GPU" >&2
+  exit 1
+fi
+if [[ -n $sanitize ]]; then
+  command -v compute-sanitizer >/dev/null || fail "there is no compute-sanitizer here"
+  for tool in memcheck racecheck; do
+    compute-sanitizer --tool "$tool" --error-exitcode 1 build/cuda/tests/gpu/gpu_tests --gtest_filter='*Gpu*'
+  done
+fi
