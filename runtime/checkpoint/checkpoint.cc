@@ -6,7 +6,10 @@
 #include <cerrno>
 #include <charconv>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <utility>
 
 #include "base/bytes.h"
 #include "base/check.h"
@@ -23,11 +26,15 @@ using nlohmann::json;
 constexpr const char* kManifest = "manifest.json";
 constexpr const char* kConfig = "config.json";
 constexpr const char* kHash = "xxh3";
+constexpr const char* kPieces = "pieces";
+constexpr std::size_t kHashDigits = 16;
 constexpr const char* kRemedy = "resume from an earlier checkpoint";
 constexpr const char* kSchema = "terrace.checkpoint/1";
 constexpr std::string_view kPrefix = "checkpoint-";
-// Tensors pass through memory in pieces of this many elements.
-constexpr std::int64_t kPieceElements = 1 << 20;
+// Tensors pass through memory in parts of this many elements.
+constexpr std::int64_t kPartElements = 1 << 20;
+// Threads that read a part of a file together are within a few pieces of each other.
+constexpr std::size_t kCachedPieces = 16;
 
 const char* file_prefix(StateField field) {
   switch (field) {
@@ -49,22 +56,13 @@ std::string path_in(const std::string& directory, std::string_view name) {
   return (fs::path(directory) / name).string();
 }
 
-std::uint64_t hash_file(FileSystem& disk, const std::string& path, std::uint64_t& size_bytes) {
-  const FileSystem::Opened opened = disk.open(path);
-  if (opened.file == nullptr) {
-    throw IoError({.operation = "open", .path = path, .error_number = opened.error_number});
-  }
-  const std::int64_t size = opened.file->size();
-  if (size < 0) {
-    throw IoError({.operation = "stat", .path = path, .error_number = static_cast<int>(-size)});
-  }
-  size_bytes = static_cast<std::uint64_t>(size);
+std::uint64_t hash_file(OpenFile& file, const std::string& path, std::uint64_t size_bytes) {
   std::vector<std::byte> piece(std::min<std::uint64_t>(size_bytes, 4 * kMiB));
   StreamingHash hash;
   for (std::uint64_t at = 0; at < size_bytes; at += piece.size()) {
     const std::span<std::byte> part =
         std::span(piece).first(std::min<std::uint64_t>(piece.size(), size_bytes - at));
-    read_fully(*opened.file, path, at, part);
+    read_fully(file, path, at, part);
     hash.add(part);
   }
   return hash.value();
@@ -95,16 +93,18 @@ SafetensorsHeader header_of(const UnitLayout& unit) {
   return header;
 }
 
-void write_unit(const std::string& path, StateField field, const UnitLayout& unit, FetchState fetch,
-                FileSystem& disk) {
-  SafetensorsWriter writer(path, header_of(unit), SafetensorsWriter::kDataAlignment, disk);
-  std::vector<float> piece;
-  for (std::int64_t at = 0; at < unit.elements; at += kPieceElements) {
-    piece.resize(static_cast<std::size_t>(std::min(kPieceElements, unit.elements - at)));
-    fetch(field, unit, at, piece);
-    writer.append(std::as_bytes(std::span(piece)));
+FileHashes write_unit(const std::string& path, StateField field, const UnitLayout& unit,
+                      FetchState fetch, FileSystem& disk) {
+  FileHasher hasher;
+  SafetensorsWriter writer(path, header_of(unit), SafetensorsWriter::kDataAlignment, disk, &hasher);
+  std::vector<float> part;
+  for (std::int64_t at = 0; at < unit.elements; at += kPartElements) {
+    part.resize(static_cast<std::size_t>(std::min(kPartElements, unit.elements - at)));
+    fetch(field, unit, at, part);
+    writer.append(std::as_bytes(std::span(part)));
   }
   writer.finish();
+  return hasher.finish();
 }
 
 std::optional<std::int64_t> step_of(const std::string& directory_name) {
@@ -147,10 +147,51 @@ std::string hash_of(const json& manifest) {
   return fmt::format("{:016x}", hash_bytes(std::as_bytes(std::span(text.data(), text.size()))));
 }
 
-json listed(const std::string& directory, const std::string& name, FileSystem& disk) {
-  std::uint64_t size = 0;
-  const std::uint64_t hash = hash_file(disk, path_in(directory, name), size);
-  return {{"name", name}, {"size", size}, {kHash, fmt::format("{:016x}", hash)}};
+std::string to_hex(std::uint64_t hash) { return fmt::format("{:016x}", hash); }
+
+json listed(const std::string& name, const FileHashes& hashes) {
+  json file = {{"name", name}, {"size", hashes.size_bytes}, {kHash, to_hex(hashes.hash)}};
+  const PieceHashes& pieces = hashes.pieces;
+  if (pieces.hashes.empty()) return file;
+  std::string text;
+  for (const std::uint64_t hash : pieces.hashes) text += to_hex(hash);
+  file[kPieces] = {
+      {"header_size", pieces.header_bytes}, {"size", pieces.piece_bytes}, {kHash, text}};
+  return file;
+}
+
+std::uint64_t from_hex(const std::string& text, std::size_t at = 0) {
+  std::uint64_t value = 0;
+  const char* const begin = text.data() + at;
+  const char* const end = begin + std::min(kHashDigits, text.size() - at);
+  if (std::from_chars(begin, end, value, 16).ptr != end || end == begin) {
+    throw std::invalid_argument(fmt::format("{} is no checksum", text.substr(at, kHashDigits)));
+  }
+  return value;
+}
+
+PieceHashes parse_pieces(const json& listed, std::uint64_t size_bytes) {
+  PieceHashes pieces;
+  pieces.header_bytes = listed.at("header_size").get<std::uint64_t>();
+  pieces.piece_bytes = listed.at("size").get<std::uint64_t>();
+  const auto text = listed.at(kHash).get<std::string>();
+  if (pieces.header_bytes > size_bytes || pieces.piece_bytes == 0 ||
+      text.size() !=
+          kHashDigits * PieceHashes::count(pieces.header_bytes, pieces.piece_bytes, size_bytes)) {
+    throw std::invalid_argument("the pieces of a file are not all of it");
+  }
+  for (std::size_t at = 0; at < text.size(); at += kHashDigits) {
+    pieces.hashes.push_back(from_hex(text, at));
+  }
+  return pieces;
+}
+
+FileHashes parse_hashes(const json& listed) {
+  FileHashes hashes;
+  hashes.size_bytes = listed.at("size").get<std::uint64_t>();
+  hashes.hash = from_hex(listed.at(kHash).get<std::string>());
+  if (listed.contains(kPieces)) hashes.pieces = parse_pieces(listed.at(kPieces), hashes.size_bytes);
+  return hashes;
 }
 
 json read_manifest(const std::string& directory, FileSystem& disk) {
@@ -193,12 +234,13 @@ std::string write_checkpoint(const std::string& run_dir, const CheckpointProgres
   for (const UnitLayout& unit : layout) {
     for (const StateField field : kStateFields) {
       const std::string name = file_name(field, unit);
-      write_unit(path_in(path, name), field, unit, fetch, disk);
-      manifest["files"].push_back(listed(path, name, disk));
+      const FileHashes hashes = write_unit(path_in(path, name), field, unit, fetch, disk);
+      manifest["files"].push_back(listed(name, hashes));
     }
   }
   write_durable_file(path_in(path, kConfig), config.json, disk);
-  manifest["files"].push_back(listed(path, kConfig, disk));
+  const auto text = std::as_bytes(std::span(config.json));
+  manifest["files"].push_back(listed(kConfig, {text.size(), hash_bytes(text), {}}));
   manifest[kHash] = hash_of(manifest);
   write_durable_file(path_in(path, kManifest), manifest.dump(1) + "\n", disk);
   const std::string old_path = final_path + ".old";
@@ -253,7 +295,7 @@ void remove_old_checkpoints(const std::string& run_dir, std::int64_t keep, FileS
 }
 
 Checkpoint::Checkpoint(const std::string& directory, FileSystem& disk)
-    : disk_(disk), directory_(directory) {
+    : disk_(disk), directory_(directory), cache_(kCachedPieces) {
   const json manifest = read_manifest(directory, disk);
   try {
     progress_.step = manifest.at("step").get<std::int64_t>();
@@ -262,14 +304,13 @@ Checkpoint::Checkpoint(const std::string& directory, FileSystem& disk)
     progress_.sequence_length = manifest.at("sequence_length").get<std::int64_t>();
     progress_.training_tokens = manifest.at("training_tokens").get<std::int64_t>();
     for (const json& file : manifest.at("files")) {
-      listed_.push_back({file.at("name").get<std::string>(), file.at("size").get<std::uint64_t>(),
-                         std::stoull(file.at(kHash).get<std::string>(), nullptr, 16)});
+      listed_.push_back({file.at("name").get<std::string>(), parse_hashes(file)});
     }
   } catch (const std::exception& problem) {
     throw CorruptData(fmt::format("{}/{}: {}", directory, kManifest, problem.what()), kRemedy);
   }
   for (const ListedFile& file : listed_) {
-    if (file.name == kConfig) verify(file);
+    if (file.name == kConfig) open_verified(file);
   }
   const std::string config = path_in(directory, kConfig);
   model_ = parse_model_config(read_whole_file(disk, config), config);
@@ -277,31 +318,51 @@ Checkpoint::Checkpoint(const std::string& directory, FileSystem& disk)
   model_.name = (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
-void Checkpoint::verify(const ListedFile& file) const {
+std::unique_ptr<OpenFile> Checkpoint::open_verified(const ListedFile& file) {
   const std::string path = path_in(directory_, file.name);
   if (!disk_.exists(path)) throw CorruptData(fmt::format("{} is gone", path), kRemedy);
-  std::uint64_t size = 0;
-  const std::uint64_t hash = hash_file(disk_, path, size);
-  if (size == file.size_bytes && hash == file.hash) return;
-  throw CorruptData(
-      fmt::format("{} has {} bytes with checksum {:016x}, written were {} with {:016x}", path, size,
-                  hash, file.size_bytes, file.hash),
-      kRemedy);
+  FileSystem::Opened opened = disk_.open(path);
+  if (opened.file == nullptr) {
+    throw IoError({.operation = "open", .path = path, .error_number = opened.error_number});
+  }
+  const std::int64_t size = opened.file->size();
+  if (size < 0) {
+    throw IoError({.operation = "stat", .path = path, .error_number = static_cast<int>(-size)});
+  }
+  const FileHashes& written = file.hashes;
+  if (static_cast<std::uint64_t>(size) != written.size_bytes) {
+    throw CorruptData(
+        fmt::format("{} has {} bytes, written were {}", path, size, written.size_bytes), kRemedy);
+  }
+  if (!written.pieces.hashes.empty()) {
+    return std::make_unique<VerifiedFile>(std::move(opened.file), path, written, cache_);
+  }
+  const std::uint64_t hash = hash_file(*opened.file, path, written.size_bytes);
+  if (hash != written.hash) {
+    throw CorruptData(
+        fmt::format("{}: the {} bytes at offset 0 have checksum {:016x}, written were bytes with "
+                    "{:016x}",
+                    path, size, hash, written.hash),
+        kRemedy);
+  }
+  return std::move(opened.file);
 }
 
 void Checkpoint::open(const std::vector<UnitLayout>& layout) {
-  for (const ListedFile& file : listed_) verify(file);
+  std::map<std::string, std::unique_ptr<OpenFile>> verified;
+  for (const ListedFile& file : listed_) {
+    if (file.name != kConfig) verified[file.name] = open_verified(file);
+  }
   files_.clear();
   for (const UnitLayout& unit : layout) {
     for (const StateField field : kStateFields) {
-      const std::string name = file_name(field, unit);
-      const std::string path = path_in(directory_, name);
-      if (std::none_of(listed_.begin(), listed_.end(),
-                       [&name](const ListedFile& listed) { return listed.name == name; })) {
-        throw ConfigError(fmt::format("{} has no {}", directory_, name),
+      const auto found = verified.find(file_name(field, unit));
+      if (found == verified.end()) {
+        throw ConfigError(fmt::format("{} has no {}", directory_, file_name(field, unit)),
                           "resume with the model that the checkpoint was made of");
       }
-      auto file = std::make_unique<SafetensorsFile>(path, disk_);
+      const std::string path = path_in(directory_, found->first);
+      auto file = std::make_unique<SafetensorsFile>(path, std::move(found->second));
       for (const ParameterTensor& tensor : unit.tensors) {
         const SafetensorsTensor* stored = file->find(tensor.name);
         if (stored == nullptr || stored->shape != shape_of(tensor)) {

@@ -7,6 +7,7 @@
 
 #include "runtime/checkpoint/file_system.h"
 #include "runtime/checkpoint/safetensors.h"
+#include "runtime/checkpoint/verified_file.h"
 #include "runtime/model/model_config.h"
 #include "runtime/model/state_source.h"
 
@@ -52,7 +53,10 @@ void remove_later_checkpoints(const std::string& run_dir, std::int64_t step,
 void remove_old_checkpoints(const std::string& run_dir, std::int64_t keep,
                             FileSystem& disk = system_files());
 
-// A checkpoint to read. open() verifies all sizes and checksums; reads are thread-safe.
+// A checkpoint to read. open() verifies the sizes of all files; each piece of a file is verified
+// when it is read, before a byte of it is given out, so that a rank reads no more than the pieces
+// that have its part. Files of checkpoints that list no pieces are verified whole by open(). Reads
+// are thread-safe.
 class Checkpoint final : public StateSource {
  public:
   // Throws ConfigError if there is none at `directory`, CorruptData for a manifest that cannot be
@@ -61,22 +65,24 @@ class Checkpoint final : public StateSource {
 
   const CheckpointProgress& progress() const { return progress_; }
   const ModelConfig& model() const { return model_; }
-  // Verifies and opens the files for a model. Throws ConfigError naming a tensor that the
-  // checkpoint lacks or has in another shape, CorruptData naming a file whose size or checksum is
-  // not what was written.
+  // Opens the files for a model, and verifies their headers. Throws ConfigError naming a tensor
+  // that the checkpoint lacks or has in another shape, CorruptData naming a file whose size or
+  // checksum is not what was written.
   void open(const std::vector<UnitLayout>& layout);
 
+  // Throws CorruptData naming file, offset and length of a piece that is not what was written;
+  // IoError.
   void read(StateField field, const UnitLayout& unit, std::int64_t begin,
             std::span<float> out) const override;
 
  private:
   struct ListedFile {
     std::string name;
-    std::uint64_t size_bytes = 0;
-    std::uint64_t hash = 0;
+    FileHashes hashes;  // without pieces where the manifest lists none
   };
 
-  void verify(const ListedFile& file) const;
+  // The file, whose size is what was written; what is read from it is verified, or all of it was.
+  std::unique_ptr<OpenFile> open_verified(const ListedFile& file);
   const SafetensorsFile& file_of(StateField field, const UnitLayout& unit) const;
 
   FileSystem& disk_;
@@ -84,6 +90,7 @@ class Checkpoint final : public StateSource {
   CheckpointProgress progress_;
   ModelConfig model_;
   std::vector<ListedFile> listed_;
+  PieceCache cache_;
   std::vector<std::unique_ptr<SafetensorsFile>> files_;  // unit * 3 + field
 };
 

@@ -27,6 +27,11 @@ SafetensorsFile::SafetensorsFile(std::string path, FileSystem& disk) : path_(std
   load_header();
 }
 
+SafetensorsFile::SafetensorsFile(std::string path, std::unique_ptr<OpenFile> file)
+    : path_(std::move(path)), file_(std::move(file)) {
+  load_header();
+}
+
 void SafetensorsFile::load_header() {
   const std::int64_t found = file_->size();
   if (found < 0) {
@@ -62,16 +67,21 @@ void SafetensorsFile::read(const SafetensorsTensor& tensor, std::uint64_t first_
 }
 
 SafetensorsWriter::SafetensorsWriter(std::string path, SafetensorsHeader header,
-                                     std::uint64_t alignment, FileSystem& disk)
-    : header_(std::move(header)), file_(std::move(path), disk) {
+                                     std::uint64_t alignment, FileSystem& disk, FileHasher* hasher)
+    : header_(std::move(header)), file_(std::move(path), disk), hasher_(hasher) {
   const std::string front = make_safetensors_header(header_, alignment);
   file_.append(std::as_bytes(std::span(front)));
+  if (hasher_ != nullptr) {
+    hasher_->add(std::as_bytes(std::span(front)));
+    hasher_->end_header();
+  }
   end_ = front.size() + (header_.tensors.empty() ? 0 : header_.tensors.back().end);
 }
 
 void SafetensorsWriter::append(std::span<const std::byte> bytes) {
   TERRACE_CHECK_LE(bytes.size(), end_ - file_.size());
   file_.append(bytes);
+  if (hasher_ != nullptr) hasher_->add(bytes);
 }
 
 void SafetensorsWriter::finish() {

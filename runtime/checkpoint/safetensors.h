@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/checkpoint/durable_file.h"
+#include "runtime/checkpoint/file_hashes.h"
 #include "runtime/checkpoint/safetensors_header.h"
 
 namespace terrace {
@@ -20,6 +21,8 @@ class SafetensorsFile {
  public:
   // Throws IoError, or CorruptData when the file is not what the format allows.
   explicit SafetensorsFile(std::string path, FileSystem& disk = system_files());
+  // `path` is for messages.
+  SafetensorsFile(std::string path, std::unique_ptr<OpenFile> file);
   SafetensorsFile(const SafetensorsFile&) = delete;
   SafetensorsFile& operator=(const SafetensorsFile&) = delete;
 
@@ -51,8 +54,10 @@ class SafetensorsWriter {
   static constexpr std::uint64_t kDataAlignment = 4096;
 
   // Uses name, type and shape of each tensor. The path is the file's own, in an existing directory.
+  // `hasher`, where there is one, gets all bytes of the file; it outlives this.
   SafetensorsWriter(std::string path, SafetensorsHeader header,
-                    std::uint64_t alignment = kDataAlignment, FileSystem& disk = system_files());
+                    std::uint64_t alignment = kDataAlignment, FileSystem& disk = system_files(),
+                    FileHasher* hasher = nullptr);
 
   void append(std::span<const std::byte> bytes);
   // All bytes must have come.
@@ -63,6 +68,7 @@ class SafetensorsWriter {
  private:
   SafetensorsHeader header_;
   DurableFile file_;
+  FileHasher* const hasher_;
   std::uint64_t end_ = 0;  // the file's size when all bytes have come
 };
 

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <filesystem>
 #include <memory>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -79,12 +80,12 @@ class Trainer {
     total_steps_ = total_steps_for(options_, *data_, samples_per_step());
     schedule_ = schedule_for(options_, total_steps_);
     take_run_directory();
-    const std::unique_ptr<Checkpoint> checkpoint = find_checkpoint(options_, run_dir_);
+    std::unique_ptr<Checkpoint> checkpoint = find_checkpoint(options_, run_dir_);
     refuse_second_run();
     engine_ = std::make_unique<Engine>(engine_options_, plan_, log_);
     state_.emplace(engine_->state(), plan_.model, ranks_.world());
     console_.say(to_text(threads_) + describe_store(*engine_));
-    start_from(checkpoint.get());
+    start_from(std::move(checkpoint));
     waits_.emplace(plan_.training.program);
     if (ranks_.is_first()) open_files(summary);
     const TrainOutcome outcome = train_steps();
@@ -185,12 +186,22 @@ class Trainer {
     }
   }
 
-  // Sets the state, and where the run is.
-  void start_from(Checkpoint* checkpoint) {
+  // Ranks look for the checkpoint themselves, and may see other directories.
+  void agree_on_step(std::int64_t step) const {
+    if (!ranks_.any(ranks_.smallest(step) != step)) return;
+    throw ConfigError("the ranks have found different checkpoints to resume from",
+                      "give --run-dir and --resume on a file system that all of them see");
+  }
+
+  // Sets the state, and where the run is. Until all ranks have read and verified their parts, no
+  // file is changed: one of them may find damage that the others do not see.
+  void start_from(std::unique_ptr<Checkpoint> checkpoint) {
+    agree_on_step(checkpoint == nullptr ? 0 : checkpoint->progress().step);
     if (checkpoint != nullptr) {
       check_resume(*checkpoint);
       checkpoint->open(layout_);
       engine_->fill_state(*checkpoint);
+      ranks_.any(false);  // all have come here
       done_steps_ = checkpoint->progress().step;
       next_sample_ = checkpoint->progress().samples;
       if (resumes_here()) {

@@ -110,6 +110,26 @@ TEST_F(CorruptCheckpoint, ABrokenModelConfig) {
   expect_refused("config.json");
 }
 
+// One stage of a pipeline reads the head's moments. What it finds ends all ranks before any of them
+// gives up the later checkpoint, or a row of the metrics.
+TEST_F(CorruptCheckpoint, DamageThatOneRankReadsEndsAllBeforeAnythingIsChanged) {
+  const std::string file = "exp_avg-00003.safetensors";
+  const std::string name = "run/checkpoint-3/" + file;
+  std::string bytes = training_.directory().read(name);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  training_.directory().write(name, bytes);
+  const Outcome outcome = run_program(
+      training_.command("run", {"--max-steps", "9", "--local-ranks", "2", "--pipeline-parallel",
+                                "2", "--resume", training_.path("run/checkpoint-3")}));
+  EXPECT_EQ(outcome.code, 5) << outcome;
+  EXPECT_NE(outcome.errors.find(file), std::string::npos) << outcome;
+  EXPECT_NE(outcome.errors.find("at offset 4096"), std::string::npos) << outcome;
+  EXPECT_TRUE(training_.directory().has("run/checkpoint-6/manifest.json"));
+  EXPECT_EQ(training_.rows("run"), rows_);
+  const Outcome later = resume("auto");
+  EXPECT_EQ(later.code, 0) << later;
+}
+
 TEST_F(CorruptCheckpoint, ADirectoryThatIsNoCheckpointIsAUsageError) {
   const Outcome outcome = resume(training_.path("nvme"));
   EXPECT_EQ(outcome.code, 2) << outcome;

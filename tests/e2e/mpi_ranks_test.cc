@@ -76,6 +76,22 @@ TEST(MpiRanks, ResumeAsThreadsAndAlone) {
   training.expect_same("run", "alone", "final");
 }
 
+// As if each had a disk of its own under the name of the run directory.
+TEST(MpiRanks, ThatFindDifferentCheckpointsGoOnWithNeither) {
+  const TinyTraining training;
+  training.train("run", kSteps + Arguments{"--checkpoint-every", "2", "--stop-after-step", "4"});
+  const auto from = [&training](const std::string& name) {
+    return training.command("run", kSteps + Arguments{"--gradient-accumulation-steps", "1",
+                                                      "--resume", training.path("run/" + name)});
+  };
+  const Arguments second = Arguments{":", "-n", "1", TERRACE_PROGRAM} + from("checkpoint-4");
+  const Outcome outcome = ProgramRun(from("checkpoint-2") + second, {}, mpirun(1)).wait();
+  EXPECT_NE(outcome.code, 0) << outcome;
+  EXPECT_NE(outcome.errors.find("different checkpoints"), std::string::npos) << outcome;
+  EXPECT_TRUE(training.directory().has("run/checkpoint-4/manifest.json"));
+  EXPECT_EQ(training.rows("run").size(), 4U);
+}
+
 TEST(MpiRanks, AWrongFlagEndsTheJobWithAnError) {
   const TinyTraining training;
   const Outcome outcome =

@@ -1,10 +1,14 @@
 #include "runtime/checkpoint/checkpoint.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/hash.h"
 #include "runtime/model/model_config.h"
 #include "runtime/train/training_state.h"
 #include "tests/runtime/temporary_directory.h"
@@ -24,6 +28,39 @@ class CheckpointTest : public testing::Test {
                  std::span<float> out) { state.read(field, unit, begin, out); });
   }
 
+  // Flips a bit, `from_end` bytes before the file's end.
+  static void damage(const std::string& path, std::int64_t from_end) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(-from_end, std::ios::end);
+    const auto byte = static_cast<char>(file.get() ^ 1);
+    file.seekp(-from_end, std::ios::end);
+    file.put(byte);
+  }
+
+  // As it was written before files had pieces.
+  void forget_pieces(const std::string& path) const {
+    nlohmann::json manifest = nlohmann::json::parse(std::ifstream(path + "/manifest.json"));
+    for (nlohmann::json& file : manifest["files"]) file.erase("pieces");
+    manifest.erase("xxh3");
+    const std::string text = manifest.dump();
+    manifest["xxh3"] =
+        fmt::format("{:016x}", hash_bytes(std::as_bytes(std::span(text.data(), text.size()))));
+    std::ofstream(path + "/manifest.json") << manifest.dump(1);
+  }
+
+  void expect_reads_back(const Checkpoint& checkpoint, std::uint64_t seed) const {
+    const RandomState expected_state(seed);
+    for (const UnitLayout& unit : layout_) {
+      for (const StateField field : kStateFields) {
+        std::vector<float> expected(static_cast<std::size_t>(unit.padded_elements - 5));
+        std::vector<float> got(expected.size());
+        expected_state.read(field, unit, 5, expected);
+        checkpoint.read(field, unit, 5, got);
+        EXPECT_EQ(got, expected) << unit.index;
+      }
+    }
+  }
+
   TemporaryDirectory directory_;
   ModelConfig config_ = load_model_config("nano");
   std::vector<UnitLayout> layout_ = parameter_layout(config_);
@@ -35,16 +72,57 @@ TEST_F(CheckpointTest, ReadsBackWhatWasWritten) {
   EXPECT_EQ(checkpoint.progress().samples, 70);
   EXPECT_EQ(checkpoint.progress().seed, 42U);
   checkpoint.open(layout_);
-  const RandomState expected_state(42);
-  for (const UnitLayout& unit : layout_) {
-    for (const StateField field : kStateFields) {
-      std::vector<float> expected(static_cast<std::size_t>(unit.padded_elements - 5));
-      std::vector<float> got(expected.size());
-      expected_state.read(field, unit, 5, expected);
-      checkpoint.read(field, unit, 5, got);
-      EXPECT_EQ(got, expected) << unit.index;
-    }
-  }
+  expect_reads_back(checkpoint, 42);
+}
+
+// Damage is found where it is read, and what lies elsewhere can still be had.
+TEST_F(CheckpointTest, NamesThePieceThatIsDamaged) {
+  const std::string path = save(7, 42);
+  damage(path + "/exp_avg-00001.safetensors", 4);
+  Checkpoint checkpoint(path);
+  checkpoint.open(layout_);
+  const UnitLayout& unit = layout_[1];
+  std::vector<float> out(10);
+  checkpoint.read(StateField::kMaster, unit, unit.elements - 10, out);
+  checkpoint.read(StateField::kMoment1, layout_[2], 0, out);
+  const auto bytes = static_cast<std::uint64_t>(unit.elements) * sizeof(float);
+  TERRACE_EXPECT_THROW_WITH(
+      checkpoint.read(StateField::kMoment1, unit, unit.elements - 10, out), CorruptData,
+      fmt::format("exp_avg-00001.safetensors: the {} bytes at offset 4096 ", bytes));
+}
+
+TEST_F(CheckpointTest, AFileOfAnotherSizeIsFoundBeforeAnythingIsRead) {
+  const std::string path = save(7, 42);
+  fs::resize_file(path + "/exp_avg_sq-00003.safetensors", 5000);
+  Checkpoint checkpoint(path);
+  TERRACE_EXPECT_THROW_WITH(checkpoint.open(layout_), CorruptData, "has 5000 bytes");
+}
+
+TEST_F(CheckpointTest, OfFilesWithoutPiecesIsVerifiedWhole) {
+  const std::string path = save(7, 42);
+  forget_pieces(path);
+  Checkpoint checkpoint(path);
+  checkpoint.open(layout_);
+  expect_reads_back(checkpoint, 42);
+
+  damage(path + "/exp_avg-00001.safetensors", 4);
+  Checkpoint damaged(path);
+  TERRACE_EXPECT_THROW_WITH(damaged.open(layout_), CorruptData, "exp_avg-00001.safetensors");
+}
+
+TEST_F(CheckpointTest, PiecesThatAreNotAllOfAFileAreRefused) {
+  const std::string path = save(7, 42);
+  nlohmann::json manifest = nlohmann::json::parse(std::ifstream(path + "/manifest.json"));
+  nlohmann::json& hashes = manifest["files"][0]["pieces"]["xxh3"];
+  hashes = hashes.get<std::string>().substr(16);
+  std::ofstream(path + "/manifest.json") << manifest.dump(1);
+  EXPECT_THROW(Checkpoint{path}, CorruptData);
+  manifest.erase("xxh3");
+  const std::string text = manifest.dump();
+  manifest["xxh3"] =
+      fmt::format("{:016x}", hash_bytes(std::as_bytes(std::span(text.data(), text.size()))));
+  std::ofstream(path + "/manifest.json") << manifest.dump(1);
+  TERRACE_EXPECT_THROW_WITH(Checkpoint{path}, CorruptData, "not all of it");
 }
 
 TEST_F(CheckpointTest, RefusesAnotherModel) {

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/function_ref.h"
+#include "runtime/checkpoint/file_hashes.h"
+#include "runtime/checkpoint/file_system.h"
+
+namespace terrace {
+
+// The pieces of files that were read last, verified. Keeps so many, and those that are being read:
+// one for each reading thread at the most. Thread-safe.
+class PieceCache {
+ public:
+  using Bytes = std::shared_ptr<const std::vector<std::byte>>;
+
+  explicit PieceCache(std::size_t pieces_max) : pieces_max_(pieces_max) {}
+
+  // A file's piece, from `load` where it is not here. Of threads that want the same one, one loads
+  // it and the others wait. Throws what `load` throws; then the piece is not kept.
+  Bytes get(const void* file, std::size_t index, FunctionRef<std::vector<std::byte>()> load);
+
+ private:
+  struct Entry {
+    const void* file = nullptr;
+    std::size_t index = 0;
+    Bytes bytes;                // null while it is loaded
+    std::uint64_t used_at = 0;  // number of the call that asked for it last
+  };
+
+  Entry* find(const void* file, std::size_t index);
+  void forget_oldest();
+
+  const std::size_t pieces_max_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Entry> entries_;  // guarded by mutex_, as is
+  std::uint64_t calls_ = 0;
+};
+
+// A file of which nothing is given out that is not what was written: reads fetch whole pieces,
+// compare them with their checksums and copy out of them. Reads are thread-safe.
+class VerifiedFile final : public OpenFile {
+ public:
+  // `path` is for messages. The file has the size that the hashes are of. The cache outlives this.
+  VerifiedFile(std::unique_ptr<OpenFile> upstream, std::string path, FileHashes hashes,
+               PieceCache& cache);
+
+  // Up to the end of a piece. Throws CorruptData naming file, offset and length of a piece that is
+  // not what was written; IoError.
+  std::int64_t read_at(std::span<std::byte> out, std::uint64_t offset) override;
+  // The other calls are the file's own.
+  std::int64_t append(std::span<const std::byte> bytes) override {
+    return upstream_->append(bytes);
+  }
+  std::int64_t size() override { return upstream_->size(); }
+  int sync() override { return upstream_->sync(); }
+  int close() override { return upstream_->close(); }
+
+ private:
+  std::vector<std::byte> load(const PieceHashes::Piece& piece);
+
+  std::unique_ptr<OpenFile> upstream_;
+  const std::string path_;
+  const FileHashes hashes_;
+  PieceCache& cache_;
+};
+
+}  // namespace terrace
