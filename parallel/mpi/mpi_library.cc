@@ -2,28 +2,47 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <array>
 
 #include "base/check.h"
 #include "base/error.h"
+#include "kernels/cpu/cpu_sum_bf16.h"
 #include "parallel/mpi/mpi_session.h"
 
 namespace terrace {
 namespace {
 
+// MPI has no bf16 of its own: its collectives get their partial sums from this. Of two ranks the
+// sum is the one of communicators; of more it is rounded on the way.
+void add_bf16(void* source, void* target, int* count, MPI_Datatype* /*type*/) {
+  auto* const sum = static_cast<std::byte*>(target);
+  const std::array<const std::byte*, 2> sources = {static_cast<const std::byte*>(source), sum};
+  sum_bf16_in_order(std::span(&sum, 1), sources, static_cast<std::size_t>(*count));
+}
+
 // MPI's own collectives. Counts are int: pieces of the data, where it has more.
 class LibraryCommunicator final : public Communicator {
  public:
   LibraryCommunicator(const std::string& name, MPI_Comm comm, int rank, int size)
-      : Communicator(name, rank, size), comm_(comm) {}
-  ~LibraryCommunicator() override { MPI_Comm_free(&comm_); }
+      : Communicator(name, rank, size), comm_(comm) {
+    check(MPI_Op_create(add_bf16, 1, &add_bf16_));
+  }
+  ~LibraryCommunicator() override {
+    MPI_Op_free(&add_bf16_);
+    MPI_Comm_free(&comm_);
+  }
 
   void abort(const std::string& /*reason*/) override { MPI_Abort(comm_, 1); }
 
  private:
   void run(const CollectiveCall& call, NativeStream /*stream*/) override {
     TERRACE_CHECK_LT(call.size_bytes(), std::size_t{1} << 31);
-    const MPI_Datatype type = call.dtype == DType::kF32 ? MPI_FLOAT : MPI_INT32_T;
-    const MPI_Op op = call.op == ReduceOp::kSum ? MPI_SUM : MPI_MAX;
+    const MPI_Datatype type = call.dtype == DType::kF32    ? MPI_FLOAT
+                              : call.dtype == DType::kBF16 ? MPI_UINT16_T
+                                                           : MPI_INT32_T;
+    const MPI_Op op = call.dtype == DType::kBF16  ? add_bf16_
+                      : call.op == ReduceOp::kSum ? MPI_SUM
+                                                  : MPI_MAX;
     const auto whole = static_cast<int>(call.elements);
     const auto bytes = static_cast<int>(call.size_bytes());
     switch (call.kind) {
@@ -63,13 +82,15 @@ class LibraryCommunicator final : public Communicator {
   }
 
   static void check_arithmetic(const CollectiveCall& call) {
-    TERRACE_CHECK(call.dtype == DType::kF32 || call.dtype == DType::kI32);
+    const bool is_bf16_sum = call.dtype == DType::kBF16 && call.op == ReduceOp::kSum;
+    TERRACE_CHECK(is_bf16_sum || call.dtype == DType::kF32 || call.dtype == DType::kI32);
   }
   void check(int code) const {
     if (code != MPI_SUCCESS) throw CommError(fmt::format("MPI failed on '{}'", name()), "");
   }
 
   MPI_Comm comm_;
+  MPI_Op add_bf16_ = MPI_OP_NULL;
 };
 
 }  // namespace

@@ -264,7 +264,7 @@ class MpiTransport final : public Transport {
     check_mpi(MPI_Allgather(&rank_, 1, MPI_INT, locals_.data(), 1, MPI_INT, host), "MPI_Allgather");
     void* own = nullptr;
     MPI_Win window = MPI_WIN_NULL;
-    const std::size_t bytes = window_bytes(size_);
+    const std::size_t bytes = window_bytes(size_, locals < size_);
     check_mpi(MPI_Win_allocate_shared(static_cast<MPI_Aint>(bytes + kWindowAlignment), 1,
                                       MPI_INFO_NULL, host, static_cast<void*>(&own), &window),
               "MPI_Win_allocate_shared");

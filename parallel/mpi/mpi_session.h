@@ -40,8 +40,9 @@ class MpiSession {
   std::unique_ptr<Communicator> make_world(const std::string& name,
                                            const CommunicatorOptions& options = {},
                                            const MpiPlacement& placement = {});
-  // All ranks, by MPI's own collectives: what benchmarks compare with. Its sums are fp32 and i32
-  // only, in the library's order, of less than 2 GiB, and it waits for ever.
+  // All ranks, by MPI's own collectives: what benchmarks compare with. Its sums are fp32, bf16 (by
+  // an operation of ours) and i32 only, in the library's order, of less than 2 GiB, and it waits
+  // for ever.
   std::unique_ptr<Communicator> make_library_world(const std::string& name);
   // Waits for all ranks, whatever happened to communicators.
   void barrier();

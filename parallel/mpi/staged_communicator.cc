@@ -21,12 +21,14 @@ constexpr std::size_t kMessageBytesMax = std::size_t{256} << 20;
 static_assert(sizeof(WindowHead) <= kHeadBytes);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "it is shared between processes");
 
-// Room for the pieces of a round, each on cache lines of its own. Two rounds of two ranks fit the
-// second-level cache of a core; many ranks need more, for messages of a sensible size.
-std::size_t slot_bytes(int ranks) {
+// Room for the pieces of a round, each on cache lines of its own. On one host two rounds of two
+// ranks fit the second-level cache of a core. Messages between hosts are asked for before they are
+// sent, which smaller ones would not be worth; nor those of many ranks.
+std::size_t slot_bytes(int ranks, bool spans_hosts) {
   constexpr std::size_t kLine = 64;
   const auto pieces = static_cast<std::size_t>(std::max(ranks - 1, 1));
-  return round_up(std::max(256 * kKiB, pieces * 32 * kKiB), pieces * kLine);
+  const std::size_t room = spans_hosts ? kMiB : 256 * kKiB;
+  return round_up(std::max(room, pieces * 32 * kKiB), pieces * kLine);
 }
 
 // Waits in looks that become rarer: other threads of this processor go first.
@@ -80,14 +82,17 @@ MessageSet set_of(std::uint64_t round) {
 
 }  // namespace
 
-std::size_t window_bytes(int ranks) { return kHeadBytes + 2 * slot_bytes(ranks); }
+std::size_t window_bytes(int ranks, bool spans_hosts) {
+  return kHeadBytes + 2 * slot_bytes(ranks, spans_hosts);
+}
 
 StagedCommunicator::StagedCommunicator(std::unique_ptr<Transport> transport,
                                        const std::string& name, const CommunicatorOptions& options)
     : Communicator(name, transport->rank(), transport->size()),
       transport_(std::move(transport)),
       options_(options),
-      slot_bytes_(slot_bytes(size())),
+      slot_bytes_(slot_bytes(
+          size(), static_cast<int>(transport_->local_ranks().size()) < transport_->size())),
       local_index_(static_cast<std::size_t>(size()), -1),
       their_calls_(static_cast<std::size_t>(size())),
       pieces_(static_cast<std::size_t>(size())) {

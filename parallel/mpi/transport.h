@@ -49,7 +49,7 @@ class Transport {
   virtual std::unique_ptr<Transport> split(int color, int key) = 0;
 };
 
-// The window that a group of so many ranks needs.
-std::size_t window_bytes(int ranks);
+// The window that a group of so many ranks needs, on one host or on several.
+std::size_t window_bytes(int ranks, bool spans_hosts);
 
 }  // namespace terrace

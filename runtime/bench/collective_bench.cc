@@ -238,8 +238,10 @@ std::vector<BenchResult> bench_processes(MpiSession& session, const Plan& plan, 
   std::vector<BenchResult> results;
   for (const std::size_t bytes : plan.sizes()) {
     std::vector<Measured> measured;
-    for (const CollectiveCase& what : kCases) {
-      measured.push_back({&what, DType::kF32, bytes, plan.iterations(bytes)});
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      for (const CollectiveCase& what : kCases) {
+        measured.push_back({&what, dtype, bytes, plan.iterations(bytes)});
+      }
     }
     std::vector<Measurement> measurements;
     for (Communicator* world : {ours.get(), library.get()}) {
@@ -254,7 +256,10 @@ std::vector<BenchResult> bench_processes(MpiSession& session, const Plan& plan, 
     for (std::size_t i = 0; i < measured.size() && session.rank() == 0; ++i) {
       results.push_back(result_of("mpi", measured[i], plan.ranks(), samples[i],
                                   samples[measured.size() + i],
-                                  "the MPI library's own collective, same ranks"));
+                                  measured[i].dtype == DType::kF32
+                                      ? "the MPI library's own collective, same ranks"
+                                      : "the MPI library's own collective, same ranks, with the "
+                                        "communicator's sum of bf16 as its operation"));
     }
   }
   return results;

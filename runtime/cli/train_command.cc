@@ -89,7 +89,7 @@ int run_train(int argc, const char* const* argv) {
   install_handlers();
 
   ConsoleLog log;
-  if (!launch.doubt.empty()) log.warning(launch.doubt);
+  if (!launch.doubt.empty() && launch.rank == 0) log.warning(launch.doubt);
   ProgressConsole console(stdout, isatty(STDOUT_FILENO) == 1, command.options.run.progress);
   const bool is_job = launch.source != LaunchSource::kLocalRanks && launch.size > 1;
   switch (is_job ? train_in_job(command, launch, console, log)

@@ -146,6 +146,26 @@ TEST_P(CommunicatorConformanceTest, AllReducesInRankOrder) {
   });
 }
 
+// More than any piece, also of what goes from host to host.
+TEST_P(CommunicatorConformanceTest, MovesManyPieces) {
+  run([](Communicator& communicator) {
+    constexpr std::size_t kCount = 900'007;
+    const auto ranks = static_cast<std::size_t>(communicator.size());
+    std::vector<float> data = elements_of<float>(communicator.rank(), kCount * ranks);
+    communicator.all_reduce(view(std::span(data)), ReduceOp::kSum, {});
+    const auto sums = all_reduced<float>(communicator.size(), kCount * ranks, ReduceOp::kSum);
+    EXPECT_TRUE(same_bits(data, sums));
+    std::vector<float> own = elements_of<float>(communicator.rank(), kCount);
+    communicator.all_gather(view(std::span(data)), view(std::span(own)), {});
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      const std::vector<float> expected = elements_of<float>(static_cast<int>(rank), kCount);
+      EXPECT_TRUE(
+          same_bits<float>(std::span(data).subspan(rank * kCount, kCount), std::span(expected)))
+          << rank;
+    }
+  });
+}
+
 template <typename T>
 void expect_reduce_scatters(Communicator& communicator, bool in_place) {
   const int ranks = communicator.size();

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <string>
@@ -36,7 +37,9 @@ using Route = std::tuple<int, int, MessageTag>;  // from, to
 struct Hub {
   Hub(std::shared_ptr<World> its_world, std::vector<int> its_hosts)
       : world(std::move(its_world)), hosts(std::move(its_hosts)), splits(hosts.size()) {
-    const std::size_t bytes = window_bytes(static_cast<int>(hosts.size()));
+    const bool spans_hosts =
+        std::ranges::adjacent_find(hosts, std::not_equal_to<>()) != hosts.end();
+    const std::size_t bytes = window_bytes(static_cast<int>(hosts.size()), spans_hosts);
     for (std::size_t i = 0; i < hosts.size(); ++i) windows.emplace_back(bytes, HostMemoryOptions{});
   }
 

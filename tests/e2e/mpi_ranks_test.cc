@@ -131,6 +131,24 @@ TEST(MpiRanks, AKilledRankEndsTheJobAndFewerGoOn) {
   EXPECT_TRUE(training.nvme_is_empty());
 }
 
+// In a shell of srun --pty the one process that runs is the first.
+TEST(MpiRanks, OnlyTheFirstTellsWhatIsDoubtful) {
+  const TinyTraining training;
+  for (const char* rank : {"0", "1"}) {
+    const std::string number(rank);
+    const Arguments variables = {"env",
+                                 "SLURM_STEP_ID=0",
+                                 "SLURM_PROCID=" + number,
+                                 "SLURM_LOCALID=" + number,
+                                 "SLURM_NODEID=0",
+                                 "SLURM_STEP_NUM_TASKS=2",
+                                 "SLURM_STEP_TASKS_PER_NODE=2"};
+    const Outcome outcome = ProgramRun(training.command("run", kSteps), {}, variables).wait();
+    EXPECT_EQ(outcome.code, 4) << outcome;
+    EXPECT_EQ(outcome.errors.find("srun --pty") != std::string::npos, number == "0") << outcome;
+  }
+}
+
 TEST(MpiRanks, TorchrunIsRefusedOnTheCpu) {
   const TinyTraining training;
   const Arguments variables = {"env",
