@@ -101,7 +101,8 @@ struct Operands {
     std::vector<double> columns;
     for (std::int64_t j = 0; j < form.n; ++j) {
       for (std::int64_t l = 0; l < form.k; ++l) {
-        columns.push_back(b.at(form.b_transposed ? j * b_stride(form) + l : l * b_stride(form) + j));
+        columns.push_back(
+            b.at(form.b_transposed ? j * b_stride(form) + l : l * b_stride(form) + j));
       }
     }
     return columns;
