@@ -124,7 +124,7 @@ void RendezvousHost::hear(Guest& guest) {
     guest.received.insert(guest.received.end(), bytes.begin(), bytes.begin() + *got);
     Hello hello;
     const std::size_t known = std::min(guest.received.size(), sizeof(hello));
-    std::copy_n(guest.received.begin(), known, reinterpret_cast<std::byte*>(&hello));
+    std::memcpy(static_cast<void*>(&hello), guest.received.data(), known);
     const std::size_t magic = std::min(known, hello.magic.size());
     // A stranger is not answered: it would not understand.
     if (std::memcmp(hello.magic.data(), kRendezvousMagic.data(), magic) != 0) {

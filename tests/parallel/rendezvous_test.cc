@@ -163,19 +163,6 @@ TEST(Rendezvous, TheHostNeedNotBeTheFirstRank) {
   expect_met(met);
 }
 
-// With ranks on several hosts the first of each looks whether the address is its own.
-TEST(Rendezvous, TheHostThatHasTheAddressServes) {
-  EXPECT_TRUE(is_own_address(resolve_tcp("127.0.0.1").addresses.front()));
-  EXPECT_FALSE(is_own_address(resolve_tcp("192.0.2.1").addresses.front()));  // nobody's
-  RendezvousOptions options = options_of(3);
-  options.local_size = 2;
-  expect_met(meet_as(options, {0, 1, 2}));
-  RendezvousOptions elsewhere = options;
-  elsewhere.address = "192.0.2.1";
-  elsewhere.timeout = std::chrono::milliseconds(200);
-  EXPECT_NE(meet(elsewhere).error.find("found no rendezvous at 192.0.2.1"), std::string::npos);
-}
-
 TEST(Rendezvous, NamesTheRanksThatDoNotComeOnAllThatDo) {
   RendezvousOptions options = options_of(5);
   options.timeout = seconds(3);
