@@ -150,12 +150,6 @@ void find_meeting_place(const Variables& variables, LaunchEnvironment& launch) {
   if (launch.source == LaunchSource::kTorchrun && variables.has("MASTER_PORT")) {
     launch.master_port = variables.number("MASTER_PORT");
   }
-  if (launch.source != LaunchSource::kTorchrun) return;
-  launch.master_port_is_taken = variables.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
-  launch.job = variables.text("TORCHELASTIC_RUN_ID");
-  if (variables.has("TORCHELASTIC_RESTART_COUNT")) {
-    launch.attempt = variables.number("TORCHELASTIC_RESTART_COUNT");
-  }
 }
 
 }  // namespace
