@@ -50,15 +50,17 @@ gate() {
 # The program and the tests on the GPU (without one they say so), and those of the CPU that are next to
 # what a build with CUDA changes; `ctest --preset cuda` runs all, once all is built.
 cuda_tests() {
+  local failed=0
   ./tools/build.sh cuda terrace gpu_tests memory_tests optim_tests || return
-  ctest --preset cuda --label-regex '^gpu$' </dev/null || return
-  build/cuda/tests/memory/memory_tests --gtest_brief=1 || return
-  build/cuda/tests/optim/optim_tests --gtest_brief=1
+  run_ctest cuda --label-regex '^gpu$' || failed=1
+  build/cuda/tests/memory/memory_tests --gtest_brief=1 || failed=1
+  build/cuda/tests/optim/optim_tests --gtest_brief=1 || failed=1
+  return "$failed"
 }
 
-# run_ctest PRESET: what it printed is kept for tell_failures.
+# run_ctest PRESET [OPTION...]: what it printed is kept for tell_failures.
 run_ctest() {
-  ctest --preset "$1" --parallel "$(./tools/jobs.sh)" </dev/null 2>&1 | tee "build/$1.ctest.log"
+  ctest --preset "$1" "${@:2}" --parallel "$(./tools/jobs.sh)" </dev/null 2>&1 | tee "build/$1.ctest.log"
 }
 
 # Which tests of a preset failed and what they said first, for those who see only a log's end.
@@ -88,7 +90,7 @@ part "tests under AddressSanitizer and UndefinedBehaviorSanitizer" run_ctest deb
 part "build tsan" ./tools/build.sh tsan tests_threads
 part "tests under ThreadSanitizer" run_ctest tsan
 
-if command -v nvcc >/dev/null || [[ -n ${CUDACXX:-} ]]; then
+if command -v nvcc >/dev/null || [[ -n ${CUDACXX:-} || ${CI:-} == true ]]; then
   part "build cuda, and its tests" cuda_tests
 else
   printf '\n== build cuda: left out, there is no nvcc here\n'
@@ -98,7 +100,7 @@ printf '\n== tests (%s)\n' "$release_tests"
 run_ctest "$release_tests" || failures+=("tests")
 
 if ((${#failures[@]})); then
-  for preset in debug tsan "$release_tests"; do tell_failures "$preset" >&2; done
+  for preset in debug tsan cuda "$release_tests"; do tell_failures "$preset" >&2; done
   printf 'test.sh: failed:' >&2
   printf ' [%s]' "${failures[@]}" >&2
   printf '\n' >&2

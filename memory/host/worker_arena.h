@@ -14,7 +14,8 @@ namespace terrace {
 class WorkerArena {
  public:
   // `cpus` (OS indices): while they work, the threads, the caller too, run on these only. Empty:
-  // wherever their masks let them. A hint: where the system refuses, they run anywhere.
+  // wherever their masks let them. A hint: where the system refuses, they run anywhere. Behind a
+  // loop a caller is where the maker of the arena was; loops of arenas with `cpus` do not nest.
   explicit WorkerArena(int threads, const std::vector<int>& cpus = std::vector<int>());
   ~WorkerArena();
   WorkerArena(const WorkerArena&) = delete;

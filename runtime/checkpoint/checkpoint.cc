@@ -35,6 +35,9 @@ constexpr std::string_view kPrefix = "checkpoint-";
 constexpr std::int64_t kPartElements = 1 << 20;
 // Threads that read a part of a file together are within a few pieces of each other.
 constexpr std::size_t kCachedPieces = 16;
+// Of a manifest that can be right. A header is at most what safetensors allows.
+constexpr std::uint64_t kPieceBytesMax = 64 << 20;
+constexpr std::uint64_t kHeaderBytesMax = 100'000'008;
 
 const char* file_prefix(StateField field) {
   switch (field) {
@@ -160,11 +163,13 @@ json listed(const std::string& name, const FileHashes& hashes) {
   return file;
 }
 
+// Of so many digits, no fewer.
 std::uint64_t from_hex(const std::string& text, std::size_t at = 0) {
   std::uint64_t value = 0;
   const char* const begin = text.data() + at;
   const char* const end = begin + std::min(kHashDigits, text.size() - at);
-  if (std::from_chars(begin, end, value, 16).ptr != end || end == begin) {
+  if (static_cast<std::size_t>(end - begin) != kHashDigits ||
+      std::from_chars(begin, end, value, 16).ptr != end) {
     throw std::invalid_argument(fmt::format("{} is no checksum", text.substr(at, kHashDigits)));
   }
   return value;
@@ -175,7 +180,8 @@ PieceHashes parse_pieces(const json& listed, std::uint64_t size_bytes) {
   pieces.header_bytes = listed.at("header_size").get<std::uint64_t>();
   pieces.piece_bytes = listed.at("size").get<std::uint64_t>();
   const auto text = listed.at(kHash).get<std::string>();
-  if (pieces.header_bytes > size_bytes || pieces.piece_bytes == 0 ||
+  if (pieces.header_bytes > std::min(size_bytes, kHeaderBytesMax) || pieces.piece_bytes == 0 ||
+      pieces.piece_bytes > kPieceBytesMax ||
       text.size() !=
           kHashDigits * PieceHashes::count(pieces.header_bytes, pieces.piece_bytes, size_bytes)) {
     throw std::invalid_argument("the pieces of a file are not all of it");
@@ -189,7 +195,9 @@ PieceHashes parse_pieces(const json& listed, std::uint64_t size_bytes) {
 FileHashes parse_hashes(const json& listed) {
   FileHashes hashes;
   hashes.size_bytes = listed.at("size").get<std::uint64_t>();
-  hashes.hash = from_hex(listed.at(kHash).get<std::string>());
+  const auto text = listed.at(kHash).get<std::string>();
+  if (text.size() != kHashDigits) throw std::invalid_argument(text + " is no checksum");
+  hashes.hash = from_hex(text);
   if (listed.contains(kPieces)) hashes.pieces = parse_pieces(listed.at(kPieces), hashes.size_bytes);
   return hashes;
 }
@@ -297,6 +305,7 @@ void remove_old_checkpoints(const std::string& run_dir, std::int64_t keep, FileS
 Checkpoint::Checkpoint(const std::string& directory, FileSystem& disk)
     : disk_(disk), directory_(directory), cache_(kCachedPieces) {
   const json manifest = read_manifest(directory, disk);
+  fingerprint_ = from_hex(hash_of(manifest));
   try {
     progress_.step = manifest.at("step").get<std::int64_t>();
     progress_.samples = manifest.at("samples").get<std::int64_t>();
@@ -309,10 +318,13 @@ Checkpoint::Checkpoint(const std::string& directory, FileSystem& disk)
   } catch (const std::exception& problem) {
     throw CorruptData(fmt::format("{}/{}: {}", directory, kManifest, problem.what()), kRemedy);
   }
-  for (const ListedFile& file : listed_) {
-    if (file.name == kConfig) open_verified(file);
-  }
   const std::string config = path_in(directory, kConfig);
+  const auto listed = std::ranges::find(listed_, kConfig, &ListedFile::name);
+  if (listed == listed_.end()) {
+    throw CorruptData(fmt::format("{}/{} does not list {}", directory, kManifest, kConfig),
+                      kRemedy);
+  }
+  open_verified(*listed);
   model_ = parse_model_config(read_whole_file(disk, config), config);
   const fs::path path = fs::path(directory).lexically_normal();
   model_.name = (path.has_filename() ? path : path.parent_path()).filename().string();

@@ -64,6 +64,8 @@ class Checkpoint final : public StateSource {
   explicit Checkpoint(const std::string& directory, FileSystem& disk = system_files());
 
   const CheckpointProgress& progress() const { return progress_; }
+  // Of the manifest, and so of everything in the checkpoint.
+  std::uint64_t fingerprint() const { return fingerprint_; }
   const ModelConfig& model() const { return model_; }
   // Opens the files for a model, and verifies their headers. Throws ConfigError naming a tensor
   // that the checkpoint lacks or has in another shape, CorruptData naming a file whose size or
@@ -88,6 +90,7 @@ class Checkpoint final : public StateSource {
   FileSystem& disk_;
   std::string directory_;
   CheckpointProgress progress_;
+  std::uint64_t fingerprint_ = 0;
   ModelConfig model_;
   std::vector<ListedFile> listed_;
   PieceCache cache_;

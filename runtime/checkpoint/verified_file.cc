@@ -10,7 +10,7 @@
 
 namespace terrace {
 
-PieceCache::Entry* PieceCache::find(const void* file, std::size_t index) {
+PieceCache::Entry* PieceCache::find(std::uint64_t file, std::size_t index) {
   const auto found = std::ranges::find_if(
       entries_, [&](const Entry& entry) { return entry.file == file && entry.index == index; });
   return found == entries_.end() ? nullptr : &*found;
@@ -28,7 +28,7 @@ void PieceCache::forget_oldest() {
   }
 }
 
-PieceCache::Bytes PieceCache::get(const void* file, std::size_t index,
+PieceCache::Bytes PieceCache::get(std::uint64_t file, std::size_t index,
                                   FunctionRef<std::vector<std::byte>()> load) {
   std::unique_lock lock(mutex_);
   const std::uint64_t call = ++calls_;
@@ -62,7 +62,8 @@ VerifiedFile::VerifiedFile(std::unique_ptr<OpenFile> upstream, std::string path,
     : upstream_(std::move(upstream)),
       path_(std::move(path)),
       hashes_(std::move(hashes)),
-      cache_(cache) {
+      cache_(cache),
+      number_(cache.new_file()) {
   const PieceHashes& pieces = hashes_.pieces;
   TERRACE_CHECK_EQ(pieces.hashes.size(),
                    PieceHashes::count(pieces.header_bytes, pieces.piece_bytes, hashes_.size_bytes));
@@ -71,7 +72,7 @@ VerifiedFile::VerifiedFile(std::unique_ptr<OpenFile> upstream, std::string path,
 std::int64_t VerifiedFile::read_at(std::span<std::byte> out, std::uint64_t offset) {
   if (out.empty() || offset >= hashes_.size_bytes) return 0;
   const PieceHashes::Piece piece = hashes_.pieces.at(offset, hashes_.size_bytes);
-  const PieceCache::Bytes bytes = cache_.get(this, piece.index, [&] { return load(piece); });
+  const PieceCache::Bytes bytes = cache_.get(number_, piece.index, [&] { return load(piece); });
   const std::size_t count = std::min<std::size_t>(out.size(), piece.end - offset);
   std::copy_n(bytes->begin() + static_cast<std::ptrdiff_t>(offset - piece.begin), count,
               out.begin());

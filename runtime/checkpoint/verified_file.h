@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -25,17 +26,20 @@ class PieceCache {
 
   // A file's piece, from `load` where it is not here. Of threads that want the same one, one loads
   // it and the others wait. Throws what `load` throws; then the piece is not kept.
-  Bytes get(const void* file, std::size_t index, FunctionRef<std::vector<std::byte>()> load);
+  Bytes get(std::uint64_t file, std::size_t index, FunctionRef<std::vector<std::byte>()> load);
+
+  // For a file to be known by here; never given again.
+  std::uint64_t new_file() { return ++files_; }
 
  private:
   struct Entry {
-    const void* file = nullptr;
+    std::uint64_t file = 0;
     std::size_t index = 0;
     Bytes bytes;                // null while it is loaded
     std::uint64_t used_at = 0;  // number of the call that asked for it last
   };
 
-  Entry* find(const void* file, std::size_t index);
+  Entry* find(std::uint64_t file, std::size_t index);
   void forget_oldest();
 
   const std::size_t pieces_max_;
@@ -43,6 +47,7 @@ class PieceCache {
   std::condition_variable changed_;
   std::vector<Entry> entries_;  // guarded by mutex_, as is
   std::uint64_t calls_ = 0;
+  std::atomic<std::uint64_t> files_{0};
 };
 
 // A file of which nothing is given out that is not what was written: reads fetch whole pieces,
@@ -71,6 +76,7 @@ class VerifiedFile final : public OpenFile {
   const std::string path_;
   const FileHashes hashes_;
   PieceCache& cache_;
+  const std::uint64_t number_;  // of cache_
 };
 
 }  // namespace terrace

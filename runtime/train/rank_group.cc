@@ -36,6 +36,14 @@ std::int64_t RankGroup::smallest(std::int64_t value) const {
   return *std::min_element(values.begin(), values.end());
 }
 
+bool RankGroup::is_same(std::uint64_t value) const {
+  if (world_ == nullptr) return true;
+  const std::vector<std::uint64_t> values = of_all(*world_, value);
+  return std::ranges::count(values, values.front()) == std::ssize(values);
+}
+
+void RankGroup::wait_for_all() const { any(false); }
+
 bool RankGroup::is_same_in_stages(std::uint64_t value) const {
   if (world_ == nullptr) return true;
   const std::vector<std::uint64_t> values = of_all(*world_, value);

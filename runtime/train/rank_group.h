@@ -27,7 +27,11 @@ class RankGroup {
 
   // Whether any rank says so.
   bool any(bool value) const;
+  // Returns when all ranks have come here.
+  void wait_for_all() const;
   std::int64_t smallest(std::int64_t value) const;
+  // Whether all ranks give the same.
+  bool is_same(std::uint64_t value) const;
   // Whether the ranks of each pipeline stage give the same.
   bool is_same_in_stages(std::uint64_t value) const;
   // Added in rank order.

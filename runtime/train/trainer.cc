@@ -187,8 +187,11 @@ class Trainer {
   }
 
   // Ranks look for the checkpoint themselves, and may see other directories.
-  void agree_on_step(std::int64_t step) const {
-    if (!ranks_.any(ranks_.smallest(step) != step)) return;
+  void agree_on(const Checkpoint* checkpoint) const {
+    const bool same_step = ranks_.is_same(
+        static_cast<std::uint64_t>(checkpoint == nullptr ? -1 : checkpoint->progress().step));
+    const bool same_content = ranks_.is_same(checkpoint == nullptr ? 0 : checkpoint->fingerprint());
+    if (same_step && same_content) return;
     throw ConfigError("the ranks have found different checkpoints to resume from",
                       "give --run-dir and --resume on a file system that all of them see");
   }
@@ -196,12 +199,12 @@ class Trainer {
   // Sets the state, and where the run is. Until all ranks have read and verified their parts, no
   // file is changed: one of them may find damage that the others do not see.
   void start_from(std::unique_ptr<Checkpoint> checkpoint) {
-    agree_on_step(checkpoint == nullptr ? 0 : checkpoint->progress().step);
+    agree_on(checkpoint.get());
     if (checkpoint != nullptr) {
       check_resume(*checkpoint);
       checkpoint->open(layout_);
       engine_->fill_state(*checkpoint);
-      ranks_.any(false);  // all have come here
+      ranks_.wait_for_all();
       done_steps_ = checkpoint->progress().step;
       next_sample_ = checkpoint->progress().samples;
       if (resumes_here()) {

@@ -24,14 +24,15 @@ losses() {
 }
 
 compare() {
-  local name=$1
+  local name=$1 before
   shift
+  before=$(carried_bytes)
   on_one_host 4 "${train[@]}" "$@" --run-dir "$work/one-$name" >"$work/one.log" 2>&1 ||
     { cat "$work/one.log"; return 1; }
   on_two_hosts 4 "${train[@]}" "$@" --run-dir "$work/two-$name" >"$work/two.log" 2>&1 ||
     { cat "$work/two.log"; return 1; }
   local carried
-  carried=$(carried_bytes)
+  carried=$(($(carried_bytes) - before))
   if ((carried < 1000000)); then
     echo "$name: only $carried bytes went from one host to the other"
     return 1

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/function_ref.h"
 #include "base/hash.h"
 #include "runtime/model/model_config.h"
 #include "runtime/train/training_state.h"
@@ -37,15 +38,22 @@ class CheckpointTest : public testing::Test {
     file.put(byte);
   }
 
-  // As it was written before files had pieces.
-  void forget_pieces(const std::string& path) const {
+  // Changes the manifest, and has its checksum right again.
+  static void edit_manifest(const std::string& path, FunctionRef<void(nlohmann::json&)> edit) {
     nlohmann::json manifest = nlohmann::json::parse(std::ifstream(path + "/manifest.json"));
-    for (nlohmann::json& file : manifest["files"]) file.erase("pieces");
     manifest.erase("xxh3");
+    edit(manifest);
     const std::string text = manifest.dump();
     manifest["xxh3"] =
         fmt::format("{:016x}", hash_bytes(std::as_bytes(std::span(text.data(), text.size()))));
     std::ofstream(path + "/manifest.json") << manifest.dump(1);
+  }
+
+  // As it was written before files had pieces.
+  static void forget_pieces(const std::string& path) {
+    edit_manifest(path, [](nlohmann::json& manifest) {
+      for (nlohmann::json& file : manifest["files"]) file.erase("pieces");
+    });
   }
 
   void expect_reads_back(const Checkpoint& checkpoint, std::uint64_t seed) const {
@@ -110,19 +118,58 @@ TEST_F(CheckpointTest, OfFilesWithoutPiecesIsVerifiedWhole) {
   TERRACE_EXPECT_THROW_WITH(damaged.open(layout_), CorruptData, "exp_avg-00001.safetensors");
 }
 
-TEST_F(CheckpointTest, PiecesThatAreNotAllOfAFileAreRefused) {
+TEST_F(CheckpointTest, AManifestThatWasChangedIsRefused) {
   const std::string path = save(7, 42);
   nlohmann::json manifest = nlohmann::json::parse(std::ifstream(path + "/manifest.json"));
-  nlohmann::json& hashes = manifest["files"][0]["pieces"]["xxh3"];
-  hashes = hashes.get<std::string>().substr(16);
+  manifest["step"] = 8;
   std::ofstream(path + "/manifest.json") << manifest.dump(1);
-  EXPECT_THROW(Checkpoint{path}, CorruptData);
-  manifest.erase("xxh3");
-  const std::string text = manifest.dump();
-  manifest["xxh3"] =
-      fmt::format("{:016x}", hash_bytes(std::as_bytes(std::span(text.data(), text.size()))));
-  std::ofstream(path + "/manifest.json") << manifest.dump(1);
-  TERRACE_EXPECT_THROW_WITH(Checkpoint{path}, CorruptData, "not all of it");
+  TERRACE_EXPECT_THROW_WITH(Checkpoint{path}, CorruptData, "its checksum differs");
+}
+
+// With a checksum that is right: anybody can write one.
+TEST_F(CheckpointTest, AManifestThatCannotBeRightIsRefused) {
+  const auto refuses = [&](const char* message, FunctionRef<void(nlohmann::json&)> edit) {
+    const std::string path = save(7, 42);
+    edit_manifest(path, edit);
+    TERRACE_EXPECT_THROW_WITH(Checkpoint{path}, CorruptData, message);
+  };
+  const auto pieces = [](nlohmann::json& manifest) -> nlohmann::json& {
+    return manifest["files"][0]["pieces"];
+  };
+  refuses("not all of it", [&](nlohmann::json& manifest) {
+    pieces(manifest)["xxh3"] = pieces(manifest)["xxh3"].get<std::string>().substr(16);
+  });
+  // So large that the number of pieces, computed carelessly, is 1.
+  refuses("not all of it", [&](nlohmann::json& manifest) {
+    pieces(manifest)["size"] = ~std::uint64_t{0};
+    pieces(manifest)["xxh3"] = pieces(manifest)["xxh3"].get<std::string>().substr(0, 16);
+  });
+  refuses("not all of it",
+          [&](nlohmann::json& manifest) { pieces(manifest)["header_size"] = 1ULL << 40; });
+  refuses("is no checksum", [](nlohmann::json& manifest) {
+    manifest["files"][0]["xxh3"] = manifest["files"][0]["xxh3"].get<std::string>() + "0";
+  });
+  refuses("does not list config.json", [](nlohmann::json& manifest) {
+    std::erase_if(manifest["files"].get_ref<nlohmann::json::array_t&>(),
+                  [](const nlohmann::json& file) { return file["name"] == "config.json"; });
+  });
+}
+
+// What was read under the first layout is of files that are closed.
+TEST_F(CheckpointTest, OpensAgainAfterALayoutThatWasWrong) {
+  ModelConfig other = config_;
+  other.intermediate += 8;
+  Checkpoint checkpoint(save(7, 42));
+  EXPECT_THROW(checkpoint.open(parameter_layout(other)), ConfigError);
+  checkpoint.open(layout_);
+  expect_reads_back(checkpoint, 42);
+}
+
+TEST_F(CheckpointTest, FingerprintsTellCheckpointsApart) {
+  const Checkpoint one(save(7, 42));
+  const std::uint64_t first = one.fingerprint();
+  EXPECT_EQ(Checkpoint(save(7, 42)).fingerprint(), first);
+  EXPECT_NE(Checkpoint(save(7, 43)).fingerprint(), first);
 }
 
 TEST_F(CheckpointTest, RefusesAnotherModel) {
