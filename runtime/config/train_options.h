@@ -70,7 +70,7 @@ struct OptimizerFlags {
 enum class DeviceKind : std::uint8_t { kAuto, kCpu, kCuda };
 
 struct DeviceChoice {
-  DeviceKind kind = DeviceKind::kAuto;  // auto: the first GPU that can be used, else the CPU
+  DeviceKind kind = DeviceKind::kAuto;  // auto: the CPU, as long as no GPU has tried the other
   int ordinal = 0;                      // of the GPU
 
   friend bool operator==(const DeviceChoice&, const DeviceChoice&) = default;

@@ -30,7 +30,7 @@ struct EngineOptions {
   // Where they and the host arena are to be: ThreadPlan (memory/host/thread_plan.h).
   std::vector<int> cpus;
   std::vector<int> numa_nodes;
-  bool evaluates = true;  // false: evaluate() is never called, and takes no room
+  bool evaluates = true;       // false: evaluate() is never called, and takes no room
   OpBodies* bodies = nullptr;  // run the steps in place of the engine's own, and outlive it
   std::int64_t chunk_elements = kChunkElements;  // the most; tests make it small
   std::int32_t zero_stage = 0;                   // what data-parallel ranks share out

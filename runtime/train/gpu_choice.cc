@@ -10,16 +10,17 @@
 namespace terrace {
 
 std::optional<GpuChoice> choose_gpu(const DeviceChoice& device, int ranks) {
-  if (device.kind == DeviceKind::kCpu) return std::nullopt;
-  if (device.kind == DeviceKind::kAuto && (ranks > 1 || cuda_device_count() == 0)) {
-    return std::nullopt;
-  }
+  if (device.kind != DeviceKind::kCuda) return std::nullopt;
   if (ranks > 1) {
     throw ConfigError(fmt::format("--device cuda with {} ranks is not built yet", ranks),
                       "train with one rank, or with --device cpu");
   }
   const int ordinal = device.ordinal;
   return GpuChoice{ordinal, cuda_capacity_bytes(ordinal), cuda_numa_node(ordinal)};
+}
+
+bool leaves_gpus_idle(const DeviceChoice& device) {
+  return device.kind == DeviceKind::kAuto && cuda_device_count() > 0;
 }
 
 std::unique_ptr<ComputeBackend> make_backend(const std::optional<GpuChoice>& gpu) {

@@ -18,10 +18,13 @@ struct GpuChoice {
   int numa_node = -1;              // that it is next to; -1: the system does not say
 };
 
-// None: the CPU device computes. `auto` takes the first GPU for a run of one rank. Throws
+// None: the CPU device computes. `auto` does so too until this code has run on a GPU. Throws
 // EnvironmentError naming what a GPU that was asked for lacks, ConfigError where several ranks
 // would share out a model among GPUs, which is not built yet.
 std::optional<GpuChoice> choose_gpu(const DeviceChoice& device, int ranks);
+
+// Whether there is a GPU which `auto` does not take.
+bool leaves_gpus_idle(const DeviceChoice& device);
 
 // Null for the CPU device.
 std::unique_ptr<ComputeBackend> make_backend(const std::optional<GpuChoice>& gpu);

@@ -60,8 +60,10 @@ MachineShare machine_share(const TrainOptions& options, const LaunchedRanks& ran
   return machine;
 }
 
-std::string describe_gpu(const MachineShare& machine) {
-  if (!machine.gpu.has_value()) return {};
+std::string describe_gpu(const MachineShare& machine, const DeviceChoice& device) {
+  if (!machine.gpu.has_value()) {
+    return leaves_gpus_idle(device) ? "; there is a GPU, which --device cuda takes" : "";
+  }
   return fmt::format("; GPU {}: {}", machine.gpu->ordinal,
                      describe_cuda_device(machine.gpu->ordinal));
 }
@@ -104,7 +106,8 @@ class Trainer {
     refuse_second_run();
     engine_ = std::make_unique<Engine>(engine_options_, plan_, log_);
     state_.emplace(engine_->state(), plan_.model, ranks_.world());
-    console_.say(to_text(machine_.threads) + describe_gpu(machine_) + describe_store(*engine_));
+    console_.say(to_text(machine_.threads) + describe_gpu(machine_, options_.tiers.device) +
+                 describe_store(*engine_));
     start_from(std::move(checkpoint));
     waits_.emplace(plan_.training.program);
     if (ranks_.is_first()) open_files(summary);
