@@ -11,23 +11,23 @@ namespace {
 
 std::array<std::atomic<std::int64_t>, kKernelParts> part_ns{};
 
-template <KernelPart kPart, auto kKernel>
+template <KernelPart Part, auto Kernel>
 struct Timed;
 
-template <KernelPart kPart, class Arguments,
-          void (*KernelTable::*kKernel)(const KernelContext&, const Arguments&)>
-struct Timed<kPart, kKernel> {
+template <KernelPart Part, class Arguments,
+          void (*KernelTable::*Kernel)(const KernelContext&, const Arguments&)>
+struct Timed<Part, Kernel> {
   static void call(const KernelContext& context, const Arguments& arguments) {
     const SystemClock clock;
     const std::int64_t begin_ns = clock.now_ns();
-    (cpu_kernels().*kKernel)(context, arguments);
-    part_ns[static_cast<std::size_t>(kPart)] += clock.now_ns() - begin_ns;
+    (cpu_kernels().*Kernel)(context, arguments);
+    part_ns[static_cast<std::size_t>(Part)] += clock.now_ns() - begin_ns;
   }
 };
 
-template <KernelPart kPart, auto... kKernels>
+template <KernelPart Part, auto... Kernels>
 void time_kernels(KernelTable& table) {
-  ((table.*kKernels = Timed<kPart, kKernels>::call), ...);
+  ((table.*Kernels = Timed<Part, Kernels>::call), ...);
 }
 
 KernelTable make_timed_kernels() {
@@ -48,8 +48,8 @@ KernelTable make_timed_kernels() {
 }
 
 const KernelTable& timed_kernels() {
-  static const KernelTable table = make_timed_kernels();
-  return table;
+  static const KernelTable kTable = make_timed_kernels();
+  return kTable;
 }
 
 class TimedDevice final : public ComputeDevice {
@@ -82,8 +82,8 @@ class TimedBackend final : public ComputeBackend {
 }  // namespace
 
 const ComputeBackend& timed_backend() {
-  static const TimedBackend backend;
-  return backend;
+  static const TimedBackend kBackend;
+  return kBackend;
 }
 
 double kernel_seconds(KernelPart part) {
