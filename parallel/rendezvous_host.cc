@@ -13,11 +13,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A process that connects says who it is at once; what says nothing is not one of ours.
-constexpr auto kHelloTime = std::chrono::seconds(5);
+// What is sent is so little that it needs no waiting for.
 constexpr auto kSendTime = std::chrono::seconds(2);
-// Strangers beside the ranks; more wait for their turn.
-constexpr std::size_t kStrangersMax = 64;
 constexpr std::size_t kRanksNamed = 32;
 
 std::string name_ranks(std::vector<int> ranks) {
@@ -30,14 +27,19 @@ std::string name_ranks(std::vector<int> ranks) {
 
 }  // namespace
 
-RendezvousHost::RendezvousHost(const RendezvousOptions& options, std::span<std::byte> blob)
+RendezvousHost::RendezvousHost(const RendezvousOptions& options, std::span<std::byte> blob,
+                               TcpDeadline deadline, Now now)
     : options_(options),
       blob_(blob),
       own_(hello_of(options, blob.size())),
-      deadline_(Clock::now() + options.timeout),
+      deadline_(deadline),
+      now_(std::move(now)),
+      has_come_(static_cast<std::size_t>(options.size)),
       has_blob_(options.rank == 0) {
+  has_come_[static_cast<std::size_t>(options.rank)] = true;
   const std::vector<int> ports = rendezvous_ports(options);
   for (const int port : ports) {
+    port_ = port;
     listeners_ = listen_on(port);
     if (!listeners_.empty()) return;
   }
@@ -45,6 +47,10 @@ RendezvousHost::RendezvousHost(const RendezvousOptions& options, std::span<std::
       fmt::format("the ports {} to {}, where the ranks would meet, are all in use", ports.front(),
                   ports.back()),
       "start the job with another --master-port or --rdzv-endpoint");
+}
+
+bool RendezvousHost::has_room() const {
+  return guests_.size() < static_cast<std::size_t>(options_.size) + kRendezvousStrangersMax;
 }
 
 std::vector<int> RendezvousHost::missing() const {
@@ -60,19 +66,46 @@ std::vector<int> RendezvousHost::missing() const {
   return ranks;
 }
 
-bool RendezvousHost::all_have_come() const { return has_blob_ && missing().empty(); }
+std::string RendezvousHost::absence() const {
+  std::vector<int> never = missing();
+  const auto seen = std::ranges::stable_partition(
+      never, [&](int rank) { return !has_come_[static_cast<std::size_t>(rank)]; });
+  const std::vector<int> left(seen.begin(), seen.end());
+  never.erase(seen.begin(), seen.end());
+  const double seconds = std::chrono::duration<double>(options_.timeout).count();
+  if (never.empty()) {
+    return fmt::format(
+        "{} came to the rendezvous and left it, and did not come again within {:g} s",
+        name_ranks(left), seconds);
+  }
+  std::string text =
+      fmt::format("{} did not come to the rendezvous within {:g} s", name_ranks(never), seconds);
+  if (!left.empty()) text += fmt::format("; {} came and left", name_ranks(left));
+  return text;
+}
 
 void RendezvousHost::run() {
-  while (!all_have_come()) {
-    if (Clock::now() >= deadline_) {
-      give_up(fmt::format("{} did not come to the rendezvous within {:g} s", name_ranks(missing()),
-                          std::chrono::duration<double>(options_.timeout).count()));
+  try {
+    gather();
+  } catch (const EnvironmentError& error) {
+    const std::string why = fmt::format("rank {}, which serves the rendezvous, has failed: {}",
+                                        options_.rank, error.what());
+    tell_all(AnswerKind::kMissing, std::as_bytes(std::span(why)));
+    throw;
+  }
+  pass_blob_on();
+}
+
+void RendezvousHost::gather() {
+  while (!has_blob_ || !missing().empty()) {
+    if (now_() >= deadline_) {
+      give_up(
+          absence() +
+              (last_objection_.empty() ? "" : fmt::format("; turned away: {}", last_objection_)),
+          "see whether they were started, what they printed, and whether they reach this "
+          "host's ports after that of the launcher");
     }
-    TcpDeadline until = deadline_;
-    for (const Guest& guest : guests_) {
-      if (guest.rank < 0) until = std::min(until, guest.hello_until);
-    }
-    wait_for_news(until);
+    wait_for_news();
     accept_guests();
     for (Guest& guest : guests_) {
       if (!guest.is_gone) hear(guest);
@@ -80,29 +113,30 @@ void RendezvousHost::run() {
     std::erase_if(guests_, [](const Guest& guest) { return guest.is_gone; });
   }
   listeners_.clear();
-  pass_blob_on();
 }
 
-void RendezvousHost::wait_for_news(TcpDeadline deadline) {
-  std::vector<int> descriptors;
-  const bool has_room = guests_.size() < static_cast<std::size_t>(options_.size) + kStrangersMax;
-  for (const TcpSocket& listener : listeners_) {
-    if (has_room) descriptors.push_back(listener.descriptor());
+void RendezvousHost::wait_for_news() {
+  std::vector<TcpWait> waits;
+  TcpDeadline until = deadline_;
+  if (has_room()) {
+    for (const TcpSocket& listener : listeners_) waits.push_back({listener.descriptor()});
   }
   for (const Guest& guest : guests_) {
-    if (!guest.has_confirmed) descriptors.push_back(guest.socket.descriptor());
+    waits.push_back({guest.socket.descriptor()});
+    if (guest.rank < 0) until = std::min(until, guest.hello_until);
   }
-  wait_for_any(descriptors, deadline);
+  // Whoever is ready is found by reading from all.
+  wait_for_any(waits, until);
 }
 
 void RendezvousHost::accept_guests() {
   for (const TcpSocket& listener : listeners_) {
-    while (guests_.size() < static_cast<std::size_t>(options_.size) + kStrangersMax) {
+    while (has_room()) {
       TcpSocket socket = listener.accept();
       if (!socket.is_open()) break;
       Guest guest;
       guest.socket = std::move(socket);
-      guest.hello_until = Clock::now() + kHelloTime;
+      guest.hello_until = Clock::now() + options_.hello_time;
       guests_.push_back(std::move(guest));
     }
   }
@@ -127,7 +161,7 @@ void RendezvousHost::hear(Guest& guest) {
     std::copy_n(guest.received.begin(), known, reinterpret_cast<std::byte*>(&hello));
     const std::size_t magic = std::min(known, hello.magic.size());
     // A stranger is not answered: it would not understand.
-    if (std::memcmp(hello.magic.data(), kRendezvousMagic.data(), magic) != 0) {
+    if (std::memcmp(hello.magic.data(), kHelloMagic.data(), magic) != 0) {
       guest.is_gone = true;
     } else if (known == sizeof(hello) && guest.rank < 0) {
       greet(guest, hello);
@@ -148,37 +182,39 @@ void RendezvousHost::greet(Guest& guest, const Hello& hello) {
     guest.is_gone = Clock::now() >= guest.hello_until;
     return;
   }
-  // Whoever said to be this rank before has come again by another connection, or is its double.
-  for (Guest& other : guests_) {
-    if (other.rank != static_cast<int>(hello.rank)) continue;
-    dismiss(other, AnswerKind::kRefused,
-            fmt::format("another process has come as rank {}", hello.rank));
-  }
+  replace(hello);
   if (blob_bytes > 0) {
     std::copy_n(guest.received.begin() + sizeof(hello), blob_bytes, blob_.begin());
     has_blob_ = true;
   }
-  guest.rank = static_cast<int>(hello.rank);
   guest.received.clear();
-  guest.is_gone = !send_answer(guest.socket, AnswerKind::kWelcome, "", Clock::now() + kSendTime);
-  if (guest.is_gone) guest.rank = -1;
+  guest.attempt = static_cast<int>(hello.attempt);
+  has_come_[hello.rank] = true;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - now_());
+  guest.is_gone = !send_welcome(guest.socket, left, Clock::now() + kSendTime);
+  if (!guest.is_gone) guest.rank = static_cast<int>(hello.rank);
+}
+
+void RendezvousHost::replace(const Hello& hello) {
+  for (Guest& other : guests_) {
+    if (other.is_gone || other.rank != static_cast<int>(hello.rank)) continue;
+    dismiss(other, AnswerKind::kRefused,
+            fmt::format("another process has come as rank {} (attempt {}, and this is attempt {})",
+                        hello.rank, hello.attempt, other.attempt));
+  }
 }
 
 std::optional<std::string> RendezvousHost::objection(const Hello& hello, AnswerKind& kind) const {
+  kind = AnswerKind::kElsewhere;
+  if (hello.job != own_.job) {
+    return "a process came to the rendezvous of another job";
+  }
   kind = AnswerKind::kRefused;
   if (hello.version != own_.version) {
     return fmt::format(
-        "rank {} is another version of Terrace: its rendezvous is version {}, this "
-        "is {}",
-        hello.rank, hello.version, own_.version);
+        "a rank is another version of Terrace: its rendezvous is version {}, this is {}",
+        hello.version, own_.version);
   }
-  kind = AnswerKind::kElsewhere;
-  if (hello.job != own_.job) return fmt::format("rank {} is one of another job", hello.rank);
-  if (hello.attempt != own_.attempt) {
-    return fmt::format("rank {} is of attempt {} of the job, and this is attempt {}", hello.rank,
-                       hello.attempt, own_.attempt);
-  }
-  kind = AnswerKind::kRefused;
   if (hello.size != own_.size || hello.rank >= own_.size || hello.rank == own_.rank) {
     return fmt::format("a process says that it is rank {} of {}, and this is rank {} of {}",
                        hello.rank, hello.size, own_.rank, own_.size);
@@ -199,36 +235,31 @@ void RendezvousHost::dismiss(Guest& guest, AnswerKind kind, const std::string& w
 
 void RendezvousHost::pass_blob_on() {
   std::erase_if(guests_, [](const Guest& guest) { return guest.rank < 0; });
-  for (const Guest& guest : guests_) {
-    send_answer(guest.socket, AnswerKind::kBlob, std::span<const std::byte>(blob_),
-                Clock::now() + kSendTime);
-  }
+  tell_all(AnswerKind::kBlob, blob_);
   const TcpDeadline until = std::max(deadline_, Clock::now() + kSendTime);
-  for (Guest& guest : guests_) {
-    std::byte confirmation{};
-    guest.has_confirmed = guest.socket.receive_all(std::span(&confirmation, 1), until) &&
-                          confirmation == kConfirmation;
-  }
   std::vector<int> gone;
   for (const Guest& guest : guests_) {
-    if (!guest.has_confirmed) gone.push_back(guest.rank);
+    std::byte said{};
+    const bool has_confirmed =
+        guest.socket.receive_all(std::span(&said, 1), until) && said == kConfirmation;
+    if (!has_confirmed) gone.push_back(guest.rank);
   }
-  if (gone.empty()) return;
+  if (gone.empty()) return tell_all(AnswerKind::kDone, {});
   std::ranges::sort(gone);
-  throw CommError(fmt::format("{} left the rendezvous before its end", name_ranks(gone)),
-                  "see what they printed");
+  give_up(fmt::format("{} left the rendezvous before its end", name_ranks(gone)),
+          "see what they printed");
 }
 
-void RendezvousHost::give_up(const std::string& what) {
-  const std::string also =
-      last_objection_.empty() ? "" : fmt::format("; turned away: {}", last_objection_);
+void RendezvousHost::give_up(const std::string& what, const std::string& remedy) {
+  tell_all(AnswerKind::kMissing, std::as_bytes(std::span(what)));
+  throw CommError(what, remedy);
+}
+
+void RendezvousHost::tell_all(AnswerKind kind, std::span<const std::byte> bytes) {
+  const TcpDeadline until = Clock::now() + kSendTime;
   for (const Guest& guest : guests_) {
-    if (guest.rank < 0) continue;
-    send_answer(guest.socket, AnswerKind::kMissing, what + also, Clock::now() + kSendTime);
+    if (guest.rank >= 0) send_answer(guest.socket, kind, bytes, until);
   }
-  throw CommError(what + also,
-                  "see whether they were started, what they printed, and whether they "
-                  "reach this host's ports after that of the launcher");
 }
 
 }  // namespace terrace

@@ -84,6 +84,20 @@ TEST(LaunchEnvironmentTest, Torchrun) {
   EXPECT_FALSE(launch.is_mpi_job);
 }
 
+TEST(LaunchEnvironmentTest, APortIsOneOfThoseThereAre) {
+  for (const char* port : {"1", "65535"}) {
+    EXPECT_EQ(detect_launch(join(kTorchrun, {{"MASTER_PORT", port}})).master_port, std::stoi(port));
+  }
+  for (const std::string port : {"0", "65536", "-1", "http", ""}) {
+    try {
+      detect_launch(join(kTorchrun, {{"MASTER_PORT", port}}));
+      ADD_FAILURE() << "taken for a port: " << port;
+    } catch (const EnvironmentError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("MASTER_PORT=" + port));
+    }
+  }
+}
+
 TEST(LaunchEnvironmentTest, OpenMpi) {
   const LaunchEnvironment launch = detect_launch(kOpenMpi);
   EXPECT_EQ(launch.source, LaunchSource::kOpenMpi);
