@@ -23,6 +23,14 @@ std::string expect_answer(const TcpSocket& socket, AnswerKind kind) {
   return answer->text();
 }
 
+// The host hears its guests in the order in which they came, and drops this one at once.
+void wait_until_all_is_heard(int port) {
+  const TcpSocket stranger = connect_to(port);
+  const std::string rubbish = "rubbish\n";
+  EXPECT_TRUE(stranger.send_all(std::as_bytes(std::span(rubbish)), in_a_while()));
+  EXPECT_TRUE(is_hung_up(stranger));
+}
+
 TEST(RendezvousHost, NamesTheRanksThatDidNotComeToAllThatDid) {
   const RendezvousOptions options = rendezvous_of(6);
   TestClock clock;
@@ -151,6 +159,7 @@ TEST(RendezvousHost, BytesMayComeOneByOne) {
   std::vector<std::byte> message(bytes_of(hello).begin(), bytes_of(hello).end());
   message.insert(message.end(), blob.begin(), blob.end());
   for (const std::byte& byte : message) {
+    wait_until_all_is_heard(host.port());
     EXPECT_TRUE(socket.send_all(std::span(&byte, 1), in_a_while()));
   }
   expect_answer(socket, AnswerKind::kWelcome);
@@ -167,6 +176,7 @@ TEST(RendezvousHost, AFirstRankThatBreaksOffInItsBlobMayComeAgain) {
   {
     const TcpSocket socket = say_hello_as(host.port(), options);
     EXPECT_TRUE(socket.send_all(std::span(other).first(100), in_a_while()));
+    wait_until_all_is_heard(host.port());
   }
   RendezvousOptions first = options;
   first.local_rank = 1;  // it looks for the one that serves
