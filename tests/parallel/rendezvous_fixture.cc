@@ -148,8 +148,8 @@ HostThread::HostThread(const RendezvousOptions& options, TestClock* clock)
       thread_([this] {
         try {
           host_.run();
-        } catch (const Error& error) {
-          met_.error = error.what();
+        } catch (...) {
+          failure_ = std::current_exception();
         }
       }) {}
 
@@ -159,6 +159,11 @@ HostThread::~HostThread() {
 
 Met HostThread::finish() {
   thread_.join();
+  try {
+    if (failure_) std::rethrow_exception(failure_);
+  } catch (const Error& error) {
+    met_.error = error.what();
+  }
   return met_;
 }
 

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <atomic>
+#include <exception>
 #include <string>
 #include <thread>
 #include <vector>
@@ -74,6 +75,7 @@ class HostThread {
  private:
   RendezvousOptions options_;
   Met met_;
+  std::exception_ptr failure_;
   RendezvousHost host_;
   std::thread thread_;
 };
