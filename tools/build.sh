@@ -23,6 +23,10 @@ if command -v mold >/dev/null && g++ -fuse-ld=mold -Wl,--version 2>/dev/null | g
   options+=(-DCMAKE_EXE_LINKER_FLAGS_INIT=-fuse-ld=mold -DCMAKE_SHARED_LINKER_FLAGS_INIT=-fuse-ld=mold)
 fi
 
+# The CUDA toolkit's usual place, for shells whose PATH does not know.
+nvcc=${CUDA_HOME:-/usr/local/cuda}/bin/nvcc
+if [[ -z ${CUDACXX:-} && -x $nvcc ]] && ! command -v nvcc >/dev/null; then export CUDACXX=$nvcc; fi
+
 cmake --preset "$preset" "${options[@]}"
 targets=()
 if (($#)); then targets=(--target "$@"); fi

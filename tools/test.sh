@@ -21,6 +21,8 @@ for argument in "$@"; do
   esac
 done
 
+# Where the CUDA toolkit installs itself, for shells whose PATH does not know.
+cuda_home=${CUDA_HOME:-/usr/local/cuda}
 failures=()
 
 # part NAME COMMAND...: runs it, remembers whether it failed, says how long it took.
@@ -90,7 +92,7 @@ part "tests under AddressSanitizer and UndefinedBehaviorSanitizer" run_ctest deb
 part "build tsan" ./tools/build.sh tsan tests_threads
 part "tests under ThreadSanitizer" run_ctest tsan
 
-if command -v nvcc >/dev/null || [[ -n ${CUDACXX:-} || ${CI:-} == true ]]; then
+if command -v nvcc >/dev/null || [[ -n ${CUDACXX:-} || -x $cuda_home/bin/nvcc ]]; then
   part "build cuda, and its tests" cuda_tests
 else
   printf '\n== build cuda: left out, there is no nvcc here\n'
