@@ -1,8 +1,6 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include <cmath>
-
 #include "tests/e2e/tiny_training.h"
 
 namespace terrace {
@@ -12,18 +10,6 @@ const Arguments kSteps = {"--max-steps", "8"};
 
 Arguments ranks(int count, int stage) {
   return {"--local-ranks", std::to_string(count), "--zero-stage", std::to_string(stage)};
-}
-
-void expect_near(const std::vector<MetricsRow>& rows, const std::vector<MetricsRow>& expected,
-                 double relative) {
-  ASSERT_EQ(rows.size(), expected.size());
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    for (const char* column : {"loss", "grad_norm"}) {
-      const double value = expected[i].columns.at(column);
-      EXPECT_NEAR(rows[i].columns.at(column), value, relative * std::fabs(value)) << rows[i];
-    }
-    EXPECT_EQ(rows[i].columns.at("tokens"), expected[i].columns.at("tokens"));
-  }
 }
 
 TEST(LocalRanks, StagesAndTiersDoNotChangeBits) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -69,6 +70,18 @@ std::string generated_text(std::size_t bytes, std::uint64_t seed) {
 
 std::ostream& operator<<(std::ostream& out, const MetricsRow& row) {
   return out << "step " << row.step << ": " << row.bits;
+}
+
+void expect_near(const std::vector<MetricsRow>& rows, const std::vector<MetricsRow>& expected,
+                 double relative) {
+  ASSERT_EQ(rows.size(), expected.size());
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    for (const char* column : {"loss", "grad_norm"}) {
+      const double value = expected[i].columns.at(column);
+      EXPECT_NEAR(rows[i].columns.at(column), value, relative * std::fabs(value)) << rows[i];
+    }
+    EXPECT_EQ(rows[i].columns.at("tokens"), expected[i].columns.at("tokens"));
+  }
 }
 
 double sum_of(const std::vector<MetricsRow>& rows, const std::string& column) {

@@ -37,6 +37,10 @@ std::ostream& operator<<(std::ostream& out, const MetricsRow& row);
 // The sum of a column over the rows. The column must be there.
 double sum_of(const std::vector<MetricsRow>& rows, const std::string& column);
 
+// Expects loss and gradient norm of each row within a relative distance, and as many tokens.
+void expect_near(const std::vector<MetricsRow>& rows, const std::vector<MetricsRow>& expected,
+                 double relative);
+
 // A directory with a model, a text, an empty directory for --nvme, and run directories by name.
 class TinyTraining {
  public:
