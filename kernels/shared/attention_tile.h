@@ -98,13 +98,19 @@ inline AttentionPlaces attention_places(const AttentionShape& s, const TensorVie
   return {s, width};
 }
 
+// When a step is planned: a model that cannot be computed is refused.
+inline void check_head_width(std::int64_t D) {
+  if (D <= kHeadWidthMax) return;
+  throw ConfigError("attention on CUDA takes heads of at most 128 elements",
+                    "use --device cpu for this model");
+}
+
 // Calls body(std::integral_constant<int, Width>) with the least width that holds a head.
 template <typename Body>
 void with_head_width(std::int64_t D, Body&& body) {
+  TERRACE_CHECK_LE(D, kHeadWidthMax);
   if (D <= 64) return body(std::integral_constant<int, 64>{});
-  if (D <= kHeadWidthMax) return body(std::integral_constant<int, kHeadWidthMax>{});
-  throw ConfigError("attention on CUDA takes heads of at most 128 elements",
-                    "use --device cpu for this model");
+  body(std::integral_constant<int, kHeadWidthMax>{});
 }
 
 // Pieces of sums that a warp has: 16 rows of 8 * Count columns.

@@ -38,7 +38,10 @@ struct KernelFunctions {
   static std::size_t backward_weight(const MatmulBackwardWeight& op, int) {
     return matmul_backward_weight_workspace(op) + Functions::kProductWorkspace;
   }
-  static std::size_t attention_forward_bytes(const AttentionForward&, int) { return 0; }
+  static std::size_t attention_forward_bytes(const AttentionForward& op, int) {
+    check_head_width(op.shape.head_width);
+    return 0;
+  }
   static std::size_t attention_backward_bytes(const AttentionBackward& op, int) {
     return attention_backward_workspace(op);
   }

@@ -3,6 +3,9 @@
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+#include <cctype>
 #include <cstdint>
 #include <utility>
 
@@ -11,6 +14,7 @@
 #include "memory/cuda/cuda_clock.h"
 #include "memory/cuda/cuda_error.h"
 #include "memory/cuda/cuda_stream.h"
+#include "memory/cuda/gpu_inventory.h"
 #include "memory/device_capacity.h"
 
 namespace terrace {
@@ -119,6 +123,16 @@ std::size_t cuda_capacity_bytes(int ordinal) {
   std::size_t total_bytes = 0;
   check_cuda(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo");
   return free_bytes > kCudaMarginBytes ? free_bytes - kCudaMarginBytes : 0;
+}
+
+int cuda_numa_node(int ordinal) {
+  open_device(ordinal);
+  std::array<char, 32> address = {};
+  check_cuda(cudaDeviceGetPCIBusId(address.data(), static_cast<int>(address.size()), ordinal),
+             "cudaDeviceGetPCIBusId");
+  std::string text = address.data();
+  std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return numa_node_of_pci(text);
 }
 
 std::unique_ptr<Device> make_cuda_device(const CudaDeviceOptions& options) {

@@ -64,12 +64,6 @@ std::string sysfs_address(std::string address) {
   return address.starts_with("0000") && address.find(':') == 8 ? address.substr(4) : address;
 }
 
-int numa_node_of(const std::string& pci_devices, const std::string& address) {
-  std::ifstream file(pci_devices + "/" + address + "/numa_node");
-  int node = -1;
-  return file >> node ? node : -1;
-}
-
 GpuFacts facts_of(const Nvml& nvml, Device device, const std::string& pci_devices) {
   GpuFacts facts;
   std::array<char, 96> name = {};
@@ -84,7 +78,7 @@ GpuFacts facts_of(const Nvml& nvml, Device device, const std::string& pci_device
   PciInfo pci = {};
   if (nvml.call<int(Device, PciInfo*)>("nvmlDeviceGetPciInfo_v3", device, &pci)) {
     facts.pci_address = sysfs_address(pci.address.data());
-    facts.numa_node = numa_node_of(pci_devices, facts.pci_address);
+    facts.numa_node = numa_node_of_pci(facts.pci_address, pci_devices);
   }
   facts.link_generation = nvml.number("nvmlDeviceGetCurrPcieLinkGeneration", device);
   facts.link_generation_max = nvml.number("nvmlDeviceGetMaxPcieLinkGeneration", device);
@@ -94,6 +88,12 @@ GpuFacts facts_of(const Nvml& nvml, Device device, const std::string& pci_device
 }
 
 }  // namespace
+
+int numa_node_of_pci(const std::string& address, const std::string& pci_devices) {
+  std::ifstream file(pci_devices + "/" + address + "/numa_node");
+  int node = -1;
+  return file >> node ? node : -1;
+}
 
 GpuInventory read_gpu_inventory(const std::string& library, const std::string& pci_devices) {
   const Nvml nvml(library);

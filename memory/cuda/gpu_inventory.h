@@ -27,4 +27,8 @@ struct GpuInventory {
 GpuInventory read_gpu_inventory(const std::string& library = "libnvidia-ml.so.1",
                                 const std::string& pci_devices = "/sys/bus/pci/devices");
 
+// The NUMA node of the PCI device at `address` ("0000:3b:00.0"); -1: the system does not say.
+int numa_node_of_pci(const std::string& address,
+                     const std::string& pci_devices = "/sys/bus/pci/devices");
+
 }  // namespace terrace

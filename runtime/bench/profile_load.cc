@@ -45,8 +45,8 @@ OpsAlone::OpsAlone(EngineOptions engine)
       device_(make_cpu_device(0)),
       host_(program_.use_of(Tier::kHost).packed_bytes, HostMemoryOptions{}),
       memory_{.device = {}, .host = host_.bytes(), .extents = {}},
-      bodies_(program_, memory_, plan_.model, compute_, options_.optimizer, cpu_kernels(), workers_,
-              update_workers_),
+      bodies_(program_, memory_, plan_.model, compute_, options_.optimizer, cpu_lane_kernels(),
+              workers_, update_workers_),
       tokens_(made_up_tokens(options_.batch.rows(), program_.micro_batches)),
       idle_executor_(program_, memory_, *device_, nullptr, idle_, clock_) {
   HomeAccess homes(program_, plan_.model, memory_, *device_, nullptr);

@@ -44,7 +44,7 @@ double seconds_of(const std::function<void()>& call) {
 
 EngineOptions engine_options(const StepScene& scene, const BenchOptions& options) {
   EngineOptions engine = bench_engine(model_of(scene), scene.batch, scene.type, options);
-  engine.kernels = &timed_kernels();
+  engine.backend = &timed_backend();
   return engine;
 }
 

@@ -80,8 +80,8 @@ StreamedUpdate::StreamedUpdate(const EngineOptions& options, Log& log)
       device_(make_cpu_device(0)),
       host_(program_.use_of(Tier::kHost).packed_bytes, HostMemoryOptions{}),
       store_(make_nvme_store(options.nvme, log)),
-      bodies_(program_, memory_, plan_.model, compute_, options.optimizer, cpu_kernels(), workers_,
-              workers_) {
+      bodies_(program_, memory_, plan_.model, compute_, options.optimizer, cpu_lane_kernels(),
+              workers_, workers_) {
   memory_.host = host_.bytes();
   make_extents();
   fill_state();

@@ -47,11 +47,43 @@ KernelTable make_timed_kernels() {
   return table;
 }
 
-}  // namespace
-
 const KernelTable& timed_kernels() {
   static const KernelTable kTable = make_timed_kernels();
   return kTable;
+}
+
+class TimedDevice final : public ComputeDevice {
+ public:
+  explicit TimedDevice(std::size_t capacity_bytes)
+      : upstream_(make_cpu_compute_device(capacity_bytes)) {}
+
+  Device& device() override { return upstream_->device(); }
+  LaneKernels kernels() override {
+    LaneKernels kernels = upstream_->kernels();
+    kernels.table = &timed_kernels();
+    return kernels;
+  }
+  std::unique_ptr<HostRegistration> lock(std::span<std::byte> host_memory) override {
+    return upstream_->lock(host_memory);
+  }
+
+ private:
+  const std::unique_ptr<ComputeDevice> upstream_;
+};
+
+class TimedBackend final : public ComputeBackend {
+ public:
+  const KernelTable& kernels() const override { return timed_kernels(); }
+  std::unique_ptr<ComputeDevice> make(std::size_t capacity_bytes) const override {
+    return std::make_unique<TimedDevice>(capacity_bytes);
+  }
+};
+
+}  // namespace
+
+const ComputeBackend& timed_backend() {
+  static const TimedBackend kBackend;
+  return kBackend;
 }
 
 double kernel_seconds(KernelPart part) {

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "kernels/kernel_table.h"
+#include "runtime/train/compute_backend.h"
 
 namespace terrace {
 
@@ -15,9 +15,9 @@ enum class KernelPart : std::uint8_t {
 };
 inline constexpr std::size_t kKernelParts = 4;
 
-// The kernels of the CPU, each of which adds the time of its call to the sum of its part. The sums
-// are of the process: measure one engine at a time.
-const KernelTable& timed_kernels();
+// The CPU device with kernels each of which adds the time of its call to the sum of its part. The
+// sums are of the process: measure one engine at a time.
+const ComputeBackend& timed_backend();
 
 // Seconds of all calls so far.
 double kernel_seconds(KernelPart part);

@@ -89,11 +89,12 @@ void check_places(const TierOptions& tiers) {
                                             {"--place-optimizer", tiers.place_optimizer},
                                             {"--place-activations", tiers.place_activations}});
   for (const auto& [flag, placement] : places) {
-    if (placement == Placement::kDevice && !tiers.device_memory) {
+    if (placement == Placement::kDevice && !tiers.device_memory &&
+        tiers.device.kind != DeviceKind::kCuda) {
       throw ConfigError(fmt::format("{} device: without --device-memory, device and host memory "
-                                    "are one tier, called host",
+                                    "of the CPU are one tier, called host",
                                     flag),
-                        "give --device-memory SIZE, or place it on host");
+                        "give --device-memory SIZE or --device cuda, or place it on host");
     }
     if (placement == Placement::kNvme && tiers.nvme.empty()) {
       throw ConfigError(fmt::format("{} nvme: no drive is given", flag),

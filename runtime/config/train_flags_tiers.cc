@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <array>
 #include <optional>
 
@@ -57,22 +59,35 @@ std::string show_nvme(const TrainOptions& options) {
   return texts.empty() ? std::string{} : toml_strings(texts);
 }
 
-void check_device(const FlagValue& value) {
+constexpr auto kDevices = std::to_array<std::string_view>({"auto", "cpu", "cuda"});
+constexpr std::string_view kCudaNumbered = "cuda:";
+constexpr std::int64_t kOrdinalMax = 1023;
+
+void set_device(TrainOptions& options, const FlagValue& value) {
+  DeviceChoice& device = options.tiers.device;
   const std::string& text = value.name();
-  if (text == "cuda" || text.starts_with("cuda:")) {
-    value.not_built("use cpu: training does not drive GPUs yet (docs/cuda.md)");
+  if (text.starts_with(kCudaNumbered)) {
+    const FlagValue number(value.where() + " cuda", {text.substr(kCudaNumbered.size())});
+    device = {DeviceKind::kCuda, static_cast<int>(number.integer(0, kOrdinalMax))};
+  } else {
+    device = {static_cast<DeviceKind>(value.choice(kDevices)), 0};
   }
-  constexpr auto kDevices = std::to_array<std::string_view>({"auto", "cpu", "cuda"});
-  value.choice(kDevices);
+}
+
+std::string show_device(const TrainOptions& options) {
+  const DeviceChoice& device = options.tiers.device;
+  std::string text(kDevices.at(static_cast<std::size_t>(device.kind)));
+  if (device.kind == DeviceKind::kCuda) text = fmt::format("{}{}", kCudaNumbered, device.ordinal);
+  return toml_string(text);
 }
 
 constexpr auto kFlags = std::to_array<TrainFlag>({
     {{"device", "Device and tiers", "auto|cpu|cuda[:N]", "What computes (auto)"},
-     [](TrainOptions&, const FlagValue& v) { check_device(v); },
-     [](const TrainOptions&) { return toml_string("cpu"); }},
+     set_device,
+     show_device},
     {{"device-memory", "Device and tiers", "SIZE",
-      "Budget of device memory; with --device cpu: an arena of its own instead of one tier with "
-      "the host's"},
+      "Budget of device memory (of a GPU: what it has free); with --device cpu: an arena of its "
+      "own instead of one tier with the host's"},
      [](TrainOptions& o, const FlagValue& v) { o.tiers.device_memory = v.size(); },
      [](const TrainOptions& o) {
        return o.tiers.device_memory ? toml_size(*o.tiers.device_memory) : std::string{};

@@ -67,9 +67,20 @@ struct OptimizerFlags {
   GradientChoice gradient_dtype = GradientChoice::kFp32;
 };
 
+enum class DeviceKind : std::uint8_t { kAuto, kCpu, kCuda };
+
+struct DeviceChoice {
+  DeviceKind kind = DeviceKind::kAuto;  // auto: the CPU, as long as no GPU has tried the other
+  int ordinal = 0;                      // of the GPU
+
+  friend bool operator==(const DeviceChoice&, const DeviceChoice&) = default;
+};
+
 struct TierOptions {
-  std::optional<std::size_t> device_memory;  // unset on the CPU device: unified mode
-  std::optional<std::size_t> host_memory;    // unset: what the machine leaves
+  DeviceChoice device;
+  // Unset: on the CPU device unified mode, on a GPU what it has free.
+  std::optional<std::size_t> device_memory;
+  std::optional<std::size_t> host_memory;  // unset: what the machine leaves
   std::vector<NvmeDirectory> nvme;
   Placement place_parameters = Placement::kAuto;
   Placement place_gradients = Placement::kAuto;

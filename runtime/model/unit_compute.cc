@@ -290,30 +290,26 @@ void UnitCompute::head(const KernelContext& context, const UnitMemory& memory) c
 }
 
 void UnitCompute::embedding_backward(const KernelContext& context, const UnitMemory& memory,
-                                     std::span<std::byte* const> hidden_gradients) const {
+                                     std::span<std::byte* const> hidden_gradients,
+                                     std::span<TensorView> views) const {
   const EmbeddingTensors gradients =
       embedding_tensors(config_, layout_.front(), memory.gradient, DType::kF32);
-  // Views of every micro-batch, in workspace: nothing is allocated in a step.
   const std::size_t count = hidden_gradients.size();
-  const std::size_t views_bytes = round_up(2 * count * sizeof(TensorView), 64);
-  TERRACE_CHECK_LE(views_bytes, context.workspace.size());
-  auto* views = reinterpret_cast<TensorView*>(context.workspace.data());
+  TERRACE_CHECK_LE(2 * count, views.size());
   for (std::size_t m = 0; m < count; ++m) {
     views[m] = tokens(memory.tokens + m * tokens_bytes());
     views[count + m] = rows(hidden_gradients[m], config_.width);
   }
-  KernelContext inner = context;
-  inner.workspace = context.workspace.subspan(views_bytes);
   EmbeddingBackward args;
-  args.tokens = {views, count};
-  args.dh = {views + count, count};
+  args.tokens = views.first(count);
+  args.dh = views.subspan(count, count);
   args.dwte = gradients.tokens;
   args.dwpe = gradients.positions;
   args.sequence = batch_.positions;
   args.wte_mode = memory.gradient_mode;
   if (split_.ranks > 1) args.first_token = first_token_;
-  kernels_.embedding_backward(inner, args);
-  clear_padding(inner, 0, memory.gradient);
+  kernels_.embedding_backward(context, args);
+  clear_padding(context, 0, memory.gradient);
 }
 
 std::vector<float> UnitCompute::constants() const {

@@ -68,9 +68,11 @@ class UnitCompute {
                       const UnitMemory& memory) const;
   void head_phase(const KernelContext& context, UnitPhase phase, const UnitMemory& memory) const;
 
-  // Of all micro-batches: memory.tokens points to the first; one [R,C] gradient each.
+  // Of all micro-batches: memory.tokens points to the first; one [R,C] gradient each. `views` is
+  // room for two a micro-batch, of the host: nothing is allocated in a step.
   void embedding_backward(const KernelContext& context, const UnitMemory& memory,
-                          std::span<std::byte* const> hidden_gradients) const;
+                          std::span<std::byte* const> hidden_gradients,
+                          std::span<TensorView> views) const;
 
   // Sizes and costs for the passes. `workers` of the compute lane decide the workspace.
   StepModel step_model(std::int32_t micro_batches, int workers) const;

@@ -69,11 +69,8 @@ std::size_t UnitCompute::kernel_workspace_bytes(std::int32_t micro_batches, int 
                               {attention_shape(), saved.qkv, saved.attended, saved.log_sum_exp,
                                saved.attended, saved.qkv, scale},
                               workers));
-  const std::size_t views =
-      round_up(2 * static_cast<std::size_t>(micro_batches) * sizeof(TensorView), 64);
-  return std::max(bytes,
-                  views + kernels_.embedding_backward_workspace(batch_.rows(), micro_batches,
-                                                                vocabulary_part(), width, workers));
+  return std::max(bytes, kernels_.embedding_backward_workspace(batch_.rows(), micro_batches,
+                                                               vocabulary_part(), width, workers));
 }
 
 std::size_t UnitCompute::head_workspace_bytes(std::int32_t micro_batches, int workers) const {

@@ -1,9 +1,12 @@
 #include "runtime/step/op_issuer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
 #include "base/check.h"
+#include "base/error.h"
 
 namespace terrace {
 namespace {
@@ -37,6 +40,18 @@ std::span<std::byte> bytes_of(const Program& program, const ExecutorMemory& memo
   const std::span<std::byte> arena = buffer.tier == Tier::kDevice ? memory.device : memory.host;
   TERRACE_CHECK_LE(buffer.offset + access.offset + access.size_bytes, arena.size());
   return arena.subspan(buffer.offset + access.offset, access.size_bytes);
+}
+
+template <typename Work>
+void OpIssuer::attempt(const Op& op, Work&& work) noexcept {
+  try {
+    work();
+  } catch (const DeviceError& error) {
+    const std::string text = fmt::format("{}: {}", describe(program_, op), error.what());
+    fail(std::make_exception_ptr(DeviceError(text, {})));
+  } catch (...) {
+    fail(std::current_exception());
+  }
 }
 
 OpIssuer::OpIssuer(const Program& program, ExecutorMemory memory, Device& device, BlockStore* store,
@@ -90,10 +105,10 @@ void OpIssuer::issue(OpId id, std::int64_t number) {
   const Run& run = runs_.at(number % 2);
   OpRun& op_run = sides_.at(run.number % 2)[id];
   op_run.active = &run;
-  wait_for_edges(op, run);
+  attempt(op, [&] { wait_for_edges(op, run); });
   const bool works = takes_part(op, run.part) && !failed_.load(std::memory_order_acquire);
   if (on_stream(op.lane)) {
-    issue_on_stream(op, op_run, run, works);
+    attempt(op, [&] { issue_on_stream(op, op_run, run, works); });
     done_[id].advance(run.number);
   } else if (!works) {
     op_run.time = {};
@@ -154,11 +169,7 @@ void OpIssuer::submit_io(const Op& op, OpRun& op_run) {
 
 void OpIssuer::run_body(const Op& op, const Run& run, NativeStream stream) noexcept {
   if (failed_.load(std::memory_order_acquire)) return;
-  try {
-    bodies_.run(op, run.input, stream);
-  } catch (...) {
-    fail(std::current_exception());
-  }
+  attempt(op, [&] { bodies_.run(op, run.input, stream); });
 }
 
 void OpIssuer::io_done(const Op& op, const Run& run, const IoOutcome& outcome) noexcept {
@@ -184,10 +195,11 @@ bool OpIssuer::has_completed(std::int64_t run) const {
   return true;
 }
 
-void OpIssuer::wait_for(std::int64_t run) const {
+void OpIssuer::wait_for(std::int64_t run) {
   for (std::size_t i = 0; i < program_.ops.size(); ++i) {
+    const Op& op = program_.ops[i];
     done_[i].wait_for(run);
-    if (on_stream(program_.ops[i].lane)) sides_.at(run % 2)[i].end->wait();
+    if (on_stream(op.lane)) attempt(op, [&] { sides_.at(run % 2)[i].end->wait(); });
   }
 }
 

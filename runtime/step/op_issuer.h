@@ -63,7 +63,8 @@ class OpIssuer {
   void issue(OpId id, std::int64_t run);
   // Whether every op of the run was issued and has completed.
   bool has_completed(std::int64_t run) const;
-  void wait_for(std::int64_t run) const;
+  // A device that fails ends the wait; retire() tells.
+  void wait_for(std::int64_t run);
   // Of the oldest run in flight, once it has completed: rethrows the first failure of any op. The
   // report is good until the next call.
   const RunReport& retire(std::int64_t run);
@@ -102,6 +103,9 @@ class OpIssuer {
   void submit_io(const Op& op, OpRun& op_run);
   void run_body(const Op& op, const Run& run, NativeStream stream) noexcept;
   void io_done(const Op& op, const Run& run, const IoOutcome& outcome) noexcept;
+  // Runs `work`; what it throws fails the run. A device's failure is named by the op that met it.
+  template <typename Work>
+  void attempt(const Op& op, Work&& work) noexcept;
   void fail(std::exception_ptr error) noexcept;
   void fill_report(const Run& run);
   OpTime time_of(const Op& op, const OpRun& op_run) const;

@@ -8,7 +8,6 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "memory/cpu/cpu_device.h"
 #include "runtime/step/verify.h"
 #include "runtime/step/verify_stages.h"
 
@@ -27,8 +26,16 @@ std::vector<UnitLayout> layout_of(const EngineOptions& options) {
 }
 
 UnitCompute make_compute(const EngineOptions& options, std::vector<UnitLayout> layout) {
-  return UnitCompute(options.model, std::move(layout), options.compute_type, options.batch,
-                     *options.kernels, split_of(options));
+  const KernelTable& kernels =
+      options.backend != nullptr ? options.backend->kernels() : *cpu_lane_kernels().table;
+  return UnitCompute(options.model, std::move(layout), options.compute_type, options.batch, kernels,
+                     split_of(options));
+}
+
+std::unique_ptr<ComputeDevice> make_device(const EngineOptions& options,
+                                           std::size_t capacity_bytes) {
+  return options.backend != nullptr ? options.backend->make(capacity_bytes)
+                                    : make_cpu_compute_device(capacity_bytes);
 }
 
 StateFormat state_format_of(const EngineOptions& options) {
@@ -74,6 +81,10 @@ std::int64_t chunk_elements_for(const EngineOptions& options, std::int32_t ranks
 std::size_t arena_bytes(const EnginePlan& plan, Tier tier) {
   return std::max(plan.training.program.use_of(tier).packed_bytes,
                   plan.evaluation.use_of(tier).packed_bytes);
+}
+
+std::size_t step_tokens_bytes(const EnginePlan& plan) {
+  return plan.model.tokens_bytes * static_cast<std::size_t>(plan.training.program.micro_batches);
 }
 
 BufferId find_buffer(const Program& program, std::string_view name) {
@@ -148,7 +159,7 @@ void check_stages(const EngineOptions& options, const EnginePlan& plan) {
 
 // Tokens and results of one of the two runs that may be in flight.
 struct Engine::Slot {
-  std::vector<std::int32_t> tokens;
+  std::span<std::byte> tokens;
   StepResult result;
 };
 
@@ -159,27 +170,39 @@ Engine::Engine(const EngineOptions& options, const EnginePlan& plan, Log& log)
       compute_workers_(options.threads, options.cpus),
       update_workers_(options.update_threads, options.cpus),
       compute_(make_compute(options, layout_)),
-      device_(make_cpu_device(arena_bytes(plan, Tier::kDevice))),
+      compute_device_(make_device(options, arena_bytes(plan, Tier::kDevice))),
+      device_(compute_device_->device()),
       host_memory_(std::max<std::size_t>(arena_bytes(plan, Tier::kHost), 4096),
                    HostMemoryOptions{.numa_nodes = options.numa_nodes}),
+      token_memory_(2 * step_tokens_bytes(plan), HostMemoryOptions{}),
+      locked_host_(compute_device_->lock(host_memory_.bytes())),
+      locked_tokens_(compute_device_->lock(token_memory_.bytes())),
       slots_(2) {
   make_store(options.nvme, log);
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    slots_[i].tokens =
+        token_memory_.bytes().subspan(i * step_tokens_bytes(plan), step_tokens_bytes(plan));
+  }
   const std::size_t device_bytes = arena_bytes(plan, Tier::kDevice);
   if (device_bytes != 0) {
-    device_memory_ = device_->allocate(device_bytes);
+    device_memory_ = device_.allocate(device_bytes);
     memory_.device = device_memory_->bytes();
   }
   memory_.host = host_memory_.bytes();
   fill_constants();
   const Program& program = plan.training.program;
-  homes_ = std::make_unique<HomeAccess>(program, plan.model, memory_, *device_, store_.get());
+  homes_ = std::make_unique<HomeAccess>(program, plan.model, memory_, device_, store_.get());
   state_ = std::make_unique<TrainingState>(*homes_, plan.model, layout_);
-  bodies_ = std::make_unique<StepBodies>(program, memory_, plan.model, compute_, options.optimizer,
-                                         *options.kernels, compute_workers_, update_workers_,
-                                         options.ranks);
-  executor_ = std::make_unique<LaneExecutor>(program, memory_, *device_, store_.get(),
+  bodies_ = make_bodies(program);
+  executor_ = std::make_unique<LaneExecutor>(program, memory_, device_, store_.get(),
                                              options.bodies != nullptr ? *options.bodies : *bodies_,
                                              clock_);
+}
+
+std::unique_ptr<StepBodies> Engine::make_bodies(const Program& program) {
+  return std::make_unique<StepBodies>(program, memory_, plan_.model, compute_, options_.optimizer,
+                                      compute_device_->kernels(), compute_workers_, update_workers_,
+                                      options_.ranks);
 }
 
 Engine::~Engine() = default;
@@ -207,7 +230,7 @@ void Engine::fill_constants() {
   const Program& program = plan_.training.program;
   const Access access = whole(program, find_buffer(program, "rope table"));
   const std::span<const std::byte> bytes = std::as_bytes(std::span(table));
-  const std::unique_ptr<Stream> stream = device_->create_stream("constants");
+  const std::unique_ptr<Stream> stream = device_.create_stream("constants");
   stream->copy(bytes_of(program, memory_, access).first(bytes.size()), bytes);
   stream->synchronize();
 }
@@ -219,10 +242,12 @@ void Engine::fill_state(const StateSource& source) {
 }
 
 RunInput Engine::input_for(Slot& slot, const StepBatch& batch) {
-  slot.tokens.assign(batch.tokens.begin(), batch.tokens.end());
+  const std::span<const std::byte> tokens = std::as_bytes(batch.tokens);
+  TERRACE_CHECK_LE(tokens.size(), slot.tokens.size());
+  std::ranges::copy(tokens, slot.tokens.begin());
   RunInput input;
   input.step = batch.step;
-  input.tokens = std::as_bytes(std::span(slot.tokens));
+  input.tokens = slot.tokens.first(tokens.size());
   input.target_tokens = std::max<std::int64_t>(1, batch.target_tokens);
   const auto step = static_cast<double>(batch.step);
   const AdamWOptions& adamw = options_.optimizer.adamw;
@@ -265,10 +290,8 @@ double Engine::evaluate(std::span<const std::int32_t> tokens) {
   TERRACE_CHECK(!updates_pending_ && options_.evaluates);
   const Program& program = plan_.evaluation;
   if (evaluator_ == nullptr) {
-    evaluation_bodies_ = std::make_unique<StepBodies>(
-        program, memory_, plan_.model, compute_, options_.optimizer, *options_.kernels,
-        compute_workers_, update_workers_, options_.ranks);
-    evaluator_ = std::make_unique<LaneExecutor>(program, memory_, *device_, store_.get(),
+    evaluation_bodies_ = make_bodies(program);
+    evaluator_ = std::make_unique<LaneExecutor>(program, memory_, device_, store_.get(),
                                                 *evaluation_bodies_, clock_);
   }
   RunInput input;

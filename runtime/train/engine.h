@@ -6,16 +6,17 @@
 #include <vector>
 
 #include "base/log.h"
-#include "kernels/cpu/cpu_kernels.h"
 #include "offload/nvme_store.h"
 #include "runtime/plan/auto_placement.h"
 #include "runtime/step/lane_executor.h"
+#include "runtime/train/compute_backend.h"
 #include "runtime/train/step_bodies.h"
 #include "runtime/train/training_state.h"
 
 namespace terrace {
 
 struct EngineOptions {
+  const ComputeBackend* backend = nullptr;  // null: the CPU device. Outlives the engine
   ModelConfig model;
   BatchShape batch;
   DType compute_type = DType::kBF16;
@@ -29,8 +30,7 @@ struct EngineOptions {
   // Where they and the host arena are to be: ThreadPlan (memory/host/thread_plan.h).
   std::vector<int> cpus;
   std::vector<int> numa_nodes;
-  bool evaluates = true;  // false: evaluate() is never called, and takes no room
-  const KernelTable* kernels = &cpu_kernels();
+  bool evaluates = true;       // false: evaluate() is never called, and takes no room
   OpBodies* bodies = nullptr;  // run the steps in place of the engine's own, and outlive it
   std::int64_t chunk_elements = kChunkElements;  // the most; tests make it small
   std::int32_t zero_stage = 0;                   // what data-parallel ranks share out
@@ -70,7 +70,7 @@ struct StepOutcome {
   StepResult result;
 };
 
-// Owns the memory, lanes and state of a training run on the CPU device, and runs its steps. The
+// Owns the memory, lanes and state of a training run, and runs its steps. The
 // updates of a step run under the next one; drain() completes them. Used by one thread. With
 // several ranks each has an engine of the same options, and all do the same calls in the same
 // order: steps, evaluations and drains have collectives.
@@ -111,6 +111,7 @@ class Engine {
   ExecutorMemory make_memory();
   void make_store(const NvmeStoreOptions& options, Log& log);
   void fill_constants();
+  std::unique_ptr<StepBodies> make_bodies(const Program& program);
   RunInput input_for(Slot& slot, const StepBatch& batch);
 
   EngineOptions options_;
@@ -119,9 +120,14 @@ class Engine {
   WorkerArena compute_workers_;
   WorkerArena update_workers_;
   UnitCompute compute_;
-  std::unique_ptr<Device> device_;
+  std::unique_ptr<ComputeDevice> compute_device_;
+  Device& device_;
   std::unique_ptr<DeviceMemory> device_memory_;
   HostMemory host_memory_;
+  HostMemory token_memory_;  // of the two slots
+  // Of these two, where the device wants it.
+  std::unique_ptr<HostRegistration> locked_host_;
+  std::unique_ptr<HostRegistration> locked_tokens_;
   std::unique_ptr<BlockStore> store_;  // uses the host memory: destroyed before it
   ExecutorMemory memory_;
   SystemClock clock_;

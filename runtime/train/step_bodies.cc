@@ -12,18 +12,20 @@ namespace terrace {
 
 StepBodies::StepBodies(const Program& program, const ExecutorMemory& memory, const StepModel& model,
                        const UnitCompute& compute, const OptimizerOptions& optimizer,
-                       const KernelTable& kernels, WorkerArena& compute_workers,
+                       const LaneKernels& kernels, WorkerArena& compute_workers,
                        WorkerArena& update_workers, const StepRanks& ranks)
     : program_(program),
       memory_(memory),
       model_(model),
       compute_(compute),
       optimizer_(optimizer),
-      kernels_(kernels),
+      device_kernels_(kernels),
+      host_kernels_(cpu_lane_kernels()),
       compute_workers_(compute_workers),
       update_workers_(update_workers),
       ranks_(ranks) {
   hidden_gradients_.reserve(static_cast<std::size_t>(program.micro_batches));
+  embedding_views_.resize(2 * static_cast<std::size_t>(program.micro_batches));
   for (const UnitLayout& unit : compute.layout()) {
     std::int64_t decayed = 0;
     bool others = false;
@@ -45,10 +47,15 @@ std::byte* StepBodies::data(const Op& op, Role role) const {
   return access == nullptr ? nullptr : bytes(*access).data();
 }
 
+const LaneKernels& StepBodies::kernels_of(const Op& op) const {
+  return op.lane == Lane::kUpdate ? host_kernels_ : device_kernels_;
+}
+
 KernelContext StepBodies::context_for(const Op& op, NativeStream stream) const {
   KernelContext context;
   context.workers = op.lane == Lane::kUpdate ? &update_workers_ : &compute_workers_;
   context.stream = stream;
+  context.products = kernels_of(op).products;
   const Access* workspace = op.find(Role::kWorkspace);
   if (workspace != nullptr) context.workspace = bytes(*workspace);
   return context;
@@ -149,7 +156,7 @@ void StepBodies::embedding_backward(const Op& op, const KernelContext& context) 
     if (access.role == Role::kHiddenGradient) hidden_gradients_.push_back(bytes(access).data());
   }
   UnitMemory memory = memory_of(op, RunInput{});
-  compute_.embedding_backward(context, memory, hidden_gradients_);
+  compute_.embedding_backward(context, memory, hidden_gradients_, embedding_views_);
 }
 
 TensorView StepBodies::gradient_view(const Access& access) const {
@@ -162,8 +169,8 @@ void StepBodies::round_gradient(const Op& op, NativeStream stream) {
   const Access& sum = *op.find(Role::kSource);
   const TensorView source = view(bytes(sum).data(), DType::kF32,
                                  static_cast<std::int64_t>(sum.size_bytes / sizeof(float)));
-  kernels_.round_gradient(context_for(op, stream),
-                          {source, gradient_view(*op.find(Role::kTarget))});
+  kernels_of(op).table->round_gradient(context_for(op, stream),
+                                       {source, gradient_view(*op.find(Role::kTarget))});
 }
 
 void StepBodies::accumulate(const Op& op, NativeStream stream) {
@@ -171,17 +178,18 @@ void StepBodies::accumulate(const Op& op, NativeStream stream) {
     return view(bytes(access).data(), DType::kF32,
                 static_cast<std::int64_t>(access.size_bytes / sizeof(float)));
   };
-  kernels_.accumulate_gradient(context_for(op, stream),
-                               {floats(*op.find(Role::kSource)), floats(op.writes.front())});
+  kernels_of(op).table->accumulate_gradient(
+      context_for(op, stream), {floats(*op.find(Role::kSource)), floats(op.writes.front())});
 }
 
 void StepBodies::norm_partials(const Op& op, NativeStream stream) {
   const Access& gradient = *op.find(Role::kGradient);
   const Access& partials = *op.find(Role::kPartials);
-  kernels_.norm_partials(context_for(op, stream),
-                         {gradient_view(gradient),
-                          view(bytes(partials).data(), DType::kF64,
-                               static_cast<std::int64_t>(partials.size_bytes / sizeof(double)))});
+  kernels_of(op).table->norm_partials(
+      context_for(op, stream),
+      {gradient_view(gradient),
+       view(bytes(partials).data(), DType::kF64,
+            static_cast<std::int64_t>(partials.size_bytes / sizeof(double)))});
 }
 
 void StepBodies::collective(const Op& op, NativeStream stream) {
@@ -362,7 +370,7 @@ void StepBodies::update(const Op& op, NativeStream stream) {
   update.rounding = {.seed = optimizer_.seed,
                      .stream = kMomentStreams + static_cast<std::uint32_t>(op.unit),
                      .first_element = first};
-  adamw_cpu(context_for(op, stream), update);
+  kernels_of(op).update(context_for(op, stream), update);
 }
 
 }  // namespace terrace

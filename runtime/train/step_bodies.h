@@ -7,6 +7,7 @@
 #include "optim/grad_norm.h"
 #include "runtime/model/unit_compute.h"
 #include "runtime/step/lane_executor.h"
+#include "runtime/train/compute_backend.h"
 #include "runtime/train/step_ranks.h"
 
 namespace terrace {
@@ -19,15 +20,16 @@ struct OptimizerOptions {
   std::uint64_t seed = 1234;  // of the random numbers that round moments
 };
 
-// What the ops of a program do on the CPU device: kernels of the model, sums and norms of
-// gradients, collectives, optimizer updates.
+// What the ops of a program do: kernels of the model, sums and norms of gradients, collectives,
+// optimizer updates. The update lane works on host memory with the CPU's kernels, the compute lane
+// on the compute tier with those of the device.
 class StepBodies final : public OpBodies {
  public:
   // Borrows all. `compute_workers` serve the compute lane, `update_workers` the update lane,
   // the communicators of `ranks` the collective and send/receive lanes.
   StepBodies(const Program& program, const ExecutorMemory& memory, const StepModel& model,
              const UnitCompute& compute, const OptimizerOptions& optimizer,
-             const KernelTable& kernels, WorkerArena& compute_workers, WorkerArena& update_workers,
+             const LaneKernels& kernels, WorkerArena& compute_workers, WorkerArena& update_workers,
              const StepRanks& ranks = {});
 
   // Throws NotFinite if the gradient or the loss of a step is not a number; nothing is updated
@@ -60,6 +62,7 @@ class StepBodies final : public OpBodies {
   UnitMemory memory_of(const Op& op, const RunInput& input) const;
   std::span<std::byte> bytes(const Access& access) const;
   std::byte* data(const Op& op, Role role) const;
+  const LaneKernels& kernels_of(const Op& op) const;
   KernelContext context_for(const Op& op, NativeStream stream) const;
 
   const Program& program_;
@@ -67,12 +70,15 @@ class StepBodies final : public OpBodies {
   const StepModel& model_;
   const UnitCompute& compute_;
   OptimizerOptions optimizer_;
-  const KernelTable& kernels_;
+  const LaneKernels device_kernels_;
+  const LaneKernels host_kernels_;
   WorkerArena& compute_workers_;
   WorkerArena& update_workers_;
   StepRanks ranks_;
   std::vector<std::int64_t> decayed_elements_;  // per unit: matrices, the first of its sequence
-  std::vector<std::byte*> hidden_gradients_;    // of the embedding's backward; compute lane only
+  // Of the embedding's backward; compute lane only.
+  std::vector<std::byte*> hidden_gradients_;
+  std::vector<TensorView> embedding_views_;
 };
 
 }  // namespace terrace

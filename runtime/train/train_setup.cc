@@ -30,11 +30,27 @@ std::optional<Tier> tier_of(Placement placement) {
   return std::nullopt;
 }
 
+std::size_t gpu_budget_for(const TierOptions& tiers, const GpuChoice& gpu) {
+  const std::size_t asked = tiers.device_memory.value_or(gpu.capacity_bytes);
+  if (asked > gpu.capacity_bytes) {
+    throw OutOfMemory(fmt::format("--device-memory {} is more than the {} that GPU {} has to give",
+                                  format_size(asked), format_size(gpu.capacity_bytes), gpu.ordinal),
+                      "lower it, or end what else uses the GPU");
+  }
+  return asked;
+}
+
 // Of one rank; the ranks of the host share its memory.
-TierBudgets budgets_for(const TierOptions& tiers, const HostLimits& limits, std::size_t ranks) {
+TierBudgets budgets_for(const TierOptions& tiers, const MachineShare& machine) {
+  const HostLimits& limits = machine.limits;
+  const auto ranks = static_cast<std::size_t>(machine.ranks_on_host);
   TierBudgets budgets;
-  const std::size_t device = tiers.device_memory.value_or(0);
+  std::size_t device = tiers.device_memory.value_or(0);
   if (tiers.device_memory.has_value()) budgets[static_cast<std::size_t>(Tier::kDevice)] = device;
+  if (machine.gpu.has_value()) {
+    budgets[static_cast<std::size_t>(Tier::kDevice)] = gpu_budget_for(tiers, *machine.gpu);
+    device = 0;  // of the host's memory
+  }
   const auto share =
       static_cast<std::size_t>(kDefaultShare * static_cast<double>(limits.usable_bytes())) / ranks;
   const std::size_t host = tiers.host_memory.value_or(share > device ? share - device : 0);
@@ -42,6 +58,11 @@ TierBudgets budgets_for(const TierOptions& tiers, const HostLimits& limits, std:
   const std::size_t whole = limits.cgroup_limit_bytes.has_value()
                                 ? std::min(*limits.cgroup_limit_bytes, limits.total_bytes)
                                 : limits.total_bytes;
+  if (machine.gpu.has_value() && host > whole) {
+    throw OutOfMemory(fmt::format("--host-memory {} is more than the host's {}", format_size(host),
+                                  format_size(whole)),
+                      "lower it");
+  }
   if (device + host > whole / ranks) {
     throw OutOfMemory(
         fmt::format("--device-memory {} and --host-memory {}{} are more than the host's {}",
@@ -73,7 +94,7 @@ MomentForm moments_for(MomentChoice choice) {
   return MomentForm::kFp32;
 }
 
-PlacementRequest placement_for(const TrainOptions& options) {
+PlacementRequest placement_for(const TrainOptions& options, bool has_gpu) {
   PlacementRequest request;
   const TierOptions& tiers = options.tiers;
   request.parameters = tier_of(tiers.place_parameters);
@@ -91,7 +112,7 @@ PlacementRequest placement_for(const TrainOptions& options) {
   request.micro_batches = static_cast<std::int32_t>(options.batch.gradient_accumulation_steps);
   request.reduces_micro_batches = options.step.gradient_reduction == ReductionChoice::kMicroBatch;
   request.lookahead = tiers.lookahead;
-  request.unified = !tiers.device_memory.has_value();
+  request.unified = !tiers.device_memory.has_value() && !has_gpu;
   request.has_nvme = !tiers.nvme.empty();
   return request;
 }
@@ -172,16 +193,15 @@ MeshShape mesh_for(const TrainOptions& options, int ranks) {
 }
 
 EngineOptions engine_options_for(const TrainOptions& options, const ModelConfig& model,
-                                 const HostLimits& limits, const ThreadPlan& threads,
-                                 std::int32_t ranks_on_host) {
+                                 const MachineShare& machine) {
   EngineOptions engine;
   engine.model = model;
   engine.batch = {options.batch.micro_batch_size, sequence_length_for(options, model)};
   engine.compute_type = options.precision == Precision::kBf16 ? DType::kBF16 : DType::kF32;
   engine.gradient_type =
       options.optimizer.gradient_dtype == GradientChoice::kBf16 ? DType::kBF16 : DType::kF32;
-  engine.placement = placement_for(options);
-  engine.budgets = budgets_for(options.tiers, limits, static_cast<std::size_t>(ranks_on_host));
+  engine.placement = placement_for(options, machine.gpu.has_value());
+  engine.budgets = budgets_for(options.tiers, machine);
   const OptimizerFlags& flags = options.optimizer;
   engine.optimizer.max_grad_norm = flags.max_grad_norm;
   engine.optimizer.adamw.beta1 = static_cast<float>(flags.adam_beta1);
@@ -195,10 +215,13 @@ EngineOptions engine_options_for(const TrainOptions& options, const ModelConfig&
   engine.nvme.engine = options.tiers.io_engine;
   engine.nvme.named_files = false;
   engine.evaluates = options.data.validation_fraction > 0 || !options.data.validation_data.empty();
+  const ThreadPlan& threads = machine.threads;
   engine.threads = threads.compute;
   engine.update_threads = threads.update;
   engine.cpus = threads.cpus;
-  engine.numa_nodes = threads.nodes;
+  engine.numa_nodes =
+      arena_nodes(machine.gpu, machine.topology,
+                  engine.budgets[static_cast<std::size_t>(Tier::kHost)].value_or(0), threads.nodes);
   engine.pipeline_schedule = options.step.pipeline_schedule;
   engine.virtual_stages = virtual_stages_for(options.step);
   engine.sequence_parallel = options.step.sequence_parallel.value_or(true);

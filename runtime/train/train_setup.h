@@ -5,6 +5,7 @@
 #include "runtime/config/train_options.h"
 #include "runtime/data/dataset.h"
 #include "runtime/train/engine.h"
+#include "runtime/train/gpu_choice.h"
 
 namespace terrace {
 
@@ -14,11 +15,19 @@ MeshShape mesh_for(const TrainOptions& options, int ranks);
 // --zero-stage, or what it is where none is given.
 std::int32_t zero_stage_for(const TrainOptions& options, const MeshShape& shape);
 
+// What a rank has of the machine.
+struct MachineShare {
+  HostLimits limits;  // of the host
+  Topology topology;
+  ThreadPlan threads;              // of the rank
+  std::int32_t ranks_on_host = 1;  // that share it
+  std::optional<GpuChoice> gpu;    // none: the CPU device computes
+};
+
 // What the options mean on this machine. Each throws ConfigError naming the flag, or OutOfMemory.
-// Memory and threads are those of one of the ranks that share this host.
+// The backend is the caller's to set.
 EngineOptions engine_options_for(const TrainOptions& options, const ModelConfig& model,
-                                 const HostLimits& limits, const ThreadPlan& threads,
-                                 std::int32_t ranks_on_host = 1);
+                                 const MachineShare& machine);
 DatasetOptions dataset_options_for(const TrainOptions& options, const ModelConfig& model,
                                    std::int64_t sequence_length);
 std::int64_t sequence_length_for(const TrainOptions& options, const ModelConfig& model);

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "memory/cuda/cuda_device.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/hf_export.h"
 #include "runtime/data/dataset.h"
@@ -46,6 +47,27 @@ std::unique_ptr<Checkpoint> find_checkpoint(const TrainOptions& options,
   return std::make_unique<Checkpoint>(path);
 }
 
+MachineShare machine_share(const TrainOptions& options, const LaunchedRanks& ranks) {
+  MachineShare machine;
+  machine.limits = read_host_limits();
+  machine.topology = read_topology();
+  machine.threads =
+      plan_threads(options.tiers.threads, machine.limits, machine.topology, ranks.on_host);
+  machine.ranks_on_host = ranks.on_host.count;
+  machine.gpu = choose_gpu(options.tiers.device, ranks.count());
+  // Updates then have the processors to themselves.
+  if (machine.gpu.has_value()) machine.threads.update = machine.threads.compute;
+  return machine;
+}
+
+std::string describe_gpu(const MachineShare& machine, const DeviceChoice& device) {
+  if (!machine.gpu.has_value()) {
+    return leaves_gpus_idle(device) ? "; there is a GPU, which --device cuda takes" : "";
+  }
+  return fmt::format("; GPU {}: {}", machine.gpu->ordinal,
+                     describe_cuda_device(machine.gpu->ordinal));
+}
+
 class Trainer {
  public:
   Trainer(const TrainCommand& command, const LaunchedRanks& ranks,
@@ -58,10 +80,10 @@ class Trainer {
         log_(log),
         model_(load_model_config(options_.model.model)),
         layout_(parameter_layout(model_)),
-        limits_(read_host_limits()),
-        threads_(plan_threads(options_.tiers.threads, limits_, read_topology(), ranks.on_host)),
-        engine_options_(
-            engine_options_for(options_, model_, limits_, threads_, ranks.on_host.count)) {
+        machine_(machine_share(options_, ranks)),
+        backend_(make_backend(machine_.gpu)),
+        engine_options_(engine_options_for(options_, model_, machine_)) {
+    engine_options_.backend = backend_.get();
     agree_on_limits();
   }
 
@@ -84,7 +106,8 @@ class Trainer {
     refuse_second_run();
     engine_ = std::make_unique<Engine>(engine_options_, plan_, log_);
     state_.emplace(engine_->state(), plan_.model, ranks_.world());
-    console_.say(to_text(threads_) + describe_store(*engine_));
+    console_.say(to_text(machine_.threads) + describe_gpu(machine_, options_.tiers.device) +
+                 describe_store(*engine_));
     start_from(std::move(checkpoint));
     waits_.emplace(plan_.training.program);
     if (ranks_.is_first()) open_files(summary);
@@ -459,8 +482,8 @@ class Trainer {
   SystemClock clock_;
   ModelConfig model_;
   std::vector<UnitLayout> layout_;
-  const HostLimits limits_;
-  const ThreadPlan threads_;
+  const MachineShare machine_;
+  const std::unique_ptr<ComputeBackend> backend_;  // null: the CPU device
   EngineOptions engine_options_;
   std::unique_ptr<Dataset> data_;
   LrSchedule schedule_;

@@ -38,7 +38,6 @@ TEST(ExitCode, WhatIsNotBuiltIs2AndSaysSo) {
   const TinyTraining training;
   const std::vector<Arguments> cases = {{"--optimizer", "lion"},
                                         {"--precision", "fp16"},
-                                        {"--device", "cuda"},
                                         {"--tokenizer", "tokenizer.json"},
                                         {"--data-format", "megatron"}};
   for (const Arguments& arguments : cases) {
@@ -47,12 +46,25 @@ TEST(ExitCode, WhatIsNotBuiltIs2AndSaysSo) {
   }
 }
 
+TEST(ExitCode, AGpuThatIsNotThereIs4AndSaysWhatIsMissing) {
+  const TinyTraining training;
+  // No machine has so many, so it is the same with and without a driver.
+  const Outcome outcome =
+      run_program(training.command("refused", {"--max-steps", "2", "--device", "cuda:1000"}));
+  EXPECT_EQ(outcome.code, 4) << outcome;
+  EXPECT_THAT(outcome.errors, testing::AnyOf(HasSubstr("built without CUDA"), HasSubstr("GPU 1000"),
+                                             HasSubstr("cudaGetDeviceCount")));
+  EXPECT_FALSE(training.directory().has("refused"));
+}
+
 TEST(ExitCode, ImpossibleSettingsAre2) {
   const TinyTraining training;
   expect_usage_error(training, {"--place-optimizer", "nvme"}, {"give --nvme DIR"});
   expect_usage_error(training, {"--place-parameters", "device"}, {"give --device-memory SIZE"});
   expect_usage_error(training, {"--stop-after-step", "3"}, {"--max-steps 2"});
   expect_usage_error(training, {"--precision", "bf17"}, {"bf16"});
+  expect_usage_error(training, {"--device", "cuda", "--local-ranks", "2"},
+                     {"--device cuda with 2 ranks is not built yet"});
   expect_usage_error(training, {"--local-ranks", "3", "--pipeline-parallel", "2"},
                      {"3 ranks", "2 pipeline stages"});
   expect_usage_error(

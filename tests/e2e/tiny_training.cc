@@ -103,6 +103,7 @@ TinyTraining::TinyTraining(const std::string& config_json) {
                                               "data = [\"{}\"]\n"
                                               "gradient_accumulation_steps = 2\n"
                                               "learning_rate = 3e-3\n"
+                                              "device = \"cpu\"\n"
                                               "host_memory = \"64MiB\"\n",
                                               path("model"), path("text.txt")));
   fs::create_directory(path("nvme"));

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "base/error.h"
 #include "tests/kernels/op_case.h"
 
 // The kernels of the GPU, run on the host: the suite of kernel_conformance_test.cc, in memory that
@@ -45,6 +46,14 @@ TEST_P(SharedKernels, Attention) {
 }
 
 TEST_P(SharedKernels, HeadPart) { expect_all(head_part_cases(GetParam())); }
+
+TEST(SharedKernelsTest, HeadsThatAreTooWideAreRefusedWhenWorkspaceIsAsked) {
+  AttentionForward op;
+  op.shape = {.batch = 1, .sequence = 1, .heads = 1, .key_value_heads = 1, .head_width = 128};
+  EXPECT_EQ(shared_kernels().attention_forward_workspace(op, 1), 0U);
+  op.shape.head_width = 129;
+  EXPECT_THROW(shared_kernels().attention_forward_workspace(op, 1), ConfigError);
+}
 
 INSTANTIATE_TEST_SUITE_P(ComputeTypes, SharedKernels, testing::Values(DType::kF32, DType::kBF16),
                          [](const auto& param) { return std::string(name_of(param.param)); });

@@ -328,12 +328,36 @@ TEST(TrainConfig, ChoicesSuggestTheNearest) {
 
 TEST(TrainConfig, WhatIsNotBuiltSaysSoByFlagAndValue) {
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"--precision", "fp16"},       {"--optimizer", "lion"},   {"--optimizer", "sgd"},
-      {"--device", "cuda"},          {"--device", "cuda:1"},    {"--tokenizer", "tokenizer.json"},
-      {"--data-format", "megatron"}, {"--data-format", "jsonl"}};
+      {"--precision", "fp16"},           {"--optimizer", "lion"},       {"--optimizer", "sgd"},
+      {"--tokenizer", "tokenizer.json"}, {"--data-format", "megatron"}, {"--data-format", "jsonl"}};
   for (const auto& [flag, value] : cases) {
     expect_refused({flag, value}, {flag + " " + value + " is not built yet"});
   }
+}
+
+TEST(TrainConfig, DevicesAreReadAndShown) {
+  struct Case {
+    const char* text;
+    DeviceChoice choice;
+    const char* shown;
+  };
+  const std::vector<Case> cases = {{"auto", {DeviceKind::kAuto, 0}, "auto"},
+                                   {"cpu", {DeviceKind::kCpu, 0}, "cpu"},
+                                   {"cuda", {DeviceKind::kCuda, 0}, "cuda:0"},
+                                   {"cuda:3", {DeviceKind::kCuda, 3}, "cuda:3"}};
+  for (const Case& one : cases) {
+    const TrainOptions options = parse({"--device", one.text});
+    EXPECT_EQ(options.tiers.device, one.choice) << one.text;
+    EXPECT_THAT(to_toml(options),
+                testing::HasSubstr("device = \"" + std::string(one.shown) + "\""));
+  }
+  EXPECT_EQ(parse({}).tiers.device, DeviceChoice{});
+  for (const char* wrong : {"cuda:", "cuda:x", "cuda:-1", "cuda:5000"}) {
+    expect_refused({"--device", wrong}, {"--device"});
+  }
+  // A GPU has memory of its own without --device-memory.
+  EXPECT_EQ(parse({"--device", "cuda", "--place-parameters", "device"}).tiers.place_parameters,
+            Placement::kDevice);
 }
 
 TEST(TrainConfig, ValuesThatMeanWhatIsBuiltAreAccepted) {

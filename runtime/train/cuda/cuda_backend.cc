@@ -1,0 +1,45 @@
+#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/cuda_products.h"
+#include "memory/cuda/cuda_device.h"
+#include "optim/cuda/adamw_cuda.h"
+#include "runtime/train/compute_backend.h"
+
+namespace terrace {
+namespace {
+
+class CudaComputeDevice final : public ComputeDevice {
+ public:
+  CudaComputeDevice(int ordinal, std::size_t capacity_bytes)
+      : device_(make_cuda_device({.ordinal = ordinal, .capacity_bytes = capacity_bytes})) {}
+
+  Device& device() override { return *device_; }
+  LaneKernels kernels() override { return {&cuda_kernels(), &adamw_cuda, &products_}; }
+  std::unique_ptr<HostRegistration> lock(std::span<std::byte> host_memory) override {
+    return std::make_unique<HostRegistration>(host_memory);
+  }
+
+ private:
+  const std::unique_ptr<Device> device_;
+  CudaProducts products_;  // of the GPU that the line above has made current
+};
+
+class CudaBackend final : public ComputeBackend {
+ public:
+  explicit CudaBackend(int ordinal) : ordinal_(ordinal) {}
+
+  const KernelTable& kernels() const override { return cuda_kernels(); }
+  std::unique_ptr<ComputeDevice> make(std::size_t capacity_bytes) const override {
+    return std::make_unique<CudaComputeDevice>(ordinal_, capacity_bytes);
+  }
+
+ private:
+  const int ordinal_;
+};
+
+}  // namespace
+
+std::unique_ptr<ComputeBackend> make_cuda_backend(int ordinal) {
+  return std::make_unique<CudaBackend>(ordinal);
+}
+
+}  // namespace terrace

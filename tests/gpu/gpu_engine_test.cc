@@ -1,0 +1,108 @@
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "runtime/train/compute_backend.h"
+#include "tests/gpu/gpu_presence.h"
+#include "tests/runtime/engine_fixture.h"
+
+// Whole training runs on the first GPU: switches do not change bits there either. Every run must
+// give the losses and norms of one whose state is all on the GPU.
+namespace terrace {
+namespace {
+
+constexpr std::int64_t kSteps = 20;
+
+struct Shape {
+  const char* name;
+  ModelFamily family;
+  bool tied;
+  bool odd;
+  DType type;
+};
+
+constexpr Shape kShapes[] = {{"gpt2_bf16", ModelFamily::kGpt2, true, false, DType::kBF16},
+                             {"gpt2_odd_bf16", ModelFamily::kGpt2, false, true, DType::kBF16},
+                             {"llama_bf16", ModelFamily::kLlama, true, false, DType::kBF16},
+                             {"llama_odd_fp32", ModelFamily::kLlama, false, true, DType::kF32}};
+
+void set_homes(EngineOptions& options, Tier tier) {
+  PlacementRequest& placement = options.placement;
+  placement.parameters = placement.gradients = placement.optimizer = placement.activations = tier;
+  placement.has_nvme = tier == Tier::kNvme;
+}
+
+class GpuEngine : public testing::TestWithParam<Shape> {
+ protected:
+  void SetUp() override {
+    if (!test::has_cuda_driver()) GTEST_SKIP() << "not run: there is no CUDA driver";
+    backend_ = make_cuda_backend(0);
+  }
+
+  EngineOptions options() const {
+    const Shape& shape = GetParam();
+    EngineOptions options =
+        tiny_options(tiny_model(shape.family, shape.tied, shape.odd), shape.type);
+    options.backend = backend_.get();
+    options.placement.unified = false;
+    options.nvme.directories = {{directory_.path(), std::nullopt}};
+    set_homes(options, Tier::kDevice);
+    return options;
+  }
+
+  void expect_equal(const TrainedRun& expected,
+                    const std::function<void(EngineOptions&)>& set) const {
+    EngineOptions changed = options();
+    set(changed);
+    const TrainedRun run = train_tiny(changed, kSteps);
+    EXPECT_EQ(run.curve, expected.curve);
+    EXPECT_EQ(run.evaluation, expected.evaluation);
+  }
+
+  TemporaryDirectory directory_;
+  std::unique_ptr<ComputeBackend> backend_;
+};
+
+TEST_P(GpuEngine, LearnsAndRepeatsItself) {
+  const TrainedRun run = train_tiny(options(), kSteps);
+  EXPECT_LT(run.curve.losses.back(), run.curve.losses.front() - 0.3);
+  expect_equal(run, [](EngineOptions&) {});
+}
+
+TEST_P(GpuEngine, PlacementsDoNotChangeBits) {
+  const TrainedRun expected = train_tiny(options(), kSteps);
+  using Home = std::optional<Tier> PlacementRequest::*;
+  for (const Tier tier : {Tier::kHost, Tier::kNvme}) {
+    SCOPED_TRACE(name_of(tier));
+    expect_equal(expected, [tier](EngineOptions& options) { set_homes(options, tier); });
+    for (const Home home : {&PlacementRequest::parameters, &PlacementRequest::gradients,
+                            &PlacementRequest::optimizer, &PlacementRequest::activations}) {
+      expect_equal(expected, [=](EngineOptions& options) {
+        options.placement.*home = tier;
+        options.placement.has_nvme = tier == Tier::kNvme;
+      });
+    }
+  }
+}
+
+TEST_P(GpuEngine, OrdersDoNotChangeBits) {
+  const TrainedRun expected = train_tiny(options(), kSteps);
+  expect_equal(expected, [](EngineOptions& options) { options.placement.recompute = true; });
+  expect_equal(expected, [](EngineOptions& options) {
+    options.placement.order = MicroBatchOrder::kLayerMajor;
+  });
+  expect_equal(expected, [](EngineOptions& options) {
+    set_homes(options, Tier::kHost);
+    options.placement.recompute = true;
+    options.placement.order = MicroBatchOrder::kLayerMajor;
+    options.placement.lookahead = 0;
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, GpuEngine, testing::ValuesIn(kShapes),
+                         [](const auto& shape) { return std::string(shape.param.name); });
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "runtime/train/compute_backend.h"
+
+// A device that treats the host as a GPU does, of which it needs none. Its memory has addresses
+// that fault when the host touches them: only copies on its streams and its kernels know where the
+// bytes are. A task runs at once on the thread that issues it, and what it calls is queued. A
+// failure is sticky. A thread that issues a lane's ops must not wait for it. Its kernels are the
+// CPU's, so the bits are those of the CPU device.
+namespace terrace::test {
+
+struct FakeGpuOptions {
+  // The call of streams and events that is the first to fail, counted from 1; 0: none.
+  int failing_call = 0;
+};
+
+class FakeGpuBackend final : public ComputeBackend {
+ public:
+  explicit FakeGpuBackend(const FakeGpuOptions& options = FakeGpuOptions()) : options_(options) {}
+
+  const KernelTable& kernels() const override;
+  std::unique_ptr<ComputeDevice> make(std::size_t capacity_bytes) const override;
+
+ private:
+  const FakeGpuOptions options_;
+};
+
+// The device alone.
+std::unique_ptr<Device> make_fake_gpu(std::size_t capacity_bytes);
+
+}  // namespace terrace::test

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <functional>
+
+#include "memory/device.h"
+#include "memory/host/worker_arena.h"
+#include "runtime/train/compute_backend.h"
+#include "tests/runtime/fake_gpu_memory.h"
+
+namespace terrace::test {
+
+// What a stream's native handle points to: where kernels are queued.
+class FakeGpuQueue {
+ public:
+  virtual ~FakeGpuQueue() = default;
+  virtual void queue(std::function<void()> work) = 0;
+  virtual const FakeGpuState& state() const = 0;
+  virtual WorkerArena& workers() = 0;
+};
+
+// The CPU's kernels, for device memory of a fake GPU: a call takes its arguments along and queues.
+const KernelTable& fake_gpu_kernels();
+void fake_gpu_update(const KernelContext& context, const AdamWUpdate& update);
+
+}  // namespace terrace::test

@@ -1,0 +1,100 @@
+#include "runtime/train/gpu_choice.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "base/bytes.h"
+#include "base/error.h"
+#include "memory/cuda/cuda_device.h"
+#include "runtime/model/model_presets.h"
+#include "runtime/train/train_setup.h"
+
+namespace terrace {
+namespace {
+
+constexpr DeviceChoice kCpu = {DeviceKind::kCpu, 0};
+constexpr DeviceChoice kAuto = {DeviceKind::kAuto, 0};
+constexpr DeviceChoice kCuda = {DeviceKind::kCuda, 0};
+
+TEST(GpuChoice, TheCpuIsNoGpu) {
+  EXPECT_FALSE(choose_gpu(kCpu, 1).has_value());
+  EXPECT_EQ(make_backend(std::nullopt), nullptr);
+}
+
+TEST(GpuChoice, SeveralRanksAreRefusedOrOnTheCpu) {
+  EXPECT_FALSE(choose_gpu(kAuto, 2).has_value());
+  EXPECT_THROW(choose_gpu(kCuda, 2), ConfigError);
+}
+
+TEST(GpuChoice, WithoutAGpuAutoIsTheCpuAndCudaSaysWhatIsMissing) {
+  if (cuda_device_count() > 0) GTEST_SKIP() << "not run: there is a GPU";
+  EXPECT_FALSE(choose_gpu(kAuto, 1).has_value());
+  try {
+    choose_gpu(kCuda, 1);
+    FAIL() << "found a GPU";
+  } catch (const EnvironmentError& error) {
+    EXPECT_FALSE(error.remedy().empty());
+  }
+}
+
+TEST(GpuChoice, TheHostArenaIsNearTheGpuWhereItFits) {
+  const GpuChoice gpu = {.ordinal = 0, .capacity_bytes = kGiB, .numa_node = 1};
+  Topology topology;
+  topology.numa_nodes = {{.os_index = 0, .memory_bytes = 64 * kGiB, .cpus = {}},
+                         {.os_index = 1, .memory_bytes = 10 * kGiB, .cpus = {}}};
+  const std::vector<int> of_threads = {0, 1};
+  EXPECT_EQ(arena_nodes(gpu, topology, 8 * kGiB, of_threads), std::vector<int>{1});
+  EXPECT_EQ(arena_nodes(gpu, topology, 10 * kGiB, of_threads), of_threads);
+  EXPECT_EQ(arena_nodes(std::nullopt, topology, kGiB, of_threads), of_threads);
+  const GpuChoice anywhere = {.ordinal = 0, .capacity_bytes = kGiB, .numa_node = -1};
+  EXPECT_EQ(arena_nodes(anywhere, topology, kGiB, of_threads), of_threads);
+}
+
+class GpuOptions : public testing::Test {
+ protected:
+  GpuOptions() {
+    machine_.limits = read_host_limits();
+    machine_.gpu = GpuChoice{.ordinal = 0, .capacity_bytes = 1024 * kGiB, .numa_node = -1};
+    options_.tiers.device = kCuda;
+    options_.model.model = "nano";
+  }
+
+  EngineOptions engine_options() const {
+    return engine_options_for(options_, load_model_config("nano"), machine_);
+  }
+
+  MachineShare machine_;
+  TrainOptions options_;
+};
+
+TEST_F(GpuOptions, ItsMemoryIsATierOfItsOwn) {
+  const EngineOptions engine = engine_options();
+  EXPECT_FALSE(engine.placement.unified);
+  EXPECT_EQ(engine.budgets[static_cast<std::size_t>(Tier::kDevice)], 1024 * kGiB);
+  // All of the host's is left for the host arena, however much a GPU has.
+  machine_.gpu.reset();
+  EXPECT_EQ(engine.budgets[static_cast<std::size_t>(Tier::kHost)],
+            engine_options().budgets[static_cast<std::size_t>(Tier::kHost)]);
+  EXPECT_TRUE(engine_options().placement.unified);
+}
+
+TEST_F(GpuOptions, ABudgetIsWithinWhatTheGpuHas) {
+  options_.tiers.device_memory = 2 * kGiB;
+  EXPECT_EQ(engine_options().budgets[static_cast<std::size_t>(Tier::kDevice)], 2 * kGiB);
+  options_.tiers.device_memory = 1025 * kGiB;
+  EXPECT_THROW(engine_options(), OutOfMemory);
+}
+
+TEST_F(GpuOptions, AHostBudgetIsWithinWhatTheHostHas) {
+  options_.tiers.host_memory = machine_.limits.total_bytes + kGiB;
+  try {
+    engine_options();
+    FAIL() << "took more than there is";
+  } catch (const OutOfMemory& error) {
+    EXPECT_EQ(std::string(error.what()).find("--device-memory"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace terrace
