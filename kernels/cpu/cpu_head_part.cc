@@ -7,29 +7,12 @@
 #include "kernels/cpu/cpu_softmax.h"
 #include "kernels/cpu/head_chunks.h"
 #include "kernels/cpu/streamed_head_loss.h"
+#include "kernels/head_products.h"
 #include "kernels/norm_tree.h"
 
 // Letters: R rows, V the part's vocabulary, C width, N parts.
 namespace terrace {
 namespace {
-
-HeadLoss products_of(const HeadSums& op) {
-  HeadLoss products;
-  products.h = op.h;
-  products.weight = op.weight;
-  products.target = op.target;
-  return products;
-}
-
-HeadLoss products_of(const HeadPartLoss& op) {
-  HeadLoss products;
-  products.h = op.h;
-  products.weight = op.weight;
-  products.dh = op.dh;
-  products.dweight = op.dweight;
-  products.mode = op.mode;
-  return products;
-}
 
 std::size_t products_workspace(const HeadLoss& products, int workers) {
   return streams_head_loss(products) ? streamed_head_loss_workspace(products, workers)

@@ -21,7 +21,30 @@ inline std::int64_t head_rows(std::int64_t vocabulary) {
   return static_cast<std::int64_t>(std::clamp<std::uint64_t>(std::bit_floor(fitting), 64, 4096));
 }
 
-// A block for a row. The sum of the exponentials is in fp32, by the tree of block.sum().
+// Of a row of logits: its maximum, and the sum of exp(logit - max) in fp32, by the tree of
+// block.sum().
+struct RowExponentials {
+  float max, sum;
+};
+
+template <int Threads, typename Block>
+TERRACE_KERNEL RowExponentials exponentials_of(Block& block, const float* row, std::int64_t V) {
+  typename Block::template PerThread<float> values;
+  block.for_each_thread([&](int t) {
+    float most = row[0];
+    for (std::int64_t v = t; v < V; v += Threads) most = most < row[v] ? row[v] : most;
+    values[t] = most;
+  });
+  const float max = block.max(values);
+  block.for_each_thread([&](int t) {
+    float sum = 0;
+    for (std::int64_t v = t; v < V; v += Threads) sum += ::expf(row[v] - max);
+    values[t] = sum;
+  });
+  return {max, block.sum(values)};
+}
+
+// A block for a row.
 template <typename T>
 struct RowLossKernel {
   const float* logits;         // [chunk, V]
@@ -47,19 +70,9 @@ struct RowLossKernel {
     T* const gradients = dlogits + block.index() * V;
     const std::int64_t counted = target[block.index()];
     if (counted < 0) return not_counted(block, gradients);
-    typename Block::template PerThread<float> values;
-    block.for_each_thread([&](int t) {
-      float most = row[0];
-      for (std::int64_t v = t; v < V; v += kThreads) most = most < row[v] ? row[v] : most;
-      values[t] = most;
-    });
-    const float max = block.max(values);
-    block.for_each_thread([&](int t) {
-      float sum = 0;
-      for (std::int64_t v = t; v < V; v += kThreads) sum += ::expf(row[v] - max);
-      values[t] = sum;
-    });
-    const float sum = block.sum(values);
+    const RowExponentials exponentials = exponentials_of<kThreads>(block, row, V);
+    const float max = exponentials.max;
+    const float sum = exponentials.sum;
     const double distance = static_cast<double>(max) - static_cast<double>(row[counted]);
     block.sync();  // the logit is read before its gradient may take its place
     block.for_each_thread([&](int t) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "kernels/head_products.h"
 #include "kernels/kernel_table.h"
 #include "kernels/shared/head_loss.h"
 
@@ -32,23 +33,11 @@ struct RowSumsKernel {
       });
       return;
     }
-    typename Block::template PerThread<float> values;
-    block.for_each_thread([&](int t) {
-      float most = row[0];
-      for (std::int64_t v = t; v < V; v += kThreads) most = most < row[v] ? row[v] : most;
-      values[t] = most;
-    });
-    const float max = block.max(values);
-    block.for_each_thread([&](int t) {
-      float sum = 0;
-      for (std::int64_t v = t; v < V; v += kThreads) sum += ::expf(row[v] - max);
-      values[t] = sum;
-    });
-    const float sum = block.sum(values);
+    const RowExponentials exponentials = exponentials_of<kThreads>(block, row, V);
     block.for_each_thread([&](int t) {
       if (t != 0) return;
-      out[0] = max;
-      out[1] = sum;
+      out[0] = exponentials.max;
+      out[1] = exponentials.sum;
       out[2] = at >= 0 && at < V ? row[at] : 0.0F;
     });
   }
@@ -120,24 +109,6 @@ struct PartGradientKernel {
     });
   }
 };
-
-// The call whose chunks and products are those of the part.
-inline HeadLoss products_of(const HeadSums& op) {
-  HeadLoss products;
-  products.h = op.h;
-  products.weight = op.weight;
-  return products;
-}
-
-inline HeadLoss products_of(const HeadPartLoss& op) {
-  HeadLoss products;
-  products.h = op.h;
-  products.weight = op.weight;
-  products.dh = op.dh;
-  products.dweight = op.dweight;
-  products.mode = op.mode;
-  return products;
-}
 
 inline std::size_t head_sums_workspace(const HeadSums& op) {
   const HeadShape s = head_shape(products_of(op));

@@ -57,7 +57,8 @@ class Confinement {
     confine_thread(cpus_);
     moved_by = id_;
   }
-  // For the caller of a loop, which is no thread of oneTBB.
+  // For the caller of a loop, which is no thread of oneTBB: it had the processors of the arena's
+  // maker, whose threads inherit them.
   void move_back() const {
     if (moved_by != id_) return;
     confine_thread(before_);

@@ -113,6 +113,12 @@ std::byte* ReduceExchange::reduced(std::uint64_t segment) const {
   return setting_.call.target + (offset - part_of(setting_.rank).offset);
 }
 
+std::optional<std::size_t> ReduceExchange::gather_slot(std::uint64_t round) const {
+  const Step step = step_of(round);
+  if (!step.is_gather) return std::nullopt;
+  return step.segment % setting_.gather_slots.size();
+}
+
 std::span<const std::byte> ReduceExchange::give(std::uint64_t round, int to) const {
   const Step step = step_of(round);
   if (step.is_gather) {
@@ -144,9 +150,12 @@ void ReduceExchange::consume(std::uint64_t round, std::span<const std::byte* con
   }
   const Extent extent = segment_of(setting_.rank, step.segment);
   if (extent.bytes == 0) return;
-  std::byte* target = reduced(step.segment);
-  reduce_in_rank_order({&target, 1}, pieces, extent.bytes / size_of(setting_.call.dtype),
-                       setting_.call.dtype, setting_.call.op);
+  const std::span<std::byte> slot = setting_.gather_slots[step.segment % 2];
+  const std::array<std::byte*, 2> targets = {reduced(step.segment), slot.data()};
+  const std::size_t count = gathers_ && !slot.empty() ? 2 : 1;
+  reduce_in_rank_order(std::span(targets).first(count), pieces,
+                       extent.bytes / size_of(setting_.call.dtype), setting_.call.dtype,
+                       setting_.call.op);
 }
 
 }  // namespace terrace

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "parallel/communicator.h"
@@ -19,6 +21,9 @@ struct ExchangeSetting {
   std::size_t slot_bytes = 0;  // the pieces that a rank gives in a round have this much room
   std::span<std::byte>
       scratch{};  // 2 rounds of pieces from all ranks, for those that come by message
+  // Where ranks of this host read what this one has reduced for all, by turns; empty where there
+  // are none.
+  std::array<std::span<std::byte>, 2> gather_slots{};
 };
 
 class Exchange {
@@ -29,6 +34,9 @@ class Exchange {
   virtual bool gives_ahead() const = 0;
   // Whether all ranks are given the same piece in a round.
   virtual bool is_shared(std::uint64_t round) const = 0;
+  // The gather slot where consume() of an earlier round has written the piece of this round; none
+  // where it is still to be given.
+  virtual std::optional<std::size_t> gather_slot(std::uint64_t /*round*/) const { return {}; }
   // The piece for a rank, this one too. May be empty.
   virtual std::span<const std::byte> give(std::uint64_t round, int to) const = 0;
   // Where the piece of another rank goes if it comes by message; as large as that piece.
@@ -61,13 +69,16 @@ class MoveExchange final : public Exchange {
 };
 
 // reduce_scatter and all_reduce. The rounds of an all_reduce are its reduce-scatter and its
-// all-gather, taken in turns, so that a piece is gathered while it is in the caches.
+// all-gather, taken in turns, so that a piece is gathered while it is in the caches. What is
+// reduced is written to the data and to a gather slot at once: round 2k-1 writes slot k % 2, which
+// was read in round 2k-2, and the piece of round 2k is given first, when all are done with that.
 class ReduceExchange final : public Exchange {
  public:
   explicit ReduceExchange(const ExchangeSetting& setting);
   std::uint64_t rounds() const override { return gathers_ ? 2 * segments_ : segments_; }
   bool gives_ahead() const override { return !gathers_ || segments_ > 1; }
   bool is_shared(std::uint64_t round) const override { return step_of(round).is_gather; }
+  std::optional<std::size_t> gather_slot(std::uint64_t round) const override;
   std::span<const std::byte> give(std::uint64_t round, int to) const override;
   std::span<std::byte> place(std::uint64_t round, int from) const override;
   void consume(std::uint64_t round, std::span<const std::byte* const> pieces) override;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -82,8 +83,10 @@ MessageSet set_of(std::uint64_t round) {
 
 }  // namespace
 
+// A window: its head, two slots, two gather slots of one piece.
 std::size_t window_bytes(int ranks, bool spans_hosts) {
-  return kHeadBytes + 2 * slot_bytes(ranks, spans_hosts);
+  const std::size_t slot = slot_bytes(ranks, spans_hosts);
+  return kHeadBytes + 2 * slot + 2 * (slot / static_cast<std::size_t>(std::max(ranks - 1, 1)));
 }
 
 StagedCommunicator::StagedCommunicator(std::unique_ptr<Transport> transport,
@@ -121,14 +124,22 @@ std::byte* StagedCommunicator::staged(int from, int to, std::uint64_t round, boo
          static_cast<std::size_t>(place) * piece;
 }
 
+std::span<std::byte> StagedCommunicator::gather_slot(int rank, std::size_t index) const {
+  const std::size_t piece = slot_bytes_ / static_cast<std::size_t>(std::max(size() - 1, 1));
+  return transport_->window(rank).subspan(kHeadBytes + 2 * slot_bytes_ + index * piece, piece);
+}
+
 void StagedCommunicator::run(const CollectiveCall& call, NativeStream /*stream*/) {
   if (transport_->is_aborted()) fail(call);
   if (call.kind == CollectiveKind::kSend || call.kind == CollectiveKind::kRecv) {
     return run_pair(call);
   }
   meet(call);
-  const ExchangeSetting setting = {
+  ExchangeSetting setting = {
       .call = call, .rank = rank(), .size = size(), .slot_bytes = slot_bytes_, .scratch = scratch_};
+  if (transport_->local_ranks().size() > 1) {
+    setting.gather_slots = {gather_slot(rank(), 0), gather_slot(rank(), 1)};
+  }
   if (call.kind == CollectiveKind::kAllReduce || call.kind == CollectiveKind::kReduceScatter) {
     ReduceExchange pieces(setting);
     exchange(call, pieces);
@@ -182,7 +193,7 @@ void StagedCommunicator::give(const CollectiveCall& call, Exchange& pieces, std:
   // The slot had the pieces of the round before the last.
   if (number >= 2) wait_for_locals(call, &WindowHead::consumed, number - 1, MessageSet::kCall);
   const bool shared = pieces.is_shared(round);
-  bool is_staged = false;
+  bool is_staged = pieces.gather_slot(round).has_value();
   for (int to = 0; to < size(); ++to) {
     if (to == rank()) continue;
     const std::span<const std::byte> piece = pieces.give(round, to);
@@ -205,12 +216,14 @@ void StagedCommunicator::take(const CollectiveCall& call, Exchange& pieces, std:
   const bool shared = pieces.is_shared(round);
   const std::size_t room =
       shared ? 0 : slot_bytes_ / static_cast<std::size_t>(std::max(size() - 1, 1));
+  const std::optional<std::size_t> gathered = pieces.gather_slot(round);
   for (int from = 0; from < size(); ++from) {
     const std::byte*& piece = pieces_[static_cast<std::size_t>(from)];
     if (from == rank()) {
       piece = pieces.give(round, from).data();
     } else if (is_local(from)) {
-      piece = staged(from, rank(), number, shared, room);
+      piece = gathered ? gather_slot(from, *gathered).data()
+                       : staged(from, rank(), number, shared, room);
     } else {
       piece = pieces.place(round, from).data();
     }

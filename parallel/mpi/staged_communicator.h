@@ -68,6 +68,7 @@ class StagedCommunicator final : public Communicator {
   WindowHead& head(int rank) const;
   // Where the window of `from` has the piece for `to` in a round.
   std::byte* staged(int from, int to, std::uint64_t round, bool shared, std::size_t piece) const;
+  std::span<std::byte> gather_slot(int rank, std::size_t index) const;
 
   const std::unique_ptr<Transport> transport_;
   const CommunicatorOptions options_;

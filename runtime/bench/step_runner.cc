@@ -25,17 +25,21 @@ StepRunner::StepRunner(const EngineOptions& options, Log& log)
 double StepRunner::step_seconds(int steps) {
   std::vector<std::int64_t> starts;
   const UsageClock clock;
+  const double timed = steps - 2;
+  busy_s_ = {};
   begin();
   for (int i = 0; i < steps; ++i) {
     if (i + 1 < steps) begin();
     const StepOutcome outcome = engine_.finish_step();
     starts.push_back(outcome.report->first_compute_ns);
+    if (i == 0 || i + 1 == steps) continue;
     last_ = *outcome.report;
+    for (std::size_t l = 0; l < kLaneCount; ++l) busy_s_[l] += last_.busy_s[l] / timed;
   }
-  compute_s_.add(last_.busy_s[static_cast<std::size_t>(Lane::kCompute)]);
+  compute_s_.add(busy_s_[static_cast<std::size_t>(Lane::kCompute)]);
   engine_.drain();
   processor_s_.add(clock.cpu_seconds() / steps);
-  return static_cast<double>(starts.back() - starts[1]) * 1e-9 / (steps - 2);
+  return static_cast<double>(starts.back() - starts[1]) * 1e-9 / timed;
 }
 
 void StepRunner::forget() {

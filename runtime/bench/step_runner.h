@@ -17,8 +17,8 @@ class StepRunner {
   StepRunner(const EngineOptions& options, Log& log);
 
   // Runs so many steps, three or more, and the updates that the last one leaves. Seconds from the
-  // first compute op of one step to that of the next, the mean in the steady state: the first step
-  // has no updates under it, the last has no next.
+  // first compute op of one step to that of the next, the mean of the timed steps: those in the
+  // steady state. The first step has no updates under it, the last has no next.
   double step_seconds(int steps);
 
   const StepModel& model() const { return plan_.model; }
@@ -26,13 +26,13 @@ class StepRunner {
   int update_threads() const { return engine_.update_threads(); }
   // Of all processors, for a step with its updates.
   const Samples& processor_seconds() const { return processor_s_; }
-  // That the compute lane was at work in the last step, once for each step_seconds().
+  // That the compute lane was at work in a timed step, once for each step_seconds().
   const Samples& compute_seconds() const { return compute_s_; }
   // Drops what was measured so far.
   void forget();
-  // Of the lanes in the last step.
-  const std::array<double, kLaneCount>& busy_s() const { return last_.busy_s; }
-  // When each op of program() ran in the last step; the updates are those of the step before it.
+  // Of the lanes, the mean of the timed steps.
+  const std::array<double, kLaneCount>& busy_s() const { return busy_s_; }
+  // When each op of program() ran in the last timed step; the updates are those of the step before.
   const std::vector<OpTime>& op_times() const { return last_.times; }
 
  private:
@@ -44,6 +44,7 @@ class StepRunner {
   std::vector<std::int32_t> tokens_;
   std::int64_t step_ = 0;
   Samples processor_s_, compute_s_;
+  std::array<double, kLaneCount> busy_s_{};
   RunReport last_;
 };
 

@@ -1,0 +1,26 @@
+#pragma once
+
+#include "kernels/kernel_table.h"
+
+namespace terrace {
+
+// The call of the whole vocabulary whose chunks and products are those of a part.
+inline HeadLoss products_of(const HeadSums& op) {
+  HeadLoss products;
+  products.h = op.h;
+  products.weight = op.weight;
+  products.target = op.target;
+  return products;
+}
+
+inline HeadLoss products_of(const HeadPartLoss& op) {
+  HeadLoss products;
+  products.h = op.h;
+  products.weight = op.weight;
+  products.dh = op.dh;
+  products.dweight = op.dweight;
+  products.mode = op.mode;
+  return products;
+}
+
+}  // namespace terrace
