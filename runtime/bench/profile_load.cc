@@ -1,6 +1,9 @@
 #include "runtime/bench/profile_load.h"
 
+#include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <thread>
 
 #include "kernels/cpu/cpu_kernels.h"
 #include "memory/cpu/cpu_device.h"
@@ -81,6 +84,40 @@ void OpsAlone::run_all(Part part, Times* times) {
     const double work = work_of(program_, op);
     if (times != nullptr && work > 0) (*times)[class_of(program_, op)].add(seconds / work);
   }
+}
+
+double OpsAlone::run_all(const std::vector<const Op*>& ops) {
+  double seconds = 0;
+  for (const Op* op : ops) seconds += run(*op);
+  return seconds;
+}
+
+double OpsAlone::contention(const MachineProfile& profile) {
+  if (profile.compute_cores + profile.update_cores <= profile.cores) return 1;
+  std::vector<const Op*> blocks;
+  std::vector<const Op*> updates;  // of memory that blocks do not use
+  for (const Op& op : program_.ops) {
+    if (!takes_part(op, Part::kBody)) continue;
+    const bool is_block = class_of(program_, op).unit == UnitKind::kBlock;
+    if (op.lane == Lane::kCompute && is_block) blocks.push_back(&op);
+    if (op.kind == OpKind::kUpdate && op.unit == 0) updates.push_back(&op);
+  }
+  const double blocks_s = run_all(blocks);
+  const double update_s = run_all(updates) / static_cast<double>(updates.size());
+  std::atomic<bool> blocks_done{false};
+  double updates_cores = 0;
+  std::thread beside([&] {
+    const UsageClock clock;
+    std::size_t done = 0;
+    while (!blocks_done.load(std::memory_order_relaxed)) run(*updates[done++ % updates.size()]);
+    updates_cores =
+        profile.update_cores * update_s * static_cast<double>(done) / clock.wall_seconds();
+  });
+  const double together_s = run_all(blocks);
+  blocks_done.store(true, std::memory_order_relaxed);
+  beside.join();
+  const double blocks_cores = profile.compute_cores * blocks_s / together_s;
+  return std::min(1.0, (blocks_cores + updates_cores) / profile.cores);
 }
 
 double OpsAlone::run(const Op& op) {

@@ -25,11 +25,15 @@ class OpsAlone {
 
   // Runs them once and sets what a class of ops takes, and what starting one does.
   void measure(MachineProfile& profile);
+  // What blocks and updates leave each other of the profile's cores (its `contention`), where they
+  // want more than there are: the blocks once, and beside them updates of the embedding.
+  double contention(const MachineProfile& profile);
 
  private:
   using Times = std::map<OpClass, Samples>;  // seconds per work
 
   void run_all(Part part, Times* times);
+  double run_all(const std::vector<const Op*>& ops);
   double run(const Op& op);
 
   const EngineOptions options_;

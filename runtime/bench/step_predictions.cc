@@ -144,6 +144,7 @@ class Machine {
     profile.cores = std::max(options_.threads, read_host_limits().usable_cpus());
     profile.compute_cores = options_.threads;
     profile.update_cores = update_threads;
+    profile.contention = ops.contention(profile);
     return profile;
   }
 
@@ -178,6 +179,7 @@ BenchResult measure(const std::string& name, const EngineOptions& engine, OpsAlo
           .limit_is = "the simulator's step, from ops, copies and drive measured alone",
           .details = {{"busy lanes, measured", busy_text(runner.busy_s(), samples[0].median())},
                       {"busy lanes, predicted", busy_text(per_step, samples[1].median())},
+                      {"contention, last", fmt::format("{:.2f}", profile.contention)},
                       {"drive, last", fmt::format("read {}, write {}, mixed {}",
                                                   format_rate(profile.read_bytes_per_s),
                                                   format_rate(profile.write_bytes_per_s),

@@ -16,8 +16,9 @@
 namespace terrace {
 namespace {
 
-// What is tried where the user leaves the lookahead open; homes and order are chosen with the
-// first.
+// What is tried: parts of all units whose updates are deferred where none must be, and lookaheads
+// where the user leaves them open; homes and order are chosen with the policy's own, and the first.
+constexpr std::int32_t kFirstUnitsParts = 4;
 constexpr std::int32_t kFirstLookahead = 3;
 constexpr std::array<std::int32_t, 4> kLookaheads = {1, 2, 6, 12};
 constexpr int kSimulatedSteps = 4;
@@ -36,7 +37,7 @@ class Planner {
 
   StepPlan run() {
     StepPlan plan = choose_homes();
-    if (!request_.lookahead.has_value()) choose_lookahead(plan);
+    tune_order(plan);
     const std::vector<std::string> problems = verify(plan.program);
     if (!problems.empty()) TERRACE_CHECK_EQ(problems.front(), std::string());
     return plan;
@@ -171,10 +172,10 @@ class Planner {
     return plan;
   }
 
-  // More prefetching is not always better: it takes the room that lets stores end late. So the
-  // simulator is asked, of a machine on which the compute takes as long as the busiest link: where
-  // that is not so, there is less to hide.
-  void choose_lookahead(StepPlan& plan) const {
+  // Updates at once leave the drive idle under the forward; more prefetching takes the room that
+  // lets stores end late. So the simulator is asked, of a machine on which the compute takes as
+  // long as the busiest link: where that is not so, there is less to hide.
+  void tune_order(StepPlan& plan) const {
     double flops = 0;
     for (const Op& op : plan.program.ops) flops += op.cost.flops;
     const double link_s = busiest_link_s(plan.program);
@@ -182,15 +183,26 @@ class Planner {
     MachineProfile profile;
     profile.flops_per_s = flops / link_s;
     double best_s = simulate(plan.program, profile, kSimulatedSteps).step_s;
+    const auto consider = [&](StepPolicy policy) {
+      StepPlan other = compiled(std::move(policy));
+      if (!fits(other.ledger)) return;
+      const double step_s = simulate(other.program, profile, kSimulatedSteps).step_s;
+      if (step_s >= kWorthwhile * best_s) return;
+      best_s = step_s;
+      plan = std::move(other);
+    };
+    const auto units = static_cast<std::int32_t>(model_.unit_count());
+    for (std::int32_t part = 1; part <= kFirstUnitsParts; ++part) {
+      StepPolicy policy = plan.policy;
+      policy.first_units = units * part / kFirstUnitsParts;
+      const bool is_other = policy.first_units > StepPolicy().first_units;
+      if (is_other && !policy.updates_wait_for_norm) consider(std::move(policy));
+    }
+    if (request_.lookahead.has_value()) return;
     for (const std::int32_t lookahead : kLookaheads) {
       StepPolicy policy = plan.policy;
       policy.lookahead = lookahead;
-      StepPlan other = compiled(std::move(policy));
-      if (!fits(other.ledger)) continue;
-      const double step_s = simulate(other.program, profile, kSimulatedSteps).step_s;
-      if (step_s >= kWorthwhile * best_s) continue;
-      best_s = step_s;
-      plan = std::move(other);
+      consider(std::move(policy));
     }
   }
 

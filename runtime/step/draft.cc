@@ -47,7 +47,8 @@ BufferId Draft::add_buffer(std::string name, std::size_t size_bytes, Tier tier, 
 Mover Mover::load(Draft& draft, const Load& load, const Labels& labels) {
   draft.loads.push_back(load);
   const auto number = static_cast<std::int32_t>(draft.loads.size()) - 1;
-  return Mover(draft, load.issue_stage, Phase::kLoad, number, labels);
+  const Phase phase = load.is_late ? Phase::kLateLoad : Phase::kLoad;
+  return Mover(draft, load.issue_stage, phase, number, labels);
 }
 
 Mover Mover::store(Draft& draft, std::int32_t stage, const Labels& labels) {

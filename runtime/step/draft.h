@@ -21,8 +21,9 @@ inline Access as(Role role, const Range& range) {
   return Access{role, range.buffer, range.offset, range.size_bytes};
 }
 
-// Where an op stands beside the op of its stage.
-enum class Phase : std::uint8_t { kLoad, kMain, kStore };
+// Where an op stands beside the op of its stage. Late loads wait for the end of the step before:
+// they come last, so that the others need not wait in the lane behind them.
+enum class Phase : std::uint8_t { kLoad, kLateLoad, kMain, kStore };
 
 struct DraftOp {
   Op op;
@@ -37,6 +38,7 @@ struct Load {
   std::int32_t need_stage = 0;
   std::int32_t earliest_stage = 0;  // its source is not ready before
   std::int32_t issue_stage = 0;
+  bool is_late = false;
   Tier target_tier = Tier::kDevice;
   std::size_t target_bytes = 0;   // held from issue to need
   std::size_t staging_bytes = 0;  // held on the host while it moves

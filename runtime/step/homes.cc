@@ -83,7 +83,10 @@ Homes gradient_homes(Draft& draft, const StepModel& model, const StepPolicy& pol
   const auto life_of = [&policy](std::int32_t unit) {
     return policy.defers_update(unit) ? Life::kCarried : Life::kTransient;
   };
-  const std::vector<Tier> tiers = tiers_of(policy, &UnitHomes::gradients);
+  std::vector<Tier> tiers = tiers_of(policy, &UnitHomes::gradients);
+  for (std::int32_t u = 0; u < static_cast<std::int32_t>(tiers.size()); ++u) {
+    if (tiers[u] == Tier::kNvme) tiers[u] = policy.gradient_home(u);
+  }
   // Stage 1 has whole gradients where they are computed; further on only the shard has a use.
   const auto part_of = [&model, tiers, compute = policy.compute_tier()](std::int32_t unit,
                                                                         std::int64_t chunk) {

@@ -51,6 +51,8 @@ void check_profile(const MachineProfile& profile) {
   rate("disk_bytes_per_s", profile.disk_bytes_per_s);
   rate("memory_bytes_per_s", profile.memory_bytes_per_s);
   rate("cores", profile.cores);
+  rate("contention", profile.contention);
+  require(profile.contention <= 1, "contention", profile.contention, "at most 1");
   amount("compute_cores", profile.compute_cores);
   amount("update_cores", profile.update_cores);
   amount("copy_cores", profile.copy_cores);

@@ -126,13 +126,16 @@ bool any_uses(const std::vector<Active>& active, Resource resource) {
 
 // Max-min fairness: all speeds rise together, each in proportion to its weight; where a resource is
 // used up, its users stay as they are. The disk is one only where reads meet writes.
-void share_resources(std::vector<Active>& active) {
+void share_resources(std::vector<Active>& active, double contention) {
   std::array<double, kResourceCount> free;
   free.fill(1.0);
+  double cores = 0;
   for (Active& one : active) {
     one.speed = 0;
     one.settled = one.delay_s > 0;
+    if (!one.settled) cores += one.demand->share[kCores];
   }
+  if (cores > 1.0) free[kCores] = contention;
   const bool is_mixed = any_uses(active, kReading) && any_uses(active, kWriting);
   constexpr double kUsedUp = 1e-12;
   for (;;) {
@@ -398,7 +401,7 @@ class Simulator {
 
   // Goes on to the next moment at which something ends.
   void pass_time() {
-    share_resources(active_);
+    share_resources(active_, profile_.contention);
     double step_s = std::numeric_limits<double>::infinity();
     for (const Active& one : active_) step_s = std::min(step_s, one.left_s());
     now_s_ += step_s;

@@ -35,7 +35,8 @@ struct StepPolicy {
   // Updates are then deferred: they run under the next step's forward. Otherwise, where no step can
   // be clipped or skipped, each runs under the backward as soon as its gradient is there; but for
   // the first units', whose gradients are the last of the step, and whose parameters are the first
-  // that the next one needs: those are best updated in the place where the forward finds them.
+  // that the next one needs: those are best updated in the place where the forward finds them. How
+  // many they are also divides the drive's work between the forward and the backward.
   bool updates_wait_for_norm = true;
   std::int32_t first_units = 3;  // 1 or more: the embedding's gradient is the step's last
   PipelineSchedule pipeline_schedule = PipelineSchedule::k1F1B;  // where there are stages
@@ -44,6 +45,11 @@ struct StepPolicy {
 
   bool defers_update(std::int32_t unit) const {
     return updates_wait_for_norm || unit < first_units;
+  }
+  // A gradient that is used up at once is not worth the way to a drive and back.
+  Tier gradient_home(std::int32_t unit) const {
+    const Tier named = homes.at(static_cast<std::size_t>(unit)).gradients;
+    return named == Tier::kNvme && !defers_update(unit) ? Tier::kHost : named;
   }
   Tier compute_tier() const { return unified ? Tier::kHost : Tier::kDevice; }
 };

@@ -84,8 +84,9 @@ std::string describe_plan(const EngineOptions& options, const EnginePlan& plan) 
   std::vector<UnitHomes> units;
   std::vector<UnitHomes> blocks;
   for (std::int32_t u = 0; u <= plan.model.head(); ++u) {
-    const UnitHomes& homes = policy.homes.at(static_cast<std::size_t>(u));
     if (!plan.model.has_unit(u)) continue;
+    UnitHomes homes = policy.homes.at(static_cast<std::size_t>(u));
+    homes.gradients = policy.gradient_home(u);
     units.push_back(homes);
     if (u != 0 && u != plan.model.head()) blocks.push_back(homes);
   }

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "base/error.h"
+#include "runtime/step/simulate.h"
 #include "runtime/step/verify.h"
 #include "tests/runtime/step_fixture.h"
 
@@ -329,6 +330,31 @@ TEST(AutoPlacement, ChoosesTheOrderThatMovesLess) {
   request.order = std::nullopt;
   EXPECT_NE(layer_major, micro_batch_major);
   EXPECT_EQ(moved(plan_step(model, request, budgets)), std::min(layer_major, micro_batch_major));
+}
+
+// Of a step whose updates need not wait, the drive's work is divided between forward and backward.
+TEST(AutoPlacement, TheSimulatorSaysHowManyUpdatesAreDeferred) {
+  const StepModel model = small_step_model(24, false);
+  PlacementRequest request;
+  request.unified = request.has_nvme = true;
+  request.parameters = request.gradients = request.optimizer = Tier::kNvme;
+  request.activations = Tier::kHost;
+  const std::int32_t usual = StepPolicy().first_units;
+  EXPECT_EQ(plan_step(model, request, {}).policy.first_units, usual) << "all wait for the norm";
+  request.updates_wait_for_norm = false;
+  const StepPlan plan = plan_step(model, request, {});
+  EXPECT_GT(plan.policy.first_units, usual);
+  StepPolicy untuned = plan.policy;
+  untuned.first_units = usual;
+  // Compute as long as the drive.
+  MachineProfile profile;
+  double flops = 0;
+  for (const Op& op : plan.program.ops) flops += op.cost.flops;
+  profile.flops_per_s =
+      flops * profile.disk_bytes_per_s /
+      (lane_bytes(plan.program, Lane::kRead) + lane_bytes(plan.program, Lane::kWrite));
+  EXPECT_LT(simulate(plan.program, profile, 4).step_s,
+            simulate(compile_step(model, untuned, {}), profile, 4).step_s);
 }
 
 TEST(AutoPlacement, TheLedgerIsThatOfTheProgram) {

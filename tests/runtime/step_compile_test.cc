@@ -234,6 +234,51 @@ TEST(CompileStep, UpdatesThatDoNotWaitKeepFewGradients) {
   EXPECT_EQ(lane_bytes(at_once, Lane::kWrite), lane_bytes(waiting, Lane::kWrite));
 }
 
+TEST(CompileStep, GradientsThatAreUsedUpAtOnceStayInMemory) {
+  const StepModel model = small_step_model(8, false);
+  StepPolicy policy =
+      uniform_policy(model, {Tier::kNvme, Tier::kNvme, Tier::kNvme, Tier::kHost, false});
+  policy.unified = true;
+  const auto bytes_of_first = [&model](std::size_t units) {
+    double bytes = 0;
+    for (std::size_t u = 0; u < units; ++u) {
+      bytes += static_cast<double>(model.units.at(u).padded_elements) * sizeof(float);
+    }
+    return bytes;
+  };
+  const auto expect_traffic = [&](double bytes) {
+    const Program program = compile_step(model, policy, {});
+    EXPECT_EQ(lane_bytes(program, Lane::kWrite, Account::kGradients), bytes);
+    EXPECT_EQ(lane_bytes(program, Lane::kRead, Account::kGradients), bytes);
+  };
+  expect_traffic(bytes_of_first(model.unit_count()));
+  policy.updates_wait_for_norm = false;
+  policy.first_units = 4;
+  expect_traffic(bytes_of_first(4));
+}
+
+// They may still be on their way to the drive, and reads start in order.
+TEST(CompileStep, GradientsOfTheStepBeforeAreReadAfterTheRestOfTheirStage) {
+  const StepModel model = small_step_model(8, false);
+  StepPolicy policy =
+      uniform_policy(model, {Tier::kNvme, Tier::kNvme, Tier::kNvme, Tier::kHost, false});
+  policy.unified = true;
+  const auto states_before_gradients = [&] {
+    const Program program = compile_step(model, policy, {});
+    int states = 0;
+    for (const Op& op : program.ops) {
+      if (op.lane != Lane::kRead) continue;
+      if (op.account == Account::kGradients) break;
+      if (op.account == Account::kOptimizerState) ++states;
+    }
+    return states;
+  };
+  for (const std::int32_t lookahead : {0, 1, 3}) {
+    policy.lookahead = lookahead;
+    EXPECT_EQ(states_before_gradients(), 1 + lookahead);
+  }
+}
+
 TEST(CompileStep, RoomInTheBudgetLetsTheNextStepsLoadsStartUnderTheEndOfThisOne) {
   const StepModel model = small_step_model(8, false);
   StepPolicy policy =

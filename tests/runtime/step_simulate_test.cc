@@ -157,6 +157,15 @@ TEST(Simulate, ComputeAndUpdatesShareTheCores) {
   EXPECT_DOUBLE_EQ(simulate(program, profile, 1).makespan_s, 4);
 }
 
+TEST(Simulate, LanesThatWantMoreCoresThanThereAreLoseSome) {
+  MachineProfile profile = unit_profile();
+  profile.contention = 0.5;
+  const Program program = two_ops(Lane::kCompute, 4, Lane::kUpdate, 2, false);
+  EXPECT_DOUBLE_EQ(simulate(program, profile, 1).makespan_s, 4) << "there are enough";
+  profile.cores = 4;
+  EXPECT_DOUBLE_EQ(simulate(program, profile, 1).makespan_s, 8 + 2) << "half of 4, then all 4";
+}
+
 // Memory suffices for half of what upload and update ask for; the compute goes on undisturbed.
 TEST(Simulate, OnlyTheUsersOfAScarceResourceAreSlowed) {
   MachineProfile profile = unit_profile();
@@ -461,6 +470,9 @@ TEST(Simulate, RefusesImpossibleProfiles) {
   }
   profile = {};
   profile.io_depth = 0;
+  EXPECT_THROW(simulate(program, profile, 1), ConfigError);
+  profile = {};
+  profile.contention = 1.5;
   EXPECT_THROW(simulate(program, profile, 1), ConfigError);
   profile = {};
   profile.op_overhead_s = -1;
