@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/error.h"
 
 namespace terrace {
 namespace {
@@ -134,6 +135,14 @@ void Communicator::recv(const TensorView& data, int from, NativeStream stream) {
 std::unique_ptr<Communicator> Communicator::split(int color, int key, const std::string& name) {
   TERRACE_CHECK_LE(0, color);
   return run_split(color, key, name);
+}
+
+void Communicator::throw_if_aborted() {
+  const std::optional<std::string> reason = abort_reason();
+  if (!reason) return;
+  throw CommError(
+      fmt::format("communicator '{}' (rank {} of {}) was ended: {}", name_, rank_, size_, *reason),
+      "");
 }
 
 ElementRange all_reduce_part(std::size_t elements, int rank, int size) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/dtype.h"
@@ -56,7 +57,8 @@ struct CommunicatorOptions {
 //
 // Streams. Communicators of host memory (self, threads, MPI) ignore `stream`, block the calling
 // thread, which is that of the lane, until the call is complete, and return when the rank's own
-// buffers may be read and written again. A NCCL communicator enqueues on `stream` and returns.
+// buffers may be read and written again. Communicators of device memory (NCCL) enqueue on `stream`
+// and return; a call that is ended later leaves the stream going on, and abort_reason() tells.
 //
 // Numerics. Sums and maxima are taken in rank order, ((0 + 1) + 2) + ..., element by element,
 // wherever the ranks run (NCCL: in NCCL's own order). bf16 and fp16 are added in fp32 over all
@@ -103,6 +105,12 @@ class Communicator {
   // Ends every call, now and later, of all ranks and of all communicators made together with this
   // one: they throw CommError with `reason`. Any thread, at any time; never blocks on other ranks.
   virtual void abort(const std::string& reason) = 0;
+
+  // Why they were aborted; none while they were not. Looks for news from other ranks. Any thread,
+  // at any time; never blocks on other ranks.
+  virtual std::optional<std::string> abort_reason() = 0;
+  // Throws CommError where there is one. Where calls enqueue, what has returned may end so.
+  void throw_if_aborted();
 
   // Bytes of payload that this rank has sent by completed calls: (n-1)/n of it for reduce_scatter,
   // all_gather and all_to_all, both for all_reduce, n-1 times for the root of a broadcast. Any

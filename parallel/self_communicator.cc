@@ -27,10 +27,14 @@ class SelfCommunicator final : public Communicator {
     const std::lock_guard lock(state_->mutex);
     if (!state_->reason) state_->reason = reason;
   }
+  std::optional<std::string> abort_reason() override {
+    const std::lock_guard lock(state_->mutex);
+    return state_->reason;
+  }
 
  private:
   void run(const CollectiveCall& call, NativeStream /*stream*/) override {
-    throw_if_aborted(call);
+    fail_if_aborted(call);
     if (call.elements != 0 && call.target != call.source) {
       std::memcpy(call.target, call.source, call.size_bytes());
     }
@@ -38,11 +42,11 @@ class SelfCommunicator final : public Communicator {
 
   std::unique_ptr<Communicator> run_split(int /*color*/, int /*key*/,
                                           const std::string& name) override {
-    throw_if_aborted({.kind = CollectiveKind::kSplit});
+    fail_if_aborted({.kind = CollectiveKind::kSplit});
     return std::make_unique<SelfCommunicator>(name, state_);
   }
 
-  void throw_if_aborted(const CollectiveCall& call) const {
+  void fail_if_aborted(const CollectiveCall& call) const {
     const std::lock_guard lock(state_->mutex);
     if (!state_->reason) return;
     throw CommError(fmt::format("{} on communicator '{}' (rank 0 of 1) was ended: {}",

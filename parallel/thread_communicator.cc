@@ -38,6 +38,10 @@ class ThreadCommunicator final : public Communicator {
   }
 
   void abort(const std::string& reason) override { group_->world()->abort(reason); }
+  std::optional<std::string> abort_reason() override {
+    if (!group_->world()->is_aborted()) return std::nullopt;
+    return group_->world()->reason();
+  }
 
  private:
   void run(const CollectiveCall& call, NativeStream /*stream*/) override {

@@ -33,6 +33,7 @@ class LibraryCommunicator final : public Communicator {
   }
 
   void abort(const std::string& /*reason*/) override { MPI_Abort(comm_, 1); }
+  std::optional<std::string> abort_reason() override { return std::nullopt; }  // nobody is left
 
  private:
   void run(const CollectiveCall& call, NativeStream /*stream*/) override {

@@ -44,6 +44,10 @@ class StagedCommunicator final : public Communicator {
   ~StagedCommunicator() override;
 
   void abort(const std::string& reason) override { transport_->abort(reason); }
+  std::optional<std::string> abort_reason() override {
+    if (!transport_->is_aborted()) return std::nullopt;
+    return transport_->abort_reason();
+  }
 
  private:
   void run(const CollectiveCall& call, NativeStream stream) override;

@@ -61,6 +61,7 @@ class NcclCommunicator final : public Communicator {
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
 
   void abort(const std::string& reason) override { group_->abort(reason); }
+  std::optional<std::string> abort_reason() override { return group_->abort_reason(); }
 
  private:
   std::string what(const CollectiveCall& call) const {
@@ -70,8 +71,7 @@ class NcclCommunicator final : public Communicator {
 
   void refuse_what_nccl_cannot(const CollectiveCall& call) const {
     if (!reduces(call)) return;
-    const bool is_narrow = call.dtype == DType::kBF16 || call.dtype == DType::kF16;
-    if (call.op == ReduceOp::kSum && is_narrow && size() > 2) {
+    if (call.op == ReduceOp::kSum && !nccl_adds(call.dtype, size())) {
       throw CommError(what(call) + ": NCCL rounds after every addition of narrow numbers",
                       "reduce in fp32");
     }
@@ -81,21 +81,24 @@ class NcclCommunicator final : public Communicator {
   }
 
   void run(const CollectiveCall& call, NativeStream native) override {
-    const std::string text = what(call);
-    group_->throw_if_aborted(text);
     refuse_what_nccl_cannot(call);
     use_cuda_device(group_->ordinal());
     const auto stream = static_cast<cudaStream_t>(native.handle);
-    group_->settle(enqueue(call, stream), communicator_, text);
-    group_->watch(call, name(), stream);
+    NcclGroup::Pending* const pending = group_->watch_from(call, name(), stream);
+    const std::string text = what(call);
+    if (call.kind == CollectiveKind::kAllReduce) {
+      all_reduce(call, text, stream);
+    } else {
+      group_->enqueue(communicator_, text, [&] { return enqueue(call, stream); });
+    }
+    group_->watch_to(pending, stream);
   }
 
+  // Anything but an all_reduce.
   ncclResult_t enqueue(const CollectiveCall& call, cudaStream_t stream) {
     const std::size_t bytes = call.size_bytes();
     const std::size_t part = bytes / static_cast<std::size_t>(size());
     switch (call.kind) {
-      case CollectiveKind::kAllReduce:
-        return all_reduce(call, stream);
       case CollectiveKind::kReduceScatter:
         return ncclReduceScatter(call.source, call.target,
                                  call.elements / static_cast<std::size_t>(size()),
@@ -111,6 +114,7 @@ class NcclCommunicator final : public Communicator {
         return ncclSend(call.source, bytes, ncclUint8, call.peer, communicator_, stream);
       case CollectiveKind::kRecv:
         return ncclRecv(call.target, bytes, ncclUint8, call.peer, communicator_, stream);
+      case CollectiveKind::kAllReduce:
       case CollectiveKind::kSplit:
         break;
     }
@@ -123,7 +127,7 @@ class NcclCommunicator final : public Communicator {
 
   // The steps depend on each other: in stream order, not as a group. A call of no elements is a
   // barrier of the streams.
-  ncclResult_t all_reduce(const CollectiveCall& call, cudaStream_t stream) {
+  void all_reduce(const CollectiveCall& call, const std::string& text, cudaStream_t stream) {
     const auto ranks = static_cast<std::size_t>(size());
     const std::size_t part = call.elements / ranks;
     const std::size_t width = size_of(call.dtype);
@@ -131,15 +135,18 @@ class NcclCommunicator final : public Communicator {
     const std::size_t rest = call.elements - part * ranks;
     std::byte* const last = call.target + part * ranks * width;
     const ncclDataType_t type = type_of(call.dtype);
-    ncclResult_t result = ncclSuccess;
     if (part != 0) {
-      result = ncclReduceScatter(call.target, own, part, type, op_of(call), communicator_, stream);
-      group_->settle(result, communicator_, what(call));
-      result = ncclAllGather(own, call.target, part * width, ncclUint8, communicator_, stream);
-      group_->settle(result, communicator_, what(call));
+      group_->enqueue(communicator_, text, [&] {
+        return ncclReduceScatter(call.target, own, part, type, op_of(call), communicator_, stream);
+      });
+      group_->enqueue(communicator_, text, [&] {
+        return ncclAllGather(own, call.target, part * width, ncclUint8, communicator_, stream);
+      });
     }
-    if (rest == 0 && part != 0) return result;
-    return ncclAllReduce(last, last, rest, type, op_of(call), communicator_, stream);
+    if (rest == 0 && part != 0) return;
+    group_->enqueue(communicator_, text, [&] {
+      return ncclAllReduce(last, last, rest, type, op_of(call), communicator_, stream);
+    });
   }
 
   ncclResult_t all_to_all(const CollectiveCall& call, std::size_t part, cudaStream_t stream) {
@@ -156,11 +163,11 @@ class NcclCommunicator final : public Communicator {
 
   std::unique_ptr<Communicator> run_split(int color, int key, const std::string& name) override {
     const std::string text = what({.kind = CollectiveKind::kSplit});
-    group_->throw_if_aborted(text);
     use_cuda_device(group_->ordinal());
     ncclConfig_t settings = config();
     ncclComm_t part = nullptr;
-    group_->settle(ncclCommSplit(communicator_, color, key, &part, &settings), communicator_, text);
+    group_->enqueue(communicator_, text,
+                    [&] { return ncclCommSplit(communicator_, color, key, &part, &settings); });
     group_->add(part, text);
     int part_rank = 0;
     int part_size = 0;
@@ -184,7 +191,7 @@ std::string nccl_version() {
 std::unique_ptr<Communicator> make_nccl_communicator(Communicator& meeting, const std::string& name,
                                                      int ordinal,
                                                      const CommunicatorOptions& options) {
-  auto group = std::make_shared<NcclGroup>(ordinal, options);
+  auto group = std::make_shared<NcclGroup>(ordinal, meeting, options);
   const std::string what = fmt::format("communicator '{}' of NCCL", name);
   ncclUniqueId id = {};
   // A rank 0 that has no id still tells the others, so that nobody waits.

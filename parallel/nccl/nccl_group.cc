@@ -10,6 +10,8 @@
 namespace terrace {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 constexpr auto kWatchInterval = std::chrono::milliseconds(100);
 constexpr auto kSettleInterval = std::chrono::microseconds(20);
 
@@ -18,14 +20,39 @@ std::string text_of(ncclResult_t result, ncclComm_t communicator) {
   return fmt::format("NCCL: {}{}{}", ncclGetErrorString(result), *last == '\0' ? "" : ": ", last);
 }
 
+cudaEvent_t make_event() {
+  cudaEvent_t event = nullptr;
+  check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate", "NCCL");
+  return event;
+}
+
 }  // namespace
 
-NcclGroup::NcclGroup(int ordinal, const CommunicatorOptions& options)
-    : ordinal_(ordinal), timeout_(options.timeout), ring_(kPendingMax) {
+struct NcclGroup::Pending {
+  cudaEvent_t begin = nullptr;
+  cudaEvent_t end = nullptr;
+  CollectiveCall call;
+  const std::string* name = nullptr;  // of a communicator of the group; null where that is gone
+  bool is_enqueued = false;           // otherwise the events are of an earlier call
+  std::optional<Clock::time_point> deadline;  // since its stream was seen to have come to it
+
+  bool is_over() const {
+    return name == nullptr || (is_enqueued && cudaEventQuery(end) == cudaSuccess);
+  }
+  bool is_late(std::chrono::nanoseconds timeout) {
+    if (!is_enqueued || is_over()) return false;
+    const Clock::time_point now = Clock::now();
+    if (!deadline && cudaEventQuery(begin) == cudaSuccess) deadline = now + timeout;
+    return deadline && now > *deadline;
+  }
+};
+
+NcclGroup::NcclGroup(int ordinal, Communicator& meeting, const CommunicatorOptions& options)
+    : ordinal_(ordinal), meeting_(meeting), timeout_(options.timeout), ring_(kPendingMax) {
   use_cuda_device(ordinal_);
   for (Pending& pending : ring_) {
-    check_cuda(cudaEventCreateWithFlags(&pending.event, cudaEventDisableTiming), "cudaEventCreate",
-               "NCCL");
+    pending.begin = make_event();
+    pending.end = make_event();
   }
   watcher_ = std::thread([this] { work(); });
 }
@@ -37,7 +64,10 @@ NcclGroup::~NcclGroup() {
     stopping_changed_.notify_one();
   }
   watcher_.join();
-  for (const Pending& pending : ring_) cudaEventDestroy(pending.event);
+  for (const Pending& pending : ring_) {
+    cudaEventDestroy(pending.begin);
+    cudaEventDestroy(pending.end);
+  }
 }
 
 void NcclGroup::add(ncclComm_t communicator, const std::string& what) {
@@ -51,21 +81,41 @@ void NcclGroup::add(ncclComm_t communicator, const std::string& what) {
 void NcclGroup::remove(ncclComm_t communicator, const std::string& name) noexcept {
   const std::scoped_lock lock(mutex_);
   for (Pending& pending : ring_) {
-    if (pending.name == &name) pending.deadline = Time::max();
+    if (pending.name == &name) pending.name = nullptr;
   }
   if (std::erase(communicators_, communicator) != 0) ncclCommDestroy(communicator);
 }
 
-void NcclGroup::throw_if_aborted(const std::string& what) const {
-  const std::scoped_lock lock(mutex_);
+void NcclGroup::throw_reason(const std::string& what) const {
   if (reason_) throw CommError(fmt::format("{} was ended: {}", what, *reason_), "");
 }
 
+void NcclGroup::throw_if_aborted(const std::string& what) const {
+  const std::scoped_lock lock(mutex_);
+  throw_reason(what);
+}
+
+std::optional<std::string> NcclGroup::abort_reason() const {
+  const std::scoped_lock lock(mutex_);
+  return reason_;
+}
+
+void NcclGroup::enqueue(ncclComm_t communicator, const std::string& what,
+                        FunctionRef<ncclResult_t()> call) {
+  ncclResult_t result = ncclSuccess;
+  {
+    const std::scoped_lock lock(mutex_);
+    throw_reason(what);
+    result = call();
+  }
+  settle(result, communicator, what);
+}
+
 void NcclGroup::settle(ncclResult_t result, ncclComm_t communicator, const std::string& what) {
-  const Time deadline = std::chrono::steady_clock::now() + timeout_;
+  const Clock::time_point deadline = Clock::now() + timeout_;
   while (result == ncclInProgress) {
     throw_if_aborted(what);
-    if (std::chrono::steady_clock::now() > deadline) {
+    if (Clock::now() > deadline) {
       abort(fmt::format("{} did not begin within the timeout: a rank is missing", what));
       continue;
     }
@@ -79,16 +129,26 @@ void NcclGroup::settle(ncclResult_t result, ncclComm_t communicator, const std::
   throw_if_aborted(what);
 }
 
-void NcclGroup::watch(const CollectiveCall& call, const std::string& name, cudaStream_t stream) {
+NcclGroup::Pending* NcclGroup::watch_from(const CollectiveCall& call, const std::string& name,
+                                          cudaStream_t stream) {
   const std::scoped_lock lock(mutex_);
   // A full ring has 256 older calls: the watch of those is enough.
-  if (next_ - first_ == kPendingMax) return;
+  if (next_ - first_ == kPendingMax) return nullptr;
   Pending& pending = ring_[next_ % kPendingMax];
-  check_cuda(cudaEventRecord(pending.event, stream), "cudaEventRecord", name);
-  pending.deadline = std::chrono::steady_clock::now() + timeout_;
+  check_cuda(cudaEventRecord(pending.begin, stream), "cudaEventRecord", name);
   pending.call = call;
   pending.name = &name;
+  pending.is_enqueued = false;
+  pending.deadline.reset();
   ++next_;
+  return &pending;
+}
+
+void NcclGroup::watch_to(Pending* pending, cudaStream_t stream) {
+  if (pending == nullptr) return;
+  const std::scoped_lock lock(mutex_);
+  check_cuda(cudaEventRecord(pending->end, stream), "cudaEventRecord", *pending->name);
+  pending->is_enqueued = true;
 }
 
 void NcclGroup::abort(const std::string& reason) {
@@ -96,30 +156,40 @@ void NcclGroup::abort(const std::string& reason) {
   abort_locked(reason);
 }
 
+// Each communicator on a thread of its own: what frees the memory of one waits for the kernels of
+// all, and those end when they are told.
 void NcclGroup::abort_locked(const std::string& reason) {
   if (reason_) return;
   reason_ = reason;
-  for (const ncclComm_t communicator : communicators_) ncclCommAbort(communicator);
+  {
+    std::vector<std::jthread> threads;
+    for (const ncclComm_t communicator : communicators_) {
+      threads.emplace_back([this, communicator] {
+        use_cuda_device(ordinal_);
+        ncclCommAbort(communicator);
+      });
+    }
+  }
   communicators_.clear();
   first_ = next_;
+  meeting_.abort(reason);
 }
 
-// Under mutex_.
-std::string NcclGroup::trouble() {
+std::optional<std::string> NcclGroup::trouble() {
   for (const ncclComm_t communicator : communicators_) {
     ncclResult_t state = ncclSuccess;
     ncclCommGetAsyncError(communicator, &state);
     if (state != ncclSuccess && state != ncclInProgress) return text_of(state, communicator);
   }
-  // Streams differ, so a later call may be complete before an earlier one.
-  while (first_ != next_ && cudaEventQuery(ring_[first_ % kPendingMax].event) == cudaSuccess) {
-    ++first_;
+  while (first_ != next_ && ring_[first_ % kPendingMax].is_over()) ++first_;
+  for (std::size_t at = first_; at != next_; ++at) {
+    Pending& pending = ring_[at % kPendingMax];
+    if (!pending.is_late(timeout_)) continue;
+    return fmt::format(
+        "{} on communicator '{}' is not complete after the timeout: a rank is missing",
+        describe(pending.call), *pending.name);
   }
-  if (first_ == next_) return {};
-  const Pending& oldest = ring_[first_ % kPendingMax];
-  if (std::chrono::steady_clock::now() < oldest.deadline) return {};
-  return fmt::format("{} on communicator '{}' is not complete after the timeout: a rank is missing",
-                     describe(oldest.call), *oldest.name);
+  return meeting_.abort_reason();
 }
 
 void NcclGroup::work() {
@@ -127,8 +197,8 @@ void NcclGroup::work() {
   std::unique_lock lock(mutex_);
   while (!stopping_changed_.wait_for(lock, kWatchInterval, [this] { return stopping_; })) {
     if (reason_) continue;
-    const std::string reason = trouble();
-    if (!reason.empty()) abort_locked(reason);
+    const std::optional<std::string> reason = trouble();
+    if (reason) abort_locked(*reason);
   }
 }
 

@@ -12,15 +12,20 @@
 #include <thread>
 #include <vector>
 
+#include "base/function_ref.h"
 #include "parallel/communicator.h"
 
 namespace terrace {
 
-// This process's NCCL communicators that were made together: what aborts one aborts all. Owns them,
-// and the thread that watches their calls.
+// A rank's NCCL communicators that were made together: what aborts one aborts all, and the host's
+// communicators, `meeting`, which outlives it. Owns them, and the thread that watches their calls.
+// Any thread, but one at a time for one communicator.
 class NcclGroup {
  public:
-  NcclGroup(int ordinal, const CommunicatorOptions& options);
+  // A call under way.
+  struct Pending;
+
+  NcclGroup(int ordinal, Communicator& meeting, const CommunicatorOptions& options);
   ~NcclGroup();
   NcclGroup(const NcclGroup&) = delete;
   NcclGroup& operator=(const NcclGroup&) = delete;
@@ -32,38 +37,37 @@ class NcclGroup {
   // Destroys it (where the group was aborted it is gone) and forgets its calls.
   void remove(ncclComm_t communicator, const std::string& name) noexcept;
 
-  // Throws CommError where the group was aborted.
-  void throw_if_aborted(const std::string& what) const;
+  // Calls NCCL, whose communicators are there meanwhile, and waits until it has taken the call in.
+  // Throws CommError, naming `what`, where the group was aborted or NCCL fails.
+  void enqueue(ncclComm_t communicator, const std::string& what, FunctionRef<ncclResult_t()> call);
   // Waits until NCCL has taken a call in (it returned `result`); throws CommError if it did not.
   void settle(ncclResult_t result, ncclComm_t communicator, const std::string& what);
-  // From now on the timeout runs for what was enqueued on the stream.
-  void watch(const CollectiveCall& call, const std::string& name, cudaStream_t stream);
+  // What is enqueued on the stream between the two is a call: when the stream comes to it, its
+  // timeout begins. Null where as many as are watched are under way.
+  Pending* watch_from(const CollectiveCall& call, const std::string& name, cudaStream_t stream);
+  void watch_to(Pending* pending, cudaStream_t stream);
 
   void abort(const std::string& reason);
+  std::optional<std::string> abort_reason() const;
 
  private:
-  using Time = std::chrono::steady_clock::time_point;
-  // A call under way, in a ring of events: nothing is allocated for it.
-  struct Pending {
-    cudaEvent_t event = nullptr;
-    Time deadline;
-    CollectiveCall call;
-    const std::string* name = nullptr;  // of a communicator of the group
-  };
   static constexpr std::size_t kPendingMax = 256;
 
   void work();
-  std::string trouble();  // why to abort; "" for no reason
+  void throw_if_aborted(const std::string& what) const;
+  void throw_reason(const std::string& what) const;  // under mutex_
+  std::optional<std::string> trouble();              // why to abort, under mutex_
   void abort_locked(const std::string& reason);
 
   const int ordinal_;
+  Communicator& meeting_;
   const std::chrono::nanoseconds timeout_;
   mutable std::mutex mutex_;
   std::condition_variable stopping_changed_;
   // Guarded by mutex_.
   std::vector<ncclComm_t> communicators_;
-  std::vector<Pending> ring_;
-  std::size_t first_ = 0;  // of the calls under way, counted on; at first_ % kPendingMax
+  std::vector<Pending> ring_;  // of events: nothing is allocated for a call
+  std::size_t first_ = 0;      // of the calls under way, counted on; at first_ % kPendingMax
   std::size_t next_ = 0;
   std::optional<std::string> reason_;
   bool stopping_ = false;

@@ -80,9 +80,9 @@ class RankedSteps {
     runner.forget();
     RankedSamples samples;
     for (int round = 0; round < repetitions_; ++round) {
-      const std::uint64_t before = own.ranks.data->bytes_sent();
+      const std::uint64_t before = own.ranks.data.host->bytes_sent();
       samples.step_s.add(runner.step_seconds(kSteps));
-      const std::uint64_t sent = own.ranks.data->bytes_sent() - before;
+      const std::uint64_t sent = own.ranks.data.host->bytes_sent() - before;
       samples.sent_bytes.add(static_cast<double>(sent) / kSteps);
     }
     if (world.rank() != 0) return;

@@ -74,6 +74,7 @@ class TimedDevice final : public ComputeDevice {
 class TimedBackend final : public ComputeBackend {
  public:
   const KernelTable& kernels() const override { return timed_kernels(); }
+  const DeviceExchange* exchange() const override { return nullptr; }
   std::unique_ptr<ComputeDevice> make(std::size_t capacity_bytes) const override {
     return std::make_unique<TimedDevice>(capacity_bytes);
   }

@@ -13,9 +13,10 @@
 #include "optim/adamw.h"
 #include "runtime/step/program.h"
 
-// Runs a program on real lanes: compute, upload and download on streams of the device, reads and
-// writes on the block store, updates on a thread of their own. One host thread per lane issues its
-// ops in order; it waits on the host for host lanes, and lets streams wait for streams.
+// Runs a program on real lanes: compute, upload and download on streams of the device, as are
+// collectives over memory that the host cannot reach; reads and writes on the block store, updates
+// on a thread of their own. One host thread per lane issues its ops in order; it waits on the host
+// for host ops, and lets streams wait for streams.
 namespace terrace {
 
 // What a step is asked about.
@@ -37,7 +38,8 @@ struct RunInput {
 class OpBodies {
  public:
   virtual ~OpBodies() = default;
-  // Called on the op's lane, one op of a lane at a time. What it throws fails the run.
+  // Called on the op's lane, one op of a lane at a time; `stream` is the op's, if it is on one.
+  // What it throws fails the run.
   virtual void run(const Op& op, const RunInput& input, NativeStream stream) = 0;
 };
 
@@ -45,6 +47,8 @@ struct ExecutorMemory {
   std::span<std::byte> device;  // the device arena; empty in unified mode
   std::span<std::byte> host;
   std::vector<ExtentId> extents;  // by extent number
+  // False: a GPU's, which only its own streams reach. Then collectives over it are stream work too.
+  bool host_reaches_device = true;
 };
 
 struct OpTime {

@@ -62,7 +62,8 @@ void Lowering::send_updated(const Stage& stage, const Range& own) {
   Op op{.kind = OpKind::kSendUpdated, .lane = Lane::kSendBack};
   op.chunk = stage.chunk;
   op.account = Account::kParameters;
-  op.reads = {as(Role::kSource, own)};
+  const bool meets_on_host = model_.updates_meet_on_host;
+  op.reads = {as(Role::kSource, meets_on_host ? mover.bring(own, Tier::kHost, stage.chunk) : own)};
   op.cost.bytes = static_cast<double>(own.size_bytes);
   mover.add(std::move(op));
 }
@@ -75,7 +76,7 @@ void Lowering::receive_updated(const Stage& stage) {
   parameter.gathers_at_home = parameter.is_divided && tier != Tier::kNvme;
   if (parameter.gathers_at_home) parameter.home = own_shard(parameter.home);
   parameter.updated = parameter.home;
-  if (tier == Tier::kNvme) {
+  if (tier == Tier::kNvme || (tier == Tier::kDevice && model_.updates_meet_on_host)) {
     const BufferId arrived = draft_.add_buffer(
         fmt::format("param[{}].{} received", stage.unit, stage.chunk), parameter.home.size_bytes,
         Tier::kHost, Account::kStaging, Life::kTransient);

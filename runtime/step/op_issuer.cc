@@ -27,11 +27,23 @@ class CoveredTime {
   std::int64_t until_ns_ = 0;
 };
 
-}  // namespace
-
-bool on_stream(Lane lane) {
-  return lane == Lane::kCompute || lane == Lane::kUpload || lane == Lane::kDownload;
+// All ops of the device's lanes, and collectives over memory that the host cannot reach.
+bool is_stream_work(const Program& program, const ExecutorMemory& memory, const Op& op) {
+  if (op.lane == Lane::kCompute || op.lane == Lane::kUpload || op.lane == Lane::kDownload) {
+    return true;
+  }
+  if (memory.host_reaches_device || !is_between_ranks(op.lane)) return false;
+  std::size_t of_device = 0;
+  for (const auto* accesses : {&op.reads, &op.writes}) {
+    for (const Access& access : *accesses) {
+      if (program.buffers.at(access.buffer).tier == Tier::kDevice) ++of_device;
+    }
+  }
+  TERRACE_CHECK(of_device == 0 || of_device == op.reads.size() + op.writes.size());
+  return of_device != 0;
 }
+
+}  // namespace
 
 std::span<std::byte> bytes_of(const Program& program, const ExecutorMemory& memory,
                               const Access& access) {
@@ -65,6 +77,10 @@ OpIssuer::OpIssuer(const Program& program, ExecutorMemory memory, Device& device
   for (auto& side : sides_) {
     for (const Op& op : program.ops) side.emplace_back(*this, op);
   }
+  for (const Op& op : program.ops) {
+    on_stream_.push_back(is_stream_work(program, memory_, op));
+    waits_.push_back(op.after);
+  }
   for (std::size_t l = 0; l < kLaneCount; ++l) make_lane(static_cast<Lane>(l), device);
   report_.times.resize(program.ops.size());
 }
@@ -74,9 +90,17 @@ void OpIssuer::make_lane(Lane lane, Device& device) {
   for (OpId i = 0; i < static_cast<OpId>(program_.ops.size()); ++i) {
     if (program_.ops[i].lane == lane) lane_ops_[l].push_back(i);
   }
-  if (!on_stream(lane) || lane_ops_[l].empty()) return;
+  const auto last = std::find_if(lane_ops_[l].rbegin(), lane_ops_[l].rend(),
+                                 [this](OpId op) { return on_stream(op); });
+  if (last == lane_ops_[l].rend()) return;
   streams_[l] = device.create_stream(name_of(lane));
+  Dependency before = {*last, 1};
   for (const OpId op : lane_ops_[l]) {
+    if (!on_stream(op)) {
+      waits_[static_cast<std::size_t>(op)].push_back(before);
+      continue;
+    }
+    before = {op, 0};
     for (auto& side : sides_) {
       side[op].begin = device.create_event();
       side[op].end = device.create_event();
@@ -89,13 +113,13 @@ void OpIssuer::begin(std::int64_t run, Part part, const RunInput& input) {
 }
 
 bool OpIssuer::can_issue(OpId id, std::int64_t run) const {
-  const Op& op = program_.ops[id];
+  const std::vector<Dependency>& waits = waits_[static_cast<std::size_t>(id)];
   const std::int64_t retired = retired_.load(std::memory_order_acquire);
-  return std::all_of(op.after.begin(), op.after.end(), [&](const Dependency& edge) {
+  return std::all_of(waits.begin(), waits.end(), [&](const Dependency& edge) {
     const std::int64_t number = run - edge.distance;
     if (number <= retired) return true;
     if (!done_[edge.op].has_reached(number)) return false;
-    if (!on_stream(program_.ops[edge.op].lane) || on_stream(op.lane)) return true;
+    if (!on_stream(edge.op) || on_stream(id)) return true;
     return sides_.at(number % 2)[edge.op].end->is_reached();
   });
 }
@@ -105,9 +129,9 @@ void OpIssuer::issue(OpId id, std::int64_t number) {
   const Run& run = runs_.at(number % 2);
   OpRun& op_run = sides_.at(run.number % 2)[id];
   op_run.active = &run;
-  attempt(op, [&] { wait_for_edges(op, run); });
+  attempt(op, [&] { wait_for_edges(id, run); });
   const bool works = takes_part(op, run.part) && !failed_.load(std::memory_order_acquire);
-  if (on_stream(op.lane)) {
+  if (on_stream(id)) {
     attempt(op, [&] { issue_on_stream(op, op_run, run, works); });
     done_[id].advance(run.number);
   } else if (!works) {
@@ -123,16 +147,15 @@ void OpIssuer::issue(OpId id, std::int64_t number) {
   }
 }
 
-void OpIssuer::wait_for_edges(const Op& op, const Run& run) {
-  for (const Dependency& edge : op.after) {
+void OpIssuer::wait_for_edges(OpId id, const Run& run) {
+  for (const Dependency& edge : waits_[static_cast<std::size_t>(id)]) {
     const std::int64_t number = run.number - edge.distance;
     if (number <= retired_.load(std::memory_order_acquire)) continue;
-    const Lane other = program_.ops[edge.op].lane;
     done_[edge.op].wait_for(number);
-    if (!on_stream(other)) continue;
+    if (!on_stream(edge.op)) continue;
     Event& event = *sides_.at(number % 2)[edge.op].end;
-    if (on_stream(op.lane)) {
-      streams_[static_cast<std::size_t>(op.lane)]->wait(event);
+    if (on_stream(id)) {
+      streams_[static_cast<std::size_t>(program_.ops[id].lane)]->wait(event);
     } else {
       event.wait();
     }
@@ -190,7 +213,7 @@ void OpIssuer::fail(std::exception_ptr error) noexcept {
 bool OpIssuer::has_completed(std::int64_t run) const {
   for (std::size_t i = 0; i < program_.ops.size(); ++i) {
     if (!done_[i].has_reached(run)) return false;
-    if (on_stream(program_.ops[i].lane) && !sides_.at(run % 2)[i].end->is_reached()) return false;
+    if (on_stream_[i] && !sides_.at(run % 2)[i].end->is_reached()) return false;
   }
   return true;
 }
@@ -199,7 +222,7 @@ void OpIssuer::wait_for(std::int64_t run) {
   for (std::size_t i = 0; i < program_.ops.size(); ++i) {
     const Op& op = program_.ops[i];
     done_[i].wait_for(run);
-    if (on_stream(op.lane)) attempt(op, [&] { sides_.at(run % 2)[i].end->wait(); });
+    if (on_stream_[i]) attempt(op, [&] { sides_.at(run % 2)[i].end->wait(); });
   }
 }
 
@@ -214,8 +237,8 @@ const RunReport& OpIssuer::retire(std::int64_t run) {
 }
 
 OpTime OpIssuer::time_of(const Op& op, const OpRun& op_run) const {
-  return on_stream(op.lane) ? OpTime{op_run.begin->reached_ns(), op_run.end->reached_ns()}
-                            : op_run.time;
+  const bool streams = on_stream_[static_cast<std::size_t>(&op - program_.ops.data())];
+  return streams ? OpTime{op_run.begin->reached_ns(), op_run.end->reached_ns()} : op_run.time;
 }
 
 // Ops of a lane start in the order of the program.

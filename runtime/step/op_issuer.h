@@ -16,9 +16,6 @@
 // lane; the simulation (tests/sim) from one thread in an order that comes from a seed.
 namespace terrace {
 
-// Host lanes are issued by the host; the others are streams of the device.
-bool on_stream(Lane lane);
-
 // A number that only grows, and that threads wait for.
 class Progress {
  public:
@@ -58,8 +55,8 @@ class OpIssuer {
   void begin(std::int64_t run, Part part, const RunInput& input);
   // Whether issue() would return without waiting. What it waits for does not go away again.
   bool can_issue(OpId id, std::int64_t run) const;
-  // Ops of a lane in their order, by one thread at a time. Waits on the host for host lanes, and
-  // lets streams wait for streams. After a failure ops only wait and complete.
+  // Ops of a lane in their order, by one thread at a time. Host ops wait on the host, and streams
+  // wait for streams. After a failure ops only wait and complete.
   void issue(OpId id, std::int64_t run);
   // Whether every op of the run was issued and has completed.
   bool has_completed(std::int64_t run) const;
@@ -88,8 +85,8 @@ class OpIssuer {
     }
 
     const Run* active = nullptr;
-    OpTime time;                   // of host lanes
-    std::unique_ptr<Event> begin;  // of stream lanes
+    OpTime time;                   // of host ops
+    std::unique_ptr<Event> begin;  // of ops on streams
     std::unique_ptr<Event> end;
 
    private:
@@ -98,7 +95,8 @@ class OpIssuer {
   };
 
   void make_lane(Lane lane, Device& device);
-  void wait_for_edges(const Op& op, const Run& run);
+  bool on_stream(OpId id) const { return on_stream_[static_cast<std::size_t>(id)]; }
+  void wait_for_edges(OpId id, const Run& run);
   void issue_on_stream(const Op& op, OpRun& op_run, const Run& run, bool works);
   void submit_io(const Op& op, OpRun& op_run);
   void run_body(const Op& op, const Run& run, NativeStream stream) noexcept;
@@ -120,6 +118,11 @@ class OpIssuer {
   const Clock& clock_;
   std::array<std::vector<OpId>, kLaneCount> lane_ops_;
   std::array<std::unique_ptr<Stream>, kLaneCount> streams_;
+  // Per op, whether it is work of a stream of the device. All else is called by the lane's thread.
+  std::vector<bool> on_stream_;
+  // What an op waits for: its edges, and of a host op the stream op before it on its lane, which is
+  // an in-order queue whatever its ops are.
+  std::vector<std::vector<Dependency>> waits_;
 
   // Run n uses side n % 2.
   std::array<std::deque<OpRun>, 2> sides_;

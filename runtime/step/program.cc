@@ -15,6 +15,11 @@ std::string_view name_of(Lane lane) {
 
 bool is_collective(Lane lane) { return lane == Lane::kCollective || lane == Lane::kTensor; }
 
+bool is_between_ranks(Lane lane) {
+  return is_collective(lane) || lane == Lane::kSend || lane == Lane::kReceive ||
+         lane == Lane::kSendBack || lane == Lane::kReceiveBack;
+}
+
 bool completes_in_order(Lane lane) { return lane != Lane::kRead && lane != Lane::kWrite; }
 
 std::string_view name_of(OpKind kind) {

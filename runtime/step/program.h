@@ -38,6 +38,8 @@ inline constexpr std::size_t kLaneCount = 12;
 std::string_view name_of(Lane lane);
 // Whether its ops are calls of all ranks of a group.
 bool is_collective(Lane lane);
+// Whether its ops need another rank: those, and messages between pipeline stages.
+bool is_between_ranks(Lane lane);
 // Whether the end of an op happens before the start of the next of the same lane.
 bool completes_in_order(Lane lane);
 

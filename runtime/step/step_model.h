@@ -89,6 +89,9 @@ struct StepModel {
   std::int64_t chunk_elements = kChunkElements;
   ZeroSharding zero;
   PipelineCut pipeline;
+  // What stages tell each other of a tied embedding's update passes in host memory, though it may
+  // be at home elsewhere at one end and not at the other: devices exchange their own memory only.
+  bool updates_meet_on_host = false;
   TensorSharing tensor;
 
   std::size_t unit_count() const { return units.size(); }

@@ -8,6 +8,7 @@
 #include "memory/cuda/host_registration.h"
 #include "memory/device.h"
 #include "optim/adamw.h"
+#include "parallel/communicator.h"
 
 // What a step computes on: a device, and what works on its memory.
 namespace terrace {
@@ -31,6 +32,19 @@ class ComputeDevice {
   virtual std::unique_ptr<HostRegistration> lock(std::span<std::byte> host_memory) = 0;
 };
 
+// How ranks with a device each exchange what is in its memory.
+class DeviceExchange {
+ public:
+  virtual ~DeviceExchange() = default;
+  // Whether communicators add numbers of this type over so many ranks as parallel/communicator.h
+  // says, but for the order.
+  virtual bool adds(DType type, int ranks) const = 0;
+  // A communicator of the ranks of `meeting`, which outlives it: of the two, what aborts one aborts
+  // the other. All of them call it. Throws CommError.
+  virtual std::unique_ptr<Communicator> make_communicator(
+      Communicator& meeting, const CommunicatorOptions& options) const = 0;
+};
+
 // A kind of device: what a plan must know of one before it is there. Outlives its devices.
 class ComputeBackend {
  public:
@@ -39,7 +53,14 @@ class ComputeBackend {
   virtual const KernelTable& kernels() const = 0;
   // With room for `capacity_bytes`. Throws EnvironmentError, OutOfMemory, DeviceError.
   virtual std::unique_ptr<ComputeDevice> make(std::size_t capacity_bytes) const = 0;
+  // Null: the host reaches the device's memory, and so do communicators of host memory.
+  virtual const DeviceExchange* exchange() const = 0;
 };
+
+// Null where there is no backend, too.
+inline const DeviceExchange* exchange_of(const ComputeBackend* backend) {
+  return backend == nullptr ? nullptr : backend->exchange();
+}
 
 // The CPU device, which every build has.
 std::unique_ptr<ComputeDevice> make_cpu_compute_device(std::size_t capacity_bytes);

@@ -108,6 +108,7 @@ EnginePlan plan_engine(const EngineOptions& options) {
   plan.model = compute.step_model(options.placement.micro_batches, options.threads);
   plan.model.zero = zero;
   plan.model.pipeline = cut_of(options, plan.model);
+  plan.model.updates_meet_on_host = exchange_of(options.backend) != nullptr;
   plan.model.chunk_elements = chunk_elements_for(options, zero.ranks);
   plan.model.state_format = state_format_of(options);
   plan.model.gradient_type = options.gradient_type;
@@ -183,6 +184,9 @@ Engine::Engine(const EngineOptions& options, const EnginePlan& plan, Log& log)
     slots_[i].tokens =
         token_memory_.bytes().subspan(i * step_tokens_bytes(plan), step_tokens_bytes(plan));
   }
+  memory_.host_reaches_device = exchange_of(options.backend) == nullptr;
+  TERRACE_CHECK(memory_.host_reaches_device || options.ranks.shape.ranks() == 1 ||
+                options.ranks.devices != nullptr);
   const std::size_t device_bytes = arena_bytes(plan, Tier::kDevice);
   if (device_bytes != 0) {
     device_memory_ = device_.allocate(device_bytes);
@@ -269,9 +273,15 @@ void Engine::begin_step(const StepBatch& batch) {
 
 StepOutcome Engine::finish_step() {
   const Slot& slot = slots_.at(static_cast<std::size_t>(finished_ % 2));
-  const RunReport& report = executor_->retire();
+  const RunReport& report = retire(*executor_);
   ++finished_;
   return {&report, slot.result};
+}
+
+const RunReport& Engine::retire(LaneExecutor& executor) const {
+  const RunReport& report = executor.retire();
+  options_.ranks.throw_if_aborted();
+  return report;
 }
 
 int Engine::unfinished_steps() const { return executor_->runs_in_flight(); }
@@ -283,7 +293,7 @@ const RunReport* Engine::drain() {
   input.step = last_step_;
   executor_->start(Part::kDrain, input);
   updates_pending_ = false;
-  return &executor_->retire();
+  return &retire(*executor_);
 }
 
 double Engine::evaluate(std::span<const std::int32_t> tokens) {
@@ -297,7 +307,7 @@ double Engine::evaluate(std::span<const std::int32_t> tokens) {
   RunInput input;
   input.tokens = std::as_bytes(tokens);
   evaluator_->start(Part::kPrologue, input);
-  evaluator_->retire();
+  retire(*evaluator_);
   if (!options_.ranks.has_losses()) return 0;
   BufferId losses = find_buffer(program, "losses on host");
   if (losses == kNoBuffer) losses = find_buffer(program, "losses");

@@ -34,7 +34,8 @@ struct EngineOptions {
   OpBodies* bodies = nullptr;  // run the steps in place of the engine's own, and outlive it
   std::int64_t chunk_elements = kChunkElements;  // the most; tests make it small
   std::int32_t zero_stage = 0;                   // what data-parallel ranks share out
-  StepRanks ranks;                               // of one: alone. Outlive the engine
+  // Of one: alone. With the devices' own where the backend has an exchange. Outlive the engine.
+  StepRanks ranks;
   PipelineSchedule pipeline_schedule = PipelineSchedule::k1F1B;
   std::int32_t virtual_stages = 1;  // pieces of the model that a pipeline stage has
   bool sequence_parallel = true;    // where ranks are tensor-parallel
@@ -89,7 +90,8 @@ class Engine {
 
   // Starts a step, which takes the batch by copy. At most two are unfinished.
   void begin_step(const StepBatch& batch);
-  // Waits for the oldest unfinished step. Throws what failed it: NotFinite, IoError, CorruptData.
+  // Waits for the oldest unfinished step. Throws what failed it: NotFinite, IoError, CorruptData,
+  // CommError.
   StepOutcome finish_step();
   int unfinished_steps() const;
   // After all steps are finished: runs the updates that the last one left. None left: null. The
@@ -112,6 +114,8 @@ class Engine {
   void make_store(const NvmeStoreOptions& options, Log& log);
   void fill_constants();
   std::unique_ptr<StepBodies> make_bodies(const Program& program);
+  // A run whose collectives all came to their end.
+  const RunReport& retire(LaneExecutor& executor) const;
   RunInput input_for(Slot& slot, const StepBatch& batch);
 
   EngineOptions options_;

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "runtime/step/homes.h"
+#include "runtime/train/device_sums.h"
 
 namespace terrace {
 
@@ -194,31 +195,29 @@ void StepBodies::norm_partials(const Op& op, NativeStream stream) {
 
 void StepBodies::collective(const Op& op, NativeStream stream) {
   const bool adds = op.kind != OpKind::kAllGather;
-  const DType dtype = adds ? model_.gradient_type : model_.compute_type;
+  const DType dtype = adds ? sum_type(op, model_) : model_.compute_type;
   const auto elements = [&](Role role) {
     const std::span<std::byte> memory = bytes(*op.find(role));
     return view(memory.data(), dtype, static_cast<std::int64_t>(memory.size() / size_of(dtype)));
   };
   const TensorView source = elements(Role::kSource);
   const TensorView target = elements(Role::kTarget);
-  if (op.kind == OpKind::kAllReduce) return ranks_.data->all_reduce(target, ReduceOp::kSum, stream);
-  if (adds) return ranks_.data->reduce_scatter(target, source, ReduceOp::kSum, stream);
-  ranks_.data->all_gather(target, source, stream);
+  Communicator& ranks = communicator_for(ranks_.data, *op.find(Role::kSource));
+  if (op.kind == OpKind::kAllReduce) return ranks.all_reduce(target, ReduceOp::kSum, stream);
+  if (adds) return ranks.reduce_scatter(target, source, ReduceOp::kSum, stream);
+  ranks.all_gather(target, source, stream);
 }
 
-// What is gathered is copied whatever it is; what is added are hidden states and their gradients,
-// or gradients of parameters.
+// What is gathered is copied, whatever it is.
 void StepBodies::tensor_collective(const Op& op, NativeStream stream) {
-  const DType dtype = op.kind == OpKind::kAllGather       ? DType::kU8
-                      : op.account == Account::kGradients ? DType::kF32
-                                                          : model_.compute_type;
+  const DType dtype = op.kind == OpKind::kAllGather ? DType::kU8 : sum_type(op, model_);
   const auto elements = [&](Role role) {
     const std::span<std::byte> memory = bytes(*op.find(role));
     return view(memory.data(), dtype, static_cast<std::int64_t>(memory.size() / size_of(dtype)));
   };
   const TensorView source = elements(Role::kSource);
   const TensorView target = elements(Role::kTarget);
-  Communicator& ranks = *ranks_.tensor;
+  Communicator& ranks = communicator_for(ranks_.tensor, *op.find(Role::kSource));
   if (op.kind == OpKind::kAllGather) return ranks.all_gather(target, source, stream);
   if (op.kind == OpKind::kAllReduce) return ranks.all_reduce(target, ReduceOp::kSum, stream);
   // The target may be a whole buffer, which is as long as its alignment wants.
@@ -228,26 +227,30 @@ void StepBodies::tensor_collective(const Op& op, NativeStream stream) {
 
 void StepBodies::pass_between_stages(const Op& op, NativeStream stream) {
   const StageLinks& links = ranks_.links;
-  const auto bytes_with = [&](Role role) {
-    const std::span<std::byte> memory = bytes(*op.find(role));
-    return view(memory);
+  const bool sends = op.lane == Lane::kSend || op.lane == Lane::kSendBack;
+  const Access& access = *op.find(sends ? Role::kSource : Role::kTarget);
+  const TensorView message = view(bytes(access));
+  const auto over = [&](const StepGroup& link) -> Communicator& {
+    return communicator_for(link, access);
   };
   switch (op.lane) {
     case Lane::kSend:
-      return links.next->send(bytes_with(Role::kSource), kLaterStage, stream);
+      return over(links.next).send(message, kLaterStage, stream);
     case Lane::kReceive:
-      return links.previous->recv(bytes_with(Role::kTarget), kEarlierStage, stream);
+      return over(links.previous).recv(message, kEarlierStage, stream);
     case Lane::kSendBack:
-      return links.previous_back->send(bytes_with(Role::kSource), kEarlierStage, stream);
+      return over(links.previous_back).send(message, kEarlierStage, stream);
     case Lane::kReceiveBack:
-      return links.next_back->recv(bytes_with(Role::kTarget), kLaterStage, stream);
+      return over(links.next_back).recv(message, kLaterStage, stream);
     default:
       TERRACE_CHECK(false);
   }
 }
 
-// Per rank: its norm partials, where others do not have them, then its losses.
+// Per rank: its norm partials, where others do not have them, then its losses. What a call that was
+// ended has left in them is not looked at.
 void StepBodies::gather_sums(const Op& op, NativeStream stream) {
+  ranks_.throw_if_aborted();
   const std::size_t rank_bytes = sums_bytes_of_rank(model_, program_.micro_batches);
   const std::size_t loss_bytes = static_cast<std::size_t>(program_.micro_batches) * sizeof(double);
   const auto ranks = static_cast<std::size_t>(ranks_.world->size());

@@ -26,14 +26,15 @@ struct OptimizerOptions {
 class StepBodies final : public OpBodies {
  public:
   // Borrows all. `compute_workers` serve the compute lane, `update_workers` the update lane,
-  // the communicators of `ranks` the collective and send/receive lanes.
+  // the communicators of `ranks` the lanes between ranks: of each group the one that reaches the
+  // op's memory.
   StepBodies(const Program& program, const ExecutorMemory& memory, const StepModel& model,
              const UnitCompute& compute, const OptimizerOptions& optimizer,
              const LaneKernels& kernels, WorkerArena& compute_workers, WorkerArena& update_workers,
              const StepRanks& ranks = {});
 
   // Throws NotFinite if the gradient or the loss of a step is not a number; nothing is updated
-  // then.
+  // then. Throws CommError, not that, where what they came from was ended on the way.
   void run(const Op& op, const RunInput& input, NativeStream stream) override;
 
  private:
@@ -61,6 +62,9 @@ class StepBodies final : public OpBodies {
   double sum_of_losses(const Op& op) const;
   UnitMemory memory_of(const Op& op, const RunInput& input) const;
   std::span<std::byte> bytes(const Access& access) const;
+  Communicator& communicator_for(const StepGroup& group, const Access& access) const {
+    return group.of(program_.buffers.at(access.buffer).tier);
+  }
   std::byte* data(const Op& op, Role role) const;
   const LaneKernels& kernels_of(const Op& op) const;
   KernelContext context_for(const Op& op, NativeStream stream) const;

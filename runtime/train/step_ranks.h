@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "memory/tier.h"
 #include "parallel/mesh.h"
 
 namespace terrace {
@@ -11,23 +12,39 @@ namespace terrace {
 inline constexpr int kEarlierStage = 0;
 inline constexpr int kLaterStage = 1;
 
-// What one stage has of them, a lane each: to and from the next stage, and the one before.
-struct StageLinks {
-  Communicator* next = nullptr;           // sends
-  Communicator* previous = nullptr;       // receives
-  Communicator* next_back = nullptr;      // receives
-  Communicator* previous_back = nullptr;  // sends
+// One rank's ends of a group; null where it is alone.
+struct StepGroup {
+  Communicator* host = nullptr;
+  Communicator* device = nullptr;  // of memory that the host cannot reach; null where all can be
+
+  Communicator& of(Tier tier) const {
+    return tier == Tier::kDevice && device != nullptr ? *device : *host;
+  }
 };
 
-// The communicators of a step as one rank has them; null where it is alone. The lanes that use them
-// run at the same time, so no two lanes share one.
+// What one stage has of them, a lane each: to and from the next stage, and the one before.
+struct StageLinks {
+  StepGroup next;           // sends
+  StepGroup previous;       // receives
+  StepGroup next_back;      // receives
+  StepGroup previous_back;  // sends
+};
+
+// The communicators of a step as one rank has them. The lanes that use them run at the same time,
+// so no two lanes share one.
 struct StepRanks {
   MeshShape shape;
   MeshPosition position;
-  Communicator* data = nullptr;    // the ranks of this stage; collective lane
-  Communicator* world = nullptr;   // all; collective lane, for the sums at the end of a step
-  Communicator* tensor = nullptr;  // those that share units with this one; tensor lane
-  StageLinks links;                // between the stages of this data-parallel rank
+  StepGroup data;                   // the ranks of this stage; collective lane
+  Communicator* world = nullptr;    // all; collective lane, for the sums at the end of a step
+  StepGroup tensor;                 // those that share units with this one; tensor lane
+  StageLinks links;                 // between the stages of this data-parallel rank
+  Communicator* devices = nullptr;  // all, of device memory: the groups' were split from it
+
+  // Throws CommError where calls over device memory that have returned were ended.
+  void throw_if_aborted() const {
+    if (devices != nullptr) devices->throw_if_aborted();
+  }
 
   // Of the tensor-parallel ranks of the last stage, which all have the losses, the first tells
   // them.
@@ -36,10 +53,12 @@ struct StepRanks {
   }
 };
 
-// Makes them. Called by every rank of `world`, which outlives it.
+// Makes them. Called by every rank of `world`, of host memory, which outlives it; and of `devices`,
+// the same ranks with a GPU each, if they have.
 class StepCommunicators {
  public:
   StepCommunicators(Communicator& world, const MeshShape& shape);
+  void add_devices(Communicator& devices);
   StepRanks ranks() const;
 
  private:
@@ -48,13 +67,20 @@ class StepCommunicators {
     std::unique_ptr<Communicator> next;
     std::unique_ptr<Communicator> previous;
   };
-  Links make_links(const char* direction);
+  // Over one kind of memory.
+  struct Groups {
+    MeshGroups mesh;
+    Links forth;
+    Links back;
+  };
+  static Groups make_groups(Communicator& world, const MeshShape& shape);
+  static Links make_links(const MeshGroups& mesh, int stages, const char* direction);
 
   MeshShape shape_;
-  MeshGroups groups_;
+  Groups host_;
+  Groups device_;  // null ones before add_devices()
+  Communicator* devices_ = nullptr;
   std::unique_ptr<Communicator> steps_;
-  Links forth_;
-  Links back_;
 };
 
 }  // namespace terrace

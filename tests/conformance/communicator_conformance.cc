@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <span>
 #include <thread>
 #include <vector>
@@ -433,6 +434,25 @@ TEST_P(CommunicatorConformanceTest, AbortEndsEveryCallOfEveryRank) {
     EXPECT_THAT(error_of([&] { half->broadcast(view(std::span(data)), 0, {}); }),
                 HasSubstr("the disk is full"));
     EXPECT_THAT(error_of([&] { (void)half->split(0, 0, "third"); }), HasSubstr("the disk is full"));
+    runner_->meet();
+  });
+}
+
+// A rank that makes no call can ask.
+TEST_P(CommunicatorConformanceTest, AnAbortIsKnownWithoutACall) {
+  run([this](Communicator& communicator) {
+    const auto half = communicator.split(communicator.rank() % 2, 0, "half");
+    EXPECT_EQ(half->abort_reason(), std::nullopt);
+    EXPECT_NO_THROW(communicator.throw_if_aborted());
+    runner_->meet();
+    if (communicator.rank() == communicator.size() - 1) half->abort("the disk is full");
+    for (int looks = 0; !communicator.abort_reason() && looks < 10000; ++looks) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    EXPECT_EQ(communicator.abort_reason(), "the disk is full");
+    const std::string what = error_of([&] { half->throw_if_aborted(); });
+    EXPECT_THAT(what, HasSubstr("communicator 'half'"));
+    EXPECT_THAT(what, HasSubstr("the disk is full"));
     runner_->meet();
   });
 }

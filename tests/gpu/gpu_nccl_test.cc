@@ -1,7 +1,10 @@
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <memory>
+#include <optional>
 #include <span>
+#include <thread>
 #include <vector>
 
 #include "base/error.h"
@@ -81,8 +84,21 @@ TEST_F(GpuNccl, RefusesWhatNcclCannotDo) {
 }
 
 TEST_F(GpuNccl, AnAbortEndsEveryCallWithItsReason) {
+  EXPECT_EQ(communicator_->abort_reason(), std::nullopt);
+  const auto part = communicator_->split(0, 0, "part");
   communicator_->abort("enough");
+  EXPECT_EQ(part->abort_reason(), "enough");
+  EXPECT_EQ(meeting_->abort_reason(), "enough");
   EXPECT_THROW(communicator_->all_reduce(first().view, ReduceOp::kSum, take_.native), CommError);
+  EXPECT_THROW(part->all_reduce(first().view, ReduceOp::kSum, take_.native), CommError);
+}
+
+TEST_F(GpuNccl, AnAbortOnTheHostEndsItToo) {
+  meeting_->abort("the disk is full");
+  for (int looks = 0; !communicator_->abort_reason() && looks < 1000; ++looks) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_EQ(communicator_->abort_reason(), "the disk is full");
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "memory/cpu/cpu_device.h"
 #include "runtime/step/program.h"
+#include "tests/runtime/fake_gpu_communicator.h"
 #include "tests/runtime/fake_gpu_kernels.h"
 #include "tests/runtime/fake_gpu_memory.h"
 
@@ -131,7 +132,7 @@ class FakeStream final : public Stream, public FakeGpuQueue {
 class FakeGpu final : public Device {
  public:
   FakeGpu(std::size_t capacity_bytes, int failing_call)
-      : state_(capacity_bytes, failing_call), workers_(2), streams_(make_cpu_device(0)) {}
+      : state_(capacity_bytes, failing_call), workers_(1), streams_(make_cpu_device(0)) {}
 
   std::string_view name() const override { return "fake gpu"; }
   std::unique_ptr<DeviceMemory> allocate(std::size_t size_bytes) override {
@@ -147,7 +148,7 @@ class FakeGpu final : public Device {
 
  private:
   FakeGpuState state_;
-  WorkerArena workers_;
+  WorkerArena workers_;  // no more than the engine has: it sizes workspaces by them
   const std::unique_ptr<Device> streams_;  // of which only streams and events are used
 };
 
@@ -172,6 +173,16 @@ const KernelTable& FakeGpuBackend::kernels() const { return fake_gpu_kernels(); 
 
 std::unique_ptr<ComputeDevice> FakeGpuBackend::make(std::size_t capacity_bytes) const {
   return std::make_unique<FakeComputeDevice>(capacity_bytes, options_.failing_call);
+}
+
+bool FakeGpuBackend::adds(DType type, int ranks) const {
+  return options_.adds_narrow || ranks <= 2 || type == DType::kF32;
+}
+
+std::unique_ptr<Communicator> FakeGpuBackend::make_communicator(
+    Communicator& meeting, const CommunicatorOptions& /*options*/) const {
+  return make_fake_gpu_communicator(meeting.split(0, meeting.rank(), meeting.name()),
+                                    options_.failing_collective);
 }
 
 std::unique_ptr<Device> make_fake_gpu(std::size_t capacity_bytes) {

@@ -8,23 +8,34 @@
 // A device that treats the host as a GPU does, of which it needs none. Its memory has addresses
 // that fault when the host touches them: only copies on its streams and its kernels know where the
 // bytes are. A task runs at once on the thread that issues it, and what it calls is queued. A
-// failure is sticky. A thread that issues a lane's ops must not wait for it. Its kernels are the
-// CPU's, so the bits are those of the CPU device.
+// failure is sticky. A thread that issues a lane's ops must not wait for it, but on lanes that have
+// ops of the host too. Its kernels are the CPU's, and sums over ranks are those of threads, so the
+// bits are those of the CPU device.
 namespace terrace::test {
 
 struct FakeGpuOptions {
   // The call of streams and events that is the first to fail, counted from 1; 0: none.
   int failing_call = 0;
+  // Likewise, of its communicators.
+  int failing_collective = 0;
+  // Whether these add narrow numbers over more than two ranks: NCCL does not.
+  bool adds_narrow = true;
 };
 
-class FakeGpuBackend final : public ComputeBackend {
+class FakeGpuBackend final : public ComputeBackend, private DeviceExchange {
  public:
   explicit FakeGpuBackend(const FakeGpuOptions& options = FakeGpuOptions()) : options_(options) {}
 
   const KernelTable& kernels() const override;
   std::unique_ptr<ComputeDevice> make(std::size_t capacity_bytes) const override;
+  const DeviceExchange* exchange() const override { return this; }
 
  private:
+  // Of ranks as threads.
+  bool adds(DType type, int ranks) const override;
+  std::unique_ptr<Communicator> make_communicator(
+      Communicator& meeting, const CommunicatorOptions& options) const override;
+
   const FakeGpuOptions options_;
 };
 

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <thread>
+#include <vector>
 
 #include "parallel/thread_communicator.h"
 #include "runtime/train/ranked_state.h"
@@ -41,6 +44,22 @@ inline std::vector<float> read_state(Engine& engine, const EngineOptions& option
   return all;
 }
 
+// Calls `body` with the options that one rank has: its communicators, of device memory too where
+// the backend has an exchange.
+inline void as_rank(Communicator& world, const EngineOptions& options, const MeshShape& shape,
+                    const std::function<void(const EngineOptions&)>& body) {
+  StepCommunicators communicators(world, shape);
+  std::unique_ptr<Communicator> devices;
+  if (const DeviceExchange* exchange = exchange_of(options.backend)) {
+    devices = exchange->make_communicator(world, {});
+    communicators.add_devices(*devices);
+  }
+  EngineOptions own = options;
+  own.ranks = communicators.ranks();
+  own.threads = 1;
+  body(own);
+}
+
 inline RankedRun train_ranks(const EngineOptions& options, const MeshShape& shape,
                              std::int32_t stage) {
   const auto count = static_cast<std::size_t>(shape.ranks());
@@ -48,26 +67,26 @@ inline RankedRun train_ranks(const EngineOptions& options, const MeshShape& shap
   RankedRun result;
   result.curves.resize(count);
   result.evaluations.resize(count);
+  EngineOptions of_stage = options;
+  of_stage.zero_stage = stage;
+  const auto train = [&](std::size_t r, const EngineOptions& own) {
+    double sent = 0;
+    std::vector<float> state;
+    const TrainedRun run = train_tiny(own, kSteps, [&](Engine& engine) {
+      sent = static_cast<double>(own.ranks.data.host->bytes_sent() + own.ranks.world->bytes_sent());
+      state = read_state(engine, own, *worlds[r]);
+    });
+    result.curves[r] = run.curve;
+    result.evaluations[r] = run.evaluation;
+    if (r != 0) return;
+    result.run = run;
+    result.state = std::move(state);
+    result.bytes_sent = sent;
+  };
   std::vector<std::jthread> threads;
   for (std::size_t r = 0; r < count; ++r) {
     threads.emplace_back([&, r] {
-      const StepCommunicators communicators(*worlds[r], shape);
-      EngineOptions own = options;
-      own.ranks = communicators.ranks();
-      own.zero_stage = stage;
-      own.threads = 1;
-      double sent = 0;
-      std::vector<float> state;
-      const TrainedRun run = train_tiny(own, kSteps, [&](Engine& engine) {
-        sent = static_cast<double>(own.ranks.data->bytes_sent() + own.ranks.world->bytes_sent());
-        state = read_state(engine, own, *worlds[r]);
-      });
-      result.curves[r] = run.curve;
-      result.evaluations[r] = run.evaluation;
-      if (r != 0) return;
-      result.run = run;
-      result.state = std::move(state);
-      result.bytes_sent = sent;
+      as_rank(*worlds[r], of_stage, shape, [&](const EngineOptions& own) { train(r, own); });
     });
   }
   threads.clear();

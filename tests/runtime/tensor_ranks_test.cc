@@ -34,19 +34,18 @@ void on_ranks(
     const EngineOptions& options, const MeshShape& shape, std::int32_t stage, const RankBody& body,
     const PlanChange& change = [](EnginePlan&) {}) {
   auto worlds = make_thread_communicators(shape.ranks(), "world");
+  EngineOptions of_stage = options;
+  of_stage.zero_stage = stage;
   std::vector<std::jthread> threads;
   for (std::size_t r = 0; r < worlds.size(); ++r) {
     threads.emplace_back([&, r] {
-      const StepCommunicators communicators(*worlds[r], shape);
-      EngineOptions own = options;
-      own.ranks = communicators.ranks();
-      own.zero_stage = stage;
-      own.threads = 1;
-      EnginePlan plan = plan_engine(own);
-      change(plan);
-      SilentLog log;
-      Engine engine(own, plan, log);
-      body(engine, own, *worlds[r]);
+      as_rank(*worlds[r], of_stage, shape, [&](const EngineOptions& own) {
+        EnginePlan plan = plan_engine(own);
+        change(plan);
+        SilentLog log;
+        Engine engine(own, plan, log);
+        body(engine, own, *worlds[r]);
+      });
     });
   }
 }

@@ -2,6 +2,7 @@
 #include "kernels/cuda/cuda_products.h"
 #include "memory/cuda/cuda_device.h"
 #include "optim/cuda/adamw_cuda.h"
+#include "parallel/nccl/nccl_communicator.h"
 #include "runtime/train/compute_backend.h"
 
 namespace terrace {
@@ -23,17 +24,33 @@ class CudaComputeDevice final : public ComputeDevice {
   CudaProducts products_;  // of the GPU that the line above has made current
 };
 
+class NcclExchange final : public DeviceExchange {
+ public:
+  explicit NcclExchange(int ordinal) : ordinal_(ordinal) {}
+
+  bool adds(DType type, int ranks) const override { return nccl_adds(type, ranks); }
+  std::unique_ptr<Communicator> make_communicator(
+      Communicator& meeting, const CommunicatorOptions& options) const override {
+    return make_nccl_communicator(meeting, meeting.name(), ordinal_, options);
+  }
+
+ private:
+  const int ordinal_;
+};
+
 class CudaBackend final : public ComputeBackend {
  public:
-  explicit CudaBackend(int ordinal) : ordinal_(ordinal) {}
+  explicit CudaBackend(int ordinal) : ordinal_(ordinal), exchange_(ordinal) {}
 
   const KernelTable& kernels() const override { return cuda_kernels(); }
   std::unique_ptr<ComputeDevice> make(std::size_t capacity_bytes) const override {
     return std::make_unique<CudaComputeDevice>(ordinal_, capacity_bytes);
   }
+  const DeviceExchange* exchange() const override { return &exchange_; }
 
  private:
   const int ordinal_;
+  const NcclExchange exchange_;
 };
 
 }  // namespace

@@ -1,0 +1,128 @@
+#include "tests/runtime/fake_gpu_communicator.h"
+
+#include <cstring>
+#include <mutex>
+#include <utility>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "tests/runtime/fake_gpu_kernels.h"
+
+namespace terrace::test {
+namespace {
+
+// A call as its rank made it, on another communicator.
+void repeat(const CollectiveCall& call, Communicator& on) {
+  const auto of = [&call](const std::byte* data, std::size_t elements) {
+    return view(const_cast<std::byte*>(data), call.dtype, static_cast<std::int64_t>(elements));
+  };
+  const std::size_t part = call.elements / static_cast<std::size_t>(on.size());
+  const TensorView whole = of(call.target, call.elements);
+  switch (call.kind) {
+    case CollectiveKind::kAllReduce:
+      return on.all_reduce(whole, call.op, {});
+    case CollectiveKind::kReduceScatter:
+      return on.reduce_scatter(of(call.target, part), of(call.source, call.elements), call.op, {});
+    case CollectiveKind::kAllGather:
+      return on.all_gather(whole, of(call.source, part), {});
+    case CollectiveKind::kBroadcast:
+      return on.broadcast(whole, call.peer, {});
+    case CollectiveKind::kAllToAll:
+      return on.all_to_all(whole, of(call.source, call.elements), {});
+    case CollectiveKind::kSend:
+      return on.send(whole, call.peer, {});
+    case CollectiveKind::kRecv:
+      return on.recv(whole, call.peer, {});
+    case CollectiveKind::kSplit:
+      break;
+  }
+  TERRACE_CHECK(false);
+}
+
+// Of all communicators of a rank. Thread-safe.
+class FakeGpuCalls {
+ public:
+  explicit FakeGpuCalls(int failing_call) : calls_left_(failing_call) {}
+
+  // Whether this is the call to fail.
+  bool fails(const std::string& what) {
+    const std::scoped_lock lock(mutex_);
+    if (calls_left_-- != 1) return false;
+    reason_ = what + " failed, as planted";
+    return true;
+  }
+  std::optional<std::string> reason() const {
+    const std::scoped_lock lock(mutex_);
+    return reason_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  int calls_left_;                     // guarded by mutex_; below 1: none fails
+  std::optional<std::string> reason_;  // guarded by mutex_
+};
+
+class FakeGpuCommunicator final : public Communicator {
+ public:
+  FakeGpuCommunicator(std::unique_ptr<Communicator> threads, std::shared_ptr<FakeGpuCalls> calls)
+      : Communicator(threads->name(), threads->rank(), threads->size()),
+        threads_(std::move(threads)),
+        calls_(std::move(calls)) {}
+
+  void abort(const std::string& reason) override { threads_->abort(reason); }
+  std::optional<std::string> abort_reason() override {
+    const std::optional<std::string> own = calls_->reason();
+    return own ? own : threads_->abort_reason();
+  }
+
+ private:
+  void run(const CollectiveCall& call, NativeStream stream) override {
+    tell_others();
+    throw_if_aborted();
+    TERRACE_CHECK(stream.handle != nullptr);
+    FakeGpuQueue& queue = *static_cast<FakeGpuQueue*>(stream.handle);
+    CollectiveCall real = call;
+    real.target = queue.state().real(call.target);
+    real.source = queue.state().real(call.source);
+    queue.queue([this, real] { carry_out(real); });
+  }
+
+  void tell_others() {
+    if (const std::optional<std::string> reason = calls_->reason()) threads_->abort(*reason);
+  }
+
+  // On the stream's thread. A call that is ended leaves anything in its target.
+  void carry_out(const CollectiveCall& call) {
+    tell_others();
+    if (calls_->fails(describe(call) + " on '" + name() + "'")) {
+      const bool is_part = call.kind == CollectiveKind::kReduceScatter;
+      const std::size_t parts = is_part ? static_cast<std::size_t>(size()) : 1;
+      if (call.kind != CollectiveKind::kSend) {
+        std::memset(call.target, 0xFF, call.size_bytes() / parts);
+      }
+      return;
+    }
+    try {
+      repeat(call, *threads_);
+    } catch (const CommError&) {
+      TERRACE_CHECK(abort_reason().has_value());  // which the rank asks for
+    }
+  }
+
+  std::unique_ptr<Communicator> run_split(int color, int key, const std::string& name) override {
+    return std::make_unique<FakeGpuCommunicator>(threads_->split(color, key, name), calls_);
+  }
+
+  const std::unique_ptr<Communicator> threads_;
+  const std::shared_ptr<FakeGpuCalls> calls_;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_fake_gpu_communicator(std::unique_ptr<Communicator> threads,
+                                                         int failing_call) {
+  return std::make_unique<FakeGpuCommunicator>(std::move(threads),
+                                               std::make_shared<FakeGpuCalls>(failing_call));
+}
+
+}  // namespace terrace::test

@@ -1,0 +1,270 @@
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <string>
+
+#include "base/error.h"
+#include "runtime/train/device_sums.h"
+#include "tests/runtime/fake_gpu.h"
+#include "tests/runtime/ranks_fixture.h"
+
+// Ranks with a GPU each, as far as that can be tried without one: collectives over device memory
+// are queued on streams, those over host memory are not, and the bits are those of the same mesh on
+// the CPU device.
+namespace terrace {
+namespace {
+
+using test::FakeGpuBackend;
+using test::FakeGpuOptions;
+
+struct Mesh {
+  const char* name;
+  MeshShape shape;
+  std::int32_t stage;
+};
+
+constexpr Mesh kMeshes[] = {{"dp2_stage0", {.data = 2}, 0},
+                            {"dp2_stage1", {.data = 2}, 1},
+                            {"dp2_stage2", {.data = 2}, 2},
+                            {"dp2_stage3", {.data = 2}, 3},
+                            {"dp3_stage1", {.data = 3}, 1},
+                            {"tp2", {.tensor = 2}, 0},
+                            {"pp2", {.pipeline = 2}, 0},
+                            {"dp2_tp2_stage3", {.data = 2, .tensor = 2}, 3},
+                            {"dp2_pp2_stage1", {.data = 2, .pipeline = 2}, 1}};
+
+EngineOptions cpu_options(ModelFamily family) {
+  ModelConfig model = tiny_model(family, true, false);
+  model.layers = 2;
+  EngineOptions options = tiny_options(model, DType::kBF16);
+  options.batch = {1, 12};
+  options.placement.micro_batches = 2;
+  options.chunk_elements = 8 * kBlockElements;
+  return options;
+}
+
+// All state in one tier, but the optimizer's in another.
+EngineOptions gpu_options(const EngineOptions& plain, const ComputeBackend& backend, Tier tier,
+                          Tier optimizer) {
+  EngineOptions options = plain;
+  options.backend = &backend;
+  all_on(options, false, tier);
+  options.placement.optimizer = optimizer;
+  return options;
+}
+
+void expect_equal(const RankedRun& run, const RankedRun& expected) {
+  EXPECT_EQ(run.curves, expected.curves);
+  EXPECT_EQ(run.evaluations, expected.evaluations);
+  EXPECT_EQ(run.state, expected.state);
+  EXPECT_GT(run.run.ledger[Tier::kDevice].peak_bytes, 0U);
+}
+
+class FakeGpuRanks : public testing::TestWithParam<Mesh> {
+ protected:
+  RankedRun train(const EngineOptions& options) const {
+    return train_ranks(options, GetParam().shape, GetParam().stage);
+  }
+  bool has_stages() const { return GetParam().shape.pipeline > 1; }
+
+  FakeGpuBackend backend_;
+};
+
+TEST_P(FakeGpuRanks, HaveTheBitsOfTheCpuDevice) {
+  for (const ModelFamily family : {ModelFamily::kLlama, ModelFamily::kGpt2}) {
+    const EngineOptions plain = cpu_options(family);
+    const RankedRun expected = train(plain);
+    for (const Tier optimizer : {Tier::kDevice, Tier::kHost}) {
+      SCOPED_TRACE(name_of(optimizer));
+      expect_equal(train(gpu_options(plain, backend_, Tier::kDevice, optimizer)), expected);
+    }
+    expect_equal(train(gpu_options(plain, backend_, Tier::kHost, Tier::kHost)), expected);
+  }
+}
+
+TEST_P(FakeGpuRanks, WithEveryStateOnTheDriveAndTheStepNotClipped) {
+  const TemporaryDirectory drive;
+  EngineOptions plain = cpu_options(ModelFamily::kLlama);
+  plain.optimizer.max_grad_norm = 0;
+  EngineOptions options = gpu_options(plain, backend_, Tier::kNvme, Tier::kNvme);
+  options.nvme.directories = {{drive.path(), std::nullopt}};
+  expect_equal(train(options), train(plain));
+}
+
+TEST_P(FakeGpuRanks, WithTheOtherOrderAndGradientsOfTwoBytes) {
+  EngineOptions plain = cpu_options(ModelFamily::kLlama);
+  plain.gradient_type = DType::kBF16;
+  if (!has_stages()) plain.placement.order = MicroBatchOrder::kLayerMajor;
+  plain.placement.recompute = true;
+  const RankedRun expected = train(plain);
+  expect_equal(train(gpu_options(plain, backend_, Tier::kHost, Tier::kDevice)), expected);
+  expect_equal(train(gpu_options(plain, backend_, Tier::kDevice, Tier::kHost)), expected);
+}
+
+// What a rank ended with; "" where it came to its end.
+std::vector<std::string> errors_of(const Mesh& mesh, const std::vector<FakeGpuOptions>& gpus) {
+  using std::chrono::seconds;
+  auto worlds = make_thread_communicators(mesh.shape.ranks(), "world", {.timeout = seconds(3)});
+  std::vector<std::string> errors(worlds.size());
+  std::vector<std::jthread> threads;
+  for (std::size_t r = 0; r < worlds.size(); ++r) {
+    threads.emplace_back([&, r] {
+      const FakeGpuBackend backend(gpus.at(r));
+      EngineOptions options =
+          gpu_options(cpu_options(ModelFamily::kLlama), backend, Tier::kDevice, Tier::kHost);
+      options.zero_stage = mesh.stage;
+      try {
+        as_rank(*worlds[r], options, mesh.shape,
+                [](const EngineOptions& own) { train_tiny(own, 2); });
+        worlds[r]->all_reduce(view(std::span<float>()), ReduceOp::kSum, {});  // all have ended well
+      } catch (const std::exception& error) {
+        errors[r] = error.what();
+        worlds[r]->abort(error.what());
+      }
+    });
+  }
+  threads.clear();
+  return errors;
+}
+
+std::vector<FakeGpuOptions> healthy(const Mesh& mesh) {
+  return std::vector<FakeGpuOptions>(static_cast<std::size_t>(mesh.shape.ranks()));
+}
+
+// The last rank has named the call that failed; the others that, or that this rank has left.
+void expect_named(const std::vector<std::string>& errors) {
+  EXPECT_NE(errors.back().find("failed, as planted"), std::string::npos) << errors.back();
+  for (const std::string& error : errors) {
+    EXPECT_TRUE(error.find("failed, as planted") != error.npos || error.find("left") != error.npos)
+        << error;
+  }
+}
+
+// Wherever a collective fails on a stream, every rank ends with that, and not with what it has left
+// behind.
+TEST_P(FakeGpuRanks, AFailedCollectiveEndsEveryRank) {
+  int failures = 0;
+  for (int failing = 1;; failing += 1 + failing / 2) {
+    std::vector<FakeGpuOptions> gpus = healthy(GetParam());
+    gpus.back().failing_collective = failing;
+    const std::vector<std::string> errors = errors_of(GetParam(), gpus);
+    if (errors.back().empty()) {
+      for (const std::string& error : errors) EXPECT_EQ(error, "");
+      break;
+    }
+    ++failures;
+    expect_named(errors);
+  }
+  EXPECT_GT(failures, 3);
+}
+
+// The other ranks wait on streams for a rank that is gone.
+TEST_P(FakeGpuRanks, AFailedGpuEndsEveryRank) {
+  for (const int failing : {40, 200, 400}) {
+    std::vector<FakeGpuOptions> gpus = healthy(GetParam());
+    gpus.front().failing_call = failing;
+    const std::vector<std::string> errors = errors_of(GetParam(), gpus);
+    EXPECT_NE(errors.front(), "") << failing;
+    for (const std::string& error : errors) EXPECT_NE(error, "") << failing;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Meshes, FakeGpuRanks, testing::ValuesIn(kMeshes),
+                         [](const auto& mesh) { return std::string(mesh.param.name); });
+
+int device_calls(const Program& program, Part part) {
+  int calls = 0;
+  for (const Op& op : program.ops) {
+    if (!is_between_ranks(op.lane) || !takes_part(op, part)) continue;
+    const Access& access = op.reads.empty() ? op.writes.front() : op.reads.front();
+    if (program.buffers.at(access.buffer).tier == Tier::kDevice) ++calls;
+  }
+  return calls;
+}
+
+// Nothing comes after the drain's last call that would meet its failure.
+TEST(FakeGpuDrain, IsNotDoneWhereItsLastCallHasFailed) {
+  const FakeGpuBackend backend;
+  const Mesh mesh = {"", {.data = 2}, 1};
+  EngineOptions options =
+      gpu_options(cpu_options(ModelFamily::kLlama), backend, Tier::kDevice, Tier::kHost);
+  options.ranks.shape = mesh.shape;
+  options.zero_stage = mesh.stage;
+  const EnginePlan plan = plan_engine(options);
+  int calls = 0;
+  for (const Part part : {Part::kPrologue, Part::kBody, Part::kDrain}) {
+    calls += device_calls(plan.training.program, part);
+  }
+  ASSERT_GT(device_calls(plan.training.program, Part::kDrain), 0);
+  std::vector<FakeGpuOptions> gpus = healthy(mesh);
+  gpus.back().failing_collective = calls;
+  expect_named(errors_of(mesh, gpus));
+  gpus.back().failing_collective = calls + 1;
+  for (const std::string& error : errors_of(mesh, gpus)) EXPECT_EQ(error, "");
+}
+
+// Their homes may be in other tiers at the two ends.
+TEST(FakeGpuStages, TellUpdatesOfATiedEmbeddingInHostMemory) {
+  const FakeGpuBackend backend;
+  int messages = 0;
+  for (const Tier optimizer : {Tier::kDevice, Tier::kHost}) {
+    for (const int stage : {0, 1}) {
+      EngineOptions options =
+          gpu_options(cpu_options(ModelFamily::kGpt2), backend, Tier::kDevice, optimizer);
+      options.ranks.shape.pipeline = 2;
+      options.ranks.position.pipeline = stage;
+      const EnginePlan plan = plan_engine(options);
+      const Program& program = plan.training.program;
+      for (const Op& op : program.ops) {
+        if (op.kind != OpKind::kSendUpdated && op.kind != OpKind::kReceiveUpdated) continue;
+        const Access& access = stage == 0 ? op.reads.front() : op.writes.front();
+        EXPECT_EQ(program.buffers.at(access.buffer).tier, Tier::kHost);
+        ++messages;
+      }
+    }
+  }
+  EXPECT_GE(messages, 4);
+}
+
+// What communicators of devices cannot add is refused before the start, where a program would have
+// them add it.
+class DeviceSums : public testing::Test {
+ protected:
+  void check(const EngineOptions& plain, const MeshShape& shape, Tier tier) const {
+    EngineOptions options = gpu_options(plain, backend_, tier, tier);
+    options.ranks.shape = shape;
+    const EnginePlan plan = plan_engine(options);
+    check_device_sums(plan.training.program, plan.model, options.backend->exchange());
+  }
+
+  const FakeGpuBackend backend_{FakeGpuOptions{.adds_narrow = false}};
+  const EngineOptions plain_ = cpu_options(ModelFamily::kGpt2);
+};
+
+TEST_F(DeviceSums, TensorRanksAddHiddenStates) {
+  check(plain_, {.tensor = 2}, Tier::kDevice);
+  try {
+    check(plain_, {.tensor = 4}, Tier::kDevice);
+    FAIL() << "four ranks add bf16";
+  } catch (const ConfigError& error) {
+    EXPECT_NE(std::string(error.what()).find("tensor"), std::string::npos) << error.what();
+    EXPECT_NE(error.remedy().find("--tensor-parallel 2"), std::string::npos) << error.remedy();
+  }
+  EngineOptions wide = plain_;
+  wide.compute_type = DType::kF32;
+  check(wide, {.tensor = 4}, Tier::kDevice);
+}
+
+TEST_F(DeviceSums, DataRanksAddGradients) {
+  check(plain_, {.data = 4}, Tier::kDevice);
+  EngineOptions rounded = plain_;
+  rounded.gradient_type = DType::kBF16;
+  check(rounded, {.data = 2}, Tier::kDevice);
+  for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
+    EXPECT_THROW(check(rounded, {.data = 4}, tier), ConfigError) << name_of(tier);
+  }
+}
+
+}  // namespace
+}  // namespace terrace
