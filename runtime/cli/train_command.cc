@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <cerrno>
-#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -17,6 +16,8 @@
 #include "runtime/cli/progress_console.h"
 #include "runtime/config/flag_reader.h"
 #include "runtime/config/train_config.h"
+#include "runtime/train/gpu_choice.h"
+#include "runtime/train/train_setup.h"
 #include "runtime/train/trainer.h"
 
 namespace terrace {
@@ -53,11 +54,10 @@ TrainOutcome train_in_job(const TrainCommand& command, const LaunchEnvironment& 
                     launch.source_is, launch.size),
         "start them with mpirun, or as --local-ranks of one process");
   }
+  prepare_for_ranks(command.options.tiers.device);
   MpiSession session;
-  CommunicatorOptions waiting;
-  waiting.timeout = std::chrono::duration_cast<std::chrono::nanoseconds>(
-      std::chrono::duration<double>(command.options.ranks.collective_timeout_s));
-  const std::unique_ptr<Communicator> world = session.make_world("world", waiting);
+  const std::unique_ptr<Communicator> world =
+      session.make_world("world", communicator_options_for(command.options.ranks));
   SilentConsole silent;
   try {
     return train_rank(command, {world.get(), {launch.local_size, launch.local_rank}},

@@ -70,19 +70,20 @@ void set_device(TrainOptions& options, const FlagValue& value) {
     const FlagValue number(value.where() + " cuda", {text.substr(kCudaNumbered.size())});
     device = {DeviceKind::kCuda, static_cast<int>(number.integer(0, kOrdinalMax))};
   } else {
-    device = {static_cast<DeviceKind>(value.choice(kDevices)), 0};
+    device = {static_cast<DeviceKind>(value.choice(kDevices)), std::nullopt};
   }
 }
 
 std::string show_device(const TrainOptions& options) {
   const DeviceChoice& device = options.tiers.device;
   std::string text(kDevices.at(static_cast<std::size_t>(device.kind)));
-  if (device.kind == DeviceKind::kCuda) text = fmt::format("{}{}", kCudaNumbered, device.ordinal);
+  if (device.ordinal) text = fmt::format("{}{}", kCudaNumbered, *device.ordinal);
   return toml_string(text);
 }
 
 constexpr auto kFlags = std::to_array<TrainFlag>({
-    {{"device", "Device and tiers", "auto|cpu|cuda[:N]", "What computes (auto)"},
+    {{"device", "Device and tiers", "auto|cpu|cuda[:N]",
+      "What computes (auto); cuda: the GPU with the number that the rank has on its host"},
      set_device,
      show_device},
     {{"device-memory", "Device and tiers", "SIZE",

@@ -71,7 +71,8 @@ enum class DeviceKind : std::uint8_t { kAuto, kCpu, kCuda };
 
 struct DeviceChoice {
   DeviceKind kind = DeviceKind::kAuto;  // auto: the CPU, as long as no GPU has tried the other
-  int ordinal = 0;                      // of the GPU
+  // Of the GPU; unset: the number that the rank has on its host.
+  std::optional<int> ordinal;
 
   friend bool operator==(const DeviceChoice&, const DeviceChoice&) = default;
 };

@@ -3,20 +3,46 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "base/error.h"
 #include "memory/cuda/cuda_device.h"
+#include "parallel/nccl/nccl_communicator.h"
 
 namespace terrace {
 
-std::optional<GpuChoice> choose_gpu(const DeviceChoice& device, int ranks) {
-  if (device.kind != DeviceKind::kCuda) return std::nullopt;
-  if (ranks > 1) {
-    throw ConfigError(fmt::format("--device cuda with {} ranks is not built yet", ranks),
-                      "train with one rank, or with --device cpu");
+int gpu_ordinal(const DeviceChoice& device, const RanksOnHost& on_host, int gpus) {
+  if (device.ordinal && on_host.count > 1) {
+    throw ConfigError(fmt::format("--device cuda:{} for {} ranks on a host: each has a GPU of its "
+                                  "own",
+                                  *device.ordinal, on_host.count),
+                      "give --device cuda: a rank then has the GPU with its number on the host");
   }
-  const int ordinal = device.ordinal;
-  return GpuChoice{ordinal, cuda_capacity_bytes(ordinal), cuda_numa_node(ordinal)};
+  const int ordinal = device.ordinal.value_or(on_host.index);
+  // With none at all, CUDA says why.
+  if (on_host.count > 1 && gpus > 0 && ordinal >= gpus) {
+    throw EnvironmentError(
+        fmt::format("there is no GPU {} for rank {} of the {} on this host: {} can be seen",
+                    ordinal, on_host.index, on_host.count, gpus),
+        "start no more ranks than there are GPUs, and let every rank see all of them "
+        "(CUDA_VISIBLE_DEVICES)");
+  }
+  return ordinal;
+}
+
+std::optional<GpuChoice> choose_gpu(const DeviceChoice& device, const RanksOnHost& on_host,
+                                    int ranks) {
+  if (device.kind != DeviceKind::kCuda) return std::nullopt;
+  const int ordinal = gpu_ordinal(device, on_host, cuda_device_count());
+  const std::size_t kept = ranks > 1 ? kNcclMarginBytes : 0;
+  const std::size_t capacity = cuda_capacity_bytes(ordinal);
+  return GpuChoice{ordinal, capacity - std::min(capacity, kept), cuda_numa_node(ordinal)};
+}
+
+void prepare_for_ranks(const DeviceChoice& device) {
+  if (device.kind != DeviceKind::kCuda) return;
+  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  ::setenv("CUDA_MODULE_LOADING", "EAGER", 0);
 }
 
 bool leaves_gpus_idle(const DeviceChoice& device) {

@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "memory/host/thread_plan.h"
 #include "memory/host/topology.h"
 #include "runtime/config/train_options.h"
 #include "runtime/train/compute_backend.h"
@@ -18,10 +19,21 @@ struct GpuChoice {
   int numa_node = -1;              // that it is next to; -1: the system does not say
 };
 
-// None: the CPU device computes. `auto` does so too until this code has run on a GPU. Throws
-// EnvironmentError naming what a GPU that was asked for lacks, ConfigError where several ranks
-// would share out a model among GPUs, which is not built yet.
-std::optional<GpuChoice> choose_gpu(const DeviceChoice& device, int ranks);
+// Which of the `gpus` that its process sees a rank computes on: the one that was named, else the
+// one with its number on the host. Throws ConfigError where several ranks of a host would share
+// one, EnvironmentError where there are GPUs and none is left for this rank.
+int gpu_ordinal(const DeviceChoice& device, const RanksOnHost& on_host, int gpus);
+
+// None: the CPU device computes. `auto` does so too until this code has run on a GPU. Of several
+// `ranks` each has a GPU, with room left for what their communicators take of it. Throws
+// EnvironmentError naming what a GPU that was asked for lacks, and as gpu_ordinal() does.
+std::optional<GpuChoice> choose_gpu(const DeviceChoice& device, const RanksOnHost& on_host,
+                                    int ranks);
+
+// For a process with ranks that have a GPU each, before it has threads and calls CUDA: sets what
+// CUDA reads then, unless the user has. A stream that waits for another rank must hold up no other
+// stream, neither by sharing a queue of the GPU with it nor by a kernel that is only then loaded.
+void prepare_for_ranks(const DeviceChoice& device);
 
 // Whether there is a GPU which `auto` does not take.
 bool leaves_gpus_idle(const DeviceChoice& device);

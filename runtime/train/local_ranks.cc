@@ -1,6 +1,5 @@
 #include "runtime/train/local_ranks.h"
 
-#include <chrono>
 #include <exception>
 #include <memory>
 #include <string>
@@ -9,6 +8,8 @@
 
 #include "base/error.h"
 #include "parallel/thread_communicator.h"
+#include "runtime/train/gpu_choice.h"
+#include "runtime/train/train_setup.h"
 
 namespace terrace {
 namespace {
@@ -20,11 +21,9 @@ struct Rank {
 };
 
 std::vector<Rank> make_ranks(const RankOptions& options) {
-  CommunicatorOptions waiting;
-  waiting.timeout = std::chrono::duration_cast<std::chrono::nanoseconds>(
-      std::chrono::duration<double>(options.collective_timeout_s));
   std::vector<Rank> ranks(static_cast<std::size_t>(options.local_ranks));
-  auto world = make_thread_communicators(options.local_ranks, "world", waiting);
+  auto world =
+      make_thread_communicators(options.local_ranks, "world", communicator_options_for(options));
   for (std::size_t r = 0; r < ranks.size(); ++r) ranks[r].world = std::move(world[r]);
   return ranks;
 }
@@ -68,6 +67,7 @@ void rethrow_cause(const std::vector<Rank>& ranks) {
 
 TrainOutcome train_local_ranks(const TrainCommand& command, const std::atomic<bool>& stop_requested,
                                TrainConsole& console, Log& log) {
+  prepare_for_ranks(command.options.tiers.device);
   std::vector<Rank> ranks = make_ranks(command.options.ranks);
   SilentConsole silent;
   {

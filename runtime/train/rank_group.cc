@@ -23,6 +23,13 @@ RankGroup::RankGroup(Communicator* world, const MeshShape& shape) : world_(world
   steps_ = communicators_->ranks();
 }
 
+void RankGroup::add_devices(const DeviceExchange* exchange, const CommunicatorOptions& options) {
+  if (world_ == nullptr || exchange == nullptr) return;
+  devices_ = exchange->make_communicator(*world_, options);
+  communicators_->add_devices(*devices_);
+  steps_ = communicators_->ranks();
+}
+
 bool RankGroup::any(bool value) const {
   if (world_ == nullptr) return value;
   std::int32_t flag = value ? 1 : 0;

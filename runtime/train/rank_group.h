@@ -6,6 +6,7 @@
 #include <string>
 
 #include "runtime/step/lane_executor.h"
+#include "runtime/train/compute_backend.h"
 #include "runtime/train/step_ranks.h"
 
 namespace terrace {
@@ -16,6 +17,10 @@ class RankGroup {
  public:
   // `world`: null with one rank; outlives the group.
   RankGroup(Communicator* world, const MeshShape& shape);
+
+  // Several ranks whose devices have such an exchange get communicators of it; else nothing is
+  // done.
+  void add_devices(const DeviceExchange* exchange, const CommunicatorOptions& options);
 
   // For the engine.
   const StepRanks& steps() const { return steps_; }
@@ -43,6 +48,7 @@ class RankGroup {
 
  private:
   Communicator* world_;
+  std::unique_ptr<Communicator> devices_;
   std::optional<StepCommunicators> communicators_;
   StepRanks steps_;
 };

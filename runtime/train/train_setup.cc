@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 
@@ -58,17 +59,16 @@ TierBudgets budgets_for(const TierOptions& tiers, const MachineShare& machine) {
   const std::size_t whole = limits.cgroup_limit_bytes.has_value()
                                 ? std::min(*limits.cgroup_limit_bytes, limits.total_bytes)
                                 : limits.total_bytes;
-  if (machine.gpu.has_value() && host > whole) {
-    throw OutOfMemory(fmt::format("--host-memory {} is more than the host's {}", format_size(host),
-                                  format_size(whole)),
+  const std::string each = ranks > 1 ? fmt::format(" for each of {} ranks", ranks) : std::string();
+  if (machine.gpu.has_value() && host > whole / ranks) {
+    throw OutOfMemory(fmt::format("--host-memory {}{} is more than the host's {}",
+                                  format_size(host), each, format_size(whole)),
                       "lower it");
   }
   if (device + host > whole / ranks) {
     throw OutOfMemory(
         fmt::format("--device-memory {} and --host-memory {}{} are more than the host's {}",
-                    format_size(device), format_size(host),
-                    ranks > 1 ? fmt::format(" for each of {} ranks", ranks) : "",
-                    format_size(whole)),
+                    format_size(device), format_size(host), each, format_size(whole)),
         "lower them: on the CPU device both are memory of this host");
   }
   // Blocks are striped in equal parts, so the smallest directory decides.
@@ -177,6 +177,13 @@ void check_gradient_reduction(const TrainOptions& options, const MeshShape& shap
 }
 
 }  // namespace
+
+CommunicatorOptions communicator_options_for(const RankOptions& options) {
+  CommunicatorOptions waiting;
+  waiting.timeout = std::chrono::duration_cast<std::chrono::nanoseconds>(
+      std::chrono::duration<double>(options.collective_timeout_s));
+  return waiting;
+}
 
 MeshShape mesh_for(const TrainOptions& options, int ranks) {
   check_pipeline(options);

@@ -15,6 +15,9 @@ MeshShape mesh_for(const TrainOptions& options, int ranks);
 // --zero-stage, or what it is where none is given.
 std::int32_t zero_stage_for(const TrainOptions& options, const MeshShape& shape);
 
+// --collective-timeout.
+CommunicatorOptions communicator_options_for(const RankOptions& options);
+
 // What a rank has of the machine.
 struct MachineShare {
   HostLimits limits;  // of the host

@@ -16,6 +16,7 @@
 #include "runtime/checkpoint/hf_export.h"
 #include "runtime/data/dataset.h"
 #include "runtime/step/verify_ranks.h"
+#include "runtime/train/device_sums.h"
 #include "runtime/train/local_ranks.h"
 #include "runtime/train/rank_group.h"
 #include "runtime/train/ranked_state.h"
@@ -54,18 +55,18 @@ MachineShare machine_share(const TrainOptions& options, const LaunchedRanks& ran
   machine.threads =
       plan_threads(options.tiers.threads, machine.limits, machine.topology, ranks.on_host);
   machine.ranks_on_host = ranks.on_host.count;
-  machine.gpu = choose_gpu(options.tiers.device, ranks.count());
+  machine.gpu = choose_gpu(options.tiers.device, ranks.on_host, ranks.count());
   // Updates then have the processors to themselves.
   if (machine.gpu.has_value()) machine.threads.update = machine.threads.compute;
   return machine;
 }
 
-std::string describe_gpu(const MachineShare& machine, const DeviceChoice& device) {
+std::string describe_gpu(const MachineShare& machine, const DeviceChoice& device, int ranks) {
   if (!machine.gpu.has_value()) {
     return leaves_gpus_idle(device) ? "; there is a GPU, which --device cuda takes" : "";
   }
-  return fmt::format("; GPU {}: {}", machine.gpu->ordinal,
-                     describe_cuda_device(machine.gpu->ordinal));
+  return fmt::format("; {}GPU {}: {}", ranks > 1 ? "a GPU for each rank, here " : "",
+                     machine.gpu->ordinal, describe_cuda_device(machine.gpu->ordinal));
 }
 
 class Trainer {
@@ -94,6 +95,9 @@ class Trainer {
       throw ConfigError("the ranks have compiled different steps",
                         "start all of them with the same flags and the same version of Terrace");
     }
+    for (const Program* program : {&plan_.training.program, &plan_.evaluation}) {
+      check_device_sums(*program, plan_.model, exchange_of(backend_.get()));
+    }
     const std::string summary = describe_plan(engine_options_, plan_);
     console_.say(summary);
     if (options_.run.dry_run) return TrainOutcome::kDone;
@@ -104,9 +108,12 @@ class Trainer {
     take_run_directory();
     std::unique_ptr<Checkpoint> checkpoint = find_checkpoint(options_, run_dir_);
     refuse_second_run();
+    ranks_.add_devices(exchange_of(backend_.get()), communicator_options_for(options_.ranks));
+    engine_options_.ranks = ranks_.steps();
     engine_ = std::make_unique<Engine>(engine_options_, plan_, log_);
     state_.emplace(engine_->state(), plan_.model, ranks_.world());
-    console_.say(to_text(machine_.threads) + describe_gpu(machine_, options_.tiers.device) +
+    console_.say(to_text(machine_.threads) +
+                 describe_gpu(machine_, options_.tiers.device, plan_.model.ranks()) +
                  describe_store(*engine_));
     start_from(std::move(checkpoint));
     waits_.emplace(plan_.training.program);
@@ -475,7 +482,7 @@ class Trainer {
 
   const TrainCommand& command_;
   const TrainOptions& options_;
-  const RankGroup ranks_;
+  RankGroup ranks_;
   const std::atomic<bool>& stop_requested_;
   TrainConsole& console_;
   Log& log_;

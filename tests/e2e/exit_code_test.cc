@@ -63,8 +63,8 @@ TEST(ExitCode, ImpossibleSettingsAre2) {
   expect_usage_error(training, {"--place-parameters", "device"}, {"give --device-memory SIZE"});
   expect_usage_error(training, {"--stop-after-step", "3"}, {"--max-steps 2"});
   expect_usage_error(training, {"--precision", "bf17"}, {"bf16"});
-  expect_usage_error(training, {"--device", "cuda", "--local-ranks", "2"},
-                     {"--device cuda with 2 ranks is not built yet"});
+  expect_usage_error(training, {"--device", "cuda:1", "--local-ranks", "2"},
+                     {"--device cuda:1 for 2 ranks", "give --device cuda"});
   expect_usage_error(training, {"--local-ranks", "3", "--pipeline-parallel", "2"},
                      {"3 ranks", "2 pipeline stages"});
   expect_usage_error(

@@ -341,9 +341,10 @@ TEST(TrainConfig, DevicesAreReadAndShown) {
     DeviceChoice choice;
     const char* shown;
   };
-  const std::vector<Case> cases = {{"auto", {DeviceKind::kAuto, 0}, "auto"},
-                                   {"cpu", {DeviceKind::kCpu, 0}, "cpu"},
-                                   {"cuda", {DeviceKind::kCuda, 0}, "cuda:0"},
+  const std::vector<Case> cases = {{"auto", {DeviceKind::kAuto, {}}, "auto"},
+                                   {"cpu", {DeviceKind::kCpu, {}}, "cpu"},
+                                   {"cuda", {DeviceKind::kCuda, {}}, "cuda"},
+                                   {"cuda:0", {DeviceKind::kCuda, 0}, "cuda:0"},
                                    {"cuda:3", {DeviceKind::kCuda, 3}, "cuda:3"}};
   for (const Case& one : cases) {
     const TrainOptions options = parse({"--device", one.text});

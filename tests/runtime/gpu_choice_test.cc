@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <string>
 
 #include "base/bytes.h"
@@ -13,25 +14,61 @@
 namespace terrace {
 namespace {
 
-constexpr DeviceChoice kCpu = {DeviceKind::kCpu, 0};
-constexpr DeviceChoice kAuto = {DeviceKind::kAuto, 0};
-constexpr DeviceChoice kCuda = {DeviceKind::kCuda, 0};
+constexpr DeviceChoice kCpu = {DeviceKind::kCpu, {}};
+constexpr DeviceChoice kAuto = {DeviceKind::kAuto, {}};
+constexpr DeviceChoice kCuda = {DeviceKind::kCuda, {}};
+constexpr DeviceChoice kCuda1 = {DeviceKind::kCuda, 1};
+constexpr RanksOnHost kAlone = {1, 0};
 
 TEST(GpuChoice, TheCpuIsNoGpu) {
-  EXPECT_FALSE(choose_gpu(kCpu, 1).has_value());
+  EXPECT_FALSE(choose_gpu(kCpu, kAlone, 1).has_value());
+  EXPECT_FALSE(choose_gpu(kAuto, {2, 1}, 2).has_value());
   EXPECT_EQ(make_backend(std::nullopt), nullptr);
 }
 
-TEST(GpuChoice, SeveralRanksAreRefusedOrOnTheCpu) {
-  EXPECT_FALSE(choose_gpu(kAuto, 2).has_value());
-  EXPECT_THROW(choose_gpu(kCuda, 2), ConfigError);
+TEST(GpuChoice, ARankHasTheGpuWithItsNumberOnTheHost) {
+  EXPECT_EQ(gpu_ordinal(kCuda, kAlone, 8), 0);
+  EXPECT_EQ(gpu_ordinal(kCuda, {8, 7}, 8), 7);
+  EXPECT_EQ(gpu_ordinal(kCuda1, kAlone, 2), 1);
+  // CUDA itself says what is wrong with these.
+  EXPECT_EQ(gpu_ordinal(kCuda1, kAlone, 1), 1);
+  EXPECT_EQ(gpu_ordinal(kCuda, {2, 1}, 0), 1);
+}
+
+TEST(GpuChoice, RanksDoNotShareAGpu) {
+  try {
+    gpu_ordinal(kCuda, {4, 2}, 2);
+    FAIL() << "a GPU that is not there";
+  } catch (const EnvironmentError& error) {
+    EXPECT_NE(std::string(error.what()).find("GPU 2 for rank 2 of the 4"), std::string::npos)
+        << error.what();
+    EXPECT_FALSE(error.remedy().empty());
+  }
+  try {
+    gpu_ordinal(kCuda1, {2, 0}, 2);
+    FAIL() << "both ranks on GPU 1";
+  } catch (const ConfigError& error) {
+    EXPECT_NE(std::string(error.what()).find("cuda:1"), std::string::npos) << error.what();
+  }
+}
+
+TEST(GpuChoice, CudaIsPreparedForRanksAsTheUserWants) {
+  ::unsetenv("CUDA_MODULE_LOADING");
+  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "16", 1);
+  prepare_for_ranks(kCpu);
+  EXPECT_EQ(std::getenv("CUDA_MODULE_LOADING"), nullptr);
+  prepare_for_ranks(kCuda);
+  EXPECT_STREQ(std::getenv("CUDA_MODULE_LOADING"), "EAGER");
+  EXPECT_STREQ(std::getenv("CUDA_DEVICE_MAX_CONNECTIONS"), "16");
+  ::unsetenv("CUDA_MODULE_LOADING");
+  ::unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
 }
 
 TEST(GpuChoice, WithoutAGpuAutoIsTheCpuAndCudaSaysWhatIsMissing) {
   if (cuda_device_count() > 0) GTEST_SKIP() << "not run: there is a GPU";
-  EXPECT_FALSE(choose_gpu(kAuto, 1).has_value());
+  EXPECT_FALSE(choose_gpu(kAuto, kAlone, 1).has_value());
   try {
-    choose_gpu(kCuda, 1);
+    choose_gpu(kCuda, kAlone, 1);
     FAIL() << "found a GPU";
   } catch (const EnvironmentError& error) {
     EXPECT_FALSE(error.remedy().empty());
