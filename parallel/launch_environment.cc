@@ -38,6 +38,8 @@ std::optional<int> parse_number(std::string_view text) {
   return number;
 }
 
+constexpr int kPortMax = 65535;
+
 class Variables {
  public:
   explicit Variables(const EnvironmentVariables& all) : all_(all) {}
@@ -55,6 +57,15 @@ class Variables {
                              "it is set by the launcher: unset it where there is none");
     }
     return *value;
+  }
+  int port(std::string_view name) const {
+    const int value = number(name);
+    if (value < 1 || value > kPortMax) {
+      throw EnvironmentError(
+          fmt::format("the variable {}={} is not a port (1 to {})", name, value, kPortMax),
+          "it is set by the launcher: unset it where there is none");
+    }
+    return value;
   }
   std::string first_of(std::string_view name, std::string_view otherwise) const {
     return has(name) ? text(name) : text(otherwise);
@@ -148,7 +159,13 @@ void find_meeting_place(const Variables& variables, LaunchEnvironment& launch) {
     launch.master_address = first_slurm_host(variables.text("SLURM_STEP_NODELIST"));
   }
   if (launch.source == LaunchSource::kTorchrun && variables.has("MASTER_PORT")) {
-    launch.master_port = variables.number("MASTER_PORT");
+    launch.master_port = variables.port("MASTER_PORT");
+  }
+  if (launch.source != LaunchSource::kTorchrun) return;
+  launch.master_port_is_taken = variables.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  launch.job = variables.text("TORCHELASTIC_RUN_ID");
+  if (variables.has("TORCHELASTIC_RESTART_COUNT")) {
+    launch.attempt = variables.number("TORCHELASTIC_RESTART_COUNT");
   }
 }
 

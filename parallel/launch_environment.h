@@ -32,6 +32,12 @@ struct LaunchEnvironment {
   // Where the ranks may meet: of torchrun, else the step's first host, else this host.
   std::string master_address = "127.0.0.1";
   int master_port = 29500;
+  // The launcher listens on that port itself: torchrun's agent, for its own store.
+  bool master_port_is_taken = false;
+  // What torchrun calls the job, and how often this host's agent has started it again: the agents
+  // of other hosts may count otherwise.
+  std::string job;
+  int attempt = 0;
   // What to tell the user if ranks do not come, or before a run of one rank that may have been
   // meant to have more. Empty where nothing is doubtful.
   std::string doubt;

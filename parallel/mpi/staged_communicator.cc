@@ -55,22 +55,6 @@ class Patience {
   int looks_ = 0;
 };
 
-WireCall to_wire(const CollectiveCall& call) {
-  return {.elements = call.elements,
-          .peer = call.peer,
-          .kind = static_cast<std::uint8_t>(call.kind),
-          .op = static_cast<std::uint8_t>(call.op),
-          .dtype = static_cast<std::uint8_t>(call.dtype)};
-}
-
-CollectiveCall from_wire(const WireCall& wire) {
-  return {.kind = static_cast<CollectiveKind>(wire.kind),
-          .op = static_cast<ReduceOp>(wire.op),
-          .dtype = static_cast<DType>(wire.dtype),
-          .peer = wire.peer,
-          .elements = wire.elements};
-}
-
 template <typename T>
 std::span<const std::byte> bytes_of(const T& value) {
   return std::as_bytes(std::span(&value, 1));

@@ -10,17 +10,9 @@
 #include "parallel/communicator.h"
 #include "parallel/mpi/exchange.h"
 #include "parallel/mpi/transport.h"
+#include "parallel/wire_call.h"
 
 namespace terrace {
-
-// A call as it is told to other processes.
-struct WireCall {
-  std::uint64_t elements = 0;
-  std::int32_t peer = -1;
-  std::uint8_t kind = 0;
-  std::uint8_t op = 0;
-  std::uint8_t dtype = 0;
-};
 
 // The head of a rank's window. Counts only grow, from call to call; each has a line of its own.
 struct WindowHead {

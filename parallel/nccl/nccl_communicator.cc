@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "memory/cuda/cuda_error.h"
 #include "parallel/nccl/nccl_group.h"
+#include "parallel/rendezvous.h"
 
 namespace terrace {
 namespace {
@@ -180,6 +181,25 @@ class NcclCommunicator final : public Communicator {
   const std::shared_ptr<NcclGroup> group_;
 };
 
+// `share` gives all ranks the bytes of the first.
+std::unique_ptr<Communicator> join(std::shared_ptr<NcclGroup> group, const std::string& name,
+                                   int rank, int size,
+                                   FunctionRef<void(std::span<std::byte>)> share) {
+  const std::string what = fmt::format("communicator '{}' of NCCL", name);
+  ncclUniqueId id = {};
+  // A rank 0 that has no id still tells the others, so that nobody waits.
+  ncclResult_t result = rank == 0 ? ncclGetUniqueId(&id) : ncclSuccess;
+  share({reinterpret_cast<std::byte*>(&id), sizeof(id)});
+  group->settle(result, nullptr, what);
+  use_cuda_device(group->ordinal());
+  ncclConfig_t settings = config();
+  ncclComm_t communicator = nullptr;
+  result = ncclCommInitRankConfig(&communicator, size, id, rank, &settings);
+  if (result != ncclInProgress) group->settle(result, communicator, what);
+  group->add(communicator, what);
+  return std::make_unique<NcclCommunicator>(name, rank, size, communicator, std::move(group));
+}
+
 }  // namespace
 
 std::string nccl_version() {
@@ -191,21 +211,17 @@ std::string nccl_version() {
 std::unique_ptr<Communicator> make_nccl_communicator(Communicator& meeting, const std::string& name,
                                                      int ordinal,
                                                      const CommunicatorOptions& options) {
-  auto group = std::make_shared<NcclGroup>(ordinal, meeting, options);
-  const std::string what = fmt::format("communicator '{}' of NCCL", name);
-  ncclUniqueId id = {};
-  // A rank 0 that has no id still tells the others, so that nobody waits.
-  ncclResult_t result = meeting.rank() == 0 ? ncclGetUniqueId(&id) : ncclSuccess;
-  meeting.broadcast(view(std::span(reinterpret_cast<std::byte*>(&id), sizeof(id))), 0, {});
-  group->settle(result, nullptr, what);
-  use_cuda_device(ordinal);
-  ncclConfig_t settings = config();
-  ncclComm_t communicator = nullptr;
-  result = ncclCommInitRankConfig(&communicator, meeting.size(), id, meeting.rank(), &settings);
-  if (result != ncclInProgress) group->settle(result, communicator, what);
-  group->add(communicator, what);
-  return std::make_unique<NcclCommunicator>(name, meeting.rank(), meeting.size(), communicator,
-                                            std::move(group));
+  return join(std::make_shared<NcclGroup>(ordinal, &meeting, options), name, meeting.rank(),
+              meeting.size(), [&](std::span<std::byte> id) { meeting.broadcast(view(id), 0, {}); });
+}
+
+std::unique_ptr<Communicator> make_nccl_world(const LaunchEnvironment& launch,
+                                              const std::string& name, int ordinal,
+                                              const CommunicatorOptions& options) {
+  RendezvousOptions rendezvous = rendezvous_options(launch);
+  rendezvous.timeout = std::chrono::duration_cast<std::chrono::milliseconds>(options.timeout);
+  return join(std::make_shared<NcclGroup>(ordinal, nullptr, options), name, launch.rank,
+              launch.size, [&](std::span<std::byte> id) { share_from_first_rank(rendezvous, id); });
 }
 
 }  // namespace terrace

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "parallel/communicator.h"
+#include "parallel/launch_environment.h"
 
 // Ranks with a GPU each, by NCCL. The header is there in every build; in one without CUDA the
 // function refuses.
@@ -40,6 +41,13 @@ constexpr bool nccl_adds(DType type, int ranks) {
 std::unique_ptr<Communicator> make_nccl_communicator(Communicator& meeting, const std::string& name,
                                                      int ordinal,
                                                      const CommunicatorOptions& options = {});
+
+// Of the ranks of a job that only its launcher connects (torchrun): NCCL's id goes over the
+// rendezvous (parallel/rendezvous.h), and no other communicator is there to be aborted, so that a
+// rank's end is known to the others by their own watch. Otherwise as above.
+std::unique_ptr<Communicator> make_nccl_world(const LaunchEnvironment& launch,
+                                              const std::string& name, int ordinal,
+                                              const CommunicatorOptions& options = {});
 
 // "NCCL 2.28.9": the library that is loaded. Empty in a build without CUDA.
 std::string nccl_version();

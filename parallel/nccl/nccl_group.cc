@@ -47,7 +47,7 @@ struct NcclGroup::Pending {
   }
 };
 
-NcclGroup::NcclGroup(int ordinal, Communicator& meeting, const CommunicatorOptions& options)
+NcclGroup::NcclGroup(int ordinal, Communicator* meeting, const CommunicatorOptions& options)
     : ordinal_(ordinal), meeting_(meeting), timeout_(options.timeout), ring_(kPendingMax) {
   use_cuda_device(ordinal_);
   for (Pending& pending : ring_) {
@@ -71,10 +71,13 @@ NcclGroup::~NcclGroup() {
 }
 
 void NcclGroup::add(ncclComm_t communicator, const std::string& what) {
+  bool came_late = false;
   {
     const std::scoped_lock lock(mutex_);
-    communicators_.push_back(communicator);
+    came_late = reason_.has_value();
+    if (!came_late) communicators_.push_back(communicator);
   }
+  if (came_late) ncclCommAbort(communicator);
   settle(ncclInProgress, communicator, what);
 }
 
@@ -151,28 +154,25 @@ void NcclGroup::watch_to(Pending* pending, cudaStream_t stream) {
   pending->is_enqueued = true;
 }
 
+// All at once, and without the mutex: what frees the memory of a communicator waits for the kernels
+// of all on the GPU, also of the meeting's, and those end when they are told.
 void NcclGroup::abort(const std::string& reason) {
-  const std::scoped_lock lock(mutex_);
-  abort_locked(reason);
-}
-
-// Each communicator on a thread of its own: what frees the memory of one waits for the kernels of
-// all, and those end when they are told.
-void NcclGroup::abort_locked(const std::string& reason) {
-  if (reason_) return;
-  reason_ = reason;
+  std::vector<ncclComm_t> ended;
   {
-    std::vector<std::jthread> threads;
-    for (const ncclComm_t communicator : communicators_) {
-      threads.emplace_back([this, communicator] {
-        use_cuda_device(ordinal_);
-        ncclCommAbort(communicator);
-      });
-    }
+    const std::scoped_lock lock(mutex_);
+    if (reason_) return;
+    reason_ = reason;  // from now on nobody calls NCCL
+    ended.swap(communicators_);
+    first_ = next_;
   }
-  communicators_.clear();
-  first_ = next_;
-  meeting_.abort(reason);
+  std::vector<std::jthread> threads;
+  for (const ncclComm_t communicator : ended) {
+    threads.emplace_back([this, communicator] {
+      use_cuda_device(ordinal_);
+      ncclCommAbort(communicator);
+    });
+  }
+  if (meeting_ != nullptr) meeting_->abort(reason);
 }
 
 std::optional<std::string> NcclGroup::trouble() {
@@ -189,7 +189,7 @@ std::optional<std::string> NcclGroup::trouble() {
         "{} on communicator '{}' is not complete after the timeout: a rank is missing",
         describe(pending.call), *pending.name);
   }
-  return meeting_.abort_reason();
+  return meeting_ == nullptr ? std::nullopt : meeting_->abort_reason();
 }
 
 void NcclGroup::work() {
@@ -198,7 +198,10 @@ void NcclGroup::work() {
   while (!stopping_changed_.wait_for(lock, kWatchInterval, [this] { return stopping_; })) {
     if (reason_) continue;
     const std::optional<std::string> reason = trouble();
-    if (reason) abort_locked(*reason);
+    if (!reason) continue;
+    lock.unlock();
+    abort(*reason);
+    lock.lock();
   }
 }
 

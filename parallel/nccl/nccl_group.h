@@ -18,14 +18,15 @@
 namespace terrace {
 
 // A rank's NCCL communicators that were made together: what aborts one aborts all, and the host's
-// communicators, `meeting`, which outlives it. Owns them, and the thread that watches their calls.
+// communicators, `meeting`, which outlives it; null where there are none. Owns them, and the thread
+// that watches their calls.
 // Any thread, but one at a time for one communicator.
 class NcclGroup {
  public:
   // A call under way.
   struct Pending;
 
-  NcclGroup(int ordinal, Communicator& meeting, const CommunicatorOptions& options);
+  NcclGroup(int ordinal, Communicator* meeting, const CommunicatorOptions& options);
   ~NcclGroup();
   NcclGroup(const NcclGroup&) = delete;
   NcclGroup& operator=(const NcclGroup&) = delete;
@@ -37,8 +38,8 @@ class NcclGroup {
   // Destroys it (where the group was aborted it is gone) and forgets its calls.
   void remove(ncclComm_t communicator, const std::string& name) noexcept;
 
-  // Calls NCCL, whose communicators are there meanwhile, and waits until it has taken the call in.
-  // Throws CommError, naming `what`, where the group was aborted or NCCL fails.
+  // Calls NCCL, with no abort meanwhile, and waits until it has taken the call in. Throws
+  // CommError, naming `what`, where the group was aborted or NCCL fails.
   void enqueue(ncclComm_t communicator, const std::string& what, FunctionRef<ncclResult_t()> call);
   // Waits until NCCL has taken a call in (it returned `result`); throws CommError if it did not.
   void settle(ncclResult_t result, ncclComm_t communicator, const std::string& what);
@@ -57,10 +58,9 @@ class NcclGroup {
   void throw_if_aborted(const std::string& what) const;
   void throw_reason(const std::string& what) const;  // under mutex_
   std::optional<std::string> trouble();              // why to abort, under mutex_
-  void abort_locked(const std::string& reason);
 
   const int ordinal_;
-  Communicator& meeting_;
+  Communicator* const meeting_;
   const std::chrono::nanoseconds timeout_;
   mutable std::mutex mutex_;
   std::condition_variable stopping_changed_;

@@ -17,6 +17,7 @@
 #include "runtime/config/flag_reader.h"
 #include "runtime/config/train_config.h"
 #include "runtime/train/gpu_choice.h"
+#include "runtime/train/gpu_world.h"
 #include "runtime/train/train_setup.h"
 #include "runtime/train/trainer.h"
 
@@ -45,30 +46,34 @@ void install_handlers() {
   }
 }
 
+TrainOutcome train_as_rank(const TrainCommand& command, const LaunchEnvironment& launch,
+                           Communicator& world, TrainConsole& console, Log& log) {
+  SilentConsole silent;
+  try {
+    return train_rank(command, {&world, {launch.local_size, launch.local_rank}}, stop_requested,
+                      world.rank() == 0 ? console : silent, log);
+  } catch (const std::exception& error) {
+    // Said here too: if the other ranks do not come to the end of the session, nothing comes after.
+    const std::string reason = fmt::format("rank {}: {}", world.rank(), error.what());
+    log.warning(reason);
+    world.abort(reason);
+    throw;
+  }
+}
+
 // A rank of a job that a launcher started.
 TrainOutcome train_in_job(const TrainCommand& command, const LaunchEnvironment& launch,
                           TrainConsole& console, Log& log) {
+  const DeviceChoice& device = command.options.tiers.device;
+  const CommunicatorOptions waiting = communicator_options_for(command.options.ranks);
+  prepare_for_ranks(device);
   if (!launch.is_mpi_job) {
-    throw EnvironmentError(
-        fmt::format("{} started {} ranks, which would meet by NCCL: the CPU device has none",
-                    launch.source_is, launch.size),
-        "start them with mpirun, or as --local-ranks of one process");
+    GpuWorld world(launch, device, waiting);
+    return train_as_rank(command, launch, world.ranks(), console, log);
   }
-  prepare_for_ranks(command.options.tiers.device);
   MpiSession session;
-  const std::unique_ptr<Communicator> world =
-      session.make_world("world", communicator_options_for(command.options.ranks));
-  SilentConsole silent;
-  try {
-    return train_rank(command, {world.get(), {launch.local_size, launch.local_rank}},
-                      stop_requested, world->rank() == 0 ? console : silent, log);
-  } catch (const std::exception& error) {
-    // Said here too: if the other ranks do not come to the end of the session, nothing comes after.
-    const std::string reason = fmt::format("rank {}: {}", world->rank(), error.what());
-    log.warning(reason);
-    world->abort(reason);
-    throw;
-  }
+  const std::unique_ptr<Communicator> world = session.make_world("world", waiting);
+  return train_as_rank(command, launch, *world, console, log);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "memory/cuda/cuda_device.h"
+#include "parallel/host_over_devices.h"
 #include "parallel/nccl/nccl_communicator.h"
 #include "parallel/self_communicator.h"
 #include "tests/gpu/gpu_presence.h"
@@ -99,6 +100,22 @@ TEST_F(GpuNccl, AnAbortOnTheHostEndsItToo) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   EXPECT_EQ(communicator_->abort_reason(), "the disk is full");
+}
+
+// As torchrun's ranks: the id by the rendezvous, host memory over the GPU.
+TEST_F(GpuNccl, HostMemoryOfOneRankKeepsItsValues) {
+  const auto device = make_cuda_device({.ordinal = 0, .capacity_bytes = std::size_t{1} << 26});
+  const auto host = make_host_communicator(make_nccl_world(LaunchEnvironment{}, "job", 0), *device);
+  std::vector<float> values = before_;
+  host->all_reduce(view(std::span(values)), ReduceOp::kSum, {});
+  host->broadcast(view(std::span(values)), 0, {});
+  EXPECT_EQ(values, before_);
+  const auto part = host->split(0, 0, "part");
+  part->all_gather(view(std::span(values)), view(std::span(before_)), {});
+  EXPECT_EQ(values, before_);
+  std::int32_t flag = 1;
+  host->all_reduce(view(std::span(&flag, 1)), ReduceOp::kMax, {});
+  EXPECT_EQ(flag, 1);
 }
 
 }  // namespace

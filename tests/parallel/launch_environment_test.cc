@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "parallel/rendezvous.h"
 
 namespace terrace {
 namespace {
@@ -45,6 +46,32 @@ TEST(LaunchEnvironmentTest, NothingIsASingleProcess) {
   EXPECT_TRUE(launch.doubt.empty());
 }
 
+// The agent's store listens on the port where others would have rank 0 listen.
+TEST(LaunchEnvironmentTest, TorchrunTellsJobsAndAttemptsApart) {
+  EXPECT_FALSE(detect_launch(kTorchrun).master_port_is_taken);
+  const LaunchEnvironment launch =
+      detect_launch(join(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "True"},
+                                     {"TORCHELASTIC_RUN_ID", "job-7"},
+                                     {"TORCHELASTIC_RESTART_COUNT", "2"}}));
+  EXPECT_TRUE(launch.master_port_is_taken);
+  EXPECT_EQ(launch.job, "job-7");
+  EXPECT_EQ(launch.attempt, 2);
+  const RendezvousOptions options = rendezvous_options(launch);
+  EXPECT_TRUE(options.port_is_taken);
+  EXPECT_EQ(options.address, launch.master_address);
+  EXPECT_EQ(options.port, launch.master_port);
+  EXPECT_EQ(options.job, "job-7");
+  EXPECT_EQ(options.attempt, 2);
+  EXPECT_EQ(options.rank, launch.rank);
+  EXPECT_EQ(options.size, launch.size);
+  EXPECT_EQ(options.local_rank, launch.local_rank);
+  EXPECT_EQ(options.local_size, launch.local_size);
+  EXPECT_FALSE(detect_launch(join(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "False"}}))
+                   .master_port_is_taken);
+  EXPECT_THROW(detect_launch(join(kTorchrun, {{"TORCHELASTIC_RESTART_COUNT", "x"}})),
+               EnvironmentError);
+}
+
 TEST(LaunchEnvironmentTest, Torchrun) {
   const LaunchEnvironment launch = detect_launch(kTorchrun);
   EXPECT_EQ(launch.source, LaunchSource::kTorchrun);
@@ -55,6 +82,20 @@ TEST(LaunchEnvironmentTest, Torchrun) {
   EXPECT_EQ(launch.master_address, "node7");
   EXPECT_EQ(launch.master_port, 1234);
   EXPECT_FALSE(launch.is_mpi_job);
+}
+
+TEST(LaunchEnvironmentTest, APortIsOneOfThoseThereAre) {
+  for (const char* port : {"1", "65535"}) {
+    EXPECT_EQ(detect_launch(join(kTorchrun, {{"MASTER_PORT", port}})).master_port, std::stoi(port));
+  }
+  for (const std::string port : {"0", "65536", "-1", "http", ""}) {
+    try {
+      detect_launch(join(kTorchrun, {{"MASTER_PORT", port}}));
+      ADD_FAILURE() << "taken for a port: " << port;
+    } catch (const EnvironmentError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("MASTER_PORT=" + port));
+    }
+  }
 }
 
 TEST(LaunchEnvironmentTest, OpenMpi) {

@@ -83,7 +83,7 @@ constexpr auto kVendors =
 
 // Folders of angle-bracket headers that everyone may use.
 constexpr auto kOpenFolders =
-    std::to_array<std::string_view>({"sys/", "linux/", "asm/", "fmt/", "sanitizer/"});
+    std::to_array<std::string_view>({"sys/", "linux/", "asm/", "netinet/", "fmt/", "sanitizer/"});
 
 struct Include {
   std::string_view header;
