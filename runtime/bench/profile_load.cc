@@ -1,8 +1,8 @@
 #include "runtime/bench/profile_load.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
+#include <stop_token>
 #include <thread>
 
 #include "kernels/cpu/cpu_kernels.h"
@@ -36,6 +36,57 @@ Program every_second_recomputed(const EnginePlan& plan) {
 }
 
 }  // namespace
+
+// Updates of the embedding in memory of their own, where all is zero: nothing that they leave is
+// used.
+class OpsAlone::UpdatesBeside {
+ public:
+  explicit UpdatesBeside(const OpsAlone& ops)
+      : input_(ops.input_),
+        update_workers_(ops.options_.update_threads),
+        host_(ops.host_.bytes().size(), HostMemoryOptions{}),
+        memory_{.device = {}, .host = host_.bytes(), .extents = {}},
+        bodies_(ops.program_, memory_, ops.plan_.model, ops.compute_, ops.options_.optimizer,
+                cpu_lane_kernels(), update_workers_, update_workers_) {
+    for (const Op& op : ops.program_.ops) {
+      if (op.kind == OpKind::kNormFinish) bodies_.run(op, input_, NativeStream{});  // the scalars
+      if (op.kind == OpKind::kUpdate && op.unit == 0) updates_.push_back(&op);
+    }
+  }
+
+  double seconds_of_one() {
+    const UsageClock clock;
+    for (const Op* op : updates_) bodies_.run(*op, input_, NativeStream{});
+    return clock.wall_seconds() / static_cast<double>(updates_.size());
+  }
+
+  void start() {
+    thread_ = std::jthread([this](const std::stop_token& stopped) {
+      const UsageClock clock;
+      std::size_t done = 0;
+      while (!stopped.stop_requested()) {
+        bodies_.run(*updates_[done++ % updates_.size()], input_, NativeStream{});
+      }
+      per_s_ = static_cast<double>(done) / clock.wall_seconds();
+    });
+  }
+  // Updates per second since start().
+  double stop() {
+    thread_.request_stop();
+    thread_.join();
+    return per_s_;
+  }
+
+ private:
+  const RunInput input_;
+  WorkerArena update_workers_;
+  HostMemory host_;
+  ExecutorMemory memory_;
+  StepBodies bodies_;
+  std::vector<const Op*> updates_;
+  double per_s_ = 0;
+  std::jthread thread_;
+};
 
 OpsAlone::OpsAlone(EngineOptions engine)
     : options_(in_memory(std::move(engine))),
@@ -86,38 +137,28 @@ void OpsAlone::run_all(Part part, Times* times) {
   }
 }
 
-double OpsAlone::run_all(const std::vector<const Op*>& ops) {
-  double seconds = 0;
-  for (const Op* op : ops) seconds += run(*op);
-  return seconds;
-}
-
 double OpsAlone::contention(const MachineProfile& profile) {
   if (profile.compute_cores + profile.update_cores <= profile.cores) return 1;
-  std::vector<const Op*> blocks;
-  std::vector<const Op*> updates;  // of memory that blocks do not use
+  UpdatesBeside updates(*this);
+  const double compute_s = compute_seconds();
+  const double update_s = updates.seconds_of_one();
+  updates.start();
+  const double together_s = compute_seconds();
+  const double updates_per_s = updates.stop();
+  const double cores = profile.compute_cores * compute_s / together_s +
+                       profile.update_cores * update_s * updates_per_s;
+  return std::min(1.0, cores / profile.cores);
+}
+
+// Without updates, so the state stays as it is.
+double OpsAlone::compute_seconds() {
+  double seconds = 0;
   for (const Op& op : program_.ops) {
-    if (!takes_part(op, Part::kBody)) continue;
-    const bool is_block = class_of(program_, op).unit == UnitKind::kBlock;
-    if (op.lane == Lane::kCompute && is_block) blocks.push_back(&op);
-    if (op.kind == OpKind::kUpdate && op.unit == 0) updates.push_back(&op);
+    if (!takes_part(op, Part::kPrologue)) continue;
+    const double op_s = run(op);
+    if (op.lane == Lane::kCompute) seconds += op_s;
   }
-  const double blocks_s = run_all(blocks);
-  const double update_s = run_all(updates) / static_cast<double>(updates.size());
-  std::atomic<bool> blocks_done{false};
-  double updates_cores = 0;
-  std::thread beside([&] {
-    const UsageClock clock;
-    std::size_t done = 0;
-    while (!blocks_done.load(std::memory_order_relaxed)) run(*updates[done++ % updates.size()]);
-    updates_cores =
-        profile.update_cores * update_s * static_cast<double>(done) / clock.wall_seconds();
-  });
-  const double together_s = run_all(blocks);
-  blocks_done.store(true, std::memory_order_relaxed);
-  beside.join();
-  const double blocks_cores = profile.compute_cores * blocks_s / together_s;
-  return std::min(1.0, (blocks_cores + updates_cores) / profile.cores);
+  return seconds;
 }
 
 double OpsAlone::run(const Op& op) {

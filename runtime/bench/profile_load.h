@@ -25,15 +25,17 @@ class OpsAlone {
 
   // Runs them once and sets what a class of ops takes, and what starting one does.
   void measure(MachineProfile& profile);
-  // What blocks and updates leave each other of the profile's cores (its `contention`), where they
-  // want more than there are: the blocks once, and beside them updates of the embedding.
+  // What compute and updates leave each other of the profile's cores (its `contention`), where they
+  // want more than there are: the compute of a step once more, with updates of the embedding, in
+  // memory of their own as large as the step's, beside it.
   double contention(const MachineProfile& profile);
 
  private:
+  class UpdatesBeside;
   using Times = std::map<OpClass, Samples>;  // seconds per work
 
   void run_all(Part part, Times* times);
-  double run_all(const std::vector<const Op*>& ops);
+  double compute_seconds();
   double run(const Op& op);
 
   const EngineOptions options_;
