@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <optional>
 
 #include "base/bytes.h"
 #include "base/check.h"
@@ -35,15 +36,27 @@ class Planner {
   Planner(const StepModel& model, const PlacementRequest& request, const TierBudgets& budgets)
       : model_(model), request_(request), budgets_(budgets) {}
 
-  StepPlan run() {
+  StepPlan run() const {
     StepPlan plan = choose_homes();
     tune_order(plan);
-    const std::vector<std::string> problems = verify(plan.program);
-    if (!problems.empty()) TERRACE_CHECK_EQ(problems.front(), std::string());
+    check(plan.program);
+    return plan;
+  }
+
+  // With what was chosen elsewhere. None if that does not fit.
+  std::optional<StepPlan> with(StepPolicy policy) const {
+    StepPlan plan = compiled(std::move(policy));
+    if (!fits(plan.ledger)) return std::nullopt;
+    check(plan.program);
     return plan;
   }
 
  private:
+  static void check(const Program& program) {
+    const std::vector<std::string> problems = verify(program);
+    if (!problems.empty()) TERRACE_CHECK_EQ(problems.front(), std::string());
+  }
+
   StepPlan choose_homes() const {
     if (request_.order.has_value()) return best_of(*request_.order);
     if (request_.micro_batches == 1 || model_.pipeline.stages > 1 || request_.reduces_micro_batches)
@@ -258,7 +271,15 @@ Ledger ledger_of(const Program& program, const TierBudgets& budgets) {
 
 StepPlan plan_step(const StepModel& model, const PlacementRequest& request,
                    const TierBudgets& budgets) {
-  return Planner(model, request, budgets).run();
+  const Planner planner(model, request, budgets);
+  if (model.zero.rank == 0) return planner.run();
+  // Data-parallel ranks must run one program, and where a rank's shards lie decides on its waits,
+  // and so on what the simulator says of it: all take what is best for the first.
+  StepModel of_first = model;
+  of_first.zero.rank = 0;
+  StepPlan first = Planner(of_first, request, budgets).run();
+  std::optional<StepPlan> own = planner.with(std::move(first.policy));
+  return own.has_value() ? std::move(*own) : planner.run();
 }
 
 }  // namespace terrace

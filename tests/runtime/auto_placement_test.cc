@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "runtime/step/simulate.h"
 #include "runtime/step/verify.h"
+#include "runtime/step/verify_ranks.h"
 #include "tests/runtime/step_fixture.h"
 
 namespace terrace {
@@ -355,6 +356,27 @@ TEST(AutoPlacement, TheSimulatorSaysHowManyUpdatesAreDeferred) {
       (lane_bytes(plan.program, Lane::kRead) + lane_bytes(plan.program, Lane::kWrite));
   EXPECT_LT(simulate(plan.program, profile, 4).step_s,
             simulate(compile_step(model, untuned, {}), profile, 4).step_s);
+}
+
+// What the simulator says differs with where a rank's shards lie; what ranks run must not.
+TEST(AutoPlacement, DataParallelRanksChooseOneProgram) {
+  for (unsigned seed = 0; seed < 40; ++seed) {
+    std::mt19937 random(seed);
+    const StepModel whole =
+        small_step_model(2 + static_cast<std::int64_t>(random() % 8), random() % 2 == 0);
+    PlacementRequest request = on_an_accelerator();
+    request.unified = random() % 2 == 0;
+    request.has_nvme = true;
+    request.parameters = request.gradients = request.optimizer = Tier::kNvme;
+    request.micro_batches = 1 + static_cast<std::int32_t>(random() % 4);
+    request.updates_wait_for_norm = random() % 2 == 0;
+    const auto zero_stage = 1 + static_cast<std::int32_t>(random() % 3);
+    std::vector<Program> programs;
+    for (const std::int32_t rank : {0, 1}) {
+      programs.push_back(plan_step(divided(whole, {zero_stage, 2, rank}), request, {}).program);
+    }
+    EXPECT_THAT(verify_ranks(programs), IsEmpty()) << seed;
+  }
 }
 
 TEST(AutoPlacement, TheLedgerIsThatOfTheProgram) {
