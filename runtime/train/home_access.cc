@@ -43,10 +43,10 @@ HomeAccess::HomeAccess(const Program& program, const StepModel& model, const Exe
     : program_(program),
       model_(model),
       memory_(memory),
-      stream_(device.create_stream("homes")),
       store_(store),
       bounce_(store == nullptr ? kBounceBytes : std::max(kBounceBytes, store->block_bytes()),
-              HostMemoryOptions{}) {
+              HostMemoryOptions{}),
+      stream_(device.create_stream("homes")) {
   for (BufferId b = 0; b < static_cast<BufferId>(program.buffers.size()); ++b) {
     if (program.buffers[b].life == Life::kPersistent) by_name_.emplace(program.buffers[b].name, b);
   }

@@ -55,10 +55,11 @@ class HomeAccess {
   const Program& program_;
   const StepModel& model_;
   const ExecutorMemory& memory_;
-  std::unique_ptr<Stream> stream_;
   BlockStore* store_;
   std::unordered_map<std::string, BufferId> by_name_;
   HostMemory bounce_;
+  // Last: its copies use the above.
+  std::unique_ptr<Stream> stream_;
 };
 
 }  // namespace terrace

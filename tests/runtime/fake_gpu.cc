@@ -101,10 +101,11 @@ class FakeStream final : public Stream, public FakeGpuQueue {
     state_.call("wait");
     stream_->wait(inner(event));
   }
+  // One that fails has nothing under way any more.
   void synchronize() override {
     state_.waits();
-    state_.call("synchronize");
     stream_->synchronize();
+    state_.call("synchronize");
   }
 
   void queue(std::function<void()> work) override {
