@@ -104,6 +104,11 @@ class OverlapLoad {
   Samples busiest_;
 };
 
+BenchResult::Detail of_rounds(const Samples& values, const Samples& limits) {
+  return {"step / limit, median of the rounds",
+          fmt::format("{:.3f}", ratios_of_rounds(values, limits).median())};
+}
+
 enum Place : std::size_t { kMemory, kUnclipped, kClipped, kDrive };
 
 std::vector<BenchResult> measure(const BatchShape& batch, const BenchOptions& options, Log& log) {
@@ -136,6 +141,7 @@ std::vector<BenchResult> measure(const BatchShape& batch, const BenchOptions& op
            .limit = samples[kMemory],
            .limit_is = "the same step with all its states in memory",
            .details = {{"each alone", sides},
+                       of_rounds(samples[kUnclipped], samples[kMemory]),
                        {"busiest lane", fmt::format("{:.1f} %", 100 * load.busiest().median())},
                        {"busy lanes, last", load.busy_lanes(samples[kUnclipped].median())}}},
           {.name = name + "_clipped",
@@ -144,7 +150,7 @@ std::vector<BenchResult> measure(const BatchShape& batch, const BenchOptions& op
            .limit = bound_s,
            .limit_is = "backward, then the longer of forward and what the drive has to do after "
                        "the norm",
-           .details = {{"each alone", sides}}}};
+           .details = {{"each alone", sides}, of_rounds(samples[kClipped], bound_s)}}};
 }
 
 }  // namespace

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <future>
 #include <stop_token>
-#include <thread>
 
 #include "kernels/cpu/cpu_kernels.h"
 #include "memory/cpu/cpu_device.h"
@@ -53,6 +53,7 @@ class OpsAlone::UpdatesBeside {
       if (op.kind == OpKind::kUpdate && op.unit == 0) updates_.push_back(&op);
     }
   }
+  ~UpdatesBeside() { stopped_.request_stop(); }
 
   double seconds_of_one() {
     const UsageClock clock;
@@ -61,20 +62,20 @@ class OpsAlone::UpdatesBeside {
   }
 
   void start() {
-    thread_ = std::jthread([this](const std::stop_token& stopped) {
+    stopped_ = {};
+    per_s_ = std::async(std::launch::async, [this, stopped = stopped_.get_token()] {
       const UsageClock clock;
       std::size_t done = 0;
       while (!stopped.stop_requested()) {
         bodies_.run(*updates_[done++ % updates_.size()], input_, NativeStream{});
       }
-      per_s_ = static_cast<double>(done) / clock.wall_seconds();
+      return static_cast<double>(done) / clock.wall_seconds();
     });
   }
   // Updates per second since start().
   double stop() {
-    thread_.request_stop();
-    thread_.join();
-    return per_s_;
+    stopped_.request_stop();
+    return per_s_.get();
   }
 
  private:
@@ -84,8 +85,8 @@ class OpsAlone::UpdatesBeside {
   ExecutorMemory memory_;
   StepBodies bodies_;
   std::vector<const Op*> updates_;
-  double per_s_ = 0;
-  std::jthread thread_;
+  std::stop_source stopped_;
+  std::future<double> per_s_;  // waits for the updates before it goes
 };
 
 OpsAlone::OpsAlone(EngineOptions engine)
@@ -116,6 +117,8 @@ OpsAlone::OpsAlone(EngineOptions engine)
   run_all(Part::kPrologue, nullptr);
 }
 
+OpsAlone::~OpsAlone() = default;
+
 void OpsAlone::measure(MachineProfile& profile) {
   Times times;
   run_all(Part::kBody, &times);
@@ -139,12 +142,12 @@ void OpsAlone::run_all(Part part, Times* times) {
 
 double OpsAlone::contention(const MachineProfile& profile) {
   if (profile.compute_cores + profile.update_cores <= profile.cores) return 1;
-  UpdatesBeside updates(*this);
+  if (updates_beside_ == nullptr) updates_beside_ = std::make_unique<UpdatesBeside>(*this);
   const double compute_s = compute_seconds();
-  const double update_s = updates.seconds_of_one();
-  updates.start();
+  const double update_s = updates_beside_->seconds_of_one();
+  updates_beside_->start();
   const double together_s = compute_seconds();
-  const double updates_per_s = updates.stop();
+  const double updates_per_s = updates_beside_->stop();
   const double cores = profile.compute_cores * compute_s / together_s +
                        profile.update_cores * update_s * updates_per_s;
   return std::min(1.0, cores / profile.cores);

@@ -22,6 +22,7 @@ class OpsAlone {
  public:
   // Model, batch, precision, optimizer and threads are those of `engine`.
   explicit OpsAlone(EngineOptions engine);
+  ~OpsAlone();
 
   // Runs them once and sets what a class of ops takes, and what starting one does.
   void measure(MachineProfile& profile);
@@ -54,6 +55,7 @@ class OpsAlone {
   std::vector<std::int32_t> tokens_;
   RunInput input_;
   LaneExecutor idle_executor_;
+  std::unique_ptr<UpdatesBeside> updates_beside_;  // made by the first contention()
 };
 
 // Copies between memory and the CPU device's, as its streams make them.

@@ -24,6 +24,15 @@ double Samples::high() const {
   return *std::max_element(values_.begin(), values_.end());
 }
 
+Samples ratios_of_rounds(const Samples& values, const Samples& limits) {
+  TERRACE_CHECK_EQ(values.count(), limits.count());
+  Samples ratios;
+  for (std::size_t i = 0; i < values.values().size(); ++i) {
+    ratios.add(values.values()[i] / limits.values()[i]);
+  }
+  return ratios;
+}
+
 std::vector<Samples> interleave(std::span<const Measurement> measurements, int rounds) {
   std::vector<Samples> samples(measurements.size());
   for (std::size_t round = 0; round < static_cast<std::size_t>(rounds); ++round) {

@@ -24,6 +24,10 @@ class Samples {
   std::vector<double> values_;
 };
 
+// Of every round, the first's value over the second's: a machine that goes slower for a while slows
+// both. They have as many rounds.
+Samples ratios_of_rounds(const Samples& values, const Samples& limits);
+
 // Takes one sample of something.
 using Measurement = std::function<double()>;
 

@@ -34,6 +34,11 @@ TEST(BenchSamples, InterleavedRoundsTakeTurnsInBeginning) {
   EXPECT_EQ(samples[2].high(), 27);
 }
 
+TEST(BenchSamples, RatiosAreOfTheSameRound) {
+  const Samples ratios = ratios_of_rounds(samples_of({2, 9, 8}), samples_of({1, 3, 2}));
+  EXPECT_EQ(ratios.values(), (std::vector<double>{2, 3, 4}));
+}
+
 TEST(BenchResult, RatioIsOneWhereTheLimitIsReached) {
   BenchResult rate;
   rate.unit = BenchUnit::kGigabytesPerSecond;
