@@ -204,6 +204,9 @@ class Planner {
       best_s = step_s;
       plan = std::move(other);
     };
+    StepPolicy keeping = plan.policy;
+    keeping.keeps_first_gradient = true;
+    consider(std::move(keeping));
     const auto units = static_cast<std::int32_t>(model_.unit_count());
     for (std::int32_t part = 1; part <= kFirstUnitsParts; ++part) {
       StepPolicy policy = plan.policy;

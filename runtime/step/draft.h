@@ -39,6 +39,9 @@ struct Load {
   std::int32_t earliest_stage = 0;  // its source is not ready before
   std::int32_t issue_stage = 0;
   bool is_late = false;
+  // Issued by the step before the one that needs it, which may be: what it brings is then carried.
+  bool is_carried = false;
+  bool may_be_carried = false;
   Tier target_tier = Tier::kDevice;
   std::size_t target_bytes = 0;   // held from issue to need
   std::size_t staging_bytes = 0;  // held on the host while it moves
@@ -76,7 +79,8 @@ class Mover {
 
   // Copies all of `source` to `target`, in other tiers.
   void copy(const Range& source, const Range& target, std::int32_t chunk = -1);
-  // Copies to a new transient buffer in `tier`; `source` itself if it is there already.
+  // Copies to a new buffer in `tier`, carried if the load is, else transient; `source` itself if it
+  // is there already.
   Range bring(const Range& source, Tier tier, std::int32_t chunk = -1);
   // Adds an op of another kind, behind the copies of this chunk so far.
   void add(Op op);
@@ -97,6 +101,7 @@ class Mover {
   std::int32_t chunk_ = 0;
   std::int32_t step_ = 0;
   std::int32_t last_chunk_ = -1;
+  Life life_ = Life::kTransient;  // of what is brought
 };
 
 }  // namespace terrace

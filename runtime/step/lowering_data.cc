@@ -70,6 +70,8 @@ Load Lowering::new_load(std::int32_t earliest, std::size_t target_bytes) const {
   load.need_stage = stage_;
   load.earliest_stage = std::min(earliest, stage_);
   load.issue_stage = plan_.issue_stage.empty() ? stage_ : plan_.issue_stage.at(draft_.loads.size());
+  load.is_carried = load.issue_stage < 0;
+  if (load.is_carried) load.issue_stage += static_cast<std::int32_t>(stages_.size());
   load.target_tier = compute_;
   load.target_bytes = target_bytes;
   return load;

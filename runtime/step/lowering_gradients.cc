@@ -236,6 +236,7 @@ Range Lowering::brought(const Mover::Labels& labels, std::int32_t chunk, const R
   Load load = new_load(earliest, home.size_bytes);
   load.target_tier = where;
   load.is_late = labels.deferred && labels.account == Account::kGradients;
+  load.may_be_carried = labels.deferred && labels.account == Account::kOptimizerState;
   const bool two_hops = where == Tier::kDevice && draft_.tier_of(home) == Tier::kNvme;
   load.staging_bytes = two_hops ? home.size_bytes : 0;
   Mover mover = Mover::load(draft_, load, labels);

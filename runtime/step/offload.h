@@ -13,8 +13,8 @@ struct FetchPlan {
   // Per unit and use but the first, whether the parameters stay in the compute tier since the use
   // before. Empty: only where the two uses are neighbours.
   std::vector<std::vector<bool>> stays;
-  // Per load, in the order in which they are made, the stage at which it is issued. Empty: the
-  // stage that needs it.
+  // Per load, in the order in which they are made, the stage at which it is issued; below 0 it is
+  // one of the step before, counted from its end. Empty: the stage that needs it.
   std::vector<std::int32_t> issue_stage;
 };
 

@@ -22,22 +22,28 @@ class Room {
     }
   }
 
-  // Whether `bytes` more fit in all stages of [begin, end), leaving `reserve`.
+  // Whether `bytes` more fit in all stages of [begin, end), leaving `reserve`. Stages below 0 are
+  // those of the step before, counted from its end.
   bool has(Tier tier, std::int32_t begin, std::int32_t end, std::size_t bytes,
-           std::size_t reserve = 0) const {
+           std::size_t reserve = 0) {
     const auto& budget = budgets_.at(static_cast<std::size_t>(tier));
     if (!budget.has_value()) return true;
-    const auto& used = used_.at(static_cast<std::size_t>(tier));
-    return std::all_of(used.begin() + begin, used.begin() + end,
-                       [&](std::size_t live) { return live + bytes + reserve <= *budget; });
+    for (std::int32_t s = begin; s < end; ++s) {
+      if (live_at(tier, s) + bytes + reserve > *budget) return false;
+    }
+    return true;
   }
 
   void take(Tier tier, std::int32_t begin, std::int32_t end, std::size_t bytes) {
-    auto& used = used_.at(static_cast<std::size_t>(tier));
-    for (std::int32_t s = begin; s < end; ++s) used[s] += bytes;
+    for (std::int32_t s = begin; s < end; ++s) live_at(tier, s) += bytes;
   }
 
  private:
+  std::size_t& live_at(Tier tier, std::int32_t stage) {
+    auto& used = used_.at(static_cast<std::size_t>(tier));
+    return used.at(stage < 0 ? used.size() + stage : stage);
+  }
+
   TierBudgets budgets_;
   std::array<std::vector<std::size_t>, kTierCount> used_;
 };
@@ -95,18 +101,22 @@ std::vector<std::vector<bool>> parameters_that_stay(const StepModel& model,
 // The stage at which a load for `need` is issued when it goes `units` ahead: the first of the group
 // of stages that many groups before. A group is the neighbouring stages of one unit in one
 // direction with the update that follows at once; or one chunk's deferred update. Deferred updates
-// and the rest count only their own kind.
-std::int32_t stage_ahead(const std::vector<Stage>& stages, std::int32_t need, std::int32_t units) {
-  const auto is_deferred = [&](std::int32_t s) { return stages[s].deferred; };
-  const auto same_group = [&](std::int32_t a, std::int32_t b) {
-    return stages[a].unit == stages[b].unit &&
-           (!is_deferred(a) || stages[a].chunk == stages[b].chunk);
+// and the rest count only their own kind. Before the first deferred update stands what the step
+// before ends with, for loads that may be carried: stages below 0.
+std::int32_t stage_ahead(const std::vector<Stage>& stages, const Load& load, std::int32_t units) {
+  const auto count = static_cast<std::int32_t>(stages.size());
+  const auto stage_at = [&](std::int32_t s) { return stages[s < 0 ? s + count : s]; };
+  const auto same_group = [](const Stage& a, const Stage& b) {
+    return a.unit == b.unit && a.deferred == b.deferred && (!a.deferred || a.chunk == b.chunk);
   };
-  std::int32_t at = need;
+  const bool is_deferred = stage_at(load.need_stage).deferred;
+  const std::int32_t first = load.may_be_carried ? load.need_stage + 1 - count : 0;
+  std::int32_t at = load.need_stage;
   std::int32_t groups = 0;
-  for (std::int32_t s = need - 1; s >= 0; --s) {
-    if (is_deferred(s) != is_deferred(need)) continue;
-    if (!same_group(s, at) && ++groups > units) break;
+  for (std::int32_t s = load.need_stage - 1; s >= first; --s) {
+    if (s < 0 && stage_at(s).deferred) break;
+    if (s >= 0 && stage_at(s).deferred != is_deferred) continue;
+    if (!same_group(stage_at(s), stage_at(at)) && ++groups > units) break;
     at = s;
   }
   return at;
@@ -133,7 +143,8 @@ FetchPlan plan_fetches(const StepModel& model, const StepPolicy& policy,
       const std::int32_t earliest = stages.at(load.need_stage).deferred
                                         ? load.earliest_stage
                                         : std::max(load.earliest_stage, first_forward);
-      const std::int32_t from = std::max(earliest, stage_ahead(stages, load.need_stage, ahead));
+      std::int32_t from = stage_ahead(stages, load, ahead);
+      if (from >= 0) from = std::max(from, earliest);
       const std::int32_t now = plan.issue_stage[i];
       if (from >= now) continue;
       if (!room.has(load.target_tier, from, now, load.target_bytes)) continue;

@@ -39,6 +39,9 @@ struct StepPolicy {
   // many they are also divides the drive's work between the forward and the backward.
   bool updates_wait_for_norm = true;
   std::int32_t first_units = 3;  // 1 or more: the embedding's gradient is the step's last
+  // The embedding's gradient, the step's last and the next one's first to be used, stays in memory
+  // even if its home is a drive.
+  bool keeps_first_gradient = false;
   PipelineSchedule pipeline_schedule = PipelineSchedule::k1F1B;  // where there are stages
   std::int32_t lookahead = 3;    // units whose loads may be issued ahead
   std::vector<UnitHomes> homes;  // one per unit
@@ -49,7 +52,8 @@ struct StepPolicy {
   // A gradient that is used up at once is not worth the way to a drive and back.
   Tier gradient_home(std::int32_t unit) const {
     const Tier named = homes.at(static_cast<std::size_t>(unit)).gradients;
-    return named == Tier::kNvme && !defers_update(unit) ? Tier::kHost : named;
+    const bool stays = !defers_update(unit) || (unit == 0 && keeps_first_gradient);
+    return named == Tier::kNvme && stays ? Tier::kHost : named;
   }
   Tier compute_tier() const { return unified ? Tier::kHost : Tier::kDevice; }
 };

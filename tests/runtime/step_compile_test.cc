@@ -45,7 +45,9 @@ UpdateBytes update_bytes(StepModel model, MasterForm master) {
   const Program program = compile_step(model, policy, {});
   UpdateBytes bytes;
   for (const Op& op : program.ops) {
-    if ((op.deferred || op.in_all_parts) && (op.lane == Lane::kRead || op.lane == Lane::kWrite)) {
+    const bool is_of_update =
+        op.deferred || op.in_all_parts || op.account == Account::kOptimizerState;
+    if (is_of_update && (op.lane == Lane::kRead || op.lane == Lane::kWrite)) {
       bytes.moved += op.cost.bytes;
     }
   }
@@ -62,6 +64,16 @@ TEST(CompileStep, SplitMastersStoreAndMoveLess) {
   EXPECT_EQ(split.stored, 12 * elements);
   EXPECT_EQ(whole.moved, 26 * elements);
   EXPECT_EQ(split.moved, 24 * elements);
+}
+
+// A machine on which the compute of a step takes as long as its traffic with the drive.
+MachineProfile balanced(const Program& program) {
+  double flops = 0;
+  for (const Op& op : program.ops) flops += op.cost.flops;
+  MachineProfile profile;
+  profile.flops_per_s = flops * profile.disk_bytes_per_s /
+                        (lane_bytes(program, Lane::kRead) + lane_bytes(program, Lane::kWrite));
+  return profile;
 }
 
 TEST(CompileStep, RandomPoliciesVerify) {
@@ -255,6 +267,8 @@ TEST(CompileStep, GradientsThatAreUsedUpAtOnceStayInMemory) {
   policy.updates_wait_for_norm = false;
   policy.first_units = 4;
   expect_traffic(bytes_of_first(4));
+  policy.keeps_first_gradient = true;
+  expect_traffic(bytes_of_first(4) - bytes_of_first(1));
 }
 
 // They may still be on their way to the drive, and reads start in order.
@@ -275,8 +289,58 @@ TEST(CompileStep, GradientsOfTheStepBeforeAreReadAfterTheRestOfTheirStage) {
   };
   for (const std::int32_t lookahead : {0, 1, 3}) {
     policy.lookahead = lookahead;
-    EXPECT_EQ(states_before_gradients(), 1 + lookahead);
+    EXPECT_EQ(states_before_gradients(), 1);
   }
+}
+
+// Where a step begins with updates, their states are there: the step before has read them.
+TEST(CompileStep, StatesOfTheFirstUpdatesAreReadUnderTheEndOfTheStepBefore) {
+  StepModel model = small_step_model(8, true);
+  for (UnitModel& unit : model.units) {  // no room that the backward has had
+    unit.saved_bytes = std::min<std::size_t>(unit.saved_bytes, kKiB);
+  }
+  StepPolicy policy =
+      uniform_policy(model, {Tier::kHost, Tier::kHost, Tier::kNvme, Tier::kHost, false});
+  policy.unified = true;
+  const auto carried_states = [&](const TierBudgets& budgets) {
+    const Program program = compile_step(model, policy, budgets);
+    EXPECT_THAT(verify(program), IsEmpty());
+    EXPECT_THAT(tiers_over_budget(program, budgets), IsEmpty());
+    int carried = 0;
+    for (std::size_t i = 0; i < program.ops.size(); ++i) {
+      const Op& op = program.ops[i];
+      if (op.lane != Lane::kRead || op.deferred) continue;
+      ++carried;
+      EXPECT_EQ(program.buffers.at(op.writes.front().buffer).life, Life::kCarried);
+      EXPECT_TRUE(std::none_of(program.ops.begin() + static_cast<std::ptrdiff_t>(i),
+                               program.ops.end(), [](const Op& later) { return later.deferred; }));
+    }
+    return carried;
+  };
+  policy.lookahead = 0;
+  EXPECT_EQ(carried_states({}), 0);
+  const std::size_t least = compile_step(model, policy, {}).use_of(Tier::kHost).packed_bytes;
+  for (const std::int32_t lookahead : {1, 3, 6}) {
+    policy.lookahead = lookahead;
+    EXPECT_EQ(carried_states({}), lookahead);
+  }
+  TierBudgets budgets;
+  budgets[1] = least;
+  EXPECT_LT(carried_states(budgets), 6);
+}
+
+TEST(CompileStep, StatesThatAreCarriedShortenAStep) {
+  const StepModel model = small_step_model(8, true);
+  StepPolicy policy =
+      uniform_policy(model, {Tier::kHost, Tier::kHost, Tier::kNvme, Tier::kHost, false});
+  policy.unified = true;
+  policy.updates_wait_for_norm = false;
+  policy.lookahead = 3;
+  Program program = compile_step(model, policy, {});
+  const double carried_s = simulate(program, balanced(program), 4).step_s;
+  policy.lookahead = 0;
+  program = compile_step(model, policy, {});
+  EXPECT_LT(carried_s, 0.95 * simulate(program, balanced(program), 4).step_s);
 }
 
 TEST(CompileStep, RoomInTheBudgetLetsTheNextStepsLoadsStartUnderTheEndOfThisOne) {
@@ -286,11 +350,7 @@ TEST(CompileStep, RoomInTheBudgetLetsTheNextStepsLoadsStartUnderTheEndOfThisOne)
   policy.unified = true;
   TierBudgets budgets;
   const Program loose = compile_step(model, policy, budgets);
-  double flops = 0;
-  for (const Op& op : loose.ops) flops += op.cost.flops;
-  MachineProfile profile;
-  profile.flops_per_s = flops * profile.disk_bytes_per_s /
-                        (lane_bytes(loose, Lane::kRead) + lane_bytes(loose, Lane::kWrite));
+  const MachineProfile profile = balanced(loose);
   std::vector<double> seconds;
   for (const std::size_t times : {1, 4}) {
     budgets[1] = times * loose.use_of(Tier::kHost).packed_bytes;
