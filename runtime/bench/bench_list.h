@@ -9,6 +9,8 @@ namespace terrace {
 
 std::vector<BenchResult> bench_io(const BenchOptions& options, Log& log);
 std::vector<BenchResult> bench_copy(const BenchOptions& options, Log& log);
+// bench_copy() of BenchOptions::device.
+std::vector<BenchResult> bench_device_copy(const BenchOptions& options, Log& log);
 std::vector<BenchResult> bench_optimizer(const BenchOptions& options, Log& log);
 std::vector<BenchResult> bench_kernel(const BenchOptions& options, Log& log);
 std::vector<BenchResult> bench_step(const BenchOptions& options, Log& log);

@@ -1,0 +1,146 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "runtime/bench/bench.h"
+#include "runtime/bench/bench_device.h"
+#include "runtime/bench/lane_copies.h"
+#include "tests/runtime/fake_gpu.h"
+
+// The benchmarks of a GPU run, as small as can be, on a device that treats the host as one does.
+// What they measure is not looked at: times are no test.
+namespace terrace {
+namespace {
+
+using nlohmann::json;
+using test::FakeGpuBackend;
+
+// Stands for the vendor's copies.
+class OtherCopies final : public CopyLoad {
+ public:
+  OtherCopies(const ComputeBackend& backend, std::string name, std::size_t size_bytes)
+      : name_(std::move(name)),
+        device_(backend.make(size_bytes)),
+        copies_(*device_, size_bytes, {}) {}
+
+  std::string_view name() const override { return name_; }
+  CopySeconds run(CopyWays ways) override { return copies_.run(ways); }
+
+ private:
+  const std::string name_;
+  const std::unique_ptr<ComputeDevice> device_;
+  LaneCopies copies_;
+};
+
+BenchDevice fake_device() {
+  BenchDevice device;
+  device.description = "a fake GPU";
+  device.backend = std::make_shared<const FakeGpuBackend>();
+  device.capacity_bytes = kGiB;
+  device.plain_copies = [backend = device.backend](std::size_t size_bytes) {
+    std::vector<std::unique_ptr<CopyLoad>> loads;
+    for (const char* name : {"one memory", "another memory"}) {
+      loads.push_back(std::make_unique<OtherCopies>(*backend, name, size_bytes));
+    }
+    return loads;
+  };
+  return device;
+}
+
+const Bench& bench_named(std::string_view name) {
+  return *std::ranges::find(benches(), name, &Bench::name);
+}
+
+std::vector<BenchResult> results_on(const BenchDevice& device, std::string_view name) {
+  BenchOptions options;
+  options.device = &device;
+  options.repetitions = 2;
+  options.seconds = 0.01;
+  options.small = true;
+  SilentLog log;
+  std::vector<BenchResult> results = bench_named(name).run(options, log);
+  for (const BenchResult& result : results) {
+    EXPECT_EQ(result.value.count(), 2) << result.name;
+    EXPECT_EQ(result.limit.count(), 2) << result.name;
+    EXPECT_GT(result.value.low(), 0) << result.name;
+    EXPECT_GT(result.limit.low(), 0) << result.name;
+    EXPECT_FALSE(result.limit_is.empty()) << result.name;
+  }
+  const json document = json::parse(bench_json({}, options, results));
+  EXPECT_EQ(document.at("device"), "a fake GPU");
+  return results;
+}
+
+std::vector<std::string> names_of(const std::vector<BenchResult>& results) {
+  std::vector<std::string> names;
+  for (const BenchResult& result : results) names.push_back(result.name);
+  return names;
+}
+
+TEST(FakeGpuBench, CopiesHaveTheNamesOfNvbandwidth) {
+  const std::vector<BenchResult> results = results_on(fake_device(), "copy");
+  EXPECT_THAT(names_of(results),
+              testing::ElementsAre("host_to_device_memcpy_ce", "device_to_host_memcpy_ce",
+                                   "host_to_device_bidirectional_memcpy_ce",
+                                   "device_to_host_bidirectional_memcpy_ce",
+                                   "bidirectional_memcpy_ce_sum", "device_local_copy"));
+  for (const BenchResult& result : results) {
+    EXPECT_TRUE(result.goal.has_value()) << result.name;
+    EXPECT_EQ(result.details.size(), 2U) << result.name;
+    EXPECT_THAT(result.limit_is, testing::AnyOf("one memory", "another memory"));
+  }
+}
+
+// Copies that say how long they took, and do nothing.
+class SaidCopies final : public CopyLoad {
+ public:
+  SaidCopies(std::string name, CopySeconds seconds) : name_(std::move(name)), seconds_(seconds) {}
+
+  std::string_view name() const override { return name_; }
+  CopySeconds run(CopyWays /*ways*/) override { return seconds_; }
+
+ private:
+  const std::string name_;
+  const CopySeconds seconds_;
+};
+
+TEST(FakeGpuBench, TheLimitOfACopyIsTheBestOfEachWay) {
+  BenchDevice device = fake_device();
+  device.plain_copies = [](std::size_t) {
+    std::vector<std::unique_ptr<CopyLoad>> loads;
+    loads.push_back(std::make_unique<SaidCopies>("quick up", CopySeconds{1, 4, 2}));
+    loads.push_back(std::make_unique<SaidCopies>("quick down", CopySeconds{2, 2, 4}));
+    return loads;
+  };
+  const std::vector<BenchResult> results = results_on(device, "copy");
+  const double bytes = 8 * kMiB;
+  const std::vector<std::pair<std::string, double>> expected = {
+      {"quick up", bytes},       {"quick down", bytes / 2}, {"quick up", bytes / 2},
+      {"quick down", bytes / 4}, {"quick down", bytes / 2}, {"quick up", bytes / 4}};
+  ASSERT_EQ(results.size(), expected.size());
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    EXPECT_EQ(results[i].limit_is, expected[i].first) << results[i].name;
+    EXPECT_DOUBLE_EQ(results[i].limit.median(), expected[i].second * 1e-9) << results[i].name;
+  }
+}
+
+TEST(FakeGpuBench, LanesTimeTheWaysThatRan) {
+  const FakeGpuBackend backend;
+  const auto device = backend.make(4 * kMiB);
+  LaneCopies copies(*device, 4 * kMiB, {});
+  for (const CopyWays ways :
+       {CopyWays::kUpload, CopyWays::kBoth, CopyWays::kLocal, CopyWays::kDownload}) {
+    const CopySeconds seconds = copies.run(ways);
+    EXPECT_EQ(seconds.upload > 0, ways == CopyWays::kUpload || ways == CopyWays::kBoth);
+    EXPECT_EQ(seconds.download > 0, ways == CopyWays::kDownload || ways == CopyWays::kBoth);
+    EXPECT_EQ(seconds.local > 0, ways == CopyWays::kLocal);
+  }
+}
+
+}  // namespace
+}  // namespace terrace
