@@ -34,7 +34,9 @@ constexpr auto kBenches = std::to_array<Bench>({
      "cudaMemcpyAsync alone",
      bench_copy, DeviceBench{.takes_bytes = true}},
     {"optimizer", "optimizer updates against a loop that streams the same bytes", bench_optimizer},
-    {"kernel", "kernels against the libraries they are made of", bench_kernel},
+    {"kernel",
+     "kernels against the libraries they are made of; of a GPU against its copies and products",
+     bench_kernel, DeviceBench{}},
     {"step", "whole training steps, and what the simulator says of them", bench_step},
     {"collective",
      "collectives between threads against copies; under mpirun, between processes against MPI's "

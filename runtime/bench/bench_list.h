@@ -13,6 +13,8 @@ std::vector<BenchResult> bench_copy(const BenchOptions& options, Log& log);
 std::vector<BenchResult> bench_device_copy(const BenchOptions& options, Log& log);
 std::vector<BenchResult> bench_optimizer(const BenchOptions& options, Log& log);
 std::vector<BenchResult> bench_kernel(const BenchOptions& options, Log& log);
+// bench_kernel() of BenchOptions::device.
+std::vector<BenchResult> bench_device_kernel(const BenchOptions& options, Log& log);
 std::vector<BenchResult> bench_step(const BenchOptions& options, Log& log);
 // bench_step() with --zero-stage or --local-ranks.
 std::vector<BenchResult> bench_ranked_step(const BenchOptions& options, Log& log);

@@ -110,7 +110,7 @@ class UpdateAlone {
 
  private:
   WorkerArena workers_;
-  CaseMemory memory_;
+  HostCaseMemory memory_;
   KernelContext context_;
   AdamWUpdate update_;
   StepScalars scalars_;

@@ -193,6 +193,7 @@ TEST(BenchCommand, RefusesWhatMeansNothingOnADevice) {
       {{"io", "--device", "cuda"}, "bench io --device cuda: it measures the host"},
       {{"copy", "--device", "cuda:1", "--threads", "2"}, "--threads means nothing there"},
       {{"copy", "--device", "cuda", "--nvme", "."}, "--nvme means nothing there"},
+      {{"kernel", "--device", "cuda", "--size", "1GiB"}, "--size means nothing there"},
       {{"copy", "--device", "gpu"}, "one of auto, cpu, cuda"}};
   for (const Refused& one : refused) {
     const Outcome outcome = run_bench(one.arguments);

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -9,7 +10,9 @@
 #include "base/bytes.h"
 #include "runtime/bench/bench.h"
 #include "runtime/bench/bench_device.h"
+#include "runtime/bench/device_limits.h"
 #include "runtime/bench/lane_copies.h"
+#include "runtime/bench/update_forms.h"
 #include "tests/runtime/fake_gpu.h"
 
 // The benchmarks of a GPU run, as small as can be, on a device that treats the host as one does.
@@ -139,6 +142,53 @@ TEST(FakeGpuBench, LanesTimeTheWaysThatRan) {
     EXPECT_EQ(seconds.upload > 0, ways == CopyWays::kUpload || ways == CopyWays::kBoth);
     EXPECT_EQ(seconds.download > 0, ways == CopyWays::kDownload || ways == CopyWays::kBoth);
     EXPECT_EQ(seconds.local > 0, ways == CopyWays::kLocal);
+  }
+}
+
+TEST(FakeGpuBench, KernelHasEveryKernelOfBothFamilies) {
+  const std::vector<std::string> common = {
+      "attention_forward", "attention_backward", "head_loss",           "norm_forward",
+      "norm_backward",     "activation_forward", "activation_backward", "add",
+      "embedding_forward", "embedding_backward", "accumulate_gradient", "round_gradient",
+      "fill_zero",         "cast_parameters",    "norm_partials",       "adamw_fp32",
+      "adamw_split",       "adamw_bf16_moments", "adamw_int8_moments"};
+  std::vector<std::string> names = {"nano_bf16_rope", "gpt2_124m_bf16_add_positions"};
+  for (const std::string prefix : {"nano_bf16_", "gpt2_124m_bf16_"}) {
+    for (const std::string& kernel : common) names.push_back(prefix + kernel);
+    for (const std::string linear : {"qkv", "projection", "up", "down"}) {
+      for (const std::string what : {"_forward", "_backward_input", "_backward_weight"}) {
+        names.push_back(prefix + "matmul_" + linear + what);
+      }
+    }
+  }
+  const std::vector<BenchResult> results = results_on(fake_device(), "kernel");
+  EXPECT_THAT(names_of(results), testing::UnorderedElementsAreArray(names));
+  for (const BenchResult& result : results) {
+    const bool moves_bytes = result.unit == BenchUnit::kGigabytesPerSecond;
+    EXPECT_TRUE(moves_bytes || result.unit == BenchUnit::kTeraflopsPerSecond) << result.name;
+    EXPECT_EQ(result.goal.has_value(), moves_bytes) << result.name;
+  }
+}
+
+TEST(DeviceLimits, CallsTakeAboutAsLongAsAsked) {
+  EXPECT_EQ(calls_for(0.1, 0.01), 10);
+  EXPECT_EQ(calls_for(0.1, 1), 1);
+  EXPECT_EQ(calls_for(1, 1e-6), 500);
+  EXPECT_EQ(calls_for(1, 0), 500);
+}
+
+// Bytes per parameter: gradient 4, parameter 2 or 2 x 2, and the state twice. Blocks of codes have
+// exponents besides.
+TEST(UpdateForms, TrafficIsWhatAnUpdateReadsAndWrites) {
+  constexpr std::int64_t kElements = 1 << 20;
+  const std::map<std::string, double> expected = {{"adamw_fp32", 4 + 2 + 2 * 12},
+                                                  {"adamw_split", 4 + 4 + 2 * 10},
+                                                  {"adamw_bf16_moments", 4 + 4 + 2 * 6},
+                                                  {"adamw_int8_moments", 4 + 4 + 2 * 4}};
+  for (const UpdateForm& form : update_forms()) {
+    const double bytes = update_traffic_bytes(form.state, kElements) / kElements;
+    const double exponents = form.state.moments == MomentForm::kInt8 ? 0.5 : 0;
+    EXPECT_NEAR(bytes, expected.at(form.name) + exponents / 2, exponents / 2) << form.name;
   }
 }
 
