@@ -37,7 +37,10 @@ constexpr auto kBenches = std::to_array<Bench>({
     {"kernel",
      "kernels against the libraries they are made of; of a GPU against its copies and products",
      bench_kernel, DeviceBench{}},
-    {"step", "whole training steps, and what the simulator says of them", bench_step},
+    {"step",
+     "whole training steps, and what the simulator says of them; on a GPU against their products "
+     "at its best rate",
+     bench_step, DeviceBench{.takes_threads = true}},
     {"collective",
      "collectives between threads against copies; under mpirun, between processes against MPI's "
      "own",

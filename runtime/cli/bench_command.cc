@@ -34,7 +34,7 @@ enum : std::size_t {
 };
 constexpr auto kFlags = std::to_array<FlagSpec>({
     {"device", "Machine", "auto|cpu|cuda[:N]",
-     "What is measured (auto: the CPU); cuda, GPU N: of bench copy and kernel"},
+     "What is measured (auto: the CPU); cuda, GPU N: of bench copy, kernel and step"},
     {"nvme", "Machine", "DIR",
      "A directory on the drive to measure; repeated: striped (the current directory)",
      FlagArity::kRepeated},

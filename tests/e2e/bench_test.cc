@@ -194,6 +194,7 @@ TEST(BenchCommand, RefusesWhatMeansNothingOnADevice) {
       {{"copy", "--device", "cuda:1", "--threads", "2"}, "--threads means nothing there"},
       {{"copy", "--device", "cuda", "--nvme", "."}, "--nvme means nothing there"},
       {{"kernel", "--device", "cuda", "--size", "1GiB"}, "--size means nothing there"},
+      {{"step", "--device", "cuda", "--zero-stage", "1"}, "--zero-stage means nothing there"},
       {{"copy", "--device", "gpu"}, "one of auto, cpu, cuda"}};
   for (const Refused& one : refused) {
     const Outcome outcome = run_bench(one.arguments);
@@ -204,11 +205,13 @@ TEST(BenchCommand, RefusesWhatMeansNothingOnADevice) {
 
 // As training does: a GPU that is not there.
 TEST(BenchCommand, WithoutAGpuItSaysWhatIsMissing) {
-  const Outcome outcome = run_bench({"copy", "--small", "--device", "cuda:1000"});
-  EXPECT_EQ(outcome.code, 4) << outcome;
-  EXPECT_THAT(outcome.errors, testing::AnyOf(testing::HasSubstr("without CUDA"),
-                                             testing::HasSubstr("there is no GPU"),
-                                             testing::HasSubstr("cudaGetDeviceCount")));
+  for (const char* const kind : {"copy", "kernel", "step"}) {
+    const Outcome outcome = run_bench({kind, "--small", "--device", "cuda:1000"});
+    EXPECT_EQ(outcome.code, 4) << outcome;
+    EXPECT_THAT(outcome.errors, testing::AnyOf(testing::HasSubstr("built without CUDA"),
+                                               testing::HasSubstr("GPU 1000"),
+                                               testing::HasSubstr("cudaGetDeviceCount")));
+  }
 }
 
 TEST(BenchCommand, HelpNamesEveryKind) {

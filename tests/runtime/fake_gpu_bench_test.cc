@@ -8,11 +8,14 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/error.h"
 #include "runtime/bench/bench.h"
 #include "runtime/bench/bench_device.h"
 #include "runtime/bench/device_limits.h"
 #include "runtime/bench/lane_copies.h"
+#include "runtime/bench/step_light.h"
 #include "runtime/bench/update_forms.h"
+#include "runtime/train/engine.h"
 #include "tests/runtime/fake_gpu.h"
 
 // The benchmarks of a GPU run, as small as can be, on a device that treats the host as one does.
@@ -168,6 +171,55 @@ TEST(FakeGpuBench, KernelHasEveryKernelOfBothFamilies) {
     EXPECT_TRUE(moves_bytes || result.unit == BenchUnit::kTeraflopsPerSecond) << result.name;
     EXPECT_EQ(result.goal.has_value(), moves_bytes) << result.name;
   }
+}
+
+TEST(FakeGpuBench, StepHasItsSpeedAndWhatLimitedIt) {
+  const std::vector<BenchResult> results = results_on(fake_device(), "step");
+  EXPECT_THAT(names_of(results),
+              testing::ElementsAre("nano_bf16_on_device_64_tokens", "nano_bf16_on_host_64_tokens",
+                                   "nano_bf16_on_host_128_tokens"));
+  for (const BenchResult& result : results) {
+    EXPECT_EQ(result.unit, BenchUnit::kTokensPerSecond);
+    EXPECT_EQ(result.details.front().name, "busy lanes");
+    EXPECT_THAT(result.details.front().text, testing::HasSubstr("compute "));
+    const bool copies = result.details.front().text.find("upload") != std::string::npos;
+    EXPECT_TRUE(copies || result.name.find("on_device") != std::string::npos) << result.name;
+  }
+}
+
+TEST(FakeGpuBench, StepsThatDoNotFitAreLeftOutAndAtLastRefused) {
+  BenchDevice device = fake_device();
+  device.capacity_bytes = device_limits_bytes(DType::kBF16, true) + 64 * kKiB;
+  EXPECT_THROW(results_on(device, "step"), OutOfMemory);
+  device.capacity_bytes = kMiB;
+  EXPECT_THROW(results_on(device, "step"), OutOfMemory);
+}
+
+// 6 products of weights for a token and parameter of them, and attention's below the diagonal.
+TEST(StepLight, CountsWhatAStepCannotDoWithout) {
+  const ModelConfig model = load_model_config("nano");
+  const BatchShape batch = {2, 32};
+  EngineOptions options;
+  options.model = model;
+  options.batch = batch;
+  options.placement.micro_batches = 3;
+  options.evaluates = false;
+  const auto flops_with = [&](bool recompute) {
+    options.placement.recompute = recompute;
+    return flops_of_step(plan_engine(options).training.program, model, batch);
+  };
+  const double rows = 3 * 64;
+  const double block = 128 * (128 + 2 * 64) + 128 * 128 + 3 * 128 * 352;
+  const double weights = 4 * block + 256 * 128;
+  const double half_squares = 4 * 6 * rows * 32 * 128;
+  const StepFlops kept = flops_with(false);
+  EXPECT_DOUBLE_EQ(kept.necessary, 6 * rows * weights + half_squares);
+  EXPECT_DOUBLE_EQ(kept.with_whole_squares, 6 * rows * weights + 2 * half_squares);
+  EXPECT_EQ(kept.recomputed, 0);
+  const StepFlops again = flops_with(true);
+  EXPECT_DOUBLE_EQ(again.necessary, kept.necessary);
+  EXPECT_GT(again.recomputed, 0);
+  EXPECT_DOUBLE_EQ(tokens_at_light(kept, rows, 2 * kept.necessary), 2 * rows);
 }
 
 TEST(DeviceLimits, CallsTakeAboutAsLongAsAsked) {
