@@ -4,8 +4,8 @@
 #   tools/gpu_tests.sh BUNDLE.tar.gz              the label gpu; a skipped test is a failure
 #   tools/gpu_tests.sh BUNDLE.tar.gz --sanitize   again under compute-sanitizer: memcheck, racecheck
 #
-# BUNDLE.tar.gz is of tools/make_bundle.sh. Needs g++, cmake, ninja, pkg-config, the CUDA toolkit and
-# NCCL, and a GPU with its driver; exits 4, naming it, where one is missing.
+# BUNDLE.tar.gz is of tools/make_bundle.sh. Needs what tools/gpu_build.sh needs; exits 4, naming it,
+# where something is missing. tools/gpu_bench.sh measures.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -19,18 +19,9 @@ bundle=${1:-}
 sanitize=${2:-}
 [[ -z $sanitize || $sanitize == --sanitize ]] || { echo "gpu_tests: unknown argument $2" >&2; exit 2; }
 
-for program in g++ cmake ninja pkg-config nvcc; do
-  command -v "$program" >/dev/null || fail "there is no $program here"
-done
-[[ -e /dev/nvidiactl ]] || fail "there is no GPU here, or no driver (/dev/nvidiactl)"
-
-mkdir -p build
-tar -C build -xzf "$bundle"
+./tools/gpu_build.sh "$bundle" terrace gpu_tests
 # shellcheck disable=SC1091
 source build/terrace-bundle/environment.sh
-
-cmake --preset cuda -DTERRACE_MPI=OFF -DTERRACE_BENCH=OFF
-cmake --build build/cuda --parallel "$(./tools/jobs.sh)" --target terrace gpu_tests
 
 report=build/cuda/gpu_tests.log
 build/cuda/tests/gpu/gpu_tests 2>&1 | tee "$report"

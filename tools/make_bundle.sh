@@ -4,7 +4,7 @@
 #
 # Takes them from the Debian or Ubuntu packages installed here, so make it on the distribution (or
 # an older one) of the machine it is for. What that machine must have itself: g++, cmake, ninja,
-# pkg-config, and for the GPU the CUDA toolkit with NCCL. tools/gpu_tests.sh builds from it.
+# pkg-config, and for the GPU the CUDA toolkit with NCCL. tools/gpu_build.sh builds from it.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

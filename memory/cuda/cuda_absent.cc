@@ -1,6 +1,7 @@
 #include "base/error.h"
 #include "memory/cuda/cuda_device.h"
 #include "memory/cuda/host_registration.h"
+#include "memory/cuda/plain_copies.h"
 
 // For builds without CUDA.
 namespace terrace {
@@ -19,6 +20,11 @@ std::size_t cuda_capacity_bytes(int /*ordinal*/) { refuse(); }
 int cuda_numa_node(int /*ordinal*/) { refuse(); }
 std::unique_ptr<Device> make_cuda_device(const CudaDeviceOptions& /*options*/) { refuse(); }
 std::string describe_cuda_device(int /*ordinal*/) { refuse(); }
+
+std::unique_ptr<CopyLoad> make_cuda_plain_copies(LockedMemory /*memory*/,
+                                                 const PlainCopyOptions& /*options*/) {
+  refuse();
+}
 
 HostRegistration::HostRegistration(std::span<std::byte> /*memory*/) { refuse(); }
 HostRegistration::~HostRegistration() = default;

@@ -22,16 +22,25 @@ constexpr auto kUnits = std::to_array<Unit>({
     {"ms/GB", false},
     {"ns/element", false},
     {"bytes/element", false},
+    {"TFLOP/s", true},
 });
 
 const Unit& unit_of(BenchUnit unit) { return kUnits.at(static_cast<std::size_t>(unit)); }
 
 constexpr auto kBenches = std::to_array<Bench>({
     {"io", "the NVMe store against a bare io_uring loop, and fio where it is installed", bench_io},
-    {"copy", "memory copies, uploads and downloads against a streaming copy", bench_copy},
+    {"copy",
+     "memory copies, uploads and downloads against a streaming copy; of a GPU against "
+     "cudaMemcpyAsync alone",
+     bench_copy, DeviceBench{.takes_bytes = true}},
     {"optimizer", "optimizer updates against a loop that streams the same bytes", bench_optimizer},
-    {"kernel", "kernels against the libraries they are made of", bench_kernel},
-    {"step", "whole training steps, and what the simulator says of them", bench_step},
+    {"kernel",
+     "kernels against the libraries they are made of; of a GPU against its copies and products",
+     bench_kernel, DeviceBench{}},
+    {"step",
+     "whole training steps, and what the simulator says of them; on a GPU against their products "
+     "at its best rate",
+     bench_step, DeviceBench{.takes_threads = true}},
     {"collective",
      "collectives between threads against copies; under mpirun, between processes against MPI's "
      "own",

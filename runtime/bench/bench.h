@@ -14,7 +14,11 @@
 // run. One file per benchmark; benches() is the list.
 namespace terrace {
 
+struct BenchDevice;  // runtime/bench/bench_device.h
+
 struct BenchOptions {
+  // What is measured in place of the CPU; null: the CPU. For benchmarks that Bench::on_device.
+  const BenchDevice* device = nullptr;
   std::vector<std::string> nvme;  // directories on the drives; none: the current directory
   int threads = 1;
   int repetitions = 7;    // rounds of interleaved measurements
@@ -35,6 +39,7 @@ enum class BenchUnit : std::uint8_t {
   kMillisecondsPerGigabyte,
   kNanosecondsPerElement,
   kBytesPerElement,
+  kTeraflopsPerSecond,
 };
 
 std::string_view name_of(BenchUnit unit);
@@ -53,9 +58,17 @@ struct BenchResult {
     std::string text;
   };
   std::vector<Detail> details = {};
+  std::optional<double> goal = std::nullopt;  // that the ratio should reach
 
   // Of the medians: value / limit for rates, limit / value for the others. 1 is as good as it gets.
   double ratio() const;
+};
+
+// What a benchmark of a device takes of the options; the others that are not about rounds and
+// output mean nothing there.
+struct DeviceBench {
+  bool takes_threads = false;
+  bool takes_bytes = false;
 };
 
 struct Bench {
@@ -64,6 +77,7 @@ struct Bench {
   // Runs it; says on `log` what it is at. Throws ConfigError, EnvironmentError, OutOfMemory,
   // IoError, CommError. No results: another rank of the job has them.
   std::vector<BenchResult> (*run)(const BenchOptions& options, Log& log) = nullptr;
+  std::optional<DeviceBench> on_device = std::nullopt;  // set: measures devices too
 };
 
 // In the order of the help.

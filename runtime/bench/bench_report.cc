@@ -8,6 +8,7 @@
 #include "memory/host/host_limits.h"
 #include "memory/host/topology.h"
 #include "runtime/bench/bench.h"
+#include "runtime/bench/bench_device.h"
 #include "runtime/config/version.h"
 
 namespace terrace {
@@ -54,6 +55,7 @@ nlohmann::ordered_json result_json(const BenchResult& result) {
                                  {"limit_range", {result.limit.low(), result.limit.high()}},
                                  {"limit_is", result.limit_is},
                                  {"repetitions", result.value.count()}};
+  if (result.goal) json["goal"] = *result.goal;
   for (const BenchResult::Detail& detail : result.details) {
     json["details"][detail.name] = detail.text;
   }
@@ -76,15 +78,16 @@ std::string bench_json(const BenchRun& run, const BenchOptions& options,
                        std::span<const BenchResult> results) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const BenchResult& result : results) list.push_back(result_json(result));
-  const nlohmann::ordered_json document = {{"schema", "terrace.bench/1"},
-                                           {"version", terrace_version()},
-                                           {"benchmark", run.bench},
-                                           {"args", run.arguments},
-                                           {"started", date_text(run.started_s)},
-                                           {"duration_ns", run.duration_ns},
-                                           {"host", host_facts()},
-                                           {"options", options_json(options)},
-                                           {"results", list}};
+  nlohmann::ordered_json document = {{"schema", "terrace.bench/1"},
+                                     {"version", terrace_version()},
+                                     {"benchmark", run.bench},
+                                     {"args", run.arguments},
+                                     {"started", date_text(run.started_s)},
+                                     {"duration_ns", run.duration_ns},
+                                     {"host", host_facts()},
+                                     {"options", options_json(options)},
+                                     {"results", list}};
+  if (options.device != nullptr) document["device"] = options.device->description;
   return document.dump(2) + "\n";
 }
 
@@ -99,6 +102,9 @@ std::string bench_table(std::span<const BenchResult> results) {
     text += fmt::format("{:<{}}  {:>26}  {:>26}  {:>6.3f}  {}; {}\n", result.name, widest,
                         spread(result.value), spread(result.limit), result.ratio(),
                         name_of(result.unit), result.limit_is);
+    if (result.goal && result.ratio() < *result.goal) {
+      text += fmt::format("{:<{}}    below the goal of {}\n", "", widest, *result.goal);
+    }
     for (const BenchResult::Detail& detail : result.details) {
       text += fmt::format("{:<{}}    {}: {}\n", "", widest, detail.name, detail.text);
     }

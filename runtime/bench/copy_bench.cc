@@ -120,6 +120,7 @@ enum Place : std::size_t { kPlain, kStreaming, kUpload, kDownload, kStreamingBot
 }  // namespace
 
 std::vector<BenchResult> bench_copy(const BenchOptions& options, Log& log) {
+  if (options.device != nullptr) return bench_device_copy(options, log);
   const std::size_t usual = options.small ? 8 * kMiB : kGiB;
   const std::size_t bytes = round_up(options.bytes == 0 ? usual : options.bytes, 2 * kMiB);
   log.info(fmt::format("bench copy: {} on each side, {} rounds", format_size(bytes),

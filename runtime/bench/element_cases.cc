@@ -1,8 +1,6 @@
 #include <algorithm>
 
-#include "kernels/cpu/cpu_kernels.h"
 #include "memory/host/streaming_copy.h"
-#include "runtime/bench/case_memory.h"
 #include "runtime/bench/kernel_cases.h"
 #include "runtime/model/rope_table.h"
 
@@ -12,9 +10,11 @@ namespace {
 // Pieces that a streaming copy takes at once.
 constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
 
-// Gives a case its limit: a copy that moves as many bytes.
+// Gives a case its memory, and on the CPU its limit: a copy that moves as many bytes.
 KernelCase against_copy(const KernelSetting& setting, KernelCase result,
                         const std::shared_ptr<CaseMemory>& memory) {
+  result.memory = memory;
+  if (setting.device != nullptr) return result;
   const std::size_t half = std::max<std::size_t>(64, static_cast<std::size_t>(result.bytes) / 2);
   const auto source = memory->bytes(half);
   const auto target = memory->bytes(half);
@@ -28,7 +28,6 @@ KernelCase against_copy(const KernelSetting& setting, KernelCase result,
     });
   };
   result.limit_is = "a streaming copy that moves as many bytes, all threads";
-  result.memory = memory;
   return result;
 }
 
@@ -42,11 +41,11 @@ double bytes_of(std::initializer_list<TensorView> tensors) {
 int norms_of(const ModelConfig& model) { return static_cast<int>(2 * model.layers + 1); }
 
 KernelCase norm_forward_case(const KernelSetting& setting) {
-  auto memory = std::make_shared<CaseMemory>(*setting.workers);
+  auto memory = setting.make_memory();
   const std::int64_t rows = setting.batch.rows();
   const std::int64_t width = setting.model.width;
   const KernelContext context = memory->context(0);
-  const KernelTable& kernels = cpu_kernels();
+  const KernelTable& kernels = setting.kernels();
   LayerNormForward op;
   op.x = memory->tensor(setting.type, rows, width);
   op.weight = memory->tensor(setting.type, width);
@@ -66,12 +65,12 @@ KernelCase norm_forward_case(const KernelSetting& setting) {
 }
 
 KernelCase norm_backward_case(const KernelSetting& setting) {
-  auto memory = std::make_shared<CaseMemory>(*setting.workers);
+  auto memory = setting.make_memory();
   const std::int64_t rows = setting.batch.rows();
   const std::int64_t width = setting.model.width;
-  const KernelTable& kernels = cpu_kernels();
+  const KernelTable& kernels = setting.kernels();
   const KernelContext context =
-      memory->context(kernels.norm_backward_workspace(rows, width, setting.workers->threads()));
+      memory->context(kernels.norm_backward_workspace(rows, width, setting.worker_count()));
   LayerNormBackward op;
   op.dy = memory->tensor(setting.type, rows, width);
   op.x = memory->tensor(setting.type, rows, width);
@@ -101,10 +100,10 @@ KernelCase norm_backward_case(const KernelSetting& setting) {
 }
 
 KernelCase activation_case(const KernelSetting& setting, bool backward) {
-  auto memory = std::make_shared<CaseMemory>(*setting.workers);
+  auto memory = setting.make_memory();
   const std::int64_t rows = setting.batch.rows();
   const KernelContext context = memory->context(0);
-  const KernelTable& kernels = cpu_kernels();
+  const KernelTable& kernels = setting.kernels();
   const TensorView up = memory->tensor(setting.type, rows, up_columns(setting.model));
   const TensorView y = memory->tensor(setting.type, rows, setting.model.intermediate);
   const TensorView dup = memory->tensor(setting.type, rows, up_columns(setting.model));
@@ -122,9 +121,9 @@ KernelCase activation_case(const KernelSetting& setting, bool backward) {
 }
 
 KernelCase add_case(const KernelSetting& setting) {
-  auto memory = std::make_shared<CaseMemory>(*setting.workers);
+  auto memory = setting.make_memory();
   const KernelContext context = memory->context(0);
-  const KernelTable& kernels = cpu_kernels();
+  const KernelTable& kernels = setting.kernels();
   const TensorView a = memory->tensor(setting.type, setting.batch.rows(), setting.model.width);
   const TensorView b = memory->tensor(setting.type, setting.batch.rows(), setting.model.width);
   KernelCase result = {.name = "add",
@@ -135,15 +134,16 @@ KernelCase add_case(const KernelSetting& setting) {
 }
 
 KernelCase rope_case(const KernelSetting& setting) {
-  auto memory = std::make_shared<CaseMemory>(*setting.workers);
+  auto memory = setting.make_memory();
   const ModelConfig& model = setting.model;
   const KernelContext context = memory->context(0);
-  const KernelTable& kernels = cpu_kernels();
+  const KernelTable& kernels = setting.kernels();
   Rope op;
   op.qkv = memory->tensor(setting.type, setting.batch.rows(), qkv_columns(model));
-  op.table = memory->tensor(DType::kF32, setting.batch.positions, model.head_width);
-  fill_rope_table(model.rope, setting.batch.positions, model.head_width,
-                  {op.table.as<float>(), static_cast<std::size_t>(op.table.elements())});
+  std::vector<float> table(static_cast<std::size_t>(setting.batch.positions * model.head_width));
+  fill_rope_table(model.rope, setting.batch.positions, model.head_width, table);
+  op.table = view(memory->holding(std::as_bytes(std::span(table))).data(), DType::kF32,
+                  setting.batch.positions, model.head_width);
   op.sequence = setting.batch.positions;
   op.head_width = model.head_width;
   op.heads = model.heads + model.key_value_heads;

@@ -72,6 +72,7 @@ std::vector<KernelScene> scenes_of(const BenchOptions& options) {
 }  // namespace
 
 std::vector<BenchResult> bench_kernel(const BenchOptions& options, Log& log) {
+  if (options.device != nullptr) return bench_device_kernel(options, log);
   WorkerArena workers(options.threads);
   std::vector<BenchResult> results;
   for (const KernelScene& scene : scenes_of(options)) {

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "memory/host/worker_arena.h"
+#include "runtime/bench/case_device.h"
+#include "runtime/bench/case_memory.h"
 #include "runtime/model/block_tensors.h"
 #include "runtime/model/model_config.h"
 
@@ -20,7 +22,8 @@ struct KernelCase {
   double bytes = 0;  // that the kernel reads and writes, where it is not a product
   int per_step = 0;  // calls in a step of one micro-batch
   std::function<void()> run = {};
-  std::function<void()> limit = {};  // does the same work as fast as the machine can
+  // Does the same work as fast as the machine can. None on a device: all its cases have the same.
+  std::function<void()> limit = {};
   std::string limit_is = {};
   std::shared_ptr<void> memory = {};  // what both work on
 
@@ -31,7 +34,12 @@ struct KernelSetting {
   ModelConfig model;
   BatchShape batch;
   DType type = DType::kBF16;
-  WorkerArena* workers = nullptr;
+  WorkerArena* workers = nullptr;  // of kernels of the CPU
+  CaseDevice* device = nullptr;    // set: its kernels, which cases enqueue
+
+  const KernelTable& kernels() const;
+  int worker_count() const;
+  std::shared_ptr<CaseMemory> make_memory() const;
 };
 
 // Makes a case. Its memory is filled when it is made, so one at a time should live.
@@ -39,7 +47,10 @@ using KernelCaseMaker = std::function<KernelCase()>;
 
 // Products of a block, attention, and the head with its loss. They borrow the setting.
 std::vector<KernelCaseMaker> product_cases(const KernelSetting& setting);
-// Everything else that the compute lane does in a step.
+// Norms, activations, residual sums and rotations.
 std::vector<KernelCaseMaker> element_cases(const KernelSetting& setting);
+// What moves the state of a step: embedding, sums, casts and norms of gradients, and updates, of
+// `elements` parameters (a multiple of 4Ki). On a device only.
+std::vector<KernelCaseMaker> state_cases(const KernelSetting& setting, std::int64_t elements);
 
 }  // namespace terrace

@@ -152,13 +152,10 @@ std::vector<BenchResult> bench_optimizer(const BenchOptions& options, Log& log) 
   const std::int64_t elements = round_up(options.bytes == 0 ? usual : wanted, kBlockElements);
   log.info(fmt::format("bench optimizer: {} parameters, {} threads, {} rounds", elements,
                        options.threads, options.repetitions));
-  const std::vector<UpdateForm> forms = {
-      {"adamw_fp32", {.master = MasterForm::kFp32}},
-      {"adamw_split", {.master = MasterForm::kSplit}},
-      {"adamw_bf16_moments", {.master = MasterForm::kSplit, .moments = MomentForm::kBf16}},
-      {"adamw_int8_moments", {.master = MasterForm::kSplit, .moments = MomentForm::kInt8}}};
   std::vector<BenchResult> results;
-  for (const UpdateForm& form : forms) results.push_back(bench_update(form, elements, options));
+  for (const UpdateForm& form : update_forms()) {
+    results.push_back(bench_update(form, elements, options));
+  }
   results.push_back(bench_norm(elements, options));
   results.push_back(bench_streamed_update(options, log));
   return results;

@@ -1,20 +1,15 @@
 #pragma once
 
 #include <array>
-#include <string>
 
 #include "memory/host/host_memory.h"
 #include "memory/host/worker_arena.h"
 #include "optim/adamw.h"
 #include "optim/stream_pass.h"
+#include "runtime/bench/update_forms.h"
 
 // Measures one AdamW update over state in memory, and the least that the same traffic takes.
 namespace terrace {
-
-struct UpdateForm {
-  std::string name;  // of the result
-  StateFormat state;
-};
 
 class UpdateLoad {
  public:

@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/matrix_product.h"
 #include "kernels/head_chunk.h"
-#include "runtime/bench/case_memory.h"
 #include "runtime/bench/kernel_cases.h"
 
 namespace terrace {
@@ -28,6 +26,8 @@ std::vector<Linear> linears_of(const ModelConfig& model) {
           {"down", model.width, model.intermediate, gpt2 || model.mlp_bias}};
 }
 
+constexpr const char* kOneDnnIs = "oneDNN alone: single-threaded calls on fixed tiles, all threads";
+
 // The same product by oneDNN alone: single-threaded calls on fixed tiles, shared by the workers.
 std::function<void()> onednn_alone(const std::shared_ptr<CaseMemory>& memory,
                                    const MatrixProduct& product, int workers) {
@@ -36,18 +36,26 @@ std::function<void()> onednn_alone(const std::shared_ptr<CaseMemory>& memory,
   return [context, product] { multiply(context, product, ProductCode::kOneDnn); };
 }
 
-constexpr const char* kOneDnnIs = "oneDNN alone: single-threaded calls on fixed tiles, all threads";
+// Gives a case on the CPU its limit.
+KernelCase against_onednn(const KernelSetting& setting, KernelCase result,
+                          const std::shared_ptr<CaseMemory>& memory, const MatrixProduct& product) {
+  result.memory = memory;
+  if (setting.device != nullptr) return result;
+  result.limit = onednn_alone(memory, product, setting.worker_count());
+  result.limit_is = kOneDnnIs;
+  return result;
+}
 
 KernelCase forward_case(const KernelSetting& setting, const Linear& linear) {
-  auto memory = std::make_shared<CaseMemory>(*setting.workers);
-  const int workers = setting.workers->threads();
+  auto memory = setting.make_memory();
+  const int workers = setting.worker_count();
   const std::int64_t rows = setting.batch.rows();
   MatmulForward op;
   op.x = memory->tensor(setting.type, rows, linear.inputs);
   op.weight = memory->tensor(setting.type, linear.outputs, linear.inputs);
   if (linear.bias) op.bias = memory->tensor(setting.type, linear.outputs);
   op.y = memory->tensor(setting.type, rows, linear.outputs);
-  const KernelTable& kernels = cpu_kernels();
+  const KernelTable& kernels = setting.kernels();
   const KernelContext context = memory->context(kernels.matmul_forward_workspace(op, workers));
   const MatrixProduct product = {.shape = {.m = rows,
                                            .n = linear.outputs,
@@ -61,24 +69,22 @@ KernelCase forward_case(const KernelSetting& setting, const Linear& linear) {
                                  .a = op.x.data,
                                  .b = op.weight.data,
                                  .c = op.y.data};
-  return {.name = fmt::format("matmul_{}_forward", linear.name),
-          .flops = 2.0 * static_cast<double>(rows * linear.outputs * linear.inputs),
-          .per_step = static_cast<int>(setting.model.layers),
-          .run = [&kernels, context, op] { kernels.matmul_forward(context, op); },
-          .limit = onednn_alone(memory, product, workers),
-          .limit_is = kOneDnnIs,
-          .memory = memory};
+  KernelCase result = {.name = fmt::format("matmul_{}_forward", linear.name),
+                       .flops = 2.0 * static_cast<double>(rows * linear.outputs * linear.inputs),
+                       .per_step = static_cast<int>(setting.model.layers),
+                       .run = [&kernels, context, op] { kernels.matmul_forward(context, op); }};
+  return against_onednn(setting, std::move(result), memory, product);
 }
 
 KernelCase input_case(const KernelSetting& setting, const Linear& linear) {
-  auto memory = std::make_shared<CaseMemory>(*setting.workers);
-  const int workers = setting.workers->threads();
+  auto memory = setting.make_memory();
+  const int workers = setting.worker_count();
   const std::int64_t rows = setting.batch.rows();
   MatmulBackwardInput op;
   op.dy = memory->tensor(setting.type, rows, linear.outputs);
   op.weight = memory->tensor(setting.type, linear.outputs, linear.inputs);
   op.dx = memory->tensor(setting.type, rows, linear.inputs);
-  const KernelTable& kernels = cpu_kernels();
+  const KernelTable& kernels = setting.kernels();
   const KernelContext context =
       memory->context(kernels.matmul_backward_input_workspace(op, workers));
   const MatrixProduct product = {.shape = {.m = rows,
@@ -92,25 +98,24 @@ KernelCase input_case(const KernelSetting& setting, const Linear& linear) {
                                  .a = op.dy.data,
                                  .b = op.weight.data,
                                  .c = op.dx.data};
-  return {.name = fmt::format("matmul_{}_backward_input", linear.name),
-          .flops = 2.0 * static_cast<double>(rows * linear.outputs * linear.inputs),
-          .per_step = static_cast<int>(setting.model.layers),
-          .run = [&kernels, context, op] { kernels.matmul_backward_input(context, op); },
-          .limit = onednn_alone(memory, product, workers),
-          .limit_is = kOneDnnIs,
-          .memory = memory};
+  KernelCase result = {
+      .name = fmt::format("matmul_{}_backward_input", linear.name),
+      .flops = 2.0 * static_cast<double>(rows * linear.outputs * linear.inputs),
+      .per_step = static_cast<int>(setting.model.layers),
+      .run = [&kernels, context, op] { kernels.matmul_backward_input(context, op); }};
+  return against_onednn(setting, std::move(result), memory, product);
 }
 
 KernelCase weight_case(const KernelSetting& setting, const Linear& linear) {
-  auto memory = std::make_shared<CaseMemory>(*setting.workers);
-  const int workers = setting.workers->threads();
+  auto memory = setting.make_memory();
+  const int workers = setting.worker_count();
   const std::int64_t rows = setting.batch.rows();
   MatmulBackwardWeight op;
   op.dy = memory->tensor(setting.type, rows, linear.outputs);
   op.x = memory->tensor(setting.type, rows, linear.inputs);
   op.dweight = memory->tensor(DType::kF32, linear.outputs, linear.inputs);
   if (linear.bias) op.dbias = memory->tensor(DType::kF32, linear.outputs);
-  const KernelTable& kernels = cpu_kernels();
+  const KernelTable& kernels = setting.kernels();
   const KernelContext context =
       memory->context(kernels.matmul_backward_weight_workspace(op, workers));
   const MatrixProduct product = {.shape = {.m = linear.outputs,
@@ -124,13 +129,12 @@ KernelCase weight_case(const KernelSetting& setting, const Linear& linear) {
                                  .a = op.dy.data,
                                  .b = op.x.data,
                                  .c = op.dweight.data};
-  return {.name = fmt::format("matmul_{}_backward_weight", linear.name),
-          .flops = 2.0 * static_cast<double>(rows * linear.outputs * linear.inputs),
-          .per_step = static_cast<int>(setting.model.layers),
-          .run = [&kernels, context, op] { kernels.matmul_backward_weight(context, op); },
-          .limit = onednn_alone(memory, product, workers),
-          .limit_is = kOneDnnIs,
-          .memory = memory};
+  KernelCase result = {
+      .name = fmt::format("matmul_{}_backward_weight", linear.name),
+      .flops = 2.0 * static_cast<double>(rows * linear.outputs * linear.inputs),
+      .per_step = static_cast<int>(setting.model.layers),
+      .run = [&kernels, context, op] { kernels.matmul_backward_weight(context, op); }};
+  return against_onednn(setting, std::move(result), memory, product);
 }
 
 struct AttentionTensors {
@@ -176,7 +180,7 @@ std::function<void()> head_products_alone(const KernelSetting& setting,
                            .c_stride = positions,
                            .input = setting.type,
                            .b_transposed = true};
-  const auto workers = static_cast<std::size_t>(setting.workers->threads());
+  const auto workers = static_cast<std::size_t>(setting.worker_count());
   const std::size_t scratch = (gemm_scratch_bytes(shape) + 63) / 64 * 64;
   const TensorView operands = memory->tensor(setting.type, 2 * positions, head_width);
   const auto sums_bytes = static_cast<std::size_t>(positions * positions) * sizeof(float);
@@ -196,9 +200,9 @@ std::function<void()> head_products_alone(const KernelSetting& setting,
 }
 
 KernelCase attention_case(const KernelSetting& setting, bool backward) {
-  auto memory = std::make_shared<CaseMemory>(*setting.workers);
-  const int workers = setting.workers->threads();
-  const KernelTable& kernels = cpu_kernels();
+  auto memory = setting.make_memory();
+  const int workers = setting.worker_count();
+  const KernelTable& kernels = setting.kernels();
   const AttentionTensors tensors = attention_tensors(setting, *memory);
   const std::size_t workspace =
       std::max(kernels.attention_forward_workspace(tensors.forward, workers),
@@ -207,15 +211,16 @@ KernelCase attention_case(const KernelSetting& setting, bool backward) {
   kernels.attention_forward(context, tensors.forward);
   const int products = backward ? 5 : 2;
   const double positions = static_cast<double>(setting.batch.positions);
-  KernelCase result = {
-      .name = backward ? "attention_backward" : "attention_forward",
-      .flops = products * positions *
-               static_cast<double>(setting.batch.rows() * setting.model.heads *
-                                   setting.model.head_width),
-      .per_step = static_cast<int>(setting.model.layers),
-      .limit = head_products_alone(setting, memory, products),
-      .limit_is = "oneDNN's products of each head alone, without a softmax, all threads",
-      .memory = memory};
+  KernelCase result = {.name = backward ? "attention_backward" : "attention_forward",
+                       .flops = products * positions *
+                                static_cast<double>(setting.batch.rows() * setting.model.heads *
+                                                    setting.model.head_width),
+                       .per_step = static_cast<int>(setting.model.layers),
+                       .memory = memory};
+  if (setting.device == nullptr) {
+    result.limit = head_products_alone(setting, memory, products);
+    result.limit_is = "oneDNN's products of each head alone, without a softmax, all threads";
+  }
   if (backward) {
     result.run = [&kernels, context, tensors] {
       kernels.attention_backward(context, tensors.backward);
@@ -278,7 +283,7 @@ std::function<void()> head_alone(const KernelSetting& setting,
                                   .b = h,
                                   .c = dweight.data}};
     for (const MatrixProduct& product : all) {
-      products.push_back(onednn_alone(memory, product, setting.workers->threads()));
+      products.push_back(onednn_alone(memory, product, setting.worker_count()));
     }
   }
   return [products] {
@@ -287,10 +292,9 @@ std::function<void()> head_alone(const KernelSetting& setting,
 }
 
 KernelCase head_case(const KernelSetting& setting) {
-  auto memory = std::make_shared<CaseMemory>(*setting.workers);
+  auto memory = setting.make_memory();
   const ModelConfig& model = setting.model;
   const std::int64_t rows = setting.batch.rows();
-  auto loss = std::make_shared<double>(0.0);
   HeadLoss op;
   op.h = memory->tensor(setting.type, rows, model.width);
   op.weight = memory->tensor(setting.type, model.vocabulary, model.width);
@@ -298,17 +302,20 @@ KernelCase head_case(const KernelSetting& setting) {
   op.dh = memory->tensor(setting.type, rows, model.width);
   op.dweight = memory->tensor(DType::kF32, model.vocabulary, model.width);
   op.gradient_scale = 1.0F / static_cast<float>(rows);
-  op.loss_sum = loss.get();
-  const KernelTable& kernels = cpu_kernels();
+  op.loss_sum = memory->tensor(DType::kF64, 1).as<double>();
+  const KernelTable& kernels = setting.kernels();
   const KernelContext context =
-      memory->context(kernels.head_loss_workspace(op, setting.workers->threads()));
-  return {.name = "head_loss",
-          .flops = 6.0 * static_cast<double>(rows * model.vocabulary * model.width),
-          .per_step = 1,
-          .run = [&kernels, context, op, loss] { kernels.head_loss(context, op); },
-          .limit = head_alone(setting, memory, op),
-          .limit_is = "oneDNN's three products alone, without loss and softmax, all threads",
-          .memory = memory};
+      memory->context(kernels.head_loss_workspace(op, setting.worker_count()));
+  KernelCase result = {.name = "head_loss",
+                       .flops = 6.0 * static_cast<double>(rows * model.vocabulary * model.width),
+                       .per_step = 1,
+                       .run = [&kernels, context, op] { kernels.head_loss(context, op); },
+                       .memory = memory};
+  if (setting.device == nullptr) {
+    result.limit = head_alone(setting, memory, op);
+    result.limit_is = "oneDNN's three products alone, without loss and softmax, all threads";
+  }
+  return result;
 }
 
 }  // namespace

@@ -110,7 +110,7 @@ class UpdateAlone {
 
  private:
   WorkerArena workers_;
-  CaseMemory memory_;
+  HostCaseMemory memory_;
   KernelContext context_;
   AdamWUpdate update_;
   StepScalars scalars_;
@@ -270,6 +270,7 @@ std::vector<BenchResult> measure(const StepScene& scene, const BenchOptions& opt
 }  // namespace
 
 std::vector<BenchResult> bench_step(const BenchOptions& options, Log& log) {
+  if (options.device != nullptr) return bench_device_step(options, log);
   if (options.zero_stage || options.local_ranks > 1) return bench_ranked_step(options, log);
   std::vector<StepScene> scenes = {
       {"gpt2-124m", "gpt2_124m_bf16", {4, 512}, DType::kBF16},

@@ -3,14 +3,17 @@
 #include <array>
 #include <cstdio>
 #include <ctime>
+#include <memory>
 #include <optional>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "memory/host/host_limits.h"
 #include "runtime/bench/bench.h"
+#include "runtime/bench/bench_device.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/console_log.h"
+#include "runtime/config/device_flag.h"
 #include "runtime/config/flag_reader.h"
 #include "runtime/config/nearest_name.h"
 
@@ -18,6 +21,7 @@ namespace terrace {
 namespace {
 
 enum : std::size_t {
+  kDevice,
   kNvme,
   kThreads,
   kRepetitions,
@@ -29,6 +33,8 @@ enum : std::size_t {
   kJson
 };
 constexpr auto kFlags = std::to_array<FlagSpec>({
+    {"device", "Machine", "auto|cpu|cuda[:N]",
+     "What is measured (auto: the CPU); cuda, GPU N: of bench copy, kernel and step"},
     {"nvme", "Machine", "DIR",
      "A directory on the drive to measure; repeated: striped (the current directory)",
      FlagArity::kRepeated},
@@ -92,6 +98,30 @@ BenchOptions read_options(const std::vector<std::optional<FlagValue>>& values) {
   return options;
 }
 
+// The GPU to measure; null: the CPU.
+std::unique_ptr<BenchDevice> find_device(const Bench& bench,
+                                         const std::vector<std::optional<FlagValue>>& values) {
+  if (!values[kDevice]) return nullptr;
+  const DeviceChoice choice = read_device(*values[kDevice]);
+  if (choice.kind != DeviceKind::kCuda) return nullptr;
+  const std::string name =
+      fmt::format("terrace bench {} --device {}", bench.name, device_text(choice));
+  if (!bench.on_device) {
+    throw ConfigError(fmt::format("{}: it measures the host", name), "leave --device out");
+  }
+  const auto refuse = [&](std::size_t flag, bool is_taken) {
+    if (is_taken || !values[flag]) return;
+    throw ConfigError(fmt::format("{}: --{} means nothing there", name, kFlags[flag].name),
+                      fmt::format("leave --{} out", kFlags[flag].name));
+  };
+  refuse(kNvme, false);
+  refuse(kZeroStage, false);
+  refuse(kLocalRanks, false);
+  refuse(kThreads, bench.on_device->takes_threads);
+  refuse(kSize, bench.on_device->takes_bytes);
+  return make_bench_device(choice);
+}
+
 // Results are published: they tell how they were made, and nothing of where.
 std::vector<std::string> without_places(std::vector<std::string> arguments) {
   for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -116,11 +146,13 @@ int run_bench(int argc, const char* const* argv) {
   arguments.erase(arguments.begin());
   const std::string name = fmt::format("terrace bench {}", bench.name);
   const auto values = read_flags({name, bench.summary}, kFlags, arguments);
-  const BenchOptions options = read_options(values);
+  BenchOptions options = read_options(values);
   if (bench.name != "step" && (options.zero_stage || options.local_ranks > 1)) {
     throw ConfigError(fmt::format("{}: --zero-stage and --local-ranks are of steps", name),
                       "use them with terrace bench step");
   }
+  const std::unique_ptr<BenchDevice> device = find_device(bench, values);
+  options.device = device.get();
   BenchRun run{.bench = bench.name, .arguments = without_places(arguments)};
   run.started_s = static_cast<std::int64_t>(std::time(nullptr));
   const SystemClock clock;

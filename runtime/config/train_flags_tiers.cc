@@ -1,10 +1,9 @@
-#include <fmt/format.h>
-
 #include <array>
 #include <optional>
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "runtime/config/device_flag.h"
 #include "runtime/config/toml_text.h"
 #include "runtime/config/train_flags.h"
 
@@ -59,26 +58,12 @@ std::string show_nvme(const TrainOptions& options) {
   return texts.empty() ? std::string{} : toml_strings(texts);
 }
 
-constexpr auto kDevices = std::to_array<std::string_view>({"auto", "cpu", "cuda"});
-constexpr std::string_view kCudaNumbered = "cuda:";
-constexpr std::int64_t kOrdinalMax = 1023;
-
 void set_device(TrainOptions& options, const FlagValue& value) {
-  DeviceChoice& device = options.tiers.device;
-  const std::string& text = value.name();
-  if (text.starts_with(kCudaNumbered)) {
-    const FlagValue number(value.where() + " cuda", {text.substr(kCudaNumbered.size())});
-    device = {DeviceKind::kCuda, static_cast<int>(number.integer(0, kOrdinalMax))};
-  } else {
-    device = {static_cast<DeviceKind>(value.choice(kDevices)), std::nullopt};
-  }
+  options.tiers.device = read_device(value);
 }
 
 std::string show_device(const TrainOptions& options) {
-  const DeviceChoice& device = options.tiers.device;
-  std::string text(kDevices.at(static_cast<std::size_t>(device.kind)));
-  if (device.ordinal) text = fmt::format("{}{}", kCudaNumbered, *device.ordinal);
-  return toml_string(text);
+  return toml_string(device_text(options.tiers.device));
 }
 
 constexpr auto kFlags = std::to_array<TrainFlag>({

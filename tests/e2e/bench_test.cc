@@ -184,6 +184,36 @@ TEST(BenchCommand, RefusesWhatItCannotRun) {
   EXPECT_EQ(run_bench({"copy", "--seconds", "0"}).code, 2);
 }
 
+TEST(BenchCommand, RefusesWhatMeansNothingOnADevice) {
+  struct Refused {
+    std::vector<std::string> arguments;
+    std::string says;
+  };
+  const std::vector<Refused> refused = {
+      {{"io", "--device", "cuda"}, "bench io --device cuda: it measures the host"},
+      {{"copy", "--device", "cuda:1", "--threads", "2"}, "--threads means nothing there"},
+      {{"copy", "--device", "cuda", "--nvme", "."}, "--nvme means nothing there"},
+      {{"kernel", "--device", "cuda", "--size", "1GiB"}, "--size means nothing there"},
+      {{"step", "--device", "cuda", "--zero-stage", "1"}, "--zero-stage means nothing there"},
+      {{"copy", "--device", "gpu"}, "one of auto, cpu, cuda"}};
+  for (const Refused& one : refused) {
+    const Outcome outcome = run_bench(one.arguments);
+    EXPECT_EQ(outcome.code, 2) << outcome;
+    EXPECT_THAT(outcome.errors, testing::HasSubstr(one.says));
+  }
+}
+
+// As training does: a GPU that is not there.
+TEST(BenchCommand, WithoutAGpuItSaysWhatIsMissing) {
+  for (const char* const kind : {"copy", "kernel", "step"}) {
+    const Outcome outcome = run_bench({kind, "--small", "--device", "cuda:1000"});
+    EXPECT_EQ(outcome.code, 4) << outcome;
+    EXPECT_THAT(outcome.errors, testing::AnyOf(testing::HasSubstr("built without CUDA"),
+                                               testing::HasSubstr("GPU 1000"),
+                                               testing::HasSubstr("cudaGetDeviceCount")));
+  }
+}
+
 TEST(BenchCommand, HelpNamesEveryKind) {
   const Outcome help = run_bench({"--help"});
   EXPECT_EQ(help.code, 0);

@@ -1,0 +1,54 @@
+#!/usr/bin/env python3
+"""Holds what tools/gpu_bench.sh kept in a folder against its goals, and prints a line for each.
+
+Ratios of `terrace bench` that have a goal, and what both Terrace and a peer have measured under one
+name. Goals that are missed are no error: they are what the table is for.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+
+def results_of(folder, name):
+    path = folder / f"{name}.json"
+    if not path.exists():
+        return {}
+    return {result["name"]: result for result in json.loads(path.read_text())["results"]}
+
+
+def goal_lines(results):
+    for name, result in results.items():
+        if "goal" in result:
+            verdict = "reached" if result["ratio"] >= result["goal"] else "missed"
+            yield f"{name:<48} ratio {result['ratio']:6.3f}  goal {result['goal']:5.2f}  {verdict}"
+
+
+def peer_lines(ours, peers):
+    for name, peer in peers.items():
+        if name in ours:
+            mine = ours[name]
+            ratio = mine["value"] / peer["value"]
+            yield (
+                f"{name:<48} {mine['value']:12.1f}  peer {peer['value']:12.1f} {mine['unit']}"
+                f"  ratio {ratio:6.3f}"
+            )
+
+
+def main():
+    if len(sys.argv) != 2:
+        sys.exit("usage: gpu_goals.py FOLDER")
+    folder = Path(sys.argv[1])
+    kernel = results_of(folder, "kernel")
+    step = results_of(folder, "step")
+    lines = [
+        *goal_lines(results_of(folder, "copy")),
+        *goal_lines(kernel),
+        *peer_lines(kernel, results_of(folder, "attention")),
+        *peer_lines(step, results_of(folder, "fsdp2_offload")),
+    ]
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()

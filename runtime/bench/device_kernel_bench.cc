@@ -1,0 +1,83 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "runtime/bench/bench_list.h"
+#include "runtime/bench/device_limits.h"
+#include "runtime/bench/kernel_cases.h"
+#include "runtime/model/parameter_layout.h"
+
+namespace terrace {
+namespace {
+
+constexpr double kCopyGoal = 0.85;  // of what only moves bytes
+
+// A model's kernels, on activations that no cache of a GPU holds.
+struct DeviceScene {
+  const char* preset;
+  const char* prefix;
+  BatchShape batch;
+  std::int64_t vocabulary = 0;  // in place of the preset's, where that is not 0
+};
+
+std::vector<DeviceScene> scenes_of(const BenchOptions& options) {
+  if (options.small) {
+    return {{"nano", "nano_bf16", {2, 32}}, {"gpt2-124m", "gpt2_124m_bf16", {1, 16}, 512}};
+  }
+  return {{"gpt2-124m", "gpt2_124m_bf16", {32, 1024}}, {"llama-1b", "llama_1b_bf16", {16, 2048}}};
+}
+
+ModelConfig model_of(const DeviceScene& scene) {
+  ModelConfig model = load_model_config(scene.preset);
+  if (scene.vocabulary != 0) model.vocabulary = scene.vocabulary;
+  return model;
+}
+
+BenchResult measure(const std::string& name, const KernelCase& kernel, DeviceLimits& limits,
+                    CaseDevice& device, const BenchOptions& options) {
+  const bool is_product = kernel.is_product();
+  const double work = is_product ? kernel.flops : kernel.bytes;
+  const double unit = is_product ? 1e-12 : 1e-9;
+  DeviceRate rate(device, {.is = name, .amount = work, .enqueue = kernel.run},
+                  options.seconds / 10);
+  const std::vector<Measurement> both = {
+      [&] { return unit * rate.measure(); },
+      [&] { return unit * (is_product ? limits.product() : limits.copy()); }};
+  const std::vector<Samples> samples = interleave(both, options.repetitions);
+  BenchResult result = {
+      .name = name,
+      .unit = is_product ? BenchUnit::kTeraflopsPerSecond : BenchUnit::kGigabytesPerSecond,
+      .value = samples[0],
+      .limit = samples[1],
+      .limit_is = is_product ? limits.product_is() : limits.copy_is(),
+      .details = {{"a call", fmt::format("{:.1f} us", 1e6 * unit * work / samples[0].median())}}};
+  if (!is_product) result.goal = kCopyGoal;
+  return result;
+}
+
+}  // namespace
+
+std::vector<BenchResult> bench_device_kernel(const BenchOptions& options, Log& log) {
+  const std::int64_t elements = (options.small ? 4 : 12 * 1024) * kBlockElements;
+  CaseDevice device(*options.device, options.device->capacity_bytes);
+  DeviceLimits limits(device, DType::kBF16, options.seconds / 10, options.small);
+  std::vector<BenchResult> results;
+  for (const DeviceScene& scene : scenes_of(options)) {
+    log.info(fmt::format("bench kernel: {}, {} in bf16, {} x {} tokens, {} rounds",
+                         options.device->description, scene.preset, scene.batch.sequences,
+                         scene.batch.positions, options.repetitions));
+    const KernelSetting setting = {
+        .model = model_of(scene), .batch = scene.batch, .type = DType::kBF16, .device = &device};
+    for (const auto& makers :
+         {product_cases(setting), element_cases(setting), state_cases(setting, elements)}) {
+      for (const KernelCaseMaker& make : makers) {
+        const KernelCase kernel = make();
+        results.push_back(measure(fmt::format("{}_{}", scene.prefix, kernel.name), kernel, limits,
+                                  device, options));
+      }
+    }
+  }
+  return results;
+}
+
+}  // namespace terrace

@@ -1,0 +1,144 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "base/bytes.h"
+#include "base/error.h"
+#include "memory/host/host_limits.h"
+#include "runtime/bench/bench_engine.h"
+#include "runtime/bench/bench_list.h"
+#include "runtime/bench/device_limits.h"
+#include "runtime/bench/step_light.h"
+#include "runtime/bench/step_runner.h"
+
+namespace terrace {
+namespace {
+
+constexpr int kSteps = 6;             // of a measurement, four of them timed
+constexpr double kHostShare = 0.8;    // of what the host leaves, for the arena
+constexpr double kTrySeconds = 0.05;  // of a product whose rate is looked for
+
+// Where parameters, gradients and optimizer state are at home.
+struct DeviceStepScene {
+  const char* preset;
+  const char* prefix;
+  Tier home;
+  BatchShape batch;  // of a micro-batch
+  std::int32_t micro_batches;
+
+  std::int64_t tokens() const { return batch.rows() * micro_batches; }
+  std::string name() const { return fmt::format("{}_{}_tokens", prefix, tokens()); }
+};
+
+std::vector<DeviceStepScene> scenes_of(const BenchOptions& options) {
+  if (options.small) {
+    return {{"nano", "nano_bf16_on_device", Tier::kDevice, {2, 32}, 1},
+            {"nano", "nano_bf16_on_host", Tier::kHost, {2, 32}, 1},
+            {"nano", "nano_bf16_on_host", Tier::kHost, {2, 32}, 2}};
+  }
+  std::vector<DeviceStepScene> scenes = {
+      {"gpt2-124m", "gpt2_124m_bf16_on_device", Tier::kDevice, {16, 1024}, 1},
+      {"llama-1b", "llama_1b_bf16_on_device", Tier::kDevice, {4, 2048}, 1}};
+  for (const std::int32_t micro_batches : {1, 2, 4, 8}) {
+    scenes.push_back({"llama-1b", "llama_1b_bf16_on_host", Tier::kHost, {4, 2048}, micro_batches});
+  }
+  return scenes;
+}
+
+EngineOptions engine_options(const DeviceStepScene& scene, const BenchOptions& options,
+                             std::size_t device_bytes) {
+  EngineOptions engine =
+      bench_engine(load_model_config(scene.preset), scene.batch, DType::kBF16, options);
+  engine.backend = options.device->backend.get();
+  engine.numa_nodes = options.device->numa_nodes;
+  engine.update_threads =
+      options.threads;  // as in training: they have the processors to themselves
+  PlacementRequest& placement = engine.placement;
+  placement.unified = false;
+  placement.parameters = placement.gradients = placement.optimizer = scene.home;
+  // As they fit, as in training.
+  placement.activations = std::nullopt;
+  placement.recompute = std::nullopt;
+  placement.micro_batches = scene.micro_batches;
+  const auto host_bytes = static_cast<double>(read_host_limits().usable_bytes());
+  engine.budgets[static_cast<std::size_t>(Tier::kDevice)] = device_bytes;
+  engine.budgets[static_cast<std::size_t>(Tier::kHost)] =
+      static_cast<std::size_t>(kHostShare * host_bytes);
+  return engine;
+}
+
+Samples mapped(const Samples& samples, const std::function<double(double)>& map) {
+  Samples out;
+  for (const double value : samples.values()) out.add(map(value));
+  return out;
+}
+
+std::vector<BenchResult::Detail> details_of(const StepRunner& runner, const StepFlops& flops,
+                                            double step_s, double peak) {
+  const double light_s = flops.necessary / peak;
+  return {{"busy lanes", busy_text(runner.busy_s(), step_s)},
+          {"speed of light",
+           fmt::format("{:.4f} s of products at {:.1f} TFLOP/s, of a step of {:.4f} s", light_s,
+                       peak * 1e-12, step_s)},
+          {"recomputed",
+           fmt::format("{:.1f} % more products", 100 * flops.recomputed / flops.necessary)},
+          {"MFU", fmt::format("{:.3f} of the measured rate, with whole squares of attention",
+                              flops.with_whole_squares / peak / step_s)},
+          {"processors",
+           fmt::format("{:.3f} s of all of them in a step", runner.processor_seconds().median())}};
+}
+
+BenchResult measure(const DeviceStepScene& scene, const BenchOptions& options, DeviceLimits& limits,
+                    std::size_t device_bytes, Log& log) {
+  log.info(fmt::format(
+      "bench step: {}, {} in bf16, state on the {}, {} x {} x {} tokens, {} rounds",
+      options.device->description, scene.preset, name_of(scene.home), scene.micro_batches,
+      scene.batch.sequences, scene.batch.positions, options.repetitions));
+  const EngineOptions engine = engine_options(scene, options, device_bytes);
+  StepRunner runner(engine, log);
+  runner.step_seconds(kSteps);
+  runner.forget();
+  const std::vector<Measurement> both = {[&] { return runner.step_seconds(kSteps); },
+                                         [&] { return limits.product(); }};
+  const std::vector<Samples> samples = interleave(both, options.repetitions);
+  const StepFlops flops = flops_of_step(runner.program(), engine.model, scene.batch);
+  const auto tokens = static_cast<double>(scene.tokens());
+  return {.name = scene.name(),
+          .unit = BenchUnit::kTokensPerSecond,
+          .value = mapped(samples[0], [&](double step_s) { return tokens / step_s; }),
+          .limit =
+              mapped(samples[1], [&](double peak) { return tokens_at_light(flops, tokens, peak); }),
+          .limit_is = fmt::format("steps that are only their products, at the rate of {}",
+                                  limits.product_is()),
+          .details = details_of(runner, flops, samples[0].median(), samples[1].median())};
+}
+
+}  // namespace
+
+std::vector<BenchResult> bench_device_step(const BenchOptions& options, Log& log) {
+  const std::size_t kept = device_limits_bytes(DType::kBF16, options.small);
+  if (options.device->capacity_bytes <= kept) {
+    throw OutOfMemory(fmt::format("{} has {} to give, and measuring its rate takes {}",
+                                  options.device->description,
+                                  format_size(options.device->capacity_bytes), format_size(kept)),
+                      "end what else uses it");
+  }
+  CaseDevice device(*options.device, kept);
+  DeviceLimits limits(device, DType::kBF16, kTrySeconds, options.small);
+  std::vector<BenchResult> results;
+  std::vector<DeviceStepScene> scenes = scenes_of(options);
+  for (const DeviceStepScene& scene : scenes) {
+    try {
+      results.push_back(
+          measure(scene, options, limits, options.device->capacity_bytes - kept, log));
+    } catch (const OutOfMemory& error) {
+      // A smaller machine measures what fits.
+      if (results.empty() && &scene == &scenes.back()) throw;
+      log.warning(fmt::format("bench step: {} is left out: {}", scene.name(), error.what()));
+    }
+  }
+  return results;
+}
+
+}  // namespace terrace

@@ -1,0 +1,17 @@
+#include "kernels/cpu/cpu_kernels.h"
+#include "runtime/bench/kernel_cases.h"
+
+namespace terrace {
+
+const KernelTable& KernelSetting::kernels() const {
+  return device != nullptr ? *device->kernels().table : cpu_kernels();
+}
+
+int KernelSetting::worker_count() const { return device != nullptr ? 1 : workers->threads(); }
+
+std::shared_ptr<CaseMemory> KernelSetting::make_memory() const {
+  if (device != nullptr) return std::make_shared<DeviceCaseMemory>(*device);
+  return std::make_shared<HostCaseMemory>(*workers);
+}
+
+}  // namespace terrace

@@ -1,0 +1,39 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "runtime/bench/bench.h"
+#include "runtime/bench/bench_device.h"
+#include "tests/gpu/gpu_presence.h"
+
+// The benchmarks of a GPU run on one, as small as can be. What they measure is not looked at: times
+// are no test.
+namespace terrace {
+namespace {
+
+class GpuBench : public testing::TestWithParam<std::string_view> {};
+
+TEST_P(GpuBench, Runs) {
+  if (!test::has_cuda_driver()) GTEST_SKIP() << "not run: there is no CUDA driver";
+  const std::unique_ptr<BenchDevice> device = make_bench_device({DeviceKind::kCuda, 0});
+  BenchOptions options;
+  options.device = device.get();
+  options.repetitions = 2;
+  options.seconds = 0.01;
+  options.small = true;
+  SilentLog log;
+  const Bench& bench = *std::ranges::find(benches(), GetParam(), &Bench::name);
+  const std::vector<BenchResult> results = bench.run(options, log);
+  EXPECT_FALSE(results.empty());
+  for (const BenchResult& result : results) {
+    EXPECT_GT(result.value.low(), 0) << result.name;
+    EXPECT_GT(result.limit.low(), 0) << result.name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Benches, GpuBench, testing::Values("copy", "kernel", "step"),
+                         [](const auto& name) { return std::string(name.param); });
+
+}  // namespace
+}  // namespace terrace
