@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/function_ref.h"
+#include "runtime/plan/update_split.h"
 #include "runtime/step/simulate.h"
 #include "runtime/step/verify.h"
 
@@ -24,6 +25,8 @@ constexpr std::int32_t kFirstLookahead = 3;
 constexpr std::array<std::int32_t, 4> kLookaheads = {1, 2, 6, 12};
 constexpr int kSimulatedSteps = 4;
 constexpr double kWorthwhile = 0.99;
+// Units that leave the device, at most, to make room for streamed updates.
+constexpr int kUnitsForStreaming = 2;
 
 // One thing that gives way: a state of one unit moves to a slower tier, or is not kept at all.
 struct Concession {
@@ -38,6 +41,7 @@ class Planner {
 
   StepPlan run() const {
     StepPlan plan = choose_homes();
+    choose_updates(plan);
     tune_order(plan);
     check(plan.program);
     return plan;
@@ -147,6 +151,7 @@ class Planner {
     };
     apply(concessions(Tier::kDevice), on_device);
     apply(concessions(Tier::kHost), on_host);
+    if (streams_as_named()) stream_updates(model_, policy, *request_.streamed_updates);
     return policy;
   }
 
@@ -185,16 +190,58 @@ class Planner {
     return plan;
   }
 
+  bool streams_as_named() const {
+    return !request_.unified && request_.streamed_updates.has_value();
+  }
+
+  // Updates on the host that the links would be done with sooner run on the device, as far as that
+  // makes the step shorter by what the simulator says of a machine with a GPU. What lanes wait for
+  // each other is not in their balance, so shares on both sides of it are tried too.
+  void choose_updates(StepPlan& plan) const {
+    if (request_.unified || request_.streamed_updates.has_value()) return;
+    StepPolicy all = plan.policy;
+    stream_updates(model_, all, 1);
+    if (all.homes == plan.policy.homes) return;
+    MachineProfile machine = gpu_machine(request_.update_threads);
+    const std::optional<double> flops_per_s = flops_of_balance(plan.program, machine);
+    if (!flops_per_s.has_value()) return;
+    machine.flops_per_s = *flops_per_s;
+    const double balanced = balanced_share(model_, plan.policy, plan.program,
+                                           compile_step(model_, all, budgets_), machine);
+    if (balanced == 0) return;
+    double best_s = simulate(plan.program, machine, kSimulatedSteps).step_s;
+    const StepPolicy before = plan.policy;
+    for (const double share : {balanced, balanced / 2, (balanced + 1) / 2, 1.0}) {
+      std::optional<StepPlan> other = with_streamed(before, share);
+      if (!other.has_value()) continue;
+      const double step_s = simulate(other->program, machine, kSimulatedSteps).step_s;
+      if (step_s >= kWorthwhile * best_s) continue;
+      best_s = step_s;
+      plan = std::move(*other);
+    }
+  }
+
+  // None where it does not fit, though further units' optimizer state leaves the device.
+  std::optional<StepPlan> with_streamed(StepPolicy policy, double share) const {
+    for (int more = 0; more <= kUnitsForStreaming; ++more) {
+      stream_updates(model_, policy, share);
+      StepPlan plan = compiled(policy);
+      if (fits(plan.ledger)) return plan;
+      const auto next = std::ranges::find(policy.homes, Tier::kDevice, &UnitHomes::optimizer);
+      if (request_.optimizer.has_value() || next == policy.homes.end()) break;
+      next->optimizer = Tier::kHost;
+    }
+    return std::nullopt;
+  }
+
   // Updates at once leave the drive idle under the forward; more prefetching takes the room that
   // lets stores end late. So the simulator is asked, of a machine on which the compute takes as
   // long as the busiest link: where that is not so, there is less to hide.
   void tune_order(StepPlan& plan) const {
-    double flops = 0;
-    for (const Op& op : plan.program.ops) flops += op.cost.flops;
-    const double link_s = busiest_link_s(plan.program);
-    if (link_s == 0 || flops == 0) return;
     MachineProfile profile;
-    profile.flops_per_s = flops / link_s;
+    const std::optional<double> flops_per_s = flops_of_balance(plan.program, profile);
+    if (!flops_per_s.has_value()) return;
+    profile.flops_per_s = *flops_per_s;
     double best_s = simulate(plan.program, profile, kSimulatedSteps).step_s;
     const auto consider = [&](StepPolicy policy) {
       StepPlan other = compiled(std::move(policy));
@@ -222,8 +269,17 @@ class Planner {
     }
   }
 
-  static double busiest_link_s(const Program& program) {
-    const MachineProfile profile;
+  // With which the compute takes as long as the busiest link; none where either has nothing to do.
+  static std::optional<double> flops_of_balance(const Program& program,
+                                                const MachineProfile& profile) {
+    double flops = 0;
+    for (const Op& op : program.ops) flops += op.cost.flops;
+    const double link_s = busiest_link_s(program, profile);
+    if (link_s == 0 || flops == 0) return std::nullopt;
+    return flops / link_s;
+  }
+
+  static double busiest_link_s(const Program& program, const MachineProfile& profile) {
     const double disk_bytes = lane_bytes(program, Lane::kRead) + lane_bytes(program, Lane::kWrite);
     return std::max({disk_bytes / profile.disk_bytes_per_s,
                      lane_bytes(program, Lane::kUpload) / profile.upload_bytes_per_s,

@@ -21,6 +21,10 @@ struct PlacementRequest {
   std::optional<std::int32_t> lookahead;
   bool unified = true;
   bool has_nvme = false;
+  // Of the elements whose optimizer state is not at home on the device, what part is updated there
+  // all the same, 0 to 1 (runtime/plan/update_split.h). Unset: chosen. Not in unified mode.
+  std::optional<double> streamed_updates;
+  std::int32_t update_threads = 1;  // of the host, which that choice goes by
 };
 
 struct StepPlan {

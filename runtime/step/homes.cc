@@ -114,10 +114,17 @@ Homes optimizer_homes(Draft& draft, const StepModel& model, const StepPolicy& po
 
 namespace {
 
-bool any_home_on_device(const StepPolicy& policy, Tier UnitHomes::* state) {
-  return !policy.unified &&
-         std::any_of(policy.homes.begin(), policy.homes.end(),
-                     [state](const UnitHomes& homes) { return homes.*state == Tier::kDevice; });
+bool any_gradient_on_device(const StepPolicy& policy) {
+  return !policy.unified && std::ranges::any_of(policy.homes, [](const UnitHomes& homes) {
+    return homes.gradients == Tier::kDevice;
+  });
+}
+
+bool any_update_on_device(const StepPolicy& policy) {
+  for (std::int32_t u = 0; u < static_cast<std::int32_t>(policy.homes.size()); ++u) {
+    if (policy.update_tier(u) == Tier::kDevice) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -148,7 +155,7 @@ SharedBuffers add_shared_buffers(Draft& draft, const StepModel& model, const Ste
   if (!policy.has_backward) return shared;
   const std::size_t partial_bytes = static_cast<std::size_t>(model.partials()) * sizeof(double);
   shared.partials = add("norm partials", partial_bytes, Tier::kHost);
-  if (any_home_on_device(policy, &UnitHomes::gradients)) {
+  if (any_gradient_on_device(policy)) {
     shared.partials_device = add("norm partials on device", partial_bytes, Tier::kDevice);
   }
   if (model.ranks() > 1) {
@@ -156,7 +163,7 @@ SharedBuffers add_shared_buffers(Draft& draft, const StepModel& model, const Ste
                       sums_bytes_of_rank(model, policy.micro_batches) * model.ranks(), Tier::kHost);
   }
   shared.scalars = add("step scalars", 64, Tier::kHost);
-  if (any_home_on_device(policy, &UnitHomes::optimizer)) {
+  if (any_update_on_device(policy)) {
     shared.scalars_device = add("step scalars on device", 64, Tier::kDevice);
   }
   return shared;

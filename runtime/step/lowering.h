@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <map>
 #include <optional>
 #include <tuple>
@@ -142,6 +143,22 @@ class Lowering {
   // `home`, or a copy of it, in tier `where`.
   Range brought(const Mover::Labels& labels, std::int32_t chunk, const Range& home, Tier where,
                 std::int32_t earliest = 0);
+  Load load_to(Tier where, const Range& home, std::int32_t earliest,
+               std::size_t target_bytes) const;
+
+  // Two places in device memory, through which optimizer state that is at home elsewhere passes by
+  // turns: while one chunk is updated the next one comes and the one before leaves.
+  struct StatePlace {
+    BufferId buffer = kNoBuffer;
+    std::int32_t free_from = 0;  // stage
+  };
+  struct StateStream {
+    std::array<StatePlace, 2> places;
+    std::size_t chunks = 0;  // that have passed
+  };
+  Range streamed_state(const Stage& stage, const Range& home);
+  // Of the units whose updates are deferred, or of the others.
+  std::size_t largest_streamed_chunk(bool deferred) const;
 
   // Where the update writes a chunk's parameters, and reads them if it does: their home if that is
   // in the same memory.
@@ -256,6 +273,8 @@ class Lowering {
   // Stages of this list, -1 before them.
   std::vector<std::int32_t> finished_at_;  // the unit's gradient
   std::vector<std::int32_t> updated_at_;
+  // Of updates under the backward and of deferred ones: they have space at different times.
+  std::array<StateStream, 2> state_streams_;
 };
 
 }  // namespace terrace

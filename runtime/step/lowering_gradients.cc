@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "runtime/step/lowering.h"
 
 namespace terrace {
@@ -202,7 +204,7 @@ void Lowering::scalars_to_device() {
 
 void Lowering::update(const Stage& stage) {
   const std::int32_t unit = stage.unit;
-  const Tier where = state_->tier(unit) == Tier::kDevice ? Tier::kDevice : Tier::kHost;
+  const Tier where = policy_.update_tier(unit);
   const Range gradient_home = gradients_->chunk(unit, stage.chunk);
   const bool whole_gradient = model_.zero.of_optimizer() && !gradients_->is_sharded(unit);
   const Range gradient = brought(labels(stage, Account::kGradients), stage.chunk,
@@ -210,7 +212,9 @@ void Lowering::update(const Stage& stage) {
                                  finished_at_.at(unit) + 1);
   const Range state_home = state_->chunk(unit, stage.chunk);
   const Range state =
-      brought(labels(stage, Account::kOptimizerState), stage.chunk, state_home, where);
+      policy_.streams_update(unit)
+          ? streamed_state(stage, state_home)
+          : brought(labels(stage, Account::kOptimizerState), stage.chunk, state_home, where);
   const UpdatedParameter parameter = updated_parameter(stage, where);
 
   Op op{.kind = OpKind::kUpdate, .lane = where == Tier::kDevice ? Lane::kCompute : Lane::kUpdate};
@@ -233,14 +237,49 @@ void Lowering::update(const Stage& stage) {
 Range Lowering::brought(const Mover::Labels& labels, std::int32_t chunk, const Range& home,
                         Tier where, std::int32_t earliest) {
   if (draft_.tier_of(home) == where) return home;
-  Load load = new_load(earliest, home.size_bytes);
-  load.target_tier = where;
+  Load load = load_to(where, home, earliest, home.size_bytes);
   load.is_late = labels.deferred && labels.account == Account::kGradients;
   load.may_be_carried = labels.deferred && labels.account == Account::kOptimizerState;
-  const bool two_hops = where == Tier::kDevice && draft_.tier_of(home) == Tier::kNvme;
-  load.staging_bytes = two_hops ? home.size_bytes : 0;
   Mover mover = Mover::load(draft_, load, labels);
   return mover.bring(home, where, chunk);
+}
+
+Load Lowering::load_to(Tier where, const Range& home, std::int32_t earliest,
+                       std::size_t target_bytes) const {
+  Load load = new_load(earliest, target_bytes);
+  load.target_tier = where;
+  const bool two_hops = where == Tier::kDevice && draft_.tier_of(home) == Tier::kNvme;
+  load.staging_bytes = two_hops ? home.size_bytes : 0;
+  return load;
+}
+
+std::size_t Lowering::largest_streamed_chunk(bool deferred) const {
+  std::size_t bytes = 0;
+  for (std::int32_t u = 0; u <= model_.head(); ++u) {
+    if (!model_.has_unit(u) || !policy_.streams_update(u)) continue;
+    if (policy_.defers_update(u) == deferred) bytes = std::max(bytes, state_->chunk_bytes(u, 0));
+  }
+  return bytes;
+}
+
+// A place is free when what it had is on its way home: from the stage behind that update.
+Range Lowering::streamed_state(const Stage& stage, const Range& home) {
+  StateStream& stream = state_streams_.at(stage.deferred ? 1 : 0);
+  const std::size_t turn = stream.chunks++ % stream.places.size();
+  StatePlace& place = stream.places.at(turn);
+  const bool is_new = place.buffer == kNoBuffer;
+  if (is_new) {
+    place.buffer = draft_.add_buffer(
+        fmt::format("{} state stream {}", stage.deferred ? "deferred" : "backward", turn),
+        largest_streamed_chunk(stage.deferred), compute_, Account::kStaging, Life::kTransient);
+  }
+  const std::size_t held = is_new ? draft_.buffers.at(place.buffer).size_bytes : 0;
+  const Load load = load_to(compute_, home, place.free_from, held);
+  place.free_from = stage_ + 1;
+  Mover mover = Mover::load(draft_, load, labels(stage, Account::kOptimizerState));
+  const Range passing{place.buffer, 0, home.size_bytes};
+  mover.copy(home, passing, stage.chunk);
+  return passing;
 }
 
 // With stages 1 and 2 the home has the whole chunk, of which a rank updates its shard. The shards

@@ -20,6 +20,9 @@ struct UnitHomes {
   bool recompute = false;          // its saved activations are not kept at all
   // The user named the tier: also what is needed again soon goes there and comes back.
   bool activations_named = false;
+  // Optimizer state that is at home on the host or NVMe passes through device memory to be updated
+  // there. Without effect where it is at home on the device, and in unified mode.
+  bool streams_update = false;
 
   friend bool operator==(const UnitHomes&, const UnitHomes&) = default;
 };
@@ -54,6 +57,17 @@ struct StepPolicy {
     const Tier named = homes.at(static_cast<std::size_t>(unit)).gradients;
     const bool stays = !defers_update(unit) || (unit == 0 && keeps_first_gradient);
     return named == Tier::kNvme && stays ? Tier::kHost : named;
+  }
+  // Where the unit's update runs: on the device, or on the host.
+  Tier update_tier(std::int32_t unit) const {
+    const UnitHomes& of_unit = homes.at(static_cast<std::size_t>(unit));
+    const bool on_device = of_unit.optimizer == Tier::kDevice || of_unit.streams_update;
+    return on_device ? compute_tier() : Tier::kHost;
+  }
+  // Whether its optimizer state passes through device memory for that.
+  bool streams_update(std::int32_t unit) const {
+    const UnitHomes& of_unit = homes.at(static_cast<std::size_t>(unit));
+    return !unified && of_unit.streams_update && of_unit.optimizer != Tier::kDevice;
   }
   Tier compute_tier() const { return unified ? Tier::kHost : Tier::kDevice; }
 };

@@ -115,6 +115,11 @@ EnginePlan plan_engine(const EngineOptions& options) {
   PlacementRequest placement = options.placement;
   placement.pipeline_schedule = options.pipeline_schedule;
   placement.updates_wait_for_norm = options.optimizer.max_grad_norm > 0;
+  placement.update_threads = options.update_threads;
+  // The CPU device has no processors of its own to update on.
+  if (options.backend == nullptr && !placement.streamed_updates.has_value()) {
+    placement.streamed_updates = 0;
+  }
   plan.training = plan_step(plan.model, placement, options.budgets);
   plan.ledger = plan.training.ledger;
   if (!options.evaluates) return plan;

@@ -25,6 +25,23 @@ std::string count_homes(std::span<const UnitHomes> units, const char* what,
   return text + '\n';
 }
 
+// Where the updates of this stage's units run.
+std::string count_updates(const StepModel& model, const StepPolicy& policy) {
+  int on_device = 0;
+  int streamed = 0;
+  int on_host = 0;
+  for (std::int32_t u = 0; u <= model.head(); ++u) {
+    if (!model.has_unit(u)) continue;
+    ++(policy.update_tier(u) == Tier::kDevice ? on_device : on_host);
+    if (policy.streams_update(u)) ++streamed;
+  }
+  std::string text = fmt::format("  {:<16}", "updates");
+  if (on_device != 0) text += fmt::format(" {} units on device", on_device);
+  if (streamed != 0) text += fmt::format(", the state of {} streamed through it", streamed);
+  if (on_host != 0) text += fmt::format("{} {} units on host", on_device != 0 ? "," : "", on_host);
+  return text + '\n';
+}
+
 // What a parameter takes of each state on a rank between steps, padding aside.
 std::string describe_state(const StepModel& model) {
   const StateLayout state = model.state_format.layout(kBlockElements);
@@ -103,11 +120,12 @@ std::string describe_plan(const EngineOptions& options, const EnginePlan& plan) 
       program.ops.size(), program.buffers.size(), recomputed, blocks.size(), policy.lookahead);
   text += describe_ranks(plan.model);
   text += describe_state(plan.model);
-  text += "homes between uses:\n";
+  text += "homes between uses, and where updates run:\n";
   text += count_homes(units, "parameters", &UnitHomes::parameters);
   text += count_homes(units, "gradients", &UnitHomes::gradients);
   text += count_homes(units, "optimizer state", &UnitHomes::optimizer);
   text += count_homes(blocks, "activations", &UnitHomes::activations);
+  text += count_updates(plan.model, policy);
   text += '\n' + to_text(plan.ledger) + "\nbytes in a step:";
   for (const Lane lane : kLinks) {
     text += fmt::format("  {} {}", name_of(lane),

@@ -87,6 +87,20 @@ TEST_P(GpuEngine, PlacementsDoNotChangeBits) {
   }
 }
 
+TEST_P(GpuEngine, WhereUpdatesRunDoesNotChangeBits) {
+  const TrainedRun expected = train_tiny(options(), kSteps);
+  for (const Tier tier : {Tier::kHost, Tier::kNvme}) {
+    for (const double share : {0.0, 0.5, 1.0}) {
+      SCOPED_TRACE(share);
+      expect_equal(expected, [=](EngineOptions& options) {
+        options.placement.optimizer = tier;
+        options.placement.has_nvme = tier == Tier::kNvme;
+        options.placement.streamed_updates = share;
+      });
+    }
+  }
+}
+
 TEST_P(GpuEngine, OrdersDoNotChangeBits) {
   const TrainedRun expected = train_tiny(options(), kSteps);
   expect_equal(expected, [](EngineOptions& options) { options.placement.recompute = true; });

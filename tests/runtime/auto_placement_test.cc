@@ -38,10 +38,12 @@ std::size_t units_recomputed(const StepPolicy& policy) {
                     [](const UnitHomes& homes) { return homes.recompute; }));
 }
 
+// Which says nothing of where updates run: update_split_test.cc.
 PlacementRequest on_an_accelerator() {
   PlacementRequest request;
   request.unified = false;
   request.has_nvme = true;
+  request.streamed_updates = 0;
   return request;
 }
 

@@ -208,6 +208,50 @@ std::vector<Switch> resources() {
   return list;
 }
 
+// All state in `tier`; of the updates this part runs on the device.
+Switch streamed_updates(Tier tier, double share) {
+  return {"streamed_updates_" + std::to_string(share) + "_" + std::string(name_of(tier)),
+          [=](EngineOptions& options) {
+            options.placement.unified = false;
+            all_on(options, tier);
+            options.placement.streamed_updates = share;
+          },
+          [](const TrainedRun&, const TrainedRun& run) {
+            expect_traffic(run, {Lane::kUpload, Lane::kDownload});
+          }};
+}
+
+std::vector<Switch> update_splits() {
+  std::vector<Switch> list;
+  for (const double share : {0.5, 1.0}) {
+    for (const Tier tier : {Tier::kHost, Tier::kNvme})
+      list.push_back(streamed_updates(tier, share));
+  }
+  list.push_back({"streamed_updates_with_whole_masters",
+                  [](EngineOptions& options) {
+                    on_device(options);
+                    options.placement.optimizer = Tier::kHost;
+                    options.placement.streamed_updates = 0.6;
+                    options.optimizer.splits_bf16_masters = false;
+                  },
+                  [](const TrainedRun& plain, const TrainedRun& run) {
+                    EXPECT_GT(run.traffic.of(Lane::kUpload), plain.traffic.of(Lane::kUpload));
+                  }});
+  list.push_back({"streamed_updates_layer_major_in_the_smallest_arenas",
+                  [](EngineOptions& options) {
+                    options.placement.unified = false;
+                    all_on(options, Tier::kNvme);
+                    options.placement.streamed_updates = 1;
+                    options.placement.order = MicroBatchOrder::kLayerMajor;
+                    limit_arenas(options, 1.0);
+                  },
+                  [](const TrainedRun&, const TrainedRun& run) {
+                    EXPECT_LE(run.ledger[Tier::kDevice].peak_bytes,
+                              *run.ledger[Tier::kDevice].budget_bytes);
+                  }});
+  return list;
+}
+
 // Of bf16 parameters; what is plain has split masters.
 std::vector<Switch> masters() {
   const auto whole = [](EngineOptions& options) { options.optimizer.splits_bf16_masters = false; };
@@ -286,6 +330,7 @@ TEST_P(EngineBits, ClippingIsActiveOnSomeStepsAndTheLossFalls) {
 
 TEST_P(EngineBits, Placements) { expect_equal(placements()); }
 TEST_P(EngineBits, Orders) { expect_equal(orders()); }
+TEST_P(EngineBits, UpdateSplits) { expect_equal(update_splits()); }
 TEST_P(EngineBits, Resources) { expect_equal(resources()); }
 
 TEST_P(EngineBits, Masters) {
@@ -331,6 +376,11 @@ class EngineBitsOfMoments : public EngineBits {
               all_on(options, Tier::kNvme);
               options.optimizer.splits_bf16_masters = false;
             },
+            [](EngineOptions& options) {
+              options.placement.unified = false;
+              all_on(options, Tier::kHost);
+              options.placement.streamed_updates = 0.5;
+            },
             [](EngineOptions& options) { options.chunk_elements = 3 * kBlockElements; }};
   }
 };
@@ -364,6 +414,10 @@ TEST_P(EngineBits, UpdatesThatDoNotWaitForTheNorm) {
       },
       on_device,
       all_on_nvme_from_device,
+      [](EngineOptions& options) {
+        all_on_nvme_from_device(options);
+        options.placement.streamed_updates = 0.5;
+      },
       [=](EngineOptions& options) {
         all_on_nvme_from_device(options);
         layer_major(options);

@@ -83,13 +83,30 @@ TEST_P(FakeGpuRanks, HaveTheBitsOfTheCpuDevice) {
   }
 }
 
+TEST_P(FakeGpuRanks, WithUpdatesDividedBetweenHostAndDevice) {
+  for (const double max_grad_norm : {1.6, 0.0}) {
+    EngineOptions plain = cpu_options(ModelFamily::kGpt2);
+    plain.optimizer.max_grad_norm = max_grad_norm;
+    const RankedRun expected = train(plain);
+    for (const Tier rest : {Tier::kDevice, Tier::kHost}) {
+      EngineOptions options = gpu_options(plain, backend_, rest, Tier::kHost);
+      options.placement.streamed_updates = rest == Tier::kDevice ? 0.5 : 1.0;
+      expect_equal(train(options), expected);
+    }
+  }
+}
+
 TEST_P(FakeGpuRanks, WithEveryStateOnTheDriveAndTheStepNotClipped) {
   const TemporaryDirectory drive;
   EngineOptions plain = cpu_options(ModelFamily::kLlama);
   plain.optimizer.max_grad_norm = 0;
   EngineOptions options = gpu_options(plain, backend_, Tier::kNvme, Tier::kNvme);
   options.nvme.directories = {{drive.path(), std::nullopt}};
-  expect_equal(train(options), train(plain));
+  const RankedRun expected = train(plain);
+  for (const double share : {0.0, 0.5}) {
+    options.placement.streamed_updates = share;
+    expect_equal(train(options), expected);
+  }
 }
 
 TEST_P(FakeGpuRanks, WithTheOtherOrderAndGradientsOfTwoBytes) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <string>
 #include <vector>
@@ -84,6 +85,30 @@ class FakeGpuEngine : public testing::TestWithParam<Shape> {
     EXPECT_GT(run.ledger[Tier::kDevice].peak_bytes, 0U);
   }
 
+  // Every state on the host, and this part of the updates on the device.
+  void expect_failures_end_the_run(double share) const {
+    int named = 0;
+    int failures = 0;
+    for (int failing_call = 1;; failing_call += 1 + failing_call / 3) {
+      const FakeGpuBackend failing({.failing_call = failing_call});
+      EngineOptions options = gpu_options();
+      options.backend = &failing;
+      set_homes(options, Tier::kHost);
+      options.placement.streamed_updates = share;
+      try {
+        train_tiny(options, 3);
+        break;
+      } catch (const DeviceError& error) {
+        ++failures;
+        const std::string text = error.what();
+        EXPECT_NE(text.find("planted"), text.npos) << text;
+        if (text.find("forward") != text.npos || text.find("upload") != text.npos) ++named;
+      }
+    }
+    EXPECT_GT(failures, 15);
+    EXPECT_GT(named, 0);
+  }
+
   TemporaryDirectory directory_;
   FakeGpuBackend backend_;
 };
@@ -119,6 +144,84 @@ TEST_P(FakeGpuEngine, WithOtherOrdersAndTypes) {
   });
 }
 
+// All state in `tier`, and what part of its updates runs on the device all the same.
+std::function<void(EngineOptions&)> streamed(Tier parameters, Tier optimizer, double share) {
+  return [=](EngineOptions& options) {
+    options.placement.parameters = options.placement.gradients = parameters;
+    options.placement.optimizer = optimizer;
+    options.placement.has_nvme = true;
+    options.placement.streamed_updates = share;
+  };
+}
+
+TEST_P(FakeGpuEngine, WithUpdatesDividedBetweenHostAndDevice) {
+  for (const Tier optimizer : {Tier::kHost, Tier::kNvme}) {
+    for (const Tier rest : {Tier::kDevice, optimizer}) {
+      for (const double share : {0.0, 0.4, 1.0}) {
+        SCOPED_TRACE(share);
+        expect_equal(streamed(rest, optimizer, share));
+      }
+    }
+  }
+}
+
+TEST_P(FakeGpuEngine, WithUpdatesDividedAndEveryFormOfState) {
+  for (const double share : {0.4, 1.0}) {
+    for (const MomentForm moments : {MomentForm::kFp32, MomentForm::kBf16, MomentForm::kInt8}) {
+      for (const bool splits : {true, false}) {
+        expect_equal([=](EngineOptions& options) {
+          streamed(Tier::kHost, Tier::kHost, share)(options);
+          options.optimizer.moments = moments;
+          options.optimizer.splits_bf16_masters = splits;
+        });
+      }
+    }
+  }
+}
+
+TEST_P(FakeGpuEngine, WithUpdatesDividedAndOtherOrders) {
+  for (const double share : {0.4, 1.0}) {
+    for (const Tier rest : {Tier::kDevice, Tier::kHost}) {
+      const auto set = streamed(rest, Tier::kHost, share);
+      expect_equal([=](EngineOptions& options) {
+        set(options);
+        options.optimizer.max_grad_norm = 0;
+      });
+      expect_equal([=](EngineOptions& options) {
+        set(options);
+        options.placement.order = MicroBatchOrder::kLayerMajor;
+        options.placement.lookahead = 0;
+      });
+      expect_equal([=](EngineOptions& options) {
+        set(options);
+        options.placement.order = MicroBatchOrder::kLayerMajor;
+        options.optimizer.max_grad_norm = 0;
+        options.gradient_type = DType::kBF16;
+      });
+    }
+  }
+}
+
+TEST_P(FakeGpuEngine, StateIsStreamedThroughTheDevice) {
+  EngineOptions options = gpu_options();
+  streamed(Tier::kDevice, Tier::kHost, 0)(options);
+  const Program on_host = plan_engine(options).training.program;
+  streamed(Tier::kDevice, Tier::kHost, 1)(options);
+  const TrainedRun run = train_tiny(options, kSteps);
+  const Program program = plan_engine(options).training.program;
+  const double state_bytes = lane_bytes(program, Lane::kUpload, Account::kOptimizerState);
+  EXPECT_GT(state_bytes, 0);
+  EXPECT_GE(run.traffic.of(Lane::kUpload), kSteps * state_bytes);
+  EXPECT_GE(run.traffic.of(Lane::kDownload), kSteps * state_bytes);
+  const auto is_update = [](const Op& op) { return op.kind == OpKind::kUpdate; };
+  for (const Program* one : {&on_host, &program}) {
+    const Lane lane = one == &program ? Lane::kCompute : Lane::kUpdate;
+    EXPECT_TRUE(std::ranges::any_of(one->ops, is_update));
+    EXPECT_TRUE(std::ranges::all_of(
+        one->ops, [&](const Op& op) { return !is_update(op) || op.lane == lane; }));
+  }
+}
+
 TEST_P(FakeGpuEngine, StateReadsBackWhatItWasFilledWith) {
   const EngineOptions options = gpu_options();
   const EnginePlan plan = plan_engine(options);
@@ -140,25 +243,7 @@ TEST_P(FakeGpuEngine, StateReadsBackWhatItWasFilledWith) {
 // Wherever the device fails, the run ends with its error, names an op once ops have begun, and
 // nothing waits for ever.
 TEST_P(FakeGpuEngine, AFailureEndsTheRun) {
-  int named = 0;
-  int failures = 0;
-  for (int failing_call = 1;; failing_call += 1 + failing_call / 3) {
-    const FakeGpuBackend failing({.failing_call = failing_call});
-    EngineOptions options = gpu_options();
-    options.backend = &failing;
-    set_homes(options, Tier::kHost);
-    try {
-      train_tiny(options, 3);
-      break;
-    } catch (const DeviceError& error) {
-      ++failures;
-      const std::string text = error.what();
-      EXPECT_NE(text.find("planted"), text.npos) << text;
-      if (text.find("forward") != text.npos || text.find("upload") != text.npos) ++named;
-    }
-  }
-  EXPECT_GT(failures, 15);
-  EXPECT_GT(named, 0);
+  for (const double share : {0.0, 1.0}) expect_failures_end_the_run(share);
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, FakeGpuEngine, testing::ValuesIn(kShapes),

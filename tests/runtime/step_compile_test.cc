@@ -28,6 +28,7 @@ StepPolicy random_policy(const StepModel& model, std::mt19937& random) {
   for (std::size_t u = 0; u < model.unit_count(); ++u) {
     policy.homes.push_back({random_tier(random), random_tier(random), random_tier(random),
                             random_tier(random), random() % 2 == 0});
+    policy.homes.back().streams_update = random() % 3 == 0;
   }
   return policy;
 }

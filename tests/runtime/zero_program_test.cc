@@ -44,6 +44,7 @@ TEST(ZeroProgram, RandomPoliciesVerifyOnAllRanks) {
     const auto tier = [&] { return kTiers.at(random() % kTierCount); };
     for (std::size_t u = 0; u < model.unit_count(); ++u) {
       policy.homes.push_back({tier(), tier(), tier(), tier(), random() % 2 == 0});
+      policy.homes.back().streams_update = random() % 3 == 0;
     }
     const auto stage = static_cast<std::int32_t>(random() % 4);
     const auto ranks = 2 + static_cast<std::int32_t>(random() % 4);

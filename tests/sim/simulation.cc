@@ -89,6 +89,7 @@ class Simulation {
     for (std::size_t u = 0; u < shape_.model().unit_count(); ++u) {
       policy.homes.push_back(
           {any_tier(), any_tier(), any_tier(), any_tier(), time_.draw_chance(0.3)});
+      policy.homes.back().streams_update = time_.draw_chance(0.3);
     }
     TierBudgets budgets;
     if (time_.draw_chance(0.7)) budgets.fill(std::size_t{1});  // space is reused the most

@@ -1,0 +1,94 @@
+#include "runtime/plan/update_split.h"
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "base/check.h"
+#include "runtime/step/simulate.h"
+
+namespace terrace {
+namespace {
+
+using LaneSeconds = std::array<double, kLaneCount>;
+
+// Per unit, and behind them of ops without one, how long each lane works.
+std::vector<LaneSeconds> seconds_by_unit(const Program& program, const MachineProfile& machine) {
+  std::vector<LaneSeconds> seconds(static_cast<std::size_t>(program.units) + 1);
+  for (const Op& op : program.ops) {
+    const std::int32_t row = op.unit < 0 ? program.units : op.unit;
+    seconds.at(static_cast<std::size_t>(row)).at(static_cast<std::size_t>(op.lane)) +=
+        seconds_alone(program, op, machine);
+  }
+  return seconds;
+}
+
+bool can_stream(const StepModel& model, const StepPolicy& policy, std::int32_t unit) {
+  return model.has_unit(unit) &&
+         policy.homes.at(static_cast<std::size_t>(unit)).optimizer != Tier::kDevice;
+}
+
+}  // namespace
+
+void stream_updates(const StepModel& model, StepPolicy& policy, double share) {
+  TERRACE_CHECK(!policy.unified && share >= 0 && share <= 1);
+  double passed = 0;
+  double streamed = 0;
+  for (std::int32_t u = 0; u <= model.head(); ++u) {
+    bool& streams = policy.homes.at(static_cast<std::size_t>(u)).streams_update;
+    streams = false;
+    if (!can_stream(model, policy, u)) continue;
+    const auto elements =
+        static_cast<double>(model.units.at(static_cast<std::size_t>(u)).padded_elements);
+    passed += elements;
+    streams = share * passed - streamed >= elements / 2;
+    if (streams) streamed += elements;
+  }
+}
+
+double balanced_share(const StepModel& model, const StepPolicy& policy, const Program& none,
+                      const Program& all, const MachineProfile& machine) {
+  const std::vector<LaneSeconds> on_host = seconds_by_unit(none, machine);
+  const std::vector<LaneSeconds> on_device = seconds_by_unit(all, machine);
+  const auto slowest_lane_s = [&](double share) {
+    StepPolicy tried = policy;
+    stream_updates(model, tried, share);
+    LaneSeconds sum = on_host.back();
+    for (std::size_t u = 0; u < tried.homes.size(); ++u) {
+      const LaneSeconds& unit = tried.homes[u].streams_update ? on_device[u] : on_host[u];
+      for (std::size_t l = 0; l < kLaneCount; ++l) sum[l] += unit[l];
+    }
+    return std::ranges::max(sum);
+  };
+  std::int32_t units = 0;
+  for (std::int32_t u = 0; u <= model.head(); ++u) units += can_stream(model, policy, u) ? 1 : 0;
+  double best = 0;
+  double best_s = slowest_lane_s(0);
+  for (std::int32_t n = 1; n <= units; ++n) {
+    const double share = static_cast<double>(n) / units;
+    const double seconds = slowest_lane_s(share);
+    if (seconds >= best_s) continue;
+    best_s = seconds;
+    best = share;
+  }
+  return best;
+}
+
+MachineProfile gpu_machine(std::int32_t update_threads) {
+  constexpr double kLinkBytesPerS = 25e9;
+  constexpr double kBytesPerSOfThread = 4e9;
+  MachineProfile machine;
+  machine.compute_bytes_per_s = 1e12;
+  machine.op_overhead_s = 5e-6;
+  machine.upload_bytes_per_s = machine.download_bytes_per_s = kLinkBytesPerS;
+  machine.network_bytes_per_s = kLinkBytesPerS;
+  machine.update_bytes_per_s = kBytesPerSOfThread * update_threads;
+  // There are as many threads as memory can feed (memory/host/thread_plan.h), beside the links.
+  machine.memory_bytes_per_s = machine.update_bytes_per_s + 2 * kLinkBytesPerS;
+  machine.compute_cores = 0;
+  machine.update_cores = update_threads;
+  machine.cores = 2.0 * update_threads;
+  return machine;
+}
+
+}  // namespace terrace
