@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <type_traits>
 
 // bfloat16 (the upper half of an IEEE fp32) and IEEE fp16 as storage types. Arithmetic is done in
 // fp32. Host and device compile the same text (TERRACE_HOST_DEVICE is empty without nvcc).
@@ -69,6 +70,18 @@ TERRACE_HOST_DEVICE inline Fp16 to_fp16_nearest_even(float value) {
   if (magnitude >= 0x47800000U) rounded = 0x7c00U;
   if (is_nan_bits(bits)) rounded = 0x7e00U;
   return Fp16{static_cast<std::uint16_t>(((bits >> 16) & 0x8000U) | rounded)};
+}
+
+// An exact parameter in the type that computes with it.
+template <typename T>
+TERRACE_HOST_DEVICE T to_parameter(float exact) {
+  if constexpr (std::is_same_v<T, Bf16>) {
+    return to_bf16_ties_away(exact);
+  } else if constexpr (std::is_same_v<T, Fp16>) {
+    return to_fp16_nearest_even(exact);
+  } else {
+    return exact;
+  }
 }
 
 // An fp32 number in two pieces of 16 bits: the bf16 that it rounds to, ties away, and what that

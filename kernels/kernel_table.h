@@ -11,10 +11,12 @@
 
 // The seam to compute. Every op is a pure function of its arguments: it never allocates device or
 // arena memory, never synchronises, and gives the same bits for any number of workers. Activations
-// and parameters are all fp32 or all bf16 (the "compute type"); statistics, weight gradients and
-// losses are wider as stated. In bf16, the softmax weights of attention and the gradients of scores
-// and logits may be rounded to bf16 before they enter a matrix product, as matrix units demand.
-// Reference: naive scalar code, the definition of correct. cpu: tile and vector registers, oneDNN.
+// and parameters are all fp32, all bf16 or all fp16 (the "compute type"); statistics, weight
+// gradients and losses are wider as stated. In bf16 and fp16, the softmax weights of attention and
+// the gradients of scores and logits may be rounded to that type before they enter a matrix
+// product, as matrix units demand. In fp16 what is too large becomes infinite.
+// Reference: naive scalar code, the definition of correct. cpu: tile and vector registers, oneDNN;
+// it has no fp16.
 //
 // Letters: R rows (tokens of one micro-batch = B*T), B batch, T sequence, C width, N out, K in,
 // H query heads, G key-value heads (H a multiple of G), D head width, I intermediate, V vocabulary.
@@ -114,7 +116,8 @@ struct RoundGradient {
 struct FillZero {
   TensorView target;
 };
-// fp32 -> bf16 (ties away from zero: parameters), bf16 -> fp32, or a copy of equal types.
+// fp32 -> bf16 (ties away from zero: parameters) or fp16 (to nearest even), from these to fp32, or
+// a copy of equal types.
 struct CastParameters {
   TensorView source, target;
 };
@@ -184,8 +187,8 @@ struct HeadPartLoss {
   double* loss_sum = nullptr;
 };
 
-// Sum of squares of each block of 4096 elements of gradient (fp32 or bf16; the last block may be
-// short), in fp64 by a fixed tree: partials[i] for block i.
+// Sum of squares of each block of 4096 elements of gradient (of a compute type; the last block may
+// be short), in fp64 by a fixed tree: partials[i] for block i.
 inline constexpr std::int64_t kNormBlock = 4096;
 struct NormPartials {
   TensorView gradient;

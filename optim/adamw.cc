@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 
 #include "base/check.h"
 #include "base/half.h"
@@ -38,8 +39,22 @@ void check_adamw_update(const AdamWUpdate& update) {
   check_moments(update);
   const bool split = update.master.dtype == DType::kI16;
   TERRACE_CHECK(split || update.master.dtype == DType::kF32);
-  TERRACE_CHECK(update.parameter.dtype == DType::kBF16 ||
-                (!split && update.parameter.dtype == DType::kF32));
+  const DType parameter = update.parameter.dtype;
+  TERRACE_CHECK(parameter == DType::kBF16 ||
+                (!split && (parameter == DType::kF32 || parameter == DType::kF16)));
+}
+
+void set_bias_corrections(StepScalars& scalars, const AdamWOptions& options, std::int64_t updates) {
+  const auto n = static_cast<double>(updates);
+  scalars.bias_correction_1 = static_cast<float>(1.0 - std::pow(options.beta1, n));
+  scalars.bias_correction_2 = static_cast<float>(1.0 - std::pow(options.beta2, n));
+}
+
+void keep_state(const AdamWUpdate& update, std::int64_t begin, std::int64_t end) {
+  if (update.master.dtype != DType::kF32 || update.parameter.data == update.master.data) return;
+  for (std::int64_t i = begin; i < end; ++i) {
+    set_exact_parameter(update, i, exact_parameter(update, i));
+  }
 }
 
 void set_state_views(AdamWUpdate& update, const StateFormat& format, std::byte* state,
@@ -131,7 +146,9 @@ void adamw_reference_range(const AdamWUpdate& update, std::int64_t begin, std::i
 
 void adamw_reference(const AdamWUpdate& update) {
   check_adamw_update(update);
-  adamw_reference_range(update, 0, update.gradient.elements());
+  const std::int64_t elements = update.gradient.elements();
+  if (update.scalars->skips != 0) return keep_state(update, 0, elements);
+  adamw_reference_range(update, 0, elements);
 }
 
 }  // namespace terrace

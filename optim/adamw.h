@@ -19,6 +19,7 @@ struct StepScalars {
   float bias_correction_1 = 1;  // 1 - beta1^t
   float bias_correction_2 = 1;  // 1 - beta2^t
   std::uint32_t step = 0;       // counted from 1
+  std::uint32_t skips = 0;      // 1: gradients overflowed, and updates leave all as it is
 };
 
 struct AdamWOptions {
@@ -27,6 +28,9 @@ struct AdamWOptions {
   float epsilon = 1e-8F;
   float weight_decay = 0.0F;  // decoupled (Loshchilov and Hutter, 2019)
 };
+
+// Sets the bias corrections of a run's n-th update, n = `updates`, computed in fp64.
+void set_bias_corrections(StepScalars& scalars, const AdamWOptions& options, std::int64_t updates);
 
 // One pass over n elements, all views 1-D of n. Written as correctly rounded fp32 operations in
 // this order, the same on every processor (fma only where said):
@@ -41,18 +45,21 @@ struct AdamWOptions {
 // divisions are what an update would wait for. Denormals are kept. What p is before and after, by
 // the views:
 //   fp32 master, bf16 parameter   the master; the parameter gets it rounded ties-away
+//   fp32 master, fp16 parameter   likewise, to nearest even
 //   fp32 master, fp32 parameter   the master; the parameter gets it, and may be the same view
 //   i16 master, bf16 parameter    the two together: join() and split() of base/half.h
 // m and v are widened before and rounded behind this, where they are stored in fewer bits: bf16, or
 // codes of 8 bits (optim/moment_code.h) of blocks of kMomentBlock elements, whose exponents are of
 // the new values. Which way they round is decided by random numbers of (seed, step, stream,
 // element).
+// An update that the scalars say to skip does none of this: only a parameter beside an fp32 master
+// is written, as the master has it.
 struct AdamWUpdate {
   TensorView gradient;                // fp32 or bf16
   TensorView master;                  // fp32 or i16, in and out
   TensorView moment1, moment2;        // fp32, bf16 or u8, in and out
   TensorView exponents1, exponents2;  // u8, one for a block of u8 moments, in and out
-  TensorView parameter;               // fp32 or bf16, out; also in with an i16 master
+  TensorView parameter;               // fp32, bf16 or fp16, out; also in with an i16 master
   AdamWOptions options;
   // Weight decay applies to the first so many elements.
   std::int64_t decayed_elements = std::numeric_limits<std::int64_t>::max();

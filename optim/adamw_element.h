@@ -67,8 +67,10 @@ inline void set_exact_parameter(const AdamWUpdate& update, std::int64_t i, float
   }
   if (update.parameter.dtype == DType::kF32) {
     update.parameter.as<float>()[i] = value;
+  } else if (update.parameter.dtype == DType::kF16) {
+    update.parameter.as<Fp16>()[i] = to_parameter<Fp16>(value);
   } else {
-    update.parameter.as<Bf16>()[i] = to_bf16_ties_away(value);
+    update.parameter.as<Bf16>()[i] = to_parameter<Bf16>(value);
   }
 }
 
@@ -78,6 +80,9 @@ inline std::uint8_t* codes_of(const TensorView& view) {
 
 // adamw_reference() of the elements [begin, end): whole blocks where the moments are u8.
 void adamw_reference_range(const AdamWUpdate& update, std::int64_t begin, std::int64_t end);
+
+// A skipped update of the elements [begin, end).
+void keep_state(const AdamWUpdate& update, std::int64_t begin, std::int64_t end);
 
 // Calls body(begin, end) for the parts of [begin, end) that decay and that do not.
 template <typename Body>

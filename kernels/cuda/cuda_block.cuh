@@ -13,12 +13,24 @@ namespace cuda {
 
 inline constexpr unsigned kAllLanes = 0xFFFFFFFFU;
 
+// Two elements of 16 bits as a register of a tensor core's operand.
+template <typename T>
+__device__ unsigned word(const shared::Pair<T>& pair) {
+  return static_cast<unsigned>(pair.x.bits) | static_cast<unsigned>(pair.y.bits) << 16;
+}
+
 __device__ inline void multiply_piece(shared::MmaSums& sums, const shared::MmaA<Bf16>& a,
                                       const shared::MmaB<Bf16>& b) {
-  const auto word = [](const shared::Pair<Bf16>& pair) {
-    return static_cast<unsigned>(pair.x.bits) | static_cast<unsigned>(pair.y.bits) << 16;
-  };
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\n"
+      : "+f"(sums.at[0]), "+f"(sums.at[1]), "+f"(sums.at[2]), "+f"(sums.at[3])
+      : "r"(word(a.at[0])), "r"(word(a.at[1])), "r"(word(a.at[2])), "r"(word(a.at[3])),
+        "r"(word(b.at[0])), "r"(word(b.at[1])));
+}
+
+__device__ inline void multiply_piece(shared::MmaSums& sums, const shared::MmaA<Fp16>& a,
+                                      const shared::MmaB<Fp16>& b) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
       "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\n"
       : "+f"(sums.at[0]), "+f"(sums.at[1]), "+f"(sums.at[2]), "+f"(sums.at[3])
       : "r"(word(a.at[0])), "r"(word(a.at[1])), "r"(word(a.at[2])), "r"(word(a.at[3])),

@@ -45,7 +45,12 @@ using Operation = Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
 using Layout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
 using Preference = Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
 
-cudaDataType_t type_of(DType dtype) { return dtype == DType::kF32 ? CUDA_R_32F : CUDA_R_16BF; }
+cudaDataType_t type_of(DType dtype) {
+  if (dtype == DType::kF32) return CUDA_R_32F;
+  if (dtype == DType::kF16) return CUDA_R_16F;
+  TERRACE_CHECK(dtype == DType::kBF16);
+  return CUDA_R_16BF;
+}
 
 // The largest power of two up to 16, the widest load, that divides the address. No more: where in
 // an arena something lies must not choose an algorithm.

@@ -10,7 +10,7 @@
 #include "kernels/kernel_context.h"
 #include "memory/tensor.h"
 
-// How the reference reads, adds and writes elements of its three compute types: float, Bf16,
+// How the reference reads, adds and writes elements of its compute types: float, Bf16, Fp16,
 // double.
 namespace terrace::reference {
 
@@ -20,7 +20,7 @@ using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 template <typename T>
 Wide<T> load(T value) {
-  if constexpr (std::is_same_v<T, Bf16>) {
+  if constexpr (std::is_same_v<T, Bf16> || std::is_same_v<T, Fp16>) {
     return to_float(value);
   } else {
     return value;
@@ -32,6 +32,8 @@ template <typename T>
 T round_to(Wide<T> value) {
   if constexpr (std::is_same_v<T, Bf16>) {
     return to_bf16_nearest_even(value);
+  } else if constexpr (std::is_same_v<T, Fp16>) {
+    return to_fp16_nearest_even(value);
   } else {
     return value;
   }
@@ -54,6 +56,7 @@ void with_compute_type(DType dtype, Body&& body) {
     case DType::kF64:
       return body(std::type_identity<double>{});
     case DType::kF16:
+      return body(std::type_identity<Fp16>{});
     case DType::kI32:
     case DType::kI16:
     case DType::kU8:

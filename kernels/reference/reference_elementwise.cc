@@ -42,25 +42,41 @@ void cast_parameters(const KernelContext&, const CastParameters& op) {
     std::memcpy(op.target.data, op.source.data, op.source.size_bytes());
     return;
   }
-  for (std::int64_t i = 0; i < op.target.elements(); ++i) {
-    if (op.target.dtype == DType::kBF16) {
-      op.target.as<Bf16>()[i] = to_bf16_ties_away(op.source.as<float>()[i]);
-    } else {
-      op.target.as<float>()[i] = to_float(op.source.as<Bf16>()[i]);
+  const bool narrows = op.source.dtype == DType::kF32;
+  const auto cast = [&]<typename T>(std::type_identity<T>) {
+    for (std::int64_t i = 0; i < op.target.elements(); ++i) {
+      if (narrows) {
+        op.target.as<T>()[i] = to_parameter<T>(op.source.as<float>()[i]);
+      } else {
+        op.target.as<float>()[i] = to_float(op.source.as<T>()[i]);
+      }
     }
-  }
+  };
+  const DType narrow = (narrows ? op.target : op.source).dtype;
+  if (narrow == DType::kF16) return cast(std::type_identity<Fp16>{});
+  TERRACE_CHECK(narrow == DType::kBF16);
+  cast(std::type_identity<Bf16>{});
 }
+
+namespace {
+
+float gradient_at(const TensorView& gradient, std::int64_t i) {
+  if (gradient.dtype == DType::kF32) return gradient.as<float>()[i];
+  if (gradient.dtype == DType::kF16) return to_float(gradient.as<Fp16>()[i]);
+  return to_float(gradient.as<Bf16>()[i]);
+}
+
+}  // namespace
 
 void norm_partials(const KernelContext&, const NormPartials& op) {
   const std::int64_t elements = op.gradient.elements();
   TERRACE_CHECK_EQ(op.partials.elements(), (elements + kNormBlock - 1) / kNormBlock);
-  const bool is_wide = op.gradient.dtype == DType::kF32;
   std::vector<float> block;
   for (std::int64_t i = 0; i < op.partials.elements(); ++i) {
     const std::int64_t first = i * kNormBlock;
     block.clear();
     for (std::int64_t j = first; j < std::min(first + kNormBlock, elements); ++j) {
-      block.push_back(is_wide ? op.gradient.as<float>()[j] : to_float(op.gradient.as<Bf16>()[j]));
+      block.push_back(gradient_at(op.gradient, j));
     }
     op.partials.as<double>()[i] = block_sum_of_squares(block);
   }

@@ -12,8 +12,8 @@
 #include "kernels/kernel_context.h"
 #include "memory/tensor.h"
 
-// How block kernels read, add and write elements of the two compute types, float and Bf16. The same
-// text is compiled for the GPU by nvcc and for the host by the compiler of the tests.
+// How block kernels read, add and write elements of the compute types: float, Bf16 and Fp16. The
+// same text is compiled for the GPU by nvcc and for the host by the compiler of the tests.
 #if defined(__CUDACC__)
 #define TERRACE_KERNEL __device__
 #define TERRACE_UNROLL _Pragma("unroll")
@@ -29,6 +29,8 @@ template <typename T>
 TERRACE_KERNEL T round_to(float value) {
   if constexpr (std::is_same_v<T, Bf16>) {
     return to_bf16_nearest_even(value);
+  } else if constexpr (std::is_same_v<T, Fp16>) {
+    return to_fp16_nearest_even(value);
   } else {
     return value;
   }
@@ -97,6 +99,7 @@ inline std::int64_t divide_up(std::int64_t value, std::int64_t divisor) {
 template <typename Body>
 void with_compute_type(DType dtype, Body&& body) {
   if (dtype == DType::kF32) return body(std::type_identity<float>{});
+  if (dtype == DType::kF16) return body(std::type_identity<Fp16>{});
   TERRACE_CHECK(dtype == DType::kBF16);
   body(std::type_identity<Bf16>{});
 }

@@ -56,34 +56,35 @@ void fill_zero(Launcher& launcher, const FillZero& op) {
 // Eight elements at a time, so that the narrower side moves 16 bytes.
 inline constexpr int kCastPack = 8;
 
-// Ties away from zero for parameters, to even for gradients (base/half.h).
-enum class Ties : std::uint8_t { kAway, kToEven };
+// Parameters round as base/half.h has it for their type, gradients to nearest even.
+enum class Narrowed : std::uint8_t { kParameter, kGradient };
 
-template <Ties Rounding>
+template <typename T, Narrowed What>
 struct NarrowBody {
   const float* source;
-  Bf16* target;
+  T* target;
   bool aligned;
 
   TERRACE_KERNEL void operator()(std::int64_t, std::int64_t first, std::int64_t count) const {
     const auto wide = load_pack<float, kCastPack>(source + first, count, aligned);
-    Pack<Bf16, kCastPack> narrow;
+    Pack<T, kCastPack> narrow;
     TERRACE_UNROLL
     for (int i = 0; i < kCastPack; ++i) {
-      narrow.at[i] = Rounding == Ties::kAway ? to_bf16_ties_away(wide.at[i])
-                                             : to_bf16_nearest_even(wide.at[i]);
+      narrow.at[i] =
+          What == Narrowed::kParameter ? to_parameter<T>(wide.at[i]) : round_to<T>(wide.at[i]);
     }
     store_pack(target + first, narrow, count, aligned);
   }
 };
 
+template <typename T>
 struct WidenBody {
-  const Bf16* source;
+  const T* source;
   float* target;
   bool aligned;
 
   TERRACE_KERNEL void operator()(std::int64_t, std::int64_t first, std::int64_t count) const {
-    const auto narrow = load_pack<Bf16, kCastPack>(source + first, count, aligned);
+    const auto narrow = load_pack<T, kCastPack>(source + first, count, aligned);
     Pack<float, kCastPack> wide;
     TERRACE_UNROLL
     for (int i = 0; i < kCastPack; ++i) wide.at[i] = to_float(narrow.at[i]);
@@ -98,13 +99,21 @@ void cast_parameters(Launcher& launcher, const CastParameters& op) {
   const bool aligned = may_load_packs({op.source.data, op.target.data}, 0);
   if (op.source.dtype == op.target.dtype) {
     launcher.copy(op.target.data, op.source.data, op.source.size_bytes());
-  } else if (op.target.dtype == DType::kBF16) {
-    const NarrowBody<Ties::kAway> body{op.source.as<float>(), op.target.as<Bf16>(), aligned};
-    launch_map<kCastPack>(launcher, "cast_parameters", 1, n, body);
-  } else {
-    const WidenBody body{op.source.as<Bf16>(), op.target.as<float>(), aligned};
-    launch_map<kCastPack>(launcher, "cast_parameters", 1, n, body);
+    return;
   }
+  const bool narrows = op.source.dtype == DType::kF32;
+  TERRACE_CHECK(narrows || op.target.dtype == DType::kF32);
+  with_compute_type((narrows ? op.target : op.source).dtype,
+                    [&]<typename T>(std::type_identity<T>) {
+                      if (narrows) {
+                        const NarrowBody<T, Narrowed::kParameter> body{op.source.as<float>(),
+                                                                       op.target.as<T>(), aligned};
+                        launch_map<kCastPack>(launcher, "cast_parameters", 1, n, body);
+                      } else {
+                        const WidenBody<T> body{op.source.as<T>(), op.target.as<float>(), aligned};
+                        launch_map<kCastPack>(launcher, "cast_parameters", 1, n, body);
+                      }
+                    });
 }
 
 template <typename Launcher>
@@ -112,7 +121,8 @@ void round_gradient(Launcher& launcher, const RoundGradient& op) {
   const std::int64_t n = op.target.elements();
   TERRACE_CHECK_EQ(op.source.elements(), n);
   const bool aligned = may_load_packs({op.source.data, op.target.data}, 0);
-  const NarrowBody<Ties::kToEven> body{op.source.as<float>(), op.target.as<Bf16>(), aligned};
+  const NarrowBody<Bf16, Narrowed::kGradient> body{op.source.as<float>(), op.target.as<Bf16>(),
+                                                   aligned};
   launch_map<kCastPack>(launcher, "round_gradient", 1, n, body);
 }
 

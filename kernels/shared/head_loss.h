@@ -196,7 +196,8 @@ inline std::size_t head_loss_workspace(const HeadLoss& op) {
   const auto logits = static_cast<std::size_t>(s.chunk * s.V);
   std::size_t bytes = WorkspaceCutter::padded_bytes(static_cast<std::size_t>(s.R) * sizeof(double));
   bytes += WorkspaceCutter::padded_bytes(logits * sizeof(float));
-  if (op.h.dtype != DType::kF32) bytes += WorkspaceCutter::padded_bytes(logits * sizeof(Bf16));
+  if (op.h.dtype != DType::kF32)
+    bytes += WorkspaceCutter::padded_bytes(logits * size_of(op.h.dtype));
   if (op.dh.empty() || op.mode == GradientMode::kAssign) return bytes;
   return bytes + WorkspaceCutter::padded_like(static_cast<std::size_t>(s.V * s.C) * sizeof(float));
 }
@@ -207,9 +208,9 @@ inline HeadWorkspace cut_head_workspace(std::span<std::byte> workspace, const He
   HeadWorkspace space;
   space.losses = cutter.take<double>(s.R);
   space.logits = cutter.take<float>(s.chunk * s.V);
-  space.dlogits = op.h.dtype == DType::kF32
-                      ? reinterpret_cast<std::byte*>(space.logits)
-                      : reinterpret_cast<std::byte*>(cutter.take<Bf16>(s.chunk * s.V));
+  const auto dlogits_bytes = static_cast<std::int64_t>(size_of(op.h.dtype)) * s.chunk * s.V;
+  space.dlogits = op.h.dtype == DType::kF32 ? reinterpret_cast<std::byte*>(space.logits)
+                                            : cutter.take<std::byte>(dlogits_bytes);
   const bool joins = !op.dh.empty() && op.mode == GradientMode::kAccumulate;
   space.dweight = joins           ? cutter.take_like<float>(s.V * s.C, op.dweight.as<float>())
                   : op.dh.empty() ? nullptr

@@ -67,19 +67,43 @@ struct MasterAndFloat {
   HWY_INLINE void fetch(std::int64_t i) const { fetch_ahead(master + i); }
 };
 
-template <bool PastCache>
+// to_fp16_nearest_even() of base/half.h.
+HWY_INLINE WordVec fp16_words_nearest_even(Vec value) {
+  const LaneWords words;
+  const auto set = [=](std::uint32_t bits) TERRACE_VECTOR_BODY { return hn::Set(words, bits); };
+  const WordVec bits = hn::BitCast(words, value);
+  const WordVec magnitude = hn::And(bits, set(0x7fffffffU));
+  const Vec shifted = hn::Add(hn::BitCast(Lanes(), magnitude), splat(0.5F));
+  const WordVec denormal = hn::Sub(hn::BitCast(words, shifted), set(0x3f000000U));
+  const WordVec odd = hn::And(hn::ShiftRight<13>(magnitude), set(1));
+  const WordVec rebased = hn::Sub(magnitude, set(0x38000000U));
+  const WordVec normal = hn::ShiftRight<13>(hn::Add(hn::Add(rebased, set(0xfffU)), odd));
+  WordVec rounded = hn::IfThenElse(hn::Lt(magnitude, set(0x38800000U)), denormal, normal);
+  rounded = hn::IfThenElse(hn::Gt(magnitude, set(0x477fffffU)), set(0x7c00U), rounded);
+  rounded = hn::IfThenElse(hn::Gt(magnitude, set(0x7f800000U)), set(0x7e00U), rounded);
+  return hn::Or(rounded, hn::And(hn::ShiftRight<16>(bits), set(0x8000U)));
+}
+
+HWY_INLINE WordVec parameter_words(Vec value, const Bf16* /*type*/) {
+  return bf16_words_ties_away(value);
+}
+HWY_INLINE WordVec parameter_words(Vec value, const Fp16* /*type*/) {
+  return fp16_words_nearest_even(value);
+}
+
+template <typename Half, bool PastCache>
 struct MasterAndHalf {
   float* master;
-  Bf16* parameter;
+  Half* parameter;
   HWY_INLINE Vec get(std::int64_t i) const { return load(master + i); }
   HWY_INLINE void set(Vec p, std::int64_t i) const {
     store(p, master + i);
-    const WordVec words = bf16_words_ties_away(p);
+    const auto words = hn::TruncateTo(LaneHalves(), parameter_words(p, parameter));
+    auto* const to = reinterpret_cast<std::uint16_t*>(parameter + i);
     if constexpr (PastCache) {
-      hn::Stream(hn::TruncateTo(LaneHalves(), words), LaneHalves(),
-                 reinterpret_cast<std::uint16_t*>(parameter + i));
+      hn::Stream(words, LaneHalves(), to);
     } else {
-      store_halves(words, parameter + i);
+      hn::StoreU(words, LaneHalves(), to);
     }
   }
   HWY_INLINE void fetch(std::int64_t i) const { fetch_ahead(master + i); }
@@ -324,6 +348,20 @@ HWY_INLINE std::int64_t update_blocks(const AdamWUpdate& op, const AdamWFactors&
   return first;
 }
 
+// A whole master beside a parameter of 16 bits.
+template <typename Half, typename Body>
+HWY_INLINE std::int64_t with_half(const AdamWUpdate& op, std::int64_t begin, const Body& body) {
+  float* const master = op.master.as<float>();
+  Half* const parameter = op.parameter.as<Half>();
+  constexpr auto kVectorBytes = static_cast<std::uintptr_t>(kLanes) * sizeof(Half);
+  if (reinterpret_cast<std::uintptr_t>(parameter + begin) % kVectorBytes != 0) {
+    return body(MasterAndHalf<Half, false>{master, parameter});
+  }
+  const std::int64_t done = body(MasterAndHalf<Half, true>{master, parameter});
+  hwy::FlushStream();
+  return done;
+}
+
 // Calls body(parameters) with the form that the views have.
 template <typename Body>
 HWY_INLINE std::int64_t with_parameters(const AdamWUpdate& op, std::int64_t begin,
@@ -336,14 +374,8 @@ HWY_INLINE std::int64_t with_parameters(const AdamWUpdate& op, std::int64_t begi
   if (op.parameter.dtype == DType::kF32) {
     return body(MasterAndFloat{master, op.parameter.as<float>()});
   }
-  Bf16* const parameter = op.parameter.as<Bf16>();
-  constexpr auto kVectorBytes = static_cast<std::uintptr_t>(kLanes) * sizeof(Bf16);
-  if (reinterpret_cast<std::uintptr_t>(parameter + begin) % kVectorBytes != 0) {
-    return body(MasterAndHalf<false>{master, parameter});
-  }
-  const std::int64_t done = body(MasterAndHalf<true>{master, parameter});
-  hwy::FlushStream();
-  return done;
+  if (op.parameter.dtype == DType::kF16) return with_half<Fp16>(op, begin, body);
+  return with_half<Bf16>(op, begin, body);
 }
 
 #endif  // TERRACE_NATIVE_FMA
@@ -426,6 +458,7 @@ void adamw_cpu(const KernelContext& context, const AdamWUpdate& update) {
   check_adamw_update(update);
   const std::int64_t elements = update.gradient.elements();
   for_each_block(context, elements, kElementBlock, [&](std::int64_t begin, std::int64_t end) {
+    if (update.scalars->skips != 0) return keep_state(update, begin, end);
     HWY_DYNAMIC_DISPATCH(update_range)(update, begin, end);
   });
 }

@@ -46,11 +46,11 @@ struct AdamWViews {
     }
   }
   TERRACE_KERNEL static Parameter parameter_of(float value) {
-    if constexpr (std::is_same_v<Parameter, float>) {
-      return value;
-    } else {
-      return to_bf16_ties_away(value);
-    }
+    return to_parameter<Parameter>(value);
+  }
+  // A skipped update of one element.
+  TERRACE_KERNEL void keep(std::int64_t i) const {
+    if constexpr (std::is_same_v<Master, float>) parameter[i] = parameter_of(master[i]);
   }
   TERRACE_KERNEL static Moment moment_of(float value, std::uint32_t random) {
     if constexpr (std::is_same_v<Moment, float>) {
@@ -87,6 +87,10 @@ struct AdamWBody {
 
   TERRACE_KERNEL void operator()(std::int64_t, std::int64_t first, std::int64_t count) const {
     using Views = AdamWViews<Moment, Master, Parameter>;
+    if (of.scalars->skips != 0) {
+      for (std::int64_t i = first; i < first + count; ++i) of.keep(i);
+      return;
+    }
     const auto gradient = of.gradients_at(first, count, aligned);
     auto master = load_pack<Master, kUpdatePack>(of.master + first, count, aligned);
     auto m = load_pack<Moment, kUpdatePack>(of.moment1 + first, count, aligned);
@@ -133,6 +137,10 @@ struct CodedAdamWKernel {
     typename Block::template PerThread<AdamWElement> next;
     typename Block::template PerThread<std::uint32_t> sizes1;
     typename Block::template PerThread<std::uint32_t> sizes2;
+    if (of.scalars->skips != 0) {
+      block.for_each_thread([&](int t) { of.keep(block.index() * kMomentBlock + t); });
+      return;
+    }
     const std::uint8_t exponent1 = exponents1[block.index()];
     const std::uint8_t exponent2 = exponents2[block.index()];
     block.for_each_thread([&](int t) {
@@ -195,6 +203,8 @@ void adamw_with_moments(Launcher& launcher, const AdamWUpdate& update) {
     adamw_of<Moment, std::int16_t, Bf16>(launcher, update);
   } else if (update.parameter.dtype == DType::kBF16) {
     adamw_of<Moment, float, Bf16>(launcher, update);
+  } else if (update.parameter.dtype == DType::kF16) {
+    adamw_of<Moment, float, Fp16>(launcher, update);
   } else {
     adamw_of<Moment, float, float>(launcher, update);
   }

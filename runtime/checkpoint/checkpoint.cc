@@ -221,6 +221,20 @@ json read_manifest(const std::string& directory, FileSystem& disk) {
   return manifest;
 }
 
+json listed(const LossScaleState& state) {
+  return {{"scale", state.scale},
+          {"good_steps", state.good_steps},
+          {"overflows_left", state.overflows_left},
+          {"skipped_steps", state.skipped_steps}};
+}
+
+LossScaleState parse_loss_scale(const json& listed) {
+  return {.scale = listed.at("scale").get<float>(),
+          .good_steps = listed.at("good_steps").get<std::int32_t>(),
+          .overflows_left = listed.at("overflows_left").get<std::int32_t>(),
+          .skipped_steps = listed.at("skipped_steps").get<std::int64_t>()};
+}
+
 }  // namespace
 
 std::string write_checkpoint(const std::string& run_dir, const CheckpointProgress& progress,
@@ -239,6 +253,7 @@ std::string write_checkpoint(const std::string& run_dir, const CheckpointProgres
                    {"training_tokens", progress.training_tokens},
                    {"model", config.name},
                    {"files", json::array()}};
+  if (progress.loss_scale) manifest["loss_scale"] = listed(*progress.loss_scale);
   for (const UnitLayout& unit : layout) {
     for (const StateField field : kStateFields) {
       const std::string name = file_name(field, unit);
@@ -312,6 +327,9 @@ Checkpoint::Checkpoint(const std::string& directory, FileSystem& disk)
     progress_.seed = manifest.at("seed").get<std::uint64_t>();
     progress_.sequence_length = manifest.at("sequence_length").get<std::int64_t>();
     progress_.training_tokens = manifest.at("training_tokens").get<std::int64_t>();
+    if (manifest.contains("loss_scale")) {
+      progress_.loss_scale = parse_loss_scale(manifest.at("loss_scale"));
+    }
     for (const json& file : manifest.at("files")) {
       listed_.push_back({file.at("name").get<std::string>(), parse_hashes(file)});
     }

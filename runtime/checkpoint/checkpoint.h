@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "optim/loss_scale.h"
 #include "runtime/checkpoint/file_system.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/checkpoint/verified_file.h"
@@ -25,6 +26,8 @@ struct CheckpointProgress {
   std::uint64_t seed = 0;
   std::int64_t sequence_length = 0;
   std::int64_t training_tokens = 0;
+  // Of fp16 runs, and of runs that went on from one.
+  std::optional<LossScaleState> loss_scale = std::nullopt;
 };
 
 // Gives elements of a unit's flat sequence; see StateSource::read.

@@ -64,6 +64,11 @@ std::vector<Shard> plan_shards(const HfExportOptions& options, const ModelConfig
   return shards;
 }
 
+SafetensorsType type_in_file(DType dtype) {
+  if (dtype == DType::kF32) return SafetensorsType::kF32;
+  return dtype == DType::kF16 ? SafetensorsType::kF16 : SafetensorsType::kBF16;
+}
+
 SafetensorsHeader header_of(const Shard& shard, DType dtype) {
   SafetensorsHeader header;
   header.metadata["format"] = "pt";
@@ -72,7 +77,7 @@ SafetensorsHeader header_of(const Shard& shard, DType dtype) {
     const auto columns = static_cast<std::uint64_t>(piece.tensor->columns);
     SafetensorsTensor tensor;
     tensor.name = piece.name;
-    tensor.type = dtype == DType::kF32 ? SafetensorsType::kF32 : SafetensorsType::kBF16;
+    tensor.type = type_in_file(dtype);
     if (piece.tensor->is_vector) {
       tensor.shape = {rows};
     } else if (piece.tensor->stored_transposed) {
@@ -134,16 +139,20 @@ class PieceWriter {
     narrow_.resize(static_cast<std::size_t>(kFetchElements));
     while (!values.empty()) {
       const std::size_t count = std::min(narrow_.size(), values.size());
-      for (std::size_t i = 0; i < count; ++i) narrow_[i] = to_bf16_ties_away(values[i]);
+      for (std::size_t i = 0; i < count; ++i) narrow_[i] = narrowed(values[i]);
       file.append(std::as_bytes(std::span(narrow_).first(count)));
       values = values.subspan(count);
     }
   }
 
+  std::uint16_t narrowed(float value) const {
+    return dtype_ == DType::kF16 ? to_parameter<Fp16>(value).bits : to_parameter<Bf16>(value).bits;
+  }
+
   const DType dtype_;
   const FetchParameter fetch_;
   std::vector<float> fetched_;
-  std::vector<Bf16> narrow_;
+  std::vector<std::uint16_t> narrow_;
 };
 
 void write_index(const fs::path& directory, const std::vector<Shard>& shards) {
@@ -194,7 +203,8 @@ void write_all(const HfExportOptions& options, const ModelConfig& config,
 
 void write_hf_directory(const HfExportOptions& options, const ModelConfig& config,
                         const std::vector<UnitLayout>& layout, FetchParameter fetch) {
-  TERRACE_CHECK(options.dtype == DType::kF32 || options.dtype == DType::kBF16);
+  TERRACE_CHECK(options.dtype == DType::kF32 || options.dtype == DType::kBF16 ||
+                options.dtype == DType::kF16);
   try {
     write_all(options, config, plan_shards(options, config, layout), fetch);
   } catch (const fs::filesystem_error& error) {
@@ -206,7 +216,9 @@ void write_hf_directory(const HfExportOptions& options, const ModelConfig& confi
 
 std::string config_json_with_dtype(const std::string& json, DType dtype) {
   auto config = nlohmann::ordered_json::parse(json);
-  const char* value = dtype == DType::kF32 ? "float32" : "bfloat16";
+  const char* value = dtype == DType::kF32   ? "float32"
+                      : dtype == DType::kF16 ? "float16"
+                                             : "bfloat16";
   bool told = false;
   bool changed = false;
   for (const char* key : {"dtype", "torch_dtype"}) {

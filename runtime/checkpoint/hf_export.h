@@ -14,7 +14,7 @@ namespace terrace {
 
 struct HfExportOptions {
   std::string directory;                          // made when it is not there
-  DType dtype = DType::kBF16;                     // kF32 or kBF16
+  DType dtype = DType::kBF16;                     // kF32, kBF16 or kF16
   std::uint64_t max_shard_bytes = 5'000'000'000;  // a larger tensor gets a shard of its own
 };
 

@@ -56,6 +56,21 @@ void check_learning_rate(const OptimizerFlags& optimizer) {
   }
 }
 
+void check_precision(const TrainOptions& options) {
+  if (options.precision != Precision::kFp16) return;
+  if (options.tiers.device.kind != DeviceKind::kCuda) {
+    throw ConfigError(
+        "--precision fp16 computes on GPUs only: the CPU device has no kernels for it",
+        "use --precision bf16, or --device cuda");
+  }
+  if (options.optimizer.master_weights == MasterChoice::kSplit) {
+    throw ConfigError(
+        "--master-weights split with --precision fp16: 16 more bits do not make an "
+        "fp16 parameter the fp32 one",
+        "leave it out for whole masters, or compute with --precision bf16");
+  }
+}
+
 void check_masters(const TrainOptions& options) {
   if (options.optimizer.master_weights == MasterChoice::kSplit &&
       options.precision == Precision::kFp32) {
@@ -118,6 +133,7 @@ void check_options(const TrainOptions& options, FunctionRef<bool(std::string_vie
   check_needed(options);
   check_steps(options);
   check_learning_rate(options.optimizer);
+  check_precision(options);
   check_masters(options);
   check_validation(options, is_given);
   check_places(options.tiers);

@@ -11,7 +11,7 @@ constexpr auto kSchedulers = std::to_array<std::string_view>({"cosine", "linear"
 constexpr auto kStateTypes = std::to_array<std::string_view>({"fp32", "bf16", "int8"});
 constexpr auto kMasters = std::to_array<std::string_view>({"auto", "split", "fp32"});
 constexpr auto kGradientTypes = std::to_array<std::string_view>({"fp32", "bf16"});
-// Those that are built stand where Precision has them.
+// Where Precision has them.
 constexpr auto kPrecisions = std::to_array<std::string_view>({"bf16", "fp32", "fp16"});
 
 constexpr auto kFlags = std::to_array<TrainFlag>({
@@ -64,8 +64,8 @@ constexpr auto kFlags = std::to_array<TrainFlag>({
            kStateTypes.at(static_cast<std::size_t>(o.optimizer.optimizer_state_dtype)));
      }},
     {{"master-weights", "Optimizer", "auto|split|fp32",
-      "Form of the fp32 parameters beside bf16 ones: the 16 bits that these lack, or whole (auto: "
-      "split)"},
+      "Form of the fp32 parameters beside narrow ones: the 16 bits that bf16 ones lack, or whole "
+      "(auto: split beside bf16)"},
      [](TrainOptions& o, const FlagValue& v) {
        o.optimizer.master_weights = static_cast<MasterChoice>(v.choice(kMasters));
      },
@@ -81,11 +81,11 @@ constexpr auto kFlags = std::to_array<TrainFlag>({
        return toml_string(kGradientTypes.at(static_cast<std::size_t>(o.optimizer.gradient_dtype)));
      }},
 
-    {{"precision", "Precision", "bf16|fp16|fp32", "Type that kernels compute with (bf16)"},
+    {{"precision", "Precision", "bf16|fp16|fp32",
+      "Type that kernels compute with; fp16, with a loss scale that finds itself, on GPUs only "
+      "(bf16)"},
      [](TrainOptions& o, const FlagValue& v) {
-       const std::size_t choice = v.choice(kPrecisions);
-       if (kPrecisions.at(choice) == "fp16") v.not_built("use bf16 or fp32");
-       o.precision = static_cast<Precision>(choice);
+       o.precision = static_cast<Precision>(v.choice(kPrecisions));
      },
      [](const TrainOptions& o) {
        return toml_string(kPrecisions.at(static_cast<std::size_t>(o.precision)));

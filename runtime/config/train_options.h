@@ -26,7 +26,7 @@ enum class MomentChoice : std::uint8_t { kFp32, kBf16, kInt8 };
 enum class MasterChoice : std::uint8_t { kAuto, kSplit, kFp32 };
 enum class GradientChoice : std::uint8_t { kFp32, kBf16 };
 enum class ReductionChoice : std::uint8_t { kStep, kMicroBatch };
-enum class Precision : std::uint8_t { kBf16, kFp32 };
+enum class Precision : std::uint8_t { kBf16, kFp32, kFp16 };
 enum class ProgressChoice : std::uint8_t { kAuto, kOn, kOff };
 
 struct ModelOptions {

@@ -163,6 +163,7 @@ SharedBuffers add_shared_buffers(Draft& draft, const StepModel& model, const Ste
                       sums_bytes_of_rank(model, policy.micro_batches) * model.ranks(), Tier::kHost);
   }
   shared.scalars = add("step scalars", 64, Tier::kHost);
+  if (model.scales_loss) shared.loss_scale = add("loss scale", 64, Tier::kHost);
   if (any_update_on_device(policy)) {
     shared.scalars_device = add("step scalars on device", 64, Tier::kDevice);
   }

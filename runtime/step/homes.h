@@ -61,6 +61,7 @@ struct SharedBuffers {
   BufferId sums = kNoBuffer;
   BufferId scalars = kNoBuffer;         // StepScalars on the host
   BufferId scalars_device = kNoBuffer;  // only where updates run on the device
+  BufferId loss_scale = kNoBuffer;      // LossScaleState on the host, where losses are scaled
 };
 
 // What a rank contributes to the sums: its norm partials, where every rank has its own, and its

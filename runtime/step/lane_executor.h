@@ -22,7 +22,9 @@ namespace terrace {
 // What a step is asked about.
 struct StepResult {
   double loss = 0;           // nats per counted token, over the whole batch
-  double gradient_norm = 0;  // before clipping
+  double gradient_norm = 0;  // before clipping; infinite in a step that was skipped
+  double loss_scale = 1;     // that the step had
+  bool was_skipped = false;  // gradients overflowed: its updates leave all as it is
 };
 
 // What a run is given from outside. Stays valid until the run is retired.

@@ -138,9 +138,15 @@ void Lowering::head(const Stage& stage) {
         as(Role::kHiddenGradientOut, draft_.whole(hidden_gradient(below, stage.micro_batch))));
     add_gradient(op, Role::kGradient, stage.unit, stage.micro_batch);
     if (model_.tied) add_gradient(op, Role::kTiedGradient, 0, stage.micro_batch);
+    add_loss_scale(op);
   }
   main_op(std::move(op), stage);
   settle_head(stage);
+}
+
+void Lowering::add_loss_scale(Op& op) const {
+  if (shared_.loss_scale == kNoBuffer) return;
+  op.reads.push_back(as(Role::kLossScale, draft_.whole(shared_.loss_scale)));
 }
 
 void Lowering::settle_head(const Stage& stage) {

@@ -46,6 +46,8 @@ class Lowering {
   void forward(const Stage& stage);
   void head(const Stage& stage);
   void losses_to_host();
+  // Where losses are scaled: what the gradient of the loss is multiplied by.
+  void add_loss_scale(Op& op) const;
   void backward(const Stage& stage);
   void embedding_backward();
   // What follows the op of such a stage, or the last of its phases.

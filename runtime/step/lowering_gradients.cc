@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "runtime/step/lowering.h"
 
 namespace terrace {
@@ -184,6 +185,11 @@ void Lowering::norm_finish() {
   }
   if (policy_.updates_wait_for_norm) {
     op.writes = {as(Role::kScalars, draft_.whole(shared_.scalars))};
+  }
+  if (model_.scales_loss) {
+    TERRACE_CHECK(policy_.updates_wait_for_norm);  // this op says whether they are skipped
+    add_loss_scale(op);
+    op.writes.push_back(as(Role::kLossScale, draft_.whole(shared_.loss_scale)));
   }
   main_op(std::move(op), Stage{});
   if (policy_.updates_wait_for_norm) scalars_to_device();

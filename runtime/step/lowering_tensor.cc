@@ -189,6 +189,7 @@ void Lowering::shared_head_backward(const Stage& stage, Op loss, const Range& pa
   loss.writes.push_back(as(Role::kPartial, partial));
   add_gradient(loss, Role::kGradient, stage.unit, stage.micro_batch);
   if (model_.tied) add_gradient(loss, Role::kTiedGradient, 0, stage.micro_batch);
+  add_loss_scale(loss);
   Op norm = phase_op(stage, UnitPhase::kHeadNormBackward, parameters);
   copy_accesses(loss, Role::kGradient, norm);
   copy_accesses(loss, Role::kSaved, norm);

@@ -73,7 +73,7 @@ enum class OpKind : std::uint8_t {
   kRoundGradient,  // a chunk's local sum to the type that ranks exchange and homes have
   kNormPartials,   // sums of squares of a finished gradient
   kStepScalars,    // the scalars of this step's updates, where those do not wait for the norm
-  kNormFinish,     // norm; and where updates wait for it, clip coefficient and their scalars
+  kNormFinish,     // norm; where updates wait for it, clip coefficient, their scalars, loss scale
   kUpdate,         // optimizer, one chunk
 };
 std::string_view name_of(OpKind kind);
@@ -95,6 +95,7 @@ enum class Role : std::uint8_t {
   kLosses,
   kPartials,
   kScalars,
+  kLossScale,
   kState,
   kSource,  // of copies and collectives
   kTarget,

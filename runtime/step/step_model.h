@@ -82,6 +82,7 @@ struct StepModel {
   // Of finished gradients, between ranks and at home; sums over micro-batches are fp32.
   DType gradient_type = DType::kF32;
   StateFormat state_format;         // of the optimizer state
+  bool scales_loss = false;         // the head reads a scale, which the norm of each step changes
   std::size_t hidden_bytes = 0;     // a unit's output, per micro-batch
   std::size_t tokens_bytes = 0;     // tokens and targets, per micro-batch
   std::size_t constants_bytes = 0;  // the rotary table

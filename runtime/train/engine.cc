@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <numeric>
 
@@ -40,9 +39,10 @@ std::unique_ptr<ComputeDevice> make_device(const EngineOptions& options,
 
 StateFormat state_format_of(const EngineOptions& options) {
   StateFormat format;
-  format.master = options.compute_type == DType::kF32     ? MasterForm::kParameter
-                  : options.optimizer.splits_bf16_masters ? MasterForm::kSplit
-                                                          : MasterForm::kFp32;
+  const bool splits = options.compute_type == DType::kBF16 && options.optimizer.splits_bf16_masters;
+  format.master = options.compute_type == DType::kF32 ? MasterForm::kParameter
+                  : splits                            ? MasterForm::kSplit
+                                                      : MasterForm::kFp32;
   format.moments = options.optimizer.moments;
   return format;
 }
@@ -112,9 +112,10 @@ EnginePlan plan_engine(const EngineOptions& options) {
   plan.model.chunk_elements = chunk_elements_for(options, zero.ranks);
   plan.model.state_format = state_format_of(options);
   plan.model.gradient_type = options.gradient_type;
+  plan.model.scales_loss = options.compute_type == DType::kF16;
   PlacementRequest placement = options.placement;
   placement.pipeline_schedule = options.pipeline_schedule;
-  placement.updates_wait_for_norm = options.optimizer.max_grad_norm > 0;
+  placement.updates_wait_for_norm = options.optimizer.max_grad_norm > 0 || plan.model.scales_loss;
   placement.update_threads = options.update_threads;
   // The CPU device has no processors of its own to update on.
   if (options.backend == nullptr && !placement.streamed_updates.has_value()) {
@@ -199,6 +200,7 @@ Engine::Engine(const EngineOptions& options, const EnginePlan& plan, Log& log)
   }
   memory_.host = host_memory_.bytes();
   fill_constants();
+  if (plan.model.scales_loss) set_loss_scale(initial_loss_scale(options.optimizer.loss_scale));
   const Program& program = plan.training.program;
   homes_ = std::make_unique<HomeAccess>(program, plan.model, memory_, device_, store_.get());
   state_ = std::make_unique<TrainingState>(*homes_, plan.model, layout_);
@@ -250,6 +252,29 @@ void Engine::fill_state(const StateSource& source) {
   state_->fill_from(TensorPartState(source, whole), compute_workers_);
 }
 
+std::span<std::byte> Engine::loss_scale_bytes() {
+  const Program& program = plan_.training.program;
+  const BufferId buffer = find_buffer(program, "loss scale");
+  return buffer == kNoBuffer ? std::span<std::byte>()
+                             : bytes_of(program, memory_, whole(program, buffer));
+}
+
+std::optional<LossScaleState> Engine::loss_scale() {
+  TERRACE_CHECK(!updates_pending_);
+  const std::span<std::byte> bytes = loss_scale_bytes();
+  if (bytes.empty()) return resumed_loss_scale_;
+  LossScaleState state;
+  std::memcpy(&state, bytes.data(), sizeof(state));
+  return state;
+}
+
+void Engine::set_loss_scale(const LossScaleState& state) {
+  TERRACE_CHECK_EQ(begun_, 0);
+  resumed_loss_scale_ = state;
+  const std::span<std::byte> bytes = loss_scale_bytes();
+  if (!bytes.empty()) std::memcpy(bytes.data(), &state, sizeof(state));
+}
+
 RunInput Engine::input_for(Slot& slot, const StepBatch& batch) {
   const std::span<const std::byte> tokens = std::as_bytes(batch.tokens);
   TERRACE_CHECK_LE(tokens.size(), slot.tokens.size());
@@ -258,12 +283,10 @@ RunInput Engine::input_for(Slot& slot, const StepBatch& batch) {
   input.step = batch.step;
   input.tokens = slot.tokens.first(tokens.size());
   input.target_tokens = std::max<std::int64_t>(1, batch.target_tokens);
-  const auto step = static_cast<double>(batch.step);
-  const AdamWOptions& adamw = options_.optimizer.adamw;
   input.scalars.step = static_cast<std::uint32_t>(batch.step);
   input.scalars.learning_rate = static_cast<float>(batch.learning_rate);
-  input.scalars.bias_correction_1 = static_cast<float>(1.0 - std::pow(adamw.beta1, step));
-  input.scalars.bias_correction_2 = static_cast<float>(1.0 - std::pow(adamw.beta2, step));
+  const std::int64_t skipped = resumed_loss_scale_ ? resumed_loss_scale_->skipped_steps : 0;
+  set_bias_corrections(input.scalars, options_.optimizer.adamw, batch.step - skipped);
   input.result = &slot.result;
   return input;
 }

@@ -19,7 +19,7 @@ struct EngineOptions {
   const ComputeBackend* backend = nullptr;  // null: the CPU device. Outlives the engine
   ModelConfig model;
   BatchShape batch;
-  DType compute_type = DType::kBF16;
+  DType compute_type = DType::kBF16;  // fp16, with its loss scale: of a backend alone
   DType gradient_type = DType::kF32;  // of finished gradients; or bf16
   PlacementRequest placement;
   TierBudgets budgets;
@@ -87,6 +87,12 @@ class Engine {
   void fill_state(const StateSource& source);
   // The state in its homes on this rank; complete after fill_state() and after each drain().
   TrainingState& state() { return *state_; }
+  // What a checkpoint keeps of the loss scale; none where losses are, and were, not scaled.
+  // Likewise complete.
+  std::optional<LossScaleState> loss_scale();
+  // Goes on with what a checkpoint has kept, also where losses are not scaled any more. Before the
+  // first step.
+  void set_loss_scale(const LossScaleState& state);
 
   // Starts a step, which takes the batch by copy. At most two are unfinished.
   void begin_step(const StepBatch& batch);
@@ -117,6 +123,8 @@ class Engine {
   // A run whose collectives all came to their end.
   const RunReport& retire(LaneExecutor& executor) const;
   RunInput input_for(Slot& slot, const StepBatch& batch);
+  // Of the training program; none where losses are not scaled.
+  std::span<std::byte> loss_scale_bytes();
 
   EngineOptions options_;
   const EnginePlan& plan_;
@@ -145,6 +153,7 @@ class Engine {
   std::int64_t finished_ = 0;
   std::int64_t last_step_ = 0;
   bool updates_pending_ = false;
+  std::optional<LossScaleState> resumed_loss_scale_;
   std::unique_ptr<LaneExecutor> executor_;  // last: its lanes use all of the above
 };
 

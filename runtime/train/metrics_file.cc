@@ -51,9 +51,10 @@ void MetricsFile::write(const StepMetrics& metrics) {
   ordered_json row;
   row["step"] = metrics.step;
   row["loss"] = metrics.loss;
-  row["grad_norm"] = metrics.gradient_norm;
+  row["grad_norm"] = metrics.gradient_norm;  // null where it is not finite
   row["learning_rate"] = metrics.learning_rate;
-  row["loss_scale"] = 1;
+  row["loss_scale"] = metrics.loss_scale;
+  if (metrics.was_skipped) row["skipped"] = true;
   row["tokens"] = metrics.tokens;
   row["tokens_per_s"] =
       metrics.step_s > 0 ? static_cast<double>(metrics.tokens) / metrics.step_s : 0;

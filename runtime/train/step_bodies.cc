@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "runtime/step/homes.h"
 #include "runtime/train/device_sums.h"
@@ -87,7 +88,7 @@ void StepBodies::run(const Op& op, const RunInput& input, NativeStream stream) {
     case OpKind::kNormPartials:
       return norm_partials(op, stream);
     case OpKind::kStepScalars:
-      return step_scalars(op, input, 1.0F);
+      return set_step_scalars(op, input.scalars);
     case OpKind::kNormFinish:
       return norm_finish(op, input);
     case OpKind::kUpdate:
@@ -117,6 +118,7 @@ UnitMemory StepBodies::memory_of(const Op& op, const RunInput& input) const {
   if (const Access* saved = op.find(Role::kSaved)) memory.saved = bytes(*saved);
   memory.loss_sum = reinterpret_cast<double*>(data(op, Role::kLosses));
   memory.gradient_scale = 1.0F / static_cast<float>(input.target_tokens);
+  if (op.find(Role::kLossScale) != nullptr) memory.gradient_scale *= loss_scale(op).scale;
   memory.gathered = data(op, Role::kGathered);
   memory.partial = data(op, Role::kPartial);
   memory.reduced = data(op, Role::kReduced);
@@ -343,6 +345,7 @@ double StepBodies::sum_of_losses(const Op& op) const {
 void StepBodies::norm_finish(const Op& op, const RunInput& input) {
   const double norm = norm_of_gradient(op);
   const double loss = sum_of_losses(op) / static_cast<double>(input.target_tokens);
+  if (model_.scales_loss) return scaled_norm_finish(op, input, loss, norm);
   if (input.result != nullptr) *input.result = {loss, norm};
   if (!std::isfinite(loss) || !std::isfinite(norm)) {
     throw NotFinite(
@@ -351,12 +354,45 @@ void StepBodies::norm_finish(const Op& op, const RunInput& input) {
         "is untouched");
   }
   if (op.find(Role::kScalars) == nullptr) return;
-  step_scalars(op, input, clip_coefficient(norm, optimizer_.max_grad_norm));
+  StepScalars scalars = input.scalars;
+  scalars.gradient_scale = clip_coefficient(norm, optimizer_.max_grad_norm);
+  set_step_scalars(op, scalars);
 }
 
-void StepBodies::step_scalars(const Op& op, const RunInput& input, float gradient_scale) {
+// Every rank has the same sums, and so the same outcome.
+void StepBodies::scaled_norm_finish(const Op& op, const RunInput& input, double loss, double norm) {
+  const LossScaleOptions& options = optimizer_.loss_scale;
+  const LossScaleState before = loss_scale(op);
+  const bool overflows = !std::isfinite(loss) || !std::isfinite(norm);
+  const double unscaled = overflows ? std::numeric_limits<double>::infinity() : norm / before.scale;
+  if (input.result != nullptr) *input.result = {loss, unscaled, before.scale, overflows};
+  if (overflows && !can_skip(options, before)) {
+    throw NotFinite(
+        fmt::format("step {}: loss {}, and gradients overflow fp16 at a loss scale of {}, the "
+                    "smallest",
+                    input.step, loss, before.scale),
+        "use --precision bf16, lower --learning-rate, or look at the data of this step; what was "
+        "saved before is untouched");
+  }
   StepScalars scalars = input.scalars;
-  scalars.gradient_scale = gradient_scale;
+  scalars.skips = overflows ? 1 : 0;
+  // Both are exact: the scale is a power of two.
+  scalars.gradient_scale =
+      overflows ? 0.0F : clip_coefficient(unscaled, optimizer_.max_grad_norm) / before.scale;
+  set_bias_corrections(scalars, optimizer_.adamw, input.step - before.skipped_steps);
+  set_step_scalars(op, scalars);
+  const LossScaleState after =
+      overflows ? after_overflow(options, before) : after_good_step(options, before);
+  std::memcpy(data(op, Role::kLossScale), &after, sizeof(after));
+}
+
+LossScaleState StepBodies::loss_scale(const Op& op) const {
+  LossScaleState state;
+  std::memcpy(&state, data(op, Role::kLossScale), sizeof(state));
+  return state;
+}
+
+void StepBodies::set_step_scalars(const Op& op, const StepScalars& scalars) {
   std::memcpy(data(op, Role::kScalars), &scalars, sizeof(scalars));
 }
 

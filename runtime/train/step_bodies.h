@@ -5,6 +5,7 @@
 
 #include "memory/host/worker_arena.h"
 #include "optim/grad_norm.h"
+#include "optim/loss_scale.h"
 #include "runtime/model/unit_compute.h"
 #include "runtime/step/lane_executor.h"
 #include "runtime/train/compute_backend.h"
@@ -17,7 +18,8 @@ struct OptimizerOptions {
   double max_grad_norm = 1.0;       // 0: no clipping
   bool splits_bf16_masters = true;  // false: with bf16 compute, the masters are whole
   MomentForm moments = MomentForm::kFp32;
-  std::uint64_t seed = 1234;  // of the random numbers that round moments
+  LossScaleOptions loss_scale;  // of fp16 compute
+  std::uint64_t seed = 1234;    // of the random numbers that round moments
 };
 
 // What the ops of a program do: kernels of the model, sums and norms of gradients, collectives,
@@ -33,8 +35,9 @@ class StepBodies final : public OpBodies {
              const LaneKernels& kernels, WorkerArena& compute_workers, WorkerArena& update_workers,
              const StepRanks& ranks = {});
 
-  // Throws NotFinite if the gradient or the loss of a step is not a number; nothing is updated
-  // then. Throws CommError, not that, where what they came from was ended on the way.
+  // Throws NotFinite if the gradient or the loss of a step is not a number, and no lower loss scale
+  // can help; nothing is updated then. Throws CommError, not that, where what they came from was
+  // ended on the way.
   void run(const Op& op, const RunInput& input, NativeStream stream) override;
 
  private:
@@ -50,7 +53,10 @@ class StepBodies final : public OpBodies {
   void pass_between_stages(const Op& op, NativeStream stream);
   void gather_sums(const Op& op, NativeStream stream);
   void norm_finish(const Op& op, const RunInput& input);
-  void step_scalars(const Op& op, const RunInput& input, float gradient_scale);
+  // Likewise, of gradients that are `norm` before they are divided by the loss scale.
+  void scaled_norm_finish(const Op& op, const RunInput& input, double loss, double norm);
+  LossScaleState loss_scale(const Op& op) const;
+  void set_step_scalars(const Op& op, const StepScalars& scalars);
   void update(const Op& op, NativeStream stream);
   // Over all ranks.
   double norm_of_gradient(const Op& op) const;

@@ -159,6 +159,9 @@ std::string describe_step(const StepMetrics& metrics, std::int64_t last_step) {
       metrics.gradient_norm, metrics.learning_rate,
       metrics.step_s > 0 ? static_cast<double>(metrics.tokens) / metrics.step_s : 0.0,
       metrics.step_s);
+  if (metrics.was_skipped) {
+    text += fmt::format("  skipped: gradients overflow at loss scale {}", metrics.loss_scale);
+  }
   if (metrics.validation_loss.has_value()) {
     text += fmt::format("  validation_loss {:.4f}", *metrics.validation_loss);
   }

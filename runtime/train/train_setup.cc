@@ -94,6 +94,18 @@ MomentForm moments_for(MomentChoice choice) {
   return MomentForm::kFp32;
 }
 
+DType compute_type_for(Precision precision) {
+  switch (precision) {
+    case Precision::kBf16:
+      return DType::kBF16;
+    case Precision::kFp32:
+      return DType::kF32;
+    case Precision::kFp16:
+      return DType::kF16;
+  }
+  return DType::kBF16;
+}
+
 PlacementRequest placement_for(const TrainOptions& options, bool has_gpu) {
   PlacementRequest request;
   const TierOptions& tiers = options.tiers;
@@ -204,7 +216,7 @@ EngineOptions engine_options_for(const TrainOptions& options, const ModelConfig&
   EngineOptions engine;
   engine.model = model;
   engine.batch = {options.batch.micro_batch_size, sequence_length_for(options, model)};
-  engine.compute_type = options.precision == Precision::kBf16 ? DType::kBF16 : DType::kF32;
+  engine.compute_type = compute_type_for(options.precision);
   engine.gradient_type =
       options.optimizer.gradient_dtype == GradientChoice::kBf16 ? DType::kBF16 : DType::kF32;
   engine.placement = placement_for(options, machine.gpu.has_value());

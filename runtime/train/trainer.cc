@@ -237,6 +237,7 @@ class Trainer {
       ranks_.wait_for_all();
       done_steps_ = checkpoint->progress().step;
       next_sample_ = checkpoint->progress().samples;
+      if (const auto& scale = checkpoint->progress().loss_scale) engine_->set_loss_scale(*scale);
       if (resumes_here()) {
         saved_step_ = done_steps_;
         if (ranks_.is_first()) remove_later_checkpoints(run_dir_, done_steps_);
@@ -348,6 +349,8 @@ class Trainer {
     metrics.step = step;
     metrics.loss = outcome.result.loss;
     metrics.gradient_norm = outcome.result.gradient_norm;
+    metrics.loss_scale = outcome.result.loss_scale;
+    metrics.was_skipped = outcome.result.was_skipped;
     metrics.learning_rate = learning_rate_at(schedule_, step);
     metrics.tokens = tokens_per_step();
     metrics.totals = *outcome.report;
@@ -451,8 +454,12 @@ class Trainer {
     saved_step_ = done_steps_;
     if (!ranks_.is_first()) return state_->serve_reads();
     metrics_->sync();  // a resumed run continues the rows of the steps it has
-    const CheckpointProgress progress{done_steps_, next_sample_, options_.model.seed,
-                                      engine_options_.batch.positions, data_->training_tokens()};
+    const CheckpointProgress progress{done_steps_,
+                                      next_sample_,
+                                      options_.model.seed,
+                                      engine_options_.batch.positions,
+                                      data_->training_tokens(),
+                                      engine_->loss_scale()};
     const std::string path =
         write_checkpoint(run_dir_, progress, model_, layout_,
                          [this](StateField field, const UnitLayout& unit, std::int64_t begin,

@@ -37,8 +37,12 @@ std::array<FieldPart, 5> parts_of(const StateLayout& layout) {
 // Narrow forms of exact values. What came out of the same form goes back in unchanged.
 
 void narrow_master(std::span<const float> exact, DType dtype, std::byte* out) {
-  TERRACE_CHECK(dtype == DType::kBF16 || dtype == DType::kI16);
+  TERRACE_CHECK(dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kI16);
   for (std::size_t i = 0; i < exact.size(); ++i) {
+    if (dtype == DType::kF16) {
+      reinterpret_cast<Fp16*>(out)[i] = to_parameter<Fp16>(exact[i]);
+      continue;
+    }
     const SplitFloat parts = split(exact[i]);
     if (dtype == DType::kBF16) {
       reinterpret_cast<Bf16*>(out)[i] = parts.high;

@@ -132,6 +132,38 @@ TEST(Fp16Test, RoundsToTheNearestAndTiesToEven) {
   EXPECT_EQ(to_fp16_nearest_even(-std::numeric_limits<float>::min()).bits, 0x8000);
 }
 
+// Any fp32 number, by a search among all of fp16.
+TEST(Fp16Test, TakesTheNearestOfAllForAnyNumber) {
+  for (std::uint64_t i = 0; i < 50000; ++i) {
+    const auto bits = philox({4}, {i, 0, 0});
+    // Half of them with exponents from below the denormals to above the largest.
+    const std::uint32_t near = (bits[0] & 0x807fffffU) | (100U + bits[1] % 44U) << 23;
+    const float value = from_bits(i % 2 == 0 ? bits[0] : near);
+    if (std::isnan(value)) continue;
+    const double size = std::abs(static_cast<double>(value));
+    std::uint32_t below = 0;
+    for (std::uint32_t step = 0x4000U; step != 0; step /= 2) {
+      const Fp16 next = {static_cast<std::uint16_t>(below + step)};
+      if (next.bits <= 0x7bffU && value_of(next) <= size) below += step;
+    }
+    const double least = value_of({static_cast<std::uint16_t>(below)});
+    const double next =
+        below == 0x7bffU ? 65536.0 : value_of({static_cast<std::uint16_t>(below + 1)});
+    const bool up = size - least > next - size || (size - least == next - size && below % 2 != 0);
+    const std::uint32_t sign = std::signbit(value) ? 0x8000U : 0U;
+    EXPECT_EQ(to_fp16_nearest_even(value).bits, sign | (below + (up ? 1U : 0U))) << value;
+  }
+}
+
+TEST(ParameterTest, RoundsAsItsTypeHasIt) {
+  const float bf16_tie = from_bits(0x3f808000U);
+  EXPECT_EQ(to_parameter<Bf16>(bf16_tie), to_bf16_ties_away(bf16_tie));
+  EXPECT_NE(to_parameter<Bf16>(bf16_tie), to_bf16_nearest_even(bf16_tie));
+  const float fp16_tie = from_bits(0x3f801000U);
+  EXPECT_EQ(to_parameter<Fp16>(fp16_tie).bits, 0x3c00);
+  EXPECT_EQ(to_parameter<float>(fp16_tie), fp16_tie);
+}
+
 TEST(SplitFloatTest, JoinsToTheSameBits) {
   std::vector<std::uint32_t> all = {0x00000000U, 0x80000000U, 0x00008000U, 0x80008000U,
                                     0x00000001U, 0x7f800000U, 0xff800000U, 0x7f7fffffU,

@@ -36,10 +36,8 @@ TEST(ExitCode, UnknownFlagsAndKeysAre2AndNameTheNearest) {
 
 TEST(ExitCode, WhatIsNotBuiltIs2AndSaysSo) {
   const TinyTraining training;
-  const std::vector<Arguments> cases = {{"--optimizer", "lion"},
-                                        {"--precision", "fp16"},
-                                        {"--tokenizer", "tokenizer.json"},
-                                        {"--data-format", "megatron"}};
+  const std::vector<Arguments> cases = {
+      {"--optimizer", "lion"}, {"--tokenizer", "tokenizer.json"}, {"--data-format", "megatron"}};
   for (const Arguments& arguments : cases) {
     expect_usage_error(training, arguments,
                        {arguments.front() + " " + arguments.back(), "not built"});
@@ -119,6 +117,8 @@ TEST(ExitCode, ImpossibleSettingsAre2) {
   expect_usage_error(training, {"--sequence-parallel", "on"}, {"--tensor-parallel is 1"});
   expect_usage_error(training, {"--precision", "fp32", "--master-weights", "split"},
                      {"--master-weights split", "--precision bf16"});
+  expect_usage_error(training, {"--precision", "fp16"},
+                     {"--precision fp16", "GPUs", "--precision bf16"});
 }
 
 TEST(ExitCode, AFinishedRunIsNotTrainedOver) {

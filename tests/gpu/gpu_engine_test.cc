@@ -26,6 +26,8 @@ struct Shape {
 constexpr Shape kShapes[] = {{"gpt2_bf16", ModelFamily::kGpt2, true, false, DType::kBF16},
                              {"gpt2_odd_bf16", ModelFamily::kGpt2, false, true, DType::kBF16},
                              {"llama_bf16", ModelFamily::kLlama, true, false, DType::kBF16},
+                             {"gpt2_fp16", ModelFamily::kGpt2, true, false, DType::kF16},
+                             {"llama_odd_fp16", ModelFamily::kLlama, false, true, DType::kF16},
                              {"llama_odd_fp32", ModelFamily::kLlama, false, true, DType::kF32}};
 
 void set_homes(EngineOptions& options, Tier tier) {
@@ -48,6 +50,8 @@ class GpuEngine : public testing::TestWithParam<Shape> {
     options.backend = backend_.get();
     options.placement.unified = false;
     options.nvme.directories = {{directory_.path(), std::nullopt}};
+    // In fp16 the scale falls, and grows again.
+    options.optimizer.loss_scale = {.initial = 0x1p20F, .window = 8};
     set_homes(options, Tier::kDevice);
     return options;
   }

@@ -144,7 +144,8 @@ TEST_P(GpuKernels, Embedding) { expect_all(embedding_cases(GetParam())); }
 TEST_P(GpuKernels, HeadLoss) { expect_all(head_loss_cases(GetParam())); }
 TEST_P(GpuKernels, HeadPart) { expect_all(head_part_cases(GetParam())); }
 
-INSTANTIATE_TEST_SUITE_P(ComputeTypes, GpuKernels, testing::Values(DType::kF32, DType::kBF16),
+INSTANTIATE_TEST_SUITE_P(ComputeTypes, GpuKernels,
+                         testing::Values(DType::kF32, DType::kBF16, DType::kF16),
                          [](const auto& param) { return std::string(name_of(param.param)); });
 
 // Runs an update on the GPU whose views are host memory.
@@ -179,8 +180,8 @@ TEST_F(GpuTest, AdamWHasTheBitsOfTheReference) {
                                     .gradient_scale = 0.37F,
                                     .bias_correction_1 = 0.19F,
                                     .bias_correction_2 = 0.0975F};
-  for (const ParameterKind kind :
-       {ParameterKind::kBf16, ParameterKind::kF32, ParameterKind::kMaster, ParameterKind::kSplit}) {
+  for (const ParameterKind kind : {ParameterKind::kBf16, ParameterKind::kFp16, ParameterKind::kF32,
+                                   ParameterKind::kMaster, ParameterKind::kSplit}) {
     for (const std::int64_t offset : {0, 3}) {
       AdamWState expected(70001, offset, kind);
       AdamWState state(70001, offset, kind);
@@ -195,6 +196,7 @@ TEST_F(GpuTest, AdamWHasTheBitsOfTheReference) {
       EXPECT_EQ(first_difference(state.moment2, expected.moment2), -1);
       EXPECT_EQ(first_difference(state.parameter, expected.parameter), -1);
       EXPECT_EQ(first_difference(state.half_parameter, expected.half_parameter), -1);
+      EXPECT_EQ(first_difference(state.fp16_parameter, expected.fp16_parameter), -1);
       EXPECT_EQ(first_difference(state.remainder, expected.remainder), -1);
     }
   }

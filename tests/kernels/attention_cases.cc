@@ -11,7 +11,8 @@
 // 2 s + 2 u (|score| + |other|); exp adds kExp u. So a softmax weight has a relative error of e =
 // that + kExp u before, and 2 e + (T+2) u after the division by the sum. Stored results are rounded
 // to the compute type, and so may be weights and score gradients that enter a product
-// (kernels/kernel_table.h): the unit roundoff of that type, relative to each.
+// (kernels/kernel_table.h): by what a rounding
+// to that type changes of each.
 namespace terrace::test {
 namespace {
 
@@ -78,7 +79,8 @@ double weight_error(const AttentionShape& s, const Product& qk, double other) {
   return score + 2 * kUnitF32 * (std::abs(scale * qk.sum) + std::abs(other)) + kExp * kUnitF32;
 }
 
-Values forward_bounds(const AttentionShape& s, double unit, const Values& in, const Values& want) {
+Values forward_bounds(const AttentionShape& s, const Rounding& rounding, const Values& in,
+                      const Values& want) {
   Values bounds = {std::vector<double>(want[0].size()), std::vector<double>(want[1].size())};
   const std::vector<double>& qkv = in[0];
   const std::int64_t D = s.head_width;
@@ -86,16 +88,20 @@ Values forward_bounds(const AttentionShape& s, double unit, const Values& in, co
     const double log_sum_exp = want[1][at.row()];
     double worst = 0;
     std::vector<double> size(D, 0.0);
+    std::vector<double> values(D, 0.0);
     for (at.j = 0; at.j <= at.i; ++at.j) {
       const Product qk = product(&qkv[at.query()], &qkv[at.key()], D);
       worst = std::max(worst, weight_error(s, qk, log_sum_exp));
       const double weight = std::exp(scale_of(s) * qk.sum - log_sum_exp);
-      for (std::int64_t d = 0; d < D; ++d) size[d] += weight * std::abs(qkv[at.value() + d]);
+      for (std::int64_t d = 0; d < D; ++d) {
+        size[d] += weight * std::abs(qkv[at.value() + d]);
+        values[d] += std::abs(qkv[at.value() + d]);
+      }
     }
     const double error = 2 * (worst + units(at.i + 3));
     for (std::int64_t d = 0; d < D; ++d) {
-      const double sum = (error + unit) * size[d];
-      bounds[0][at.out() + d] = sum + unit * (std::abs(want[0][at.out() + d]) + sum);
+      const double sum = error * size[d] + rounding.unit * size[d] + rounding.absolute * values[d];
+      bounds[0][at.out() + d] = sum + rounding.of(std::abs(want[0][at.out() + d]) + sum);
     }
     bounds[1][at.row()] = error + kExp * kUnitF32 * std::abs(log_sum_exp);
   });
@@ -103,7 +109,8 @@ Values forward_bounds(const AttentionShape& s, double unit, const Values& in, co
 }
 
 // dscore = weight (dout.v - dout.out): each part is a sum of D products.
-Values backward_bounds(const AttentionShape& s, double unit, const Values& in, const Values& want) {
+Values backward_bounds(const AttentionShape& s, const Rounding& rounding, const Values& in,
+                       const Values& want) {
   Values bounds = {std::vector<double>(want[0].size(), 0.0)};
   std::vector<double>& bound = bounds[0];
   const std::vector<double>& qkv = in[0];
@@ -119,18 +126,19 @@ Values backward_bounds(const AttentionShape& s, double unit, const Values& in, c
       const Product dweight = product(&dout[at.out()], &qkv[at.value()], D);
       const double weight = std::exp(scale_of(s) * qk.sum - log_sum_exp[at.row()]);
       const double error = weight_error(s, qk, log_sum_exp[at.row()]) + units(terms);
-      const double rounding = (error + units(D + 4)) * (dweight.size + mean.size);
-      const double rounding_to_type = unit * (std::abs(dweight.sum - mean.sum) + rounding);
-      const double dscore = scale_of(s) * weight * (rounding + rounding_to_type);
+      const double inexact = (error + units(D + 4)) * (dweight.size + mean.size);
+      const double rounded = rounding.unit * (std::abs(dweight.sum - mean.sum) + inexact);
+      const double dscore = scale_of(s) * weight * (inexact + rounded) + rounding.absolute;
       for (std::int64_t d = 0; d < D; ++d) {
         bound[at.query() + d] += dscore * std::abs(qkv[at.key() + d]);
         bound[at.key() + d] += dscore * std::abs(qkv[at.query() + d]);
-        bound[at.value() + d] += weight * (error + unit) * std::abs(dout[at.out() + d]);
+        bound[at.value() + d] +=
+            (weight * error + rounding.of(weight)) * std::abs(dout[at.out() + d]);
       }
     }
   });
   for (std::size_t i = 0; i < bound.size(); ++i)
-    bound[i] += unit * (std::abs(want[0][i]) + bound[i]);
+    bound[i] += rounding.of(std::abs(want[0][i]) + bound[i]);
   return bounds;
 }
 
@@ -151,8 +159,8 @@ OpCase forward_case(DType compute, const AttentionShape& s, double size, Random&
                                    .log_sum_exp = out[1],
                                    .scale = static_cast<float>(scale_of(s))};
          });
-  c.bounds = [s, unit = unit_of(compute)](const Values& in, const Values& want) {
-    return forward_bounds(s, unit, in, want);
+  c.bounds = [s, rounding = rounding_to(compute)](const Values& in, const Values& want) {
+    return forward_bounds(s, rounding, in, want);
   };
   return c;
 }
@@ -178,8 +186,8 @@ OpCase backward_case(DType compute, const OpCase& forward, const AttentionShape&
                                     .dqkv = out[0],
                                     .scale = static_cast<float>(scale_of(s))};
          });
-  c.bounds = [s, unit = unit_of(compute)](const Values& in, const Values& want) {
-    return backward_bounds(s, unit, in, want);
+  c.bounds = [s, rounding = rounding_to(compute)](const Values& in, const Values& want) {
+    return backward_bounds(s, rounding, in, want);
   };
   return c;
 }
@@ -191,7 +199,8 @@ struct RopeShape {
 constexpr RopeShape kRopeShapes[] = {
     {1, 1, 1, 32, 0, 1}, {34, 17, 6, 32, 0, 4}, {34, 17, 6, 64, 4, 1}, {130, 130, 3, 20, 1, 2}};
 
-Values rope_bounds(const RopeShape& s, double unit, const Values& in, const Values& want) {
+Values rope_bounds(const RopeShape& s, const Rounding& rounding, const Values& in,
+                   const Values& want) {
   Values bounds = {std::vector<double>(want[0].size(), 0.0)};
   const std::int64_t half = s.D / 2;
   for (std::int64_t r = 0; r < s.R; ++r) {
@@ -202,7 +211,7 @@ Values rope_bounds(const RopeShape& s, double unit, const Values& in, const Valu
         const double other = in[0][at + (d + half) % s.D];
         const double sum = 2.01 * kUnitF32 *
                            (std::abs(in[0][at + d] * angles[0]) + std::abs(other * angles[half]));
-        bounds[0][at + d] = sum + unit * (std::abs(want[0][at + d]) + sum);
+        bounds[0][at + d] = sum + rounding.of(std::abs(want[0][at + d]) + sum);
       }
     }
   }
@@ -234,8 +243,8 @@ OpCase rope_case(DType compute, const RopeShape& s, bool inverse, Random& random
                 .heads = s.count,
                 .inverse = inverse};
   });
-  c.bounds = [s, unit = unit_of(compute)](const Values& in, const Values& want) {
-    return rope_bounds(s, unit, in, want);
+  c.bounds = [s, rounding = rounding_to(compute)](const Values& in, const Values& want) {
+    return rope_bounds(s, rounding, in, want);
   };
   return c;
 }

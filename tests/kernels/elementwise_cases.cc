@@ -16,8 +16,8 @@ constexpr double kFunction = 32 * kUnitF32;
 
 constexpr std::int64_t kSizes[] = {1, 37, 100, 4097};
 
-double stored(double sum_error, double want, double unit) {
-  return sum_error + unit * (std::abs(want) + sum_error);
+double stored(double sum_error, double want, const Rounding& rounding) {
+  return sum_error + rounding.of(std::abs(want) + sum_error);
 }
 
 struct RowsShape {
@@ -34,9 +34,10 @@ OpCase swiglu_forward_case(DType compute, const RowsShape& s, Random& random) {
   set_op(c, &KernelTable::swiglu_forward, [](const Views& in, const Views& out, GradientMode) {
     return SwigluForward{.gate_up = in[0], .y = out[0]};
   });
-  c.bounds = [unit = unit_of(compute)](const Values&, const Values& want) {
+  c.bounds = [rounding = rounding_to(compute)](const Values&, const Values& want) {
     Values bounds(1);
-    for (const double y : want[0]) bounds[0].push_back(stored(kFunction * std::abs(y), y, unit));
+    for (const double y : want[0])
+      bounds[0].push_back(stored(kFunction * std::abs(y), y, rounding));
     return bounds;
   };
   return c;
@@ -52,7 +53,7 @@ OpCase swiglu_backward_case(DType compute, const RowsShape& s, Random& random) {
   set_op(c, &KernelTable::swiglu_backward, [](const Views& in, const Views& out, GradientMode) {
     return SwigluBackward{.gate_up = in[0], .dy = in[1], .dgate_up = out[0]};
   });
-  c.bounds = [s, unit = unit_of(compute)](const Values& in, const Values& want) {
+  c.bounds = [s, rounding = rounding_to(compute)](const Values& in, const Values& want) {
     Values bounds = {std::vector<double>(want[0].size())};
     for (std::int64_t i = 0; i < s.R * s.I; ++i) {
       const std::int64_t gate_at = i / s.I * 2 * s.I + i % s.I;
@@ -60,8 +61,8 @@ OpCase swiglu_backward_case(DType compute, const RowsShape& s, Random& random) {
       const double gate = in[0][gate_at];
       const double dgate_size =
           std::abs(in[1][i] * in[0][up_at]) / (1 + std::exp(-gate)) * (1 + std::abs(gate));
-      bounds[0][gate_at] = stored(kFunction * dgate_size, want[0][gate_at], unit);
-      bounds[0][up_at] = stored(kFunction * std::abs(want[0][up_at]), want[0][up_at], unit);
+      bounds[0][gate_at] = stored(kFunction * dgate_size, want[0][gate_at], rounding);
+      bounds[0][up_at] = stored(kFunction * std::abs(want[0][up_at]), want[0][up_at], rounding);
     }
     return bounds;
   };
@@ -77,10 +78,10 @@ OpCase gelu_forward_case(DType compute, std::int64_t size, Random& random) {
   set_op(c, &KernelTable::gelu_forward, [](const Views& in, const Views& out, GradientMode) {
     return GeluForward{.x = in[0], .y = out[0]};
   });
-  c.bounds = [unit = unit_of(compute)](const Values& in, const Values& want) {
+  c.bounds = [rounding = rounding_to(compute)](const Values& in, const Values& want) {
     Values bounds(1);
     for (std::size_t i = 0; i < want[0].size(); ++i) {
-      bounds[0].push_back(stored(kFunction * std::abs(in[0][i]), want[0][i], unit));
+      bounds[0].push_back(stored(kFunction * std::abs(in[0][i]), want[0][i], rounding));
     }
     return bounds;
   };
@@ -96,13 +97,13 @@ OpCase gelu_backward_case(DType compute, std::int64_t size, Random& random) {
   set_op(c, &KernelTable::gelu_backward, [](const Views& in, const Views& out, GradientMode) {
     return GeluBackward{.x = in[0], .dy = in[1], .dx = out[0]};
   });
-  c.bounds = [unit = unit_of(compute)](const Values& in, const Values& want) {
+  c.bounds = [rounding = rounding_to(compute)](const Values& in, const Values& want) {
     Values bounds(1);
     for (std::size_t i = 0; i < want[0].size(); ++i) {
       const double x = in[0][i];
       const double inner = 0.8 * (1 + 0.135 * x * x);  // the derivative of the tanh's argument
       const double size_of_terms = std::abs(in[1][i]) * (1 + std::abs(x) * inner);
-      bounds[0].push_back(stored(kFunction * size_of_terms, want[0][i], unit));
+      bounds[0].push_back(stored(kFunction * size_of_terms, want[0][i], rounding));
     }
     return bounds;
   };
@@ -139,8 +140,14 @@ OpCase accumulate_case(std::int64_t size, Random& random) {
 
 // Beside ordinary numbers: ties of both signs, the largest fp32, infinities, denormals, NaN.
 constexpr std::uint32_t kSpecialBits[] = {
-    0x3F808000, 0x3F818000, 0xBF808000, 0xBF818000, 0x7F7FFFFF, 0x7F800000, 0xFF800000,
-    0x00000001, 0x80008000, 0x00018000, 0x7FC00000, 0x7F800001, 0x80000000, 0x00000000};
+    0x3F808000, 0x3F818000, 0xBF808000, 0xBF818000, 0x7F7FFFFF, 0x7F800000, 0xFF800000, 0x00000001,
+    0x80008000, 0x00018000, 0x7FC00000, 0x7F800001, 0x80000000, 0x00000000,
+    // To fp16: ties between normal numbers, the largest that stays finite and the least that does
+    // not, ties between denormals.
+    0x3F801000, 0xBF803000, 0x477FEFFF, 0x477FF000, 0x33000000, 0x33000001, 0xB3C00000};
+// Of fp16: denormals, the largest, infinities, NaN, zeros.
+constexpr std::uint16_t kSpecialHalfBits[] = {0x0001, 0x83FF, 0x7BFF, 0x7C00, 0xFC00,
+                                              0x7E00, 0x7C01, 0x8000, 0x0000};
 
 OpCase round_gradient_case(std::int64_t size, Random& random) {
   OpCase c;
@@ -174,12 +181,15 @@ OpCase cast_case(DType from, DType to, std::int64_t size, Random& random) {
   const TensorView& source = c.inputs[0].view();
   std::int64_t i = 0;
   for (const std::uint32_t bits : kSpecialBits) {
-    if (i >= size) break;
+    if (i >= size || from == DType::kF16) break;
     if (from == DType::kF32) {
       source.as<float>()[i++] = std::bit_cast<float>(bits);
     } else {
       source.as<Bf16>()[i++] = Bf16{static_cast<std::uint16_t>(bits >> 16)};
     }
+  }
+  for (const std::uint16_t bits : kSpecialHalfBits) {
+    if (i < size && from == DType::kF16) source.as<Fp16>()[i++] = Fp16{bits};
   }
   c.outputs = {{.dtype = to, .shape = shape(size)}};
   set_op(c, &KernelTable::cast_parameters, [](const Views& in, const Views& out, GradientMode) {

@@ -77,7 +77,8 @@ double loss_bound(const HeadShape& s, const Values& in) {
   return bound;
 }
 
-Values gradient_bounds(const HeadShape& s, double unit, const Values& in, const Values& want) {
+Values gradient_bounds(const HeadShape& s, const Rounding& rounding, const Values& in,
+                       const Values& want) {
   Values bounds = {{loss_bound(s, in)},
                    std::vector<double>(s.R * s.C, 0.0),
                    std::vector<double>(s.V * s.C, 0.0)};
@@ -88,7 +89,7 @@ Values gradient_bounds(const HeadShape& s, double unit, const Values& in, const 
     for (std::int64_t v = 0; v < s.V; ++v) {
       const double p = row.probability[v];
       const double gradient = kScale * std::abs(v == target ? p - 1 : p);
-      const double error = kScale * p * row.error + (unit + 4 * kUnitF32) * gradient;
+      const double error = kScale * p * row.error + rounding.of(gradient) + 4 * kUnitF32 * gradient;
       for (std::int64_t c = 0; c < s.C; ++c) {
         bounds[1][r * s.C + c] +=
             (error + units(s.V + 2) * gradient) * std::abs(in[1][v * s.C + c]);
@@ -98,7 +99,7 @@ Values gradient_bounds(const HeadShape& s, double unit, const Values& in, const 
     }
   }
   for (std::size_t i = 0; i < bounds[1].size(); ++i) {
-    bounds[1][i] += unit * (std::abs(want[1][i]) + bounds[1][i]);
+    bounds[1][i] += rounding.of(std::abs(want[1][i]) + bounds[1][i]);
   }
   return bounds;
 }
@@ -160,13 +161,13 @@ HeadLoss build(Wanted wanted, const Views& in, const Views& out, GradientMode mo
   return op;
 }
 
-Values bounds_of(Wanted wanted, const HeadShape& s, double unit, const Values& in,
+Values bounds_of(Wanted wanted, const HeadShape& s, const Rounding& rounding, const Values& in,
                  const Values& want) {
   switch (wanted) {
     case Wanted::kLoss:
       return {{loss_bound(s, in)}};
     case Wanted::kLossAndGradients:
-      return gradient_bounds(s, unit, in, want);
+      return gradient_bounds(s, rounding, in, want);
     case Wanted::kLogits:
       return {logit_bounds(s, in)};
     case Wanted::kLogitsAndLoss:
@@ -187,8 +188,8 @@ OpCase head_loss_case(DType compute, const HeadShape& s, Wanted wanted, Random& 
          [wanted](const Views& in, const Views& out, GradientMode mode) {
            return build(wanted, in, out, mode);
          });
-  c.bounds = [wanted, s, unit = unit_of(compute)](const Values& in, const Values& want) {
-    return bounds_of(wanted, s, unit, in, want);
+  c.bounds = [wanted, s, rounding = rounding_to(compute)](const Values& in, const Values& want) {
+    return bounds_of(wanted, s, rounding, in, want);
   };
   return c;
 }

@@ -115,7 +115,8 @@ double loss_bound(const PartShape& s, const Values& in) {
   return bound;
 }
 
-Values loss_bounds(const PartShape& s, double unit, const Values& in, const Values& want) {
+Values loss_bounds(const PartShape& s, const Rounding& rounding, const Values& in,
+                   const Values& want) {
   Values bounds = {{loss_bound(s, in)}};
   if (want.size() == 1) return bounds;
   bounds.emplace_back(s.R * s.C, 0.0);
@@ -132,7 +133,7 @@ Values loss_bounds(const PartShape& s, double unit, const Values& in, const Valu
       const double gradient = kScale * std::abs(is_target ? p - 1 : p);
       const double error =
           kScale * p * (exponential_error(logit, whole.max, most) + units(kParts + 6)) +
-          (unit + 4 * kUnitF32) * gradient;
+          rounding.of(gradient) + 4 * kUnitF32 * gradient;
       for (std::int64_t c = 0; c < s.C; ++c) {
         bounds[1][r * s.C + c] +=
             (error + units(s.V + 2) * gradient) * std::abs(in[1][v * s.C + c]);
@@ -142,7 +143,7 @@ Values loss_bounds(const PartShape& s, double unit, const Values& in, const Valu
     }
   }
   for (std::size_t i = 0; i < bounds[1].size(); ++i) {
-    bounds[1][i] += unit * (std::abs(want[1][i]) + bounds[1][i]);
+    bounds[1][i] += rounding.of(std::abs(want[1][i]) + bounds[1][i]);
   }
   return bounds;
 }
@@ -196,8 +197,8 @@ OpCase loss_case(DType compute, const PartShape& s, bool backward, Random& rando
            if (backward) op.dweight = out[2];
            return op;
          });
-  c.bounds = [s, unit = unit_of(compute)](const Values& in, const Values& want) {
-    return loss_bounds(s, unit, in, want);
+  c.bounds = [s, rounding = rounding_to(compute)](const Values& in, const Values& want) {
+    return loss_bounds(s, rounding, in, want);
   };
   return c;
 }

@@ -116,7 +116,8 @@ HostTensor HostTensor::widened() const {
 }
 
 DType widened(DType dtype) {
-  return dtype == DType::kF32 || dtype == DType::kBF16 ? DType::kF64 : dtype;
+  const bool is_compute = dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16;
+  return is_compute ? DType::kF64 : dtype;
 }
 
 }  // namespace terrace::test

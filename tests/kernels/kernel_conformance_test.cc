@@ -37,6 +37,7 @@ TEST_P(KernelConformance, HeadPart) { expect_all(head_part_cases); }
 INSTANTIATE_TEST_SUITE_P(Tables, KernelConformance,
                          testing::Values(TableAndType{reference_kernels, DType::kF32},
                                          TableAndType{reference_kernels, DType::kBF16},
+                                         TableAndType{reference_kernels, DType::kF16},
                                          TableAndType{cpu_kernels, DType::kF32},
                                          TableAndType{cpu_kernels, DType::kBF16}),
                          [](const testing::TestParamInfo<TableAndType>& info) {

@@ -42,7 +42,7 @@ OpCase forward_case(DType compute, const MatmulShape& s, bool with_bias, Random&
            return MatmulForward{
                .x = in[0], .weight = in[1], .bias = with_bias ? in[2] : TensorView{}, .y = out[0]};
          });
-  c.bounds = [s, with_bias, unit = unit_of(compute)](const Values& in, const Values& want) {
+  c.bounds = [s, with_bias, rounding = rounding_to(compute)](const Values& in, const Values& want) {
     Values bounds(1);
     for (std::int64_t i = 0; i < s.R * s.N; ++i) {
       const double* x = &in[0][i / s.N * s.K];
@@ -50,7 +50,7 @@ OpCase forward_case(DType compute, const MatmulShape& s, bool with_bias, Random&
       const double terms =
           magnitude(s.K, [x](auto k) { return x[k]; }, [weight](auto k) { return weight[k]; });
       const double sum = sum_bound(s.K, terms + (with_bias ? std::abs(in[2][i % s.N]) : 0.0));
-      bounds[0].push_back(sum + unit * (std::abs(want[0][i]) + sum));
+      bounds[0].push_back(sum + rounding.of(std::abs(want[0][i]) + sum));
     }
     return bounds;
   };
@@ -67,7 +67,7 @@ OpCase backward_input_case(DType compute, const MatmulShape& s, Random& random) 
          [](const Views& in, const Views& out, GradientMode) {
            return MatmulBackwardInput{.dy = in[0], .weight = in[1], .dx = out[0]};
          });
-  c.bounds = [s, unit = unit_of(compute)](const Values& in, const Values& want) {
+  c.bounds = [s, rounding = rounding_to(compute)](const Values& in, const Values& want) {
     Values bounds(1);
     for (std::int64_t i = 0; i < s.R * s.K; ++i) {
       const double* dy = &in[0][i / s.K * s.N];
@@ -75,7 +75,7 @@ OpCase backward_input_case(DType compute, const MatmulShape& s, Random& random) 
       const double sum = sum_bound(
           s.N,
           magnitude(s.N, [dy](auto n) { return dy[n]; }, [&](auto n) { return weight[n * s.K]; }));
-      bounds[0].push_back(sum + unit * (std::abs(want[0][i]) + sum));
+      bounds[0].push_back(sum + rounding.of(std::abs(want[0][i]) + sum));
     }
     return bounds;
   };

@@ -124,7 +124,7 @@ void run(const MatrixProduct& product, ProductCode code, int threads, std::byte 
 
 // As matmul_cases.cc bounds it.
 void expect_right(const Form& form, const Operands& got, DType output, const std::string& what) {
-  const double unit = unit_of(output);
+  const double unit = rounding_to(output).unit;
   const std::vector<double> rows = got.rows_of_a(form);
   const std::vector<double> columns = got.columns_of_b(form);
   for (std::int64_t i = 0; i < form.m; ++i) {

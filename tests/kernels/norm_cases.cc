@@ -51,10 +51,14 @@ OpCase rms_forward_case(DType compute, const NormShape& s, Random& random) {
     return RmsNormForward{.x = in[0], .weight = in[1], .y = out[0], .rstd = out[1]};
   });
   // y is rounded twice: the normed value, and its product with the weight.
-  c.bounds = [s, unit = unit_of(compute)](const Values&, const Values& want) {
+  c.bounds = [s, rounding = rounding_to(compute)](const Values& in, const Values& want) {
     const double statistic = units(s.C) / 2 + kSlack / 2 * kUnitF32;
     Values bounds(2);
-    for (const double y : want[0]) bounds[0].push_back((statistic + 2.01 * unit) * std::abs(y));
+    for (std::int64_t i = 0; i < s.R * s.C; ++i) {
+      const double relative = (statistic + 2.01 * rounding.unit) * std::abs(want[0][i]);
+      const double weight = std::abs(in[1][i % s.C]);
+      bounds[0].push_back(relative + rounding.absolute * (1.01 * weight + 1));
+    }
     for (const double rstd : want[1]) bounds[1].push_back(statistic * rstd);
     return bounds;
   };
@@ -86,11 +90,11 @@ struct NormBackwardRow {
 struct BackwardInputs {
   NormShape s;
   bool centered, with_residual;
-  double unit;
+  Rounding rounding;
 };
 
 Values backward_bounds(const BackwardInputs& b, const Values& in, const Values& want) {
-  const auto& [s, centered, with_residual, unit] = b;
+  const auto& [s, centered, with_residual, rounding] = b;
   Values bounds(centered ? 3 : 2);
   bounds[1].assign(s.C, 0.0);
   if (centered) bounds[2].assign(s.C, 0.0);
@@ -100,10 +104,11 @@ Values backward_bounds(const BackwardInputs& b, const Values& in, const Values& 
     for (std::int64_t c = 0; c < s.C; ++c) {
       const double residual = with_residual ? std::abs(in.back()[r * s.C + c]) : 0.0;
       const double sum = units(s.C) * row.size(c, centered) + kUnitF32 * residual;
-      bounds[0].push_back(sum + unit * (std::abs(want[0][r * s.C + c]) + sum));
+      bounds[0].push_back(sum + rounding.of(std::abs(want[0][r * s.C + c]) + sum));
       // The RMS norm's normed value may be the rounded one that the forward used.
-      const double normed = units(s.R) + (centered ? 0.0 : unit);
-      bounds[1][c] += normed * std::abs(row.dy[c]) * row.normed(c);
+      const double normed =
+          units(s.R) * row.normed(c) + (centered ? 0.0 : rounding.of(row.normed(c)));
+      bounds[1][c] += normed * std::abs(row.dy[c]);
       if (centered) bounds[2][c] += units(s.R) * std::abs(row.dy[c]);
     }
   }
@@ -129,7 +134,7 @@ void use_norm_workspace(OpCase& c, const NormShape& s) {
 }
 
 OpCase rms_backward_case(DType compute, const NormShape& s, bool with_residual, Random& random) {
-  const BackwardInputs b{s, false, with_residual, unit_of(compute)};
+  const BackwardInputs b{s, false, with_residual, rounding_to(compute)};
   OpCase c;
   c.name = fmt::format("rms_norm_backward R={} C={} residual={}", s.R, s.C, with_residual);
   c.inputs = backward_inputs(compute, b, random);
@@ -164,7 +169,7 @@ OpCase layer_forward_case(DType compute, const NormShape& s, Random& random) {
     return LayerNormForward{
         .x = in[0], .weight = in[1], .bias = in[2], .y = out[0], .mean = out[1], .rstd = out[2]};
   });
-  c.bounds = [s, unit = unit_of(compute)](const Values& in, const Values& want) {
+  c.bounds = [s, rounding = rounding_to(compute)](const Values& in, const Values& want) {
     Values bounds(3);
     for (std::int64_t r = 0; r < s.R; ++r) {
       double size = 0;
@@ -179,7 +184,7 @@ OpCase layer_forward_case(DType compute, const NormShape& s, Random& random) {
         const double normed = std::abs(in[0][i] - want[1][r]) * rstd;
         const double sum =
             weight * (mean_error * rstd + statistic * normed) + kUnitF32 * std::abs(in[2][i % s.C]);
-        bounds[0].push_back(sum + unit * (std::abs(want[0][i]) + sum));
+        bounds[0].push_back(sum + rounding.of(std::abs(want[0][i]) + sum));
       }
       bounds[1].push_back(mean_error);
       bounds[2].push_back(statistic * rstd);
@@ -190,7 +195,7 @@ OpCase layer_forward_case(DType compute, const NormShape& s, Random& random) {
 }
 
 OpCase layer_backward_case(DType compute, const NormShape& s, bool with_residual, Random& random) {
-  const BackwardInputs b{s, true, with_residual, unit_of(compute)};
+  const BackwardInputs b{s, true, with_residual, rounding_to(compute)};
   OpCase c;
   c.name = fmt::format("layer_norm_backward R={} C={} residual={}", s.R, s.C, with_residual);
   c.inputs = backward_inputs(compute, b, random);

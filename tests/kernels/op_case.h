@@ -93,7 +93,7 @@ struct RunOptions {
 };
 
 // Runs the case on `table`; outputs that are overwritten are NaN before. With `wide`, everything
-// that is fp32 or bf16 is fp64 instead, with the same input values.
+// that is of a compute type is fp64 instead, with the same input values.
 std::vector<HostTensor> run_case(const KernelTable& table, const OpCase& op_case, bool wide,
                                  const RunOptions& options);
 
@@ -107,10 +107,24 @@ void expect_same_on_boundary(const KernelTable& table, const OpCase& op_case,
                              CaseStage* stage = nullptr);
 
 // Unit roundoffs. A result that is rounded once to type t has a relative error of at most
-// unit_of(t).
+// the unit of t.
 inline constexpr double kUnitF32 = 0x1.0p-24;
 inline constexpr double kUnitBf16 = 0x1.0p-8;
-inline double unit_of(DType compute) { return compute == DType::kBF16 ? kUnitBf16 : kUnitF32; }
+inline constexpr double kUnitFp16 = 0x1.0p-11;
+
+// What one rounding to a type changes of a number of some size, at most. Below the least normal
+// fp16 numbers stand 2^-24 apart; those of the other types are too small to matter here.
+struct Rounding {
+  double unit = kUnitF32;
+  double absolute = 0;
+
+  double of(double size) const { return unit * size + absolute; }
+};
+inline Rounding rounding_to(DType compute) {
+  if (compute == DType::kBF16) return {.unit = kUnitBf16};
+  if (compute == DType::kF16) return {.unit = kUnitFp16, .absolute = 0x1.0p-25};
+  return {};
+}
 
 // The cases of each family, over shapes with and without remainders to any vector width or tile.
 std::vector<OpCase> matmul_cases(DType compute);

@@ -55,7 +55,8 @@ TEST(SharedKernelsTest, HeadsThatAreTooWideAreRefusedWhenWorkspaceIsAsked) {
   EXPECT_THROW(shared_kernels().attention_forward_workspace(op, 1), ConfigError);
 }
 
-INSTANTIATE_TEST_SUITE_P(ComputeTypes, SharedKernels, testing::Values(DType::kF32, DType::kBF16),
+INSTANTIATE_TEST_SUITE_P(ComputeTypes, SharedKernels,
+                         testing::Values(DType::kF32, DType::kBF16, DType::kF16),
                          [](const auto& param) { return std::string(name_of(param.param)); });
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <tuple>
 #include <vector>
 
@@ -35,6 +36,7 @@ void expect_same_bits(AdamWState& state, AdamWState& expected) {
   EXPECT_EQ(first_difference(state.moment2, expected.moment2), -1);
   EXPECT_EQ(first_difference(state.parameter, expected.parameter), -1);
   EXPECT_EQ(first_difference(state.half_parameter, expected.half_parameter), -1);
+  EXPECT_EQ(first_difference(state.fp16_parameter, expected.fp16_parameter), -1);
   EXPECT_EQ(first_difference(state.remainder, expected.remainder), -1);
 }
 
@@ -65,8 +67,9 @@ TEST_P(AdamWCpu, HasTheBitsOfTheReferenceOnEveryTarget) {
 
 INSTANTIATE_TEST_SUITE_P(
     Shapes, AdamWCpu,
-    testing::Combine(testing::Values(ParameterKind::kBf16, ParameterKind::kF32,
-                                     ParameterKind::kMaster, ParameterKind::kSplit),
+    testing::Combine(testing::Values(ParameterKind::kBf16, ParameterKind::kFp16,
+                                     ParameterKind::kF32, ParameterKind::kMaster,
+                                     ParameterKind::kSplit),
                      testing::Values(Case{1, 0, 1}, Case{31, 0, 1}, Case{32, 0, 1}, Case{33, 1, 1},
                                      Case{4096, 0, 1}, Case{1000, 3, 2}, Case{65536, 16, 2},
                                      Case{3 * 65536 + 77, 0, 3})));
@@ -120,6 +123,42 @@ TEST(AdamWCpu, ASplitMasterIsTheWholeOne) {
       ASSERT_EQ(std::bit_cast<std::uint32_t>(exact),
                 std::bit_cast<std::uint32_t>(whole.master.elements()[i]));
     }
+  }
+}
+
+// What the scalars say to skip leaves everything, whatever the gradients are; only parameters
+// beside fp32 masters are written, since theirs may be new memory.
+TEST(AdamWCpu, ASkippedUpdateLeavesTheState) {
+  constexpr std::int64_t kElements = 70001;
+  WorkerArena workers(2);
+  KernelContext context;
+  context.workers = &workers;
+  StepScalars scalars = kScalars;
+  scalars.skips = 1;
+  for (const ParameterKind kind : {ParameterKind::kBf16, ParameterKind::kFp16, ParameterKind::kF32,
+                                   ParameterKind::kMaster, ParameterKind::kSplit}) {
+    SCOPED_TRACE(static_cast<int>(kind));
+    AdamWState expected(kElements, 3, kind), state(kElements, 3, kind), scalar(kElements, 3, kind);
+    fill_state(expected, 15);
+    fill_state(state, 15);
+    fill_state(scalar, 15);
+    for (std::int64_t i = 0; i < kElements; ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      expected.parameter.elements()[at] = expected.master.elements()[at];
+      for (AdamWState* one : {&expected, &state, &scalar}) {
+        one->gradient.elements()[at] = std::numeric_limits<float>::infinity();
+      }
+      for (AdamWState* one : {&state, &scalar}) {
+        one->parameter.elements()[at] = expected.parameter.elements()[at];
+        if (kind == ParameterKind::kFp16) one->fp16_parameter.elements()[at] = {};
+        if (kind == ParameterKind::kF32) one->parameter.elements()[at] = 0;
+        if (kind == ParameterKind::kBf16) one->half_parameter.elements()[at] = {};
+      }
+    }
+    adamw_cpu(context, state.update(kOptions, scalars));
+    expect_same_bits(state, expected);
+    adamw_reference(scalar.update(kOptions, scalars));
+    expect_same_bits(scalar, expected);
   }
 }
 

@@ -32,6 +32,17 @@ void run_shared(const AdamWUpdate& update) {
   shared::adamw(launcher, update);
 }
 
+void expect_same_bits(AdamWState& state, AdamWState& expected) {
+  EXPECT_EQ(first_difference(state.gradient, expected.gradient), -1);
+  EXPECT_EQ(first_difference(state.master, expected.master), -1);
+  EXPECT_EQ(first_difference(state.moment1, expected.moment1), -1);
+  EXPECT_EQ(first_difference(state.moment2, expected.moment2), -1);
+  EXPECT_EQ(first_difference(state.parameter, expected.parameter), -1);
+  EXPECT_EQ(first_difference(state.half_parameter, expected.half_parameter), -1);
+  EXPECT_EQ(first_difference(state.fp16_parameter, expected.fp16_parameter), -1);
+  EXPECT_EQ(first_difference(state.remainder, expected.remainder), -1);
+}
+
 struct Case {
   std::int64_t n, offset, decayed;
 };
@@ -52,19 +63,14 @@ TEST_P(AdamWSharedShapes, HasTheBitsOfTheReference) {
     update.decayed_elements = c.decayed;
     run_shared(update);
   }
-  EXPECT_EQ(first_difference(state.gradient, expected.gradient), -1);
-  EXPECT_EQ(first_difference(state.master, expected.master), -1);
-  EXPECT_EQ(first_difference(state.moment1, expected.moment1), -1);
-  EXPECT_EQ(first_difference(state.moment2, expected.moment2), -1);
-  EXPECT_EQ(first_difference(state.parameter, expected.parameter), -1);
-  EXPECT_EQ(first_difference(state.half_parameter, expected.half_parameter), -1);
-  EXPECT_EQ(first_difference(state.remainder, expected.remainder), -1);
+  expect_same_bits(state, expected);
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Shapes, AdamWSharedShapes,
-    testing::Combine(testing::Values(ParameterKind::kBf16, ParameterKind::kF32,
-                                     ParameterKind::kMaster, ParameterKind::kSplit),
+    testing::Combine(testing::Values(ParameterKind::kBf16, ParameterKind::kFp16,
+                                     ParameterKind::kF32, ParameterKind::kMaster,
+                                     ParameterKind::kSplit),
                      testing::Values(Case{1, 0, 1}, Case{33, 1, 12}, Case{1000, 3, 5000},
                                      Case{5000, 0, 2503}, Case{65536, 16, -1})));
 
@@ -93,6 +99,24 @@ TEST(AdamWShared, TakesGradientsInBf16) {
     EXPECT_EQ(first_difference(state.remainder, expected.remainder), -1);
     EXPECT_EQ(first_difference(state.moment1, expected.moment1), -1);
     EXPECT_EQ(first_difference(state.moment2, expected.moment2), -1);
+  }
+}
+
+TEST(AdamWShared, ASkippedUpdateWritesParametersBesideMasters) {
+  StepScalars scalars = kScalars;
+  scalars.skips = 1;
+  for (const ParameterKind kind : {ParameterKind::kBf16, ParameterKind::kFp16, ParameterKind::kF32,
+                                   ParameterKind::kMaster, ParameterKind::kSplit}) {
+    SCOPED_TRACE(static_cast<int>(kind));
+    AdamWState expected(5001, 3, kind);
+    AdamWState state(5001, 3, kind);
+    for (AdamWState* one : {&expected, &state}) {
+      fill_state(*one, 16);
+      for (Fp16& parameter : one->fp16_parameter.elements()) parameter = {};
+    }
+    adamw_reference(expected.update(kOptions, scalars));
+    run_shared(state.update(kOptions, scalars));
+    expect_same_bits(state, expected);
   }
 }
 
@@ -126,6 +150,20 @@ TEST_P(AdamWSharedMoments, HaveThoseBitsWithGradientsInBf16) {
     update.gradient = view(std::span(rounded));
     run_shared(update);
   }
+  EXPECT_EQ(training.parameter, expected.parameter);
+  EXPECT_EQ(training.state, expected.state);
+}
+
+TEST_P(AdamWSharedMoments, AreLeftByASkippedUpdate) {
+  constexpr std::int64_t kElements = 2 * 4096;
+  test::Training training(GetParam(), kElements);
+  run_shared(training.step(1));
+  const test::Training expected = training;
+  AdamWUpdate update = training.step(2);
+  StepScalars scalars = *update.scalars;
+  scalars.skips = 1;
+  update.scalars = &scalars;
+  run_shared(update);
   EXPECT_EQ(training.parameter, expected.parameter);
   EXPECT_EQ(training.state, expected.state);
 }

@@ -13,7 +13,7 @@
 
 namespace terrace::test {
 
-enum class ParameterKind : std::uint8_t { kBf16, kF32, kMaster, kSplit };
+enum class ParameterKind : std::uint8_t { kBf16, kFp16, kF32, kMaster, kSplit };
 
 // n elements that begin `offset` elements past a 64-byte boundary and end where the memory does.
 template <typename T>
@@ -45,6 +45,7 @@ struct AdamWState {
         moment2(n, offset),
         parameter(n, offset),
         half_parameter(n, offset),
+        fp16_parameter(n, offset),
         remainder(n, offset),
         kind(parameter_kind) {}
 
@@ -57,6 +58,7 @@ struct AdamWState {
     update.moment2 = view(moment2.elements());
     update.parameter = kind == ParameterKind::kMaster ? update.master
                        : kind == ParameterKind::kF32  ? view(parameter.elements())
+                       : kind == ParameterKind::kFp16 ? view(fp16_parameter.elements())
                                                       : view(half_parameter.elements());
     update.options = options;
     update.scalars = &scalars;
@@ -65,6 +67,7 @@ struct AdamWState {
 
   OffsetArray<float> gradient, master, moment1, moment2, parameter;
   OffsetArray<Bf16> half_parameter;
+  OffsetArray<Fp16> fp16_parameter;
   OffsetArray<std::int16_t> remainder;
   ParameterKind kind;
 };
@@ -97,6 +100,7 @@ inline void fill_state(AdamWState& state, unsigned seed) {
     const SplitFloat parts = split(state.master.elements()[i]);
     state.half_parameter.elements()[i] = parts.high;
     state.remainder.elements()[i] = parts.remainder;
+    state.fp16_parameter.elements()[i] = to_parameter<Fp16>(state.master.elements()[i]);
   }
 }
 

@@ -26,6 +26,8 @@ inline constexpr Form kForms[] = {
     {"split_int8", {MasterForm::kSplit, MomentForm::kInt8}, DType::kBF16},
     {"whole_bf16", {MasterForm::kFp32, MomentForm::kBf16}, DType::kBF16},
     {"whole_int8", {MasterForm::kFp32, MomentForm::kInt8}, DType::kBF16},
+    {"fp16_bf16", {MasterForm::kFp32, MomentForm::kBf16}, DType::kF16},
+    {"fp16_int8", {MasterForm::kFp32, MomentForm::kInt8}, DType::kF16},
     {"fp32_bf16", {MasterForm::kParameter, MomentForm::kBf16}, DType::kF32},
     {"fp32_int8", {MasterForm::kParameter, MomentForm::kInt8}, DType::kF32},
 };

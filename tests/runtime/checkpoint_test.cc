@@ -83,6 +83,20 @@ TEST_F(CheckpointTest, ReadsBackWhatWasWritten) {
   expect_reads_back(checkpoint, 42);
 }
 
+TEST_F(CheckpointTest, KeepsTheLossScale) {
+  EXPECT_EQ(Checkpoint(save(7, 42)).progress().loss_scale, std::nullopt);
+  const RandomState state(42);
+  const LossScaleState scale = {
+      .scale = 0x1p-3F, .good_steps = 417, .overflows_left = 1, .skipped_steps = 5'000'000'000};
+  const std::string path =
+      write_checkpoint(directory_.path(), {8, 80, 42, 64, 1000, scale}, config_, layout_,
+                       [&state](StateField field, const UnitLayout& unit, std::int64_t begin,
+                                std::span<float> out) { state.read(field, unit, begin, out); });
+  EXPECT_EQ(Checkpoint(path).progress().loss_scale, scale);
+  edit_manifest(path, [](nlohmann::json& manifest) { manifest["loss_scale"].erase("good_steps"); });
+  TERRACE_EXPECT_THROW_WITH(Checkpoint{path}, CorruptData, "good_steps");
+}
+
 // Damage is found where it is read, and what lies elsewhere can still be had.
 TEST_F(CheckpointTest, NamesThePieceThatIsDamaged) {
   const std::string path = save(7, 42);

@@ -327,12 +327,25 @@ TEST(TrainConfig, ChoicesSuggestTheNearest) {
 }
 
 TEST(TrainConfig, WhatIsNotBuiltSaysSoByFlagAndValue) {
-  const std::vector<std::pair<std::string, std::string>> cases = {
-      {"--precision", "fp16"},           {"--optimizer", "lion"},       {"--optimizer", "sgd"},
-      {"--tokenizer", "tokenizer.json"}, {"--data-format", "megatron"}, {"--data-format", "jsonl"}};
+  const std::vector<std::pair<std::string, std::string>> cases = {{"--optimizer", "lion"},
+                                                                  {"--optimizer", "sgd"},
+                                                                  {"--tokenizer", "tokenizer.json"},
+                                                                  {"--data-format", "megatron"},
+                                                                  {"--data-format", "jsonl"}};
   for (const auto& [flag, value] : cases) {
     expect_refused({flag, value}, {flag + " " + value + " is not built yet"});
   }
+}
+
+TEST(TrainConfig, Fp16IsForGpusAndHasWholeMasters) {
+  const TrainOptions options = parse({"--precision", "fp16", "--device", "cuda"});
+  EXPECT_EQ(options.precision, Precision::kFp16);
+  for (const std::string device : {"auto", "cpu"}) {
+    const Arguments flags = {"--precision", "fp16", "--device", device};
+    expect_refused(flags, {"--precision fp16", "GPUs only"});
+  }
+  expect_refused({"--precision", "fp16", "--device", "cuda", "--master-weights", "split"},
+                 {"--master-weights split with --precision fp16"});
 }
 
 TEST(TrainConfig, DevicesAreReadAndShown) {

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "tests/runtime/engine_fixture.h"
+#include "tests/runtime/snapshot_state.h"
 
 // Switches do not change bits (docs/numerics.md): every run below must give the losses and gradient
 // norms of the plain run to the last bit, and must show that its switch took effect. By default a
@@ -444,27 +445,6 @@ TEST_P(EngineBits, UpdatesThatDoNotWaitForTheNorm) {
 
 // The state read out of one run's homes and put into another's, in other tiers, continues the
 // curve.
-class SnapshotState final : public StateSource {
- public:
-  explicit SnapshotState(Engine& engine) {
-    for (const UnitLayout& unit : engine.compute().layout()) {
-      for (const terrace::StateField field : kStateFields) {
-        auto& values = values_[{unit.index, field}];
-        values.resize(static_cast<std::size_t>(unit.padded_elements));
-        engine.state().read(field, static_cast<std::int32_t>(unit.index), 0, values);
-      }
-    }
-  }
-  void read(terrace::StateField field, const UnitLayout& unit, std::int64_t begin,
-            std::span<float> out) const override {
-    const auto& values = values_.at({unit.index, field});
-    std::copy_n(values.begin() + begin, out.size(), out.begin());
-  }
-
- private:
-  std::map<std::pair<std::int64_t, terrace::StateField>, std::vector<float>> values_;
-};
-
 class EngineBitsResumed : public EngineBits {
  protected:
   void expect_resumed(MomentForm moments);

@@ -17,6 +17,8 @@ namespace terrace {
 struct Curve {
   std::vector<double> losses;
   std::vector<double> norms;
+  std::vector<double> loss_scales = {};
+  std::vector<bool> skipped = {};  // steps whose gradients overflowed
   friend bool operator==(const Curve&, const Curve&) = default;
 };
 
@@ -109,6 +111,8 @@ inline void train_steps(Engine& engine, const EngineOptions& options, std::int64
     const StepOutcome outcome = engine.finish_step();
     run.curve.losses.push_back(outcome.result.loss);
     run.curve.norms.push_back(outcome.result.gradient_norm);
+    run.curve.loss_scales.push_back(outcome.result.loss_scale);
+    run.curve.skipped.push_back(outcome.result.was_skipped);
     add(*outcome.report);
   }
   if (const RunReport* report = engine.drain()) add(*report);

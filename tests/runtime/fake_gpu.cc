@@ -78,9 +78,13 @@ class QueuedWork final : public StreamTask {
 
 class FakeStream final : public Stream, public FakeGpuQueue {
  public:
-  FakeStream(FakeGpuState& state, WorkerArena& workers, std::string_view name,
-             std::unique_ptr<Stream> stream)
-      : state_(state), workers_(workers), is_lane_(is_lane(name)), stream_(std::move(stream)) {}
+  FakeStream(FakeGpuState& state, WorkerArena& workers, const KernelTable& kernels,
+             std::string_view name, std::unique_ptr<Stream> stream)
+      : state_(state),
+        workers_(workers),
+        kernels_(kernels),
+        is_lane_(is_lane(name)),
+        stream_(std::move(stream)) {}
 
   void run(StreamTask& task) override {
     if (is_lane_) state_.issues_lane();
@@ -115,6 +119,7 @@ class FakeStream final : public Stream, public FakeGpuQueue {
   }
   const FakeGpuState& state() const override { return state_; }
   WorkerArena& workers() override { return workers_; }
+  const KernelTable& host_kernels() const override { return kernels_; }
 
  private:
   // By the names that the executor gives (runtime/step/program.h).
@@ -125,6 +130,7 @@ class FakeStream final : public Stream, public FakeGpuQueue {
 
   FakeGpuState& state_;
   WorkerArena& workers_;
+  const KernelTable& kernels_;
   const bool is_lane_;
   std::deque<QueuedWork> queued_;  // outlives the stream, which runs it
   const std::unique_ptr<Stream> stream_;
@@ -132,15 +138,19 @@ class FakeStream final : public Stream, public FakeGpuQueue {
 
 class FakeGpu final : public Device {
  public:
-  FakeGpu(std::size_t capacity_bytes, int failing_call)
-      : state_(capacity_bytes, failing_call), workers_(1), streams_(make_cpu_device(0)) {}
+  FakeGpu(std::size_t capacity_bytes, const FakeGpuOptions& options)
+      : state_(capacity_bytes, options.failing_call),
+        kernels_(fake_gpu_host_kernels(options.has_shared_kernels)),
+        workers_(1),
+        streams_(make_cpu_device(0)) {}
 
   std::string_view name() const override { return "fake gpu"; }
   std::unique_ptr<DeviceMemory> allocate(std::size_t size_bytes) override {
     return std::make_unique<FakeMemory>(state_, size_bytes);
   }
   std::unique_ptr<Stream> create_stream(std::string_view name) override {
-    return std::make_unique<FakeStream>(state_, workers_, name, streams_->create_stream(name));
+    return std::make_unique<FakeStream>(state_, workers_, kernels_, name,
+                                        streams_->create_stream(name));
   }
   std::unique_ptr<Event> create_event() override {
     return std::make_unique<FakeEvent>(state_, streams_->create_event());
@@ -149,31 +159,35 @@ class FakeGpu final : public Device {
 
  private:
   FakeGpuState state_;
+  const KernelTable& kernels_;
   WorkerArena workers_;  // no more than the engine has: it sizes workspaces by them
   const std::unique_ptr<Device> streams_;  // of which only streams and events are used
 };
 
 class FakeComputeDevice final : public ComputeDevice {
  public:
-  FakeComputeDevice(std::size_t capacity_bytes, int failing_call)
-      : device_(capacity_bytes, failing_call) {}
+  FakeComputeDevice(std::size_t capacity_bytes, const FakeGpuOptions& options)
+      : table_(fake_gpu_kernels(options.has_shared_kernels)), device_(capacity_bytes, options) {}
 
   Device& device() override { return device_; }
-  LaneKernels kernels() override { return {&fake_gpu_kernels(), &fake_gpu_update}; }
+  LaneKernels kernels() override { return {&table_, &fake_gpu_update}; }
   std::unique_ptr<HostRegistration> lock(std::span<std::byte> /*host_memory*/) override {
     return nullptr;
   }
 
  private:
+  const KernelTable& table_;
   FakeGpu device_;
 };
 
 }  // namespace
 
-const KernelTable& FakeGpuBackend::kernels() const { return fake_gpu_kernels(); }
+const KernelTable& FakeGpuBackend::kernels() const {
+  return fake_gpu_kernels(options_.has_shared_kernels);
+}
 
 std::unique_ptr<ComputeDevice> FakeGpuBackend::make(std::size_t capacity_bytes) const {
-  return std::make_unique<FakeComputeDevice>(capacity_bytes, options_.failing_call);
+  return std::make_unique<FakeComputeDevice>(capacity_bytes, options_);
 }
 
 bool FakeGpuBackend::adds(DType type, int ranks) const {
@@ -187,7 +201,7 @@ std::unique_ptr<Communicator> FakeGpuBackend::make_communicator(
 }
 
 std::unique_ptr<Device> make_fake_gpu(std::size_t capacity_bytes) {
-  return std::make_unique<FakeGpu>(capacity_bytes, 0);
+  return std::make_unique<FakeGpu>(capacity_bytes, FakeGpuOptions());
 }
 
 }  // namespace terrace::test

@@ -9,8 +9,8 @@
 // that fault when the host touches them: only copies on its streams and its kernels know where the
 // bytes are. A task runs at once on the thread that issues it, and what it calls is queued. A
 // failure is sticky. A thread that issues a lane's ops must not wait for it, but on lanes that have
-// ops of the host too. Its kernels are the CPU's, and sums over ranks are those of threads, so the
-// bits are those of the CPU device.
+// ops of the host too. Its kernels are the CPU's unless others are asked for, and sums over ranks
+// are those of threads, so the bits are those of the CPU device.
 namespace terrace::test {
 
 struct FakeGpuOptions {
@@ -20,6 +20,8 @@ struct FakeGpuOptions {
   int failing_collective = 0;
   // Whether these add narrow numbers over more than two ranks: NCCL does not.
   bool adds_narrow = true;
+  // Those of GPUs, on the host (tests/kernels/shared_kernels.h): they have fp16.
+  bool has_shared_kernels = false;
 };
 
 class FakeGpuBackend final : public ComputeBackend, private DeviceExchange {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kernels/cpu/cpu_kernels.h"
+#include "tests/kernels/shared_kernels.h"
 
 namespace terrace::test {
 namespace {
@@ -144,9 +145,8 @@ KernelContext real_context(const KernelContext& context) {
 template <typename Op, void (*KernelTable::*Run)(const KernelContext&, const Op&)>
 void queued(const KernelContext& context, const Op& op) {
   FakeGpuQueue& queue = queue_of(context);
-  queue.queue([real = real_context(context), moved = real_op(queue.state(), op)] {
-    (cpu_kernels().*Run)(real, moved);
-  });
+  queue.queue([&table = queue.host_kernels(), real = real_context(context),
+               moved = real_op(queue.state(), op)] { (table.*Run)(real, moved); });
 }
 
 // Its lists of views are the caller's: they may be others when the kernel runs.
@@ -159,16 +159,17 @@ void queued_embedding_backward(const KernelContext& context, const EmbeddingBack
   EmbeddingBackward moved = op;
   moved.dwte = real_view(queue.state(), op.dwte);
   moved.dwpe = real_view(queue.state(), op.dwpe);
-  queue.queue([real = real_context(context), moved, tokens, dh]() mutable {
-    moved.tokens = tokens;
-    moved.dh = dh;
-    cpu_kernels().embedding_backward(real, moved);
-  });
+  queue.queue(
+      [&table = queue.host_kernels(), real = real_context(context), moved, tokens, dh]() mutable {
+        moved.tokens = tokens;
+        moved.dh = dh;
+        table.embedding_backward(real, moved);
+      });
 }
 
-KernelTable make_table() {
+KernelTable make_table(const KernelTable& host_kernels) {
   using T = KernelTable;
-  KernelTable table = cpu_kernels();  // the workspaces
+  KernelTable table = host_kernels;  // the workspaces
   table.name = "fake gpu";
   table.matmul_forward = queued<MatmulForward, &T::matmul_forward>;
   table.matmul_backward_input = queued<MatmulBackwardInput, &T::matmul_backward_input>;
@@ -201,9 +202,14 @@ KernelTable make_table() {
 
 }  // namespace
 
-const KernelTable& fake_gpu_kernels() {
-  static const KernelTable table = make_table();
-  return table;
+const KernelTable& fake_gpu_host_kernels(bool has_shared_kernels) {
+  return has_shared_kernels ? shared_kernels() : cpu_kernels();
+}
+
+const KernelTable& fake_gpu_kernels(bool has_shared_kernels) {
+  static const KernelTable kPlain = make_table(fake_gpu_host_kernels(false));
+  static const KernelTable kShared = make_table(fake_gpu_host_kernels(true));
+  return has_shared_kernels ? kShared : kPlain;
 }
 
 void fake_gpu_update(const KernelContext& context, const AdamWUpdate& update) {

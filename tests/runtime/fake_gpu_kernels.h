@@ -16,10 +16,14 @@ class FakeGpuQueue {
   virtual void queue(std::function<void()> work) = 0;
   virtual const FakeGpuState& state() const = 0;
   virtual WorkerArena& workers() = 0;
+  // What is queued calls these.
+  virtual const KernelTable& host_kernels() const = 0;
 };
 
-// The CPU's kernels, for device memory of a fake GPU: a call takes its arguments along and queues.
-const KernelTable& fake_gpu_kernels();
+// Kernels of the host, for device memory of a fake GPU: a call takes its arguments along and
+// queues. Those of the CPU, or of GPUs.
+const KernelTable& fake_gpu_kernels(bool has_shared_kernels);
+const KernelTable& fake_gpu_host_kernels(bool has_shared_kernels);
 void fake_gpu_update(const KernelContext& context, const AdamWUpdate& update);
 
 }  // namespace terrace::test

@@ -246,6 +246,31 @@ TEST_P(FakeGpuEngine, AFailureEndsTheRun) {
   for (const double share : {0.0, 1.0}) expect_failures_end_the_run(share);
 }
 
+// What the norm of a step decides, the head of the next one and updates in every tier hear of;
+// fp16_training_test.cc has the whole of it.
+TEST(FakeGpuFp16, SkipsAStepAndGoesOn) {
+  const FakeGpuBackend backend({.has_shared_kernels = true});
+  ModelConfig model = tiny_model(ModelFamily::kLlama, true, true);
+  model.layers = 1;
+  EngineOptions options = tiny_options(model, DType::kF16);
+  options.batch = {1, 12};
+  options.placement.micro_batches = 1;
+  options.placement.unified = false;
+  options.backend = &backend;
+  options.threads = 1;
+  options.optimizer.loss_scale = {.initial = 0x1p32F, .window = 1, .hysteresis = 1};
+  for (const Tier optimizer : {Tier::kDevice, Tier::kHost}) {
+    options.placement.optimizer = optimizer;
+    const Curve curve = train_tiny(options, 3).curve;
+    EXPECT_EQ(curve.skipped, std::vector<bool>(3, true));
+    EXPECT_EQ(curve.loss_scales, (std::vector<double>{0x1p32, 0x1p31, 0x1p30}));
+  }
+  options.optimizer.loss_scale.initial = 0x1p16F;
+  const Curve curve = train_tiny(options, 3).curve;
+  EXPECT_EQ(curve.skipped, std::vector<bool>(3, false));
+  EXPECT_EQ(curve.loss_scales, (std::vector<double>{0x1p16, 0x1p17, 0x1p18}));
+}
+
 INSTANTIATE_TEST_SUITE_P(Shapes, FakeGpuEngine, testing::ValuesIn(kShapes),
                          [](const auto& shape) { return std::string(shape.param.name); });
 

@@ -100,6 +100,8 @@ void expect_same(const ModelConfig& config, const HfDirectory& directory, DType 
       std::vector<float> wanted = random_values(tensor);
       if (dtype == DType::kBF16) {
         for (float& value : wanted) value = to_float(to_bf16_ties_away(value));
+      } else if (dtype == DType::kF16) {
+        for (float& value : wanted) value = to_float(to_fp16_nearest_even(value));
       }
       std::vector<float> got(wanted.size());
       directory.read(tensor, 0, got);
@@ -118,7 +120,7 @@ void expect_same(const ModelConfig& config, const HfDirectory& directory, DType 
 TEST(HfDirectory, RoundTrip) {
   for (const ModelFamily family : {ModelFamily::kGpt2, ModelFamily::kLlama}) {
     for (const bool tied : {false, true}) {
-      for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
         for (const std::uint64_t limit : {std::uint64_t{5'000'000'000}, std::uint64_t{700}}) {
           const TemporaryDirectory temporary;
           const ModelConfig config = tiny(family, tied);
@@ -251,6 +253,8 @@ TEST(HfDirectory, OnlyTheDtypeKeyOfConfigJsonChanges) {
             Json::parse(R"({"dtype":"float32"})"));
   EXPECT_EQ(Json::parse(config_json_with_dtype("{}", DType::kBF16)),
             Json::parse(R"({"torch_dtype":"bfloat16"})"));
+  EXPECT_EQ(Json::parse(config_json_with_dtype("{}", DType::kF16)),
+            Json::parse(R"({"torch_dtype":"float16"})"));
 }
 
 TEST(HfDirectory, HalfPrecisionIsReadExactly) {
