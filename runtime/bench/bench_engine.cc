@@ -29,6 +29,8 @@ void place_states_on_nvme(EngineOptions& engine) {
   engine.placement.has_nvme = true;
   engine.placement.parameters = engine.placement.gradients = Tier::kNvme;
   engine.placement.optimizer = Tier::kNvme;
+  // Several such engines are there at once.
+  engine.budgets[static_cast<std::size_t>(Tier::kHost)] = read_host_limits().usable_bytes() / 4;
 }
 
 }  // namespace terrace

@@ -11,7 +11,8 @@ namespace terrace {
 EngineOptions bench_engine(const ModelConfig& model, const BatchShape& batch, DType type,
                            const BenchOptions& bench);
 
-// Parameters, gradients and optimizer state at home on NVMe.
+// Parameters, gradients and optimizer state at home on NVMe, and a budget of host memory that
+// leaves slack to what moves, as in training.
 void place_states_on_nvme(EngineOptions& engine);
 
 }  // namespace terrace

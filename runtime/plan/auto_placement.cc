@@ -22,7 +22,7 @@ namespace {
 // where the user leaves them open; homes and order are chosen with the policy's own, and the first.
 constexpr std::int32_t kFirstUnitsParts = 4;
 constexpr std::int32_t kFirstLookahead = 3;
-constexpr std::array<std::int32_t, 4> kLookaheads = {1, 2, 6, 12};
+constexpr std::array<std::int32_t, 5> kLookaheads = {3, 1, 2, 6, 12};
 constexpr int kSimulatedSteps = 4;
 constexpr double kWorthwhile = 0.99;
 // Units that leave the device, at most, to make room for streamed updates.
@@ -254,19 +254,31 @@ class Planner {
     StepPolicy keeping = plan.policy;
     keeping.keeps_first_gradient = true;
     consider(std::move(keeping));
+    for (const std::int32_t lookahead : lookaheads()) {
+      for (const std::int32_t first_units : deferred_where_none_must_be()) {
+        StepPolicy policy = plan.policy;
+        policy.lookahead = lookahead;
+        policy.first_units = first_units;
+        consider(std::move(policy));
+      }
+    }
+  }
+
+  std::vector<std::int32_t> lookaheads() const {
+    if (request_.lookahead.has_value()) return {*request_.lookahead};
+    return {kLookaheads.begin(), kLookaheads.end()};
+  }
+
+  std::vector<std::int32_t> deferred_where_none_must_be() const {
+    const std::int32_t usual = StepPolicy().first_units;
+    std::vector<std::int32_t> numbers = {usual};
+    if (request_.updates_wait_for_norm) return numbers;
     const auto units = static_cast<std::int32_t>(model_.unit_count());
     for (std::int32_t part = 1; part <= kFirstUnitsParts; ++part) {
-      StepPolicy policy = plan.policy;
-      policy.first_units = units * part / kFirstUnitsParts;
-      const bool is_other = policy.first_units > StepPolicy().first_units;
-      if (is_other && !policy.updates_wait_for_norm) consider(std::move(policy));
+      const std::int32_t first_units = units * part / kFirstUnitsParts;
+      if (first_units > usual) numbers.push_back(first_units);
     }
-    if (request_.lookahead.has_value()) return;
-    for (const std::int32_t lookahead : kLookaheads) {
-      StepPolicy policy = plan.policy;
-      policy.lookahead = lookahead;
-      consider(std::move(policy));
-    }
+    return numbers;
   }
 
   // With which the compute takes as long as the busiest link; none where either has nothing to do.

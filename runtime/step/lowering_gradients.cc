@@ -343,9 +343,10 @@ Range Lowering::updated_in_place(const Stage& stage, const Range& home) {
       return brought(labels(stage, Account::kParameters), stage.chunk, home, compute_);
     }
     if (stage.chunk == 0) instance = Instance{parameter_buffer(stage.unit), use};
-    // Not ahead: its place may be in use until the end of the step before, and reads start in
-    // order.
-    Load load = new_load(stage_, stage.chunk == 0 ? unit_bytes(stage.unit) : 0);
+    // The first chunk's load takes the place of all.
+    const bool is_first = stage.chunk == 0;
+    const Load load =
+        new_load(is_first ? 0 : stage_ - stage.chunk, is_first ? unit_bytes(stage.unit) : 0);
     Mover mover = Mover::load(draft_, load, labels_of_both(stage));
     mover.copy(home, {instance->buffer, offset_in_unit(stage), home.size_bytes}, stage.chunk);
   }

@@ -59,6 +59,20 @@ std::vector<std::int64_t> stage_begins(const std::vector<std::int32_t>& stages) 
   return begins;
 }
 
+// What is carried, with so many stages more behind its last deferred read and before its first
+// write.
+Intervals widened_carried(const Intervals& life, std::int32_t slack,
+                          const std::vector<std::int32_t>& stages,
+                          const std::vector<std::int64_t>& begins) {
+  const auto count = static_cast<std::int32_t>(begins.size()) - 1;
+  const std::int64_t read = life.front().second;
+  const std::int32_t behind = read == 0 ? 0 : stages.at(read - 1) + slack + 1;
+  const std::int32_t first = stages.at(life.back().first) - slack;
+  const std::int64_t end = begins.back();
+  if (first <= behind) return {{0, end}};
+  return {{0, begins.at(std::min(behind, count))}, {begins.at(first), end}};
+}
+
 // `life` with so many stages more before and behind it, in a list that begins again at its end.
 Intervals widened(const std::pair<std::int64_t, std::int64_t>& life, std::int32_t slack,
                   const std::vector<std::int32_t>& stages,
@@ -175,8 +189,12 @@ LinearDraft linearize(const Draft& draft, const Slack& slack) {
     const Buffer& buffer = draft.buffers[b];
     Intervals life = life_of(buffer, touched[b], end);
     const std::int32_t stages = slack.at(static_cast<std::size_t>(buffer.tier));
-    if (buffer.life == Life::kTransient && touched[b].moved && stages > 0) {
-      life = widened(life.front(), stages, linear.stages, begins);
+    if (!life.empty() && touched[b].moved && stages > 0) {
+      if (buffer.life == Life::kTransient) {
+        life = widened(life.front(), stages, linear.stages, begins);
+      } else if (buffer.life == Life::kCarried) {
+        life = widened_carried(life, stages, linear.stages, begins);
+      }
     }
     linear.live.push_back(std::move(life));
   }

@@ -77,6 +77,11 @@ MachineProfile balanced(const Program& program) {
   return profile;
 }
 
+StepModel model_with_split_masters(StepModel model) {
+  model.state_format.master = MasterForm::kSplit;
+  return model;
+}
+
 TEST(CompileStep, RandomPoliciesVerify) {
   std::mt19937 random(7);
   for (int round = 0; round < 300; ++round) {
@@ -328,6 +333,51 @@ TEST(CompileStep, StatesOfTheFirstUpdatesAreReadUnderTheEndOfTheStepBefore) {
   TierBudgets budgets;
   budgets[1] = least;
   EXPECT_LT(carried_states(budgets), 6);
+}
+
+// Otherwise what takes the place would wait until the drive has the updated state.
+TEST(CompileStep, PlacesOfCarriedStatesHaveSlackToo) {
+  const StepModel model = small_step_model(8, true);
+  StepPolicy policy =
+      uniform_policy(model, {Tier::kNvme, Tier::kHost, Tier::kNvme, Tier::kHost, false});
+  policy.unified = true;
+  const auto sharers_of_carried_states = [&](const TierBudgets& budgets) {
+    const Program program = compile_step(model, policy, budgets);
+    EXPECT_THAT(verify(program), IsEmpty());
+    int sharers = 0;
+    for (const Buffer& carried : program.buffers) {
+      if (carried.life != Life::kCarried || carried.account != Account::kStaging) continue;
+      sharers += static_cast<int>(std::ranges::count_if(program.buffers, [&](const Buffer& other) {
+        return &other != &carried && other.tier == carried.tier &&
+               other.offset < carried.offset + carried.size_bytes &&
+               carried.offset < other.offset + other.size_bytes;
+      }));
+    }
+    return sharers;
+  };
+  EXPECT_GT(sharers_of_carried_states({}), 0);
+  TierBudgets budgets;
+  budgets[1] = 8 * compile_step(model, policy, {}).use_of(Tier::kHost).packed_bytes;
+  EXPECT_EQ(sharers_of_carried_states(budgets), 0);
+}
+
+// Reads start in order: one for the third unit must not stand behind those for the sixth.
+TEST(CompileStep, ParametersAreReadInTheOrderOfTheForward) {
+  const StepModel model = small_step_model(8, false);
+  StepPolicy policy =
+      uniform_policy(model, {Tier::kNvme, Tier::kHost, Tier::kNvme, Tier::kHost, false});
+  policy.unified = true;
+  policy.updates_wait_for_norm = false;
+  for (const std::int32_t lookahead : {2, 6, 12}) {
+    policy.lookahead = lookahead;
+    const Program program = compile_step(model_with_split_masters(model), policy, {});
+    std::vector<std::int32_t> units;
+    for (const Op& op : program.ops) {
+      const bool is_parameter = op.lane == Lane::kRead && op.account == Account::kParameters;
+      if (is_parameter && std::ranges::count(units, op.unit) == 0) units.push_back(op.unit);
+    }
+    EXPECT_TRUE(std::ranges::is_sorted(units)) << "lookahead " << lookahead;
+  }
 }
 
 TEST(CompileStep, StatesThatAreCarriedShortenAStep) {
