@@ -156,7 +156,7 @@ std::vector<BenchResult> measure(const BatchShape& batch, const BenchOptions& op
 }  // namespace
 
 std::vector<BenchResult> bench_overlap(const BenchOptions& options, Log& log) {
-  std::vector<BatchShape> batches = {{4, 512}, {10, 512}, {16, 512}};
+  std::vector<BatchShape> batches = {{2, 512}, {4, 512}, {10, 512}};
   if (options.small) batches = {{1, 32}};
   std::vector<BenchResult> results;
   for (const BatchShape& batch : batches) {
