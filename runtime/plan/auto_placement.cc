@@ -227,11 +227,20 @@ class Planner {
       stream_updates(model_, policy, share);
       StepPlan plan = compiled(policy);
       if (fits(plan.ledger)) return plan;
-      const auto next = std::ranges::find(policy.homes, Tier::kDevice, &UnitHomes::optimizer);
-      if (request_.optimizer.has_value() || next == policy.homes.end()) break;
-      next->optimizer = Tier::kHost;
+      if (request_.optimizer.has_value() || !send_a_state_to_host(policy)) break;
     }
     return std::nullopt;
+  }
+
+  // The first that is at home on the device, of the units that are here.
+  bool send_a_state_to_host(StepPolicy& policy) const {
+    for (std::int32_t u = 0; u <= model_.head(); ++u) {
+      Tier& home = policy.homes.at(u).optimizer;
+      if (!model_.has_unit(u) || home != Tier::kDevice) continue;
+      home = Tier::kHost;
+      return true;
+    }
+    return false;
   }
 
   // Updates at once leave the drive idle under the forward; more prefetching takes the room that
@@ -244,6 +253,7 @@ class Planner {
     profile.flops_per_s = *flops_per_s;
     double best_s = simulate(plan.program, profile, kSimulatedSteps).step_s;
     const auto consider = [&](StepPolicy policy) {
+      if (policy == plan.policy) return;
       StepPlan other = compiled(std::move(policy));
       if (!fits(other.ledger)) return;
       const double step_s = simulate(other.program, profile, kSimulatedSteps).step_s;

@@ -47,7 +47,7 @@ BufferId Draft::add_buffer(std::string name, std::size_t size_bytes, Tier tier, 
 Mover Mover::load(Draft& draft, const Load& load, const Labels& labels) {
   draft.loads.push_back(load);
   const auto number = static_cast<std::int32_t>(draft.loads.size()) - 1;
-  const Phase phase = load.is_late ? Phase::kLateLoad : Phase::kLoad;
+  const Phase phase = load.is_late || load.is_carried ? Phase::kLateLoad : Phase::kLoad;
   Mover mover(draft, load.issue_stage, phase, number, labels);
   if (load.is_carried) {
     mover.labels_.deferred = false;

@@ -21,8 +21,8 @@ inline Access as(Role role, const Range& range) {
   return Access{role, range.buffer, range.offset, range.size_bytes};
 }
 
-// Where an op stands beside the op of its stage. Late loads wait for the end of the step before:
-// they come last, so that the others need not wait in the lane behind them.
+// Where an op stands beside the op of its stage. Late loads wait for the end of the step before, or
+// are for the next step: they come last, so that the others need not wait in the lane behind them.
 enum class Phase : std::uint8_t { kLoad, kLateLoad, kMain, kStore };
 
 struct DraftOp {

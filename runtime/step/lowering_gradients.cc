@@ -343,10 +343,11 @@ Range Lowering::updated_in_place(const Stage& stage, const Range& home) {
       return brought(labels(stage, Account::kParameters), stage.chunk, home, compute_);
     }
     if (stage.chunk == 0) instance = Instance{parameter_buffer(stage.unit), use};
-    // The first chunk's load takes the place of all.
+    // The first chunk's load takes the room of all, which the others' may not do before it: they go
+    // no further ahead than to where that chunk is needed, and so is there.
     const bool is_first = stage.chunk == 0;
-    const Load load =
-        new_load(is_first ? 0 : stage_ - stage.chunk, is_first ? unit_bytes(stage.unit) : 0);
+    const Load load = load_to(compute_, home, is_first ? 0 : stage_ - stage.chunk,
+                              is_first ? unit_bytes(stage.unit) : 0);
     Mover mover = Mover::load(draft_, load, labels_of_both(stage));
     mover.copy(home, {instance->buffer, offset_in_unit(stage), home.size_bytes}, stage.chunk);
   }

@@ -105,7 +105,9 @@ std::vector<std::vector<bool>> parameters_that_stay(const StepModel& model,
 // before ends with, for loads that may be carried: stages below 0.
 std::int32_t stage_ahead(const std::vector<Stage>& stages, const Load& load, std::int32_t units) {
   const auto count = static_cast<std::int32_t>(stages.size());
-  const auto stage_at = [&](std::int32_t s) { return stages[s < 0 ? s + count : s]; };
+  const auto stage_at = [&](std::int32_t s) -> const Stage& {
+    return stages[s < 0 ? s + count : s];
+  };
   const auto same_group = [](const Stage& a, const Stage& b) {
     return a.unit == b.unit && a.deferred == b.deferred && (!a.deferred || a.chunk == b.chunk);
   };

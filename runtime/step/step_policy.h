@@ -69,6 +69,7 @@ struct StepPolicy {
     const UnitHomes& of_unit = homes.at(static_cast<std::size_t>(unit));
     return !unified && of_unit.streams_update && of_unit.optimizer != Tier::kDevice;
   }
+  friend bool operator==(const StepPolicy&, const StepPolicy&) = default;
   Tier compute_tier() const { return unified ? Tier::kHost : Tier::kDevice; }
 };
 

@@ -17,7 +17,7 @@ struct StepMetrics {
   double gradient_norm = 0;
   double learning_rate = 0;
   double loss_scale = 1;
-  bool was_skipped = false;  // gradients overflowed; their norm is then not a number
+  bool was_skipped = false;  // gradients overflowed; their norm is then infinite
   std::int64_t tokens = 0;
   double step_s = 0;
   RunTotals totals;  // of the step, and of the drain where one follows it

@@ -135,7 +135,9 @@ class Trainer {
   void agree_on_limits() {
     engine_options_.ranks = ranks_.steps();
     engine_options_.zero_stage = zero_stage_for(options_, ranks_.steps().shape);
-    engine_options_.threads = static_cast<int>(ranks_.smallest(engine_options_.threads));
+    for (int* const threads : {&engine_options_.threads, &engine_options_.update_threads}) {
+      *threads = static_cast<int>(ranks_.smallest(*threads));
+    }
     for (std::optional<std::size_t>& budget : engine_options_.budgets) {
       if (!budget.has_value()) continue;
       budget = static_cast<std::size_t>(ranks_.smallest(static_cast<std::int64_t>(*budget)));

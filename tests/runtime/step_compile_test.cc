@@ -25,6 +25,7 @@ StepPolicy random_policy(const StepModel& model, std::mt19937& random) {
   policy.unified = random() % 3 == 0;
   policy.updates_wait_for_norm = random() % 3 != 0;
   policy.lookahead = static_cast<std::int32_t>(random() % 5);
+  policy.keeps_first_gradient = random() % 2 == 0;
   for (std::size_t u = 0; u < model.unit_count(); ++u) {
     policy.homes.push_back({random_tier(random), random_tier(random), random_tier(random),
                             random_tier(random), random() % 2 == 0});
