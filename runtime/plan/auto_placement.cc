@@ -22,7 +22,7 @@ namespace {
 // where the user leaves them open; homes and order are chosen with the policy's own, and the first.
 constexpr std::int32_t kFirstUnitsParts = 4;
 constexpr std::int32_t kFirstLookahead = 3;
-constexpr std::array<std::int32_t, 5> kLookaheads = {3, 1, 2, 6, 12};
+constexpr std::array<std::int32_t, 5> kLookaheads = {kFirstLookahead, 1, 2, 6, 12};
 constexpr int kSimulatedSteps = 4;
 constexpr double kWorthwhile = 0.99;
 // Units that leave the device, at most, to make room for streamed updates.

@@ -32,17 +32,6 @@ void run_shared(const AdamWUpdate& update) {
   shared::adamw(launcher, update);
 }
 
-void expect_same_bits(AdamWState& state, AdamWState& expected) {
-  EXPECT_EQ(first_difference(state.gradient, expected.gradient), -1);
-  EXPECT_EQ(first_difference(state.master, expected.master), -1);
-  EXPECT_EQ(first_difference(state.moment1, expected.moment1), -1);
-  EXPECT_EQ(first_difference(state.moment2, expected.moment2), -1);
-  EXPECT_EQ(first_difference(state.parameter, expected.parameter), -1);
-  EXPECT_EQ(first_difference(state.half_parameter, expected.half_parameter), -1);
-  EXPECT_EQ(first_difference(state.fp16_parameter, expected.fp16_parameter), -1);
-  EXPECT_EQ(first_difference(state.remainder, expected.remainder), -1);
-}
-
 struct Case {
   std::int64_t n, offset, decayed;
 };

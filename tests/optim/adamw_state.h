@@ -1,5 +1,7 @@
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -102,6 +104,17 @@ inline void fill_state(AdamWState& state, unsigned seed) {
     state.remainder.elements()[i] = parts.remainder;
     state.fp16_parameter.elements()[i] = to_parameter<Fp16>(state.master.elements()[i]);
   }
+}
+
+inline void expect_same_bits(AdamWState& state, AdamWState& expected) {
+  EXPECT_EQ(first_difference(state.gradient, expected.gradient), -1);
+  EXPECT_EQ(first_difference(state.master, expected.master), -1);
+  EXPECT_EQ(first_difference(state.moment1, expected.moment1), -1);
+  EXPECT_EQ(first_difference(state.moment2, expected.moment2), -1);
+  EXPECT_EQ(first_difference(state.parameter, expected.parameter), -1);
+  EXPECT_EQ(first_difference(state.half_parameter, expected.half_parameter), -1);
+  EXPECT_EQ(first_difference(state.fp16_parameter, expected.fp16_parameter), -1);
+  EXPECT_EQ(first_difference(state.remainder, expected.remainder), -1);
 }
 
 }  // namespace terrace::test
