@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 
@@ -43,6 +44,13 @@ struct EngineFacts {
   std::string remark;
 };
 
+// How much an engine has asked the system for at the same time. A piece starts when both allow it;
+// one is always allowed.
+struct InFlight {
+  int pieces_max = 1;
+  std::size_t bytes_max = std::numeric_limits<std::size_t>::max();
+};
+
 // So many pieces of each file an engine takes before it has ended one.
 inline constexpr std::size_t kQueuedPiecesMax = 1024;
 
@@ -51,8 +59,8 @@ class IoEngine {
   // Nothing is in flight any more: whoever submits sees to that.
   virtual ~IoEngine() = default;
 
-  // Takes a piece; any thread. It starts when fewer than the engine's depth are in flight, after
-  // those of its direction that came before; directions take turns. More than kQueuedPiecesMax of a
+  // Takes a piece; any thread. It starts when what is in flight allows it, after those of its
+  // direction that came before; directions take turns. More than kQueuedPiecesMax of a
   // file that have not ended are the caller's error. Never blocks for the device.
   virtual void submit(const Piece& piece) = 0;
   // Registers memory with the system where that is possible; otherwise facts() says why not. The

@@ -16,6 +16,9 @@
 namespace terrace {
 namespace {
 
+// So many pieces may be in flight in place of a block, where requests are smaller than one.
+constexpr int kPiecesOfABlock = 8;
+
 // Of the drive below a device of the files, by what its first directory allows.
 class DriveMeasurement {
  public:
@@ -30,7 +33,7 @@ class DriveMeasurement {
   std::optional<DriveFacts> facts() {
     if (!files_.file(stripe_).direct()) return refuse("its I/O goes through the page cache");
     std::string remark;
-    const std::string engine = files_.make_engine(device_, 1, remark)->facts().name;
+    const std::string engine = files_.make_engine(device_, {}, remark)->facts().name;
     DriveRecord record(options_.probe.record_directory.value_or(user_cache_directory()),
                        fmt::format("{}, {}", drive_key(directory_.path), engine));
     if (const std::optional<DriveFacts> known = record.facts()) {
@@ -75,7 +78,7 @@ class DriveMeasurement {
       facts = probe_drive({.make_engine =
                                [this](int depth) {
                                  std::string remark;
-                                 return files_.make_engine(device_, depth, remark);
+                                 return files_.make_engine(device_, {.pieces_max = depth}, remark);
                                },
                            .file_bytes = bytes});
     }
@@ -127,12 +130,16 @@ NvmeShape nvme_shape(const NvmeStoreOptions& options, SlotFiles& files, Log& log
   }
   NvmeShape shape = {.block_bytes = block_bytes,
                      .depths = {},
-                     .shares = stripe_shares(rooms, options.expected_bytes)};
+                     .shares = stripe_shares(rooms, options.expected_bytes),
+                     .in_flight = {}};
   // One size of block for all: each drive has as many bytes in flight as it does best with.
   for (const DriveFacts& drive : drives) {
     const std::size_t bytes = drive.shape.block_bytes * static_cast<std::size_t>(drive.shape.depth);
-    shape.depths.push_back(
-        options.queue_depth.value_or(static_cast<int>(divide_up(bytes, block_bytes))));
+    const auto blocks = static_cast<int>(divide_up(bytes, block_bytes));
+    shape.depths.push_back(options.queue_depth.value_or(blocks));
+    shape.in_flight.push_back(
+        options.queue_depth ? InFlight{.pieces_max = *options.queue_depth}
+                            : InFlight{.pieces_max = blocks * kPiecesOfABlock, .bytes_max = bytes});
   }
   return shape;
 }

@@ -14,6 +14,9 @@ struct NvmeShape {
   std::size_t block_bytes = kMiB;
   std::vector<int> depths;  // blocks in flight, by device of the files
   StripeShares shares;      // by stripe
+  // What an engine may have in flight: as many bytes as the drive does best with, in more pieces
+  // where they are smaller than a block; pieces as the depth says where that was asked for.
+  std::vector<InFlight> in_flight;  // by device of the files
 };
 
 // What the drives do best, where the store is large enough to be worth it: from their records, or

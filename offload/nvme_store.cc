@@ -25,7 +25,7 @@ std::unique_ptr<BlockStore> make_nvme_store(const NvmeStoreOptions& options, Log
   auto files = std::make_unique<SlotFiles>(options, log);
   const NvmeShape shape = nvme_shape(options, *files, log);
   for (std::size_t device = 0; device < shape.depths.size(); ++device) {
-    files->open(device, shape.depths[device]);
+    files->open(device, shape.depths[device], shape.in_flight[device]);
   }
   return std::make_unique<StripedStore>(
       StripedStore::Options{.block_bytes = shape.block_bytes,

@@ -33,7 +33,7 @@ struct NvmeProbeOptions {
 struct NvmeStoreOptions {
   std::vector<NvmeDirectory> directories;     // two or more: blocks are striped over them
   IoEngineKind engine = IoEngineKind::kAuto;  // auto: io_uring, else posix with a remark
-  std::optional<int> queue_depth = {};        // blocks in flight per drive; nothing: measured
+  std::optional<int> queue_depth = {};        // pieces in flight per drive; nothing: measured
   std::uint64_t expected_bytes = 0;           // that the extents will hold together; 0: not known
   NvmeProbeOptions probe = {};
   bool checksums = true;

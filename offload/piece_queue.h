@@ -21,10 +21,16 @@ class PieceQueue {
     (piece.direction == IoDirection::kRead ? reads_ : writes_).push(piece);
   }
 
-  // Not where it is empty.
+  // Whose turn it is. Not where it is empty.
+  const Piece& next() const {
+    TERRACE_CHECK(!empty());
+    return (reads_next() ? reads_ : writes_).next();
+  }
+
+  // Takes next() out.
   Piece pop() {
     TERRACE_CHECK(!empty());
-    const bool read = writes_.count == 0 || (reads_.count != 0 && read_next_);
+    const bool read = reads_next();
     read_next_ = !read;
     return (read ? reads_ : writes_).pop();
   }
@@ -38,6 +44,7 @@ class PieceQueue {
       places[(first + count) % places.size()] = piece;
       ++count;
     }
+    const Piece& next() const { return places[first]; }
     Piece pop() {
       const Piece piece = places[first];
       first = (first + 1) % places.size();
@@ -49,6 +56,8 @@ class PieceQueue {
     std::size_t first = 0;
     std::size_t count = 0;
   };
+
+  bool reads_next() const { return writes_.count == 0 || (reads_.count != 0 && read_next_); }
 
   Line reads_;
   Line writes_;

@@ -56,14 +56,14 @@ void SlotFiles::add(const NvmeDirectory& directory, SystemFaults* faults, Log& l
   slots_.push_back(std::move(slot));
 }
 
-std::unique_ptr<IoEngine> SlotFiles::make_engine(std::size_t device, int depth,
+std::unique_ptr<IoEngine> SlotFiles::make_engine(std::size_t device, const InFlight& in_flight,
                                                  std::string& remark) const {
   const std::vector<std::size_t>& stripes = devices_[device].stripes;
   if (engine_kind_ != IoEngineKind::kPosix) {
     std::vector<const DirectFile*> files;
     for (const std::size_t stripe : stripes) files.push_back(slots_[stripe].file.get());
     try {
-      return make_uring_engine(std::move(files), depth);
+      return make_uring_engine(std::move(files), in_flight);
     } catch (const UringRefused& refused) {
       if (engine_kind_ == IoEngineKind::kIoUring) {
         throw ConfigError(fmt::format("io_uring was asked for and is refused: {}", refused.what()),
@@ -75,13 +75,13 @@ std::unique_ptr<IoEngine> SlotFiles::make_engine(std::size_t device, int depth,
   }
   std::vector<RawFile*> files;
   for (const std::size_t stripe : stripes) files.push_back(slots_[stripe].file.get());
-  return std::make_unique<PosixEngine>(std::move(files), depth, "posix");
+  return std::make_unique<PosixEngine>(std::move(files), in_flight.pieces_max, "posix");
 }
 
-void SlotFiles::open(std::size_t device, int depth) {
+void SlotFiles::open(std::size_t device, int depth, const InFlight& in_flight) {
   Device& opened = devices_[device];
   opened.depth = depth;
-  opened.engine = make_engine(device, depth, opened.remark);
+  opened.engine = make_engine(device, in_flight, opened.remark);
   for (std::size_t file = 0; file < opened.stripes.size(); ++file) {
     slots_[opened.stripes[file]].way = std::make_unique<FileOfEngine>(*opened.engine, file);
   }

@@ -24,7 +24,7 @@ class SlotFiles final : public StripeFiles {
     std::vector<std::size_t> stripes;
     std::unique_ptr<IoEngine> engine;
     std::string remark;  // why it is not the engine that was asked for
-    int depth = 0;
+    int depth = 0;       // blocks in flight
   };
   std::size_t device_count() const { return devices_.size(); }
   const Device& device(std::size_t device) const { return devices_[device]; }
@@ -32,9 +32,10 @@ class SlotFiles final : public StripeFiles {
   DirectFile& file(std::size_t stripe) { return *slots_[stripe].file; }
 
   // An engine for the device's files that is nobody's yet.
-  std::unique_ptr<IoEngine> make_engine(std::size_t device, int depth, std::string& remark) const;
-  // Makes the engine of the device; before prepare().
-  void open(std::size_t device, int depth);
+  std::unique_ptr<IoEngine> make_engine(std::size_t device, const InFlight& in_flight,
+                                        std::string& remark) const;
+  // Makes the engine of the device; before prepare(). `depth` is in flight when blocks are whole.
+  void open(std::size_t device, int depth, const InFlight& in_flight);
 
   std::size_t count() const override { return slots_.size(); }
   void prepare(std::span<const std::uint64_t> sizes) override;

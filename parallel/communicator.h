@@ -71,8 +71,8 @@ struct CommunicatorOptions {
 // its process has died), when ranks make different calls, and when someone called abort(). Any of
 // these aborts all communicators that were made together, by split() too: every rank gets the
 // error, waiting or not, and no call succeeds after. Sizes and dtypes that this rank alone can see
-// to be wrong are checks. A call that threw leaves its target undefined, and no other rank reads or
-// writes this rank's buffers any more.
+// to be wrong are checks. A call that threw leaves its target undefined, and no other rank writes
+// this rank's buffers any more; another process may read them yet, for a call that will fail.
 class Communicator {
  public:
   virtual ~Communicator() = default;

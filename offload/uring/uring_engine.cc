@@ -47,7 +47,7 @@ class EventDescriptor {
 
 class UringEngine final : public IoEngine {
  public:
-  UringEngine(std::vector<const DirectFile*> files, int depth);
+  UringEngine(std::vector<const DirectFile*> files, const InFlight& limit);
   ~UringEngine() override;
 
   void submit(const Piece& piece) override;
@@ -66,6 +66,7 @@ class UringEngine final : public IoEngine {
   void serve(Ring& ring);
   enum class Then : std::uint8_t { kWait, kGoOn };
   bool take_orders(Ring& ring, Then then);
+  void take_pieces(Then then);  // mutex_ is held
   void start(Ring& ring, std::size_t slot);
   // How much of the rest of the slot's piece the system is asked for.
   std::span<std::byte> to_ask(std::size_t slot);
@@ -74,7 +75,8 @@ class UringEngine final : public IoEngine {
   bool piece_ended(Ring& ring, std::size_t slot, std::int64_t result);
 
   const std::vector<const DirectFile*> files_;
-  const std::size_t depth_;
+  const std::size_t slots_;
+  const std::size_t bytes_max_;
   const EventDescriptor wake_;
 
   mutable std::mutex mutex_;
@@ -95,23 +97,25 @@ class UringEngine final : public IoEngine {
   std::vector<PieceProgress> progress_;  // by slot
   std::vector<SystemFault> faults_;      // by slot; empty where there are none
   std::vector<std::size_t> free_slots_;
+  std::size_t bytes_in_flight_ = 0;
   std::uint64_t wake_count_ = 0;
   bool wake_armed_ = false;
 
   std::thread reactor_;
 };
 
-UringEngine::UringEngine(std::vector<const DirectFile*> files, int depth)
+UringEngine::UringEngine(std::vector<const DirectFile*> files, const InFlight& limit)
     : files_(std::move(files)),
-      depth_(static_cast<std::size_t>(depth)),
+      slots_(static_cast<std::size_t>(limit.pieces_max)),
+      bytes_max_(limit.bytes_max),
       inbox_(kQueuedPiecesMax * files_.size()),
-      progress_(depth_) {
-  taken_.reserve(depth_);
-  ended_.reserve(depth_);
-  for (std::size_t slot = 0; slot < depth_; ++slot) free_slots_.push_back(slot);
+      progress_(slots_) {
+  taken_.reserve(slots_);
+  ended_.reserve(slots_);
+  for (std::size_t slot = 0; slot < slots_; ++slot) free_slots_.push_back(slot);
   const bool faulty =
       std::ranges::any_of(files_, [](const DirectFile* file) { return file->faults() != nullptr; });
-  if (faulty) faults_.resize(depth_);
+  if (faulty) faults_.resize(slots_);
   try {
     reactor_ = std::thread([this] { run(); });
   } catch (const std::system_error& error) {
@@ -177,7 +181,7 @@ EngineFacts UringEngine::facts() const {
 
 void UringEngine::run() {
   Ring ring;
-  const auto entries = static_cast<unsigned>(depth_ + 1);  // and the read of the event
+  const auto entries = static_cast<unsigned>(slots_ + 1);  // and the read of the event
   std::vector<int> descriptors;
   for (const DirectFile* file : files_) descriptors.push_back(file->descriptor());
   descriptors.push_back(wake_.get());
@@ -198,7 +202,7 @@ void UringEngine::serve(Ring& ring) {
     ring.submit_and_wait();
     reap(ring);
   }
-  TERRACE_CHECK_EQ(free_slots_.size(), depth_);
+  TERRACE_CHECK_EQ(free_slots_.size(), slots_);
 }
 
 // Takes what others want since the last time; false when they want no more.
@@ -207,9 +211,7 @@ bool UringEngine::take_orders(Ring& ring, Then then) {
   std::span<std::byte> memory;
   {
     const std::lock_guard lock(mutex_);
-    while (taken_.size() < free_slots_.size() && !inbox_.empty()) taken_.push_back(inbox_.pop());
-    // One that goes on comes here again before it waits, and need not be woken.
-    hungry_ = then == Then::kWait && taken_.size() < free_slots_.size();
+    take_pieces(then);
     if (registration_.wanted) memory = registration_.memory;
     stop = stop_;
   }
@@ -233,6 +235,18 @@ bool UringEngine::take_orders(Ring& ring, Then then) {
   if (stop) return false;
   if (!wake_armed_) arm_wake(ring);
   return true;
+}
+
+void UringEngine::take_pieces(Then then) {
+  while (taken_.size() < free_slots_.size() && !inbox_.empty()) {
+    const std::size_t bytes = inbox_.next().memory.size();
+    if (bytes_in_flight_ != 0 && bytes_in_flight_ + bytes > bytes_max_) break;
+    bytes_in_flight_ += bytes;
+    taken_.push_back(inbox_.pop());
+  }
+  // One that goes on comes here again before it waits, and need not be woken.
+  const bool has_room = taken_.size() < free_slots_.size() && bytes_in_flight_ < bytes_max_;
+  hungry_ = then == Then::kWait && inbox_.empty() && has_room;
 }
 
 void UringEngine::start(Ring& ring, std::size_t slot) {
@@ -275,6 +289,7 @@ void UringEngine::reap(Ring& ring) {
     } else if (piece_ended(ring, tag, result)) {
       ended_.push_back(progress_[tag]);
       free_slots_.push_back(tag);
+      bytes_in_flight_ -= progress_[tag].piece().memory.size();
     }
   }
   if (ended_.empty()) return;
@@ -300,8 +315,9 @@ bool UringEngine::piece_ended(Ring& ring, std::size_t slot, std::int64_t result)
 
 }  // namespace
 
-std::unique_ptr<IoEngine> make_uring_engine(std::vector<const DirectFile*> files, int depth) {
-  return std::make_unique<UringEngine>(std::move(files), depth);
+std::unique_ptr<IoEngine> make_uring_engine(std::vector<const DirectFile*> files,
+                                            const InFlight& in_flight) {
+  return std::make_unique<UringEngine>(std::move(files), in_flight);
 }
 
 }  // namespace terrace

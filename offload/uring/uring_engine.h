@@ -16,8 +16,8 @@ class UringRefused : public IoError {
 };
 
 // An engine on io_uring: one thread owns the ring, others hand it pieces. `files`, one or more,
-// outlive the engine. At most `depth` pieces are in flight. Throws UringRefused where a ring cannot
-// be made.
-std::unique_ptr<IoEngine> make_uring_engine(std::vector<const DirectFile*> files, int depth);
+// outlive the engine. Throws UringRefused where a ring cannot be made.
+std::unique_ptr<IoEngine> make_uring_engine(std::vector<const DirectFile*> files,
+                                            const InFlight& in_flight);
 
 }  // namespace terrace

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <mpi.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -9,6 +10,7 @@
 #include <chrono>
 #include <cstring>
 #include <mutex>
+#include <random>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -16,6 +18,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/error.h"
+#include "parallel/mpi/peer_memory.h"
 #include "parallel/mpi/staged_communicator.h"
 #include "parallel/mpi/transport.h"
 
@@ -159,6 +162,7 @@ class MpiTransport final : public Transport {
       set.peers.reserve(2 * static_cast<std::size_t>(size_));
     }
     share_windows();
+    look_into_peers();
   }
 
   int rank() const override { return rank_; }
@@ -166,6 +170,11 @@ class MpiTransport final : public Transport {
   const std::vector<int>& local_ranks() const override { return locals_; }
   std::span<std::byte> window(int rank) const override {
     return windows_[static_cast<std::size_t>(rank)];
+  }
+
+  bool reads_peers() const override { return reads_peers_; }
+  int read_from(int rank, const std::byte* address, std::span<std::byte> to) override {
+    return read_memory_of(processes_[static_cast<std::size_t>(rank)], address, to);
   }
 
   void send(MessageSet set, MessageTag tag, int to, std::span<const std::byte> bytes) override {
@@ -286,6 +295,34 @@ class MpiTransport final : public Transport {
     }
   }
 
+  // Whether each rank finds in the others what they have put there for it to be found.
+  void look_into_peers() {
+    struct Sign {
+      pid_t process = 0;
+      std::uint64_t value = 0;
+      const std::uint64_t* address = nullptr;
+    };
+    const std::uint64_t value = std::random_device()();
+    const Sign own = {.process = ::getpid(), .value = value, .address = &value};
+    std::vector<Sign> signs(static_cast<std::size_t>(size_));
+    check_mpi(
+        MPI_Allgather(&own, sizeof(Sign), MPI_BYTE, signs.data(), sizeof(Sign), MPI_BYTE, comm_),
+        "MPI_Allgather");
+    int finds_all = world_->placement().reads_peers && locals_.size() == signs.size() ? 1 : 0;
+    for (const Sign& sign : signs) {
+      processes_.push_back(sign.process);
+      if (finds_all == 0) continue;
+      std::uint64_t found = 0;
+      const int error_number =
+          read_memory_of(sign.process, reinterpret_cast<const std::byte*>(sign.address),
+                         std::as_writable_bytes(std::span(&found, 1)));
+      finds_all = error_number == 0 && found == sign.value ? 1 : 0;
+    }
+    // It also keeps `value` where it is until all have looked.
+    check_mpi(MPI_Allreduce(MPI_IN_PLACE, &finds_all, 1, MPI_INT, MPI_MIN, comm_), "MPI_Allreduce");
+    reads_peers_ = finds_all != 0;
+  }
+
   // MPI aligns a window as it likes. It is mapped by whole pages, so every process finds the same
   // place.
   static constexpr std::size_t kWindowAlignment = 64;
@@ -300,6 +337,8 @@ class MpiTransport final : public Transport {
   int size_ = 1;
   std::vector<int> locals_;
   std::vector<std::span<std::byte>> windows_;  // by rank; empty for those of other hosts
+  std::vector<pid_t> processes_;               // by rank
+  bool reads_peers_ = false;
   std::array<Posted, kSets> sets_;
 };
 

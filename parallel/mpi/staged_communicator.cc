@@ -61,6 +61,18 @@ std::span<const std::byte> bytes_of(const T& value) {
   return std::as_bytes(std::span(&value, 1));
 }
 
+// What ranks that read each other's memory take at a time, when they reduce.
+std::size_t direct_scratch_bytes(int ranks) {
+  const auto count = static_cast<std::size_t>(ranks);
+  return std::max(512 * kKiB, count * 64 * kKiB);
+}
+
+// So much or more of each rank is worth the system calls. What an all_reduce has just written is in
+// the other core's own caches while it is small, and comes no faster from there than from a window.
+std::size_t direct_part_min(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllReduce ? kMiB : 64 * kKiB;
+}
+
 MessageSet set_of(std::uint64_t round) {
   return round % 2 == 0 ? MessageSet::kEvenRounds : MessageSet::kOddRounds;
 }
@@ -82,6 +94,7 @@ StagedCommunicator::StagedCommunicator(std::unique_ptr<Transport> transport,
           size(), static_cast<int>(transport_->local_ranks().size()) < transport_->size())),
       local_index_(static_cast<std::size_t>(size()), -1),
       their_calls_(static_cast<std::size_t>(size())),
+      their_buffers_(static_cast<std::size_t>(size())),
       pieces_(static_cast<std::size_t>(size())) {
   const std::vector<int>& locals = transport_->local_ranks();
   for (std::size_t i = 0; i < locals.size(); ++i) {
@@ -90,6 +103,8 @@ StagedCommunicator::StagedCommunicator(std::unique_ptr<Transport> transport,
   if (static_cast<int>(locals.size()) < size()) {
     const auto ranks = static_cast<std::size_t>(size());
     scratch_.resize(2 * ranks * (slot_bytes_ / (ranks - 1)));
+  } else if (transport_->reads_peers()) {
+    scratch_.resize(direct_scratch_bytes(size()));
   }
 }
 
@@ -119,6 +134,45 @@ void StagedCommunicator::run(const CollectiveCall& call, NativeStream /*stream*/
     return run_pair(call);
   }
   meet(call);
+  if (goes_direct(call)) {
+    run_direct(call);
+  } else {
+    run_staged(call);
+  }
+}
+
+// The same on all ranks.
+bool StagedCommunicator::goes_direct(const CollectiveCall& call) const {
+  const auto ranks = static_cast<std::size_t>(size());
+  const bool is_split = call.kind != CollectiveKind::kBroadcast;
+  const std::size_t part = call.size_bytes() / (is_split ? ranks : 1);
+  return size() > 1 && transport_->reads_peers() && part >= direct_part_min(call.kind);
+}
+
+void StagedCommunicator::run_direct(const CollectiveCall& call) {
+  const auto read = [&](int from, const std::byte* address, std::span<std::byte> to) {
+    const int error_number = transport_->read_from(from, address, to);
+    if (error_number == 0) return;
+    if (transport_->is_aborted()) fail(call);
+    abort_and_fail(call, fmt::format("rank {} cannot read the memory of rank {} for {}: {}", rank(),
+                                     from, describe(call), std::strerror(error_number)));
+  };
+  DirectExchange direct({.call = call,
+                         .rank = rank(),
+                         .buffers = their_buffers_,
+                         .scratch = scratch_,
+                         .sources = pieces_},
+                        read);
+  for (int phase = 0; phase < direct.phases(); ++phase) {
+    direct.run(phase);
+    ++rounds_;
+    head(rank()).given.store(rounds_);
+    head(rank()).consumed.store(rounds_);
+    wait_for_locals(call, &WindowHead::consumed, rounds_, MessageSet::kCall);
+  }
+}
+
+void StagedCommunicator::run_staged(const CollectiveCall& call) {
   ExchangeSetting setting = {
       .call = call, .rank = rank(), .size = size(), .slot_bytes = slot_bytes_, .scratch = scratch_};
   if (transport_->local_ranks().size() > 1) {
@@ -138,6 +192,7 @@ void StagedCommunicator::meet(const CollectiveCall& call) {
   // A rank that writes call n has finished n-1, so all have begun n-1, and nobody reads n-2 any
   // more.
   head(rank()).calls[calls_ % 2] = own_call_;
+  head(rank()).buffers[calls_ % 2] = {.source = call.source, .target = call.target};
   head(rank()).arrived.store(++calls_);
   for (int other = 0; other < size(); ++other) {
     if (is_local(other)) continue;
@@ -148,7 +203,9 @@ void StagedCommunicator::meet(const CollectiveCall& call) {
   }
   wait_for_locals(call, &WindowHead::arrived, calls_, MessageSet::kCall);
   for (const int local : transport_->local_ranks()) {
-    their_calls_[static_cast<std::size_t>(local)] = head(local).calls[(calls_ - 1) % 2];
+    const WindowHead& theirs = head(local);
+    their_calls_[static_cast<std::size_t>(local)] = theirs.calls[(calls_ - 1) % 2];
+    their_buffers_[static_cast<std::size_t>(local)] = theirs.buffers[(calls_ - 1) % 2];
   }
   for (int other = 1; other < size(); ++other) {
     const std::string different =

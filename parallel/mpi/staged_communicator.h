@@ -8,6 +8,7 @@
 
 #include "base/function_ref.h"
 #include "parallel/communicator.h"
+#include "parallel/mpi/direct_exchange.h"
 #include "parallel/mpi/exchange.h"
 #include "parallel/mpi/transport.h"
 #include "parallel/wire_call.h"
@@ -21,14 +22,16 @@ struct WindowHead {
   alignas(64) std::atomic<std::uint64_t> consumed;
   alignas(64) std::atomic<std::uint64_t> has_left;
   alignas(64) WireCall calls[2];  // of the last two, by parity
+  DirectExchange::Buffers buffers[2];
 };
 
 // Ranks as processes. Each gives its pieces in its window, where ranks of the same host take them,
 // and by message to those of other hosts, twice the slot's room at a time; then each reduces its
-// own part in rank order, as threads do. Nothing is allocated in a call.
+// own part in rank order, as threads do. Where ranks can read each other's memory they take what is
+// large from there (DirectExchange), without windows. Nothing is allocated in a call.
 //
-// After an error, a message to another host may still read this rank's buffers: keep them until the
-// process ends.
+// After an error, a message to another host, or a rank that does not know of the error yet, may
+// still read this rank's buffers: keep them until the process ends.
 class StagedCommunicator final : public Communicator {
  public:
   StagedCommunicator(std::unique_ptr<Transport> transport, const std::string& name,
@@ -47,6 +50,9 @@ class StagedCommunicator final : public Communicator {
 
   // Waits for all ranks, and compares their calls.
   void meet(const CollectiveCall& call);
+  bool goes_direct(const CollectiveCall& call) const;
+  void run_direct(const CollectiveCall& call);
+  void run_staged(const CollectiveCall& call);
   void exchange(const CollectiveCall& call, Exchange& pieces);
   void give(const CollectiveCall& call, Exchange& pieces, std::uint64_t round);
   void take(const CollectiveCall& call, Exchange& pieces, std::uint64_t round);
@@ -71,8 +77,9 @@ class StagedCommunicator final : public Communicator {
   const std::size_t slot_bytes_;
   std::vector<int> local_index_;  // by rank; -1: on another host
   std::vector<std::byte> scratch_;
-  std::vector<WireCall> their_calls_;     // by rank
-  std::vector<const std::byte*> pieces_;  // by rank, of the round that is consumed
+  std::vector<WireCall> their_calls_;                   // by rank
+  std::vector<DirectExchange::Buffers> their_buffers_;  // by rank; of ranks of this host
+  std::vector<const std::byte*> pieces_;                // by rank, of the round that is consumed
   WireCall own_call_;
   std::uint64_t calls_ = 0;
   std::uint64_t rounds_ = 0;  // of all calls before this one

@@ -8,7 +8,8 @@
 #include <vector>
 
 // What a staged communicator needs of the processes of a group: memory that the ranks of one host
-// share, and messages between any two ranks. The real one is MPI's.
+// share, messages between any two ranks, and, where the system allows it, a look into each other's
+// memory. The real one is MPI's.
 namespace terrace {
 
 // Messages are posted in sets, each waited for as a whole; one thread at a time uses a transport.
@@ -27,6 +28,12 @@ class Transport {
   // The window of a rank of this host: window_bytes that all ranks of the host read and write, zero
   // at first.
   virtual std::span<std::byte> window(int rank) const = 0;
+
+  // Whether all ranks are on this host and can read each other's memory; the same on all of them.
+  virtual bool reads_peers() const = 0;
+  // Copies from an address of another rank's process. Returns 0 or an errno. Only where
+  // reads_peers().
+  virtual int read_from(int rank, const std::byte* address, std::span<std::byte> to) = 0;
 
   // The bytes stay valid until all_done(set), or drop(). At most 1 GiB. Throw CommError.
   virtual void send(MessageSet set, MessageTag tag, int to, std::span<const std::byte> bytes) = 0;

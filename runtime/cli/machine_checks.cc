@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sys/statvfs.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -24,6 +26,7 @@
 #include "memory/host/topology.h"
 #include "offload/direct_file.h"
 #include "offload/uring/uring_engine.h"
+#include "parallel/mpi/peer_memory.h"
 #include "parallel/nccl/nccl_communicator.h"
 
 namespace terrace {
@@ -141,9 +144,9 @@ class ProbeFile {
 };
 
 MachineCheck check_uring(const DirectFile& file) {
-  constexpr int kDepth = 8;
+  constexpr InFlight kSome = {.pieces_max = 8};
   try {
-    const EngineFacts facts = make_uring_engine({&file}, kDepth)->facts();
+    const EngineFacts facts = make_uring_engine({&file}, kSome)->facts();
     return {"io_uring", true, facts.remark.empty() ? "can be used" : "can be used; " + facts.remark,
             ""};
   } catch (const UringRefused& error) {
@@ -172,6 +175,27 @@ MachineCheck check_free_space(const std::string& directory) {
   const bool enough = free_bytes >= kFreeSpaceEnough;
   return {"free_space", enough, fmt::format("{}: {}", directory, format_size(free_bytes)),
           enough ? "" : "free some space, or name a larger drive with --nvme"};
+}
+
+// A child looks into this process, as one rank of a host does into another.
+MachineCheck check_peer_memory() {
+  const std::uint64_t value = 0x7e44ace;
+  const pid_t parent = ::getpid();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    std::uint64_t found = 0;
+    const int error_number = read_memory_of(parent, reinterpret_cast<const std::byte*>(&value),
+                                            std::as_writable_bytes(std::span(&found, 1)));
+    ::_exit(error_number);
+  }
+  int status = 0;
+  const bool ended = child > 0 && ::waitpid(child, &status, 0) == child && WIFEXITED(status);
+  if (ended && WEXITSTATUS(status) == 0) return {"peer_memory", true, "can be read", ""};
+  return {"peer_memory", false,
+          fmt::format("cannot be read: {}", std::strerror(ended ? WEXITSTATUS(status) : errno)),
+          "ranks of one host exchange through shared windows instead; sysctl "
+          "kernel.yama.ptrace_scope=0 and a seccomp profile that allows process_vm_readv let them "
+          "read each other"};
 }
 
 std::string describe_gpu(const GpuFacts& gpu) {
@@ -226,6 +250,7 @@ std::vector<MachineCheck> check_machine(const std::string& directory) {
           check_uring(probe.file()),
           check_direct(probe.file(), directory),
           check_free_space(directory),
+          check_peer_memory(),
           {"libraries", true, built_with(), ""},
           check_gpus()};
 }

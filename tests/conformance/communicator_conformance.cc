@@ -291,13 +291,22 @@ TEST_P(CommunicatorConformanceTest, SendsToNeighbours) {
 TEST_P(CommunicatorConformanceTest, BuffersAreFreeWhenACallReturns) {
   run([](Communicator& communicator) {
     for (std::uint64_t round = 0; round < 200; ++round) {
-      std::vector<float> data = elements_of<float>(communicator.rank(), 777, round);
+      const bool is_large = round % 4 == 0;
+      const std::size_t count =
+          is_large ? 20'011 * static_cast<std::size_t>(communicator.size()) : 777;
+      std::vector<float> data = elements_of<float>(communicator.rank(), count, round);
       if ((round + static_cast<std::uint64_t>(communicator.rank())) % 5 == 0) {
         std::this_thread::yield();
       }
-      communicator.all_reduce(view(std::span(data)), ReduceOp::kSum, {});
+      if (is_large) {
+        const TensorView own = view(part_of(data, communicator.rank(), communicator.size()));
+        communicator.reduce_scatter(own, view(std::span(data)), ReduceOp::kSum, {});
+        communicator.all_gather(view(std::span(data)), own, {});
+      } else {
+        communicator.all_reduce(view(std::span(data)), ReduceOp::kSum, {});
+      }
       EXPECT_TRUE(
-          same_bits(data, all_reduced<float>(communicator.size(), 777, ReduceOp::kSum, round)));
+          same_bits(data, all_reduced<float>(communicator.size(), count, ReduceOp::kSum, round)));
       std::fill(data.begin(), data.end(), std::numeric_limits<float>::quiet_NaN());
     }
   });

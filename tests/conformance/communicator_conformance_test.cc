@@ -1,5 +1,6 @@
 #include "tests/conformance/communicator_conformance.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <barrier>
@@ -9,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/bytes.h"
+#include "base/error.h"
 #include "parallel/mpi/staged_communicator.h"
 #include "parallel/self_communicator.h"
 #include "parallel/thread_communicator.h"
@@ -56,11 +59,11 @@ std::unique_ptr<RankRunner> threads(int ranks) {
 }
 
 // What processes run, between threads.
-template <int ranks_per_host>
+template <int ranks_per_host, PeerReads reads = PeerReads::kNone>
 std::unique_ptr<RankRunner> staged(int ranks) {
   return std::make_unique<ThreadRunner>(ranks, [ranks](const CommunicatorOptions& options) {
     Communicators communicators;
-    for (auto& transport : make_loopback_transports(ranks, ranks_per_host)) {
+    for (auto& transport : make_loopback_transports(ranks, ranks_per_host, reads)) {
       communicators.push_back(
           std::make_unique<StagedCommunicator>(std::move(transport), "world", options));
     }
@@ -70,18 +73,35 @@ std::unique_ptr<RankRunner> staged(int ranks) {
 
 std::unique_ptr<RankRunner> self(int /*ranks*/) { return std::make_unique<SelfRunner>(); }
 
-INSTANTIATE_TEST_SUITE_P(Communicator, CommunicatorConformanceTest,
-                         testing::Values(CommunicatorFactory{"self", 1, self},
-                                         CommunicatorFactory{"1_thread", 1, threads},
-                                         CommunicatorFactory{"2_threads", 2, threads},
-                                         CommunicatorFactory{"3_threads", 3, threads},
-                                         CommunicatorFactory{"4_threads", 4, threads},
-                                         CommunicatorFactory{"7_threads", 7, threads},
-                                         CommunicatorFactory{"1_staged", 1, staged<1>},
-                                         CommunicatorFactory{"3_on_one_host", 3, staged<3>},
-                                         CommunicatorFactory{"4_on_two_hosts", 4, staged<2>},
-                                         CommunicatorFactory{"3_on_three_hosts", 3, staged<1>}),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Communicator, CommunicatorConformanceTest,
+    testing::Values(
+        CommunicatorFactory{"self", 1, self}, CommunicatorFactory{"1_thread", 1, threads},
+        CommunicatorFactory{"2_threads", 2, threads}, CommunicatorFactory{"3_threads", 3, threads},
+        CommunicatorFactory{"4_threads", 4, threads}, CommunicatorFactory{"7_threads", 7, threads},
+        CommunicatorFactory{"1_staged", 1, staged<1>},
+        CommunicatorFactory{"3_on_one_host", 3, staged<3>},
+        CommunicatorFactory{"2_that_read", 2, staged<2, PeerReads::kWork>},
+        CommunicatorFactory{"3_that_read", 3, staged<3, PeerReads::kWork>},
+        CommunicatorFactory{"4_on_two_hosts", 4, staged<2>},
+        CommunicatorFactory{"3_on_three_hosts", 3, staged<1>}),
+    [](const auto& info) { return info.param.name; });
+
+// A process that may not be read any more, or that has ended in the middle of a call.
+TEST(StagedCommunicator, ReadsThatFailEndAllRanks) {
+  constexpr std::size_t kElements = kMiB;
+  const auto runner = staged<2, PeerReads::kFail>(2);
+  runner->run({}, [](Communicator& communicator) {
+    std::vector<float> data(kElements);
+    try {
+      communicator.broadcast(view(std::span(data)), 0, {});
+      communicator.all_reduce(view(std::span(data)), ReduceOp::kSum, {});
+      ADD_FAILURE() << "no CommError on rank " << communicator.rank();
+    } catch (const CommError& error) {
+      EXPECT_THAT(error.what(), testing::HasSubstr("rank 1 cannot read the memory of rank 0"));
+    }
+  });
+}
 
 }  // namespace
 }  // namespace terrace

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -19,9 +20,15 @@ namespace terrace {
 namespace {
 
 struct World {
+  explicit World(PeerReads its_reads) : peer_reads(its_reads) {}
+
+  const PeerReads peer_reads;
   std::atomic<bool> is_aborted{false};
   std::mutex mutex;
   std::string reason;  // guarded by mutex
+  // Of all transports, guarded by mutex. A transport holds its own while it reads another's
+  // buffers, so that nobody does after an abort.
+  std::vector<std::shared_ptr<std::mutex>> reads;
 };
 
 // A message that waits for its other side.
@@ -68,6 +75,8 @@ class LoopbackTransport final : public Transport {
     for (int other = 0; other < size(); ++other) {
       if (host(other) == host(rank_)) locals_.push_back(other);
     }
+    const std::lock_guard lock(hub_->world->mutex);
+    hub_->world->reads.push_back(read_);
   }
 
   int rank() const override { return rank_; }
@@ -75,6 +84,17 @@ class LoopbackTransport final : public Transport {
   const std::vector<int>& local_ranks() const override { return locals_; }
   std::span<std::byte> window(int rank) const override {
     return hub_->windows[static_cast<std::size_t>(rank)].bytes();
+  }
+
+  bool reads_peers() const override {
+    return hub_->world->peer_reads != PeerReads::kNone && locals_.size() == hub_->hosts.size();
+  }
+  int read_from(int /*rank*/, const std::byte* address, std::span<std::byte> to) override {
+    if (hub_->world->peer_reads == PeerReads::kFail) return EPERM;
+    const std::lock_guard lock(*read_);
+    if (hub_->world->is_aborted.load()) return ECANCELED;
+    std::memcpy(to.data(), address, to.size());
+    return 0;
   }
 
   void send(MessageSet set, MessageTag tag, int to, std::span<const std::byte> bytes) override {
@@ -110,6 +130,7 @@ class LoopbackTransport final : public Transport {
     if (hub_->world->is_aborted.load()) return;
     hub_->world->reason = reason;
     hub_->world->is_aborted.store(true);
+    for (const auto& read : hub_->world->reads) const std::lock_guard ended(*read);
   }
   bool is_aborted() override { return hub_->world->is_aborted.load(); }
   std::string abort_reason() const override {
@@ -176,6 +197,7 @@ class LoopbackTransport final : public Transport {
 
   const std::shared_ptr<Hub> hub_;
   const int rank_;
+  const std::shared_ptr<std::mutex> read_ = std::make_shared<std::mutex>();
   std::vector<int> locals_;
   // By set, the peer and whether it is done.
   std::array<std::vector<std::pair<int, std::shared_ptr<bool>>>, 3> sets_;
@@ -183,10 +205,11 @@ class LoopbackTransport final : public Transport {
 
 }  // namespace
 
-std::vector<std::unique_ptr<Transport>> make_loopback_transports(int ranks, int ranks_per_host) {
+std::vector<std::unique_ptr<Transport>> make_loopback_transports(int ranks, int ranks_per_host,
+                                                                 PeerReads reads) {
   std::vector<int> hosts;
   for (int rank = 0; rank < ranks; ++rank) hosts.push_back(rank / ranks_per_host);
-  const auto hub = std::make_shared<Hub>(std::make_shared<World>(), hosts);
+  const auto hub = std::make_shared<Hub>(std::make_shared<World>(reads), hosts);
   std::vector<std::unique_ptr<Transport>> transports;
   for (int rank = 0; rank < ranks; ++rank) {
     transports.push_back(std::make_unique<LoopbackTransport>(hub, rank));

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -9,7 +10,10 @@ namespace terrace {
 
 // Transports between threads of this process, one per rank: windows are plain memory, a message is
 // copied by whoever comes second. So the sanitizers see what processes do to each other. Every
-// `ranks_per_host` ranks are a host.
-std::vector<std::unique_ptr<Transport>> make_loopback_transports(int ranks, int ranks_per_host);
+// `ranks_per_host` ranks are a host; where all ranks are of one, `reads` says whether they read
+// each other's buffers.
+enum class PeerReads : std::uint8_t { kNone, kWork, kFail };
+std::vector<std::unique_ptr<Transport>> make_loopback_transports(
+    int ranks, int ranks_per_host, PeerReads reads = PeerReads::kNone);
 
 }  // namespace terrace

@@ -114,8 +114,17 @@ TEST_P(NvmeShapeTest, TheShapeOfTheRecordIsUsed) {
   EXPECT_EQ(store->block_bytes(), 256 * kKiB);
   EXPECT_EQ(store->paths()[0].depth, 24);
   store.reset();
+  {
+    // The bytes of 24 blocks, in more pieces where they are smaller.
+    SlotFiles files(of_record, log);
+    const InFlight in_flight = nvme_shape(of_record, files, log).in_flight.at(0);
+    EXPECT_EQ(in_flight.bytes_max, 24 * 256 * kKiB);
+    EXPECT_GT(in_flight.pieces_max, 24);
+  }
   of_record.queue_depth = 3;
   EXPECT_EQ(make_nvme_store(of_record, log)->paths()[0].depth, 3);
+  SlotFiles files(of_record, log);
+  EXPECT_EQ(nvme_shape(of_record, files, log).in_flight.at(0).pieces_max, 3);
 }
 
 TEST_P(NvmeShapeTest, ASmallStoreHasTheUsualShapeWithoutAWord) {

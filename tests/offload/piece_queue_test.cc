@@ -14,7 +14,9 @@ Piece piece(IoDirection direction, std::uint64_t offset) {
 std::string popped(PieceQueue& queue) {
   std::string order;
   while (!queue.empty()) {
+    const std::uint64_t announced = queue.next().offset;
     const Piece next = queue.pop();
+    EXPECT_EQ(next.offset, announced);
     order += (next.direction == IoDirection::kRead ? "r" : "w") + std::to_string(next.offset) + " ";
   }
   return order;

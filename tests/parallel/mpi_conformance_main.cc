@@ -13,14 +13,13 @@ namespace terrace {
 namespace {
 
 MpiSession* session = nullptr;  // of main()
-int ranks_per_host = 0;         // its argument
+MpiPlacement placement;         // its arguments
 
 class MpiRunner final : public RankRunner {
  public:
   void run(const CommunicatorOptions& options,
            const std::function<void(Communicator&)>& body) override {
-    const auto world =
-        session->make_world("world", options, MpiPlacement{.ranks_per_host = ranks_per_host});
+    const auto world = session->make_world("world", options, placement);
     body(*world);
     session->barrier();
   }
@@ -38,11 +37,12 @@ INSTANTIATE_TEST_SUITE_P(Mpi, CommunicatorConformanceTest,
 }  // namespace
 }  // namespace terrace
 
-// mpi_conformance RANKS_PER_HOST
+// mpi_conformance RANKS_PER_HOST [windows]
 int main(int argc, char** argv) {
   terrace::MpiSession own_session;
   terrace::session = &own_session;
   testing::InitGoogleTest(&argc, argv);
-  if (argc > 1) terrace::ranks_per_host = std::atoi(argv[1]);
+  if (argc > 1) terrace::placement.ranks_per_host = std::atoi(argv[1]);
+  terrace::placement.reads_peers = argc < 3;
   return RUN_ALL_TESTS();
 }

@@ -160,7 +160,7 @@ TEST(Program, DoctorTellsEveryPart) {
   }
   EXPECT_THAT(names, testing::IsSupersetOf({"cpu", "cpu_features", "cores", "memory", "huge_pages",
                                             "memlock", "numa", "io_uring", "direct_io",
-                                            "free_space", "libraries", "gpu"}));
+                                            "free_space", "peer_memory", "libraries", "gpu"}));
   // The file that was tried out is gone.
   EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
 }

@@ -1,0 +1,28 @@
+#include "parallel/mpi/peer_memory.h"
+
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/bytes.h"
+
+namespace terrace {
+
+int read_memory_of(pid_t process, const std::byte* address, std::span<std::byte> to) {
+  // One call carries 2 GiB at most.
+  constexpr std::size_t kCallBytesMax = kGiB;
+  while (!to.empty()) {
+    const std::size_t bytes = std::min(to.size(), kCallBytesMax);
+    const iovec local = {.iov_base = to.data(), .iov_len = bytes};
+    const iovec remote = {.iov_base = const_cast<std::byte*>(address), .iov_len = bytes};
+    const ssize_t carried = ::process_vm_readv(process, &local, 1, &remote, 1, 0);
+    if (carried < 0) return errno;
+    if (carried == 0) return EFAULT;
+    address += carried;
+    to = to.subspan(static_cast<std::size_t>(carried));
+  }
+  return 0;
+}
+
+}  // namespace terrace
