@@ -14,7 +14,7 @@
 namespace terrace {
 namespace {
 
-constexpr int kSteps = 3;  // of a measurement
+constexpr int kSteps = 4;  // of a measurement
 
 double seconds_of(const OpTime& time) {
   return static_cast<double>(time.end_ns - time.start_ns) * 1e-9;
@@ -66,6 +66,7 @@ class OverlapLoad {
   double unclipped_s() {
     const double step_s = unclipped_.step_seconds(kSteps);
     busiest_.add(*std::ranges::max_element(unclipped_.busy_s()) / step_s);
+    busy_lanes_ = busy_text(unclipped_.busy_s(), step_s);
     return step_s;
   }
   double clipped_s() { return clipped_.step_seconds(kSteps); }
@@ -79,7 +80,7 @@ class OverlapLoad {
 
   // Which part of an unclipped step its busiest lane was busy, once for each unclipped_s().
   const Samples& busiest() const { return busiest_; }
-  std::string busy_lanes(double step_s) const { return busy_text(unclipped_.busy_s(), step_s); }
+  const std::string& busy_lanes() const { return busy_lanes_; }  // of the last
   void forget() { busiest_ = {}; }
 
  private:
@@ -102,6 +103,7 @@ class OverlapLoad {
   StepRunner memory_, unclipped_, clipped_, unclipped_idle_, clipped_idle_;
   double forward_s_ = 0, backward_s_ = 0;  // of the last memory_s()
   Samples busiest_;
+  std::string busy_lanes_;
 };
 
 BenchResult::Detail of_rounds(const Samples& values, const Samples& limits) {
@@ -143,7 +145,7 @@ std::vector<BenchResult> measure(const BatchShape& batch, const BenchOptions& op
            .details = {{"each alone", sides},
                        of_rounds(samples[kUnclipped], samples[kMemory]),
                        {"busiest lane", fmt::format("{:.1f} %", 100 * load.busiest().median())},
-                       {"busy lanes, last", load.busy_lanes(samples[kUnclipped].median())}}},
+                       {"busy lanes, last", load.busy_lanes()}}},
           {.name = name + "_clipped",
            .unit = BenchUnit::kSeconds,
            .value = samples[kClipped],
@@ -160,7 +162,11 @@ std::vector<BenchResult> bench_overlap(const BenchOptions& options, Log& log) {
   if (options.small) batches = {{1, 32}};
   std::vector<BenchResult> results;
   for (const BatchShape& batch : batches) {
-    for (BenchResult& result : measure(batch, options, log)) results.push_back(std::move(result));
+    for (BenchResult& result : measure(batch, options, log)) {
+      log.info(fmt::format("bench overlap: {}: {:.3f} s, limit {:.3f} s", result.name,
+                           result.value.median(), result.limit.median()));
+      results.push_back(std::move(result));
+    }
   }
   return results;
 }

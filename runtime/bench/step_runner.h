@@ -30,13 +30,15 @@ class StepRunner {
   const Samples& compute_seconds() const { return compute_s_; }
   // Drops what was measured so far.
   void forget();
-  // Of the lanes, the mean of the timed steps.
+  // Of the lanes, between the starts of the timed steps, whatever step an op belongs to; for one
+  // step.
   const std::array<double, kLaneCount>& busy_s() const { return busy_s_; }
   // When each op of program() ran in the last timed step; the updates are those of the step before.
   const std::vector<OpTime>& op_times() const { return last_.times; }
 
  private:
   void begin();
+  void keep_times(const RunReport& report);
 
   const EngineOptions options_;
   const EnginePlan plan_;
@@ -44,6 +46,7 @@ class StepRunner {
   std::vector<std::int32_t> tokens_;
   std::int64_t step_ = 0;
   Samples processor_s_, compute_s_;
+  std::array<std::vector<OpTime>, kLaneCount> lane_times_;  // of all steps of a step_seconds()
   std::array<double, kLaneCount> busy_s_{};
   RunReport last_;
 };

@@ -7,25 +7,10 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "runtime/step/covered_time.h"
 
 namespace terrace {
 namespace {
-
-// Adds up the seconds during which at least one of a lane's ops was at work, given their times in
-// the order of their starts.
-class CoveredTime {
- public:
-  void add(const OpTime& time) {
-    const std::int64_t begin = std::max(time.start_ns, until_ns_);
-    if (time.end_ns > begin) covered_ns_ += time.end_ns - begin;
-    until_ns_ = std::max(until_ns_, time.end_ns);
-  }
-  double seconds() const { return static_cast<double>(covered_ns_) * 1e-9; }
-
- private:
-  std::int64_t covered_ns_ = 0;
-  std::int64_t until_ns_ = 0;
-};
 
 // All ops of the device's lanes, and collectives over memory that the host cannot reach.
 bool is_stream_work(const Program& program, const ExecutorMemory& memory, const Op& op) {
