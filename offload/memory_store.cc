@@ -22,7 +22,7 @@ class MemoryStripe final : public StripeFiles {
   explicit MemoryStripe(const FaultPlan& plan)
       : faults_(plan, MemoryFile::kAlignment),
         faulty_(file_, faults_),
-        engine_({&faulty_}, kDepth, "memory") {}
+        engine_({&faulty_}, InFlight{.pieces_max = kDepth}, "memory") {}
 
   // Nobody waits for memory.
   Log& log() { return log_; }

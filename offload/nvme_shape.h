@@ -12,7 +12,7 @@ namespace terrace {
 // How a store uses its drives.
 struct NvmeShape {
   std::size_t block_bytes = kMiB;
-  std::vector<int> depths;  // blocks in flight, by device of the files
+  std::vector<int> depths;  // whole blocks in flight, by device of the files
   StripeShares shares;      // by stripe
   // What an engine may have in flight: as many bytes as the drive does best with, in more pieces
   // where they are smaller than a block; pieces as the depth says where that was asked for.

@@ -11,9 +11,12 @@
 
 namespace terrace {
 
-PosixEngine::PosixEngine(std::vector<RawFile*> files, int depth, std::string name)
-    : files_(std::move(files)), name_(std::move(name)), queue_(kQueuedPiecesMax * files_.size()) {
-  const int threads = std::min(depth, kMaxThreads);
+PosixEngine::PosixEngine(std::vector<RawFile*> files, const InFlight& limit, std::string name)
+    : files_(std::move(files)),
+      bytes_max_(limit.bytes_max),
+      name_(std::move(name)),
+      queue_(kQueuedPiecesMax * files_.size()) {
+  const int threads = std::min(limit.pieces_max, kMaxThreads);
   try {
     for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { run(); });
   } catch (const std::system_error& error) {
@@ -49,15 +52,24 @@ EngineFacts PosixEngine::facts() const {
   return {.name = name_, .registered_buffers = false, .remark = ""};
 }
 
+bool PosixEngine::may_start() const {
+  if (queue_.empty()) return false;
+  return bytes_in_flight_ == 0 || bytes_in_flight_ + queue_.next().memory.size() <= bytes_max_;
+}
+
 void PosixEngine::run() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    work_came_.wait(lock, [this] { return stop_ || !queue_.empty(); });
-    if (queue_.empty()) return;
+    work_came_.wait(lock, [this] { return stop_ || may_start(); });
+    if (!may_start()) return;
     const Piece piece = queue_.pop();
+    bytes_in_flight_ += piece.memory.size();
     lock.unlock();
     carry(piece);
     lock.lock();
+    bytes_in_flight_ -= piece.memory.size();
+    // There may be room for several that are smaller.
+    work_came_.notify_all();
   }
 }
 

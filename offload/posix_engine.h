@@ -16,9 +16,9 @@ namespace terrace {
 // under the fakes.
 class PosixEngine final : public IoEngine {
  public:
-  // `files` outlive the engine. `depth` pieces are in flight, on a thread each, kMaxThreads at
-  // most. Throws EnvironmentError where a thread does not start.
-  PosixEngine(std::vector<RawFile*> files, int depth, std::string name);
+  // `files` outlive the engine. Pieces are in flight on a thread each, kMaxThreads at most. Throws
+  // EnvironmentError where a thread does not start.
+  PosixEngine(std::vector<RawFile*> files, const InFlight& limit, std::string name);
   ~PosixEngine() override;
 
   void submit(const Piece& piece) override;
@@ -30,15 +30,18 @@ class PosixEngine final : public IoEngine {
 
   void stop();
   void run();
+  bool may_start() const;  // mutex_ is held
   void carry(const Piece& piece);
 
   const std::vector<RawFile*> files_;
+  const std::size_t bytes_max_;
   const std::string name_;
 
   std::mutex mutex_;
   std::condition_variable work_came_;
-  PieceQueue queue_;   // guarded by mutex_
-  bool stop_ = false;  // guarded by mutex_
+  PieceQueue queue_;                 // guarded by mutex_
+  std::size_t bytes_in_flight_ = 0;  // guarded by mutex_
+  bool stop_ = false;                // guarded by mutex_
   std::vector<std::thread> threads_;
 };
 

@@ -75,7 +75,7 @@ std::unique_ptr<IoEngine> SlotFiles::make_engine(std::size_t device, const InFli
   }
   std::vector<RawFile*> files;
   for (const std::size_t stripe : stripes) files.push_back(slots_[stripe].file.get());
-  return std::make_unique<PosixEngine>(std::move(files), in_flight.pieces_max, "posix");
+  return std::make_unique<PosixEngine>(std::move(files), in_flight, "posix");
 }
 
 void SlotFiles::open(std::size_t device, int depth, const InFlight& in_flight) {

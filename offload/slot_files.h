@@ -24,7 +24,7 @@ class SlotFiles final : public StripeFiles {
     std::vector<std::size_t> stripes;
     std::unique_ptr<IoEngine> engine;
     std::string remark;  // why it is not the engine that was asked for
-    int depth = 0;       // blocks in flight
+    int depth = 0;       // whole blocks in flight
   };
   std::size_t device_count() const { return devices_.size(); }
   const Device& device(std::size_t device) const { return devices_[device]; }

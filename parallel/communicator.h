@@ -46,7 +46,8 @@ struct CollectiveCall {
 std::string describe(const CollectiveCall& call);
 
 struct CommunicatorOptions {
-  // How long a call waits for ranks that have not arrived (--collective-timeout).
+  // How long a call waits for ranks that have not arrived, or have not done their part of it
+  // (--collective-timeout).
   std::chrono::nanoseconds timeout = std::chrono::seconds(600);
 };
 
@@ -72,7 +73,7 @@ struct CommunicatorOptions {
 // these aborts all communicators that were made together, by split() too: every rank gets the
 // error, waiting or not, and no call succeeds after. Sizes and dtypes that this rank alone can see
 // to be wrong are checks. A call that threw leaves its target undefined, and no other rank writes
-// this rank's buffers any more; another process may read them yet, for a call that will fail.
+// this rank's buffers any more; another process may read them yet, and its call fails.
 class Communicator {
  public:
   virtual ~Communicator() = default;

@@ -96,10 +96,17 @@ TERRACE_EVERY_VECTOR_WIDTH void reduce_block(std::span<std::byte* const> targets
       sums[i] = join<Type, Op>(sums[i], Type::widen(next[i]));
     }
   }
-  alignas(64) std::array<Stored, kBlock> rounded;
-  for (std::size_t i = 0; i < count; ++i) rounded[i] = Type::narrow(sums[i]);
-  for (std::byte* target : targets) {
-    std::memcpy(target + first * sizeof(Stored), rounded.data(), count * sizeof(Stored));
+  const auto store = [&](const void* results) {
+    for (std::byte* target : targets) {
+      std::memcpy(target + first * sizeof(Stored), results, count * sizeof(Stored));
+    }
+  };
+  if constexpr (std::is_same_v<Stored, Wide>) {
+    store(sums.data());
+  } else {
+    alignas(64) std::array<Stored, kBlock> rounded;
+    for (std::size_t i = 0; i < count; ++i) rounded[i] = Type::narrow(sums[i]);
+    store(rounded.data());
   }
 }
 

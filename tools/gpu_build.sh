@@ -27,5 +27,5 @@ tar -C build -xzf "$bundle"
 # shellcheck disable=SC1091
 source build/terrace-bundle/environment.sh
 
-cmake --preset cuda -DTERRACE_MPI=OFF -DTERRACE_BENCH=OFF
+cmake --preset cuda -DTERRACE_MPI=OFF
 cmake --build build/cuda --parallel "$(./tools/jobs.sh)" --target "$@"

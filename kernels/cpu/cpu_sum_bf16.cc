@@ -23,15 +23,33 @@ HWY_INLINE Bf16* bf16_at(std::byte* data, std::size_t element) {
 // As many elements as vectors take; returns how many.
 std::size_t sum_vectors(std::span<std::byte* const> targets,
                         std::span<const std::byte* const> sources, std::size_t elements) {
-  constexpr auto kStep = static_cast<std::size_t>(kLanes);
+  constexpr auto kVector = static_cast<std::size_t>(kLanes);
+  constexpr std::size_t kStep = 4 * kVector;  // of each source in turn
   std::size_t i = 0;
   for (; i + kStep <= elements; i += kStep) {
-    Vec sum = load(bf16_at(sources.front(), i));
+    const Bf16* first = bf16_at(sources.front(), i);
+    Vec sum0 = load(first);
+    Vec sum1 = load(first + kVector);
+    Vec sum2 = load(first + 2 * kVector);
+    Vec sum3 = load(first + 3 * kVector);
     for (std::size_t rank = 1; rank < sources.size(); ++rank) {
-      sum = hn::Add(sum, load(bf16_at(sources[rank], i)));
+      const Bf16* next = bf16_at(sources[rank], i);
+      sum0 = hn::Add(sum0, load(next));
+      sum1 = hn::Add(sum1, load(next + kVector));
+      sum2 = hn::Add(sum2, load(next + 2 * kVector));
+      sum3 = hn::Add(sum3, load(next + 3 * kVector));
     }
-    const WordVec rounded = bf16_words_nearest_even(sum);
-    for (std::byte* target : targets) store_halves(rounded, bf16_at(target, i));
+    const WordVec rounded0 = bf16_words_nearest_even(sum0);
+    const WordVec rounded1 = bf16_words_nearest_even(sum1);
+    const WordVec rounded2 = bf16_words_nearest_even(sum2);
+    const WordVec rounded3 = bf16_words_nearest_even(sum3);
+    for (std::byte* target : targets) {
+      Bf16* at = bf16_at(target, i);
+      store_halves(rounded0, at);
+      store_halves(rounded1, at + kVector);
+      store_halves(rounded2, at + 2 * kVector);
+      store_halves(rounded3, at + 3 * kVector);
+    }
   }
   return i;
 }

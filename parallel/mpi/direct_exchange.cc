@@ -45,7 +45,7 @@ void DirectExchange::move(int from, const std::byte* address, std::span<std::byt
   if (address != to.data()) std::memcpy(to.data(), address, to.size());
 }
 
-// Each rank begins with the one behind it, so that not all read from one.
+// Its own part, then those of the ranks behind it, so that not all read from one at a time.
 void DirectExchange::gather() {
   const std::size_t part = setting_.call.size_bytes() / setting_.buffers.size();
   for (int i = 0; i < size(); ++i) {
@@ -77,7 +77,8 @@ void DirectExchange::reduce(std::size_t offset, std::size_t bytes, std::byte* ta
   TERRACE_CHECK_LE(kLine, room);
   for (std::size_t at = 0; at < bytes; at += room) {
     const std::size_t piece = std::min(room, bytes - at);
-    for (int from = 0; from < size(); ++from) {
+    for (int i = 0; i < size(); ++i) {
+      const int from = (setting_.rank + i) % size();
       const std::byte*& source = setting_.sources[static_cast<std::size_t>(from)];
       source = buffers_of(from).source + offset + at;
       if (from == setting_.rank) continue;

@@ -20,7 +20,7 @@ struct ExchangeSetting {
   int size = 1;
   std::size_t slot_bytes = 0;  // the pieces that a rank gives in a round have this much room
   std::span<std::byte>
-      scratch{};  // 2 rounds of pieces from all ranks, for those that come by message
+      scratch{};  // 2 rounds of pieces from all ranks where some come by message; else not used
   // Where ranks of this host read what this one has reduced for all, by turns; empty where there
   // are none.
   std::array<std::span<std::byte>, 2> gather_slots{};

@@ -16,8 +16,8 @@ struct MpiPlacement {
   // 0: ranks share memory where their processes can. Else every so many ranks are treated as a host
   // of their own, so that messages between hosts can be tested on one.
   int ranks_per_host = 0;
-  // Whether ranks of one host read each other's memory where the system allows it. Else what they
-  // exchange goes through shared windows only.
+  // Whether ranks read each other's memory where all of a communicator are on one host and the
+  // system allows it. Else what they exchange there goes through shared windows only.
   bool reads_peers = true;
 };
 

@@ -73,6 +73,9 @@ std::size_t direct_part_min(CollectiveKind kind) {
   return kind == CollectiveKind::kAllReduce ? kMiB : 64 * kKiB;
 }
 
+// Read at a time, between looks for an abort.
+constexpr std::size_t kDirectReadBytesMax = 16 * kMiB;
+
 MessageSet set_of(std::uint64_t round) {
   return round % 2 == 0 ? MessageSet::kEvenRounds : MessageSet::kOddRounds;
 }
@@ -103,7 +106,7 @@ StagedCommunicator::StagedCommunicator(std::unique_ptr<Transport> transport,
   if (static_cast<int>(locals.size()) < size()) {
     const auto ranks = static_cast<std::size_t>(size());
     scratch_.resize(2 * ranks * (slot_bytes_ / (ranks - 1)));
-  } else if (transport_->reads_peers()) {
+  } else if (size() > 1 && transport_->reads_peers()) {
     scratch_.resize(direct_scratch_bytes(size()));
   }
 }
@@ -144,18 +147,23 @@ void StagedCommunicator::run(const CollectiveCall& call, NativeStream /*stream*/
 // The same on all ranks.
 bool StagedCommunicator::goes_direct(const CollectiveCall& call) const {
   const auto ranks = static_cast<std::size_t>(size());
-  const bool is_split = call.kind != CollectiveKind::kBroadcast;
-  const std::size_t part = call.size_bytes() / (is_split ? ranks : 1);
+  const bool in_parts = call.kind != CollectiveKind::kBroadcast;
+  const std::size_t part = call.size_bytes() / (in_parts ? ranks : 1);
   return size() > 1 && transport_->reads_peers() && part >= direct_part_min(call.kind);
 }
 
 void StagedCommunicator::run_direct(const CollectiveCall& call) {
   const auto read = [&](int from, const std::byte* address, std::span<std::byte> to) {
-    const int error_number = transport_->read_from(from, address, to);
-    if (error_number == 0) return;
-    if (transport_->is_aborted()) fail(call);
-    abort_and_fail(call, fmt::format("rank {} cannot read the memory of rank {} for {}: {}", rank(),
-                                     from, describe(call), std::strerror(error_number)));
+    for (std::size_t at = 0; at < to.size(); at += kDirectReadBytesMax) {
+      if (transport_->is_aborted()) fail(call);
+      const std::size_t bytes = std::min(kDirectReadBytesMax, to.size() - at);
+      const int error_number = transport_->read_from(from, address + at, to.subspan(at, bytes));
+      if (error_number == 0) continue;
+      fail_with_locals(call);
+      if (transport_->is_aborted()) fail(call);
+      abort_and_fail(call, fmt::format("rank {} cannot read the memory of rank {} for {}: {}",
+                                       rank(), from, describe(call), std::strerror(error_number)));
+    }
   };
   DirectExchange direct({.call = call,
                          .rank = rank(),
@@ -165,11 +173,10 @@ void StagedCommunicator::run_direct(const CollectiveCall& call) {
                         read);
   for (int phase = 0; phase < direct.phases(); ++phase) {
     direct.run(phase);
-    ++rounds_;
-    head(rank()).given.store(rounds_);
-    head(rank()).consumed.store(rounds_);
+    head(rank()).consumed.store(++rounds_);
     wait_for_locals(call, &WindowHead::consumed, rounds_, MessageSet::kCall);
   }
+  fail_with_locals(call);
 }
 
 void StagedCommunicator::run_staged(const CollectiveCall& call) {
@@ -353,7 +360,20 @@ void StagedCommunicator::wait(const CollectiveCall& call, MessageSet set,
   }
 }
 
+void StagedCommunicator::fail_with_locals(const CollectiveCall& call) {
+  const std::vector<int>& locals = transport_->local_ranks();
+  const auto failed =
+      std::ranges::find_if(locals, [&](int local) { return head(local).has_failed.load() != 0; });
+  if (failed == locals.end()) return;
+  // It knew of an abort, so the news of that is on its way here.
+  Patience patience(std::chrono::seconds(10));
+  while (!transport_->is_aborted() && !patience.is_over()) patience.look_again();
+  if (transport_->is_aborted()) fail(call);
+  abort_and_fail(call, fmt::format("rank {} failed before {}", *failed, describe(call)));
+}
+
 void StagedCommunicator::fail(const CollectiveCall& call) {
+  head(rank()).has_failed.store(1);
   transport_->drop();
   throw CommError(fmt::format("{} on communicator '{}' (rank {} of {}) was ended: {}",
                               describe(call), name(), rank(), size(), transport_->abort_reason()),

@@ -21,7 +21,8 @@ struct WindowHead {
   alignas(64) std::atomic<std::uint64_t> given;    // rounds whose pieces are in the window
   alignas(64) std::atomic<std::uint64_t> consumed;
   alignas(64) std::atomic<std::uint64_t> has_left;
-  alignas(64) WireCall calls[2];  // of the last two, by parity
+  std::atomic<std::uint64_t> has_failed;  // a call of its has thrown: its buffers may be gone
+  alignas(64) WireCall calls[2];          // of the last two, by parity
   DirectExchange::Buffers buffers[2];
 };
 
@@ -30,8 +31,8 @@ struct WindowHead {
 // own part in rank order, as threads do. Where ranks can read each other's memory they take what is
 // large from there (DirectExchange), without windows. Nothing is allocated in a call.
 //
-// After an error, a message to another host, or a rank that does not know of the error yet, may
-// still read this rank's buffers: keep them until the process ends.
+// After an error, a message to another host may still read this rank's buffers: keep them until the
+// process ends. A rank of this host may look at where they were, and then fails too.
 class StagedCommunicator final : public Communicator {
  public:
   StagedCommunicator(std::unique_ptr<Transport> transport, const std::string& name,
@@ -64,6 +65,8 @@ class StagedCommunicator final : public Communicator {
   void wait_for_locals(const CollectiveCall& call, std::atomic<std::uint64_t> WindowHead::* count,
                        std::uint64_t at_least, MessageSet set);
   [[noreturn]] void fail(const CollectiveCall& call);
+  // Fails where a rank of this host has: what was read from it since may not have been its buffers.
+  void fail_with_locals(const CollectiveCall& call);
   [[noreturn]] void abort_and_fail(const CollectiveCall& call, const std::string& what);
 
   bool is_local(int rank) const { return local_index_[static_cast<std::size_t>(rank)] >= 0; }

@@ -186,13 +186,18 @@ MachineCheck check_peer_memory() {
     std::uint64_t found = 0;
     const int error_number = read_memory_of(parent, reinterpret_cast<const std::byte*>(&value),
                                             std::as_writable_bytes(std::span(&found, 1)));
-    ::_exit(error_number);
+    ::_exit(error_number == 0 && found != value ? EFAULT : error_number);
   }
+  if (child < 0) throw EnvironmentError("no child process can be started", "see ulimit -u");
   int status = 0;
-  const bool ended = child > 0 && ::waitpid(child, &status, 0) == child && WIFEXITED(status);
-  if (ended && WEXITSTATUS(status) == 0) return {"peer_memory", true, "can be read", ""};
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
+    return {"peer_memory", true, "can be read", ""};
+  }
   return {"peer_memory", false,
-          fmt::format("cannot be read: {}", std::strerror(ended ? WEXITSTATUS(status) : errno)),
+          fmt::format("cannot be read: {}", WIFEXITED(status) ? std::strerror(WEXITSTATUS(status))
+                                                              : "the system ends who tries"),
           "ranks of one host exchange through shared windows instead; sysctl "
           "kernel.yama.ptrace_scope=0 and a seccomp profile that allows process_vm_readv let them "
           "read each other"};

@@ -158,6 +158,10 @@ TEST_P(CommunicatorConformanceTest, MovesManyPieces) {
     EXPECT_TRUE(same_bits(data, sums));
     std::vector<float> own = elements_of<float>(communicator.rank(), kCount);
     communicator.all_gather(view(std::span(data)), view(std::span(own)), {});
+    std::vector<Bf16> halves = elements_of<Bf16>(communicator.rank(), kCount * ranks);
+    communicator.all_reduce(view(std::span(halves)), ReduceOp::kMax, {});
+    EXPECT_TRUE(
+        same_bits(halves, all_reduced<Bf16>(communicator.size(), kCount * ranks, ReduceOp::kMax)));
     for (std::size_t rank = 0; rank < ranks; ++rank) {
       const std::vector<float> expected = elements_of<float>(static_cast<int>(rank), kCount);
       EXPECT_TRUE(
@@ -366,10 +370,12 @@ TEST_P(CommunicatorConformanceTest, CommunicatorsWorkAtTheSameTime) {
     const auto other = communicator.split(0, communicator.rank(), "other");
     const auto work = [](Communicator& own, std::uint64_t seed) {
       for (std::uint64_t round = 0; round < 60; ++round) {
-        std::vector<float> data = elements_of<float>(own.rank(), 3001, seed + round);
+        const std::size_t count =
+            round % 20 == 0 ? 270'001 * static_cast<std::size_t>(own.size()) : 3001;
+        std::vector<float> data = elements_of<float>(own.rank(), count, seed + round);
         own.all_reduce(view(std::span(data)), ReduceOp::kSum, {});
         EXPECT_TRUE(
-            same_bits(data, all_reduced<float>(own.size(), 3001, ReduceOp::kSum, seed + round)));
+            same_bits(data, all_reduced<float>(own.size(), count, ReduceOp::kSum, seed + round)));
       }
     };
     std::jthread second([&] { work(*other, 1000); });
@@ -432,12 +438,19 @@ TEST_P(CommunicatorConformanceTest, AbortEndsEveryCallOfEveryRank) {
   run([this](Communicator& communicator) {
     const auto half = communicator.split(communicator.rank() % 2, 0, "half");
     std::vector<float> data(10);
+    std::vector<float> large(2 * 1024 * 1024);
+    std::jthread saboteur;
     if (communicator.rank() == communicator.size() - 1) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-      half->abort("the disk is full");
+      saboteur = std::jthread([&half] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        half->abort("the disk is full");
+      });
     }
     EXPECT_THAT(error_of([&] {
-                  for (;;) communicator.all_reduce(view(std::span(data)), ReduceOp::kSum, {});
+                  for (;;) {
+                    communicator.all_reduce(view(std::span(data)), ReduceOp::kSum, {});
+                    communicator.broadcast(view(std::span(large)), 0, {});
+                  }
                 }),
                 HasSubstr("the disk is full"));
     EXPECT_THAT(error_of([&] { half->broadcast(view(std::span(data)), 0, {}); }),

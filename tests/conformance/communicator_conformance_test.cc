@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <barrier>
 #include <functional>
 #include <memory>
+#include <span>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -94,11 +96,30 @@ TEST(StagedCommunicator, ReadsThatFailEndAllRanks) {
   runner->run({}, [](Communicator& communicator) {
     std::vector<float> data(kElements);
     try {
-      communicator.broadcast(view(std::span(data)), 0, {});
       communicator.all_reduce(view(std::span(data)), ReduceOp::kSum, {});
       ADD_FAILURE() << "no CommError on rank " << communicator.rank();
     } catch (const CommError& error) {
-      EXPECT_THAT(error.what(), testing::HasSubstr("rank 1 cannot read the memory of rank 0"));
+      EXPECT_THAT(error.what(),
+                  testing::ContainsRegex("rank [01] cannot read the memory of rank [01]"));
+    }
+  });
+}
+
+// Whoever fails may give its buffers back while others read them.
+TEST(StagedCommunicator, WhatIsReadFromARankThatHasFailedIsNotTaken) {
+  const auto runner = staged<2, PeerReads::kAfterFailure>(2);
+  std::array<std::vector<float>, 2> buffers = {std::vector<float>(kMiB), std::vector<float>(kMiB)};
+  runner->run({}, [&buffers](Communicator& communicator) {
+    const std::span<float> data = buffers.at(static_cast<std::size_t>(communicator.rank()));
+    std::jthread saboteur;
+    if (communicator.rank() == 0) {
+      saboteur = std::jthread([&communicator] { communicator.abort("the disk is full"); });
+    }
+    try {
+      communicator.broadcast(view(data), 0, {});
+      ADD_FAILURE() << "no CommError on rank " << communicator.rank();
+    } catch (const CommError& error) {
+      EXPECT_THAT(error.what(), testing::HasSubstr("the disk is full"));
     }
   });
 }

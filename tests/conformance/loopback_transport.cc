@@ -24,6 +24,7 @@ struct World {
 
   const PeerReads peer_reads;
   std::atomic<bool> is_aborted{false};
+  std::atomic<bool> has_failed{false};  // a rank's call
   std::mutex mutex;
   std::string reason;  // guarded by mutex
   // Of all transports, guarded by mutex. A transport holds its own while it reads another's
@@ -91,6 +92,11 @@ class LoopbackTransport final : public Transport {
   }
   int read_from(int /*rank*/, const std::byte* address, std::span<std::byte> to) override {
     if (hub_->world->peer_reads == PeerReads::kFail) return EPERM;
+    if (hub_->world->peer_reads == PeerReads::kAfterFailure) {
+      hub_->world->has_failed.wait(false);
+      std::memcpy(to.data(), address, to.size());
+      return 0;
+    }
     const std::lock_guard lock(*read_);
     if (hub_->world->is_aborted.load()) return ECANCELED;
     std::memcpy(to.data(), address, to.size());
@@ -115,6 +121,8 @@ class LoopbackTransport final : public Transport {
                        [rank](const auto& message) { return message.first == rank; });
   }
   void drop() override {
+    hub_->world->has_failed.store(true);
+    hub_->world->has_failed.notify_all();
     const std::lock_guard lock(hub_->mutex);
     for (auto& [route, waiting] : hub_->sends) {
       if (std::get<0>(route) == rank_) waiting.clear();

@@ -22,7 +22,8 @@ class MemoryStripes final : public StripeFiles {
  public:
   explicit MemoryStripes(std::size_t count) : files_(count) {
     for (MemoryFile& file : files_) {
-      engines_.push_back(std::make_unique<PosixEngine>(std::vector<RawFile*>{&file}, 4, "memory"));
+      engines_.push_back(std::make_unique<PosixEngine>(std::vector<RawFile*>{&file},
+                                                       InFlight{.pieces_max = 4}, "memory"));
     }
   }
 

@@ -21,6 +21,7 @@ class Child {
     EXPECT_EQ(::pipe(ready.data()), 0);
     EXPECT_EQ(::pipe(end_.data()), 0);
     process_ = ::fork();
+    EXPECT_NE(process_, -1);
     if (process_ == 0) {
       values.fill(7);
       char letter = 'r';
@@ -28,16 +29,17 @@ class Child {
       ::close(end_[1]);
       ::_exit(::read(end_[0], &letter, 1) == 0 ? 0 : 1);  // until the parent closes its side
     }
+    ::close(ready[1]);
     char letter = 0;
     EXPECT_EQ(::read(ready[0], &letter, 1), 1);
-    for (const int side : {ready[0], ready[1], end_[0]}) ::close(side);
+    for (const int side : {ready[0], end_[0]}) ::close(side);
   }
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
   ~Child() { end(); }
 
   void end() {
-    if (process_ == 0) return;
+    if (process_ <= 0) return;
     ::close(end_[1]);
     ::waitpid(process_, nullptr, 0);
     process_ = 0;
