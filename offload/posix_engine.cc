@@ -64,12 +64,12 @@ void PosixEngine::run() {
     if (!may_start()) return;
     const Piece piece = queue_.pop();
     bytes_in_flight_ += piece.memory.size();
+    // Who ends a piece may find room for several: each that starts one calls the next.
+    if (may_start()) work_came_.notify_one();
     lock.unlock();
     carry(piece);
     lock.lock();
     bytes_in_flight_ -= piece.memory.size();
-    // There may be room for several that are smaller.
-    work_came_.notify_all();
   }
 }
 

@@ -111,15 +111,11 @@ TEST(StagedCommunicator, WhatIsReadFromARankThatHasFailedIsNotTaken) {
   std::array<std::vector<float>, 2> buffers = {std::vector<float>(kMiB), std::vector<float>(kMiB)};
   runner->run({}, [&buffers](Communicator& communicator) {
     const std::span<float> data = buffers.at(static_cast<std::size_t>(communicator.rank()));
-    std::jthread saboteur;
-    if (communicator.rank() == 0) {
-      saboteur = std::jthread([&communicator] { communicator.abort("the disk is full"); });
-    }
     try {
       communicator.broadcast(view(data), 0, {});
       ADD_FAILURE() << "no CommError on rank " << communicator.rank();
     } catch (const CommError& error) {
-      EXPECT_THAT(error.what(), testing::HasSubstr("the disk is full"));
+      EXPECT_THAT(error.what(), testing::HasSubstr("in the middle of a read"));
     }
   });
 }

@@ -93,6 +93,7 @@ class LoopbackTransport final : public Transport {
   int read_from(int /*rank*/, const std::byte* address, std::span<std::byte> to) override {
     if (hub_->world->peer_reads == PeerReads::kFail) return EPERM;
     if (hub_->world->peer_reads == PeerReads::kAfterFailure) {
+      abort("aborted in the middle of a read");
       hub_->world->has_failed.wait(false);
       std::memcpy(to.data(), address, to.size());
       return 0;
