@@ -18,6 +18,7 @@ class StreamingHash {
   StreamingHash& operator=(const StreamingHash&) = delete;
 
   void add(std::span<const std::byte> bytes);
+  void reset();  // forgets what was added
   std::uint64_t value() const;
 
  private:

@@ -18,7 +18,7 @@ void check_moments(const AdamWUpdate& update) {
   TERRACE_CHECK(dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kU8);
   TERRACE_CHECK(update.moment2.dtype == dtype);
   if (dtype == DType::kF32) return;
-  TERRACE_CHECK_EQ(update.rounding.first_element % 128, 0);
+  TERRACE_CHECK_EQ(update.rounding.first_element % kRoundingGroup, 0);
   if (dtype == DType::kBF16) return;
   const std::int64_t elements = update.gradient.elements();
   TERRACE_CHECK_EQ(elements % kMomentBlock, 0);
@@ -122,8 +122,8 @@ void reference_block(const AdamWUpdate& update, std::int64_t first) {
   exponent2 = block_exponent(largest2);
   for (std::size_t i = 0; i < next.size(); ++i) {
     const std::uint32_t random = random_for(update, first + static_cast<std::int64_t>(i));
-    codes1[i] = encode_moment1(next[i].m, exponent1, dropped_bits(bits_of_moment1(random)));
-    codes2[i] = encode_moment2(next[i].v, exponent2, dropped_bits(bits_of_moment2(random)));
+    codes1[i] = encode_moment1(next[i].m, exponent1, dropped_bits_of_moment1(random));
+    codes2[i] = encode_moment2(next[i].v, exponent2, dropped_bits_of_moment2(random));
   }
 }
 
@@ -139,8 +139,8 @@ void adamw_reference_range(const AdamWUpdate& update, std::int64_t begin, std::i
     const AdamWElement next =
         updated_element(update, i, moment_of(update.moment1, i), moment_of(update.moment2, i));
     const std::uint32_t random = rounds ? random_for(update, i) : 0;
-    set_moment(update.moment1, i, next.m, bits_of_moment1(random));
-    set_moment(update.moment2, i, next.v, bits_of_moment2(random));
+    set_moment(update.moment1, i, next.m, half_bits_of_moment1(random));
+    set_moment(update.moment2, i, next.v, half_bits_of_moment2(random));
   }
 }
 

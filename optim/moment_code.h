@@ -12,7 +12,8 @@
 namespace terrace {
 
 // Which random numbers round the moments of an update: those of (seed, step, stream, element),
-// where the elements of a range are counted from `first_element` of its unit, a multiple of 128.
+// where the elements of a range are counted from `first_element` of its unit, a multiple of
+// kRoundingGroup.
 struct MomentRounding {
   std::uint64_t seed = 0;
   std::uint32_t stream = 0;  // the unit's
@@ -22,21 +23,26 @@ struct MomentRounding {
 // Above those of parameters, which are numbered from 0.
 inline constexpr std::uint32_t kMomentStreams = 0x4D000000U;
 
-// What rounds an element's moments: bits_of_moment1() and bits_of_moment2() of it. 128 elements
-// share 16 Philox blocks, so that vectors of 16 elements or fewer take one word of as many
-// neighbouring blocks, and its halves serve two vectors. That some bits serve several roundings
-// does no harm: each is without bias if its own 16 bits are uniform.
+// What rounds an element's moments. A group of elements shares 16 Philox blocks, so that vectors of
+// 16 elements or fewer take one word of as many neighbouring blocks, and turned by one byte after
+// another it serves four vectors. So moments round by bits that some others round by too, and the
+// two of one element by bits that partly are the same. That does no harm: each rounding is without
+// bias if its own bits are uniform.
+inline constexpr std::int64_t kRoundingGroup = 256;
+
 TERRACE_HOST_DEVICE inline std::uint32_t rounding_bits(const MomentRounding& rounding,
                                                        std::uint32_t step, std::int64_t element) {
   const auto e = static_cast<std::uint64_t>(rounding.first_element + element);
-  const std::uint32_t word =
-      philox({rounding.seed}, {e / 128 * 16 + e % 16, rounding.stream, step})[e % 64 / 16];
-  return e % 128 < 64 ? word : std::rotr(word, 16);
+  const std::uint64_t block = e / kRoundingGroup * 16 + e % 16;
+  const std::uint32_t word = philox({rounding.seed}, {block, rounding.stream, step})[e % 64 / 16];
+  return std::rotr(word, static_cast<int>(e % kRoundingGroup / 64 * 8));
 }
-TERRACE_HOST_DEVICE inline std::uint32_t bits_of_moment1(std::uint32_t random) {
+
+// The bits of them that round to bf16, which drops 16.
+TERRACE_HOST_DEVICE inline std::uint32_t half_bits_of_moment1(std::uint32_t random) {
   return random & 0xffffU;
 }
-TERRACE_HOST_DEVICE inline std::uint32_t bits_of_moment2(std::uint32_t random) {
+TERRACE_HOST_DEVICE inline std::uint32_t half_bits_of_moment2(std::uint32_t random) {
   return (random >> 8) & 0xffffU;
 }
 
@@ -58,7 +64,9 @@ inline constexpr std::uint32_t kHalfOfDropped = 1U << (kDroppedBits - 1);
 inline constexpr std::uint32_t kTopExponents[] = {7, 15};  // first moment, second
 // Blocks whose largest number is smaller than 2^-95 share the lowest steps.
 inline constexpr std::uint32_t kLeastExponent = 32;
-inline constexpr std::uint32_t kMostExponent = 254;
+// Moments above 2^120 become the largest number of such a block: what a code is multiplied with to
+// be read from fp16 stays finite.
+inline constexpr std::uint32_t kMostExponent = 246;
 
 // The exponent that a block with this largest size (as bits of an fp32 without sign) shares: no
 // number of the block rounds up past the highest code. 0 of zeros alone.
@@ -70,7 +78,7 @@ TERRACE_HOST_DEVICE inline std::uint8_t block_exponent(std::uint32_t largest_bit
   return static_cast<std::uint8_t>(most < kLeastExponent ? kLeastExponent : most);
 }
 
-// `size` is not negative; `random` has 19 bits. Top is one of kTopExponents.
+// `size` is not negative; `random` has kDroppedBits bits. Top is one of kTopExponents.
 template <std::uint32_t Top>
 TERRACE_HOST_DEVICE inline std::uint32_t encode_size(float size, std::uint8_t exponent,
                                                      std::uint32_t random) {
@@ -86,9 +94,12 @@ TERRACE_HOST_DEVICE inline std::uint32_t encode_size(float size, std::uint8_t ex
   return std::min((placed - base + random) >> kDroppedBits, kMost);
 }
 
-// The 16 random bits of a moment as those that are added to the 19 bits a code drops.
-TERRACE_HOST_DEVICE inline std::uint32_t dropped_bits(std::uint32_t random) {
-  return random << (kDroppedBits - 16);
+// The bits of rounding_bits() that are added to those that a code drops.
+TERRACE_HOST_DEVICE inline std::uint32_t dropped_bits_of_moment1(std::uint32_t random) {
+  return random >> (32 - kDroppedBits);
+}
+TERRACE_HOST_DEVICE inline std::uint32_t dropped_bits_of_moment2(std::uint32_t random) {
+  return random & ((1U << kDroppedBits) - 1);
 }
 
 template <std::uint32_t Top>
@@ -108,7 +119,6 @@ TERRACE_HOST_DEVICE inline std::uint8_t encode_moment1(float value, std::uint8_t
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const auto size = std::bit_cast<float>(bits & 0x7fffffffU);
   const std::uint32_t code = encode_size<kTopExponents[0]>(size, exponent, random);
-  if (code == 0) return 0;
   return static_cast<std::uint8_t>(code | ((bits >> 24) & kSignOfCode));
 }
 

@@ -45,11 +45,12 @@ HWY_INLINE Vec load(const Bf16* source) {
 
 HWY_INLINE void store(Vec value, float* target) { hn::StoreU(value, Lanes(), target); }
 
-// The words hold `rounded` where value is a number, and the quiet NaN of value elsewhere.
-HWY_INLINE WordVec keep_nan(Vec value, WordVec rounded) {
+// The upper half of each word of `rounded`; where value is NaN, of value made quiet.
+HWY_INLINE WordVec upper_or_nan(Vec value, WordVec rounded) {
   const LaneWords words;
-  const auto quiet = hn::Or(hn::ShiftRight<16>(hn::BitCast(words, value)), hn::Set(words, 0x40U));
-  return hn::IfThenElse(hn::RebindMask(words, hn::IsNaN(value)), quiet, rounded);
+  const auto quiet = hn::Or(hn::BitCast(words, value), hn::Set(words, 0x400000U));
+  const auto is_nan = hn::RebindMask(words, hn::IsNaN(value));
+  return hn::ShiftRight<16>(hn::IfThenElse(is_nan, quiet, rounded));
 }
 
 // The bf16 of each lane, in the low half of its word: as to_bf16_nearest_even and _ties_away.
@@ -57,14 +58,12 @@ HWY_INLINE WordVec bf16_words_nearest_even(Vec value) {
   const LaneWords words;
   const auto bits = hn::BitCast(words, value);
   const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(words, 1U));
-  const auto sum = hn::Add(bits, hn::Add(odd, hn::Set(words, 0x7fffU)));
-  return keep_nan(value, hn::ShiftRight<16>(sum));
+  return upper_or_nan(value, hn::Add(bits, hn::Add(odd, hn::Set(words, 0x7fffU))));
 }
 
 HWY_INLINE WordVec bf16_words_ties_away(Vec value) {
   const LaneWords words;
-  const auto sum = hn::Add(hn::BitCast(words, value), hn::Set(words, 0x8000U));
-  return keep_nan(value, hn::ShiftRight<16>(sum));
+  return upper_or_nan(value, hn::Add(hn::BitCast(words, value), hn::Set(words, 0x8000U)));
 }
 
 HWY_INLINE void store_halves(WordVec words, Bf16* target) {

@@ -22,8 +22,8 @@
 // The sequence needs a fused multiply-add in one rounding. Where the instruction set has none, the
 // scalar definition runs, with std::fma.
 #undef TERRACE_NATIVE_FMA
-#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL || \
-    HWY_TARGET == HWY_PPC8 || (HWY_TARGET == HWY_NEON && HWY_ARCH_ARM_A64)
+#if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2) || HWY_TARGET == HWY_PPC8 || \
+    (HWY_TARGET == HWY_NEON && HWY_ARCH_ARM_A64)
 #define TERRACE_NATIVE_FMA 1
 #else
 #define TERRACE_NATIVE_FMA 0
@@ -130,7 +130,7 @@ struct SplitMaster {
   }
 };
 
-// Where moments come from and go to. `random` has 16 bits for each moment of a lane.
+// Where moments come from and go to. `random` is what rounds them: moment_code.h.
 
 struct FloatMoments {
   float *moment1, *moment2;
@@ -151,8 +151,8 @@ struct HalfMoments {
   HWY_INLINE Vec get1(std::int64_t i) const { return load(moment1 + i); }
   HWY_INLINE Vec get2(std::int64_t i) const { return load(moment2 + i); }
   HWY_INLINE void set(Vec m, Vec v, WordVec random, std::int64_t i) const {
-    store_halves(bf16_words_stochastic(m, bits_of_moment1(random)), moment1 + i);
-    store_halves(bf16_words_stochastic(v, bits_of_moment2(random)), moment2 + i);
+    store_halves(bf16_words_stochastic(m, half_bits_of_moment1(random)), moment1 + i);
+    store_halves(bf16_words_stochastic(v, half_bits_of_moment2(random)), moment2 + i);
   }
   HWY_INLINE void fetch(std::int64_t i) const {
     fetch_ahead(moment1 + i);
@@ -160,38 +160,56 @@ struct HalfMoments {
   }
 };
 
-// One block of 8-bit moments. They are read from their codes; new ones wait in `wide` with the
-// random numbers that will round them, until the largest of the block are known.
-struct CodedMoments {
-  struct Wide {
-    alignas(64) float moment1[kMomentBlock];
-    alignas(64) float moment2[kMomentBlock];
-    alignas(64) std::uint32_t random[kMomentBlock];
-  };
-
-  HWY_INLINE CodedMoments(const AdamWUpdate& op, std::int64_t first_element, Wide& wide_moments)
-      : codes1(codes_of(op.moment1)),
-        codes2(codes_of(op.moment2)),
-        first(first_element),
-        block1(codes_of(op.exponents1)[first / kMomentBlock]),
-        block2(codes_of(op.exponents2)[first / kMomentBlock]),
-        wide(wide_moments) {}
-
-  HWY_INLINE Vec get1(std::int64_t i) const {
-    return decode_moment1_vector(block1, load_codes(codes1 + i));
-  }
-  HWY_INLINE Vec get2(std::int64_t i) const { return block2.decode(load_codes(codes2 + i)); }
-  HWY_INLINE void set(Vec m, Vec v, WordVec random, std::int64_t i) const {
-    store(m, wide.moment1 + (i - first));
-    store(v, wide.moment2 + (i - first));
-    hn::StoreU(random, LaneWords(), wide.random + (i - first));
-  }
-
-  std::uint8_t *codes1, *codes2;
+// The new moments of a block, until the largest are known: they wait in the cache, with the random
+// numbers that will round them.
+struct NewMoments {
+  alignas(64) float moment1[kMomentBlock];
+  alignas(64) float moment2[kMomentBlock];
+  alignas(64) std::uint32_t random[kMomentBlock];
   std::int64_t first;
-  Block1 block1;
-  Block2 block2;
-  Wide& wide;
+  std::uint8_t exponent1, exponent2;
+};
+
+// One block of 8-bit moments, read from their codes.
+class CodedMoments {
+ public:
+  HWY_INLINE CodedMoments(const AdamWUpdate& op, std::int64_t first, NewMoments& next)
+      : codes1_(codes_of(op.moment1)),
+        codes2_(codes_of(op.moment2)),
+        block1_(codes_of(op.exponents1)[first / kMomentBlock]),
+        block2_(codes_of(op.exponents2)[first / kMomentBlock]),
+        largest1_(hn::Zero(LaneWords())),
+        largest2_(hn::Zero(LaneWords())),
+        first_(first),
+        next_(next) {}
+
+  HWY_INLINE Vec get1(std::int64_t i) const { return block1_.load(codes1_ + i); }
+  HWY_INLINE Vec get2(std::int64_t i) const { return block2_.load(codes2_ + i); }
+  HWY_INLINE void set(Vec m, Vec v, WordVec random, std::int64_t i) {
+    const LaneWords words;
+    const auto size1 = hn::And(hn::BitCast(words, m), hn::Set(words, 0x7fffffffU));
+    largest1_ = hn::Max(largest1_, size1);
+    largest2_ = hn::Max(largest2_, hn::BitCast(words, v));
+    store(m, next_.moment1 + (i - first_));
+    store(v, next_.moment2 + (i - first_));
+    hn::StoreU(random, words, next_.random + (i - first_));
+  }
+  // After all of the block are set.
+  HWY_INLINE void finish() {
+    const LaneWords words;
+    next_.first = first_;
+    next_.exponent1 = block_exponent(hn::GetLane(hn::MaxOfLanes(words, largest1_)));
+    const std::uint32_t largest2 = hn::GetLane(hn::MaxOfLanes(words, largest2_));
+    next_.exponent2 = block_exponent(largest2 & 0x7fffffffU);  // NaN alone may have a sign
+  }
+
+ private:
+  const std::uint8_t *codes1_, *codes2_;
+  Block1 block1_;
+  Block2 block2_;
+  WordVec largest1_, largest2_;
+  std::int64_t first_;
+  NewMoments& next_;
 };
 
 // The constants of AdamWFactors in vectors, so that the compiler has them in registers.
@@ -211,9 +229,8 @@ struct VectorFactors {
 
 // Updates one vector of everything.
 template <typename Gradient, typename Moments, typename Parameters>
-HWY_INLINE void update_vector(const VectorFactors& f, const Gradient* gradient,
-                              const Moments& moments, const Parameters& parameters, WordVec random,
-                              std::int64_t i) {
+HWY_INLINE void update_vector(const VectorFactors& f, const Gradient* gradient, Moments& moments,
+                              const Parameters& parameters, WordVec random, std::int64_t i) {
   const Vec m_before = moments.get1(i);
   const Vec v_before = moments.get2(i);
   const Vec p_before = parameters.get(i);
@@ -246,105 +263,109 @@ HWY_INLINE std::int64_t update_steps(const AdamWFactors& factors, const Gradient
   return i;
 }
 
-// Elements that share Philox blocks: rounding_bits().
-inline constexpr std::int64_t kGroup = 128;
+// The Philox blocks that a group of elements shares: rounding_bits(). Their four words serve a row
+// of elements, and turned by a byte the next.
 inline constexpr std::int64_t kCounters = 16;
+inline constexpr std::int64_t kRow = 4 * kCounters;
 
-// Calls body(random, i) for every vector of the group that begins at `first`.
-template <typename Body>
-HWY_INLINE void for_each_random(const AdamWUpdate& op, std::int64_t first, const Body& body) {
-  const PhiloxVector numbers(op.rounding.seed, op.rounding.stream, op.scalars->step);
-  const auto counter = static_cast<std::uint64_t>((op.rounding.first_element + first) / kGroup) *
-                       static_cast<std::uint64_t>(kCounters);
-  for (std::int64_t part = 0; part < kCounters; part += kLanes) {
+HWY_INLINE PhiloxVector numbers_of(const AdamWUpdate& op) {
+  return {op.rounding.seed, op.rounding.stream, op.scalars->step};
+}
+
+// Calls body(random, i) for every vector of the group that begins at `first`, and fetch(i) in front
+// of each row: what a whole group fetches at once would not find room on its way from memory.
+template <typename Fetch, typename Body>
+HWY_INLINE void for_each_random(const AdamWUpdate& op, const PhiloxVector& numbers,
+                                std::int64_t first, const Fetch& fetch, const Body& body) {
+  const auto counter =
+      static_cast<std::uint64_t>((op.rounding.first_element + first) / kRoundingGroup * kCounters);
+  WordVec row[4][kCounters / kLanes];
+  for (std::int64_t part = 0; part < kCounters / kLanes; ++part) {
     WordVec words[4];
-    numbers(counter + static_cast<std::uint64_t>(part), words);
-    for (std::int64_t j = 0; j < 4; ++j) body(words[j], first + j * kCounters + part);
-    for (std::int64_t j = 0; j < 4; ++j) {
-      body(hn::RotateRight<16>(words[j]), first + kGroup / 2 + j * kCounters + part);
+    numbers(counter + static_cast<std::uint64_t>(part * kLanes), words);
+    for (int word = 0; word < 4; ++word) row[word][part] = words[word];
+  }
+  for (std::int64_t i = first; i < first + kRoundingGroup;) {
+    fetch(i);
+    for (auto& parts : row) {
+      for (WordVec& random : parts) {
+        body(random, i);
+        random = hn::RotateRight<8>(random);
+        i += kLanes;
+      }
     }
   }
 }
 
-// Whole groups from `begin`, a multiple of kGroup, on; returns where they end.
+// Whole groups from `begin`, a multiple of kRoundingGroup, on; returns where they end.
 template <typename Gradient, typename Parameters>
 HWY_INLINE std::int64_t update_groups(const AdamWUpdate& op, const AdamWFactors& factors,
                                       const Gradient* gradient, const HalfMoments& moments,
                                       const Parameters& parameters, std::int64_t begin,
                                       std::int64_t end) {
   const VectorFactors f(factors);
+  const PhiloxVector numbers = numbers_of(op);
   std::int64_t i = begin;
-  for (; i + kGroup <= end; i += kGroup) {
-    for (std::int64_t step = i; step < i + kGroup; step += kStep) {
-      fetch_ahead(gradient + step);
-      moments.fetch(step);
-      parameters.fetch(step);
-    }
-    for_each_random(op, i, [&](WordVec random, std::int64_t j) TERRACE_VECTOR_BODY {
+  for (; i + kRoundingGroup <= end; i += kRoundingGroup) {
+    const auto fetch = [&](std::int64_t j) TERRACE_VECTOR_BODY {
+      for (std::int64_t step = j; step < j + kRow; step += kStep) {
+        fetch_ahead(gradient + step);
+        moments.fetch(step);
+        parameters.fetch(step);
+      }
+    };
+    for_each_random(op, numbers, i, fetch, [&](WordVec random, std::int64_t j) TERRACE_VECTOR_BODY {
       update_vector(f, gradient, moments, parameters, random, j);
     });
   }
   return i;
 }
 
-// The largest size, as bits.
-HWY_INLINE std::uint32_t largest_of_block(const float* values) {
-  const LaneWords words;
-  WordVec largest = hn::Zero(words);
+// From new moments to their codes.
+HWY_INLINE void narrow_block(const AdamWUpdate& op, const NewMoments& next) {
+  codes_of(op.exponents1)[next.first / kMomentBlock] = next.exponent1;
+  codes_of(op.exponents2)[next.first / kMomentBlock] = next.exponent2;
+  const Block1 block1(next.exponent1);
+  const Block2 block2(next.exponent2);
+  std::uint8_t* const codes1 = codes_of(op.moment1) + next.first;
+  std::uint8_t* const codes2 = codes_of(op.moment2) + next.first;
   for (std::int64_t i = 0; i < kMomentBlock; i += kLanes) {
-    const auto bits = hn::And(hn::BitCast(words, load(values + i)), hn::Set(words, 0x7fffffffU));
-    largest = hn::Max(largest, bits);
-  }
-  return hn::GetLane(hn::MaxOfLanes(words, largest));
-}
-
-// From the new moments to their codes.
-HWY_INLINE void narrow_block(const AdamWUpdate& op, const CodedMoments& moments) {
-  const CodedMoments::Wide& wide = moments.wide;
-  const std::uint8_t exponent1 = block_exponent(largest_of_block(wide.moment1));
-  const std::uint8_t exponent2 = block_exponent(largest_of_block(wide.moment2));
-  codes_of(op.exponents1)[moments.first / kMomentBlock] = exponent1;
-  codes_of(op.exponents2)[moments.first / kMomentBlock] = exponent2;
-  const Block1 block1(exponent1);
-  const Block2 block2(exponent2);
-  std::uint8_t* const codes1 = moments.codes1 + moments.first;
-  std::uint8_t* const codes2 = moments.codes2 + moments.first;
-  constexpr int kShift = kDroppedBits - 16;
-  for (std::int64_t i = 0; i < kMomentBlock; i += kLanes) {
-    const WordVec random = hn::LoadU(LaneWords(), wide.random + i);
-    const auto random1 = hn::ShiftLeft<kShift>(bits_of_moment1(random));
-    const auto random2 = hn::ShiftLeft<kShift>(bits_of_moment2(random));
-    store_codes(encode_moment1_vector(block1, load(wide.moment1 + i), random1), codes1 + i);
-    store_codes(encode_moment2_vector(block2, load(wide.moment2 + i), random2), codes2 + i);
+    const WordVec random = hn::LoadU(LaneWords(), next.random + i);
+    block1.store(load(next.moment1 + i), random, codes1 + i);
+    block2.store(load(next.moment2 + i), random, codes2 + i);
   }
 }
 
-// Whole blocks that all decay or all do not.
+// Whole blocks that all decay or all do not. A block's new moments become codes after the update of
+// the next: its exponents, which come last, hold nothing up.
 template <typename Gradient, typename Parameters>
 HWY_INLINE std::int64_t update_blocks(const AdamWUpdate& op, const AdamWFactors& factors,
                                       const Gradient* gradient, const Parameters& parameters,
                                       std::int64_t begin, std::int64_t end) {
+  static_assert(kMomentBlock == kRoundingGroup);
   const VectorFactors f(factors);
-  CodedMoments::Wide wide;
+  const PhiloxVector numbers = numbers_of(op);
+  NewMoments waiting[2];
   std::int64_t first = begin;
-  for (; first + kMomentBlock <= end; first += kMomentBlock) {
-    const CodedMoments moments(op, first, wide);
-    for (std::int64_t group = first; group < first + kMomentBlock; group += kGroup) {
-      for (std::int64_t step = group; step < group + kGroup; step += kStep) {
+  std::size_t now = 0;
+  for (; first + kMomentBlock <= end; first += kMomentBlock, now = 1 - now) {
+    const auto fetch = [&](std::int64_t i) TERRACE_VECTOR_BODY {
+      for (std::int64_t step = i; step < i + kRow; step += kStep) {
         fetch_ahead(gradient + step);
         parameters.fetch(step);
       }
-      for (std::int64_t line = group + kAheadBytes; line < group + kGroup + kAheadBytes;
-           line += 64) {
-        hwy::Prefetch(moments.codes1 + line);
-        hwy::Prefetch(moments.codes2 + line);
-      }
-      for_each_random(op, group, [&](WordVec random, std::int64_t i) TERRACE_VECTOR_BODY {
-        update_vector(f, gradient, moments, parameters, random, i);
-      });
-    }
-    narrow_block(op, moments);
+      hwy::Prefetch(codes_of(op.moment1) + i + kAheadBytes);
+      hwy::Prefetch(codes_of(op.moment2) + i + kAheadBytes);
+    };
+    CodedMoments moments(op, first, waiting[now]);
+    for_each_random(op, numbers, first, fetch,
+                    [&](WordVec random, std::int64_t i) TERRACE_VECTOR_BODY {
+                      update_vector(f, gradient, moments, parameters, random, i);
+                    });
+    if (first > begin) narrow_block(op, waiting[1 - now]);
+    moments.finish();
   }
+  if (first > begin) narrow_block(op, waiting[1 - now]);
   return first;
 }
 
@@ -377,10 +398,6 @@ HWY_INLINE std::int64_t with_parameters(const AdamWUpdate& op, std::int64_t begi
   if (op.parameter.dtype == DType::kF16) return with_half<Fp16>(op, begin, body);
   return with_half<Bf16>(op, begin, body);
 }
-
-#endif  // TERRACE_NATIVE_FMA
-
-#if TERRACE_NATIVE_FMA
 
 // Calls body(gradient, parameters) with the gradient's type, too.
 template <typename Body>
@@ -418,7 +435,8 @@ void update_coded_moments(const AdamWUpdate& op, std::int64_t begin, std::int64_
 // Elements that all decay or all do not; returns how far it came.
 std::int64_t update_same_decay(const AdamWUpdate& op, std::int64_t begin, std::int64_t end) {
   if (op.moment1.dtype == DType::kF32) return update_float_moments(op, begin, end);
-  const std::int64_t aligned = std::min(end, (begin + kGroup - 1) / kGroup * kGroup);
+  const std::int64_t aligned =
+      std::min(end, (begin + kRoundingGroup - 1) / kRoundingGroup * kRoundingGroup);
   adamw_reference_range(op, begin, aligned);
   return update_half_moments(op, aligned, end);
 }

@@ -23,21 +23,25 @@ namespace hn = hwy::HWY_NAMESPACE;
 class PhiloxVector {
  public:
   PhiloxVector(std::uint64_t seed, std::uint32_t stream, std::uint32_t step)
-      : seed_(seed), stream_(stream), step_(step) {}
+      : stream_(stream), step_(step) {
+    auto k0 = static_cast<std::uint32_t>(seed);
+    auto k1 = static_cast<std::uint32_t>(seed >> 32);
+    for (RoundKeys& keys : keys_) {
+      keys = {k0, k1};
+      k0 += 0x9E3779B9U;
+      k1 += 0xBB67AE85U;
+    }
+  }
 
   // words[j] lane i: word j of counter first + i. The counters have the same upper 32 bits.
   HWY_INLINE void operator()(std::uint64_t first, WordVec words[4]) const {
     Quad even = start(first, 0);
     Quad odd = start(first, 1);
-    auto k0 = static_cast<std::uint32_t>(seed_);
-    auto k1 = static_cast<std::uint32_t>(seed_ >> 32);
-    for (int round = 0; round < 10; ++round) {
-      const Wide key0 = hn::Set(WideLanes(), std::uint64_t{k0});
-      const Wide key1 = hn::Set(WideLanes(), std::uint64_t{k1});
+    for (const RoundKeys& keys : keys_) {
+      const Wide key0 = hn::Set(WideLanes(), keys.k0);
+      const Wide key1 = hn::Set(WideLanes(), keys.k1);
       even = one_round(even, key0, key1);
       odd = one_round(odd, key0, key1);
-      k0 += 0x9E3779B9U;
-      k1 += 0xBB67AE85U;
     }
     words[0] = join_lanes(even.x0, odd.x0);
     words[1] = join_lanes(even.x1, odd.x1);
@@ -48,6 +52,9 @@ class PhiloxVector {
  private:
   using WideLanes = hn::Repartition<std::uint64_t, LaneWords>;
   using Wide = hn::Vec<WideLanes>;
+  struct RoundKeys {
+    std::uint64_t k0, k1;  // in the lower halves
+  };
   struct Quad {
     Wide x0, x1, x2, x3;  // the upper halves are of no account
   };
@@ -76,85 +83,102 @@ class PhiloxVector {
                        hn::BitCast(LaneWords(), even));
   }
 
-  std::uint64_t seed_;
   std::uint32_t stream_, step_;
+  RoundKeys keys_[10];
 };
 
-HWY_INLINE WordVec bits_of_moment1(WordVec random) {
+HWY_INLINE WordVec half_bits_of_moment1(WordVec random) {
   return hn::And(random, hn::Set(LaneWords(), 0xffffU));
 }
-HWY_INLINE WordVec bits_of_moment2(WordVec random) {
+HWY_INLINE WordVec half_bits_of_moment2(WordVec random) {
   return hn::And(hn::ShiftRight<8>(random), hn::Set(LaneWords(), 0xffffU));
 }
 
 HWY_INLINE WordVec bf16_words_stochastic(Vec value, WordVec random) {
-  const auto sum = hn::Add(hn::BitCast(LaneWords(), value), random);
-  return keep_nan(value, hn::ShiftRight<16>(sum));
-}
-
-using LaneBytes = hn::Rebind<std::uint8_t, Lanes>;
-
-HWY_INLINE WordVec load_codes(const std::uint8_t* codes) {
-  return hn::PromoteTo(LaneWords(), hn::LoadU(LaneBytes(), codes));
+  return upper_or_nan(value, hn::Add(hn::BitCast(LaneWords(), value), random));
 }
 
 HWY_INLINE void store_codes(WordVec codes, std::uint8_t* target) {
-  hn::StoreU(hn::TruncateTo(LaneBytes(), codes), LaneBytes(), target);
+  const hn::Rebind<std::uint8_t, Lanes> bytes;
+  hn::StoreU(hn::TruncateTo(bytes, codes), bytes, target);
 }
 
-// The numbers of one block's exponent that every lane needs.
+// The codes of one block. The hardware reads a code as an fp16, whose exponent and fraction are
+// wider: numbers at the lowest exponent, too.
 template <std::uint32_t Top>
-struct BlockVector {
-  explicit HWY_INLINE BlockVector(std::uint8_t exponent)
-      : normal_bits((static_cast<std::uint32_t>(exponent) - Top + 1) << 23) {}
+class BlockVector {
+ public:
+  explicit BlockVector(std::uint8_t exponent)
+      : normal_bits_((static_cast<std::uint32_t>(exponent) - Top + 1) << 23),
+        scale_bits_((static_cast<std::uint32_t>(exponent) - Top + 15) << 23) {}
 
-  HWY_INLINE Vec decode(WordVec code) const {
-    const LaneWords words;
-    const auto normal = hn::Set(words, normal_bits);
-    const auto is_small = hn::Lt(code, hn::Set(words, 1U << kFractionBits));
-    const auto base = hn::IfThenElse(is_small, normal, hn::Set(words, normal_bits - (1U << 23)));
-    const auto placed = hn::BitCast(Lanes(), hn::Add(hn::ShiftLeft<kDroppedBits>(code), base));
-    const auto shift = hn::IfThenElseZero(is_small, normal);
-    return hn::Sub(placed, hn::BitCast(Lanes(), shift));
+ protected:
+  using Shorts = hn::Rebind<std::int16_t, Lanes>;
+  static constexpr int kPlace = 10 - kFractionBits;
+
+  HWY_INLINE Vec decode(hn::Vec<Shorts> code_in_place) const {
+    const hn::Rebind<hwy::float16_t, Lanes> fp16;
+    const auto scale = hn::BitCast(Lanes(), hn::Set(LaneWords(), scale_bits_));
+    return hn::Mul(hn::PromoteTo(Lanes(), hn::BitCast(fp16, code_in_place)), scale);
   }
 
   HWY_INLINE WordVec encode(WordVec size_bits, WordVec random) const {
     const LaneWords words;
-    const auto normal = hn::Set(words, normal_bits);
+    const auto normal = hn::Set(words, normal_bits_);
+    const auto step = hn::Set(words, 1U << 23);
     const auto is_small = hn::Lt(size_bits, normal);
-    const auto shift = hn::BitCast(Lanes(), hn::IfThenElseZero(is_small, normal));
-    const auto placed = hn::BitCast(words, hn::Add(hn::BitCast(Lanes(), size_bits), shift));
-    const auto base = hn::IfThenElse(is_small, normal, hn::Set(words, normal_bits - (1U << 23)));
-    constexpr std::uint32_t kMost = (Top + 1) * (1U << kFractionBits) - 1;
-    const auto code = hn::ShiftRight<kDroppedBits>(hn::Add(hn::Sub(placed, base), random));
-    return hn::Min(code, hn::Set(words, kMost));
+    const auto raised = hn::Add(hn::BitCast(Lanes(), size_bits), hn::BitCast(Lanes(), normal));
+    const auto placed = hn::IfThenElse(is_small, hn::BitCast(words, raised), size_bits);
+    const auto offset = hn::Sub(random, hn::Sub(normal, step));
+    const auto sum = hn::Add(placed, offset);
+    return hn::ShiftRight<kDroppedBits>(hn::IfThenElse(is_small, hn::Sub(sum, step), sum));
   }
 
-  std::uint32_t normal_bits;
+ private:
+  std::uint32_t normal_bits_, scale_bits_;
 };
 
-using Block1 = BlockVector<kTopExponents[0]>;
-using Block2 = BlockVector<kTopExponents[1]>;
+struct Block1 : BlockVector<kTopExponents[0]> {
+  using BlockVector::BlockVector;
 
-HWY_INLINE Vec decode_moment1_vector(const Block1& block, WordVec code) {
-  const LaneWords words;
-  const auto sign = hn::And(code, hn::Set(words, kSignOfCode));
-  const Vec size = block.decode(hn::Sub(code, sign));
-  return hn::BitCast(Lanes(), hn::Or(hn::BitCast(words, size), hn::ShiftLeft<24>(sign)));
-}
+  HWY_INLINE Vec load(const std::uint8_t* codes) const {
+    const Shorts shorts;
+    const hn::Rebind<std::int8_t, Lanes> bytes;
+    const auto code =
+        hn::PromoteTo(shorts, hn::LoadU(bytes, reinterpret_cast<const std::int8_t*>(codes)));
+    constexpr auto kBits = static_cast<std::int16_t>(0x8000 | (0x7f << kPlace));
+    return decode(hn::And(hn::ShiftLeft<kPlace>(code), hn::Set(shorts, kBits)));
+  }
 
-HWY_INLINE WordVec encode_moment1_vector(const Block1& block, Vec value, WordVec random) {
-  const LaneWords words;
-  const auto bits = hn::BitCast(words, value);
-  const auto code = block.encode(hn::And(bits, hn::Set(words, 0x7fffffffU)), random);
-  const auto sign = hn::And(hn::ShiftRight<24>(bits), hn::Set(words, kSignOfCode));
-  return hn::IfThenZeroElse(hn::Eq(code, hn::Zero(words)), hn::Or(code, sign));
-}
+  HWY_INLINE void store(Vec value, WordVec random, std::uint8_t* target) const {
+    const LaneWords words;
+    const auto bits = hn::BitCast(words, value);
+    const auto dropped = hn::ShiftRight<32 - kDroppedBits>(random);
+    const auto code = encode(hn::And(bits, hn::Set(words, 0x7fffffffU)), dropped);
+    const auto size = hn::Min(code, hn::Set(words, kSignOfCode - 1));
+    const auto sign = hn::And(hn::ShiftRight<24>(bits), hn::Set(words, kSignOfCode));
+    store_codes(hn::Or(size, sign), target);
+  }
+};
 
-HWY_INLINE WordVec encode_moment2_vector(const Block2& block, Vec value, WordVec random) {
-  const auto bits = hn::BitCast(LaneWords(), value);
-  return hn::Max(block.encode(bits, random), hn::Min(bits, hn::Set(LaneWords(), 1U)));
-}
+struct Block2 : BlockVector<kTopExponents[1]> {
+  using BlockVector::BlockVector;
+
+  HWY_INLINE Vec load(const std::uint8_t* codes) const {
+    const hn::Rebind<std::uint8_t, Lanes> bytes;
+    const hn::Rebind<std::uint16_t, Lanes> halves;
+    const auto code = hn::PromoteTo(halves, hn::LoadU(bytes, codes));
+    return decode(hn::BitCast(Shorts(), hn::ShiftLeft<kPlace>(code)));
+  }
+
+  HWY_INLINE void store(Vec value, WordVec random, std::uint8_t* target) const {
+    const LaneWords words;
+    const auto bits = hn::BitCast(words, value);
+    const auto dropped = hn::And(random, hn::Set(words, (1U << kDroppedBits) - 1));
+    const auto code = hn::Min(encode(bits, dropped), hn::Set(words, 255U));
+    store_codes(hn::Max(code, hn::Min(bits, hn::Set(words, 1U))), target);
+  }
+};
 
 }  // namespace HWY_NAMESPACE
 }  // namespace terrace

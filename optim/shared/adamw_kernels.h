@@ -113,8 +113,8 @@ struct AdamWBody {
       }
       master.at[i] = Views::master_of(next.p);
       parameter.at[i] = Views::parameter_of(next.p);
-      m.at[i] = Views::moment_of(next.m, bits_of_moment1(random));
-      v.at[i] = Views::moment_of(next.v, bits_of_moment2(random));
+      m.at[i] = Views::moment_of(next.m, half_bits_of_moment1(random));
+      v.at[i] = Views::moment_of(next.v, half_bits_of_moment2(random));
     }
     store_pack(of.master + first, master, count, aligned);
     store_pack(of.parameter + first, parameter, count, aligned);
@@ -158,8 +158,8 @@ struct CodedAdamWKernel {
       const std::int64_t i = block.index() * kMomentBlock + t;
       const std::uint32_t random = rounding_bits(of.rounding, of.scalars->step, i);
       const AdamWElement& element = next[t];
-      of.moment1[i] = encode_moment1(element.m, shared1, dropped_bits(bits_of_moment1(random)));
-      of.moment2[i] = encode_moment2(element.v, shared2, dropped_bits(bits_of_moment2(random)));
+      of.moment1[i] = encode_moment1(element.m, shared1, dropped_bits_of_moment1(random));
+      of.moment2[i] = encode_moment2(element.v, shared2, dropped_bits_of_moment2(random));
       of.master[i] = Views::master_of(element.p);
       of.parameter[i] = Views::parameter_of(element.p);
       if (t == 0) exponents1[block.index()] = shared1;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -16,6 +17,8 @@ namespace terrace {
 
 struct BenchDevice;  // runtime/bench/bench_device.h
 
+inline constexpr std::int64_t kOverlapSequence = 512;
+
 struct BenchOptions {
   // What is measured in place of the CPU; null: the CPU. For benchmarks that Bench::on_device.
   const BenchDevice* device = nullptr;
@@ -27,6 +30,8 @@ struct BenchOptions {
   // Of bench step: the steps of so many ranks as threads, with this ZeRO stage.
   std::optional<int> zero_stage;
   int local_ranks = 1;
+  // Of bench overlap: tokens of a step, a multiple of kOverlapSequence; 0: of several sizes.
+  std::int64_t tokens = 0;
   bool small = false;  // everything as small as can be: does it run? for tests
 };
 

@@ -16,8 +16,8 @@
 #include "runtime/bench/usage_clock.h"
 
 // Two steps for each mix of directions. First every shape of I/O is tried once by the bare loop and
-// by fio. Then the best few of each are measured again, in rounds with the store: the limit is the
-// best of their medians.
+// by fio. Then the best few of each are measured again, in rounds with the store and its shapes:
+// the best median of the store is held against the best of theirs.
 namespace terrace {
 namespace {
 
@@ -27,9 +27,9 @@ constexpr double kScreeningSeconds = 0.25;
 constexpr std::size_t kFinalists = 3;
 // Of the store: memory that is used again while it is in the caches, as fio's is, and more than
 // they hold, as a step's is.
-constexpr std::size_t kNarrowRequestBytes = 512 * kKiB;
-constexpr int kNarrowRequests = 16;
-constexpr std::size_t kWideRequestBytes = 64 * kMiB;
+constexpr IoShape kStoreShapes[] = {{512 * kKiB, 16}, {kMiB, 16}, {4 * kMiB, 4}};
+constexpr IoShape kSmallStoreShapes[] = {{512 * kKiB, 4}, {kMiB, 2}};
+constexpr IoShape kWideStoreShape = {64 * kMiB, 4};
 
 std::vector<IoShape> shapes_to_try(bool small, bool wide) {
   if (small) return {{kMiB, 4}};
@@ -95,14 +95,16 @@ void measure(const std::vector<Contestants*>& groups, int rounds) {
   for (std::size_t i = 0; i < all.size(); ++i) all[i]->rate = rates[i];
 }
 
-BenchResult rate_result(const std::string& name, const Contestant& store,
+BenchResult rate_result(const std::string& name, const Contestants& stores,
                         const Contestants& limits) {
   const Contestant& limit = best_of(limits);
   BenchResult result{
-      .name = name, .value = store.rate, .limit = limit.rate, .limit_is = limit.name};
-  for (const Contestant& other : limits) {
-    result.details.push_back({other.name, fmt::format("{:.3f} GB/s, {:.2f} ms/GB",
-                                                      other.rate.median(), other.cpu.median())});
+      .name = name, .value = best_of(stores).rate, .limit = limit.rate, .limit_is = limit.name};
+  for (const Contestants* group : {&stores, &limits}) {
+    for (const Contestant& one : *group) {
+      result.details.push_back({one.name, fmt::format("{:.3f} GB/s, {:.2f} ms/GB",
+                                                      one.rate.median(), one.cpu.median())});
+    }
   }
   return result;
 }
@@ -125,22 +127,23 @@ Samples difference(const Samples& more, const Samples& less) {
   return result;
 }
 
-BenchResult checksum_result(const std::string& name, const Contestants& stores,
-                            const Contestant& alone) {
+BenchResult checksum_result(const std::string& name, const Contestant& checked,
+                            const Contestant& unchecked, const Contestant& alone) {
   return {.name = name,
           .unit = BenchUnit::kMillisecondsPerGigabyte,
-          .value = difference(stores[0].cpu, stores[1].cpu),
+          .value = difference(checked.cpu, unchecked.cpu),
           .limit = alone.cpu,
           .limit_is = alone.name};
 }
 
-// Checksums of blocks, one after another, of memory that no cache holds.
-IoRate take_checksums(std::span<const std::byte> memory, double seconds) {
+// Checksums of requests, one after another, of memory that no cache holds.
+IoRate take_checksums(std::span<const std::byte> memory, std::size_t request_bytes,
+                      double seconds) {
   const UsageClock usage;
   std::uint64_t bytes = 0;
   std::uint64_t sum = 0;
   do {
-    const std::size_t block = std::min(kNarrowRequestBytes, memory.size());
+    const std::size_t block = std::min(request_bytes, memory.size());
     sum ^= hash_bytes(memory.subspan(bytes % (memory.size() / block * block), block));
     bytes += block;
   } while (usage.wall_seconds() < seconds);
@@ -157,9 +160,18 @@ class IoBench {
   std::vector<BenchResult> run();
 
  private:
-  std::unique_ptr<StoreLoad> make_store(bool checksums, std::size_t request_bytes);
+  // Stores whose requests have a shape.
+  struct ShapedStores {
+    IoShape shape;
+    std::unique_ptr<StoreLoad> checked, unchecked;
+  };
+
+  std::unique_ptr<StoreLoad> make_store(bool checksums, const IoShape& requests);
+  std::vector<ShapedStores> make_stores();
   Contestants finalists(const std::string& tool, const Runner& run, IoMix mix, bool wide) const;
-  static Contestant contestant(StoreLoad& store, IoMix mix, double seconds);
+  Contestant contestant(StoreLoad& store, const IoShape& requests, IoMix mix) const;
+  Contestants shaped_contestants(bool checksums, IoMix mix) const;
+  Contestant checksums_alone() const;
   std::vector<BenchResult> run_mix(IoMix mix);
   std::string description() const;
 
@@ -170,8 +182,8 @@ class IoBench {
   BareDrives drives_;
   std::optional<std::string> fio_version_;
   FioPeer fio_;
-  std::unique_ptr<StoreLoad> checked_;
-  std::unique_ptr<StoreLoad> unchecked_;
+  const IoShape wide_shape_;
+  std::vector<ShapedStores> stores_;
   std::unique_ptr<StoreLoad> wide_;
 };
 
@@ -193,28 +205,56 @@ IoBench::IoBench(const BenchOptions& options, Log& log)
               log),
       fio_version_(FioPeer::find()),
       fio_({.files = drives_.files(), .file_bytes = bytes_, .scratch = drives_.scratch()}),
-      checked_(make_store(true, kNarrowRequestBytes)),
-      unchecked_(make_store(false, kNarrowRequestBytes)),
-      wide_(make_store(true, options.small ? kNarrowRequestBytes : kWideRequestBytes)) {
+      wide_shape_(options.small ? kSmallStoreShapes[0] : kWideStoreShape),
+      stores_(make_stores()),
+      wide_(make_store(true, wide_shape_)) {
   if (!fio_version_) log.info("bench io: fio is not installed; the limit is a bare io_uring loop");
 }
 
-std::unique_ptr<StoreLoad> IoBench::make_store(bool checksums, std::size_t request_bytes) {
-  constexpr std::size_t kStores = 3;
+std::unique_ptr<StoreLoad> IoBench::make_store(bool checksums, const IoShape& requests) {
   StoreLoad::Options load;
   for (const std::string& directory : directories_) {
     load.store.directories.push_back({.path = directory, .budget_bytes = std::nullopt});
   }
   load.store.checksums = checksums;
-  load.total_bytes = bytes_ / kStores * directories_.size();
-  load.extent_bytes = request_bytes;
-  if (request_bytes == kNarrowRequestBytes) load.requests = kNarrowRequests;
+  load.total_bytes = bytes_ / 3 * directories_.size();  // for each of the stores
+  load.extent_bytes = requests.block_bytes;
+  load.requests = requests.depth;
   return std::make_unique<StoreLoad>(load, log_);
 }
 
-Contestant IoBench::contestant(StoreLoad& store, IoMix mix, double seconds) {
-  return {.name = "store",
-          .run = [&store, mix, seconds] { return store.run(mix, seconds); },
+std::vector<IoBench::ShapedStores> IoBench::make_stores() {
+  std::vector<ShapedStores> stores;
+  for (const IoShape& shape :
+       options_.small ? std::span<const IoShape>(kSmallStoreShapes) : kStoreShapes) {
+    stores.push_back({shape, make_store(true, shape), make_store(false, shape)});
+  }
+  return stores;
+}
+
+Contestant IoBench::contestant(StoreLoad& store, const IoShape& requests, IoMix mix) const {
+  return {.name = fmt::format("store, {}", to_text(requests)),
+          .run = [&store, mix, this] { return store.run(mix, options_.seconds); },
+          .rate = {},
+          .cpu = {}};
+}
+
+Contestants IoBench::shaped_contestants(bool checksums, IoMix mix) const {
+  Contestants contestants;
+  for (const ShapedStores& stores : stores_) {
+    StoreLoad& store = checksums ? *stores.checked : *stores.unchecked;
+    contestants.push_back(contestant(store, stores.shape, mix));
+  }
+  return contestants;
+}
+
+Contestant IoBench::checksums_alone() const {
+  return {.name = "xxh3 of memory, 1 thread",
+          .run =
+              [this] {
+                return take_checksums(drives_.memory(), stores_.front().shape.block_bytes,
+                                      std::min(kScreeningSeconds, options_.seconds));
+              },
           .rate = {},
           .cpu = {}};
 }
@@ -237,7 +277,7 @@ Contestants IoBench::finalists(const std::string& tool, const Runner& run, IoMix
 
 std::string IoBench::description() const {
   std::string text;
-  const BlockStore& store = checked_->store();
+  const BlockStore& store = wide_->store();
   for (const StorePath& path : store.paths()) {
     if (!text.empty()) text += "; ";
     text += fmt::format("{}{}{}, blocks of {}, {} in flight", path.engine,
@@ -258,35 +298,31 @@ std::vector<BenchResult> IoBench::run_mix(IoMix mix) {
   const Runner bare_wide = [this](IoMix of, const IoShape& shape, double seconds) {
     return drives_.run(of, shape, seconds, true);
   };
-  Contestants stores = {contestant(*checked_, mix, options_.seconds),
-                        contestant(*unchecked_, mix, options_.seconds),
-                        contestant(*wide_, mix, options_.seconds)};
+  Contestants checked = shaped_contestants(true, mix);
+  Contestants unchecked = shaped_contestants(false, mix);
+  Contestants wide = {contestant(*wide_, wide_shape_, mix)};
   Contestants fios;
   if (fio_version_) fios = finalists(*fio_version_, fio, mix, false);
   Contestants loops = finalists("bare loop", bare, mix, false);
   Contestants wide_loops = finalists("bare loop over 512 MiB", bare_wide, mix, true);
-  Contestants sums = {{.name = "xxh3 of memory, 1 thread",
-                       .run =
-                           [this] {
-                             return take_checksums(drives_.memory(),
-                                                   std::min(kScreeningSeconds, options_.seconds));
-                           },
-                       .rate = {},
-                       .cpu = {}}};
+  Contestants sums = {checksums_alone()};
   log_.info(fmt::format("bench io: {}: {} rounds", name_of(mix), options_.repetitions));
-  measure({&stores, &fios, &loops, &wide_loops, &sums}, options_.repetitions);
+  measure({&checked, &unchecked, &wide, &fios, &loops, &wide_loops, &sums}, options_.repetitions);
 
   Contestants limits = fios;
   limits.insert(limits.end(), loops.begin(), loops.end());
   // fio's time on the processor where it is there; it is what others will compare with.
   const Contestant& tool = best_of(fios.empty() ? loops : fios);
   const std::string name = "store_" + name_of(mix);
-  std::vector<BenchResult> results = {rate_result(name, stores[0], limits),
-                                      rate_result(name + "_unchecked", stores[1], limits),
-                                      rate_result(name + "_wide", stores[2], wide_loops),
-                                      cpu_result(name + "_cpu", stores[0], tool),
-                                      cpu_result(name + "_unchecked_cpu", stores[1], tool),
-                                      checksum_result(name + "_checksums", stores, sums[0])};
+  std::vector<BenchResult> results = {
+      rate_result(name, checked, limits),
+      rate_result(name + "_unchecked", unchecked, limits),
+      rate_result(name + "_wide", wide, wide_loops),
+      cpu_result(name + "_cpu", best_of(checked), tool),
+      cpu_result(name + "_unchecked_cpu", best_of(unchecked), tool),
+      checksum_result(name + "_checksums", checked[0], unchecked[0], sums[0])};
+  results[0].details.push_back({"fastest", best_of(checked).name});
+  results[1].details.push_back({"fastest", best_of(unchecked).name});
   results[0].details.push_back({"store", description()});
   return results;
 }

@@ -81,7 +81,17 @@ class OverlapLoad {
   // Which part of an unclipped step its busiest lane was busy, once for each unclipped_s().
   const Samples& busiest() const { return busiest_; }
   const std::string& busy_lanes() const { return busy_lanes_; }  // of the last
-  void forget() { busiest_ = {}; }
+  // Of all processors, for a step.
+  std::string processor_time() const {
+    return fmt::format("{:.2f} s, of the step in memory {:.2f} s",
+                       unclipped_.processor_seconds().median(),
+                       memory_.processor_seconds().median());
+  }
+  void forget() {
+    busiest_ = {};
+    memory_.forget();
+    unclipped_.forget();
+  }
 
  private:
   static EngineOptions engine(const BatchShape& batch, const BenchOptions& options) {
@@ -145,7 +155,8 @@ std::vector<BenchResult> measure(const BatchShape& batch, const BenchOptions& op
            .details = {{"each alone", sides},
                        of_rounds(samples[kUnclipped], samples[kMemory]),
                        {"busiest lane", fmt::format("{:.1f} %", 100 * load.busiest().median())},
-                       {"busy lanes, last", load.busy_lanes()}}},
+                       {"busy lanes, last", load.busy_lanes()},
+                       {"processor time", load.processor_time()}}},
           {.name = name + "_clipped",
            .unit = BenchUnit::kSeconds,
            .value = samples[kClipped],
@@ -158,7 +169,9 @@ std::vector<BenchResult> measure(const BatchShape& batch, const BenchOptions& op
 }  // namespace
 
 std::vector<BenchResult> bench_overlap(const BenchOptions& options, Log& log) {
-  std::vector<BatchShape> batches = {{2, 512}, {4, 512}, {10, 512}};
+  std::vector<BatchShape> batches = {
+      {2, kOverlapSequence}, {4, kOverlapSequence}, {10, kOverlapSequence}};
+  if (options.tokens != 0) batches = {{options.tokens / kOverlapSequence, kOverlapSequence}};
   if (options.small) batches = {{1, 32}};
   std::vector<BenchResult> results;
   for (const BatchShape& batch : batches) {

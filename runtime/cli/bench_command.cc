@@ -29,6 +29,7 @@ enum : std::size_t {
   kSize,
   kZeroStage,
   kLocalRanks,
+  kTokens,
   kSmall,
   kJson
 };
@@ -45,6 +46,8 @@ constexpr auto kFlags = std::to_array<FlagSpec>({
     {"zero-stage", "Measurement", "0..3",
      "Of bench step: what data-parallel ranks share out (0 with one rank, else 1)"},
     {"local-ranks", "Measurement", "N", "Of bench step: data-parallel ranks as threads (1)"},
+    {"tokens", "Measurement", "N",
+     "Of bench overlap: steps of so many only, a multiple of 512 (1024, 2048 and 5120)"},
     {"small", "Measurement", "", "As little as can be, to see that it runs", FlagArity::kSwitch},
     {"json", "Output", "", "One JSON document instead of a table", FlagArity::kSwitch},
 });
@@ -75,6 +78,7 @@ BenchOptions read_options(const std::vector<std::optional<FlagValue>>& values) {
   constexpr int kThreadsMax = 4096;
   constexpr int kRepetitionsMax = 1000;
   constexpr int kRanksMax = 64;
+  constexpr std::int64_t kTokensMax = 1 << 20;
   BenchOptions options;
   options.threads = read_host_limits().usable_cpus();
   if (values[kSmall]) {
@@ -95,7 +99,27 @@ BenchOptions read_options(const std::vector<std::optional<FlagValue>>& values) {
   if (values[kLocalRanks]) {
     options.local_ranks = static_cast<int>(values[kLocalRanks]->integer(1, kRanksMax));
   }
+  if (values[kTokens]) options.tokens = values[kTokens]->integer(kOverlapSequence, kTokensMax);
   return options;
+}
+
+// Options that one benchmark alone has.
+void check_options(const Bench& bench, const BenchOptions& options) {
+  const std::string name = fmt::format("terrace bench {}", bench.name);
+  if (bench.name != "step" && (options.zero_stage || options.local_ranks > 1)) {
+    throw ConfigError(fmt::format("{}: --zero-stage and --local-ranks are of steps", name),
+                      "use them with terrace bench step");
+  }
+  if (options.tokens == 0) return;
+  if (bench.name != "overlap" || options.small) {
+    throw ConfigError(fmt::format("{}: --tokens is of bench overlap, and not of --small", name),
+                      "leave it out");
+  }
+  if (options.tokens % kOverlapSequence != 0) {
+    throw ConfigError(
+        fmt::format("{}: --tokens {}: no multiple of {}", name, options.tokens, kOverlapSequence),
+        fmt::format("use {}", (options.tokens / kOverlapSequence + 1) * kOverlapSequence));
+  }
 }
 
 // The GPU to measure; null: the CPU.
@@ -147,10 +171,7 @@ int run_bench(int argc, const char* const* argv) {
   const std::string name = fmt::format("terrace bench {}", bench.name);
   const auto values = read_flags({name, bench.summary}, kFlags, arguments);
   BenchOptions options = read_options(values);
-  if (bench.name != "step" && (options.zero_stage || options.local_ranks > 1)) {
-    throw ConfigError(fmt::format("{}: --zero-stage and --local-ranks are of steps", name),
-                      "use them with terrace bench step");
-  }
+  check_options(bench, options);
   const std::unique_ptr<BenchDevice> device = find_device(bench, values);
   options.device = device.get();
   BenchRun run{.bench = bench.name, .arguments = without_places(arguments)};

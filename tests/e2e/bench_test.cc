@@ -203,6 +203,23 @@ TEST(BenchCommand, RefusesWhatMeansNothingOnADevice) {
   }
 }
 
+TEST(BenchCommand, RefusesWhatAnotherBenchmarkHas) {
+  struct Refused {
+    std::vector<std::string> arguments;
+    std::string says;
+  };
+  const std::vector<Refused> refused = {
+      {{"io", "--zero-stage", "1"}, "--zero-stage and --local-ranks are of steps"},
+      {{"step", "--tokens", "1024"}, "--tokens is of bench overlap"},
+      {{"overlap", "--small", "--tokens", "1024"}, "and not of --small"},
+      {{"overlap", "--tokens", "1000"}, "use 1024"}};
+  for (const Refused& one : refused) {
+    const Outcome outcome = run_bench(one.arguments);
+    EXPECT_EQ(outcome.code, 2) << outcome;
+    EXPECT_THAT(outcome.errors, testing::HasSubstr(one.says));
+  }
+}
+
 // As training does: a GPU that is not there.
 TEST(BenchCommand, WithoutAGpuItSaysWhatIsMissing) {
   for (const char* const kind : {"copy", "kernel", "step"}) {

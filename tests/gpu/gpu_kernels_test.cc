@@ -138,6 +138,7 @@ TEST_P(GpuKernels, Matmul) { expect_all(matmul_cases(GetParam())); }
 TEST_P(GpuKernels, Norm) { expect_all(norm_cases(GetParam())); }
 TEST_P(GpuKernels, Rope) { expect_all(rope_cases(GetParam())); }
 TEST_P(GpuKernels, Attention) { expect_all(attention_cases(GetParam())); }
+TEST_P(GpuKernels, LongAttention) { expect_all(long_attention_cases(GetParam())); }
 TEST_P(GpuKernels, Activation) { expect_all(activation_cases(GetParam())); }
 TEST_P(GpuKernels, Elementwise) { expect_all(elementwise_cases(GetParam())); }
 TEST_P(GpuKernels, Embedding) { expect_all(embedding_cases(GetParam())); }

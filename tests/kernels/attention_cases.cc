@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 #include "kernels/reference/reference_kernels.h"
 #include "tests/kernels/op_case.h"
@@ -26,8 +27,10 @@ constexpr AttentionShape kShapes[] = {
     {.batch = 1, .sequence = 130, .heads = 3, .key_value_heads = 1, .head_width = 64},
     {.batch = 3, .sequence = 17, .heads = 2, .key_value_heads = 2, .head_width = 64},
     {.batch = 1, .sequence = 67, .heads = 2, .key_value_heads = 1, .head_width = 20},
-    {.batch = 1, .sequence = 70, .heads = 2, .key_value_heads = 1, .head_width = 128},
-    // So long that the CPU takes several panels of keys, and shares a head's queries among tasks.
+    {.batch = 1, .sequence = 70, .heads = 2, .key_value_heads = 1, .head_width = 128}};
+
+// So long that the CPU takes several panels of keys, and shares a head's queries among tasks.
+constexpr AttentionShape kLongShapes[] = {
     {.batch = 1, .sequence = 1030, .heads = 2, .key_value_heads = 1, .head_width = 20}};
 
 double scale_of(const AttentionShape& s) {
@@ -249,12 +252,10 @@ OpCase rope_case(DType compute, const RopeShape& s, bool inverse, Random& random
   return c;
 }
 
-}  // namespace
-
-std::vector<OpCase> attention_cases(DType compute) {
+std::vector<OpCase> cases_of(std::span<const AttentionShape> shapes, DType compute) {
   Random random(3);
   std::vector<OpCase> cases;
-  for (const AttentionShape& s : kShapes) {
+  for (const AttentionShape& s : shapes) {
     for (const double size : {1.0, 6.0}) {  // flat weights, and weights on few keys
       cases.push_back(forward_case(compute, s, size, random));
       cases.push_back(backward_case(compute, cases.back(), s, random));
@@ -262,6 +263,11 @@ std::vector<OpCase> attention_cases(DType compute) {
   }
   return cases;
 }
+
+}  // namespace
+
+std::vector<OpCase> attention_cases(DType compute) { return cases_of(kShapes, compute); }
+std::vector<OpCase> long_attention_cases(DType compute) { return cases_of(kLongShapes, compute); }
 
 std::vector<OpCase> rope_cases(DType compute) {
   Random random(4);

@@ -131,6 +131,7 @@ std::vector<OpCase> matmul_cases(DType compute);
 std::vector<OpCase> norm_cases(DType compute);
 std::vector<OpCase> rope_cases(DType compute);
 std::vector<OpCase> attention_cases(DType compute);
+std::vector<OpCase> long_attention_cases(DType compute);
 std::vector<OpCase> activation_cases(DType compute);
 std::vector<OpCase> elementwise_cases(DType compute);
 std::vector<OpCase> embedding_cases(DType compute);

@@ -19,8 +19,7 @@ TEST(MomentCode, EveryCodeComesBack) {
     for (int code = 0; code < 256; ++code) {
       const auto byte = static_cast<std::uint8_t>(code);
       EXPECT_EQ(encode_moment2(decode_moment2(byte, exponent), exponent, kHalfOfDropped), byte);
-      const std::uint8_t expected = code == kSignOfCode ? 0 : byte;  // there is one zero
-      EXPECT_EQ(encode_moment1(decode_moment1(byte, exponent), exponent, kHalfOfDropped), expected);
+      EXPECT_EQ(encode_moment1(decode_moment1(byte, exponent), exponent, kHalfOfDropped), byte);
     }
   }
 }
@@ -58,15 +57,16 @@ std::vector<float> numbers_of_a_block() {
   return numbers;
 }
 
-// The mean over all random bits is the number, up to what 16 bits can say of a step.
+// The mean over all random bits is the number, up to what 16 of them can say of a step.
 TEST(MomentCode, RoundsWithoutBias) {
   const std::uint8_t exponent = block_exponent(to_bits(1.99999F));
   for (const float x : numbers_of_a_block()) {
     double first = 0, second = 0, half = 0;
     std::set<float> values;
     for (std::uint32_t random = 0; random < 65536; ++random) {
-      first += decode_moment1(encode_moment1(-x, exponent, dropped_bits(random)), exponent);
-      second += decode_moment2(encode_moment2(x, exponent, dropped_bits(random)), exponent);
+      const std::uint32_t dropped = random << (kDroppedBits - 16);
+      first += decode_moment1(encode_moment1(-x, exponent, dropped), exponent);
+      second += decode_moment2(encode_moment2(x, exponent, dropped), exponent);
       half += to_float(to_bf16_stochastic(x, random));
       values.insert(to_float(to_bf16_stochastic(x, random)));
     }
@@ -115,7 +115,7 @@ TEST(MomentCode, ZerosAndTheEndsOfTheRange) {
   EXPECT_EQ(encode_moment2(from_bits(0x7f800000), kMostExponent, 0x7ffff), 255);
 }
 
-TEST(MomentCode, EveryElementAndStepHasItsOwnRandomBits) {
+TEST(MomentCode, EveryElementAndStepHasAWordOfItsOwn) {
   std::set<std::uint32_t> seen;
   for (std::int64_t element = 0; element < 1000; ++element) {
     for (std::uint32_t step = 1; step <= 4; ++step) {
@@ -124,10 +124,20 @@ TEST(MomentCode, EveryElementAndStepHasItsOwnRandomBits) {
   }
   EXPECT_GE(seen.size(), 3999U);
   const std::uint32_t random = rounding_bits({.seed = 5, .stream = 3}, 1, 3);
-  EXPECT_EQ(rounding_bits({.seed = 5, .stream = 3}, 1, 67), std::rotr(random, 16));
-  EXPECT_NE(bits_of_moment1(random), bits_of_moment2(random));
-  EXPECT_EQ(rounding_bits({.seed = 5, .stream = 3, .first_element = 640}, 2, 7),
-            rounding_bits({.seed = 5, .stream = 3}, 2, 647));
+  for (int row = 1; row < 4; ++row) {
+    EXPECT_EQ(rounding_bits({.seed = 5, .stream = 3}, 1, 3 + row * 64), std::rotr(random, row * 8));
+  }
+  EXPECT_EQ(rounding_bits({.seed = 5, .stream = 3, .first_element = 768}, 2, 7),
+            rounding_bits({.seed = 5, .stream = 3}, 2, 775));
+}
+
+TEST(MomentCode, TheMomentsOfAnElementTakeOtherEndsOfItsWord) {
+  EXPECT_EQ(half_bits_of_moment1(0x12345678), 0x5678U);
+  EXPECT_EQ(half_bits_of_moment2(0x12345678), 0x3456U);
+  EXPECT_EQ(dropped_bits_of_moment1(0xffffe000), 0x7ffffU);
+  EXPECT_EQ(dropped_bits_of_moment1(0x00001fff), 0U);
+  EXPECT_EQ(dropped_bits_of_moment2(0x0007ffff), 0x7ffffU);
+  EXPECT_EQ(dropped_bits_of_moment2(0xfff80000), 0U);
 }
 
 }  // namespace
