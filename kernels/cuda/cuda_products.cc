@@ -12,6 +12,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "base/error.h"
 
@@ -50,6 +51,17 @@ cudaDataType_t type_of(DType dtype) {
   if (dtype == DType::kF16) return CUDA_R_16F;
   TERRACE_CHECK(dtype == DType::kBF16);
   return CUDA_R_16BF;
+}
+
+// cuBLASLt wants its workspace on a boundary of 256 bytes; ours ends anywhere.
+constexpr std::size_t kScratchBoundary = 256;
+constexpr std::size_t kScratchBytes = kCudaProductWorkspace - kScratchBoundary;
+
+std::byte* scratch_in(std::span<std::byte> workspace) {
+  TERRACE_CHECK_LE(kCudaProductWorkspace, workspace.size());
+  std::byte* const first = workspace.last(kCudaProductWorkspace).data();
+  const auto address = reinterpret_cast<std::uintptr_t>(first);
+  return first + (round_up(address, kScratchBoundary) - address);
 }
 
 // The largest power of two up to 16, the widest load, that divides the address. No more: where in
@@ -142,9 +154,10 @@ std::optional<cublasLtMatmulAlgo_t> choose(cublasLtHandle_t handle, const Shape&
                                            const Call& call) {
   Preference preference;
   check_cublas(cublasLtMatmulPreferenceCreate(preference.out()), "cublasLtMatmulPreferenceCreate");
-  set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kCudaProductWorkspace);
+  set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kScratchBytes);
+  // Parts of the depth are added in workspace, in their order: no atomic additions.
   set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-      std::uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE});
+      std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, s.alignments[0]);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, s.alignments[1]);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, s.alignments[2]);
@@ -184,18 +197,16 @@ bool CudaProducts::enqueue(const shared::Product& product, std::span<std::byte> 
   }
   Call& call = found->second;
   if (!call.algorithm) return false;
-  TERRACE_CHECK_LE(kCudaProductWorkspace, workspace.size());
   if (product.bias != nullptr) {
     set(call.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, product.bias);
   }
   const float one = 1.0F;
   const float beta = product.joins ? 1.0F : 0.0F;
-  check_cublas(
-      cublasLtMatmul(state_->handle, call.operation.get(), &one, product.b, call.a.get(), product.a,
-                     call.b.get(), &beta, product.c, call.c.get(), product.c, call.c.get(),
-                     &*call.algorithm, workspace.last(kCudaProductWorkspace).data(),
-                     kCudaProductWorkspace, static_cast<cudaStream_t>(stream.handle)),
-      "cublasLtMatmul");
+  check_cublas(cublasLtMatmul(state_->handle, call.operation.get(), &one, product.b, call.a.get(),
+                              product.a, call.b.get(), &beta, product.c, call.c.get(), product.c,
+                              call.c.get(), &*call.algorithm, scratch_in(workspace), kScratchBytes,
+                              static_cast<cudaStream_t>(stream.handle)),
+               "cublasLtMatmul");
   return true;
 }
 

@@ -16,7 +16,7 @@ inline constexpr std::size_t kCudaProductWorkspace = std::size_t{32} << 20;
 // time.
 //
 // An algorithm is asked for once for each shape, types, strides and alignments, with fp32 sums
-// (CUBLAS_COMPUTE_32F: no TF32), without splits of the depth, and at most kCudaProductWorkspace
+// (CUBLAS_COMPUTE_32F: no TF32), no sums of atomic additions, and at most kCudaProductWorkspace
 // bytes; it is kept as long as this lives, so that equal calls have equal bits. Between processes
 // the heuristics of one version of cuBLASLt on one kind of GPU give the same answer.
 class CudaProducts {

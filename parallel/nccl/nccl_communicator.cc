@@ -166,10 +166,7 @@ class NcclCommunicator final : public Communicator {
     const std::string text = what({.kind = CollectiveKind::kSplit});
     use_cuda_device(group_->ordinal());
     ncclConfig_t settings = config();
-    ncclComm_t part = nullptr;
-    group_->enqueue(communicator_, text,
-                    [&] { return ncclCommSplit(communicator_, color, key, &part, &settings); });
-    group_->add(part, text);
+    const ncclComm_t part = group_->split(communicator_, color, key, settings, text);
     int part_rank = 0;
     int part_size = 0;
     group_->settle(ncclCommUserRank(part, &part_rank), part, text);

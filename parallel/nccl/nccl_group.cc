@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 
 #include "base/error.h"
 #include "memory/cuda/cuda_error.h"
@@ -79,6 +80,29 @@ void NcclGroup::add(ncclComm_t communicator, const std::string& what) {
   }
   if (came_late) ncclCommAbort(communicator);
   settle(ncclInProgress, communicator, what);
+}
+
+ncclComm_t NcclGroup::split(ncclComm_t communicator, int color, int key, ncclConfig_t& config,
+                            const std::string& what) {
+  ncclComm_t* part = nullptr;
+  {
+    const std::scoped_lock lock(mutex_);
+    part = &parts_.emplace_back(nullptr);
+  }
+  enqueue(communicator, what,
+          [&] { return ncclCommSplit(communicator, color, key, part, &config); });
+  // NCCL may say that all went well before there is a part.
+  const std::atomic_ref<ncclComm_t> made(*part);
+  const Clock::time_point deadline = Clock::now() + timeout_;
+  while (made.load() == nullptr) {
+    throw_if_aborted(what);
+    if (Clock::now() > deadline) {
+      abort(fmt::format("{} did not end within the timeout: a rank is missing", what));
+    }
+    settle(ncclInProgress, communicator, what);
+  }
+  add(made.load(), what);
+  return made.load();
 }
 
 void NcclGroup::remove(ncclComm_t communicator, const std::string& name) noexcept {

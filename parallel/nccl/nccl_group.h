@@ -35,6 +35,9 @@ class NcclGroup {
 
   // Takes over a communicator that may still be coming up, and waits until it is.
   void add(ncclComm_t communicator, const std::string& what);
+  // Splits `communicator` and takes over this rank's part. Throws CommError, naming `what`.
+  ncclComm_t split(ncclComm_t communicator, int color, int key, ncclConfig_t& config,
+                   const std::string& what);
   // Destroys it (where the group was aborted it is gone) and forgets its calls.
   void remove(ncclComm_t communicator, const std::string& name) noexcept;
 
@@ -66,6 +69,8 @@ class NcclGroup {
   std::condition_variable stopping_changed_;
   // Guarded by mutex_.
   std::vector<ncclComm_t> communicators_;
+  // Where NCCL's own threads write what comes of splits: some time after the call has returned.
+  std::deque<ncclComm_t> parts_;
   std::vector<Pending> ring_;  // of events: nothing is allocated for a call
   std::size_t first_ = 0;      // of the calls under way, counted on; at first_ % kPendingMax
   std::size_t next_ = 0;

@@ -332,8 +332,13 @@ double Engine::evaluate(std::span<const std::int32_t> tokens) {
     evaluator_ = std::make_unique<LaneExecutor>(program, memory_, device_, store_.get(),
                                                 *evaluation_bodies_, clock_);
   }
+  // A device that fails leaves copies under way: what they read must be the engine's.
+  const std::span<const std::byte> bytes_of_tokens = std::as_bytes(tokens);
+  const std::span<std::byte> kept = slots_.front().tokens;
+  TERRACE_CHECK_LE(bytes_of_tokens.size(), kept.size());
+  std::ranges::copy(bytes_of_tokens, kept.begin());
   RunInput input;
-  input.tokens = std::as_bytes(tokens);
+  input.tokens = kept.first(bytes_of_tokens.size());
   evaluator_->start(Part::kPrologue, input);
   retire(*evaluator_);
   if (!options_.ranks.has_losses()) return 0;
