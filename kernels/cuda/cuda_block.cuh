@@ -63,6 +63,27 @@ __device__ __noinline__ inline void multiply_piece(shared::MmaSums& sums,
   }
 }
 
+// Four 8 x 8 matrices of 16-bit elements from shared memory, a register of each; the address of row
+// t % 8 of matrix t / 8 is thread t's (PTX ISA, "ldmatrix").
+template <bool Transposed, typename Piece>
+__device__ Piece load_matrices(const void* row) {
+  const auto address = static_cast<unsigned>(__cvta_generic_to_shared(row));
+  uint4 words;
+  if constexpr (Transposed) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
+                 : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+                 : "r"(address)
+                 : "memory");
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
+                 : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+                 : "r"(address)
+                 : "memory");
+  }
+  static_assert(sizeof(Piece) == sizeof(words));
+  return *reinterpret_cast<const Piece*>(&words);
+}
+
 struct Plus {
   template <typename T>
   __device__ T operator()(T a, T b) const {
@@ -122,11 +143,62 @@ class CudaBlock {
     values[0] = butterfly<2>(values[0], cuda::Most{});
   }
 
-  template <typename SumsOf, typename AOf, typename BOf>
-  __device__ void multiply(const SumsOf& sums_of, const AOf& a_of, const BOf& b_of) const {
+  template <typename SumsOf, typename Sums2Of, typename AOf, typename BOf>
+  __device__ void multiply2(const SumsOf& sums_of, const Sums2Of& sums2_of, const AOf& a_of,
+                            const BOf& b2_of) const {
     const int t = static_cast<int>(threadIdx.x);
-    cuda::multiply_piece(sums_of(t), a_of(t), b_of(t));
+    const auto a = a_of(t);
+    const auto b2 = b2_of(t);
+    cuda::multiply_piece(sums_of(t), a, b2.at[0]);
+    cuda::multiply_piece(sums2_of(t), a, b2.at[1]);
   }
+
+  template <typename T>
+  __device__ static shared::MmaA<T> a_of_tile(const shared::Tile<T>& tile, int row, int col,
+                                              int t) {
+    if constexpr (sizeof(T) != 2) {
+      return shared::a_of_tile(tile, row, col, t);
+    } else {
+      return cuda::load_matrices<false, shared::MmaA<T>>(
+          &tile.element(row + t % 16, col + t % 32 / 16 * 8));
+    }
+  }
+  template <typename T>
+  __device__ static shared::MmaB2<T> b2_of_rows(const shared::Tile<T>& tile, int row, int col,
+                                                int t) {
+    if constexpr (sizeof(T) != 2) {
+      return shared::b2_of_rows(tile, row, col, t);
+    } else {
+      return cuda::load_matrices<false, shared::MmaB2<T>>(
+          &tile.element(row + t % 32 / 16 * 8 + t % 8, col + t % 16 / 8 * 8));
+    }
+  }
+  template <typename T>
+  __device__ static shared::MmaB2<T> b2_of_columns(const shared::Tile<T>& tile, int row, int col,
+                                                   int t) {
+    if constexpr (sizeof(T) != 2) {
+      return shared::b2_of_columns(tile, row, col, t);
+    } else {
+      return cuda::load_matrices<true, shared::MmaB2<T>>(
+          &tile.element(row + t % 16, col + t % 32 / 16 * 8));
+    }
+  }
+
+  template <int Bytes>
+  __device__ static void copy_async(void* to, const void* from, int count) {
+    const auto target = static_cast<unsigned>(__cvta_generic_to_shared(to));
+    if constexpr (Bytes == 16) {
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(target), "l"(from),
+                   "r"(count)
+                   : "memory");
+    } else {
+      static_assert(Bytes == 4);
+      asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(target), "l"(from),
+                   "r"(count)
+                   : "memory");
+    }
+  }
+  __device__ static void await_copies() { asm volatile("cp.async.wait_all;\n" ::: "memory"); }
 
  private:
   template <int First, typename T, typename Join>

@@ -24,7 +24,8 @@ struct AttentionForwardKernel {
 
   static constexpr float kLeast = -std::numeric_limits<float>::infinity();
   static constexpr int kKeys = kOtherRows<Width>;
-  static constexpr std::size_t kSharedBytes = (kOwnRows + 2 * kKeys) * kTileRowBytes<T, Width>;
+  // Keys and values twice: the next come while these are used.
+  static constexpr std::size_t kSharedBytes = (kOwnRows + 4 * kKeys) * kTileRowBytes<T, Width>;
 
   template <typename Block>
   using Scores = typename Block::template PerThread<SumsRow<kKeys / 8>>;
@@ -49,10 +50,28 @@ struct AttentionForwardKernel {
             (tiles - 1 - index / sequences) * kOwnRows};
   }
 
+  // Of the tile that begins at `key`: keys past the query.
+  template <typename Block>
+  TERRACE_KERNEL void mask(Block& block, const Place& at, std::int64_t key,
+                           Scores<Block>& scores) const {
+    const int first = static_cast<int>(at.query - key);
+    if (first >= kKeys - 1) return;
+    block.for_each_thread([&](int t) {
+      TERRACE_UNROLL
+      for (int n = 0; n < kKeys / 8; ++n) {
+        TERRACE_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          if (n * 8 + mma_col(t, i) > first + t / 32 * 16 + mma_row(t, i)) {
+            scores[t].at[n].at[i] = kLeast;
+          }
+        }
+      }
+    });
+  }
+
   // Scores become weights; `mixed`, the sums so far, follow a maximum that grew.
   template <typename Block>
-  TERRACE_KERNEL void to_weights(Block& block, const Place& at, std::int64_t key,
-                                 Scores<Block>& scores, Mixed<Block>& mixed,
+  TERRACE_KERNEL void to_weights(Block& block, Scores<Block>& scores, Mixed<Block>& mixed,
                                  States<Block>& states) const {
     typename Block::template PerThread<float> max[2];
     block.for_each_thread([&](int t) {
@@ -61,13 +80,7 @@ struct AttentionForwardKernel {
       TERRACE_UNROLL
       for (int n = 0; n < kKeys / 8; ++n) {
         TERRACE_UNROLL
-        for (int i = 0; i < 4; ++i) {
-          const std::int64_t query = at.query + t / 32 * 16 + mma_row(t, i);
-          float& score = scores[t].at[n].at[i];
-          if (key + n * 8 + mma_col(t, i) > query) score = kLeast;
-          float& most = max[i / 2][t];
-          most = most < score ? score : most;
-        }
+        for (int i = 0; i < 4; ++i) max[i / 2][t] = ::fmaxf(max[i / 2][t], scores[t].at[n].at[i]);
       }
     });
     block.quad_max(max[0]);
@@ -77,9 +90,9 @@ struct AttentionForwardKernel {
       RowState& state = states[t];
       TERRACE_UNROLL
       for (int row = 0; row < 2; ++row) {
-        const float before = state.max[row];
-        const float most = before < max[row][t] ? max[row][t] : before;
-        const float shrink = ::exp2f((before - most) * exponent);
+        const float most = ::fmaxf(state.max[row], max[row][t]);
+        const float minus_most = -most * exponent;
+        const float shrink = power_of_two(::fmaf(state.max[row], exponent, minus_most));
         state.max[row] = most;
         float sum = state.sum[row] * shrink;
         TERRACE_UNROLL
@@ -87,7 +100,7 @@ struct AttentionForwardKernel {
           TERRACE_UNROLL
           for (int i = 2 * row; i < 2 * row + 2; ++i) {
             float& score = scores[t].at[n].at[i];
-            score = ::exp2f((score - most) * exponent);
+            score = power_of_two(::fmaf(score, exponent, minus_most));
             sum += score;
           }
         }
@@ -111,23 +124,17 @@ struct AttentionForwardKernel {
     });
     block.quad_sum(sums[0]);
     block.quad_sum(sums[1]);
-    const AttentionShape& s = places.shape;
     T* const head = out + places.out(at.b, at.h);
+    const HeadRows rows = places.out_rows(aligned);
     block.for_each_thread([&](int t) {
+      store_rows<Width>(mixed[t], t, head, at.query, rows,
+                        [&](int half) { return 1.0F / sums[half][t]; });
       TERRACE_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        const std::int64_t query = at.query + t / 32 * 16 + mma_row(t, i);
-        if (query >= s.sequence) continue;
-        const float sum = sums[i / 2][t];
-        TERRACE_UNROLL
-        for (int n = 0; n < Width / 8; ++n) {
-          const int d = n * 8 + mma_col(t, i);
-          if (d >= s.head_width) continue;
-          head[query * s.heads * s.head_width + d] = round_to<T>(mixed[t].at[n].at[i] / sum);
-        }
-        if (mma_col(t, i) == 0) {
-          log_sum_exp[places.row(at.b, at.h) + query] = states[t].max[i / 2] * scale + ::logf(sum);
-        }
+      for (int half = 0; half < 2; ++half) {
+        const std::int64_t query = at.query + t / 32 * 16 + mma_row(t, 2 * half);
+        if (mma_pair(t) != 0 || query >= rows.T) continue;
+        log_sum_exp[places.row(at.b, at.h) + query] =
+            states[t].max[half] * scale + ::logf(sums[half][t]);
       }
     });
   }
@@ -137,12 +144,22 @@ struct AttentionForwardKernel {
     auto* const memory = reinterpret_cast<T*>(block.shared_memory());
     constexpr int kStride = kTileStride<T, Width>;
     const Tile<T> queries{memory, kStride};
-    const Tile<T> keys{memory + kOwnRows * kStride, kStride};
-    const Tile<T> values{keys.at + kKeys * kStride, kStride};
     const Place at = place(block.index());
     const HeadRows rows = places.qkv_rows(aligned);
     const T* const key_head = qkv + places.key(at.b, places.group(at.h));
     const T* const value_head = qkv + places.value(at.b, places.group(at.h));
+    // Keys of one of the two places, and their values behind them.
+    const auto keys_of = [&](std::int64_t key) {
+      const std::int64_t place = key / kKeys % 2;
+      return Tile<T>{memory + (kOwnRows + place * 2 * kKeys) * kStride, kStride};
+    };
+    const auto values_of = [&](std::int64_t key) {
+      return Tile<T>{keys_of(key).at + kKeys * kStride, kStride};
+    };
+    const auto load = [&](std::int64_t key) {
+      rows.template load<Width>(block, key_head, key, kKeys, keys_of(key));
+      rows.template load<Width>(block, value_head, key, kKeys, values_of(key));
+    };
     States<Block> states;
     Mixed<Block> mixed;
     block.for_each_thread([&](int t) {
@@ -150,21 +167,25 @@ struct AttentionForwardKernel {
       mixed[t] = {};
     });
     rows.template load<Width>(block, qkv + places.query(at.b, at.h), at.query, kOwnRows, queries);
-    for (std::int64_t key = 0; key < at.query + kOwnRows; key += kKeys) {
-      rows.template load<Width>(block, key_head, key, kKeys, keys);
-      rows.template load<Width>(block, value_head, key, kKeys, values);
+    load(0);
+    const std::int64_t end = at.query + kOwnRows;
+    for (std::int64_t key = 0; key < end; key += kKeys) {
+      block.await_copies();
       block.sync();
+      if (key + kKeys < end) load(key + kKeys);
+      const Tile<T> keys = keys_of(key);
+      const Tile<T> values = values_of(key);
       Scores<Block> scores;
       block.for_each_thread([&](int t) { scores[t] = {}; });
       multiply_row<kKeys / 8, Width>(
-          block, scores, [&](int k, int t) { return a_of_tile(queries, t / 32 * 16, k, t); },
-          [&](int k, int n, int t) { return b_of_rows(keys, n, k, t); });
-      to_weights(block, at, key, scores, mixed, states);
+          block, scores, [&](int k, int t) { return block.a_of_tile(queries, t / 32 * 16, k, t); },
+          [&](int k, int n, int t) { return block.b2_of_rows(keys, n, k, t); });
+      mask(block, at, key, scores);
+      to_weights(block, scores, mixed, states);
       multiply_row<Width / 8, kKeys>(
           block, mixed,
           [&](int k, int t) { return a_of_sums<T>(scores[t].at[k / 8], scores[t].at[k / 8 + 1]); },
-          [&](int k, int n, int t) { return b_of_columns(values, k, n, t); });
-      block.sync();
+          [&](int k, int n, int t) { return block.b2_of_columns(values, k, n, t); });
     }
     store(block, at, mixed, states);
   }
@@ -177,7 +198,7 @@ void attention_forward(Launcher& launcher, const AttentionForward& op) {
   with_compute_type(op.qkv.dtype, [&]<typename T>(std::type_identity<T>) {
     with_head_width(s.head_width, [&]<int Width>(std::integral_constant<int, Width>) {
       using Kernel = AttentionForwardKernel<T, Width>;
-      const bool aligned = may_load_packs({op.qkv.data}, s.head_width * sizeof(T));
+      const bool aligned = may_load_packs({op.qkv.data, op.out.data}, s.head_width * sizeof(T));
       const Kernel kernel{op.qkv.as<T>(), op.out.as<T>(), op.log_sum_exp.as<float>(),
                           places,         op.scale,       aligned};
       launcher.template launch<kAttentionThreads>(

@@ -31,7 +31,7 @@ struct HeadRows {
   bool aligned = false;     // rows are whole packs
 
   // Rows [row, row + rows) of the head that begins at `head`, as a tile of Width columns; zeros
-  // past the sequence and the head.
+  // past the sequence and the head. There after block.await_copies() and a sync().
   template <int Width, typename Block, typename T_>
   TERRACE_KERNEL void load(Block& block, const T_* head, std::int64_t row, int rows,
                            const Tile<T_>& tile) const {
@@ -41,12 +41,30 @@ struct HeadRows {
       for (int i = t; i < rows * kPacks; i += Block::kThreads) {
         const std::int64_t r = row + i / kPacks;
         const int col = i % kPacks * kPack;
-        const auto pack = load_pack(head + r * stride + col, r < T ? D - col : 0, aligned);
-        store_pack(&tile.element(i / kPacks, col), pack, kPack, true);
+        T_* const to = &tile.element(i / kPacks, col);
+        if (aligned) {
+          const bool is_there = r < T && col < D;
+          block.template copy_async<16>(to, is_there ? head + r * stride + col : head,
+                                        is_there ? 16 : 0);
+        } else {
+          store_pack(to, load_pack(head + r * stride + col, r < T ? D - col : 0, false), kPack,
+                     true);
+        }
       }
     });
   }
 };
+
+// Two to the power x. A result below the least normal number may be 0.
+TERRACE_KERNEL inline float power_of_two(float x) {
+#if defined(__CUDA_ARCH__)
+  float result = 0;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+#else
+  return ::exp2f(x);
+#endif
+}
 
 // Columns of a tile in shared memory: 16 bytes more, so that rows begin in different banks.
 template <typename T, int Width>
@@ -119,16 +137,45 @@ struct SumsRow {
   MmaSums at[Count];
 };
 
-// sums(16 rows, n) += a(16 rows, k) b(k, n) over Depth, `a` and `b` being functions of the depth,
-// the piece and the thread.
+// sums(16 rows, n) += a(16 rows, k) b(k, n) over Depth: `a` is a function of the depth and the
+// thread, `b2` of the depth, the first of 16 columns and the thread.
 template <int Count, int Depth, typename Block, typename Sums, typename A, typename B>
-TERRACE_KERNEL void multiply_row(Block& block, Sums& sums, const A& a, const B& b) {
+TERRACE_KERNEL void multiply_row(Block& block, Sums& sums, const A& a, const B& b2) {
+  static_assert(Count % 2 == 0);
   TERRACE_UNROLL
   for (int k = 0; k < Depth; k += 16) {
+    typename Block::template PerThread<decltype(a(0, 0))> left;
+    block.for_each_thread([&](int t) { left[t] = a(k, t); });
     TERRACE_UNROLL
-    for (int n = 0; n < Count; ++n) {
-      block.multiply([&](int t) -> MmaSums& { return sums[t].at[n]; },
-                     [&](int t) { return a(k, t); }, [&](int t) { return b(k, n * 8, t); });
+    for (int n = 0; n < Count; n += 2) {
+      block.multiply2([&](int t) -> MmaSums& { return sums[t].at[n]; },
+                      [&](int t) -> MmaSums& { return sums[t].at[n + 1]; },
+                      [&](int t) { return left[t]; }, [&](int t) { return b2(k, n * 8, t); });
+    }
+  }
+}
+
+// Of the rows of a thread's sums, n * 8 columns on: a pair of columns at a time.
+template <int Width, typename T, typename Sums, typename Factor>
+TERRACE_KERNEL void store_rows(const Sums& sums, int t, T* head, std::int64_t row,
+                               const HeadRows& rows, const Factor& factor) {
+  TERRACE_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    const std::int64_t r = row + t / 32 * 16 + mma_row(t, 2 * half);
+    if (r >= rows.T) continue;
+    const float by = factor(half);
+    T* const to = head + r * rows.stride;
+    TERRACE_UNROLL
+    for (int n = 0; n < Width / 8; ++n) {
+      const int d = n * 8 + mma_pair(t);
+      const auto pair =
+          round_pair<T>(sums.at[n].at[2 * half] * by, sums.at[n].at[2 * half + 1] * by);
+      if (rows.aligned && d + 1 < rows.D) {
+        *reinterpret_cast<Pair<T>*>(to + d) = pair;
+      } else {
+        if (d < rows.D) to[d] = pair.x;
+        if (d + 1 < rows.D) to[d + 1] = pair.y;
+      }
     }
   }
 }

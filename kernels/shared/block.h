@@ -22,7 +22,13 @@
 //   block.sum(values), max(values)  of all threads: halves of each 32 neighbours are added
 //                                   (offsets 16, 8, 4, 2, 1), then these sums in order
 //   block.quad_sum(values), quad_max(values)   of each four neighbours: every one gets the result
-//   block.multiply(sums, a, b)      tensor cores, for each 32 threads: kernels/shared/mma.h
+//   block.multiply2(sums, sums2, a, b2)   tensor cores, for each 32 threads: kernels/shared/mma.h
+//   block.a_of_tile(tile, row, col, t), b2_of_rows(...), b2_of_columns(...)
+//                                   what mma.h's functions of these names give; within
+//                                   for_each_thread() or multiply2(), for all 32 threads together
+//   block.copy_async<Bytes>(to, from, count)   in shared memory `to`, 4 or 16 Bytes: `count` of
+//                                   them from `from`, then zeros
+//   block.await_copies()            the thread's copies are there; others see them after a sync()
 //
 // On the GPU a body runs for the calling thread alone, and a PerThread is a register. A value that
 // is computed outside of for_each_thread() is the same in all threads. Blocks do not talk.

@@ -28,6 +28,12 @@ struct MmaB {
   Pair<T> at[2];
 };
 
+// Two pieces side by side: b[16, 16].
+template <typename T>
+struct MmaB2 {
+  MmaB<T> at[2];
+};
+
 struct MmaSums {
   float at[4];
 };
@@ -57,7 +63,7 @@ TERRACE_KERNEL MmaA<T> a_of_tile(const Tile<T>& tile, int row, int col, int t) {
   return {{tile.pair(g, p), tile.pair(g + 8, p), tile.pair(g, p + 8), tile.pair(g + 8, p + 8)}};
 }
 
-// b(k, n) = tile(row + n, col + k).
+// b(k, n) = tile(row + n, col + k), for n below 8.
 template <typename T>
 TERRACE_KERNEL MmaB<T> b_of_rows(const Tile<T>& tile, int row, int col, int t) {
   const int g = row + mma_group(t);
@@ -74,13 +80,38 @@ TERRACE_KERNEL MmaB<T> b_of_columns(const Tile<T>& tile, int row, int col, int t
            {tile.element(p + 8, g), tile.element(p + 9, g)}}};
 }
 
+// Both for n below 16.
+template <typename T>
+TERRACE_KERNEL MmaB2<T> b2_of_rows(const Tile<T>& tile, int row, int col, int t) {
+  return {{b_of_rows(tile, row, col, t), b_of_rows(tile, row + 8, col, t)}};
+}
+template <typename T>
+TERRACE_KERNEL MmaB2<T> b2_of_columns(const Tile<T>& tile, int row, int col, int t) {
+  return {{b_of_columns(tile, row, col, t), b_of_columns(tile, row, col + 8, t)}};
+}
+
+template <typename T>
+TERRACE_KERNEL Pair<T> round_pair(float x, float y) {
+#if defined(__CUDA_ARCH__)
+  // One instruction rounds both; only the bits of a NaN are not round_to()'s.
+  if constexpr (sizeof(T) == 2) {
+    unsigned word = 0;
+    if constexpr (std::is_same_v<T, Bf16>) {
+      asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(y), "f"(x));
+    } else {
+      asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(y), "f"(x));
+    }
+    return *reinterpret_cast<const Pair<T>*>(&word);
+  }
+#endif
+  return {round_to<T>(x), round_to<T>(y)};
+}
+
 // a of two neighbouring pieces of sums.
 template <typename T>
 TERRACE_KERNEL MmaA<T> a_of_sums(const MmaSums& low, const MmaSums& high) {
-  return {{{round_to<T>(low.at[0]), round_to<T>(low.at[1])},
-           {round_to<T>(low.at[2]), round_to<T>(low.at[3])},
-           {round_to<T>(high.at[0]), round_to<T>(high.at[1])},
-           {round_to<T>(high.at[2]), round_to<T>(high.at[3])}}};
+  return {{round_pair<T>(low.at[0], low.at[1]), round_pair<T>(low.at[2], low.at[3]),
+           round_pair<T>(high.at[0], high.at[1]), round_pair<T>(high.at[2], high.at[3])}};
 }
 
 }  // namespace terrace::shared

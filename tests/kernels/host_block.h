@@ -83,6 +83,38 @@ class HostBlock {
     }
   }
 
+  template <typename SumsOf, typename Sums2Of, typename AOf, typename BOf>
+  void multiply2(const SumsOf& sums_of, const Sums2Of& sums2_of, const AOf& a_of,
+                 const BOf& b2_of) {
+    multiply(sums_of, a_of, [&](int t) { return b2_of(t).at[0]; });
+    multiply(sums2_of, a_of, [&](int t) { return b2_of(t).at[1]; });
+  }
+
+  template <typename T>
+  static shared::MmaA<T> a_of_tile(const shared::Tile<T>& tile, int row, int col, int t) {
+    return shared::a_of_tile(tile, row, col, t);
+  }
+  template <typename T>
+  static shared::MmaB2<T> b2_of_rows(const shared::Tile<T>& tile, int row, int col, int t) {
+    return shared::b2_of_rows(tile, row, col, t);
+  }
+  template <typename T>
+  static shared::MmaB2<T> b2_of_columns(const shared::Tile<T>& tile, int row, int col, int t) {
+    return shared::b2_of_columns(tile, row, col, t);
+  }
+
+  template <int Bytes>
+  static void copy_async(void* to, const void* from, int count) {
+    std::memset(to, 0, Bytes);
+    if (count != 0) std::memcpy(to, from, static_cast<std::size_t>(count));
+  }
+  static void await_copies() {}
+
+ private:
+  struct alignas(16) Line {
+    std::byte bytes[16];
+  };
+
   template <typename SumsOf, typename AOf, typename BOf>
   void multiply(const SumsOf& sums_of, const AOf& a_of, const BOf& b_of) {
     for (int warp = 0; warp < Threads; warp += kWarp) {
@@ -99,11 +131,6 @@ class HostBlock {
       }
     }
   }
-
- private:
-  struct alignas(16) Line {
-    std::byte bytes[16];
-  };
 
   template <typename T, typename Join>
   static void butterfly(PerThread<T>& values, int offset, const Join& join) {
