@@ -14,10 +14,10 @@ class CudnnAttention;  // kernels/cuda/cudnn_attention.h
 
 // What a kernel call may use besides its arguments.
 struct KernelContext {
-  WorkerArena* workers = nullptr;       // CPU kernels; never null there
-  NativeStream stream;                  // CUDA kernels
-  std::span<std::byte> workspace;       // at least what the op's workspace function says; 64-aligned
-  CudaProducts* products = nullptr;     // CUDA kernels; never null there
+  WorkerArena* workers = nullptr;    // CPU kernels; never null there
+  NativeStream stream;               // CUDA kernels
+  std::span<std::byte> workspace;    // at least what the op's workspace function says; 64-aligned
+  CudaProducts* products = nullptr;  // CUDA kernels; never null there
   CudnnAttention* attention = nullptr;  // CUDA kernels; null: cuDNN is not called
 };
 

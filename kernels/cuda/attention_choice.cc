@@ -51,8 +51,8 @@ std::size_t cudnn_part_bytes(const AttentionShape& s, const AttentionPart& part)
   const std::int64_t heads = s.heads / s.key_value_heads;
   const std::int64_t rows = part.sequences * part.groups * heads * padded(s.sequence);
   const std::int64_t head_sums = heads == 1 ? 1 : 3;  // queries; keys and values
-  const std::int64_t row_bytes = padded(s.sequence) * kScoreBytes +
-                                 head_sums * s.head_width * kSumBytes + 2 * kSumBytes;
+  const std::int64_t row_bytes =
+      padded(s.sequence) * kScoreBytes + head_sums * s.head_width * kSumBytes + 2 * kSumBytes;
   return static_cast<std::size_t>(rows * row_bytes) + kMiB;
 }
 

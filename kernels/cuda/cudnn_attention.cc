@@ -43,11 +43,11 @@ std::string library_name() { return fmt::format("libcudnn.so.{}", CUDNN_MAJOR); 
 
 // Once for the process: what is loaded stays.
 bool is_cudnn_there() {
-  static const bool is_there = [] {
+  static const bool kIsThere = [] {
     fe::cudnn_dlhandle = ::dlopen(library_name().c_str(), RTLD_NOW | RTLD_LOCAL);
     return fe::cudnn_dlhandle != nullptr;
   }();
-  return is_there;
+  return kIsThere;
 }
 
 void check_cudnn(cudnnStatus_t status, std::string_view call) {
@@ -150,16 +150,15 @@ void describe_forward(const Tensors& tensors, fe::graph::Graph& graph, const Sha
 
 void describe_backward(const Tensors& tensors, fe::graph::Graph& graph, const Shape& s,
                        const AttentionPart& part) {
-  const auto [dq, dk, dv] =
-      graph.sdpa_backward(tensors.heads_of_qkv(kQ, tensors.query_heads()),
-                          tensors.heads_of_qkv(kK, part.groups),
-                          tensors.heads_of_qkv(kV, part.groups), tensors.heads_of_out(kOut),
-                          tensors.heads_of_out(kDOut), tensors.stats(),
-                          fe::graph::SDPA_backward_attributes()
-                              .set_name("attention_backward")
-                              .set_causal_mask(true)
-                              .set_attn_scale(s.scale)
-                              .set_deterministic_algorithm(true));
+  const auto [dq, dk, dv] = graph.sdpa_backward(
+      tensors.heads_of_qkv(kQ, tensors.query_heads()), tensors.heads_of_qkv(kK, part.groups),
+      tensors.heads_of_qkv(kV, part.groups), tensors.heads_of_out(kOut),
+      tensors.heads_of_out(kDOut), tensors.stats(),
+      fe::graph::SDPA_backward_attributes()
+          .set_name("attention_backward")
+          .set_causal_mask(true)
+          .set_attn_scale(s.scale)
+          .set_deterministic_algorithm(true));
   tensors.like_qkv(dq->set_output(true), kDQ, tensors.query_heads());
   tensors.like_qkv(dk->set_output(true), kDK, part.groups);
   tensors.like_qkv(dv->set_output(true), kDV, part.groups);
@@ -227,10 +226,10 @@ Pointers pointers_of(const AttentionForward& op, const Offsets& from) {
 }
 
 Pointers pointers_of(const AttentionBackward& op, const Offsets& from) {
-  return {{kQ, at(op.qkv, from.q)},     {kK, at(op.qkv, from.k)},
-          {kV, at(op.qkv, from.v)},     {kOut, at(op.out, from.out)},
+  return {{kQ, at(op.qkv, from.q)},       {kK, at(op.qkv, from.k)},
+          {kV, at(op.qkv, from.v)},       {kOut, at(op.out, from.out)},
           {kDOut, at(op.dout, from.out)}, {kStats, at(op.log_sum_exp, from.stats)},
-          {kDQ, at(op.dqkv, from.q)},   {kDK, at(op.dqkv, from.k)},
+          {kDQ, at(op.dqkv, from.q)},     {kDK, at(op.dqkv, from.k)},
           {kDV, at(op.dqkv, from.v)}};
 }
 
@@ -334,8 +333,7 @@ bool CudnnAttention::enqueue(const AttentionForward& op, std::span<std::byte> wo
 
 bool CudnnAttention::enqueue(const AttentionBackward& op, std::span<std::byte> workspace,
                              NativeStream stream) {
-  if (!on_boundary(
-          {op.qkv.data, op.out.data, op.log_sum_exp.data, op.dout.data, op.dqkv.data})) {
+  if (!on_boundary({op.qkv.data, op.out.data, op.log_sum_exp.data, op.dout.data, op.dqkv.data})) {
     return false;
   }
   return state_->enqueue(op, workspace, stream);

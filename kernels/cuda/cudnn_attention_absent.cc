@@ -20,7 +20,9 @@ bool CudnnAttention::enqueue(const AttentionBackward&, std::span<std::byte>, Nat
   return false;
 }
 
-std::string CudnnAttention::by(const AttentionForward&) { return "own kernels: built without cuDNN"; }
+std::string CudnnAttention::by(const AttentionForward&) {
+  return "own kernels: built without cuDNN";
+}
 std::string CudnnAttention::by(const AttentionBackward&) {
   return "own kernels: built without cuDNN";
 }

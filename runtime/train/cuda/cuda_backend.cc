@@ -18,9 +18,7 @@ class CudaComputeDevice final : public ComputeDevice {
         attention_(attention_choice(std::getenv("TERRACE_ATTENTION"))) {}
 
   Device& device() override { return *device_; }
-  LaneKernels kernels() override {
-    return {&cuda_kernels(), &adamw_cuda, &products_, &attention_};
-  }
+  LaneKernels kernels() override { return {&cuda_kernels(), &adamw_cuda, &products_, &attention_}; }
   std::unique_ptr<HostRegistration> lock(std::span<std::byte> host_memory) override {
     return std::make_unique<HostRegistration>(host_memory);
   }
