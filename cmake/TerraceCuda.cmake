@@ -1,4 +1,4 @@
-# What TERRACE_CUDA adds: the language, cuBLASLt, NCCL, and how .cu files are compiled.
+# What TERRACE_CUDA adds: the language, cuBLASLt, NCCL, cuDNN's headers, and how .cu files are compiled.
 #
 # Neither the driver (libcuda) nor NVML is linked: a program that was built with CUDA starts on a
 # machine without a driver, and says there what is missing.
@@ -31,6 +31,29 @@ find_library(NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR} REQUIRED)
 add_library(terrace_nccl INTERFACE)
 target_include_directories(terrace_nccl SYSTEM INTERFACE ${NCCL_INCLUDE_DIR})
 target_link_libraries(terrace_nccl INTERFACE ${NCCL_LIBRARY} CUDA::cudart_static)
+
+# cuDNN's attention, where its headers and those of cudnn_frontend are: the wheel
+# nvidia-cudnn-frontend of pip has the latter beside python's packages. The library is not linked but
+# loaded by name.
+set(terrace_python_includes "")
+find_program(TERRACE_PYTHON python3)
+if(TERRACE_PYTHON)
+  execute_process(
+    COMMAND ${TERRACE_PYTHON} -c "import site; print(';'.join(p + '/include' for p in [*site.getsitepackages(), site.getusersitepackages()]))"
+    OUTPUT_VARIABLE terrace_python_includes
+    OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+endif()
+find_path(CUDNN_INCLUDE_DIR cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+find_path(CUDNN_FRONTEND_INCLUDE_DIR cudnn_frontend.h
+          HINTS ${CUDNN_FRONTEND_DIR} ${CUDNN_FRONTEND_DIR}/include ${terrace_python_includes})
+if(CUDNN_INCLUDE_DIR AND CUDNN_FRONTEND_INCLUDE_DIR)
+  message(STATUS "Attention by cuDNN: headers in ${CUDNN_INCLUDE_DIR} and ${CUDNN_FRONTEND_INCLUDE_DIR}")
+  add_library(terrace_cudnn INTERFACE)
+  target_include_directories(terrace_cudnn SYSTEM INTERFACE ${CUDNN_INCLUDE_DIR} ${CUDNN_FRONTEND_INCLUDE_DIR})
+else()
+  message(STATUS "Attention by own kernels only: cudnn.h is in '${CUDNN_INCLUDE_DIR}', cudnn_frontend.h in "
+                 "'${CUDNN_FRONTEND_INCLUDE_DIR}'; CUDNN_FRONTEND_DIR can name the latter's directory")
+endif()
 
 # No contraction: where a fused multiplication and addition is wanted the code says so, and the bits
 # are those of the same source on the host. Denormals are kept, divisions and roots are rounded

@@ -9,7 +9,8 @@
 
 namespace terrace {
 
-class CudaProducts;  // kernels/cuda/cuda_products.h
+class CudaProducts;    // kernels/cuda/cuda_products.h
+class CudnnAttention;  // kernels/cuda/cudnn_attention.h
 
 // What a kernel call may use besides its arguments.
 struct KernelContext {
@@ -17,6 +18,7 @@ struct KernelContext {
   NativeStream stream;               // CUDA kernels
   std::span<std::byte> workspace;    // at least what the op's workspace function says; 64-aligned
   CudaProducts* products = nullptr;  // CUDA kernels; never null there
+  CudnnAttention* attention = nullptr;  // CUDA kernels; null: cuDNN is not called
 };
 
 // Whether a gradient replaces what is in its buffer or is added to it. Either way the new gradient

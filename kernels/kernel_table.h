@@ -14,7 +14,8 @@
 // and parameters are all fp32, all bf16 or all fp16 (the "compute type"); statistics, weight
 // gradients and losses are wider as stated. In bf16 and fp16, the softmax weights of attention and
 // the gradients of scores and logits may be rounded to that type before they enter a matrix
-// product, as matrix units demand. In fp16 what is too large becomes infinite.
+// product, as matrix units demand, and gradients of keys and values where heads share these for
+// each query head before they are added. In fp16 what is too large becomes infinite.
 // Reference: naive scalar code, the definition of correct. cpu: tile and vector registers, oneDNN;
 // it has no fp16.
 //
@@ -69,7 +70,8 @@ struct Rope {
 };
 
 // Causal attention over rows of qkv [R, (H+2G)*D] (all query heads, then keys, then values). out
-// [R, H*D]; log_sum_exp [B,H,T] in fp32, kept for the backward. Never holds a T x T matrix.
+// [R, H*D]; log_sum_exp [B,H,T] in fp32, kept for the backward. Never holds a T x T
+// matrix of all heads of a batch.
 struct AttentionShape {
   std::int64_t batch = 0, sequence = 0, heads = 0, key_value_heads = 0, head_width = 0;
 };

@@ -117,4 +117,19 @@ main() {
   check_versions
 }
 
+# The headers of cudnn_frontend, for attention by cuDNN: without them a build with CUDA has its own
+# kernels. Tried where there is nvcc and cuDNN to build with; it is no failure where pip cannot.
+install_cudnn_frontend() {
+  local toolkit=${CUDA_HOME:-/usr/local/cuda}
+  command -v nvcc >/dev/null || [[ -x $toolkit/bin/nvcc ]] || return 0
+  [[ -e $toolkit/include/cudnn.h || -e /usr/include/cudnn.h ]] || return 0
+  python3 -m pip --version >/dev/null 2>&1 || return 0
+  python3 -m pip show -q nvidia-cudnn-frontend >/dev/null 2>&1 && return 0
+  say "installing nvidia-cudnn-frontend"
+  python3 -m pip install -q --no-deps --retries 1 --timeout 10 --disable-pip-version-check \
+    --root-user-action ignore nvidia-cudnn-frontend >/dev/null 2>&1 ||
+    say "pip could not install nvidia-cudnn-frontend, whose headers attention by cuDNN needs"
+}
+
 main "$@"
+install_cudnn_frontend

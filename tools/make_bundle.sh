@@ -83,6 +83,18 @@ done | while IFS= read -r path; do
 done
 find "$root/usr/share" -name '*.pc' -exec sed -i 's|^prefix=.*|prefix=${pcfiledir}/../..|' {} + 2>/dev/null || true
 
+# Headers alone, of pip's wheel, for attention by cuDNN; without them a build has its own kernels.
+frontend=$(python3 -c 'import site
+print(*[*site.getsitepackages(), site.getusersitepackages()], sep="\n")' 2>/dev/null |
+  while IFS= read -r packages; do
+    if [[ -e $packages/include/cudnn_frontend.h ]]; then echo "$packages/include"; fi
+  done | head -n 1) || true
+if [[ -n $frontend ]]; then
+  mkdir -p "$root/usr/include"
+  cp "$frontend"/cudnn_*.h "$root/usr/include/"
+  cp -R "$frontend/cudnn_frontend" "$root/usr/include/"
+fi
+
 mkdir -p "$(dirname "$target")"
 tar -C "$work" -czf "$target" terrace-bundle
 echo "make_bundle: $target has $(find "$root" -type f | wc -l) files, $(du -sh "$target" | cut -f1)"

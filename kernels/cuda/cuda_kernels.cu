@@ -9,6 +9,10 @@ struct CudaFunctions {
   using Launcher = KernelLauncher;
   static KernelLauncher launcher(const KernelContext& context) { return KernelLauncher(context); }
   static constexpr std::size_t kProductWorkspace = kCudaProductWorkspace;
+  template <typename Op>
+  static std::size_t attention_workspace(const Op& op) {
+    return cudnn_attention_workspace(op);
+  }
 };
 
 constexpr KernelTable kCudaKernels = shared::kernel_functions<CudaFunctions>("cuda");

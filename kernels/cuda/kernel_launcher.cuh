@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/cuda_launcher.cuh"
 #include "kernels/cuda/cuda_products.h"
+#include "kernels/cuda/cudnn_attention.h"
 #include "kernels/kernel_context.h"
 #include "kernels/shared/attention_backward.h"
 #include "kernels/shared/attention_forward.h"
@@ -9,13 +10,14 @@
 
 namespace terrace {
 
-// A CudaLauncher with matrix products. A context's workspace is cut from the front by ops and from
-// the back by products.
+// A CudaLauncher with matrix products and attention of libraries. A context's workspace is cut from
+// the front by ops and from the back by products.
 class KernelLauncher final : public CudaLauncher {
  public:
   explicit KernelLauncher(const KernelContext& context)
       : CudaLauncher(static_cast<cudaStream_t>(context.stream.handle), context.workspace),
-        products_(context.products) {
+        products_(context.products),
+        attention_(context.attention) {
     TERRACE_CHECK(products_ != nullptr);
   }
 
@@ -25,8 +27,14 @@ class KernelLauncher final : public CudaLauncher {
     shared::tile_product(*this, product);
   }
 
+  template <typename Op>
+  bool attention(const Op& op) {
+    return attention_ != nullptr && attention_->enqueue(op, workspace(), NativeStream{stream()});
+  }
+
  private:
   CudaProducts* const products_;
+  CudnnAttention* const attention_;
 };
 
 // Compiled in files of their own: they take nvcc longest.

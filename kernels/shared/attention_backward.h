@@ -361,6 +361,7 @@ template <typename Launcher>
 void attention_backward(Launcher& launcher, const AttentionBackward& op) {
   const AttentionPlaces places = attention_places(op.shape, op.qkv, op.out);
   attention_places(op.shape, op.dqkv, op.dout);
+  if (launcher.attention(op)) return;
   const AttentionShape& s = op.shape;
   const std::int64_t tiles = divide_up(s.sequence, kOwnRows);
   with_compute_type(op.qkv.dtype, [&]<typename T>(std::type_identity<T>) {

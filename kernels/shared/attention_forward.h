@@ -194,6 +194,7 @@ struct AttentionForwardKernel {
 template <typename Launcher>
 void attention_forward(Launcher& launcher, const AttentionForward& op) {
   const AttentionPlaces places = attention_places(op.shape, op.qkv, op.out);
+  if (launcher.attention(op)) return;
   const AttentionShape& s = op.shape;
   with_compute_type(op.qkv.dtype, [&]<typename T>(std::type_identity<T>) {
     with_head_width(s.head_width, [&]<int Width>(std::integral_constant<int, Width>) {

@@ -38,6 +38,7 @@
 //   launcher.launch<Threads>(name, kernel, blocks, shared_bytes)
 //   launcher.copy(target, source, bytes), launcher.zero(target, bytes)     in stream order
 //   launcher.product(Product)
+//   launcher.attention(op)     whether a library does this AttentionForward or AttentionBackward
 //   launcher.workspace()                                      std::span<std::byte>
 //
 // On the GPU (kernels/cuda) it enqueues; in the tests (tests/kernels) it runs blocks on workers.

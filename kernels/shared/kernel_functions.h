@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -19,8 +20,9 @@
 // The table of all block kernels, for a Launcher.
 namespace terrace::shared {
 
-// Functions has a type Launcher, Launcher launcher(const KernelContext&), and kProductWorkspace,
-// the bytes at the end of a context's workspace that launcher.product() keeps for itself.
+// Functions has a type Launcher, Launcher launcher(const KernelContext&), kProductWorkspace, the
+// bytes at the end of a context's workspace that launcher.product() keeps for itself, and
+// attention_workspace(op), what launcher.attention(op) needs.
 template <typename Functions>
 struct KernelFunctions {
   using Launcher = typename Functions::Launcher;
@@ -40,10 +42,10 @@ struct KernelFunctions {
   }
   static std::size_t attention_forward_bytes(const AttentionForward& op, int) {
     check_head_width(op.shape.head_width);
-    return 0;
+    return Functions::attention_workspace(op);
   }
   static std::size_t attention_backward_bytes(const AttentionBackward& op, int) {
-    return attention_backward_workspace(op);
+    return std::max(attention_backward_workspace(op), Functions::attention_workspace(op));
   }
   static std::size_t head_loss_bytes(const HeadLoss& op, int) {
     return head_loss_workspace(op) + Functions::kProductWorkspace;

@@ -28,6 +28,7 @@ KernelContext CaseDevice::context(std::span<std::byte> workspace) const {
   context.stream = native_;
   context.workspace = workspace;
   context.products = kernels_.products;
+  context.attention = kernels_.attention;
   return context;
 }
 

@@ -52,6 +52,7 @@ BenchResult measure(const std::string& name, const KernelCase& kernel, DeviceLim
       .limit_is = is_product ? limits.product_is() : limits.copy_is(),
       .details = {{"a call", fmt::format("{:.1f} us", 1e6 * unit * work / samples[0].median())}}};
   if (!is_product) result.goal = kCopyGoal;
+  if (!kernel.by.empty()) result.details.push_back({"by", kernel.by});
   return result;
 }
 

@@ -25,6 +25,7 @@ struct KernelCase {
   // Does the same work as fast as the machine can. None on a device: all its cases have the same.
   std::function<void()> limit = {};
   std::string limit_is = {};
+  std::string by = {};                // which library computes it, where that is a choice
   std::shared_ptr<void> memory = {};  // what both work on
 
   bool is_product() const { return flops > 0; }

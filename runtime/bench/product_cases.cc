@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/cpu/matrix_product.h"
+#include "kernels/cuda/cudnn_attention.h"
 #include "kernels/head_chunk.h"
 #include "runtime/bench/kernel_cases.h"
 
@@ -220,6 +221,10 @@ KernelCase attention_case(const KernelSetting& setting, bool backward) {
   if (setting.device == nullptr) {
     result.limit = head_products_alone(setting, memory, products);
     result.limit_is = "oneDNN's products of each head alone, without a softmax, all threads";
+  }
+  if (context.attention != nullptr) {
+    result.by =
+        backward ? context.attention->by(tensors.backward) : context.attention->by(tensors.forward);
   }
   if (backward) {
     result.run = [&kernels, context, tensors] {

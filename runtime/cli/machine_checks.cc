@@ -20,6 +20,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "kernels/cuda/cuda_version.h"
+#include "kernels/cuda/cudnn_attention.h"
 #include "memory/cuda/cuda_device.h"
 #include "memory/cuda/gpu_inventory.h"
 #include "memory/host/host_limits.h"
@@ -231,8 +232,10 @@ MachineCheck check_gpus() {
 
 std::string built_with() {
   const std::string text = TERRACE_BUILT_WITH;
-  return is_cuda_built() ? fmt::format("{}, {}, {}", text, cublaslt_version(), nccl_version())
-                         : text;
+  if (!is_cuda_built()) return text;
+  const std::string cudnn = cudnn_version();
+  return fmt::format("{}, {}, {}, {}", text, cublaslt_version(), nccl_version(),
+                     cudnn.empty() ? "no cuDNN" : cudnn);
 }
 
 }  // namespace

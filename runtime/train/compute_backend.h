@@ -17,7 +17,8 @@ namespace terrace {
 struct LaneKernels {
   const KernelTable* table = nullptr;
   void (*update)(const KernelContext&, const AdamWUpdate&) = nullptr;
-  CudaProducts* products = nullptr;  // for the context of CUDA kernels
+  CudaProducts* products = nullptr;     // for the context of CUDA kernels
+  CudnnAttention* attention = nullptr;  // likewise
 };
 
 // A device that is there, and its kernels. Used by the lanes of one engine.

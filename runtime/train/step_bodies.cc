@@ -58,6 +58,7 @@ KernelContext StepBodies::context_for(const Op& op, NativeStream stream) const {
   context.workers = op.lane == Lane::kUpdate ? &update_workers_ : &compute_workers_;
   context.stream = stream;
   context.products = kernels_of(op).products;
+  context.attention = kernels_of(op).attention;
   const Access* workspace = op.find(Role::kWorkspace);
   if (workspace != nullptr) context.workspace = bytes(*workspace);
   return context;

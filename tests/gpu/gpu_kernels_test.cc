@@ -1,3 +1,4 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include "base/check.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/cuda_products.h"
+#include "kernels/cuda/cudnn_attention.h"
 #include "memory/cuda/cuda_device.h"
 #include "optim/cuda/adamw_cuda.h"
 #include "tests/gpu/gpu_presence.h"
@@ -73,14 +75,18 @@ class Gpu {
 
 class GpuStage final : public CaseStage {
  public:
-  explicit GpuStage(Gpu& gpu) : gpu_(gpu) {}
+  enum class Place : std::uint8_t { kAsOnHost, kOnBoundary };
+
+  // Tensors are as far from a boundary of 64 bytes as on the host, or on one as in an arena.
+  explicit GpuStage(Gpu& gpu, Place place = Place::kAsOnHost) : gpu_(gpu), place_(place) {}
 
   Views upload(const std::vector<HostTensor>& tensors) override {
     Views views;
     for (const HostTensor& tensor : tensors) {
       TensorView view = tensor.view();
       const std::size_t offset = reinterpret_cast<std::uintptr_t>(view.data) % 64;
-      const std::span<std::byte> bytes = gpu_.take(view.size_bytes(), offset);
+      const std::span<std::byte> bytes =
+          gpu_.take(view.size_bytes(), place_ == Place::kAsOnHost ? offset : 0);
       gpu_.upload(bytes, tensor.bytes());
       view.data = bytes.data();
       views.push_back(view);
@@ -111,6 +117,7 @@ class GpuStage final : public CaseStage {
 
  private:
   Gpu& gpu_;
+  const Place place_;
   Views uploaded_;
 };
 
@@ -148,6 +155,69 @@ TEST_P(GpuKernels, HeadPart) { expect_all(head_part_cases(GetParam())); }
 
 INSTANTIATE_TEST_SUITE_P(ComputeTypes, GpuKernels,
                          testing::Values(DType::kF32, DType::kBF16, DType::kF16),
+                         [](const auto& param) { return std::string(name_of(param.param)); });
+
+// The tests above have the own kernels. These have cuDNN where it has plans.
+class GpuAttention : public GpuTest, public testing::WithParamInterface<DType> {
+ protected:
+  void SetUp() override {
+    GpuTest::SetUp();
+    if (gpu_ != nullptr && cudnn_version().empty()) GTEST_SKIP() << "not run: there is no cuDNN";
+  }
+
+  // Runs every case some times, and wants the same bits each time.
+  void expect_all(CudnnAttention& attention, const std::vector<OpCase>& cases) {
+    gpu_->context.attention = &attention;
+    GpuStage stage(*gpu_, GpuStage::Place::kOnBoundary);
+    for (const OpCase& op_case : cases) expect_conforms(cuda_kernels(), op_case, &stage);
+    gpu_->context.attention = nullptr;
+  }
+};
+
+// Only shapes and types choose: views of an op that is never enqueued.
+template <typename Op>
+Op attention_op(DType type, const AttentionShape& shape) {
+  Op op;
+  op.shape = shape;
+  op.qkv.dtype = type;
+  op.scale = 0.125F;
+  return op;
+}
+
+TEST_P(GpuAttention, IsThatOfTheReference) {
+  CudnnAttention attention(AttentionChoice::kCudnn);
+  expect_all(attention, attention_cases(GetParam()));
+  expect_all(attention, library_attention_cases(GetParam()));
+}
+
+TEST_P(GpuAttention, IsThatOfTheReferenceInParts) {
+  // Of the first shape a sequence's squares, of others some groups or none.
+  CudnnAttention attention(AttentionChoice::kCudnn, std::size_t{4} * 256 * 256 * 2);
+  expect_all(attention, library_attention_cases(GetParam()));
+}
+
+TEST_P(GpuAttention, IsOfCudnnWhereItHasAPlan) {
+  CudnnAttention attention(AttentionChoice::kCudnn);
+  for (const AttentionShape& shape :
+       {AttentionShape{2, 256, 4, 4, 64}, AttentionShape{1, 300, 6, 2, 64},
+        AttentionShape{4, 1024, 12, 12, 64}, AttentionShape{2, 2048, 32, 8, 64},
+        AttentionShape{1, 4096, 32, 32, 128}}) {
+    SCOPED_TRACE(testing::Message() << "T=" << shape.sequence << " D=" << shape.head_width);
+    const auto forward = attention_op<AttentionForward>(GetParam(), shape);
+    const auto backward = attention_op<AttentionBackward>(GetParam(), shape);
+    EXPECT_THAT(attention.by(forward), testing::StartsWith("cuDNN"));
+    EXPECT_THAT(attention.by(backward), testing::StartsWith("cuDNN"));
+  }
+}
+
+TEST_P(GpuAttention, IsOwnWhereThatIsChosen) {
+  CudnnAttention attention(AttentionChoice::kOwn);
+  const auto op = attention_op<AttentionForward>(GetParam(), {2, 256, 4, 4, 64});
+  EXPECT_EQ(attention.by(op), "own kernels: TERRACE_ATTENTION=own");
+  expect_all(attention, library_attention_cases(GetParam()));
+}
+
+INSTANTIATE_TEST_SUITE_P(NarrowTypes, GpuAttention, testing::Values(DType::kBF16, DType::kF16),
                          [](const auto& param) { return std::string(name_of(param.param)); });
 
 // Runs an update on the GPU whose views are host memory.

@@ -33,6 +33,13 @@ constexpr AttentionShape kShapes[] = {
 constexpr AttentionShape kLongShapes[] = {
     {.batch = 1, .sequence = 1030, .heads = 2, .key_value_heads = 1, .head_width = 20}};
 
+// Such as cuDNN takes: heads of a multiple of 8, and a multiple of 4 rows for them all.
+constexpr AttentionShape kLibraryShapes[] = {
+    {.batch = 2, .sequence = 256, .heads = 4, .key_value_heads = 4, .head_width = 64},
+    {.batch = 1, .sequence = 300, .heads = 6, .key_value_heads = 2, .head_width = 64},
+    {.batch = 2, .sequence = 134, .heads = 4, .key_value_heads = 2, .head_width = 128},
+    {.batch = 1, .sequence = 512, .heads = 8, .key_value_heads = 8, .head_width = 40}};
+
 double scale_of(const AttentionShape& s) {
   return static_cast<double>(static_cast<float>(1 / std::sqrt(static_cast<double>(s.head_width))));
 }
@@ -268,6 +275,10 @@ std::vector<OpCase> cases_of(std::span<const AttentionShape> shapes, DType compu
 
 std::vector<OpCase> attention_cases(DType compute) { return cases_of(kShapes, compute); }
 std::vector<OpCase> long_attention_cases(DType compute) { return cases_of(kLongShapes, compute); }
+
+std::vector<OpCase> library_attention_cases(DType compute) {
+  return cases_of(kLibraryShapes, compute);
+}
 
 std::vector<OpCase> rope_cases(DType compute) {
   Random random(4);

@@ -190,6 +190,10 @@ class HostLauncher {
     if (bytes != 0) std::memset(target, 0, bytes);
   }
   void product(const shared::Product& product) { shared::tile_product(*this, product); }
+  template <typename Op>
+  bool attention(const Op& /*op*/) const {
+    return false;
+  }
   std::span<std::byte> workspace() const { return workspace_; }
 
  private:

@@ -132,6 +132,7 @@ std::vector<OpCase> norm_cases(DType compute);
 std::vector<OpCase> rope_cases(DType compute);
 std::vector<OpCase> attention_cases(DType compute);
 std::vector<OpCase> long_attention_cases(DType compute);
+std::vector<OpCase> library_attention_cases(DType compute);  // that cuDNN has plans for
 std::vector<OpCase> activation_cases(DType compute);
 std::vector<OpCase> elementwise_cases(DType compute);
 std::vector<OpCase> embedding_cases(DType compute);

@@ -12,6 +12,10 @@ struct HostFunctions {
     return {*context.workers, context.workspace};
   }
   static constexpr std::size_t kProductWorkspace = 0;
+  template <typename Op>
+  static std::size_t attention_workspace(const Op& /*op*/) {
+    return 0;
+  }
 };
 
 constexpr KernelTable kSharedKernels = shared::kernel_functions<HostFunctions>("shared");

@@ -1,5 +1,8 @@
+#include <cstdlib>
+
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/cuda_products.h"
+#include "kernels/cuda/cudnn_attention.h"
 #include "memory/cuda/cuda_device.h"
 #include "optim/cuda/adamw_cuda.h"
 #include "parallel/nccl/nccl_communicator.h"
@@ -11,10 +14,11 @@ namespace {
 class CudaComputeDevice final : public ComputeDevice {
  public:
   CudaComputeDevice(int ordinal, std::size_t capacity_bytes)
-      : device_(make_cuda_device({.ordinal = ordinal, .capacity_bytes = capacity_bytes})) {}
+      : device_(make_cuda_device({.ordinal = ordinal, .capacity_bytes = capacity_bytes})),
+        attention_(attention_choice(std::getenv("TERRACE_ATTENTION"))) {}
 
   Device& device() override { return *device_; }
-  LaneKernels kernels() override { return {&cuda_kernels(), &adamw_cuda, &products_}; }
+  LaneKernels kernels() override { return {&cuda_kernels(), &adamw_cuda, &products_, &attention_}; }
   std::unique_ptr<HostRegistration> lock(std::span<std::byte> host_memory) override {
     return std::make_unique<HostRegistration>(host_memory);
   }
@@ -22,6 +26,7 @@ class CudaComputeDevice final : public ComputeDevice {
  private:
   const std::unique_ptr<Device> device_;
   CudaProducts products_;  // of the GPU that the line above has made current
+  CudnnAttention attention_;
 };
 
 class NcclExchange final : public DeviceExchange {

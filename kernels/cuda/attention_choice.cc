@@ -1,0 +1,59 @@
+#include "kernels/cuda/attention_choice.h"
+
+#include <fmt/format.h>
+
+#include <string_view>
+
+#include "base/error.h"
+
+namespace terrace {
+namespace {
+
+constexpr std::int64_t kTile = 128;
+constexpr std::int64_t kScoreBytes = 2;  // of an element
+constexpr std::int64_t kRowsOnBoundary = 16 / sizeof(float);
+
+std::int64_t padded(std::int64_t sequence) { return (sequence + kTile - 1) / kTile * kTile; }
+
+std::int64_t largest_divisor(std::int64_t of, std::int64_t at_most) {
+  std::int64_t divisor = at_most < of ? at_most : of;
+  while (of % divisor != 0) --divisor;
+  return divisor;
+}
+
+}  // namespace
+
+AttentionChoice attention_choice(const char* value) {
+  const std::string_view text = value == nullptr ? "" : value;
+  if (text.empty() || text == "cudnn") return AttentionChoice::kCudnn;
+  if (text == "own") return AttentionChoice::kOwn;
+  throw ConfigError(fmt::format("TERRACE_ATTENTION={}: not a choice of attention kernels", text),
+                    "set it to own or cudnn, or leave it out");
+}
+
+std::optional<AttentionPart> attention_part(const AttentionShape& s, std::size_t score_bytes) {
+  const std::int64_t heads = s.heads / s.key_value_heads;
+  const std::int64_t square = padded(s.sequence) * padded(s.sequence) * kScoreBytes;
+  const std::int64_t room = static_cast<std::int64_t>(score_bytes) / (heads * square);
+  if (room == 0) return std::nullopt;
+  AttentionPart part;
+  if (room >= s.key_value_heads) {
+    part = {largest_divisor(s.batch, room / s.key_value_heads), s.key_value_heads};
+  } else {
+    part = {1, largest_divisor(s.key_value_heads, room)};
+  }
+  if (part.sequences * part.groups * heads * s.sequence % kRowsOnBoundary != 0) return std::nullopt;
+  return part;
+}
+
+std::size_t cudnn_part_bytes(const AttentionShape& s, const AttentionPart& part) {
+  constexpr std::int64_t kSumBytes = sizeof(float);
+  const std::int64_t heads = s.heads / s.key_value_heads;
+  const std::int64_t rows = part.sequences * part.groups * heads * padded(s.sequence);
+  const std::int64_t head_sums = heads == 1 ? 1 : 3;  // queries; keys and values
+  const std::int64_t row_bytes =
+      padded(s.sequence) * kScoreBytes + head_sums * s.head_width * kSumBytes + 2 * kSumBytes;
+  return static_cast<std::size_t>(rows * row_bytes) + kMiB;
+}
+
+}  // namespace terrace

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "base/bytes.h"
+#include "kernels/kernel_table.h"
+
+// Who computes attention on a GPU, and in which parts. It depends on shapes alone, so that equal
+// calls have equal bits.
+namespace terrace {
+
+enum class AttentionChoice : std::uint8_t {
+  kOwn,    // the kernels of kernels/shared
+  kCudnn,  // cuDNN where it has a plan, else kOwn
+};
+
+// By the value of TERRACE_ATTENTION, "own" or "cudnn"; null or empty is kCudnn. Throws ConfigError.
+AttentionChoice attention_choice(const char* value);
+
+// cuDNN's backward has the same bits each time only with the gradients of the scores in memory, a
+// square for each head. So it is called for as much of a batch at a time as they leave room for:
+// some sequences with all their heads, or some groups of the query heads of one sequence. All parts
+// of a batch are of one size.
+struct AttentionPart {
+  std::int64_t sequences = 0;
+  std::int64_t groups = 0;
+
+  bool operator==(const AttentionPart&) const = default;
+};
+
+inline constexpr std::size_t kCudnnScoreBytes = 256 * kMiB;
+
+// The largest part whose squares take at most `score_bytes`. None where those of one group take
+// more, or where cuDNN's arrays would not lie on boundaries of 16 bytes.
+std::optional<AttentionPart> attention_part(const AttentionShape& shape, std::size_t score_bytes);
+
+// Workspace that is enough for cuDNN's backward of such a part: the squares, sums of queries'
+// gradients in fp32, two values for each row, gradients of keys and values for each query head
+// where heads share these, and 1 MiB.
+std::size_t cudnn_part_bytes(const AttentionShape& shape, const AttentionPart& part);
+
+}  // namespace terrace
