@@ -70,8 +70,11 @@ struct NarrowBody {
     Pack<T, kCastPack> narrow;
     TERRACE_UNROLL
     for (int i = 0; i < kCastPack; ++i) {
-      narrow.at[i] =
-          What == Narrowed::kParameter ? to_parameter<T>(wide.at[i]) : round_to<T>(wide.at[i]);
+      if constexpr (What == Narrowed::kParameter) {
+        narrow.at[i] = to_parameter<T>(wide.at[i]);
+      } else {
+        narrow.at[i] = to_bf16_nearest_even(wide.at[i]);
+      }
     }
     store_pack(target + first, narrow, count, aligned);
   }
