@@ -181,6 +181,14 @@ TERRACE_KERNEL Words<T> round_words(const Floats<kPackOf<T>>& values) {
 }
 
 template <typename T>
+TERRACE_KERNEL Words<T> sum_of_words(const Words<T>& a, const Words<T>& b) {
+  Floats<kPackOf<T>> sum;
+  TERRACE_UNROLL
+  for (int i = 0; i < kPackOf<T>; ++i) sum.at[i] = a.value(i) + b.value(i);
+  return round_words<T>(sum);
+}
+
+template <typename T>
 TERRACE_KERNEL void store_words(T* to, const Words<T>& words, int count, bool aligned) {
   if (aligned && count >= kPackOf<T>) {
     *reinterpret_cast<Pack<T>*>(to) = std::bit_cast<Pack<T>>(words);
