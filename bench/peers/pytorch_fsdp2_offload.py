@@ -3,7 +3,7 @@
 
 The peer of the results `llama_1b_bf16_on_host_*` of `terrace bench step --device cuda`: the same
 shapes, bf16 compute, fp32 masters, gradients and moments in host memory, AdamW on the CPU and
-clipping to norm 1, for the same tokens per step; a step is 1, 2, 4 or 8 micro-batches. Tokens are
+clipping to norm 1, for the same tokens per step; a step is 1 to 64 micro-batches. Tokens are
 made up. One process on one GPU, or several under torchrun. Not part of the build; needs only
 PyTorch with CUDA, 2.6 or newer.
 """
@@ -19,7 +19,7 @@ import time
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--micro-batches", type=int, nargs="+", default=[1, 2, 4, 8])
+    parser.add_argument("--micro-batches", type=int, nargs="+", default=[1, 2, 4, 8, 16, 64])
     parser.add_argument("--batch", type=int, default=4, help="sequences of a micro-batch")
     parser.add_argument("--sequence", type=int, default=2048)
     parser.add_argument("--checkpointing", choices=["none", "full"], default="none")

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/shared/block.h"
 #include "kernels/shared/mma.h"
@@ -84,6 +85,18 @@ __device__ Piece load_matrices(const void* row) {
   return *reinterpret_cast<const Piece*>(&words);
 }
 
+// The value of the lane that is `offset` away.
+template <typename T>
+__device__ T exchange(T value, int offset) {
+  if constexpr (std::is_arithmetic_v<T>) {
+    return __shfl_xor_sync(kAllLanes, value, offset);
+  } else {
+    TERRACE_UNROLL
+    for (auto& part : value.at) part = exchange(part, offset);
+    return value;
+  }
+}
+
 struct Plus {
   template <typename T>
   __device__ T operator()(T a, T b) const {
@@ -133,6 +146,14 @@ class CudaBlock {
   template <typename T>
   __device__ T max(PerThread<T>& values) const {
     return reduce(values[0], cuda::Most{});
+  }
+  template <typename T>
+  __device__ void warp_sum(PerThread<T>& values) const {
+    values[0] = butterfly<16>(values[0], cuda::Plus{});
+  }
+  template <typename T>
+  __device__ void warp_max(PerThread<T>& values) const {
+    values[0] = butterfly<16>(values[0], cuda::Most{});
   }
   template <typename T>
   __device__ void quad_sum(PerThread<T>& values) const {
@@ -205,7 +226,7 @@ class CudaBlock {
   __device__ static T butterfly(T value, Join join) {
     TERRACE_UNROLL
     for (int offset = First; offset > 0; offset /= 2) {
-      value = join(value, __shfl_xor_sync(cuda::kAllLanes, value, offset));
+      value = join(value, cuda::exchange(value, offset));
     }
     return value;
   }

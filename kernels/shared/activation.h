@@ -11,7 +11,21 @@
 // SwiGLU and GELU (tanh formula), forward and backward.
 namespace terrace::shared {
 
-TERRACE_KERNEL inline float sigmoid(float x) { return 1.0F / (1.0F + ::expf(-x)); }
+// For results of type T. On a GPU those of 16 bits take the hardware's approximations of 2^x and
+// 1 / x: the relative error is at most (3 + 2 |x|) 2^-23, and what is below 2^-126 is zero.
+template <typename T>
+TERRACE_KERNEL float sigmoid(float x) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (sizeof(T) == 2) {
+    float power;
+    float result;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * -std::numbers::log2e_v<float>));
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(1.0F + power));
+    return result;
+  }
+#endif
+  return 1.0F / (1.0F + ::expf(-x));
+}
 
 template <typename T>
 struct SwigluBody {
@@ -20,16 +34,16 @@ struct SwigluBody {
   std::int64_t I;
   bool aligned;
 
-  TERRACE_KERNEL void operator()(std::int64_t r, std::int64_t first, std::int64_t count) const {
-    const auto gate = load_pack(gate_up + 2 * r * I + first, count, aligned);
-    const auto up = load_pack(gate_up + (2 * r + 1) * I + first, count, aligned);
-    Pack<T> out;
+  TERRACE_KERNEL void operator()(std::int64_t r, std::int64_t first, int count) const {
+    const auto gate = load_words(gate_up + 2 * r * I + first, count, aligned);
+    const auto up = load_words(gate_up + (2 * r + 1) * I + first, count, aligned);
+    Floats<kPackOf<T>> out;
     TERRACE_UNROLL
     for (int i = 0; i < kPackOf<T>; ++i) {
-      const float x = to_float(gate.at[i]);
-      out.at[i] = round_to<T>(x * sigmoid(x) * to_float(up.at[i]));
+      const float x = gate.value(i);
+      out.at[i] = x * sigmoid<T>(x) * up.value(i);
     }
-    store_pack(y + r * I + first, out, count, aligned);
+    store_words(y + r * I + first, round_words<T>(out), count, aligned);
   }
 };
 
@@ -53,23 +67,23 @@ struct SwigluGradientBody {
   std::int64_t I;
   bool aligned;
 
-  TERRACE_KERNEL void operator()(std::int64_t r, std::int64_t first, std::int64_t count) const {
+  TERRACE_KERNEL void operator()(std::int64_t r, std::int64_t first, int count) const {
     const std::int64_t gate_at = 2 * r * I + first;
-    const auto gate = load_pack(gate_up + gate_at, count, aligned);
-    const auto up = load_pack(gate_up + gate_at + I, count, aligned);
-    const auto gradient = load_pack(dy + r * I + first, count, aligned);
-    Pack<T> dgate;
-    Pack<T> dup;
+    const auto gate = load_words(gate_up + gate_at, count, aligned);
+    const auto up = load_words(gate_up + gate_at + I, count, aligned);
+    const auto gradient = load_words(dy + r * I + first, count, aligned);
+    Floats<kPackOf<T>> dgate;
+    Floats<kPackOf<T>> dup;
     TERRACE_UNROLL
     for (int i = 0; i < kPackOf<T>; ++i) {
-      const float x = to_float(gate.at[i]);
-      const float g = to_float(gradient.at[i]);
-      const float s = sigmoid(x);
-      dgate.at[i] = round_to<T>(g * to_float(up.at[i]) * (s * (1.0F + x * (1.0F - s))));
-      dup.at[i] = round_to<T>(g * (x * s));
+      const float x = gate.value(i);
+      const float g = gradient.value(i);
+      const float s = sigmoid<T>(x);
+      dgate.at[i] = g * up.value(i) * (s * (1.0F + x * (1.0F - s)));
+      dup.at[i] = g * (x * s);
     }
-    store_pack(dgate_up + gate_at, dgate, count, aligned);
-    store_pack(dgate_up + gate_at + I, dup, count, aligned);
+    store_words(dgate_up + gate_at, round_words<T>(dgate), count, aligned);
+    store_words(dgate_up + gate_at + I, round_words<T>(dup), count, aligned);
   }
 };
 
@@ -93,8 +107,12 @@ inline constexpr float kGeluInner =
     std::numbers::sqrt2_v<float> * std::numbers::inv_sqrtpi_v<float>;
 inline constexpr float kGeluCubic = 0.044715F;
 
-TERRACE_KERNEL inline float gelu_tanh(float x) {
-  return ::tanhf(kGeluInner * (x + kGeluCubic * x * x * x));
+// What x is multiplied with: (1 + tanh(u)) / 2, which is the sigmoid of 2 u.
+template <typename T>
+TERRACE_KERNEL float gelu_share(float x) {
+  const float inner = kGeluInner * (x + kGeluCubic * x * x * x);
+  if constexpr (sizeof(T) == 2) return sigmoid<T>(2.0F * inner);
+  return 0.5F * (1.0F + ::tanhf(inner));
 }
 
 template <typename T>
@@ -103,15 +121,15 @@ struct GeluBody {
   T* y;
   bool aligned;
 
-  TERRACE_KERNEL void operator()(std::int64_t, std::int64_t first, std::int64_t count) const {
-    const auto in = load_pack(x + first, count, aligned);
-    Pack<T> out;
+  TERRACE_KERNEL void operator()(std::int64_t, std::int64_t first, int count) const {
+    const auto in = load_words(x + first, count, aligned);
+    Floats<kPackOf<T>> out;
     TERRACE_UNROLL
     for (int i = 0; i < kPackOf<T>; ++i) {
-      const float value = to_float(in.at[i]);
-      out.at[i] = round_to<T>(value / 2.0F * (1.0F + gelu_tanh(value)));
+      const float value = in.value(i);
+      out.at[i] = value * gelu_share<T>(value);
     }
-    store_pack(y + first, out, count, aligned);
+    store_words(y + first, round_words<T>(out), count, aligned);
   }
 };
 
@@ -131,19 +149,19 @@ struct GeluGradientBody {
   T* dx;
   bool aligned;
 
-  TERRACE_KERNEL void operator()(std::int64_t, std::int64_t first, std::int64_t count) const {
-    const auto in = load_pack(x + first, count, aligned);
-    const auto gradient = load_pack(dy + first, count, aligned);
-    Pack<T> out;
+  TERRACE_KERNEL void operator()(std::int64_t, std::int64_t first, int count) const {
+    const auto in = load_words(x + first, count, aligned);
+    const auto gradient = load_words(dy + first, count, aligned);
+    Floats<kPackOf<T>> out;
     TERRACE_UNROLL
     for (int i = 0; i < kPackOf<T>; ++i) {
-      const float value = to_float(in.at[i]);
-      const float t = gelu_tanh(value);
+      const float value = in.value(i);
+      const float share = gelu_share<T>(value);
       const float inner = kGeluInner * (1.0F + 3.0F * kGeluCubic * value * value);
-      const float slope = (1.0F + t) / 2.0F + value / 2.0F * (1.0F - t * t) * inner;
-      out.at[i] = round_to<T>(to_float(gradient.at[i]) * slope);
+      const float slope = share + 2.0F * value * share * (1.0F - share) * inner;
+      out.at[i] = gradient.value(i) * slope;
     }
-    store_pack(dx + first, out, count, aligned);
+    store_words(dx + first, round_words<T>(out), count, aligned);
   }
 };
 

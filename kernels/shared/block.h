@@ -20,7 +20,10 @@
 //   block.sync()                    what threads wrote to shared memory before, all see after
 //   block.shared_memory()           std::byte*, the bytes asked at the launch, aligned to 16
 //   block.sum(values), max(values)  of all threads: halves of each 32 neighbours are added
-//                                   (offsets 16, 8, 4, 2, 1), then these sums in order
+//                                   (offsets 16, 8, 4, 2, 1), then these sums in order;
+//                                   of arithmetic types, and sums of Floats<n>
+//   block.warp_sum(values), warp_max(values)   of each 32 neighbours alone, in the same order:
+//                                   every one gets the result
 //   block.quad_sum(values), quad_max(values)   of each four neighbours: every one gets the result
 //   block.multiply2(sums, sums2, a, b2)   tensor cores, for each 32 threads: kernels/shared/mma.h
 //   block.a_of_tile(tile, row, col, t), b2_of_rows(...), b2_of_columns(...)

@@ -2,6 +2,7 @@
 
 #include <math.h>
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -24,9 +25,21 @@
 
 namespace terrace::shared {
 
-// Rounds a result to the compute type: nearest, ties to even.
+// Rounds a result to the compute type: nearest, ties to even. A GPU does it in one instruction,
+// with the bits of base/half.h but for a NaN, which becomes 0x7fff whatever it was.
 template <typename T>
 TERRACE_KERNEL T round_to(float value) {
+#if defined(__CUDA_ARCH__)
+  T rounded;
+  if constexpr (std::is_same_v<T, Bf16>) {
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(rounded.bits) : "f"(value));
+  } else if constexpr (std::is_same_v<T, Fp16>) {
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(rounded.bits) : "f"(value));
+  } else {
+    rounded = value;
+  }
+  return rounded;
+#else
   if constexpr (std::is_same_v<T, Bf16>) {
     return to_bf16_nearest_even(value);
   } else if constexpr (std::is_same_v<T, Fp16>) {
@@ -34,7 +47,34 @@ TERRACE_KERNEL T round_to(float value) {
   } else {
     return value;
   }
+#endif
 }
+
+// The exact value of an element; that of a NaN is a NaN.
+template <typename T>
+TERRACE_KERNEL float widened(T element) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (std::is_same_v<T, Fp16>) {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(element.bits));
+    return value;
+  }
+#endif
+  return to_float(element);
+}
+
+// Numbers that are added one by one.
+template <int Count>
+struct Floats {
+  float at[Count];
+
+  TERRACE_KERNEL friend Floats operator+(const Floats& a, const Floats& b) {
+    Floats sum;
+    TERRACE_UNROLL
+    for (int i = 0; i < Count; ++i) sum.at[i] = a.at[i] + b.at[i];
+    return sum;
+  }
+};
 
 // A gradient that is complete joins its buffer: one addition in both modes.
 TERRACE_KERNEL inline void join_gradient(float& target, float gradient, GradientMode mode) {
@@ -75,12 +115,93 @@ TERRACE_KERNEL void store_pack(T* to, const Pack<T, Count>& pack, std::int64_t c
   }
 }
 
-// Calls body(first, count) for the packs of a row of `width` elements that thread t of `threads`
-// has.
-template <int Count, typename Body>
-TERRACE_KERNEL void for_each_pack(int t, int threads, std::int64_t width, Body&& body) {
-  for (std::int64_t c = std::int64_t{t} * Count; c < width; c += std::int64_t{threads} * Count) {
-    body(c, width - c < Count ? width - c : std::int64_t{Count});
+// A pack in the registers that it is loaded into: elements of 16 bits would get one each. A thread
+// that keeps packs keeps them so.
+template <typename T>
+struct alignas(16) Words {
+  static constexpr int kOfWord = static_cast<int>(sizeof(std::uint32_t) / sizeof(T));
+
+  std::uint32_t at[4];
+
+  TERRACE_KERNEL float value(int i) const {
+    if constexpr (kOfWord == 1) {
+      return std::bit_cast<float>(at[i]);
+    } else {
+      return widened(T{static_cast<std::uint16_t>(at[i / 2] >> (i % 2 * 16))});
+    }
+  }
+};
+
+// Elements [0, count) from `from` as load_pack() has them.
+template <typename T>
+TERRACE_KERNEL Words<T> load_words(const T* from, int count, bool aligned) {
+  if (aligned && count >= kPackOf<T>) {
+    return std::bit_cast<Words<T>>(*reinterpret_cast<const Pack<T>*>(from));
+  }
+  Words<T> words = {};
+  TERRACE_UNROLL
+  for (int i = 0; i < kPackOf<T>; ++i) {
+    if (i >= count) continue;
+    if constexpr (Words<T>::kOfWord == 1) {
+      words.at[i] = std::bit_cast<std::uint32_t>(from[i]);
+    } else {
+      words.at[i / 2] |= static_cast<std::uint32_t>(from[i].bits) << (i % 2 * 16);
+    }
+  }
+  return words;
+}
+
+// The pack of values rounded by round_to().
+template <typename T>
+TERRACE_KERNEL Words<T> round_words(const Floats<kPackOf<T>>& values) {
+  Words<T> words;
+  TERRACE_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    if constexpr (Words<T>::kOfWord == 1) {
+      words.at[i] = std::bit_cast<std::uint32_t>(values.at[i]);
+    } else {
+#if defined(__CUDA_ARCH__)
+      // Two at once; the first named goes to the upper half.
+      if constexpr (std::is_same_v<T, Bf16>) {
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;"
+            : "=r"(words.at[i])
+            : "f"(values.at[2 * i + 1]), "f"(values.at[2 * i]));
+      } else {
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;"
+            : "=r"(words.at[i])
+            : "f"(values.at[2 * i + 1]), "f"(values.at[2 * i]));
+      }
+#else
+      words.at[i] = round_to<T>(values.at[2 * i]).bits |
+                    static_cast<std::uint32_t>(round_to<T>(values.at[2 * i + 1]).bits) << 16;
+#endif
+    }
+  }
+  return words;
+}
+
+template <typename T>
+TERRACE_KERNEL Words<T> sum_of_words(const Words<T>& a, const Words<T>& b) {
+  Floats<kPackOf<T>> sum;
+  TERRACE_UNROLL
+  for (int i = 0; i < kPackOf<T>; ++i) sum.at[i] = a.value(i) + b.value(i);
+  return round_words<T>(sum);
+}
+
+template <typename T>
+TERRACE_KERNEL void store_words(T* to, const Words<T>& words, int count, bool aligned) {
+  if (aligned && count >= kPackOf<T>) {
+    *reinterpret_cast<Pack<T>*>(to) = std::bit_cast<Pack<T>>(words);
+    return;
+  }
+  TERRACE_UNROLL
+  for (int i = 0; i < kPackOf<T>; ++i) {
+    if (i >= count) continue;
+    if constexpr (Words<T>::kOfWord == 1) {
+      to[i] = std::bit_cast<float>(words.at[i]);
+    } else {
+      to[i] = T{static_cast<std::uint16_t>(words.at[i / 2] >> (i % 2 * 16))};
+    }
   }
 }
 

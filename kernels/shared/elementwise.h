@@ -16,15 +16,10 @@ struct AddBody {
   T* y;
   bool aligned;
 
-  TERRACE_KERNEL void operator()(std::int64_t, std::int64_t first, std::int64_t count) const {
-    const auto x = load_pack(a + first, count, aligned);
-    const auto z = load_pack(b + first, count, aligned);
-    Pack<T> sum;
-    TERRACE_UNROLL
-    for (int i = 0; i < kPackOf<T>; ++i) {
-      sum.at[i] = round_to<T>(to_float(x.at[i]) + to_float(z.at[i]));
-    }
-    store_pack(y + first, sum, count, aligned);
+  TERRACE_KERNEL void operator()(std::int64_t, std::int64_t first, int count) const {
+    const auto x = load_words(a + first, count, aligned);
+    const auto z = load_words(b + first, count, aligned);
+    store_words(y + first, sum_of_words<T>(x, z), count, aligned);
   }
 };
 
@@ -70,8 +65,11 @@ struct NarrowBody {
     Pack<T, kCastPack> narrow;
     TERRACE_UNROLL
     for (int i = 0; i < kCastPack; ++i) {
-      narrow.at[i] =
-          What == Narrowed::kParameter ? to_parameter<T>(wide.at[i]) : round_to<T>(wide.at[i]);
+      if constexpr (What == Narrowed::kParameter) {
+        narrow.at[i] = to_parameter<T>(wide.at[i]);
+      } else {
+        narrow.at[i] = to_bf16_nearest_even(wide.at[i]);
+      }
     }
     store_pack(target + first, narrow, count, aligned);
   }

@@ -18,21 +18,19 @@ struct EmbeddingBody {
   const T* wte;
   const T* wpe;  // may be null
   T* h;
-  std::int64_t V, C, sequence, first_token;
+  std::int64_t V, C, first_token;
+  Divisor sequence;
   bool aligned;
 
-  TERRACE_KERNEL void operator()(std::int64_t r, std::int64_t first, std::int64_t count) const {
+  TERRACE_KERNEL void operator()(std::int64_t r, std::int64_t first, int count) const {
     const std::int64_t token = tokens[r] - first_token;
-    Pack<T> row{};
-    if (token >= 0 && token < V) row = load_pack(wte + token * C + first, count, aligned);
+    Words<T> row = {};
+    if (token >= 0 && token < V) row = load_words(wte + token * C + first, count, aligned);
     if (wpe != nullptr) {
-      const auto position = load_pack(wpe + r % sequence * C + first, count, aligned);
-      TERRACE_UNROLL
-      for (int i = 0; i < kPackOf<T>; ++i) {
-        row.at[i] = round_to<T>(to_float(row.at[i]) + to_float(position.at[i]));
-      }
+      const T* const position = wpe + sequence.remainder(r) * C + first;
+      row = sum_of_words<T>(row, load_words(position, count, aligned));
     }
-    store_pack(h + r * C + first, row, count, aligned);
+    store_words(h + r * C + first, row, count, aligned);
   }
 };
 
@@ -50,8 +48,8 @@ void embedding_forward(Launcher& launcher, const EmbeddingForward& op) {
                                 op.h.as<T>(),
                                 op.wte.shape[0],
                                 C,
-                                op.sequence,
                                 op.first_token.value_or(0),
+                                Divisor(op.sequence, R),
                                 aligned};
     launch_map<kPackOf<T>>(launcher, "embedding_forward", R, C, body);
   });
@@ -61,18 +59,15 @@ template <typename T>
 struct AddPositionsBody {
   T* h;
   const T* wpe;
-  std::int64_t C, sequence, first_row;
+  std::int64_t C, first_row;
+  Divisor sequence;
   bool aligned;
 
-  TERRACE_KERNEL void operator()(std::int64_t r, std::int64_t first, std::int64_t count) const {
-    const std::int64_t position = (first_row + r) % sequence;
-    Pack<T> row = load_pack(h + r * C + first, count, aligned);
-    const auto added = load_pack(wpe + position * C + first, count, aligned);
-    TERRACE_UNROLL
-    for (int i = 0; i < kPackOf<T>; ++i) {
-      row.at[i] = round_to<T>(to_float(row.at[i]) + to_float(added.at[i]));
-    }
-    store_pack(h + r * C + first, row, count, aligned);
+  TERRACE_KERNEL void operator()(std::int64_t r, std::int64_t first, int count) const {
+    const std::int64_t position = sequence.remainder(first_row + r);
+    const auto row = load_words(h + r * C + first, count, aligned);
+    const auto added = load_words(wpe + position * C + first, count, aligned);
+    store_words(h + r * C + first, sum_of_words<T>(row, added), count, aligned);
   }
 };
 
@@ -83,8 +78,9 @@ void add_positions(Launcher& launcher, const AddPositions& op) {
   TERRACE_CHECK_EQ(op.h.elements(), R * C);
   with_compute_type(op.h.dtype, [&]<typename T>(std::type_identity<T>) {
     const bool aligned = may_load_packs({op.h.data, op.wpe.data}, C * sizeof(T));
-    const AddPositionsBody<T> body{op.h.as<T>(), op.wpe.as<T>(), C,
-                                   op.sequence,  op.first_row,   aligned};
+    const AddPositionsBody<T> body{
+        op.h.as<T>(), op.wpe.as<T>(), C, op.first_row, Divisor(op.sequence, op.first_row + R),
+        aligned};
     launch_map<kPackOf<T>>(launcher, "add_positions", R, C, body);
   });
 }

@@ -8,13 +8,30 @@
 #include "kernels/kernel_table.h"
 #include "kernels/shared/block.h"
 
-// RMSNorm and LayerNorm: a block of threads for a row, or in the backward for some rows, whose
-// shares of the weight gradients stay in shared memory until the block's last row.
+// RMSNorm and LayerNorm. A row is read once, into registers of the threads that share it: a warp in
+// the forward while its registers suffice, a block of threads for wider rows and in the backward.
 namespace terrace::shared {
 
-inline constexpr int kNormThreads = 256;
+inline constexpr int kWarp = 32;
 
-template <typename T, bool Centered>
+// Calls body(p, c, count) for the packs of a row that thread t of `threads` has: its p-th pack
+// begins at element c. At most Packs, in registers that p numbers.
+template <int Packs, int Count, typename Body>
+TERRACE_KERNEL void for_each_held_pack(int t, int threads, int width, Body&& body) {
+  TERRACE_UNROLL
+  for (int p = 0; p < Packs; ++p) {
+    const int c = (p * threads + t) * Count;
+    if (c < width) body(p, c, width - c < Count ? width - c : Count);
+  }
+}
+
+template <typename T, int Packs>
+struct HeldPacks {
+  Words<T> at[Packs];
+};
+
+// RowThreads share a row: 32, or all threads of a block.
+template <typename T, bool Centered, int RowThreads, int Packs>
 struct NormForwardKernel {
   const T* x;
   const T* weight;
@@ -22,86 +39,129 @@ struct NormForwardKernel {
   T* y;
   float* mean;  // Centered
   float* rstd;
-  std::int64_t C;
+  std::int64_t R;
+  int C;
   float epsilon;
   bool aligned;
 
+  // Every thread's value becomes the sum of those of its row.
   template <typename Block>
-  TERRACE_KERNEL float mean_of(Block& block, const T* row) const {
-    typename Block::template PerThread<float> sums;
-    block.for_each_thread([&](int t) {
-      float sum = 0;
-      for_each_pack<kPackOf<T>>(t, Block::kThreads, C, [&](std::int64_t c, std::int64_t count) {
-        const auto pack = load_pack(row + c, count, aligned);
-        TERRACE_UNROLL
-        for (int i = 0; i < kPackOf<T>; ++i) sum += to_float(pack.at[i]);
-      });
-      sums[t] = sum;
-    });
-    return block.sum(sums) / static_cast<float>(C);
+  TERRACE_KERNEL static void row_sum(Block& block,
+                                     typename Block::template PerThread<float>& values) {
+    if constexpr (RowThreads == kWarp) {
+      block.warp_sum(values);
+    } else {
+      static_assert(RowThreads == Block::kThreads);
+      const float sum = block.sum(values);
+      block.for_each_thread([&](int t) { values[t] = sum; });
+    }
   }
 
   template <typename Block>
-  TERRACE_KERNEL float squares_of(Block& block, const T* row, float center) const {
-    typename Block::template PerThread<float> sums;
-    block.for_each_thread([&](int t) {
-      float sum = 0;
-      for_each_pack<kPackOf<T>>(t, Block::kThreads, C, [&](std::int64_t c, std::int64_t count) {
-        const auto pack = load_pack(row + c, count, aligned);
-        TERRACE_UNROLL
-        for (int i = 0; i < kPackOf<T>; ++i) {
-          const float value = i < count ? to_float(pack.at[i]) - center : 0.0F;
-          sum = ::fmaf(value, value, sum);
-        }
-      });
-      sums[t] = sum;
+  TERRACE_KERNEL static std::int64_t row_of(const Block& block, int t) {
+    return block.index() * (Block::kThreads / RowThreads) + t / RowThreads;
+  }
+
+  TERRACE_KERNEL float sum_of(const HeldPacks<T, Packs>& row, int lane) const {
+    float sum = 0;
+    for_each_held_pack<Packs, kPackOf<T>>(lane, RowThreads, C, [&](int p, int, int) {
+      TERRACE_UNROLL
+      for (int i = 0; i < kPackOf<T>; ++i) sum += row.at[p].value(i);
     });
-    return block.sum(sums) / static_cast<float>(C);
+    return sum;
+  }
+
+  TERRACE_KERNEL float squares_of(const HeldPacks<T, Packs>& row, int lane, float center) const {
+    float sum = 0;
+    for_each_held_pack<Packs, kPackOf<T>>(lane, RowThreads, C, [&](int p, int, int count) {
+      TERRACE_UNROLL
+      for (int i = 0; i < kPackOf<T>; ++i) {
+        const float value = i < count ? row.at[p].value(i) - center : 0.0F;
+        sum = ::fmaf(value, value, sum);
+      }
+    });
+    return sum;
+  }
+
+  TERRACE_KERNEL void store_row(const HeldPacks<T, Packs>& row, std::int64_t r, int lane,
+                                float center, float scale) const {
+    for_each_held_pack<Packs, kPackOf<T>>(lane, RowThreads, C, [&](int p, int c, int count) {
+      const auto w = load_words(weight + c, count, aligned);
+      Words<T> b = {};
+      if constexpr (Centered) b = load_words(bias + c, count, aligned);
+      Floats<kPackOf<T>> normed;
+      TERRACE_UNROLL
+      for (int i = 0; i < kPackOf<T>; ++i) {
+        normed.at[i] = (row.at[p].value(i) - center) * scale;
+      }
+      const Words<T> rounded = round_words<T>(normed);
+      Floats<kPackOf<T>> out;
+      TERRACE_UNROLL
+      for (int i = 0; i < kPackOf<T>; ++i) {
+        if constexpr (Centered) {
+          out.at[i] = w.value(i) * normed.at[i] + b.value(i);
+        } else {
+          out.at[i] = w.value(i) * rounded.value(i);
+        }
+      }
+      store_words(y + r * C + c, round_words<T>(out), count, aligned);
+    });
   }
 
   template <typename Block>
   TERRACE_KERNEL void operator()(Block& block) const {
-    const std::int64_t r = block.index();
-    const T* const row = x + r * C;
-    const float center = Centered ? mean_of(block, row) : 0.0F;
-    const float scale = 1.0F / ::sqrtf(squares_of(block, row, center) + epsilon);
+    typename Block::template PerThread<HeldPacks<T, Packs>> rows;
+    typename Block::template PerThread<float> centers;
+    typename Block::template PerThread<float> squares;
+    const float width = static_cast<float>(C);
     block.for_each_thread([&](int t) {
-      if (t == 0) rstd[r] = scale;
-      if (Centered && t == 0) mean[r] = center;
-      for_each_pack<kPackOf<T>>(t, Block::kThreads, C, [&](std::int64_t c, std::int64_t count) {
-        const auto in = load_pack(row + c, count, aligned);
-        const auto w = load_pack(weight + c, count, aligned);
-        Pack<T> b = {};
-        if constexpr (Centered) b = load_pack(bias + c, count, aligned);
-        Pack<T> out;
-        TERRACE_UNROLL
-        for (int i = 0; i < kPackOf<T>; ++i) {
-          const float normed = (to_float(in.at[i]) - center) * scale;
-          if constexpr (Centered) {
-            out.at[i] = round_to<T>(to_float(w.at[i]) * normed + to_float(b.at[i]));
-          } else {
-            out.at[i] = round_to<T>(to_float(w.at[i]) * to_float(round_to<T>(normed)));
-          }
-        }
-        store_pack(y + r * C + c, out, count, aligned);
-      });
+      const std::int64_t r = row_of(block, t) < R ? row_of(block, t) : R - 1;
+      for_each_held_pack<Packs, kPackOf<T>>(
+          t % RowThreads, RowThreads, C, [&](int p, int c, int count) {
+            rows[t].at[p] = load_words(x + r * C + c, count, aligned);
+          });
+      centers[t] = Centered ? sum_of(rows[t], t % RowThreads) : 0.0F;
+    });
+    if constexpr (Centered) row_sum(block, centers);
+    block.for_each_thread([&](int t) {
+      centers[t] = centers[t] / width;
+      squares[t] = squares_of(rows[t], t % RowThreads, centers[t]);
+    });
+    row_sum(block, squares);
+    block.for_each_thread([&](int t) {
+      const std::int64_t r = row_of(block, t);
+      if (r >= R) return;
+      const float scale = 1.0F / ::sqrtf(squares[t] / width + epsilon);
+      if (t % RowThreads == 0) rstd[r] = scale;
+      if (Centered && t % RowThreads == 0) mean[r] = centers[t];
+      store_row(rows[t], r, t % RowThreads, centers[t], scale);
     });
   }
 };
 
-// Rows of the backward are shared among at most this many blocks, each with its own sums.
-inline constexpr std::int64_t kNormGradientBlocks = 256;
+// Rows of the backward are shared among at most this many blocks, each with its own sums: some for
+// every multiprocessor of a large GPU. The bits depend on it, so it is the same for all.
+inline constexpr std::int64_t kNormGradientBlocks = 528;
+// A block has a multiple of the rows that it may take at once.
+inline constexpr std::int64_t kNormRowsAtOnce = 4;
 
 struct NormRows {
   std::int64_t of_block, blocks;
 };
 inline NormRows norm_rows(std::int64_t R) {
-  const std::int64_t of_block = divide_up(R, kNormGradientBlocks);
+  const std::int64_t groups = divide_up(R, kNormRowsAtOnce);
+  const std::int64_t of_block = divide_up(groups, kNormGradientBlocks) * kNormRowsAtOnce;
   return {of_block, divide_up(R, of_block)};
 }
 
-template <typename T, bool Centered>
+// A thread has the same columns in all rows of its block, and their sums in registers. Some rows
+// are taken at once, so that their loads wait together and one reduction serves them all.
+template <typename T, bool Centered, int Packs>
 struct NormBackwardKernel {
+  static constexpr int kPack = kPackOf<T>;
+  static constexpr int kSums = Centered ? 2 : 1;
+  static constexpr int kRows = Packs < kNormRowsAtOnce ? kNormRowsAtOnce / Packs : 1;
+
   const T* dy;
   const T* x;
   const T* weight;
@@ -109,122 +169,173 @@ struct NormBackwardKernel {
   const float* rstd;
   const T* dresidual;  // may be null, and may be dx
   T* dx;
-  float* partial;  // [blocks][Centered ? 2 : 1][C]: of dweight and dbias
-  std::int64_t R, C, rows_of_block;
+  float* partial;  // [blocks][kSums][C]: of dweight and dbias
+  std::int64_t R, rows_of_block;
+  int C;
   bool aligned;
 
-  // Where the sums of the pack at c lie in shared memory: neighbouring threads in neighbouring
-  // words. A thread has the same columns in every row, so nobody else touches them.
-  TERRACE_KERNEL std::int64_t slot(std::int64_t c, int i) const {
-    return i * divide_up_columns() + c / kPackOf<T>;
-  }
-  TERRACE_KERNEL std::int64_t divide_up_columns() const {
-    return (C + kPackOf<T> - 1) / kPackOf<T>;
-  }
-  TERRACE_KERNEL std::int64_t slots() const { return divide_up_columns() * kPackOf<T>; }
-
-  // The means over a row of the gradient of the normed values, and of it along them.
-  struct RowMeans {
-    float common, along;
+  struct Held {
+    HeldPacks<T, Packs> dy[kRows], x[kRows], residual[kRows];
+    float center[kRows], scale[kRows];
   };
+  // Of each row: the gradient of the normed values along them and, Centered, the sum of it.
+  using RowSums = Floats<kSums * kRows>;
+  using Shares = Floats<kSums * Packs * kPack>;
 
-  template <typename Block>
-  TERRACE_KERNEL RowMeans row_means(Block& block, std::int64_t r) const {
-    const float center = Centered ? mean[r] : 0.0F;
-    const float scale = rstd[r];
-    typename Block::template PerThread<float> common_sums;
-    typename Block::template PerThread<float> along_sums;
-    block.for_each_thread([&](int t) {
-      float common = 0;
-      float along = 0;
-      for_each_pack<kPackOf<T>>(t, Block::kThreads, C, [&](std::int64_t c, std::int64_t count) {
-        const auto gradient = load_pack(dy + r * C + c, count, aligned);
-        const auto in = load_pack(x + r * C + c, count, aligned);
-        const auto w = load_pack(weight + c, count, aligned);
-        TERRACE_UNROLL
-        for (int i = 0; i < kPackOf<T>; ++i) {
-          const float g = to_float(gradient.at[i]) * to_float(w.at[i]);
-          common += g;
-          along = ::fmaf(g, (to_float(in.at[i]) - center) * scale, along);
+  // Past `last`, the last row again.
+  TERRACE_KERNEL void load_rows(int t, int threads, std::int64_t first, std::int64_t last,
+                                Held& held) const {
+    TERRACE_UNROLL
+    for (int g = 0; g < kRows; ++g) {
+      const std::int64_t r = first + g < last ? first + g : last - 1;
+      for_each_held_pack<Packs, kPack>(t, threads, C, [&](int p, int c, int count) {
+        held.dy[g].at[p] = load_words(dy + r * C + c, count, aligned);
+        held.x[g].at[p] = load_words(x + r * C + c, count, aligned);
+        held.residual[g].at[p] = {};
+        if (dresidual != nullptr) {
+          held.residual[g].at[p] = load_words(dresidual + r * C + c, count, aligned);
         }
       });
-      common_sums[t] = common;
-      along_sums[t] = along;
-    });
-    const float width = static_cast<float>(C);
-    const float common = Centered ? block.sum(common_sums) / width : 0.0F;
-    return {common, block.sum(along_sums) / width};
+      held.center[g] = Centered ? mean[r] : 0.0F;
+      held.scale[g] = rstd[r];
+    }
   }
 
-  template <typename Block>
-  TERRACE_KERNEL void row_gradients(Block& block, std::int64_t r, float* sums) const {
-    const RowMeans means = row_means(block, r);
-    const float center = Centered ? mean[r] : 0.0F;
-    const float scale = rstd[r];
-    block.for_each_thread([&](int t) {
-      for_each_pack<kPackOf<T>>(t, Block::kThreads, C, [&](std::int64_t c, std::int64_t count) {
-        const auto gradient = load_pack(dy + r * C + c, count, aligned);
-        const auto in = load_pack(x + r * C + c, count, aligned);
-        const auto w = load_pack(weight + c, count, aligned);
-        Pack<T> residual = {};
-        if (dresidual != nullptr) residual = load_pack(dresidual + r * C + c, count, aligned);
-        Pack<T> out;
+  TERRACE_KERNEL RowSums row_sums(int t, int threads, const Held& held,
+                                  const HeldPacks<T, Packs>& weights) const {
+    RowSums sums = {};
+    for_each_held_pack<Packs, kPack>(t, threads, C, [&](int p, int, int) {
+      TERRACE_UNROLL
+      for (int i = 0; i < kPack; ++i) {
+        const float w = weights.at[p].value(i);
         TERRACE_UNROLL
-        for (int i = 0; i < kPackOf<T>; ++i) {
-          const float normed = (to_float(in.at[i]) - center) * scale;
-          const float g = to_float(gradient.at[i]);
-          const float own = scale * (g * to_float(w.at[i]) - means.common - normed * means.along);
-          out.at[i] = round_to<T>(dresidual == nullptr ? own : to_float(residual.at[i]) + own);
-          // The RMS norm's forward multiplied its weight with the rounded value.
-          const float factor = Centered ? normed : to_float(round_to<T>(normed));
-          float& sum = sums[slot(c, i)];
-          sum = ::fmaf(g, factor, sum);
-          if constexpr (Centered) sums[slots() + slot(c, i)] += g;
+        for (int g = 0; g < kRows; ++g) {
+          const float gradient = held.dy[g].at[p].value(i) * w;
+          const float normed = (held.x[g].at[p].value(i) - held.center[g]) * held.scale[g];
+          float& along = sums.at[g * kSums];
+          along = ::fmaf(gradient, normed, along);
+          if constexpr (Centered) sums.at[g * kSums + 1] += gradient;
         }
-        store_pack(dx + r * C + c, out, count, aligned);
-      });
+      }
+    });
+    return sums;
+  }
+
+  // The gradient of row r, the g-th of those held, and what it adds to the weights'.
+  TERRACE_KERNEL void finish_row(int t, int threads, std::int64_t r, int g, const Held& held,
+                                 const RowSums& sums, const HeldPacks<T, Packs>& weights,
+                                 Shares& shares) const {
+    const float width = static_cast<float>(C);
+    const float along = sums.at[g * kSums] / width;
+    const float common = Centered ? sums.at[g * kSums + kSums - 1] / width : 0.0F;
+    const float scale = held.scale[g];
+    for_each_held_pack<Packs, kPack>(t, threads, C, [&](int p, int c, int count) {
+      Floats<kPack> normed;
+      Floats<kPack> out;
+      TERRACE_UNROLL
+      for (int i = 0; i < kPack; ++i) {
+        normed.at[i] = (held.x[g].at[p].value(i) - held.center[g]) * scale;
+        const float gradient = held.dy[g].at[p].value(i) * weights.at[p].value(i);
+        const float own = scale * (gradient - common - normed.at[i] * along);
+        out.at[i] = dresidual == nullptr ? own : held.residual[g].at[p].value(i) + own;
+      }
+      // The RMS norm's forward multiplied its weight with the rounded value.
+      const Words<T> rounded = round_words<T>(normed);
+      TERRACE_UNROLL
+      for (int i = 0; i < kPack; ++i) {
+        const float gradient = held.dy[g].at[p].value(i);
+        const float factor = Centered ? normed.at[i] : rounded.value(i);
+        float& share = shares.at[p * kPack + i];
+        share = ::fmaf(gradient, factor, share);
+        if constexpr (Centered) shares.at[(Packs + p) * kPack + i] += gradient;
+      }
+      store_words(dx + r * C + c, round_words<T>(out), count, aligned);
     });
   }
 
   template <typename Block>
   TERRACE_KERNEL void operator()(Block& block) const {
-    constexpr int kSums = Centered ? 2 : 1;
-    auto* const sums = reinterpret_cast<float*>(block.shared_memory());
-    const auto for_each_sum = [&](auto&& body) {
-      block.for_each_thread([&](int t) {
-        for_each_pack<kPackOf<T>>(t, Block::kThreads, C, [&](std::int64_t c, std::int64_t count) {
-          for (int i = 0; i < kPackOf<T>; ++i) {
-            for (int k = 0; k < kSums; ++k)
-              body(k, c + i, sums[k * slots() + slot(c, i)], i < count);
-          }
-        });
+    typename Block::template PerThread<HeldPacks<T, Packs>> weights;
+    typename Block::template PerThread<Shares> shares;
+    typename Block::template PerThread<Held> held;
+    typename Block::template PerThread<RowSums> sums;
+    block.for_each_thread([&](int t) {
+      shares[t] = {};
+      for_each_held_pack<Packs, kPack>(t, Block::kThreads, C, [&](int p, int c, int count) {
+        weights[t].at[p] = load_words(weight + c, count, aligned);
       });
-    };
-    for_each_sum([](int, std::int64_t, float& sum, bool) { sum = 0; });
-    const std::int64_t first = block.index() * rows_of_block;
-    const std::int64_t last = first + rows_of_block < R ? first + rows_of_block : R;
-    for (std::int64_t r = first; r < last; ++r) row_gradients(block, r, sums);
+    });
+    const std::int64_t begin = block.index() * rows_of_block;
+    const std::int64_t last = begin + rows_of_block < R ? begin + rows_of_block : R;
+    for (std::int64_t first = begin; first < last; first += kRows) {
+      block.for_each_thread([&](int t) {
+        load_rows(t, Block::kThreads, first, last, held[t]);
+        sums[t] = row_sums(t, Block::kThreads, held[t], weights[t]);
+      });
+      const RowSums total = block.sum(sums);
+      block.for_each_thread([&](int t) {
+        TERRACE_UNROLL
+        for (int g = 0; g < kRows; ++g) {
+          if (first + g >= last) continue;
+          finish_row(t, Block::kThreads, first + g, g, held[t], total, weights[t], shares[t]);
+        }
+      });
+    }
     float* const mine = partial + block.index() * kSums * C;
-    for_each_sum([&](int k, std::int64_t c, float& sum, bool is_there) {
-      if (is_there) mine[k * C + c] = sum;
+    block.for_each_thread([&](int t) {
+      for_each_held_pack<Packs, kPack>(t, Block::kThreads, C, [&](int p, int c, int count) {
+        TERRACE_UNROLL
+        for (int i = 0; i < kPack; ++i) {
+          if (i >= count) break;
+          mine[c + i] = shares[t].at[p * kPack + i];
+          if constexpr (Centered) mine[C + c + i] = shares[t].at[(Packs + p) * kPack + i];
+        }
+      });
     });
   }
 };
 
-// Column sums of the blocks' shares, in block order; each joins its gradient.
+// Column sums of the blocks' shares; each joins its gradient. The threads of a warp have columns
+// beside one another, and warp w of a block has shares w, w + kLanes, ..., which it adds in order;
+// then these sums are added in order.
 struct JoinColumnsKernel {
   const float* partial;  // [blocks, stride], columns from 0
   std::int64_t blocks, stride, width;
   float* target;
   GradientMode mode;
 
+  static constexpr int kLanes = 16;
+  static constexpr int kThreads = kLanes * kWarp;
+  static constexpr int kAtOnce = 8;  // loads that wait together
+
+  TERRACE_KERNEL float lane_sum(int lane, std::int64_t c) const {
+    float sum = 0;
+    for (std::int64_t b = lane; b < blocks; b += kAtOnce * kLanes) {
+      float values[kAtOnce];
+      TERRACE_UNROLL
+      for (int i = 0; i < kAtOnce; ++i) {
+        const std::int64_t share = b + i * kLanes;
+        values[i] = share < blocks ? partial[share * stride + c] : 0.0F;
+      }
+      TERRACE_UNROLL
+      for (int i = 0; i < kAtOnce; ++i) sum += values[i];
+    }
+    return sum;
+  }
+
   template <typename Block>
   TERRACE_KERNEL void operator()(Block& block) const {
+    auto* const sums = reinterpret_cast<float*>(block.shared_memory());
     block.for_each_thread([&](int t) {
-      const std::int64_t c = block.index() * Block::kThreads + t;
-      if (c >= width) return;
+      const std::int64_t c = block.index() * kWarp + t % kWarp;
+      sums[t] = c < width ? lane_sum(t / kWarp, c) : 0.0F;
+    });
+    block.sync();
+    block.for_each_thread([&](int t) {
+      const std::int64_t c = block.index() * kWarp + t;
+      if (t >= kWarp || c >= width) return;
       float sum = 0;
-      for (std::int64_t b = 0; b < blocks; ++b) sum += partial[b * stride + c];
+      for (int lane = 0; lane < kLanes; ++lane) sum += sums[lane * kWarp + t];
       join_gradient(target[c], sum, mode);
     });
   }
@@ -232,8 +343,9 @@ struct JoinColumnsKernel {
 
 template <typename Launcher>
 void launch_join_columns(Launcher& launcher, const JoinColumnsKernel& kernel) {
-  constexpr int kThreads = 128;
-  launcher.template launch<kThreads>("join_columns", kernel, divide_up(kernel.width, kThreads));
+  constexpr int kThreads = JoinColumnsKernel::kThreads;
+  launcher.template launch<kThreads>("join_columns", kernel, divide_up(kernel.width, kWarp),
+                                     kThreads * sizeof(float));
 }
 
 inline std::size_t norm_backward_workspace(std::int64_t rows, std::int64_t width, int) {
@@ -241,41 +353,58 @@ inline std::size_t norm_backward_workspace(std::int64_t rows, std::int64_t width
                                        static_cast<std::size_t>(width) * sizeof(float));
 }
 
-template <typename Launcher>
-void rms_norm_forward(Launcher& launcher, const RmsNormForward& op) {
+// Calls body.operator()<RowThreads, Packs>(): the threads that share a row of C elements, and the
+// packs that each holds. Narrow: whether a warp may have a row.
+template <typename T, typename Body>
+void with_row_threads(std::int64_t C, bool narrow, const Body& body) {
+  const std::int64_t packs = divide_up(C, kPackOf<T>);
+  TERRACE_CHECK_LE(packs, 4 * 1024);
+  if (narrow && packs <= 4 * kWarp) return body.template operator()<kWarp, 4>();
+  if (narrow && packs <= 8 * kWarp) return body.template operator()<kWarp, 8>();
+  if (packs <= 128) return body.template operator()<128, 1>();
+  if (packs <= 256) return body.template operator()<256, 1>();
+  if (packs <= 2 * 256) return body.template operator()<256, 2>();
+  if (packs <= 4 * 256) return body.template operator()<256, 4>();
+  body.template operator()<1024, 4>();
+}
+
+template <typename T, bool Centered, typename Launcher, typename Op>
+void launch_norm_forward(Launcher& launcher, const Op& op, TensorView bias, float* mean) {
   const std::int64_t C = op.weight.elements();
   const std::int64_t R = op.rstd.elements();
   TERRACE_CHECK_EQ(op.x.elements(), R * C);
   TERRACE_CHECK_EQ(op.y.elements(), R * C);
-  with_compute_type(op.x.dtype, [&]<typename T>(std::type_identity<T>) {
-    const bool aligned = may_load_packs({op.x.data, op.weight.data, op.y.data}, C * sizeof(T));
-    const NormForwardKernel<T, false> kernel{
-        op.x.as<T>(), op.weight.as<T>(),   nullptr, op.y.as<T>(),
-        nullptr,      op.rstd.as<float>(), C,       op.epsilon,
+  const bool aligned =
+      may_load_packs({op.x.data, op.weight.data, bias.data, op.y.data}, C * sizeof(T));
+  with_row_threads<T>(C, true, [&]<int RowThreads, int Packs>() {
+    constexpr int kThreads = RowThreads == kWarp ? 256 : RowThreads;
+    const NormForwardKernel<T, Centered, RowThreads, Packs> kernel{
+        op.x.template as<T>(),
+        op.weight.template as<T>(),
+        bias.empty() ? nullptr : bias.as<T>(),
+        op.y.template as<T>(),
+        mean,
+        op.rstd.template as<float>(),
+        R,
+        static_cast<int>(C),
+        op.epsilon,
         aligned};
-    launcher.template launch<kNormThreads>("rms_norm_forward", kernel, R);
+    launcher.template launch<kThreads>(Centered ? "layer_norm_forward" : "rms_norm_forward", kernel,
+                                       divide_up(R, kThreads / RowThreads));
+  });
+}
+
+template <typename Launcher>
+void rms_norm_forward(Launcher& launcher, const RmsNormForward& op) {
+  with_compute_type(op.x.dtype, [&]<typename T>(std::type_identity<T>) {
+    launch_norm_forward<T, false>(launcher, op, {}, nullptr);
   });
 }
 
 template <typename Launcher>
 void layer_norm_forward(Launcher& launcher, const LayerNormForward& op) {
-  const std::int64_t C = op.weight.elements();
-  const std::int64_t R = op.rstd.elements();
-  TERRACE_CHECK_EQ(op.x.elements(), R * C);
-  TERRACE_CHECK_EQ(op.y.elements(), R * C);
   with_compute_type(op.x.dtype, [&]<typename T>(std::type_identity<T>) {
-    const bool aligned =
-        may_load_packs({op.x.data, op.weight.data, op.bias.data, op.y.data}, C * sizeof(T));
-    const NormForwardKernel<T, true> kernel{op.x.as<T>(),
-                                            op.weight.as<T>(),
-                                            op.bias.as<T>(),
-                                            op.y.as<T>(),
-                                            op.mean.as<float>(),
-                                            op.rstd.as<float>(),
-                                            C,
-                                            op.epsilon,
-                                            aligned};
-    launcher.template launch<kNormThreads>("layer_norm_forward", kernel, R);
+    launch_norm_forward<T, true>(launcher, op, op.bias, op.mean.as<float>());
   });
 }
 
@@ -292,23 +421,25 @@ void launch_norm_backward(Launcher& launcher, const Op& op, const float* mean, f
   float* const partial = workspace.take<float>(rows.blocks * kSums * C);
   const bool aligned = may_load_packs(
       {op.dy.data, op.x.data, op.weight.data, op.dresidual.data, op.dx.data}, C * sizeof(T));
-  const NormBackwardKernel<T, Centered> kernel{
-      op.dy.template as<T>(),
-      op.x.template as<T>(),
-      op.weight.template as<T>(),
-      mean,
-      op.rstd.template as<float>(),
-      op.dresidual.empty() ? nullptr : op.dresidual.template as<T>(),
-      op.dx.template as<T>(),
-      partial,
-      R,
-      C,
-      rows.of_block,
-      aligned};
-  const std::int64_t slots = divide_up(C, kPackOf<T>) * kPackOf<T>;
-  launcher.template launch<kNormThreads>(Centered ? "layer_norm_backward" : "rms_norm_backward",
-                                         kernel, rows.blocks,
-                                         static_cast<std::size_t>(kSums * slots) * sizeof(float));
+  with_row_threads<T>(C, false, [&]<int Threads, int Packs>() {
+    if constexpr (Threads != kWarp) {
+      const NormBackwardKernel<T, Centered, Packs> kernel{
+          op.dy.template as<T>(),
+          op.x.template as<T>(),
+          op.weight.template as<T>(),
+          mean,
+          op.rstd.template as<float>(),
+          op.dresidual.empty() ? nullptr : op.dresidual.template as<T>(),
+          op.dx.template as<T>(),
+          partial,
+          R,
+          rows.of_block,
+          static_cast<int>(C),
+          aligned};
+      launcher.template launch<Threads>(Centered ? "layer_norm_backward" : "rms_norm_backward",
+                                        kernel, rows.blocks);
+    }
+  });
   launch_join_columns(
       launcher, {partial, rows.blocks, kSums * C, C, op.dweight.template as<float>(), op.mode});
   if constexpr (Centered) {

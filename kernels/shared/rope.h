@@ -12,32 +12,33 @@ template <typename T>
 struct RopeBody {
   T* qkv;
   const float* table;
-  std::int64_t row_width, sequence, D, first_head, heads;
+  std::int64_t row_width, D, first_head;
+  Divisor sequence, heads;
   bool inverse;
   bool aligned;
 
-  TERRACE_KERNEL void operator()(std::int64_t row, std::int64_t first, std::int64_t count) const {
+  TERRACE_KERNEL void operator()(std::int64_t row, std::int64_t first, int count) const {
     constexpr int kPack = kPackOf<T>;
     const std::int64_t half = D / 2;
-    const std::int64_t r = row / heads;
-    T* const head = qkv + r * row_width + (first_head + row % heads) * D + first;
-    const float* const angles = table + (r % sequence) * D + first;
-    const auto x = load_pack(head, count, aligned);
-    const auto y = load_pack(head + half, count, aligned);
+    const std::int64_t r = heads.quotient(row);
+    T* const head = qkv + r * row_width + (first_head + heads.remainder(row)) * D + first;
+    const float* const angles = table + sequence.remainder(r) * D + first;
+    const auto x = load_words(head, count, aligned);
+    const auto y = load_words(head + half, count, aligned);
     const auto cosines = load_pack<float, kPack>(angles, count, aligned);
     const auto sines = load_pack<float, kPack>(angles + half, count, aligned);
-    Pack<T> turned_x;
-    Pack<T> turned_y;
+    Floats<kPack> turned_x;
+    Floats<kPack> turned_y;
     TERRACE_UNROLL
     for (int i = 0; i < kPack; ++i) {
       const float sine = inverse ? -sines.at[i] : sines.at[i];
-      const float a = to_float(x.at[i]);
-      const float b = to_float(y.at[i]);
-      turned_x.at[i] = round_to<T>(a * cosines.at[i] - b * sine);
-      turned_y.at[i] = round_to<T>(b * cosines.at[i] + a * sine);
+      const float a = x.value(i);
+      const float b = y.value(i);
+      turned_x.at[i] = a * cosines.at[i] - b * sine;
+      turned_y.at[i] = b * cosines.at[i] + a * sine;
     }
-    store_pack(head, turned_x, count, aligned);
-    store_pack(head + half, turned_y, count, aligned);
+    store_words(head, round_words<T>(turned_x), count, aligned);
+    store_words(head + half, round_words<T>(turned_y), count, aligned);
   }
 };
 
@@ -52,9 +53,15 @@ void rope(Launcher& launcher, const Rope& op) {
     // Half a head is whole packs; then every row and head begins on one too.
     const bool aligned = may_load_packs({op.qkv.data, op.table.data}, D / 2 * sizeof(T)) &&
                          row_width * sizeof(T) % 16 == 0;
-    const RopeBody<T> body{
-        op.qkv.as<T>(), op.table.as<float>(), row_width, op.sequence, D, op.first_head,
-        op.heads,       op.inverse,           aligned};
+    const RopeBody<T> body{op.qkv.as<T>(),
+                           op.table.as<float>(),
+                           row_width,
+                           D,
+                           op.first_head,
+                           Divisor(op.sequence, R),
+                           Divisor(op.heads, R * op.heads),
+                           op.inverse,
+                           aligned};
     launch_map<kPackOf<T>>(launcher, "rope", R * op.heads, D / 2, body);
   });
 }

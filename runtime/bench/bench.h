@@ -30,8 +30,10 @@ struct BenchOptions {
   // Of bench step: the steps of so many ranks as threads, with this ZeRO stage.
   std::optional<int> zero_stage;
   int local_ranks = 1;
-  // Of bench overlap: tokens of a step, a multiple of kOverlapSequence; 0: of several sizes.
+  // Of bench overlap: tokens of a step, a multiple of kOverlapSequence; 0: of several sizes. Of
+  // bench step on a device: steps of so many only.
   std::int64_t tokens = 0;
+  std::string preset;  // of bench step on a device: steps of this model only; empty: of all
   bool small = false;  // everything as small as can be: does it run? for tests
 };
 

@@ -15,33 +15,61 @@
 namespace terrace {
 namespace {
 
-constexpr int kSteps = 6;             // of a measurement, four of them timed
+constexpr int kSteps = 6;      // of a measurement, four of them timed
+constexpr int kLongSteps = 4;  // likewise two, where a step has many tokens
+constexpr std::int64_t kLongTokens = 1 << 17;
 constexpr double kHostShare = 0.8;    // of what the host leaves, for the arena
 constexpr double kTrySeconds = 0.05;  // of a product whose rate is looked for
 
-// Where parameters, gradients and optimizer state are at home.
+// Where states are at home: all on one tier, or the optimizer's alone on the host.
+enum class Homes : std::uint8_t { kDevice, kHost, kOptimizerOnHost };
+
+std::string_view name_of(Homes homes) {
+  if (homes == Homes::kDevice) return "on_device";
+  return homes == Homes::kHost ? "on_host" : "optimizer_on_host";
+}
+
 struct DeviceStepScene {
   const char* preset;
-  const char* prefix;
-  Tier home;
+  Homes homes;
   BatchShape batch;  // of a micro-batch
   std::int32_t micro_batches;
 
   std::int64_t tokens() const { return batch.rows() * micro_batches; }
-  std::string name() const { return fmt::format("{}_{}_tokens", prefix, tokens()); }
+  std::string name() const {
+    std::string model = preset;
+    std::ranges::replace(model, '-', '_');
+    return fmt::format("{}_bf16_{}_{}_tokens", model, name_of(homes), tokens());
+  }
 };
 
-std::vector<DeviceStepScene> scenes_of(const BenchOptions& options) {
-  if (options.small) {
-    return {{"nano", "nano_bf16_on_device", Tier::kDevice, {2, 32}, 1},
-            {"nano", "nano_bf16_on_host", Tier::kHost, {2, 32}, 1},
-            {"nano", "nano_bf16_on_host", Tier::kHost, {2, 32}, 2}};
+std::vector<DeviceStepScene> all_scenes(bool small) {
+  if (small) {
+    return {{"nano", Homes::kDevice, {2, 32}, 1},
+            {"nano", Homes::kHost, {2, 32}, 1},
+            {"nano", Homes::kHost, {2, 32}, 2},
+            {"nano", Homes::kOptimizerOnHost, {2, 32}, 2}};
   }
-  std::vector<DeviceStepScene> scenes = {
-      {"gpt2-124m", "gpt2_124m_bf16_on_device", Tier::kDevice, {16, 1024}, 1},
-      {"llama-1b", "llama_1b_bf16_on_device", Tier::kDevice, {4, 2048}, 1}};
-  for (const std::int32_t micro_batches : {1, 2, 4, 8}) {
-    scenes.push_back({"llama-1b", "llama_1b_bf16_on_host", Tier::kHost, {4, 2048}, micro_batches});
+  std::vector<DeviceStepScene> scenes = {{"gpt2-124m", Homes::kDevice, {16, 1024}, 1},
+                                         {"llama-1b", Homes::kDevice, {4, 2048}, 1}};
+  for (const std::int32_t micro_batches : {1, 2, 4, 8, 16, 64}) {
+    scenes.push_back({"llama-1b", Homes::kHost, {4, 2048}, micro_batches});
+  }
+  scenes.push_back({"llama-7b", Homes::kDevice, {8, 2048}, 1});
+  scenes.push_back({"llama-7b", Homes::kOptimizerOnHost, {8, 2048}, 8});
+  return scenes;
+}
+
+// Those that the options ask for.
+std::vector<DeviceStepScene> scenes_of(const BenchOptions& options) {
+  std::vector<DeviceStepScene> scenes = all_scenes(options.small);
+  std::erase_if(scenes, [&](const DeviceStepScene& scene) {
+    return (!options.preset.empty() && scene.preset != options.preset) ||
+           (options.tokens != 0 && scene.tokens() != options.tokens);
+  });
+  if (scenes.empty()) {
+    throw ConfigError("terrace bench step: no step has this --preset and these --tokens",
+                      "docs/benchmarks.md lists the steps of a GPU");
   }
   return scenes;
 }
@@ -56,7 +84,9 @@ EngineOptions engine_options(const DeviceStepScene& scene, const BenchOptions& o
       options.threads;  // as in training: they have the processors to themselves
   PlacementRequest& placement = engine.placement;
   placement.unified = false;
-  placement.parameters = placement.gradients = placement.optimizer = scene.home;
+  placement.optimizer = scene.homes == Homes::kDevice ? Tier::kDevice : Tier::kHost;
+  placement.parameters = placement.gradients =
+      scene.homes == Homes::kHost ? Tier::kHost : Tier::kDevice;
   // As they fit, as in training.
   placement.activations = std::nullopt;
   placement.recompute = std::nullopt;
@@ -91,15 +121,15 @@ std::vector<BenchResult::Detail> details_of(const StepRunner& runner, const Step
 
 BenchResult measure(const DeviceStepScene& scene, const BenchOptions& options, DeviceLimits& limits,
                     std::size_t device_bytes, Log& log) {
-  log.info(fmt::format(
-      "bench step: {}, {} in bf16, state on the {}, {} x {} x {} tokens, {} rounds",
-      options.device->description, scene.preset, name_of(scene.home), scene.micro_batches,
-      scene.batch.sequences, scene.batch.positions, options.repetitions));
+  log.info(fmt::format("bench step: {}, {}, {} x {} x {} tokens, {} rounds",
+                       options.device->description, scene.name(), scene.micro_batches,
+                       scene.batch.sequences, scene.batch.positions, options.repetitions));
   const EngineOptions engine = engine_options(scene, options, device_bytes);
+  const int steps = scene.tokens() < kLongTokens ? kSteps : kLongSteps;
   StepRunner runner(engine, log);
-  runner.step_seconds(kSteps);
+  runner.step_seconds(steps);
   runner.forget();
-  const std::vector<Measurement> both = {[&] { return runner.step_seconds(kSteps); },
+  const std::vector<Measurement> both = {[&] { return runner.step_seconds(steps); },
                                          [&] { return limits.product(); }};
   const std::vector<Samples> samples = interleave(both, options.repetitions);
   const StepFlops flops = flops_of_step(runner.program(), engine.model, scene.batch);
@@ -132,6 +162,8 @@ std::vector<BenchResult> bench_device_step(const BenchOptions& options, Log& log
     try {
       results.push_back(
           measure(scene, options, limits, options.device->capacity_bytes - kept, log));
+      log.info(fmt::format("bench step: {}: {:.0f} tokens/s, {}", scene.name(),
+                           results.back().value.median(), results.back().details[3].text));
     } catch (const OutOfMemory& error) {
       // A smaller machine measures what fits.
       if (results.empty() && &scene == &scenes.back()) throw;

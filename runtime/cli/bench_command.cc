@@ -30,6 +30,7 @@ enum : std::size_t {
   kZeroStage,
   kLocalRanks,
   kTokens,
+  kPreset,
   kSmall,
   kJson
 };
@@ -47,7 +48,9 @@ constexpr auto kFlags = std::to_array<FlagSpec>({
      "Of bench step: what data-parallel ranks share out (0 with one rank, else 1)"},
     {"local-ranks", "Measurement", "N", "Of bench step: data-parallel ranks as threads (1)"},
     {"tokens", "Measurement", "N",
-     "Of bench overlap: steps of so many only, a multiple of 512 (1024, 2048 and 5120)"},
+     "Of bench overlap: steps of so many only, a multiple of 512 (1024, 2048 and 5120); of bench "
+     "step on a GPU likewise"},
+    {"preset", "Measurement", "NAME", "Of bench step on a GPU: steps of this model only"},
     {"small", "Measurement", "", "As little as can be, to see that it runs", FlagArity::kSwitch},
     {"json", "Output", "", "One JSON document instead of a table", FlagArity::kSwitch},
 });
@@ -99,21 +102,30 @@ BenchOptions read_options(const std::vector<std::optional<FlagValue>>& values) {
   if (values[kLocalRanks]) {
     options.local_ranks = static_cast<int>(values[kLocalRanks]->integer(1, kRanksMax));
   }
-  if (values[kTokens]) options.tokens = values[kTokens]->integer(kOverlapSequence, kTokensMax);
+  if (values[kTokens]) options.tokens = values[kTokens]->integer(1, kTokensMax);
+  if (values[kPreset]) options.preset = values[kPreset]->text();
   return options;
 }
 
 // Options that one benchmark alone has.
 void check_options(const Bench& bench, const BenchOptions& options) {
+  const bool has_steps_of_device = bench.name == "step" && options.device != nullptr;
   const std::string name = fmt::format("terrace bench {}", bench.name);
   if (bench.name != "step" && (options.zero_stage || options.local_ranks > 1)) {
     throw ConfigError(fmt::format("{}: --zero-stage and --local-ranks are of steps", name),
                       "use them with terrace bench step");
   }
-  if (options.tokens == 0) return;
-  if (bench.name != "overlap" || options.small) {
-    throw ConfigError(fmt::format("{}: --tokens is of bench overlap, and not of --small", name),
+  if (!options.preset.empty() && !has_steps_of_device) {
+    throw ConfigError(fmt::format("{}: --preset is of bench step --device cuda", name),
                       "leave it out");
+  }
+  if (options.tokens == 0 || has_steps_of_device) return;
+  if (bench.name != "overlap" || options.small) {
+    throw ConfigError(
+        fmt::format("{}: --tokens is of bench overlap and of bench step --device cuda, and not of "
+                    "--small",
+                    name),
+        "leave it out");
   }
   if (options.tokens % kOverlapSequence != 0) {
     throw ConfigError(
@@ -171,9 +183,9 @@ int run_bench(int argc, const char* const* argv) {
   const std::string name = fmt::format("terrace bench {}", bench.name);
   const auto values = read_flags({name, bench.summary}, kFlags, arguments);
   BenchOptions options = read_options(values);
-  check_options(bench, options);
   const std::unique_ptr<BenchDevice> device = find_device(bench, values);
   options.device = device.get();
+  check_options(bench, options);
   BenchRun run{.bench = bench.name, .arguments = without_places(arguments)};
   run.started_s = static_cast<std::int64_t>(std::time(nullptr));
   const SystemClock clock;

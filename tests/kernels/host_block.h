@@ -71,6 +71,18 @@ class HostBlock {
     return reduce(values, [](T a, T b) { return a < b ? b : a; });
   }
   template <typename T>
+  void warp_sum(PerThread<T>& values) {
+    for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+      butterfly(values, offset, [](T a, T b) { return a + b; });
+    }
+  }
+  template <typename T>
+  void warp_max(PerThread<T>& values) {
+    for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+      butterfly(values, offset, [](T a, T b) { return a < b ? b : a; });
+    }
+  }
+  template <typename T>
   void quad_sum(PerThread<T>& values) {
     for (int offset = 2; offset > 0; offset /= 2) {
       butterfly(values, offset, [](T a, T b) { return a + b; });

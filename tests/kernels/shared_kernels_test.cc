@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <string>
 
 #include "base/error.h"
+#include "kernels/shared/map.h"
 #include "tests/kernels/op_case.h"
 
 // The kernels of the GPU, run on the host: the suite of kernel_conformance_test.cc, in memory that
@@ -49,6 +52,24 @@ TEST(SharedKernelsTest, HeadsThatAreTooWideAreRefusedWhenWorkspaceIsAsked) {
   EXPECT_EQ(shared_kernels().attention_forward_workspace(op, 1), 0U);
   op.shape.head_width = 129;
   EXPECT_THROW(shared_kernels().attention_forward_workspace(op, 1), ConfigError);
+}
+
+TEST(SharedKernelsTest, DivisorsDivide) {
+  constexpr std::int64_t kMost = (std::int64_t{1} << 31) - 1;
+  for (const std::int64_t divisor :
+       {std::int64_t{1}, std::int64_t{2}, std::int64_t{3}, std::int64_t{96}, std::int64_t{641},
+        std::int64_t{65537}, kMost / 2 + 2, kMost - 1, kMost}) {
+    for (const std::int64_t most : {kMost, kMost + 1}) {  // by a product, and by a division
+      const shared::Divisor by(divisor, most);
+      for (const std::int64_t near : {std::int64_t{0}, divisor, 2 * divisor, kMost / 2, kMost}) {
+        for (std::int64_t n = std::max<std::int64_t>(near - 2, 0); n <= near + 2; ++n) {
+          if (n > kMost) break;
+          EXPECT_EQ(by.quotient(n), n / divisor) << n << " by " << divisor;
+          EXPECT_EQ(by.remainder(n), n % divisor) << n << " by " << divisor;
+        }
+      }
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(ComputeTypes, SharedKernels,
