@@ -73,6 +73,13 @@ Shape shape_of(const Op& op) {
           s.head_width, op.qkv.dtype, op.scale, std::is_same_v<Op, AttentionBackward>};
 }
 
+// Empty, or why cuDNN is not asked for such attention.
+std::string refusal_of(DType type, std::int64_t head_width) {
+  if (type != DType::kBF16 && type != DType::kF16) return "neither bf16 nor fp16";
+  if (head_width % kHeadWidthStep == 0 && head_width <= kHeadWidthMax) return {};
+  return fmt::format("heads of {} elements", head_width);
+}
+
 AttentionShape dimensions_of(const Shape& s) {
   return {s.batch, s.sequence, s.heads, s.key_value_heads, s.head_width};
 }
@@ -261,9 +268,8 @@ Plan CudnnAttention::State::make(const Shape& s) {
     return std::move(plan);
   };
   if (choice == AttentionChoice::kOwn) return refuse("TERRACE_ATTENTION=own");
-  if (s.type != DType::kBF16 && s.type != DType::kF16) return refuse("neither bf16 nor fp16");
-  if (s.head_width % kHeadWidthStep != 0 || s.head_width > kHeadWidthMax) {
-    return refuse(fmt::format("heads of {} elements", s.head_width));
+  if (std::string why = refusal_of(s.type, s.head_width); !why.empty()) {
+    return refuse(std::move(why));
   }
   if (!is_cudnn_there()) return refuse(fmt::format("{} is not there", library_name()));
   plan.part = {s.batch, s.key_value_heads};
@@ -349,11 +355,11 @@ std::string cudnn_version() {
 }
 
 std::size_t cudnn_attention_workspace(const AttentionForward& op) {
-  return op.qkv.dtype == DType::kF32 ? 0 : kForwardWorkspace;
+  return refusal_of(op.qkv.dtype, op.shape.head_width).empty() ? kForwardWorkspace : 0;
 }
 
 std::size_t cudnn_attention_workspace(const AttentionBackward& op) {
-  if (op.qkv.dtype == DType::kF32) return 0;
+  if (!refusal_of(op.qkv.dtype, op.shape.head_width).empty()) return 0;
   const auto part = attention_part(op.shape, kCudnnScoreBytes);
   return part ? cudnn_part_bytes(op.shape, *part) : 0;
 }
