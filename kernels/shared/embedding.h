@@ -12,25 +12,45 @@
 // of equal ones, and then gives each token's positions to one block, which adds in that order.
 namespace terrace::shared {
 
+// A thread has a pack of each of some rows beside one another: their loads wait together.
+inline constexpr int kRowsOfThread = 4;
+
 template <typename T>
 struct EmbeddingBody {
   const std::int32_t* tokens;
   const T* wte;
   const T* wpe;  // may be null
   T* h;
-  std::int64_t V, C, first_token;
+  std::int64_t R, V, C, first_token;
   Divisor sequence;
   bool aligned;
 
-  TERRACE_KERNEL void operator()(std::int64_t r, std::int64_t first, int count) const {
-    const std::int64_t token = tokens[r] - first_token;
-    Words<T> row = {};
-    if (token >= 0 && token < V) row = load_words(wte + token * C + first, count, aligned);
-    if (wpe != nullptr) {
-      const T* const position = wpe + sequence.remainder(r) * C + first;
-      row = sum_of_words<T>(row, load_words(position, count, aligned));
+  TERRACE_KERNEL void operator()(std::int64_t group, std::int64_t first, int count) const {
+    const std::int64_t begin = group * kRowsOfThread;
+    std::int64_t token[kRowsOfThread];
+    TERRACE_UNROLL
+    for (int j = 0; j < kRowsOfThread; ++j) {
+      token[j] = begin + j < R ? tokens[begin + j] - first_token : -1;
     }
-    store_words(h + r * C + first, row, count, aligned);
+    Words<T> rows[kRowsOfThread];
+    Words<T> positions[kRowsOfThread];
+    TERRACE_UNROLL
+    for (int j = 0; j < kRowsOfThread; ++j) {
+      rows[j] = {};
+      if (token[j] >= 0 && token[j] < V) {
+        rows[j] = load_words(wte + token[j] * C + first, count, aligned);
+      }
+      if (wpe != nullptr) {
+        const T* const position = wpe + sequence.remainder(begin + j) * C;
+        positions[j] = load_words(position + first, count, aligned);
+      }
+    }
+    TERRACE_UNROLL
+    for (int j = 0; j < kRowsOfThread; ++j) {
+      if (begin + j >= R) continue;
+      const auto row = wpe == nullptr ? rows[j] : sum_of_words<T>(rows[j], positions[j]);
+      store_words(h + (begin + j) * C + first, row, count, aligned);
+    }
   }
 };
 
@@ -46,12 +66,13 @@ void embedding_forward(Launcher& launcher, const EmbeddingForward& op) {
                                 op.wte.as<T>(),
                                 op.wpe.empty() ? nullptr : op.wpe.as<T>(),
                                 op.h.as<T>(),
+                                R,
                                 op.wte.shape[0],
                                 C,
                                 op.first_token.value_or(0),
-                                Divisor(op.sequence, R),
+                                Divisor(op.sequence, R + kRowsOfThread),
                                 aligned};
-    launch_map<kPackOf<T>>(launcher, "embedding_forward", R, C, body);
+    launch_map<kPackOf<T>>(launcher, "embedding_forward", divide_up(R, kRowsOfThread), C, body);
   });
 }
 
@@ -59,15 +80,25 @@ template <typename T>
 struct AddPositionsBody {
   T* h;
   const T* wpe;
-  std::int64_t C, first_row;
+  std::int64_t R, C, first_row;
   Divisor sequence;
   bool aligned;
 
-  TERRACE_KERNEL void operator()(std::int64_t r, std::int64_t first, int count) const {
-    const std::int64_t position = sequence.remainder(first_row + r);
-    const auto row = load_words(h + r * C + first, count, aligned);
-    const auto added = load_words(wpe + position * C + first, count, aligned);
-    store_words(h + r * C + first, sum_of_words<T>(row, added), count, aligned);
+  TERRACE_KERNEL void operator()(std::int64_t group, std::int64_t first, int count) const {
+    const std::int64_t begin = group * kRowsOfThread;
+    Words<T> rows[kRowsOfThread];
+    TERRACE_UNROLL
+    for (int j = 0; j < kRowsOfThread; ++j) {
+      if (begin + j >= R) continue;
+      const std::int64_t position = sequence.remainder(first_row + begin + j);
+      const auto added = load_words(wpe + position * C + first, count, aligned);
+      const auto row = load_words(h + (begin + j) * C + first, count, aligned);
+      rows[j] = sum_of_words<T>(row, added);
+    }
+    TERRACE_UNROLL
+    for (int j = 0; j < kRowsOfThread; ++j) {
+      if (begin + j < R) store_words(h + (begin + j) * C + first, rows[j], count, aligned);
+    }
   }
 };
 
@@ -79,9 +110,9 @@ void add_positions(Launcher& launcher, const AddPositions& op) {
   with_compute_type(op.h.dtype, [&]<typename T>(std::type_identity<T>) {
     const bool aligned = may_load_packs({op.h.data, op.wpe.data}, C * sizeof(T));
     const AddPositionsBody<T> body{
-        op.h.as<T>(), op.wpe.as<T>(), C, op.first_row, Divisor(op.sequence, op.first_row + R),
+        op.h.as<T>(), op.wpe.as<T>(), R, C, op.first_row, Divisor(op.sequence, op.first_row + R),
         aligned};
-    launch_map<kPackOf<T>>(launcher, "add_positions", R, C, body);
+    launch_map<kPackOf<T>>(launcher, "add_positions", divide_up(R, kRowsOfThread), C, body);
   });
 }
 
