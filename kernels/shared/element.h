@@ -86,8 +86,8 @@ template <typename T>
 inline constexpr int kPackOf = static_cast<int>(16 / sizeof(T));
 
 template <typename T, int Count = kPackOf<T>>
-struct alignas(16) Pack {
-  static_assert(sizeof(T) * Count % 16 == 0);
+struct alignas(sizeof(T) * Count < 16 ? sizeof(T) * Count : 16) Pack {
+  static_assert(sizeof(T) * Count % 16 == 0 || sizeof(T) * Count == 8);
   T at[Count];
 };
 

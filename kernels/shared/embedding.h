@@ -12,25 +12,45 @@
 // of equal ones, and then gives each token's positions to one block, which adds in that order.
 namespace terrace::shared {
 
+// A thread has a pack of each of some rows beside one another: their loads wait together.
+inline constexpr int kRowsOfThread = 4;
+
 template <typename T>
 struct EmbeddingBody {
   const std::int32_t* tokens;
   const T* wte;
   const T* wpe;  // may be null
   T* h;
-  std::int64_t V, C, first_token;
+  std::int64_t R, V, C, first_token;
   Divisor sequence;
   bool aligned;
 
-  TERRACE_KERNEL void operator()(std::int64_t r, std::int64_t first, int count) const {
-    const std::int64_t token = tokens[r] - first_token;
-    Words<T> row = {};
-    if (token >= 0 && token < V) row = load_words(wte + token * C + first, count, aligned);
-    if (wpe != nullptr) {
-      const T* const position = wpe + sequence.remainder(r) * C + first;
-      row = sum_of_words<T>(row, load_words(position, count, aligned));
+  TERRACE_KERNEL void operator()(std::int64_t group, std::int64_t first, int count) const {
+    const std::int64_t begin = group * kRowsOfThread;
+    std::int64_t token[kRowsOfThread];
+    TERRACE_UNROLL
+    for (int j = 0; j < kRowsOfThread; ++j) {
+      token[j] = begin + j < R ? tokens[begin + j] - first_token : -1;
     }
-    store_words(h + r * C + first, row, count, aligned);
+    Words<T> rows[kRowsOfThread];
+    Words<T> positions[kRowsOfThread];
+    TERRACE_UNROLL
+    for (int j = 0; j < kRowsOfThread; ++j) {
+      rows[j] = {};
+      if (token[j] >= 0 && token[j] < V) {
+        rows[j] = load_words(wte + token[j] * C + first, count, aligned);
+      }
+      if (wpe != nullptr) {
+        const T* const position = wpe + sequence.remainder(begin + j) * C;
+        positions[j] = load_words(position + first, count, aligned);
+      }
+    }
+    TERRACE_UNROLL
+    for (int j = 0; j < kRowsOfThread; ++j) {
+      if (begin + j >= R) continue;
+      const auto row = wpe == nullptr ? rows[j] : sum_of_words<T>(rows[j], positions[j]);
+      store_words(h + (begin + j) * C + first, row, count, aligned);
+    }
   }
 };
 
@@ -46,12 +66,13 @@ void embedding_forward(Launcher& launcher, const EmbeddingForward& op) {
                                 op.wte.as<T>(),
                                 op.wpe.empty() ? nullptr : op.wpe.as<T>(),
                                 op.h.as<T>(),
+                                R,
                                 op.wte.shape[0],
                                 C,
                                 op.first_token.value_or(0),
-                                Divisor(op.sequence, R),
+                                Divisor(op.sequence, R + kRowsOfThread),
                                 aligned};
-    launch_map<kPackOf<T>>(launcher, "embedding_forward", R, C, body);
+    launch_map<kPackOf<T>>(launcher, "embedding_forward", divide_up(R, kRowsOfThread), C, body);
   });
 }
 
@@ -59,15 +80,25 @@ template <typename T>
 struct AddPositionsBody {
   T* h;
   const T* wpe;
-  std::int64_t C, first_row;
+  std::int64_t R, C, first_row;
   Divisor sequence;
   bool aligned;
 
-  TERRACE_KERNEL void operator()(std::int64_t r, std::int64_t first, int count) const {
-    const std::int64_t position = sequence.remainder(first_row + r);
-    const auto row = load_words(h + r * C + first, count, aligned);
-    const auto added = load_words(wpe + position * C + first, count, aligned);
-    store_words(h + r * C + first, sum_of_words<T>(row, added), count, aligned);
+  TERRACE_KERNEL void operator()(std::int64_t group, std::int64_t first, int count) const {
+    const std::int64_t begin = group * kRowsOfThread;
+    Words<T> rows[kRowsOfThread];
+    TERRACE_UNROLL
+    for (int j = 0; j < kRowsOfThread; ++j) {
+      if (begin + j >= R) continue;
+      const std::int64_t position = sequence.remainder(first_row + begin + j);
+      const auto added = load_words(wpe + position * C + first, count, aligned);
+      const auto row = load_words(h + (begin + j) * C + first, count, aligned);
+      rows[j] = sum_of_words<T>(row, added);
+    }
+    TERRACE_UNROLL
+    for (int j = 0; j < kRowsOfThread; ++j) {
+      if (begin + j < R) store_words(h + (begin + j) * C + first, rows[j], count, aligned);
+    }
   }
 };
 
@@ -79,9 +110,9 @@ void add_positions(Launcher& launcher, const AddPositions& op) {
   with_compute_type(op.h.dtype, [&]<typename T>(std::type_identity<T>) {
     const bool aligned = may_load_packs({op.h.data, op.wpe.data}, C * sizeof(T));
     const AddPositionsBody<T> body{
-        op.h.as<T>(), op.wpe.as<T>(), C, op.first_row, Divisor(op.sequence, op.first_row + R),
+        op.h.as<T>(), op.wpe.as<T>(), R, C, op.first_row, Divisor(op.sequence, op.first_row + R),
         aligned};
-    launch_map<kPackOf<T>>(launcher, "add_positions", R, C, body);
+    launch_map<kPackOf<T>>(launcher, "add_positions", divide_up(R, kRowsOfThread), C, body);
   });
 }
 
@@ -131,6 +162,8 @@ struct CountDigitsKernel {
 
 // Counts become the places where each (digit, chunk) begins. One block.
 struct PlaceDigitsKernel {
+  static constexpr int kCountsAtOnce = 8;  // loads that wait together
+
   std::int32_t* counts;
   std::int64_t chunks;
 
@@ -146,16 +179,26 @@ struct PlaceDigitsKernel {
     block.for_each_thread([&](int t) {
       std::int32_t place = 0;
       for (int d = 0; d < t; ++d) place += totals[d];
-      for (std::int64_t c = 0; c < chunks; ++c) {
-        const std::int32_t count = counts[t * chunks + c];
-        counts[t * chunks + c] = place;
-        place += count;
+      for (std::int64_t c = 0; c < chunks; c += kCountsAtOnce) {
+        std::int32_t found[kCountsAtOnce];
+        TERRACE_UNROLL
+        for (int i = 0; i < kCountsAtOnce; ++i) {
+          found[i] = c + i < chunks ? counts[t * chunks + c + i] : 0;
+        }
+        TERRACE_UNROLL
+        for (int i = 0; i < kCountsAtOnce; ++i) {
+          if (c + i < chunks) counts[t * chunks + c + i] = place;
+          place += found[i];
+        }
       }
     });
   }
 };
 
+// The chunk is in shared memory first: the walks of a warp's threads are one after the other.
 struct MoveDigitsKernel {
+  static constexpr std::size_t kBytes = 2 * kSortChunk * sizeof(std::int32_t);
+
   SortedTokens from, to;
   const std::int32_t* places;
   std::int64_t elements, chunks;
@@ -163,17 +206,24 @@ struct MoveDigitsKernel {
 
   template <typename Block>
   TERRACE_KERNEL void operator()(Block& block) const {
-    auto* const digits = reinterpret_cast<std::uint8_t*>(block.shared_memory());
+    auto* const tokens = reinterpret_cast<std::int32_t*>(block.shared_memory());
+    std::int32_t* const positions = tokens + kSortChunk;
     const std::int64_t first = block.index() * kSortChunk;
     const int count =
         static_cast<int>(elements - first < kSortChunk ? elements - first : kSortChunk);
-    load_digits(block, from.tokens, first, count, shift, digits);
+    block.for_each_thread([&](int t) {
+      for (int i = t; i < count; i += Block::kThreads) {
+        tokens[i] = from.tokens[first + i];
+        positions[i] = from.positions[first + i];
+      }
+    });
+    block.sync();
     block.for_each_thread([&](int t) {
       std::int64_t place = places[t * chunks + block.index()];
       for (int i = 0; i < count; ++i) {
-        if (digits[i] != t) continue;
-        to.tokens[place] = from.tokens[first + i];
-        to.positions[place] = from.positions[first + i];
+        if (((tokens[i] >> shift) & (kDigits - 1)) != t) continue;
+        to.tokens[place] = tokens[i];
+        to.positions[place] = positions[i];
         ++place;
       }
     });
@@ -209,14 +259,45 @@ struct StorePointersKernel {
   }
 };
 
+template <typename T>
+TERRACE_KERNEL void add_words(Floats<kPackOf<T>>& sum, const Words<T>& words) {
+  TERRACE_UNROLL
+  for (int i = 0; i < kPackOf<T>; ++i) sum.at[i] += words.value(i);
+}
+
 // A block for each sorted position: that of a token's first one adds them all.
 template <typename T>
 struct EmbeddingRowsKernel {
+  static constexpr int kThreads = 128;
+  static constexpr int kPack = kPackOf<T>;
+
   SortedTokens sorted;
   const T* const* dh;  // of each micro-batch
   float* dwte;
-  std::int64_t elements, rows, V, C;
+  std::int64_t elements, V, C;
+  Divisor rows;
   GradientMode mode;
+  bool aligned;
+
+  // The sum over the token's positions, each micro-batch by itself first.
+  TERRACE_KERNEL Floats<kPack> token_sum(std::int64_t begin, std::int32_t token, std::int64_t c,
+                                         int count) const {
+    Floats<kPack> total = {};
+    Floats<kPack> sum = {};  // of the micro-batch
+    std::int64_t micro_batch = 0;
+    for (std::int64_t i = begin; i < elements && sorted.tokens[i] == token; ++i) {
+      const std::int64_t position = sorted.positions[i];
+      const std::int64_t own = rows.quotient(position);
+      if (own != micro_batch) {
+        total = total + sum;
+        sum = {};
+        micro_batch = own;
+      }
+      const T* const row = dh[own] + (position - own * rows.divisor()) * C;
+      add_words(sum, load_words(row + c, count, aligned));
+    }
+    return total + sum;
+  }
 
   template <typename Block>
   TERRACE_KERNEL void operator()(Block& block) const {
@@ -225,20 +306,15 @@ struct EmbeddingRowsKernel {
     if (token == V) return;
     if (begin > 0 && sorted.tokens[begin - 1] == token) return;
     block.for_each_thread([&](int t) {
-      for (std::int64_t c = t; c < C; c += Block::kThreads) {
-        float total = 0;
-        float sum = 0;  // of the micro-batch
-        std::int64_t micro_batch = 0;
-        for (std::int64_t i = begin; i < elements && sorted.tokens[i] == token; ++i) {
-          const std::int64_t position = sorted.positions[i];
-          if (position / rows != micro_batch) {
-            total += sum;
-            sum = 0;
-            micro_batch = position / rows;
-          }
-          sum += to_float(dh[micro_batch][position % rows * C + c]);
-        }
-        join_gradient(dwte[token * C + c], total + sum, mode);
+      for (std::int64_t c = t * kPack; c < C; c += Block::kThreads * kPack) {
+        const int count = C - c < kPack ? static_cast<int>(C - c) : kPack;
+        const Floats<kPack> sum = token_sum(begin, token, c, count);
+        float* const to = dwte + token * C + c;
+        Pack<float, kPack> joined = {};
+        if (mode != GradientMode::kAssign) joined = load_pack<float, kPack>(to, count, aligned);
+        TERRACE_UNROLL
+        for (int i = 0; i < kPack; ++i) joined.at[i] += sum.at[i];
+        store_pack(to, joined, count, aligned);
       }
     });
   }
@@ -246,20 +322,36 @@ struct EmbeddingRowsKernel {
 
 template <typename T>
 struct PositionRowsBody {
+  static constexpr int kPack = kPackOf<T>;
+  static constexpr int kRowsAtOnce = 8;  // loads that wait together
+
   const T* const* dh;
   float* dwpe;
   std::int64_t micro_batches, rows, C, sequence;
+  bool aligned;
 
-  TERRACE_KERNEL void operator()(std::int64_t p, std::int64_t c, std::int64_t) const {
-    float total = 0;
+  TERRACE_KERNEL void operator()(std::int64_t p, std::int64_t first, int count) const {
+    Floats<kPack> total = {};
     for (std::int64_t m = 0; m < micro_batches; ++m) {
-      float sum = 0;
-      for (std::int64_t r = p; p < sequence && r < rows; r += sequence) {
-        sum += to_float(dh[m][r * C + c]);
+      Floats<kPack> sum = {};
+      const std::int64_t end = p < sequence ? rows : 0;
+      for (std::int64_t r = p; r < end; r += kRowsAtOnce * sequence) {
+        Words<T> words[kRowsAtOnce];
+        TERRACE_UNROLL
+        for (int i = 0; i < kRowsAtOnce; ++i) {
+          const std::int64_t row = r + i * sequence;
+          words[i] = {};
+          if (row < end) words[i] = load_words(dh[m] + row * C + first, count, aligned);
+        }
+        TERRACE_UNROLL
+        for (int i = 0; i < kRowsAtOnce; ++i) add_words(sum, words[i]);
       }
-      total += sum;
+      total = total + sum;
     }
-    dwpe[p * C + c] = 0.0F + total;
+    Pack<float, kPack> out;
+    TERRACE_UNROLL
+    for (int i = 0; i < kPack; ++i) out.at[i] = 0.0F + total.at[i];
+    store_pack(dwpe + p * C + first, out, count, aligned);
   }
 };
 
@@ -292,7 +384,7 @@ SortedTokens sort_tokens(Launcher& launcher, SortedTokens from, SortedTokens to,
                                       kDigits * sizeof(std::int32_t));
     launcher.template launch<kDigits>("embedding_backward",
                                       MoveDigitsKernel{from, to, counts, elements, chunks, shift},
-                                      chunks, kSortChunk);
+                                      chunks, MoveDigitsKernel::kBytes);
     const SortedTokens sorted = to;
     to = from;
     from = sorted;
@@ -327,12 +419,18 @@ void embedding_rows(Launcher& launcher, const EmbeddingBackward& op, EmbeddingWo
   const SortedTokens sorted = sort_tokens(launcher, space.tokens, space.other, space.counts,
                                           elements, op.first_token.has_value() ? V : V - 1);
   if (op.wte_mode == GradientMode::kAssign) launcher.zero(op.dwte.data, op.dwte.size_bytes());
-  const EmbeddingRowsKernel<T> kernel{sorted, dh, op.dwte.as<float>(), elements, rows,
-                                      V,      C,  op.wte_mode};
-  launcher.template launch<kMapThreads>("embedding_backward", kernel, elements);
+  bool aligned = may_load_packs({op.dwte.data, op.dwpe.data}, C * sizeof(T));
+  for (const TensorView& of_micro_batch : op.dh) {
+    aligned = aligned && may_load_packs({of_micro_batch.data}, 0);
+  }
+  const EmbeddingRowsKernel<T> kernel{sorted, dh, op.dwte.as<float>(),     elements,
+                                      V,      C,  Divisor(rows, elements), op.wte_mode,
+                                      aligned};
+  launcher.template launch<kernel.kThreads>("embedding_backward", kernel, elements);
   if (op.dwpe.empty()) return;
-  const PositionRowsBody<T> body{dh, op.dwpe.as<float>(), micro_batches, rows, C, op.sequence};
-  launch_map<1>(launcher, "embedding_backward", op.dwpe.shape[0], C, body);
+  const PositionRowsBody<T> body{dh, op.dwpe.as<float>(), micro_batches, rows,
+                                 C,  op.sequence,         aligned};
+  launch_map<kPackOf<T>>(launcher, "embedding_backward", op.dwpe.shape[0], C, body);
 }
 
 template <typename Launcher>
