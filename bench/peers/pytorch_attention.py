@@ -24,6 +24,9 @@ CASES = [
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--backend", choices=["cudnn", "flash", "any"], default="cudnn")
+    parser.add_argument(
+        "--deterministic", action="store_true", help="backward passes whose bits repeat, as ours"
+    )
     parser.add_argument("--device", type=int, default=0, help="the GPU's number")
     parser.add_argument("--rounds", type=int, default=7, help="figures are their medians")
     parser.add_argument("--calls", type=int, default=20, help="of a round")
@@ -104,6 +107,7 @@ def main():
         sys.exit("pytorch_attention: this PyTorch sees no GPU")
     torch.cuda.set_device(options.device)
     torch.manual_seed(1234)
+    torch.use_deterministic_algorithms(options.deterministic)
     backends = {
         "cudnn": [SDPBackend.CUDNN_ATTENTION],
         "flash": [SDPBackend.FLASH_ATTENTION],
@@ -119,6 +123,7 @@ def main():
             {
                 "peer": "pytorch attention",
                 "backend": options.backend,
+                "deterministic": options.deterministic,
                 "torch": torch.__version__,
                 "cudnn": torch.backends.cudnn.version(),
                 "python": platform.python_version(),

@@ -155,9 +155,11 @@ std::optional<cublasLtMatmulAlgo_t> choose(cublasLtHandle_t handle, const Shape&
   Preference preference;
   check_cublas(cublasLtMatmulPreferenceCreate(preference.out()), "cublasLtMatmulPreferenceCreate");
   set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kScratchBytes);
-  // Parts of the depth are added in workspace, in their order: no atomic additions.
+  // Parts of the depth are added in workspace, in their order: no atomic additions. With a bias
+  // there are none: it was seen to join a sum that had been rounded.
   set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-      std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
+      std::uint32_t{s.has_bias ? CUBLASLT_REDUCTION_SCHEME_NONE
+                               : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, s.alignments[0]);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, s.alignments[1]);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, s.alignments[2]);

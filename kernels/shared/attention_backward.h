@@ -168,9 +168,9 @@ struct QueryGradientKernel {
     };
     const auto load = [&](std::int64_t key) {
       const Tile<T> keys = keys_of(key);
-      rows.template load<Width>(block, key_head, key, kKeys, keys);
-      rows.template load<Width>(block, value_head, key, kKeys,
-                                {keys.at + kKeys * kStride, kStride});
+      rows.template load<Width, kKeys>(block, key_head, key, keys);
+      rows.template load<Width, kKeys>(block, value_head, key,
+                                       {keys.at + kKeys * kStride, kStride});
     };
     typename Block::template PerThread<SumsRow<Width / 8>> dquery;
     States<Block> states;
@@ -178,9 +178,9 @@ struct QueryGradientKernel {
       dquery[t] = {};
       states[t] = row_state(t, places.row(b, h), query);
     });
-    rows.template load<Width>(block, op.qkv + places.query(b, h), query, kOwnRows, queries);
+    rows.template load<Width, kOwnRows>(block, op.qkv + places.query(b, h), query, queries);
     places.out_rows(op.aligned)
-        .template load<Width>(block, op.dout + places.out(b, h), query, kOwnRows, douts);
+        .template load<Width, kOwnRows>(block, op.dout + places.out(b, h), query, douts);
     load(0);
     const std::int64_t end = query + kOwnRows;
     for (std::int64_t key = 0; key < end; key += kKeys) {
@@ -258,9 +258,9 @@ struct KeyGradientKernel {
                                    std::int64_t query) const {
     const AttentionPlaces& places = op.places;
     places.qkv_rows(op.aligned)
-        .template load<Width>(block, op.qkv + places.query(b, h), query, kQueries, other.queries);
+        .template load<Width, kQueries>(block, op.qkv + places.query(b, h), query, other.queries);
     places.out_rows(op.aligned)
-        .template load<Width>(block, op.dout + places.out(b, h), query, kQueries, other.douts);
+        .template load<Width, kQueries>(block, op.dout + places.out(b, h), query, other.douts);
     const std::int64_t row_at = places.row(b, h);
     block.for_each_thread([&](int t) {
       if (t >= kQueries) return;
@@ -314,8 +314,8 @@ struct KeyGradientKernel {
     const std::int64_t key = block.index() / sequences * kOwnRows;  // the first have most queries
     const std::int64_t heads = s.heads / s.key_value_heads;
     const HeadRows rows = places.qkv_rows(op.aligned);
-    rows.template load<Width>(block, op.qkv + places.key(b, g), key, kOwnRows, own.keys);
-    rows.template load<Width>(block, op.qkv + places.value(b, g), key, kOwnRows, own.values);
+    rows.template load<Width, kOwnRows>(block, op.qkv + places.key(b, g), key, own.keys);
+    rows.template load<Width, kOwnRows>(block, op.qkv + places.value(b, g), key, own.values);
     Sums<Block> dkey;
     Sums<Block> dvalue;
     block.for_each_thread([&](int t) { dkey[t] = dvalue[t] = {}; });

@@ -157,8 +157,8 @@ struct AttentionForwardKernel {
       return Tile<T>{keys_of(key).at + kKeys * kStride, kStride};
     };
     const auto load = [&](std::int64_t key) {
-      rows.template load<Width>(block, key_head, key, kKeys, keys_of(key));
-      rows.template load<Width>(block, value_head, key, kKeys, values_of(key));
+      rows.template load<Width, kKeys>(block, key_head, key, keys_of(key));
+      rows.template load<Width, kKeys>(block, value_head, key, values_of(key));
     };
     States<Block> states;
     Mixed<Block> mixed;
@@ -166,7 +166,7 @@ struct AttentionForwardKernel {
       states[t] = {{kLeast, kLeast}, {0.0F, 0.0F}};
       mixed[t] = {};
     });
-    rows.template load<Width>(block, qkv + places.query(at.b, at.h), at.query, kOwnRows, queries);
+    rows.template load<Width, kOwnRows>(block, qkv + places.query(at.b, at.h), at.query, queries);
     load(0);
     const std::int64_t end = at.query + kOwnRows;
     for (std::int64_t key = 0; key < end; key += kKeys) {

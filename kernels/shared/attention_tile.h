@@ -30,25 +30,31 @@ struct HeadRows {
   std::int64_t stride = 0;  // from row to row
   bool aligned = false;     // rows are whole packs
 
-  // Rows [row, row + rows) of the head that begins at `head`, as a tile of Width columns; zeros
+  // Rows [row, row + Rows) of the head that begins at `head`, as a tile of Width columns; zeros
   // past the sequence and the head. There after block.await_copies() and a sync().
-  template <int Width, typename Block, typename T_>
-  TERRACE_KERNEL void load(Block& block, const T_* head, std::int64_t row, int rows,
+  template <int Width, int Rows, typename Block, typename T_>
+  TERRACE_KERNEL void load(Block& block, const T_* head, std::int64_t row,
                            const Tile<T_>& tile) const {
     constexpr int kPack = kPackOf<T_>;
     constexpr int kPacks = Width / kPack;
+    constexpr int kStep = Block::kThreads / kPacks;  // rows that the block takes at once
+    static_assert(Block::kThreads % kPacks == 0 && Rows % kStep == 0);
     block.for_each_thread([&](int t) {
-      for (int i = t; i < rows * kPacks; i += Block::kThreads) {
-        const std::int64_t r = row + i / kPacks;
-        const int col = i % kPacks * kPack;
-        T_* const to = &tile.element(i / kPacks, col);
+      const int col = t % kPacks * kPack;
+      const std::int64_t first = row + t / kPacks;
+      const T_* const from = head + first * stride + col;
+      T_* const to = &tile.element(t / kPacks, col);
+      const std::int64_t rows = T - first;
+      TERRACE_UNROLL
+      for (int i = 0; i < Rows; i += kStep) {
+        const bool is_there = i < rows && col < D;
         if (aligned) {
-          const bool is_there = r < T && col < D;
-          block.template copy_async<16>(to, is_there ? head + r * stride + col : head,
+          block.template copy_async<16>(to + i * tile.stride, is_there ? from + i * stride : head,
                                         is_there ? 16 : 0);
         } else {
-          store_pack(to, load_pack(head + r * stride + col, r < T ? D - col : 0, false), kPack,
-                     true);
+          const auto pack =
+              load_pack(is_there ? from + i * stride : head, is_there ? D - col : 0, false);
+          store_pack(to + i * tile.stride, pack, kPack, true);
         }
       }
     });

@@ -102,11 +102,37 @@ TERRACE_KERNEL Pack<T, Count> load_pack(const T* from, std::int64_t count, bool 
   return pack;
 }
 
+// As stores of 16 bytes each. Where a branch beside it stores elements one by one, nvcc would make
+// the two one and store 2 bytes at a time; instructions that are written out it leaves alone.
+template <typename Whole>
+TERRACE_KERNEL void store_whole(void* to, const Whole& whole) {
+  static_assert(sizeof(Whole) % 16 == 0);
+#if defined(__CUDA_ARCH__)
+  struct Pieces {
+    uint4 at[sizeof(Whole) / 16];
+  };
+  const auto pieces = std::bit_cast<Pieces>(whole);
+  TERRACE_UNROLL
+  for (int i = 0; i < static_cast<int>(sizeof(Whole) / 16); ++i) {
+    const uint4& piece = pieces.at[i];
+    asm volatile("st.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(static_cast<uint4*>(to) + i),
+                 "r"(piece.x), "r"(piece.y), "r"(piece.z), "r"(piece.w)
+                 : "memory");
+  }
+#else
+  *static_cast<Whole*>(to) = whole;
+#endif
+}
+
 template <typename T, int Count>
 TERRACE_KERNEL void store_pack(T* to, const Pack<T, Count>& pack, std::int64_t count,
                                bool aligned) {
   if (aligned && count >= Count) {
-    *reinterpret_cast<Pack<T, Count>*>(to) = pack;
+    if constexpr (sizeof(pack) % 16 == 0) {
+      store_whole(to, pack);
+    } else {
+      *reinterpret_cast<Pack<T, Count>*>(to) = pack;
+    }
     return;
   }
   TERRACE_UNROLL
@@ -191,7 +217,7 @@ TERRACE_KERNEL Words<T> sum_of_words(const Words<T>& a, const Words<T>& b) {
 template <typename T>
 TERRACE_KERNEL void store_words(T* to, const Words<T>& words, int count, bool aligned) {
   if (aligned && count >= kPackOf<T>) {
-    *reinterpret_cast<Pack<T>*>(to) = std::bit_cast<Pack<T>>(words);
+    store_whole(to, std::bit_cast<Pack<T>>(words));
     return;
   }
   TERRACE_UNROLL

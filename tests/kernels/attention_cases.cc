@@ -118,9 +118,32 @@ Values forward_bounds(const AttentionShape& s, const Rounding& rounding, const V
   return bounds;
 }
 
+// What query heads give to the gradients of their group's keys and values, for kernels that round
+// it before they add it up: [B, H, T, D].
+struct HeadParts {
+  explicit HeadParts(const AttentionShape& s)
+      : keys(static_cast<std::size_t>(s.batch * s.heads * s.sequence * s.head_width)),
+        values(keys.size()) {}
+
+  static std::int64_t at(const Pair& pair) {
+    return ((pair.b * pair.s.heads + pair.h) * pair.s.sequence + pair.j) * pair.s.head_width;
+  }
+  void add_to(std::vector<double>& bound, const AttentionShape& s, const Rounding& rounding) const {
+    for_each_query(s, [&](Pair pair) {
+      pair.j = pair.i;
+      for (std::int64_t d = 0; d < s.head_width; ++d) {
+        bound[pair.key() + d] += rounding.of(std::abs(keys[at(pair) + d]));
+        bound[pair.value() + d] += rounding.of(std::abs(values[at(pair) + d]));
+      }
+    });
+  }
+
+  std::vector<double> keys, values;
+};
+
 // dscore = weight (dout.v - dout.out): each part is a sum of D products.
-Values backward_bounds(const AttentionShape& s, const Rounding& rounding, const Values& in,
-                       const Values& want) {
+Values backward_bounds(const AttentionShape& s, const Rounding& rounding, GroupSums group_sums,
+                       const Values& in, const Values& want) {
   Values bounds = {std::vector<double>(want[0].size(), 0.0)};
   std::vector<double>& bound = bounds[0];
   const std::vector<double>& qkv = in[0];
@@ -129,6 +152,7 @@ Values backward_bounds(const AttentionShape& s, const Rounding& rounding, const 
   const std::vector<double>& dout = in[3];
   const std::int64_t D = s.head_width;
   const std::int64_t terms = s.sequence * (s.heads / s.key_value_heads) + 4;
+  HeadParts parts(s);
   for_each_query(s, [&](Pair at) {
     const Product mean = product(&dout[at.out()], &out[at.out()], D);
     for (at.j = 0; at.j <= at.i; ++at.j) {
@@ -139,14 +163,19 @@ Values backward_bounds(const AttentionShape& s, const Rounding& rounding, const 
       const double inexact = (error + units(D + 4)) * (dweight.size + mean.size);
       const double rounded = rounding.unit * (std::abs(dweight.sum - mean.sum) + inexact);
       const double dscore = scale_of(s) * weight * (inexact + rounded) + rounding.absolute;
+      const double exact = scale_of(s) * weight * (dweight.sum - mean.sum);
       for (std::int64_t d = 0; d < D; ++d) {
         bound[at.query() + d] += dscore * std::abs(qkv[at.key() + d]);
         bound[at.key() + d] += dscore * std::abs(qkv[at.query() + d]);
         bound[at.value() + d] +=
             (weight * error + rounding.of(weight)) * std::abs(dout[at.out() + d]);
+        parts.keys[HeadParts::at(at) + d] += exact * qkv[at.query() + d];
+        parts.values[HeadParts::at(at) + d] += weight * dout[at.out() + d];
       }
     }
   });
+  const bool has_parts = s.heads != s.key_value_heads && group_sums == GroupSums::kRounded;
+  if (has_parts) parts.add_to(bound, s, rounding);
   for (std::size_t i = 0; i < bound.size(); ++i)
     bound[i] += rounding.of(std::abs(want[0][i]) + bound[i]);
   return bounds;
@@ -177,7 +206,7 @@ OpCase forward_case(DType compute, const AttentionShape& s, double size, Random&
 
 // Out and log_sum_exp are the reference's, so that only the backward is judged.
 OpCase backward_case(DType compute, const OpCase& forward, const AttentionShape& s,
-                     Random& random) {
+                     GroupSums group_sums, Random& random) {
   OpCase c;
   c.name = "backward of " + forward.name;
   c.inputs.push_back(forward.inputs[0]);
@@ -196,8 +225,9 @@ OpCase backward_case(DType compute, const OpCase& forward, const AttentionShape&
                                     .dqkv = out[0],
                                     .scale = static_cast<float>(scale_of(s))};
          });
-  c.bounds = [s, rounding = rounding_to(compute)](const Values& in, const Values& want) {
-    return backward_bounds(s, rounding, in, want);
+  c.bounds = [s, group_sums, rounding = rounding_to(compute)](const Values& in,
+                                                              const Values& want) {
+    return backward_bounds(s, rounding, group_sums, in, want);
   };
   return c;
 }
@@ -259,13 +289,14 @@ OpCase rope_case(DType compute, const RopeShape& s, bool inverse, Random& random
   return c;
 }
 
-std::vector<OpCase> cases_of(std::span<const AttentionShape> shapes, DType compute) {
+std::vector<OpCase> cases_of(std::span<const AttentionShape> shapes, DType compute,
+                             GroupSums group_sums = GroupSums::kExact) {
   Random random(3);
   std::vector<OpCase> cases;
   for (const AttentionShape& s : shapes) {
     for (const double size : {1.0, 6.0}) {  // flat weights, and weights on few keys
       cases.push_back(forward_case(compute, s, size, random));
-      cases.push_back(backward_case(compute, cases.back(), s, random));
+      cases.push_back(backward_case(compute, cases.back(), s, group_sums, random));
     }
   }
   return cases;
@@ -273,11 +304,16 @@ std::vector<OpCase> cases_of(std::span<const AttentionShape> shapes, DType compu
 
 }  // namespace
 
-std::vector<OpCase> attention_cases(DType compute) { return cases_of(kShapes, compute); }
+std::vector<OpCase> attention_cases(DType compute, GroupSums group_sums) {
+  return cases_of(kShapes, compute, group_sums);
+}
+std::vector<OpCase> attention_cases(DType compute) {
+  return attention_cases(compute, GroupSums::kExact);
+}
 std::vector<OpCase> long_attention_cases(DType compute) { return cases_of(kLongShapes, compute); }
 
-std::vector<OpCase> library_attention_cases(DType compute) {
-  return cases_of(kLibraryShapes, compute);
+std::vector<OpCase> library_attention_cases(DType compute, GroupSums group_sums) {
+  return cases_of(kLibraryShapes, compute, group_sums);
 }
 
 std::vector<OpCase> rope_cases(DType compute) {

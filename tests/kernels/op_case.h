@@ -130,9 +130,14 @@ inline Rounding rounding_to(DType compute) {
 std::vector<OpCase> matmul_cases(DType compute);
 std::vector<OpCase> norm_cases(DType compute);
 std::vector<OpCase> rope_cases(DType compute);
-std::vector<OpCase> attention_cases(DType compute);
+// Whether what the heads of a group give to the gradients of its keys and values is rounded to the
+// compute type before it is added up: kernel_table.h allows it.
+enum class GroupSums : std::uint8_t { kExact, kRounded };
+std::vector<OpCase> attention_cases(DType compute, GroupSums group_sums);
+std::vector<OpCase> attention_cases(DType compute);  // kExact
 std::vector<OpCase> long_attention_cases(DType compute);
-std::vector<OpCase> library_attention_cases(DType compute);  // that cuDNN has plans for
+// That cuDNN has plans for.
+std::vector<OpCase> library_attention_cases(DType compute, GroupSums group_sums);
 std::vector<OpCase> activation_cases(DType compute);
 std::vector<OpCase> elementwise_cases(DType compute);
 std::vector<OpCase> embedding_cases(DType compute);
