@@ -54,7 +54,7 @@ struct HeadRows {
         } else {
           const auto pack =
               load_pack(is_there ? from + i * stride : head, is_there ? D - col : 0, false);
-          store_pack(to + i * tile.stride, pack, kPack, true);
+          *reinterpret_cast<Pack<T_>*>(to + i * tile.stride) = pack;
         }
       }
     });

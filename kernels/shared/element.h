@@ -102,8 +102,9 @@ TERRACE_KERNEL Pack<T, Count> load_pack(const T* from, std::int64_t count, bool 
   return pack;
 }
 
-// As stores of 16 bytes each. Where a branch beside it stores elements one by one, nvcc would make
-// the two one and store 2 bytes at a time; instructions that are written out it leaves alone.
+// As stores of 16 bytes each, to global memory. Where a branch beside it stores elements one by
+// one, nvcc would make the two one and store 2 bytes at a time; instructions that are written out
+// it leaves alone.
 template <typename Whole>
 TERRACE_KERNEL void store_whole(void* to, const Whole& whole) {
   static_assert(sizeof(Whole) % 16 == 0);
@@ -115,7 +116,8 @@ TERRACE_KERNEL void store_whole(void* to, const Whole& whole) {
   TERRACE_UNROLL
   for (int i = 0; i < static_cast<int>(sizeof(Whole) / 16); ++i) {
     const uint4& piece = pieces.at[i];
-    asm volatile("st.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(static_cast<uint4*>(to) + i),
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(
+                     __cvta_generic_to_global(static_cast<uint4*>(to) + i)),
                  "r"(piece.x), "r"(piece.y), "r"(piece.z), "r"(piece.w)
                  : "memory");
   }

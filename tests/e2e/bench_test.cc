@@ -212,7 +212,8 @@ TEST(BenchCommand, RefusesWhatAnotherBenchmarkHas) {
       {{"io", "--zero-stage", "1"}, "--zero-stage and --local-ranks are of steps"},
       {{"step", "--tokens", "1024"}, "--tokens is of bench overlap"},
       {{"overlap", "--small", "--tokens", "1024"}, "and not of --small"},
-      {{"overlap", "--tokens", "1000"}, "use 1024"}};
+      {{"overlap", "--tokens", "1000"}, "use 1024"},
+      {{"step", "--preset", "nano"}, "--preset is of bench step --device cuda"}};
   for (const Refused& one : refused) {
     const Outcome outcome = run_bench(one.arguments);
     EXPECT_EQ(outcome.code, 2) << outcome;

@@ -177,7 +177,8 @@ TEST(FakeGpuBench, StepHasItsSpeedAndWhatLimitedIt) {
   const std::vector<BenchResult> results = results_on(fake_device(), "step");
   EXPECT_THAT(names_of(results),
               testing::ElementsAre("nano_bf16_on_device_64_tokens", "nano_bf16_on_host_64_tokens",
-                                   "nano_bf16_on_host_128_tokens"));
+                                   "nano_bf16_on_host_128_tokens",
+                                   "nano_bf16_optimizer_on_host_128_tokens"));
   for (const BenchResult& result : results) {
     EXPECT_EQ(result.unit, BenchUnit::kTokensPerSecond);
     EXPECT_EQ(result.details.front().name, "busy lanes");
@@ -185,6 +186,21 @@ TEST(FakeGpuBench, StepHasItsSpeedAndWhatLimitedIt) {
     const bool copies = result.details.front().text.find("upload") != std::string::npos;
     EXPECT_TRUE(copies || result.name.find("on_device") != std::string::npos) << result.name;
   }
+}
+
+TEST(FakeGpuBench, StepsCanBeChosen) {
+  const BenchDevice device = fake_device();
+  BenchOptions options;
+  options.device = &device;
+  options.repetitions = 1;
+  options.small = true;
+  options.tokens = 64;
+  options.preset = "nano";
+  SilentLog log;
+  EXPECT_THAT(names_of(bench_named("step").run(options, log)),
+              testing::ElementsAre("nano_bf16_on_device_64_tokens", "nano_bf16_on_host_64_tokens"));
+  options.preset = "llama-1b";
+  EXPECT_THROW(bench_named("step").run(options, log), ConfigError);
 }
 
 TEST(FakeGpuBench, StepsThatDoNotFitAreLeftOutAndAtLastRefused) {
