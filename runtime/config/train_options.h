@@ -70,7 +70,7 @@ struct OptimizerFlags {
 enum class DeviceKind : std::uint8_t { kAuto, kCpu, kCuda };
 
 struct DeviceChoice {
-  DeviceKind kind = DeviceKind::kAuto;  // auto: the CPU, as long as no GPU has tried the other
+  DeviceKind kind = DeviceKind::kAuto;  // auto: the CPU
   // Of the GPU; unset: the number that the rank has on its host.
   std::optional<int> ordinal;
 

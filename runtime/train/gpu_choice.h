@@ -24,7 +24,7 @@ struct GpuChoice {
 // one, EnvironmentError where there are GPUs and none is left for this rank.
 int gpu_ordinal(const DeviceChoice& device, const RanksOnHost& on_host, int gpus);
 
-// None: the CPU device computes. `auto` does so too until this code has run on a GPU. Of several
+// None: the CPU device computes. `auto` does so too: a GPU is asked for by name. Of several
 // `ranks` each has a GPU, with room left for what their communicators take of it. Throws
 // EnvironmentError naming what a GPU that was asked for lacks, and as gpu_ordinal() does.
 std::optional<GpuChoice> choose_gpu(const DeviceChoice& device, const RanksOnHost& on_host,
