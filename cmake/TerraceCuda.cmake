@@ -46,12 +46,19 @@ endif()
 find_path(CUDNN_INCLUDE_DIR cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
 find_path(CUDNN_FRONTEND_INCLUDE_DIR cudnn_frontend.h
           HINTS ${CUDNN_FRONTEND_DIR} ${CUDNN_FRONTEND_DIR}/include ${terrace_python_includes})
-if(CUDNN_INCLUDE_DIR AND CUDNN_FRONTEND_INCLUDE_DIR)
+# The backward wants what cuDNN has since version 9.
+set(terrace_cudnn_major 0)
+if(CUDNN_INCLUDE_DIR AND EXISTS ${CUDNN_INCLUDE_DIR}/cudnn_version.h)
+  file(STRINGS ${CUDNN_INCLUDE_DIR}/cudnn_version.h terrace_cudnn_line REGEX "define CUDNN_MAJOR [0-9]+")
+  string(REGEX MATCH "[0-9]+" terrace_cudnn_major "${terrace_cudnn_line}")
+endif()
+if(CUDNN_FRONTEND_INCLUDE_DIR AND terrace_cudnn_major GREATER_EQUAL 9)
   message(STATUS "Attention by cuDNN: headers in ${CUDNN_INCLUDE_DIR} and ${CUDNN_FRONTEND_INCLUDE_DIR}")
   add_library(terrace_cudnn INTERFACE)
   target_include_directories(terrace_cudnn SYSTEM INTERFACE ${CUDNN_INCLUDE_DIR} ${CUDNN_FRONTEND_INCLUDE_DIR})
 else()
-  message(STATUS "Attention by own kernels only: cudnn.h is in '${CUDNN_INCLUDE_DIR}', cudnn_frontend.h in "
+  message(STATUS "Attention by own kernels only: cudnn.h of version 9 or newer is wanted, and is "
+                 "${terrace_cudnn_major} in '${CUDNN_INCLUDE_DIR}'; cudnn_frontend.h is in "
                  "'${CUDNN_FRONTEND_INCLUDE_DIR}'; CUDNN_FRONTEND_DIR can name the latter's directory")
 endif()
 

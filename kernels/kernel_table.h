@@ -70,8 +70,8 @@ struct Rope {
 };
 
 // Causal attention over rows of qkv [R, (H+2G)*D] (all query heads, then keys, then values). out
-// [R, H*D]; log_sum_exp [B,H,T] in fp32, kept for the backward. Never holds a T x T
-// matrix of all heads of a batch.
+// [R, H*D]; log_sum_exp [B,H,T] in fp32, kept for the backward. Never holds a
+// T x T matrix of all heads of a batch.
 struct AttentionShape {
   std::int64_t batch = 0, sequence = 0, heads = 0, key_value_heads = 0, head_width = 0;
 };

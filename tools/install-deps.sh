@@ -117,18 +117,35 @@ main() {
   check_versions
 }
 
+cudnn_frontend=nvidia-cudnn-frontend==1.32.0
+# Prints `lacking` where pip may install and the headers are not beside python's packages.
+cudnn_frontend_state='
+import importlib.util, os, site, sys, sysconfig
+folders = [*site.getsitepackages(), site.getusersitepackages()]
+managed = os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED")
+if any(os.path.exists(f + "/include/cudnn_frontend.h") for f in folders):
+    print("there")
+elif importlib.util.find_spec("pip") is None:
+    print("no pip")
+elif os.path.exists(managed) and sys.prefix == sys.base_prefix:
+    print("the system forbids it")
+else:
+    print("lacking")
+'
+
 # The headers of cudnn_frontend, for attention by cuDNN: without them a build with CUDA has its own
 # kernels. Tried where there is nvcc and cuDNN to build with; it is no failure where pip cannot.
 install_cudnn_frontend() {
   local toolkit=${CUDA_HOME:-/usr/local/cuda}
   command -v nvcc >/dev/null || [[ -x $toolkit/bin/nvcc ]] || return 0
   [[ -e $toolkit/include/cudnn.h || -e /usr/include/cudnn.h ]] || return 0
-  python3 -m pip --version >/dev/null 2>&1 || return 0
-  python3 -m pip show -q nvidia-cudnn-frontend >/dev/null 2>&1 && return 0
-  say "installing nvidia-cudnn-frontend"
-  python3 -m pip install -q --no-deps --retries 1 --timeout 10 --disable-pip-version-check \
-    --root-user-action ignore nvidia-cudnn-frontend >/dev/null 2>&1 ||
-    say "pip could not install nvidia-cudnn-frontend, whose headers attention by cuDNN needs"
+  local state
+  state=$(python3 -c "$cudnn_frontend_state" 2>/dev/null) || return 0
+  [[ $state == lacking ]] || return 0
+  say "installing $cudnn_frontend"
+  python3 -m pip install -q --no-deps --no-input --retries 1 --timeout 10 \
+    --disable-pip-version-check --root-user-action ignore "$cudnn_frontend" </dev/null >/dev/null 2>&1 ||
+    say "pip could not install $cudnn_frontend, whose headers attention by cuDNN needs"
 }
 
 main "$@"

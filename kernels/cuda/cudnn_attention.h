@@ -15,7 +15,8 @@ namespace terrace {
 // its headers.
 std::string cudnn_version();
 
-// What the ops' workspace functions ask for on behalf of cuDNN. 0 where it is never called.
+// What the ops' workspace functions ask for on behalf of cuDNN. 0 for types and heads that it is
+// never asked for.
 std::size_t cudnn_attention_workspace(const AttentionForward& op);
 std::size_t cudnn_attention_workspace(const AttentionBackward& op);
 
@@ -39,7 +40,7 @@ class CudnnAttention {
   bool enqueue(const AttentionForward& op, std::span<std::byte> workspace, NativeStream stream);
   bool enqueue(const AttentionBackward& op, std::span<std::byte> workspace, NativeStream stream);
 
-  // "cuDNN 9.19.0", or "own kernels: " and why.
+  // "cuDNN 9.19.0", or "own kernels: " and why, of views on boundaries.
   std::string by(const AttentionForward& op);
   std::string by(const AttentionBackward& op);
 

@@ -30,7 +30,7 @@
 //                                   what mma.h's functions of these names give; within
 //                                   for_each_thread() or multiply2(), for all 32 threads together
 //   block.copy_async<Bytes>(to, from, count)   in shared memory `to`, 4 or 16 Bytes: `count` of
-//                                   them from `from`, then zeros
+//                                   them from `from`, then zeros; both on boundaries of Bytes
 //   block.await_copies()            the thread's copies are there; others see them after a sync()
 //
 // On the GPU a body runs for the calling thread alone, and a PerThread is a register. A value that

@@ -2,7 +2,7 @@
 
 #include "kernels/shared/element.h"
 
-// Pieces of matrices as the 32 threads of a warp hold them for block.multiply(): sums[16, 8] +=
+// Pieces of matrices as the 32 threads of a warp hold them for block.multiply2(): sums[16, 8] +=
 // a[16, 16] b[16, 8]. The places are those of mma.m16n8k16 (PTX ISA, "Matrix fragments for
 // mma.m16n8k16 with floating point type"): thread t has, with g = t % 32 / 4 and p = t % 4 * 2,
 //
@@ -43,7 +43,8 @@ TERRACE_KERNEL inline int mma_pair(int t) { return t % 4 * 2; }
 TERRACE_KERNEL inline int mma_row(int t, int i) { return mma_group(t) + i / 2 * 8; }
 TERRACE_KERNEL inline int mma_col(int t, int i) { return mma_pair(t) + i % 2; }
 
-// Rows of elements in shared memory; `stride` is even, so that pairs can be loaded whole.
+// Rows of elements in shared memory, that begin on boundaries of 16 bytes: a GPU loads 8 elements
+// of 16 bits at once, from rows and columns that are multiples of 8.
 template <typename T>
 struct Tile {
   T* at;
@@ -93,7 +94,7 @@ TERRACE_KERNEL MmaB2<T> b2_of_columns(const Tile<T>& tile, int row, int col, int
 template <typename T>
 TERRACE_KERNEL Pair<T> round_pair(float x, float y) {
 #if defined(__CUDA_ARCH__)
-  // One instruction rounds both; only the bits of a NaN are not round_to()'s.
+  // One instruction rounds both.
   if constexpr (sizeof(T) == 2) {
     unsigned word = 0;
     if constexpr (std::is_same_v<T, Bf16>) {
