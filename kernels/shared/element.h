@@ -179,6 +179,23 @@ TERRACE_KERNEL Words<T> load_words(const T* from, int count, bool aligned) {
   return words;
 }
 
+// Two results of 16 bits in a word, the first in its lower half.
+template <typename T>
+TERRACE_KERNEL std::uint32_t round_two(float low, float high) {
+#if defined(__CUDA_ARCH__)
+  // One instruction; what it names first goes to the upper half.
+  std::uint32_t word = 0;
+  if constexpr (std::is_same_v<T, Bf16>) {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  } else {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  }
+  return word;
+#else
+  return round_to<T>(low).bits | static_cast<std::uint32_t>(round_to<T>(high).bits) << 16;
+#endif
+}
+
 // The pack of values rounded by round_to().
 template <typename T>
 TERRACE_KERNEL Words<T> round_words(const Floats<kPackOf<T>>& values) {
@@ -188,21 +205,7 @@ TERRACE_KERNEL Words<T> round_words(const Floats<kPackOf<T>>& values) {
     if constexpr (Words<T>::kOfWord == 1) {
       words.at[i] = std::bit_cast<std::uint32_t>(values.at[i]);
     } else {
-#if defined(__CUDA_ARCH__)
-      // Two at once; the first named goes to the upper half.
-      if constexpr (std::is_same_v<T, Bf16>) {
-        asm("cvt.rn.bf16x2.f32 %0, %1, %2;"
-            : "=r"(words.at[i])
-            : "f"(values.at[2 * i + 1]), "f"(values.at[2 * i]));
-      } else {
-        asm("cvt.rn.f16x2.f32 %0, %1, %2;"
-            : "=r"(words.at[i])
-            : "f"(values.at[2 * i + 1]), "f"(values.at[2 * i]));
-      }
-#else
-      words.at[i] = round_to<T>(values.at[2 * i]).bits |
-                    static_cast<std::uint32_t>(round_to<T>(values.at[2 * i + 1]).bits) << 16;
-#endif
+      words.at[i] = round_two<T>(values.at[2 * i], values.at[2 * i + 1]);
     }
   }
   return words;

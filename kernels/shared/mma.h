@@ -1,5 +1,7 @@
 #pragma once
 
+#include <bit>
+
 #include "kernels/shared/element.h"
 
 // Pieces of matrices as the 32 threads of a warp hold them for block.multiply2(): sums[16, 8] +=
@@ -93,19 +95,11 @@ TERRACE_KERNEL MmaB2<T> b2_of_columns(const Tile<T>& tile, int row, int col, int
 
 template <typename T>
 TERRACE_KERNEL Pair<T> round_pair(float x, float y) {
-#if defined(__CUDA_ARCH__)
-  // One instruction rounds both.
   if constexpr (sizeof(T) == 2) {
-    unsigned word = 0;
-    if constexpr (std::is_same_v<T, Bf16>) {
-      asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(y), "f"(x));
-    } else {
-      asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(y), "f"(x));
-    }
-    return *reinterpret_cast<const Pair<T>*>(&word);
+    return std::bit_cast<Pair<T>>(round_two<T>(x, y));
+  } else {
+    return {x, y};
   }
-#endif
-  return {round_to<T>(x), round_to<T>(y)};
 }
 
 // a of two neighbouring pieces of sums.

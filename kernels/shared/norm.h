@@ -354,15 +354,18 @@ inline std::size_t norm_backward_workspace(std::int64_t rows, std::int64_t width
 }
 
 // Calls body.operator()<RowThreads, Packs>(): the threads that share a row of C elements, and the
-// packs that each holds. Narrow: whether a warp may have a row.
-template <typename T, typename Body>
-void with_row_threads(std::int64_t C, bool narrow, const Body& body) {
+// packs that each holds. Narrow: a warp has a row where it can.
+template <typename T, bool Narrow, typename Body>
+void with_row_threads(std::int64_t C, const Body& body) {
   const std::int64_t packs = divide_up(C, kPackOf<T>);
   TERRACE_CHECK_LE(packs, 4 * 1024);
-  if (narrow && packs <= 4 * kWarp) return body.template operator()<kWarp, 4>();
-  if (narrow && packs <= 8 * kWarp) return body.template operator()<kWarp, 8>();
-  if (packs <= 128) return body.template operator()<128, 1>();
-  if (packs <= 256) return body.template operator()<256, 1>();
+  if constexpr (Narrow) {
+    if (packs <= 4 * kWarp) return body.template operator()<kWarp, 4>();
+    if (packs <= 8 * kWarp) return body.template operator()<kWarp, 8>();
+  } else {
+    if (packs <= 128) return body.template operator()<128, 1>();
+    if (packs <= 256) return body.template operator()<256, 1>();
+  }
   if (packs <= 2 * 256) return body.template operator()<256, 2>();
   if (packs <= 4 * 256) return body.template operator()<256, 4>();
   body.template operator()<1024, 4>();
@@ -376,7 +379,7 @@ void launch_norm_forward(Launcher& launcher, const Op& op, TensorView bias, floa
   TERRACE_CHECK_EQ(op.y.elements(), R * C);
   const bool aligned =
       may_load_packs({op.x.data, op.weight.data, bias.data, op.y.data}, C * sizeof(T));
-  with_row_threads<T>(C, true, [&]<int RowThreads, int Packs>() {
+  with_row_threads<T, true>(C, [&]<int RowThreads, int Packs>() {
     constexpr int kThreads = RowThreads == kWarp ? 256 : RowThreads;
     const NormForwardKernel<T, Centered, RowThreads, Packs> kernel{
         op.x.template as<T>(),
@@ -421,24 +424,22 @@ void launch_norm_backward(Launcher& launcher, const Op& op, const float* mean, f
   float* const partial = workspace.take<float>(rows.blocks * kSums * C);
   const bool aligned = may_load_packs(
       {op.dy.data, op.x.data, op.weight.data, op.dresidual.data, op.dx.data}, C * sizeof(T));
-  with_row_threads<T>(C, false, [&]<int Threads, int Packs>() {
-    if constexpr (Threads != kWarp) {
-      const NormBackwardKernel<T, Centered, Packs> kernel{
-          op.dy.template as<T>(),
-          op.x.template as<T>(),
-          op.weight.template as<T>(),
-          mean,
-          op.rstd.template as<float>(),
-          op.dresidual.empty() ? nullptr : op.dresidual.template as<T>(),
-          op.dx.template as<T>(),
-          partial,
-          R,
-          rows.of_block,
-          static_cast<int>(C),
-          aligned};
-      launcher.template launch<Threads>(Centered ? "layer_norm_backward" : "rms_norm_backward",
-                                        kernel, rows.blocks);
-    }
+  with_row_threads<T, false>(C, [&]<int Threads, int Packs>() {
+    const NormBackwardKernel<T, Centered, Packs> kernel{
+        op.dy.template as<T>(),
+        op.x.template as<T>(),
+        op.weight.template as<T>(),
+        mean,
+        op.rstd.template as<float>(),
+        op.dresidual.empty() ? nullptr : op.dresidual.template as<T>(),
+        op.dx.template as<T>(),
+        partial,
+        R,
+        rows.of_block,
+        static_cast<int>(C),
+        aligned};
+    launcher.template launch<Threads>(Centered ? "layer_norm_backward" : "rms_norm_backward",
+                                      kernel, rows.blocks);
   });
   launch_join_columns(
       launcher, {partial, rows.blocks, kSums * C, C, op.dweight.template as<float>(), op.mode});

@@ -104,6 +104,11 @@ Samples mapped(const Samples& samples, const std::function<double(double)>& map)
   return out;
 }
 
+std::string mfu_text(const StepFlops& flops, double step_s, double peak) {
+  return fmt::format("{:.3f} of the measured rate, with whole squares of attention",
+                     flops.with_whole_squares / peak / step_s);
+}
+
 std::vector<BenchResult::Detail> details_of(const StepRunner& runner, const StepFlops& flops,
                                             double step_s, double peak) {
   const double light_s = flops.necessary / peak;
@@ -113,8 +118,7 @@ std::vector<BenchResult::Detail> details_of(const StepRunner& runner, const Step
                        peak * 1e-12, step_s)},
           {"recomputed",
            fmt::format("{:.1f} % more products", 100 * flops.recomputed / flops.necessary)},
-          {"MFU", fmt::format("{:.3f} of the measured rate, with whole squares of attention",
-                              flops.with_whole_squares / peak / step_s)},
+          {"MFU", mfu_text(flops, step_s, peak)},
           {"processors",
            fmt::format("{:.3f} s of all of them in a step", runner.processor_seconds().median())}};
 }
@@ -134,6 +138,9 @@ BenchResult measure(const DeviceStepScene& scene, const BenchOptions& options, D
   const std::vector<Samples> samples = interleave(both, options.repetitions);
   const StepFlops flops = flops_of_step(runner.program(), engine.model, scene.batch);
   const auto tokens = static_cast<double>(scene.tokens());
+  log.info(fmt::format("bench step: {}: {:.0f} tokens/s, MFU {}", scene.name(),
+                       tokens / samples[0].median(),
+                       mfu_text(flops, samples[0].median(), samples[1].median())));
   return {.name = scene.name(),
           .unit = BenchUnit::kTokensPerSecond,
           .value = mapped(samples[0], [&](double step_s) { return tokens / step_s; }),
@@ -162,8 +169,6 @@ std::vector<BenchResult> bench_device_step(const BenchOptions& options, Log& log
     try {
       results.push_back(
           measure(scene, options, limits, options.device->capacity_bytes - kept, log));
-      log.info(fmt::format("bench step: {}: {:.0f} tokens/s, {}", scene.name(),
-                           results.back().value.median(), results.back().details[3].text));
     } catch (const OutOfMemory& error) {
       // A smaller machine measures what fits.
       if (results.empty() && &scene == &scenes.back()) throw;

@@ -21,6 +21,8 @@
 namespace terrace {
 namespace {
 
+// Several stores are measured, each of so large a part of the working set.
+constexpr std::size_t kStoreShare = 3;
 constexpr int kDepthMax = 64;
 constexpr std::size_t kBlockMax = 8 * kMiB;
 constexpr double kScreeningSeconds = 0.25;
@@ -217,7 +219,7 @@ std::unique_ptr<StoreLoad> IoBench::make_store(bool checksums, const IoShape& re
     load.store.directories.push_back({.path = directory, .budget_bytes = std::nullopt});
   }
   load.store.checksums = checksums;
-  load.total_bytes = bytes_ / 3 * directories_.size();  // for each of the stores
+  load.total_bytes = bytes_ / kStoreShare * directories_.size();
   load.extent_bytes = requests.block_bytes;
   load.requests = requests.depth;
   return std::make_unique<StoreLoad>(load, log_);

@@ -122,8 +122,8 @@ void check_options(const Bench& bench, const BenchOptions& options) {
   if (options.tokens == 0 || has_steps_of_device) return;
   if (bench.name != "overlap" || options.small) {
     throw ConfigError(
-        fmt::format("{}: --tokens is of bench overlap and of bench step --device cuda, and not of "
-                    "--small",
+        fmt::format("{}: --tokens is of bench overlap, and not of its --small, and of bench step "
+                    "--device cuda",
                     name),
         "leave it out");
   }

@@ -211,7 +211,7 @@ TEST(BenchCommand, RefusesWhatAnotherBenchmarkHas) {
   const std::vector<Refused> refused = {
       {{"io", "--zero-stage", "1"}, "--zero-stage and --local-ranks are of steps"},
       {{"step", "--tokens", "1024"}, "--tokens is of bench overlap"},
-      {{"overlap", "--small", "--tokens", "1024"}, "and not of --small"},
+      {{"overlap", "--small", "--tokens", "1024"}, "and not of its --small"},
       {{"overlap", "--tokens", "1000"}, "use 1024"},
       {{"step", "--preset", "nano"}, "--preset is of bench step --device cuda"}};
   for (const Refused& one : refused) {

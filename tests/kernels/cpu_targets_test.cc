@@ -7,29 +7,13 @@
 #include <vector>
 
 #include "kernels/cpu/cpu_kernels.h"
+#include "tests/kernels/every_target.h"
 #include "tests/kernels/op_case.h"
 
 // The Highway kernels on every instruction set that is compiled in and that this processor has, not
 // only on the best one.
 namespace terrace::test {
 namespace {
-
-std::vector<std::int64_t> usable_targets() {
-  hwy::SetSupportedTargetsForTest(0);
-  std::vector<std::int64_t> targets;
-  for (std::int64_t left = hwy::SupportedTargets() & HWY_TARGETS; left != 0; left &= left - 1) {
-    targets.push_back(left & -left);
-  }
-  return targets;
-}
-
-class OnTarget {
- public:
-  explicit OnTarget(std::int64_t target) { hwy::SetSupportedTargetsForTest(target); }
-  ~OnTarget() { hwy::SetSupportedTargetsForTest(0); }
-  OnTarget(const OnTarget&) = delete;
-  OnTarget& operator=(const OnTarget&) = delete;
-};
 
 std::vector<HostTensor> run_on(std::int64_t target, const OpCase& op_case, GradientMode mode) {
   const OnTarget on_target(target);

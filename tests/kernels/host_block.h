@@ -104,25 +104,35 @@ class HostBlock {
 
   template <typename T>
   static shared::MmaA<T> a_of_tile(const shared::Tile<T>& tile, int row, int col, int t) {
+    expect_boundary(&tile.element(row, col), 16);
     return shared::a_of_tile(tile, row, col, t);
   }
   template <typename T>
   static shared::MmaB2<T> b2_of_rows(const shared::Tile<T>& tile, int row, int col, int t) {
+    expect_boundary(&tile.element(row, col), 16);
     return shared::b2_of_rows(tile, row, col, t);
   }
   template <typename T>
   static shared::MmaB2<T> b2_of_columns(const shared::Tile<T>& tile, int row, int col, int t) {
+    expect_boundary(&tile.element(row, col), 16);
     return shared::b2_of_columns(tile, row, col, t);
   }
 
   template <int Bytes>
   static void copy_async(void* to, const void* from, int count) {
+    expect_boundary(to, Bytes);
+    expect_boundary(from, Bytes);
     std::memset(to, 0, Bytes);
     if (count != 0) std::memcpy(to, from, static_cast<std::size_t>(count));
   }
   static void await_copies() {}
 
  private:
+  // A GPU cannot load or copy across one.
+  static void expect_boundary(const void* address, std::uintptr_t bytes) {
+    TERRACE_CHECK_EQ(reinterpret_cast<std::uintptr_t>(address) % bytes, 0U);
+  }
+
   struct alignas(16) Line {
     std::byte bytes[16];
   };

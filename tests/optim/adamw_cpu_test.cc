@@ -9,14 +9,14 @@
 
 #include "memory/host/worker_arena.h"
 #include "optim/adamw.h"
+#include "tests/kernels/every_target.h"
 #include "tests/optim/adamw_state.h"
-#include "tests/optim/every_target.h"
 
 namespace terrace {
 namespace {
 
 using test::AdamWState;
-using test::OnTarget;
+using test::on_every_target;
 using test::ParameterKind;
 using test::usable_targets;
 
@@ -41,17 +41,12 @@ TEST_P(AdamWCpu, HasTheBitsOfTheReferenceOnEveryTarget) {
   AdamWState expected(c.n, c.offset, kind);
   fill_state(expected, 11);
   for (int step = 0; step < 2; ++step) adamw_reference(expected.update(kOptions, kScalars));
-  WorkerArena workers(c.workers);
-  KernelContext context;
-  context.workers = &workers;
-  for (const std::int64_t target : usable_targets()) {
-    SCOPED_TRACE(hwy::TargetName(target));
-    const OnTarget on_target(target);
+  on_every_target(c.workers, [&](const KernelContext& context) {
     AdamWState state(c.n, c.offset, kind);
     fill_state(state, 11);
     for (int step = 0; step < 2; ++step) adamw_cpu(context, state.update(kOptions, kScalars));
     expect_same_bits(state, expected);
-  }
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -188,12 +183,7 @@ TEST(AdamWCpuTargets, AreSeveralOnX86) {
 }
 
 TEST(AdamWCpu, KeepsDenormals) {
-  WorkerArena workers(1);
-  KernelContext context;
-  context.workers = &workers;
-  for (const std::int64_t target : usable_targets()) {
-    SCOPED_TRACE(hwy::TargetName(target));
-    const OnTarget on_target(target);
+  on_every_target(1, [&](const KernelContext& context) {
     AdamWState state(64, 0, ParameterKind::kF32);
     for (float& m : state.moment1.elements()) m = 1e-40F;
     for (float& p : state.master.elements()) p = 2e-42F;
@@ -203,7 +193,7 @@ TEST(AdamWCpu, KeepsDenormals) {
     EXPECT_NE(state.moment1.elements()[5], 0.0F);
     EXPECT_EQ(state.master.elements()[5], 2e-42F);
     EXPECT_EQ(state.parameter.elements()[5], 2e-42F);
-  }
+  });
 }
 
 }  // namespace

@@ -1,9 +1,13 @@
 #pragma once
 
+#include <gtest/gtest.h>
 #include <hwy/highway.h>
 
 #include <cstdint>
 #include <vector>
+
+#include "kernels/kernel_context.h"
+#include "memory/host/worker_arena.h"
 
 namespace terrace::test {
 
@@ -25,5 +29,18 @@ class OnTarget {
   OnTarget(const OnTarget&) = delete;
   OnTarget& operator=(const OnTarget&) = delete;
 };
+
+// Calls body(context) on each of them, with so many threads.
+template <typename Body>
+void on_every_target(int threads, const Body& body) {
+  WorkerArena workers(threads);
+  KernelContext context;
+  context.workers = &workers;
+  for (const std::int64_t target : usable_targets()) {
+    SCOPED_TRACE(hwy::TargetName(target));
+    const OnTarget on_target(target);
+    body(context);
+  }
+}
 
 }  // namespace terrace::test
