@@ -32,18 +32,18 @@ struct HeadRows {
 
   // Rows [row, row + Rows) of the head that begins at `head`, as a tile of Width columns; zeros
   // past the sequence and the head. There after block.await_copies() and a sync().
-  template <int Width, int Rows, typename Block, typename T_>
-  TERRACE_KERNEL void load(Block& block, const T_* head, std::int64_t row,
-                           const Tile<T_>& tile) const {
-    constexpr int kPack = kPackOf<T_>;
+  template <int Width, int Rows, typename Block, typename Element>
+  TERRACE_KERNEL void load(Block& block, const Element* head, std::int64_t row,
+                           const Tile<Element>& tile) const {
+    constexpr int kPack = kPackOf<Element>;
     constexpr int kPacks = Width / kPack;
     constexpr int kStep = Block::kThreads / kPacks;  // rows that the block takes at once
     static_assert(Block::kThreads % kPacks == 0 && Rows % kStep == 0);
     block.for_each_thread([&](int t) {
       const int col = t % kPacks * kPack;
       const std::int64_t first = row + t / kPacks;
-      const T_* const from = head + first * stride + col;
-      T_* const to = &tile.element(t / kPacks, col);
+      const Element* const from = head + first * stride + col;
+      Element* const to = &tile.element(t / kPacks, col);
       const std::int64_t rows = T - first;
       TERRACE_UNROLL
       for (int i = 0; i < Rows; i += kStep) {
@@ -54,7 +54,7 @@ struct HeadRows {
         } else {
           const auto pack =
               load_pack(is_there ? from + i * stride : head, is_there ? D - col : 0, false);
-          *reinterpret_cast<Pack<T_>*>(to + i * tile.stride) = pack;
+          *reinterpret_cast<Pack<Element>*>(to + i * tile.stride) = pack;
         }
       }
     });
