@@ -7,25 +7,33 @@
 
 namespace terrace {
 
-// What every block was when it was last written. Blocks are independent: different ones may be used
-// by different threads at once; of one block, calls are ordered by its requests.
+// What every block was when it was last written: a sum for each kChecksumBytes of it
+// (block_store.h). Blocks, and parts of a block that share no sum, are independent: different ones
+// may be used by different threads at once; of one, calls are ordered by its requests.
 class BlockChecksums {
  public:
-  enum class Verdict : std::uint8_t { kSame, kDifferent, kNeverWritten };
-
-  // Without `enabled` only whether a block has been written is known.
-  explicit BlockChecksums(bool enabled) : enabled_(enabled) {}
+  // Without `enabled` only whether a block has been written is known, and all bytes are the same.
+  BlockChecksums(bool enabled, std::size_t block_bytes);
 
   void resize(std::size_t blocks);
 
-  // Before the bytes are handed to the device, so that what the device does to them shows.
-  void write_begins(std::size_t block, std::span<const std::byte> bytes);
-  // Only then may the block be read: what a failed write leaves is not known.
-  void write_succeeded(std::size_t block);
-  Verdict judge(std::size_t block, std::span<const std::byte> bytes) const;
+  // Of bytes from `first` on in the block, a multiple of kChecksumBytes; they end at another or
+  // where the block's content does. Before the bytes are handed to the device, so that what the
+  // device does to them shows.
+  void take(std::size_t block, std::size_t first, std::span<const std::byte> bytes);
+  // Whether the bytes there are those that were taken.
+  bool are_same(std::size_t block, std::size_t first, std::span<const std::byte> bytes) const;
+
+  // A block may be read once a write of it has succeeded: what a failed write leaves is not known.
+  void write_begins(std::size_t block) { written_[block] = 0; }
+  void write_succeeded(std::size_t block) { written_[block] = 1; }
+  bool is_written(std::size_t block) const { return written_[block] != 0; }
 
  private:
+  std::size_t place_of(std::size_t block, std::size_t first) const;
+
   bool enabled_;
+  std::size_t sums_per_block_;
   std::vector<std::uint64_t> sums_;
   std::vector<std::uint8_t> written_;
 };

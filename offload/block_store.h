@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/error.h"
 
 // The seam to NVMe: extents of fixed size that are read and written asynchronously. Real: files, by
@@ -35,9 +36,17 @@ class IoCompletion {
   virtual void done(const IoOutcome& outcome) noexcept = 0;
 };
 
+// The grain of checksums, from the start of each extent.
+inline constexpr std::size_t kChecksumBytes = 16 * kKiB;
+
 struct IoRequest {
   enum class Direction : std::uint8_t { kRead, kWrite };
+  // By the store: before a write starts and before a read ends. By the caller, who has the bytes in
+  // a cache when it works on them: take_checksums() before the write, compare_checksums() of all
+  // that was read before it is believed.
+  enum class Checksums : std::uint8_t { kByStore, kByCaller };
   Direction direction = Direction::kRead;
+  Checksums checksums = Checksums::kByStore;
   ExtentId extent;
   std::size_t offset = 0;  // within the extent, a multiple of the block size
   // Address aligned to alignment(). The size is a whole number of blocks, or reaches exactly to the
@@ -75,13 +84,23 @@ class BlockStore {
   // Blocks only while as many blocks wait as a drive needs some tenths of a second for (1024 each).
   // Throws nothing for what the device does: that is the outcome.
   virtual void submit(const IoRequest& request) = 0;
+  // Of bytes from `offset` of the extent on, a multiple of kChecksumBytes, as they are in memory;
+  // they end at another multiple or at the extent's end, rounded up to alignment(). By any thread,
+  // different parts of an extent by several at once, and beside requests for other extents.
+  //
+  // What the next write brings to the extent, with Checksums::kByCaller.
+  virtual void take_checksums(ExtentId extent, std::size_t offset,
+                              std::span<const std::byte> bytes) = 0;
+  // Whether they are what was last taken: kDone, or kCorrupt of the first that differ.
+  virtual IoOutcome compare_checksums(ExtentId extent, std::size_t offset,
+                                      std::span<const std::byte> bytes) const = 0;
   // Blocks until nothing is in flight and every completion has returned.
   virtual void drain() = 0;
 
   // Alignment of memory addresses and of request sizes in the middle of an extent.
   virtual std::size_t alignment() const = 0;
-  // The grain of checksums and of partial requests: a power of two; in real stores 1 MiB,
-  // or what the drive was measured to do best.
+  // The grain of partial requests: a power of two; in real stores 1 MiB, or what the drive was
+  // measured to do best.
   virtual std::size_t block_bytes() const = 0;
   virtual std::size_t used_bytes() const = 0;
   virtual std::vector<StorePath> paths() const = 0;

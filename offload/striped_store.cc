@@ -2,12 +2,18 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/bytes.h"
 #include "base/check.h"
 
 namespace terrace {
+namespace {
+
+constexpr const char* kMismatch = "checksum mismatch in a read";
+
+}  // namespace
 
 StripedStore::StripedStore(const Options& options, std::unique_ptr<StripeFiles> files, Log& log)
     : block_bytes_(options.block_bytes),
@@ -17,7 +23,7 @@ StripedStore::StripedStore(const Options& options, std::unique_ptr<StripeFiles> 
           {.block_bytes = options.block_bytes,
            .alignment = files_->alignment(),
            .shares = options.shares.empty() ? StripeShares(files_->count(), 1) : options.shares}),
-      checksums_(options.checksums) {
+      checksums_(options.checksums, options.block_bytes) {
   if (!options.shares.empty()) TERRACE_CHECK_EQ(options.shares.size(), files_->count());
   request_slots_.resize(kQueuedPiecesMax * files_->count());
   for (RequestSlot& slot : request_slots_) free_requests_.push_back(&slot);
@@ -104,12 +110,15 @@ void StripedStore::submit(const IoRequest& request) {
     slot.request = &owner;
     slot.place = place;
     slot.direction = reads ? IoDirection::kRead : IoDirection::kWrite;
+    slot.checksums = request.checksums;
     slot.memory = memory;
-    if (!reads && !checksum_threads_.empty()) {
+    if (!reads) checksums_.write_begins(place.number);
+    const bool takes = !reads && request.checksums == IoRequest::Checksums::kByStore;
+    if (takes && !checksum_threads_.empty()) {
       checksum_threads_[place.stripe]->push_write(slot);
       continue;
     }
-    if (!reads) checksums_.write_begins(place.number, memory);
+    if (takes) checksums_.take(place.number, 0, memory);
     start_block(slot);
   }
 }
@@ -146,14 +155,15 @@ void StripedStore::start_block(BlockSlot& slot) noexcept {
 // On the stripe's thread for that.
 void StripedStore::take_checksum(BlockSlot& slot) noexcept {
   if (slot.direction == IoDirection::kRead) return block_done(slot, {.complete = true});
-  checksums_.write_begins(slot.place.number, slot.memory);
+  checksums_.take(slot.place.number, 0, slot.memory);
   start_block(slot);
 }
 
 // On a thread that keeps the drive busy: a checksum would hold it up.
 void StripedStore::block_ended(BlockSlot& slot, PieceResult result) noexcept {
-  const bool judged = slot.direction == IoDirection::kRead && result.complete;
-  if (judged && !checksum_threads_.empty()) {
+  const bool compares = slot.direction == IoDirection::kRead && result.complete &&
+                        slot.checksums == IoRequest::Checksums::kByStore;
+  if (compares && !checksum_threads_.empty()) {
     checksum_threads_[slot.place.stripe]->push_read(slot);
   } else {
     block_done(slot, result);
@@ -191,32 +201,68 @@ void StripedStore::finish(RequestSlot& request) noexcept {
 IoOutcome StripedStore::judge(const BlockSlot& slot, PieceResult result) {
   const bool reads = slot.direction == IoDirection::kRead;
   if (!result.complete) {
-    return outcome_at(slot, IoOutcome::Kind::kFailed, reads ? "read" : "write",
+    return outcome_at(slot.place, IoOutcome::Kind::kFailed, reads ? "read" : "write",
                       result.error_number);
   }
   if (!reads) {
     checksums_.write_succeeded(slot.place.number);
     return {};
   }
-  switch (checksums_.judge(slot.place.number, slot.memory)) {
-    case BlockChecksums::Verdict::kSame:
-      return {};
-    case BlockChecksums::Verdict::kDifferent:
-      return outcome_at(slot, IoOutcome::Kind::kCorrupt, "checksum mismatch in a read", 0);
-    case BlockChecksums::Verdict::kNeverWritten:
-      return outcome_at(slot, IoOutcome::Kind::kCorrupt, "read of a block never written", 0);
+  if (!checksums_.is_written(slot.place.number)) {
+    return outcome_at(slot.place, IoOutcome::Kind::kCorrupt, "read of a block never written");
   }
-  return {};
+  const bool is_good = slot.checksums == IoRequest::Checksums::kByCaller ||
+                       checksums_.are_same(slot.place.number, 0, slot.memory);
+  return is_good ? IoOutcome{} : outcome_at(slot.place, IoOutcome::Kind::kCorrupt, kMismatch);
 }
 
-IoOutcome StripedStore::outcome_at(const BlockSlot& slot, IoOutcome::Kind kind,
+IoOutcome StripedStore::outcome_at(const BlockLayout::Place& place, IoOutcome::Kind kind,
                                    const char* operation, int error_number) const {
   return {.kind = kind,
           .where = {.operation = operation,
-                    .path = files_->file_name(slot.place.stripe),
-                    .offset = slot.place.offset,
-                    .size = slot.place.bytes,
+                    .path = files_->file_name(place.stripe),
+                    .offset = place.offset,
+                    .size = place.bytes,
                     .error_number = error_number}};
+}
+
+template <typename Body>
+void StripedStore::for_each_part(ExtentId extent, std::size_t offset,
+                                 std::span<const std::byte> bytes, const Body& body) const {
+  TERRACE_CHECK(prepared_);
+  const std::size_t end = offset + bytes.size();
+  TERRACE_CHECK_LE(end, layout_.extent_bytes(extent));
+  if (end != layout_.extent_bytes(extent)) TERRACE_CHECK_EQ(end % kChecksumBytes, 0U);
+  while (!bytes.empty()) {
+    const std::size_t first = offset % block_bytes_;
+    const std::size_t size = std::min(block_bytes_ - first, bytes.size());
+    body(layout_.place(extent, offset / block_bytes_), first, bytes.first(size));
+    offset += size;
+    bytes = bytes.subspan(size);
+  }
+}
+
+void StripedStore::take_checksums(ExtentId extent, std::size_t offset,
+                                  std::span<const std::byte> bytes) {
+  for_each_part(
+      extent, offset, bytes,
+      [this](const BlockLayout::Place& place, std::size_t first, std::span<const std::byte> part) {
+        checksums_.take(place.number, first, part);
+      });
+}
+
+IoOutcome StripedStore::compare_checksums(ExtentId extent, std::size_t offset,
+                                          std::span<const std::byte> bytes) const {
+  IoOutcome outcome;
+  for_each_part(extent, offset, bytes,
+                [&](BlockLayout::Place place, std::size_t first, std::span<const std::byte> part) {
+                  if (outcome.kind != IoOutcome::Kind::kDone) return;
+                  if (checksums_.are_same(place.number, first, part)) return;
+                  place.offset += first;
+                  place.bytes = part.size();
+                  outcome = outcome_at(place, IoOutcome::Kind::kCorrupt, kMismatch);
+                });
+  return outcome;
 }
 
 void StripedStore::drain() {

@@ -38,6 +38,10 @@ class StripedStore final : public BlockStore {
   void prepare() override;
   void register_memory(std::span<std::byte> memory) override;
   void submit(const IoRequest& request) override;
+  void take_checksums(ExtentId extent, std::size_t offset,
+                      std::span<const std::byte> bytes) override;
+  IoOutcome compare_checksums(ExtentId extent, std::size_t offset,
+                              std::span<const std::byte> bytes) const override;
   void drain() override;
 
   std::size_t alignment() const override { return files_->alignment(); }
@@ -68,6 +72,7 @@ class StripedStore final : public BlockStore {
     RequestSlot* request = nullptr;
     BlockLayout::Place place;
     IoDirection direction = IoDirection::kRead;
+    IoRequest::Checksums checksums = IoRequest::Checksums::kByStore;
     std::span<std::byte> memory;
     TransferInFlight in_flight;
   };
@@ -80,8 +85,12 @@ class StripedStore final : public BlockStore {
   void block_ended(BlockSlot& slot, PieceResult result) noexcept;
   void block_done(BlockSlot& slot, PieceResult result) noexcept;
   IoOutcome judge(const BlockSlot& slot, PieceResult result);
-  IoOutcome outcome_at(const BlockSlot& slot, IoOutcome::Kind kind, const char* operation,
-                       int error_number) const;
+  IoOutcome outcome_at(const BlockLayout::Place& place, IoOutcome::Kind kind, const char* operation,
+                       int error_number = 0) const;
+  // Calls body(place, offset in the block, part) for what `bytes` have of each block.
+  template <typename Body>
+  void for_each_part(ExtentId extent, std::size_t offset, std::span<const std::byte> bytes,
+                     const Body& body) const;
   void finish(RequestSlot& request) noexcept;
   void name_stalled(const StallWatch::Stalled& stalled);
 

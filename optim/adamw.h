@@ -76,5 +76,8 @@ void set_state_views(AdamWUpdate& update, const StateFormat& format, std::byte* 
 void adamw_reference(const AdamWUpdate& update);
 // Highway + workers, the same bits.
 void adamw_cpu(const KernelContext& context, const AdamWUpdate& update);
+// Likewise, of the elements [begin, end) by the caller alone; both are multiples of kMomentBlock,
+// or the end of all.
+void adamw_cpu_range(const AdamWUpdate& update, std::int64_t begin, std::int64_t end);
 
 }  // namespace terrace

@@ -443,7 +443,6 @@ std::int64_t update_same_decay(const AdamWUpdate& op, std::int64_t begin, std::i
 
 #endif  // TERRACE_NATIVE_FMA
 
-// A range that begins at a multiple of kElementBlock.
 void update_range(const AdamWUpdate& op, std::int64_t begin, std::int64_t end) {
 #if TERRACE_NATIVE_FMA
   if (op.moment1.dtype == DType::kU8) {
@@ -476,9 +475,14 @@ void adamw_cpu(const KernelContext& context, const AdamWUpdate& update) {
   check_adamw_update(update);
   const std::int64_t elements = update.gradient.elements();
   for_each_block(context, elements, kElementBlock, [&](std::int64_t begin, std::int64_t end) {
-    if (update.scalars->skips != 0) return keep_state(update, begin, end);
-    HWY_DYNAMIC_DISPATCH(update_range)(update, begin, end);
+    adamw_cpu_range(update, begin, end);
   });
+}
+
+void adamw_cpu_range(const AdamWUpdate& update, std::int64_t begin, std::int64_t end) {
+  TERRACE_CHECK_EQ(begin % kMomentBlock, 0);
+  if (update.scalars->skips != 0) return keep_state(update, begin, end);
+  HWY_DYNAMIC_DISPATCH(update_range)(update, begin, end);
 }
 
 }  // namespace terrace

@@ -46,6 +46,7 @@ class StreamedUpdate {
   int threads() const { return workers_.threads(); }
 
  private:
+  std::unique_ptr<StepBodies> make_bodies(const EngineOptions& options, BlockStore* store);
   void make_extents();
   void fill_state();
   void set_scalars();
@@ -65,7 +66,8 @@ class StreamedUpdate {
   SystemClock clock_;
   double state_bytes_ = 0;
   const RunInput input_;  // a drain has none of its own
-  StepBodies bodies_;
+  std::unique_ptr<StepBodies> bodies_;
+  std::unique_ptr<StepBodies> bodies_in_memory_;  // of state that nothing has been read to
   IdleBodies idle_;
   std::unique_ptr<LaneExecutor> executor_;
   std::unique_ptr<LaneExecutor> idle_executor_;
@@ -79,17 +81,23 @@ StreamedUpdate::StreamedUpdate(const EngineOptions& options, Log& log)
                cpu_kernels()),
       device_(make_cpu_device(0)),
       host_(program_.use_of(Tier::kHost).packed_bytes, HostMemoryOptions{}),
-      store_(make_nvme_store(options.nvme, log)),
-      bodies_(program_, memory_, plan_.model, compute_, options.optimizer, cpu_lane_kernels(),
-              workers_, workers_) {
+      store_(make_nvme_store(options.nvme, log)) {
   memory_.host = host_.bytes();
   make_extents();
+  bodies_ = make_bodies(options, store_.get());
+  bodies_in_memory_ = make_bodies(options, nullptr);
   fill_state();
   set_scalars();
   executor_ =
-      std::make_unique<LaneExecutor>(program_, memory_, *device_, store_.get(), bodies_, clock_);
+      std::make_unique<LaneExecutor>(program_, memory_, *device_, store_.get(), *bodies_, clock_);
   idle_executor_ =
       std::make_unique<LaneExecutor>(program_, memory_, *device_, store_.get(), idle_, clock_);
+}
+
+std::unique_ptr<StepBodies> StreamedUpdate::make_bodies(const EngineOptions& options,
+                                                        BlockStore* store) {
+  return std::make_unique<StepBodies>(program_, memory_, store, plan_.model, compute_,
+                                      options.optimizer, cpu_lane_kernels(), workers_, workers_);
 }
 
 void StreamedUpdate::make_extents() {
@@ -135,7 +143,7 @@ double StreamedUpdate::drain(LaneExecutor& executor) {
 double StreamedUpdate::update_alone() {
   const UsageClock usage;
   for (const Op& op : program_.ops) {
-    if (is_update(op)) bodies_.run(op, input_, NativeStream{});
+    if (is_update(op)) bodies_in_memory_->run(op, input_, NativeStream{});
   }
   return usage.wall_seconds();
 }

@@ -43,6 +43,9 @@ class OpBodies {
   // Called on the op's lane, one op of a lane at a time; `stream` is the op's, if it is on one.
   // What it throws fails the run.
   virtual void run(const Op& op, const RunInput& input, NativeStream stream) = 0;
+  // Whether the store leaves the checksums of a read or a write to the body of the op that works on
+  // its bytes: IoRequest::Checksums. Asked once for each op.
+  virtual bool takes_checksums(const Op& /*transfer*/) const { return false; }
 };
 
 struct ExecutorMemory {

@@ -28,6 +28,9 @@ bool is_stream_work(const Program& program, const ExecutorMemory& memory, const 
   return of_device != 0;
 }
 
+// Between the host and a drive.
+bool is_transfer(const Op& op) { return op.lane == Lane::kRead || op.lane == Lane::kWrite; }
+
 }  // namespace
 
 std::span<std::byte> bytes_of(const Program& program, const ExecutorMemory& memory,
@@ -64,6 +67,9 @@ OpIssuer::OpIssuer(const Program& program, ExecutorMemory memory, Device& device
   }
   for (const Op& op : program.ops) {
     on_stream_.push_back(is_stream_work(program, memory_, op));
+    checksums_.push_back(is_transfer(op) && bodies.takes_checksums(op)
+                             ? IoRequest::Checksums::kByCaller
+                             : IoRequest::Checksums::kByStore);
     waits_.push_back(op.after);
   }
   for (std::size_t l = 0; l < kLaneCount; ++l) make_lane(static_cast<Lane>(l), device);
@@ -122,8 +128,8 @@ void OpIssuer::issue(OpId id, std::int64_t number) {
   } else if (!works) {
     op_run.time = {};
     done_[id].advance(run.number);
-  } else if (op.lane == Lane::kRead || op.lane == Lane::kWrite) {
-    submit_io(op, op_run);
+  } else if (is_transfer(op)) {
+    submit_io(id, op_run);
   } else {
     op_run.time.start_ns = clock_.now_ns();
     run_body(op, run, NativeStream{});
@@ -162,12 +168,14 @@ void OpIssuer::issue_on_stream(const Op& op, OpRun& op_run, const Run& run, bool
   stream.record(*op_run.end);
 }
 
-void OpIssuer::submit_io(const Op& op, OpRun& op_run) {
+void OpIssuer::submit_io(OpId id, OpRun& op_run) {
+  const Op& op = program_.ops[id];
   const bool reads = op.lane == Lane::kRead;
   const Access& extent = reads ? op.reads.front() : op.writes.front();
   const Access& memory = reads ? op.writes.front() : op.reads.front();
   IoRequest request;
   request.direction = reads ? IoRequest::Direction::kRead : IoRequest::Direction::kWrite;
+  request.checksums = checksums_[id];
   request.extent = memory_.extents.at(program_.buffers[extent.buffer].offset);
   request.memory = memory_of(memory);
   request.completion = &op_run;

@@ -98,7 +98,7 @@ class OpIssuer {
   bool on_stream(OpId id) const { return on_stream_[static_cast<std::size_t>(id)]; }
   void wait_for_edges(OpId id, const Run& run);
   void issue_on_stream(const Op& op, OpRun& op_run, const Run& run, bool works);
-  void submit_io(const Op& op, OpRun& op_run);
+  void submit_io(OpId id, OpRun& op_run);
   void run_body(const Op& op, const Run& run, NativeStream stream) noexcept;
   void io_done(const Op& op, const Run& run, const IoOutcome& outcome) noexcept;
   // Runs `work`; what it throws fails the run. A device's failure is named by the op that met it.
@@ -120,6 +120,7 @@ class OpIssuer {
   std::array<std::unique_ptr<Stream>, kLaneCount> streams_;
   // Per op, whether it is work of a stream of the device. All else is called by the lane's thread.
   std::vector<bool> on_stream_;
+  std::vector<IoRequest::Checksums> checksums_;  // per op; of reads and writes
   // What an op waits for: its edges, and of a host op the stream op before it on its lane, which is
   // an in-order queue whatever its ops are.
   std::vector<std::vector<Dependency>> waits_;

@@ -211,9 +211,9 @@ Engine::Engine(const EngineOptions& options, const EnginePlan& plan, Log& log)
 }
 
 std::unique_ptr<StepBodies> Engine::make_bodies(const Program& program) {
-  return std::make_unique<StepBodies>(program, memory_, plan_.model, compute_, options_.optimizer,
-                                      compute_device_->kernels(), compute_workers_, update_workers_,
-                                      options_.ranks);
+  return std::make_unique<StepBodies>(program, memory_, store_.get(), plan_.model, compute_,
+                                      options_.optimizer, compute_device_->kernels(),
+                                      compute_workers_, update_workers_, options_.ranks);
 }
 
 Engine::~Engine() = default;

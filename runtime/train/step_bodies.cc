@@ -7,15 +7,17 @@
 #include <cstring>
 #include <limits>
 
+#include "kernels/cpu/parallel_blocks.h"
 #include "runtime/step/homes.h"
 #include "runtime/train/device_sums.h"
 
 namespace terrace {
 
-StepBodies::StepBodies(const Program& program, const ExecutorMemory& memory, const StepModel& model,
-                       const UnitCompute& compute, const OptimizerOptions& optimizer,
-                       const LaneKernels& kernels, WorkerArena& compute_workers,
-                       WorkerArena& update_workers, const StepRanks& ranks)
+StepBodies::StepBodies(const Program& program, const ExecutorMemory& memory, BlockStore* store,
+                       const StepModel& model, const UnitCompute& compute,
+                       const OptimizerOptions& optimizer, const LaneKernels& kernels,
+                       WorkerArena& compute_workers, WorkerArena& update_workers,
+                       const StepRanks& ranks)
     : program_(program),
       memory_(memory),
       model_(model),
@@ -25,7 +27,8 @@ StepBodies::StepBodies(const Program& program, const ExecutorMemory& memory, con
       host_kernels_(cpu_lane_kernels()),
       compute_workers_(compute_workers),
       update_workers_(update_workers),
-      ranks_(ranks) {
+      ranks_(ranks),
+      update_checksums_(program, memory, model, store) {
   hidden_gradients_.reserve(static_cast<std::size_t>(program.micro_batches));
   embedding_views_.resize(2 * static_cast<std::size_t>(program.micro_batches));
   for (const UnitLayout& unit : compute.layout()) {
@@ -410,7 +413,22 @@ void StepBodies::update(const Op& op, NativeStream stream) {
   update.rounding = {.seed = optimizer_.seed,
                      .stream = kMomentStreams + static_cast<std::uint32_t>(op.unit),
                      .first_element = first};
+  const UpdateChecksums::Parts* parts =
+      op.lane == Lane::kUpdate ? update_checksums_.parts_of(op) : nullptr;
+  if (parts != nullptr) return update_with_checksums(update, *parts);
   kernels_of(op).update(context_for(op, stream), update);
+}
+
+void StepBodies::update_with_checksums(const AdamWUpdate& update,
+                                       const UpdateChecksums::Parts& parts) {
+  KernelContext context;
+  context.workers = &update_workers_;
+  for_each_block(context, update.gradient.elements(), kElementBlock,
+                 [&](std::int64_t begin, std::int64_t end) {
+                   update_checksums_.compare(parts, begin, end);
+                   adamw_cpu_range(update, begin, end);
+                   update_checksums_.take(parts, begin, end);
+                 });
 }
 
 }  // namespace terrace

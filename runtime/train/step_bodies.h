@@ -10,6 +10,7 @@
 #include "runtime/step/lane_executor.h"
 #include "runtime/train/compute_backend.h"
 #include "runtime/train/step_ranks.h"
+#include "runtime/train/update_checksums.h"
 
 namespace terrace {
 
@@ -29,9 +30,9 @@ class StepBodies final : public OpBodies {
  public:
   // Borrows all. `compute_workers` serve the compute lane, `update_workers` the update lane,
   // the communicators of `ranks` the lanes between ranks: of each group the one that reaches the
-  // op's memory.
-  StepBodies(const Program& program, const ExecutorMemory& memory, const StepModel& model,
-             const UnitCompute& compute, const OptimizerOptions& optimizer,
+  // op's memory. `store` may be null if the program has no NVMe buffers.
+  StepBodies(const Program& program, const ExecutorMemory& memory, BlockStore* store,
+             const StepModel& model, const UnitCompute& compute, const OptimizerOptions& optimizer,
              const LaneKernels& kernels, WorkerArena& compute_workers, WorkerArena& update_workers,
              const StepRanks& ranks = {});
 
@@ -39,6 +40,9 @@ class StepBodies final : public OpBodies {
   // can help; nothing is updated then. Throws CommError, not that, where what they came from was
   // ended on the way.
   void run(const Op& op, const RunInput& input, NativeStream stream) override;
+  bool takes_checksums(const Op& transfer) const override {
+    return update_checksums_.takes(transfer);
+  }
 
  private:
   void compute(const Op& op, const RunInput& input, NativeStream stream);
@@ -58,6 +62,7 @@ class StepBodies final : public OpBodies {
   LossScaleState loss_scale(const Op& op) const;
   void set_step_scalars(const Op& op, const StepScalars& scalars);
   void update(const Op& op, NativeStream stream);
+  void update_with_checksums(const AdamWUpdate& update, const UpdateChecksums::Parts& parts);
   // Over all ranks.
   double norm_of_gradient(const Op& op) const;
   // Adds the partials of a unit that a tensor-parallel rank has; `at`: of its partials, the unit's
@@ -85,6 +90,7 @@ class StepBodies final : public OpBodies {
   WorkerArena& compute_workers_;
   WorkerArena& update_workers_;
   StepRanks ranks_;
+  const UpdateChecksums update_checksums_;
   std::vector<std::int64_t> decayed_elements_;  // per unit: matrices, the first of its sequence
   // Of the embedding's backward; compute lane only.
   std::vector<std::byte*> hidden_gradients_;

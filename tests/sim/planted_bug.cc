@@ -54,6 +54,14 @@ class PlantedStore final : public BlockStore {
     silent.completion = &nobody_;
     upstream_->submit(silent);
   }
+  void take_checksums(ExtentId extent, std::size_t offset,
+                      std::span<const std::byte> bytes) override {
+    upstream_->take_checksums(extent, offset, bytes);
+  }
+  IoOutcome compare_checksums(ExtentId extent, std::size_t offset,
+                              std::span<const std::byte> bytes) const override {
+    return upstream_->compare_checksums(extent, offset, bytes);
+  }
   void drain() override { upstream_->drain(); }
   std::size_t alignment() const override { return upstream_->alignment(); }
   std::size_t block_bytes() const override { return upstream_->block_bytes(); }
