@@ -29,7 +29,7 @@ constexpr double kScreeningSeconds = 0.25;
 constexpr std::size_t kFinalists = 3;
 // Of the store: memory that is used again while it is in the caches, as fio's is, and more than
 // they hold, as a step's is.
-constexpr IoShape kStoreShapes[] = {{512 * kKiB, 16}, {kMiB, 16}, {4 * kMiB, 4}};
+constexpr IoShape kStoreShapes[] = {{512 * kKiB, 16}, {512 * kKiB, 32}, {kMiB, 8}, {4 * kMiB, 4}};
 constexpr IoShape kSmallStoreShapes[] = {{512 * kKiB, 4}, {kMiB, 2}};
 constexpr IoShape kWideStoreShape = {64 * kMiB, 4};
 

@@ -194,6 +194,7 @@ void CopiesAlone::measure(MachineProfile& profile) {
   profile.upload_bytes_per_s = rate(device, host);
   profile.download_bytes_per_s = rate(host, device);
   profile.copy_cores = 1;
+  profile.seconds_per_work[{.kind = OpKind::kAccumulate}] = seconds_per_byte_added();
   const auto threads = static_cast<std::size_t>(workers_.threads());
   const std::size_t part = host.size() / threads;
   const UsageClock clock;
@@ -203,6 +204,20 @@ void CopiesAlone::measure(MachineProfile& profile) {
   });
   // Read once, written once.
   profile.memory_bytes_per_s = 2 * static_cast<double>(threads * part) / clock.wall_seconds();
+}
+
+// A sum is read and written, what is added read.
+double CopiesAlone::seconds_per_byte_added() {
+  const auto floats = [](std::span<std::byte> bytes) {
+    return view(bytes.data(), DType::kF32, static_cast<std::int64_t>(bytes.size() / sizeof(float)));
+  };
+  const LaneKernels kernels = cpu_lane_kernels();
+  KernelContext context;
+  context.workers = &workers_;
+  context.products = kernels.products;
+  const UsageClock clock;
+  kernels.table->accumulate_gradient(context, {floats(on_device_->bytes()), floats(host_.bytes())});
+  return clock.wall_seconds() / (3.0 * static_cast<double>(host_.bytes().size()));
 }
 
 void measure_store(StoreLoad& load, double seconds, MachineProfile& profile) {

@@ -17,7 +17,8 @@
 namespace terrace {
 
 // The ops of a step, one after the other and nothing beside them: the whole step in memory, with
-// two micro-batches and every second block recomputed, so that every class of ops is there.
+// two micro-batches and every second block recomputed, so that every class of ops is there but
+// those that need a device.
 class OpsAlone {
  public:
   // Model, batch, precision, optimizer and threads are those of `engine`.
@@ -58,14 +59,17 @@ class OpsAlone {
   std::unique_ptr<UpdatesBeside> updates_beside_;  // made by the first contention()
 };
 
-// Copies between memory and the CPU device's, as its streams make them.
+// Copies between memory and the CPU device's, as its streams make them, and gradients that come
+// from there and are added on the host.
 class CopiesAlone {
  public:
   CopiesAlone(std::size_t size_bytes, int threads);
-  // Sets the rates of copies, and what the memory gives to all threads together.
+  // Sets the rates of copies, what sums take, and what the memory gives to all threads together.
   void measure(MachineProfile& profile);
 
  private:
+  double seconds_per_byte_added();
+
   std::unique_ptr<Device> device_;
   std::unique_ptr<DeviceMemory> on_device_;
   std::unique_ptr<Stream> stream_;

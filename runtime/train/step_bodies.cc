@@ -421,6 +421,7 @@ void StepBodies::update(const Op& op, NativeStream stream) {
 
 void StepBodies::update_with_checksums(const AdamWUpdate& update,
                                        const UpdateChecksums::Parts& parts) {
+  static_assert(kElementBlock % kChecksumBytes == 0);
   KernelContext context;
   context.workers = &update_workers_;
   for_each_block(context, update.gradient.elements(), kElementBlock,

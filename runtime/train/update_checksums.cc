@@ -8,8 +8,6 @@
 namespace terrace {
 namespace {
 
-static_assert(kElementBlock % kChecksumBytes == 0);
-
 bool is_same_chunk(const Op& a, const Op& b) { return a.unit == b.unit && a.chunk == b.chunk; }
 
 bool is_same_memory(const Access& a, const Access& b) {

@@ -40,7 +40,7 @@ class UpdateChecksums {
   // What an update is to compare() and take(); null: nothing.
   const Parts* parts_of(const Op& update) const;
 
-  // Before the update of the elements [begin, end): multiples of kElementBlock, or the end. Throws
+  // Before the update of the elements [begin, end): multiples of kChecksumBytes, or the end. Throws
   // CorruptData where they are not what was written. By any thread.
   void compare(const Parts& parts, std::int64_t begin, std::int64_t end) const;
   // After it.

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <functional>
@@ -278,6 +279,105 @@ TEST_P(BlockStoreConformance, ABlockThatWasNeverWrittenIsNotData) {
   read(extent, 0, bytes.span().first(block));
 }
 
+// An extent that ends within a block and within a checksum, and one behind it.
+class ChecksumsByTheCaller : public BlockStoreConformance {
+ protected:
+  void SetUp() override {
+    BlockStoreConformance::SetUp();
+    size_ = 2 * store_->block_bytes() + kChecksumBytes + store_->alignment();
+    extent_ = store_->create_extent(size_);
+    other_ = store_->create_extent(size_);
+    store_->prepare();
+  }
+
+  IoOutcome write_taken(std::span<std::byte> bytes) {
+    return run_request(*store_, IoRequest::Direction::kWrite, extent_, 0, bytes,
+                       IoRequest::Checksums::kByCaller);
+  }
+  IoOutcome read_uncompared(ExtentId extent, std::span<std::byte> bytes) {
+    return run_request(*store_, IoRequest::Direction::kRead, extent, 0, bytes,
+                       IoRequest::Checksums::kByCaller);
+  }
+  // All bytes, a part at a time.
+  void take(std::span<const std::byte> bytes, std::size_t part) {
+    for (std::size_t at = 0; at < bytes.size(); at += part) {
+      store_->take_checksums(extent_, at, bytes.subspan(at, std::min(part, bytes.size() - at)));
+    }
+  }
+
+  std::size_t size_ = 0;
+  ExtentId extent_;
+  ExtentId other_;
+};
+
+TEST_P(ChecksumsByTheCaller, AreThoseOfTheStore) {
+  AlignedMemory bytes = memory(size_);
+  for (const std::size_t part :
+       {kChecksumBytes, 3 * kChecksumBytes, store_->block_bytes(), size_}) {
+    SCOPED_TRACE(part);
+    bytes.fill(part);
+    take(bytes.span(), part);
+    write_taken(bytes.span()).throw_if_failed();
+    AlignedMemory back = memory(size_);
+    read(extent_, 0, back.span());  // compared by the store
+    EXPECT_TRUE(back == bytes);
+    write(extent_, 0, bytes.span());  // taken by the store
+    back.clear();
+    read_uncompared(extent_, back.span()).throw_if_failed();
+    EXPECT_TRUE(back == bytes);
+    for (std::size_t at = 0; at < size_; at += part) {
+      const auto compared = back.span().subspan(at, std::min(part, size_ - at));
+      EXPECT_EQ(store_->compare_checksums(extent_, at, compared).kind, IoOutcome::Kind::kDone);
+    }
+  }
+}
+
+TEST_P(ChecksumsByTheCaller, FindAByteThatDiffers) {
+  AlignedMemory bytes = memory(size_);
+  bytes.fill(7);
+  take(bytes.span(), size_);
+  const std::size_t block = store_->block_bytes();
+  for (const std::size_t at : {std::size_t{0}, block - 1, block + kChecksumBytes, size_ - 1}) {
+    SCOPED_TRACE(at);
+    bytes.span()[at] ^= std::byte{16};
+    const IoOutcome outcome = store_->compare_checksums(extent_, 0, bytes.span());
+    EXPECT_EQ(outcome.kind, IoOutcome::Kind::kCorrupt);
+    EXPECT_FALSE(outcome.where.path.empty());
+    EXPECT_LE(outcome.where.size, block);
+    const std::size_t first = at / kChecksumBytes * kChecksumBytes;
+    const auto near = bytes.span().subspan(first, std::min(kChecksumBytes, size_ - first));
+    const IoOutcome nearer = store_->compare_checksums(extent_, first, near);
+    EXPECT_EQ(nearer.kind, IoOutcome::Kind::kCorrupt);
+    EXPECT_EQ(nearer.where.size, near.size());
+    EXPECT_THROW(nearer.throw_if_failed(), CorruptData);
+    bytes.span()[at] ^= std::byte{16};
+  }
+  EXPECT_EQ(store_->compare_checksums(extent_, 0, bytes.span()).kind, IoOutcome::Kind::kDone);
+}
+
+TEST_P(ChecksumsByTheCaller, AreNotTakenByTheStore) {
+  AlignedMemory bytes = memory(size_);
+  bytes.fill(8);
+  write(extent_, 0, bytes.span());
+  bytes.span()[size_ / 2] ^= std::byte{1};
+  write_taken(bytes.span()).throw_if_failed();  // of what was there before
+  AlignedMemory back = memory(size_);
+  EXPECT_EQ(read_bytes(*store_, extent_, 0, back.span()).kind, IoOutcome::Kind::kCorrupt);
+  read_uncompared(extent_, back.span()).throw_if_failed();
+  EXPECT_TRUE(back == bytes);
+  EXPECT_EQ(store_->compare_checksums(extent_, 0, back.span()).kind, IoOutcome::Kind::kCorrupt);
+}
+
+TEST_P(ChecksumsByTheCaller, WhatWasNeverWrittenIsNotData) {
+  AlignedMemory bytes = memory(size_);
+  bytes.fill(9);
+  take(bytes.span(), size_);
+  EXPECT_EQ(read_uncompared(extent_, bytes.span()).kind, IoOutcome::Kind::kCorrupt);
+  write_taken(bytes.span()).throw_if_failed();
+  EXPECT_EQ(read_uncompared(extent_, bytes.span()).kind, IoOutcome::Kind::kDone);
+  EXPECT_EQ(read_uncompared(other_, bytes.span()).kind, IoOutcome::Kind::kCorrupt);
+}
+
 TEST_P(BlockStoreConformance, WithoutExtentsThereIsNothingToDo) {
   store_->prepare();
   store_->drain();
@@ -285,6 +385,8 @@ TEST_P(BlockStoreConformance, WithoutExtentsThereIsNothingToDo) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Stores, BlockStoreConformance, ::testing::ValuesIn(store_cases()),
+                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Stores, ChecksumsByTheCaller, ::testing::ValuesIn(store_cases()),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -91,9 +91,11 @@ class ScratchDirectory {
 
 // Carries out one request and waits for its end.
 inline IoOutcome run_request(BlockStore& store, IoRequest::Direction direction, ExtentId extent,
-                             std::size_t offset, std::span<std::byte> bytes) {
+                             std::size_t offset, std::span<std::byte> bytes,
+                             IoRequest::Checksums checksums = IoRequest::Checksums::kByStore) {
   Waiter waiter;
   store.submit({.direction = direction,
+                .checksums = checksums,
                 .extent = extent,
                 .offset = offset,
                 .memory = bytes,

@@ -58,6 +58,29 @@ INSTANTIATE_TEST_SUITE_P(
                                      Case{4096, 0, 1}, Case{1000, 3, 2}, Case{65536, 16, 2},
                                      Case{3 * 65536 + 77, 0, 3})));
 
+TEST(AdamWCpu, RangesAreTheWhole) {
+  WorkerArena workers(2);
+  KernelContext context;
+  context.workers = &workers;
+  constexpr std::int64_t kElements = 70001;
+  constexpr std::int64_t kRange = 8 * kMomentBlock;
+  for (const ParameterKind kind : {ParameterKind::kBf16, ParameterKind::kFp16, ParameterKind::kF32,
+                                   ParameterKind::kMaster, ParameterKind::kSplit}) {
+    SCOPED_TRACE(static_cast<int>(kind));
+    AdamWState expected(kElements, 0, kind), state(kElements, 0, kind);
+    fill_state(expected, 14);
+    fill_state(state, 14);
+    adamw_cpu(context, expected.update(kOptions, kScalars));
+    const AdamWUpdate update = state.update(kOptions, kScalars);
+    for (std::int64_t end = kElements; end > 0;) {  // from the last to the first
+      const std::int64_t begin = (end - 1) / kRange * kRange;
+      adamw_cpu_range(update, begin, end);
+      end = begin;
+    }
+    expect_same_bits(state, expected);
+  }
+}
+
 TEST(AdamWCpu, DecaysTheFirstElementsOnly) {
   WorkerArena workers(2);
   KernelContext context;
