@@ -65,6 +65,8 @@ struct AdamWUpdate {
   std::int64_t decayed_elements = std::numeric_limits<std::int64_t>::max();
   const StepScalars* scalars = nullptr;
   MomentRounding rounding;  // of moments that are not fp32
+  // How far ahead of its work adamw_cpu() fetches memory, in elements; 0: as suits it best.
+  std::int64_t fetch_elements = 0;
 };
 
 // Sets the views of the moments, their exponents and the master to the parts of a state of

@@ -15,8 +15,8 @@
 #include "kernels/cpu/cpu_vector.inl"
 #include "optim/cpu/moment_vector.inl"
 
-// One pass over the state: every element is read and written once. All that is read is fetched 1
-// KiB ahead and written with ordinary stores, because a non-temporal store to a line that was just
+// One pass over the state: every element is read and written once. All that is read is fetched
+// ahead and written with ordinary stores, because a non-temporal store to a line that was just
 // read is slow. Parameters beside a whole master are never read and bypass the cache.
 
 // The sequence needs a fused multiply-add in one rounding. Where the instruction set has none, the
@@ -38,12 +38,25 @@ namespace HWY_NAMESPACE {
 inline constexpr std::int64_t kStep = 32;  // elements: a cache line of bf16
 inline constexpr std::int64_t kAheadBytes = 1024;
 
+// How far ahead of the work memory is fetched: so many elements, or kAheadBytes of every array.
+class Ahead {
+ public:
+  explicit HWY_INLINE Ahead(const AdamWUpdate& op) : elements_(op.fetch_elements) {}
+  template <typename T>
+  HWY_INLINE std::int64_t of() const {
+    return elements_ != 0 ? elements_ : kAheadBytes / static_cast<std::int64_t>(sizeof(T));
+  }
+
+ private:
+  std::int64_t elements_;
+};
+
 // Fetches the lines of one step, ahead.
 template <typename T>
-HWY_INLINE void fetch_ahead(const T* step) {
-  constexpr std::int64_t kAhead = kAheadBytes / static_cast<std::int64_t>(sizeof(T));
+HWY_INLINE void fetch_ahead(const T* step, Ahead ahead) {
   constexpr std::int64_t kLine = 64 / static_cast<std::int64_t>(sizeof(T));
-  for (std::int64_t line = 0; line < kStep; line += kLine) hwy::Prefetch(step + kAhead + line);
+  const T* const first = step + ahead.of<T>();
+  for (std::int64_t line = 0; line < kStep; line += kLine) hwy::Prefetch(first + line);
 }
 
 // Where parameters come from and go to, in the three forms of optim/adamw.h. `stream` is for
@@ -53,7 +66,7 @@ struct WholeMaster {
   float* master;
   HWY_INLINE Vec get(std::int64_t i) const { return load(master + i); }
   HWY_INLINE void set(Vec p, std::int64_t i) const { store(p, master + i); }
-  HWY_INLINE void fetch(std::int64_t i) const { fetch_ahead(master + i); }
+  HWY_INLINE void fetch(std::int64_t i, Ahead ahead) const { fetch_ahead(master + i, ahead); }
 };
 
 struct MasterAndFloat {
@@ -64,7 +77,7 @@ struct MasterAndFloat {
     store(p, master + i);
     store(p, parameter + i);
   }
-  HWY_INLINE void fetch(std::int64_t i) const { fetch_ahead(master + i); }
+  HWY_INLINE void fetch(std::int64_t i, Ahead ahead) const { fetch_ahead(master + i, ahead); }
 };
 
 // to_fp16_nearest_even() of base/half.h.
@@ -106,7 +119,7 @@ struct MasterAndHalf {
       hn::StoreU(words, LaneHalves(), to);
     }
   }
-  HWY_INLINE void fetch(std::int64_t i) const { fetch_ahead(master + i); }
+  HWY_INLINE void fetch(std::int64_t i, Ahead ahead) const { fetch_ahead(master + i, ahead); }
 };
 
 struct SplitMaster {
@@ -124,9 +137,9 @@ struct SplitMaster {
     hn::StoreU(hn::TruncateTo(LaneHalves(), hn::BitCast(LaneWords(), p)), LaneHalves(),
                reinterpret_cast<std::uint16_t*>(remainder + i));
   }
-  HWY_INLINE void fetch(std::int64_t i) const {
-    fetch_ahead(remainder + i);
-    fetch_ahead(parameter + i);
+  HWY_INLINE void fetch(std::int64_t i, Ahead ahead) const {
+    fetch_ahead(remainder + i, ahead);
+    fetch_ahead(parameter + i, ahead);
   }
 };
 
@@ -140,9 +153,9 @@ struct FloatMoments {
     store(m, moment1 + i);
     store(v, moment2 + i);
   }
-  HWY_INLINE void fetch(std::int64_t i) const {
-    fetch_ahead(moment1 + i);
-    fetch_ahead(moment2 + i);
+  HWY_INLINE void fetch(std::int64_t i, Ahead ahead) const {
+    fetch_ahead(moment1 + i, ahead);
+    fetch_ahead(moment2 + i, ahead);
   }
 };
 
@@ -154,9 +167,9 @@ struct HalfMoments {
     store_halves(bf16_words_stochastic(m, half_bits_of_moment1(random)), moment1 + i);
     store_halves(bf16_words_stochastic(v, half_bits_of_moment2(random)), moment2 + i);
   }
-  HWY_INLINE void fetch(std::int64_t i) const {
-    fetch_ahead(moment1 + i);
-    fetch_ahead(moment2 + i);
+  HWY_INLINE void fetch(std::int64_t i, Ahead ahead) const {
+    fetch_ahead(moment1 + i, ahead);
+    fetch_ahead(moment2 + i, ahead);
   }
 };
 
@@ -247,15 +260,17 @@ HWY_INLINE void update_vector(const VectorFactors& f, const Gradient* gradient, 
 
 // Whole steps of [begin, end); returns where they end.
 template <typename Gradient, typename Parameters>
-HWY_INLINE std::int64_t update_steps(const AdamWFactors& factors, const Gradient* gradient,
-                                     const FloatMoments& moments, const Parameters& parameters,
-                                     std::int64_t begin, std::int64_t end) {
+HWY_INLINE std::int64_t update_steps(const AdamWUpdate& op, const AdamWFactors& factors,
+                                     const Gradient* gradient, const FloatMoments& moments,
+                                     const Parameters& parameters, std::int64_t begin,
+                                     std::int64_t end) {
   const VectorFactors f(factors);
+  const Ahead ahead(op);
   std::int64_t i = begin;
   for (; i + kStep <= end; i += kStep) {
-    fetch_ahead(gradient + i);
-    moments.fetch(i);
-    parameters.fetch(i);
+    fetch_ahead(gradient + i, ahead);
+    moments.fetch(i, ahead);
+    parameters.fetch(i, ahead);
     for (std::int64_t j = i; j < i + kStep; j += kLanes) {
       update_vector(f, gradient, moments, parameters, hn::Zero(LaneWords()), j);
     }
@@ -305,13 +320,14 @@ HWY_INLINE std::int64_t update_groups(const AdamWUpdate& op, const AdamWFactors&
                                       std::int64_t end) {
   const VectorFactors f(factors);
   const PhiloxVector numbers = numbers_of(op);
+  const Ahead ahead(op);
   std::int64_t i = begin;
   for (; i + kRoundingGroup <= end; i += kRoundingGroup) {
     const auto fetch = [&](std::int64_t j) TERRACE_VECTOR_BODY {
       for (std::int64_t step = j; step < j + kRow; step += kStep) {
-        fetch_ahead(gradient + step);
-        moments.fetch(step);
-        parameters.fetch(step);
+        fetch_ahead(gradient + step, ahead);
+        moments.fetch(step, ahead);
+        parameters.fetch(step, ahead);
       }
     };
     for_each_random(op, numbers, i, fetch, [&](WordVec random, std::int64_t j) TERRACE_VECTOR_BODY {
@@ -345,17 +361,18 @@ HWY_INLINE std::int64_t update_blocks(const AdamWUpdate& op, const AdamWFactors&
   static_assert(kMomentBlock == kRoundingGroup);
   const VectorFactors f(factors);
   const PhiloxVector numbers = numbers_of(op);
+  const Ahead ahead(op);
   NewMoments waiting[2];
   std::int64_t first = begin;
   std::size_t now = 0;
   for (; first + kMomentBlock <= end; first += kMomentBlock, now = 1 - now) {
     const auto fetch = [&](std::int64_t i) TERRACE_VECTOR_BODY {
       for (std::int64_t step = i; step < i + kRow; step += kStep) {
-        fetch_ahead(gradient + step);
-        parameters.fetch(step);
+        fetch_ahead(gradient + step, ahead);
+        parameters.fetch(step, ahead);
       }
-      hwy::Prefetch(codes_of(op.moment1) + i + kAheadBytes);
-      hwy::Prefetch(codes_of(op.moment2) + i + kAheadBytes);
+      hwy::Prefetch(codes_of(op.moment1) + i + ahead.of<std::uint8_t>());
+      hwy::Prefetch(codes_of(op.moment2) + i + ahead.of<std::uint8_t>());
     };
     CodedMoments moments(op, first, waiting[now]);
     for_each_random(op, numbers, first, fetch,
@@ -412,7 +429,7 @@ std::int64_t update_float_moments(const AdamWUpdate& op, std::int64_t begin, std
   const AdamWFactors factors = adamw_factors(op, begin < op.decayed_elements);
   const FloatMoments moments = {op.moment1.as<float>(), op.moment2.as<float>()};
   return with_views(op, begin, [&](auto gradient, const auto& parameters) TERRACE_VECTOR_BODY {
-    return update_steps(factors, gradient, moments, parameters, begin, end);
+    return update_steps(op, factors, gradient, moments, parameters, begin, end);
   });
 }
 

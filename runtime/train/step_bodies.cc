@@ -421,14 +421,20 @@ void StepBodies::update(const Op& op, NativeStream stream) {
 
 void StepBodies::update_with_checksums(const AdamWUpdate& update,
                                        const UpdateChecksums::Parts& parts) {
-  static_assert(kElementBlock % kChecksumBytes == 0);
+  static_assert(kElementBlock % UpdateChecksums::kBlock == 0);
+  // What is to be compared next comes from memory while this block is updated.
+  AdamWUpdate fetching = update;
+  fetching.fetch_elements = UpdateChecksums::kBlock;
   KernelContext context;
   context.workers = &update_workers_;
   for_each_block(context, update.gradient.elements(), kElementBlock,
                  [&](std::int64_t begin, std::int64_t end) {
-                   update_checksums_.compare(parts, begin, end);
-                   adamw_cpu_range(update, begin, end);
-                   update_checksums_.take(parts, begin, end);
+                   for (std::int64_t first = begin; first < end; first += UpdateChecksums::kBlock) {
+                     const std::int64_t last = std::min(first + UpdateChecksums::kBlock, end);
+                     update_checksums_.compare(parts, first, last);
+                     adamw_cpu_range(fetching, first, last);
+                     update_checksums_.take(parts, first, last);
+                   }
                  });
 }
 

@@ -12,9 +12,8 @@
 namespace terrace {
 
 // Checksums of what the host's updates read from and write to NVMe. An update takes them itself,
-// block of elements by block: in front of its work on a block it brings the block from memory into
-// the core's cache, and behind it what it wrote is still there. Taken by the store, each would be
-// another pass over memory that no cache holds, on processors that compute.
+// block of elements by block, while the core's cache has the block. Taken by the store, each would
+// be another pass over memory that no cache holds, on processors that compute.
 //
 // Of an update are taken: those of its state, where an extent's parts begin and end where checksums
 // do (not with 8-bit moments, whose exponents are too few bytes), and those of the parameter that
@@ -30,6 +29,8 @@ class UpdateChecksums {
     bool is_read = false;  // from the drive, before the update
   };
   using Parts = std::vector<Part>;
+  // Elements that have whole checksums of every part: those are of two bytes or more.
+  static constexpr std::int64_t kBlock = kChecksumBytes / 2;
 
   // Borrows the store, which may be null where the program has no NVMe buffers.
   UpdateChecksums(const Program& program, const ExecutorMemory& memory, const StepModel& model,
@@ -40,7 +41,7 @@ class UpdateChecksums {
   // What an update is to compare() and take(); null: nothing.
   const Parts* parts_of(const Op& update) const;
 
-  // Before the update of the elements [begin, end): multiples of kChecksumBytes, or the end. Throws
+  // Before the update of the elements [begin, end): multiples of kBlock, or the end. Throws
   // CorruptData where they are not what was written. By any thread.
   void compare(const Parts& parts, std::int64_t begin, std::int64_t end) const;
   // After it.

@@ -71,7 +71,8 @@ TEST(AdamWCpu, RangesAreTheWhole) {
     fill_state(expected, 14);
     fill_state(state, 14);
     adamw_cpu(context, expected.update(kOptions, kScalars));
-    const AdamWUpdate update = state.update(kOptions, kScalars);
+    AdamWUpdate update = state.update(kOptions, kScalars);
+    update.fetch_elements = kRange;
     for (std::int64_t end = kElements; end > 0;) {  // from the last to the first
       const std::int64_t begin = (end - 1) / kRange * kRange;
       adamw_cpu_range(update, begin, end);

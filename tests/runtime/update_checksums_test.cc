@@ -128,7 +128,7 @@ TEST_F(UpdateChecksumsTest, EveryByteOfAStateIsCompared) {
 }
 
 TEST_F(UpdateChecksumsTest, BlocksAreIndependent) {
-  constexpr std::int64_t kBlock = kChecksumBytes;
+  constexpr std::int64_t kBlock = UpdateChecksums::kBlock;
   prepare(MomentForm::kFp32, true, 40);
   for (const Op& op : program().ops) {
     const std::int64_t elements =
