@@ -18,7 +18,6 @@ class StreamingHash {
   StreamingHash& operator=(const StreamingHash&) = delete;
 
   void add(std::span<const std::byte> bytes);
-  void reset();  // forgets what was added
   std::uint64_t value() const;
 
  private:

@@ -50,21 +50,6 @@ TEST(StreamingHashTest, PiecesHashAsTheWhole) {
   }
 }
 
-// What is much is hashed in pieces while those behind them are fetched.
-TEST(StreamingHashTest, MuchHashesAsLittleByLittle) {
-  for (const std::size_t size : {65535, 65536, 65537, 200000, 1 << 20}) {
-    std::vector<std::byte> bytes(size);
-    for (std::size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>(i * i >> 7);
-    StreamingHash hash;
-    for (std::size_t at = 0; at < size; at += 1000) {
-      hash.add(std::span(bytes).subspan(at, std::min<std::size_t>(1000, size - at)));
-    }
-    EXPECT_EQ(hash_bytes(bytes), hash.value()) << size;
-    hash.reset();
-    EXPECT_EQ(hash.value(), hash_bytes({}));
-  }
-}
-
 TEST(StreamingHashTest, ValueMayBeReadBetween) {
   const std::vector<std::byte> bytes = some_bytes(600);
   StreamingHash hash;
