@@ -9,18 +9,18 @@
 
 namespace terrace {
 
-BareLoop::BareLoop(const DirectFile& file, std::uint64_t file_bytes, std::span<std::byte> memory,
+BareLoop::BareLoop(const DirectFile& file, const FileRange& range, std::span<std::byte> memory,
                    const Options& options)
     : file_(file),
       options_(options),
-      file_bytes_(file_bytes),
+      range_(range),
       busy_(static_cast<std::size_t>(options.depth)),
       ring_(std::make_unique<Ring>()) {
   for (std::size_t at = 0; at + options.block_bytes <= memory.size(); at += options.block_bytes) {
     rested_.push_back(memory.subspan(at, options.block_bytes));
   }
   TERRACE_CHECK_LE(static_cast<std::size_t>(options.depth) * options.block_bytes, memory.size());
-  TERRACE_CHECK_LE(2 * options.block_bytes, file_bytes);
+  TERRACE_CHECK_LE(2 * options.block_bytes, range.bytes);
   const std::array files = {file.descriptor()};
   int error = ring_->open(files, static_cast<unsigned>(options.depth), options.mode.task_run);
   const char* call = ring_->refused_call();
@@ -35,10 +35,10 @@ BareLoop::BareLoop(const DirectFile& file, std::uint64_t file_bytes, std::span<s
 BareLoop::~BareLoop() = default;
 
 std::uint64_t BareLoop::run(IoMix mix, double seconds, const Clock& clock) {
-  const std::uint64_t blocks = file_bytes_ / options_.block_bytes;
+  const std::uint64_t blocks = range_.bytes / options_.block_bytes;
   const std::uint64_t half = mix == IoMix::kMixed ? blocks / 2 : blocks;
-  reads_ = {.begin = 0, .blocks = half};
-  writes_ = {.begin = (blocks - half) * options_.block_bytes, .blocks = half};
+  reads_ = {.begin = range_.begin, .blocks = half};
+  writes_ = {.begin = range_.begin + (blocks - half) * options_.block_bytes, .blocks = half};
   carried_ = 0;
   const std::int64_t until_ns = clock.now_ns() + static_cast<std::int64_t>(seconds * 1e9);
   for (int slot = 0; slot < options_.depth; ++slot) start(mix, static_cast<std::size_t>(slot));

@@ -15,11 +15,16 @@ namespace terrace {
 
 class Ring;
 
-// What a loop carries. Mixed: as many reads as writes, each in a half of the file of its own.
+// What a loop carries. Mixed: as many reads as writes, each in a half of the range of its own.
 enum class IoMix : std::uint8_t { kRead, kWrite, kMixed };
 
-// Reads and writes a file in order, over and over, and does nothing else: what a drive gives to one
-// thread with a ring. Used by one thread, the one that made it.
+struct FileRange {
+  std::uint64_t begin = 0;
+  std::uint64_t bytes = 0;
+};
+
+// Reads and writes a part of a file in order, over and over, and does nothing else: what a drive
+// gives to one thread with a ring. Used by one thread, the one that made it.
 class BareLoop {
  public:
   struct Options {
@@ -28,9 +33,9 @@ class BareLoop {
     RingMode mode;
   };
 
-  // `memory` holds `depth` blocks or more; all of it is used in turn. `file_bytes` have been
-  // written, and are twice a block or more. Throws UringRefused.
-  BareLoop(const DirectFile& file, std::uint64_t file_bytes, std::span<std::byte> memory,
+  // `memory` holds `depth` blocks or more; all of it is used in turn. `range` has been written,
+  // begins where the file's alignment allows, and has two blocks or more. Throws UringRefused.
+  BareLoop(const DirectFile& file, const FileRange& range, std::span<std::byte> memory,
            const Options& options);
   ~BareLoop();
   BareLoop(const BareLoop&) = delete;
@@ -54,7 +59,7 @@ class BareLoop {
 
   const DirectFile& file_;
   const Options options_;
-  const std::uint64_t file_bytes_;
+  const FileRange range_;
   // Blocks of the memory that nothing is in flight for; the one that has rested longest is first.
   std::deque<std::span<std::byte>> rested_;
   std::vector<std::span<std::byte>> busy_;  // by slot

@@ -15,15 +15,15 @@
 
 namespace terrace {
 
-BareDrives::BareDrives(const std::vector<std::string>& directories, std::uint64_t file_bytes,
-                       std::size_t block_bytes_max, int depth_max, Log& log)
-    : file_bytes_(file_bytes) {
+BareDrives::BareDrives(const std::vector<std::string>& directories, std::uint64_t region_bytes,
+                       std::size_t regions, std::size_t block_bytes_max, int depth_max, Log& log)
+    : region_bytes_(region_bytes), file_bytes_(region_bytes * regions) {
   std::vector<SpaceNeed> needs;
   for (const std::string& directory : directories) {
     Drive drive;
     drive.job = std::make_unique<JobDirectory>(directory, log);
     drives_.push_back(std::move(drive));
-    needs.push_back({.directory = directory, .need_bytes = file_bytes, .budget_bytes = {}});
+    needs.push_back({.directory = directory, .need_bytes = file_bytes_, .budget_bytes = {}});
   }
   check_space(needs);
   for (Drive& drive : drives_) {
@@ -68,18 +68,18 @@ std::vector<std::string> BareDrives::files() const {
 // has ended: taking a ring apart takes as long as carrying many blocks.
 class BareDrives::Race {
  public:
-  Race(std::size_t runners, bool wide)
-      : wide_(wide), lines_(static_cast<std::ptrdiff_t>(runners), Line{this}) {}
+  Race(std::size_t runners, const Run& what, const FileRange& range)
+      : what_(what), range_(range), lines_(static_cast<std::ptrdiff_t>(runners), Line{this}) {}
 
-  void run(Drive& drive, std::uint64_t file_bytes, IoMix mix, const IoShape& shape,
-           double seconds) noexcept {
+  void run(Drive& drive) noexcept {
     try {
+      const auto [block_bytes, depth] = what_.shape;
       const std::span<std::byte> memory = drive.memory->bytes();
-      const std::size_t in_flight = shape.block_bytes * static_cast<std::size_t>(shape.depth);
-      BareLoop loop(*drive.file, file_bytes, wide_ ? memory : memory.first(in_flight),
-                    {.block_bytes = shape.block_bytes, .depth = shape.depth, .mode = {}});
+      const std::size_t in_flight = block_bytes * static_cast<std::size_t>(depth);
+      BareLoop loop(*drive.file, range_, what_.wide ? memory : memory.first(in_flight),
+                    {.block_bytes = block_bytes, .depth = depth, .mode = {}});
       lines_.arrive_and_wait();
-      const std::uint64_t carried = loop.run(mix, seconds);
+      const std::uint64_t carried = loop.run(what_.mix, what_.seconds);
       bytes_.fetch_add(carried);
       lines_.arrive_and_wait();
     } catch (...) {
@@ -113,7 +113,8 @@ class BareDrives::Race {
     }
   }
 
-  const bool wide_;
+  const Run what_;
+  const FileRange range_;
   std::atomic<std::uint64_t> bytes_{0};
   std::mutex mutex_;
   std::exception_ptr failure_;  // guarded by mutex_ while runners run
@@ -124,11 +125,15 @@ class BareDrives::Race {
   std::barrier<Line> lines_;
 };
 
-IoRate BareDrives::run(IoMix mix, const IoShape& shape, double seconds, bool wide) {
-  Race race(drives_.size(), wide);
+FileRange BareDrives::range(std::size_t region) const {
+  return {.begin = region * region_bytes_, .bytes = region_bytes_};
+}
+
+IoRate BareDrives::run(const Run& run) {
+  Race race(drives_.size(), run, range(run.region));
   std::vector<std::thread> threads;
   for (Drive& drive : drives_) {
-    threads.emplace_back([&] { race.run(drive, file_bytes_, mix, shape, seconds); });
+    threads.emplace_back([&] { race.run(drive); });
   }
   for (std::thread& thread : threads) thread.join();
   return race.result();

@@ -14,21 +14,29 @@
 
 namespace terrace {
 
-// A file on each drive, written once, for whatever measures the drives without the store. Removed
-// when destroyed.
+// A file on each drive, written once, for whatever measures the drives without the store. It has
+// regions of equal size, since what lies where something else has just been looks faster: a drive,
+// or the host of a virtual one, keeps a part of it in memory. Removed when destroyed.
 class BareDrives {
  public:
   // Throws ConfigError for a directory that cannot be written to, OutOfMemory where the drive is
   // too full.
-  BareDrives(const std::vector<std::string>& directories, std::uint64_t file_bytes,
-             std::size_t block_bytes_max, int depth_max, Log& log);
+  BareDrives(const std::vector<std::string>& directories, std::uint64_t region_bytes,
+             std::size_t regions, std::size_t block_bytes_max, int depth_max, Log& log);
 
-  // A bare loop on each drive, each on a thread of its own, all at the same time. The memory is
-  // what is in flight, used again and again, or with `wide` all that there is, in turn.
-  IoRate run(IoMix mix, const IoShape& shape, double seconds, bool wide = false);
+  struct Run {
+    IoMix mix = IoMix::kRead;
+    IoShape shape;
+    std::size_t region = 0;
+    double seconds = 0;
+    // The memory is what is in flight, used again and again, or all that there is, in turn.
+    bool wide = false;
+  };
+  // A bare loop on each drive, each on a thread of its own, all at the same time.
+  IoRate run(const Run& run);
 
   std::vector<std::string> files() const;
-  std::uint64_t file_bytes() const { return file_bytes_; }
+  FileRange range(std::size_t region) const;  // of each file
   // Of one of them, when it is not running.
   std::span<const std::byte> memory() const { return drives_.front().memory->bytes(); }
   // A directory that is removed with the rest.
@@ -44,6 +52,7 @@ class BareDrives {
 
   void write_once(Drive& drive) const;
 
+  const std::uint64_t region_bytes_;
   const std::uint64_t file_bytes_;
   std::vector<Drive> drives_;
 };

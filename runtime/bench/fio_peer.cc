@@ -44,10 +44,12 @@ std::optional<std::string> FioPeer::find() {
   return said.substr(0, said.find('\n'));
 }
 
-std::vector<std::string> FioPeer::arguments(IoMix mix, const IoShape& shape, double seconds) const {
+std::vector<std::string> FioPeer::arguments(IoMix mix, const IoShape& shape, const FileRange& range,
+                                            double seconds) const {
   constexpr double kMilliseconds = 1e3;
   return {"fio", "--name=terrace", fmt::format("--filename={}", fmt::join(target_.files, ":")),
-          fmt::format("--filesize={}", target_.file_bytes),
+          fmt::format("--offset={}", range.begin),
+          fmt::format("--size={}", range.bytes * target_.files.size()),
           // Of both directions fio says "rw".
           fmt::format("--rw={}", mix == IoMix::kMixed ? "rw" : name_of(mix)),
           fmt::format("--bs={}", shape.block_bytes), fmt::format("--iodepth={}", shape.depth),
@@ -58,11 +60,11 @@ std::vector<std::string> FioPeer::arguments(IoMix mix, const IoShape& shape, dou
           "--thread=1", "--output-format=json"};
 }
 
-IoRate FioPeer::run(IoMix mix, const IoShape& shape, double seconds) const {
+IoRate FioPeer::run(IoMix mix, const IoShape& shape, const FileRange& range, double seconds) const {
   const std::string output = target_.scratch + "/fio.json";
   // With their alignment, its buffers then are on huge pages, without pages that the administrator
   // has to set aside.
-  const int code = run_child({.command = arguments(mix, shape, seconds),
+  const int code = run_child({.command = arguments(mix, shape, range, seconds),
                               .environment = {"GLIBC_TUNABLES=glibc.malloc.hugetlb=1"},
                               .output_file = output});
   const std::string said = content_of(output);

@@ -15,7 +15,6 @@ class FioPeer {
  public:
   struct Target {
     std::vector<std::string> files;  // written before; read and written in turn
-    std::uint64_t file_bytes = 0;    // of each
     std::string scratch;             // a directory for what it prints
   };
 
@@ -24,14 +23,16 @@ class FioPeer {
   // "fio-3.33", or nothing where it is not installed.
   static std::optional<std::string> find();
 
-  // Runs it for so long. Throws EnvironmentError with what it said where it fails.
-  IoRate run(IoMix mix, const IoShape& shape, double seconds) const;
+  // Runs it for so long in a range of each file. Throws EnvironmentError with what it said where it
+  // fails.
+  IoRate run(IoMix mix, const IoShape& shape, const FileRange& range, double seconds) const;
 
   // What fio's document says; CPU time of its job without its start. Throws EnvironmentError.
   static IoRate read_report(const std::string& json);
 
  private:
-  std::vector<std::string> arguments(IoMix mix, const IoShape& shape, double seconds) const;
+  std::vector<std::string> arguments(IoMix mix, const IoShape& shape, const FileRange& range,
+                                     double seconds) const;
 
   const Target target_;
 };

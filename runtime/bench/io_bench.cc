@@ -16,20 +16,23 @@
 #include "runtime/bench/usage_clock.h"
 
 // Two steps for each mix of directions. First every shape of I/O is tried once by the bare loop and
-// by fio. Then the best few of each are measured again, in rounds with the store and its shapes:
-// the best median of the store is held against the best of theirs.
+// by fio. Then the best few of each are measured again, in rounds with the store, which is asked
+// for requests of some shapes and of the one that was fastest with fio: the best median of the
+// store is held against the best of theirs, and processor time against fio's with requests of the
+// same shape. Everything that is compared has as many bytes of the drive for itself: those that
+// were used a moment ago come faster from the host of a virtual drive, or from the memory of a real
+// one.
 namespace terrace {
 namespace {
 
-// Several stores are measured, each of so large a part of the working set.
-constexpr std::size_t kStoreShare = 3;
 constexpr int kDepthMax = 64;
 constexpr std::size_t kBlockMax = 8 * kMiB;
 constexpr double kScreeningSeconds = 0.25;
-constexpr std::size_t kFinalists = 3;
+constexpr std::size_t kFinalists = 3;  // of each tool
+constexpr std::size_t kTools = 2;      // that are measured in the same rounds
 // Of the store: memory that is used again while it is in the caches, as fio's is, and more than
 // they hold, as a step's is.
-constexpr IoShape kStoreShapes[] = {{512 * kKiB, 16}, {512 * kKiB, 32}, {kMiB, 8}, {4 * kMiB, 4}};
+constexpr IoShape kStoreShapes[] = {{512 * kKiB, 16}, {512 * kKiB, 32}, {kMiB, 8}};
 constexpr IoShape kSmallStoreShapes[] = {{512 * kKiB, 4}, {kMiB, 2}};
 constexpr IoShape kWideStoreShape = {64 * kMiB, 4};
 
@@ -43,18 +46,19 @@ std::vector<IoShape> shapes_to_try(bool small, bool wide) {
   return shapes;
 }
 
-using Runner = std::function<IoRate(IoMix mix, const IoShape& shape, double seconds)>;
+using Runner = std::function<IoRate(const BareDrives::Run& run)>;
 
 // Something that is measured in rounds, with the samples of both its figures.
 struct Contestant {
   std::string name;
+  IoShape shape;
   std::function<IoRate()> run;
   Samples rate;
   Samples cpu;
 };
 using Contestants = std::vector<Contestant>;
 
-// The shapes that were fastest in one try each.
+// The shapes that were fastest in one try each, the fastest first.
 std::vector<IoShape> finalists_of(const Runner& run, IoMix mix, const std::vector<IoShape>& shapes,
                                   double seconds) {
   if (shapes.size() == 1) return shapes;
@@ -63,7 +67,10 @@ std::vector<IoShape> finalists_of(const Runner& run, IoMix mix, const std::vecto
     double gb_per_s = 0;
   };
   std::vector<Tried> tried;
-  for (const IoShape& shape : shapes) tried.push_back({shape, run(mix, shape, seconds).gb_per_s});
+  for (const IoShape& shape : shapes) {
+    const IoRate rate = run({.mix = mix, .shape = shape, .seconds = seconds});
+    tried.push_back({shape, rate.gb_per_s});
+  }
   std::stable_sort(tried.begin(), tried.end(),
                    [](const Tried& a, const Tried& b) { return a.gb_per_s > b.gb_per_s; });
   std::vector<IoShape> best;
@@ -79,11 +86,22 @@ const Contestant& best_of(const Contestants& contestants) {
       [](const Contestant& a, const Contestant& b) { return a.rate.median() < b.rate.median(); });
 }
 
-// All of them, in the same rounds.
+// The one with requests of this shape; there is one.
+const Contestant& with_shape(const Contestants& contestants, const IoShape& shape) {
+  const auto found = std::ranges::find(contestants, shape, &Contestant::shape);
+  TERRACE_CHECK(found != contestants.end());
+  return *found;
+}
+
+// All of them, in the same rounds: the first of each group, the second of each, and so on.
 void measure(const std::vector<Contestants*>& groups, int rounds) {
   std::vector<Contestant*> all;
-  for (Contestants* group : groups) {
-    for (Contestant& contestant : *group) all.push_back(&contestant);
+  std::size_t most = 0;
+  for (const Contestants* group : groups) most = std::max(most, group->size());
+  for (std::size_t i = 0; i < most; ++i) {
+    for (Contestants* group : groups) {
+      if (i < group->size()) all.push_back(&(*group)[i]);
+    }
   }
   std::vector<Measurement> measurements;
   for (Contestant* contestant : all) {
@@ -108,6 +126,10 @@ BenchResult rate_result(const std::string& name, const Contestants& stores,
                                                       one.rate.median(), one.cpu.median())});
     }
   }
+  result.details.push_back({"fastest", best_of(stores).name});
+  result.details.push_back(
+      {"value / limit, median of the rounds",
+       fmt::format("{:.3f}", ratios_of_rounds(result.value, result.limit).median())});
   return result;
 }
 
@@ -169,10 +191,12 @@ class IoBench {
   };
 
   std::unique_ptr<StoreLoad> make_store(bool checksums, const IoShape& requests);
-  std::vector<ShapedStores> make_stores();
-  Contestants finalists(const std::string& tool, const Runner& run, IoMix mix, bool wide) const;
+  ShapedStores make_stores(const IoShape& requests);
+  void have_stores_of(const IoShape& requests);
+  Contestants finalists(const std::string& tool, const Runner& run, IoMix mix, bool wide,
+                        std::size_t first_region) const;
   Contestant contestant(StoreLoad& store, const IoShape& requests, IoMix mix) const;
-  Contestants shaped_contestants(bool checksums, IoMix mix) const;
+  Contestants contestants_of(std::span<const ShapedStores> stores, bool checksums, IoMix mix) const;
   Contestant checksums_alone() const;
   std::vector<BenchResult> run_mix(IoMix mix);
   std::string description() const;
@@ -180,12 +204,13 @@ class IoBench {
   const BenchOptions options_;
   Log& log_;
   const std::vector<std::string> directories_;
-  const std::size_t bytes_;  // of each file
+  const std::size_t bytes_;  // that each contestant has on each drive
   BareDrives drives_;
   std::optional<std::string> fio_version_;
   FioPeer fio_;
   const IoShape wide_shape_;
-  std::vector<ShapedStores> stores_;
+  const std::span<const IoShape> own_shapes_;
+  std::vector<ShapedStores> stores_;  // of own_shapes_, and while it is needed of one of a tool's
   std::unique_ptr<StoreLoad> wide_;
 };
 
@@ -193,8 +218,8 @@ std::vector<std::string> directories_of(const BenchOptions& options) {
   return options.nvme.empty() ? std::vector<std::string>{"."} : options.nvme;
 }
 
-std::size_t file_bytes_of(const BenchOptions& options) {
-  const std::size_t usual = options.small ? 32 * kMiB : 3 * kGiB;
+std::size_t region_bytes_of(const BenchOptions& options) {
+  const std::size_t usual = options.small ? 32 * kMiB : kGiB;
   return round_up(options.bytes == 0 ? usual : options.bytes, 4 * kBlockMax);
 }
 
@@ -202,14 +227,15 @@ IoBench::IoBench(const BenchOptions& options, Log& log)
     : options_(options),
       log_(log),
       directories_(directories_of(options)),
-      bytes_(file_bytes_of(options)),
-      drives_(directories_, bytes_, options.small ? kMiB : kBlockMax, options.small ? 8 : kDepthMax,
-              log),
+      bytes_(region_bytes_of(options)),
+      drives_(directories_, bytes_, kTools * kFinalists, options.small ? kMiB : kBlockMax,
+              options.small ? 8 : kDepthMax, log),
       fio_version_(FioPeer::find()),
-      fio_({.files = drives_.files(), .file_bytes = bytes_, .scratch = drives_.scratch()}),
+      fio_({.files = drives_.files(), .scratch = drives_.scratch()}),
       wide_shape_(options.small ? kSmallStoreShapes[0] : kWideStoreShape),
-      stores_(make_stores()),
+      own_shapes_(options.small ? std::span<const IoShape>(kSmallStoreShapes) : kStoreShapes),
       wide_(make_store(true, wide_shape_)) {
+  for (const IoShape& shape : own_shapes_) stores_.push_back(make_stores(shape));
   if (!fio_version_) log.info("bench io: fio is not installed; the limit is a bare io_uring loop");
 }
 
@@ -219,39 +245,45 @@ std::unique_ptr<StoreLoad> IoBench::make_store(bool checksums, const IoShape& re
     load.store.directories.push_back({.path = directory, .budget_bytes = std::nullopt});
   }
   load.store.checksums = checksums;
-  load.total_bytes = bytes_ / kStoreShare * directories_.size();
+  load.total_bytes = bytes_ * directories_.size();
   load.extent_bytes = requests.block_bytes;
   load.requests = requests.depth;
   return std::make_unique<StoreLoad>(load, log_);
 }
 
-std::vector<IoBench::ShapedStores> IoBench::make_stores() {
-  std::vector<ShapedStores> stores;
-  for (const IoShape& shape :
-       options_.small ? std::span<const IoShape>(kSmallStoreShapes) : kStoreShapes) {
-    stores.push_back({shape, make_store(true, shape), make_store(false, shape)});
+IoBench::ShapedStores IoBench::make_stores(const IoShape& requests) {
+  return {requests, make_store(true, requests), make_store(false, requests)};
+}
+
+// Beside those of own_shapes_.
+void IoBench::have_stores_of(const IoShape& requests) {
+  stores_.erase(stores_.begin() + static_cast<std::ptrdiff_t>(own_shapes_.size()), stores_.end());
+  if (std::ranges::find(own_shapes_, requests) == own_shapes_.end()) {
+    stores_.push_back(make_stores(requests));
   }
-  return stores;
 }
 
 Contestant IoBench::contestant(StoreLoad& store, const IoShape& requests, IoMix mix) const {
   return {.name = fmt::format("store, {}", to_text(requests)),
+          .shape = requests,
           .run = [&store, mix, this] { return store.run(mix, options_.seconds); },
           .rate = {},
           .cpu = {}};
 }
 
-Contestants IoBench::shaped_contestants(bool checksums, IoMix mix) const {
+Contestants IoBench::contestants_of(std::span<const ShapedStores> stores, bool checksums,
+                                    IoMix mix) const {
   Contestants contestants;
-  for (const ShapedStores& stores : stores_) {
-    StoreLoad& store = checksums ? *stores.checked : *stores.unchecked;
-    contestants.push_back(contestant(store, stores.shape, mix));
+  for (const ShapedStores& shaped : stores) {
+    StoreLoad& store = checksums ? *shaped.checked : *shaped.unchecked;
+    contestants.push_back(contestant(store, shaped.shape, mix));
   }
   return contestants;
 }
 
 Contestant IoBench::checksums_alone() const {
   return {.name = "xxh3 of memory, 1 thread",
+          .shape = stores_.front().shape,
           .run =
               [this] {
                 return take_checksums(drives_.memory(), stores_.front().shape.block_bytes,
@@ -261,18 +293,23 @@ Contestant IoBench::checksums_alone() const {
           .cpu = {}};
 }
 
-Contestants IoBench::finalists(const std::string& tool, const Runner& run, IoMix mix,
-                               bool wide) const {
+// Each in a region of its own.
+Contestants IoBench::finalists(const std::string& tool, const Runner& run, IoMix mix, bool wide,
+                               std::size_t first_region) const {
   log_.info(fmt::format("bench io: {}: trying shapes with {}", name_of(mix), tool));
   const std::vector<IoShape> best = finalists_of(run, mix, shapes_to_try(options_.small, wide),
                                                  std::min(kScreeningSeconds, options_.seconds));
   Contestants contestants;
   for (const IoShape& shape : best) {
-    contestants.push_back(
-        {.name = fmt::format("{}, {}", tool, to_text(shape)),
-         .run = [run, mix, shape, this] { return run(mix, shape, options_.seconds); },
-         .rate = {},
-         .cpu = {}});
+    const BareDrives::Run finalist = {.mix = mix,
+                                      .shape = shape,
+                                      .region = first_region + contestants.size(),
+                                      .seconds = options_.seconds};
+    contestants.push_back({.name = fmt::format("{}, {}", tool, to_text(shape)),
+                           .shape = shape,
+                           .run = [run, finalist] { return run(finalist); },
+                           .rate = {},
+                           .cpu = {}});
   }
   return contestants;
 }
@@ -291,40 +328,40 @@ std::string IoBench::description() const {
 }
 
 std::vector<BenchResult> IoBench::run_mix(IoMix mix) {
-  const Runner fio = [this](IoMix of, const IoShape& shape, double seconds) {
-    return fio_.run(of, shape, seconds);
+  const Runner fio = [this](const BareDrives::Run& run) {
+    return fio_.run(run.mix, run.shape, drives_.range(run.region), run.seconds);
   };
-  const Runner bare = [this](IoMix of, const IoShape& shape, double seconds) {
-    return drives_.run(of, shape, seconds);
+  const Runner bare = [this](const BareDrives::Run& run) { return drives_.run(run); };
+  const Runner bare_wide = [this](BareDrives::Run run) {
+    run.wide = true;
+    return drives_.run(run);
   };
-  const Runner bare_wide = [this](IoMix of, const IoShape& shape, double seconds) {
-    return drives_.run(of, shape, seconds, true);
-  };
-  Contestants checked = shaped_contestants(true, mix);
-  Contestants unchecked = shaped_contestants(false, mix);
-  Contestants wide = {contestant(*wide_, wide_shape_, mix)};
   Contestants fios;
-  if (fio_version_) fios = finalists(*fio_version_, fio, mix, false);
-  Contestants loops = finalists("bare loop", bare, mix, false);
-  Contestants wide_loops = finalists("bare loop over 512 MiB", bare_wide, mix, true);
+  if (fio_version_) fios = finalists(*fio_version_, fio, mix, false, 0);
+  Contestants loops = finalists("bare loop", bare, mix, false, kFinalists);
+  // What fio needs of processors is what others will compare with.
+  const Contestants& tools = fios.empty() ? loops : fios;
+  const IoShape asked = tools.front().shape;
+  have_stores_of(asked);
+  Contestants checked = contestants_of(stores_, true, mix);
+  Contestants unchecked = contestants_of(stores_, false, mix);
+  Contestants wide = {contestant(*wide_, wide_shape_, mix)};
+  Contestants wide_loops = finalists("bare loop over 512 MiB", bare_wide, mix, true, 0);
   Contestants sums = {checksums_alone()};
   log_.info(fmt::format("bench io: {}: {} rounds", name_of(mix), options_.repetitions));
-  measure({&checked, &unchecked, &wide, &fios, &loops, &wide_loops, &sums}, options_.repetitions);
+  measure({&checked, &unchecked, &fios, &loops}, options_.repetitions);
+  measure({&wide, &wide_loops, &sums}, options_.repetitions);
 
   Contestants limits = fios;
   limits.insert(limits.end(), loops.begin(), loops.end());
-  // fio's time on the processor where it is there; it is what others will compare with.
-  const Contestant& tool = best_of(fios.empty() ? loops : fios);
   const std::string name = "store_" + name_of(mix);
   std::vector<BenchResult> results = {
       rate_result(name, checked, limits),
       rate_result(name + "_unchecked", unchecked, limits),
       rate_result(name + "_wide", wide, wide_loops),
-      cpu_result(name + "_cpu", best_of(checked), tool),
-      cpu_result(name + "_unchecked_cpu", best_of(unchecked), tool),
+      cpu_result(name + "_cpu", with_shape(checked, asked), with_shape(tools, asked)),
+      cpu_result(name + "_unchecked_cpu", with_shape(unchecked, asked), with_shape(tools, asked)),
       checksum_result(name + "_checksums", checked[0], unchecked[0], sums[0])};
-  results[0].details.push_back({"fastest", best_of(checked).name});
-  results[1].details.push_back({"fastest", best_of(unchecked).name});
   results[0].details.push_back({"store", description()});
   return results;
 }

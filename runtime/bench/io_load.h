@@ -20,6 +20,8 @@ struct IoRate {
 struct IoShape {
   std::size_t block_bytes = 0;
   int depth = 1;
+
+  bool operator==(const IoShape&) const = default;
 };
 
 // "1.00 MiB, depth 8".

@@ -25,7 +25,7 @@ class BareLoopTest : public ::testing::Test {
     memory_.clear();
     try {
       loop_ = std::make_unique<BareLoop>(
-          file_, kFile, memory_.span(),
+          file_, FileRange{.begin = 0, .bytes = kFile}, memory_.span(),
           BareLoop::Options{.block_bytes = kBlock, .depth = kDepth, .mode = {}});
     } catch (const UringRefused&) {
       GTEST_SKIP() << "io_uring is forbidden here";
