@@ -5,6 +5,8 @@
 #include <future>
 #include <stop_token>
 
+#include "base/check.h"
+#include "base/hash.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "memory/cpu/cpu_device.h"
 #include "memory/host/streaming_copy.h"
@@ -220,18 +222,33 @@ double CopiesAlone::seconds_per_byte_added() {
   return clock.wall_seconds() / (3.0 * static_cast<double>(host_.bytes().size()));
 }
 
-void measure_store(StoreLoad& load, double seconds, MachineProfile& profile) {
+DriveRates measure_drive(StoreLoad& load, double seconds) {
   const auto cores = [](const IoRate& rate) { return rate.gb_per_s * rate.cpu_ms_per_gb * 1e-3; };
   const IoRate read = load.run(IoMix::kRead, seconds);
   const IoRate write = load.run(IoMix::kWrite, seconds);
   const IoRate mixed = load.run(IoMix::kMixed, seconds);
-  profile.read_bytes_per_s = read.gb_per_s * 1e9;
-  profile.write_bytes_per_s = write.gb_per_s * 1e9;
-  profile.disk_bytes_per_s = mixed.gb_per_s * 1e9;
-  profile.read_cores = cores(read);
-  profile.write_cores = cores(write);
-  // The store serves a direction's requests in their order.
-  profile.io_depth = 1;
+  return {.read_bytes_per_s = read.gb_per_s * 1e9,
+          .write_bytes_per_s = write.gb_per_s * 1e9,
+          .disk_bytes_per_s = mixed.gb_per_s * 1e9,
+          .read_cores = cores(read),
+          .write_cores = cores(write)};
+}
+
+double checksum_seconds_per_byte(double seconds) {
+  constexpr std::size_t kBlocks =
+      16;  // what an update has before it, more than the first cache has
+  const std::vector<std::byte> memory(kBlocks * kChecksumBytes, std::byte{1});
+  const UsageClock usage;
+  std::uint64_t sum = 0;
+  std::size_t bytes = 0;
+  do {
+    for (std::size_t block = 0; block < kBlocks; ++block) {
+      sum += hash_bytes(std::span(memory).subspan(block * kChecksumBytes, kChecksumBytes));
+    }
+    bytes += memory.size();
+  } while (usage.wall_seconds() < seconds);
+  TERRACE_CHECK_NE(sum, 0U);  // it was computed
+  return usage.wall_seconds() / static_cast<double>(bytes);
 }
 
 }  // namespace terrace

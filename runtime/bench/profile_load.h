@@ -77,7 +77,10 @@ class CopiesAlone {
   WorkerArena workers_;
 };
 
-// Sets the rates of the drive and the cores that it keeps busy; three measurements of `seconds`.
-void measure_store(StoreLoad& load, double seconds, MachineProfile& profile);
+// The rates of the drive and the cores that it keeps busy; three measurements of `seconds`.
+DriveRates measure_drive(StoreLoad& load, double seconds);
+
+// What the checksum of a byte in a core's cache costs one thread.
+double checksum_seconds_per_byte(double seconds);
 
 }  // namespace terrace

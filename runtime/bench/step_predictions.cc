@@ -131,16 +131,17 @@ class Machine {
   Machine(const BenchOptions& options, Log& log)
       : options_(options),
         copies_(options.small ? kMiB : 256 * kMiB, options.threads),
-        store_({.store = options_for(scenes_for(options.small).front(), options).nvme,
-                .total_bytes = options.small ? 4 * kMiB : kGiB,
-                .extent_bytes = options.small ? kMiB : 64 * kMiB},
-               log) {}
+        store_(load_of(options, true), log),
+        unchecked_store_(load_of(options, false), log) {}
 
   MachineProfile profile(OpsAlone& ops, int update_threads) {
     MachineProfile profile;
     ops.measure(profile);
     copies_.measure(profile);
-    measure_store(store_, 0.3 * options_.seconds, profile);
+    profile.drive = measure_drive(store_, 0.3 * options_.seconds);
+    profile.unchecked_drive = measure_drive(unchecked_store_, 0.3 * options_.seconds);
+    profile.checksum_s_per_byte =
+        checksum_seconds_per_byte(0.01 * options_.seconds) / update_threads;
     profile.cores = std::max(options_.threads, read_host_limits().usable_cpus());
     profile.compute_cores = options_.threads;
     profile.update_cores = update_threads;
@@ -149,10 +150,25 @@ class Machine {
   }
 
  private:
+  static StoreLoad::Options load_of(const BenchOptions& options, bool checksums) {
+    StoreLoad::Options load = {
+        .store = options_for(scenes_for(options.small).front(), options).nvme,
+        .total_bytes = options.small ? 4 * kMiB : kGiB,
+        .extent_bytes = options.small ? kMiB : 64 * kMiB};
+    load.store.checksums = checksums;
+    return load;
+  }
+
   const BenchOptions options_;
   CopiesAlone copies_;
   StoreLoad store_;
+  StoreLoad unchecked_store_;
 };
+
+std::string drive_text(const DriveRates& drive) {
+  return fmt::format("read {}, write {}, mixed {}", format_rate(drive.read_bytes_per_s),
+                     format_rate(drive.write_bytes_per_s), format_rate(drive.disk_bytes_per_s));
+}
 
 BenchResult measure(const std::string& name, const EngineOptions& engine, OpsAlone& ops,
                     Machine& machine, const BenchOptions& options, Log& log) {
@@ -180,10 +196,8 @@ BenchResult measure(const std::string& name, const EngineOptions& engine, OpsAlo
           .details = {{"busy lanes, measured", busy_text(runner.busy_s(), samples[0].median())},
                       {"busy lanes, predicted", busy_text(per_step, samples[1].median())},
                       {"contention, last", fmt::format("{:.2f}", profile.contention)},
-                      {"drive, last", fmt::format("read {}, write {}, mixed {}",
-                                                  format_rate(profile.read_bytes_per_s),
-                                                  format_rate(profile.write_bytes_per_s),
-                                                  format_rate(profile.disk_bytes_per_s))},
+                      {"drive, last", drive_text(profile.drive)},
+                      {"drive without checksums, last", drive_text(*profile.unchecked_drive)},
                       {"predicted / measured, median of the rounds",
                        fmt::format("{:.3f}", ratios_of_rounds(samples[1], samples[0]).median())}}};
 }

@@ -303,7 +303,7 @@ class Planner {
 
   static double busiest_link_s(const Program& program, const MachineProfile& profile) {
     const double disk_bytes = lane_bytes(program, Lane::kRead) + lane_bytes(program, Lane::kWrite);
-    return std::max({disk_bytes / profile.disk_bytes_per_s,
+    return std::max({disk_bytes / profile.drive.disk_bytes_per_s,
                      lane_bytes(program, Lane::kUpload) / profile.upload_bytes_per_s,
                      lane_bytes(program, Lane::kDownload) / profile.download_bytes_per_s});
   }

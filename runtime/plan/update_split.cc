@@ -15,10 +15,11 @@ using LaneSeconds = std::array<double, kLaneCount>;
 // Per unit, and behind them of ops without one, how long each lane works.
 std::vector<LaneSeconds> seconds_by_unit(const Program& program, const MachineProfile& machine) {
   std::vector<LaneSeconds> seconds(static_cast<std::size_t>(program.units) + 1);
-  for (const Op& op : program.ops) {
+  const std::vector<double> alone_s = seconds_alone(program, machine);
+  for (std::size_t i = 0; i < program.ops.size(); ++i) {
+    const Op& op = program.ops[i];
     const std::int32_t row = op.unit < 0 ? program.units : op.unit;
-    seconds.at(static_cast<std::size_t>(row)).at(static_cast<std::size_t>(op.lane)) +=
-        seconds_alone(program, op, machine);
+    seconds.at(static_cast<std::size_t>(row)).at(static_cast<std::size_t>(op.lane)) += alone_s[i];
   }
   return seconds;
 }

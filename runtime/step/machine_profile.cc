@@ -44,11 +44,18 @@ void check_profile(const MachineProfile& profile) {
   amount("op_overhead_s", profile.op_overhead_s);
   rate("upload_bytes_per_s", profile.upload_bytes_per_s);
   rate("download_bytes_per_s", profile.download_bytes_per_s);
-  rate("read_bytes_per_s", profile.read_bytes_per_s);
-  rate("write_bytes_per_s", profile.write_bytes_per_s);
+  const auto drive = [&](const DriveRates& rates) {
+    rate("read_bytes_per_s", rates.read_bytes_per_s);
+    rate("write_bytes_per_s", rates.write_bytes_per_s);
+    rate("disk_bytes_per_s", rates.disk_bytes_per_s);
+    amount("read_cores", rates.read_cores);
+    amount("write_cores", rates.write_cores);
+  };
+  drive(profile.drive);
+  if (profile.unchecked_drive) drive(*profile.unchecked_drive);
+  amount("checksum_s_per_byte", profile.checksum_s_per_byte);
   rate("network_bytes_per_s", profile.network_bytes_per_s);
   rate("update_bytes_per_s", profile.update_bytes_per_s);
-  rate("disk_bytes_per_s", profile.disk_bytes_per_s);
   rate("memory_bytes_per_s", profile.memory_bytes_per_s);
   rate("cores", profile.cores);
   rate("contention", profile.contention);
@@ -56,8 +63,6 @@ void check_profile(const MachineProfile& profile) {
   amount("compute_cores", profile.compute_cores);
   amount("update_cores", profile.update_cores);
   amount("copy_cores", profile.copy_cores);
-  amount("read_cores", profile.read_cores);
-  amount("write_cores", profile.write_cores);
   for (const auto& [op, seconds] : profile.seconds_per_work) amount("seconds_per_work", seconds);
   require(profile.io_depth >= 1, "io_depth", profile.io_depth, "1 or more");
 }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 
 #include "runtime/model/parameter_layout.h"
 #include "runtime/step/program.h"
@@ -25,6 +26,15 @@ OpClass class_of(const Program& program, const Op& op);
 // the micro-batches, else nothing (1).
 double work_of(const Program& program, const Op& op);
 
+// A drive with nothing else going on.
+struct DriveRates {
+  double read_bytes_per_s = 1.5e9;   // all reads in flight together
+  double write_bytes_per_s = 1.0e9;  // all writes in flight together
+  double disk_bytes_per_s = 1.5e9;   // reads and writes together, as many bytes of both
+  double read_cores = 0;  // kept busy by the reads in flight together, for checksums and submission
+  double write_cores = 0;
+};
+
 struct MachineProfile {
   // The compute lane. Its ops have flops, or bytes where they only move through memory.
   double flops_per_s = 50e9;
@@ -34,16 +44,20 @@ struct MachineProfile {
   // The other lanes, each with nothing else going on.
   double upload_bytes_per_s = 6e9;
   double download_bytes_per_s = 6e9;
-  double read_bytes_per_s = 1.5e9;   // all reads in flight together
-  double write_bytes_per_s = 1.0e9;  // all writes in flight together
+  DriveRates drive;
+  // Of transfers whose checksums an update takes (runtime/train/update_checksums.h), not the store;
+  // none: those are as the others.
+  std::optional<DriveRates> unchecked_drive;
   double network_bytes_per_s = 1e9;  // collectives, sends and receives
   double update_bytes_per_s = 4e9;   // optimizer, sums and norms on the host
+
+  // Added to an update for every byte that it takes a checksum of.
+  double checksum_s_per_byte = 0;
 
   // Of ops of the compute and update lanes that were measured: takes the place of their rates.
   std::map<OpClass, double> seconds_per_work;
 
   // What lanes share.
-  double disk_bytes_per_s = 1.5e9;   // reads and writes together, as many bytes of both
   double memory_bytes_per_s = 20e9;  // of the host: copies, reads, writes, updates
   double cores = 4;                  // of the host
   // Of those, what is left to lanes that together want more than there are: threads that take turns
@@ -54,8 +68,6 @@ struct MachineProfile {
   double compute_cores = 4;  // 0 with an accelerator
   double update_cores = 2;
   double copy_cores = 0;  // by uploads, and by downloads: 1 where a processor copies
-  double read_cores = 0;  // by the reads in flight together, for checksums and submission
-  double write_cores = 0;
 
   int io_depth = 8;  // reads that share the drive, and writes
 };

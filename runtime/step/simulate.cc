@@ -4,6 +4,7 @@
 #include <limits>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "base/check.h"
 
@@ -29,7 +30,38 @@ struct Demand {
   double weight = 1;
 };
 
-double rate_of(Lane lane, const MachineProfile& profile) {
+// The transfers whose checksums updates on the host take: of their state, and of the parameters
+// they write (runtime/train/update_checksums.h, but for the few that it leaves to the store).
+class UpdateTransfers {
+ public:
+  explicit UpdateTransfers(const Program& program) {
+    for (const Op& op : program.ops) {
+      if (op.kind == OpKind::kUpdate && op.lane == Lane::kUpdate) bytes_[key_of(op)] = 0;
+    }
+    for (const Op& op : program.ops) {
+      if (contains(op)) bytes_[key_of(op)] += op.cost.bytes;
+    }
+  }
+
+  bool contains(const Op& op) const {
+    const bool writes = op.lane == Lane::kWrite;
+    if (!writes && op.lane != Lane::kRead) return false;
+    const bool is_parameter = writes && op.account == Account::kParameters;
+    return (is_parameter || op.account == Account::kOptimizerState) && bytes_.contains(key_of(op));
+  }
+  // In both directions; of other ops 0.
+  double bytes_of(const Op& op) const {
+    return op.kind == OpKind::kUpdate && op.lane == Lane::kUpdate ? bytes_.at(key_of(op)) : 0;
+  }
+
+ private:
+  using Key = std::pair<std::int32_t, std::int32_t>;  // unit, chunk
+  static Key key_of(const Op& op) { return {op.unit, op.chunk}; }
+
+  std::map<Key, double> bytes_;
+};
+
+double rate_of(Lane lane, const MachineProfile& profile, const DriveRates& drive) {
   switch (lane) {
     case Lane::kCompute:
       return profile.compute_bytes_per_s;
@@ -38,9 +70,9 @@ double rate_of(Lane lane, const MachineProfile& profile) {
     case Lane::kDownload:
       return profile.download_bytes_per_s;
     case Lane::kRead:
-      return profile.read_bytes_per_s;
+      return drive.read_bytes_per_s;
     case Lane::kWrite:
-      return profile.write_bytes_per_s;
+      return drive.write_bytes_per_s;
     case Lane::kCollective:
     case Lane::kTensor:
     case Lane::kSend:
@@ -54,7 +86,7 @@ double rate_of(Lane lane, const MachineProfile& profile) {
   TERRACE_CHECK(false);
 }
 
-double cores_of(Lane lane, const MachineProfile& profile) {
+double cores_of(Lane lane, const MachineProfile& profile, const DriveRates& drive) {
   switch (lane) {
     case Lane::kCompute:
       return profile.compute_cores;
@@ -64,9 +96,9 @@ double cores_of(Lane lane, const MachineProfile& profile) {
     case Lane::kDownload:
       return profile.copy_cores;
     case Lane::kRead:
-      return profile.read_cores;
+      return drive.read_cores;
     case Lane::kWrite:
-      return profile.write_cores;
+      return drive.write_cores;
     default:
       return 0;
   }
@@ -74,16 +106,18 @@ double cores_of(Lane lane, const MachineProfile& profile) {
 
 // Of the disk, for a read or a write at its full speed: such that as many bytes of both together
 // reach disk_bytes_per_s.
-double disk_share(const MachineProfile& profile) {
-  return 2 / (profile.disk_bytes_per_s *
-              (1 / profile.read_bytes_per_s + 1 / profile.write_bytes_per_s));
+double disk_share(const DriveRates& drive) {
+  return 2 / (drive.disk_bytes_per_s * (1 / drive.read_bytes_per_s + 1 / drive.write_bytes_per_s));
 }
 
 // An op that asks for more than all of a resource is slowed from the start.
-Demand demand_of(const Program& program, const Op& op, const MachineProfile& profile) {
+Demand demand_of(const Program& program, const Op& op, const MachineProfile& profile,
+                 const UpdateTransfers& update_transfers) {
   Demand demand;
-  const double rate = rate_of(op.lane, profile);
-  const double cores = cores_of(op.lane, profile);
+  const bool is_unchecked = profile.unchecked_drive && update_transfers.contains(op);
+  const DriveRates& drive = is_unchecked ? *profile.unchecked_drive : profile.drive;
+  const double rate = rate_of(op.lane, profile, drive);
+  const double cores = cores_of(op.lane, profile, drive);
   demand.share[kCores] = cores / profile.cores;
   if (cores > 0 && cores < 1) demand.weight = 1 / cores;
   const auto measured = profile.seconds_per_work.find(class_of(program, op));
@@ -93,6 +127,7 @@ Demand demand_of(const Program& program, const Op& op, const MachineProfile& pro
     demand.work_s = op.cost.bytes / rate;
     if (op.lane == Lane::kCompute) demand.work_s += op.cost.flops / profile.flops_per_s;
   }
+  demand.work_s += update_transfers.bytes_of(op) * profile.checksum_s_per_byte;
   if (op.lane == Lane::kCompute) {
     demand.delay_s = profile.op_overhead_s;
     return demand;
@@ -102,8 +137,18 @@ Demand demand_of(const Program& program, const Op& op, const MachineProfile& pro
   }
   if (op.lane == Lane::kRead) demand.share[kReading] = 1;
   if (op.lane == Lane::kWrite) demand.share[kWriting] = 1;
-  if (!completes_in_order(op.lane)) demand.share[kDisk] = disk_share(profile);
+  if (!completes_in_order(op.lane)) demand.share[kDisk] = disk_share(drive);
   return demand;
+}
+
+// By op.
+std::vector<Demand> demands_of(const Program& program, const MachineProfile& profile) {
+  const UpdateTransfers update_transfers(program);
+  std::vector<Demand> demands;
+  for (const Op& op : program.ops) {
+    demands.push_back(demand_of(program, op, profile, update_transfers));
+  }
+  return demands;
 }
 
 struct Active {
@@ -308,10 +353,10 @@ class Simulator {
         runs_(iterations + 1),
         timeline_(timeline),
         live_(program, runs_),
+        demands_(demands_of(program, profile)),
         completed_(runs_, 0),
         first_compute_s_(runs_, -1) {
     for (OpId i = 0; i < static_cast<OpId>(program.ops.size()); ++i) {
-      demands_.push_back(demand_of(program, program.ops[i], profile));
       lane_of(program.ops[i]).ops.push_back(i);
     }
     for (auto& side : done_) side.assign(program.ops.size(), -1);
@@ -477,7 +522,7 @@ class Simulator {
   std::int32_t runs_;
   std::vector<SimulatedOp>* timeline_;
   LiveBytes live_;
-  std::vector<Demand> demands_;
+  const std::vector<Demand> demands_;
   std::array<VirtualLane, kLaneCount> lanes_;
   std::vector<Active> active_;                     // in the order of their starts
   std::array<std::vector<std::int32_t>, 2> done_;  // run n uses side n % 2: the run that is done
@@ -490,9 +535,12 @@ class Simulator {
 
 }  // namespace
 
-double seconds_alone(const Program& program, const Op& op, const MachineProfile& profile) {
-  const Demand demand = demand_of(program, op, profile);
-  return demand.delay_s + demand.work_s;
+std::vector<double> seconds_alone(const Program& program, const MachineProfile& profile) {
+  std::vector<double> seconds;
+  for (const Demand& demand : demands_of(program, profile)) {
+    seconds.push_back(demand.delay_s + demand.work_s);
+  }
+  return seconds;
 }
 
 SimulationResult simulate(const Program& program, const MachineProfile& profile, int iterations,

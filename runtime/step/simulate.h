@@ -47,8 +47,8 @@ struct SimulationResult {
   friend bool operator==(const SimulationResult&, const SimulationResult&) = default;
 };
 
-// How long an op takes with nothing else going on.
-double seconds_alone(const Program& program, const Op& op, const MachineProfile& profile);
+// How long each op of a program takes with nothing else going on.
+std::vector<double> seconds_alone(const Program& program, const MachineProfile& profile);
 
 // `iterations` steps: the prologue, bodies, and the drain, two runs in flight at most. Ops at work
 // at the same time share disk, cores and host memory: each goes at full speed while they suffice,

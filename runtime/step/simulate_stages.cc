@@ -17,11 +17,13 @@ StagesSimulation simulate_stages(std::span<const Program> programs, const Machin
   StagesSimulation result;
   result.compute_busy_s.assign(programs.size(), 0);
   std::vector<double> seconds(graph.nodes(), 0);
+  std::vector<std::vector<double>> alone;  // by stage and op
+  for (const Program& program : programs) alone.push_back(seconds_alone(program, profile));
   graph.for_each_op([&](const OpOfStage& at) {
     const Op& op = graph.op_of(at);
     if (!takes_part(op, Part::kPrologue)) return;
     const auto stage = static_cast<std::size_t>(at.stage);
-    const double alone_s = seconds_alone(programs[stage], op, profile);
+    const double alone_s = alone[stage][static_cast<std::size_t>(at.op)];
     double& longest_s = seconds[graph.node(at, 0)];
     longest_s = std::max(longest_s, alone_s);
     if (op.lane == Lane::kCompute) result.compute_busy_s[stage] += alone_s;

@@ -354,7 +354,7 @@ TEST(AutoPlacement, TheSimulatorSaysHowManyUpdatesAreDeferred) {
   double flops = 0;
   for (const Op& op : plan.program.ops) flops += op.cost.flops;
   profile.flops_per_s =
-      flops * profile.disk_bytes_per_s /
+      flops * profile.drive.disk_bytes_per_s /
       (lane_bytes(plan.program, Lane::kRead) + lane_bytes(plan.program, Lane::kWrite));
   EXPECT_LT(simulate(plan.program, profile, 4).step_s,
             simulate(compile_step(model, untuned, {}), profile, 4).step_s);

@@ -22,8 +22,9 @@ MachineProfile free_transfers() {
   profile.op_overhead_s = 0;
   for (double* rate :
        {&profile.compute_bytes_per_s, &profile.upload_bytes_per_s, &profile.download_bytes_per_s,
-        &profile.read_bytes_per_s, &profile.write_bytes_per_s, &profile.network_bytes_per_s,
-        &profile.update_bytes_per_s, &profile.disk_bytes_per_s, &profile.memory_bytes_per_s}) {
+        &profile.drive.read_bytes_per_s, &profile.drive.write_bytes_per_s,
+        &profile.network_bytes_per_s, &profile.update_bytes_per_s, &profile.drive.disk_bytes_per_s,
+        &profile.memory_bytes_per_s}) {
     *rate = kEndless;
   }
   return profile;

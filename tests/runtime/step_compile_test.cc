@@ -73,7 +73,7 @@ MachineProfile balanced(const Program& program) {
   double flops = 0;
   for (const Op& op : program.ops) flops += op.cost.flops;
   MachineProfile profile;
-  profile.flops_per_s = flops * profile.disk_bytes_per_s /
+  profile.flops_per_s = flops * profile.drive.disk_bytes_per_s /
                         (lane_bytes(program, Lane::kRead) + lane_bytes(program, Lane::kWrite));
   return profile;
 }

@@ -20,11 +20,11 @@ MachineProfile unit_profile() {
   profile.op_overhead_s = 0;
   profile.upload_bytes_per_s = 1;
   profile.download_bytes_per_s = 1;
-  profile.read_bytes_per_s = 1;
-  profile.write_bytes_per_s = 1;
+  profile.drive.read_bytes_per_s = 1;
+  profile.drive.write_bytes_per_s = 1;
   profile.network_bytes_per_s = 1;
   profile.update_bytes_per_s = 1;
-  profile.disk_bytes_per_s = 2;
+  profile.drive.disk_bytes_per_s = 2;
   profile.memory_bytes_per_s = 100;
   profile.cores = 8;
   profile.compute_cores = 4;
@@ -68,11 +68,11 @@ TEST(Simulate, EachLaneHasItsRate) {
   profile.flops_per_s = 2;
   profile.upload_bytes_per_s = 3;
   profile.download_bytes_per_s = 4;
-  profile.read_bytes_per_s = 5;
-  profile.write_bytes_per_s = 6;
+  profile.drive.read_bytes_per_s = 5;
+  profile.drive.write_bytes_per_s = 6;
   profile.network_bytes_per_s = 8;
   profile.update_bytes_per_s = 10;
-  profile.disk_bytes_per_s = 100;
+  profile.drive.disk_bytes_per_s = 100;
   const std::array<double, kLaneCount> rates = {2, 3, 4, 5, 6, 8, 8, 8, 8, 8, 8, 10};
   for (std::size_t l = 0; l < kLaneCount; ++l) {
     HandMadeProgram made;
@@ -86,7 +86,7 @@ TEST(Simulate, ReadsAndWritesShareTheDisk) {
   MachineProfile profile = unit_profile();
   const Program program = two_ops(Lane::kRead, 4, Lane::kWrite, 4, false);
   EXPECT_DOUBLE_EQ(simulate(program, profile, 1).makespan_s, 4);
-  profile.disk_bytes_per_s = 1;
+  profile.drive.disk_bytes_per_s = 1;
   EXPECT_DOUBLE_EQ(simulate(program, profile, 1).makespan_s, 8);
   // Both at half speed for 4 s, then the write alone with the 4 bytes that are left.
   const Program uneven = two_ops(Lane::kRead, 2, Lane::kWrite, 6, false);
@@ -100,9 +100,9 @@ TEST(Simulate, ReadsAndWritesShareTheDisk) {
 // What reads and writes reach together says nothing about reads alone.
 TEST(Simulate, TheMixedRateIsThatOfReadsAmongWrites) {
   MachineProfile profile = unit_profile();
-  profile.read_bytes_per_s = 6;
-  profile.write_bytes_per_s = 3;
-  profile.disk_bytes_per_s = 2;
+  profile.drive.read_bytes_per_s = 6;
+  profile.drive.write_bytes_per_s = 3;
+  profile.drive.disk_bytes_per_s = 2;
   HandMadeProgram made;
   made.op(Lane::kRead, 12, {}, {made.own_buffer()});
   EXPECT_DOUBLE_EQ(simulate(made.finish(), profile, 1).makespan_s, 2);
@@ -115,12 +115,43 @@ TEST(Simulate, TheMixedRateIsThatOfReadsAmongWrites) {
 TEST(Simulate, AThreadThatWantsLittleOfACoreHasItFirst) {
   MachineProfile profile = unit_profile();
   profile.cores = 4;
-  profile.read_cores = 0.5;
+  profile.drive.read_cores = 0.5;
   const Program program = two_ops(Lane::kCompute, 7, Lane::kRead, 20, false);
   std::vector<SimulatedOp> timeline;
   EXPECT_DOUBLE_EQ(simulate(program, profile, 1, &timeline).makespan_s, 20);
   EXPECT_EQ(timeline.front().op, 0);
   EXPECT_DOUBLE_EQ(timeline.front().end_s, 8) << "at 3.5 of 4 cores";
+}
+
+// An update with the read before it and the write behind it.
+Program update_with_transfers(Account account) {
+  HandMadeProgram made;
+  const BufferId buffer = made.own_buffer();
+  made.op(Lane::kRead, 12, {}, {buffer});
+  made.op(Lane::kUpdate, 6, {buffer}, {buffer});
+  made.op(Lane::kWrite, 12, {buffer}, {});
+  Program program = made.finish();
+  for (Op& op : program.ops) {
+    if (op.lane != Lane::kUpdate) op.kind = op.lane == Lane::kRead ? OpKind::kRead : OpKind::kWrite;
+    op.account = account;
+  }
+  return program;
+}
+
+TEST(Simulate, UpdatesTakeTheChecksumsOfTheirStateAndOfWhatTheyWrite) {
+  MachineProfile profile = unit_profile();
+  const auto seconds = [&](Account account) {
+    return simulate(update_with_transfers(account), profile, 1).makespan_s;
+  };
+  EXPECT_DOUBLE_EQ(seconds(Account::kOptimizerState), 12 + 6 + 12);
+  profile.unchecked_drive = {.read_bytes_per_s = 4, .write_bytes_per_s = 3, .disk_bytes_per_s = 5};
+  EXPECT_DOUBLE_EQ(seconds(Account::kOptimizerState), 3 + 6 + 4);
+  EXPECT_DOUBLE_EQ(seconds(Account::kParameters), 12 + 6 + 4);
+  EXPECT_DOUBLE_EQ(seconds(Account::kGradients), 12 + 6 + 12);
+  profile.checksum_s_per_byte = 0.25;
+  EXPECT_DOUBLE_EQ(seconds(Account::kOptimizerState), 3 + 12 + 4);
+  EXPECT_DOUBLE_EQ(seconds(Account::kParameters), 12 + 9 + 4);
+  EXPECT_DOUBLE_EQ(seconds(Account::kGradients), 12 + 6 + 12);
 }
 
 TEST(Simulate, MeasuredClassesTakeThePlaceOfRates) {
@@ -292,9 +323,9 @@ MachineProfile random_profile(std::mt19937& random) {
   profile.flops_per_s = 1e9 * factor(random);
   profile.upload_bytes_per_s = 1e8 * factor(random);
   profile.download_bytes_per_s = 1e8 * factor(random);
-  profile.read_bytes_per_s = 1e8 * factor(random);
-  profile.write_bytes_per_s = 1e8 * factor(random);
-  profile.disk_bytes_per_s = 1e8 * factor(random);
+  profile.drive.read_bytes_per_s = 1e8 * factor(random);
+  profile.drive.write_bytes_per_s = 1e8 * factor(random);
+  profile.drive.disk_bytes_per_s = 1e8 * factor(random);
   profile.update_bytes_per_s = 1e8 * factor(random);
   profile.memory_bytes_per_s = 3e8 * factor(random);
   profile.io_depth = 1 + static_cast<int>(random() % 4);
@@ -369,12 +400,12 @@ TEST(Simulate, AFasterDiskNeverSlows) {
     const Program program = random_program(random);
     MachineProfile profile = random_profile(random);
     profile.io_depth = 1;
-    profile.disk_bytes_per_s = 1e15;
+    profile.drive.disk_bytes_per_s = 1e15;
     profile.memory_bytes_per_s = 1e15;
     profile.cores = 100;
     double before_s = simulate(program, profile, 3).makespan_s;
     for (int round = 0; round < 3; ++round) {
-      (round % 2 == 0 ? profile.read_bytes_per_s : profile.write_bytes_per_s) *= 1.7;
+      (round % 2 == 0 ? profile.drive.read_bytes_per_s : profile.drive.write_bytes_per_s) *= 1.7;
       const double now_s = simulate(program, profile, 3).makespan_s;
       ASSERT_LE(now_s, before_s * (1 + 1e-9)) << "seed " << seed;
       before_s = now_s;
@@ -461,13 +492,16 @@ TEST(Simulate, RefusesImpossibleProfiles) {
   const Program program = two_ops(Lane::kCompute, 1, Lane::kUpdate, 1, false);
   MachineProfile profile;
   EXPECT_NO_THROW(check_profile(profile));
-  profile.disk_bytes_per_s = 0;
+  profile.drive.disk_bytes_per_s = 0;
   try {
     simulate(program, profile, 1);
     FAIL() << "a disk without a rate";
   } catch (const ConfigError& error) {
     EXPECT_NE(std::string(error.what()).find("disk_bytes_per_s"), std::string::npos);
   }
+  profile = {};
+  profile.unchecked_drive = {.write_bytes_per_s = 0};
+  EXPECT_THROW(simulate(program, profile, 1), ConfigError);
   profile = {};
   profile.io_depth = 0;
   EXPECT_THROW(simulate(program, profile, 1), ConfigError);
