@@ -119,7 +119,9 @@ Demand demand_of(const Program& program, const Op& op, const MachineProfile& pro
   const double rate = rate_of(op.lane, profile, drive);
   const double cores = cores_of(op.lane, profile, drive);
   demand.share[kCores] = cores / profile.cores;
-  if (cores > 0 && cores < 1) demand.weight = 1 / cores;
+  // The drive serves transfers alike, whoever takes their checksums.
+  const double weighed_cores = cores_of(op.lane, profile, profile.drive);
+  if (weighed_cores > 0 && weighed_cores < 1) demand.weight = 1 / weighed_cores;
   const auto measured = profile.seconds_per_work.find(class_of(program, op));
   if (measured != profile.seconds_per_work.end()) {
     demand.work_s = measured->second * work_of(program, op);

@@ -154,6 +154,26 @@ TEST(Simulate, UpdatesTakeTheChecksumsOfTheirStateAndOfWhatTheyWrite) {
   EXPECT_DOUBLE_EQ(seconds(Account::kGradients), 12 + 6 + 12);
 }
 
+// Of a drive that is too slow for both, each has half, though one keeps a core busier.
+TEST(Simulate, TheDriveServesTransfersAlikeWhoeverTakesTheirChecksums) {
+  MachineProfile profile = unit_profile();
+  profile.drive.read_cores = profile.drive.write_cores = 0.5;
+  profile.drive.disk_bytes_per_s = 1;
+  profile.unchecked_drive = profile.drive;
+  profile.unchecked_drive->read_cores = profile.unchecked_drive->write_cores = 0.01;
+  HandMadeProgram made;
+  made.op(Lane::kUpdate, 0, {}, {made.own_buffer()});
+  made.op(Lane::kRead, 3, {}, {made.own_buffer()});
+  const OpId write = made.op(Lane::kWrite, 3, {}, {made.own_buffer()});
+  Program program = made.finish();
+  program.ops[write].account = Account::kOptimizerState;
+  std::vector<SimulatedOp> timeline;
+  EXPECT_DOUBLE_EQ(simulate(program, profile, 1, &timeline).makespan_s, 6);
+  for (const SimulatedOp& op : timeline) {
+    EXPECT_DOUBLE_EQ(op.end_s, op.op == 0 ? 0 : 6);
+  }
+}
+
 TEST(Simulate, MeasuredClassesTakeThePlaceOfRates) {
   MachineProfile profile = unit_profile();
   HandMadeProgram made;
