@@ -155,6 +155,21 @@ double OpsAlone::contention(const MachineProfile& profile) {
   return std::min(1.0, cores / profile.cores);
 }
 
+double OpsAlone::displacement(const MachineProfile& profile, StoreLoad& load) {
+  const DriveRates& drive = profile.drive;
+  const double core_s_per_byte =
+      (drive.read_cores / drive.read_bytes_per_s + drive.write_cores / drive.write_bytes_per_s) / 2;
+  const double cores_wanted = profile.compute_cores + drive.disk_bytes_per_s * core_s_per_byte;
+  if (cores_wanted <= profile.cores || core_s_per_byte == 0) return 1;
+  const double alone_s = compute_seconds();
+  auto transfers =
+      std::async(std::launch::async, [&] { return load.run(IoMix::kMixed, 2 * alone_s); });
+  const double together_s = compute_seconds();
+  const double taken = transfers.get().gb_per_s * 1e9 * core_s_per_byte;
+  const double lost = profile.compute_cores * (1 - alone_s / together_s);
+  return std::max(1.0, lost / taken);
+}
+
 // Without updates, so the state stays as it is.
 double OpsAlone::compute_seconds() {
   double seconds = 0;

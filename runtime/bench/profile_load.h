@@ -31,6 +31,10 @@ class OpsAlone {
   // want more than there are: the compute of a step once more, with updates of the embedding, in
   // memory of their own as large as the step's, beside it.
   double contention(const MachineProfile& profile);
+  // What compute loses for each core that transfers take (the profile's `displacement`), where
+  // together they want more than there are: the compute of a step once more, with reads and writes
+  // of `load` beside it, whose rates are the profile's drive.
+  double displacement(const MachineProfile& profile, StoreLoad& load);
 
  private:
   class UpdatesBeside;

@@ -125,44 +125,63 @@ EngineOptions options_for(const Scene& scene, const BenchOptions& bench) {
   return bench_engine(model_of(scene), scene.batch, scene.type, bench);
 }
 
-// What is measured for all configurations: the machine.
-class Machine {
+// The drive as a step uses it, in files as new as the step's own and no smaller: a drive is not
+// equally fast everywhere, nor with all sizes.
+class DriveLoads {
  public:
-  Machine(const BenchOptions& options, Log& log)
-      : options_(options),
-        copies_(options.small ? kMiB : 256 * kMiB, options.threads),
-        store_(load_of(options, true), log),
-        unchecked_store_(load_of(options, false), log) {}
+  DriveLoads(const EngineOptions& engine, const Program& program, const BenchOptions& options,
+             Log& log)
+      : seconds_(0.3 * options.seconds),
+        checked_(load_of(engine, program, options, true), log),
+        unchecked_(load_of(engine, program, options, false), log) {}
 
-  MachineProfile profile(OpsAlone& ops, int update_threads) {
-    MachineProfile profile;
-    ops.measure(profile);
-    copies_.measure(profile);
-    profile.drive = measure_drive(store_, 0.3 * options_.seconds);
-    profile.unchecked_drive = measure_drive(unchecked_store_, 0.3 * options_.seconds);
-    profile.checksum_s_per_byte =
-        checksum_seconds_per_byte(0.01 * options_.seconds) / update_threads;
-    profile.cores = std::max(options_.threads, read_host_limits().usable_cpus());
-    profile.compute_cores = options_.threads;
-    profile.update_cores = update_threads;
-    profile.contention = ops.contention(profile);
-    return profile;
+  void measure(MachineProfile& profile, OpsAlone& ops) {
+    profile.drive = measure_drive(checked_, seconds_);
+    profile.unchecked_drive = measure_drive(unchecked_, seconds_);
+    profile.displacement = ops.displacement(profile, checked_);
   }
 
  private:
-  static StoreLoad::Options load_of(const BenchOptions& options, bool checksums) {
-    StoreLoad::Options load = {
-        .store = options_for(scenes_for(options.small).front(), options).nvme,
-        .total_bytes = options.small ? 4 * kMiB : kGiB,
-        .extent_bytes = options.small ? kMiB : 64 * kMiB};
+  static StoreLoad::Options load_of(const EngineOptions& engine, const Program& program,
+                                    const BenchOptions& options, bool checksums) {
+    StoreLoad::Options load = {.store = engine.nvme,
+                               .extent_bytes = options.small ? kMiB : 64 * kMiB};
+    // Reads and writes that are on their way together each have extents of their own.
+    load.total_bytes = std::max(program.use_of(Tier::kNvme).packed_bytes,
+                                2 * static_cast<std::size_t>(load.requests) * load.extent_bytes);
     load.store.checksums = checksums;
     return load;
   }
 
+  const double seconds_;
+  StoreLoad checked_;
+  StoreLoad unchecked_;
+};
+
+// What a step runs on.
+class Machine {
+ public:
+  explicit Machine(const BenchOptions& options)
+      : options_(options), copies_(options.small ? kMiB : 256 * kMiB, options.threads) {}
+
+  // `drive`: null where the step uses none.
+  MachineProfile profile(OpsAlone& ops, int update_threads, DriveLoads* drive) {
+    MachineProfile profile;
+    profile.cores = std::max(options_.threads, read_host_limits().usable_cpus());
+    profile.compute_cores = options_.threads;
+    profile.update_cores = update_threads;
+    ops.measure(profile);
+    copies_.measure(profile);
+    profile.checksum_s_per_byte =
+        checksum_seconds_per_byte(0.01 * options_.seconds) / update_threads;
+    profile.contention = ops.contention(profile);
+    if (drive != nullptr) drive->measure(profile, ops);
+    return profile;
+  }
+
+ private:
   const BenchOptions options_;
   CopiesAlone copies_;
-  StoreLoad store_;
-  StoreLoad unchecked_store_;
 };
 
 std::string drive_text(const DriveRates& drive) {
@@ -170,36 +189,51 @@ std::string drive_text(const DriveRates& drive) {
                      format_rate(drive.write_bytes_per_s), format_rate(drive.disk_bytes_per_s));
 }
 
+using Details = decltype(BenchResult::details);
+
+Details details_of(const StepRunner& runner, const MachineProfile& profile,
+                   const SimulationResult& simulated, const std::vector<Samples>& samples) {
+  std::array<double, kLaneCount> per_step{};
+  for (std::size_t l = 0; l < kLaneCount; ++l) per_step[l] = simulated.busy_s[l] / kSteps;
+  Details details = {{"busy lanes, measured", busy_text(runner.busy_s(), samples[0].median())},
+                     {"busy lanes, predicted", busy_text(per_step, samples[1].median())},
+                     {"contention, last", fmt::format("{:.2f}", profile.contention)}};
+  if (profile.unchecked_drive) {
+    details.emplace_back("displacement, last", fmt::format("{:.2f}", profile.displacement));
+    details.emplace_back("drive, last", drive_text(profile.drive));
+    details.emplace_back("drive without checksums, last", drive_text(*profile.unchecked_drive));
+  }
+  const double ratio = ratios_of_rounds(samples[1], samples[0]).median();
+  details.emplace_back("predicted / measured, median of the rounds", fmt::format("{:.3f}", ratio));
+  return details;
+}
+
 BenchResult measure(const std::string& name, const EngineOptions& engine, OpsAlone& ops,
                     Machine& machine, const BenchOptions& options, Log& log) {
   log.info(fmt::format("bench step: {}, predicted and measured", name));
   StepRunner runner(engine, log);
+  std::unique_ptr<DriveLoads> drive;
+  if (runner.program().use_of(Tier::kNvme).packed_bytes > 0) {
+    drive = std::make_unique<DriveLoads>(engine, runner.program(), options, log);
+  }
   runner.step_seconds(3);
   SimulationResult simulated;
   MachineProfile profile;
   const std::vector<Measurement> measurements = {
       [&] { return runner.step_seconds(kSteps); },
       [&] {
-        profile = machine.profile(ops, runner.update_threads());
+        profile = machine.profile(ops, runner.update_threads(), drive.get());
         simulated = simulate(runner.program(), profile, kSteps);
         return simulated.step_s;
       }};
   const std::vector<Samples> samples =
       interleave(measurements, std::min(kRounds, options.repetitions));
-  std::array<double, kLaneCount> per_step{};
-  for (std::size_t l = 0; l < kLaneCount; ++l) per_step[l] = simulated.busy_s[l] / kSteps;
   return {.name = name,
           .unit = BenchUnit::kSeconds,
           .value = samples[0],
           .limit = samples[1],
           .limit_is = "the simulator's step, from ops, copies and drive measured alone",
-          .details = {{"busy lanes, measured", busy_text(runner.busy_s(), samples[0].median())},
-                      {"busy lanes, predicted", busy_text(per_step, samples[1].median())},
-                      {"contention, last", fmt::format("{:.2f}", profile.contention)},
-                      {"drive, last", drive_text(profile.drive)},
-                      {"drive without checksums, last", drive_text(*profile.unchecked_drive)},
-                      {"predicted / measured, median of the rounds",
-                       fmt::format("{:.3f}", ratios_of_rounds(samples[1], samples[0]).median())}}};
+          .details = details_of(runner, profile, simulated, samples)};
 }
 
 }  // namespace
@@ -207,7 +241,7 @@ BenchResult measure(const std::string& name, const EngineOptions& engine, OpsAlo
 std::vector<BenchResult> bench_step_predictions(const BenchOptions& options, Log& log) {
   std::vector<BenchResult> results;
   const std::vector<Scene> scenes = scenes_for(options.small);
-  Machine machine(options, log);
+  Machine machine(options);
   for (std::size_t s = 0; s < scenes.size(); ++s) {
     const EngineOptions scene = options_for(scenes[s], options);
     OpsAlone ops(scene);

@@ -60,6 +60,8 @@ void check_profile(const MachineProfile& profile) {
   rate("cores", profile.cores);
   rate("contention", profile.contention);
   require(profile.contention <= 1, "contention", profile.contention, "at most 1");
+  rate("displacement", profile.displacement);
+  require(profile.displacement >= 1, "displacement", profile.displacement, "at least 1");
   amount("compute_cores", profile.compute_cores);
   amount("update_cores", profile.update_cores);
   amount("copy_cores", profile.copy_cores);

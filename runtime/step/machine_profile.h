@@ -64,6 +64,10 @@ struct MachineProfile {
   // keep each other waiting at the ends of their loops, and put each other's data out of the
   // caches. Above 0, at most 1.
   double contention = 1;
+  // Where cores are short, what the compute lane loses for each core that transfers of the drive
+  // keep busy. Its ops end with the slowest of their threads: where one gives way, all wait. At
+  // least 1: no more is lost than was taken.
+  double displacement = 1;
   // Kept busy by a lane that goes at full speed.
   double compute_cores = 4;  // 0 with an accelerator
   double update_cores = 2;
@@ -73,8 +77,8 @@ struct MachineProfile {
 };
 
 // Throws ConfigError naming the field if a rate is not positive and finite, the contention is above
-// 1, an overhead, a measured time or a number of cores is negative, or no transfer may be in
-// flight.
+// 1, the displacement below 1 or not finite, an overhead, a measured time or a number of cores is
+// negative, or no transfer may be in flight.
 void check_profile(const MachineProfile& profile);
 
 }  // namespace terrace

@@ -28,6 +28,7 @@ struct Demand {
   // How much faster than others it gets to its full speed while resources are shared out. A thread
   // that wants a quarter of a core has it before one that wants a whole core has more.
   double weight = 1;
+  bool waits_for_its_threads = false;  // ops that all threads of compute work on
 };
 
 // The transfers whose checksums updates on the host take: of their state, and of the parameters
@@ -132,6 +133,7 @@ Demand demand_of(const Program& program, const Op& op, const MachineProfile& pro
   demand.work_s += update_transfers.bytes_of(op) * profile.checksum_s_per_byte;
   if (op.lane == Lane::kCompute) {
     demand.delay_s = profile.op_overhead_s;
+    demand.waits_for_its_threads = cores > 0;
     return demand;
   }
   if (demand.work_s > 0) {
@@ -161,6 +163,7 @@ struct Active {
   double work_s = 0;   // what is left, at full speed
   double speed = 0;    // of the work, at most 1
   bool settled = false;
+  std::array<double, kResourceCount> share{};  // its demand's, and what it costs others
   const Demand* demand = nullptr;
 
   double left_s() const { return delay_s > 0 ? delay_s : work_s / speed; }
@@ -171,18 +174,41 @@ bool any_uses(const std::vector<Active>& active, Resource resource) {
                              [=](const Active& one) { return one.demand->share[resource] > 0; });
 }
 
+bool is_transfer(const Demand& demand) {
+  return demand.share[kReading] > 0 || demand.share[kWriting] > 0;
+}
+
+// Whether it works: it does not wait for its start.
+bool is_at_work(const Active& one) { return one.delay_s <= 0; }
+
+// Sets the shares of all; those of a transfer grow where compute gives way to it. Returns what is
+// there of the cores.
+double set_shares(std::vector<Active>& active, const MachineProfile& profile) {
+  double cores = 0;
+  bool compute_waits = false;
+  for (Active& one : active) {
+    one.share = one.demand->share;
+    if (!is_at_work(one)) continue;
+    cores += one.share[kCores];
+    compute_waits = compute_waits || one.demand->waits_for_its_threads;
+  }
+  if (cores <= 1.0) return 1.0;
+  for (Active& one : active) {
+    if (compute_waits && is_transfer(*one.demand)) one.share[kCores] *= profile.displacement;
+  }
+  return profile.contention;
+}
+
 // Max-min fairness: all speeds rise together, each in proportion to its weight; where a resource is
 // used up, its users stay as they are. The disk is one only where reads meet writes.
-void share_resources(std::vector<Active>& active, double contention) {
+void share_resources(std::vector<Active>& active, const MachineProfile& profile) {
   std::array<double, kResourceCount> free;
   free.fill(1.0);
-  double cores = 0;
+  free[kCores] = set_shares(active, profile);
   for (Active& one : active) {
     one.speed = 0;
-    one.settled = one.delay_s > 0;
-    if (!one.settled) cores += one.demand->share[kCores];
+    one.settled = !is_at_work(one);
   }
-  if (cores > 1.0) free[kCores] = contention;
   const bool is_mixed = any_uses(active, kReading) && any_uses(active, kWriting);
   constexpr double kUsedUp = 1e-12;
   for (;;) {
@@ -193,7 +219,7 @@ void share_resources(std::vector<Active>& active, double contention) {
       const double weight = one.demand->weight;
       rise = std::min(rise, (1.0 - one.speed) / weight);
       for (std::size_t r = 0; r < kResourceCount; ++r) {
-        wanted[r] += weight * one.demand->share[r];
+        wanted[r] += weight * one.share[r];
       }
     }
     if (rise == std::numeric_limits<double>::infinity()) return;
@@ -207,7 +233,7 @@ void share_resources(std::vector<Active>& active, double contention) {
       one.speed += rise * one.demand->weight;
       one.settled = one.speed >= 1.0 - kUsedUp;
       for (std::size_t r = 0; r < kResourceCount; ++r) {
-        if (one.demand->share[r] > 0 && free[r] <= kUsedUp) one.settled = true;
+        if (one.share[r] > 0 && free[r] <= kUsedUp) one.settled = true;
       }
     }
   }
@@ -448,7 +474,7 @@ class Simulator {
 
   // Goes on to the next moment at which something ends.
   void pass_time() {
-    share_resources(active_, profile_.contention);
+    share_resources(active_, profile_);
     double step_s = std::numeric_limits<double>::infinity();
     for (const Active& one : active_) step_s = std::min(step_s, one.left_s());
     now_s_ += step_s;

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <limits>
 #include <random>
@@ -121,6 +122,41 @@ TEST(Simulate, AThreadThatWantsLittleOfACoreHasItFirst) {
   EXPECT_DOUBLE_EQ(simulate(program, profile, 1, &timeline).makespan_s, 20);
   EXPECT_EQ(timeline.front().op, 0);
   EXPECT_DOUBLE_EQ(timeline.front().end_s, 8) << "at 3.5 of 4 cores";
+}
+
+// Likewise; each half core that the reading thread has is one that compute goes without.
+TEST(Simulate, ComputeWaitsForItsThreadsThatGiveWayToTransfers) {
+  MachineProfile profile = unit_profile();
+  profile.cores = 4;
+  profile.drive.read_cores = 0.5;
+  profile.displacement = 2;
+  const auto end_of_compute = [&](double read) {
+    const Program program = two_ops(Lane::kCompute, 6, Lane::kRead, read, false);
+    std::vector<SimulatedOp> timeline;
+    simulate(program, profile, 1, &timeline);
+    const auto compute = std::ranges::find(timeline, 0, &SimulatedOp::op);
+    return compute->end_s;
+  };
+  EXPECT_DOUBLE_EQ(end_of_compute(20), 8) << "at 3 of 4 cores";
+  EXPECT_DOUBLE_EQ(end_of_compute(4), 4 + 3) << "at 3 of 4 cores while there are reads";
+  profile.cores = 5;
+  EXPECT_DOUBLE_EQ(end_of_compute(20), 6) << "no thread gives way";
+  profile.cores = 4;
+  profile.compute_cores = 0;  // an accelerator
+  EXPECT_DOUBLE_EQ(end_of_compute(20), 6);
+}
+
+TEST(Simulate, OnlyComputeWaitsForItsThreads) {
+  MachineProfile profile = unit_profile();
+  profile.cores = 4;
+  profile.drive.read_cores = 0.5;
+  const Program update = two_ops(Lane::kUpdate, 7, Lane::kRead, 20, false);
+  std::vector<SimulatedOp> without;
+  simulate(update, profile, 1, &without);
+  profile.displacement = 2;
+  std::vector<SimulatedOp> with;
+  simulate(update, profile, 1, &with);
+  EXPECT_EQ(with, without);
 }
 
 // An update with the read before it and the write behind it.
@@ -527,6 +563,9 @@ TEST(Simulate, RefusesImpossibleProfiles) {
   EXPECT_THROW(simulate(program, profile, 1), ConfigError);
   profile = {};
   profile.contention = 1.5;
+  EXPECT_THROW(simulate(program, profile, 1), ConfigError);
+  profile = {};
+  profile.displacement = 0.5;
   EXPECT_THROW(simulate(program, profile, 1), ConfigError);
   profile = {};
   profile.op_overhead_s = -1;
