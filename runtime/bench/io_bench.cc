@@ -58,9 +58,10 @@ struct Contestant {
 };
 using Contestants = std::vector<Contestant>;
 
-// The shapes that were fastest in one try each, the fastest first.
+// The shapes that were fastest in one try each, the fastest first. They take turns with the regions
+// that finalists have.
 std::vector<IoShape> finalists_of(const Runner& run, IoMix mix, const std::vector<IoShape>& shapes,
-                                  double seconds) {
+                                  std::size_t first_region, double seconds) {
   if (shapes.size() == 1) return shapes;
   struct Tried {
     IoShape shape;
@@ -68,7 +69,10 @@ std::vector<IoShape> finalists_of(const Runner& run, IoMix mix, const std::vecto
   };
   std::vector<Tried> tried;
   for (const IoShape& shape : shapes) {
-    const IoRate rate = run({.mix = mix, .shape = shape, .seconds = seconds});
+    const IoRate rate = run({.mix = mix,
+                             .shape = shape,
+                             .region = first_region + tried.size() % kFinalists,
+                             .seconds = seconds});
     tried.push_back({shape, rate.gb_per_s});
   }
   std::stable_sort(tried.begin(), tried.end(),
@@ -192,7 +196,7 @@ class IoBench {
 
   std::unique_ptr<StoreLoad> make_store(bool checksums, const IoShape& requests);
   ShapedStores make_stores(const IoShape& requests);
-  void have_stores_of(const IoShape& requests);
+  void have_stores_for(const Contestants& tools);
   Contestants finalists(const std::string& tool, const Runner& run, IoMix mix, bool wide,
                         std::size_t first_region) const;
   Contestant contestant(StoreLoad& store, const IoShape& requests, IoMix mix) const;
@@ -210,7 +214,7 @@ class IoBench {
   FioPeer fio_;
   const IoShape wide_shape_;
   const std::span<const IoShape> own_shapes_;
-  std::vector<ShapedStores> stores_;  // of own_shapes_, and while it is needed of one of a tool's
+  std::vector<ShapedStores> stores_;  // of own_shapes_, and while they are needed of a tool's
   std::unique_ptr<StoreLoad> wide_;
 };
 
@@ -255,11 +259,13 @@ IoBench::ShapedStores IoBench::make_stores(const IoShape& requests) {
   return {requests, make_store(true, requests), make_store(false, requests)};
 }
 
-// Beside those of own_shapes_.
-void IoBench::have_stores_of(const IoShape& requests) {
+// With requests of their shapes, beside those of own_shapes_.
+void IoBench::have_stores_for(const Contestants& tools) {
   stores_.erase(stores_.begin() + static_cast<std::ptrdiff_t>(own_shapes_.size()), stores_.end());
-  if (std::ranges::find(own_shapes_, requests) == own_shapes_.end()) {
-    stores_.push_back(make_stores(requests));
+  for (const Contestant& tool : tools) {
+    if (std::ranges::find(own_shapes_, tool.shape) == own_shapes_.end()) {
+      stores_.push_back(make_stores(tool.shape));
+    }
   }
 }
 
@@ -283,7 +289,7 @@ Contestants IoBench::contestants_of(std::span<const ShapedStores> stores, bool c
 
 Contestant IoBench::checksums_alone() const {
   return {.name = "xxh3 of memory, 1 thread",
-          .shape = stores_.front().shape,
+          .shape = {},
           .run =
               [this] {
                 return take_checksums(drives_.memory(), stores_.front().shape.block_bytes,
@@ -297,8 +303,9 @@ Contestant IoBench::checksums_alone() const {
 Contestants IoBench::finalists(const std::string& tool, const Runner& run, IoMix mix, bool wide,
                                std::size_t first_region) const {
   log_.info(fmt::format("bench io: {}: trying shapes with {}", name_of(mix), tool));
-  const std::vector<IoShape> best = finalists_of(run, mix, shapes_to_try(options_.small, wide),
-                                                 std::min(kScreeningSeconds, options_.seconds));
+  const std::vector<IoShape> best =
+      finalists_of(run, mix, shapes_to_try(options_.small, wide), first_region,
+                   std::min(kScreeningSeconds, options_.seconds));
   Contestants contestants;
   for (const IoShape& shape : best) {
     const BareDrives::Run finalist = {.mix = mix,
@@ -339,19 +346,19 @@ std::vector<BenchResult> IoBench::run_mix(IoMix mix) {
   Contestants fios;
   if (fio_version_) fios = finalists(*fio_version_, fio, mix, false, 0);
   Contestants loops = finalists("bare loop", bare, mix, false, kFinalists);
-  // What fio needs of processors is what others will compare with.
   const Contestants& tools = fios.empty() ? loops : fios;
-  const IoShape asked = tools.front().shape;
-  have_stores_of(asked);
+  have_stores_for(tools);
   Contestants checked = contestants_of(stores_, true, mix);
   Contestants unchecked = contestants_of(stores_, false, mix);
   Contestants wide = {contestant(*wide_, wide_shape_, mix)};
   Contestants wide_loops = finalists("bare loop over 512 MiB", bare_wide, mix, true, 0);
   Contestants sums = {checksums_alone()};
   log_.info(fmt::format("bench io: {}: {} rounds", name_of(mix), options_.repetitions));
-  measure({&checked, &unchecked, &fios, &loops}, options_.repetitions);
-  measure({&wide, &wide_loops, &sums}, options_.repetitions);
+  measure({&checked, &unchecked, &sums, &fios, &loops}, options_.repetitions);
+  measure({&wide, &wide_loops}, options_.repetitions);
 
+  // What fio needs of processors at its fastest is what others will compare with.
+  const IoShape asked = best_of(tools).shape;
   Contestants limits = fios;
   limits.insert(limits.end(), loops.begin(), loops.end());
   const std::string name = "store_" + name_of(mix);

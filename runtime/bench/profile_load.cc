@@ -17,6 +17,8 @@
 namespace terrace {
 namespace {
 
+constexpr double kTransfersMax_s = 60;  // beside the compute of a step, which ends them
+
 EngineOptions in_memory(EngineOptions engine) {
   PlacementRequest request;
   request.parameters = request.gradients = Tier::kHost;
@@ -162,12 +164,16 @@ double OpsAlone::displacement(const MachineProfile& profile, StoreLoad& load) {
   const double cores_wanted = profile.compute_cores + drive.disk_bytes_per_s * core_s_per_byte;
   if (cores_wanted <= profile.cores || core_s_per_byte == 0) return 1;
   const double alone_s = compute_seconds();
-  auto transfers =
-      std::async(std::launch::async, [&] { return load.run(IoMix::kMixed, 2 * alone_s); });
+  std::stop_source computed;
+  auto transfers = std::async(std::launch::async, [&, stopped = computed.get_token()] {
+    return load.run(IoMix::kMixed, kTransfersMax_s, stopped);
+  });
   const double together_s = compute_seconds();
+  computed.request_stop();
   const double taken = transfers.get().gb_per_s * 1e9 * core_s_per_byte;
-  const double lost = profile.compute_cores * (1 - alone_s / together_s);
-  return std::max(1.0, lost / taken);
+  const double left = std::min(profile.compute_cores, profile.contention * profile.cores - taken);
+  const double had = profile.compute_cores * alone_s / together_s;
+  return 1 + std::max(0.0, left - had) / taken;
 }
 
 // Without updates, so the state stays as it is.
@@ -250,8 +256,8 @@ DriveRates measure_drive(StoreLoad& load, double seconds) {
 }
 
 double checksum_seconds_per_byte(double seconds) {
-  constexpr std::size_t kBlocks =
-      16;  // what an update has before it, more than the first cache has
+  // What an update has before it: more than the first cache has.
+  constexpr std::size_t kBlocks = 16;
   const std::vector<std::byte> memory(kBlocks * kChecksumBytes, std::byte{1});
   const UsageClock usage;
   std::uint64_t sum = 0;

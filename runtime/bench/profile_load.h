@@ -33,7 +33,8 @@ class OpsAlone {
   double contention(const MachineProfile& profile);
   // What compute loses for each core that transfers take (the profile's `displacement`), where
   // together they want more than there are: the compute of a step once more, with reads and writes
-  // of `load` beside it, whose rates are the profile's drive.
+  // of `load` beside it, whose rates are the profile's drive. What contention takes is not counted
+  // again.
   double displacement(const MachineProfile& profile, StoreLoad& load);
 
  private:

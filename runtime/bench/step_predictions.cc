@@ -125,7 +125,7 @@ EngineOptions options_for(const Scene& scene, const BenchOptions& bench) {
   return bench_engine(model_of(scene), scene.batch, scene.type, bench);
 }
 
-// The drive as a step uses it, in files as new as the step's own and no smaller: a drive is not
+// The drive as a step uses it, in files as new as the step's own and about as large: a drive is not
 // equally fast everywhere, nor with all sizes.
 class DriveLoads {
  public:
@@ -136,6 +136,7 @@ class DriveLoads {
         unchecked_(load_of(engine, program, options, false), log) {}
 
   void measure(MachineProfile& profile, OpsAlone& ops) {
+    profile.io_depth = 1;  // the store serves a direction's requests in their order
     profile.drive = measure_drive(checked_, seconds_);
     profile.unchecked_drive = measure_drive(unchecked_, seconds_);
     profile.displacement = ops.displacement(profile, checked_);

@@ -4,6 +4,7 @@
 
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "offload/io_engine.h"
 #include "runtime/bench/usage_clock.h"
 
 namespace terrace {
@@ -23,7 +24,7 @@ StoreLoad::StoreLoad(const Options& options, Log& log)
       memory_(options.extent_bytes * static_cast<std::size_t>(options.requests),
               HostMemoryOptions{}),
       store_(make_store(options, log)),
-      slots_(static_cast<std::size_t>(options.requests)) {
+      slots_(slot_count()) {
   const std::size_t count = std::max<std::size_t>(2, options.total_bytes / options.extent_bytes);
   for (std::size_t i = 0; i < count; ++i) {
     extents_.push_back(store_->create_extent(options.extent_bytes));
@@ -34,15 +35,23 @@ StoreLoad::StoreLoad(const Options& options, Log& log)
     slots_[i].load = this;
     slots_[i].memory = memory_.bytes().subspan(i * options.extent_bytes, options.extent_bytes);
   }
-  start_all(IoMix::kWrite, 0, extents_.size());
+  start_all(IoMix::kWrite, 0, extents_.size(), {});
 }
 
 StoreLoad::~StoreLoad() = default;
 
+// The store's thread starts requests, and would wait for itself where the store is full.
+std::size_t StoreLoad::slot_count() const {
+  const std::size_t blocks = divide_up(options_.extent_bytes, store_->block_bytes());
+  const std::size_t most = std::max<std::size_t>(1, kQueuedPiecesMax / (2 * blocks));
+  return std::min(static_cast<std::size_t>(options_.requests), most);
+}
+
 // What comes next; false where nothing does.
 bool StoreLoad::take_next(IoRequest& request) {
   const bool failed = failure_.kind != IoOutcome::Kind::kDone;
-  const bool over = started_ >= requests_min_ && SystemClock().now_ns() >= until_ns_;
+  const bool over = started_ >= requests_min_ &&
+                    (SystemClock().now_ns() >= until_ns_ || stopped_.stop_requested());
   const bool mixed = mix_ == IoMix::kMixed;
   // Mixed: as many writes as reads.
   if (failed || (over && (!mixed || started_ % 2 == 0))) return false;
@@ -56,12 +65,14 @@ bool StoreLoad::take_next(IoRequest& request) {
   return true;
 }
 
-void StoreLoad::start_all(IoMix mix, std::int64_t until_ns, std::size_t requests_min) {
+void StoreLoad::start_all(IoMix mix, std::int64_t until_ns, std::size_t requests_min,
+                          std::stop_token stopped) {
   {
     const std::lock_guard lock(mutex_);
     mix_ = mix;
     until_ns_ = until_ns;
     requests_min_ = requests_min;
+    stopped_ = std::move(stopped);
     started_ = 0;
     ended_ = 0;
   }
@@ -94,10 +105,10 @@ void StoreLoad::ended(Slot& slot, const IoOutcome& outcome) noexcept {
   if (more) store_->submit(request);
 }
 
-IoRate StoreLoad::run(IoMix mix, double seconds) {
+IoRate StoreLoad::run(IoMix mix, double seconds, std::stop_token stopped) {
   const UsageClock usage;
   const std::int64_t now_ns = SystemClock().now_ns();
-  start_all(mix, now_ns + static_cast<std::int64_t>(seconds * 1e9), 2);
+  start_all(mix, now_ns + static_cast<std::int64_t>(seconds * 1e9), 2, std::move(stopped));
   const auto bytes = static_cast<double>(options_.extent_bytes * started_);
   return {.gb_per_s = bytes * 1e-9 / usage.wall_seconds(),
           .cpu_ms_per_gb = usage.cpu_seconds() * 1e3 / (bytes * 1e-9)};

@@ -3,6 +3,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <stop_token>
 #include <vector>
 
 #include "memory/host/host_memory.h"
@@ -19,7 +20,7 @@ class StoreLoad {
     NvmeStoreOptions store;  // is told what it will hold
     std::uint64_t total_bytes = 0;
     std::size_t extent_bytes = 0;
-    int requests = 4;  // on their way; fewer blocks than a store holds without blocking
+    int requests = 4;  // on their way, or as many as the store takes without blocking
   };
 
   // Makes the store and writes every extent once. Throws as the store does.
@@ -28,9 +29,9 @@ class StoreLoad {
   StoreLoad(const StoreLoad&) = delete;
   StoreLoad& operator=(const StoreLoad&) = delete;
 
-  // Starts requests for so long and waits for them. Mixed: reads of one half of the extents and
-  // writes of the other, in turn. Throws what failed a request.
-  IoRate run(IoMix mix, double seconds);
+  // Starts requests for so long, or until a stop is requested, and waits for them. Mixed: reads of
+  // one half of the extents and writes of the other, in turn. Throws what failed a request.
+  IoRate run(IoMix mix, double seconds, std::stop_token stopped = {});
 
   const BlockStore& store() const { return *store_; }
 
@@ -44,7 +45,9 @@ class StoreLoad {
     std::span<std::byte> memory;
   };
 
-  void start_all(IoMix mix, std::int64_t until_ns, std::size_t requests_min);
+  std::size_t slot_count() const;
+  void start_all(IoMix mix, std::int64_t until_ns, std::size_t requests_min,
+                 std::stop_token stopped);
   bool take_next(IoRequest& request);
   void ended(Slot& slot, const IoOutcome& outcome) noexcept;
 
@@ -59,6 +62,7 @@ class StoreLoad {
   std::condition_variable all_ended_;
   IoMix mix_ = IoMix::kRead;
   std::int64_t until_ns_ = 0;
+  std::stop_token stopped_;
   std::size_t requests_min_ = 0;  // started also after that
   std::size_t started_ = 0;
   std::size_t ended_ = 0;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <string>
 #include <string_view>
 
 #include "base/error.h"
@@ -44,15 +45,15 @@ void check_profile(const MachineProfile& profile) {
   amount("op_overhead_s", profile.op_overhead_s);
   rate("upload_bytes_per_s", profile.upload_bytes_per_s);
   rate("download_bytes_per_s", profile.download_bytes_per_s);
-  const auto drive = [&](const DriveRates& rates) {
-    rate("read_bytes_per_s", rates.read_bytes_per_s);
-    rate("write_bytes_per_s", rates.write_bytes_per_s);
-    rate("disk_bytes_per_s", rates.disk_bytes_per_s);
-    amount("read_cores", rates.read_cores);
-    amount("write_cores", rates.write_cores);
+  const auto drive = [&](const std::string& name, const DriveRates& rates) {
+    rate(name + ".read_bytes_per_s", rates.read_bytes_per_s);
+    rate(name + ".write_bytes_per_s", rates.write_bytes_per_s);
+    rate(name + ".disk_bytes_per_s", rates.disk_bytes_per_s);
+    amount(name + ".read_cores", rates.read_cores);
+    amount(name + ".write_cores", rates.write_cores);
   };
-  drive(profile.drive);
-  if (profile.unchecked_drive) drive(*profile.unchecked_drive);
+  drive("drive", profile.drive);
+  if (profile.unchecked_drive) drive("unchecked_drive", *profile.unchecked_drive);
   amount("checksum_s_per_byte", profile.checksum_s_per_byte);
   rate("network_bytes_per_s", profile.network_bytes_per_s);
   rate("update_bytes_per_s", profile.update_bytes_per_s);

@@ -66,7 +66,7 @@ struct MachineProfile {
   double contention = 1;
   // Where cores are short, what the compute lane loses for each core that transfers of the drive
   // keep busy. Its ops end with the slowest of their threads: where one gives way, all wait. At
-  // least 1: no more is lost than was taken.
+  // least 1, where no more is lost than was taken.
   double displacement = 1;
   // Kept busy by a lane that goes at full speed.
   double compute_cores = 4;  // 0 with an accelerator

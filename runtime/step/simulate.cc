@@ -32,7 +32,9 @@ struct Demand {
 };
 
 // The transfers whose checksums updates on the host take: of their state, and of the parameters
-// they write (runtime/train/update_checksums.h, but for the few that it leaves to the store).
+// they write. An approximation of runtime/train/update_checksums.h, which leaves some of these to
+// the store: state with int8 moments, odd chunks of bf16 moments, parameters of which a rank
+// updates a shard and writes the whole.
 class UpdateTransfers {
  public:
   explicit UpdateTransfers(const Program& program) {
@@ -111,6 +113,14 @@ double disk_share(const DriveRates& drive) {
   return 2 / (drive.disk_bytes_per_s * (1 / drive.read_bytes_per_s + 1 / drive.write_bytes_per_s));
 }
 
+// The drive serves transfers alike, in both directions and whoever takes their checksums.
+double weight_of(Lane lane, const MachineProfile& profile) {
+  const bool is_transfer = lane == Lane::kRead || lane == Lane::kWrite;
+  const double cores = is_transfer ? std::max(profile.drive.read_cores, profile.drive.write_cores)
+                                   : cores_of(lane, profile, profile.drive);
+  return cores > 0 && cores < 1 ? 1 / cores : 1;
+}
+
 // An op that asks for more than all of a resource is slowed from the start.
 Demand demand_of(const Program& program, const Op& op, const MachineProfile& profile,
                  const UpdateTransfers& update_transfers) {
@@ -120,9 +130,7 @@ Demand demand_of(const Program& program, const Op& op, const MachineProfile& pro
   const double rate = rate_of(op.lane, profile, drive);
   const double cores = cores_of(op.lane, profile, drive);
   demand.share[kCores] = cores / profile.cores;
-  // The drive serves transfers alike, whoever takes their checksums.
-  const double weighed_cores = cores_of(op.lane, profile, profile.drive);
-  if (weighed_cores > 0 && weighed_cores < 1) demand.weight = 1 / weighed_cores;
+  demand.weight = weight_of(op.lane, profile);
   const auto measured = profile.seconds_per_work.find(class_of(program, op));
   if (measured != profile.seconds_per_work.end()) {
     demand.work_s = measured->second * work_of(program, op);
@@ -163,7 +171,6 @@ struct Active {
   double work_s = 0;   // what is left, at full speed
   double speed = 0;    // of the work, at most 1
   bool settled = false;
-  std::array<double, kResourceCount> share{};  // its demand's, and what it costs others
   const Demand* demand = nullptr;
 
   double left_s() const { return delay_s > 0 ? delay_s : work_s / speed; }
@@ -181,30 +188,46 @@ bool is_transfer(const Demand& demand) {
 // Whether it works: it does not wait for its start.
 bool is_at_work(const Active& one) { return one.delay_s <= 0; }
 
-// Sets the shares of all; those of a transfer grow where compute gives way to it. Returns what is
-// there of the cores.
-double set_shares(std::vector<Active>& active, const MachineProfile& profile) {
-  double cores = 0;
-  bool compute_waits = false;
-  for (Active& one : active) {
-    one.share = one.demand->share;
+// Whether all together want more than there are. Transfers of one direction share its speed, and
+// want no more than one of them.
+bool cores_are_short(const std::vector<Active>& active) {
+  double reading = 0;
+  double writing = 0;
+  double others = 0;
+  for (const Active& one : active) {
     if (!is_at_work(one)) continue;
-    cores += one.share[kCores];
-    compute_waits = compute_waits || one.demand->waits_for_its_threads;
+    const double cores = one.demand->share[kCores];
+    if (one.demand->share[kReading] > 0) {
+      reading = std::max(reading, cores);
+    } else if (one.demand->share[kWriting] > 0) {
+      writing = std::max(writing, cores);
+    } else {
+      others += cores;
+    }
   }
-  if (cores <= 1.0) return 1.0;
+  return reading + writing + others > 1.0;
+}
+
+// Slows compute by what it waits for those of its threads that give way to transfers. They keep
+// half of their cores.
+void displace_compute(std::vector<Active>& active, double displacement) {
+  double taken = 0;
+  for (const Active& one : active) {
+    if (is_transfer(*one.demand)) taken += one.speed * one.demand->share[kCores];
+  }
   for (Active& one : active) {
-    if (compute_waits && is_transfer(*one.demand)) one.share[kCores] *= profile.displacement;
+    if (!one.demand->waits_for_its_threads || !is_at_work(one)) continue;
+    const double lost = (displacement - 1) * taken / one.demand->share[kCores];
+    one.speed = std::max(one.speed - lost, one.speed / 2);
   }
-  return profile.contention;
 }
 
 // Max-min fairness: all speeds rise together, each in proportion to its weight; where a resource is
 // used up, its users stay as they are. The disk is one only where reads meet writes.
-void share_resources(std::vector<Active>& active, const MachineProfile& profile) {
+void share_resources(std::vector<Active>& active, double cores) {
   std::array<double, kResourceCount> free;
   free.fill(1.0);
-  free[kCores] = set_shares(active, profile);
+  free[kCores] = cores;
   for (Active& one : active) {
     one.speed = 0;
     one.settled = !is_at_work(one);
@@ -219,7 +242,7 @@ void share_resources(std::vector<Active>& active, const MachineProfile& profile)
       const double weight = one.demand->weight;
       rise = std::min(rise, (1.0 - one.speed) / weight);
       for (std::size_t r = 0; r < kResourceCount; ++r) {
-        wanted[r] += weight * one.share[r];
+        wanted[r] += weight * one.demand->share[r];
       }
     }
     if (rise == std::numeric_limits<double>::infinity()) return;
@@ -233,7 +256,7 @@ void share_resources(std::vector<Active>& active, const MachineProfile& profile)
       one.speed += rise * one.demand->weight;
       one.settled = one.speed >= 1.0 - kUsedUp;
       for (std::size_t r = 0; r < kResourceCount; ++r) {
-        if (one.share[r] > 0 && free[r] <= kUsedUp) one.settled = true;
+        if (one.demand->share[r] > 0 && free[r] <= kUsedUp) one.settled = true;
       }
     }
   }
@@ -474,7 +497,9 @@ class Simulator {
 
   // Goes on to the next moment at which something ends.
   void pass_time() {
-    share_resources(active_, profile_);
+    const bool cores_short = cores_are_short(active_);
+    share_resources(active_, cores_short ? profile_.contention : 1.0);
+    if (cores_short) displace_compute(active_, profile_.displacement);
     double step_s = std::numeric_limits<double>::infinity();
     for (const Active& one : active_) step_s = std::min(step_s, one.left_s());
     now_s_ += step_s;

@@ -76,6 +76,22 @@ TEST_F(BareLoopTest, MixedReadsOneHalfAndWritesTheOther) {
   EXPECT_TRUE(same(disk.span().subspan(written), content_.span().subspan(written)));
 }
 
+TEST_F(BareLoopTest, StaysInItsPartOfTheFile) {
+  constexpr std::size_t kBegin = 6 * kBlock;
+  constexpr std::size_t kPart = 4 * kBlock;
+  BareLoop loop(file_, FileRange{.begin = kBegin, .bytes = kPart}, memory_.span(),
+                BareLoop::Options{.block_bytes = kBlock, .depth = kDepth, .mode = {}});
+  EXPECT_EQ(loop.run(IoMix::kRead, 0), kPart);
+  EXPECT_TRUE(same(memory_.span(), content_.span().subspan(kBegin, kPart)));
+  memory_.fill(9);
+  EXPECT_EQ(loop.run(IoMix::kWrite, 0), kPart);
+  AlignedMemory disk = on_disk();
+  EXPECT_TRUE(same(disk.span().subspan(kBegin, kPart), memory_.span()));
+  EXPECT_TRUE(same(disk.span().first(kBegin), content_.span().first(kBegin)));
+  constexpr std::size_t kEnd = kBegin + kPart;
+  EXPECT_TRUE(same(disk.span().subspan(kEnd), content_.span().subspan(kEnd)));
+}
+
 // A second passes whenever it is looked at.
 class CountingClock final : public Clock {
  public:

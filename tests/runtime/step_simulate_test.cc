@@ -146,6 +146,54 @@ TEST(Simulate, ComputeWaitsForItsThreadsThatGiveWayToTransfers) {
   EXPECT_DOUBLE_EQ(end_of_compute(20), 6);
 }
 
+TEST(Simulate, WaitingForThreadsComesOnTopOfContention) {
+  MachineProfile profile = unit_profile();
+  profile.cores = 4;
+  profile.drive.read_cores = 0.5;
+  profile.contention = 0.75;
+  const Program program = two_ops(Lane::kCompute, 4, Lane::kRead, 20, false);
+  const auto end_of_compute = [&](double displacement) {
+    profile.displacement = displacement;
+    std::vector<SimulatedOp> timeline;
+    simulate(program, profile, 1, &timeline);
+    return std::ranges::find(timeline, 0, &SimulatedOp::op)->end_s;
+  };
+  EXPECT_DOUBLE_EQ(end_of_compute(1), 6.4) << "at 2.5 of 4 cores";
+  EXPECT_DOUBLE_EQ(end_of_compute(2), 8) << "at 2 of 4 cores";
+  EXPECT_DOUBLE_EQ(end_of_compute(100), 12.8) << "half of what its threads have is the least";
+}
+
+// What compute waits for is nobody's.
+TEST(Simulate, TransfersAreAsFastHoweverComputeWaits) {
+  MachineProfile profile = unit_profile();
+  profile.cores = profile.compute_cores = 2;
+  profile.drive.read_cores = 0.75;
+  const Program program = two_ops(Lane::kCompute, 40, Lane::kRead, 8, false);
+  for (const double displacement : {1.0, 1.5}) {
+    profile.displacement = displacement;
+    std::vector<SimulatedOp> timeline;
+    simulate(program, profile, 1, &timeline);
+    const auto read = std::ranges::find(timeline, 1, &SimulatedOp::op);
+    EXPECT_DOUBLE_EQ(read->end_s, 9) << "two thirds of a core, of three quarters";
+  }
+}
+
+TEST(Simulate, ReadsInFlightWantTheCoresOfOne) {
+  MachineProfile profile = unit_profile();
+  profile.io_depth = 8;
+  profile.cores = 4;
+  profile.compute_cores = 3;
+  profile.drive.read_cores = 0.5;
+  profile.contention = 0.5;
+  profile.displacement = 2;
+  HandMadeProgram made;
+  const OpId compute = made.op(Lane::kCompute, 3, {}, {made.own_buffer()});
+  for (int i = 0; i < 8; ++i) made.op(Lane::kRead, 1, {}, {made.own_buffer()});
+  std::vector<SimulatedOp> timeline;
+  EXPECT_DOUBLE_EQ(simulate(made.finish(), profile, 1, &timeline).makespan_s, 8);
+  EXPECT_DOUBLE_EQ(std::ranges::find(timeline, compute, &SimulatedOp::op)->end_s, 3);
+}
+
 TEST(Simulate, OnlyComputeWaitsForItsThreads) {
   MachineProfile profile = unit_profile();
   profile.cores = 4;
@@ -193,7 +241,8 @@ TEST(Simulate, UpdatesTakeTheChecksumsOfTheirStateAndOfWhatTheyWrite) {
 // Of a drive that is too slow for both, each has half, though one keeps a core busier.
 TEST(Simulate, TheDriveServesTransfersAlikeWhoeverTakesTheirChecksums) {
   MachineProfile profile = unit_profile();
-  profile.drive.read_cores = profile.drive.write_cores = 0.5;
+  profile.drive.read_cores = 0.5;
+  profile.drive.write_cores = 0.25;
   profile.drive.disk_bytes_per_s = 1;
   profile.unchecked_drive = profile.drive;
   profile.unchecked_drive->read_cores = profile.unchecked_drive->write_cores = 0.01;
@@ -208,6 +257,32 @@ TEST(Simulate, TheDriveServesTransfersAlikeWhoeverTakesTheirChecksums) {
   for (const SimulatedOp& op : timeline) {
     EXPECT_DOUBLE_EQ(op.end_s, op.op == 0 ? 0 : 6);
   }
+}
+
+// By its own chunk's bytes; also where what an update takes was measured.
+TEST(Simulate, AnUpdateTakesTheChecksumsOfItsChunk) {
+  MachineProfile profile = unit_profile();
+  profile.unchecked_drive = profile.drive;
+  profile.checksum_s_per_byte = 0.5;
+  HandMadeProgram made;
+  const BufferId small = made.own_buffer();
+  const BufferId large = made.own_buffer();
+  made.op(Lane::kRead, 2, {}, {small});
+  made.op(Lane::kRead, 4, {}, {large});
+  made.op(Lane::kUpdate, 10, {small}, {small});
+  made.op(Lane::kUpdate, 10, {large}, {large});
+  Program program = made.finish();
+  for (const OpId first : {0, 1}) {
+    program.ops[first].kind = OpKind::kRead;
+    program.ops[first].account = Account::kOptimizerState;
+    for (const OpId op : {first, first + 2}) {
+      program.ops[op].unit = 3;
+      program.ops[op].chunk = first;
+    }
+  }
+  EXPECT_DOUBLE_EQ(simulate(program, profile, 1).makespan_s, 2 + (10 + 1) + (10 + 2));
+  profile.seconds_per_work[class_of(program, program.ops[2])] = 0.1;
+  EXPECT_DOUBLE_EQ(simulate(program, profile, 1).makespan_s, 2 + 4 + (1 + 2));
 }
 
 TEST(Simulate, MeasuredClassesTakeThePlaceOfRates) {
@@ -385,6 +460,13 @@ MachineProfile random_profile(std::mt19937& random) {
   profile.update_bytes_per_s = 1e8 * factor(random);
   profile.memory_bytes_per_s = 3e8 * factor(random);
   profile.io_depth = 1 + static_cast<int>(random() % 4);
+  profile.drive.read_cores = factor(random);
+  profile.drive.write_cores = factor(random);
+  profile.unchecked_drive = profile.drive;
+  profile.unchecked_drive->read_cores = 0.01;
+  profile.checksum_s_per_byte = 1e-9 * factor(random);
+  profile.contention = 0.5 * factor(random);
+  profile.displacement = 1 + factor(random);
   return profile;
 }
 
@@ -553,11 +635,16 @@ TEST(Simulate, RefusesImpossibleProfiles) {
     simulate(program, profile, 1);
     FAIL() << "a disk without a rate";
   } catch (const ConfigError& error) {
-    EXPECT_NE(std::string(error.what()).find("disk_bytes_per_s"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("profile: drive.disk_bytes_per_s"), std::string::npos);
   }
   profile = {};
   profile.unchecked_drive = {.write_bytes_per_s = 0};
-  EXPECT_THROW(simulate(program, profile, 1), ConfigError);
+  try {
+    simulate(program, profile, 1);
+    FAIL() << "a drive that writes nothing";
+  } catch (const ConfigError& error) {
+    EXPECT_NE(std::string(error.what()).find("unchecked_drive.write_bytes"), std::string::npos);
+  }
   profile = {};
   profile.io_depth = 0;
   EXPECT_THROW(simulate(program, profile, 1), ConfigError);
