@@ -32,7 +32,7 @@ constexpr std::size_t kFinalists = 3;  // of each tool
 constexpr std::size_t kTools = 2;      // that are measured in the same rounds
 // Of the store: memory that is used again while it is in the caches, as fio's is, and more than
 // they hold, as a step's is.
-constexpr IoShape kStoreShapes[] = {{512 * kKiB, 16}, {512 * kKiB, 32}, {kMiB, 8}};
+constexpr IoShape kStoreShapes[] = {{512 * kKiB, 16}, {512 * kKiB, 8}, {512 * kKiB, 32}, {kMiB, 8}};
 constexpr IoShape kSmallStoreShapes[] = {{512 * kKiB, 4}, {kMiB, 2}};
 constexpr IoShape kWideStoreShape = {64 * kMiB, 4};
 
@@ -84,17 +84,17 @@ std::vector<IoShape> finalists_of(const Runner& run, IoMix mix, const std::vecto
   return best;
 }
 
-const Contestant& best_of(const Contestants& contestants) {
-  return *std::max_element(
-      contestants.begin(), contestants.end(),
-      [](const Contestant& a, const Contestant& b) { return a.rate.median() < b.rate.median(); });
-}
-
 // The one with requests of this shape; there is one.
 const Contestant& with_shape(const Contestants& contestants, const IoShape& shape) {
   const auto found = std::ranges::find(contestants, shape, &Contestant::shape);
   TERRACE_CHECK(found != contestants.end());
   return *found;
+}
+
+const Contestant& best_of(const Contestants& contestants) {
+  return *std::max_element(
+      contestants.begin(), contestants.end(),
+      [](const Contestant& a, const Contestant& b) { return a.rate.median() < b.rate.median(); });
 }
 
 // All of them, in the same rounds: the first of each group, the second of each, and so on.
@@ -196,9 +196,11 @@ class IoBench {
 
   std::unique_ptr<StoreLoad> make_store(bool checksums, const IoShape& requests);
   ShapedStores make_stores(const IoShape& requests);
-  void have_stores_for(const Contestants& tools);
   Contestants finalists(const std::string& tool, const Runner& run, IoMix mix, bool wide,
                         std::size_t first_region) const;
+  Contestants with_shapes_of_stores(const std::string& tool, const Runner& run, IoMix mix) const;
+  Contestant contestant(const std::string& tool, const Runner& run, IoMix mix, const IoShape& shape,
+                        std::size_t region) const;
   Contestant contestant(StoreLoad& store, const IoShape& requests, IoMix mix) const;
   Contestants contestants_of(std::span<const ShapedStores> stores, bool checksums, IoMix mix) const;
   Contestant checksums_alone() const;
@@ -209,12 +211,12 @@ class IoBench {
   Log& log_;
   const std::vector<std::string> directories_;
   const std::size_t bytes_;  // that each contestant has on each drive
+  const std::span<const IoShape> store_shapes_;
   BareDrives drives_;
   std::optional<std::string> fio_version_;
   FioPeer fio_;
   const IoShape wide_shape_;
-  const std::span<const IoShape> own_shapes_;
-  std::vector<ShapedStores> stores_;  // of own_shapes_, and while they are needed of a tool's
+  std::vector<ShapedStores> stores_;
   std::unique_ptr<StoreLoad> wide_;
 };
 
@@ -232,14 +234,14 @@ IoBench::IoBench(const BenchOptions& options, Log& log)
       log_(log),
       directories_(directories_of(options)),
       bytes_(region_bytes_of(options)),
-      drives_(directories_, bytes_, kTools * kFinalists, options.small ? kMiB : kBlockMax,
-              options.small ? 8 : kDepthMax, log),
+      store_shapes_(options.small ? std::span<const IoShape>(kSmallStoreShapes) : kStoreShapes),
+      drives_(directories_, bytes_, kTools * kFinalists + store_shapes_.size(),
+              options.small ? kMiB : kBlockMax, options.small ? 8 : kDepthMax, log),
       fio_version_(FioPeer::find()),
       fio_({.files = drives_.files(), .scratch = drives_.scratch()}),
       wide_shape_(options.small ? kSmallStoreShapes[0] : kWideStoreShape),
-      own_shapes_(options.small ? std::span<const IoShape>(kSmallStoreShapes) : kStoreShapes),
       wide_(make_store(true, wide_shape_)) {
-  for (const IoShape& shape : own_shapes_) stores_.push_back(make_stores(shape));
+  for (const IoShape& shape : store_shapes_) stores_.push_back(make_stores(shape));
   if (!fio_version_) log.info("bench io: fio is not installed; the limit is a bare io_uring loop");
 }
 
@@ -259,20 +261,21 @@ IoBench::ShapedStores IoBench::make_stores(const IoShape& requests) {
   return {requests, make_store(true, requests), make_store(false, requests)};
 }
 
-// With requests of their shapes, beside those of own_shapes_.
-void IoBench::have_stores_for(const Contestants& tools) {
-  stores_.erase(stores_.begin() + static_cast<std::ptrdiff_t>(own_shapes_.size()), stores_.end());
-  for (const Contestant& tool : tools) {
-    if (std::ranges::find(own_shapes_, tool.shape) == own_shapes_.end()) {
-      stores_.push_back(make_stores(tool.shape));
-    }
-  }
-}
-
 Contestant IoBench::contestant(StoreLoad& store, const IoShape& requests, IoMix mix) const {
   return {.name = fmt::format("store, {}", to_text(requests)),
           .shape = requests,
           .run = [&store, mix, this] { return store.run(mix, options_.seconds); },
+          .rate = {},
+          .cpu = {}};
+}
+
+Contestant IoBench::contestant(const std::string& tool, const Runner& run, IoMix mix,
+                               const IoShape& shape, std::size_t region) const {
+  const BareDrives::Run one = {
+      .mix = mix, .shape = shape, .region = region, .seconds = options_.seconds};
+  return {.name = fmt::format("{}, {}", tool, to_text(shape)),
+          .shape = shape,
+          .run = [run, one] { return run(one); },
           .rate = {},
           .cpu = {}};
 }
@@ -308,15 +311,18 @@ Contestants IoBench::finalists(const std::string& tool, const Runner& run, IoMix
                    std::min(kScreeningSeconds, options_.seconds));
   Contestants contestants;
   for (const IoShape& shape : best) {
-    const BareDrives::Run finalist = {.mix = mix,
-                                      .shape = shape,
-                                      .region = first_region + contestants.size(),
-                                      .seconds = options_.seconds};
-    contestants.push_back({.name = fmt::format("{}, {}", tool, to_text(shape)),
-                           .shape = shape,
-                           .run = [run, finalist] { return run(finalist); },
-                           .rate = {},
-                           .cpu = {}});
+    contestants.push_back(contestant(tool, run, mix, shape, first_region + contestants.size()));
+  }
+  return contestants;
+}
+
+// Likewise, behind the regions of finalists.
+Contestants IoBench::with_shapes_of_stores(const std::string& tool, const Runner& run,
+                                           IoMix mix) const {
+  Contestants contestants;
+  for (const ShapedStores& stores : stores_) {
+    const std::size_t region = kTools * kFinalists + contestants.size();
+    contestants.push_back(contestant(tool, run, mix, stores.shape, region));
   }
   return contestants;
 }
@@ -346,28 +352,29 @@ std::vector<BenchResult> IoBench::run_mix(IoMix mix) {
   Contestants fios;
   if (fio_version_) fios = finalists(*fio_version_, fio, mix, false, 0);
   Contestants loops = finalists("bare loop", bare, mix, false, kFinalists);
-  const Contestants& tools = fios.empty() ? loops : fios;
-  have_stores_for(tools);
+  // Requests of the same shape tell who needs less of the processors.
+  Contestants alike = fio_version_ ? with_shapes_of_stores(*fio_version_, fio, mix)
+                                   : with_shapes_of_stores("bare loop", bare, mix);
   Contestants checked = contestants_of(stores_, true, mix);
   Contestants unchecked = contestants_of(stores_, false, mix);
   Contestants wide = {contestant(*wide_, wide_shape_, mix)};
   Contestants wide_loops = finalists("bare loop over 512 MiB", bare_wide, mix, true, 0);
   Contestants sums = {checksums_alone()};
   log_.info(fmt::format("bench io: {}: {} rounds", name_of(mix), options_.repetitions));
-  measure({&checked, &unchecked, &sums, &fios, &loops}, options_.repetitions);
+  measure({&checked, &unchecked, &sums, &fios, &loops, &alike}, options_.repetitions);
   measure({&wide, &wide_loops}, options_.repetitions);
 
-  // What fio needs of processors at its fastest is what others will compare with.
-  const IoShape asked = best_of(tools).shape;
   Contestants limits = fios;
   limits.insert(limits.end(), loops.begin(), loops.end());
+  limits.insert(limits.end(), alike.begin(), alike.end());
+  const IoShape fastest = best_of(unchecked).shape;
   const std::string name = "store_" + name_of(mix);
   std::vector<BenchResult> results = {
       rate_result(name, checked, limits),
       rate_result(name + "_unchecked", unchecked, limits),
       rate_result(name + "_wide", wide, wide_loops),
-      cpu_result(name + "_cpu", with_shape(checked, asked), with_shape(tools, asked)),
-      cpu_result(name + "_unchecked_cpu", with_shape(unchecked, asked), with_shape(tools, asked)),
+      cpu_result(name + "_cpu", with_shape(checked, fastest), with_shape(alike, fastest)),
+      cpu_result(name + "_unchecked_cpu", best_of(unchecked), with_shape(alike, fastest)),
       checksum_result(name + "_checksums", checked[0], unchecked[0], sums[0])};
   results[0].details.push_back({"store", description()});
   return results;

@@ -17,7 +17,7 @@
 namespace terrace {
 namespace {
 
-constexpr double kTransfersMax_s = 60;  // beside the compute of a step, which ends them
+constexpr double kTransferSecondsMax = 60;  // beside the compute of a step, which ends them
 
 EngineOptions in_memory(EngineOptions engine) {
   PlacementRequest request;
@@ -166,7 +166,7 @@ double OpsAlone::displacement(const MachineProfile& profile, StoreLoad& load) {
   const double alone_s = compute_seconds();
   std::stop_source computed;
   auto transfers = std::async(std::launch::async, [&, stopped = computed.get_token()] {
-    return load.run(IoMix::kMixed, kTransfersMax_s, stopped);
+    return load.run(IoMix::kMixed, kTransferSecondsMax, stopped);
   });
   const double together_s = compute_seconds();
   computed.request_stop();

@@ -16,7 +16,7 @@
 namespace terrace {
 namespace {
 
-constexpr int kSteps = 5;   // of a measurement, and of a simulation
+constexpr int kSteps = 8;   // of a measurement, and of a simulation
 constexpr int kRounds = 5;  // at most: there are ten configurations
 
 // A model and a batch: what the ops of a step take depends on them and on nothing else.
@@ -133,10 +133,11 @@ class DriveLoads {
              Log& log)
       : seconds_(0.3 * options.seconds),
         checked_(load_of(engine, program, options, true), log),
-        unchecked_(load_of(engine, program, options, false), log) {}
+        unchecked_(load_of(engine, program, options, false), log),
+        transfers_in_flight_(transfers_in_flight(checked_.store(), program)) {}
 
   void measure(MachineProfile& profile, OpsAlone& ops) {
-    profile.io_depth = 1;  // the store serves a direction's requests in their order
+    profile.io_depth = transfers_in_flight_;
     profile.drive = measure_drive(checked_, seconds_);
     profile.unchecked_drive = measure_drive(unchecked_, seconds_);
     profile.displacement = ops.displacement(profile, checked_);
@@ -154,9 +155,24 @@ class DriveLoads {
     return load;
   }
 
+  // A store serves a direction's requests in their order, so many blocks at a time.
+  static int transfers_in_flight(const BlockStore& store, const Program& program) {
+    double bytes_in_flight = 0;
+    for (const StorePath& path : store.paths()) {
+      bytes_in_flight += static_cast<double>(path.depth) * static_cast<double>(store.block_bytes());
+    }
+    const auto transfers = std::ranges::count_if(program.ops, [](const Op& op) {
+      return op.lane == Lane::kRead || op.lane == Lane::kWrite;
+    });
+    const double bytes = lane_bytes(program, Lane::kRead) + lane_bytes(program, Lane::kWrite);
+    if (bytes == 0) return 1;
+    return std::max(1, static_cast<int>(bytes_in_flight * static_cast<double>(transfers) / bytes));
+  }
+
   const double seconds_;
   StoreLoad checked_;
   StoreLoad unchecked_;
+  const int transfers_in_flight_;
 };
 
 // What a step runs on.
@@ -201,6 +217,7 @@ Details details_of(const StepRunner& runner, const MachineProfile& profile,
                      {"contention, last", fmt::format("{:.2f}", profile.contention)}};
   if (profile.unchecked_drive) {
     details.emplace_back("displacement, last", fmt::format("{:.2f}", profile.displacement));
+    details.emplace_back("transfers that share a direction", fmt::format("{}", profile.io_depth));
     details.emplace_back("drive, last", drive_text(profile.drive));
     details.emplace_back("drive without checksums, last", drive_text(*profile.unchecked_drive));
   }
