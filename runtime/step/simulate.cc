@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "runtime/step/op_demand.h"
 
 namespace terrace {
 namespace {
@@ -17,151 +18,7 @@ Part part_of_run(std::int32_t run, std::int32_t runs) {
   return run == runs - 1 ? Part::kDrain : Part::kBody;
 }
 
-// --- what ops cost, and what they share ------------------------------------------------------
-
-enum Resource : std::size_t { kReading, kWriting, kDisk, kMemory, kCores, kResourceCount };
-
-struct Demand {
-  double delay_s = 0;                          // before the work, using nothing
-  double work_s = 0;                           // at full speed
-  std::array<double, kResourceCount> share{};  // of each resource, at full speed
-  // How much faster than others it gets to its full speed while resources are shared out. A thread
-  // that wants a quarter of a core has it before one that wants a whole core has more.
-  double weight = 1;
-  bool waits_for_its_threads = false;  // ops that all threads of compute work on
-};
-
-// The transfers whose checksums updates on the host take: of their state, and of the parameters
-// they write. An approximation of runtime/train/update_checksums.h, which leaves some of these to
-// the store: state with int8 moments, odd chunks of bf16 moments, parameters of which a rank
-// updates a shard and writes the whole.
-class UpdateTransfers {
- public:
-  explicit UpdateTransfers(const Program& program) {
-    for (const Op& op : program.ops) {
-      if (op.kind == OpKind::kUpdate && op.lane == Lane::kUpdate) bytes_[key_of(op)] = 0;
-    }
-    for (const Op& op : program.ops) {
-      if (contains(op)) bytes_[key_of(op)] += op.cost.bytes;
-    }
-  }
-
-  bool contains(const Op& op) const {
-    const bool writes = op.lane == Lane::kWrite;
-    if (!writes && op.lane != Lane::kRead) return false;
-    const bool is_parameter = writes && op.account == Account::kParameters;
-    return (is_parameter || op.account == Account::kOptimizerState) && bytes_.contains(key_of(op));
-  }
-  // In both directions; of other ops 0.
-  double bytes_of(const Op& op) const {
-    return op.kind == OpKind::kUpdate && op.lane == Lane::kUpdate ? bytes_.at(key_of(op)) : 0;
-  }
-
- private:
-  using Key = std::pair<std::int32_t, std::int32_t>;  // unit, chunk
-  static Key key_of(const Op& op) { return {op.unit, op.chunk}; }
-
-  std::map<Key, double> bytes_;
-};
-
-double rate_of(Lane lane, const MachineProfile& profile, const DriveRates& drive) {
-  switch (lane) {
-    case Lane::kCompute:
-      return profile.compute_bytes_per_s;
-    case Lane::kUpload:
-      return profile.upload_bytes_per_s;
-    case Lane::kDownload:
-      return profile.download_bytes_per_s;
-    case Lane::kRead:
-      return drive.read_bytes_per_s;
-    case Lane::kWrite:
-      return drive.write_bytes_per_s;
-    case Lane::kCollective:
-    case Lane::kTensor:
-    case Lane::kSend:
-    case Lane::kReceive:
-    case Lane::kSendBack:
-    case Lane::kReceiveBack:
-      return profile.network_bytes_per_s;
-    case Lane::kUpdate:
-      return profile.update_bytes_per_s;
-  }
-  TERRACE_CHECK(false);
-}
-
-double cores_of(Lane lane, const MachineProfile& profile, const DriveRates& drive) {
-  switch (lane) {
-    case Lane::kCompute:
-      return profile.compute_cores;
-    case Lane::kUpdate:
-      return profile.update_cores;
-    case Lane::kUpload:
-    case Lane::kDownload:
-      return profile.copy_cores;
-    case Lane::kRead:
-      return drive.read_cores;
-    case Lane::kWrite:
-      return drive.write_cores;
-    default:
-      return 0;
-  }
-}
-
-// Of the disk, for a read or a write at its full speed: such that as many bytes of both together
-// reach disk_bytes_per_s.
-double disk_share(const DriveRates& drive) {
-  return 2 / (drive.disk_bytes_per_s * (1 / drive.read_bytes_per_s + 1 / drive.write_bytes_per_s));
-}
-
-// The drive serves transfers alike, in both directions and whoever takes their checksums.
-double weight_of(Lane lane, const MachineProfile& profile) {
-  const bool is_transfer = lane == Lane::kRead || lane == Lane::kWrite;
-  const double cores = is_transfer ? std::max(profile.drive.read_cores, profile.drive.write_cores)
-                                   : cores_of(lane, profile, profile.drive);
-  return cores > 0 && cores < 1 ? 1 / cores : 1;
-}
-
-// An op that asks for more than all of a resource is slowed from the start.
-Demand demand_of(const Program& program, const Op& op, const MachineProfile& profile,
-                 const UpdateTransfers& update_transfers) {
-  Demand demand;
-  const bool is_unchecked = profile.unchecked_drive && update_transfers.contains(op);
-  const DriveRates& drive = is_unchecked ? *profile.unchecked_drive : profile.drive;
-  const double rate = rate_of(op.lane, profile, drive);
-  const double cores = cores_of(op.lane, profile, drive);
-  demand.share[kCores] = cores / profile.cores;
-  demand.weight = weight_of(op.lane, profile);
-  const auto measured = profile.seconds_per_work.find(class_of(program, op));
-  if (measured != profile.seconds_per_work.end()) {
-    demand.work_s = measured->second * work_of(program, op);
-  } else {
-    demand.work_s = op.cost.bytes / rate;
-    if (op.lane == Lane::kCompute) demand.work_s += op.cost.flops / profile.flops_per_s;
-  }
-  demand.work_s += update_transfers.bytes_of(op) * profile.checksum_s_per_byte;
-  if (op.lane == Lane::kCompute) {
-    demand.delay_s = profile.op_overhead_s;
-    demand.waits_for_its_threads = cores > 0;
-    return demand;
-  }
-  if (demand.work_s > 0) {
-    demand.share[kMemory] = op.cost.bytes / demand.work_s / profile.memory_bytes_per_s;
-  }
-  if (op.lane == Lane::kRead) demand.share[kReading] = 1;
-  if (op.lane == Lane::kWrite) demand.share[kWriting] = 1;
-  if (!completes_in_order(op.lane)) demand.share[kDisk] = disk_share(drive);
-  return demand;
-}
-
-// By op.
-std::vector<Demand> demands_of(const Program& program, const MachineProfile& profile) {
-  const UpdateTransfers update_transfers(program);
-  std::vector<Demand> demands;
-  for (const Op& op : program.ops) {
-    demands.push_back(demand_of(program, op, profile, update_transfers));
-  }
-  return demands;
-}
+// --- how they share ---------------------------------------------------------------------------
 
 struct Active {
   OpId op = 0;
@@ -171,18 +28,14 @@ struct Active {
   double work_s = 0;   // what is left, at full speed
   double speed = 0;    // of the work, at most 1
   bool settled = false;
-  const Demand* demand = nullptr;
+  const OpDemand* demand = nullptr;
 
   double left_s() const { return delay_s > 0 ? delay_s : work_s / speed; }
 };
 
-bool any_uses(const std::vector<Active>& active, Resource resource) {
+bool any_uses(const std::vector<Active>& active, OpDemand::Resource resource) {
   return std::ranges::any_of(active,
                              [=](const Active& one) { return one.demand->share[resource] > 0; });
-}
-
-bool is_transfer(const Demand& demand) {
-  return demand.share[kReading] > 0 || demand.share[kWriting] > 0;
 }
 
 // Whether it works: it does not wait for its start.
@@ -196,10 +49,10 @@ bool cores_are_short(const std::vector<Active>& active) {
   double others = 0;
   for (const Active& one : active) {
     if (!is_at_work(one)) continue;
-    const double cores = one.demand->share[kCores];
-    if (one.demand->share[kReading] > 0) {
+    const double cores = one.demand->share[OpDemand::kCores];
+    if (one.demand->share[OpDemand::kReading] > 0) {
       reading = std::max(reading, cores);
-    } else if (one.demand->share[kWriting] > 0) {
+    } else if (one.demand->share[OpDemand::kWriting] > 0) {
       writing = std::max(writing, cores);
     } else {
       others += cores;
@@ -213,11 +66,11 @@ bool cores_are_short(const std::vector<Active>& active) {
 void displace_compute(std::vector<Active>& active, double displacement) {
   double taken = 0;
   for (const Active& one : active) {
-    if (is_transfer(*one.demand)) taken += one.speed * one.demand->share[kCores];
+    if (one.demand->is_transfer()) taken += one.speed * one.demand->share[OpDemand::kCores];
   }
   for (Active& one : active) {
     if (!one.demand->waits_for_its_threads || !is_at_work(one)) continue;
-    const double lost = (displacement - 1) * taken / one.demand->share[kCores];
+    const double lost = (displacement - 1) * taken / one.demand->share[OpDemand::kCores];
     one.speed = std::max(one.speed - lost, one.speed / 2);
   }
 }
@@ -225,37 +78,38 @@ void displace_compute(std::vector<Active>& active, double displacement) {
 // Max-min fairness: all speeds rise together, each in proportion to its weight; where a resource is
 // used up, its users stay as they are. The disk is one only where reads meet writes.
 void share_resources(std::vector<Active>& active, double cores) {
-  std::array<double, kResourceCount> free;
+  std::array<double, OpDemand::kResourceCount> free;
   free.fill(1.0);
-  free[kCores] = cores;
+  free[OpDemand::kCores] = cores;
   for (Active& one : active) {
     one.speed = 0;
     one.settled = !is_at_work(one);
   }
-  const bool is_mixed = any_uses(active, kReading) && any_uses(active, kWriting);
+  const bool is_mixed =
+      any_uses(active, OpDemand::kReading) && any_uses(active, OpDemand::kWriting);
   constexpr double kUsedUp = 1e-12;
   for (;;) {
-    std::array<double, kResourceCount> wanted{};
+    std::array<double, OpDemand::kResourceCount> wanted{};
     double rise = std::numeric_limits<double>::infinity();
     for (const Active& one : active) {
       if (one.settled) continue;
       const double weight = one.demand->weight;
       rise = std::min(rise, (1.0 - one.speed) / weight);
-      for (std::size_t r = 0; r < kResourceCount; ++r) {
+      for (std::size_t r = 0; r < OpDemand::kResourceCount; ++r) {
         wanted[r] += weight * one.demand->share[r];
       }
     }
     if (rise == std::numeric_limits<double>::infinity()) return;
-    if (!is_mixed) wanted[kDisk] = 0;
-    for (std::size_t r = 0; r < kResourceCount; ++r) {
+    if (!is_mixed) wanted[OpDemand::kDisk] = 0;
+    for (std::size_t r = 0; r < OpDemand::kResourceCount; ++r) {
       if (wanted[r] > 0) rise = std::min(rise, free[r] / wanted[r]);
     }
-    for (std::size_t r = 0; r < kResourceCount; ++r) free[r] -= rise * wanted[r];
+    for (std::size_t r = 0; r < OpDemand::kResourceCount; ++r) free[r] -= rise * wanted[r];
     for (Active& one : active) {
       if (one.settled) continue;
       one.speed += rise * one.demand->weight;
       one.settled = one.speed >= 1.0 - kUsedUp;
-      for (std::size_t r = 0; r < kResourceCount; ++r) {
+      for (std::size_t r = 0; r < OpDemand::kResourceCount; ++r) {
         if (one.demand->share[r] > 0 && free[r] <= kUsedUp) one.settled = true;
       }
     }
@@ -474,7 +328,7 @@ class Simulator {
       return;
     }
     ++lane.in_flight;
-    const Demand& demand = demands_[id];
+    const OpDemand& demand = demands_[id];
     active_.push_back({.op = id,
                        .run = run,
                        .start_s = now_s_,
@@ -575,7 +429,7 @@ class Simulator {
   std::int32_t runs_;
   std::vector<SimulatedOp>* timeline_;
   LiveBytes live_;
-  const std::vector<Demand> demands_;
+  const std::vector<OpDemand> demands_;
   std::array<VirtualLane, kLaneCount> lanes_;
   std::vector<Active> active_;                     // in the order of their starts
   std::array<std::vector<std::int32_t>, 2> done_;  // run n uses side n % 2: the run that is done
@@ -590,7 +444,7 @@ class Simulator {
 
 std::vector<double> seconds_alone(const Program& program, const MachineProfile& profile) {
   std::vector<double> seconds;
-  for (const Demand& demand : demands_of(program, profile)) {
+  for (const OpDemand& demand : demands_of(program, profile)) {
     seconds.push_back(demand.delay_s + demand.work_s);
   }
   return seconds;

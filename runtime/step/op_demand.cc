@@ -1,0 +1,144 @@
+#include "runtime/step/op_demand.h"
+
+#include <map>
+#include <utility>
+
+#include "base/check.h"
+
+namespace terrace {
+namespace {
+
+// The transfers whose checksums updates on the host take: of their state, and of the parameters
+// they write. An approximation of runtime/train/update_checksums.h, which leaves some of these to
+// the store: state with int8 moments, odd chunks of bf16 moments, parameters of which a rank
+// updates a shard and writes the whole.
+class UpdateTransfers {
+ public:
+  explicit UpdateTransfers(const Program& program) {
+    for (const Op& op : program.ops) {
+      if (op.kind == OpKind::kUpdate && op.lane == Lane::kUpdate) bytes_[key_of(op)] = 0;
+    }
+    for (const Op& op : program.ops) {
+      if (contains(op)) bytes_[key_of(op)] += op.cost.bytes;
+    }
+  }
+
+  bool contains(const Op& op) const {
+    const bool writes = op.lane == Lane::kWrite;
+    if (!writes && op.lane != Lane::kRead) return false;
+    const bool is_parameter = writes && op.account == Account::kParameters;
+    return (is_parameter || op.account == Account::kOptimizerState) && bytes_.contains(key_of(op));
+  }
+  // In both directions; of other ops 0.
+  double bytes_of(const Op& op) const {
+    return op.kind == OpKind::kUpdate && op.lane == Lane::kUpdate ? bytes_.at(key_of(op)) : 0;
+  }
+
+ private:
+  using Key = std::pair<std::int32_t, std::int32_t>;  // unit, chunk
+  static Key key_of(const Op& op) { return {op.unit, op.chunk}; }
+
+  std::map<Key, double> bytes_;
+};
+
+double rate_of(Lane lane, const MachineProfile& profile, const DriveRates& drive) {
+  switch (lane) {
+    case Lane::kCompute:
+      return profile.compute_bytes_per_s;
+    case Lane::kUpload:
+      return profile.upload_bytes_per_s;
+    case Lane::kDownload:
+      return profile.download_bytes_per_s;
+    case Lane::kRead:
+      return drive.read_bytes_per_s;
+    case Lane::kWrite:
+      return drive.write_bytes_per_s;
+    case Lane::kCollective:
+    case Lane::kTensor:
+    case Lane::kSend:
+    case Lane::kReceive:
+    case Lane::kSendBack:
+    case Lane::kReceiveBack:
+      return profile.network_bytes_per_s;
+    case Lane::kUpdate:
+      return profile.update_bytes_per_s;
+  }
+  TERRACE_CHECK(false);
+}
+
+double cores_of(Lane lane, const MachineProfile& profile, const DriveRates& drive) {
+  switch (lane) {
+    case Lane::kCompute:
+      return profile.compute_cores;
+    case Lane::kUpdate:
+      return profile.update_cores;
+    case Lane::kUpload:
+    case Lane::kDownload:
+      return profile.copy_cores;
+    case Lane::kRead:
+      return drive.read_cores;
+    case Lane::kWrite:
+      return drive.write_cores;
+    default:
+      return 0;
+  }
+}
+
+// Of the disk, for a read or a write at its full speed: such that as many bytes of both together
+// reach disk_bytes_per_s.
+double disk_share(const DriveRates& drive) {
+  return 2 / (drive.disk_bytes_per_s * (1 / drive.read_bytes_per_s + 1 / drive.write_bytes_per_s));
+}
+
+// The drive serves transfers alike, in both directions and whoever takes their checksums.
+double weight_of(Lane lane, const MachineProfile& profile) {
+  const bool is_transfer = lane == Lane::kRead || lane == Lane::kWrite;
+  const double cores = is_transfer ? std::max(profile.drive.read_cores, profile.drive.write_cores)
+                                   : cores_of(lane, profile, profile.drive);
+  return cores > 0 && cores < 1 ? 1 / cores : 1;
+}
+
+// An op that asks for more than all of a resource is slowed from the start.
+OpDemand demand_of(const Program& program, const Op& op, const MachineProfile& profile,
+                   const UpdateTransfers& update_transfers) {
+  OpDemand demand;
+  const bool is_unchecked = profile.unchecked_drive && update_transfers.contains(op);
+  const DriveRates& drive = is_unchecked ? *profile.unchecked_drive : profile.drive;
+  const double rate = rate_of(op.lane, profile, drive);
+  const double cores = cores_of(op.lane, profile, drive);
+  demand.share[OpDemand::kCores] = cores / profile.cores;
+  demand.weight = weight_of(op.lane, profile);
+  const auto measured = profile.seconds_per_work.find(class_of(program, op));
+  if (measured != profile.seconds_per_work.end()) {
+    demand.work_s = measured->second * work_of(program, op);
+  } else {
+    demand.work_s = op.cost.bytes / rate;
+    if (op.lane == Lane::kCompute) demand.work_s += op.cost.flops / profile.flops_per_s;
+  }
+  demand.work_s += update_transfers.bytes_of(op) * profile.checksum_s_per_byte;
+  if (op.lane == Lane::kCompute) {
+    demand.delay_s = profile.op_overhead_s;
+    demand.waits_for_its_threads = cores > 0;
+    return demand;
+  }
+  if (demand.work_s > 0) {
+    demand.share[OpDemand::kMemory] = op.cost.bytes / demand.work_s / profile.memory_bytes_per_s;
+  }
+  if (op.lane == Lane::kRead) demand.share[OpDemand::kReading] = 1;
+  if (op.lane == Lane::kWrite) demand.share[OpDemand::kWriting] = 1;
+  if (!completes_in_order(op.lane)) demand.share[OpDemand::kDisk] = disk_share(drive);
+  return demand;
+}
+
+}  // namespace
+
+std::vector<OpDemand> demands_of(const Program& program, const MachineProfile& profile) {
+  const UpdateTransfers update_transfers(program);
+  std::vector<OpDemand> demands;
+  for (const Op& op : program.ops) {
+    demands.push_back(demand_of(program, op, profile, update_transfers));
+  }
+  return demands;
+}
+
+}  // namespace terrace
