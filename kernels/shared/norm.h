@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "base/error.h"
 #include "kernels/kernel_table.h"
 #include "kernels/shared/block.h"
 
@@ -348,7 +349,17 @@ void launch_join_columns(Launcher& launcher, const JoinColumnsKernel& kernel) {
                                      kThreads * sizeof(float));
 }
 
+inline constexpr std::int64_t kNormWidthMax = 32768;
+
+// When a step is planned: a model that cannot be computed is refused.
+inline void check_norm_width(std::int64_t width) {
+  if (width <= kNormWidthMax) return;
+  throw ConfigError("norms on CUDA take rows of at most 32768 elements",
+                    "use --device cpu for this model");
+}
+
 inline std::size_t norm_backward_workspace(std::int64_t rows, std::int64_t width, int) {
+  check_norm_width(width);
   return WorkspaceCutter::padded_bytes(static_cast<std::size_t>(norm_rows(rows).blocks) * 2 *
                                        static_cast<std::size_t>(width) * sizeof(float));
 }
@@ -358,7 +369,7 @@ inline std::size_t norm_backward_workspace(std::int64_t rows, std::int64_t width
 template <typename T, bool Narrow, typename Body>
 void with_row_threads(std::int64_t C, const Body& body) {
   const std::int64_t packs = divide_up(C, kPackOf<T>);
-  TERRACE_CHECK_LE(packs, 4 * 1024);
+  TERRACE_CHECK_LE(C, kNormWidthMax);
   if constexpr (Narrow) {
     if (packs <= 4 * kWarp) return body.template operator()<kWarp, 4>();
     if (packs <= 8 * kWarp) return body.template operator()<kWarp, 8>();
@@ -368,7 +379,8 @@ void with_row_threads(std::int64_t C, const Body& body) {
   }
   if (packs <= 2 * 256) return body.template operator()<256, 2>();
   if (packs <= 4 * 256) return body.template operator()<256, 4>();
-  body.template operator()<1024, 4>();
+  if (packs <= 4 * 1024) return body.template operator()<1024, 4>();
+  body.template operator()<1024, kNormWidthMax / 1024 / kPackOf<T>>();
 }
 
 template <typename T, bool Centered, typename Launcher, typename Op>

@@ -54,6 +54,11 @@ TEST(SharedKernelsTest, HeadsThatAreTooWideAreRefusedWhenWorkspaceIsAsked) {
   EXPECT_THROW(shared_kernels().attention_forward_workspace(op, 1), ConfigError);
 }
 
+TEST(SharedKernelsTest, RowsThatAreTooWideForNormsAreRefusedWhenWorkspaceIsAsked) {
+  EXPECT_GT(shared_kernels().norm_backward_workspace(1, 32768, 1), 0U);
+  EXPECT_THROW(shared_kernels().norm_backward_workspace(1, 32769, 1), ConfigError);
+}
+
 TEST(SharedKernelsTest, DivisorsDivide) {
   constexpr std::int64_t kMost = (std::int64_t{1} << 31) - 1;
   for (const std::int64_t divisor :
