@@ -59,11 +59,16 @@ function(terrace_test name)
                                         GTest::gtest_main)
   # The tests are listed when ctest starts, so that a program that cannot start fails the tests and
   # not the build.
+  # Only the tests on a GPU see one: what --device auto would take is not what the others are about.
+  set(environment "")
+  if(NOT "gpu" IN_LIST TERRACE_FOLDER_LABELS)
+    set(environment ENVIRONMENT CUDA_VISIBLE_DEVICES=)
+  endif()
   gtest_discover_tests(
     ${name}
     DISCOVERY_MODE PRE_TEST
     DISCOVERY_TIMEOUT 120
-    PROPERTIES TIMEOUT ${arg_TIMEOUT})
+    PROPERTIES TIMEOUT ${arg_TIMEOUT} ${environment})
 
   # The discovery passes on one label at most; this file, read after it, sets them all. A program that
   # is not built stands for its tests, and is selected as they would be.

@@ -22,6 +22,13 @@ namespace {
 
 constexpr std::size_t kAlignment = 4096;
 
+int major_of(int ordinal) {
+  int major = 0;
+  check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal),
+             "cudaDeviceGetAttribute");
+  return major;
+}
+
 // Later calls of this thread are about GPU `ordinal`; says what is missing where it cannot be used.
 void open_device(int ordinal) {
   int count = 0;
@@ -30,6 +37,12 @@ void open_device(int ordinal) {
   if (ordinal < 0 || ordinal >= count) {
     throw EnvironmentError(fmt::format("there is no GPU {}: {} can be seen", ordinal, count),
                            "name one with --device cuda:N; CUDA_VISIBLE_DEVICES hides the others");
+  }
+  if (const int major = major_of(ordinal); major < kCudaMajorMin) {
+    throw EnvironmentError(fmt::format("GPU {} is of compute capability {}.x: the kernels are for "
+                                       "{}.0 and newer",
+                                       ordinal, major, kCudaMajorMin),
+                           "use another GPU (--device cuda:N), or --device cpu");
   }
   const cudaError_t error = cudaSetDevice(ordinal);
   if (error != cudaSuccess) throw_cuda_environment_error("cudaSetDevice", error);
@@ -115,6 +128,14 @@ int cuda_device_count() noexcept {
   if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
   cudaGetLastError();
   return 0;
+}
+
+bool cuda_device_computes(int ordinal) noexcept {
+  int major = 0;
+  const bool is_there =
+      ordinal < cuda_device_count() &&
+      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal) == cudaSuccess;
+  return is_there && major >= kCudaMajorMin;
 }
 
 std::size_t cuda_capacity_bytes(int ordinal) {

@@ -17,6 +17,12 @@ bool is_cuda_built();
 // throws.
 int cuda_device_count() noexcept;
 
+// Of the oldest GPUs that kernels are compiled for: sm_80.
+inline constexpr int kCudaMajorMin = 8;
+
+// Whether GPU `ordinal` is there and new enough for the kernels. Never throws.
+bool cuda_device_computes(int ordinal) noexcept;
+
 // Device memory kept free of arenas: kernels are loaded when first used, and libraries keep some.
 inline constexpr std::size_t kCudaMarginBytes = std::size_t{1} << 30;
 

@@ -68,7 +68,8 @@ std::string show_device(const TrainOptions& options) {
 
 constexpr auto kFlags = std::to_array<TrainFlag>({
     {{"device", "Device and tiers", "auto|cpu|cuda[:N]",
-      "What computes (auto); cuda: the GPU with the number that the rank has on its host"},
+      "What computes; cuda: the GPU with the number that the rank has on its host; auto: with one "
+      "rank the first GPU, if there is one that can be used, else the CPU"},
      set_device,
      show_device},
     {{"device-memory", "Device and tiers", "SIZE",

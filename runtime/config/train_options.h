@@ -70,7 +70,8 @@ struct OptimizerFlags {
 enum class DeviceKind : std::uint8_t { kAuto, kCpu, kCuda };
 
 struct DeviceChoice {
-  DeviceKind kind = DeviceKind::kAuto;  // auto: the CPU
+  // auto: the first GPU where the run has one rank and that GPU can be used, else the CPU.
+  DeviceKind kind = DeviceKind::kAuto;
   // Of the GPU; unset: the number that the rank has on its host.
   std::optional<int> ordinal;
 

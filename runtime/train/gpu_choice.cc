@@ -30,9 +30,14 @@ int gpu_ordinal(const DeviceChoice& device, const RanksOnHost& on_host, int gpus
   return ordinal;
 }
 
+bool takes_gpus(const DeviceChoice& device, int ranks, bool is_usable) {
+  if (device.kind == DeviceKind::kAuto) return ranks == 1 && is_usable;
+  return device.kind == DeviceKind::kCuda;
+}
+
 std::optional<GpuChoice> choose_gpu(const DeviceChoice& device, const RanksOnHost& on_host,
                                     int ranks) {
-  if (device.kind != DeviceKind::kCuda) return std::nullopt;
+  if (!takes_gpus(device, ranks, cuda_device_computes(0))) return std::nullopt;
   const int ordinal = gpu_ordinal(device, on_host, cuda_device_count());
   const std::size_t kept = ranks > 1 ? kNcclMarginBytes : 0;
   const std::size_t capacity = cuda_capacity_bytes(ordinal);
@@ -45,8 +50,10 @@ void prepare_for_ranks(const DeviceChoice& device) {
   ::setenv("CUDA_MODULE_LOADING", "EAGER", 0);
 }
 
-bool leaves_gpus_idle(const DeviceChoice& device) {
-  return device.kind == DeviceKind::kAuto && cuda_device_count() > 0;
+std::string why_gpus_are_idle(const DeviceChoice& device) {
+  if (device.kind != DeviceKind::kAuto || cuda_device_count() == 0) return {};
+  if (!cuda_device_computes(0)) return "GPU 0 is too old for the kernels";
+  return "there are GPUs, which several ranks take with --device cuda";
 }
 
 std::unique_ptr<ComputeBackend> make_backend(const std::optional<GpuChoice>& gpu) {

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "memory/host/thread_plan.h"
@@ -24,7 +25,12 @@ struct GpuChoice {
 // one, EnvironmentError where there are GPUs and none is left for this rank.
 int gpu_ordinal(const DeviceChoice& device, const RanksOnHost& on_host, int gpus);
 
-// None: the CPU device computes. `auto` does so too: a GPU is asked for by name. Of several
+// Whether a run of so many ranks computes on GPUs: where they are named, and by `auto` a run of one
+// rank where `is_usable`, the first GPU is there and new enough. Several ranks ask for GPUs by
+// name: all of them have to decide alike, whatever each sees.
+bool takes_gpus(const DeviceChoice& device, int ranks, bool is_usable);
+
+// None: the CPU device computes. `auto` names the first GPU or none (takes_gpus). Of several
 // `ranks` each has a GPU, with room left for what their communicators take of it. Throws
 // EnvironmentError naming what a GPU that was asked for lacks, and as gpu_ordinal() does.
 std::optional<GpuChoice> choose_gpu(const DeviceChoice& device, const RanksOnHost& on_host,
@@ -35,8 +41,9 @@ std::optional<GpuChoice> choose_gpu(const DeviceChoice& device, const RanksOnHos
 // stream, neither by sharing a queue of the GPU with it nor by a kernel that is only then loaded.
 void prepare_for_ranks(const DeviceChoice& device);
 
-// Whether there is a GPU which `auto` does not take.
-bool leaves_gpus_idle(const DeviceChoice& device);
+// Why the GPUs that there are stay idle with `auto`, which took the CPU device; empty where there
+// are none, or the CPU device was asked for.
+std::string why_gpus_are_idle(const DeviceChoice& device);
 
 // Null for the CPU device.
 std::unique_ptr<ComputeBackend> make_backend(const std::optional<GpuChoice>& gpu);

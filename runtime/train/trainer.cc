@@ -63,7 +63,8 @@ MachineShare machine_share(const TrainOptions& options, const LaunchedRanks& ran
 
 std::string describe_gpu(const MachineShare& machine, const DeviceChoice& device, int ranks) {
   if (!machine.gpu.has_value()) {
-    return leaves_gpus_idle(device) ? "; there is a GPU, which --device cuda takes" : "";
+    const std::string why = why_gpus_are_idle(device);
+    return why.empty() ? "" : "; " + why;
   }
   return fmt::format("; {}GPU {}: {}", ranks > 1 ? "a GPU for each rank, here " : "",
                      machine.gpu->ordinal, describe_cuda_device(machine.gpu->ordinal));

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "memory/cuda/cuda_device.h"
+#include "runtime/train/gpu_choice.h"
 
 namespace terrace::test {
 
@@ -34,6 +35,17 @@ TEST(GpuPresence, WithoutADriverTheDeviceSaysWhatIsMissing) {
 TEST(GpuPresence, AGpuThatIsNotThereIsNamed) {
   EXPECT_THROW(make_cuda_device({.ordinal = cuda_device_count()}), EnvironmentError);
   EXPECT_THROW(cuda_capacity_bytes(-1), EnvironmentError);
+}
+
+TEST(GpuPresence, ARunOfOneRankTakesTheFirstGpuByItself) {
+  if (!has_cuda_driver()) GTEST_SKIP() << "not run: there is no CUDA driver";
+  const DeviceChoice by_itself;
+  ASSERT_TRUE(cuda_device_computes(0));
+  const std::optional<GpuChoice> chosen = choose_gpu(by_itself, RanksOnHost{}, 1);
+  ASSERT_TRUE(chosen.has_value());
+  EXPECT_EQ(chosen->ordinal, 0);
+  EXPECT_FALSE(choose_gpu(by_itself, {2, 0}, 2).has_value());
+  EXPECT_NE(why_gpus_are_idle(by_itself), "");
 }
 
 }  // namespace

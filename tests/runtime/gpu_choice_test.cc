@@ -26,6 +26,18 @@ TEST(GpuChoice, TheCpuIsNoGpu) {
   EXPECT_EQ(make_backend(std::nullopt), nullptr);
 }
 
+TEST(GpuChoice, AutoTakesAGpuThatCanBeUsedForOneRank) {
+  EXPECT_TRUE(takes_gpus(kAuto, 1, true));
+  EXPECT_FALSE(takes_gpus(kAuto, 1, false));
+  EXPECT_FALSE(takes_gpus(kAuto, 2, true));
+  for (const bool is_usable : {false, true}) {
+    EXPECT_FALSE(takes_gpus(kCpu, 1, is_usable));
+    EXPECT_TRUE(takes_gpus(kCuda, 1, is_usable));
+    EXPECT_TRUE(takes_gpus(kCuda1, 1, is_usable));
+    EXPECT_TRUE(takes_gpus(kCuda, 2, is_usable));
+  }
+}
+
 TEST(GpuChoice, ARankHasTheGpuWithItsNumberOnTheHost) {
   EXPECT_EQ(gpu_ordinal(kCuda, kAlone, 8), 0);
   EXPECT_EQ(gpu_ordinal(kCuda, {8, 7}, 8), 7);
@@ -67,6 +79,8 @@ TEST(GpuChoice, CudaIsPreparedForRanksAsTheUserWants) {
 TEST(GpuChoice, WithoutAGpuAutoIsTheCpuAndCudaSaysWhatIsMissing) {
   if (cuda_device_count() > 0) GTEST_SKIP() << "not run: there is a GPU";
   EXPECT_FALSE(choose_gpu(kAuto, kAlone, 1).has_value());
+  EXPECT_FALSE(cuda_device_computes(0));
+  EXPECT_EQ(why_gpus_are_idle(kAuto), "");
   try {
     choose_gpu(kCuda, kAlone, 1);
     FAIL() << "found a GPU";
