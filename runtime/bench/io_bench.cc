@@ -17,11 +17,13 @@
 
 // Two steps for each mix of directions. First every shape of I/O is tried once by the bare loop and
 // by fio. Then the best few of each are measured again, in rounds with the store, which is asked
-// for requests of some shapes and of the one that was fastest with fio: the best median of the
-// store is held against the best of theirs, and processor time against fio's with requests of the
-// same shape. Everything that is compared has as many bytes of the drive for itself: those that
-// were used a moment ago come faster from the host of a virtual drive, or from the memory of a real
-// one.
+// for requests of some shapes: the best median of the store is held against the best of theirs, and
+// processor time against fio's with requests of the same shape.
+//
+// No place of the drive is used by two in a row: what was used a moment ago comes faster from the
+// host of a virtual drive, or from the memory of a real one. Nor has anything a place of its own,
+// since some are faster for minutes: those of the tools take turns with all regions, round by
+// round, and the store's requests with all of its stores.
 namespace terrace {
 namespace {
 
@@ -32,12 +34,12 @@ constexpr std::size_t kFinalists = 3;  // of each tool
 constexpr std::size_t kTools = 2;      // that are measured in the same rounds
 // Of the store: memory that is used again while it is in the caches, as fio's is, and more than
 // they hold, as a step's is.
-constexpr IoShape kStoreShapes[] = {{512 * kKiB, 16}, {512 * kKiB, 8}, {512 * kKiB, 32}, {kMiB, 8}};
-constexpr IoShape kSmallStoreShapes[] = {{512 * kKiB, 4}, {kMiB, 2}};
+constexpr IoShape kStoreShapes[] = {{512 * kKiB, 16}, {512 * kKiB, 8}, {512 * kKiB, 32}};
+constexpr IoShape kSmallStoreShapes[] = {{512 * kKiB, 4}, {512 * kKiB, 2}};
 constexpr IoShape kWideStoreShape = {64 * kMiB, 4};
 
 std::vector<IoShape> shapes_to_try(bool small, bool wide) {
-  if (small) return {{kMiB, 4}};
+  if (small) return {{kMiB, 4}, {512 * kKiB, 4}};
   if (wide) return {{256 * kKiB, 16}, {kMiB, 8}, {kMiB, 32}, {4 * kMiB, 8}, {4 * kMiB, 32}};
   std::vector<IoShape> shapes;
   for (std::size_t block = 128 * kKiB; block <= kBlockMax; block *= 2) {
@@ -52,27 +54,23 @@ using Runner = std::function<IoRate(const BareDrives::Run& run)>;
 struct Contestant {
   std::string name;
   IoShape shape;
-  std::function<IoRate()> run;
+  std::function<IoRate(std::size_t round)> run;
   Samples rate;
   Samples cpu;
 };
 using Contestants = std::vector<Contestant>;
 
-// The shapes that were fastest in one try each, the fastest first. They take turns with the regions
-// that finalists have.
+// The shapes that were fastest in one try each, the fastest first.
 std::vector<IoShape> finalists_of(const Runner& run, IoMix mix, const std::vector<IoShape>& shapes,
-                                  std::size_t first_region, double seconds) {
-  if (shapes.size() == 1) return shapes;
+                                  std::size_t regions, double seconds) {
   struct Tried {
     IoShape shape;
     double gb_per_s = 0;
   };
   std::vector<Tried> tried;
   for (const IoShape& shape : shapes) {
-    const IoRate rate = run({.mix = mix,
-                             .shape = shape,
-                             .region = first_region + tried.size() % kFinalists,
-                             .seconds = seconds});
+    const IoRate rate =
+        run({.mix = mix, .shape = shape, .region = tried.size() % regions, .seconds = seconds});
     tried.push_back({shape, rate.gb_per_s});
   }
   std::stable_sort(tried.begin(), tried.end(),
@@ -109,8 +107,8 @@ void measure(const std::vector<Contestants*>& groups, int rounds) {
   }
   std::vector<Measurement> measurements;
   for (Contestant* contestant : all) {
-    measurements.emplace_back([contestant] {
-      const IoRate rate = contestant->run();
+    measurements.emplace_back([contestant, round = std::size_t{0}]() mutable {
+      const IoRate rate = contestant->run(round++);
       contestant->cpu.add(rate.cpu_ms_per_gb);
       return rate.gb_per_s;
     });
@@ -188,21 +186,16 @@ class IoBench {
   std::vector<BenchResult> run();
 
  private:
-  // Stores whose requests have a shape.
-  struct ShapedStores {
-    IoShape shape;
-    std::unique_ptr<StoreLoad> checked, unchecked;
-  };
+  // That take turns with requests of some shapes, which have the same size.
+  using Stores = std::vector<std::unique_ptr<StoreLoad>>;
 
-  std::unique_ptr<StoreLoad> make_store(bool checksums, const IoShape& requests);
-  ShapedStores make_stores(const IoShape& requests);
-  Contestants finalists(const std::string& tool, const Runner& run, IoMix mix, bool wide,
-                        std::size_t first_region) const;
-  Contestants with_shapes_of_stores(const std::string& tool, const Runner& run, IoMix mix) const;
-  Contestant contestant(const std::string& tool, const Runner& run, IoMix mix, const IoShape& shape,
-                        std::size_t region) const;
-  Contestant contestant(StoreLoad& store, const IoShape& requests, IoMix mix) const;
-  Contestants contestants_of(std::span<const ShapedStores> stores, bool checksums, IoMix mix) const;
+  std::unique_ptr<StoreLoad> make_store(bool checksums, std::span<const IoShape> requests);
+  std::vector<IoShape> finalists(const std::string& tool, const Runner& run, IoMix mix,
+                                 bool wide) const;
+  // The first of them begins in region `first`, the next in the one behind it.
+  Contestants contestants(const std::string& tool, const Runner& run, IoMix mix,
+                          std::span<const IoShape> shapes, std::size_t first) const;
+  Contestants contestants(const Stores& stores, std::span<const IoShape> requests, IoMix mix) const;
   Contestant checksums_alone() const;
   std::vector<BenchResult> run_mix(IoMix mix);
   std::string description() const;
@@ -210,14 +203,14 @@ class IoBench {
   const BenchOptions options_;
   Log& log_;
   const std::vector<std::string> directories_;
-  const std::size_t bytes_;  // that each contestant has on each drive
+  const std::size_t bytes_;  // of a region, and of a store, on each drive
   const std::span<const IoShape> store_shapes_;
+  const std::size_t regions_;
   BareDrives drives_;
   std::optional<std::string> fio_version_;
   FioPeer fio_;
   const IoShape wide_shape_;
-  std::vector<ShapedStores> stores_;
-  std::unique_ptr<StoreLoad> wide_;
+  Stores checked_, unchecked_, wide_;
 };
 
 std::vector<std::string> directories_of(const BenchOptions& options) {
@@ -235,57 +228,64 @@ IoBench::IoBench(const BenchOptions& options, Log& log)
       directories_(directories_of(options)),
       bytes_(region_bytes_of(options)),
       store_shapes_(options.small ? std::span<const IoShape>(kSmallStoreShapes) : kStoreShapes),
-      drives_(directories_, bytes_, kTools * kFinalists + store_shapes_.size(),
-              options.small ? kMiB : kBlockMax, options.small ? 8 : kDepthMax, log),
+      regions_(kTools * kFinalists + store_shapes_.size()),
+      drives_(directories_, bytes_, regions_, options.small ? kMiB : kBlockMax,
+              options.small ? 8 : kDepthMax, log),
       fio_version_(FioPeer::find()),
       fio_({.files = drives_.files(), .scratch = drives_.scratch()}),
-      wide_shape_(options.small ? kSmallStoreShapes[0] : kWideStoreShape),
-      wide_(make_store(true, wide_shape_)) {
-  for (const IoShape& shape : store_shapes_) stores_.push_back(make_stores(shape));
+      wide_shape_(options.small ? kSmallStoreShapes[0] : kWideStoreShape) {
+  wide_.push_back(make_store(true, std::span(&wide_shape_, 1)));
+  for (std::size_t i = 0; i < store_shapes_.size(); ++i) {
+    checked_.push_back(make_store(true, store_shapes_));
+    unchecked_.push_back(make_store(false, store_shapes_));
+  }
   if (!fio_version_) log.info("bench io: fio is not installed; the limit is a bare io_uring loop");
 }
 
-std::unique_ptr<StoreLoad> IoBench::make_store(bool checksums, const IoShape& requests) {
+std::unique_ptr<StoreLoad> IoBench::make_store(bool checksums, std::span<const IoShape> requests) {
   StoreLoad::Options load;
   for (const std::string& directory : directories_) {
     load.store.directories.push_back({.path = directory, .budget_bytes = std::nullopt});
   }
   load.store.checksums = checksums;
   load.total_bytes = bytes_ * directories_.size();
-  load.extent_bytes = requests.block_bytes;
-  load.requests = requests.depth;
+  load.extent_bytes = requests.front().block_bytes;
+  load.requests = std::ranges::max(requests, {}, &IoShape::depth).depth;
   return std::make_unique<StoreLoad>(load, log_);
 }
 
-IoBench::ShapedStores IoBench::make_stores(const IoShape& requests) {
-  return {requests, make_store(true, requests), make_store(false, requests)};
-}
-
-Contestant IoBench::contestant(StoreLoad& store, const IoShape& requests, IoMix mix) const {
-  return {.name = fmt::format("store, {}", to_text(requests)),
-          .shape = requests,
-          .run = [&store, mix, this] { return store.run(mix, options_.seconds); },
-          .rate = {},
-          .cpu = {}};
-}
-
-Contestant IoBench::contestant(const std::string& tool, const Runner& run, IoMix mix,
-                               const IoShape& shape, std::size_t region) const {
-  const BareDrives::Run one = {
-      .mix = mix, .shape = shape, .region = region, .seconds = options_.seconds};
-  return {.name = fmt::format("{}, {}", tool, to_text(shape)),
-          .shape = shape,
-          .run = [run, one] { return run(one); },
-          .rate = {},
-          .cpu = {}};
-}
-
-Contestants IoBench::contestants_of(std::span<const ShapedStores> stores, bool checksums,
-                                    IoMix mix) const {
+Contestants IoBench::contestants(const Stores& stores, std::span<const IoShape> requests,
+                                 IoMix mix) const {
   Contestants contestants;
-  for (const ShapedStores& shaped : stores) {
-    StoreLoad& store = checksums ? *shaped.checked : *shaped.unchecked;
-    contestants.push_back(contestant(store, shaped.shape, mix));
+  for (const IoShape& shape : requests) {
+    const StoreLoad::Run one = {.mix = mix, .seconds = options_.seconds, .requests = shape.depth};
+    const auto run = [&stores, one, first = contestants.size()](std::size_t round) {
+      return stores[(first + round) % stores.size()]->run(one);
+    };
+    const int depth = std::min(shape.depth, stores.front()->requests());
+    contestants.push_back({.name = "store, " + to_text({shape.block_bytes, depth}),
+                           .shape = shape,
+                           .run = run,
+                           .rate = {},
+                           .cpu = {}});
+  }
+  return contestants;
+}
+
+Contestants IoBench::contestants(const std::string& tool, const Runner& run, IoMix mix,
+                                 std::span<const IoShape> shapes, std::size_t first) const {
+  Contestants contestants;
+  for (const IoShape& shape : shapes) {
+    BareDrives::Run one = {.mix = mix, .shape = shape, .region = 0, .seconds = options_.seconds};
+    const auto run_one = [=, this, begin = first + contestants.size()](std::size_t round) mutable {
+      one.region = (begin + round) % regions_;
+      return run(one);
+    };
+    contestants.push_back({.name = fmt::format("{}, {}", tool, to_text(shape)),
+                           .shape = shape,
+                           .run = run_one,
+                           .rate = {},
+                           .cpu = {}});
   }
   return contestants;
 }
@@ -294,42 +294,24 @@ Contestant IoBench::checksums_alone() const {
   return {.name = "xxh3 of memory, 1 thread",
           .shape = {},
           .run =
-              [this] {
-                return take_checksums(drives_.memory(), stores_.front().shape.block_bytes,
+              [this](std::size_t /*round*/) {
+                return take_checksums(drives_.memory(), store_shapes_.front().block_bytes,
                                       std::min(kScreeningSeconds, options_.seconds));
               },
           .rate = {},
           .cpu = {}};
 }
 
-// Each in a region of its own.
-Contestants IoBench::finalists(const std::string& tool, const Runner& run, IoMix mix, bool wide,
-                               std::size_t first_region) const {
+std::vector<IoShape> IoBench::finalists(const std::string& tool, const Runner& run, IoMix mix,
+                                        bool wide) const {
   log_.info(fmt::format("bench io: {}: trying shapes with {}", name_of(mix), tool));
-  const std::vector<IoShape> best =
-      finalists_of(run, mix, shapes_to_try(options_.small, wide), first_region,
-                   std::min(kScreeningSeconds, options_.seconds));
-  Contestants contestants;
-  for (const IoShape& shape : best) {
-    contestants.push_back(contestant(tool, run, mix, shape, first_region + contestants.size()));
-  }
-  return contestants;
-}
-
-// Likewise, behind the regions of finalists.
-Contestants IoBench::with_shapes_of_stores(const std::string& tool, const Runner& run,
-                                           IoMix mix) const {
-  Contestants contestants;
-  for (const ShapedStores& stores : stores_) {
-    const std::size_t region = kTools * kFinalists + contestants.size();
-    contestants.push_back(contestant(tool, run, mix, stores.shape, region));
-  }
-  return contestants;
+  return finalists_of(run, mix, shapes_to_try(options_.small, wide), regions_,
+                      std::min(kScreeningSeconds, options_.seconds));
 }
 
 std::string IoBench::description() const {
   std::string text;
-  const BlockStore& store = wide_->store();
+  const BlockStore& store = wide_.front()->store();
   for (const StorePath& path : store.paths()) {
     if (!text.empty()) text += "; ";
     text += fmt::format("{}{}{}, blocks of {}, {} in flight", path.engine,
@@ -349,16 +331,21 @@ std::vector<BenchResult> IoBench::run_mix(IoMix mix) {
     run.wide = true;
     return drives_.run(run);
   };
+  const std::string loop = "bare loop";
+  const std::string wide_loop = "bare loop over 512 MiB";
   Contestants fios;
-  if (fio_version_) fios = finalists(*fio_version_, fio, mix, false, 0);
-  Contestants loops = finalists("bare loop", bare, mix, false, kFinalists);
+  if (fio_version_) {
+    fios = contestants(*fio_version_, fio, mix, finalists(*fio_version_, fio, mix, false), 0);
+  }
+  Contestants loops = contestants(loop, bare, mix, finalists(loop, bare, mix, false), kFinalists);
   // Requests of the same shape tell who needs less of the processors.
-  Contestants alike = fio_version_ ? with_shapes_of_stores(*fio_version_, fio, mix)
-                                   : with_shapes_of_stores("bare loop", bare, mix);
-  Contestants checked = contestants_of(stores_, true, mix);
-  Contestants unchecked = contestants_of(stores_, false, mix);
-  Contestants wide = {contestant(*wide_, wide_shape_, mix)};
-  Contestants wide_loops = finalists("bare loop over 512 MiB", bare_wide, mix, true, 0);
+  Contestants alike = contestants(fio_version_.value_or(loop), fio_version_ ? fio : bare, mix,
+                                  store_shapes_, kTools * kFinalists);
+  Contestants checked = contestants(checked_, store_shapes_, mix);
+  Contestants unchecked = contestants(unchecked_, store_shapes_, mix);
+  Contestants wide = contestants(wide_, std::span(&wide_shape_, 1), mix);
+  Contestants wide_loops =
+      contestants(wide_loop, bare_wide, mix, finalists(wide_loop, bare_wide, mix, true), 0);
   Contestants sums = {checksums_alone()};
   log_.info(fmt::format("bench io: {}: {} rounds", name_of(mix), options_.repetitions));
   measure({&checked, &unchecked, &sums, &fios, &loops, &alike}, options_.repetitions);
@@ -367,14 +354,14 @@ std::vector<BenchResult> IoBench::run_mix(IoMix mix) {
   Contestants limits = fios;
   limits.insert(limits.end(), loops.begin(), loops.end());
   limits.insert(limits.end(), alike.begin(), alike.end());
-  const IoShape fastest = best_of(unchecked).shape;
+  const IoShape compared = best_of(alike).shape;
   const std::string name = "store_" + name_of(mix);
   std::vector<BenchResult> results = {
       rate_result(name, checked, limits),
       rate_result(name + "_unchecked", unchecked, limits),
       rate_result(name + "_wide", wide, wide_loops),
-      cpu_result(name + "_cpu", with_shape(checked, fastest), with_shape(alike, fastest)),
-      cpu_result(name + "_unchecked_cpu", best_of(unchecked), with_shape(alike, fastest)),
+      cpu_result(name + "_cpu", with_shape(checked, compared), best_of(alike)),
+      cpu_result(name + "_unchecked_cpu", with_shape(unchecked, compared), best_of(alike)),
       checksum_result(name + "_checksums", checked[0], unchecked[0], sums[0])};
   results[0].details.push_back({"store", description()});
   return results;

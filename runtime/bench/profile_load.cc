@@ -166,7 +166,7 @@ double OpsAlone::displacement(const MachineProfile& profile, StoreLoad& load) {
   const double alone_s = compute_seconds();
   std::stop_source computed;
   auto transfers = std::async(std::launch::async, [&, stopped = computed.get_token()] {
-    return load.run(IoMix::kMixed, kTransferSecondsMax, stopped);
+    return load.run({.mix = IoMix::kMixed, .seconds = kTransferSecondsMax, .stopped = stopped});
   });
   const double together_s = compute_seconds();
   computed.request_stop();
@@ -245,9 +245,9 @@ double CopiesAlone::seconds_per_byte_added() {
 
 DriveRates measure_drive(StoreLoad& load, double seconds) {
   const auto cores = [](const IoRate& rate) { return rate.gb_per_s * rate.cpu_ms_per_gb * 1e-3; };
-  const IoRate read = load.run(IoMix::kRead, seconds);
-  const IoRate write = load.run(IoMix::kWrite, seconds);
-  const IoRate mixed = load.run(IoMix::kMixed, seconds);
+  const IoRate read = load.run({.mix = IoMix::kRead, .seconds = seconds});
+  const IoRate write = load.run({.mix = IoMix::kWrite, .seconds = seconds});
+  const IoRate mixed = load.run({.mix = IoMix::kMixed, .seconds = seconds});
   return {.read_bytes_per_s = read.gb_per_s * 1e9,
           .write_bytes_per_s = write.gb_per_s * 1e9,
           .disk_bytes_per_s = mixed.gb_per_s * 1e9,

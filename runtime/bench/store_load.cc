@@ -35,7 +35,7 @@ StoreLoad::StoreLoad(const Options& options, Log& log)
     slots_[i].load = this;
     slots_[i].memory = memory_.bytes().subspan(i * options.extent_bytes, options.extent_bytes);
   }
-  start_all(IoMix::kWrite, 0, extents_.size(), {});
+  start_all({.mix = IoMix::kWrite}, 0, extents_.size());
 }
 
 StoreLoad::~StoreLoad() = default;
@@ -51,11 +51,11 @@ std::size_t StoreLoad::slot_count() const {
 bool StoreLoad::take_next(IoRequest& request) {
   const bool failed = failure_.kind != IoOutcome::Kind::kDone;
   const bool over = started_ >= requests_min_ &&
-                    (SystemClock().now_ns() >= until_ns_ || stopped_.stop_requested());
-  const bool mixed = mix_ == IoMix::kMixed;
+                    (SystemClock().now_ns() >= until_ns_ || run_.stopped.stop_requested());
+  const bool mixed = run_.mix == IoMix::kMixed;
   // Mixed: as many writes as reads.
   if (failed || (over && (!mixed || started_ % 2 == 0))) return false;
-  const bool writes = mix_ == IoMix::kWrite || (mixed && started_ % 2 == 1);
+  const bool writes = run_.mix == IoMix::kWrite || (mixed && started_ % 2 == 1);
   const std::size_t half = extents_.size() / 2;
   const std::size_t place =
       mixed ? started_ / 2 % half + (writes ? half : 0) : started_ % extents_.size();
@@ -65,18 +65,18 @@ bool StoreLoad::take_next(IoRequest& request) {
   return true;
 }
 
-void StoreLoad::start_all(IoMix mix, std::int64_t until_ns, std::size_t requests_min,
-                          std::stop_token stopped) {
+void StoreLoad::start_all(const Run& run, std::int64_t until_ns, std::size_t requests_min) {
   {
     const std::lock_guard lock(mutex_);
-    mix_ = mix;
+    run_ = run;
     until_ns_ = until_ns;
     requests_min_ = requests_min;
-    stopped_ = std::move(stopped);
     started_ = 0;
     ended_ = 0;
   }
-  for (Slot& slot : slots_) {
+  const auto asked = static_cast<std::size_t>(run.requests);
+  const std::size_t requests = asked == 0 ? slots_.size() : std::min(asked, slots_.size());
+  for (Slot& slot : std::span(slots_).first(requests)) {
     IoRequest request{.extent = {}, .memory = slot.memory, .completion = &slot};
     {
       const std::lock_guard lock(mutex_);
@@ -105,10 +105,10 @@ void StoreLoad::ended(Slot& slot, const IoOutcome& outcome) noexcept {
   if (more) store_->submit(request);
 }
 
-IoRate StoreLoad::run(IoMix mix, double seconds, std::stop_token stopped) {
+IoRate StoreLoad::run(const Run& run) {
   const UsageClock usage;
   const std::int64_t now_ns = SystemClock().now_ns();
-  start_all(mix, now_ns + static_cast<std::int64_t>(seconds * 1e9), 2, std::move(stopped));
+  start_all(run, now_ns + static_cast<std::int64_t>(run.seconds * 1e9), 2);
   const auto bytes = static_cast<double>(options_.extent_bytes * started_);
   return {.gb_per_s = bytes * 1e-9 / usage.wall_seconds(),
           .cpu_ms_per_gb = usage.cpu_seconds() * 1e3 / (bytes * 1e-9)};

@@ -29,11 +29,19 @@ class StoreLoad {
   StoreLoad(const StoreLoad&) = delete;
   StoreLoad& operator=(const StoreLoad&) = delete;
 
+  struct Run {
+    IoMix mix = IoMix::kRead;
+    double seconds = 0;
+    int requests = 0;  // on their way, of the options' or fewer; 0: all of them
+    std::stop_token stopped = {};
+  };
   // Starts requests for so long, or until a stop is requested, and waits for them. Mixed: reads of
   // one half of the extents and writes of the other, in turn. Throws what failed a request.
-  IoRate run(IoMix mix, double seconds, std::stop_token stopped = {});
+  IoRate run(const Run& run);
 
   const BlockStore& store() const { return *store_; }
+  // On their way at most.
+  int requests() const { return static_cast<int>(slots_.size()); }
 
  private:
   // One request on its way, in a part of the memory of its own. When it ends the next starts, on
@@ -46,8 +54,7 @@ class StoreLoad {
   };
 
   std::size_t slot_count() const;
-  void start_all(IoMix mix, std::int64_t until_ns, std::size_t requests_min,
-                 std::stop_token stopped);
+  void start_all(const Run& run, std::int64_t until_ns, std::size_t requests_min);
   bool take_next(IoRequest& request);
   void ended(Slot& slot, const IoOutcome& outcome) noexcept;
 
@@ -60,9 +67,8 @@ class StoreLoad {
   // Guarded by mutex_.
   std::mutex mutex_;
   std::condition_variable all_ended_;
-  IoMix mix_ = IoMix::kRead;
+  Run run_;
   std::int64_t until_ns_ = 0;
-  std::stop_token stopped_;
   std::size_t requests_min_ = 0;  // started also after that
   std::size_t started_ = 0;
   std::size_t ended_ = 0;

@@ -1,5 +1,6 @@
 #include "runtime/step/op_demand.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 

@@ -75,6 +75,26 @@ void displace_compute(std::vector<Active>& active, double displacement) {
   }
 }
 
+// How much faster than others each gets to its full speed. A store takes requests of both
+// directions in turn, however many of one are in flight: these share its weight.
+std::vector<double> weights_of(const std::vector<Active>& active) {
+  const auto at_work = [&](OpDemand::Resource direction) {
+    return static_cast<double>(std::ranges::count_if(active, [=](const Active& one) {
+      return is_at_work(one) && one.demand->share[direction] > 0;
+    }));
+  };
+  const double reads = at_work(OpDemand::kReading);
+  const double writes = at_work(OpDemand::kWriting);
+  std::vector<double> weights;
+  for (const Active& one : active) {
+    double weight = one.demand->weight;
+    if (one.demand->share[OpDemand::kReading] > 0) weight /= reads;
+    if (one.demand->share[OpDemand::kWriting] > 0) weight /= writes;
+    weights.push_back(weight);
+  }
+  return weights;
+}
+
 // Max-min fairness: all speeds rise together, each in proportion to its weight; where a resource is
 // used up, its users stay as they are. The disk is one only where reads meet writes.
 void share_resources(std::vector<Active>& active, double cores) {
@@ -87,16 +107,16 @@ void share_resources(std::vector<Active>& active, double cores) {
   }
   const bool is_mixed =
       any_uses(active, OpDemand::kReading) && any_uses(active, OpDemand::kWriting);
+  const std::vector<double> weights = weights_of(active);
   constexpr double kUsedUp = 1e-12;
   for (;;) {
     std::array<double, OpDemand::kResourceCount> wanted{};
     double rise = std::numeric_limits<double>::infinity();
-    for (const Active& one : active) {
-      if (one.settled) continue;
-      const double weight = one.demand->weight;
-      rise = std::min(rise, (1.0 - one.speed) / weight);
+    for (std::size_t i = 0; i < active.size(); ++i) {
+      if (active[i].settled) continue;
+      rise = std::min(rise, (1.0 - active[i].speed) / weights[i]);
       for (std::size_t r = 0; r < OpDemand::kResourceCount; ++r) {
-        wanted[r] += weight * one.demand->share[r];
+        wanted[r] += weights[i] * active[i].demand->share[r];
       }
     }
     if (rise == std::numeric_limits<double>::infinity()) return;
@@ -105,9 +125,10 @@ void share_resources(std::vector<Active>& active, double cores) {
       if (wanted[r] > 0) rise = std::min(rise, free[r] / wanted[r]);
     }
     for (std::size_t r = 0; r < OpDemand::kResourceCount; ++r) free[r] -= rise * wanted[r];
-    for (Active& one : active) {
+    for (std::size_t i = 0; i < active.size(); ++i) {
+      Active& one = active[i];
       if (one.settled) continue;
-      one.speed += rise * one.demand->weight;
+      one.speed += rise * weights[i];
       one.settled = one.speed >= 1.0 - kUsedUp;
       for (std::size_t r = 0; r < OpDemand::kResourceCount; ++r) {
         if (one.demand->share[r] > 0 && free[r] <= kUsedUp) one.settled = true;
@@ -409,19 +430,14 @@ class Simulator {
     return result;
   }
 
+  // The mean of what is steady: steps can take turns with being long and short.
   double steady_step_s() const {
     const std::int32_t steps = runs_ - 1;
     const std::int32_t first = steps >= 3 ? 1 : 0;
-    std::vector<double> distances;
-    for (std::int32_t run = first + 1; run < steps; ++run) {
-      if (first_compute_s_[run] < 0) continue;
-      distances.push_back(first_compute_s_[run] - first_compute_s_[run - 1]);
-    }
-    if (distances.empty()) return now_s_ / steps;
-    std::sort(distances.begin(), distances.end());
-    const std::size_t middle = distances.size() / 2;
-    if (distances.size() % 2 == 1) return distances[middle];
-    return (distances[middle - 1] + distances[middle]) / 2;
+    const std::int32_t last = steps - 1;
+    const bool has_compute = first_compute_s_[first] >= 0 && first_compute_s_[last] >= 0;
+    if (first == last || !has_compute) return now_s_ / steps;
+    return (first_compute_s_[last] - first_compute_s_[first]) / (last - first);
   }
 
   const Program& program_;

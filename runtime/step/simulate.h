@@ -31,7 +31,7 @@ struct SimulatedTier {
 
 struct SimulationResult {
   double makespan_s = 0;  // all steps, with the first fetches and the last updates
-  // One step in the steady state: the median distance between the first compute ops of consecutive
+  // One step in the steady state: the mean distance between the first compute ops of consecutive
   // bodies, of fewer than two bodies from the prologue's on, of a single step the makespan.
   double step_s = 0;
   std::array<double, kLaneCount> busy_s{};      // reads and writes: while at least one is in flight
@@ -51,8 +51,10 @@ struct SimulationResult {
 std::vector<double> seconds_alone(const Program& program, const MachineProfile& profile);
 
 // `iterations` steps: the prologue, bodies, and the drain, two runs in flight at most. Ops at work
-// at the same time share disk, cores and host memory: each goes at full speed while they suffice,
-// and all that use what does not are slowed in equal proportion. The program is one that verify()
+// at the same time share disk, cores and host memory: each goes at full speed while they suffice.
+// What does not is shared out evenly among lanes, but that threads which want little of a core have
+// it first (op_demand.h), and compute then waits for its slowest thread (machine_profile.h), until
+// it has lost half of its speed. The program is one that verify()
 // accepts: live bytes never exceed the arena. If `timeline` is given, the ops that took part are
 // appended in the order of their ends. Throws ConfigError for an impossible profile.
 SimulationResult simulate(const Program& program, const MachineProfile& profile, int iterations,

@@ -1,6 +1,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
 #include "base/error.h"
 #include "runtime/bench/fio_peer.h"
 #include "tests/runtime/temporary_directory.h"
@@ -33,6 +37,24 @@ TEST(FioReport, WhatIsNoMeasurementIsRefused) {
   for (const std::string& bad : {std::string(), std::string("fio: bad option"), std::string("{}"),
                                  report(nothing, nothing), report(some, some, 5), report("", "")}) {
     EXPECT_THROW(FioPeer::read_report(bad), EnvironmentError) << bad;
+  }
+}
+
+TEST(FioPeer, WritesWithinItsRangeOfEveryFile) {
+  if (!FioPeer::find()) GTEST_SKIP() << "fio is not installed";
+  TemporaryDirectory directory;
+  const std::string before(3 * kMiB, 'x');
+  const std::vector<std::string> files = {directory.write("a", before),
+                                          directory.write("b", before)};
+  const FioPeer fio({.files = files, .scratch = directory.path()});
+  constexpr double kSeconds = 0.2;
+  fio.run(IoMix::kWrite, {256 * kKiB, 4}, {.begin = kMiB, .bytes = kMiB}, kSeconds);
+  for (const std::string& file : files) {
+    const std::string after = directory.read(file);
+    ASSERT_EQ(after.size(), before.size());
+    EXPECT_EQ(after.substr(0, kMiB), before.substr(0, kMiB));
+    EXPECT_NE(after.substr(kMiB, kMiB), before.substr(kMiB, kMiB));
+    EXPECT_EQ(after.substr(2 * kMiB), before.substr(2 * kMiB));
   }
 }
 

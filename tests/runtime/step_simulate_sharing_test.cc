@@ -106,6 +106,35 @@ TEST(Simulate, TransfersAreAsFastHoweverComputeWaits) {
   }
 }
 
+// Eight reads beside one write, and each direction has half of the disk.
+TEST(Simulate, DirectionsTakeTurnsHoweverManyRequestsAreInFlight) {
+  MachineProfile profile = unit_profile();
+  profile.io_depth = 8;
+  profile.drive.disk_bytes_per_s = 1;
+  HandMadeProgram made;
+  made.op(Lane::kWrite, 8, {}, {made.own_buffer()});
+  for (int i = 0; i < 8; ++i) made.op(Lane::kRead, 1, {}, {made.own_buffer()});
+  std::vector<SimulatedOp> timeline;
+  simulate(made.finish(), profile, 1, &timeline);
+  ASSERT_EQ(timeline.size(), 9U);
+  for (const SimulatedOp& one : timeline) EXPECT_DOUBLE_EQ(one.end_s, 16) << one.op;
+}
+
+TEST(Simulate, ReadsInFlightHaveTheCoresOfOneBeforeCompute) {
+  MachineProfile profile = unit_profile();
+  profile.io_depth = 2;
+  profile.cores = profile.compute_cores = 2;
+  profile.drive.read_cores = 0.75;
+  HandMadeProgram made;
+  made.op(Lane::kCompute, 40, {}, {made.own_buffer()});
+  for (int i = 0; i < 2; ++i) made.op(Lane::kRead, 4, {}, {made.own_buffer()});
+  std::vector<SimulatedOp> timeline;
+  simulate(made.finish(), profile, 1, &timeline);
+  ASSERT_EQ(timeline.size(), 3U);
+  EXPECT_DOUBLE_EQ(timeline[0].end_s, 9) << "as TransfersAreAsFastHoweverComputeWaits";
+  EXPECT_DOUBLE_EQ(timeline[1].end_s, 9);
+}
+
 TEST(Simulate, ReadsInFlightWantTheCoresOfOne) {
   MachineProfile profile = unit_profile();
   profile.io_depth = 8;

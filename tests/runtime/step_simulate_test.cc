@@ -75,6 +75,22 @@ TEST(Simulate, BusyTimeOfSeveralReadsIsTheTimeWithAnyInFlight) {
   EXPECT_DOUBLE_EQ(simulate(program, profile, 1).busy_s_of(Lane::kRead), 4);
 }
 
+// Two runs are in flight at most, and come in pairs: one starts 1 s after the other, the next waits
+// 3 s for the first to end.
+TEST(Simulate, AStepIsTheMeanOfLongAndShortOnes) {
+  HandMadeProgram made;
+  for (const Lane lane : {Lane::kCompute, Lane::kDownload, Lane::kUpdate, Lane::kUpload}) {
+    made.op(lane, 1, {}, {made.own_buffer()});
+  }
+  Program program = made.finish();
+  for (OpId op = 1; op < 4; ++op) program.ops[op].after.push_back({op - 1, 0});
+  const auto step_s = [&](int iterations) {
+    return simulate(program, unit_profile(), iterations).step_s;
+  };
+  EXPECT_DOUBLE_EQ(step_s(6), 2);
+  EXPECT_DOUBLE_EQ(step_s(5), 7.0 / 3);
+}
+
 // A carried gradient: the update of step n runs in run n + 1, beside its first forward.
 TEST(Simulate, DeferredUpdatesRunUnderTheNextForward) {
   HandMadeProgram made;
@@ -171,8 +187,10 @@ MachineProfile random_profile(std::mt19937& random) {
   profile.io_depth = 1 + static_cast<int>(random() % 4);
   profile.drive.read_cores = factor(random);
   profile.drive.write_cores = factor(random);
-  profile.unchecked_drive = profile.drive;
-  profile.unchecked_drive->read_cores = 0.01;
+  if (random() % 2 == 0) {
+    profile.unchecked_drive = profile.drive;
+    profile.unchecked_drive->read_cores = 0.01;
+  }
   profile.checksum_s_per_byte = 1e-9 * factor(random);
   profile.contention = 0.5 * factor(random);
   profile.displacement = 1 + factor(random);

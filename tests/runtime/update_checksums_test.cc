@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "offload/nvme_store.h"
+#include "runtime/step/op_demand.h"
 #include "tests/offload/store_fixture.h"
 #include "tests/runtime/engine_fixture.h"
 
@@ -58,6 +59,21 @@ class UpdateChecksumsTest : public ::testing::Test {
     EXPECT_EQ(taken_of_all(lane, account).first, 0);
   }
 
+  // Transfers whose checksums the store takes keep a core busy, the others none.
+  void expect_simulated_alike() const {
+    MachineProfile profile;
+    profile.unchecked_drive = profile.drive;
+    profile.unchecked_drive->read_cores = profile.unchecked_drive->write_cores = 0;
+    profile.drive.read_cores = profile.drive.write_cores = 1;
+    const std::vector<OpDemand> demands = demands_of(program(), profile);
+    for (std::size_t i = 0; i < demands.size(); ++i) {
+      const Op& op = program().ops[i];
+      if (!demands[i].is_transfer()) continue;
+      EXPECT_EQ(checksums_->takes(op), demands[i].share[OpDemand::kCores] == 0)
+          << describe(program(), op);
+    }
+  }
+
   EnginePlan plan_;
   std::unique_ptr<AlignedMemory> host_;
   ExecutorMemory memory_;
@@ -71,11 +87,13 @@ TEST_F(UpdateChecksumsTest, AreThoseOfStateAndOfWrittenParameters) {
   expect_all(Lane::kWrite, Account::kOptimizerState);
   expect_all(Lane::kWrite, Account::kParameters);
   expect_none(Lane::kRead, Account::kParameters);  // forward and backward want them too
+  expect_simulated_alike();
 }
 
 TEST_F(UpdateChecksumsTest, ParametersInMemoryHaveNone) {
   prepare(MomentForm::kFp32, false);
   expect_all(Lane::kRead, Account::kOptimizerState);
+  expect_simulated_alike();
   for (const Op& op : program().ops) {
     if (op.kind != OpKind::kUpdate) continue;
     ASSERT_NE(checksums_->parts_of(op), nullptr);
