@@ -227,6 +227,12 @@ struct KernelTable {
   void (*head_part_loss)(const KernelContext&, const HeadPartLoss&);
   void (*norm_partials)(const KernelContext&, const NormPartials&);
 
+  // Makes what ops of these shapes would make when they first come: loads libraries, finds plans.
+  // By one thread, while no op is called, on the device that is current in it; data pointers are
+  // not followed. Null: there is nothing to make.
+  void (*prepare_attention)(const KernelContext&, const AttentionForward&,
+                            const AttentionBackward&) = nullptr;
+
   // Bytes of KernelContext::workspace that the ops above need: 0 where not listed. Only shapes,
   // dtypes, modes and which views are empty count; data pointers are not followed.
   std::size_t (*matmul_forward_workspace)(const MatmulForward&, int workers);

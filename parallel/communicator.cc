@@ -178,6 +178,34 @@ std::uint64_t bytes_sent_by(const CollectiveCall& call, int rank, int size) {
   return 0;
 }
 
+void repeat_call(const CollectiveCall& call, Communicator& on, NativeStream stream) {
+  const auto of = [&call](const std::byte* data, std::size_t elements) {
+    return view(const_cast<std::byte*>(data), call.dtype, static_cast<std::int64_t>(elements));
+  };
+  const std::size_t part = call.elements / static_cast<std::size_t>(on.size());
+  const TensorView whole = of(call.target, call.elements);
+  switch (call.kind) {
+    case CollectiveKind::kAllReduce:
+      return on.all_reduce(whole, call.op, stream);
+    case CollectiveKind::kReduceScatter:
+      return on.reduce_scatter(of(call.target, part), of(call.source, call.elements), call.op,
+                               stream);
+    case CollectiveKind::kAllGather:
+      return on.all_gather(whole, of(call.source, part), stream);
+    case CollectiveKind::kBroadcast:
+      return on.broadcast(whole, call.peer, stream);
+    case CollectiveKind::kAllToAll:
+      return on.all_to_all(whole, of(call.source, call.elements), stream);
+    case CollectiveKind::kSend:
+      return on.send(whole, call.peer, stream);
+    case CollectiveKind::kRecv:
+      return on.recv(whole, call.peer, stream);
+    case CollectiveKind::kSplit:
+      break;
+  }
+  TERRACE_CHECK(false);
+}
+
 std::string mismatch(const CollectiveCall& a, int rank_a, const CollectiveCall& b, int rank_b) {
   const bool is_pair = a.kind == CollectiveKind::kSend && b.kind == CollectiveKind::kRecv;
   const bool same_kind = is_pair || (a.kind == b.kind && a.peer == b.peer);

@@ -144,6 +144,9 @@ ElementRange all_reduce_part(std::size_t elements, int rank, int size);
 // What `rank` of `size` sends in a call, in bytes.
 std::uint64_t bytes_sent_by(const CollectiveCall& call, int rank, int size);
 
+// Makes a rank's call on another communicator of the same size. Not of a split.
+void repeat_call(const CollectiveCall& call, Communicator& on, NativeStream stream);
+
 // What is different between two ranks' calls of one node: "" where they agree, else a sentence that
 // names both.
 std::string mismatch(const CollectiveCall& a, int rank_a, const CollectiveCall& b, int rank_b);

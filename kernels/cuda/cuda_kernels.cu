@@ -5,6 +5,13 @@
 namespace terrace {
 namespace {
 
+void prepare_attention(const KernelContext& context, const AttentionForward& forward,
+                       const AttentionBackward& backward) {
+  if (context.attention == nullptr) return;
+  context.attention->prepare(forward);
+  context.attention->prepare(backward);
+}
+
 struct CudaFunctions {
   using Launcher = KernelLauncher;
   static KernelLauncher launcher(const KernelContext& context) { return KernelLauncher(context); }
@@ -13,6 +20,7 @@ struct CudaFunctions {
   static std::size_t attention_workspace(const Op& op) {
     return cudnn_attention_workspace(op);
   }
+  static constexpr auto kPrepareAttention = prepare_attention;
 };
 
 constexpr KernelTable kCudaKernels = shared::kernel_functions<CudaFunctions>("cuda");

@@ -331,6 +331,9 @@ CudnnAttention::~CudnnAttention() {
   if (state_->handle != nullptr) fe::detail::destroy_handle(state_->handle);
 }
 
+void CudnnAttention::prepare(const AttentionForward& op) { state_->find(shape_of(op)); }
+void CudnnAttention::prepare(const AttentionBackward& op) { state_->find(shape_of(op)); }
+
 bool CudnnAttention::enqueue(const AttentionForward& op, std::span<std::byte> workspace,
                              NativeStream stream) {
   if (!on_boundary({op.qkv.data, op.out.data, op.log_sum_exp.data})) return false;

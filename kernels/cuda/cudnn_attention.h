@@ -23,7 +23,8 @@ std::size_t cudnn_attention_workspace(const AttentionBackward& op);
 // cuDNN's attention on one GPU, and the plan for each shape so far. One thread at a time.
 //
 // The library is loaded by name when it is first wanted; where it is missing there are no plans. A
-// plan is asked for once for each shape, type, scale and direction, of bf16 or fp16, heads of a
+// plan is made once for each shape, type, scale and direction, when it is prepared or the first op
+// comes, on the GPU that is current in the thread, for bf16 or fp16, heads of a
 // multiple of 8 up to 128, with an algorithm whose bits are always the same, and at most the bytes
 // of cudnn_attention_workspace(). It is kept as long as this lives. All views have to begin on a
 // boundary of 16 bytes, as buffers of an arena do.
@@ -34,6 +35,10 @@ class CudnnAttention {
   ~CudnnAttention();
   CudnnAttention(const CudnnAttention&) = delete;
   CudnnAttention& operator=(const CudnnAttention&) = delete;
+
+  // Makes the plan for such ops; views are not looked at. Throws DeviceError.
+  void prepare(const AttentionForward& op);
+  void prepare(const AttentionBackward& op);
 
   // Enqueues the op on the GPU that is current in this thread. False where there is no plan for it,
   // or a view is not on a boundary: nothing was enqueued. Throws DeviceError.

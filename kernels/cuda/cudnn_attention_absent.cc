@@ -13,6 +13,9 @@ std::size_t cudnn_attention_workspace(const AttentionBackward&) { return 0; }
 CudnnAttention::CudnnAttention(AttentionChoice, std::size_t) {}
 CudnnAttention::~CudnnAttention() = default;
 
+void CudnnAttention::prepare(const AttentionForward&) {}
+void CudnnAttention::prepare(const AttentionBackward&) {}
+
 bool CudnnAttention::enqueue(const AttentionForward&, std::span<std::byte>, NativeStream) {
   return false;
 }

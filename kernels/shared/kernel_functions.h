@@ -21,8 +21,9 @@
 namespace terrace::shared {
 
 // Functions has a type Launcher, Launcher launcher(const KernelContext&), kProductWorkspace, the
-// bytes at the end of a context's workspace that launcher.product() keeps for itself, and
-// attention_workspace(op), what launcher.attention(op) needs.
+// bytes at the end of a context's workspace that launcher.product() keeps for itself,
+// attention_workspace(op), what launcher.attention(op) needs, and kPrepareAttention, the table's
+// prepare_attention.
 template <typename Functions>
 struct KernelFunctions {
   using Launcher = typename Functions::Launcher;
@@ -90,6 +91,7 @@ constexpr KernelTable kernel_functions(std::string_view name) {
       .head_sums = K::template run<HeadSums, head_sums<L>>,
       .head_part_loss = K::template run<HeadPartLoss, head_part_loss<L>>,
       .norm_partials = K::template run<NormPartials, norm_partials<L>>,
+      .prepare_attention = Functions::kPrepareAttention,
       .matmul_forward_workspace = K::template product_only<MatmulForward>,
       .matmul_backward_input_workspace = K::template product_only<MatmulBackwardInput>,
       .matmul_backward_weight_workspace = K::backward_weight,

@@ -28,8 +28,8 @@ constexpr bool nccl_adds(DType type, int ranks) {
 // without CUDA.
 //
 // Calls enqueue on the stream given and return. What NCCL cannot do as parallel/communicator.h says
-// is refused by name, with CommError: sums that are not nccl_adds(), and maxima of floating-point
-// numbers (it drops NaN). all_reduce is
+// is refused by name, with CommError: sums that are not nccl_adds() (make_rank_order_sums() has
+// them), and maxima of floating-point numbers (it drops NaN). all_reduce is
 // reduce_scatter and all_gather of whole parts; the elements that are left, fewer than ranks, are
 // reduced by themselves.
 //

@@ -74,6 +74,10 @@ class UnitCompute {
                           std::span<std::byte* const> hidden_gradients,
                           std::span<TensorView> views) const;
 
+  // Makes what kernels of these shapes need (KernelTable::prepare_attention), so that no step has
+  // to. The context needs no workspace.
+  void prepare(const KernelContext& context) const;
+
   // Sizes and costs for the passes. `workers` of the compute lane decide the workspace.
   StepModel step_model(std::int32_t micro_batches, int workers) const;
 
@@ -151,6 +155,13 @@ class UnitCompute {
   Products products_of(std::int64_t unit, const UnitMemory& memory) const;
   AttentionShape attention_shape() const;
   float attention_scale() const;
+  // Of a micro-batch, with views of no memory: what has shapes, and nothing to read.
+  struct AttentionOps {
+    AttentionForward forward;
+    AttentionBackward backward;
+  };
+  SavedTensors saved_shapes() const;
+  AttentionOps attention_ops() const;
 
   ModelConfig config_;  // of this rank's part
   std::vector<UnitLayout> layout_;

@@ -9,6 +9,9 @@
 namespace terrace {
 namespace {
 
+// Memory of views whose shapes alone are looked at, and whether they are empty.
+std::byte* not_empty() { return reinterpret_cast<std::byte*>(std::uintptr_t{64}); }
+
 // Workspace of a linear layer's three products.
 std::size_t linear_workspace(const KernelTable& kernels, const TensorView& x,
                              const TensorView& weight, const TensorView& bias, const TensorView& y,
@@ -32,25 +35,39 @@ double matmul_flops(const TensorView& weight, std::int64_t rows) {
 
 }  // namespace
 
+SavedTensors UnitCompute::saved_shapes() const {
+  std::byte* const some = not_empty();
+  SavedTensors tensors;
+  tensors.normed1 = rows(some, config_.width);
+  tensors.qkv = rows(some, qkv_columns(config_));
+  tensors.attended = rows(some, config_.heads * config_.head_width);
+  tensors.log_sum_exp = view(some, DType::kF32, batch_.sequences, config_.heads, batch_.positions);
+  tensors.up = rows(some, up_columns(config_));
+  tensors.activated = rows(some, config_.intermediate);
+  return tensors;
+}
+
+UnitCompute::AttentionOps UnitCompute::attention_ops() const {
+  const SavedTensors saved = saved_shapes();
+  const AttentionShape shape = attention_shape();
+  const float scale = attention_scale();
+  return {{shape, saved.qkv, saved.attended, saved.log_sum_exp, scale},
+          {shape, saved.qkv, saved.attended, saved.log_sum_exp, saved.attended, saved.qkv, scale}};
+}
+
+void UnitCompute::prepare(const KernelContext& context) const {
+  if (config_.layers == 0 || kernels_.prepare_attention == nullptr) return;
+  const AttentionOps ops = attention_ops();
+  kernels_.prepare_attention(context, ops.forward, ops.backward);
+}
+
 std::size_t UnitCompute::kernel_workspace_bytes(std::int32_t micro_batches, int workers) const {
-  // Workspace functions look at shapes and at which views are empty; this stands for "not empty".
-  std::byte* const some = reinterpret_cast<std::byte*>(std::uintptr_t{64});
   const std::int64_t width = config_.width;
-  const auto saved = [&] {
-    SavedTensors tensors;
-    tensors.normed1 = rows(some, width);
-    tensors.qkv = rows(some, qkv_columns(config_));
-    tensors.attended = rows(some, config_.heads * config_.head_width);
-    tensors.log_sum_exp =
-        view(some, DType::kF32, batch_.sequences, config_.heads, batch_.positions);
-    tensors.up = rows(some, up_columns(config_));
-    tensors.activated = rows(some, config_.intermediate);
-    return tensors;
-  }();
+  const SavedTensors saved = saved_shapes();
   std::size_t bytes = std::max(kernels_.norm_backward_workspace(batch_.rows(), width, workers),
                                kernels_.norm_backward_workspace(batch_.own_rows(), width, workers));
   if (config_.layers > 0) {
-    const BlockTensors block = block_tensors(config_, layout_.at(1), some, type_);
+    const BlockTensors block = block_tensors(config_, layout_.at(1), not_empty(), type_);
     const auto linear = [&](const TensorView& x, const TensorView& weight, const TensorView& bias,
                             const TensorView& y) {
       bytes = std::max(bytes, linear_workspace(kernels_, x, weight, bias, y, workers));
@@ -60,21 +77,15 @@ std::size_t UnitCompute::kernel_workspace_bytes(std::int32_t micro_batches, int 
     linear(saved.normed1, block.up, block.up_bias, saved.up);
     linear(saved.activated, block.down, block.down_bias, saved.normed1);
   }
-  const float scale = attention_scale();
-  bytes = std::max(
-      bytes,
-      kernels_.attention_forward_workspace(
-          {attention_shape(), saved.qkv, saved.attended, saved.log_sum_exp, scale}, workers));
-  bytes = std::max(bytes, kernels_.attention_backward_workspace(
-                              {attention_shape(), saved.qkv, saved.attended, saved.log_sum_exp,
-                               saved.attended, saved.qkv, scale},
-                              workers));
+  const AttentionOps attention = attention_ops();
+  bytes = std::max(bytes, kernels_.attention_forward_workspace(attention.forward, workers));
+  bytes = std::max(bytes, kernels_.attention_backward_workspace(attention.backward, workers));
   return std::max(bytes, kernels_.embedding_backward_workspace(batch_.rows(), micro_batches,
                                                                vocabulary_part(), width, workers));
 }
 
 std::size_t UnitCompute::head_workspace_bytes(std::int32_t micro_batches, int workers) const {
-  std::byte* const some = reinterpret_cast<std::byte*>(std::uintptr_t{64});
+  std::byte* const some = not_empty();
   HeadLoss loss;
   loss.h = rows(some, config_.width);
   loss.weight = view(some, type_, config_.vocabulary, config_.width);
@@ -87,7 +98,7 @@ std::size_t UnitCompute::head_workspace_bytes(std::int32_t micro_batches, int wo
 
 // The last rank's part of the vocabulary may be smaller. All ranks have the same workspace.
 std::size_t UnitCompute::head_part_workspace_bytes(std::int32_t micro_batches, int workers) const {
-  std::byte* const some = reinterpret_cast<std::byte*>(std::uintptr_t{64});
+  std::byte* const some = not_empty();
   std::size_t bytes = 0;
   for (const std::int64_t part :
        {vocabulary_part(), vocabulary_ - (split_.ranks - 1) * vocabulary_part()}) {

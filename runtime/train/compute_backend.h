@@ -37,11 +37,9 @@ class ComputeDevice {
 class DeviceExchange {
  public:
   virtual ~DeviceExchange() = default;
-  // Whether communicators add numbers of this type over so many ranks as parallel/communicator.h
-  // says, but for the order.
-  virtual bool adds(DType type, int ranks) const = 0;
   // A communicator of the ranks of `meeting`, which outlives it: of the two, what aborts one aborts
-  // the other. All of them call it. Throws CommError.
+  // the other. All of them call it. It adds as parallel/communicator.h says, but that sums of fp32
+  // may have another order. Throws CommError, OutOfMemory.
   virtual std::unique_ptr<Communicator> make_communicator(
       Communicator& meeting, const CommunicatorOptions& options) const = 0;
 };

@@ -199,6 +199,7 @@ Engine::Engine(const EngineOptions& options, const EnginePlan& plan, Log& log)
     memory_.device = device_memory_->bytes();
   }
   memory_.host = host_memory_.bytes();
+  prepare_kernels();
   fill_constants();
   if (plan.model.scales_loss) set_loss_scale(initial_loss_scale(options.optimizer.loss_scale));
   const Program& program = plan.training.program;
@@ -214,6 +215,16 @@ std::unique_ptr<StepBodies> Engine::make_bodies(const Program& program) {
   return std::make_unique<StepBodies>(program, memory_, store_.get(), plan_.model, compute_,
                                       options_.optimizer, compute_device_->kernels(),
                                       compute_workers_, update_workers_, options_.ranks);
+}
+
+// No step of a rank then waits for a library that another is still loading.
+void Engine::prepare_kernels() {
+  const LaneKernels kernels = compute_device_->kernels();
+  KernelContext context;
+  context.workers = &compute_workers_;
+  context.products = kernels.products;
+  context.attention = kernels.attention;
+  compute_.prepare(context);
 }
 
 Engine::~Engine() = default;

@@ -120,6 +120,7 @@ class Engine {
   void make_store(const NvmeStoreOptions& options, Log& log);
   void fill_constants();
   std::unique_ptr<StepBodies> make_bodies(const Program& program);
+  void prepare_kernels();
   // A run whose collectives all came to their end.
   const RunReport& retire(LaneExecutor& executor) const;
   RunInput input_for(Slot& slot, const StepBatch& batch);

@@ -9,9 +9,18 @@
 
 #include "kernels/cpu/parallel_blocks.h"
 #include "runtime/step/homes.h"
-#include "runtime/train/device_sums.h"
 
 namespace terrace {
+namespace {
+
+// Of an op that adds over ranks: gradients, on the lane between data-parallel ranks; on that
+// between tensor-parallel ranks hidden states and their gradients, or fp32 gradients of norms.
+DType sum_type(const Op& op, const StepModel& model) {
+  if (op.lane != Lane::kTensor) return model.gradient_type;
+  return op.account == Account::kGradients ? DType::kF32 : model.compute_type;
+}
+
+}  // namespace
 
 StepBodies::StepBodies(const Program& program, const ExecutorMemory& memory, BlockStore* store,
                        const StepModel& model, const UnitCompute& compute,

@@ -16,7 +16,6 @@
 #include "runtime/checkpoint/hf_export.h"
 #include "runtime/data/dataset.h"
 #include "runtime/step/verify_ranks.h"
-#include "runtime/train/device_sums.h"
 #include "runtime/train/local_ranks.h"
 #include "runtime/train/rank_group.h"
 #include "runtime/train/ranked_state.h"
@@ -95,9 +94,6 @@ class Trainer {
     if (!ranks_.is_same_in_stages(rank_fingerprint(plan_.training.program))) {
       throw ConfigError("the ranks have compiled different steps",
                         "start all of them with the same flags and the same version of Terrace");
-    }
-    for (const Program* program : {&plan_.training.program, &plan_.evaluation}) {
-      check_device_sums(*program, plan_.model, exchange_of(backend_.get()));
     }
     const std::string summary = describe_plan(engine_options_, plan_);
     console_.say(summary);

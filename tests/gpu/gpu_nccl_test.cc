@@ -13,16 +13,11 @@
 #include "parallel/nccl/nccl_communicator.h"
 #include "parallel/self_communicator.h"
 #include "tests/gpu/gpu_presence.h"
+#include "tests/gpu/take_stream.h"
 
 // NCCL with one rank: what can be tried on one GPU.
 namespace terrace {
 namespace {
-
-class TakeStream final : public StreamTask {
- public:
-  void run(NativeStream stream) noexcept override { native = stream; }
-  NativeStream native;
-};
 
 class GpuNccl : public testing::Test {
  protected:
@@ -62,7 +57,7 @@ class GpuNccl : public testing::Test {
   std::unique_ptr<Device> device_;
   std::unique_ptr<DeviceMemory> memory_;
   std::unique_ptr<Stream> stream_;
-  TakeStream take_;
+  test::TakeStream take_;
   std::unique_ptr<Communicator> communicator_;
   std::vector<float> before_;
 };

@@ -16,6 +16,7 @@ struct HostFunctions {
   static std::size_t attention_workspace(const Op& /*op*/) {
     return 0;
   }
+  static constexpr auto kPrepareAttention = nullptr;
 };
 
 constexpr KernelTable kSharedKernels = shared::kernel_functions<HostFunctions>("shared");

@@ -1,13 +1,19 @@
 #include "tests/runtime/fake_gpu.h"
 
 #include <atomic>
+#include <cstring>
 #include <deque>
 #include <functional>
+#include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "memory/cpu/cpu_device.h"
+#include "parallel/rank_order.h"
+#include "parallel/rank_order_sums.h"
 #include "runtime/step/program.h"
 #include "tests/runtime/fake_gpu_communicator.h"
 #include "tests/runtime/fake_gpu_kernels.h"
@@ -15,6 +21,9 @@
 
 namespace terrace::test {
 namespace {
+
+// Of sums over ranks: less than most of what they add.
+constexpr std::size_t kFakePieceBytes = 16 * kKiB;
 
 class FakeMemory final : public DeviceMemory {
  public:
@@ -164,6 +173,36 @@ class FakeGpu final : public Device {
   const std::unique_ptr<Device> streams_;  // of which only streams and events are used
 };
 
+class FakeArithmetic final : public DeviceArithmetic {
+ public:
+  std::unique_ptr<DeviceMemory> allocate(std::size_t size_bytes) override {
+    return std::make_unique<CommonFakeMemory>(size_bytes);
+  }
+  void add_ranks(const TensorView& sum, const std::byte* parts, int ranks,
+                 NativeStream stream) override {
+    FakeGpuQueue& queue = *static_cast<FakeGpuQueue*>(stream.handle);
+    const auto elements = static_cast<std::size_t>(sum.elements());
+    std::byte* const target = queue.state().real(sum.data);
+    std::vector<const std::byte*> sources;
+    for (int rank = 0; rank < ranks; ++rank) {
+      sources.push_back(queue.state().real(parts) +
+                        static_cast<std::size_t>(rank) * elements * size_of(sum.dtype));
+    }
+    queue.queue([=, dtype = sum.dtype] {
+      reduce_in_rank_order(std::span(&target, 1), sources, elements, dtype, ReduceOp::kSum);
+    });
+  }
+  void pack_rows(std::byte* target, const std::byte* source, int rows, std::size_t row_bytes,
+                 std::size_t stride_bytes, NativeStream stream) override {
+    FakeGpuQueue& queue = *static_cast<FakeGpuQueue*>(stream.handle);
+    queue.queue([=, to = queue.state().real(target), from = queue.state().real(source)] {
+      for (std::size_t row = 0; row < static_cast<std::size_t>(rows); ++row) {
+        std::memcpy(to + row * row_bytes, from + row * stride_bytes, row_bytes);
+      }
+    });
+  }
+};
+
 class FakeComputeDevice final : public ComputeDevice {
  public:
   FakeComputeDevice(std::size_t capacity_bytes, const FakeGpuOptions& options)
@@ -190,14 +229,12 @@ std::unique_ptr<ComputeDevice> FakeGpuBackend::make(std::size_t capacity_bytes) 
   return std::make_unique<FakeComputeDevice>(capacity_bytes, options_);
 }
 
-bool FakeGpuBackend::adds(DType type, int ranks) const {
-  return options_.adds_narrow || ranks <= 2 || type == DType::kF32;
-}
-
 std::unique_ptr<Communicator> FakeGpuBackend::make_communicator(
     Communicator& meeting, const CommunicatorOptions& /*options*/) const {
-  return make_fake_gpu_communicator(meeting.split(0, meeting.rank(), meeting.name()),
-                                    options_.failing_collective);
+  return make_rank_order_sums(
+      make_fake_gpu_communicator(meeting.split(0, meeting.rank(), meeting.name()),
+                                 options_.failing_collective),
+      std::make_shared<FakeArithmetic>(), kFakePieceBytes);
 }
 
 std::unique_ptr<Device> make_fake_gpu(std::size_t capacity_bytes) {

@@ -18,8 +18,6 @@ struct FakeGpuOptions {
   int failing_call = 0;
   // Likewise, of its communicators.
   int failing_collective = 0;
-  // Whether these add narrow numbers over more than two ranks: NCCL does not.
-  bool adds_narrow = true;
   // Those of GPUs, on the host (tests/kernels/shared_kernels.h): they have fp16.
   bool has_shared_kernels = false;
 };
@@ -34,7 +32,6 @@ class FakeGpuBackend final : public ComputeBackend, private DeviceExchange {
 
  private:
   // Of ranks as threads.
-  bool adds(DType type, int ranks) const override;
   std::unique_ptr<Communicator> make_communicator(
       Communicator& meeting, const CommunicatorOptions& options) const override;
 

@@ -11,34 +11,6 @@
 namespace terrace::test {
 namespace {
 
-// A call as its rank made it, on another communicator.
-void repeat(const CollectiveCall& call, Communicator& on) {
-  const auto of = [&call](const std::byte* data, std::size_t elements) {
-    return view(const_cast<std::byte*>(data), call.dtype, static_cast<std::int64_t>(elements));
-  };
-  const std::size_t part = call.elements / static_cast<std::size_t>(on.size());
-  const TensorView whole = of(call.target, call.elements);
-  switch (call.kind) {
-    case CollectiveKind::kAllReduce:
-      return on.all_reduce(whole, call.op, {});
-    case CollectiveKind::kReduceScatter:
-      return on.reduce_scatter(of(call.target, part), of(call.source, call.elements), call.op, {});
-    case CollectiveKind::kAllGather:
-      return on.all_gather(whole, of(call.source, part), {});
-    case CollectiveKind::kBroadcast:
-      return on.broadcast(whole, call.peer, {});
-    case CollectiveKind::kAllToAll:
-      return on.all_to_all(whole, of(call.source, call.elements), {});
-    case CollectiveKind::kSend:
-      return on.send(whole, call.peer, {});
-    case CollectiveKind::kRecv:
-      return on.recv(whole, call.peer, {});
-    case CollectiveKind::kSplit:
-      break;
-  }
-  TERRACE_CHECK(false);
-}
-
 // Of all communicators of a rank. Thread-safe.
 class FakeGpuCalls {
  public:
@@ -80,11 +52,20 @@ class FakeGpuCommunicator final : public Communicator {
     tell_others();
     throw_if_aborted();
     TERRACE_CHECK(stream.handle != nullptr);
+    refuse_what_nccl_cannot(call);
     FakeGpuQueue& queue = *static_cast<FakeGpuQueue*>(stream.handle);
     CollectiveCall real = call;
     real.target = queue.state().real(call.target);
     real.source = queue.state().real(call.source);
     queue.queue([this, real] { carry_out(real); });
+  }
+
+  // NCCL rounds after every addition.
+  void refuse_what_nccl_cannot(const CollectiveCall& call) const {
+    const bool adds = call.op == ReduceOp::kSum && (call.kind == CollectiveKind::kAllReduce ||
+                                                    call.kind == CollectiveKind::kReduceScatter);
+    const bool narrow = call.dtype == DType::kBF16 || call.dtype == DType::kF16;
+    TERRACE_CHECK(!adds || !narrow || size() <= 2 || call.elements == 0);
   }
 
   void tell_others() {
@@ -103,7 +84,7 @@ class FakeGpuCommunicator final : public Communicator {
       return;
     }
     try {
-      repeat(call, *threads_);
+      repeat_call(call, *threads_, {});
     } catch (const CommError&) {
       TERRACE_CHECK(abort_reason().has_value());  // which the rank asks for
     }

@@ -9,7 +9,8 @@ namespace terrace::test {
 // A communicator of the memory of fake GPUs, which ranks as threads have one each of. As NCCL does,
 // it queues its calls on the stream and returns; on the stream they are calls of `threads`, a
 // thread communicator, on the memory where it really is. So the bits are those of ranks of host
-// memory, and what aborts that one aborts this one. Of all calls of the rank the
+// memory; sums of bf16 and fp16 over more than two ranks it does not take, as NCCL cannot add them.
+// What aborts that one aborts this one. Of all calls of the rank the
 // `failing_call`-th, counted from 1, fails when the stream comes to it; 0: none. What is in its
 // target then are no numbers, the stream goes on, and until this rank's next call nobody knows but
 // who asks for abort_reason().

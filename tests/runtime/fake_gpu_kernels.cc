@@ -1,5 +1,11 @@
 #include "tests/runtime/fake_gpu_kernels.h"
 
+#include <fmt/format.h>
+
+#include <mutex>
+#include <set>
+#include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -167,6 +173,43 @@ void queued_embedding_backward(const KernelContext& context, const EmbeddingBack
       });
 }
 
+template <typename Op>
+std::string shape_text(const Op& op) {
+  const AttentionShape& s = op.shape;
+  return fmt::format("{} {} {} {} {} {} {} {}", s.batch, s.sequence, s.heads, s.key_value_heads,
+                     s.head_width, name_of(op.qkv.dtype), op.scale,
+                     std::is_same_v<Op, AttentionBackward>);
+}
+
+struct PreparedAttention {
+  std::mutex mutex;
+  std::set<std::string> shapes;
+  int unprepared_calls = 0;
+};
+
+PreparedAttention& prepared_attention() {
+  static PreparedAttention prepared;
+  return prepared;
+}
+
+void prepare_attention(const KernelContext& /*context*/, const AttentionForward& forward,
+                       const AttentionBackward& backward) {
+  PreparedAttention& prepared = prepared_attention();
+  const std::lock_guard lock(prepared.mutex);
+  prepared.shapes.insert(shape_text(forward));
+  prepared.shapes.insert(shape_text(backward));
+}
+
+template <typename Op, void (*KernelTable::*Run)(const KernelContext&, const Op&)>
+void queued_attention(const KernelContext& context, const Op& op) {
+  {
+    PreparedAttention& prepared = prepared_attention();
+    const std::lock_guard lock(prepared.mutex);
+    if (!prepared.shapes.contains(shape_text(op))) ++prepared.unprepared_calls;
+  }
+  queued<Op, Run>(context, op);
+}
+
 KernelTable make_table(const KernelTable& host_kernels) {
   using T = KernelTable;
   KernelTable table = host_kernels;  // the workspaces
@@ -179,8 +222,9 @@ KernelTable make_table(const KernelTable& host_kernels) {
   table.layer_norm_forward = queued<LayerNormForward, &T::layer_norm_forward>;
   table.layer_norm_backward = queued<LayerNormBackward, &T::layer_norm_backward>;
   table.rope = queued<Rope, &T::rope>;
-  table.attention_forward = queued<AttentionForward, &T::attention_forward>;
-  table.attention_backward = queued<AttentionBackward, &T::attention_backward>;
+  table.attention_forward = queued_attention<AttentionForward, &T::attention_forward>;
+  table.attention_backward = queued_attention<AttentionBackward, &T::attention_backward>;
+  table.prepare_attention = prepare_attention;
   table.swiglu_forward = queued<SwigluForward, &T::swiglu_forward>;
   table.swiglu_backward = queued<SwigluBackward, &T::swiglu_backward>;
   table.gelu_forward = queued<GeluForward, &T::gelu_forward>;
@@ -210,6 +254,19 @@ const KernelTable& fake_gpu_kernels(bool has_shared_kernels) {
   static const KernelTable kPlain = make_table(fake_gpu_host_kernels(false));
   static const KernelTable kShared = make_table(fake_gpu_host_kernels(true));
   return has_shared_kernels ? kShared : kPlain;
+}
+
+void forget_prepared_attention() {
+  PreparedAttention& prepared = prepared_attention();
+  const std::lock_guard lock(prepared.mutex);
+  prepared.shapes.clear();
+  prepared.unprepared_calls = 0;
+}
+
+int unprepared_attention_calls() {
+  PreparedAttention& prepared = prepared_attention();
+  const std::lock_guard lock(prepared.mutex);
+  return prepared.unprepared_calls;
 }
 
 void fake_gpu_update(const KernelContext& context, const AdamWUpdate& update) {

@@ -24,6 +24,10 @@ class FakeGpuQueue {
 // queues. Those of the CPU, or of GPUs.
 const KernelTable& fake_gpu_kernels(bool has_shared_kernels);
 const KernelTable& fake_gpu_host_kernels(bool has_shared_kernels);
+// Attention must have been prepared, by whichever engine, since forget_prepared_attention(): how
+// many calls were of shapes that had not been.
+void forget_prepared_attention();
+int unprepared_attention_calls();
 void fake_gpu_update(const KernelContext& context, const AdamWUpdate& update);
 
 }  // namespace terrace::test

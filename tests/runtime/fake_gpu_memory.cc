@@ -21,6 +21,11 @@ std::byte* map_shared(int file, std::size_t size_bytes, int access) {
   return static_cast<std::byte*>(address);
 }
 
+FakePieces& common_pieces() {
+  static FakePieces pieces;
+  return pieces;
+}
+
 }  // namespace
 
 DoubleMapping::DoubleMapping(std::size_t size_bytes)
@@ -39,26 +44,36 @@ DoubleMapping::~DoubleMapping() {
   ::munmap(real_, mapped_bytes_);
 }
 
-void FakeGpuState::add(const DoubleMapping& mapping) {
+void FakePieces::add(const DoubleMapping& mapping) {
   const std::scoped_lock lock(mutex_);
   pieces_[mapping.untouchable().data()] = {mapping.untouchable().size(), mapping.real()};
 }
 
-void FakeGpuState::remove(const DoubleMapping& mapping) {
+void FakePieces::remove(const DoubleMapping& mapping) {
   const std::scoped_lock lock(mutex_);
   pieces_.erase(mapping.untouchable().data());
 }
 
+std::byte* FakePieces::real(const std::byte* address) const {
+  const std::scoped_lock lock(mutex_);
+  auto piece = pieces_.upper_bound(address);
+  if (piece == pieces_.begin()) return nullptr;
+  --piece;
+  const auto offset = static_cast<std::size_t>(address - piece->first);
+  // One past the end, where an empty view may begin, belongs to the piece too.
+  return offset <= piece->second.size_bytes ? piece->second.real + offset : nullptr;
+}
+
+CommonFakeMemory::CommonFakeMemory(std::size_t size_bytes) : mapping_(size_bytes) {
+  common_pieces().add(mapping_);
+}
+
+CommonFakeMemory::~CommonFakeMemory() { common_pieces().remove(mapping_); }
+
 std::byte* FakeGpuState::real_or_host(const void* address) const {
   const auto* const at = static_cast<const std::byte*>(address);
-  const std::scoped_lock lock(mutex_);
-  auto piece = pieces_.upper_bound(at);
-  if (piece != pieces_.begin()) {
-    --piece;
-    const auto offset = static_cast<std::size_t>(at - piece->first);
-    // One past the end, where an empty view may begin, belongs to the piece too.
-    if (offset <= piece->second.size_bytes) return piece->second.real + offset;
-  }
+  if (std::byte* const own = pieces_.real(at); own != nullptr) return own;
+  if (std::byte* const common = common_pieces().real(at); common != nullptr) return common;
   return const_cast<std::byte*>(at);
 }
 

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <thread>
 
+#include "memory/device.h"
 #include "memory/device_capacity.h"
 
 namespace terrace::test {
@@ -31,14 +32,46 @@ class DoubleMapping {
   std::byte* real_ = nullptr;
 };
 
+// Where pieces of memory really are. Thread-safe.
+class FakePieces {
+ public:
+  void add(const DoubleMapping& mapping);
+  void remove(const DoubleMapping& mapping);
+  // Null where no piece has it.
+  std::byte* real(const std::byte* address) const;
+
+ private:
+  struct Piece {
+    std::size_t size_bytes = 0;
+    std::byte* real = nullptr;
+  };
+
+  mutable std::mutex mutex_;
+  std::map<const std::byte*, Piece> pieces_;  // by untouchable address; guarded by mutex_
+};
+
+// Memory that every fake GPU of the process has, for what is made before its device is.
+class CommonFakeMemory final : public DeviceMemory {
+ public:
+  explicit CommonFakeMemory(std::size_t size_bytes);
+  ~CommonFakeMemory() override;
+  CommonFakeMemory(const CommonFakeMemory&) = delete;
+  CommonFakeMemory& operator=(const CommonFakeMemory&) = delete;
+
+  std::span<std::byte> bytes() const override { return mapping_.untouchable(); }
+
+ private:
+  const DoubleMapping mapping_;
+};
+
 // What all parts of one fake GPU share. Thread-safe.
 class FakeGpuState {
  public:
   FakeGpuState(std::size_t capacity_bytes, int failing_call)
       : capacity(capacity_bytes), calls_left_(failing_call) {}
 
-  void add(const DoubleMapping& mapping);
-  void remove(const DoubleMapping& mapping);
+  void add(const DoubleMapping& mapping) { pieces_.add(mapping); }
+  void remove(const DoubleMapping& mapping) { pieces_.remove(mapping); }
 
   // Where the bytes of device memory are; null stays null. Other memory breaks a check: a kernel of
   // a GPU cannot reach it.
@@ -58,15 +91,10 @@ class FakeGpuState {
   DeviceCapacity capacity;
 
  private:
-  struct Piece {
-    std::size_t size_bytes = 0;
-    std::byte* real = nullptr;
-  };
-
+  FakePieces pieces_;
   mutable std::mutex mutex_;
-  std::map<const std::byte*, Piece> pieces_;  // by untouchable address; guarded by mutex_
-  std::set<std::thread::id> lane_threads_;    // guarded by mutex_
-  std::atomic<int> calls_left_;               // below 0: none fails
+  std::set<std::thread::id> lane_threads_;  // guarded by mutex_
+  std::atomic<int> calls_left_;             // below 0: none fails
   std::atomic<bool> broken_{false};
 };
 

@@ -5,7 +5,6 @@
 #include <string>
 
 #include "base/error.h"
-#include "runtime/train/device_sums.h"
 #include "tests/runtime/fake_gpu.h"
 #include "tests/runtime/ranks_fixture.h"
 
@@ -81,6 +80,15 @@ TEST_P(FakeGpuRanks, HaveTheBitsOfTheCpuDevice) {
     }
     expect_equal(train(gpu_options(plain, backend_, Tier::kHost, Tier::kHost)), expected);
   }
+}
+
+// Rounded to bf16 before ranks add them.
+TEST_P(FakeGpuRanks, WithNarrowGradients) {
+  EngineOptions plain = cpu_options(ModelFamily::kLlama);
+  plain.gradient_type = DType::kBF16;
+  const RankedRun expected = train(plain);
+  expect_equal(train(gpu_options(plain, backend_, Tier::kDevice, Tier::kDevice)), expected);
+  expect_equal(train(gpu_options(plain, backend_, Tier::kHost, Tier::kHost)), expected);
 }
 
 TEST_P(FakeGpuRanks, WithUpdatesDividedBetweenHostAndDevice) {
@@ -190,6 +198,21 @@ TEST_P(FakeGpuRanks, AFailedGpuEndsEveryRank) {
 INSTANTIATE_TEST_SUITE_P(Meshes, FakeGpuRanks, testing::ValuesIn(kMeshes),
                          [](const auto& mesh) { return std::string(mesh.param.name); });
 
+// Hidden states of more ranks than a communicator of GPUs adds in bf16.
+TEST(FakeGpuTensorRanks, OfFourHaveTheBitsOfTheCpuDevice) {
+  const FakeGpuBackend backend;
+  EngineOptions plain = cpu_options(ModelFamily::kLlama);
+  plain.model.key_value_heads = plain.model.heads;
+  for (const bool sequence_parallel : {true, false}) {
+    plain.sequence_parallel = sequence_parallel;
+    const RankedRun expected = train_ranks(plain, {.tensor = 4}, 0);
+    for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
+      expect_equal(train_ranks(gpu_options(plain, backend, tier, tier), {.tensor = 4}, 0),
+                   expected);
+    }
+  }
+}
+
 int device_calls(const Program& program, Part part) {
   int calls = 0;
   for (const Op& op : program.ops) {
@@ -242,45 +265,6 @@ TEST(FakeGpuStages, TellUpdatesOfATiedEmbeddingInHostMemory) {
     }
   }
   EXPECT_GE(messages, 4);
-}
-
-// What communicators of devices cannot add is refused before the start, where a program would have
-// them add it.
-class DeviceSums : public testing::Test {
- protected:
-  void check(const EngineOptions& plain, const MeshShape& shape, Tier tier) const {
-    EngineOptions options = gpu_options(plain, backend_, tier, tier);
-    options.ranks.shape = shape;
-    const EnginePlan plan = plan_engine(options);
-    check_device_sums(plan.training.program, plan.model, options.backend->exchange());
-  }
-
-  const FakeGpuBackend backend_{FakeGpuOptions{.adds_narrow = false}};
-  const EngineOptions plain_ = cpu_options(ModelFamily::kGpt2);
-};
-
-TEST_F(DeviceSums, TensorRanksAddHiddenStates) {
-  check(plain_, {.tensor = 2}, Tier::kDevice);
-  try {
-    check(plain_, {.tensor = 4}, Tier::kDevice);
-    FAIL() << "four ranks add bf16";
-  } catch (const ConfigError& error) {
-    EXPECT_NE(std::string(error.what()).find("tensor"), std::string::npos) << error.what();
-    EXPECT_NE(error.remedy().find("--tensor-parallel 2"), std::string::npos) << error.remedy();
-  }
-  EngineOptions wide = plain_;
-  wide.compute_type = DType::kF32;
-  check(wide, {.tensor = 4}, Tier::kDevice);
-}
-
-TEST_F(DeviceSums, DataRanksAddGradients) {
-  check(plain_, {.data = 4}, Tier::kDevice);
-  EngineOptions rounded = plain_;
-  rounded.gradient_type = DType::kBF16;
-  check(rounded, {.data = 2}, Tier::kDevice);
-  for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
-    EXPECT_THROW(check(rounded, {.data = 4}, tier), ConfigError) << name_of(tier);
-  }
 }
 
 }  // namespace

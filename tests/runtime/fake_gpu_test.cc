@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "tests/conformance/device_conformance.h"
 #include "tests/runtime/engine_fixture.h"
+#include "tests/runtime/fake_gpu_kernels.h"
 
 // The engine on a device whose memory the host cannot touch, and whose tasks run at once: what is
 // asked of it to drive a GPU, as far as that can be tried without one.
@@ -115,6 +116,18 @@ class FakeGpuEngine : public testing::TestWithParam<Shape> {
 
 TEST_P(FakeGpuEngine, HasTheBitsOfTheCpuDevice) {
   expect_equal([](EngineOptions&) {});
+}
+
+// Training and evaluation.
+TEST_P(FakeGpuEngine, AttentionIsPreparedBeforeTheFirstStep) {
+  test::forget_prepared_attention();
+  train_tiny(gpu_options(), kSteps);
+  EXPECT_EQ(test::unprepared_attention_calls(), 0);
+  test::forget_prepared_attention();
+  EngineOptions recomputed = gpu_options();
+  recomputed.placement.recompute = true;
+  train_tiny(recomputed, kSteps);
+  EXPECT_EQ(test::unprepared_attention_calls(), 0);
 }
 
 TEST_P(FakeGpuEngine, WithEveryStateAway) {

@@ -2,10 +2,12 @@
 
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/cuda_products.h"
+#include "kernels/cuda/cuda_rank_sum.h"
 #include "kernels/cuda/cudnn_attention.h"
 #include "memory/cuda/cuda_device.h"
 #include "optim/cuda/adamw_cuda.h"
 #include "parallel/nccl/nccl_communicator.h"
+#include "parallel/rank_order_sums.h"
 #include "runtime/train/compute_backend.h"
 
 namespace terrace {
@@ -29,14 +31,36 @@ class CudaComputeDevice final : public ComputeDevice {
   CudnnAttention attention_;
 };
 
+// Of a communicator and of those split from it; in the memory that arenas leave to NCCL.
+class CudaArithmetic final : public DeviceArithmetic {
+ public:
+  explicit CudaArithmetic(int ordinal)
+      : device_(make_cuda_device({.ordinal = ordinal, .capacity_bytes = kNcclMarginBytes / 2})) {}
+
+  std::unique_ptr<DeviceMemory> allocate(std::size_t size_bytes) override {
+    return device_->allocate(size_bytes);
+  }
+  void add_ranks(const TensorView& sum, const std::byte* parts, int ranks,
+                 NativeStream stream) override {
+    cuda_add_ranks(sum, parts, ranks, stream);
+  }
+  void pack_rows(std::byte* target, const std::byte* source, int rows, std::size_t row_bytes,
+                 std::size_t stride_bytes, NativeStream stream) override {
+    cuda_pack_rows(target, source, rows, row_bytes, stride_bytes, stream);
+  }
+
+ private:
+  const std::unique_ptr<Device> device_;
+};
+
 class NcclExchange final : public DeviceExchange {
  public:
   explicit NcclExchange(int ordinal) : ordinal_(ordinal) {}
 
-  bool adds(DType type, int ranks) const override { return nccl_adds(type, ranks); }
   std::unique_ptr<Communicator> make_communicator(
       Communicator& meeting, const CommunicatorOptions& options) const override {
-    return make_nccl_communicator(meeting, meeting.name(), ordinal_, options);
+    return make_rank_order_sums(make_nccl_communicator(meeting, meeting.name(), ordinal_, options),
+                                std::make_shared<CudaArithmetic>(ordinal_));
   }
 
  private:
