@@ -1,6 +1,7 @@
 #include "parallel/rank_order_sums.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <utility>
 
 #include "base/check.h"
@@ -19,7 +20,7 @@ class RankOrderSums final : public Communicator {
         arithmetic_(std::move(arithmetic)),
         piece_bytes_(piece_bytes),
         ranks_(static_cast<std::size_t>(size())) {
-    TERRACE_CHECK_LE(ranks_ * kLineBytes, piece_bytes_);
+    TERRACE_CHECK_LE(ranks_ * std::max(kLineBytes, ranks_ * sizeof(std::uint16_t)), piece_bytes_);
     if (size() <= 2) return;
     packed_ = arithmetic_->allocate(piece_bytes_);
     received_ = arithmetic_->allocate(piece_bytes_);
@@ -33,11 +34,16 @@ class RankOrderSums final : public Communicator {
     const bool reduces =
         call.kind == CollectiveKind::kAllReduce || call.kind == CollectiveKind::kReduceScatter;
     const bool narrow = call.dtype == DType::kBF16 || call.dtype == DType::kF16;
-    return reduces && narrow && call.op == ReduceOp::kSum && size() > 2 && call.elements > 0;
+    return reduces && narrow && call.op == ReduceOp::kSum && size() > 2;
   }
 
   void run(const CollectiveCall& call, NativeStream stream) override {
     if (!adds_here(call)) return repeat_call(call, *devices_, stream);
+    if (call.elements == 0) {  // a barrier
+      CollectiveCall barrier = call;
+      barrier.dtype = DType::kF32;
+      return repeat_call(barrier, *devices_, stream);
+    }
     if (call.kind == CollectiveKind::kAllReduce) {
       all_reduce_in_pieces(call, stream);
     } else {

@@ -31,7 +31,8 @@ inline constexpr std::size_t kRankSumPieceBytes = std::size_t{16} << 20;
 // addition (NCCL's), with such sums as parallel/communicator.h says they are, in rank order too: an
 // all_to_all of the parts, piece by piece, the arithmetic, and for all_reduce an all_gather. That
 // is what a ring sends. All other calls are those of `devices`, and so is every call of two ranks,
-// where there is one addition. Communicators split from it add likewise. What fails is named as the
+// where there is one addition. Calls run one after another, on one stream or ordered by the caller:
+// they use the same pieces. Communicators split from it add likewise. What fails is named as the
 // call of `devices` that failed. Throws OutOfMemory where there is no room for the pieces.
 std::unique_ptr<Communicator> make_rank_order_sums(std::unique_ptr<Communicator> devices,
                                                    std::shared_ptr<DeviceArithmetic> arithmetic,

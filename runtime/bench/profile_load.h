@@ -27,15 +27,14 @@ class OpsAlone {
 
   // Runs them once and sets what a class of ops takes, and what starting one does.
   void measure(MachineProfile& profile);
-  // What compute and updates leave each other of the profile's cores (its `contention`), where they
-  // want more than there are: the compute of a step once more, with updates of the embedding, in
-  // memory of their own as large as the step's, beside it.
-  double contention(const MachineProfile& profile);
-  // What compute loses for each core that transfers take (the profile's `displacement`), where
-  // together they want more than there are: the compute of a step once more, with reads and writes
-  // of `load` beside it, whose rates are the profile's drive. What contention takes is not counted
-  // again.
-  double displacement(const MachineProfile& profile, StoreLoad& load);
+  // What compute loses for each core that updates take (the profile's `update_displacement`), where
+  // together they want more than there are: the compute of a step once more, with updates of the
+  // embedding beside it, in memory of their own as large as the step's. `pauses`: between them, as
+  // where updates wait for a drive.
+  double update_displacement(const MachineProfile& profile, bool pauses);
+  // Likewise, that transfers take (`transfer_displacement`): with reads and writes of `load`, whose
+  // rates are the profile's drive.
+  double transfer_displacement(const MachineProfile& profile, StoreLoad& load);
 
  private:
   class UpdatesBeside;
@@ -61,7 +60,7 @@ class OpsAlone {
   std::vector<std::int32_t> tokens_;
   RunInput input_;
   LaneExecutor idle_executor_;
-  std::unique_ptr<UpdatesBeside> updates_beside_;  // made by the first contention()
+  std::unique_ptr<UpdatesBeside> updates_beside_;  // made by the first update_displacement()
 };
 
 // Copies between memory and the CPU device's, as its streams make them, and gradients that come

@@ -140,7 +140,7 @@ class DriveLoads {
     profile.io_depth = transfers_in_flight_;
     profile.drive = measure_drive(checked_, seconds_);
     profile.unchecked_drive = measure_drive(unchecked_, seconds_);
-    profile.displacement = ops.displacement(profile, checked_);
+    profile.transfer_displacement = ops.transfer_displacement(profile, checked_);
   }
 
  private:
@@ -191,7 +191,7 @@ class Machine {
     copies_.measure(profile);
     profile.checksum_s_per_byte =
         checksum_seconds_per_byte(0.01 * options_.seconds) / update_threads;
-    profile.contention = ops.contention(profile);
+    profile.update_displacement = ops.update_displacement(profile, drive != nullptr);
     if (drive != nullptr) drive->measure(profile, ops);
     return profile;
   }
@@ -212,11 +212,13 @@ Details details_of(const StepRunner& runner, const MachineProfile& profile,
                    const SimulationResult& simulated, const std::vector<Samples>& samples) {
   std::array<double, kLaneCount> per_step{};
   for (std::size_t l = 0; l < kLaneCount; ++l) per_step[l] = simulated.busy_s[l] / kSteps;
-  Details details = {{"busy lanes, measured", busy_text(runner.busy_s(), samples[0].median())},
-                     {"busy lanes, predicted", busy_text(per_step, samples[1].median())},
-                     {"contention, last", fmt::format("{:.2f}", profile.contention)}};
+  Details details = {
+      {"busy lanes, measured", busy_text(runner.busy_s(), samples[0].median())},
+      {"busy lanes, predicted", busy_text(per_step, samples[1].median())},
+      {"displacement by updates, last", fmt::format("{:.2f}", profile.update_displacement)}};
   if (profile.unchecked_drive) {
-    details.emplace_back("displacement, last", fmt::format("{:.2f}", profile.displacement));
+    details.emplace_back("displacement by transfers, last",
+                         fmt::format("{:.2f}", profile.transfer_displacement));
     details.emplace_back("transfers that share a direction", fmt::format("{}", profile.io_depth));
     details.emplace_back("drive, last", drive_text(profile.drive));
     details.emplace_back("drive without checksums, last", drive_text(*profile.unchecked_drive));

@@ -60,7 +60,8 @@ void check_precision(const TrainOptions& options) {
   if (options.precision != Precision::kFp16) return;
   if (options.tiers.device.kind != DeviceKind::kCuda) {
     throw ConfigError(
-        "--precision fp16 computes on GPUs only: the CPU device has no kernels for it",
+        "--precision fp16 computes on GPUs only, of which --device auto promises none: the CPU "
+        "device has no kernels for it",
         "use --precision bf16, or --device cuda");
   }
   if (options.optimizer.master_weights == MasterChoice::kSplit) {

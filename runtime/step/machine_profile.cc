@@ -5,6 +5,7 @@
 #include <cmath>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/error.h"
 
@@ -59,10 +60,12 @@ void check_profile(const MachineProfile& profile) {
   rate("update_bytes_per_s", profile.update_bytes_per_s);
   rate("memory_bytes_per_s", profile.memory_bytes_per_s);
   rate("cores", profile.cores);
-  rate("contention", profile.contention);
-  require(profile.contention <= 1, "contention", profile.contention, "at most 1");
-  rate("displacement", profile.displacement);
-  require(profile.displacement >= 1, "displacement", profile.displacement, "at least 1");
+  for (const auto& [name, displacement] :
+       {std::pair("transfer_displacement", profile.transfer_displacement),
+        std::pair("update_displacement", profile.update_displacement)}) {
+    rate(name, displacement);
+    require(displacement >= 1, name, displacement, "at least 1");
+  }
   amount("compute_cores", profile.compute_cores);
   amount("update_cores", profile.update_cores);
   amount("copy_cores", profile.copy_cores);

@@ -60,14 +60,11 @@ struct MachineProfile {
   // What lanes share.
   double memory_bytes_per_s = 20e9;  // of the host: copies, reads, writes, updates
   double cores = 4;                  // of the host
-  // Of those, what is left to lanes that together want more than there are: threads that take turns
-  // keep each other waiting at the ends of their loops, and put each other's data out of the
-  // caches. Above 0, at most 1.
-  double contention = 1;
   // Where cores are short, what the compute lane loses for each core that transfers of the drive
-  // keep busy. Its ops end with the slowest of their threads: where one gives way, all wait. At
-  // least 1, where no more is lost than was taken.
-  double displacement = 1;
+  // keep busy, or updates. Its ops end with the slowest of their threads: where one gives way, all
+  // wait. At least 1, where no more is lost than was taken.
+  double transfer_displacement = 1;
+  double update_displacement = 1;
   // Kept busy by a lane that goes at full speed.
   double compute_cores = 4;  // 0 with an accelerator
   double update_cores = 2;
@@ -76,9 +73,9 @@ struct MachineProfile {
   int io_depth = 8;  // reads that share the drive, and writes
 };
 
-// Throws ConfigError naming the field if a rate is not positive and finite, the contention is above
-// 1, the displacement below 1 or not finite, an overhead, a measured time or a number of cores is
-// negative, or no transfer may be in flight.
+// Throws ConfigError naming the field if a rate is not positive and finite, a displacement is below
+// 1 or not finite, an overhead, a measured time or a number of cores is negative, or no transfer
+// may be in flight.
 void check_profile(const MachineProfile& profile);
 
 }  // namespace terrace

@@ -125,9 +125,13 @@ OpDemand demand_of(const Program& program, const Op& op, const MachineProfile& p
   if (demand.work_s > 0) {
     demand.share[OpDemand::kMemory] = op.cost.bytes / demand.work_s / profile.memory_bytes_per_s;
   }
+  if (op.lane == Lane::kUpdate) demand.displacement = profile.update_displacement;
   if (op.lane == Lane::kRead) demand.share[OpDemand::kReading] = 1;
   if (op.lane == Lane::kWrite) demand.share[OpDemand::kWriting] = 1;
-  if (!completes_in_order(op.lane)) demand.share[OpDemand::kDisk] = disk_share(drive);
+  if (!completes_in_order(op.lane)) {
+    demand.share[OpDemand::kDisk] = disk_share(drive);
+    demand.displacement = profile.transfer_displacement;
+  }
   return demand;
 }
 

@@ -14,9 +14,6 @@ namespace terrace {
 struct OpDemand {
   enum Resource : std::uint8_t { kReading, kWriting, kDisk, kMemory, kCores, kResourceCount };
 
-  // Whether it reads or writes the drive.
-  bool is_transfer() const { return share[kReading] > 0 || share[kWriting] > 0; }
-
   double delay_s = 0;                          // before the work, using nothing
   double work_s = 0;                           // at full speed
   std::array<double, kResourceCount> share{};  // of each resource, at full speed
@@ -24,6 +21,7 @@ struct OpDemand {
   // that wants a quarter of a core has it before one that wants a whole core has more.
   double weight = 1;
   bool waits_for_its_threads = false;  // ops that all threads of compute work on
+  double displacement = 1;             // what these lose for each core that it keeps busy
 };
 
 // By op.

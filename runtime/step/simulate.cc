@@ -61,16 +61,16 @@ bool cores_are_short(const std::vector<Active>& active) {
   return reading + writing + others > 1.0;
 }
 
-// Slows compute by what it waits for those of its threads that give way to transfers. They keep
-// half of their cores.
-void displace_compute(std::vector<Active>& active, double displacement) {
-  double taken = 0;
+// Slows compute by what it waits for those of its threads that give way to others. They keep half
+// of their cores.
+void displace_compute(std::vector<Active>& active) {
+  double waited_for = 0;
   for (const Active& one : active) {
-    if (one.demand->is_transfer()) taken += one.speed * one.demand->share[OpDemand::kCores];
+    waited_for += (one.demand->displacement - 1) * one.speed * one.demand->share[OpDemand::kCores];
   }
   for (Active& one : active) {
     if (!one.demand->waits_for_its_threads || !is_at_work(one)) continue;
-    const double lost = (displacement - 1) * taken / one.demand->share[OpDemand::kCores];
+    const double lost = waited_for / one.demand->share[OpDemand::kCores];
     one.speed = std::max(one.speed - lost, one.speed / 2);
   }
 }
@@ -97,10 +97,9 @@ std::vector<double> weights_of(const std::vector<Active>& active) {
 
 // Max-min fairness: all speeds rise together, each in proportion to its weight; where a resource is
 // used up, its users stay as they are. The disk is one only where reads meet writes.
-void share_resources(std::vector<Active>& active, double cores) {
+void share_resources(std::vector<Active>& active) {
   std::array<double, OpDemand::kResourceCount> free;
   free.fill(1.0);
-  free[OpDemand::kCores] = cores;
   for (Active& one : active) {
     one.speed = 0;
     one.settled = !is_at_work(one);
@@ -372,9 +371,8 @@ class Simulator {
 
   // Goes on to the next moment at which something ends.
   void pass_time() {
-    const bool cores_short = cores_are_short(active_);
-    share_resources(active_, cores_short ? profile_.contention : 1.0);
-    if (cores_short) displace_compute(active_, profile_.displacement);
+    share_resources(active_);
+    if (cores_are_short(active_)) displace_compute(active_);
     double step_s = std::numeric_limits<double>::infinity();
     for (const Active& one : active_) step_s = std::min(step_s, one.left_s());
     now_s_ += step_s;

@@ -217,7 +217,7 @@ std::unique_ptr<StepBodies> Engine::make_bodies(const Program& program) {
                                       compute_workers_, update_workers_, options_.ranks);
 }
 
-// No step of a rank then waits for a library that another is still loading.
+// No rank then waits in a step for another that still loads what attention needs.
 void Engine::prepare_kernels() {
   const LaneKernels kernels = compute_device_->kernels();
   KernelContext context;

@@ -30,14 +30,24 @@ int gpu_ordinal(const DeviceChoice& device, const RanksOnHost& on_host, int gpus
   return ordinal;
 }
 
-bool takes_gpus(const DeviceChoice& device, int ranks, bool is_usable) {
-  if (device.kind == DeviceKind::kAuto) return ranks == 1 && is_usable;
+bool takes_gpus(const DeviceChoice& device, int ranks, FunctionRef<bool()> is_usable) {
+  if (device.kind == DeviceKind::kAuto) return ranks == 1 && is_usable();
   return device.kind == DeviceKind::kCuda;
+}
+
+bool first_gpu_is_usable() {
+  try {
+    return cuda_device_computes(0) && cuda_capacity_bytes(0) > 0;
+  } catch (const EnvironmentError&) {
+    return false;  // another process may have it for itself
+  } catch (const DeviceError&) {
+    return false;
+  }
 }
 
 std::optional<GpuChoice> choose_gpu(const DeviceChoice& device, const RanksOnHost& on_host,
                                     int ranks) {
-  if (!takes_gpus(device, ranks, cuda_device_computes(0))) return std::nullopt;
+  if (!takes_gpus(device, ranks, [] { return first_gpu_is_usable(); })) return std::nullopt;
   const int ordinal = gpu_ordinal(device, on_host, cuda_device_count());
   const std::size_t kept = ranks > 1 ? kNcclMarginBytes : 0;
   const std::size_t capacity = cuda_capacity_bytes(ordinal);
@@ -52,7 +62,9 @@ void prepare_for_ranks(const DeviceChoice& device) {
 
 std::string why_gpus_are_idle(const DeviceChoice& device) {
   if (device.kind != DeviceKind::kAuto || cuda_device_count() == 0) return {};
-  if (!cuda_device_computes(0)) return "GPU 0 is too old for the kernels";
+  if (!first_gpu_is_usable()) {
+    return "GPU 0 is too old for the kernels, has no memory free or cannot be opened";
+  }
   return "there are GPUs, which several ranks take with --device cuda";
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/function_ref.h"
 #include "memory/host/thread_plan.h"
 #include "memory/host/topology.h"
 #include "runtime/config/train_options.h"
@@ -26,9 +27,12 @@ struct GpuChoice {
 int gpu_ordinal(const DeviceChoice& device, const RanksOnHost& on_host, int gpus);
 
 // Whether a run of so many ranks computes on GPUs: where they are named, and by `auto` a run of one
-// rank where `is_usable`, the first GPU is there and new enough. Several ranks ask for GPUs by
+// rank where the first GPU is_usable(), which is asked only then. Several ranks ask for GPUs by
 // name: all of them have to decide alike, whatever each sees.
-bool takes_gpus(const DeviceChoice& device, int ranks, bool is_usable);
+bool takes_gpus(const DeviceChoice& device, int ranks, FunctionRef<bool()> is_usable);
+
+// There, new enough for the kernels, and with memory to give.
+bool first_gpu_is_usable();
 
 // None: the CPU device computes. `auto` names the first GPU or none (takes_gpus). Of several
 // `ranks` each has a GPU, with room left for what their communicators take of it. Throws

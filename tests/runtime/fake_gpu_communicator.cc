@@ -1,7 +1,14 @@
 #include "tests/runtime/fake_gpu_communicator.h"
 
+#include <chrono>
+#include <condition_variable>
 #include <cstring>
+#include <memory>
 #include <mutex>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <thread>
 #include <utility>
 
 #include "base/check.h"
@@ -16,12 +23,19 @@ class FakeGpuCalls {
  public:
   explicit FakeGpuCalls(int failing_call) : calls_left_(failing_call) {}
 
-  // Whether this is the call to fail.
-  bool fails(const std::string& what) {
+  // Whether this call, on `communicator`, is the one to fail.
+  bool fails(const std::string& what, Communicator& communicator) {
     const std::scoped_lock lock(mutex_);
     if (calls_left_-- != 1) return false;
     reason_ = what + " failed, as planted";
+    watched_ = &communicator;
+    watch_ = std::jthread([this](const std::stop_token& stopped) { watch(stopped); });
     return true;
+  }
+  // Before `communicator` goes.
+  void forget(const Communicator& communicator) {
+    const std::scoped_lock lock(mutex_);
+    if (watched_ == &communicator) watched_ = nullptr;
   }
   std::optional<std::string> reason() const {
     const std::scoped_lock lock(mutex_);
@@ -29,9 +43,19 @@ class FakeGpuCalls {
   }
 
  private:
+  // As NCCL's: what waits for another rank ends too, though nobody of this one asks.
+  void watch(const std::stop_token& stopped) {
+    std::unique_lock lock(mutex_);
+    never_.wait_for(lock, stopped, std::chrono::milliseconds(100), [] { return false; });
+    if (watched_ != nullptr) watched_->abort(*reason_);
+  }
+
   mutable std::mutex mutex_;
+  std::condition_variable_any never_;
   int calls_left_;                     // guarded by mutex_; below 1: none fails
   std::optional<std::string> reason_;  // guarded by mutex_
+  Communicator* watched_ = nullptr;    // guarded by mutex_; that of the failed call
+  std::jthread watch_;
 };
 
 class FakeGpuCommunicator final : public Communicator {
@@ -40,6 +64,9 @@ class FakeGpuCommunicator final : public Communicator {
       : Communicator(threads->name(), threads->rank(), threads->size()),
         threads_(std::move(threads)),
         calls_(std::move(calls)) {}
+  ~FakeGpuCommunicator() override { calls_->forget(*threads_); }
+  FakeGpuCommunicator(const FakeGpuCommunicator&) = delete;
+  FakeGpuCommunicator& operator=(const FakeGpuCommunicator&) = delete;
 
   void abort(const std::string& reason) override { threads_->abort(reason); }
   std::optional<std::string> abort_reason() override {
@@ -65,7 +92,7 @@ class FakeGpuCommunicator final : public Communicator {
     const bool adds = call.op == ReduceOp::kSum && (call.kind == CollectiveKind::kAllReduce ||
                                                     call.kind == CollectiveKind::kReduceScatter);
     const bool narrow = call.dtype == DType::kBF16 || call.dtype == DType::kF16;
-    TERRACE_CHECK(!adds || !narrow || size() <= 2 || call.elements == 0);
+    TERRACE_CHECK(!adds || !narrow || size() <= 2);
   }
 
   void tell_others() {
@@ -75,7 +102,7 @@ class FakeGpuCommunicator final : public Communicator {
   // On the stream's thread. A call that is ended leaves anything in its target.
   void carry_out(const CollectiveCall& call) {
     tell_others();
-    if (calls_->fails(describe(call) + " on '" + name() + "'")) {
+    if (calls_->fails(describe(call) + " on '" + name() + "'", *threads_)) {
       const bool is_part = call.kind == CollectiveKind::kReduceScatter;
       const std::size_t parts = is_part ? static_cast<std::size_t>(size()) : 1;
       if (call.kind != CollectiveKind::kSend) {

@@ -12,8 +12,8 @@ namespace terrace::test {
 // memory; sums of bf16 and fp16 over more than two ranks it does not take, as NCCL cannot add them.
 // What aborts that one aborts this one. Of all calls of the rank the
 // `failing_call`-th, counted from 1, fails when the stream comes to it; 0: none. What is in its
-// target then are no numbers, the stream goes on, and until this rank's next call nobody knows but
-// who asks for abort_reason().
+// target then are no numbers, and the stream goes on. Who asks for abort_reason() knows; the others
+// hear of it with this rank's next call, or after 100 ms.
 std::unique_ptr<Communicator> make_fake_gpu_communicator(std::unique_ptr<Communicator> threads,
                                                          int failing_call);
 

@@ -57,7 +57,7 @@ TEST(Simulate, ComputeWaitsForItsThreadsThatGiveWayToTransfers) {
   MachineProfile profile = unit_profile();
   profile.cores = 4;
   profile.drive.read_cores = 0.5;
-  profile.displacement = 2;
+  profile.transfer_displacement = 2;
   const auto end_of_compute = [&](double read) {
     const Program program = two_ops(Lane::kCompute, 6, Lane::kRead, read, false);
     std::vector<SimulatedOp> timeline;
@@ -74,21 +74,16 @@ TEST(Simulate, ComputeWaitsForItsThreadsThatGiveWayToTransfers) {
   EXPECT_DOUBLE_EQ(end_of_compute(20), 6);
 }
 
-TEST(Simulate, WaitingForThreadsComesOnTopOfContention) {
+TEST(Simulate, ComputeKeepsHalfOfWhatItsThreadsHave) {
   MachineProfile profile = unit_profile();
   profile.cores = 4;
   profile.drive.read_cores = 0.5;
-  profile.contention = 0.75;
-  const Program program = two_ops(Lane::kCompute, 4, Lane::kRead, 20, false);
-  const auto end_of_compute = [&](double displacement) {
-    profile.displacement = displacement;
-    std::vector<SimulatedOp> timeline;
-    simulate(program, profile, 1, &timeline);
-    return std::ranges::find(timeline, 0, &SimulatedOp::op)->end_s;
-  };
-  EXPECT_DOUBLE_EQ(end_of_compute(1), 6.4) << "at 2.5 of 4 cores";
-  EXPECT_DOUBLE_EQ(end_of_compute(2), 8) << "at 2 of 4 cores";
-  EXPECT_DOUBLE_EQ(end_of_compute(100), 12.8) << "half of what its threads have is the least";
+  profile.transfer_displacement = 100;
+  const Program program = two_ops(Lane::kCompute, 7, Lane::kRead, 20, false);
+  std::vector<SimulatedOp> timeline;
+  simulate(program, profile, 1, &timeline);
+  EXPECT_DOUBLE_EQ(std::ranges::find(timeline, 0, &SimulatedOp::op)->end_s, 16)
+      << "at half of 3.5 of 4 cores";
 }
 
 // What compute waits for is nobody's.
@@ -98,7 +93,7 @@ TEST(Simulate, TransfersAreAsFastHoweverComputeWaits) {
   profile.drive.read_cores = 0.75;
   const Program program = two_ops(Lane::kCompute, 40, Lane::kRead, 8, false);
   for (const double displacement : {1.0, 1.5}) {
-    profile.displacement = displacement;
+    profile.transfer_displacement = displacement;
     std::vector<SimulatedOp> timeline;
     simulate(program, profile, 1, &timeline);
     const auto read = std::ranges::find(timeline, 1, &SimulatedOp::op);
@@ -141,8 +136,7 @@ TEST(Simulate, ReadsInFlightWantTheCoresOfOne) {
   profile.cores = 4;
   profile.compute_cores = 3;
   profile.drive.read_cores = 0.5;
-  profile.contention = 0.5;
-  profile.displacement = 2;
+  profile.transfer_displacement = 2;
   HandMadeProgram made;
   const OpId compute = made.op(Lane::kCompute, 3, {}, {made.own_buffer()});
   for (int i = 0; i < 8; ++i) made.op(Lane::kRead, 1, {}, {made.own_buffer()});
@@ -158,7 +152,7 @@ TEST(Simulate, OnlyComputeWaitsForItsThreads) {
   const Program update = two_ops(Lane::kUpdate, 7, Lane::kRead, 20, false);
   std::vector<SimulatedOp> without;
   simulate(update, profile, 1, &without);
-  profile.displacement = 2;
+  profile.transfer_displacement = 2;
   std::vector<SimulatedOp> with;
   simulate(update, profile, 1, &with);
   EXPECT_EQ(with, without);
@@ -276,13 +270,25 @@ TEST(Simulate, ComputeAndUpdatesShareTheCores) {
   EXPECT_DOUBLE_EQ(simulate(program, profile, 1).makespan_s, 4);
 }
 
-TEST(Simulate, LanesThatWantMoreCoresThanThereAreLoseSome) {
+// Of two cores, one thread of an update and two of compute have two thirds of one each; for each of
+// the update's, compute goes without two.
+TEST(Simulate, ComputeWaitsForItsThreadsThatGiveWayToUpdates) {
   MachineProfile profile = unit_profile();
-  profile.contention = 0.5;
-  const Program program = two_ops(Lane::kCompute, 4, Lane::kUpdate, 2, false);
-  EXPECT_DOUBLE_EQ(simulate(program, profile, 1).makespan_s, 4) << "there are enough";
-  profile.cores = 4;
-  EXPECT_DOUBLE_EQ(simulate(program, profile, 1).makespan_s, 8 + 2) << "half of 4, then all 4";
+  profile.cores = profile.compute_cores = 2;
+  profile.update_cores = 1;
+  const Program program = two_ops(Lane::kCompute, 9, Lane::kUpdate, 4, false);
+  const auto end_of_compute = [&](double displacement) {
+    profile.update_displacement = displacement;
+    std::vector<SimulatedOp> timeline;
+    simulate(program, profile, 1, &timeline);
+    EXPECT_DOUBLE_EQ(std::ranges::find(timeline, 1, &SimulatedOp::op)->end_s, 6);
+    return std::ranges::find(timeline, 0, &SimulatedOp::op)->end_s;
+  };
+  EXPECT_DOUBLE_EQ(end_of_compute(1), 9 + 2);
+  EXPECT_DOUBLE_EQ(end_of_compute(1.75), 9 + 3.5);
+  profile.cores = 3;
+  profile.update_displacement = 2;
+  EXPECT_DOUBLE_EQ(simulate(program, profile, 1).makespan_s, 9) << "there are enough";
 }
 
 // Memory suffices for half of what upload and update ask for; the compute goes on undisturbed.

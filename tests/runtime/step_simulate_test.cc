@@ -192,8 +192,8 @@ MachineProfile random_profile(std::mt19937& random) {
     profile.unchecked_drive->read_cores = 0.01;
   }
   profile.checksum_s_per_byte = 1e-9 * factor(random);
-  profile.contention = 0.5 * factor(random);
-  profile.displacement = 1 + factor(random);
+  profile.transfer_displacement = 1 + factor(random);
+  profile.update_displacement = 1 + factor(random);
   return profile;
 }
 
@@ -376,10 +376,10 @@ TEST(Simulate, RefusesImpossibleProfiles) {
   profile.io_depth = 0;
   EXPECT_THROW(simulate(program, profile, 1), ConfigError);
   profile = {};
-  profile.contention = 1.5;
+  profile.update_displacement = 0.5;
   EXPECT_THROW(simulate(program, profile, 1), ConfigError);
   profile = {};
-  profile.displacement = 0.5;
+  profile.transfer_displacement = 0.5;
   EXPECT_THROW(simulate(program, profile, 1), ConfigError);
   profile = {};
   profile.op_overhead_s = -1;

@@ -35,7 +35,7 @@ class CudaComputeDevice final : public ComputeDevice {
 class CudaArithmetic final : public DeviceArithmetic {
  public:
   explicit CudaArithmetic(int ordinal)
-      : device_(make_cuda_device({.ordinal = ordinal, .capacity_bytes = kNcclMarginBytes / 2})) {}
+      : device_(make_cuda_device({.ordinal = ordinal, .capacity_bytes = kNcclMarginBytes / 4})) {}
 
   std::unique_ptr<DeviceMemory> allocate(std::size_t size_bytes) override {
     return device_->allocate(size_bytes);
