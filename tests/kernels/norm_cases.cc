@@ -70,25 +70,33 @@ OpCase rms_forward_case(DType compute, const NormShape& s, Random& random) {
 }
 
 // Bounds of dx and the sums over rows of a norm's backward. mean is 0 for the RMS norm.
-struct NormBackwardRow {
-  const double *dy, *x, *weight;
-  double mean, rstd;
-  std::int64_t C;
+class NormBackwardRow {
+ public:
+  NormBackwardRow(const double* dy, const double* x, const double* weight, double mean, double rstd,
+                  std::int64_t width)
+      : dy_(dy), x_(x), weight_(weight), mean_(mean), rstd_(rstd) {
+    for (std::int64_t c = 0; c < width; ++c) {
+      common_ += gradient(c) / static_cast<double>(width);
+      along_ += gradient(c) * normed(c) / static_cast<double>(width);
+    }
+  }
 
-  double normed(std::int64_t c) const { return std::abs((x[c] - mean) * rstd); }
-  double gradient(std::int64_t c) const { return std::abs(dy[c] * weight[c]); }
+  double normed(std::int64_t c) const { return std::abs((x_[c] - mean_) * rstd_); }
   // The size of the terms of dx at c: their rounding errors are proportional to it. Subtracting the
   // mean is one more rounding relative to what is left, for mean and x are given exactly.
   double size(std::int64_t c, bool centered) const {
-    double common = 0;
-    double along = 0;
-    for (std::int64_t i = 0; i < C; ++i) {
-      common += gradient(i);
-      along += gradient(i) * normed(i);
-    }
-    const auto width = static_cast<double>(C);
-    return rstd * (gradient(c) + (centered ? common / width : 0.0) + normed(c) * along / width);
+    return rstd_ * (gradient(c) + (centered ? common_ : 0.0) + normed(c) * along_);
   }
+
+ private:
+  double gradient(std::int64_t c) const { return std::abs(dy_[c] * weight_[c]); }
+
+  const double* dy_;
+  const double* x_;
+  const double* weight_;
+  double mean_, rstd_;
+  double common_ = 0;
+  double along_ = 0;
 };
 
 struct BackwardInputs {
@@ -103,8 +111,9 @@ Values backward_bounds(const BackwardInputs& b, const Values& in, const Values& 
   bounds[1].assign(s.C, 0.0);
   if (centered) bounds[2].assign(s.C, 0.0);
   for (std::int64_t r = 0; r < s.R; ++r) {
-    const NormBackwardRow row{&in[0][r * s.C],           &in[1][r * s.C], in[2].data(),
-                              centered ? in[4][r] : 0.0, in[3][r],        s.C};
+    const double* const dy = &in[0][r * s.C];
+    const NormBackwardRow row(dy, &in[1][r * s.C], in[2].data(), centered ? in[4][r] : 0.0,
+                              in[3][r], s.C);
     for (std::int64_t c = 0; c < s.C; ++c) {
       const double residual = with_residual ? std::abs(in.back()[r * s.C + c]) : 0.0;
       const double sum = units(s.C) * row.size(c, centered) + kUnitF32 * residual;
@@ -112,8 +121,8 @@ Values backward_bounds(const BackwardInputs& b, const Values& in, const Values& 
       // The RMS norm's normed value may be the rounded one that the forward used.
       const double normed =
           units(s.R) * row.normed(c) + (centered ? 0.0 : rounding.of(row.normed(c)));
-      bounds[1][c] += normed * std::abs(row.dy[c]);
-      if (centered) bounds[2][c] += units(s.R) * std::abs(row.dy[c]);
+      bounds[1][c] += normed * std::abs(dy[c]);
+      if (centered) bounds[2][c] += units(s.R) * std::abs(dy[c]);
     }
   }
   return bounds;
