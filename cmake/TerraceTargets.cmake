@@ -57,13 +57,13 @@ function(terrace_test name)
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE terrace_flags ${arg_DEPENDS} GTest::gtest GTest::gmock
                                         GTest::gtest_main)
-  # The tests are listed when ctest starts, so that a program that cannot start fails the tests and
-  # not the build.
   # Only the tests on a GPU see one: what --device auto would take is not what the others are about.
   set(environment "")
   if(NOT "gpu" IN_LIST TERRACE_FOLDER_LABELS)
     set(environment ENVIRONMENT CUDA_VISIBLE_DEVICES=)
   endif()
+  # The tests are listed when ctest starts, so that a program that cannot start fails the tests and
+  # not the build.
   gtest_discover_tests(
     ${name}
     DISCOVERY_MODE PRE_TEST

@@ -22,11 +22,14 @@ namespace {
 
 constexpr std::size_t kAlignment = 4096;
 
-int major_of(int ordinal) {
+// Of the compute capability; 0 where the driver does not say.
+int major_of(int ordinal) noexcept {
   int major = 0;
-  check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal),
-             "cudaDeviceGetAttribute");
-  return major;
+  if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal) == cudaSuccess) {
+    return major;
+  }
+  cudaGetLastError();
+  return 0;
 }
 
 // Later calls of this thread are about GPU `ordinal`; says what is missing where it cannot be used.
@@ -38,7 +41,7 @@ void open_device(int ordinal) {
     throw EnvironmentError(fmt::format("there is no GPU {}: {} can be seen", ordinal, count),
                            "name one with --device cuda:N; CUDA_VISIBLE_DEVICES hides the others");
   }
-  if (const int major = major_of(ordinal); major < kCudaMajorMin) {
+  if (const int major = major_of(ordinal); 0 < major && major < kCudaMajorMin) {
     throw EnvironmentError(fmt::format("GPU {} is of compute capability {}.x: the kernels are for "
                                        "{}.0 and newer",
                                        ordinal, major, kCudaMajorMin),
@@ -131,11 +134,7 @@ int cuda_device_count() noexcept {
 }
 
 bool cuda_device_computes(int ordinal) noexcept {
-  int major = 0;
-  const bool is_there =
-      ordinal < cuda_device_count() &&
-      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal) == cudaSuccess;
-  return is_there && major >= kCudaMajorMin;
+  return ordinal < cuda_device_count() && major_of(ordinal) >= kCudaMajorMin;
 }
 
 std::size_t cuda_capacity_bytes(int ordinal) {

@@ -20,9 +20,9 @@
 namespace terrace {
 namespace {
 
-// After an update, in times of its own. The kernel finds a thread that never stops a core for
-// itself; where one wakes up, a thread of compute gives way.
-constexpr double kPause = 3;
+// The kernel finds a thread that never stops a core for itself; where one wakes up, a thread of
+// compute gives way.
+constexpr double kPausePerUpdateTime = 3;
 constexpr double kTransferSecondsMax = 60;  // beside the compute of a step, which ends them
 
 EngineOptions in_memory(EngineOptions engine) {
@@ -161,7 +161,7 @@ double OpsAlone::update_displacement(const MachineProfile& profile, bool pauses)
   if (updates_beside_ == nullptr) updates_beside_ = std::make_unique<UpdatesBeside>(*this);
   const double update_s = updates_beside_->seconds_of_one();
   const double alone_s = compute_seconds();
-  updates_beside_->start(pauses ? kPause * update_s : 0);
+  updates_beside_->start(pauses ? kPausePerUpdateTime * update_s : 0);
   const double together_s = compute_seconds();
   const double taken = profile.update_cores * update_s * updates_beside_->stop();
   const double lost = profile.compute_cores * (1 - alone_s / together_s);
