@@ -21,6 +21,14 @@ inline std::int64_t head_rows(std::int64_t vocabulary) {
   return static_cast<std::int64_t>(std::clamp<std::uint64_t>(std::bit_floor(fitting), 64, 4096));
 }
 
+// Columns that the products have: the vocabulary, or, where its rows of logits would not all begin
+// on boundaries of 16 bytes and end there, as quick products want, the next multiple of 64. What is
+// added are tokens of weight 0: their logits are not looked at, their gradients are 0 and go
+// nowhere.
+inline std::int64_t head_columns(std::int64_t vocabulary) {
+  return vocabulary % 8 == 0 ? vocabulary : divide_up(vocabulary, 64) * 64;
+}
+
 // Of a row of logits: its maximum, and the sum of exp(logit - max) in fp32, by the tree of
 // block.sum().
 struct RowExponentials {
@@ -47,11 +55,11 @@ TERRACE_KERNEL RowExponentials exponentials_of(Block& block, const float* row, s
 // A block for a row.
 template <typename T>
 struct RowLossKernel {
-  const float* logits;         // [chunk, V]
+  const float* logits;         // [chunk, columns]
   const std::int32_t* target;  // of the chunk
-  T* dlogits;                  // [chunk, V]; may be the logits
+  T* dlogits;                  // [chunk, columns]; may be the logits
   double* losses;
-  std::int64_t V;
+  std::int64_t V, columns;
   float gradient_scale;
 
   static constexpr int kThreads = 512;
@@ -60,14 +68,14 @@ struct RowLossKernel {
   TERRACE_KERNEL void not_counted(Block& block, T* gradients) const {
     block.for_each_thread([&](int t) {
       if (t == 0) losses[block.index()] = 0.0;
-      for (std::int64_t v = t; v < V; v += kThreads) gradients[v] = T{};
+      for (std::int64_t v = t; v < columns; v += kThreads) gradients[v] = T{};
     });
   }
 
   template <typename Block>
   TERRACE_KERNEL void operator()(Block& block) const {
-    const float* const row = logits + block.index() * V;
-    T* const gradients = dlogits + block.index() * V;
+    const float* const row = logits + block.index() * columns;
+    T* const gradients = dlogits + block.index() * columns;
     const std::int64_t counted = target[block.index()];
     if (counted < 0) return not_counted(block, gradients);
     const RowExponentials exponentials = exponentials_of<kThreads>(block, row, V);
@@ -82,6 +90,7 @@ struct RowLossKernel {
         gradients[v] =
             round_to<T>(gradient_scale * (v == counted ? probability - 1.0F : probability));
       }
+      for (std::int64_t v = V + t; v < columns; v += kThreads) gradients[v] = T{};
     });
   }
 };
@@ -173,67 +182,110 @@ void launch_tree_sum(Launcher& launcher, const double* values, double* sum, std:
 }
 
 struct HeadShape {
-  std::int64_t R, V, C, chunk;
+  std::int64_t R, V, C, columns, chunk;
+
+  bool is_padded() const { return columns != V; }
 };
 
 inline HeadShape head_shape(const HeadLoss& op) {
   const std::int64_t V = op.weight.shape[0];
   const std::int64_t C = op.weight.shape[1];
   const std::int64_t R = op.h.elements() / C;
-  return {R, V, C, std::min(R, head_rows(V))};
+  const std::int64_t columns = head_columns(V);
+  return {R, V, C, columns, std::min(R, head_rows(columns))};
+}
+
+// [columns, C] of the compute type: the weight and rows of zeros, in workspace where it lacks some.
+inline std::size_t head_weight_workspace(const HeadLoss& op, const HeadShape& s) {
+  if (!s.is_padded()) return 0;
+  return WorkspaceCutter::padded_bytes(static_cast<std::size_t>(s.columns * s.C) *
+                                       size_of(op.weight.dtype));
+}
+
+template <typename Launcher>
+const std::byte* padded_weight(Launcher& launcher, WorkspaceCutter& cutter, const HeadLoss& op,
+                               const HeadShape& s) {
+  if (!s.is_padded()) return op.weight.data;
+  const std::size_t row_bytes = static_cast<std::size_t>(s.C) * size_of(op.weight.dtype);
+  const std::size_t own_bytes = static_cast<std::size_t>(s.V) * row_bytes;
+  const std::size_t bytes = static_cast<std::size_t>(s.columns) * row_bytes;
+  auto* const weight = cutter.take<std::byte>(static_cast<std::int64_t>(bytes));
+  launcher.copy(weight, op.weight.data, own_bytes);
+  launcher.zero(weight + own_bytes, bytes - own_bytes);
+  return weight;
 }
 
 // What a call keeps in workspace.
 struct HeadWorkspace {
-  double* losses;      // [R]
-  float* logits;       // [chunk, V]
-  std::byte* dlogits;  // [chunk, V] of the compute type; in fp32 the logits themselves
-  float* dweight;      // [V, C], where the gradient joins another; else the gradient itself
+  double* losses;           // [R]
+  float* logits;            // [chunk, columns]
+  std::byte* dlogits;       // [chunk, columns] of the compute type; in fp32 the logits themselves
+  const std::byte* weight;  // [columns, C]: see padded_weight()
+  // [columns, C], where the gradient joins another or has fewer rows; else the gradient itself.
+  float* dweight;
 };
+
+inline bool head_gradient_is_apart(const HeadLoss& op, const HeadShape& s) {
+  return !op.dh.empty() && (s.is_padded() || op.mode == GradientMode::kAccumulate);
+}
 
 inline std::size_t head_loss_workspace(const HeadLoss& op) {
   const HeadShape s = head_shape(op);
-  const auto logits = static_cast<std::size_t>(s.chunk * s.V);
+  const auto logits = static_cast<std::size_t>(s.chunk * s.columns);
   std::size_t bytes = WorkspaceCutter::padded_bytes(static_cast<std::size_t>(s.R) * sizeof(double));
   bytes += WorkspaceCutter::padded_bytes(logits * sizeof(float));
   if (op.h.dtype != DType::kF32)
     bytes += WorkspaceCutter::padded_bytes(logits * size_of(op.h.dtype));
-  if (op.dh.empty() || op.mode == GradientMode::kAssign) return bytes;
-  return bytes + WorkspaceCutter::padded_like(static_cast<std::size_t>(s.V * s.C) * sizeof(float));
-}
-
-inline HeadWorkspace cut_head_workspace(std::span<std::byte> workspace, const HeadLoss& op,
-                                        const HeadShape& s) {
-  WorkspaceCutter cutter(workspace);
-  HeadWorkspace space;
-  space.losses = cutter.take<double>(s.R);
-  space.logits = cutter.take<float>(s.chunk * s.V);
-  const auto dlogits_bytes = static_cast<std::int64_t>(size_of(op.h.dtype)) * s.chunk * s.V;
-  space.dlogits = op.h.dtype == DType::kF32 ? reinterpret_cast<std::byte*>(space.logits)
-                                            : cutter.take<std::byte>(dlogits_bytes);
-  const bool joins = !op.dh.empty() && op.mode == GradientMode::kAccumulate;
-  space.dweight = joins           ? cutter.take_like<float>(s.V * s.C, op.dweight.as<float>())
-                  : op.dh.empty() ? nullptr
-                                  : op.dweight.as<float>();
-  return space;
+  bytes += head_weight_workspace(op, s);
+  if (!head_gradient_is_apart(op, s)) return bytes;
+  return bytes +
+         WorkspaceCutter::padded_like(static_cast<std::size_t>(s.columns * s.C) * sizeof(float));
 }
 
 template <typename Launcher>
-void head_logits(Launcher& launcher, const HeadLoss& op, const HeadShape& s, std::int64_t first,
-                 std::int64_t rows, float* logits) {
+HeadWorkspace cut_head_workspace(Launcher& launcher, const HeadLoss& op, const HeadShape& s) {
+  WorkspaceCutter cutter(launcher.workspace());
+  HeadWorkspace space;
+  space.losses = cutter.take<double>(s.R);
+  space.logits = cutter.take<float>(s.chunk * s.columns);
+  const auto dlogits_bytes = static_cast<std::int64_t>(size_of(op.h.dtype)) * s.chunk * s.columns;
+  space.dlogits = op.h.dtype == DType::kF32 ? reinterpret_cast<std::byte*>(space.logits)
+                                            : cutter.take<std::byte>(dlogits_bytes);
+  space.weight = padded_weight(launcher, cutter, op, s);
+  space.dweight = op.dh.empty() ? nullptr : op.dweight.as<float>();
+  if (head_gradient_is_apart(op, s)) {
+    space.dweight = cutter.take_like<float>(s.columns * s.C, space.dweight);
+  }
+  return space;
+}
+
+// `weight` has `columns` rows.
+template <typename Launcher>
+void head_logits(Launcher& launcher, const HeadLoss& op, const HeadShape& s,
+                 const std::byte* weight, std::int64_t first, std::int64_t rows, float* logits) {
   launcher.product({.rows = rows,
-                    .cols = s.V,
+                    .cols = s.columns,
                     .depth = s.C,
                     .a = op.h.data + static_cast<std::size_t>(first * s.C) * size_of(op.h.dtype),
                     .a_row = s.C,
                     .a_depth = 1,
-                    .b = op.weight.data,
+                    .b = weight,
                     .b_depth = 1,
                     .b_col = s.C,
                     .c = reinterpret_cast<std::byte*>(logits),
                     .type = op.h.dtype,
                     .c_type = DType::kF32});
 }
+
+struct CopyLogitsBody {
+  const float* logits;  // [rows, columns]
+  float* target;        // [rows, V]
+  std::int64_t V, columns;
+
+  TERRACE_KERNEL void operator()(std::int64_t row, std::int64_t v, std::int64_t) const {
+    target[row * V + v] = logits[row * columns + v];
+  }
+};
 
 // dh of the chunk, and the chunk's share of dweight: the first is stored, the others are added.
 template <typename Launcher>
@@ -242,22 +294,22 @@ void head_gradients(Launcher& launcher, const HeadLoss& op, const HeadShape& s, 
   const std::size_t offset = static_cast<std::size_t>(first * s.C) * size_of(op.h.dtype);
   launcher.product({.rows = rows,
                     .cols = s.C,
-                    .depth = s.V,
+                    .depth = s.columns,
                     .a = space.dlogits,
-                    .a_row = s.V,
+                    .a_row = s.columns,
                     .a_depth = 1,
-                    .b = op.weight.data,
+                    .b = space.weight,
                     .b_depth = s.C,
                     .b_col = 1,
                     .c = op.dh.data + offset,
                     .type = op.h.dtype,
                     .c_type = op.h.dtype});
-  launcher.product({.rows = s.V,
+  launcher.product({.rows = s.columns,
                     .cols = s.C,
                     .depth = rows,
                     .a = space.dlogits,
                     .a_row = 1,
-                    .a_depth = s.V,
+                    .a_depth = s.columns,
                     .b = op.h.data + offset,
                     .b_depth = s.C,
                     .b_col = 1,
@@ -267,13 +319,18 @@ void head_gradients(Launcher& launcher, const HeadLoss& op, const HeadShape& s, 
                     .joins = first != 0});
 }
 
-// A gradient that joins another does so once it is complete.
+// What was made apart goes where it belongs once it is complete.
 template <typename Launcher>
-void join_head_gradient(Launcher& launcher, const HeadLoss& op, const HeadShape& s,
-                        const HeadWorkspace& space) {
-  if (op.dh.empty() || op.mode == GradientMode::kAssign) return;
-  float* const sum = op.dweight.as<float>();
-  const AddBody<float> body{sum, space.dweight, sum, may_load_packs({sum, space.dweight}, 0)};
+void finish_head_gradient(Launcher& launcher, const HeadLoss& op, const HeadShape& s,
+                          const HeadWorkspace& space) {
+  if (!head_gradient_is_apart(op, s)) return;
+  float* const gradient = op.dweight.as<float>();
+  if (op.mode == GradientMode::kAssign) {
+    return launcher.copy(gradient, space.dweight,
+                         static_cast<std::size_t>(s.V * s.C) * sizeof(float));
+  }
+  const AddBody<float> body{gradient, space.dweight, gradient,
+                            may_load_packs({gradient, space.dweight}, 0)};
   launch_map<kPackOf<float>>(launcher, "head_loss", 1, s.V * s.C, body);
 }
 
@@ -282,13 +339,13 @@ void head_loss(Launcher& launcher, const HeadLoss& op) {
   TERRACE_CHECK(!op.target.empty() || op.dh.empty());
   TERRACE_CHECK(op.target.empty() || op.loss_sum != nullptr);
   const HeadShape s = head_shape(op);
-  const HeadWorkspace space = cut_head_workspace(launcher.workspace(), op, s);
+  const HeadWorkspace space = cut_head_workspace(launcher, op, s);
   for (std::int64_t first = 0; first < s.R; first += s.chunk) {
     const std::int64_t rows = std::min(s.chunk, s.R - first);
-    head_logits(launcher, op, s, first, rows, space.logits);
+    head_logits(launcher, op, s, space.weight, first, rows, space.logits);
     if (!op.logits.empty()) {
-      launcher.copy(op.logits.as<float>() + first * s.V, space.logits,
-                    static_cast<std::size_t>(rows * s.V) * sizeof(float));
+      const CopyLogitsBody body{space.logits, op.logits.as<float>() + first * s.V, s.V, s.columns};
+      launch_map<1>(launcher, "head_loss", rows, s.V, body);
     }
     if (op.target.empty()) continue;
     with_compute_type(op.h.dtype, [&]<typename T>(std::type_identity<T>) {
@@ -297,13 +354,14 @@ void head_loss(Launcher& launcher, const HeadLoss& op) {
                                     reinterpret_cast<T*>(space.dlogits),
                                     space.losses + first,
                                     s.V,
+                                    s.columns,
                                     op.gradient_scale};
       launcher.template launch<RowLossKernel<T>::kThreads>("head_loss", kernel, rows);
     });
     if (!op.dh.empty()) head_gradients(launcher, op, s, first, rows, space);
   }
   if (!op.target.empty()) launch_tree_sum(launcher, space.losses, op.loss_sum, s.R);
-  join_head_gradient(launcher, op, s, space);
+  finish_head_gradient(launcher, op, s, space);
 }
 
 }  // namespace terrace::shared

@@ -15,16 +15,16 @@ namespace terrace::shared {
 
 // A block for a row.
 struct RowSumsKernel {
-  const float* logits;         // [chunk, V]
+  const float* logits;         // [chunk, columns]
   const std::int32_t* target;  // of the chunk
   float* sums;                 // of the chunk, LogitSums each
-  std::int64_t V, first_token;
+  std::int64_t V, columns, first_token;
 
   static constexpr int kThreads = 512;
 
   template <typename Block>
   TERRACE_KERNEL void operator()(Block& block) const {
-    const float* const row = logits + block.index() * V;
+    const float* const row = logits + block.index() * columns;
     float* const out = sums + block.index() * kLogitSums;
     const std::int64_t at = target[block.index()] - first_token;
     if (target[block.index()] < 0) {
@@ -83,11 +83,11 @@ struct WholeLossBody {
 // A block for a row: every thread makes the few sums of the whole row by itself.
 template <typename T>
 struct PartGradientKernel {
-  const float* logits;         // [chunk, V]
+  const float* logits;         // [chunk, columns]
   const float* sums;           // [parts, rows, 3]
   const std::int32_t* target;  // of all rows
-  T* dlogits;                  // [chunk, V]; may be the logits
-  std::int64_t V, rows, parts, first_row, first_token;
+  T* dlogits;                  // [chunk, columns]; may be the logits
+  std::int64_t V, columns, rows, parts, first_row, first_token;
   float gradient_scale;
 
   static constexpr int kThreads = 512;
@@ -95,8 +95,8 @@ struct PartGradientKernel {
   template <typename Block>
   TERRACE_KERNEL void operator()(Block& block) const {
     const std::int64_t row = first_row + block.index();
-    const float* const from = logits + block.index() * V;
-    T* const to = dlogits + block.index() * V;
+    const float* const from = logits + block.index() * columns;
+    T* const to = dlogits + block.index() * columns;
     const bool is_counted = target[row] >= 0;
     const std::int64_t at = target[row] - first_token;
     const auto whole = WholeRow<float>::of(sums, rows, parts, row);
@@ -106,13 +106,16 @@ struct PartGradientKernel {
         const float gradient = gradient_scale * (v == at ? probability - 1.0F : probability);
         to[v] = round_to<T>(is_counted ? gradient : 0.0F);
       }
+      for (std::int64_t v = V + t; v < columns; v += kThreads) to[v] = T{};
     });
   }
 };
 
 inline std::size_t head_sums_workspace(const HeadSums& op) {
-  const HeadShape s = head_shape(products_of(op));
-  return WorkspaceCutter::padded_bytes(static_cast<std::size_t>(s.chunk * s.V) * sizeof(float));
+  const HeadLoss products = products_of(op);
+  const HeadShape s = head_shape(products);
+  const auto logits = static_cast<std::size_t>(s.chunk * s.columns);
+  return WorkspaceCutter::padded_bytes(logits * sizeof(float)) + head_weight_workspace(products, s);
 }
 
 template <typename Launcher>
@@ -122,12 +125,17 @@ void head_sums(Launcher& launcher, const HeadSums& op) {
   TERRACE_CHECK_EQ(op.target.elements(), s.R);
   TERRACE_CHECK_EQ(op.sums.elements(), s.R * kLogitSums);
   WorkspaceCutter cutter(launcher.workspace());
-  float* const logits = cutter.take<float>(s.chunk * s.V);
+  float* const logits = cutter.take<float>(s.chunk * s.columns);
+  const std::byte* const weight = padded_weight(launcher, cutter, products, s);
   for (std::int64_t first = 0; first < s.R; first += s.chunk) {
     const std::int64_t rows = std::min(s.chunk, s.R - first);
-    head_logits(launcher, products, s, first, rows, logits);
-    const RowSumsKernel kernel{logits, op.target.as<std::int32_t>() + first,
-                               op.sums.as<float>() + first * kLogitSums, s.V, op.first_token};
+    head_logits(launcher, products, s, weight, first, rows, logits);
+    const RowSumsKernel kernel{logits,
+                               op.target.as<std::int32_t>() + first,
+                               op.sums.as<float>() + first * kLogitSums,
+                               s.V,
+                               s.columns,
+                               op.first_token};
     launcher.template launch<RowSumsKernel::kThreads>("head_sums", kernel, rows);
   }
 }
@@ -143,16 +151,17 @@ void part_gradients(Launcher& launcher, const HeadPartLoss& op, std::int64_t par
   const HeadLoss products = products_of(op);
   const HeadShape s = head_shape(products);
   TERRACE_CHECK_EQ(op.target.elements(), s.R);
-  const HeadWorkspace space = cut_head_workspace(launcher.workspace(), products, s);
+  const HeadWorkspace space = cut_head_workspace(launcher, products, s);
   for (std::int64_t first = 0; first < s.R; first += s.chunk) {
     const std::int64_t rows = std::min(s.chunk, s.R - first);
-    head_logits(launcher, products, s, first, rows, space.logits);
+    head_logits(launcher, products, s, space.weight, first, rows, space.logits);
     with_compute_type(op.h.dtype, [&]<typename T>(std::type_identity<T>) {
       const PartGradientKernel<T> kernel{space.logits,
                                          op.sums.as<float>(),
                                          op.target.as<std::int32_t>(),
                                          reinterpret_cast<T*>(space.dlogits),
                                          s.V,
+                                         s.columns,
                                          s.R,
                                          parts,
                                          first,
@@ -162,7 +171,7 @@ void part_gradients(Launcher& launcher, const HeadPartLoss& op, std::int64_t par
     });
     head_gradients(launcher, products, s, first, rows, space);
   }
-  join_head_gradient(launcher, products, s, space);
+  finish_head_gradient(launcher, products, s, space);
 }
 
 // The rows' losses come first in workspace, with gradients (cut_head_workspace) or without.

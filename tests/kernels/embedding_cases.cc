@@ -11,8 +11,12 @@ struct EmbeddingShape {
   std::int64_t batch, T, C, V, micro_batches;
 };
 
-constexpr EmbeddingShape kShapes[] = {
-    {1, 1, 1, 1, 1}, {2, 17, 33, 11, 3}, {1, 130, 64, 300, 2}, {3, 5, 100, 4, 1}};
+// The last has tokens that are in many rows.
+constexpr EmbeddingShape kShapes[] = {{1, 1, 1, 1, 1},
+                                      {2, 17, 33, 11, 3},
+                                      {1, 130, 64, 300, 2},
+                                      {3, 5, 100, 4, 1},
+                                      {2, 40, 24, 3, 2}};
 
 constexpr std::int64_t kSparePositions = 3;  // rows of wpe past the sequence
 

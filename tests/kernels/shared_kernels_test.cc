@@ -3,11 +3,18 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "base/error.h"
+#include "kernels/shared/head_loss.h"
 #include "kernels/shared/map.h"
+#include "tests/kernels/host_tensor.h"
 #include "tests/kernels/op_case.h"
 
 // The kernels of the GPU, run on the host: the suite of kernel_conformance_test.cc, in memory that
@@ -45,6 +52,56 @@ TEST_P(SharedKernels, HeadLoss) {
 TEST_P(SharedKernels, Attention) { expect_all(attention_cases(GetParam())); }
 
 TEST_P(SharedKernels, HeadPart) { expect_all(head_part_cases(GetParam())); }
+
+// Only notes what products it is asked for.
+class ProductList {
+ public:
+  explicit ProductList(std::size_t workspace_bytes)
+      : memory_(new std::byte[workspace_bytes]), bytes_(workspace_bytes) {}
+
+  template <int Threads, typename Kernel>
+  void launch(std::string_view, const Kernel&, std::int64_t, std::size_t = 0) {}
+  void copy(void*, const void*, std::size_t) {}
+  void zero(void*, std::size_t) {}
+  void product(const shared::Product& product) { products.push_back(product); }
+  std::span<std::byte> workspace() const { return {memory_.get(), bytes_}; }
+
+  std::vector<shared::Product> products;
+
+ private:
+  const std::unique_ptr<std::byte[]> memory_;  // never touched
+  const std::size_t bytes_;
+};
+
+// Quick products take packs of 16 bytes from where rows begin to where they end.
+TEST(SharedKernelsTest, ProductsOfAHeadOfAnyVocabularyAreOfWholePacks) {
+  for (const std::int64_t vocabulary : {50257, 50264, 151, 8, 7}) {
+    HeadLoss op;
+    const HostTensor h = HostTensor(DType::kBF16, shape(40, 16)).on_boundary();
+    const HostTensor weight = HostTensor(DType::kBF16, shape(vocabulary, 16)).on_boundary();
+    const HostTensor dweight = HostTensor(DType::kF32, shape(vocabulary, 16)).on_boundary();
+    const HostTensor target(DType::kI32, shape(40));
+    double loss = 0;
+    op.h = op.dh = h.view();
+    op.weight = weight.view();
+    op.dweight = dweight.view();
+    op.target = target.view();
+    op.loss_sum = &loss;
+    ProductList launcher(shared::head_loss_workspace(op));
+    shared::head_loss(launcher, op);
+    ASSERT_EQ(launcher.products.size(), 3U);
+    for (const shared::Product& p : launcher.products) {
+      EXPECT_GE(std::max({p.rows, p.cols, p.depth}), vocabulary);
+      for (const std::int64_t size :
+           {p.rows, p.cols, p.depth, p.a_row * p.a_depth, p.b_depth * p.b_col}) {
+        EXPECT_EQ(size % 8, 0) << vocabulary;
+      }
+      for (const std::byte* operand : {p.a, p.b, static_cast<const std::byte*>(p.c)}) {
+        EXPECT_EQ(reinterpret_cast<std::uintptr_t>(operand) % 16, 0U) << vocabulary;
+      }
+    }
+  }
+}
 
 TEST(SharedKernelsTest, HeadsThatAreTooWideAreRefusedWhenWorkspaceIsAsked) {
   AttentionForward op;
