@@ -254,6 +254,7 @@ std::string write_checkpoint(const std::string& run_dir, const CheckpointProgres
                    {"model", config.name},
                    {"files", json::array()}};
   if (progress.loss_scale) manifest["loss_scale"] = listed(*progress.loss_scale);
+  if (!progress.device.empty()) manifest["device"] = progress.device;
   for (const UnitLayout& unit : layout) {
     for (const StateField field : kStateFields) {
       const std::string name = file_name(field, unit);
@@ -330,6 +331,7 @@ Checkpoint::Checkpoint(const std::string& directory, FileSystem& disk)
     if (manifest.contains("loss_scale")) {
       progress_.loss_scale = parse_loss_scale(manifest.at("loss_scale"));
     }
+    progress_.device = manifest.value("device", "");
     for (const json& file : manifest.at("files")) {
       listed_.push_back({file.at("name").get<std::string>(), parse_hashes(file)});
     }

@@ -28,6 +28,8 @@ struct CheckpointProgress {
   std::int64_t training_tokens = 0;
   // Of fp16 runs, and of runs that went on from one.
   std::optional<LossScaleState> loss_scale = std::nullopt;
+  // What computed the last step: "cpu" or "cuda". Empty in checkpoints that do not say.
+  std::string device = {};
 };
 
 // Gives elements of a unit's flat sequence; see StateSource::read.

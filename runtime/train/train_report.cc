@@ -152,6 +152,16 @@ std::string describe_store(const Engine& engine) {
   return text;
 }
 
+std::string describe_resume(const CheckpointProgress& progress, const std::string& device) {
+  const std::string text = fmt::format("resumed after step {}", progress.step);
+  if (progress.device.empty() || progress.device == device) return text;
+  return fmt::format(
+      "{}\nthat step was computed with --device {}, the next will be with --device {}: they will "
+      "not "
+      "have the bits of a run that stays where it began",
+      text, progress.device, device);
+}
+
 std::string describe_step(const StepMetrics& metrics, std::int64_t last_step) {
   std::string text = fmt::format(
       "step {:>{}}/{}  loss {:.4f}  grad_norm {:.3f}  lr {:.2e}  {:.0f} tokens/s  {:.3f} s",

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "runtime/checkpoint/checkpoint.h"
 #include "runtime/step/step_waits.h"
 #include "runtime/train/engine.h"
 #include "runtime/train/metrics_file.h"
@@ -14,6 +15,9 @@ namespace terrace {
 std::string describe_plan(const EngineOptions& options, const EnginePlan& plan);
 // A line for each directory of the NVMe tier: which store serves it.
 std::string describe_store(const Engine& engine);
+// Where a run on `device` ("cpu" or "cuda") goes on; with a second line where the steps until then
+// were computed by another kind of device, and those to come will not have their bits.
+std::string describe_resume(const CheckpointProgress& progress, const std::string& device);
 std::string describe_step(const StepMetrics& metrics, std::int64_t last_step);
 
 // Where the time of a run went.

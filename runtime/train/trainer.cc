@@ -128,6 +128,8 @@ class Trainer {
   }
   std::int64_t samples_per_step() const { return samples_of_rank() * ranks_.data_ranks(); }
 
+  const char* device_name() const { return machine_.gpu.has_value() ? "cuda" : "cpu"; }
+
   // Ranks with other limits would compile other programs.
   void agree_on_limits() {
     engine_options_.ranks = ranks_.steps();
@@ -241,7 +243,7 @@ class Trainer {
         saved_step_ = done_steps_;
         if (ranks_.is_first()) remove_later_checkpoints(run_dir_, done_steps_);
       }
-      console_.say(fmt::format("resumed after step {}", done_steps_));
+      console_.say(describe_resume(checkpoint->progress(), device_name()));
       return;
     }
     const bool has_weights = has_hf_weights(options_.model.model);
@@ -458,7 +460,8 @@ class Trainer {
                                       options_.model.seed,
                                       engine_options_.batch.positions,
                                       data_->training_tokens(),
-                                      engine_->loss_scale()};
+                                      engine_->loss_scale(),
+                                      device_name()};
     const std::string path =
         write_checkpoint(run_dir_, progress, model_, layout_,
                          [this](StateField field, const UnitLayout& unit, std::int64_t begin,

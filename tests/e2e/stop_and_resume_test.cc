@@ -117,6 +117,9 @@ TEST(Checkpoints, ResumeFromANamedOne) {
   const Outcome outcome =
       training.train("run", steps + Arguments{"--resume", training.path("run/checkpoint-3")});
   EXPECT_NE(outcome.output.find("resumed after step 3\n"), std::string::npos) << outcome;
+  EXPECT_EQ(outcome.output.find("--device"), std::string::npos) << outcome;
+  EXPECT_NE(training.directory().read("run/checkpoint-3/manifest.json").find(R"("device": "cpu")"),
+            std::string::npos);
   EXPECT_EQ(training.rows("run"), rows);
   EXPECT_TRUE(training.files("run", "final") == files);
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -95,6 +96,19 @@ TEST_F(CheckpointTest, KeepsTheLossScale) {
   EXPECT_EQ(Checkpoint(path).progress().loss_scale, scale);
   edit_manifest(path, [](nlohmann::json& manifest) { manifest["loss_scale"].erase("good_steps"); });
   TERRACE_EXPECT_THROW_WITH(Checkpoint{path}, CorruptData, "good_steps");
+}
+
+TEST_F(CheckpointTest, KeepsTheDeviceWhereItIsKnown) {
+  EXPECT_EQ(Checkpoint(save(7, 42)).progress().device, "");
+  const std::string path = save(8, 42);
+  edit_manifest(path, [](nlohmann::json& manifest) { manifest["device"] = 5; });
+  TERRACE_EXPECT_THROW_WITH(Checkpoint{path}, CorruptData, "manifest.json");
+  const std::string known =
+      write_checkpoint(directory_.path(), {.step = 9, .device = "cuda"}, config_, layout_,
+                       [](StateField, const UnitLayout&, std::int64_t, std::span<float> out) {
+                         std::ranges::fill(out, 0.0F);
+                       });
+  EXPECT_EQ(Checkpoint(known).progress().device, "cuda");
 }
 
 // Damage is found where it is read, and what lies elsewhere can still be had.
