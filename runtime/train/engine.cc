@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "runtime/step/verify.h"
 #include "runtime/step/verify_stages.h"
+#include "runtime/train/connect_ranks.h"
 
 namespace terrace {
 namespace {
@@ -199,6 +200,8 @@ Engine::Engine(const EngineOptions& options, const EnginePlan& plan, Log& log)
     memory_.device = device_memory_->bytes();
   }
   memory_.host = host_memory_.bytes();
+  connect_ranks(options.ranks, {options.gradient_type, options.compute_type}, memory_.device,
+                device_);
   prepare_kernels();
   fill_constants();
   if (plan.model.scales_loss) set_loss_scale(initial_loss_scale(options.optimizer.loss_scale));

@@ -3,17 +3,13 @@
 #include <fmt/format.h>
 
 namespace terrace {
-namespace {
 
-// A stage can join one pair at a time, so the pairs are made in rounds: those that begin with an
-// even stage, those with an odd one, and, of an odd number of stages, the last with the first.
-int rounds(int stages) { return stages % 2 == 1 ? 3 : 2; }
-int round_of_pair(int earlier, int stages) {
+int link_rounds(int stages) { return stages % 2 == 1 ? 3 : 2; }
+
+int round_of_link(int earlier, int stages) {
   const bool is_over = earlier == stages - 1 && stages % 2 == 1;
   return is_over ? 2 : earlier % 2;
 }
-
-}  // namespace
 
 StepCommunicators::StepCommunicators(Communicator& world, const MeshShape& shape)
     : shape_(shape),
@@ -40,9 +36,9 @@ StepCommunicators::Links StepCommunicators::make_links(const MeshGroups& mesh, i
   if (stages == 1) return links;
   const int stage = mesh.position.pipeline;
   const int before = (stage + stages - 1) % stages;
-  for (int round = 0; round < rounds(stages); ++round) {
-    const bool is_earlier = round_of_pair(stage, stages) == round;
-    const bool is_later = round_of_pair(before, stages) == round;
+  for (int round = 0; round < link_rounds(stages); ++round) {
+    const bool is_earlier = round_of_link(stage, stages) == round;
+    const bool is_later = round_of_link(before, stages) == round;
     const int earlier = is_earlier ? stage : before;
     const int color = is_earlier || is_later ? earlier : stages + stage;  // else alone
     auto pair = mesh.pipeline->split(color, is_earlier ? kEarlierStage : kLaterStage,

@@ -12,6 +12,12 @@ namespace terrace {
 inline constexpr int kEarlierStage = 0;
 inline constexpr int kLaterStage = 1;
 
+// A stage can talk to one other at a time, so pairs of stages that follow each other meet in
+// rounds: those that begin with an even stage, those with an odd one, and, of an odd number of
+// stages, the last with the first. A pair is known by its earlier stage.
+int link_rounds(int stages);
+int round_of_link(int earlier, int stages);
+
 // One rank's ends of a group; null where it is alone.
 struct StepGroup {
   Communicator* host = nullptr;

@@ -233,7 +233,7 @@ std::unique_ptr<Communicator> FakeGpuBackend::make_communicator(
     Communicator& meeting, const CommunicatorOptions& /*options*/) const {
   return make_rank_order_sums(
       make_fake_gpu_communicator(meeting.split(0, meeting.rank(), meeting.name()),
-                                 options_.failing_collective),
+                                 options_.failing_collective, options_.kinds_of_calls),
       std::make_shared<FakeArithmetic>(), kFakePieceBytes);
 }
 

@@ -13,6 +13,8 @@
 // are those of threads, so the bits are those of the CPU device.
 namespace terrace::test {
 
+class KindsOfCalls;
+
 struct FakeGpuOptions {
   // The call of streams and events that is the first to fail, counted from 1; 0: none.
   int failing_call = 0;
@@ -20,6 +22,8 @@ struct FakeGpuOptions {
   int failing_collective = 0;
   // Those of GPUs, on the host (tests/kernels/shared_kernels.h): they have fp16.
   bool has_shared_kernels = false;
+  // Notes the calls of its communicators; may be null.
+  KindsOfCalls* kinds_of_calls = nullptr;
 };
 
 class FakeGpuBackend final : public ComputeBackend, private DeviceExchange {

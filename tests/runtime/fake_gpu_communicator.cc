@@ -1,5 +1,7 @@
 #include "tests/runtime/fake_gpu_communicator.h"
 
+#include <fmt/format.h>
+
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -16,12 +18,29 @@
 #include "tests/runtime/fake_gpu_kernels.h"
 
 namespace terrace::test {
+
+void KindsOfCalls::add(const CollectiveCall& call, const Communicator& communicator) {
+  const std::string text = describe(call);
+  const std::scoped_lock lock(mutex_);
+  kinds_.insert(fmt::format("rank {}: {} on '{}'", communicator.rank(),
+                            text.substr(0, text.find(" of ")), communicator.name()));
+}
+
+std::set<std::string> KindsOfCalls::all() const {
+  const std::scoped_lock lock(mutex_);
+  return kinds_;
+}
+
 namespace {
 
 // Of all communicators of a rank. Thread-safe.
 class FakeGpuCalls {
  public:
-  explicit FakeGpuCalls(int failing_call) : calls_left_(failing_call) {}
+  FakeGpuCalls(int failing_call, KindsOfCalls* kinds) : calls_left_(failing_call), kinds_(kinds) {}
+
+  void note(const CollectiveCall& call, const Communicator& communicator) const {
+    if (kinds_ != nullptr) kinds_->add(call, communicator);
+  }
 
   // Whether this call, on `communicator`, is the one to fail.
   bool fails(const std::string& what, Communicator& communicator) {
@@ -53,6 +72,7 @@ class FakeGpuCalls {
   mutable std::mutex mutex_;
   std::condition_variable_any never_;
   int calls_left_;                     // guarded by mutex_; below 1: none fails
+  KindsOfCalls* const kinds_;          // may be null
   std::optional<std::string> reason_;  // guarded by mutex_
   Communicator* watched_ = nullptr;    // guarded by mutex_; that of the failed call
   std::jthread watch_;
@@ -80,6 +100,7 @@ class FakeGpuCommunicator final : public Communicator {
     throw_if_aborted();
     TERRACE_CHECK(stream.handle != nullptr);
     refuse_what_nccl_cannot(call);
+    calls_->note(call, *this);
     FakeGpuQueue& queue = *static_cast<FakeGpuQueue*>(stream.handle);
     CollectiveCall real = call;
     real.target = queue.state().real(call.target);
@@ -128,9 +149,9 @@ class FakeGpuCommunicator final : public Communicator {
 }  // namespace
 
 std::unique_ptr<Communicator> make_fake_gpu_communicator(std::unique_ptr<Communicator> threads,
-                                                         int failing_call) {
+                                                         int failing_call, KindsOfCalls* kinds) {
   return std::make_unique<FakeGpuCommunicator>(std::move(threads),
-                                               std::make_shared<FakeGpuCalls>(failing_call));
+                                               std::make_shared<FakeGpuCalls>(failing_call, kinds));
 }
 
 }  // namespace terrace::test

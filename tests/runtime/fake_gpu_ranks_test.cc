@@ -2,10 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <set>
 #include <string>
 
 #include "base/error.h"
 #include "tests/runtime/fake_gpu.h"
+#include "tests/runtime/fake_gpu_communicator.h"
 #include "tests/runtime/ranks_fixture.h"
 
 // Ranks with a GPU each, as far as that can be tried without one: collectives over device memory
@@ -213,6 +215,47 @@ TEST(FakeGpuTensorRanks, OfFourHaveTheBitsOfTheCpuDevice) {
   }
 }
 
+// What kinds of calls engines make on communicators of device memory until they have trained so
+// many steps.
+std::set<std::string> kinds_of_calls(const Mesh& mesh, const EngineOptions& plain,
+                                     std::int64_t steps) {
+  test::KindsOfCalls kinds;
+  const FakeGpuBackend backend({.kinds_of_calls = &kinds});
+  EngineOptions options = gpu_options(plain, backend, Tier::kDevice, Tier::kDevice);
+  options.zero_stage = mesh.stage;
+  auto worlds = make_thread_communicators(mesh.shape.ranks(), "world");
+  std::vector<std::jthread> threads;
+  for (const auto& world : worlds) {
+    threads.emplace_back([&, world = world.get()] {
+      as_rank(*world, options, mesh.shape, [&](const EngineOptions& own) {
+        const EnginePlan plan = plan_engine(own);
+        SilentLog log;
+        Engine engine(own, plan, log);
+        engine.fill_state(RandomState(1234));
+        TrainedRun run;
+        if (steps > 0) train_steps(engine, own, 1, steps, run);
+        if (steps > 0) engine.evaluate(batch_of_step(own, 1));
+        world->all_reduce(view(std::span<float>()), ReduceOp::kSum, {});  // none has left
+      });
+    });
+  }
+  threads.clear();
+  return kinds.all();
+}
+
+// In a step, ranks that NCCL has yet to connect may wait for each other.
+TEST_P(FakeGpuRanks, MakeNoCallOfANewKindInAStep) {
+  for (const DType gradients : {DType::kF32, DType::kBF16}) {
+    EngineOptions plain = cpu_options(ModelFamily::kLlama);
+    plain.gradient_type = gradients;
+    const std::set<std::string> before = kinds_of_calls(GetParam(), plain, 0);
+    EXPECT_FALSE(before.empty());
+    for (const std::string& kind : kinds_of_calls(GetParam(), plain, 2)) {
+      EXPECT_TRUE(before.contains(kind)) << kind;
+    }
+  }
+}
+
 int device_calls(const Program& program, Part part) {
   int calls = 0;
   for (const Op& op : program.ops) {
@@ -232,7 +275,7 @@ TEST(FakeGpuDrain, IsNotDoneWhereItsLastCallHasFailed) {
   options.ranks.shape = mesh.shape;
   options.zero_stage = mesh.stage;
   const EnginePlan plan = plan_engine(options);
-  int calls = 0;
+  int calls = 3;  // that connect the ranks
   for (const Part part : {Part::kPrologue, Part::kBody, Part::kDrain}) {
     calls += device_calls(plan.training.program, part);
   }
