@@ -156,9 +156,8 @@ std::string describe_resume(const CheckpointProgress& progress, const std::strin
   const std::string text = fmt::format("resumed after step {}", progress.step);
   if (progress.device.empty() || progress.device == device) return text;
   return fmt::format(
-      "{}\nthat step was computed with --device {}, the next will be with --device {}: they will "
-      "not "
-      "have the bits of a run that stays where it began",
+      "{}\nthat step was computed with --device {}, the next will be with --device {}: their bits "
+      "will not be those of a run that stays where it began",
       text, progress.device, device);
 }
 

@@ -256,6 +256,20 @@ TEST_P(FakeGpuRanks, MakeNoCallOfANewKindInAStep) {
   }
 }
 
+// A ring of stages is connected pair by pair, in rounds.
+TEST(FakeGpuStages, OfAnyNumberAreConnectedBeforeTheFirstStep) {
+  EngineOptions plain = cpu_options(ModelFamily::kLlama);
+  plain.model.layers = 5;
+  for (const int stages : {3, 4, 5}) {
+    const Mesh mesh = {"", {.data = 2, .pipeline = stages}, 1};
+    const std::set<std::string> before = kinds_of_calls(mesh, plain, 0);
+    EXPECT_FALSE(before.empty());
+    for (const std::string& kind : kinds_of_calls(mesh, plain, 1)) {
+      EXPECT_TRUE(before.contains(kind)) << stages << " stages: " << kind;
+    }
+  }
+}
+
 int device_calls(const Program& program, Part part) {
   int calls = 0;
   for (const Op& op : program.ops) {
