@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <exception>
 #include <utility>
 #include <vector>
 
@@ -12,6 +11,7 @@
 #include "base/error.h"
 #include "base/function_ref.h"
 #include "memory/host/host_memory.h"
+#include "memory/stream_call.h"
 #include "parallel/rank_order.h"
 #include "parallel/wire_call.h"
 
@@ -21,26 +21,6 @@ namespace {
 // Of each of the two halves of device memory: what a rank sends at a time, and what comes.
 constexpr std::size_t kHalfBytes = 4 * kMiB;
 constexpr std::size_t kLineBytes = 64;
-
-class CallTask final : public StreamTask {
- public:
-  explicit CallTask(FunctionRef<void(NativeStream)> call) : call_(call) {}
-
-  void run(NativeStream stream) noexcept override {
-    try {
-      call_(stream);
-    } catch (...) {
-      error_ = std::current_exception();
-    }
-  }
-  void rethrow() const {
-    if (error_) std::rethrow_exception(error_);
-  }
-
- private:
-  const FunctionRef<void(NativeStream)> call_;
-  std::exception_ptr error_;
-};
 
 // Bytes of a call that belong to one rank.
 struct Part {
@@ -148,7 +128,7 @@ class HostOverDevices final : public Communicator {
   void exchange(Step put, FunctionRef<void(NativeStream)> call, Step take) {
     throw_if_aborted();
     put();
-    CallTask task(call);
+    StreamCall task(call);
     stream_->run(task);
     take();
     stream_->synchronize();

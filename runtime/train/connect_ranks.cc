@@ -1,39 +1,18 @@
 #include "runtime/train/connect_ranks.h"
 
 #include <cstdint>
-#include <exception>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
 #include "base/function_ref.h"
+#include "memory/stream_call.h"
 
 namespace terrace {
 namespace {
 
 constexpr std::size_t kBytesOfRank = 64;
-
-using Call = FunctionRef<void(NativeStream)>;
-
-class CallTask final : public StreamTask {
- public:
-  explicit CallTask(Call call) : call_(call) {}
-  void run(NativeStream stream) noexcept override {
-    try {
-      call_(stream);
-    } catch (...) {
-      error_ = std::current_exception();
-    }
-  }
-  void rethrow() const {
-    if (error_) std::rethrow_exception(error_);
-  }
-
- private:
-  const Call call_;
-  std::exception_ptr error_;
-};
 
 // Over one kind of memory: a device's with a stream, or the host's without.
 class FirstCalls {
@@ -103,12 +82,12 @@ class FirstCalls {
                 static_cast<std::int64_t>(kBytesOfRank / size_of(all.dtype)));
   }
 
-  void complete(Call call) {
+  void complete(FunctionRef<void(NativeStream)> call) {
     if (stream_ == nullptr) return call({});
-    CallTask task(call);
-    stream_->run(task);
+    StreamCall work(call);
+    stream_->run(work);
     stream_->synchronize();
-    task.rethrow();
+    work.rethrow();
     ranks_.throw_if_aborted();
   }
 
