@@ -20,8 +20,6 @@ namespace terrace {
 namespace {
 
 constexpr auto kPollEvery = std::chrono::milliseconds(1);
-// Runs take a second; a run that takes this long hangs.
-constexpr auto kGiveUpAfter = std::chrono::seconds(120);
 
 // In the child: takes away what is denied. Returns false where that is not possible.
 bool apply(const Denied& denied) {
@@ -42,6 +40,14 @@ bool redirect(int number, const std::string& path, int flags) {
   return file >= 0 && ::dup2(file, number) == number;
 }
 
+Command terrace_command(const std::vector<std::string>& arguments,
+                        const std::vector<std::string>& launcher) {
+  Command command{launcher};
+  command.words.emplace_back(TERRACE_PROGRAM);
+  command.words.insert(command.words.end(), arguments.begin(), arguments.end());
+  return command;
+}
+
 int count_of(const std::string& text, const std::string& part) {
   int count = 0;
   for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) {
@@ -59,10 +65,11 @@ std::ostream& operator<<(std::ostream& out, const Outcome& outcome) {
 }
 
 ProgramRun::ProgramRun(const std::vector<std::string>& arguments, const Denied& denied,
-                       const std::vector<std::string>& launcher) {
-  std::vector<std::string> words = launcher;
-  words.emplace_back(TERRACE_PROGRAM);
-  words.insert(words.end(), arguments.begin(), arguments.end());
+                       const std::vector<std::string>& launcher)
+    : ProgramRun(terrace_command(arguments, launcher), denied) {}
+
+ProgramRun::ProgramRun(const Command& command, const Denied& denied) {
+  std::vector<std::string> words = command.words;
   std::vector<char*> pointers;
   for (std::string& word : words) pointers.push_back(word.data());
   pointers.push_back(nullptr);
@@ -127,7 +134,7 @@ bool ProgramRun::wait_for(const std::string& text, int times) {
 }
 
 bool ProgramRun::wait_until(const std::function<bool()>& condition) {
-  const auto until = std::chrono::steady_clock::now() + kGiveUpAfter;
+  const auto until = std::chrono::steady_clock::now() + kHangsAfter;
   while (!condition()) {
     if (has_ended()) return condition();
     if (std::chrono::steady_clock::now() > until) return false;
@@ -147,8 +154,8 @@ void ProgramRun::send(int signal) const {
   EXPECT_EQ(::kill(child_, signal), 0) << "errno " << errno;
 }
 
-Outcome ProgramRun::wait() {
-  const auto until = std::chrono::steady_clock::now() + kGiveUpAfter;
+Outcome ProgramRun::wait(std::chrono::seconds limit) {
+  const auto until = std::chrono::steady_clock::now() + limit;
   while (!has_ended()) {
     if (std::chrono::steady_clock::now() > until) {
       ADD_FAILURE() << "the program hangs; it printed:\n" << output();

@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -10,7 +11,7 @@
 
 #include "tests/runtime/temporary_directory.h"
 
-// Runs of the built program as a child process, without a shell.
+// Runs of the built program, or of another, as a child process, without a shell.
 namespace terrace {
 
 struct Outcome {
@@ -32,6 +33,14 @@ struct Denied {
 // The exit code of a child that could not be denied what it should be.
 constexpr int kNotStarted = 126;
 
+// Runs take a second; a run that takes this long hangs.
+constexpr auto kHangsAfter = std::chrono::seconds(120);
+
+// A program, found as the shell finds it, and its arguments.
+struct Command {
+  std::vector<std::string> words;
+};
+
 // One run, from its start to its end. Its output goes to files, so it is never a terminal and never
 // blocks. The destructor kills and reaps a run that is still there.
 class ProgramRun {
@@ -39,6 +48,7 @@ class ProgramRun {
   // `launcher`: words of a command that starts the program; empty: it is started by itself.
   explicit ProgramRun(const std::vector<std::string>& arguments, const Denied& denied = {},
                       const std::vector<std::string>& launcher = {});
+  explicit ProgramRun(const Command& command, const Denied& denied = {});
   ~ProgramRun();
   ProgramRun(const ProgramRun&) = delete;
   ProgramRun& operator=(const ProgramRun&) = delete;
@@ -60,7 +70,7 @@ class ProgramRun {
   // From now on the run cannot write behind so many bytes of any file.
   void limit_file_size(std::uint64_t bytes) const;
   // Waits for the end, with a time limit after which the run is killed and the test fails.
-  Outcome wait();
+  Outcome wait(std::chrono::seconds limit = kHangsAfter);
 
  private:
   TemporaryDirectory directory_;

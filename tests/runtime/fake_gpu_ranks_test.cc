@@ -6,9 +6,9 @@
 #include <string>
 
 #include "base/error.h"
+#include "tests/runtime/device_ranks_fixture.h"
 #include "tests/runtime/fake_gpu.h"
 #include "tests/runtime/fake_gpu_communicator.h"
-#include "tests/runtime/ranks_fixture.h"
 
 // Ranks with a GPU each, as far as that can be tried without one: collectives over device memory
 // are queued on streams, those over host memory are not, and the bits are those of the same mesh on
@@ -19,42 +19,6 @@ namespace {
 using test::FakeGpuBackend;
 using test::FakeGpuOptions;
 
-struct Mesh {
-  const char* name;
-  MeshShape shape;
-  std::int32_t stage;
-};
-
-constexpr Mesh kMeshes[] = {{"dp2_stage0", {.data = 2}, 0},
-                            {"dp2_stage1", {.data = 2}, 1},
-                            {"dp2_stage2", {.data = 2}, 2},
-                            {"dp2_stage3", {.data = 2}, 3},
-                            {"dp3_stage1", {.data = 3}, 1},
-                            {"tp2", {.tensor = 2}, 0},
-                            {"pp2", {.pipeline = 2}, 0},
-                            {"dp2_tp2_stage3", {.data = 2, .tensor = 2}, 3},
-                            {"dp2_pp2_stage1", {.data = 2, .pipeline = 2}, 1}};
-
-EngineOptions cpu_options(ModelFamily family) {
-  ModelConfig model = tiny_model(family, true, false);
-  model.layers = 2;
-  EngineOptions options = tiny_options(model, DType::kBF16);
-  options.batch = {1, 12};
-  options.placement.micro_batches = 2;
-  options.chunk_elements = 8 * kBlockElements;
-  return options;
-}
-
-// All state in one tier, but the optimizer's in another.
-EngineOptions gpu_options(const EngineOptions& plain, const ComputeBackend& backend, Tier tier,
-                          Tier optimizer) {
-  EngineOptions options = plain;
-  options.backend = &backend;
-  all_on(options, false, tier);
-  options.placement.optimizer = optimizer;
-  return options;
-}
-
 void expect_equal(const RankedRun& run, const RankedRun& expected) {
   EXPECT_EQ(run.curves, expected.curves);
   EXPECT_EQ(run.evaluations, expected.evaluations);
@@ -62,7 +26,7 @@ void expect_equal(const RankedRun& run, const RankedRun& expected) {
   EXPECT_GT(run.run.ledger[Tier::kDevice].peak_bytes, 0U);
 }
 
-class FakeGpuRanks : public testing::TestWithParam<Mesh> {
+class FakeGpuRanks : public testing::TestWithParam<RankMesh> {
  protected:
   RankedRun train(const EngineOptions& options) const {
     return train_ranks(options, GetParam().shape, GetParam().stage);
@@ -130,7 +94,7 @@ TEST_P(FakeGpuRanks, WithTheOtherOrderAndGradientsOfTwoBytes) {
 }
 
 // What a rank ended with; "" where it came to its end.
-std::vector<std::string> errors_of(const Mesh& mesh, const std::vector<FakeGpuOptions>& gpus) {
+std::vector<std::string> errors_of(const RankMesh& mesh, const std::vector<FakeGpuOptions>& gpus) {
   using std::chrono::seconds;
   auto worlds = make_thread_communicators(mesh.shape.ranks(), "world", {.timeout = seconds(3)});
   std::vector<std::string> errors(worlds.size());
@@ -155,7 +119,7 @@ std::vector<std::string> errors_of(const Mesh& mesh, const std::vector<FakeGpuOp
   return errors;
 }
 
-std::vector<FakeGpuOptions> healthy(const Mesh& mesh) {
+std::vector<FakeGpuOptions> healthy(const RankMesh& mesh) {
   return std::vector<FakeGpuOptions>(static_cast<std::size_t>(mesh.shape.ranks()));
 }
 
@@ -197,7 +161,7 @@ TEST_P(FakeGpuRanks, AFailedGpuEndsEveryRank) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Meshes, FakeGpuRanks, testing::ValuesIn(kMeshes),
+INSTANTIATE_TEST_SUITE_P(Meshes, FakeGpuRanks, testing::ValuesIn(kRankMeshes),
                          [](const auto& mesh) { return std::string(mesh.param.name); });
 
 // Hidden states of more ranks than a communicator of GPUs adds in bf16.
@@ -217,7 +181,7 @@ TEST(FakeGpuTensorRanks, OfFourHaveTheBitsOfTheCpuDevice) {
 
 // What kinds of calls engines make on communicators of device memory until they have trained so
 // many steps.
-std::set<std::string> kinds_of_calls(const Mesh& mesh, const EngineOptions& plain,
+std::set<std::string> kinds_of_calls(const RankMesh& mesh, const EngineOptions& plain,
                                      std::int64_t steps) {
   test::KindsOfCalls kinds;
   const FakeGpuBackend backend({.kinds_of_calls = &kinds});
@@ -261,7 +225,7 @@ TEST(FakeGpuStages, OfAnyNumberAreConnectedBeforeTheFirstStep) {
   EngineOptions plain = cpu_options(ModelFamily::kLlama);
   plain.model.layers = 5;
   for (const int stages : {3, 4, 5}) {
-    const Mesh mesh = {"", {.data = 2, .pipeline = stages}, 1};
+    const RankMesh mesh = {"", {.data = 2, .pipeline = stages}, 1};
     const std::set<std::string> before = kinds_of_calls(mesh, plain, 0);
     EXPECT_FALSE(before.empty());
     for (const std::string& kind : kinds_of_calls(mesh, plain, 1)) {
@@ -283,7 +247,7 @@ int device_calls(const Program& program, Part part) {
 // Nothing comes after the drain's last call that would meet its failure.
 TEST(FakeGpuDrain, IsNotDoneWhereItsLastCallHasFailed) {
   const FakeGpuBackend backend;
-  const Mesh mesh = {"", {.data = 2}, 1};
+  const RankMesh mesh = {"", {.data = 2}, 1};
   EngineOptions options =
       gpu_options(cpu_options(ModelFamily::kLlama), backend, Tier::kDevice, Tier::kHost);
   options.ranks.shape = mesh.shape;

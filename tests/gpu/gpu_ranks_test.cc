@@ -1,0 +1,71 @@
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+
+#include "tests/gpu/gpu_presence.h"
+#include "tests/gpu/rank_processes.h"
+
+// Several ranks with NCCL, on as many GPUs as there are: the tests of nccl_rank_test.cc and
+// nccl_rank_training_test.cc, which run in processes that these start.
+namespace terrace {
+namespace {
+
+class GpuRanks : public testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    if (!test::has_cuda_driver()) GTEST_SKIP() << "not run: there is no CUDA driver";
+  }
+};
+
+TEST_P(GpuRanks, ConformOverHostMemory) {
+  // NCCL knows no missing rank by name, and its abort is one rank's.
+  test::expect_ranks_pass(GetParam(),
+                          "Job/CommunicatorConformanceTest.*"
+                          "-*.TimeoutNamesTheCallAndWhoDidNotArrive/*"
+                          ":*.RecvTimesOutWhenNobodySends/*"
+                          ":*.AbortEndsEveryCallOfEveryRank/*"
+                          ":*.AnAbortIsKnownWithoutACall/*"
+                          ":*.DifferentSizesOfAPairAreNamed/*");
+}
+
+TEST_P(GpuRanks, ConformOverDeviceMemory) { test::expect_ranks_pass(GetParam(), "Job/NcclRank.*"); }
+
+TEST_P(GpuRanks, Train) { test::expect_ranks_pass(GetParam(), "Job/NcclRankTraining.*"); }
+
+INSTANTIATE_TEST_SUITE_P(OfAJob, GpuRanks, testing::Values(2, 3, 4),
+                         [](const auto& ranks) { return std::to_string(ranks.param); });
+
+// What the tests above stand on, which needs no GPU.
+TEST(RankProcesses, MeetWhenAllHaveCome) { test::expect_ranks_pass(3, "Job/ProcessOfARank.*"); }
+
+class ProcessOfARank : public testing::TestWithParam<int> {};
+
+TEST_P(ProcessOfARank, MeetsTheOthers) {
+  const LaunchEnvironment& place = test::own_place();
+  EXPECT_EQ(place.source, LaunchSource::kTorchrun);
+  EXPECT_EQ(place.size, GetParam());
+  for (int round = 0; round < 4; ++round) {
+    const auto file_of = [round](int rank) {
+      return std::filesystem::path(test::directory_of_job()) /
+             (std::to_string(round) + " " + std::to_string(rank));
+    };
+    // Another rank is last in every round.
+    std::this_thread::sleep_for(
+        std::chrono::milliseconds(20 * ((place.rank + round) % place.size)));
+    std::ofstream(file_of(place.rank)) << "has come";
+    test::meet_ranks();
+    for (int rank = 0; rank < place.size; ++rank) {
+      EXPECT_TRUE(std::filesystem::exists(file_of(rank))) << rank << " in round " << round;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Job, ProcessOfARank, testing::ValuesIn(test::ranks_of_own_job()),
+                         [](const auto& ranks) { return std::to_string(ranks.param); });
+
+}  // namespace
+}  // namespace terrace

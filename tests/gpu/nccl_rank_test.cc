@@ -1,0 +1,105 @@
+#include "tests/gpu/nccl_rank.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/error.h"
+#include "memory/cuda/cuda_device.h"
+#include "runtime/train/compute_backend.h"
+#include "tests/conformance/communicator_conformance.h"
+#include "tests/conformance/device_memory_conformance.h"
+#include "tests/gpu/rank_processes.h"
+
+// A rank among several of NCCL. These tests are there in processes that gpu_ranks_test.cc starts,
+// one for each rank, all of which run all of them.
+namespace terrace {
+namespace {
+
+class NcclRunner final : public RankRunner {
+ public:
+  void run(const CommunicatorOptions& options,
+           const std::function<void(Communicator&)>& body) override {
+    test::NcclWorld world(options);
+    body(world.ranks());
+    test::meet_ranks();
+  }
+  void meet() override { test::meet_ranks(); }
+};
+
+std::vector<CommunicatorFactory> own_factory() {
+  std::vector<CommunicatorFactory> factories;
+  for (const int ranks : test::ranks_of_own_job()) {
+    factories.push_back({std::to_string(ranks), ranks, [](int) -> std::unique_ptr<RankRunner> {
+                           return std::make_unique<NcclRunner>();
+                         }});
+  }
+  return factories;
+}
+
+INSTANTIATE_TEST_SUITE_P(Job, CommunicatorConformanceTest, testing::ValuesIn(own_factory()),
+                         [](const auto& factory) { return factory.param.name; });
+
+class NcclRank : public testing::TestWithParam<int> {
+ protected:
+  // Nobody leaves while others need it.
+  void TearDown() override { test::meet_ranks(); }
+};
+
+// With communicators as a training makes them.
+void expect_on_gpus(const std::function<void(const BothMemories&)>& expect) {
+  test::NcclWorld world;
+  const auto backend = make_cuda_backend(test::own_gpu());
+  const auto devices = backend->exchange()->make_communicator(world.ranks(), {});
+  const auto device = make_cuda_device({.ordinal = test::own_gpu(), .capacity_bytes = 64 * kMiB});
+  expect({world.ranks(), *devices, *device});
+}
+
+TEST_P(NcclRank, SumsAsTheHostDoes) { expect_on_gpus(expect_sums_of_host); }
+TEST_P(NcclRank, MovesWhatTheHostMoves) { expect_on_gpus(expect_moves_of_host); }
+TEST_P(NcclRank, SplitsAsTheHostDoes) { expect_on_gpus(expect_splits_of_host); }
+
+constexpr CommunicatorOptions kShort = {.timeout = std::chrono::seconds(15)};
+
+// What this rank's calls end with: it makes them until one does.
+std::string end_of_calls(Communicator& ranks) {
+  std::vector<float> data(96);
+  try {
+    for (;;) ranks.all_reduce(view(std::span(data)), ReduceOp::kSum, {});
+  } catch (const CommError& error) {
+    return error.what();
+  }
+}
+
+TEST_P(NcclRank, NoticesThatARankDoesNotCome) {
+  test::NcclWorld world(kShort);
+  if (world.ranks().rank() + 1 < GetParam()) {
+    EXPECT_THAT(end_of_calls(world.ranks()), testing::HasSubstr("all_reduce (sum) of 96 fp32"));
+  }
+  test::meet_ranks();
+}
+
+TEST_P(NcclRank, NoticesThatARankHasAborted) {
+  test::NcclWorld world(kShort);
+  const bool is_last = world.ranks().rank() + 1 == GetParam();
+  if (is_last) world.ranks().abort("the disk is full");
+  const std::string error = end_of_calls(world.ranks());
+  EXPECT_NE(error, "");
+  if (is_last) {
+    EXPECT_THAT(error, testing::HasSubstr("the disk is full"));
+  }
+  test::meet_ranks();
+}
+
+INSTANTIATE_TEST_SUITE_P(Job, NcclRank, testing::ValuesIn(test::ranks_of_own_job()),
+                         [](const auto& ranks) { return std::to_string(ranks.param); });
+
+}  // namespace
+}  // namespace terrace

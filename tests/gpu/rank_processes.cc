@@ -1,0 +1,97 @@
+#include "tests/gpu/rank_processes.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <list>
+#include <span>
+
+#include "memory/cuda/cuda_device.h"
+#include "parallel/rendezvous.h"
+#include "parallel/tcp_socket.h"
+#include "tests/e2e/program_run.h"
+
+namespace terrace::test {
+namespace {
+
+// Says that this process is a rank: the variables of torchrun may be there for another reason.
+constexpr const char* kDirectoryVariable = "TERRACE_TEST_RANKS_DIRECTORY";
+
+// Ranks that take turns on one GPU need milliseconds for a call.
+constexpr auto kLimit = std::chrono::seconds(600);
+constexpr auto kMeetingTimeout = std::chrono::seconds(120);
+
+// The rendezvous looks at the ports behind it too. Below those that the system gives away.
+int free_port() {
+  for (int port = 20017; port < 30000; port += 31) {
+    if (!listen_on(port).empty()) return port;
+  }
+  ADD_FAILURE() << "no port is free";
+  return 0;
+}
+
+Command command_of(int rank, int ranks, int port, const std::string& filter,
+                   const std::string& directory) {
+  Command command;
+  command.words = {"env",
+                   fmt::format("RANK={}", rank),
+                   fmt::format("WORLD_SIZE={}", ranks),
+                   fmt::format("LOCAL_RANK={}", rank),
+                   fmt::format("LOCAL_WORLD_SIZE={}", ranks),
+                   "MASTER_ADDR=127.0.0.1",
+                   fmt::format("MASTER_PORT={}", port),
+                   fmt::format("{}={}", kDirectoryVariable, directory)};
+  if (ranks > cuda_device_count()) {
+    command.words.push_back(fmt::format("NCCL_HOSTID=rank {}", rank));
+    command.words.emplace_back("NCCL_SOCKET_IFNAME=lo");
+  }
+  command.words.push_back(std::filesystem::read_symlink("/proc/self/exe").string());
+  command.words.push_back("--gtest_filter=" + filter);
+  return command;
+}
+
+}  // namespace
+
+std::vector<int> ranks_of_own_job() {
+  if (std::getenv(kDirectoryVariable) == nullptr) return {};
+  return {own_place().size};
+}
+
+const LaunchEnvironment& own_place() {
+  static const LaunchEnvironment place = detect_launch(environment_variables());
+  return place;
+}
+
+void meet_ranks() {
+  RendezvousOptions options = rendezvous_options(own_place());
+  options.timeout = kMeetingTimeout;
+  std::array<std::byte, 1> nothing{};
+  share_from_first_rank(options, nothing);
+}
+
+std::string directory_of_job() { return std::getenv(kDirectoryVariable); }
+
+void expect_ranks_pass(int ranks, const std::string& filter) {
+  const TemporaryDirectory directory;
+  const int port = free_port();
+  std::list<ProgramRun> runs;
+  for (int rank = 0; rank < ranks; ++rank) {
+    runs.emplace_back(command_of(rank, ranks, port, filter, directory.path()));
+  }
+  int rank = 0;
+  for (ProgramRun& run : runs) {
+    const Outcome outcome = run.wait(kLimit);
+    EXPECT_EQ(outcome.code, 0) << "rank " << rank << " of " << ranks << ": " << outcome;
+    EXPECT_EQ(outcome.output.find("[  SKIPPED ]"), std::string::npos) << outcome;
+    EXPECT_NE(outcome.output.find("[  PASSED  ]"), std::string::npos) << outcome;
+    EXPECT_EQ(outcome.output.find("[  PASSED  ] 0 tests"), std::string::npos)
+        << "no test has a name like " << filter;
+    ++rank;
+  }
+}
+
+}  // namespace terrace::test
