@@ -26,6 +26,22 @@ set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 set(CMAKE_CUDA_EXTENSIONS OFF)
 find_package(CUDAToolkit REQUIRED)
 
+# The oldest of them, which the device asks GPUs for. The kernels need what sm_80 brought.
+set(terrace_architectures ${CMAKE_CUDA_ARCHITECTURES})
+if(terrace_architectures STREQUAL native)
+  set(terrace_architectures ${CMAKE_CUDA_ARCHITECTURES_NATIVE})
+endif()
+set(TERRACE_CUDA_CAPABILITY_MIN 1000)
+foreach(architecture IN LISTS terrace_architectures)
+  if(NOT architecture MATCHES "^([0-9]+)" OR CMAKE_MATCH_1 LESS 80)
+    message(FATAL_ERROR "CMAKE_CUDA_ARCHITECTURES has '${architecture}': name the architectures by their "
+                        "numbers, 80 or more, or leave it unset")
+  endif()
+  if(CMAKE_MATCH_1 LESS TERRACE_CUDA_CAPABILITY_MIN)
+    set(TERRACE_CUDA_CAPABILITY_MIN ${CMAKE_MATCH_1})
+  endif()
+endforeach()
+
 find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS} REQUIRED)
 find_library(NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR} REQUIRED)
 add_library(terrace_nccl INTERFACE)

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Builds from a bundle and runs every benchmark of a GPU, and the peers, on the first one:
+# Runs every benchmark of a GPU, and the peers, on the first one:
 #
 #   tools/gpu_bench.sh BUNDLE.tar.gz [OUT]
 #
 # OUT (build/gpu_bench) then has a JSON document of each, copy.json, kernel.json, step.json,
 # attention.json and fsdp2_offload.json, and goals.txt, which holds every ratio that has a goal to
-# it. The peers run where there is a python3 with PyTorch. Needs what tools/gpu_build.sh needs;
-# exits 4 where that is missing, 1 where a benchmark failed: the others still run.
+# it. The peers run where there is a python3 with PyTorch. BUNDLE.tar.gz is as tools/gpu_tests.sh
+# takes it. Exits 4 where what tools/gpu_build.sh needs is missing, 1 where a benchmark failed: the
+# others still run.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -16,7 +17,7 @@ out=${2:-build/gpu_bench}
 
 ./tools/gpu_build.sh "$bundle" terrace
 # shellcheck disable=SC1091
-source build/terrace-bundle/environment.sh
+source build/gpu/environment.sh
 mkdir -p "$out"
 
 failed=()
@@ -32,7 +33,7 @@ keep() {
 }
 
 for kind in copy kernel step; do
-  keep "$kind" build/cuda/terrace bench "$kind" --device cuda --json
+  keep "$kind" build/gpu/terrace bench "$kind" --device cuda --json
 done
 if python3 -c 'import torch' 2>/dev/null; then
   keep attention python3 bench/peers/pytorch_attention.py

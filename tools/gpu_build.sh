@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Builds targets of the preset cuda from a bundle, for what runs on a machine with a GPU:
+# Puts programs of the preset cuda, which are to run on a machine with a GPU, into build/gpu, with
+# environment.sh, which is to be sourced before they are run:
 #
 #   tools/gpu_build.sh BUNDLE.tar.gz TARGET...
 #
-# BUNDLE.tar.gz is of tools/make_bundle.sh. Needs g++, cmake, ninja, pkg-config, the CUDA toolkit and
-# NCCL, and a GPU with its driver; exits 4, naming it, where one is missing.
+# BUNDLE.tar.gz is of tools/pack_gpu_programs.sh, and has them; or of tools/make_bundle.sh: then
+# they are built, which needs g++, cmake, ninja, pkg-config, the CUDA toolkit and NCCL. Either way
+# there has to be a GPU with its driver. Exits 4, naming it, where something is missing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -16,16 +18,28 @@ fail() {
 bundle=${1:-}
 [[ -f $bundle && $# -gt 1 ]] || { echo "usage: tools/gpu_build.sh BUNDLE.tar.gz TARGET..." >&2; exit 2; }
 shift
+[[ -e /dev/nvidiactl ]] || fail "there is no GPU here, or no driver (/dev/nvidiactl)"
+
+rm -rf build/gpu build/terrace-programs
+mkdir -p build
+tar -C build -xzf "$bundle"
+if [[ -d build/terrace-programs ]]; then
+  mv build/terrace-programs build/gpu
+  for target in "$@"; do
+    [[ -x build/gpu/$target ]] || fail "$bundle has no $target"
+  done
+  exit
+fi
 
 for program in g++ cmake ninja pkg-config nvcc; do
   command -v "$program" >/dev/null || fail "there is no $program here"
 done
-[[ -e /dev/nvidiactl ]] || fail "there is no GPU here, or no driver (/dev/nvidiactl)"
-
-mkdir -p build
-tar -C build -xzf "$bundle"
+mkdir build/gpu
+ln -s ../terrace-bundle/environment.sh build/gpu/environment.sh
 # shellcheck disable=SC1091
 source build/terrace-bundle/environment.sh
-
 cmake --preset cuda -DTERRACE_MPI=OFF
 cmake --build build/cuda --parallel "$(./tools/jobs.sh)" --target "$@"
+for target in "$@"; do
+  ln -s "../../$(find build/cuda -name "$target" -type f -executable | head -n 1)" "build/gpu/$target"
+done

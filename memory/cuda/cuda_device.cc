@@ -7,6 +7,7 @@
 #include <array>
 #include <cctype>
 #include <cstdint>
+#include <string>
 #include <utility>
 
 #include "base/bytes.h"
@@ -22,14 +23,26 @@ namespace {
 
 constexpr std::size_t kAlignment = 4096;
 
-// Of the compute capability; 0 where the driver does not say.
-int major_of(int ordinal) noexcept {
+// Of the oldest GPUs that the kernels were compiled for, 80 for 8.0 (cmake/TerraceCuda.cmake).
+constexpr int kCapabilityMin = TERRACE_CUDA_CAPABILITY_MIN;
+
+// 80 for a compute capability of 8.0; 0 where the driver does not say.
+int capability_of(int ordinal) noexcept {
   int major = 0;
-  if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal) == cudaSuccess) {
-    return major;
+  int minor = 0;
+  const auto get = [ordinal](int& value, cudaDeviceAttr attribute) {
+    return cudaDeviceGetAttribute(&value, attribute, ordinal) == cudaSuccess;
+  };
+  if (get(major, cudaDevAttrComputeCapabilityMajor) &&
+      get(minor, cudaDevAttrComputeCapabilityMinor)) {
+    return major * 10 + minor;
   }
   cudaGetLastError();
   return 0;
+}
+
+std::string capability_text(int capability) {
+  return fmt::format("{}.{}", capability / 10, capability % 10);
 }
 
 // Later calls of this thread are about GPU `ordinal`; says what is missing where it cannot be used.
@@ -41,11 +54,14 @@ void open_device(int ordinal) {
     throw EnvironmentError(fmt::format("there is no GPU {}: {} can be seen", ordinal, count),
                            "name one with --device cuda:N; CUDA_VISIBLE_DEVICES hides the others");
   }
-  if (const int major = major_of(ordinal); 0 < major && major < kCudaMajorMin) {
-    throw EnvironmentError(fmt::format("GPU {} is of compute capability {}.x: the kernels are for "
-                                       "{}.0 and newer",
-                                       ordinal, major, kCudaMajorMin),
-                           "use another GPU (--device cuda:N), or --device cpu");
+  if (const int capability = capability_of(ordinal);
+      0 < capability && capability < kCapabilityMin) {
+    throw EnvironmentError(
+        fmt::format("GPU {} is of compute capability {}: the kernels were compiled for {} and "
+                    "newer",
+                    ordinal, capability_text(capability), capability_text(kCapabilityMin)),
+        "use another GPU (--device cuda:N), or --device cpu; from 8.0 on, kernels for it can be "
+        "built (CMAKE_CUDA_ARCHITECTURES)");
   }
   const cudaError_t error = cudaSetDevice(ordinal);
   if (error != cudaSuccess) throw_cuda_environment_error("cudaSetDevice", error);
@@ -134,7 +150,7 @@ int cuda_device_count() noexcept {
 }
 
 bool cuda_device_computes(int ordinal) noexcept {
-  return ordinal < cuda_device_count() && major_of(ordinal) >= kCudaMajorMin;
+  return ordinal < cuda_device_count() && capability_of(ordinal) >= kCapabilityMin;
 }
 
 std::size_t cuda_capacity_bytes(int ordinal) {

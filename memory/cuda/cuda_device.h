@@ -17,10 +17,8 @@ bool is_cuda_built();
 // throws.
 int cuda_device_count() noexcept;
 
-// Of the oldest GPUs that kernels are compiled for: sm_80.
-inline constexpr int kCudaMajorMin = 8;
-
-// Whether GPU `ordinal` is there and new enough for the kernels. Never throws.
+// Whether GPU `ordinal` is there and no older than those that the kernels were compiled for
+// (CMAKE_CUDA_ARCHITECTURES: sm_80 and newer). Never throws.
 bool cuda_device_computes(int ordinal) noexcept;
 
 // Device memory kept free of arenas: kernels are loaded when first used, and libraries keep some.

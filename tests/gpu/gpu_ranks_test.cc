@@ -64,6 +64,8 @@ TEST_P(ProcessOfARank, MeetsTheOthers) {
   }
 }
 
+// There is none but in the processes of a job.
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ProcessOfARank);
 INSTANTIATE_TEST_SUITE_P(Job, ProcessOfARank, testing::ValuesIn(test::ranks_of_own_job()),
                          [](const auto& ranks) { return std::to_string(ranks.param); });
 

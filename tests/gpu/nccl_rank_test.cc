@@ -44,6 +44,8 @@ std::vector<CommunicatorFactory> own_factory() {
   return factories;
 }
 
+// There is none but in the processes of a job.
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CommunicatorConformanceTest);
 INSTANTIATE_TEST_SUITE_P(Job, CommunicatorConformanceTest, testing::ValuesIn(own_factory()),
                          [](const auto& factory) { return factory.param.name; });
 
@@ -98,6 +100,7 @@ TEST_P(NcclRank, NoticesThatARankHasAborted) {
   test::meet_ranks();
 }
 
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(NcclRank);
 INSTANTIATE_TEST_SUITE_P(Job, NcclRank, testing::ValuesIn(test::ranks_of_own_job()),
                          [](const auto& ranks) { return std::to_string(ranks.param); });
 

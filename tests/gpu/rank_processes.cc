@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <array>
 #include <chrono>
@@ -12,7 +13,6 @@
 
 #include "memory/cuda/cuda_device.h"
 #include "parallel/rendezvous.h"
-#include "parallel/tcp_socket.h"
 #include "tests/e2e/program_run.h"
 
 namespace terrace::test {
@@ -25,17 +25,11 @@ constexpr const char* kDirectoryVariable = "TERRACE_TEST_RANKS_DIRECTORY";
 constexpr auto kLimit = std::chrono::seconds(600);
 constexpr auto kMeetingTimeout = std::chrono::seconds(120);
 
-// The rendezvous looks at the ports behind it too. Below those that the system gives away.
-int free_port() {
-  for (int port = 20017; port < 30000; port += 31) {
-    if (!listen_on(port).empty()) return port;
-  }
-  ADD_FAILURE() << "no port is free";
-  return 0;
-}
+// Between those of the rendezvous' own tests and those that the system gives away. Another job may
+// have it: the rendezvous goes on to the ports behind it, and tells jobs apart.
+int port_of_job() { return 32'110 + ::getpid() % 32 * 20; }
 
-Command command_of(int rank, int ranks, int port, const std::string& filter,
-                   const std::string& directory) {
+Command command_of(int rank, int ranks, const std::string& filter, const std::string& directory) {
   Command command;
   command.words = {"env",
                    fmt::format("RANK={}", rank),
@@ -43,7 +37,8 @@ Command command_of(int rank, int ranks, int port, const std::string& filter,
                    fmt::format("LOCAL_RANK={}", rank),
                    fmt::format("LOCAL_WORLD_SIZE={}", ranks),
                    "MASTER_ADDR=127.0.0.1",
-                   fmt::format("MASTER_PORT={}", port),
+                   fmt::format("MASTER_PORT={}", port_of_job()),
+                   "TORCHELASTIC_RUN_ID=" + directory,
                    fmt::format("{}={}", kDirectoryVariable, directory)};
   if (ranks > cuda_device_count()) {
     command.words.push_back(fmt::format("NCCL_HOSTID=rank {}", rank));
@@ -77,10 +72,9 @@ std::string directory_of_job() { return std::getenv(kDirectoryVariable); }
 
 void expect_ranks_pass(int ranks, const std::string& filter) {
   const TemporaryDirectory directory;
-  const int port = free_port();
   std::list<ProgramRun> runs;
   for (int rank = 0; rank < ranks; ++rank) {
-    runs.emplace_back(command_of(rank, ranks, port, filter, directory.path()));
+    runs.emplace_back(command_of(rank, ranks, filter, directory.path()));
   }
   int rank = 0;
   for (ProgramRun& run : runs) {
