@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
 
 #include "base/error.h"
 #include "memory/cuda/cuda_error.h"
@@ -110,7 +111,13 @@ void NcclGroup::remove(ncclComm_t communicator, const std::string& name) noexcep
   for (Pending& pending : ring_) {
     if (pending.name == &name) pending.name = nullptr;
   }
-  if (std::erase(communicators_, communicator) != 0) ncclCommDestroy(communicator);
+  if (std::erase(communicators_, communicator) == 0) return;
+  // Its end waits for calls that are under way, and so for other ranks, who may not come any more.
+  if (std::uncaught_exceptions() > 0) {
+    ncclCommAbort(communicator);
+  } else {
+    ncclCommDestroy(communicator);
+  }
 }
 
 void NcclGroup::throw_reason(const std::string& what) const {

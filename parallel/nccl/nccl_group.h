@@ -38,7 +38,8 @@ class NcclGroup {
   // Splits `communicator` and takes over this rank's part. Throws CommError, naming `what`.
   ncclComm_t split(ncclComm_t communicator, int color, int key, ncclConfig_t& config,
                    const std::string& what);
-  // Destroys it (where the group was aborted it is gone) and forgets its calls.
+  // Destroys it (where the group was aborted it is gone) and forgets its calls. While an exception
+  // is on its way, aborts it: that waits for nobody.
   void remove(ncclComm_t communicator, const std::string& name) noexcept;
 
   // Calls NCCL, with no abort meanwhile, and waits until it has taken the call in. Throws
