@@ -35,7 +35,7 @@ for program in g++ cmake ninja pkg-config nvcc; do
   command -v "$program" >/dev/null || fail "there is no $program here"
 done
 mkdir build/gpu
-ln -s ../terrace-bundle/environment.sh build/gpu/environment.sh
+echo "source '$PWD/build/terrace-bundle/environment.sh'" >build/gpu/environment.sh
 # shellcheck disable=SC1091
 source build/terrace-bundle/environment.sh
 cmake --preset cuda -DTERRACE_MPI=OFF
