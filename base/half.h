@@ -25,7 +25,11 @@ TERRACE_HOST_DEVICE inline float to_float(Bf16 value) {
 TERRACE_HOST_DEVICE inline float to_float(float value) { return value; }
 
 TERRACE_HOST_DEVICE inline bool is_nan_bits(std::uint32_t bits) {
+#if defined(__CUDA_ARCH__)
+  return isnan(std::bit_cast<float>(bits));  // one comparison
+#else
   return (bits & 0x7fffffffU) > 0x7f800000U;
+#endif
 }
 
 // Nearest, ties to even: what hardware does. For activations and their gradients.
@@ -35,12 +39,20 @@ TERRACE_HOST_DEVICE inline Bf16 to_bf16_nearest_even(float value) {
   return Bf16{static_cast<std::uint16_t>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16)};
 }
 
+// The bf16 in the upper half of this word is the fp32 number with these bits after `added`, below
+// 2^16, was added to what the lower half drops. NaN stays NaN.
+TERRACE_HOST_DEVICE inline std::uint32_t bf16_in_upper_half(std::uint32_t bits,
+                                                            std::uint32_t added) {
+  return is_nan_bits(bits) ? bits | 0x00400000U : bits + added;
+}
+
 // Nearest, ties away from zero: for parameters only, so that the 16-bit remainder to the fp32
-// master fits an int16 (docs/numerics.md). NaN stays NaN.
+// master fits an int16 (docs/numerics.md).
+inline constexpr std::uint32_t kAddedForTiesAway = 0x8000U;
+
 TERRACE_HOST_DEVICE inline Bf16 to_bf16_ties_away(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
-  if (is_nan_bits(bits)) return Bf16{static_cast<std::uint16_t>((bits >> 16) | 0x0040U)};
-  return Bf16{static_cast<std::uint16_t>((bits + 0x8000U) >> 16)};
+  return Bf16{static_cast<std::uint16_t>(bf16_in_upper_half(bits, kAddedForTiesAway) >> 16)};
 }
 
 // IEEE 754 binary16.

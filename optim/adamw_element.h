@@ -11,7 +11,19 @@
 // bits, and so has a GPU, which compiles it without contraction.
 namespace terrace {
 
-// The fp32 constants of an update.
+// The fp32 constants of all updates with some options.
+struct AdamWConstants {
+  float one_minus_beta1, one_minus_beta2, epsilon, weight_decay;
+};
+
+inline AdamWConstants adamw_constants(const AdamWOptions& options) {
+  return {.one_minus_beta1 = 1.0F - options.beta1,
+          .one_minus_beta2 = 1.0F - options.beta2,
+          .epsilon = options.epsilon,
+          .weight_decay = options.weight_decay};
+}
+
+// Those of one update.
 struct AdamWFactors {
   float gradient_scale, one_minus_beta1, one_minus_beta2;
   float unbias_1, unbias_2;  // 1 / bias correction
@@ -20,22 +32,22 @@ struct AdamWFactors {
   float minus_rate;   // -learning_rate
 };
 
-TERRACE_HOST_DEVICE inline AdamWFactors adamw_factors(const AdamWOptions& options,
+TERRACE_HOST_DEVICE inline AdamWFactors adamw_factors(const AdamWConstants& constants,
                                                       const StepScalars& scalars, bool decays) {
   return AdamWFactors{
       .gradient_scale = scalars.gradient_scale,
-      .one_minus_beta1 = 1.0F - options.beta1,
-      .one_minus_beta2 = 1.0F - options.beta2,
+      .one_minus_beta1 = constants.one_minus_beta1,
+      .one_minus_beta2 = constants.one_minus_beta2,
       .unbias_1 = 1.0F / scalars.bias_correction_1,
       .unbias_2 = 1.0F / scalars.bias_correction_2,
-      .epsilon = options.epsilon,
-      .minus_decay = -(scalars.learning_rate * (decays ? options.weight_decay : 0.0F)),
+      .epsilon = constants.epsilon,
+      .minus_decay = -(scalars.learning_rate * (decays ? constants.weight_decay : 0.0F)),
       .minus_rate = -scalars.learning_rate,
   };
 }
 
 inline AdamWFactors adamw_factors(const AdamWUpdate& update, bool decays) {
-  return adamw_factors(update.options, *update.scalars, decays);
+  return adamw_factors(adamw_constants(update.options), *update.scalars, decays);
 }
 
 struct AdamWElement {

@@ -49,8 +49,7 @@ TERRACE_HOST_DEVICE inline std::uint32_t half_bits_of_moment2(std::uint32_t rand
 // The bf16 next below or above in size, so that the mean over all 16-bit `random` is the value.
 TERRACE_HOST_DEVICE inline Bf16 to_bf16_stochastic(float value, std::uint32_t random) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
-  if (is_nan_bits(bits)) return Bf16{static_cast<std::uint16_t>((bits >> 16) | 0x0040U)};
-  return Bf16{static_cast<std::uint16_t>((bits + random) >> 16)};
+  return Bf16{static_cast<std::uint16_t>(bf16_in_upper_half(bits, random) >> 16)};
 }
 
 // Codes of 8 bits for a block of elements that share an exponent: small floating-point numbers with
@@ -78,11 +77,11 @@ TERRACE_HOST_DEVICE inline std::uint8_t block_exponent(std::uint32_t largest_bit
   return static_cast<std::uint8_t>(most < kLeastExponent ? kLeastExponent : most);
 }
 
-// `size` is not negative; `random` has kDroppedBits bits. Top is one of kTopExponents.
+// `size` is not negative, and 0 where the exponent is; `random` has kDroppedBits bits. Top is one of
+// kTopExponents.
 template <std::uint32_t Top>
 TERRACE_HOST_DEVICE inline std::uint32_t encode_size(float size, std::uint8_t exponent,
                                                      std::uint32_t random) {
-  if (exponent == 0) return 0;
   const std::uint32_t normal = (exponent - Top + 1) << 23;  // the least with a full fraction
   const auto bits = std::bit_cast<std::uint32_t>(size);
   const bool is_small = bits < normal;
@@ -102,14 +101,15 @@ TERRACE_HOST_DEVICE inline std::uint32_t dropped_bits_of_moment2(std::uint32_t r
   return random & ((1U << kDroppedBits) - 1);
 }
 
+// A code is read as an fp16, whose fraction and exponents hold it, and multiplied by a power of two.
+inline constexpr int kShiftToFp16 = 10 - kFractionBits;
+inline constexpr std::uint32_t kFp16Bias = 15;
+
+// What an fp16 of codes of this kind is multiplied with: 0 where the exponent is.
 template <std::uint32_t Top>
-TERRACE_HOST_DEVICE inline float decode_size(std::uint32_t code, std::uint8_t exponent) {
-  if (exponent == 0) return 0.0F;
-  const std::uint32_t normal = (exponent - Top + 1) << 23;
-  const bool is_small = code < (1U << kFractionBits);
-  const std::uint32_t base = is_small ? normal : normal - (1U << 23);
-  const auto placed = std::bit_cast<float>((code << kDroppedBits) + base);
-  return is_small ? placed - std::bit_cast<float>(normal) : placed;
+TERRACE_HOST_DEVICE inline float scale_of_codes(std::uint8_t exponent) {
+  const std::uint32_t bits = (exponent + kFp16Bias - Top) << 23;
+  return exponent == 0 ? 0.0F : std::bit_cast<float>(bits);
 }
 
 inline constexpr std::uint32_t kSignOfCode = 0x80;
@@ -122,9 +122,13 @@ TERRACE_HOST_DEVICE inline std::uint8_t encode_moment1(float value, std::uint8_t
   return static_cast<std::uint8_t>(code | ((bits >> 24) & kSignOfCode));
 }
 
+TERRACE_HOST_DEVICE inline Fp16 fp16_of_code1(std::uint32_t code) {
+  const std::uint32_t size = (code & ~kSignOfCode) << kShiftToFp16;
+  return Fp16{static_cast<std::uint16_t>(size | (code & kSignOfCode) << 8)};
+}
+
 TERRACE_HOST_DEVICE inline float decode_moment1(std::uint8_t code, std::uint8_t exponent) {
-  const float size = decode_size<kTopExponents[0]>(code & ~kSignOfCode, exponent);
-  return (code & kSignOfCode) != 0 ? -size : size;
+  return to_float(fp16_of_code1(code)) * scale_of_codes<kTopExponents[0]>(exponent);
 }
 
 // What is not zero stays so: a second moment of zero would divide its first by epsilon alone.
@@ -134,8 +138,12 @@ TERRACE_HOST_DEVICE inline std::uint8_t encode_moment2(float value, std::uint8_t
   return static_cast<std::uint8_t>(std::max(code, value > 0 ? 1U : 0U));
 }
 
+TERRACE_HOST_DEVICE inline Fp16 fp16_of_code2(std::uint32_t code) {
+  return Fp16{static_cast<std::uint16_t>(code << kShiftToFp16)};
+}
+
 TERRACE_HOST_DEVICE inline float decode_moment2(std::uint8_t code, std::uint8_t exponent) {
-  return decode_size<kTopExponents[1]>(code, exponent);
+  return to_float(fp16_of_code2(code)) * scale_of_codes<kTopExponents[1]>(exponent);
 }
 
 }  // namespace terrace

@@ -153,7 +153,11 @@ class CudaBlock {
   }
   template <typename T>
   __device__ void warp_max(PerThread<T>& values) const {
-    values[0] = butterfly<16>(values[0], cuda::Most{});
+    if constexpr (std::is_same_v<T, unsigned>) {
+      values[0] = __reduce_max_sync(cuda::kAllLanes, values[0]);
+    } else {
+      values[0] = butterfly<16>(values[0], cuda::Most{});
+    }
   }
   template <typename T>
   __device__ void quad_sum(PerThread<T>& values) const {

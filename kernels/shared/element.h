@@ -102,24 +102,31 @@ TERRACE_KERNEL Pack<T, Count> load_pack(const T* from, std::int64_t count, bool 
   return pack;
 }
 
-// As stores of 16 bytes each, to global memory. Where a branch beside it stores elements one by
-// one, nvcc would make the two one and store 2 bytes at a time; instructions that are written out
-// it leaves alone.
+// As stores of 16 bytes each, or one of 8, to global memory. Where a branch beside it stores
+// elements one by one, nvcc would make the two one and store 2 bytes at a time; instructions that
+// are written out it leaves alone.
 template <typename Whole>
 TERRACE_KERNEL void store_whole(void* to, const Whole& whole) {
-  static_assert(sizeof(Whole) % 16 == 0);
+  static_assert(sizeof(Whole) % 16 == 0 || sizeof(Whole) == 8);
 #if defined(__CUDA_ARCH__)
-  struct Pieces {
-    uint4 at[sizeof(Whole) / 16];
-  };
-  const auto pieces = std::bit_cast<Pieces>(whole);
-  TERRACE_UNROLL
-  for (int i = 0; i < static_cast<int>(sizeof(Whole) / 16); ++i) {
-    const uint4& piece = pieces.at[i];
-    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(
-                     __cvta_generic_to_global(static_cast<uint4*>(to) + i)),
-                 "r"(piece.x), "r"(piece.y), "r"(piece.z), "r"(piece.w)
+  if constexpr (sizeof(Whole) == 8) {
+    const auto piece = std::bit_cast<uint2>(whole);
+    asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(to)),
+                 "r"(piece.x), "r"(piece.y)
                  : "memory");
+  } else {
+    struct Pieces {
+      uint4 at[sizeof(Whole) / 16];
+    };
+    const auto pieces = std::bit_cast<Pieces>(whole);
+    TERRACE_UNROLL
+    for (int i = 0; i < static_cast<int>(sizeof(Whole) / 16); ++i) {
+      const uint4& piece = pieces.at[i];
+      asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(
+                       __cvta_generic_to_global(static_cast<uint4*>(to) + i)),
+                   "r"(piece.x), "r"(piece.y), "r"(piece.z), "r"(piece.w)
+                   : "memory");
+    }
   }
 #else
   *static_cast<Whole*>(to) = whole;
@@ -130,11 +137,7 @@ template <typename T, int Count>
 TERRACE_KERNEL void store_pack(T* to, const Pack<T, Count>& pack, std::int64_t count,
                                bool aligned) {
   if (aligned && count >= Count) {
-    if constexpr (sizeof(pack) % 16 == 0) {
-      store_whole(to, pack);
-    } else {
-      *reinterpret_cast<Pack<T, Count>*>(to) = pack;
-    }
+    store_whole(to, pack);
     return;
   }
   TERRACE_UNROLL
@@ -143,40 +146,66 @@ TERRACE_KERNEL void store_pack(T* to, const Pack<T, Count>& pack, std::int64_t c
   }
 }
 
-// A pack in the registers that it is loaded into: elements of 16 bits would get one each. A thread
-// that keeps packs keeps them so.
-template <typename T>
-struct alignas(16) Words {
+// A pack in the registers that it is loaded into: elements of 16 or 8 bits would get one each, and
+// to take them apart next to the load would be to wait for it there, before the next load begins.
+// A thread that loads several packs or keeps them has them so.
+template <typename T, int Count = kPackOf<T>>
+struct alignas(alignof(Pack<T, Count>)) Words {
   static constexpr int kOfWord = static_cast<int>(sizeof(std::uint32_t) / sizeof(T));
+  using Bits = std::conditional_t<
+      kOfWord == 1, std::uint32_t,
+      std::conditional_t<kOfWord == 2, std::uint16_t, std::uint8_t>>;
 
-  std::uint32_t at[4];
+  std::uint32_t at[Count / kOfWord];
 
-  TERRACE_KERNEL float value(int i) const {
-    if constexpr (kOfWord == 1) {
-      return std::bit_cast<float>(at[i]);
-    } else {
-      return widened(T{static_cast<std::uint16_t>(at[i / 2] >> (i % 2 * 16))});
-    }
+  // Element i.
+  TERRACE_KERNEL Bits bits(int i) const {
+    return static_cast<Bits>(at[i / kOfWord] >> (i % kOfWord * 8 * static_cast<int>(sizeof(T))));
   }
+  TERRACE_KERNEL float value(int i) const { return widened(std::bit_cast<T>(bits(i))); }
 };
 
 // Elements [0, count) from `from` as load_pack() has them.
-template <typename T>
-TERRACE_KERNEL Words<T> load_words(const T* from, int count, bool aligned) {
-  if (aligned && count >= kPackOf<T>) {
-    return std::bit_cast<Words<T>>(*reinterpret_cast<const Pack<T>*>(from));
+template <typename T, int Count = kPackOf<T>>
+TERRACE_KERNEL Words<T, Count> load_words(const T* from, int count, bool aligned) {
+  using Loaded = Words<T, Count>;
+  if (aligned && count >= Count) {
+    return std::bit_cast<Loaded>(*reinterpret_cast<const Pack<T, Count>*>(from));
   }
-  Words<T> words = {};
+  Loaded words = {};
   TERRACE_UNROLL
-  for (int i = 0; i < kPackOf<T>; ++i) {
+  for (int i = 0; i < Count; ++i) {
     if (i >= count) continue;
-    if constexpr (Words<T>::kOfWord == 1) {
-      words.at[i] = std::bit_cast<std::uint32_t>(from[i]);
-    } else {
-      words.at[i / 2] |= static_cast<std::uint32_t>(from[i].bits) << (i % 2 * 16);
-    }
+    const std::uint32_t bits = std::bit_cast<typename Loaded::Bits>(from[i]);
+    words.at[i / Loaded::kOfWord] |=
+        bits << (i % Loaded::kOfWord * 8 * static_cast<int>(sizeof(T)));
   }
   return words;
+}
+
+// The lower or upper halves of two words in one, the first in its lower half.
+TERRACE_KERNEL inline std::uint32_t lower_halves(std::uint32_t first, std::uint32_t second) {
+#if defined(__CUDA_ARCH__)
+  return __byte_perm(first, second, 0x5410);
+#else
+  return (first & 0xffffU) | second << 16;
+#endif
+}
+TERRACE_KERNEL inline std::uint32_t upper_halves(std::uint32_t first, std::uint32_t second) {
+#if defined(__CUDA_ARCH__)
+  return __byte_perm(first, second, 0x7632);
+#else
+  return first >> 16 | (second & 0xffff0000U);
+#endif
+}
+
+// std::rotr() in one instruction.
+TERRACE_KERNEL inline std::uint32_t turned_right(std::uint32_t word, int bits) {
+#if defined(__CUDA_ARCH__)
+  return __funnelshift_r(word, word, bits);
+#else
+  return std::rotr(word, bits);
+#endif
 }
 
 // Two results of 16 bits in a word, the first in its lower half.
@@ -219,20 +248,15 @@ TERRACE_KERNEL Words<T> sum_of_words(const Words<T>& a, const Words<T>& b) {
   return round_words<T>(sum);
 }
 
-template <typename T>
-TERRACE_KERNEL void store_words(T* to, const Words<T>& words, int count, bool aligned) {
-  if (aligned && count >= kPackOf<T>) {
-    store_whole(to, std::bit_cast<Pack<T>>(words));
+template <typename T, int Count>
+TERRACE_KERNEL void store_words(T* to, const Words<T, Count>& words, int count, bool aligned) {
+  if (aligned && count >= Count) {
+    store_whole(to, std::bit_cast<Pack<T, Count>>(words));
     return;
   }
   TERRACE_UNROLL
-  for (int i = 0; i < kPackOf<T>; ++i) {
-    if (i >= count) continue;
-    if constexpr (Words<T>::kOfWord == 1) {
-      to[i] = std::bit_cast<float>(words.at[i]);
-    } else {
-      to[i] = T{static_cast<std::uint16_t>(words.at[i / 2] >> (i % 2 * 16))};
-    }
+  for (int i = 0; i < Count; ++i) {
+    if (i < count) to[i] = std::bit_cast<T>(words.bits(i));
   }
 }
 

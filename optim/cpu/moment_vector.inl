@@ -110,11 +110,10 @@ class BlockVector {
  public:
   explicit BlockVector(std::uint8_t exponent)
       : normal_bits_((static_cast<std::uint32_t>(exponent) - Top + 1) << 23),
-        scale_bits_((static_cast<std::uint32_t>(exponent) - Top + 15) << 23) {}
+        scale_bits_((static_cast<std::uint32_t>(exponent) - Top + kFp16Bias) << 23) {}
 
  protected:
   using Shorts = hn::Rebind<std::int16_t, Lanes>;
-  static constexpr int kPlace = 10 - kFractionBits;
 
   HWY_INLINE Vec decode(hn::Vec<Shorts> code_in_place) const {
     const hn::Rebind<hwy::float16_t, Lanes> fp16;
@@ -146,8 +145,8 @@ struct Block1 : BlockVector<kTopExponents[0]> {
     const hn::Rebind<std::int8_t, Lanes> bytes;
     const auto code =
         hn::PromoteTo(shorts, hn::LoadU(bytes, reinterpret_cast<const std::int8_t*>(codes)));
-    constexpr auto kBits = static_cast<std::int16_t>(0x8000 | (0x7f << kPlace));
-    return decode(hn::And(hn::ShiftLeft<kPlace>(code), hn::Set(shorts, kBits)));
+    constexpr auto kBits = static_cast<std::int16_t>(0x8000 | (0x7f << kShiftToFp16));
+    return decode(hn::And(hn::ShiftLeft<kShiftToFp16>(code), hn::Set(shorts, kBits)));
   }
 
   HWY_INLINE void store(Vec value, WordVec random, std::uint8_t* target) const {
@@ -168,7 +167,7 @@ struct Block2 : BlockVector<kTopExponents[1]> {
     const hn::Rebind<std::uint8_t, Lanes> bytes;
     const hn::Rebind<std::uint16_t, Lanes> halves;
     const auto code = hn::PromoteTo(halves, hn::LoadU(bytes, codes));
-    return decode(hn::BitCast(Shorts(), hn::ShiftLeft<kPlace>(code)));
+    return decode(hn::BitCast(Shorts(), hn::ShiftLeft<kShiftToFp16>(code)));
   }
 
   HWY_INLINE void store(Vec value, WordVec random, std::uint8_t* target) const {

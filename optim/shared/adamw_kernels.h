@@ -28,202 +28,284 @@ struct AdamWViews {
   Moment* moment1;
   Moment* moment2;
   Parameter* parameter;
-  AdamWOptions options;
+  AdamWConstants constants;
   std::int64_t elements, decayed_elements;
   const StepScalars* scalars;
   MomentRounding rounding;
+  bool aligned;
 
-  TERRACE_KERNEL static float exact(Master master, Parameter parameter) {
+  // Of the elements from `first` on, how many of the first kUpdatePack there are, and decay.
+  TERRACE_KERNEL int count_from(std::int64_t first) const { return part_of_pack(elements - first); }
+  TERRACE_KERNEL int decayed_from(std::int64_t first) const {
+    return part_of_pack(decayed_elements - first);
+  }
+  // A skipped update of `count` elements.
+  TERRACE_KERNEL void keep(std::int64_t first, int count) const {
     if constexpr (std::is_same_v<Master, float>) {
-      return master;
-    } else {
-      return join({parameter, master});
+      for (int i = 0; i < count; ++i) {
+        parameter[first + i] = to_parameter<Parameter>(master[first + i]);
+      }
     }
   }
-  TERRACE_KERNEL static Master master_of(float value) {
-    if constexpr (std::is_same_v<Master, float>) {
-      return value;
-    } else {
-      return split(value).remainder;
-    }
-  }
-  TERRACE_KERNEL static Parameter parameter_of(float value) {
-    return to_parameter<Parameter>(value);
-  }
-  // A skipped update of one element.
-  TERRACE_KERNEL void keep(std::int64_t i) const {
-    if constexpr (std::is_same_v<Master, float>) parameter[i] = parameter_of(master[i]);
-  }
-  TERRACE_KERNEL static Moment moment_of(float value, std::uint32_t random) {
-    if constexpr (std::is_same_v<Moment, float>) {
-      return value;
-    } else {
-      return to_bf16_stochastic(value, random);
-    }
-  }
-  TERRACE_KERNEL Pack<float, kUpdatePack> gradients_at(std::int64_t first, std::int64_t count,
-                                                       bool aligned) const {
-    if (half_gradient == nullptr) {
-      return load_pack<float, kUpdatePack>(gradient + first, count, aligned);
-    }
-    const auto half = load_pack<Bf16, kUpdatePack>(half_gradient + first, count, aligned);
-    Pack<float, kUpdatePack> wide;
-    TERRACE_UNROLL
-    for (int i = 0; i < kUpdatePack; ++i) wide.at[i] = to_float(half.at[i]);
-    return wide;
-  }
-  // The factors of elements; those of the two kinds differ in the decay alone. (To choose between
-  // two structs would put both into local memory.)
-  struct Factors {
-    AdamWFactors still;
-    float minus_decay;
 
-    TERRACE_KERNEL AdamWFactors of(bool decays) const {
-      AdamWFactors factors = still;
-      if (decays) factors.minus_decay = minus_decay;
-      return factors;
-    }
-  };
-  TERRACE_KERNEL Factors factors() const {
-    return {adamw_factors(options, *scalars, false),
-            adamw_factors(options, *scalars, true).minus_decay};
+ private:
+  TERRACE_KERNEL static int part_of_pack(std::int64_t rest) {
+    if (rest >= kUpdatePack) return kUpdatePack;
+    return rest > 0 ? static_cast<int>(rest) : 0;
   }
 };
 
-// What a thread loads and stores of its elements beside their moments.
+// A word of two words' halves, for all pairs of a pack's elements.
+template <typename T, std::uint32_t (*Join)(std::uint32_t, std::uint32_t), typename WordOf>
+TERRACE_KERNEL Words<T, kUpdatePack> joined(const WordOf& word_of) {
+  Words<T, kUpdatePack> words;
+  TERRACE_UNROLL
+  for (int i = 0; i < kUpdatePack; i += 2) words.at[i / 2] = Join(word_of(i), word_of(i + 1));
+  return words;
+}
+
+// What an update makes of a thread's elements.
+struct NextPack {
+  Floats<kUpdatePack> p, m, v;
+};
+
+// A thread's elements as they were, and as they are loaded until all are on their way: see Words.
 template <typename Moment, typename Master, typename Parameter>
-struct UpdatedPack {
+struct HeldPack {
   using Views = AdamWViews<Moment, Master, Parameter>;
+  template <typename T>
+  using WordsOf = Words<T, kUpdatePack>;
 
-  Pack<float, kUpdatePack> gradient;
-  Pack<Master, kUpdatePack> master;
-  Pack<Parameter, kUpdatePack> parameter;
+  WordsOf<float> gradient;  // gradients in bf16 take its first half
+  WordsOf<Master> master;
+  WordsOf<Parameter> parameter;  // beside a split master alone
+  WordsOf<Moment> moment1, moment2;
 
-  TERRACE_KERNEL UpdatedPack(const Views& of, std::int64_t first, std::int64_t count, bool aligned)
-      : gradient(of.gradients_at(first, count, aligned)),
-        master(load_pack<Master, kUpdatePack>(of.master + first, count, aligned)),
-        parameter{} {
-    if constexpr (!std::is_same_v<Master, float>) {
-      parameter = load_pack<Parameter, kUpdatePack>(of.parameter + first, count, aligned);
+  TERRACE_KERNEL void load(const Views& of, std::int64_t first, int count) {
+    // One branch for all loads.
+    if (of.aligned && count == kUpdatePack) {
+      load(of, first, kUpdatePack, true);
+    } else {
+      load(of, first, count, false);
     }
   }
-  // Element i, whose moments are m and v, and its next parameter in place.
-  TERRACE_KERNEL AdamWElement update(int i, const AdamWFactors& factors, float m, float v) {
-    const AdamWElement before = {Views::exact(master.at[i], parameter.at[i]), m, v};
-    const AdamWElement next = adamw_element(factors, gradient.at[i], before);
-    master.at[i] = Views::master_of(next.p);
-    parameter.at[i] = Views::parameter_of(next.p);
+
+  // m_of(i), v_of(i): the moments of element i.
+  template <typename FirstMoment, typename SecondMoment>
+  TERRACE_KERNEL NextPack update(const Views& of, const StepScalars& scalars, std::int64_t first,
+                                    const FirstMoment& m_of, const SecondMoment& v_of) const {
+    AdamWFactors factors = adamw_factors(of.constants, scalars, false);
+    const float minus_no_decay = factors.minus_decay;
+    const float minus_decay = adamw_factors(of.constants, scalars, true).minus_decay;
+    const int decayed = of.decayed_from(first);
+    const auto gradients = gradients_of(of);
+    NextPack next;
+    TERRACE_UNROLL
+    for (int i = 0; i < kUpdatePack; ++i) {
+      factors.minus_decay = i < decayed ? minus_decay : minus_no_decay;
+      const AdamWElement element =
+          adamw_element(factors, gradients.at[i], {exact(i), m_of(i), v_of(i)});
+      next.p.at[i] = element.p;
+      next.m.at[i] = element.m;
+      next.v.at[i] = element.v;
+    }
     return next;
   }
-  TERRACE_KERNEL void store(const Views& of, std::int64_t first, std::int64_t count,
-                            bool aligned) const {
-    store_pack(of.master + first, master, count, aligned);
-    store_pack(of.parameter + first, parameter, count, aligned);
+
+  TERRACE_KERNEL static void store(const Views& of, std::int64_t first, int count,
+                                   const Floats<kUpdatePack>& exact, const WordsOf<Moment>& moment1,
+                                   const WordsOf<Moment>& moment2) {
+    if (of.aligned && count == kUpdatePack) {
+      store(of, first, kUpdatePack, true, exact, moment1, moment2);
+    } else {
+      store(of, first, count, false, exact, moment1, moment2);
+    }
+  }
+
+ private:
+  TERRACE_KERNEL void load(const Views& of, std::int64_t first, int count, bool aligned) {
+    if (of.half_gradient == nullptr) {
+      gradient = load_words<float, kUpdatePack>(of.gradient + first, count, aligned);
+    } else {
+      const auto half = load_words<Bf16, kUpdatePack>(of.half_gradient + first, count, aligned);
+      TERRACE_UNROLL
+      for (int i = 0; i < kUpdatePack / 2; ++i) gradient.at[i] = half.at[i];
+    }
+    master = load_words<Master, kUpdatePack>(of.master + first, count, aligned);
+    if constexpr (!std::is_same_v<Master, float>) {
+      parameter = load_words<Parameter, kUpdatePack>(of.parameter + first, count, aligned);
+    }
+    moment1 = load_words<Moment, kUpdatePack>(of.moment1 + first, count, aligned);
+    moment2 = load_words<Moment, kUpdatePack>(of.moment2 + first, count, aligned);
+  }
+  TERRACE_KERNEL static void store(const Views& of, std::int64_t first, int count, bool aligned,
+                                   const Floats<kUpdatePack>& exact, const WordsOf<Moment>& moment1,
+                                   const WordsOf<Moment>& moment2) {
+    store_words(of.master + first, masters_of(exact), count, aligned);
+    store_words(of.parameter + first, parameters_of(exact), count, aligned);
+    store_words(of.moment1 + first, moment1, count, aligned);
+    store_words(of.moment2 + first, moment2, count, aligned);
+  }
+  TERRACE_KERNEL static WordsOf<Master> masters_of(const Floats<kUpdatePack>& exact) {
+    if constexpr (std::is_same_v<Master, float>) {
+      return std::bit_cast<WordsOf<float>>(exact);
+    } else {
+      // What is left of an fp32 number is its lower half: split() of base/half.h.
+      return joined<Master, lower_halves>(
+          [&](int i) { return std::bit_cast<std::uint32_t>(exact.at[i]); });
+    }
+  }
+  TERRACE_KERNEL static WordsOf<Parameter> parameters_of(const Floats<kUpdatePack>& exact) {
+    if constexpr (std::is_same_v<Parameter, float>) {
+      return std::bit_cast<WordsOf<float>>(exact);
+    } else if constexpr (std::is_same_v<Parameter, Bf16>) {
+      return joined<Bf16, upper_halves>([&](int i) {
+        return bf16_in_upper_half(std::bit_cast<std::uint32_t>(exact.at[i]), kAddedForTiesAway);
+      });
+    } else {
+      return joined<Fp16, lower_halves>(
+          [&](int i) { return std::uint32_t{to_fp16_nearest_even(exact.at[i]).bits}; });
+    }
+  }
+  TERRACE_KERNEL Floats<kUpdatePack> gradients_of(const Views& of) const {
+    auto gradients = std::bit_cast<Floats<kUpdatePack>>(gradient);
+    if (of.half_gradient == nullptr) return gradients;
+    WordsOf<Bf16> half;
+    TERRACE_UNROLL
+    for (int i = 0; i < kUpdatePack / 2; ++i) half.at[i] = gradient.at[i];
+    TERRACE_UNROLL
+    for (int i = 0; i < kUpdatePack; ++i) gradients.at[i] = half.value(i);
+    return gradients;
+  }
+  TERRACE_KERNEL float exact(int i) const {
+    if constexpr (std::is_same_v<Master, float>) {
+      return master.value(i);
+    } else {
+      return join({Bf16{parameter.bits(i)}, static_cast<std::int16_t>(master.bits(i))});
+    }
   }
 };
+
 
 // The words of rounding_bits() for the elements of a block, kUpdatePack neighbours to a thread:
 // a warp has a group of elements, whose Philox blocks are made once and lie in shared memory.
 struct SharedRounding {
   static constexpr int kThreads = 256;
-  static constexpr int kPhiloxBlocks = 16;  // of a group
-  static constexpr int kGroupThreads = static_cast<int>(kRoundingGroup) / kUpdatePack;
-  static constexpr int kGroups = kThreads / kGroupThreads;
+  static constexpr unsigned kPhiloxBlocks = 16;  // of a group
+  static constexpr unsigned kGroupThreads = static_cast<unsigned>(kRoundingGroup) / kUpdatePack;
+  static constexpr unsigned kGroups = kThreads / kGroupThreads;
   static constexpr std::int64_t kElements = kGroups * kRoundingGroup;
-  static constexpr std::size_t kBytes = kGroups * 4 * kPhiloxBlocks * sizeof(std::uint32_t);
+  static constexpr std::size_t kBytes =
+      std::size_t{kGroups} * 4 * kPhiloxBlocks * sizeof(std::uint32_t);
+  using Bits = Pack<std::uint32_t, kUpdatePack>;
 
   std::uint32_t* words;  // [kGroups][4][kPhiloxBlocks]
+
+  TERRACE_KERNEL static std::int64_t first_of(std::int64_t block, int t) {
+    return (block * kThreads + t) * kUpdatePack;
+  }
 
   template <typename Block>
   TERRACE_KERNEL void fill(Block& block, const MomentRounding& rounding, std::uint32_t step) const {
     static_assert(Block::kThreads == kThreads);
     block.for_each_thread([&](int t) {
-      if (t >= kGroups * kPhiloxBlocks) return;
-      const std::int64_t group = block.index() * kGroups + t / kPhiloxBlocks;
-      const auto first =
-          static_cast<std::uint64_t>(rounding.first_element / kRoundingGroup + group);
-      const auto made = philox({rounding.seed},
-                               {first * kPhiloxBlocks + t % kPhiloxBlocks, rounding.stream, step});
-      for (int word = 0; word < 4; ++word) {
-        words[(t / kPhiloxBlocks * 4 + word) * kPhiloxBlocks + t % kPhiloxBlocks] = made[word];
+      const unsigned group = static_cast<unsigned>(t) / kPhiloxBlocks;
+      const unsigned of_group = static_cast<unsigned>(t) % kPhiloxBlocks;
+      if (group >= kGroups) return;
+      const auto first = static_cast<std::uint64_t>(rounding.first_element / kRoundingGroup +
+                                                    block.index() * kGroups + group);
+      const auto made =
+          philox({rounding.seed}, {first * kPhiloxBlocks + of_group, rounding.stream, step});
+      for (unsigned word = 0; word < 4; ++word) {
+        words[(group * 4 + word) * kPhiloxBlocks + of_group] = made[word];
       }
     });
     block.sync();
   }
 
-  // rounding_bits() of the i-th element of thread t.
-  TERRACE_KERNEL std::uint32_t bits(int t, int i) const {
-    const int e = t % kGroupThreads * kUpdatePack;  // of the group; i is below 16
-    const int word = t / kGroupThreads * 4 + e % 64 / 16;
-    return std::rotr(words[word * kPhiloxBlocks + e % 16 + i], e / 64 * 8);
+  // rounding_bits() of the elements of thread t.
+  TERRACE_KERNEL Bits bits(int t) const {
+    static_assert(kPhiloxBlocks % kUpdatePack == 0);
+    const unsigned group = static_cast<unsigned>(t) / kGroupThreads;
+    const unsigned e = static_cast<unsigned>(t) % kGroupThreads * kUpdatePack;  // of the group
+    const unsigned word = group * 4 + e % 64 / 16;
+    Bits bits = *reinterpret_cast<const Bits*>(words + word * kPhiloxBlocks + e % 16);
+    TERRACE_UNROLL
+    for (int i = 0; i < kUpdatePack; ++i) {
+      bits.at[i] = turned_right(bits.at[i], static_cast<int>(e / 64 * 8));
+    }
+    return bits;
   }
 };
 
 // Moments in fp32 or bf16.
 template <typename Moment, typename Master, typename Parameter>
 struct AdamWKernel {
+  using Held = HeldPack<Moment, Master, Parameter>;
+  using MomentWords = typename Held::template WordsOf<Moment>;
+  static constexpr bool kRounds = !std::is_same_v<Moment, float>;
+
   AdamWViews<Moment, Master, Parameter> of;
-  bool aligned;
 
   template <typename Block>
   TERRACE_KERNEL void operator()(Block& block) const {
     const SharedRounding rounding{reinterpret_cast<std::uint32_t*>(block.shared_memory())};
-    const bool skips = of.scalars->skips != 0;
-    if constexpr (!std::is_same_v<Moment, float>) {
-      if (!skips) rounding.fill(block, of.rounding, of.scalars->step);
+    typename Block::template PerThread<Held> held;
+    block.for_each_thread([&](int t) {
+      const std::int64_t first = SharedRounding::first_of(block.index(), t);
+      const int count = of.count_from(first);
+      if (count > 0) held[t].load(of, first, count);
+    });
+    const StepScalars scalars = *of.scalars;
+    const bool skips = scalars.skips != 0;
+    if constexpr (kRounds) {
+      if (!skips) rounding.fill(block, of.rounding, scalars.step);
     }
     block.for_each_thread([&](int t) {
-      const std::int64_t first = (block.index() * Block::kThreads + t) * kUpdatePack;
-      const std::int64_t rest = of.elements - first;
-      if (rest <= 0) return;
-      const int count = rest < kUpdatePack ? static_cast<int>(rest) : kUpdatePack;
-      if (skips) {
-        for (int i = 0; i < count; ++i) of.keep(first + i);
-      } else {
-        update(t, first, count, rounding);
-      }
+      const std::int64_t first = SharedRounding::first_of(block.index(), t);
+      const int count = of.count_from(first);
+      if (count == 0) return;
+      if (skips) return of.keep(first, count);
+      const Held& before = held[t];
+      const NextPack next = before.update(
+          of, scalars, first, [&](int i) { return before.moment1.value(i); },
+          [&](int i) { return before.moment2.value(i); });
+      SharedRounding::Bits random = {};
+      if constexpr (kRounds) random = rounding.bits(t);
+      Held::store(of, first, count, next.p,
+                  rounded(next.m, [&](int i) { return half_bits_of_moment1(random.at[i]); }),
+                  rounded(next.v, [&](int i) { return half_bits_of_moment2(random.at[i]); }));
     });
   }
 
-  TERRACE_KERNEL void update(int t, std::int64_t first, int count,
-                             const SharedRounding& rounding) const {
-    using Views = AdamWViews<Moment, Master, Parameter>;
-    UpdatedPack<Moment, Master, Parameter> pack(of, first, count, aligned);
-    auto m = load_pack<Moment, kUpdatePack>(of.moment1 + first, count, aligned);
-    auto v = load_pack<Moment, kUpdatePack>(of.moment2 + first, count, aligned);
-    const auto factors = of.factors();
-    TERRACE_UNROLL
-    for (int i = 0; i < kUpdatePack; ++i) {
-      const AdamWElement next = pack.update(i, factors.of(first + i < of.decayed_elements),
-                                            to_float(m.at[i]), to_float(v.at[i]));
-      const std::uint32_t random = std::is_same_v<Moment, float> ? 0 : rounding.bits(t, i);
-      m.at[i] = Views::moment_of(next.m, half_bits_of_moment1(random));
-      v.at[i] = Views::moment_of(next.v, half_bits_of_moment2(random));
+  template <typename Added>
+  TERRACE_KERNEL static MomentWords rounded(const Floats<kUpdatePack>& moments,
+                                            const Added& added) {
+    if constexpr (kRounds) {
+      return joined<Moment, upper_halves>([&](int i) {
+        return bf16_in_upper_half(std::bit_cast<std::uint32_t>(moments.at[i]), added(i));
+      });
+    } else {
+      return std::bit_cast<MomentWords>(moments);
     }
-    pack.store(of, first, count, aligned);
-    store_pack(of.moment1 + first, m, count, aligned);
-    store_pack(of.moment2 + first, v, count, aligned);
   }
 };
 
 // Moments as codes: a warp for a block of elements, which share exponents.
 template <typename Master, typename Parameter>
 struct CodedAdamWKernel {
-  using Views = AdamWViews<std::uint8_t, Master, Parameter>;
-  using Codes = Pack<std::uint8_t, kUpdatePack>;
-
-  Views of;
-  std::uint8_t* exponents1;
-  std::uint8_t* exponents2;
-  bool aligned;
-
-  using Moments = Floats<kUpdatePack>;
-  struct Next {
-    Moments m, v;
+  using Held = HeldPack<std::uint8_t, Master, Parameter>;
+  using Codes = Words<std::uint8_t, kUpdatePack>;
+  struct Exponents {
+    std::uint8_t first, second;
   };
 
+  AdamWViews<std::uint8_t, Master, Parameter> of;
+  std::uint8_t* exponents1;
+  std::uint8_t* exponents2;
+
   // As bits of fp32 without a sign.
-  TERRACE_KERNEL static std::uint32_t largest_size(const Moments& moments) {
+  TERRACE_KERNEL static std::uint32_t largest_size(const Floats<kUpdatePack>& moments) {
     std::uint32_t largest = 0;
     TERRACE_UNROLL
     for (int i = 0; i < kUpdatePack; ++i) {
@@ -233,77 +315,73 @@ struct CodedAdamWKernel {
     return largest;
   }
 
-  TERRACE_KERNEL static std::int64_t first_of(std::int64_t block, int t) {
-    return (block * SharedRounding::kThreads + t) * kUpdatePack;
+  TERRACE_KERNEL NextPack update(std::int64_t first, const StepScalars& scalars, const Held& before,
+                                 const Exponents& exponents) const {
+    const float scale1 = scale_of_codes<kTopExponents[0]>(exponents.first);
+    const float scale2 = scale_of_codes<kTopExponents[1]>(exponents.second);
+    return before.update(
+        of, scalars, first,
+        [&](int i) { return widened(fp16_of_code1(before.moment1.bits(i))) * scale1; },
+        [&](int i) { return widened(fp16_of_code2(before.moment2.bits(i))) * scale2; });
   }
 
-  TERRACE_KERNEL Next update(std::int64_t first) const {
-    UpdatedPack<std::uint8_t, Master, Parameter> pack(of, first, kUpdatePack, aligned);
-    const Codes m = load_pack<std::uint8_t, kUpdatePack>(of.moment1 + first, kUpdatePack, aligned);
-    const Codes v = load_pack<std::uint8_t, kUpdatePack>(of.moment2 + first, kUpdatePack, aligned);
-    const std::uint8_t exponent1 = exponents1[first / kMomentBlock];
-    const std::uint8_t exponent2 = exponents2[first / kMomentBlock];
-    const auto factors = of.factors();
-    Next next;
+  TERRACE_KERNEL void store(std::int64_t first, const NextPack& next, const Exponents& exponents,
+                            const SharedRounding::Bits& random) const {
+    Codes m = {};
+    Codes v = {};
     TERRACE_UNROLL
     for (int i = 0; i < kUpdatePack; ++i) {
-      const AdamWElement element =
-          pack.update(i, factors.of(first + i < of.decayed_elements),
-                      decode_moment1(m.at[i], exponent1), decode_moment2(v.at[i], exponent2));
-      next.m.at[i] = element.m;
-      next.v.at[i] = element.v;
+      const std::uint32_t code1 = encode_moment1(next.m.at[i], exponents.first,
+                                                 dropped_bits_of_moment1(random.at[i]));
+      const std::uint32_t code2 = encode_moment2(next.v.at[i], exponents.second,
+                                                 dropped_bits_of_moment2(random.at[i]));
+      m.at[i / 4] |= code1 << (i % 4 * 8);
+      v.at[i / 4] |= code2 << (i % 4 * 8);
     }
-    pack.store(of, first, kUpdatePack, aligned);
-    return next;
-  }
-
-  TERRACE_KERNEL void store_moments(int t, std::int64_t first, const Next& next,
-                                    std::uint8_t exponent1, std::uint8_t exponent2,
-                                    const SharedRounding& rounding) const {
-    Codes m;
-    Codes v;
-    TERRACE_UNROLL
-    for (int i = 0; i < kUpdatePack; ++i) {
-      const std::uint32_t random = rounding.bits(t, i);
-      m.at[i] = encode_moment1(next.m.at[i], exponent1, dropped_bits_of_moment1(random));
-      v.at[i] = encode_moment2(next.v.at[i], exponent2, dropped_bits_of_moment2(random));
-    }
-    store_pack(of.moment1 + first, m, kUpdatePack, aligned);
-    store_pack(of.moment2 + first, v, kUpdatePack, aligned);
+    Held::store(of, first, kUpdatePack, next.p, m, v);
     if (first % kMomentBlock != 0) return;
-    exponents1[first / kMomentBlock] = exponent1;
-    exponents2[first / kMomentBlock] = exponent2;
+    exponents1[first / kMomentBlock] = exponents.first;
+    exponents2[first / kMomentBlock] = exponents.second;
   }
 
   template <typename Block>
   TERRACE_KERNEL void operator()(Block& block) const {
     static_assert(kMomentBlock == kRoundingGroup);
-    typename Block::template PerThread<Next> next;
+    const SharedRounding rounding{reinterpret_cast<std::uint32_t*>(block.shared_memory())};
+    typename Block::template PerThread<Held> held;
+    typename Block::template PerThread<Exponents> exponents;
+    typename Block::template PerThread<NextPack> next;
     typename Block::template PerThread<std::uint32_t> sizes1;
     typename Block::template PerThread<std::uint32_t> sizes2;
-    if (of.scalars->skips != 0) {
+    block.for_each_thread([&](int t) {
+      const std::int64_t first = SharedRounding::first_of(block.index(), t);
+      if (first >= of.elements) return;
+      held[t].load(of, first, kUpdatePack);
+      exponents[t] = {exponents1[first / kMomentBlock], exponents2[first / kMomentBlock]};
+    });
+    const StepScalars scalars = *of.scalars;
+    if (scalars.skips != 0) {
       block.for_each_thread([&](int t) {
-        const std::int64_t first = first_of(block.index(), t);
-        for (int i = 0; i < kUpdatePack && first < of.elements; ++i) of.keep(first + i);
+        const std::int64_t first = SharedRounding::first_of(block.index(), t);
+        of.keep(first, of.count_from(first));
       });
       return;
     }
-    const SharedRounding rounding{reinterpret_cast<std::uint32_t*>(block.shared_memory())};
-    rounding.fill(block, of.rounding, of.scalars->step);
+    rounding.fill(block, of.rounding, scalars.step);
     block.for_each_thread([&](int t) {
-      const std::int64_t first = first_of(block.index(), t);
+      const std::int64_t first = SharedRounding::first_of(block.index(), t);
       next[t] = {};
-      if (first < of.elements) next[t] = update(first);
+      if (first < of.elements) next[t] = update(first, scalars, held[t], exponents[t]);
       sizes1[t] = largest_size(next[t].m);
       sizes2[t] = largest_size(next[t].v);
     });
     block.warp_max(sizes1);
     block.warp_max(sizes2);
     block.for_each_thread([&](int t) {
-      const std::int64_t first = first_of(block.index(), t);
+      const std::int64_t first = SharedRounding::first_of(block.index(), t);
       if (first >= of.elements) return;
-      store_moments(t, first, next[t], block_exponent(sizes1[t]), block_exponent(sizes2[t]),
-                    rounding);
+      store(first, next[t], {block_exponent(sizes1[t]), block_exponent(sizes2[t])},
+            rounding.bits(t));
     });
   }
 };
@@ -311,29 +389,29 @@ struct CodedAdamWKernel {
 template <typename Moment, typename Master, typename Parameter, typename Launcher>
 void adamw_of(Launcher& launcher, const AdamWUpdate& update) {
   const bool is_half = update.gradient.dtype == DType::kBF16;
-  const AdamWViews<Moment, Master, Parameter> views{is_half ? nullptr : update.gradient.as<float>(),
-                                                    is_half ? update.gradient.as<Bf16>() : nullptr,
-                                                    update.master.as<Master>(),
-                                                    reinterpret_cast<Moment*>(update.moment1.data),
-                                                    reinterpret_cast<Moment*>(update.moment2.data),
-                                                    update.parameter.as<Parameter>(),
-                                                    update.options,
-                                                    update.gradient.elements(),
-                                                    update.decayed_elements,
-                                                    update.scalars,
-                                                    update.rounding};
-  const bool aligned =
-      may_load_packs({update.gradient.data, update.master.data, update.moment1.data,
-                      update.moment2.data, update.parameter.data},
-                     0);
+  const AdamWViews<Moment, Master, Parameter> views{
+      .gradient = is_half ? nullptr : update.gradient.as<float>(),
+      .half_gradient = is_half ? update.gradient.as<Bf16>() : nullptr,
+      .master = update.master.as<Master>(),
+      .moment1 = reinterpret_cast<Moment*>(update.moment1.data),
+      .moment2 = reinterpret_cast<Moment*>(update.moment2.data),
+      .parameter = update.parameter.as<Parameter>(),
+      .constants = adamw_constants(update.options),
+      .elements = update.gradient.elements(),
+      .decayed_elements = update.decayed_elements,
+      .scalars = update.scalars,
+      .rounding = update.rounding,
+      .aligned = may_load_packs({update.gradient.data, update.master.data, update.moment1.data,
+                                 update.moment2.data, update.parameter.data},
+                                0)};
   constexpr int kThreads = SharedRounding::kThreads;
   const std::int64_t blocks = divide_up(views.elements, SharedRounding::kElements);
   if constexpr (std::is_same_v<Moment, std::uint8_t>) {
     const CodedAdamWKernel<Master, Parameter> kernel{views, codes_of(update.exponents1),
-                                                     codes_of(update.exponents2), aligned};
+                                                     codes_of(update.exponents2)};
     launcher.template launch<kThreads>("adamw", kernel, blocks, SharedRounding::kBytes);
   } else {
-    const AdamWKernel<Moment, Master, Parameter> kernel{views, aligned};
+    const AdamWKernel<Moment, Master, Parameter> kernel{views};
     launcher.template launch<kThreads>("adamw", kernel, blocks, SharedRounding::kBytes);
   }
 }

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <iterator>
 #include <tuple>
 #include <vector>
@@ -141,6 +142,46 @@ TEST_P(AdamWSharedMoments, HaveThoseBitsWithGradientsInBf16) {
   }
   EXPECT_EQ(training.parameter, expected.parameter);
   EXPECT_EQ(training.state, expected.state);
+}
+
+// Odd addresses: elements are loaded and stored one by one.
+TEST_P(AdamWSharedMoments, HaveThoseBitsWhereverAGradientBegins) {
+  constexpr std::int64_t kElements = 2 * 4096;
+  test::Training expected(GetParam(), kElements);
+  test::Training training(GetParam(), kElements);
+  adamw_reference(expected.step(1));
+  AdamWUpdate update = training.step(1);
+  test::OffsetArray<float> gradient(kElements, 1);
+  std::ranges::copy(training.gradient, gradient.elements().begin());
+  update.gradient = view(gradient.elements());
+  run_shared(update);
+  EXPECT_EQ(training.parameter, expected.parameter);
+  EXPECT_EQ(training.state, expected.state);
+}
+
+TEST_P(AdamWSharedMoments, HaveThoseBitsAtTheEndsOfTheRange) {
+  constexpr std::int64_t kElements = 2 * 4096;
+  test::Training expected(GetParam(), kElements);
+  test::Training training(GetParam(), kElements);
+  for (std::uint32_t t = 1; t <= 3; ++t) {
+    adamw_reference(step_to_the_ends_of_the_range(expected, t));
+    run_shared(step_to_the_ends_of_the_range(training, t));
+  }
+  EXPECT_EQ(training.parameter, expected.parameter);
+  EXPECT_EQ(training.state, expected.state);
+}
+
+TEST(AdamWSharedMoments, EveryCodeIsReadAsTheReferenceReadsIt) {
+  for (const test::Form& form : test::kForms) {
+    if (form.format.moments != MomentForm::kInt8) continue;
+    SCOPED_TRACE(form.name);
+    test::Training expected(form, 4096);
+    test::Training training(form, 4096);
+    adamw_reference(step_from_every_code(expected));
+    run_shared(step_from_every_code(training));
+    EXPECT_EQ(training.parameter, expected.parameter);
+    EXPECT_EQ(training.state, expected.state);
+  }
 }
 
 TEST_P(AdamWSharedMoments, AreLeftByASkippedUpdate) {

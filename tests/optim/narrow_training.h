@@ -1,13 +1,17 @@
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <random>
 #include <span>
 #include <vector>
 
 #include "optim/adamw.h"
+#include "optim/adamw_element.h"
 
 // AdamW with moments in 16 and 8 bits, for tests.
 namespace terrace::test {
@@ -72,5 +76,35 @@ struct Training {
   std::vector<std::byte> state;
   StepScalars scalars;
 };
+
+// The update of a step from tiny gradients, blocks of which have the lowest exponents, to infinity
+// and NaN, blocks of which have the highest.
+inline AdamWUpdate step_to_the_ends_of_the_range(Training& training, std::uint32_t number) {
+  const AdamWUpdate update = training.step(number);
+  const auto all_bits = std::bit_cast<float>(0xffffffffU);
+  const float sizes[] = {1e-30F, 1e17F, 1.1e18F, 2e19F, 3e38F, -HUGE_VALF, NAN, -NAN, all_bits};
+  for (std::size_t i = 0; i < training.gradient.size(); i += 3) {
+    training.gradient[i] = sizes[i / kMomentBlock % std::size(sizes)];
+  }
+  return update;
+}
+
+// The update of a training with int8 moments, which have every code in a block, under exponents of
+// the whole range.
+inline AdamWUpdate step_from_every_code(Training& training) {
+  constexpr std::uint8_t kExponents[] = {0, 32, 33, 127, 245, 246};
+  const AdamWUpdate update = training.step(1);
+  std::ranges::fill(training.gradient, 0.0F);
+  for (std::int64_t i = 0; i < training.elements; ++i) {
+    const std::int64_t block = i / kMomentBlock;
+    const std::uint8_t exponent = kExponents[block % std::ssize(kExponents)];
+    codes_of(update.exponents1)[block] = exponent;
+    codes_of(update.exponents2)[block] = exponent;
+    const auto code = static_cast<std::uint8_t>(exponent == 0 ? 0 : i % kMomentBlock);
+    codes_of(update.moment1)[i] = code;
+    codes_of(update.moment2)[i] = code;
+  }
+  return update;
+}
 
 }  // namespace terrace::test
