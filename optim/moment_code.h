@@ -77,8 +77,8 @@ TERRACE_HOST_DEVICE inline std::uint8_t block_exponent(std::uint32_t largest_bit
   return static_cast<std::uint8_t>(most < kLeastExponent ? kLeastExponent : most);
 }
 
-// `size` is not negative, and 0 where the exponent is; `random` has kDroppedBits bits. Top is one of
-// kTopExponents.
+// `size` is not negative, and 0 where the exponent is; `random` has kDroppedBits bits. Top is one
+// of kTopExponents.
 template <std::uint32_t Top>
 TERRACE_HOST_DEVICE inline std::uint32_t encode_size(float size, std::uint8_t exponent,
                                                      std::uint32_t random) {
@@ -101,7 +101,8 @@ TERRACE_HOST_DEVICE inline std::uint32_t dropped_bits_of_moment2(std::uint32_t r
   return random & ((1U << kDroppedBits) - 1);
 }
 
-// A code is read as an fp16, whose fraction and exponents hold it, and multiplied by a power of two.
+// A code is read as an fp16, whose fraction and exponents hold it, and multiplied by a power of
+// two.
 inline constexpr int kShiftToFp16 = 10 - kFractionBits;
 inline constexpr std::uint32_t kFp16Bias = 15;
 

@@ -152,9 +152,8 @@ TERRACE_KERNEL void store_pack(T* to, const Pack<T, Count>& pack, std::int64_t c
 template <typename T, int Count = kPackOf<T>>
 struct alignas(alignof(Pack<T, Count>)) Words {
   static constexpr int kOfWord = static_cast<int>(sizeof(std::uint32_t) / sizeof(T));
-  using Bits = std::conditional_t<
-      kOfWord == 1, std::uint32_t,
-      std::conditional_t<kOfWord == 2, std::uint16_t, std::uint8_t>>;
+  using Bits = std::conditional_t<kOfWord == 1, std::uint32_t,
+                                  std::conditional_t<kOfWord == 2, std::uint16_t, std::uint8_t>>;
 
   std::uint32_t at[Count / kOfWord];
 
@@ -177,8 +176,8 @@ TERRACE_KERNEL Words<T, Count> load_words(const T* from, int count, bool aligned
   for (int i = 0; i < Count; ++i) {
     if (i >= count) continue;
     const std::uint32_t bits = std::bit_cast<typename Loaded::Bits>(from[i]);
-    words.at[i / Loaded::kOfWord] |=
-        bits << (i % Loaded::kOfWord * 8 * static_cast<int>(sizeof(T)));
+    words.at[i / Loaded::kOfWord] |= bits
+                                     << (i % Loaded::kOfWord * 8 * static_cast<int>(sizeof(T)));
   }
   return words;
 }
@@ -257,6 +256,17 @@ TERRACE_KERNEL void store_words(T* to, const Words<T, Count>& words, int count, 
   TERRACE_UNROLL
   for (int i = 0; i < Count; ++i) {
     if (i < count) to[i] = std::bit_cast<T>(words.bits(i));
+  }
+}
+
+// body(count, aligned) as load_words() and store_words() take them, which are constants where packs
+// of Count are whole: one branch for all of a thread's, and none that waits between its loads.
+template <int Count, typename Body>
+TERRACE_KERNEL void with_whole_packs(int count, bool aligned, const Body& body) {
+  if (aligned && count >= Count) {
+    body(Count, true);
+  } else {
+    body(count, false);
   }
 }
 

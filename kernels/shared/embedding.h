@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cstdint>
+#include <limits>
 
 #include "kernels/kernel_table.h"
 #include "kernels/shared/map.h"
@@ -86,19 +87,22 @@ struct AddPositionsBody {
 
   TERRACE_KERNEL void operator()(std::int64_t group, std::int64_t first, int count) const {
     const std::int64_t begin = group * kRowsOfThread;
-    Words<T> rows[kRowsOfThread];
-    TERRACE_UNROLL
-    for (int j = 0; j < kRowsOfThread; ++j) {
-      if (begin + j >= R) continue;
-      const std::int64_t position = sequence.remainder(first_row + begin + j);
-      const auto added = load_words(wpe + position * C + first, count, aligned);
-      const auto row = load_words(h + (begin + j) * C + first, count, aligned);
-      rows[j] = sum_of_words<T>(row, added);
-    }
-    TERRACE_UNROLL
-    for (int j = 0; j < kRowsOfThread; ++j) {
-      if (begin + j < R) store_words(h + (begin + j) * C + first, rows[j], count, aligned);
-    }
+    with_whole_packs<kPackOf<T>>(count, aligned, [&](int n, bool is_aligned) {
+      Words<T> rows[kRowsOfThread];
+      Words<T> added[kRowsOfThread];
+      TERRACE_UNROLL
+      for (int j = 0; j < kRowsOfThread; ++j) {
+        const std::int64_t row = begin + j < R ? begin + j : begin;
+        const std::int64_t position = sequence.remainder(first_row + row);
+        rows[j] = load_words(h + row * C + first, n, is_aligned);
+        added[j] = load_words(wpe + position * C + first, n, is_aligned);
+      }
+      TERRACE_UNROLL
+      for (int j = 0; j < kRowsOfThread; ++j) {
+        if (begin + j >= R) continue;
+        store_words(h + (begin + j) * C + first, sum_of_words<T>(rows[j], added[j]), n, is_aligned);
+      }
+    });
   }
 };
 
@@ -265,56 +269,108 @@ TERRACE_KERNEL void add_words(Floats<kPackOf<T>>& sum, const Words<T>& words) {
   for (int i = 0; i < kPackOf<T>; ++i) sum.at[i] += words.value(i);
 }
 
-// A block for each sorted position: that of a token's first one adds them all.
+// A block has some of the part's tokens, and writes or joins the gradient of each: of those that
+// the batch does not have, too, so that none is written twice. The tokens of a block lie far apart:
+// frequent ones are neighbours in many vocabularies.
 template <typename T>
 struct EmbeddingRowsKernel {
   static constexpr int kThreads = 128;
   static constexpr int kPack = kPackOf<T>;
+  static constexpr int kTokensOfBlock = 16;
+  static constexpr int kRowsAtOnce = 8;  // loads that wait together
+  static constexpr std::size_t kBytes = 2 * kTokensOfBlock * sizeof(std::int32_t);
 
   SortedTokens sorted;
   const T* const* dh;  // of each micro-batch
   float* dwte;
-  std::int64_t elements, V, C;
+  std::int64_t elements, V, C, blocks;
   Divisor rows;
   GradientMode mode;
   bool aligned;
 
-  // The sum over the token's positions, each micro-batch by itself first.
-  TERRACE_KERNEL Floats<kPack> token_sum(std::int64_t begin, std::int32_t token, std::int64_t c,
-                                         int count) const {
+  // The first sorted position whose token is not below this one.
+  TERRACE_KERNEL std::int32_t first_of(std::int64_t token) const {
+    std::int64_t begin = 0;
+    std::int64_t end = elements;
+    while (begin < end) {
+      const std::int64_t middle = (begin + end) / 2;
+      if (sorted.tokens[middle] < token) {
+        begin = middle + 1;
+      } else {
+        end = middle;
+      }
+    }
+    return static_cast<std::int32_t>(begin);
+  }
+
+  // The sum over the sorted positions [begin, end), each micro-batch by itself first.
+  TERRACE_KERNEL Floats<kPack> token_sum(std::int32_t begin, std::int32_t end, std::int64_t c,
+                                         int count, bool is_aligned) const {
     Floats<kPack> total = {};
     Floats<kPack> sum = {};  // of the micro-batch
-    std::int64_t micro_batch = 0;
-    for (std::int64_t i = begin; i < elements && sorted.tokens[i] == token; ++i) {
-      const std::int64_t position = sorted.positions[i];
-      const std::int64_t own = rows.quotient(position);
-      if (own != micro_batch) {
-        total = total + sum;
-        sum = {};
-        micro_batch = own;
+    std::int32_t micro_batch = 0;
+    for (std::int32_t next = begin; next < end; next += kRowsAtOnce) {
+      const int there = end - next < kRowsAtOnce ? end - next : kRowsAtOnce;
+      std::int32_t own[kRowsAtOnce];
+      const T* row[kRowsAtOnce];
+      Words<T> words[kRowsAtOnce];
+      TERRACE_UNROLL
+      for (int i = 0; i < kRowsAtOnce; ++i) {
+        const std::int32_t position = sorted.positions[i < there ? next + i : next];
+        own[i] = rows.short_quotient(position);
+        const std::int32_t row_of = position - own[i] * static_cast<std::int32_t>(rows.divisor());
+        row[i] = dh[own[i]] + row_of * C + c;
       }
-      const T* const row = dh[own] + (position - own * rows.divisor()) * C;
-      add_words(sum, load_words(row + c, count, aligned));
+      TERRACE_UNROLL
+      for (int i = 0; i < kRowsAtOnce; ++i) {
+        words[i] = {};
+        if (i < there) words[i] = load_words(row[i], count, is_aligned);
+      }
+      TERRACE_UNROLL
+      for (int i = 0; i < kRowsAtOnce; ++i) {
+        if (i >= there) continue;
+        if (own[i] != micro_batch) {
+          total = total + sum;
+          sum = {};
+          micro_batch = own[i];
+        }
+        add_words(sum, words[i]);
+      }
     }
     return total + sum;
   }
 
+  TERRACE_KERNEL void write(std::int64_t token, std::int32_t begin, std::int32_t end,
+                            std::int64_t c, int count, bool is_aligned) const {
+    const Floats<kPack> sum = token_sum(begin, end, c, count, is_aligned);
+    float* const to = dwte + token * C + c;
+    Pack<float, kPack> joined = {};
+    if (mode != GradientMode::kAssign) joined = load_pack<float, kPack>(to, count, is_aligned);
+    TERRACE_UNROLL
+    for (int i = 0; i < kPack; ++i) joined.at[i] += sum.at[i];
+    store_pack(to, joined, count, is_aligned);
+  }
+
   template <typename Block>
   TERRACE_KERNEL void operator()(Block& block) const {
-    const std::int64_t begin = block.index();
-    const std::int32_t token = sorted.tokens[begin];
-    if (token == V) return;
-    if (begin > 0 && sorted.tokens[begin - 1] == token) return;
+    auto* const places = reinterpret_cast<std::int32_t*>(block.shared_memory());
     block.for_each_thread([&](int t) {
-      for (std::int64_t c = t * kPack; c < C; c += Block::kThreads * kPack) {
-        const int count = C - c < kPack ? static_cast<int>(C - c) : kPack;
-        const Floats<kPack> sum = token_sum(begin, token, c, count);
-        float* const to = dwte + token * C + c;
-        Pack<float, kPack> joined = {};
-        if (mode != GradientMode::kAssign) joined = load_pack<float, kPack>(to, count, aligned);
-        TERRACE_UNROLL
-        for (int i = 0; i < kPack; ++i) joined.at[i] += sum.at[i];
-        store_pack(to, joined, count, aligned);
+      if (t < 2 * kTokensOfBlock) places[t] = first_of(block.index() + t / 2 * blocks + t % 2);
+    });
+    block.sync();
+    block.for_each_thread([&](int t) {
+      for (int k = 0; k < kTokensOfBlock; ++k) {
+        const std::int64_t token = block.index() + k * blocks;
+        const std::int32_t begin = places[2 * k];
+        const std::int32_t end = places[2 * k + 1];
+        if (token >= V) return;
+        if (begin == end && mode != GradientMode::kAssign) continue;
+        for (std::int64_t c = t * kPack; c < C; c += Block::kThreads * kPack) {
+          const int count = C - c < kPack ? static_cast<int>(C - c) : kPack;
+          with_whole_packs<kPack>(count, aligned, [&](int n, bool is_aligned) {
+            write(token, begin, end, c, n, is_aligned);
+          });
+        }
       }
     });
   }
@@ -330,28 +386,36 @@ struct PositionRowsBody {
   std::int64_t micro_batches, rows, C, sequence;
   bool aligned;
 
-  TERRACE_KERNEL void operator()(std::int64_t p, std::int64_t first, int count) const {
-    Floats<kPack> total = {};
-    for (std::int64_t m = 0; m < micro_batches; ++m) {
-      Floats<kPack> sum = {};
-      const std::int64_t end = p < sequence ? rows : 0;
-      for (std::int64_t r = p; r < end; r += kRowsAtOnce * sequence) {
-        Words<T> words[kRowsAtOnce];
-        TERRACE_UNROLL
-        for (int i = 0; i < kRowsAtOnce; ++i) {
-          const std::int64_t row = r + i * sequence;
-          words[i] = {};
-          if (row < end) words[i] = load_words(dh[m] + row * C + first, count, aligned);
-        }
-        TERRACE_UNROLL
-        for (int i = 0; i < kRowsAtOnce; ++i) add_words(sum, words[i]);
+  // Of the rows of one micro-batch that have position p.
+  TERRACE_KERNEL Floats<kPack> sum_of(const T* from, std::int64_t p, int count,
+                                      bool is_aligned) const {
+    Floats<kPack> sum = {};
+    const std::int64_t end = p < sequence ? rows : 0;
+    for (std::int64_t r = p; r < end; r += kRowsAtOnce * sequence) {
+      Words<T> words[kRowsAtOnce];
+      TERRACE_UNROLL
+      for (int i = 0; i < kRowsAtOnce; ++i) {
+        const std::int64_t row = r + i * sequence;
+        words[i] = {};
+        if (row < end) words[i] = load_words(from + row * C, count, is_aligned);
       }
-      total = total + sum;
+      TERRACE_UNROLL
+      for (int i = 0; i < kRowsAtOnce; ++i) add_words(sum, words[i]);
     }
-    Pack<float, kPack> out;
-    TERRACE_UNROLL
-    for (int i = 0; i < kPack; ++i) out.at[i] = 0.0F + total.at[i];
-    store_pack(dwpe + p * C + first, out, count, aligned);
+    return sum;
+  }
+
+  TERRACE_KERNEL void operator()(std::int64_t p, std::int64_t first, int count) const {
+    with_whole_packs<kPack>(count, aligned, [&](int n, bool is_aligned) {
+      Floats<kPack> total = {};
+      for (std::int64_t m = 0; m < micro_batches; ++m) {
+        total = total + sum_of(dh[m] + first, p, n, is_aligned);
+      }
+      Pack<float, kPack> out;
+      TERRACE_UNROLL
+      for (int i = 0; i < kPack; ++i) out.at[i] = 0.0F + total.at[i];
+      store_pack(dwpe + p * C + first, out, n, is_aligned);
+    });
   }
 };
 
@@ -418,15 +482,16 @@ void embedding_rows(Launcher& launcher, const EmbeddingBackward& op, EmbeddingWo
   }
   const SortedTokens sorted = sort_tokens(launcher, space.tokens, space.other, space.counts,
                                           elements, op.first_token.has_value() ? V : V - 1);
-  if (op.wte_mode == GradientMode::kAssign) launcher.zero(op.dwte.data, op.dwte.size_bytes());
   bool aligned = may_load_packs({op.dwte.data, op.dwpe.data}, C * sizeof(T));
   for (const TensorView& of_micro_batch : op.dh) {
     aligned = aligned && may_load_packs({of_micro_batch.data}, 0);
   }
-  const EmbeddingRowsKernel<T> kernel{sorted, dh, op.dwte.as<float>(),     elements,
-                                      V,      C,  Divisor(rows, elements), op.wte_mode,
-                                      aligned};
-  launcher.template launch<kernel.kThreads>("embedding_backward", kernel, elements);
+  using RowsKernel = EmbeddingRowsKernel<T>;
+  const std::int64_t blocks = divide_up(V, RowsKernel::kTokensOfBlock);
+  const RowsKernel kernel{sorted, dh,     op.dwte.as<float>(),     elements,    V,
+                          C,      blocks, Divisor(rows, elements), op.wte_mode, aligned};
+  launcher.template launch<RowsKernel::kThreads>("embedding_backward", kernel, blocks,
+                                                 RowsKernel::kBytes);
   if (op.dwpe.empty()) return;
   const PositionRowsBody<T> body{dh, op.dwpe.as<float>(), micro_batches, rows,
                                  C,  op.sequence,         aligned};
@@ -439,6 +504,7 @@ void embedding_backward(Launcher& launcher, const EmbeddingBackward& op) {
   TERRACE_CHECK_EQ(op.tokens.size(), op.dh.size());
   const std::int64_t rows = op.tokens[0].elements();
   const std::int64_t elements = rows * static_cast<std::int64_t>(op.tokens.size());
+  TERRACE_CHECK_LE(elements, std::numeric_limits<std::int32_t>::max() - 1);
   for (std::size_t m = 0; m < op.dh.size(); ++m) {
     TERRACE_CHECK_EQ(op.tokens[m].elements(), rows);
     TERRACE_CHECK_EQ(op.dh[m].elements(), rows * op.dwte.shape[1]);

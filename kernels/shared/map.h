@@ -30,10 +30,13 @@ class Divisor {
   }
 
   TERRACE_KERNEL std::int64_t quotient(std::int64_t n) const {
-    if (multiplier_ == 0) return n / divisor_;
+    return multiplier_ == 0 ? n / divisor_ : short_quotient(static_cast<std::int32_t>(n));
+  }
+  // For a dividend_max below 2^31: without the branch.
+  TERRACE_KERNEL std::int32_t short_quotient(std::int32_t n) const {
     const std::uint64_t product =
         std::uint64_t{static_cast<std::uint32_t>(n)} * static_cast<std::uint32_t>(multiplier_);
-    return static_cast<std::int64_t>(product >> shift_);
+    return static_cast<std::int32_t>(product >> shift_);
   }
   TERRACE_KERNEL std::int64_t remainder(std::int64_t n) const { return n - quotient(n) * divisor_; }
   TERRACE_KERNEL std::int64_t divisor() const { return divisor_; }

@@ -82,18 +82,27 @@ struct HeldPack {
   WordsOf<Moment> moment1, moment2;
 
   TERRACE_KERNEL void load(const Views& of, std::int64_t first, int count) {
-    // One branch for all loads.
-    if (of.aligned && count == kUpdatePack) {
-      load(of, first, kUpdatePack, true);
-    } else {
-      load(of, first, count, false);
-    }
+    with_whole_packs<kUpdatePack>(count, of.aligned, [&](int n, bool aligned) {
+      if (of.half_gradient == nullptr) {
+        gradient = load_words<float, kUpdatePack>(of.gradient + first, n, aligned);
+      } else {
+        const auto half = load_words<Bf16, kUpdatePack>(of.half_gradient + first, n, aligned);
+        TERRACE_UNROLL
+        for (int i = 0; i < kUpdatePack / 2; ++i) gradient.at[i] = half.at[i];
+      }
+      master = load_words<Master, kUpdatePack>(of.master + first, n, aligned);
+      if constexpr (!std::is_same_v<Master, float>) {
+        parameter = load_words<Parameter, kUpdatePack>(of.parameter + first, n, aligned);
+      }
+      moment1 = load_words<Moment, kUpdatePack>(of.moment1 + first, n, aligned);
+      moment2 = load_words<Moment, kUpdatePack>(of.moment2 + first, n, aligned);
+    });
   }
 
   // m_of(i), v_of(i): the moments of element i.
   template <typename FirstMoment, typename SecondMoment>
   TERRACE_KERNEL NextPack update(const Views& of, const StepScalars& scalars, std::int64_t first,
-                                    const FirstMoment& m_of, const SecondMoment& v_of) const {
+                                 const FirstMoment& m_of, const SecondMoment& v_of) const {
     AdamWFactors factors = adamw_factors(of.constants, scalars, false);
     const float minus_no_decay = factors.minus_decay;
     const float minus_decay = adamw_factors(of.constants, scalars, true).minus_decay;
@@ -115,37 +124,15 @@ struct HeldPack {
   TERRACE_KERNEL static void store(const Views& of, std::int64_t first, int count,
                                    const Floats<kUpdatePack>& exact, const WordsOf<Moment>& moment1,
                                    const WordsOf<Moment>& moment2) {
-    if (of.aligned && count == kUpdatePack) {
-      store(of, first, kUpdatePack, true, exact, moment1, moment2);
-    } else {
-      store(of, first, count, false, exact, moment1, moment2);
-    }
+    with_whole_packs<kUpdatePack>(count, of.aligned, [&](int n, bool aligned) {
+      store_words(of.master + first, masters_of(exact), n, aligned);
+      store_words(of.parameter + first, parameters_of(exact), n, aligned);
+      store_words(of.moment1 + first, moment1, n, aligned);
+      store_words(of.moment2 + first, moment2, n, aligned);
+    });
   }
 
  private:
-  TERRACE_KERNEL void load(const Views& of, std::int64_t first, int count, bool aligned) {
-    if (of.half_gradient == nullptr) {
-      gradient = load_words<float, kUpdatePack>(of.gradient + first, count, aligned);
-    } else {
-      const auto half = load_words<Bf16, kUpdatePack>(of.half_gradient + first, count, aligned);
-      TERRACE_UNROLL
-      for (int i = 0; i < kUpdatePack / 2; ++i) gradient.at[i] = half.at[i];
-    }
-    master = load_words<Master, kUpdatePack>(of.master + first, count, aligned);
-    if constexpr (!std::is_same_v<Master, float>) {
-      parameter = load_words<Parameter, kUpdatePack>(of.parameter + first, count, aligned);
-    }
-    moment1 = load_words<Moment, kUpdatePack>(of.moment1 + first, count, aligned);
-    moment2 = load_words<Moment, kUpdatePack>(of.moment2 + first, count, aligned);
-  }
-  TERRACE_KERNEL static void store(const Views& of, std::int64_t first, int count, bool aligned,
-                                   const Floats<kUpdatePack>& exact, const WordsOf<Moment>& moment1,
-                                   const WordsOf<Moment>& moment2) {
-    store_words(of.master + first, masters_of(exact), count, aligned);
-    store_words(of.parameter + first, parameters_of(exact), count, aligned);
-    store_words(of.moment1 + first, moment1, count, aligned);
-    store_words(of.moment2 + first, moment2, count, aligned);
-  }
   TERRACE_KERNEL static WordsOf<Master> masters_of(const Floats<kUpdatePack>& exact) {
     if constexpr (std::is_same_v<Master, float>) {
       return std::bit_cast<WordsOf<float>>(exact);
@@ -185,7 +172,6 @@ struct HeldPack {
     }
   }
 };
-
 
 // The words of rounding_bits() for the elements of a block, kUpdatePack neighbours to a thread:
 // a warp has a group of elements, whose Philox blocks are made once and lie in shared memory.
@@ -331,10 +317,10 @@ struct CodedAdamWKernel {
     Codes v = {};
     TERRACE_UNROLL
     for (int i = 0; i < kUpdatePack; ++i) {
-      const std::uint32_t code1 = encode_moment1(next.m.at[i], exponents.first,
-                                                 dropped_bits_of_moment1(random.at[i]));
-      const std::uint32_t code2 = encode_moment2(next.v.at[i], exponents.second,
-                                                 dropped_bits_of_moment2(random.at[i]));
+      const std::uint32_t code1 =
+          encode_moment1(next.m.at[i], exponents.first, dropped_bits_of_moment1(random.at[i]));
+      const std::uint32_t code2 =
+          encode_moment2(next.v.at[i], exponents.second, dropped_bits_of_moment2(random.at[i]));
       m.at[i / 4] |= code1 << (i % 4 * 8);
       v.at[i / 4] |= code2 << (i % 4 * 8);
     }

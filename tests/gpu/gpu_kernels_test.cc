@@ -294,5 +294,18 @@ TEST_F(GpuTest, NarrowMomentsHaveTheBitsOfTheReference) {
   }
 }
 
+TEST_F(GpuTest, EveryMomentCodeIsReadAsTheReferenceReadsIt) {
+  for (const Form& form : kForms) {
+    if (form.format.moments != MomentForm::kInt8) continue;
+    SCOPED_TRACE(form.name);
+    Training expected(form, 4096);
+    Training training(form, 4096);
+    adamw_reference(step_from_every_code(expected));
+    run_on_gpu(*gpu_, step_from_every_code(training));
+    EXPECT_EQ(training.parameter, expected.parameter);
+    EXPECT_EQ(training.state, expected.state);
+  }
+}
+
 }  // namespace
 }  // namespace terrace::test
