@@ -249,8 +249,16 @@ class CudaBlock {
   }
 };
 
+// How many blocks a multiprocessor is to hold at once, where a kernel says it; 0: as many as come.
+template <typename Kernel>
+inline constexpr int kBlocksAtOnce = 0;
+template <typename Kernel>
+  requires(Kernel::kBlocksAtOnce >= 0)
+inline constexpr int kBlocksAtOnce<Kernel> = Kernel::kBlocksAtOnce;
+
 template <int Threads, typename Kernel>
-__global__ void __launch_bounds__(Threads) run_kernel(const __grid_constant__ Kernel kernel) {
+__global__ void __launch_bounds__(Threads, kBlocksAtOnce<Kernel>)
+    run_kernel(const __grid_constant__ Kernel kernel) {
   CudaBlock<Threads> block;
   kernel(block);
 }

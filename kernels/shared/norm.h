@@ -31,9 +31,38 @@ struct HeldPacks {
   Words<T> at[Packs];
 };
 
-// RowThreads share a row: 32, or all threads of a block.
+// RowThreads, 32 or all threads of a block, share a row: thread t has the group of rows `group` of
+// its block, and is the group's thread `lane`.
+template <int RowThreads, typename Block>
+struct RowThread {
+  static constexpr int kGroups = Block::kThreads / RowThreads;
+
+  int group, lane;
+
+  TERRACE_KERNEL explicit RowThread(int t)
+      : group(kGroups == 1 ? 0 : static_cast<int>(static_cast<unsigned>(t) / RowThreads)),
+        lane(kGroups == 1 ? t : static_cast<int>(static_cast<unsigned>(t) % RowThreads)) {}
+};
+
+// Every thread's value becomes the sum of those of its row.
+template <int RowThreads, typename Block, typename Values>
+TERRACE_KERNEL void row_sum(Block& block, Values& values) {
+  if constexpr (RowThreads == kWarp) {
+    block.warp_sum(values);
+  } else {
+    static_assert(RowThreads == Block::kThreads);
+    const auto sum = block.sum(values);
+    block.for_each_thread([&](int t) { values[t] = sum; });
+  }
+}
+
+// RowThreads share a row: 32, or all threads of a block. A warp has two narrow rows at once: their
+// loads wait together, and so do their reductions.
 template <typename T, bool Centered, int RowThreads, int Packs>
 struct NormForwardKernel {
+  static constexpr int kPack = kPackOf<T>;
+  static constexpr int kRows = RowThreads == kWarp && Packs <= 4 ? 2 : 1;
+
   const T* x;
   const T* weight;
   const T* bias;  // Centered
@@ -45,97 +74,116 @@ struct NormForwardKernel {
   float epsilon;
   bool aligned;
 
-  // Every thread's value becomes the sum of those of its row.
+  struct Held {
+    HeldPacks<T, Packs> row[kRows];
+  };
+  using OfRows = Floats<kRows>;
+
+  static constexpr int rows_of_block(int threads) { return threads / RowThreads * kRows; }
+
   template <typename Block>
-  TERRACE_KERNEL static void row_sum(Block& block,
-                                     typename Block::template PerThread<float>& values) {
-    if constexpr (RowThreads == kWarp) {
-      block.warp_sum(values);
-    } else {
-      static_assert(RowThreads == Block::kThreads);
-      const float sum = block.sum(values);
-      block.for_each_thread([&](int t) { values[t] = sum; });
+  TERRACE_KERNEL static std::int64_t first_row(const Block& block, int group) {
+    return block.index() * rows_of_block(Block::kThreads) + group * kRows;
+  }
+
+  // Past the last, the last row again.
+  TERRACE_KERNEL void load_rows(std::int64_t first, int lane, Held& held) const {
+    TERRACE_UNROLL
+    for (int g = 0; g < kRows; ++g) {
+      const std::int64_t r = first + g < R ? first + g : R - 1;
+      for_each_held_pack<Packs, kPack>(lane, RowThreads, C, [&](int p, int c, int count) {
+        held.row[g].at[p] = load_words(x + r * C + c, count, aligned);
+      });
     }
   }
 
-  template <typename Block>
-  TERRACE_KERNEL static std::int64_t row_of(const Block& block, int t) {
-    return block.index() * (Block::kThreads / RowThreads) + t / RowThreads;
-  }
-
-  TERRACE_KERNEL float sum_of(const HeldPacks<T, Packs>& row, int lane) const {
-    float sum = 0;
-    for_each_held_pack<Packs, kPackOf<T>>(lane, RowThreads, C, [&](int p, int, int) {
+  TERRACE_KERNEL OfRows sums_of(const Held& held, int lane) const {
+    OfRows sums = {};
+    for_each_held_pack<Packs, kPack>(lane, RowThreads, C, [&](int p, int, int) {
       TERRACE_UNROLL
-      for (int i = 0; i < kPackOf<T>; ++i) sum += row.at[p].value(i);
-    });
-    return sum;
-  }
-
-  TERRACE_KERNEL float squares_of(const HeldPacks<T, Packs>& row, int lane, float center) const {
-    float sum = 0;
-    for_each_held_pack<Packs, kPackOf<T>>(lane, RowThreads, C, [&](int p, int, int count) {
-      TERRACE_UNROLL
-      for (int i = 0; i < kPackOf<T>; ++i) {
-        const float value = i < count ? row.at[p].value(i) - center : 0.0F;
-        sum = ::fmaf(value, value, sum);
+      for (int g = 0; g < kRows; ++g) {
+        TERRACE_UNROLL
+        for (int i = 0; i < kPack; ++i) sums.at[g] += held.row[g].at[p].value(i);
       }
     });
-    return sum;
+    return sums;
   }
 
-  TERRACE_KERNEL void store_row(const HeldPacks<T, Packs>& row, std::int64_t r, int lane,
-                                float center, float scale) const {
-    for_each_held_pack<Packs, kPackOf<T>>(lane, RowThreads, C, [&](int p, int c, int count) {
+  TERRACE_KERNEL OfRows squares_of(const Held& held, int lane, const OfRows& centers) const {
+    OfRows sums = {};
+    for_each_held_pack<Packs, kPack>(lane, RowThreads, C, [&](int p, int, int count) {
+      TERRACE_UNROLL
+      for (int g = 0; g < kRows; ++g) {
+        TERRACE_UNROLL
+        for (int i = 0; i < kPack; ++i) {
+          const float value = i < count ? held.row[g].at[p].value(i) - centers.at[g] : 0.0F;
+          sums.at[g] = ::fmaf(value, value, sums.at[g]);
+        }
+      }
+    });
+    return sums;
+  }
+
+  TERRACE_KERNEL void store_rows(const Held& held, std::int64_t first, int lane,
+                                 const OfRows& centers, const OfRows& scales) const {
+    for_each_held_pack<Packs, kPack>(lane, RowThreads, C, [&](int p, int c, int count) {
       const auto w = load_words(weight + c, count, aligned);
       Words<T> b = {};
       if constexpr (Centered) b = load_words(bias + c, count, aligned);
-      Floats<kPackOf<T>> normed;
       TERRACE_UNROLL
-      for (int i = 0; i < kPackOf<T>; ++i) {
-        normed.at[i] = (row.at[p].value(i) - center) * scale;
-      }
-      const Words<T> rounded = round_words<T>(normed);
-      Floats<kPackOf<T>> out;
-      TERRACE_UNROLL
-      for (int i = 0; i < kPackOf<T>; ++i) {
-        if constexpr (Centered) {
-          out.at[i] = w.value(i) * normed.at[i] + b.value(i);
-        } else {
-          out.at[i] = w.value(i) * rounded.value(i);
+      for (int g = 0; g < kRows; ++g) {
+        if (first + g >= R) continue;
+        Floats<kPack> normed;
+        TERRACE_UNROLL
+        for (int i = 0; i < kPack; ++i) {
+          normed.at[i] = (held.row[g].at[p].value(i) - centers.at[g]) * scales.at[g];
         }
+        const Words<T> rounded = round_words<T>(normed);
+        Floats<kPack> out;
+        TERRACE_UNROLL
+        for (int i = 0; i < kPack; ++i) {
+          if constexpr (Centered) {
+            out.at[i] = w.value(i) * normed.at[i] + b.value(i);
+          } else {
+            out.at[i] = w.value(i) * rounded.value(i);
+          }
+        }
+        store_words(y + (first + g) * C + c, round_words<T>(out), count, aligned);
       }
-      store_words(y + r * C + c, round_words<T>(out), count, aligned);
     });
   }
 
   template <typename Block>
   TERRACE_KERNEL void operator()(Block& block) const {
-    typename Block::template PerThread<HeldPacks<T, Packs>> rows;
-    typename Block::template PerThread<float> centers;
-    typename Block::template PerThread<float> squares;
+    typename Block::template PerThread<Held> held;
+    typename Block::template PerThread<OfRows> centers;
+    typename Block::template PerThread<OfRows> squares;
     const float width = static_cast<float>(C);
     block.for_each_thread([&](int t) {
-      const std::int64_t r = row_of(block, t) < R ? row_of(block, t) : R - 1;
-      for_each_held_pack<Packs, kPackOf<T>>(
-          t % RowThreads, RowThreads, C, [&](int p, int c, int count) {
-            rows[t].at[p] = load_words(x + r * C + c, count, aligned);
-          });
-      centers[t] = Centered ? sum_of(rows[t], t % RowThreads) : 0.0F;
+      const RowThread<RowThreads, Block> thread(t);
+      load_rows(first_row(block, thread.group), thread.lane, held[t]);
+      centers[t] = {};
+      if constexpr (Centered) centers[t] = sums_of(held[t], thread.lane);
     });
-    if constexpr (Centered) row_sum(block, centers);
+    if constexpr (Centered) row_sum<RowThreads>(block, centers);
     block.for_each_thread([&](int t) {
-      centers[t] = centers[t] / width;
-      squares[t] = squares_of(rows[t], t % RowThreads, centers[t]);
+      TERRACE_UNROLL
+      for (int g = 0; g < kRows; ++g) centers[t].at[g] /= width;
+      squares[t] = squares_of(held[t], RowThread<RowThreads, Block>(t).lane, centers[t]);
     });
-    row_sum(block, squares);
+    row_sum<RowThreads>(block, squares);
     block.for_each_thread([&](int t) {
-      const std::int64_t r = row_of(block, t);
-      if (r >= R) return;
-      const float scale = 1.0F / ::sqrtf(squares[t] / width + epsilon);
-      if (t % RowThreads == 0) rstd[r] = scale;
-      if (Centered && t % RowThreads == 0) mean[r] = centers[t];
-      store_row(rows[t], r, t % RowThreads, centers[t], scale);
+      const RowThread<RowThreads, Block> thread(t);
+      const std::int64_t first = first_row(block, thread.group);
+      OfRows scales;
+      TERRACE_UNROLL
+      for (int g = 0; g < kRows; ++g) {
+        scales.at[g] = 1.0F / ::sqrtf(squares[t].at[g] / width + epsilon);
+        if (thread.lane != 0 || first + g >= R) continue;
+        rstd[first + g] = scales.at[g];
+        if (Centered) mean[first + g] = centers[t].at[g];
+      }
+      store_rows(held[t], first, thread.lane, centers[t], scales);
     });
   }
 };
@@ -155,13 +203,17 @@ inline NormRows norm_rows(std::int64_t R) {
   return {of_block, divide_up(R, of_block)};
 }
 
-// A thread has the same columns in all rows of its block, and their sums in registers. Some rows
-// are taken at once, so that their loads wait together and one reduction serves them all.
-template <typename T, bool Centered, int Packs>
+// A thread has the same columns in all its rows, and their sums in registers. Where a block shares
+// a row it has some rows at once, so that their loads wait together and one reduction serves them
+// all. Where a warp does, warps wait for nobody: of rows narrow enough, a lane's registers suffice
+// for the sums, which are added over the block's warps in the end.
+template <typename T, bool Centered, int RowThreads, int Packs>
 struct NormBackwardKernel {
   static constexpr int kPack = kPackOf<T>;
   static constexpr int kSums = Centered ? 2 : 1;
-  static constexpr int kRows = Packs < kNormRowsAtOnce ? kNormRowsAtOnce / Packs : 1;
+  static constexpr int kRows =
+      RowThreads == kWarp || Packs >= kNormRowsAtOnce ? 1 : kNormRowsAtOnce / Packs;
+  static constexpr int kBlocksAtOnce = RowThreads == kWarp ? 4 : 0;  // all of them on a large GPU
 
   const T* dy;
   const T* x;
@@ -184,12 +236,11 @@ struct NormBackwardKernel {
   using Shares = Floats<kSums * Packs * kPack>;
 
   // Past `last`, the last row again.
-  TERRACE_KERNEL void load_rows(int t, int threads, std::int64_t first, std::int64_t last,
-                                Held& held) const {
+  TERRACE_KERNEL void load_rows(int lane, std::int64_t first, std::int64_t last, Held& held) const {
     TERRACE_UNROLL
     for (int g = 0; g < kRows; ++g) {
       const std::int64_t r = first + g < last ? first + g : last - 1;
-      for_each_held_pack<Packs, kPack>(t, threads, C, [&](int p, int c, int count) {
+      for_each_held_pack<Packs, kPack>(lane, RowThreads, C, [&](int p, int c, int count) {
         held.dy[g].at[p] = load_words(dy + r * C + c, count, aligned);
         held.x[g].at[p] = load_words(x + r * C + c, count, aligned);
         held.residual[g].at[p] = {};
@@ -202,10 +253,10 @@ struct NormBackwardKernel {
     }
   }
 
-  TERRACE_KERNEL RowSums row_sums(int t, int threads, const Held& held,
+  TERRACE_KERNEL RowSums row_sums(int lane, const Held& held,
                                   const HeldPacks<T, Packs>& weights) const {
     RowSums sums = {};
-    for_each_held_pack<Packs, kPack>(t, threads, C, [&](int p, int, int) {
+    for_each_held_pack<Packs, kPack>(lane, RowThreads, C, [&](int p, int, int) {
       TERRACE_UNROLL
       for (int i = 0; i < kPack; ++i) {
         const float w = weights.at[p].value(i);
@@ -223,14 +274,14 @@ struct NormBackwardKernel {
   }
 
   // The gradient of row r, the g-th of those held, and what it adds to the weights'.
-  TERRACE_KERNEL void finish_row(int t, int threads, std::int64_t r, int g, const Held& held,
+  TERRACE_KERNEL void finish_row(int lane, std::int64_t r, int g, const Held& held,
                                  const RowSums& sums, const HeldPacks<T, Packs>& weights,
                                  Shares& shares) const {
     const float width = static_cast<float>(C);
     const float along = sums.at[g * kSums] / width;
     const float common = Centered ? sums.at[g * kSums + kSums - 1] / width : 0.0F;
     const float scale = held.scale[g];
-    for_each_held_pack<Packs, kPack>(t, threads, C, [&](int p, int c, int count) {
+    for_each_held_pack<Packs, kPack>(lane, RowThreads, C, [&](int p, int c, int count) {
       Floats<kPack> normed;
       Floats<kPack> out;
       TERRACE_UNROLL
@@ -256,42 +307,76 @@ struct NormBackwardKernel {
 
   template <typename Block>
   TERRACE_KERNEL void operator()(Block& block) const {
+    using Thread = RowThread<RowThreads, Block>;
     typename Block::template PerThread<HeldPacks<T, Packs>> weights;
     typename Block::template PerThread<Shares> shares;
     typename Block::template PerThread<Held> held;
     typename Block::template PerThread<RowSums> sums;
     block.for_each_thread([&](int t) {
       shares[t] = {};
-      for_each_held_pack<Packs, kPack>(t, Block::kThreads, C, [&](int p, int c, int count) {
+      for_each_held_pack<Packs, kPack>(Thread(t).lane, RowThreads, C, [&](int p, int c, int count) {
         weights[t].at[p] = load_words(weight + c, count, aligned);
       });
     });
     const std::int64_t begin = block.index() * rows_of_block;
     const std::int64_t last = begin + rows_of_block < R ? begin + rows_of_block : R;
-    for (std::int64_t first = begin; first < last; first += kRows) {
+    for (std::int64_t next = begin; next < last; next += Thread::kGroups * kRows) {
       block.for_each_thread([&](int t) {
-        load_rows(t, Block::kThreads, first, last, held[t]);
-        sums[t] = row_sums(t, Block::kThreads, held[t], weights[t]);
+        const Thread thread(t);
+        load_rows(thread.lane, next + thread.group * kRows, last, held[t]);
+        sums[t] = row_sums(thread.lane, held[t], weights[t]);
       });
-      const RowSums total = block.sum(sums);
+      row_sum<RowThreads>(block, sums);
       block.for_each_thread([&](int t) {
+        const Thread thread(t);
+        const std::int64_t first = next + thread.group * kRows;
         TERRACE_UNROLL
         for (int g = 0; g < kRows; ++g) {
           if (first + g >= last) continue;
-          finish_row(t, Block::kThreads, first + g, g, held[t], total, weights[t], shares[t]);
+          finish_row(thread.lane, first + g, g, held[t], sums[t], weights[t], shares[t]);
         }
       });
     }
+    store_shares(block, shares);
+  }
+
+  static constexpr std::size_t shared_bytes(int threads, std::int64_t width) {
+    return threads == RowThreads ? 0 : static_cast<std::size_t>(kSums * width) * sizeof(float);
+  }
+
+  // The block's shares: those of its warps, added in order.
+  template <typename Block, typename PerThreadShares>
+  TERRACE_KERNEL void store_shares(Block& block, PerThreadShares& shares) const {
+    using Thread = RowThread<RowThreads, Block>;
+    constexpr bool kJoins = Thread::kGroups > 1;
     float* const mine = partial + block.index() * kSums * C;
-    block.for_each_thread([&](int t) {
-      for_each_held_pack<Packs, kPack>(t, Block::kThreads, C, [&](int p, int c, int count) {
-        TERRACE_UNROLL
-        for (int i = 0; i < kPack; ++i) {
-          if (i >= count) break;
-          mine[c + i] = shares[t].at[p * kPack + i];
-          if constexpr (Centered) mine[C + c + i] = shares[t].at[(Packs + p) * kPack + i];
-        }
+    float* const joined = kJoins ? reinterpret_cast<float*>(block.shared_memory()) : mine;
+    for (int group = 0; group < Thread::kGroups; ++group) {
+      block.for_each_thread([&](int t) {
+        const Thread thread(t);
+        if (thread.group == group) add_shares(thread.lane, group > 0, shares[t], joined);
       });
+      if constexpr (kJoins) block.sync();
+    }
+    if constexpr (kJoins) {
+      block.for_each_thread([&](int t) {
+        for (int c = t; c < kSums * C; c += Block::kThreads) mine[c] = joined[c];
+      });
+    }
+  }
+
+  TERRACE_KERNEL void add_shares(int lane, bool joins, const Shares& shares, float* joined) const {
+    for_each_held_pack<Packs, kPack>(lane, RowThreads, C, [&](int p, int c, int count) {
+      TERRACE_UNROLL
+      for (int i = 0; i < kPack; ++i) {
+        if (i >= count) break;
+        TERRACE_UNROLL
+        for (int k = 0; k < kSums; ++k) {
+          float& sum = joined[k * C + c + i];
+          const float share = shares.at[(k * Packs + p) * kPack + i];
+          sum = joins ? sum + share : share;
+        }
+      }
     });
   }
 };
@@ -300,9 +385,10 @@ struct NormBackwardKernel {
 // beside one another, and warp w of a block has shares w, w + kLanes, ..., which it adds in order;
 // then these sums are added in order.
 struct JoinColumnsKernel {
-  const float* partial;  // [blocks, stride], columns from 0
-  std::int64_t blocks, stride, width;
-  float* target;
+  const float* partial;  // [blocks, columns]
+  std::int64_t blocks, columns, width;
+  float* target;  // of the first `width` columns
+  float* rest;    // of those after them
   GradientMode mode;
 
   static constexpr int kLanes = 16;
@@ -316,7 +402,7 @@ struct JoinColumnsKernel {
       TERRACE_UNROLL
       for (int i = 0; i < kAtOnce; ++i) {
         const std::int64_t share = b + i * kLanes;
-        values[i] = share < blocks ? partial[share * stride + c] : 0.0F;
+        values[i] = share < blocks ? partial[share * columns + c] : 0.0F;
       }
       TERRACE_UNROLL
       for (int i = 0; i < kAtOnce; ++i) sum += values[i];
@@ -329,15 +415,15 @@ struct JoinColumnsKernel {
     auto* const sums = reinterpret_cast<float*>(block.shared_memory());
     block.for_each_thread([&](int t) {
       const std::int64_t c = block.index() * kWarp + t % kWarp;
-      sums[t] = c < width ? lane_sum(t / kWarp, c) : 0.0F;
+      sums[t] = c < columns ? lane_sum(t / kWarp, c) : 0.0F;
     });
     block.sync();
     block.for_each_thread([&](int t) {
       const std::int64_t c = block.index() * kWarp + t;
-      if (t >= kWarp || c >= width) return;
+      if (t >= kWarp || c >= columns) return;
       float sum = 0;
       for (int lane = 0; lane < kLanes; ++lane) sum += sums[lane * kWarp + t];
-      join_gradient(target[c], sum, mode);
+      join_gradient(c < width ? target[c] : rest[c - width], sum, mode);
     });
   }
 };
@@ -345,7 +431,7 @@ struct JoinColumnsKernel {
 template <typename Launcher>
 void launch_join_columns(Launcher& launcher, const JoinColumnsKernel& kernel) {
   constexpr int kThreads = JoinColumnsKernel::kThreads;
-  launcher.template launch<kThreads>("join_columns", kernel, divide_up(kernel.width, kWarp),
+  launcher.template launch<kThreads>("join_columns", kernel, divide_up(kernel.columns, kWarp),
                                      kThreads * sizeof(float));
 }
 
@@ -365,15 +451,16 @@ inline std::size_t norm_backward_workspace(std::int64_t rows, std::int64_t width
 }
 
 // Calls body.operator()<RowThreads, Packs>(): the threads that share a row of C elements, and the
-// packs that each holds. Narrow: a warp has a row where it can.
-template <typename T, bool Narrow, typename Body>
+// packs that each holds. Forward: a warp has a row where it can.
+template <typename T, bool Forward, typename Body>
 void with_row_threads(std::int64_t C, const Body& body) {
   const std::int64_t packs = divide_up(C, kPackOf<T>);
   TERRACE_CHECK_LE(C, kNormWidthMax);
-  if constexpr (Narrow) {
+  if constexpr (Forward) {
     if (packs <= 4 * kWarp) return body.template operator()<kWarp, 4>();
     if (packs <= 8 * kWarp) return body.template operator()<kWarp, 8>();
   } else {
+    if (packs <= 3 * kWarp) return body.template operator()<kWarp, 3>();
     if (packs <= 128) return body.template operator()<128, 1>();
     if (packs <= 256) return body.template operator()<256, 1>();
   }
@@ -393,19 +480,19 @@ void launch_norm_forward(Launcher& launcher, const Op& op, TensorView bias, floa
       may_load_packs({op.x.data, op.weight.data, bias.data, op.y.data}, C * sizeof(T));
   with_row_threads<T, true>(C, [&]<int RowThreads, int Packs>() {
     constexpr int kThreads = RowThreads == kWarp ? 256 : RowThreads;
-    const NormForwardKernel<T, Centered, RowThreads, Packs> kernel{
-        op.x.template as<T>(),
-        op.weight.template as<T>(),
-        bias.empty() ? nullptr : bias.as<T>(),
-        op.y.template as<T>(),
-        mean,
-        op.rstd.template as<float>(),
-        R,
-        static_cast<int>(C),
-        op.epsilon,
-        aligned};
+    using Kernel = NormForwardKernel<T, Centered, RowThreads, Packs>;
+    const Kernel kernel{op.x.template as<T>(),
+                        op.weight.template as<T>(),
+                        bias.empty() ? nullptr : bias.as<T>(),
+                        op.y.template as<T>(),
+                        mean,
+                        op.rstd.template as<float>(),
+                        R,
+                        static_cast<int>(C),
+                        op.epsilon,
+                        aligned};
     launcher.template launch<kThreads>(Centered ? "layer_norm_forward" : "rms_norm_forward", kernel,
-                                       divide_up(R, kThreads / RowThreads));
+                                       divide_up(R, Kernel::rows_of_block(kThreads)));
   });
 }
 
@@ -436,28 +523,26 @@ void launch_norm_backward(Launcher& launcher, const Op& op, const float* mean, f
   float* const partial = workspace.take<float>(rows.blocks * kSums * C);
   const bool aligned = may_load_packs(
       {op.dy.data, op.x.data, op.weight.data, op.dresidual.data, op.dx.data}, C * sizeof(T));
-  with_row_threads<T, false>(C, [&]<int Threads, int Packs>() {
-    const NormBackwardKernel<T, Centered, Packs> kernel{
-        op.dy.template as<T>(),
-        op.x.template as<T>(),
-        op.weight.template as<T>(),
-        mean,
-        op.rstd.template as<float>(),
-        op.dresidual.empty() ? nullptr : op.dresidual.template as<T>(),
-        op.dx.template as<T>(),
-        partial,
-        R,
-        rows.of_block,
-        static_cast<int>(C),
-        aligned};
-    launcher.template launch<Threads>(Centered ? "layer_norm_backward" : "rms_norm_backward",
-                                      kernel, rows.blocks);
+  with_row_threads<T, false>(C, [&]<int RowThreads, int Packs>() {
+    constexpr int kThreads = RowThreads == kWarp ? 128 : RowThreads;
+    using Kernel = NormBackwardKernel<T, Centered, RowThreads, Packs>;
+    const Kernel kernel{op.dy.template as<T>(),
+                        op.x.template as<T>(),
+                        op.weight.template as<T>(),
+                        mean,
+                        op.rstd.template as<float>(),
+                        op.dresidual.empty() ? nullptr : op.dresidual.template as<T>(),
+                        op.dx.template as<T>(),
+                        partial,
+                        R,
+                        rows.of_block,
+                        static_cast<int>(C),
+                        aligned};
+    launcher.template launch<kThreads>(Centered ? "layer_norm_backward" : "rms_norm_backward",
+                                       kernel, rows.blocks, Kernel::shared_bytes(kThreads, C));
   });
-  launch_join_columns(
-      launcher, {partial, rows.blocks, kSums * C, C, op.dweight.template as<float>(), op.mode});
-  if constexpr (Centered) {
-    launch_join_columns(launcher, {partial + C, rows.blocks, kSums * C, C, dbias, op.mode});
-  }
+  launch_join_columns(launcher, {partial, rows.blocks, kSums * C, C,
+                                 op.dweight.template as<float>(), dbias, op.mode});
 }
 
 template <typename Launcher>

@@ -19,9 +19,9 @@ struct NormShape {
 
 // Widths of every number of threads that may share a row, for elements of 16 and of 32 bits, and
 // more rows than blocks share at once.
-constexpr NormShape kShapes[] = {{1, 1},    {37, 100}, {5, 64},    {130, 33},
-                                 {2, 1000}, {3, 1025}, {2200, 16}, {2, 3000},
-                                 {2, 5000}, {1, 8200}, {3, 16400}, {1, 32768}};
+constexpr NormShape kShapes[] = {{1, 1},    {37, 100},  {5, 64},    {130, 33}, {9, 764},
+                                 {2, 1000}, {3, 1025},  {2200, 16}, {2, 3000}, {2, 5000},
+                                 {1, 8200}, {3, 16400}, {1, 32768}};
 
 double units(std::int64_t terms) { return (static_cast<double>(terms) + kSlack) * kUnitF32; }
 
