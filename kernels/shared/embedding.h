@@ -121,10 +121,21 @@ void add_positions(Launcher& launcher, const AddPositions& op) {
 }
 
 // A stable sort by digits of 8 bits, lowest first. A chunk of positions is counted, and later
-// placed, by one block: thread d has digit d, and walks the chunk in order.
+// placed, by one block: thread d has digit d, and walks the chunk in order. Walks are short while
+// there are as many chunks as a large GPU has multiprocessors.
 inline constexpr int kDigits = 256;
 inline constexpr int kDigitBits = 8;
-inline constexpr int kSortChunk = 1024;
+inline constexpr int kSortChunkMax = 1024;
+
+struct SortChunks {
+  explicit SortChunks(std::int64_t elements)
+      : positions(static_cast<int>(
+            std::clamp<std::int64_t>(divide_up(elements, 128), kDigits, kSortChunkMax))),
+        count(divide_up(elements, positions)) {}
+
+  int positions;  // of a chunk
+  std::int64_t count;
+};
 
 // The micro-batches' positions, one after the other; `rows` in each.
 struct SortedTokens {
@@ -146,20 +157,21 @@ TERRACE_KERNEL void load_digits(Block& block, const std::int32_t* tokens, std::i
 struct CountDigitsKernel {
   const std::int32_t* tokens;
   std::int32_t* counts;  // [kDigits, chunks]
-  std::int64_t elements, chunks;
+  std::int64_t elements;
+  SortChunks chunks;
   int shift;
 
   template <typename Block>
   TERRACE_KERNEL void operator()(Block& block) const {
     auto* const digits = reinterpret_cast<std::uint8_t*>(block.shared_memory());
-    const std::int64_t first = block.index() * kSortChunk;
-    const int count =
-        static_cast<int>(elements - first < kSortChunk ? elements - first : kSortChunk);
+    const std::int64_t first = block.index() * chunks.positions;
+    const std::int64_t rest = elements - first;
+    const int count = rest < chunks.positions ? static_cast<int>(rest) : chunks.positions;
     load_digits(block, tokens, first, count, shift, digits);
     block.for_each_thread([&](int t) {
       std::int32_t found = 0;
       for (int i = 0; i < count; ++i) found += digits[i] == t ? 1 : 0;
-      counts[t * chunks + block.index()] = found;
+      counts[t * chunks.count + block.index()] = found;
     });
   }
 };
@@ -171,50 +183,58 @@ struct PlaceDigitsKernel {
   std::int32_t* counts;
   std::int64_t chunks;
 
+  // body(c, counts of the chunks [c, c + kCountsAtOnce)); those past the last are 0.
+  template <typename Body>
+  TERRACE_KERNEL void for_each_counts(const std::int32_t* of_digit, const Body& body) const {
+    for (std::int64_t c = 0; c < chunks; c += kCountsAtOnce) {
+      std::int32_t found[kCountsAtOnce];
+      TERRACE_UNROLL
+      for (int i = 0; i < kCountsAtOnce; ++i) found[i] = c + i < chunks ? of_digit[c + i] : 0;
+      body(c, found);
+    }
+  }
+
   template <typename Block>
   TERRACE_KERNEL void operator()(Block& block) const {
     auto* const totals = reinterpret_cast<std::int32_t*>(block.shared_memory());
     block.for_each_thread([&](int t) {
       std::int32_t total = 0;
-      for (std::int64_t c = 0; c < chunks; ++c) total += counts[t * chunks + c];
+      for_each_counts(counts + t * chunks, [&](std::int64_t, const std::int32_t* found) {
+        TERRACE_UNROLL
+        for (int i = 0; i < kCountsAtOnce; ++i) total += found[i];
+      });
       totals[t] = total;
     });
     block.sync();
     block.for_each_thread([&](int t) {
       std::int32_t place = 0;
       for (int d = 0; d < t; ++d) place += totals[d];
-      for (std::int64_t c = 0; c < chunks; c += kCountsAtOnce) {
-        std::int32_t found[kCountsAtOnce];
-        TERRACE_UNROLL
-        for (int i = 0; i < kCountsAtOnce; ++i) {
-          found[i] = c + i < chunks ? counts[t * chunks + c + i] : 0;
-        }
+      for_each_counts(counts + t * chunks, [&](std::int64_t c, const std::int32_t* found) {
         TERRACE_UNROLL
         for (int i = 0; i < kCountsAtOnce; ++i) {
           if (c + i < chunks) counts[t * chunks + c + i] = place;
           place += found[i];
         }
-      }
+      });
     });
   }
 };
 
 // The chunk is in shared memory first: the walks of a warp's threads are one after the other.
 struct MoveDigitsKernel {
-  static constexpr std::size_t kBytes = 2 * kSortChunk * sizeof(std::int32_t);
-
   SortedTokens from, to;
   const std::int32_t* places;
-  std::int64_t elements, chunks;
+  std::int64_t elements;
+  SortChunks chunks;
   int shift;
 
   template <typename Block>
   TERRACE_KERNEL void operator()(Block& block) const {
     auto* const tokens = reinterpret_cast<std::int32_t*>(block.shared_memory());
-    std::int32_t* const positions = tokens + kSortChunk;
-    const std::int64_t first = block.index() * kSortChunk;
-    const int count =
-        static_cast<int>(elements - first < kSortChunk ? elements - first : kSortChunk);
+    std::int32_t* const positions = tokens + chunks.positions;
+    const std::int64_t first = block.index() * chunks.positions;
+    const std::int64_t rest = elements - first;
+    const int count = rest < chunks.positions ? static_cast<int>(rest) : chunks.positions;
     block.for_each_thread([&](int t) {
       for (int i = t; i < count; i += Block::kThreads) {
         tokens[i] = from.tokens[first + i];
@@ -223,7 +243,7 @@ struct MoveDigitsKernel {
     });
     block.sync();
     block.for_each_thread([&](int t) {
-      std::int64_t place = places[t * chunks + block.index()];
+      std::int64_t place = places[t * chunks.count + block.index()];
       for (int i = 0; i < count; ++i) {
         if (((tokens[i] >> shift) & (kDigits - 1)) != t) continue;
         to.tokens[place] = tokens[i];
@@ -428,7 +448,7 @@ struct EmbeddingWorkspace {
 inline std::size_t embedding_backward_workspace(std::int64_t rows, std::int64_t micro_batches,
                                                 std::int64_t, std::int64_t, int) {
   const auto elements = static_cast<std::size_t>(rows * micro_batches);
-  const auto chunks = static_cast<std::size_t>(divide_up(rows * micro_batches, kSortChunk));
+  const auto chunks = static_cast<std::size_t>(SortChunks(rows * micro_batches).count);
   return 4 * WorkspaceCutter::padded_bytes(elements * sizeof(std::int32_t)) +
          WorkspaceCutter::padded_bytes(chunks * kDigits * sizeof(std::int32_t)) +
          WorkspaceCutter::padded_bytes(static_cast<std::size_t>(micro_batches) * sizeof(void*));
@@ -438,17 +458,17 @@ inline std::size_t embedding_backward_workspace(std::int64_t rows, std::int64_t 
 template <typename Launcher>
 SortedTokens sort_tokens(Launcher& launcher, SortedTokens from, SortedTokens to,
                          std::int32_t* counts, std::int64_t elements, std::int64_t token_max) {
-  const std::int64_t chunks = divide_up(elements, kSortChunk);
+  const SortChunks chunks(elements);
   const auto bits = static_cast<int>(std::bit_width(static_cast<std::uint64_t>(token_max)));
   for (int shift = 0; shift < bits; shift += kDigitBits) {
     launcher.template launch<kDigits>(
         "embedding_backward", CountDigitsKernel{from.tokens, counts, elements, chunks, shift},
-        chunks, kSortChunk);
-    launcher.template launch<kDigits>("embedding_backward", PlaceDigitsKernel{counts, chunks}, 1,
-                                      kDigits * sizeof(std::int32_t));
-    launcher.template launch<kDigits>("embedding_backward",
-                                      MoveDigitsKernel{from, to, counts, elements, chunks, shift},
-                                      chunks, MoveDigitsKernel::kBytes);
+        chunks.count, static_cast<std::size_t>(chunks.positions));
+    launcher.template launch<kDigits>("embedding_backward", PlaceDigitsKernel{counts, chunks.count},
+                                      1, kDigits * sizeof(std::int32_t));
+    launcher.template launch<kDigits>(
+        "embedding_backward", MoveDigitsKernel{from, to, counts, elements, chunks, shift},
+        chunks.count, 2 * static_cast<std::size_t>(chunks.positions) * sizeof(std::int32_t));
     const SortedTokens sorted = to;
     to = from;
     from = sorted;
@@ -515,7 +535,7 @@ void embedding_backward(Launcher& launcher, const EmbeddingBackward& op) {
     tokens->tokens = cutter.take<std::int32_t>(elements);
     tokens->positions = cutter.take<std::int32_t>(elements);
   }
-  space.counts = cutter.take<std::int32_t>(kDigits * divide_up(elements, kSortChunk));
+  space.counts = cutter.take<std::int32_t>(kDigits * SortChunks(elements).count);
   space.dh = cutter.take<const void*>(static_cast<std::int64_t>(op.dh.size()));
   store_pointers(launcher, op.dh, space.dh);
   with_compute_type(op.dh[0].dtype, [&]<typename T>(std::type_identity<T>) {
