@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -277,6 +278,66 @@ struct AdamWKernel {
   }
 };
 
+// A thread's codes as the fp16 numbers of optim/moment_code.h, two to a word.
+struct Fp16OfCodes {
+  using Codes = Words<std::uint8_t, kUpdatePack>;
+  static constexpr int kWords = kUpdatePack / Codes::kOfWord;
+
+  std::uint32_t even[kWords], odd[kWords];  // of each four codes, the two at such places
+
+  TERRACE_KERNEL static Fp16OfCodes of_moment1(const Codes& codes) {
+    constexpr std::uint32_t kSizes = (kSignOfCode - 1) * 0x10001U << kShiftToFp16;
+    constexpr std::uint32_t kSigns = 0x80008000U;
+    Fp16OfCodes of = spread(codes, kSizes);
+    TERRACE_UNROLL
+    for (int w = 0; w < kWords; ++w) {
+      of.even[w] |= codes.at[w] << 8 & kSigns;
+      of.odd[w] |= codes.at[w] & kSigns;
+    }
+    return of;
+  }
+  TERRACE_KERNEL static Fp16OfCodes of_moment2(const Codes& codes) {
+    return spread(codes, 0xffU * 0x10001U << kShiftToFp16);
+  }
+
+  TERRACE_KERNEL float value(int i) const {
+    const std::uint32_t pair = i % 2 == 0 ? even[i / Codes::kOfWord] : odd[i / Codes::kOfWord];
+    return widened(Fp16{static_cast<std::uint16_t>(pair >> (i % Codes::kOfWord / 2 * 16))});
+  }
+
+ private:
+  TERRACE_KERNEL static Fp16OfCodes spread(const Codes& codes, std::uint32_t sizes) {
+    Fp16OfCodes of;
+    TERRACE_UNROLL
+    for (int w = 0; w < kWords; ++w) {
+      of.even[w] = codes.at[w] << kShiftToFp16 & sizes;
+      of.odd[w] = codes.at[w] >> (8 - kShiftToFp16) & sizes;
+    }
+    return of;
+  }
+};
+
+// encode_size() of the sizes of a block's moments: multiplied so that the least normal number of
+// codes becomes that of fp32, they are rounded to the same steps below it, and their upper bits are
+// the code.
+template <std::uint32_t Top>
+struct SizeEncoder {
+  float coarse, fine;  // the power of two in two factors: one would not be a normal number
+
+  TERRACE_KERNEL explicit SizeEncoder(std::uint8_t exponent) {
+    const std::uint32_t power = exponent == 0 ? 0 : exponent - Top;
+    const std::uint32_t past_normal = power > 126 ? power - 126 : 0;
+    coarse = std::bit_cast<float>((127 - past_normal) << 23);
+    fine = std::bit_cast<float>((127 - (power - past_normal)) << 23);
+  }
+  TERRACE_KERNEL std::uint32_t code(float moment, std::uint32_t random) const {
+    constexpr std::uint32_t kMost = (Top + 1) * (1U << kFractionBits) - 1;
+    const std::uint32_t sum =
+        std::bit_cast<std::uint32_t>(::fabsf(moment) * coarse * fine) + random;
+    return std::min(sum >> kDroppedBits, kMost);
+  }
+};
+
 // Moments as codes: a warp for a block of elements, which share exponents.
 template <typename Master, typename Parameter>
 struct CodedAdamWKernel {
@@ -305,24 +366,32 @@ struct CodedAdamWKernel {
                                  const Exponents& exponents) const {
     const float scale1 = scale_of_codes<kTopExponents[0]>(exponents.first);
     const float scale2 = scale_of_codes<kTopExponents[1]>(exponents.second);
+    const auto m = Fp16OfCodes::of_moment1(before.moment1);
+    const auto v = Fp16OfCodes::of_moment2(before.moment2);
     return before.update(
-        of, scalars, first,
-        [&](int i) { return widened(fp16_of_code1(before.moment1.bits(i))) * scale1; },
-        [&](int i) { return widened(fp16_of_code2(before.moment2.bits(i))) * scale2; });
+        of, scalars, first, [&](int i) { return m.value(i) * scale1; },
+        [&](int i) { return v.value(i) * scale2; });
   }
 
   TERRACE_KERNEL void store(std::int64_t first, const NextPack& next, const Exponents& exponents,
                             const SharedRounding::Bits& random) const {
+    const SizeEncoder<kTopExponents[0]> encoder1(exponents.first);
+    const SizeEncoder<kTopExponents[1]> encoder2(exponents.second);
     Codes m = {};
     Codes v = {};
     TERRACE_UNROLL
     for (int i = 0; i < kUpdatePack; ++i) {
+      const int shift = i % Codes::kOfWord * 8;
+      const auto bits1 = std::bit_cast<std::uint32_t>(next.m.at[i]);
+      const auto bits2 = std::bit_cast<std::uint32_t>(next.v.at[i]);
       const std::uint32_t code1 =
-          encode_moment1(next.m.at[i], exponents.first, dropped_bits_of_moment1(random.at[i]));
-      const std::uint32_t code2 =
-          encode_moment2(next.v.at[i], exponents.second, dropped_bits_of_moment2(random.at[i]));
-      m.at[i / 4] |= code1 << (i % 4 * 8);
-      v.at[i / 4] |= code2 << (i % 4 * 8);
+          encoder1.code(next.m.at[i], dropped_bits_of_moment1(random.at[i])) |
+          (bits1 >> 24 & kSignOfCode);
+      // What is not zero stays so, as encode_moment2() has it.
+      const std::uint32_t code2 = std::max(
+          encoder2.code(next.v.at[i], dropped_bits_of_moment2(random.at[i])), std::min(bits2, 1U));
+      m.at[i / Codes::kOfWord] |= code1 << shift;
+      v.at[i / Codes::kOfWord] |= code2 << shift;
     }
     Held::store(of, first, kUpdatePack, next.p, m, v);
     if (first % kMomentBlock != 0) return;

@@ -1,7 +1,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <iterator>
+#include <random>
 #include <tuple>
 #include <vector>
 
@@ -182,6 +185,42 @@ TEST(AdamWSharedMoments, EveryCodeIsReadAsTheReferenceReadsIt) {
     EXPECT_EQ(training.parameter, expected.parameter);
     EXPECT_EQ(training.state, expected.state);
   }
+}
+
+template <std::uint32_t Top>
+void expect_same_codes(std::uint32_t exponent, float size, std::uint32_t random) {
+  const auto byte = static_cast<std::uint8_t>(exponent);
+  EXPECT_EQ(shared::SizeEncoder<Top>(byte).code(size, random), encode_size<Top>(size, byte, random))
+      << "exponent " << exponent << std::hexfloat << " size " << size << " random " << random;
+}
+
+// Sizes down to far below the least normal number of a block, and ties between the steps there.
+template <std::uint32_t Top>
+void expect_same_codes_of_block(std::uint32_t exponent, std::mt19937& random) {
+  const auto draw = [&](std::uint32_t end) { return static_cast<std::uint32_t>(random() % end); };
+  const float half_step = std::ldexp(1.0F, static_cast<int>(exponent - Top + 1) - 127 - 24);
+  for (int i = 0; i < 2000; ++i) {
+    const std::uint32_t field = exponent - draw(std::min(exponent, 40U));
+    const std::uint32_t dropped = i % 5 == 0 ? 0x7ffffU : draw(0x80000U);
+    expect_same_codes<Top>(exponent, std::bit_cast<float>(field << 23 | draw(1U << 23)), dropped);
+    expect_same_codes<Top>(exponent, static_cast<float>(2 * draw(1U << 23) + 1) * half_step,
+                           dropped);
+  }
+}
+
+TEST(AdamWSharedMoments, SizesGetTheCodesOfTheReference) {
+  std::mt19937 random(5);
+  for (std::uint32_t exponent = kLeastExponent; exponent <= kMostExponent; ++exponent) {
+    expect_same_codes_of_block<kTopExponents[0]>(exponent, random);
+    expect_same_codes_of_block<kTopExponents[1]>(exponent, random);
+  }
+  const auto nan = std::bit_cast<float>(0x7fffffffU);
+  for (const float size : {0.0F, HUGE_VALF, nan}) {
+    expect_same_codes<kTopExponents[0]>(kMostExponent, size, 0x7ffffU);
+    expect_same_codes<kTopExponents[1]>(kMostExponent, size, 0x7ffffU);
+  }
+  expect_same_codes<kTopExponents[0]>(0, 0.0F, 0x7ffffU);
+  expect_same_codes<kTopExponents[1]>(0, 0.0F, 0x7ffffU);
 }
 
 TEST_P(AdamWSharedMoments, AreLeftByASkippedUpdate) {
