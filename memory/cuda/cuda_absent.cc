@@ -18,7 +18,7 @@ bool is_cuda_built() { return false; }
 int cuda_device_count() noexcept { return 0; }
 bool cuda_device_computes(int /*ordinal*/) noexcept { return false; }
 std::size_t cuda_capacity_bytes(int /*ordinal*/) { refuse(); }
-int cuda_numa_node(int /*ordinal*/) { refuse(); }
+std::string cuda_pci_address(int /*ordinal*/) { refuse(); }
 std::unique_ptr<Device> make_cuda_device(const CudaDeviceOptions& /*options*/) { refuse(); }
 std::string describe_cuda_device(int /*ordinal*/) { refuse(); }
 

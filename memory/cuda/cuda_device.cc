@@ -161,14 +161,14 @@ std::size_t cuda_capacity_bytes(int ordinal) {
   return free_bytes > kCudaMarginBytes ? free_bytes - kCudaMarginBytes : 0;
 }
 
-int cuda_numa_node(int ordinal) {
+std::string cuda_pci_address(int ordinal) {
   open_device(ordinal);
   std::array<char, 32> address = {};
   check_cuda(cudaDeviceGetPCIBusId(address.data(), static_cast<int>(address.size()), ordinal),
              "cudaDeviceGetPCIBusId");
   std::string text = address.data();
   std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
-  return numa_node_of_pci(text);
+  return text;
 }
 
 std::unique_ptr<Device> make_cuda_device(const CudaDeviceOptions& options) {

@@ -40,8 +40,8 @@ struct CudaDeviceOptions {
 // on it throws DeviceError, which names the call that met it and its stream.
 std::unique_ptr<Device> make_cuda_device(const CudaDeviceOptions& options);
 
-// The NUMA node that GPU `ordinal` is next to; -1: the system does not say.
-int cuda_numa_node(int ordinal);
+// The PCI address of GPU `ordinal`, as GpuFacts has it.
+std::string cuda_pci_address(int ordinal);
 
 // Of GPU `ordinal`, for people: "NVIDIA H100 (sm_90, 80.0 GiB)".
 std::string describe_cuda_device(int ordinal);

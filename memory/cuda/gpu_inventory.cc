@@ -95,6 +95,14 @@ int numa_node_of_pci(const std::string& address, const std::string& pci_devices)
   return file >> node ? node : -1;
 }
 
+double link_bytes_per_s(const GpuFacts& gpu) {
+  // Of a lane, by generation, after its encoding (PCI Express Base Specification).
+  constexpr std::array kLane = {0.0, 0.25e9, 0.5e9, 0.985e9, 1.969e9, 3.938e9, 7.563e9};
+  constexpr double kReached = 0.88;  // by copies of an H200 over 16 lanes of generation 5
+  const std::size_t generation = std::min<std::size_t>(gpu.link_generation_max, kLane.size() - 1);
+  return kReached * kLane.at(generation) * gpu.link_lanes;
+}
+
 GpuInventory read_gpu_inventory(const std::string& library, const std::string& pci_devices) {
   const Nvml nvml(library);
   GpuInventory inventory;

@@ -27,6 +27,10 @@ struct GpuInventory {
 GpuInventory read_gpu_inventory(const std::string& library = "libnvidia-ml.so.1",
                                 const std::string& pci_devices = "/sys/bus/pci/devices");
 
+// Bytes per second that copies get out of the GPU's PCIe link in one direction, by its generation
+// and its lanes; 0 where the driver does not tell them.
+double link_bytes_per_s(const GpuFacts& gpu);
+
 // The NUMA node of the PCI device at `address` ("0000:3b:00.0"); -1: the system does not say.
 int numa_node_of_pci(const std::string& address,
                      const std::string& pci_devices = "/sys/bus/pci/devices");

@@ -13,6 +13,7 @@ std::unique_ptr<BenchDevice> make_bench_device(const DeviceChoice& choice) {
   device->description = describe_cuda_device(gpu->ordinal);
   device->backend = make_backend(gpu);
   device->capacity_bytes = gpu->capacity_bytes;
+  device->link_bytes_per_s = gpu->link_bytes_per_s;
   if (gpu->numa_node >= 0) device->numa_nodes = {gpu->numa_node};
   device->plain_copies = [ordinal = gpu->ordinal,
                           nodes = device->numa_nodes](std::size_t size_bytes) {

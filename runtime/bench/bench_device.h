@@ -17,6 +17,7 @@ struct BenchDevice {
   std::string description;  // for people: "NVIDIA H100 (sm_90, 80.0 GiB)"
   std::shared_ptr<const ComputeBackend> backend;
   std::size_t capacity_bytes = 0;    // what arenas may take of it
+  double link_bytes_per_s = 0;       // as in GpuChoice
   std::vector<int> numa_nodes = {};  // of host memory next to it; none: anywhere
   // Copies of so many bytes by the vendor's calls alone, in each kind of host memory that is worth
   // a try: the best of them is the limit of ours. Throws OutOfMemory, DeviceError.

@@ -202,7 +202,7 @@ class Planner {
     StepPolicy all = plan.policy;
     stream_updates(model_, all, 1);
     if (all.homes == plan.policy.homes) return;
-    MachineProfile machine = gpu_machine(request_.update_threads);
+    MachineProfile machine = gpu_machine(request_.update_threads, request_.link_bytes_per_s);
     const std::optional<double> flops_per_s = flops_of_balance(plan.program, machine);
     if (!flops_per_s.has_value()) return;
     machine.flops_per_s = *flops_per_s;

@@ -24,7 +24,10 @@ struct PlacementRequest {
   // Of the elements whose optimizer state is not at home on the device, what part is updated there
   // all the same, 0 to 1 (runtime/plan/update_split.h). Unset: chosen. Not in unified mode.
   std::optional<double> streamed_updates;
-  std::int32_t update_threads = 1;  // of the host, which that choice goes by
+  // What that choice goes by: threads of the host, and the link between host and device, bytes per
+  // second each way; 0: unknown.
+  std::int32_t update_threads = 1;
+  double link_bytes_per_s = 0;
 };
 
 struct StepPlan {

@@ -75,17 +75,18 @@ double balanced_share(const StepModel& model, const StepPolicy& policy, const Pr
   return best;
 }
 
-MachineProfile gpu_machine(std::int32_t update_threads) {
-  constexpr double kLinkBytesPerS = 25e9;
+MachineProfile gpu_machine(std::int32_t update_threads, double link_bytes_per_s) {
+  constexpr double kUnknownLinkBytesPerS = 25e9;
   constexpr double kBytesPerSOfThread = 4e9;
+  const double link = link_bytes_per_s > 0 ? link_bytes_per_s : kUnknownLinkBytesPerS;
   MachineProfile machine;
   machine.compute_bytes_per_s = 1e12;
   machine.op_overhead_s = 5e-6;
-  machine.upload_bytes_per_s = machine.download_bytes_per_s = kLinkBytesPerS;
-  machine.network_bytes_per_s = kLinkBytesPerS;
+  machine.upload_bytes_per_s = machine.download_bytes_per_s = link;
+  machine.network_bytes_per_s = link;
   machine.update_bytes_per_s = kBytesPerSOfThread * update_threads;
   // There are as many threads as memory can feed (memory/host/thread_plan.h), beside the links.
-  machine.memory_bytes_per_s = machine.update_bytes_per_s + 2 * kLinkBytesPerS;
+  machine.memory_bytes_per_s = machine.update_bytes_per_s + 2 * link;
   machine.compute_cores = 0;
   machine.update_cores = update_threads;
   machine.cores = 2.0 * update_threads;

@@ -20,8 +20,8 @@ void stream_updates(const StepModel& model, StepPolicy& policy, double share);
 double balanced_share(const StepModel& model, const StepPolicy& policy, const Program& none,
                       const Program& all, const MachineProfile& machine);
 
-// A machine with a GPU on PCIe 4.0 x16, of which only the host's threads for updates are known.
-// Estimates: no GPU has been measured yet.
-MachineProfile gpu_machine(std::int32_t update_threads);
+// A machine with a GPU, of which only the host's threads for updates are known, and what the link
+// carries each way; 0: that of PCIe 4.0 x16 is taken. The rest are estimates.
+MachineProfile gpu_machine(std::int32_t update_threads, double link_bytes_per_s);
 
 }  // namespace terrace

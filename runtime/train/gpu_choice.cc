@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "memory/cuda/cuda_device.h"
+#include "memory/cuda/gpu_inventory.h"
 #include "parallel/nccl/nccl_communicator.h"
 
 namespace terrace {
@@ -51,7 +52,13 @@ std::optional<GpuChoice> choose_gpu(const DeviceChoice& device, const RanksOnHos
   const int ordinal = gpu_ordinal(device, on_host, cuda_device_count());
   const std::size_t kept = ranks > 1 ? kNcclMarginBytes : 0;
   const std::size_t capacity = cuda_capacity_bytes(ordinal);
-  return GpuChoice{ordinal, capacity - std::min(capacity, kept), cuda_numa_node(ordinal)};
+  GpuChoice choice{.ordinal = ordinal, .capacity_bytes = capacity - std::min(capacity, kept)};
+  const std::string address = cuda_pci_address(ordinal);
+  choice.numa_node = numa_node_of_pci(address);
+  for (const GpuFacts& gpu : read_gpu_inventory().gpus) {
+    if (gpu.pci_address == address) choice.link_bytes_per_s = link_bytes_per_s(gpu);
+  }
+  return choice;
 }
 
 void prepare_for_ranks(const DeviceChoice& device) {

@@ -19,6 +19,7 @@ struct GpuChoice {
   int ordinal = 0;
   std::size_t capacity_bytes = 0;  // what its arena may take
   int numa_node = -1;              // that it is next to; -1: the system does not say
+  double link_bytes_per_s = 0;     // each way; 0: the driver does not say
 };
 
 // Which of the `gpus` that its process sees a rank computes on: the one that was named, else the

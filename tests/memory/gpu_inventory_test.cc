@@ -41,6 +41,22 @@ TEST(GpuInventory, TellsWhatNvmlTells) {
   EXPECT_EQ(inventory.gpus[1].link_lanes_max, 0U);
 }
 
+TEST(GpuInventory, ALinkCarriesWhatItsGenerationAndLanesSay) {
+  GpuFacts gpu;
+  EXPECT_EQ(link_bytes_per_s(gpu), 0) << "nothing is known";
+  gpu.link_generation = 1;  // asleep
+  gpu.link_generation_max = 5;
+  gpu.link_lanes = 16;
+  // Measured on an H200, in bench/results.
+  EXPECT_NEAR(link_bytes_per_s(gpu), 55.4e9, 0.5e9);
+  gpu.link_generation_max = 4;
+  EXPECT_NEAR(link_bytes_per_s(gpu), 55.4e9 / 2, 0.5e9);
+  gpu.link_lanes = 8;
+  EXPECT_NEAR(link_bytes_per_s(gpu), 55.4e9 / 4, 0.5e9);
+  gpu.link_generation_max = 9;
+  EXPECT_GT(link_bytes_per_s(gpu), 50e9) << "a later generation is no slower";
+}
+
 // In a build without CUDA, and in one with it where there is no driver.
 TEST(CudaDevice, WithoutAGpuRefusesWithARemedy) {
   if (cuda_device_count() > 0) return;

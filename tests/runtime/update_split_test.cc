@@ -78,8 +78,8 @@ TEST(UpdateSplit, OnlyUnitsOfThisStageAreStreamed) {
 }
 
 // Whose compute is never what the others wait for.
-MachineProfile fast_gpu_machine(std::int32_t update_threads) {
-  MachineProfile machine = gpu_machine(update_threads);
+MachineProfile fast_gpu_machine(std::int32_t update_threads, double link_bytes_per_s = 0) {
+  MachineProfile machine = gpu_machine(update_threads, link_bytes_per_s);
   machine.flops_per_s = 1e15;
   machine.op_overhead_s = 0;
   return machine;
@@ -104,6 +104,19 @@ TEST(UpdateSplit, FollowsTheSpeedOfTheHost) {
   }
   EXPECT_GT(balanced(model, fast_gpu_machine(1)), 0.5);
   EXPECT_LT(last, 0.2);
+}
+
+// The faster the link, the more is streamed over it; of an unknown one an estimate is taken.
+TEST(UpdateSplit, FollowsTheSpeedOfTheLink) {
+  const StepModel model = small_step_model(30, false);
+  EXPECT_EQ(balanced(model, fast_gpu_machine(8, 2e9)), 0);
+  double last = 0;
+  for (const double link : {12e9, 25e9, 55e9, 400e9}) {
+    const double share = balanced(model, fast_gpu_machine(8, link));
+    EXPECT_GT(share, last) << link;
+    last = share;
+  }
+  EXPECT_EQ(balanced(model, fast_gpu_machine(8)), balanced(model, fast_gpu_machine(8, 25e9)));
 }
 
 // With the balanced share the host's updates and the busiest link end within a unit of each other.
