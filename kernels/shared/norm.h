@@ -340,42 +340,72 @@ struct NormBackwardKernel {
     store_shares(block, shares);
   }
 
-  static constexpr std::size_t shared_bytes(int threads, std::int64_t width) {
-    return threads == RowThreads ? 0 : static_cast<std::size_t>(kSums * width) * sizeof(float);
+  // Of shared memory: for the sums of a block whose threads have several rows.
+  static constexpr std::size_t shared_bytes(int threads, int width) {
+    if (threads == RowThreads) return 0;
+    return static_cast<std::size_t>(kSums * packs_of(width)) * sizeof(SharesPack);
   }
+
+ private:
+  using SharesPack = Pack<float, kPack>;
+
+  static constexpr int packs_of(int width) { return (width + kPack - 1) / kPack; }
 
   // The block's shares: those of its warps, added in order.
   template <typename Block, typename PerThreadShares>
   TERRACE_KERNEL void store_shares(Block& block, PerThreadShares& shares) const {
-    using Thread = RowThread<RowThreads, Block>;
-    constexpr bool kJoins = Thread::kGroups > 1;
     float* const mine = partial + block.index() * kSums * C;
-    float* const joined = kJoins ? reinterpret_cast<float*>(block.shared_memory()) : mine;
+    if constexpr (RowThread<RowThreads, Block>::kGroups == 1) {
+      block.for_each_thread([&](int t) { store_columns(t, shares[t], mine); });
+    } else {
+      join_warps(block, shares, mine);
+    }
+  }
+  template <typename Block, typename PerThreadShares>
+  TERRACE_KERNEL void join_warps(Block& block, PerThreadShares& shares, float* mine) const {
+    using Thread = RowThread<RowThreads, Block>;
+    auto* const joined = reinterpret_cast<SharesPack*>(block.shared_memory());
     for (int group = 0; group < Thread::kGroups; ++group) {
       block.for_each_thread([&](int t) {
         const Thread thread(t);
-        if (thread.group == group) add_shares(thread.lane, group > 0, shares[t], joined);
+        if (thread.group == group) join_shares(thread.lane, group > 0, shares[t], joined);
       });
-      if constexpr (kJoins) block.sync();
+      block.sync();
     }
-    if constexpr (kJoins) {
-      block.for_each_thread([&](int t) {
-        for (int c = t; c < kSums * C; c += Block::kThreads) mine[c] = joined[c];
-      });
-    }
+    block.for_each_thread([&](int t) {
+      for (int k = 0; k < kSums; ++k) {
+        for (int c = t; c < C; c += Block::kThreads) {
+          mine[k * C + c] = joined[k * packs_of(C) + c / kPack].at[c % kPack];
+        }
+      }
+    });
   }
 
-  TERRACE_KERNEL void add_shares(int lane, bool joins, const Shares& shares, float* joined) const {
+  TERRACE_KERNEL void store_columns(int lane, const Shares& shares, float* to) const {
     for_each_held_pack<Packs, kPack>(lane, RowThreads, C, [&](int p, int c, int count) {
       TERRACE_UNROLL
       for (int i = 0; i < kPack; ++i) {
         if (i >= count) break;
         TERRACE_UNROLL
-        for (int k = 0; k < kSums; ++k) {
-          float& sum = joined[k * C + c + i];
-          const float share = shares.at[(k * Packs + p) * kPack + i];
-          sum = joins ? sum + share : share;
+        for (int k = 0; k < kSums; ++k) to[k * C + c + i] = shares.at[(k * Packs + p) * kPack + i];
+      }
+    });
+  }
+
+  TERRACE_KERNEL void join_shares(int lane, bool joins, const Shares& shares,
+                                  SharesPack* joined) const {
+    for_each_held_pack<Packs, kPack>(lane, RowThreads, C, [&](int p, int c, int) {
+      TERRACE_UNROLL
+      for (int k = 0; k < kSums; ++k) {
+        SharesPack& sums = joined[k * packs_of(C) + c / kPack];
+        SharesPack own;
+        TERRACE_UNROLL
+        for (int i = 0; i < kPack; ++i) own.at[i] = shares.at[(k * Packs + p) * kPack + i];
+        if (joins) {
+          TERRACE_UNROLL
+          for (int i = 0; i < kPack; ++i) own.at[i] = sums.at[i] + own.at[i];
         }
+        sums = own;
       }
     });
   }
@@ -539,7 +569,8 @@ void launch_norm_backward(Launcher& launcher, const Op& op, const float* mean, f
                         static_cast<int>(C),
                         aligned};
     launcher.template launch<kThreads>(Centered ? "layer_norm_backward" : "rms_norm_backward",
-                                       kernel, rows.blocks, Kernel::shared_bytes(kThreads, C));
+                                       kernel, rows.blocks,
+                                       Kernel::shared_bytes(kThreads, static_cast<int>(C)));
   });
   launch_join_columns(launcher, {partial, rows.blocks, kSums * C, C,
                                  op.dweight.template as<float>(), dbias, op.mode});
