@@ -69,7 +69,8 @@ std::int64_t product_block_columns(const GemmShape& shape, ProductCode code) {
 }
 
 ProductCode product_code(DType input) {
-  return input == DType::kBF16 && amx_usable() ? ProductCode::kAmx : ProductCode::kOneDnn;
+  if (input == DType::kBF16 && amx_usable()) return ProductCode::kAmx;
+  return gemm_takes(input) ? ProductCode::kOneDnn : ProductCode::kVectors;
 }
 
 const StripCode& strip_code(DType input) {

@@ -148,6 +148,26 @@ ThreadGemms& thread_gemms() {
 
 }  // namespace
 
+bool gemm_takes(DType input) {
+  if (input == DType::kF32) return true;
+  static const bool takes_bf16 = [] {
+    const GemmShape some = {.m = 16,
+                            .n = 16,
+                            .k = 16,
+                            .a_stride = 16,
+                            .b_stride = 16,
+                            .c_stride = 16,
+                            .input = DType::kBF16};
+    try {
+      describe(some, dnnl::engine(dnnl::engine::kind::cpu, 0));
+      return true;
+    } catch (const dnnl::error&) {
+      return false;
+    }
+  }();
+  return takes_bf16;
+}
+
 void gemm(const GemmShape& shape, const GemmOperands& operands) {
   try {
     thread_gemms().run(shape, operands);

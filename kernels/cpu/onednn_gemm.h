@@ -35,6 +35,9 @@ struct GemmOperands {
   std::span<std::byte> scratch = {};
 };
 
+// Whether oneDNN multiplies operands of this type on this processor: bf16 only on some.
+bool gemm_takes(DType input);
+
 // Runs on the calling thread alone. The first call of a shape on a thread compiles code for it,
 // later ones find it in a bounded cache of the thread. Throws DeviceError if oneDNN fails.
 void gemm(const GemmShape& shape, const GemmOperands& operands);

@@ -28,6 +28,21 @@ std::vector<Linear> linears_of(const ModelConfig& model) {
 }
 
 constexpr const char* kOneDnnIs = "oneDNN alone: single-threaded calls on fixed tiles, all threads";
+constexpr const char* kOneDnnInFp32Is =
+    "oneDNN alone, in fp32, as it has no bf16 here: single-threaded calls on fixed tiles, all "
+    "threads";
+
+// The product with fp32 operands, for a processor on which oneDNN multiplies no others.
+MatrixProduct in_fp32(const std::shared_ptr<CaseMemory>& memory, MatrixProduct product) {
+  GemmShape& shape = product.shape;
+  shape.input = shape.output = DType::kF32;
+  product.a =
+      memory->tensor(DType::kF32, shape.a_transposed ? shape.k : shape.m, shape.a_stride).data;
+  product.b =
+      memory->tensor(DType::kF32, shape.b_transposed ? shape.n : shape.k, shape.b_stride).data;
+  product.c = memory->tensor(DType::kF32, shape.m, shape.c_stride).data;
+  return product;
+}
 
 // The same product by oneDNN alone: single-threaded calls on fixed tiles, shared by the workers.
 std::function<void()> onednn_alone(const std::shared_ptr<CaseMemory>& memory,
@@ -42,8 +57,10 @@ KernelCase against_onednn(const KernelSetting& setting, KernelCase result,
                           const std::shared_ptr<CaseMemory>& memory, const MatrixProduct& product) {
   result.memory = memory;
   if (setting.device != nullptr) return result;
-  result.limit = onednn_alone(memory, product, setting.worker_count());
-  result.limit_is = kOneDnnIs;
+  const bool in_type = gemm_takes(product.shape.input);
+  result.limit =
+      onednn_alone(memory, in_type ? product : in_fp32(memory, product), setting.worker_count());
+  result.limit_is = in_type ? kOneDnnIs : kOneDnnInFp32Is;
   return result;
 }
 

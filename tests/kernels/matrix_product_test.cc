@@ -42,10 +42,10 @@ struct Code {
 };
 
 std::vector<Code> codes() {
-  std::vector<Code> codes = {{ProductCode::kOneDnn, DType::kBF16},
-                             {ProductCode::kOneDnn, DType::kF32},
+  std::vector<Code> codes = {{ProductCode::kOneDnn, DType::kF32},
                              {ProductCode::kVectors, DType::kBF16},
                              {ProductCode::kVectors, DType::kF32}};
+  if (gemm_takes(DType::kBF16)) codes.push_back({ProductCode::kOneDnn, DType::kBF16});
   if (product_code(DType::kBF16) == ProductCode::kAmx) {
     codes.push_back({ProductCode::kAmx, DType::kBF16});
   }
