@@ -184,8 +184,7 @@ class CudaBlock {
     if constexpr (sizeof(T) != 2) {
       return shared::a_of_tile(tile, row, col, t);
     } else {
-      return cuda::load_matrices<false, shared::MmaA<T>>(
-          &tile.element(row + t % 16, col + t % 32 / 16 * 8));
+      return cuda::load_matrices<false, shared::MmaA<T>>(shared::row_for_a(tile, row, col, t));
     }
   }
   template <typename T>
@@ -195,7 +194,7 @@ class CudaBlock {
       return shared::b2_of_rows(tile, row, col, t);
     } else {
       return cuda::load_matrices<false, shared::MmaB2<T>>(
-          &tile.element(row + t % 32 / 16 * 8 + t % 8, col + t % 16 / 8 * 8));
+          shared::row_for_b2_of_rows(tile, row, col, t));
     }
   }
   template <typename T>
@@ -205,7 +204,7 @@ class CudaBlock {
       return shared::b2_of_columns(tile, row, col, t);
     } else {
       return cuda::load_matrices<true, shared::MmaB2<T>>(
-          &tile.element(row + t % 16, col + t % 32 / 16 * 8));
+          shared::row_for_b2_of_columns(tile, row, col, t));
     }
   }
 

@@ -93,6 +93,22 @@ TERRACE_KERNEL MmaB2<T> b2_of_columns(const Tile<T>& tile, int row, int col, int
   return {{b_of_columns(tile, row, col, t), b_of_columns(tile, row, col + 8, t)}};
 }
 
+// A GPU loads such pieces of 16-bit elements as four 8 x 8 matrices at once (PTX ISA, "ldmatrix").
+// Where the row of 8 elements is whose address thread t gives: row t % 8 of matrix t % 32 / 8.
+template <typename T>
+TERRACE_KERNEL const T* row_for_a(const Tile<T>& tile, int row, int col, int t) {
+  return &tile.element(row + t % 16, col + t % 32 / 16 * 8);
+}
+template <typename T>
+TERRACE_KERNEL const T* row_for_b2_of_rows(const Tile<T>& tile, int row, int col, int t) {
+  return &tile.element(row + t % 32 / 16 * 8 + t % 8, col + t % 16 / 8 * 8);
+}
+// Of matrices that are transposed as they are loaded.
+template <typename T>
+TERRACE_KERNEL const T* row_for_b2_of_columns(const Tile<T>& tile, int row, int col, int t) {
+  return &tile.element(row + t % 16, col + t % 32 / 16 * 8);
+}
+
 template <typename T>
 TERRACE_KERNEL Pair<T> round_pair(float x, float y) {
   if constexpr (sizeof(T) == 2) {

@@ -323,7 +323,10 @@ struct NormBackwardKernel {
     for (std::int64_t next = begin; next < last; next += Thread::kGroups * kRows) {
       block.for_each_thread([&](int t) {
         const Thread thread(t);
-        load_rows(thread.lane, next + thread.group * kRows, last, held[t]);
+        const std::int64_t first = next + thread.group * kRows;
+        sums[t] = {};
+        if (first >= last) return;  // the last row, which others have, may be written meanwhile
+        load_rows(thread.lane, first, last, held[t]);
         sums[t] = row_sums(thread.lane, held[t], weights[t]);
       });
       row_sum<RowThreads>(block, sums);

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -8,12 +7,12 @@
 #include <memory>
 #include <span>
 #include <string_view>
-#include <vector>
 
 #include "kernels/shared/block.h"
 #include "kernels/shared/mma.h"
 #include "kernels/shared/tile_product.h"
 #include "memory/host/worker_arena.h"
+#include "tests/kernels/block_parts.h"
 
 // Runs the kernels of kernels/shared on the host: the blocks of a launch on workers, the threads of
 // a block one after the other, in an order that differs from block to block. What a kernel reads
@@ -43,17 +42,10 @@ class HostBlock {
   };
 
   HostBlock(std::int64_t index, std::size_t shared_bytes)
-      : index_(index), shared_((shared_bytes + 15) / 16 + 1) {
-    std::memset(static_cast<void*>(shared_.data()), 0xFF, shared_.size() * sizeof(Line));
-    shared_bytes_ = shared_bytes;
-  }
-  // The byte after the last is as it was.
-  ~HostBlock() { TERRACE_CHECK(shared_memory()[shared_bytes_] == std::byte{0xFF}); }
-  HostBlock(const HostBlock&) = delete;
-  HostBlock& operator=(const HostBlock&) = delete;
+      : index_(index), shared_memory_(shared_bytes) {}
 
   std::int64_t index() const { return index_; }
-  std::byte* shared_memory() { return reinterpret_cast<std::byte*>(shared_.data()); }
+  std::byte* shared_memory() { return shared_memory_.at(); }
   void sync() {}
 
   template <typename Body>
@@ -128,29 +120,15 @@ class HostBlock {
   static void await_copies() {}
 
  private:
-  // A GPU cannot load or copy across one.
-  static void expect_boundary(const void* address, std::uintptr_t bytes) {
-    TERRACE_CHECK_EQ(reinterpret_cast<std::uintptr_t>(address) % bytes, 0U);
-  }
-
-  struct alignas(16) Line {
-    std::byte bytes[16];
-  };
-
   template <typename SumsOf, typename AOf, typename BOf>
   void multiply(const SumsOf& sums_of, const AOf& a_of, const BOf& b_of) {
     for (int warp = 0; warp < Threads; warp += kWarp) {
-      std::array<std::array<float, 16>, 16> a;
-      std::array<std::array<float, 8>, 16> b;
-      for (int t = warp; t < warp + kWarp; ++t) gather(t, a_of(t), b_of(t), a, b);
+      MmaOperands operands;
       for (int t = warp; t < warp + kWarp; ++t) {
-        for (int i = 0; i < 4; ++i) {
-          float& sum = sums_of(t).at[i];
-          for (std::size_t k = 0; k < 16; ++k) {
-            sum += a[shared::mma_row(t, i)][k] * b[k][shared::mma_col(t, i)];
-          }
-        }
+        operands.take_a(t, a_of(t));
+        operands.take_b(t, b_of(t));
       }
+      for (int t = warp; t < warp + kWarp; ++t) operands.add_to(sums_of(t), t);
     }
   }
 
@@ -169,26 +147,8 @@ class HostBlock {
     return result;
   }
 
-  // Where PTX says that a thread's elements of the operands are.
-  template <typename A, typename B>
-  static void gather(int t, const A& a_piece, const B& b_piece,
-                     std::array<std::array<float, 16>, 16>& a,
-                     std::array<std::array<float, 8>, 16>& b) {
-    const auto g = static_cast<std::size_t>(shared::mma_group(t));
-    const auto p = static_cast<std::size_t>(shared::mma_pair(t));
-    for (std::size_t i = 0; i < 4; ++i) {
-      a[g + i % 2 * 8][p + i / 2 * 8] = to_float(a_piece.at[i].x);
-      a[g + i % 2 * 8][p + i / 2 * 8 + 1] = to_float(a_piece.at[i].y);
-    }
-    for (std::size_t i = 0; i < 2; ++i) {
-      b[p + i * 8][g] = to_float(b_piece.at[i].x);
-      b[p + i * 8 + 1][g] = to_float(b_piece.at[i].y);
-    }
-  }
-
   const std::int64_t index_;
-  std::vector<Line> shared_;
-  std::size_t shared_bytes_ = 0;
+  BlockMemory shared_memory_;
 };
 
 class HostLauncher {

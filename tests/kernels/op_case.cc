@@ -55,21 +55,6 @@ bool same_bits(const HostTensor& a, const HostTensor& b) {
   return std::ranges::equal(a.bytes(), b.bytes());
 }
 
-void expect_same_bits(const std::vector<HostTensor>& got, const std::vector<HostTensor>& want,
-                      const std::string& what) {
-  for (std::size_t k = 0; k < want.size(); ++k) {
-    if (same_bits(got[k], want[k])) continue;
-    for (std::int64_t i = 0; i < want[k].elements(); ++i) {
-      const double a = got[k].at(i);
-      const double b = want[k].at(i);
-      if (a == b && std::signbit(a) == std::signbit(b)) continue;
-      ADD_FAILURE() << what << ": output " << k << " differs, first at element " << i << " of "
-                    << want[k].elements() << ": " << a << " and " << b;
-      break;
-    }
-  }
-}
-
 void expect_within(const std::vector<HostTensor>& got, const Values& want, const Values& bounds) {
   ASSERT_EQ(bounds.size(), want.size());
   for (std::size_t k = 0; k < want.size(); ++k) {
@@ -144,6 +129,21 @@ void run_staged(const KernelTable& table, const OpCase& op_case, const RunOption
 }
 
 }  // namespace
+
+void expect_same_bits(const std::vector<HostTensor>& got, const std::vector<HostTensor>& want,
+                      const std::string& what) {
+  for (std::size_t k = 0; k < want.size(); ++k) {
+    if (same_bits(got[k], want[k])) continue;
+    for (std::int64_t i = 0; i < want[k].elements(); ++i) {
+      const double a = got[k].at(i);
+      const double b = want[k].at(i);
+      if (a == b && std::signbit(a) == std::signbit(b)) continue;
+      ADD_FAILURE() << what << ": output " << k << " differs, first at element " << i << " of "
+                    << want[k].elements() << ": " << a << " and " << b;
+      break;
+    }
+  }
+}
 
 std::vector<HostTensor> run_case(const KernelTable& table, const OpCase& op_case, bool wide,
                                  const RunOptions& options) {

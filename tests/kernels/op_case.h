@@ -97,6 +97,9 @@ struct RunOptions {
 std::vector<HostTensor> run_case(const KernelTable& table, const OpCase& op_case, bool wide,
                                  const RunOptions& options);
 
+void expect_same_bits(const std::vector<HostTensor>& got, const std::vector<HostTensor>& want,
+                      const std::string& what);
+
 // Holds one case to everything the contract says of any op: the bound, the same bits for any number
 // of workers and any bytes in workspace and outputs before, and accumulation as one addition.
 void expect_conforms(const KernelTable& table, const OpCase& op_case, CaseStage* stage = nullptr);

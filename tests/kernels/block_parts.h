@@ -1,0 +1,75 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "base/check.h"
+#include "kernels/shared/mma.h"
+
+// What blocks of a GPU have on the host, however their threads take turns (host_block.h,
+// fiber_block.h).
+namespace terrace::test {
+
+// Shared memory: NaNs until it is written; and what was written past its end is found.
+class BlockMemory {
+ public:
+  explicit BlockMemory(std::size_t bytes) : bytes_(bytes), lines_((bytes + 15) / 16 + 1) {
+    std::memset(static_cast<void*>(lines_.data()), 0xFF, lines_.size() * sizeof(Line));
+  }
+  // The byte after the last is as it was.
+  ~BlockMemory() { TERRACE_CHECK(at()[bytes_] == std::byte{0xFF}); }
+  BlockMemory(const BlockMemory&) = delete;
+  BlockMemory& operator=(const BlockMemory&) = delete;
+
+  std::byte* at() { return reinterpret_cast<std::byte*>(lines_.data()); }
+
+ private:
+  struct alignas(16) Line {
+    std::byte bytes[16];
+  };
+  std::size_t bytes_;
+  std::vector<Line> lines_;
+};
+
+// A GPU cannot load or copy across one.
+inline void expect_boundary(const void* address, std::uintptr_t bytes) {
+  TERRACE_CHECK_EQ(reinterpret_cast<std::uintptr_t>(address) % bytes, 0U);
+}
+
+// A warp's operands of one product of tensor cores, of the pieces that its threads hold.
+struct MmaOperands {
+  std::array<std::array<float, 16>, 16> a;
+  std::array<std::array<float, 8>, 16> b;
+
+  template <typename T>
+  void take_a(int t, const shared::MmaA<T>& piece) {
+    const auto g = static_cast<std::size_t>(shared::mma_group(t));
+    const auto p = static_cast<std::size_t>(shared::mma_pair(t));
+    for (std::size_t i = 0; i < 4; ++i) {
+      a[g + i % 2 * 8][p + i / 2 * 8] = to_float(piece.at[i].x);
+      a[g + i % 2 * 8][p + i / 2 * 8 + 1] = to_float(piece.at[i].y);
+    }
+  }
+  template <typename T>
+  void take_b(int t, const shared::MmaB<T>& piece) {
+    const auto g = static_cast<std::size_t>(shared::mma_group(t));
+    const auto p = static_cast<std::size_t>(shared::mma_pair(t));
+    for (std::size_t i = 0; i < 2; ++i) {
+      b[p + i * 8][g] = to_float(piece.at[i].x);
+      b[p + i * 8 + 1][g] = to_float(piece.at[i].y);
+    }
+  }
+  void add_to(shared::MmaSums& sums, int t) const {
+    for (int i = 0; i < 4; ++i) {
+      float& sum = sums.at[i];
+      for (std::size_t k = 0; k < 16; ++k) {
+        sum += a[shared::mma_row(t, i)][k] * b[k][shared::mma_col(t, i)];
+      }
+    }
+  }
+};
+
+}  // namespace terrace::test

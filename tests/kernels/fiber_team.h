@@ -1,0 +1,84 @@
+#pragma once
+
+#include <ucontext.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "base/function_ref.h"
+
+namespace terrace::test {
+
+// While it lives, ThreadSanitizer does not look at what this thread or fiber does: as the exchange
+// of registers between threads of a GPU orders nothing in memory, so must ours not.
+class Unseen {
+ public:
+  Unseen();
+  ~Unseen();
+  Unseen(const Unseen&) = delete;
+  Unseen& operator=(const Unseen&) = delete;
+};
+
+// What threads wrote before they announce() is there for those that see() it behind a meeting.
+// Known to ThreadSanitizer; in other builds it does nothing.
+void announce(void* token);
+void see(void* token);
+
+// Runs the threads of a GPU's block, each on a stack of its own, by turns: one has the processor
+// until it waits for others. ThreadSanitizer is told that they are threads, so that it finds what
+// two of them do to the same memory with no barrier between: switching itself orders nothing. Nor
+// does it between neighbouring blocks. Of one thread.
+class FiberTeam {
+ public:
+  FiberTeam();
+  ~FiberTeam();
+  FiberTeam(const FiberTeam&) = delete;
+  FiberTeam& operator=(const FiberTeam&) = delete;
+
+  // Calls thread(t) on fiber t, for each t below `threads`; blocks of odd numbers begin with the
+  // last. Aborts, naming threads and what they wait for, where these can never meet.
+  void run(std::int64_t block, int threads, FunctionRef<void(int)> thread);
+
+  // From within thread t: waits until all threads of its warp, or of the block, are in such a call.
+  // Aborts where they came to meet for something else.
+  void meet_warp(int t, std::string_view what);
+  void meet_block(int t, std::string_view what);
+
+  // What all blocks did is there for who calls this: a launch has ended.
+  void join();
+
+ private:
+  struct Fiber;
+  struct Meeting {
+    int first = 0, count = 0, arrived = 0;
+  };
+
+  Fiber& fiber_of(int t);
+  void begin(int t);
+  void work();
+  void resume(Fiber& fiber);
+  void leave(ucontext_t& context);
+  void meet(int t, Meeting& meeting, std::string_view what);
+  [[noreturn]] void tell_who_waits();
+  static void enter(unsigned low, unsigned high);
+
+  std::vector<std::unique_ptr<Fiber>> fibers_;  // of kSets blocks in turn
+  ucontext_t scheduler_ = {};
+  void* scheduler_identity_ = nullptr;  // ThreadSanitizer's
+  Fiber* running_ = nullptr;
+  // Of the block that runs.
+  std::int64_t block_ = 0;
+  int threads_ = 0;
+  const FunctionRef<void(int)>* thread_ = nullptr;
+  std::vector<Meeting> warps_;
+  Meeting all_;
+  int ended_ = 0;
+};
+
+// The one of this process: kernels of one thread at a time.
+FiberTeam& fiber_team();
+
+}  // namespace terrace::test
