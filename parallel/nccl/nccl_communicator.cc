@@ -57,7 +57,7 @@ class NcclCommunicator final : public Communicator {
       : Communicator(std::move(name), rank, size),
         communicator_(communicator),
         group_(std::move(group)) {}
-  ~NcclCommunicator() override { group_->remove(communicator_, name()); }
+  ~NcclCommunicator() override { group_->forget(name()); }
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
 
@@ -126,9 +126,16 @@ class NcclCommunicator final : public Communicator {
     return call.op == ReduceOp::kSum ? ncclSum : ncclMax;
   }
 
-  // The steps depend on each other: in stream order, not as a group. A call of no elements is a
-  // barrier of the streams.
+  // The steps depend on each other: in stream order, not as a group. NCCL skips a call of no
+  // elements, which is to wait for the other ranks: it adds zeros.
   void all_reduce(const CollectiveCall& call, const std::string& text, cudaStream_t stream) {
+    if (call.elements == 0) {
+      group_->enqueue(communicator_, text, [&] {
+        return ncclAllReduce(group_->zero(), group_->zero(), 1, ncclInt32, ncclSum, communicator_,
+                             stream);
+      });
+      return;
+    }
     const auto ranks = static_cast<std::size_t>(size());
     const std::size_t part = call.elements / ranks;
     const std::size_t width = size_of(call.dtype);
@@ -144,7 +151,7 @@ class NcclCommunicator final : public Communicator {
         return ncclAllGather(own, call.target, part * width, ncclUint8, communicator_, stream);
       });
     }
-    if (rest == 0 && part != 0) return;
+    if (rest == 0) return;
     group_->enqueue(communicator_, text, [&] {
       return ncclAllReduce(last, last, rest, type, op_of(call), communicator_, stream);
     });
@@ -169,8 +176,8 @@ class NcclCommunicator final : public Communicator {
     const ncclComm_t part = group_->split(communicator_, color, key, settings, text);
     int part_rank = 0;
     int part_size = 0;
-    group_->settle(ncclCommUserRank(part, &part_rank), part, text);
-    group_->settle(ncclCommCount(part, &part_size), part, text);
+    group_->enqueue(part, text, [&] { return ncclCommUserRank(part, &part_rank); });
+    group_->enqueue(part, text, [&] { return ncclCommCount(part, &part_size); });
     return std::make_unique<NcclCommunicator>(name, part_rank, part_size, part, group_);
   }
 

@@ -38,6 +38,10 @@ constexpr bool nccl_adds(DType type, int ranks) {
 // communicators made together and `meeting`. Their calls on the GPU end, and the next call here
 // throws CommError with the reason. That ranks make different calls is not noticed before the
 // timeout.
+//
+// Communicators made together are given back to NCCL with the last of them, which waits for the
+// other ranks to come to that too, no longer than the timeout; one that goes while an exception is
+// on its way aborts them.
 std::unique_ptr<Communicator> make_nccl_communicator(Communicator& meeting, const std::string& name,
                                                      int ordinal,
                                                      const CommunicatorOptions& options = {});

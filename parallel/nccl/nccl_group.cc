@@ -2,9 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <atomic>
+#include <deque>
 #include <exception>
+#include <utility>
 
 #include "base/error.h"
 #include "memory/cuda/cuda_error.h"
@@ -16,6 +17,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kWatchInterval = std::chrono::milliseconds(100);
 constexpr auto kSettleInterval = std::chrono::microseconds(20);
+// How long an aborted communicator may take to end: other ranks of its host have to hear of it.
+constexpr auto kAbortedMax = std::chrono::seconds(10);
 
 std::string text_of(ncclResult_t result, ncclComm_t communicator) {
   const char* const last = ncclGetLastError(communicator);
@@ -49,9 +52,38 @@ struct NcclGroup::Pending {
   }
 };
 
+struct NcclGroup::Ending {
+  std::mutex mutex;
+  std::condition_variable left_changed;
+  int left = 0;  // guarded by mutex
+  // What comes of splits is written here some time after the call has returned. Of the group.
+  std::deque<ncclComm_t> parts;
+
+  // Whether all that were on their way have ended.
+  bool wait(std::chrono::nanoseconds limit) {
+    std::unique_lock lock(mutex);
+    return left_changed.wait_for(lock, limit, [this] { return left == 0; });
+  }
+  void add() {
+    const std::scoped_lock lock(mutex);
+    ++left;
+  }
+  void remove() {
+    const std::scoped_lock lock(mutex);
+    --left;
+    left_changed.notify_all();
+  }
+};
+
 NcclGroup::NcclGroup(int ordinal, Communicator* meeting, const CommunicatorOptions& options)
-    : ordinal_(ordinal), meeting_(meeting), timeout_(options.timeout), ring_(kPendingMax) {
+    : ordinal_(ordinal),
+      meeting_(meeting),
+      timeout_(options.timeout),
+      ending_(std::make_shared<Ending>()),
+      ring_(kPendingMax) {
   use_cuda_device(ordinal_);
+  check_cuda(cudaMalloc(&zero_, sizeof(*zero_)), "cudaMalloc", "NCCL");
+  check_cuda(cudaMemset(zero_, 0, sizeof(*zero_)), "cudaMemset", "NCCL");
   for (Pending& pending : ring_) {
     pending.begin = make_event();
     pending.end = make_event();
@@ -60,26 +92,44 @@ NcclGroup::NcclGroup(int ordinal, Communicator* meeting, const CommunicatorOptio
 }
 
 NcclGroup::~NcclGroup() {
+  bool was_aborted = false;
   {
     const std::scoped_lock lock(mutex_);
     stopping_ = true;
     stopping_changed_.notify_one();
   }
   watcher_.join();
+  {
+    const std::scoped_lock lock(mutex_);
+    was_aborted = reason_.has_value();
+    end_all(ncclCommDestroy);
+  }
+  // To free memory or an event may wait for kernels of what has not ended.
+  if (!ending_->wait(was_aborted ? kAbortedMax : timeout_)) return;
   for (const Pending& pending : ring_) {
     cudaEventDestroy(pending.begin);
     cudaEventDestroy(pending.end);
   }
+  cudaFree(zero_);
+}
+
+void NcclGroup::end_all(ncclResult_t (*end)(ncclComm_t)) {
+  for (const ncclComm_t communicator : std::exchange(communicators_, {})) {
+    ending_->add();
+    std::thread([communicator, end, ordinal = ordinal_, ending = ending_] {
+      cudaSetDevice(ordinal);  // fails where the GPU has: the communicator is ended all the same
+      end(communicator);
+      ending->remove();
+    }).detach();
+  }
 }
 
 void NcclGroup::add(ncclComm_t communicator, const std::string& what) {
-  bool came_late = false;
   {
     const std::scoped_lock lock(mutex_);
-    came_late = reason_.has_value();
-    if (!came_late) communicators_.push_back(communicator);
+    communicators_.push_back(communicator);
+    if (reason_) end_all(ncclCommAbort);  // it came late
   }
-  if (came_late) ncclCommAbort(communicator);
   settle(ncclInProgress, communicator, what);
 }
 
@@ -88,7 +138,7 @@ ncclComm_t NcclGroup::split(ncclComm_t communicator, int color, int key, ncclCon
   ncclComm_t* part = nullptr;
   {
     const std::scoped_lock lock(mutex_);
-    part = &parts_.emplace_back(nullptr);
+    part = &ending_->parts.emplace_back(nullptr);
   }
   enqueue(communicator, what,
           [&] { return ncclCommSplit(communicator, color, key, part, &config); });
@@ -102,22 +152,20 @@ ncclComm_t NcclGroup::split(ncclComm_t communicator, int color, int key, ncclCon
     }
     settle(ncclInProgress, communicator, what);
   }
+  // And there may be a part before all is well.
+  settle(ncclInProgress, communicator, what);
   add(made.load(), what);
   return made.load();
 }
 
-void NcclGroup::remove(ncclComm_t communicator, const std::string& name) noexcept {
-  const std::scoped_lock lock(mutex_);
-  for (Pending& pending : ring_) {
-    if (pending.name == &name) pending.name = nullptr;
+void NcclGroup::forget(const std::string& name) noexcept {
+  {
+    const std::scoped_lock lock(mutex_);
+    for (Pending& pending : ring_) {
+      if (pending.name == &name) pending.name = nullptr;
+    }
   }
-  if (std::erase(communicators_, communicator) == 0) return;
-  // Its end waits for calls that are under way, and so for other ranks, who may not come any more.
-  if (std::uncaught_exceptions() > 0) {
-    ncclCommAbort(communicator);
-  } else {
-    ncclCommDestroy(communicator);
-  }
+  if (std::uncaught_exceptions() > 0) abort("this rank has left with an error");
 }
 
 void NcclGroup::throw_reason(const std::string& what) const {
@@ -148,6 +196,8 @@ void NcclGroup::enqueue(ncclComm_t communicator, const std::string& what,
 void NcclGroup::settle(ncclResult_t result, ncclComm_t communicator, const std::string& what) {
   const Clock::time_point deadline = Clock::now() + timeout_;
   while (result == ncclInProgress) {
+    // A thread of NCCL's may still be at work on the call, and on its stream.
+    if (abort_reason()) ending_->wait(kAbortedMax);
     throw_if_aborted(what);
     if (Clock::now() > deadline) {
       abort(fmt::format("{} did not begin within the timeout: a rank is missing", what));
@@ -185,23 +235,15 @@ void NcclGroup::watch_to(Pending* pending, cudaStream_t stream) {
   pending->is_enqueued = true;
 }
 
-// All at once, and without the mutex: what frees the memory of a communicator waits for the kernels
-// of all on the GPU, also of the meeting's, and those end when they are told.
+// All communicators at once: what frees the memory of one waits for the kernels of all on the GPU,
+// also of the meeting's, and those end when they are told.
 void NcclGroup::abort(const std::string& reason) {
-  std::vector<ncclComm_t> ended;
   {
     const std::scoped_lock lock(mutex_);
     if (reason_) return;
     reason_ = reason;  // from now on nobody calls NCCL
-    ended.swap(communicators_);
     first_ = next_;
-  }
-  std::vector<std::jthread> threads;
-  for (const ncclComm_t communicator : ended) {
-    threads.emplace_back([this, communicator] {
-      use_cuda_device(ordinal_);
-      ncclCommAbort(communicator);
-    });
+    end_all(ncclCommAbort);
   }
   if (meeting_ != nullptr) meeting_->abort(reason);
 }

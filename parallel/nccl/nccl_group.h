@@ -5,7 +5,8 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
-#include <deque>
+#include <cstdint>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -20,6 +21,10 @@ namespace terrace {
 // A rank's NCCL communicators that were made together: what aborts one aborts all, and the host's
 // communicators, `meeting`, which outlives it; null where there are none. Owns them, and the thread
 // that watches their calls.
+//
+// They end together, each in a thread of its own: the end of one waits for ranks of the same host,
+// which may be ending another one first. So the group's end waits for the other ranks', as long as
+// a call would; when it was aborted, a while. What has not ended by then is left to the process.
 // Any thread, but one at a time for one communicator.
 class NcclGroup {
  public:
@@ -38,9 +43,10 @@ class NcclGroup {
   // Splits `communicator` and takes over this rank's part. Throws CommError, naming `what`.
   ncclComm_t split(ncclComm_t communicator, int color, int key, ncclConfig_t& config,
                    const std::string& what);
-  // Destroys it (where the group was aborted it is gone) and forgets its calls. While an exception
-  // is on its way, aborts it: that waits for nobody.
-  void remove(ncclComm_t communicator, const std::string& name) noexcept;
+  // The communicator of that name object makes no calls any more; it ends with the group. While an
+  // exception is on its way, aborts the group: the other ranks are not to wait for what this one
+  // will not do.
+  void forget(const std::string& name) noexcept;
 
   // Calls NCCL, with no abort meanwhile, and waits until it has taken the call in. Throws
   // CommError, naming `what`, where the group was aborted or NCCL fails.
@@ -52,13 +58,23 @@ class NcclGroup {
   Pending* watch_from(const CollectiveCall& call, const std::string& name, cudaStream_t stream);
   void watch_to(Pending* pending, cudaStream_t stream);
 
+  // A 0 in device memory, for a sum that is there to wait for the other ranks.
+  std::int32_t* zero() const { return zero_; }
+
+  // Returns at once: communicators end in threads of their own.
   void abort(const std::string& reason);
   std::optional<std::string> abort_reason() const;
 
  private:
   static constexpr std::size_t kPendingMax = 256;
 
+  // Communicators on their way out, and what NCCL's threads may still write to. Outlives the group
+  // where they take too long.
+  struct Ending;
+
   void work();
+  // Under mutex_: ends all that are there, by the call.
+  void end_all(ncclResult_t (*end)(ncclComm_t));
   void throw_if_aborted(const std::string& what) const;
   void throw_reason(const std::string& what) const;  // under mutex_
   std::optional<std::string> trouble();              // why to abort, under mutex_
@@ -68,10 +84,10 @@ class NcclGroup {
   const std::chrono::nanoseconds timeout_;
   mutable std::mutex mutex_;
   std::condition_variable stopping_changed_;
+  std::int32_t* zero_ = nullptr;
+  const std::shared_ptr<Ending> ending_;
   // Guarded by mutex_.
   std::vector<ncclComm_t> communicators_;
-  // Where NCCL's own threads write what comes of splits: some time after the call has returned.
-  std::deque<ncclComm_t> parts_;
   std::vector<Pending> ring_;  // of events: nothing is allocated for a call
   std::size_t first_ = 0;      // of the calls under way, counted on; at first_ % kPendingMax
   std::size_t next_ = 0;

@@ -65,6 +65,8 @@ void prepare_for_ranks(const DeviceChoice& device) {
   if (device.kind != DeviceKind::kCuda) return;
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   ::setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+  ::setenv("NCCL_ALGO", "Ring", 0);
+  ::setenv("NCCL_PROTO", "Simple", 0);
 }
 
 std::string why_gpus_are_idle(const DeviceChoice& device) {

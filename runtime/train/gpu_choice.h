@@ -42,8 +42,10 @@ std::optional<GpuChoice> choose_gpu(const DeviceChoice& device, const RanksOnHos
                                     int ranks);
 
 // For a process with ranks that have a GPU each, before it has threads and calls CUDA: sets what
-// CUDA reads then, unless the user has. A stream that waits for another rank must hold up no other
-// stream, neither by sharing a queue of the GPU with it nor by a kernel that is only then loaded.
+// CUDA and NCCL read then, unless the user has. A stream that waits for another rank must hold up
+// no other stream, neither by sharing a queue of the GPU with it nor by a kernel that is only then
+// loaded. And the order of NCCL's sums must not follow from what its model of the machine holds to
+// be quickest for a size: rings, in one protocol (docs/cuda.md).
 void prepare_for_ranks(const DeviceChoice& device);
 
 // Why the GPUs that there are stay idle with `auto`, which took the CPU device; empty where there

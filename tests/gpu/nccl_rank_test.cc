@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -17,6 +18,7 @@
 #include "tests/conformance/communicator_conformance.h"
 #include "tests/conformance/device_memory_conformance.h"
 #include "tests/gpu/rank_processes.h"
+#include "tests/gpu/take_stream.h"
 
 // A rank among several of NCCL. These tests are there in processes that gpu_ranks_test.cc starts,
 // one for each rank, all of which run all of them.
@@ -67,6 +69,28 @@ void expect_on_gpus(const std::function<void(const BothMemories&)>& expect) {
 TEST_P(NcclRank, SumsAsTheHostDoes) { expect_on_gpus(expect_sums_of_host); }
 TEST_P(NcclRank, MovesWhatTheHostMoves) { expect_on_gpus(expect_moves_of_host); }
 TEST_P(NcclRank, SplitsAsTheHostDoes) { expect_on_gpus(expect_splits_of_host); }
+
+// Links of a ring, which every rank leaves beginning with its own: NCCL's end of one waits for that
+// of the other rank, which is leaving another.
+TEST_P(NcclRank, LeavesItsCommunicatorsInAnyOrder) {
+  test::NcclWorld world;
+  const auto backend = make_cuda_backend(test::own_gpu());
+  const auto devices = backend->exchange()->make_communicator(world.ranks(), {});
+  const auto device = make_cuda_device({.ordinal = test::own_gpu(), .capacity_bytes = kMiB});
+  const auto stream = device->create_stream("links");
+  test::TakeStream take;
+  stream->run(take);
+  std::vector<std::unique_ptr<Communicator>> links;
+  const int own = devices->rank();
+  for (int first = 0; first < devices->size(); ++first) {
+    const bool is_end = own == first || own == (first + 1) % devices->size();
+    links.push_back(devices->split(is_end ? 0 : 1, own, "link " + std::to_string(first)));
+    links.back()->all_reduce({}, ReduceOp::kSum, take.native);
+  }
+  stream->synchronize();
+  std::ranges::rotate(links, links.begin() + own);
+  for (auto& link : links) link = nullptr;
+}
 
 constexpr CommunicatorOptions kShort = {.timeout = std::chrono::seconds(15)};
 

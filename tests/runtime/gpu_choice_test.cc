@@ -65,16 +65,22 @@ TEST(GpuChoice, RanksDoNotShareAGpu) {
   }
 }
 
-TEST(GpuChoice, CudaIsPreparedForRanksAsTheUserWants) {
-  ::unsetenv("CUDA_MODULE_LOADING");
+TEST(GpuChoice, CudaAndNcclArePreparedForRanksAsTheUserWants) {
+  for (const char* name : {"CUDA_MODULE_LOADING", "NCCL_PROTO"}) ::unsetenv(name);
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "16", 1);
+  ::setenv("NCCL_ALGO", "NVLS", 1);
   prepare_for_ranks(kCpu);
   EXPECT_EQ(std::getenv("CUDA_MODULE_LOADING"), nullptr);
+  EXPECT_EQ(std::getenv("NCCL_PROTO"), nullptr);
   prepare_for_ranks(kCuda);
   EXPECT_STREQ(std::getenv("CUDA_MODULE_LOADING"), "EAGER");
+  EXPECT_STREQ(std::getenv("NCCL_PROTO"), "Simple");
   EXPECT_STREQ(std::getenv("CUDA_DEVICE_MAX_CONNECTIONS"), "16");
-  ::unsetenv("CUDA_MODULE_LOADING");
-  ::unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  EXPECT_STREQ(std::getenv("NCCL_ALGO"), "NVLS");
+  for (const char* name :
+       {"CUDA_MODULE_LOADING", "NCCL_PROTO", "CUDA_DEVICE_MAX_CONNECTIONS", "NCCL_ALGO"}) {
+    ::unsetenv(name);
+  }
 }
 
 TEST(GpuChoice, WithoutAGpuAutoIsTheCpuAndCudaSaysWhatIsMissing) {
