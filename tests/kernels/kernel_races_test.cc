@@ -8,10 +8,12 @@
 #include <string_view>
 #include <vector>
 
+#include "optim/shared/adamw_kernels.h"
 #include "tests/kernels/fiber_block.h"
 #include "tests/kernels/fiber_kernels.h"
 #include "tests/kernels/op_case.h"
 #include "tests/kernels/shared_kernels.h"
+#include "tests/optim/narrow_training.h"
 
 // The kernels of the GPU with threads that are threads (fiber_block.h): under ThreadSanitizer none
 // may use what another has not handed over by a sync(), and in every build they meet where they
@@ -53,6 +55,24 @@ TEST_P(KernelRaces, HeadPart) { expect_none(head_part_cases(GetParam())); }
 // fp16 has the threads of bf16.
 INSTANTIATE_TEST_SUITE_P(ComputeTypes, KernelRaces, testing::Values(DType::kF32, DType::kBF16),
                          [](const auto& param) { return std::string(name_of(param.param)); });
+
+class UpdateRaces : public testing::TestWithParam<Form> {};
+
+TEST_P(UpdateRaces, None) {
+  constexpr std::int64_t kElements = 2 * 4096;
+  Training expected(GetParam(), kElements);
+  Training training(GetParam(), kElements);
+  for (std::uint32_t step = 1; step <= 2; ++step) {
+    adamw_reference(expected.step(step));
+    FiberLauncher launcher({});
+    shared::adamw(launcher, training.step(step));
+  }
+  EXPECT_EQ(training.parameter, expected.parameter);
+  EXPECT_EQ(training.state, expected.state);
+}
+
+INSTANTIATE_TEST_SUITE_P(Forms, UpdateRaces, testing::ValuesIn(kForms),
+                         [](const auto& param) { return std::string(param.param.name); });
 
 // What must be found: kernels with a mistake each.
 constexpr int kThreads = 64;
