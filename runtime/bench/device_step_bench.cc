@@ -84,7 +84,7 @@ EngineOptions engine_options(const DeviceStepScene& scene, const BenchOptions& o
       options.threads;  // as in training: they have the processors to themselves
   PlacementRequest& placement = engine.placement;
   placement.unified = false;
-  placement.link_bytes_per_s = options.device->link_bytes_per_s;
+  placement.gpu = GpuSetting{.link_bytes_per_s = options.device->link_bytes_per_s};
   placement.optimizer = scene.homes == Homes::kDevice ? Tier::kDevice : Tier::kHost;
   placement.parameters = placement.gradients =
       scene.homes == Homes::kHost ? Tier::kHost : Tier::kDevice;

@@ -37,7 +37,9 @@ struct Concession {
 class Planner {
  public:
   Planner(const StepModel& model, const PlacementRequest& request, const TierBudgets& budgets)
-      : model_(model), request_(request), budgets_(budgets) {}
+      : model_(model), request_(request), budgets_(budgets) {
+    TERRACE_CHECK(!request.unified || !request.gpu.has_value());
+  }
 
   StepPlan run() const {
     StepPlan plan = choose_homes();
@@ -194,15 +196,22 @@ class Planner {
     return !request_.unified && request_.streamed_updates.has_value();
   }
 
+  // What plans are simulated on.
+  MachineProfile machine() const {
+    return request_.gpu.has_value()
+               ? gpu_machine(request_.gpu->update_threads, request_.gpu->link_bytes_per_s)
+               : MachineProfile();
+  }
+
   // Updates on the host that the links would be done with sooner run on the device, as far as that
   // makes the step shorter by what the simulator says of a machine with a GPU. What lanes wait for
   // each other is not in their balance, so shares on both sides of it are tried too.
   void choose_updates(StepPlan& plan) const {
-    if (request_.unified || request_.streamed_updates.has_value()) return;
+    if (!request_.gpu.has_value() || request_.streamed_updates.has_value()) return;
     StepPolicy all = plan.policy;
     stream_updates(model_, all, 1);
     if (all.homes == plan.policy.homes) return;
-    MachineProfile machine = gpu_machine(request_.update_threads, request_.link_bytes_per_s);
+    MachineProfile machine = this->machine();
     const std::optional<double> flops_per_s = flops_of_balance(plan.program, machine);
     if (!flops_per_s.has_value()) return;
     machine.flops_per_s = *flops_per_s;
@@ -247,7 +256,7 @@ class Planner {
   // lets stores end late. So the simulator is asked, of a machine on which the compute takes as
   // long as the busiest link: where that is not so, there is less to hide.
   void tune_order(StepPlan& plan) const {
-    MachineProfile profile;
+    MachineProfile profile = machine();
     const std::optional<double> flops_per_s = flops_of_balance(plan.program, profile);
     if (!flops_per_s.has_value()) return;
     profile.flops_per_s = *flops_per_s;

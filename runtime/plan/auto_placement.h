@@ -9,6 +9,12 @@
 
 namespace terrace {
 
+// What a GPU computes beside.
+struct GpuSetting {
+  std::int32_t update_threads = 1;  // of the host
+  double link_bytes_per_s = 0;      // between host and device, each way; 0: unknown
+};
+
 // What the user fixed; everything unset is chosen.
 struct PlacementRequest {
   std::optional<Tier> parameters, gradients, optimizer, activations;
@@ -22,12 +28,12 @@ struct PlacementRequest {
   bool unified = true;
   bool has_nvme = false;
   // Of the elements whose optimizer state is not at home on the device, what part is updated there
-  // all the same, 0 to 1 (runtime/plan/update_split.h). Unset: chosen. Not in unified mode.
+  // all the same, 0 to 1 (runtime/plan/update_split.h). Unset: chosen where a GPU computes, else
+  // none. Not in unified mode.
   std::optional<double> streamed_updates;
-  // What that choice goes by: threads of the host, and the link between host and device, bytes per
-  // second each way; 0: unknown.
-  std::int32_t update_threads = 1;
-  double link_bytes_per_s = 0;
+  // What choices go by where a GPU computes; none: the device is processors of the host. Not in
+  // unified mode.
+  std::optional<GpuSetting> gpu;
 };
 
 struct StepPlan {

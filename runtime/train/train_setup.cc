@@ -220,7 +220,9 @@ EngineOptions engine_options_for(const TrainOptions& options, const ModelConfig&
   engine.gradient_type =
       options.optimizer.gradient_dtype == GradientChoice::kBf16 ? DType::kBF16 : DType::kF32;
   engine.placement = placement_for(options, machine.gpu.has_value());
-  if (machine.gpu.has_value()) engine.placement.link_bytes_per_s = machine.gpu->link_bytes_per_s;
+  if (machine.gpu.has_value()) {
+    engine.placement.gpu = GpuSetting{.link_bytes_per_s = machine.gpu->link_bytes_per_s};
+  }
   engine.budgets = budgets_for(options.tiers, machine);
   const OptimizerFlags& flags = options.optimizer;
   engine.optimizer.max_grad_norm = flags.max_grad_norm;

@@ -137,8 +137,10 @@ class Trainer {
     for (int* const threads : {&engine_options_.threads, &engine_options_.update_threads}) {
       *threads = static_cast<int>(ranks_.smallest(*threads));
     }
-    double& link = engine_options_.placement.link_bytes_per_s;
-    link = static_cast<double>(ranks_.smallest(static_cast<std::int64_t>(link)));
+    if (std::optional<GpuSetting>& gpu = engine_options_.placement.gpu; gpu.has_value()) {
+      const auto link = static_cast<std::int64_t>(gpu->link_bytes_per_s);
+      gpu->link_bytes_per_s = static_cast<double>(ranks_.smallest(link));
+    }
     for (std::optional<std::size_t>& budget : engine_options_.budgets) {
       if (!budget.has_value()) continue;
       budget = static_cast<std::size_t>(ranks_.smallest(static_cast<std::int64_t>(*budget)));

@@ -147,7 +147,7 @@ PlacementRequest with_state_on_host(std::int32_t update_threads) {
   request.unified = false;
   request.parameters = request.gradients = request.activations = Tier::kDevice;
   request.optimizer = Tier::kHost;
-  request.update_threads = update_threads;
+  request.gpu = GpuSetting{.update_threads = update_threads};
   return request;
 }
 
@@ -175,6 +175,32 @@ TEST(UpdateSplit, ThePlanStreamsWhatTheHostIsSlowAt) {
   const MachineProfile machine = fast_gpu_machine(1);
   EXPECT_LT(simulate(chosen.program, machine, 4).step_s, simulate(none.program, machine, 4).step_s);
   EXPECT_EQ(streamed_units(plan_step(model, with_state_on_host(64), {}).policy), 0);
+}
+
+TEST(UpdateSplit, TheHostsProcessorsTakeNoUpdatesFromTheHost) {
+  PlacementRequest request = with_state_on_host(1);
+  request.gpu.reset();
+  EXPECT_EQ(streamed_units(plan_step(large_step_model(), request, {}).policy), 0);
+}
+
+// Lookahead and deferred updates are chosen for a GPU, whose compute leaves the host's processors
+// to updates: what suits a machine without one is slower there.
+TEST(UpdateSplit, TheOrderIsTunedForTheMachineThatComputes) {
+  const StepModel model = large_step_model();
+  PlacementRequest request = with_state_on_host(16);
+  request.parameters = request.gradients = request.optimizer = Tier::kNvme;
+  request.has_nvme = true;
+  request.updates_wait_for_norm = false;
+  request.streamed_updates = 0;
+  const Program for_gpu = plan_step(model, request, {}).program;
+  MachineProfile machine = gpu_machine(request.gpu->update_threads, 0);
+  request.gpu.reset();
+  const Program for_host = plan_step(model, request, {}).program;
+  double flops = 0;
+  for (const Op& op : for_host.ops) flops += op.cost.flops;
+  const double disk_bytes = lane_bytes(for_host, Lane::kRead) + lane_bytes(for_host, Lane::kWrite);
+  machine.flops_per_s = flops * machine.drive.disk_bytes_per_s / disk_bytes;
+  EXPECT_LT(simulate(for_gpu, machine, 4).step_s, 0.95 * simulate(for_host, machine, 4).step_s);
 }
 
 TEST(UpdateSplit, ANamedShareIsTaken) {
