@@ -44,12 +44,15 @@ MatrixProduct in_fp32(const std::shared_ptr<CaseMemory>& memory, MatrixProduct p
   return product;
 }
 
+const char* onednn_is(DType type) { return gemm_takes(type) ? kOneDnnIs : kOneDnnInFp32Is; }
+
 // The same product by oneDNN alone: single-threaded calls on fixed tiles, shared by the workers.
 std::function<void()> onednn_alone(const std::shared_ptr<CaseMemory>& memory,
                                    const MatrixProduct& product, int workers) {
+  const MatrixProduct taken = gemm_takes(product.shape.input) ? product : in_fp32(memory, product);
   const KernelContext context =
-      memory->context(multiply_workspace(product, workers, ProductCode::kOneDnn));
-  return [context, product] { multiply(context, product, ProductCode::kOneDnn); };
+      memory->context(multiply_workspace(taken, workers, ProductCode::kOneDnn));
+  return [context, taken] { multiply(context, taken, ProductCode::kOneDnn); };
 }
 
 // Gives a case on the CPU its limit.
@@ -57,10 +60,8 @@ KernelCase against_onednn(const KernelSetting& setting, KernelCase result,
                           const std::shared_ptr<CaseMemory>& memory, const MatrixProduct& product) {
   result.memory = memory;
   if (setting.device != nullptr) return result;
-  const bool in_type = gemm_takes(product.shape.input);
-  result.limit =
-      onednn_alone(memory, in_type ? product : in_fp32(memory, product), setting.worker_count());
-  result.limit_is = in_type ? kOneDnnIs : kOneDnnInFp32Is;
+  result.limit = onednn_alone(memory, product, setting.worker_count());
+  result.limit_is = onednn_is(setting.type);
   return result;
 }
 
@@ -190,17 +191,18 @@ std::function<void()> head_products_alone(const KernelSetting& setting,
                                           const std::shared_ptr<CaseMemory>& memory, int products) {
   const std::int64_t head_width = setting.model.head_width;
   const std::int64_t positions = setting.batch.positions;
+  const DType type = gemm_takes(setting.type) ? setting.type : DType::kF32;
   const GemmShape shape = {.m = std::max<std::int64_t>(1, positions / 2),
                            .n = positions,
                            .k = head_width,
                            .a_stride = head_width,
                            .b_stride = head_width,
                            .c_stride = positions,
-                           .input = setting.type,
+                           .input = type,
                            .b_transposed = true};
   const auto workers = static_cast<std::size_t>(setting.worker_count());
   const std::size_t scratch = (gemm_scratch_bytes(shape) + 63) / 64 * 64;
-  const TensorView operands = memory->tensor(setting.type, 2 * positions, head_width);
+  const TensorView operands = memory->tensor(type, 2 * positions, head_width);
   const auto sums_bytes = static_cast<std::size_t>(positions * positions) * sizeof(float);
   const auto share = memory->bytes((scratch + sums_bytes) * workers);
   const std::int64_t tasks = setting.batch.sequences * setting.model.heads * products;
