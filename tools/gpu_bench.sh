@@ -1,19 +1,30 @@
 #!/usr/bin/env bash
-# Runs every benchmark of a GPU, and the peers, on the first one:
+# Runs benchmarks of a GPU, and the peers, on the first one:
 #
-#   tools/gpu_bench.sh BUNDLE.tar.gz [OUT]
+#   tools/gpu_bench.sh BUNDLE.tar.gz [OUT [PART...]]
 #
-# OUT (build/gpu_bench) then has a JSON document of each, copy.json, kernel.json, step.json,
-# attention.json and fsdp2_offload.json, and goals.txt, which holds every ratio that has a goal to
-# it. The peers run where there is a python3 with PyTorch. BUNDLE.tar.gz is as tools/gpu_tests.sh
-# takes it. Exits 4 where what tools/gpu_build.sh needs is missing, 1 where a benchmark failed: the
-# others still run.
+# OUT (build/gpu_bench) then has a JSON document of each part, PART.json, and goals.txt, which holds
+# every ratio that has a goal to it, of all parts that are there: parts may be run one after another.
+# They are copy, kernel, step-small (gpt2-124m and llama-1b), step-7b, and where there is a python3
+# with PyTorch the peers attention, fsdp2-1b and fsdp2-7b (108 GB of host memory). By the speeds that
+# an H200 had, step-small takes six minutes, step-7b four, fsdp2-1b six, the others one or two.
+# BUNDLE.tar.gz is as tools/gpu_tests.sh takes it. Exits 4 where what tools/gpu_build.sh needs is missing, 1 where a
+# part failed: the others still run.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+all_parts=(copy kernel step-small step-7b attention fsdp2-1b fsdp2-7b)
 bundle=${1:-}
-[[ -f $bundle && $# -le 2 ]] || { echo "usage: tools/gpu_bench.sh BUNDLE.tar.gz [OUT]" >&2; exit 2; }
+[[ -f $bundle ]] || { echo "usage: tools/gpu_bench.sh BUNDLE.tar.gz [OUT [PART...]]" >&2; exit 2; }
 out=${2:-build/gpu_bench}
+parts=("${@:3}")
+if ((${#parts[@]} == 0)); then parts=("${all_parts[@]}"); fi
+for part in "${parts[@]}"; do
+  if [[ " ${all_parts[*]} " != *" $part "* ]]; then
+    echo "gpu_bench: there is no part $part: ${all_parts[*]}" >&2
+    exit 2
+  fi
+done
 
 ./tools/gpu_build.sh "$bundle" terrace
 # shellcheck disable=SC1091
@@ -32,15 +43,38 @@ keep() {
   fi
 }
 
-for kind in copy kernel step; do
-  keep "$kind" build/gpu/terrace bench "$kind" --device cuda --json
+bench() { build/gpu/terrace bench "$@" --device cuda --json; }
+# The steps of two models as one document.
+small_steps() {
+  local first=$out/gpt2.partial second=$out/llama.partial
+  bench step --preset gpt2-124m >"$first" && bench step --preset llama-1b >"$second" &&
+    python3 -c 'import json, sys
+first, second = (json.load(open(path)) for path in sys.argv[1:])
+first["results"] += second["results"]
+print(json.dumps(first, indent=2))' "$first" "$second" && rm "$first" "$second"
+}
+# peer NAME SCRIPT [OPTION...]
+peer() {
+  if python3 -c 'import torch' 2>/dev/null; then
+    keep "$1" python3 "bench/peers/$2" "${@:3}"
+  else
+    echo "gpu_bench: there is no python3 with PyTorch here: $1 is left out" >&2
+  fi
+}
+
+for part in "${parts[@]}"; do
+  case $part in
+    copy | kernel) keep "$part" bench "$part" ;;
+    step-small) keep "$part" small_steps ;;
+    step-7b) keep "$part" bench step --preset llama-7b ;;
+    attention) peer "$part" pytorch_attention.py ;;
+    fsdp2-1b) peer "$part" pytorch_fsdp2_offload.py ;;
+    fsdp2-7b)
+      peer "$part" pytorch_fsdp2_offload.py --preset llama-7b --checkpointing full \
+        --steps 3 --warmup 1
+      ;;
+  esac
 done
-if python3 -c 'import torch' 2>/dev/null; then
-  keep attention python3 bench/peers/pytorch_attention.py
-  keep fsdp2_offload python3 bench/peers/pytorch_fsdp2_offload.py
-else
-  echo "gpu_bench: there is no python3 with PyTorch here: the peers are left out" >&2
-fi
 
 python3 bench/gpu_goals.py "$out" | tee "$out/goals.txt"
 if ((${#failed[@]})); then

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Trains a Llama with PyTorch's FSDP2 and CPU offload and prints tokens per second as JSON.
 
-The peer of the results `llama_1b_bf16_on_host_*` of `terrace bench step --device cuda`: the same
-shapes, bf16 compute, fp32 masters, gradients and moments in host memory, AdamW on the CPU and
-clipping to norm 1, for the same tokens per step; a step is 1 to 64 micro-batches. Tokens are
-made up. One process on one GPU, or several under torchrun. Not part of the build; needs only
-PyTorch with CUDA, 2.6 or newer.
+The peer of the results `llama_1b_bf16_on_host_*` and `llama_7b_bf16_optimizer_on_host_*` of
+`terrace bench step --device cuda`: the same shapes, bf16 compute, fp32 masters, gradients and
+moments in host memory, AdamW on the CPU and clipping to norm 1, for the same tokens per step; a
+step is 1 to 64 micro-batches. llama-7b needs 108 GB of host memory and, for its activations,
+`--checkpointing full`. Tokens are made up. One process on one GPU, or several under torchrun. Not
+part of the build; needs only PyTorch with CUDA, 2.6 or newer.
 """
 
 import argparse
@@ -17,22 +18,52 @@ import sys
 import time
 
 
+# The shapes of the presets, and where the peer's results say that Terrace has its state.
+PRESETS = {
+    "llama-1b": {
+        "homes": "on_host",
+        "layers": 16,
+        "width": 2048,
+        "intermediate": 8192,
+        "heads": 32,
+        "key_value_heads": 8,
+        "vocabulary": 128256,
+        "tied": True,
+        "rope_theta": 500000.0,
+        "batch": 4,
+        "micro_batches": [1, 2, 4, 8, 16, 64],
+    },
+    "llama-7b": {
+        "homes": "optimizer_on_host",
+        "layers": 32,
+        "width": 4096,
+        "intermediate": 11008,
+        "heads": 32,
+        "key_value_heads": 32,
+        "vocabulary": 32000,
+        "tied": False,
+        "rope_theta": 10000.0,
+        "batch": 8,
+        "micro_batches": [8],
+    },
+}
+
+
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--micro-batches", type=int, nargs="+", default=[1, 2, 4, 8, 16, 64])
-    parser.add_argument("--batch", type=int, default=4, help="sequences of a micro-batch")
+    parser.add_argument("--preset", choices=PRESETS, default="llama-1b")
+    parser.add_argument("--micro-batches", type=int, nargs="+", help="those of the preset's steps")
+    parser.add_argument("--batch", type=int, help="sequences of a micro-batch (the preset's)")
     parser.add_argument("--sequence", type=int, default=2048)
     parser.add_argument("--checkpointing", choices=["none", "full"], default="none")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--warmup", type=int, default=2, help="steps that are not counted")
     parser.add_argument("--steps", type=int, default=7, help="the figure is their median")
-    parser.add_argument("--layers", type=int, default=16)
-    parser.add_argument("--width", type=int, default=2048)
-    parser.add_argument("--intermediate", type=int, default=8192)
-    parser.add_argument("--heads", type=int, default=32)
-    parser.add_argument("--key-value-heads", type=int, default=8)
-    parser.add_argument("--vocabulary", type=int, default=128256)
-    return parser.parse_args()
+    options = parser.parse_args()
+    for name, value in PRESETS[options.preset].items():
+        if getattr(options, name, None) is None:
+            setattr(options, name, value)
+    return options
 
 
 def make_model(options, torch):
@@ -41,7 +72,7 @@ def make_model(options, torch):
     head_width = options.width // options.heads
 
     def rope_table():
-        frequencies = 500000.0 ** -(torch.arange(0, head_width, 2) / head_width)
+        frequencies = options.rope_theta ** -(torch.arange(0, head_width, 2) / head_width)
         angles = torch.outer(torch.arange(options.sequence), frequencies)
         return angles.cos(), angles.sin()
 
@@ -82,6 +113,8 @@ def make_model(options, torch):
             self.tokens = nn.Embedding(options.vocabulary, options.width)
             self.blocks = nn.ModuleList(Block() for _ in range(options.layers))
             self.norm = nn.RMSNorm(options.width, eps=1e-5)
+            if not options.tied:
+                self.head = nn.Linear(options.width, options.vocabulary, bias=False)
             for parameter in self.parameters():
                 if parameter.dim() > 1:
                     nn.init.normal_(parameter, std=0.02)
@@ -98,7 +131,8 @@ def make_model(options, torch):
             x = self.tokens(tokens)
             for block in self.blocks:
                 x = self.run_block(block, x)
-            logits = functional.linear(self.norm(x), self.tokens.weight)
+            head = self.tokens if options.tied else self.head
+            logits = functional.linear(self.norm(x), head.weight)
             return functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
     return Llama()
@@ -145,9 +179,10 @@ def measure(options, torch, model, optimizer, micro_batches, ranks):
         if step >= options.warmup:
             seconds.append(time.perf_counter() - start)
     tokens = micro_batches * options.batch * options.sequence * ranks
+    name = options.preset.replace("-", "_")
     rates = [tokens / step_s for step_s in seconds]
     return {
-        "name": f"llama_1b_bf16_on_host_{tokens}_tokens",
+        "name": f"{name}_bf16_{options.homes}_{tokens}_tokens",
         "value": statistics.median(rates),
         "unit": "tokens/s",
         "value_range": [min(rates), max(rates)],

@@ -18,6 +18,8 @@ namespace {
 constexpr int kSteps = 6;      // of a measurement, four of them timed
 constexpr int kLongSteps = 4;  // likewise two, where a step has many tokens
 constexpr std::int64_t kLongTokens = 1 << 17;
+constexpr int kLongRoundsMax =
+    3;  // of them: a step of 512k tokens takes 10 s, and they differ little
 constexpr double kHostShare = 0.8;    // of what the host leaves, for the arena
 constexpr double kTrySeconds = 0.05;  // of a product whose rate is looked for
 
@@ -126,17 +128,19 @@ std::vector<BenchResult::Detail> details_of(const StepRunner& runner, const Step
 
 BenchResult measure(const DeviceStepScene& scene, const BenchOptions& options, DeviceLimits& limits,
                     std::size_t device_bytes, Log& log) {
+  const bool is_long = scene.tokens() >= kLongTokens;
+  const int rounds = is_long ? std::min(options.repetitions, kLongRoundsMax) : options.repetitions;
   log.info(fmt::format("bench step: {}, {}, {} x {} x {} tokens, {} rounds",
                        options.device->description, scene.name(), scene.micro_batches,
-                       scene.batch.sequences, scene.batch.positions, options.repetitions));
+                       scene.batch.sequences, scene.batch.positions, rounds));
   const EngineOptions engine = engine_options(scene, options, device_bytes);
-  const int steps = scene.tokens() < kLongTokens ? kSteps : kLongSteps;
+  const int steps = is_long ? kLongSteps : kSteps;
   StepRunner runner(engine, log);
   runner.step_seconds(steps);
   runner.forget();
   const std::vector<Measurement> both = {[&] { return runner.step_seconds(steps); },
                                          [&] { return limits.product(); }};
-  const std::vector<Samples> samples = interleave(both, options.repetitions);
+  const std::vector<Samples> samples = interleave(both, rounds);
   const StepFlops flops = flops_of_step(runner.program(), engine.model, scene.batch);
   const auto tokens = static_cast<double>(scene.tokens());
   log.info(fmt::format("bench step: {}: {:.0f} tokens/s, MFU {}", scene.name(),
