@@ -4,11 +4,11 @@
 #   tools/gpu_bench.sh BUNDLE.tar.gz [OUT [PART...]]
 #
 # OUT (build/gpu_bench) then has a JSON document of each part, PART.json, and goals.txt, which holds
-# every ratio that has a goal to it, of all parts that are there: parts may be run one after another.
-# They are copy, kernel, step-small (gpt2-124m and llama-1b), step-7b, and where there is a python3
-# with PyTorch the peers attention, fsdp2-1b and fsdp2-7b (108 GB of host memory). By the speeds that
-# an H200 had, step-small takes six minutes, step-7b four, fsdp2-1b six, the others one or two.
-# BUNDLE.tar.gz is as tools/gpu_tests.sh takes it. Exits 4 where what tools/gpu_build.sh needs is missing, 1 where a
+# every ratio that has a goal to it, of all parts that are there: parts may be run one by one. They
+# are copy, kernel, step-small (gpt2-124m and llama-1b), step-7b, and where there is a python3 with
+# PyTorch the peers attention, fsdp2-1b and fsdp2-7b (108 GB of host memory). By the speeds that an
+# H200 had, step-small should take six minutes, step-7b four, fsdp2-1b six. BUNDLE.tar.gz is as
+# tools/gpu_tests.sh takes it. Exits 4 where what tools/gpu_build.sh needs is missing, 1 where a
 # part failed: the others still run.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -18,6 +18,7 @@ bundle=${1:-}
 [[ -f $bundle ]] || { echo "usage: tools/gpu_bench.sh BUNDLE.tar.gz [OUT [PART...]]" >&2; exit 2; }
 out=${2:-build/gpu_bench}
 parts=("${@:3}")
+named=${#parts[@]}
 if ((${#parts[@]} == 0)); then parts=("${all_parts[@]}"); fi
 for part in "${parts[@]}"; do
   if [[ " ${all_parts[*]} " != *" $part "* ]]; then
@@ -36,6 +37,7 @@ failed=()
 keep() {
   local name=$1
   shift
+  rm -f "$out/$name.json"
   if "$@" >"$out/$name.json.partial"; then
     mv "$out/$name.json.partial" "$out/$name.json"
   else
@@ -53,13 +55,14 @@ first, second = (json.load(open(path)) for path in sys.argv[1:])
 first["results"] += second["results"]
 print(json.dumps(first, indent=2))' "$first" "$second" && rm "$first" "$second"
 }
-# peer NAME SCRIPT [OPTION...]
+# peer NAME SCRIPT [OPTION...]: where there is PyTorch, or it was asked for by name.
 peer() {
   if python3 -c 'import torch' 2>/dev/null; then
     keep "$1" python3 "bench/peers/$2" "${@:3}"
-  else
-    echo "gpu_bench: there is no python3 with PyTorch here: $1 is left out" >&2
+    return
   fi
+  echo "gpu_bench: there is no python3 with PyTorch here: $1 is left out" >&2
+  if ((named)); then failed+=("$1"); fi
 }
 
 for part in "${parts[@]}"; do

@@ -18,7 +18,8 @@ import sys
 import time
 
 
-# The shapes of the presets, and where the peer's results say that Terrace has its state.
+# The shapes of the presets, and where those results of Terrace have their state that this is the
+# peer of. FSDP2 has all of it in host memory, also where Terrace has only the optimizer's there.
 PRESETS = {
     "llama-1b": {
         "homes": "on_host",

@@ -18,8 +18,8 @@ namespace terrace {
 // Which code multiplies: our own in tile registers for bf16 where the processor has them
 // (amx_tiles.h), else oneDNN. kVectors is our own in vector registers (vector_tiles.h): for blocks
 // on one thread, where oneDNN has too much to set up, and for bf16 where oneDNN has no code for it
-// (processors without AVX-512); of whole products oneDNN's are quicker. Another code may give other
-// bits.
+// (most processors without AVX-512); of whole products oneDNN's are quicker. Another code may give
+// other bits.
 enum class ProductCode : std::uint8_t { kOneDnn, kAmx, kVectors };
 ProductCode product_code(DType input);
 

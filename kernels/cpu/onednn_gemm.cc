@@ -150,7 +150,8 @@ ThreadGemms& thread_gemms() {
 
 bool gemm_takes(DType input) {
   if (input == DType::kF32) return true;
-  static const bool takes_bf16 = [] {
+  if (input != DType::kBF16) return false;
+  static const bool kTakesBf16 = [] {
     const GemmShape some = {.m = 16,
                             .n = 16,
                             .k = 16,
@@ -165,7 +166,7 @@ bool gemm_takes(DType input) {
       return false;
     }
   }();
-  return takes_bf16;
+  return kTakesBf16;
 }
 
 void gemm(const GemmShape& shape, const GemmOperands& operands) {

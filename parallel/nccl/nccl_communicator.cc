@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <nccl.h>
 
+#include <exception>
 #include <span>
 #include <utility>
 
@@ -57,7 +58,10 @@ class NcclCommunicator final : public Communicator {
       : Communicator(std::move(name), rank, size),
         communicator_(communicator),
         group_(std::move(group)) {}
-  ~NcclCommunicator() override { group_->forget(name()); }
+  // The other ranks are not to wait for what a rank with an error will not do.
+  ~NcclCommunicator() override {
+    if (std::uncaught_exceptions() > 0) group_->abort_here("this rank has left with an error");
+  }
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
 
@@ -127,12 +131,12 @@ class NcclCommunicator final : public Communicator {
   }
 
   // The steps depend on each other: in stream order, not as a group. NCCL skips a call of no
-  // elements, which is to wait for the other ranks: it adds zeros.
+  // elements, which is to wait for the other ranks: it adds a number that nobody reads.
   void all_reduce(const CollectiveCall& call, const std::string& text, cudaStream_t stream) {
     if (call.elements == 0) {
       group_->enqueue(communicator_, text, [&] {
-        return ncclAllReduce(group_->zero(), group_->zero(), 1, ncclInt32, ncclSum, communicator_,
-                             stream);
+        return ncclAllReduce(group_->barrier_number(), group_->barrier_number(), 1, ncclInt32,
+                             ncclSum, communicator_, stream);
       });
       return;
     }

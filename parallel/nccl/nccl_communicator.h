@@ -40,8 +40,8 @@ constexpr bool nccl_adds(DType type, int ranks) {
 // timeout.
 //
 // Communicators made together are given back to NCCL with the last of them, which waits for the
-// other ranks to come to that too, no longer than the timeout; one that goes while an exception is
-// on its way aborts them.
+// other ranks to come to that too, no longer than the timeout. One that goes while an exception is
+// on its way aborts them, but not `meeting`: who catches it tells the others why.
 std::unique_ptr<Communicator> make_nccl_communicator(Communicator& meeting, const std::string& name,
                                                      int ordinal,
                                                      const CommunicatorOptions& options = {});

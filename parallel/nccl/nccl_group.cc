@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <deque>
-#include <exception>
+#include <system_error>
+#include <type_traits>
 #include <utility>
 
 #include "base/error.h"
@@ -17,112 +19,138 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kWatchInterval = std::chrono::milliseconds(100);
 constexpr auto kSettleInterval = std::chrono::microseconds(20);
-// How long an aborted communicator may take to end: other ranks of its host have to hear of it.
-constexpr auto kAbortedMax = std::chrono::seconds(10);
+// How long aborted communicators may take to end: other ranks of the host have to hear of it, and
+// may hear from this one only when it has left.
+constexpr auto kAbortedMax = std::chrono::seconds(2);
+constexpr std::size_t kNameBytes = 64;  // of most communicators
 
 std::string text_of(ncclResult_t result, ncclComm_t communicator) {
   const char* const last = ncclGetLastError(communicator);
   return fmt::format("NCCL: {}{}{}", ncclGetErrorString(result), *last == '\0' ? "" : ": ", last);
 }
 
-cudaEvent_t make_event() {
+// What is made next is made on it.
+int used(int ordinal) {
+  use_cuda_device(ordinal);
+  return ordinal;
+}
+
+struct DestroyEvent {
+  void operator()(cudaEvent_t event) const { cudaEventDestroy(event); }
+};
+using OwnedEvent = std::unique_ptr<std::remove_pointer_t<cudaEvent_t>, DestroyEvent>;
+
+OwnedEvent make_event() {
   cudaEvent_t event = nullptr;
   check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate", "NCCL");
-  return event;
+  return OwnedEvent(event);
+}
+
+struct FreeNumber {
+  void operator()(std::int32_t* number) const { cudaFree(number); }
+};
+using DeviceNumber = std::unique_ptr<std::int32_t, FreeNumber>;
+
+DeviceNumber make_device_number() {
+  std::int32_t* number = nullptr;
+  check_cuda(cudaMalloc(&number, sizeof(*number)), "cudaMalloc", "NCCL");
+  return DeviceNumber(number);
 }
 
 }  // namespace
 
 struct NcclGroup::Pending {
-  cudaEvent_t begin = nullptr;
-  cudaEvent_t end = nullptr;
+  OwnedEvent begin = make_event();
+  OwnedEvent end = make_event();
   CollectiveCall call;
-  const std::string* name = nullptr;  // of a communicator of the group; null where that is gone
-  bool is_enqueued = false;           // otherwise the events are of an earlier call
+  std::string name;                           // of the communicator
+  bool is_enqueued = false;                   // otherwise the events are of an earlier call
   std::optional<Clock::time_point> deadline;  // since its stream was seen to have come to it
 
-  bool is_over() const {
-    return name == nullptr || (is_enqueued && cudaEventQuery(end) == cudaSuccess);
-  }
+  bool is_over() const { return is_enqueued && cudaEventQuery(end.get()) == cudaSuccess; }
   bool is_late(std::chrono::nanoseconds timeout) {
     if (!is_enqueued || is_over()) return false;
     const Clock::time_point now = Clock::now();
-    if (!deadline && cudaEventQuery(begin) == cudaSuccess) deadline = now + timeout;
+    if (!deadline && cudaEventQuery(begin.get()) == cudaSuccess) deadline = now + timeout;
     return deadline && now > *deadline;
   }
 };
 
 struct NcclGroup::Ending {
-  std::mutex mutex;
-  std::condition_variable left_changed;
-  int left = 0;  // guarded by mutex
-  // What comes of splits is written here some time after the call has returned. Of the group.
+  DeviceNumber barrier_number = make_device_number();
+  // What comes of splits is written here some time after the call has returned. Guarded by the
+  // group's mutex.
   std::deque<ncclComm_t> parts;
 
-  // Whether all that were on their way have ended.
+  std::mutex mutex;
+  std::condition_variable left_changed;
+  int left = 0;  // communicators that are ending; guarded by mutex
+
+  // Whether all have ended.
   bool wait(std::chrono::nanoseconds limit) {
     std::unique_lock lock(mutex);
     return left_changed.wait_for(lock, limit, [this] { return left == 0; });
   }
-  void add() {
+  void add(int count) {
     const std::scoped_lock lock(mutex);
-    ++left;
-  }
-  void remove() {
-    const std::scoped_lock lock(mutex);
-    --left;
+    left += count;
     left_changed.notify_all();
   }
 };
 
 NcclGroup::NcclGroup(int ordinal, Communicator* meeting, const CommunicatorOptions& options)
-    : ordinal_(ordinal),
+    : ordinal_(used(ordinal)),
       meeting_(meeting),
       timeout_(options.timeout),
       ending_(std::make_shared<Ending>()),
       ring_(kPendingMax) {
-  use_cuda_device(ordinal_);
-  check_cuda(cudaMalloc(&zero_, sizeof(*zero_)), "cudaMalloc", "NCCL");
-  check_cuda(cudaMemset(zero_, 0, sizeof(*zero_)), "cudaMemset", "NCCL");
-  for (Pending& pending : ring_) {
-    pending.begin = make_event();
-    pending.end = make_event();
-  }
+  for (Pending& pending : ring_) pending.name.reserve(kNameBytes);
   watcher_ = std::thread([this] { work(); });
 }
 
 NcclGroup::~NcclGroup() {
-  bool was_aborted = false;
   {
     const std::scoped_lock lock(mutex_);
     stopping_ = true;
     stopping_changed_.notify_one();
   }
   watcher_.join();
+  cudaSetDevice(ordinal_);
   {
     const std::scoped_lock lock(mutex_);
-    was_aborted = reason_.has_value();
     end_all(ncclCommDestroy);
   }
-  // To free memory or an event may wait for kernels of what has not ended.
-  if (!ending_->wait(was_aborted ? kAbortedMax : timeout_)) return;
-  for (const Pending& pending : ring_) {
-    cudaEventDestroy(pending.begin);
-    cudaEventDestroy(pending.end);
-  }
-  cudaFree(zero_);
+  wait_for_ends();
 }
 
-void NcclGroup::end_all(ncclResult_t (*end)(ncclComm_t)) {
+// What an end says of itself helps nobody any more.
+void NcclGroup::end_all(ncclResult_t (*end)(ncclComm_t)) noexcept {
   for (const ncclComm_t communicator : std::exchange(communicators_, {})) {
-    ending_->add();
-    std::thread([communicator, end, ordinal = ordinal_, ending = ending_] {
-      cudaSetDevice(ordinal);  // fails where the GPU has: the communicator is ended all the same
-      end(communicator);
-      ending->remove();
-    }).detach();
+    ending_->add(1);
+    try {
+      std::thread([communicator, end, ordinal = ordinal_, ending = ending_] {
+        cudaSetDevice(ordinal);  // fails where the GPU has: the communicator is ended all the same
+        end(communicator);
+        ending->add(-1);
+      }).detach();
+    } catch (const std::system_error&) {  // no more threads: it stays with the process
+      ending_->add(-1);
+    }
   }
 }
+
+// Of the last who has the group: nobody else changes anything.
+void NcclGroup::wait_for_ends() noexcept {
+  Clock::time_point deadline = Clock::now() + timeout_;
+  while (!ending_->wait(kWatchInterval)) {
+    const bool is_aborted = reason_ || (meeting_ != nullptr && meeting_->abort_reason());
+    const Clock::time_point now = Clock::now();
+    if (is_aborted) deadline = std::min(deadline, now + kAbortedMax);
+    if (now > deadline) return;
+  }
+}
+
+std::int32_t* NcclGroup::barrier_number() const { return ending_->barrier_number.get(); }
 
 void NcclGroup::add(ncclComm_t communicator, const std::string& what) {
   {
@@ -143,29 +171,20 @@ ncclComm_t NcclGroup::split(ncclComm_t communicator, int color, int key, ncclCon
   enqueue(communicator, what,
           [&] { return ncclCommSplit(communicator, color, key, part, &config); });
   // NCCL may say that all went well before there is a part.
-  const std::atomic_ref<ncclComm_t> made(*part);
+  const std::atomic_ref<ncclComm_t> written(*part);
   const Clock::time_point deadline = Clock::now() + timeout_;
-  while (made.load() == nullptr) {
+  while (written.load() == nullptr) {
     throw_if_aborted(what);
     if (Clock::now() > deadline) {
       abort(fmt::format("{} did not end within the timeout: a rank is missing", what));
     }
     settle(ncclInProgress, communicator, what);
   }
-  // And there may be a part before all is well.
+  const ncclComm_t made = written.load();
+  add(made, what);
+  // There may be a part before all is well.
   settle(ncclInProgress, communicator, what);
-  add(made.load(), what);
-  return made.load();
-}
-
-void NcclGroup::forget(const std::string& name) noexcept {
-  {
-    const std::scoped_lock lock(mutex_);
-    for (Pending& pending : ring_) {
-      if (pending.name == &name) pending.name = nullptr;
-    }
-  }
-  if (std::uncaught_exceptions() > 0) abort("this rank has left with an error");
+  return made;
 }
 
 void NcclGroup::throw_reason(const std::string& what) const {
@@ -219,9 +238,9 @@ NcclGroup::Pending* NcclGroup::watch_from(const CollectiveCall& call, const std:
   // A full ring has 256 older calls: the watch of those is enough.
   if (next_ - first_ == kPendingMax) return nullptr;
   Pending& pending = ring_[next_ % kPendingMax];
-  check_cuda(cudaEventRecord(pending.begin, stream), "cudaEventRecord", name);
+  check_cuda(cudaEventRecord(pending.begin.get(), stream), "cudaEventRecord", name);
   pending.call = call;
-  pending.name = &name;
+  pending.name = name;
   pending.is_enqueued = false;
   pending.deadline.reset();
   ++next_;
@@ -231,21 +250,23 @@ NcclGroup::Pending* NcclGroup::watch_from(const CollectiveCall& call, const std:
 void NcclGroup::watch_to(Pending* pending, cudaStream_t stream) {
   if (pending == nullptr) return;
   const std::scoped_lock lock(mutex_);
-  check_cuda(cudaEventRecord(pending->end, stream), "cudaEventRecord", *pending->name);
+  check_cuda(cudaEventRecord(pending->end.get(), stream), "cudaEventRecord", pending->name);
   pending->is_enqueued = true;
+}
+
+void NcclGroup::abort(const std::string& reason) noexcept {
+  abort_here(reason);
+  if (meeting_ != nullptr) meeting_->abort(reason);
 }
 
 // All communicators at once: what frees the memory of one waits for the kernels of all on the GPU,
 // also of the meeting's, and those end when they are told.
-void NcclGroup::abort(const std::string& reason) {
-  {
-    const std::scoped_lock lock(mutex_);
-    if (reason_) return;
-    reason_ = reason;  // from now on nobody calls NCCL
-    first_ = next_;
-    end_all(ncclCommAbort);
-  }
-  if (meeting_ != nullptr) meeting_->abort(reason);
+void NcclGroup::abort_here(const std::string& reason) noexcept {
+  const std::scoped_lock lock(mutex_);
+  if (reason_) return;
+  reason_ = reason;  // from now on nobody calls NCCL
+  first_ = next_;
+  end_all(ncclCommAbort);
 }
 
 std::optional<std::string> NcclGroup::trouble() {
@@ -260,7 +281,7 @@ std::optional<std::string> NcclGroup::trouble() {
     if (!pending.is_late(timeout_)) continue;
     return fmt::format(
         "{} on communicator '{}' is not complete after the timeout: a rank is missing",
-        describe(pending.call), *pending.name);
+        describe(pending.call), pending.name);
   }
   return meeting_ == nullptr ? std::nullopt : meeting_->abort_reason();
 }

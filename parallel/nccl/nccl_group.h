@@ -24,7 +24,8 @@ namespace terrace {
 //
 // They end together, each in a thread of its own: the end of one waits for ranks of the same host,
 // which may be ending another one first. So the group's end waits for the other ranks', as long as
-// a call would; when it was aborted, a while. What has not ended by then is left to the process.
+// a call would; when they were aborted, a moment. What has not ended by then is left to the
+// process.
 // Any thread, but one at a time for one communicator.
 class NcclGroup {
  public:
@@ -43,11 +44,6 @@ class NcclGroup {
   // Splits `communicator` and takes over this rank's part. Throws CommError, naming `what`.
   ncclComm_t split(ncclComm_t communicator, int color, int key, ncclConfig_t& config,
                    const std::string& what);
-  // The communicator of that name object makes no calls any more; it ends with the group. While an
-  // exception is on its way, aborts the group: the other ranks are not to wait for what this one
-  // will not do.
-  void forget(const std::string& name) noexcept;
-
   // Calls NCCL, with no abort meanwhile, and waits until it has taken the call in. Throws
   // CommError, naming `what`, where the group was aborted or NCCL fails.
   void enqueue(ncclComm_t communicator, const std::string& what, FunctionRef<ncclResult_t()> call);
@@ -58,23 +54,27 @@ class NcclGroup {
   Pending* watch_from(const CollectiveCall& call, const std::string& name, cudaStream_t stream);
   void watch_to(Pending* pending, cudaStream_t stream);
 
-  // A 0 in device memory, for a sum that is there to wait for the other ranks.
-  std::int32_t* zero() const { return zero_; }
+  // A number in device memory, for sums that are there to wait for the other ranks.
+  std::int32_t* barrier_number() const;
 
-  // Returns at once: communicators end in threads of their own.
-  void abort(const std::string& reason);
+  // Both return at once: communicators end in threads of their own.
+  void abort(const std::string& reason) noexcept;
+  // Likewise, but `meeting` does not hear of it: who leaves with an error tells the others what it
+  // was.
+  void abort_here(const std::string& reason) noexcept;
   std::optional<std::string> abort_reason() const;
 
  private:
   static constexpr std::size_t kPendingMax = 256;
 
-  // Communicators on their way out, and what NCCL's threads may still write to. Outlives the group
-  // where they take too long.
+  // What NCCL uses until its communicators have ended, and the count of those that are ending.
+  // Outlives the group where they take too long.
   struct Ending;
 
   void work();
   // Under mutex_: ends all that are there, by the call.
-  void end_all(ncclResult_t (*end)(ncclComm_t));
+  void end_all(ncclResult_t (*end)(ncclComm_t)) noexcept;
+  void wait_for_ends() noexcept;
   void throw_if_aborted(const std::string& what) const;
   void throw_reason(const std::string& what) const;  // under mutex_
   std::optional<std::string> trouble();              // why to abort, under mutex_
@@ -84,7 +84,6 @@ class NcclGroup {
   const std::chrono::nanoseconds timeout_;
   mutable std::mutex mutex_;
   std::condition_variable stopping_changed_;
-  std::int32_t* zero_ = nullptr;
   const std::shared_ptr<Ending> ending_;
   // Guarded by mutex_.
   std::vector<ncclComm_t> communicators_;

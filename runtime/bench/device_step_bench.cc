@@ -18,8 +18,7 @@ namespace {
 constexpr int kSteps = 6;      // of a measurement, four of them timed
 constexpr int kLongSteps = 4;  // likewise two, where a step has many tokens
 constexpr std::int64_t kLongTokens = 1 << 17;
-constexpr int kLongRoundsMax =
-    3;  // of them: a step of 512k tokens takes 10 s, and they differ little
+constexpr int kLongRoundsMax = 3;     // of these: one of 512k tokens takes 10 s
 constexpr double kHostShare = 0.8;    // of what the host leaves, for the arena
 constexpr double kTrySeconds = 0.05;  // of a product whose rate is looked for
 

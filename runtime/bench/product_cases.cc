@@ -61,7 +61,7 @@ KernelCase against_onednn(const KernelSetting& setting, KernelCase result,
   result.memory = memory;
   if (setting.device != nullptr) return result;
   result.limit = onednn_alone(memory, product, setting.worker_count());
-  result.limit_is = onednn_is(setting.type);
+  result.limit_is = onednn_is(product.shape.input);
   return result;
 }
 

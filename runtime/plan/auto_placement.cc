@@ -211,19 +211,19 @@ class Planner {
     StepPolicy all = plan.policy;
     stream_updates(model_, all, 1);
     if (all.homes == plan.policy.homes) return;
-    MachineProfile machine = this->machine();
-    const std::optional<double> flops_per_s = flops_of_balance(plan.program, machine);
+    MachineProfile profile = machine();
+    const std::optional<double> flops_per_s = flops_of_balance(plan.program, profile);
     if (!flops_per_s.has_value()) return;
-    machine.flops_per_s = *flops_per_s;
+    profile.flops_per_s = *flops_per_s;
     const double balanced = balanced_share(model_, plan.policy, plan.program,
-                                           compile_step(model_, all, budgets_), machine);
+                                           compile_step(model_, all, budgets_), profile);
     if (balanced == 0) return;
-    double best_s = simulate(plan.program, machine, kSimulatedSteps).step_s;
+    double best_s = simulate(plan.program, profile, kSimulatedSteps).step_s;
     const StepPolicy before = plan.policy;
     for (const double share : {balanced, balanced / 2, (balanced + 1) / 2, 1.0}) {
       std::optional<StepPlan> other = with_streamed(before, share);
       if (!other.has_value()) continue;
-      const double step_s = simulate(other->program, machine, kSimulatedSteps).step_s;
+      const double step_s = simulate(other->program, profile, kSimulatedSteps).step_s;
       if (step_s >= kWorthwhile * best_s) continue;
       best_s = step_s;
       plan = std::move(*other);

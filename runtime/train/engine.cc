@@ -117,7 +117,11 @@ EnginePlan plan_engine(const EngineOptions& options) {
   PlacementRequest placement = options.placement;
   placement.pipeline_schedule = options.pipeline_schedule;
   placement.updates_wait_for_norm = options.optimizer.max_grad_norm > 0 || plan.model.scales_loss;
-  if (placement.gpu.has_value()) placement.gpu->update_threads = options.update_threads;
+  // A backend with memory of its own is a GPU's.
+  if (options.backend != nullptr && !placement.unified) {
+    if (!placement.gpu.has_value()) placement.gpu.emplace();
+    placement.gpu->update_threads = options.update_threads;
+  }
   plan.training = plan_step(plan.model, placement, options.budgets);
   plan.ledger = plan.training.ledger;
   if (!options.evaluates) return plan;

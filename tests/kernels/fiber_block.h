@@ -19,14 +19,13 @@
 
 // Runs the kernels of kernels/shared on the host as a GPU does: every thread of a block goes its
 // own way until it meets others (fiber_team.h), registers are its own, and what it hands to others
-// of its warp orders nothing in memory. Slower than host_block.h, and stricter:
+// of its warp orders nothing in memory. Slower than host_block.h, and stricter.
 //
-// * ThreadSanitizer finds memory that two threads of a block, or of neighbouring blocks, use with
-// no
-//   sync() between, one of them to write.
-// * Threads that never meet, or meet for something else, end the program, naming them.
-// * Asynchronous copies come when they are awaited: before, there are NaNs.
-// * Pieces of tensor cores' operands are loaded as ldmatrix loads them.
+// ThreadSanitizer finds memory that two threads of a block, or of neighbouring blocks, use with no
+// sync() between, one of them to write. Threads that never meet, or meet for something else, end
+// the program, which names them. Asynchronous copies come when they are awaited: before, there are
+// NaNs. Pieces of tensor cores' operands are loaded as ldmatrix loads them, by the threads that
+// give rows.
 namespace terrace::test {
 
 // What the threads of a block have together.
@@ -101,19 +100,19 @@ class FiberBlock {
   }
   template <typename T>
   void warp_sum(PerThread<T>& values) {
-    values[t_] = butterfly(values[t_], 16, [](T a, T b) { return a + b; });
+    values[t_] = butterfly(values[t_], 16, "warp_sum()", [](T a, T b) { return a + b; });
   }
   template <typename T>
   void warp_max(PerThread<T>& values) {
-    values[t_] = butterfly(values[t_], 16, [](T a, T b) { return a < b ? b : a; });
+    values[t_] = butterfly(values[t_], 16, "warp_max()", [](T a, T b) { return a < b ? b : a; });
   }
   template <typename T>
   void quad_sum(PerThread<T>& values) {
-    values[t_] = butterfly(values[t_], 2, [](T a, T b) { return a + b; });
+    values[t_] = butterfly(values[t_], 2, "quad_sum()", [](T a, T b) { return a + b; });
   }
   template <typename T>
   void quad_max(PerThread<T>& values) {
-    values[t_] = butterfly(values[t_], 2, [](T a, T b) { return a < b ? b : a; });
+    values[t_] = butterfly(values[t_], 2, "quad_max()", [](T a, T b) { return a < b ? b : a; });
   }
 
   template <typename SumsOf, typename Sums2Of, typename AOf, typename BOf>
@@ -164,6 +163,9 @@ class FiberBlock {
   void copy_async(void* to, const void* from, int count) {
     expect_boundary(to, Bytes);
     expect_boundary(from, Bytes);
+    // Both are in use from now on.
+    std::byte now[Bytes];
+    if (count != 0) std::memcpy(now, from, static_cast<std::size_t>(count));
     std::memset(to, 0xFF, Bytes);
     copies_.push_back({to, from, static_cast<std::size_t>(count), Bytes});
   }
@@ -218,9 +220,9 @@ class FiberBlock {
 
   // In the order of kernels/cuda/cuda_block.cuh.
   template <typename T, typename Join>
-  T butterfly(T value, int first, const Join& join) {
+  T butterfly(T value, int first, std::string_view what, const Join& join) {
     for (int offset = first; offset > 0; offset /= 2) {
-      value = join(value, give(value, "the values of its warp").of(t_ % kWarp ^ offset));
+      value = join(value, give(value, what).of(t_ % kWarp ^ offset));
     }
     return value;
   }
@@ -232,7 +234,7 @@ class FiberBlock {
     const auto sum_of = [this](int warp) {
       return reinterpret_cast<T*>(state_.sums[static_cast<std::size_t>(warp)].bytes);
     };
-    value = butterfly(value, kWarp / 2, join);
+    value = butterfly(value, kWarp / 2, "sum() or max()", join);
     if (t_ % kWarp == 0) *sum_of(t_ / kWarp) = value;
     sync();
     T result = *sum_of(0);

@@ -78,7 +78,8 @@ class FiberTeam {
   int ended_ = 0;
 };
 
-// The one of this process: kernels of one thread at a time.
+// The one of this process, for kernels of one thread at a time: stacks and what ThreadSanitizer
+// keeps of a thread are made once.
 FiberTeam& fiber_team();
 
 }  // namespace terrace::test

@@ -97,6 +97,8 @@ struct RunOptions {
 std::vector<HostTensor> run_case(const KernelTable& table, const OpCase& op_case, bool wide,
                                  const RunOptions& options);
 
+// As many tensors of the same types and shapes, with the same bits, or a failure that names the
+// first element that is not.
 void expect_same_bits(const std::vector<HostTensor>& got, const std::vector<HostTensor>& want,
                       const std::string& what);
 
