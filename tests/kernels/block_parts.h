@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <vector>
 
 #include "base/check.h"
@@ -70,6 +71,27 @@ struct MmaOperands {
       }
     }
   }
+};
+
+// What launchers that run blocks on the host have in common.
+class HostLauncherBase {
+ public:
+  explicit HostLauncherBase(std::span<std::byte> workspace) : workspace_(workspace) {}
+
+  void copy(void* target, const void* source, std::size_t bytes) {
+    if (bytes != 0) std::memcpy(target, source, bytes);
+  }
+  void zero(void* target, std::size_t bytes) {
+    if (bytes != 0) std::memset(target, 0, bytes);
+  }
+  template <typename Op>
+  bool attention(const Op& /*op*/) const {
+    return false;
+  }
+  std::span<std::byte> workspace() const { return workspace_; }
+
+ private:
+  const std::span<std::byte> workspace_;
 };
 
 }  // namespace terrace::test

@@ -287,9 +287,9 @@ class FiberBlock {
   std::vector<Copy> copies_;   // not yet awaited
 };
 
-class FiberLauncher {
+class FiberLauncher : public HostLauncherBase {
  public:
-  explicit FiberLauncher(std::span<std::byte> workspace) : workspace_(workspace) {}
+  explicit FiberLauncher(std::span<std::byte> workspace = {}) : HostLauncherBase(workspace) {}
 
   template <int Threads, typename Kernel>
   void launch(std::string_view /*name*/, const Kernel& kernel, std::int64_t blocks,
@@ -309,21 +309,7 @@ class FiberLauncher {
     team.join();
   }
 
-  void copy(void* target, const void* source, std::size_t bytes) {
-    if (bytes != 0) std::memcpy(target, source, bytes);
-  }
-  void zero(void* target, std::size_t bytes) {
-    if (bytes != 0) std::memset(target, 0, bytes);
-  }
   void product(const shared::Product& product) { shared::tile_product(*this, product); }
-  template <typename Op>
-  bool attention(const Op& /*op*/) const {
-    return false;
-  }
-  std::span<std::byte> workspace() const { return workspace_; }
-
- private:
-  std::span<std::byte> workspace_;
 };
 
 }  // namespace terrace::test

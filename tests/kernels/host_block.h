@@ -151,10 +151,10 @@ class HostBlock {
   BlockMemory shared_memory_;
 };
 
-class HostLauncher {
+class HostLauncher : public HostLauncherBase {
  public:
   HostLauncher(WorkerArena& workers, std::span<std::byte> workspace)
-      : workers_(workers), workspace_(workspace) {}
+      : HostLauncherBase(workspace), workers_(workers) {}
 
   template <int Threads, typename Kernel>
   void launch(std::string_view /*name*/, const Kernel& kernel, std::int64_t blocks,
@@ -165,22 +165,10 @@ class HostLauncher {
     });
   }
 
-  void copy(void* target, const void* source, std::size_t bytes) {
-    if (bytes != 0) std::memcpy(target, source, bytes);
-  }
-  void zero(void* target, std::size_t bytes) {
-    if (bytes != 0) std::memset(target, 0, bytes);
-  }
   void product(const shared::Product& product) { shared::tile_product(*this, product); }
-  template <typename Op>
-  bool attention(const Op& /*op*/) const {
-    return false;
-  }
-  std::span<std::byte> workspace() const { return workspace_; }
 
  private:
   WorkerArena& workers_;
-  std::span<std::byte> workspace_;
 };
 
 }  // namespace terrace::test

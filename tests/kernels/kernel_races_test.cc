@@ -67,7 +67,7 @@ TEST_P(UpdateRaces, None) {
   Training training(GetParam(), kElements);
   for (std::uint32_t step = 1; step <= 2; ++step) {
     adamw_reference(expected.step(step));
-    FiberLauncher launcher({});
+    FiberLauncher launcher;
     shared::adamw(launcher, training.step(step));
   }
   EXPECT_EQ(training.parameter, expected.parameter);
@@ -86,7 +86,7 @@ TEST(UpdateRacesTest, NoneWithMomentsInFp32) {
     fill_state(expected, 3);
     fill_state(state, 3);
     adamw_reference(expected.update(kOptions, kScalars));
-    FiberLauncher launcher({});
+    FiberLauncher launcher;
     shared::adamw(launcher, state.update(kOptions, kScalars));
     expect_same_bits(state, expected);
   }
@@ -185,7 +185,7 @@ struct SplitWarpKernel {
 
 template <typename Kernel>
 void launch(const Kernel& kernel, std::int64_t blocks = 1) {
-  FiberLauncher({}).launch<kThreads>("planted", kernel, blocks, kThreads * sizeof(float));
+  FiberLauncher().launch<kThreads>("planted", kernel, blocks, kThreads * sizeof(float));
 }
 
 // In a build without ThreadSanitizer, only what it must not find.
