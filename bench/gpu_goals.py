@@ -40,13 +40,12 @@ def main():
         sys.exit("usage: gpu_goals.py FOLDER")
     folder = Path(sys.argv[1])
     kernel = results_of(folder, "kernel")
-    step = {**results_of(folder, "step-small"), **results_of(folder, "step-7b")}
-    fsdp2 = {**results_of(folder, "fsdp2-1b"), **results_of(folder, "fsdp2-7b")}
     lines = [
         *goal_lines(results_of(folder, "copy")),
         *goal_lines(kernel),
         *peer_lines(kernel, results_of(folder, "attention")),
-        *peer_lines(step, fsdp2),
+        *peer_lines(results_of(folder, "step-1b"), results_of(folder, "fsdp2-1b")),
+        *peer_lines(results_of(folder, "step-7b"), results_of(folder, "fsdp2-7b")),
     ]
     print("\n".join(lines))
 

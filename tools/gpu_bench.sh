@@ -5,15 +5,15 @@
 #
 # OUT (build/gpu_bench) then has a JSON document of each part, PART.json, and goals.txt, which holds
 # every ratio that has a goal to it, of all parts that are there: parts may be run one by one. They
-# are copy, kernel, step-small (gpt2-124m and llama-1b), step-7b, and where there is a python3 with
-# PyTorch the peers attention, fsdp2-1b and fsdp2-7b (108 GB of host memory). By the speeds that an
-# H200 had, step-small should take six minutes, step-7b four, fsdp2-1b six. BUNDLE.tar.gz is as
+# are copy, kernel, step-gpt2, step-1b and step-7b, and where there is a python3 with PyTorch the
+# peers attention, fsdp2-1b and fsdp2-7b (108 GB of host memory). By the speeds that an H200 had,
+# step-1b should take six minutes, step-7b four, fsdp2-1b six. BUNDLE.tar.gz is as
 # tools/gpu_tests.sh takes it. Exits 4 where what tools/gpu_build.sh needs is missing, 1 where a
 # part failed: the others still run.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-all_parts=(copy kernel step-small step-7b attention fsdp2-1b fsdp2-7b)
+all_parts=(copy kernel step-gpt2 step-1b step-7b attention fsdp2-1b fsdp2-7b)
 bundle=${1:-}
 [[ -f $bundle ]] || { echo "usage: tools/gpu_bench.sh BUNDLE.tar.gz [OUT [PART...]]" >&2; exit 2; }
 out=${2:-build/gpu_bench}
@@ -46,15 +46,6 @@ keep() {
 }
 
 bench() { build/gpu/terrace bench "$@" --device cuda --json; }
-# The steps of two models as one document.
-small_steps() {
-  local first=$out/gpt2.partial second=$out/llama.partial
-  bench step --preset gpt2-124m >"$first" && bench step --preset llama-1b >"$second" &&
-    python3 -c 'import json, sys
-first, second = (json.load(open(path)) for path in sys.argv[1:])
-first["results"] += second["results"]
-print(json.dumps(first, indent=2))' "$first" "$second" && rm "$first" "$second"
-}
 # peer NAME SCRIPT [OPTION...]: where there is PyTorch, or it was asked for by name.
 peer() {
   if python3 -c 'import torch' 2>/dev/null; then
@@ -68,7 +59,8 @@ peer() {
 for part in "${parts[@]}"; do
   case $part in
     copy | kernel) keep "$part" bench "$part" ;;
-    step-small) keep "$part" small_steps ;;
+    step-gpt2) keep "$part" bench step --preset gpt2-124m ;;
+    step-1b) keep "$part" bench step --preset llama-1b ;;
     step-7b) keep "$part" bench step --preset llama-7b ;;
     attention) peer "$part" pytorch_attention.py ;;
     fsdp2-1b) peer "$part" pytorch_fsdp2_offload.py ;;

@@ -29,8 +29,8 @@ std::string text_of(ncclResult_t result, ncclComm_t communicator) {
   return fmt::format("NCCL: {}{}{}", ncclGetErrorString(result), *last == '\0' ? "" : ": ", last);
 }
 
-// What is made next is made on it.
-int used(int ordinal) {
+// So that the members that are initialised next are made on it.
+int made_current(int ordinal) {
   use_cuda_device(ordinal);
   return ordinal;
 }
@@ -99,7 +99,7 @@ struct NcclGroup::Ending {
 };
 
 NcclGroup::NcclGroup(int ordinal, Communicator* meeting, const CommunicatorOptions& options)
-    : ordinal_(used(ordinal)),
+    : ordinal_(made_current(ordinal)),
       meeting_(meeting),
       timeout_(options.timeout),
       ending_(std::make_shared<Ending>()),

@@ -94,4 +94,14 @@ class HostLauncherBase {
   const std::span<std::byte> workspace_;
 };
 
+// Of shared::KernelFunctions, what no library has a part in.
+struct HostFunctionsBase {
+  static constexpr std::size_t kProductWorkspace = 0;
+  template <typename Op>
+  static std::size_t attention_workspace(const Op& /*op*/) {
+    return 0;
+  }
+  static constexpr auto kPrepareAttention = nullptr;
+};
+
 }  // namespace terrace::test

@@ -6,17 +6,11 @@
 namespace terrace::test {
 namespace {
 
-struct FiberFunctions {
+struct FiberFunctions : HostFunctionsBase {
   using Launcher = FiberLauncher;
   static FiberLauncher launcher(const KernelContext& context) {
     return FiberLauncher(context.workspace);
   }
-  static constexpr std::size_t kProductWorkspace = 0;
-  template <typename Op>
-  static std::size_t attention_workspace(const Op& /*op*/) {
-    return 0;
-  }
-  static constexpr auto kPrepareAttention = nullptr;
 };
 
 constexpr KernelTable kFiberKernels = shared::kernel_functions<FiberFunctions>("fibers");

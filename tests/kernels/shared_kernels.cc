@@ -6,17 +6,11 @@
 namespace terrace::test {
 namespace {
 
-struct HostFunctions {
+struct HostFunctions : HostFunctionsBase {
   using Launcher = HostLauncher;
   static HostLauncher launcher(const KernelContext& context) {
     return {*context.workers, context.workspace};
   }
-  static constexpr std::size_t kProductWorkspace = 0;
-  template <typename Op>
-  static std::size_t attention_workspace(const Op& /*op*/) {
-    return 0;
-  }
-  static constexpr auto kPrepareAttention = nullptr;
 };
 
 constexpr KernelTable kSharedKernels = shared::kernel_functions<HostFunctions>("shared");
