@@ -9,6 +9,10 @@ if(TERRACE_CUDA)
                          INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:${terrace_cuda_options}>")
 endif()
 target_include_directories(terrace_flags INTERFACE ${PROJECT_SOURCE_DIR})
+# What is hidden in a file is then hidden in an included one.
+if(CMAKE_UNITY_BUILD)
+  target_compile_options(terrace_flags INTERFACE -Wno-subobject-linkage)
+endif()
 if(TERRACE_SANITIZE)
   target_compile_options(terrace_flags INTERFACE -fsanitize=${TERRACE_SANITIZE}
                                                  -fno-omit-frame-pointer)
@@ -38,6 +42,13 @@ endfunction()
 function(terrace_folder name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;DEPENDS;PRIVATE_DEPENDS")
   add_library(terrace_${name} STATIC ${arg_SOURCES})
+  # Highway includes such a file again for each instruction set, by its own name.
+  foreach(source IN LISTS arg_SOURCES)
+    file(STRINGS ${source} highway REGEX "HWY_TARGET_INCLUDE" LIMIT_COUNT 1)
+    if(highway)
+      set_source_files_properties(${source} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+    endif()
+  endforeach()
   target_link_libraries(
     terrace_${name}
     PUBLIC terrace_flags ${arg_DEPENDS}

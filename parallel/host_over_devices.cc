@@ -20,7 +20,6 @@ namespace {
 
 // Of each of the two halves of device memory: what a rank sends at a time, and what comes.
 constexpr std::size_t kHalfBytes = 4 * kMiB;
-constexpr std::size_t kLineBytes = 64;
 
 // Bytes of a call that belong to one rank.
 struct Part {
@@ -34,7 +33,8 @@ class HostOverDevices final : public Communicator {
       : Communicator(devices->name(), devices->rank(), devices->size()),
         devices_(std::move(devices)),
         device_(device),
-        piece_bytes_(kHalfBytes / static_cast<std::size_t>(size()) / kLineBytes * kLineBytes),
+        piece_bytes_(kHalfBytes / static_cast<std::size_t>(size()) / kCacheLineBytes *
+                     kCacheLineBytes),
         memory_(device.allocate(2 * kHalfBytes)),
         host_(kHalfBytes, HostMemoryOptions{}),
         stream_(device.create_stream("host memory of ranks")),

@@ -38,8 +38,6 @@ std::optional<int> parse_number(std::string_view text) {
   return number;
 }
 
-constexpr int kPortMax = 65535;
-
 class Variables {
  public:
   explicit Variables(const EnvironmentVariables& all) : all_(all) {}
@@ -60,9 +58,9 @@ class Variables {
   }
   int port(std::string_view name) const {
     const int value = number(name);
-    if (value < 1 || value > kPortMax) {
+    if (value < 1 || value > kTcpPortMax) {
       throw EnvironmentError(
-          fmt::format("the variable {}={} is not a port (1 to {})", name, value, kPortMax),
+          fmt::format("the variable {}={} is not a port (1 to {})", name, value, kTcpPortMax),
           "it is set by the launcher: unset it where there is none");
     }
     return value;

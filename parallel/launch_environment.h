@@ -10,6 +10,8 @@
 // launcher of its own.
 namespace terrace {
 
+inline constexpr int kTcpPortMax = 65535;
+
 enum class LaunchSource : std::uint8_t {
   kSingle,      // nobody started more than one
   kLocalRanks,  // --local-ranks: all ranks are threads of this process

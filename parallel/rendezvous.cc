@@ -15,7 +15,6 @@ using Clock = std::chrono::steady_clock;
 
 // How many ports after the launcher's are tried.
 constexpr int kPorts = 16;
-constexpr int kPortMax = 65535;
 constexpr auto kPause = std::chrono::milliseconds(50);
 
 // Names may take a while to be known everywhere.
@@ -44,10 +43,10 @@ RendezvousOptions rendezvous_options(const LaunchEnvironment& launch) {
 }
 
 std::vector<int> rendezvous_ports(const RendezvousOptions& options) {
-  TERRACE_CHECK(options.port > 0 && options.port <= kPortMax);
+  TERRACE_CHECK(options.port > 0 && options.port <= kTcpPortMax);
   std::vector<int> ports;
   if (!options.port_is_taken) ports.push_back(options.port);
-  const int step = options.port + kPorts <= kPortMax ? 1 : -1;
+  const int step = options.port + kPorts <= kTcpPortMax ? 1 : -1;
   for (int i = 1; i <= kPorts; ++i) ports.push_back(options.port + step * i);
   return ports;
 }

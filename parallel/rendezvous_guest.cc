@@ -16,7 +16,7 @@ using Clock = std::chrono::steady_clock;
 
 // A host of ours answers a hello at once; who does not is somebody else.
 constexpr auto kAnswerTime = std::chrono::seconds(2);
-constexpr auto kPause = std::chrono::milliseconds(50);
+constexpr auto kGuestPause = std::chrono::milliseconds(50);
 // After its own deadline the host still tells everybody what became of it.
 constexpr auto kVerdictTime = std::chrono::seconds(5);
 
@@ -36,7 +36,7 @@ void RendezvousGuest::run() {
       if (Clock::now() >= deadline_) break;
     }
     if (Clock::now() >= deadline_) break;
-    std::this_thread::sleep_for(kPause);
+    std::this_thread::sleep_for(kGuestPause);
   }
   fail(fmt::format("found no rendezvous at {}, ports {} to {}, within {:g} s{}", options_.address,
                    ports_.front(), ports_.back(),

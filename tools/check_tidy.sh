@@ -3,13 +3,15 @@
 # tools/check_tidy.sh [FILE...], all sources outside tests/ unless named: the tests would double the
 # time of the gate, and the compiler's warnings and the sanitizers already watch them.
 #
-# Wants the release preset configured and built (its compile commands and its record of who includes
-# whom). A source that was clean is not looked at again until it, a header of ours that it includes,
-# its command line or the rules change: build/tidy-cache has an empty file named by the hash of all.
+# Wants the debug preset configured and built (its compile commands, and its record of who includes
+# whom): there several sources are one translation unit, and the system's headers, most of what
+# clang-tidy reads, are read once for them. A unit that was clean is not looked at again until a source
+# or a header of ours in it, its command line or the rules change: build/tidy-cache has an empty file
+# named by the hash of all.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-build=build/release
+build=build/debug
 cache=build/tidy-cache
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -19,12 +21,12 @@ if ! command -v clang-tidy-19 >/dev/null; then
   exit 4
 fi
 if [[ ! -f $build/compile_commands.json ]]; then
-  echo "check_tidy: the release preset is not configured; run tools/build.sh" >&2
+  echo "check_tidy: the debug preset is not configured; run tools/build.sh debug tests_sanitized" >&2
   exit 4
 fi
 mkdir -p "$cache"
 
-# "source <tab> command" for each translation unit of the tree; CMake writes one key a line.
+# "unit <tab> command" for each translation unit; CMake writes one key a line.
 awk -v root="$PWD/" '
   /^ *"command": / { command = $0 }
   /^ *"file": / {
@@ -32,8 +34,17 @@ awk -v root="$PWD/" '
     sub(/^ *"file": "/, "", file)
     sub(/",?$/, "", file)
     if (index(file, root) == 1) print substr(file, length(root) + 1) "\t" command
-  }' "$build/compile_commands.json" | grep -v '^build/' | sort -u -t $'\t' -k1,1 >"$work/commands"
-cut -f1 "$work/commands" >"$work/built"
+  }' "$build/compile_commands.json" | sort -u -t $'\t' -k1,1 >"$work/commands"
+
+# "source <tab> unit": the first unit that has the source, itself or among those that CMake joined.
+cut -f1 "$work/commands" | while read -r unit; do
+  case $unit in
+    */Unity/unity_*) sed -n "s|^#include \"$PWD/\(.*\)\"$|\1\t$unit|p" "$unit" ;;
+    build/*) ;;
+    *) printf '%s\t%s\n' "$unit" "$unit" ;;
+  esac
+done | sort -u -t $'\t' -k1,1 >"$work/units"
+cut -f1 "$work/units" >"$work/built"
 
 ./tools/source_files.sh >"$work/all"
 if (($#)); then printf '%s\n' "$@" | sort -u >"$work/wanted"; else grep -v '^tests/' "$work/all" >"$work/wanted"; fi
@@ -48,31 +59,33 @@ if [[ -s $work/orphans ]]; then
   failed=1
 fi
 comm -12 "$work/sources" "$work/built" >"$work/checked"
+join -t $'\t' -o 2.2 "$work/checked" "$work/units" | sort -u >"$work/checked_units"
 
-# "source <tab> header" for each header of ours that a source includes, itself or through others.
-ninja -C "$build" -t deps | awk -v root="$PWD/" '
-  /^[^ ]/ { source = ""; next }
+# "unit <tab> file" for each file of ours that a unit includes, itself or through others.
+ninja -C "$build" -t deps | awk -v root="$PWD/" -v build="$build" '
+  /^[^ ]/ { unit = ""; next }
   NF {
     path = $1
     sub(/^\.\.\/\.\.\//, root, path)
+    if (path !~ /^\//) path = root build "/" path
     if (index(path, root) != 1) next
     path = substr(path, length(root) + 1)
-    if (source == "") source = path; else print source "\t" path
+    if (unit == "") unit = path; else print unit "\t" path
   }' | sort -u >"$work/includes"
 xargs -r -d '\n' sha256sum <"$work/all" | awk '{ print $2 "\t" $1 }' >"$work/hashes"
 
-# "key <space> source" for each source to be checked.
+# "key <space> unit" for each unit to be looked at.
 rules=$({ clang-tidy-19 --version; find . -name build -prune -o -name .clang-tidy -exec cat {} +; } | sha256sum)
 awk -F '\t' -v rules="$rules" '
   FILENAME ~ /hashes$/ { hash[$1] = $2; next }
   FILENAME ~ /commands$/ { command[$1] = $2; next }
   FILENAME ~ /includes$/ { text[$1] = text[$1] " " hash[$2]; next }
   { print $1 "\t" rules hash[$1] command[$1] text[$1] }
-' "$work/hashes" "$work/commands" "$work/includes" "$work/checked" |
-  while IFS=$'\t' read -r source text; do
+' "$work/hashes" "$work/commands" "$work/includes" "$work/checked_units" |
+  while IFS=$'\t' read -r unit text; do
     key=$(sha256sum <<<"$text")
     key=${key%% *}
-    if [[ ! -e $cache/$key ]]; then printf '%s %s\n' "$key" "$source"; fi
+    if [[ ! -e $cache/$key ]]; then printf '%s %s\n' "$key" "$unit"; fi
   done >"$work/stale"
 
 # What g++ brings and clang does not is omp.h; its attribute malloc(deallocator) is unknown to clang.
@@ -80,10 +93,10 @@ gcc_include=$(g++ -print-file-name=include)
 
 # shellcheck disable=SC2317  # xargs calls it
 check_one() {
-  local key=$1 source=$2 report
+  local key=$1 unit=$2 report
   # What it counts and suppresses in the headers of the system goes to standard error.
   if report=$(clang-tidy-19 --quiet -p "$build" \
-    --extra-arg=-idirafter"$gcc_include" '--extra-arg=-D__malloc__(...)=__malloc__' "$source" 2>"$work/$key.log"); then
+    --extra-arg=-idirafter"$gcc_include" '--extra-arg=-D__malloc__(...)=__malloc__' "$unit" 2>"$work/$key.log"); then
     touch "$cache/$key"
   else
     printf '%s\n' "$report" | sed "s|^$PWD/||"
@@ -94,7 +107,7 @@ check_one() {
 export -f check_one
 export build cache work gcc_include
 
-echo "check_tidy: $(wc -l <"$work/checked") sources, $(wc -l <"$work/stale") to be looked at"
+echo "check_tidy: $(wc -l <"$work/checked") sources in $(wc -l <"$work/checked_units") units, $(wc -l <"$work/stale") units to be looked at"
 # shellcheck disable=SC2016  # the shell that xargs starts expands them
 xargs -r -P "$(./tools/jobs.sh)" -n 2 bash -c 'check_one "$0" "$1"' <"$work/stale" >&2 || failed=1
 if ((failed)); then echo "check_tidy: failed" >&2; fi

@@ -13,7 +13,7 @@ namespace terrace {
 namespace {
 
 constexpr int kSuccess = 0;
-using Device = void*;
+using NvmlDevice = void*;
 
 struct PciInfo {
   std::array<char, 16> short_address;
@@ -47,9 +47,9 @@ class Nvml {
     return function != nullptr && function(arguments...) == kSuccess;
   }
 
-  unsigned number(const char* name, Device device) const {
+  unsigned number(const char* name, NvmlDevice device) const {
     unsigned value = 0;
-    return call<int(Device, unsigned*)>(name, device, &value) ? value : 0;
+    return call<int(NvmlDevice, unsigned*)>(name, device, &value) ? value : 0;
   }
 
  private:
@@ -64,19 +64,19 @@ std::string sysfs_address(std::string address) {
   return address.starts_with("0000") && address.find(':') == 8 ? address.substr(4) : address;
 }
 
-GpuFacts facts_of(const Nvml& nvml, Device device, const std::string& pci_devices) {
+GpuFacts facts_of(const Nvml& nvml, NvmlDevice device, const std::string& pci_devices) {
   GpuFacts facts;
   std::array<char, 96> name = {};
-  if (nvml.call<int(Device, char*, unsigned)>("nvmlDeviceGetName", device, name.data(),
-                                              static_cast<unsigned>(name.size() - 1))) {
+  if (nvml.call<int(NvmlDevice, char*, unsigned)>("nvmlDeviceGetName", device, name.data(),
+                                                  static_cast<unsigned>(name.size() - 1))) {
     facts.name = name.data();
   }
   MemoryInfo memory = {};
-  if (nvml.call<int(Device, MemoryInfo*)>("nvmlDeviceGetMemoryInfo", device, &memory)) {
+  if (nvml.call<int(NvmlDevice, MemoryInfo*)>("nvmlDeviceGetMemoryInfo", device, &memory)) {
     facts.memory_bytes = memory.total;
   }
   PciInfo pci = {};
-  if (nvml.call<int(Device, PciInfo*)>("nvmlDeviceGetPciInfo_v3", device, &pci)) {
+  if (nvml.call<int(NvmlDevice, PciInfo*)>("nvmlDeviceGetPciInfo_v3", device, &pci)) {
     facts.pci_address = sysfs_address(pci.address.data());
     facts.numa_node = numa_node_of_pci(facts.pci_address, pci_devices);
   }
@@ -122,8 +122,10 @@ GpuInventory read_gpu_inventory(const std::string& library, const std::string& p
   unsigned count = 0;
   nvml.call<int(unsigned*)>("nvmlDeviceGetCount_v2", &count);
   for (unsigned i = 0; i < count; ++i) {
-    Device device = nullptr;
-    if (!nvml.call<int(unsigned, Device*)>("nvmlDeviceGetHandleByIndex_v2", i, &device)) continue;
+    NvmlDevice device = nullptr;
+    if (!nvml.call<int(unsigned, NvmlDevice*)>("nvmlDeviceGetHandleByIndex_v2", i, &device)) {
+      continue;
+    }
     inventory.gpus.push_back(facts_of(nvml, device, pci_devices));
   }
   if (inventory.gpus.empty()) inventory.remark = "the driver shows no GPU";

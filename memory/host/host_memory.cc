@@ -1,7 +1,6 @@
 #include "memory/host/host_memory.h"
 
 #include <fmt/format.h>
-#include <hwloc.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -17,6 +16,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "memory/host/host_limits.h"
+#include "memory/host/hwloc_topology.h"
 
 // Linux 5.14; older headers do not have it, and older kernels answer EINVAL.
 #if !defined(MADV_POPULATE_WRITE)
@@ -50,27 +50,14 @@ bool advise_huge_pages(std::span<std::byte> bytes) {
          ::madvise(bytes.data(), bytes.size(), MADV_HUGEPAGE) == 0;
 }
 
-struct DestroyTopology {
-  void operator()(hwloc_topology* topology) const { hwloc_topology_destroy(topology); }
-};
 struct FreeBitmap {
   void operator()(hwloc_bitmap_s* bitmap) const { hwloc_bitmap_free(bitmap); }
 };
 
 constexpr const char* kLeaveUnset = "leave numa_nodes empty";
 
-std::unique_ptr<hwloc_topology, DestroyTopology> load_topology() {
-  hwloc_topology_t raw = nullptr;
-  const bool made = hwloc_topology_init(&raw) == 0;
-  std::unique_ptr<hwloc_topology, DestroyTopology> topology(made ? raw : nullptr);
-  if (!made || hwloc_topology_load(raw) != 0) {
-    throw EnvironmentError("the machine's topology cannot be read" + reason(errno), kLeaveUnset);
-  }
-  return topology;
-}
-
 void bind_to_nodes(std::span<std::byte> bytes, const std::vector<int>& nodes) {
-  const auto topology = load_topology();
+  const HwlocTopology topology = load_hwloc_topology();
   const std::unique_ptr<hwloc_bitmap_s, FreeBitmap> set(hwloc_bitmap_alloc());
   for (const int node : nodes) {
     const hwloc_obj_t object =

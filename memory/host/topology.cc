@@ -1,34 +1,19 @@
 #include "memory/host/topology.h"
 
-#include <hwloc.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <memory>
 
 #include "base/error.h"
+#include "memory/host/hwloc_topology.h"
 
 namespace terrace {
 namespace {
-
-struct DestroyTopology {
-  void operator()(hwloc_topology* topology) const { hwloc_topology_destroy(topology); }
-};
-using TopologyHandle = std::unique_ptr<hwloc_topology, DestroyTopology>;
 
 [[noreturn]] void refuse(int error_number) {
   throw EnvironmentError(
       std::string("the machine's topology cannot be read: ") + std::strerror(error_number),
       "check that /sys and /proc are mounted");
-}
-
-TopologyHandle load_topology() {
-  hwloc_topology_t raw = nullptr;
-  if (hwloc_topology_init(&raw) != 0) refuse(errno);
-  TopologyHandle topology(raw);
-  if (hwloc_topology_load(raw) != 0) refuse(errno);
-  return topology;
 }
 
 std::string cpu_model_of(hwloc_topology_t topology) {
@@ -73,8 +58,16 @@ NumaNode numa_node_of(hwloc_obj_t object) {
 
 }  // namespace
 
+HwlocTopology load_hwloc_topology() {
+  hwloc_topology_t raw = nullptr;
+  if (hwloc_topology_init(&raw) != 0) refuse(errno);
+  HwlocTopology topology(raw);
+  if (hwloc_topology_load(raw) != 0) refuse(errno);
+  return topology;
+}
+
 Topology read_topology() {
-  const TopologyHandle handle = load_topology();
+  const HwlocTopology handle = load_hwloc_topology();
   hwloc_topology_t topology = handle.get();
   Topology result;
   result.cpu_model = cpu_model_of(topology);

@@ -7,11 +7,6 @@
 #include "parallel/rank_order.h"
 
 namespace terrace {
-namespace {
-
-constexpr std::size_t kLine = 64;
-
-}  // namespace
 
 void DirectExchange::run(int phase) {
   const CollectiveCall& call = setting_.call;
@@ -73,8 +68,9 @@ void DirectExchange::transpose() {
 // Piece by piece, so that what was read is in the caches when it is added.
 void DirectExchange::reduce(std::size_t offset, std::size_t bytes, std::byte* target) {
   const CollectiveCall& call = setting_.call;
-  const std::size_t room = setting_.scratch.size() / setting_.buffers.size() / kLine * kLine;
-  TERRACE_CHECK_LE(kLine, room);
+  const std::size_t room =
+      setting_.scratch.size() / setting_.buffers.size() / kCacheLineBytes * kCacheLineBytes;
+  TERRACE_CHECK_LE(kCacheLineBytes, room);
   for (std::size_t at = 0; at < bytes; at += room) {
     const std::size_t piece = std::min(room, bytes - at);
     for (int i = 0; i < size(); ++i) {

@@ -9,8 +9,6 @@
 namespace terrace {
 namespace {
 
-constexpr std::size_t kLine = 64;
-
 void copy(std::span<std::byte> target, const std::byte* source) {
   if (!target.empty() && target.data() != source) {
     // A piece is in the caches, and its target is wanted there; streaming stores are slower here.
@@ -33,8 +31,8 @@ std::size_t part_bytes(const ExchangeSetting& setting) {
 std::size_t piece_bytes(const ExchangeSetting& setting, bool scattered) {
   const int pieces = scattered ? std::max(setting.size - 1, 1) : 1;
   const std::size_t room = setting.slot_bytes / static_cast<std::size_t>(pieces);
-  TERRACE_CHECK_LE(kLine, room);
-  return room / kLine * kLine;
+  TERRACE_CHECK_LE(kCacheLineBytes, room);
+  return room / kCacheLineBytes * kCacheLineBytes;
 }
 
 MoveExchange::MoveExchange(const ExchangeSetting& setting)

@@ -11,6 +11,7 @@
 #include "memory/host/host_memory.h"
 #include "memory/host/streaming_copy.h"
 #include "runtime/bench/bench_list.h"
+#include "runtime/bench/lane_copies.h"
 
 namespace terrace {
 namespace {
@@ -18,13 +19,11 @@ namespace {
 using Target = std::span<std::byte>;
 using Source = std::span<const std::byte>;
 
-constexpr std::size_t kPieceBytes = 64 * kMiB;  // a chunk of gradients
-
 // Calls body(offset, size) for piece after piece.
 template <typename Body>
 void for_pieces(std::size_t total, Body body) {
-  for (std::size_t at = 0; at < total; at += kPieceBytes) {
-    body(at, std::min(kPieceBytes, total - at));
+  for (std::size_t at = 0; at < total; at += kGradientChunkBytes) {
+    body(at, std::min(kGradientChunkBytes, total - at));
   }
 }
 

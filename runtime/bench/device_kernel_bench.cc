@@ -13,21 +13,21 @@ namespace {
 constexpr double kCopyGoal = 0.85;  // of what only moves bytes
 
 // A model's kernels, on activations that no cache of a GPU holds.
-struct DeviceScene {
+struct DeviceKernelScene {
   const char* preset;
   const char* prefix;
   BatchShape batch;
   std::int64_t vocabulary = 0;  // in place of the preset's, where that is not 0
 };
 
-std::vector<DeviceScene> scenes_of(const BenchOptions& options) {
+std::vector<DeviceKernelScene> device_kernel_scenes(const BenchOptions& options) {
   if (options.small) {
     return {{"nano", "nano_bf16", {2, 32}}, {"gpt2-124m", "gpt2_124m_bf16", {1, 16}, 512}};
   }
   return {{"gpt2-124m", "gpt2_124m_bf16", {32, 1024}}, {"llama-1b", "llama_1b_bf16", {16, 2048}}};
 }
 
-ModelConfig model_of(const DeviceScene& scene) {
+ModelConfig model_of(const DeviceKernelScene& scene) {
   ModelConfig model = load_model_config(scene.preset);
   if (scene.vocabulary != 0) model.vocabulary = scene.vocabulary;
   return model;
@@ -63,7 +63,7 @@ std::vector<BenchResult> bench_device_kernel(const BenchOptions& options, Log& l
   CaseDevice device(*options.device, options.device->capacity_bytes);
   DeviceLimits limits(device, DType::kBF16, options.seconds / 10, options.small);
   std::vector<BenchResult> results;
-  for (const DeviceScene& scene : scenes_of(options)) {
+  for (const DeviceKernelScene& scene : device_kernel_scenes(options)) {
     log.info(fmt::format("bench kernel: {}, {} in bf16, {} x {} tokens, {} rounds",
                          options.device->description, scene.preset, scene.batch.sequences,
                          scene.batch.positions, options.repetitions));

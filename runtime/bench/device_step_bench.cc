@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <functional>
 
 #include "base/bytes.h"
 #include "base/error.h"
@@ -15,24 +14,24 @@
 namespace terrace {
 namespace {
 
-constexpr int kSteps = 6;      // of a measurement, four of them timed
-constexpr int kLongSteps = 4;  // likewise two, where a step has many tokens
+constexpr int kDeviceSteps = 6;  // of a measurement, four of them timed
+constexpr int kLongSteps = 4;    // likewise two, where a step has many tokens
 constexpr std::int64_t kLongTokens = 1 << 17;
 constexpr int kLongRoundsMax = 3;     // of these: one of 512k tokens takes 10 s
 constexpr double kHostShare = 0.8;    // of what the host leaves, for the arena
 constexpr double kTrySeconds = 0.05;  // of a product whose rate is looked for
 
 // Where states are at home: all on one tier, or the optimizer's alone on the host.
-enum class Homes : std::uint8_t { kDevice, kHost, kOptimizerOnHost };
+enum class SceneHomes : std::uint8_t { kDevice, kHost, kOptimizerOnHost };
 
-std::string_view name_of(Homes homes) {
-  if (homes == Homes::kDevice) return "on_device";
-  return homes == Homes::kHost ? "on_host" : "optimizer_on_host";
+std::string_view name_of(SceneHomes homes) {
+  if (homes == SceneHomes::kDevice) return "on_device";
+  return homes == SceneHomes::kHost ? "on_host" : "optimizer_on_host";
 }
 
 struct DeviceStepScene {
   const char* preset;
-  Homes homes;
+  SceneHomes homes;
   BatchShape batch;  // of a micro-batch
   std::int32_t micro_batches;
 
@@ -46,23 +45,23 @@ struct DeviceStepScene {
 
 std::vector<DeviceStepScene> all_scenes(bool small) {
   if (small) {
-    return {{"nano", Homes::kDevice, {2, 32}, 1},
-            {"nano", Homes::kHost, {2, 32}, 1},
-            {"nano", Homes::kHost, {2, 32}, 2},
-            {"nano", Homes::kOptimizerOnHost, {2, 32}, 2}};
+    return {{"nano", SceneHomes::kDevice, {2, 32}, 1},
+            {"nano", SceneHomes::kHost, {2, 32}, 1},
+            {"nano", SceneHomes::kHost, {2, 32}, 2},
+            {"nano", SceneHomes::kOptimizerOnHost, {2, 32}, 2}};
   }
-  std::vector<DeviceStepScene> scenes = {{"gpt2-124m", Homes::kDevice, {16, 1024}, 1},
-                                         {"llama-1b", Homes::kDevice, {4, 2048}, 1}};
+  std::vector<DeviceStepScene> scenes = {{"gpt2-124m", SceneHomes::kDevice, {16, 1024}, 1},
+                                         {"llama-1b", SceneHomes::kDevice, {4, 2048}, 1}};
   for (const std::int32_t micro_batches : {1, 2, 4, 8, 16, 64}) {
-    scenes.push_back({"llama-1b", Homes::kHost, {4, 2048}, micro_batches});
+    scenes.push_back({"llama-1b", SceneHomes::kHost, {4, 2048}, micro_batches});
   }
-  scenes.push_back({"llama-7b", Homes::kDevice, {8, 2048}, 1});
-  scenes.push_back({"llama-7b", Homes::kOptimizerOnHost, {8, 2048}, 8});
+  scenes.push_back({"llama-7b", SceneHomes::kDevice, {8, 2048}, 1});
+  scenes.push_back({"llama-7b", SceneHomes::kOptimizerOnHost, {8, 2048}, 8});
   return scenes;
 }
 
 // Those that the options ask for.
-std::vector<DeviceStepScene> scenes_of(const BenchOptions& options) {
+std::vector<DeviceStepScene> device_step_scenes(const BenchOptions& options) {
   std::vector<DeviceStepScene> scenes = all_scenes(options.small);
   std::erase_if(scenes, [&](const DeviceStepScene& scene) {
     return (!options.preset.empty() && scene.preset != options.preset) ||
@@ -86,9 +85,9 @@ EngineOptions engine_options(const DeviceStepScene& scene, const BenchOptions& o
   PlacementRequest& placement = engine.placement;
   placement.unified = false;
   placement.gpu = GpuSetting{.link_bytes_per_s = options.device->link_bytes_per_s};
-  placement.optimizer = scene.homes == Homes::kDevice ? Tier::kDevice : Tier::kHost;
+  placement.optimizer = scene.homes == SceneHomes::kDevice ? Tier::kDevice : Tier::kHost;
   placement.parameters = placement.gradients =
-      scene.homes == Homes::kHost ? Tier::kHost : Tier::kDevice;
+      scene.homes == SceneHomes::kHost ? Tier::kHost : Tier::kDevice;
   // As they fit, as in training.
   placement.activations = std::nullopt;
   placement.recompute = std::nullopt;
@@ -98,12 +97,6 @@ EngineOptions engine_options(const DeviceStepScene& scene, const BenchOptions& o
   engine.budgets[static_cast<std::size_t>(Tier::kHost)] =
       static_cast<std::size_t>(kHostShare * host_bytes);
   return engine;
-}
-
-Samples mapped(const Samples& samples, const std::function<double(double)>& map) {
-  Samples out;
-  for (const double value : samples.values()) out.add(map(value));
-  return out;
 }
 
 std::string mfu_text(const StepFlops& flops, double step_s, double peak) {
@@ -133,7 +126,7 @@ BenchResult measure(const DeviceStepScene& scene, const BenchOptions& options, D
                        options.device->description, scene.name(), scene.micro_batches,
                        scene.batch.sequences, scene.batch.positions, rounds));
   const EngineOptions engine = engine_options(scene, options, device_bytes);
-  const int steps = is_long ? kLongSteps : kSteps;
+  const int steps = is_long ? kLongSteps : kDeviceSteps;
   StepRunner runner(engine, log);
   runner.step_seconds(steps);
   runner.forget();
@@ -145,14 +138,14 @@ BenchResult measure(const DeviceStepScene& scene, const BenchOptions& options, D
   log.info(fmt::format("bench step: {}: {:.0f} tokens/s, MFU {}", scene.name(),
                        tokens / samples[0].median(),
                        mfu_text(flops, samples[0].median(), samples[1].median())));
-  return {.name = scene.name(),
-          .unit = BenchUnit::kTokensPerSecond,
-          .value = mapped(samples[0], [&](double step_s) { return tokens / step_s; }),
-          .limit =
-              mapped(samples[1], [&](double peak) { return tokens_at_light(flops, tokens, peak); }),
-          .limit_is = fmt::format("steps that are only their products, at the rate of {}",
-                                  limits.product_is()),
-          .details = details_of(runner, flops, samples[0].median(), samples[1].median())};
+  return {
+      .name = scene.name(),
+      .unit = BenchUnit::kTokensPerSecond,
+      .value = samples[0].mapped([&](double step_s) { return tokens / step_s; }),
+      .limit = samples[1].mapped([&](double peak) { return tokens_at_light(flops, tokens, peak); }),
+      .limit_is =
+          fmt::format("steps that are only their products, at the rate of {}", limits.product_is()),
+      .details = details_of(runner, flops, samples[0].median(), samples[1].median())};
 }
 
 }  // namespace
@@ -168,7 +161,7 @@ std::vector<BenchResult> bench_device_step(const BenchOptions& options, Log& log
   CaseDevice device(*options.device, kept);
   DeviceLimits limits(device, DType::kBF16, kTrySeconds, options.small);
   std::vector<BenchResult> results;
-  std::vector<DeviceStepScene> scenes = scenes_of(options);
+  std::vector<DeviceStepScene> scenes = device_step_scenes(options);
   for (const DeviceStepScene& scene : scenes) {
     try {
       results.push_back(

@@ -8,7 +8,7 @@ namespace terrace {
 namespace {
 
 // Pieces that a streaming copy takes at once.
-constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
+constexpr std::size_t kElementPieceBytes = std::size_t{1} << 20;
 
 // Gives a case its memory, and on the CPU its limit: a copy that moves as many bytes.
 KernelCase against_copy(const KernelSetting& setting, KernelCase result,
@@ -19,11 +19,12 @@ KernelCase against_copy(const KernelSetting& setting, KernelCase result,
   const auto source = memory->bytes(half);
   const auto target = memory->bytes(half);
   WorkerArena& workers = *setting.workers;
-  const auto pieces = static_cast<std::int64_t>((half + kPieceBytes - 1) / kPieceBytes);
+  const auto pieces =
+      static_cast<std::int64_t>((half + kElementPieceBytes - 1) / kElementPieceBytes);
   result.limit = [=, &workers] {
     workers.parallel_for(pieces, [&](std::int64_t piece, int) {
-      const std::size_t at = static_cast<std::size_t>(piece) * kPieceBytes;
-      const std::size_t size = std::min(kPieceBytes, half - at);
+      const std::size_t at = static_cast<std::size_t>(piece) * kElementPieceBytes;
+      const std::size_t size = std::min(kElementPieceBytes, half - at);
       streaming_copy(target.subspan(at, size), source.subspan(at, size));
     });
   };

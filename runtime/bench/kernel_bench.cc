@@ -59,7 +59,7 @@ struct KernelScene {
   DType type;
 };
 
-std::vector<KernelScene> scenes_of(const BenchOptions& options) {
+std::vector<KernelScene> kernel_scenes(const BenchOptions& options) {
   if (options.small) {
     return {{"nano", "nano_bf16", {2, 32}, DType::kBF16},
             {"nano", "nano_fp32", {2, 32}, DType::kF32}};
@@ -75,7 +75,7 @@ std::vector<BenchResult> bench_kernel(const BenchOptions& options, Log& log) {
   if (options.device != nullptr) return bench_device_kernel(options, log);
   WorkerArena workers(options.threads);
   std::vector<BenchResult> results;
-  for (const KernelScene& scene : scenes_of(options)) {
+  for (const KernelScene& scene : kernel_scenes(options)) {
     log.info(fmt::format("bench kernel: {} in {}, {} x {} tokens, {} rounds", scene.preset,
                          name_of(scene.type), scene.batch.sequences, scene.batch.positions,
                          options.repetitions));

@@ -8,9 +8,9 @@
 namespace terrace {
 namespace {
 
-constexpr std::size_t kPieceBytes = 64 * kMiB;  // a chunk of gradients
-
-std::size_t pieces_of(std::size_t bytes) { return (bytes + kPieceBytes - 1) / kPieceBytes; }
+std::size_t pieces_of(std::size_t bytes) {
+  return (bytes + kGradientChunkBytes - 1) / kGradientChunkBytes;
+}
 
 }  // namespace
 
@@ -63,10 +63,10 @@ CopySeconds LaneCopies::run(CopyWays ways) {
 }
 
 void LaneCopies::copy(Way& way, std::span<std::byte> target, std::span<const std::byte> source) {
-  for (std::size_t at = 0; at < source.size(); at += kPieceBytes) {
-    const std::size_t size = std::min(kPieceBytes, source.size() - at);
+  for (std::size_t at = 0; at < source.size(); at += kGradientChunkBytes) {
+    const std::size_t size = std::min(kGradientChunkBytes, source.size() - at);
     way.stream->copy(target.subspan(at, size), source.subspan(at, size));
-    way.stream->record(*way.pieces[at / kPieceBytes]);
+    way.stream->record(*way.pieces[at / kGradientChunkBytes]);
   }
 }
 

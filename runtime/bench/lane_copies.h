@@ -5,11 +5,15 @@
 #include <span>
 #include <vector>
 
+#include "base/bytes.h"
 #include "memory/copy_load.h"
 #include "memory/host/host_memory.h"
 #include "runtime/train/compute_backend.h"
 
 namespace terrace {
+
+// What a step copies at a time: a chunk of gradients.
+inline constexpr std::size_t kGradientChunkBytes = 64 * kMiB;
 
 // Copies as the upload and the download lane of a step make them: streams of the device, host
 // memory as an arena's, pieces as large as chunks of gradients, and an event behind each.

@@ -14,7 +14,7 @@
 namespace terrace {
 namespace {
 
-constexpr int kSteps = 4;  // of a measurement
+constexpr int kOverlapSteps = 4;  // of a measurement
 
 double seconds_of(const OpTime& time) {
   return static_cast<double>(time.end_ns - time.start_ns) * 1e-9;
@@ -55,7 +55,7 @@ class OverlapLoad {
         clipped_idle_(on_nvme(batch, options, 1, &idle_), log) {}
 
   double memory_s() {
-    const double step_s = memory_.step_seconds(kSteps);
+    const double step_s = memory_.step_seconds(kOverlapSteps);
     forward_s_ = seconds_of_ops(memory_, {OpKind::kForward});
     backward_s_ = seconds_of_ops(memory_, {OpKind::kRecompute, OpKind::kHead, OpKind::kBackward,
                                            OpKind::kEmbeddingBackward});
@@ -64,17 +64,17 @@ class OverlapLoad {
   double compute_s() const { return forward_s_ + backward_s_; }
 
   double unclipped_s() {
-    const double step_s = unclipped_.step_seconds(kSteps);
+    const double step_s = unclipped_.step_seconds(kOverlapSteps);
     busiest_.add(*std::ranges::max_element(unclipped_.busy_s()) / step_s);
     busy_lanes_ = busy_text(unclipped_.busy_s(), step_s);
     return step_s;
   }
-  double clipped_s() { return clipped_.step_seconds(kSteps); }
-  double drive_s() { return unclipped_idle_.step_seconds(kSteps); }
+  double clipped_s() { return clipped_.step_seconds(kOverlapSteps); }
+  double drive_s() { return unclipped_idle_.step_seconds(kOverlapSteps); }
 
   // What a clipped step cannot do without; of the last memory_s().
   double clipped_bound_s() {
-    clipped_idle_.step_seconds(kSteps);
+    clipped_idle_.step_seconds(kOverlapSteps);
     return backward_s_ + std::max(forward_s_, seconds_after_norm(clipped_idle_));
   }
 

@@ -17,7 +17,7 @@
 namespace terrace {
 namespace {
 
-constexpr int kSteps = 4;  // of a measurement
+constexpr int kRankedSteps = 4;  // of a measurement
 
 // As one rank saw it.
 struct RankedSamples {
@@ -76,14 +76,14 @@ class RankedSteps {
     EngineOptions own = engine_;
     own.ranks = communicators.ranks();
     StepRunner runner(own, log_);
-    runner.step_seconds(kSteps);
+    runner.step_seconds(kRankedSteps);
     runner.forget();
     RankedSamples samples;
     for (int round = 0; round < repetitions_; ++round) {
       const std::uint64_t before = own.ranks.data.host->bytes_sent();
-      samples.step_s.add(runner.step_seconds(kSteps));
+      samples.step_s.add(runner.step_seconds(kRankedSteps));
       const std::uint64_t sent = own.ranks.data.host->bytes_sent() - before;
-      samples.sent_bytes.add(static_cast<double>(sent) / kSteps);
+      samples.sent_bytes.add(static_cast<double>(sent) / kRankedSteps);
     }
     if (world.rank() != 0) return;
     samples.compute_s = runner.compute_seconds();
@@ -102,12 +102,6 @@ class RankedSteps {
   std::exception_ptr error_;  // of the rank that failed first; guarded by mutex_
 };
 
-Samples mapped(const Samples& samples, const std::function<double(double)>& map) {
-  Samples out;
-  for (const double value : samples.values()) out.add(map(value));
-  return out;
-}
-
 // Bytes per parameter of bf16 parameters, fp32 gradients and split masters (10 of state).
 double formula_of_states(int stage, double ranks) {
   return 2 / (stage >= 3 ? ranks : 1) + 4 / (stage >= 2 ? ranks : 1) +
@@ -123,14 +117,14 @@ std::vector<BenchResult> results_of(const RankedSamples& samples, int stage, int
                                     double tokens) {
   const auto per_second = [tokens](double seconds) { return tokens / seconds; };
   const auto constant = [&samples](double value) {
-    return mapped(samples.step_s, [value](double) { return value; });
+    return samples.step_s.mapped([value](double) { return value; });
   };
   const std::string name = fmt::format("zero_{}_of_{}_ranks", stage, ranks);
   std::vector<BenchResult> results = {
       {.name = name + "_tokens",
        .unit = BenchUnit::kTokensPerSecond,
-       .value = mapped(samples.step_s, per_second),
-       .limit = mapped(samples.compute_s, per_second),
+       .value = samples.step_s.mapped(per_second),
+       .limit = samples.compute_s.mapped(per_second),
        .limit_is = "steps that are only what the first rank's compute lane is busy"},
       {.name = name + "_states",
        .unit = BenchUnit::kBytesPerElement,
@@ -138,12 +132,12 @@ std::vector<BenchResult> results_of(const RankedSamples& samples, int stage, int
        .limit = constant(formula_of_states(stage, ranks)),
        .limit_is = "2 of parameter, 4 of gradient and 10 of state, divided as the stage says"}};
   if (ranks == 1) return results;
-  results.push_back({.name = name + "_sent",
-                     .unit = BenchUnit::kBytesPerElement,
-                     .value = mapped(samples.sent_bytes,
-                                     [&](double bytes) { return bytes / samples.parameters; }),
-                     .limit = constant(formula_of_sent(stage, ranks)),
-                     .limit_is = "8 (stage 0) or 4 + 2 bytes for a parameter, times (N-1)/N"});
+  results.push_back(
+      {.name = name + "_sent",
+       .unit = BenchUnit::kBytesPerElement,
+       .value = samples.sent_bytes.mapped([&](double bytes) { return bytes / samples.parameters; }),
+       .limit = constant(formula_of_sent(stage, ranks)),
+       .limit_is = "8 (stage 0) or 4 + 2 bytes for a parameter, times (N-1)/N"});
   return results;
 }
 

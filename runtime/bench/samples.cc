@@ -24,6 +24,12 @@ double Samples::high() const {
   return *std::max_element(values_.begin(), values_.end());
 }
 
+Samples Samples::mapped(const std::function<double(double)>& map) const {
+  Samples out;
+  for (const double value : values_) out.add(map(value));
+  return out;
+}
+
 Samples ratios_of_rounds(const Samples& values, const Samples& limits) {
   TERRACE_CHECK_EQ(values.count(), limits.count());
   Samples ratios;

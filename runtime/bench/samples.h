@@ -20,6 +20,9 @@ class Samples {
   double low() const;
   double high() const;
 
+  // map(value) of each.
+  Samples mapped(const std::function<double(double)>& map) const;
+
  private:
   std::vector<double> values_;
 };

@@ -153,12 +153,6 @@ Samples added(const Samples& a, const Samples& b) {
   return sums;
 }
 
-Samples mapped(const Samples& samples, const std::function<double(double)>& map) {
-  Samples out;
-  for (const double value : samples.values()) out.add(map(value));
-  return out;
-}
-
 Samples predictions(const StepRunner& runner, const std::vector<Samples>& samples,
                     const BenchOptions& options) {
   Samples out;
@@ -234,8 +228,8 @@ std::vector<BenchResult> measure(const StepScene& scene, const BenchOptions& opt
   return {
       {.name = fmt::format("{}_tokens", scene.name),
        .unit = BenchUnit::kTokensPerSecond,
-       .value = mapped(samples[kStep], per_second),
-       .limit = mapped(added(samples[kMatmulsLimit], samples[kProductsLimit]), per_second),
+       .value = samples[kStep].mapped(per_second),
+       .limit = added(samples[kMatmulsLimit], samples[kProductsLimit]).mapped(per_second),
        .limit_is = "a step that is only its matrix products, by oneDNN alone",
        .details = {{"by processor time",
                     fmt::format("{:.1f} tokens/s if no thread had waited",

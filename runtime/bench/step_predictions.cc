@@ -16,8 +16,8 @@
 namespace terrace {
 namespace {
 
-constexpr int kSteps = 8;   // of a measurement, and of a simulation
-constexpr int kRounds = 5;  // at most: there are ten configurations
+constexpr int kPredictedSteps = 8;  // of a measurement, and of a simulation
+constexpr int kRounds = 5;          // at most: there are ten configurations
 
 // A model and a batch: what the ops of a step take depends on them and on nothing else.
 struct Scene {
@@ -211,7 +211,7 @@ using Details = decltype(BenchResult::details);
 Details details_of(const StepRunner& runner, const MachineProfile& profile,
                    const SimulationResult& simulated, const std::vector<Samples>& samples) {
   std::array<double, kLaneCount> per_step{};
-  for (std::size_t l = 0; l < kLaneCount; ++l) per_step[l] = simulated.busy_s[l] / kSteps;
+  for (std::size_t l = 0; l < kLaneCount; ++l) per_step[l] = simulated.busy_s[l] / kPredictedSteps;
   Details details = {
       {"busy lanes, measured", busy_text(runner.busy_s(), samples[0].median())},
       {"busy lanes, predicted", busy_text(per_step, samples[1].median())},
@@ -240,10 +240,10 @@ BenchResult measure(const std::string& name, const EngineOptions& engine, OpsAlo
   SimulationResult simulated;
   MachineProfile profile;
   const std::vector<Measurement> measurements = {
-      [&] { return runner.step_seconds(kSteps); },
+      [&] { return runner.step_seconds(kPredictedSteps); },
       [&] {
         profile = machine.profile(ops, runner.update_threads(), drive.get());
-        simulated = simulate(runner.program(), profile, kSteps);
+        simulated = simulate(runner.program(), profile, kPredictedSteps);
         return simulated.step_s;
       }};
   const std::vector<Samples> samples =

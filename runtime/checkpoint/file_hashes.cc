@@ -31,7 +31,7 @@ void FileHasher::end_header() {
 void FileHasher::add(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const std::uint64_t room =
-        in_header_ ? std::numeric_limits<std::uint64_t>::max() : kPieceBytes - in_piece_;
+        in_header_ ? std::numeric_limits<std::uint64_t>::max() : kHashPieceBytes - in_piece_;
     const auto part = bytes.first(std::min<std::uint64_t>(bytes.size(), room));
     if (!piece_.has_value()) piece_.emplace();
     whole_.add(part);

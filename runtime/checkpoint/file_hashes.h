@@ -15,13 +15,13 @@ namespace terrace {
 
 // Pieces are small enough that a data-parallel rank's shard of a chunk has few bytes more to read
 // than its own, and large enough that a manifest is small: 16 bytes of text for each.
-inline constexpr std::uint64_t kPieceBytes = kMiB;
+inline constexpr std::uint64_t kHashPieceBytes = kMiB;
 
 // How a file is cut: a header, which is read by all who open the file, then equal pieces, of which
 // the last may be shorter.
 struct PieceHashes {
   std::uint64_t header_bytes = 0;
-  std::uint64_t piece_bytes = kPieceBytes;
+  std::uint64_t piece_bytes = kHashPieceBytes;
   std::vector<std::uint64_t> hashes;  // the header's first
 
   struct Piece {

@@ -20,21 +20,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kIndexFile = "model.safetensors.index.json";
 constexpr const char* kSingleFile = "model.safetensors";
 constexpr std::size_t kBufferBytes = 1 << 20;
 constexpr std::size_t kNamesShown = 8;
-
-bool ends_with(const std::string& text, std::string_view suffix) {
-  return text.size() >= suffix.size() &&
-         text.compare(text.size() - suffix.size(), suffix.size(), suffix) == 0;
-}
 
 bool has_pickled_weights(const std::string& directory) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(directory, error)) {
     const std::string name = entry.path().filename().string();
-    if (name.starts_with("pytorch_model") && ends_with(name, ".bin")) return true;
+    if (name.starts_with("pytorch_model") && name.ends_with(".bin")) return true;
   }
   return false;
 }
@@ -91,8 +85,8 @@ nlohmann::json read_index(const fs::path& path) {
 
 // Masks and tables that old files carry and that are computed here.
 bool is_known_buffer(const std::string& name) {
-  return ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias") ||
-         ends_with(name, ".rotary_emb.inv_freq");
+  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
+         name.ends_with(".rotary_emb.inv_freq");
 }
 
 std::vector<std::uint64_t> shape_on_disk(const ParameterTensor& tensor) {
@@ -137,7 +131,7 @@ bool same_bytes(const SafetensorsFile& a_file, const SafetensorsTensor& a,
 
 bool has_hf_weights(const std::string& directory) {
   std::error_code ignored;
-  if (fs::exists(fs::path(directory) / kIndexFile, ignored)) return true;
+  if (fs::exists(fs::path(directory) / kHfIndexFile, ignored)) return true;
   if (fs::exists(fs::path(directory) / kSingleFile, ignored)) return true;
   if (has_pickled_weights(directory)) {
     throw ConfigError(fmt::format("{}: has pytorch_model*.bin and no safetensors", directory),
@@ -151,7 +145,7 @@ HfDirectory::HfDirectory(std::string directory, const ModelConfig& config,
                          const std::vector<UnitLayout>& layout, Log& log)
     : directory_(std::move(directory)) {
   if (!has_hf_weights(directory_)) {
-    throw ConfigError(fmt::format("{}: neither {} nor {}", directory_, kSingleFile, kIndexFile),
+    throw ConfigError(fmt::format("{}: neither {} nor {}", directory_, kSingleFile, kHfIndexFile),
                       "choose a directory with weights, or start from --init random");
   }
   open_indexed();
@@ -174,7 +168,7 @@ HfDirectory::HfDirectory(std::string directory, const ModelConfig& config,
 }
 
 void HfDirectory::open_indexed() {
-  const fs::path index_path = fs::path(directory_) / kIndexFile;
+  const fs::path index_path = fs::path(directory_) / kHfIndexFile;
   std::error_code ignored;
   if (!fs::exists(index_path, ignored)) {
     open_file(kSingleFile);
@@ -250,7 +244,7 @@ void HfDirectory::report_unexpected(const ModelConfig& config, Log& log) const {
   std::vector<std::string> unexpected;
   for (const auto& [name, place] : stored_) {
     if (std::binary_search(used.begin(), used.end(), name) || is_known_buffer(name)) continue;
-    if (config.tied && ends_with(name, "lm_head.weight")) continue;
+    if (config.tied && name.ends_with("lm_head.weight")) continue;
     unexpected.push_back(name);
   }
   if (unexpected.empty()) return;

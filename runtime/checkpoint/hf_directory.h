@@ -14,6 +14,9 @@
 
 namespace terrace {
 
+// Which file has which tensor, where there are several.
+inline constexpr const char* kHfIndexFile = "model.safetensors.index.json";
+
 // Whether a directory has weights to load: safetensors with or without an index. False for a name
 // that is not a directory (a preset). Throws ConfigError for a directory that has only
 // pytorch_model*.bin.

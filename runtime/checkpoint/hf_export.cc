@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/half.h"
 #include "runtime/checkpoint/durable_file.h"
+#include "runtime/checkpoint/hf_directory.h"
 #include "runtime/checkpoint/safetensors.h"
 
 namespace terrace {
@@ -18,7 +19,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kIndexFile = "model.safetensors.index.json";
 constexpr std::int64_t kFetchElements = 1 << 20;       // 4 MiB
 constexpr std::int64_t kTransposeElements = 16 << 20;  // 64 MiB
 
@@ -163,7 +163,7 @@ void write_index(const fs::path& directory, const std::vector<Shard>& shards) {
     for (const Piece& piece : shard.pieces) index["weight_map"][piece.name] = shard.file;
   }
   index["metadata"]["total_size"] = total;
-  write_durable_file((directory / kIndexFile).string(), index.dump(2) + "\n");
+  write_durable_file((directory / kHfIndexFile).string(), index.dump(2) + "\n");
 }
 
 // Weights of an earlier export that the new one did not overwrite would be taken for part of it.
@@ -175,7 +175,7 @@ void remove_stale(const fs::path& directory, const std::vector<Shard>& shards) {
                          (name.starts_with("model-") && entry.path().extension() == ".safetensors");
     const bool written = std::any_of(shards.begin(), shards.end(),
                                      [&](const Shard& shard) { return shard.file == name; });
-    if ((weights && !written) || (name == kIndexFile && shards.size() == 1)) {
+    if ((weights && !written) || (name == kHfIndexFile && shards.size() == 1)) {
       stale.push_back(entry.path());
     }
   }

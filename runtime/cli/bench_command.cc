@@ -34,7 +34,7 @@ enum : std::size_t {
   kSmall,
   kJson
 };
-constexpr auto kFlags = std::to_array<FlagSpec>({
+constexpr auto kBenchFlags = std::to_array<FlagSpec>({
     {"device", "Machine", "auto|cpu|cuda[:N]",
      "What is measured (auto: the CPU); cuda, GPU N: of bench copy, kernel and step"},
     {"nvme", "Machine", "DIR",
@@ -55,11 +55,11 @@ constexpr auto kFlags = std::to_array<FlagSpec>({
     {"json", "Output", "", "One JSON document instead of a table", FlagArity::kSwitch},
 });
 
-std::string help() {
+std::string bench_help() {
   const CommandSpec command = {
       "terrace bench KIND",
       "Measures a part of Terrace beside what the machine can do, in interleaved rounds."};
-  std::string text = flags_help(command, kFlags) + "\nKinds:\n";
+  std::string text = flags_help(command, kBenchFlags) + "\nKinds:\n";
   for (const Bench& bench : benches()) {
     text += fmt::format("  {:<12}{}\n", bench.name, bench.summary);
   }
@@ -147,8 +147,8 @@ std::unique_ptr<BenchDevice> find_device(const Bench& bench,
   }
   const auto refuse = [&](std::size_t flag, bool is_taken) {
     if (is_taken || !values[flag]) return;
-    throw ConfigError(fmt::format("{}: --{} means nothing there", name, kFlags[flag].name),
-                      fmt::format("leave --{} out", kFlags[flag].name));
+    throw ConfigError(fmt::format("{}: --{} means nothing there", name, kBenchFlags[flag].name),
+                      fmt::format("leave --{} out", kBenchFlags[flag].name));
   };
   refuse(kNvme, false);
   refuse(kZeroStage, false);
@@ -172,7 +172,7 @@ std::vector<std::string> without_places(std::vector<std::string> arguments) {
 int run_bench(int argc, const char* const* argv) {
   std::vector<std::string> arguments(argv + 2, argv + argc);
   if (wants_help(arguments)) {
-    fmt::print("{}", help());
+    fmt::print("{}", bench_help());
     return 0;
   }
   if (arguments.empty() || arguments.front().starts_with("-")) {
@@ -181,7 +181,7 @@ int run_bench(int argc, const char* const* argv) {
   const Bench& bench = find_bench(arguments.front());
   arguments.erase(arguments.begin());
   const std::string name = fmt::format("terrace bench {}", bench.name);
-  const auto values = read_flags({name, bench.summary}, kFlags, arguments);
+  const auto values = read_flags({name, bench.summary}, kBenchFlags, arguments);
   BenchOptions options = read_options(values);
   const std::unique_ptr<BenchDevice> device = find_device(bench, values);
   options.device = device.get();

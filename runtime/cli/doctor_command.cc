@@ -16,11 +16,11 @@
 namespace terrace {
 namespace {
 
-constexpr CommandSpec kCommand = {
+constexpr CommandSpec kDoctorCommand = {
     "terrace doctor", "Tells what of this machine training can use, and how to get more."};
 
-enum : std::size_t { kNvme, kJson };
-constexpr auto kFlags = std::to_array<FlagSpec>({
+enum : std::size_t { kDoctorNvme, kDoctorJson };
+constexpr auto kDoctorFlags = std::to_array<FlagSpec>({
     {"nvme", "Drives", "DIR", "The directory of a drive to look at (the current directory)"},
     {"json", "Output", "", "One JSON document instead of lines", FlagArity::kSwitch},
 });
@@ -66,12 +66,12 @@ void print_lines(const std::vector<MachineCheck>& checks) {
 int run_doctor(int argc, const char* const* argv) {
   const std::vector<std::string> arguments(argv + 2, argv + argc);
   if (wants_help(arguments)) {
-    fmt::print("{}", flags_help(kCommand, kFlags));
+    fmt::print("{}", flags_help(kDoctorCommand, kDoctorFlags));
     return 0;
   }
-  const auto values = read_flags(kCommand, kFlags, arguments);
-  const auto checks = check_machine(values[kNvme] ? values[kNvme]->name() : ".");
-  if (values[kJson]) {
+  const auto values = read_flags(kDoctorCommand, kDoctorFlags, arguments);
+  const auto checks = check_machine(values[kDoctorNvme] ? values[kDoctorNvme]->name() : ".");
+  if (values[kDoctorJson]) {
     print_json(checks);
   } else {
     print_lines(checks);

@@ -12,12 +12,12 @@
 namespace terrace {
 namespace {
 
-constexpr CommandSpec kCommand = {"terrace sample",
-                                  "Continues a text with a model that takes bytes as tokens. "
-                                  "Prints the prompt and what follows it."};
+constexpr CommandSpec kSampleCommand = {"terrace sample",
+                                        "Continues a text with a model that takes bytes as tokens. "
+                                        "Prints the prompt and what follows it."};
 
 enum : std::size_t { kModel, kPrompt, kMaxNewTokens, kTemperature, kSeed };
-constexpr auto kFlags = std::to_array<FlagSpec>({
+constexpr auto kSampleFlags = std::to_array<FlagSpec>({
     {"model", "Model", "DIR", "A run's final/ or checkpoint-N, or a Hugging Face directory"},
     {"prompt", "Text", "TEXT", "What to continue"},
     {"max-new-tokens", "Text", "N", "How many bytes to add (200)"},
@@ -30,10 +30,10 @@ constexpr auto kFlags = std::to_array<FlagSpec>({
 int run_sample(int argc, const char* const* argv) {
   const std::vector<std::string> arguments(argv + 2, argv + argc);
   if (wants_help(arguments)) {
-    fmt::print("{}", flags_help(kCommand, kFlags));
+    fmt::print("{}", flags_help(kSampleCommand, kSampleFlags));
     return 0;
   }
-  const auto values = read_flags(kCommand, kFlags, arguments);
+  const auto values = read_flags(kSampleCommand, kSampleFlags, arguments);
   if (!values[kModel]) throw ConfigError("--model is missing", "name a run's final/ directory");
   if (!values[kPrompt]) throw ConfigError("--prompt is missing", "give a text to continue");
   SampleOptions options;

@@ -14,7 +14,7 @@
 namespace terrace {
 namespace {
 
-constexpr CommandSpec kCommand = {
+constexpr CommandSpec kTrainCommand = {
     "terrace train",
     "Trains a model whose state need not fit in memory. Every flag is also a key of the TOML file\n"
     "given by --config, with _ for -; flags win. Sizes take KiB MiB GiB TiB (1024) or KB MB GB TB\n"
@@ -49,7 +49,7 @@ std::vector<TrainFlag> train_flags() {
 TrainOptions parse_train_options(const std::vector<std::string>& arguments) {
   const std::vector<TrainFlag> flags = train_flags();
   const std::vector<FlagSpec> specs = specs_of(flags);
-  std::vector<std::optional<FlagValue>> values = read_flags(kCommand, specs, arguments);
+  std::vector<std::optional<FlagValue>> values = read_flags(kTrainCommand, specs, arguments);
   if (values.back()) {
     std::vector<std::optional<FlagValue>> file =
         read_config_file(values.back()->name(), std::span(specs).first(flags.size()));
@@ -70,7 +70,7 @@ TrainOptions parse_train_options(const std::vector<std::string>& arguments) {
   return options;
 }
 
-std::string train_help() { return flags_help(kCommand, specs_of(train_flags())); }
+std::string train_help() { return flags_help(kTrainCommand, specs_of(train_flags())); }
 
 std::string to_toml(const TrainOptions& options) {
   std::string text;

@@ -11,7 +11,7 @@ constexpr auto kInits = std::to_array<std::string_view>({"auto", "weights", "ran
 constexpr auto kDataFormats = std::to_array<std::string_view>(
     {"auto", "text", "llmc", "raw-u16", "raw-u32", "megatron", "jsonl"});
 
-constexpr auto kFlags = std::to_array<TrainFlag>({
+constexpr auto kModelFlags = std::to_array<TrainFlag>({
     {{"model", "Model", "DIR|PRESET",
       "A directory with config.json, or a preset: nano, gpt2-124m, gpt2-xl, llama-1b, llama-3b, "
       "llama-7b, llama-8b, llama-70b"},
@@ -92,6 +92,6 @@ constexpr auto kFlags = std::to_array<TrainFlag>({
 
 }  // namespace
 
-std::span<const TrainFlag> model_flags() { return kFlags; }
+std::span<const TrainFlag> model_flags() { return kModelFlags; }
 
 }  // namespace terrace

@@ -14,7 +14,7 @@ constexpr auto kGradientTypes = std::to_array<std::string_view>({"fp32", "bf16"}
 // Where Precision has them.
 constexpr auto kPrecisions = std::to_array<std::string_view>({"bf16", "fp32", "fp16"});
 
-constexpr auto kFlags = std::to_array<TrainFlag>({
+constexpr auto kOptimizerFlags = std::to_array<TrainFlag>({
     {{"optimizer", "Optimizer", "adamw|lion|sgd", "The rule of the update (adamw)"},
      [](TrainOptions&, const FlagValue& v) { v.accept_only("adamw", kOptimizers); },
      [](const TrainOptions&) { return toml_string("adamw"); }},
@@ -94,6 +94,6 @@ constexpr auto kFlags = std::to_array<TrainFlag>({
 
 }  // namespace
 
-std::span<const TrainFlag> optimizer_flags() { return kFlags; }
+std::span<const TrainFlag> optimizer_flags() { return kOptimizerFlags; }
 
 }  // namespace terrace

@@ -18,7 +18,7 @@ constexpr auto kProgresses = std::to_array<std::string_view>({"auto", "on", "off
 
 constexpr int kRanksMax = 256;
 
-constexpr auto kFlags = std::to_array<TrainFlag>({
+constexpr auto kStepFlags = std::to_array<TrainFlag>({
     {{"recompute", "Step program", "auto|none|full",
       "Whether the backward repeats forwards instead of keeping activations (auto)"},
      [](TrainOptions& o, const FlagValue& v) {
@@ -143,6 +143,6 @@ constexpr auto kFlags = std::to_array<TrainFlag>({
 
 }  // namespace
 
-std::span<const TrainFlag> step_flags() { return kFlags; }
+std::span<const TrainFlag> step_flags() { return kStepFlags; }
 
 }  // namespace terrace

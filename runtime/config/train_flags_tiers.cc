@@ -66,7 +66,7 @@ std::string show_device(const TrainOptions& options) {
   return toml_string(device_text(options.tiers.device));
 }
 
-constexpr auto kFlags = std::to_array<TrainFlag>({
+constexpr auto kTierFlags = std::to_array<TrainFlag>({
     {{"device", "Device and tiers", "auto|cpu|cuda[:N]",
       "What computes; cuda: the GPU with the number that the rank has on its host; auto: with one "
       "rank the first GPU, if there is one that can be used, else the CPU"},
@@ -135,6 +135,6 @@ constexpr auto kFlags = std::to_array<TrainFlag>({
 
 }  // namespace
 
-std::span<const TrainFlag> tier_flags() { return kFlags; }
+std::span<const TrainFlag> tier_flags() { return kTierFlags; }
 
 }  // namespace terrace

@@ -78,10 +78,6 @@ bool is_llmc(std::string_view front) {
                               [&](const LlmcKind& kind) { return kind.magic == *magic; });
 }
 
-bool ends_with(std::string_view text, std::string_view suffix) {
-  return text.size() >= suffix.size() && text.substr(text.size() - suffix.size()) == suffix;
-}
-
 DataFormat detect(const std::string& path) {
   const std::string front = read_front(path, kSniffBytes);
   if (is_llmc(front)) return DataFormat::kLlmc;
@@ -96,11 +92,11 @@ DataFormat detect(const std::string& path) {
     throw ConfigError(fmt::format("{}: a Megatron index, which is not built yet", path),
                       "convert the data to llm.c's .bin or to text");
   }
-  if (ends_with(path, ".jsonl")) {
+  if (path.ends_with(".jsonl")) {
     throw ConfigError(fmt::format("{}: jsonl is not built yet", path),
                       "convert it to text, or train on the bytes as they are: --data-format text");
   }
-  if (ends_with(path, ".bin") || ends_with(path, ".idx")) {
+  if (path.ends_with(".bin") || path.ends_with(".idx")) {
     throw ConfigError(fmt::format("{}: holds tokens of a width it does not tell", path),
                       kNameFormat);
   }

@@ -212,17 +212,12 @@ void llama_head(const ModelConfig& config, UnitBuilder& unit) {
   unit.norm("model.norm.weight", config.width);
 }
 
-bool ends_with(const std::string& text, std::string_view suffix) {
-  return text.size() >= suffix.size() &&
-         text.compare(text.size() - suffix.size(), suffix.size(), suffix) == 0;
-}
-
 }  // namespace
 
 const ParameterTensor& UnitLayout::find(std::string_view suffix) const {
   const ParameterTensor* found = nullptr;
   for (const ParameterTensor& tensor : tensors) {
-    if (!ends_with(tensor.name, suffix)) continue;
+    if (!tensor.name.ends_with(suffix)) continue;
     if (found != nullptr) TERRACE_CHECK_EQ(found->name, tensor.name);  // the suffix names one only
     found = &tensor;
   }

@@ -6,7 +6,7 @@
 namespace terrace {
 namespace {
 
-const Arguments kSteps = {"--max-steps", "8"};
+const Arguments kTensorSteps = {"--max-steps", "8"};
 
 Arguments tensor(int ranks, int tensor_ranks) {
   return {"--local-ranks", std::to_string(ranks), "--tensor-parallel",
@@ -23,7 +23,7 @@ void expect_near_to_the_end(const std::vector<MetricsRow>& rows,
 TEST(TensorRanksRun, TrainAsOneRankDoes) {
   for (const bool gpt2 : {false, true}) {
     const TinyTraining training = gpt2 ? TinyTraining(gpt2_config()) : TinyTraining();
-    const Arguments fp32 = kSteps + Arguments{"--precision", "fp32"};
+    const Arguments fp32 = kTensorSteps + Arguments{"--precision", "fp32"};
     training.train("one", fp32);
     training.train("shared", fp32 + tensor(2, 2));
     training.train("all_rows", fp32 + tensor(2, 2) + Arguments{"--sequence-parallel", "off"});
@@ -36,7 +36,7 @@ TEST(TensorRanksRun, TrainAsOneRankDoes) {
 
 TEST(TensorRanksRun, TiersAndSwitchesDoNotChangeBits) {
   const TinyTraining training;
-  const Arguments mesh = kSteps + tensor(4, 2);
+  const Arguments mesh = kTensorSteps + tensor(4, 2);
   training.train("plain", mesh + Arguments{"--zero-stage", "0"});
   training.train("away", mesh + training.nvme() +
                              Arguments{"--zero-stage", "3", "--device-memory", "16MiB",
@@ -52,7 +52,7 @@ TEST(TensorRanksRun, TiersAndSwitchesDoNotChangeBits) {
 TEST(TensorRanksRun, ResumeOnOtherMeshes) {
   const TinyTraining training;
   const auto with = [](const Arguments& mesh, int micro_batches) {
-    return kSteps + mesh +
+    return kTensorSteps + mesh +
            Arguments{"--precision", "fp32", "--gradient-accumulation-steps",
                      std::to_string(micro_batches)};
   };
@@ -77,7 +77,7 @@ TEST(TensorRanksRun, ResumeOnOtherMeshes) {
 // The steps' checkpoints have the names and shapes of one rank's.
 TEST(TensorRanksRun, CheckpointsAreThoseOfOneRank) {
   const TinyTraining training(gpt2_config());
-  const Arguments stop = kSteps + Arguments{"--stop-after-step", "1"};
+  const Arguments stop = kTensorSteps + Arguments{"--stop-after-step", "1"};
   training.train("one", stop);
   training.train("shared", stop + tensor(2, 2));
   const auto of_one = training.files("one", "checkpoint-1");

@@ -9,19 +9,15 @@
 
 // First-order rounding bounds, u the unit roundoff of fp32. A score, a sum of D products, is off by
 // at most s = (D+3) u scale sum|q||k|; its distance d to the row's largest score or log-sum-exp by
-// 2 s + 2 u (|score| + |other|); exp adds kExp u. So a softmax weight has a relative error of e =
-// that + kExp u before, and 2 e + (T+2) u after the division by the sum. Stored results are rounded
-// to the compute type, and so may be weights and score gradients that enter a product
+// 2 s + 2 u (|score| + |other|); exp adds kExpUnits u. So a softmax weight has a relative error of
+// e = that + kExpUnits u before, and 2 e + (T+2) u after the division by the sum. Stored results
+// are rounded to the compute type, and so may be weights and score gradients that enter a product
 // (kernels/kernel_table.h): by what a rounding
 // to that type changes of each.
 namespace terrace::test {
 namespace {
 
-constexpr double kExp = 8;  // units in the relative error of exp and log of a SIMD library
-
-double units(std::int64_t terms) { return static_cast<double>(terms) * kUnitF32; }
-
-constexpr AttentionShape kShapes[] = {
+constexpr AttentionShape kAttentionShapes[] = {
     {.batch = 1, .sequence = 1, .heads = 1, .key_value_heads = 1, .head_width = 32},
     {.batch = 2, .sequence = 17, .heads = 4, .key_value_heads = 2, .head_width = 32},
     {.batch = 1, .sequence = 130, .heads = 3, .key_value_heads = 1, .head_width = 64},
@@ -86,7 +82,7 @@ Product product(const double* a, const double* b, std::int64_t D) {
 double weight_error(const AttentionShape& s, const Product& qk, double other) {
   const double scale = scale_of(s);
   const double score = 2 * units(s.head_width + 3) * scale * qk.size;
-  return score + 2 * kUnitF32 * (std::abs(scale * qk.sum) + std::abs(other)) + kExp * kUnitF32;
+  return score + 2 * kUnitF32 * (std::abs(scale * qk.sum) + std::abs(other)) + kExpUnits * kUnitF32;
 }
 
 Values forward_bounds(const AttentionShape& s, const Rounding& rounding, const Values& in,
@@ -113,7 +109,7 @@ Values forward_bounds(const AttentionShape& s, const Rounding& rounding, const V
       const double sum = error * size[d] + rounding.unit * size[d] + rounding.absolute * values[d];
       bounds[0][at.out() + d] = sum + rounding.of(std::abs(want[0][at.out() + d]) + sum);
     }
-    bounds[1][at.row()] = error + kExp * kUnitF32 * std::abs(log_sum_exp);
+    bounds[1][at.row()] = error + kExpUnits * kUnitF32 * std::abs(log_sum_exp);
   });
   return bounds;
 }
@@ -305,7 +301,7 @@ std::vector<OpCase> cases_of(std::span<const AttentionShape> shapes, DType compu
 }  // namespace
 
 std::vector<OpCase> attention_cases(DType compute, GroupSums group_sums) {
-  return cases_of(kShapes, compute, group_sums);
+  return cases_of(kAttentionShapes, compute, group_sums);
 }
 std::vector<OpCase> attention_cases(DType compute) {
   return attention_cases(compute, GroupSums::kExact);

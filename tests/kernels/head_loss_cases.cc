@@ -8,16 +8,13 @@
 
 // First-order rounding bounds, u the unit roundoff of fp32, t that of the compute type. A logit is
 // a sum of C products: off by at most s = (C+2) u sum|h||w|. exp of its distance to the largest one
-// or to the log-sum-exp then has a relative error of 2 s + 2 u (|logit| + |largest|) + kExp u, and
-// a probability twice that + (V+2) u from the sum. The gradients of the logits may be rounded to
-// the compute type before they are multiplied.
+// or to the log-sum-exp then has a relative error of 2 s + 2 u (|logit| + |largest|) + kExpUnits u,
+// and a probability twice that + (V+2) u from the sum. The gradients of the logits may be rounded
+// to the compute type before they are multiplied.
 namespace terrace::test {
 namespace {
 
-constexpr double kExp = 8;
 constexpr float kScale = 0.37F;
-
-double units(std::int64_t terms) { return static_cast<double>(terms) * kUnitF32; }
 
 struct HeadShape {
   std::int64_t R, C, V;
@@ -26,11 +23,11 @@ struct HeadShape {
 
 // Vocabularies of whole packs of 8 and others: a GPU's products have the latter padded. The last
 // has several chunks of rows, the last of them short.
-constexpr HeadShape kShapes[] = {{1, 1, 1, 1.0},
-                                 {37, 100, 75, 0.3},
-                                 {41, 40, 104, 1.0},
-                                 {130, 32, 301, 4.0},
-                                 {4096 + 37, 5, 3, 2.0}};
+constexpr HeadShape kHeadLossShapes[] = {{1, 1, 1, 1.0},
+                                         {37, 100, 75, 0.3},
+                                         {41, 40, 104, 1.0},
+                                         {130, 32, 301, 4.0},
+                                         {4096 + 37, 5, 3, 2.0}};
 
 enum class Wanted : std::uint8_t { kLoss, kLossAndGradients, kLogits, kLogitsAndLoss };
 
@@ -65,7 +62,7 @@ Row row_of(const HeadShape& s, const Values& in, std::int64_t r) {
   row.log_sum_exp = max + std::log(sum);
   for (const double logit : logits) row.probability.push_back(std::exp(logit - row.log_sum_exp));
   const double exponent = 2 * largest_error + 4 * kUnitF32 * (largest + std::abs(max));
-  row.error = 2 * (exponent + kExp * kUnitF32) + units(s.V + 2);
+  row.error = 2 * (exponent + kExpUnits * kUnitF32) + units(s.V + 2);
   return row;
 }
 
@@ -76,7 +73,7 @@ double loss_bound(const HeadShape& s, const Values& in) {
     if (in[2][r] < 0) continue;
     const Row row = row_of(s, in, r);
     const double log_sum = std::abs(row.log_sum_exp) + std::log(static_cast<double>(s.V) + 1);
-    bound += 2 * row.error + kExp * kUnitF32 * log_sum;
+    bound += 2 * row.error + kExpUnits * kUnitF32 * log_sum;
   }
   return bound;
 }
@@ -201,10 +198,10 @@ OpCase head_loss_case(DType compute, const HeadShape& s, Wanted wanted, Random& 
 }  // namespace
 
 std::vector<OpCase> head_loss_cases(DType compute) {
-  TERRACE_CHECK_LT(head_chunk_rows(kShapes[4].V), kShapes[4].R);
+  TERRACE_CHECK_LT(head_chunk_rows(kHeadLossShapes[4].V), kHeadLossShapes[4].R);
   Random random(8);
   std::vector<OpCase> cases;
-  for (const HeadShape& s : kShapes) {
+  for (const HeadShape& s : kHeadLossShapes) {
     for (const Wanted wanted :
          {Wanted::kLoss, Wanted::kLossAndGradients, Wanted::kLogits, Wanted::kLogitsAndLoss}) {
       cases.push_back(head_loss_case(compute, s, wanted, random));

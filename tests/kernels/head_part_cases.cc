@@ -7,16 +7,14 @@
 #include "tests/kernels/op_case.h"
 
 // Bounds as in head_loss_cases.cc: a logit is off by s = (C+2) u sum|h||w|, an exponential of its
-// distance to a maximum by 2 s + 2 u (|logit| + |maximum|) + kExp u, relative. The second pass gets
-// the sums as its input, so their errors are not its own; its loss is a function of them alone.
+// distance to a maximum by 2 s + 2 u (|logit| + |maximum|) + kExpUnits u, relative. The second pass
+// gets the sums as its input, so their errors are not its own; its loss is a function of them
+// alone.
 namespace terrace::test {
 namespace {
 
-constexpr double kExp = 8;
-constexpr float kScale = 0.37F;
+constexpr float kPartScale = 0.37F;
 constexpr std::int64_t kParts = 3;
-
-double units(std::int64_t terms) { return static_cast<double>(terms) * kUnitF32; }
 
 struct PartShape {
   std::int64_t R, C, V;
@@ -24,7 +22,7 @@ struct PartShape {
 };
 
 // The last has several chunks of rows, the last of them short.
-constexpr PartShape kShapes[] = {
+constexpr PartShape kHeadPartShapes[] = {
     {1, 1, 1, 0}, {37, 100, 75, 75}, {41, 40, 104, 0}, {130, 32, 301, 602}, {4096 + 37, 5, 3, 3}};
 
 struct Logit {
@@ -46,7 +44,7 @@ Logit logit_of(const PartShape& s, const Values& in, std::int64_t r, std::int64_
 // Relative, of the exponential of a logit's distance to `max`, whose own error is `max_error`.
 double exponential_error(const Logit& logit, double max, double max_error) {
   return 2 * (logit.error + max_error) + 4 * kUnitF32 * (std::abs(logit.value) + std::abs(max)) +
-         kExp * kUnitF32;
+         kExpUnits * kUnitF32;
 }
 
 Values sums_bounds(const PartShape& s, const Values& in, const Values& want) {
@@ -130,9 +128,9 @@ Values loss_bounds(const PartShape& s, const Rounding& rounding, const Values& i
       const Logit logit = logit_of(s, in, r, v);
       const double p = std::exp(logit.value - whole.max) / whole.sum;
       const bool is_target = v + s.first_token == static_cast<std::int64_t>(in[2][r]);
-      const double gradient = kScale * std::abs(is_target ? p - 1 : p);
+      const double gradient = kPartScale * std::abs(is_target ? p - 1 : p);
       const double error =
-          kScale * p * (exponential_error(logit, whole.max, most) + units(kParts + 6)) +
+          kPartScale * p * (exponential_error(logit, whole.max, most) + units(kParts + 6)) +
           rounding.of(gradient) + 4 * kUnitF32 * gradient;
       for (std::int64_t c = 0; c < s.C; ++c) {
         bounds[1][r * s.C + c] +=
@@ -190,7 +188,7 @@ OpCase loss_case(DType compute, const PartShape& s, bool backward, Random& rando
            op.target = in[2];
            op.sums = in[3];
            op.first_token = s.first_token;
-           op.gradient_scale = kScale;
+           op.gradient_scale = kPartScale;
            op.mode = mode;
            op.loss_sum = out[0].as<double>();
            if (backward) op.dh = out[1];
@@ -206,10 +204,10 @@ OpCase loss_case(DType compute, const PartShape& s, bool backward, Random& rando
 }  // namespace
 
 std::vector<OpCase> head_part_cases(DType compute) {
-  TERRACE_CHECK_LT(head_chunk_rows(kShapes[4].V), kShapes[4].R);
+  TERRACE_CHECK_LT(head_chunk_rows(kHeadPartShapes[4].V), kHeadPartShapes[4].R);
   Random random(9);
   std::vector<OpCase> cases;
-  for (const PartShape& s : kShapes) {
+  for (const PartShape& s : kHeadPartShapes) {
     cases.push_back(sums_case(compute, s, random));
     for (const bool backward : {false, true}) {
       cases.push_back(loss_case(compute, s, backward, random));

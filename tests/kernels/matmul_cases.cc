@@ -15,8 +15,8 @@ struct MatmulShape {
   std::int64_t R, N, K;
 };
 
-constexpr MatmulShape kShapes[] = {{1, 1, 1},   {37, 75, 100}, {1, 129, 64},
-                                   {130, 3, 7}, {64, 64, 96},  {301, 290, 33}};
+constexpr MatmulShape kMatmulShapes[] = {{1, 1, 1},   {37, 75, 100}, {1, 129, 64},
+                                         {130, 3, 7}, {64, 64, 96},  {301, 290, 33}};
 
 // sum over k of |a(k)| |b(k)|.
 template <typename A, typename B>
@@ -125,7 +125,7 @@ OpCase backward_weight_case(DType compute, const MatmulShape& s, bool with_bias,
 std::vector<OpCase> matmul_cases(DType compute) {
   Random random(1);
   std::vector<OpCase> cases;
-  for (const MatmulShape& s : kShapes) {
+  for (const MatmulShape& s : kMatmulShapes) {
     for (const bool with_bias : {false, true}) {
       cases.push_back(forward_case(compute, s, with_bias, random));
       cases.push_back(backward_weight_case(compute, s, with_bias, random));

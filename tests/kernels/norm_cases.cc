@@ -19,11 +19,11 @@ struct NormShape {
 
 // Widths of every number of threads that may share a row, for elements of 16 and of 32 bits, and
 // more rows than blocks share at once.
-constexpr NormShape kShapes[] = {{1, 1},    {37, 100},  {5, 64},    {130, 33}, {9, 764},
-                                 {2, 1000}, {3, 1025},  {2200, 16}, {2, 3000}, {2, 5000},
-                                 {1, 8200}, {3, 16400}, {1, 32768}};
+constexpr NormShape kNormShapes[] = {{1, 1},    {37, 100},  {5, 64},    {130, 33}, {9, 764},
+                                     {2, 1000}, {3, 1025},  {2200, 16}, {2, 3000}, {2, 5000},
+                                     {1, 8200}, {3, 16400}, {1, 32768}};
 
-double units(std::int64_t terms) { return (static_cast<double>(terms) + kSlack) * kUnitF32; }
+double slack_units(std::int64_t terms) { return units(terms) + kSlack * kUnitF32; }
 
 // The statistics of rows of x as fp32, as a forward would have left them.
 struct Statistics {
@@ -56,7 +56,7 @@ OpCase rms_forward_case(DType compute, const NormShape& s, Random& random) {
   });
   // y is rounded twice: the normed value, and its product with the weight.
   c.bounds = [s, rounding = rounding_to(compute)](const Values& in, const Values& want) {
-    const double statistic = units(s.C) / 2 + kSlack / 2 * kUnitF32;
+    const double statistic = slack_units(s.C) / 2 + kSlack / 2 * kUnitF32;
     Values bounds(2);
     for (std::int64_t i = 0; i < s.R * s.C; ++i) {
       const double relative = (statistic + 2.01 * rounding.unit) * std::abs(want[0][i]);
@@ -116,13 +116,13 @@ Values backward_bounds(const BackwardInputs& b, const Values& in, const Values& 
                               in[3][r], s.C);
     for (std::int64_t c = 0; c < s.C; ++c) {
       const double residual = with_residual ? std::abs(in.back()[r * s.C + c]) : 0.0;
-      const double sum = units(s.C) * row.size(c, centered) + kUnitF32 * residual;
+      const double sum = slack_units(s.C) * row.size(c, centered) + kUnitF32 * residual;
       bounds[0].push_back(sum + rounding.of(std::abs(want[0][r * s.C + c]) + sum));
       // The RMS norm's normed value may be the rounded one that the forward used.
       const double normed =
-          units(s.R) * row.normed(c) + (centered ? 0.0 : rounding.of(row.normed(c)));
+          slack_units(s.R) * row.normed(c) + (centered ? 0.0 : rounding.of(row.normed(c)));
       bounds[1][c] += normed * std::abs(dy[c]);
-      if (centered) bounds[2][c] += units(s.R) * std::abs(dy[c]);
+      if (centered) bounds[2][c] += slack_units(s.R) * std::abs(dy[c]);
     }
   }
   return bounds;
@@ -187,11 +187,11 @@ OpCase layer_forward_case(DType compute, const NormShape& s, Random& random) {
     for (std::int64_t r = 0; r < s.R; ++r) {
       double size = 0;
       for (std::int64_t i = 0; i < s.C; ++i) size += std::abs(in[0][r * s.C + i]);
-      const double mean_error = units(s.C) * size / static_cast<double>(s.C);
+      const double mean_error = slack_units(s.C) * size / static_cast<double>(s.C);
       // The mean's error moves the variance in the second order only: by its square.
       const double rstd = want[2][r];
       const double statistic =
-          units(s.C) / 2 + kSlack / 2 * kUnitF32 + std::pow(mean_error * rstd, 2);
+          slack_units(s.C) / 2 + kSlack / 2 * kUnitF32 + std::pow(mean_error * rstd, 2);
       for (std::int64_t i = r * s.C; i < (r + 1) * s.C; ++i) {
         const double weight = std::abs(in[1][i % s.C]);
         const double normed = std::abs(in[0][i] - want[1][r]) * rstd;
@@ -281,7 +281,7 @@ OpCase layer_backward_in_place_case(DType compute, const NormShape& s, Random& r
 std::vector<OpCase> norm_cases(DType compute) {
   Random random(2);
   std::vector<OpCase> cases;
-  for (const NormShape& s : kShapes) {
+  for (const NormShape& s : kNormShapes) {
     cases.push_back(rms_forward_case(compute, s, random));
     cases.push_back(layer_forward_case(compute, s, random));
     for (const bool with_residual : {false, true}) {

@@ -116,6 +116,11 @@ void expect_same_on_boundary(const KernelTable& table, const OpCase& op_case,
 inline constexpr double kUnitF32 = 0x1.0p-24;
 inline constexpr double kUnitBf16 = 0x1.0p-8;
 inline constexpr double kUnitFp16 = 0x1.0p-11;
+// Units of fp32 in the relative error of exp and log of a SIMD library.
+inline constexpr double kExpUnits = 8;
+
+// The relative error of a sum of so many fp32 terms, of the sum of their sizes.
+inline double units(std::int64_t terms) { return static_cast<double>(terms) * kUnitF32; }
 
 // What one rounding to a type changes of a number of some size, at most. Below the least normal
 // fp16 numbers stand 2^-24 apart; those of the other types are too small to matter here.

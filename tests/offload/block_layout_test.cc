@@ -15,32 +15,32 @@ namespace {
 
 using ::testing::ElementsAre;
 
-constexpr std::size_t kBlock = 64 * kKiB;
+constexpr std::size_t kLayoutBlock = 64 * kKiB;
 constexpr std::size_t kAlignment = 4 * kKiB;
 
 BlockLayout layout_of(const StripeShares& shares) {
-  return BlockLayout({.block_bytes = kBlock, .alignment = kAlignment, .shares = shares});
+  return BlockLayout({.block_bytes = kLayoutBlock, .alignment = kAlignment, .shares = shares});
 }
 
 BlockLayout layout_of(std::size_t stripes) { return layout_of(StripeShares(stripes, 1)); }
 
 TEST(BlockLayout, OnlyTheTailIsShort) {
   BlockLayout layout = layout_of(1);
-  const ExtentId extent = layout.add(2 * kBlock + 5000);
-  EXPECT_EQ(layout.extent_bytes(extent), 2 * kBlock + 8192);
-  EXPECT_EQ(layout.place(extent, 0).bytes, kBlock);
-  EXPECT_EQ(layout.place(extent, 1).offset, kBlock);
+  const ExtentId extent = layout.add(2 * kLayoutBlock + 5000);
+  EXPECT_EQ(layout.extent_bytes(extent), 2 * kLayoutBlock + 8192);
+  EXPECT_EQ(layout.place(extent, 0).bytes, kLayoutBlock);
+  EXPECT_EQ(layout.place(extent, 1).offset, kLayoutBlock);
   EXPECT_EQ(layout.place(extent, 2).bytes, 8192U);
   EXPECT_EQ(layout.block_count(), 3U);
-  EXPECT_EQ(layout.used_bytes(), 2 * kBlock + 8192);
+  EXPECT_EQ(layout.used_bytes(), 2 * kLayoutBlock + 8192);
 }
 
 TEST(BlockLayout, BlocksAlternateBetweenStripes) {
   BlockLayout layout = layout_of(3);
-  const ExtentId extent = layout.add(7 * kBlock);
+  const ExtentId extent = layout.add(7 * kLayoutBlock);
   for (std::size_t block = 0; block < 7; ++block) {
     EXPECT_EQ(layout.place(extent, block).stripe, block % 3);
-    EXPECT_EQ(layout.place(extent, block).offset, block / 3 * kBlock);
+    EXPECT_EQ(layout.place(extent, block).offset, block / 3 * kLayoutBlock);
   }
 }
 
@@ -52,21 +52,22 @@ TEST(BlockLayout, SmallExtentsAreSpreadToo) {
 
 TEST(BlockLayout, StripesTakeTurnsByTheirShares) {
   BlockLayout layout = layout_of(StripeShares{4, 2, 2});
-  const ExtentId extent = layout.add(8 * kBlock);
+  const ExtentId extent = layout.add(8 * kLayoutBlock);
   std::vector<std::size_t> stripes;
   for (std::size_t block = 0; block < 8; ++block) {
     stripes.push_back(layout.place(extent, block).stripe);
   }
   // 4:2:2 is 2:1:1; the first has every other turn.
   EXPECT_THAT(stripes, ElementsAre(0, 1, 2, 0, 0, 1, 2, 0));
-  EXPECT_THAT(layout.stripe_bytes(), ElementsAre(4 * kBlock, 2 * kBlock, 2 * kBlock));
-  EXPECT_EQ(layout.place(extent, 7).offset, 3 * kBlock);
+  EXPECT_THAT(layout.stripe_bytes(),
+              ElementsAre(4 * kLayoutBlock, 2 * kLayoutBlock, 2 * kLayoutBlock));
+  EXPECT_EQ(layout.place(extent, 7).offset, 3 * kLayoutBlock);
 }
 
 TEST(BlockLayout, EveryRunOfBlocksIsNearItsShares) {
   const StripeShares shares = {16, 5, 9};
   BlockLayout layout = layout_of(shares);
-  const ExtentId extent = layout.add(300 * kBlock);
+  const ExtentId extent = layout.add(300 * kLayoutBlock);
   for (const std::size_t first : {0, 7, 100}) {
     for (const std::size_t length : {1, 4, 30, 77}) {
       std::vector<double> counts(shares.size());
@@ -88,11 +89,11 @@ TEST(BlockLayout, PlacesTileTheFiles) {
     BlockLayout layout = layout_of(shares);
     std::mt19937_64 random(shares.size());
     std::vector<ExtentId> extents;
-    for (int i = 0; i < 60; ++i) extents.push_back(layout.add(1 + random() % (6 * kBlock)));
+    for (int i = 0; i < 60; ++i) extents.push_back(layout.add(1 + random() % (6 * kLayoutBlock)));
     std::set<std::pair<std::size_t, std::uint64_t>> units;
     std::set<std::size_t> numbers;
     for (const ExtentId extent : extents) {
-      const std::size_t blocks = divide_up(layout.extent_bytes(extent), kBlock);
+      const std::size_t blocks = divide_up(layout.extent_bytes(extent), kLayoutBlock);
       for (std::size_t block = 0; block < blocks; ++block) {
         const BlockLayout::Place place = layout.place(extent, block);
         ASSERT_EQ(place.offset % kAlignment, 0U);

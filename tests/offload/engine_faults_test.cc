@@ -28,7 +28,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
-constexpr std::size_t kBlock = kMiB;
+constexpr std::size_t kFaultyBlock = kMiB;
 constexpr int kForever = 1'000'000;
 
 // Changes the next `times` calls of one kind that begin in [first_offset, first_offset + a block).
@@ -52,7 +52,7 @@ class ScriptedFaults final : public SystemFaults {
   SystemFault fate_of(const SystemCall& call) noexcept override {
     const std::lock_guard lock(mutex_);
     const bool is_meant = call.kind == kind_ && call.offset >= first_offset_ &&
-                          call.offset < first_offset_ + kBlock && left_ > 0;
+                          call.offset < first_offset_ + kFaultyBlock && left_ > 0;
     if (!is_meant) return SystemFault::none(call);
     --left_;
     ++met_;
@@ -96,7 +96,7 @@ class EngineFaults : public ::testing::TestWithParam<IoEngineKind> {
       return false;
     }
     EXPECT_EQ(store_->paths().at(0).engine, name_of(GetParam()));
-    extent_ = store_->create_extent(4 * kBlock);
+    extent_ = store_->create_extent(4 * kFaultyBlock);
     store_->prepare();
     for (const auto& job : fs::directory_iterator(directory)) file_ = job.path() / "slots.bin";
     return true;
@@ -117,8 +117,8 @@ class EngineFaults : public ::testing::TestWithParam<IoEngineKind> {
     EXPECT_EQ(outcome.kind, IoOutcome::Kind::kFailed);
     EXPECT_EQ(outcome.where.operation, operation);
     EXPECT_EQ(outcome.where.path, file_.string());
-    EXPECT_EQ(outcome.where.offset, 2 * kBlock);
-    EXPECT_EQ(outcome.where.size, kBlock);
+    EXPECT_EQ(outcome.where.offset, 2 * kFaultyBlock);
+    EXPECT_EQ(outcome.where.size, kFaultyBlock);
     EXPECT_EQ(outcome.where.error_number, error_number);
     try {
       outcome.throw_if_failed();
@@ -126,8 +126,8 @@ class EngineFaults : public ::testing::TestWithParam<IoEngineKind> {
     } catch (const IoError& error) {
       EXPECT_THAT(error.what(), HasSubstr(operation));
       EXPECT_THAT(error.what(), HasSubstr(file_.string()));
-      EXPECT_THAT(error.what(), HasSubstr(std::to_string(2 * kBlock)));
-      EXPECT_THAT(error.what(), HasSubstr(std::to_string(kBlock)));
+      EXPECT_THAT(error.what(), HasSubstr(std::to_string(2 * kFaultyBlock)));
+      EXPECT_THAT(error.what(), HasSubstr(std::to_string(kFaultyBlock)));
       EXPECT_FALSE(error.remedy().empty());
     }
   }
@@ -144,8 +144,8 @@ class EngineFaults : public ::testing::TestWithParam<IoEngineKind> {
   std::unique_ptr<BlockStore> store_;
   ExtentId extent_;
   fs::path file_;
-  AlignedMemory bytes_{4 * kBlock, 4096};
-  AlignedMemory back_{4 * kBlock, 4096};
+  AlignedMemory bytes_{4 * kFaultyBlock, 4096};
+  AlignedMemory back_{4 * kFaultyBlock, 4096};
 };
 
 constexpr SystemCall::Kind kTransfers[] = {SystemCall::Kind::kRead, SystemCall::Kind::kWrite};
@@ -154,7 +154,7 @@ TEST_P(EngineFaults, ErrorsAreNamedAndTheStoreGoesOn) {
   for (const int error_number : {ENOSPC, EIO, EINVAL, EFBIG, EDQUOT, EROFS}) {
     for (const SystemCall::Kind kind : kTransfers) {
       SCOPED_TRACE(std::strerror(error_number));
-      faults_.refuse(kind, 2 * kBlock, 1, error_number);
+      faults_.refuse(kind, 2 * kFaultyBlock, 1, error_number);
       expect_failed(run_all(kind), kind, error_number);
       expect_right();
     }
@@ -165,18 +165,18 @@ TEST_P(EngineFaults, ErrorsAreNamedAndTheStoreGoesOn) {
 // A failed write is not read as if it had been made, though the old bytes may still be there.
 TEST_P(EngineFaults, WhatAFailedWriteLeftIsNotData) {
   bytes_.fill(2);
-  faults_.refuse(SystemCall::Kind::kWrite, 2 * kBlock, 1, ENOSPC);
+  faults_.refuse(SystemCall::Kind::kWrite, 2 * kFaultyBlock, 1, ENOSPC);
   expect_failed(write_all(), SystemCall::Kind::kWrite, ENOSPC);
   const IoOutcome read = read_all();
   EXPECT_EQ(read.kind, IoOutcome::Kind::kCorrupt);
-  EXPECT_EQ(read.where.offset, 2 * kBlock);
+  EXPECT_EQ(read.where.offset, 2 * kFaultyBlock);
   expect_right();
 }
 
 TEST_P(EngineFaults, AStormOfInterruptionsIsSatOut) {
   for (const int error_number : {EINTR, EAGAIN}) {
     for (const SystemCall::Kind kind : kTransfers) {
-      faults_.refuse(kind, 2 * kBlock, 90, error_number);
+      faults_.refuse(kind, 2 * kFaultyBlock, 90, error_number);
       run_all(kind).throw_if_failed();
       expect_right();
     }
@@ -186,7 +186,7 @@ TEST_P(EngineFaults, AStormOfInterruptionsIsSatOut) {
 
 TEST_P(EngineFaults, InterruptionsWithoutEndAreAFailure) {
   for (const SystemCall::Kind kind : kTransfers) {
-    faults_.refuse(kind, 2 * kBlock, kForever, EINTR);
+    faults_.refuse(kind, 2 * kFaultyBlock, kForever, EINTR);
     expect_failed(run_all(kind), kind, EINTR);
   }
 }
@@ -196,7 +196,7 @@ TEST_P(EngineFaults, ShortTransfersAreContinued) {
   for (const std::int64_t carried : {1, 511, 4096, 4097, 8191, 700'000, 1'048'575}) {
     for (const SystemCall::Kind kind : kTransfers) {
       SCOPED_TRACE(carried);
-      faults_.set(kind, 2 * kBlock, 3, [carried](const SystemCall& call) {
+      faults_.set(kind, 2 * kFaultyBlock, 3, [carried](const SystemCall& call) {
         const auto shown = std::min(carried, static_cast<std::int64_t>(call.size_bytes) - 1);
         return SystemFault{.asked_bytes = round_up(static_cast<std::size_t>(shown), 4096),
                            .shown = shown};
@@ -210,21 +210,23 @@ TEST_P(EngineFaults, ShortTransfersAreContinued) {
 
 TEST_P(EngineFaults, ATransferThatCarriesNothingIsAFailure) {
   for (const SystemCall::Kind kind : kTransfers) {
-    faults_.set(kind, 2 * kBlock, 1, [](const SystemCall&) { return SystemFault{.shown = 0}; });
+    faults_.set(kind, 2 * kFaultyBlock, 1,
+                [](const SystemCall&) { return SystemFault{.shown = 0}; });
     expect_failed(run_all(kind), kind, 0);
   }
 }
 
 TEST_P(EngineFaults, AFlippedBitOfAReadIsNeverData) {
-  for (const std::uint64_t bit : {std::uint64_t{0}, std::uint64_t{4'000'001}, 8 * kBlock - 1}) {
-    faults_.set(SystemCall::Kind::kRead, 2 * kBlock, 1, [bit](const SystemCall& call) {
+  for (const std::uint64_t bit :
+       {std::uint64_t{0}, std::uint64_t{4'000'001}, 8 * kFaultyBlock - 1}) {
+    faults_.set(SystemCall::Kind::kRead, 2 * kFaultyBlock, 1, [bit](const SystemCall& call) {
       return SystemFault{.asked_bytes = call.size_bytes, .flipped_bit = bit};
     });
     const IoOutcome outcome = read_all();
     EXPECT_EQ(outcome.kind, IoOutcome::Kind::kCorrupt);
     EXPECT_EQ(outcome.where.path, file_.string());
-    EXPECT_EQ(outcome.where.offset, 2 * kBlock);
-    EXPECT_EQ(outcome.where.size, kBlock);
+    EXPECT_EQ(outcome.where.offset, 2 * kFaultyBlock);
+    EXPECT_EQ(outcome.where.size, kFaultyBlock);
     EXPECT_THROW(outcome.throw_if_failed(), CorruptData);
   }
   expect_right();
@@ -232,7 +234,7 @@ TEST_P(EngineFaults, AFlippedBitOfAReadIsNeverData) {
 
 TEST_P(EngineFaults, SlowRequestsAreOnlySlow) {
   for (const SystemCall::Kind kind : kTransfers) {
-    faults_.set(kind, kBlock, 2, [](const SystemCall& call) {
+    faults_.set(kind, kFaultyBlock, 2, [](const SystemCall& call) {
       SystemFault fault = SystemFault::none(call);
       fault.delay_us = 20'000;
       return fault;
@@ -246,7 +248,8 @@ TEST_P(EngineFaults, SlowRequestsAreOnlySlow) {
 
 // Behind the end of a file that another process made shorter there is nothing, not zeros.
 TEST_P(EngineFaults, ReadsPastTheEndOfATruncatedFile) {
-  for (const std::uint64_t size : {2 * kBlock, 2 * kBlock + 4096, 3 * kBlock - 1}) {
+  for (const std::uint64_t size :
+       {2 * kFaultyBlock, 2 * kFaultyBlock + 4096, 3 * kFaultyBlock - 1}) {
     SCOPED_TRACE(size);
     write_all().throw_if_failed();
     fs::resize_file(file_, size);
@@ -260,7 +263,7 @@ TEST_P(EngineFaults, AFileThatMayNotGrowIsEfbig) {
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);
   rlimit limit = before;
-  limit.rlim_cur = 2 * kBlock;
+  limit.rlim_cur = 2 * kFaultyBlock;
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
   const IoOutcome outcome = write_all();
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
@@ -279,7 +282,7 @@ TEST_P(EngineFaults, ADiskThatFillsUpIsEnospc) {
   }
   faults_.refuse(SystemCall::Kind::kReserve, 0, 1, EOPNOTSUPP);
   ASSERT_TRUE(make_store(small));
-  write_bytes(*store_, extent_, 0, bytes_.span().first(2 * kBlock)).throw_if_failed();
+  write_bytes(*store_, extent_, 0, bytes_.span().first(2 * kFaultyBlock)).throw_if_failed();
   std::ofstream other(small + "/other", std::ios::binary);
   while (other.write(reinterpret_cast<const char*>(bytes_.span().data()), 4096).flush().good()) {
   }
@@ -362,7 +365,7 @@ std::string refused_preparation(NvmeStoreOptions options, ScriptedFaults& faults
   SilentLog log;
   faults.refuse(SystemCall::Kind::kReserve, 0, 1, error_number);
   const auto store = make_nvme_store(options, log);
-  store->create_extent(kBlock);
+  store->create_extent(kFaultyBlock);
   std::string message;
   try {
     store->prepare();
@@ -386,7 +389,7 @@ TEST_P(EngineFaults, SpaceThatIsNotReservedIsNamed) {
   // An interrupted reservation is asked for again.
   faults_.refuse(SystemCall::Kind::kReserve, 0, 5, EINTR);
   const auto store = make_nvme_store(options, log_);
-  store->create_extent(kBlock);
+  store->create_extent(kFaultyBlock);
   store->prepare();
 }
 
@@ -422,7 +425,7 @@ TEST_P(EngineFaults, WhatIsDoneIsRight) {
     options.queue_depth = 4;
     options.faults = &faults;
     const auto store = make_nvme_store(options, log_);
-    const ExtentId extent = store->create_extent(4 * kBlock);
+    const ExtentId extent = store->create_extent(4 * kFaultyBlock);
     store->prepare();
     bytes_.fill(seed);
     back_.clear();

@@ -15,7 +15,7 @@
 namespace terrace {
 namespace {
 
-constexpr std::size_t kBlock = 64 * kKiB;
+constexpr std::size_t kStripedBlock = 64 * kKiB;
 
 // Several stripes of memory.
 class MemoryStripes final : public StripeFiles {
@@ -54,26 +54,28 @@ TEST_P(StripedStoreTest, BytesComeBackWhateverTheSharesAre) {
     auto files = std::make_unique<MemoryStripes>(shares.size());
     const MemoryStripes& stripes = *files;
     SilentLog log;
-    StripedStore store({.block_bytes = kBlock, .checksums_apart = GetParam(), .shares = shares},
-                       std::move(files), log);
+    StripedStore store(
+        {.block_bytes = kStripedBlock, .checksums_apart = GetParam(), .shares = shares},
+        std::move(files), log);
     const std::vector<std::size_t> blocks = {7, 1, 40, 3, 160};
     std::vector<ExtentId> extents;
-    for (const std::size_t count : blocks) extents.push_back(store.create_extent(count * kBlock));
+    for (const std::size_t count : blocks)
+      extents.push_back(store.create_extent(count * kStripedBlock));
     store.prepare();
     std::vector<AlignedMemory> written;
     for (std::size_t i = 0; i < blocks.size(); ++i) {
-      written.emplace_back(blocks[i] * kBlock, store.alignment()).fill(i);
+      written.emplace_back(blocks[i] * kStripedBlock, store.alignment()).fill(i);
       write_bytes(store, extents[i], 0, written[i].span()).throw_if_failed();
     }
     for (std::size_t i = 0; i < blocks.size(); ++i) {
-      AlignedMemory back(blocks[i] * kBlock, store.alignment());
+      AlignedMemory back(blocks[i] * kStripedBlock, store.alignment());
       read_bytes(store, extents[i], 0, back.span()).throw_if_failed();
       EXPECT_TRUE(back == written[i]) << i;
     }
     const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
     for (std::size_t i = 0; i < shares.size(); ++i) {
       const double part = static_cast<double>(store.used_bytes()) * shares[i] / sum;
-      EXPECT_NEAR(static_cast<double>(stripes.sizes()[i]), part, 2 * kBlock) << i;
+      EXPECT_NEAR(static_cast<double>(stripes.sizes()[i]), part, 2 * kStripedBlock) << i;
     }
   }
 }

@@ -16,18 +16,11 @@ namespace terrace {
 namespace {
 
 using test::AdamWState;
+using test::kAdamWOptions;
+using test::kAdamWScalars;
 using test::on_every_target;
 using test::ParameterKind;
 using test::usable_targets;
-
-constexpr AdamWOptions kOptions = {
-    .beta1 = 0.9F, .beta2 = 0.95F, .epsilon = 1e-8F, .weight_decay = 0.1F};
-constexpr StepScalars kScalars = {
-    .learning_rate = 3e-3F,
-    .gradient_scale = 0.37F,
-    .bias_correction_1 = 0.19F,
-    .bias_correction_2 = 0.0975F,
-};
 
 struct Case {
   std::int64_t n, offset;
@@ -40,11 +33,13 @@ TEST_P(AdamWCpu, HasTheBitsOfTheReferenceOnEveryTarget) {
   const auto& [kind, c] = GetParam();
   AdamWState expected(c.n, c.offset, kind);
   fill_state(expected, 11);
-  for (int step = 0; step < 2; ++step) adamw_reference(expected.update(kOptions, kScalars));
+  for (int step = 0; step < 2; ++step)
+    adamw_reference(expected.update(kAdamWOptions, kAdamWScalars));
   on_every_target(c.workers, [&](const KernelContext& context) {
     AdamWState state(c.n, c.offset, kind);
     fill_state(state, 11);
-    for (int step = 0; step < 2; ++step) adamw_cpu(context, state.update(kOptions, kScalars));
+    for (int step = 0; step < 2; ++step)
+      adamw_cpu(context, state.update(kAdamWOptions, kAdamWScalars));
     expect_same_bits(state, expected);
   });
 }
@@ -70,8 +65,8 @@ TEST(AdamWCpu, RangesAreTheWhole) {
     AdamWState expected(kElements, 0, kind), state(kElements, 0, kind);
     fill_state(expected, 14);
     fill_state(state, 14);
-    adamw_cpu(context, expected.update(kOptions, kScalars));
-    AdamWUpdate update = state.update(kOptions, kScalars);
+    adamw_cpu(context, expected.update(kAdamWOptions, kAdamWScalars));
+    AdamWUpdate update = state.update(kAdamWOptions, kAdamWScalars);
     update.fetch_elements = kRange;
     for (std::int64_t end = kElements; end > 0;) {  // from the last to the first
       const std::int64_t begin = (end - 1) / kRange * kRange;
@@ -87,19 +82,19 @@ TEST(AdamWCpu, DecaysTheFirstElementsOnly) {
   KernelContext context;
   context.workers = &workers;
   constexpr std::int64_t kElements = 70001;
-  AdamWOptions still = kOptions;
+  AdamWOptions still = kAdamWOptions;
   still.weight_decay = 0;
   AdamWState all(kElements, 0, ParameterKind::kBf16), none(kElements, 0, ParameterKind::kBf16);
   fill_state(all, 12);
   fill_state(none, 12);
-  adamw_cpu(context, all.update(kOptions, kScalars));
-  adamw_cpu(context, none.update(still, kScalars));
+  adamw_cpu(context, all.update(kAdamWOptions, kAdamWScalars));
+  adamw_cpu(context, none.update(still, kAdamWScalars));
   for (const std::int64_t decayed : {std::int64_t{-5}, std::int64_t{0}, std::int64_t{1001},
                                      std::int64_t{65600}, kElements, kElements + 3}) {
     SCOPED_TRACE(decayed);
     AdamWState state(kElements, 0, ParameterKind::kBf16);
     fill_state(state, 12);
-    AdamWUpdate update = state.update(kOptions, kScalars);
+    AdamWUpdate update = state.update(kAdamWOptions, kAdamWScalars);
     update.decayed_elements = decayed;
     adamw_cpu(context, update);
     for (std::int64_t i = 0; i < kElements; ++i) {
@@ -121,8 +116,8 @@ TEST(AdamWCpu, ASplitMasterIsTheWholeOne) {
   fill_state(whole, 13);
   fill_state(parts, 13);
   for (int step = 0; step < 5; ++step) {
-    adamw_cpu(context, whole.update(kOptions, kScalars));
-    adamw_cpu(context, parts.update(kOptions, kScalars));
+    adamw_cpu(context, whole.update(kAdamWOptions, kAdamWScalars));
+    adamw_cpu(context, parts.update(kAdamWOptions, kAdamWScalars));
     EXPECT_EQ(first_difference(parts.half_parameter, whole.half_parameter), -1);
     EXPECT_EQ(first_difference(parts.moment1, whole.moment1), -1);
     EXPECT_EQ(first_difference(parts.moment2, whole.moment2), -1);
@@ -141,7 +136,7 @@ TEST(AdamWCpu, ASkippedUpdateLeavesTheState) {
   WorkerArena workers(2);
   KernelContext context;
   context.workers = &workers;
-  StepScalars scalars = kScalars;
+  StepScalars scalars = kAdamWScalars;
   scalars.skips = 1;
   for (const ParameterKind kind : {ParameterKind::kBf16, ParameterKind::kFp16, ParameterKind::kF32,
                                    ParameterKind::kMaster, ParameterKind::kSplit}) {
@@ -163,9 +158,9 @@ TEST(AdamWCpu, ASkippedUpdateLeavesTheState) {
         if (kind == ParameterKind::kBf16) one->half_parameter.elements()[at] = {};
       }
     }
-    adamw_cpu(context, state.update(kOptions, scalars));
+    adamw_cpu(context, state.update(kAdamWOptions, scalars));
     expect_same_bits(state, expected);
-    adamw_reference(scalar.update(kOptions, scalars));
+    adamw_reference(scalar.update(kAdamWOptions, scalars));
     expect_same_bits(scalar, expected);
   }
 }
@@ -186,11 +181,11 @@ TEST(AdamWCpu, TakesGradientsInBf16) {
     rounded.push_back(to_bf16_nearest_even(g));
     g = to_float(rounded.back());
   }
-  AdamWUpdate update = half.update(kOptions, kScalars);
+  AdamWUpdate update = half.update(kAdamWOptions, kAdamWScalars);
   update.gradient = view(std::span(rounded));
-  AdamWUpdate reference = scalar.update(kOptions, kScalars);
+  AdamWUpdate reference = scalar.update(kAdamWOptions, kAdamWScalars);
   reference.gradient = update.gradient;
-  adamw_cpu(context, wide.update(kOptions, kScalars));
+  adamw_cpu(context, wide.update(kAdamWOptions, kAdamWScalars));
   adamw_cpu(context, update);
   adamw_reference(reference);
   for (AdamWState* state : {&half, &scalar}) {

@@ -19,16 +19,9 @@ namespace terrace {
 namespace {
 
 using test::AdamWState;
+using test::kAdamWOptions;
+using test::kAdamWScalars;
 using test::ParameterKind;
-
-constexpr AdamWOptions kOptions = {
-    .beta1 = 0.9F, .beta2 = 0.95F, .epsilon = 1e-8F, .weight_decay = 0.1F};
-constexpr StepScalars kScalars = {
-    .learning_rate = 3e-3F,
-    .gradient_scale = 0.37F,
-    .bias_correction_1 = 0.19F,
-    .bias_correction_2 = 0.0975F,
-};
 
 void run_shared(const AdamWUpdate& update) {
   WorkerArena workers(2);
@@ -36,11 +29,11 @@ void run_shared(const AdamWUpdate& update) {
   shared::adamw(launcher, update);
 }
 
-struct Case {
+struct Share {
   std::int64_t n, offset, decayed;
 };
 
-class AdamWSharedShapes : public testing::TestWithParam<std::tuple<ParameterKind, Case>> {};
+class AdamWSharedShapes : public testing::TestWithParam<std::tuple<ParameterKind, Share>> {};
 
 TEST_P(AdamWSharedShapes, HasTheBitsOfTheReference) {
   const auto& [kind, c] = GetParam();
@@ -49,10 +42,10 @@ TEST_P(AdamWSharedShapes, HasTheBitsOfTheReference) {
   fill_state(expected, 11);
   fill_state(state, 11);
   for (int step = 0; step < 2; ++step) {
-    AdamWUpdate update = expected.update(kOptions, kScalars);
+    AdamWUpdate update = expected.update(kAdamWOptions, kAdamWScalars);
     update.decayed_elements = c.decayed;
     adamw_reference(update);
-    update = state.update(kOptions, kScalars);
+    update = state.update(kAdamWOptions, kAdamWScalars);
     update.decayed_elements = c.decayed;
     run_shared(update);
   }
@@ -64,8 +57,8 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Combine(testing::Values(ParameterKind::kBf16, ParameterKind::kFp16,
                                      ParameterKind::kF32, ParameterKind::kMaster,
                                      ParameterKind::kSplit),
-                     testing::Values(Case{1, 0, 1}, Case{33, 1, 12}, Case{1000, 3, 5000},
-                                     Case{5000, 0, 2503}, Case{65536, 16, -1})));
+                     testing::Values(Share{1, 0, 1}, Share{33, 1, 12}, Share{1000, 3, 5000},
+                                     Share{5000, 0, 2503}, Share{65536, 16, -1})));
 
 // Two updates, each by `run`, with gradients rounded to bf16.
 template <typename Run>
@@ -76,7 +69,7 @@ void update_with_half_gradients(AdamWState& state, const Run& run) {
     rounded.elements()[i] = to_bf16_nearest_even(state.gradient.elements()[i]);
   }
   for (int step = 0; step < 2; ++step) {
-    AdamWUpdate update = state.update(kOptions, kScalars);
+    AdamWUpdate update = state.update(kAdamWOptions, kAdamWScalars);
     update.gradient = view(rounded.elements());
     run(update);
   }
@@ -96,7 +89,7 @@ TEST(AdamWShared, TakesGradientsInBf16) {
 }
 
 TEST(AdamWShared, ASkippedUpdateWritesParametersBesideMasters) {
-  StepScalars scalars = kScalars;
+  StepScalars scalars = kAdamWScalars;
   scalars.skips = 1;
   for (const ParameterKind kind : {ParameterKind::kBf16, ParameterKind::kFp16, ParameterKind::kF32,
                                    ParameterKind::kMaster, ParameterKind::kSplit}) {
@@ -107,8 +100,8 @@ TEST(AdamWShared, ASkippedUpdateWritesParametersBesideMasters) {
       fill_state(*one, 16);
       for (Fp16& parameter : one->fp16_parameter.elements()) parameter = {};
     }
-    adamw_reference(expected.update(kOptions, scalars));
-    run_shared(state.update(kOptions, scalars));
+    adamw_reference(expected.update(kAdamWOptions, scalars));
+    run_shared(state.update(kAdamWOptions, scalars));
     expect_same_bits(state, expected);
   }
 }

@@ -15,6 +15,16 @@
 
 namespace terrace::test {
 
+// A step in the middle of a training.
+inline constexpr AdamWOptions kAdamWOptions = {
+    .beta1 = 0.9F, .beta2 = 0.95F, .epsilon = 1e-8F, .weight_decay = 0.1F};
+inline constexpr StepScalars kAdamWScalars = {
+    .learning_rate = 3e-3F,
+    .gradient_scale = 0.37F,
+    .bias_correction_1 = 0.19F,
+    .bias_correction_2 = 0.0975F,
+};
+
 enum class ParameterKind : std::uint8_t { kBf16, kFp16, kF32, kMaster, kSplit };
 
 // n elements that begin `offset` elements past a 64-byte boundary and end where the memory does.

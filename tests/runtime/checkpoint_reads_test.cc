@@ -44,7 +44,7 @@ constexpr Mesh kMeshes[] = {
 
 // Elements of the whole model's unit that a rank has at home, from `home` of its own sequence.
 void add_elements(const UnitLayout& unit, ElementSpan home, std::set<std::int64_t>& pieces) {
-  constexpr auto kPieceElements = static_cast<std::int64_t>(kPieceBytes / sizeof(float));
+  constexpr auto kPieceElements = static_cast<std::int64_t>(kHashPieceBytes / sizeof(float));
   for (const ParameterTensor& tensor : unit.tensors) {
     const std::int64_t begin = std::max(home.begin, tensor.offset) - tensor.offset;
     const std::int64_t end = std::min(home.end, tensor.offset + tensor.elements()) - tensor.offset;
@@ -75,8 +75,8 @@ std::int64_t bytes_of_pieces(const StepModel& model, const UnitLayout& own,
   }
   const auto bytes_of_file = static_cast<std::uint64_t>(whole.elements) * sizeof(float);
   const auto size_of_piece = [&](std::int64_t piece) {
-    const std::uint64_t begin = static_cast<std::uint64_t>(piece) * kPieceBytes;
-    return static_cast<std::int64_t>(std::min(kPieceBytes, bytes_of_file - begin));
+    const std::uint64_t begin = static_cast<std::uint64_t>(piece) * kHashPieceBytes;
+    return static_cast<std::int64_t>(std::min(kHashPieceBytes, bytes_of_file - begin));
   };
   std::int64_t bytes = 0;
   for (const std::int64_t piece : parameters) bytes += size_of_piece(piece);
@@ -124,7 +124,7 @@ class CheckpointReads : public testing::Test {
       all += 3 * whole[u].elements * static_cast<std::int64_t>(sizeof(float));
     }
     EXPECT_EQ(files.bytes_read(), expected);
-    const auto rounding = static_cast<double>(files_count * mesh.runs * 2) * kPieceBytes;
+    const auto rounding = static_cast<double>(files_count * mesh.runs * 2) * kHashPieceBytes;
     EXPECT_LE(static_cast<double>(expected - front),
               mesh.share * static_cast<double>(all) + rounding);
   }

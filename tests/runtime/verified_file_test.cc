@@ -17,7 +17,7 @@ namespace {
 
 // A header of 24 bytes, two pieces and a part of one.
 constexpr std::uint64_t kHeader = 24;
-constexpr std::uint64_t kSize = kHeader + 2 * kPieceBytes + 1000;
+constexpr std::uint64_t kSize = kHeader + 2 * kHashPieceBytes + 1000;
 
 std::string content() {
   std::string text(kSize, '\0');
@@ -56,14 +56,14 @@ class VerifiedFileTest : public testing::Test {
 TEST(FileHasher, HashesTheWholeAndItsPiecesHoweverTheyCome) {
   const std::string text = content();
   const auto bytes = bytes_of(text);
-  for (const std::size_t step : {std::size_t{1000}, std::size_t{kPieceBytes}, text.size()}) {
+  for (const std::size_t step : {std::size_t{1000}, std::size_t{kHashPieceBytes}, text.size()}) {
     const FileHashes hashes = hashes_of(text, step);
     EXPECT_EQ(hashes.size_bytes, kSize);
     EXPECT_EQ(hashes.hash, hash_bytes(bytes));
     EXPECT_EQ(hashes.pieces.header_bytes, kHeader);
     const std::vector<std::uint64_t> expected = {
-        hash_bytes(bytes.first(kHeader)), hash_bytes(bytes.subspan(kHeader, kPieceBytes)),
-        hash_bytes(bytes.subspan(kHeader + kPieceBytes, kPieceBytes)),
+        hash_bytes(bytes.first(kHeader)), hash_bytes(bytes.subspan(kHeader, kHashPieceBytes)),
+        hash_bytes(bytes.subspan(kHeader + kHashPieceBytes, kHashPieceBytes)),
         hash_bytes(bytes.last(1000))};
     EXPECT_EQ(hashes.pieces.hashes, expected) << step;
   }
@@ -71,10 +71,10 @@ TEST(FileHasher, HashesTheWholeAndItsPiecesHoweverTheyCome) {
 
 TEST(FileHasher, AFileMayEndWithItsHeaderOrWithAPiece) {
   const std::string text = content();
-  for (const std::uint64_t size : {kHeader, kHeader + kPieceBytes}) {
+  for (const std::uint64_t size : {kHeader, kHeader + kHashPieceBytes}) {
     const FileHashes hashes = hashes_of(text.substr(0, size), 4096);
     EXPECT_EQ(hashes.pieces.hashes.size(),
-              PieceHashes::count(kHeader, kPieceBytes, hashes.size_bytes));
+              PieceHashes::count(kHeader, kHashPieceBytes, hashes.size_bytes));
     EXPECT_EQ(hashes.size_bytes, size);
   }
 }
@@ -97,7 +97,8 @@ TEST_F(VerifiedFileTest, GivesTheBytesAndReadsEachPieceOnce) {
 TEST_F(VerifiedFileTest, NamesThePieceThatIsNotAsWritten) {
   PieceCache cache(4);
   std::string text = content();
-  text[kHeader + kPieceBytes + 5] = static_cast<char>(text[kHeader + kPieceBytes + 5] ^ 0x10);
+  text[kHeader + kHashPieceBytes + 5] =
+      static_cast<char>(text[kHeader + kHashPieceBytes + 5] ^ 0x10);
   const auto file = open(text, cache);
   std::vector<std::byte> out(100);
   // The pieces before and after it are good, and it is not given out however often it is read.
@@ -105,10 +106,10 @@ TEST_F(VerifiedFileTest, NamesThePieceThatIsNotAsWritten) {
   read_fully(*file, "file", kSize - 100, out);
   for (int i = 0; i < 2; ++i) {
     out.assign(out.size(), std::byte{1});
-    TERRACE_EXPECT_THROW_WITH(read_fully(*file, "file", kHeader + kPieceBytes - 50, out),
+    TERRACE_EXPECT_THROW_WITH(read_fully(*file, "file", kHeader + kHashPieceBytes - 50, out),
                               CorruptData,
                               fmt::format("{}: the {} bytes at offset {} ", directory_.path("file"),
-                                          kPieceBytes, kHeader + kPieceBytes));
+                                          kHashPieceBytes, kHeader + kHashPieceBytes));
     // Up to the damaged piece; not a byte of that.
     EXPECT_TRUE(std::all_of(out.begin() + 50, out.end(),
                             [](std::byte byte) { return byte == std::byte{1}; }));
@@ -131,12 +132,12 @@ TEST_F(VerifiedFileTest, KeepsNoMoreThanItMay) {
     read_fully(*file, "file", offset, out);
     return files_.bytes_read() - before;
   };
-  EXPECT_EQ(read(kHeader), static_cast<std::int64_t>(kPieceBytes));
-  EXPECT_EQ(read(kHeader + kPieceBytes), static_cast<std::int64_t>(kPieceBytes));
+  EXPECT_EQ(read(kHeader), static_cast<std::int64_t>(kHashPieceBytes));
+  EXPECT_EQ(read(kHeader + kHashPieceBytes), static_cast<std::int64_t>(kHashPieceBytes));
   EXPECT_EQ(read(kHeader), 0);
   EXPECT_EQ(read(kSize - 1), 1000);  // takes the place of the one that was not used longest
   EXPECT_EQ(read(kHeader), 0);
-  EXPECT_EQ(read(kHeader + kPieceBytes), static_cast<std::int64_t>(kPieceBytes));
+  EXPECT_EQ(read(kHeader + kHashPieceBytes), static_cast<std::int64_t>(kHashPieceBytes));
 }
 
 // With room for all, every piece is read once, whoever comes first; with less room than threads

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <hwloc.h>
+
+#include <memory>
+
+// hwloc's view of the machine, for the files that ask it; topology.h is what others see.
+namespace terrace {
+
+struct DestroyHwlocTopology {
+  void operator()(hwloc_topology* topology) const { hwloc_topology_destroy(topology); }
+};
+using HwlocTopology = std::unique_ptr<hwloc_topology, DestroyHwlocTopology>;
+
+// Throws EnvironmentError if the topology cannot be read.
+HwlocTopology load_hwloc_topology();
+
+}  // namespace terrace
