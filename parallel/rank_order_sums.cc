@@ -5,22 +5,22 @@
 #include <utility>
 
 #include "base/check.h"
+#include "parallel/rank_order.h"
 
 namespace terrace {
 namespace {
-
-constexpr std::size_t kLineBytes = 64;
 
 class RankOrderSums final : public Communicator {
  public:
   RankOrderSums(std::unique_ptr<Communicator> devices, std::shared_ptr<DeviceArithmetic> arithmetic,
                 std::size_t piece_bytes)
       : Communicator(devices->name(), devices->rank(), devices->size()),
-        devices_(std::move(devices)),
         arithmetic_(std::move(arithmetic)),
         piece_bytes_(piece_bytes),
-        ranks_(static_cast<std::size_t>(size())) {
-    TERRACE_CHECK_LE(ranks_ * std::max(kLineBytes, ranks_ * sizeof(std::uint16_t)), piece_bytes_);
+        ranks_(static_cast<std::size_t>(size())),
+        devices_(std::move(devices)) {
+    TERRACE_CHECK_LE(ranks_ * std::max(kCacheLineBytes, ranks_ * sizeof(std::uint16_t)),
+                     piece_bytes_);
     if (size() <= 2) return;
     packed_ = arithmetic_->allocate(piece_bytes_);
     received_ = arithmetic_->allocate(piece_bytes_);
@@ -53,7 +53,7 @@ class RankOrderSums final : public Communicator {
 
   // Elements of each rank in a piece, a whole number of lines.
   std::size_t part_max(DType dtype) const {
-    return piece_bytes_ / ranks_ / kLineBytes * kLineBytes / size_of(dtype);
+    return piece_bytes_ / ranks_ / kCacheLineBytes * kCacheLineBytes / size_of(dtype);
   }
 
   // What every rank has for this one, and their sum.
@@ -112,12 +112,12 @@ class RankOrderSums final : public Communicator {
     return make_rank_order_sums(devices_->split(color, key, name), arithmetic_, piece_bytes_);
   }
 
-  const std::unique_ptr<Communicator> devices_;
   const std::shared_ptr<DeviceArithmetic> arithmetic_;
   const std::size_t piece_bytes_;
   const std::size_t ranks_;
-  std::unique_ptr<DeviceMemory> packed_;    // to be sent
-  std::unique_ptr<DeviceMemory> received_;  // one rank's part behind another's
+  std::unique_ptr<DeviceMemory> packed_;         // to be sent
+  std::unique_ptr<DeviceMemory> received_;       // one rank's part behind another's
+  const std::unique_ptr<Communicator> devices_;  // the last: it ends before the memory it works on
 };
 
 }  // namespace

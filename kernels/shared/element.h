@@ -164,13 +164,24 @@ struct alignas(alignof(Pack<T, Count>)) Words {
   TERRACE_KERNEL float value(int i) const { return widened(std::bit_cast<T>(bits(i))); }
 };
 
+// A whole pack at `from`. Of one with elements of 8 bits nvcc takes the bytes apart and joins them
+// again, and waits for them there; of words it does not.
+template <typename T, int Count>
+TERRACE_KERNEL Words<T, Count> load_whole_words(const T* from) {
+  using Loaded = Words<T, Count>;
+#if defined(__CUDA_ARCH__)
+  if constexpr (sizeof(Loaded) == sizeof(uint2)) {
+    return std::bit_cast<Loaded>(*reinterpret_cast<const uint2*>(from));
+  }
+#endif
+  return std::bit_cast<Loaded>(*reinterpret_cast<const Pack<T, Count>*>(from));
+}
+
 // Elements [0, count) from `from` as load_pack() has them.
 template <typename T, int Count = kPackOf<T>>
 TERRACE_KERNEL Words<T, Count> load_words(const T* from, int count, bool aligned) {
   using Loaded = Words<T, Count>;
-  if (aligned && count >= Count) {
-    return std::bit_cast<Loaded>(*reinterpret_cast<const Pack<T, Count>*>(from));
-  }
+  if (aligned && count >= Count) return load_whole_words<T, Count>(from);
   Loaded words = {};
   TERRACE_UNROLL
   for (int i = 0; i < Count; ++i) {

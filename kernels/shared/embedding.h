@@ -120,17 +120,18 @@ void add_positions(Launcher& launcher, const AddPositions& op) {
   });
 }
 
-// A stable sort by digits of 8 bits, lowest first. A chunk of positions is counted, and later
-// placed, by one block: thread d has digit d, and walks the chunk in order. Walks are short while
-// there are as many chunks as a large GPU has multiprocessors.
-inline constexpr int kDigits = 256;
-inline constexpr int kDigitBits = 8;
+// A stable sort by digits of 9 bits, lowest first: two passes for up to 262144 tokens. A chunk of
+// positions is counted, and later placed, by one block: thread d has digit d, and walks the chunk
+// in order. Walks are short while there are as many chunks as a large GPU has multiprocessors.
+inline constexpr int kDigitBits = 9;
+inline constexpr int kDigits = 1 << kDigitBits;
+inline constexpr int kSortChunkMin = 256;
 inline constexpr int kSortChunkMax = 1024;
 
 struct SortChunks {
   explicit SortChunks(std::int64_t elements)
       : positions(static_cast<int>(
-            std::clamp<std::int64_t>(divide_up(elements, 128), kDigits, kSortChunkMax))),
+            std::clamp<std::int64_t>(divide_up(elements, 128), kSortChunkMin, kSortChunkMax))),
         count(divide_up(elements, positions)) {}
 
   int positions;  // of a chunk
@@ -145,10 +146,10 @@ struct SortedTokens {
 
 template <typename Block>
 TERRACE_KERNEL void load_digits(Block& block, const std::int32_t* tokens, std::int64_t first,
-                                int count, int shift, std::uint8_t* digits) {
+                                int count, int shift, std::uint16_t* digits) {
   block.for_each_thread([&](int t) {
     for (int i = t; i < count; i += Block::kThreads) {
-      digits[i] = static_cast<std::uint8_t>((tokens[first + i] >> shift) & (kDigits - 1));
+      digits[i] = static_cast<std::uint16_t>((tokens[first + i] >> shift) & (kDigits - 1));
     }
   });
   block.sync();
@@ -156,14 +157,14 @@ TERRACE_KERNEL void load_digits(Block& block, const std::int32_t* tokens, std::i
 
 struct CountDigitsKernel {
   const std::int32_t* tokens;
-  std::int32_t* counts;  // [kDigits, chunks]
+  std::int32_t* counts;  // [chunks, kDigits]: a warp's threads have neighbours
   std::int64_t elements;
   SortChunks chunks;
   int shift;
 
   template <typename Block>
   TERRACE_KERNEL void operator()(Block& block) const {
-    auto* const digits = reinterpret_cast<std::uint8_t*>(block.shared_memory());
+    auto* const digits = reinterpret_cast<std::uint16_t*>(block.shared_memory());
     const std::int64_t first = block.index() * chunks.positions;
     const std::int64_t rest = elements - first;
     const int count = rest < chunks.positions ? static_cast<int>(rest) : chunks.positions;
@@ -171,25 +172,27 @@ struct CountDigitsKernel {
     block.for_each_thread([&](int t) {
       std::int32_t found = 0;
       for (int i = 0; i < count; ++i) found += digits[i] == t ? 1 : 0;
-      counts[t * chunks.count + block.index()] = found;
+      counts[block.index() * kDigits + t] = found;
     });
   }
 };
 
 // Counts become the places where each (digit, chunk) begins. One block.
 struct PlaceDigitsKernel {
-  static constexpr int kCountsAtOnce = 8;  // loads that wait together
+  static constexpr int kCountsAtOnce = 16;  // loads that wait together
 
   std::int32_t* counts;
   std::int64_t chunks;
 
-  // body(c, counts of the chunks [c, c + kCountsAtOnce)); those past the last are 0.
+  // body(c, the digit's counts of the chunks [c, c + kCountsAtOnce)); those past the last are 0.
   template <typename Body>
-  TERRACE_KERNEL void for_each_counts(const std::int32_t* of_digit, const Body& body) const {
+  TERRACE_KERNEL void for_each_counts(int digit, const Body& body) const {
     for (std::int64_t c = 0; c < chunks; c += kCountsAtOnce) {
       std::int32_t found[kCountsAtOnce];
       TERRACE_UNROLL
-      for (int i = 0; i < kCountsAtOnce; ++i) found[i] = c + i < chunks ? of_digit[c + i] : 0;
+      for (int i = 0; i < kCountsAtOnce; ++i) {
+        found[i] = c + i < chunks ? counts[(c + i) * kDigits + digit] : 0;
+      }
       body(c, found);
     }
   }
@@ -199,7 +202,7 @@ struct PlaceDigitsKernel {
     auto* const totals = reinterpret_cast<std::int32_t*>(block.shared_memory());
     block.for_each_thread([&](int t) {
       std::int32_t total = 0;
-      for_each_counts(counts + t * chunks, [&](std::int64_t, const std::int32_t* found) {
+      for_each_counts(t, [&](std::int64_t, const std::int32_t* found) {
         TERRACE_UNROLL
         for (int i = 0; i < kCountsAtOnce; ++i) total += found[i];
       });
@@ -209,10 +212,10 @@ struct PlaceDigitsKernel {
     block.for_each_thread([&](int t) {
       std::int32_t place = 0;
       for (int d = 0; d < t; ++d) place += totals[d];
-      for_each_counts(counts + t * chunks, [&](std::int64_t c, const std::int32_t* found) {
+      for_each_counts(t, [&](std::int64_t c, const std::int32_t* found) {
         TERRACE_UNROLL
         for (int i = 0; i < kCountsAtOnce; ++i) {
-          if (c + i < chunks) counts[t * chunks + c + i] = place;
+          if (c + i < chunks) counts[(c + i) * kDigits + t] = place;
           place += found[i];
         }
       });
@@ -243,7 +246,7 @@ struct MoveDigitsKernel {
     });
     block.sync();
     block.for_each_thread([&](int t) {
-      std::int64_t place = places[t * chunks.count + block.index()];
+      std::int64_t place = places[block.index() * kDigits + t];
       for (int i = 0; i < count; ++i) {
         if (((tokens[i] >> shift) & (kDigits - 1)) != t) continue;
         to.tokens[place] = tokens[i];
@@ -323,12 +326,23 @@ struct EmbeddingRowsKernel {
     return static_cast<std::int32_t>(begin);
   }
 
+  // Of the sorted positions [begin, end) the first kRowsAtOnce; those past the end are 0.
+  TERRACE_KERNEL void load_positions(std::int32_t begin, std::int32_t end,
+                                     std::int32_t* positions) const {
+    TERRACE_UNROLL
+    for (int i = 0; i < kRowsAtOnce; ++i) {
+      positions[i] = begin + i < end ? sorted.positions[begin + i] : 0;
+    }
+  }
+
   // The sum over the sorted positions [begin, end), each micro-batch by itself first.
   TERRACE_KERNEL Floats<kPack> token_sum(std::int32_t begin, std::int32_t end, std::int64_t c,
                                          int count, bool is_aligned) const {
     Floats<kPack> total = {};
     Floats<kPack> sum = {};  // of the micro-batch
     std::int32_t micro_batch = 0;
+    std::int32_t position[kRowsAtOnce];
+    load_positions(begin, end, position);
     for (std::int32_t next = begin; next < end; next += kRowsAtOnce) {
       const int there = end - next < kRowsAtOnce ? end - next : kRowsAtOnce;
       std::int32_t own[kRowsAtOnce];
@@ -336,16 +350,16 @@ struct EmbeddingRowsKernel {
       Words<T> words[kRowsAtOnce];
       TERRACE_UNROLL
       for (int i = 0; i < kRowsAtOnce; ++i) {
-        const std::int32_t position = sorted.positions[i < there ? next + i : next];
-        own[i] = rows.short_quotient(position);
-        const std::int32_t row_of = position - own[i] * static_cast<std::int32_t>(rows.divisor());
-        row[i] = dh[own[i]] + row_of * C + c;
+        own[i] = rows.short_quotient(position[i]);
+        const auto in_batch = position[i] - own[i] * static_cast<std::int32_t>(rows.divisor());
+        row[i] = dh[own[i]] + in_batch * C + c;
       }
       TERRACE_UNROLL
       for (int i = 0; i < kRowsAtOnce; ++i) {
         words[i] = {};
         if (i < there) words[i] = load_words(row[i], count, is_aligned);
       }
+      load_positions(next + kRowsAtOnce, end, position);  // they come while the rows do
       TERRACE_UNROLL
       for (int i = 0; i < kRowsAtOnce; ++i) {
         if (i >= there) continue;
@@ -463,7 +477,7 @@ SortedTokens sort_tokens(Launcher& launcher, SortedTokens from, SortedTokens to,
   for (int shift = 0; shift < bits; shift += kDigitBits) {
     launcher.template launch<kDigits>(
         "embedding_backward", CountDigitsKernel{from.tokens, counts, elements, chunks, shift},
-        chunks.count, static_cast<std::size_t>(chunks.positions));
+        chunks.count, static_cast<std::size_t>(chunks.positions) * sizeof(std::uint16_t));
     launcher.template launch<kDigits>("embedding_backward", PlaceDigitsKernel{counts, chunks.count},
                                       1, kDigits * sizeof(std::int32_t));
     launcher.template launch<kDigits>(

@@ -260,7 +260,7 @@ HWY_INLINE void update_vector(const VectorFactors& f, const Gradient* gradient, 
 
 // Whole steps of [begin, end); returns where they end.
 template <typename Gradient, typename Parameters>
-HWY_INLINE std::int64_t update_steps(const AdamWUpdate& op, const AdamWFactors& factors,
+HWY_NOINLINE std::int64_t update_steps(const AdamWUpdate& op, const AdamWFactors& factors,
                                      const Gradient* gradient, const FloatMoments& moments,
                                      const Parameters& parameters, std::int64_t begin,
                                      std::int64_t end) {
@@ -314,7 +314,7 @@ HWY_INLINE void for_each_random(const AdamWUpdate& op, const PhiloxVector& numbe
 
 // Whole groups from `begin`, a multiple of kRoundingGroup, on; returns where they end.
 template <typename Gradient, typename Parameters>
-HWY_INLINE std::int64_t update_groups(const AdamWUpdate& op, const AdamWFactors& factors,
+HWY_NOINLINE std::int64_t update_groups(const AdamWUpdate& op, const AdamWFactors& factors,
                                       const Gradient* gradient, const HalfMoments& moments,
                                       const Parameters& parameters, std::int64_t begin,
                                       std::int64_t end) {
@@ -355,7 +355,7 @@ HWY_INLINE void narrow_block(const AdamWUpdate& op, const NewMoments& next) {
 // Whole blocks that all decay or all do not. A block's new moments become codes after the update of
 // the next: its exponents, which come last, hold nothing up.
 template <typename Gradient, typename Parameters>
-HWY_INLINE std::int64_t update_blocks(const AdamWUpdate& op, const AdamWFactors& factors,
+HWY_NOINLINE std::int64_t update_blocks(const AdamWUpdate& op, const AdamWFactors& factors,
                                       const Gradient* gradient, const Parameters& parameters,
                                       std::int64_t begin, std::int64_t end) {
   static_assert(kMomentBlock == kRoundingGroup);

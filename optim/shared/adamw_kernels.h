@@ -411,8 +411,8 @@ struct CodedAdamWKernel {
     block.for_each_thread([&](int t) {
       const std::int64_t first = SharedRounding::first_of(block.index(), t);
       if (first >= of.elements) return;
-      held[t].load(of, first, kUpdatePack);
       exponents[t] = {exponents1[first / kMomentBlock], exponents2[first / kMomentBlock]};
+      held[t].load(of, first, kUpdatePack);
     });
     const StepScalars scalars = *of.scalars;
     if (scalars.skips != 0) {

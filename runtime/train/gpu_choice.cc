@@ -69,12 +69,13 @@ void prepare_for_ranks(const DeviceChoice& device) {
   ::setenv("NCCL_PROTO", "Simple", 0);
 }
 
-std::string why_gpus_are_idle(const DeviceChoice& device) {
+std::string why_gpus_are_idle(const DeviceChoice& device, int ranks) {
   if (device.kind != DeviceKind::kAuto || cuda_device_count() == 0) return {};
-  if (!first_gpu_is_usable()) {
-    return "GPU 0 is too old for the kernels, has no memory free or cannot be opened";
+  // Of several ranks each would open GPU 0 if it asked what memory is free.
+  if (ranks > 1 && cuda_device_computes(0)) {
+    return "there are GPUs, which several ranks take with --device cuda";
   }
-  return "there are GPUs, which several ranks take with --device cuda";
+  return "GPU 0 is too old for the kernels, has no memory free or cannot be opened";
 }
 
 std::unique_ptr<ComputeBackend> make_backend(const std::optional<GpuChoice>& gpu) {

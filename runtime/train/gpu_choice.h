@@ -48,9 +48,9 @@ std::optional<GpuChoice> choose_gpu(const DeviceChoice& device, const RanksOnHos
 // be quickest for a size: rings, in one protocol (docs/cuda.md).
 void prepare_for_ranks(const DeviceChoice& device);
 
-// Why the GPUs that there are stay idle with `auto`, which took the CPU device; empty where there
-// are none, or the CPU device was asked for.
-std::string why_gpus_are_idle(const DeviceChoice& device);
+// Why the GPUs that there are stay idle with `auto`, which took the CPU device for these ranks;
+// empty where there are none, or the CPU device was asked for. Opens no GPU.
+std::string why_gpus_are_idle(const DeviceChoice& device, int ranks);
 
 // Null for the CPU device.
 std::unique_ptr<ComputeBackend> make_backend(const std::optional<GpuChoice>& gpu);

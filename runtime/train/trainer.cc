@@ -62,7 +62,7 @@ MachineShare machine_share(const TrainOptions& options, const LaunchedRanks& ran
 
 std::string describe_gpu(const MachineShare& machine, const DeviceChoice& device, int ranks) {
   if (!machine.gpu.has_value()) {
-    const std::string why = why_gpus_are_idle(device);
+    const std::string why = why_gpus_are_idle(device, ranks);
     return why.empty() ? "" : "; " + why;
   }
   return fmt::format("; {}GPU {}: {}", ranks > 1 ? "a GPU for each rank, here " : "",

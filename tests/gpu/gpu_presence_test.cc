@@ -45,7 +45,8 @@ TEST(GpuPresence, ARunOfOneRankTakesTheFirstGpuByItself) {
   ASSERT_TRUE(chosen.has_value());
   EXPECT_EQ(chosen->ordinal, 0);
   EXPECT_FALSE(choose_gpu(by_itself, {2, 0}, 2).has_value());
-  EXPECT_NE(why_gpus_are_idle(by_itself), "");
+  EXPECT_NE(why_gpus_are_idle(by_itself, 2), "");
+  EXPECT_EQ(why_gpus_are_idle({DeviceKind::kCpu, {}}, 2), "");
 }
 
 }  // namespace

@@ -87,7 +87,7 @@ TEST(GpuChoice, WithoutAGpuAutoIsTheCpuAndCudaSaysWhatIsMissing) {
   if (cuda_device_count() > 0) GTEST_SKIP() << "not run: there is a GPU";
   EXPECT_FALSE(choose_gpu(kAuto, kAlone, 1).has_value());
   EXPECT_FALSE(first_gpu_is_usable());
-  EXPECT_EQ(why_gpus_are_idle(kAuto), "");
+  EXPECT_EQ(why_gpus_are_idle(kAuto, 1), "");
   try {
     choose_gpu(kCuda, kAlone, 1);
     FAIL() << "found a GPU";
