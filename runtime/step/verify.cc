@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 
 namespace terrace {
@@ -11,58 +12,61 @@ namespace {
 // An op of the body taken twice.
 using Moment = std::int64_t;
 
-// Answers whether one moment's end always comes before another's start.
+// Answers whether one moment's end always comes before another's start. Each moment knows, of every
+// lane that completes in order, the last that has ended by then (a vector clock: Fidge, Mattern);
+// from an op of another lane the way leads through those that wait for it.
 class HappensBefore {
  public:
   explicit HappensBefore(const Program& program)
       : program_(program),
         count_(static_cast<Moment>(program.ops.size())),
-        lane_before_(static_cast<std::size_t>(2 * count_), -1),
-        seen_(static_cast<std::size_t>(2 * count_), -1) {
+        ended_(static_cast<std::size_t>(2 * count_)),
+        waiting_(static_cast<std::size_t>(2 * count_)) {
     std::array<Moment, kLaneCount> last;
     last.fill(-1);
     for (Moment m = 0; m < 2 * count_; ++m) {
-      Moment& before = last.at(static_cast<std::size_t>(op(m).lane));
-      lane_before_[m] = before;
+      ended_[m].fill(-1);
+      const Lane lane = op(m).lane;
+      Moment& before = last.at(static_cast<std::size_t>(lane));
+      if (completes_in_order(lane) && before >= 0) take(m, before);
       before = m;
+      for (const Dependency& edge : op(m).after) {
+        if (m < count_ && edge.distance == 1) continue;
+        const Moment to = edge.op + (m >= count_ && edge.distance == 0 ? count_ : 0);
+        if (to >= 0 && to < m) take(m, to);
+      }
     }
   }
 
-  bool operator()(Moment first, Moment second) {
-    ++query_;
-    stack_.assign(1, second);
-    while (!stack_.empty()) {
-      const Moment at = stack_.back();
-      stack_.pop_back();
-      const Moment lane = lane_before_[at];
-      if (lane >= first && completes_in_order(op(at).lane) && reach(lane, first)) return true;
-      for (const Dependency& edge : op(at).after) {
-        const Moment to = edge.op + (at >= count_ && edge.distance == 0 ? count_ : 0);
-        if (at < count_ && edge.distance == 1) continue;
-        if (reach(to, first)) return true;
-      }
-    }
-    return false;
+  bool operator()(Moment first, Moment second) const {
+    const Lane lane = op(first).lane;
+    if (completes_in_order(lane)) return ended_[second][static_cast<std::size_t>(lane)] >= first;
+    return std::ranges::any_of(waiting_[first], [&](Moment waiter) {
+      return waiter == second || (waiter < second && (*this)(waiter, second));
+    });
   }
 
  private:
   const Op& op(Moment moment) const { return program_.ops[moment % count_]; }
 
-  // Visits `to` on the way back to `goal`.
-  bool reach(Moment to, Moment goal) {
-    if (to == goal) return true;
-    if (to < goal || seen_[to] == query_) return false;
-    seen_[to] = query_;
-    stack_.push_back(to);
-    return false;
+  // `m` starts after `before` has ended.
+  void take(Moment m, Moment before) {
+    for (std::size_t l = 0; l < kLaneCount; ++l) {
+      ended_[m][l] = std::max(ended_[m][l], ended_[before][l]);
+    }
+    const Lane lane = op(before).lane;
+    if (completes_in_order(lane)) {
+      Moment& last = ended_[m].at(static_cast<std::size_t>(lane));
+      last = std::max(last, before);
+    } else {
+      waiting_[before].push_back(m);
+    }
   }
 
   const Program& program_;
   Moment count_;
-  std::vector<Moment> lane_before_;
-  std::vector<std::int64_t> seen_;
-  std::vector<Moment> stack_;
-  std::int64_t query_ = 0;
+  std::vector<std::array<Moment, kLaneCount>> ended_;
+  std::vector<std::vector<Moment>> waiting_;  // for an op whose lane completes in any order
 };
 
 class Verifier {
