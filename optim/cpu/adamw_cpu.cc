@@ -261,9 +261,9 @@ HWY_INLINE void update_vector(const VectorFactors& f, const Gradient* gradient, 
 // Whole steps of [begin, end); returns where they end.
 template <typename Gradient, typename Parameters>
 HWY_NOINLINE std::int64_t update_steps(const AdamWUpdate& op, const AdamWFactors& factors,
-                                     const Gradient* gradient, const FloatMoments& moments,
-                                     const Parameters& parameters, std::int64_t begin,
-                                     std::int64_t end) {
+                                       const Gradient* gradient, const FloatMoments& moments,
+                                       const Parameters& parameters, std::int64_t begin,
+                                       std::int64_t end) {
   const VectorFactors f(factors);
   const Ahead ahead(op);
   std::int64_t i = begin;
@@ -315,9 +315,9 @@ HWY_INLINE void for_each_random(const AdamWUpdate& op, const PhiloxVector& numbe
 // Whole groups from `begin`, a multiple of kRoundingGroup, on; returns where they end.
 template <typename Gradient, typename Parameters>
 HWY_NOINLINE std::int64_t update_groups(const AdamWUpdate& op, const AdamWFactors& factors,
-                                      const Gradient* gradient, const HalfMoments& moments,
-                                      const Parameters& parameters, std::int64_t begin,
-                                      std::int64_t end) {
+                                        const Gradient* gradient, const HalfMoments& moments,
+                                        const Parameters& parameters, std::int64_t begin,
+                                        std::int64_t end) {
   const VectorFactors f(factors);
   const PhiloxVector numbers = numbers_of(op);
   const Ahead ahead(op);
@@ -356,8 +356,8 @@ HWY_INLINE void narrow_block(const AdamWUpdate& op, const NewMoments& next) {
 // the next: its exponents, which come last, hold nothing up.
 template <typename Gradient, typename Parameters>
 HWY_NOINLINE std::int64_t update_blocks(const AdamWUpdate& op, const AdamWFactors& factors,
-                                      const Gradient* gradient, const Parameters& parameters,
-                                      std::int64_t begin, std::int64_t end) {
+                                        const Gradient* gradient, const Parameters& parameters,
+                                        std::int64_t begin, std::int64_t end) {
   static_assert(kMomentBlock == kRoundingGroup);
   const VectorFactors f(factors);
   const PhiloxVector numbers = numbers_of(op);

@@ -84,7 +84,7 @@ BenchOptions read_options(const std::vector<std::optional<FlagValue>>& values) {
   constexpr std::int64_t kTokensMax = 1 << 20;
   BenchOptions options;
   options.threads = read_host_limits().usable_cpus();
-  if (values[kSmall]) {
+  if (values[kSmall] && values[kSmall]->on_off()) {
     options.small = true;
     options.repetitions = 2;
     options.seconds = 0.01;
@@ -194,7 +194,8 @@ int run_bench(int argc, const char* const* argv) {
   const std::vector<BenchResult> results = bench.run(options, log);
   if (results.empty()) return 0;
   run.duration_ns = clock.now_ns() - begin_ns;
-  fmt::print("{}", values[kJson] ? bench_json(run, options, results) : bench_table(results));
+  const bool as_json = values[kJson] && values[kJson]->on_off();
+  fmt::print("{}", as_json ? bench_json(run, options, results) : bench_table(results));
   return 0;
 }
 

@@ -71,7 +71,7 @@ int run_doctor(int argc, const char* const* argv) {
   }
   const auto values = read_flags(kDoctorCommand, kDoctorFlags, arguments);
   const auto checks = check_machine(values[kDoctorNvme] ? values[kDoctorNvme]->name() : ".");
-  if (values[kDoctorJson]) {
+  if (values[kDoctorJson] && values[kDoctorJson]->on_off()) {
     print_json(checks);
   } else {
     print_lines(checks);

@@ -1,9 +1,11 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <new>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -95,9 +97,16 @@ int run(int argc, const char* const* argv) {
   return command.run(argc, argv);
 }
 
+std::string text_of(const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error) == nullptr) return error.what();
+  return "the system has no memory left outside the tiers' budgets; lower --host-memory or "
+         "--device-memory, or raise the limit (ulimit -v, cgroup)";
+}
+
 int exit_code_of(const std::exception& error) {
   if (dynamic_cast<const ConfigError*>(&error) != nullptr) return kExitUsage;
   if (dynamic_cast<const OutOfMemory*>(&error) != nullptr) return kExitDoesNotFit;
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return kExitDoesNotFit;
   if (dynamic_cast<const EnvironmentError*>(&error) != nullptr) return kExitEnvironment;
   if (dynamic_cast<const CorruptData*>(&error) != nullptr) return kExitCorrupt;
   if (dynamic_cast<const NotFinite*>(&error) != nullptr) return kExitNotFinite;
@@ -113,12 +122,13 @@ int main(int argc, char** argv) {
   try {
     const int code = terrace::run(argc, argv);
     if (std::fflush(stdout) != 0) {
-      throw terrace::IoError({.operation = "write", .path = "standard output"});
+      throw terrace::IoError(
+          {.operation = "write", .path = "standard output", .error_number = errno});
     }
     return code;
   } catch (const std::exception& error) {
     std::fflush(stdout);
-    fmt::print(stderr, "terrace: error: {}\n", error.what());
+    fmt::print(stderr, "terrace: error: {}\n", terrace::text_of(error));
     return terrace::exit_code_of(error);
   }
 }

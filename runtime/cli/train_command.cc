@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -33,8 +34,10 @@ static_assert(std::atomic<bool>::is_always_lock_free);
 
 void request_stop(int) { stop_requested = true; }
 
-// SIGTERM and SIGUSR1 ask for a checkpoint and the end; others keep their default.
+// SIGTERM and SIGUSR1 ask for a checkpoint and the end. Who reads the console may leave (SIGPIPE):
+// hours of training do not end with a pager. Others keep their default.
 void install_handlers() {
+  std::signal(SIGPIPE, SIG_IGN);
   struct sigaction action = {};
   action.sa_handler = request_stop;
   action.sa_flags = SA_RESTART;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -20,8 +21,9 @@ std::string read_text(const std::string& path) {
   std::ifstream stream(path, std::ios::binary);
   std::ostringstream text;
   text << stream.rdbuf();
-  if (!stream.is_open() || stream.bad()) {
-    throw ConfigError(fmt::format("--config {}: {}", path, std::strerror(errno)),
+  const bool is_file = !std::filesystem::is_directory(path);
+  if (!stream.is_open() || stream.bad() || !is_file) {
+    throw ConfigError(fmt::format("--config {}: {}", path, std::strerror(is_file ? errno : EISDIR)),
                       "name a TOML file that can be read");
   }
   return text.str();

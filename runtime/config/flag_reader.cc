@@ -29,6 +29,13 @@ class Parser {
   CLI::App& app() { return app_; }
   bool given(std::size_t flag) const { return options_[flag]->count() > 0; }
   const std::vector<std::string>& texts(std::size_t flag) const { return texts_[flag]; }
+  // "on" or "off", or what else stands behind the switch's "=".
+  std::string switch_text(std::size_t flag) const {
+    const std::string text = options_[flag]->results().back();
+    if (text == "true" || text == "1") return "on";
+    if (text == "false" || text == "0") return "off";
+    return text;
+  }
 
  private:
   CLI::Option* add(const FlagSpec& flag, std::vector<std::string>& texts) {
@@ -108,7 +115,7 @@ std::vector<std::optional<FlagValue>> read_flags(const CommandSpec& command,
     if (!parser.given(i)) continue;
     const bool is_switch = flags[i].arity == FlagArity::kSwitch;
     values[i].emplace("--" + std::string(flags[i].name),
-                      is_switch ? std::vector<std::string>{"on"} : parser.texts(i));
+                      is_switch ? std::vector{parser.switch_text(i)} : parser.texts(i));
   }
   return values;
 }

@@ -13,7 +13,7 @@
 namespace terrace {
 
 enum class FlagArity : std::uint8_t {
-  kSwitch,    // takes no value; its text is then "on"
+  kSwitch,    // on; or --name=off (true, false, 1, 0, too): its text is "on" or "off"
   kOne,       // one value, given once
   kRepeated,  // one value each time it is given
   kList,      // one or more values each time it is given

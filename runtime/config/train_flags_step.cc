@@ -96,7 +96,9 @@ constexpr auto kStepFlags = std::to_array<TrainFlag>({
      [](const TrainOptions& o) { return toml_integer(o.ranks.local_ranks); }},
     {{"collective-timeout", "Ranks", "SECONDS", "How long ranks wait for each other (600)"},
      [](TrainOptions& o, const FlagValue& v) {
+       constexpr double kMost = 1e9;  // thirty years; nanoseconds of it fit 64 bits
        o.ranks.collective_timeout_s = v.positive_number();
+       if (o.ranks.collective_timeout_s > kMost) v.refuse("too long", "give 1e9 s or less");
      },
      [](const TrainOptions& o) { return toml_number(o.ranks.collective_timeout_s); }},
 

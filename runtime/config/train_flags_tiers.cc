@@ -1,4 +1,5 @@
 #include <array>
+#include <filesystem>
 #include <optional>
 
 #include "base/bytes.h"
@@ -36,12 +37,21 @@ NvmeDirectory read_nvme(const FlagValue& value, const std::string& text) {
   return directory;
 }
 
+// However they are written; of directories that are not there the texts alone tell.
+bool is_same_directory(const std::string& a, const std::string& b) {
+  namespace fs = std::filesystem;
+  std::error_code problem;
+  const fs::path first = fs::weakly_canonical(fs::absolute(a), problem);
+  const fs::path second = fs::weakly_canonical(fs::absolute(b), problem);
+  return problem ? a == b : first == second;
+}
+
 void set_nvme(TrainOptions& options, const FlagValue& value) {
   options.tiers.nvme.clear();
   for (const std::string& text : value.texts()) {
     NvmeDirectory directory = read_nvme(value, text);
     for (const NvmeDirectory& other : options.tiers.nvme) {
-      if (other.path == directory.path) {
+      if (is_same_directory(other.path, directory.path)) {
         value.refuse("names a directory twice", "give each directory once");
       }
     }

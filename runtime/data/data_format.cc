@@ -221,7 +221,8 @@ std::string_view name_of(DataFormat format) {
   return "";
 }
 
-std::vector<std::string> list_data_files(const std::vector<std::string>& paths) {
+std::vector<std::string> list_data_files(const std::vector<std::string>& paths,
+                                         std::string_view flag) {
   std::vector<std::string> files;
   for (const std::string& path : paths) {
     std::error_code error;
@@ -229,27 +230,28 @@ std::vector<std::string> list_data_files(const std::vector<std::string>& paths) 
     if (fs::is_directory(status)) {
       const std::vector<std::string> found = list_directory(path);
       if (found.empty()) {
-        throw ConfigError(fmt::format("--data {}: no files in this directory", path),
+        throw ConfigError(fmt::format("{} {}: no files in this directory", flag, path),
                           "hidden files are left out; name them to use them");
       }
       files.insert(files.end(), found.begin(), found.end());
     } else if (fs::is_regular_file(status)) {
       files.push_back(path);
     } else if (fs::exists(status)) {
-      throw ConfigError(fmt::format("--data {}: neither a file nor a directory", path),
+      throw ConfigError(fmt::format("{} {}: neither a file nor a directory", flag, path),
                         "copy the data to a file");
     } else {
-      throw ConfigError(fmt::format("--data {}: {}", path, error ? error.message() : "not found"),
+      throw ConfigError(fmt::format("{} {}: {}", flag, path, error ? error.message() : "not found"),
                         "check the path");
     }
   }
-  if (files.empty()) throw ConfigError("--data names no files", "name at least one");
+  if (files.empty()) throw ConfigError(fmt::format("{} names no files", flag), "name at least one");
   return files;
 }
 
 std::unique_ptr<TokenSource> open_token_source(const std::vector<std::string>& paths,
-                                               DataFormat format, std::int64_t vocabulary) {
-  const std::vector<std::string> files = list_data_files(paths);
+                                               DataFormat format, std::int64_t vocabulary,
+                                               std::string_view flag) {
+  const std::vector<std::string> files = list_data_files(paths, flag);
   if (format == DataFormat::kAuto) format = detect_all(files);
   if (format == DataFormat::kText && vocabulary < 256) {
     throw ConfigError(

@@ -15,7 +15,8 @@ namespace {
 
 std::unique_ptr<TokenSource> open_validation(const DatasetOptions& options) {
   if (options.validation_data.empty()) return nullptr;
-  return open_token_source(options.validation_data, options.format, options.vocabulary);
+  return open_token_source(options.validation_data, options.format, options.vocabulary,
+                           "--validation-data");
 }
 
 // At least two tokens, an input and its target.
@@ -65,7 +66,17 @@ Dataset::Dataset(const DatasetOptions& options, std::unique_ptr<TokenSource> dat
   if (windows_ < 1) {
     throw ConfigError(fmt::format("--data has {} tokens for training, and one sample takes {}",
                                   training_tokens_, sequence_length_ + 1),
-                      "give more data, or a smaller --sequence-length");
+                      "give more data, a smaller --sequence-length or --validation-fraction 0");
+  }
+}
+
+void Dataset::check_validation() const {
+  constexpr std::int64_t kPiece = 1 << 16;
+  const TokenSource& source = validation_ != nullptr ? *validation_ : *data_;
+  std::vector<std::int32_t> piece(kPiece);
+  for (std::int64_t at = 0; at < validation_tokens_; at += kPiece) {
+    const auto size = static_cast<std::size_t>(std::min(kPiece, validation_tokens_ - at));
+    source.read(validation_begin_ + at, std::span(piece).first(size));
   }
 }
 

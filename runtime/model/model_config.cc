@@ -212,6 +212,21 @@ void read_llama(const Keys& keys, const std::string& origin, ModelConfig& config
   config.rope = read_rope(keys, origin);
 }
 
+// Sizes whose mere lists would fill memory, or whose products would not fit 64 bits.
+void check_sizes(const ModelConfig& config, const std::string& origin) {
+  constexpr std::int64_t kLayersMax = 10'000;
+  constexpr std::int64_t kWidthMax = std::int64_t{1} << 24;
+  const auto refuse = [&](const char* what, std::int64_t is, std::int64_t most) {
+    throw ConfigError(fmt::format("{}: {} {}, and at most {} are built", origin, is, what, most),
+                      "is this the config.json of a language model?");
+  };
+  if (config.layers > kLayersMax) refuse("layers", config.layers, kLayersMax);
+  for (const std::int64_t width :
+       {config.width, config.intermediate, config.vocabulary, config.heads * config.head_width}) {
+    if (width > kWidthMax) refuse("columns in a matrix", width, kWidthMax);
+  }
+}
+
 Json parse_object(std::string_view text, const std::string& origin) {
   Json object;
   try {
@@ -266,6 +281,7 @@ ModelConfig parse_model_config(std::string_view json, const std::string& origin)
   } else {
     keys.refuse("model_type", "is not built; gpt2 and llama are");
   }
+  check_sizes(config, origin);
   return config;
 }
 

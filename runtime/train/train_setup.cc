@@ -66,10 +66,13 @@ TierBudgets budgets_for(const TierOptions& tiers, const MachineShare& machine) {
                       "lower it");
   }
   if (device + host > whole / ranks) {
-    throw OutOfMemory(
-        fmt::format("--device-memory {} and --host-memory {}{} are more than the host's {}",
-                    format_size(device), format_size(host), each, format_size(whole)),
-        "lower them: on the CPU device both are memory of this host");
+    const std::string asked =
+        device == 0 ? fmt::format("--host-memory {}{} is", format_size(host), each)
+        : host == 0 ? fmt::format("--device-memory {}{} is", format_size(device), each)
+                    : fmt::format("--device-memory {} and --host-memory {}{} are",
+                                  format_size(device), format_size(host), each);
+    throw OutOfMemory(fmt::format("{} more than the host's {}", asked, format_size(whole)),
+                      "lower that: on the CPU device all of it is memory of this host");
   }
   // Blocks are striped in equal parts, so the smallest directory decides.
   std::size_t smallest = SIZE_MAX;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <exception>
 #include <filesystem>
 #include <memory>
 #include <utility>
@@ -45,6 +46,23 @@ std::unique_ptr<Checkpoint> find_checkpoint(const TrainOptions& options,
     path = *latest;
   }
   return std::make_unique<Checkpoint>(path);
+}
+
+// Whether a run that goes on from no checkpoint starts from the weights beside its config.json.
+bool takes_weights(const ModelOptions& options) {
+  if (options.init == InitChoice::kRandom) return false;
+  if (has_hf_weights(options.model)) return true;
+  if (is_checkpoint(options.model)) {
+    throw ConfigError(
+        fmt::format("--model {} is a checkpoint, whose weights are not read", options.model),
+        "go on with it by --resume, give the final directory of its run, or --init random for its "
+        "shape alone");
+  }
+  if (options.init == InitChoice::kWeights) {
+    throw ConfigError(fmt::format("--init weights: {} has no weights", options.model),
+                      "use --init random, or a directory with safetensors");
+  }
+  return false;
 }
 
 MachineShare machine_share(const TrainOptions& options, const LaunchedRanks& ranks) {
@@ -100,6 +118,7 @@ class Trainer {
     if (options_.run.dry_run) return TrainOutcome::kDone;
     data_ = std::make_unique<Dataset>(
         dataset_options_for(options_, model_, engine_options_.batch.positions));
+    data_->check_validation();
     total_steps_ = total_steps_for(options_, *data_, samples_per_step());
     schedule_ = schedule_for(options_, total_steps_);
     take_run_directory();
@@ -160,8 +179,9 @@ class Trainer {
   void open_files(const std::string& summary) {
     write_run_files(run_dir_, command_, summary);
     metrics_ = std::make_unique<MetricsFile>(run_dir_, done_steps_, plan_.ledger);
-    if (options_.run.trace_steps) {
-      trace_.emplace(run_dir_, plan_.training.program, *options_.run.trace_steps);
+    const std::optional<StepRange>& traced = options_.run.trace_steps;
+    if (traced && traced->last > done_steps_) {  // else those steps' trace is there already
+      trace_.emplace(run_dir_, plan_.training.program, *traced);
     }
   }
 
@@ -184,9 +204,8 @@ class Trainer {
           fmt::format("the checkpoint was made with {} training tokens and --sequence-length {}: "
                       "other data would not go on where it stopped",
                       progress.training_tokens, progress.sequence_length),
-          "resume with the data and the sequence length of that run, or start from its weights "
-          "with "
-          "--model");
+          "resume with the data and the sequence length of that run, or start another run from "
+          "the weights of its final directory (--model)");
     }
     if (progress.step > last_step()) {
       throw ConfigError(fmt::format("the checkpoint is of step {}, and the run ends at step {}",
@@ -200,7 +219,8 @@ class Trainer {
     const std::string& resume = options_.run.resume;
     if (resume == "none" || resume == "auto") return resume == "auto";
     std::error_code ignored;
-    const std::filesystem::path path = std::filesystem::absolute(resume).lexically_normal();
+    std::filesystem::path path = std::filesystem::absolute(resume).lexically_normal();
+    if (!path.has_filename()) path = path.parent_path();  // of a slash at the end
     return std::filesystem::equivalent(path.parent_path(), run_dir_, ignored);
   }
 
@@ -214,7 +234,7 @@ class Trainer {
           fmt::format("the run directory {} has checkpoints of another run", run_dir_),
           "go on with --resume auto, or give another --run-dir");
     }
-    if (std::filesystem::exists(std::filesystem::path(run_dir_) / "final")) {
+    if (std::filesystem::exists(std::filesystem::path(run_dir_) / "final" / "config.json")) {
       throw ConfigError(
           fmt::format("the run directory {} has the result of a finished run (final)", run_dir_),
           "give another --run-dir, or move final away first");
@@ -250,16 +270,13 @@ class Trainer {
       console_.say(describe_resume(checkpoint->progress(), device_name()));
       return;
     }
-    const bool has_weights = has_hf_weights(options_.model.model);
-    if (options_.model.init == InitChoice::kWeights && !has_weights) {
-      throw ConfigError(fmt::format("--init weights: {} has no weights", options_.model.model),
-                        "use --init random, or a directory with safetensors");
-    }
-    if (has_weights && options_.model.init != InitChoice::kRandom) {
+    if (takes_weights(options_.model)) {
       const HfDirectory directory(options_.model.model, model_, layout_, log_);
       engine_->fill_state(WeightState(directory));
+      console_.say(fmt::format("starts from the weights in {}", options_.model.model));
     } else {
       engine_->fill_state(RandomState(options_.model.seed));
+      console_.say(fmt::format("starts from random weights, --seed {}", options_.model.seed));
     }
   }
 
@@ -288,6 +305,7 @@ class Trainer {
       train_to_boundary();
       if (stops_ && done_steps_ < last_step()) {
         save();
+        if (data_problem_ != nullptr) std::rethrow_exception(data_problem_);
         return TrainOutcome::kSavedOnSignal;
       }
     }
@@ -297,7 +315,8 @@ class Trainer {
     }
     try {
       export_weights();
-    } catch (const IoError&) {  // what was learned is not lost for want of room or rights
+    } catch (const IoError& problem) {  // what was learned is not lost for want of room or rights
+      log_.warning(fmt::format("{}; what was learned is saved as a checkpoint", problem.what()));
       save();
       throw;
     }
@@ -309,7 +328,8 @@ class Trainer {
     begin_step(done_steps_ + 1);
     for (;;) {
       const std::int64_t step = done_steps_ + 1;
-      stops_ = ranks_.any(stop_requested_);
+      if (step < last_step()) fetch_samples(step + 1);
+      stops_ = ranks_.any(stop_requested_ || data_problem_ != nullptr);
       const bool boundary = is_boundary(step);
       if (!boundary) begin_step(step + 1);
       finish_step(step);
@@ -323,7 +343,20 @@ class Trainer {
     return samples_per_step() * engine_options_.batch.positions;
   }
 
-  void begin_step(std::int64_t step) {
+  // What `step` trains on, if it is not there. If it cannot be read the steps before are saved
+  // first.
+  void fetch_samples(std::int64_t step) {
+    if (fetched_step_ == step) return;
+    try {
+      fill_samples();
+      fetched_step_ = step;
+    } catch (const Error&) {
+      data_problem_ = std::current_exception();
+    }
+  }
+
+  // The samples from next_sample_ on.
+  void fill_samples() {
     const std::int64_t rows = engine_options_.batch.rows();
     const std::int64_t micro_batches = options_.batch.gradient_accumulation_steps;
     tokens_.resize(static_cast<std::size_t>(2 * rows * micro_batches));
@@ -335,6 +368,11 @@ class Trainer {
       data_->fill_micro_batch(sample, all.subspan(at, size), all.subspan(at + size, size));
       sample += options_.batch.micro_batch_size;
     }
+  }
+
+  void begin_step(std::int64_t step) {
+    fetch_samples(step);
+    if (data_problem_ != nullptr) std::rethrow_exception(data_problem_);
     next_sample_ += samples_per_step();
     engine_->begin_step({step, tokens_, tokens_per_step(), learning_rate_at(schedule_, step)});
   }
@@ -392,7 +430,10 @@ class Trainer {
     const bool last = done_steps_ == total_steps_;
     // Whoever sent the signal may not wait for an evaluation.
     const bool evaluates = last || (is_due(options_.run.eval_every, done_steps_) && !stops_);
-    if (has_validation() && evaluates) row_->validation_loss = evaluate();
+    if (has_validation() && evaluates) {
+      row_->validation_loss = evaluate();
+      stops_ = stops_ || !row_->validation_loss.has_value();
+    }
     const bool is_finite = std::isfinite(row_->validation_loss.value_or(0));
     flush_row(until_ns);
     if (!is_finite) {
@@ -417,7 +458,8 @@ class Trainer {
     totals.parameter_read_bytes += drained.parameter_read_bytes;
   }
 
-  double evaluate() {
+  // None where a signal came before the end.
+  std::optional<double> evaluate() {
     const std::int64_t rows = engine_options_.batch.rows();
     const std::int64_t micro_batches = options_.batch.gradient_accumulation_steps;
     const auto size = static_cast<std::size_t>(rows);
@@ -436,6 +478,11 @@ class Trainer {
         window += options_.batch.micro_batch_size;
       }
       sum += ranks_.sum(engine_->evaluate(tokens));
+      if (ranks_.any(stop_requested_)) {
+        log_.warning(
+            fmt::format("the evaluation after step {} was given up on a signal", done_steps_));
+        return std::nullopt;
+      }
     }
     return sum / ranks_.sum(static_cast<double>(counted));
   }
@@ -525,6 +572,8 @@ class Trainer {
   std::int64_t next_sample_ = 0;
   std::int64_t started_ns_ = 0;
   std::vector<std::int32_t> tokens_;
+  std::int64_t fetched_step_ = 0;  // whose tokens these are
+  std::exception_ptr data_problem_;
   std::optional<StepMetrics> row_;  // finished, its time not yet known
 };
 

@@ -27,6 +27,9 @@ TEST(ExitCode, UnknownFlagsAndKeysAre2AndNameTheNearest) {
   const TinyTraining training;
   expect_usage_error(training, {"--learning-rat", "1"},
                      {"--learning-rat: unknown flag", "did you mean --learning-rate?"});
+  expect_usage_error(training, {"--collective-timeout", "1e30"}, {"--collective-timeout", "1e9"});
+  expect_usage_error(training, {"--nvme", training.path("nvme"), "--nvme", training.path("./nvme")},
+                     {"names a directory twice"});
   expect_usage_error(training, {"--place-optimiser", "host"}, {"did you mean --place-optimizer?"});
   training.directory().write("common.toml", "model = \"nano\"\nmicro_batch_sise = 2\n");
   expect_usage_error(
@@ -195,6 +198,26 @@ TEST(ExitCode, DoctorWritesOneDocument) {
 }
 
 // The effective configuration can be run again, and gives the same bits.
+TEST(ExitCode, ASwitchCanBeTurnedOffAgain) {
+  const TinyTraining training;
+  training.directory().write("common.toml",
+                             training.directory().read("common.toml") + "dry_run = true\n");
+  training.train("dry", {"--max-steps", "1"});
+  EXPECT_FALSE(training.directory().has("dry"));
+  training.train("run", {"--max-steps", "1", "--dry-run=off"});
+  EXPECT_TRUE(training.directory().has("run/final"));
+  expect_usage_error(training, {"--dry-run=nearly"}, {"--dry-run", "off, on"});
+}
+
+// Whoever reads what it says may leave.
+TEST(ExitCode, AClosedPipeDoesNotEndATraining) {
+  const TinyTraining training;
+  const Outcome outcome = run_program(training.command("run", {"--max-steps", "3"}),
+                                      {.file_bytes_above = {}, .reader_of_output = true});
+  EXPECT_EQ(outcome.signal, 0) << outcome;
+  EXPECT_TRUE(training.directory().has("run/final"));
+}
+
 TEST(ExitCode, ConfigOfARunCanBeRunAgain) {
   const TinyTraining training;
   training.train("first", {"--max-steps", "3", "--recompute", "full", "--seed", "77"});

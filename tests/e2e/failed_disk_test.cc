@@ -40,6 +40,23 @@ TEST(FailedDisk, AFullRunDirectoryIs1AndKeepsTheEarlierCheckpoint) {
   ::umount2(training.path("run").c_str(), MNT_DETACH);
 }
 
+// An export that was begun is no result.
+TEST(FailedDisk, AFullRunDirectoryAtTheEndSaysBothAndCanBeRunAgain) {
+  const TinyTraining training;
+  const std::string run = training.path("run");
+  if (!mount_private(run, "64k")) GTEST_SKIP() << "needs the right to mount";
+  const Arguments steps = {"--max-steps", "4"};
+  const Outcome outcome = run_program(training.command("run", steps));
+  EXPECT_EQ(outcome.code, 1) << outcome;
+  EXPECT_THAT(outcome.errors, HasSubstr(run + "/final"));
+  EXPECT_THAT(outcome.errors, HasSubstr(run + "/checkpoint-4"));
+  ASSERT_EQ(::mount("tmpfs", run.c_str(), "tmpfs", MS_REMOUNT, "size=4m"), 0);
+  training.train("run", steps + Arguments{"--resume", "auto"});
+  training.train("alone", steps);
+  training.expect_same("run", "alone", "final");
+  ::umount2(run.c_str(), MNT_DETACH);
+}
+
 TEST(FailedDisk, ATooSmallDriveIs3AndIsNamed) {
   const TinyTraining training;
   if (!mount_private(training.path("small"), "256k")) GTEST_SKIP() << "needs the right to mount";

@@ -27,6 +27,11 @@ bool apply(const Denied& denied) {
     const rlimit limit = {*denied.file_bytes_above, *denied.file_bytes_above};
     if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) return false;
   }
+  if (denied.reader_of_output) {
+    int ends[2];
+    if (::pipe(ends) != 0 || ::close(ends[0]) != 0) return false;
+    if (::dup2(ends[1], STDOUT_FILENO) != STDOUT_FILENO) return false;
+  }
   if (denied.write_permission_of_root && ::geteuid() == 0) {
     return ::prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE) == 0 &&
            ::prctl(PR_CAPBSET_DROP, CAP_DAC_READ_SEARCH) == 0;

@@ -28,6 +28,7 @@ std::ostream& operator<<(std::ostream& out, const Outcome& outcome);
 struct Denied {
   std::optional<std::uint64_t> file_bytes_above;  // writing past it fails with EFBIG
   bool write_permission_of_root = false;          // root then obeys the modes of files
+  bool reader_of_output = false;                  // standard output is a pipe that nobody reads
 };
 
 // The exit code of a child that could not be denied what it should be.

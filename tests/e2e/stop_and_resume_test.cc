@@ -1,6 +1,9 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <chrono>
+#include <thread>
+
 #include "tests/e2e/tiny_training.h"
 
 namespace terrace {
@@ -122,6 +125,22 @@ TEST(Checkpoints, ResumeFromANamedOne) {
             std::string::npos);
   EXPECT_EQ(training.rows("run"), rows);
   EXPECT_TRUE(training.files("run", "final") == files);
+  // As a shell completes its name.
+  training.train("run", steps + Arguments{"--resume", training.path("run/checkpoint-3/")});
+  EXPECT_EQ(training.rows("run"), rows);
+}
+
+TEST(Checkpoints, AreNotTakenForAModelsWeights) {
+  const TinyTraining training;
+  training.train("run", {"--max-steps", "2", "--stop-after-step", "1"});
+  const Arguments model = {"--max-steps", "2", "--model", training.path("run/checkpoint-1")};
+  const Outcome outcome = run_program(training.command("other", model));
+  EXPECT_EQ(outcome.code, 2) << outcome;
+  for (const char* text : {"checkpoint-1 is a checkpoint", "--resume", "final"}) {
+    EXPECT_NE(outcome.errors.find(text), std::string::npos) << outcome;
+  }
+  const Outcome random = training.train("other", model + Arguments{"--init", "random"});
+  EXPECT_NE(random.output.find("starts from random weights"), std::string::npos) << random;
 }
 
 class StopSignals : public testing::TestWithParam<int> {};
@@ -166,6 +185,22 @@ TEST(Signals, SaveAStepOnce) {
                             std::to_string(training.rows("run").back().step) + "\n";
   EXPECT_NE(outcome.output.find(saved), std::string::npos) << outcome;
   EXPECT_EQ(outcome.output.find(saved), outcome.output.rfind(saved)) << outcome;
+}
+
+// The evaluation alone would take longer than a run may. The pause is for the first step to be
+// over; a signal that comes too early finds the run in it, which passes, too.
+TEST(Signals, EndAnEvaluation) {
+  const TinyTraining training;
+  const std::string text =
+      training.directory().write("long.txt", generated_text(std::size_t{1} << 27, 8));
+  ProgramRun run(training.command(
+      "run", {"--max-steps", "1000000", "--validation-data", text, "--eval-every", "1"}));
+  ASSERT_TRUE(run.wait_for("starts from random weights")) << run.wait();
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  run.send(SIGTERM);
+  const Outcome outcome = run.wait();
+  EXPECT_EQ(outcome.code, 75) << outcome;
+  EXPECT_TRUE(training.directory().has("run/checkpoint-1/manifest.json"));
 }
 
 TEST(Signals, OthersEndTheRunAtOnce) {

@@ -96,6 +96,14 @@ TEST_F(TraceSteps, TracingChangesNoBits) {
   training_.expect_same("traced", "plain", "final");
 }
 
+TEST_F(TraceSteps, ARunThatGoesOnBehindThemKeepsTheirTrace) {
+  const Arguments traced = all_on_nvme_ + Arguments{"--trace-steps", "1:2"};
+  training_.train("run", traced + Arguments{"--stop-after-step", "3"});
+  const std::string trace = training_.directory().read("run/trace.json");
+  training_.train("run", traced + Arguments{"--resume", "auto"});
+  EXPECT_EQ(training_.directory().read("run/trace.json"), trace);
+}
+
 TEST_F(TraceSteps, TheEndSaysWhatComputeWaitedFor) {
   const Outcome outcome = training_.train("run", all_on_nvme_);
   EXPECT_THAT(outcome.output, HasSubstr("compute stood still, waiting for: "));
