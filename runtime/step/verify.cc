@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <utility>
 
 namespace terrace {
 namespace {
@@ -152,13 +153,18 @@ class Verifier {
     for (const Access& access : op.reads) {
       for_pieces(access, [&](Piece& piece) { piece.readers.push_back(now); });
     }
-    for (const Access& access : op.writes) {
-      for_pieces(access, [&](Piece& piece) {
-        piece.writer = now;
-        piece.owner = access.buffer;
-        piece.readers.clear();
-      });
-    }
+    for (const Access& access : op.writes) write(now, access);
+  }
+
+  // All of the access is one piece from now on.
+  void write(Moment now, const Access& access) {
+    const auto [begin, end] = place_of(access);
+    if (begin == end) return;
+    Pieces& pieces = pieces_of(access);
+    cut(pieces, begin);
+    cut(pieces, end);
+    pieces.erase(pieces.lower_bound(begin), pieces.lower_bound(end));
+    pieces.emplace(begin, Piece{end, now, access.buffer, {}});
   }
 
   void check_read(Moment now, const Access& access) {
@@ -195,13 +201,21 @@ class Verifier {
                         buffer.name));
   }
 
+  std::pair<std::size_t, std::size_t> place_of(const Access& access) const {
+    const Buffer& buffer = program_.buffers.at(access.buffer);
+    if (buffer.tier == Tier::kNvme) return {buffer.offset, buffer.offset + 1};  // an extent
+    const std::size_t begin = buffer.offset + access.offset;
+    return {begin, begin + access.size_bytes};
+  }
+
+  Pieces& pieces_of(const Access& access) {
+    return pieces_.at(static_cast<std::size_t>(program_.buffers.at(access.buffer).tier));
+  }
+
   template <typename Visit>
   void for_pieces(const Access& access, Visit visit) {
-    const Buffer& buffer = program_.buffers.at(access.buffer);
-    const bool extent = buffer.tier == Tier::kNvme;
-    const std::size_t begin = extent ? buffer.offset : buffer.offset + access.offset;
-    const std::size_t end = extent ? begin + 1 : begin + access.size_bytes;
-    Pieces& pieces = pieces_.at(static_cast<std::size_t>(buffer.tier));
+    const auto [begin, end] = place_of(access);
+    Pieces& pieces = pieces_of(access);
     cut(pieces, begin);
     cut(pieces, end);
     for (std::size_t at = begin; at < end;) {
