@@ -206,7 +206,9 @@ std::string TimeSummary::describe_waits(const StepWaits& waits) const {
 }
 
 std::string TimeSummary::text(const StepWaits& waits) const {
-  if (steps_ == 0 || seconds_ <= 0) return "no steps were run";
+  if (steps_ == 0 || seconds_ <= 0) {
+    return "no steps were run: --max-steps or --stop-after-step ends the run where it is";
+  }
   std::string text = fmt::format("{} steps in {:.1f} s, {:.0f} tokens/s. Where the time went:\n",
                                  steps_, seconds_, tokens_ / seconds_);
   std::size_t busiest = 0;
@@ -228,8 +230,11 @@ std::string TimeSummary::text(const StepWaits& waits) const {
                         written / seconds_ * 86400e-12);
   }
   const double share = busy_s_[busiest] / seconds_;
-  text += fmt::format("limited by: the {} lane, busy {:.0f} % of the time{}",
+  // The largest of the ranks at each step: together these may be more than the time.
+  const bool waits_for_ranks = is_between_ranks(static_cast<Lane>(busiest));
+  text += fmt::format("limited by: the {} lane, busy {:.0f} % of the time{}{}",
                       name_of(static_cast<Lane>(busiest)), 100 * share,
+                      waits_for_ranks ? " or waiting for another rank" : "",
                       share < 0.7 ? "; the rest went into waiting of lanes for each other" : "");
   return text;
 }

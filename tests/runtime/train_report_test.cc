@@ -18,5 +18,31 @@ TEST(TrainReport, AResumeOnAnotherDeviceIsNamed) {
       << text;
 }
 
+// What the summary of a step says, in which that lane is busy for longer than the step.
+std::string summary_of(Lane busiest) {
+  StepMetrics step;
+  step.step_s = 2;
+  step.totals.busy_s[static_cast<std::size_t>(Lane::kCompute)] = 1;
+  step.totals.busy_s[static_cast<std::size_t>(busiest)] = 3;
+  TimeSummary summary;
+  summary.add(step);
+  return summary.text(StepWaits(Program{}));
+}
+
+TEST(TrainReport, TheBusiestLaneIsNamedAndWhetherItMayOnlyWait) {
+  const std::string collective = summary_of(Lane::kCollective);
+  const std::string drive = summary_of(Lane::kRead);
+  EXPECT_NE(collective.find("the collective lane, busy 150 % of the time or waiting for another"),
+            std::string::npos)
+      << collective;
+  EXPECT_NE(drive.find("the read lane, busy 150 % of the time"), std::string::npos) << drive;
+  EXPECT_EQ(drive.find("another rank"), std::string::npos) << drive;
+}
+
+TEST(TrainReport, WithoutStepsItSaysWhatEndedTheRun) {
+  const std::string text = TimeSummary().text(StepWaits(Program{}));
+  EXPECT_NE(text.find("--stop-after-step"), std::string::npos) << text;
+}
+
 }  // namespace
 }  // namespace terrace
