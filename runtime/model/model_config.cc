@@ -222,9 +222,11 @@ void check_sizes(const ModelConfig& config, const std::string& origin) {
   };
   if (config.layers > kLayersMax) refuse("layers", config.layers, kLayersMax);
   for (const std::int64_t width :
-       {config.width, config.intermediate, config.vocabulary, config.heads * config.head_width}) {
+       {config.width, config.intermediate, config.vocabulary, config.heads, config.head_width}) {
     if (width > kWidthMax) refuse("columns in a matrix", width, kWidthMax);
   }
+  const std::int64_t of_heads = config.heads * config.head_width;
+  if (of_heads > kWidthMax) refuse("columns in a matrix", of_heads, kWidthMax);
 }
 
 Json parse_object(std::string_view text, const std::string& origin) {

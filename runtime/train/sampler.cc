@@ -73,6 +73,9 @@ class SampledModel {
       shape_ = {checkpoint_->model(), DType::kF32};
       checkpoint_->open(parameter_layout(shape_.config));
     } else {
+      if (!std::filesystem::exists(std::filesystem::path(directory) / "config.json")) {
+        refuse("neither a model nor a checkpoint");
+      }
       shape_.config = load_model_config(directory);
       if (!has_hf_weights(directory)) refuse("has no safetensors");
       shape_.compute_type = compute_type_of(shape_.config);

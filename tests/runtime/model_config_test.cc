@@ -171,6 +171,16 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"cross", with(gpt2(), "add_cross_attention", true), "add_cross_attention"}),
     [](const auto& each) { return std::string(each.param.what); });
 
+// Before anything is made of that size.
+TEST(ModelConfig, RefusesSizesThatNoModelHas) {
+  for (const char* key : {"hidden_size", "intermediate_size", "vocab_size", "head_dim"}) {
+    TERRACE_EXPECT_THROW_WITH(parse(with(llama(), key, 900'000'000'000)), ConfigError, "columns");
+  }
+  TERRACE_EXPECT_THROW_WITH(parse(with(llama(), "num_hidden_layers", 4'000'000'000)), ConfigError,
+                            "4000000000 layers");
+  TERRACE_EXPECT_THROW_WITH(parse(with(gpt2(), "n_layer", 1e15)), ConfigError, "layers");
+}
+
 TEST(ModelConfig, RefusesWhatIsNotAnObject) {
   TERRACE_EXPECT_THROW_WITH(parse_model_config("{", "x"), ConfigError, "not JSON");
   TERRACE_EXPECT_THROW_WITH(parse_model_config("[]", "x"), ConfigError, "not a JSON object");

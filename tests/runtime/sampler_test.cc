@@ -139,6 +139,9 @@ TEST(SampleText, DirectoriesWithoutWeightsAreRefused) {
   directory.write("bare/config.json", small_model(false).json);
   options.model_directory = directory.path("bare");
   TERRACE_EXPECT_THROW_WITH(sample_text(options, log), ConfigError, "safetensors");
+  directory.write("run/final/config.json", small_model(false).json);
+  options.model_directory = directory.path("run");
+  TERRACE_EXPECT_THROW_WITH(sample_text(options, log), ConfigError, "name the final/");
 }
 
 }  // namespace
