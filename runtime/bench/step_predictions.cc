@@ -16,8 +16,9 @@
 namespace terrace {
 namespace {
 
-constexpr int kPredictedSteps = 8;  // of a measurement, and of a simulation
-constexpr int kRounds = 5;          // at most: there are ten configurations
+// Of a measurement, and of a simulation.
+int predicted_steps(const BenchOptions& options) { return options.small ? 3 : 8; }
+constexpr int kRounds = 5;  // at most: there are ten configurations
 
 // A model and a batch: what the ops of a step take depends on them and on nothing else.
 struct Scene {
@@ -209,9 +210,10 @@ std::string drive_text(const DriveRates& drive) {
 using Details = decltype(BenchResult::details);
 
 Details details_of(const StepRunner& runner, const MachineProfile& profile,
-                   const SimulationResult& simulated, const std::vector<Samples>& samples) {
+                   const SimulationResult& simulated, int steps,
+                   const std::vector<Samples>& samples) {
   std::array<double, kLaneCount> per_step{};
-  for (std::size_t l = 0; l < kLaneCount; ++l) per_step[l] = simulated.busy_s[l] / kPredictedSteps;
+  for (std::size_t l = 0; l < kLaneCount; ++l) per_step[l] = simulated.busy_s[l] / steps;
   Details details = {
       {"busy lanes, measured", busy_text(runner.busy_s(), samples[0].median())},
       {"busy lanes, predicted", busy_text(per_step, samples[1].median())},
@@ -239,11 +241,12 @@ BenchResult measure(const std::string& name, const EngineOptions& engine, OpsAlo
   runner.step_seconds(3);
   SimulationResult simulated;
   MachineProfile profile;
+  const int steps = predicted_steps(options);
   const std::vector<Measurement> measurements = {
-      [&] { return runner.step_seconds(kPredictedSteps); },
+      [&] { return runner.step_seconds(steps); },
       [&] {
         profile = machine.profile(ops, runner.update_threads(), drive.get());
-        simulated = simulate(runner.program(), profile, kPredictedSteps);
+        simulated = simulate(runner.program(), profile, steps);
         return simulated.step_s;
       }};
   const std::vector<Samples> samples =
@@ -253,7 +256,7 @@ BenchResult measure(const std::string& name, const EngineOptions& engine, OpsAlo
           .value = samples[0],
           .limit = samples[1],
           .limit_is = "the simulator's step, from ops, copies and drive measured alone",
-          .details = details_of(runner, profile, simulated, samples)};
+          .details = details_of(runner, profile, simulated, steps, samples)};
 }
 
 }  // namespace
