@@ -197,7 +197,6 @@ TEST(ExitCode, DoctorWritesOneDocument) {
   EXPECT_FALSE(document.value("results", nlohmann::json::array()).empty());
 }
 
-// The effective configuration can be run again, and gives the same bits.
 TEST(ExitCode, ASwitchCanBeTurnedOffAgain) {
   const TinyTraining training;
   training.directory().write("common.toml",
@@ -218,6 +217,7 @@ TEST(ExitCode, AClosedPipeDoesNotEndATraining) {
   EXPECT_TRUE(training.directory().has("run/final"));
 }
 
+// The effective configuration can be run again, and gives the same bits.
 TEST(ExitCode, ConfigOfARunCanBeRunAgain) {
   const TinyTraining training;
   training.train("first", {"--max-steps", "3", "--recompute", "full", "--seed", "77"});
