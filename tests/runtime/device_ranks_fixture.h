@@ -1,5 +1,7 @@
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include "tests/runtime/ranks_fixture.h"
 
 // Small trainings of ranks with a device each, and the same on the CPU device.
@@ -39,6 +41,14 @@ inline EngineOptions gpu_options(const EngineOptions& plain, const ComputeBacken
   all_on(options, false, tier);
   options.placement.optimizer = optimizer;
   return options;
+}
+
+// A run with device memory, and the same on the CPU device.
+inline void expect_equal_runs(const RankedRun& run, const RankedRun& expected) {
+  EXPECT_EQ(run.curves, expected.curves);
+  EXPECT_EQ(run.evaluations, expected.evaluations);
+  EXPECT_EQ(run.state, expected.state);
+  EXPECT_GT(run.run.ledger[Tier::kDevice].peak_bytes, 0U);
 }
 
 }  // namespace terrace

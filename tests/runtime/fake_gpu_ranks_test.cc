@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -19,78 +20,27 @@ namespace {
 using test::FakeGpuBackend;
 using test::FakeGpuOptions;
 
-void expect_equal(const RankedRun& run, const RankedRun& expected) {
-  EXPECT_EQ(run.curves, expected.curves);
-  EXPECT_EQ(run.evaluations, expected.evaluations);
-  EXPECT_EQ(run.state, expected.state);
-  EXPECT_GT(run.run.ledger[Tier::kDevice].peak_bytes, 0U);
-}
+class FakeGpuRanks : public testing::TestWithParam<RankMesh> {};
 
-class FakeGpuRanks : public testing::TestWithParam<RankMesh> {
- protected:
-  RankedRun train(const EngineOptions& options) const {
-    return train_ranks(options, GetParam().shape, GetParam().stage);
-  }
-  bool has_stages() const { return GetParam().shape.pipeline > 1; }
-
-  FakeGpuBackend backend_;
-};
-
-TEST_P(FakeGpuRanks, HaveTheBitsOfTheCpuDevice) {
-  for (const ModelFamily family : {ModelFamily::kLlama, ModelFamily::kGpt2}) {
-    const EngineOptions plain = cpu_options(family);
-    const RankedRun expected = train(plain);
-    for (const Tier optimizer : {Tier::kDevice, Tier::kHost}) {
-      SCOPED_TRACE(name_of(optimizer));
-      expect_equal(train(gpu_options(plain, backend_, Tier::kDevice, optimizer)), expected);
-    }
-    expect_equal(train(gpu_options(plain, backend_, Tier::kHost, Tier::kHost)), expected);
-  }
-}
-
-// Rounded to bf16 before ranks add them.
-TEST_P(FakeGpuRanks, WithNarrowGradients) {
-  EngineOptions plain = cpu_options(ModelFamily::kLlama);
-  plain.gradient_type = DType::kBF16;
-  const RankedRun expected = train(plain);
-  expect_equal(train(gpu_options(plain, backend_, Tier::kDevice, Tier::kDevice)), expected);
-  expect_equal(train(gpu_options(plain, backend_, Tier::kHost, Tier::kHost)), expected);
-}
-
-TEST_P(FakeGpuRanks, WithUpdatesDividedBetweenHostAndDevice) {
-  for (const double max_grad_norm : {1.6, 0.0}) {
-    EngineOptions plain = cpu_options(ModelFamily::kGpt2);
-    plain.optimizer.max_grad_norm = max_grad_norm;
-    const RankedRun expected = train(plain);
-    for (const Tier rest : {Tier::kDevice, Tier::kHost}) {
-      EngineOptions options = gpu_options(plain, backend_, rest, Tier::kHost);
-      options.placement.streamed_updates = rest == Tier::kDevice ? 0.5 : 1.0;
-      expect_equal(train(options), expected);
-    }
-  }
-}
-
-TEST_P(FakeGpuRanks, WithEveryStateOnTheDriveAndTheStepNotClipped) {
+// Ranks of every kind in every tier, for the sanitizers; fake_gpu_ranks_bits_test.cc has each mesh.
+TEST(FakeGpuRankTiers, HaveTheBitsOfTheCpuDevice) {
+  const FakeGpuBackend backend;
   const TemporaryDirectory drive;
   EngineOptions plain = cpu_options(ModelFamily::kLlama);
-  plain.optimizer.max_grad_norm = 0;
-  EngineOptions options = gpu_options(plain, backend_, Tier::kNvme, Tier::kNvme);
-  options.nvme.directories = {{drive.path(), std::nullopt}};
-  const RankedRun expected = train(plain);
-  for (const double share : {0.0, 0.5}) {
-    options.placement.streamed_updates = share;
-    expect_equal(train(options), expected);
-  }
-}
-
-TEST_P(FakeGpuRanks, WithTheOtherOrderAndGradientsOfTwoBytes) {
-  EngineOptions plain = cpu_options(ModelFamily::kLlama);
   plain.gradient_type = DType::kBF16;
-  if (!has_stages()) plain.placement.order = MicroBatchOrder::kLayerMajor;
-  plain.placement.recompute = true;
-  const RankedRun expected = train(plain);
-  expect_equal(train(gpu_options(plain, backend_, Tier::kHost, Tier::kDevice)), expected);
-  expect_equal(train(gpu_options(plain, backend_, Tier::kDevice, Tier::kHost)), expected);
+  plain.optimizer.max_grad_norm = 0;
+  for (const RankMesh& mesh :
+       {RankMesh{"", {.data = 2, .tensor = 2}, 3}, RankMesh{"", {.data = 2, .pipeline = 2}, 1}}) {
+    const RankedRun expected = train_ranks(plain, mesh.shape, mesh.stage);
+    for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kNvme}) {
+      const Tier optimizer = tier == Tier::kDevice ? Tier::kHost : tier;
+      EngineOptions options = gpu_options(plain, backend, tier, optimizer);
+      options.nvme.directories = {{drive.path(), std::nullopt}};
+      options.placement.streamed_updates = 0.5;
+      SCOPED_TRACE(name_of(tier));
+      expect_equal_runs(train_ranks(options, mesh.shape, mesh.stage), expected);
+    }
+  }
 }
 
 // What a rank ended with; "" where it came to its end.
@@ -163,21 +113,6 @@ TEST_P(FakeGpuRanks, AFailedGpuEndsEveryRank) {
 
 INSTANTIATE_TEST_SUITE_P(Meshes, FakeGpuRanks, testing::ValuesIn(kRankMeshes),
                          [](const auto& mesh) { return std::string(mesh.param.name); });
-
-// Hidden states of more ranks than a communicator of GPUs adds in bf16.
-TEST(FakeGpuTensorRanks, OfFourHaveTheBitsOfTheCpuDevice) {
-  const FakeGpuBackend backend;
-  EngineOptions plain = cpu_options(ModelFamily::kLlama);
-  plain.model.key_value_heads = plain.model.heads;
-  for (const bool sequence_parallel : {true, false}) {
-    plain.sequence_parallel = sequence_parallel;
-    const RankedRun expected = train_ranks(plain, {.tensor = 4}, 0);
-    for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
-      expect_equal(train_ranks(gpu_options(plain, backend, tier, tier), {.tensor = 4}, 0),
-                   expected);
-    }
-  }
-}
 
 // What kinds of calls engines make on communicators of device memory until they have trained so
 // many steps.
