@@ -285,6 +285,12 @@ std::optional<std::string> latest_checkpoint(const std::string& run_dir, FileSys
   return path_of_step(run_dir, steps.back());
 }
 
+std::optional<std::string> earlier_checkpoint(const std::string& run_dir, FileSystem& disk) {
+  const std::vector<std::int64_t> steps = complete_steps(run_dir, disk);
+  if (steps.size() < 2) return std::nullopt;
+  return path_of_step(run_dir, steps[steps.size() - 2]);
+}
+
 void recover_run_directory(const std::string& run_dir, FileSystem& disk) {
   for (const std::string& name : disk.list(run_dir)) {
     const fs::path path = fs::path(run_dir) / name;

@@ -46,6 +46,9 @@ std::string write_checkpoint(const std::string& run_dir, const CheckpointProgres
 // The complete checkpoint with the highest step in a run directory, if any.
 std::optional<std::string> latest_checkpoint(const std::string& run_dir,
                                              FileSystem& disk = system_files());
+// The complete checkpoint before that one, if any.
+std::optional<std::string> earlier_checkpoint(const std::string& run_dir,
+                                              FileSystem& disk = system_files());
 bool is_checkpoint(const std::string& directory, FileSystem& disk = system_files());
 // Only for the owner of the run directory's lock. Clears what a crash in the middle of a save left:
 // half-written directories go, a checkpoint that was moved aside for a newer one of the same step

@@ -6,6 +6,8 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <filesystem>
+#include <system_error>
 
 #include "base/bytes.h"
 #include "base/error.h"
@@ -83,6 +85,18 @@ TierBudgets budgets_for(const TierOptions& tiers, const MachineShare& machine) {
   if (!tiers.nvme.empty())
     budgets[static_cast<std::size_t>(Tier::kNvme)] = smallest * tiers.nvme.size();
   return budgets;
+}
+
+// Also where the plan places nothing there; a dry run may be for another machine.
+void check_drives(const TrainOptions& options) {
+  if (options.run.dry_run) return;
+  for (const NvmeDirectory& directory : options.tiers.nvme) {
+    std::error_code problem;
+    if (std::filesystem::is_directory(directory.path, problem)) continue;
+    throw ConfigError(fmt::format("--nvme {}: {}", directory.path,
+                                  problem ? problem.message() : "not a directory"),
+                      "name an existing directory on the drive that is to hold offloaded state");
+  }
 }
 
 MomentForm moments_for(MomentChoice choice) {
@@ -216,6 +230,7 @@ MeshShape mesh_for(const TrainOptions& options, int ranks) {
 
 EngineOptions engine_options_for(const TrainOptions& options, const ModelConfig& model,
                                  const MachineShare& machine) {
+  check_drives(options);
   EngineOptions engine;
   engine.model = model;
   engine.batch = {options.batch.micro_batch_size, sequence_length_for(options, model)};

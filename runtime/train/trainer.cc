@@ -20,6 +20,7 @@
 #include "runtime/train/local_ranks.h"
 #include "runtime/train/rank_group.h"
 #include "runtime/train/ranked_state.h"
+#include "runtime/train/resume.h"
 #include "runtime/train/run_directory.h"
 #include "runtime/train/trace_file.h"
 #include "runtime/train/train_report.h"
@@ -33,19 +34,6 @@ bool is_same_model(const ModelConfig& a, const ModelConfig& b) {
   return a.family == b.family && a.heads == b.heads && a.key_value_heads == b.key_value_heads &&
          a.head_width == b.head_width && a.norm_epsilon == b.norm_epsilon && a.tied == b.tied &&
          a.rope == b.rope;
-}
-
-// The checkpoint to go on from; none: a fresh start.
-std::unique_ptr<Checkpoint> find_checkpoint(const TrainOptions& options,
-                                            const std::string& run_dir) {
-  if (options.run.resume == "none") return nullptr;
-  std::string path = options.run.resume;
-  if (path == "auto") {
-    const std::optional<std::string> latest = latest_checkpoint(run_dir);
-    if (!latest.has_value()) return nullptr;
-    path = *latest;
-  }
-  return std::make_unique<Checkpoint>(path);
 }
 
 // Whether a run that goes on from no checkpoint starts from the weights beside its config.json.
@@ -122,7 +110,7 @@ class Trainer {
     total_steps_ = total_steps_for(options_, *data_, samples_per_step());
     schedule_ = schedule_for(options_, total_steps_);
     take_run_directory();
-    std::unique_ptr<Checkpoint> checkpoint = find_checkpoint(options_, run_dir_);
+    std::unique_ptr<Checkpoint> checkpoint = find_checkpoint(options_.run.resume, run_dir_);
     refuse_second_run();
     ranks_.add_devices(exchange_of(backend_.get()), communicator_options_for(options_.ranks));
     engine_options_.ranks = ranks_.steps();
@@ -257,8 +245,12 @@ class Trainer {
     agree_on(checkpoint.get());
     if (checkpoint != nullptr) {
       check_resume(*checkpoint);
-      checkpoint->open(layout_);
-      engine_->fill_state(*checkpoint);
+      try {
+        checkpoint->open(layout_);
+        engine_->fill_state(*checkpoint);
+      } catch (const CorruptData& damage) {
+        throw with_the_earlier(damage, options_.run.resume, run_dir_);
+      }
       ranks_.wait_for_all();
       done_steps_ = checkpoint->progress().step;
       next_sample_ = checkpoint->progress().samples;

@@ -33,6 +33,9 @@ class CorruptCheckpoint : public testing::Test {
     EXPECT_EQ(outcome.code, 5) << outcome;
     EXPECT_NE(outcome.errors.find(named), std::string::npos) << outcome;
     EXPECT_NE(outcome.errors.find("earlier checkpoint"), std::string::npos) << outcome;
+    EXPECT_NE(outcome.errors.find("--resume " + training_.path("run/checkpoint-3")),
+              std::string::npos)
+        << outcome;
     EXPECT_EQ(outcome.output.find("\nstep "), std::string::npos) << outcome;
     EXPECT_EQ(training_.rows("run"), rows_);
     const Outcome earlier = resume(training_.path("run/checkpoint-3"));

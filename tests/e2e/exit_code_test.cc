@@ -30,6 +30,10 @@ TEST(ExitCode, UnknownFlagsAndKeysAre2AndNameTheNearest) {
   expect_usage_error(training, {"--collective-timeout", "1e30"}, {"--collective-timeout", "1e9"});
   expect_usage_error(training, {"--nvme", training.path("nvme"), "--nvme", training.path("./nvme")},
                      {"names a directory twice"});
+  // Nothing of this run would go there.
+  expect_usage_error(training, {"--nvme", training.path("none")},
+                     {"--nvme " + training.path("none"), "No such file or directory"});
+  expect_usage_error(training, {"--nvme", training.path("common.toml")}, {"not a directory"});
   expect_usage_error(training, {"--place-optimiser", "host"}, {"did you mean --place-optimizer?"});
   training.directory().write("common.toml", "model = \"nano\"\nmicro_batch_sise = 2\n");
   expect_usage_error(
