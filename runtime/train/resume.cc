@@ -14,16 +14,16 @@ std::unique_ptr<Checkpoint> find_checkpoint(const std::string& resume, const std
   try {
     return std::make_unique<Checkpoint>(*latest);
   } catch (const CorruptData& damage) {
-    throw with_the_earlier(damage, resume, run_dir);
+    throw naming_earlier_checkpoint(damage, resume, run_dir);
   }
 }
 
-CorruptData with_the_earlier(const CorruptData& damage, const std::string& resume,
-                             const std::string& run_dir) {
+CorruptData naming_earlier_checkpoint(const CorruptData& damage, const std::string& resume,
+                                      const std::string& run_dir) {
   if (resume != "auto") return damage;
   const std::optional<std::string> earlier = earlier_checkpoint(run_dir);
   return {damage.what(), earlier ? fmt::format("that would be --resume {}", *earlier)
-                                 : fmt::format("{} has no other", run_dir)};
+                                 : fmt::format("{} has no other checkpoint", run_dir)};
 }
 
 }  // namespace terrace

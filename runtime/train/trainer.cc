@@ -249,7 +249,7 @@ class Trainer {
         checkpoint->open(layout_);
         engine_->fill_state(*checkpoint);
       } catch (const CorruptData& damage) {
-        throw with_the_earlier(damage, options_.run.resume, run_dir_);
+        throw naming_earlier_checkpoint(damage, options_.run.resume, run_dir_);
       }
       ranks_.wait_for_all();
       done_steps_ = checkpoint->progress().step;

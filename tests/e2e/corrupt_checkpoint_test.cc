@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "tests/e2e/tiny_training.h"
 
 namespace terrace {
@@ -54,6 +56,17 @@ TEST_F(CorruptCheckpoint, AFlippedBitOfATensor) {
   bytes.at(bytes.size() - 5) = static_cast<char>(bytes.at(bytes.size() - 5) ^ 1);
   write(file, bytes);
   expect_refused(file);
+}
+
+TEST_F(CorruptCheckpoint, TheOnlyOneIsSaidToBeThat) {
+  fs::remove_all(training_.path("run/checkpoint-3"));
+  const std::string file = "exp_avg-00001.safetensors";
+  std::string bytes = content(file);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  write(file, bytes);
+  const Outcome outcome = resume("auto");
+  EXPECT_EQ(outcome.code, 5) << outcome;
+  EXPECT_NE(outcome.errors.find("has no other checkpoint"), std::string::npos) << outcome;
 }
 
 TEST_F(CorruptCheckpoint, AFlippedBitOfAHeader) {

@@ -23,24 +23,29 @@ using test::FakeGpuOptions;
 class FakeGpuRanks : public testing::TestWithParam<RankMesh> {};
 
 // Ranks of every kind in every tier, for the sanitizers; fake_gpu_ranks_bits_test.cc has each mesh.
-TEST(FakeGpuRankTiers, HaveTheBitsOfTheCpuDevice) {
+void expect_bits_in_every_tier(const RankMesh& mesh, ModelFamily family) {
   const FakeGpuBackend backend;
   const TemporaryDirectory drive;
-  EngineOptions plain = cpu_options(ModelFamily::kLlama);
+  EngineOptions plain = cpu_options(family);
   plain.gradient_type = DType::kBF16;
   plain.optimizer.max_grad_norm = 0;
-  for (const RankMesh& mesh :
-       {RankMesh{"", {.data = 2, .tensor = 2}, 3}, RankMesh{"", {.data = 2, .pipeline = 2}, 1}}) {
-    const RankedRun expected = train_ranks(plain, mesh.shape, mesh.stage);
-    for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kNvme}) {
-      const Tier optimizer = tier == Tier::kDevice ? Tier::kHost : tier;
-      EngineOptions options = gpu_options(plain, backend, tier, optimizer);
-      options.nvme.directories = {{drive.path(), std::nullopt}};
-      options.placement.streamed_updates = 0.5;
-      SCOPED_TRACE(name_of(tier));
-      expect_equal_runs(train_ranks(options, mesh.shape, mesh.stage), expected);
-    }
+  const RankedRun expected = train_ranks(plain, mesh.shape, mesh.stage);
+  for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kNvme}) {
+    const Tier optimizer = tier == Tier::kDevice ? Tier::kHost : tier;
+    EngineOptions options = gpu_options(plain, backend, tier, optimizer);
+    options.nvme.directories = {{drive.path(), std::nullopt}};
+    options.placement.streamed_updates = 0.5;
+    SCOPED_TRACE(name_of(tier));
+    expect_equal_runs(train_ranks(options, mesh.shape, mesh.stage), expected);
   }
+}
+
+TEST(FakeGpuRankTiers, OfDataAndTensorRanksHaveTheBitsOfTheCpuDevice) {
+  expect_bits_in_every_tier({"", {.data = 2, .tensor = 2}, 3}, ModelFamily::kLlama);
+}
+
+TEST(FakeGpuRankTiers, OfDataRanksAndStagesHaveTheBitsOfTheCpuDevice) {
+  expect_bits_in_every_tier({"", {.data = 2, .pipeline = 2}, 1}, ModelFamily::kGpt2);
 }
 
 // What a rank ended with; "" where it came to its end.
