@@ -11,10 +11,15 @@ from pathlib import Path
 
 
 def results_of(folder, name):
-    path = folder / f"{name}.json"
-    if not path.exists():
-        return {}
-    return {result["name"]: result for result in json.loads(path.read_text())["results"]}
+    """Of NAME.json, and of NAME-1.json and so on, in which a long part has its own parts."""
+    paths = [folder / f"{name}.json"]
+    paths += sorted(folder.glob(f"{name}-[0-9]*.json"), key=lambda path: int(path.stem[len(name) + 1 :]))
+    return {
+        result["name"]: result
+        for path in paths
+        if path.exists()
+        for result in json.loads(path.read_text())["results"]
+    }
 
 
 def goal_lines(results):

@@ -55,15 +55,18 @@ function(terrace_folder name)
     PRIVATE ${arg_PRIVATE_DEPENDS})
 endfunction()
 
-# terrace_test(NAME SOURCES... DEPENDS... LABELS... TIMEOUT seconds): a GoogleTest program, each test
-# known to ctest by its own name. A test has the labels given here and those of its folder
+# terrace_test(NAME SOURCES... DEPENDS... LABELS... TIMEOUT seconds PROCESSORS count): a GoogleTest
+# program, each test known to ctest by its own name, and by how many processors it keeps busy (1). A test has the labels given here and those of its folder
 # (TERRACE_FOLDER_LABELS, set by tests/CMakeLists.txt); docs/testing.md says what each label selects.
 # The target tests_LABEL builds the programs of a label; tests_sanitized builds those that the debug
 # preset runs, tests_threads those of the tsan preset.
 function(terrace_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT" "SOURCES;DEPENDS;LABELS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT;PROCESSORS" "SOURCES;DEPENDS;LABELS")
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 300)
+  endif()
+  if(NOT arg_PROCESSORS)
+    set(arg_PROCESSORS 1)
   endif()
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE terrace_flags ${arg_DEPENDS} GTest::gtest GTest::gmock
@@ -79,7 +82,7 @@ function(terrace_test name)
     ${name}
     DISCOVERY_MODE PRE_TEST
     DISCOVERY_TIMEOUT 120
-    PROPERTIES TIMEOUT ${arg_TIMEOUT} ${environment})
+    PROPERTIES TIMEOUT ${arg_TIMEOUT} PROCESSORS ${arg_PROCESSORS} ${environment})
 
   # The discovery passes on one label at most; this file, read after it, sets them all. A program that
   # is not built stands for its tests, and is selected as they would be.

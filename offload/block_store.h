@@ -63,6 +63,8 @@ struct StorePath {
   bool registered_buffers = false;
   std::string remark;  // why it is not the engine that was asked for; empty otherwise
   int depth = 0;       // blocks in flight on its drive; 0: not known
+  // What the extents take of it: of what is written, as large a share goes there.
+  std::uint64_t used_bytes = 0;
 };
 
 // Extents are made first, then prepare() once, then requests. A request that overlaps one in flight

@@ -265,6 +265,16 @@ IoOutcome StripedStore::compare_checksums(ExtentId extent, std::size_t offset,
   return outcome;
 }
 
+std::vector<StorePath> StripedStore::paths() const {
+  std::vector<StorePath> paths = files_->paths();
+  const std::span<const std::uint64_t> used = layout_.stripe_bytes();
+  TERRACE_CHECK_EQ(paths.size(), used.size());
+  for (std::size_t stripe = 0; stripe < used.size(); ++stripe) {
+    paths[stripe].used_bytes = used[stripe];
+  }
+  return paths;
+}
+
 void StripedStore::drain() {
   std::unique_lock lock(mutex_);
   slot_freed_.wait(lock, [this] { return free_requests_.size() == request_slots_.size(); });

@@ -47,7 +47,7 @@ class StripedStore final : public BlockStore {
   std::size_t alignment() const override { return files_->alignment(); }
   std::size_t block_bytes() const override { return block_bytes_; }
   std::size_t used_bytes() const override { return layout_.used_bytes(); }
-  std::vector<StorePath> paths() const override { return files_->paths(); }
+  std::vector<StorePath> paths() const override;
 
  private:
   // A request on its way. Guarded by mutex_ once its first block has been started.

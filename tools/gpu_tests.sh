@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Runs the tests that need a GPU:
 #
-#   tools/gpu_tests.sh BUNDLE.tar.gz              the label gpu; a skipped test is a failure
-#   tools/gpu_tests.sh BUNDLE.tar.gz --sanitize   again under compute-sanitizer: memcheck, racecheck
+#   tools/gpu_tests.sh BUNDLE.tar.gz         the label gpu; a skipped test is a failure
+#   tools/gpu_tests.sh BUNDLE.tar.gz TOOL    those of our own kernels under compute-sanitizer, TOOL
+#                                            being memcheck or racecheck
 #
-# BUNDLE.tar.gz is of tools/pack_gpu_programs.sh, with the programs, or of tools/make_bundle.sh, to
+# GTEST_FILTER, where it is set, says which tests. BUNDLE.tar.gz is of tools/pack_gpu_programs.sh, with the programs, or of tools/make_bundle.sh, to
 # build them. Needs what tools/gpu_build.sh needs; exits 4, naming it, where something is missing.
 # tools/gpu_bench.sh measures.
 set -euo pipefail
@@ -15,25 +16,30 @@ fail() {
   exit 4
 }
 
+usage() {
+  echo "usage: tools/gpu_tests.sh BUNDLE.tar.gz [memcheck|racecheck]" >&2
+  exit 2
+}
+
 bundle=${1:-}
-[[ -f $bundle ]] || { echo "usage: tools/gpu_tests.sh BUNDLE.tar.gz [--sanitize]" >&2; exit 2; }
-sanitize=${2:-}
-[[ -z $sanitize || $sanitize == --sanitize ]] || { echo "gpu_tests: unknown argument $2" >&2; exit 2; }
+tool=${2:-}
+[[ -f $bundle ]] || usage
+[[ -z $tool || $tool == memcheck || $tool == racecheck ]] || usage
 
 ./tools/gpu_build.sh "$bundle" terrace gpu_tests
 # shellcheck disable=SC1091
 source build/gpu/environment.sh
+
+if [[ -n $tool ]]; then
+  command -v compute-sanitizer >/dev/null || fail "there is no compute-sanitizer here"
+  # Not ranks, which are processes of their own, and not the kernels of libraries.
+  export GTEST_FILTER=${GTEST_FILTER:-'*GpuKernels*:GpuTest.*:*GpuRankSum*:*GpuAttention.IsOwn*'}
+  exec compute-sanitizer --tool "$tool" --error-exitcode 1 build/gpu/gpu_tests
+fi
 
 report=build/gpu/gpu_tests.log
 build/gpu/gpu_tests 2>&1 | tee "$report"
 if grep -q '\[  SKIPPED \]' "$report"; then
   echo "gpu_tests: tests were skipped, and there is a GPU" >&2
   exit 1
-fi
-if [[ -n $sanitize ]]; then
-  command -v compute-sanitizer >/dev/null || fail "there is no compute-sanitizer here"
-  for tool in memcheck racecheck; do
-    # Ranks are processes of their own.
-    compute-sanitizer --tool "$tool" --error-exitcode 1 build/gpu/gpu_tests --gtest_filter='*Gpu*-*GpuRanks*'
-  done
 fi

@@ -135,6 +135,7 @@ struct NormPartialsKernel {
   static constexpr int kThreads = 256;
   static constexpr int kLanes = static_cast<int>(kNormLanes);
   static constexpr int kBlocks = kThreads / kLanes;  // norm blocks of one block of threads
+  static constexpr int kAtOnce = 8;                  // loads that wait together
 
   template <typename Block>
   TERRACE_KERNEL void operator()(Block& block) const {
@@ -143,9 +144,18 @@ struct NormPartialsKernel {
       const std::int64_t begin = (block.index() * kBlocks + t / kLanes) * kNormBlock;
       const std::int64_t end = begin + kNormBlock < elements ? begin + kNormBlock : elements;
       double sum = 0;
-      for (std::int64_t i = begin + t % kLanes; i < end; i += kLanes) {
-        const double value = to_float(gradient[i]);
-        sum = ::fma(value, value, sum);
+      for (std::int64_t i = begin + t % kLanes; i < end; i += kAtOnce * kLanes) {
+        T values[kAtOnce];
+        TERRACE_UNROLL
+        for (int j = 0; j < kAtOnce; ++j) {
+          const std::int64_t at = i + j * kLanes;
+          values[j] = at < end ? gradient[at] : T{};
+        }
+        TERRACE_UNROLL
+        for (int j = 0; j < kAtOnce; ++j) {
+          const double value = to_float(values[j]);
+          sum = ::fma(value, value, sum);
+        }
       }
       sums[t] = sum;
     });

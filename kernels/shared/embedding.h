@@ -1,13 +1,12 @@
 #pragma once
 
-#include <algorithm>
 #include <array>
-#include <bit>
 #include <cstdint>
 #include <limits>
 
 #include "kernels/kernel_table.h"
 #include "kernels/shared/map.h"
+#include "kernels/shared/token_sort.h"
 
 // The embedding. Its backward sorts the positions of all micro-batches by token, keeping the order
 // of equal ones, and then gives each token's positions to one block, which adds in that order.
@@ -120,143 +119,6 @@ void add_positions(Launcher& launcher, const AddPositions& op) {
   });
 }
 
-// A stable sort by digits of 9 bits, lowest first: two passes for up to 262144 tokens. A chunk of
-// positions is counted, and later placed, by one block: thread d has digit d, and walks the chunk
-// in order. Walks are short while there are as many chunks as a large GPU has multiprocessors.
-inline constexpr int kDigitBits = 9;
-inline constexpr int kDigits = 1 << kDigitBits;
-inline constexpr int kSortChunkMin = 256;
-inline constexpr int kSortChunkMax = 1024;
-
-struct SortChunks {
-  explicit SortChunks(std::int64_t elements)
-      : positions(static_cast<int>(
-            std::clamp<std::int64_t>(divide_up(elements, 128), kSortChunkMin, kSortChunkMax))),
-        count(divide_up(elements, positions)) {}
-
-  int positions;  // of a chunk
-  std::int64_t count;
-};
-
-// The micro-batches' positions, one after the other; `rows` in each.
-struct SortedTokens {
-  std::int32_t* tokens = nullptr;
-  std::int32_t* positions = nullptr;
-};
-
-template <typename Block>
-TERRACE_KERNEL void load_digits(Block& block, const std::int32_t* tokens, std::int64_t first,
-                                int count, int shift, std::uint16_t* digits) {
-  block.for_each_thread([&](int t) {
-    for (int i = t; i < count; i += Block::kThreads) {
-      digits[i] = static_cast<std::uint16_t>((tokens[first + i] >> shift) & (kDigits - 1));
-    }
-  });
-  block.sync();
-}
-
-struct CountDigitsKernel {
-  const std::int32_t* tokens;
-  std::int32_t* counts;  // [chunks, kDigits]: a warp's threads have neighbours
-  std::int64_t elements;
-  SortChunks chunks;
-  int shift;
-
-  template <typename Block>
-  TERRACE_KERNEL void operator()(Block& block) const {
-    auto* const digits = reinterpret_cast<std::uint16_t*>(block.shared_memory());
-    const std::int64_t first = block.index() * chunks.positions;
-    const std::int64_t rest = elements - first;
-    const int count = rest < chunks.positions ? static_cast<int>(rest) : chunks.positions;
-    load_digits(block, tokens, first, count, shift, digits);
-    block.for_each_thread([&](int t) {
-      std::int32_t found = 0;
-      for (int i = 0; i < count; ++i) found += digits[i] == t ? 1 : 0;
-      counts[block.index() * kDigits + t] = found;
-    });
-  }
-};
-
-// Counts become the places where each (digit, chunk) begins. One block.
-struct PlaceDigitsKernel {
-  static constexpr int kCountsAtOnce = 16;  // loads that wait together
-
-  std::int32_t* counts;
-  std::int64_t chunks;
-
-  // body(c, the digit's counts of the chunks [c, c + kCountsAtOnce)); those past the last are 0.
-  template <typename Body>
-  TERRACE_KERNEL void for_each_counts(int digit, const Body& body) const {
-    for (std::int64_t c = 0; c < chunks; c += kCountsAtOnce) {
-      std::int32_t found[kCountsAtOnce];
-      TERRACE_UNROLL
-      for (int i = 0; i < kCountsAtOnce; ++i) {
-        found[i] = c + i < chunks ? counts[(c + i) * kDigits + digit] : 0;
-      }
-      body(c, found);
-    }
-  }
-
-  template <typename Block>
-  TERRACE_KERNEL void operator()(Block& block) const {
-    auto* const totals = reinterpret_cast<std::int32_t*>(block.shared_memory());
-    block.for_each_thread([&](int t) {
-      std::int32_t total = 0;
-      for_each_counts(t, [&](std::int64_t, const std::int32_t* found) {
-        TERRACE_UNROLL
-        for (int i = 0; i < kCountsAtOnce; ++i) total += found[i];
-      });
-      totals[t] = total;
-    });
-    block.sync();
-    block.for_each_thread([&](int t) {
-      std::int32_t place = 0;
-      for (int d = 0; d < t; ++d) place += totals[d];
-      for_each_counts(t, [&](std::int64_t c, const std::int32_t* found) {
-        TERRACE_UNROLL
-        for (int i = 0; i < kCountsAtOnce; ++i) {
-          if (c + i < chunks) counts[(c + i) * kDigits + t] = place;
-          place += found[i];
-        }
-      });
-    });
-  }
-};
-
-// The chunk is in shared memory first: the walks of a warp's threads are one after the other.
-struct MoveDigitsKernel {
-  SortedTokens from, to;
-  const std::int32_t* places;
-  std::int64_t elements;
-  SortChunks chunks;
-  int shift;
-
-  template <typename Block>
-  TERRACE_KERNEL void operator()(Block& block) const {
-    auto* const tokens = reinterpret_cast<std::int32_t*>(block.shared_memory());
-    std::int32_t* const positions = tokens + chunks.positions;
-    const std::int64_t first = block.index() * chunks.positions;
-    const std::int64_t rest = elements - first;
-    const int count = rest < chunks.positions ? static_cast<int>(rest) : chunks.positions;
-    block.for_each_thread([&](int t) {
-      for (int i = t; i < count; i += Block::kThreads) {
-        tokens[i] = from.tokens[first + i];
-        positions[i] = from.positions[first + i];
-      }
-    });
-    block.sync();
-    block.for_each_thread([&](int t) {
-      std::int64_t place = places[block.index() * kDigits + t];
-      for (int i = 0; i < count; ++i) {
-        if (((tokens[i] >> shift) & (kDigits - 1)) != t) continue;
-        to.tokens[place] = tokens[i];
-        to.positions[place] = positions[i];
-        ++place;
-      }
-    });
-  }
-};
-
 // Tokens are numbered from the part's first; those of other parts are V, and so come last.
 struct NumberBody {
   const std::int32_t* tokens;
@@ -300,8 +162,18 @@ struct EmbeddingRowsKernel {
   static constexpr int kThreads = 128;
   static constexpr int kPack = kPackOf<T>;
   static constexpr int kTokensOfBlock = 16;
-  static constexpr int kRowsAtOnce = 8;  // loads that wait together
-  static constexpr std::size_t kBytes = 2 * kTokensOfBlock * sizeof(std::int32_t);
+  static constexpr int kTokensAtOnce = 4;  // of one row, whose loads wait together
+  static constexpr int kRowsAtOnce = 8;    // of one token, whose loads wait together
+  static_assert(kTokensOfBlock % kTokensAtOnce == 0);
+
+  // Of a token, in shared memory: its sorted positions [begin, end), and the row of the first.
+  struct Place {
+    const T* first_row;
+    std::int32_t begin, end;
+
+    TERRACE_KERNEL std::int32_t rows() const { return end - begin; }
+  };
+  static constexpr std::size_t kBytes = kTokensOfBlock * sizeof(Place);
 
   SortedTokens sorted;
   const T* const* dh;  // of each micro-batch
@@ -335,6 +207,17 @@ struct EmbeddingRowsKernel {
     }
   }
 
+  // Where the row of a position of all micro-batches is, and of which of these it is.
+  struct Row {
+    std::int32_t micro_batch;
+    const T* data;
+  };
+  TERRACE_KERNEL Row row_of(std::int32_t position) const {
+    const std::int32_t own = rows.short_quotient(position);
+    const auto in_batch = position - own * static_cast<std::int32_t>(rows.divisor());
+    return {own, dh[own] + in_batch * C};
+  }
+
   // The sum over the sorted positions [begin, end), each micro-batch by itself first.
   TERRACE_KERNEL Floats<kPack> token_sum(std::int32_t begin, std::int32_t end, std::int64_t c,
                                          int count, bool is_aligned) const {
@@ -345,28 +228,23 @@ struct EmbeddingRowsKernel {
     load_positions(begin, end, position);
     for (std::int32_t next = begin; next < end; next += kRowsAtOnce) {
       const int there = end - next < kRowsAtOnce ? end - next : kRowsAtOnce;
-      std::int32_t own[kRowsAtOnce];
-      const T* row[kRowsAtOnce];
+      Row row[kRowsAtOnce];
       Words<T> words[kRowsAtOnce];
       TERRACE_UNROLL
-      for (int i = 0; i < kRowsAtOnce; ++i) {
-        own[i] = rows.short_quotient(position[i]);
-        const auto in_batch = position[i] - own[i] * static_cast<std::int32_t>(rows.divisor());
-        row[i] = dh[own[i]] + in_batch * C + c;
-      }
+      for (int i = 0; i < kRowsAtOnce; ++i) row[i] = row_of(position[i]);
       TERRACE_UNROLL
       for (int i = 0; i < kRowsAtOnce; ++i) {
         words[i] = {};
-        if (i < there) words[i] = load_words(row[i], count, is_aligned);
+        if (i < there) words[i] = load_words(row[i].data + c, count, is_aligned);
       }
       load_positions(next + kRowsAtOnce, end, position);  // they come while the rows do
       TERRACE_UNROLL
       for (int i = 0; i < kRowsAtOnce; ++i) {
         if (i >= there) continue;
-        if (own[i] != micro_batch) {
+        if (row[i].micro_batch != micro_batch) {
           total = total + sum;
           sum = {};
-          micro_batch = own[i];
+          micro_batch = row[i].micro_batch;
         }
         add_words(sum, words[i]);
       }
@@ -374,9 +252,8 @@ struct EmbeddingRowsKernel {
     return total + sum;
   }
 
-  TERRACE_KERNEL void write(std::int64_t token, std::int32_t begin, std::int32_t end,
-                            std::int64_t c, int count, bool is_aligned) const {
-    const Floats<kPack> sum = token_sum(begin, end, c, count, is_aligned);
+  TERRACE_KERNEL void write(std::int64_t token, const Floats<kPack>& sum, std::int64_t c, int count,
+                            bool is_aligned) const {
     float* const to = dwte + token * C + c;
     Pack<float, kPack> joined = {};
     if (mode != GradientMode::kAssign) joined = load_pack<float, kPack>(to, count, is_aligned);
@@ -385,24 +262,53 @@ struct EmbeddingRowsKernel {
     store_pack(to, joined, count, is_aligned);
   }
 
+  // Elements [c, c + count) of kTokensAtOnce tokens that are `blocks` apart. Of those with one row
+  // or none the loads wait together.
+  TERRACE_KERNEL void write_tokens(const Place* places, std::int64_t token, std::int64_t c,
+                                   int count, bool is_aligned) const {
+    Words<T> row[kTokensAtOnce];
+    TERRACE_UNROLL
+    for (int k = 0; k < kTokensAtOnce; ++k) {
+      row[k] = {};
+      if (places[k].rows() == 1) row[k] = load_words(places[k].first_row + c, count, is_aligned);
+    }
+    TERRACE_UNROLL
+    for (int k = 0; k < kTokensAtOnce; ++k) {
+      if (token + k * blocks >= V || places[k].rows() > 1) continue;
+      if (places[k].rows() == 0 && mode != GradientMode::kAssign) continue;
+      Floats<kPack> sum = {};
+      add_words(sum, row[k]);
+      write(token + k * blocks, sum, c, count, is_aligned);
+    }
+    for (int k = 0; k < kTokensAtOnce; ++k) {
+      if (token + k * blocks >= V || places[k].rows() <= 1) continue;
+      write(token + k * blocks, token_sum(places[k].begin, places[k].end, c, count, is_aligned), c,
+            count, is_aligned);
+    }
+  }
+
   template <typename Block>
   TERRACE_KERNEL void operator()(Block& block) const {
-    auto* const places = reinterpret_cast<std::int32_t*>(block.shared_memory());
+    auto* const places = reinterpret_cast<Place*>(block.shared_memory());
     block.for_each_thread([&](int t) {
-      if (t < 2 * kTokensOfBlock) places[t] = first_of(block.index() + t / 2 * blocks + t % 2);
+      if (t >= 2 * kTokensOfBlock) return;  // two searches for a token, at the same time
+      Place& place = places[t / 2];
+      (t % 2 == 0 ? place.begin : place.end) = first_of(block.index() + t / 2 * blocks + t % 2);
     });
     block.sync();
     block.for_each_thread([&](int t) {
-      for (int k = 0; k < kTokensOfBlock; ++k) {
+      if (t >= kTokensOfBlock || places[t].rows() == 0) return;
+      places[t].first_row = row_of(sorted.positions[places[t].begin]).data;
+    });
+    block.sync();
+    block.for_each_thread([&](int t) {
+      for (int k = 0; k < kTokensOfBlock; k += kTokensAtOnce) {
         const std::int64_t token = block.index() + k * blocks;
-        const std::int32_t begin = places[2 * k];
-        const std::int32_t end = places[2 * k + 1];
         if (token >= V) return;
-        if (begin == end && mode != GradientMode::kAssign) continue;
         for (std::int64_t c = t * kPack; c < C; c += Block::kThreads * kPack) {
           const int count = C - c < kPack ? static_cast<int>(C - c) : kPack;
           with_whole_packs<kPack>(count, aligned, [&](int n, bool is_aligned) {
-            write(token, begin, end, c, n, is_aligned);
+            write_tokens(places + k, token, c, n, is_aligned);
           });
         }
       }
@@ -466,28 +372,6 @@ inline std::size_t embedding_backward_workspace(std::int64_t rows, std::int64_t 
   return 4 * WorkspaceCutter::padded_bytes(elements * sizeof(std::int32_t)) +
          WorkspaceCutter::padded_bytes(chunks * kDigits * sizeof(std::int32_t)) +
          WorkspaceCutter::padded_bytes(static_cast<std::size_t>(micro_batches) * sizeof(void*));
-}
-
-// Sorts `from` by token, none over `token_max`, and returns where the result is.
-template <typename Launcher>
-SortedTokens sort_tokens(Launcher& launcher, SortedTokens from, SortedTokens to,
-                         std::int32_t* counts, std::int64_t elements, std::int64_t token_max) {
-  const SortChunks chunks(elements);
-  const auto bits = static_cast<int>(std::bit_width(static_cast<std::uint64_t>(token_max)));
-  for (int shift = 0; shift < bits; shift += kDigitBits) {
-    launcher.template launch<kDigits>(
-        "embedding_backward", CountDigitsKernel{from.tokens, counts, elements, chunks, shift},
-        chunks.count, static_cast<std::size_t>(chunks.positions) * sizeof(std::uint16_t));
-    launcher.template launch<kDigits>("embedding_backward", PlaceDigitsKernel{counts, chunks.count},
-                                      1, kDigits * sizeof(std::int32_t));
-    launcher.template launch<kDigits>(
-        "embedding_backward", MoveDigitsKernel{from, to, counts, elements, chunks, shift},
-        chunks.count, 2 * static_cast<std::size_t>(chunks.positions) * sizeof(std::int32_t));
-    const SortedTokens sorted = to;
-    to = from;
-    from = sorted;
-  }
-  return from;
 }
 
 template <typename Launcher>

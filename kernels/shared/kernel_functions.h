@@ -14,7 +14,8 @@
 #include "kernels/shared/head_loss.h"
 #include "kernels/shared/head_part.h"
 #include "kernels/shared/matmul.h"
-#include "kernels/shared/norm.h"
+#include "kernels/shared/norm_backward.h"
+#include "kernels/shared/norm_forward.h"
 #include "kernels/shared/rope.h"
 
 // The table of all block kernels, for a Launcher.

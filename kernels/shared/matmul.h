@@ -6,7 +6,7 @@
 #include "kernels/kernel_table.h"
 #include "kernels/shared/block.h"
 #include "kernels/shared/elementwise.h"
-#include "kernels/shared/norm.h"
+#include "kernels/shared/join_columns.h"
 
 // The three products of a linear layer, as calls of launcher.product().
 namespace terrace::shared {

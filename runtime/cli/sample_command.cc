@@ -1,7 +1,9 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cerrno>
 #include <cstdio>
+#include <string_view>
 
 #include "base/error.h"
 #include "runtime/cli/commands.h"
@@ -25,6 +27,14 @@ constexpr auto kSampleFlags = std::to_array<FlagSpec>({
     {"seed", "Text", "N", "Of the choices (1234)"},
 });
 
+// A large model takes seconds for a byte: whoever reads does not wait for the last.
+void print_now(std::string_view text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) {
+    return;
+  }
+  throw IoError({.operation = "write", .path = "standard output", .error_number = errno});
+}
+
 }  // namespace
 
 int run_sample(int argc, const char* const* argv) {
@@ -45,10 +55,8 @@ int run_sample(int argc, const char* const* argv) {
   if (values[kTemperature]) options.temperature = values[kTemperature]->number(0);
   if (values[kSeed]) options.seed = values[kSeed]->unsigned_integer();
   ConsoleLog log;
-  const std::string text = options.prompt + sample_text(options, log) + "\n";
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) {
-    throw IoError({.operation = "write", .path = "standard output"});
-  }
+  sample_text(options, [](std::string_view text) { print_now(text); }, log);
+  print_now("\n");
   return 0;
 }
 

@@ -26,13 +26,13 @@ void check_steps(const TrainOptions& options) {
   if (batch.max_steps != 0 && batch.num_train_epochs) {
     throw ConfigError(fmt::format("--max-steps {} and --num-train-epochs {} both say when to end",
                                   batch.max_steps, *batch.num_train_epochs),
-                      "give one of them");
+                      "give one of them; 0 takes back what stands in the file of --config");
   }
   if (batch.max_steps == 0) return;
   if (batch.stop_after_step.value_or(0) > batch.max_steps) {
     throw ConfigError(fmt::format("--stop-after-step {} is after the last of --max-steps {}",
                                   *batch.stop_after_step, batch.max_steps),
-                      "stop at an earlier step, or leave --stop-after-step out");
+                      "stop at an earlier step, or go on to the last with --stop-after-step 0");
   }
   const std::int64_t last_step = batch.stop_after_step.value_or(batch.max_steps);
   if (options.run.trace_steps && options.run.trace_steps->first > last_step) {

@@ -1,4 +1,5 @@
 #include <array>
+#include <optional>
 
 #include "runtime/config/toml_text.h"
 #include "runtime/config/train_flags.h"
@@ -73,18 +74,26 @@ constexpr auto kModelFlags = std::to_array<TrainFlag>({
        o.batch.gradient_accumulation_steps = v.integer(1, 1'000'000);
      },
      [](const TrainOptions& o) { return toml_integer(o.batch.gradient_accumulation_steps); }},
-    {{"max-steps", "Batch", "N", "The number of steps"},
-     [](TrainOptions& o, const FlagValue& v) { o.batch.max_steps = v.integer(1); },
+    {{"max-steps", "Batch", "N", "The number of steps (0: --num-train-epochs says it)"},
+     [](TrainOptions& o, const FlagValue& v) { o.batch.max_steps = v.integer(0); },
      [](const TrainOptions& o) {
        return o.batch.max_steps == 0 ? std::string{} : toml_integer(o.batch.max_steps);
      }},
-    {{"num-train-epochs", "Batch", "X", "The number of steps, in passes over the data"},
-     [](TrainOptions& o, const FlagValue& v) { o.batch.num_train_epochs = v.positive_number(); },
+    {{"num-train-epochs", "Batch", "X",
+      "The number of steps, in passes over the data (0: --max-steps says it)"},
+     [](TrainOptions& o, const FlagValue& v) {
+       const double epochs = v.number(0);
+       o.batch.num_train_epochs = epochs > 0 ? std::optional(epochs) : std::nullopt;
+     },
      [](const TrainOptions& o) {
        return o.batch.num_train_epochs ? toml_number(*o.batch.num_train_epochs) : std::string{};
      }},
-    {{"stop-after-step", "Batch", "N", "Save and stop after this step; schedules do not change"},
-     [](TrainOptions& o, const FlagValue& v) { o.batch.stop_after_step = v.integer(1); },
+    {{"stop-after-step", "Batch", "N",
+      "Save and stop after this step; schedules do not change (0: goes on to the last)"},
+     [](TrainOptions& o, const FlagValue& v) {
+       const std::int64_t step = v.integer(0);
+       o.batch.stop_after_step = step > 0 ? std::optional(step) : std::nullopt;
+     },
      [](const TrainOptions& o) {
        return o.batch.stop_after_step ? toml_integer(*o.batch.stop_after_step) : std::string{};
      }},

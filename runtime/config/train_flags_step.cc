@@ -124,7 +124,8 @@ constexpr auto kStepFlags = std::to_array<TrainFlag>({
       "Continue from a checkpoint; auto: the run directory's last, if any (none)"},
      [](TrainOptions& o, const FlagValue& v) { o.run.resume = v.name(); },
      [](const TrainOptions& o) { return toml_string(o.run.resume); }},
-    {{"progress", "Run", "auto|on|off", "A progress bar (auto: on a terminal)"},
+    {{"progress", "Run", "auto|on|off",
+      "A progress bar (auto: on a terminal, and not under a launcher)"},
      [](TrainOptions& o, const FlagValue& v) {
        o.run.progress = static_cast<ProgressChoice>(v.choice(kProgresses));
      },

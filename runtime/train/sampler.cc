@@ -252,7 +252,8 @@ unsigned char choose_byte(std::span<const float> logits, double temperature, std
   return static_cast<unsigned char>(chosen - sums.begin());
 }
 
-std::string sample_text(const SampleOptions& options, Log& log) {
+void sample_text(const SampleOptions& options, FunctionRef<void(std::string_view)> write,
+                 Log& log) {
   const SampledModel model(options.model_directory, log);
   const auto fetch = [&](const UnitLayout& unit, const ParameterTensor& tensor, std::int64_t begin,
                          std::span<float> out) { model.read(unit, tensor, begin, out); };
@@ -262,11 +263,12 @@ std::string sample_text(const SampleOptions& options, Log& log) {
       static_cast<std::int64_t>(options.prompt.size()) + options.max_new_tokens - 1;
   ByteSampler sampler(fitting_shape(std::move(shape), text_bytes), fetch);
   std::string text = options.prompt;
+  write(text);
   for (std::int64_t i = 0; i < options.max_new_tokens; ++i) {
     text += static_cast<char>(choose_byte(sampler.logits_after(text), options.temperature,
                                           options.seed, static_cast<std::uint64_t>(i)));
+    write({&text.back(), 1});
   }
-  return text.substr(options.prompt.size());
 }
 
 }  // namespace terrace

@@ -2,8 +2,10 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "base/function_ref.h"
 #include "base/log.h"
 #include "memory/host/host_memory.h"
 #include "memory/host/worker_arena.h"
@@ -23,9 +25,10 @@ struct SampleOptions {
   int threads = 0;  // 0: what the process may use
 };
 
-// What follows the prompt. Throws ConfigError for a directory without weights or a vocabulary below
-// 256, OutOfMemory for a model that does not fit in memory, CorruptData, NotFinite, IoError.
-std::string sample_text(const SampleOptions& options, Log& log);
+// Gives `write` the prompt, once the model is in memory, and then each byte as it is chosen. Throws
+// ConfigError for a directory without weights or a vocabulary below 256, OutOfMemory for a model
+// that does not fit in memory, CorruptData, NotFinite, IoError, and what `write` throws.
+void sample_text(const SampleOptions& options, FunctionRef<void(std::string_view)> write, Log& log);
 
 // A model in memory that tells the next byte.
 class ByteSampler {

@@ -91,6 +91,11 @@ std::string describe_ranks(const StepModel& model) {
                      cut.stage);
 }
 
+// What so many bytes written in a step are in a day.
+std::string wear_of(double bytes_of_step) {
+  return fmt::format("{:.2f} TB a day at a step per second", bytes_of_step * 86400e-12);
+}
+
 }  // namespace
 
 std::string describe_plan(const EngineOptions& options, const EnginePlan& plan) {
@@ -133,21 +138,27 @@ std::string describe_plan(const EngineOptions& options, const EnginePlan& plan) 
   }
   const double written = lane_bytes(program, Lane::kWrite);
   if (written > 0) {
-    text += fmt::format(
-        "\nwritten to the drives: {:.3f} TB in 1000 steps, {:.2f} TB a day at a "
-        "step per second",
-        written * 1e-9, written * 86400e-12);
+    text += fmt::format("\nwritten to the drives{}{}: {:.3f} TB in 1000 steps, {}",
+                        options.nvme.directories.size() > 1 ? " together" : "",
+                        plan.model.ranks() > 1 ? " by this rank" : "", written * 1e-9,
+                        wear_of(written));
   }
   return text;
 }
 
-std::string describe_store(const Engine& engine) {
+std::string describe_store(std::span<const StorePath> paths, double written_bytes) {
+  std::uint64_t used_bytes = 0;
+  for (const StorePath& path : paths) used_bytes += path.used_bytes;
   std::string text;
-  for (const StorePath& path : engine.store_paths()) {
+  for (const StorePath& path : paths) {
     text += fmt::format("\nnvme: {} by {}{}{}{}{}", path.directory, path.engine,
                         path.direct_io ? ", direct" : ", buffered",
                         path.registered_buffers ? ", registered buffers" : "",
                         path.remark.empty() ? "" : ": ", path.remark);
+    if (paths.size() == 1 || used_bytes == 0) continue;
+    const double share = static_cast<double>(path.used_bytes) / static_cast<double>(used_bytes);
+    text += fmt::format("; {:.0f} % of what is written, {}", 100 * share,
+                        wear_of(share * written_bytes));
   }
   return text;
 }
@@ -207,7 +218,8 @@ std::string TimeSummary::describe_waits(const StepWaits& waits) const {
 
 std::string TimeSummary::text(const StepWaits& waits) const {
   if (steps_ == 0 || seconds_ <= 0) {
-    return "no steps were run: --max-steps or --stop-after-step ends the run where it is";
+    return "no steps were run: --max-steps or --stop-after-step ends the run where it is; "
+           "--stop-after-step 0 goes on to the last step";
   }
   std::string text = fmt::format("{} steps in {:.1f} s, {:.0f} tokens/s. Where the time went:\n",
                                  steps_, seconds_, tokens_ / seconds_);

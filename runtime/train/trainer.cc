@@ -29,13 +29,6 @@
 namespace terrace {
 namespace {
 
-// Whether two models compute the same, given the same tensors.
-bool is_same_model(const ModelConfig& a, const ModelConfig& b) {
-  return a.family == b.family && a.heads == b.heads && a.key_value_heads == b.key_value_heads &&
-         a.head_width == b.head_width && a.norm_epsilon == b.norm_epsilon && a.tied == b.tied &&
-         a.rope == b.rope;
-}
-
 // Whether a run that goes on from no checkpoint starts from the weights beside its config.json.
 bool takes_weights(const ModelOptions& options) {
   if (options.init == InitChoice::kRandom) return false;
@@ -111,14 +104,15 @@ class Trainer {
     schedule_ = schedule_for(options_, total_steps_);
     take_run_directory();
     std::unique_ptr<Checkpoint> checkpoint = find_checkpoint(options_.run.resume, run_dir_);
-    refuse_second_run();
+    refuse_second_run(options_.run.resume, run_dir_);
     ranks_.add_devices(exchange_of(backend_.get()), communicator_options_for(options_.ranks));
     engine_options_.ranks = ranks_.steps();
     engine_ = std::make_unique<Engine>(engine_options_, plan_, log_);
     state_.emplace(engine_->state(), plan_.model, ranks_.world());
-    console_.say(to_text(machine_.threads) +
-                 describe_gpu(machine_, options_.tiers.device, plan_.model.ranks()) +
-                 describe_store(*engine_));
+    console_.say(
+        to_text(machine_.threads) +
+        describe_gpu(machine_, options_.tiers.device, plan_.model.ranks()) +
+        describe_store(engine_->store_paths(), lane_bytes(plan_.training.program, Lane::kWrite)));
     start_from(std::move(checkpoint));
     waits_.emplace(plan_.training.program);
     if (ranks_.is_first()) open_files(summary);
@@ -173,62 +167,6 @@ class Trainer {
     }
   }
 
-  // Going on with another model, data order or past the end would be a mistake.
-  void check_resume(const Checkpoint& checkpoint) const {
-    const CheckpointProgress& progress = checkpoint.progress();
-    if (!is_same_model(checkpoint.model(), model_)) {
-      throw ConfigError("--model is not the model of the checkpoint to resume from",
-                        "resume with the model that the checkpoint was made of");
-    }
-    if (progress.seed != options_.model.seed) {
-      throw ConfigError(fmt::format("--seed {} would change the order of the data: the checkpoint "
-                                    "was made with --seed {}",
-                                    options_.model.seed, progress.seed),
-                        "resume with that seed");
-    }
-    if (progress.sequence_length != engine_options_.batch.positions ||
-        progress.training_tokens != data_->training_tokens()) {
-      throw ConfigError(
-          fmt::format("the checkpoint was made with {} training tokens and --sequence-length {}: "
-                      "other data would not go on where it stopped",
-                      progress.training_tokens, progress.sequence_length),
-          "resume with the data and the sequence length of that run, or start another run from "
-          "the weights of its final directory (--model)");
-    }
-    if (progress.step > last_step()) {
-      throw ConfigError(fmt::format("the checkpoint is of step {}, and the run ends at step {}",
-                                    progress.step, last_step()),
-                        "raise --max-steps or --stop-after-step");
-    }
-  }
-
-  // Whether the run goes on from a checkpoint of its own run directory.
-  bool resumes_here() const {
-    const std::string& resume = options_.run.resume;
-    if (resume == "none" || resume == "auto") return resume == "auto";
-    std::error_code ignored;
-    std::filesystem::path path = std::filesystem::absolute(resume).lexically_normal();
-    if (!path.has_filename()) path = path.parent_path();  // of a slash at the end
-    return std::filesystem::equivalent(path.parent_path(), run_dir_, ignored);
-  }
-
-  // A fresh run among another's checkpoints would be mixed up with it at the next --resume auto,
-  // and would replace its result.
-  void refuse_second_run() const {
-    const bool has_checkpoints = latest_checkpoint(run_dir_).has_value();
-    if (has_checkpoints && resumes_here()) return;
-    if (has_checkpoints) {
-      throw ConfigError(
-          fmt::format("the run directory {} has checkpoints of another run", run_dir_),
-          "go on with --resume auto, or give another --run-dir");
-    }
-    if (std::filesystem::exists(std::filesystem::path(run_dir_) / "final" / "config.json")) {
-      throw ConfigError(
-          fmt::format("the run directory {} has the result of a finished run (final)", run_dir_),
-          "give another --run-dir, or move final away first");
-    }
-  }
-
   // Ranks look for the checkpoint themselves, and may see other directories.
   void agree_on(const Checkpoint* checkpoint) const {
     const bool same_step = ranks_.is_same(
@@ -244,7 +182,8 @@ class Trainer {
   void start_from(std::unique_ptr<Checkpoint> checkpoint) {
     agree_on(checkpoint.get());
     if (checkpoint != nullptr) {
-      check_resume(*checkpoint);
+      check_resume(*checkpoint, {model_, options_.model.seed, engine_options_.batch.positions,
+                                 data_->training_tokens(), last_step()});
       try {
         checkpoint->open(layout_);
         engine_->fill_state(*checkpoint);
@@ -255,7 +194,7 @@ class Trainer {
       done_steps_ = checkpoint->progress().step;
       next_sample_ = checkpoint->progress().samples;
       if (const auto& scale = checkpoint->progress().loss_scale) engine_->set_loss_scale(*scale);
-      if (resumes_here()) {
+      if (resumes_in(run_dir_, options_.run.resume)) {
         saved_step_ = done_steps_;
         if (ranks_.is_first()) remove_later_checkpoints(run_dir_, done_steps_);
       }
@@ -297,7 +236,7 @@ class Trainer {
       train_to_boundary();
       if (stops_ && done_steps_ < last_step()) {
         save();
-        if (data_problem_ != nullptr) std::rethrow_exception(data_problem_);
+        end_for_bad_data();
         return TrainOutcome::kSavedOnSignal;
       }
     }
@@ -313,6 +252,14 @@ class Trainer {
       throw;
     }
     return TrainOutcome::kDone;
+  }
+
+  // Where a rank cannot read what it has to train on, with its reason on all: it leaves, the others
+  // wait for it. Run again they would end as they do now.
+  void end_for_bad_data() {
+    const bool has_bad_data = ranks_.any(data_problem_ != nullptr);
+    if (data_problem_ != nullptr) std::rethrow_exception(data_problem_);
+    if (has_bad_data) ranks_.wait_for_all();
   }
 
   // Runs steps, each begun before the one before is finished, up to one that must be complete.
@@ -375,7 +322,11 @@ class Trainer {
     try {
       outcome = engine_->finish_step();
     } catch (...) {  // the row of the step before is complete but for its time
-      flush_row(clock_.now_ns());
+      try {
+        flush_row(clock_.now_ns());
+      } catch (const Error& problem) {  // what ends the run is the step's
+        log_.warning(problem.what());
+      }
       throw;
     }
     observe(*outcome.report);

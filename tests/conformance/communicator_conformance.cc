@@ -399,6 +399,7 @@ constexpr CommunicatorOptions kShort = {.timeout = std::chrono::milliseconds(300
 TEST_P(CommunicatorConformanceTest, TimeoutNamesTheCallAndWhoDidNotArrive) {
   if (GetParam().ranks == 1) return;
   runner_->run(kShort, [this](Communicator& communicator) {
+    runner_->meet();  // nobody is late by having begun late
     const int last = communicator.size() - 1;
     if (communicator.rank() != last) {
       std::vector<float> data(96);
@@ -423,6 +424,7 @@ TEST_P(CommunicatorConformanceTest, TimeoutNamesTheCallAndWhoDidNotArrive) {
 TEST_P(CommunicatorConformanceTest, RecvTimesOutWhenNobodySends) {
   if (GetParam().ranks == 1) return;
   runner_->run(kShort, [this](Communicator& communicator) {
+    runner_->meet();
     if (communicator.rank() == 0) {
       std::vector<float> data(5);
       const std::string what = error_of([&] { communicator.recv(view(std::span(data)), 1, {}); });

@@ -81,6 +81,9 @@ TEST(BenchCommand, OptimizerHasTheResultsOfTheInterface) {
 }
 
 TEST(BenchCommand, IoHasTheResultsOfTheInterface) {
+  if (!is_ok_here("io_uring") || !is_ok_here("direct_io")) {
+    GTEST_SKIP() << "its limits are of direct I/O by io_uring, which is refused here";
+  }
   const TemporaryDirectory directory;
   std::filesystem::create_directory(directory.path("a"));
   std::filesystem::create_directory(directory.path("b"));

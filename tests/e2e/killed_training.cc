@@ -47,7 +47,7 @@ class KilledTraining {
       expect_start(outcome, stale);
       EXPECT_TRUE(training_.nvme_is_empty());  // its file has no name by then
     }
-    committed_ = last_committed();
+    committed_ = training_.last_committed("killed");
     ++(is_writing() ? kills_.in_checkpoints : has_stepped ? kills_.in_steps : kills_.in_starts);
   }
 
@@ -108,18 +108,6 @@ class KilledTraining {
     const std::vector<std::string> left = entries(training_.path("nvme"));
     EXPECT_LE(left.size(), 1U);
     return left.empty() ? std::string() : training_.path("nvme/" + left.front());
-  }
-
-  // The highest step whose checkpoint has its manifest; 0 for none.
-  int last_committed() const {
-    int last = 0;
-    for (const std::string& name : entries(training_.path("killed"))) {
-      const bool complete = training_.directory().has("killed/" + name + "/manifest.json");
-      if (name.starts_with("checkpoint-") && !name.ends_with(".writing") && complete) {
-        last = std::max(last, std::stoi(name.substr(11)));
-      }
-    }
-    return last;
   }
 
   // A start goes on from the last committed checkpoint, and removes what the killed run left.

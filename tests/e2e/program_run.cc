@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <thread>
 
@@ -82,6 +83,8 @@ ProgramRun::ProgramRun(const Command& command, const Denied& denied) {
   const std::string err = directory_.write("err", "");
   child_ = ::fork();
   if (child_ == 0) {
+    // A shell starts what it runs in the background with these ignored.
+    for (const int number : {SIGINT, SIGHUP}) ::signal(number, SIG_DFL);
     if (!redirect(STDIN_FILENO, "/dev/null", O_RDONLY) ||
         !redirect(STDOUT_FILENO, out, O_WRONLY | O_APPEND) ||
         !redirect(STDERR_FILENO, err, O_WRONLY | O_APPEND) || !apply(denied)) {
@@ -178,6 +181,19 @@ Outcome ProgramRun::wait(std::chrono::seconds limit) {
 
 Outcome run_program(const std::vector<std::string>& arguments, const Denied& denied) {
   return ProgramRun(arguments, denied).wait();
+}
+
+bool is_ok_here(const std::string& check) {
+  const Outcome doctor =
+      run_program({"doctor", "--json", "--nvme", std::filesystem::temp_directory_path().string()});
+  const auto document = nlohmann::json::parse(doctor.output, nullptr, false);
+  EXPECT_TRUE(document.is_object()) << doctor;
+  if (!document.is_object()) return false;
+  for (const auto& result : document.value("results", nlohmann::json::array())) {
+    if (result.value("name", "") == check) return result.value("status", "") == "ok";
+  }
+  ADD_FAILURE() << "doctor has no check " << check << '\n' << doctor;
+  return false;
 }
 
 }  // namespace terrace

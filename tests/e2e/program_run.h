@@ -82,4 +82,7 @@ class ProgramRun {
 
 Outcome run_program(const std::vector<std::string>& arguments, const Denied& denied = {});
 
+// Whether `terrace doctor` says that this check of it holds, for the directory of temporary files.
+bool is_ok_here(const std::string& check);
+
 }  // namespace terrace

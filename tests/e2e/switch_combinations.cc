@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
 #include <random>
 #include <set>
 #include <tuple>
@@ -10,18 +9,9 @@
 namespace terrace {
 namespace {
 
-// As `terrace doctor` says: containers may forbid io_uring.
+// Containers may forbid io_uring.
 std::vector<std::string> io_engines() {
-  const Outcome doctor =
-      run_program({"doctor", "--json", "--nvme", std::filesystem::temp_directory_path().string()});
-  const auto document = nlohmann::json::parse(doctor.output, nullptr, false);
-  EXPECT_TRUE(document.is_object()) << doctor;
-  if (!document.is_object()) return {"posix"};
-  for (const auto& result : document.value("results", nlohmann::json::array())) {
-    if (result.value("name", "") == "io_uring" && result.value("status", "") == "ok") {
-      return {"posix", "io_uring"};
-    }
-  }
+  if (is_ok_here("io_uring")) return {"posix", "io_uring"};
   return {"posix"};
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -114,6 +115,18 @@ Arguments TinyTraining::command(const std::string& run, const Arguments& more) c
 }
 
 bool TinyTraining::nvme_is_empty() const { return fs::is_empty(path("nvme")); }
+
+int TinyTraining::last_committed(const std::string& run) const {
+  int last = 0;
+  std::error_code not_there;  // the run has not made it yet
+  for (const auto& entry : fs::directory_iterator(path(run), not_there)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with("checkpoint-") || name.ends_with(".writing")) continue;
+    if (fs::exists(entry.path() / "manifest.json"))
+      last = std::max(last, std::stoi(name.substr(11)));
+  }
+  return last;
+}
 
 std::string TinyTraining::least_device_memory(const Arguments& more) const {
   const Outcome refused = run_program(command(

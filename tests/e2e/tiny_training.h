@@ -63,6 +63,8 @@ class TinyTraining {
   // Runs the command and expects exit code 0.
   Outcome train(const std::string& run, const Arguments& more = {}) const;
   std::vector<MetricsRow> rows(const std::string& run) const;
+  // The step of the run's last complete checkpoint; 0 if there is none.
+  int last_committed(const std::string& run) const;
   // Content of a run's files in a directory of it, such as "final" or "checkpoint-10", by name.
   std::map<std::string, std::string> files(const std::string& run, const std::string& name) const;
   // Expects that a run wrote the same rows and the same files in `name` as another.

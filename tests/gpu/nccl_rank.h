@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <memory>
 
 #include "memory/device.h"
@@ -12,11 +13,14 @@ namespace terrace::test {
 // CUDA.
 int own_gpu();
 
+// A rank that hangs is named long before the job is ended.
+inline constexpr CommunicatorOptions kRankOptions = {.timeout = std::chrono::seconds(60)};
+
 // Of all ranks of the job and of host memory, by NCCL, as `terrace train` makes it under torchrun.
 // All ranks call it.
 class NcclWorld {
  public:
-  explicit NcclWorld(const CommunicatorOptions& options = {});
+  explicit NcclWorld(const CommunicatorOptions& options = kRankOptions);
   Communicator& ranks() { return *ranks_; }
 
  private:

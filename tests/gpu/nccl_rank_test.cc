@@ -61,7 +61,7 @@ class NcclRank : public testing::TestWithParam<int> {
 void expect_on_gpus(const std::function<void(const BothMemories&)>& expect) {
   test::NcclWorld world;
   const auto backend = make_cuda_backend(test::own_gpu());
-  const auto devices = backend->exchange()->make_communicator(world.ranks(), {});
+  const auto devices = backend->exchange()->make_communicator(world.ranks(), test::kRankOptions);
   const auto device = make_cuda_device({.ordinal = test::own_gpu(), .capacity_bytes = 64 * kMiB});
   expect({world.ranks(), *devices, *device});
 }

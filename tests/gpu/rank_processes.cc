@@ -21,8 +21,8 @@ namespace {
 // Says that this process is a rank: the variables of torchrun may be there for another reason.
 constexpr const char* kDirectoryVariable = "TERRACE_TEST_RANKS_DIRECTORY";
 
-// Ranks that take turns on one GPU need milliseconds for a call.
-constexpr auto kLimit = std::chrono::seconds(600);
+// For all ranks of a job together. Those that take turns on one GPU need milliseconds for a call.
+constexpr auto kLimit = std::chrono::seconds(300);
 constexpr auto kMeetingTimeout = std::chrono::seconds(120);
 
 // Between those of the rendezvous' own tests and those that the system gives away. Another job may
@@ -76,9 +76,11 @@ void expect_ranks_pass(int ranks, const std::string& filter) {
   for (int rank = 0; rank < ranks; ++rank) {
     runs.emplace_back(command_of(rank, ranks, filter, directory.path()));
   }
+  const auto until = std::chrono::steady_clock::now() + kLimit;
   int rank = 0;
   for (ProgramRun& run : runs) {
-    const Outcome outcome = run.wait(kLimit);
+    const auto left = until - std::chrono::steady_clock::now();
+    const Outcome outcome = run.wait(std::chrono::ceil<std::chrono::seconds>(left));
     EXPECT_EQ(outcome.code, 0) << "rank " << rank << " of " << ranks << ": " << outcome;
     EXPECT_EQ(outcome.output.find("[  SKIPPED ]"), std::string::npos) << outcome;
     EXPECT_NE(outcome.output.find("[  PASSED  ]"), std::string::npos) << outcome;

@@ -1,9 +1,11 @@
 #include "memory/cuda/gpu_inventory.h"
 
 #include <gtest/gtest.h>
+#include <stdlib.h>  // NOLINT: mkdtemp is not in <cstdlib>
 
 #include <filesystem>
 #include <fstream>
+#include <string>
 
 #include "base/error.h"
 #include "memory/cuda/cuda_device.h"
@@ -21,7 +23,9 @@ TEST(GpuInventory, WithoutADriverSaysSo) {
 }
 
 TEST(GpuInventory, TellsWhatNvmlTells) {
-  const auto devices = std::filesystem::path(testing::TempDir()) / "terrace_gpu_inventory";
+  std::string pattern = (std::filesystem::temp_directory_path() / "terrace-gpus-XXXXXX").string();
+  ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+  const std::filesystem::path devices = pattern;
   std::filesystem::create_directories(devices / "0000:3b:00.0");
   std::ofstream(devices / "0000:3b:00.0" / "numa_node") << "1\n";
   const GpuInventory inventory = read_gpu_inventory(TERRACE_FAKE_NVML, devices.string());

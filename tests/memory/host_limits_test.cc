@@ -6,10 +6,10 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
-#include <thread>
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "memory/host/cpu_mask.h"
 
 namespace terrace {
 namespace {
@@ -167,7 +167,7 @@ TEST(HostLimitsOfThisMachineTest, AreSane) {
   EXPECT_LE(limits.available_bytes, limits.total_bytes);
   EXPECT_LT(0U, limits.usable_bytes());
   EXPECT_LE(limits.usable_cpus(), limits.affinity_cpus);
-  EXPECT_EQ(limits.affinity_cpus, static_cast<int>(std::thread::hardware_concurrency()));
+  EXPECT_EQ(limits.affinity_cpus, static_cast<int>(cpus_of_thread().size()));
 }
 
 }  // namespace

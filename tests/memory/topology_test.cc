@@ -3,7 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <set>
-#include <thread>
+
+#include "memory/host/cpu_mask.h"
 
 namespace terrace {
 namespace {
@@ -13,7 +14,7 @@ TEST(TopologyTest, DescribesThisMachine) {
   EXPECT_FALSE(topology.cpu_model.empty());
   EXPECT_LE(1, topology.cores);
   EXPECT_LE(topology.cores, topology.hardware_threads);
-  EXPECT_LE(static_cast<int>(std::thread::hardware_concurrency()), topology.hardware_threads);
+  EXPECT_LE(static_cast<int>(cpus_of_thread().size()), topology.hardware_threads);
   ASSERT_FALSE(topology.numa_nodes.empty());
 }
 

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "offload/direct_file.h"
 #include "offload/drive_probe.h"
 #include "offload/drive_record.h"
 #include "tests/offload/store_fixture.h"
@@ -38,6 +39,11 @@ class KeepingLog final : public Log {
 
 class NvmeShapeTest : public ::testing::TestWithParam<IoEngineKind> {
  protected:
+  void SetUp() override {
+    if (DirectFile((scratch_.path() / "direct").string()).direct()) return;
+    GTEST_SKIP() << "drives of temporary files are not measured here: no direct I/O";
+  }
+
   NvmeStoreOptions options() const {
     NvmeStoreOptions options;
     options.engine = GetParam();

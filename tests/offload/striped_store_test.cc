@@ -76,6 +76,7 @@ TEST_P(StripedStoreTest, BytesComeBackWhateverTheSharesAre) {
     for (std::size_t i = 0; i < shares.size(); ++i) {
       const double part = static_cast<double>(store.used_bytes()) * shares[i] / sum;
       EXPECT_NEAR(static_cast<double>(stripes.sizes()[i]), part, 2 * kStripedBlock) << i;
+      EXPECT_EQ(store.paths().at(i).used_bytes, stripes.sizes()[i]) << i;
     }
   }
 }

@@ -38,6 +38,7 @@ TEST(RendezvousHost, NamesTheRanksThatDidNotComeToAllThatDid) {
   const TcpSocket first = come_as(host.port(), as_rank(options, 1));
   const TcpSocket fourth = come_as(host.port(), as_rank(options, 4));
   come_as(host.port(), as_rank(options, 5)).close();
+  wait_until_all_is_heard(host.port());
   clock.let_time_pass();
   const TcpSocket wakes_it = connect_to(host.port());
   const std::string error = host.finish().error;

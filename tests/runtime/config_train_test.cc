@@ -246,6 +246,28 @@ TEST(TrainConfig, FlagsWinOverTheFile) {
   EXPECT_TRUE(options.run.dry_run);
 }
 
+TEST(TrainConfig, AFlagOf0TakesBackWhatTheFileSays) {
+  const TemporaryDirectory directory;
+  const std::string file = directory.write("run.toml",
+                                           "model = \"nano\"\n"
+                                           "data = \"one\"\n"
+                                           "max_steps = 9\n"
+                                           "stop_after_step = 4\n");
+  const TrainOptions to_the_last =
+      parse_train_options({"--config", file, "--stop-after-step", "0"});
+  EXPECT_EQ(to_the_last.batch.max_steps, 9);
+  EXPECT_FALSE(to_the_last.batch.stop_after_step.has_value());
+  const TrainOptions passes =
+      parse_train_options({"--config", file, "--max-steps", "0", "--num-train-epochs", "2"});
+  EXPECT_EQ(passes.batch.num_train_epochs, 2.0);
+  const std::string passes_file = directory.write("passes.toml", to_toml(passes));
+  const TrainOptions steps =
+      parse_train_options({"--config", passes_file, "--max-steps", "5", "--num-train-epochs", "0"});
+  EXPECT_EQ(steps.batch.max_steps, 5);
+  EXPECT_FALSE(steps.batch.num_train_epochs.has_value());
+  EXPECT_THAT(error_of({"--config", file, "--max-steps", "0"}), testing::HasSubstr("--max-steps"));
+}
+
 TEST(TrainConfig, FilesAreRefusedByKey) {
   const TemporaryDirectory directory;
   const auto refused = [&](const std::string& text, const std::vector<std::string>& parts) {

@@ -49,9 +49,9 @@ TEST(FakeGpuRankTiers, OfDataRanksAndStagesHaveTheBitsOfTheCpuDevice) {
 }
 
 // What a rank ended with; "" where it came to its end.
-std::vector<std::string> errors_of(const RankMesh& mesh, const std::vector<FakeGpuOptions>& gpus) {
-  using std::chrono::seconds;
-  auto worlds = make_thread_communicators(mesh.shape.ranks(), "world", {.timeout = seconds(3)});
+std::vector<std::string> errors_of(const RankMesh& mesh, const std::vector<FakeGpuOptions>& gpus,
+                                   std::chrono::seconds timeout) {
+  auto worlds = make_thread_communicators(mesh.shape.ranks(), "world", {.timeout = timeout});
   std::vector<std::string> errors(worlds.size());
   std::vector<std::jthread> threads;
   for (std::size_t r = 0; r < worlds.size(); ++r) {
@@ -74,6 +74,9 @@ std::vector<std::string> errors_of(const RankMesh& mesh, const std::vector<FakeG
   return errors;
 }
 
+// Where nobody waits in vain: ranks are that late on no machine.
+constexpr std::chrono::seconds kNeverReached(100);
+
 std::vector<FakeGpuOptions> healthy(const RankMesh& mesh) {
   return std::vector<FakeGpuOptions>(static_cast<std::size_t>(mesh.shape.ranks()));
 }
@@ -94,7 +97,7 @@ TEST_P(FakeGpuRanks, AFailedCollectiveEndsEveryRank) {
   for (int failing = 1;; failing += 1 + failing / 2) {
     std::vector<FakeGpuOptions> gpus = healthy(GetParam());
     gpus.back().failing_collective = failing;
-    const std::vector<std::string> errors = errors_of(GetParam(), gpus);
+    const std::vector<std::string> errors = errors_of(GetParam(), gpus, kNeverReached);
     if (errors.back().empty()) {
       for (const std::string& error : errors) EXPECT_EQ(error, "");
       break;
@@ -110,7 +113,7 @@ TEST_P(FakeGpuRanks, AFailedGpuEndsEveryRank) {
   for (const int failing : {40, 200, 400}) {
     std::vector<FakeGpuOptions> gpus = healthy(GetParam());
     gpus.front().failing_call = failing;
-    const std::vector<std::string> errors = errors_of(GetParam(), gpus);
+    const std::vector<std::string> errors = errors_of(GetParam(), gpus, std::chrono::seconds(3));
     EXPECT_NE(errors.front(), "") << failing;
     for (const std::string& error : errors) EXPECT_NE(error, "") << failing;
   }
@@ -200,9 +203,9 @@ TEST(FakeGpuDrain, IsNotDoneWhereItsLastCallHasFailed) {
   ASSERT_GT(device_calls(plan.training.program, Part::kDrain), 0);
   std::vector<FakeGpuOptions> gpus = healthy(mesh);
   gpus.back().failing_collective = calls;
-  expect_named(errors_of(mesh, gpus));
+  expect_named(errors_of(mesh, gpus, kNeverReached));
   gpus.back().failing_collective = calls + 1;
-  for (const std::string& error : errors_of(mesh, gpus)) EXPECT_EQ(error, "");
+  for (const std::string& error : errors_of(mesh, gpus, kNeverReached)) EXPECT_EQ(error, "");
 }
 
 // Their homes may be in other tiers at the two ends.

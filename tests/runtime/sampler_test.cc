@@ -6,6 +6,8 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <string>
+#include <string_view>
 
 #include "base/error.h"
 #include "runtime/model/parameter_init.h"
@@ -106,42 +108,56 @@ TEST(ChooseByte, LogitsThatAreNoNumbersAreRefused) {
   EXPECT_THROW(choose_byte(logits, 0.0, 1, 0), NotFinite);
 }
 
+// All that is written, in as many pieces as it has bytes after the prompt.
+std::string text_of(const SampleOptions& options) {
+  SilentLog log;
+  std::string text;
+  std::int64_t pieces = 0;
+  const auto write = [&](std::string_view piece) {
+    EXPECT_EQ(piece.size(), pieces == 0 ? options.prompt.size() : 1);
+    ++pieces;
+    text += piece;
+  };
+  sample_text(options, write, log);
+  EXPECT_EQ(pieces, 1 + options.max_new_tokens);
+  return text;
+}
+
 TEST(SampleText, ContinuesFromAHuggingFaceDirectory) {
   const TemporaryDirectory directory;
   const ModelConfig config = small_model(false);
   write_hf_directory({directory.path("final"), DType::kF32}, config, parameter_layout(config),
                      kFetchInitial);
-  SilentLog log;
   SampleOptions options;
   options.model_directory = directory.path("final");
   options.prompt = "The ";
   options.max_new_tokens = 90;  // past the model's 64 positions
   options.threads = 1;
-  const std::string text = sample_text(options, log);
-  EXPECT_EQ(text.size(), 90U);
+  const std::string text = text_of(options);
+  EXPECT_EQ(text.size(), 4U + 90U);
+  EXPECT_EQ(text.substr(0, 4), "The ");
   options.threads = 2;
-  EXPECT_EQ(sample_text(options, log), text);
+  EXPECT_EQ(text_of(options), text);
   options.seed = 99;
-  EXPECT_NE(sample_text(options, log), text);
+  EXPECT_NE(text_of(options), text);
   options.temperature = 0;
-  const std::string greedy = sample_text(options, log);
+  const std::string greedy = text_of(options);
   options.seed = 100;
-  EXPECT_EQ(sample_text(options, log), greedy);
+  EXPECT_EQ(text_of(options), greedy);
 }
 
 TEST(SampleText, DirectoriesWithoutWeightsAreRefused) {
   const TemporaryDirectory directory;
-  SilentLog log;
   SampleOptions options;
   options.prompt = "x";
   options.model_directory = directory.path("none");
-  TERRACE_EXPECT_THROW_WITH(sample_text(options, log), ConfigError, "not a directory");
+  TERRACE_EXPECT_THROW_WITH(text_of(options), ConfigError, "not a directory");
   directory.write("bare/config.json", small_model(false).json);
   options.model_directory = directory.path("bare");
-  TERRACE_EXPECT_THROW_WITH(sample_text(options, log), ConfigError, "safetensors");
+  TERRACE_EXPECT_THROW_WITH(text_of(options), ConfigError, "safetensors");
   directory.write("run/final/config.json", small_model(false).json);
   options.model_directory = directory.path("run");
-  TERRACE_EXPECT_THROW_WITH(sample_text(options, log), ConfigError, "name the final/");
+  TERRACE_EXPECT_THROW_WITH(text_of(options), ConfigError, "name the final/");
 }
 
 }  // namespace

@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <vector>
+
+#include "base/bytes.h"
+
 namespace terrace {
 namespace {
 
@@ -16,6 +20,23 @@ TEST(TrainReport, AResumeOnAnotherDeviceIsNamed) {
   EXPECT_NE(text.find("computed with --device cpu, the next will be with --device cuda"),
             std::string::npos)
       << text;
+}
+
+TEST(TrainReport, EachOfSeveralDrivesIsToldWhatGoesToIt) {
+  StorePath path;
+  path.engine = "io_uring";
+  path.directory = "/one";
+  path.used_bytes = 3 * kGiB;
+  std::vector<StorePath> paths = {path};
+  EXPECT_EQ(describe_store(paths, 1e12), "\nnvme: /one by io_uring, buffered");
+  path.directory = "/two";
+  path.used_bytes = 1 * kGiB;
+  paths.push_back(path);
+  EXPECT_EQ(describe_store(paths, 1e12),
+            "\nnvme: /one by io_uring, buffered; 75 % of what is written, 64800.00 TB a day at a "
+            "step per second"
+            "\nnvme: /two by io_uring, buffered; 25 % of what is written, 21600.00 TB a day at a "
+            "step per second");
 }
 
 // What the summary of a step says, in which that lane is busy for longer than the step.
