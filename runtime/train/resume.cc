@@ -66,7 +66,7 @@ void check_resume(const Checkpoint& checkpoint, const ResumingRun& run) {
   }
 }
 
-bool resumes_in(const std::string& run_dir, const std::string& resume) {
+bool resumes_in_place(const std::string& resume, const std::string& run_dir) {
   if (resume == "none" || resume == "auto") return resume == "auto";
   std::error_code ignored;
   std::filesystem::path path = std::filesystem::absolute(resume).lexically_normal();
@@ -76,7 +76,7 @@ bool resumes_in(const std::string& run_dir, const std::string& resume) {
 
 void refuse_second_run(const std::string& resume, const std::string& run_dir) {
   const bool has_checkpoints = latest_checkpoint(run_dir).has_value();
-  if (has_checkpoints && resumes_in(run_dir, resume)) return;
+  if (has_checkpoints && resumes_in_place(resume, run_dir)) return;
   if (has_checkpoints) {
     throw ConfigError(fmt::format("the run directory {} has checkpoints of another run", run_dir),
                       "go on with --resume auto, or give another --run-dir");

@@ -34,7 +34,7 @@ struct ResumingRun {
 void check_resume(const Checkpoint& checkpoint, const ResumingRun& run);
 
 // Whether `resume` is of the run directory's own checkpoints.
-bool resumes_in(const std::string& run_dir, const std::string& resume);
+bool resumes_in_place(const std::string& resume, const std::string& run_dir);
 
 // Throws ConfigError for a fresh run among another's checkpoints, which would be mixed up with it
 // at the next --resume auto, and for one that would replace another's result.

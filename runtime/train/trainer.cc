@@ -99,6 +99,7 @@ class Trainer {
     if (options_.run.dry_run) return TrainOutcome::kDone;
     data_ = std::make_unique<Dataset>(
         dataset_options_for(options_, model_, engine_options_.batch.positions));
+    agree_on_data();
     data_->check_validation();
     total_steps_ = total_steps_for(options_, *data_, samples_per_step());
     schedule_ = schedule_for(options_, total_steps_);
@@ -148,6 +149,20 @@ class Trainer {
     }
   }
 
+  // Ranks read it themselves, and may see other files. With as many tokens these count as the same.
+  void agree_on_data() const {
+    const auto same = [&](std::int64_t tokens) {
+      return ranks_.is_same(static_cast<std::uint64_t>(tokens));
+    };
+    const bool same_training = same(data_->training_tokens());
+    const bool same_validation = same(data_->validation_tokens());
+    if (same_training && same_validation) return;
+    throw ConfigError(fmt::format("the ranks have found different data: here {} training and {} "
+                                  "validation tokens",
+                                  data_->training_tokens(), data_->validation_tokens()),
+                      "give --data and --validation-data with the same content to all of them");
+  }
+
   // The first rank owns it.
   void take_run_directory() {
     if (ranks_.is_first()) {
@@ -194,7 +209,7 @@ class Trainer {
       done_steps_ = checkpoint->progress().step;
       next_sample_ = checkpoint->progress().samples;
       if (const auto& scale = checkpoint->progress().loss_scale) engine_->set_loss_scale(*scale);
-      if (resumes_in(run_dir_, options_.run.resume)) {
+      if (resumes_in_place(options_.run.resume, run_dir_)) {
         saved_step_ = done_steps_;
         if (ranks_.is_first()) remove_later_checkpoints(run_dir_, done_steps_);
       }

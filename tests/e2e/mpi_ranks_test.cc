@@ -92,6 +92,20 @@ TEST(MpiRanks, ThatFindDifferentCheckpointsGoOnWithNeither) {
   EXPECT_EQ(training.rows("run").size(), 4U);
 }
 
+// As if the copy on one host were an old one. Nothing is made for such a run.
+TEST(MpiRanks, ThatFindDifferentDataDoNotTrain) {
+  const TinyTraining training;
+  const TinyTraining with_old_copy;
+  with_old_copy.directory().write("text.txt", generated_text(5000, 3));
+  const Arguments second =
+      Arguments{":", "-n", "1", TERRACE_PROGRAM} + with_old_copy.command("run", kSteps);
+  const Outcome outcome =
+      ProgramRun(training.command("run", kSteps) + second, {}, mpirun(1)).wait();
+  EXPECT_NE(outcome.code, 0) << outcome;
+  EXPECT_NE(outcome.errors.find("different data"), std::string::npos) << outcome;
+  EXPECT_FALSE(training.directory().has("run"));
+}
+
 TEST(MpiRanks, AWrongFlagEndsTheJobWithAnError) {
   const TinyTraining training;
   const Outcome outcome =
