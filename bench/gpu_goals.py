@@ -12,8 +12,12 @@ from pathlib import Path
 
 def results_of(folder, name):
     """Of NAME.json, and of NAME-1.json and so on, in which a long part has its own parts."""
-    paths = [folder / f"{name}.json"]
-    paths += sorted(folder.glob(f"{name}-[0-9]*.json"), key=lambda path: int(path.stem[len(name) + 1 :]))
+    numbered = {}
+    for path in folder.glob(f"{name}-*.json"):
+        number = path.stem[len(name) + 1 :]
+        if number.isdecimal():
+            numbered[int(number)] = path
+    paths = [folder / f"{name}.json", *(numbered[number] for number in sorted(numbered))]
     return {
         result["name"]: result
         for path in paths

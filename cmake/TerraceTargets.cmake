@@ -56,8 +56,9 @@ function(terrace_folder name)
 endfunction()
 
 # terrace_test(NAME SOURCES... DEPENDS... LABELS... TIMEOUT seconds PROCESSORS count): a GoogleTest
-# program, each test known to ctest by its own name, and by how many processors it keeps busy (1). A test has the labels given here and those of its folder
-# (TERRACE_FOLDER_LABELS, set by tests/CMakeLists.txt); docs/testing.md says what each label selects.
+# program, each test known to ctest by its own name, and by how many processors it keeps busy (1). A
+# test has the labels given here and those of its folder (TERRACE_FOLDER_LABELS, set by
+# tests/CMakeLists.txt); docs/testing.md says what each label selects.
 # The target tests_LABEL builds the programs of a label; tests_sanitized builds those that the debug
 # preset runs, tests_threads those of the tsan preset.
 function(terrace_test name)

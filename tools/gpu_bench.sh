@@ -9,8 +9,8 @@
 # there is a python3 with PyTorch the peers attention, fsdp2-1b and fsdp2-7b (130 GB of host memory,
 # as PyTorch rounds what it pins up). With all in its memory llama-7b takes a GPU of 110 GB. By the
 # speeds that an H200 had, step-1b should take six minutes, step-7b four, fsdp2-1b six.
-# BUNDLE.tar.gz is as tools/gpu_tests.sh takes it. Exits 4 where what tools/gpu_build.sh needs is missing, 1 where a
-# part failed: the others still run.
+# BUNDLE.tar.gz is as tools/gpu_tests.sh takes it. Exits 4 where what tools/gpu_build.sh needs is
+# missing, 1 where a part failed: the others still run.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -61,7 +61,8 @@ for part in "${parts[@]}"; do
   case $part in
     copy | kernel) keep "$part" bench "$part" ;;
     step-gpt2) keep "$part" bench step --preset gpt2-124m ;;
-    step-1b)  # what has ended is there when time runs out
+    step-1b)  # what has ended is there when time runs out, and nothing of an earlier run
+      rm -f "$out"/step-1b.json "$out"/step-1b-*.json
       for tokens in 8192 16384 32768 65536 131072 524288; do
         keep "$part-$tokens" bench step --preset llama-1b --tokens "$tokens"
       done

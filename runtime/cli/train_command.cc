@@ -99,8 +99,8 @@ int run_train(int argc, const char* const* argv) {
   ConsoleLog log;
   if (!launch.doubt.empty() && launch.rank == 0) log.warning(launch.doubt);
   const bool is_job = launch.source != LaunchSource::kLocalRanks && launch.size > 1;
-  // A rank of mpirun has a terminal made for it, whatever mpirun itself writes to.
-  const bool is_terminal = !is_job && isatty(STDOUT_FILENO) == 1;
+  // mpirun makes a terminal for its ranks, whatever it writes to itself.
+  const bool is_terminal = !launch.is_mpi_job && isatty(STDOUT_FILENO) == 1;
   ProgressConsole console(stdout, is_terminal, command.options.run.progress);
   switch (is_job ? train_in_job(command, launch, console, log)
                  : train(command, stop_requested, console, log)) {

@@ -125,7 +125,7 @@ constexpr auto kStepFlags = std::to_array<TrainFlag>({
      [](TrainOptions& o, const FlagValue& v) { o.run.resume = v.name(); },
      [](const TrainOptions& o) { return toml_string(o.run.resume); }},
     {{"progress", "Run", "auto|on|off",
-      "A progress bar (auto: on a terminal, and not under a launcher)"},
+      "A progress bar (auto: on a terminal, and not under mpirun)"},
      [](TrainOptions& o, const FlagValue& v) {
        o.run.progress = static_cast<ProgressChoice>(v.choice(kProgresses));
      },

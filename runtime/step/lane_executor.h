@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <span>
 #include <vector>
@@ -46,6 +47,9 @@ class OpBodies {
   // Whether the store leaves the checksums of a read or a write to the body of the op that works on
   // its bytes: IoRequest::Checksums. Asked once for each op.
   virtual bool takes_checksums(const Op& /*transfer*/) const { return false; }
+  // The first that failed, of bodies, transfers and streams; called once, by any thread, while ops
+  // that have begun go on. From then on no op does any work.
+  virtual void failed(const std::exception_ptr& /*error*/) noexcept {}
 };
 
 struct ExecutorMemory {

@@ -197,10 +197,14 @@ void OpIssuer::io_done(const Op& op, const Run& run, const IoOutcome& outcome) n
   done_[&op - program_.ops.data()].advance(run.number);
 }
 
-void OpIssuer::fail(std::exception_ptr error) noexcept {
-  const std::lock_guard lock(error_mutex_);
-  if (!error_) error_ = std::move(error);
-  failed_.store(true, std::memory_order_release);
+void OpIssuer::fail(const std::exception_ptr& error) noexcept {
+  {
+    const std::lock_guard lock(error_mutex_);
+    if (error_) return;
+    error_ = error;
+    failed_.store(true, std::memory_order_release);
+  }
+  bodies_.failed(error);
 }
 
 bool OpIssuer::has_completed(std::int64_t run) const {

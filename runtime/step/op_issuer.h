@@ -104,7 +104,7 @@ class OpIssuer {
   // Runs `work`; what it throws fails the run. A device's failure is named by the op that met it.
   template <typename Work>
   void attempt(const Op& op, Work&& work) noexcept;
-  void fail(std::exception_ptr error) noexcept;
+  void fail(const std::exception_ptr& error) noexcept;
   void fill_report(const Run& run);
   OpTime time_of(const Op& op, const OpRun& op_run) const;
   void add_bytes(const Op& op);

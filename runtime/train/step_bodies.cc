@@ -355,6 +355,19 @@ double StepBodies::sum_of_losses(const Op& op) const {
   return sum;
 }
 
+void StepBodies::failed(const std::exception_ptr& error) noexcept {
+  if (ranks_.world == nullptr) return;
+  try {
+    std::rethrow_exception(error);
+  } catch (const NotFinite&) {  // of sums that all ranks have: they say it themselves
+  } catch (const CommError&) {  // what threw it has told them
+  } catch (const std::exception& cause) {
+    ranks_.world->abort(cause.what());
+  } catch (...) {
+    ranks_.world->abort("an unknown error");
+  }
+}
+
 void StepBodies::norm_finish(const Op& op, const RunInput& input) {
   const double norm = norm_of_gradient(op);
   const double loss = sum_of_losses(op) / static_cast<double>(input.target_tokens);

@@ -43,6 +43,9 @@ class StepBodies final : public OpBodies {
   bool takes_checksums(const Op& transfer) const override {
     return update_checksums_.takes(transfer);
   }
+  // Tells the other ranks at once: collectives that one rank leaves out, two may wait for, each in
+  // another lane, and the step that has failed would not end before their timeout.
+  void failed(const std::exception_ptr& error) noexcept override;
 
  private:
   void compute(const Op& op, const RunInput& input, NativeStream stream);

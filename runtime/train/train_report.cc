@@ -91,6 +91,8 @@ std::string describe_ranks(const StepModel& model) {
                      cut.stage);
 }
 
+const char* by_rank(int ranks) { return ranks > 1 ? " by this rank" : ""; }
+
 // What so many bytes written in a step are in a day.
 std::string wear_of(double bytes_of_step) {
   return fmt::format("{:.2f} TB a day at a step per second", bytes_of_step * 86400e-12);
@@ -140,13 +142,12 @@ std::string describe_plan(const EngineOptions& options, const EnginePlan& plan) 
   if (written > 0) {
     text += fmt::format("\nwritten to the drives{}{}: {:.3f} TB in 1000 steps, {}",
                         options.nvme.directories.size() > 1 ? " together" : "",
-                        plan.model.ranks() > 1 ? " by this rank" : "", written * 1e-9,
-                        wear_of(written));
+                        by_rank(plan.model.ranks()), written * 1e-9, wear_of(written));
   }
   return text;
 }
 
-std::string describe_store(std::span<const StorePath> paths, double written_bytes) {
+std::string describe_store(std::span<const StorePath> paths, double written_bytes, int ranks) {
   std::uint64_t used_bytes = 0;
   for (const StorePath& path : paths) used_bytes += path.used_bytes;
   std::string text;
@@ -157,7 +158,7 @@ std::string describe_store(std::span<const StorePath> paths, double written_byte
                         path.remark.empty() ? "" : ": ", path.remark);
     if (paths.size() == 1 || used_bytes == 0) continue;
     const double share = static_cast<double>(path.used_bytes) / static_cast<double>(used_bytes);
-    text += fmt::format("; {:.0f} % of what is written, {}", 100 * share,
+    text += fmt::format("; {:.0f} % of what is written{}, {}", 100 * share, by_rank(ranks),
                         wear_of(share * written_bytes));
   }
   return text;

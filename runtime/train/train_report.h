@@ -15,9 +15,9 @@ namespace terrace {
 // Model, batch, program and the ledger, before the first step; with the bytes each link will carry
 // in a step.
 std::string describe_plan(const EngineOptions& options, const EnginePlan& plan);
-// A line for each directory of the NVMe tier: which store serves it and, of several, what of the
-// `written_bytes` of a step goes there.
-std::string describe_store(std::span<const StorePath> paths, double written_bytes);
+// A line for each directory of the NVMe tier: which store serves it and, of several, what goes
+// there of the `written_bytes` that this rank, of `ranks`, writes in a step.
+std::string describe_store(std::span<const StorePath> paths, double written_bytes, int ranks);
 // Where a run on `device` ("cpu" or "cuda") goes on; with a second line where the steps until then
 // were computed by another kind of device, and those to come will not have their bits.
 std::string describe_resume(const CheckpointProgress& progress, const std::string& device);

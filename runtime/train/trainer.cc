@@ -110,10 +110,11 @@ class Trainer {
     engine_options_.ranks = ranks_.steps();
     engine_ = std::make_unique<Engine>(engine_options_, plan_, log_);
     state_.emplace(engine_->state(), plan_.model, ranks_.world());
-    console_.say(
-        to_text(machine_.threads) +
-        describe_gpu(machine_, options_.tiers.device, plan_.model.ranks()) +
-        describe_store(engine_->store_paths(), lane_bytes(plan_.training.program, Lane::kWrite)));
+    console_.say(to_text(machine_.threads) +
+                 describe_gpu(machine_, options_.tiers.device, plan_.model.ranks()) +
+                 describe_store(engine_->store_paths(),
+                                lane_bytes(plan_.training.program, Lane::kWrite),
+                                plan_.model.ranks()));
     start_from(std::move(checkpoint));
     waits_.emplace(plan_.training.program);
     if (ranks_.is_first()) open_files(summary);
@@ -269,8 +270,8 @@ class Trainer {
     return TrainOutcome::kDone;
   }
 
-  // Where a rank cannot read what it has to train on, with its reason on all: it leaves, the others
-  // wait for it. Run again they would end as they do now.
+  // Does not return where a rank cannot read what it has to train on: it throws, and its abort
+  // brings the reason to the others, which wait for all. Run again they would end as they do now.
   void end_for_bad_data() {
     const bool has_bad_data = ranks_.any(data_problem_ != nullptr);
     if (data_problem_ != nullptr) std::rethrow_exception(data_problem_);

@@ -394,7 +394,7 @@ std::string error_of(const std::function<void()>& body) {
   return {};
 }
 
-constexpr CommunicatorOptions kShort = {.timeout = std::chrono::milliseconds(300)};
+constexpr CommunicatorOptions kShort = {.timeout = std::chrono::seconds(1)};
 
 TEST_P(CommunicatorConformanceTest, TimeoutNamesTheCallAndWhoDidNotArrive) {
   if (GetParam().ranks == 1) return;
@@ -424,7 +424,6 @@ TEST_P(CommunicatorConformanceTest, TimeoutNamesTheCallAndWhoDidNotArrive) {
 TEST_P(CommunicatorConformanceTest, RecvTimesOutWhenNobodySends) {
   if (GetParam().ranks == 1) return;
   runner_->run(kShort, [this](Communicator& communicator) {
-    runner_->meet();
     if (communicator.rank() == 0) {
       std::vector<float> data(5);
       const std::string what = error_of([&] { communicator.recv(view(std::span(data)), 1, {}); });

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "tests/e2e/tiny_training.h"
@@ -166,6 +167,21 @@ TEST(ExitCode, NotANumberIs6AndKeepsTheLastGoodCheckpoint) {
   // No checkpoint holds what came of it.
   const Outcome good = training.train("run", steps + Arguments{"--resume", "auto"});
   EXPECT_THAT(good.output, HasSubstr("resumed after step 6\n"));
+}
+
+// The second step after the resume is no number; the row of the first has no room, if it comes to
+// it.
+TEST(ExitCode, WhatEndsAStepIsToldAlsoWhereTheRowBeforeItIsLost) {
+  const TinyTraining training;
+  const Arguments steps = {"--max-steps", "30"};
+  training.train("run", steps + Arguments{"--stop-after-step", "20"});
+  const Arguments diverging = {"--resume", "auto", "--learning-rate", "1e38", "--min-learning-rate",
+                               "1e38"};
+  ProgramRun run(training.command("run", steps + diverging));
+  run.limit_file_size(std::filesystem::file_size(training.path("run/metrics.jsonl")) + 100);
+  const Outcome outcome = run.wait();
+  EXPECT_EQ(outcome.code, 6) << outcome;
+  EXPECT_THAT(outcome.errors, HasSubstr("step 22: loss"));
 }
 
 TEST(ExitCode, OutputThatIsNoTerminalHasNoCarriageReturns) {

@@ -22,9 +22,20 @@ TEST(DryRun, PrintsTheLedgerAndWritesNothing) {
     EXPECT_THAT(outcome.output, ContainsRegex(line));
   }
   EXPECT_THAT(outcome.output, HasSubstr("\nbytes in a step:"));
+  EXPECT_THAT(outcome.output, HasSubstr("\nwritten to the drives: "));
   EXPECT_THAT(outcome.output, HasSubstr(" TB a day"));
   EXPECT_FALSE(training.directory().has("run"));
   EXPECT_TRUE(training.nvme_is_empty());
+}
+
+TEST(DryRun, SaysWhoWritesToHowManyDrives) {
+  const TinyTraining training;
+  std::filesystem::create_directory(training.path("second"));
+  const Outcome outcome =
+      training.train("run", training.nvme() + Arguments{"--nvme", training.path("second"),
+                                                        "--local-ranks", "2", "--max-steps", "3",
+                                                        "--dry-run", "--place-optimizer", "nvme"});
+  EXPECT_THAT(outcome.output, HasSubstr("\nwritten to the drives together by this rank: "));
 }
 
 TEST(DryRun, NeedsNoDataThatIsThere) {

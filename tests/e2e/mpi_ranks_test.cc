@@ -133,7 +133,16 @@ TEST(MpiRanks, BadDataOfOneEndsAllOfThem) {
     EXPECT_NE(outcome.errors.find(said), std::string::npos) << said << '\n' << outcome;
   }
   EXPECT_NE(outcome.output.find("\nsaved "), std::string::npos) << outcome;
-  EXPECT_EQ(outcome.output.find('\r'), std::string::npos) << "of a progress bar, in a file";
+}
+
+// mpirun makes a terminal for its ranks though it writes to a file.
+TEST(MpiRanks, DrawNoProgressBarInAFile) {
+  const TinyTraining training;
+  for (const int ranks : {1, 2}) {
+    const Outcome outcome = train_job(training, ranks, std::to_string(ranks), kSteps);
+    EXPECT_EQ(outcome.code, 0) << outcome;
+    EXPECT_EQ(outcome.output.find('\r'), std::string::npos) << outcome;
+  }
 }
 
 // A rank dies in the middle of a step: the others do not wait for it, nothing is saved and nothing

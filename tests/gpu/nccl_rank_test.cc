@@ -29,7 +29,9 @@ class NcclRunner final : public RankRunner {
  public:
   void run(const CommunicatorOptions& options,
            const std::function<void(Communicator&)>& body) override {
-    test::NcclWorld world(options);
+    CommunicatorOptions own = options;
+    own.timeout = std::min(own.timeout, test::kRankOptions.timeout);
+    test::NcclWorld world(own);
     body(world.ranks());
     test::meet_ranks();
   }

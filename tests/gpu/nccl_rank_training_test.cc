@@ -21,10 +21,11 @@ class NcclRankTraining : public testing::TestWithParam<int> {
     EngineOptions of_stage = options;
     of_stage.zero_stage = mesh.stage;
     Curve curve;
-    as_rank(world_.ranks(), of_stage, mesh.shape, [&](const EngineOptions& own) {
+    const auto train_and_meet = [&](const EngineOptions& own) {
       curve = train_tiny(own, kSteps).curve;
       test::meet_ranks();  // nobody leaves while others train
-    });
+    };
+    as_rank(world_.ranks(), of_stage, mesh.shape, train_and_meet, test::kRankOptions);
     return curve;
   }
   Curve train_on_gpus(const EngineOptions& plain, const RankMesh& mesh, Tier tier, Tier optimizer) {

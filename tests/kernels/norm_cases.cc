@@ -17,11 +17,12 @@ struct NormShape {
   std::int64_t R, C;
 };
 
-// Widths of every number of threads that may share a row, for elements of 16 and of 32 bits, and
-// more rows than blocks share at once.
-constexpr NormShape kNormShapes[] = {{1, 1},    {37, 100},  {5, 64},    {130, 33}, {9, 764},
-                                     {2, 1000}, {3, 1025},  {2200, 16}, {2, 3000}, {2, 5000},
-                                     {1, 8200}, {3, 16400}, {1, 32768}};
+// Widths of every number of threads that may share a row, for elements of 16 and of 32 bits, of
+// whole packs and not, and more rows than blocks share at once.
+constexpr NormShape kNormShapes[] = {{1, 1},     {37, 100},  {5, 64},   {130, 33}, {2, 500},
+                                     {9, 764},   {3, 768},   {2, 1000}, {3, 1025}, {2, 1028},
+                                     {2, 2048},  {2200, 16}, {2, 3000}, {2, 5000}, {1, 8200},
+                                     {3, 16400}, {1, 32768}};
 
 double slack_units(std::int64_t terms) { return units(terms) + kSlack * kUnitF32; }
 

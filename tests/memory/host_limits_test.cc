@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "base/bytes.h"
 #include "base/error.h"
@@ -167,7 +168,16 @@ TEST(HostLimitsOfThisMachineTest, AreSane) {
   EXPECT_LE(limits.available_bytes, limits.total_bytes);
   EXPECT_LT(0U, limits.usable_bytes());
   EXPECT_LE(limits.usable_cpus(), limits.affinity_cpus);
-  EXPECT_EQ(limits.affinity_cpus, static_cast<int>(cpus_of_thread().size()));
+}
+
+TEST(HostLimitsOfThisMachineTest, AThreadMayUseTheProcessorsOfItsMask) {
+  const std::vector<int> before = cpus_of_thread();
+  ASSERT_TRUE(confine_thread(std::vector<int>{before.back()}));
+  const HostLimits confined = read_host_limits();
+  ASSERT_TRUE(confine_thread(before));
+  EXPECT_EQ(confined.affinity_cpus, 1);
+  EXPECT_EQ(confined.usable_cpus(), 1);
+  EXPECT_EQ(read_host_limits().affinity_cpus, static_cast<int>(before.size()));
 }
 
 }  // namespace

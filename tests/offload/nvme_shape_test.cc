@@ -30,6 +30,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
+constexpr const char* kNoDirectIo = "drives of temporary files are not measured here";
+
 class KeepingLog final : public Log {
  public:
   void info(std::string_view line) override { lines.emplace_back(line); }
@@ -39,10 +41,8 @@ class KeepingLog final : public Log {
 
 class NvmeShapeTest : public ::testing::TestWithParam<IoEngineKind> {
  protected:
-  void SetUp() override {
-    if (DirectFile((scratch_.path() / "direct").string()).direct()) return;
-    GTEST_SKIP() << "drives of temporary files are not measured here: no direct I/O";
-  }
+  // Whether a drive of temporary files is one that is measured.
+  bool has_direct_io() const { return DirectFile((scratch_.path() / "direct").string()).direct(); }
 
   NvmeStoreOptions options() const {
     NvmeStoreOptions options;
@@ -84,6 +84,7 @@ class NvmeShapeTest : public ::testing::TestWithParam<IoEngineKind> {
 };
 
 TEST_P(NvmeShapeTest, ADriveIsMeasuredOnceAndRemembered) {
+  if (!has_direct_io()) GTEST_SKIP() << kNoDirectIo;
   const std::vector<std::string> first = said_by(options());
   ASSERT_THAT(first, SizeIs(1));
   EXPECT_THAT(first[0], AllOf(HasSubstr(drive_), HasSubstr("measured now"), HasSubstr(records_)));
@@ -102,6 +103,7 @@ TEST_P(NvmeShapeTest, ADriveIsMeasuredOnceAndRemembered) {
 
 // The shape is planted in the record.
 TEST_P(NvmeShapeTest, TheShapeOfTheRecordIsUsed) {
+  if (!has_direct_io()) GTEST_SKIP() << kNoDirectIo;
   said_by(options());
   ASSERT_THAT(records(), SizeIs(1));
   std::string key;
@@ -145,6 +147,7 @@ TEST_P(NvmeShapeTest, ASmallStoreHasTheUsualShapeWithoutAWord) {
 }
 
 TEST_P(NvmeShapeTest, ABudgetThatIsTooSmallIsNotExceeded) {
+  if (!has_direct_io()) GTEST_SKIP() << kNoDirectIo;
   NvmeStoreOptions tight = options();
   tight.directories[0].budget_bytes = kProbeBytesMin - 1;
   const std::vector<std::string> said = said_by(tight);
@@ -153,6 +156,7 @@ TEST_P(NvmeShapeTest, ABudgetThatIsTooSmallIsNotExceeded) {
 }
 
 TEST_P(NvmeShapeTest, ALimitOnFileSizesIsKept) {
+  if (!has_direct_io()) GTEST_SKIP() << kNoDirectIo;
   struct rlimit before = {};
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
   struct rlimit small = before;
@@ -165,6 +169,7 @@ TEST_P(NvmeShapeTest, ALimitOnFileSizesIsKept) {
 }
 
 TEST_P(NvmeShapeTest, WhereNothingCanBeKeptItIsMeasuredEachTime) {
+  if (!has_direct_io()) GTEST_SKIP() << kNoDirectIo;
   NvmeStoreOptions nowhere = options();
   nowhere.probe.record_directory = "";
   for (int i = 0; i < 2; ++i) {
@@ -184,6 +189,7 @@ class Failing final : public SystemFaults {
 };
 
 TEST_P(NvmeShapeTest, ADriveThatFailsIsNotMeasured) {
+  if (!has_direct_io()) GTEST_SKIP() << kNoDirectIo;
   Failing faults;
   NvmeStoreOptions failing = options();
   failing.faults = &faults;

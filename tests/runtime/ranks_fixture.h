@@ -45,13 +45,14 @@ inline std::vector<float> read_state(Engine& engine, const EngineOptions& option
 }
 
 // Calls `body` with the options that one rank has: its communicators, of device memory too where
-// the backend has an exchange.
+// the backend has an exchange, with `of_devices`.
 inline void as_rank(Communicator& world, const EngineOptions& options, const MeshShape& shape,
-                    const std::function<void(const EngineOptions&)>& body) {
+                    const std::function<void(const EngineOptions&)>& body,
+                    const CommunicatorOptions& of_devices = {}) {
   StepCommunicators communicators(world, shape);
   std::unique_ptr<Communicator> devices;
   if (const DeviceExchange* exchange = exchange_of(options.backend)) {
-    devices = exchange->make_communicator(world, {});
+    devices = exchange->make_communicator(world, of_devices);
     communicators.add_devices(*devices);
   }
   EngineOptions own = options;

@@ -1,5 +1,14 @@
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <latch>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "offload/system_faults.h"
 #include "tests/runtime/ranks_fixture.h"
 
 // Where the threads of ranks meet: small, for the sanitizers. ranks_test.cc compares bits.
@@ -67,6 +76,65 @@ TEST(RankThreads, InterleavedStagesTrain) {
   const RankedRun run = train_ranks(options, MeshShape{2, 1, 2}, 2);
   expect_one_curve(run);
   EXPECT_EQ(run.state, plain.state);
+}
+
+// Every write fails from when it is said.
+class FailingWrites final : public SystemFaults {
+ public:
+  SystemFault fate_of(const SystemCall& call) noexcept override {
+    if (!begun_ || call.kind != SystemCall::Kind::kWrite) return SystemFault::none(call);
+    return {.asked_bytes = 0, .shown = -EIO};
+  }
+  void begin() { begun_ = true; }
+
+ private:
+  std::atomic<bool> begun_{false};
+};
+
+// What a rank's training ends with. No rank gives up its step before all have failed: one that
+// waits for the others to come is told by those that have failed, and not by what they do then.
+std::vector<std::string> errors_on(std::vector<FailingWrites>& drives) {
+  const auto count = static_cast<int>(drives.size());
+  EngineOptions options = options_for(2);
+  options.placement.optimizer = Tier::kNvme;
+  options.placement.has_nvme = true;
+  options.zero_stage = 3;
+  const TemporaryDirectory directory;
+  options.nvme.directories = {{directory.path(), std::nullopt}};
+  auto worlds = make_thread_communicators(count, "world", {.timeout = std::chrono::seconds(30)});
+  std::vector<std::string> errors(drives.size());
+  std::latch all_failed(count);
+  std::vector<std::jthread> threads;
+  for (std::size_t r = 0; r < drives.size(); ++r) {
+    threads.emplace_back([&, r] {
+      EngineOptions of_rank = options;
+      of_rank.nvme.faults = &drives[r];
+      as_rank(*worlds[r], of_rank, {count, 1, 1}, [&](const EngineOptions& own) {
+        SilentLog log;
+        const EnginePlan plan = plan_engine(own);
+        Engine engine(own, plan, log);
+        engine.fill_state(RandomState(1));
+        if (r == 0) drives[r].begin();
+        TrainedRun run;
+        try {
+          train_steps(engine, own, 1, 5, run);
+        } catch (const std::exception& error) {
+          errors[r] = error.what();
+        }
+        all_failed.arrive_and_wait();
+      });
+    });
+  }
+  threads.clear();
+  return errors;
+}
+
+TEST(RankThreads, AFailureIsToldBeforeTheStepIsGivenUp) {
+  std::vector<FailingWrites> drives(2);
+  const std::vector<std::string> errors = errors_on(drives);
+  EXPECT_NE(errors[0].find("slots.bin"), std::string::npos) << errors[0];
+  EXPECT_NE(errors[1].find("was ended: write of "), std::string::npos) << errors[1];
+  EXPECT_NE(errors[1].find("slots.bin"), std::string::npos) << errors[1];
 }
 
 }  // namespace

@@ -28,15 +28,17 @@ TEST(TrainReport, EachOfSeveralDrivesIsToldWhatGoesToIt) {
   path.directory = "/one";
   path.used_bytes = 3 * kGiB;
   std::vector<StorePath> paths = {path};
-  EXPECT_EQ(describe_store(paths, 1e12), "\nnvme: /one by io_uring, buffered");
+  EXPECT_EQ(describe_store(paths, 1e12, 1), "\nnvme: /one by io_uring, buffered");
   path.directory = "/two";
   path.used_bytes = 1 * kGiB;
   paths.push_back(path);
-  EXPECT_EQ(describe_store(paths, 1e12),
+  EXPECT_EQ(describe_store(paths, 1e12, 1),
             "\nnvme: /one by io_uring, buffered; 75 % of what is written, 64800.00 TB a day at a "
             "step per second"
             "\nnvme: /two by io_uring, buffered; 25 % of what is written, 21600.00 TB a day at a "
             "step per second");
+  EXPECT_NE(describe_store(paths, 1e12, 2).find("25 % of what is written by this rank, 21600.00"),
+            std::string::npos);
 }
 
 // What the summary of a step says, in which that lane is busy for longer than the step.
