@@ -43,8 +43,9 @@ class StepBodies final : public OpBodies {
   bool takes_checksums(const Op& transfer) const override {
     return update_checksums_.takes(transfer);
   }
-  // Tells the other ranks at once: collectives that one rank leaves out, two may wait for, each in
-  // another lane, and the step that has failed would not end before their timeout.
+  // Tells the other ranks at once. What this rank still does is no work, collectives included: two
+  // ranks that have failed in different lanes would wait for each other, and neither would come to
+  // the end of its step before the timeout.
   void failed(const std::exception_ptr& error) noexcept override;
 
  private:
