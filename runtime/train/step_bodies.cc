@@ -359,10 +359,10 @@ void StepBodies::failed(const std::exception_ptr& error) noexcept {
   if (ranks_.world == nullptr) return;
   try {
     std::rethrow_exception(error);
-  } catch (const NotFinite&) {  // of sums that all ranks have: they say it themselves
-  } catch (const CommError&) {  // what threw it has told them
   } catch (const std::exception& cause) {
-    ranks_.world->abort(cause.what());
+    // All ranks have the same sums, and say it themselves.
+    if (dynamic_cast<const NotFinite*>(&cause) != nullptr) return;
+    ranks_.world->abort(cause.what());  // of a CommError they know: nothing is done
   } catch (...) {
     ranks_.world->abort("an unknown error");
   }
