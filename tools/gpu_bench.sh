@@ -6,8 +6,8 @@
 # OUT (build/gpu_bench) then has a JSON document of each part, PART.json, and goals.txt, which holds
 # every ratio that has a goal to it, of all parts that are there: parts may be run one by one. They
 # are copy, kernel, step-gpt2, step-1b (a document for each number of tokens) and step-7b, and where
-# there is a python3 with PyTorch the peers attention, fsdp2-1b and fsdp2-7b (130 GB of host memory,
-# as PyTorch rounds what it pins up). With all in its memory llama-7b takes a GPU of 110 GB. By the
+# there is a python3 with PyTorch the peers attention, fsdp2-1b and fsdp2-7b (130 GB of host memory
+# by an estimate, as PyTorch rounds what it pins up). With all in its memory llama-7b takes a GPU of 110 GB. By the
 # speeds that an H200 had, step-1b should take six minutes, step-7b four, fsdp2-1b six.
 # BUNDLE.tar.gz is as tools/gpu_tests.sh takes it. Exits 4 where what tools/gpu_build.sh needs is
 # missing, 1 where a part failed: the others still run.

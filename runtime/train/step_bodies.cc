@@ -360,9 +360,11 @@ void StepBodies::failed(const std::exception_ptr& error) noexcept {
   try {
     std::rethrow_exception(error);
   } catch (const std::exception& cause) {
-    // All ranks have the same sums, and say it themselves.
+    // All ranks have the same sums, and say it themselves. Of what ended a call between ranks they
+    // are told by whoever knows why.
     if (dynamic_cast<const NotFinite*>(&cause) != nullptr) return;
-    ranks_.world->abort(cause.what());  // of a CommError they know: nothing is done
+    if (dynamic_cast<const CommError*>(&cause) != nullptr) return;
+    ranks_.world->abort(cause.what());
   } catch (...) {
     ranks_.world->abort("an unknown error");
   }
