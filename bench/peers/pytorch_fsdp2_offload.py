@@ -5,9 +5,9 @@ The peer of the results `llama_1b_bf16_on_host_*` and `llama_7b_bf16_optimizer_o
 `terrace bench step --device cuda`: the same shapes, bf16 compute, fp32 masters, gradients and
 moments in host memory, AdamW on the CPU and clipping to norm 1, for the same tokens per step; a
 step is 1 to 64 micro-batches. llama-7b needs 108 GB of host memory (an estimated 130 where PyTorch
-rounds what it pins up to powers of two) and `--checkpointing full` for its activations. Tokens are made
-up. One process on one GPU, or several under torchrun. Not part of the build; needs only PyTorch
-with CUDA, 2.6 or newer.
+rounds what it pins up to powers of two) and `--checkpointing full` for its activations. Tokens are
+made up. One process on one GPU, or several under torchrun. Not part of the build; needs only
+PyTorch with CUDA, 2.6 or newer.
 """
 
 import argparse
