@@ -48,8 +48,10 @@ class OpBodies {
   // its bytes: IoRequest::Checksums. Asked once for each op.
   virtual bool takes_checksums(const Op& /*transfer*/) const { return false; }
   // The first that failed, of bodies, transfers and streams; called once, by any thread, while ops
-  // that have begun go on. From then on no op does any work.
-  virtual void failed(const std::exception_ptr& /*error*/) noexcept {}
+  // that have begun go on. In the run that failed and the one after it no further op does any work.
+  // True: but for those between ranks, since every rank fails so, in the same op of the same run,
+  // and waits for the others in ops that it had begun.
+  virtual bool failed(const std::exception_ptr& /*error*/) noexcept { return false; }
 };
 
 struct ExecutorMemory {
@@ -92,9 +94,9 @@ class LaneExecutor {
 
   // Starts a run. At most two are in flight: retire one before the third.
   void start(Part part, const RunInput& input);
-  // Waits for the oldest run in flight. Rethrows the first failure of any op; ops after a failure
-  // do no work, and the executor can only be destroyed then. The report is good until the next
-  // call.
+  // Waits for the oldest run in flight. Rethrows the first failure of any op, unless all that
+  // failed are of later runs; ops after a failure do no work, and the executor can only be
+  // destroyed then. The report is good until the next call.
   const RunReport& retire();
   int runs_in_flight() const;
 

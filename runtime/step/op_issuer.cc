@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "base/check.h"
@@ -28,6 +29,8 @@ bool is_stream_work(const Program& program, const ExecutorMemory& memory, const 
   return of_device != 0;
 }
 
+constexpr std::int64_t kNoRun = std::numeric_limits<std::int64_t>::max();
+
 // Between the host and a drive.
 bool is_transfer(const Op& op) { return op.lane == Lane::kRead || op.lane == Lane::kWrite; }
 
@@ -43,14 +46,14 @@ std::span<std::byte> bytes_of(const Program& program, const ExecutorMemory& memo
 }
 
 template <typename Work>
-void OpIssuer::attempt(const Op& op, Work&& work) noexcept {
+void OpIssuer::attempt(const Op& op, std::int64_t run, Work&& work) noexcept {
   try {
     work();
   } catch (const DeviceError& error) {
     const std::string text = fmt::format("{}: {}", describe(program_, op), error.what());
-    fail(std::make_exception_ptr(DeviceError(text, {})));
+    fail(run, std::make_exception_ptr(DeviceError(text, {})));
   } catch (...) {
-    fail(std::current_exception());
+    fail(run, std::current_exception());
   }
 }
 
@@ -61,7 +64,8 @@ OpIssuer::OpIssuer(const Program& program, ExecutorMemory memory, Device& device
       store_(store),
       bodies_(bodies),
       clock_(clock),
-      done_(program.ops.size()) {
+      done_(program.ops.size()),
+      first_failed_(kNoRun) {
   for (auto& side : sides_) {
     for (const Op& op : program.ops) side.emplace_back(*this, op);
   }
@@ -120,12 +124,12 @@ void OpIssuer::issue(OpId id, std::int64_t number) {
   const Run& run = runs_.at(number % 2);
   OpRun& op_run = sides_.at(run.number % 2)[id];
   op_run.active = &run;
-  attempt(op, [&] { wait_for_edges(id, run); });
-  const bool works = takes_part(op, run.part) && !failed_.load(std::memory_order_acquire);
+  attempt(op, number, [&] { wait_for_edges(id, run); });
+  const bool has_work = works(op, run);
   if (on_stream(id)) {
-    attempt(op, [&] { issue_on_stream(op, op_run, run, works); });
+    attempt(op, number, [&] { issue_on_stream(op, op_run, run, has_work); });
     done_[id].advance(run.number);
-  } else if (!works) {
+  } else if (!has_work) {
     op_run.time = {};
     done_[id].advance(run.number);
   } else if (is_transfer(op)) {
@@ -153,10 +157,16 @@ void OpIssuer::wait_for_edges(OpId id, const Run& run) {
   }
 }
 
-void OpIssuer::issue_on_stream(const Op& op, OpRun& op_run, const Run& run, bool works) {
+bool OpIssuer::works(const Op& op, const Run& run) const {
+  if (!takes_part(op, run.part)) return false;
+  if (run.number < first_failed_.load(std::memory_order_acquire)) return true;
+  return is_between_ranks(op.lane) && ranks_go_on_.load(std::memory_order_relaxed);
+}
+
+void OpIssuer::issue_on_stream(const Op& op, OpRun& op_run, const Run& run, bool has_work) {
   Stream& stream = *streams_[static_cast<std::size_t>(op.lane)];
   stream.record(*op_run.begin);
-  if (works) {
+  if (has_work) {
     if (op.kind == OpKind::kInput) {
       stream.copy(memory_of(op.writes.front()).first(run.input.tokens.size()), run.input.tokens);
     } else if (op.kind == OpKind::kUpload || op.kind == OpKind::kDownload) {
@@ -184,27 +194,25 @@ void OpIssuer::submit_io(OpId id, OpRun& op_run) {
 }
 
 void OpIssuer::run_body(const Op& op, const Run& run, NativeStream stream) noexcept {
-  if (failed_.load(std::memory_order_acquire)) return;
-  attempt(op, [&] { bodies_.run(op, run.input, stream); });
+  if (works(op, run)) attempt(op, run.number, [&] { bodies_.run(op, run.input, stream); });
 }
 
 void OpIssuer::io_done(const Op& op, const Run& run, const IoOutcome& outcome) noexcept {
   try {
     outcome.throw_if_failed();
   } catch (...) {
-    fail(std::current_exception());
+    fail(run.number, std::current_exception());
   }
   done_[&op - program_.ops.data()].advance(run.number);
 }
 
-void OpIssuer::fail(const std::exception_ptr& error) noexcept {
-  {
-    const std::lock_guard lock(error_mutex_);
-    if (error_) return;
+void OpIssuer::fail(std::int64_t run, const std::exception_ptr& error) noexcept {
+  const std::lock_guard lock(error_mutex_);
+  if (!error_) {
     error_ = error;
-    failed_.store(true, std::memory_order_release);
+    ranks_go_on_.store(bodies_.failed(error), std::memory_order_relaxed);
   }
-  bodies_.failed(error);
+  if (run < first_failed_.load()) first_failed_.store(run, std::memory_order_release);
 }
 
 bool OpIssuer::has_completed(std::int64_t run) const {
@@ -219,7 +227,7 @@ void OpIssuer::wait_for(std::int64_t run) {
   for (std::size_t i = 0; i < program_.ops.size(); ++i) {
     const Op& op = program_.ops[i];
     done_[i].wait_for(run);
-    if (on_stream_[i]) attempt(op, [&] { sides_.at(run % 2)[i].end->wait(); });
+    if (on_stream_[i]) attempt(op, run, [&] { sides_.at(run % 2)[i].end->wait(); });
   }
 }
 
@@ -227,7 +235,7 @@ const RunReport& OpIssuer::retire(std::int64_t run) {
   retired_.store(run, std::memory_order_release);
   {
     const std::lock_guard lock(error_mutex_);
-    if (error_) std::rethrow_exception(error_);
+    if (run >= first_failed_.load()) std::rethrow_exception(error_);
   }
   fill_report(runs_.at(run % 2));
   return report_;

@@ -56,14 +56,14 @@ class OpIssuer {
   // Whether issue() would return without waiting. What it waits for does not go away again.
   bool can_issue(OpId id, std::int64_t run) const;
   // Ops of a lane in their order, by one thread at a time. Host ops wait on the host, and streams
-  // wait for streams. After a failure ops only wait and complete.
+  // wait for streams. From the run that failed on, ops only wait and complete: OpBodies::failed().
   void issue(OpId id, std::int64_t run);
   // Whether every op of the run was issued and has completed.
   bool has_completed(std::int64_t run) const;
   // A device that fails ends the wait; retire() tells.
   void wait_for(std::int64_t run);
-  // Of the oldest run in flight, once it has completed: rethrows the first failure of any op. The
-  // report is good until the next call.
+  // Of the oldest run in flight, once it has completed: rethrows the first failure of any op,
+  // unless all that failed are of later runs. The report is good until the next call.
   const RunReport& retire(std::int64_t run);
 
  private:
@@ -96,15 +96,16 @@ class OpIssuer {
 
   void make_lane(Lane lane, Device& device);
   bool on_stream(OpId id) const { return on_stream_[static_cast<std::size_t>(id)]; }
+  bool works(const Op& op, const Run& run) const;
   void wait_for_edges(OpId id, const Run& run);
-  void issue_on_stream(const Op& op, OpRun& op_run, const Run& run, bool works);
+  void issue_on_stream(const Op& op, OpRun& op_run, const Run& run, bool has_work);
   void submit_io(OpId id, OpRun& op_run);
   void run_body(const Op& op, const Run& run, NativeStream stream) noexcept;
   void io_done(const Op& op, const Run& run, const IoOutcome& outcome) noexcept;
   // Runs `work`; what it throws fails the run. A device's failure is named by the op that met it.
   template <typename Work>
-  void attempt(const Op& op, Work&& work) noexcept;
-  void fail(const std::exception_ptr& error) noexcept;
+  void attempt(const Op& op, std::int64_t run, Work&& work) noexcept;
+  void fail(std::int64_t run, const std::exception_ptr& error) noexcept;
   void fill_report(const Run& run);
   OpTime time_of(const Op& op, const OpRun& op_run) const;
   void add_bytes(const Op& op);
@@ -129,7 +130,9 @@ class OpIssuer {
   std::array<std::deque<OpRun>, 2> sides_;
   std::array<Run, 2> runs_;
   std::vector<Progress> done_;  // the last run in which the op completed; on streams: was issued
-  std::atomic<bool> failed_{false};
+  std::atomic<std::int64_t>
+      first_failed_;                      // the earliest run that failed; none: the largest number
+  std::atomic<bool> ranks_go_on_{false};  // after a failure, set before first_failed_ is
   std::atomic<std::int64_t> retired_{0};
   RunReport report_;  // of the run last retired; its room is kept
 

@@ -355,19 +355,20 @@ double StepBodies::sum_of_losses(const Op& op) const {
   return sum;
 }
 
-void StepBodies::failed(const std::exception_ptr& error) noexcept {
-  if (ranks_.world == nullptr) return;
+bool StepBodies::failed(const std::exception_ptr& error) noexcept {
+  if (ranks_.world == nullptr) return false;
   try {
     std::rethrow_exception(error);
+  } catch (const NotFinite&) {  // of sums that all ranks have
+    return true;
+  } catch (const CommError&) {
+    return false;  // the others are told by whoever knows why
   } catch (const std::exception& cause) {
-    // All ranks have the same sums, and say it themselves. Of what ended a call between ranks they
-    // are told by whoever knows why.
-    if (dynamic_cast<const NotFinite*>(&cause) != nullptr) return;
-    if (dynamic_cast<const CommError*>(&cause) != nullptr) return;
     ranks_.world->abort(cause.what());
   } catch (...) {
     ranks_.world->abort("an unknown error");
   }
+  return false;
 }
 
 void StepBodies::norm_finish(const Op& op, const RunInput& input) {

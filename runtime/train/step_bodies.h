@@ -45,8 +45,9 @@ class StepBodies final : public OpBodies {
   }
   // Tells the other ranks at once. What this rank still does is no work, collectives included: two
   // ranks that have failed in different lanes would wait for each other, and neither would come to
-  // the end of its step before the timeout.
-  void failed(const std::exception_ptr& error) noexcept override;
+  // the end of its step before the timeout. A loss or norm that is not a number all ranks see for
+  // themselves, in the same step: their collectives go on, and each ends with that error.
+  bool failed(const std::exception_ptr& error) noexcept override;
 
  private:
   void compute(const Op& op, const RunInput& input, NativeStream stream);

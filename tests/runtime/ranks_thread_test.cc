@@ -1,13 +1,16 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <latch>
+#include <limits>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/error.h"
 #include "offload/system_faults.h"
 #include "tests/runtime/ranks_fixture.h"
 
@@ -135,6 +138,66 @@ TEST(RankThreads, AFailureIsToldBeforeTheStepIsGivenUp) {
   EXPECT_NE(errors[0].find("slots.bin"), std::string::npos) << errors[0];
   EXPECT_NE(errors[1].find("was ended: write of "), std::string::npos) << errors[1];
   EXPECT_NE(errors[1].find("slots.bin"), std::string::npos) << errors[1];
+}
+
+// Parameters that make every norm infinite.
+class InfiniteParameters final : public StateSource {
+ public:
+  void read(StateField field, const UnitLayout& /*unit*/, std::int64_t /*begin*/,
+            std::span<float> out) const override {
+    const bool is_parameter = field == StateField::kMaster;
+    std::ranges::fill(out, is_parameter ? std::numeric_limits<float>::infinity() : 0.0F);
+  }
+};
+
+// How the ranks of a mesh end whose first step has a norm that is not a number.
+std::vector<std::string> ends_of_infinite_norms(const EngineOptions& options,
+                                                const MeshShape& shape) {
+  auto worlds =
+      make_thread_communicators(shape.ranks(), "world", {.timeout = std::chrono::seconds(30)});
+  std::vector<std::string> errors(worlds.size());
+  std::vector<std::jthread> threads;
+  for (std::size_t r = 0; r < worlds.size(); ++r) {
+    threads.emplace_back([&, r] {
+      as_rank(*worlds[r], options, shape, [&](const EngineOptions& own) {
+        SilentLog log;
+        const EnginePlan plan = plan_engine(own);
+        Engine engine(own, plan, log);
+        engine.fill_state(InfiniteParameters());
+        TrainedRun run;
+        try {
+          train_steps(engine, own, 1, 5, run);
+        } catch (const NotFinite& error) {
+          errors[r] = error.what();
+        } catch (const std::exception& error) {
+          errors[r] = std::string("not that it is not finite: ") + error.what();
+        }
+      });
+    });
+  }
+  threads.clear();
+  for (const auto& world : worlds) EXPECT_EQ(world->abort_reason(), std::nullopt);
+  return errors;
+}
+
+// Without clipping ops between ranks are on their way when the norm is known: those that one rank
+// has begun wait for ranks that were not so far.
+TEST(RankThreads, ANormThatIsNotANumberEndsAllRanksAlike) {
+  EngineOptions options = tiny_options(tiny_model(ModelFamily::kGpt2, true, false), DType::kF32);
+  options.placement.micro_batches = 2;
+  options.chunk_elements = 8 * kBlockElements;
+  options.optimizer.max_grad_norm = 0;
+  const TemporaryDirectory drive;
+  all_on(options, false, Tier::kNvme);
+  options.nvme.directories = {{drive.path(), std::nullopt}};
+  options.zero_stage = 3;
+  for (const MeshShape& shape : {MeshShape{3, 1, 1}, MeshShape{2, 1, 2}, MeshShape{1, 2, 2}}) {
+    const std::vector<std::string> errors = ends_of_infinite_norms(options, shape);
+    for (const std::string& error : errors) {
+      EXPECT_EQ(error, errors.front());
+      EXPECT_NE(error.find("step 1: loss "), std::string::npos) << error;
+    }
+  }
 }
 
 }  // namespace
