@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "kernels/kernel_table.h"
@@ -135,29 +136,50 @@ struct NormPartialsKernel {
   static constexpr int kThreads = 256;
   static constexpr int kLanes = static_cast<int>(kNormLanes);
   static constexpr int kBlocks = kThreads / kLanes;  // norm blocks of one block of threads
-  static constexpr int kAtOnce = 8;                  // loads that wait together
+  static constexpr int kAtOnce = 16;                 // loads that wait together
+
+  TERRACE_KERNEL static void load(T (&values)[kAtOnce], const T* first) {
+    TERRACE_UNROLL
+    for (int j = 0; j < kAtOnce; ++j) values[j] = first[j * kLanes];
+  }
+  TERRACE_KERNEL static void add(double& sum, const T (&values)[kAtOnce]) {
+    TERRACE_UNROLL
+    for (int j = 0; j < kAtOnce; ++j) sum = plus_square(sum, values[j]);
+  }
+  TERRACE_KERNEL static double plus_square(double sum, T loaded) {
+    const double value = to_float(loaded);
+    return ::fma(value, value, sum);
+  }
+
+  // Of own[0], own[kLanes], ...; the next ones come while some are added.
+  TERRACE_KERNEL static double lane_sum(const T* own, int count) {
+    const int whole = count / kAtOnce * kAtOnce;
+    double sum = 0;
+    if (whole != 0) {
+      T values[kAtOnce];
+      load(values, own);
+      for (int i = kAtOnce; i < whole; i += kAtOnce) {
+        T next[kAtOnce];
+        load(next, own + i * kLanes);
+        add(sum, values);
+        TERRACE_UNROLL
+        for (int j = 0; j < kAtOnce; ++j) values[j] = next[j];
+      }
+      add(sum, values);
+    }
+    for (int i = whole; i < count; ++i) sum = plus_square(sum, own[i * kLanes]);
+    return sum;
+  }
 
   template <typename Block>
   TERRACE_KERNEL void operator()(Block& block) const {
     auto* const sums = reinterpret_cast<double*>(block.shared_memory());
     block.for_each_thread([&](int t) {
-      const std::int64_t begin = (block.index() * kBlocks + t / kLanes) * kNormBlock;
-      const std::int64_t end = begin + kNormBlock < elements ? begin + kNormBlock : elements;
-      double sum = 0;
-      for (std::int64_t i = begin + t % kLanes; i < end; i += kAtOnce * kLanes) {
-        T values[kAtOnce];
-        TERRACE_UNROLL
-        for (int j = 0; j < kAtOnce; ++j) {
-          const std::int64_t at = i + j * kLanes;
-          values[j] = at < end ? gradient[at] : T{};
-        }
-        TERRACE_UNROLL
-        for (int j = 0; j < kAtOnce; ++j) {
-          const double value = to_float(values[j]);
-          sum = ::fma(value, value, sum);
-        }
-      }
-      sums[t] = sum;
+      const std::int64_t first = (block.index() * kBlocks + t / kLanes) * kNormBlock + t % kLanes;
+      const std::int64_t rest =
+          std::clamp(elements - first, std::int64_t{0}, std::int64_t{kNormBlock});
+      const auto count = static_cast<int>((rest + kLanes - 1) / kLanes);
+      sums[t] = count == 0 ? 0.0 : lane_sum(gradient + first, count);
     });
     block.sync();
     block.for_each_thread([&](int t) {

@@ -32,25 +32,30 @@ struct EmbeddingBody {
     for (int j = 0; j < kRowsOfThread; ++j) {
       token[j] = begin + j < R ? tokens[begin + j] - first_token : -1;
     }
-    Words<T> rows[kRowsOfThread];
-    Words<T> positions[kRowsOfThread];
-    TERRACE_UNROLL
-    for (int j = 0; j < kRowsOfThread; ++j) {
-      rows[j] = {};
-      if (token[j] >= 0 && token[j] < V) {
-        rows[j] = load_words(wte + token[j] * C + first, count, aligned);
-      }
+    with_whole_packs<kPackOf<T>>(count, aligned, [&](int n, bool is_aligned) {
+      Words<T> positions[kRowsOfThread];
       if (wpe != nullptr) {
-        const T* const position = wpe + sequence.remainder(begin + j) * C;
-        positions[j] = load_words(position + first, count, aligned);
+        std::int64_t position = sequence.remainder(begin);
+        TERRACE_UNROLL
+        for (int j = 0; j < kRowsOfThread; ++j) {
+          positions[j] = load_words(wpe + position * C + first, n, is_aligned);
+          position = position + 1 == sequence.divisor() ? 0 : position + 1;
+        }
       }
-    }
-    TERRACE_UNROLL
-    for (int j = 0; j < kRowsOfThread; ++j) {
-      if (begin + j >= R) continue;
-      const auto row = wpe == nullptr ? rows[j] : sum_of_words<T>(rows[j], positions[j]);
-      store_words(h + (begin + j) * C + first, row, count, aligned);
-    }
+      Words<T> rows[kRowsOfThread];
+      TERRACE_UNROLL
+      for (int j = 0; j < kRowsOfThread; ++j) {
+        rows[j] = {};
+        if (token[j] < 0 || token[j] >= V) continue;
+        rows[j] = load_words(wte + token[j] * C + first, n, is_aligned);
+      }
+      TERRACE_UNROLL
+      for (int j = 0; j < kRowsOfThread; ++j) {
+        if (begin + j >= R) continue;
+        const auto row = wpe == nullptr ? rows[j] : sum_of_words<T>(rows[j], positions[j]);
+        store_words(h + (begin + j) * C + first, row, n, is_aligned);
+      }
+    });
   }
 };
 
@@ -89,12 +94,13 @@ struct AddPositionsBody {
     with_whole_packs<kPackOf<T>>(count, aligned, [&](int n, bool is_aligned) {
       Words<T> rows[kRowsOfThread];
       Words<T> added[kRowsOfThread];
+      std::int64_t position = sequence.remainder(first_row + begin);
       TERRACE_UNROLL
       for (int j = 0; j < kRowsOfThread; ++j) {
         const std::int64_t row = begin + j < R ? begin + j : begin;
-        const std::int64_t position = sequence.remainder(first_row + row);
         rows[j] = load_words(h + row * C + first, n, is_aligned);
         added[j] = load_words(wpe + position * C + first, n, is_aligned);
+        position = position + 1 == sequence.divisor() ? 0 : position + 1;
       }
       TERRACE_UNROLL
       for (int j = 0; j < kRowsOfThread; ++j) {

@@ -105,8 +105,9 @@ struct HeldPack {
   TERRACE_KERNEL NextPack update(const Views& of, const StepScalars& scalars, std::int64_t first,
                                  const FirstMoment& m_of, const SecondMoment& v_of) const {
     AdamWFactors factors = adamw_factors(of.constants, scalars, false);
-    const float minus_no_decay = factors.minus_decay;
-    const float minus_decay = adamw_factors(of.constants, scalars, true).minus_decay;
+    float minus_no_decay = factors.minus_decay;
+    float minus_decay = adamw_factors(of.constants, scalars, true).minus_decay;
+    hide_origin(minus_no_decay, minus_decay);
     const int decayed = of.decayed_from(first);
     const auto gradients = gradients_of(of);
     NextPack next;
@@ -410,7 +411,11 @@ struct CodedAdamWKernel {
     typename Block::template PerThread<std::uint32_t> sizes2;
     block.for_each_thread([&](int t) {
       const std::int64_t first = SharedRounding::first_of(block.index(), t);
-      if (first >= of.elements) return;
+      if (first >= of.elements) {  // nor has any other thread of its warp
+        held[t] = {};
+        exponents[t] = {};
+        return;
+      }
       exponents[t] = {exponents1[first / kMomentBlock], exponents2[first / kMomentBlock]};
       held[t].load(of, first, kUpdatePack);
     });
@@ -425,8 +430,7 @@ struct CodedAdamWKernel {
     rounding.fill(block, of.rounding, scalars.step);
     block.for_each_thread([&](int t) {
       const std::int64_t first = SharedRounding::first_of(block.index(), t);
-      next[t] = {};
-      if (first < of.elements) next[t] = update(first, scalars, held[t], exponents[t]);
+      next[t] = update(first, scalars, held[t], exponents[t]);
       sizes1[t] = largest_size(next[t].m);
       sizes2[t] = largest_size(next[t].v);
     });
