@@ -32,16 +32,30 @@ constexpr std::array<Unit, 10> kUnits = {{{"", 1},
                     "write a number and a unit, such as 4GiB, 512MiB, 20GB or 4096");
 }
 
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+// Of the exponent that `text` begins with, "e8" or "e+16"; 0 where there is none.
+std::size_t exponent_length(std::string_view text) {
+  if (text.empty() || (text[0] != 'e' && text[0] != 'E')) return 0;
+  std::size_t at = 1;
+  if (at < text.size() && (text[at] == '+' || text[at] == '-')) ++at;
+  const std::size_t first = at;
+  while (at < text.size() && is_digit(text[at])) ++at;
+  return at == first ? 0 : at;
+}
+
 }  // namespace
 
 std::size_t parse_size(std::string_view text) {
   std::string digits;
   std::size_t at = 0;
-  while (at < text.size() && (std::isdigit(static_cast<unsigned char>(text[at])) != 0 ||
-                              text[at] == '.' || text[at] == '_')) {
+  while (at < text.size() && (is_digit(text[at]) || text[at] == '.' || text[at] == '_')) {
     if (text[at] != '_') digits += text[at];
     ++at;
   }
+  const std::size_t exponent = exponent_length(text.substr(at));
+  digits += text.substr(at, exponent);
+  at += exponent;
   while (at < text.size() && text[at] == ' ') ++at;
   const std::string_view unit = text.substr(at);
   char* end = nullptr;
@@ -50,7 +64,7 @@ std::size_t parse_size(std::string_view text) {
   for (const Unit& known : kUnits) {
     if (unit != known.name) continue;
     const double size = std::floor(number * known.factor);
-    if (size >= 9.2e18) refuse(text);
+    if (!(size < 9.2e18)) refuse(text);
     return static_cast<std::size_t>(size);
   }
   refuse(text);

@@ -30,6 +30,7 @@ constexpr const char* kPieces = "pieces";
 constexpr std::size_t kHashDigits = 16;
 constexpr const char* kRemedy = "resume from an earlier checkpoint";
 constexpr const char* kSchema = "terrace.checkpoint/1";
+constexpr const char* kSchemas = "terrace.checkpoint/";  // of any version
 constexpr std::string_view kPrefix = "checkpoint-";
 // Tensors pass through memory in parts of this many elements.
 constexpr std::int64_t kPartElements = 1 << 20;
@@ -209,7 +210,13 @@ json read_manifest(const std::string& directory, FileSystem& disk) {
                       "give a checkpoint-N directory that was saved completely");
   }
   json manifest = json::parse(read_whole_file(disk, path), nullptr, false);
-  if (!manifest.is_object() || !manifest.contains("schema") || manifest["schema"] != kSchema) {
+  const std::string schema = manifest.is_object() ? manifest.value("schema", "") : "";
+  if (schema != kSchema && schema.starts_with(kSchemas)) {
+    throw ConfigError(
+        fmt::format("{} is written as {}, and this version reads {}", directory, schema, kSchema),
+        "resume with the version of Terrace that saved it, or a newer one");
+  }
+  if (schema != kSchema) {
     throw CorruptData(fmt::format("{} is not a manifest of a checkpoint", path), kRemedy);
   }
   const json hash = manifest.value(kHash, json());

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <regex>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -166,13 +167,18 @@ void write_index(const fs::path& directory, const std::vector<Shard>& shards) {
   write_durable_file((directory / kHfIndexFile).string(), index.dump(2) + "\n");
 }
 
+// "model-00001-of-00002.safetensors", and no other file that somebody keeps there.
+bool is_name_of_shard(const std::string& name) {
+  static const std::regex pattern(R"(model-\d{5,}-of-\d{5,}\.safetensors)");
+  return std::regex_match(name, pattern);
+}
+
 // Weights of an earlier export that the new one did not overwrite would be taken for part of it.
 void remove_stale(const fs::path& directory, const std::vector<Shard>& shards) {
   std::vector<fs::path> stale;
   for (const auto& entry : fs::directory_iterator(directory)) {
     const std::string name = entry.path().filename().string();
-    const bool weights = name == "model.safetensors" ||
-                         (name.starts_with("model-") && entry.path().extension() == ".safetensors");
+    const bool weights = name == "model.safetensors" || is_name_of_shard(name);
     const bool written = std::any_of(shards.begin(), shards.end(),
                                      [&](const Shard& shard) { return shard.file == name; });
     if ((weights && !written) || (name == kHfIndexFile && shards.size() == 1)) {

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "memory/host/host_limits.h"
+#include "parallel/launch_environment.h"
 #include "runtime/bench/bench.h"
 #include "runtime/bench/bench_device.h"
 #include "runtime/cli/commands.h"
@@ -134,6 +135,16 @@ void check_options(const Bench& bench, const BenchOptions& options) {
   }
 }
 
+// Processes that measure the same machine at the same time would measure each other.
+void refuse_ranks(const Bench& bench) {
+  const LaunchEnvironment launch = detect_launch(environment_variables());
+  if (bench.name == "collective" || !launch.is_mpi_job || launch.size == 1) return;
+  throw ConfigError(fmt::format("terrace bench {}: {} has started {} of it, and it measures with "
+                                "one process",
+                                bench.name, launch.source_is, launch.size),
+                    "start it alone; of several processes is bench collective");
+}
+
 // The GPU to measure; null: the CPU.
 std::unique_ptr<BenchDevice> find_device(const Bench& bench,
                                          const std::vector<std::optional<FlagValue>>& values) {
@@ -181,6 +192,7 @@ int run_bench(int argc, const char* const* argv) {
   const Bench& bench = find_bench(arguments.front());
   arguments.erase(arguments.begin());
   const std::string name = fmt::format("terrace bench {}", bench.name);
+  refuse_ranks(bench);
   const auto values = read_flags({name, bench.summary}, kBenchFlags, arguments);
   BenchOptions options = read_options(values);
   const std::unique_ptr<BenchDevice> device = find_device(bench, values);

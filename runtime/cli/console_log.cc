@@ -6,9 +6,14 @@
 
 namespace terrace {
 
+void write_to_standard_error(std::string_view text) {
+  // What cannot be written cannot be said either.
+  [[maybe_unused]] const auto written = std::fwrite(text.data(), 1, text.size(), stderr);
+}
+
 void ConsoleLog::write(std::string_view prefix, std::string_view line) {
   const std::scoped_lock lock(mutex_);
-  fmt::print(stderr, "{}{}\n", prefix, line);
+  write_to_standard_error(fmt::format("{}{}\n", prefix, line));
 }
 
 void ConsoleLog::info(std::string_view line) { write("terrace: ", line); }

@@ -7,6 +7,9 @@
 
 namespace terrace {
 
+// Writes it whole; where it cannot be written, as to a console that is gone, nothing is said.
+void write_to_standard_error(std::string_view text);
+
 // The program's log: whole lines on standard error, "terrace: ..." and "terrace: warning: ...".
 class ConsoleLog final : public Log {
  public:

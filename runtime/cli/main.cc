@@ -1,4 +1,6 @@
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <array>
 #include <cerrno>
@@ -12,6 +14,7 @@
 
 #include "base/error.h"
 #include "runtime/cli/commands.h"
+#include "runtime/cli/console_log.h"
 #include "runtime/config/nearest_name.h"
 #include "runtime/config/version.h"
 
@@ -78,7 +81,7 @@ const Command& find_command(std::string_view name) {
 int run(int argc, const char* const* argv) {
   const std::string_view name = argc > 1 ? argv[1] : "";
   if (name.empty()) {
-    fmt::print(stderr, "{}", help());
+    write_to_standard_error(help());
     return kExitUsage;
   }
   if (name == "--help" || name == "-h" || name == "help") {
@@ -113,10 +116,20 @@ int exit_code_of(const std::exception& error) {
   return kExitFailed;
 }
 
+// Where standard streams are closed, the next files that are opened would be them, and get what is
+// meant for the console. What is written to an output of a command then still fails.
+void hold_standard_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(stream, F_GETFD) != -1) continue;
+    if (::open("/dev/null", O_RDONLY) != stream) return;  // the lowest number that is free
+  }
+}
+
 }  // namespace
 }  // namespace terrace
 
 int main(int argc, char** argv) {
+  terrace::hold_standard_streams();
   // A file that reaches the limit on its size is then an error that names it (EFBIG).
   std::signal(SIGXFSZ, SIG_IGN);
   try {
@@ -128,7 +141,7 @@ int main(int argc, char** argv) {
     return code;
   } catch (const std::exception& error) {
     std::fflush(stdout);
-    fmt::print(stderr, "terrace: error: {}\n", terrace::text_of(error));
+    terrace::write_to_standard_error(fmt::format("terrace: error: {}\n", terrace::text_of(error)));
     return terrace::exit_code_of(error);
   }
 }

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <memory>
 #include <optional>
+#include <string_view>
 
 #include "base/error.h"
 #include "parallel/launch_environment.h"
@@ -28,16 +29,24 @@ namespace {
 constexpr int kExitDone = 0;
 constexpr int kExitSavedOnSignal = 75;
 
-// The one thing that a signal handler can reach.
-std::atomic<bool> stop_requested = false;
-static_assert(std::atomic<bool>::is_always_lock_free);
+StopRequest stop;                       // what signal handlers can reach
+std::atomic<bool> ends_at_once{false};  // where the run does not hear it yet
 
-void request_stop(int) { stop_requested = true; }
+// Planning a step can take minutes, in which there is nothing to save.
+void request_stop(int) {
+  stop.is_made = true;
+  if (stop.is_heard || !ends_at_once) return;
+  constexpr std::string_view kText = "terrace: ended by a signal before the first step\n";
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, kText.data(), kText.size());
+  _exit(kExitSavedOnSignal);
+}
 
 // SIGTERM and SIGUSR1 ask for a checkpoint and the end. Who reads the console may leave (SIGPIPE):
-// hours of training do not end with a pager. Others keep their default.
-void install_handlers() {
+// hours of training do not end with a pager. Others keep their default. Ranks that are processes
+// save together or not at all, so each waits for its steps.
+void install_handlers(bool is_alone) {
   std::signal(SIGPIPE, SIG_IGN);
+  ends_at_once = is_alone;
   struct sigaction action = {};
   action.sa_handler = request_stop;
   action.sa_flags = SA_RESTART;
@@ -53,7 +62,7 @@ TrainOutcome train_as_rank(const TrainCommand& command, const LaunchEnvironment&
                            Communicator& world, TrainConsole& console, Log& log) {
   SilentConsole silent;
   try {
-    return train_rank(command, {&world, {launch.local_size, launch.local_rank}}, stop_requested,
+    return train_rank(command, {&world, {launch.local_size, launch.local_rank}}, stop,
                       world.rank() == 0 ? console : silent, log);
   } catch (const std::exception& error) {
     // Said here too: if the other ranks do not come to the end of the session, nothing comes after.
@@ -90,20 +99,19 @@ int run_train(int argc, const char* const* argv) {
   TrainCommand command;
   command.options = parse_train_options(arguments);
   command.command_line.assign(argv, argv + argc);
-  command.effective_config = to_toml(command.options);
   const std::int32_t local_ranks = command.options.ranks.local_ranks;
   const LaunchEnvironment launch = detect_launch(
       environment_variables(), local_ranks > 1 ? std::optional<int>(local_ranks) : std::nullopt);
-  install_handlers();
+  const bool is_job = launch.source != LaunchSource::kLocalRanks && launch.size > 1;
+  if (!command.options.run.dry_run) install_handlers(!is_job);
 
   ConsoleLog log;
   if (!launch.doubt.empty() && launch.rank == 0) log.warning(launch.doubt);
-  const bool is_job = launch.source != LaunchSource::kLocalRanks && launch.size > 1;
   // mpirun makes a terminal for its ranks, whatever it writes to itself.
   const bool is_terminal = !launch.is_mpi_job && isatty(STDOUT_FILENO) == 1;
   ProgressConsole console(stdout, is_terminal, command.options.run.progress);
   switch (is_job ? train_in_job(command, launch, console, log)
-                 : train(command, stop_requested, console, log)) {
+                 : train(command, stop, console, log)) {
     case TrainOutcome::kDone:
     case TrainOutcome::kStoppedAsAsked:
       return kExitDone;

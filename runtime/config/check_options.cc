@@ -26,7 +26,7 @@ void check_steps(const TrainOptions& options) {
   if (batch.max_steps != 0 && batch.num_train_epochs) {
     throw ConfigError(fmt::format("--max-steps {} and --num-train-epochs {} both say when to end",
                                   batch.max_steps, *batch.num_train_epochs),
-                      "give one of them; 0 takes back what stands in the file of --config");
+                      "give one of them");
   }
   if (batch.max_steps == 0) return;
   if (batch.stop_after_step.value_or(0) > batch.max_steps) {

@@ -6,6 +6,7 @@
 #include <array>
 #include <optional>
 
+#include "base/check.h"
 #include "base/error.h"
 #include "runtime/config/check_options.h"
 #include "runtime/config/config_file.h"
@@ -36,6 +37,32 @@ std::string key_of(const FlagSpec& spec) {
   return key;
 }
 
+// Flags that say the same thing in two ways. One on the command line takes the place of the other
+// in a file, as it would of itself.
+constexpr auto kAlternatives = std::to_array<std::array<std::string_view, 2>>(
+    {{"validation-data", "validation-fraction"}, {"max-steps", "num-train-epochs"}});
+
+using FlagValues = std::vector<std::optional<FlagValue>>;
+
+std::size_t place_of(std::string_view name, const std::vector<FlagSpec>& specs) {
+  const auto spec = std::ranges::find(specs, name, &FlagSpec::name);
+  TERRACE_CHECK(spec != specs.end());
+  return static_cast<std::size_t>(spec - specs.begin());
+}
+
+// Takes from the file what the command line does not say.
+void add_file(FlagValues& values, FlagValues file, const std::vector<FlagSpec>& specs) {
+  for (const auto& [one, other] : kAlternatives) {
+    const std::size_t a = place_of(one, specs);
+    const std::size_t b = place_of(other, specs);
+    if (values[a]) file[b].reset();
+    if (values[b]) file[a].reset();
+  }
+  for (std::size_t i = 0; i < file.size(); ++i) {
+    if (!values[i]) values[i] = std::move(file[i]);
+  }
+}
+
 }  // namespace
 
 std::vector<TrainFlag> train_flags() {
@@ -49,22 +76,17 @@ std::vector<TrainFlag> train_flags() {
 TrainOptions parse_train_options(const std::vector<std::string>& arguments) {
   const std::vector<TrainFlag> flags = train_flags();
   const std::vector<FlagSpec> specs = specs_of(flags);
-  std::vector<std::optional<FlagValue>> values = read_flags(kTrainCommand, specs, arguments);
+  FlagValues values = read_flags(kTrainCommand, specs, arguments);
   if (values.back()) {
-    std::vector<std::optional<FlagValue>> file =
-        read_config_file(values.back()->name(), std::span(specs).first(flags.size()));
-    for (std::size_t i = 0; i < flags.size(); ++i) {
-      if (!values[i]) values[i] = std::move(file[i]);
-    }
+    const std::string path = values.back()->name();
+    add_file(values, read_config_file(path, std::span(specs).first(flags.size())), specs);
   }
   TrainOptions options;
   for (std::size_t i = 0; i < flags.size(); ++i) {
     if (values[i]) flags[i].set(options, *values[i]);
   }
   const auto is_given = [&](std::string_view name) {
-    const auto flag = std::find_if(specs.begin(), specs.end(),
-                                   [&](const FlagSpec& spec) { return spec.name == name; });
-    return values.at(static_cast<std::size_t>(flag - specs.begin())).has_value();
+    return values[place_of(name, specs)].has_value();
   };
   check_options(options, is_given);
   return options;

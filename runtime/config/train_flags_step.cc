@@ -64,8 +64,8 @@ constexpr auto kStepFlags = std::to_array<TrainFlag>({
        o.step.sequence_parallel = v.choice(kSwitches) == 1;
      },
      [](const TrainOptions& o) {
-       const bool is_on = o.step.sequence_parallel.value_or(o.step.tensor_parallel > 1);
-       return toml_string(kSwitches.at(is_on ? 1 : 0));
+       const std::optional<bool>& is_on = o.step.sequence_parallel;
+       return is_on ? toml_string(kSwitches.at(*is_on ? 1 : 0)) : std::string{};
      }},
     {{"pipeline-parallel", "Step program", "N", "Ranks that share the layers (1)"},
      [](TrainOptions& o, const FlagValue& v) {

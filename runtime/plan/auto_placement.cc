@@ -317,9 +317,21 @@ class Planner {
                      lane_bytes(program, Lane::kDownload) / profile.download_bytes_per_s});
   }
 
+  // With all concessions, which ask for as much of a drive as can be; or with fewer, where these
+  // are short of nothing but the drive.
+  StepPlan smallest_plan(MicroBatchOrder order) const {
+    const std::size_t of_device = concessions(Tier::kDevice).size();
+    for (const std::size_t on_device : {std::size_t{0}, of_device}) {
+      StepPlan plan = compiled(policy_with(on_device, 0, order));
+      const bool fits_memory = plan.ledger[Tier::kDevice].over_bytes() == 0 &&
+                               plan.ledger[Tier::kHost].over_bytes() == 0;
+      if (fits_memory) return plan;
+    }
+    return compiled(policy_with(of_device, concessions(Tier::kHost).size(), order));
+  }
+
   [[noreturn]] void refuse(MicroBatchOrder order) const {
-    const StepPlan smallest = compiled(
-        policy_with(concessions(Tier::kDevice).size(), concessions(Tier::kHost).size(), order));
+    const StepPlan smallest = smallest_plan(order);
     std::string remedy = "to make it fit:";
     for (const Tier tier : kTiers) {
       const TierLedger& use = smallest.ledger[tier];

@@ -67,16 +67,33 @@ struct OpTime {
   std::int64_t end_ns = 0;
 };
 
+// What ops have moved, lane by lane.
+struct MovedBytes {
+  std::array<double, kLaneCount> lanes{};
+  double parameter_uploads = 0;  // into the compute tier: by upload, or by read in unified mode
+  double parameter_reads = 0;    // from NVMe
+
+  MovedBytes& operator+=(const MovedBytes& other) { return add(other, 1); }
+  MovedBytes& operator-=(const MovedBytes& other) { return add(other, -1); }
+
+ private:
+  MovedBytes& add(const MovedBytes& other, double times) {
+    for (std::size_t l = 0; l < kLaneCount; ++l) lanes[l] += times * other.lanes[l];
+    parameter_uploads += times * other.parameter_uploads;
+    parameter_reads += times * other.parameter_reads;
+    return *this;
+  }
+};
+
 // What a run came to, lane by lane.
 struct RunTotals {
   std::int64_t step = 0;
   Part part = Part::kBody;
   std::int64_t first_compute_ns = 0;
   std::array<double, kLaneCount> busy_s{};  // reads and writes: while at least one is in flight
-  std::array<double, kLaneCount> bytes{};
-  double parameter_upload_bytes =
-      0;                            // into the compute tier: by upload, or by read in unified mode
-  double parameter_read_bytes = 0;  // from NVMe
+  MovedBytes moved;
+  MovedBytes moved_by_deferred;  // of it, by ops that belong to the step before the run's; a
+                                 // drain's have its number
 };
 
 struct RunReport : RunTotals {

@@ -259,7 +259,9 @@ void OpIssuer::fill_report(const Run& run) {
     if (!takes_part(op, run.part)) continue;
     time = time_of(op, sides_.at(run.number % 2)[i]);
     covered.at(static_cast<std::size_t>(op.lane)).add(time);
-    add_bytes(op);
+    const MovedBytes moved = bytes_moved_by(op);
+    report_.moved += moved;
+    if (op.deferred) report_.moved_by_deferred += moved;
     if (op.lane == Lane::kCompute && report_.first_compute_ns == 0) {
       report_.first_compute_ns = time.start_ns;
     }
@@ -267,18 +269,18 @@ void OpIssuer::fill_report(const Run& run) {
   for (std::size_t l = 0; l < kLaneCount; ++l) report_.busy_s[l] = covered[l].seconds();
 }
 
-void OpIssuer::add_bytes(const Op& op) {
+MovedBytes OpIssuer::bytes_moved_by(const Op& op) const {
+  MovedBytes moved;
   const bool moves = op.find(Role::kSource) != nullptr || op.kind == OpKind::kInput ||
                      op.kind == OpKind::kGatherSums;
-  if (!moves) return;
-  report_.bytes[static_cast<std::size_t>(op.lane)] += op.cost.bytes;
-  if (op.account != Account::kParameters) return;
+  if (!moves) return moved;
+  moved.lanes[static_cast<std::size_t>(op.lane)] = op.cost.bytes;
+  if (op.account != Account::kParameters) return moved;
   const bool reads = op.lane == Lane::kRead;
-  if (reads) report_.parameter_read_bytes += op.cost.bytes;
+  if (reads) moved.parameter_reads = op.cost.bytes;
   const bool unified = program_.compute_tier == Tier::kHost;
-  if (op.lane == Lane::kUpload || (reads && unified)) {
-    report_.parameter_upload_bytes += op.cost.bytes;
-  }
+  if (op.lane == Lane::kUpload || (reads && unified)) moved.parameter_uploads = op.cost.bytes;
+  return moved;
 }
 
 std::span<std::byte> OpIssuer::memory_of(const Access& access) const {

@@ -108,7 +108,7 @@ class OpIssuer {
   void fail(std::int64_t run, const std::exception_ptr& error) noexcept;
   void fill_report(const Run& run);
   OpTime time_of(const Op& op, const OpRun& op_run) const;
-  void add_bytes(const Op& op);
+  MovedBytes bytes_moved_by(const Op& op) const;
   std::span<std::byte> memory_of(const Access& access) const;
 
   // Constant after construction.

@@ -28,11 +28,11 @@ std::vector<Rank> make_ranks(const RankOptions& options) {
   return ranks;
 }
 
-void run_rank(const TrainCommand& command, Rank& rank, const std::atomic<bool>& stop_requested,
-              TrainConsole& console, Log& log) {
+void run_rank(const TrainCommand& command, Rank& rank, StopRequest& stop, TrainConsole& console,
+              Log& log) {
   try {
     const RanksOnHost on_host{command.options.ranks.local_ranks, rank.world->rank()};
-    rank.outcome = train_rank(command, {rank.world.get(), on_host}, stop_requested, console, log);
+    rank.outcome = train_rank(command, {rank.world.get(), on_host}, stop, console, log);
   } catch (const std::exception& error) {
     rank.error = std::current_exception();
     rank.world->abort(error.what());
@@ -65,7 +65,7 @@ void rethrow_cause(const std::vector<Rank>& ranks) {
 
 }  // namespace
 
-TrainOutcome train_local_ranks(const TrainCommand& command, const std::atomic<bool>& stop_requested,
+TrainOutcome train_local_ranks(const TrainCommand& command, StopRequest& stop,
                                TrainConsole& console, Log& log) {
   prepare_for_ranks(command.options.tiers.device);
   std::vector<Rank> ranks = make_ranks(command.options.ranks);
@@ -73,9 +73,9 @@ TrainOutcome train_local_ranks(const TrainCommand& command, const std::atomic<bo
   {
     std::vector<std::jthread> threads;
     for (std::size_t r = 1; r < ranks.size(); ++r) {
-      threads.emplace_back([&, r] { run_rank(command, ranks[r], stop_requested, silent, log); });
+      threads.emplace_back([&, r] { run_rank(command, ranks[r], stop, silent, log); });
     }
-    run_rank(command, ranks[0], stop_requested, console, log);
+    run_rank(command, ranks[0], stop, console, log);
   }
   rethrow_cause(ranks);
   return ranks[0].outcome;

@@ -12,14 +12,14 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// The rows of steps up to `last_step`; a torn last line is dropped too.
+// The rows of steps up to `last_step`; what is no row is dropped too, as a torn last line.
 std::string rows_up_to(const std::string& path, std::int64_t last_step) {
   std::ifstream stream(path);
   std::string kept;
   for (std::string line; std::getline(stream, line);) {
     const auto row = nlohmann::json::parse(line, nullptr, false);
-    if (row.is_discarded() || row.value("step", std::int64_t{0}) > last_step) continue;
-    kept += line + '\n';
+    const bool is_row = row.is_object() && row.contains("step") && row["step"].is_number_integer();
+    if (is_row && row["step"].get<std::int64_t>() <= last_step) kept += line + '\n';
   }
   return kept;
 }
@@ -46,7 +46,7 @@ MetricsFile::MetricsFile(const std::string& run_dir, std::int64_t last_step, con
 void MetricsFile::write(const StepMetrics& metrics) {
   const RunTotals& totals = metrics.totals;
   const auto bytes = [&totals](Lane lane) {
-    return whole(totals.bytes.at(static_cast<std::size_t>(lane)));
+    return whole(totals.moved.lanes.at(static_cast<std::size_t>(lane)));
   };
   ordered_json row;
   row["step"] = metrics.step;
@@ -66,10 +66,9 @@ void MetricsFile::write(const StepMetrics& metrics) {
   row["download_bytes"] = bytes(Lane::kDownload);
   row["nvme_read_bytes"] = bytes(Lane::kRead);
   row["nvme_write_bytes"] = bytes(Lane::kWrite);
-  row["collective_bytes"] = whole(totals.bytes[static_cast<std::size_t>(Lane::kCollective)] +
-                                  totals.bytes[static_cast<std::size_t>(Lane::kTensor)]);
-  row["parameter_upload_bytes"] = whole(totals.parameter_upload_bytes);
-  row["parameter_nvme_read_bytes"] = whole(totals.parameter_read_bytes);
+  row["collective_bytes"] = bytes(Lane::kCollective) + bytes(Lane::kTensor);
+  row["parameter_upload_bytes"] = whole(totals.moved.parameter_uploads);
+  row["parameter_nvme_read_bytes"] = whole(totals.moved.parameter_reads);
   ordered_json busy = ordered_json::object();
   for (std::size_t l = 0; l < kLaneCount; ++l) {
     const std::string column = column_of(static_cast<Lane>(l));

@@ -20,7 +20,9 @@ struct StepMetrics {
   bool was_skipped = false;  // gradients overflowed; their norm is then infinite
   std::int64_t tokens = 0;
   double step_s = 0;
-  RunTotals totals;  // of the step, and of the drain where one follows it
+  // Bytes are those of the step's ops, whenever they ran; busy times those of its time, and of the
+  // drain where one follows it.
+  RunTotals totals;
   std::optional<double> validation_loss;
 };
 

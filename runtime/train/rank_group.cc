@@ -43,6 +43,8 @@ std::int64_t RankGroup::smallest(std::int64_t value) const {
   return *std::min_element(values.begin(), values.end());
 }
 
+std::int64_t RankGroup::largest(std::int64_t value) const { return -smallest(-value); }
+
 bool RankGroup::is_same(std::uint64_t value) const {
   if (world_ == nullptr) return true;
   const std::vector<std::uint64_t> values = of_all(*world_, value);
@@ -81,16 +83,13 @@ std::string RankGroup::text_of_first(const std::string& text) const {
 void RankGroup::combine(RunTotals& totals) const {
   if (world_ == nullptr) return;
   const std::vector<RunTotals> all = of_all(*world_, totals);
-  totals.bytes = {};
-  totals.parameter_upload_bytes = 0;
-  totals.parameter_read_bytes = 0;
+  totals.moved = totals.moved_by_deferred = {};
   for (const RunTotals& rank : all) {
+    totals.moved += rank.moved;
+    totals.moved_by_deferred += rank.moved_by_deferred;
     for (std::size_t l = 0; l < kLaneCount; ++l) {
-      totals.bytes[l] += rank.bytes[l];
       totals.busy_s[l] = std::max(totals.busy_s[l], rank.busy_s[l]);
     }
-    totals.parameter_upload_bytes += rank.parameter_upload_bytes;
-    totals.parameter_read_bytes += rank.parameter_read_bytes;
   }
 }
 

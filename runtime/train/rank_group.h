@@ -35,6 +35,7 @@ class RankGroup {
   // Returns when all ranks have come here.
   void wait_for_all() const;
   std::int64_t smallest(std::int64_t value) const;
+  std::int64_t largest(std::int64_t value) const;
   // Whether all ranks give the same.
   bool is_same(std::uint64_t value) const;
   // Whether the ranks of each pipeline stage give the same.

@@ -1,6 +1,7 @@
 #include "runtime/train/run_directory.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/file.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -9,12 +10,15 @@
 #include <ctime>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 #include "base/error.h"
 #include "memory/host/host_limits.h"
 #include "memory/host/topology.h"
 #include "runtime/checkpoint/durable_file.h"
+#include "runtime/config/train_config.h"
 #include "runtime/config/version.h"
+#include "runtime/model/model_presets.h"
 
 namespace terrace {
 namespace {
@@ -41,13 +45,26 @@ nlohmann::ordered_json host_facts() {
           {"kernel", std::string(system.release)}};
 }
 
+// Arguments may be of any bytes, which JSON's text cannot: others stand as U+FFFD.
+std::string dump(const nlohmann::ordered_json& document) {
+  return document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+// The preset, or the last part of the directory's path, wherever that leads.
+std::string name_of_model(const TrainOptions& options) {
+  if (!preset_json(options.model.model).empty()) return options.model.model;
+  std::error_code error;
+  fs::path path = fs::weakly_canonical(options.model.model, error);
+  if (!path.has_filename()) path = path.parent_path();
+  return path.has_filename() ? path.filename().string() : "model";
+}
+
 }  // namespace
 
 std::string make_run_directory(const TrainOptions& options) {
   fs::path path = options.run.run_dir;
   if (path.empty()) {
-    const std::string model = fs::path(options.model.model).filename().string();
-    path = fs::path("runs") / (model + time_text("-%Y%m%d-%H%M%S"));
+    path = fs::path("runs") / (name_of_model(options) + time_text("-%Y%m%d-%H%M%S"));
   }
   std::error_code error;
   fs::create_directories(path, error);
@@ -61,7 +78,11 @@ std::string make_run_directory(const TrainOptions& options) {
 RunDirectoryLock::RunDirectoryLock(const std::string& run_dir) {
   const std::string path = (fs::path(run_dir) / "lock").string();
   file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (file_ < 0) throw IoError({.operation = "open", .path = path, .error_number = errno});
+  if (file_ < 0) {
+    throw ConfigError(fmt::format("the run directory {} cannot be written: {}", run_dir,
+                                  std::generic_category().message(errno)),
+                      "give --run-dir a directory that can be written");
+  }
   if (::flock(file_, LOCK_EX | LOCK_NB) == 0) return;
   ::close(file_);
   throw ConfigError("another run is writing to the run directory " + run_dir,
@@ -72,7 +93,9 @@ RunDirectoryLock::~RunDirectoryLock() { ::close(file_); }
 
 void write_run_files(const std::string& run_dir, const TrainCommand& command,
                      const std::string& program_summary) {
-  write_durable_file((fs::path(run_dir) / "config.toml").string(), command.effective_config);
+  TrainOptions options = command.options;
+  options.run.run_dir = run_dir;  // also where it was chosen here: a copy of the file goes on there
+  write_durable_file((fs::path(run_dir) / "config.toml").string(), to_toml(options));
   nlohmann::ordered_json run;
   run["schema"] = "terrace.run/1";
   run["version"] = terrace_version();
@@ -80,7 +103,7 @@ void write_run_files(const std::string& run_dir, const TrainCommand& command,
   run["host"] = host_facts();
   run["command_line"] = command.command_line;
   run["program"] = program_summary;
-  write_durable_file((fs::path(run_dir) / "run.json").string(), run.dump(2) + "\n");
+  write_durable_file((fs::path(run_dir) / "run.json").string(), dump(run) + "\n");
 }
 
 }  // namespace terrace

@@ -10,7 +10,6 @@
 #include "base/error.h"
 
 namespace terrace {
-namespace {}  // namespace
 
 TraceFile::TraceFile(const std::string& run_dir, const Program& program, StepRange steps)
     : path_((std::filesystem::path(run_dir) / "trace.json").string()),
@@ -122,11 +121,20 @@ void TraceFile::add_event(const std::string& event) {
   first_ = false;
 }
 
-void TraceFile::finish() {
+void TraceFile::end_document() {
+  is_complete_ = true;
   close_transfers(Lane::kRead);
   close_transfers(Lane::kWrite);
   stream_ << "\n]}\n" << std::flush;
+}
+
+void TraceFile::finish() {
+  end_document();
   check_stream();
+}
+
+TraceFile::~TraceFile() {
+  if (!is_complete_) end_document();
 }
 
 void TraceFile::check_stream() {

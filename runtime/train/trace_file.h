@@ -23,7 +23,11 @@ class TraceFile {
   // Every run in order, drains included; those of other steps are only remembered as what was
   // waited for.
   void add(const RunReport& report, const StepWaits& waits);
-  // Completes the document. Without it the file still opens, as viewers accept a torn end.
+  // Completes the document of a run that has failed, as well as it can.
+  ~TraceFile();
+  TraceFile(const TraceFile&) = delete;
+  TraceFile& operator=(const TraceFile&) = delete;
+  // Completes the document. Of a process that was killed it still opens: viewers accept a torn end.
   void finish();
 
  private:
@@ -39,6 +43,7 @@ class TraceFile {
                  std::string_view arguments);
   void add_transfer(Lane lane, const OpTime& time);
   void close_transfers(Lane lane);
+  void end_document();
   std::string slice(std::string_view name, std::string_view category, Lane lane, const OpTime& time,
                     std::string_view arguments) const;
   void add_event(const std::string& event);
@@ -50,6 +55,7 @@ class TraceFile {
   StepRange steps_;
   std::ofstream stream_;
   bool first_ = true;
+  bool is_complete_ = false;
   std::int64_t origin_ns_ = 0;                          // 0: no op yet
   std::array<std::int64_t, kLaneCount> last_end_ns_{};  // per lane, of the runs added
   std::array<InFlight, kLaneCount> in_flight_{};

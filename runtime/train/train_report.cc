@@ -195,7 +195,7 @@ void TimeSummary::add(const StepMetrics& metrics) {
   tokens_ += static_cast<double>(metrics.tokens);
   for (std::size_t l = 0; l < kLaneCount; ++l) {
     busy_s_[l] += metrics.totals.busy_s[l];
-    bytes_[l] += metrics.totals.bytes[l];
+    bytes_[l] += metrics.totals.moved.lanes[l];
   }
 }
 

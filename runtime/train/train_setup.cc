@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <system_error>
 
 #include "base/bytes.h"
@@ -181,6 +182,19 @@ std::int32_t zero_stage_for(const TrainOptions& options, const MeshShape& shape)
 
 namespace {
 
+// Rows of a micro-batch are counted in 32 bits, by the libraries that multiply them too.
+BatchShape batch_for(const TrainOptions& options, const ModelConfig& model) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  const std::int64_t length = sequence_length_for(options, model);
+  if (options.batch.micro_batch_size > kMost / length) {
+    throw OutOfMemory(fmt::format("a micro-batch of {} samples of {} tokens: more than {} tokens "
+                                  "are not computed at once",
+                                  options.batch.micro_batch_size, length, kMost),
+                      "lower --micro-batch-size, and raise --gradient-accumulation-steps instead");
+  }
+  return {options.batch.micro_batch_size, length};
+}
+
 void check_gradient_reduction(const TrainOptions& options, const MeshShape& shape) {
   if (options.step.gradient_reduction == ReductionChoice::kStep) return;
   const std::string flag = "--gradient-reduction micro-batch";
@@ -233,7 +247,7 @@ EngineOptions engine_options_for(const TrainOptions& options, const ModelConfig&
   check_drives(options);
   EngineOptions engine;
   engine.model = model;
-  engine.batch = {options.batch.micro_batch_size, sequence_length_for(options, model)};
+  engine.batch = batch_for(options, model);
   engine.compute_type = compute_type_for(options.precision);
   engine.gradient_type =
       options.optimizer.gradient_dtype == GradientChoice::kBf16 ? DType::kBF16 : DType::kF32;
@@ -286,8 +300,14 @@ std::int64_t total_steps_for(const TrainOptions& options, const Dataset& data,
   if (options.batch.max_steps > 0) return options.batch.max_steps;
   const double windows =
       options.batch.num_train_epochs.value_or(1.0) * static_cast<double>(data.windows_per_epoch());
-  const auto per_step = static_cast<double>(samples_per_step);
-  return std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(windows / per_step)));
+  const double steps = std::ceil(windows / static_cast<double>(samples_per_step));
+  constexpr double kMost = 9e15;  // whole numbers up to there are exact
+  if (steps > kMost) {
+    throw ConfigError(fmt::format("--num-train-epochs {} would be {:.3g} steps",
+                                  *options.batch.num_train_epochs, steps),
+                      "train for fewer");
+  }
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(steps));
 }
 
 LrSchedule schedule_for(const TrainOptions& options, std::int64_t total_steps) {

@@ -70,12 +70,12 @@ std::string describe_gpu(const MachineShare& machine, const DeviceChoice& device
 
 class Trainer {
  public:
-  Trainer(const TrainCommand& command, const LaunchedRanks& ranks,
-          const std::atomic<bool>& stop_requested, TrainConsole& console, Log& log)
+  Trainer(const TrainCommand& command, const LaunchedRanks& ranks, StopRequest& stop,
+          TrainConsole& console, Log& log)
       : command_(command),
         options_(command.options),
         ranks_(ranks.world, mesh_for(options_, ranks.count())),
-        stop_requested_(stop_requested),
+        stop_(stop),
         console_(console),
         log_(log),
         model_(load_model_config(options_.model.model)),
@@ -117,7 +117,8 @@ class Trainer {
                                 plan_.model.ranks()));
     start_from(std::move(checkpoint));
     waits_.emplace(plan_.training.program);
-    if (ranks_.is_first()) open_files(summary);
+    const Ledger largest = largest_ledger();
+    if (ranks_.is_first()) open_files(summary, largest);
     const TrainOutcome outcome = train_steps();
     if (trace_) trace_->finish();
     console_.say(summary_.text(*waits_));
@@ -174,9 +175,19 @@ class Trainer {
     run_dir_ = ranks_.text_of_first(run_dir_);
   }
 
-  void open_files(const std::string& summary) {
+  // Each tier's peak is that of the rank with the largest.
+  Ledger largest_ledger() const {
+    Ledger ledger = plan_.ledger;
+    for (TierLedger& tier : ledger.tiers) {
+      tier.peak_bytes =
+          static_cast<std::size_t>(ranks_.largest(static_cast<std::int64_t>(tier.peak_bytes)));
+    }
+    return ledger;
+  }
+
+  void open_files(const std::string& summary, const Ledger& largest) {
     write_run_files(run_dir_, command_, summary);
-    metrics_ = std::make_unique<MetricsFile>(run_dir_, done_steps_, plan_.ledger);
+    metrics_ = std::make_unique<MetricsFile>(run_dir_, done_steps_, largest);
     const std::optional<StepRange>& traced = options_.run.trace_steps;
     if (traced && traced->last > done_steps_) {  // else those steps' trace is there already
       trace_.emplace(run_dir_, plan_.training.program, *traced);
@@ -248,6 +259,7 @@ class Trainer {
   TrainOutcome train_steps() {
     started_ns_ = clock_.now_ns();
     first_step_ = done_steps_ + 1;
+    stop_.is_heard = true;
     while (done_steps_ < last_step()) {
       train_to_boundary();
       if (stops_ && done_steps_ < last_step()) {
@@ -284,7 +296,7 @@ class Trainer {
     for (;;) {
       const std::int64_t step = done_steps_ + 1;
       if (step < last_step()) fetch_samples(step + 1);
-      stops_ = ranks_.any(stop_requested_ || data_problem_ != nullptr);
+      stops_ = ranks_.any(stop_.is_made || data_problem_ != nullptr);
       const bool boundary = is_boundary(step);
       if (!boundary) begin_step(step + 1);
       finish_step(step);
@@ -346,7 +358,6 @@ class Trainer {
       throw;
     }
     observe(*outcome.report);
-    flush_row(outcome.report->first_compute_ns);
     StepMetrics metrics;
     metrics.step = step;
     metrics.loss = outcome.result.loss;
@@ -357,6 +368,9 @@ class Trainer {
     metrics.tokens = tokens_per_step();
     metrics.totals = *outcome.report;
     ranks_.combine(metrics.totals);
+    metrics.totals.moved -= metrics.totals.moved_by_deferred;
+    if (row_.has_value()) row_->totals.moved += metrics.totals.moved_by_deferred;
+    flush_row(outcome.report->first_compute_ns);
     row_ = metrics;
     done_steps_ = step;
   }
@@ -409,12 +423,8 @@ class Trainer {
 
   void add_to_row(const RunTotals& drained) {
     RunTotals& totals = row_->totals;
-    for (std::size_t l = 0; l < kLaneCount; ++l) {
-      totals.busy_s[l] += drained.busy_s[l];
-      totals.bytes[l] += drained.bytes[l];
-    }
-    totals.parameter_upload_bytes += drained.parameter_upload_bytes;
-    totals.parameter_read_bytes += drained.parameter_read_bytes;
+    totals.moved += drained.moved;
+    for (std::size_t l = 0; l < kLaneCount; ++l) totals.busy_s[l] += drained.busy_s[l];
   }
 
   // None where a signal came before the end.
@@ -437,7 +447,7 @@ class Trainer {
         window += options_.batch.micro_batch_size;
       }
       sum += ranks_.sum(engine_->evaluate(tokens));
-      if (ranks_.any(stop_requested_)) {
+      if (ranks_.any(stop_.is_made)) {
         log_.warning(
             fmt::format("the evaluation after step {} was given up on a signal", done_steps_));
         return std::nullopt;
@@ -502,7 +512,7 @@ class Trainer {
   const TrainCommand& command_;
   const TrainOptions& options_;
   RankGroup ranks_;
-  const std::atomic<bool>& stop_requested_;
+  StopRequest& stop_;
   TrainConsole& console_;
   Log& log_;
   SystemClock clock_;
@@ -538,17 +548,17 @@ class Trainer {
 
 }  // namespace
 
-TrainOutcome train_rank(const TrainCommand& command, const LaunchedRanks& ranks,
-                        const std::atomic<bool>& stop_requested, TrainConsole& console, Log& log) {
-  return Trainer(command, ranks, stop_requested, console, log).run();
+TrainOutcome train_rank(const TrainCommand& command, const LaunchedRanks& ranks, StopRequest& stop,
+                        TrainConsole& console, Log& log) {
+  return Trainer(command, ranks, stop, console, log).run();
 }
 
-TrainOutcome train(const TrainCommand& command, const std::atomic<bool>& stop_requested,
-                   TrainConsole& console, Log& log) {
+TrainOutcome train(const TrainCommand& command, StopRequest& stop, TrainConsole& console,
+                   Log& log) {
   if (command.options.ranks.local_ranks == 1) {
-    return train_rank(command, {}, stop_requested, console, log);
+    return train_rank(command, {}, stop, console, log);
   }
-  return train_local_ranks(command, stop_requested, console, log);
+  return train_local_ranks(command, stop, console, log);
 }
 
 }  // namespace terrace

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <string>
 #include <vector>
 
@@ -8,6 +7,7 @@
 #include "memory/host/thread_plan.h"
 #include "parallel/communicator.h"
 #include "runtime/config/train_options.h"
+#include "runtime/train/stop_request.h"
 
 namespace terrace {
 
@@ -34,14 +34,12 @@ enum class TrainOutcome : std::uint8_t { kDone, kStoppedAsAsked, kSavedOnSignal 
 struct TrainCommand {
   TrainOptions options;
   std::vector<std::string> command_line;  // for run.json
-  std::string effective_config;           // config.toml, as text
 };
 
 // `terrace train`: reads data and model, compiles and verifies the step, says the ledger, trains,
-// evaluates, saves. `stop_requested` is polled between steps (a signal handler sets it). Throws the
-// errors of base/error.h. With --local-ranks it does so on a thread per rank.
-TrainOutcome train(const TrainCommand& command, const std::atomic<bool>& stop_requested,
-                   TrainConsole& console, Log& log);
+// evaluates, saves. Polls `stop`. Throws the errors of
+// base/error.h. With --local-ranks it does so on a thread per rank.
+TrainOutcome train(const TrainCommand& command, StopRequest& stop, TrainConsole& console, Log& log);
 
 // Which ranks there are, as one of them sees them.
 struct LaunchedRanks {
@@ -52,7 +50,7 @@ struct LaunchedRanks {
 
 // One rank of it. All call it with equal commands; the first writes the files. A rank that throws
 // leaves it to the caller to abort the communicator.
-TrainOutcome train_rank(const TrainCommand& command, const LaunchedRanks& ranks,
-                        const std::atomic<bool>& stop_requested, TrainConsole& console, Log& log);
+TrainOutcome train_rank(const TrainCommand& command, const LaunchedRanks& ranks, StopRequest& stop,
+                        TrainConsole& console, Log& log);
 
 }  // namespace terrace

@@ -103,7 +103,7 @@ inline void train_steps(Engine& engine, const EngineOptions& options, std::int64
                        2e-3 / std::sqrt(static_cast<double>(step))});
   };
   const auto add = [&run](const RunReport& report) {
-    for (std::size_t l = 0; l < kLaneCount; ++l) run.traffic.bytes[l] += report.bytes[l];
+    for (std::size_t l = 0; l < kLaneCount; ++l) run.traffic.bytes[l] += report.moved.lanes[l];
   };
   begin(first);
   for (std::int64_t step = first; step <= last; ++step) {

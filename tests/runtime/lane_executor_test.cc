@@ -47,7 +47,7 @@ void expect_bytes(const Program& program, const RunReport& report) {
     for (const Op& op : program.ops) {
       if (op.lane == lane && takes_part(op, report.part)) bytes += op.cost.bytes;
     }
-    EXPECT_EQ(report.bytes.at(static_cast<std::size_t>(lane)), bytes) << name_of(lane);
+    EXPECT_EQ(report.moved.lanes.at(static_cast<std::size_t>(lane)), bytes) << name_of(lane);
   }
 }
 
@@ -114,8 +114,8 @@ TEST(LaneExecutor, NothingRunsInADrainButWhatIsDeferred) {
   EXPECT_EQ(executor->runs_in_flight(), 0);
   EXPECT_GT(prologue.first_compute_ns, 0);
   EXPECT_GT(prologue.busy_s.at(static_cast<std::size_t>(Lane::kCompute)), 0);
-  EXPECT_GT(prologue.parameter_upload_bytes, 0);
-  EXPECT_EQ(prologue.parameter_read_bytes, 0);
+  EXPECT_GT(prologue.moved.parameter_uploads, 0);
+  EXPECT_EQ(prologue.moved.parameter_reads, 0);
   const int before = machine.bodies().calls();
   int updates = 0;
   for (const Op& op : program.ops) updates += op.kind == OpKind::kUpdate ? 1 : 0;
