@@ -210,7 +210,9 @@ json read_manifest(const std::string& directory, FileSystem& disk) {
                       "give a checkpoint-N directory that was saved completely");
   }
   json manifest = json::parse(read_whole_file(disk, path), nullptr, false);
-  const std::string schema = manifest.is_object() ? manifest.value("schema", "") : "";
+  const bool has_schema =
+      manifest.is_object() && manifest.contains("schema") && manifest["schema"].is_string();
+  const std::string schema = has_schema ? manifest["schema"].get<std::string>() : "";
   if (schema != kSchema && schema.starts_with(kSchemas)) {
     throw ConfigError(
         fmt::format("{} is written as {}, and this version reads {}", directory, schema, kSchema),

@@ -1,7 +1,6 @@
 #include "runtime/train/run_directory.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <sys/file.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -10,7 +9,6 @@
 #include <ctime>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <system_error>
 
 #include "base/error.h"
 #include "memory/host/host_limits.h"
@@ -79,9 +77,8 @@ RunDirectoryLock::RunDirectoryLock(const std::string& run_dir) {
   const std::string path = (fs::path(run_dir) / "lock").string();
   file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (file_ < 0) {
-    throw ConfigError(fmt::format("the run directory {} cannot be written: {}", run_dir,
-                                  std::generic_category().message(errno)),
-                      "give --run-dir a directory that can be written");
+    throw IoError({.operation = "open", .path = path, .error_number = errno},
+                  "give --run-dir a directory that can be written");
   }
   if (::flock(file_, LOCK_EX | LOCK_NB) == 0) return;
   ::close(file_);

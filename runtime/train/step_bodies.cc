@@ -20,6 +20,9 @@ DType sum_type(const Op& op, const StepModel& model) {
   return op.account == Account::kGradients ? DType::kF32 : model.compute_type;
 }
 
+// What is not a number has a sign, which means nothing.
+double printable(double value) { return std::isnan(value) ? std::fabs(value) : value; }
+
 }  // namespace
 
 StepBodies::StepBodies(const Program& program, const ExecutorMemory& memory, BlockStore* store,
@@ -378,7 +381,8 @@ void StepBodies::norm_finish(const Op& op, const RunInput& input) {
   if (input.result != nullptr) *input.result = {loss, norm};
   if (!std::isfinite(loss) || !std::isfinite(norm)) {
     throw NotFinite(
-        fmt::format("step {}: loss {}, gradient norm {}", input.step, loss, norm),
+        fmt::format("step {}: loss {}, gradient norm {}", input.step, printable(loss),
+                    printable(norm)),
         "lower --learning-rate, or look at the data of this step; what was saved before "
         "is untouched");
   }
@@ -399,7 +403,7 @@ void StepBodies::scaled_norm_finish(const Op& op, const RunInput& input, double 
     throw NotFinite(
         fmt::format("step {}: loss {}, and gradients overflow fp16 at a loss scale of {}, the "
                     "smallest",
-                    input.step, loss, before.scale),
+                    input.step, printable(loss), before.scale),
         "use --precision bf16, lower --learning-rate, or look at the data of this step; what was "
         "saved before is untouched");
   }

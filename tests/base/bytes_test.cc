@@ -23,6 +23,10 @@ TEST(ParseSizeTest, ReadsUnits) {
   EXPECT_EQ(parse_size("4096"), 4096U);
   EXPECT_EQ(parse_size("0"), 0U);
   EXPECT_EQ(parse_size("10_000"), 10000U);
+  EXPECT_EQ(parse_size("5e8"), 500'000'000U);
+  EXPECT_EQ(parse_size("2e+16"), 20'000'000'000'000'000U);
+  EXPECT_EQ(parse_size("1.5e3KB"), 1'500'000U);
+  EXPECT_EQ(parse_size("1E3 MiB"), 1000 * kMiB);
   EXPECT_EQ(parse_size("7B"), 7U);
   EXPECT_EQ(parse_size("4GiB"), 4 * kGiB);
   EXPECT_EQ(parse_size("512 MiB"), 512 * kMiB);
@@ -36,8 +40,8 @@ TEST(ParseSizeTest, ReadsUnits) {
 }
 
 TEST(ParseSizeTest, RefusesAndNamesTheText) {
-  for (const char* text : {"", "GiB", "4gib", "4 G", "1.2.3MiB", "-1", "4GiB ", "0x10", "1e9", ".",
-                           "20000000TiB", " 4GiB"}) {
+  for (const char* text : {"", "GiB", "4gib", "4 G", "1.2.3MiB", "-1", "4GiB ", "0x10", "1e", "e9",
+                           "1e9e9", ".", "20000000TiB", " 4GiB"}) {
     try {
       parse_size(text);
       ADD_FAILURE() << "accepted '" << text << "'";

@@ -121,6 +121,34 @@ TEST(LocalRanks, MoreMemoryThanTheHostHasIs3) {
   EXPECT_NE(outcome.errors.find("for each of 64 ranks"), std::string::npos) << outcome;
 }
 
+// The second stage has the head, and so the most memory: what the rows say is enough for it.
+TEST(LocalRanks, RowsHaveThePeakOfTheRankWithTheLargest) {
+  const TinyTraining training;
+  const Arguments stages = kSteps + Arguments{"--local-ranks", "2", "--pipeline-parallel", "2"};
+  training.train("run", stages);
+  const auto peak =
+      static_cast<std::int64_t>(training.rows("run").front().columns.at("host_peak_bytes"));
+  training.train("enough", stages + Arguments{"--host-memory", std::to_string(peak)});
+  const Outcome outcome = run_program(training.command(
+      "less", stages + Arguments{"--host-memory", std::to_string(peak - peak / 8)}));
+  EXPECT_EQ(outcome.code, 3) << outcome;
+}
+
+// Updates run under the step behind theirs; what they move counts to their own.
+TEST(LocalRanks, ARowHasTheBytesOfItsStepsOps) {
+  const TinyTraining training;
+  training.train("run", kSteps + ranks(2, 1) + training.nvme() +
+                            Arguments{"--place-optimizer", "nvme", "--place-gradients", "nvme"});
+  const std::vector<MetricsRow> rows = training.rows("run");
+  ASSERT_GT(rows.size(), 2U);
+  for (const char* column : {"nvme_read_bytes", "nvme_write_bytes", "collective_bytes"}) {
+    EXPECT_GT(rows.front().columns.at(column), 0) << column;
+    for (const MetricsRow& row : rows) {
+      EXPECT_EQ(row.columns.at(column), rows.front().columns.at(column)) << column << ' ' << row;
+    }
+  }
+}
+
 TEST(LocalRanks, AllStopOnASignal) {
   const TinyTraining training;
   const Arguments common = {"--max-steps", "1000000"};

@@ -193,6 +193,13 @@ TEST(MpiRanks, OnlyTheFirstTellsWhatIsDoubtful) {
   }
 }
 
+// One document on standard output, whatever starts it.
+TEST(MpiRanks, ABenchmarkOfOneProcessIsRefused) {
+  const Outcome outcome = ProgramRun({"bench", "copy", "--small", "--json"}, {}, mpirun(2)).wait();
+  EXPECT_EQ(outcome.code, 2) << outcome;
+  EXPECT_NE(outcome.errors.find("bench copy: "), std::string::npos) << outcome;
+}
+
 TEST(MpiRanks, TorchrunIsRefusedOnTheCpu) {
   const TinyTraining training;
   const Arguments variables = {"env",

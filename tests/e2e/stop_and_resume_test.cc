@@ -1,7 +1,9 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <thread>
 
 #include "tests/e2e/tiny_training.h"
@@ -201,6 +203,42 @@ TEST(Signals, EndAnEvaluation) {
   const Outcome outcome = run.wait();
   EXPECT_EQ(outcome.code, 75) << outcome;
   EXPECT_TRUE(training.directory().has("run/checkpoint-1/manifest.json"));
+}
+
+// Planning so many micro-batches takes longer than a run may.
+TEST(Signals, BeforeTheFirstStepEndTheRunAtOnce) {
+  const TinyTraining training;
+  ProgramRun run(
+      training.command("run", {"--max-steps", "1", "--gradient-accumulation-steps", "200000"}));
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  run.send(SIGTERM);
+  const Outcome outcome = run.wait();
+  EXPECT_EQ(outcome.code, 75) << outcome;
+  EXPECT_NE(outcome.errors.find("before the first step"), std::string::npos) << outcome;
+  EXPECT_FALSE(training.directory().has("run"));
+}
+
+// The directory that a run has chosen for itself stands in its configuration.
+TEST(Resume, GoesOnFromTheConfigurationOfARunWithoutANamedDirectory) {
+  const TinyTraining training;
+  Arguments command = training.command("run", {"--max-steps", "4", "--stop-after-step", "2"});
+  const auto flag = std::ranges::find(command, "--run-dir");
+  ASSERT_NE(flag, command.end());
+  command.erase(flag, flag + 2);
+  const Arguments in_directory = {"env", "-C", training.path()};
+  const Outcome outcome = ProgramRun(command, {}, in_directory).wait();
+  ASSERT_EQ(outcome.code, 0) << outcome;
+  std::vector<std::string> chosen;
+  for (const auto& entry : std::filesystem::directory_iterator(training.path("runs"))) {
+    chosen.push_back(entry.path().string());
+  }
+  ASSERT_EQ(chosen.size(), 1U);
+  const Outcome resumed = ProgramRun({"train", "--config", chosen.front() + "/config.toml",
+                                      "--resume", "auto", "--stop-after-step", "0"},
+                                     {}, in_directory)
+                              .wait();
+  EXPECT_EQ(resumed.code, 0) << resumed;
+  EXPECT_TRUE(std::filesystem::exists(chosen.front() + "/final/config.json"));
 }
 
 TEST(Signals, OthersEndTheRunAtOnce) {

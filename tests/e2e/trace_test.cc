@@ -90,6 +90,14 @@ TEST_F(TraceSteps, HasATrackPerLaneWithoutOverlapAndShowsWaits) {
   EXPECT_GT(trace.waits, 0);
 }
 
+TEST_F(TraceSteps, OfARunThatFailsAreAsWhole) {
+  const Outcome outcome = run_program(training_.command(
+      "run", Arguments{"--max-steps", "30", "--learning-rate", "1e30", "--trace-steps", "1:30"}));
+  EXPECT_EQ(outcome.code, 6) << outcome;
+  const Trace trace = read_trace(training_.directory().read("run/trace.json"));
+  EXPECT_FALSE(trace.steps.empty());
+}
+
 TEST_F(TraceSteps, TracingChangesNoBits) {
   training_.train("plain", all_on_nvme_);
   training_.train("traced", all_on_nvme_ + Arguments{"--trace-steps", "1:6"});

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <random>
 
+#include "base/bytes.h"
 #include "base/error.h"
 #include "runtime/step/simulate.h"
 #include "runtime/step/verify.h"
@@ -248,6 +249,23 @@ TEST(AutoPlacement, ARefusalNamesTierNeedAndRemedies) {
     EXPECT_THAT(error.remedy(), HasSubstr("--nvme DIR"));
     EXPECT_THAT(error.remedy(), HasSubstr("--recompute full"));
     EXPECT_THAT(error.remedy(), HasSubstr("--micro-batch-size"));
+  }
+}
+
+// What would be conceded to memory that is not short asks for no more of the drive.
+TEST(AutoPlacement, ARefusalForTheDriveAloneNamesWhatIsEnough) {
+  const StepModel model = small_step_model(3, false);
+  PlacementRequest request = on_an_accelerator();
+  request.optimizer = Tier::kNvme;
+  const std::size_t needed = peak(plan_step(model, request, {}), Tier::kNvme);
+  TierBudgets budgets;
+  budget(budgets, Tier::kNvme) = needed - kMiB;
+  try {
+    plan_step(model, request, budgets);
+    FAIL() << "the drive is too small";
+  } catch (const OutOfMemory& error) {
+    EXPECT_THAT(error.what(), HasSubstr("nvme needs " + format_size(needed) + " "));
+    EXPECT_THAT(error.remedy(), HasSubstr("raise the SIZE of --nvme to "));
   }
 }
 

@@ -154,6 +154,15 @@ TEST_F(CheckpointTest, AManifestThatWasChangedIsRefused) {
   TERRACE_EXPECT_THROW_WITH(Checkpoint{path}, CorruptData, "its checksum differs");
 }
 
+TEST_F(CheckpointTest, AnotherVersionsIsNamedAndNotCalledDamaged) {
+  const std::string path = save(7, 42);
+  edit_manifest(path,
+                [](nlohmann::json& manifest) { manifest["schema"] = "terrace.checkpoint/2"; });
+  TERRACE_EXPECT_THROW_WITH(Checkpoint{path}, ConfigError, "terrace.checkpoint/2");
+  edit_manifest(path, [](nlohmann::json& manifest) { manifest["schema"] = 2; });
+  TERRACE_EXPECT_THROW_WITH(Checkpoint{path}, CorruptData, "not a manifest");
+}
+
 // With a checksum that is right: anybody can write one.
 TEST_F(CheckpointTest, AManifestThatCannotBeRightIsRefused) {
   const auto refuses = [&](const char* message, FunctionRef<void(nlohmann::json&)> edit) {

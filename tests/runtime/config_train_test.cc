@@ -40,6 +40,38 @@ void expect_refused(const Arguments& more, const std::vector<std::string>& parts
   for (const std::string& part : parts) EXPECT_THAT(error, testing::HasSubstr(part));
 }
 
+// What says the same in another way on the command line takes the file's place, too.
+TEST(TrainConfig, AFlagWinsOverTheFilesAlternative) {
+  const TemporaryDirectory directory;
+  const std::string file = directory.write(
+      "run.toml", "model = \"nano\"\ndata = \"text\"\nvalidation_fraction = 0.2\nmax_steps = 5\n");
+  const TrainOptions data = parse_train_options({"--config", file, "--validation-data", "held"});
+  EXPECT_EQ(data.data.validation_data, Arguments{"held"});
+  const TrainOptions epochs = parse_train_options({"--config", file, "--num-train-epochs", "2"});
+  EXPECT_EQ(epochs.batch.max_steps, 0);
+  EXPECT_EQ(epochs.batch.num_train_epochs, 2.0);
+  const std::string held = directory.write(
+      "held.toml", "model = \"nano\"\ndata = \"text\"\nvalidation_data = \"held\"\n");
+  const TrainOptions fraction =
+      parse_train_options({"--config", held, "--validation-fraction", "0.3", "--max-steps", "5"});
+  EXPECT_TRUE(fraction.data.validation_data.empty());
+  EXPECT_EQ(fraction.data.validation_fraction, 0.3);
+}
+
+// A resumed run may have another mesh: what follows from it is not pinned by the file.
+TEST(TrainConfig, SequenceParallelismIsWrittenOnlyWhereItIsNamed) {
+  EXPECT_THAT(to_toml(parse({"--tensor-parallel", "2"})),
+              testing::HasSubstr("# sequence_parallel is not set\n"));
+  EXPECT_THAT(to_toml(parse({"--tensor-parallel", "2", "--sequence-parallel", "off"})),
+              testing::HasSubstr("\nsequence_parallel = \"off\"\n"));
+}
+
+TEST(TrainConfig, NumbersThatFp32HasNotAreRefused) {
+  expect_refused({"--adam-epsilon", "1e-60"}, {"--adam-epsilon 1e-60", "less than fp32 has"});
+  expect_refused({"--learning-rate", "1e300"}, {"--learning-rate 1e300", "more than fp32 has"});
+  expect_refused({"--weight-decay", "1e39"}, {"--weight-decay 1e39", "more than fp32 has"});
+}
+
 TEST(TrainConfig, DefaultsAreThoseOfTheInterface) {
   const TrainOptions options = parse({});
   EXPECT_EQ(options.model.model, "nano");

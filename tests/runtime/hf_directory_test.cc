@@ -235,12 +235,14 @@ TEST(HfDirectory, AnEarlierExportLeavesNothingBehind) {
   const ModelConfig config = tiny(ModelFamily::kLlama, true);
   export_tiny(temporary, config, DType::kF32, 700);
   temporary.write("m/tokenizer.json", "{}");
+  temporary.write("m/model-of-mine.safetensors", "not one of an export");
   export_tiny(temporary, config, DType::kF32);
   std::set<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(temporary.path("m"))) {
     names.insert(entry.path().filename().string());
   }
-  EXPECT_EQ(names, (std::set<std::string>{"config.json", "model.safetensors", "tokenizer.json"}));
+  EXPECT_EQ(names, (std::set<std::string>{"config.json", "model-of-mine.safetensors",
+                                          "model.safetensors", "tokenizer.json"}));
 }
 
 TEST(HfDirectory, OnlyTheDtypeKeyOfConfigJsonChanges) {

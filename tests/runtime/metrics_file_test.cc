@@ -54,6 +54,8 @@ TEST(MetricsFile, GoesOnBehindTheRowsOfACheckpoint) {
     MetricsFile file(directory.path(), 0, Ledger());
     for (std::int64_t step = 1; step <= 3; ++step) file.write(metrics_of(step));
   }
+  const std::string foreign = "5\nnull\n{\"step\":\"one\"}\nno JSON\n{\"step\":2,";
+  directory.write("metrics.jsonl", directory.read("metrics.jsonl") + foreign);
   MetricsFile file(directory.path(), 2, Ledger());
   file.write(metrics_of(7));
   const std::vector<nlohmann::json> rows = rows_of(directory);

@@ -1,0 +1,59 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/e2e/tiny_training.h"
+
+// Standard streams that are closed or cannot be written, as jobs without a console have them.
+namespace terrace {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+// With its streams redirected as a shell does it.
+Outcome run_with(const std::string& redirections, const Arguments& arguments) {
+  return ProgramRun(arguments, {}, {"sh", "-c", "exec \"$@\" " + redirections, "sh"}).wait();
+}
+
+TEST(StandardStreams, ErrorsThatCannotBeSaidKeepTheirCodes) {
+  const TinyTraining training;
+  for (const char* redirection : {"2>/dev/full", "2>&-"}) {
+    SCOPED_TRACE(redirection);
+    EXPECT_EQ(run_with(redirection, training.command("run", {"--max-step", "2"})).code, 2);
+    const Arguments diverges = {"--max-steps", "8", "--learning-rate", "1e30"};
+    EXPECT_EQ(run_with(redirection, training.command("run", diverges)).code, 6);
+  }
+}
+
+TEST(StandardStreams, AWarningThatCannotBeSaidEndsNothing) {
+  const TinyTraining training;
+  training.directory().write("run/final", "a file where the result should be");
+  const Outcome outcome = run_with("2>/dev/full", training.command("run", {"--max-steps", "2"}));
+  EXPECT_EQ(outcome.code, 1) << outcome;
+  EXPECT_EQ(training.last_committed("run"), 2);
+}
+
+// The files that a run opens would get their numbers, and what is said to the console.
+TEST(StandardStreams, WhatIsSaidToClosedOnesGoesToNoFile) {
+  const TinyTraining training;
+  const Arguments run = {"--max-steps",       "6",   "--place-parameters", "nvme",
+                         "--place-optimizer", "nvme"};
+  training.train("reference", training.nvme() + run);
+  for (const char* redirections : {"<&- >&- 2>&-", "<&- >&-", ">&-", "2>&-"}) {
+    SCOPED_TRACE(redirections);
+    const std::string name = std::string("run") + redirections;
+    const Outcome outcome = run_with(redirections, training.command(name, training.nvme() + run));
+    EXPECT_EQ(outcome.code, 0) << outcome;
+    training.expect_same(name, "reference", "final");
+    EXPECT_THAT(training.directory().read(name + "/lock"), IsEmpty());
+  }
+}
+
+TEST(StandardStreams, AnOutputThatIsClosedFailsWhoIsAskedForIt) {
+  const Outcome outcome = run_with(">&-", {"doctor"});
+  EXPECT_EQ(outcome.code, 1) << outcome;
+  EXPECT_THAT(outcome.errors, HasSubstr("standard output"));
+}
+
+}  // namespace
+}  // namespace terrace
