@@ -3,16 +3,21 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <functional>
+#include <iterator>
 #include <limits>
+#include <map>
 #include <numeric>
 
 #include "base/bytes.h"
 #include "base/check.h"
 
-// Items are placed one after the other, in some order, each at the lowest or the tightest gap
-// between those placed before that live at the same time. No one order is good for all programs, so
-// several are tried; then the items that stick out above the lower bound are moved to the front, a
-// few times.
+// First as an allocator would place them, in order of time, each in the lowest free gap: a step's
+// buffers are much like a stack, for which that is the lower bound, in a time that hardly grows
+// faster than the number of items. Where it is not, items are placed one after the other, in some
+// order, each at the lowest or the tightest gap between those placed before that live at the same
+// time. No one order is good for all programs, so several are tried; then the items that stick out
+// above the lower bound are moved to the front, a few times.
 namespace terrace {
 namespace {
 
@@ -138,6 +143,54 @@ Problem read_problem(std::span<const PackItem> items, std::size_t alignment) {
   measure_contention(problem);
   return problem;
 }
+
+// Free places below the highest that was ever taken, as an allocator keeps them.
+class Gaps {
+ public:
+  std::size_t take(std::size_t size) {
+    const auto fits = [size](const auto& gap) { return gap.second >= size; };
+    const auto gap = std::ranges::find_if(sizes_, fits);
+    if (gap == sizes_.end()) return take_at_top(size);
+    const auto [offset, free] = *gap;
+    sizes_.erase(gap);
+    if (free > size) sizes_.emplace(offset + size, free - size);
+    return offset;
+  }
+
+  void give_back(std::size_t offset, std::size_t size) {
+    auto gap = sizes_.emplace(offset, size).first;
+    if (const auto next = std::next(gap);
+        next != sizes_.end() && next->first == offset + gap->second) {
+      gap->second += next->second;
+      sizes_.erase(next);
+    }
+    if (gap == sizes_.begin()) return;
+    const auto before = std::prev(gap);
+    if (before->first + before->second != gap->first) return;
+    before->second += gap->second;
+    sizes_.erase(gap);
+  }
+
+  std::size_t top() const { return top_; }
+
+ private:
+  // Above all that is taken now.
+  std::size_t take_at_top(std::size_t size) {
+    std::size_t offset = top_;
+    if (!sizes_.empty()) {
+      const auto last = std::prev(sizes_.end());
+      if (last->first + last->second == top_) {
+        offset = last->first;
+        sizes_.erase(last);
+      }
+    }
+    top_ = offset + size;
+    return offset;
+  }
+
+  std::map<std::size_t, std::size_t> sizes_;  // by offset; no two touch
+  std::size_t top_ = 0;
+};
 
 enum class Fit : std::uint8_t { kLowest, kTightest };
 
@@ -298,6 +351,8 @@ class Search {
   PackResult run() {
     result_.live_bytes = problem_.live_bytes;
     result_.packed_bytes = std::numeric_limits<std::size_t>::max();
+    PackResult in_time = in_order_of_time();
+    if (in_time.packed_bytes == problem_.live_bytes) return in_time;
     for (const Fit fit : {Fit::kLowest, Fit::kTightest}) {
       for (const Order& order : orders()) {
         if (is_done()) break;
@@ -305,7 +360,11 @@ class Search {
       }
     }
     repair();
-    return std::move(result_);
+    return in_time.packed_bytes < result_.packed_bytes ? std::move(in_time) : std::move(result_);
+  }
+
+  bool fits() {
+    return in_order_of_time().packed_bytes <= enough_bytes_ || run().packed_bytes <= enough_bytes_;
   }
 
  private:
@@ -363,6 +422,66 @@ class Search {
     };
   }
 
+  // As an allocator does it: each item in the lowest gap when its life begins. Those with holes in
+  // their lives come last, each in the lowest gap that is there in all of them. Not where items
+  // have fixed offsets: an allocator's gap does not know who comes there later.
+  PackResult in_order_of_time() const {
+    PackResult result;
+    result.live_bytes = problem_.live_bytes;
+    result.packed_bytes = std::numeric_limits<std::size_t>::max();
+    const auto has_holes = [this](std::uint32_t i) { return problem_.items[i].count > 1; };
+    const auto holed = static_cast<std::int64_t>(std::ranges::count_if(free_, has_holes));
+    if (!fixed_.empty() || holed * std::ssize(free_) > kLooksMax / 4) return result;
+    result.offsets.resize(items_.size());
+    Order order = order_by([](const Item& item) {
+      return Key{item.hull.begin, -item.length, -static_cast<std::int64_t>(item.size)};
+    });
+    const auto whole = std::ranges::stable_partition(order, std::not_fn(has_holes)).begin();
+    const auto simple = static_cast<std::size_t>(whole - order.begin());
+    result.packed_bytes = allocate(std::span(order).first(simple), result.offsets);
+    for (std::size_t i = simple; i < order.size(); ++i) {
+      const std::size_t offset = lowest_gap(order[i], std::span(order).first(i), result.offsets);
+      result.offsets[order[i]] = offset;
+      result.packed_bytes = std::max(result.packed_bytes, offset + problem_.items[order[i]].size);
+    }
+    return result;
+  }
+
+  // Items without holes, in order of their begins. Returns the end of the highest.
+  std::size_t allocate(std::span<const std::uint32_t> order,
+                       std::vector<std::size_t>& offsets) const {
+    Order ends(order.begin(), order.end());
+    std::ranges::stable_sort(ends, {},
+                             [this](std::uint32_t i) { return problem_.items[i].hull.end; });
+    auto ended = ends.begin();
+    Gaps gaps;
+    for (const std::uint32_t i : order) {
+      const Item& item = problem_.items[i];
+      for (; problem_.items[*ended].hull.end <= item.hull.begin; ++ended) {
+        gaps.give_back(offsets[*ended], problem_.items[*ended].size);
+      }
+      offsets[i] = gaps.take(item.size);
+    }
+    return gaps.top();
+  }
+
+  // Between those of `placed` that live at the same time.
+  std::size_t lowest_gap(std::uint32_t index, std::span<const std::uint32_t> placed,
+                         const std::vector<std::size_t>& offsets) const {
+    const Item& item = problem_.items[index];
+    Order meeting;
+    std::ranges::copy_if(placed, std::back_inserter(meeting), [&](std::uint32_t other) {
+      return problem_.meet(item, problem_.items[other]);
+    });
+    std::ranges::sort(meeting, {}, [&](std::uint32_t other) { return offsets[other]; });
+    std::size_t top = 0;
+    for (const std::uint32_t other : meeting) {
+      if (offsets[other] >= top + item.size) break;
+      top = std::max(top, offsets[other] + problem_.items[other].size);
+    }
+    return top;
+  }
+
   std::size_t attempt(const Order& order, Fit fit) {
     place_fixed(false);
     std::vector<std::size_t> offsets(items_.size());
@@ -414,6 +533,13 @@ PackResult pack_intervals(std::span<const PackItem> items, std::size_t alignment
   if (items.empty()) return {};
   const Problem problem = read_problem(items, alignment);
   return Search(problem, items, alignment, enough_bytes).run();
+}
+
+bool can_pack(std::span<const PackItem> items, std::size_t alignment, std::size_t bytes) {
+  TERRACE_CHECK_LT(0U, alignment);
+  if (items.empty()) return true;
+  const Problem problem = read_problem(items, alignment);
+  return problem.live_bytes <= bytes && Search(problem, items, alignment, bytes).fits();
 }
 
 }  // namespace terrace

@@ -235,7 +235,7 @@ bool fits_tier(const Draft& draft, const LinearDraft& linear, Tier tier,
   if (tier == Tier::kNvme) return true;
   std::vector<BufferId> ids;
   const std::vector<PackItem> items = items_of_tier(draft, linear, tier, {}, ids);
-  return pack_intervals(items, kOffsetAlignment, *budget).packed_bytes <= *budget;
+  return can_pack(items, kOffsetAlignment, *budget);
 }
 
 Program place(const Draft& draft, const LinearDraft& linear, const Program* base,

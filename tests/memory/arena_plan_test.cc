@@ -266,6 +266,40 @@ TEST(ArenaPlanTest, NestedLivesAndWindowsPackTight) {
   EXPECT_LE(ratio(result), 1.02);
 }
 
+// Activations of many micro-batches, layer by layer: nearly all are alive in the middle. Only an
+// attempt whose work does not grow with what is alive comes to an end here.
+TEST(ArenaPlanTest, AStackOfManyLivesIsTheLowerBound) {
+  constexpr std::int64_t kCount = 200'000;
+  Items items;
+  for (std::int64_t i = 0; i < kCount; ++i) {
+    items.push_back(item(4096 * static_cast<std::size_t>(1 + i % 3), i, 2 * kCount - i));
+  }
+  for (std::int64_t i = 0; i < 4; ++i) {  // from the last write to the end, and to the next read
+    items.push_back({4096, {{0, 10 + i}, {2 * kCount - 20 - i, 2 * kCount}}, std::nullopt});
+  }
+  const PackResult result = pack_intervals(items, 4096);
+  EXPECT_EQ(result.packed_bytes, result.live_bytes);
+  EXPECT_EQ(result.live_bytes, std::size_t{4096} * 2 * kCount - 4096);  // of the stack alone
+  EXPECT_TRUE(can_pack(items, 4096, result.live_bytes));
+  EXPECT_FALSE(can_pack(items, 4096, result.live_bytes - 1));
+}
+
+TEST(ArenaPlanTest, WhatWasPackedCanBe) {
+  EXPECT_TRUE(can_pack({}, 64, 0));
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    SCOPED_TRACE(seed);
+    const Items items = random_items(seed);
+    const PackResult result = pack_intervals(items, 64);
+    EXPECT_TRUE(can_pack(items, 64, result.packed_bytes));
+    if (result.live_bytes > 0) {
+      EXPECT_FALSE(can_pack(items, 64, result.live_bytes - 1));
+    }
+    if (result.packed_bytes > result.live_bytes) {
+      EXPECT_FALSE(can_pack(items, 64, result.packed_bytes - 1));
+    }
+  }
+}
+
 // Small enough for the sanitizers; the planner's largest programs are ten times this.
 TEST(ArenaPlanTest, ManyItems) {
   const StepProgram program(9, 24, 4);
