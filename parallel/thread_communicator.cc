@@ -54,6 +54,8 @@ class ThreadCommunicator final : public Communicator {
       if (work.is_allowed()) carry_out(call);
     }
     leave(call);
+    // Who has left out its part saw the abort before it came here, so all see it now.
+    if (group_->world()->is_aborted()) fail(call);
   }
 
   std::unique_ptr<Communicator> run_split(int color, int key, const std::string& name) override;

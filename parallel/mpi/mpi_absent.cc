@@ -16,6 +16,7 @@ MpiSession::MpiSession() {
 }
 
 MpiSession::~MpiSession() = default;
+int MpiSession::end(int code) { return code; }
 int MpiSession::rank() const { return 0; }
 int MpiSession::size() const { return 1; }
 void MpiSession::barrier() {}

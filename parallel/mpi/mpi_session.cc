@@ -43,13 +43,14 @@ void check_mpi(int code, const char* operation) {
 constexpr auto kGrace = std::chrono::seconds(20);
 constexpr auto kGraceAfterAbort = std::chrono::seconds(3);
 
-// Whether all ranks of `comm` come here before `give_up` says so or the grace is over.
-template <typename GiveUp>
-bool wait_for_all(MPI_Comm comm, std::chrono::seconds grace, GiveUp give_up) {
+// Whether all ranks come to `meet`, which begins a collective that waits for all of them, before
+// `give_up` says so or the grace is over.
+template <typename Meet, typename GiveUp>
+bool wait_for_all(Meet meet, std::chrono::seconds grace, GiveUp give_up) {
   const auto deadline = std::chrono::steady_clock::now() + grace;
   if (give_up()) return false;
   MPI_Request request = MPI_REQUEST_NULL;
-  if (MPI_Ibarrier(comm, &request) != MPI_SUCCESS) return false;
+  if (meet(&request) != MPI_SUCCESS) return false;
   for (;;) {
     int all_here = 0;
     if (MPI_Test(&request, &all_here, MPI_STATUS_IGNORE) != MPI_SUCCESS) return false;
@@ -59,12 +60,19 @@ bool wait_for_all(MPI_Comm comm, std::chrono::seconds grace, GiveUp give_up) {
   }
 }
 
+// How a session ends, as its worlds leave it.
+struct SessionEnd {
+  bool is_abort = false;
+  // To or from other hosts: MPI may still send from buffers, or receive into them, that are not
+  // there any more.
+  std::atomic<bool> leaves_messages{false};
+};
+
 // What all transports made together share: the news of an abort, and what MPI must be given back.
 class MpiWorld {
  public:
-  // At the end `ends_in_abort` is told whether there was one.
-  MpiWorld(MPI_Comm all, const MpiPlacement& placement, std::shared_ptr<bool> ends_in_abort)
-      : placement_(placement), ends_in_abort_(std::move(ends_in_abort)) {
+  MpiWorld(MPI_Comm all, const MpiPlacement& placement, std::shared_ptr<SessionEnd> end)
+      : placement_(placement), end_(std::move(end)) {
     check_mpi(MPI_Comm_dup(all, &control_), "MPI_Comm_dup");
     MPI_Comm_set_errhandler(control_, MPI_ERRORS_RETURN);
     MPI_Comm_rank(control_, &rank_);
@@ -75,8 +83,9 @@ class MpiWorld {
   // where all come to do so: giving them back waits for the others. Else they stay until the
   // process ends.
   ~MpiWorld() {
-    const bool all_came = wait_for_all(control_, kGrace, [this] { return is_aborted(); });
-    *ends_in_abort_ = is_aborted();
+    const auto meet = [this](MPI_Request* request) { return MPI_Ibarrier(control_, request); };
+    const bool all_came = wait_for_all(meet, kGrace, [this] { return is_aborted(); });
+    end_->is_abort = is_aborted();
     if (!all_came) return;
     for (MPI_Win& window : windows_) {
       MPI_Win_unlock_all(window);
@@ -90,6 +99,7 @@ class MpiWorld {
 
   int rank() const { return rank_; }
   const MpiPlacement& placement() const { return placement_; }
+  void leave_messages() { end_->leaves_messages.store(true); }
   void keep(MPI_Win window) { windows_.push_back(window); }
   void keep(MPI_Comm comm) { comms_.push_back(comm); }
 
@@ -137,7 +147,7 @@ class MpiWorld {
   }
 
   const MpiPlacement placement_;
-  const std::shared_ptr<bool> ends_in_abort_;
+  const std::shared_ptr<SessionEnd> end_;
   MPI_Comm control_ = MPI_COMM_NULL;
   int rank_ = 0;
   int size_ = 1;
@@ -212,13 +222,15 @@ class MpiTransport final : public Transport {
     return false;
   }
 
-  // Receives are taken back; a send cannot be, and its request is left to MPI.
+  // Receives are taken back, if nothing has come of them; a send cannot be, and is left to MPI.
   void drop() override {
     for (Posted& set : sets_) {
-      for (MPI_Request& request : set.requests) {
+      for (std::size_t i = 0; i < set.requests.size(); ++i) {
+        MPI_Request& request = set.requests[i];
         if (request == MPI_REQUEST_NULL) continue;
         MPI_Cancel(&request);
         MPI_Request_free(&request);
+        if (std::ranges::find(near_, set.peers[i]) == near_.end()) world_->leave_messages();
       }
       set.clear();
     }
@@ -251,11 +263,21 @@ class MpiTransport final : public Transport {
     return &posted.requests.back();
   }
 
+  // This group's rank numbers of the ranks of a part of it.
+  std::vector<int> ranks_of(MPI_Comm part) const {
+    int count = 0;
+    MPI_Comm_size(part, &count);
+    std::vector<int> ranks(static_cast<std::size_t>(count));
+    check_mpi(MPI_Allgather(&rank_, 1, MPI_INT, ranks.data(), 1, MPI_INT, part), "MPI_Allgather");
+    return ranks;
+  }
+
   // The ranks of this host, in the order of this group.
-  MPI_Comm host_comm() const {
+  MPI_Comm host_comm() {
     MPI_Comm host = MPI_COMM_NULL;
     check_mpi(MPI_Comm_split_type(comm_, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &host),
               "MPI_Comm_split_type");
+    near_ = ranks_of(host);
     const int per_host = world_->placement().ranks_per_host;
     if (per_host == 0) return host;
     MPI_Comm part = MPI_COMM_NULL;
@@ -267,10 +289,8 @@ class MpiTransport final : public Transport {
   void share_windows() {
     MPI_Comm host = host_comm();
     world_->keep(host);
-    int locals = 0;
-    MPI_Comm_size(host, &locals);
-    locals_.resize(static_cast<std::size_t>(locals));
-    check_mpi(MPI_Allgather(&rank_, 1, MPI_INT, locals_.data(), 1, MPI_INT, host), "MPI_Allgather");
+    locals_ = ranks_of(host);
+    const int locals = static_cast<int>(locals_.size());
     void* own = nullptr;
     MPI_Win window = MPI_WIN_NULL;
     const std::size_t bytes = window_bytes(size_, locals < size_);
@@ -335,7 +355,8 @@ class MpiTransport final : public Transport {
   const MPI_Comm comm_;
   int rank_ = 0;
   int size_ = 1;
-  std::vector<int> locals_;
+  std::vector<int> near_;    // on the same host, also where they are treated as if on others
+  std::vector<int> locals_;  // treated as on the same host
   std::vector<std::span<std::byte>> windows_;  // by rank; empty for those of other hosts
   std::vector<pid_t> processes_;               // by rank
   bool reads_peers_ = false;
@@ -349,8 +370,9 @@ bool is_mpi_built() { return true; }
 struct MpiSession::State {
   int rank = 0;
   int size = 1;
+  bool has_ended = false;
   // Outlives a world that outlives the session.
-  std::shared_ptr<bool> ends_in_abort = std::make_shared<bool>(false);
+  std::shared_ptr<SessionEnd> end = std::make_shared<SessionEnd>();
 };
 
 MpiSession::MpiSession() : state_(std::make_unique<State>()) {
@@ -368,9 +390,27 @@ MpiSession::MpiSession() : state_(std::make_unique<State>()) {
 }
 
 MpiSession::~MpiSession() {
-  const auto grace = *state_->ends_in_abort ? kGraceAfterAbort : kGrace;
-  if (!wait_for_all(MPI_COMM_WORLD, grace, [] { return false; })) MPI_Abort(MPI_COMM_WORLD, 1);
+  if (!state_->has_ended) end(0);
   MPI_Finalize();
+}
+
+// Any call may make progress on messages that were left behind, whose memory is gone by now. So
+// there is none but the one that ends the job, after a while in which the others get to say what
+// they ended with.
+int MpiSession::end(int code) {
+  state_->has_ended = true;
+  const int failure = std::max(code, 1);
+  if (state_->end->leaves_messages.load()) {
+    std::this_thread::sleep_for(failure == 1 ? 2 * kGraceAfterAbort : kGraceAfterAbort);
+    MPI_Abort(MPI_COMM_WORLD, failure);
+  }
+  const auto grace = state_->end->is_abort ? kGraceAfterAbort : kGrace;
+  int largest = code;
+  const auto meet = [&](MPI_Request* request) {
+    return MPI_Iallreduce(&code, &largest, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD, request);
+  };
+  if (!wait_for_all(meet, grace, [] { return false; })) MPI_Abort(MPI_COMM_WORLD, failure);
+  return largest;
 }
 
 int MpiSession::rank() const { return state_->rank; }
@@ -379,7 +419,7 @@ int MpiSession::size() const { return state_->size; }
 std::unique_ptr<Communicator> MpiSession::make_world(const std::string& name,
                                                      const CommunicatorOptions& options,
                                                      const MpiPlacement& placement) {
-  const auto world = std::make_shared<MpiWorld>(MPI_COMM_WORLD, placement, state_->ends_in_abort);
+  const auto world = std::make_shared<MpiWorld>(MPI_COMM_WORLD, placement, state_->end);
   MPI_Comm comm = MPI_COMM_NULL;
   check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm), "MPI_Comm_dup");
   return std::make_unique<StagedCommunicator>(std::make_unique<MpiTransport>(world, comm), name,

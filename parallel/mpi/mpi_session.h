@@ -29,9 +29,7 @@ class MpiSession {
  public:
   // Throws EnvironmentError where MPI does not start, or is not safe with threads.
   MpiSession();
-  // Waits for the other ranks' sessions to end too. If they do not come (a rank failed and the
-  // others were not told), ends the whole job by MPI_Abort, so that the launcher does not wait for
-  // ever and exits with an error.
+  // Ends it, if it has not.
   ~MpiSession();
   MpiSession(const MpiSession&) = delete;
   MpiSession& operator=(const MpiSession&) = delete;
@@ -47,6 +45,12 @@ class MpiSession {
   // an operation of ours) and i32 only, in the library's order, of less than 2 GiB, and it waits
   // for ever.
   std::unique_ptr<Communicator> make_library_world(const std::string& name);
+  // Waits for the other ranks' sessions to end too, and returns the largest of all ranks' `code`,
+  // so that a job has one exit code. If they do not come (a rank failed and the others were not
+  // told), ends the whole job by MPI_Abort with the code, so that the launcher does not wait for
+  // ever and exits with an error. 1 is for ranks that others have ended: they are not the first to
+  // do so. Once, when all communicators are gone.
+  int end(int code);
   // Waits for all ranks, whatever happened to communicators.
   void barrier();
 

@@ -131,8 +131,18 @@ std::span<std::byte> StagedCommunicator::gather_slot(int rank, std::size_t index
   return transport_->window(rank).subspan(kHeadBytes + 2 * slot_bytes_ + index * piece, piece);
 }
 
+// What MPI itself does not carry out is told to the others as well: they wait for this rank.
 void StagedCommunicator::run(const CollectiveCall& call, NativeStream /*stream*/) {
   if (transport_->is_aborted()) fail(call);
+  try {
+    carry_out(call);
+  } catch (const CommError& error) {
+    transport_->abort(error.what());
+    throw;
+  }
+}
+
+void StagedCommunicator::carry_out(const CollectiveCall& call) {
   if (call.kind == CollectiveKind::kSend || call.kind == CollectiveKind::kRecv) {
     return run_pair(call);
   }

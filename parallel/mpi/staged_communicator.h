@@ -47,6 +47,7 @@ class StagedCommunicator final : public Communicator {
 
  private:
   void run(const CollectiveCall& call, NativeStream stream) override;
+  void carry_out(const CollectiveCall& call);
   std::unique_ptr<Communicator> run_split(int color, int key, const std::string& name) override;
 
   // Waits for all ranks, and compares their calls.

@@ -203,6 +203,7 @@ void write_all(const HfExportOptions& options, const ModelConfig& config,
   remove_stale(directory, shards);
   write_durable_file((directory / "config.json").string(),
                      config_json_with_dtype(config.json, options.dtype));
+  sync_directory(fs::absolute(directory).parent_path().string());  // for its name
 }
 
 }  // namespace

@@ -7,7 +7,6 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
-#include <new>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,18 +14,14 @@
 #include "base/error.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/console_log.h"
+#include "runtime/cli/failure.h"
 #include "runtime/config/nearest_name.h"
 #include "runtime/config/version.h"
 
 namespace terrace {
 namespace {
 
-constexpr int kExitFailed = 1;
 constexpr int kExitUsage = 2;
-constexpr int kExitDoesNotFit = 3;
-constexpr int kExitEnvironment = 4;
-constexpr int kExitCorrupt = 5;
-constexpr int kExitNotFinite = 6;
 
 struct Command {
   std::string_view name;
@@ -100,22 +95,6 @@ int run(int argc, const char* const* argv) {
   return command.run(argc, argv);
 }
 
-std::string text_of(const std::exception& error) {
-  if (dynamic_cast<const std::bad_alloc*>(&error) == nullptr) return error.what();
-  return "the system has no memory left outside the tiers' budgets; lower --host-memory or "
-         "--device-memory, or raise the limit (ulimit -v, cgroup)";
-}
-
-int exit_code_of(const std::exception& error) {
-  if (dynamic_cast<const ConfigError*>(&error) != nullptr) return kExitUsage;
-  if (dynamic_cast<const OutOfMemory*>(&error) != nullptr) return kExitDoesNotFit;
-  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return kExitDoesNotFit;
-  if (dynamic_cast<const EnvironmentError*>(&error) != nullptr) return kExitEnvironment;
-  if (dynamic_cast<const CorruptData*>(&error) != nullptr) return kExitCorrupt;
-  if (dynamic_cast<const NotFinite*>(&error) != nullptr) return kExitNotFinite;
-  return kExitFailed;
-}
-
 // Where standard streams are closed, the next files that are opened would be them, and get what is
 // meant for the console. What is written to an output of a command then still fails.
 void hold_standard_streams() {
@@ -141,7 +120,6 @@ int main(int argc, char** argv) {
     return code;
   } catch (const std::exception& error) {
     std::fflush(stdout);
-    terrace::write_to_standard_error(fmt::format("terrace: error: {}\n", terrace::text_of(error)));
-    return terrace::exit_code_of(error);
+    return terrace::report_failure(error);
   }
 }

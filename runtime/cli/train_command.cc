@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -15,6 +16,7 @@
 #include "parallel/mpi/mpi_session.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/console_log.h"
+#include "runtime/cli/failure.h"
 #include "runtime/cli/progress_console.h"
 #include "runtime/config/flag_reader.h"
 #include "runtime/config/train_config.h"
@@ -73,19 +75,44 @@ TrainOutcome train_as_rank(const TrainCommand& command, const LaunchEnvironment&
   }
 }
 
+int exit_code_of(TrainOutcome outcome) {
+  return outcome == TrainOutcome::kSavedOnSignal ? kExitSavedOnSignal : kExitDone;
+}
+
+// A rank of a job that mpirun started, which exits with the code of one of its processes,
+// whichever: all have that of what failed.
+int train_in_mpi_job(const TrainCommand& command, const LaunchEnvironment& launch,
+                     const CommunicatorOptions& waiting, TrainConsole& console, Log& log) {
+  MpiSession session;
+  int code = kExitDone;
+  int failure = 0;
+  try {
+    const std::unique_ptr<Communicator> world = session.make_world("world", waiting);
+    code = exit_code_of(train_as_rank(command, launch, *world, console, log));
+  } catch (const std::exception& error) {
+    failure = report_failure(error);
+  }
+  failure = session.end(failure);
+  return failure != 0 ? failure : code;
+}
+
 // A rank of a job that a launcher started.
-TrainOutcome train_in_job(const TrainCommand& command, const LaunchEnvironment& launch,
-                          TrainConsole& console, Log& log) {
+int train_in_job(const TrainCommand& command, const LaunchEnvironment& launch,
+                 TrainConsole& console, Log& log) {
   const DeviceChoice& device = command.options.tiers.device;
   const CommunicatorOptions waiting = communicator_options_for(command.options.ranks);
   prepare_for_ranks(device);
-  if (!launch.is_mpi_job) {
-    GpuWorld world(launch, device, waiting);
-    return train_as_rank(command, launch, world.ranks(), console, log);
-  }
-  MpiSession session;
-  const std::unique_ptr<Communicator> world = session.make_world("world", waiting);
-  return train_as_rank(command, launch, *world, console, log);
+  if (launch.is_mpi_job) return train_in_mpi_job(command, launch, waiting, console, log);
+  GpuWorld world(launch, device, waiting);
+  return exit_code_of(train_as_rank(command, launch, world.ranks(), console, log));
+}
+
+// Ranks that are threads have a checkpoint's files open each.
+void allow_as_many_files_as_can_be() {
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
+  files.rlim_cur = files.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &files);  // with less it may work as well
 }
 
 }  // namespace
@@ -105,20 +132,15 @@ int run_train(int argc, const char* const* argv) {
   const bool is_job = launch.source != LaunchSource::kLocalRanks && launch.size > 1;
   if (!command.options.run.dry_run) install_handlers(!is_job);
 
+  allow_as_many_files_as_can_be();
+
   ConsoleLog log;
   if (!launch.doubt.empty() && launch.rank == 0) log.warning(launch.doubt);
   // mpirun makes a terminal for its ranks, whatever it writes to itself.
   const bool is_terminal = !launch.is_mpi_job && isatty(STDOUT_FILENO) == 1;
   ProgressConsole console(stdout, is_terminal, command.options.run.progress);
-  switch (is_job ? train_in_job(command, launch, console, log)
-                 : train(command, stop, console, log)) {
-    case TrainOutcome::kDone:
-    case TrainOutcome::kStoppedAsAsked:
-      return kExitDone;
-    case TrainOutcome::kSavedOnSignal:
-      return kExitSavedOnSignal;
-  }
-  return kExitDone;
+  if (is_job) return train_in_job(command, launch, console, log);
+  return exit_code_of(train(command, stop, console, log));
 }
 
 }  // namespace terrace

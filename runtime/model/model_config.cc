@@ -225,6 +225,7 @@ void check_sizes(const ModelConfig& config, const std::string& origin) {
        {config.width, config.intermediate, config.vocabulary, config.heads, config.head_width}) {
     if (width > kWidthMax) refuse("columns in a matrix", width, kWidthMax);
   }
+  if (config.positions > kWidthMax) refuse("positions", config.positions, kWidthMax);
   const std::int64_t of_heads = config.heads * config.head_width;
   if (of_heads > kWidthMax) refuse("columns in a matrix", of_heads, kWidthMax);
 }

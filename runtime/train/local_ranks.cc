@@ -1,8 +1,11 @@
 #include "runtime/train/local_ranks.h"
 
+#include <fmt/format.h>
+
 #include <exception>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -72,8 +75,15 @@ TrainOutcome train_local_ranks(const TrainCommand& command, StopRequest& stop,
   SilentConsole silent;
   {
     std::vector<std::jthread> threads;
-    for (std::size_t r = 1; r < ranks.size(); ++r) {
-      threads.emplace_back([&, r] { run_rank(command, ranks[r], stop, silent, log); });
+    try {
+      for (std::size_t r = 1; r < ranks.size(); ++r) {
+        threads.emplace_back([&, r] { run_rank(command, ranks[r], stop, silent, log); });
+      }
+    } catch (const std::system_error& error) {
+      ranks[0].world->abort("a rank's thread does not start");
+      throw EnvironmentError(fmt::format("a thread for each of {} local ranks: {}", ranks.size(),
+                                         error.what()),
+                             "lower --local-ranks, or raise the limit on processes (ulimit -u)");
     }
     run_rank(command, ranks[0], stop, console, log);
   }

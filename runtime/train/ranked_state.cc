@@ -66,12 +66,13 @@ void RankedState::share(Request& request) {
 
 void RankedState::read(StateField field, std::int32_t unit, std::int64_t begin,
                        std::span<float> out) {
-  if (is_here()) return state_.read(field, unit, begin, out);
+  if (ranks_ == nullptr) return state_.read(field, unit, begin, out);
   TERRACE_CHECK_EQ(ranks_->rank(), 0);
   if (out.empty()) return;
   Request request{static_cast<std::int32_t>(field), unit, begin,
                   static_cast<std::int64_t>(out.size())};
-  share(request);
+  share(request);  // a sign of life, too: all together may take longer than ranks wait
+  if (is_here()) return state_.read(field, unit, begin, out);
   std::ranges::fill(out, 0.0F);  // padding
   for_each_part(request, [&](const Part& part) {
     piece_.resize(static_cast<std::size_t>(part.count));

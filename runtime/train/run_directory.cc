@@ -81,7 +81,12 @@ RunDirectoryLock::RunDirectoryLock(const std::string& run_dir) {
                   "give --run-dir a directory that can be written");
   }
   if (::flock(file_, LOCK_EX | LOCK_NB) == 0) return;
+  const int error_number = errno;
   ::close(file_);
+  if (error_number != EWOULDBLOCK) {
+    throw IoError({.operation = "flock", .path = path, .error_number = error_number},
+                  "give --run-dir a directory on a file system that has locks");
+  }
   throw ConfigError("another run is writing to the run directory " + run_dir,
                     "wait for it to end, or give another --run-dir");
 }

@@ -270,15 +270,18 @@ class Trainer {
     }
     if (done_steps_ < total_steps_) {
       save();
+      end_for_bad_data();
       return TrainOutcome::kStoppedAsAsked;
     }
     try {
       export_weights();
     } catch (const IoError& problem) {  // what was learned is not lost for want of room or rights
+      if (!ranks_.is_first() || reads_state_) throw;  // no checkpoint can be made of it either
       log_.warning(fmt::format("{}; what was learned is saved as a checkpoint", problem.what()));
       save();
       throw;
     }
+    end_for_bad_data();
     return TrainOutcome::kDone;
   }
 
@@ -347,8 +350,11 @@ class Trainer {
   // Rows are written when the next step has started, as their time ends there.
   void finish_step(std::int64_t step) {
     StepOutcome outcome;
+    RunTotals totals;
     try {
       outcome = engine_->finish_step();
+      totals = *outcome.report;
+      ranks_.combine(totals);
     } catch (...) {  // the row of the step before is complete but for its time
       try {
         flush_row(clock_.now_ns());
@@ -366,10 +372,9 @@ class Trainer {
     metrics.was_skipped = outcome.result.was_skipped;
     metrics.learning_rate = learning_rate_at(schedule_, step);
     metrics.tokens = tokens_per_step();
-    metrics.totals = *outcome.report;
-    ranks_.combine(metrics.totals);
-    metrics.totals.moved -= metrics.totals.moved_by_deferred;
-    if (row_.has_value()) row_->totals.moved += metrics.totals.moved_by_deferred;
+    if (row_.has_value()) row_->totals.moved += totals.moved_by_deferred;
+    totals.moved -= totals.moved_by_deferred;
+    metrics.totals = totals;
     flush_row(outcome.report->first_compute_ns);
     row_ = metrics;
     done_steps_ = step;
@@ -427,7 +432,7 @@ class Trainer {
     for (std::size_t l = 0; l < kLaneCount; ++l) totals.busy_s[l] += drained.busy_s[l];
   }
 
-  // None where a signal came before the end.
+  // None where a signal came before the end, or what some rank has to evaluate on cannot be read.
   std::optional<double> evaluate() {
     const std::int64_t rows = engine_options_.batch.rows();
     const std::int64_t micro_batches = options_.batch.gradient_accumulation_steps;
@@ -441,19 +446,30 @@ class Trainer {
       std::int64_t window = first + ranks_.data_rank() * samples_of_rank();
       for (std::int64_t m = 0; m < micro_batches; ++m) {
         const auto at = static_cast<std::size_t>(m) * 2 * size;
-        const std::int64_t targets = data_->fill_validation_batch(window, all.subspan(at, size),
-                                                                  all.subspan(at + size, size));
+        const std::int64_t targets =
+            fill_validation_batch(window, all.subspan(at, size), all.subspan(at + size, size));
         if (ranks_.steps().has_losses()) counted += targets;
         window += options_.batch.micro_batch_size;
       }
       sum += ranks_.sum(engine_->evaluate(tokens));
-      if (ranks_.any(stop_.is_made)) {
-        log_.warning(
-            fmt::format("the evaluation after step {} was given up on a signal", done_steps_));
+      if (ranks_.any(stop_.is_made || data_problem_ != nullptr)) {
+        log_.warning(fmt::format("the evaluation after step {} was given up{}", done_steps_,
+                                 stop_.is_made ? " on a signal" : ""));
         return std::nullopt;
       }
     }
     return sum / ranks_.sum(static_cast<double>(counted));
+  }
+
+  // Of a rank that cannot read them the targets are none, so that what was trained is saved first.
+  std::int64_t fill_validation_batch(std::int64_t window, std::span<std::int32_t> tokens,
+                                     std::span<std::int32_t> targets) {
+    try {
+      return data_->fill_validation_batch(window, tokens, targets);
+    } catch (const Error&) {
+      data_problem_ = std::current_exception();
+      return 0;
+    }
   }
 
   // --- files -------------------------------------------------------------------------------------
@@ -461,7 +477,9 @@ class Trainer {
   // State to be saved; the last update is followed by no step that would see what it did.
   void read_finite(StateField field, const UnitLayout& unit, std::int64_t begin,
                    std::span<float> out) {
+    reads_state_ = true;
     state_->read(field, static_cast<std::int32_t>(unit.index), begin, out);
+    reads_state_ = false;
     if (std::all_of(out.begin(), out.end(), [](float value) { return std::isfinite(value); }))
       return;
     throw NotFinite(
@@ -486,8 +504,8 @@ class Trainer {
         write_checkpoint(run_dir_, progress, model_, layout_,
                          [this](StateField field, const UnitLayout& unit, std::int64_t begin,
                                 std::span<float> out) { read_finite(field, unit, begin, out); });
-    state_->end_reads();
     if (options_.run.keep_last > 0) remove_old_checkpoints(run_dir_, options_.run.keep_last);
+    state_->end_reads();
     console_.say(fmt::format("saved {}", path));
   }
 
@@ -533,7 +551,8 @@ class Trainer {
   std::optional<StepWaits> waits_;
   std::optional<TraceFile> trace_;
 
-  bool stops_ = false;  // some rank was asked to stop
+  bool stops_ = false;        // some rank was asked to stop
+  bool reads_state_ = false;  // what is thrown meanwhile is of the state's homes
   std::int64_t total_steps_ = 0;
   std::int64_t done_steps_ = 0;
   std::int64_t saved_step_ = -1;  // of the latest checkpoint in the run directory

@@ -461,6 +461,36 @@ TEST_P(CommunicatorConformanceTest, AbortEndsEveryCallOfEveryRank) {
   });
 }
 
+// An abort may come while some ranks have done their part of a call and others have not.
+TEST_P(CommunicatorConformanceTest, ACallThatReturnsIsWhole) {
+  constexpr int kAborts = 20;
+  constexpr std::size_t kPart = 3000;
+  for (int abort = 0; abort < kAborts; ++abort) {
+    run([this, abort](Communicator& communicator) {
+      std::jthread saboteur;
+      if (communicator.rank() == communicator.size() - 1) {
+        saboteur = std::jthread([&communicator, abort] {
+          std::this_thread::sleep_for(std::chrono::microseconds(500 + 37 * abort));
+          communicator.abort("the disk is full");
+        });
+      }
+      std::vector<float> part(kPart);
+      std::vector<float> all(kPart * static_cast<std::size_t>(communicator.size()));
+      int wrong = 0;
+      const std::string what = error_of([&] {
+        for (float call = 1;; ++call) {
+          std::ranges::fill(part, call);
+          communicator.all_gather(view(std::span(all)), view(std::span(part)), {});
+          wrong += std::ranges::count(all, call) == std::ssize(all) ? 0 : 1;
+        }
+      });
+      EXPECT_THAT(what, HasSubstr("the disk is full"));
+      EXPECT_EQ(wrong, 0) << "in abort " << abort;
+      runner_->meet();
+    });
+  }
+}
+
 // A rank that makes no call can ask.
 TEST_P(CommunicatorConformanceTest, AnAbortIsKnownWithoutACall) {
   run([this](Communicator& communicator) {

@@ -1,6 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "tests/e2e/tiny_training.h"
 
 // Token files with an id that the model does not have.
@@ -64,6 +66,35 @@ TEST_P(BadData, InTheMiddleSavesTheStepsBefore) {
   training_.train("run", mended + Arguments{"--resume", "auto"});
   training_.train("alone", mended);
   training_.expect_same("run", "alone", "checkpoint-" + last);
+}
+
+// Two steps have been trained, and are kept, when the evaluation after them cannot be.
+TEST_P(BadData, InAnEvaluationSavesTheStepsBefore) {
+  const std::string held = training_.directory().write("held.txt", generated_text(20'000, 3));
+  const Arguments run = {"--max-steps",   "1000000", "--validation-data",  held,
+                         "--eval-every",  "1500",    "--checkpoint-every", "1500",
+                         "--local-ranks", GetParam()};
+  ProgramRun training(training_.command("run", run));
+  ASSERT_TRUE(training.wait_for("\nstep ", 1)) << training.wait();
+  std::filesystem::resize_file(held, 100);
+  const Outcome outcome = training.wait();
+  EXPECT_EQ(outcome.code, 1) << outcome;
+  EXPECT_THAT(outcome.errors, HasSubstr(held));
+  EXPECT_EQ(training_.last_committed("run"), 1500);
+  EXPECT_EQ(training_.rows("run").size(), 1500U);
+}
+
+TEST_P(BadData, InTheLastEvaluationKeepsTheResult) {
+  const std::string held = training_.directory().write("held.txt", generated_text(20'000, 3));
+  ProgramRun training(training_.command(
+      "run", {"--max-steps", "1500", "--validation-data", held, "--local-ranks", GetParam()}));
+  ASSERT_TRUE(training.wait_for("\nstep ", 1)) << training.wait();
+  std::filesystem::resize_file(held, 100);
+  const Outcome outcome = training.wait();
+  EXPECT_EQ(outcome.code, 1) << outcome;
+  EXPECT_THAT(outcome.errors, HasSubstr(held));
+  EXPECT_TRUE(training_.directory().has("run/final/config.json"));
+  EXPECT_EQ(training_.rows("run").size(), 1500U);
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, BadData, testing::Values("1", "2"),

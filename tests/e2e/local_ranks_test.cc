@@ -1,6 +1,10 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <chrono>
+#include <filesystem>
+#include <thread>
+
 #include "tests/e2e/tiny_training.h"
 
 namespace terrace {
@@ -173,6 +177,27 @@ TEST(LocalRanks, WhatFailsOneEndsAllWithItsCause) {
   EXPECT_EQ(outcome.code, 1) << outcome;
   EXPECT_NE(outcome.errors.find(training.path("nvme")), std::string::npos) << outcome;
   EXPECT_TRUE(training.nvme_is_empty());
+}
+
+// While the last evaluation goes on, which does not need them, the drives lose what final/ is made
+// of. No rank can save it in another form, and none waits for others to do so.
+TEST(LocalRanks, StateThatCannotBeReadForTheResultEndsAll) {
+  const TinyTraining training;
+  const std::string held =
+      training.directory().write("held.txt", generated_text(std::size_t{1} << 20, 3));
+  ProgramRun run(training.command(
+      "run", Arguments{"--max-steps", "3", "--validation-data", held, "--place-optimizer", "nvme"} +
+                 ranks(2, 1) + training.nvme()));
+  ASSERT_TRUE(run.wait_for("\nstep 2/3", 1)) << run.wait();
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));  // for step 3; its row comes later
+  for (const std::string& drive : run.open_files("slots.bin")) {
+    std::filesystem::resize_file(drive, 0);
+  }
+  const Outcome outcome = run.wait();
+  EXPECT_EQ(outcome.code, 1) << outcome;
+  EXPECT_NE(outcome.errors.find("slots.bin"), std::string::npos) << outcome;
+  EXPECT_EQ(training.rows("run").size(), 3U) << "it failed in a step";
+  EXPECT_FALSE(training.directory().has("run/final/config.json"));
 }
 
 }  // namespace

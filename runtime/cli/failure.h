@@ -1,0 +1,11 @@
+#pragma once
+
+#include <exception>
+
+namespace terrace {
+
+// Says on standard error what ended the program and what to do. Returns the exit code of the
+// error's type.
+int report_failure(const std::exception& error);
+
+}  // namespace terrace
