@@ -148,7 +148,10 @@ Problem read_problem(std::span<const PackItem> items, std::size_t alignment) {
 class Gaps {
  public:
   std::size_t take(std::size_t size) {
-    const auto fits = [size](const auto& gap) { return gap.second >= size; };
+    const auto fits = [&](const auto& gap) {
+      ++looks_;
+      return gap.second >= size;
+    };
     const auto gap = std::ranges::find_if(sizes_, fits);
     if (gap == sizes_.end()) return take_at_top(size);
     const auto [offset, free] = *gap;
@@ -172,6 +175,7 @@ class Gaps {
   }
 
   std::size_t top() const { return top_; }
+  std::int64_t looks() const { return looks_; }
 
  private:
   // Above all that is taken now.
@@ -190,6 +194,7 @@ class Gaps {
 
   std::map<std::size_t, std::size_t> sizes_;  // by offset; no two touch
   std::size_t top_ = 0;
+  std::int64_t looks_ = 0;
 };
 
 enum class Fit : std::uint8_t { kLowest, kTightest };
@@ -439,6 +444,7 @@ class Search {
     const auto whole = std::ranges::stable_partition(order, std::not_fn(has_holes)).begin();
     const auto simple = static_cast<std::size_t>(whole - order.begin());
     result.packed_bytes = allocate(std::span(order).first(simple), result.offsets);
+    if (result.packed_bytes == std::numeric_limits<std::size_t>::max()) return result;
     for (std::size_t i = simple; i < order.size(); ++i) {
       const std::size_t offset = lowest_gap(order[i], std::span(order).first(i), result.offsets);
       result.offsets[order[i]] = offset;
@@ -447,7 +453,8 @@ class Search {
     return result;
   }
 
-  // Items without holes, in order of their begins. Returns the end of the highest.
+  // Items without holes, in order of their begins. Returns the end of the highest; of lives that
+  // leave too many gaps, no number that could be one.
   std::size_t allocate(std::span<const std::uint32_t> order,
                        std::vector<std::size_t>& offsets) const {
     Order ends(order.begin(), order.end());
@@ -461,6 +468,7 @@ class Search {
         gaps.give_back(offsets[*ended], problem_.items[*ended].size);
       }
       offsets[i] = gaps.take(item.size);
+      if (gaps.looks() > kLooksMax / 4) return std::numeric_limits<std::size_t>::max();
     }
     return gaps.top();
   }
