@@ -118,6 +118,16 @@ bool ProgramRun::kill_a_descendant(const std::string& word) const {
   return false;
 }
 
+bool ProgramRun::handles(int signal) const {
+  std::ifstream status("/proc/" + std::to_string(child_) + "/status");
+  for (std::string line; std::getline(status, line);) {
+    if (!line.starts_with("SigCgt:")) continue;
+    const std::uint64_t caught = std::stoull(line.substr(line.find('\t') + 1), nullptr, 16);
+    return (caught >> (signal - 1) & 1U) != 0;
+  }
+  return false;
+}
+
 std::vector<std::string> ProgramRun::open_files(const std::string& word) const {
   std::vector<std::string> found;
   std::error_code gone;  // the run may be closing them

@@ -63,6 +63,8 @@ class ProgramRun {
   bool wait_until(const std::function<bool()>& condition);
   bool has_ended();
   void send(int signal) const;
+  // Whether the program, started without a launcher, has a handler for it by now.
+  bool handles(int signal) const;
   // Kills one process that this run has started, whose command line has `word`; false if there is
   // none.
   bool kill_a_descendant(const std::string& word) const;

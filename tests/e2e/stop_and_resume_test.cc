@@ -210,7 +210,8 @@ TEST(Signals, BeforeTheFirstStepEndTheRunAtOnce) {
   const TinyTraining training;
   ProgramRun run(
       training.command("run", {"--max-steps", "1", "--gradient-accumulation-steps", "200000"}));
-  std::this_thread::sleep_for(std::chrono::seconds(1));
+  ASSERT_TRUE(run.wait_until([&] { return run.handles(SIGTERM); })) << run.wait();
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
   run.send(SIGTERM);
   const Outcome outcome = run.wait();
   EXPECT_EQ(outcome.code, 75) << outcome;
