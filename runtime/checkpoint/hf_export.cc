@@ -6,7 +6,8 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <regex>
+#include <string>
+#include <string_view>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -167,10 +168,12 @@ void write_index(const fs::path& directory, const std::vector<Shard>& shards) {
   write_durable_file((directory / kHfIndexFile).string(), index.dump(2) + "\n");
 }
 
-// "model-00001-of-00002.safetensors", and no other file that somebody keeps there.
-bool is_name_of_shard(const std::string& name) {
-  static const std::regex pattern(R"(model-\d{5,}-of-\d{5,}\.safetensors)");
-  return std::regex_match(name, pattern);
+// As shards are named, and no other file that somebody keeps there.
+bool is_name_of_shard(std::string_view name) {
+  constexpr std::string_view kLike = "model-00000-of-00000.safetensors";
+  return std::ranges::equal(name, kLike, [](char is, char like) {
+    return like == '0' ? is >= '0' && is <= '9' : is == like;
+  });
 }
 
 // Weights of an earlier export that the new one did not overwrite would be taken for part of it.

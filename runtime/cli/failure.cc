@@ -12,7 +12,6 @@ namespace terrace {
 namespace {
 
 constexpr int kExitFailed = 1;
-constexpr int kExitUsage = 2;
 constexpr int kExitDoesNotFit = 3;
 constexpr int kExitEnvironment = 4;
 constexpr int kExitCorrupt = 5;

@@ -21,8 +21,6 @@
 namespace terrace {
 namespace {
 
-constexpr int kExitUsage = 2;
-
 struct Command {
   std::string_view name;
   std::string_view group;
