@@ -353,10 +353,21 @@ class Search {
     place_fixed(true);
   }
 
-  PackResult run() {
+  PackResult run() { return lowest(in_order_of_time()); }
+
+  bool fits() {
+    PackResult in_time = in_order_of_time();
+    return in_time.packed_bytes <= enough_bytes_ ||
+           lowest(std::move(in_time)).packed_bytes <= enough_bytes_;
+  }
+
+ private:
+  using Key = std::array<std::int64_t, 3>;
+
+  // Of the one attempt that is there and all others.
+  PackResult lowest(PackResult in_time) {
     result_.live_bytes = problem_.live_bytes;
     result_.packed_bytes = std::numeric_limits<std::size_t>::max();
-    PackResult in_time = in_order_of_time();
     if (in_time.packed_bytes == problem_.live_bytes) return in_time;
     for (const Fit fit : {Fit::kLowest, Fit::kTightest}) {
       for (const Order& order : orders()) {
@@ -367,13 +378,6 @@ class Search {
     repair();
     return in_time.packed_bytes < result_.packed_bytes ? std::move(in_time) : std::move(result_);
   }
-
-  bool fits() {
-    return in_order_of_time().packed_bytes <= enough_bytes_ || run().packed_bytes <= enough_bytes_;
-  }
-
- private:
-  using Key = std::array<std::int64_t, 3>;
 
   void place_fixed(bool check) {
     placer_.reset();

@@ -15,9 +15,8 @@ constexpr auto kGradientTypes = std::to_array<std::string_view>({"fp32", "bf16"}
 // Where Precision has them.
 constexpr auto kPrecisions = std::to_array<std::string_view>({"bf16", "fp32", "fp16"});
 
-// What the update takes as fp32.
-double fp32_number(const FlagValue& v) {
-  const double number = v.number(0);
+// What was read of the flag, where the update can take it as fp32.
+double fp32_number(const FlagValue& v, double number) {
   if (number > std::numeric_limits<float>::max()) v.refuse("more than fp32 has", "lower it");
   if (number > 0 && static_cast<float>(number) == 0) {
     v.refuse("less than fp32 has", "give 1e-45 or more");
@@ -30,7 +29,9 @@ constexpr auto kOptimizerFlags = std::to_array<TrainFlag>({
      [](TrainOptions&, const FlagValue& v) { v.accept_only("adamw", kOptimizers); },
      [](const TrainOptions&) { return toml_string("adamw"); }},
     {{"learning-rate", "Optimizer", "X", "The highest learning rate (3e-4)"},
-     [](TrainOptions& o, const FlagValue& v) { o.optimizer.learning_rate = fp32_number(v); },
+     [](TrainOptions& o, const FlagValue& v) {
+       o.optimizer.learning_rate = fp32_number(v, v.number(0));
+     },
      [](const TrainOptions& o) { return toml_number(o.optimizer.learning_rate); }},
     {{"min-learning-rate", "Optimizer", "X",
       "What the schedule ends at (a tenth of --learning-rate)"},
@@ -51,7 +52,9 @@ constexpr auto kOptimizerFlags = std::to_array<TrainFlag>({
        return toml_string(kSchedulers.at(static_cast<std::size_t>(o.optimizer.lr_scheduler_type)));
      }},
     {{"weight-decay", "Optimizer", "X", "Of matrices only (0.1)"},
-     [](TrainOptions& o, const FlagValue& v) { o.optimizer.weight_decay = fp32_number(v); },
+     [](TrainOptions& o, const FlagValue& v) {
+       o.optimizer.weight_decay = fp32_number(v, v.number(0));
+     },
      [](const TrainOptions& o) { return toml_number(o.optimizer.weight_decay); }},
     {{"adam-beta1", "Optimizer", "X", "Decay of the first moment (0.9)"},
      [](TrainOptions& o, const FlagValue& v) { o.optimizer.adam_beta1 = v.fraction(); },
@@ -61,8 +64,7 @@ constexpr auto kOptimizerFlags = std::to_array<TrainFlag>({
      [](const TrainOptions& o) { return toml_number(o.optimizer.adam_beta2); }},
     {{"adam-epsilon", "Optimizer", "X", "Added to the root of the second moment (1e-8)"},
      [](TrainOptions& o, const FlagValue& v) {
-       v.positive_number();
-       o.optimizer.adam_epsilon = fp32_number(v);
+       o.optimizer.adam_epsilon = fp32_number(v, v.positive_number());
      },
      [](const TrainOptions& o) { return toml_number(o.optimizer.adam_epsilon); }},
     {{"max-grad-norm", "Optimizer", "X", "Gradients are clipped to this norm; 0: off (1.0)"},

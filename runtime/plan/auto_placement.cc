@@ -6,6 +6,7 @@
 #include <array>
 #include <functional>
 #include <optional>
+#include <set>
 
 #include "base/bytes.h"
 #include "base/check.h"
@@ -321,7 +322,7 @@ class Planner {
   // are short of nothing but the drive.
   StepPlan smallest_plan(MicroBatchOrder order) const {
     const std::size_t of_device = concessions(Tier::kDevice).size();
-    for (const std::size_t on_device : {std::size_t{0}, of_device}) {
+    for (const std::size_t on_device : std::set<std::size_t>{0, of_device}) {
       StepPlan plan = compiled(policy_with(on_device, 0, order));
       const bool fits_memory = plan.ledger[Tier::kDevice].over_bytes() == 0 &&
                                plan.ledger[Tier::kHost].over_bytes() == 0;

@@ -46,6 +46,8 @@ class LaneExecutor::Impl {
     return issuer_.retire(retired_);
   }
 
+  void rethrow_failure() const { issuer_.rethrow_failure(); }
+
   int in_flight() const { return static_cast<int>(started_ - retired_); }
 
  private:
@@ -83,6 +85,8 @@ LaneExecutor::~LaneExecutor() = default;
 void LaneExecutor::start(Part part, const RunInput& input) { impl_->start(part, input); }
 
 const RunReport& LaneExecutor::retire() { return impl_->retire(); }
+
+void LaneExecutor::rethrow_failure() const { impl_->rethrow_failure(); }
 
 int LaneExecutor::runs_in_flight() const { return impl_->in_flight(); }
 

@@ -115,6 +115,8 @@ class LaneExecutor {
   // failed are of later runs; ops after a failure do no work, and the executor can only be
   // destroyed then. The report is good until the next call.
   const RunReport& retire();
+  // Rethrows the first failure of any op so far, of whatever run.
+  void rethrow_failure() const;
   int runs_in_flight() const;
 
  private:

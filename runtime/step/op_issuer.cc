@@ -241,6 +241,11 @@ const RunReport& OpIssuer::retire(std::int64_t run) {
   return report_;
 }
 
+void OpIssuer::rethrow_failure() const {
+  const std::lock_guard lock(error_mutex_);
+  if (error_) std::rethrow_exception(error_);
+}
+
 OpTime OpIssuer::time_of(const Op& op, const OpRun& op_run) const {
   const bool streams = on_stream_[static_cast<std::size_t>(&op - program_.ops.data())];
   return streams ? OpTime{op_run.begin->reached_ns(), op_run.end->reached_ns()} : op_run.time;

@@ -65,6 +65,8 @@ class OpIssuer {
   // Of the oldest run in flight, once it has completed: rethrows the first failure of any op,
   // unless all that failed are of later runs. The report is good until the next call.
   const RunReport& retire(std::int64_t run);
+  // Rethrows the first failure of any op so far, of whatever run.
+  void rethrow_failure() const;
 
  private:
   struct Run {
@@ -136,7 +138,7 @@ class OpIssuer {
   std::atomic<std::int64_t> retired_{0};
   RunReport report_;  // of the run last retired; its room is kept
 
-  std::mutex error_mutex_;
+  mutable std::mutex error_mutex_;
   std::exception_ptr error_;  // guarded by error_mutex_
 };
 

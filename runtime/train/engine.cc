@@ -326,6 +326,11 @@ const RunReport& Engine::retire(LaneExecutor& executor) const {
   return report;
 }
 
+void Engine::rethrow_failure() const {
+  executor_->rethrow_failure();
+  if (evaluator_ != nullptr) evaluator_->rethrow_failure();
+}
+
 int Engine::unfinished_steps() const { return executor_->runs_in_flight(); }
 
 const RunReport* Engine::drain() {

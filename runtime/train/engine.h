@@ -99,6 +99,9 @@ class Engine {
   // Waits for the oldest unfinished step. Throws what failed it: NotFinite, IoError, CorruptData,
   // CommError.
   StepOutcome finish_step();
+  // Throws what has failed here so far, of whatever step: the reason of an abort that this rank
+  // hears of, where it is its own.
+  void rethrow_failure() const;
   int unfinished_steps() const;
   // After all steps are finished: runs the updates that the last one left. None left: null. The
   // report is good until the next finish_step() or drain().

@@ -119,7 +119,7 @@ class Trainer {
     waits_.emplace(plan_.training.program);
     const Ledger largest = largest_ledger();
     if (ranks_.is_first()) open_files(summary, largest);
-    const TrainOutcome outcome = train_steps();
+    const TrainOutcome outcome = train_and_tell_cause();
     if (trace_) trace_->finish();
     console_.say(summary_.text(*waits_));
     return outcome;
@@ -255,6 +255,16 @@ class Trainer {
   }
 
   bool has_validation() const { return data_->validation_windows() > 0; }
+
+  // A failed op ends the calls of all ranks, this one's too, which may be in one between steps.
+  TrainOutcome train_and_tell_cause() {
+    try {
+      return train_steps();
+    } catch (const CommError&) {
+      engine_->rethrow_failure();
+      throw;
+    }
+  }
 
   TrainOutcome train_steps() {
     started_ns_ = clock_.now_ns();

@@ -3,6 +3,9 @@
 
 #include <chrono>
 #include <filesystem>
+#include <fstream>
+#include <string>
+#include <system_error>
 #include <thread>
 
 #include "tests/e2e/tiny_training.h"
@@ -177,6 +180,28 @@ TEST(LocalRanks, WhatFailsOneEndsAllWithItsCause) {
   EXPECT_EQ(outcome.code, 1) << outcome;
   EXPECT_NE(outcome.errors.find(training.path("nvme")), std::string::npos) << outcome;
   EXPECT_TRUE(training.nvme_is_empty());
+}
+
+// The rank that finds the damage may be between steps, where it is told that calls were ended: by
+// itself.
+TEST(LocalRanks, WhatIsWrongOnTheDriveOfOneIsTold) {
+  const TinyTraining training(3, 96);
+  ProgramRun run(training.command("run", Arguments{"--max-steps", "1000000"} + ranks(2, 1) +
+                                             training.nvme() +
+                                             Arguments{"--place-optimizer", "nvme"}));
+  ASSERT_TRUE(run.wait_for("\nstep ", 3)) << run.wait();
+  while (!run.has_ended()) {  // what is written over is as good as new
+    for (const std::string& drive : run.open_files("slots.bin")) {
+      std::error_code gone;
+      const std::string bytes(std::filesystem::file_size(drive, gone), 'Z');
+      if (gone) continue;
+      std::fstream(drive, std::ios::binary | std::ios::in | std::ios::out) << bytes;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  const Outcome outcome = run.wait();
+  EXPECT_EQ(outcome.code, 5) << outcome;
+  EXPECT_NE(outcome.errors.find("slots.bin"), std::string::npos) << outcome;
 }
 
 // While the last evaluation goes on, which does not need them, the drives lose what final/ is made

@@ -140,6 +140,43 @@ TEST(RankThreads, AFailureIsToldBeforeTheStepIsGivenUp) {
   EXPECT_NE(errors[1].find("slots.bin"), std::string::npos) << errors[1];
 }
 
+// The first step of a run writes nothing: its updates come under the second.
+TEST(RankThreads, ARankWhoseNextStepHasFailedKnowsWhy) {
+  EngineOptions options = options_for(2);
+  options.placement.optimizer = Tier::kNvme;
+  options.placement.has_nvme = true;
+  options.zero_stage = 1;
+  const TemporaryDirectory directory;
+  options.nvme.directories = {{directory.path(), std::nullopt}};
+  auto worlds = make_thread_communicators(2, "world", {.timeout = std::chrono::seconds(30)});
+  FailingWrites drive;
+  std::vector<std::jthread> threads;
+  for (const auto& world : worlds) {
+    threads.emplace_back([&] {
+      EngineOptions of_rank = options;
+      if (world->rank() == 0) of_rank.nvme.faults = &drive;
+      as_rank(*world, of_rank, {2, 1, 1}, [&](const EngineOptions& own) {
+        SilentLog log;
+        const EnginePlan plan = plan_engine(own);
+        Engine engine(own, plan, log);
+        engine.fill_state(RandomState(1));
+        EXPECT_NO_THROW(engine.rethrow_failure());
+        if (world->rank() == 0) drive.begin();
+        for (const std::int64_t step : {1, 2}) {
+          const std::vector<std::int32_t> tokens = batch_of_step(own, step);
+          engine.begin_step({step, tokens, 48, 1e-3});
+        }
+        while (!world->abort_reason()) std::this_thread::yield();
+        if (world->rank() == 0) {
+          EXPECT_EQ(engine.finish_step().report->step, 1);
+          EXPECT_THROW(engine.rethrow_failure(), IoError);
+        }
+        EXPECT_ANY_THROW(while (engine.unfinished_steps() > 0) engine.finish_step());
+      });
+    });
+  }
+}
+
 // Parameters that make every norm infinite.
 class InfiniteParameters final : public StateSource {
  public:
