@@ -2,6 +2,7 @@
 #include <signal.h>
 
 #include <chrono>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -193,9 +194,10 @@ TEST(LocalRanks, WhatIsWrongOnTheDriveOfOneIsTold) {
   while (!run.has_ended()) {  // what is written over is as good as new
     for (const std::string& drive : run.open_files("slots.bin")) {
       std::error_code gone;
-      const std::string bytes(std::filesystem::file_size(drive, gone), 'Z');
+      const std::uintmax_t size = std::filesystem::file_size(drive, gone);
       if (gone) continue;
-      std::fstream(drive, std::ios::binary | std::ios::in | std::ios::out) << bytes;
+      std::fstream(drive, std::ios::binary | std::ios::in | std::ios::out)
+          << std::string(size, 'Z');
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
