@@ -124,12 +124,15 @@ class HostOverDevices final : public Communicator {
   void all_to_all(const CollectiveCall& call, std::size_t at, std::size_t n);
   void move_whole(const CollectiveCall& call);
 
-  // Copies to the device, a call between devices, copies from it; waits for all.
+  // Copies to the device, a call between devices, copies from it; waits for all. For the call it
+  // waits before the copies: those into pageable memory would wait for it inside the driver, where
+  // other threads of this process may be held up whose work the other ranks wait for.
   void exchange(Step put, FunctionRef<void(NativeStream)> call, Step take) {
     throw_if_aborted();
     put();
     StreamCall task(call);
     stream_->run(task);
+    stream_->synchronize();
     take();
     stream_->synchronize();
     task.rethrow();

@@ -28,6 +28,10 @@ for part in "${parts[@]}"; do
   fi
 done
 
+# PyTorch brings its own libraries, which ours are not to come before.
+libraries_of_caller=${LD_LIBRARY_PATH:-}
+python() { LD_LIBRARY_PATH=$libraries_of_caller python3 "$@"; }
+
 ./tools/gpu_build.sh "$bundle" terrace
 # shellcheck disable=SC1091
 source build/gpu/environment.sh
@@ -49,8 +53,8 @@ keep() {
 bench() { build/gpu/terrace bench "$@" --device cuda --json; }
 # peer NAME SCRIPT [OPTION...]: where there is PyTorch, or it was asked for by name.
 peer() {
-  if python3 -c 'import torch' 2>/dev/null; then
-    keep "$1" python3 "bench/peers/$2" "${@:3}"
+  if python -c 'import torch' 2>/dev/null; then
+    keep "$1" python "bench/peers/$2" "${@:3}"
     return
   fi
   echo "gpu_bench: there is no python3 with PyTorch here: $1 is left out" >&2
@@ -77,7 +81,7 @@ for part in "${parts[@]}"; do
   esac
 done
 
-python3 bench/gpu_goals.py "$out" | tee "$out/goals.txt"
+python bench/gpu_goals.py "$out" | tee "$out/goals.txt"
 if ((${#failed[@]})); then
   echo "gpu_bench: failed: ${failed[*]}" >&2
   exit 1

@@ -31,7 +31,10 @@ void CudaEvent::wait() { check_cuda(cudaEventSynchronize(event_), "cudaEventSync
 
 bool CudaEvent::is_reached() const {
   const cudaError_t state = cudaEventQuery(event_);
-  if (state == cudaErrorNotReady) return false;
+  if (state == cudaErrorNotReady) {
+    cudaGetLastError();  // where it stays, and the next launch would be blamed for it
+    return false;
+  }
   check_cuda(state, "cudaEventQuery");
   return true;
 }

@@ -140,7 +140,7 @@ class GpuKernels : public GpuTest, public testing::WithParamInterface<DType> {
       expect_same_on_boundary(cuda_kernels(), op_case, &stage);
     }
   }
-  // Of products by cuBLASLt, whose algorithms differ with how their operands are aligned.
+  // What multiplies by cuBLASLt, whose algorithms differ with how their operands are aligned.
   void expect_all_products(const std::vector<OpCase>& cases) {
     GpuStage stage(*gpu_);
     for (const OpCase& op_case : cases) expect_conforms(cuda_kernels(), op_case, &stage);
@@ -155,8 +155,8 @@ TEST_P(GpuKernels, LongAttention) { expect_all(long_attention_cases(GetParam()))
 TEST_P(GpuKernels, Activation) { expect_all(activation_cases(GetParam())); }
 TEST_P(GpuKernels, Elementwise) { expect_all(elementwise_cases(GetParam())); }
 TEST_P(GpuKernels, Embedding) { expect_all(embedding_cases(GetParam())); }
-TEST_P(GpuKernels, HeadLoss) { expect_all(head_loss_cases(GetParam())); }
-TEST_P(GpuKernels, HeadPart) { expect_all(head_part_cases(GetParam())); }
+TEST_P(GpuKernels, HeadLoss) { expect_all_products(head_loss_cases(GetParam())); }
+TEST_P(GpuKernels, HeadPart) { expect_all_products(head_part_cases(GetParam())); }
 
 INSTANTIATE_TEST_SUITE_P(ComputeTypes, GpuKernels,
                          testing::Values(DType::kF32, DType::kBF16, DType::kF16),
