@@ -1,16 +1,22 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <optional>
 
+#include "base/check.h"
 #include "base/error.h"
 #include "memory/host/host_limits.h"
 #include "memory/host/topology.h"
 #include "runtime/cli/commands.h"
+#include "runtime/cli/directory_checks.h"
 #include "runtime/cli/machine_checks.h"
 #include "runtime/config/flag_reader.h"
+#include "runtime/config/train_flags.h"
 #include "runtime/config/version.h"
 
 namespace terrace {
@@ -21,31 +27,64 @@ constexpr CommandSpec kDoctorCommand = {
 
 enum : std::size_t { kDoctorNvme, kDoctorJson };
 constexpr auto kDoctorFlags = std::to_array<FlagSpec>({
-    {"nvme", "Drives", "DIR", "The directory of a drive to look at (the current directory)"},
+    {"nvme", "Drives", "DIR[:SIZE]",
+     "A directory of a drive to look at, and what is to be free there; given again: several "
+     "(the current directory)",
+     FlagArity::kRepeated},
     {"json", "Output", "", "One JSON document instead of lines", FlagArity::kSwitch},
 });
 
+const char* status_name(const MachineCheck& check) {
+  switch (check.status) {
+    case CheckStatus::kOk:
+      return "ok";
+    case CheckStatus::kWarn:
+      return "warn";
+    case CheckStatus::kFail:
+      break;
+  }
+  return "fail";
+}
+
+// Read as `terrace train` reads them.
+std::vector<NvmeDirectory> directories_of(const std::optional<FlagValue>& value) {
+  if (!value) return {{.path = ".", .budget_bytes = {}}};
+  const std::span<const TrainFlag> flags = tier_flags();
+  const auto nvme =
+      std::ranges::find(flags, "nvme", [](const TrainFlag& flag) { return flag.spec.name; });
+  TERRACE_CHECK(nvme != flags.end());
+  TrainOptions options;
+  nvme->set(options, *value);
+  return options.tiers.nvme;
+}
+
 nlohmann::ordered_json host_facts() {
   const Topology topology = read_topology();
-  const HostLimits limits = read_host_limits();
   std::array<char, 256> name = {};
   ::gethostname(name.data(), name.size() - 1);
-  return {{"name", name.data()},
-          {"cpu", topology.cpu_model},
-          {"cores", topology.cores},
-          {"hardware_threads", topology.hardware_threads},
-          {"usable_threads", limits.usable_cpus()},
-          {"memory_bytes", limits.total_bytes},
-          {"usable_memory_bytes", limits.usable_bytes()}};
+  nlohmann::ordered_json facts = {{"name", name.data()},
+                                  {"cpu", topology.cpu_model},
+                                  {"cores", topology.cores},
+                                  {"hardware_threads", topology.hardware_threads}};
+  try {
+    const HostLimits limits = read_host_limits();
+    facts["usable_threads"] = limits.usable_cpus();
+    facts["memory_bytes"] = limits.total_bytes;
+    facts["usable_memory_bytes"] = limits.usable_bytes();
+  } catch (const std::exception& error) {
+    facts["remark"] = error.what();
+  }
+  return facts;
 }
 
 void print_json(const std::vector<MachineCheck>& checks) {
   nlohmann::ordered_json results = nlohmann::ordered_json::array();
   for (const MachineCheck& check : checks) {
     results.push_back({{"name", check.name},
-                       {"status", check.ok ? "ok" : "warn"},
+                       {"status", status_name(check)},
                        {"value", check.value},
                        {"remedy", check.remedy}});
+    if (!check.directory.empty()) results.back()["directory"] = check.directory;
   }
   const nlohmann::ordered_json document = {{"schema", "terrace.doctor/1"},
                                            {"version", terrace_version()},
@@ -56,8 +95,16 @@ void print_json(const std::vector<MachineCheck>& checks) {
 
 void print_lines(const std::vector<MachineCheck>& checks) {
   for (const MachineCheck& check : checks) {
-    fmt::print("{:<5} {:<13} {}\n", check.ok ? "ok" : "warn", check.name, check.value);
+    fmt::print("{:<5} {:<13} {}\n", status_name(check), check.name, check.value);
     if (!check.remedy.empty()) fmt::print("{:<5} {:<13} -> {}\n", "", "", check.remedy);
+  }
+}
+
+// A directory that was asked for and cannot be used, which ends a training too.
+void refuse_directories(const std::vector<MachineCheck>& checks) {
+  for (const MachineCheck& check : checks) {
+    if (check.status != CheckStatus::kFail || check.directory.empty()) continue;
+    throw ConfigError("--nvme " + check.value, check.remedy);
   }
 }
 
@@ -70,12 +117,16 @@ int run_doctor(int argc, const char* const* argv) {
     return 0;
   }
   const auto values = read_flags(kDoctorCommand, kDoctorFlags, arguments);
-  const auto checks = check_machine(values[kDoctorNvme] ? values[kDoctorNvme]->name() : ".");
+  const std::vector<NvmeDirectory> directories = directories_of(values[kDoctorNvme]);
+  std::vector<MachineCheck> checks = check_machine();
+  std::ranges::move(check_directories(directories, values[kDoctorNvme].has_value()),
+                    std::back_inserter(checks));
   if (values[kDoctorJson] && values[kDoctorJson]->on_off()) {
     print_json(checks);
   } else {
     print_lines(checks);
   }
+  refuse_directories(checks);
   return 0;
 }
 

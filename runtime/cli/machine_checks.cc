@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -10,12 +9,12 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
+#include <exception>
 #include <fstream>
-#include <limits>
-#include <optional>
+#include <future>
 #include <sstream>
 #include <string_view>
+#include <thread>
 
 #include "base/bytes.h"
 #include "base/error.h"
@@ -25,16 +24,21 @@
 #include "memory/cuda/gpu_inventory.h"
 #include "memory/host/host_limits.h"
 #include "memory/host/topology.h"
-#include "offload/direct_file.h"
 #include "offload/uring/uring_engine.h"
+#include "offload/uring/uring_probe.h"
 #include "parallel/mpi/peer_memory.h"
 #include "parallel/nccl/nccl_communicator.h"
+#include "runtime/cli/memlock_check.h"
 
 namespace terrace {
 namespace {
 
-constexpr std::size_t kMemlockEnough = 64 * kMiB;
-constexpr std::size_t kFreeSpaceEnough = 16 * kGiB;
+using enum CheckStatus;
+
+// Beside the workers: lanes, what they wait for, and the engine and checksums of a drive.
+constexpr std::size_t kThreadsOfLanes = 9;
+
+CheckStatus ok_if(bool ok) { return ok ? kOk : kWarn; }
 
 // The first line of /proc/cpuinfo that begins with `name`, split at spaces.
 std::vector<std::string> cpuinfo_words(std::string_view name) {
@@ -60,35 +64,39 @@ MachineCheck check_processor_features() {
   std::vector<std::string_view> found;
   std::copy_if(kFeatures.begin(), kFeatures.end(), std::back_inserter(found), has);
   MachineCheck check{
-      "cpu_features", has("avx512_bf16") || has("amx_bf16"),
+      "cpu_features", ok_if(has("avx512_bf16") || has("amx_bf16")),
       found.empty() ? "none of those known" : fmt::format("{}", fmt::join(found, " ")), ""};
-  if (!check.ok) {
+  if (check.status != kOk) {
     check.remedy =
         "matrix products in bf16 are slow on this processor; one with AVX-512 BF16 or AMX is fast";
   }
   return check;
 }
 
-MachineCheck check_cores(const Topology& topology, const HostLimits& limits) {
-  MachineCheck check{"cores", limits.usable_cpus() >= topology.hardware_threads, "", ""};
+MachineCheck check_cores() {
+  const Topology topology = read_topology();
+  const HostLimits limits = read_host_limits();
+  MachineCheck check{"cores", ok_if(limits.usable_cpus() >= topology.hardware_threads), "", ""};
   check.value = fmt::format(
       "{} cores, {} hardware threads; affinity mask {}, cgroup quota {}; "
       "{} can be used",
       topology.cores, topology.hardware_threads, limits.affinity_cpus,
       limits.cgroup_cpus ? fmt::format("{:.1f}", *limits.cgroup_cpus) : "none",
       limits.usable_cpus());
-  if (!check.ok) check.remedy = "widen the affinity mask or the cgroup's cpu.max to use all";
+  if (check.status != kOk)
+    check.remedy = "widen the affinity mask or the cgroup's cpu.max to use all";
   return check;
 }
 
-MachineCheck check_memory(const HostLimits& limits) {
-  MachineCheck check{"memory", limits.usable_bytes() >= limits.total_bytes / 2, "", ""};
+MachineCheck check_memory() {
+  const HostLimits limits = read_host_limits();
+  MachineCheck check{"memory", ok_if(limits.usable_bytes() >= limits.total_bytes / 2), "", ""};
   check.value =
       fmt::format("{} in all, {} available, cgroup limit {}; {} can be used",
                   format_size(limits.total_bytes), format_size(limits.available_bytes),
                   limits.cgroup_limit_bytes ? format_size(*limits.cgroup_limit_bytes) : "none",
                   format_size(limits.usable_bytes()));
-  if (!check.ok) check.remedy = "end other programs, or raise the cgroup's memory limit";
+  if (check.status != kOk) check.remedy = "end other programs, or raise the cgroup's memory limit";
   return check;
 }
 
@@ -99,83 +107,68 @@ MachineCheck check_huge_pages() {
   const std::size_t open = setting.find('[');
   const std::size_t close = setting.find(']');
   if (open == std::string::npos || close == std::string::npos) {
-    return {"huge_pages", false, "the kernel does not say",
+    return {"huge_pages", kWarn, "the kernel does not say",
             "use a kernel with transparent huge pages"};
   }
   const std::string value = setting.substr(open + 1, close - open - 1);
-  if (value != "never") return {"huge_pages", true, value, ""};
-  return {"huge_pages", false, value,
+  if (value != "never") return {"huge_pages", kOk, value, ""};
+  return {"huge_pages", kWarn, value,
           "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled, as root"};
 }
 
-MachineCheck check_memlock(const HostLimits& limits) {
-  const std::size_t bytes = limits.memlock_limit_bytes;
-  const bool unlimited = bytes >= std::numeric_limits<std::size_t>::max() / 2;
-  if (unlimited) return {"memlock", true, "unlimited", ""};
-  if (bytes >= kMemlockEnough) return {"memlock", true, format_size(bytes), ""};
-  return {"memlock", false, format_size(bytes),
-          "ulimit -l unlimited lets io_uring register its buffers, where the kernel counts them"};
+MachineCheck check_memlock_limit() {
+  const HostLimits limits = read_host_limits();
+  try {
+    return check_memlock(probe_uring(), limits);
+  } catch (const UringRefused&) {
+    return {"memlock", kOk, "not used, as io_uring is not", ""};
+  }
 }
 
-MachineCheck check_numa(const Topology& topology) {
+// Starts as many threads at once as a rank has.
+MachineCheck check_threads() {
+  const auto wanted = static_cast<std::size_t>(read_host_limits().usable_cpus()) + kThreadsOfLanes;
+  std::promise<void> end;
+  const std::shared_future<void> ended = end.get_future().share();
+  std::vector<std::thread> threads;
+  threads.reserve(wanted);
+  std::string refusal;
+  try {
+    while (threads.size() < wanted) threads.emplace_back([ended] { ended.wait(); });
+  } catch (const std::exception& error) {
+    refusal = error.what();
+  }
+  end.set_value();
+  for (std::thread& thread : threads) thread.join();
+  if (refusal.empty()) return {"threads", kOk, fmt::format("{} can be started", wanted), ""};
+  return {"threads", kFail,
+          fmt::format("{} of the {} that a rank has can be started: {}", threads.size(), wanted,
+                      refusal),
+          "raise the limit on threads (ulimit -u, the cgroup's pids.max)"};
+}
+
+MachineCheck check_numa() {
+  const Topology topology = read_topology();
   std::vector<std::string> nodes;
   for (const NumaNode& node : topology.numa_nodes) {
     nodes.push_back(fmt::format("node {}: {} CPUs, {}", node.os_index, node.cpus.size(),
                                 format_size(node.memory_bytes)));
   }
-  return {"numa", true, nodes.empty() ? "one node" : fmt::format("{}", fmt::join(nodes, "; ")), ""};
+  return {"numa", kOk, nodes.empty() ? "one node" : fmt::format("{}", fmt::join(nodes, "; ")), ""};
 }
 
-// A file of this process in the directory, removed at the end.
-class ProbeFile {
- public:
-  explicit ProbeFile(const std::string& directory)
-      : path_((std::filesystem::path(directory) / fmt::format("terrace-doctor-{}", ::getpid()))
-                  .string()),
-        file_(path_) {}
-  ~ProbeFile() { ::unlink(path_.c_str()); }
-  ProbeFile(const ProbeFile&) = delete;
-  ProbeFile& operator=(const ProbeFile&) = delete;
-
-  const DirectFile& file() const { return file_; }
-
- private:
-  std::string path_;
-  DirectFile file_;
-};
-
-MachineCheck check_uring(const DirectFile& file) {
-  constexpr InFlight kSome = {.pieces_max = 8};
+MachineCheck check_uring() {
   try {
-    const EngineFacts facts = make_uring_engine({&file}, kSome)->facts();
-    return {"io_uring", true, facts.remark.empty() ? "can be used" : "can be used; " + facts.remark,
-            ""};
+    probe_uring();
+    return {"io_uring", kOk, "can be used", ""};
   } catch (const UringRefused& error) {
-    return {
-        "io_uring", false, error.what(),
-        "threads with pread and pwrite are used instead; containers need a seccomp profile that "
-        "allows io_uring, and sysctl kernel.io_uring_disabled must be 0"};
+    return {"io_uring", kWarn, error.what(),
+            std::string("threads with pread and pwrite are used instead; ") +
+                (error.where().error_number == ENOMEM
+                     ? "the rings of this user count towards ulimit -l, which is to be raised"
+                     : "containers need a seccomp profile that allows io_uring, and sysctl "
+                       "kernel.io_uring_disabled must be 0")};
   }
-}
-
-MachineCheck check_direct(const DirectFile& file, const std::string& directory) {
-  if (file.direct()) {
-    return {"direct_io", true, fmt::format("{}: alignment {} bytes", directory, file.alignment()),
-            ""};
-  }
-  return {"direct_io", false, fmt::format("{}: {}", directory, file.remark()),
-          "name a directory on a local drive (ext4, xfs) with --nvme"};
-}
-
-MachineCheck check_free_space(const std::string& directory) {
-  struct statvfs facts = {};
-  if (::statvfs(directory.c_str(), &facts) != 0) {
-    throw IoError({.operation = "statvfs", .path = directory, .error_number = errno});
-  }
-  const std::size_t free_bytes = static_cast<std::size_t>(facts.f_bavail) * facts.f_frsize;
-  const bool enough = free_bytes >= kFreeSpaceEnough;
-  return {"free_space", enough, fmt::format("{}: {}", directory, format_size(free_bytes)),
-          enough ? "" : "free some space, or name a larger drive with --nvme"};
 }
 
 // A child looks into this process, as one rank of a host does into another.
@@ -189,14 +182,17 @@ MachineCheck check_peer_memory() {
                                             std::as_writable_bytes(std::span(&found, 1)));
     ::_exit(error_number == 0 && found != value ? EFAULT : error_number);
   }
-  if (child < 0) throw EnvironmentError("no child process can be started", "see ulimit -u");
+  if (child < 0) {
+    throw EnvironmentError("no child process can be started",
+                           "raise the limit on processes (ulimit -u, the cgroup's pids.max)");
+  }
   int status = 0;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
-    return {"peer_memory", true, "can be read", ""};
+    return {"peer_memory", kOk, "can be read", ""};
   }
-  return {"peer_memory", false,
+  return {"peer_memory", kWarn,
           fmt::format("cannot be read: {}", WIFEXITED(status) ? std::strerror(WEXITSTATUS(status))
                                                               : "the system ends who tries"),
           "ranks of one host exchange through shared windows instead; sysctl "
@@ -218,14 +214,14 @@ std::string describe_gpu(const GpuFacts& gpu) {
 MachineCheck check_gpus() {
   const GpuInventory inventory = read_gpu_inventory();
   const std::string built = is_cuda_built() ? "" : "; CUDA is not built in: the CPU device is used";
-  if (inventory.gpus.empty()) return {"gpu", true, inventory.remark + built, ""};
+  if (inventory.gpus.empty()) return {"gpu", kOk, inventory.remark + built, ""};
   std::vector<std::string> gpus;
   bool narrow = false;
   for (const GpuFacts& gpu : inventory.gpus) {
     gpus.push_back(describe_gpu(gpu));
     narrow = narrow || gpu.link_lanes < gpu.link_lanes_max;
   }
-  return {"gpu", !narrow,
+  return {"gpu", ok_if(!narrow),
           fmt::format("driver {}: {}{}", inventory.driver_version, fmt::join(gpus, "; "), built),
           narrow ? "a GPU has fewer PCIe lanes than it could: see how it is seated" : ""};
 }
@@ -238,29 +234,46 @@ std::string built_with() {
                      cudnn.empty() ? "no cuDNN" : cudnn);
 }
 
+MachineCheck check_libraries() { return {"libraries", kOk, built_with(), ""}; }
+
+MachineCheck check_processor() {
+  const std::string model = read_topology().cpu_model;
+  return {"cpu", kOk, model.empty() ? "unknown" : model, ""};
+}
+
+// An error's text without its remedy.
+std::string found_by(const std::exception& error, const std::string& remedy) {
+  std::string text = error.what();
+  const std::string tail = "; " + remedy;
+  if (!remedy.empty() && text.ends_with(tail)) text.resize(text.size() - tail.size());
+  return text;
+}
+
 }  // namespace
 
-std::vector<MachineCheck> check_machine(const std::string& directory) {
-  if (!std::filesystem::is_directory(directory)) {
-    throw ConfigError(fmt::format("--nvme {}: not a directory", directory),
-                      "name a directory that this user may write to");
+MachineCheck stopped_by(const std::exception& error, std::string_view name) {
+  const auto* ours = dynamic_cast<const Error*>(&error);
+  const std::string remedy = ours == nullptr ? "" : ours->remedy();
+  return {std::string(name), kWarn, found_by(error, remedy),
+          remedy.empty() ? "lift the limit, or give the right, that this names" : remedy};
+}
+
+MachineCheck checked(std::string_view name, const std::function<MachineCheck()>& look) {
+  try {
+    return look();
+  } catch (const std::exception& error) {
+    return stopped_by(error, name);
   }
-  const Topology topology = read_topology();
-  const HostLimits limits = read_host_limits();
-  const ProbeFile probe(directory);
-  return {{"cpu", true, topology.cpu_model.empty() ? "unknown" : topology.cpu_model, ""},
-          check_processor_features(),
-          check_cores(topology, limits),
-          check_memory(limits),
-          check_huge_pages(),
-          check_memlock(limits),
-          check_numa(topology),
-          check_uring(probe.file()),
-          check_direct(probe.file(), directory),
-          check_free_space(directory),
-          check_peer_memory(),
-          {"libraries", true, built_with(), ""},
-          check_gpus()};
+}
+
+std::vector<MachineCheck> check_machine() {
+  return {
+      checked("cpu", check_processor),         checked("cpu_features", check_processor_features),
+      checked("cores", check_cores),           checked("threads", check_threads),
+      checked("memory", check_memory),         checked("huge_pages", check_huge_pages),
+      checked("memlock", check_memlock_limit), checked("numa", check_numa),
+      checked("io_uring", check_uring),        checked("peer_memory", check_peer_memory),
+      checked("libraries", check_libraries),   checked("gpu", check_gpus)};
 }
 
 }  // namespace terrace

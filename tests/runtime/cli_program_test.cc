@@ -158,9 +158,10 @@ TEST(Program, DoctorTellsEveryPart) {
     EXPECT_FALSE(result.at("value").get<std::string>().empty()) << names.back();
     EXPECT_THAT(text.output, testing::HasSubstr(names.back()));
   }
-  EXPECT_THAT(names, testing::IsSupersetOf({"cpu", "cpu_features", "cores", "memory", "huge_pages",
-                                            "memlock", "numa", "io_uring", "direct_io",
-                                            "free_space", "peer_memory", "libraries", "gpu"}));
+  EXPECT_THAT(names, testing::IsSupersetOf(
+                         {"cpu", "cpu_features", "cores", "threads", "memory", "huge_pages",
+                          "memlock", "numa", "io_uring", "peer_memory", "libraries", "gpu",
+                          "directory", "direct_io", "file_system", "free_space", "drive_speed"}));
   // The file that was tried out is gone.
   EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
 }

@@ -1,0 +1,57 @@
+#include "runtime/cli/memlock_check.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <limits>
+#include <string>
+
+#include "base/bytes.h"
+#include "memory/cuda/cuda_device.h"
+
+namespace terrace {
+namespace {
+
+using enum CheckStatus;
+
+constexpr const char* kUnregistered = "training goes on without, at more processor time";
+
+MachineCheck check_counted_memlock(const std::string& limit, const HostLimits& limits) {
+  if (limits.memlock_limit_bytes >= limits.usable_bytes()) {
+    return {"memlock", kOk, limit + ": all usable memory can be registered with io_uring", ""};
+  }
+  return {"memlock", kWarn,
+          fmt::format("{} can be registered with io_uring by all runs of this user; a larger "
+                      "--host-memory is used unregistered",
+                      limit),
+          fmt::format("ulimit -l unlimited, or CAP_IPC_LOCK, lets all of it be registered; {}",
+                      kUnregistered)};
+}
+
+MachineCheck check_registration(const UringFacts& uring, const HostLimits& limits) {
+  const std::size_t bytes = limits.memlock_limit_bytes;
+  const bool unlimited = bytes >= std::numeric_limits<std::size_t>::max() / 2;
+  const std::string limit = unlimited ? "unlimited" : format_size(bytes);
+  if (uring.register_error != 0) {
+    return {"memlock", kWarn,
+            fmt::format("{}, but no memory can be registered with io_uring now: {}", limit,
+                        std::strerror(uring.register_error)),
+            fmt::format("ulimit -l unlimited where the limit is used up, else Linux 5.19; {}",
+                        kUnregistered)};
+  }
+  if (unlimited) return {"memlock", kOk, limit, ""};
+  if (uring.counts_locked_memory) return check_counted_memlock(limit, limits);
+  return {"memlock", kOk,
+          limit + ", which io_uring does not count here (CAP_IPC_LOCK): all can be registered", ""};
+}
+
+}  // namespace
+
+MachineCheck check_memlock(const UringFacts& uring, const HostLimits& limits) {
+  MachineCheck check = check_registration(uring, limits);
+  // The driver pins it by itself.
+  if (is_cuda_built()) check.value += "; what is page-locked for a GPU is not counted";
+  return check;
+}
+
+}  // namespace terrace
