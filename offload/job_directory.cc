@@ -116,8 +116,8 @@ void sweep(const std::string& parent, Log& log) {
     if (remove_job_directory(path)) {
       log.info(fmt::format("removed {}: its owner ended without removing it", path));
     } else {
-      log.warning(
-          fmt::format("cannot remove {}, whose owner is dead: {}", path, std::strerror(errno)));
+      log.warning(fmt::format("cannot remove {}, whose owner is dead: {}; remove it by hand", path,
+                              std::strerror(errno)));
     }
   }
 }

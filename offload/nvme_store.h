@@ -38,7 +38,7 @@ struct NvmeStoreOptions {
   NvmeProbeOptions probe = {};
   bool checksums = true;
   // Whether the files keep their names. Without, they and their directories are unlinked as soon as
-  // they have their space: however the process ends, the system takes it back.
+  // they are open: however the process ends, the system takes the space back.
   bool named_files = true;
   double stall_seconds = 10;       // a transfer that takes longer is named in the log, once
   SystemFaults* faults = nullptr;  // for tests: below the engines; outlives the store

@@ -48,6 +48,7 @@ void SlotFiles::add(const NvmeDirectory& directory, SystemFaults* faults, Log& l
   slot.directory = directory;
   slot.job = std::make_unique<JobDirectory>(directory.path, log);
   slot.file = std::make_unique<DirectFile>(slot.job->slot_file(), faults);
+  if (!named_) slot.job->remove();  // before anything is measured in it
   const std::string name = device_of(directory.path);
   const auto found = std::ranges::find(devices_, name, &Device::name);
   slot.device = static_cast<std::size_t>(found - devices_.begin());
@@ -98,8 +99,6 @@ void SlotFiles::prepare(std::span<const std::uint64_t> sizes) {
     }
     check_space(needs);
     for (std::size_t i = 0; i < slots_.size(); ++i) preallocate(slots_[i], sizes[i]);
-    if (named_) return;
-    for (Slot& slot : slots_) slot.job->remove();
   } catch (...) {
     for (Slot& slot : slots_) slot.job->remove();
     throw;

@@ -36,23 +36,11 @@ struct GemmShapeHash {
   }
 };
 
-dnnl::memory::data_type data_type_of(DType dtype) {
-  TERRACE_CHECK(dtype == DType::kF32 || dtype == DType::kBF16);
-  return dtype == DType::kF32 ? dnnl::memory::data_type::f32 : dnnl::memory::data_type::bf16;
-}
-
-dnnl::memory::desc matrix_desc(std::int64_t rows, std::int64_t columns, std::int64_t stride,
-                               bool transposed, DType dtype) {
-  const dnnl::memory::dims strides =
-      transposed ? dnnl::memory::dims{1, stride} : dnnl::memory::dims{stride, 1};
-  return {{rows, columns}, data_type_of(dtype), strides};
-}
-
 dnnl::matmul::primitive_desc describe(const GemmShape& shape, const dnnl::engine& engine) {
   TERRACE_CHECK(!shape.accumulate || shape.output == DType::kF32);
-  const auto a = matrix_desc(shape.m, shape.k, shape.a_stride, shape.a_transposed, shape.input);
-  const auto b = matrix_desc(shape.k, shape.n, shape.b_stride, shape.b_transposed, shape.input);
-  const auto c = matrix_desc(shape.m, shape.n, shape.c_stride, false, shape.output);
+  const auto a = onednn_matrix(shape.m, shape.k, shape.a_stride, shape.a_transposed, shape.input);
+  const auto b = onednn_matrix(shape.k, shape.n, shape.b_stride, shape.b_transposed, shape.input);
+  const auto c = onednn_matrix(shape.m, shape.n, shape.c_stride, false, shape.output);
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   if (shape.accumulate) {
@@ -62,7 +50,7 @@ dnnl::matmul::primitive_desc describe(const GemmShape& shape, const dnnl::engine
   }
   OneDnnMatmul matmul = {.a = a, .b = b, .c = c, .bias = {}};
   if (shape.has_bias) {
-    matmul.bias = {{1, shape.n}, data_type_of(shape.bias_dtype), dnnl::memory::dims{shape.n, 1}};
+    matmul.bias = {{1, shape.n}, onednn_type(shape.bias_dtype), dnnl::memory::dims{shape.n, 1}};
   }
   return describe_matmul(matmul, attributes, engine);
 }

@@ -1,9 +1,26 @@
 #pragma once
 
+#include <cstdint>
 #include <oneapi/dnnl/dnnl.hpp>
 
-// What is said differently to oneDNN 2 and oneDNN 3.
+#include "base/check.h"
+#include "base/dtype.h"
+
+// How a product is described to oneDNN, and what is said differently to oneDNN 2 and oneDNN 3.
 namespace terrace {
+
+inline dnnl::memory::data_type onednn_type(DType dtype) {
+  TERRACE_CHECK(dtype == DType::kF32 || dtype == DType::kBF16);
+  return dtype == DType::kF32 ? dnnl::memory::data_type::f32 : dnnl::memory::data_type::bf16;
+}
+
+// Transposed: stored as [columns, rows].
+inline dnnl::memory::desc onednn_matrix(std::int64_t rows, std::int64_t columns,
+                                        std::int64_t stride, bool transposed, DType dtype) {
+  const dnnl::memory::dims strides =
+      transposed ? dnnl::memory::dims{1, stride} : dnnl::memory::dims{stride, 1};
+  return {{rows, columns}, onednn_type(dtype), strides};
+}
 
 struct OneDnnMatmul {
   dnnl::memory::desc a, b, c;

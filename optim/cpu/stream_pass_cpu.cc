@@ -25,41 +25,65 @@ inline constexpr std::size_t kStreamGroup = 64;  // elements: a line of bytes
 inline constexpr std::size_t kStreamLine = 64;
 inline constexpr std::size_t kStreamAhead = 1024;
 
-// A line of an array; what was read is gathered in `seen`, so that no read can be left out.
-HWY_INLINE void stream_line(std::uint8_t* line, StreamedArray::Access access, ByteVec change,
-                            ByteVec& seen) {
+// Lines of an array that are treated alike; what was read is gathered in `seen`, so that no read
+// can be left out.
+template <StreamedArray::Access Way, bool AsksAhead, bool PastCache>
+HWY_INLINE void stream_lines(std::uint8_t* lines, std::size_t bytes, ByteVec change,
+                             ByteVec& seen) {
   constexpr std::size_t kWidth = hn::MaxLanes(Bytes());
-  if (access == StreamedArray::Access::kWrite) {
-    for (std::size_t i = 0; i < kStreamLine; i += kWidth) hn::Stream(seen, Bytes(), line + i);
-    return;
-  }
-  hwy::Prefetch(line + kStreamAhead);
-  for (std::size_t i = 0; i < kStreamLine; i += kWidth) {
-    const ByteVec value = hn::LoadU(Bytes(), line + i);
-    if (access == StreamedArray::Access::kRead) {
-      seen = hn::Or(seen, value);
-    } else {
-      hn::StoreU(hn::Xor(value, change), Bytes(), line + i);
+  for (std::size_t at = 0; at < bytes; at += kStreamLine) {
+    if constexpr (AsksAhead && Way != StreamedArray::Access::kWrite) {
+      hwy::Prefetch(lines + at + kStreamAhead);
+    }
+    for (std::size_t i = at; i < at + kStreamLine; i += kWidth) {
+      if constexpr (Way == StreamedArray::Access::kRead) {
+        seen = hn::Or(seen, hn::LoadU(Bytes(), lines + i));
+      } else if constexpr (Way == StreamedArray::Access::kUpdate) {
+        hn::StoreU(hn::Xor(hn::LoadU(Bytes(), lines + i), change), Bytes(), lines + i);
+      } else if constexpr (PastCache) {
+        hn::Stream(seen, Bytes(), lines + i);
+      } else {
+        hn::StoreU(seen, Bytes(), lines + i);
+      }
     }
   }
 }
 
-std::uint8_t stream_range(std::span<const StreamedArray> arrays, std::uint8_t change,
-                          std::int64_t begin, std::int64_t end) {
+template <bool AsksAhead, bool PastCache>
+std::uint8_t stream_elements(std::span<const StreamedArray> arrays, std::uint8_t change,
+                             std::int64_t begin, std::int64_t end) {
+  using Access = StreamedArray::Access;
   const ByteVec changes = hn::Set(Bytes(), change);
   ByteVec seen = hn::Zero(Bytes());
   for (std::int64_t i = begin; i < end; i += static_cast<std::int64_t>(kStreamGroup)) {
     for (const StreamedArray& array : arrays) {
-      const std::size_t width = array.bytes_per_element;
+      const std::size_t bytes = kStreamGroup * array.bytes_per_element;
       auto* const data = reinterpret_cast<std::uint8_t*>(array.data);
-      std::uint8_t* const group = data + static_cast<std::size_t>(i) * width;
-      for (std::size_t at = 0; at < kStreamGroup * width; at += kStreamLine) {
-        stream_line(group + at, array.access, changes, seen);
+      std::uint8_t* const group = data + static_cast<std::size_t>(i) * array.bytes_per_element;
+      switch (array.access) {
+        case Access::kRead:
+          stream_lines<Access::kRead, AsksAhead, PastCache>(group, bytes, changes, seen);
+          break;
+        case Access::kUpdate:
+          stream_lines<Access::kUpdate, AsksAhead, PastCache>(group, bytes, changes, seen);
+          break;
+        case Access::kWrite:
+          stream_lines<Access::kWrite, AsksAhead, PastCache>(group, bytes, changes, seen);
+          break;
       }
     }
   }
   hwy::FlushStream();
   return hn::GetLane(seen);
+}
+
+std::uint8_t stream_range(std::span<const StreamedArray> arrays, const StreamForm& form,
+                          std::uint8_t change, std::int64_t begin, std::int64_t end) {
+  if (form.asks_ahead && form.past_cache)
+    return stream_elements<true, true>(arrays, change, begin, end);
+  if (form.asks_ahead) return stream_elements<true, false>(arrays, change, begin, end);
+  if (form.past_cache) return stream_elements<false, true>(arrays, change, begin, end);
+  return stream_elements<false, false>(arrays, change, begin, end);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -72,13 +96,13 @@ namespace terrace {
 HWY_EXPORT(stream_range);
 
 void stream_pass(const KernelContext& context, std::span<const StreamedArray> arrays,
-                 std::int64_t elements) {
+                 std::int64_t elements, const StreamForm& form) {
   TERRACE_CHECK_EQ(elements % 64, 0);
   for_each_block(context, elements, kElementBlock, [&](std::int64_t begin, std::int64_t end) {
     // Neither can be known beforehand, so nothing of the pass can be left out.
     const volatile std::uint8_t no_change = 0;
     const volatile std::uint8_t seen =
-        HWY_DYNAMIC_DISPATCH(stream_range)(arrays, no_change, begin, end);
+        HWY_DYNAMIC_DISPATCH(stream_range)(arrays, form, no_change, begin, end);
     static_cast<void>(seen);
   });
 }

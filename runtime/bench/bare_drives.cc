@@ -1,8 +1,11 @@
 #include "runtime/bench/bare_drives.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
 #include <barrier>
+#include <cerrno>
 #include <exception>
 #include <mutex>
 #include <optional>
@@ -10,32 +13,34 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "offload/job_directory.h"
 #include "offload/space_check.h"
+#include "offload/uring/uring_engine.h"
+#include "runtime/bench/bare_threads.h"
 #include "runtime/bench/usage_clock.h"
 
 namespace terrace {
 
-BareDrives::BareDrives(const std::vector<std::string>& directories, std::uint64_t region_bytes,
-                       std::size_t regions, std::size_t block_bytes_max, int depth_max, Log& log)
-    : region_bytes_(region_bytes), file_bytes_(region_bytes * regions) {
+BareDrives::BareDrives(const Options& options, Log& log)
+    : region_bytes_(options.region_bytes), file_bytes_(options.region_bytes * options.regions) {
   std::vector<SpaceNeed> needs;
-  for (const std::string& directory : directories) {
-    Drive drive;
-    drive.job = std::make_unique<JobDirectory>(directory, log);
-    drives_.push_back(std::move(drive));
+  for (const std::string& directory : options.directories) {
+    open(directory, log);
     needs.push_back({.directory = directory, .need_bytes = file_bytes_, .budget_bytes = {}});
   }
   check_space(needs);
-  for (Drive& drive : drives_) {
-    drive.file = std::make_unique<DirectFile>(drive.job->slot_file());
-    drive.memory = std::make_unique<HostMemory>(
-        block_bytes_max * static_cast<std::size_t>(depth_max), HostMemoryOptions{});
-    write_once(drive);
-  }
+  for (Drive& drive : drives_) reserve(drive, options);
+  find_way(options);
 }
 
-// Reads and writes of holes look several times faster than the drive is.
-void BareDrives::write_once(Drive& drive) const {
+// The file loses its name as soon as it is open: whatever ends the process, the system takes the
+// space back.
+void BareDrives::open(const std::string& directory, Log& log) {
+  const JobDirectory job(directory, log);
+  drives_.push_back({.file = std::make_unique<DirectFile>(job.slot_file()), .memory = nullptr});
+}
+
+void BareDrives::reserve(Drive& drive, const Options& options) const {
   const int error_number = drive.file->preallocate(file_bytes_);
   if (error_number != 0) {
     throw IoError({.operation = "fallocate",
@@ -43,6 +48,47 @@ void BareDrives::write_once(Drive& drive) const {
                    .size = file_bytes_,
                    .error_number = error_number});
   }
+  drive.memory = std::make_unique<HostMemory>(
+      options.block_bytes_max * static_cast<std::size_t>(options.depth_max), HostMemoryOptions{});
+}
+
+void BareDrives::find_way(const Options& options) {
+  try {
+    try_rings(options, {});
+    return;
+  } catch (const UringRefused& refused) {
+    remark_ = fmt::format("memory is not registered with io_uring: {} (ulimit -l)", refused.what());
+  }
+  try {
+    way_ = IoWay::kUring;
+    try_rings(options, {.registered_buffers = false});
+  } catch (const UringRefused& refused) {
+    way_ = IoWay::kThreads;
+    const bool is_limit = refused.where().error_number == ENOMEM;
+    remark_ = fmt::format("io_uring is refused, so threads are used: {} ({})", refused.what(),
+                          is_limit ? "ulimit -l"
+                                   : "sysctl kernel.io_uring_disabled, the container's seccomp "
+                                     "profile");
+  }
+}
+
+// As many as there are at a time, and as large.
+void BareDrives::try_rings(const Options& options, const RingMode& mode) const {
+  std::vector<std::unique_ptr<BareLoop>> loops;
+  for (const Drive& drive : drives_) {
+    loops.push_back(std::make_unique<BareLoop>(
+        *drive.file, range(0), drive.memory->bytes(),
+        BareLoop::Options{
+            .block_bytes = options.block_bytes_max, .depth = options.depth_max, .mode = mode}));
+  }
+}
+
+void BareDrives::fill() {
+  for (Drive& drive : drives_) write_once(drive);
+}
+
+// Reads and writes of holes look several times faster than the drive is.
+void BareDrives::write_once(Drive& drive) const {
   const std::span<const std::byte> bytes = drive.memory->bytes();
   for (std::uint64_t at = 0; at < file_bytes_;) {
     const std::size_t size = std::min<std::uint64_t>(bytes.size(), file_bytes_ - at);
@@ -58,9 +104,9 @@ void BareDrives::write_once(Drive& drive) const {
   }
 }
 
-std::vector<std::string> BareDrives::files() const {
-  std::vector<std::string> files;
-  for (const Drive& drive : drives_) files.push_back(drive.file->path());
+std::vector<int> BareDrives::files() const {
+  std::vector<int> files;
+  for (const Drive& drive : drives_) files.push_back(drive.file->descriptor());
   return files;
 }
 
@@ -68,20 +114,30 @@ std::vector<std::string> BareDrives::files() const {
 // has ended: taking a ring apart takes as long as carrying many blocks.
 class BareDrives::Race {
  public:
-  Race(std::size_t runners, const Run& what, const FileRange& range)
-      : what_(what), range_(range), lines_(static_cast<std::ptrdiff_t>(runners), Line{this}) {}
+  Race(std::size_t runners, const Run& what, const FileRange& range, IoWay way)
+      : what_(what),
+        range_(range),
+        way_(way),
+        lines_(static_cast<std::ptrdiff_t>(runners), Line{this}) {}
 
   void run(Drive& drive) noexcept {
     try {
       const auto [block_bytes, depth] = what_.shape;
-      const std::span<std::byte> memory = drive.memory->bytes();
-      const std::size_t in_flight = block_bytes * static_cast<std::size_t>(depth);
-      BareLoop loop(*drive.file, range_, what_.wide ? memory : memory.first(in_flight),
-                    {.block_bytes = block_bytes, .depth = depth, .mode = {}});
-      lines_.arrive_and_wait();
-      const std::uint64_t carried = loop.run(what_.mix, what_.seconds);
-      bytes_.fetch_add(carried);
-      lines_.arrive_and_wait();
+      const std::span<std::byte> all = drive.memory->bytes();
+      const std::span<std::byte> memory =
+          what_.wide ? all : all.first(block_bytes * static_cast<std::size_t>(depth));
+      if (way_ == IoWay::kThreads) {
+        carry([&] {
+          return run_bare_threads(*drive.file, range_, memory, what_.shape, what_.mix,
+                                  what_.seconds);
+        });
+        return;
+      }
+      BareLoop loop(*drive.file, range_, memory,
+                    {.block_bytes = block_bytes,
+                     .depth = depth,
+                     .mode = {.registered_buffers = way_ == IoWay::kRegistered}});
+      carry([&] { return loop.run(what_.mix, what_.seconds); });
     } catch (...) {
       {
         const std::lock_guard lock(mutex_);
@@ -91,9 +147,18 @@ class BareDrives::Race {
     }
   }
 
+  // A ring that was allowed before is refused where something else has taken the limit.
+  [[noreturn]] void rethrow() const {
+    try {
+      std::rethrow_exception(failure_);
+    } catch (const UringRefused& refused) {
+      throw EnvironmentError(refused.what(), "raise the limit on locked memory (ulimit -l)");
+    }
+  }
+
   // After every runner has returned.
   IoRate result() const {
-    if (failure_) std::rethrow_exception(failure_);
+    if (failure_) rethrow();
     const double gigabytes = static_cast<double>(bytes_.load()) * 1e-9;
     return {.gb_per_s = gigabytes / wall_seconds_, .cpu_ms_per_gb = cpu_seconds_ * 1e3 / gigabytes};
   }
@@ -103,6 +168,13 @@ class BareDrives::Race {
     void operator()() noexcept { race->all_at_line(); }
     Race* race;
   };
+
+  template <typename Body>
+  void carry(Body body) {
+    lines_.arrive_and_wait();
+    bytes_.fetch_add(body());
+    lines_.arrive_and_wait();
+  }
 
   void all_at_line() noexcept {
     if (!usage_) {
@@ -115,6 +187,7 @@ class BareDrives::Race {
 
   const Run what_;
   const FileRange range_;
+  const IoWay way_;
   std::atomic<std::uint64_t> bytes_{0};
   std::mutex mutex_;
   std::exception_ptr failure_;  // guarded by mutex_ while runners run
@@ -130,7 +203,7 @@ FileRange BareDrives::range(std::size_t region) const {
 }
 
 IoRate BareDrives::run(const Run& run) {
-  Race race(drives_.size(), run, range(run.region));
+  Race race(drives_.size(), run, range(run.region), way_);
   std::vector<std::thread> threads;
   for (Drive& drive : drives_) {
     threads.emplace_back([&] { race.run(drive); });

@@ -28,25 +28,45 @@ constexpr auto kUnits = std::to_array<Unit>({
 const Unit& unit_of(BenchUnit unit) { return kUnits.at(static_cast<std::size_t>(unit)); }
 
 constexpr auto kBenches = std::to_array<Bench>({
-    {"io", "the NVMe store against a bare io_uring loop, and fio where it is installed", bench_io},
-    {"copy",
-     "memory copies, uploads and downloads against a streaming copy; of a GPU against "
-     "cudaMemcpyAsync alone",
-     bench_copy, DeviceBench{.takes_bytes = true}},
-    {"optimizer", "optimizer updates against a loop that streams the same bytes", bench_optimizer},
-    {"kernel",
-     "kernels against the libraries they are made of; of a GPU against its copies and products",
-     bench_kernel, DeviceBench{}},
-    {"step",
-     "whole training steps, and what the simulator says of them; on a GPU against their products "
-     "at its best rate",
-     bench_step, DeviceBench{.takes_threads = true}},
-    {"collective",
-     "collectives between threads against copies; under mpirun, between processes against MPI's "
-     "own",
-     bench_collective},
-    {"simulator", "the part of step that has ten configurations predicted", bench_step_predictions},
-    {"overlap", "steps with their states on NVMe against the same steps in memory", bench_overlap},
+    {.name = "io",
+     .summary = "the NVMe store against a bare loop, and fio where it is installed",
+     .run = bench_io,
+     .on_host = {.bytes = true, .drives = true}},
+    {.name = "copy",
+     .summary = "memory copies, uploads and downloads against a streaming copy; of a GPU against "
+                "cudaMemcpyAsync alone",
+     .run = bench_copy,
+     .on_host = {.bytes = true},
+     .on_device = BenchTakes{.bytes = true}},
+    {.name = "optimizer",
+     .summary = "optimizer updates against a loop that streams the same bytes",
+     .run = bench_optimizer,
+     .on_host = {.threads = true, .bytes = true, .drives = true}},
+    {.name = "kernel",
+     .summary = "kernels against the libraries they are made of; of a GPU against its copies and "
+                "products",
+     .run = bench_kernel,
+     .on_host = {.threads = true},
+     .on_device = BenchTakes{}},
+    {.name = "step",
+     .summary = "whole training steps, and what the simulator says of them; on a GPU against their "
+                "products at its best rate",
+     .run = bench_step,
+     .on_host = {.threads = true, .drives = true},
+     .on_device = BenchTakes{.threads = true}},
+    {.name = "collective",
+     .summary = "collectives between threads against copies; under mpirun, between processes "
+                "against MPI's own",
+     .run = bench_collective,
+     .on_host = {.threads = true, .bytes = true}},
+    {.name = "simulator",
+     .summary = "the part of step that has ten configurations predicted",
+     .run = bench_step_predictions,
+     .on_host = {.threads = true, .drives = true}},
+    {.name = "overlap",
+     .summary = "steps with their states on NVMe against the same steps in memory",
+     .run = bench_overlap,
+     .on_host = {.threads = true, .drives = true}},
 });
 
 }  // namespace

@@ -71,11 +71,12 @@ struct BenchResult {
   double ratio() const;
 };
 
-// What a benchmark of a device takes of the options; the others that are not about rounds and
-// output mean nothing there.
-struct DeviceBench {
-  bool takes_threads = false;
-  bool takes_bytes = false;
+// What a benchmark takes of the options; of the others, those that are not about rounds and output
+// mean nothing there.
+struct BenchTakes {
+  bool threads = false;
+  bool bytes = false;
+  bool drives = false;
 };
 
 struct Bench {
@@ -84,7 +85,8 @@ struct Bench {
   // Runs it; says on `log` what it is at. Throws ConfigError, EnvironmentError, OutOfMemory,
   // IoError, CommError. No results: another rank of the job has them.
   std::vector<BenchResult> (*run)(const BenchOptions& options, Log& log) = nullptr;
-  std::optional<DeviceBench> on_device = std::nullopt;  // set: measures devices too
+  BenchTakes on_host = {};
+  std::optional<BenchTakes> on_device = std::nullopt;  // set: measures devices too
 };
 
 // In the order of the help.

@@ -1,6 +1,7 @@
 #include "runtime/bench/bench_engine.h"
 
 #include "memory/host/thread_plan.h"
+#include "runtime/bench/drive_check.h"
 
 namespace terrace {
 
@@ -18,10 +19,10 @@ EngineOptions bench_engine(const ModelConfig& model, const BatchShape& batch, DT
   engine.threads = bench.threads;
   engine.update_threads = plan_threads(bench.threads, read_host_limits(), read_topology()).update;
   engine.evaluates = false;
-  for (const std::string& directory : bench.nvme) {
+  for (const std::string& directory : bench_directories(bench)) {
     engine.nvme.directories.push_back({.path = directory, .budget_bytes = std::nullopt});
   }
-  if (bench.nvme.empty()) engine.nvme.directories.push_back({.path = ".", .budget_bytes = {}});
+  engine.nvme.named_files = false;
   return engine;
 }
 
@@ -31,6 +32,14 @@ void place_states_on_nvme(EngineOptions& engine) {
   engine.placement.optimizer = Tier::kNvme;
   // Several such engines are there at once.
   engine.budgets[static_cast<std::size_t>(Tier::kHost)] = read_host_limits().usable_bytes() / 4;
+}
+
+std::uint64_t nvme_bytes(const EngineOptions& engine) {
+  std::uint64_t bytes = 0;
+  for (const Buffer& buffer : plan_engine(engine).training.program.buffers) {
+    if (buffer.tier == Tier::kNvme) bytes += buffer.size_bytes;
+  }
+  return bytes;
 }
 
 }  // namespace terrace

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+
 #include "runtime/bench/bench.h"
 #include "runtime/train/engine.h"
 
@@ -14,5 +16,8 @@ EngineOptions bench_engine(const ModelConfig& model, const BatchShape& batch, DT
 // Parameters, gradients and optimizer state at home on NVMe, and a budget of host memory that
 // leaves slack to what moves, as in training.
 void place_states_on_nvme(EngineOptions& engine);
+
+// What the engine will hold on its drives; plans it. Throws OutOfMemory as plan_engine() does.
+std::uint64_t nvme_bytes(const EngineOptions& engine);
 
 }  // namespace terrace

@@ -29,4 +29,8 @@ std::vector<BenchResult> bench_overlap(const BenchOptions& options, Log& log);
 // The part of bench_optimizer() that needs a drive.
 BenchResult bench_streamed_update(const BenchOptions& options, Log& log);
 
+// check_drives() for these parts, before others are measured.
+void check_streamed_update(const BenchOptions& options, Log& log);
+void check_step_predictions(const BenchOptions& options, Log& log);
+
 }  // namespace terrace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <thread>
@@ -12,6 +13,8 @@
 #include "base/error.h"
 #include "memory/host/host_memory.h"
 #include "memory/host/streaming_copy.h"
+#include "memory/host/worker_arena.h"
+#include "optim/stream_pass.h"
 #include "parallel/launch_environment.h"
 #include "parallel/mpi/mpi_session.h"
 #include "parallel/thread_communicator.h"
@@ -75,9 +78,8 @@ class RankBuffers {
         return ranks.broadcast(target, 0, {});
     }
   }
-  void copy(std::size_t bytes) {
-    streaming_copy(target_.bytes().first(bytes), source_.bytes().first(bytes));
-  }
+  std::span<std::byte> source(std::size_t bytes) { return source_.bytes().first(bytes); }
+  std::span<std::byte> target(std::size_t bytes) { return target_.bytes().first(bytes); }
 
  private:
   static TensorView view_of(HostMemory& memory, const Measured& measured, int parts) {
@@ -130,8 +132,22 @@ class Plan {
   const int ranks_;
 };
 
+// Every collective in one type, then in the other.
+std::vector<Measured> measured_of(const Plan& plan, std::size_t bytes) {
+  std::vector<Measured> measured;
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const CollectiveCase& what : kCases) {
+      measured.push_back({&what, dtype, bytes, plan.iterations(bytes)});
+    }
+  }
+  return measured;
+}
+
+// Without what whole lines for every rank have added, which is less than a KiB.
 std::string size_name(std::size_t bytes) {
-  return bytes < kMiB ? fmt::format("{}kib", bytes / kKiB) : fmt::format("{}mib", bytes / kMiB);
+  const std::size_t kib = bytes / kKiB;
+  constexpr std::size_t kOfMiB = kMiB / kKiB;
+  return kib % kOfMiB == 0 ? fmt::format("{}mib", kib / kOfMiB) : fmt::format("{}kib", kib);
 }
 
 BenchResult result_of(std::string_view prefix, const Measured& measured, int ranks,
@@ -161,12 +177,112 @@ double bus_rate(const Measured& measured, int ranks, double seconds) {
   return measured.what->bus_factor(ranks) * static_cast<double>(measured.bytes) / seconds / 1e9;
 }
 
-// Ranks as threads, held against streaming copies that all of them make at once.
+// A way to move the bytes of a collective.
+struct BareWay {
+  std::string is;  // in words
+  // The part of one of the threads.
+  std::function<void(std::size_t thread)> run;
+};
+
+// What a collective has to move, and nothing else, shared out evenly among as many threads as there
+// are ranks: copies of what a rank needs of others and itself, and of what is summed a loop that
+// reads all and writes each sum wherever it has to be. All lie in the memory of the ranks.
+class BareCollectives {
+ public:
+  explicit BareCollectives(std::vector<RankBuffers>& ranks) : ranks_(ranks) {
+    for (std::size_t thread = 0; thread < ranks.size(); ++thread) {
+      workers_.push_back(std::make_unique<WorkerArena>(1));
+    }
+  }
+
+  // The quickest of them is the limit. Both types have as many bytes, and the same ways.
+  std::vector<BareWay> ways_of(CollectiveKind kind, std::size_t bytes) {
+    if (kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kReduceScatter) {
+      return sums(kind, bytes);
+    }
+    return {
+        {"streaming copies",
+         [this, kind, bytes](std::size_t thread) { copies(kind, bytes, thread, streaming_copy); }},
+        {"memcpy", [this, kind, bytes](std::size_t thread) {
+           copies(kind, bytes, thread, [](auto target, auto source) {
+             std::memcpy(target.data(), source.data(), source.size());
+           });
+         }}};
+  }
+
+ private:
+  using Copy = void(std::span<std::byte> target, std::span<const std::byte> source);
+
+  std::size_t count() const { return ranks_.size(); }
+
+  // Of all collectives that copy, each thread's part is a rank's number of the pieces.
+  void copies(CollectiveKind kind, std::size_t bytes, std::size_t thread, Copy* copy) {
+    const std::size_t part = bytes / count();
+    for (std::size_t step = 0; step < count(); ++step) {
+      const std::size_t other = (thread + step) % count();
+      const std::size_t at = part * other;
+      if (kind == CollectiveKind::kBroadcast) {
+        if (other == 0) continue;  // the root has it
+        const std::size_t mine = part * thread;
+        copy(ranks_[other].target(bytes).subspan(mine, part),
+             ranks_[0].target(bytes).subspan(mine, part));
+      } else {
+        const std::size_t from = kind == CollectiveKind::kAllToAll ? part * thread : 0;
+        copy(ranks_[thread].target(bytes).subspan(at, part),
+             ranks_[other].source(bytes).subspan(from, part));
+      }
+    }
+  }
+
+  std::vector<BareWay> sums(CollectiveKind kind, std::size_t bytes) {
+    std::vector<BareWay> ways;
+    for (const bool asks_ahead : {true, false}) {
+      for (const bool past_cache : {true, false}) {
+        if (kind == CollectiveKind::kAllReduce && past_cache) continue;  // it updates in place
+        const StreamForm form = {.asks_ahead = asks_ahead, .past_cache = past_cache};
+        ways.push_back(
+            {fmt::format("a loop over the same bytes{}{}", past_cache ? ", past the cache" : "",
+                         asks_ahead ? ", prefetching" : ""),
+             [this, kind, bytes, form](std::size_t thread) { sum(kind, bytes, thread, form); }});
+      }
+    }
+    return ways;
+  }
+
+  void sum(CollectiveKind kind, std::size_t bytes, std::size_t thread, const StreamForm& form) {
+    using Access = StreamedArray::Access;
+    const bool in_place = kind == CollectiveKind::kAllReduce;
+    const std::size_t part = bytes / count();
+    std::size_t width = 16;  // of an element: the loop goes from array to array every 64 of them
+    while (part % (64 * width) != 0) width /= 2;
+    std::vector<StreamedArray> arrays;
+    for (RankBuffers& rank : ranks_) {
+      const auto all = in_place ? rank.target(bytes) : rank.source(bytes);
+      arrays.push_back({.data = all.subspan(part * thread, part).data(),
+                        .bytes_per_element = width,
+                        .access = in_place ? Access::kUpdate : Access::kRead});
+    }
+    if (!in_place) {
+      arrays.push_back({.data = ranks_[thread].target(bytes).data(),
+                        .bytes_per_element = width,
+                        .access = Access::kWrite});
+    }
+    KernelContext context;
+    context.workers = workers_[thread].get();
+    stream_pass(context, arrays, static_cast<std::int64_t>(part / width), form);
+  }
+
+  std::vector<RankBuffers>& ranks_;
+  std::vector<std::unique_ptr<WorkerArena>> workers_;  // by thread
+};
+
+// Ranks as threads.
 class ThreadRanks {
  public:
   ThreadRanks(int ranks, std::size_t bytes)
       : communicators_(make_thread_communicators(ranks, "bench")) {
     for (int rank = 0; rank < ranks; ++rank) buffers_.emplace_back(bytes);
+    bare_ = std::make_unique<BareCollectives>(buffers_);
   }
 
   double collective(const Measured& measured) {
@@ -174,10 +290,12 @@ class ThreadRanks {
                       buffers_[rank].call(*communicators_[rank], measured);
                     }));
   }
-  double copy(std::size_t bytes, int iterations) {
-    const double seconds =
-        on_all(iterations, [&](std::size_t rank) { buffers_[rank].copy(bytes); });
-    return static_cast<double>(bytes) / seconds / 1e9;
+  std::vector<BareWay> bare_ways(const Measured& measured) {
+    return bare_->ways_of(measured.what->kind, measured.bytes);
+  }
+  // In the same unit.
+  double bare(const Measured& measured, const BareWay& way) {
+    return bus_rate(measured, size(), on_all(measured.iterations, way.run));
   }
 
  private:
@@ -197,6 +315,14 @@ class ThreadRanks {
 
   std::vector<std::unique_ptr<Communicator>> communicators_;
   std::vector<RankBuffers> buffers_;
+  std::unique_ptr<BareCollectives> bare_;
+};
+
+// A collective that all limits of its kind are measured beside.
+struct BareLimit {
+  Measured measured;
+  std::vector<BareWay> ways;
+  std::size_t first = 0;  // of its measurements
 };
 
 std::vector<BenchResult> bench_threads(const Plan& plan, Log& log) {
@@ -204,23 +330,31 @@ std::vector<BenchResult> bench_threads(const Plan& plan, Log& log) {
   ThreadRanks ranks(plan.ranks(), plan.largest());
   std::vector<BenchResult> results;
   for (const std::size_t bytes : plan.sizes()) {
-    std::vector<Measured> measured;
-    std::vector<Measurement> measurements = {
-        [&ranks, &plan, bytes] { return ranks.copy(bytes, plan.iterations(bytes)); }};
-    for (const DType dtype : {DType::kF32, DType::kBF16}) {
-      for (const CollectiveCase& what : kCases) {
-        measured.push_back({&what, dtype, bytes, plan.iterations(bytes)});
-      }
-    }
+    const std::vector<Measured> measured = measured_of(plan, bytes);
+    std::vector<Measurement> measurements;
     for (const Measured& one : measured) {
       measurements.emplace_back([&ranks, &one] { return ranks.collective(one); });
     }
+    std::vector<BareLimit> limits;
+    for (const CollectiveCase& what : kCases) {
+      Measured bare = {&what, DType::kF32, bytes, plan.iterations(bytes)};
+      limits.push_back({bare, ranks.bare_ways(bare)});
+    }
+    for (BareLimit& limit : limits) {
+      limit.first = measurements.size();
+      for (const BareWay& way : limit.ways) {
+        measurements.emplace_back(
+            [&ranks, &limit, &way] { return ranks.bare(limit.measured, way); });
+      }
+    }
     const std::vector<Samples> samples = interleave(measurements, plan.rounds());
     for (std::size_t i = 0; i < measured.size(); ++i) {
-      results.push_back(result_of("thread", measured[i], plan.ranks(), samples[i + 1], samples[0],
-                                  fmt::format("a streaming copy in each of {} threads at once, per "
-                                              "thread",
-                                              plan.ranks())));
+      const BareLimit& limit = limits[i % kCases.size()];
+      const auto of_ways = std::span(samples).subspan(limit.first, limit.ways.size());
+      const std::size_t best = highest_of(of_ways);
+      results.push_back(result_of("thread", measured[i], plan.ranks(), samples[i], of_ways[best],
+                                  fmt::format("what it has to move, on {} threads: {}",
+                                              plan.ranks(), limit.ways[best].is)));
     }
   }
   return results;
@@ -237,12 +371,7 @@ std::vector<BenchResult> bench_processes(MpiSession& session, const Plan& plan, 
   RankBuffers buffers(plan.largest());
   std::vector<BenchResult> results;
   for (const std::size_t bytes : plan.sizes()) {
-    std::vector<Measured> measured;
-    for (const DType dtype : {DType::kF32, DType::kBF16}) {
-      for (const CollectiveCase& what : kCases) {
-        measured.push_back({&what, dtype, bytes, plan.iterations(bytes)});
-      }
-    }
+    const std::vector<Measured> measured = measured_of(plan, bytes);
     std::vector<Measurement> measurements;
     for (Communicator* world : {ours.get(), library.get()}) {
       for (const Measured& one : measured) {
@@ -269,6 +398,11 @@ std::vector<BenchResult> bench_processes(MpiSession& session, const Plan& plan, 
 
 std::vector<BenchResult> bench_collective(const BenchOptions& options, Log& log) {
   constexpr int kRanksMax = 16;
+  if (options.bytes % kKiB != 0) {
+    throw ConfigError(
+        fmt::format("terrace bench collective: --size {}: no multiple of 1 KiB", options.bytes),
+        fmt::format("use {}KiB", divide_up(options.bytes, kKiB)));
+  }
   const LaunchEnvironment launch = detect_launch(environment_variables());
   if (launch.size > 1 && !launch.is_mpi_job) {
     throw ConfigError(fmt::format("{} started {} ranks, and bench collective measures threads and "

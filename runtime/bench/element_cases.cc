@@ -1,34 +1,87 @@
-#include <algorithm>
+#include <fmt/format.h>
 
+#include <algorithm>
+#include <cstring>
+
+#include "base/bytes.h"
 #include "memory/host/streaming_copy.h"
+#include "optim/stream_pass.h"
 #include "runtime/bench/kernel_cases.h"
 #include "runtime/model/rope_table.h"
 
 namespace terrace {
 namespace {
 
-// Pieces that a streaming copy takes at once.
+using ArrayAccess = StreamedArray::Access;
+
+// Pieces that a copy takes at once.
 constexpr std::size_t kElementPieceBytes = std::size_t{1} << 20;
 
-// Gives a case its memory, and on the CPU its limit: a copy that moves as many bytes.
-KernelCase against_copy(const KernelSetting& setting, KernelCase result,
-                        const std::shared_ptr<CaseMemory>& memory) {
-  result.memory = memory;
-  if (setting.device != nullptr) return result;
-  const std::size_t half = std::max<std::size_t>(64, static_cast<std::size_t>(result.bytes) / 2);
-  const auto source = memory->bytes(half);
-  const auto target = memory->bytes(half);
+// What a kernel does with the bytes of a tensor.
+struct StreamedTensor {
+  TensorView tensor;
+  ArrayAccess access = ArrayAccess::kRead;
+};
+
+// Loops over the tensors of a kernel that move its bytes and compute nothing.
+std::vector<KernelLimit> loops_over(const KernelContext& context,
+                                    std::initializer_list<StreamedTensor> streams) {
+  // All have as many rows: an element of the narrowest stands for some bytes of the others.
+  std::int64_t elements = streams.begin()->tensor.elements();
+  for (const StreamedTensor& one : streams) elements = std::min(elements, one.tensor.elements());
+  std::vector<StreamedArray> arrays;
+  for (const StreamedTensor& one : streams) {
+    arrays.push_back(
+        {.data = one.tensor.data,
+         .bytes_per_element = one.tensor.size_bytes() / static_cast<std::size_t>(elements),
+         .access = one.access});
+  }
+  std::vector<KernelLimit> loops;
+  for (const bool asks_ahead : {true, false}) {
+    for (const bool past_cache : {true, false}) {
+      const StreamForm form = {.asks_ahead = asks_ahead, .past_cache = past_cache};
+      loops.push_back(
+          {fmt::format("a loop that only streams the same bytes{}{}, all threads",
+                       past_cache ? ", past the cache" : "", asks_ahead ? ", prefetching" : ""),
+           [=] { stream_pass(context, arrays, elements, form); }});
+    }
+  }
+  return loops;
+}
+
+// Copies between memory of their own that move as many bytes.
+std::vector<KernelLimit> copies_of(const KernelSetting& setting, CaseMemory& memory, double bytes) {
+  const std::size_t half = std::max<std::size_t>(64, static_cast<std::size_t>(bytes) / 2);
+  const auto source = memory.bytes(half);
+  const auto target = memory.bytes(half);
   WorkerArena& workers = *setting.workers;
-  const auto pieces =
-      static_cast<std::int64_t>((half + kElementPieceBytes - 1) / kElementPieceBytes);
-  result.limit = [=, &workers] {
+  const auto in_pieces = [=, &workers](auto copy) {
+    const auto pieces = static_cast<std::int64_t>(divide_up(half, kElementPieceBytes));
     workers.parallel_for(pieces, [&](std::int64_t piece, int) {
       const std::size_t at = static_cast<std::size_t>(piece) * kElementPieceBytes;
       const std::size_t size = std::min(kElementPieceBytes, half - at);
-      streaming_copy(target.subspan(at, size), source.subspan(at, size));
+      copy(target.subspan(at, size), source.subspan(at, size));
     });
   };
-  result.limit_is = "a streaming copy that moves as many bytes, all threads";
+  return {{"a streaming copy that moves as many bytes, all threads",
+           [=] { in_pieces(streaming_copy); }},
+          {"memcpy of as many bytes, all threads", [=] {
+             in_pieces([](std::span<std::byte> to, std::span<const std::byte> from) {
+               std::memcpy(to.data(), from.data(), to.size());
+             });
+           }}};
+}
+
+// Gives a case its memory, and on the CPU its limits.
+KernelCase against_streams(const KernelSetting& setting, KernelCase result,
+                           const std::shared_ptr<CaseMemory>& memory,
+                           std::initializer_list<StreamedTensor> streams) {
+  result.memory = memory;
+  if (setting.device != nullptr) return result;
+  result.limits = loops_over(memory->context(0), streams);
+  for (KernelLimit& copy : copies_of(setting, *memory, result.bytes)) {
+    result.limits.push_back(std::move(copy));
+  }
   return result;
 }
 
@@ -62,7 +115,7 @@ KernelCase norm_forward_case(const KernelSetting& setting) {
     const RmsNormForward rms = {.x = op.x, .weight = op.weight, .y = op.y, .rstd = op.rstd};
     result.run = [&kernels, context, rms] { kernels.rms_norm_forward(context, rms); };
   }
-  return against_copy(setting, std::move(result), memory);
+  return against_streams(setting, std::move(result), memory, {{op.x}, {op.y, ArrayAccess::kWrite}});
 }
 
 KernelCase norm_backward_case(const KernelSetting& setting) {
@@ -97,7 +150,8 @@ KernelCase norm_backward_case(const KernelSetting& setting) {
                                  .dweight = op.dweight};
     result.run = [&kernels, context, rms] { kernels.rms_norm_backward(context, rms); };
   }
-  return against_copy(setting, std::move(result), memory);
+  return against_streams(setting, std::move(result), memory,
+                         {{op.dy}, {op.x}, {op.dresidual}, {op.dx, ArrayAccess::kWrite}});
 }
 
 KernelCase activation_case(const KernelSetting& setting, bool backward) {
@@ -118,7 +172,11 @@ KernelCase activation_case(const KernelSetting& setting, bool backward) {
     if (backward) return kernels.swiglu_backward(context, {up, y, dup});
     kernels.swiglu_forward(context, {up, y});
   };
-  return against_copy(setting, std::move(result), memory);
+  if (backward) {
+    return against_streams(setting, std::move(result), memory,
+                           {{up}, {y}, {dup, ArrayAccess::kWrite}});
+  }
+  return against_streams(setting, std::move(result), memory, {{up}, {y, ArrayAccess::kWrite}});
 }
 
 KernelCase add_case(const KernelSetting& setting) {
@@ -131,7 +189,7 @@ KernelCase add_case(const KernelSetting& setting) {
                        .bytes = bytes_of({a, b, b}),
                        .per_step = static_cast<int>(2 * setting.model.layers)};
   result.run = [&kernels, context, a, b] { kernels.add(context, {a, b, b}); };
-  return against_copy(setting, std::move(result), memory);
+  return against_streams(setting, std::move(result), memory, {{a}, {b, ArrayAccess::kUpdate}});
 }
 
 KernelCase rope_case(const KernelSetting& setting) {
@@ -155,7 +213,10 @@ KernelCase rope_case(const KernelSetting& setting) {
                static_cast<double>(size_of(setting.type)),
       .per_step = static_cast<int>(2 * model.layers)};
   result.run = [&kernels, context, op] { kernels.rope(context, op); };
-  return against_copy(setting, std::move(result), memory);
+  // As many bytes as the heads have, one behind the other.
+  const TensorView turned =
+      view(op.qkv.data, setting.type, setting.batch.rows() * op.heads * op.head_width);
+  return against_streams(setting, std::move(result), memory, {{turned, ArrayAccess::kUpdate}});
 }
 
 }  // namespace

@@ -7,7 +7,17 @@ namespace terrace {
 // Ops whose work has been done already.
 class IdleBodies final : public OpBodies {
  public:
+  // `working`: the bodies of an equal program that does work; they outlive these. What they take
+  // the checksums of, the store does not take here either.
+  explicit IdleBodies(const OpBodies* working = nullptr) : working_(working) {}
+
   void run(const Op& /*op*/, const RunInput& /*input*/, NativeStream /*stream*/) override {}
+  bool takes_checksums(const Op& transfer) const override {
+    return working_ != nullptr && working_->takes_checksums(transfer);
+  }
+
+ private:
+  const OpBodies* const working_;
 };
 
 }  // namespace terrace

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 
@@ -11,6 +12,7 @@
 #include "base/hash.h"
 #include "runtime/bench/bare_drives.h"
 #include "runtime/bench/bench_list.h"
+#include "runtime/bench/drive_check.h"
 #include "runtime/bench/fio_peer.h"
 #include "runtime/bench/store_load.h"
 #include "runtime/bench/usage_clock.h"
@@ -18,7 +20,7 @@
 // Two steps for each mix of directions. First every shape of I/O is tried once by the bare loop and
 // by fio. Then the best few of each are measured again, in rounds with the store, which is asked
 // for requests of some shapes: the best median of the store is held against the best of theirs, and
-// processor time against fio's with requests of the same shape.
+// processor time against the least that they need with requests of these shapes.
 //
 // No place of the drive is used by two in a row: what was used a moment ago comes faster from the
 // host of a virtual drive, or from the memory of a real one. Nor has anything a place of its own,
@@ -48,12 +50,65 @@ std::vector<IoShape> shapes_to_try(bool small, bool wide) {
   return shapes;
 }
 
+std::span<const IoShape> store_shapes_of(const BenchOptions& options) {
+  return options.small ? std::span<const IoShape>(kSmallStoreShapes) : kStoreShapes;
+}
+
+IoShape wide_shape_of(const BenchOptions& options) {
+  return options.small ? kSmallStoreShapes[0] : kWideStoreShape;
+}
+
+std::size_t regions_of(const BenchOptions& options) {
+  return kTools * (kFinalists + store_shapes_of(options).size());
+}
+
+// Of a region, and of a store, on each drive.
+std::size_t region_bytes_of(const BenchOptions& options) {
+  const std::size_t usual = options.small ? 32 * kMiB : kGiB;
+  return round_up(options.bytes == 0 ? usual : options.bytes, 4 * kBlockMax);
+}
+
+double screening_seconds(const BenchOptions& options) {
+  return std::min(kScreeningSeconds, options.seconds);
+}
+
+// Of all drives together: the regions, the stores without checksums and with, and the wide one,
+// which has two requests at the least.
+std::uint64_t space_of(const BenchOptions& options) {
+  const std::uint64_t each = region_bytes_of(options) * bench_directories(options).size();
+  const std::uint64_t stores = 2 * store_shapes_of(options).size();
+  const std::uint64_t wide = std::max<std::uint64_t>(each, 2 * wide_shape_of(options).block_bytes);
+  return (regions_of(options) + stores) * each + wide;
+}
+
+// That a mix of directions is measured for: every shape once by each tool, and the rounds.
+double seconds_of_mix(const BenchOptions& options, bool has_fio) {
+  const std::size_t tools = has_fio ? kTools : 1;
+  const std::size_t shapes = shapes_to_try(options.small, false).size();
+  const std::size_t wide_shapes = shapes_to_try(options.small, true).size();
+  const std::size_t tries = tools * shapes + wide_shapes;
+  const std::size_t in_a_round =
+      (2 + tools) * store_shapes_of(options).size() +  // two kinds of stores
+      tools * std::min(kFinalists, shapes) + std::min(kFinalists, wide_shapes) + 1;
+  return static_cast<double>(tries) * screening_seconds(options) +
+         static_cast<double>(in_a_round) * options.repetitions * options.seconds;
+}
+
+// What it costs the drives, told before it does. Of a mix half is written.
+std::string cost_text(const BenchOptions& options, bool has_fio) {
+  const double seconds = 1.5 * seconds_of_mix(options, has_fio);
+  return fmt::format(
+      "bench io: takes {} of {} and writes that once, then writes for about {:.1f} s: {} for each "
+      "GB/s that is written; --small, --seconds and --repetitions make it less",
+      format_size(space_of(options)), fmt::join(bench_directories(options), ", "), seconds,
+      format_size(static_cast<std::size_t>(seconds * 1e9)));
+}
+
 using Runner = std::function<IoRate(const BareDrives::Run& run)>;
 
 // Something that is measured in rounds, with the samples of both its figures.
 struct Contestant {
   std::string name;
-  IoShape shape;
   std::function<IoRate(std::size_t round)> run;
   Samples rate;
   Samples cpu;
@@ -80,13 +135,6 @@ std::vector<IoShape> finalists_of(const Runner& run, IoMix mix, const std::vecto
     best.push_back(tried[i].shape);
   }
   return best;
-}
-
-// The one with requests of this shape; there is one.
-const Contestant& with_shape(const Contestants& contestants, const IoShape& shape) {
-  const auto found = std::ranges::find(contestants, shape, &Contestant::shape);
-  TERRACE_CHECK(found != contestants.end());
-  return *found;
 }
 
 const Contestant& best_of(const Contestants& contestants) {
@@ -135,12 +183,28 @@ BenchResult rate_result(const std::string& name, const Contestants& stores,
   return result;
 }
 
-BenchResult cpu_result(const std::string& name, const Contestant& store, const Contestant& limit) {
+// The one that needs the least of the processors.
+const Contestant& cheapest_of(const Contestants& contestants) {
+  const auto cost = [](const Contestant& one) {
+    // fio counts whole milliseconds: of a run so short that it has none, it does not tell.
+    const double cpu = one.cpu.median();
+    return cpu > 0 ? cpu : std::numeric_limits<double>::infinity();
+  };
+  return *std::ranges::min_element(contestants, {}, cost);
+}
+
+// The cheapest of either: with few requests in flight the processors' time is that of waking up,
+// which is luck.
+BenchResult cpu_result(const std::string& name, const Contestants& stores,
+                       const Contestants& tools) {
+  const Contestant& store = cheapest_of(stores);
+  const Contestant& limit = cheapest_of(tools);
   return {.name = name,
           .unit = BenchUnit::kMillisecondsPerGigabyte,
           .value = store.cpu,
           .limit = limit.cpu,
-          .limit_is = limit.name};
+          .limit_is = limit.name,
+          .details = {{"cheapest", store.name}}};
 }
 
 // Round by round. Where the noise is larger than the difference, a ratio is still made of it.
@@ -162,7 +226,7 @@ BenchResult checksum_result(const std::string& name, const Contestant& checked,
           .limit_is = alone.name};
 }
 
-// Checksums of requests, one after another, of memory that no cache holds.
+// Checksums of requests, one after another, of memory that is used again and again.
 IoRate take_checksums(std::span<const std::byte> memory, std::size_t request_bytes,
                       double seconds) {
   const UsageClock usage;
@@ -181,7 +245,8 @@ IoRate take_checksums(std::span<const std::byte> memory, std::size_t request_byt
 
 class IoBench {
  public:
-  IoBench(const BenchOptions& options, Log& log);
+  // `fio`: its version, where it is installed. Throws as BareDrives, FioPeer and stores do.
+  IoBench(const BenchOptions& options, const std::optional<std::string>& fio, Log& log);
 
   std::vector<BenchResult> run();
 
@@ -189,6 +254,7 @@ class IoBench {
   // That take turns with requests of some shapes, which have the same size.
   using Stores = std::vector<std::unique_ptr<StoreLoad>>;
 
+  void try_fio();
   std::unique_ptr<StoreLoad> make_store(bool checksums, std::span<const IoShape> requests);
   std::vector<IoShape> finalists(const std::string& tool, const Runner& run, IoMix mix,
                                  bool wide) const;
@@ -213,33 +279,41 @@ class IoBench {
   Stores checked_, unchecked_, wide_;
 };
 
-std::vector<std::string> directories_of(const BenchOptions& options) {
-  return options.nvme.empty() ? std::vector<std::string>{"."} : options.nvme;
-}
-
-std::size_t region_bytes_of(const BenchOptions& options) {
-  const std::size_t usual = options.small ? 32 * kMiB : kGiB;
-  return round_up(options.bytes == 0 ? usual : options.bytes, 4 * kBlockMax);
-}
-
-IoBench::IoBench(const BenchOptions& options, Log& log)
+IoBench::IoBench(const BenchOptions& options, const std::optional<std::string>& fio, Log& log)
     : options_(options),
       log_(log),
-      directories_(directories_of(options)),
+      directories_(bench_directories(options)),
       bytes_(region_bytes_of(options)),
-      store_shapes_(options.small ? std::span<const IoShape>(kSmallStoreShapes) : kStoreShapes),
-      regions_(kTools * kFinalists + store_shapes_.size()),
-      drives_(directories_, bytes_, regions_, options.small ? kMiB : kBlockMax,
-              options.small ? 8 : kDepthMax, log),
-      fio_version_(FioPeer::find()),
-      fio_({.files = drives_.files(), .scratch = drives_.scratch()}),
-      wide_shape_(options.small ? kSmallStoreShapes[0] : kWideStoreShape) {
+      store_shapes_(store_shapes_of(options)),
+      regions_(regions_of(options)),
+      drives_({.directories = directories_,
+               .region_bytes = bytes_,
+               .regions = regions_,
+               .block_bytes_max = options.small ? kMiB : kBlockMax,
+               .depth_max = options.small ? 8 : kDepthMax},
+              log),
+      fio_version_(fio),
+      fio_({.files = drives_.files(), .way = drives_.way(), .direct = drives_.direct()}),
+      wide_shape_(wide_shape_of(options)) {
+  if (!drives_.remark().empty()) log.info("bench io: " + drives_.remark());
+  try_fio();
+  drives_.fill();
   wide_.push_back(make_store(true, std::span(&wide_shape_, 1)));
   for (std::size_t i = 0; i < store_shapes_.size(); ++i) {
     checked_.push_back(make_store(true, store_shapes_));
     unchecked_.push_back(make_store(false, store_shapes_));
   }
-  if (!fio_version_) log.info("bench io: fio is not installed; the limit is a bare io_uring loop");
+}
+
+// What it cannot do is told before anything is written.
+void IoBench::try_fio() {
+  if (!fio_version_) {
+    log_.info("bench io: fio is not installed; the limit is a bare loop");
+    return;
+  }
+  constexpr double kSeconds = 0.01;
+  fio_.run(IoMix::kRead, shapes_to_try(options_.small, false).back(), drives_.range(0), kSeconds);
+  if (drives_.way() == IoWay::kThreads) *fio_version_ += " with libaio";
 }
 
 std::unique_ptr<StoreLoad> IoBench::make_store(bool checksums, std::span<const IoShape> requests) {
@@ -248,6 +322,7 @@ std::unique_ptr<StoreLoad> IoBench::make_store(bool checksums, std::span<const I
     load.store.directories.push_back({.path = directory, .budget_bytes = std::nullopt});
   }
   load.store.checksums = checksums;
+  load.store.named_files = false;
   load.total_bytes = bytes_ * directories_.size();
   load.extent_bytes = requests.front().block_bytes;
   load.requests = std::ranges::max(requests, {}, &IoShape::depth).depth;
@@ -263,8 +338,7 @@ Contestants IoBench::contestants(const Stores& stores, std::span<const IoShape> 
       return stores[(first + round) % stores.size()]->run(one);
     };
     const int depth = std::min(shape.depth, stores.front()->requests());
-    contestants.push_back({.name = "store, " + to_text({shape.block_bytes, depth}),
-                           .shape = shape,
+    contestants.push_back({.name = "store, " + to_text(IoShape{shape.block_bytes, depth}),
                            .run = run,
                            .rate = {},
                            .cpu = {}});
@@ -282,7 +356,6 @@ Contestants IoBench::contestants(const std::string& tool, const Runner& run, IoM
       return run(one);
     };
     contestants.push_back({.name = fmt::format("{}, {}", tool, to_text(shape)),
-                           .shape = shape,
                            .run = run_one,
                            .rate = {},
                            .cpu = {}});
@@ -291,11 +364,14 @@ Contestants IoBench::contestants(const std::string& tool, const Runner& run, IoM
 }
 
 Contestant IoBench::checksums_alone() const {
-  return {.name = "xxh3 of memory, 1 thread",
-          .shape = {},
+  // What requests of the first shape have in flight, and what the store has the checksums of.
+  const IoShape& shape = store_shapes_.front();
+  const std::size_t in_flight = shape.block_bytes * static_cast<std::size_t>(shape.depth);
+  return {.name = fmt::format("xxh3 of {} of memory, 1 thread", format_size(in_flight)),
           .run =
-              [this](std::size_t /*round*/) {
-                return take_checksums(drives_.memory(), store_shapes_.front().block_bytes,
+              [this, in_flight](std::size_t /*round*/) {
+                return take_checksums(drives_.memory().first(in_flight),
+                                      store_shapes_.front().block_bytes,
                                       std::min(kScreeningSeconds, options_.seconds));
               },
           .rate = {},
@@ -306,7 +382,7 @@ std::vector<IoShape> IoBench::finalists(const std::string& tool, const Runner& r
                                         bool wide) const {
   log_.info(fmt::format("bench io: {}: trying shapes with {}", name_of(mix), tool));
   return finalists_of(run, mix, shapes_to_try(options_.small, wide), regions_,
-                      std::min(kScreeningSeconds, options_.seconds));
+                      screening_seconds(options_));
 }
 
 std::string IoBench::description() const {
@@ -331,16 +407,22 @@ std::vector<BenchResult> IoBench::run_mix(IoMix mix) {
     run.wide = true;
     return drives_.run(run);
   };
-  const std::string loop = "bare loop";
-  const std::string wide_loop = "bare loop over 512 MiB";
+  const std::string loop = drives_.way() == IoWay::kThreads ? "bare threads" : "bare loop";
+  const std::string wide_loop =
+      fmt::format("{} over {}", loop, format_size(drives_.memory().size()));
   Contestants fios;
   if (fio_version_) {
     fios = contestants(*fio_version_, fio, mix, finalists(*fio_version_, fio, mix, false), 0);
   }
   Contestants loops = contestants(loop, bare, mix, finalists(loop, bare, mix, false), kFinalists);
-  // Requests of the same shape tell who needs less of the processors.
-  Contestants alike = contestants(fio_version_.value_or(loop), fio_version_ ? fio : bare, mix,
-                                  store_shapes_, kTools * kFinalists);
+  // Requests of the store's shapes tell who needs less of the processors.
+  Contestants alike = contestants(loop, bare, mix, store_shapes_, kTools * kFinalists);
+  if (fio_version_) {
+    const std::size_t first = kTools * kFinalists + alike.size();
+    for (Contestant& one : contestants(*fio_version_, fio, mix, store_shapes_, first)) {
+      alike.push_back(std::move(one));
+    }
+  }
   Contestants checked = contestants(checked_, store_shapes_, mix);
   Contestants unchecked = contestants(unchecked_, store_shapes_, mix);
   Contestants wide = contestants(wide_, std::span(&wide_shape_, 1), mix);
@@ -354,14 +436,13 @@ std::vector<BenchResult> IoBench::run_mix(IoMix mix) {
   Contestants limits = fios;
   limits.insert(limits.end(), loops.begin(), loops.end());
   limits.insert(limits.end(), alike.begin(), alike.end());
-  const IoShape compared = best_of(alike).shape;
   const std::string name = "store_" + name_of(mix);
   std::vector<BenchResult> results = {
       rate_result(name, checked, limits),
       rate_result(name + "_unchecked", unchecked, limits),
       rate_result(name + "_wide", wide, wide_loops),
-      cpu_result(name + "_cpu", with_shape(checked, compared), best_of(alike)),
-      cpu_result(name + "_unchecked_cpu", with_shape(unchecked, compared), best_of(alike)),
+      cpu_result(name + "_cpu", checked, alike),
+      cpu_result(name + "_unchecked_cpu", unchecked, alike),
       checksum_result(name + "_checksums", checked[0], unchecked[0], sums[0])};
   results[0].details.push_back({"store", description()});
   return results;
@@ -378,7 +459,10 @@ std::vector<BenchResult> IoBench::run() {
 }  // namespace
 
 std::vector<BenchResult> bench_io(const BenchOptions& options, Log& log) {
-  return IoBench(options, log).run();
+  const std::optional<std::string> fio = FioPeer::find();
+  check_drives(options, space_of(options), log);
+  log.info(cost_text(options, fio.has_value()));
+  return IoBench(options, fio, log).run();
 }
 
 }  // namespace terrace

@@ -10,6 +10,13 @@ namespace terrace {
 // "read", "write", "mixed".
 std::string name_of(IoMix mix);
 
+// How drives are reached without the store: as the system allows.
+enum class IoWay : std::uint8_t {
+  kRegistered,  // io_uring, memory registered with it
+  kUring,       // io_uring, where the limit on locked memory is too small for that
+  kThreads,     // pread and pwrite, where io_uring is forbidden
+};
+
 // What one measurement of I/O gave.
 struct IoRate {
   double gb_per_s = 0;       // both directions together

@@ -15,6 +15,12 @@
 // The kernels of a model's step, each with operands of its own and something to hold it against.
 namespace terrace {
 
+// A way to do the work of a kernel as fast as the machine can.
+struct KernelLimit {
+  std::string is;  // in words
+  std::function<void()> run = {};
+};
+
 // One kernel, called alone as a step calls it.
 struct KernelCase {
   std::string name;  // snake_case: "matmul_up_forward"
@@ -22,13 +28,14 @@ struct KernelCase {
   double bytes = 0;  // that the kernel reads and writes, where it is not a product
   int per_step = 0;  // calls in a step of one micro-batch
   std::function<void()> run = {};
-  // Does the same work as fast as the machine can. None on a device: all its cases have the same.
-  std::function<void()> limit = {};
-  std::string limit_is = {};
+  // The quickest counts. None on a device: all its cases have the same.
+  std::vector<KernelLimit> limits = {};
   std::string by = {};                // which library computes it, where that is a choice
   std::shared_ptr<void> memory = {};  // what both work on
 
   bool is_product() const { return flops > 0; }
+  // Calls all ways some times. Of a kernel of the CPU.
+  const KernelLimit& quickest_limit() const;
 };
 
 struct KernelSetting {

@@ -1,7 +1,14 @@
 #include "kernels/cpu/cpu_kernels.h"
 #include "runtime/bench/kernel_cases.h"
+#include "runtime/bench/samples.h"
 
 namespace terrace {
+
+const KernelLimit& KernelCase::quickest_limit() const {
+  std::vector<std::function<void()>> ways;
+  for (const KernelLimit& limit : limits) ways.push_back(limit.run);
+  return limits.at(quickest_of(ways));
+}
 
 const KernelTable& KernelSetting::kernels() const {
   return device != nullptr ? *device->kernels().table : cpu_kernels();

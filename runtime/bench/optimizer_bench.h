@@ -19,7 +19,7 @@ class UpdateLoad {
 
   // Each does one pass and gives GB/s, of the same bytes.
   double update();
-  double stream();
+  double stream(const StreamForm& form);
 
   // Bytes between memory and processor in a pass.
   double traffic_bytes() const;

@@ -4,11 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "runtime/bench/bench_engine.h"
 #include "runtime/bench/bench_list.h"
+#include "runtime/bench/drive_check.h"
 #include "runtime/bench/idle_bodies.h"
+#include "runtime/bench/norm_wait.h"
 #include "runtime/bench/step_runner.h"
 
 namespace terrace {
@@ -29,21 +30,6 @@ double seconds_of_ops(const StepRunner& runner, std::initializer_list<OpKind> ki
   return seconds;
 }
 
-// From the begin of a step to its last forward and the last update of the step before: in a step
-// that computes nothing, what the drive needs once the norm is known.
-double seconds_after_norm(const StepRunner& runner) {
-  std::int64_t begin = std::numeric_limits<std::int64_t>::max();
-  std::int64_t end = 0;
-  for (std::size_t i = 0; i < runner.program().ops.size(); ++i) {
-    const OpTime& time = runner.op_times()[i];
-    if (time.end_ns == 0) continue;
-    begin = std::min(begin, time.start_ns);
-    const OpKind kind = runner.program().ops[i].kind;
-    if (kind == OpKind::kForward || kind == OpKind::kUpdate) end = std::max(end, time.end_ns);
-  }
-  return static_cast<double>(end - begin) * 1e-9;
-}
-
 // One batch size.
 class OverlapLoad {
  public:
@@ -51,8 +37,16 @@ class OverlapLoad {
       : memory_(engine(batch, options), log),
         unclipped_(on_nvme(batch, options, 0, nullptr), log),
         clipped_(on_nvme(batch, options, 1, nullptr), log),
-        unclipped_idle_(on_nvme(batch, options, 0, &idle_), log),
-        clipped_idle_(on_nvme(batch, options, 1, &idle_), log) {}
+        unclipped_bodies_(&unclipped_.bodies()),
+        clipped_bodies_(&clipped_.bodies()),
+        unclipped_idle_(on_nvme(batch, options, 0, &unclipped_bodies_), log),
+        clipped_idle_(on_nvme(batch, options, 1, &clipped_bodies_), log) {}
+
+  // Of the drives, for all its engines.
+  static std::uint64_t space(const BatchShape& batch, const BenchOptions& options) {
+    return 2 * (nvme_bytes(on_nvme(batch, options, 0, nullptr)) +
+                nvme_bytes(on_nvme(batch, options, 1, nullptr)));
+  }
 
   double memory_s() {
     const double step_s = memory_.step_seconds(kOverlapSteps);
@@ -74,8 +68,15 @@ class OverlapLoad {
 
   // What a clipped step cannot do without; of the last memory_s().
   double clipped_bound_s() {
-    clipped_idle_.step_seconds(kOverlapSteps);
-    return backward_s_ + std::max(forward_s_, seconds_after_norm(clipped_idle_));
+    const double drive_s = clipped_idle_.step_seconds(kOverlapSteps);
+    const double behind_norm_s = drive_s * part_behind_norm();
+    return std::max(drive_s, backward_s_ + std::max(forward_s_, behind_norm_s));
+  }
+  // Of all that a clipped step reads and writes.
+  double part_behind_norm() const {
+    const Program& program = clipped_idle_.program();
+    return bytes_behind_norm(program) /
+           (lane_bytes(program, Lane::kRead) + lane_bytes(program, Lane::kWrite));
   }
 
   // Which part of an unclipped step its busiest lane was busy, once for each unclipped_s().
@@ -109,8 +110,9 @@ class OverlapLoad {
     return on_drive;
   }
 
-  IdleBodies idle_;
-  StepRunner memory_, unclipped_, clipped_, unclipped_idle_, clipped_idle_;
+  StepRunner memory_, unclipped_, clipped_;
+  IdleBodies unclipped_bodies_, clipped_bodies_;
+  StepRunner unclipped_idle_, clipped_idle_;
   double forward_s_ = 0, backward_s_ = 0;  // of the last memory_s()
   Samples busiest_;
   std::string busy_lanes_;
@@ -121,7 +123,7 @@ BenchResult::Detail of_rounds(const Samples& values, const Samples& limits) {
           fmt::format("{:.3f}", ratios_of_rounds(values, limits).median())};
 }
 
-enum Place : std::size_t { kMemory, kUnclipped, kClipped, kDrive };
+enum OverlapPlace : std::size_t { kMemory, kUnclipped, kClipped, kDrive };
 
 std::vector<BenchResult> measure(const BatchShape& batch, const BenchOptions& options, Log& log) {
   const std::string name =
@@ -147,23 +149,27 @@ std::vector<BenchResult> measure(const BatchShape& batch, const BenchOptions& op
   const double drive = samples[kDrive].median();
   const std::string sides =
       fmt::format("compute {:.3f} s, drive {:.3f} s: {:.2f}", compute, drive, compute / drive);
-  return {{.name = name + "_unclipped",
-           .unit = BenchUnit::kSeconds,
-           .value = samples[kUnclipped],
-           .limit = samples[kMemory],
-           .limit_is = "the same step with all its states in memory",
-           .details = {{"each alone", sides},
-                       of_rounds(samples[kUnclipped], samples[kMemory]),
-                       {"busiest lane", fmt::format("{:.1f} %", 100 * load.busiest().median())},
-                       {"busy lanes, last", load.busy_lanes()},
-                       {"processor time", load.processor_time()}}},
-          {.name = name + "_clipped",
-           .unit = BenchUnit::kSeconds,
-           .value = samples[kClipped],
-           .limit = bound_s,
-           .limit_is = "backward, then the longer of forward and what the drive has to do after "
-                       "the norm",
-           .details = {{"each alone", sides}, of_rounds(samples[kClipped], bound_s)}}};
+  return {
+      {.name = name + "_unclipped",
+       .unit = BenchUnit::kSeconds,
+       .value = samples[kUnclipped],
+       .limit = samples[kMemory],
+       .limit_is = "the same step with all its states in memory",
+       .details = {{"each alone", sides},
+                   of_rounds(samples[kUnclipped], samples[kMemory]),
+                   {"busiest lane", fmt::format("{:.1f} %", 100 * load.busiest().median())},
+                   {"busy lanes, last", load.busy_lanes()},
+                   {"processor time", load.processor_time()}}},
+      {.name = name + "_clipped",
+       .unit = BenchUnit::kSeconds,
+       .value = samples[kClipped],
+       .limit = bound_s,
+       .limit_is = "the longer of the drive alone and of compute with a forward no shorter than "
+                   "the traffic that has to be between the norm and its end",
+       .details = {{"each alone", sides},
+                   {"traffic that has to be between norm and end of forward",
+                    fmt::format("{:.1f} %", 100 * load.part_behind_norm())},
+                   of_rounds(samples[kClipped], bound_s)}}};
 }
 
 }  // namespace
@@ -173,6 +179,11 @@ std::vector<BenchResult> bench_overlap(const BenchOptions& options, Log& log) {
       {2, kOverlapSequence}, {4, kOverlapSequence}, {10, kOverlapSequence}};
   if (options.tokens != 0) batches = {{options.tokens / kOverlapSequence, kOverlapSequence}};
   if (options.small) batches = {{1, 32}};
+  std::uint64_t space = 0;
+  for (const BatchShape& batch : batches) {
+    space = std::max(space, OverlapLoad::space(batch, options));
+  }
+  check_drives(options, space, log);
   std::vector<BenchResult> results;
   for (const BatchShape& batch : batches) {
     for (BenchResult& result : measure(batch, options, log)) {

@@ -7,6 +7,7 @@
 #include "kernels/cuda/cudnn_attention.h"
 #include "kernels/head_chunk.h"
 #include "runtime/bench/kernel_cases.h"
+#include "runtime/bench/product_limits.h"
 
 namespace terrace {
 namespace {
@@ -27,41 +28,13 @@ std::vector<Linear> linears_of(const ModelConfig& model) {
           {"down", model.width, model.intermediate, gpt2 || model.mlp_bias}};
 }
 
-constexpr const char* kOneDnnIs = "oneDNN alone: single-threaded calls on fixed tiles, all threads";
-constexpr const char* kOneDnnInFp32Is =
-    "oneDNN alone, in fp32, as it has no bf16 here: single-threaded calls on fixed tiles, all "
-    "threads";
-
-// The product with fp32 operands, for a processor on which oneDNN multiplies no others.
-MatrixProduct in_fp32(const std::shared_ptr<CaseMemory>& memory, MatrixProduct product) {
-  GemmShape& shape = product.shape;
-  shape.input = shape.output = DType::kF32;
-  product.a =
-      memory->tensor(DType::kF32, shape.a_transposed ? shape.k : shape.m, shape.a_stride).data;
-  product.b =
-      memory->tensor(DType::kF32, shape.b_transposed ? shape.n : shape.k, shape.b_stride).data;
-  product.c = memory->tensor(DType::kF32, shape.m, shape.c_stride).data;
-  return product;
-}
-
-const char* onednn_is(DType type) { return gemm_takes(type) ? kOneDnnIs : kOneDnnInFp32Is; }
-
-// The same product by oneDNN alone: single-threaded calls on fixed tiles, shared by the workers.
-std::function<void()> onednn_alone(const std::shared_ptr<CaseMemory>& memory,
-                                   const MatrixProduct& product, int workers) {
-  const MatrixProduct taken = gemm_takes(product.shape.input) ? product : in_fp32(memory, product);
-  const KernelContext context =
-      memory->context(multiply_workspace(taken, workers, ProductCode::kOneDnn));
-  return [context, taken] { multiply(context, taken, ProductCode::kOneDnn); };
-}
-
-// Gives a case on the CPU its limit.
+// Gives a case on the CPU its limits.
 KernelCase against_onednn(const KernelSetting& setting, KernelCase result,
-                          const std::shared_ptr<CaseMemory>& memory, const MatrixProduct& product) {
+                          const std::shared_ptr<CaseMemory>& memory, const MatrixProduct& product,
+                          decltype(onednn_limits)& limits_of) {
   result.memory = memory;
   if (setting.device != nullptr) return result;
-  result.limit = onednn_alone(memory, product, setting.worker_count());
-  result.limit_is = onednn_is(product.shape.input);
+  result.limits = limits_of(memory, product, setting.worker_count());
   return result;
 }
 
@@ -92,7 +65,7 @@ KernelCase forward_case(const KernelSetting& setting, const Linear& linear) {
                        .flops = 2.0 * static_cast<double>(rows * linear.outputs * linear.inputs),
                        .per_step = static_cast<int>(setting.model.layers),
                        .run = [&kernels, context, op] { kernels.matmul_forward(context, op); }};
-  return against_onednn(setting, std::move(result), memory, product);
+  return against_onednn(setting, std::move(result), memory, product, onednn_weight_limits);
 }
 
 KernelCase input_case(const KernelSetting& setting, const Linear& linear) {
@@ -122,7 +95,7 @@ KernelCase input_case(const KernelSetting& setting, const Linear& linear) {
       .flops = 2.0 * static_cast<double>(rows * linear.outputs * linear.inputs),
       .per_step = static_cast<int>(setting.model.layers),
       .run = [&kernels, context, op] { kernels.matmul_backward_input(context, op); }};
-  return against_onednn(setting, std::move(result), memory, product);
+  return against_onednn(setting, std::move(result), memory, product, onednn_weight_limits);
 }
 
 KernelCase weight_case(const KernelSetting& setting, const Linear& linear) {
@@ -153,7 +126,7 @@ KernelCase weight_case(const KernelSetting& setting, const Linear& linear) {
       .flops = 2.0 * static_cast<double>(rows * linear.outputs * linear.inputs),
       .per_step = static_cast<int>(setting.model.layers),
       .run = [&kernels, context, op] { kernels.matmul_backward_weight(context, op); }};
-  return against_onednn(setting, std::move(result), memory, product);
+  return against_onednn(setting, std::move(result), memory, product, onednn_limits);
 }
 
 struct AttentionTensors {
@@ -238,8 +211,8 @@ KernelCase attention_case(const KernelSetting& setting, bool backward) {
                        .per_step = static_cast<int>(setting.model.layers),
                        .memory = memory};
   if (setting.device == nullptr) {
-    result.limit = head_products_alone(setting, memory, products);
-    result.limit_is = "oneDNN's products of each head alone, without a softmax, all threads";
+    result.limits = {{"oneDNN's products of each head alone, without a softmax, all threads",
+                      head_products_alone(setting, memory, products)}};
   }
   if (context.attention != nullptr) {
     result.by =
@@ -257,9 +230,22 @@ KernelCase attention_case(const KernelSetting& setting, bool backward) {
   return result;
 }
 
+// Of products that can be computed in the same ways: all of them in one of these.
+std::vector<KernelLimit> one_after_another(const std::vector<std::vector<KernelLimit>>& products) {
+  std::vector<KernelLimit> ways;
+  for (std::size_t way = 0; way < products.front().size(); ++way) {
+    ways.push_back(
+        {"the head's three products, without loss and softmax, by " + products.front()[way].is,
+         [products, way] {
+           for (const auto& product : products) product[way].run();
+         }});
+  }
+  return ways;
+}
+
 // The head's three products by oneDNN, chunk by chunk of rows, without a softmax.
-std::function<void()> head_alone(const KernelSetting& setting,
-                                 const std::shared_ptr<CaseMemory>& memory, const HeadLoss& op) {
+std::vector<KernelLimit> head_alone(const KernelSetting& setting,
+                                    const std::shared_ptr<CaseMemory>& memory, const HeadLoss& op) {
   const std::int64_t vocabulary = setting.model.vocabulary;
   const std::int64_t width = setting.model.width;
   const std::int64_t all_rows = setting.batch.rows();
@@ -268,7 +254,7 @@ std::function<void()> head_alone(const KernelSetting& setting,
   const TensorView dlogits = memory->tensor(setting.type, chunk, vocabulary);
   const TensorView dweight = memory->tensor(DType::kF32, vocabulary, width);
   const DType type = setting.type;
-  std::vector<std::function<void()>> products;
+  std::vector<std::vector<KernelLimit>> products;
   for (std::int64_t first = 0; first < all_rows; first += chunk) {
     const std::int64_t rows = std::min(chunk, all_rows - first);
     std::byte* h = op.h.data + static_cast<std::size_t>(first * width) * size_of(type);
@@ -307,12 +293,10 @@ std::function<void()> head_alone(const KernelSetting& setting,
                                   .b = h,
                                   .c = dweight.data}};
     for (const MatrixProduct& product : all) {
-      products.push_back(onednn_alone(memory, product, setting.worker_count()));
+      products.push_back(onednn_limits(memory, product, setting.worker_count()));
     }
   }
-  return [products] {
-    for (const auto& product : products) product();
-  };
+  return one_after_another(products);
 }
 
 KernelCase head_case(const KernelSetting& setting) {
@@ -336,8 +320,7 @@ KernelCase head_case(const KernelSetting& setting) {
                        .run = [&kernels, context, op] { kernels.head_loss(context, op); },
                        .memory = memory};
   if (setting.device == nullptr) {
-    result.limit = head_alone(setting, memory, op);
-    result.limit_is = "oneDNN's three products alone, without loss and softmax, all threads";
+    result.limits = head_alone(setting, memory, op);
   }
   return result;
 }

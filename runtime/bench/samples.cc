@@ -3,8 +3,26 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/clock.h"
 
 namespace terrace {
+namespace {
+
+// Nanoseconds of a call, the mean of as many as begin within so long; one at least.
+double ns_of(const std::function<void()>& call, std::int64_t within_ns) {
+  const SystemClock clock;
+  const std::int64_t begin_ns = clock.now_ns();
+  std::int64_t end_ns = begin_ns;
+  double calls = 0;
+  do {
+    call();
+    end_ns = clock.now_ns();
+    ++calls;
+  } while (end_ns - begin_ns < within_ns);
+  return static_cast<double>(end_ns - begin_ns) / calls;
+}
+
+}  // namespace
 
 double Samples::median() const {
   TERRACE_CHECK(!values_.empty());
@@ -39,6 +57,12 @@ Samples ratios_of_rounds(const Samples& values, const Samples& limits) {
   return ratios;
 }
 
+std::size_t highest_of(std::span<const Samples> samples) {
+  TERRACE_CHECK(!samples.empty());
+  const auto best = std::ranges::max_element(samples, {}, &Samples::median);
+  return static_cast<std::size_t>(best - samples.begin());
+}
+
 std::vector<Samples> interleave(std::span<const Measurement> measurements, int rounds) {
   std::vector<Samples> samples(measurements.size());
   for (std::size_t round = 0; round < static_cast<std::size_t>(rounds); ++round) {
@@ -48,6 +72,26 @@ std::vector<Samples> interleave(std::span<const Measurement> measurements, int r
     }
   }
   return samples;
+}
+
+std::size_t quickest_of(std::span<const std::function<void()>> ways) {
+  constexpr int kTries = 3;
+  constexpr std::int64_t kTryNs = 2'000'000;  // some calls are over in a microsecond
+  constexpr double kLongNs = 2e8;
+  if (ways.size() == 1) return 0;
+  std::vector<double> least_ns;
+  for (const std::function<void()>& way : ways) least_ns.push_back(ns_of(way, 0));
+  if (std::ranges::min(least_ns) < kLongNs) {
+    std::vector<Measurement> timed;
+    for (const std::function<void()>& way : ways) {
+      timed.emplace_back([&way] { return ns_of(way, kTryNs); });
+    }
+    const std::vector<Samples> times = interleave(timed, kTries);
+    for (std::size_t i = 0; i < times.size(); ++i) {
+      least_ns[i] = std::min(least_ns[i], times[i].low());
+    }
+  }
+  return static_cast<std::size_t>(std::ranges::min_element(least_ns) - least_ns.begin());
 }
 
 }  // namespace terrace

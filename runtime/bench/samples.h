@@ -31,11 +31,19 @@ class Samples {
 // both. They have as many rounds.
 Samples ratios_of_rounds(const Samples& values, const Samples& limits);
 
+// Which of them has the highest median; the first of equals. Of one at least.
+std::size_t highest_of(std::span<const Samples> samples);
+
 // Takes one sample of something.
 using Measurement = std::function<double()>;
 
 // Takes every measurement once a round. The order turns by one place from round to round, so that
 // what drifts (the drive, the clock of the processor, other programs) meets all alike.
 std::vector<Samples> interleave(std::span<const Measurement> measurements, int rounds);
+
+// Which of several ways to do the same is the quickest, where to measure all of them in all rounds
+// would take too long: the least time of each counts, of a call and some more in turns. The first
+// calls are all where they take long.
+std::size_t quickest_of(std::span<const std::function<void()>> ways);
 
 }  // namespace terrace

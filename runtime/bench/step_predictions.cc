@@ -9,6 +9,7 @@
 #include "memory/host/thread_plan.h"
 #include "runtime/bench/bench_engine.h"
 #include "runtime/bench/bench_list.h"
+#include "runtime/bench/drive_check.h"
 #include "runtime/bench/profile_load.h"
 #include "runtime/bench/step_runner.h"
 #include "runtime/step/simulate.h"
@@ -126,6 +127,17 @@ EngineOptions options_for(const Scene& scene, const BenchOptions& bench) {
   return bench_engine(model_of(scene), scene.batch, scene.type, bench);
 }
 
+constexpr int kDriveRequests = 4;
+
+std::size_t drive_extent_bytes(const BenchOptions& options) {
+  return options.small ? kMiB : 64 * kMiB;
+}
+
+// Reads and writes that are on their way together each have extents of their own.
+std::uint64_t drive_load_bytes(std::uint64_t step_bytes, const BenchOptions& options) {
+  return std::max<std::uint64_t>(step_bytes, 2 * kDriveRequests * drive_extent_bytes(options));
+}
+
 // The drive as a step uses it, in files as new as the step's own and about as large: a drive is not
 // equally fast everywhere, nor with all sizes.
 class DriveLoads {
@@ -148,10 +160,9 @@ class DriveLoads {
   static StoreLoad::Options load_of(const EngineOptions& engine, const Program& program,
                                     const BenchOptions& options, bool checksums) {
     StoreLoad::Options load = {.store = engine.nvme,
-                               .extent_bytes = options.small ? kMiB : 64 * kMiB};
-    // Reads and writes that are on their way together each have extents of their own.
-    load.total_bytes = std::max(program.use_of(Tier::kNvme).packed_bytes,
-                                2 * static_cast<std::size_t>(load.requests) * load.extent_bytes);
+                               .extent_bytes = drive_extent_bytes(options),
+                               .requests = kDriveRequests};
+    load.total_bytes = drive_load_bytes(program.use_of(Tier::kNvme).packed_bytes, options);
     load.store.checksums = checksums;
     return load;
   }
@@ -261,7 +272,21 @@ BenchResult measure(const std::string& name, const EngineOptions& engine, OpsAlo
 
 }  // namespace
 
+// A configuration has its engine and two loads, of as many bytes or more, at a time.
+void check_step_predictions(const BenchOptions& options, Log& log) {
+  const std::vector<Scene> scenes = scenes_for(options.small);
+  std::uint64_t most = 0;
+  for (const Configuration& configuration : kConfigurations) {
+    EngineOptions engine = options_for(scenes[configuration.scene], options);
+    configuration.change(engine);
+    const std::uint64_t bytes = nvme_bytes(engine);
+    if (bytes != 0) most = std::max(most, bytes + 2 * drive_load_bytes(bytes, options));
+  }
+  check_drives(options, most, log);
+}
+
 std::vector<BenchResult> bench_step_predictions(const BenchOptions& options, Log& log) {
+  check_step_predictions(options, log);
   std::vector<BenchResult> results;
   const std::vector<Scene> scenes = scenes_for(options.small);
   Machine machine(options);

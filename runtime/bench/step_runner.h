@@ -23,6 +23,8 @@ class StepRunner {
 
   const StepModel& model() const { return plan_.model; }
   const Program& program() const { return plan_.training.program; }
+  // The engine's own, also where others run in their place.
+  const OpBodies& bodies() const { return engine_.bodies(); }
   int update_threads() const { return engine_.update_threads(); }
   // Of all processors, for a step with its updates.
   const Samples& processor_seconds() const { return processor_s_; }

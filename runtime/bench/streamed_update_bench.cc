@@ -10,6 +10,7 @@
 #include "memory/host/host_memory.h"
 #include "runtime/bench/bench_engine.h"
 #include "runtime/bench/bench_list.h"
+#include "runtime/bench/drive_check.h"
 #include "runtime/bench/idle_bodies.h"
 #include "runtime/bench/usage_clock.h"
 #include "runtime/model/model_config.h"
@@ -68,7 +69,7 @@ class StreamedUpdate {
   const RunInput input_;  // a drain has none of its own
   std::unique_ptr<StepBodies> bodies_;
   std::unique_ptr<StepBodies> bodies_in_memory_;  // of state that nothing has been read to
-  IdleBodies idle_;
+  std::unique_ptr<IdleBodies> idle_;
   std::unique_ptr<LaneExecutor> executor_;
   std::unique_ptr<LaneExecutor> idle_executor_;
 };
@@ -88,10 +89,11 @@ StreamedUpdate::StreamedUpdate(const EngineOptions& options, Log& log)
   bodies_in_memory_ = make_bodies(options, nullptr);
   fill_state();
   set_scalars();
+  idle_ = std::make_unique<IdleBodies>(bodies_.get());
   executor_ =
       std::make_unique<LaneExecutor>(program_, memory_, *device_, store_.get(), *bodies_, clock_);
   idle_executor_ =
-      std::make_unique<LaneExecutor>(program_, memory_, *device_, store_.get(), idle_, clock_);
+      std::make_unique<LaneExecutor>(program_, memory_, *device_, store_.get(), *idle_, clock_);
 }
 
 std::unique_ptr<StepBodies> StreamedUpdate::make_bodies(const EngineOptions& options,
@@ -149,6 +151,10 @@ double StreamedUpdate::update_alone() {
 }
 
 }  // namespace
+
+void check_streamed_update(const BenchOptions& options, Log& log) {
+  check_drives(options, nvme_bytes(options_for(options)), log);
+}
 
 BenchResult bench_streamed_update(const BenchOptions& options, Log& log) {
   StreamedUpdate load(options_for(options), log);

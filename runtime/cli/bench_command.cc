@@ -12,6 +12,7 @@
 #include "parallel/launch_environment.h"
 #include "runtime/bench/bench.h"
 #include "runtime/bench/bench_device.h"
+#include "runtime/bench/drive_check.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/console_log.h"
 #include "runtime/config/device_flag.h"
@@ -78,7 +79,9 @@ const Bench& find_bench(std::string_view name) {
       fmt::format("did you mean {}? terrace bench --help lists all", nearest_name(name, names)));
 }
 
-BenchOptions read_options(const std::vector<std::optional<FlagValue>>& values) {
+using FlagValues = std::vector<std::optional<FlagValue>>;
+
+BenchOptions read_options(const FlagValues& values) {
   constexpr int kThreadsMax = 4096;
   constexpr int kRepetitionsMax = 1000;
   constexpr int kRanksMax = 64;
@@ -97,7 +100,11 @@ BenchOptions read_options(const std::vector<std::optional<FlagValue>>& values) {
   if (values[kRepetitions]) {
     options.repetitions = static_cast<int>(values[kRepetitions]->integer(1, kRepetitionsMax));
   }
-  if (values[kSeconds]) options.seconds = values[kSeconds]->positive_number();
+  if (values[kSeconds]) {
+    constexpr double kSecondsMax = 86400;
+    options.seconds = values[kSeconds]->positive_number();
+    if (options.seconds > kSecondsMax) values[kSeconds]->refuse("is too long", "a day is the most");
+  }
   if (values[kSize]) options.bytes = values[kSize]->size();
   if (values[kZeroStage]) options.zero_stage = static_cast<int>(values[kZeroStage]->integer(0, 3));
   if (values[kLocalRanks]) {
@@ -145,9 +152,27 @@ void refuse_ranks(const Bench& bench) {
                     "start it alone; of several processes is bench collective");
 }
 
+void refuse_flag(const std::string& name, const FlagValues& values, std::size_t flag) {
+  if (!values[flag]) return;
+  throw ConfigError(fmt::format("{}: --{} means nothing there", name, kBenchFlags[flag].name),
+                    fmt::format("leave --{} out", kBenchFlags[flag].name));
+}
+
+// --nvme is there for every benchmark: the same flags then do for all. What is named must be there.
+void check_host_flags(const Bench& bench, const FlagValues& values, const BenchOptions& options,
+                      Log& log) {
+  const std::string name = fmt::format("terrace bench {}", bench.name);
+  if (!bench.on_host.threads) refuse_flag(name, values, kThreads);
+  if (!bench.on_host.bytes) refuse_flag(name, values, kSize);
+  const bool has_ranks = options.zero_stage || options.local_ranks > 1;
+  if (options.nvme.empty() || (bench.on_host.drives && !has_ranks)) return;
+  check_drives(options, 0, log);
+  log.info(
+      fmt::format("bench {}: this benchmark uses no drives: --nvme changes nothing", bench.name));
+}
+
 // The GPU to measure; null: the CPU.
-std::unique_ptr<BenchDevice> find_device(const Bench& bench,
-                                         const std::vector<std::optional<FlagValue>>& values) {
+std::unique_ptr<BenchDevice> find_device(const Bench& bench, const FlagValues& values) {
   if (!values[kDevice]) return nullptr;
   const DeviceChoice choice = read_device(*values[kDevice]);
   if (choice.kind != DeviceKind::kCuda) return nullptr;
@@ -156,16 +181,11 @@ std::unique_ptr<BenchDevice> find_device(const Bench& bench,
   if (!bench.on_device) {
     throw ConfigError(fmt::format("{}: it measures the host", name), "leave --device out");
   }
-  const auto refuse = [&](std::size_t flag, bool is_taken) {
-    if (is_taken || !values[flag]) return;
-    throw ConfigError(fmt::format("{}: --{} means nothing there", name, kBenchFlags[flag].name),
-                      fmt::format("leave --{} out", kBenchFlags[flag].name));
-  };
-  refuse(kNvme, false);
-  refuse(kZeroStage, false);
-  refuse(kLocalRanks, false);
-  refuse(kThreads, bench.on_device->takes_threads);
-  refuse(kSize, bench.on_device->takes_bytes);
+  refuse_flag(name, values, kNvme);
+  refuse_flag(name, values, kZeroStage);
+  refuse_flag(name, values, kLocalRanks);
+  if (!bench.on_device->threads) refuse_flag(name, values, kThreads);
+  if (!bench.on_device->bytes) refuse_flag(name, values, kSize);
   return make_bench_device(choice);
 }
 
@@ -198,11 +218,12 @@ int run_bench(int argc, const char* const* argv) {
   const std::unique_ptr<BenchDevice> device = find_device(bench, values);
   options.device = device.get();
   check_options(bench, options);
+  ConsoleLog log;
+  if (device == nullptr) check_host_flags(bench, values, options, log);
   BenchRun run{.bench = bench.name, .arguments = without_places(arguments)};
   run.started_s = static_cast<std::int64_t>(std::time(nullptr));
   const SystemClock clock;
   const std::int64_t begin_ns = clock.now_ns();
-  ConsoleLog log;
   const std::vector<BenchResult> results = bench.run(options, log);
   if (results.empty()) return 0;
   run.duration_ns = clock.now_ns() - begin_ns;

@@ -7,6 +7,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <limits>
 #include <optional>
 
 #include "base/bytes.h"
@@ -101,8 +102,8 @@ double FlagValue::number(double least) const {
 }
 
 double FlagValue::positive_number() const {
-  const double value = number(0);
-  if (value == 0) refuse("too small", "give more than 0");
+  const double value = number(std::numeric_limits<double>::lowest());
+  if (value <= 0) refuse("too small", "give more than 0");
   return value;
 }
 

@@ -112,6 +112,8 @@ class Engine {
   double evaluate(std::span<const std::int32_t> tokens);
 
   const UnitCompute& compute() const { return compute_; }
+  // Its own, also where others run the steps in their place.
+  const StepBodies& bodies() const { return *bodies_; }
   std::vector<StorePath> store_paths() const;
   int compute_threads() const { return compute_workers_.threads(); }
   int update_threads() const { return update_workers_.threads(); }

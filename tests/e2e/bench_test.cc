@@ -1,7 +1,15 @@
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
 
+#include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <thread>
+#include <utility>
 
 #include "tests/e2e/program_run.h"
 
@@ -81,9 +89,6 @@ TEST(BenchCommand, OptimizerHasTheResultsOfTheInterface) {
 }
 
 TEST(BenchCommand, IoHasTheResultsOfTheInterface) {
-  if (!is_ok_here("io_uring") || !is_ok_here("direct_io")) {
-    GTEST_SKIP() << "its limits are of direct I/O by io_uring, which is refused here";
-  }
   const TemporaryDirectory directory;
   std::filesystem::create_directory(directory.path("a"));
   std::filesystem::create_directory(directory.path("b"));
@@ -148,11 +153,92 @@ TEST(BenchCommand, OverlapHasStepsWithClippingAndWithout) {
   EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
 }
 
-TEST(BenchCommand, IoRefusesADirectoryThatIsNotThere) {
+// Before anything is measured, which is said line by line.
+TEST(BenchCommand, ADirectoryThatIsNotThereIsRefusedFirst) {
   const TemporaryDirectory directory;
-  const Outcome outcome = run_bench({"io", "--small", "--nvme", directory.path("none")});
-  EXPECT_EQ(outcome.code, 2);
-  EXPECT_THAT(outcome.errors, testing::HasSubstr(directory.path("none")));
+  for (const char* const kind :
+       {"io", "copy", "optimizer", "kernel", "step", "collective", "simulator", "overlap"}) {
+    const Outcome outcome = run_bench({kind, "--small", "--nvme", directory.path("none")});
+    EXPECT_EQ(outcome.code, 2) << outcome;
+    EXPECT_THAT(outcome.errors, testing::HasSubstr(directory.path("none")));
+    EXPECT_THAT(outcome.errors, testing::Not(testing::HasSubstr(fmt::format("bench {}: ", kind))));
+  }
+}
+
+TEST(BenchCommand, ADirectoryThatCannotBeWrittenToIsRefusedFirst) {
+  const TemporaryDirectory directory;
+  ASSERT_EQ(::chmod(directory.path().c_str(), 0500), 0);
+  Denied denied;
+  denied.write_permission_of_root = true;
+  for (const char* const kind : {"io", "optimizer", "step", "simulator", "overlap"}) {
+    const Outcome outcome =
+        run_program({"bench", kind, "--small", "--nvme", directory.path()}, denied);
+    if (outcome.code == kNotStarted) GTEST_SKIP() << "root cannot be denied anything here";
+    EXPECT_EQ(outcome.code, 2) << outcome;
+    EXPECT_THAT(outcome.errors, testing::HasSubstr("Permission denied"));
+    EXPECT_THAT(outcome.errors, testing::Not(testing::HasSubstr(fmt::format("bench {}: ", kind))));
+  }
+}
+
+// Answers when it is tried, and then measures until it is ended.
+void make_endless_fio(const TemporaryDirectory& directory) {
+  const std::string answer =
+      R"({"jobs": [{"error": 0, "read": {"io_bytes": 1000, "runtime": 1}, )"
+      R"("write": {"io_bytes": 0, "runtime": 0}, "job_runtime": 1, "usr_cpu": 0, "sys_cpu": 0}]})";
+  const std::string script = "#!/bin/sh\ncd " + directory.path() +
+                             "\n"
+                             "if [ \"$1\" = --version ]; then echo fio-0; exit; fi\n"
+                             "if mkdir tried; then echo '" +
+                             answer +
+                             "'; exit; fi\n"
+                             "echo $$ > new && mv new process && exec sleep 600\n";
+  ASSERT_EQ(::chmod(directory.write("bin/fio", script).c_str(), 0755), 0);
+}
+
+// Gone, or a zombie that nobody has reaped yet.
+bool has_ended(const std::string& process) {
+  std::ifstream file("/proc/" + process + "/stat");
+  std::string facts;
+  std::getline(file, facts);
+  const std::size_t name_end = facts.rfind(')');  // the state follows
+  return name_end == std::string::npos || facts.substr(name_end + 2, 1) == "Z";
+}
+
+class SignalledBench : public testing::TestWithParam<int> {};
+
+TEST_P(SignalledBench, LeavesNeitherFilesNorFio) {
+  const TemporaryDirectory directory;
+  make_endless_fio(directory);
+  std::filesystem::create_directory(directory.path("drive"));
+  ProgramRun run({"bench", "io", "--small", "--nvme", directory.path("drive")}, {},
+                 {"env", "PATH=" + directory.path("bin") + ":/usr/bin:/bin"});
+  ASSERT_TRUE(run.wait_until([&] { return directory.has("process"); })) << run.wait();
+  std::string fio = directory.read("process");
+  fio.pop_back();
+  EXPECT_FALSE(has_ended(fio));
+  EXPECT_TRUE(std::filesystem::is_empty(directory.path("drive")));
+  run.send(GetParam());
+  EXPECT_EQ(run.wait().signal, GetParam());
+  EXPECT_TRUE(std::filesystem::is_empty(directory.path("drive")));
+  const auto until = std::chrono::steady_clock::now() + kHangsAfter;
+  while (!has_ended(fio) && std::chrono::steady_clock::now() < until) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_TRUE(has_ended(fio));
+}
+
+INSTANTIATE_TEST_SUITE_P(Signals, SignalledBench,
+                         testing::Values(SIGHUP, SIGINT, SIGTERM, SIGKILL));
+
+// Whatever ends it, the system takes the space back.
+TEST(BenchCommand, EnginesHaveNoFilesWithNames) {
+  for (const char* const kind : {"optimizer", "overlap"}) {
+    const TemporaryDirectory directory;
+    ProgramRun run({"bench", kind, "--small", "--repetitions", "100", "--nvme", directory.path()});
+    EXPECT_TRUE(run.wait_until([&] {
+      return !run.open_files("slots.bin").empty() && std::filesystem::is_empty(directory.path());
+    })) << kind;
+  }
 }
 
 TEST(BenchCommand, WithoutJsonItPrintsATable) {
@@ -184,7 +270,49 @@ TEST(BenchCommand, RefusesWhatItCannotRun) {
   const Outcome flag = run_bench({"copy", "--repetition", "3"});
   EXPECT_EQ(flag.code, 2);
   EXPECT_THAT(flag.errors, testing::HasSubstr("did you mean --repetitions?"));
-  EXPECT_EQ(run_bench({"copy", "--seconds", "0"}).code, 2);
+  for (const char* const seconds : {"0", "-1"}) {
+    const Outcome outcome = run_bench({"copy", "--seconds", seconds});
+    EXPECT_EQ(outcome.code, 2);
+    EXPECT_THAT(outcome.errors, testing::HasSubstr("give more than 0"));
+  }
+}
+
+TEST(BenchCommand, RefusesWhatMeansNothingOnTheHost) {
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{{"kernel", "--size", "1GiB"},
+                                             {"step", "--size", "1GiB"},
+                                             {"overlap", "--size", "1GiB"},
+                                             {"simulator", "--size", "1GiB"},
+                                             {"io", "--threads", "2"},
+                                             {"copy", "--threads", "2"}}) {
+    const Outcome outcome = run_bench(arguments);
+    EXPECT_EQ(outcome.code, 2) << outcome;
+    EXPECT_THAT(outcome.errors, testing::HasSubstr("bench " + arguments[0] + ": " + arguments[1] +
+                                                   " means nothing there"));
+  }
+}
+
+// The same flags do for all benchmarks.
+TEST(BenchCommand, SaysWhereADirectoryIsNotUsed) {
+  const TemporaryDirectory directory;
+  for (const char* const kind : {"copy", "collective"}) {
+    const Outcome outcome = run_bench({kind, "--small", "--nvme", directory.path()});
+    EXPECT_EQ(outcome.code, 0) << outcome;
+    EXPECT_THAT(outcome.errors, testing::HasSubstr("this benchmark uses no drives"));
+  }
+}
+
+TEST(BenchCommand, CollectivesAreNamedByTheirSizes) {
+  for (const char* const size : {"1", "3", "1025"}) {
+    const Outcome outcome = run_bench({"collective", "--small", "--size", size});
+    EXPECT_EQ(outcome.code, 2) << outcome;
+    EXPECT_THAT(outcome.errors, testing::HasSubstr("no multiple of 1 KiB"));
+  }
+  for (const auto& [size, name] : std::vector<std::pair<std::string, std::string>>{
+           {"1KiB", "1kib"}, {"1536KiB", "1536kib"}, {"2MiB", "2mib"}}) {
+    EXPECT_THAT(names_of_results("collective", {"--size", size}),
+                testing::Contains("thread_all_reduce_fp32_" + name));
+  }
 }
 
 TEST(BenchCommand, RefusesWhatMeansNothingOnADevice) {

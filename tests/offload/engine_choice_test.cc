@@ -1,24 +1,11 @@
 #include <gtest/gtest.h>
-#include <linux/audit.h>
-#include <linux/capability.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sched.h>
-#include <sys/mount.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstddef>
-#include <cstdint>
 #include <cstdio>
-#include <exception>
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <string>
 
@@ -26,6 +13,7 @@
 #include "base/error.h"
 #include "offload/nvme_store.h"
 #include "offload/stall_watch.h"
+#include "tests/offload/denied_calls.h"
 #include "tests/offload/store_fixture.h"
 
 // What the store does where the system refuses something. Each case takes a right away from a child
@@ -33,40 +21,8 @@
 namespace terrace {
 namespace {
 
-enum ExitCode : int { kAsExpected = 0, kWrong = 1, kCannotTell = 77 };
-
-// From now on either system call ends with the errno.
-bool forbid(std::uint32_t call, std::uint32_t other_call, std::uint32_t error_number) {
-  sock_filter filter[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 1, 0),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, other_call, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error_number),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  sock_fprog program = {.len = std::size(filter), .filter = filter};
-  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
-}
-
-// What containers do: io_uring_setup ends with EPERM.
-bool forbid_io_uring() { return forbid(SYS_io_uring_setup, SYS_io_uring_setup, EPERM); }
-
 // As where the limit on threads is reached.
 bool forbid_threads() { return forbid(SYS_clone3, SYS_clone, EAGAIN); }
-
-// Less memory may be locked than a store is given to register, also where the user is root. The
-// ring itself takes some of it.
-bool limit_locked_memory() {
-  __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
-  __user_cap_data_struct data[2] = {};
-  if (::syscall(SYS_capget, &header, data) != 0) return false;
-  for (const int capability : {CAP_IPC_LOCK, CAP_SYS_RESOURCE, CAP_SYS_ADMIN}) {
-    data[capability / 32].effective &= ~(1U << (capability % 32));
-  }
-  const struct rlimit small = {.rlim_cur = 8 * kMiB, .rlim_max = 8 * kMiB};
-  return ::setrlimit(RLIMIT_MEMLOCK, &small) == 0 && ::syscall(SYS_capset, &header, data) == 0;
-}
 
 std::unique_ptr<BlockStore> make_store(const std::string& directory, IoEngineKind engine) {
   NvmeStoreOptions options;
@@ -110,26 +66,6 @@ bool io_uring_works(const std::string& directory) {
     return false;
   }
 }
-
-// Runs `expectation` in a child process, so that rights taken away there stay there.
-ExitCode in_child(const std::function<ExitCode()>& expectation) {
-  std::fflush(nullptr);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ExitCode code = kWrong;
-    try {
-      code = expectation();
-    } catch (const std::exception& error) {
-      std::fprintf(stderr, "%s\n", error.what());
-    }
-    ::_exit(code);
-  }
-  int status = 0;
-  if (child < 0 || ::waitpid(child, &status, 0) != child || !WIFEXITED(status)) return kWrong;
-  return static_cast<ExitCode>(WEXITSTATUS(status));
-}
-
-ExitCode expected_if(bool as_expected) { return as_expected ? kAsExpected : kWrong; }
 
 class EngineChoice : public ::testing::Test {
  protected:
@@ -198,11 +134,7 @@ TEST_F(EngineChoice, PosixWhenAskedForNeedsNoRemark) {
 
 TEST_F(EngineChoice, AFileSystemInMemoryIsUsedBufferedAndRefusedWhenFull) {
   const ExitCode code = in_child([&] {
-    if (::unshare(CLONE_NEWNS) != 0 ||
-        ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
-        ::mount("tmpfs", directory_.c_str(), "tmpfs", 0, "size=8m") != 0) {
-      return kCannotTell;
-    }
+    if (!mount_memory(directory_, "8m")) return kCannotTell;
     auto store = make_store(directory_, IoEngineKind::kAuto);
     const bool carried = carries_bytes(*store) && !store->paths()[0].direct_io &&
                          store->paths()[0].remark.find("page cache") != std::string::npos;

@@ -88,6 +88,7 @@ TEST_F(JobDirectoryTest, WhatIsNotOursStays) {
   EXPECT_TRUE(log_.infos.empty());
   ASSERT_EQ(log_.warnings.size(), 1U);
   EXPECT_NE(log_.warnings[0].find(with_more.string()), std::string::npos);
+  EXPECT_NE(log_.warnings[0].find("remove it by hand"), std::string::npos);
 }
 
 TEST_F(JobDirectoryTest, AKilledOwnerIsFound) {

@@ -122,11 +122,11 @@ TEST_P(NvmeStoreTest, FilesWithoutNamesLeaveNothing) {
   NvmeStoreOptions options = options_for(2);
   options.named_files = false;
   const auto store = make_nvme_store(options, log_);
-  const ExtentId extent = store->create_extent(2 * kMiB);
-  store->prepare();
   for (const NvmeDirectory& directory : options.directories) {
     EXPECT_TRUE(fs::is_empty(directory.path));
   }
+  const ExtentId extent = store->create_extent(2 * kMiB);
+  store->prepare();
   AlignedMemory bytes(2 * kMiB, store->alignment());
   bytes.fill(1);
   write_bytes(*store, extent, 0, bytes.span()).throw_if_failed();

@@ -23,7 +23,7 @@ struct Lines {
   std::byte* data;
 };
 
-TEST(StreamPass, KeepsWhatItReadsAndUpdatesAndWritesTheRest) {
+void keeps_what_it_reads(const StreamForm& form) {
   using Access = StreamedArray::Access;
   WorkerArena workers(2);
   KernelContext context;
@@ -39,11 +39,19 @@ TEST(StreamPass, KeepsWhatItReadsAndUpdatesAndWritesTheRest) {
     const std::vector<StreamedArray> arrays = {{read.data, width, Access::kRead},
                                                {updated.data, width, Access::kUpdate},
                                                {written.data, width, Access::kWrite}};
-    stream_pass(context, arrays, kElements);
+    stream_pass(context, arrays, kElements, form);
     for (std::size_t i = 0; i < bytes; ++i) {
       ASSERT_EQ(updated.data[i], static_cast<std::byte>(i * 7 + 1)) << i;
       ASSERT_NE(written.data[i], std::byte{0x55}) << i;
       ASSERT_EQ(read.data[i], std::byte{0xff}) << i;
+    }
+  }
+}
+
+TEST(StreamPass, KeepsWhatItReadsAndUpdatesAndWritesTheRest) {
+  for (const bool asks_ahead : {true, false}) {
+    for (const bool past_cache : {true, false}) {
+      keeps_what_it_reads({.asks_ahead = asks_ahead, .past_cache = past_cache});
     }
   }
 }

@@ -1,6 +1,9 @@
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -18,9 +21,11 @@ std::string report(const std::string& read, const std::string& write, int error 
          R"(}, "job_runtime": 1000, "usr_cpu": 0.5, "sys_cpu": 1.5}]})";
 }
 
+ChildOutcome said(const std::string& text) { return {.code = 0, .signal = 0, .output = text}; }
+
 TEST(FioReport, CountsBothDirectionsAndTheJobsProcessorTime) {
-  const IoRate rate = FioPeer::read_report(report(R"("io_bytes": 3000000000, "runtime": 990)",
-                                                  R"("io_bytes": 1000000000, "runtime": 1000)"));
+  const IoRate rate = FioPeer::read_report(said(report(
+      R"("io_bytes": 3000000000, "runtime": 990)", R"("io_bytes": 1000000000, "runtime": 1000)")));
   EXPECT_DOUBLE_EQ(rate.gb_per_s, 4.0);
   EXPECT_DOUBLE_EQ(rate.cpu_ms_per_gb, 5.0);  // 2 % of 1000 ms, over 4 GB
 }
@@ -28,7 +33,7 @@ TEST(FioReport, CountsBothDirectionsAndTheJobsProcessorTime) {
 TEST(FioReport, TextBeforeTheDocumentIsSkipped) {
   const std::string fine =
       report(R"("io_bytes": 1000000000, "runtime": 500)", R"("io_bytes": 0, "runtime": 0)");
-  EXPECT_DOUBLE_EQ(FioPeer::read_report("fio: a note\n" + fine).gb_per_s, 2.0);
+  EXPECT_DOUBLE_EQ(FioPeer::read_report(said("fio: a note\n" + fine)).gb_per_s, 2.0);
 }
 
 TEST(FioReport, WhatIsNoMeasurementIsRefused) {
@@ -36,26 +41,71 @@ TEST(FioReport, WhatIsNoMeasurementIsRefused) {
   const std::string some = R"("io_bytes": 1000, "runtime": 10)";
   for (const std::string& bad : {std::string(), std::string("fio: bad option"), std::string("{}"),
                                  report(nothing, nothing), report(some, some, 5), report("", "")}) {
-    EXPECT_THROW(FioPeer::read_report(bad), EnvironmentError) << bad;
+    EXPECT_THROW(FioPeer::read_report(said(bad)), EnvironmentError) << bad;
+  }
+}
+
+// What it said in words, without the document; and how it ended where it said nothing.
+TEST(FioReport, WhyThereIsNoMeasurementIsTold) {
+  const auto told = [](const ChildOutcome& outcome) {
+    try {
+      FioPeer::read_report(outcome);
+    } catch (const EnvironmentError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  const std::string document = "{\n  \"fio version\" : \"fio-3.33\"\n}\n";
+  const std::string refused = told({.code = 1, .output = "fio: no such engine\n" + document});
+  EXPECT_THAT(refused, testing::HasSubstr("fio did not measure: its exit code is 1; fio: no such"));
+  EXPECT_THAT(refused, testing::Not(testing::HasSubstr("fio version")));
+  EXPECT_THAT(told({.code = 3, .output = ""}),
+              testing::HasSubstr("its exit code is 3; it said nothing"));
+  EXPECT_THAT(told({.code = 127, .signal = 9, .output = ""}),
+              testing::HasSubstr("signal 9 ended it; it said nothing"));
+}
+
+TEST(FioPeer, IsFoundWhereThereIsNoDirectoryOfTemporaryFiles) {
+  const std::optional<std::string> version = FioPeer::find();
+  const char* const before = std::getenv("TMPDIR");
+  const std::string kept = before == nullptr ? "" : before;
+  ::setenv("TMPDIR", "/nonexistent", 1);
+  EXPECT_EQ(FioPeer::find(), version);
+  before == nullptr ? ::unsetenv("TMPDIR") : ::setenv("TMPDIR", kept.c_str(), 1);
+}
+
+// Of files that have no names.
+void expect_writes_within_range(IoWay way) {
+  const TemporaryDirectory directory;
+  const std::string before(3 * kMiB, 'x');
+  std::vector<int> files;
+  for (const char* name : {"a", "b"}) {
+    const std::string path = directory.write(name, before);
+    files.push_back(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+    ASSERT_LE(0, files.back());
+    ASSERT_EQ(::unlink(path.c_str()), 0);
+  }
+  const FioPeer fio({.files = files, .way = way});
+  constexpr double kSeconds = 0.2;
+  fio.run(IoMix::kWrite, {256 * kKiB, 4}, {.begin = kMiB, .bytes = kMiB}, kSeconds);
+  for (const int file : files) {
+    std::string after(before.size(), ' ');
+    ASSERT_EQ(::pread(file, after.data(), after.size(), 0), static_cast<ssize_t>(after.size()));
+    EXPECT_EQ(after.substr(0, kMiB), before.substr(0, kMiB));
+    EXPECT_NE(after.substr(kMiB, kMiB), before.substr(kMiB, kMiB));
+    EXPECT_EQ(after.substr(2 * kMiB), before.substr(2 * kMiB));
+    ::close(file);
   }
 }
 
 TEST(FioPeer, WritesWithinItsRangeOfEveryFile) {
   if (!FioPeer::find()) GTEST_SKIP() << "fio is not installed";
-  TemporaryDirectory directory;
-  const std::string before(3 * kMiB, 'x');
-  const std::vector<std::string> files = {directory.write("a", before),
-                                          directory.write("b", before)};
-  const FioPeer fio({.files = files, .scratch = directory.path()});
-  constexpr double kSeconds = 0.2;
-  fio.run(IoMix::kWrite, {256 * kKiB, 4}, {.begin = kMiB, .bytes = kMiB}, kSeconds);
-  for (const std::string& file : files) {
-    const std::string after = directory.read(file);
-    ASSERT_EQ(after.size(), before.size());
-    EXPECT_EQ(after.substr(0, kMiB), before.substr(0, kMiB));
-    EXPECT_NE(after.substr(kMiB, kMiB), before.substr(kMiB, kMiB));
-    EXPECT_EQ(after.substr(2 * kMiB), before.substr(2 * kMiB));
-  }
+  expect_writes_within_range(IoWay::kUring);
+}
+
+TEST(FioPeer, WritesWithinItsRangeWhereIoUringIsForbidden) {
+  if (!FioPeer::find()) GTEST_SKIP() << "fio is not installed";
+  expect_writes_within_range(IoWay::kThreads);
 }
 
 }  // namespace
