@@ -111,13 +111,16 @@ FileHashes write_unit(const std::string& path, StateField field, const UnitLayou
   return hasher.finish();
 }
 
+std::string name_of_step(std::int64_t step) { return fmt::format("{}{}", kPrefix, step); }
+
+// None where write_checkpoint() gives no such name.
 std::optional<std::int64_t> step_of(const std::string& directory_name) {
   if (!directory_name.starts_with(kPrefix)) return std::nullopt;
   const std::string_view digits = std::string_view(directory_name).substr(kPrefix.size());
   std::int64_t step = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
-  if (error != std::errc{} || end != digits.data() + digits.size()) return std::nullopt;
-  return step;
+  const bool is_step = error == std::errc{} && step > 0 && directory_name == name_of_step(step);
+  return is_step ? std::optional(step) : std::nullopt;
 }
 
 // Steps of the complete checkpoints, ascending.
@@ -132,7 +135,7 @@ std::vector<std::int64_t> complete_steps(const std::string& run_dir, FileSystem&
 }
 
 std::string path_of_step(const std::string& run_dir, std::int64_t step) {
-  return (fs::path(run_dir) / fmt::format("{}{}", kPrefix, step)).string();
+  return path_in(run_dir, name_of_step(step));
 }
 
 // Renamed first, so that a half-removed checkpoint is none; synced, so that it is none either when
@@ -228,6 +231,30 @@ json read_manifest(const std::string& directory, FileSystem& disk) {
                       kRemedy);
   }
   return manifest;
+}
+
+// A whole number that counts something.
+std::int64_t parse_count(const json& manifest, const char* key, std::int64_t least) {
+  constexpr auto kMost = static_cast<std::uint64_t>(std::int64_t{1} << 53);
+  const json& value = manifest.at(key);
+  const bool is_count = value.is_number_unsigned() && value.get<std::uint64_t>() <= kMost &&
+                        value.get<std::int64_t>() >= least;
+  if (!is_count) throw std::invalid_argument(fmt::format("{} is {}", key, value.dump()));
+  return value.get<std::int64_t>();
+}
+
+// In the checkpoint's own directory.
+std::string parse_file_name(const json& listed) {
+  const auto name = listed.at("name").get<std::string>();
+  if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos) {
+    throw std::invalid_argument(fmt::format("'{}' is not the name of a file", name));
+  }
+  return name;
+}
+
+std::string name_of_directory(const std::string& directory) {
+  const fs::path path = fs::path(directory).lexically_normal();
+  return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
 json listed(const LossScaleState& state) {
@@ -338,20 +365,26 @@ Checkpoint::Checkpoint(const std::string& directory, FileSystem& disk)
   const json manifest = read_manifest(directory, disk);
   fingerprint_ = from_hex(hash_of(manifest));
   try {
-    progress_.step = manifest.at("step").get<std::int64_t>();
-    progress_.samples = manifest.at("samples").get<std::int64_t>();
+    progress_.step = parse_count(manifest, "step", 1);
+    progress_.samples = parse_count(manifest, "samples", 0);
     progress_.seed = manifest.at("seed").get<std::uint64_t>();
-    progress_.sequence_length = manifest.at("sequence_length").get<std::int64_t>();
-    progress_.training_tokens = manifest.at("training_tokens").get<std::int64_t>();
+    progress_.sequence_length = parse_count(manifest, "sequence_length", 0);
+    progress_.training_tokens = parse_count(manifest, "training_tokens", 0);
     if (manifest.contains("loss_scale")) {
       progress_.loss_scale = parse_loss_scale(manifest.at("loss_scale"));
     }
     progress_.device = manifest.value("device", "");
     for (const json& file : manifest.at("files")) {
-      listed_.push_back({file.at("name").get<std::string>(), parse_hashes(file)});
+      listed_.push_back({parse_file_name(file), parse_hashes(file)});
     }
   } catch (const std::exception& problem) {
     throw CorruptData(fmt::format("{}/{}: {}", directory, kManifest, problem.what()), kRemedy);
+  }
+  // Its name says which ones are later, and go when a run goes on from it.
+  const std::string name = name_of_directory(directory);
+  if (step_of(name).value_or(progress_.step) != progress_.step) {
+    throw CorruptData(fmt::format("{} is the checkpoint of step {}", directory, progress_.step),
+                      "give it its name back, or one that names no step");
   }
   const std::string config = path_in(directory, kConfig);
   const auto listed = std::ranges::find(listed_, kConfig, &ListedFile::name);
@@ -361,8 +394,7 @@ Checkpoint::Checkpoint(const std::string& directory, FileSystem& disk)
   }
   open_verified(*listed);
   model_ = parse_model_config(read_whole_file(disk, config), config);
-  const fs::path path = fs::path(directory).lexically_normal();
-  model_.name = (path.has_filename() ? path : path.parent_path()).filename().string();
+  model_.name = name;
 }
 
 std::unique_ptr<OpenFile> Checkpoint::open_verified(const ListedFile& file) {
@@ -410,6 +442,11 @@ void Checkpoint::open(const std::vector<UnitLayout>& layout) {
       }
       const std::string path = path_in(directory_, found->first);
       auto file = std::make_unique<SafetensorsFile>(path, std::move(found->second));
+      if (file->header().tensors.size() != unit.tensors.size()) {
+        throw ConfigError(fmt::format("{} has {} tensors, and the model has {} there", path,
+                                      file->header().tensors.size(), unit.tensors.size()),
+                          "resume with the model that the checkpoint was made of");
+      }
       for (const ParameterTensor& tensor : unit.tensors) {
         const SafetensorsTensor* stored = file->find(tensor.name);
         if (stored == nullptr || stored->shape != shape_of(tensor)) {

@@ -71,6 +71,7 @@ class Checkpoint final : public StateSource {
   // read.
   explicit Checkpoint(const std::string& directory, FileSystem& disk = system_files());
 
+  const std::string& directory() const { return directory_; }
   const CheckpointProgress& progress() const { return progress_; }
   // Of the manifest, and so of everything in the checkpoint.
   std::uint64_t fingerprint() const { return fingerprint_; }

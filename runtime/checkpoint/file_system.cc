@@ -50,7 +50,14 @@ class SystemFiles final : public FileSystem {
     return opened(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
   }
   Opened open(const std::string& path) override {
-    return opened(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    // Of a pipe neither the open nor a read would return.
+    const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    struct stat facts = {};
+    if (descriptor < 0 || ::fstat(descriptor, &facts) != 0 || S_ISREG(facts.st_mode)) {
+      return opened(descriptor);
+    }
+    ::close(descriptor);
+    return {nullptr, S_ISDIR(facts.st_mode) ? EISDIR : EINVAL};
   }
   int make_directory(const std::string& path) override {
     return ::mkdir(path.c_str(), 0777) == 0 ? 0 : errno;
@@ -72,16 +79,21 @@ class SystemFiles final : public FileSystem {
     return error_number == EINVAL ? 0 : error_number;
   }
   bool exists(const std::string& path) override {
-    std::error_code ignored;
-    return fs::exists(path, ignored);
+    struct stat facts = {};
+    if (::stat(path.c_str(), &facts) == 0) return true;
+    if (errno == ENOENT || errno == ENOTDIR) return false;
+    throw IoError({.operation = "stat", .path = path, .error_number = errno});
   }
   std::vector<std::string> list(const std::string& directory) override {
     std::vector<std::string> names;
-    std::error_code ignored;
-    for (const auto& entry : fs::directory_iterator(directory, ignored)) {
-      names.push_back(entry.path().filename().string());
+    if (!exists(directory)) return names;
+    std::error_code error;
+    fs::directory_iterator entry(directory, error);
+    for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+      names.push_back(entry->path().filename().string());
     }
-    return names;
+    if (!error) return names;
+    throw IoError({.operation = "list", .path = directory, .error_number = error.value()});
   }
 
  private:

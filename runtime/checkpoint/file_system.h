@@ -38,7 +38,7 @@ class FileSystem {
   virtual ~FileSystem() = default;
   // An empty file to append to; one that is there is emptied.
   virtual Opened create(const std::string& path) = 0;
-  // A file to read.
+  // A regular file to read.
   virtual Opened open(const std::string& path) = 0;
   virtual int make_directory(const std::string& path) = 0;
   // Takes the place of a file that is there; a directory only that of an empty one.
@@ -47,8 +47,11 @@ class FileSystem {
   virtual int remove(const std::string& path) = 0;
   // Makes what was made, renamed and removed in the directory survive a power cut.
   virtual int sync_directory(const std::string& path) = 0;
+  // Whether something is there. Throws IoError where that cannot be told: what is there and cannot
+  // be looked at must not be taken for what is not.
   virtual bool exists(const std::string& path) = 0;
-  // Names in a directory, in any order; none where it is not there.
+  // Names in a directory, in any order; none where it is not there. Throws IoError where it is and
+  // cannot be listed.
   virtual std::vector<std::string> list(const std::string& directory) = 0;
 };
 

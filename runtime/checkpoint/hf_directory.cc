@@ -71,6 +71,10 @@ void read_stored(const SafetensorsFile& file, const SafetensorsTensor& tensor, s
   }
 }
 
+bool is_file_name(const std::string& name) {
+  return !name.empty() && name != "." && name != ".." && fs::path(name).filename() == name;
+}
+
 nlohmann::json read_index(const fs::path& path) {
   std::ifstream stream(path, std::ios::binary);
   if (!stream) throw IoError({.operation = "open", .path = path.string(), .error_number = errno});
@@ -141,6 +145,40 @@ bool has_hf_weights(const std::string& directory) {
   return false;
 }
 
+std::string why_bytes_are_foreign(const std::string& directory, const ModelConfig& config) {
+  constexpr std::int64_t kByteIds = 256;
+  std::error_code ignored;
+  for (const char* name : {"tokenizer.json", "tokenizer.model", "vocab.json"}) {
+    if (!fs::exists(fs::path(directory) / name, ignored)) continue;
+    return fmt::format(
+        "text is taken as bytes, ids 0 to 255, and {} has a tokenizer of its own, {}", directory,
+        name);
+  }
+  if (config.vocabulary == kByteIds) return "";
+  return fmt::format(
+      "text is taken as bytes, ids 0 to 255, and the vocabulary of {} is {}: unless "
+      "it was trained on bytes, they mean something else to it",
+      directory, config.vocabulary);
+}
+
+std::vector<HfCompanion> read_hf_companions(const std::string& directory, Log& log) {
+  std::vector<HfCompanion> companions;
+  std::error_code ignored;
+  if (!fs::exists(fs::path(directory) / "config.json", ignored)) return companions;  // a preset
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+                           "added_tokens.json", "tokenizer.model", "vocab.json", "merges.txt",
+                           "chat_template.jinja", "generation_config.json"}) {
+    const std::string path = (fs::path(directory) / name).string();
+    try {
+      if (!system_files().exists(path)) continue;
+      companions.push_back({name, read_whole_file(system_files(), path)});
+    } catch (const IoError& problem) {
+      log.warning(fmt::format("{}: the result will be without it", problem.what()));
+    }
+  }
+  return companions;
+}
+
 HfDirectory::HfDirectory(std::string directory, const ModelConfig& config,
                          const std::vector<UnitLayout>& layout, Log& log)
     : directory_(std::move(directory)) {
@@ -178,8 +216,7 @@ void HfDirectory::open_indexed() {
   std::unordered_map<std::string, std::string> file_of;
   std::vector<std::string> names;
   for (const auto& [tensor, file] : map.items()) {
-    if (!file.is_string() ||
-        fs::path(file.get<std::string>()).filename() != file.get<std::string>()) {
+    if (!file.is_string() || !is_file_name(file.get<std::string>())) {
       throw CorruptData(fmt::format("{}: tensor {} is in {}, which is not a file name",
                                     index_path.string(), tensor, file.dump()),
                         "fetch the file again");
@@ -205,7 +242,8 @@ void HfDirectory::open_file(const std::string& name) {
   std::error_code ignored;
   if (!fs::exists(path, ignored)) {
     throw ConfigError(fmt::format("{}: is not there, and the index names it", path.string()),
-                      "the download is incomplete: fetch it again");
+                      "the download is incomplete, or the index is older than the files: fetch "
+                      "them again");
   }
   files_.push_back(std::make_unique<SafetensorsFile>(path.string()));
   const SafetensorsFile& file = *files_.back();
@@ -220,8 +258,12 @@ void HfDirectory::open_file(const std::string& name) {
 }
 
 HfDirectory::Place HfDirectory::locate(const std::string& name) const {
+  constexpr std::string_view kOfLlama = "model.";
   auto found = stored_.find(name);
   if (found == stored_.end()) found = stored_.find("transformer." + name);
+  if (found == stored_.end() && name.starts_with(kOfLlama)) {
+    found = stored_.find(name.substr(kOfLlama.size()));
+  }
   return found == stored_.end() ? Place{} : found->second;
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "runtime/checkpoint/hf_export.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/model/model_config.h"
 #include "runtime/model/parameter_layout.h"
@@ -22,6 +23,15 @@ inline constexpr const char* kHfIndexFile = "model.safetensors.index.json";
 // pytorch_model*.bin.
 bool has_hf_weights(const std::string& directory);
 
+// Why the weights of a directory may mean something else by the ids 0 to 255 than bytes, as a
+// sentence; empty where nothing says so.
+std::string why_bytes_are_foreign(const std::string& directory, const ModelConfig& config);
+
+// The files of a model directory's tokenizer and of how text is generated, which a model of the
+// same ids goes on to need; none of what is not a model's directory. One that cannot be read is
+// told to `log`.
+std::vector<HfCompanion> read_hf_companions(const std::string& directory, Log& log);
+
 // The weights of a Hugging Face directory, found by the names of a model's parameters. Reads are
 // thread-safe.
 class HfDirectory {
@@ -35,7 +45,7 @@ class HfDirectory {
 
   // Elements [begin, begin + out.size()) of a parameter, in its own layout [rows, columns], as fp32
   // (all of F32, BF16 and F16 are exact in it). A tensor stored transposed is read whole for each
-  // call, so ask for all of it, or for large parts.
+  // call, so ask for all of it, or for large parts. Throws IoError.
   void read(const ParameterTensor& tensor, std::int64_t begin, std::span<float> out) const;
 
  private:

@@ -204,6 +204,9 @@ void write_all(const HfExportOptions& options, const ModelConfig& config,
   }
   if (shards.size() > 1) write_index(directory, shards);
   remove_stale(directory, shards);
+  for (const HfCompanion& companion : options.companions) {
+    write_durable_file((directory / companion.name).string(), companion.content);
+  }
   write_durable_file((directory / "config.json").string(),
                      config_json_with_dtype(config.json, options.dtype));
   sync_directory(fs::absolute(directory).parent_path().string());  // for its name

@@ -12,10 +12,17 @@
 
 namespace terrace {
 
+// A file that goes beside the weights as it is.
+struct HfCompanion {
+  std::string name;
+  std::string content;
+};
+
 struct HfExportOptions {
   std::string directory;                          // made when it is not there
   DType dtype = DType::kBF16;                     // kF32, kBF16 or kF16
   std::uint64_t max_shard_bytes = 5'000'000'000;  // a larger tensor gets a shard of its own
+  std::vector<HfCompanion> companions = {};
 };
 
 // Gives elements [begin, begin + out.size()) of a parameter as fp32, in its own layout.

@@ -184,9 +184,11 @@ bool is_hidden(const fs::path& path) { return path.filename().string().starts_wi
 std::vector<std::string> list_directory(const std::string& directory) {
   std::vector<std::string> files;
   std::error_code error;
+  std::string last = directory;  // looked at
   fs::recursive_directory_iterator entry(directory, error);
   const fs::recursive_directory_iterator end;
   for (; !error && entry != end; entry.increment(error)) {
+    last = entry->path().string();
     if (is_hidden(entry->path())) {
       entry.disable_recursion_pending();
     } else if (std::error_code unreadable; entry->is_regular_file(unreadable)) {
@@ -194,7 +196,7 @@ std::vector<std::string> list_directory(const std::string& directory) {
     }
   }
   if (error) {
-    throw IoError({.operation = "list", .path = directory, .error_number = error.value()});
+    throw IoError({.operation = "list", .path = last, .error_number = error.value()});
   }
   std::sort(files.begin(), files.end());
   return files;

@@ -33,6 +33,7 @@ class Dataset {
 
   std::int64_t training_tokens() const { return training_tokens_; }
   std::int64_t validation_tokens() const { return validation_tokens_; }  // 0: no validation
+  bool is_text() const { return data_->is_text(); }                      // whose bytes are the ids
   std::int64_t windows_per_epoch() const { return windows_; }
   // Reads the validation split whole, which no training step does. Throws as TokenSource::read().
   void check_validation() const;

@@ -86,6 +86,10 @@ TokenFiles::TokenFiles(std::vector<TokenFile> files, std::int64_t vocabulary)
   }
 }
 
+bool TokenFiles::is_text() const {
+  return std::ranges::any_of(files_, [](const TokenFile& file) { return file.width == 1; });
+}
+
 std::int64_t TokenFiles::count() const { return ends_.empty() ? 0 : ends_.back(); }
 
 void TokenFiles::read(std::int64_t offset, std::span<std::int32_t> out) const {

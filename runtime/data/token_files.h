@@ -23,6 +23,7 @@ class TokenFiles final : public TokenSource {
   TokenFiles(std::vector<TokenFile> files, std::int64_t vocabulary);
 
   std::int64_t count() const override;
+  bool is_text() const override;
   void read(std::int64_t offset, std::span<std::int32_t> out) const override;
 
  private:

@@ -11,6 +11,8 @@ class TokenSource {
   virtual ~TokenSource() = default;
 
   virtual std::int64_t count() const = 0;
+  // Whether the ids are the bytes of a text.
+  virtual bool is_text() const { return false; }
 
   // Fills `out` with tokens [offset, offset + out.size()), a range inside the sequence. Throws
   // IoError when a file cannot be read, ConfigError for an id that is not below the vocabulary.

@@ -62,6 +62,12 @@ class Keys {
     return has(key) ? number(key) : fallback;
   }
 
+  double number_or_zero(const std::string& key) const {
+    const Json& value = object_.at(key);
+    if (!value.is_number() || !(value.get<double>() >= 0.0)) wrong(key, "a number from 0 on");
+    return value.get<double>();
+  }
+
   bool flag(const std::string& key, bool fallback) const {
     if (!has(key)) return fallback;
     if (!object_.at(key).is_boolean()) wrong(key, "true or false");
@@ -167,6 +173,9 @@ RopeOptions read_rope(const Keys& keys, const std::string& origin) {
         rope.refuse(name, "(rotary embeddings that differ by layer) is not built");
     }
   }
+  if (!rope.has("rope_type") && !rope.has("type") && rope.has("factor")) {
+    rope.refuse("factor", "is of a scaling without a rope_type");
+  }
   RopeOptions options;
   options.theta = rope.number("rope_theta", keys.number("rope_theta", options.theta));
   options.type = rope_type(rope, rope.has("rope_type") ? "rope_type" : "type");
@@ -212,6 +221,17 @@ void read_llama(const Keys& keys, const std::string& origin, ModelConfig& config
   config.rope = read_rope(keys, origin);
 }
 
+// What Hugging Face's training would drop at random, as written.
+std::string read_dropout(const Keys& keys) {
+  std::vector<std::string> found;
+  for (const char* key : {"attn_pdrop", "embd_pdrop", "resid_pdrop", "attention_dropout"}) {
+    if (keys.has(key) && keys.number_or_zero(key) != 0) {
+      found.push_back(fmt::format("{} {}", key, keys.number_or_zero(key)));
+    }
+  }
+  return fmt::format("{}", fmt::join(found, ", "));
+}
+
 // Sizes whose mere lists would fill memory, or whose products would not fit 64 bits.
 void check_sizes(const ModelConfig& config, const std::string& origin) {
   constexpr std::int64_t kLayersMax = 10'000;
@@ -253,9 +273,10 @@ Json parse_object(std::string_view text, const std::string& origin) {
 
 std::string read_text_file(const std::filesystem::path& path) {
   std::ifstream stream(path, std::ios::binary);
+  if (!stream) throw IoError({.operation = "open", .path = path.string(), .error_number = errno});
   std::ostringstream text;
-  text << stream.rdbuf();
-  if (!stream || !text) {
+  text << stream.rdbuf();  // of an empty file this fails, too
+  if (stream.bad() || text.bad()) {
     throw IoError({.operation = "read", .path = path.string(), .error_number = errno});
   }
   return text.str();
@@ -284,6 +305,7 @@ ModelConfig parse_model_config(std::string_view json, const std::string& origin)
   } else {
     keys.refuse("model_type", "is not built; gpt2 and llama are");
   }
+  config.dropout = read_dropout(keys);
   check_sizes(config, origin);
   return config;
 }

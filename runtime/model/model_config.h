@@ -40,6 +40,7 @@ struct ModelConfig {
   bool attention_bias = false;  // llama: biases on q, k, v and o
   bool mlp_bias = false;        // llama: biases on gate, up and down
   RopeOptions rope;
+  std::string dropout;  // what config.json has of it, as text: nothing is dropped here
   // The config.json this came from, or one made for the preset: what final/config.json will say,
   // with only the dtype key changed.
   std::string json;

@@ -81,6 +81,8 @@ class SampledModel {
       shape_.compute_type = compute_type_of(shape_.config);
       weights_ = std::make_unique<HfDirectory>(directory, shape_.config,
                                                parameter_layout(shape_.config), log);
+      const std::string foreign = why_bytes_are_foreign(directory, shape_.config);
+      if (!foreign.empty()) log.warning(foreign);
     }
     if (shape_.config.vocabulary < static_cast<std::int64_t>(kByteIds)) {
       refuse(fmt::format("a vocabulary of {} does not hold all bytes", shape_.config.vocabulary));

@@ -1,10 +1,14 @@
 #include "runtime/train/training_state.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 
 #include "base/check.h"
+#include "base/error.h"
 #include "base/half.h"
 #include "optim/moment_code.h"
 #include "runtime/model/parameter_init.h"
@@ -105,9 +109,15 @@ void WeightState::read(StateField field, const UnitLayout& unit, std::int64_t be
     std::fill(out.begin(), out.end(), 0.0F);
     return;
   }
-  for_each_tensor_part(unit, begin, out,
-                       [this](const ParameterTensor& tensor, std::int64_t first,
-                              std::span<float> part) { directory_.read(tensor, first, part); });
+  for_each_tensor_part(
+      unit, begin, out,
+      [this](const ParameterTensor& tensor, std::int64_t first, std::span<float> part) {
+        directory_.read(tensor, first, part);
+        if (std::ranges::all_of(part, [](float value) { return std::isfinite(value); })) return;
+        throw CorruptData(
+            fmt::format("the weights of {} have values that are not finite", tensor.name),
+            "fetch them again, or start from others");
+      });
 }
 
 void TrainingState::fill_from(const StateSource& source, WorkerArena& workers) {

@@ -24,7 +24,7 @@ class RandomState final : public StateSource {
   std::uint64_t seed_;
 };
 
-// Loaded parameters, zero moments.
+// Loaded parameters, zero moments. Throws CorruptData for parameters that are not finite.
 class WeightState final : public StateSource {
  public:
   explicit WeightState(const HfDirectory& directory) : directory_(directory) {}

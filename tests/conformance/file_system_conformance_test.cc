@@ -1,7 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cerrno>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -125,6 +127,25 @@ TEST_P(FileSystemConformance, RemovingTakesWhatIsInsideAlong) {
   EXPECT_THAT(files().list(root_), UnorderedElementsAre("d"));
   EXPECT_EQ(files().remove(path("d")), 0);
   EXPECT_THAT(files().list(root_), IsEmpty());
+}
+
+// Of what nothing can be told, not even whether it is there.
+TEST(SystemFiles, WhatCannotBeLookedAtIsAnError) {
+  const ScratchDirectory scratch;
+  const std::string loop = (scratch.path() / "loop").string();
+  std::filesystem::create_symlink("loop", loop);
+  EXPECT_THROW(system_files().exists(loop), IoError);
+  EXPECT_THROW(system_files().exists(loop + "/a"), IoError);
+  EXPECT_THROW(system_files().list(loop), IoError);
+}
+
+// An open or a read would wait for whoever writes.
+TEST(SystemFiles, APipeIsNoFileToRead) {
+  const ScratchDirectory scratch;
+  const std::string pipe = (scratch.path() / "pipe").string();
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_EQ(system_files().open(pipe).error_number, EINVAL);
+  EXPECT_EQ(system_files().open(scratch.path().string()).error_number, EISDIR);
 }
 
 INSTANTIATE_TEST_SUITE_P(Files, FileSystemConformance,

@@ -186,10 +186,49 @@ TEST_F(CheckpointTest, AManifestThatCannotBeRightIsRefused) {
   refuses("is no checksum", [](nlohmann::json& manifest) {
     manifest["files"][0]["xxh3"] = manifest["files"][0]["xxh3"].get<std::string>() + "0";
   });
+  refuses("step is -3", [](nlohmann::json& manifest) { manifest["step"] = -3; });
+  refuses("step is 0", [](nlohmann::json& manifest) { manifest["step"] = 0; });
+  refuses("samples is -1", [](nlohmann::json& manifest) { manifest["samples"] = -1; });
+  refuses("samples is 18446744073709551615",
+          [](nlohmann::json& manifest) { manifest["samples"] = ~std::uint64_t{0}; });
+  refuses("step is 7.5", [](nlohmann::json& manifest) { manifest["step"] = 7.5; });
+  for (const char* name : {"../manifest.json", "/etc/passwd", "..", ""}) {
+    refuses("is not the name of a file",
+            [name](nlohmann::json& manifest) { manifest["files"][0]["name"] = name; });
+  }
   refuses("does not list config.json", [](nlohmann::json& manifest) {
     std::erase_if(manifest["files"].get_ref<nlohmann::json::array_t&>(),
                   [](const nlohmann::json& file) { return file["name"] == "config.json"; });
   });
+}
+
+// Later ones are removed by their names when a run goes on from it.
+TEST_F(CheckpointTest, UnderTheNameOfAnotherStepIsRefused) {
+  const std::string path = save(6, 42);
+  fs::rename(path, directory_.path("checkpoint-9"));
+  TERRACE_EXPECT_THROW_WITH(Checkpoint(directory_.path("checkpoint-9")), CorruptData,
+                            "is the checkpoint of step 6");
+  fs::rename(directory_.path("checkpoint-9"), directory_.path("best"));
+  EXPECT_EQ(Checkpoint(directory_.path("best")).progress().step, 6);
+}
+
+TEST_F(CheckpointTest, WhatHasNoNameOfAStepIsNotTheLatest) {
+  const std::string path = save(6, 42);
+  for (const char* name : {"checkpoint-06", "checkpoint-+6", "checkpoint--6", "checkpoint-6 "}) {
+    fs::rename(path, directory_.path(name));
+    EXPECT_EQ(latest_checkpoint(directory_.path()), std::nullopt) << name;
+    fs::rename(directory_.path(name), path);
+  }
+  EXPECT_EQ(latest_checkpoint(directory_.path()), path);
+}
+
+// What is there and cannot be looked at: root cannot do without a loop of links.
+TEST_F(CheckpointTest, ThatCannotBeLookedAtIsNotPassedOver) {
+  const std::string path = save(6, 42);
+  save(4, 42);
+  fs::remove(path + "/manifest.json");
+  fs::create_symlink("manifest.json", path + "/manifest.json");
+  EXPECT_THROW(latest_checkpoint(directory_.path()), IoError);
 }
 
 // What was read under the first layout is of files that are closed.
@@ -207,6 +246,21 @@ TEST_F(CheckpointTest, FingerprintsTellCheckpointsApart) {
   const std::uint64_t first = one.fingerprint();
   EXPECT_EQ(Checkpoint(save(7, 42)).fingerprint(), first);
   EXPECT_NE(Checkpoint(save(7, 43)).fingerprint(), first);
+}
+
+// What a model does not have is not dropped.
+TEST_F(CheckpointTest, RefusesAModelThatHasLess) {
+  ModelConfig config = config_;
+  config.attention_bias = true;
+  const std::vector<UnitLayout> layout = parameter_layout(config);
+  const std::string path =
+      write_checkpoint(directory_.path(), {6, 60, 42, 64, 1000}, config, layout,
+                       [](StateField, const UnitLayout&, std::int64_t, std::span<float> out) {
+                         std::ranges::fill(out, 0.0F);
+                       });
+  Checkpoint checkpoint(path);
+  TERRACE_EXPECT_THROW_WITH(checkpoint.open(layout_), ConfigError,
+                            "has 13 tensors, and the model has 9 there");
 }
 
 TEST_F(CheckpointTest, RefusesAnotherModel) {

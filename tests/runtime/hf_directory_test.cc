@@ -308,6 +308,38 @@ TEST(HfDirectory, Gpt2PrefixIsOptionalAndBuffersAreSkipped) {
   EXPECT_EQ(bias, std::vector<float>(24, 0.0F));
 }
 
+// LlamaModel, which has no head, writes its tensors so.
+TEST(HfDirectory, LlamaPrefixIsOptional) {
+  const TemporaryDirectory temporary;
+  const ModelConfig config = tiny(ModelFamily::kLlama, true);
+  std::vector<SafetensorsTensor> tensors = tensors_of(config, SafetensorsType::kF32);
+  const std::string prefix = "model.";
+  for (SafetensorsTensor& tensor : tensors) {
+    ASSERT_TRUE(tensor.name.starts_with(prefix));
+    tensor.name.erase(0, prefix.size());
+  }
+  write_tensors(temporary, "model.safetensors", tensors);
+  ListLog log;
+  const HfDirectory directory(temporary.path("m"), config, parameter_layout(config), log);
+  EXPECT_TRUE(log.warnings.empty());
+  std::vector<float> norm(8, 1.0F);
+  directory.read(parameter_layout(config)[1].find("input_layernorm.weight"), 0, norm);
+  EXPECT_EQ(norm, std::vector<float>(8, 0.0F));
+}
+
+TEST(HfDirectory, TellsWhyBytesMayNotBeItsIds) {
+  const TemporaryDirectory temporary;
+  ModelConfig config = tiny(ModelFamily::kLlama, true);
+  config.vocabulary = 256;
+  EXPECT_EQ(why_bytes_are_foreign(temporary.path("m"), config), "");
+  config.vocabulary = 50257;
+  EXPECT_NE(why_bytes_are_foreign(temporary.path("m"), config).find("50257"), std::string::npos);
+  config.vocabulary = 256;
+  temporary.write("m/tokenizer.json", "{}");
+  EXPECT_NE(why_bytes_are_foreign(temporary.path("m"), config).find("tokenizer.json"),
+            std::string::npos);
+}
+
 TEST(HfDirectory, UnexpectedTensorsAreToldOnce) {
   const TemporaryDirectory temporary;
   const ModelConfig config = tiny(ModelFamily::kLlama, true);
