@@ -28,24 +28,7 @@ void check_steps(const TrainOptions& options) {
                                   batch.max_steps, *batch.num_train_epochs),
                       "give one of them");
   }
-  if (batch.max_steps == 0) return;
-  if (batch.stop_after_step.value_or(0) > batch.max_steps) {
-    throw ConfigError(fmt::format("--stop-after-step {} is after the last of --max-steps {}",
-                                  *batch.stop_after_step, batch.max_steps),
-                      "stop at an earlier step, or go on to the last with --stop-after-step 0");
-  }
-  const std::int64_t last_step = batch.stop_after_step.value_or(batch.max_steps);
-  if (options.run.trace_steps && options.run.trace_steps->first > last_step) {
-    throw ConfigError(
-        fmt::format("--trace-steps {}:{} begins after the last step, {}",
-                    options.run.trace_steps->first, options.run.trace_steps->last, last_step),
-        "trace earlier steps");
-  }
-  if (options.optimizer.warmup_steps > batch.max_steps) {
-    throw ConfigError(fmt::format("--warmup-steps {} are more than --max-steps {}",
-                                  options.optimizer.warmup_steps, batch.max_steps),
-                      "warm up for fewer steps");
-  }
+  if (batch.max_steps != 0) check_total_steps(options, batch.max_steps);
 }
 
 void check_learning_rate(const OptimizerFlags& optimizer) {
@@ -129,6 +112,30 @@ void check_parallelism(const StepOptions& step) {
 }
 
 }  // namespace
+
+void check_total_steps(const TrainOptions& options, std::int64_t total_steps) {
+  const BatchOptions& batch = options.batch;
+  const std::string all = batch.max_steps != 0
+                              ? fmt::format("--max-steps {}", total_steps)
+                              : fmt::format("the {} steps of --num-train-epochs", total_steps);
+  if (batch.stop_after_step.value_or(0) > total_steps) {
+    throw ConfigError(
+        fmt::format("--stop-after-step {} is after the last of {}", *batch.stop_after_step, all),
+        "stop at an earlier step, or go on to the last with --stop-after-step 0");
+  }
+  const std::int64_t last_step = batch.stop_after_step.value_or(total_steps);
+  if (options.run.trace_steps && options.run.trace_steps->first > last_step) {
+    throw ConfigError(
+        fmt::format("--trace-steps {}:{} begins after the last step, {}",
+                    options.run.trace_steps->first, options.run.trace_steps->last, last_step),
+        "trace earlier steps");
+  }
+  if (options.optimizer.warmup_steps > total_steps) {
+    throw ConfigError(
+        fmt::format("--warmup-steps {} are more than {}", options.optimizer.warmup_steps, all),
+        "warm up for fewer steps");
+  }
+}
 
 void check_options(const TrainOptions& options, FunctionRef<bool(std::string_view flag)> is_given) {
   check_needed(options);

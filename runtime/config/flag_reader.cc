@@ -49,7 +49,7 @@ class Parser {
     }
     option->group(std::string(flag.group));
     if (flag.arity == FlagArity::kOne) {
-      option->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::Throw);
+      option->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
     }
     option->allow_extra_args(flag.arity == FlagArity::kList);
     return option;
@@ -113,6 +113,11 @@ std::vector<std::optional<FlagValue>> read_flags(const CommandSpec& command,
   std::vector<std::optional<FlagValue>> values(flags.size());
   for (std::size_t i = 0; i < flags.size(); ++i) {
     if (!parser.given(i)) continue;
+    if (flags[i].arity == FlagArity::kOne && parser.texts(i).size() > 1) {
+      throw ConfigError(fmt::format("--{} is given more than once: {}", flags[i].name,
+                                    fmt::join(parser.texts(i), ", ")),
+                        "give it once");
+    }
     const bool is_switch = flags[i].arity == FlagArity::kSwitch;
     values[i].emplace("--" + std::string(flags[i].name),
                       is_switch ? std::vector{parser.switch_text(i)} : parser.texts(i));

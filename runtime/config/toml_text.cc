@@ -4,10 +4,17 @@
 
 #include <array>
 #include <limits>
+#include <nlohmann/json.hpp>
 
 #include "base/bytes.h"
 
 namespace terrace {
+
+bool is_utf8(const std::string& text) {
+  using Invalid = nlohmann::json::error_handler_t;
+  const nlohmann::json json(text);
+  return json.dump(-1, ' ', false, Invalid::ignore) == json.dump(-1, ' ', false, Invalid::replace);
+}
 
 std::string toml_string(std::string_view text) {
   std::string quoted = "\"";

@@ -9,6 +9,8 @@
 // Values as TOML literals, which read back to the same value.
 namespace terrace {
 
+// Whether a text can stand in a TOML file, which is UTF-8.
+bool is_utf8(const std::string& text);
 std::string toml_string(std::string_view text);
 std::string toml_strings(std::span<const std::string> texts);
 std::string toml_integer(std::int64_t value);

@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <sstream>
 
 #include "base/check.h"
 #include "base/error.h"
 #include "runtime/config/check_options.h"
 #include "runtime/config/config_file.h"
+#include "runtime/config/toml_text.h"
 #include "runtime/config/train_flags.h"
 
 namespace terrace {
@@ -63,6 +65,24 @@ void add_file(FlagValues& values, FlagValues file, const std::vector<FlagSpec>& 
   }
 }
 
+// What `toml` of to_toml() has for a key: its value, empty where it is not set there.
+std::optional<std::string> line_of(const std::string& toml, const std::string& key) {
+  std::istringstream lines(toml);
+  const std::string set = key + " = ";
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with(set)) return line.substr(set.size());
+    if (line == fmt::format("# {} is not set", key)) return "";
+  }
+  return std::nullopt;
+}
+
+// What is not cannot stand in config.toml, without which the run could not be gone on with.
+void check_utf8(const FlagValue& value) {
+  if (std::ranges::all_of(value.texts(), is_utf8)) return;
+  value.refuse("is not UTF-8, as the run's config.toml has to be",
+               "write it in UTF-8; a link can give a file such a name");
+}
+
 }  // namespace
 
 std::vector<TrainFlag> train_flags() {
@@ -83,7 +103,9 @@ TrainOptions parse_train_options(const std::vector<std::string>& arguments) {
   }
   TrainOptions options;
   for (std::size_t i = 0; i < flags.size(); ++i) {
-    if (values[i]) flags[i].set(options, *values[i]);
+    if (!values[i]) continue;
+    check_utf8(*values[i]);
+    flags[i].set(options, *values[i]);
   }
   const auto is_given = [&](std::string_view name) {
     return values[place_of(name, specs)].has_value();
@@ -108,6 +130,25 @@ std::string to_toml(const TrainOptions& options) {
                           : fmt::format("{} = {}\n", key, value);
   }
   return text;
+}
+
+std::vector<std::string> changed_keys(const std::string& toml, const TrainOptions& options) {
+  constexpr std::array<std::string_view, 5> kGroups = {"Model", "Data", "Batch", "Optimizer",
+                                                       "Precision"};
+  std::vector<std::string> changed;
+  for (const TrainFlag& flag : train_flags()) {
+    const bool is_computed = std::ranges::count(kGroups, flag.spec.group) != 0;
+    if (!is_computed || flag.spec.name == "stop-after-step") continue;
+    const std::string key = key_of(flag.spec);
+    const std::optional<std::string> before = line_of(toml, key);
+    const std::string now = flag.show(options);
+    if (!before.has_value() || *before == now) continue;  // a version may not have had it yet
+    constexpr auto kOrNotSet = [](const std::string& value) {
+      return value.empty() ? std::string("not set") : value;
+    };
+    changed.push_back(fmt::format("{} {} -> {}", key, kOrNotSet(*before), kOrNotSet(now)));
+  }
+  return changed;
 }
 
 }  // namespace terrace

@@ -15,10 +15,12 @@ std::string_view name_of(Lane lane) {
 
 bool is_collective(Lane lane) { return lane == Lane::kCollective || lane == Lane::kTensor; }
 
-bool is_between_ranks(Lane lane) {
-  return is_collective(lane) || lane == Lane::kSend || lane == Lane::kReceive ||
-         lane == Lane::kSendBack || lane == Lane::kReceiveBack;
+bool is_message(Lane lane) {
+  return lane == Lane::kSend || lane == Lane::kReceive || lane == Lane::kSendBack ||
+         lane == Lane::kReceiveBack;
 }
+
+bool is_between_ranks(Lane lane) { return is_collective(lane) || is_message(lane); }
 
 bool completes_in_order(Lane lane) { return lane != Lane::kRead && lane != Lane::kWrite; }
 

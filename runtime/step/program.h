@@ -38,7 +38,9 @@ inline constexpr std::size_t kLaneCount = 12;
 std::string_view name_of(Lane lane);
 // Whether its ops are calls of all ranks of a group.
 bool is_collective(Lane lane);
-// Whether its ops need another rank: those, and messages between pipeline stages.
+// Whether its ops are messages between pipeline stages.
+bool is_message(Lane lane);
+// Whether its ops need another rank: those two.
 bool is_between_ranks(Lane lane);
 // Whether the end of an op happens before the start of the next of the same lane.
 bool completes_in_order(Lane lane);

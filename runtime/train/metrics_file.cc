@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "base/error.h"
 #include "runtime/checkpoint/durable_file.h"
@@ -14,7 +15,8 @@ using nlohmann::ordered_json;
 
 // The rows of steps up to `last_step`; what is no row is dropped too, as a torn last line.
 std::string rows_up_to(const std::string& path, std::int64_t last_step) {
-  std::ifstream stream(path);
+  if (!system_files().exists(path)) return "";
+  std::istringstream stream(read_whole_file(system_files(), path));
   std::string kept;
   for (std::string line; std::getline(stream, line);) {
     const auto row = nlohmann::json::parse(line, nullptr, false);
@@ -24,11 +26,19 @@ std::string rows_up_to(const std::string& path, std::int64_t last_step) {
   return kept;
 }
 
+void keep_beside(const std::string& path) {
+  FileSystem& disk = system_files();
+  const auto content = [&disk](const std::string& file) {
+    return disk.exists(file) ? read_whole_file(disk, file) : std::string();
+  };
+  const std::string rows = content(path);
+  const std::string before = path + ".before";
+  if (!rows.empty()) write_durable_file(before, content(before) + rows);
+}
+
 // Sends and receives of both directions are one, and collectives of all groups.
 std::string column_of(Lane lane) {
-  const bool is_message = lane == Lane::kSend || lane == Lane::kReceive ||
-                          lane == Lane::kSendBack || lane == Lane::kReceiveBack;
-  if (is_message) return "send_recv";
+  if (is_message(lane)) return "send_recv";
   return std::string(name_of(lane == Lane::kTensor ? Lane::kCollective : lane));
 }
 
@@ -38,6 +48,7 @@ std::uint64_t whole(double bytes) { return static_cast<std::uint64_t>(bytes); }
 
 MetricsFile::MetricsFile(const std::string& run_dir, std::int64_t last_step, const Ledger& ledger)
     : path_((std::filesystem::path(run_dir) / "metrics.jsonl").string()), ledger_(ledger) {
+  if (last_step == 0) keep_beside(path_);
   write_durable_file(path_, rows_up_to(path_, last_step));
   stream_.open(path_, std::ios::app);
   if (!stream_) throw IoError({.operation = "open", .path = path_, .error_number = errno});

@@ -29,7 +29,8 @@ struct StepMetrics {
 // metrics.jsonl of a run: one JSON object per step, flushed line by line.
 class MetricsFile {
  public:
-  // Opens run_dir/metrics.jsonl for appending; rows after `last_step` are dropped first (0: all).
+  // Opens run_dir/metrics.jsonl for appending; rows after `last_step` are dropped first. What a run
+  // finds that does not go on from it (0) is kept in metrics.jsonl.before, behind what is there.
   // Throws IoError.
   MetricsFile(const std::string& run_dir, std::int64_t last_step, const Ledger& ledger);
   void write(const StepMetrics& metrics);

@@ -6,14 +6,23 @@
 #include <optional>
 #include <system_error>
 
+#include "runtime/config/train_config.h"
+#include "runtime/train/run_directory.h"
+
 namespace terrace {
 namespace {
+
+namespace fs = std::filesystem;
 
 // Whether two models compute the same, given the same tensors.
 bool is_same_model(const ModelConfig& a, const ModelConfig& b) {
   return a.family == b.family && a.heads == b.heads && a.key_value_heads == b.key_value_heads &&
          a.head_width == b.head_width && a.norm_epsilon == b.norm_epsilon && a.tied == b.tied &&
-         a.rope == b.rope;
+         a.attention_bias == b.attention_bias && a.mlp_bias == b.mlp_bias && a.rope == b.rope;
+}
+
+bool has_result(const std::string& run_dir) {
+  return system_files().exists((fs::path(run_dir) / "final" / "config.json").string());
 }
 
 }  // namespace
@@ -66,12 +75,49 @@ void check_resume(const Checkpoint& checkpoint, const ResumingRun& run) {
   }
 }
 
+std::string describe_changes(const std::string& run_dir, const TrainOptions& options) {
+  const std::string file = (fs::path(run_dir) / "config.toml").string();
+  std::vector<std::string> changed;
+  try {
+    if (!system_files().exists(file)) return "";
+    changed = changed_keys(read_whole_file(system_files(), file), options);
+  } catch (const IoError& problem) {  // it is not needed
+    return fmt::format("what the run before computed is not known: {}", problem.what());
+  }
+  if (changed.empty()) return "";
+  return fmt::format("what is computed from here on differs from the run before: {}",
+                     fmt::join(changed, ", "));
+}
+
+std::string describe_samples(const CheckpointProgress& progress, std::int64_t samples_per_step) {
+  if (progress.samples == progress.step * samples_per_step) return "";
+  return fmt::format("a step has {} samples from here on, and had {:.4g} until now",
+                     samples_per_step,
+                     static_cast<double>(progress.samples) / static_cast<double>(progress.step));
+}
+
+std::string run_directory_of(const std::string& checkpoint) {
+  fs::path path = fs::absolute(checkpoint).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();  // of a slash at the end
+  return path.parent_path().string();
+}
+
 bool resumes_in_place(const std::string& resume, const std::string& run_dir) {
   if (resume == "none" || resume == "auto") return resume == "auto";
   std::error_code ignored;
-  std::filesystem::path path = std::filesystem::absolute(resume).lexically_normal();
-  if (!path.has_filename()) path = path.parent_path();  // of a slash at the end
-  return std::filesystem::equivalent(path.parent_path(), run_dir, ignored);
+  return fs::equivalent(run_directory_of(resume), run_dir, ignored);
+}
+
+bool is_complete(const TrainOptions& options, const std::string& run_dir,
+                 std::int64_t total_steps) {
+  const bool is_there = options.run.resume == "auto" && has_result(run_dir) &&
+                        steps_of_result(run_dir) == total_steps;
+  if (!is_there) return false;
+  const std::string changes = describe_changes(run_dir, options);
+  if (changes.empty()) return true;
+  throw ConfigError(
+      fmt::format("the run in {} is complete, and another than this: {}", run_dir, changes),
+      "give another --run-dir, or the options of that run");
 }
 
 void refuse_second_run(const std::string& resume, const std::string& run_dir) {
@@ -81,11 +127,19 @@ void refuse_second_run(const std::string& resume, const std::string& run_dir) {
     throw ConfigError(fmt::format("the run directory {} has checkpoints of another run", run_dir),
                       "go on with --resume auto, or give another --run-dir");
   }
-  if (std::filesystem::exists(std::filesystem::path(run_dir) / "final" / "config.json")) {
+  if (!has_result(run_dir)) return;
+  if (resume == "auto") {
     throw ConfigError(
-        fmt::format("the run directory {} has the result of a finished run (final)", run_dir),
-        "give another --run-dir, or move final away first");
+        fmt::format("the run directory {} has the result of a finished run (final), and no "
+                    "checkpoint to go on from",
+                    run_dir),
+        fmt::format("start another run from its weights (--model {}/final, another --run-dir); "
+                    "--checkpoint-every saves what a run can be gone on from",
+                    run_dir));
   }
+  throw ConfigError(
+      fmt::format("the run directory {} has the result of a finished run (final)", run_dir),
+      "give another --run-dir, or move final away first");
 }
 
 }  // namespace terrace

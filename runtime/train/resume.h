@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/config/train_options.h"
 
 // Which checkpoint a run goes on from, and whether it may.
 namespace terrace {
@@ -33,8 +34,20 @@ struct ResumingRun {
 // of it, a checkpoint past the run's end.
 void check_resume(const Checkpoint& checkpoint, const ResumingRun& run);
 
+// What the options change of what the run in `run_dir` computed, by its config.toml, as a line for
+// the console; empty where nothing, or where there is no such file.
+std::string describe_changes(const std::string& run_dir, const TrainOptions& options);
+// Likewise of the samples of a step, which other ranks change too.
+std::string describe_samples(const CheckpointProgress& progress, std::int64_t samples_per_step);
+
+// That a checkpoint, a path, lies in.
+std::string run_directory_of(const std::string& checkpoint);
 // Whether `resume` is of the run directory's own checkpoints.
 bool resumes_in_place(const std::string& resume, const std::string& run_dir);
+
+// Whether all that --resume auto asks for is there: the result of a run of `total_steps`. Throws
+// ConfigError where that run computed something else than `options` ask for.
+bool is_complete(const TrainOptions& options, const std::string& run_dir, std::int64_t total_steps);
 
 // Throws ConfigError for a fresh run among another's checkpoints, which would be mixed up with it
 // at the next --resume auto, and for one that would replace another's result.

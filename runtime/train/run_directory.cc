@@ -8,12 +8,14 @@
 #include <cerrno>
 #include <ctime>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "memory/host/host_limits.h"
 #include "memory/host/topology.h"
 #include "runtime/checkpoint/durable_file.h"
+#include "runtime/config/toml_text.h"
 #include "runtime/config/train_config.h"
 #include "runtime/config/version.h"
 #include "runtime/model/model_presets.h"
@@ -54,7 +56,19 @@ std::string name_of_model(const TrainOptions& options) {
   std::error_code error;
   fs::path path = fs::weakly_canonical(options.model.model, error);
   if (!path.has_filename()) path = path.parent_path();
-  return path.has_filename() ? path.filename().string() : "model";
+  const std::string name = path.filename().string();
+  return !name.empty() && is_utf8(name) ? name : "model";  // it will stand in config.toml
+}
+
+constexpr const char* kResultKey = "steps_of_final";
+
+std::string run_file(const std::string& run_dir) {
+  return (fs::path(run_dir) / "run.json").string();
+}
+
+nlohmann::ordered_json read_run_file(const std::string& run_dir) {
+  std::ifstream stream(run_file(run_dir));
+  return nlohmann::ordered_json::parse(stream, nullptr, false);
 }
 
 }  // namespace
@@ -105,7 +119,22 @@ void write_run_files(const std::string& run_dir, const TrainCommand& command,
   run["host"] = host_facts();
   run["command_line"] = command.command_line;
   run["program"] = program_summary;
-  write_durable_file((fs::path(run_dir) / "run.json").string(), dump(run) + "\n");
+  write_durable_file(run_file(run_dir), dump(run) + "\n");
+}
+
+void write_steps_of_result(const std::string& run_dir, std::int64_t steps) {
+  nlohmann::ordered_json run = read_run_file(run_dir);
+  if (!run.is_object()) return;  // somebody's; what is in it stays
+  run[kResultKey] = steps;
+  write_durable_file(run_file(run_dir), dump(run) + "\n");
+}
+
+std::optional<std::int64_t> steps_of_result(const std::string& run_dir) {
+  const nlohmann::ordered_json run = read_run_file(run_dir);
+  if (!run.is_object() || !run.contains(kResultKey)) return std::nullopt;
+  const nlohmann::ordered_json& steps = run[kResultKey];
+  if (!steps.is_number_integer()) return std::nullopt;
+  return steps.get<std::int64_t>();
 }
 
 }  // namespace terrace

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "runtime/train/trainer.h"
@@ -26,5 +28,11 @@ class RunDirectoryLock {
 // config.toml and run.json: what was asked for, by whom it is run and what was compiled.
 void write_run_files(const std::string& run_dir, const TrainCommand& command,
                      const std::string& program_summary);
+
+// Adds to run.json that final/ is the result of so many steps; the next run's write_run_files()
+// takes it back. Throws IoError.
+void write_steps_of_result(const std::string& run_dir, std::int64_t steps);
+// What that says; none where it does not, or cannot be read.
+std::optional<std::int64_t> steps_of_result(const std::string& run_dir);
 
 }  // namespace terrace

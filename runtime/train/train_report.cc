@@ -147,6 +147,17 @@ std::string describe_plan(const EngineOptions& options, const EnginePlan& plan) 
   return text;
 }
 
+std::string describe_data(const Dataset& data, std::int64_t total_steps,
+                          std::int64_t samples_per_step) {
+  const double samples = static_cast<double>(total_steps) * static_cast<double>(samples_per_step);
+  return fmt::format(
+      "data: {} tokens{} to train on, {} samples; {} to validate on; {} steps go through {:.3g} "
+      "epochs",
+      data.training_tokens(), data.is_text() ? " (bytes of text)" : "", data.windows_per_epoch(),
+      data.validation_tokens(), total_steps,
+      samples / static_cast<double>(data.windows_per_epoch()));
+}
+
 std::string describe_store(std::span<const StorePath> paths, double written_bytes, int ranks) {
   std::uint64_t used_bytes = 0;
   for (const StorePath& path : paths) used_bytes += path.used_bytes;
@@ -217,18 +228,11 @@ std::string TimeSummary::describe_waits(const StepWaits& waits) const {
   return text.empty() ? text : "compute stood still, waiting for:" + text + '\n';
 }
 
-std::string TimeSummary::text(const StepWaits& waits) const {
-  if (steps_ == 0 || seconds_ <= 0) {
-    return "no steps were run: --max-steps or --stop-after-step ends the run where it is; "
-           "--stop-after-step 0 goes on to the last step";
-  }
-  std::string text = fmt::format("{} steps in {:.1f} s, {:.0f} tokens/s. Where the time went:\n",
-                                 steps_, seconds_, tokens_ / seconds_);
-  std::size_t busiest = 0;
+std::string TimeSummary::describe_lanes() const {
+  std::string text;
   for (std::size_t l = 0; l < kLaneCount; ++l) {
-    if (busy_s_[l] > busy_s_[busiest]) busiest = l;
     if (busy_s_[l] <= 0) continue;
-    text += fmt::format("  {:<9} busy {:>5.1f} %  {:>8.2f} s", name_of(static_cast<Lane>(l)),
+    text += fmt::format("  {:<12} busy {:>5.1f} %  {:>8.2f} s", name_of(static_cast<Lane>(l)),
                         100 * busy_s_[l] / seconds_, busy_s_[l]);
     if (bytes_[l] > 0) {
       text += fmt::format("  {:>10}  {}", format_size(static_cast<std::size_t>(bytes_[l])),
@@ -236,20 +240,43 @@ std::string TimeSummary::text(const StepWaits& waits) const {
     }
     text += '\n';
   }
-  text += describe_waits(waits);
+  return text;
+}
+
+// Messages are posted ahead: how long their lanes are busy says when the other rank came to them.
+std::string TimeSummary::describe_limit() const {
+  Lane busiest = Lane::kCompute;
+  for (std::size_t l = 0; l < kLaneCount; ++l) {
+    const auto lane = static_cast<Lane>(l);
+    if (!is_message(lane) && busy_s_[l] > busy_s_[static_cast<std::size_t>(busiest)]) {
+      busiest = lane;
+    }
+  }
+  const double share = busy_s_[static_cast<std::size_t>(busiest)] / seconds_;
+  return fmt::format("limited by: the {} lane, busy {:.0f} % of the time{}{}", name_of(busiest),
+                     100 * share, is_between_ranks(busiest) ? " or waiting for another rank" : "",
+                     share < 0.7 ? "; the rest went into waiting of lanes for each other" : "");
+}
+
+std::string TimeSummary::text(const StepWaits& waits, int ranks) const {
+  if (steps_ == 0 || seconds_ <= 0) {
+    return "no steps were run: --max-steps or --stop-after-step ends the run where it is; "
+           "--stop-after-step 0 goes on to the last step";
+  }
+  const bool is_alone = ranks == 1;
+  std::string text = fmt::format(
+      "{} steps in {:.1f} s, {:.0f} tokens/s. Where the time went{}:\n", steps_, seconds_,
+      tokens_ / seconds_,
+      is_alone
+          ? ""
+          : fmt::format(" (bytes and rates of {} ranks together, the busiest's times)", ranks));
+  text += describe_lanes() + describe_waits(waits);
   const double written = bytes_[static_cast<std::size_t>(Lane::kWrite)];
   if (written > 0) {
-    text += fmt::format("written to the drives: {:.2f} TB a day at this pace\n",
-                        written / seconds_ * 86400e-12);
+    text += fmt::format("written to the drives{}: {:.2f} TB a day at this pace\n",
+                        is_alone ? "" : " by all ranks", written / seconds_ * 86400e-12);
   }
-  const double share = busy_s_[busiest] / seconds_;
-  // The largest of the ranks at each step: together these may be more than the time.
-  const bool waits_for_ranks = is_between_ranks(static_cast<Lane>(busiest));
-  text += fmt::format("limited by: the {} lane, busy {:.0f} % of the time{}{}",
-                      name_of(static_cast<Lane>(busiest)), 100 * share,
-                      waits_for_ranks ? " or waiting for another rank" : "",
-                      share < 0.7 ? "; the rest went into waiting of lanes for each other" : "");
-  return text;
+  return text + describe_limit();
 }
 
 }  // namespace terrace

@@ -3,10 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
 #include <exception>
-#include <filesystem>
 #include <memory>
 #include <utility>
 
@@ -14,14 +12,18 @@
 #include "base/error.h"
 #include "memory/cuda/cuda_device.h"
 #include "runtime/checkpoint/checkpoint.h"
-#include "runtime/checkpoint/hf_export.h"
+#include "runtime/checkpoint/hf_directory.h"
+#include "runtime/config/check_options.h"
 #include "runtime/data/dataset.h"
 #include "runtime/step/verify_ranks.h"
 #include "runtime/train/local_ranks.h"
 #include "runtime/train/rank_group.h"
+#include "runtime/train/rank_samples.h"
 #include "runtime/train/ranked_state.h"
 #include "runtime/train/resume.h"
 #include "runtime/train/run_directory.h"
+#include "runtime/train/run_saver.h"
+#include "runtime/train/step_rows.h"
 #include "runtime/train/trace_file.h"
 #include "runtime/train/train_report.h"
 #include "runtime/train/train_setup.h"
@@ -101,10 +103,23 @@ class Trainer {
         dataset_options_for(options_, model_, engine_options_.batch.positions));
     agree_on_data();
     data_->check_validation();
-    total_steps_ = total_steps_for(options_, *data_, samples_per_step());
+    samples_.emplace(*data_, sample_share());
+    total_steps_ = total_steps_for(options_, *data_, samples_->share().of_step());
+    check_total_steps(options_, total_steps_);
+    console_.say(describe_data(*data_, total_steps_, samples_->share().of_step()));
     schedule_ = schedule_for(options_, total_steps_);
+    // What is named is looked at before a directory is made; what is in the run's own, when what a
+    // crash left there is cleared.
+    const bool is_in_place = resumes_in_place(options_.run.resume, options_.run.run_dir);
+    std::unique_ptr<Checkpoint> checkpoint;
+    if (!is_in_place) checkpoint = find_start();
     take_run_directory();
-    std::unique_ptr<Checkpoint> checkpoint = find_checkpoint(options_.run.resume, run_dir_);
+    if (ranks_.any(ranks_.is_first() && is_complete(options_, run_dir_, total_steps_))) {
+      console_.say(fmt::format("the run in {} is complete: its result, of {} steps, is in final",
+                               run_dir_, total_steps_));
+      return TrainOutcome::kDone;
+    }
+    if (is_in_place) checkpoint = find_start();
     refuse_second_run(options_.run.resume, run_dir_);
     ranks_.add_devices(exchange_of(backend_.get()), communicator_options_for(options_.ranks));
     engine_options_.ranks = ranks_.steps();
@@ -117,20 +132,18 @@ class Trainer {
                                 plan_.model.ranks()));
     start_from(std::move(checkpoint));
     waits_.emplace(plan_.training.program);
-    const Ledger largest = largest_ledger();
-    if (ranks_.is_first()) open_files(summary, largest);
+    open_files(summary);
     const TrainOutcome outcome = train_and_tell_cause();
     if (trace_) trace_->finish();
-    console_.say(summary_.text(*waits_));
+    console_.say(rows_->summary(*waits_));
     return outcome;
   }
 
  private:
-  // Of this rank, and of all.
-  std::int64_t samples_of_rank() const {
-    return options_.batch.micro_batch_size * options_.batch.gradient_accumulation_steps;
+  SampleShare sample_share() const {
+    return {engine_options_.batch, options_.batch.gradient_accumulation_steps, ranks_.data_rank(),
+            ranks_.data_ranks()};
   }
-  std::int64_t samples_per_step() const { return samples_of_rank() * ranks_.data_ranks(); }
 
   const char* device_name() const { return machine_.gpu.has_value() ? "cuda" : "cpu"; }
 
@@ -165,6 +178,39 @@ class Trainer {
                       "give --data and --validation-data with the same content to all of them");
   }
 
+  // The checkpoint to go on from, the same on all ranks. Null: none, and the weights that the run
+  // starts from are open, if there are any.
+  std::unique_ptr<Checkpoint> find_start() {
+    std::unique_ptr<Checkpoint> checkpoint = find_checkpoint(options_.run.resume, run_dir_);
+    agree_on(checkpoint.get());
+    if (checkpoint == nullptr) open_weights();
+    return checkpoint;
+  }
+
+  // Those beside the model's config.json.
+  void open_weights() {
+    const bool takes = takes_weights(options_.model);
+    if (!ranks_.is_same(takes ? 1 : 0)) {
+      throw ConfigError(
+          fmt::format("some ranks find weights in {}, and some do not", options_.model.model),
+          "give --model on a file system that all of them see, or --init random");
+    }
+    if (!takes) return;
+    weights_ = std::make_unique<HfDirectory>(options_.model.model, model_, layout_, log_);
+    if (!ranks_.is_first()) return;
+    const std::string foreign = why_bytes_are_foreign(options_.model.model, model_);
+    if (data_->is_text() && !foreign.empty()) {
+      log_.warning(
+          fmt::format("{}. Data of that model's ids is --data-format llmc, raw-u16 or "
+                      "raw-u32",
+                      foreign));
+    }
+    if (!model_.dropout.empty()) {
+      log_.warning(fmt::format("{}/config.json has {}: nothing is dropped here",
+                               options_.model.model, model_.dropout));
+    }
+  }
+
   // The first rank owns it.
   void take_run_directory() {
     if (ranks_.is_first()) {
@@ -185,13 +231,33 @@ class Trainer {
     return ledger;
   }
 
-  void open_files(const std::string& summary, const Ledger& largest) {
-    write_run_files(run_dir_, command_, summary);
-    metrics_ = std::make_unique<MetricsFile>(run_dir_, done_steps_, largest);
+  // The first rank writes them.
+  void open_files(const std::string& summary) {
+    saver_.emplace(SavedRun{.directory = run_dir_,
+                            .model = model_,
+                            .layout = layout_,
+                            .keep_last = options_.run.keep_last,
+                            .companions = companions(),
+                            .is_first_rank = ranks_.is_first()},
+                   *state_);
+    const Ledger largest = largest_ledger();
+    if (ranks_.is_first()) write_run_files(run_dir_, command_, summary);
+    rows_.emplace(StepRows::Run{done_steps_, last_step(), total_steps_, options_.run.log_every,
+                                plan_.model.ranks()},
+                  console_);
+    if (!ranks_.is_first()) return;
+    const bool goes_on = resumes_in_place(options_.run.resume, run_dir_);
+    rows_->open_file(run_dir_, goes_on ? done_steps_ : 0, largest);
     const std::optional<StepRange>& traced = options_.run.trace_steps;
     if (traced && traced->last > done_steps_) {  // else those steps' trace is there already
       trace_.emplace(run_dir_, plan_.training.program, *traced);
     }
+  }
+
+  // Of a model that is trained on bytes they would tell of other ids.
+  std::vector<HfCompanion> companions() const {
+    if (!ranks_.is_first() || data_->is_text()) return {};
+    return read_hf_companions(options_.model.model, log_);
   }
 
   // Ranks look for the checkpoint themselves, and may see other directories.
@@ -207,34 +273,48 @@ class Trainer {
   // Sets the state, and where the run is. Until all ranks have read and verified their parts, no
   // file is changed: one of them may find damage that the others do not see.
   void start_from(std::unique_ptr<Checkpoint> checkpoint) {
-    agree_on(checkpoint.get());
     if (checkpoint != nullptr) {
-      check_resume(*checkpoint, {model_, options_.model.seed, engine_options_.batch.positions,
-                                 data_->training_tokens(), last_step()});
-      try {
-        checkpoint->open(layout_);
-        engine_->fill_state(*checkpoint);
-      } catch (const CorruptData& damage) {
-        throw naming_earlier_checkpoint(damage, options_.run.resume, run_dir_);
-      }
-      ranks_.wait_for_all();
-      done_steps_ = checkpoint->progress().step;
-      next_sample_ = checkpoint->progress().samples;
-      if (const auto& scale = checkpoint->progress().loss_scale) engine_->set_loss_scale(*scale);
-      if (resumes_in_place(options_.run.resume, run_dir_)) {
-        saved_step_ = done_steps_;
-        if (ranks_.is_first()) remove_later_checkpoints(run_dir_, done_steps_);
-      }
-      console_.say(describe_resume(checkpoint->progress(), device_name()));
+      resume_from(*checkpoint);
       return;
     }
-    if (takes_weights(options_.model)) {
-      const HfDirectory directory(options_.model.model, model_, layout_, log_);
-      engine_->fill_state(WeightState(directory));
-      console_.say(fmt::format("starts from the weights in {}", options_.model.model));
+    const std::string why = options_.run.resume == "auto"
+                                ? fmt::format("there is no checkpoint in {}: ", run_dir_)
+                                : std::string();
+    if (weights_ != nullptr) {
+      engine_->fill_state(WeightState(*weights_));
+      weights_.reset();
+      console_.say(fmt::format("{}starts from the weights in {}", why, options_.model.model));
     } else {
       engine_->fill_state(RandomState(options_.model.seed));
-      console_.say(fmt::format("starts from random weights, --seed {}", options_.model.seed));
+      console_.say(
+          fmt::format("{}starts from random weights, --seed {}", why, options_.model.seed));
+    }
+  }
+
+  void resume_from(Checkpoint& checkpoint) {
+    const CheckpointProgress& progress = checkpoint.progress();
+    check_resume(checkpoint, {model_, options_.model.seed, engine_options_.batch.positions,
+                              data_->training_tokens(), last_step()});
+    try {
+      checkpoint.open(layout_);
+      engine_->fill_state(checkpoint);
+    } catch (const CorruptData& damage) {
+      throw naming_earlier_checkpoint(damage, options_.run.resume, run_dir_);
+    }
+    ranks_.wait_for_all();
+    done_steps_ = progress.step;
+    next_sample_ = progress.samples;
+    if (progress.loss_scale) engine_->set_loss_scale(*progress.loss_scale);
+    if (resumes_in_place(options_.run.resume, run_dir_)) {
+      saved_step_ = done_steps_;
+      if (ranks_.is_first()) remove_later_checkpoints(run_dir_, done_steps_);
+    }
+    console_.say(describe_resume(progress, device_name()));
+    if (!ranks_.is_first()) return;
+    for (const std::string& change :
+         {describe_samples(progress, samples_->share().of_step()),
+          describe_changes(run_directory_of(checkpoint.directory()), options_)}) {
+      if (!change.empty()) console_.say(change);
     }
   }
 
@@ -267,8 +347,6 @@ class Trainer {
   }
 
   TrainOutcome train_steps() {
-    started_ns_ = clock_.now_ns();
-    first_step_ = done_steps_ + 1;
     stop_.is_heard = true;
     while (done_steps_ < last_step()) {
       train_to_boundary();
@@ -286,11 +364,13 @@ class Trainer {
     try {
       export_weights();
     } catch (const IoError& problem) {  // what was learned is not lost for want of room or rights
-      if (!ranks_.is_first() || reads_state_) throw;  // no checkpoint can be made of it either
+      // Of state that cannot be read no checkpoint can be made either.
+      if (!ranks_.is_first() || saver_->state_is_unreadable()) throw;
       log_.warning(fmt::format("{}; what was learned is saved as a checkpoint", problem.what()));
       save();
       throw;
     }
+    if (ranks_.is_first()) write_steps_of_result(run_dir_, done_steps_);
     end_for_bad_data();
     return TrainOutcome::kDone;
   }
@@ -298,8 +378,8 @@ class Trainer {
   // Does not return where a rank cannot read what it has to train on: it throws, and its abort
   // brings the reason to the others, which wait for all. Run again they would end as they do now.
   void end_for_bad_data() {
-    const bool has_bad_data = ranks_.any(data_problem_ != nullptr);
-    if (data_problem_ != nullptr) std::rethrow_exception(data_problem_);
+    const bool has_bad_data = ranks_.any(samples_->has_problem());
+    samples_->rethrow_problem();
     if (has_bad_data) ranks_.wait_for_all();
   }
 
@@ -308,8 +388,8 @@ class Trainer {
     begin_step(done_steps_ + 1);
     for (;;) {
       const std::int64_t step = done_steps_ + 1;
-      if (step < last_step()) fetch_samples(step + 1);
-      stops_ = ranks_.any(stop_.is_made || data_problem_ != nullptr);
+      if (step < last_step()) samples_->fetch(next_sample_);
+      stops_ = ranks_.any(stop_.is_made || samples_->has_problem());
       const bool boundary = is_boundary(step);
       if (!boundary) begin_step(step + 1);
       finish_step(step);
@@ -320,44 +400,17 @@ class Trainer {
   }
 
   std::int64_t tokens_per_step() const {
-    return samples_per_step() * engine_options_.batch.positions;
-  }
-
-  // What `step` trains on, if it is not there. If it cannot be read the steps before are saved
-  // first.
-  void fetch_samples(std::int64_t step) {
-    if (fetched_step_ == step) return;
-    try {
-      fill_samples();
-      fetched_step_ = step;
-    } catch (const Error&) {
-      data_problem_ = std::current_exception();
-    }
-  }
-
-  // The samples from next_sample_ on.
-  void fill_samples() {
-    const std::int64_t rows = engine_options_.batch.rows();
-    const std::int64_t micro_batches = options_.batch.gradient_accumulation_steps;
-    tokens_.resize(static_cast<std::size_t>(2 * rows * micro_batches));
-    const std::span<std::int32_t> all(tokens_);
-    const auto size = static_cast<std::size_t>(rows);
-    std::int64_t sample = next_sample_ + ranks_.data_rank() * samples_of_rank();
-    for (std::int64_t m = 0; m < micro_batches; ++m) {
-      const auto at = static_cast<std::size_t>(m) * 2 * size;
-      data_->fill_micro_batch(sample, all.subspan(at, size), all.subspan(at + size, size));
-      sample += options_.batch.micro_batch_size;
-    }
+    return samples_->share().of_step() * engine_options_.batch.positions;
   }
 
   void begin_step(std::int64_t step) {
-    fetch_samples(step);
-    if (data_problem_ != nullptr) std::rethrow_exception(data_problem_);
-    next_sample_ += samples_per_step();
-    engine_->begin_step({step, tokens_, tokens_per_step(), learning_rate_at(schedule_, step)});
+    samples_->fetch(next_sample_);
+    samples_->rethrow_problem();
+    next_sample_ += samples_->share().of_step();
+    engine_->begin_step(
+        {step, samples_->tokens(), tokens_per_step(), learning_rate_at(schedule_, step)});
   }
 
-  // Rows are written when the next step has started, as their time ends there.
   void finish_step(std::int64_t step) {
     StepOutcome outcome;
     RunTotals totals;
@@ -367,7 +420,7 @@ class Trainer {
       ranks_.combine(totals);
     } catch (...) {  // the row of the step before is complete but for its time
       try {
-        flush_row(clock_.now_ns());
+        rows_->flush(clock_.now_ns());
       } catch (const Error& problem) {  // what ends the run is the step's
         log_.warning(problem.what());
       }
@@ -382,27 +435,9 @@ class Trainer {
     metrics.was_skipped = outcome.result.was_skipped;
     metrics.learning_rate = learning_rate_at(schedule_, step);
     metrics.tokens = tokens_per_step();
-    if (row_.has_value()) row_->totals.moved += totals.moved_by_deferred;
-    totals.moved -= totals.moved_by_deferred;
     metrics.totals = totals;
-    flush_row(outcome.report->first_compute_ns);
-    row_ = metrics;
+    rows_->add(metrics);
     done_steps_ = step;
-  }
-
-  void flush_row(std::int64_t until_ns) {
-    if (!row_.has_value()) return;
-    row_->step_s = static_cast<double>(until_ns - row_->totals.first_compute_ns) * 1e-9;
-    if (metrics_) metrics_->write(*row_);
-    summary_.add(*row_);
-    const std::int64_t step = row_->step;
-    const double per_step = static_cast<double>(clock_.now_ns() - started_ns_) * 1e-9 /
-                            static_cast<double>(step - first_step_ + 1);
-    const bool says = step % std::max<std::int64_t>(1, options_.run.log_every) == 0 ||
-                      step == last_step() || row_->validation_loss.has_value();
-    console_.step(says ? describe_step(*row_, total_steps_) : "", step, last_step(),
-                  per_step * static_cast<double>(last_step() - step));
-    row_.reset();
   }
 
   // After the last step before it: the updates, and what needs them done.
@@ -411,20 +446,21 @@ class Trainer {
       observe(*drained);
       RunTotals totals = *drained;
       ranks_.combine(totals);
-      add_to_row(totals);
+      rows_->add_drained(totals);
     }
     waits_->leave_out_until_next_run();
     const std::int64_t until_ns = clock_.now_ns();
     const bool last = done_steps_ == total_steps_;
     // Whoever sent the signal may not wait for an evaluation.
     const bool evaluates = last || (is_due(options_.run.eval_every, done_steps_) && !stops_);
+    std::optional<double> validation_loss;
     if (has_validation() && evaluates) {
-      row_->validation_loss = evaluate();
-      stops_ = stops_ || !row_->validation_loss.has_value();
+      validation_loss = evaluate();
+      if (validation_loss.has_value()) rows_->set_validation_loss(*validation_loss);
+      stops_ = stops_ || !validation_loss.has_value();
     }
-    const bool is_finite = std::isfinite(row_->validation_loss.value_or(0));
-    flush_row(until_ns);
-    if (!is_finite) {
+    rows_->flush(until_ns);
+    if (!std::isfinite(validation_loss.value_or(0))) {
       throw NotFinite(fmt::format("step {}: the validation loss is not a number", done_steps_),
                       "lower --learning-rate; what was saved before is untouched");
     }
@@ -436,33 +472,18 @@ class Trainer {
     if (trace_) trace_->add(report, *waits_);
   }
 
-  void add_to_row(const RunTotals& drained) {
-    RunTotals& totals = row_->totals;
-    totals.moved += drained.moved;
-    for (std::size_t l = 0; l < kLaneCount; ++l) totals.busy_s[l] += drained.busy_s[l];
-  }
-
   // None where a signal came before the end, or what some rank has to evaluate on cannot be read.
   std::optional<double> evaluate() {
-    const std::int64_t rows = engine_options_.batch.rows();
-    const std::int64_t micro_batches = options_.batch.gradient_accumulation_steps;
-    const auto size = static_cast<std::size_t>(rows);
-    std::vector<std::int32_t> tokens(2 * size * static_cast<std::size_t>(micro_batches));
-    const std::span<std::int32_t> all(tokens);
+    RankSamples::Validation batch;
     double sum = 0;
     std::int64_t counted = 0;
+    const std::int64_t windows = data_->validation_windows();
     // All ranks take part to the end, also those that have no windows left.
-    for (std::int64_t first = 0; first < data_->validation_windows(); first += samples_per_step()) {
-      std::int64_t window = first + ranks_.data_rank() * samples_of_rank();
-      for (std::int64_t m = 0; m < micro_batches; ++m) {
-        const auto at = static_cast<std::size_t>(m) * 2 * size;
-        const std::int64_t targets =
-            fill_validation_batch(window, all.subspan(at, size), all.subspan(at + size, size));
-        if (ranks_.steps().has_losses()) counted += targets;
-        window += options_.batch.micro_batch_size;
-      }
-      sum += ranks_.sum(engine_->evaluate(tokens));
-      if (ranks_.any(stop_.is_made || data_problem_ != nullptr)) {
+    for (std::int64_t first = 0; first < windows; first += samples_->share().of_step()) {
+      samples_->fill_validation(first, batch);
+      if (ranks_.steps().has_losses()) counted += batch.counted_targets;
+      sum += ranks_.sum(engine_->evaluate(batch.tokens));
+      if (ranks_.any(stop_.is_made || samples_->has_problem())) {
         log_.warning(fmt::format("the evaluation after step {} was given up{}", done_steps_,
                                  stop_.is_made ? " on a signal" : ""));
         return std::nullopt;
@@ -471,70 +492,24 @@ class Trainer {
     return sum / ranks_.sum(static_cast<double>(counted));
   }
 
-  // Of a rank that cannot read them the targets are none, so that what was trained is saved first.
-  std::int64_t fill_validation_batch(std::int64_t window, std::span<std::int32_t> tokens,
-                                     std::span<std::int32_t> targets) {
-    try {
-      return data_->fill_validation_batch(window, tokens, targets);
-    } catch (const Error&) {
-      data_problem_ = std::current_exception();
-      return 0;
-    }
-  }
-
   // --- files -------------------------------------------------------------------------------------
-
-  // State to be saved; the last update is followed by no step that would see what it did.
-  void read_finite(StateField field, const UnitLayout& unit, std::int64_t begin,
-                   std::span<float> out) {
-    reads_state_ = true;
-    state_->read(field, static_cast<std::int32_t>(unit.index), begin, out);
-    reads_state_ = false;
-    if (std::all_of(out.begin(), out.end(), [](float value) { return std::isfinite(value); }))
-      return;
-    throw NotFinite(
-        fmt::format("after step {} the state of unit {} is not finite", done_steps_, unit.index),
-        "lower --learning-rate; what was saved before is untouched");
-  }
 
   // The state after the last finished step; once, however many reasons there are.
   void save() {
     if (saved_step_ == done_steps_) return;
     saved_step_ = done_steps_;
-    if (!ranks_.is_first()) return state_->serve_reads();
-    metrics_->sync();  // a resumed run continues the rows of the steps it has
-    const CheckpointProgress progress{done_steps_,
-                                      next_sample_,
-                                      options_.model.seed,
-                                      engine_options_.batch.positions,
-                                      data_->training_tokens(),
-                                      engine_->loss_scale(),
-                                      device_name()};
-    const std::string path =
-        write_checkpoint(run_dir_, progress, model_, layout_,
-                         [this](StateField field, const UnitLayout& unit, std::int64_t begin,
-                                std::span<float> out) { read_finite(field, unit, begin, out); });
-    if (options_.run.keep_last > 0) remove_old_checkpoints(run_dir_, options_.run.keep_last);
-    state_->end_reads();
-    console_.say(fmt::format("saved {}", path));
+    rows_->sync();  // a resumed run continues the rows of the steps it has
+    tell_saved(saver_->save({done_steps_, next_sample_, options_.model.seed,
+                             engine_options_.batch.positions, data_->training_tokens(),
+                             engine_->loss_scale(), device_name()}));
   }
 
   void export_weights() {
-    if (!ranks_.is_first()) return state_->serve_reads();
-    if (!std::filesystem::is_directory(run_dir_)) {  // it is not made anew, without what was in it
-      throw IoError({.operation = "export to", .path = run_dir_, .error_number = ENOENT},
-                    "the run directory has vanished; its checkpoints are where it was moved to");
-    }
-    HfExportOptions options;
-    options.directory = (std::filesystem::path(run_dir_) / "final").string();
-    options.dtype = engine_options_.compute_type;
-    write_hf_directory(options, model_, layout_,
-                       [this](const UnitLayout& unit, const ParameterTensor& tensor,
-                              std::int64_t begin, std::span<float> out) {
-                         read_finite(StateField::kMaster, unit, tensor.offset + begin, out);
-                       });
-    state_->end_reads();
-    console_.say(fmt::format("saved {}", options.directory));
+    tell_saved(saver_->export_weights(done_steps_, engine_options_.compute_type));
+  }
+
+  void tell_saved(const std::string& path) {
+    if (!path.empty()) console_.say(fmt::format("saved {}", path));
   }
 
   const TrainCommand& command_;
@@ -551,28 +526,23 @@ class Trainer {
   EngineOptions engine_options_;
   std::unique_ptr<Dataset> data_;
   LrSchedule schedule_;
+  std::unique_ptr<HfDirectory> weights_;  // until the state is filled from them
   std::string run_dir_;
   std::unique_ptr<RunDirectoryLock> lock_;
   EnginePlan plan_;  // before the engine, whose lanes may still run when a step has failed
   std::unique_ptr<Engine> engine_;
   std::optional<RankedState> state_;
-  std::unique_ptr<MetricsFile> metrics_;  // of the first rank, as the trace
-  TimeSummary summary_;
+  std::optional<RankSamples> samples_;
+  std::optional<RunSaver> saver_;
+  std::optional<StepRows> rows_;
   std::optional<StepWaits> waits_;
-  std::optional<TraceFile> trace_;
+  std::optional<TraceFile> trace_;  // of the first rank
 
-  bool stops_ = false;        // some rank was asked to stop
-  bool reads_state_ = false;  // what is thrown meanwhile is of the state's homes
+  bool stops_ = false;  // some rank was asked to stop
   std::int64_t total_steps_ = 0;
   std::int64_t done_steps_ = 0;
   std::int64_t saved_step_ = -1;  // of the latest checkpoint in the run directory
-  std::int64_t first_step_ = 1;
-  std::int64_t next_sample_ = 0;
-  std::int64_t started_ns_ = 0;
-  std::vector<std::int32_t> tokens_;
-  std::int64_t fetched_step_ = 0;  // whose tokens these are
-  std::exception_ptr data_problem_;
-  std::optional<StepMetrics> row_;  // finished, its time not yet known
+  std::int64_t next_sample_ = 0;  // of the step to begin next
 };
 
 }  // namespace

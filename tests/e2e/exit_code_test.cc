@@ -129,6 +129,20 @@ TEST(ExitCode, ImpossibleSettingsAre2) {
                      {"--precision fp16", "GPUs", "--precision bf16"});
 }
 
+// How many there are is known when the data is.
+TEST(ExitCode, StepsThatTheEpochsDoNotHaveAre2) {
+  const TinyTraining training;
+  const std::vector<Arguments> steps = {
+      {"--stop-after-step", "500"}, {"--warmup-steps", "500"}, {"--trace-steps", "500:501"}};
+  for (const Arguments& named : steps) {
+    const Outcome outcome =
+        run_program(training.command("refused", Arguments{"--num-train-epochs", "0.1"} + named));
+    EXPECT_EQ(outcome.code, 2) << outcome;
+    EXPECT_THAT(outcome.errors, HasSubstr(named.front() + " 500"));
+    EXPECT_FALSE(training.directory().has("refused"));
+  }
+}
+
 TEST(ExitCode, AFinishedRunIsNotTrainedOver) {
   const TinyTraining training;
   training.train("run", {"--max-steps", "2"});

@@ -2,12 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "tests/runtime/temporary_directory.h"
 
 namespace terrace {
@@ -46,6 +48,27 @@ TEST(MetricsFile, SaysWhatTheLossScaleWasAndWhichStepsWereSkipped) {
   EXPECT_EQ(rows[1].at("loss"), 2.5);
   EXPECT_TRUE(rows[1].at("grad_norm").is_null());
   EXPECT_EQ(rows[1].at("skipped"), true);
+}
+
+TEST(MetricsFile, KeepsTheRowsOfAllRunsBefore) {
+  const TemporaryDirectory directory;
+  std::string before;
+  for (std::int64_t run = 1; run <= 3; ++run) {
+    MetricsFile file(directory.path(), 0, Ledger());
+    const bool has_before = directory.has("metrics.jsonl.before");
+    EXPECT_EQ(has_before, run > 1);
+    EXPECT_EQ(has_before ? directory.read("metrics.jsonl.before") : "", before);
+    file.write(metrics_of(run));
+    before += directory.read("metrics.jsonl");
+  }
+}
+
+TEST(MetricsFile, IsNotReplacedWhereItCannotBeRead) {
+  const TemporaryDirectory directory;
+  std::filesystem::create_directory(directory.path("metrics.jsonl"));
+  for (const std::int64_t step : {0, 2}) {
+    EXPECT_THROW(MetricsFile(directory.path(), step, Ledger()), IoError);
+  }
 }
 
 TEST(MetricsFile, GoesOnBehindTheRowsOfACheckpoint) {

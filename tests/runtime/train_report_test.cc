@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "tests/runtime/temporary_directory.h"
 
 namespace terrace {
 namespace {
@@ -20,6 +21,19 @@ TEST(TrainReport, AResumeOnAnotherDeviceIsNamed) {
   EXPECT_NE(text.find("computed with --device cpu, the next will be with --device cuda"),
             std::string::npos)
       << text;
+}
+
+TEST(TrainReport, SaysHowMuchOfTheDataARunGoesThrough) {
+  const TemporaryDirectory directory;
+  DatasetOptions options;
+  options.data = {directory.write("text.txt", std::string(1000, 'a'))};
+  options.vocabulary = 256;
+  options.sequence_length = 9;
+  options.validation_fraction = 0.1;
+  EXPECT_EQ(
+      describe_data(Dataset(options), 20, 4),
+      "data: 900 tokens (bytes of text) to train on, 99 samples; 100 to validate on; 20 steps "
+      "go through 0.808 epochs");
 }
 
 TEST(TrainReport, EachOfSeveralDrivesIsToldWhatGoesToIt) {
@@ -49,7 +63,28 @@ std::string summary_of(Lane busiest) {
   step.totals.busy_s[static_cast<std::size_t>(busiest)] = 3;
   TimeSummary summary;
   summary.add(step);
-  return summary.text(StepWaits(Program{}));
+  return summary.text(StepWaits(Program{}), 1);
+}
+
+// It is posted long before the other rank comes to it.
+TEST(TrainReport, AMessageDoesNotLimit) {
+  const std::string text = summary_of(Lane::kReceiveBack);
+  EXPECT_NE(text.find("receive_back busy 150.0 %"), std::string::npos) << text;
+  EXPECT_NE(text.find("limited by: the compute lane, busy 50 %"), std::string::npos) << text;
+}
+
+TEST(TrainReport, BytesOfSeveralRanksAreSaidToBeThat) {
+  StepMetrics step;
+  step.step_s = 2;
+  step.totals.busy_s[static_cast<std::size_t>(Lane::kWrite)] = 1;
+  step.totals.moved.lanes[static_cast<std::size_t>(Lane::kWrite)] = 1e9;
+  TimeSummary summary;
+  summary.add(step);
+  const std::string of_two = summary.text(StepWaits(Program{}), 2);
+  EXPECT_NE(of_two.find("of 2 ranks together"), std::string::npos) << of_two;
+  EXPECT_NE(of_two.find("written to the drives by all ranks: "), std::string::npos) << of_two;
+  const std::string alone = summary.text(StepWaits(Program{}), 1);
+  EXPECT_EQ(alone.find("ranks"), std::string::npos) << alone;
 }
 
 TEST(TrainReport, TheBusiestLaneIsNamedAndWhetherItMayOnlyWait) {
@@ -63,7 +98,7 @@ TEST(TrainReport, TheBusiestLaneIsNamedAndWhetherItMayOnlyWait) {
 }
 
 TEST(TrainReport, WithoutStepsItSaysWhatEndedTheRun) {
-  const std::string text = TimeSummary().text(StepWaits(Program{}));
+  const std::string text = TimeSummary().text(StepWaits(Program{}), 1);
   EXPECT_NE(text.find("--stop-after-step"), std::string::npos) << text;
 }
 

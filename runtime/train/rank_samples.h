@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <span>
+#include <vector>
+
+#include "runtime/data/dataset.h"
+#include "runtime/model/block_tensors.h"
+
+namespace terrace {
+
+// What a data-parallel rank has of each step's samples.
+struct SampleShare {
+  BatchShape batch;  // a micro-batch of the rank
+  std::int64_t micro_batches = 1;
+  std::int64_t data_rank = 0;
+  std::int64_t data_ranks = 1;
+
+  std::int64_t of_rank() const { return batch.sequences * micro_batches; }
+  std::int64_t of_step() const { return of_rank() * data_ranks; }
+  // The rank's first of the `of_step()` samples from `first` on.
+  std::int64_t begin(std::int64_t first) const { return first + data_rank * of_rank(); }
+};
+
+// The tokens that one rank trains and evaluates on. What cannot be read ends no step in its middle:
+// it is remembered, so that what was trained can be saved first. Used by one thread.
+class RankSamples {
+ public:
+  // Borrows the data.
+  RankSamples(const Dataset& data, const SampleShare& share) : data_(data), share_(share) {}
+
+  const SampleShare& share() const { return share_; }
+
+  // Reads what the rank has of the step whose first sample is `first_sample`, if that is not there.
+  void fetch(std::int64_t first_sample);
+  // What was fetched, as StepBatch::tokens has it; until the next fetch().
+  std::span<const std::int32_t> tokens() const { return tokens_; }
+
+  // What the rank has of the validation windows from `first_window` on, as an evaluation takes it.
+  struct Validation {
+    std::vector<std::int32_t> tokens;
+    std::int64_t counted_targets = 0;  // 0 where they cannot be read
+  };
+  void fill_validation(std::int64_t first_window, Validation& batch);
+
+  bool has_problem() const { return problem_ != nullptr; }
+  // Throws the problem, if there is one.
+  void rethrow_problem() const;
+
+ private:
+  // Micro-batch `m` in a step's tokens: its own, or behind them its targets.
+  std::span<std::int32_t> part(std::vector<std::int32_t>& tokens, std::int64_t m,
+                               bool is_target) const;
+  std::size_t step_elements() const;
+
+  const Dataset& data_;
+  SampleShare share_;
+  std::vector<std::int32_t> tokens_;
+  std::int64_t fetched_sample_ = -1;  // the first of the step that tokens_ are of
+  std::exception_ptr problem_;
+};
+
+}  // namespace terrace

@@ -1,0 +1,63 @@
+#include "runtime/train/run_saver.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <filesystem>
+
+#include "base/error.h"
+
+namespace terrace {
+
+namespace fs = std::filesystem;
+
+void RunSaver::read_finite(std::int64_t step, StateField field, const UnitLayout& unit,
+                           std::int64_t begin, std::span<float> out) {
+  is_reading_ = true;
+  state_.read(field, static_cast<std::int32_t>(unit.index), begin, out);
+  is_reading_ = false;
+  if (std::all_of(out.begin(), out.end(), [](float value) { return std::isfinite(value); })) return;
+  throw NotFinite(fmt::format("after step {} the state of unit {} is not finite", step, unit.index),
+                  "lower --learning-rate; what was saved before is untouched");
+}
+
+std::string RunSaver::save(const CheckpointProgress& progress) {
+  if (!run_.is_first_rank) {
+    state_.serve_reads();
+    return "";
+  }
+  const std::string path = write_checkpoint(
+      run_.directory, progress, run_.model, run_.layout,
+      [&](StateField field, const UnitLayout& unit, std::int64_t begin, std::span<float> out) {
+        read_finite(progress.step, field, unit, begin, out);
+      });
+  if (run_.keep_last > 0) remove_old_checkpoints(run_.directory, run_.keep_last);
+  state_.end_reads();
+  return path;
+}
+
+std::string RunSaver::export_weights(std::int64_t step, DType dtype) {
+  if (!run_.is_first_rank) {
+    state_.serve_reads();
+    return "";
+  }
+  if (!fs::is_directory(run_.directory)) {  // it is not made anew, without what was in it
+    throw IoError({.operation = "write to", .path = run_.directory, .error_number = ENOENT},
+                  "the run directory has vanished; its checkpoints are where it was moved to");
+  }
+  HfExportOptions options;
+  options.directory = (fs::path(run_.directory) / "final").string();
+  options.dtype = dtype;
+  options.companions = run_.companions;
+  write_hf_directory(options, run_.model, run_.layout,
+                     [&](const UnitLayout& unit, const ParameterTensor& tensor, std::int64_t begin,
+                         std::span<float> out) {
+                       read_finite(step, StateField::kMaster, unit, tensor.offset + begin, out);
+                     });
+  state_.end_reads();
+  return options.directory;
+}
+
+}  // namespace terrace

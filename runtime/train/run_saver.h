@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/hf_export.h"
+#include "runtime/train/ranked_state.h"
+
+namespace terrace {
+
+// Where a run saves, and what it is that is saved.
+struct SavedRun {
+  std::string directory;  // of the run
+  const ModelConfig& model;
+  const std::vector<UnitLayout>& layout;
+  std::int64_t keep_last = 0;  // checkpoints; 0: all
+  // Goes into final/ as it is: the tokenizer of the ids that were trained on.
+  std::vector<HfCompanion> companions;
+  bool is_first_rank = true;  // which writes; the others give it their parts of the state
+};
+
+// Saves the state of a run in its directory, as checkpoints and as a Hugging Face directory. With
+// several ranks all do the same calls in the same order; only when drained. State that is not
+// finite is not saved: the last update is followed by no step that would see what it did.
+class RunSaver {
+ public:
+  // Borrows all.
+  RunSaver(const SavedRun& run, RankedState& state) : run_(run), state_(state) {}
+
+  // Writes checkpoint-<progress.step>, of which `progress` is asked of the first rank alone.
+  // Returns its path, empty on other ranks. Throws IoError, NotFinite.
+  std::string save(const CheckpointProgress& progress);
+  // Writes final/. Returns its path, empty on other ranks. Throws IoError, NotFinite.
+  std::string export_weights(std::int64_t step, DType dtype);
+
+  // Whether what was thrown came from reading the state: then nothing can be made of it.
+  bool state_is_unreadable() const { return is_reading_; }
+
+ private:
+  void read_finite(std::int64_t step, StateField field, const UnitLayout& unit, std::int64_t begin,
+                   std::span<float> out);
+
+  SavedRun run_;
+  RankedState& state_;
+  bool is_reading_ = false;
+};
+
+}  // namespace terrace

@@ -1,0 +1,53 @@
+#include "runtime/train/step_rows.h"
+
+#include <algorithm>
+
+namespace terrace {
+
+StepRows::StepRows(const Run& run, TrainConsole& console)
+    : run_(run), console_(console), started_ns_(clock_.now_ns()) {}
+
+void StepRows::open_file(const std::string& run_dir, std::int64_t kept_step, const Ledger& ledger) {
+  file_.emplace(run_dir, kept_step, ledger);
+}
+
+void StepRows::sync() {
+  if (file_) file_->sync();
+}
+
+void StepRows::add(StepMetrics metrics) {
+  const MovedBytes& deferred = metrics.totals.moved_by_deferred;
+  metrics.totals.moved -= deferred;
+  if (row_.has_value()) row_->totals.moved += deferred;
+  flush(metrics.totals.first_compute_ns);
+  row_ = metrics;
+}
+
+void StepRows::add_drained(const RunTotals& drained) {
+  RunTotals& totals = row_->totals;
+  totals.moved += drained.moved;
+  for (std::size_t l = 0; l < kLaneCount; ++l) totals.busy_s[l] += drained.busy_s[l];
+}
+
+void StepRows::set_validation_loss(double loss) { row_->validation_loss = loss; }
+
+void StepRows::flush(std::int64_t until_ns) {
+  if (!row_.has_value()) return;
+  row_->step_s = static_cast<double>(until_ns - row_->totals.first_compute_ns) * 1e-9;
+  if (file_) file_->write(*row_);
+  summary_.add(*row_);
+  say(*row_);
+  row_.reset();
+}
+
+void StepRows::say(const StepMetrics& row) {
+  const std::int64_t step = row.step;
+  const double per_step = static_cast<double>(clock_.now_ns() - started_ns_) * 1e-9 /
+                          static_cast<double>(step - run_.done_steps);
+  const bool is_logged = step % std::max<std::int64_t>(1, run_.log_every) == 0 ||
+                         step == run_.last_step || row.validation_loss.has_value();
+  console_.step(is_logged ? describe_step(row, run_.total_steps) : "", step, run_.last_step,
+                per_step * static_cast<double>(run_.last_step - step));
+}
+
+}  // namespace terrace

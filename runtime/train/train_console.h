@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace terrace {
+
+// What the trainer tells the console; files it writes by itself. Called on the caller's thread.
+class TrainConsole {
+ public:
+  virtual ~TrainConsole() = default;
+  virtual void say(const std::string& text) = 0;  // one or more whole lines
+  // A step is done: `line` is for the log (empty where --log-every skips it), the rest for a
+  // progress bar.
+  virtual void step(const std::string& line, std::int64_t step, std::int64_t last_step,
+                    double seconds_left) = 0;
+};
+
+// For ranks that have nothing to say.
+class SilentConsole final : public TrainConsole {
+ public:
+  void say(const std::string&) override {}
+  void step(const std::string&, std::int64_t, std::int64_t, double) override {}
+};
+
+}  // namespace terrace

@@ -1,0 +1,122 @@
+#include "runtime/train/rank_samples.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/error.h"
+
+namespace terrace {
+namespace {
+
+// Token i of it is i. Reads of what is behind `readable` fail.
+class NumberedTokens final : public TokenSource {
+ public:
+  NumberedTokens(std::int64_t count, const std::int64_t& readable)
+      : count_(count), readable_(readable) {}
+  std::int64_t count() const override { return count_; }
+  void read(std::int64_t offset, std::span<std::int32_t> out) const override {
+    if (offset + std::ssize(out) > readable_) throw CorruptData("behind the end", "read less");
+    std::iota(out.begin(), out.end(), static_cast<std::int32_t>(offset));
+  }
+
+ private:
+  std::int64_t count_;
+  const std::int64_t& readable_;
+};
+
+// Micro-batches of 2 sequences of 4 positions, on 64 training tokens and 24 to validate on.
+class RankSamplesTest : public testing::Test {
+ protected:
+  static constexpr std::int64_t kPositions = 4;
+
+  RankSamples samples_of(std::int64_t micro_batches, std::int64_t rank, std::int64_t ranks) const {
+    return {data_, {{2, kPositions}, micro_batches, rank, ranks}};
+  }
+
+  std::int64_t readable_ = 1000;
+  static DatasetOptions options() {
+    DatasetOptions options;
+    options.vocabulary = 1000;
+    options.sequence_length = kPositions;
+    options.seed = 3;
+    return options;
+  }
+
+  Dataset data_{options(), std::make_unique<NumberedTokens>(64, readable_),
+                std::make_unique<NumberedTokens>(24, readable_)};
+};
+
+// Sequences and their targets, of all micro-batches one after the other.
+std::vector<std::vector<std::int32_t>> sequences_of(std::span<const std::int32_t> step) {
+  std::vector<std::vector<std::int32_t>> found;
+  const std::size_t rows = 2 * 4;
+  for (std::size_t m = 0; m < step.size(); m += 2 * rows) {
+    for (std::size_t s = 0; s < rows; s += 4) {
+      const auto tokens = step.subspan(m + s, 4);
+      const auto targets = step.subspan(m + rows + s, 4);
+      found.emplace_back(tokens.begin(), tokens.end());
+      found.back().insert(found.back().end(), targets.begin(), targets.end());
+    }
+  }
+  return found;
+}
+
+TEST_F(RankSamplesTest, RanksTogetherHaveTheSamplesOfOneAndInTheirOrder) {
+  RankSamples alone = samples_of(4, 0, 1);
+  ASSERT_EQ(alone.share().of_step(), 8);
+  for (const std::int64_t first : {0, 8}) {
+    alone.fetch(first);
+    std::vector<std::vector<std::int32_t>> together;
+    for (std::int64_t rank = 0; rank < 2; ++rank) {
+      RankSamples of_rank = samples_of(2, rank, 2);
+      EXPECT_EQ(of_rank.share().of_step(), 8);
+      of_rank.fetch(first);
+      const auto part = sequences_of(of_rank.tokens());
+      ASSERT_EQ(part.size(), 4U);
+      together.insert(together.end(), part.begin(), part.end());
+    }
+    EXPECT_EQ(together, sequences_of(alone.tokens()));
+  }
+}
+
+TEST_F(RankSamplesTest, ValidationIsCountedToItsEndByAllRanksTogether) {
+  std::int64_t counted = 0;
+  for (std::int64_t first = 0; first < data_.validation_windows(); first += 4) {
+    for (std::int64_t rank = 0; rank < 2; ++rank) {
+      RankSamples::Validation batch;
+      samples_of(1, rank, 2).fill_validation(first, batch);
+      ASSERT_EQ(batch.tokens.size(), 16U);
+      EXPECT_EQ(std::ranges::count_if(std::span(batch.tokens).subspan(8),
+                                      [](std::int32_t target) { return target >= 0; }),
+                batch.counted_targets);
+      counted += batch.counted_targets;
+    }
+  }
+  EXPECT_EQ(counted, data_.validation_tokens() - 1);
+}
+
+TEST_F(RankSamplesTest, WhatCannotBeReadIsRememberedAndThrownWhenAsked) {
+  RankSamples samples = samples_of(1, 0, 1);
+  samples.fetch(0);
+  EXPECT_FALSE(samples.has_problem());
+  samples.rethrow_problem();
+  const std::vector<std::int32_t> before(samples.tokens().begin(), samples.tokens().end());
+  readable_ = 0;
+  samples.fetch(0);  // it is there
+  EXPECT_FALSE(samples.has_problem());
+  EXPECT_TRUE(std::ranges::equal(samples.tokens(), before));
+  samples.fetch(2);
+  EXPECT_TRUE(samples.has_problem());
+  EXPECT_THROW(samples.rethrow_problem(), CorruptData);
+
+  RankSamples evaluating = samples_of(1, 0, 1);
+  RankSamples::Validation batch;
+  evaluating.fill_validation(0, batch);
+  EXPECT_EQ(batch.counted_targets, 0);
+  EXPECT_THROW(evaluating.rethrow_problem(), CorruptData);
+}
+
+}  // namespace
+}  // namespace terrace
