@@ -6,12 +6,12 @@
 
 #include <chrono>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
 #include <utility>
 
 #include "tests/e2e/program_run.h"
+#include "tests/runtime/process_state.h"
 
 // The benchmarks run, as small as can be, and print what interface.md says. What they measure is
 // not looked at: times are no test.
@@ -193,15 +193,6 @@ void make_endless_fio(const TemporaryDirectory& directory) {
                              "'; exit; fi\n"
                              "echo $$ > new && mv new process && exec sleep 600\n";
   ASSERT_EQ(::chmod(directory.write("bin/fio", script).c_str(), 0755), 0);
-}
-
-// Gone, or a zombie that nobody has reaped yet.
-bool has_ended(const std::string& process) {
-  std::ifstream file("/proc/" + process + "/stat");
-  std::string facts;
-  std::getline(file, facts);
-  const std::size_t name_end = facts.rfind(')');  // the state follows
-  return name_end == std::string::npos || facts.substr(name_end + 2, 1) == "Z";
 }
 
 class SignalledBench : public testing::TestWithParam<int> {};

@@ -4,10 +4,10 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <fstream>
 #include <thread>
 
 #include "runtime/bench/child_program.h"
+#include "tests/runtime/process_state.h"
 #include "tests/runtime/temporary_directory.h"
 
 namespace terrace {
@@ -45,15 +45,6 @@ TEST(ChildProgram, FilesThatAreNamedAreOpenInItAndOthersAreNot) {
   EXPECT_EQ(run_shell(cat, {descriptor}).output, "some bytes");
   EXPECT_NE(run_shell(cat).code, 0);
   std::fclose(file);
-}
-
-// Gone, or a zombie that nobody has reaped yet.
-bool has_ended(const std::string& process) {
-  std::ifstream file("/proc/" + process + "/stat");
-  std::string facts;
-  std::getline(file, facts);
-  const std::size_t name_end = facts.rfind(')');  // the state follows
-  return name_end == std::string::npos || facts.substr(name_end + 2, 1) == "Z";
 }
 
 TEST(ChildProgram, EndsWithWhoeverStartedIt) {
