@@ -4,71 +4,26 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <map>
+#include <optional>
 #include <utility>
+
+#include "runtime/step/happens_before.h"
+#include "runtime/step/step_values.h"
 
 namespace terrace {
 namespace {
 
-// An op of the body taken twice.
-using Moment = std::int64_t;
+// The step of a value that was there before the first copy of the body.
+constexpr std::int64_t kUnknownStep = std::numeric_limits<std::int64_t>::min();
 
-// Answers whether one moment's end always comes before another's start. Each moment knows, of every
-// lane that completes in order, the last that has ended by then (a vector clock: Fidge, Mattern);
-// from an op of another lane the way leads through those that wait for it.
-class HappensBefore {
- public:
-  explicit HappensBefore(const Program& program)
-      : program_(program),
-        count_(static_cast<Moment>(program.ops.size())),
-        ended_(static_cast<std::size_t>(2 * count_)),
-        waiting_(static_cast<std::size_t>(2 * count_)) {
-    std::array<Moment, kLaneCount> last;
-    last.fill(-1);
-    for (Moment m = 0; m < 2 * count_; ++m) {
-      ended_[m].fill(-1);
-      const Lane lane = op(m).lane;
-      Moment& before = last.at(static_cast<std::size_t>(lane));
-      if (completes_in_order(lane) && before >= 0) take(m, before);
-      before = m;
-      for (const Dependency& edge : op(m).after) {
-        if (m < count_ && edge.distance == 1) continue;
-        const Moment to = edge.op + (m >= count_ && edge.distance == 0 ? count_ : 0);
-        if (to >= 0 && to < m) take(m, to);
-      }
-    }
-  }
-
-  bool operator()(Moment first, Moment second) const {
-    const Lane lane = op(first).lane;
-    if (completes_in_order(lane)) return ended_[second][static_cast<std::size_t>(lane)] >= first;
-    return std::ranges::any_of(waiting_[first], [&](Moment waiter) {
-      return waiter == second || (waiter < second && (*this)(waiter, second));
-    });
-  }
-
- private:
-  const Op& op(Moment moment) const { return program_.ops[moment % count_]; }
-
-  // `m` starts after `before` has ended.
-  void take(Moment m, Moment before) {
-    for (std::size_t l = 0; l < kLaneCount; ++l) {
-      ended_[m][l] = std::max(ended_[m][l], ended_[before][l]);
-    }
-    const Lane lane = op(before).lane;
-    if (completes_in_order(lane)) {
-      Moment& last = ended_[m].at(static_cast<std::size_t>(lane));
-      last = std::max(last, before);
-    } else {
-      waiting_[before].push_back(m);
-    }
-  }
-
-  const Program& program_;
-  Moment count_;
-  std::vector<std::array<Moment, kLaneCount>> ended_;
-  std::vector<std::vector<Moment>> waiting_;  // for an op whose lane completes in any order
-};
+std::string relative_step(std::int64_t step) {
+  if (step == 0) return "its own step";
+  if (step == 1) return "the next step";
+  if (step == -1) return "the step before";
+  return fmt::format("step {:+d} from its own", step);
+}
 
 class Verifier {
  public:
@@ -92,13 +47,15 @@ class Verifier {
     std::size_t end = 0;
     Moment writer = -1;
     BufferId owner = kNoBuffer;
-    std::vector<Moment> readers;
+    std::int64_t step = kUnknownStep;  // that the value belongs to
+    std::vector<Moment> readers;       // since the write; of a lane in order only the last
   };
   using Pieces = std::map<std::size_t, Piece>;
 
+  const Op& op_at(Moment moment) const { return program_.ops[moment % count_]; }
+
   std::string name(Moment moment) const {
-    return fmt::format("op {} ({})", moment % count_,
-                       describe(program_, program_.ops[moment % count_]));
+    return fmt::format("op {} ({})", moment % count_, describe(program_, op_at(moment)));
   }
 
   void problem(std::string text) {
@@ -147,24 +104,64 @@ class Verifier {
   }
 
   void check_accesses(Moment now) {
-    const Op& op = program_.ops[now % count_];
+    const Op& op = op_at(now);
     for (const Access& access : op.reads) check_read(now, access);
     for (const Access& access : op.writes) check_write(now, access);
+    const std::int64_t step = step_written(now);
     for (const Access& access : op.reads) {
-      for_pieces(access, [&](Piece& piece) { piece.readers.push_back(now); });
+      for_pieces(access, [&](Piece& piece) { add_reader(piece, now); });
     }
-    for (const Access& access : op.writes) write(now, access);
+    for (const Access& access : op.writes) write(now, access, step);
+  }
+
+  void add_reader(Piece& piece, Moment now) const {
+    const Lane lane = op_at(now).lane;
+    if (completes_in_order(lane)) {
+      std::erase_if(piece.readers, [&](Moment other) { return op_at(other).lane == lane; });
+    }
+    piece.readers.push_back(now);
+  }
+
+  std::int64_t own_step(Moment now) const { return step_of(op_at(now), now / count_); }
+
+  // The step that what this op writes belongs to. What it passes on must be of one step.
+  std::int64_t step_written(Moment now) {
+    if (!passes_values_on(op_at(now))) return own_step(now);
+    std::int64_t step = kUnknownStep;
+    for (const Access& access : op_at(now).reads) {
+      for_pieces(access, [&](const Piece& piece) {
+        if (piece.step == kUnknownStep) return;
+        if (step != kUnknownStep && step != piece.step) {
+          problem(fmt::format("{} passes on values of two steps in {}", name(now),
+                              program_.buffers.at(access.buffer).name));
+        }
+        step = piece.step;
+      });
+    }
+    return step;
+  }
+
+  // The learning rate of another step is as wrong as no learning rate.
+  void check_age(Moment now, const Access& access, const Piece& piece) {
+    const ValueAge age = demanded_age(op_at(now), access.role);
+    if (age == ValueAge::kAny || piece.step == kUnknownStep) return;
+    const std::int64_t wanted = age == ValueAge::kStepBefore ? -1 : 0;
+    const std::int64_t found = piece.step - own_step(now);
+    if (found == wanted) return;
+    problem(fmt::format("{} needs {} of {} and finds those of {}, which {} wrote", name(now),
+                        program_.buffers.at(access.buffer).name, relative_step(wanted),
+                        relative_step(found), name(piece.writer)));
   }
 
   // All of the access is one piece from now on.
-  void write(Moment now, const Access& access) {
+  void write(Moment now, const Access& access, std::int64_t step) {
     const auto [begin, end] = place_of(access);
     if (begin == end) return;
     Pieces& pieces = pieces_of(access);
     cut(pieces, begin);
     cut(pieces, end);
     pieces.erase(pieces.lower_bound(begin), pieces.lower_bound(end));
-    pieces.emplace(begin, Piece{end, now, access.buffer, {}});
+    pieces.emplace(begin, Piece{end, now, access.buffer, step, {}});
   }
 
   void check_read(Moment now, const Access& access) {
@@ -184,6 +181,7 @@ class Verifier {
         return;
       }
       require_order(piece.writer, now, buffer);
+      check_age(now, access, piece);
     });
   }
 
@@ -223,7 +221,7 @@ class Verifier {
       if (it == pieces.end()) {
         const auto next = pieces.lower_bound(at);
         const std::size_t stop = next == pieces.end() ? end : std::min(end, next->first);
-        it = pieces.emplace(at, Piece{stop, -1, kNoBuffer, {}}).first;
+        it = pieces.emplace(at, Piece{stop, -1, kNoBuffer, kUnknownStep, {}}).first;
       }
       visit(it->second);
       at = it->second.end;

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "runtime/step/program.h"
+
+namespace terrace {
+
+// An op of a program's list taken twice, one behind the other: its index, plus the number of ops in
+// the second copy.
+using Moment = std::int64_t;
+
+// Answers whether one moment always ends before another starts, by edges and lanes alone. Takes the
+// edges as they are: those that point to no earlier moment are left out.
+//
+// Lanes that complete in order are chains, so a moment needs to know only one moment of each: the
+// last that has ended when it starts (a vector clock: Fidge 1988, Mattern 1989), and the first that
+// starts after it has ended. Paths that touch no such lane are searched once for each `second`.
+// So the work is at most (moments x lanes + edges), and for every moment that is asked of such a
+// path once the edges among reads and writes.
+class HappensBefore {
+ public:
+  // Borrows the program, which must not change.
+  explicit HappensBefore(const Program& program);
+
+  bool operator()(Moment first, Moment second);
+
+ private:
+  using PerLane = std::array<Moment, kLaneCount>;
+
+  const Op& op(Moment moment) const { return program_.ops[moment % count_]; }
+  bool in_order(Moment moment) const { return completes_in_order(op(moment).lane); }
+
+  // Calls visit(earlier) for every moment that `m` waits for by an edge.
+  template <typename Visit>
+  void for_each_wait(Moment m, Visit visit) const;
+  void fill_ended();
+  void fill_next();
+  bool meets_on_a_lane(Moment first, Moment second) const;
+  void search_from(Moment second);
+
+  const Program& program_;
+  Moment count_;
+  std::vector<PerLane> ended_;  // by moment: the last of a lane that has ended when it starts, or -1
+  std::vector<PerLane> next_;   // by moment: the first of a lane that starts after its end
+  // The moments from which `searched_from_` is reached by edges among reads and writes have its
+  // number.
+  Moment searched_from_ = -1;
+  std::vector<Moment> reaches_;
+  std::vector<Moment> to_visit_;
+};
+
+}  // namespace terrace
