@@ -148,9 +148,11 @@ class Scheduler {
     }
   }
 
+  // Updates that the step before has left read its scalars: they come first.
   void step_scalars() {
     if (!policy_.has_backward || policy_.updates_wait_for_norm || has_scalars_) return;
     has_scalars_ = true;
+    updates_before_forward(model_.head());
     stages_.push_back({.kind = OpKind::kStepScalars});
   }
 
