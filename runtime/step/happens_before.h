@@ -43,8 +43,9 @@ class HappensBefore {
 
   const Program& program_;
   Moment count_;
-  std::vector<PerLane> ended_;  // by moment: the last of a lane that has ended when it starts, or -1
-  std::vector<PerLane> next_;   // by moment: the first of a lane that starts after its end
+  std::vector<PerLane>
+      ended_;                  // by moment: the last of a lane that has ended when it starts, or -1
+  std::vector<PerLane> next_;  // by moment: the first of a lane that starts after its end
   // The moments from which `searched_from_` is reached by edges among reads and writes have its
   // number.
   Moment searched_from_ = -1;
