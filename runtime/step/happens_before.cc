@@ -17,7 +17,7 @@ HappensBefore::HappensBefore(const Program& program)
       count_(static_cast<Moment>(program.ops.size())),
       ended_(static_cast<std::size_t>(2 * count_)),
       next_(static_cast<std::size_t>(2 * count_)),
-      reaches_(static_cast<std::size_t>(2 * count_), -1) {
+      found_by_(static_cast<std::size_t>(2 * count_), 0) {
   fill_ended();
   fill_next();
 }
@@ -83,7 +83,7 @@ bool HappensBefore::operator()(Moment first, Moment second) {
   if (completes_in_order(lane)) return ended_[second][index_of(lane)] >= first;
   if (meets_on_a_lane(first, second)) return true;
   if (searched_from_ != second) search_from(second);
-  return reaches_[first] == second;
+  return found_by_[first] == searches_;
 }
 
 // Some lane that completes in order has a moment that starts after `first` has ended, and has ended
@@ -98,13 +98,14 @@ bool HappensBefore::meets_on_a_lane(Moment first, Moment second) const {
 // Backward through reads and writes alone: a path through another lane meets on that lane.
 void HappensBefore::search_from(Moment second) {
   searched_from_ = second;
+  ++searches_;
   to_visit_.assign(1, second);
   while (!to_visit_.empty()) {
     const Moment m = to_visit_.back();
     to_visit_.pop_back();
     for_each_wait(m, [&](Moment earlier) {
-      if (in_order(earlier) || reaches_[earlier] == second) return;
-      reaches_[earlier] = second;
+      if (in_order(earlier) || found_by_[earlier] == searches_) return;
+      found_by_[earlier] = searches_;
       to_visit_.push_back(earlier);
     });
   }

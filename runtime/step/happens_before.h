@@ -46,10 +46,10 @@ class HappensBefore {
   std::vector<PerLane>
       ended_;                  // by moment: the last of a lane that has ended when it starts, or -1
   std::vector<PerLane> next_;  // by moment: the first of a lane that starts after its end
-  // The moments from which `searched_from_` is reached by edges among reads and writes have its
-  // number.
+  // Of the last search: what it was for, and its number, which the moments it found have.
   Moment searched_from_ = -1;
-  std::vector<Moment> reaches_;
+  std::int64_t searches_ = 0;
+  std::vector<std::int64_t> found_by_;
   std::vector<Moment> to_visit_;
 };
 

@@ -3,6 +3,12 @@
 #include "base/check.h"
 
 namespace terrace {
+namespace {
+
+// About as many ops, and buffers, come of a stage: room for them is taken at once.
+constexpr std::size_t kOpsPerStage = 4;
+
+}  // namespace
 
 Lowering::Lowering(const StepModel& model, const StepPolicy& policy,
                    const std::vector<Stage>& stages, const FetchPlan& plan)
@@ -24,6 +30,8 @@ Lowering::Lowering(const StepModel& model, const StepPolicy& policy,
       finished_at_(model.unit_count(), -1),
       updated_at_(model.unit_count(), -1) {
   draft_.compute_tier = compute_;
+  draft_.ops.reserve(kOpsPerStage * stages.size());
+  draft_.buffers.reserve(kOpsPerStage * stages.size());
   if (policy.has_backward) {
     state_.emplace(optimizer_homes(draft_, model, policy));
     gradients_.emplace(gradient_homes(draft_, model, policy));

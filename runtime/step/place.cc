@@ -49,6 +49,31 @@ Intervals life_of(const Buffer& buffer, const Touch& touch, std::int64_t end) {
   return {{0, touch.last_deferred + 1}, {touch.first_write, end}};
 }
 
+// Returns the ops in the order of the list: by stage, and within it by phase, group, step, and then
+// as they were made. They come nearly sorted by stage, of which each has a few, so they are dealt
+// out to their stages first.
+std::vector<std::uint32_t> list_order(const Draft& draft) {
+  std::vector<std::uint32_t> begins;
+  for (const DraftOp& op : draft.ops) {
+    const auto behind = static_cast<std::size_t>(op.stage) + 1;
+    if (behind >= begins.size()) begins.resize(behind + 1, 0);
+    ++begins[behind];
+  }
+  std::partial_sum(begins.begin(), begins.end(), begins.begin());
+  std::vector<std::uint32_t> order(draft.ops.size());
+  std::vector<std::uint32_t> next = begins;
+  for (std::uint32_t i = 0; i < draft.ops.size(); ++i) order[next[draft.ops[i].stage]++] = i;
+  const auto key = [&draft](std::uint32_t i) {
+    const DraftOp& op = draft.ops[i];
+    return std::tuple(op.phase, op.group, op.step, i);
+  };
+  for (std::size_t s = 0; s + 1 < begins.size(); ++s) {
+    std::sort(order.begin() + begins[s], order.begin() + begins[s + 1],
+              [&key](std::uint32_t a, std::uint32_t b) { return key(a) < key(b); });
+  }
+  return order;
+}
+
 // Where each stage begins in the list, and behind them the list's end.
 std::vector<std::int64_t> stage_begins(const std::vector<std::int32_t>& stages) {
   const std::int32_t count = stages.empty() ? 0 : stages.back() + 1;
@@ -168,17 +193,10 @@ void number_extents(Program& program, const std::map<std::string, std::size_t>& 
 }  // namespace
 
 LinearDraft linearize(const Draft& draft, const Slack& slack) {
-  std::vector<std::size_t> order(draft.ops.size());
-  std::iota(order.begin(), order.end(), 0U);
-  const auto key = [&draft](std::size_t i) {
-    const DraftOp& op = draft.ops[i];
-    return std::tuple(op.stage, op.phase, op.group, op.step, i);
-  };
-  std::sort(order.begin(), order.end(),
-            [&key](std::size_t a, std::size_t b) { return key(a) < key(b); });
   LinearDraft linear;
-  linear.ops.reserve(order.size());
-  for (const std::size_t i : order) {
+  linear.ops.reserve(draft.ops.size());
+  linear.stages.reserve(draft.ops.size());
+  for (const std::uint32_t i : list_order(draft)) {
     linear.ops.push_back(&draft.ops[i].op);
     linear.stages.push_back(draft.ops[i].stage);
   }

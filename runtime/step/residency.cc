@@ -1,7 +1,9 @@
 #include "runtime/step/residency.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
+#include <optional>
 
 namespace terrace {
 namespace {
@@ -48,6 +50,13 @@ class Room {
   std::array<std::vector<std::size_t>, kTierCount> used_;
 };
 
+// Whether nothing may be kept or fetched early, so that no one needs to know what is live when.
+bool leaves_no_room(const TierBudgets& budgets, Tier compute) {
+  return std::ranges::all_of(std::array{compute, Tier::kHost}, [&](Tier tier) {
+    return budgets.at(static_cast<std::size_t>(tier)) == std::optional<std::size_t>(0);
+  });
+}
+
 struct Gap {
   std::int32_t unit;
   std::size_t use;
@@ -84,10 +93,11 @@ std::vector<std::vector<bool>> parameters_that_stay(const StepModel& model,
       if (!stays[u][k]) gaps.push_back(gap);
     }
   }
+  const Tier compute = policy.compute_tier();
+  if (gaps.empty() || leaves_no_room(budgets, compute)) return stays;
   std::stable_sort(gaps.begin(), gaps.end(),
                    [](const Gap& a, const Gap& b) { return a.end - a.begin < b.end - b.begin; });
   Room room(add_movement(model, policy, stages, FetchPlan{stays, {}}), budgets, stages.size());
-  const Tier compute = policy.compute_tier();
   const std::size_t reserve = policy.lookahead > 0 ? largest : 0;
   for (const Gap& gap : gaps) {
     const std::size_t bytes = unit_bytes(model, gap.unit);
@@ -130,6 +140,7 @@ FetchPlan plan_fetches(const StepModel& model, const StepPolicy& policy,
                        const std::vector<Stage>& stages, const TierBudgets& budgets) {
   FetchPlan plan;
   plan.stays = parameters_that_stay(model, policy, stages, budgets);
+  if (policy.lookahead == 0 || leaves_no_room(budgets, policy.compute_tier())) return plan;
   const Draft draft = add_movement(model, policy, stages, plan);
   Room room(draft, budgets, stages.size());
   for (const Load& load : draft.loads) plan.issue_stage.push_back(load.need_stage);

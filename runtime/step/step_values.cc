@@ -1,7 +1,18 @@
 #include "runtime/step/step_values.h"
 
-namespace terrace {
+#include <fmt/format.h>
 
+#include <cstdint>
+#include <optional>
+
+#include "runtime/step/place_map.h"
+
+namespace terrace {
+namespace {
+
+constexpr std::int64_t kIterations = 3;
+
+// Whether the op writes what it reads, of whatever step that is.
 bool passes_values_on(const Op& op) {
   switch (op.kind) {
     case OpKind::kUpload:
@@ -18,20 +29,107 @@ bool passes_values_on(const Op& op) {
   }
 }
 
-ValueAge demanded_age(const Op& op, Role role) {
-  if (passes_values_on(op)) return ValueAge::kAny;
+// The step whose value an op needs in this role, counted from its own; none if any will do.
+std::optional<std::int64_t> needed_step(Role role) {
   switch (role) {
     case Role::kParameters:
     case Role::kTiedParameters:
     case Role::kState:
     case Role::kLossScale:
-      return ValueAge::kStepBefore;
+      return -1;
     case Role::kConstants:
     case Role::kWorkspace:
-      return ValueAge::kAny;
+      return std::nullopt;
     default:
-      return ValueAge::kOwnStep;
+      return 0;
   }
+}
+
+std::string relative_step(std::int64_t step) {
+  if (step == 0) return "its own step";
+  if (step == 1) return "the next step";
+  if (step == -1) return "the step before";
+  return fmt::format("step {:+d} from its own", step);
+}
+
+class StepValueChecker {
+ public:
+  StepValueChecker(const Program& program, std::size_t limit) : program_(program), limit_(limit) {}
+
+  std::vector<std::string> run() {
+    for (std::int64_t iteration = 0; iteration < kIterations; ++iteration) {
+      for (OpId id = 0; id < static_cast<OpId>(program_.ops.size()); ++id) {
+        if (problems_.size() >= limit_) return std::move(problems_);
+        take(id, iteration - (program_.ops[id].deferred ? 1 : 0));
+      }
+    }
+    return std::move(problems_);
+  }
+
+ private:
+  struct Value {
+    std::optional<std::int64_t> step;  // none: was there before the first iteration
+    OpId writer = -1;
+  };
+
+  void take(OpId id, std::int64_t own_step) {
+    const Op& op = program_.ops[id];
+    const bool passes_on = passes_values_on(op);
+    std::optional<std::int64_t> written = own_step;
+    if (passes_on) written = step_passed_on(id);
+    if (!passes_on) check_reads(id, own_step);
+    for (const Access& access : op.writes) {
+      values_.assign(place_of(program_, access), {written, id});
+    }
+  }
+
+  void check_reads(OpId id, std::int64_t own_step) {
+    for (const Access& access : program_.ops[id].reads) {
+      const std::optional<std::int64_t> needed = needed_step(access.role);
+      if (!needed.has_value()) continue;
+      values_.visit(place_of(program_, access), [&](const Value& value) {
+        if (!value.step.has_value() || *value.step - own_step == *needed) return;
+        problem(fmt::format("{} needs {} of {} and finds those of {}, which {} wrote", name(id),
+                            program_.buffers.at(access.buffer).name, relative_step(*needed),
+                            relative_step(*value.step - own_step), name(value.writer)));
+      });
+    }
+  }
+
+  // All that is passed on together must be of one step.
+  std::optional<std::int64_t> step_passed_on(OpId id) {
+    std::optional<std::int64_t> step;
+    for (const Access& access : program_.ops[id].reads) {
+      values_.visit(place_of(program_, access), [&](const Value& value) {
+        if (!value.step.has_value()) return;
+        if (step.has_value() && *step != *value.step) {
+          problem(fmt::format("{} passes on values of two steps in {}", name(id),
+                              program_.buffers.at(access.buffer).name));
+        }
+        step = value.step;
+      });
+    }
+    return step;
+  }
+
+  std::string name(OpId id) const {
+    return fmt::format("op {} ({})", id, describe(program_, program_.ops.at(id)));
+  }
+
+  void problem(std::string text) {
+    if (problems_.size() < limit_) problems_.push_back(std::move(text));
+  }
+
+  const Program& program_;
+  std::size_t limit_;
+  PlaceMap<Value> values_;
+  std::vector<std::string> problems_;
+};
+
+}  // namespace
+
+std::vector<std::string> check_step_values(const Program& program, std::size_t limit) {
+  return StepValueChecker(program, limit).run();
 }
 
 }  // namespace terrace

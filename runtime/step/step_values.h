@@ -1,34 +1,22 @@
 #pragma once
 
-#include <cstdint>
-#include <optional>
+#include <cstddef>
+#include <string>
+#include <vector>
 
 #include "runtime/step/program.h"
 
-// Which training step a value belongs to. A body holds ops of two steps: its deferred ops finish
-// step s - 1 while the others are of step s. An op that finds its buffer written, but by the other
-// step, computes with another step's learning rate, gradient or parameters.
 namespace terrace {
 
-// The step whose value an op must find in what it reads, counted from the op's own step.
-enum class ValueAge : std::uint8_t {
-  kOwnStep,     // tokens, activations, gradients, losses, norm partials, scalars
-  kStepBefore,  // what a step is given and changes: parameters, optimizer state, loss scale
-  kAny,         // constants, and what is only passed on
-};
-
-// Returns what `op` demands of what it reads in this role.
-ValueAge demanded_age(const Op& op, Role role);
-
-// Returns whether the op writes what it reads, of whatever step that is: copies between tiers and
-// collectives that pass on or add what several ranks have. Every other op writes a value of its own
-// step.
-bool passes_values_on(const Op& op);
-
-// Returns the step of an op of the body's given iteration: that iteration, or the one before for a
-// deferred op.
-inline std::int64_t step_of(const Op& op, std::int64_t iteration) {
-  return iteration - (op.deferred ? 1 : 0);
-}
+// Checks that every op finds values of the training step that it needs them of. A body has ops of
+// two steps: its deferred ops finish step s - 1, all others are of step s. Each op that computes
+// writes values of its own step; copies and collectives pass on the step of what they read. Then
+//  * tokens, activations, gradients, losses, norm partials and the scalars of updates must be those
+//    of the op's own step,
+//  * parameters, optimizer state and the loss scale must be what the step before has left.
+// The body is taken three times, so that a value that a step leaves is followed through a copy that
+// the next one makes to an op of the one after. What was there before the first is taken as right.
+// Returns what is wrong, one sentence each, at most `limit`.
+std::vector<std::string> check_step_values(const Program& program, std::size_t limit);
 
 }  // namespace terrace

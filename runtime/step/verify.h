@@ -18,7 +18,7 @@ namespace terrace {
 //  * any two ops that touch the same place, one of them writing, are ordered by edges and lanes
 //  alone:
 //    by reachability in the body taken twice, never by position in the list;
-//  * what an op reads belongs to the step that the op needs it of (runtime/step/step_values.h): a
+//  * what an op reads is of the step that the op needs it of (runtime/step/step_values.h): a
 //    deferred op finds the scalars and gradients of its own step, a forward the parameters that the
 //    step before has left, whatever was copied on the way;
 //  * no buffer reaches beyond its arena.

@@ -52,6 +52,7 @@ TEST(PipelineProgram, RandomPoliciesVerifyOnAllStages) {
     policy.unified = random() % 2 == 0;
     policy.has_backward = random() % 8 != 0;
     policy.updates_wait_for_norm = random() % 2 == 0;
+    policy.first_units = 1 + static_cast<std::int32_t>(random() % (blocks + 2));
     policy.lookahead = static_cast<std::int32_t>(random() % 4);
     policy.pipeline_schedule = schedule;
     policy.reduces_micro_batches = random() % 3 == 0;

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/step/hazards.h"
 #include "runtime/step/verify.h"
 
 namespace terrace {
@@ -30,6 +31,19 @@ bool reuses_space(const Program& program, const Op& earlier, const Op& later) {
 bool reads_what_was_written(const Op& earlier, const Op& later) {
   return earlier.lane == Lane::kWrite && later.lane == Lane::kRead &&
          earlier.writes.front().buffer == later.reads.front().buffer;
+}
+
+// Sets the scalars of a step before the last update that the step before has left, as a
+// schedule once did.
+bool set_scalars_too_early(Program& program) {
+  const auto scalars = std::ranges::find(program.ops, OpKind::kStepScalars, &Op::kind);
+  const auto update = std::find_if(program.ops.begin(), scalars, [](const Op& op) {
+    return op.kind == OpKind::kUpdate && op.deferred;
+  });
+  if (scalars == program.ops.end() || update == scalars) return false;
+  std::rotate(update, scalars, scalars + 1);
+  add_edges(program);
+  return true;
 }
 
 class PlantedStore final : public BlockStore {
@@ -160,6 +174,8 @@ std::string_view name_of(PlantedBug bug) {
       return "missing reuse edge";
     case PlantedBug::kStaleExtent:
       return "stale extent";
+    case PlantedBug::kScalarsOfNextStep:
+      return "scalars of next step";
     case PlantedBug::kDroppedCompletion:
       return "dropped completion";
     case PlantedBug::kUnsyncedManifest:
@@ -175,6 +191,9 @@ std::string_view name_of(PlantedBug bug) {
 }
 
 bool plant_in_program(PlantedBug bug, std::uint64_t dice, Program& program) {
+  if (bug == PlantedBug::kScalarsOfNextStep) {
+    return set_scalars_too_early(program) && !verify(program, 1).empty();
+  }
   if (bug != PlantedBug::kMissingReuseEdge && bug != PlantedBug::kStaleExtent) return false;
   std::vector<std::pair<std::size_t, std::size_t>> edges;  // op and place in its list
   for (std::size_t i = 0; i < program.ops.size(); ++i) {

@@ -16,6 +16,7 @@ enum class PlantedBug : std::uint8_t {
   kLostWriteBack,      // a write to the drive is acknowledged and never made
   kMissingReuseEdge,   // an op does not wait for the last reader of the space that it writes
   kStaleExtent,        // a read does not wait for the write to its extent before it
+  kScalarsOfNextStep,  // a deferred update finds the next step's learning rate
   kDroppedCompletion,  // a request is carried out, and nobody is told
   kUnsyncedManifest,   // fsync of the manifest does nothing
   kUnsyncedDirectory,  // fsync of the run directory does nothing
@@ -24,8 +25,8 @@ enum class PlantedBug : std::uint8_t {
 };
 std::string_view name_of(PlantedBug bug);
 
-// Takes an edge out of a compiled program, so that verify() complains. False where it has none of
-// the kind.
+// Takes an edge out of a compiled program, or moves an op in it, so that verify() complains.
+// Returns false where the program has nothing of the kind.
 bool plant_in_program(PlantedBug bug, std::uint64_t dice, Program& program);
 
 // A store with the bug, in one of its requests; the store itself for bugs that are elsewhere.

@@ -21,8 +21,8 @@ class SimShape {
     std::uint64_t state = 0;  // hash of all state after the step
   };
 
-  // One of kShapes.
-  static constexpr int kShapes = 4;
+  // One of kShapes. The last two do not clip, so that most updates run under the backward.
+  static constexpr int kShapes = 6;
   explicit SimShape(int number);
 
   const EngineOptions& options() const { return options_; }

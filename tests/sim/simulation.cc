@@ -86,6 +86,8 @@ class Simulation {
         time_.draw_chance(0.5) ? MicroBatchOrder::kLayerMajor : MicroBatchOrder::kMicroBatchMajor;
     policy.unified = time_.draw_chance(0.3);
     policy.lookahead = static_cast<std::int32_t>(time_.draw() % 4);
+    policy.updates_wait_for_norm = shape_.options().optimizer.max_grad_norm > 0;
+    policy.first_units = 1 + static_cast<std::int32_t>(time_.draw() % shape_.model().unit_count());
     for (std::size_t u = 0; u < shape_.model().unit_count(); ++u) {
       policy.homes.push_back(
           {any_tier(), any_tier(), any_tier(), any_tier(), time_.draw_chance(0.3)});

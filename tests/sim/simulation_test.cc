@@ -35,9 +35,10 @@ TEST_P(PlantedBugs, AreFoundAndReplayed) {
 INSTANTIATE_TEST_SUITE_P(
     Simulation, PlantedBugs,
     ::testing::Values(PlantedBug::kLostWriteBack, PlantedBug::kMissingReuseEdge,
-                      PlantedBug::kStaleExtent, PlantedBug::kDroppedCompletion,
-                      PlantedBug::kUnsyncedManifest, PlantedBug::kUnsyncedDirectory,
-                      PlantedBug::kUncheckedSum, PlantedBug::kSwallowedFailure),
+                      PlantedBug::kStaleExtent, PlantedBug::kScalarsOfNextStep,
+                      PlantedBug::kDroppedCompletion, PlantedBug::kUnsyncedManifest,
+                      PlantedBug::kUnsyncedDirectory, PlantedBug::kUncheckedSum,
+                      PlantedBug::kSwallowedFailure),
     [](const auto& info) {
       std::string name(name_of(info.param));
       for (char& c : name) {

@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# Times how long steps of drawn configurations take to plan: tools/plan_sweep.sh [COUNT [SEED]]
+#
+# Draws COUNT configurations of the presets (1000 unless named): sequence length, micro-batches,
+# budgets, homes, order, prefetch distance, clipping, pipeline, tensor parallel and ZeRO settings.
+# Each is planned by a dry run in a process of its own. Prints how many fitted, how many were
+# refused, and the slowest ten. Exits with 1 when a plan takes more than LIMIT_S seconds (10), or
+# ends with another exit code than 0 or 3. TERRACE names the program (build/release/terrace).
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+count=${1:-1000}
+seed=${2:-1}
+limit_s=${LIMIT_S:-10}
+terrace=$(realpath "${TERRACE:-build/release/terrace}")
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir "$work/drive"
+seq 1 40000 >"$work/text.txt"
+
+# Draws one configuration a line. awk's generator is seeded, so a line is that of its seed.
+draw() {
+  awk -v count="$count" -v seed="$seed" '
+    function any(list,   n, names) { n = split(list, names, " "); return names[1 + int(rand() * n)] }
+    function between(low, high) { return low * exp(rand() * log(high / low)) }
+    BEGIN {
+      srand(seed)
+      for (i = 0; i < count; ++i) {
+        model = any("nano gpt2-124m gpt2-xl llama-1b llama-3b llama-7b llama-8b llama-70b")
+        longest = model == "nano" ? "64 128 256" : model ~ /gpt2/ ? "128 256 512 1024" : "128 512 1024 2048 4096"
+        most = model == "nano" ? 256 : 20480
+        line = "--model " model " --sequence-length " any(longest) " --micro-batch-size " any("1 1 1 2 4")
+        line = line " --gradient-accumulation-steps " any("1 1 2 3 4 5 6 8 12 16 24 32")
+        line = line sprintf(" --host-memory %dMiB", between(most / 64, most))
+        if (rand() < 0.3) line = line sprintf(" --device-memory %dMiB", between(most / 256, most / 8))
+        if (rand() < 0.8) line = line " --nvme DRIVE"
+        places = line ~ /--nvme/ ? "auto auto host nvme nvme" : "auto host"
+        if (line ~ /--device-memory/) places = places " device"
+        if (rand() < 0.7) {
+          line = line " --place-parameters " any(places) " --place-gradients " any(places)
+          line = line " --place-optimizer " any(places) " --place-activations " any(places)
+        }
+        if (rand() < 0.4) line = line " --lookahead " any("1 2 3 6 12")
+        if (rand() < 0.3) line = line " --recompute " any("none full")
+        if (rand() < 0.4) line = line " --max-grad-norm 0"
+        if (rand() < 0.2) line = line " --optimizer-state-dtype " any("bf16 int8")
+        if (rand() < 0.25) {
+          stages = int(any("1 1 2 3")); shared = int(any("1 1 2"))
+          line = line " --local-ranks " stages * shared * any("1 2") " --zero-stage " any("0 1 2 3")
+          line = line " --pipeline-parallel " stages " --tensor-parallel " shared
+          if (stages > 1) line = line " --pipeline-schedule " any("1f1b gpipe")
+        } else if (rand() < 0.4) {
+          line = line " --micro-batch-order " any("layer-major micro-batch-major")
+        }
+        print i, line
+      }
+    }'
+}
+
+# plan NUMBER FLAG...: prints seconds, exit code and flags.
+plan() {
+  local number=$1 begin code=0 limit
+  shift
+  limit=$((limit_s * 6))
+  begin=$(date +%s.%N)
+  timeout "$limit" "$terrace" train --init random --data "$work/text.txt" --data-format text \
+    --validation-fraction 0 --max-steps 1 --run-dir "$work/run-$number" --dry-run \
+    "${@//DRIVE/$work/drive}" >"$work/$number.log" 2>&1 || code=$?
+  awk -v begin="$begin" -v end="$(date +%s.%N)" -v code="$code" -v flags="$*" \
+    'BEGIN { printf "%.2f %d %s\n", end - begin, code, flags }'
+  if ((code == 0 || code == 3)); then rm -f "$work/$number.log"; else tail -n 3 "$work/$number.log" >&2; fi
+}
+export -f plan
+export terrace work limit_s
+
+draw | xargs -P "$(./tools/jobs.sh)" -d '\n' -n 1 bash -c 'plan $0' >"$work/times"
+
+awk '{ ++codes[$2] } END { for (code in codes) printf "exit %d: %d plans\n", code, codes[code] }' "$work/times" | sort
+echo "slowest ten, in seconds, with exit code:"
+sort -rn "$work/times" | head -n 10
+awk -v limit="$limit_s" '
+  $1 > limit { ++slow }
+  $2 != 0 && $2 != 3 { ++failed }
+  END {
+    printf "%d plans: %d took more than %s s, %d failed\n", NR, slow, limit, failed
+    exit slow + failed > 0
+  }' "$work/times"
