@@ -81,9 +81,15 @@ void HappensBefore::fill_next() {
 bool HappensBefore::operator()(Moment first, Moment second) {
   const Lane lane = op(first).lane;
   if (completes_in_order(lane)) return ended_[second][index_of(lane)] >= first;
-  if (meets_on_a_lane(first, second)) return true;
+  if (waits_for(second, first) || meets_on_a_lane(first, second)) return true;
   if (searched_from_ != second) search_from(second);
   return found_by_[first] == searches_;
+}
+
+bool HappensBefore::waits_for(Moment second, Moment first) const {
+  bool waits = false;
+  for_each_wait(second, [&](Moment earlier) { waits = waits || earlier == first; });
+  return waits;
 }
 
 // Some lane that completes in order has a moment that starts after `first` has ended, and has ended

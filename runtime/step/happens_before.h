@@ -17,9 +17,10 @@ using Moment = std::int64_t;
 //
 // Lanes that complete in order are chains, so a moment needs to know only one moment of each: the
 // last that has ended when it starts (a vector clock: Fidge 1988, Mattern 1989), and the first that
-// starts after it has ended. Paths that touch no such lane are searched once for each `second`.
-// So the work is at most (moments x lanes + edges), and for every moment that is asked of such a
-// path once the edges among reads and writes.
+// starts after it has ended. A path of several edges that touches no such lane is searched for,
+// once for each `second` (the passes leave none: an op has an edge to every read or write it waits
+// for). So the work is at most (moments x lanes + edges), and for every moment that is asked of
+// such a path once the edges among reads and writes.
 class HappensBefore {
  public:
   // Borrows the program, which must not change.
@@ -38,6 +39,7 @@ class HappensBefore {
   void for_each_wait(Moment m, Visit visit) const;
   void fill_ended();
   void fill_next();
+  bool waits_for(Moment second, Moment first) const;  // by an edge
   bool meets_on_a_lane(Moment first, Moment second) const;
   void search_from(Moment second);
 
