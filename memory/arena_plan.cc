@@ -24,6 +24,8 @@ namespace {
 // Placed items looked at before no further attempt begins. Deterministic, unlike a limit on time.
 constexpr std::int64_t kLooksMax = 80'000'000;
 constexpr int kRepairRoundsMax = 40;
+// Repairs end after as many rounds in a row that gained nothing: those that help, help soon.
+constexpr int kRepairRoundsInVain = 6;
 constexpr std::size_t kBucketCount = 128;
 
 // Times are ranks: positions among all the begins and ends there are.
@@ -368,7 +370,7 @@ class Search {
   PackResult lowest(PackResult in_time) {
     result_.live_bytes = problem_.live_bytes;
     result_.packed_bytes = std::numeric_limits<std::size_t>::max();
-    if (in_time.packed_bytes == problem_.live_bytes) return in_time;
+    if (in_time.packed_bytes <= lowest_wanted()) return in_time;
     for (const Fit fit : {Fit::kLowest, Fit::kTightest}) {
       for (const Order& order : orders()) {
         if (is_done()) break;
@@ -441,7 +443,7 @@ class Search {
     const auto has_holes = [this](std::uint32_t i) { return problem_.items[i].count > 1; };
     const auto holed = static_cast<std::int64_t>(std::ranges::count_if(free_, has_holes));
     if (!fixed_.empty() || holed * std::ssize(free_) > kLooksMax / 4) return result;
-    result.offsets.resize(items_.size());
+    result.offsets = fixed_offsets();
     Order order = order_by([](const Item& item) {
       return Key{item.hull.begin, -item.length, -static_cast<std::int64_t>(item.size)};
     });
@@ -494,12 +496,17 @@ class Search {
     return top;
   }
 
+  // By item: its fixed offset, also of one without a life; 0 where it has none.
+  std::vector<std::size_t> fixed_offsets() const {
+    std::vector<std::size_t> offsets;
+    offsets.reserve(items_.size());
+    for (const PackItem& item : items_) offsets.push_back(item.fixed_offset.value_or(0));
+    return offsets;
+  }
+
   std::size_t attempt(const Order& order, Fit fit) {
     place_fixed(false);
-    std::vector<std::size_t> offsets(items_.size());
-    for (std::uint32_t i = 0; i < items_.size(); ++i) {
-      offsets[i] = items_[i].fixed_offset.value_or(0);
-    }
+    std::vector<std::size_t> offsets = fixed_offsets();
     for (const std::uint32_t i : order) offsets[i] = placer_.place(i, fit);
     const std::size_t packed = std::max(placer_.packed_bytes(), fixed_end_);
     latest_ = offsets;
@@ -517,10 +524,13 @@ class Search {
     Order order = best_order_;
     latest_ = result_.offsets;
     const std::size_t bound = std::max(problem_.live_bytes, fixed_end_);
-    for (int round = 0; round < kRepairRoundsMax && !is_done(); ++round) {
+    int in_vain = 0;
+    for (int round = 0; round < kRepairRoundsMax && in_vain < kRepairRoundsInVain && !is_done();
+         ++round) {
       std::ranges::stable_partition(
           order, [&](std::uint32_t i) { return latest_[i] + problem_.items[i].size > bound; });
-      attempt(order, best_fit_);
+      const std::size_t lowest_before = result_.packed_bytes;
+      in_vain = attempt(order, best_fit_) < lowest_before ? 0 : in_vain + 1;
     }
   }
 

@@ -23,18 +23,26 @@ draw() {
   awk -v count="$count" -v seed="$seed" '
     function any(list,   n, names) { n = split(list, names, " "); return names[1 + int(rand() * n)] }
     function between(low, high) { return low * exp(rand() * log(high / low)) }
+    function most(model) { return 20 * least[model] < 20480 ? 20 * least[model] : 20480 }
     BEGIN {
+      # MiB of host memory, about the least that README says.
+      split("nano 6 gpt2-124m 455 gpt2-xl 709 llama-1b 1741 llama-3b 2642 llama-7b 1843 llama-8b 3420 llama-70b 6789", pairs, " ")
+      for (p = 1; p in pairs; p += 2) least[pairs[p]] = pairs[p + 1]
       srand(seed)
       for (i = 0; i < count; ++i) {
         model = any("nano gpt2-124m gpt2-xl llama-1b llama-3b llama-7b llama-8b llama-70b")
-        longest = model == "nano" ? "64 128 256" : model ~ /gpt2/ ? "128 256 512 1024" : "128 512 1024 2048 4096"
-        most = model == "nano" ? 256 : 20480
-        line = "--model " model " --sequence-length " any(longest) " --micro-batch-size " any("1 1 1 2 4")
+        longest = "128 512 1024 2048 4096"
+        if (model == "nano") longest = "64 128 256"
+        if (model ~ /gpt2/) longest = "128 256 512 1024"
+        line = "--model " model " --sequence-length " any(longest)
+        line = line " --micro-batch-size " any("1 1 1 2 4")
         line = line " --gradient-accumulation-steps " any("1 1 2 3 4 5 6 8 12 16 24 32")
-        line = line sprintf(" --host-memory %dMiB", between(most / 64, most))
-        if (rand() < 0.3) line = line sprintf(" --device-memory %dMiB", between(most / 256, most / 8))
-        if (rand() < 0.8) line = line " --nvme DRIVE"
-        places = line ~ /--nvme/ ? "auto auto host nvme nvme" : "auto host"
+        line = line sprintf(" --host-memory %dMiB", between(0.8 * least[model], most(model)))
+        if (rand() < 0.3) {
+          line = line sprintf(" --device-memory %dMiB", between(0.5 * least[model], 2 * least[model]))
+        }
+        if (rand() < 0.9) line = line " --nvme DRIVE"
+        places = line ~ /--nvme/ ? "auto auto auto host nvme nvme nvme" : "auto host"
         if (line ~ /--device-memory/) places = places " device"
         if (rand() < 0.7) {
           line = line " --place-parameters " any(places) " --place-gradients " any(places)

@@ -95,7 +95,7 @@ Program compile_step(const StepModel& model, const StepPolicy& policy, const Tie
     const LinearDraft linear = linearize(draft);
     const bool is_last = share == kBudgetShares.back();
     if (!is_last && live_over_budget(draft, linear, budgets)) continue;
-    program = place(draft, linear, base);
+    program = place(draft, linear, base, budgets);
     if (!tiers_over_budget(program, budgets).empty()) continue;
     program = with_slack(program, draft, budgets, base);
     break;
