@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/function_ref.h"
+#include "runtime/plan/shared_plans.h"
 #include "runtime/plan/update_split.h"
 #include "runtime/step/simulate.h"
 #include "runtime/step/verify.h"
@@ -373,14 +374,18 @@ Ledger ledger_of(const Program& program, const TierBudgets& budgets) {
 }
 
 StepPlan plan_step(const StepModel& model, const PlacementRequest& request,
-                   const TierBudgets& budgets) {
-  const Planner planner(model, request, budgets);
-  if (model.zero.rank == 0) return planner.run();
+                   const TierBudgets& budgets, SharedPlans* shared) {
+  const auto plan_of = [&](const StepModel& first) {
+    const auto make = [&] { return Planner(first, request, budgets).run(); };
+    return shared == nullptr ? make() : shared->get(first, make);
+  };
+  if (model.zero.rank == 0) return plan_of(model);
   // Data-parallel ranks must run one program, and where a rank's shards lie decides on its waits,
   // and so on what the simulator says of it: all take what is best for the first.
   StepModel of_first = model;
   of_first.zero.rank = 0;
-  StepPlan first = Planner(of_first, request, budgets).run();
+  StepPlan first = plan_of(of_first);
+  const Planner planner(model, request, budgets);
   std::optional<StepPlan> own = planner.with(std::move(first.policy));
   return own.has_value() ? std::move(*own) : planner.run();
 }

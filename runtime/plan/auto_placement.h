@@ -9,6 +9,8 @@
 
 namespace terrace {
 
+class SharedPlans;
+
 // What a GPU computes beside.
 struct GpuSetting {
   std::int32_t update_threads = 1;  // of the host
@@ -48,7 +50,8 @@ Ledger ledger_of(const Program& program, const TierBudgets& budgets);
 // everything in the compute tier and gives way unit by unit, the states that cost least to have
 // elsewhere first, no further than needed. Compiles and verifies. Throws OutOfMemory with the
 // ledger of the smallest program there is, and the cheapest ways to make it fit, if none fits.
+// `shared`: the plans of the other ranks of this process, if there are any.
 StepPlan plan_step(const StepModel& model, const PlacementRequest& request,
-                   const TierBudgets& budgets);
+                   const TierBudgets& budgets, SharedPlans* shared = nullptr);
 
 }  // namespace terrace

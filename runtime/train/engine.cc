@@ -122,7 +122,7 @@ EnginePlan plan_engine(const EngineOptions& options) {
     if (!placement.gpu.has_value()) placement.gpu.emplace();
     placement.gpu->update_threads = options.update_threads;
   }
-  plan.training = plan_step(plan.model, placement, options.budgets);
+  plan.training = plan_step(plan.model, placement, options.budgets, options.shared_plans);
   plan.ledger = plan.training.ledger;
   if (!options.evaluates) return plan;
   StepPolicy evaluation = plan.training.policy;

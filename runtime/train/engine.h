@@ -36,6 +36,7 @@ struct EngineOptions {
   std::int32_t zero_stage = 0;                   // what data-parallel ranks share out
   // Of one: alone. With the devices' own where the backend has an exchange. Outlive the engine.
   StepRanks ranks;
+  SharedPlans* shared_plans = nullptr;  // of ranks that are threads; used by plan_engine() alone
   PipelineSchedule pipeline_schedule = PipelineSchedule::k1F1B;
   std::int32_t virtual_stages = 1;  // pieces of the model that a pipeline stage has
   bool sequence_parallel = true;    // where ranks are tensor-parallel

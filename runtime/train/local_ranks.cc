@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "parallel/thread_communicator.h"
+#include "runtime/plan/shared_plans.h"
 #include "runtime/train/gpu_choice.h"
 #include "runtime/train/train_setup.h"
 
@@ -31,11 +32,11 @@ std::vector<Rank> make_ranks(const RankOptions& options) {
   return ranks;
 }
 
-void run_rank(const TrainCommand& command, Rank& rank, StopRequest& stop, TrainConsole& console,
-              Log& log) {
+void run_rank(const TrainCommand& command, Rank& rank, SharedPlans& plans, StopRequest& stop,
+              TrainConsole& console, Log& log) {
   try {
     const RanksOnHost on_host{command.options.ranks.local_ranks, rank.world->rank()};
-    rank.outcome = train_rank(command, {rank.world.get(), on_host}, stop, console, log);
+    rank.outcome = train_rank(command, {rank.world.get(), on_host, &plans}, stop, console, log);
   } catch (const std::exception& error) {
     rank.error = std::current_exception();
     rank.world->abort(error.what());
@@ -72,12 +73,13 @@ TrainOutcome train_local_ranks(const TrainCommand& command, StopRequest& stop,
                                TrainConsole& console, Log& log) {
   prepare_for_ranks(command.options.tiers.device);
   std::vector<Rank> ranks = make_ranks(command.options.ranks);
+  SharedPlans plans;
   SilentConsole silent;
   {
     std::vector<std::jthread> threads;
     try {
       for (std::size_t r = 1; r < ranks.size(); ++r) {
-        threads.emplace_back([&, r] { run_rank(command, ranks[r], stop, silent, log); });
+        threads.emplace_back([&, r] { run_rank(command, ranks[r], plans, stop, silent, log); });
       }
     } catch (const std::system_error& error) {
       ranks[0].world->abort("a rank's thread does not start");
@@ -85,7 +87,7 @@ TrainOutcome train_local_ranks(const TrainCommand& command, StopRequest& stop,
           fmt::format("a thread for each of {} local ranks: {}", ranks.size(), error.what()),
           "lower --local-ranks, or raise the limit on processes (ulimit -u)");
     }
-    run_rank(command, ranks[0], stop, console, log);
+    run_rank(command, ranks[0], plans, stop, console, log);
   }
   rethrow_cause(ranks);
   return ranks[0].outcome;

@@ -15,6 +15,7 @@
 #include "runtime/checkpoint/hf_directory.h"
 #include "runtime/config/check_options.h"
 #include "runtime/data/dataset.h"
+#include "runtime/plan/shared_plans.h"
 #include "runtime/step/verify_ranks.h"
 #include "runtime/train/local_ranks.h"
 #include "runtime/train/rank_group.h"
@@ -86,6 +87,7 @@ class Trainer {
         backend_(make_backend(machine_.gpu)),
         engine_options_(engine_options_for(options_, model_, machine_)) {
     engine_options_.backend = backend_.get();
+    engine_options_.shared_plans = ranks.plans;
     agree_on_limits();
   }
 
@@ -96,6 +98,8 @@ class Trainer {
       throw ConfigError("the ranks have compiled different steps",
                         "start all of them with the same flags and the same version of Terrace");
     }
+    // Every rank has planned, as all have just told each other.
+    if (engine_options_.shared_plans != nullptr) engine_options_.shared_plans->clear();
     const std::string summary = describe_plan(engine_options_, plan_);
     console_.say(summary);
     if (options_.run.dry_run) return TrainOutcome::kDone;

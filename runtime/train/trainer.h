@@ -24,10 +24,13 @@ struct TrainCommand {
 // base/error.h. With --local-ranks it does so on a thread per rank.
 TrainOutcome train(const TrainCommand& command, StopRequest& stop, TrainConsole& console, Log& log);
 
+class SharedPlans;
+
 // Which ranks there are, as one of them sees them.
 struct LaunchedRanks {
   Communicator* world = nullptr;  // all; null where there is one
   RanksOnHost on_host;            // those that share memory and processors with this one
+  SharedPlans* plans = nullptr;   // of ranks that are threads of one process
   std::int32_t count() const { return world == nullptr ? 1 : world->size(); }
 };
 

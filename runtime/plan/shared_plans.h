@@ -1,0 +1,35 @@
+#pragma once
+
+#include <future>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "base/function_ref.h"
+#include "runtime/plan/auto_placement.h"
+
+namespace terrace {
+
+// The plans that ranks of one process need of each other: data-parallel ranks take the choices of
+// the first of them, and the first rank of all checks its program against those of the other
+// pipeline stages. Each plan is made once, by whoever asks first; the others wait for it. All must
+// plan for the same model, request and budgets. Thread-safe.
+class SharedPlans {
+ public:
+  // Returns the plan of the first data-parallel rank at the model's place in the mesh; the first
+  // caller has it made. Throws what `make` threw, to every caller.
+  StepPlan get(const StepModel& model, FunctionRef<StepPlan()> make);
+
+  // Forgets all: the programs of large models take much memory. When every rank has planned.
+  void clear();
+
+ private:
+  using Place = std::pair<std::int32_t, std::int32_t>;  // pipeline stage, tensor-parallel rank
+  using Result = std::shared_future<std::shared_ptr<const StepPlan>>;
+
+  std::mutex mutex_;
+  std::map<Place, Result> plans_;  // guarded by mutex_
+};
+
+}  // namespace terrace
