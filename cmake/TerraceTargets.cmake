@@ -55,40 +55,20 @@ function(terrace_folder name)
     PRIVATE ${arg_PRIVATE_DEPENDS})
 endfunction()
 
-# terrace_test(NAME SOURCES... DEPENDS... LABELS... TIMEOUT seconds PROCESSORS count): a GoogleTest
-# program, each test known to ctest by its own name, and by how many processors it keeps busy (1). A
-# test has the labels given here and those of its folder (TERRACE_FOLDER_LABELS, set by
-# tests/CMakeLists.txt); docs/testing.md says what each label selects.
-# The target tests_LABEL builds the programs of a label; tests_sanitized builds those that the debug
-# preset runs, tests_threads those of the tsan preset.
-function(terrace_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT;PROCESSORS" "SOURCES;DEPENDS;LABELS")
-  if(NOT arg_TIMEOUT)
-    set(arg_TIMEOUT 300)
+# Each test of the program by its own name, as the program lists them when ctest starts: one that cannot
+# start fails the tests and not the build.
+function(terrace_discover_tests name environment labels timeout processors)
+  if(environment)
+    set(environment ENVIRONMENT ${environment})
   endif()
-  if(NOT arg_PROCESSORS)
-    set(arg_PROCESSORS 1)
-  endif()
-  add_executable(${name} ${arg_SOURCES})
-  target_link_libraries(${name} PRIVATE terrace_flags ${arg_DEPENDS} GTest::gtest GTest::gmock
-                                        GTest::gtest_main)
-  # Only the tests on a GPU see one: what --device auto would take is not what the others are about.
-  set(environment "")
-  if(NOT "gpu" IN_LIST TERRACE_FOLDER_LABELS)
-    set(environment ENVIRONMENT CUDA_VISIBLE_DEVICES=)
-  endif()
-  # The tests are listed when ctest starts, so that a program that cannot start fails the tests and
-  # not the build.
   gtest_discover_tests(
     ${name}
     DISCOVERY_MODE PRE_TEST
     DISCOVERY_TIMEOUT 120
-    PROPERTIES TIMEOUT ${arg_TIMEOUT} PROCESSORS ${arg_PROCESSORS} ${environment})
+    PROPERTIES TIMEOUT ${timeout} PROCESSORS ${processors} ${environment})
 
   # The discovery passes on one label at most; this file, read after it, sets them all. A program that
   # is not built stands for its tests, and is selected as they would be.
-  set(labels ${TERRACE_FOLDER_LABELS} ${arg_LABELS})
-  list(REMOVE_DUPLICATES labels)
   set(script ${CMAKE_CURRENT_BINARY_DIR}/${name}_labels.cmake)
   file(WRITE ${script} "if(NOT ${name}_TESTS)\n"
                        "  set(${name}_TESTS ${name}_NOT_BUILT)\n"
@@ -100,6 +80,57 @@ function(terrace_test name)
     DIRECTORY
     APPEND
     PROPERTY TEST_INCLUDE_FILES ${script})
+endfunction()
+
+# The tests of the program in so many processes, each of which runs every COUNT-th of them.
+function(terrace_add_shards name count environment labels timeout processors)
+  math(EXPR last "${count} - 1")
+  foreach(index RANGE ${last})
+    math(EXPR number "${index} + 1")
+    set(test ${name}.part_${number}_of_${count})
+    add_test(NAME ${test} COMMAND ${name} --gtest_brief=1)
+    set_tests_properties(
+      ${test}
+      PROPERTIES TIMEOUT ${timeout} PROCESSORS ${processors} LABELS "${labels}" ENVIRONMENT
+                 "${environment};GTEST_TOTAL_SHARDS=${count};GTEST_SHARD_INDEX=${index}")
+  endforeach()
+endfunction()
+
+# terrace_test(NAME SOURCES... DEPENDS... LABELS... TIMEOUT seconds PROCESSORS count SHARDS count): a
+# GoogleTest program, each test known to ctest by its own name, and by how many processors it keeps
+# busy (1). With SHARDS, and always under the sanitizers, where a process takes long to start, ctest
+# knows parts of the program instead, each a process that runs several tests. A test has the labels
+# given here and those of its folder (TERRACE_FOLDER_LABELS, set by tests/CMakeLists.txt);
+# docs/testing.md says what each label selects.
+# The target tests_LABEL builds the programs of a label; tests_sanitized builds those that the debug
+# preset runs, tests_threads those of the tsan preset.
+function(terrace_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT;PROCESSORS;SHARDS" "SOURCES;DEPENDS;LABELS")
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 300)
+  endif()
+  if(NOT arg_PROCESSORS)
+    set(arg_PROCESSORS 1)
+  endif()
+  if(TERRACE_SANITIZE)
+    set(arg_SHARDS 6)
+    math(EXPR arg_TIMEOUT "4 * ${arg_TIMEOUT}")
+  endif()
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE terrace_flags ${arg_DEPENDS} GTest::gtest GTest::gmock
+                                        GTest::gtest_main)
+  # Only the tests on a GPU see one: what --device auto would take is not what the others are about.
+  set(environment "")
+  if(NOT "gpu" IN_LIST TERRACE_FOLDER_LABELS)
+    set(environment CUDA_VISIBLE_DEVICES=)
+  endif()
+  set(labels ${TERRACE_FOLDER_LABELS} ${arg_LABELS})
+  list(REMOVE_DUPLICATES labels)
+  if(arg_SHARDS)
+    terrace_add_shards(${name} ${arg_SHARDS} "${environment}" "${labels}" ${arg_TIMEOUT} ${arg_PROCESSORS})
+  else()
+    terrace_discover_tests(${name} "${environment}" "${labels}" ${arg_TIMEOUT} ${arg_PROCESSORS})
+  endif()
 
   set(groups ${labels})
   list(TRANSFORM groups PREPEND tests_)

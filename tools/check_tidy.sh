@@ -6,13 +6,14 @@
 # Wants the debug preset configured and built (its compile commands, and its record of who includes
 # whom): there several sources are one translation unit, and the system's headers, most of what
 # clang-tidy reads, are read once for them. A unit that was clean is not looked at again until a source
-# or a header of ours in it, its command line or the rules change: build/tidy-cache has an empty file
-# named by the hash of all.
+# or a header of ours in it, its command line or the rules change: the cache has an empty file named by
+# the hash of all. It is shared by all checkouts: TERRACE_TIDY_CACHE, or terrace/tidy in the user's cache
+# folder ($XDG_CACHE_HOME, else ~/.cache).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 build=build/debug
-cache=build/tidy-cache
+cache=${TERRACE_TIDY_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/terrace/tidy}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -33,7 +34,9 @@ awk -v root="$PWD/" '
     file = $0
     sub(/^ *"file": "/, "", file)
     sub(/",?$/, "", file)
-    if (index(file, root) == 1) print substr(file, length(root) + 1) "\t" command
+    if (index(file, root) != 1) next
+    gsub(root, "", command)  # a unit is the same in every checkout
+    print substr(file, length(root) + 1) "\t" command
   }' "$build/compile_commands.json" | sort -u -t $'\t' -k1,1 >"$work/commands"
 
 # "source <tab> unit": the first unit that has the source, itself or among those that CMake joined.

@@ -1,41 +1,48 @@
 #!/usr/bin/env bash
-# Bare machine to tested: packages, build, gates, the tests under the sanitizers, the tests.
+# Bare machine to tested: packages, release build, tests.
 #
-#   tools/test.sh          what docs/testing.md lists; exits 0 when all of it holds
-#   tools/test.sh --long   also the tests that take minutes (label long)
+#   tools/test.sh          what a newcomer needs to know: the program builds, and does what it should;
+#                          all tests but those that compare whole runs at length
+#   tools/test.sh --all    also those, the format, clang-tidy, the sanitizers, the CUDA build and the
+#                          demo: what continuous integration runs
+#   tools/test.sh --long   also the tests that take minutes (label long); with --all or without
 #
-# Goes on after a failure, so that one run tells everything. ctest's summary of the release preset
-# comes last; only where something failed, the names and first words of those tests follow, and a
-# line that says which parts failed.
+# docs/testing.md lists the parts. Goes on after a failure, so that one run tells everything. At the end
+# come the names and first words of failed tests, where there are any, the seconds of each part, and
+# ctest's summary of the release preset. Exits with 0 when all of it holds.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 
-release_tests=release
+runs_all=false
+release_tests=newcomer
 for argument in "$@"; do
   case $argument in
+    --all) runs_all=true ;;
     --long) release_tests=release-long ;;
     *)
-      echo "test.sh: unknown argument $argument; the only one is --long" >&2
+      echo "test.sh: unknown argument $argument; there are --all and --long" >&2
       exit 2
       ;;
   esac
 done
+if $runs_all && [[ $release_tests == newcomer ]]; then release_tests=release; fi
 
 # Where the CUDA toolkit installs itself, for shells whose PATH does not know.
 cuda_home=${CUDA_HOME:-/usr/local/cuda}
 failures=()
+table=()
 
-# part NAME COMMAND...: runs it, remembers whether it failed, says how long it took.
+# part NAME COMMAND...: runs it, remembers whether it failed and how long it took.
 part() {
-  local name=$1 begin=$SECONDS
+  local name=$1 begin=$SECONDS outcome=held
   shift
   printf '\n== %s\n' "$name"
-  if "$@"; then
-    printf '== %s: held (%d s)\n' "$name" $((SECONDS - begin))
-  else
+  if ! "$@"; then
     failures+=("$name")
-    printf '== %s: FAILED (%d s)\n' "$name" $((SECONDS - begin))
+    outcome=FAILED
   fi
+  table+=("$(printf '%6d s  %-6s  %s' $((SECONDS - begin)) "$outcome" "$name")")
+  printf '== %s: %s (%d s)\n' "$name" "$outcome" $((SECONDS - begin))
 }
 
 # A gate whose program this system does not package is left out, and that is said; continuous
@@ -60,7 +67,7 @@ cuda_tests() {
   return "$failed"
 }
 
-# run_ctest PRESET [OPTION...]: what it printed is kept for tell_failures.
+# run_ctest PRESET [OPTION...]: what it printed is kept for tell_failures and tell_summary.
 run_ctest() {
   ctest --preset "$1" "${@:2}" --parallel "$(./tools/jobs.sh)" </dev/null 2>&1 | tee "build/$1.ctest.log"
 }
@@ -73,37 +80,49 @@ tell_failures() {
   grep -E -A 4 ': Failure$|ERROR: |WARNING: ThreadSanitizer|runtime error: ' "$log" | head -n 60
 }
 
+# The summary that ctest ended with, once more.
+tell_summary() {
+  grep -E '^[0-9]+% tests passed|^Total Test time' "build/$1.ctest.log"
+}
+
 # Keeps every thread of a test busy with its own work, not with waiting for the others' cores.
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 # Tests start ranks of MPI as whoever they run as, on however few cores there are.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_rmaps_base_oversubscribe=1
 
-./tools/install-deps.sh || exit
+rm -f build/*.ctest.log
+part "packages" ./tools/install-deps.sh
+((${#failures[@]} == 0)) || exit 1
+part "build release" ./tools/build.sh release
 # Nothing that follows means anything when this one fails.
-printf '\n== build release\n'
-./tools/build.sh release || exit
+((${#failures[@]} == 0)) || exit 1
 
-gate "format" clang-format-19 ./tools/check_format.sh
-
-part "build debug" ./tools/build.sh debug tests_sanitized
-# Looks at what that build has put together.
-gate "clang-tidy" clang-tidy-19 ./tools/check_tidy.sh
-part "tests under AddressSanitizer and UndefinedBehaviorSanitizer" run_ctest debug
-part "build tsan" ./tools/build.sh tsan tests_threads
-part "tests under ThreadSanitizer" run_ctest tsan
-
-if command -v nvcc >/dev/null || [[ -n ${CUDACXX:-} || -x $cuda_home/bin/nvcc ]]; then
-  part "build cuda, and its tests" cuda_tests
-else
-  printf '\n== build cuda: left out, there is no nvcc here\n'
+if $runs_all; then
+  gate "format" clang-format-19 ./tools/check_format.sh
+  part "demo" ./tools/demo.sh
+  part "build debug" ./tools/build.sh debug tests_sanitized
+  # Looks at what that build has put together.
+  gate "clang-tidy" clang-tidy-19 ./tools/check_tidy.sh
+  part "tests under AddressSanitizer and UndefinedBehaviorSanitizer" run_ctest debug
+  part "build tsan" ./tools/build.sh tsan tests_threads
+  part "tests under ThreadSanitizer" run_ctest tsan
+  if command -v nvcc >/dev/null || [[ -n ${CUDACXX:-} || -x $cuda_home/bin/nvcc ]]; then
+    part "build cuda, and its tests" cuda_tests
+  else
+    printf '\n== build cuda: left out, there is no nvcc here\n'
+  fi
 fi
-
-printf '\n== tests (%s)\n' "$release_tests"
-run_ctest "$release_tests" || failures+=("tests")
+part "tests ($release_tests)" run_ctest "$release_tests"
 
 if ((${#failures[@]})); then
   for preset in debug tsan cuda "$release_tests"; do tell_failures "$preset" >&2; done
+fi
+printf '\n'
+printf '%s\n' "${table[@]}"
+printf '%6d s  in all\n\n' "$SECONDS"
+tell_summary "$release_tests"
+if ((${#failures[@]})); then
   printf 'test.sh: failed:' >&2
   printf ' [%s]' "${failures[@]}" >&2
   printf '\n' >&2

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <map>
 #include <optional>
 
 #include "tests/runtime/engine_fixture.h"
@@ -299,9 +300,17 @@ class EngineBits : public testing::TestWithParam<Case> {
     return options;
   }
 
+  // Trained once for all tests of a process.
+  const TrainedRun& plain_run() const {
+    static std::map<Case, TrainedRun> runs;
+    const auto found = runs.find(GetParam());
+    if (found != runs.end()) return found->second;
+    return runs.emplace(GetParam(), train_tiny(plain_options(), kSteps)).first->second;
+  }
+
   void expect_equal(const std::vector<Switch>& switches) {
     const EngineOptions plain = plain_options();
-    const TrainedRun expected = train_tiny(plain, kSteps);
+    const TrainedRun& expected = plain_run();
     for (std::size_t i = 0; i < switches.size(); ++i) {
       if (!has_switch(GetParam(), i)) continue;
       const Switch& one = switches[i];
@@ -321,7 +330,7 @@ class EngineBits : public testing::TestWithParam<Case> {
 
 TEST_P(EngineBits, ClippingIsActiveOnSomeStepsAndTheLossFalls) {
   const EngineOptions options = plain_options();
-  const TrainedRun run = train_tiny(options, kSteps);
+  const TrainedRun& run = plain_run();
   const auto clipped = std::count_if(run.curve.norms.begin(), run.curve.norms.end(),
                                      [&](double n) { return n > options.optimizer.max_grad_norm; });
   EXPECT_GT(clipped, 0);
@@ -350,8 +359,7 @@ class EngineBitsOfMoments : public EngineBits {
     EngineOptions plain = plain_options();
     plain.optimizer.moments = moments;
     const TrainedRun expected = train_tiny(plain, kSteps);
-    EXPECT_NE(expected.curve.losses.back(),
-              train_tiny(plain_options(), kSteps).curve.losses.back());
+    EXPECT_NE(expected.curve.losses.back(), plain_run().curve.losses.back());
     for (const auto& set : switches()) {
       EngineOptions options = plain;
       set(options);
