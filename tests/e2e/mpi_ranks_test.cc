@@ -9,22 +9,6 @@ namespace {
 
 const Arguments kSteps = {"--max-steps", "6"};
 
-// More ranks than processors, and as root (containers); a rank that waits lets others run.
-Arguments mpirun(int ranks) {
-  return {"env",
-          "ASAN_OPTIONS=detect_leaks=0",
-          TERRACE_MPIRUN,
-          "--allow-run-as-root",
-          "--oversubscribe",
-          "--bind-to",
-          "none",
-          "--mca",
-          "mpi_yield_when_idle",
-          "1",
-          "-n",
-          std::to_string(ranks)};
-}
-
 Outcome train_job(const TinyTraining& training, int ranks, const std::string& run,
                   const Arguments& more) {
   return ProgramRun(training.command(run, more), {}, mpirun(ranks)).wait();

@@ -189,6 +189,24 @@ Outcome ProgramRun::wait(std::chrono::seconds limit) {
   return outcome;
 }
 
+bool has_mpirun() { return !std::string(TERRACE_MPIRUN).empty(); }
+
+// A rank that waits lets others run; Open MPI leaks.
+std::vector<std::string> mpirun(int ranks) {
+  return {"env",
+          "ASAN_OPTIONS=detect_leaks=0",
+          TERRACE_MPIRUN,
+          "--allow-run-as-root",
+          "--oversubscribe",
+          "--bind-to",
+          "none",
+          "--mca",
+          "mpi_yield_when_idle",
+          "1",
+          "-n",
+          std::to_string(ranks)};
+}
+
 Outcome run_program(const std::vector<std::string>& arguments, const Denied& denied) {
   return ProgramRun(arguments, denied).wait();
 }

@@ -82,6 +82,12 @@ class ProgramRun {
   std::optional<int> status_;  // once it ended
 };
 
+// Whether this build has tests of MPI jobs.
+bool has_mpirun();
+// A launcher that starts so many processes of the program, also as root and with more of them than
+// processors.
+std::vector<std::string> mpirun(int ranks);
+
 Outcome run_program(const std::vector<std::string>& arguments, const Denied& denied = {});
 
 // Whether `terrace doctor` says that this check of it holds, for the directory of temporary files.

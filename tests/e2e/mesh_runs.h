@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+// Runs what mesh_combinations.h draws, and compares it.
+namespace terrace {
+
+struct MeshTally {
+  int groups = 0;
+  int runs = 0;
+  int refused = 0;
+  int without_clipping = 0;
+  int with_stages = 0;
+  int head_alone = 0;         // a last stage with nothing but the head
+  int corner_head_alone = 0;  // of these without clipping and with one micro-batch
+  int near_least_budget = 0;
+  int as_processes = 0;
+  int resumed = 0;
+  int on_another_mesh = 0;  // resumed with other data- or tensor-parallel ranks
+  int failures = 0;
+  std::map<std::string, int> reasons;  // why runs were refused, by message
+
+  std::string text() const;
+};
+
+// Runs the groups of `count / 4` seeds from `first_seed` on, 4 variants each, and expects of every
+// variant the rows and the final model of its group's plain run. Few of them may be refused.
+// With TERRACE_MATRIX_SEED set, the seeds are counted from that one instead of `kMatrixSeed`.
+MeshTally expect_matrix_holds(std::uint64_t offset, int count);
+
+}  // namespace terrace
