@@ -135,35 +135,54 @@ class GroupRuns {
                  {"--resume", run.other_directory ? saved : "auto"});
   }
 
-  // Starts the program until its budgets are enough: each refusal tells the next ones.
+  struct Budgets {
+    std::string device;
+    std::string host;
+  };
+
   Verdict start(const MeshVariant& variant, const std::string& name, const Arguments& more) {
-    std::string device = variant.device_room.has_value() ? kNextToNothing : kRoomy;
-    std::string host = variant.host_room.has_value() ? kNextToNothing : kRoomy;
+    Budgets budgets = {variant.device_room.has_value() ? kNextToNothing : kRoomy,
+                       variant.host_room.has_value() ? kNextToNothing : kRoomy};
+    if (variant.as_processes) {  // Threads are refused for the same reasons, and sooner.
+      MeshVariant threads = variant;
+      threads.as_processes = false;
+      run_with_enough(threads, name, more + Arguments{"--dry-run"}, budgets);
+    }
+    return verdict_of(variant, run_with_enough(variant, name, more, budgets));
+  }
+
+  // Starts the program until its budgets are enough: each refusal tells the next ones.
+  Outcome run_with_enough(const MeshVariant& variant, const std::string& name,
+                          const Arguments& more, Budgets& budgets) {
     Arguments launcher;
     if (variant.as_processes) launcher = mpirun(variant.ranks());
     for (int raises = 0;; ++raises) {
       Arguments arguments = group_.arguments() + variant.arguments() + more;
-      arguments = arguments + Arguments{"--host-memory", host};
-      if (variant.has_device) arguments = arguments + Arguments{"--device-memory", device};
+      arguments = arguments + Arguments{"--host-memory", budgets.host};
+      if (variant.has_device) arguments = arguments + Arguments{"--device-memory", budgets.device};
       if (variant.has_drive) arguments = arguments + training_.nvme();
       const Arguments command = training_.command(name, arguments);
-      const Outcome outcome = ProgramRun(command, {}, launcher).wait(kMeshHangsAfter);
-      const bool raised = outcome.code == 3 && raises < kMostRaises &&
-                          (raise(outcome.errors, "--device-memory", variant.device_room, device) |
-                           raise(outcome.errors, "--host-memory", variant.host_room, host)) != 0;
-      if (raised) continue;
+      Outcome outcome = ProgramRun(command, {}, launcher).wait(kMeshHangsAfter);
+      if (outcome.code == 3 && raises < kMostRaises && raise(variant, outcome.errors, budgets)) {
+        continue;
+      }
       story_ += command_text(launcher, command) + '\n';
-      return verdict_of(variant, outcome);
+      return outcome;
     }
   }
 
-  // Returns 1 where the flag is to be raised and is one whose least size is looked for.
-  static int raise(const std::string& errors, const char* flag, const std::optional<double>& room,
-                   std::string& size) {
-    const double told = size_to_raise_to(errors, flag);
-    if (told == 0 || !room.has_value()) return 0;
-    size = std::to_string(static_cast<std::uint64_t>(told * *room));
-    return 1;
+  // Returns whether a budget was raised. Those that are roomy already are not.
+  static bool raise(const MeshVariant& variant, const std::string& errors, Budgets& budgets) {
+    const auto raise_one = [&](const char* flag, const std::optional<double>& room,
+                               std::string& size) {
+      const double told = size_to_raise_to(errors, flag);
+      if (told == 0 || !room.has_value()) return false;
+      size = std::to_string(static_cast<std::uint64_t>(told * *room));
+      return true;
+    };
+    const bool device = raise_one("--device-memory", variant.device_room, budgets.device);
+    const bool host = raise_one("--host-memory", variant.host_room, budgets.host);
+    return device || host;
   }
 
   Verdict verdict_of(const MeshVariant& variant, const Outcome& outcome) {
