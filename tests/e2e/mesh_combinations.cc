@@ -77,7 +77,7 @@ void draw_places(Draw& draw, MeshVariant& variant) {
 void draw_stages(Draw& draw, const MeshGroup& group, bool head_alone, MeshVariant& variant) {
   const int units = group.layers + 2;
   const int most = std::min(units, kMostRanks / variant.mesh.ranks());
-  variant.stages = head_alone || draw.percent(15) ? most : draw.between(1, std::min(3, most));
+  variant.stages = head_alone || draw.percent(15) ? most : std::min(draw.of({1, 1, 2, 3}), most);
   variant.schedule = draw.text({"1f1b", "1f1b", "gpipe", "interleaved", "interleaved"});
   if (variant.schedule != "interleaved") return;
   const int most_pieces = units / variant.stages;

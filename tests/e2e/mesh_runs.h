@@ -25,9 +25,9 @@ struct MeshTally {
   std::string text() const;
 };
 
-// Runs the groups of `count / 4` seeds from `first_seed` on, 4 variants each, and expects of every
-// variant the rows and the final model of its group's plain run. Few of them may be refused.
-// With TERRACE_MATRIX_SEED set, the seeds are counted from that one instead of `kMatrixSeed`.
+// Runs `count` variants, 4 to a group, and expects of each the rows and the final model of its
+// group's plain run. A few may be refused. Each group has a seed of its own; the first one's is
+// `offset` behind 1, or behind TERRACE_MATRIX_SEED where that is set.
 MeshTally expect_matrix_holds(std::uint64_t offset, int count);
 
 }  // namespace terrace
