@@ -217,9 +217,12 @@ MeshGroup draw_group(std::uint64_t seed) {
   group.max_grad_norm = digit % 2 == 0 ? "0" : draw.text({"0.05", "0.05", "1.0"});
   group.micro_batches = alone ? 1 : draw.between(2, 4);
   group.mesh = draw_mesh(draw, group.is_corner() ? 4 : 6);
-  // A corner group's model is small enough for a stage to each unit.
-  const int most_layers = group.is_corner() ? kMostRanks / group.mesh.ranks() - 2 : 4;
-  group.layers = std::min(draw.of({1, 1, 2, 2, 3, 4}), most_layers);
+  // A corner group's model is small enough for a stage to each unit. With one layer the head's
+  // update is always left to the next step; with more it is where the planner wants it so.
+  const bool corner = group.is_corner();
+  const int most_layers = corner ? kMostRanks / group.mesh.ranks() - 2 : 4;
+  group.layers =
+      std::min(corner ? draw.of({1, 1, 1, 2, 3}) : draw.of({1, 1, 2, 2, 3, 4}), most_layers);
   group.family = draw.text({"llama", "gpt2"});
   group.tied = draw.percent(50);
   group.width = draw.of({32, 32, 64});

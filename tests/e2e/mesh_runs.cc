@@ -46,14 +46,14 @@ double size_to_raise_to(const std::string& errors, const std::string& flag) {
   return largest;
 }
 
-// A message without its numbers and what follows the first clause.
+// The first clause of a message, without its numbers.
 std::string reason_of(const Outcome& outcome) {
   const std::string before = "error: ";
   const std::size_t at = outcome.errors.find(before);
   if (at == std::string::npos) return fmt::format("exit code {}", outcome.code);
   std::string reason;
   for (const char c : outcome.errors.substr(at + before.size())) {
-    if (c == '\n' || c == ';' || c == '(') break;
+    if (c == '\n' || c == ';') break;
     const bool digit = std::isdigit(static_cast<unsigned char>(c)) != 0;
     if (!digit || reason.empty() || reason.back() != 'N') reason += digit ? 'N' : c;
   }
@@ -108,19 +108,24 @@ class GroupRuns {
     if (verdict == Verdict::kSame && differs(run, name)) verdict = Verdict::kDiffers;
     if (verdict == Verdict::kRefused) {
       ++tally_.refused;
-      ++tally_.reasons[reason_];
+      MeshTally::Refusals& refusals = tally_.refusals[reason_];
+      if (refusals.times++ == 0) refusals.example = model_text() + story_ + errors_;
       return;
     }
     count(run);
     if (verdict == Verdict::kSame) return;
     ++tally_.failures;
-    ADD_FAILURE() << "TERRACE_MATRIX_SEED=" << group_.seed << ", variant " << number << ": "
-                  << reason_ << "\nmodel: " << group_.config() << "\nvariant:\n"
+    ADD_FAILURE() << "variant " << number << ": " << reason_ << '\n'
+                  << model_text() << "variant:\n"
                   << story_ << "reference:\n"
                   << reference_story_;
   }
 
  private:
+  std::string model_text() const {
+    return fmt::format("TERRACE_MATRIX_SEED={}, model: {}\n", group_.seed, group_.config());
+  }
+
   // Runs all pieces into the run directory `name` or, the second, beside it.
   Verdict execute(const MeshRun& run, const std::string& name) {
     story_.clear();
@@ -193,6 +198,7 @@ class GroupRuns {
     const bool began = outcome.output.find("\nstep ") != std::string::npos;
     if ((outcome.code == 2 || outcome.code == 3) && !began) {
       reason_ = reason_of(outcome);
+      errors_ = outcome.errors;
       return Verdict::kRefused;
     }
     if (outcome.code != 0) {
@@ -253,6 +259,7 @@ class GroupRuns {
   std::map<std::string, std::string> files_;
   std::string reference_story_;
   std::string story_;   // the command lines of the run that is looked at
+  std::string errors_;  // of a run that was refused
   std::string reason_;  // why it was refused or what is wrong with it
   bool head_alone_ = false;
 };
@@ -266,8 +273,9 @@ std::string MeshTally::text() const {
       "near the least budget, {} by mpirun, {} resumed ({} on another mesh)\n",
       runs, groups, refused, failures, without_clipping, with_stages, head_alone, corner_head_alone,
       near_least_budget, as_processes, resumed, on_another_mesh);
-  for (const auto& [reason, times] : reasons) {
-    text += fmt::format("  refused {} times: {}\n", times, reason);
+  for (const auto& [reason, refusals] : refusals) {
+    text += fmt::format("refused {} times: {}\n", refusals.times, reason);
+    text += fmt::format("the first of them:\n{}", refusals.example);
   }
   return text;
 }

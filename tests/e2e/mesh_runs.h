@@ -20,7 +20,12 @@ struct MeshTally {
   int resumed = 0;
   int on_another_mesh = 0;  // resumed with other data- or tensor-parallel ranks
   int failures = 0;
-  std::map<std::string, int> reasons;  // why runs were refused, by message
+  // Why runs were refused, by message without numbers, and of each the first.
+  struct Refusals {
+    int times = 0;
+    std::string example;
+  };
+  std::map<std::string, Refusals> refusals;
 
   std::string text() const;
 };
