@@ -117,7 +117,8 @@ class Planner {
 
   // What gives way to relieve a tier, in that order: the optimizer state goes first, as it is used
   // once a step; then recomputation; parameters and activations go last, as the compute waits for
-  // them.
+  // them. On the host of a device recomputation is the very last: it makes room only where
+  // activations wait there.
   std::vector<Concession> concessions(Tier tier) const {
     std::vector<Concession> list;
     if (tier == Tier::kDevice && request_.unified) return list;
@@ -126,6 +127,7 @@ class Planner {
     add(list, tier, request_.gradients, &UnitHomes::gradients);
     add(list, tier, request_.parameters, &UnitHomes::parameters);
     add(list, tier, request_.activations, &UnitHomes::activations);
+    if (tier != compute_tier()) add_recompute(list);
     return list;
   }
 

@@ -191,6 +191,23 @@ TEST(AutoPlacement, WithoutNvmeNothingIsPutThere) {
   EXPECT_EQ(peak(plan_step(model, request, budgets), Tier::kNvme), 0U);
 }
 
+// The device has room for everything, but its activations wait on a host that is too small.
+TEST(AutoPlacement, RecomputesWhereActivationsDoNotFitTheHost) {
+  const StepModel model = small_step_model(4, false);
+  PlacementRequest request = on_an_accelerator();
+  request.activations = Tier::kHost;
+  request.has_nvme = false;
+  request.recompute = true;
+  const std::size_t least = peak(plan_step(model, request, {}), Tier::kHost);
+  request.recompute = std::nullopt;
+  TierBudgets budgets;
+  EXPECT_GT(peak(plan_step(model, request, budgets), Tier::kHost), least);
+  budget(budgets, Tier::kHost) = least;
+  const StepPlan plan = plan_step(model, request, budgets);
+  EXPECT_EQ(peak(plan, Tier::kHost), least);
+  EXPECT_EQ(units_recomputed(plan.policy), 4U);
+}
+
 TEST(AutoPlacement, RandomBudgetsAreKeptOrRefused) {
   int fitted = 0;
   int refused = 0;
