@@ -6,7 +6,7 @@
 #include <array>
 #include <functional>
 #include <optional>
-#include <set>
+#include <utility>
 
 #include "base/bytes.h"
 #include "base/check.h"
@@ -321,17 +321,23 @@ class Planner {
                      lane_bytes(program, Lane::kDownload) / profile.download_bytes_per_s});
   }
 
-  // With all concessions, which ask for as much of a drive as can be; or with fewer, where these
-  // are short of nothing but the drive.
+  // The plan that is short of the fewest bytes of the device, and then of the host, among those
+  // with all concessions of a tier or none. Of equals the first, which asks for the least of a
+  // drive.
   StepPlan smallest_plan(MicroBatchOrder order) const {
     const std::size_t of_device = concessions(Tier::kDevice).size();
-    for (const std::size_t on_device : std::set<std::size_t>{0, of_device}) {
-      StepPlan plan = compiled(policy_with(on_device, 0, order));
-      const bool fits_memory = plan.ledger[Tier::kDevice].over_bytes() == 0 &&
-                               plan.ledger[Tier::kHost].over_bytes() == 0;
-      if (fits_memory) return plan;
+    const std::size_t of_host = concessions(Tier::kHost).size();
+    const auto short_of = [](const StepPlan& plan) {
+      return std::pair{plan.ledger[Tier::kDevice].over_bytes(),
+                       plan.ledger[Tier::kHost].over_bytes()};
+    };
+    StepPlan smallest = compiled(policy_with(0, 0, order));
+    for (const auto& [on_device, on_host] :
+         {std::pair{of_device, std::size_t{0}}, {std::size_t{0}, of_host}, {of_device, of_host}}) {
+      StepPlan plan = compiled(policy_with(on_device, on_host, order));
+      if (short_of(plan) < short_of(smallest)) smallest = std::move(plan);
     }
-    return compiled(policy_with(of_device, concessions(Tier::kHost).size(), order));
+    return smallest;
   }
 
   [[noreturn]] void refuse(MicroBatchOrder order) const {

@@ -345,6 +345,28 @@ TEST(AutoPlacement, TheNeedThatIsNamedFits) {
   }
 }
 
+// A device with room keeps its state: the host is asked for what waits there, and for no more.
+TEST(AutoPlacement, TheNeedOfTheHostLeavesOutWhatTheDeviceHolds) {
+  const StepModel model = small_step_model(4, false);
+  PlacementRequest request = on_an_accelerator();
+  request.activations = Tier::kHost;
+  request.has_nvme = false;
+  request.recompute = true;
+  const std::size_t enough = peak(plan_step(model, request, {}), Tier::kHost);
+  request.recompute = std::nullopt;
+  TierBudgets budgets;
+  budget(budgets, Tier::kHost) = 4 * kKiB;
+  try {
+    plan_step(model, request, budgets);
+    FAIL() << "4 KiB are not enough";
+  } catch (const OutOfMemory& error) {
+    const std::size_t named = named_in(error.remedy(), "--host-memory to ");
+    EXPECT_LT(named, enough + enough / 50) << error.remedy();
+    budget(budgets, Tier::kHost) = named;
+  }
+  EXPECT_NO_THROW(plan_step(model, request, budgets));
+}
+
 // Of two orders that fit the one that moves less is taken.
 TEST(AutoPlacement, ChoosesTheOrderThatMovesLess) {
   const StepModel model = small_step_model(8, false);
