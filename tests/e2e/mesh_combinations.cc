@@ -10,6 +10,7 @@ namespace {
 
 // Threads of a run grow with its ranks, and its time with them.
 constexpr int kMostRanks = 12;
+constexpr int kMostProcesses = 6;
 constexpr int kSequenceLength = 16;
 
 class Draw {
@@ -107,7 +108,8 @@ MeshVariant draw_variant(Draw& draw, const MeshGroup& group, const RankMesh& mes
   const std::string masters = draw.text({"auto", "split", "fp32"});
   variant.master_weights = group.precision == "fp32" && masters == "split" ? "auto" : masters;
   variant.checkpoint_every = draw.percent(20) ? draw.between(1, 3) : 0;
-  variant.as_processes = draw.percent(10) && has_mpirun() && variant.ranks() > 1;
+  const bool can_be_processes = variant.ranks() > 1 && variant.ranks() <= kMostProcesses;
+  variant.as_processes = draw.percent(15) && can_be_processes && has_mpirun();
   return variant;
 }
 
