@@ -21,13 +21,25 @@ namespace {
 // panel is whole blocks, so that no query has a panel without visible keys.
 constexpr std::int64_t kBlock = 128;
 static_assert(kPanel % kBlock == 0 && kBlock % kStrip == 0);
-constexpr std::int64_t kPanelElements = kPanel * kStrip;  // of a strip of queries
 // A head's queries are shared among tasks, so that there are this many, where each then has at
 // least so many queries.
 constexpr std::int64_t kTasksMin = 64;
 constexpr std::int64_t kPartQueriesMin = 512;
 
 std::size_t to_size(std::int64_t count) { return static_cast<std::size_t>(count); }
+
+// Elements of a strip of queries by the keys of a panel, of which a short sequence has fewer.
+std::int64_t panel_elements(const AttentionShape& shape) {
+  return std::min(kPanel, strips_of(shape.sequence) * kStrip) * kStrip;
+}
+
+// Operations of one product of all queries with the keys that they see.
+double product_flops(const AttentionShape& shape) {
+  return static_cast<double>(shape.batch * shape.heads) * static_cast<double>(shape.sequence) *
+         static_cast<double>(shape.sequence) * static_cast<double>(shape.head_width);
+}
+constexpr double kForwardProducts = 2;
+constexpr double kBackwardProducts = 5;
 
 ScoreStrip score_strip(const float* scores, std::int64_t first_query, std::int64_t queries,
                        std::int64_t first_key, std::int64_t end_key) {
@@ -42,18 +54,29 @@ struct ForwardPlan {
   explicit ForwardPlan(const AttentionForward& op)
       : code(strip_code(op.qkv.dtype)),
         parts{PackedPart{{op.shape, PackedHeads::Columns::kKeys, code}, false, 0},
-              PackedPart{{op.shape, PackedHeads::Columns::kWidth, code}, true, 0}} {
+              PackedPart{{op.shape, PackedHeads::Columns::kWidth, code}, true, 0}},
+        blocks(blocks_of(op.shape.sequence, kBlock)),
+        panel_elements(terrace::panel_elements(op.shape)) {
     for (PackedPart& part : parts) part.offset = shared.add(to_size(part.heads.bytes()));
     const std::int64_t D = op.shape.head_width;
     query = own.add(to_size(code.bytes(strip_elements(D))));
-    scores = own.add(kPanelElements * sizeof(float));
-    weights = own.add(to_size(code.bytes(kPanelElements)));
+    scores = own.add(to_size(panel_elements) * sizeof(float));
+    weights = own.add(to_size(code.bytes(panel_elements)));
     output = own.add(to_size(strip_elements(D)) * sizeof(float));
     max = own.add(kStrip * sizeof(float));
     sum = own.add(kStrip * sizeof(float));
   }
+  std::int64_t tasks(const AttentionShape& shape) const {
+    return shape.batch * shape.heads * blocks;
+  }
+  int workers_of(int workers, const AttentionShape& shape) const {
+    return fed_workers(workers, tasks(shape), kForwardProducts * product_flops(shape));
+  }
+
   const StripCode& code;
   PackedPart parts[2];
+  std::int64_t blocks;          // of the queries of a head
+  std::int64_t panel_elements;  // of a strip of queries and a panel
   WorkspaceLayout shared, own;
   std::size_t query = 0, scores = 0, weights = 0, output = 0, max = 0, sum = 0;
 };
@@ -97,7 +120,7 @@ class ForwardStrip {
  private:
   void add_panel(const Head& head, std::int64_t first, std::int64_t count, std::int64_t key) {
     const std::int64_t D = op_.shape.head_width;
-    float* scores = region_at<float>(own_, plan_.scores, kPanelElements);
+    float* scores = region_at<float>(own_, plan_.scores, plan_.panel_elements);
     step_.strip = score_strip(scores, first, count, key, first + count);
     step_.strip.scale = op_.scale;
     step_.first = key == 0;
@@ -148,6 +171,7 @@ struct BackwardPlan {
         query_parts(terrace::query_parts(op.shape)),
         sums(query_parts * (op.shape.heads / op.shape.key_value_heads)),
         width_strips(strips_of(op.shape.head_width)),
+        panel_elements(terrace::panel_elements(op.shape)),
         key_elements(strips_of(op.shape.sequence) * width_strips * kStepElements) {
     for (PackedPart& part : parts) part.offset = shared.add(to_size(part.heads.bytes()));
     const std::int64_t D = op.shape.head_width;
@@ -155,22 +179,26 @@ struct BackwardPlan {
     if (sums > 1) partials = shared.add(2 * key_bytes * to_size(tasks(op.shape)));
     const std::size_t rows_bytes = to_size(code.bytes(kBlock / kStrip * strip_elements(D)));
     const std::size_t columns_bytes = to_size(code.bytes(width_strips * strip_elements(kBlock)));
-    const std::size_t right_bytes = to_size(code.bytes(kPanel * kBlock));
+    const std::size_t right_bytes = to_size(code.bytes(panel_elements / kStrip * kBlock));
     for (std::size_t& at : rows) at = own.add(rows_bytes);
     for (std::size_t& at : columns) at = own.add(columns_bytes);
-    scores = own.add(kPanelElements * sizeof(float));
-    dweights = own.add(kPanelElements * sizeof(float));
+    scores = own.add(to_size(panel_elements) * sizeof(float));
+    dweights = own.add(to_size(panel_elements) * sizeof(float));
     weights = own.add(right_bytes);
     dscores = own.add(right_bytes);
-    dscores_left = own.add(to_size(code.bytes(kPanelElements)));
+    dscores_left = own.add(to_size(code.bytes(panel_elements)));
     delta = own.add(kBlock * sizeof(float));
     dquery = own.add(kBlock / kStrip * to_size(strip_elements(D)) * sizeof(float));
+    if (sums > 1) return;
     dkey = own.add(key_bytes);
-    dvalue = sums > 1 ? dkey : own.add(key_bytes);
+    dvalue = own.add(key_bytes);
   }
 
   std::int64_t tasks(const AttentionShape& shape) const {
     return shape.batch * shape.heads * query_parts;
+  }
+  int workers_of(int workers, const AttentionShape& shape) const {
+    return fed_workers(workers, tasks(shape), kBackwardProducts * product_flops(shape));
   }
 
   const StripCode& code;
@@ -178,6 +206,7 @@ struct BackwardPlan {
   std::int64_t query_parts;  // of a head
   std::int64_t sums;         // tasks that add to the gradients of a key-value head
   std::int64_t width_strips;
+  std::int64_t panel_elements;  // of a strip of queries and a panel of keys
   std::int64_t key_elements;  // of the gradients of a head's keys, or of its values
   WorkspaceLayout shared, own;
   // Two operands of a block of queries, query and dout, as left operands: by row, and by column.
@@ -265,8 +294,8 @@ class BackwardPart {
   // Weights and score gradients of a strip of queries and a panel of keys, and what the keys add to
   // the gradient of the queries.
   void add_strip(std::int64_t strip, std::int64_t key) {
-    float* scores = region_at<float>(own_, plan_.scores, kPanelElements);
-    float* dweights = region_at<float>(own_, plan_.dweights, kPanelElements);
+    float* scores = region_at<float>(own_, plan_.scores, plan_.panel_elements);
+    float* dweights = region_at<float>(own_, plan_.dweights, plan_.panel_elements);
     const float* delta = region_at<float>(own_, plan_.delta, kBlock);
     const std::int64_t right = code_.bytes(strip * kStepElements);
     GradientStrip gradient;
@@ -372,11 +401,13 @@ class BackwardRun {
 
   void run() {
     const std::int64_t H = op_.shape.heads;
+    const std::int64_t tasks = plan_.tasks(op_.shape);
+    const int workers = plan_.workers_of(context_.workers->threads(), op_.shape);
     pack_all(context_, rows_, op_.shape, op_.qkv.data, plan_.parts);
-    context_.workers->parallel_for(plan_.tasks(op_.shape), [&](std::int64_t task, int worker) {
+    context_.workers->parallel_for(tasks, workers, [&](std::int64_t task, int worker) {
       const std::int64_t index = task / plan_.query_parts;
       const Head head{index / H, index % H, index % H / (H / op_.shape.key_value_heads)};
-      const auto own = worker_share(context_, plan_.shared.total_bytes(), worker);
+      const auto own = worker_share(context_, plan_.shared.total_bytes(), workers, worker);
       float* dkey = partial(task, 0);
       float* dvalue = partial(task, 1);
       if (plan_.sums == 1) {
@@ -448,15 +479,16 @@ void cpu_attention_forward(const KernelContext& context, const AttentionForward&
   pack_all(context, rows, op.shape, op.qkv.data, plan.parts);
   const std::int64_t T = op.shape.sequence;
   const std::int64_t H = op.shape.heads;
-  const std::int64_t blocks = blocks_of(T, kBlock);
-  context.workers->parallel_for(op.shape.batch * H * blocks, [&](std::int64_t task, int worker) {
+  const std::int64_t blocks = plan.blocks;
+  const int workers = plan.workers_of(context.workers->threads(), op.shape);
+  context.workers->parallel_for(plan.tasks(op.shape), workers, [&](std::int64_t task, int worker) {
     const std::int64_t h = task / blocks % H;
     const Head head{task / (blocks * H), h, h / (H / op.shape.key_value_heads)};
     // The last block of a head has the most keys: it comes first, so that workers end together.
     const std::int64_t first = (blocks - 1 - task % blocks) * kBlock;
     const std::int64_t end = std::min(first + kBlock, T);
     ForwardStrip strip(op, rows, plan, context.workspace.data(),
-                       worker_share(context, plan.shared.total_bytes(), worker));
+                       worker_share(context, plan.shared.total_bytes(), workers, worker));
     for (std::int64_t t = first; t < end; t += kStrip) {
       strip.run(head, t, std::min(kStrip, end - t));
     }
@@ -469,12 +501,14 @@ void cpu_attention_backward(const KernelContext& context, const AttentionBackwar
 
 std::size_t cpu_attention_forward_workspace(const AttentionForward& op, int workers) {
   const ForwardPlan plan(op);
-  return plan.shared.total_bytes() + plan.own.total_bytes() * to_size(workers);
+  const int fed = plan.workers_of(workers, op.shape);
+  return plan.shared.total_bytes() + plan.own.total_bytes() * to_size(fed);
 }
 
 std::size_t cpu_attention_backward_workspace(const AttentionBackward& op, int workers) {
   const BackwardPlan plan(op);
-  return plan.shared.total_bytes() + plan.own.total_bytes() * to_size(workers);
+  const int fed = plan.workers_of(workers, op.shape);
+  return plan.shared.total_bytes() + plan.own.total_bytes() * to_size(fed);
 }
 
 }  // namespace terrace

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -26,13 +27,28 @@ class WorkspaceLayout {
   std::size_t total_ = 0;
 };
 
-// What is left of a workspace behind `offset`, divided equally among the workers: the part of one.
-// It is at least what the layout gave each worker, and 64-aligned.
+// Floating-point operations that are worth a worker: about 0.1 ms of a core with vectors of 512
+// bits, several times what it takes to wake a thread.
+inline constexpr double kWorkerFlops = 8 << 20;
+
+// Returns how many of `workers` an op with scratch memory for each of them uses: none without a
+// task, and none with less than kWorkerFlops to do. With the same shape, more workers than the op
+// can feed change nothing, neither its workspace nor who computes.
+inline int fed_workers(int workers, std::int64_t tasks, double flops) {
+  const double by_work = std::max(1.0, flops / kWorkerFlops);
+  const auto fed = static_cast<int>(std::min<double>(workers, by_work));
+  return static_cast<int>(std::min<std::int64_t>(fed, std::max<std::int64_t>(1, tasks)));
+}
+
+// Returns the part of `worker` of what is left of a workspace behind `offset`, divided equally
+// among the `workers` that an op uses. It is at least what the layout gave each worker, and
+// 64-aligned.
 inline std::span<std::byte> worker_share(const KernelContext& context, std::size_t offset,
-                                         int worker) {
+                                         int workers, int worker) {
   TERRACE_CHECK_LE(offset, context.workspace.size());
-  const auto workers = static_cast<std::size_t>(context.workers->threads());
-  const std::size_t share = (context.workspace.size() - offset) / workers / 64 * 64;
+  TERRACE_CHECK_LT(worker, workers);
+  const std::size_t share =
+      (context.workspace.size() - offset) / static_cast<std::size_t>(workers) / 64 * 64;
   return context.workspace.subspan(offset + share * static_cast<std::size_t>(worker), share);
 }
 

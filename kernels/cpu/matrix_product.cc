@@ -17,15 +17,20 @@ std::size_t tile_bytes(const GemmTiles& tiles) {
   return layout.total_bytes();
 }
 
+int workers_of(int workers, const GemmTiles& tiles, const GemmShape& shape) {
+  return fed_workers(workers, tiles.count(), shape.flops());
+}
+
 // Each tile at its place in c.
 void onednn_in_place(const KernelContext& context, const MatrixProduct& product) {
   const GemmTiles tiles(product.shape);
-  context.workers->parallel_for(tiles.count(), [&](std::int64_t index, int worker) {
+  const int workers = workers_of(context.workers->threads(), tiles, product.shape);
+  context.workers->parallel_for(tiles.count(), workers, [&](std::int64_t index, int worker) {
     tiles.run(index, {.a = product.a,
                       .b = product.b,
                       .c = product.c,
                       .bias = product.bias,
-                      .scratch = worker_share(context, 0, worker)});
+                      .scratch = worker_share(context, 0, workers, worker)});
   });
 }
 
@@ -41,8 +46,9 @@ bool goes_apart(const MatrixProduct& product) {
 void onednn_apart(const KernelContext& context, const MatrixProduct& product) {
   const GemmTiles tiles = GemmTiles::apart(product.shape);
   const std::size_t scratch_offset = tile_bytes(tiles);
-  context.workers->parallel_for(tiles.count(), [&](std::int64_t index, int worker) {
-    const auto share = worker_share(context, 0, worker);
+  const int workers = workers_of(context.workers->threads(), tiles, product.shape);
+  context.workers->parallel_for(tiles.count(), workers, [&](std::int64_t index, int worker) {
+    const auto share = worker_share(context, 0, workers, worker);
     tiles.run_apart(index, {.a = product.a,
                             .b = product.b,
                             .c = share.data(),
@@ -89,11 +95,10 @@ std::size_t multiply_workspace(const MatrixProduct& product, int workers, Produc
   if (code != ProductCode::kOneDnn) {
     return packed_multiply_workspace(product.shape, workers, strips_of_code(code));
   }
-  if (!goes_apart(product)) {
-    return GemmTiles(product.shape).scratch_bytes() * static_cast<std::size_t>(workers);
-  }
-  const GemmTiles tiles = GemmTiles::apart(product.shape);
-  return (tile_bytes(tiles) + tiles.scratch_bytes()) * static_cast<std::size_t>(workers);
+  const bool apart = goes_apart(product);
+  const GemmTiles tiles = apart ? GemmTiles::apart(product.shape) : GemmTiles(product.shape);
+  const std::size_t of_worker = (apart ? tile_bytes(tiles) : 0) + tiles.scratch_bytes();
+  return of_worker * static_cast<std::size_t>(workers_of(workers, tiles, product.shape));
 }
 
 }  // namespace terrace

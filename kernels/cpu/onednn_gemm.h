@@ -23,6 +23,10 @@ struct GemmShape {
   bool has_bias = false;      // added to the fp32 sum
   bool accumulate = false;    // c += a b; c is fp32
 
+  double flops() const {
+    return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+  }
+
   friend bool operator==(const GemmShape&, const GemmShape&) = default;
 };
 

@@ -59,6 +59,8 @@ struct Cut {
   std::size_t sums_bytes() const {
     return static_cast<std::size_t>(block_m * block_n) * sizeof(float);
   }
+  // Blocks that are computed at once, at most: those of the parts that are packed.
+  std::int64_t blocks() const { return blocks_of(part_m, block_m) * blocks_of(part_n, block_n); }
 
   std::int64_t block_m = 0, block_n = 0;  // rows and columns of a block
   std::int64_t part_m = 0, part_n = 0;    // rows and columns that are packed at once
@@ -105,7 +107,8 @@ class ProductRun {
         product_(product),
         shape_(product.shape),
         code_(code),
-        cut_(product.shape, code) {
+        cut_(product.shape, code),
+        workers_(fed_workers(context.workers->threads(), cut_.blocks(), product.shape.flops())) {
     a_ = {product.a, shape_.input, shape_.a_stride, shape_.m, shape_.k, !shape_.a_transposed};
     b_ = {product.b, shape_.input, shape_.b_stride, shape_.n, shape_.k, shape_.b_transposed};
     TERRACE_CHECK_LE(cut_.layout.total_bytes(), context.workspace.size());
@@ -153,10 +156,11 @@ class ProductRun {
     const std::int64_t row_blocks = blocks_of(end_m - m, cut_.block_m);
     const std::int64_t column_blocks = blocks_of(end_n - n, cut_.block_n);
     // Blocks that follow each other share columns.
-    context_.workers->parallel_for(row_blocks * column_blocks, [&](std::int64_t index, int worker) {
+    const std::int64_t blocks = row_blocks * column_blocks;
+    context_.workers->parallel_for(blocks, workers_, [&](std::int64_t index, int worker) {
       const std::int64_t row = index % row_blocks * cut_.block_m;
       const std::int64_t column = index / row_blocks * cut_.block_n;
-      const auto share = worker_share(context_, cut_.layout.total_bytes(), worker);
+      const auto share = worker_share(context_, cut_.layout.total_bytes(), workers_, worker);
       float* tiles = region_at<float>(share, 0, cut_.block_m * cut_.block_n);
       ProductSums sums;
       sums.data = tiles;
@@ -199,6 +203,7 @@ class ProductRun {
   const GemmShape& shape_;
   const StripCode& code_;
   Cut cut_;
+  int workers_;  // that multiply
   Operand a_, b_;
   std::byte* packed_a_ = nullptr;
   std::byte* packed_b_ = nullptr;
@@ -215,7 +220,8 @@ std::int64_t packed_block_columns(const GemmShape& shape) { return block_of(shap
 
 std::size_t packed_multiply_workspace(const GemmShape& shape, int workers, const StripCode& code) {
   const Cut cut(shape, code);
-  return cut.layout.total_bytes() + cut.sums_bytes() * static_cast<std::size_t>(workers);
+  const int fed = fed_workers(workers, cut.blocks(), shape.flops());
+  return cut.layout.total_bytes() + cut.sums_bytes() * static_cast<std::size_t>(fed);
 }
 
 }  // namespace terrace

@@ -109,13 +109,14 @@ struct Loop {
   }
 };
 
-// What oneTBB copies and calls on each thread that joins.
+// What oneTBB copies and calls, once for each worker of the loop. A thread may be several workers,
+// one after the other.
 struct JoinLoop {
   Loop* loop;
-  TERRACE_TSAN_UNSEEN_ void operator()(int) const {
+  TERRACE_TSAN_UNSEEN_ void operator()(int worker) const {
     tell_acquire(loop);
     loop->confinement.move_here();
-    loop->work(tbb::this_task_arena::current_thread_index());
+    loop->work(worker);
   }
 };
 
@@ -133,8 +134,7 @@ class WorkerArena::Impl {
 
   int threads() const { return threads_; }
 
-  void parallel_for(std::int64_t count, FunctionRef<void(std::int64_t, int)> body) {
-    const auto workers = static_cast<int>(std::min<std::int64_t>(threads_, count));
+  void parallel_for(std::int64_t count, int workers, FunctionRef<void(std::int64_t, int)> body) {
     Loop loop(body, count, std::max<std::int64_t>(1, count / (workers * kChunksPerWorker)),
               confinement_);
     const CallerReturns caller(confinement_);
@@ -167,13 +167,17 @@ WorkerArena::~WorkerArena() = default;
 
 int WorkerArena::threads() const { return impl_->threads(); }
 
-void WorkerArena::parallel_for(std::int64_t count, FunctionRef<void(std::int64_t, int)> body) {
+void WorkerArena::parallel_for(std::int64_t count, int workers_max,
+                               FunctionRef<void(std::int64_t, int)> body) {
+  TERRACE_CHECK_LE(1, workers_max);
   if (count <= 0) return;
-  if (count == 1 || impl_->threads() == 1) {
+  const auto workers =
+      static_cast<int>(std::min<std::int64_t>(std::min(impl_->threads(), workers_max), count));
+  if (workers == 1) {
     for (std::int64_t index = 0; index < count; ++index) body(index, 0);
     return;
   }
-  impl_->parallel_for(count, body);
+  impl_->parallel_for(count, workers, body);
 }
 
 }  // namespace terrace

@@ -23,10 +23,16 @@ class WorkerArena {
 
   int threads() const;
 
-  // Calls body(index, worker) for each index in [0, count), worker in [0, threads()). Two calls
-  // that run at the same time have different workers: per-worker scratch is indexed by it. Returns
-  // when all have; rethrows the first exception.
-  void parallel_for(std::int64_t count, FunctionRef<void(std::int64_t index, int worker)> body);
+  // Calls body(index, worker) for each index in [0, count). At most `workers_max` workers share
+  // them, and `worker` is in [0, min(threads(), workers_max, count)). Two calls that run at the same
+  // time have different workers: per-worker scratch is indexed by it. Returns when all have;
+  // rethrows the first exception.
+  void parallel_for(std::int64_t count, int workers_max,
+                    FunctionRef<void(std::int64_t index, int worker)> body);
+  // Lets all threads share.
+  void parallel_for(std::int64_t count, FunctionRef<void(std::int64_t index, int worker)> body) {
+    parallel_for(count, threads(), body);
+  }
 
  private:
   class Impl;
