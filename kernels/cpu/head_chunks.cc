@@ -1,6 +1,7 @@
 #include "kernels/cpu/head_chunks.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "kernels/cpu/cpu_softmax.h"
@@ -11,6 +12,8 @@ namespace {
 
 // Rows of logits in the workspace start on a cache line of either type.
 constexpr std::int64_t kRowUnit = 32;
+// Elements that are narrowed at a time: they lie in a first-level cache.
+constexpr std::int64_t kNarrowed = 1024;
 
 }  // namespace
 
@@ -37,7 +40,7 @@ MatrixProduct HeadShape::dh(std::int64_t rows) const {
   return {.shape = {.m = rows,
                     .n = C,
                     .k = V,
-                    .a_stride = stride,
+                    .a_stride = dlogits_stride(),
                     .b_stride = C,
                     .c_stride = C,
                     .input = dtype,
@@ -48,7 +51,7 @@ MatrixProduct HeadShape::dweight(std::int64_t rows) const {
   return {.shape = {.m = V,
                     .n = C,
                     .k = rows,
-                    .a_stride = stride,
+                    .a_stride = dlogits_stride(),
                     .b_stride = C,
                     .c_stride = C,
                     .input = dtype,
@@ -64,8 +67,6 @@ HeadChunks::Workspace::Workspace(const HeadLoss& op, const HeadShape& shape) {
   const auto logits_elements = static_cast<std::size_t>(shape.chunk * shape.stride);
   losses = layout.add(static_cast<std::size_t>(shape.R) * sizeof(double));
   logits = layout.add(logits_elements * sizeof(float));
-  const bool in_place = shape.dtype == DType::kF32 || op.dh.empty();
-  dlogits = in_place ? logits : layout.add(logits_elements * size_of(shape.dtype));
   // Chunks of a gradient that joins what is already in dweight are added up here first, because the
   // gradient of the micro-batch is to join it once.
   const auto weight_elements = static_cast<std::size_t>(shape.V * shape.C);
@@ -104,16 +105,24 @@ float* HeadChunks::logits_row(std::int64_t row) const {
 }
 
 std::byte* HeadChunks::dlogits_row(std::int64_t row) const {
-  return context_.workspace.data() + at_.dlogits +
-         static_cast<std::size_t>(row * shape_.stride) * size_of(shape_.dtype);
+  return reinterpret_cast<std::byte*>(logits_row(row));
 }
 
 void HeadChunks::clear_dlogits(std::int64_t row) const {
   std::memset(dlogits_row(row), 0, static_cast<std::size_t>(shape_.V) * size_of(shape_.dtype));
 }
 
+// A narrow gradient ends before its logit does, so in order of columns none is overwritten unread.
 void HeadChunks::set_dlogits(std::int64_t row, float factor) const {
-  scale_row(logits_row(row), factor, shape_.V, dlogits_row(row), shape_.dtype);
+  float* logits = logits_row(row);
+  if (shape_.dtype == DType::kF32) return scale_row(logits, factor, shape_.V, logits, shape_.dtype);
+  alignas(64) std::array<Bf16, kNarrowed> narrow;
+  for (std::int64_t first = 0; first < shape_.V; first += kNarrowed) {
+    const std::int64_t count = std::min(kNarrowed, shape_.V - first);
+    scale_row(logits + first, factor, count, narrow.data(), shape_.dtype);
+    std::memcpy(dlogits_row(row) + static_cast<std::size_t>(first) * sizeof(Bf16), narrow.data(),
+                static_cast<std::size_t>(count) * sizeof(Bf16));
+  }
 }
 
 void HeadChunks::set_dlogit(std::int64_t row, std::int64_t column, float value) const {

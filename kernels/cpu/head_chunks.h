@@ -23,6 +23,12 @@ struct HeadShape {
   MatrixProduct dh(std::int64_t rows) const;       // [rows,C] = dlogits weight
   MatrixProduct dweight(std::int64_t rows) const;  // the chunk's part of [V,C] = dlogits^T h
 
+  // Rows of logits are `stride` elements apart. Their gradients take the same rows from the front,
+  // in elements of the compute type.
+  std::int64_t dlogits_stride() const {
+    return stride * static_cast<std::int64_t>(sizeof(float) / size_of(dtype));
+  }
+
   std::int64_t V, C, R, chunk, stride;
   DType dtype;
 };
@@ -46,7 +52,7 @@ class HeadChunks {
   // By row of the chunk: its logits, and what becomes of them.
   float* logits_row(std::int64_t row) const;
   void clear_dlogits(std::int64_t row) const;
-  void set_dlogits(std::int64_t row, float factor) const;  // factor * logits
+  void set_dlogits(std::int64_t row, float factor) const;  // factor * logits, which are gone then
   void set_dlogit(std::int64_t row, std::int64_t column, float value) const;
 
  private:
@@ -54,7 +60,7 @@ class HeadChunks {
   struct Workspace {
     Workspace(const HeadLoss& op, const HeadShape& shape);
     WorkspaceLayout layout;
-    std::size_t losses = 0, logits = 0, dlogits = 0, dweight = 0;
+    std::size_t losses = 0, logits = 0, dweight = 0;
   };
 
   static bool sums_apart(const HeadLoss& op, const HeadShape& shape);
