@@ -36,6 +36,55 @@ struct Concession {
   std::function<void(UnitHomes&)> apply;
 };
 
+// What a refusal advises: budgets that are enough, and what else was tried and helps.
+class Remedies {
+ public:
+  explicit Remedies(const Ledger& smallest) {
+    std::string raised;
+    for (const Tier tier : kTiers) {
+      const TierLedger& use = smallest[tier];
+      if (use.over_bytes() == 0) continue;
+      lacking_ += use.over_bytes();
+      // Sizes are told in three digits, which may be half a percent too low.
+      const std::size_t enough = use.peak_bytes + use.peak_bytes / 128;
+      raised += fmt::format("{} {} to {} or more", raised.empty() ? "raise" : " and raise",
+                            flag_of_budget(tier), format_size(enough));
+    }
+    enough_.push_back(raised);
+  }
+
+  // A change with which the step lacks so many bytes.
+  void tried(const std::string& change, std::size_t lacking) {
+    if (lacking == 0) {
+      enough_.push_back(change);
+    } else if (lacking <= lacking_ - lacking_ / kNoticeablePart) {
+      helpful_.push_back(
+          fmt::format("{} (up to {} less)", change, format_size(lacking_ - lacking)));
+    }
+  }
+
+  std::string text() const {
+    std::string text = "to make it fit: " + join(enough_, ", ", ", or ");
+    if (!helpful_.empty()) text += "; not enough alone: " + join(helpful_, ", ", ", ");
+    return text;
+  }
+
+ private:
+  static constexpr std::size_t kNoticeablePart = 16;
+
+  static std::string join(const std::vector<std::string>& parts, const char* between,
+                          const char* before_last) {
+    std::string text = parts.front();
+    for (std::size_t i = 1; i < parts.size(); ++i) {
+      text += (i + 1 < parts.size() ? between : before_last) + parts[i];
+    }
+    return text;
+  }
+
+  std::size_t lacking_ = 0;  // of all tiers
+  std::vector<std::string> enough_, helpful_;
+};
+
 class Planner {
  public:
   Planner(const StepModel& model, const PlacementRequest& request, const TierBudgets& budgets)
@@ -181,6 +230,14 @@ class Planner {
       }
     }
     return low;
+  }
+
+  // Returns the bytes by which the smallest program is too large, all tiers together.
+  std::size_t lacking_bytes(MicroBatchOrder order) const {
+    const StepPlan smallest = smallest_plan(order);
+    std::size_t bytes = 0;
+    for (const Tier tier : kTiers) bytes += smallest.ledger[tier].over_bytes();
+    return bytes;
   }
 
   // What leaves the device goes to the host, so the device is settled first.
@@ -342,23 +399,49 @@ class Planner {
 
   [[noreturn]] void refuse(MicroBatchOrder order) const {
     const StepPlan smallest = smallest_plan(order);
-    std::string remedy = "to make it fit:";
-    for (const Tier tier : kTiers) {
-      const TierLedger& use = smallest.ledger[tier];
-      if (use.over_bytes() == 0) continue;
-      const char* flag = tier == Tier::kDevice ? "--device-memory"
-                         : tier == Tier::kHost ? "--host-memory"
-                                               : "the SIZE of --nvme";
-      // Sizes are told in three digits, which may be half a percent too low.
-      const std::size_t enough = use.peak_bytes + use.peak_bytes / 128;
-      remedy += fmt::format(" raise {} to {} or more,", flag, format_size(enough));
+    Remedies remedies(smallest.ledger);
+    try_tiers(order, remedies);
+    for (const Reduction& reduction : request_.reductions) {
+      try_reduction(reduction, order, remedies);
     }
-    if (!request_.has_nvme) remedy += " give --nvme DIR,";
-    if (request_.recompute == std::optional(false)) remedy += " allow --recompute full,";
-    remedy += " or lower --micro-batch-size or --sequence-length";
     throw OutOfMemory(fmt::format("the step does not fit: {}\n{}",
                                   describe_shortfall(smallest.ledger), to_text(smallest.ledger)),
-                      remedy);
+                      remedies.text());
+  }
+
+  // Tries the drive and recomputation, where the user has neither.
+  void try_tiers(MicroBatchOrder order, Remedies& remedies) const {
+    if (!request_.has_nvme) {
+      PlacementRequest other = request_;
+      other.has_nvme = true;
+      remedies.tried("give --nvme DIR", Planner(model_, other, budgets_).lacking_bytes(order));
+    }
+    if (request_.recompute == std::optional(false)) {
+      PlacementRequest other = request_;
+      other.recompute = true;
+      remedies.tried("allow --recompute full",
+                     Planner(model_, other, budgets_).lacking_bytes(order));
+    }
+  }
+
+  // Finds the largest lower value with which the step fits; none: says what the lowest one saves.
+  void try_reduction(const Reduction& reduction, MicroBatchOrder order, Remedies& remedies) const {
+    const std::int64_t multiples = (reduction.value - 1) / reduction.multiple_of;
+    if (multiples == 0) return;
+    const auto value_at = [&](std::size_t lowered) {
+      return (multiples - static_cast<std::int64_t>(lowered)) * reduction.multiple_of;
+    };
+    const auto lacking_at = [&](std::size_t lowered) {
+      StepModel model = reduction.model_with(value_at(lowered));
+      model.zero.rank = model_.zero.rank;  // of the rank that is planned for
+      return Planner(model, request_, budgets_).lacking_bytes(order);
+    };
+    const auto lowest = static_cast<std::size_t>(multiples - 1);
+    const std::size_t lacking = lacking_at(lowest);
+    if (lacking > 0) return remedies.tried("lower " + reduction.flag, lacking);
+    const std::size_t lowered =
+        fewest(lowest, [&](std::size_t count) { return lacking_at(count) == 0; });
+    remedies.tried(fmt::format("lower {} to {}", reduction.flag, value_at(lowered)), 0);
   }
 
   const StepModel& model_;
@@ -367,6 +450,12 @@ class Planner {
 };
 
 }  // namespace
+
+const char* flag_of_budget(Tier tier) {
+  return tier == Tier::kDevice ? "--device-memory"
+         : tier == Tier::kHost ? "--host-memory"
+                               : "the SIZE of --nvme";
+}
 
 Ledger ledger_of(const Program& program, const TierBudgets& budgets) {
   Ledger ledger;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,6 +16,16 @@ class SharedPlans;
 struct GpuSetting {
   std::int32_t update_threads = 1;  // of the host
   double link_bytes_per_s = 0;      // between host and device, each way; 0: unknown
+};
+
+// A number of the user's that makes a step smaller where it is lower. A refusal names it only where
+// a lower value helps.
+struct Reduction {
+  std::string flag;              // as the user writes it: "--threads"
+  std::int64_t value = 1;        // what it is now
+  std::int64_t multiple_of = 1;  // lower values that may be named are multiples of this
+  // The step with a lower value. Called only where a step is refused.
+  std::function<StepModel(std::int64_t value)> model_with;
 };
 
 // What the user fixed; everything unset is chosen.
@@ -36,6 +47,7 @@ struct PlacementRequest {
   // What choices go by where a GPU computes; none: the device is processors of the host. Not in
   // unified mode.
   std::optional<GpuSetting> gpu;
+  std::vector<Reduction> reductions;  // what a refusal may advise to lower
 };
 
 struct StepPlan {
@@ -44,12 +56,16 @@ struct StepPlan {
   Ledger ledger;
 };
 
+// Returns what sets a tier's budget on the command line, for messages.
+const char* flag_of_budget(Tier tier);
+
 Ledger ledger_of(const Program& program, const TierBudgets& budgets);
 
 // Chooses a home for every state, fastest tier first, so that the program fits: starts with
 // everything in the compute tier and gives way unit by unit, the states that cost least to have
-// elsewhere first, no further than needed. Compiles and verifies. Throws OutOfMemory with the
-// ledger of the smallest program there is, and the cheapest ways to make it fit, if none fits.
+// elsewhere first, no further than needed. Compiles and verifies. If none fits, throws OutOfMemory
+// with the ledger of the smallest program there is. Its remedy names the budgets that are enough,
+// and each other change that was tried and found to make the step fit, or noticeably smaller.
 // `shared`: the plans of the other ranks of this process, if there are any.
 StepPlan plan_step(const StepModel& model, const PlacementRequest& request,
                    const TierBudgets& budgets, SharedPlans* shared = nullptr);

@@ -79,6 +79,50 @@ std::int64_t chunk_elements_for(const EngineOptions& options, std::int32_t ranks
   return elements;
 }
 
+StepModel model_of(const EngineOptions& options) {
+  const UnitCompute compute = make_compute(options, layout_of(options));
+  StepModel model = compute.step_model(options.placement.micro_batches, options.threads);
+  model.zero = sharding_of(options);
+  model.pipeline = cut_of(options, model);
+  model.updates_meet_on_host = exchange_of(options.backend) != nullptr;
+  model.chunk_elements = chunk_elements_for(options, model.zero.ranks);
+  model.state_format = state_format_of(options);
+  model.gradient_type = options.gradient_type;
+  model.scales_loss = options.compute_type == DType::kF16;
+  return model;
+}
+
+// What the user may lower. Tensor-parallel ranks that share the rows of a micro-batch need a
+// multiple of their number.
+std::vector<Reduction> reductions_of(const EngineOptions& options) {
+  const auto with = [&options](auto set) {
+    return [&options, set](std::int64_t value) {
+      EngineOptions other = options;
+      set(other, value);
+      return model_of(other);
+    };
+  };
+  const TensorSplit split = split_of(options);
+  const std::int64_t sharing = split.shares_rows ? split.ranks : 1;
+  const BatchShape& batch = options.batch;
+  return {{"--threads", options.threads, 1,
+           with([](EngineOptions& o, std::int64_t v) { o.threads = static_cast<int>(v); })},
+          {"--micro-batch-size", batch.sequences, sharing / std::gcd(sharing, batch.positions),
+           with([](EngineOptions& o, std::int64_t v) { o.batch.sequences = v; })},
+          {"--sequence-length", batch.positions, sharing / std::gcd(sharing, batch.sequences),
+           with([](EngineOptions& o, std::int64_t v) { o.batch.positions = v; })}};
+}
+
+// The flags of the budgets that are exceeded.
+std::string budgets_over(const Ledger& ledger) {
+  std::string flags;
+  for (const Tier tier : kTiers) {
+    if (ledger[tier].over_bytes() == 0) continue;
+    flags += fmt::format("{}{}", flags.empty() ? "" : " and ", flag_of_budget(tier));
+  }
+  return flags;
+}
+
 std::size_t arena_bytes(const EnginePlan& plan, Tier tier) {
   return std::max(plan.training.program.use_of(tier).packed_bytes,
                   plan.evaluation.use_of(tier).packed_bytes);
@@ -102,19 +146,11 @@ Access whole(const Program& program, BufferId buffer) {
 }  // namespace
 
 EnginePlan plan_engine(const EngineOptions& options) {
-  const ZeroSharding zero = sharding_of(options);
   check_tensor_split(options.model, options.batch.rows(), split_of(options));
-  const UnitCompute compute = make_compute(options, layout_of(options));
   EnginePlan plan;
-  plan.model = compute.step_model(options.placement.micro_batches, options.threads);
-  plan.model.zero = zero;
-  plan.model.pipeline = cut_of(options, plan.model);
-  plan.model.updates_meet_on_host = exchange_of(options.backend) != nullptr;
-  plan.model.chunk_elements = chunk_elements_for(options, zero.ranks);
-  plan.model.state_format = state_format_of(options);
-  plan.model.gradient_type = options.gradient_type;
-  plan.model.scales_loss = options.compute_type == DType::kF16;
+  plan.model = model_of(options);
   PlacementRequest placement = options.placement;
+  placement.reductions = reductions_of(options);
   placement.pipeline_schedule = options.pipeline_schedule;
   placement.updates_wait_for_norm = options.optimizer.max_grad_norm > 0 || plan.model.scales_loss;
   // A backend with memory of its own is a GPU's.
@@ -136,7 +172,9 @@ EnginePlan plan_engine(const EngineOptions& options) {
   if (!fits(plan.ledger)) {
     throw OutOfMemory(
         "evaluation does not fit beside the training state: " + describe_shortfall(plan.ledger),
-        "raise the budget, or train with --validation-fraction 0");
+        fmt::format("raise {}, or train without validation (--validation-fraction 0 and no "
+                    "--validation-data)",
+                    budgets_over(plan.ledger)));
   }
   return plan;
 }

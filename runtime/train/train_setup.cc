@@ -190,7 +190,9 @@ BatchShape batch_for(const TrainOptions& options, const ModelConfig& model) {
     throw OutOfMemory(fmt::format("a micro-batch of {} samples of {} tokens: more than {} tokens "
                                   "are not computed at once",
                                   options.batch.micro_batch_size, length, kMost),
-                      "lower --micro-batch-size, and raise --gradient-accumulation-steps instead");
+                      length > kMost ? "lower --sequence-length"
+                                     : "lower --micro-batch-size, and raise "
+                                       "--gradient-accumulation-steps instead");
   }
   return {options.batch.micro_batch_size, length};
 }

@@ -20,6 +20,7 @@ using ::testing::AnyOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 std::optional<std::size_t>& budget(TierBudgets& budgets, Tier tier) {
   return budgets.at(static_cast<std::size_t>(tier));
@@ -245,6 +246,14 @@ TEST(AutoPlacement, RandomBudgetsAreKeptOrRefused) {
   EXPECT_GT(refused, 8);
 }
 
+// The number after `before` in a remedy, in bytes.
+std::size_t named_in(const std::string& remedy, const std::string& before) {
+  const std::size_t begin = remedy.find(before) + before.size();
+  const std::size_t end = remedy.find(" or more", begin);
+  EXPECT_NE(end, std::string::npos) << remedy;
+  return parse_size(remedy.substr(begin, end - begin));
+}
+
 TEST(AutoPlacement, ARefusalNamesTierNeedAndRemedies) {
   const StepModel model = small_step_model(3, false);
   PlacementRequest request = on_an_accelerator();
@@ -265,8 +274,70 @@ TEST(AutoPlacement, ARefusalNamesTierNeedAndRemedies) {
     EXPECT_THAT(error.remedy(), HasSubstr("raise --host-memory to "));
     EXPECT_THAT(error.remedy(), HasSubstr("--nvme DIR"));
     EXPECT_THAT(error.remedy(), HasSubstr("--recompute full"));
-    EXPECT_THAT(error.remedy(), HasSubstr("--micro-batch-size"));
+    EXPECT_THAT(error.remedy(), Not(HasSubstr("--micro-batch-size")));
   }
+}
+
+// A step with a workspace of `bytes_each` for each of `value`, which is `flag` to the user.
+Reduction workspace_for_each(const StepModel& model, const std::string& flag, std::int64_t value,
+                             std::size_t bytes_each) {
+  return {.flag = flag, .value = value, .model_with = [&model, bytes_each](std::int64_t lower) {
+            StepModel other = model;
+            other.workspace_bytes = static_cast<std::size_t>(lower) * bytes_each;
+            return other;
+          }};
+}
+
+std::string remedy_of(const StepModel& model, const PlacementRequest& request,
+                      const TierBudgets& budgets) {
+  try {
+    plan_step(model, request, budgets);
+  } catch (const OutOfMemory& error) {
+    return error.remedy();
+  }
+  ADD_FAILURE() << "the step fits";
+  return {};
+}
+
+// What is lowered fits, and the next larger value does not; what would not help is not named.
+TEST(AutoPlacement, ARefusalNamesTheLargestLowerValueThatFits) {
+  StepModel model = small_step_model(3, false);
+  model.workspace_bytes = 4 * kMiB;
+  PlacementRequest request = on_an_accelerator();
+  TierBudgets budgets;
+  const std::size_t fixed = [&] {
+    StepModel bare = model;
+    bare.workspace_bytes = 0;
+    budget(budgets, Tier::kDevice) = 64 * kKiB;
+    const std::string remedy = remedy_of(bare, request, budgets);
+    return named_in(remedy, "--device-memory to ");
+  }();
+  budget(budgets, Tier::kDevice) = fixed + kMiB;
+  request.reductions = {workspace_for_each(model, "--threads", 64, 64 * kKiB),
+                        {"--micro-batch-size", 1, 1, nullptr},
+                        {"--sequence-length", 128, 1, [&model](std::int64_t) { return model; }}};
+  const std::string remedy = remedy_of(model, request, budgets);
+  const std::string before = "lower --threads to ";
+  ASSERT_THAT(remedy, HasSubstr(before));
+  EXPECT_THAT(remedy, Not(HasSubstr("--micro-batch-size")));
+  EXPECT_THAT(remedy, Not(HasSubstr("--sequence-length")));
+  EXPECT_THAT(remedy, Not(HasSubstr("not enough")));
+  const std::int64_t named = std::stoll(remedy.substr(remedy.find(before) + before.size()));
+  EXPECT_GE(named, 16);
+  EXPECT_NO_THROW(plan_step(request.reductions[0].model_with(named), request, budgets));
+  EXPECT_THROW(plan_step(request.reductions[0].model_with(named + 1), request, budgets),
+               OutOfMemory);
+}
+
+TEST(AutoPlacement, ARefusalSaysWhatHelpsButIsNotEnough) {
+  StepModel model = small_step_model(3, false);
+  model.workspace_bytes = 4 * kMiB;
+  PlacementRequest request = on_an_accelerator();
+  TierBudgets budgets;
+  budget(budgets, Tier::kDevice) = 64 * kKiB;
+  request.reductions = {workspace_for_each(model, "--threads", 64, 64 * kKiB)};
+  EXPECT_THAT(remedy_of(model, request, budgets),
+              HasSubstr("; not enough alone: lower --threads (up to 3.94 MiB less)"));
 }
 
 // What would be conceded to memory that is not short asks for no more of the drive.
@@ -313,14 +384,6 @@ TEST(AutoPlacement, WhatFitsCanFit) {
   }
   EXPECT_GT(fitted, 10);
   EXPECT_GT(refused, 10);
-}
-
-// The number after `before` in a remedy, in bytes.
-std::size_t named_in(const std::string& remedy, const std::string& before) {
-  const std::size_t begin = remedy.find(before) + before.size();
-  const std::size_t end = remedy.find(" or more", begin);
-  EXPECT_NE(end, std::string::npos) << remedy;
-  return parse_size(remedy.substr(begin, end - begin));
 }
 
 // What the remedy asks for is enough, although it is told in three digits.
