@@ -207,7 +207,7 @@ struct BackwardPlan {
   std::int64_t sums;         // tasks that add to the gradients of a key-value head
   std::int64_t width_strips;
   std::int64_t panel_elements;  // of a strip of queries and a panel of keys
-  std::int64_t key_elements;  // of the gradients of a head's keys, or of its values
+  std::int64_t key_elements;    // of the gradients of a head's keys, or of its values
   WorkspaceLayout shared, own;
   // Two operands of a block of queries, query and dout, as left operands: by row, and by column.
   std::size_t rows[2] = {}, columns[2] = {};

@@ -24,8 +24,8 @@ class WorkerArena {
   int threads() const;
 
   // Calls body(index, worker) for each index in [0, count). At most `workers_max` workers share
-  // them, and `worker` is in [0, min(threads(), workers_max, count)). Two calls that run at the same
-  // time have different workers: per-worker scratch is indexed by it. Returns when all have;
+  // them, and `worker` is in [0, min(threads(), workers_max, count)). Two calls that run at the
+  // same time have different workers: per-worker scratch is indexed by it. Returns when all have;
   // rethrows the first exception.
   void parallel_for(std::int64_t count, int workers_max,
                     FunctionRef<void(std::int64_t index, int worker)> body);

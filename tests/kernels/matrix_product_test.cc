@@ -172,7 +172,7 @@ TEST(MatrixProductTest, BitsDoNotDependOnWorkersOrWorkspace) {
       Random random(5);
       Operands one(form, input, DType::kF32, random);
       run(one.product(form), code, 1, std::byte{0});
-      for (const int threads : {2, 3}) {
+      for (const int threads : {2, 3, 64}) {
         Random again(5);
         Operands many(form, input, DType::kF32, again);
         run(many.product(form), code, threads, std::byte{0xFF});

@@ -153,5 +153,7 @@ std::vector<OpCase> elementwise_cases(DType compute);
 std::vector<OpCase> embedding_cases(DType compute);
 std::vector<OpCase> head_loss_cases(DType compute);
 std::vector<OpCase> head_part_cases(DType compute);
+// Of the ops with scratch memory for each worker, calls that feed several. Without bounds.
+std::vector<OpCase> busy_cases(DType compute);
 
 }  // namespace terrace::test

@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <numeric>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -40,6 +42,21 @@ TEST_P(WorkerArenaTest, WorkersDoNotShareScratch) {
   std::int64_t total = 0;
   for (const std::int64_t sum : sums) total += sum;
   EXPECT_EQ(total, 20 * (999 * 1000 / 2) + 1000 * (19 * 20 / 2));
+}
+
+// With scratch for the fewer of workers and indices, whichever threads come.
+TEST_P(WorkerArenaTest, WorkersAreNumberedUpToTheirLimit) {
+  WorkerArena arena(GetParam());
+  for (const int workers_max : {1, 2, 4, 100}) {
+    for (const std::int64_t count : {1, 2, 3, 200}) {
+      const auto most = std::min<std::int64_t>({GetParam(), workers_max, count});
+      std::vector<std::int64_t> runs(static_cast<std::size_t>(most));
+      arena.parallel_for(count, workers_max, [&](std::int64_t, int worker) {
+        ++runs.at(static_cast<std::size_t>(worker));
+      });
+      EXPECT_EQ(std::accumulate(runs.begin(), runs.end(), std::int64_t{0}), count);
+    }
+  }
 }
 
 // No body returns before all of them have begun, which takes as many threads as were asked for,
