@@ -8,6 +8,7 @@ namespace {
 
 using testing::ContainsRegex;
 using testing::HasSubstr;
+using testing::Not;
 
 constexpr const char* kTitles =
     "tier +budget +peak +parameters +gradients +optimizer_state +activations +staging";
@@ -87,6 +88,69 @@ TEST(DoesNotFit, WhatItSaysWouldFitFits) {
                      steps + Arguments{"--max-steps", "2", "--device-memory", size});
     }
   }
+}
+
+// The first command of README.md, for any number of threads and on every instruction set that this
+// processor has.
+TEST(DryRun, TheFirstCommandOfTheReadmeFitsOnAnyMachine) {
+  const TinyTraining training;
+  const Arguments command = {"train",
+                             "--model",
+                             "nano",
+                             "--init",
+                             "random",
+                             "--data",
+                             "no/such/text",
+                             "--data-format",
+                             "text",
+                             "--sequence-length",
+                             "128",
+                             "--micro-batch-size",
+                             "8",
+                             "--max-steps",
+                             "200",
+                             "--learning-rate",
+                             "2e-3",
+                             "--validation-fraction",
+                             "0.001",
+                             "--device-memory",
+                             "24MiB",
+                             "--host-memory",
+                             "64MiB",
+                             "--nvme",
+                             training.path("nvme") + ":256MiB",
+                             "--place-parameters",
+                             "nvme",
+                             "--place-optimizer",
+                             "nvme",
+                             "--log-every",
+                             "20",
+                             "--run-dir",
+                             training.path("first"),
+                             "--stop-after-step",
+                             "100",
+                             "--dry-run"};
+  for (const std::string isa : {"ALL", "AVX512_CORE_BF16", "AVX512_CORE", "AVX2"}) {
+    for (const std::string threads : {"1", "2", "8", "64", "128"}) {
+      SCOPED_TRACE(isa + ", " + threads + " threads");
+      const Outcome outcome = ProgramRun(command + Arguments{"--threads", threads}, {},
+                                         {"env", "DNNL_MAX_CPU_ISA=" + isa})
+                                  .wait();
+      EXPECT_EQ(outcome.code, 0) << outcome;
+    }
+  }
+}
+
+// Every remedy helps: fewer threads are named where they do, and nothing that is as low as can be.
+TEST(DoesNotFit, NothingIsNamedThatCannotBeLowered) {
+  const TinyTraining training;
+  const Arguments small = {
+      "--device-memory",    "64KiB", "--max-steps",           "3", "--threads", "1",
+      "--micro-batch-size", "1",     "--validation-fraction", "0"};
+  const Outcome outcome = run_program(training.command("run", training.nvme() + small));
+  EXPECT_EQ(outcome.code, 3) << outcome;
+  EXPECT_THAT(outcome.errors, Not(HasSubstr("--threads")));
+  EXPECT_THAT(outcome.errors, Not(HasSubstr("--micro-batch-size")));
 }
 
 TEST(DoesNotFit, MoreThanTheMachineHasIs3) {
