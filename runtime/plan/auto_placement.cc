@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -240,6 +241,29 @@ class Planner {
     return bytes;
   }
 
+  // Returns a lower bound of it in a fraction of the time: of what must be live, not packed.
+  std::size_t lacking_live_bytes(MicroBatchOrder order) const {
+    std::size_t least = std::numeric_limits<std::size_t>::max();
+    for (const auto& [on_device, on_host] : extremes()) {
+      const auto live = least_live_bytes(model_, policy_with(on_device, on_host, order));
+      std::size_t lacking = 0;
+      for (std::size_t t = 0; t < kTierCount; ++t) {
+        const std::size_t budget = budgets_.at(t).value_or(live.at(t));
+        lacking += live.at(t) - std::min(live.at(t), budget);
+      }
+      least = std::min(least, lacking);
+      if (least == 0) break;
+    }
+    return least;
+  }
+
+  // All concessions of a tier or none, on the device and on the host, the fewest first.
+  std::array<std::pair<std::size_t, std::size_t>, 4> extremes() const {
+    const std::size_t of_device = concessions(Tier::kDevice).size();
+    const std::size_t of_host = concessions(Tier::kHost).size();
+    return {{{0, 0}, {of_device, 0}, {0, of_host}, {of_device, of_host}}};
+  }
+
   // What leaves the device goes to the host, so the device is settled first.
   std::optional<StepPlan> try_order(MicroBatchOrder order) const {
     const std::size_t on_device = fewest(concessions(Tier::kDevice).size(), [&](std::size_t count) {
@@ -382,19 +406,17 @@ class Planner {
   // with all concessions of a tier or none. Of equals the first, which asks for the least of a
   // drive.
   StepPlan smallest_plan(MicroBatchOrder order) const {
-    const std::size_t of_device = concessions(Tier::kDevice).size();
-    const std::size_t of_host = concessions(Tier::kHost).size();
     const auto short_of = [](const StepPlan& plan) {
       return std::pair{plan.ledger[Tier::kDevice].over_bytes(),
                        plan.ledger[Tier::kHost].over_bytes()};
     };
-    StepPlan smallest = compiled(policy_with(0, 0, order));
-    for (const auto& [on_device, on_host] :
-         {std::pair{of_device, std::size_t{0}}, {std::size_t{0}, of_host}, {of_device, of_host}}) {
+    std::optional<StepPlan> smallest;
+    for (const auto& [on_device, on_host] : extremes()) {
       StepPlan plan = compiled(policy_with(on_device, on_host, order));
-      if (short_of(plan) < short_of(smallest)) smallest = std::move(plan);
+      const bool is_smaller = !smallest.has_value() || short_of(plan) < short_of(*smallest);
+      if (is_smaller) smallest = std::move(plan);
     }
-    return smallest;
+    return std::move(*smallest);
   }
 
   [[noreturn]] void refuse(MicroBatchOrder order) const {
@@ -425,24 +447,37 @@ class Planner {
   }
 
   // Finds the largest lower value with which the step fits; none: says what the lowest one saves.
+  // The search goes by live bytes, and what it finds is compiled.
   void try_reduction(const Reduction& reduction, MicroBatchOrder order, Remedies& remedies) const {
-    const std::int64_t multiples = (reduction.value - 1) / reduction.multiple_of;
-    if (multiples == 0) return;
+    const std::int64_t most = (reduction.value - 1) / reduction.multiple_of;
+    const std::int64_t least = std::max<std::int64_t>(1, reduction.least / reduction.multiple_of);
+    if (most < least) return;
     const auto value_at = [&](std::size_t lowered) {
-      return (multiples - static_cast<std::int64_t>(lowered)) * reduction.multiple_of;
+      return (most - static_cast<std::int64_t>(lowered)) * reduction.multiple_of;
     };
-    const auto lacking_at = [&](std::size_t lowered) {
+    const auto with_value_at = [&](std::size_t lowered, const auto& ask) {
       StepModel model = reduction.model_with(value_at(lowered));
       model.zero.rank = model_.zero.rank;  // of the rank that is planned for
-      return Planner(model, request_, budgets_).lacking_bytes(order);
+      return ask(Planner(model, request_, budgets_));
     };
-    const auto lowest = static_cast<std::size_t>(multiples - 1);
-    const std::size_t lacking = lacking_at(lowest);
-    if (lacking > 0) return remedies.tried("lower " + reduction.flag, lacking);
-    const std::size_t lowered =
-        fewest(lowest, [&](std::size_t count) { return lacking_at(count) == 0; });
-    remedies.tried(fmt::format("lower {} to {}", reduction.flag, value_at(lowered)), 0);
+    const auto lowest = static_cast<std::size_t>(most - least);
+    const std::size_t first = fewest(lowest, [&](std::size_t count) {
+      return with_value_at(
+                 count, [&](const Planner& other) { return other.lacking_live_bytes(order); }) == 0;
+    });
+    std::size_t lacking = 0;
+    for (std::size_t lowered = first;; ++lowered) {
+      lacking =
+          with_value_at(lowered, [&](const Planner& other) { return other.lacking_bytes(order); });
+      if (lacking == 0) {
+        return remedies.tried(fmt::format("lower {} to {}", reduction.flag, value_at(lowered)), 0);
+      }
+      if (lowered == lowest || lowered - first == kConfirmationsMax) break;
+    }
+    remedies.tried("lower " + reduction.flag, lacking);
   }
+
+  static constexpr std::size_t kConfirmationsMax = 3;  // where packing is above what is live
 
   const StepModel& model_;
   const PlacementRequest& request_;

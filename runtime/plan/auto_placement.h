@@ -24,6 +24,7 @@ struct Reduction {
   std::string flag;              // as the user writes it: "--threads"
   std::int64_t value = 1;        // what it is now
   std::int64_t multiple_of = 1;  // lower values that may be named are multiples of this
+  std::int64_t least = 1;        // lower values than this would be no advice
   // The step with a lower value. Called only where a step is refused.
   std::function<StepModel(std::int64_t value)> model_with;
 };

@@ -84,6 +84,21 @@ bool can_fit(const StepModel& model, const StepPolicy& policy, const TierBudgets
       });
 }
 
+std::array<std::size_t, kTierCount> least_live_bytes(const StepModel& model,
+                                                     const StepPolicy& policy) {
+  TierBudgets nothing;
+  nothing.fill(0);
+  const std::vector<Stage> stages = add_recompute(schedule_step(model, policy), policy);
+  const FetchPlan plan = plan_fetches(model, policy, stages, nothing);
+  const Draft draft = add_movement(model, policy, stages, plan);
+  const LinearDraft linear = linearize(draft);
+  std::array<std::size_t, kTierCount> bytes{};
+  for (const Tier tier : kTiers) {
+    bytes.at(static_cast<std::size_t>(tier)) = live_peak(draft, linear, tier);
+  }
+  return bytes;
+}
+
 Program compile_step(const StepModel& model, const StepPolicy& policy, const TierBudgets& budgets,
                      const Program* base) {
   TERRACE_CHECK_EQ(model.units.size(), policy.homes.size());

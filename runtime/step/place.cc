@@ -143,19 +143,6 @@ void reserve_base(const Program& base, const Draft& draft, Tier tier, std::int64
   }
 }
 
-// The most live bytes of a tier at any op; everything on NVMe is there always.
-std::size_t live_peak(const Draft& draft, const LinearDraft& linear, Tier tier) {
-  if (tier == Tier::kNvme) {
-    std::size_t bytes = 0;
-    for (const Buffer& buffer : draft.buffers) {
-      if (buffer.tier == tier) bytes += buffer.size_bytes;
-    }
-    return bytes;
-  }
-  const std::vector<std::size_t> profile = live_profile(draft, linear, tier);
-  return profile.empty() ? 0 : std::ranges::max(profile);
-}
-
 TierUse use_of(const Draft& draft, const LinearDraft& linear, Tier tier, std::size_t packed) {
   TierUse use;
   use.packed_bytes = packed;
@@ -236,6 +223,18 @@ std::vector<std::size_t> live_profile(const Draft& draft, const LinearDraft& lin
     profile.push_back(static_cast<std::size_t>(live));
   }
   return profile;
+}
+
+std::size_t live_peak(const Draft& draft, const LinearDraft& linear, Tier tier) {
+  if (tier == Tier::kNvme) {
+    std::size_t bytes = 0;
+    for (const Buffer& buffer : draft.buffers) {
+      if (buffer.tier == tier) bytes += buffer.size_bytes;
+    }
+    return bytes;
+  }
+  const std::vector<std::size_t> profile = live_profile(draft, linear, tier);
+  return profile.empty() ? 0 : std::ranges::max(profile);
 }
 
 bool live_over_budget(const Draft& draft, const LinearDraft& linear, const TierBudgets& budgets) {

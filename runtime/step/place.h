@@ -35,6 +35,10 @@ std::vector<std::size_t> live_profile(const Draft& draft, const LinearDraft& lin
 
 // Whether some tier's live bytes alone are over budget: then no placing makes it fit.
 bool live_over_budget(const Draft& draft, const LinearDraft& linear, const TierBudgets& budgets);
+
+// The most live bytes of a tier at any op: no packing is lower. Everything on NVMe is there always.
+std::size_t live_peak(const Draft& draft, const LinearDraft& linear, Tier tier);
+
 // Whether the tier's buffers can be placed within its budget. Quicker than place(), which packs as
 // low as it can.
 bool fits_tier(const Draft& draft, const LinearDraft& linear, Tier tier,

@@ -93,7 +93,7 @@ StepModel model_of(const EngineOptions& options) {
 }
 
 // What the user may lower. Tensor-parallel ranks that share the rows of a micro-batch need a
-// multiple of their number.
+// multiple of their number. Sequences of less than an eighth would be another training.
 std::vector<Reduction> reductions_of(const EngineOptions& options) {
   const auto with = [&options](auto set) {
     return [&options, set](std::int64_t value) {
@@ -105,11 +105,13 @@ std::vector<Reduction> reductions_of(const EngineOptions& options) {
   const TensorSplit split = split_of(options);
   const std::int64_t sharing = split.shares_rows ? split.ranks : 1;
   const BatchShape& batch = options.batch;
-  return {{"--threads", options.threads, 1,
+  constexpr std::int64_t kLeastPart = 8;
+  return {{"--threads", options.threads, 1, 1,
            with([](EngineOptions& o, std::int64_t v) { o.threads = static_cast<int>(v); })},
-          {"--micro-batch-size", batch.sequences, sharing / std::gcd(sharing, batch.positions),
+          {"--micro-batch-size", batch.sequences, sharing / std::gcd(sharing, batch.positions), 1,
            with([](EngineOptions& o, std::int64_t v) { o.batch.sequences = v; })},
           {"--sequence-length", batch.positions, sharing / std::gcd(sharing, batch.sequences),
+           batch.positions / kLeastPart,
            with([](EngineOptions& o, std::int64_t v) { o.batch.positions = v; })}};
 }
 

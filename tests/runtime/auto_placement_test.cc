@@ -313,9 +313,10 @@ TEST(AutoPlacement, ARefusalNamesTheLargestLowerValueThatFits) {
     return named_in(remedy, "--device-memory to ");
   }();
   budget(budgets, Tier::kDevice) = fixed + kMiB;
-  request.reductions = {workspace_for_each(model, "--threads", 64, 64 * kKiB),
-                        {"--micro-batch-size", 1, 1, nullptr},
-                        {"--sequence-length", 128, 1, [&model](std::int64_t) { return model; }}};
+  request.reductions = {
+      workspace_for_each(model, "--threads", 64, 64 * kKiB),
+      {"--micro-batch-size", 1, 1, 1, nullptr},
+      {"--sequence-length", 128, 1, 16, [&model](std::int64_t) { return model; }}};
   const std::string remedy = remedy_of(model, request, budgets);
   const std::string before = "lower --threads to ";
   ASSERT_THAT(remedy, HasSubstr(before));
