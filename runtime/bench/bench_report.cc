@@ -1,14 +1,12 @@
 #include <fmt/format.h>
-#include <sys/utsname.h>
 
 #include <algorithm>
 #include <ctime>
 #include <nlohmann/json.hpp>
 
-#include "memory/host/host_limits.h"
-#include "memory/host/topology.h"
 #include "runtime/bench/bench.h"
 #include "runtime/bench/bench_device.h"
+#include "runtime/config/host_facts.h"
 #include "runtime/config/version.h"
 
 namespace terrace {
@@ -20,21 +18,6 @@ std::string date_text(std::int64_t seconds_since_1970) {
   ::gmtime_r(&time, &parts);
   return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}Z", parts.tm_year + 1900, parts.tm_mon + 1,
                      parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec);
-}
-
-// What the figures depend on, and nothing that names the machine: results are published.
-nlohmann::ordered_json host_facts() {
-  const Topology topology = read_topology();
-  const HostLimits limits = read_host_limits();
-  utsname system = {};
-  ::uname(&system);
-  return {{"cpu", topology.cpu_model},
-          {"cores", topology.cores},
-          {"hardware_threads", topology.hardware_threads},
-          {"usable_threads", limits.usable_cpus()},
-          {"memory_bytes", limits.total_bytes},
-          {"usable_memory_bytes", limits.usable_bytes()},
-          {"kernel", fmt::format("{} {}", system.sysname, system.release)}};
 }
 
 nlohmann::ordered_json options_json(const BenchOptions& options) {
@@ -84,7 +67,7 @@ std::string bench_json(const BenchRun& run, const BenchOptions& options,
                                      {"args", run.arguments},
                                      {"started", date_text(run.started_s)},
                                      {"duration_ns", run.duration_ns},
-                                     {"host", host_facts()},
+                                     {"host", nlohmann::ordered_json::parse(host_facts_json())},
                                      {"options", options_json(options)},
                                      {"results", list}};
   if (options.device != nullptr) document["device"] = options.device->description;
