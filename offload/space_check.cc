@@ -6,6 +6,7 @@
 #include <sys/statvfs.h>
 
 #include <cerrno>
+#include <set>
 
 #include "base/bytes.h"
 #include "base/error.h"
@@ -43,15 +44,23 @@ std::uint64_t need_of_file_system(std::span<const SpaceNeed> needs, dev_t device
   return sum;
 }
 
-void check_free(std::span<const SpaceNeed> needs, const SpaceNeed& need) {
+struct FileSystemSpace {
+  dev_t device = 0;
+  std::uint64_t free_bytes = 0;
+};
+
+FileSystemSpace space_of(const std::string& directory) {
   struct stat facts = {};
   struct statvfs space = {};
-  if (::stat(need.directory.c_str(), &facts) != 0 ||
-      ::statvfs(need.directory.c_str(), &space) != 0) {
-    throw IoError({.operation = "statvfs", .path = need.directory, .error_number = errno});
+  if (::stat(directory.c_str(), &facts) != 0 || ::statvfs(directory.c_str(), &space) != 0) {
+    throw IoError({.operation = "statvfs", .path = directory, .error_number = errno});
   }
-  const std::uint64_t free_bytes = std::uint64_t{space.f_bavail} * space.f_frsize;
-  const std::uint64_t need_bytes = need_of_file_system(needs, facts.st_dev);
+  return {facts.st_dev, std::uint64_t{space.f_bavail} * space.f_frsize};
+}
+
+void check_free(std::span<const SpaceNeed> needs, const SpaceNeed& need) {
+  const auto [device, free_bytes] = space_of(need.directory);
+  const std::uint64_t need_bytes = need_of_file_system(needs, device);
   if (need_bytes <= free_bytes) return;
   throw OutOfMemory(fmt::format("directory {}: {} are needed on its file system, {} are free",
                                 need.directory, format_size(need_bytes), format_size(free_bytes)),
@@ -66,6 +75,16 @@ void check_space(std::span<const SpaceNeed> needs) {
     check_file_limit(need);
     check_free(needs, need);
   }
+}
+
+std::uint64_t free_space(std::span<const std::string> directories) {
+  std::uint64_t free_bytes = 0;
+  std::set<dev_t> counted;
+  for (const std::string& directory : directories) {
+    const FileSystemSpace space = space_of(directory);
+    if (counted.insert(space.device).second) free_bytes += space.free_bytes;
+  }
+  return free_bytes;
 }
 
 }  // namespace terrace

@@ -19,4 +19,8 @@ struct SpaceNeed {
 // counted together.
 void check_space(std::span<const SpaceNeed> needs);
 
+// Returns what is free on the file systems of these directories together, each counted once. Throws
+// IoError for a directory that is not there.
+std::uint64_t free_space(std::span<const std::string> directories);
+
 }  // namespace terrace
