@@ -130,6 +130,11 @@ std::size_t arena_bytes(const EnginePlan& plan, Tier tier) {
                   plan.evaluation.use_of(tier).packed_bytes);
 }
 
+std::size_t host_arena_bytes(const EnginePlan& plan) {
+  constexpr std::size_t kLeast = 4096;
+  return std::max(arena_bytes(plan, Tier::kHost), kLeast);
+}
+
 std::size_t step_tokens_bytes(const EnginePlan& plan) {
   return plan.model.tokens_bytes * static_cast<std::size_t>(plan.training.program.micro_batches);
 }
@@ -166,8 +171,10 @@ EnginePlan plan_engine(const EngineOptions& options) {
   StepPolicy evaluation = plan.training.policy;
   evaluation.has_backward = false;
   plan.evaluation = compile_step(plan.model, evaluation, options.budgets, &plan.training.program);
-  const std::vector<std::string> problems = verify(plan.evaluation);
-  if (!problems.empty()) TERRACE_CHECK_EQ(problems.front(), std::string());
+  if (!placement.is_trial) {
+    const std::vector<std::string> problems = verify(plan.evaluation);
+    if (!problems.empty()) TERRACE_CHECK_EQ(problems.front(), std::string());
+  }
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
     plan.ledger[tier].peak_bytes = arena_bytes(plan, tier);
   }
@@ -179,6 +186,10 @@ EnginePlan plan_engine(const EngineOptions& options) {
                     budgets_over(plan.ledger)));
   }
   return plan;
+}
+
+EngineMemory engine_memory(const EnginePlan& plan) {
+  return {arena_bytes(plan, Tier::kDevice), host_arena_bytes(plan) + 2 * step_tokens_bytes(plan)};
 }
 
 void check_stages(const EngineOptions& options, const EnginePlan& plan) {
@@ -220,8 +231,7 @@ Engine::Engine(const EngineOptions& options, const EnginePlan& plan, Log& log)
       compute_(make_compute(options, layout_)),
       compute_device_(make_device(options, arena_bytes(plan, Tier::kDevice))),
       device_(compute_device_->device()),
-      host_memory_(std::max<std::size_t>(arena_bytes(plan, Tier::kHost), 4096),
-                   HostMemoryOptions{.numa_nodes = options.numa_nodes}),
+      host_memory_(host_arena_bytes(plan), HostMemoryOptions{.numa_nodes = options.numa_nodes}),
       token_memory_(2 * step_tokens_bytes(plan), HostMemoryOptions{}),
       locked_host_(compute_device_->lock(host_memory_.bytes())),
       locked_tokens_(compute_device_->lock(token_memory_.bytes())),

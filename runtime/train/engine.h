@@ -55,6 +55,13 @@ struct EnginePlan {
 // Throws OutOfMemory if it does not fit the budgets.
 EnginePlan plan_engine(const EngineOptions& options);
 
+// What an engine of a plan takes of memory, beside the state on drives.
+struct EngineMemory {
+  std::size_t device_bytes = 0;
+  std::size_t host_bytes = 0;
+};
+EngineMemory engine_memory(const EnginePlan& plan);
+
 // Compiles the programs of the other stages of a rank's pipeline, as far as there are any, and
 // checks that they and its own, of `plan`, meet each other: then no rank can wait for another
 // forever. Throws OutOfMemory where another stage does not fit the budgets.
