@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <condition_variable>
+#include <mutex>
+#include <system_error>
 
 namespace terrace {
 namespace {
@@ -26,12 +29,16 @@ std::string duration_text(double seconds) {
   return fmt::format("{} d {:02} h", whole / 86400, whole / 3600 % 24);
 }
 
-ProgressConsole::ProgressConsole(std::FILE* out, bool is_terminal, ProgressChoice choice)
+ProgressConsole::ProgressConsole(std::FILE* out, bool is_terminal, ProgressChoice choice,
+                                 PlanningPace pace)
     : out_(out),
       bar_(is_terminal && choice != ProgressChoice::kOff),
-      lines_(!is_terminal && choice == ProgressChoice::kOn) {}
+      lines_(!is_terminal && choice == ProgressChoice::kOn),
+      tells_planning_(choice != ProgressChoice::kOff),
+      pace_(pace) {}
 
 ProgressConsole::~ProgressConsole() {
+  end_planning();
   if (bar_ && !bar_text_.empty()) std::fputs("\n", out_);
   std::fflush(out_);
 }
@@ -54,6 +61,45 @@ void ProgressConsole::say(const std::string& text) {
   erase_bar();
   print_line(text);
   draw_bar();
+  std::fflush(out_);
+}
+
+void ProgressConsole::begin_planning() {
+  if (!tells_planning_) return;
+  try {
+    planning_ = std::jthread([this](const std::stop_token& ended) { tell_planning(ended); });
+  } catch (const std::system_error&) {  // the step is planned all the same
+  }
+}
+
+void ProgressConsole::end_planning() {
+  if (!planning_.joinable()) return;
+  planning_.request_stop();
+  planning_.join();
+}
+
+void ProgressConsole::tell_planning(const std::stop_token& ended) {
+  std::mutex mutex;
+  std::condition_variable_any wakes;
+  std::unique_lock lock(mutex);
+  const auto begin = std::chrono::steady_clock::now();
+  // Returns whether the planning has ended before the time is over.
+  const auto ends_within = [&](std::chrono::milliseconds time) {
+    return wakes.wait_for(lock, ended, time, [&] { return ended.stop_requested(); });
+  };
+  if (ends_within(pace_.first)) return;
+  if (!bar_) {
+    print_line("planning the step ...");
+    std::fflush(out_);
+    return;
+  }
+  do {
+    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
+    std::fputs(fmt::format("\r\x1b[Kplanning the step: {}", duration_text(passed.count())).c_str(),
+               out_);
+    std::fflush(out_);
+  } while (!ends_within(pace_.tick));
+  std::fputs("\r\x1b[K", out_);
   std::fflush(out_);
 }
 

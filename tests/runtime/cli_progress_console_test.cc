@@ -3,6 +3,7 @@
 
 #include <cstdio>
 #include <limits>
+#include <thread>
 
 #include "runtime/cli/progress_console.h"
 
@@ -48,6 +49,44 @@ TEST(ProgressConsole, TheBarStaysBelowTheLines) {
     EXPECT_THAT(text, testing::HasSubstr("] step 2/40, 1 min 16 s left\r\x1b[K"));
     EXPECT_THAT(text, testing::EndsWith("done\n[=                       ] step 3/40, "
                                         "1 min 14 s left\n"));
+  }
+}
+
+// What a console wrote while a step was planned and after, at once or longer than its pace allows.
+std::string written_of_planning(bool is_terminal, ProgressChoice choice, bool is_long) {
+  constexpr PlanningPace kShort = {std::chrono::milliseconds(20), std::chrono::milliseconds(20)};
+  std::FILE* file = std::tmpfile();
+  {
+    ProgressConsole console(file, is_terminal, choice, is_long ? kShort : PlanningPace());
+    {
+      const PlanningPhase phase(console);
+      if (is_long) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    }
+    console.say("ledger");
+  }
+  std::string text(static_cast<std::size_t>(std::ftell(file)), '\0');
+  std::rewind(file);
+  EXPECT_EQ(std::fread(text.data(), 1, text.size(), file), text.size());
+  std::fclose(file);
+  return text;
+}
+
+TEST(ProgressConsole, PlanningThatTakesLongIsOneLineWithoutATerminal) {
+  EXPECT_EQ(written_of_planning(false, ProgressChoice::kAuto, true),
+            "planning the step ...\nledger\n");
+  EXPECT_EQ(written_of_planning(false, ProgressChoice::kAuto, false), "ledger\n");
+}
+
+TEST(ProgressConsole, PlanningOnATerminalIsALineThatDisappears) {
+  const std::string text = written_of_planning(true, ProgressChoice::kAuto, true);
+  EXPECT_THAT(text, testing::StartsWith("\r\x1b[Kplanning the step: 0 s"));
+  EXPECT_THAT(text, testing::EndsWith("planning the step: 0 s\r\x1b[Kledger\n"));
+  EXPECT_EQ(written_of_planning(true, ProgressChoice::kAuto, false), "ledger\n");
+}
+
+TEST(ProgressConsole, PlanningIsNotToldWhereProgressIsOff) {
+  for (const bool is_terminal : {false, true}) {
+    EXPECT_EQ(written_of_planning(is_terminal, ProgressChoice::kOff, true), "ledger\n");
   }
 }
 
