@@ -60,6 +60,19 @@ std::string name_of_model(const TrainOptions& options) {
   return !name.empty() && is_utf8(name) ? name : "model";  // it will stand in config.toml
 }
 
+constexpr const char* kLockFile = "lock";
+
+// The directories of a path that do not exist, the innermost first.
+std::vector<std::string> missing_directories(fs::path path) {
+  std::vector<std::string> missing;
+  std::error_code ignored;
+  if (!path.has_filename()) path = path.parent_path();
+  for (; !path.empty() && !fs::exists(path, ignored); path = path.parent_path()) {
+    missing.push_back(path.string());
+  }
+  return missing;
+}
+
 constexpr const char* kResultKey = "steps_of_final";
 
 std::string run_file(const std::string& run_dir) {
@@ -73,22 +86,30 @@ nlohmann::ordered_json read_run_file(const std::string& run_dir) {
 
 }  // namespace
 
-std::string make_run_directory(const TrainOptions& options) {
+RunDirectory::RunDirectory(const TrainOptions& options) {
   fs::path path = options.run.run_dir;
   if (path.empty()) {
     path = fs::path("runs") / (name_of_model(options) + time_text("-%Y%m%d-%H%M%S"));
   }
+  path_ = path.string();
+  made_ = missing_directories(path);
   std::error_code error;
   fs::create_directories(path, error);
   if (error) {
-    throw ConfigError("the run directory " + path.string() + " cannot be made: " + error.message(),
+    remove_made();
+    throw ConfigError("the run directory " + path_ + " cannot be made: " + error.message(),
                       "give --run-dir a directory that can be written");
   }
-  return path.string();
+  try {
+    lock();
+  } catch (...) {
+    remove_made();
+    throw;
+  }
 }
 
-RunDirectoryLock::RunDirectoryLock(const std::string& run_dir) {
-  const std::string path = (fs::path(run_dir) / "lock").string();
+void RunDirectory::lock() {
+  const std::string path = (fs::path(path_) / kLockFile).string();
   file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (file_ < 0) {
     throw IoError({.operation = "open", .path = path, .error_number = errno},
@@ -101,11 +122,23 @@ RunDirectoryLock::RunDirectoryLock(const std::string& run_dir) {
     throw IoError({.operation = "flock", .path = path, .error_number = error_number},
                   "give --run-dir a directory on a file system that has locks");
   }
-  throw ConfigError("another run is writing to the run directory " + run_dir,
+  made_.clear();  // it is the other run's
+  throw ConfigError("another run is writing to the run directory " + path_,
                     "wait for it to end, or give another --run-dir");
 }
 
-RunDirectoryLock::~RunDirectoryLock() { ::close(file_); }
+void RunDirectory::remove_made() noexcept {
+  std::error_code ignored;
+  if (!made_.empty()) fs::remove(fs::path(path_) / kLockFile, ignored);
+  for (const std::string& directory : made_) {  // only as far as they are empty
+    if (!fs::remove(directory, ignored)) return;
+  }
+}
+
+RunDirectory::~RunDirectory() {
+  remove_made();
+  ::close(file_);
+}
 
 void write_run_files(const std::string& run_dir, const TrainCommand& command,
                      const std::string& program_summary) {

@@ -3,26 +3,33 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "runtime/train/trainer.h"
 
 namespace terrace {
 
-// Makes the run directory of a command ("runs/<model>-<time>" unless named) and returns its path.
-// Throws ConfigError if it cannot be made.
-std::string make_run_directory(const TrainOptions& options);
-
-// Held by the run that writes to a run directory, while it lives (flock on its file "lock").
-class RunDirectoryLock {
+// The run directory of a command ("runs/<model>-<time>" unless named), made and held by the run
+// that writes to it (flock on its file "lock"). One that did not exist goes with the object unless
+// keep() was called: a run that is refused leaves none behind.
+class RunDirectory {
  public:
-  // Throws ConfigError if another run holds it.
-  explicit RunDirectoryLock(const std::string& run_dir);
-  ~RunDirectoryLock();
-  RunDirectoryLock(const RunDirectoryLock&) = delete;
-  RunDirectoryLock& operator=(const RunDirectoryLock&) = delete;
+  // Throws ConfigError if it cannot be made, or if another run holds it.
+  explicit RunDirectory(const TrainOptions& options);
+  ~RunDirectory();
+  RunDirectory(const RunDirectory&) = delete;
+  RunDirectory& operator=(const RunDirectory&) = delete;
+
+  const std::string& path() const { return path_; }
+  void keep() { made_.clear(); }
 
  private:
-  int file_;
+  void lock();
+  void remove_made() noexcept;
+
+  std::string path_;
+  int file_ = -1;
+  std::vector<std::string> made_;  // directories that did not exist, the innermost first
 };
 
 // config.toml and run.json: what was asked for, by whom it is run and what was compiled.

@@ -218,8 +218,8 @@ class Trainer {
   // The first rank owns it.
   void take_run_directory() {
     if (ranks_.is_first()) {
-      run_dir_ = make_run_directory(options_);
-      lock_ = std::make_unique<RunDirectoryLock>(run_dir_);
+      directory_ = std::make_unique<RunDirectory>(options_);
+      run_dir_ = directory_->path();
       recover_run_directory(run_dir_);
     }
     run_dir_ = ranks_.text_of_first(run_dir_);
@@ -245,7 +245,10 @@ class Trainer {
                             .is_first_rank = ranks_.is_first()},
                    *state_);
     const Ledger largest = largest_ledger();
-    if (ranks_.is_first()) write_run_files(run_dir_, command_, summary);
+    if (ranks_.is_first()) {
+      directory_->keep();
+      write_run_files(run_dir_, command_, summary);
+    }
     rows_.emplace(StepRows::Run{done_steps_, last_step(), total_steps_, options_.run.log_every,
                                 plan_.model.ranks()},
                   console_);
@@ -532,7 +535,7 @@ class Trainer {
   LrSchedule schedule_;
   std::unique_ptr<HfDirectory> weights_;  // until the state is filled from them
   std::string run_dir_;
-  std::unique_ptr<RunDirectoryLock> lock_;
+  std::unique_ptr<RunDirectory> directory_;  // of the first rank
   EnginePlan plan_;  // before the engine, whose lanes may still run when a step has failed
   std::unique_ptr<Engine> engine_;
   std::optional<RankedState> state_;
