@@ -68,7 +68,8 @@ void ProgressConsole::begin_planning() {
   if (!tells_planning_) return;
   try {
     planning_ = std::jthread([this](const std::stop_token& ended) { tell_planning(ended); });
-  } catch (const std::system_error&) {  // the step is planned all the same
+  } catch (const std::system_error&) {
+    planning_ = std::jthread();  // the step is planned all the same
   }
 }
 

@@ -146,6 +146,10 @@ void check_options(const TrainOptions& options, FunctionRef<bool(std::string_vie
   check_validation(options, is_given);
   check_places(options.tiers);
   check_parallelism(options.step);
+  if (options.run.json && !options.run.dry_run) {
+    throw ConfigError("--json is for --dry-run: a training writes its figures to metrics.jsonl",
+                      "give --dry-run too, or leave --json out");
+  }
   if (options.run.resume == "auto" && options.run.run_dir.empty()) {
     throw ConfigError("--resume auto: a new run directory has nothing to resume from",
                       "give --run-dir DIR, or --resume PATH");

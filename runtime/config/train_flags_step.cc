@@ -138,10 +138,14 @@ constexpr auto kStepFlags = std::to_array<TrainFlag>({
        const auto& range = o.run.trace_steps;
        return range ? toml_string(fmt::format("{}:{}", range->first, range->last)) : std::string{};
      }},
-    {{"dry-run", "Run", "", "Compile and verify the step, print its ledger, stop",
+    {{"dry-run", "Run", "",
+      "Compile and verify the step, print its ledger and what this machine lacks for it, stop",
       FlagArity::kSwitch},
      [](TrainOptions& o, const FlagValue& v) { o.run.dry_run = v.on_off(); },
      [](const TrainOptions& o) { return toml_bool(o.run.dry_run); }},
+    {{"json", "Run", "", "Print a dry run as one JSON document", FlagArity::kSwitch},
+     [](TrainOptions& o, const FlagValue& v) { o.run.json = v.on_off(); },
+     [](const TrainOptions& o) { return toml_bool(o.run.json); }},
 });
 
 }  // namespace

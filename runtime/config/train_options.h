@@ -120,6 +120,7 @@ struct RunOptions {
   ProgressChoice progress = ProgressChoice::kAuto;
   std::optional<StepRange> trace_steps;
   bool dry_run = false;
+  bool json = false;  // of a dry run: a document in place of text
 };
 
 struct TrainOptions {

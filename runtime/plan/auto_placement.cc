@@ -511,7 +511,7 @@ StepPlan plan_step(const StepModel& model, const PlacementRequest& request,
                    const TierBudgets& budgets, SharedPlans* shared) {
   const auto plan_of = [&](const StepModel& first) {
     const auto make = [&] { return Planner(first, request, budgets).run(); };
-    return shared == nullptr ? make() : shared->get(first, make);
+    return shared == nullptr ? make() : shared->get(first, budgets, make);
   };
   if (model.zero.rank == 0) return plan_of(model);
   // Data-parallel ranks must run one program, and where a rank's shards lie decides on its waits,

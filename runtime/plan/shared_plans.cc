@@ -4,13 +4,15 @@
 
 namespace terrace {
 
-StepPlan SharedPlans::get(const StepModel& model, FunctionRef<StepPlan()> make) {
+StepPlan SharedPlans::get(const StepModel& model, const TierBudgets& budgets,
+                          FunctionRef<StepPlan()> make) {
   std::promise<std::shared_ptr<const StepPlan>> promise;
   Result result;
   bool is_first = false;
   {
     const std::lock_guard lock(mutex_);
-    const auto [entry, is_new] = plans_.try_emplace({model.pipeline.stage, model.tensor.rank});
+    const auto [entry, is_new] =
+        plans_.try_emplace({model.pipeline.stage, model.tensor.rank, budgets});
     if (is_new) entry->second = promise.get_future().share();
     is_first = is_new;
     result = entry->second;

@@ -4,7 +4,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <utility>
+#include <tuple>
 
 #include "base/function_ref.h"
 #include "runtime/plan/auto_placement.h"
@@ -17,19 +17,20 @@ namespace terrace {
 // plan for the same model, request and budgets. Thread-safe.
 class SharedPlans {
  public:
-  // Returns the plan of the first data-parallel rank at the model's place in the mesh; the first
-  // caller has it made. Throws what `make` threw, to every caller.
-  StepPlan get(const StepModel& model, FunctionRef<StepPlan()> make);
+  // Returns the plan of the first data-parallel rank at the model's place in the mesh, within these
+  // budgets; the first caller has it made. Throws what `make` threw, to every caller.
+  StepPlan get(const StepModel& model, const TierBudgets& budgets, FunctionRef<StepPlan()> make);
 
   // Forgets all: the programs of large models take much memory. When every rank has planned.
   void clear();
 
  private:
-  using Place = std::pair<std::int32_t, std::int32_t>;  // pipeline stage, tensor-parallel rank
+  // Pipeline stage, tensor-parallel rank, budgets.
+  using Question = std::tuple<std::int32_t, std::int32_t, TierBudgets>;
   using Result = std::shared_future<std::shared_ptr<const StepPlan>>;
 
   std::mutex mutex_;
-  std::map<Place, Result> plans_;  // guarded by mutex_
+  std::map<Question, Result> plans_;  // guarded by mutex_
 };
 
 }  // namespace terrace

@@ -6,6 +6,7 @@
 #include <optional>
 #include <system_error>
 
+#include "runtime/checkpoint/hf_directory.h"
 #include "runtime/config/train_config.h"
 #include "runtime/train/run_directory.h"
 
@@ -118,6 +119,22 @@ bool is_complete(const TrainOptions& options, const std::string& run_dir,
   throw ConfigError(
       fmt::format("the run in {} is complete, and another than this: {}", run_dir, changes),
       "give another --run-dir, or the options of that run");
+}
+
+bool takes_weights(const ModelOptions& options) {
+  if (options.init == InitChoice::kRandom) return false;
+  if (has_hf_weights(options.model)) return true;
+  if (is_checkpoint(options.model)) {
+    throw ConfigError(
+        fmt::format("--model {} is a checkpoint, whose weights are not read", options.model),
+        "go on with it by --resume, give the final directory of its run, or --init random for its "
+        "shape alone");
+  }
+  if (options.init == InitChoice::kWeights) {
+    throw ConfigError(fmt::format("--init weights: {} has no weights", options.model),
+                      "use --init random, or a directory with safetensors");
+  }
+  return false;
 }
 
 void refuse_second_run(const std::string& resume, const std::string& run_dir) {

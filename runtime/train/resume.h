@@ -49,6 +49,10 @@ bool resumes_in_place(const std::string& resume, const std::string& run_dir);
 // ConfigError where that run computed something else than `options` ask for.
 bool is_complete(const TrainOptions& options, const std::string& run_dir, std::int64_t total_steps);
 
+// Returns whether a run that goes on from no checkpoint starts from the weights beside its
+// config.json. Throws ConfigError where there are none and --init asks for them.
+bool takes_weights(const ModelOptions& options);
+
 // Throws ConfigError for a fresh run among another's checkpoints, which would be mixed up with it
 // at the next --resume auto, and for one that would replace another's result.
 void refuse_second_run(const std::string& resume, const std::string& run_dir);

@@ -34,16 +34,6 @@ std::optional<Tier> tier_of(Placement placement) {
   return std::nullopt;
 }
 
-std::size_t gpu_budget_for(const TierOptions& tiers, const GpuChoice& gpu) {
-  const std::size_t asked = tiers.device_memory.value_or(gpu.capacity_bytes);
-  if (asked > gpu.capacity_bytes) {
-    throw OutOfMemory(fmt::format("--device-memory {} is more than the {} that GPU {} has to give",
-                                  format_size(asked), format_size(gpu.capacity_bytes), gpu.ordinal),
-                      "lower it, or end what else uses the GPU");
-  }
-  return asked;
-}
-
 // Of one rank; the ranks of the host share its memory.
 TierBudgets budgets_for(const TierOptions& tiers, const MachineShare& machine) {
   const HostLimits& limits = machine.limits;
@@ -52,31 +42,14 @@ TierBudgets budgets_for(const TierOptions& tiers, const MachineShare& machine) {
   std::size_t device = tiers.device_memory.value_or(0);
   if (tiers.device_memory.has_value()) budgets[static_cast<std::size_t>(Tier::kDevice)] = device;
   if (machine.gpu.has_value()) {
-    budgets[static_cast<std::size_t>(Tier::kDevice)] = gpu_budget_for(tiers, *machine.gpu);
+    budgets[static_cast<std::size_t>(Tier::kDevice)] =
+        tiers.device_memory.value_or(machine.gpu->capacity_bytes);
     device = 0;  // of the host's memory
   }
   const auto share =
       static_cast<std::size_t>(kDefaultShare * static_cast<double>(limits.usable_bytes())) / ranks;
-  const std::size_t host = tiers.host_memory.value_or(share > device ? share - device : 0);
-  budgets[static_cast<std::size_t>(Tier::kHost)] = host;
-  const std::size_t whole = limits.cgroup_limit_bytes.has_value()
-                                ? std::min(*limits.cgroup_limit_bytes, limits.total_bytes)
-                                : limits.total_bytes;
-  const std::string each = ranks > 1 ? fmt::format(" for each of {} ranks", ranks) : std::string();
-  if (machine.gpu.has_value() && host > whole / ranks) {
-    throw OutOfMemory(fmt::format("--host-memory {}{} is more than the host's {}",
-                                  format_size(host), each, format_size(whole)),
-                      "lower it");
-  }
-  if (device + host > whole / ranks) {
-    const std::string asked =
-        device == 0 ? fmt::format("--host-memory {}{} is", format_size(host), each)
-        : host == 0 ? fmt::format("--device-memory {}{} is", format_size(device), each)
-                    : fmt::format("--device-memory {} and --host-memory {}{} are",
-                                  format_size(device), format_size(host), each);
-    throw OutOfMemory(fmt::format("{} more than the host's {}", asked, format_size(whole)),
-                      "lower that: on the CPU device all of it is memory of this host");
-  }
+  budgets[static_cast<std::size_t>(Tier::kHost)] =
+      tiers.host_memory.value_or(share > device ? share - device : 0);
   // Blocks are striped in equal parts, so the smallest directory decides.
   std::size_t smallest = SIZE_MAX;
   for (const NvmeDirectory& directory : tiers.nvme) {
@@ -86,18 +59,6 @@ TierBudgets budgets_for(const TierOptions& tiers, const MachineShare& machine) {
   if (!tiers.nvme.empty())
     budgets[static_cast<std::size_t>(Tier::kNvme)] = smallest * tiers.nvme.size();
   return budgets;
-}
-
-// Also where the plan places nothing there; a dry run may be for another machine.
-void check_drives(const TrainOptions& options) {
-  if (options.run.dry_run) return;
-  for (const NvmeDirectory& directory : options.tiers.nvme) {
-    std::error_code problem;
-    if (std::filesystem::is_directory(directory.path, problem)) continue;
-    throw ConfigError(fmt::format("--nvme {}: {}", directory.path,
-                                  problem ? problem.message() : "not a directory"),
-                      "name an existing directory on the drive that is to hold offloaded state");
-  }
 }
 
 MomentForm moments_for(MomentChoice choice) {
@@ -165,6 +126,48 @@ void check_pipeline(const TrainOptions& options) {
 }
 
 }  // namespace
+
+void check_budgets(const TierOptions& tiers, const MachineShare& machine) {
+  const HostLimits& limits = machine.limits;
+  const auto ranks = static_cast<std::size_t>(machine.ranks_on_host);
+  const TierBudgets budgets = budgets_for(tiers, machine);
+  const std::size_t device = budgets[static_cast<std::size_t>(Tier::kDevice)].value_or(0);
+  const std::size_t host = budgets[static_cast<std::size_t>(Tier::kHost)].value_or(0);
+  const std::size_t whole = limits.cgroup_limit_bytes.has_value()
+                                ? std::min(*limits.cgroup_limit_bytes, limits.total_bytes)
+                                : limits.total_bytes;
+  const std::string each = ranks > 1 ? fmt::format(" for each of {} ranks", ranks) : std::string();
+  if (machine.gpu.has_value() && device > machine.gpu->capacity_bytes) {
+    throw OutOfMemory(fmt::format("--device-memory {} is more than the {} that GPU {} has to give",
+                                  format_size(device), format_size(machine.gpu->capacity_bytes),
+                                  machine.gpu->ordinal),
+                      "lower it, or end what else uses the GPU");
+  }
+  if (machine.gpu.has_value() && host > whole / ranks) {
+    throw OutOfMemory(fmt::format("--host-memory {}{} is more than the host's {}",
+                                  format_size(host), each, format_size(whole)),
+                      "lower it");
+  }
+  if (!machine.gpu.has_value() && device + host > whole / ranks) {
+    const std::string asked =
+        device == 0 ? fmt::format("--host-memory {}{} is", format_size(host), each)
+        : host == 0 ? fmt::format("--device-memory {}{} is", format_size(device), each)
+                    : fmt::format("--device-memory {} and --host-memory {}{} are",
+                                  format_size(device), format_size(host), each);
+    throw OutOfMemory(fmt::format("{} more than the host's {}", asked, format_size(whole)),
+                      "lower that: on the CPU device all of it is memory of this host");
+  }
+}
+
+void check_drives(const TierOptions& tiers) {
+  for (const NvmeDirectory& directory : tiers.nvme) {
+    std::error_code problem;
+    if (std::filesystem::is_directory(directory.path, problem)) continue;
+    throw ConfigError(fmt::format("--nvme {}: {}", directory.path,
+                                  problem ? problem.message() : "not a directory"),
+                      "name an existing directory on the drive that is to hold offloaded state");
+  }
+}
 
 std::int64_t sequence_length_for(const TrainOptions& options, const ModelConfig& model) {
   const std::int64_t length = options.batch.sequence_length;
@@ -246,7 +249,10 @@ MeshShape mesh_for(const TrainOptions& options, int ranks) {
 
 EngineOptions engine_options_for(const TrainOptions& options, const ModelConfig& model,
                                  const MachineShare& machine) {
-  check_drives(options);
+  if (!options.run.dry_run) {
+    check_budgets(options.tiers, machine);
+    check_drives(options.tiers);
+  }
   EngineOptions engine;
   engine.model = model;
   engine.batch = batch_for(options, model);

@@ -27,8 +27,14 @@ struct MachineShare {
   std::optional<GpuChoice> gpu;    // none: the CPU device computes
 };
 
+// Throws OutOfMemory where budgets that were asked for are more than this machine has.
+void check_budgets(const TierOptions& tiers, const MachineShare& machine);
+// Throws ConfigError where a directory of --nvme is not there, also where nothing would go there.
+void check_drives(const TierOptions& tiers);
+
 // What the options mean on this machine. Each throws ConfigError naming the flag, or OutOfMemory.
-// The backend is the caller's to set.
+// The backend is the caller's to set. A dry run may be for another machine, so for that
+// engine_options_for() leaves check_budgets() and check_drives() to the caller.
 EngineOptions engine_options_for(const TrainOptions& options, const ModelConfig& model,
                                  const MachineShare& machine);
 DatasetOptions dataset_options_for(const TrainOptions& options, const ModelConfig& model,

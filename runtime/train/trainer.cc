@@ -15,8 +15,7 @@
 #include "runtime/checkpoint/hf_directory.h"
 #include "runtime/config/check_options.h"
 #include "runtime/data/dataset.h"
-#include "runtime/plan/shared_plans.h"
-#include "runtime/step/verify_ranks.h"
+#include "runtime/train/dry_run.h"
 #include "runtime/train/local_ranks.h"
 #include "runtime/train/rank_group.h"
 #include "runtime/train/rank_samples.h"
@@ -24,6 +23,7 @@
 #include "runtime/train/resume.h"
 #include "runtime/train/run_directory.h"
 #include "runtime/train/run_saver.h"
+#include "runtime/train/start_obstacles.h"
 #include "runtime/train/step_rows.h"
 #include "runtime/train/trace_file.h"
 #include "runtime/train/train_report.h"
@@ -31,23 +31,6 @@
 
 namespace terrace {
 namespace {
-
-// Whether a run that goes on from no checkpoint starts from the weights beside its config.json.
-bool takes_weights(const ModelOptions& options) {
-  if (options.init == InitChoice::kRandom) return false;
-  if (has_hf_weights(options.model)) return true;
-  if (is_checkpoint(options.model)) {
-    throw ConfigError(
-        fmt::format("--model {} is a checkpoint, whose weights are not read", options.model),
-        "go on with it by --resume, give the final directory of its run, or --init random for its "
-        "shape alone");
-  }
-  if (options.init == InitChoice::kWeights) {
-    throw ConfigError(fmt::format("--init weights: {} has no weights", options.model),
-                      "use --init random, or a directory with safetensors");
-  }
-  return false;
-}
 
 MachineShare machine_share(const TrainOptions& options, const LaunchedRanks& ranks) {
   MachineShare machine;
@@ -92,31 +75,15 @@ class Trainer {
   }
 
   TrainOutcome run() {
-    plan_ = plan_engine(engine_options_);
-    if (ranks_.is_first()) check_stages(engine_options_, plan_);
-    if (!ranks_.is_same_in_stages(rank_fingerprint(plan_.training.program))) {
-      throw ConfigError("the ranks have compiled different steps",
-                        "start all of them with the same flags and the same version of Terrace");
-    }
-    // Every rank has planned, as all have just told each other.
-    if (engine_options_.shared_plans != nullptr) engine_options_.shared_plans->clear();
-    const std::string summary = describe_plan(engine_options_, plan_);
-    console_.say(summary);
-    if (options_.run.dry_run) return TrainOutcome::kDone;
-    data_ = std::make_unique<Dataset>(
-        dataset_options_for(options_, model_, engine_options_.batch.positions));
-    agree_on_data();
-    data_->check_validation();
-    samples_.emplace(*data_, sample_share());
-    total_steps_ = total_steps_for(options_, *data_, samples_->share().of_step());
-    check_total_steps(options_, total_steps_);
-    console_.say(describe_data(*data_, total_steps_, samples_->share().of_step()));
-    schedule_ = schedule_for(options_, total_steps_);
-    // What is named is looked at before a directory is made; what is in the run's own, when what a
-    // crash left there is cleared.
+    open_data();
+    // What is named is looked at before the step is compiled; what is in the run's own directory,
+    // when what a crash left there is cleared.
     const bool is_in_place = resumes_in_place(options_.run.resume, options_.run.run_dir);
     std::unique_ptr<Checkpoint> checkpoint;
     if (!is_in_place) checkpoint = find_start();
+    if (options_.run.dry_run) return run_dry(is_in_place ? find_start() : std::move(checkpoint));
+    plan();
+    data_->check_validation();
     take_run_directory();
     if (ranks_.any(ranks_.is_first() && is_complete(options_, run_dir_, total_steps_))) {
       console_.say(fmt::format("the run in {} is complete: its result, of {} steps, is in final",
@@ -125,6 +92,7 @@ class Trainer {
     }
     if (is_in_place) checkpoint = find_start();
     refuse_second_run(options_.run.resume, run_dir_);
+    check_room(room_need(engine_options_, plan_, machine_, ranks_), options_.tiers, machine_);
     ranks_.add_devices(exchange_of(backend_.get()), communicator_options_for(options_.ranks));
     engine_options_.ranks = ranks_.steps();
     engine_ = std::make_unique<Engine>(engine_options_, plan_, log_);
@@ -136,7 +104,7 @@ class Trainer {
                                 plan_.model.ranks()));
     start_from(std::move(checkpoint));
     waits_.emplace(plan_.training.program);
-    open_files(summary);
+    open_files();
     const TrainOutcome outcome = train_and_tell_cause();
     if (trace_) trace_->finish();
     console_.say(rows_->summary(*waits_));
@@ -144,6 +112,36 @@ class Trainer {
   }
 
  private:
+  void open_data() {
+    data_ = std::make_unique<Dataset>(
+        dataset_options_for(options_, model_, engine_options_.batch.positions));
+    agree_on_data();
+    samples_.emplace(*data_, sample_share());
+    total_steps_ = total_steps_for(options_, *data_, samples_->share().of_step());
+    check_total_steps(options_, total_steps_);
+    schedule_ = schedule_for(options_, total_steps_);
+  }
+
+  std::string data_summary() const {
+    return describe_data(*data_, total_steps_, samples_->share().of_step());
+  }
+
+  void plan() {
+    {
+      const PlanningPhase phase(console_);
+      plan_ = plan_engine(engine_options_);
+      check_plans_of_ranks(engine_options_, plan_, ranks_);
+    }
+    console_.say(describe_plan(engine_options_, plan_));
+    console_.say(data_summary());
+  }
+
+  TrainOutcome run_dry(const std::unique_ptr<Checkpoint>& checkpoint) {
+    if (checkpoint != nullptr) check_resume(*checkpoint, resuming_run());
+    dry_run({options_, engine_options_, machine_, ranks_, data_summary(), total_steps_}, console_);
+    return TrainOutcome::kDone;
+  }
+
   SampleShare sample_share() const {
     return {engine_options_.batch, options_.batch.gradient_accumulation_steps, ranks_.data_rank(),
             ranks_.data_ranks()};
@@ -185,7 +183,8 @@ class Trainer {
   // The checkpoint to go on from, the same on all ranks. Null: none, and the weights that the run
   // starts from are open, if there are any.
   std::unique_ptr<Checkpoint> find_start() {
-    std::unique_ptr<Checkpoint> checkpoint = find_checkpoint(options_.run.resume, run_dir_);
+    const std::string& directory = run_dir_.empty() ? options_.run.run_dir : run_dir_;
+    std::unique_ptr<Checkpoint> checkpoint = find_checkpoint(options_.run.resume, directory);
     agree_on(checkpoint.get());
     if (checkpoint == nullptr) open_weights();
     return checkpoint;
@@ -236,7 +235,7 @@ class Trainer {
   }
 
   // The first rank writes them.
-  void open_files(const std::string& summary) {
+  void open_files() {
     saver_.emplace(SavedRun{.directory = run_dir_,
                             .model = model_,
                             .layout = layout_,
@@ -247,7 +246,7 @@ class Trainer {
     const Ledger largest = largest_ledger();
     if (ranks_.is_first()) {
       directory_->keep();
-      write_run_files(run_dir_, command_, summary);
+      write_run_files(run_dir_, command_, describe_plan(engine_options_, plan_));
     }
     rows_.emplace(StepRows::Run{done_steps_, last_step(), total_steps_, options_.run.log_every,
                                 plan_.model.ranks()},
@@ -298,10 +297,14 @@ class Trainer {
     }
   }
 
+  ResumingRun resuming_run() const {
+    return {model_, options_.model.seed, engine_options_.batch.positions, data_->training_tokens(),
+            last_step()};
+  }
+
   void resume_from(Checkpoint& checkpoint) {
     const CheckpointProgress& progress = checkpoint.progress();
-    check_resume(checkpoint, {model_, options_.model.seed, engine_options_.batch.positions,
-                              data_->training_tokens(), last_step()});
+    check_resume(checkpoint, resuming_run());
     try {
       checkpoint.open(layout_);
       engine_->fill_state(checkpoint);

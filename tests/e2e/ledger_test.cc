@@ -39,12 +39,6 @@ TEST(DryRun, SaysWhoWritesToHowManyDrives) {
   EXPECT_THAT(outcome.output, HasSubstr("\nwritten to the drives together by this rank: "));
 }
 
-TEST(DryRun, NeedsNoDataThatIsThere) {
-  const TinyTraining training;
-  std::filesystem::remove(training.path("text.txt"));
-  training.train("run", {"--max-steps", "3", "--dry-run"});
-}
-
 // Too small a budget is found before anything is made, and the answer says what would do.
 TEST(DoesNotFit, Is3BeforeAnythingIsMade) {
   const TinyTraining training;

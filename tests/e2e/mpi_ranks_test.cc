@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <nlohmann/json.hpp>
+
 #include "tests/e2e/tiny_training.h"
 
 // Ranks as processes that mpirun starts.
@@ -87,6 +89,26 @@ TEST(MpiRanks, ThatFindDifferentDataDoNotTrain) {
       ProgramRun(training.command("run", kSteps) + second, {}, mpirun(1)).wait();
   EXPECT_EQ(outcome.code, 2) << outcome;
   EXPECT_NE(outcome.errors.find("different data"), std::string::npos) << outcome;
+  EXPECT_FALSE(training.directory().has("run"));
+}
+
+// One rank prints the document, of all.
+TEST(MpiRanks, SayInADryRunWhatThreadsSay) {
+  const TinyTraining training(4);
+  const Arguments mesh = kSteps + Arguments{"--pipeline-parallel", "2", "--threads", "1"};
+  for (const char* host_memory : {"64MiB", "8KiB"}) {
+    const Arguments dry_run = mesh + Arguments{"--dry-run", "--json", "--host-memory", host_memory};
+    const Outcome threads =
+        run_program(training.command("run", dry_run + Arguments{"--local-ranks", "4"}));
+    const Outcome processes = train_job(training, 4, "run", dry_run);
+    EXPECT_EQ(processes.code, threads.code) << processes;
+    const auto results = [](const Outcome& outcome) {
+      const auto document = nlohmann::json::parse(outcome.output, nullptr, false);
+      EXPECT_TRUE(document.is_object()) << outcome;
+      return document.is_object() ? document["results"] : nlohmann::json();
+    };
+    EXPECT_EQ(results(processes), results(threads));
+  }
   EXPECT_FALSE(training.directory().has("run"));
 }
 

@@ -156,7 +156,8 @@ Arguments every_flag() {
           "2",           "--resume",
           "auto",        "--progress",
           "off",         "--trace-steps",
-          "2:4",         "--dry-run"};
+          "2:4",         "--dry-run",
+          "--json"};
 }
 
 TEST(TrainConfig, EveryFlagSetsItsOption) {
@@ -221,6 +222,7 @@ TEST(TrainConfig, EveryTierAndRunFlagSetsItsOption) {
   EXPECT_EQ(options.run.trace_steps->first, 2);
   EXPECT_EQ(options.run.trace_steps->last, 4);
   EXPECT_TRUE(options.run.dry_run);
+  EXPECT_TRUE(options.run.json);
 }
 
 // No flag is parsed and dropped: a text of the configuration differs from the default's in the line
@@ -472,6 +474,7 @@ TEST(TrainConfig, MissingAndContradictoryOptionsAreRefused) {
                  {"--place-parameters device", "--device-memory"});
   expect_refused({"--place-activations", "nvme"}, {"--place-activations nvme", "--nvme"});
   expect_refused({"--resume", "auto"}, {"--resume auto", "--run-dir"});
+  expect_refused({"--json"}, {"--json", "--dry-run"});
   expect_refused({"--validation-data", "y", "--validation-fraction", "0.1"},
                  {"--validation-data", "--validation-fraction"});
   expect_refused({"--trace-steps", "101:102"}, {"--trace-steps 101:102", "last step, 100"});
@@ -491,7 +494,7 @@ TEST(TrainConfig, HelpHasEveryFlagUnderItsGroup) {
       "io-engine lookahead threads recompute micro-batch-order zero-stage gradient-reduction "
       "tensor-parallel sequence-parallel pipeline-parallel pipeline-schedule virtual-stages "
       "local-ranks collective-timeout run-dir eval-every log-every checkpoint-every keep-last "
-      "resume progress trace-steps dry-run config help";
+      "resume progress trace-steps dry-run json config help";
   std::istringstream names(kNames);
   for (std::string name; names >> name;) {
     EXPECT_THAT(help, testing::ContainsRegex("--" + std::string(name) + "[ \n]")) << name;

@@ -22,7 +22,7 @@ TEST(SharedPlans, AreMadeOncePerStage) {
   SharedPlans plans;
   std::atomic<int> made{0};
   const auto ask = [&](std::int32_t stage) {
-    return plans.get(at_stage(stage), [&] {
+    return plans.get(at_stage(stage), {}, [&] {
       ++made;
       StepPlan plan;
       plan.policy.lookahead = 10 + stage;
@@ -48,7 +48,7 @@ TEST(SharedPlans, AreRefusedToAll) {
   SharedPlans plans;
   const auto refuse = []() -> StepPlan { throw OutOfMemory("does not fit", "raise it"); };
   for (int rank = 0; rank < 2; ++rank) {
-    EXPECT_THROW(plans.get(at_stage(0), refuse), OutOfMemory);
+    EXPECT_THROW(plans.get(at_stage(0), {}, refuse), OutOfMemory);
   }
 }
 

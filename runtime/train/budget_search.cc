@@ -1,0 +1,85 @@
+#include "runtime/train/budget_search.h"
+
+#include <algorithm>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/error.h"
+#include "runtime/plan/least_budget.h"
+
+namespace terrace {
+namespace {
+
+constexpr std::size_t kStep = 4 * kKiB;
+constexpr std::size_t kUnlimited = std::size_t{1} << 60;
+
+TierBudgets with(TierBudgets budgets, Tier tier, std::optional<std::size_t> bytes) {
+  budgets.at(static_cast<std::size_t>(tier)) = bytes;
+  return budgets;
+}
+
+}  // namespace
+
+std::optional<EnginePlan> BudgetSearch::plan(const TierBudgets& budgets, bool is_trial) const {
+  EngineOptions options = options_;
+  options.budgets = budgets;
+  options.placement.is_trial = is_trial;
+  options.shared_plans = nullptr;  // they would keep the plans of all trials
+  std::optional<EnginePlan> plan;
+  try {
+    plan = plan_engine(options);
+  } catch (const OutOfMemory&) {
+    plan.reset();
+  }
+  if (ranks_.any(!plan.has_value())) plan.reset();
+  return plan;
+}
+
+std::optional<EnginePlan> BudgetSearch::try_plan(const TierBudgets& budgets) const {
+  return plan(budgets, true);
+}
+
+std::size_t BudgetSearch::least(TierBudgets budgets, Tier tier) const {
+  const auto accepted_by_trial = [&](std::size_t bytes) {
+    return plan(with(budgets, tier, bytes), true).has_value();
+  };
+  const auto accepted = [&](std::size_t bytes) {
+    return plan(with(budgets, tier, bytes), false).has_value();
+  };
+  const std::optional<EnginePlan> known = try_plan(budgets);
+  const std::optional<EnginePlan> unlimited =
+      known.has_value() ? std::nullopt : try_plan(with(budgets, tier, std::nullopt));
+  TERRACE_CHECK(known.has_value() || unlimited.has_value());
+  const Ledger& ledger = known.has_value() ? known->ledger : unlimited->ledger;
+  std::size_t enough = round_up_budget(
+      static_cast<std::size_t>(ranks_.largest(static_cast<std::int64_t>(ledger[tier].peak_bytes))));
+  while (!accepted_by_trial(enough)) {
+    TERRACE_CHECK_LT(enough, kUnlimited);
+    enough = round_up_budget(enough + enough / 16 + kStep);
+  }
+  std::size_t least = least_budget(enough, accepted_by_trial);
+  while (!accepted(least)) {
+    TERRACE_CHECK_LT(least, kUnlimited);
+    least = round_up_budget(least + least / 128 + kStep);
+  }
+  const std::size_t less = clearly_less(least);
+  return less != 0 && accepted(less) ? least_budget(less, accepted) : least;
+}
+
+std::optional<TierBudgets> BudgetSearch::raise(const TierBudgets& budgets,
+                                               const std::array<bool, kTierCount>& tiers) const {
+  TierBudgets raised = budgets;
+  for (const Tier tier : kTiers) {
+    if (tiers.at(static_cast<std::size_t>(tier))) raised = with(raised, tier, std::nullopt);
+  }
+  if (!plan(raised, false).has_value()) return std::nullopt;
+  for (const Tier tier : kTiers) {
+    const std::optional<std::size_t>& asked = budgets.at(static_cast<std::size_t>(tier));
+    if (!tiers.at(static_cast<std::size_t>(tier)) || !asked.has_value()) continue;
+    raised = with(raised, tier, asked);
+    if (!plan(raised, false).has_value()) raised = with(raised, tier, least(raised, tier));
+  }
+  return raised;
+}
+
+}  // namespace terrace

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <array>
+#include <optional>
+
+#include "runtime/train/engine.h"
+#include "runtime/train/rank_group.h"
+
+namespace terrace {
+
+// Finds the least budgets with which the planner accepts a step. Every rank has one, and all do the
+// same calls: a budget is accepted where all ranks' plans fit it.
+class BudgetSearch {
+ public:
+  // Borrows both.
+  BudgetSearch(const EngineOptions& options, const RankGroup& ranks)
+      : options_(options), ranks_(ranks) {}
+
+  // This rank's plan of a trial; none where some rank's does not fit.
+  std::optional<EnginePlan> try_plan(const TierBudgets& budgets) const;
+
+  // The least budget of a tier, given the others. It is found among plans that are not tuned, and
+  // then tried with one that is: such a plan accepts it, and refuses clearly_less() of it. The
+  // planner accepts `budgets` without a limit on this tier.
+  std::size_t least(TierBudgets budgets, Tier tier) const;
+
+  // Raises budgets in the tiers named until the step fits, the fastest tier first, each to the
+  // least that does given the tiers before it; those after it are not limited until then. None
+  // where the tiers that are not named are too small.
+  std::optional<TierBudgets> raise(const TierBudgets& budgets,
+                                   const std::array<bool, kTierCount>& tiers) const;
+
+ private:
+  std::optional<EnginePlan> plan(const TierBudgets& budgets, bool is_trial) const;
+
+  const EngineOptions& options_;
+  const RankGroup& ranks_;
+};
+
+}  // namespace terrace

@@ -1,0 +1,181 @@
+#include "runtime/train/dry_run.h"
+
+#include <fmt/format.h>
+
+#include <exception>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/error.h"
+#include "runtime/plan/shared_plans.h"
+#include "runtime/step/verify_ranks.h"
+#include "runtime/train/budget_search.h"
+#include "runtime/train/dry_run_document.h"
+#include "runtime/train/start_obstacles.h"
+#include "runtime/train/train_report.h"
+
+namespace terrace {
+namespace {
+
+constexpr int kExitDoesNotFit = 3;
+
+class DryRun {
+ public:
+  DryRun(const DryRunSetting& setting, TrainConsole& console)
+      : setting_(setting),
+        ranks_(setting.ranks),
+        console_(console),
+        engine_(setting.engine),
+        search_(setting.engine, ranks_),
+        is_json_(setting.options.run.json) {}
+
+  void run() {
+    {
+      // The document is all that standard output gets.
+      SilentConsole silent;
+      const PlanningPhase phase(is_json_ ? silent : console_);
+      plan();
+      if (!fits_ && !is_json_) return rethrow_refusal();
+      check_plans_of_ranks(engine_, plan_, ranks_);
+      if (is_json_) find_least();
+    }
+    find_obstacles();
+    if (is_json_) {
+      print_document();
+    } else {
+      print_text();
+    }
+    if (!fits_ && ranks_.is_first()) refuse_beside_document();
+  }
+
+ private:
+  // Plans with the budgets asked for. Where this machine's own budgets are too small for that,
+  // plans with the least that suffice; where those asked for are too small, likewise, and for the
+  // document alone.
+  void plan() {
+    asked_ = engine_.budgets;
+    if (try_budgets(asked_)) return;
+    const TierOptions& tiers = setting_.options.tiers;
+    const bool has_own_device = setting_.machine.gpu.has_value() && !tiers.device_memory;
+    const std::array<bool, kTierCount> defaults = {has_own_device, !tiers.host_memory, false};
+    std::optional<TierBudgets> raised;
+    if (defaults[0] || defaults[1]) raised = search_.raise(asked_, defaults);
+    if (raised.has_value()) {
+      tell_defaults(*raised, defaults);
+    } else {
+      fits_ = false;
+      if (!is_json_) return;
+      raised = search_.raise(asked_, {true, true, true});
+    }
+    TERRACE_CHECK(raised.has_value());
+    raised_ = *raised;
+    TERRACE_CHECK(try_budgets(raised_));
+  }
+
+  bool try_budgets(const TierBudgets& budgets) {
+    engine_.budgets = budgets;
+    std::exception_ptr refusal;
+    try {
+      plan_ = plan_engine(engine_);
+    } catch (const OutOfMemory&) {
+      refusal = std::current_exception();
+    }
+    if (!ranks_.any(refusal != nullptr)) return true;
+    refusal_ = refusal;
+    return false;
+  }
+
+  // Does not throw on a rank whose own plan fits: another's does.
+  void rethrow_refusal() const {
+    if (refusal_ != nullptr) std::rethrow_exception(refusal_);
+  }
+
+  // Only the rank that prints the document refuses, and after that: a rank that fails ends the
+  // calls of the others, and the first may still be in one.
+  [[noreturn]] void refuse_beside_document() const {
+    if (refusal_ != nullptr) std::rethrow_exception(refusal_);
+    throw OutOfMemory("the step does not fit on another rank than the first",
+                      "raise the budgets to the least bytes of the document");
+  }
+
+  void tell_defaults(const TierBudgets& raised, const std::array<bool, kTierCount>& defaults) {
+    for (const Tier tier : kTiers) {
+      const auto t = static_cast<std::size_t>(tier);
+      if (!defaults.at(t) || raised.at(t) == asked_.at(t)) continue;
+      obstacles_.push_back(
+          {kExitDoesNotFit, fmt::format("{} needs at least {}, {} may be used here", name_of(tier),
+                                        format_size(*raised.at(t)), format_size(*asked_.at(t)))});
+      asked_.at(t).reset();
+    }
+  }
+
+  // With budgets that suffice each is the least given the others. With others, what is found
+  // suffices together: so each is taken down given those found before.
+  void find_least() {
+    TierBudgets budgets = engine_.budgets;
+    for (const Tier tier : kTiers) {
+      const auto t = static_cast<std::size_t>(tier);
+      const bool is_raised = !fits_ && raised_.at(t) != asked_.at(t);
+      document_.least_bytes.at(t) = is_raised ? *raised_.at(t) : search_.least(budgets, tier);
+      if (!fits_) budgets.at(t) = document_.least_bytes.at(t);
+    }
+  }
+
+  void find_obstacles() {
+    const RoomNeed need = room_need(engine_, plan_, setting_.machine, ranks_);
+    for (StartObstacle& obstacle :
+         start_obstacles(setting_.options, need, setting_.machine, setting_.total_steps)) {
+      obstacles_.push_back(std::move(obstacle));
+    }
+  }
+
+  void print_document() {
+    document_.fits = fits_;
+    document_.budgets = asked_;
+    document_.ledger = gather_ledger(plan_.ledger, ranks_);
+    document_.obstacles = obstacles_;
+    gather_step(plan_.training.program, ranks_, document_);
+    if (ranks_.is_first()) console_.say(to_json(document_));
+  }
+
+  void print_text() {
+    console_.say(describe_plan(engine_, plan_));
+    console_.say(setting_.data);
+    for (const StartObstacle& obstacle : obstacles_) {
+      console_.say(fmt::format("{}: a run here exits {}", obstacle.reason, obstacle.exit_code));
+    }
+  }
+
+  const DryRunSetting& setting_;
+  const RankGroup& ranks_;
+  TrainConsole& console_;
+  EngineOptions engine_;  // with the budgets that were planned with last
+  const BudgetSearch search_;
+  const bool is_json_;
+  bool fits_ = true;
+  TierBudgets asked_;
+  TierBudgets raised_;
+  std::exception_ptr refusal_;  // null: the plans of other ranks do not fit
+  EnginePlan plan_;
+  std::vector<StartObstacle> obstacles_;
+  DryRunDocument document_;
+};
+
+}  // namespace
+
+void dry_run(const DryRunSetting& setting, TrainConsole& console) {
+  DryRun(setting, console).run();
+}
+
+void check_plans_of_ranks(const EngineOptions& options, const EnginePlan& plan,
+                          const RankGroup& ranks) {
+  if (ranks.is_first()) check_stages(options, plan);
+  const bool is_same = ranks.is_same_in_stages(rank_fingerprint(plan.training.program));
+  // Every rank has planned, as all have just told each other.
+  if (options.shared_plans != nullptr) options.shared_plans->clear();
+  if (is_same) return;
+  throw ConfigError("the ranks have compiled different steps",
+                    "start all of them with the same flags and the same version of Terrace");
+}
+
+}  // namespace terrace

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "runtime/train/rank_group.h"
+#include "runtime/train/train_console.h"
+#include "runtime/train/train_setup.h"
+
+// `terrace train --dry-run`: what a machine would need for a run.
+namespace terrace {
+
+struct DryRunSetting {
+  const TrainOptions& options;
+  const EngineOptions& engine;  // with the budgets asked for, and this machine's for the others
+  const MachineShare& machine;
+  const RankGroup& ranks;
+  std::string data;              // describe_data()
+  std::int64_t total_steps = 0;  // of the run
+};
+
+// Compiles and verifies the step, and says its ledger, or with --json prints the document of
+// docs/dry-run.md. Where the step fits the budgets asked for, what a run on this machine would lack
+// is said too. Throws OutOfMemory where it does not fit them. All ranks call it.
+void dry_run(const DryRunSetting& setting, TrainConsole& console);
+
+// Throws ConfigError where ranks of a stage have compiled other programs, and OutOfMemory where
+// another stage does not fit. All ranks call it with their plans.
+void check_plans_of_ranks(const EngineOptions& options, const EnginePlan& plan,
+                          const RankGroup& ranks);
+
+}  // namespace terrace

@@ -1,0 +1,79 @@
+#include "runtime/train/dry_run_document.h"
+
+#include <nlohmann/json.hpp>
+
+#include "runtime/config/host_facts.h"
+#include "runtime/config/version.h"
+
+namespace terrace {
+namespace {
+
+using nlohmann::ordered_json;
+
+ordered_json tier_json(const DryRunDocument& document, Tier tier) {
+  const auto t = static_cast<std::size_t>(tier);
+  const std::optional<std::size_t>& budget = document.budgets.at(t);
+  ordered_json accounts = ordered_json::object();
+  for (std::size_t a = 0; a < kAccountCount; ++a) {
+    const auto account = static_cast<Account>(a);
+    accounts[std::string(name_of(account))] = document.ledger[tier][account];
+  }
+  return {{"name", name_of(tier)},
+          {"budget_bytes", budget.has_value() ? ordered_json(*budget) : ordered_json(nullptr)},
+          {"peak_bytes", document.ledger[tier].peak_bytes},
+          {"least_bytes", document.least_bytes.at(t)},
+          {"accounts", accounts}};
+}
+
+}  // namespace
+
+Ledger gather_ledger(const Ledger& own, const RankGroup& ranks) {
+  Ledger ledger = own;
+  for (TierLedger& tier : ledger.tiers) {
+    const auto peak = static_cast<std::int64_t>(tier.peak_bytes);
+    const std::int64_t largest = ranks.largest(peak);
+    for (std::size_t& charged : tier.charged_bytes) {
+      charged = static_cast<std::size_t>(
+          ranks.largest(peak == largest ? static_cast<std::int64_t>(charged) : 0));
+    }
+    tier.peak_bytes = static_cast<std::size_t>(largest);
+  }
+  return ledger;
+}
+
+void gather_step(const Program& own, const RankGroup& ranks, DryRunDocument& document) {
+  const auto sum = [&ranks](double value) { return static_cast<std::uint64_t>(ranks.sum(value)); };
+  document.upload_bytes = sum(lane_bytes(own, Lane::kUpload));
+  document.download_bytes = sum(lane_bytes(own, Lane::kDownload));
+  document.nvme_read_bytes = sum(lane_bytes(own, Lane::kRead));
+  document.nvme_write_bytes = sum(lane_bytes(own, Lane::kWrite));
+  document.collective_bytes =
+      sum(lane_bytes(own, Lane::kCollective) + lane_bytes(own, Lane::kTensor));
+  document.ops = sum(static_cast<double>(own.ops.size()));
+}
+
+std::string to_json(const DryRunDocument& document) {
+  ordered_json results = ordered_json::array();
+  for (const Tier tier : kTiers) results.push_back(tier_json(document, tier));
+  results.push_back({{"name", "step"},
+                     {"upload_bytes", document.upload_bytes},
+                     {"download_bytes", document.download_bytes},
+                     {"nvme_read_bytes", document.nvme_read_bytes},
+                     {"nvme_write_bytes", document.nvme_write_bytes},
+                     {"collective_bytes", document.collective_bytes},
+                     {"ops", document.ops}});
+  ordered_json here = ordered_json::array();
+  for (const StartObstacle& obstacle : document.obstacles) {
+    here.push_back({{"exit_code", obstacle.exit_code}, {"reason", obstacle.reason}});
+  }
+  const ordered_json json = {{"schema", "terrace.dry_run/1"},
+                             {"version", terrace_version()},
+                             {"host", ordered_json::parse(host_facts_json())},
+                             {"fits", document.fits},
+                             {"here", here},
+                             {"results", results}};
+  // Paths may be of any bytes, which JSON's text cannot: others stand as U+FFFD.
+  return json.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace terrace

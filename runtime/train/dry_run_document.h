@@ -1,0 +1,39 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/train/rank_group.h"
+#include "runtime/train/start_obstacles.h"
+
+namespace terrace {
+
+// What `terrace train --dry-run --json` prints (docs/dry-run.md).
+struct DryRunDocument {
+  bool fits = true;     // the budgets asked for
+  TierBudgets budgets;  // asked for, or this machine's; unset: none
+  std::array<std::size_t, kTierCount> least_bytes{};
+  Ledger ledger;  // of all ranks: see gather_ledger()
+  // Bytes of the links and the number of ops, of all ranks together.
+  std::uint64_t upload_bytes = 0;
+  std::uint64_t download_bytes = 0;
+  std::uint64_t nvme_read_bytes = 0;
+  std::uint64_t nvme_write_bytes = 0;
+  std::uint64_t collective_bytes = 0;
+  std::uint64_t ops = 0;
+  std::vector<StartObstacle> obstacles;  // on this machine
+};
+
+// Returns the peaks of the rank with the largest, and that rank's accounts, tier by tier. All ranks
+// call it.
+Ledger gather_ledger(const Ledger& own, const RankGroup& ranks);
+
+// Adds up what the links carry in a step. All ranks call it.
+void gather_step(const Program& own, const RankGroup& ranks, DryRunDocument& document);
+
+std::string to_json(const DryRunDocument& document);
+
+}  // namespace terrace

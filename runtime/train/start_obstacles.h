@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/train/rank_group.h"
+#include "runtime/train/train_setup.h"
+
+// What keeps a run of a compiled step from starting on this machine.
+namespace terrace {
+
+// What the ranks of this host take of it together before the first step.
+struct RoomNeed {
+  std::uint64_t memory_bytes = 0;  // arenas and tokens; those of a GPU are not among it
+  std::uint64_t nvme_bytes = 0;    // of all directories together
+};
+
+// Adds up the ranks' plans. All ranks call it, and each is told the need of its host.
+RoomNeed room_need(const EngineOptions& options, const EnginePlan& plan,
+                   const MachineShare& machine, const RankGroup& ranks);
+
+// Throws OutOfMemory where this machine lacks the room: free memory, or free space below the
+// directories of --nvme.
+void check_room(const RoomNeed& need, const TierOptions& tiers, const MachineShare& machine);
+
+struct StartObstacle {
+  int exit_code = 0;  // that a run here would end with
+  std::string reason;
+};
+
+// Returns what a run with these options would meet here before its first step, in the order in
+// which it would. Changes nothing. `total_steps`: of the run.
+std::vector<StartObstacle> start_obstacles(const TrainOptions& options, const RoomNeed& need,
+                                           const MachineShare& machine, std::int64_t total_steps);
+
+}  // namespace terrace

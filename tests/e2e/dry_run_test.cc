@@ -1,0 +1,332 @@
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "tests/e2e/tiny_training.h"
+
+// What `terrace train --dry-run` says that a machine would need, and what is true of it.
+namespace terrace {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+using testing::Not;
+namespace fs = std::filesystem;
+
+const Arguments kDryRun = {"--max-steps", "3", "--dry-run"};
+const Arguments kDryRunAsJson = kDryRun + Arguments{"--json"};
+
+// Expects that standard output is one document and nothing else.
+json document_of(const Outcome& outcome) {
+  json document = json::parse(outcome.output, nullptr, false);
+  EXPECT_TRUE(document.is_object()) << outcome;
+  if (!document.is_object()) return json::object();
+  EXPECT_EQ(document.value("schema", ""), "terrace.dry_run/1");
+  for (const char* key : {"version", "host", "fits", "here", "results"}) {
+    EXPECT_TRUE(document.contains(key)) << key;
+  }
+  EXPECT_TRUE(document["host"].contains("memory_bytes"));
+  return document;
+}
+
+json result_of(const json& document, const std::string& name) {
+  for (const json& result : document.value("results", json::array())) {
+    if (result.value("name", "") == name) return result;
+  }
+  ADD_FAILURE() << "no result " << name;
+  return json::object();
+}
+
+std::uint64_t least_of(const json& document, const std::string& tier) {
+  return result_of(document, tier).value("least_bytes", std::uint64_t{0});
+}
+
+std::string bytes_text(std::uint64_t bytes) { return fmt::format("{}B", bytes); }
+
+TEST(DryRun, SaysWhatThisMachineLacks) {
+  const TinyTraining training;
+  const auto said = [&](const Arguments& more) {
+    return training.train("run", kDryRun + more).output;
+  };
+  EXPECT_THAT(said({"--device-memory", "1000TiB"}),
+              testing::ContainsRegex("--device-memory 1000 TiB .*more than the host's .*: a run "
+                                     "here exits 3\n"));
+  EXPECT_THAT(said({"--nvme", "/proc", "--place-optimizer", "nvme"}),
+              testing::ContainsRegex("nvme needs [0-9.]+ [KM]iB, 0 B free here \\(/proc\\): a run "
+                                     "here exits 3\n"));
+  EXPECT_THAT(said({"--nvme", training.path("none")}),
+              HasSubstr("No such file or directory: a run here exits 2\n"));
+  EXPECT_THAT(said({}), Not(HasSubstr("a run here exits")));
+  EXPECT_FALSE(training.directory().has("run"));
+}
+
+// 64 TiB and more, which no --host-memory was given for.
+TEST(DryRun, PlansForAnotherMachineWhereThisOneIsTooSmall) {
+  const TinyTraining training;
+  training.directory().write(
+      "few.toml", fmt::format("model = \"nano\"\ndata = \"{}\"\n", training.path("text.txt")));
+  const Arguments command = {"train",
+                             "--config",
+                             training.path("few.toml"),
+                             "--max-steps",
+                             "1",
+                             "--micro-batch-size",
+                             "8_000_000",
+                             "--dry-run",
+                             "--run-dir",
+                             training.path("run"),
+                             "--validation-fraction",
+                             "0"};
+  const Outcome outcome = run_program(command);
+  EXPECT_EQ(outcome.code, 0) << outcome;
+  EXPECT_THAT(outcome.output, testing::ContainsRegex("host needs at least [0-9.]+ [GT]iB, [0-9.]+ "
+                                                     "[MGT]iB may be used here: a run here exits"));
+  Outcome run = run_program(command + Arguments{"--dry-run=off"});
+  EXPECT_EQ(run.code, 3) << run;
+  EXPECT_FALSE(training.directory().has("run"));
+}
+
+TEST(DryRun, NeedsTheDataAndTheWeights) {
+  const TinyTraining training;
+  const auto expect_usage_error = [&](const Arguments& more, const std::string& said) {
+    for (const Arguments& flags : {kDryRun, kDryRunAsJson}) {
+      const Outcome outcome = run_program(training.command("run", flags + more));
+      EXPECT_EQ(outcome.code, 2) << outcome;
+      EXPECT_THAT(outcome.errors, HasSubstr(said));
+      EXPECT_EQ(outcome.output, "");
+    }
+  };
+  expect_usage_error({"--init", "weights"}, "has no weights");
+  // Seen before a step is compiled that does not fit.
+  expect_usage_error({"--init", "weights", "--device-memory", "4KiB"}, "has no weights");
+  fs::remove(training.path("text.txt"));
+  expect_usage_error({}, "text.txt");
+  EXPECT_FALSE(training.directory().has("run"));
+}
+
+TEST(DryRun, OfARunThatIsThereSaysWhatARunWouldMeet) {
+  const TinyTraining training;
+  training.train("run", {"--max-steps", "3"});
+  const auto rows = training.rows("run");
+  EXPECT_THAT(training.train("run", kDryRun).output,
+              HasSubstr("has the result of a finished run (final): a run here exits 2\n"));
+  EXPECT_EQ(training.rows("run"), rows);
+  training.train("half", {"--max-steps", "3", "--stop-after-step", "2"});
+  const Outcome rest = training.train("half", kDryRun + Arguments{"--resume", "auto"});
+  EXPECT_THAT(rest.output, Not(HasSubstr("a run here exits")));
+  // What a run would refuse of a checkpoint, a dry run does.
+  const Outcome other = run_program(
+      training.command("half", kDryRun + Arguments{"--resume", "auto", "--seed", "99"}));
+  EXPECT_EQ(other.code, 2) << other;
+}
+
+TEST(DryRun, AsJsonIsOneDocument) {
+  const TinyTraining training;
+  const Outcome outcome =
+      training.train("run", kDryRunAsJson + training.nvme() +
+                                Arguments{"--device-memory", "32MiB", "--place-optimizer", "nvme"});
+  const json document = document_of(outcome);
+  EXPECT_EQ(document.value("fits", false), true);
+  EXPECT_EQ(document["here"], json::array());
+  EXPECT_EQ(document["results"].size(), 4U);
+  EXPECT_EQ(result_of(document, "device")["budget_bytes"], 32 * 1024 * 1024);
+  EXPECT_TRUE(result_of(document, "nvme")["budget_bytes"].is_null());
+  EXPECT_GT(result_of(document, "nvme")["accounts"]["optimizer_state"], 0);
+  for (const char* tier : {"device", "host", "nvme"}) {
+    const json result = result_of(document, tier);
+    std::uint64_t sum = 0;
+    for (const auto& [account, bytes] : result["accounts"].items()) {
+      sum += bytes.get<std::uint64_t>();
+    }
+    EXPECT_LE(sum, result.value("peak_bytes", std::uint64_t{0})) << tier;
+  }
+  EXPECT_FALSE(training.directory().has("run"));
+}
+
+// What is said of a step is what the rows of a run then have.
+TEST(DryRun, AsJsonHasTheFiguresOfTheRun) {
+  const TinyTraining training(4);
+  const std::vector<Arguments> cases = {
+      training.nvme() + Arguments{"--device-memory", "4MiB", "--place-optimizer", "nvme",
+                                  "--place-parameters", "nvme"},
+      {"--local-ranks", "2", "--zero-stage", "3"}};
+  for (const Arguments& more : cases) {
+    const json document = document_of(training.train("run", kDryRunAsJson + more));
+    fs::remove_all(training.path("run"));
+    training.train("run", more + Arguments{"--max-steps", "4", "--validation-fraction", "0.01"});
+    const MetricsRow row = training.rows("run").at(2);
+    const json step = result_of(document, "step");
+    for (const char* column : {"upload_bytes", "download_bytes", "nvme_read_bytes",
+                               "nvme_write_bytes", "collective_bytes"}) {
+      EXPECT_EQ(step.value(column, -1.0), row.columns.at(column)) << column;
+    }
+    EXPECT_GT(step.value("ops", 0), 0);
+    for (const char* tier : {"device", "host"}) {
+      EXPECT_EQ(result_of(document, tier).value("peak_bytes", -1.0),
+                row.columns.at(fmt::format("{}_peak_bytes", tier)));
+    }
+    fs::remove_all(training.path("run"));
+  }
+}
+
+TEST(DryRun, AsJsonSaysWhatWouldMakeItFit) {
+  const TinyTraining training(3, 64);
+  const std::string drive = training.path("nvme");
+  const Arguments placed = {"--place-optimizer", "nvme"};
+  const auto budgets = [&](const std::string& device, const std::string& host,
+                           const std::string& nvme) {
+    return placed + Arguments{"--device-memory", device, "--host-memory", host, "--nvme",
+                              drive + ":" + nvme};
+  };
+  const std::vector<Arguments> cases = {budgets("1KiB", "1KiB", "1KiB"),
+                                        budgets("64MiB", "1KiB", "64MiB"),
+                                        budgets("1KiB", "64MiB", "1MiB")};
+  for (const Arguments& asked : cases) {
+    const Outcome refused = run_program(training.command("run", kDryRunAsJson + asked));
+    EXPECT_EQ(refused.code, 3) << refused;
+    EXPECT_THAT(refused.errors, HasSubstr("the step does not fit"));
+    const json document = document_of(refused);
+    EXPECT_EQ(document.value("fits", true), false);
+    const auto least = [&](const char* tier) { return bytes_text(least_of(document, tier)); };
+    training.train("run", budgets(least("device"), least("host"), least("nvme")) +
+                              Arguments{"--max-steps", "1"});
+    EXPECT_EQ(result_of(document, "device").value("budget_bytes", -1.0),
+              asked.at(3) == "1KiB" ? 1024 : 64 * 1024 * 1024);
+    fs::remove_all(training.path("run"));
+  }
+}
+
+TEST(DryRun, JsonWithoutItIs2) {
+  const TinyTraining training;
+  const Outcome outcome = run_program(training.command("run", {"--max-steps", "3", "--json"}));
+  EXPECT_EQ(outcome.code, 2) << outcome;
+  EXPECT_THAT(outcome.errors, HasSubstr("--json is for --dry-run"));
+  EXPECT_EQ(outcome.output, "");
+}
+
+// --- the least budgets
+// -----------------------------------------------------------------------------
+
+struct Shape {
+  std::string what;
+  Arguments flags;                   // without budgets
+  std::vector<std::string> budgets;  // flags of the tiers that have one
+};
+
+std::string tier_of(const std::string& flag) {
+  return flag == "--nvme" ? "nvme" : flag == "--device-memory" ? "device" : "host";
+}
+
+// The budgets of a shape: `bytes` of one tier, and plenty of the others.
+Arguments budgets_with(const Shape& shape, const std::string& flag, const std::string& size,
+                       const std::string& drive) {
+  Arguments arguments;
+  for (const std::string& each : shape.budgets) {
+    const std::string bytes = each == flag ? size : "48MiB";
+    arguments = arguments + Arguments{each, each == "--nvme" ? drive + ":" + bytes : bytes};
+  }
+  return arguments;
+}
+
+std::vector<Shape> shapes() {
+  const Arguments small = {"--sequence-length", "64"};
+  return {
+      {"unified", small, {"--host-memory"}},
+      {"unified with a drive",
+       small + Arguments{"--micro-batch-size", "4"},
+       {"--host-memory", "--nvme"}},
+      {"device",
+       small + Arguments{"--micro-batch-size", "4"},
+       {"--device-memory", "--host-memory", "--nvme"}},
+      {"device, state on a drive, micro-batches",
+       small + Arguments{"--place-parameters", "nvme", "--place-optimizer", "nvme",
+                         "--gradient-accumulation-steps", "3", "--validation-fraction", "0.1"},
+       {"--device-memory", "--host-memory", "--nvme"}},
+      {"device, everything recomputed, fp32",
+       {"--recompute", "full", "--precision", "fp32", "--sequence-length", "32"},
+       {"--device-memory", "--host-memory"}},
+      {"pipeline",
+       small + Arguments{"--local-ranks", "2", "--pipeline-parallel", "2",
+                         "--gradient-accumulation-steps", "2"},
+       {"--device-memory", "--host-memory"}},
+      {"ranks and stages",
+       small + Arguments{"--local-ranks", "4", "--pipeline-parallel", "2", "--zero-stage", "3"},
+       {"--host-memory"}},
+  };
+}
+
+TEST(DryRun, TheLeastBudgetsAreTrue) {
+  const TinyTraining training;
+  const std::string drive = training.path("nvme");
+  const Arguments nano = {
+      "--model", "nano",      "--init", "random", "--gradient-accumulation-steps",
+      "1",       "--threads", "2"};
+  for (const Shape& shape : shapes()) {
+    for (const std::string& flag : shape.budgets) {
+      SCOPED_TRACE(shape.what + " " + flag);
+      const auto outcome_with = [&](const std::string& size, const Arguments& kind) {
+        Arguments arguments = nano;
+        // The last of a flag counts once only: those of the shape take the place of others.
+        if (std::ranges::count(shape.flags, "--gradient-accumulation-steps") != 0) {
+          arguments = {"--model", "nano", "--init", "random", "--threads", "2"};
+        }
+        return run_program(training.command(
+            "run", arguments + shape.flags + budgets_with(shape, flag, size, drive) + kind));
+      };
+      const json document = document_of(outcome_with("48MiB", kDryRunAsJson));
+      const std::uint64_t least = least_of(document, tier_of(flag));
+      if (least == 0) {  // all of it can stay elsewhere
+        EXPECT_EQ(flag, "--nvme");
+        continue;
+      }
+      const Outcome fits = outcome_with(bytes_text(least), kDryRun);
+      EXPECT_EQ(fits.code, 0) << least << '\n' << fits;
+      const Outcome runs = outcome_with(bytes_text(least), {"--max-steps", "1"});
+      EXPECT_EQ(runs.code, 0) << least << '\n' << runs;
+      fs::remove_all(training.path("run"));
+      const std::uint64_t less = least - std::min(least, std::max(least * 3 / 100, 65536UL));
+      if (less == 0) continue;
+      for (const Arguments& kind : {kDryRun, Arguments{"--max-steps", "1"}}) {
+        const Outcome refused = outcome_with(bytes_text(less), kind);
+        EXPECT_EQ(refused.code, 3) << less << '\n' << refused;
+        EXPECT_FALSE(training.directory().has("run"));
+      }
+    }
+  }
+}
+
+// --- runs that are refused
+// -------------------------------------------------------------------------
+
+TEST(RefusedRun, LeavesNoRunDirectory) {
+  const TinyTraining training;
+  const auto expect_nothing_of = [&](const Arguments& more) {
+    const Outcome outcome =
+        run_program(training.command("runs/deep/run", Arguments{"--max-steps", "2"} + more));
+    EXPECT_EQ(outcome.code, 3) << outcome;
+    EXPECT_FALSE(training.directory().has("runs")) << outcome;
+  };
+  const Arguments on_drive = {"--place-optimizer", "nvme"};
+  expect_nothing_of(on_drive + Arguments{"--nvme", "/proc"});
+  // Blocks do not come in equal parts: seen only when the drives are there.
+  fs::create_directory(training.path("second"));
+  const json document =
+      document_of(training.train("x", kDryRunAsJson + on_drive + training.nvme() +
+                                          Arguments{"--nvme", training.path("second")}));
+  const std::string half = bytes_text((least_of(document, "nvme") + 1) / 2);
+  expect_nothing_of(on_drive + Arguments{"--nvme", training.path("nvme") + ":" + half, "--nvme",
+                                         training.path("second") + ":" + half});
+  // What is there already stays.
+  fs::create_directories(training.path("runs/deep"));
+  const Outcome outcome = run_program(training.command(
+      "runs/deep/run", Arguments{"--max-steps", "2", "--nvme", "/proc"} + on_drive));
+  EXPECT_EQ(outcome.code, 3) << outcome;
+  EXPECT_TRUE(training.directory().has("runs/deep"));
+  EXPECT_FALSE(training.directory().has("runs/deep/run"));
+}
+
+}  // namespace
+}  // namespace terrace
