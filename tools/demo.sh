@@ -5,6 +5,8 @@
 #
 # Installs what is missing, builds, and trains a small model with budgets that are too small for it:
 # the optimizer state and the parameters live on the drive and visit memory when the step needs them.
+# How much memory a step needs depends on the processor and the number of threads, so the program is
+# asked for the least budgets, and the training gets half as much again.
 # Then it checks from metrics.jsonl that the loss fell and that bytes moved over every link, and lets
 # the model write. Everything stays in runs/demo-<time>; exits with 1 when something does not hold.
 set -euo pipefail
@@ -17,14 +19,13 @@ precision=bf16
 sequence_length=128
 micro_batch_size=8
 accumulation_steps=2
-steps=600
+steps=400
 learning_rate=2e-3
 warmup_steps=20
 validation_fraction=0.0005
-# Per tier: a fraction of what the whole training state and its activations would take.
-device_memory=10MiB
-host_memory=10MiB
-nvme_space=64MiB
+# What the training gets of the least budgets, in percent. That is a fraction of what the whole
+# training state and its activations would take.
+budget_percent=150
 
 # The loss of random guessing is ln 256 = 5.5 nats a byte; the mean of the last rows has to be this
 # far below the first row.
@@ -65,16 +66,37 @@ run=runs/demo-$(date +%Y%m%d-%H%M%S)
 nvme=$run/nvme
 mkdir -p "$nvme"
 
+# Prints the flags that give every tier a budget.
+budgets() {
+  printf '%s\n' --device-memory "$1" --host-memory "$2" --nvme "$nvme:$3"
+}
+
 train=(
   "$terrace" train --model "$model" --init random
   --data "$data" --data-format text --tokenizer bytes --validation-fraction "$validation_fraction"
   --precision "$precision" --sequence-length "$sequence_length"
   --micro-batch-size "$micro_batch_size" --gradient-accumulation-steps "$accumulation_steps"
   --max-steps "$steps" --learning-rate "$learning_rate" --warmup-steps "$warmup_steps"
-  --device cpu --device-memory "$device_memory" --host-memory "$host_memory"
-  --nvme "$nvme:$nvme_space" --place-parameters nvme --place-optimizer nvme
+  --device cpu --place-parameters nvme --place-optimizer nvme
   --log-every 50 --run-dir "$run"
 )
+
+# No step fits these budgets, so the dry run tells the least that do, and exits with 3.
+mapfile -t asked < <(budgets 1KiB 1KiB 1KiB)
+code=0
+document=$("${train[@]}" "${asked[@]}" --dry-run --json 2>"$run/dry-run.txt") || code=$?
+((code == 3)) || { cat "$run/dry-run.txt" >&2; fail "the dry run ended with exit code $code"; }
+
+# Prints the budget for a tier.
+budget_of() {
+  awk -v tier="\"$1\"," -v percent="$budget_percent" '
+    $1 == "\"name\":" { is_tier = $2 == tier }
+    is_tier && $1 == "\"least_bytes\":" { printf "%dKiB\n", ($2 + 0) * percent / 100 / 1024 + 1 }
+  ' <<<"$document"
+}
+mapfile -t given < <(budgets "$(budget_of device)" "$(budget_of host)" "$(budget_of nvme)")
+train+=("${given[@]}")
+
 printf '\n$'
 printf ' %q' "${train[@]}"
 printf '\n\n'
