@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <random>
 
 #include "tests/e2e/tiny_training.h"
 
@@ -210,90 +211,97 @@ TEST(DryRun, JsonWithoutItIs2) {
 // --- the least budgets
 // -----------------------------------------------------------------------------
 
+// A training of nano without its budgets, and the flags of the tiers that have one.
 struct Shape {
-  std::string what;
-  Arguments flags;                   // without budgets
-  std::vector<std::string> budgets;  // flags of the tiers that have one
+  Arguments flags;
+  Arguments budgets;
 };
+
+// Draws whether there is device memory and a drive, where state lives, and how ranks divide it.
+Shape drawn_shape(std::mt19937& random) {
+  const auto one_of = [&random](const Arguments& list) { return list[random() % list.size()]; };
+  const bool has_device = random() % 2 == 0;
+  const bool has_drive = random() % 2 == 0;
+  Shape shape;
+  shape.flags = {"--model",
+                 "nano",
+                 "--sequence-length",
+                 one_of({"32", "64"}),
+                 "--micro-batch-size",
+                 one_of({"1", "2", "4"}),
+                 "--gradient-accumulation-steps",
+                 one_of({"1", "2", "3"}),
+                 "--recompute",
+                 one_of({"auto", "none", "full"}),
+                 "--precision",
+                 one_of({"bf16", "bf16", "fp32"}),
+                 "--max-grad-norm",
+                 one_of({"0", "1"}),
+                 "--validation-fraction",
+                 one_of({"0", "0.1"}),
+                 "--threads",
+                 one_of({"1", "2"})};
+  if (has_device) shape.budgets.emplace_back("--device-memory");
+  shape.budgets.emplace_back("--host-memory");
+  if (has_drive) shape.budgets.emplace_back("--nvme");
+  for (const char* state : {"--place-parameters", "--place-optimizer", "--place-activations"}) {
+    if (has_drive && random() % 3 == 0) shape.flags = shape.flags + Arguments{state, "nvme"};
+  }
+  const std::vector<Arguments> meshes = {
+      {},
+      {"--local-ranks", "2", "--pipeline-parallel", "2"},
+      {"--local-ranks", "2", "--zero-stage", one_of({"1", "3"})},
+      {"--local-ranks", "4", "--pipeline-parallel", "2", "--zero-stage", "2"}};
+  shape.flags = shape.flags + meshes[random() % meshes.size()];
+  return shape;
+}
 
 std::string tier_of(const std::string& flag) {
   return flag == "--nvme" ? "nvme" : flag == "--device-memory" ? "device" : "host";
 }
 
-// The budgets of a shape: `bytes` of one tier, and plenty of the others.
-Arguments budgets_with(const Shape& shape, const std::string& flag, const std::string& size,
-                       const std::string& drive) {
-  Arguments arguments;
-  for (const std::string& each : shape.budgets) {
-    const std::string bytes = each == flag ? size : "48MiB";
-    arguments = arguments + Arguments{each, each == "--nvme" ? drive + ":" + bytes : bytes};
-  }
-  return arguments;
-}
-
-std::vector<Shape> shapes() {
-  const Arguments small = {"--sequence-length", "64"};
-  return {
-      {"unified", small, {"--host-memory"}},
-      {"unified with a drive",
-       small + Arguments{"--micro-batch-size", "4"},
-       {"--host-memory", "--nvme"}},
-      {"device",
-       small + Arguments{"--micro-batch-size", "4"},
-       {"--device-memory", "--host-memory", "--nvme"}},
-      {"device, state on a drive, micro-batches",
-       small + Arguments{"--place-parameters", "nvme", "--place-optimizer", "nvme",
-                         "--gradient-accumulation-steps", "3", "--validation-fraction", "0.1"},
-       {"--device-memory", "--host-memory", "--nvme"}},
-      {"device, everything recomputed, fp32",
-       {"--recompute", "full", "--precision", "fp32", "--sequence-length", "32"},
-       {"--device-memory", "--host-memory"}},
-      {"pipeline",
-       small + Arguments{"--local-ranks", "2", "--pipeline-parallel", "2",
-                         "--gradient-accumulation-steps", "2"},
-       {"--device-memory", "--host-memory"}},
-      {"ranks and stages",
-       small + Arguments{"--local-ranks", "4", "--pipeline-parallel", "2", "--zero-stage", "3"},
-       {"--host-memory"}},
+// The least budget of one tier beside plenty of the others, and what becomes of a run with it and
+// with clearly less.
+void expect_true_least(const TinyTraining& training, const Shape& shape, const std::string& flag) {
+  const auto outcome_with = [&](const std::string& size, const Arguments& kind) {
+    Arguments arguments = shape.flags;
+    for (const std::string& each : shape.budgets) {
+      const std::string bytes = each == flag ? size : "48MiB";
+      arguments = arguments +
+                  Arguments{each, each == "--nvme" ? training.path("nvme") + ":" + bytes : bytes};
+    }
+    return run_program(training.command("run", arguments + kind));
   };
+  const json document = document_of(outcome_with("48MiB", kDryRunAsJson));
+  const std::uint64_t least = least_of(document, tier_of(flag));
+  if (least == 0) {  // all of it can stay elsewhere
+    EXPECT_EQ(flag, "--nvme");
+    return;
+  }
+  const Arguments kRun = {"--max-steps", "1"};
+  for (const Arguments& kind : {kDryRun, kRun}) {
+    const Outcome fits = outcome_with(bytes_text(least), kind);
+    EXPECT_EQ(fits.code, 0) << least << '\n' << fits;
+  }
+  fs::remove_all(training.path("run"));
+  const std::uint64_t less = least - std::min(least, std::max(least * 3 / 100, 65536UL));
+  if (less == 0) return;
+  for (const Arguments& kind : {kDryRun, kRun}) {
+    const Outcome refused = outcome_with(bytes_text(less), kind);
+    EXPECT_EQ(refused.code, 3) << less << '\n' << refused;
+    EXPECT_FALSE(training.directory().has("run"));
+  }
 }
 
 TEST(DryRun, TheLeastBudgetsAreTrue) {
+  constexpr int kShapes = 8;
   const TinyTraining training;
-  const std::string drive = training.path("nvme");
-  const Arguments nano = {
-      "--model", "nano",      "--init", "random", "--gradient-accumulation-steps",
-      "1",       "--threads", "2"};
-  for (const Shape& shape : shapes()) {
+  std::mt19937 random(5);
+  for (int i = 0; i < kShapes; ++i) {
+    const Shape shape = drawn_shape(random);
     for (const std::string& flag : shape.budgets) {
-      SCOPED_TRACE(shape.what + " " + flag);
-      const auto outcome_with = [&](const std::string& size, const Arguments& kind) {
-        Arguments arguments = nano;
-        // The last of a flag counts once only: those of the shape take the place of others.
-        if (std::ranges::count(shape.flags, "--gradient-accumulation-steps") != 0) {
-          arguments = {"--model", "nano", "--init", "random", "--threads", "2"};
-        }
-        return run_program(training.command(
-            "run", arguments + shape.flags + budgets_with(shape, flag, size, drive) + kind));
-      };
-      const json document = document_of(outcome_with("48MiB", kDryRunAsJson));
-      const std::uint64_t least = least_of(document, tier_of(flag));
-      if (least == 0) {  // all of it can stay elsewhere
-        EXPECT_EQ(flag, "--nvme");
-        continue;
-      }
-      const Outcome fits = outcome_with(bytes_text(least), kDryRun);
-      EXPECT_EQ(fits.code, 0) << least << '\n' << fits;
-      const Outcome runs = outcome_with(bytes_text(least), {"--max-steps", "1"});
-      EXPECT_EQ(runs.code, 0) << least << '\n' << runs;
-      fs::remove_all(training.path("run"));
-      const std::uint64_t less = least - std::min(least, std::max(least * 3 / 100, 65536UL));
-      if (less == 0) continue;
-      for (const Arguments& kind : {kDryRun, Arguments{"--max-steps", "1"}}) {
-        const Outcome refused = outcome_with(bytes_text(less), kind);
-        EXPECT_EQ(refused.code, 3) << less << '\n' << refused;
-        EXPECT_FALSE(training.directory().has("run"));
-      }
+      SCOPED_TRACE(fmt::format("shape {}: {}, {}", i, fmt::join(shape.flags, " "), flag));
+      expect_true_least(training, shape, flag);
     }
   }
 }
