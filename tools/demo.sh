@@ -23,8 +23,8 @@ steps=400
 learning_rate=2e-3
 warmup_steps=20
 validation_fraction=0.0005
-# What the training gets of the least budgets, in percent. That is a fraction of what the whole
-# training state and its activations would take.
+# The training gets this many percent of the least budgets, a fraction of the memory that its whole
+# state and its activations would take.
 budget_percent=150
 
 # The loss of random guessing is ln 256 = 5.5 nats a byte; the mean of the last rows has to be this

@@ -49,8 +49,8 @@ struct PlacementRequest {
   // unified mode.
   std::optional<GpuSetting> gpu;
   std::vector<Reduction> reductions;  // what a refusal may advise to lower
-  // Asks for no more than whether a step fits: nothing is tuned or verified, and a refusal gives no
-  // reasons.
+  // Whether the caller asks only if the step fits. Then nothing is tuned or verified, and a refusal
+  // gives no reasons.
   bool is_trial = false;
 };
 

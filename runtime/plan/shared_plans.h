@@ -14,7 +14,7 @@ namespace terrace {
 // The plans that ranks of one process need of each other: data-parallel ranks take the choices of
 // the first of them, and the first rank of all checks its program against those of the other
 // pipeline stages. Each plan is made once, by whoever asks first; the others wait for it. All must
-// plan for the same model, request and budgets. Thread-safe.
+// plan for the same model and request. Thread-safe.
 class SharedPlans {
  public:
   // Returns the plan of the first data-parallel rank at the model's place in the mesh, within these

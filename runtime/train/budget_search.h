@@ -16,17 +16,17 @@ class BudgetSearch {
   BudgetSearch(const EngineOptions& options, const RankGroup& ranks)
       : options_(options), ranks_(ranks) {}
 
-  // This rank's plan of a trial; none where some rank's does not fit.
+  // Returns this rank's plan of a trial, or nothing where the plan of some rank does not fit.
   std::optional<EnginePlan> try_plan(const TierBudgets& budgets) const;
 
-  // The least budget of a tier, given the others. It is found among plans that are not tuned, and
-  // then tried with one that is: such a plan accepts it, and refuses clearly_less() of it. The
-  // planner accepts `budgets` without a limit on this tier.
+  // Returns the least budget of a tier, given the others. It is found among plans that are not
+  // tuned, and then tried with one that is: such a plan accepts it, and refuses clearly_less() of
+  // it. The planner accepts `budgets` without a limit on this tier.
   std::size_t least(TierBudgets budgets, Tier tier) const;
 
   // Raises budgets in the tiers named until the step fits, the fastest tier first, each to the
-  // least that does given the tiers before it; those after it are not limited until then. None
-  // where the tiers that are not named are too small.
+  // least that suffices given the tiers before it; the tiers after it have no limit until then.
+  // Returns nothing where the tiers that are not named are too small.
   std::optional<TierBudgets> raise(const TierBudgets& budgets,
                                    const std::array<bool, kTierCount>& tiers) const;
 

@@ -109,8 +109,9 @@ class DryRun {
     }
   }
 
-  // With budgets that suffice each is the least given the others. With others, what is found
-  // suffices together: so each is taken down given those found before.
+  // Finds the least of each tier given the other budgets. Where the budgets asked for do not
+  // suffice, all that is found has to suffice together, so each tier is lowered given the tiers
+  // before it.
   void find_least() {
     TierBudgets budgets = engine_.budgets;
     for (const Tier tier : kTiers) {

@@ -11,7 +11,7 @@
 
 namespace terrace {
 
-// What `terrace train --dry-run --json` prints (docs/dry-run.md).
+// The document that `terrace train --dry-run --json` prints (docs/dry-run.md).
 struct DryRunDocument {
   bool fits = true;     // the budgets asked for
   TierBudgets budgets;  // asked for, or this machine's; unset: none

@@ -55,7 +55,7 @@ struct EnginePlan {
 // Throws OutOfMemory if it does not fit the budgets.
 EnginePlan plan_engine(const EngineOptions& options);
 
-// What an engine of a plan takes of memory, beside the state on drives.
+// The memory that an engine of a plan takes. State on drives is not among it.
 struct EngineMemory {
   std::size_t device_bytes = 0;
   std::size_t host_bytes = 0;

@@ -47,7 +47,7 @@ void check_memory(const RoomNeed& need, const MachineShare& machine) {
 }
 
 // Looks at the free space of all directories together, as a directory with less room gets less.
-// What each may take of its SIZE is checked when the drives have been measured.
+// The SIZE of each directory is checked when the drives have been measured.
 void check_drive_space(const RoomNeed& need, const TierOptions& tiers) {
   if (need.nvme_bytes == 0) return;
   std::vector<std::string> directories;

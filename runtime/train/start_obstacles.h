@@ -7,12 +7,12 @@
 #include "runtime/train/rank_group.h"
 #include "runtime/train/train_setup.h"
 
-// What keeps a run of a compiled step from starting on this machine.
+// Reasons why a run of a compiled step cannot start on this machine.
 namespace terrace {
 
-// What the ranks of this host take of it together before the first step.
+// The room that all ranks of this host together take before the first step.
 struct RoomNeed {
-  std::uint64_t memory_bytes = 0;  // arenas and tokens; those of a GPU are not among it
+  std::uint64_t memory_bytes = 0;  // arenas and tokens in host memory
   std::uint64_t nvme_bytes = 0;    // of all directories together
 };
 
@@ -29,8 +29,8 @@ struct StartObstacle {
   std::string reason;
 };
 
-// Returns what a run with these options would meet here before its first step, in the order in
-// which it would. Changes nothing. `total_steps`: of the run.
+// Returns the obstacles that a run with these options would meet here before its first step, in
+// that order. Changes nothing. `total_steps`: of the run.
 std::vector<StartObstacle> start_obstacles(const TrainOptions& options, const RoomNeed& need,
                                            const MachineShare& machine, std::int64_t total_steps);
 

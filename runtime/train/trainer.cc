@@ -76,8 +76,8 @@ class Trainer {
 
   TrainOutcome run() {
     open_data();
-    // What is named is looked at before the step is compiled; what is in the run's own directory,
-    // when what a crash left there is cleared.
+    // A checkpoint or weights that were named are opened before the step is compiled. Those in the
+    // run's own directory have to wait until the leftovers of a crash are cleared there.
     const bool is_in_place = resumes_in_place(options_.run.resume, options_.run.run_dir);
     std::unique_ptr<Checkpoint> checkpoint;
     if (!is_in_place) checkpoint = find_start();

@@ -8,7 +8,7 @@
 
 #include "tests/e2e/tiny_training.h"
 
-// What `terrace train --dry-run` says that a machine would need, and what is true of it.
+// Compares the needs that `terrace train --dry-run` tells with the needs of real runs.
 namespace terrace {
 namespace {
 
@@ -64,7 +64,7 @@ TEST(DryRun, SaysWhatThisMachineLacks) {
   EXPECT_FALSE(training.directory().has("run"));
 }
 
-// 64 TiB and more, which no --host-memory was given for.
+// The step needs more than any host has, and no --host-memory is given.
 TEST(DryRun, PlansForAnotherMachineWhereThisOneIsTooSmall) {
   const TinyTraining training;
   training.directory().write(
@@ -118,7 +118,7 @@ TEST(DryRun, OfARunThatIsThereSaysWhatARunWouldMeet) {
   training.train("half", {"--max-steps", "3", "--stop-after-step", "2"});
   const Outcome rest = training.train("half", kDryRun + Arguments{"--resume", "auto"});
   EXPECT_THAT(rest.output, Not(HasSubstr("a run here exits")));
-  // What a run would refuse of a checkpoint, a dry run does.
+  // A checkpoint that a run would refuse is refused by a dry run.
   const Outcome other = run_program(
       training.command("half", kDryRun + Arguments{"--resume", "auto", "--seed", "99"}));
   EXPECT_EQ(other.code, 2) << other;
@@ -147,7 +147,7 @@ TEST(DryRun, AsJsonIsOneDocument) {
   EXPECT_FALSE(training.directory().has("run"));
 }
 
-// What is said of a step is what the rows of a run then have.
+// The figures of a step are the figures in the rows of a run.
 TEST(DryRun, AsJsonHasTheFiguresOfTheRun) {
   const TinyTraining training(4);
   const std::vector<Arguments> cases = {
@@ -319,7 +319,7 @@ TEST(RefusedRun, LeavesNoRunDirectory) {
   };
   const Arguments on_drive = {"--place-optimizer", "nvme"};
   expect_nothing_of(on_drive + Arguments{"--nvme", "/proc"});
-  // Blocks do not come in equal parts: seen only when the drives are there.
+  // Blocks do not come in equal parts, which is seen only when the drives are opened.
   fs::create_directory(training.path("second"));
   const json document =
       document_of(training.train("x", kDryRunAsJson + on_drive + training.nvme() +
@@ -327,7 +327,7 @@ TEST(RefusedRun, LeavesNoRunDirectory) {
   const std::string half = bytes_text((least_of(document, "nvme") + 1) / 2);
   expect_nothing_of(on_drive + Arguments{"--nvme", training.path("nvme") + ":" + half, "--nvme",
                                          training.path("second") + ":" + half});
-  // What is there already stays.
+  // Directories that existed before stay.
   fs::create_directories(training.path("runs/deep"));
   const Outcome outcome = run_program(training.command(
       "runs/deep/run", Arguments{"--max-steps", "2", "--nvme", "/proc"} + on_drive));

@@ -18,14 +18,14 @@ namespace fs = std::filesystem;
 
 bool is_mpirun(const std::string& command) { return command.starts_with("mpirun "); }
 
-// Not a training, or not of the program: tools/ build it, and the tests of tools are elsewhere.
+// The scripts in tools/ build the program, and are tried by themselves.
 bool is_tool(const std::string& command) { return command.starts_with("./tools/"); }
 
 bool is_training(const std::string& command) {
   return command.find("build/release/terrace train ") != std::string::npos;
 }
 
-// All but those of tools/. Without an MPI those of mpirun are left out too.
+// Returns the commands of README without those of tools/, and without mpirun where there is none.
 std::vector<std::string> readme_commands() {
   std::ifstream file(TERRACE_README);
   EXPECT_TRUE(file);
@@ -81,7 +81,7 @@ TEST(Readme, EveryCommandWorksAsItIsWritten) {
   }
 }
 
-// Which budgets a step needs depends on both.
+// The budgets that a step needs depend on both.
 TEST(Readme, EveryTrainingFitsWithOtherInstructionsAndThreads) {
   const Checkout checkout;
   std::vector<std::string> commands = readme_commands();

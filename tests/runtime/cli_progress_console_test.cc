@@ -52,7 +52,8 @@ TEST(ProgressConsole, TheBarStaysBelowTheLines) {
   }
 }
 
-// What a console wrote while a step was planned and after, at once or longer than its pace allows.
+// Returns the output of a console while a step was planned and after. A long planning goes on for
+// longer than the pace of the console allows without a word.
 std::string written_of_planning(bool is_terminal, ProgressChoice choice, bool is_long) {
   constexpr PlanningPace kShort = {std::chrono::milliseconds(20), std::chrono::milliseconds(20)};
   std::FILE* file = std::tmpfile();

@@ -7,7 +7,7 @@
 #include "runtime/train/trainer.h"
 #include "tests/runtime/temporary_directory.h"
 
-// What the console is told while a step is planned.
+// The console is told when the planning of a step begins and ends.
 namespace terrace {
 namespace {
 
