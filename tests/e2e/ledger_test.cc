@@ -84,57 +84,6 @@ TEST(DoesNotFit, WhatItSaysWouldFitFits) {
   }
 }
 
-// The first command of README.md, for any number of threads and on every instruction set that this
-// processor has.
-TEST(DryRun, TheFirstCommandOfTheReadmeFitsOnAnyMachine) {
-  const TinyTraining training;
-  const Arguments command = {"train",
-                             "--model",
-                             "nano",
-                             "--init",
-                             "random",
-                             "--data",
-                             "no/such/text",
-                             "--data-format",
-                             "text",
-                             "--sequence-length",
-                             "128",
-                             "--micro-batch-size",
-                             "8",
-                             "--max-steps",
-                             "200",
-                             "--learning-rate",
-                             "2e-3",
-                             "--validation-fraction",
-                             "0.001",
-                             "--device-memory",
-                             "24MiB",
-                             "--host-memory",
-                             "64MiB",
-                             "--nvme",
-                             training.path("nvme") + ":256MiB",
-                             "--place-parameters",
-                             "nvme",
-                             "--place-optimizer",
-                             "nvme",
-                             "--log-every",
-                             "20",
-                             "--run-dir",
-                             training.path("first"),
-                             "--stop-after-step",
-                             "100",
-                             "--dry-run"};
-  for (const std::string isa : {"ALL", "AVX512_CORE_BF16", "AVX512_CORE", "AVX2"}) {
-    for (const std::string threads : {"1", "2", "8", "64", "128"}) {
-      SCOPED_TRACE(isa + ", " + threads + " threads");
-      const Outcome outcome = ProgramRun(command + Arguments{"--threads", threads}, {},
-                                         {"env", "DNNL_MAX_CPU_ISA=" + isa})
-                                  .wait();
-      EXPECT_EQ(outcome.code, 0) << outcome;
-    }
-  }
-}
-
 // Every remedy helps: fewer threads are named where they do, and nothing that is as low as can be.
 TEST(DoesNotFit, NothingIsNamedThatCannotBeLowered) {
   const TinyTraining training;

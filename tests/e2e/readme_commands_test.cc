@@ -96,7 +96,7 @@ TEST(Readme, EveryTrainingFitsWithOtherInstructionsAndThreads) {
       const Outcome outcome = checkout.run(command + " --dry-run", {"DNNL_MAX_CPU_ISA=" + isa});
       EXPECT_EQ(outcome.code, 0) << isa << ": " << command << '\n' << outcome;
     }
-    for (const std::string threads : {"1", "2", "8", "64"}) {
+    for (const std::string threads : {"1", "2", "8", "64", "128"}) {
       const Outcome outcome = checkout.run(command + " --dry-run --threads " + threads);
       EXPECT_EQ(outcome.code, 0) << threads << " threads: " << command << '\n' << outcome;
     }
