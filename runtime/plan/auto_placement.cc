@@ -27,6 +27,9 @@ constexpr std::int32_t kFirstUnitsParts = 4;
 constexpr std::int32_t kFirstLookahead = 3;
 constexpr std::array<std::int32_t, 5> kLookaheads = {kFirstLookahead, 1, 2, 6, 12};
 constexpr int kSimulatedSteps = 4;
+// Ops of the programs that are compiled to try every lookahead with every number of deferred
+// updates, at most: of larger programs first the one is chosen and then the other.
+constexpr std::size_t kPairedOpsMax = 500'000;
 constexpr double kWorthwhile = 0.99;
 // Units that leave the device, at most, to make room for streamed updates.
 constexpr int kUnitsForStreaming = 2;
@@ -54,14 +57,13 @@ class Remedies {
     enough_.push_back(raised);
   }
 
-  // A change with which the step lacks so many bytes.
-  void tried(const std::string& change, std::size_t lacking) {
-    if (lacking == 0) {
-      enough_.push_back(change);
-    } else if (lacking <= lacking_ - lacking_ / kNoticeablePart) {
-      helpful_.push_back(
-          fmt::format("{} (up to {} less)", change, format_size(lacking_ - lacking)));
-    }
+  // A change with which the step fits.
+  void enough(const std::string& change) { enough_.push_back(change); }
+
+  // A change that saves so many bytes of what the step lacks.
+  void helpful(const std::string& change, std::size_t saved) {
+    if (saved < lacking_ / kNoticeablePart) return;
+    helpful_.push_back(fmt::format("{} (up to {} less)", change, format_size(saved)));
   }
 
   std::string text() const {
@@ -359,14 +361,22 @@ class Planner {
     StepPolicy keeping = plan.policy;
     keeping.keeps_first_gradient = true;
     consider(std::move(keeping));
-    for (const std::int32_t lookahead : lookaheads()) {
-      for (const std::int32_t first_units : deferred_where_none_must_be()) {
-        StepPolicy policy = plan.policy;
-        policy.lookahead = lookahead;
-        policy.first_units = first_units;
-        consider(std::move(policy));
+    const auto consider_pair = [&](std::int32_t lookahead, std::int32_t first_units) {
+      StepPolicy policy = plan.policy;
+      policy.lookahead = lookahead;
+      policy.first_units = first_units;
+      consider(std::move(policy));
+    };
+    const std::vector<std::int32_t> ahead = lookaheads();
+    const std::vector<std::int32_t> deferred = deferred_where_none_must_be();
+    if (plan.program.ops.size() * ahead.size() * deferred.size() <= kPairedOpsMax) {
+      for (const std::int32_t a : ahead) {
+        for (const std::int32_t d : deferred) consider_pair(a, d);
       }
+      return;
     }
+    for (const std::int32_t a : ahead) consider_pair(a, plan.policy.first_units);
+    for (const std::int32_t d : deferred) consider_pair(plan.policy.lookahead, d);
   }
 
   std::vector<std::int32_t> lookaheads() const {
@@ -424,59 +434,67 @@ class Planner {
     if (request_.is_trial) throw OutOfMemory("the step does not fit", "");
     const StepPlan smallest = smallest_plan(order);
     Remedies remedies(smallest.ledger);
-    try_tiers(order, remedies);
+    const std::size_t lacking = lacking_live_bytes(order);
+    try_tiers(order, lacking, remedies);
     for (const Reduction& reduction : request_.reductions) {
-      try_reduction(reduction, order, remedies);
+      try_reduction(reduction, order, lacking, remedies);
     }
     throw OutOfMemory(fmt::format("the step does not fit: {}\n{}",
                                   describe_shortfall(smallest.ledger), to_text(smallest.ledger)),
                       remedies.text());
   }
 
-  // Tries the drive and recomputation, where the user has neither.
-  void try_tiers(MicroBatchOrder order, Remedies& remedies) const {
-    if (!request_.has_nvme) {
-      PlacementRequest other = request_;
-      other.has_nvme = true;
-      remedies.tried("give --nvme DIR", Planner(model_, other, budgets_).lacking_bytes(order));
-    }
-    if (request_.recompute == std::optional(false)) {
-      PlacementRequest other = request_;
-      other.recompute = true;
-      remedies.tried("allow --recompute full",
-                     Planner(model_, other, budgets_).lacking_bytes(order));
-    }
+  // Tries the drive and recomputation, where the user has neither. `lacking`: live bytes, of now.
+  void try_tiers(MicroBatchOrder order, std::size_t lacking, Remedies& remedies) const {
+    const auto try_with = [&](const char* change, const PlacementRequest& other) {
+      const Planner planner(model_, other, budgets_);
+      if (planner.fits_in_memory(order)) return remedies.enough(change);
+      remedies.helpful(change, lacking - std::min(lacking, planner.lacking_live_bytes(order)));
+    };
+    PlacementRequest other = request_;
+    other.has_nvme = true;
+    if (!request_.has_nvme) try_with("give --nvme DIR", other);
+    other = request_;
+    other.recompute = true;
+    if (request_.recompute == std::optional(false)) try_with("allow --recompute full", other);
+  }
+
+  // Whether some program fits. Asks for live bytes first, as these are known soon.
+  bool fits_in_memory(MicroBatchOrder order) const {
+    return lacking_live_bytes(order) == 0 && lacking_bytes(order) == 0;
   }
 
   // Finds the largest lower value with which the step fits; none: says what the lowest one saves.
   // The search goes by live bytes, and what it finds is compiled.
-  void try_reduction(const Reduction& reduction, MicroBatchOrder order, Remedies& remedies) const {
+  void try_reduction(const Reduction& reduction, MicroBatchOrder order, std::size_t lacking,
+                     Remedies& remedies) const {
     const std::int64_t most = (reduction.value - 1) / reduction.multiple_of;
     const std::int64_t least = std::max<std::int64_t>(1, reduction.least / reduction.multiple_of);
     if (most < least) return;
     const auto value_at = [&](std::size_t lowered) {
       return (most - static_cast<std::int64_t>(lowered)) * reduction.multiple_of;
     };
-    const auto with_value_at = [&](std::size_t lowered, const auto& ask) {
-      StepModel model = reduction.model_with(value_at(lowered));
-      model.zero.rank = model_.zero.rank;  // of the rank that is planned for
-      return ask(Planner(model, request_, budgets_));
+    const auto live_at = [&](std::size_t lowered) {
+      return Planner(model_at(reduction, value_at(lowered)), request_, budgets_)
+          .lacking_live_bytes(order);
     };
     const auto lowest = static_cast<std::size_t>(most - least);
-    const std::size_t first = fewest(lowest, [&](std::size_t count) {
-      return with_value_at(
-                 count, [&](const Planner& other) { return other.lacking_live_bytes(order); }) == 0;
-    });
-    std::size_t lacking = 0;
-    for (std::size_t lowered = first;; ++lowered) {
-      lacking =
-          with_value_at(lowered, [&](const Planner& other) { return other.lacking_bytes(order); });
-      if (lacking == 0) {
-        return remedies.tried(fmt::format("lower {} to {}", reduction.flag, value_at(lowered)), 0);
+    const std::size_t lacking_at_lowest = live_at(lowest);
+    if (lacking_at_lowest == 0) {
+      const std::size_t first = fewest(lowest, [&](std::size_t n) { return live_at(n) == 0; });
+      for (std::size_t n = first; n <= std::min(lowest, first + kConfirmationsMax); ++n) {
+        const StepModel model = model_at(reduction, value_at(n));
+        if (Planner(model, request_, budgets_).lacking_bytes(order) > 0) continue;
+        return remedies.enough(fmt::format("lower {} to {}", reduction.flag, value_at(n)));
       }
-      if (lowered == lowest || lowered - first == kConfirmationsMax) break;
     }
-    remedies.tried("lower " + reduction.flag, lacking);
+    remedies.helpful("lower " + reduction.flag, lacking - std::min(lacking, lacking_at_lowest));
+  }
+
+  StepModel model_at(const Reduction& reduction, std::int64_t value) const {
+    StepModel model = reduction.model_with(value);
+    model.zero.rank = model_.zero.rank;  // of the rank that is planned for
+    return model;
   }
 
   static constexpr std::size_t kConfirmationsMax = 3;  // where packing is above what is live
