@@ -374,7 +374,7 @@ class Search {
     for (const Fit fit : {Fit::kLowest, Fit::kTightest}) {
       for (const Order& order : orders()) {
         if (is_done()) break;
-        attempt(order, fit);
+        attempt(order, fit, true);
       }
     }
     repair();
@@ -504,10 +504,14 @@ class Search {
     return offsets;
   }
 
-  std::size_t attempt(const Order& order, Fit fit) {
+  // `gives_up`: ends where it is no better than the best so far, and returns that.
+  std::size_t attempt(const Order& order, Fit fit, bool gives_up) {
     place_fixed(false);
     std::vector<std::size_t> offsets = fixed_offsets();
-    for (const std::uint32_t i : order) offsets[i] = placer_.place(i, fit);
+    for (const std::uint32_t i : order) {
+      offsets[i] = placer_.place(i, fit);
+      if (gives_up && placer_.packed_bytes() >= result_.packed_bytes) return result_.packed_bytes;
+    }
     const std::size_t packed = std::max(placer_.packed_bytes(), fixed_end_);
     latest_ = offsets;
     if (packed < result_.packed_bytes) {
@@ -530,7 +534,7 @@ class Search {
       std::ranges::stable_partition(
           order, [&](std::uint32_t i) { return latest_[i] + problem_.items[i].size > bound; });
       const std::size_t lowest_before = result_.packed_bytes;
-      in_vain = attempt(order, best_fit_) < lowest_before ? 0 : in_vain + 1;
+      in_vain = attempt(order, best_fit_, false) < lowest_before ? 0 : in_vain + 1;
     }
   }
 

@@ -35,7 +35,7 @@ awk -v root="$PWD/" '
     sub(/^ *"file": "/, "", file)
     sub(/",?$/, "", file)
     if (index(file, root) != 1) next
-    gsub(root, "", command)  # a unit is the same in every checkout
+    gsub(substr(root, 1, length(root) - 1), ".", command)  # a unit is the same in every checkout
     print substr(file, length(root) + 1) "\t" command
   }' "$build/compile_commands.json" | sort -u -t $'\t' -k1,1 >"$work/commands"
 
