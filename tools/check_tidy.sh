@@ -29,14 +29,22 @@ mkdir -p "$cache"
 
 # "unit <tab> command" for each translation unit; CMake writes one key a line.
 awk -v root="$PWD/" '
+  # Takes the root out of a text: a unit is the same in every checkout.
+  function without_root(text,   at, folder, rest) {
+    folder = substr(root, 1, length(root) - 1)
+    while ((at = index(text, folder)) > 0) {
+      rest = rest substr(text, 1, at - 1) "."
+      text = substr(text, at + length(folder))
+    }
+    return rest text
+  }
   /^ *"command": / { command = $0 }
   /^ *"file": / {
     file = $0
     sub(/^ *"file": "/, "", file)
     sub(/",?$/, "", file)
     if (index(file, root) != 1) next
-    gsub(substr(root, 1, length(root) - 1), ".", command)  # a unit is the same in every checkout
-    print substr(file, length(root) + 1) "\t" command
+    print substr(file, length(root) + 1) "\t" without_root(command)
   }' "$build/compile_commands.json" | sort -u -t $'\t' -k1,1 >"$work/commands"
 
 # "source <tab> unit": the first unit that has the source, itself or among those that CMake joined.

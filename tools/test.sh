@@ -93,7 +93,7 @@ export OMPI_MCA_rmaps_base_oversubscribe=1
 
 rm -f build/*.ctest.log
 part "packages" ./tools/install-deps.sh
-((${#failures[@]} == 0)) || exit 1
+((${#failures[@]} == 0)) || exit 4  # as it does where packages are missing
 part "build release" ./tools/build.sh release
 # Nothing that follows means anything when this one fails.
 ((${#failures[@]} == 0)) || exit 1

@@ -448,7 +448,7 @@ class Planner {
   void try_tiers(MicroBatchOrder order, std::size_t lacking, Remedies& remedies) const {
     const auto try_with = [&](const char* change, const PlacementRequest& other) {
       const Planner planner(model_, other, budgets_);
-      if (planner.fits_in_memory(order)) return remedies.enough(change);
+      if (planner.has_a_fitting_program(order)) return remedies.enough(change);
       remedies.helpful(change, lacking - std::min(lacking, planner.lacking_live_bytes(order)));
     };
     PlacementRequest other = request_;
@@ -460,7 +460,7 @@ class Planner {
   }
 
   // Whether some program fits. Asks for live bytes first, as these are known soon.
-  bool fits_in_memory(MicroBatchOrder order) const {
+  bool has_a_fitting_program(MicroBatchOrder order) const {
     return lacking_live_bytes(order) == 0 && lacking_bytes(order) == 0;
   }
 
