@@ -8,6 +8,10 @@ if(TERRACE_CUDA)
   target_compile_options(terrace_flags
                          INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:${terrace_cuda_options}>")
 endif()
+# Source names in messages start in the checkout, so that another checkout compiles to the same bytes.
+target_compile_options(
+  terrace_flags
+  INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=>")
 target_include_directories(terrace_flags INTERFACE ${PROJECT_SOURCE_DIR})
 # What is hidden in a file is then hidden in an included one.
 if(CMAKE_UNITY_BUILD)

@@ -9,6 +9,7 @@
 #include <iostream>
 #include <vector>
 
+#include "tests/e2e/checkout_paths.h"
 #include "tests/e2e/mesh_combinations.h"
 
 namespace terrace {
@@ -61,7 +62,7 @@ std::string reason_of(const Outcome& outcome) {
 }
 
 std::string command_text(const Arguments& launcher, const Arguments& arguments) {
-  return fmt::format("{}", fmt::join(launcher + Arguments{TERRACE_PROGRAM} + arguments, " "));
+  return fmt::format("{}", fmt::join(launcher + Arguments{program_path()} + arguments, " "));
 }
 
 // Whether the last of several stages has nothing but the head, as the program tells it.

@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tests/e2e/checkout_paths.h"
 #include "tests/e2e/tiny_training.h"
 
 // Ranks as processes that mpirun starts.
@@ -70,7 +71,7 @@ TEST(MpiRanks, ThatFindDifferentCheckpointsGoOnWithNeither) {
     return training.command("run", kSteps + Arguments{"--gradient-accumulation-steps", "1",
                                                       "--resume", training.path("run/" + name)});
   };
-  const Arguments second = Arguments{":", "-n", "1", TERRACE_PROGRAM} + from("checkpoint-4");
+  const Arguments second = Arguments{":", "-n", "1", program_path()} + from("checkpoint-4");
   const Outcome outcome = ProgramRun(from("checkpoint-2") + second, {}, mpirun(1)).wait();
   EXPECT_EQ(outcome.code, 2) << outcome;
   EXPECT_NE(outcome.errors.find("different checkpoints"), std::string::npos) << outcome;
@@ -84,7 +85,7 @@ TEST(MpiRanks, ThatFindDifferentDataDoNotTrain) {
   const TinyTraining with_old_copy;
   with_old_copy.directory().write("text.txt", generated_text(5000, 3));
   const Arguments second =
-      Arguments{":", "-n", "1", TERRACE_PROGRAM} + with_old_copy.command("run", kSteps);
+      Arguments{":", "-n", "1", program_path()} + with_old_copy.command("run", kSteps);
   const Outcome outcome =
       ProgramRun(training.command("run", kSteps) + second, {}, mpirun(1)).wait();
   EXPECT_EQ(outcome.code, 2) << outcome;

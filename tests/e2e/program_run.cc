@@ -17,6 +17,8 @@
 #include <sstream>
 #include <thread>
 
+#include "tests/e2e/checkout_paths.h"
+
 namespace terrace {
 namespace {
 
@@ -49,7 +51,7 @@ bool redirect(int number, const std::string& path, int flags) {
 Command terrace_command(const std::vector<std::string>& arguments,
                         const std::vector<std::string>& launcher) {
   Command command{launcher};
-  command.words.emplace_back(TERRACE_PROGRAM);
+  command.words.push_back(program_path());
   command.words.insert(command.words.end(), arguments.begin(), arguments.end());
   return command;
 }
@@ -189,13 +191,13 @@ Outcome ProgramRun::wait(std::chrono::seconds limit) {
   return outcome;
 }
 
-bool has_mpirun() { return !std::string(TERRACE_MPIRUN).empty(); }
+bool has_mpirun() { return !mpirun_path().empty(); }
 
 // A rank that waits lets others run; Open MPI leaks.
 std::vector<std::string> mpirun(int ranks) {
   return {"env",
           "ASAN_OPTIONS=detect_leaks=0",
-          TERRACE_MPIRUN,
+          mpirun_path(),
           "--allow-run-as-root",
           "--oversubscribe",
           "--bind-to",

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "tests/e2e/checkout_paths.h"
 #include "tests/e2e/program_run.h"
 
 // README's commands, typed by a reader in the root of a checkout.
@@ -27,7 +28,7 @@ bool is_training(const std::string& command) {
 
 // Returns the commands of README without those of tools/, and without mpirun where there is none.
 std::vector<std::string> readme_commands() {
-  std::ifstream file(TERRACE_README);
+  std::ifstream file(readme_path());
   EXPECT_TRUE(file);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   std::vector<std::string> commands;
@@ -36,10 +37,10 @@ std::vector<std::string> readme_commands() {
     const bool is_known = command.starts_with("build/release/terrace ") ||
                           command.starts_with("mkdir ") || is_mpirun(command);
     EXPECT_TRUE(is_known) << "a command of README that no test runs: " << command;
-    if (is_mpirun(command) && !TERRACE_HAS_MPIRUN) continue;
+    if (is_mpirun(command) && !has_mpirun()) continue;
     commands.push_back(command);
   }
-  EXPECT_GE(std::ranges::count_if(commands, is_training), TERRACE_HAS_MPIRUN ? 5 : 4);
+  EXPECT_GE(std::ranges::count_if(commands, is_training), has_mpirun() ? 5 : 4);
   return commands;
 }
 
@@ -48,7 +49,7 @@ class Checkout {
  public:
   Checkout() {
     fs::create_directories(directory_.path("build/release"));
-    fs::create_symlink(TERRACE_PROGRAM, directory_.path("build/release/terrace"));
+    fs::create_symlink(program_path(), directory_.path("build/release/terrace"));
   }
 
   // Has a shell run the command, with `settings` of the environment and nothing that lets root

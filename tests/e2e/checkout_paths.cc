@@ -1,0 +1,11 @@
+#include "tests/e2e/checkout_paths.h"
+
+namespace terrace {
+
+std::string program_path() { return TERRACE_PROGRAM; }
+
+std::string mpirun_path() { return TERRACE_MPIRUN; }
+
+std::string readme_path() { return TERRACE_README; }
+
+}  // namespace terrace
