@@ -221,6 +221,14 @@ class Planner {
     return plan;
   }
 
+  // What the policy cannot do without. Its program does not run.
+  StepPlan least(StepPolicy policy) const {
+    StepPlan plan{.policy = std::move(policy), .program = {}, .ledger = {}};
+    plan.program = compile_least(model_, plan.policy, budgets_);
+    plan.ledger = ledger_of(plan.program, budgets_);
+    return plan;
+  }
+
   // The smallest count in [0, most] that passes; `most` if none does.
   static std::size_t fewest(std::size_t most, FunctionRef<bool(std::size_t)> passes) {
     std::size_t low = 0;
@@ -269,15 +277,25 @@ class Planner {
 
   // What leaves the device goes to the host, so the device is settled first.
   std::optional<StepPlan> try_order(MicroBatchOrder order) const {
-    const std::size_t on_device = fewest(concessions(Tier::kDevice).size(), [&](std::size_t count) {
+    const auto on_device = fewest_of(Tier::kDevice, [&](std::size_t count) {
       return can_fit(model_, policy_with(count, 0, order), budgets_, Tier::kDevice);
     });
-    const std::size_t on_host = fewest(concessions(Tier::kHost).size(), [&](std::size_t count) {
-      return can_fit(model_, policy_with(on_device, count, order), budgets_, Tier::kHost);
+    if (!on_device.has_value()) return std::nullopt;
+    const auto on_host = fewest_of(Tier::kHost, [&](std::size_t count) {
+      return can_fit(model_, policy_with(*on_device, count, order), budgets_, Tier::kHost);
     });
-    StepPlan plan = compiled(policy_with(on_device, on_host, order));
+    if (!on_host.has_value()) return std::nullopt;
+    StepPlan plan = compiled(policy_with(*on_device, *on_host, order));
     if (!fits(plan.ledger)) return std::nullopt;
     return plan;
+  }
+
+  // The fewest concessions of a tier that pass; none where not even all of them do.
+  std::optional<std::size_t> fewest_of(Tier tier, FunctionRef<bool(std::size_t)> passes) const {
+    const std::size_t most = concessions(tier).size();
+    if (passes(0)) return 0;
+    if (most == 0 || !passes(most)) return std::nullopt;
+    return fewest(most, passes);
   }
 
   bool streams_as_named() const {
@@ -423,7 +441,7 @@ class Planner {
     };
     std::optional<StepPlan> smallest;
     for (const auto& [on_device, on_host] : extremes()) {
-      StepPlan plan = compiled(policy_with(on_device, on_host, order));
+      StepPlan plan = least(policy_with(on_device, on_host, order));
       const bool is_smaller = !smallest.has_value() || short_of(plan) < short_of(*smallest);
       if (is_smaller) smallest = std::move(plan);
     }

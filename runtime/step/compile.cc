@@ -86,9 +86,9 @@ bool can_fit(const StepModel& model, const StepPolicy& policy, const TierBudgets
 
 std::array<std::size_t, kTierCount> least_live_bytes(const StepModel& model,
                                                      const StepPolicy& policy) {
+  const std::vector<Stage> stages = add_recompute(schedule_step(model, policy), policy);
   TierBudgets nothing;
   nothing.fill(0);
-  const std::vector<Stage> stages = add_recompute(schedule_step(model, policy), policy);
   const FetchPlan plan = plan_fetches(model, policy, stages, nothing);
   const Draft draft = add_movement(model, policy, stages, plan);
   const LinearDraft linear = linearize(draft);
@@ -97,6 +97,14 @@ std::array<std::size_t, kTierCount> least_live_bytes(const StepModel& model,
     bytes.at(static_cast<std::size_t>(tier)) = live_peak(draft, linear, tier);
   }
   return bytes;
+}
+
+Program compile_least(const StepModel& model, const StepPolicy& policy,
+                      const TierBudgets& budgets) {
+  const std::vector<Stage> stages = add_recompute(schedule_step(model, policy), policy);
+  const FetchPlan plan = plan_fetches(model, policy, stages, share_of(budgets, 0));
+  const Draft draft = add_movement(model, policy, stages, plan);
+  return place(draft, linearize(draft), nullptr, budgets);
 }
 
 Program compile_step(const StepModel& model, const StepPolicy& policy, const TierBudgets& budgets,

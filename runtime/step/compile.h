@@ -14,6 +14,10 @@ namespace terrace {
 Program compile_step(const StepModel& model, const StepPolicy& policy, const TierBudgets& budgets,
                      const Program* base = nullptr);
 
+// The same with nothing kept or prefetched in tiers with a budget, and without edges: what
+// compile_step() comes to where nothing fits, in one pass.
+Program compile_least(const StepModel& model, const StepPolicy& policy, const TierBudgets& budgets);
+
 // Whether the tier's budget suffices, with nothing kept or prefetched that need not be, or with all
 // that has room. Much quicker than compile_step(), for whoever asks of many policies.
 bool can_fit(const StepModel& model, const StepPolicy& policy, const TierBudgets& budgets,
