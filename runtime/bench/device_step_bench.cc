@@ -8,8 +8,8 @@
 #include "runtime/bench/bench_engine.h"
 #include "runtime/bench/bench_list.h"
 #include "runtime/bench/device_limits.h"
-#include "runtime/bench/step_light.h"
 #include "runtime/bench/step_runner.h"
+#include "runtime/plan/step_flops.h"
 
 namespace terrace {
 namespace {
@@ -101,7 +101,7 @@ EngineOptions engine_options(const DeviceStepScene& scene, const BenchOptions& o
 
 std::string mfu_text(const StepFlops& flops, double step_s, double peak) {
   return fmt::format("{:.3f} of the measured rate, with whole squares of attention",
-                     flops.with_whole_squares / peak / step_s);
+                     (flops.necessary + flops.masked_halves) / peak / step_s);
 }
 
 std::vector<BenchResult::Detail> details_of(const StepRunner& runner, const StepFlops& flops,

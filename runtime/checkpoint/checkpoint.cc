@@ -291,6 +291,7 @@ std::string write_checkpoint(const std::string& run_dir, const CheckpointProgres
                    {"files", json::array()}};
   if (progress.loss_scale) manifest["loss_scale"] = listed(*progress.loss_scale);
   if (!progress.device.empty()) manifest["device"] = progress.device;
+  if (!progress.arithmetic.empty()) manifest["arithmetic"] = progress.arithmetic;
   for (const UnitLayout& unit : layout) {
     for (const StateField field : kStateFields) {
       const std::string name = file_name(field, unit);
@@ -346,6 +347,15 @@ void recover_run_directory(const std::string& run_dir, FileSystem& disk) {
   sync_directory(run_dir, disk);
 }
 
+std::vector<std::string> later_checkpoints(const std::string& run_dir, std::int64_t step,
+                                           FileSystem& disk) {
+  std::vector<std::string> names;
+  for (const std::int64_t other : complete_steps(run_dir, disk)) {
+    if (other > step) names.push_back(fs::path(path_of_step(run_dir, other)).filename().string());
+  }
+  return names;
+}
+
 void remove_later_checkpoints(const std::string& run_dir, std::int64_t step, FileSystem& disk) {
   for (const std::int64_t other : complete_steps(run_dir, disk)) {
     if (other > step) remove_checkpoint(run_dir, other, disk);
@@ -374,6 +384,7 @@ Checkpoint::Checkpoint(const std::string& directory, FileSystem& disk)
       progress_.loss_scale = parse_loss_scale(manifest.at("loss_scale"));
     }
     progress_.device = manifest.value("device", "");
+    progress_.arithmetic = manifest.value("arithmetic", "");
     for (const json& file : manifest.at("files")) {
       listed_.push_back({parse_file_name(file), parse_hashes(file)});
     }

@@ -30,6 +30,8 @@ struct CheckpointProgress {
   std::optional<LossScaleState> loss_scale = std::nullopt;
   // What computed the last step: "cpu" or "cuda". Empty in checkpoints that do not say.
   std::string device = {};
+  // What its bits depended on beside that: program, libraries, instruction set or GPU. Likewise.
+  std::string arithmetic = {};
 };
 
 // Gives elements of a unit's flat sequence; see StateSource::read.
@@ -54,6 +56,9 @@ bool is_checkpoint(const std::string& directory, FileSystem& disk = system_files
 // half-written directories go, a checkpoint that was moved aside for a newer one of the same step
 // comes back if that one is not there. What is found afterwards survives a power cut.
 void recover_run_directory(const std::string& run_dir, FileSystem& disk = system_files());
+// Returns the names of the complete checkpoints of steps after `step`, in their order.
+std::vector<std::string> later_checkpoints(const std::string& run_dir, std::int64_t step,
+                                           FileSystem& disk = system_files());
 // Removes the complete checkpoints of steps after `step`: a run that went back to it has left them.
 void remove_later_checkpoints(const std::string& run_dir, std::int64_t step,
                               FileSystem& disk = system_files());

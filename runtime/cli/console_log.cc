@@ -13,7 +13,12 @@ void write_to_standard_error(std::string_view text) {
 
 void ConsoleLog::write(std::string_view prefix, std::string_view line) {
   const std::scoped_lock lock(mutex_);
-  write_to_standard_error(fmt::format("{}{}\n", prefix, line));
+  const auto write = [&] { write_to_standard_error(fmt::format("{}{}\n", prefix, line)); };
+  if (console_ != nullptr) {
+    console_->above_progress(write);
+  } else {
+    write();
+  }
 }
 
 void ConsoleLog::info(std::string_view line) { write("terrace: ", line); }

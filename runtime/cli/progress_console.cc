@@ -1,21 +1,69 @@
 #include "runtime/cli/progress_console.h"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 
 #include <algorithm>
 #include <cmath>
 #include <condition_variable>
-#include <mutex>
+#include <initializer_list>
 #include <system_error>
+#include <utility>
 
 namespace terrace {
 namespace {
 
-constexpr std::int64_t kBarCells = 24;
+constexpr int kBarCells = 24;
+constexpr int kBarCellsLeast = 6;
+constexpr int kUsualColumns = 80;
 constexpr std::int64_t kProgressLines = 20;
 
-std::string progress_text(std::int64_t step, std::int64_t last_step, double seconds_left) {
-  return fmt::format("step {}/{}, {} left", step, last_step, duration_text(seconds_left));
+std::string progress_text(const StepProgress& progress) {
+  return fmt::format("step {}/{}, {} left", progress.step, progress.last_step,
+                     duration_text(progress.seconds_left));
+}
+
+std::string rate_text(double tokens_per_s) {
+  if (tokens_per_s >= 1e6) return fmt::format("{:.2f}M tokens/s", tokens_per_s * 1e-6);
+  if (tokens_per_s >= 1e4) return fmt::format("{:.1f}k tokens/s", tokens_per_s * 1e-3);
+  return fmt::format("{:.{}f} tokens/s", tokens_per_s, tokens_per_s < 10 ? 2 : 0);
+}
+
+// Joins as many of the parts, first ones first, as fit the width.
+std::string fitting(std::initializer_list<std::string> parts, std::size_t width) {
+  std::string text;
+  for (const std::string& part : parts) {
+    const std::string longer = text.empty() ? part : text + ", " + part;
+    if (longer.size() > width) break;
+    text = longer;
+  }
+  return text;
+}
+
+// Returns a bar and what is most wanted beside it, in less than `columns`: a line that is as wide
+// as the terminal may wrap.
+std::string bar_text(const StepProgress& progress, int columns) {
+  const int width = std::max(columns - 1, 1);
+  const std::string text =
+      fitting({fmt::format("step {}/{}", progress.step, progress.last_step),
+               duration_text(progress.seconds_left) + " left",
+               fmt::format("loss {:.4f}", progress.loss), rate_text(progress.tokens_per_s)},
+              static_cast<std::size_t>(width));
+  constexpr int kAround = 3;  // brackets and a blank
+  const int cells = std::min(kBarCells, width - kAround - static_cast<int>(text.size()));
+  if (cells < kBarCellsLeast) return text;
+  const double share = progress.last_step > 0 ? static_cast<double>(progress.step) /
+                                                    static_cast<double>(progress.last_step)
+                                              : 0;
+  const int full = std::clamp(static_cast<int>(share * cells), 0, cells);
+  return fmt::format("[{:=<{}}{: <{}}] {}", "", full, "", cells - full, text);
+}
+
+std::string phase_text(const std::string& what, double fraction, double seconds) {
+  if (fraction < 0) return fmt::format("{}: {}", what, duration_text(seconds));
+  const double left = fraction > 0 ? seconds * (1 - fraction) / fraction : INFINITY;
+  return fmt::format("{}: {:.0f} %, {} left", what, std::floor(100 * fraction),
+                     duration_text(left));
 }
 
 }  // namespace
@@ -29,26 +77,36 @@ std::string duration_text(double seconds) {
   return fmt::format("{} d {:02} h", whole / 86400, whole / 3600 % 24);
 }
 
-ProgressConsole::ProgressConsole(std::FILE* out, bool is_terminal, ProgressChoice choice,
-                                 PlanningPace pace)
+ProgressConsole::ProgressConsole(std::FILE* out, const ConsoleOptions& options)
     : out_(out),
-      bar_(is_terminal && choice != ProgressChoice::kOff),
-      lines_(!is_terminal && choice == ProgressChoice::kOn),
-      tells_planning_(choice != ProgressChoice::kOff),
-      pace_(pace) {}
+      options_(options),
+      bar_(options.is_terminal && options.choice != ProgressChoice::kOff),
+      lines_(!options.is_terminal && options.choice == ProgressChoice::kOn) {}
 
 ProgressConsole::~ProgressConsole() {
-  end_planning();
-  if (bar_ && !bar_text_.empty()) std::fputs("\n", out_);
+  end_phase();
+  erase();
   std::fflush(out_);
 }
 
-void ProgressConsole::erase_bar() {
-  if (bar_ && !bar_text_.empty()) std::fputs("\r\x1b[K", out_);
+int ProgressConsole::columns() const {
+  if (options_.columns > 0) return options_.columns;
+  winsize size = {};
+  const bool is_known = ioctl(fileno(out_), TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return is_known ? size.ws_col : kUsualColumns;
 }
 
-void ProgressConsole::draw_bar() {
-  if (bar_) std::fputs(bar_text_.c_str(), out_);
+void ProgressConsole::erase() {
+  if (!drawn_.empty()) std::fputs("\r\x1b[K", out_);
+}
+
+void ProgressConsole::draw() { std::fputs(drawn_.c_str(), out_); }
+
+void ProgressConsole::show(std::string progress_line) {
+  erase();
+  drawn_ = std::move(progress_line);
+  draw();
+  std::fflush(out_);
 }
 
 void ProgressConsole::print_line(const std::string& text) {
@@ -57,73 +115,99 @@ void ProgressConsole::print_line(const std::string& text) {
   if (text.back() != '\n') std::fputs("\n", out_);
 }
 
+void ProgressConsole::above_progress(FunctionRef<void()> write) {
+  const std::scoped_lock lock(mutex_);
+  erase();
+  std::fflush(out_);
+  write();
+  draw();
+  std::fflush(out_);
+}
+
 void ProgressConsole::say(const std::string& text) {
-  erase_bar();
-  print_line(text);
-  draw_bar();
+  above_progress([&] { print_line(text); });
+}
+
+void ProgressConsole::step(const StepProgress& progress) {
+  const std::scoped_lock lock(mutex_);
+  erase();
+  drawn_.clear();
+  print_line(progress.line);
+  if (lines_) say_progress(progress);
+  if (bar_) drawn_ = bar_text(progress, columns());
+  draw();
   std::fflush(out_);
 }
 
-void ProgressConsole::begin_planning() {
-  if (!tells_planning_) return;
-  try {
-    planning_ = std::jthread([this](const std::stop_token& ended) { tell_planning(ended); });
-  } catch (const std::system_error&) {
-    planning_ = std::jthread();  // the step is planned all the same
-  }
-}
-
-void ProgressConsole::end_planning() {
-  if (!planning_.joinable()) return;
-  planning_.request_stop();
-  planning_.join();
-}
-
-void ProgressConsole::tell_planning(const std::stop_token& ended) {
-  std::mutex mutex;
-  std::condition_variable_any wakes;
-  std::unique_lock lock(mutex);
-  const auto begin = std::chrono::steady_clock::now();
-  // Returns whether the planning has ended before the time is over.
-  const auto ends_within = [&](std::chrono::milliseconds time) {
-    return wakes.wait_for(lock, ended, time, [&] { return ended.stop_requested(); });
-  };
-  if (ends_within(pace_.first)) return;
-  if (!bar_) {
-    print_line("planning the step ...");
-    std::fflush(out_);
-    return;
-  }
-  do {
-    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
-    std::fputs(fmt::format("\r\x1b[Kplanning the step: {}", duration_text(passed.count())).c_str(),
-               out_);
-    std::fflush(out_);
-  } while (!ends_within(pace_.tick));
-  std::fputs("\r\x1b[K", out_);
-  std::fflush(out_);
-}
-
-void ProgressConsole::step(const std::string& line, std::int64_t step, std::int64_t last_step,
-                           double seconds_left) {
-  erase_bar();
-  print_line(line);
-  if (lines_) say_progress(step, last_step, seconds_left);
-  if (bar_) {
-    const std::int64_t full =
-        std::clamp<std::int64_t>(last_step > 0 ? step * kBarCells / last_step : 0, 0, kBarCells);
-    bar_text_ = fmt::format("[{:=<{}}{: <{}}] {}", "", full, "", kBarCells - full,
-                            progress_text(step, last_step, seconds_left));
-    draw_bar();
-  }
-  std::fflush(out_);
-}
-
-void ProgressConsole::say_progress(std::int64_t step, std::int64_t last_step, double seconds_left) {
-  const std::int64_t part = last_step > 0 ? step * kProgressLines / last_step : 0;
+void ProgressConsole::say_progress(const StepProgress& progress) {
+  const std::int64_t part =
+      progress.last_step > 0 ? progress.step * kProgressLines / progress.last_step : 0;
   if (part == last_part_) return;
   last_part_ = part;
-  print_line("progress: " + progress_text(step, last_step, seconds_left));
+  print_line("progress: " + progress_text(progress));
+}
+
+void ProgressConsole::begin_phase(const std::string& what) {
+  if (options_.choice == ProgressChoice::kOff) return;
+  end_phase();
+  fraction_ = -1;
+  try {
+    phase_ = std::jthread([this, what](const std::stop_token& ended) { tell_phase(ended, what); });
+  } catch (const std::system_error&) {
+    phase_ = std::jthread();  // what takes so long is done all the same
+  }
+}
+
+void ProgressConsole::advance_phase(double fraction) { fraction_ = fraction; }
+
+void ProgressConsole::end_phase() {
+  if (!phase_.joinable()) return;
+  phase_.request_stop();
+  phase_.join();
+}
+
+void ProgressConsole::tell_phase(const std::stop_token& ended, const std::string& what) {
+  std::mutex mutex;
+  std::condition_variable_any wakes;
+  std::unique_lock waiting(mutex);
+  const auto begin = std::chrono::steady_clock::now();
+  // Returns whether the phase has ended before the time is over.
+  const auto ends_within = [&](std::chrono::milliseconds time) {
+    return wakes.wait_for(waiting, ended, time, [&] { return ended.stop_requested(); });
+  };
+  if (ends_within(options_.pace.first)) return;
+  if (!bar_) {
+    const std::scoped_lock lock(mutex_);
+    print_line(what + " ...");
+    std::fflush(out_);
+    if (!lines_) return;
+  }
+  std::string before;  // the bar of the steps, which comes back
+  {
+    const std::scoped_lock lock(mutex_);
+    before = drawn_;
+  }
+  std::int64_t told_part = -1;
+  do {
+    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
+    const double fraction = fraction_;
+    const std::scoped_lock lock(mutex_);
+    say_phase(phase_text(what, fraction, passed.count()), fraction, told_part);
+  } while (!ends_within(options_.pace.tick));
+  const std::scoped_lock lock(mutex_);
+  if (bar_) show(before);
+}
+
+void ProgressConsole::say_phase(const std::string& text, double fraction, std::int64_t& told_part) {
+  if (bar_) {
+    show(text.substr(0, static_cast<std::size_t>(std::max(columns() - 1, 1))));
+    return;
+  }
+  const auto part = static_cast<std::int64_t>(fraction * kProgressLines);
+  if (fraction < 0 || part == told_part) return;
+  told_part = part;
+  print_line("progress: " + text);
+  std::fflush(out_);
 }
 
 }  // namespace terrace

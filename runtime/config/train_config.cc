@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <optional>
 #include <sstream>
 
@@ -132,9 +133,26 @@ std::string to_toml(const TrainOptions& options) {
   return text;
 }
 
+TrainOptions with_absolute_paths(TrainOptions options) {
+  const auto make_absolute = [](std::string& path) {
+    if (!path.empty()) path = std::filesystem::absolute(path).lexically_normal().string();
+  };
+  std::error_code ignored;
+  const std::filesystem::path model = options.model.model;
+  if (std::filesystem::exists(model / "config.json", ignored)) make_absolute(options.model.model);
+  for (std::string& path : options.data.data) make_absolute(path);
+  for (std::string& path : options.data.validation_data) make_absolute(path);
+  for (NvmeDirectory& drive : options.tiers.nvme) make_absolute(drive.path);
+  make_absolute(options.run.run_dir);
+  const std::string& resume = options.run.resume;
+  if (resume != "auto" && resume != "none") make_absolute(options.run.resume);
+  return options;
+}
+
 std::vector<std::string> changed_keys(const std::string& toml, const TrainOptions& options) {
   constexpr std::array<std::string_view, 5> kGroups = {"Model", "Data", "Batch", "Optimizer",
                                                        "Precision"};
+  const TrainOptions absolute = with_absolute_paths(options);
   std::vector<std::string> changed;
   for (const TrainFlag& flag : train_flags()) {
     const bool is_computed = std::ranges::count(kGroups, flag.spec.group) != 0;
@@ -143,6 +161,7 @@ std::vector<std::string> changed_keys(const std::string& toml, const TrainOption
     const std::optional<std::string> before = line_of(toml, key);
     const std::string now = flag.show(options);
     if (!before.has_value() || *before == now) continue;  // a version may not have had it yet
+    if (*before == flag.show(absolute)) continue;
     constexpr auto kOrNotSet = [](const std::string& value) {
       return value.empty() ? std::string("not set") : value;
     };

@@ -20,6 +20,9 @@ std::string train_help();
 // comment.
 std::string to_toml(const TrainOptions& options);
 
+// The options with every path made absolute: what it means here, it means everywhere.
+TrainOptions with_absolute_paths(TrainOptions options);
+
 // The keys of model, data, batch, optimizer and precision in which `options` differ from `toml`, of
 // another run's to_toml(), each with both values: "learning_rate 0.0003 -> 0.01". Where a run is
 // stopped makes no difference to what it computes.

@@ -110,6 +110,13 @@ constexpr auto kStepFlags = std::to_array<TrainFlag>({
     {{"eval-every", "Run", "STEPS", "Evaluate every so many steps, besides after the last (0: no)"},
      [](TrainOptions& o, const FlagValue& v) { o.run.eval_every = v.integer(0); },
      [](const TrainOptions& o) { return toml_integer(o.run.eval_every); }},
+    {{"eval-samples", "Run", "N",
+      "Samples of the validation split that an evaluation takes, spread over it; 0: all (as many "
+      "as cost the operations of 20 training steps, at least 16)"},
+     [](TrainOptions& o, const FlagValue& v) { o.run.eval_samples = v.integer(0); },
+     [](const TrainOptions& o) {
+       return o.run.eval_samples ? toml_integer(*o.run.eval_samples) : std::string{};
+     }},
     {{"log-every", "Run", "STEPS", "Print a line every so many steps (1)"},
      [](TrainOptions& o, const FlagValue& v) { o.run.log_every = v.integer(1); },
      [](const TrainOptions& o) { return toml_integer(o.run.log_every); }},
@@ -124,6 +131,11 @@ constexpr auto kStepFlags = std::to_array<TrainFlag>({
       "Continue from a checkpoint; auto: the run directory's last, if any (none)"},
      [](TrainOptions& o, const FlagValue& v) { o.run.resume = v.name(); },
      [](const TrainOptions& o) { return toml_string(o.run.resume); }},
+    {{"overwrite-later", "Run", "",
+      "Let --resume PATH delete the checkpoints of its run directory that come after PATH",
+      FlagArity::kSwitch},
+     [](TrainOptions& o, const FlagValue& v) { o.run.overwrite_later = v.on_off(); },
+     [](const TrainOptions& o) { return toml_bool(o.run.overwrite_later); }},
     {{"progress", "Run", "auto|on|off",
       "A progress bar (auto: on a terminal, and not under mpirun)"},
      [](TrainOptions& o, const FlagValue& v) {

@@ -113,10 +113,14 @@ struct RankOptions {
 struct RunOptions {
   std::string run_dir;          // empty: runs/<model>-<time>
   std::int64_t eval_every = 0;  // 0: only after the last step
+  // That an evaluation covers; 0: the whole split. Unset: as many as cost the operations of 20
+  // training steps, at least 16.
+  std::optional<std::int64_t> eval_samples;
   std::int64_t log_every = 1;
   std::int64_t checkpoint_every = 0;  // 0: none but the one at the end of an unfinished run
   std::int64_t keep_last = 0;         // 0: all
   std::string resume = "none";        // none, auto, or a checkpoint's path
+  bool overwrite_later = false;       // a resume may delete the checkpoints after its own
   ProgressChoice progress = ProgressChoice::kAuto;
   std::optional<StepRange> trace_steps;
   bool dry_run = false;

@@ -94,6 +94,7 @@ struct RunTotals {
   MovedBytes moved;
   MovedBytes moved_by_deferred;  // of it, by ops that belong to the step before the run's; a
                                  // drain's have its number
+  std::uint64_t process_peak_bytes = 0;  // resident; set by who runs the steps
 };
 
 struct RunReport : RunTotals {

@@ -310,10 +310,12 @@ void Engine::fill_constants() {
   stream->synchronize();
 }
 
-void Engine::fill_state(const StateSource& source) {
-  if (options_.ranks.shape.tensor == 1) return state_->fill_from(source, compute_workers_);
+void Engine::fill_state(const StateSource& source, FillProgress progress) {
+  if (options_.ranks.shape.tensor == 1) {
+    return state_->fill_from(source, compute_workers_, progress);
+  }
   const std::vector<UnitLayout> whole = parameter_layout(options_.model);
-  state_->fill_from(TensorPartState(source, whole), compute_workers_);
+  state_->fill_from(TensorPartState(source, whole), compute_workers_, progress);
 }
 
 std::span<std::byte> Engine::loss_scale_bytes() {

@@ -91,8 +91,9 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // Sets all parameters and optimizer state.
-  void fill_state(const StateSource& source);
+  // Sets all parameters and optimizer state. Tells after each part how many of all are done.
+  void fill_state(
+      const StateSource& source, FillProgress progress = [](std::int64_t, std::int64_t) {});
   // The state in its homes on this rank; complete after fill_state() and after each drain().
   TrainingState& state() { return *state_; }
   // What a checkpoint keeps of the loss scale; none where losses are, and were, not scaled.

@@ -13,6 +13,20 @@ namespace {
 
 using nlohmann::ordered_json;
 
+constexpr const char* kValidationLoss = "validation_loss";
+
+std::string path_in(const std::string& run_dir) {
+  return (std::filesystem::path(run_dir) / "metrics.jsonl").string();
+}
+
+// Returns the last row of a file of whole rows, discarded where it is none.
+ordered_json last_row(const std::string& rows) {
+  const std::size_t end = rows.empty() ? 0 : rows.size() - 1;  // its newline
+  const std::size_t before = end == 0 ? std::string::npos : rows.rfind('\n', end - 1);
+  const std::size_t begin = before == std::string::npos ? 0 : before + 1;
+  return ordered_json::parse(rows.substr(begin, end - begin), nullptr, false);
+}
+
 // The rows of steps up to `last_step`; what is no row is dropped too, as a torn last line.
 std::string rows_up_to(const std::string& path, std::int64_t last_step) {
   if (!system_files().exists(path)) return "";
@@ -47,7 +61,7 @@ std::uint64_t whole(double bytes) { return static_cast<std::uint64_t>(bytes); }
 }  // namespace
 
 MetricsFile::MetricsFile(const std::string& run_dir, std::int64_t last_step, const Ledger& ledger)
-    : path_((std::filesystem::path(run_dir) / "metrics.jsonl").string()), ledger_(ledger) {
+    : path_(path_in(run_dir)), ledger_(ledger) {
   if (last_step == 0) keep_beside(path_);
   write_durable_file(path_, rows_up_to(path_, last_step));
   stream_.open(path_, std::ios::app);
@@ -70,6 +84,9 @@ void MetricsFile::write(const StepMetrics& metrics) {
   row["tokens_per_s"] =
       metrics.step_s > 0 ? static_cast<double>(metrics.tokens) / metrics.step_s : 0;
   row["step_s"] = metrics.step_s;
+  row["time"] = metrics.time_s;
+  if (metrics.flops_utilisation.has_value()) row["mfu"] = *metrics.flops_utilisation;
+  row["peak_rss_bytes"] = totals.process_peak_bytes;
   row["device_peak_bytes"] = ledger_[Tier::kDevice].peak_bytes;
   row["host_peak_bytes"] = ledger_[Tier::kHost].peak_bytes;
   row["nvme_used_bytes"] = ledger_[Tier::kNvme].peak_bytes;
@@ -86,12 +103,33 @@ void MetricsFile::write(const StepMetrics& metrics) {
     busy[column] = busy.value(column, 0.0) + totals.busy_s[l];
   }
   row["busy_s"] = busy;
-  if (metrics.validation_loss.has_value()) row["validation_loss"] = *metrics.validation_loss;
+  if (metrics.validation_loss.has_value()) row[kValidationLoss] = *metrics.validation_loss;
   stream_ << row.dump() << '\n' << std::flush;
   if (!stream_) {
     throw IoError({.operation = "write", .path = path_, .error_number = errno},
                   "free space in the run directory");
   }
+}
+
+void MetricsFile::add_to_last_row(double validation_loss) {
+  std::string rows = read_whole_file(system_files(), path_);
+  ordered_json row = last_row(rows);
+  if (!row.is_object()) return;  // somebody has written into the file
+  row[kValidationLoss] = validation_loss;
+  rows.pop_back();
+  rows.erase(rows.rfind('\n') + 1);  // npos + 1: all, of a single row
+  stream_.close();
+  write_durable_file(path_, rows + row.dump() + '\n');
+  stream_.open(path_, std::ios::app);
+  if (!stream_) throw IoError({.operation = "open", .path = path_, .error_number = errno});
+}
+
+bool lacks_validation_loss(const std::string& run_dir, std::int64_t step) {
+  const std::string path = path_in(run_dir);
+  if (!system_files().exists(path)) return false;
+  const ordered_json row = last_row(read_whole_file(system_files(), path));
+  return row.is_object() && row.value("step", std::int64_t{0}) == step &&
+         !row.contains(kValidationLoss);
 }
 
 void MetricsFile::sync() { sync_file(path_); }

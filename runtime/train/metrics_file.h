@@ -20,11 +20,16 @@ struct StepMetrics {
   bool was_skipped = false;  // gradients overflowed; their norm is then infinite
   std::int64_t tokens = 0;
   double step_s = 0;
+  double time_s = 0;                        // when the row was written, since 1970
+  std::optional<double> flops_utilisation;  // of the products' stated speed, where that is known
   // Bytes are those of the step's ops, whenever they ran; busy times those of its time, and of the
   // drain where one follows it.
   RunTotals totals;
   std::optional<double> validation_loss;
 };
+
+// Whether the last row of run_dir/metrics.jsonl is that of `step` and has no validation loss.
+bool lacks_validation_loss(const std::string& run_dir, std::int64_t step);
 
 // metrics.jsonl of a run: one JSON object per step, flushed line by line.
 class MetricsFile {
@@ -34,6 +39,8 @@ class MetricsFile {
   // Throws IoError.
   MetricsFile(const std::string& run_dir, std::int64_t last_step, const Ledger& ledger);
   void write(const StepMetrics& metrics);
+  // Adds the validation loss to the last row of the file, which has none. Throws IoError.
+  void add_to_last_row(double validation_loss);
   // What was written survives a power cut. Throws IoError.
   void sync();
 

@@ -87,6 +87,7 @@ void RankGroup::combine(RunTotals& totals) const {
   for (const RunTotals& rank : all) {
     totals.moved += rank.moved;
     totals.moved_by_deferred += rank.moved_by_deferred;
+    totals.process_peak_bytes = std::max(totals.process_peak_bytes, rank.process_peak_bytes);
     for (std::size_t l = 0; l < kLaneCount; ++l) {
       totals.busy_s[l] = std::max(totals.busy_s[l], rank.busy_s[l]);
     }

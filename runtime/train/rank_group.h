@@ -44,7 +44,7 @@ class RankGroup {
   double sum(double value) const;
   // The first rank's.
   std::string text_of_first(const std::string& text) const;
-  // Bytes of all ranks; of busy times the longest.
+  // Moved bytes of all ranks; of busy times and peaks the largest.
   void combine(RunTotals& totals) const;
 
  private:

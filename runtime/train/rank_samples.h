@@ -27,22 +27,25 @@ struct SampleShare {
 // it is remembered, so that what was trained can be saved first. Used by one thread.
 class RankSamples {
  public:
-  // Borrows the data.
-  RankSamples(const Dataset& data, const SampleShare& share) : data_(data), share_(share) {}
+  // Borrows the data. `evaluated`: windows of the validation split that an evaluation covers,
+  // spread evenly over it.
+  RankSamples(const Dataset& data, const SampleShare& share, std::int64_t evaluated)
+      : data_(data), share_(share), evaluated_(evaluated) {}
 
   const SampleShare& share() const { return share_; }
+  std::int64_t evaluated() const { return evaluated_; }
 
   // Reads what the rank has of the step whose first sample is `first_sample`, if that is not there.
   void fetch(std::int64_t first_sample);
   // What was fetched, as StepBatch::tokens has it; until the next fetch().
   std::span<const std::int32_t> tokens() const { return tokens_; }
 
-  // What the rank has of the validation windows from `first_window` on, as an evaluation takes it.
+  // What the rank has of the evaluation's samples from `first_sample` on, as it takes them.
   struct Validation {
     std::vector<std::int32_t> tokens;
     std::int64_t counted_targets = 0;  // 0 where they cannot be read
   };
-  void fill_validation(std::int64_t first_window, Validation& batch);
+  void fill_validation(std::int64_t first_sample, Validation& batch);
 
   bool has_problem() const { return problem_ != nullptr; }
   // Throws the problem, if there is one.
@@ -53,9 +56,14 @@ class RankSamples {
   std::span<std::int32_t> part(std::vector<std::int32_t>& tokens, std::int64_t m,
                                bool is_target) const;
   std::size_t step_elements() const;
+  // Fills one micro-batch with the evaluation's samples from `first` on; behind the last one with
+  // what is not counted. Returns how many targets are counted.
+  std::int64_t fill_evaluated(std::int64_t first, std::span<std::int32_t> tokens,
+                              std::span<std::int32_t> targets) const;
 
   const Dataset& data_;
   SampleShare share_;
+  std::int64_t evaluated_;
   std::vector<std::int32_t> tokens_;
   std::int64_t fetched_sample_ = -1;  // the first of the step that tokens_ are of
   std::exception_ptr problem_;

@@ -44,8 +44,9 @@ CorruptData naming_earlier_checkpoint(const CorruptData& damage, const std::stri
                                       const std::string& run_dir) {
   if (resume != "auto") return damage;
   const std::optional<std::string> earlier = earlier_checkpoint(run_dir);
-  return {damage.what(), earlier ? fmt::format("that would be --resume {}", *earlier)
-                                 : fmt::format("{} has no other checkpoint", run_dir)};
+  return {damage.what(), earlier
+                             ? fmt::format("that would be --resume {} --overwrite-later", *earlier)
+                             : fmt::format("{} has no other checkpoint", run_dir)};
 }
 
 void check_resume(const Checkpoint& checkpoint, const ResumingRun& run) {
@@ -135,6 +136,18 @@ bool takes_weights(const ModelOptions& options) {
                       "use --init random, or a directory with safetensors");
   }
   return false;
+}
+
+void refuse_to_overwrite(const RunOptions& run, const std::string& run_dir, std::int64_t step) {
+  if (run.resume == "auto" || run.overwrite_later) return;
+  std::vector<std::string> later = later_checkpoints(run_dir, step);
+  if (has_result(run_dir) && steps_of_result(run_dir).value_or(step) > step) {
+    later.emplace_back("final");
+  }
+  if (later.empty()) return;
+  throw ConfigError(fmt::format("--resume {} goes back: {} of {} would be deleted or replaced",
+                                run.resume, fmt::join(later, ", "), run_dir),
+                    "give --overwrite-later to allow that, or another --run-dir to keep them");
 }
 
 void refuse_second_run(const std::string& resume, const std::string& run_dir) {

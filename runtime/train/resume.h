@@ -53,6 +53,10 @@ bool is_complete(const TrainOptions& options, const std::string& run_dir, std::i
 // config.json. Throws ConfigError where there are none and --init asks for them.
 bool takes_weights(const ModelOptions& options);
 
+// Throws ConfigError where a run that goes on in `run_dir` after `step` would delete what a run
+// went on to make after that step there, and may not.
+void refuse_to_overwrite(const RunOptions& run, const std::string& run_dir, std::int64_t step);
+
 // Throws ConfigError for a fresh run among another's checkpoints, which would be mixed up with it
 // at the next --resume auto, and for one that would replace another's result.
 void refuse_second_run(const std::string& resume, const std::string& run_dir);

@@ -144,7 +144,9 @@ void write_run_files(const std::string& run_dir, const TrainCommand& command,
                      const std::string& program_summary) {
   TrainOptions options = command.options;
   options.run.run_dir = run_dir;  // also where it was chosen here: a copy of the file goes on there
-  write_durable_file((fs::path(run_dir) / "config.toml").string(), to_toml(options));
+  options.run.overwrite_later = false;  // was allowed once
+  write_durable_file((fs::path(run_dir) / "config.toml").string(),
+                     to_toml(with_absolute_paths(options)));
   nlohmann::ordered_json run;
   run["schema"] = "terrace.run/1";
   run["version"] = terrace_version();

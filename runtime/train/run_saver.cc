@@ -18,9 +18,16 @@ void RunSaver::read_finite(std::int64_t step, StateField field, const UnitLayout
   is_reading_ = true;
   state_.read(field, static_cast<std::int32_t>(unit.index), begin, out);
   is_reading_ = false;
+  read_elements_ += std::ssize(out);
   if (std::all_of(out.begin(), out.end(), [](float value) { return std::isfinite(value); })) return;
   throw NotFinite(fmt::format("after step {} the state of unit {} is not finite", step, unit.index),
                   "lower --learning-rate; what was saved before is untouched");
+}
+
+std::int64_t RunSaver::elements() const {
+  std::int64_t count = 0;
+  for (const UnitLayout& unit : run_.layout) count += unit.elements;
+  return count;
 }
 
 std::string RunSaver::save(const CheckpointProgress& progress) {
@@ -28,10 +35,14 @@ std::string RunSaver::save(const CheckpointProgress& progress) {
     state_.serve_reads();
     return "";
   }
+  ConsolePhase phase(console_, fmt::format("saving checkpoint-{}", progress.step));
+  const std::int64_t total = elements() * std::ssize(kStateFields);
+  read_elements_ = 0;
   const std::string path = write_checkpoint(
       run_.directory, progress, run_.model, run_.layout,
       [&](StateField field, const UnitLayout& unit, std::int64_t begin, std::span<float> out) {
         read_finite(progress.step, field, unit, begin, out);
+        phase.advance(read_elements_, total);
       });
   if (run_.keep_last > 0) remove_old_checkpoints(run_.directory, run_.keep_last);
   state_.end_reads();
@@ -51,10 +62,14 @@ std::string RunSaver::export_weights(std::int64_t step, DType dtype) {
   options.directory = (fs::path(run_.directory) / "final").string();
   options.dtype = dtype;
   options.companions = run_.companions;
+  ConsolePhase phase(console_, "saving final");
+  const std::int64_t total = elements();
+  read_elements_ = 0;
   write_hf_directory(options, run_.model, run_.layout,
                      [&](const UnitLayout& unit, const ParameterTensor& tensor, std::int64_t begin,
                          std::span<float> out) {
                        read_finite(step, StateField::kMaster, unit, tensor.offset + begin, out);
+                       phase.advance(read_elements_, total);
                      });
   state_.end_reads();
   return options.directory;

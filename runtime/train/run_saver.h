@@ -8,6 +8,7 @@
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/hf_export.h"
 #include "runtime/train/ranked_state.h"
+#include "runtime/train/train_console.h"
 
 namespace terrace {
 
@@ -28,7 +29,8 @@ struct SavedRun {
 class RunSaver {
  public:
   // Borrows all.
-  RunSaver(const SavedRun& run, RankedState& state) : run_(run), state_(state) {}
+  RunSaver(const SavedRun& run, RankedState& state, TrainConsole& console)
+      : run_(run), state_(state), console_(console) {}
 
   // Writes checkpoint-<progress.step>, of which `progress` is asked of the first rank alone.
   // Returns its path, empty on other ranks. Throws IoError, NotFinite.
@@ -42,9 +44,12 @@ class RunSaver {
  private:
   void read_finite(std::int64_t step, StateField field, const UnitLayout& unit, std::int64_t begin,
                    std::span<float> out);
+  std::int64_t elements() const;  // of all units
 
   SavedRun run_;
   RankedState& state_;
+  TrainConsole& console_;
+  std::int64_t read_elements_ = 0;  // of what is being saved
   bool is_reading_ = false;
 };
 

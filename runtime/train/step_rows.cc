@@ -1,8 +1,17 @@
 #include "runtime/train/step_rows.h"
 
 #include <algorithm>
+#include <chrono>
 
 namespace terrace {
+namespace {
+
+double seconds_since_1970() {
+  const std::chrono::duration<double> time = std::chrono::system_clock::now().time_since_epoch();
+  return time.count();
+}
+
+}  // namespace
 
 StepRows::StepRows(const Run& run, TrainConsole& console)
     : run_(run), console_(console), started_ns_(clock_.now_ns()) {}
@@ -31,9 +40,17 @@ void StepRows::add_drained(const RunTotals& drained) {
 
 void StepRows::set_validation_loss(double loss) { row_->validation_loss = loss; }
 
+void StepRows::add_to_last_row(double validation_loss) {
+  if (file_) file_->add_to_last_row(validation_loss);
+}
+
 void StepRows::flush(std::int64_t until_ns) {
   if (!row_.has_value()) return;
   row_->step_s = static_cast<double>(until_ns - row_->totals.first_compute_ns) * 1e-9;
+  row_->time_s = seconds_since_1970();
+  if (run_.seconds_at_stated_speed > 0 && row_->step_s > 0) {
+    row_->flops_utilisation = run_.seconds_at_stated_speed / row_->step_s;
+  }
   if (file_) file_->write(*row_);
   summary_.add(*row_);
   say(*row_);
@@ -46,8 +63,13 @@ void StepRows::say(const StepMetrics& row) {
                           static_cast<double>(step - run_.done_steps);
   const bool is_logged = step % std::max<std::int64_t>(1, run_.log_every) == 0 ||
                          step == run_.last_step || row.validation_loss.has_value();
-  console_.step(is_logged ? describe_step(row, run_.total_steps) : "", step, run_.last_step,
-                per_step * static_cast<double>(run_.last_step - step));
+  console_.step(
+      {.line = is_logged ? describe_step(row, run_.total_steps) : "",
+       .step = step,
+       .last_step = run_.last_step,
+       .seconds_left = per_step * static_cast<double>(run_.last_step - step),
+       .loss = row.loss,
+       .tokens_per_s = row.step_s > 0 ? static_cast<double>(row.tokens) / row.step_s : 0});
 }
 
 }  // namespace terrace

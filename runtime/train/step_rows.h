@@ -21,6 +21,8 @@ class StepRows {
     std::int64_t total_steps = 0;  // of the schedule
     std::int64_t log_every = 1;
     int ranks = 1;
+    // Of a step of all ranks, over what they could do together in a second; 0: not known.
+    double seconds_at_stated_speed = 0;
   };
 
   // The run's time starts here. Borrows the console.
@@ -38,6 +40,8 @@ class StepRows {
   // Of the row that is not flushed yet: what completed the step after it had ended.
   void add_drained(const RunTotals& drained);
   void set_validation_loss(double loss);
+  // Likewise of a row that is in the file since the run before this one.
+  void add_to_last_row(double validation_loss);
   // Its step ended at `until_ns`; nothing where there is no row.
   void flush(std::int64_t until_ns);
 

@@ -6,9 +6,12 @@ namespace terrace {
 
 // What a signal handler and a run tell each other.
 struct StopRequest {
-  std::atomic<bool> is_made{false};   // by the handler; polled between steps
-  std::atomic<bool> is_heard{false};  // by the run, when it has come to its steps
-  static_assert(std::atomic<bool>::is_always_lock_free);  // a handler can use them
+  std::atomic<int> signal{0};         // set by the handler, 0 before; polled between steps
+  std::atomic<bool> is_heard{false};  // set by the run, when it has come to its steps
+  static_assert(std::atomic<int>::is_always_lock_free &&
+                std::atomic<bool>::is_always_lock_free);  // a handler can use them
+
+  bool is_made() const { return signal != 0; }
 };
 
 }  // namespace terrace

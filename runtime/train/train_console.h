@@ -1,42 +1,60 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
 namespace terrace {
+
+// A step that is done, as the console tells of it.
+struct StepProgress {
+  std::string line;  // for the log; empty where --log-every skips the step
+  std::int64_t step = 0;
+  std::int64_t last_step = 0;
+  double seconds_left = 0;  // until the last step is done
+  double loss = 0;
+  double tokens_per_s = 0;
+};
 
 // What the trainer tells the console; files it writes by itself. Called on the caller's thread.
 class TrainConsole {
  public:
   virtual ~TrainConsole() = default;
   virtual void say(const std::string& text) = 0;  // one or more whole lines
-  // Between these two calls a step is planned, which can take a minute; nothing is said until the
-  // end.
-  virtual void begin_planning() = 0;
-  virtual void end_planning() = 0;
-  // A step is done: `line` is for the log (empty where --log-every skips it), the rest for a
-  // progress bar.
-  virtual void step(const std::string& line, std::int64_t step, std::int64_t last_step,
-                    double seconds_left) = 0;
+  virtual void step(const StepProgress& progress) = 0;
+  // Something that can take minutes begins: "evaluating". No step is told of until end_phase().
+  virtual void begin_phase(const std::string& what) = 0;
+  // So much of it is done, from 0 to 1. Never called in a phase whose length is not known.
+  virtual void advance_phase(double fraction) = 0;
+  virtual void end_phase() = 0;
 };
 
 // For ranks that have nothing to say.
 class SilentConsole final : public TrainConsole {
  public:
   void say(const std::string&) override {}
-  void begin_planning() override {}
-  void end_planning() override {}
-  void step(const std::string&, std::int64_t, std::int64_t, double) override {}
+  void step(const StepProgress&) override {}
+  void begin_phase(const std::string&) override {}
+  void advance_phase(double) override {}
+  void end_phase() override {}
 };
 
-// The time in which a step is planned, as the console is told of it.
-class PlanningPhase {
+// Something that can take minutes, as the console is told of it: from the construction of the
+// object to its end.
+class ConsolePhase {
  public:
   // Borrows the console.
-  explicit PlanningPhase(TrainConsole& console) : console_(console) { console_.begin_planning(); }
-  ~PlanningPhase() { console_.end_planning(); }
-  PlanningPhase(const PlanningPhase&) = delete;
-  PlanningPhase& operator=(const PlanningPhase&) = delete;
+  ConsolePhase(TrainConsole& console, const std::string& what) : console_(console) {
+    console_.begin_phase(what);
+  }
+  ~ConsolePhase() { console_.end_phase(); }
+  ConsolePhase(const ConsolePhase&) = delete;
+  ConsolePhase& operator=(const ConsolePhase&) = delete;
+
+  // `done` of `total` parts are done; what was done twice may count twice.
+  void advance(std::int64_t done, std::int64_t total) {
+    console_.advance_phase(std::min(1.0, static_cast<double>(done) / static_cast<double>(total)));
+  }
 
  private:
   TrainConsole& console_;

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
+#include <filesystem>
 #include <span>
 
 #include "base/bytes.h"
@@ -91,6 +93,30 @@ std::string describe_ranks(const StepModel& model) {
                      cut.stage);
 }
 
+// A forward of a sample is a third of its training.
+std::string describe_evaluation(const Dataset& data, const DataUse& use) {
+  if (data.validation_windows() == 0) return "no evaluation";
+  const double steps = static_cast<double>(use.evaluated_samples) /
+                       (3.0 * static_cast<double>(use.samples_per_step));
+  const std::string when =
+      use.evaluated_every == 0
+          ? std::string("after the last step")
+          : fmt::format("every {} steps and after the last", use.evaluated_every);
+  return fmt::format(
+      "evaluation, {}: {} of {} samples, as much computation as {:.3g} steps (--eval-samples)",
+      when, use.evaluated_samples, data.validation_windows(), steps);
+}
+
+// Returns the text as one word of a shell.
+std::string in_shell(const std::string& text) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=,+@%";
+  if (!text.empty() && text.find_first_not_of(kPlain) == std::string::npos) return text;
+  std::string quoted = "'";
+  for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
 const char* by_rank(int ranks) { return ranks > 1 ? " by this rank" : ""; }
 
 // What so many bytes written in a step are in a day.
@@ -147,15 +173,27 @@ std::string describe_plan(const EngineOptions& options, const EnginePlan& plan) 
   return text;
 }
 
-std::string describe_data(const Dataset& data, std::int64_t total_steps,
-                          std::int64_t samples_per_step) {
-  const double samples = static_cast<double>(total_steps) * static_cast<double>(samples_per_step);
+std::string describe_data(const Dataset& data, const DataUse& use) {
+  const double samples =
+      static_cast<double>(use.total_steps) * static_cast<double>(use.samples_per_step);
   return fmt::format(
       "data: {} tokens{} to train on, {} samples; {} to validate on; {} steps go through {:.3g} "
-      "epochs",
+      "epochs\n{}",
       data.training_tokens(), data.is_text() ? " (bytes of text)" : "", data.windows_per_epoch(),
-      data.validation_tokens(), total_steps,
-      samples / static_cast<double>(data.windows_per_epoch()));
+      data.validation_tokens(), use.total_steps,
+      samples / static_cast<double>(data.windows_per_epoch()), describe_evaluation(data, use));
+}
+
+std::string describe_stop(int signal, std::int64_t step, std::int64_t total_steps,
+                          const TrainCommand& command, const std::string& run_dir) {
+  const std::string program =
+      command.command_line.empty() ? "terrace" : command.command_line.front();
+  const std::string config = (std::filesystem::path(run_dir) / "config.toml").string();
+  const char* const name = signal == 0 ? nullptr : sigabbrev_np(signal);
+  return fmt::format(
+      "stopped by {} after step {} of {}; to go on: {} train --config {} --resume auto",
+      name == nullptr ? std::string("a signal") : fmt::format("SIG{}", name), step, total_steps,
+      in_shell(program), in_shell(config));
 }
 
 std::string describe_store(std::span<const StorePath> paths, double written_bytes, int ranks) {
@@ -175,13 +213,25 @@ std::string describe_store(std::span<const StorePath> paths, double written_byte
   return text;
 }
 
-std::string describe_resume(const CheckpointProgress& progress, const std::string& device) {
+std::string describe_resume(const CheckpointProgress& progress, const std::string& device,
+                            const std::string& arithmetic) {
   const std::string text = fmt::format("resumed after step {}", progress.step);
-  if (progress.device.empty() || progress.device == device) return text;
-  return fmt::format(
-      "{}\nthat step was computed with --device {}, the next will be with --device {}: their bits "
-      "will not be those of a run that stays where it began",
-      text, progress.device, device);
+  const auto differs = [](const std::string& before, const std::string& now) {
+    return !before.empty() && before != now;
+  };
+  if (differs(progress.device, device)) {
+    return fmt::format(
+        "{}\nthat step was computed with --device {}, the next will be with --device {}: their "
+        "bits will not be those of a run that stays where it began",
+        text, progress.device, device);
+  }
+  if (differs(progress.arithmetic, arithmetic)) {
+    return fmt::format(
+        "{}\nthat step was computed by {}, the next will be by {}: their bits may not be those of "
+        "a run that stays where it began",
+        text, progress.arithmetic, arithmetic);
+  }
+  return text;
 }
 
 std::string describe_step(const StepMetrics& metrics, std::int64_t last_step) {

@@ -9,6 +9,7 @@
 #include "runtime/step/step_waits.h"
 #include "runtime/train/engine.h"
 #include "runtime/train/metrics_file.h"
+#include "runtime/train/trainer.h"
 
 // What training says on the console, as text.
 namespace terrace {
@@ -16,15 +17,27 @@ namespace terrace {
 // Model, batch, program and the ledger, before the first step; with the bytes each link will carry
 // in a step.
 std::string describe_plan(const EngineOptions& options, const EnginePlan& plan);
-// How much there is to train on, and how much of it a run of so many steps goes through.
-std::string describe_data(const Dataset& data, std::int64_t total_steps,
-                          std::int64_t samples_per_step);
+// How much of the data a run uses.
+struct DataUse {
+  std::int64_t total_steps = 0;
+  std::int64_t samples_per_step = 0;
+  std::int64_t evaluated_samples = 0;  // by one evaluation
+  std::int64_t evaluated_every = 0;    // steps; 0: after the last alone
+};
+// How much there is to train on, how much of it the run goes through, and what an evaluation costs.
+std::string describe_data(const Dataset& data, const DataUse& use);
+// Where a run was stopped, and the command that goes on from there. `signal`: that asked for it; 0:
+// it was another rank that was asked.
+std::string describe_stop(int signal, std::int64_t step, std::int64_t total_steps,
+                          const TrainCommand& command, const std::string& run_dir);
 // A line for each directory of the NVMe tier: which store serves it and, of several, what goes
 // there of the `written_bytes` that this rank, of `ranks`, writes in a step.
 std::string describe_store(std::span<const StorePath> paths, double written_bytes, int ranks);
 // Where a run on `device` ("cpu" or "cuda") goes on; with a second line where the steps until then
-// were computed by another kind of device, and those to come will not have their bits.
-std::string describe_resume(const CheckpointProgress& progress, const std::string& device);
+// were computed by another kind of device or by other `arithmetic`, and those to come will not have
+// the bits of a run that stays where it began.
+std::string describe_resume(const CheckpointProgress& progress, const std::string& device,
+                            const std::string& arithmetic);
 std::string describe_step(const StepMetrics& metrics, std::int64_t last_step);
 
 // Where the time of a run went.

@@ -12,6 +12,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "memory/cuda/cuda_device.h"
 
 namespace terrace {
 namespace {
@@ -327,6 +328,44 @@ LrSchedule schedule_for(const TrainOptions& options, std::int64_t total_steps) {
   schedule.warmup_steps = options.optimizer.warmup_steps;
   schedule.total_steps = total_steps;
   return schedule;
+}
+
+MachineShare machine_share(const TrainOptions& options, const LaunchedRanks& ranks) {
+  MachineShare machine;
+  machine.limits = read_host_limits();
+  machine.topology = read_topology();
+  machine.threads =
+      plan_threads(options.tiers.threads, machine.limits, machine.topology, ranks.on_host);
+  machine.ranks_on_host = ranks.on_host.count;
+  machine.gpu = choose_gpu(options.tiers.device, ranks.on_host, ranks.count());
+  // Updates then have the processors to themselves.
+  if (machine.gpu.has_value()) machine.threads.update = machine.threads.compute;
+  return machine;
+}
+
+std::string describe_gpu(const MachineShare& machine, const DeviceChoice& device, int ranks) {
+  if (!machine.gpu.has_value()) {
+    const std::string why = why_gpus_are_idle(device, ranks);
+    return why.empty() ? "" : "; " + why;
+  }
+  return fmt::format("; {}GPU {}: {}", ranks > 1 ? "a GPU for each rank, here " : "",
+                     machine.gpu->ordinal, describe_cuda_device(machine.gpu->ordinal));
+}
+
+void agree_on_limits(const TrainOptions& options, const RankGroup& ranks, EngineOptions& engine) {
+  engine.ranks = ranks.steps();
+  engine.zero_stage = zero_stage_for(options, ranks.steps().shape);
+  for (int* const threads : {&engine.threads, &engine.update_threads}) {
+    *threads = static_cast<int>(ranks.smallest(*threads));
+  }
+  if (std::optional<GpuSetting>& gpu = engine.placement.gpu; gpu.has_value()) {
+    const auto link = static_cast<std::int64_t>(gpu->link_bytes_per_s);
+    gpu->link_bytes_per_s = static_cast<double>(ranks.smallest(link));
+  }
+  for (std::optional<std::size_t>& budget : engine.budgets) {
+    if (!budget.has_value()) continue;
+    budget = static_cast<std::size_t>(ranks.smallest(static_cast<std::int64_t>(*budget)));
+  }
 }
 
 }  // namespace terrace

@@ -6,6 +6,8 @@
 #include "runtime/data/dataset.h"
 #include "runtime/train/engine.h"
 #include "runtime/train/gpu_choice.h"
+#include "runtime/train/rank_group.h"
+#include "runtime/train/trainer.h"
 
 namespace terrace {
 
@@ -26,6 +28,16 @@ struct MachineShare {
   std::int32_t ranks_on_host = 1;  // that share it
   std::optional<GpuChoice> gpu;    // none: the CPU device computes
 };
+
+// What a rank gets of it. Throws ConfigError and EnvironmentError as choose_gpu() does.
+MachineShare machine_share(const TrainOptions& options, const LaunchedRanks& ranks);
+// The GPU that it computes on, or why it computes on none though there are GPUs; empty where there
+// are none.
+std::string describe_gpu(const MachineShare& machine, const DeviceChoice& device, int ranks);
+
+// Gives the engine the ranks, and of threads and budgets what all of them have: ranks with other
+// limits would compile other programs. All ranks call it.
+void agree_on_limits(const TrainOptions& options, const RankGroup& ranks, EngineOptions& engine);
 
 // Throws OutOfMemory where budgets that were asked for are more than this machine has.
 void check_budgets(const TierOptions& tiers, const MachineShare& machine);

@@ -10,12 +10,18 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "kernels/cpu/cpu_arithmetic.h"
 #include "memory/cuda/cuda_device.h"
+#include "memory/host/process_memory.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/hf_directory.h"
 #include "runtime/config/check_options.h"
+#include "runtime/config/version.h"
 #include "runtime/data/dataset.h"
+#include "runtime/plan/planning_heap.h"
+#include "runtime/plan/step_flops.h"
 #include "runtime/train/dry_run.h"
+#include "runtime/train/evaluation.h"
 #include "runtime/train/local_ranks.h"
 #include "runtime/train/rank_group.h"
 #include "runtime/train/rank_samples.h"
@@ -31,28 +37,6 @@
 
 namespace terrace {
 namespace {
-
-MachineShare machine_share(const TrainOptions& options, const LaunchedRanks& ranks) {
-  MachineShare machine;
-  machine.limits = read_host_limits();
-  machine.topology = read_topology();
-  machine.threads =
-      plan_threads(options.tiers.threads, machine.limits, machine.topology, ranks.on_host);
-  machine.ranks_on_host = ranks.on_host.count;
-  machine.gpu = choose_gpu(options.tiers.device, ranks.on_host, ranks.count());
-  // Updates then have the processors to themselves.
-  if (machine.gpu.has_value()) machine.threads.update = machine.threads.compute;
-  return machine;
-}
-
-std::string describe_gpu(const MachineShare& machine, const DeviceChoice& device, int ranks) {
-  if (!machine.gpu.has_value()) {
-    const std::string why = why_gpus_are_idle(device, ranks);
-    return why.empty() ? "" : "; " + why;
-  }
-  return fmt::format("; {}GPU {}: {}", ranks > 1 ? "a GPU for each rank, here " : "",
-                     machine.gpu->ordinal, describe_cuda_device(machine.gpu->ordinal));
-}
 
 class Trainer {
  public:
@@ -71,7 +55,7 @@ class Trainer {
         engine_options_(engine_options_for(options_, model_, machine_)) {
     engine_options_.backend = backend_.get();
     engine_options_.shared_plans = ranks.plans;
-    agree_on_limits();
+    agree_on_limits(options_, ranks_, engine_options_);
   }
 
   TrainOutcome run() {
@@ -85,12 +69,15 @@ class Trainer {
     plan();
     data_->check_validation();
     take_run_directory();
-    if (ranks_.any(ranks_.is_first() && is_complete(options_, run_dir_, total_steps_))) {
+    if (ranks_.any(ranks_.is_first() && has_result_of_run())) {
       console_.say(fmt::format("the run in {} is complete: its result, of {} steps, is in final",
                                run_dir_, total_steps_));
       return TrainOutcome::kDone;
     }
     if (is_in_place) checkpoint = find_start();
+    if (is_in_place && checkpoint != nullptr) {
+      refuse_to_overwrite(options_.run, run_dir_, checkpoint->progress().step);
+    }
     refuse_second_run(options_.run.resume, run_dir_);
     check_room(room_need(engine_options_, plan_, machine_, ranks_), options_.tiers, machine_);
     ranks_.add_devices(exchange_of(backend_.get()), communicator_options_for(options_.ranks));
@@ -116,19 +103,28 @@ class Trainer {
     data_ = std::make_unique<Dataset>(
         dataset_options_for(options_, model_, engine_options_.batch.positions));
     agree_on_data();
-    samples_.emplace(*data_, sample_share());
-    total_steps_ = total_steps_for(options_, *data_, samples_->share().of_step());
+    const SampleShare share = sample_share();
+    if (!options_.run.eval_samples.has_value()) {
+      options_.run.eval_samples = default_evaluation_samples(share.of_step());
+    }
+    samples_.emplace(*data_, share,
+                     evaluation_samples(*options_.run.eval_samples, data_->validation_windows()));
+    total_steps_ = total_steps_for(options_, *data_, share.of_step());
     check_total_steps(options_, total_steps_);
     schedule_ = schedule_for(options_, total_steps_);
   }
 
   std::string data_summary() const {
-    return describe_data(*data_, total_steps_, samples_->share().of_step());
+    return describe_data(*data_, {.total_steps = total_steps_,
+                                  .samples_per_step = samples_->share().of_step(),
+                                  .evaluated_samples = samples_->evaluated(),
+                                  .evaluated_every = options_.run.eval_every});
   }
 
   void plan() {
     {
-      const PlanningPhase phase(console_);
+      const ConsolePhase phase(console_, "planning the step");
+      const PlanningHeap heap;
       plan_ = plan_engine(engine_options_);
       check_plans_of_ranks(engine_options_, plan_, ranks_);
     }
@@ -149,21 +145,11 @@ class Trainer {
 
   const char* device_name() const { return machine_.gpu.has_value() ? "cuda" : "cpu"; }
 
-  // Ranks with other limits would compile other programs.
-  void agree_on_limits() {
-    engine_options_.ranks = ranks_.steps();
-    engine_options_.zero_stage = zero_stage_for(options_, ranks_.steps().shape);
-    for (int* const threads : {&engine_options_.threads, &engine_options_.update_threads}) {
-      *threads = static_cast<int>(ranks_.smallest(*threads));
-    }
-    if (std::optional<GpuSetting>& gpu = engine_options_.placement.gpu; gpu.has_value()) {
-      const auto link = static_cast<std::int64_t>(gpu->link_bytes_per_s);
-      gpu->link_bytes_per_s = static_cast<double>(ranks_.smallest(link));
-    }
-    for (std::optional<std::size_t>& budget : engine_options_.budgets) {
-      if (!budget.has_value()) continue;
-      budget = static_cast<std::size_t>(ranks_.smallest(static_cast<std::int64_t>(*budget)));
-    }
+  // What the bits of a step depend on beside the options.
+  std::string arithmetic() const {
+    return fmt::format(
+        "Terrace {}, {}", terrace_version(),
+        machine_.gpu.has_value() ? describe_cuda_device(machine_.gpu->ordinal) : cpu_arithmetic());
   }
 
   // Ranks read it themselves, and may see other files. With as many tokens these count as the same.
@@ -224,6 +210,23 @@ class Trainer {
     run_dir_ = ranks_.text_of_first(run_dir_);
   }
 
+  // Whether all that --resume auto asks for is there.
+  bool has_result_of_run() const {
+    return is_complete(options_, run_dir_, total_steps_) &&
+           !(has_validation() && lacks_validation_loss(run_dir_, total_steps_));
+  }
+
+  // Of a step of all ranks, if their GPUs did nothing but its products at the speed that their
+  // maker states; 0 where that is not known.
+  double seconds_at_stated_speed() const {
+    const StepFlops flops = flops_of_step(plan_.training.program, model_, engine_options_.batch);
+    const double all = ranks_.sum(flops.necessary) +
+                       flops.masked_halves * static_cast<double>(ranks_.data_ranks());
+    if (!machine_.gpu.has_value() || options_.precision == Precision::kFp32) return 0;
+    const auto stated = stated_flops_per_s(describe_cuda_device(machine_.gpu->ordinal));
+    return stated.has_value() ? all / (*stated * plan_.model.ranks()) : 0;
+  }
+
   // Each tier's peak is that of the rank with the largest.
   Ledger largest_ledger() const {
     Ledger ledger = plan_.ledger;
@@ -242,14 +245,15 @@ class Trainer {
                             .keep_last = options_.run.keep_last,
                             .companions = companions(),
                             .is_first_rank = ranks_.is_first()},
-                   *state_);
+                   *state_, console_);
     const Ledger largest = largest_ledger();
     if (ranks_.is_first()) {
       directory_->keep();
-      write_run_files(run_dir_, command_, describe_plan(engine_options_, plan_));
+      write_run_files(run_dir_, {options_, command_.command_line},
+                      describe_plan(engine_options_, plan_));
     }
     rows_.emplace(StepRows::Run{done_steps_, last_step(), total_steps_, options_.run.log_every,
-                                plan_.model.ranks()},
+                                plan_.model.ranks(), seconds_at_stated_speed()},
                   console_);
     if (!ranks_.is_first()) return;
     const bool goes_on = resumes_in_place(options_.run.resume, run_dir_);
@@ -287,14 +291,20 @@ class Trainer {
                                 ? fmt::format("there is no checkpoint in {}: ", run_dir_)
                                 : std::string();
     if (weights_ != nullptr) {
-      engine_->fill_state(WeightState(*weights_));
+      fill_state(WeightState(*weights_), "loading the weights");
       weights_.reset();
       console_.say(fmt::format("{}starts from the weights in {}", why, options_.model.model));
     } else {
-      engine_->fill_state(RandomState(options_.model.seed));
+      fill_state(RandomState(options_.model.seed), "initialising the state");
       console_.say(
           fmt::format("{}starts from random weights, --seed {}", why, options_.model.seed));
     }
+  }
+
+  void fill_state(const StateSource& source, const std::string& what) {
+    ConsolePhase phase(console_, what);
+    engine_->fill_state(source,
+                        [&](std::int64_t done, std::int64_t total) { phase.advance(done, total); });
   }
 
   ResumingRun resuming_run() const {
@@ -307,7 +317,7 @@ class Trainer {
     check_resume(checkpoint, resuming_run());
     try {
       checkpoint.open(layout_);
-      engine_->fill_state(checkpoint);
+      fill_state(checkpoint, "loading the checkpoint");
     } catch (const CorruptData& damage) {
       throw naming_earlier_checkpoint(damage, options_.run.resume, run_dir_);
     }
@@ -319,7 +329,7 @@ class Trainer {
       saved_step_ = done_steps_;
       if (ranks_.is_first()) remove_later_checkpoints(run_dir_, done_steps_);
     }
-    console_.say(describe_resume(progress, device_name()));
+    console_.say(describe_resume(progress, device_name(), arithmetic()));
     if (!ranks_.is_first()) return;
     for (const std::string& change :
          {describe_samples(progress, samples_->share().of_step()),
@@ -346,6 +356,11 @@ class Trainer {
 
   bool has_validation() const { return data_->validation_windows() > 0; }
 
+  // Whether an evaluation belongs to the step.
+  bool evaluates_after(std::int64_t step) const {
+    return has_validation() && (step == total_steps_ || is_due(options_.run.eval_every, step));
+  }
+
   // A failed op ends the calls of all ranks, this one's too, which may be in one between steps.
   TrainOutcome train_and_tell_cause() {
     try {
@@ -358,13 +373,15 @@ class Trainer {
 
   TrainOutcome train_steps() {
     stop_.is_heard = true;
-    while (done_steps_ < last_step()) {
-      train_to_boundary();
-      if (stops_ && done_steps_ < last_step()) {
-        save();
-        end_for_bad_data();
-        return TrainOutcome::kSavedOnSignal;
-      }
+    make_up_evaluation();
+    while (done_steps_ < last_step() && !stops_) train_to_boundary();
+    // Where there is nothing to evaluate on, the result is kept all the same.
+    const bool is_unfinished = done_steps_ < last_step() || (lacks_evaluation_ && !has_bad_data());
+    if (stops_ && is_unfinished) {
+      save();
+      end_for_bad_data();
+      console_.say(describe_stop(stop_.signal, done_steps_, total_steps_, command_, run_dir_));
+      return TrainOutcome::kSavedOnSignal;
     }
     if (done_steps_ < total_steps_) {
       save();
@@ -388,10 +405,12 @@ class Trainer {
   // Does not return where a rank cannot read what it has to train on: it throws, and its abort
   // brings the reason to the others, which wait for all. Run again they would end as they do now.
   void end_for_bad_data() {
-    const bool has_bad_data = ranks_.any(samples_->has_problem());
+    const bool is_bad = has_bad_data();
     samples_->rethrow_problem();
-    if (has_bad_data) ranks_.wait_for_all();
+    if (is_bad) ranks_.wait_for_all();
   }
+
+  bool has_bad_data() const { return ranks_.any(samples_->has_problem()); }
 
   // Runs steps, each begun before the one before is finished, up to one that must be complete.
   void train_to_boundary() {
@@ -399,7 +418,7 @@ class Trainer {
     for (;;) {
       const std::int64_t step = done_steps_ + 1;
       if (step < last_step()) samples_->fetch(next_sample_);
-      stops_ = ranks_.any(stop_.is_made || samples_->has_problem());
+      stops_ = ranks_.any(stop_.is_made() || samples_->has_problem());
       const bool boundary = is_boundary(step);
       if (!boundary) begin_step(step + 1);
       finish_step(step);
@@ -427,6 +446,7 @@ class Trainer {
     try {
       outcome = engine_->finish_step();
       totals = *outcome.report;
+      totals.process_peak_bytes = peak_resident_bytes();
       ranks_.combine(totals);
     } catch (...) {  // the row of the step before is complete but for its time
       try {
@@ -460,20 +480,13 @@ class Trainer {
     }
     waits_->leave_out_until_next_run();
     const std::int64_t until_ns = clock_.now_ns();
-    const bool last = done_steps_ == total_steps_;
-    // Whoever sent the signal may not wait for an evaluation.
-    const bool evaluates = last || (is_due(options_.run.eval_every, done_steps_) && !stops_);
     std::optional<double> validation_loss;
-    if (has_validation() && evaluates) {
-      validation_loss = evaluate();
-      if (validation_loss.has_value()) rows_->set_validation_loss(*validation_loss);
-      stops_ = stops_ || !validation_loss.has_value();
-    }
+    // Whoever sent the signal may not wait for an evaluation: a resumed run makes up for it.
+    if (evaluates_after(done_steps_) && !stops_) validation_loss = evaluate();
+    if (validation_loss.has_value()) rows_->set_validation_loss(*validation_loss);
     rows_->flush(until_ns);
-    if (!std::isfinite(validation_loss.value_or(0))) {
-      throw NotFinite(fmt::format("step {}: the validation loss is not a number", done_steps_),
-                      "lower --learning-rate; what was saved before is untouched");
-    }
+    lacks_evaluation_ = evaluates_after(done_steps_) && !validation_loss.has_value();
+    check_validation_loss(validation_loss);
     if (is_due(options_.run.checkpoint_every, done_steps_)) save();
   }
 
@@ -482,24 +495,35 @@ class Trainer {
     if (trace_) trace_->add(report, *waits_);
   }
 
-  // None where a signal came before the end, or what some rank has to evaluate on cannot be read.
   std::optional<double> evaluate() {
-    RankSamples::Validation batch;
-    double sum = 0;
-    std::int64_t counted = 0;
-    const std::int64_t windows = data_->validation_windows();
-    // All ranks take part to the end, also those that have no windows left.
-    for (std::int64_t first = 0; first < windows; first += samples_->share().of_step()) {
-      samples_->fill_validation(first, batch);
-      if (ranks_.steps().has_losses()) counted += batch.counted_targets;
-      sum += ranks_.sum(engine_->evaluate(batch.tokens));
-      if (ranks_.any(stop_.is_made || samples_->has_problem())) {
-        log_.warning(fmt::format("the evaluation after step {} was given up{}", done_steps_,
-                                 stop_.is_made ? " on a signal" : ""));
-        return std::nullopt;
-      }
-    }
-    return sum / ranks_.sum(static_cast<double>(counted));
+    const std::optional<double> loss =
+        terrace::evaluate({*engine_, *samples_, ranks_, stop_, console_, log_}, done_steps_);
+    stops_ = stops_ || !loss.has_value();
+    return loss;
+  }
+
+  void check_validation_loss(const std::optional<double>& loss) const {
+    if (std::isfinite(loss.value_or(0))) return;
+    throw NotFinite(fmt::format("step {}: the validation loss is not a number", done_steps_),
+                    "lower --learning-rate; what was saved before is untouched");
+  }
+
+  // Does the evaluation that belongs to the step that this run goes on from, where the run before
+  // was stopped in it.
+  void make_up_evaluation() {
+    if (saved_step_ != done_steps_ || !evaluates_after(done_steps_)) return;
+    lacks_evaluation_ =
+        ranks_.any(ranks_.is_first() && lacks_validation_loss(run_dir_, done_steps_));
+    if (!lacks_evaluation_) return;
+    const std::optional<double> loss = evaluate();
+    lacks_evaluation_ = !loss.has_value();
+    if (!loss.has_value()) return;
+    check_validation_loss(loss);
+    rows_->add_to_last_row(*loss);
+    console_.say(
+        fmt::format("validation_loss {:.4f} after step {}, which the run before had left "
+                    "open",
+                    *loss, done_steps_));
   }
 
   // --- files -------------------------------------------------------------------------------------
@@ -511,7 +535,7 @@ class Trainer {
     rows_->sync();  // a resumed run continues the rows of the steps it has
     tell_saved(saver_->save({done_steps_, next_sample_, options_.model.seed,
                              engine_options_.batch.positions, data_->training_tokens(),
-                             engine_->loss_scale(), device_name()}));
+                             engine_->loss_scale(), device_name(), arithmetic()}));
   }
 
   void export_weights() {
@@ -523,7 +547,7 @@ class Trainer {
   }
 
   const TrainCommand& command_;
-  const TrainOptions& options_;
+  TrainOptions options_;  // with what is chosen here where no flag says it
   RankGroup ranks_;
   StopRequest& stop_;
   TrainConsole& console_;
@@ -548,7 +572,8 @@ class Trainer {
   std::optional<StepWaits> waits_;
   std::optional<TraceFile> trace_;  // of the first rank
 
-  bool stops_ = false;  // some rank was asked to stop
+  bool stops_ = false;             // some rank was asked to stop
+  bool lacks_evaluation_ = false;  // that belongs to the last step that is done
   std::int64_t total_steps_ = 0;
   std::int64_t done_steps_ = 0;
   std::int64_t saved_step_ = -1;  // of the latest checkpoint in the run directory

@@ -120,12 +120,19 @@ void WeightState::read(StateField field, const UnitLayout& unit, std::int64_t be
       });
 }
 
-void TrainingState::fill_from(const StateSource& source, WorkerArena& workers) {
+void TrainingState::fill_from(const StateSource& source, WorkerArena& workers,
+                              FillProgress progress) {
+  std::int64_t total = 0;
+  for (const UnitLayout& unit : layout_) {
+    total += model_.chunks(static_cast<std::int32_t>(unit.index));
+  }
+  std::int64_t done = 0;
   for (const UnitLayout& unit : layout_) {
     const auto number = static_cast<std::int32_t>(unit.index);
     for (std::int64_t chunk = 0; chunk < model_.chunks(number); ++chunk) {
       if (model_.has_parameters(number)) fill_parameters(source, unit, chunk, workers);
       if (model_.has_unit(number)) fill_state(source, unit, chunk, workers);
+      progress(++done, total);
     }
   }
 }

@@ -35,6 +35,8 @@ class WeightState final : public StateSource {
   const HfDirectory& directory_;
 };
 
+using FillProgress = FunctionRef<void(std::int64_t done, std::int64_t total)>;
+
 // The state in its homes. Used between runs only, by one thread.
 class TrainingState {
  public:
@@ -43,8 +45,10 @@ class TrainingState {
 
   // Of the units' sequences that are at home here, the model's or a tensor-parallel rank's part.
   const std::vector<UnitLayout>& layout() const { return layout_; }
-  // All that is at home here.
-  void fill_from(const StateSource& source, WorkerArena& workers);
+  // All that is at home here. Tells after each part how many of all parts are done.
+  void fill_from(
+      const StateSource& source, WorkerArena& workers,
+      FillProgress progress = [](std::int64_t, std::int64_t) {});
   // Elements [begin, begin + out.size()) of a unit's flat sequence, which are at home here.
   void read(StateField field, std::int32_t unit, std::int64_t begin, std::span<float> out);
 

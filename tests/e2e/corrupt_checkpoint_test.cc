@@ -25,8 +25,9 @@ class CorruptCheckpoint : public testing::Test {
     training_.directory().write("run/checkpoint-6/" + file, content);
   }
 
-  Outcome resume(const std::string& from) const {
-    return run_program(training_.command("run", {"--max-steps", "9", "--resume", from}));
+  Outcome resume(const std::string& from, const Arguments& more = {}) const {
+    return run_program(
+        training_.command("run", Arguments{"--max-steps", "9", "--resume", from} + more));
   }
 
   // The damage is found and named, changes nothing, and leaves the other checkpoint as it is.
@@ -35,12 +36,13 @@ class CorruptCheckpoint : public testing::Test {
     EXPECT_EQ(outcome.code, 5) << outcome;
     EXPECT_NE(outcome.errors.find(named), std::string::npos) << outcome;
     EXPECT_NE(outcome.errors.find("earlier checkpoint"), std::string::npos) << outcome;
-    EXPECT_NE(outcome.errors.find("--resume " + training_.path("run/checkpoint-3")),
+    EXPECT_NE(outcome.errors.find("--resume " + training_.path("run/checkpoint-3") +
+                                  " --overwrite-later"),
               std::string::npos)
         << outcome;
     EXPECT_EQ(outcome.output.find("\nstep "), std::string::npos) << outcome;
     EXPECT_EQ(training_.rows("run"), rows_);
-    const Outcome earlier = resume(training_.path("run/checkpoint-3"));
+    const Outcome earlier = resume(training_.path("run/checkpoint-3"), {"--overwrite-later"});
     EXPECT_EQ(earlier.code, 0) << earlier;
     ASSERT_EQ(training_.rows("run").size(), 9U);
     EXPECT_EQ(training_.rows("run").at(5), rows_.at(5));
@@ -134,9 +136,9 @@ TEST_F(CorruptCheckpoint, DamageThatOneRankReadsEndsAllBeforeAnythingIsChanged) 
   std::string bytes = training_.directory().read(name);
   bytes.back() = static_cast<char>(bytes.back() ^ 1);
   training_.directory().write(name, bytes);
-  const Outcome outcome = run_program(
-      training_.command("run", {"--max-steps", "9", "--local-ranks", "2", "--pipeline-parallel",
-                                "2", "--resume", training_.path("run/checkpoint-3")}));
+  const Outcome outcome = run_program(training_.command(
+      "run", {"--max-steps", "9", "--local-ranks", "2", "--pipeline-parallel", "2", "--resume",
+              training_.path("run/checkpoint-3"), "--overwrite-later"}));
   EXPECT_EQ(outcome.code, 5) << outcome;
   EXPECT_NE(outcome.errors.find(file), std::string::npos) << outcome;
   EXPECT_NE(outcome.errors.find("at offset 4096"), std::string::npos) << outcome;

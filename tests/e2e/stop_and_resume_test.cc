@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -6,6 +7,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "tests/e2e/checkout_paths.h"
 #include "tests/e2e/tiny_training.h"
 
 namespace terrace {
@@ -119,8 +121,8 @@ TEST(Checkpoints, ResumeFromANamedOne) {
   training.train("run", steps);
   const std::vector<MetricsRow> rows = training.rows("run");
   const auto files = training.files("run", "final");
-  const Outcome outcome =
-      training.train("run", steps + Arguments{"--resume", training.path("run/checkpoint-3")});
+  const Outcome outcome = training.train(
+      "run", steps + Arguments{"--resume", training.path("run/checkpoint-3"), "--overwrite-later"});
   EXPECT_NE(outcome.output.find("resumed after step 3\n"), std::string::npos) << outcome;
   EXPECT_EQ(outcome.output.find("--device"), std::string::npos) << outcome;
   EXPECT_NE(training.directory().read("run/checkpoint-3/manifest.json").find(R"("device": "cpu")"),
@@ -128,7 +130,8 @@ TEST(Checkpoints, ResumeFromANamedOne) {
   EXPECT_EQ(training.rows("run"), rows);
   EXPECT_TRUE(training.files("run", "final") == files);
   // As a shell completes its name.
-  training.train("run", steps + Arguments{"--resume", training.path("run/checkpoint-3/")});
+  training.train("run", steps + Arguments{"--resume", training.path("run/checkpoint-3/"),
+                                          "--overwrite-later"});
   EXPECT_EQ(training.rows("run"), rows);
 }
 
@@ -168,10 +171,86 @@ TEST_P(StopSignals, SaveAndSay75AndGoOnBitExactly) {
   training.expect_same("run", "alone", "checkpoint-" + last);
 }
 
-INSTANTIATE_TEST_SUITE_P(SaveAndStop, StopSignals, testing::Values(SIGTERM, SIGUSR1),
+INSTANTIATE_TEST_SUITE_P(SaveAndStop, StopSignals,
+                         testing::Values(SIGTERM, SIGUSR1, SIGHUP, SIGINT),
                          [](const auto& instance) {
-                           return std::string(instance.param == SIGTERM ? "SIGTERM" : "SIGUSR1");
+                           return fmt::format("SIG{}", sigabbrev_np(instance.param));
                          });
+
+// The command that the console names goes on, from another directory too.
+TEST(Signals, AreAnsweredWithTheCommandThatGoesOn) {
+  const TinyTraining training;
+  ProgramRun run(training.command("run", {"--max-steps", "1000000"}));
+  ASSERT_TRUE(run.wait_for("\nstep ", 3)) << run.wait();
+  run.send(SIGINT);
+  const Outcome outcome = run.wait();
+  EXPECT_EQ(outcome.code, 75) << outcome;
+  EXPECT_NE(outcome.errors.find("interrupt again to end at once"), std::string::npos) << outcome;
+  const auto step = training.rows("run").back().step;
+  const std::string told =
+      fmt::format("stopped by SIGINT after step {} of 1000000; to go on: ", step);
+  const std::size_t at = outcome.output.find(told);
+  ASSERT_NE(at, std::string::npos) << outcome;
+  const std::size_t begin = at + told.size();
+  const std::string line = outcome.output.substr(begin, outcome.output.find('\n', begin) - begin);
+  const std::string more = fmt::format(" --stop-after-step {}", step + 2);
+  const Outcome resumed = ProgramRun(Command{{"env", "-C", "/", "bash", "-c", line + more}}).wait();
+  EXPECT_EQ(resumed.code, 0) << resumed;
+  EXPECT_EQ(training.rows("run").back().step, step + 2);
+}
+
+// A step of so many sequences takes so long that both signals come within it.
+TEST(Signals, ASecondInterruptEndsTheRunAtOnce) {
+  const TinyTraining training;
+  ProgramRun run(training.command(
+      "run", {"--max-steps", "1000", "--micro-batch-size", "4000", "--gradient-accumulation-steps",
+              "2", "--host-memory", "4GiB", "--validation-fraction", "0"}));
+  ASSERT_TRUE(run.wait_for("\nstep ", 1)) << run.wait();
+  run.send(SIGINT);
+  ASSERT_TRUE(run.wait_until([&] { return !run.handles(SIGINT); })) << run.wait();
+  run.send(SIGINT);
+  EXPECT_EQ(run.wait().signal, SIGINT);
+  EXPECT_EQ(training.last_committed("run"), 0);
+}
+
+// As nohup and the shell that starts a job in the background leave them.
+TEST(Signals, ThatWereIgnoredAtTheStartStayIgnored) {
+  for (const int number : {SIGHUP, SIGINT, SIGTERM}) {
+    const TinyTraining training;
+    const std::string trap = fmt::format("trap '' {}; exec \"$0\" \"$@\"", number);
+    ProgramRun run(training.command("run", {"--max-steps", "1000000"}), {}, {"bash", "-c", trap});
+    ASSERT_TRUE(run.wait_for("\nstep ", 1)) << run.wait();
+    run.send(number);
+    const auto seen = training.rows("run").size();
+    ASSERT_TRUE(run.wait_for("\nstep ", static_cast<int>(seen) + 3)) << run.wait();
+    run.send(SIGUSR1);
+    EXPECT_EQ(run.wait().code, 75);
+  }
+}
+
+// The terminal of script(1) closes when script dies: the run gets SIGHUP, and what it prints from
+// then on goes nowhere.
+TEST(Signals, AClosedTerminalSavesTheRun) {
+  const TinyTraining training;
+  Arguments words = training.command("run", {"--max-steps", "1000000"});
+  for (std::string& word : words) word = "'" + word + "'";
+  const std::string command = fmt::format("exec '{}' {}", program_path(), fmt::join(words, " "));
+  ProgramRun terminal(Command{{"script", "-qec", command, "/dev/null"}});
+  ASSERT_TRUE(terminal.wait_until([&] {
+    return training.directory().has("run/metrics.jsonl") && training.rows("run").size() > 2;
+  })) << terminal.wait();
+  terminal.send(SIGKILL);
+  EXPECT_EQ(terminal.wait().signal, SIGKILL);
+  const auto has_saved = [&] { return training.last_committed("run") > 0; };
+  for (int i = 0; i < 6000 && !has_saved(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  ASSERT_TRUE(has_saved());
+  const int saved = training.last_committed("run");
+  // The lock of the run directory is free once the run has ended.
+  training.train("run", {"--max-steps", "1000000", "--resume", "auto", "--stop-after-step",
+                         std::to_string(saved + 1)});
+}
 
 // A checkpoint that is due at the step of the signal is not replaced by itself.
 TEST(Signals, SaveAStepOnce) {
@@ -195,14 +274,40 @@ TEST(Signals, EndAnEvaluation) {
   const TinyTraining training;
   const std::string text =
       training.directory().write("long.txt", generated_text(std::size_t{1} << 27, 8));
-  ProgramRun run(training.command(
-      "run", {"--max-steps", "1000000", "--validation-data", text, "--eval-every", "1"}));
+  ProgramRun run(training.command("run", {"--max-steps", "1000000", "--validation-data", text,
+                                          "--eval-every", "1", "--eval-samples", "0"}));
   ASSERT_TRUE(run.wait_for("starts from random weights")) << run.wait();
   std::this_thread::sleep_for(std::chrono::seconds(1));
   run.send(SIGTERM);
   const Outcome outcome = run.wait();
   EXPECT_EQ(outcome.code, 75) << outcome;
   EXPECT_TRUE(training.directory().has("run/checkpoint-1/manifest.json"));
+}
+
+// The evaluation of the last step belongs to the result: without it the run is not complete. The
+// first one covers all samples, to take long; the one that makes up for it is that of the
+// reference.
+TEST(Signals, AnEvaluationThatWasCutShortIsMadeUpFor) {
+  const TinyTraining training;
+  const std::string text =
+      training.directory().write("long.txt", generated_text(std::size_t{1} << 27, 8));
+  const Arguments common = {"--max-steps", "3", "--validation-data", text, "--eval-samples"};
+  ProgramRun run(training.command("run", common + Arguments{"0"}));
+  ASSERT_TRUE(run.wait_until([&] {
+    return training.directory().has("run/metrics.jsonl") && training.rows("run").size() == 2;
+  })) << run.wait();
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  run.send(SIGTERM);
+  const Outcome outcome = run.wait();
+  EXPECT_EQ(outcome.code, 75) << outcome;
+  EXPECT_FALSE(training.directory().has("run/final"));
+  ASSERT_EQ(training.rows("run").size(), 3U);
+  EXPECT_EQ(training.rows("run").back().columns.count("validation_loss"), 0U);
+  training.train("run", common + Arguments{"8", "--resume", "auto"});
+  training.train("alone", common + Arguments{"8"});
+  training.expect_same("run", "alone", "final");
+  EXPECT_EQ(training.rows("run").back().columns.at("validation_loss"),
+            training.rows("alone").back().columns.at("validation_loss"));
 }
 
 // Planning so many micro-batches takes longer than a run may.
@@ -242,12 +347,61 @@ TEST(Resume, GoesOnFromTheConfigurationOfARunWithoutANamedDirectory) {
   EXPECT_TRUE(std::filesystem::exists(chosen.front() + "/final/config.json"));
 }
 
-TEST(Signals, OthersEndTheRunAtOnce) {
+// Paths in config.toml mean where the run was started.
+TEST(Resume, GoesOnFromAConfigurationWithRelativePathsInAnotherDirectory) {
   const TinyTraining training;
-  ProgramRun run(training.command("run", {"--max-steps", "1000000"}));
-  ASSERT_TRUE(run.wait_for("\nstep ", 1)) << run.wait();
-  run.send(SIGINT);
-  EXPECT_EQ(run.wait().signal, SIGINT);
+  const std::vector<std::string> there = {"env", "-C", training.path()};
+  const Arguments started = {"train",    "--model",
+                             "model",    "--init",
+                             "random",   "--data",
+                             "text.txt", "--device",
+                             "cpu",      "--nvme",
+                             "nvme",     "--max-steps",
+                             "4",        "--run-dir",
+                             "run",      "--place-optimizer",
+                             "nvme",     "--stop-after-step",
+                             "2"};
+  const Outcome first = ProgramRun(started, {}, there).wait();
+  ASSERT_EQ(first.code, 0) << first;
+  const Outcome resumed = ProgramRun({"train", "--config", training.path("run/config.toml"),
+                                      "--resume", "auto", "--stop-after-step", "0"},
+                                     {}, {"env", "-C", "/"})
+                              .wait();
+  EXPECT_EQ(resumed.code, 0) << resumed;
+  EXPECT_EQ(resumed.output.find("differs from the run before"), std::string::npos) << resumed;
+  EXPECT_TRUE(training.directory().has("run/final/config.json"));
+}
+
+TEST(Resume, FromAnEarlierCheckpointKeepsTheLaterOnesUnlessAllowed) {
+  const TinyTraining training;
+  const Arguments common = {"--max-steps", "6", "--checkpoint-every", "2"};
+  training.train("run", common);
+  const Arguments back = common + Arguments{"--resume", training.path("run/checkpoint-2")};
+  const Outcome refused = run_program(training.command("run", back));
+  EXPECT_EQ(refused.code, 2) << refused;
+  EXPECT_NE(refused.errors.find("checkpoint-4, checkpoint-6, final"), std::string::npos) << refused;
+  EXPECT_NE(refused.errors.find("--overwrite-later"), std::string::npos) << refused;
+  EXPECT_TRUE(training.directory().has("run/checkpoint-6/manifest.json"));
+  EXPECT_EQ(training.rows("run").size(), 6U);
+  training.train("fork", back);  // a directory of its own
+  training.train("run", back + Arguments{"--overwrite-later", "--stop-after-step", "4"});
+  EXPECT_EQ(training.last_committed("run"), 4);
+  EXPECT_EQ(training.rows("run").size(), 4U);
+}
+
+// Bits of matrix products depend on the instruction set.
+TEST(Resume, SaysThatOtherArithmeticComputesTheNextSteps) {
+  const TinyTraining training;
+  const Arguments common = {"--max-steps", "4"};
+  training.train("run", common + Arguments{"--stop-after-step", "2"});
+  const Arguments on = common + Arguments{"--resume", "auto"};
+  const Outcome other =
+      ProgramRun(training.command("run", on), {}, {"env", "DNNL_MAX_CPU_ISA=SSE41"}).wait();
+  EXPECT_EQ(other.code, 0) << other;
+  EXPECT_NE(other.output.find("with sse41: their bits may not be"), std::string::npos) << other;
+  training.train("same", common + Arguments{"--stop-after-step", "2"});
+  const Outcome same = training.train("same", on);
+  EXPECT_EQ(same.output.find("bits may not be"), std::string::npos) << same;
 }
 
 }  // namespace

@@ -119,7 +119,7 @@ int code_after_signal(const TemporaryDirectory& directory, const std::string& si
 
 TEST(Program, SavesOnSignalsThatAskForIt) {
   const TemporaryDirectory directory;
-  for (const std::string signal : {"USR1", "TERM"}) {
+  for (const std::string signal : {"USR1", "TERM", "HUP"}) {
     EXPECT_EQ(code_after_signal(directory, signal), 75) << signal;
     std::string saved;
     for (const auto& entry : std::filesystem::directory_iterator(directory.path("run-" + signal))) {
@@ -129,7 +129,6 @@ TEST(Program, SavesOnSignalsThatAskForIt) {
     EXPECT_EQ(run_program("sample --prompt x --max-new-tokens 3 --model '" + saved + "'").code, 0)
         << signal;
   }
-  EXPECT_EQ(code_after_signal(directory, "HUP"), 128 + 1);
 }
 
 TEST(Program, TrainHelpIsGrouped) {

@@ -13,8 +13,8 @@
 #include "runtime/bench/bench_device.h"
 #include "runtime/bench/device_limits.h"
 #include "runtime/bench/lane_copies.h"
-#include "runtime/bench/step_light.h"
 #include "runtime/bench/update_forms.h"
+#include "runtime/plan/step_flops.h"
 #include "runtime/train/engine.h"
 #include "tests/runtime/fake_gpu.h"
 
@@ -230,7 +230,7 @@ TEST(StepLight, CountsWhatAStepCannotDoWithout) {
   const double half_squares = 4 * 6 * rows * 32 * 128;
   const StepFlops kept = flops_with(false);
   EXPECT_DOUBLE_EQ(kept.necessary, 6 * rows * weights + half_squares);
-  EXPECT_DOUBLE_EQ(kept.with_whole_squares, 6 * rows * weights + 2 * half_squares);
+  EXPECT_DOUBLE_EQ(kept.masked_halves, half_squares);
   EXPECT_EQ(kept.recomputed, 0);
   const StepFlops again = flops_with(true);
   EXPECT_DOUBLE_EQ(again.necessary, kept.necessary);
@@ -258,6 +258,17 @@ TEST(UpdateForms, TrafficIsWhatAnUpdateReadsAndWrites) {
     const double exponents = form.state.moments == MomentForm::kInt8 ? 0.5 : 0;
     EXPECT_NEAR(bytes, expected.at(form.name) + exponents / 2, exponents / 2) << form.name;
   }
+}
+
+TEST(StatedSpeed, IsKnownByTheNameOfTheGpu) {
+  EXPECT_EQ(stated_flops_per_s("NVIDIA H100 80GB HBM3 (sm_90, 79.1 GiB)"), 989.5e12);
+  EXPECT_EQ(stated_flops_per_s("NVIDIA H100 PCIe"), 756.5e12);
+  EXPECT_EQ(stated_flops_per_s("NVIDIA A100-SXM4-80GB"), 312e12);
+  EXPECT_EQ(stated_flops_per_s("NVIDIA A10"), 125e12);
+  EXPECT_EQ(stated_flops_per_s("NVIDIA L40S"), 362e12);
+  EXPECT_EQ(stated_flops_per_s("NVIDIA L4"), 121e12);
+  EXPECT_FALSE(stated_flops_per_s("NVIDIA RTX A4000").has_value()) << "is no A40";
+  EXPECT_FALSE(stated_flops_per_s("NVIDIA GH200 480GB").has_value());
 }
 
 }  // namespace

@@ -50,6 +50,48 @@ TEST(MetricsFile, SaysWhatTheLossScaleWasAndWhichStepsWereSkipped) {
   EXPECT_EQ(rows[1].at("skipped"), true);
 }
 
+TEST(MetricsFile, HasWhenARowWasWrittenAndTheMemoryOfTheProcess) {
+  const TemporaryDirectory directory;
+  MetricsFile file(directory.path(), 0, Ledger());
+  StepMetrics metrics = metrics_of(1);
+  metrics.time_s = 1.5e9;
+  metrics.totals.process_peak_bytes = 12345;
+  file.write(metrics);
+  metrics.step = 2;
+  metrics.flops_utilisation = 0.5;
+  file.write(metrics);
+  const std::vector<nlohmann::json> rows = rows_of(directory);
+  EXPECT_EQ(rows[0].at("time"), 1.5e9);
+  EXPECT_EQ(rows[0].at("peak_rss_bytes"), 12345);
+  EXPECT_FALSE(rows[0].contains("mfu")) << "not known";
+  EXPECT_EQ(rows[1].at("mfu"), 0.5);
+}
+
+TEST(MetricsFile, AddsAValidationLossToItsLastRowAndGoesOn) {
+  const TemporaryDirectory directory;
+  EXPECT_FALSE(lacks_validation_loss(directory.path(), 1)) << "there is no file";
+  for (const std::int64_t rows_before : {0, 3}) {
+    MetricsFile file(directory.path(), 0, Ledger());
+    for (std::int64_t step = 1; step <= rows_before; ++step) file.write(metrics_of(step));
+    const std::int64_t last = rows_before + 1;
+    file.write(metrics_of(last));
+    EXPECT_TRUE(lacks_validation_loss(directory.path(), last));
+    EXPECT_FALSE(lacks_validation_loss(directory.path(), last + 1)) << "another step";
+    file.add_to_last_row(0.1);
+    EXPECT_FALSE(lacks_validation_loss(directory.path(), last));
+    file.write(metrics_of(last + 1));
+    const std::vector<nlohmann::json> rows = rows_of(directory);
+    ASSERT_EQ(std::ssize(rows), last + 1);
+    for (std::int64_t step = 1; step <= last + 1; ++step) {
+      const nlohmann::json& row = rows[static_cast<std::size_t>(step - 1)];
+      EXPECT_EQ(row.at("step"), step);
+      EXPECT_EQ(row.at("loss"), 2.5);
+      EXPECT_EQ(row.contains("validation_loss"), step == last);
+    }
+    EXPECT_EQ(rows[static_cast<std::size_t>(last - 1)].at("validation_loss"), 0.1);
+  }
+}
+
 TEST(MetricsFile, KeepsTheRowsOfAllRunsBefore) {
   const TemporaryDirectory directory;
   std::string before;

@@ -31,8 +31,12 @@ class RankSamplesTest : public testing::Test {
  protected:
   static constexpr std::int64_t kPositions = 4;
 
-  RankSamples samples_of(std::int64_t micro_batches, std::int64_t rank, std::int64_t ranks) const {
-    return {data_, {{2, kPositions}, micro_batches, rank, ranks}};
+  // Of an evaluation of `evaluated` windows; 0: all.
+  RankSamples samples_of(std::int64_t micro_batches, std::int64_t rank, std::int64_t ranks,
+                         std::int64_t evaluated = 0) const {
+    return {data_,
+            {{2, kPositions}, micro_batches, rank, ranks},
+            evaluated == 0 ? data_.validation_windows() : evaluated};
   }
 
   std::int64_t readable_ = 1000;
@@ -95,6 +99,28 @@ TEST_F(RankSamplesTest, ValidationIsCountedToItsEndByAllRanksTogether) {
     }
   }
   EXPECT_EQ(counted, data_.validation_tokens() - 1);
+}
+
+// The split has 6 windows, of which the last is short; an evaluation of 3 takes every other one,
+// whatever the ranks.
+TEST_F(RankSamplesTest, AnEvaluationOfFewSamplesTakesThemFromAllOverTheSplit) {
+  ASSERT_EQ(data_.validation_windows(), 6);
+  for (const std::int64_t ranks : {1, 2}) {
+    std::vector<std::int32_t> first_tokens;
+    std::int64_t counted = 0;
+    for (std::int64_t first = 0; first < 3; first += 2 * ranks) {
+      for (std::int64_t rank = 0; rank < ranks; ++rank) {
+        RankSamples::Validation batch;
+        samples_of(1, rank, ranks, 3).fill_validation(first, batch);
+        counted += batch.counted_targets;
+        for (const auto& sequence : sequences_of(batch.tokens)) {
+          if (sequence[kPositions] >= 0) first_tokens.push_back(sequence[0]);
+        }
+      }
+    }
+    EXPECT_EQ(first_tokens, (std::vector<std::int32_t>{0, 8, 16}));
+    EXPECT_EQ(counted, 3 * kPositions);
+  }
 }
 
 TEST_F(RankSamplesTest, WhatCannotBeReadIsRememberedAndThrownWhenAsked) {

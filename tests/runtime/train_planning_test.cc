@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,33 +8,38 @@
 #include "runtime/train/trainer.h"
 #include "tests/runtime/temporary_directory.h"
 
-// The console is told when the planning of a step begins and ends.
+// The console is told of all that can take long: when it begins and ends, and how far it is.
 namespace terrace {
 namespace {
 
 class RecordingConsole final : public TrainConsole {
  public:
   void say(const std::string& text) override { events.push_back(text.substr(0, 5)); }
-  void begin_planning() override { events.emplace_back("begin"); }
-  void end_planning() override { events.emplace_back("end"); }
-  void step(const std::string&, std::int64_t, std::int64_t, double) override {}
+  void begin_phase(const std::string& what) override { events.push_back("begin " + what); }
+  void advance_phase(double fraction) override { fraction_ = fraction; }
+  void end_phase() override {
+    events.push_back(fraction_ < 0 ? "end" : fmt::format("end at {:.2f}", fraction_));
+    fraction_ = -1;
+  }
+  void step(const StepProgress& progress) override {
+    events.push_back(fmt::format("step {}", progress.step));
+  }
 
   std::vector<std::string> events;
+
+ private:
+  double fraction_ = -1;
 };
 
 std::vector<std::string> events_of(const std::vector<std::string>& more) {
   const TemporaryDirectory directory;
-  std::vector<std::string> arguments = {"--model",
-                                        "nano",
-                                        "--data",
-                                        directory.write("text.txt", std::string(2000, 'a')),
-                                        "--max-steps",
-                                        "1",
-                                        "--sequence-length",
-                                        "32",
-                                        "--run-dir",
-                                        directory.path("run")};
+  std::vector<std::string> arguments = {
+      "--model",           "nano", "--data",    directory.write("text.txt", std::string(2000, 'a')),
+      "--sequence-length", "32",   "--run-dir", directory.path("run")};
   arguments.insert(arguments.end(), more.begin(), more.end());
+  if (!std::ranges::count(more, "--max-steps")) {
+    arguments.insert(arguments.end(), {"--max-steps", "1"});
+  }
   TrainCommand command;
   command.options = parse_train_options(arguments);
   RecordingConsole console;
@@ -48,7 +54,7 @@ std::vector<std::string> events_of(const std::vector<std::string>& more) {
 }
 
 TEST(TrainPlanning, IsToldToTheConsole) {
-  const std::vector<std::string> dry = {"begin", "end", "nano:", "data:"};
+  const std::vector<std::string> dry = {"begin planning the step", "end", "nano:", "data:"};
   EXPECT_EQ(events_of({"--dry-run"}), dry);
   // Once, however many ranks plan.
   EXPECT_EQ(events_of({"--dry-run", "--local-ranks", "2", "--pipeline-parallel", "2"}), dry);
@@ -59,7 +65,7 @@ TEST(TrainPlanning, IsToldToTheConsole) {
 }
 
 TEST(TrainPlanning, EndsAlsoWhereTheStepDoesNotFit) {
-  const std::vector<std::string> refused = {"begin", "end", "refused"};
+  const std::vector<std::string> refused = {"begin planning the step", "end", "refused"};
   EXPECT_EQ(events_of({"--device-memory", "4KiB"}), refused);
   EXPECT_EQ(events_of({"--device-memory", "4KiB", "--dry-run"}), refused);
 }
@@ -69,6 +75,22 @@ TEST(TrainPlanning, IsNotToldBesideADocument) {
   EXPECT_EQ(events_of({"--dry-run", "--json"}), std::vector<std::string>{"{\n  \""});
   const std::vector<std::string> refused = {"{\n  \"", "refused"};
   EXPECT_EQ(events_of({"--dry-run", "--json", "--device-memory", "4KiB"}), refused);
+}
+
+// Every phase whose length is known comes to its end.
+TEST(TrainPhases, AreToldToTheConsole) {
+  const std::vector<std::string> events = events_of({"--validation-fraction", "0.1"});
+  const auto phase_after = [&](const std::string& what) {
+    const auto found = std::ranges::find(events, "begin " + what);
+    return found == events.end() ? "not told: " + what : *(found + 1);
+  };
+  for (const char* const what :
+       {"initialising the state", "evaluating 7 samples", "saving final"}) {
+    EXPECT_EQ(phase_after(what), "end at 1.00");
+  }
+  const std::vector<std::string> stopped =
+      events_of({"--max-steps", "2", "--stop-after-step", "1"});
+  EXPECT_THAT(stopped, testing::IsSupersetOf({"begin saving checkpoint-1", "end at 1.00"}));
 }
 
 }  // namespace

@@ -1,7 +1,9 @@
 #include "runtime/train/train_report.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <vector>
 
 #include "base/bytes.h"
@@ -13,14 +15,33 @@ namespace {
 TEST(TrainReport, AResumeOnAnotherDeviceIsNamed) {
   CheckpointProgress progress;
   progress.step = 7;
-  EXPECT_EQ(describe_resume(progress, "cuda"), "resumed after step 7") << "not known";
+  EXPECT_EQ(describe_resume(progress, "cuda", "A"), "resumed after step 7") << "not known";
   progress.device = "cpu";
-  EXPECT_EQ(describe_resume(progress, "cpu"), "resumed after step 7");
-  const std::string text = describe_resume(progress, "cuda");
+  EXPECT_EQ(describe_resume(progress, "cpu", "A"), "resumed after step 7");
+  const std::string text = describe_resume(progress, "cuda", "A");
   EXPECT_NE(text.find("resumed after step 7\n"), std::string::npos) << text;
   EXPECT_NE(text.find("computed with --device cpu, the next will be with --device cuda"),
             std::string::npos)
       << text;
+}
+
+TEST(TrainReport, AResumeByOtherArithmeticIsNamed) {
+  CheckpointProgress progress;
+  progress.step = 7;
+  progress.device = "cpu";
+  EXPECT_EQ(describe_resume(progress, "cpu", "B"), "resumed after step 7") << "not known";
+  progress.arithmetic = "A";
+  EXPECT_EQ(describe_resume(progress, "cpu", "A"), "resumed after step 7");
+  EXPECT_EQ(describe_resume(progress, "cpu", "B"),
+            "resumed after step 7\nthat step was computed by A, the next will be by B: their bits "
+            "may not be those of a run that stays where it began");
+}
+
+TEST(TrainReport, AStoppedRunIsToldHowToGoOn) {
+  const TrainCommand command = {{}, {"/opt/my programs/terrace", "train"}};
+  EXPECT_EQ(describe_stop(SIGINT, 3, 20, command, "runs/it's"),
+            "stopped by SIGINT after step 3 of 20; to go on: '/opt/my programs/terrace' train "
+            "--config 'runs/it'\\''s/config.toml' --resume auto");
 }
 
 TEST(TrainReport, SaysHowMuchOfTheDataARunGoesThrough) {
@@ -31,9 +52,12 @@ TEST(TrainReport, SaysHowMuchOfTheDataARunGoesThrough) {
   options.sequence_length = 9;
   options.validation_fraction = 0.1;
   EXPECT_EQ(
-      describe_data(Dataset(options), 20, 4),
+      describe_data(Dataset(options), {20, 4, 6, 0}),
       "data: 900 tokens (bytes of text) to train on, 99 samples; 100 to validate on; 20 steps "
-      "go through 0.808 epochs");
+      "go through 0.808 epochs\nevaluation, after the last step: 6 of 11 samples, as much "
+      "computation as 0.5 steps (--eval-samples)");
+  options.validation_fraction = 0;
+  EXPECT_THAT(describe_data(Dataset(options), {20, 4, 0, 0}), testing::EndsWith("\nno evaluation"));
 }
 
 TEST(TrainReport, EachOfSeveralDrivesIsToldWhatGoesToIt) {

@@ -1,12 +1,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string_view>
 
 #include "runtime/model/block_tensors.h"
 #include "runtime/model/model_config.h"
 #include "runtime/step/program.h"
 
-// The speed of light of a step: the time of the matrix products that it cannot do without.
+// The matrix products that a step cannot do without, and how fast they could be.
 namespace terrace {
 
 struct StepFlops {
@@ -14,11 +16,16 @@ struct StepFlops {
   // masked.
   double necessary = 0;
   double recomputed = 0;  // forwards that are done again
-  // As a model FLOPs utilisation counts them: the necessary ones, with whole squares.
-  double with_whole_squares = 0;
+  // What a model FLOPs utilisation counts beside the necessary ones: the other half of the
+  // squares. Of all layers of the model and this rank's micro-batches.
+  double masked_halves = 0;
 };
 
 StepFlops flops_of_step(const Program& program, const ModelConfig& model, const BatchShape& batch);
+
+// Returns the bf16 products per second, dense and summed in fp32, that the maker states for a GPU
+// of that name, times two; none where the name is not known.
+std::optional<double> stated_flops_per_s(std::string_view gpu);
 
 // Tokens per second of steps that were only their necessary products, at this rate.
 double tokens_at_light(const StepFlops& flops, double tokens, double flops_per_s);

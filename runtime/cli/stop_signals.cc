@@ -1,0 +1,69 @@
+#include "runtime/cli/stop_signals.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <string_view>
+
+#include "base/error.h"
+
+namespace terrace {
+namespace {
+
+StopRequest stop;                       // what signal handlers can reach
+std::atomic<bool> ends_at_once{false};  // where the run does not hear it yet
+
+// Writes with nothing but what a signal handler may call.
+void write_from_handler(std::string_view text) {
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
+}
+
+// Planning a step can take minutes, in which there is nothing to save.
+void request_stop(int number) {
+  const int error_number = errno;
+  stop.signal = number;
+  if (!stop.is_heard && ends_at_once) {
+    write_from_handler("terrace: ended by a signal before the first step\n");
+    _exit(kExitSavedOnSignal);
+  }
+  if (number == SIGINT) {
+    write_from_handler(
+        "\nterrace: interrupted: saving after the step that runs; interrupt again to end at once, "
+        "without saving\n");
+  }
+  errno = error_number;
+}
+
+bool is_ignored(int number) {
+  struct sigaction before = {};
+  return sigaction(number, nullptr, &before) == 0 && before.sa_handler == SIG_IGN;
+}
+
+void install(int number) {
+  if (is_ignored(number)) return;
+  struct sigaction action = {};
+  action.sa_handler = request_stop;
+  action.sa_flags = SA_RESTART;
+  if (number == SIGINT) action.sa_flags |= SA_RESETHAND;  // the second one has its default effect
+  sigemptyset(&action.sa_mask);
+  if (sigaction(number, &action, nullptr) != 0) {
+    throw IoError({.operation = "sigaction", .path = "signal", .error_number = errno});
+  }
+}
+
+}  // namespace
+
+StopRequest& install_stop_signals(bool is_alone) {
+  // A console whose reader has gone ends nothing (SIGPIPE), and one that this process may not write
+  // to, as a job in the background, does not stop it (SIGTTOU).
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGTTOU, SIG_IGN);
+  ends_at_once = is_alone;
+  for (const int number : {SIGTERM, SIGUSR1, SIGHUP, SIGINT}) install(number);
+  return stop;
+}
+
+}  // namespace terrace

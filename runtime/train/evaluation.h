@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "base/log.h"
+#include "runtime/train/engine.h"
+#include "runtime/train/rank_group.h"
+#include "runtime/train/rank_samples.h"
+#include "runtime/train/stop_request.h"
+#include "runtime/train/train_console.h"
+
+namespace terrace {
+
+// Returns --eval-samples where it is not given: as many samples as cost the operations of 20
+// training steps, at least 16. A forward of a sample is a third of its training.
+std::int64_t default_evaluation_samples(std::int64_t samples_per_step);
+
+// Returns how many samples of a split of so many windows an evaluation covers; `asked` is
+// --eval-samples, 0 for all.
+std::int64_t evaluation_samples(std::int64_t asked, std::int64_t windows);
+
+// What an evaluation works with; all of it outlives the evaluation.
+struct EvaluationSetting {
+  Engine& engine;
+  RankSamples& samples;
+  const RankGroup& ranks;
+  const StopRequest& stop;
+  TrainConsole& console;
+  Log& log;
+};
+
+// Returns the loss of the evaluation samples after step `step`, in nats per token. All ranks call
+// it, when drained. Returns none where a signal came before the end, or where a rank cannot read
+// what it has to evaluate on: RankSamples has that problem.
+std::optional<double> evaluate(const EvaluationSetting& setting, std::int64_t step);
+
+}  // namespace terrace
