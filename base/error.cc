@@ -8,7 +8,9 @@ namespace terrace {
 namespace {
 
 std::string join(const std::string& what_happened, const std::string& remedy) {
-  return remedy.empty() ? what_happened : what_happened + "; " + remedy;
+  if (remedy.empty()) return what_happened;
+  const bool has_line_end = what_happened.ends_with('\n');
+  return what_happened + (has_line_end ? "" : "; ") + remedy;
 }
 
 std::string describe(const IoError::Where& where) {

@@ -29,6 +29,13 @@ struct Reduction {
   std::function<StepModel(std::int64_t value)> model_with;
 };
 
+// The step as more tensor-parallel ranks share it.
+struct TensorDivision {
+  std::int32_t ranks = 1;
+  // Called only where a step is refused.
+  std::function<StepModel()> model;
+};
+
 // What the user fixed; everything unset is chosen.
 struct PlacementRequest {
   std::optional<Tier> parameters, gradients, optimizer, activations;
@@ -48,7 +55,10 @@ struct PlacementRequest {
   // What choices go by where a GPU computes; none: the device is processors of the host. Not in
   // unified mode.
   std::optional<GpuSetting> gpu;
-  std::vector<Reduction> reductions;  // what a refusal may advise to lower
+  // For refusals: what was asked for, in words; what may be lowered; how units may be divided.
+  std::string asked;
+  std::vector<Reduction> reductions;
+  std::vector<TensorDivision> tensor_divisions;
   // Whether the caller asks only if the step fits. Then nothing is tuned or verified, and a refusal
   // gives no reasons.
   bool is_trial = false;

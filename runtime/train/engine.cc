@@ -115,6 +115,34 @@ std::vector<Reduction> reductions_of(const EngineOptions& options) {
            with([](EngineOptions& o, std::int64_t v) { o.batch.positions = v; })}};
 }
 
+// As far as the model's heads can be divided.
+std::vector<TensorDivision> tensor_divisions_of(const EngineOptions& options) {
+  std::vector<TensorDivision> divisions;
+  constexpr int kRanksMost = 8;
+  for (int ranks = 2 * options.ranks.shape.tensor; ranks <= kRanksMost; ranks *= 2) {
+    EngineOptions other = options;
+    other.ranks.shape.tensor = ranks;
+    try {
+      check_tensor_split(other.model, other.batch.rows(), split_of(other));
+    } catch (const ConfigError&) {
+      break;
+    }
+    divisions.push_back({ranks, [other] { return model_of(other); }});
+  }
+  return divisions;
+}
+
+std::string describe_request(const EngineOptions& options) {
+  const auto several = [](std::int64_t number, const char* ending) {
+    return number == 1 ? "" : ending;
+  };
+  const std::int32_t micro_batches = options.placement.micro_batches;
+  return fmt::format("{} in {}, {} micro-batch{} of {} x {} tokens, {} thread{}",
+                     options.model.name, name_of(options.compute_type), micro_batches,
+                     several(micro_batches, "es"), options.batch.sequences, options.batch.positions,
+                     options.threads, several(options.threads, "s"));
+}
+
 // The flags of the budgets that are exceeded.
 std::string budgets_over(const Ledger& ledger) {
   std::string flags;
@@ -157,7 +185,9 @@ EnginePlan plan_engine(const EngineOptions& options) {
   EnginePlan plan;
   plan.model = model_of(options);
   PlacementRequest placement = options.placement;
+  placement.asked = describe_request(options);
   placement.reductions = reductions_of(options);
+  placement.tensor_divisions = tensor_divisions_of(options);
   placement.pipeline_schedule = options.pipeline_schedule;
   placement.updates_wait_for_norm = options.optimizer.max_grad_norm > 0 || plan.model.scales_loss;
   // A backend with memory of its own is a GPU's.

@@ -337,8 +337,51 @@ TEST(AutoPlacement, ARefusalSaysWhatHelpsButIsNotEnough) {
   TierBudgets budgets;
   budget(budgets, Tier::kDevice) = 64 * kKiB;
   request.reductions = {workspace_for_each(model, "--threads", 64, 64 * kKiB)};
-  EXPECT_THAT(remedy_of(model, request, budgets),
-              HasSubstr("; not enough alone: lower --threads (up to 3.94 MiB less)"));
+  EXPECT_THAT(
+      remedy_of(model, request, budgets),
+      HasSubstr(
+          "\nthese help, and are not enough alone:\n  lower --threads (up to 3.94 MiB less)"));
+}
+
+// Of a pipeline the budgets hold for all stages, whichever refuses first.
+TEST(AutoPlacement, ARefusalNamesWhatTheLargestStageOfAPipelineNeeds) {
+  StepModel model = small_step_model(6, false);
+  model.pipeline.stages = 2;
+  model.pipeline.first_units = {0, 2, 8};
+  PlacementRequest request = on_an_accelerator();
+  request.micro_batches = 2;
+  TierBudgets budgets;
+  budget(budgets, Tier::kDevice) = 64 * kKiB;
+  std::vector<std::string> remedies;
+  for (const std::int32_t stage : {0, 1}) {
+    model.pipeline.stage = stage;
+    remedies.push_back(remedy_of(model, request, budgets));
+  }
+  EXPECT_EQ(remedies[0], remedies[1]);
+  budget(budgets, Tier::kDevice) = named_in(remedies[0], "--device-memory to ");
+  for (const std::int32_t stage : {0, 1}) {
+    model.pipeline.stage = stage;
+    EXPECT_NO_THROW(plan_step(model, request, budgets));
+  }
+}
+
+// A unit whose parameters and gradient are most of the need is named, and what divides it.
+TEST(AutoPlacement, ARefusalNamesAUnitThatIsTooLarge) {
+  StepModel model = small_step_model(2, false);
+  model.units.back().padded_elements *= 64;
+  PlacementRequest request = on_an_accelerator();
+  StepModel divided = model;
+  divided.units.back().padded_elements /= 8;
+  request.tensor_divisions = {{2, [&] { return model; }}, {4, [&] { return divided; }}};
+  TierBudgets budgets;
+  budget(budgets, Tier::kDevice) = peak(plan_step(divided, request, {}), Tier::kDevice);
+  try {
+    plan_step(model, request, budgets);
+    FAIL();
+  } catch (const OutOfMemory& error) {
+    EXPECT_THAT(error.what(), HasSubstr("the head alone has parameters and a gradient of "));
+    EXPECT_THAT(error.remedy(), HasSubstr("--tensor-parallel 4"));
+  }
 }
 
 // What would be conceded to memory that is not short asks for no more of the drive.

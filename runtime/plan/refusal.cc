@@ -1,0 +1,260 @@
+#include "runtime/plan/refusal.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/error.h"
+#include "runtime/plan/home_choice.h"
+
+namespace terrace {
+namespace {
+
+// A lowered value that suffices by live bytes may not when it is packed: then lower ones are tried.
+constexpr std::size_t kConfirmationsMax = 3;
+
+// What a refusal advises: budgets that are enough, and what else was tried and helps.
+class Remedies {
+ public:
+  // `lacking_bytes`: of all tiers.
+  explicit Remedies(std::size_t lacking_bytes) : lacking_bytes_(lacking_bytes) {}
+
+  // A change with which the step fits.
+  void enough(const std::string& change) { enough_.push_back(change); }
+
+  // A change that saves so many bytes of what the step lacks.
+  void helpful(const std::string& change, std::size_t saved) {
+    if (saved < lacking_bytes_ / kNoticeablePart) return;
+    helpful_.push_back(fmt::format("{} (up to {} less)", change, format_size(saved)));
+  }
+
+  std::string text() const {
+    if (enough_.size() == 1 && helpful_.empty()) return "to make it fit: " + enough_.front();
+    std::string text = "to make it fit, do one of these:";
+    for (const std::string& change : enough_) text += "\n  " + change;
+    if (!helpful_.empty()) text += "\nthese help, and are not enough alone:";
+    for (const std::string& change : helpful_) text += "\n  " + change;
+    return text;
+  }
+
+ private:
+  static constexpr std::size_t kNoticeablePart = 16;
+
+  std::size_t lacking_bytes_;
+  std::vector<std::string> enough_, helpful_;
+};
+
+// The same step as every stage of its pipeline has it, the model's own stage first.
+std::vector<StepModel> stages_of(const StepModel& model) {
+  std::vector<StepModel> stages = {model};
+  for (std::int32_t s = 0; s < model.pipeline.stages; ++s) {
+    if (s == model.pipeline.stage) continue;
+    stages.push_back(model);
+    stages.back().pipeline.stage = s;
+  }
+  return stages;
+}
+
+std::string name_of_unit(const StepModel& model, std::int32_t unit) {
+  if (unit == 0) return "the embedding";
+  return unit == model.head() ? "the head" : fmt::format("block {}", unit - 1);
+}
+
+class Refusal {
+ public:
+  Refusal(const StepModel& model, const PlacementRequest& request, const TierBudgets& budgets)
+      : model_(model), request_(request), budgets_(budgets) {
+    for (const StepModel& stage : stages_of(model)) {
+      ledgers_.push_back(HomeChoice(stage, request, budgets).smallest_plan().ledger);
+    }
+  }
+
+  [[noreturn]] void raise() const {
+    const std::size_t lacking = lacking_live_bytes(model_, request_);
+    Remedies remedies(lacking_bytes());
+    remedies.enough(raised_budgets());
+    try_tiers(lacking, remedies);
+    for (const Reduction& reduction : request_.reductions) {
+      try_reduction(reduction, lacking, remedies);
+    }
+    try_tensor_parallel(remedies);
+    throw OutOfMemory(fmt::format("the step does not fit: {}\n{}{}{}", shortfall(), asked(),
+                                  largest_unit(), to_text(worst_ledger())),
+                      remedies.text());
+  }
+
+ private:
+  const Ledger& worst_ledger() const {
+    const auto over = [](const Ledger& ledger) {
+      std::size_t bytes = 0;
+      for (const Tier tier : kTiers) bytes += ledger[tier].over_bytes();
+      return bytes;
+    };
+    return *std::ranges::max_element(ledgers_, {}, over);
+  }
+
+  std::string shortfall() const {
+    const bool is_of_another = &worst_ledger() != &ledgers_.front();
+    return describe_shortfall(worst_ledger()) +
+           (is_of_another ? " on the pipeline stage that needs the most" : "");
+  }
+
+  std::string asked() const {
+    return request_.asked.empty() ? "" : fmt::format("asked for: {}\n", request_.asked);
+  }
+
+  // Bytes by which the tiers are too small, each on the stage that needs the most of it.
+  std::size_t lacking_bytes() const {
+    std::size_t bytes = 0;
+    for (const Tier tier : kTiers) {
+      std::size_t most = 0;
+      for (const Ledger& ledger : ledgers_) most = std::max(most, ledger[tier].over_bytes());
+      bytes += most;
+    }
+    return bytes;
+  }
+
+  // The budgets are those of every stage.
+  std::string raised_budgets() const {
+    std::string raised;
+    for (const Tier tier : kTiers) {
+      std::size_t peak = 0;
+      bool is_over = false;
+      for (const Ledger& ledger : ledgers_) {
+        is_over = is_over || ledger[tier].over_bytes() > 0;
+        peak = std::max(peak, ledger[tier].peak_bytes);
+      }
+      if (!is_over) continue;
+      // Sizes are told in three digits, which may be half a percent too low.
+      raised += fmt::format("{} {} to {} or more", raised.empty() ? "raise" : " and raise",
+                            flag_of_budget(tier), format_size(peak + peak / 128));
+    }
+    return raised;
+  }
+
+  // --- what is tried -----------------------------------------------------------------------------
+
+  // On the stage that lacks the most.
+  std::size_t lacking_live_bytes(const StepModel& model, const PlacementRequest& request) const {
+    std::size_t most = 0;
+    for (const StepModel& stage : stages_of(model)) {
+      most = std::max(most, HomeChoice(stage, request, budgets_).lacking_live_bytes());
+    }
+    return most;
+  }
+
+  // Whether some program of every stage fits. Asks for live bytes first, as these are known soon.
+  bool fits(const StepModel& model, const PlacementRequest& request) const {
+    if (lacking_live_bytes(model, request) > 0) return false;
+    return std::ranges::all_of(stages_of(model), [&](const StepModel& stage) {
+      return HomeChoice(stage, request, budgets_).lacking_bytes() == 0;
+    });
+  }
+
+  // Tries the drive and recomputation, where the user has neither.
+  void try_tiers(std::size_t lacking, Remedies& remedies) const {
+    const auto try_with = [&](const char* change, const PlacementRequest& other) {
+      if (fits(model_, other)) return remedies.enough(change);
+      remedies.helpful(change, lacking - std::min(lacking, lacking_live_bytes(model_, other)));
+    };
+    PlacementRequest other = request_;
+    other.has_nvme = true;
+    if (!request_.has_nvme) try_with("give --nvme DIR", other);
+    other = request_;
+    other.recompute = true;
+    if (request_.recompute == std::optional(false)) try_with("allow --recompute full", other);
+  }
+
+  // Finds the largest lower value with which the step fits; none: says what the lowest one saves.
+  // The search goes by live bytes, and what it finds is packed.
+  void try_reduction(const Reduction& reduction, std::size_t lacking, Remedies& remedies) const {
+    const std::int64_t most = (reduction.value - 1) / reduction.multiple_of;
+    const std::int64_t least = std::max<std::int64_t>(1, reduction.least / reduction.multiple_of);
+    if (most < least) return;
+    const auto value_at = [&](std::int64_t multiple) { return multiple * reduction.multiple_of; };
+    const auto live_at = [&](std::int64_t multiple) {
+      return lacking_live_bytes(model_at(reduction, value_at(multiple)), request_);
+    };
+    const std::size_t lacking_at_least = live_at(least);
+    if (lacking_at_least == 0) {
+      std::int64_t high = most;  // every value above it is too large
+      for (std::int64_t low = least; low < high;) {
+        const std::int64_t middle = (low + high + 1) / 2;
+        if (live_at(middle) == 0) {
+          low = middle;
+        } else {
+          high = middle - 1;
+        }
+      }
+      const auto lowest = std::max(least, high - static_cast<std::int64_t>(kConfirmationsMax));
+      for (std::int64_t multiple = high; multiple >= lowest; --multiple) {
+        if (!fits(model_at(reduction, value_at(multiple)), request_)) continue;
+        return remedies.enough(fmt::format("lower {} to {}", reduction.flag, value_at(multiple)));
+      }
+    }
+    remedies.helpful("lower " + reduction.flag, lacking - std::min(lacking, lacking_at_least));
+  }
+
+  StepModel model_at(const Reduction& reduction, std::int64_t value) const {
+    StepModel model = reduction.model_with(value);
+    model.zero.rank = model_.zero.rank;  // of the rank that is planned for
+    return model;
+  }
+
+  // --- a unit that is too large ------------------------------------------------------------------
+
+  std::size_t unit_bytes(std::int32_t unit) const {
+    return static_cast<std::size_t>(
+               model_.units.at(static_cast<std::size_t>(unit)).padded_elements) *
+           (model_.parameter_bytes() + size_of(model_.gradient_type));
+  }
+
+  // The unit with the most parameters, where these and their gradient are most of what is needed in
+  // the tier that lacks room.
+  std::optional<std::int32_t> dominating_unit() const {
+    std::int32_t largest = 0;
+    for (std::int32_t u = 0; u <= model_.head(); ++u) {
+      if (unit_bytes(u) > unit_bytes(largest)) largest = u;
+    }
+    const TierLedger& compute = worst_ledger()[request_.unified ? Tier::kHost : Tier::kDevice];
+    if (compute.over_bytes() == 0 || unit_bytes(largest) < compute.peak_bytes / 2) {
+      return std::nullopt;
+    }
+    return largest;
+  }
+
+  std::string largest_unit() const {
+    const std::optional<std::int32_t> unit = dominating_unit();
+    if (!unit.has_value()) return "";
+    return fmt::format("{} alone has parameters and a gradient of {}, which are there at once\n",
+                       name_of_unit(model_, *unit), format_size(unit_bytes(*unit)));
+  }
+
+  // Tensor-parallel ranks divide every unit.
+  void try_tensor_parallel(Remedies& remedies) const {
+    if (!dominating_unit().has_value()) return;
+    for (const TensorDivision& division : request_.tensor_divisions) {
+      if (!fits(division.model(), request_)) continue;
+      return remedies.enough(
+          fmt::format("divide every unit over more ranks: --tensor-parallel {}", division.ranks));
+    }
+  }
+
+  const StepModel& model_;
+  const PlacementRequest& request_;
+  const TierBudgets& budgets_;
+  std::vector<Ledger> ledgers_;  // of the smallest programs, by stage, the own stage's first
+};
+
+}  // namespace
+
+void refuse_step(const StepModel& model, const PlacementRequest& request,
+                 const TierBudgets& budgets) {
+  if (request.is_trial) throw OutOfMemory("the step does not fit", "");
+  Refusal(model, request, budgets).raise();
+}
+
+}  // namespace terrace
