@@ -3,7 +3,6 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -19,6 +18,8 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/file_lock.h"
+#include "base/not_made.h"
 
 namespace terrace {
 namespace {
@@ -35,6 +36,7 @@ class Descriptor {
   }
   Descriptor(const Descriptor&) = delete;
   Descriptor& operator=(const Descriptor&) = delete;
+  Descriptor(Descriptor&& other) noexcept : value_(other.release()) {}
   int get() const { return value_; }
   int release() { return std::exchange(value_, -1); }
 
@@ -42,27 +44,41 @@ class Descriptor {
   int value_;
 };
 
-[[noreturn]] void refuse(const std::string& parent, const std::string& what) {
-  throw ConfigError(fmt::format("directory {}: {}", parent, what),
-                    "name an existing directory that this user may write to, on the drive that is "
-                    "to hold the offloaded state");
+[[noreturn]] void refuse(const std::string& parent, int error_number) {
+  throw_not_made({.what = "a directory for offloaded state in",
+                  .path = parent,
+                  .remedy = "name an existing directory that this user may write to, on the drive "
+                            "that is to hold the offloaded state"},
+                 error_number);
 }
 
+struct LockedParent {
+  Descriptor descriptor;
+  bool is_locked = true;
+};
+
 // Makes sweeping and making one step for everybody who uses `parent`, so that nobody removes a
-// directory whose owner has not yet locked it.
-Descriptor lock_parent(const std::string& parent) {
+// directory whose owner has not yet locked it. Where there are no locks nobody sweeps.
+LockedParent lock_parent(const std::string& parent, Log& log) {
   Descriptor descriptor(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (descriptor.get() < 0) refuse(parent, std::strerror(errno));
+  if (descriptor.get() < 0) refuse(parent, errno);
   constexpr auto kPause = std::chrono::milliseconds(10);
   constexpr int kTries = 3000;
   for (int i = 0; i < kTries; ++i) {
-    if (::flock(descriptor.get(), LOCK_EX | LOCK_NB) == 0) {
-      return Descriptor(descriptor.release());
+    const FileLock lock = try_lock(descriptor.get());
+    if (lock.kind == FileLock::Kind::kTaken) return {std::move(descriptor)};
+    if (lock.kind == FileLock::Kind::kNotThere) {
+      log.warning(
+          fmt::format("{} cannot be locked: {}; what a run leaves there that is killed "
+                      "while it starts (terrace-*) has to be removed by hand",
+                      parent, std::strerror(lock.error_number)));
+      return {std::move(descriptor), false};
     }
-    if (errno != EWOULDBLOCK && errno != EINTR) refuse(parent, std::strerror(errno));
     std::this_thread::sleep_for(kPause);
   }
-  refuse(parent, "another program has held its lock for 30 s");
+  throw EnvironmentError(
+      fmt::format("directory {}: another program has held its lock for 30 s", parent),
+      "end that program, or name another directory");
 }
 
 // "terrace-<decimal>-<16 hexadecimal digits>", and nothing else.
@@ -97,7 +113,7 @@ Owner owner_of(const std::string& path) {
   const std::string lock_path = fmt::format("{}/{}", path, kLockName);
   const Descriptor lock(::open(lock_path.c_str(), O_RDWR | O_CLOEXEC));
   if (lock.get() < 0) return errno == ENOENT ? Owner::kDead : Owner::kAlive;
-  return ::flock(lock.get(), LOCK_EX | LOCK_NB) == 0 ? Owner::kDead : Owner::kAlive;
+  return try_lock(lock.get()).kind == FileLock::Kind::kTaken ? Owner::kDead : Owner::kAlive;
 }
 
 // Only the files we make are removed: a directory that holds anything else stays.
@@ -131,17 +147,19 @@ std::string new_name() {
 }  // namespace
 
 JobDirectory::JobDirectory(const std::string& parent, Log& log) {
-  const Descriptor parent_lock = lock_parent(parent);
-  sweep(parent, log);
+  const LockedParent locked = lock_parent(parent, log);
+  if (locked.is_locked) sweep(parent, log);
   path_ = fmt::format("{}/{}", parent, new_name());
-  if (::mkdir(path_.c_str(), 0700) != 0) refuse(parent, std::strerror(errno));
+  if (::mkdir(path_.c_str(), 0700) != 0) refuse(parent, errno);
   const std::string lock_path = fmt::format("{}/{}", path_, kLockName);
   Descriptor lock(::open(lock_path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (lock.get() < 0 || ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
-    const std::string reason = std::strerror(errno);
+  if (lock.get() < 0) {
+    const int error_number = errno;
     remove_job_directory(path_);
-    refuse(parent, "cannot lock a file in it: " + reason);
+    refuse(parent, error_number);
   }
+  // It is new, so nobody else has it. Without locks it holds nothing, as nobody sweeps.
+  try_lock(lock.get());
   lock_ = lock.release();
 }
 

@@ -11,7 +11,8 @@ namespace terrace {
 // the log.
 class JobDirectory {
  public:
-  // Throws ConfigError where `parent` is not a directory that can be written to.
+  // Throws as throw_not_made() does where no directory can be made in `parent`. Where the file
+  // system has no locks it says so in the log, and removes nothing.
   JobDirectory(const std::string& parent, Log& log);
   // Removes the directory with the files that belong in it; never throws. What cannot be removed is
   // removed by the next start.

@@ -63,7 +63,7 @@ void add_file_checks(const std::string& directory, std::vector<MachineCheck>& ch
     const ProbeFile probe(directory);
     checks.push_back({"directory", kOk, "files can be made", ""});
     checks.push_back(check_direct(probe.file()));
-  } catch (const ConfigError& error) {
+  } catch (const Error& error) {
     MachineCheck refused = stopped_by(error, "directory");
     refused.status = kFail;
     checks.push_back(refused);

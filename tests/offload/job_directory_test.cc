@@ -1,6 +1,7 @@
 #include "offload/job_directory.h"
 
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "tests/offload/denied_calls.h"
 #include "tests/offload/store_fixture.h"
 
 namespace terrace {
@@ -105,6 +107,43 @@ TEST_F(JobDirectoryTest, AKilledOwnerIsFound) {
   const JobDirectory job(parent_, log_);
   EXPECT_EQ(entries(parent_), 1U);
   EXPECT_EQ(log_.infos.size(), 1U);
+}
+
+// Lustre without -o flock, some NFS and FUSE. Whose owner lives cannot be told then.
+TEST_F(JobDirectoryTest, WithoutLocksNothingIsRemovedAndThatIsSaid) {
+  const fs::path left = leave_behind("terrace-4242-0123456789abcdef", {"lock", "slots.bin"});
+  for (const int error_number : {ENOSYS, ENOLCK, EOPNOTSUPP, EPERM}) {
+    const ExitCode code = in_child([&] {
+      if (!forbid(SYS_flock, SYS_flock, error_number)) return kCannotTell;
+      {
+        const JobDirectory job(parent_, log_);
+        std::ofstream(job.slot_file()) << "bytes";
+        if (!fs::exists(job.slot_file())) return kWrong;
+      }
+      return expected_if(log_.warnings.size() == 1 &&
+                         log_.warnings[0].find("cannot be locked") != std::string::npos &&
+                         fs::exists(left / "slots.bin") && entries(parent_) == 1);
+    });
+    if (code == kCannotTell) GTEST_SKIP() << "seccomp filters are not allowed here";
+    EXPECT_EQ(code, kAsExpected) << error_number;
+  }
+}
+
+// Not a wrong directory: one on a drive that is full, of inodes or of blocks.
+TEST_F(JobDirectoryTest, AFullDriveIsNamedAsSuch) {
+  const ExitCode code = in_child([&] {
+    if (!mount_memory(parent_, "1m,nr_inodes=1")) return kCannotTell;
+    try {
+      const JobDirectory job(parent_, log_);
+      return kWrong;
+    } catch (const OutOfMemory& error) {
+      const std::string what = error.what();
+      return expected_if(what.find("no inodes are free") != std::string::npos &&
+                         what.find(parent_) != std::string::npos && fs::is_empty(parent_));
+    }
+  });
+  if (code == kCannotTell) GTEST_SKIP() << "file systems cannot be mounted here";
+  EXPECT_EQ(code, kAsExpected);
 }
 
 TEST_F(JobDirectoryTest, RefusesWhatIsNoDirectory) {
