@@ -40,6 +40,7 @@ StripeShares reduced(StripeShares shares) {
 BlockLayout::BlockLayout(const Shape& shape) : shape_(shape), stripe_bytes_(shape.shares.size()) {
   TERRACE_CHECK(std::has_single_bit(shape.block_bytes));
   TERRACE_CHECK(std::has_single_bit(shape.alignment));
+  TERRACE_CHECK(std::has_single_bit(shape.spacing));
   TERRACE_CHECK_LE(shape.alignment, shape.block_bytes);
   TERRACE_CHECK(!shape.shares.empty());
   for (const std::uint32_t share : shape.shares) TERRACE_CHECK_LT(0U, share);
@@ -72,6 +73,7 @@ ExtentId BlockLayout::add(std::size_t size_bytes) {
     const Place at = place(id, block);
     stripe_bytes_[at.stripe] += at.bytes;
   }
+  for (std::uint64_t& end : stripe_bytes_) end = round_up(end, shape_.spacing);
   return id;
 }
 

@@ -20,6 +20,7 @@ class BlockLayout {
   struct Shape {
     std::size_t block_bytes = 0;  // a power of two, a multiple of `alignment`
     std::size_t alignment = 0;    // a power of two
+    std::size_t spacing = 1;      // extents begin at its multiples in each file; a power of two
     StripeShares shares = {1};    // by stripe
   };
   struct Place {

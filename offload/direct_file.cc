@@ -2,7 +2,9 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/fs.h>
 #include <linux/magic.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/statvfs.h>
@@ -14,23 +16,45 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "base/bytes.h"
-#include "base/error.h"
+#include "base/not_made.h"
 
 namespace terrace {
 namespace {
 
-constexpr std::size_t kPageBytes = 4096;
-constexpr std::size_t kAlignmentMax = 64 * kKiB;
-constexpr std::size_t kAlignmentUnknown = 0;
-constexpr std::size_t kDirectRefused = 1;
+constexpr std::size_t kSpacingMax = 64 * kKiB;
 
 bool is_memory_file_system(int descriptor) {
   struct statfs facts = {};
   if (::fstatfs(descriptor, &facts) != 0) return false;
   return facts.f_type == TMPFS_MAGIC || facts.f_type == RAMFS_MAGIC;
+}
+
+// What direct I/O on the file takes multiples of, in memory or in the file; 0: no direct I/O;
+// nothing where the system does not say.
+std::optional<std::size_t> reported_alignment([[maybe_unused]] int descriptor) {
+#ifdef STATX_DIOALIGN
+  struct statx facts = {};
+  if (::statx(descriptor, "", AT_EMPTY_PATH, STATX_DIOALIGN, &facts) != 0) return std::nullopt;
+  if ((facts.stx_mask & STATX_DIOALIGN) == 0) return std::nullopt;
+  if (facts.stx_dio_mem_align == 0 || facts.stx_dio_offset_align == 0) return 0;
+  return std::max(facts.stx_dio_mem_align, facts.stx_dio_offset_align);
+#else
+  return std::nullopt;
+#endif
+}
+
+// Asks a file system that copies what is written to another place (btrfs) to write this file, which
+// is empty, in place: otherwise the space that is reserved for it is not what is written to, and a
+// drive runs full in the middle of a run. Others refuse, and need not be asked.
+void ask_to_write_in_place(int descriptor) {
+  int flags = 0;
+  if (::ioctl(descriptor, FS_IOC_GETFLAGS, &flags) != 0) return;
+  flags |= FS_NOCOW_FL;
+  ::ioctl(descriptor, FS_IOC_SETFLAGS, &flags);
 }
 
 std::int64_t result_or_errno(ssize_t result) { return result < 0 ? -errno : result; }
@@ -47,10 +71,12 @@ DirectFile::DirectFile(std::string path, SystemFaults* faults)
     if (descriptor_ < 0) error_number = errno;
   }
   if (error_number != 0) {
-    throw ConfigError(
-        fmt::format("cannot make the file {}: {}", path_, std::strerror(error_number)),
-        "name a directory that this user may write to");
+    throw_not_made({.what = "the file",
+                    .path = path_,
+                    .remedy = "name a directory that this user may write to"},
+                   error_number);
   }
+  ask_to_write_in_place(descriptor_);
   settle_direct();
 }
 
@@ -58,64 +84,57 @@ DirectFile::~DirectFile() { ::close(descriptor_); }
 
 // O_DIRECT is set on the open file, not at open(2): one that refuses it then keeps its descriptor.
 void DirectFile::settle_direct() {
-  alignment_ = std::max(kPageBytes, file_system_block());
   if (is_memory_file_system(descriptor_)) return give_up_direct("the file system is memory");
-  const std::size_t reported = reported_alignment();
-  if (reported == kDirectRefused) return give_up_direct("the file system has no direct I/O");
+  const std::optional<std::size_t> reported = reported_alignment(descriptor_);
+  if (reported == 0U) return give_up_direct("the file system has no direct I/O");
+  if (kTransferAlignment % reported.value_or(1) != 0) {
+    return give_up_direct(fmt::format(
+        "direct I/O of the file system takes multiples of {} only, and state lies in multiples of "
+        "{}",
+        format_size(*reported), format_size(kTransferAlignment)));
+  }
   const int flags = ::fcntl(descriptor_, F_GETFL);
   if (flags < 0 || ::fcntl(descriptor_, F_SETFL, flags | O_DIRECT) != 0) {
     return give_up_direct(fmt::format("O_DIRECT is refused: {}", std::strerror(errno)));
   }
-  const std::size_t asked = reported == kAlignmentUnknown ? tried_alignment() : reported;
-  if (asked == kDirectRefused || asked > kAlignmentMax) {
+  if (const int refused = try_direct(); refused != 0) {
     ::fcntl(descriptor_, F_SETFL, flags);
-    return give_up_direct("no alignment is accepted for direct I/O");
+    return give_up_direct(fmt::format("direct I/O of {} is refused: {}",
+                                      format_size(kTransferAlignment), std::strerror(refused)));
   }
   direct_ = true;
-  // Writes that are not whole blocks of the file system are serialised by it.
-  alignment_ = std::max(alignment_, asked);
+  spacing_ = std::max(kTransferAlignment, file_system_block());
 }
 
 void DirectFile::give_up_direct(const std::string& reason) {
   remark_ = fmt::format("through the page cache: {}", reason);
 }
 
-std::size_t DirectFile::reported_alignment() const {
-#ifdef STATX_DIOALIGN
-  struct statx facts = {};
-  if (::statx(descriptor_, "", AT_EMPTY_PATH, STATX_DIOALIGN, &facts) != 0) {
-    return kAlignmentUnknown;
-  }
-  if ((facts.stx_mask & STATX_DIOALIGN) == 0) return kAlignmentUnknown;
-  if (facts.stx_dio_mem_align == 0 || facts.stx_dio_offset_align == 0) return kDirectRefused;
-  return std::bit_ceil<std::size_t>(std::max(facts.stx_dio_mem_align, facts.stx_dio_offset_align));
-#else
-  return kAlignmentUnknown;
-#endif
-}
-
-// Writes a unit of each alignment that occurs, until one is taken; leaves the file empty.
-std::size_t DirectFile::tried_alignment() const {
+// Writes and reads the smallest transfer there is, because a file system may allow O_DIRECT and
+// then refuse it; leaves the file empty. Returns 0 or an errno.
+int DirectFile::try_direct() const {
   struct Free {
     void operator()(void* memory) const { std::free(memory); }
   };
-  const std::unique_ptr<void, Free> memory(std::aligned_alloc(kAlignmentMax, kAlignmentMax));
-  if (memory == nullptr) return kDirectRefused;
-  std::memset(memory.get(), 0, kAlignmentMax);
-  for (std::size_t unit = kPageBytes; unit <= kAlignmentMax; unit *= 2) {
-    const ssize_t written = ::pwrite(descriptor_, memory.get(), unit, 0);
-    if (written != static_cast<ssize_t>(unit)) continue;
-    return ::ftruncate(descriptor_, 0) == 0 ? unit : kDirectRefused;
-  }
-  return kDirectRefused;
+  const std::unique_ptr<void, Free> memory(
+      std::aligned_alloc(kTransferAlignment, kTransferAlignment));
+  if (memory == nullptr) return ENOMEM;
+  std::memset(memory.get(), 0, kTransferAlignment);
+  const ssize_t written = ::pwrite(descriptor_, memory.get(), kTransferAlignment, 0);
+  if (written < 0) return errno;
+  const ssize_t read = ::pread(descriptor_, memory.get(), kTransferAlignment, 0);
+  if (read < 0) return errno;
+  constexpr auto kWhole = static_cast<ssize_t>(kTransferAlignment);
+  if (written != kWhole || read != kWhole) return EIO;
+  return ::ftruncate(descriptor_, 0) == 0 ? 0 : errno;
 }
 
 std::size_t DirectFile::file_system_block() const {
   struct statvfs facts = {};
-  if (::fstatvfs(descriptor_, &facts) != 0) return kPageBytes;
+  if (::fstatvfs(descriptor_, &facts) != 0) return kTransferAlignment;
   const std::size_t block = facts.f_bsize;
-  // Network file systems report their transfer size here, which says nothing about alignment.
-  return std::has_single_bit(block) && block <= kAlignmentMax ? block : kPageBytes;
+  // Network file systems report their transfer size here, which says nothing about blocks.
+  return std::has_single_bit(block) && block <= kSpacingMax ? block : kTransferAlignment;
 }
 
 std::int64_t DirectFile::read_at(std::span<std::byte> memory, std::uint64_t offset) noexcept {
@@ -143,7 +162,9 @@ int DirectFile::preallocate(std::uint64_t size_bytes) {
     refusal = refusal_of(faults_, SystemCall::Kind::kReserve);
     if (refusal == 0 && ::fallocate(descriptor_, 0, 0, size) != 0) refusal = errno;
   } while (refusal == EINTR);
-  if (refusal != EOPNOTSUPP && refusal != ENOSYS) return refusal;
+  // Of a file of our own a sandbox alone says that it is not permitted.
+  const bool is_not_there = refusal == EOPNOTSUPP || refusal == ENOSYS || refusal == EPERM;
+  if (!is_not_there) return refusal;
   if (::ftruncate(descriptor_, size) != 0) return errno;
   constexpr const char* kNotReserved = "the file system cannot reserve space";
   if (remark_.find(kNotReserved) != remark_.npos) return 0;

@@ -7,11 +7,13 @@
 
 namespace terrace {
 
-// A new file of our own, opened past the page cache (O_DIRECT) where the file system can. The
-// alignment is what the file reports by statx, or what was tried out where it reports nothing.
+// A new file of our own, opened past the page cache (O_DIRECT) where the file system carries
+// transfers of kTransferAlignment so: where it reports by statx that it does, or does not say, and
+// a first transfer succeeds. Elsewhere transfers go through the page cache, which takes any.
 class DirectFile final : public RawFile {
  public:
-  // Makes the file; it must not be there. Throws ConfigError naming the path. `faults` outlives it.
+  // Makes the file; it must not be there. Throws naming the path, as throw_not_made() does.
+  // `faults` outlives it.
   explicit DirectFile(std::string path, SystemFaults* faults = nullptr);
   ~DirectFile() override;
   DirectFile(const DirectFile&) = delete;
@@ -19,7 +21,7 @@ class DirectFile final : public RawFile {
 
   std::int64_t read_at(std::span<std::byte> memory, std::uint64_t offset) noexcept override;
   std::int64_t write_at(std::span<const std::byte> memory, std::uint64_t offset) noexcept override;
-  std::size_t alignment() const override { return alignment_; }
+  std::size_t alignment() const override { return kTransferAlignment; }
 
   // Gives the file its size, with space reserved for it. Returns 0 or an errno.
   int preallocate(std::uint64_t size_bytes);
@@ -31,21 +33,23 @@ class DirectFile final : public RawFile {
   SystemFaults* faults() const { return faults_; }
   const std::string& path() const { return path_; }
   bool direct() const { return direct_; }
+  // Extents begin at multiples of this, a power of two: a file system serialises direct writes that
+  // begin inside of its blocks.
+  std::size_t spacing() const { return spacing_; }
   // Why I/O goes through the page cache, or space is not reserved; empty otherwise.
   const std::string& remark() const { return remark_; }
 
  private:
   void settle_direct();
   void give_up_direct(const std::string& reason);
-  std::size_t reported_alignment() const;
-  std::size_t tried_alignment() const;
+  int try_direct() const;
   std::size_t file_system_block() const;
 
   std::string path_;
   SystemFaults* faults_;
   int descriptor_ = -1;
   bool direct_ = false;
-  std::size_t alignment_ = 0;
+  std::size_t spacing_ = kTransferAlignment;
   std::string remark_;
 };
 

@@ -12,7 +12,7 @@ namespace terrace {
 class MemoryFile final : public RawFile {
  public:
   // The same demands as a drive makes, so that misuse shows in tests too.
-  static constexpr std::size_t kAlignment = 4096;
+  static constexpr std::size_t kAlignment = kTransferAlignment;
 
   std::int64_t read_at(std::span<std::byte> memory, std::uint64_t offset) noexcept override;
   std::int64_t write_at(std::span<const std::byte> memory, std::uint64_t offset) noexcept override;

@@ -31,6 +31,7 @@ class MemoryStripe final : public StripeFiles {
   IoEngine& engine(std::size_t /*stripe*/) override { return engine_; }
   const std::string& file_name(std::size_t /*stripe*/) const override { return name_; }
   std::size_t alignment() const override { return MemoryFile::kAlignment; }
+  std::size_t spacing() const override { return MemoryFile::kAlignment; }
   std::vector<StorePath> paths() const override {
     StorePath path;
     path.directory = name_;

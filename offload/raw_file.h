@@ -8,6 +8,10 @@
 // file descriptor. Fakes: memory, and memory with faults.
 namespace terrace {
 
+// What transfers of real files and their fakes are multiples of, in memory and in the file: arenas
+// and extents are laid out in it.
+inline constexpr std::size_t kTransferAlignment = 4096;
+
 class RawFile {
  public:
   virtual ~RawFile() = default;

@@ -125,10 +125,10 @@ const std::string& SlotFiles::file_name(std::size_t stripe) const {
   return slots_[stripe].file->path();
 }
 
-std::size_t SlotFiles::alignment() const {
-  std::size_t alignment = 1;
-  for (const Slot& slot : slots_) alignment = std::max(alignment, slot.file->alignment());
-  return alignment;
+std::size_t SlotFiles::spacing() const {
+  std::size_t spacing = kTransferAlignment;
+  for (const Slot& slot : slots_) spacing = std::max(spacing, slot.file->spacing());
+  return spacing;
 }
 
 std::vector<StorePath> SlotFiles::paths() const {

@@ -41,7 +41,8 @@ class SlotFiles final : public StripeFiles {
   void prepare(std::span<const std::uint64_t> sizes) override;
   IoEngine& engine(std::size_t stripe) override { return *slots_[stripe].way; }
   const std::string& file_name(std::size_t stripe) const override;
-  std::size_t alignment() const override;
+  std::size_t alignment() const override { return kTransferAlignment; }
+  std::size_t spacing() const override;
   std::vector<StorePath> paths() const override;
 
  private:

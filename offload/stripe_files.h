@@ -24,6 +24,8 @@ class StripeFiles {
   virtual const std::string& file_name(std::size_t stripe) const = 0;
   // A multiple of what every file asks for, a power of two.
   virtual std::size_t alignment() const = 0;
+  // What extents begin at multiples of in the files: a power of two, the alignment or more.
+  virtual std::size_t spacing() const = 0;
   virtual std::vector<StorePath> paths() const = 0;
 };
 

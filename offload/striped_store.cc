@@ -22,6 +22,7 @@ StripedStore::StripedStore(const Options& options, std::unique_ptr<StripeFiles> 
       layout_(
           {.block_bytes = options.block_bytes,
            .alignment = files_->alignment(),
+           .spacing = files_->spacing(),
            .shares = options.shares.empty() ? StripeShares(files_->count(), 1) : options.shares}),
       checksums_(options.checksums, options.block_bytes) {
   if (!options.shares.empty()) TERRACE_CHECK_EQ(options.shares.size(), files_->count());

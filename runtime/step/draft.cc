@@ -4,12 +4,14 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "offload/raw_file.h"
 
 namespace terrace {
 namespace {
 
 // Every buffer starts and ends on this boundary, so that direct I/O may use any of them whole.
 constexpr std::size_t kBufferAlignment = 4096;
+static_assert(kBufferAlignment % kTransferAlignment == 0, "drives read and write buffers");
 
 struct Hop {
   Lane lane;

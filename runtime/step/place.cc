@@ -7,11 +7,13 @@
 
 #include "base/check.h"
 #include "memory/arena_plan.h"
+#include "offload/raw_file.h"
 
 namespace terrace {
 namespace {
 
 constexpr std::size_t kOffsetAlignment = 4096;
+static_assert(kOffsetAlignment % kTransferAlignment == 0, "drives read and write buffers");
 
 using Intervals = std::vector<std::pair<std::int64_t, std::int64_t>>;
 

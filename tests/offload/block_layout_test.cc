@@ -35,6 +35,21 @@ TEST(BlockLayout, OnlyTheTailIsShort) {
   EXPECT_EQ(layout.used_bytes(), 2 * kLayoutBlock + 8192);
 }
 
+TEST(BlockLayout, ExtentsBeginAtMultiplesOfTheSpacing) {
+  BlockLayout layout({.block_bytes = kLayoutBlock,
+                      .alignment = kAlignment,
+                      .spacing = 4 * kAlignment,
+                      .shares = {1, 1}});
+  const ExtentId first = layout.add(2 * kLayoutBlock + 5000);
+  EXPECT_EQ(layout.extent_bytes(first), 2 * kLayoutBlock + 8192);
+  EXPECT_EQ(layout.place(first, 2).bytes, 8192U);
+  const ExtentId second = layout.add(2 * kLayoutBlock);
+  EXPECT_EQ(layout.place(second, 0).offset, kLayoutBlock);
+  EXPECT_EQ(layout.place(second, 1).offset, kLayoutBlock + 4 * kAlignment);
+  EXPECT_THAT(layout.stripe_bytes(),
+              ElementsAre(2 * kLayoutBlock + 4 * kAlignment, 2 * kLayoutBlock));
+}
+
 TEST(BlockLayout, BlocksAlternateBetweenStripes) {
   BlockLayout layout = layout_of(3);
   const ExtentId extent = layout.add(7 * kLayoutBlock);

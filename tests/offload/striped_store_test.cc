@@ -20,7 +20,8 @@ constexpr std::size_t kStripedBlock = 64 * kKiB;
 // Several stripes of memory.
 class MemoryStripes final : public StripeFiles {
  public:
-  explicit MemoryStripes(std::size_t count) : files_(count) {
+  explicit MemoryStripes(std::size_t count, std::size_t spacing = MemoryFile::kAlignment)
+      : files_(count), spacing_(spacing) {
     for (MemoryFile& file : files_) {
       engines_.push_back(std::make_unique<PosixEngine>(std::vector<RawFile*>{&file},
                                                        InFlight{.pieces_max = 4}, "memory"));
@@ -35,6 +36,7 @@ class MemoryStripes final : public StripeFiles {
   IoEngine& engine(std::size_t stripe) override { return *engines_[stripe]; }
   const std::string& file_name(std::size_t /*stripe*/) const override { return name_; }
   std::size_t alignment() const override { return MemoryFile::kAlignment; }
+  std::size_t spacing() const override { return spacing_; }
   std::vector<StorePath> paths() const override { return std::vector<StorePath>(count()); }
 
   const std::vector<std::uint64_t>& sizes() const { return sizes_; }
@@ -42,6 +44,7 @@ class MemoryStripes final : public StripeFiles {
  private:
   const std::string name_ = "memory";
   std::deque<MemoryFile> files_;
+  const std::size_t spacing_;
   std::vector<std::unique_ptr<IoEngine>> engines_;
   std::vector<std::uint64_t> sizes_;
 };

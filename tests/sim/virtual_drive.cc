@@ -98,6 +98,7 @@ class VirtualStripes final : public StripeFiles {
   IoEngine& engine(std::size_t stripe) override { return *drives_[stripe]; }
   const std::string& file_name(std::size_t stripe) const override { return names_[stripe]; }
   std::size_t alignment() const override { return MemoryFile::kAlignment; }
+  std::size_t spacing() const override { return MemoryFile::kAlignment; }
   std::vector<StorePath> paths() const override { return {}; }
 
  private:

@@ -1,0 +1,169 @@
+#include "offload/direct_file.h"
+
+#include <dlfcn.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "offload/nvme_store.h"
+#include "tests/offload/denied_calls.h"
+#include "tests/offload/store_fixture.h"
+
+// File systems that this machine does not have: what the system tells of the files of this program
+// is changed where a test asks for it.
+namespace terrace {
+namespace {
+
+struct ToldOfFiles {
+  std::optional<unsigned> memory_alignment;  // of direct I/O
+  std::optional<unsigned> offset_alignment;
+  std::optional<unsigned long> block;
+};
+ToldOfFiles told;
+
+template <typename Function>
+Function* real(const char* name) {
+  return reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, name));
+}
+
+}  // namespace
+}  // namespace terrace
+
+extern "C" int statx(int directory, const char* path, int flags, unsigned mask,
+                     struct statx* facts) noexcept {
+  const int result = terrace::real<decltype(statx)>("statx")(directory, path, flags, mask, facts);
+#ifdef STATX_DIOALIGN
+  const auto& [memory, offset, block] = terrace::told;
+  if (memory || offset) facts->stx_mask |= STATX_DIOALIGN;
+  if (memory) facts->stx_dio_mem_align = *memory;
+  if (offset) facts->stx_dio_offset_align = *offset;
+#endif
+  return result;
+}
+
+extern "C" int fstatvfs(int file, struct statvfs* facts) noexcept {
+  const int result = terrace::real<decltype(fstatvfs)>("fstatvfs")(file, facts);
+  if (terrace::told.block) facts->f_bsize = *terrace::told.block;
+  return result;
+}
+
+namespace terrace {
+namespace {
+
+using ::testing::HasSubstr;
+
+class DirectFileTest : public ::testing::TestWithParam<IoEngineKind> {
+ protected:
+  ~DirectFileTest() override { told = {}; }
+
+  std::unique_ptr<BlockStore> make_store() {
+    NvmeStoreOptions options;
+    options.engine = GetParam();
+    options.directories.resize(1);
+    options.directories[0].path = scratch_.make("drive");
+    return make_nvme_store(options, log_);
+  }
+
+  // Extents as training has them: multiples of kTransferAlignment, memory likewise.
+  void expect_carries_bytes(BlockStore& store) {
+    ASSERT_EQ(store.alignment(), kTransferAlignment);
+    constexpr std::size_t kSizes[] = {kTransferAlignment, 3 * kTransferAlignment,
+                                      2 * kMiB + 5 * kTransferAlignment, kTransferAlignment};
+    std::vector<ExtentId> extents;
+    for (const std::size_t size : kSizes) extents.push_back(store.create_extent(size));
+    store.prepare();
+    // One page off whatever larger alignment there is.
+    AlignedMemory memory(3 * kMiB, kMiB);
+    for (std::size_t i = 0; i < extents.size(); ++i) {
+      memory.fill(i);
+      const auto bytes = memory.span().subspan(kTransferAlignment, kSizes[i]);
+      const std::vector<std::byte> written(bytes.begin(), bytes.end());
+      write_bytes(store, extents[i], 0, bytes).throw_if_failed();
+      memory.clear();
+      read_bytes(store, extents[i], 0, bytes).throw_if_failed();
+      EXPECT_TRUE(std::ranges::equal(bytes, written)) << i;
+    }
+  }
+
+  bool has_direct_io() const { return DirectFile((scratch_.path() / "file").string()).direct(); }
+
+  ScratchDirectory scratch_;
+  SilentLog log_;
+};
+
+// XFS with blocks of 8 KiB and more, bcachefs, OpenZFS, drives with sectors of 520 bytes.
+TEST_P(DirectFileTest, AnAlignmentThatBuffersDoNotHaveGoesThroughThePageCache) {
+#ifndef STATX_DIOALIGN
+  GTEST_SKIP() << "the C library has no STATX_DIOALIGN";
+#endif
+  for (const unsigned alignment : {520U, 8192U, 16384U, 65536U, 131072U}) {
+    for (const bool of_memory : {false, true}) {
+      SCOPED_TRACE(alignment);
+      told = {of_memory ? alignment : 512, of_memory ? 512 : alignment, {}};
+      const auto store = make_store();
+      EXPECT_FALSE(store->paths()[0].direct_io);
+      EXPECT_THAT(store->paths()[0].remark, HasSubstr("page cache"));
+      expect_carries_bytes(*store);
+    }
+  }
+}
+
+TEST_P(DirectFileTest, NoDirectIoIsNotTried) {
+#ifndef STATX_DIOALIGN
+  GTEST_SKIP() << "the C library has no STATX_DIOALIGN";
+#endif
+  told = {0, 0, {}};
+  const auto store = make_store();
+  EXPECT_THAT(store->paths()[0].remark, HasSubstr("has no direct I/O"));
+  expect_carries_bytes(*store);
+}
+
+// XFS with such blocks takes smaller direct transfers, and does them one at a time.
+TEST_P(DirectFileTest, ExtentsBeginWithBlocksOfTheFileSystem) {
+  if (!has_direct_io()) GTEST_SKIP() << "no direct I/O in the directory of temporary files";
+  told.block = 16384;
+  EXPECT_EQ(DirectFile((scratch_.path() / "spaced").string()).spacing(), 16384U);
+  const auto store = make_store();
+  EXPECT_TRUE(store->paths()[0].direct_io);
+  expect_carries_bytes(*store);
+  EXPECT_EQ(store->used_bytes() % 16384, 0U);
+}
+
+// OpenZFS and network file systems tell the size of their transfers.
+TEST_P(DirectFileTest, SizesThatAreNoBlocksAreNotTakenForSuch) {
+  for (const unsigned long block : {131072UL, 1048576UL, 12288UL}) {
+    told.block = block;
+    const DirectFile file((scratch_.path() / std::to_string(block)).string());
+    EXPECT_EQ(file.spacing(), kTransferAlignment) << block;
+  }
+}
+
+// A file system may say that it has direct I/O, and take none.
+TEST_P(DirectFileTest, DirectIoThatIsRefusedAtTheFirstTransferIsGivenUp) {
+  const std::string path = (scratch_.path() / "refused").string();
+  const ExitCode code = in_child([&] {
+    if (!forbid(SYS_pwrite64, SYS_pwrite64, EINVAL)) return kCannotTell;
+    const DirectFile file(path);
+    return expected_if(!file.direct() && file.remark().find("page cache") != std::string::npos);
+  });
+  if (code == kCannotTell) GTEST_SKIP() << "seccomp filters are not allowed here";
+  EXPECT_EQ(code, kAsExpected);
+}
+
+INSTANTIATE_TEST_SUITE_P(Engines, DirectFileTest,
+                         ::testing::Values(IoEngineKind::kAuto, IoEngineKind::kPosix),
+                         [](const auto& instance) {
+                           return std::string(instance.param == IoEngineKind::kAuto ? "Auto"
+                                                                                    : "Posix");
+                         });
+
+}  // namespace
+}  // namespace terrace
