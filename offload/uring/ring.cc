@@ -4,6 +4,7 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <memory>
 #include <thread>
 
 #include "base/bytes.h"
@@ -33,7 +34,41 @@ int Ring::open(std::span<const int> files, unsigned entries, TaskRun task_run) {
   if (error != 0) return error;
   open_ = true;
   refused_call_ = "io_uring_register of files";
-  return -io_uring_register_files(&ring_, files.data(), static_cast<unsigned>(files.size()));
+  const int refused =
+      -io_uring_register_files(&ring_, files.data(), static_cast<unsigned>(files.size()));
+  if (refused != 0) return refused;
+  refused_call_ = "io_uring_register of a probe";
+  if (const int missing = check_operations(); missing != 0) return missing;
+  refused_call_ = "io_uring_enter";
+  return enter_once();
+}
+
+// Linux 5.1 to 5.5 have io_uring without the operations that transfers are made of.
+int Ring::check_operations() {
+  struct Free {
+    void operator()(io_uring_probe* probe) const { io_uring_free_probe(probe); }
+  };
+  const std::unique_ptr<io_uring_probe, Free> probe(io_uring_get_probe_ring(&ring_));
+  if (probe == nullptr) return EPERM;
+  for (const int operation :
+       {IORING_OP_READ, IORING_OP_WRITE, IORING_OP_READ_FIXED, IORING_OP_WRITE_FIXED}) {
+    if (io_uring_opcode_supported(probe.get(), operation) == 0) return EOPNOTSUPP;
+  }
+  return 0;
+}
+
+// Sends an operation that does nothing through the ring.
+int Ring::enter_once() {
+  io_uring_prep_nop(io_uring_get_sqe(&ring_));
+  constexpr int kTries = 100;
+  int entered = -EINTR;
+  for (int i = 0; i < kTries && (entered == -EINTR || entered == -EAGAIN); ++i) {
+    entered = io_uring_submit_and_wait(&ring_, 1);
+  }
+  if (entered < 0) return -entered;
+  std::uint64_t tag = 0;
+  std::int64_t result = 0;
+  return take(tag, result) ? static_cast<int>(-result) : EIO;
 }
 
 // Deferred task work came with Linux 6.1, a single issuer with 6.0; older kernels say EINVAL.

@@ -21,8 +21,10 @@ class Ring {
   Ring(const Ring&) = delete;
   Ring& operator=(const Ring&) = delete;
 
-  // Makes the ring as asked, or the next weaker way that the kernel takes. Transfers name the files
-  // by their places here. Returns 0 or an errno, and then refused_call() names what was refused.
+  // Makes the ring as asked, or the next weaker way that the kernel takes, and tries every system
+  // call that a transfer needs: a sandbox may allow one and refuse another. Transfers name the
+  // files by their places here. Returns 0 or an errno, and then refused_call() names what was
+  // refused.
   int open(std::span<const int> files, unsigned entries, TaskRun task_run);
   const char* refused_call() const { return refused_call_; }
 
@@ -53,6 +55,8 @@ class Ring {
   };
 
   int set_up(unsigned entries, TaskRun task_run);
+  int check_operations();
+  int enter_once();
   static void check_entered(int result);
   int register_piece(std::span<std::byte> piece);
   // The place of the registered buffer that holds all of `memory`, or -1.

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "base/bytes.h"
 #include "base/error.h"
@@ -83,9 +84,37 @@ TEST_F(EngineChoice, AutoFallsBackToPosixAndSaysWhy) {
   EXPECT_EQ(code, kAsExpected);
 }
 
+// A sandbox may allow a ring to be made, and not to be used.
+TEST_F(EngineChoice, AutoFallsBackToPosixWhereOnlySomeCallsOfIoUringAreRefused) {
+  if (!io_uring_works(directory_)) GTEST_SKIP() << "io_uring is forbidden here";
+  for (const auto& [call, name] : {std::pair(SYS_io_uring_enter, "io_uring_enter"),
+                                   std::pair(SYS_io_uring_register, "io_uring_register")}) {
+    for (const int error_number : {EPERM, ENOSYS, EACCES}) {
+      SCOPED_TRACE(name);
+      const ExitCode code = in_child([&, call = call, name = name] {
+        if (!forbid(call, call, error_number)) return kCannotTell;
+        const auto store = make_store(directory_, IoEngineKind::kAuto);
+        return expected_if(says(*store, "posix", name) && carries_bytes(*store));
+      });
+      if (code == kCannotTell) GTEST_SKIP() << "seccomp filters are not allowed here";
+      EXPECT_EQ(code, kAsExpected) << error_number;
+    }
+  }
+}
+
+TEST_F(EngineChoice, SpaceThatMayNotBeReservedIsUsedAllTheSame) {
+  const ExitCode code = in_child([&] {
+    if (!forbid(SYS_fallocate, SYS_fallocate, EPERM)) return kCannotTell;
+    const auto store = make_store(directory_, IoEngineKind::kPosix);
+    return expected_if(carries_bytes(*store) && says(*store, "posix", "cannot reserve space"));
+  });
+  if (code == kCannotTell) GTEST_SKIP() << "seccomp filters are not allowed here";
+  EXPECT_EQ(code, kAsExpected);
+}
+
 TEST_F(EngineChoice, AnEngineAskedForByNameIsNotReplaced) {
   const ExitCode code = in_child([&] {
-    if (!forbid_io_uring()) return kCannotTell;
+    if (!forbid(SYS_io_uring_setup, SYS_io_uring_enter, EPERM)) return kCannotTell;
     try {
       make_store(directory_, IoEngineKind::kIoUring);
       return kWrong;
