@@ -1,17 +1,24 @@
 #include "runtime/train/run_directory.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
+#include <cstring>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <thread>
+#include <utility>
 
 #include "base/error.h"
+#include "base/file_lock.h"
+#include "base/not_made.h"
 #include "memory/host/host_limits.h"
 #include "memory/host/topology.h"
 #include "runtime/checkpoint/durable_file.h"
@@ -61,6 +68,23 @@ std::string name_of_model(const TrainOptions& options) {
 }
 
 constexpr const char* kLockFile = "lock";
+constexpr const char* kOtherDirectory = "give --run-dir a directory that can be written";
+
+// The directory is there, so a path that is wrong is not why.
+[[noreturn]] void refuse_lock_file(const std::string& path, int error_number) {
+  if (error_number == ENOSPC || error_number == EDQUOT) {
+    throw_not_made({"the file", path, ""}, error_number);
+  }
+  throw IoError({.operation = "open", .path = path, .error_number = error_number}, kOtherDirectory);
+}
+
+// Whether the path leads to the file that is open.
+bool is_file(int descriptor, const std::string& path) {
+  struct stat open = {};
+  struct stat there = {};
+  return ::fstat(descriptor, &open) == 0 && ::stat(path.c_str(), &there) == 0 &&
+         open.st_dev == there.st_dev && open.st_ino == there.st_ino;
+}
 
 // The directories of a path that do not exist, the innermost first.
 std::vector<std::string> missing_directories(fs::path path) {
@@ -86,45 +110,82 @@ nlohmann::ordered_json read_run_file(const std::string& run_dir) {
 
 }  // namespace
 
-RunDirectory::RunDirectory(const TrainOptions& options) {
-  fs::path path = options.run.run_dir;
-  if (path.empty()) {
-    path = fs::path("runs") / (name_of_model(options) + time_text("-%Y%m%d-%H%M%S"));
-  }
-  path_ = path.string();
-  made_ = missing_directories(path);
-  std::error_code error;
-  fs::create_directories(path, error);
-  if (error) {
-    remove_made();
-    throw ConfigError("the run directory " + path_ + " cannot be made: " + error.message(),
-                      "give --run-dir a directory that can be written");
-  }
+RunDirectory::RunDirectory(const TrainOptions& options, Log& log, std::chrono::milliseconds wait) {
   try {
-    lock();
+    if (options.run.run_dir.empty()) {
+      make_new(
+          (fs::path("runs") / (name_of_model(options) + time_text("-%Y%m%d-%H%M%S"))).string());
+    } else {
+      make_named(options.run.run_dir);
+    }
+    lock(log, wait);
   } catch (...) {
     remove_made();
     throw;
   }
 }
 
-void RunDirectory::lock() {
+void RunDirectory::make_named(const std::string& path) {
+  path_ = path;
+  made_ = missing_directories(path);
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) throw_not_made({"the run directory", path, kOtherDirectory}, error.value());
+}
+
+// Runs that start in the same second, as a job array does, want the same name.
+void RunDirectory::make_new(const std::string& name) {
+  const fs::path parent = fs::path(name).parent_path();
+  bool is_new = false;
+  for (int number = 1; !is_new; ++number) {
+    path_ = number == 1 ? name : fmt::format("{}-{}", name, number);
+    made_ = missing_directories(path_);
+    std::error_code error;
+    fs::create_directories(parent, error);
+    if (!error) is_new = fs::create_directory(path_, error);
+    if (error) throw_not_made({"the run directory", path_, kOtherDirectory}, error.value());
+  }
+}
+
+void RunDirectory::lock(Log& log, std::chrono::milliseconds wait) {
   const std::string path = (fs::path(path_) / kLockFile).string();
-  file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (file_ < 0) {
-    throw IoError({.operation = "open", .path = path, .error_number = errno},
-                  "give --run-dir a directory that can be written");
+  for (;;) {
+    file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (file_ < 0) refuse_lock_file(path, errno);
+    const bool is_taken = take_lock(log, wait);
+    if (is_taken && is_file(file_, path)) return;
+    ::close(std::exchange(file_, -1));
+    if (is_taken) {  // of a run that was refused and took its directory with it
+      make_named(path_);
+      continue;
+    }
+    made_.clear();  // it is the other run's
+    throw ConfigError("another run is writing to the run directory " + path_,
+                      "wait for it to end, or give another --run-dir");
   }
-  if (::flock(file_, LOCK_EX | LOCK_NB) == 0) return;
-  const int error_number = errno;
-  ::close(file_);
-  if (error_number != EWOULDBLOCK) {
-    throw IoError({.operation = "flock", .path = path, .error_number = error_number},
-                  "give --run-dir a directory on a file system that has locks");
+}
+
+// Returns false where another run has it. True without locks: most runs are alone.
+bool RunDirectory::take_lock(Log& log, std::chrono::milliseconds wait) {
+  constexpr auto kPause = std::chrono::milliseconds(20);
+  const auto until = std::chrono::steady_clock::now() + wait;
+  for (bool is_first = true;; is_first = false) {
+    const FileLock lock = try_lock(file_);
+    if (lock.kind == FileLock::Kind::kNotThere) {
+      log.warning(fmt::format(
+          "the run directory {} cannot be locked: {}; see to it that no other run writes to it",
+          path_, std::strerror(lock.error_number)));
+    }
+    if (lock.kind != FileLock::Kind::kHeldByOther) return true;
+    if (std::chrono::steady_clock::now() >= until) return false;
+    if (is_first) {
+      log.info(
+          fmt::format("another run is writing to the run directory {}: waits {:.0f} s for it to "
+                      "end",
+                      path_, std::chrono::duration<double>(wait).count()));
+    }
+    std::this_thread::sleep_for(kPause);
   }
-  made_.clear();  // it is the other run's
-  throw ConfigError("another run is writing to the run directory " + path_,
-                    "wait for it to end, or give another --run-dir");
 }
 
 void RunDirectory::remove_made() noexcept {

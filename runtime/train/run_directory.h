@@ -1,21 +1,29 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/log.h"
 #include "runtime/train/trainer.h"
 
 namespace terrace {
 
-// The run directory of a command ("runs/<model>-<time>" unless named), made and held by the run
-// that writes to it (flock on its file "lock"). One that did not exist goes with the object unless
-// keep() was called: a run that is refused leaves none behind.
+// The run directory of a command ("runs/<model>-<time>" unless named, with a number behind it where
+// another run of that second has the name), made and held by the run that writes to it (flock on
+// its file "lock"). One that did not exist goes with the object unless keep() was called: a run
+// that is refused leaves none behind.
 class RunDirectory {
  public:
-  // Throws ConfigError if it cannot be made, or if another run holds it.
-  explicit RunDirectory(const TrainOptions& options);
+  // How long it waits for another run that is about to end: one whose mpirun was killed.
+  static constexpr auto kWait = std::chrono::seconds(5);
+
+  // Throws as throw_not_made() does if it cannot be made, and ConfigError if another run holds it,
+  // and still does after `wait`. Says in the log that it waits, and where the file system has no
+  // locks.
+  RunDirectory(const TrainOptions& options, Log& log, std::chrono::milliseconds wait = kWait);
   ~RunDirectory();
   RunDirectory(const RunDirectory&) = delete;
   RunDirectory& operator=(const RunDirectory&) = delete;
@@ -24,7 +32,10 @@ class RunDirectory {
   void keep() { made_.clear(); }
 
  private:
-  void lock();
+  void make_named(const std::string& path);
+  void make_new(const std::string& name);
+  void lock(Log& log, std::chrono::milliseconds wait);
+  bool take_lock(Log& log, std::chrono::milliseconds wait);
   void remove_made() noexcept;
 
   std::string path_;

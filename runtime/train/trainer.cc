@@ -203,7 +203,7 @@ class Trainer {
   // The first rank owns it.
   void take_run_directory() {
     if (ranks_.is_first()) {
-      directory_ = std::make_unique<RunDirectory>(options_);
+      directory_ = std::make_unique<RunDirectory>(options_, log_);
       run_dir_ = directory_->path();
       recover_run_directory(run_dir_);
     }
