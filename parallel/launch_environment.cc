@@ -7,6 +7,7 @@
 #include <array>
 #include <charconv>
 #include <string_view>
+#include <vector>
 
 #include "base/error.h"
 
@@ -31,6 +32,14 @@ constexpr auto kLaunchers = std::to_array<Names>(
      {LaunchSource::kMvapich, "mpirun of MVAPICH", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE",
       "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE", true}});
 
+// Of launchers whose ranks cannot be found: where one of them is above 0 there are several.
+constexpr auto kOtherRanks = std::to_array<std::string_view>(
+    {"PMIX_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK", "FLUX_TASK_RANK", "PALS_RANKID"});
+
+constexpr const char* kUnsetHalf =
+    "start with the mpirun of the MPI that Terrace was built with, with srun or with torchrun; "
+    "where there is only one process, unset what is left of an earlier launch";
+
 std::optional<int> parse_number(std::string_view text) {
   int number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -46,6 +55,12 @@ class Variables {
   std::string text(std::string_view name) const {
     const auto found = all_.find(name);
     return found == all_.end() ? std::string() : found->second;
+  }
+  // "NAME=text".
+  std::string line(std::string_view name) const { return fmt::format("{}={}", name, text(name)); }
+  // Whether it is a number above this one.
+  bool is_above(int number, std::string_view name) const {
+    return parse_number(text(name)).value_or(number) > number;
   }
   // Throws where it is no number.
   int number(std::string_view name) const {
@@ -83,6 +98,35 @@ void check_launch(const LaunchEnvironment& launch) {
       "unset the variables that an earlier launch left behind");
 }
 
+// A process that does not know its rank would train alone, beside the others.
+void refuse_half(const Variables& variables, const Names& names) {
+  if (!variables.is_above(1, names.size) && !variables.is_above(0, names.rank)) return;
+  std::vector<std::string> there;
+  std::vector<std::string_view> missing;
+  for (const std::string_view name : {names.rank, names.size, names.local_rank, names.local_size}) {
+    if (variables.has(name)) {
+      there.push_back(variables.line(name));
+    } else {
+      missing.push_back(name);
+    }
+  }
+  throw EnvironmentError(
+      fmt::format("{} says that {} has started several processes, and {} is not set",
+                  fmt::join(there, " "), names.is, fmt::join(missing, ", ")),
+      kUnsetHalf);
+}
+
+void refuse_rank_alone(const Variables& variables) {
+  for (const std::string_view name : kOtherRanks) {
+    if (!variables.is_above(0, name)) continue;
+    throw EnvironmentError(
+        fmt::format(
+            "{} says that this is one of several processes, and no variable says of how many",
+            variables.line(name)),
+        kUnsetHalf);
+  }
+}
+
 std::optional<LaunchEnvironment> by_names(const Variables& variables, const Names& names) {
   for (const std::string_view name : {names.rank, names.size, names.local_rank, names.local_size}) {
     if (!variables.has(name)) return std::nullopt;
@@ -95,8 +139,20 @@ std::optional<LaunchEnvironment> by_names(const Variables& variables, const Name
   launch.local_rank = variables.number(names.local_rank);
   launch.local_size = variables.number(names.local_size);
   launch.is_mpi_job = names.is_mpi_job;
+  launch.variables = fmt::format("{} {}", variables.line(names.rank), variables.line(names.size));
   check_launch(launch);
   return launch;
+}
+
+// Returns how many of the step's tasks are on this host.
+int local_tasks_of_slurm(const Variables& variables) {
+  const std::string tasks = variables.first_of("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE");
+  const std::optional<int> local = slurm_tasks_of_node(tasks, variables.number("SLURM_NODEID"));
+  if (local) return *local;
+  throw EnvironmentError(fmt::format("srun does not say how many ranks this host has: {} in "
+                                     "SLURM_TASKS_PER_NODE",
+                                     tasks.empty() ? "nothing" : tasks),
+                         "start with mpirun or torchrun");
 }
 
 // Only inside of a step: the shells of sbatch and salloc also have SLURM_PROCID=0 and SLURM_NTASKS.
@@ -111,18 +167,13 @@ std::optional<LaunchEnvironment> by_slurm(const Variables& variables) {
   launch.source = LaunchSource::kSlurm;
   launch.source_is = "srun";
   launch.rank = variables.number("SLURM_PROCID");
-  launch.size = variables.number(in_step ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS");
+  const std::string_view size = in_step ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
+  launch.size = variables.number(size);
   launch.local_rank = variables.number("SLURM_LOCALID");
-  const std::string tasks = variables.first_of("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE");
-  const std::optional<int> local = slurm_tasks_of_node(tasks, variables.number("SLURM_NODEID"));
-  if (!local) {
-    throw EnvironmentError(fmt::format("srun does not say how many ranks this host has: {} in "
-                                       "SLURM_TASKS_PER_NODE",
-                                       tasks.empty() ? "nothing" : tasks),
-                           "start with mpirun or torchrun");
-  }
-  launch.local_size = *local;
+  // The interactive step of an allocation is one task, and the allocation's numbers are larger.
+  launch.local_size = launch.size == 1 ? 1 : local_tasks_of_slurm(variables);
   launch.is_mpi_job = variables.has("PMIX_RANK") || variables.has("PMI_RANK");
+  launch.variables = fmt::format("{} {}", variables.line("SLURM_PROCID"), variables.line(size));
   // A shell of `srun --pty` looks like one of the step's tasks.
   if (launch.size > 1) {
     launch.doubt = fmt::format(
@@ -139,6 +190,8 @@ LaunchEnvironment by_launcher(const Variables& variables) {
     if (const auto launch = by_names(variables, names)) return *launch;
   }
   if (const auto launch = by_slurm(variables)) return *launch;
+  for (const Names& names : kLaunchers) refuse_half(variables, names);
+  refuse_rank_alone(variables);
   LaunchEnvironment single;
   const std::optional<int> tasks = parse_number(variables.text("SLURM_NTASKS"));
   if (tasks.value_or(1) > 1) {
@@ -199,6 +252,16 @@ LaunchEnvironment detect_launch(const EnvironmentVariables& variables,
   }
   find_meeting_place(all, launch);
   return launch;
+}
+
+void check_mpi_world(const LaunchEnvironment& launch, const MpiWorldFacts& found) {
+  if (found.size == launch.size && found.rank == launch.rank) return;
+  throw EnvironmentError(
+      fmt::format("by {} this is process {} of {} of {}, and MPI ({}) finds that it is {} of {}",
+                  launch.variables, launch.rank, launch.size, launch.source_is, found.library,
+                  found.rank, found.size),
+      fmt::format("start with the mpirun of {}, or unset these variables to train with one process",
+                  found.library));
 }
 
 std::string first_slurm_host(const std::string& node_list) {

@@ -29,8 +29,9 @@ struct LaunchEnvironment {
   int size = 1;
   int local_rank = 0;  // on this host
   int local_size = 1;
-  // MPI_Init() finds the same ranks.
+  // MPI_Init() finds the same ranks, if it is the launcher's MPI: see check_mpi_world().
   bool is_mpi_job = false;
+  std::string variables;  // that say so: "PMI_RANK=0 PMI_SIZE=2"
   // Where the ranks may meet: of torchrun, else the step's first host, else this host.
   std::string master_address = "127.0.0.1";
   int master_port = 29500;
@@ -52,10 +53,23 @@ EnvironmentVariables environment_variables();
 
 // The first launcher whose variables are all there, in the order of LaunchSource from kTorchrun on:
 // torchrun and mpirun run inside of Slurm, and not the other way round. Throws EnvironmentError
-// where they make no sense together, ConfigError for `local_ranks` (--local-ranks) under a launcher
-// that started several processes. Pure.
+// where they make no sense together, and where some of a launcher's variables say that this is one
+// of several processes and the others are missing; ConfigError for `local_ranks` (--local-ranks)
+// under a launcher that started several processes. Pure.
 LaunchEnvironment detect_launch(const EnvironmentVariables& variables,
                                 std::optional<int> local_ranks = std::nullopt);
+
+// What MPI_Init() has found.
+struct MpiWorldFacts {
+  int rank = 0;
+  int size = 1;
+  std::string library;  // "Open MPI v4.1.4"
+};
+
+// Throws EnvironmentError where MPI has found other ranks than the launcher's variables say: it is
+// the MPI of another launcher, or the variables are left from an earlier launch, and each process
+// would train alone. Pure.
+void check_mpi_world(const LaunchEnvironment& launch, const MpiWorldFacts& found);
 
 // "n[01-04,07],m3" -> "n01"
 std::string first_slurm_host(const std::string& node_list);

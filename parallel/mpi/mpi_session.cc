@@ -416,6 +416,15 @@ int MpiSession::end(int code) {
 int MpiSession::rank() const { return state_->rank; }
 int MpiSession::size() const { return state_->size; }
 
+// The standard leaves open what stands behind the first comma or in further lines.
+std::string MpiSession::library() {
+  std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
+  int length = 0;
+  MPI_Get_library_version(text.data(), &length);
+  const std::string_view all(text.data(), static_cast<std::size_t>(length));
+  return std::string(all.substr(0, all.find_first_of(",\n")));
+}
+
 std::unique_ptr<Communicator> MpiSession::make_world(const std::string& name,
                                                      const CommunicatorOptions& options,
                                                      const MpiPlacement& placement) {

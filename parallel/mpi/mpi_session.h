@@ -36,6 +36,8 @@ class MpiSession {
 
   int rank() const;
   int size() const;
+  // Name and version: "Open MPI v4.1.4".
+  static std::string library();
   // A communicator of all ranks, made by all of them in the same order; it and what is split off
   // end before the session.
   std::unique_ptr<Communicator> make_world(const std::string& name,

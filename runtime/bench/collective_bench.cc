@@ -412,6 +412,7 @@ std::vector<BenchResult> bench_collective(const BenchOptions& options, Log& log)
   }
   if (launch.is_mpi_job && launch.size > 1) {
     MpiSession session;
+    check_mpi_world(launch, {session.rank(), session.size(), MpiSession::library()});
     return bench_processes(session, Plan(options, session.size()), log);
   }
   return bench_threads(Plan(options, std::clamp(options.threads, 2, kRanksMax)), log);

@@ -61,6 +61,7 @@ int train_in_mpi_job(const Training& training, const LaunchEnvironment& launch,
   int code = kExitDone;
   int failure = 0;
   try {
+    check_mpi_world(launch, {session.rank(), session.size(), MpiSession::library()});
     const std::unique_ptr<Communicator> world = session.make_world("world", waiting);
     code = exit_code_of(train_as_rank(training, launch, *world));
   } catch (const std::exception& error) {

@@ -1,6 +1,10 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "tests/e2e/checkout_paths.h"
@@ -196,6 +200,24 @@ TEST(MpiRanks, OnlyTheFirstTellsWhatIsDoubtful) {
     const Outcome outcome = ProgramRun(training.command("run", kSteps), {}, variables).wait();
     EXPECT_EQ(outcome.code, 4) << outcome;
     EXPECT_EQ(outcome.errors.find("srun --pty") != std::string::npos, number == "0") << outcome;
+  }
+}
+
+// What other launchers, or Open MPI's without its mpirun, tell each of their processes. Each would
+// find itself alone, and train alone.
+TEST(MpiRanks, ThatMpiDoesNotFindDoNotTrainAlone) {
+  const TinyTraining training;
+  const auto environments = std::to_array<Arguments>(
+      {{"env", "PMI_RANK=0", "PMI_SIZE=2", "MPI_LOCALRANKID=0", "MPI_LOCALNRANKS=2"},
+       {"env", "OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE=2", "OMPI_COMM_WORLD_LOCAL_RANK=0",
+        "OMPI_COMM_WORLD_LOCAL_SIZE=2"},
+       {"env", "PMI_RANK=0", "PMI_SIZE=2"}});
+  for (const Arguments& environment : environments) {
+    const Outcome outcome = ProgramRun(training.command("run", kSteps), {}, environment).wait();
+    EXPECT_EQ(outcome.code, 4) << outcome;
+    EXPECT_NE(outcome.errors.find(environment[2]), std::string::npos) << outcome;
+    EXPECT_NE(outcome.errors.find("unset"), std::string::npos) << outcome;
+    EXPECT_FALSE(training.directory().has("run"));
   }
 }
 

@@ -1,7 +1,11 @@
 #include "parallel/launch_environment.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <array>
+#include <utility>
 
 #include "base/error.h"
 #include "parallel/rendezvous.h"
@@ -149,11 +153,66 @@ TEST(LaunchEnvironmentTest, LaunchersInsideOfSlurmComeFirst) {
 }
 
 // srun --mpi=pmi2 sets two of Hydra's variables.
-TEST(LaunchEnvironmentTest, AnIncompleteSetIsPassedOver) {
+TEST(LaunchEnvironmentTest, AnIncompleteSetIsPassedOverWhereAnotherIsComplete) {
   const auto pmi = join(kSrun, {{"PMI_RANK", "17"}, {"PMI_SIZE", "20"}});
   EXPECT_EQ(detect_launch(pmi).source, LaunchSource::kSlurm);
   EXPECT_TRUE(detect_launch(pmi).is_mpi_job);
-  EXPECT_EQ(detect_launch({{"RANK", "1"}, {"WORLD_SIZE", "2"}}).source, LaunchSource::kSingle);
+}
+
+// Each process would train alone, on the same run.
+TEST(LaunchEnvironmentTest, HalfASetOfSeveralProcessesIsRefused) {
+  const auto halves = std::to_array<EnvironmentVariables>(
+      {{{"RANK", "1"}, {"WORLD_SIZE", "2"}},
+       {{"WORLD_SIZE", "2"}},
+       {{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}},
+       {{"OMPI_COMM_WORLD_RANK", "1"}},
+       {{"MV2_COMM_WORLD_SIZE", "4"}, {"MV2_COMM_WORLD_RANK", "0"}},
+       {{"PMIX_RANK", "1"}, {"PMIX_NAMESPACE", "prun@1"}},
+       {{"SLURM_PROCID", "3"}, {"SLURM_NTASKS", "4"}}});
+  for (const EnvironmentVariables& half : halves) {
+    const std::string line = fmt::format("{}={}", half.rbegin()->first, half.rbegin()->second);
+    try {
+      const LaunchEnvironment launch = detect_launch(half);
+      ADD_FAILURE() << line << ": " << launch.source_is;
+    } catch (const EnvironmentError& error) {
+      EXPECT_THAT(error.what(), HasSubstr(line));
+      EXPECT_THAT(error.remedy(), HasSubstr("unset"));
+    }
+  }
+}
+
+TEST(LaunchEnvironmentTest, HalfASetOfOneProcessIsASingleProcess) {
+  for (const EnvironmentVariables& half :
+       {EnvironmentVariables{{"RANK", "0"}, {"WORLD_SIZE", "1"}},
+        EnvironmentVariables{{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}, {"PMIX_RANK", "0"}},
+        EnvironmentVariables{{"RANK", "senior"}}}) {
+    EXPECT_EQ(detect_launch(half).source, LaunchSource::kSingle) << half.begin()->first;
+  }
+}
+
+// salloc starts its shell as a step of one task, beside the allocation's numbers.
+TEST(LaunchEnvironmentTest, TheInteractiveStepOfAnAllocationIsOneProcess) {
+  const LaunchEnvironment launch = detect_launch(
+      join(kSalloc, {{"SLURM_STEP_ID", "4294967290"}, {"SLURM_STEP_NUM_TASKS", "1"}}));
+  EXPECT_EQ(launch.size, 1);
+  EXPECT_EQ(launch.local_size, 1);
+  EXPECT_TRUE(launch.doubt.empty());
+}
+
+// As the ranks of Hydra are to Open MPI: each a world of its own.
+TEST(LaunchEnvironmentTest, AnMpiThatFindsOtherRanksIsRefused) {
+  const LaunchEnvironment launch = detect_launch(
+      {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}});
+  check_mpi_world(launch, {1, 2, "MPICH 4"});
+  for (const auto& [rank, size] : {std::pair(0, 1), std::pair(0, 2), std::pair(1, 3)}) {
+    try {
+      check_mpi_world(launch, {rank, size, "Open MPI v4.1.4"});
+      ADD_FAILURE() << rank << " of " << size;
+    } catch (const EnvironmentError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("PMI_RANK=1 PMI_SIZE=2"));
+      EXPECT_THAT(error.remedy(), HasSubstr("mpirun of Open MPI v4.1.4"));
+    }
+  }
 }
 
 TEST(LaunchEnvironmentTest, NonsenseIsRefused) {
