@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "memory/host/cgroup_tree.h"
 #include "memory/host/cpu_mask.h"
 
 namespace terrace {
@@ -48,63 +49,11 @@ std::optional<std::size_t> number_after(const std::string& path, std::string_vie
   return std::nullopt;
 }
 
-// One controller as this process sees it: where its tree is mounted, and our path in it.
-struct Hierarchy {
-  std::string mount;
-  std::string path;  // "/" or "/a/b"
-  bool is_v2 = false;
-
-  // The directories from our cgroup up to the root of the mount. In a container the path may be
-  // that of the host and not be there; the container's own cgroup is then the root of the mount.
-  std::vector<std::string> directories_to_root() const {
-    std::vector<std::string> result;
-    std::string at = path;
-    while (!at.empty() && at != "/") {
-      result.push_back(mount + at);
-      at.erase(at.rfind('/'));
-    }
-    result.push_back(mount);
-    return result;
-  }
-};
-
-bool names_controller(std::string_view list, std::string_view controller) {
-  while (!list.empty()) {
-    const std::size_t comma = std::min(list.find(','), list.size());
-    if (list.substr(0, comma) == controller) return true;
-    list.remove_prefix(std::min(comma + 1, list.size()));
-  }
-  return false;
-}
-
-// /proc/self/cgroup has lines "number:controllers:path"; version 2 is number 0 without controllers.
-std::vector<Hierarchy> hierarchies_of(const std::string& root, std::string_view controller) {
-  std::vector<Hierarchy> result;
-  std::ifstream file(root + "/proc/self/cgroup");
-  std::string line;
-  while (std::getline(file, line)) {
-    const std::size_t first = line.find(':');
-    const std::size_t second = first == std::string::npos ? first : line.find(':', first + 1);
-    if (second == std::string::npos || line.compare(second + 1, 1, "/") != 0) continue;
-    const std::string list = line.substr(first + 1, second - first - 1);
-    const std::string path = line.substr(second + 1);
-    const std::string base = root + "/sys/fs/cgroup";
-    if (list.empty()) {
-      result.push_back({base, path, true});
-      result.push_back({base + "/unified", path, true});
-    } else if (names_controller(list, controller)) {
-      result.push_back({base + "/" + std::string(controller), path, false});
-      if (list != controller) result.push_back({base + "/" + list, path, false});
-    }
-  }
-  return result;
-}
-
 void read_cgroup_memory(const std::string& root, HostLimits& limits) {
   std::size_t least_left = std::numeric_limits<std::size_t>::max();
-  for (const Hierarchy& hierarchy : hierarchies_of(root, "memory")) {
-    const bool v2 = hierarchy.is_v2;
-    for (const std::string& directory : hierarchy.directories_to_root()) {
+  for (const CgroupPath& path : cgroup_paths(root, "memory")) {
+    const bool v2 = path.is_v2;
+    for (const std::string& directory : path.directories) {
       const auto limit = number_in(directory + (v2 ? "/memory.max" : "/memory.limit_in_bytes"));
       // Version 1 writes "no limit" as a number close to 2^63.
       if (!limit || *limit > limits.total_bytes) continue;
@@ -142,9 +91,9 @@ std::optional<double> cpus_of(const std::string& directory, bool v2) {
 }
 
 void read_cgroup_cpus(const std::string& root, HostLimits& limits) {
-  for (const Hierarchy& hierarchy : hierarchies_of(root, "cpu")) {
-    for (const std::string& directory : hierarchy.directories_to_root()) {
-      const std::optional<double> cpus = cpus_of(directory, hierarchy.is_v2);
+  for (const CgroupPath& path : cgroup_paths(root, "cpu")) {
+    for (const std::string& directory : path.directories) {
+      const std::optional<double> cpus = cpus_of(directory, path.is_v2);
       if (cpus) limits.cgroup_cpus = std::min(*cpus, limits.cgroup_cpus.value_or(*cpus));
     }
   }

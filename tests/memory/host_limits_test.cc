@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <stdlib.h>  // NOLINT: mkdtemp is not in <cstdlib>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -128,6 +129,61 @@ TEST_F(HostLimitsTest, PathOfTheHostInAContainer) {
   write("sys/fs/cgroup/memory/memory.limit_in_bytes", "3221225472\n");
   write("sys/fs/cgroup/memory/memory.usage_in_bytes", "0\n");
   EXPECT_EQ(read().usable_bytes(), 3 * kGiB);
+}
+
+// A cgroup namespace of its own, and the host's tree mounted into it.
+TEST_F(HostLimitsTest, NamespaceOfItsOwnUnderTheTreeOfTheHost) {
+  const std::string own = std::to_string(::getpid()) + "\n";
+  write("proc/self/cgroup", "4:memory:/\n3:cpu,cpuacct:/step\n0::/\n");
+  write("proc/self/mountinfo",
+        "35 31 0:32 /../.. /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n"
+        "36 31 0:33 /.. /sys/fs/cgroup/cpu rw,relatime shared:3 - cgroup cgroup rw,cpu,cpuacct\n");
+  write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+  write("sys/fs/cgroup/memory/pods/other/cgroup.procs", "1\n7\n");
+  write("sys/fs/cgroup/memory/pods/other/memory.limit_in_bytes", "4096\n");
+  write("sys/fs/cgroup/memory/pods/mine/cgroup.procs", "1\n" + own);
+  write("sys/fs/cgroup/memory/pods/mine/memory.limit_in_bytes", "2147483648\n");
+  write("sys/fs/cgroup/memory/pods/memory.limit_in_bytes", "1073741824\n");
+  for (const std::string pod : {"a", "b"}) {
+    const std::string step = "sys/fs/cgroup/cpu/" + pod + "/step/";
+    write(step + "cgroup.procs", pod == "b" ? own : "");
+    write(step + "cpu.cfs_quota_us", pod == "b" ? "150000\n" : "10000\n");
+    write(step + "cpu.cfs_period_us", "100000\n");
+  }
+  const HostLimits limits = read();
+  EXPECT_EQ(limits.cgroup_limit_bytes, kGiB);
+  EXPECT_EQ(limits.cgroup_cpus, 1.5);
+}
+
+TEST_F(HostLimitsTest, NamespaceOfItsOwnInVersion2) {
+  write("proc/self/cgroup", "0::/\n");
+  write("proc/self/mountinfo", "30 23 0:26 /.. /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
+  write("sys/fs/cgroup/job/cgroup.procs", std::to_string(::getpid()) + "\n");
+  write("sys/fs/cgroup/job/memory.max", "1073741824\n");
+  write("sys/fs/cgroup/other/memory.max", "4096\n");
+  EXPECT_EQ(read().cgroup_limit_bytes, kGiB);
+}
+
+// A container that sees its part of the tree, and paths of the host: it is in a cgroup below that.
+TEST_F(HostLimitsTest, PartOfTheTreeInAContainer) {
+  write("proc/self/cgroup", "4:memory:/docker/abc/worker\n");
+  write("proc/self/mountinfo",
+        "35 31 0:32 /docker/abc /cgroups/a\\040b rw - cgroup cgroup rw,memory\n");
+  write("cgroups/a b/memory.limit_in_bytes", "3221225472\n");
+  write("cgroups/a b/worker/memory.limit_in_bytes", "1073741824\n");
+  EXPECT_EQ(read().cgroup_limit_bytes, kGiB);
+}
+
+// The cgroup of a process that was moved out of its namespace may be none that can be seen.
+TEST_F(HostLimitsTest, CgroupThatIsNotFoundHasTheLimitOfTheMount) {
+  write("proc/self/mountinfo", "30 23 0:26 /.. /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
+  write("sys/fs/cgroup/memory.max", "2147483648\n");
+  write("sys/fs/cgroup/other/memory.max", "4096\n");
+  write("sys/fs/cgroup/other/cgroup.procs", "1\n");
+  for (const char* path : {"/", "/../../elsewhere", "/nowhere"}) {
+    write("proc/self/cgroup", std::string("0::") + path + "\n");
+    EXPECT_EQ(read().cgroup_limit_bytes, 2 * kGiB) << path;
+  }
 }
 
 TEST_F(HostLimitsTest, Version2InAHybridTree) {
