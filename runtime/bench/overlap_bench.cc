@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 
 #include "runtime/bench/bench_engine.h"
 #include "runtime/bench/bench_list.h"
@@ -129,7 +130,8 @@ std::vector<BenchResult> measure(const BatchShape& batch, const BenchOptions& op
   const std::string name =
       fmt::format("{}_bf16_{}_tokens", options.small ? "nano" : "gpt2_124m", batch.rows());
   log.info(fmt::format("bench overlap: {}, {} rounds", name, options.repetitions));
-  OverlapLoad load(batch, options, log);
+  const auto owned = std::make_unique<OverlapLoad>(batch, options, log);  // large for a stack
+  OverlapLoad& load = *owned;
   load.memory_s();
   load.unclipped_s();
   load.forget();

@@ -1,5 +1,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <pthread.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <array>
@@ -9,6 +11,8 @@
 #include <exception>
 #include <string>
 #include <string_view>
+#include <system_error>
+#include <thread>
 #include <vector>
 
 #include "base/error.h"
@@ -102,6 +106,40 @@ void hold_standard_streams() {
   }
 }
 
+constexpr std::size_t kSmallStackBytes = 2 << 20;
+constexpr std::size_t kStackBytes = 8 << 20;
+
+// Threads have stacks as large as the limit on the first thread's (ulimit -s), which may be too
+// small for the libraries that compute: a run would end with a signal, and nothing would be said.
+void give_threads_large_stacks() {
+  pthread_attr_t attributes;
+  if (pthread_getattr_default_np(&attributes) != 0) return;
+  std::size_t bytes = 0;
+  if (pthread_attr_getstacksize(&attributes, &bytes) == 0 && bytes < kSmallStackBytes) {
+    pthread_attr_setstacksize(&attributes, kStackBytes);
+    pthread_setattr_default_np(&attributes);
+  }
+  pthread_attr_destroy(&attributes);
+}
+
+int run_and_report(int argc, const char* const* argv) {
+  try {
+    const int code = run(argc, argv);
+    if (std::fflush(stdout) != 0) {
+      throw IoError({.operation = "write", .path = "standard output", .error_number = errno});
+    }
+    return code;
+  } catch (const std::exception& error) {
+    std::fflush(stdout);
+    return report_failure(error);
+  }
+}
+
+bool has_small_stack() {
+  rlimit limit = {};
+  return getrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur < kSmallStackBytes;
+}
+
 }  // namespace
 }  // namespace terrace
 
@@ -109,15 +147,15 @@ int main(int argc, char** argv) {
   terrace::hold_standard_streams();
   // A file that reaches the limit on its size is then an error that names it (EFBIG).
   std::signal(SIGXFSZ, SIG_IGN);
+  terrace::give_threads_large_stacks();
+  if (!terrace::has_small_stack()) return terrace::run_and_report(argc, argv);
+  int code = 0;
   try {
-    const int code = terrace::run(argc, argv);
-    if (std::fflush(stdout) != 0) {
-      throw terrace::IoError(
-          {.operation = "write", .path = "standard output", .error_number = errno});
-    }
-    return code;
-  } catch (const std::exception& error) {
-    std::fflush(stdout);
-    return terrace::report_failure(error);
+    std::thread([&] { code = terrace::run_and_report(argc, argv); }).join();
+  } catch (const std::system_error&) {
+    return terrace::report_failure(terrace::EnvironmentError(
+        "a thread with a larger stack than the first one's does not start",
+        "raise the limit on stacks (ulimit -s) or on threads (ulimit -u)"));
   }
+  return code;
 }

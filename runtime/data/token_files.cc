@@ -19,7 +19,8 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "ids in files are little-endian");
 
-constexpr std::size_t kBufferBytes = 64 * 1024;
+// Three of it are on the stack, which may be small.
+constexpr std::size_t kBufferBytes = 4096;
 
 class OpenFile {
  public:

@@ -184,8 +184,8 @@ void TrainingState::fill_piece(const StateSource& source, const UnitLayout& unit
       source.read(target.field, unit, begin + from, {reinterpret_cast<float*>(out), size});
       return;
     }
-    std::array<float, kGrain> values;
-    const std::span<float> exact = std::span(values).first(size);
+    std::vector<float> values(size);  // too large for a small stack
+    const std::span<float> exact = values;
     source.read(target.field, unit, begin + from, exact);
     if (target.field == StateField::kMaster) {
       narrow_master(exact, target.dtype, out);

@@ -143,6 +143,22 @@ TEST(ExitCode, StepsThatTheEpochsDoNotHaveAre2) {
   }
 }
 
+// ulimit -s, of which threads too have their stacks: a library, or a buffer of ours, may need more.
+TEST(ExitCode, OfARunWithASmallStackIs0) {
+  const TinyTraining training;
+  const Arguments run =
+      training.nvme() +
+      Arguments{"--max-steps", "2", "--place-optimizer", "nvme", "--local-ranks", "2"};
+  for (const char* kib : {"64", "200"}) {
+    const Outcome outcome =
+        ProgramRun(training.command(kib, run), {},
+                   {"sh", "-c", "ulimit -s " + std::string(kib) + "; exec \"$@\"", "sh"})
+            .wait();
+    EXPECT_EQ(outcome.code, 0) << outcome;
+  }
+  training.expect_same("64", "200", "final");
+}
+
 TEST(ExitCode, AFinishedRunIsNotTrainedOver) {
   const TinyTraining training;
   training.train("run", {"--max-steps", "2"});
