@@ -1,24 +1,33 @@
 #include "runtime/cli/console_log.h"
 
 #include <fmt/format.h>
+#include <poll.h>
+#include <unistd.h>
 
-#include <cstdio>
+#include <algorithm>
+#include <cerrno>
 
 namespace terrace {
 
+// A pipe that can be written to takes a piece of this size without waiting.
 void write_to_standard_error(std::string_view text) {
-  // What cannot be written cannot be said either.
-  [[maybe_unused]] const auto written = std::fwrite(text.data(), 1, text.size(), stderr);
+  constexpr std::size_t kPieceBytes = 4096;
+  constexpr int kWaitMs = 3000;
+  while (!text.empty()) {
+    pollfd ready = {.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
+    const int count = ::poll(&ready, 1, kWaitMs);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return;
+    const ssize_t written = ::write(STDERR_FILENO, text.data(), std::min(kPieceBytes, text.size()));
+    if (written < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (written <= 0) return;  // what cannot be written cannot be said either
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
 }
 
 void ConsoleLog::write(std::string_view prefix, std::string_view line) {
   const std::scoped_lock lock(mutex_);
-  const auto write = [&] { write_to_standard_error(fmt::format("{}{}\n", prefix, line)); };
-  if (console_ != nullptr) {
-    console_->above_progress(write);
-  } else {
-    write();
-  }
+  sink_(fmt::format("{}{}\n", prefix, line));
 }
 
 void ConsoleLog::info(std::string_view line) { write("terrace: ", line); }

@@ -1,21 +1,27 @@
 #pragma once
 
+#include <functional>
 #include <mutex>
 #include <string_view>
+#include <utility>
 
 #include "base/log.h"
-#include "runtime/cli/progress_console.h"
 
 namespace terrace {
 
-// Writes it whole; where it cannot be written, as to a console that is gone, nothing is said.
+// Writes it whole; where it cannot be written, as to a console that is gone or that nobody has read
+// for some seconds, nothing is said.
 void write_to_standard_error(std::string_view text);
+
+// Takes what is to be written to standard error.
+using ErrorSink = std::function<void(std::string_view text)>;
 
 // The program's log: whole lines on standard error, "terrace: ..." and "terrace: warning: ...".
 class ConsoleLog final : public Log {
  public:
-  // Keeps its lines apart from the console's line of progress. Borrows the console, if any.
-  explicit ConsoleLog(ProgressConsole* console = nullptr) : console_(console) {}
+  explicit ConsoleLog(ErrorSink sink = write_to_standard_error) : sink_(std::move(sink)) {}
+
+  const ErrorSink& sink() const { return sink_; }
 
   void info(std::string_view line) override;
   void warning(std::string_view line) override;
@@ -23,7 +29,7 @@ class ConsoleLog final : public Log {
  private:
   void write(std::string_view prefix, std::string_view line);
 
-  ProgressConsole* const console_;
+  const ErrorSink sink_;
   std::mutex mutex_;  // one line at a time
 };
 

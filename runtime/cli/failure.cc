@@ -6,7 +6,6 @@
 #include <string>
 
 #include "base/error.h"
-#include "runtime/cli/console_log.h"
 
 namespace terrace {
 namespace {
@@ -35,8 +34,8 @@ int exit_code_of(const std::exception& error) {
 
 }  // namespace
 
-int report_failure(const std::exception& error) {
-  write_to_standard_error(fmt::format("terrace: error: {}\n", text_of(error)));
+int report_failure(const std::exception& error, const ErrorSink& sink) {
+  sink(fmt::format("terrace: error: {}\n", text_of(error)));
   return exit_code_of(error);
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sys/ioctl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -92,7 +93,7 @@ ProgressConsole::~ProgressConsole() {
 int ProgressConsole::columns() const {
   if (options_.columns > 0) return options_.columns;
   winsize size = {};
-  const bool is_known = ioctl(fileno(out_), TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  const bool is_known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
   return is_known ? size.ws_col : kUsualColumns;
 }
 

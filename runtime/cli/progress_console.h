@@ -26,7 +26,7 @@ struct PhasePace {
 struct ConsoleOptions {
   bool is_terminal = false;
   ProgressChoice choice = ProgressChoice::kAuto;
-  int columns = 0;  // of the terminal; 0: as the terminal says, whenever a line is drawn
+  int columns = 0;  // of the terminal; 0: as standard output says, whenever a line is drawn
   PhasePace pace = {};
 };
 

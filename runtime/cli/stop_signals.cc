@@ -1,5 +1,6 @@
 #include "runtime/cli/stop_signals.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -16,8 +17,11 @@ namespace {
 StopRequest stop;                       // what signal handlers can reach
 std::atomic<bool> ends_at_once{false};  // where the run does not hear it yet
 
-// Writes with nothing but what a signal handler may call.
+// Writes with nothing but what a signal handler may call, and not where that would wait for a
+// reader.
 void write_from_handler(std::string_view text) {
+  pollfd ready = {.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
+  if (::poll(&ready, 1, 0) != 1) return;
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
 }
 

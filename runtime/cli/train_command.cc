@@ -11,6 +11,7 @@
 #include "parallel/mpi/mpi_session.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/console_log.h"
+#include "runtime/cli/console_writer.h"
 #include "runtime/cli/failure.h"
 #include "runtime/cli/progress_console.h"
 #include "runtime/cli/stop_signals.h"
@@ -31,7 +32,7 @@ struct Training {
   const TrainCommand& command;
   StopRequest& stop;
   TrainConsole& console;
-  Log& log;
+  ConsoleLog& log;
 };
 
 TrainOutcome train_as_rank(const Training& training, const LaunchEnvironment& launch,
@@ -65,7 +66,7 @@ int train_in_mpi_job(const Training& training, const LaunchEnvironment& launch,
     const std::unique_ptr<Communicator> world = session.make_world("world", waiting);
     code = exit_code_of(train_as_rank(training, launch, *world));
   } catch (const std::exception& error) {
-    failure = report_failure(error);
+    failure = report_failure(error, training.log.sink());
   }
   failure = session.end(failure);
   return failure != 0 ? failure : code;
@@ -109,11 +110,15 @@ int run_train(int argc, const char* const* argv) {
 
   allow_as_many_files_as_can_be();
 
+  // What a dry run prints is all that it does: that waits for its reader.
+  std::optional<ConsoleStreams> streams;
+  if (!command.options.run.dry_run) streams.emplace();
+  const ErrorSink errors = streams ? streams->error_sink() : ErrorSink(write_to_standard_error);
   // mpirun makes a terminal for its ranks, whatever it writes to itself.
   const bool is_terminal = !launch.is_mpi_job && isatty(STDOUT_FILENO) == 1;
-  ProgressConsole console(stdout,
+  ProgressConsole console(streams ? streams->output() : stdout,
                           {.is_terminal = is_terminal, .choice = command.options.run.progress});
-  ConsoleLog log(&console);
+  ConsoleLog log([&](std::string_view text) { console.above_progress([&] { errors(text); }); });
   if (!launch.doubt.empty() && launch.rank == 0) log.warning(launch.doubt);
   const Training training = {command, stop, console, log};
   if (is_job) return train_in_job(training, launch);

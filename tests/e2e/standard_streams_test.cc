@@ -1,5 +1,9 @@
+#include <fcntl.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "tests/e2e/tiny_training.h"
 
@@ -47,6 +51,33 @@ TEST(StandardStreams, WhatIsSaidToClosedOnesGoesToNoFile) {
     training.expect_same(name, "reference", "final");
     EXPECT_THAT(training.directory().read(name + "/lock"), IsEmpty());
   }
+}
+
+// As a terminal that was paused, or a pager at its first page.
+TEST(StandardStreams, AReaderThatStandsStillStopsNothing) {
+  const TinyTraining training;
+  const std::string fifo = training.path("console");
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  const int reader = ::open(fifo.c_str(), O_RDWR | O_CLOEXEC);
+  ASSERT_EQ(::fcntl(reader, F_SETPIPE_SZ, 4096), 4096);
+  const Arguments steps = {"--max-steps", "200", "--local-ranks", "2", "--collective-timeout", "5"};
+  const Outcome outcome = run_with(">" + fifo + " 2>&1", training.command("run", steps));
+  ::close(reader);
+  EXPECT_EQ(outcome.code, 0) << outcome;
+  EXPECT_EQ(training.rows("run").size(), 200U);
+  EXPECT_TRUE(training.directory().has("run/final/config.json"));
+}
+
+// What the pipe does not hold, and comes before its reader.
+TEST(StandardStreams, AReaderThatComesLateReadsAll) {
+  const TinyTraining training;
+  const Outcome outcome = ProgramRun(training.command("run", {"--max-steps", "200"}), {},
+                                     {"sh", "-c", "\"$@\" | { sleep 1; cat; }", "sh"})
+                              .wait();
+  for (int step = 1; step <= 200; ++step) {
+    EXPECT_THAT(outcome.output, HasSubstr(fmt::format("\nstep {:>3}/200  ", step)));
+  }
+  EXPECT_THAT(outcome.output, HasSubstr("\nlimited by: "));
 }
 
 TEST(StandardStreams, AnOutputThatIsClosedFailsWhoIsAskedForIt) {
