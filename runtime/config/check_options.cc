@@ -23,11 +23,6 @@ void check_steps(const TrainOptions& options) {
   if (batch.max_steps == 0 && !batch.num_train_epochs) {
     throw ConfigError("neither --max-steps nor --num-train-epochs is given", "give one of them");
   }
-  if (batch.max_steps != 0 && batch.num_train_epochs) {
-    throw ConfigError(fmt::format("--max-steps {} and --num-train-epochs {} both say when to end",
-                                  batch.max_steps, *batch.num_train_epochs),
-                      "give one of them");
-  }
   if (batch.max_steps != 0) check_total_steps(options, batch.max_steps);
 }
 

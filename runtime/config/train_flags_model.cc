@@ -74,13 +74,14 @@ constexpr auto kModelFlags = std::to_array<TrainFlag>({
        o.batch.gradient_accumulation_steps = v.integer(1, 1'000'000);
      },
      [](const TrainOptions& o) { return toml_integer(o.batch.gradient_accumulation_steps); }},
-    {{"max-steps", "Batch", "N", "The number of steps (0: --num-train-epochs says it)"},
+    {{"max-steps", "Batch", "N",
+      "The number of steps, before --num-train-epochs (0: that says it)"},
      [](TrainOptions& o, const FlagValue& v) { o.batch.max_steps = v.integer(0); },
      [](const TrainOptions& o) {
        return o.batch.max_steps == 0 ? std::string{} : toml_integer(o.batch.max_steps);
      }},
     {{"num-train-epochs", "Batch", "X",
-      "The number of steps, in passes over the data (0: --max-steps says it)"},
+      "The number of steps, in passes over the data, where no --max-steps is given"},
      [](TrainOptions& o, const FlagValue& v) {
        const double epochs = v.number(0);
        o.batch.num_train_epochs = epochs > 0 ? std::optional(epochs) : std::nullopt;

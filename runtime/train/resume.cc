@@ -40,6 +40,15 @@ std::unique_ptr<Checkpoint> find_checkpoint(const std::string& resume, const std
   }
 }
 
+CheckpointProgress resumed_progress(const std::string& resume, const std::string& run_dir) {
+  try {
+    const std::unique_ptr<Checkpoint> checkpoint = find_checkpoint(resume, run_dir);
+    return checkpoint == nullptr ? CheckpointProgress() : checkpoint->progress();
+  } catch (const Error&) {
+    return {};
+  }
+}
+
 CorruptData naming_earlier_checkpoint(const CorruptData& damage, const std::string& resume,
                                       const std::string& run_dir) {
   if (resume != "auto") return damage;
@@ -73,7 +82,7 @@ void check_resume(const Checkpoint& checkpoint, const ResumingRun& run) {
   if (progress.step > run.last_step) {
     throw ConfigError(fmt::format("the checkpoint is of step {}, and the run ends at step {}",
                                   progress.step, run.last_step),
-                      "raise --max-steps or --stop-after-step");
+                      "raise --max-steps, --num-train-epochs or --stop-after-step");
   }
 }
 

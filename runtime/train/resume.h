@@ -16,6 +16,10 @@ namespace terrace {
 // CorruptData as naming_earlier_checkpoint() does.
 std::unique_ptr<Checkpoint> find_checkpoint(const std::string& resume, const std::string& run_dir);
 
+// How far that is, as well as can be told before the run directory is this run's own: nothing where
+// there is no checkpoint, or none that can be read, which is told when it is opened.
+CheckpointProgress resumed_progress(const std::string& resume, const std::string& run_dir);
+
 // `damage` of the checkpoint that `resume` stands for. Whoever asked for the latest is told which
 // one is before it; that is not taken by itself, which would give up steps in silence.
 CorruptData naming_earlier_checkpoint(const CorruptData& damage, const std::string& resume,

@@ -20,6 +20,7 @@ std::string describe_plan(const EngineOptions& options, const EnginePlan& plan);
 // How much of the data a run uses.
 struct DataUse {
   std::int64_t total_steps = 0;
+  std::int64_t total_samples = 0;
   std::int64_t samples_per_step = 0;
   std::int64_t evaluated_samples = 0;  // by one evaluation
   std::int64_t evaluated_every = 0;    // steps; 0: after the last alone

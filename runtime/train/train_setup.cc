@@ -305,7 +305,7 @@ DatasetOptions dataset_options_for(const TrainOptions& options, const ModelConfi
 }
 
 std::int64_t total_steps_for(const TrainOptions& options, const Dataset& data,
-                             std::int64_t samples_per_step) {
+                             std::int64_t samples_per_step, const CheckpointProgress& done) {
   if (options.batch.max_steps > 0) return options.batch.max_steps;
   const double windows =
       options.batch.num_train_epochs.value_or(1.0) * static_cast<double>(data.windows_per_epoch());
@@ -316,7 +316,11 @@ std::int64_t total_steps_for(const TrainOptions& options, const Dataset& data,
                                   *options.batch.num_train_epochs, steps),
                       "train for fewer");
   }
-  return std::max<std::int64_t>(1, static_cast<std::int64_t>(steps));
+  if (done.samples == done.step * samples_per_step) {
+    return std::max<std::int64_t>(1, static_cast<std::int64_t>(steps));
+  }
+  const auto left = static_cast<std::int64_t>(std::ceil(windows)) - done.samples;
+  return done.step + (std::max<std::int64_t>(left, 0) + samples_per_step - 1) / samples_per_step;
 }
 
 LrSchedule schedule_for(const TrainOptions& options, std::int64_t total_steps) {

@@ -2,6 +2,7 @@
 
 #include "memory/host/host_limits.h"
 #include "memory/host/thread_plan.h"
+#include "runtime/checkpoint/checkpoint.h"
 #include "runtime/config/train_options.h"
 #include "runtime/data/dataset.h"
 #include "runtime/train/engine.h"
@@ -52,9 +53,12 @@ EngineOptions engine_options_for(const TrainOptions& options, const ModelConfig&
 DatasetOptions dataset_options_for(const TrainOptions& options, const ModelConfig& model,
                                    std::int64_t sequence_length);
 std::int64_t sequence_length_for(const TrainOptions& options, const ModelConfig& model);
-// Of the whole run: --max-steps, or the steps of --num-train-epochs with as many samples each.
+// Returns the step that the whole run ends with: --max-steps, or the one that uses up the samples
+// of
+// --num-train-epochs, given what the steps before have used up (with other samples in a step, where
+// the run was resumed) and the samples of a step from now on.
 std::int64_t total_steps_for(const TrainOptions& options, const Dataset& data,
-                             std::int64_t samples_per_step);
+                             std::int64_t samples_per_step, const CheckpointProgress& done);
 LrSchedule schedule_for(const TrainOptions& options, std::int64_t total_steps);
 
 }  // namespace terrace

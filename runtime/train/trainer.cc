@@ -78,6 +78,7 @@ class Trainer {
     if (is_in_place && checkpoint != nullptr) {
       refuse_to_overwrite(options_.run, run_dir_, checkpoint->progress().step);
     }
+    settle_steps(checkpoint != nullptr ? checkpoint->progress() : CheckpointProgress());
     refuse_second_run(options_.run.resume, run_dir_);
     check_room(room_need(engine_options_, plan_, machine_, ranks_), options_.tiers, machine_);
     ranks_.add_devices(exchange_of(backend_.get()), communicator_options_for(options_.ranks));
@@ -109,13 +110,21 @@ class Trainer {
     }
     samples_.emplace(*data_, share,
                      evaluation_samples(*options_.run.eval_samples, data_->validation_windows()));
-    total_steps_ = total_steps_for(options_, *data_, share.of_step());
+    settle_steps(resumed_progress(options_.run.resume, options_.run.run_dir));
+  }
+
+  // How far the run goes, given what the steps before it have done.
+  void settle_steps(const CheckpointProgress& done) {
+    const std::int64_t of_step = samples_->share().of_step();
+    total_steps_ = total_steps_for(options_, *data_, of_step, done);
+    total_samples_ = done.samples + (total_steps_ - done.step) * of_step;
     check_total_steps(options_, total_steps_);
     schedule_ = schedule_for(options_, total_steps_);
   }
 
   std::string data_summary() const {
     return describe_data(*data_, {.total_steps = total_steps_,
+                                  .total_samples = total_samples_,
                                   .samples_per_step = samples_->share().of_step(),
                                   .evaluated_samples = samples_->evaluated(),
                                   .evaluated_every = options_.run.eval_every});
@@ -575,6 +584,7 @@ class Trainer {
   bool stops_ = false;             // some rank was asked to stop
   bool lacks_evaluation_ = false;  // that belongs to the last step that is done
   std::int64_t total_steps_ = 0;
+  std::int64_t total_samples_ = 0;  // up to there
   std::int64_t done_steps_ = 0;
   std::int64_t saved_step_ = -1;  // of the latest checkpoint in the run directory
   std::int64_t next_sample_ = 0;  // of the step to begin next

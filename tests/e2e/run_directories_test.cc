@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <filesystem>
 
 #include "tests/e2e/tiny_training.h"
@@ -51,6 +52,39 @@ TEST(RunDirectories, TellWhatAResumedRunComputesOtherwise) {
   const Outcome elsewhere = training.train(
       "other", Arguments{"--max-steps", "6", "--resume", training.path("run/checkpoint-4/")});
   EXPECT_THAT(elsewhere.output, HasSubstr("max_steps 8 -> 6"));
+}
+
+// What is left to do depends on what was done: samples that are left, by those of a step from now
+// on.
+TEST(RunDirectories, GoOnForTheSamplesThatAreLeftOfTheirEpochs) {
+  const TinyTraining training;
+  training.directory().write("text.txt", generated_text(203 * 32 + 1, 7));  // 203 samples
+  const Arguments epochs = {"--num-train-epochs",    "2", "--sequence-length", "32",
+                            "--validation-fraction", "0", "--log-every",       "100"};
+  training.train("first", epochs + Arguments{"--micro-batch-size", "2", "--stop-after-step", "60"});
+  struct Resumed {
+    const char* micro_batch_size;
+    Arguments more;
+    std::int64_t last_step;
+  };
+  // 240 samples of 406 are used up, with two micro-batches a step.
+  const auto runs = std::to_array<Resumed>({{"2", {}, 102},
+                                            {"5", {}, 77},
+                                            {"1", {}, 143},
+                                            {"8", {}, 71},
+                                            {"2", {"--local-ranks", "2"}, 81},
+                                            {"8", {"--max-steps", "62"}, 62}});
+  for (const auto& [micro_batch_size, more, last_step] : runs) {
+    SCOPED_TRACE(micro_batch_size);
+    std::filesystem::remove_all(training.path("run"));
+    std::filesystem::copy(training.path("first"), training.path("run"),
+                          std::filesystem::copy_options::recursive);
+    const Arguments command =
+        epochs + Arguments{"--micro-batch-size", micro_batch_size} + more + kResume;
+    training.train("run", command);
+    EXPECT_EQ(training.rows("run").back().step, last_step);
+    EXPECT_THAT(training.train("run", command).output, HasSubstr("is complete"));
+  }
 }
 
 TEST(RunDirectories, OfACompleteRunAreFoundSoByAllRanks) {

@@ -40,6 +40,12 @@ void expect_refused(const Arguments& more, const std::vector<std::string>& parts
   for (const std::string& part : parts) EXPECT_THAT(error, testing::HasSubstr(part));
 }
 
+// As in transformers.
+TEST(TrainConfig, MaxStepsWinsOverEpochs) {
+  const TrainOptions both = parse_train_options(with({"--num-train-epochs", "2"}));
+  EXPECT_EQ(both.batch.max_steps, 100);
+}
+
 // What says the same in another way on the command line takes the file's place, too.
 TEST(TrainConfig, AFlagWinsOverTheFilesAlternative) {
   const TemporaryDirectory directory;
@@ -464,7 +470,6 @@ TEST(TrainConfig, MissingAndContradictoryOptionsAreRefused) {
   EXPECT_THAT(error_of({"--data", "x", "--max-steps", "1"}), testing::HasSubstr("--model"));
   EXPECT_THAT(error_of({"--model", "nano", "--max-steps", "1"}), testing::HasSubstr("--data"));
   EXPECT_THAT(error_of({"--model", "nano", "--data", "x"}), testing::HasSubstr("--max-steps"));
-  expect_refused({"--num-train-epochs", "1"}, {"--max-steps 100", "--num-train-epochs 1"});
   expect_refused({"--stop-after-step", "101"}, {"--stop-after-step 101"});
   expect_refused({"--warmup-steps", "101"}, {"--warmup-steps 101", "--max-steps 100"});
   expect_refused({"--min-learning-rate", "1"}, {"--min-learning-rate 1", "--learning-rate"});

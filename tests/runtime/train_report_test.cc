@@ -52,12 +52,12 @@ TEST(TrainReport, SaysHowMuchOfTheDataARunGoesThrough) {
   options.sequence_length = 9;
   options.validation_fraction = 0.1;
   EXPECT_EQ(
-      describe_data(Dataset(options), {20, 4, 6, 0}),
+      describe_data(Dataset(options), {20, 80, 4, 6, 0}),
       "data: 900 tokens (bytes of text) to train on, 99 samples; 100 to validate on; 20 steps "
       "go through 0.808 epochs\nevaluation, after the last step: 6 of 11 samples, as much "
       "computation as 0.5 steps (--eval-samples)");
   options.validation_fraction = 0;
-  EXPECT_THAT(describe_data(Dataset(options), {20, 4, 0, 0}), testing::EndsWith("\nno evaluation"));
+  EXPECT_THAT(describe_data(Dataset(options), {20, 80, 4, 0, 0}), testing::EndsWith("\nno evaluation"));
 }
 
 TEST(TrainReport, EachOfSeveralDrivesIsToldWhatGoesToIt) {
