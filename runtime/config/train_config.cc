@@ -152,11 +152,12 @@ TrainOptions with_absolute_paths(TrainOptions options) {
 std::vector<std::string> changed_keys(const std::string& toml, const TrainOptions& options) {
   constexpr std::array<std::string_view, 5> kGroups = {"Model", "Data", "Batch", "Optimizer",
                                                        "Precision"};
+  constexpr std::array<std::string_view, 2> kSameBits = {"stop-after-step", "master-weights"};
   const TrainOptions absolute = with_absolute_paths(options);
   std::vector<std::string> changed;
   for (const TrainFlag& flag : train_flags()) {
     const bool is_computed = std::ranges::count(kGroups, flag.spec.group) != 0;
-    if (!is_computed || flag.spec.name == "stop-after-step") continue;
+    if (!is_computed || std::ranges::count(kSameBits, flag.spec.name) != 0) continue;
     const std::string key = key_of(flag.spec);
     const std::optional<std::string> before = line_of(toml, key);
     const std::string now = flag.show(options);

@@ -25,7 +25,7 @@ TrainOptions with_absolute_paths(TrainOptions options);
 
 // The keys of model, data, batch, optimizer and precision in which `options` differ from `toml`, of
 // another run's to_toml(), each with both values: "learning_rate 0.0003 -> 0.01". Where a run is
-// stopped makes no difference to what it computes.
+// stopped, and in which form master weights are kept, makes no difference to what it computes.
 std::vector<std::string> changed_keys(const std::string& toml, const TrainOptions& options);
 
 }  // namespace terrace

@@ -87,6 +87,15 @@ TEST(RunDirectories, GoOnForTheSamplesThatAreLeftOfTheirEpochs) {
   }
 }
 
+// Their bits are the same.
+TEST(RunDirectories, OfACompleteRunAreTheSameWithTheOtherFormOfMasters) {
+  const TinyTraining training;
+  const Arguments steps = Arguments{"--max-steps", "3"} + kResume;
+  training.train("run", steps + Arguments{"--master-weights", "split"});
+  EXPECT_THAT(training.train("run", steps + Arguments{"--master-weights", "fp32"}).output,
+              HasSubstr("is complete"));
+}
+
 TEST(RunDirectories, OfACompleteRunAreFoundSoByAllRanks) {
   const TinyTraining training;
   const Arguments steps = Arguments{"--max-steps", "3", "--local-ranks", "2"} + kResume;
