@@ -27,6 +27,7 @@ constexpr const char* kManifest = "manifest.json";
 constexpr const char* kConfig = "config.json";
 constexpr const char* kHash = "xxh3";
 constexpr const char* kPieces = "pieces";
+constexpr const char* kDataHash = "data_xxh3";
 constexpr std::size_t kHashDigits = 16;
 constexpr const char* kRemedy = "resume from an earlier checkpoint";
 constexpr const char* kSchema = "terrace.checkpoint/1";
@@ -292,6 +293,7 @@ std::string write_checkpoint(const std::string& run_dir, const CheckpointProgres
   if (progress.loss_scale) manifest["loss_scale"] = listed(*progress.loss_scale);
   if (!progress.device.empty()) manifest["device"] = progress.device;
   if (!progress.arithmetic.empty()) manifest["arithmetic"] = progress.arithmetic;
+  if (progress.data_hash) manifest[kDataHash] = to_hex(*progress.data_hash);
   for (const UnitLayout& unit : layout) {
     for (const StateField field : kStateFields) {
       const std::string name = file_name(field, unit);
@@ -385,6 +387,9 @@ Checkpoint::Checkpoint(const std::string& directory, FileSystem& disk)
     }
     progress_.device = manifest.value("device", "");
     progress_.arithmetic = manifest.value("arithmetic", "");
+    if (manifest.contains(kDataHash)) {
+      progress_.data_hash = from_hex(manifest.at(kDataHash).get<std::string>());
+    }
     for (const json& file : manifest.at("files")) {
       listed_.push_back({parse_file_name(file), parse_hashes(file)});
     }

@@ -32,6 +32,8 @@ struct CheckpointProgress {
   std::string device = {};
   // What its bits depended on beside that: program, libraries, instruction set or GPU. Likewise.
   std::string arithmetic = {};
+  // Dataset::training_hash(). None in checkpoints that do not say.
+  std::optional<std::uint64_t> data_hash = std::nullopt;
 };
 
 // Gives elements of a unit's flat sequence; see StateSource::read.

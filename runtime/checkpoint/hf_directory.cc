@@ -14,6 +14,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/half.h"
+#include "base/hash.h"
 
 namespace terrace {
 namespace {
@@ -307,6 +308,28 @@ void HfDirectory::read(const ParameterTensor& tensor, std::int64_t begin,
   if (out.empty()) return;
   if (tensor.stored_transposed) return read_transposed(found->second, tensor, begin, out);
   read_stored(*found->second.file, *found->second.tensor, begin, out);
+}
+
+std::uint64_t HfDirectory::fingerprint() const {
+  constexpr std::uint64_t kSampleBytes = 64 << 10;
+  std::vector<std::string> names;
+  for (const auto& [name, place] : parameters_) names.push_back(name);
+  std::ranges::sort(names);
+  StreamingHash hash;
+  std::vector<std::byte> sample;
+  for (const std::string& name : names) {
+    const auto& [file, tensor] = parameters_.at(name);
+    const std::string header =
+        fmt::format("{} {} [{}]", name, name_of(tensor->type), fmt::join(tensor->shape, ", "));
+    hash.add(std::as_bytes(std::span(header)));
+    sample.resize(std::min(kSampleBytes, tensor->size_bytes()));
+    const std::uint64_t last = tensor->size_bytes() - sample.size();
+    for (const std::uint64_t at : {std::uint64_t{0}, last / 2, last}) {
+      file->read(*tensor, at, sample);
+      hash.add(sample);
+    }
+  }
+  return hash.value();
 }
 
 void HfDirectory::read_transposed(const Place& place, const ParameterTensor& tensor,

@@ -48,6 +48,10 @@ class HfDirectory {
   // call, so ask for all of it, or for large parts. Throws IoError.
   void read(const ParameterTensor& tensor, std::int64_t begin, std::span<float> out) const;
 
+  // A hash of the model's tensors: of the type and shape of each, and of its first, middle and last
+  // bytes. Throws IoError.
+  std::uint64_t fingerprint() const;
+
  private:
   struct Place {
     const SafetensorsFile* file = nullptr;

@@ -77,6 +77,18 @@ std::optional<std::string> line_of(const std::string& toml, const std::string& k
   return std::nullopt;
 }
 
+void add_difference(const std::string& toml, const TrainOptions& options, const TrainFlag& flag,
+                    std::vector<std::string>& differences) {
+  const std::string key = key_of(flag.spec);
+  const std::optional<std::string> before = line_of(toml, key);
+  const std::string now = flag.show(options);
+  if (!before.has_value() || *before == now) return;  // a version may not have had it yet
+  constexpr auto kOrNotSet = [](const std::string& value) {
+    return value.empty() ? std::string("not set") : value;
+  };
+  differences.push_back(fmt::format("{} {} -> {}", key, kOrNotSet(*before), kOrNotSet(now)));
+}
+
 // What is not cannot stand in config.toml, without which the run could not be gone on with.
 void check_utf8(const FlagValue& value) {
   if (std::ranges::all_of(value.texts(), is_utf8)) return;
@@ -149,6 +161,12 @@ TrainOptions with_absolute_paths(TrainOptions options) {
   return options;
 }
 
+std::vector<std::string> differing_keys(const std::string& toml, const TrainOptions& options) {
+  std::vector<std::string> differing;
+  for (const TrainFlag& flag : train_flags()) add_difference(toml, options, flag, differing);
+  return differing;
+}
+
 std::vector<std::string> changed_keys(const std::string& toml, const TrainOptions& options) {
   constexpr std::array<std::string_view, 5> kGroups = {"Model", "Data", "Batch", "Optimizer",
                                                        "Precision"};
@@ -158,15 +176,8 @@ std::vector<std::string> changed_keys(const std::string& toml, const TrainOption
   for (const TrainFlag& flag : train_flags()) {
     const bool is_computed = std::ranges::count(kGroups, flag.spec.group) != 0;
     if (!is_computed || std::ranges::count(kSameBits, flag.spec.name) != 0) continue;
-    const std::string key = key_of(flag.spec);
-    const std::optional<std::string> before = line_of(toml, key);
-    const std::string now = flag.show(options);
-    if (!before.has_value() || *before == now) continue;  // a version may not have had it yet
-    if (*before == flag.show(absolute)) continue;
-    constexpr auto kOrNotSet = [](const std::string& value) {
-      return value.empty() ? std::string("not set") : value;
-    };
-    changed.push_back(fmt::format("{} {} -> {}", key, kOrNotSet(*before), kOrNotSet(now)));
+    if (line_of(toml, key_of(flag.spec)) == flag.show(absolute)) continue;
+    add_difference(toml, options, flag, changed);
   }
   return changed;
 }

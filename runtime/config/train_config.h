@@ -23,9 +23,11 @@ std::string to_toml(const TrainOptions& options);
 // The options with every path made absolute: what it means here, it means everywhere.
 TrainOptions with_absolute_paths(TrainOptions options);
 
-// The keys of model, data, batch, optimizer and precision in which `options` differ from `toml`, of
-// another run's to_toml(), each with both values: "learning_rate 0.0003 -> 0.01". Where a run is
-// stopped, and in which form master weights are kept, makes no difference to what it computes.
+// The keys in which `options` differ from `toml`, of another's to_toml(), each with both values:
+// "learning_rate 0.0003 -> 0.01".
+std::vector<std::string> differing_keys(const std::string& toml, const TrainOptions& options);
+// Those of model, data, batch, optimizer and precision alone. Where a run is stopped, and in which
+// form master weights are kept, makes no difference to what it computes.
 std::vector<std::string> changed_keys(const std::string& toml, const TrainOptions& options);
 
 }  // namespace terrace

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/hash.h"
 #include "runtime/data/sample_order.h"
 
 namespace terrace {
@@ -28,6 +29,25 @@ std::int64_t tail_tokens(double fraction, std::int64_t tokens) {
   if (fraction == 0.0) return 0;
   const auto part = static_cast<std::int64_t>(std::floor(fraction * static_cast<double>(tokens)));
   return std::clamp<std::int64_t>(part, std::min<std::int64_t>(2, tokens), tokens);
+}
+
+// A hash of `count` tokens from `begin` on, by what lies at some places of them.
+std::optional<std::uint64_t> hash_places(const TokenSource& source, std::int64_t begin,
+                                         std::int64_t count) {
+  constexpr std::int64_t kPlaces = 64;
+  constexpr std::int64_t kTokens = 256;
+  std::vector<std::int32_t> piece(static_cast<std::size_t>(std::min(kTokens, count)));
+  const std::int64_t rest = count - std::ssize(piece);
+  StreamingHash hash;
+  for (std::int64_t place = 0; place < kPlaces; ++place) {
+    try {
+      source.read(begin + rest * place / (kPlaces - 1), piece);
+    } catch (const Error&) {  // is told when training comes to it
+      return std::nullopt;
+    }
+    hash.add(std::as_bytes(std::span(piece)));
+  }
+  return hash.value();
 }
 
 // `window` holds sequence_length + 1 tokens: inputs, and the same one place on.
@@ -78,6 +98,15 @@ void Dataset::check_validation() const {
     const auto size = static_cast<std::size_t>(std::min(kPiece, validation_tokens_ - at));
     source.read(validation_begin_ + at, std::span(piece).first(size));
   }
+}
+
+std::optional<std::uint64_t> Dataset::training_hash() const {
+  return hash_places(*data_, 0, training_tokens_);
+}
+
+std::optional<std::uint64_t> Dataset::validation_hash() const {
+  return hash_places(validation_ != nullptr ? *validation_ : *data_, validation_begin_,
+                     validation_tokens_);
 }
 
 std::int64_t Dataset::validation_windows() const {

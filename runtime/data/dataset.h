@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -35,6 +36,10 @@ class Dataset {
   std::int64_t validation_tokens() const { return validation_tokens_; }  // 0: no validation
   bool is_text() const { return data_->is_text(); }                      // whose bytes are the ids
   std::int64_t windows_per_epoch() const { return windows_; }
+  // A hash of tokens at places spread over the training data, or over the validation split: of
+  // other data it is another, as good as always. None where such a place cannot be read.
+  std::optional<std::uint64_t> training_hash() const;
+  std::optional<std::uint64_t> validation_hash() const;
   // Reads the validation split whole, which no training step does. Throws as TokenSource::read().
   void check_validation() const;
   // Windows that cover the validation split whole; the last may be short.

@@ -4,18 +4,15 @@
 #include <vector>
 
 namespace terrace {
-namespace {
 
-// Every rank's value, by rank.
-template <typename T>
-std::vector<T> of_all(Communicator& control, T value) {
-  std::vector<T> values(static_cast<std::size_t>(control.size()));
-  control.all_gather(view(std::as_writable_bytes(std::span(values))),
-                     view(std::as_writable_bytes(std::span(&value, 1))), {});
-  return values;
+std::string text_of_rank(Communicator& world, int rank, const std::string& text) {
+  std::int32_t size = static_cast<std::int32_t>(text.size());
+  world.broadcast(view(std::span(&size, 1)), rank, {});
+  std::string shared =
+      world.rank() == rank ? text : std::string(static_cast<std::size_t>(size), ' ');
+  world.broadcast(view(std::as_writable_bytes(std::span(shared))), rank, {});
+  return shared;
 }
-
-}  // namespace
 
 RankGroup::RankGroup(Communicator* world, const MeshShape& shape) : world_(world) {
   if (world == nullptr) return;
@@ -39,7 +36,7 @@ bool RankGroup::any(bool value) const {
 
 std::int64_t RankGroup::smallest(std::int64_t value) const {
   if (world_ == nullptr) return value;
-  const std::vector<std::int64_t> values = of_all(*world_, value);
+  const std::vector<std::int64_t> values = of_all_ranks(*world_, value);
   return *std::min_element(values.begin(), values.end());
 }
 
@@ -47,7 +44,7 @@ std::int64_t RankGroup::largest(std::int64_t value) const { return -smallest(-va
 
 bool RankGroup::is_same(std::uint64_t value) const {
   if (world_ == nullptr) return true;
-  const std::vector<std::uint64_t> values = of_all(*world_, value);
+  const std::vector<std::uint64_t> values = of_all_ranks(*world_, value);
   return std::ranges::count(values, values.front()) == std::ssize(values);
 }
 
@@ -55,7 +52,7 @@ void RankGroup::wait_for_all() const { any(false); }
 
 bool RankGroup::is_same_in_stages(std::uint64_t value) const {
   if (world_ == nullptr) return true;
-  const std::vector<std::uint64_t> values = of_all(*world_, value);
+  const std::vector<std::uint64_t> values = of_all_ranks(*world_, value);
   for (std::size_t r = 0; r < values.size(); ++r) {
     MeshPosition first = position_of(steps_.shape, static_cast<int>(r));
     first.data = 0;
@@ -67,22 +64,18 @@ bool RankGroup::is_same_in_stages(std::uint64_t value) const {
 double RankGroup::sum(double value) const {
   if (world_ == nullptr) return value;
   double sum = 0;
-  for (const double one : of_all(*world_, value)) sum += one;
+  for (const double one : of_all_ranks(*world_, value)) sum += one;
   return sum;
 }
 
 std::string RankGroup::text_of_first(const std::string& text) const {
   if (world_ == nullptr) return text;
-  std::int32_t size = static_cast<std::int32_t>(text.size());
-  world_->broadcast(view(std::span(&size, 1)), 0, {});
-  std::string shared = is_first() ? text : std::string(static_cast<std::size_t>(size), ' ');
-  world_->broadcast(view(std::as_writable_bytes(std::span(shared))), 0, {});
-  return shared;
+  return text_of_rank(*world_, 0, text);
 }
 
 void RankGroup::combine(RunTotals& totals) const {
   if (world_ == nullptr) return;
-  const std::vector<RunTotals> all = of_all(*world_, totals);
+  const std::vector<RunTotals> all = of_all_ranks(*world_, totals);
   totals.moved = totals.moved_by_deferred = {};
   for (const RunTotals& rank : all) {
     totals.moved += rank.moved;

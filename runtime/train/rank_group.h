@@ -3,13 +3,26 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "runtime/step/lane_executor.h"
 #include "runtime/train/compute_backend.h"
 #include "runtime/train/step_ranks.h"
 
 namespace terrace {
+
+// Every rank's value, by rank. All ranks call it.
+template <typename T>
+std::vector<T> of_all_ranks(Communicator& world, T value) {
+  std::vector<T> values(static_cast<std::size_t>(world.size()));
+  world.all_gather(view(std::as_writable_bytes(std::span(values))),
+                   view(std::as_writable_bytes(std::span(&value, 1))), {});
+  return values;
+}
+// The text of one rank, which all ranks are told. All ranks call it.
+std::string text_of_rank(Communicator& world, int rank, const std::string& text);
 
 // The ranks of a run as one of them sees them, and what they agree on between steps. All ranks do
 // the same calls in the same order; with one rank each returns what it was given. Throws CommError.

@@ -79,6 +79,14 @@ void check_resume(const Checkpoint& checkpoint, const ResumingRun& run) {
         "resume with the data and the sequence length of that run, or start another run from "
         "the weights of its final directory (--model)");
   }
+  if (progress.data_hash && run.data_hash && *progress.data_hash != *run.data_hash) {
+    throw ConfigError(
+        fmt::format("the checkpoint was made with other data: as many training tokens, {}, and not "
+                    "the same ones",
+                    progress.training_tokens),
+        "resume with the data of that run, or start another run from the weights of its final "
+        "directory (--model)");
+  }
   if (progress.step > run.last_step) {
     throw ConfigError(fmt::format("the checkpoint is of step {}, and the run ends at step {}",
                                   progress.step, run.last_step),

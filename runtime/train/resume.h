@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/error.h"
@@ -32,6 +33,7 @@ struct ResumingRun {
   std::int64_t sequence_length = 0;
   std::int64_t training_tokens = 0;
   std::int64_t last_step = 0;
+  std::optional<std::uint64_t> data_hash = std::nullopt;  // Dataset::training_hash()
 };
 
 // Throws ConfigError where going on would be a mistake: another model, other data or another order

@@ -23,6 +23,7 @@
 #include "runtime/train/dry_run.h"
 #include "runtime/train/evaluation.h"
 #include "runtime/train/local_ranks.h"
+#include "runtime/train/rank_agreement.h"
 #include "runtime/train/rank_group.h"
 #include "runtime/train/rank_samples.h"
 #include "runtime/train/ranked_state.h"
@@ -59,6 +60,7 @@ class Trainer {
   }
 
   TrainOutcome run() {
+    check_same_model(ranks_, model_);
     open_data();
     // A checkpoint or weights that were named are opened before the step is compiled. Those in the
     // run's own directory have to wait until the leftovers of a crash are cleared there.
@@ -103,7 +105,8 @@ class Trainer {
   void open_data() {
     data_ = std::make_unique<Dataset>(
         dataset_options_for(options_, model_, engine_options_.batch.positions));
-    agree_on_data();
+    check_same_data(ranks_, *data_);
+    data_hash_ = data_->training_hash();
     const SampleShare share = sample_share();
     if (!options_.run.eval_samples.has_value()) {
       options_.run.eval_samples = default_evaluation_samples(share.of_step());
@@ -161,26 +164,12 @@ class Trainer {
         machine_.gpu.has_value() ? describe_cuda_device(machine_.gpu->ordinal) : cpu_arithmetic());
   }
 
-  // Ranks read it themselves, and may see other files. With as many tokens these count as the same.
-  void agree_on_data() const {
-    const auto same = [&](std::int64_t tokens) {
-      return ranks_.is_same(static_cast<std::uint64_t>(tokens));
-    };
-    const bool same_training = same(data_->training_tokens());
-    const bool same_validation = same(data_->validation_tokens());
-    if (same_training && same_validation) return;
-    throw ConfigError(fmt::format("the ranks have found different data: here {} training and {} "
-                                  "validation tokens",
-                                  data_->training_tokens(), data_->validation_tokens()),
-                      "give --data and --validation-data with the same content to all of them");
-  }
-
   // The checkpoint to go on from, the same on all ranks. Null: none, and the weights that the run
   // starts from are open, if there are any.
   std::unique_ptr<Checkpoint> find_start() {
     const std::string& directory = run_dir_.empty() ? options_.run.run_dir : run_dir_;
     std::unique_ptr<Checkpoint> checkpoint = find_checkpoint(options_.run.resume, directory);
-    agree_on(checkpoint.get());
+    check_same_checkpoint(ranks_, checkpoint.get());
     if (checkpoint == nullptr) open_weights();
     return checkpoint;
   }
@@ -195,6 +184,7 @@ class Trainer {
     }
     if (!takes) return;
     weights_ = std::make_unique<HfDirectory>(options_.model.model, model_, layout_, log_);
+    check_same_weights(ranks_, options_.model.model, *weights_);
     if (!ranks_.is_first()) return;
     const std::string foreign = why_bytes_are_foreign(options_.model.model, model_);
     if (data_->is_text() && !foreign.empty()) {
@@ -279,16 +269,6 @@ class Trainer {
     return read_hf_companions(options_.model.model, log_);
   }
 
-  // Ranks look for the checkpoint themselves, and may see other directories.
-  void agree_on(const Checkpoint* checkpoint) const {
-    const bool same_step = ranks_.is_same(
-        static_cast<std::uint64_t>(checkpoint == nullptr ? -1 : checkpoint->progress().step));
-    const bool same_content = ranks_.is_same(checkpoint == nullptr ? 0 : checkpoint->fingerprint());
-    if (same_step && same_content) return;
-    throw ConfigError("the ranks have found different checkpoints to resume from",
-                      "give --run-dir and --resume on a file system that all of them see");
-  }
-
   // Sets the state, and where the run is. Until all ranks have read and verified their parts, no
   // file is changed: one of them may find damage that the others do not see.
   void start_from(std::unique_ptr<Checkpoint> checkpoint) {
@@ -302,6 +282,7 @@ class Trainer {
     if (weights_ != nullptr) {
       fill_state(WeightState(*weights_), "loading the weights");
       weights_.reset();
+      check_same_parameters(ranks_, engine_->state().parameters_hash());
       console_.say(fmt::format("{}starts from the weights in {}", why, options_.model.model));
     } else {
       fill_state(RandomState(options_.model.seed), "initialising the state");
@@ -317,8 +298,9 @@ class Trainer {
   }
 
   ResumingRun resuming_run() const {
-    return {model_, options_.model.seed, engine_options_.batch.positions, data_->training_tokens(),
-            last_step()};
+    return {
+        model_,      options_.model.seed, engine_options_.batch.positions, data_->training_tokens(),
+        last_step(), data_hash_};
   }
 
   void resume_from(Checkpoint& checkpoint) {
@@ -544,7 +526,7 @@ class Trainer {
     rows_->sync();  // a resumed run continues the rows of the steps it has
     tell_saved(saver_->save({done_steps_, next_sample_, options_.model.seed,
                              engine_options_.batch.positions, data_->training_tokens(),
-                             engine_->loss_scale(), device_name(), arithmetic()}));
+                             engine_->loss_scale(), device_name(), arithmetic(), data_hash_}));
   }
 
   void export_weights() {
@@ -568,6 +550,7 @@ class Trainer {
   const std::unique_ptr<ComputeBackend> backend_;  // null: the CPU device
   EngineOptions engine_options_;
   std::unique_ptr<Dataset> data_;
+  std::optional<std::uint64_t> data_hash_;  // as the run found it
   LrSchedule schedule_;
   std::unique_ptr<HfDirectory> weights_;  // until the state is filled from them
   std::string run_dir_;
@@ -594,6 +577,7 @@ class Trainer {
 
 TrainOutcome train_rank(const TrainCommand& command, const LaunchedRanks& ranks, StopRequest& stop,
                         TrainConsole& console, Log& log) {
+  check_same_options(ranks.world, command.options);
   return Trainer(command, ranks, stop, console, log).run();
 }
 

@@ -140,6 +140,7 @@ void TrainingState::fill_from(const StateSource& source, WorkerArena& workers,
 void TrainingState::fill_parameters(const StateSource& source, const UnitLayout& unit,
                                     std::int64_t chunk, WorkerArena& workers) {
   const Target target = {StateField::kMaster, model_.compute_type};
+  const bool has_copies = model_.zero.ranks > 1 && !model_.zero.of_parameters();
   const std::int64_t home =
       chunk * model_.chunk_elements +
       model_.parameter_home(static_cast<std::int32_t>(unit.index), chunk).begin;
@@ -147,6 +148,7 @@ void TrainingState::fill_parameters(const StateSource& source, const UnitLayout&
                [&](std::size_t first, std::span<std::byte> piece) {
                  const auto at = static_cast<std::int64_t>(first / model_.parameter_bytes());
                  fill_piece(source, unit, target, home + at, piece, workers);
+                 if (has_copies) parameters_hash_.add(piece);
                });
 }
 

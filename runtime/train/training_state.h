@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "base/hash.h"
 #include "memory/host/worker_arena.h"
 #include "runtime/checkpoint/hf_directory.h"
 #include "runtime/model/state_source.h"
@@ -49,6 +50,9 @@ class TrainingState {
   void fill_from(
       const StateSource& source, WorkerArena& workers,
       FillProgress progress = [](std::int64_t, std::int64_t) {});
+  // A hash of the parameters that were filled in, where data-parallel ranks have the same ones; of
+  // nothing elsewhere.
+  std::uint64_t parameters_hash() const { return parameters_hash_.value(); }
   // Elements [begin, begin + out.size()) of a unit's flat sequence, which are at home here.
   void read(StateField field, std::int32_t unit, std::int64_t begin, std::span<float> out);
 
@@ -82,6 +86,7 @@ class TrainingState {
   HomeAccess& homes_;
   const StepModel& model_;
   const std::vector<UnitLayout>& layout_;
+  StreamingHash parameters_hash_;
 };
 
 }  // namespace terrace

@@ -95,6 +95,85 @@ TEST(MpiRanks, ThatFindDifferentDataDoNotTrain) {
   EXPECT_EQ(outcome.code, 2) << outcome;
   EXPECT_NE(outcome.errors.find("different data"), std::string::npos) << outcome;
   EXPECT_FALSE(training.directory().has("run"));
+  with_old_copy.directory().write("text.txt", generated_text(20'000, 3));  // as many tokens
+  const Outcome as_many =
+      ProgramRun(training.command("run", kSteps) + second, {}, mpirun(1)).wait();
+  EXPECT_EQ(as_many.code, 2) << as_many;
+  EXPECT_NE(as_many.errors.find("different data"), std::string::npos) << as_many;
+}
+
+// As if a flag had been changed on one host.
+TEST(MpiRanks, ThatWereStartedWithOtherFlagsDoNotTrain) {
+  const TinyTraining training;
+  for (const Arguments& other : {Arguments{"--seed", "7"}, Arguments{"--weight-decay", "0"},
+                                 Arguments{"--zero-stage", "3"}, Arguments{"--eval-every", "2"}}) {
+    const Arguments second =
+        Arguments{":", "-n", "1", program_path()} + training.command("run", kSteps + other);
+    const Outcome outcome =
+        ProgramRun(training.command("run", kSteps) + second, {}, mpirun(1)).wait();
+    EXPECT_EQ(outcome.code, 2) << outcome;
+    std::string key = other.front().substr(2);
+    std::replace(key.begin(), key.end(), '-', '_');
+    const std::string said = "rank 1 was started with other flags than rank 0: " + key;
+    EXPECT_NE(outcome.errors.find(said), std::string::npos) << outcome;
+    EXPECT_FALSE(training.directory().has("run"));
+  }
+}
+
+TEST(MpiRanks, MayHavePathsAndBudgetsOfTheirOwn) {
+  const TinyTraining training;
+  const TinyTraining copy;
+  const Arguments second =
+      Arguments{":", "-n", "1", program_path()} +
+      copy.command("run", kSteps + copy.nvme() + Arguments{"--threads", "1", "--log-every", "3"});
+  const Outcome outcome =
+      ProgramRun(training.command("run", kSteps + training.nvme()) + second, {}, mpirun(1)).wait();
+  EXPECT_EQ(outcome.code, 0) << outcome;
+}
+
+// As if each host had a copy of its own, and one were of another model.
+TEST(MpiRanks, ThatFindDifferentWeightsDoNotTrain) {
+  const TinyTraining training;
+  for (const char* seed : {"1", "2"}) {
+    training.train(seed, {"--max-steps", "1", "--seed", seed});
+  }
+  const auto from = [&training](const char* seed) {
+    return training.command(
+        "run", kSteps + Arguments{"--model", training.path(std::string(seed) + "/final")});
+  };
+  for (const char* stage : {"0", "3"}) {
+    const Arguments zero = {"--zero-stage", stage};
+    const Arguments second = Arguments{":", "-n", "1", program_path()} + from("2") + zero;
+    const Outcome outcome = ProgramRun(from("1") + zero + second, {}, mpirun(1)).wait();
+    EXPECT_EQ(outcome.code, 2) << outcome;
+    EXPECT_NE(outcome.errors.find("different weights"), std::string::npos) << outcome;
+    EXPECT_FALSE(training.directory().has("run"));
+  }
+}
+
+// Where not every byte of the files is compared: between the places of the largest tensor that are.
+TEST(MpiRanks, ThatHaveReadDifferentParametersDoNotTrain) {
+  const TinyTraining training(1, 512);
+  training.train("first", {"--max-steps", "1"});
+  const std::string good = training.path("first/final");
+  const std::string damaged = training.path("damaged");
+  std::filesystem::copy(good, damaged);
+  std::string file = training.directory().read("damaged/model.safetensors");
+  std::uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, file.data(), sizeof(header_bytes));
+  const auto header = nlohmann::json::parse(file.substr(8, header_bytes));
+  const auto& embedding = header.at("model.embed_tokens.weight").at("data_offsets");
+  ASSERT_LT(200'000U, embedding[1].get<std::size_t>() - embedding[0].get<std::size_t>());
+  file[8 + header_bytes + embedding[0].get<std::size_t>() + 70'000] ^= 1;
+  training.directory().write("damaged/model.safetensors", file);
+  const auto from = [&training](const std::string& model) {
+    return training.command("run", kSteps + Arguments{"--model", model, "--zero-stage", "1"});
+  };
+  const Arguments second = Arguments{":", "-n", "1", program_path()} + from(damaged);
+  const Outcome outcome = ProgramRun(from(good) + second, {}, mpirun(1)).wait();
+  EXPECT_EQ(outcome.code, 2) << outcome;
+  EXPECT_NE(outcome.errors.find("have read different parameters"), std::string::npos) << outcome;
+  EXPECT_FALSE(training.directory().has("run"));
 }
 
 // One rank prints the document, of all.

@@ -96,6 +96,19 @@ TEST(RunDirectories, OfACompleteRunAreTheSameWithTheOtherFormOfMasters) {
               HasSubstr("is complete"));
 }
 
+// As many tokens, and other ones: another edition of a file.
+TEST(RunDirectories, AreNotGoneOnWithOnOtherData) {
+  const TinyTraining training;
+  training.train("run", {"--max-steps", "4", "--stop-after-step", "2"});
+  training.directory().write("text.txt", generated_text(20'000, 8));
+  const Outcome other =
+      run_program(training.command("run", Arguments{"--max-steps", "4"} + kResume));
+  EXPECT_EQ(other.code, 2) << other;
+  EXPECT_THAT(other.errors, HasSubstr("made with other data"));
+  training.directory().write("text.txt", generated_text(20'000, 7));
+  training.train("run", Arguments{"--max-steps", "4"} + kResume);
+}
+
 TEST(RunDirectories, OfACompleteRunAreFoundSoByAllRanks) {
   const TinyTraining training;
   const Arguments steps = Arguments{"--max-steps", "3", "--local-ranks", "2"} + kResume;

@@ -111,6 +111,18 @@ TEST_F(CheckpointTest, KeepsTheDeviceWhereItIsKnown) {
   EXPECT_EQ(Checkpoint(known).progress().device, "cuda");
 }
 
+TEST_F(CheckpointTest, KeepsTheHashOfTheDataWhereItIsKnown) {
+  EXPECT_EQ(Checkpoint(save(7, 42)).progress().data_hash, std::nullopt);
+  const std::string known = write_checkpoint(
+      directory_.path(), {.step = 9, .data_hash = 0xfedcba9876543210U}, config_, layout_,
+      [](StateField, const UnitLayout&, std::int64_t, std::span<float> out) {
+        std::ranges::fill(out, 0.0F);
+      });
+  EXPECT_EQ(Checkpoint(known).progress().data_hash, 0xfedcba9876543210U);
+  edit_manifest(known, [](nlohmann::json& manifest) { manifest["data_xxh3"] = "12"; });
+  TERRACE_EXPECT_THROW_WITH(Checkpoint{known}, CorruptData, "12 is no checksum");
+}
+
 // Damage is found where it is read, and what lies elsewhere can still be had.
 TEST_F(CheckpointTest, NamesThePieceThatIsDamaged) {
   const std::string path = save(7, 42);

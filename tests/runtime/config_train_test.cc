@@ -40,6 +40,18 @@ void expect_refused(const Arguments& more, const std::vector<std::string>& parts
   for (const std::string& part : parts) EXPECT_THAT(error, testing::HasSubstr(part));
 }
 
+TEST(TrainConfig, KeysThatDifferAreNamedWithBothValues) {
+  const TrainOptions first = parse_train_options(with({"--seed", "1", "--threads", "2"}));
+  const TrainOptions other = parse_train_options(with(
+      {"--seed", "2", "--threads", "3", "--master-weights", "fp32", "--stop-after-step", "5"}));
+  EXPECT_THAT(differing_keys(to_toml(first), other),
+              testing::ElementsAre("seed 1 -> 2", "stop_after_step not set -> 5",
+                                   "master_weights \"auto\" -> \"fp32\"", "threads 2 -> 3"));
+  // Masters have the same bits in either form.
+  EXPECT_THAT(changed_keys(to_toml(first), other), testing::ElementsAre("seed 1 -> 2"));
+  EXPECT_THAT(differing_keys(to_toml(first), first), testing::IsEmpty());
+}
+
 // As in transformers.
 TEST(TrainConfig, MaxStepsWinsOverEpochs) {
   const TrainOptions both = parse_train_options(with({"--num-train-epochs", "2"}));

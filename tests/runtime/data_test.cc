@@ -324,6 +324,44 @@ TEST(Dataset, ValidationCoversEachTargetOnceAndPadsTheRest) {
   }
 }
 
+// Numbers, of which those from `first` to `last` are others.
+class ChangedSource final : public TokenSource {
+ public:
+  ChangedSource(std::int64_t count, std::int64_t first, std::int64_t last)
+      : numbers_(count), first_(first), last_(last) {}
+  std::int64_t count() const override { return numbers_.count(); }
+  void read(std::int64_t offset, std::span<std::int32_t> out) const override {
+    numbers_.read(offset, out);
+    for (std::int32_t& token : out) token += first_ <= token && token <= last_ ? 1 : 0;
+    if (last_ < first_) throw ConfigError("an id that is none", "");
+  }
+
+ private:
+  NumberSource numbers_;
+  std::int64_t first_;
+  std::int64_t last_;
+};
+
+TEST(Dataset, HashesTellOtherDataOfTheSameLength) {
+  constexpr std::int64_t kCount = 100'000;
+  const auto dataset_of = [](std::unique_ptr<TokenSource> source) {
+    return Dataset(options_of(16, 0.1), std::move(source), nullptr);
+  };
+  const Dataset numbers = dataset_of(std::make_unique<NumberSource>(kCount));
+  ASSERT_TRUE(numbers.training_hash().has_value());
+  EXPECT_NE(numbers.training_hash(), numbers.validation_hash());
+  EXPECT_EQ(dataset_of(std::make_unique<NumberSource>(kCount)).training_hash(),
+            numbers.training_hash());
+  const Dataset training = dataset_of(std::make_unique<ChangedSource>(kCount, 40'000, 42'000));
+  EXPECT_NE(training.training_hash(), numbers.training_hash());
+  EXPECT_EQ(training.validation_hash(), numbers.validation_hash());
+  const Dataset held = dataset_of(std::make_unique<ChangedSource>(kCount, 99'999, 99'999));
+  EXPECT_EQ(held.training_hash(), numbers.training_hash());
+  EXPECT_NE(held.validation_hash(), numbers.validation_hash());
+  const Dataset wrong = dataset_of(std::make_unique<ChangedSource>(kCount, 1, 0));
+  EXPECT_FALSE(wrong.training_hash().has_value());
+}
+
 TEST(Dataset, NoValidation) {
   const Dataset dataset(options_of(16, 0.0), std::make_unique<NumberSource>(100), nullptr);
   EXPECT_EQ(dataset.validation_tokens(), 0);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -451,6 +452,29 @@ TEST_F(HfDirectoryRefuses, IndexesThatDoNotMatchTheFiles) {
   TERRACE_EXPECT_THROW_WITH(open(), CorruptData, tensors[0].name);
   temporary_.write("m/model.safetensors.index.json", "{}");
   TERRACE_EXPECT_THROW_WITH(open(), CorruptData, "index");
+}
+
+// Ranks compare it: each may have a copy of its own.
+TEST(HfDirectory, FingerprintIsOfEachTensorsContent) {
+  const TemporaryDirectory temporary;
+  ListLog log;
+  const ModelConfig config = tiny(ModelFamily::kLlama, true);
+  const auto fingerprint = [&] {
+    return HfDirectory(temporary.path("m"), config, parameter_layout(config), log).fingerprint();
+  };
+  const auto tensors = tensors_of(config, SafetensorsType::kF32);
+  write_tensors(temporary, "model.safetensors", tensors);
+  const std::uint64_t zeros = fingerprint();
+  EXPECT_EQ(fingerprint(), zeros);
+  write_tensors(temporary, "model.safetensors", tensors_of(config, SafetensorsType::kBF16));
+  EXPECT_NE(fingerprint(), zeros);
+  // One value of the last tensor.
+  write_tensors(temporary, "model.safetensors", tensors);
+  const std::string path = temporary.path("m/model.safetensors");
+  std::fstream(path, std::ios::in | std::ios::out | std::ios::binary)
+      .seekp(-1, std::ios::end)
+      .put('\x3f');
+  EXPECT_NE(fingerprint(), zeros);
 }
 
 }  // namespace
