@@ -149,14 +149,14 @@ TEST(ExitCode, OfARunWithASmallStackIs0) {
   const Arguments run =
       training.nvme() +
       Arguments{"--max-steps", "2", "--place-optimizer", "nvme", "--local-ranks", "2"};
-  for (const char* kib : {"64", "200"}) {
+  for (const char* kib : {"32", "200"}) {
     const Outcome outcome =
         ProgramRun(training.command(kib, run), {},
                    {"sh", "-c", "ulimit -s " + std::string(kib) + "; exec \"$@\"", "sh"})
             .wait();
     EXPECT_EQ(outcome.code, 0) << outcome;
   }
-  training.expect_same("64", "200", "final");
+  training.expect_same("32", "200", "final");
 }
 
 TEST(ExitCode, AFinishedRunIsNotTrainedOver) {
