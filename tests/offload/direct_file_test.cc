@@ -3,11 +3,14 @@
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/fs.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
 
 #include <algorithm>
+#include <cstdarg>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,6 +29,7 @@ struct ToldOfFiles {
   std::optional<unsigned> memory_alignment;  // of direct I/O
   std::optional<unsigned> offset_alignment;
   std::optional<unsigned long> block;
+  std::optional<int> flags;  // of the file, as ioctl() gets and sets them
 };
 ToldOfFiles told;
 
@@ -41,7 +45,7 @@ extern "C" int statx(int directory, const char* path, int flags, unsigned mask,
                      struct statx* facts) noexcept {
   const int result = terrace::real<decltype(statx)>("statx")(directory, path, flags, mask, facts);
 #ifdef STATX_DIOALIGN
-  const auto& [memory, offset, block] = terrace::told;
+  const auto& [memory, offset, block, flags_of_file] = terrace::told;
   if (memory || offset) facts->stx_mask |= STATX_DIOALIGN;
   if (memory) facts->stx_dio_mem_align = *memory;
   if (offset) facts->stx_dio_offset_align = *offset;
@@ -53,6 +57,18 @@ extern "C" int fstatvfs(int file, struct statvfs* facts) noexcept {
   const int result = terrace::real<decltype(fstatvfs)>("fstatvfs")(file, facts);
   if (terrace::told.block) facts->f_bsize = *terrace::told.block;
   return result;
+}
+
+extern "C" int ioctl(int file, unsigned long request, ...) noexcept {
+  va_list rest;
+  va_start(rest, request);
+  void* const argument = va_arg(rest, void*);
+  va_end(rest);
+  std::optional<int>& flags = terrace::told.flags;
+  if (flags && request == FS_IOC_GETFLAGS) *static_cast<int*>(argument) = *flags;
+  if (flags && request == FS_IOC_SETFLAGS) flags = *static_cast<int*>(argument);
+  const bool is_told = flags && (request == FS_IOC_GETFLAGS || request == FS_IOC_SETFLAGS);
+  return is_told ? 0 : terrace::real<decltype(ioctl)>("ioctl")(file, request, argument);
 }
 
 namespace terrace {
@@ -107,7 +123,7 @@ TEST_P(DirectFileTest, AnAlignmentThatBuffersDoNotHaveGoesThroughThePageCache) {
   for (const unsigned alignment : {520U, 8192U, 16384U, 65536U, 131072U}) {
     for (const bool of_memory : {false, true}) {
       SCOPED_TRACE(alignment);
-      told = {of_memory ? alignment : 512, of_memory ? 512 : alignment, {}};
+      told = {of_memory ? alignment : 512, of_memory ? 512 : alignment, {}, {}};
       const auto store = make_store();
       EXPECT_FALSE(store->paths()[0].direct_io);
       EXPECT_THAT(store->paths()[0].remark, HasSubstr("page cache"));
@@ -120,7 +136,7 @@ TEST_P(DirectFileTest, NoDirectIoIsNotTried) {
 #ifndef STATX_DIOALIGN
   GTEST_SKIP() << "the C library has no STATX_DIOALIGN";
 #endif
-  told = {0, 0, {}};
+  told = {0, 0, {}, {}};
   const auto store = make_store();
   EXPECT_THAT(store->paths()[0].remark, HasSubstr("has no direct I/O"));
   expect_carries_bytes(*store);
@@ -144,6 +160,13 @@ TEST_P(DirectFileTest, SizesThatAreNoBlocksAreNotTakenForSuch) {
     const DirectFile file((scratch_.path() / std::to_string(block)).string());
     EXPECT_EQ(file.spacing(), kTransferAlignment) << block;
   }
+}
+
+// btrfs would write to other space than what is reserved.
+TEST_P(DirectFileTest, AFileIsAskedToBeWrittenInPlace) {
+  told.flags = FS_NOATIME_FL;
+  const DirectFile file((scratch_.path() / "file").string());
+  EXPECT_EQ(told.flags, FS_NOATIME_FL | FS_NOCOW_FL);
 }
 
 // A file system may say that it has direct I/O, and take none.
