@@ -105,8 +105,7 @@ TEST(MpiRanks, ThatFindDifferentDataDoNotTrain) {
 // As if a flag had been changed on one host.
 TEST(MpiRanks, ThatWereStartedWithOtherFlagsDoNotTrain) {
   const TinyTraining training;
-  for (const Arguments& other : {Arguments{"--seed", "7"}, Arguments{"--weight-decay", "0"},
-                                 Arguments{"--zero-stage", "3"}, Arguments{"--eval-every", "2"}}) {
+  for (const Arguments& other : {Arguments{"--seed", "7"}, Arguments{"--zero-stage", "3"}}) {
     const Arguments second =
         Arguments{":", "-n", "1", program_path()} + training.command("run", kSteps + other);
     const Outcome outcome =
@@ -141,14 +140,12 @@ TEST(MpiRanks, ThatFindDifferentWeightsDoNotTrain) {
     return training.command(
         "run", kSteps + Arguments{"--model", training.path(std::string(seed) + "/final")});
   };
-  for (const char* stage : {"0", "3"}) {
-    const Arguments zero = {"--zero-stage", stage};
-    const Arguments second = Arguments{":", "-n", "1", program_path()} + from("2") + zero;
-    const Outcome outcome = ProgramRun(from("1") + zero + second, {}, mpirun(1)).wait();
-    EXPECT_EQ(outcome.code, 2) << outcome;
-    EXPECT_NE(outcome.errors.find("different weights"), std::string::npos) << outcome;
-    EXPECT_FALSE(training.directory().has("run"));
-  }
+  const Arguments zero = {"--zero-stage", "3"};
+  const Arguments second = Arguments{":", "-n", "1", program_path()} + from("2") + zero;
+  const Outcome outcome = ProgramRun(from("1") + zero + second, {}, mpirun(1)).wait();
+  EXPECT_EQ(outcome.code, 2) << outcome;
+  EXPECT_NE(outcome.errors.find("different weights"), std::string::npos) << outcome;
+  EXPECT_FALSE(training.directory().has("run"));
 }
 
 // Where not every byte of the files is compared: between the places of the largest tensor that are.
