@@ -23,7 +23,7 @@ EngineOptions draw_step(std::mt19937& random) {
   options.evaluates = one_in(2);
   if (one_in(2)) options.optimizer.max_grad_norm = 0;
   PlacementRequest& request = options.placement;
-  request.micro_batches = 1 + static_cast<std::int32_t>(random() % 3);
+  request.micro_batches = std::int32_t{1} << static_cast<int>(random() % 5);
   request.unified = false;
   request.has_nvme = !one_in(3);
   if (one_in(3)) request.recompute = one_in(2);
@@ -71,6 +71,10 @@ TEST(MoreMemory, NeverMakesAStepThatFitsOneThatIsRefused) {
         continue;
       }
       ++fitted;
+      EngineOptions toggled = options;
+      toggled.evaluates = !options.evaluates;
+      EXPECT_EQ(refusal_of(toggled, budgets), "")
+          << fmt::format("seed {}: evaluation makes the difference", seed);
       for (int raised = 0; raised < 3; ++raised) {
         TierBudgets more = budgets;
         std::size_t& one = *more.at(random() % 2);

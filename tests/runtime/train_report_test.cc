@@ -57,7 +57,8 @@ TEST(TrainReport, SaysHowMuchOfTheDataARunGoesThrough) {
       "go through 0.808 epochs\nevaluation, after the last step: 6 of 11 samples, as much "
       "computation as 0.5 steps (--eval-samples)");
   options.validation_fraction = 0;
-  EXPECT_THAT(describe_data(Dataset(options), {20, 80, 4, 0, 0}), testing::EndsWith("\nno evaluation"));
+  EXPECT_THAT(describe_data(Dataset(options), {20, 80, 4, 0, 0}),
+              testing::EndsWith("\nno evaluation"));
 }
 
 TEST(TrainReport, EachOfSeveralDrivesIsToldWhatGoesToIt) {
