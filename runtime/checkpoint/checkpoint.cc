@@ -301,8 +301,9 @@ std::string write_checkpoint(const std::string& run_dir, const CheckpointProgres
       manifest["files"].push_back(listed(name, hashes));
     }
   }
-  write_durable_file(path_in(path, kConfig), config.json, disk);
-  const auto text = std::as_bytes(std::span(config.json));
+  const std::string config_text = config_json_to_save(config);
+  write_durable_file(path_in(path, kConfig), config_text, disk);
+  const auto text = std::as_bytes(std::span(config_text));
   manifest["files"].push_back(listed(kConfig, {text.size(), hash_bytes(text), {}}));
   manifest[kHash] = hash_of(manifest);
   write_durable_file(path_in(path, kManifest), manifest.dump(1) + "\n", disk);
@@ -409,7 +410,7 @@ Checkpoint::Checkpoint(const std::string& directory, FileSystem& disk)
                       kRemedy);
   }
   open_verified(*listed);
-  model_ = parse_model_config(read_whole_file(disk, config), config);
+  model_ = parse_saved_config(read_whole_file(disk, config), config);
   model_.name = name;
 }
 

@@ -29,6 +29,13 @@ constexpr auto kModelFlags = std::to_array<TrainFlag>({
     {{"seed", "Model", "N", "Of the initial parameters and the order of samples (1234)"},
      [](TrainOptions& o, const FlagValue& v) { o.model.seed = v.unsigned_integer(); },
      [](const TrainOptions& o) { return toml_unsigned(o.model.seed); }},
+    {{"ignore-config-keys", "Model", "KEY",
+      "Keys of config.json that are not known here and do not change the model", FlagArity::kList},
+     [](TrainOptions& o, const FlagValue& v) { o.model.ignored_config_keys = v.texts(); },
+     [](const TrainOptions& o) {
+       return o.model.ignored_config_keys.empty() ? std::string{}
+                                                  : toml_strings(o.model.ignored_config_keys);
+     }},
 
     {{"data", "Data", "PATH", "Files or directories to train on", FlagArity::kList},
      [](TrainOptions& o, const FlagValue& v) { o.data.data = v.texts(); },

@@ -33,6 +33,7 @@ struct ModelOptions {
   std::string model;  // a directory or a preset
   InitChoice init = InitChoice::kAuto;
   std::uint64_t seed = 1234;
+  std::vector<std::string> ignored_config_keys;  // of config.json, taken for absent
 };
 
 struct DataOptions {

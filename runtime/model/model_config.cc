@@ -10,6 +10,8 @@
 
 #include "base/error.h"
 #include "runtime/config/nearest_name.h"
+#include "runtime/model/config_keys.h"
+#include "runtime/model/json_text.h"
 #include "runtime/model/model_presets.h"
 
 namespace terrace {
@@ -27,9 +29,13 @@ class Keys {
     return found != object_.end() && !found->is_null();
   }
 
+  // The value as it stands in the file.
+  std::string written(const std::string& key) const {
+    return has(key) ? unquote_non_finite(object_.at(key).dump()) : "(absent)";
+  }
+
   [[noreturn]] void refuse(const std::string& key, const std::string& why) const {
-    throw ConfigError(fmt::format("{}: {} {} {}", origin_, key,
-                                  has(key) ? object_.at(key).dump() : "(absent)", why),
+    throw ConfigError(fmt::format("{}: {} {} {}", origin_, key, written(key), why),
                       "this model needs something that is not built; choose another");
   }
 
@@ -47,9 +53,14 @@ class Keys {
   std::int64_t count(const std::string& key, std::int64_t fallback) const {
     return has(key) ? count(key) : fallback;
   }
-  // The first of two names for one thing.
+  // The value of a key that has two names; refuses two values.
   std::int64_t count_of(const std::string& key, const std::string& alias) const {
-    return !has(key) && has(alias) ? count(alias) : count(key);
+    if (!has(alias)) return count(key);
+    if (has(key) && count(key) != count(alias)) {
+      wrong(key,
+            fmt::format("{} as {}, another name of the same size, has it", written(alias), alias));
+    }
+    return count(alias);
   }
 
   double number(const std::string& key) const {
@@ -93,9 +104,8 @@ class Keys {
   }
 
   [[noreturn]] void wrong(const std::string& key, const std::string& wanted) const {
-    throw ConfigError(
-        fmt::format("{}: key {} is {}, not {}", origin_, key, object_.at(key).dump(), wanted),
-        "correct the file");
+    throw ConfigError(fmt::format("{}: key {} is {}, not {}", origin_, key, written(key), wanted),
+                      "correct the file");
   }
 
  private:
@@ -142,6 +152,9 @@ void read_gpt2(const Keys& keys, ModelConfig& config) {
   }
 }
 
+constexpr const char* kOlder = "rope_scaling";
+constexpr const char* kNewer = "rope_parameters";
+
 RopeType rope_type(const Keys& keys, const std::string& key) {
   const std::string type = keys.text(key, "default");
   if (type == "default") return RopeType::kDefault;
@@ -160,36 +173,75 @@ void read_llama3_rope(const Keys& rope, RopeOptions& options) {
   }
 }
 
-// Newer files have one rope_parameters, older ones rope_theta beside rope_scaling.
-RopeOptions read_rope(const Keys& keys, const std::string& origin) {
-  const char* key = keys.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
-  const Json* object = keys.object(key);
-  const Json empty = Json::object();
+// `object` is the value of `key`, or an empty one. `theta` is that of rope_theta beside it.
+RopeOptions read_object(const Json& object, const std::string& key, double theta,
+                        const std::string& origin) {
   const std::string rope_origin = fmt::format("{}: {}", origin, key);
-  const Keys rope(object != nullptr ? *object : empty, rope_origin);
-  if (object != nullptr) {
-    for (const auto& [name, value] : object->items()) {
-      if (value.is_object())
-        rope.refuse(name, "(rotary embeddings that differ by layer) is not built");
+  const Keys rope(object, rope_origin);
+  for (const auto& [name, value] : object.items()) {
+    if (value.is_object()) {
+      rope.refuse(name, "(rotary embeddings that differ by layer) is not built");
     }
   }
   if (!rope.has("rope_type") && !rope.has("type") && rope.has("factor")) {
     rope.refuse("factor", "is of a scaling without a rope_type");
   }
+  if (rope.has("rope_type") &&
+      rope.text("type", rope.text("rope_type", "")) != rope.text("rope_type", "")) {
+    rope.wrong("type", fmt::format("{} as rope_type is", rope.written("rope_type")));
+  }
   RopeOptions options;
-  options.theta = rope.number("rope_theta", keys.number("rope_theta", options.theta));
+  options.theta = rope.number("rope_theta", theta);
   options.type = rope_type(rope, rope.has("rope_type") ? "rope_type" : "type");
   if (options.type != RopeType::kDefault) options.factor = rope.number("factor");
   if (options.type == RopeType::kLlama3) read_llama3_rope(rope, options);
-  for (const Keys& where : {keys, rope}) {
-    if (where.number("partial_rotary_factor", 1.0) != 1.0) {
-      where.refuse("partial_rotary_factor", "is not built");
-    }
+  if (rope.number("partial_rotary_factor", 1.0) != 1.0) {
+    rope.refuse("partial_rotary_factor", "is not built");
   }
   return options;
 }
 
-void read_llama(const Keys& keys, const std::string& origin, ModelConfig& config) {
+[[noreturn]] void refuse_both(const std::string& origin, const std::string& one,
+                              const std::string& other) {
+  throw ConfigError(
+      fmt::format("{}: {} and {} differ, and versions of transformers take one or the other",
+                  origin, one, other),
+      "remove the wrong one from config.json");
+}
+
+void check_theta(const Keys& keys, const RopeOptions& options, const std::string& key,
+                 const std::string& origin) {
+  if (!keys.has("rope_theta") || keys.number("rope_theta") == options.theta) return;
+  refuse_both(origin, fmt::format("rope_theta {}", keys.written("rope_theta")),
+              fmt::format("rope_theta {} of {}", options.theta, key));
+}
+
+// Older files have rope_theta beside rope_scaling, newer ones rope_parameters. Where two of them
+// contradict each other, versions of transformers take one or the other.
+RopeOptions read_rope(const Json& config, const std::string& origin) {
+  const Keys keys(config, origin);
+  if (keys.number("partial_rotary_factor", 1.0) != 1.0) {
+    keys.refuse("partial_rotary_factor", "is not built");
+  }
+  const double theta = keys.number("rope_theta", RopeOptions().theta);
+  const Json* const older = keys.object(kOlder);
+  const Json* const newer = keys.object(kNewer);
+  const bool has_older = older != nullptr && !older->empty();
+  const bool has_newer = newer != nullptr && !newer->empty();
+  const std::string key = has_older ? kOlder : kNewer;
+  const Json empty = Json::object();
+  const RopeOptions options = read_object(has_older   ? *older
+                                          : has_newer ? *newer
+                                                      : empty,
+                                          key, theta, origin);
+  check_theta(keys, options, key, origin);
+  if (has_older && has_newer && !(read_object(*newer, kNewer, theta, origin) == options)) {
+    refuse_both(origin, kOlder, kNewer);
+  }
+  return options;
+}
+
+void read_llama(const Keys& keys, ModelConfig& config) {
   config.width = keys.count("hidden_size");
   config.intermediate = keys.count("intermediate_size");
   config.layers = keys.count("num_hidden_layers");
@@ -216,9 +268,11 @@ void read_llama(const Keys& keys, const std::string& origin, ModelConfig& config
   config.tied = keys.flag("tie_word_embeddings", false);
   config.attention_bias = keys.flag("attention_bias", false);
   config.mlp_bias = keys.flag("mlp_bias", false);
-  if (keys.text("hidden_act", "silu") != "silu") keys.refuse("hidden_act", "is not built; silu is");
+  const std::string activation = keys.text("hidden_act", "silu");
+  if (activation != "silu" && activation != "swish") {  // two names of one function
+    keys.refuse("hidden_act", "is not built; silu is");
+  }
   if (keys.count("pretraining_tp", 1) != 1) keys.refuse("pretraining_tp", "is not built; 1 is");
-  config.rope = read_rope(keys, origin);
 }
 
 // What Hugging Face's training would drop at random, as written.
@@ -253,7 +307,7 @@ void check_sizes(const ModelConfig& config, const std::string& origin) {
 Json parse_object(std::string_view text, const std::string& origin) {
   Json object;
   try {
-    object = Json::parse(text);
+    object = Json::parse(quote_non_finite(text));
   } catch (const Json::parse_error& error) {
     throw ConfigError(fmt::format("{}: not JSON: {}", origin, error.what()), "correct the file");
   }
@@ -282,14 +336,11 @@ std::string read_text_file(const std::filesystem::path& path) {
   return text.str();
 }
 
-}  // namespace
-
-ModelConfig parse_model_config(std::string_view json, const std::string& origin) {
+ModelConfig read_model_config(std::string_view json, const std::string& origin) {
   const Json object = parse_object(json, origin);
   const Keys keys(object, origin);
   ModelConfig config;
   config.name = origin;
-  config.json = json;
   config.initializer_range = static_cast<float>(keys.number("initializer_range", 0.02));
   const std::string type = keys.text("model_type", "");
   if (type == "gpt2") {
@@ -299,7 +350,8 @@ ModelConfig parse_model_config(std::string_view json, const std::string& origin)
   } else if (type == "llama") {
     config.family = ModelFamily::kLlama;
     check_architecture(keys, object, origin, {"LlamaForCausalLM", "LlamaModel"});
-    read_llama(keys, origin, config);
+    read_llama(keys, config);
+    config.rope = read_rope(object, origin);
   } else if (type.empty()) {
     keys.missing("model_type");
   } else {
@@ -310,24 +362,47 @@ ModelConfig parse_model_config(std::string_view json, const std::string& origin)
   return config;
 }
 
-ModelConfig load_model_config(const std::string& model) {
+}  // namespace
+
+ModelConfig parse_model_config(std::string_view json, const std::string& origin,
+                               const std::vector<std::string>& ignored_keys) {
+  const std::string looked_at = without_keys(json, ignored_keys, origin);
+  ModelConfig config = read_model_config(looked_at, origin);
+  check_config_keys(looked_at, config.family, origin);
+  config.json = json;
+  config.ignored_keys = ignored_keys;
+  return config;
+}
+
+ModelConfig parse_saved_config(std::string_view json, const std::string& origin) {
+  ModelConfig config = read_model_config(json, origin);
+  config.json = json;
+  return config;
+}
+
+ModelConfig load_model_config(const std::string& model,
+                              const std::vector<std::string>& ignored_keys) {
   namespace fs = std::filesystem;
   std::error_code ignored;
   const fs::path file = fs::path(model) / "config.json";
   if (fs::exists(file, ignored)) {
-    ModelConfig config = parse_model_config(read_text_file(file), file.string());
+    ModelConfig config = parse_model_config(read_text_file(file), file.string(), ignored_keys);
     const fs::path directory = fs::path(model).lexically_normal();
     config.name = directory.has_filename() ? directory.filename().string()
                                            : directory.parent_path().filename().string();
     return config;
   }
   const std::string_view json = preset_json(model);
-  if (!json.empty()) return parse_model_config(json, model);
+  if (!json.empty()) return parse_model_config(json, model, ignored_keys);
   if (fs::is_directory(model, ignored)) {
     throw ConfigError(fmt::format("{}: no config.json in this directory", model),
                       "--model takes a Hugging Face model directory or a preset");
   }
   refuse_model(model);
+}
+
+std::string config_json_to_save(const ModelConfig& config) {
+  return without_keys(config.json, config.ignored_keys, config.name);
 }
 
 }  // namespace terrace

@@ -44,13 +44,24 @@ struct ModelConfig {
   // The config.json this came from, or one made for the preset: what final/config.json will say,
   // with only the dtype key changed.
   std::string json;
+  // Keys of it that were not looked at (--ignore-config-keys).
+  std::vector<std::string> ignored_keys;
 };
 
 // `model` is a directory with a config.json, or a preset's name. Throws ConfigError: for an unknown
-// preset with the nearest name, for a key that is missing, contradictory or asks for what is not
-// built, naming file and key.
-ModelConfig load_model_config(const std::string& model);
-ModelConfig parse_model_config(std::string_view json, const std::string& origin);
+// preset with the nearest name, for a key that is missing, contradictory, not known or asks for
+// what is not built, naming file and key. `ignored_keys` count as absent (config_keys.h).
+ModelConfig load_model_config(const std::string& model,
+                              const std::vector<std::string>& ignored_keys = {});
+ModelConfig parse_model_config(std::string_view json, const std::string& origin,
+                               const std::vector<std::string>& ignored_keys = {});
+
+// The text of a checkpoint's config.json: the model's without the keys that were ignored.
+std::string config_json_to_save(const ModelConfig& config);
+// Reads such a text. Its keys were looked at when the run began, so none is refused for not being
+// known.
+ModelConfig parse_saved_config(std::string_view json, const std::string& origin);
+
 const std::vector<std::string>& preset_names();
 
 }  // namespace terrace

@@ -49,7 +49,7 @@ class Trainer {
         stop_(stop),
         console_(console),
         log_(log),
-        model_(load_model_config(options_.model.model)),
+        model_(load_model_config(options_.model.model, options_.model.ignored_config_keys)),
         layout_(parameter_layout(model_)),
         machine_(machine_share(options_, ranks)),
         backend_(make_backend(machine_.gpu)),

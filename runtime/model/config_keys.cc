@@ -1,0 +1,275 @@
+#include "runtime/model/config_keys.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string_view>
+
+#include "base/error.h"
+#include "runtime/config/nearest_name.h"
+#include "runtime/model/json_text.h"
+
+namespace terrace {
+namespace {
+
+using Json = nlohmann::json;
+using OrderedJson = nlohmann::ordered_json;
+
+// The JSON of the one value at which a key is harmless; empty: it is read, or harmless at any.
+struct KnownKey {
+  std::string_view name;
+  std::string_view harmless_at = {};
+};
+
+// What every class of Hugging Face may have: names and versions, ids of special tokens, settings of
+// generation and of classification heads, and how attention is implemented.
+constexpr auto kOfAll = std::to_array<KnownKey>({
+    {"architectures"},
+    {"model_type"},
+    {"quantization_config"},
+    {"vocab_size"},
+    {"initializer_range"},
+    {"tie_word_embeddings"},
+    {"attention_dropout"},
+    {"attn_pdrop"},
+    {"embd_pdrop"},
+    {"resid_pdrop"},
+    {"dropout", "0.0"},
+    {"hidden_dropout", "0.0"},
+    {"hidden_dropout_prob", "0.0"},
+    {"resid_dropout", "0.0"},
+    {"embedding_dropout", "0.0"},
+    {"torch_dtype"},
+    {"dtype"},
+    {"transformers_version"},
+    {"_name_or_path"},
+    {"name_or_path"},
+    {"_commit_hash"},
+    {"_attn_implementation"},
+    {"_attn_implementation_autoset"},
+    {"_attn_implementation_internal"},
+    {"attn_implementation"},
+    {"_flash_attn_2_enabled"},
+    {"use_flash_attention"},
+    {"use_flash_attention_2"},
+    {"use_flash_attn"},
+    {"auto_map"},
+    {"custom_pipelines"},
+    {"transformers.js_config"},
+    {"unsloth_fixed"},
+    {"unsloth_version"},
+    {"use_cache"},
+    {"gradient_checkpointing"},
+    {"keys_to_ignore_at_inference"},
+    {"bos_token_id"},
+    {"eos_token_id"},
+    {"pad_token_id"},
+    {"sep_token_id"},
+    {"unk_token_id"},
+    {"decoder_start_token_id"},
+    {"tokenizer_class"},
+    {"model_max_length"},
+    {"max_sequence_length"},
+    {"prefix"},
+    {"task_specific_params"},
+    {"finetuning_task"},
+    {"problem_type"},
+    {"num_labels"},
+    {"_num_labels"},
+    {"id2label"},
+    {"label2id"},
+    {"classifier_dropout"},
+    {"return_dict"},
+    {"use_return_dict"},
+    {"output_attentions"},
+    {"output_hidden_states"},
+    {"output_scores"},
+    {"return_dict_in_generate"},
+    {"torchscript"},
+    {"use_bfloat16"},
+    {"tf_legacy_loss"},
+    {"chunk_size_feed_forward"},
+    {"is_decoder"},
+    {"is_encoder_decoder", "false"},
+    {"tie_encoder_decoder", "false"},
+    {"use_sliding_window", "false"},
+    {"pruned_heads", "{}"},
+    {"neftune_noise_alpha", "0.0"},
+    {"max_length"},
+    {"min_length"},
+    {"max_new_tokens"},
+    {"do_sample"},
+    {"early_stopping"},
+    {"num_beams"},
+    {"num_beam_groups"},
+    {"diversity_penalty"},
+    {"temperature"},
+    {"top_k"},
+    {"top_p"},
+    {"typical_p"},
+    {"repetition_penalty"},
+    {"length_penalty"},
+    {"no_repeat_ngram_size"},
+    {"encoder_no_repeat_ngram_size"},
+    {"bad_words_ids"},
+    {"num_return_sequences"},
+    {"forced_bos_token_id"},
+    {"forced_eos_token_id"},
+    {"remove_invalid_values"},
+    {"exponential_decay_length_penalty"},
+    {"suppress_tokens"},
+    {"begin_suppress_tokens"},
+});
+
+constexpr auto kOfGpt2 = std::to_array<KnownKey>({
+    {"n_embd"},
+    {"n_layer"},
+    {"n_head"},
+    {"n_positions"},
+    {"n_inner"},
+    {"hidden_size"},
+    {"num_hidden_layers"},
+    {"num_attention_heads"},
+    {"max_position_embeddings"},
+    {"layer_norm_epsilon"},
+    {"activation_function"},
+    {"scale_attn_weights"},
+    {"scale_attn_by_inverse_layer_idx"},
+    {"add_cross_attention"},
+    {"reorder_and_upcast_attn"},  // the order of exact steps in narrow precision
+    {"n_ctx"},                    // an older name of n_positions, which stands beside it
+    {"summary_activation"},
+    {"summary_first_dropout"},
+    {"summary_proj_to_labels"},
+    {"summary_type"},
+    {"summary_use_proj"},
+});
+
+constexpr auto kOfLlama = std::to_array<KnownKey>({
+    {"hidden_size"},
+    {"intermediate_size"},
+    {"num_hidden_layers"},
+    {"num_attention_heads"},
+    {"num_key_value_heads"},
+    {"head_dim"},
+    {"max_position_embeddings"},
+    {"rms_norm_eps"},
+    {"hidden_act"},
+    {"attention_bias"},
+    {"mlp_bias"},
+    {"pretraining_tp"},
+    {"rope_theta"},
+    {"rope_scaling"},
+    {"rope_parameters"},
+    {"partial_rotary_factor"},
+    {"rope_interleaved", "false"},
+    {"rope_traditional", "false"},
+    {"is_llama_config", "true"},
+    {"add_cross_attention", "false"},
+});
+
+constexpr auto kOfRope = std::to_array<KnownKey>({
+    {"rope_type"},
+    {"type"},
+    {"rope_theta"},
+    {"factor"},
+    {"low_freq_factor"},
+    {"high_freq_factor"},
+    {"original_max_position_embeddings"},
+    {"partial_rotary_factor"},
+    {"attention_factor", "1.0"},
+});
+
+const KnownKey* find(std::span<const KnownKey> keys, std::string_view name) {
+  const auto found = std::ranges::find(keys, name, &KnownKey::name);
+  return found == keys.end() ? nullptr : &*found;
+}
+
+// The keys of an object that are not known, or not at their values.
+class StrangeKeys {
+ public:
+  explicit StrangeKeys(const std::string& origin) : origin_(origin) {}
+
+  // `name` has the name of the object in front where the key is inside one.
+  void add(const std::string& name, const Json& value, const KnownKey* known) {
+    if (value.is_null()) return;
+    if (known != nullptr && known->harmless_at.empty()) return;
+    if (known != nullptr && value == Json::parse(known->harmless_at)) return;
+    std::string text = unquote_non_finite(value.dump());
+    constexpr std::size_t kShown = 40;
+    if (text.size() > kShown) text = text.substr(0, kShown) + "...";
+    names_.push_back(name);
+    told_.push_back(fmt::format("{} {}", name, text));
+  }
+
+  void refuse_any() const {
+    if (names_.empty()) return;
+    throw ConfigError(
+        fmt::format("{}: {} may change what the model computes, and {} not known here", origin_,
+                    fmt::join(told_, ", "), names_.size() == 1 ? "is" : "are"),
+        fmt::format("if the model is the same without, say so with --ignore-config-keys {}",
+                    fmt::join(names_, " ")));
+  }
+
+ private:
+  const std::string& origin_;
+  std::vector<std::string> names_;
+  std::vector<std::string> told_;  // with their values
+};
+
+// Null where there is no object that has the key.
+OrderedJson* owner_of(OrderedJson& object, std::string& key) {
+  if (object.contains(key)) return &object;
+  const std::size_t dot = key.find('.');
+  if (dot == std::string::npos) return nullptr;
+  const auto inner = object.find(key.substr(0, dot));
+  if (inner == object.end() || !inner->is_object()) return nullptr;
+  key = key.substr(dot + 1);
+  return inner->contains(key) ? &*inner : nullptr;
+}
+
+}  // namespace
+
+void check_config_keys(std::string_view json, ModelFamily family, const std::string& origin) {
+  const Json object = Json::parse(quote_non_finite(json));
+  const std::span<const KnownKey> own = family == ModelFamily::kGpt2
+                                            ? std::span<const KnownKey>(kOfGpt2)
+                                            : std::span<const KnownKey>(kOfLlama);
+  StrangeKeys strange(origin);
+  for (const auto& [name, value] : object.items()) {
+    const KnownKey* known = find(own, name);
+    strange.add(name, value, known != nullptr ? known : find(kOfAll, name));
+    const bool is_rope = name == "rope_scaling" || name == "rope_parameters";
+    if (known == nullptr || !is_rope || !value.is_object()) continue;
+    for (const auto& [inner, inner_value] : value.items()) {
+      strange.add(fmt::format("{}.{}", name, inner), inner_value, find(kOfRope, inner));
+    }
+  }
+  strange.refuse_any();
+}
+
+std::string without_keys(std::string_view json, const std::vector<std::string>& keys,
+                         const std::string& origin) {
+  if (keys.empty()) return std::string(json);
+  auto object = OrderedJson::parse(quote_non_finite(json), nullptr, /*allow_exceptions=*/false);
+  if (!object.is_object()) return std::string(json);  // whoever reads it says why
+  for (const std::string& key : keys) {
+    std::string name = key;
+    if (OrderedJson* const owner = owner_of(object, name); owner != nullptr) {
+      owner->erase(name);
+      continue;
+    }
+    std::vector<std::string_view> names;
+    for (const auto& item : object.items()) names.push_back(item.key());
+    throw ConfigError(fmt::format("--ignore-config-keys {}: {} has no such key", key, origin),
+                      fmt::format("did you mean {}? A key inside rope_scaling is written "
+                                  "rope_scaling.KEY",
+                                  nearest_name(key, names)));
+  }
+  return unquote_non_finite(object.dump(2)) + "\n";
+}
+
+}  // namespace terrace

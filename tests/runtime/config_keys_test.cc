@@ -1,0 +1,302 @@
+#include "runtime/model/config_keys.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "runtime/model/json_text.h"
+#include "tests/runtime/temporary_directory.h"
+
+// Which keys of config.json are read, passed over or refused.
+namespace terrace {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr const char* kGpt2 = R"({"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4,
+  "n_positions": 128, "vocab_size": 300})";
+constexpr const char* kLlama = R"({"model_type": "llama", "hidden_size": 64,
+  "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 300,
+  "max_position_embeddings": 128})";
+
+ModelConfig read_keys(const Json& json, const std::vector<std::string>& ignored = {}) {
+  return parse_model_config(json.dump(), "a/config.json", ignored);
+}
+
+// The base with the keys of an object, given as text.
+Json with_keys(const char* base, const std::string& more) {
+  Json json = Json::parse(base);
+  json.update(Json::parse(more));
+  return json;
+}
+
+struct Published {
+  const char* name;
+  const char* json;
+  std::int64_t vocabulary;
+  RopeType rope = RopeType::kDefault;
+};
+
+class PublishedConfigs : public testing::TestWithParam<Published> {};
+
+TEST_P(PublishedConfigs, AreRead) {
+  const ModelConfig config = parse_model_config(GetParam().json, "config.json");
+  EXPECT_EQ(config.vocabulary, GetParam().vocabulary);
+  EXPECT_EQ(config.rope.type, GetParam().rope);
+}
+
+// As model repositories have them.
+const auto kPublished = std::to_array<Published>(
+    {Published{"gpt2", R"({"activation_function": "gelu_new",
+          "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1, "bos_token_id": 50256,
+          "embd_pdrop": 0.1, "eos_token_id": 50256, "initializer_range": 0.02,
+          "layer_norm_epsilon": 1e-05, "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768,
+          "n_head": 12, "n_layer": 12, "n_positions": 1024, "resid_pdrop": 0.1,
+          "summary_activation": null, "summary_first_dropout": 0.1,
+          "summary_proj_to_labels": true, "summary_type": "cls_index", "summary_use_proj": true,
+          "task_specific_params": {"text-generation": {"do_sample": true, "max_length": 50}},
+          "vocab_size": 50257})",
+               50257},
+     Published{"distilgpt2", R"({"_num_labels": 1, "activation_function": "gelu_new",
+          "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1, "bos_token_id": 50256,
+          "embd_pdrop": 0.1, "eos_token_id": 50256, "id2label": {"0": "LABEL_0"},
+          "initializer_range": 0.02, "label2id": {"LABEL_0": 0}, "layer_norm_epsilon": 1e-05,
+          "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 6,
+          "n_positions": 1024, "resid_pdrop": 0.1, "summary_activation": null,
+          "summary_first_dropout": 0.1, "summary_proj_to_labels": true,
+          "summary_type": "cls_index", "summary_use_proj": true,
+          "task_specific_params": {"text-generation": {"do_sample": true, "max_length": 50}},
+          "vocab_size": 50257})",
+               50257},
+     Published{"gpt2_resaved", R"({"_name_or_path": "gpt2", "activation_function": "gelu_new",
+          "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1, "bos_token_id": 50256,
+          "dtype": "float32", "embd_pdrop": 0.1, "eos_token_id": 50256, "initializer_range": 0.02,
+          "layer_norm_epsilon": 1e-05, "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768,
+          "n_head": 12, "n_inner": null, "n_layer": 12, "n_positions": 1024,
+          "reorder_and_upcast_attn": false, "resid_pdrop": 0.1,
+          "scale_attn_by_inverse_layer_idx": false, "scale_attn_weights": true,
+          "transformers_version": "4.57.1", "use_cache": true, "vocab_size": 50304})",
+               50304},
+     Published{"llama_2", R"({"_name_or_path": "meta-llama/Llama-2-7b-hf",
+          "architectures": ["LlamaForCausalLM"], "bos_token_id": 1, "eos_token_id": 2,
+          "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02,
+          "intermediate_size": 11008, "max_position_embeddings": 4096, "model_type": "llama",
+          "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 32,
+          "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": null,
+          "tie_word_embeddings": false, "torch_dtype": "float16",
+          "transformers_version": "4.31.0.dev0", "use_cache": true, "vocab_size": 32000})",
+               32000},
+     Published{"llama_3", R"({"architectures": ["LlamaForCausalLM"], "attention_bias": false,
+          "attention_dropout": 0.0, "bos_token_id": 128000, "eos_token_id": 128001,
+          "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02,
+          "intermediate_size": 14336, "max_position_embeddings": 8192, "model_type": "llama",
+          "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
+          "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": null, "rope_theta": 500000.0,
+          "tie_word_embeddings": false, "torch_dtype": "bfloat16",
+          "transformers_version": "4.40.0.dev0", "use_cache": true, "vocab_size": 128256})",
+               128256},
+     Published{"llama_3_1", R"({"architectures": ["LlamaForCausalLM"], "attention_bias": false,
+          "attention_dropout": 0.0, "bos_token_id": 128000,
+          "eos_token_id": [128001, 128008, 128009], "hidden_act": "silu", "hidden_size": 4096,
+          "initializer_range": 0.02, "intermediate_size": 14336,
+          "max_position_embeddings": 131072, "mlp_bias": false, "model_type": "llama",
+          "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
+          "pretraining_tp": 1, "rms_norm_eps": 1e-05,
+          "rope_scaling": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192, "rope_type": "llama3"},
+          "rope_theta": 500000.0, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
+          "transformers_version": "4.42.3", "use_cache": true, "vocab_size": 128256})",
+               128256, RopeType::kLlama3},
+     Published{"llama_3_2_newer", R"({"architectures": ["LlamaForCausalLM"],
+          "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 128000,
+          "dtype": "bfloat16", "eos_token_id": 128001, "head_dim": 64, "hidden_act": "silu",
+          "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 8192,
+          "max_position_embeddings": 131072, "mlp_bias": false, "model_type": "llama",
+          "num_attention_heads": 32, "num_hidden_layers": 16, "num_key_value_heads": 8,
+          "pad_token_id": null, "pretraining_tp": 1, "rms_norm_eps": 1e-05,
+          "rope_parameters": {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+            "original_max_position_embeddings": 8192, "rope_theta": 500000.0,
+            "rope_type": "llama3"},
+          "tie_word_embeddings": true, "transformers_version": "5.0.0", "use_cache": true,
+          "vocab_size": 128256})",
+               128256, RopeType::kLlama3},
+     Published{"smollm2", R"({"_attn_implementation_autoset": true,
+          "architectures": ["LlamaForCausalLM"], "attention_bias": false,
+          "attention_dropout": 0.0, "bos_token_id": 1, "eos_token_id": 2, "head_dim": 64,
+          "hidden_act": "silu", "hidden_size": 576, "initializer_range": 0.041666666666666664,
+          "intermediate_size": 1536, "is_llama_config": true, "max_position_embeddings": 8192,
+          "mlp_bias": false, "model_type": "llama", "num_attention_heads": 9,
+          "num_hidden_layers": 30, "num_key_value_heads": 3, "pad_token_id": 2,
+          "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_interleaved": false,
+          "rope_scaling": null, "rope_theta": 100000, "tie_word_embeddings": true,
+          "torch_dtype": "bfloat16",
+          "transformers.js_config": {"kv_cache_dtype": {"q4f16": "float16"}},
+          "transformers_version": "4.42.3", "use_cache": true, "vocab_size": 49152})",
+               49152}});
+
+INSTANTIATE_TEST_SUITE_P(Each, PublishedConfigs, testing::ValuesIn(kPublished),
+                         [](const auto& each) { return std::string(each.param.name); });
+
+struct Strange {
+  const char* what;
+  const char* base;
+  const char* more;
+  std::vector<std::string> ignored;  // what the remedy names
+};
+
+class StrangeKeys : public testing::TestWithParam<Strange> {};
+
+TEST_P(StrangeKeys, AreRefusedByNameAndLetThroughByName) {
+  const auto& [what, base, more, ignored] = GetParam();
+  try {
+    read_keys(with_keys(base, more));
+    FAIL() << more;
+  } catch (const ConfigError& error) {
+    std::string flag = "--ignore-config-keys";
+    for (const std::string& key : ignored) flag += " " + key;
+    EXPECT_TRUE(error.remedy().ends_with(flag)) << error.remedy();
+  }
+  const ModelConfig config = read_keys(with_keys(base, more), ignored);
+  EXPECT_EQ(config.ignored_keys, ignored);
+  EXPECT_EQ(config.json, with_keys(base, more).dump());  // of which final/ has all
+  // A checkpoint goes without them, so that its model is read again.
+  const ModelConfig saved = parse_saved_config(config_json_to_save(config), "checkpoint");
+  EXPECT_TRUE(saved.rope == config.rope);
+  EXPECT_EQ(saved.width, config.width);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Each, StrangeKeys,
+    testing::Values(
+        Strange{"unknown", kLlama, R"({"logits_soft_cap": 30.0})", {"logits_soft_cap"}},
+        Strange{
+            "several", kLlama, R"({"mup_scale": 2, "a_norm": {"x": 1}})", {"a_norm", "mup_scale"}},
+        Strange{"of_another_family", kGpt2, R"({"hidden_act": "silu"})", {"hidden_act"}},
+        Strange{"interleaved", kLlama, R"({"rope_interleaved": true})", {"rope_interleaved"}},
+        Strange{"dropout", kLlama, R"({"hidden_dropout": 0.1})", {"hidden_dropout"}},
+        Strange{"window", kLlama, R"({"sliding_window": 4096})", {"sliding_window"}},
+        Strange{"pruned", kGpt2, R"({"pruned_heads": {"0": [1]}})", {"pruned_heads"}},
+        Strange{"rope",
+                kLlama,
+                R"({"rope_scaling": {"type": "linear", "factor": 2, "mscale": 1}})",
+                {"rope_scaling.mscale"}},
+        Strange{"new_rope",
+                kLlama,
+                R"({"rope_parameters": {"attention_factor": 1.2}})",
+                {"rope_parameters.attention_factor"}}),
+    [](const auto& each) { return std::string(each.param.what); });
+
+TEST(ConfigKeys, NullAndHarmlessValuesPass) {
+  EXPECT_NO_THROW(
+      read_keys(with_keys(kLlama, R"({"logits_soft_cap": null, "sliding_window": null})")));
+  EXPECT_NO_THROW(
+      read_keys(with_keys(kLlama, R"({"hidden_dropout": 0, "use_sliding_window": false})")));
+  EXPECT_NO_THROW(
+      read_keys(with_keys(kGpt2, R"({"pruned_heads": {}, "is_encoder_decoder": false})")));
+  EXPECT_NO_THROW(read_keys(with_keys(kLlama, R"({"rope_parameters": {"attention_factor": 1}})")));
+}
+
+TEST(ConfigKeys, AnIgnoredKeyThatIsNotThereNamesTheNearest) {
+  try {
+    read_keys(with_keys(kLlama, R"({"logits_soft_cap": 30.0})"), {"logit_soft_cap"});
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_NE(error.remedy().find("did you mean logits_soft_cap?"), std::string::npos);
+  }
+}
+
+// Such a key counts as absent, also one that is known and refused for its value.
+TEST(ConfigKeys, IgnoredKeysCountAsAbsent) {
+  const Json json = with_keys(kGpt2, R"({"scale_attn_by_inverse_layer_idx": true})");
+  EXPECT_THROW(read_keys(json), ConfigError);
+  EXPECT_NO_THROW(read_keys(json, {"scale_attn_by_inverse_layer_idx"}));
+}
+
+// A run may have begun before the list of known keys had grown.
+TEST(ConfigKeys, OfACheckpointNeedNotBeKnown) {
+  EXPECT_EQ(parse_saved_config(with_keys(kLlama, R"({"odd": 1})").dump(), "checkpoint").width, 64);
+}
+
+TEST(ConfigKeys, TwoNamesOfOneSizeMustAgree) {
+  EXPECT_EQ(read_keys(with_keys(kGpt2, R"({"hidden_size": 64})")).width, 64);
+  TERRACE_EXPECT_THROW_WITH(read_keys(with_keys(kGpt2, R"({"hidden_size": 32})")), ConfigError,
+                            "hidden_size");
+}
+
+TEST(ConfigKeys, SwishIsSilu) {
+  EXPECT_NO_THROW(read_keys(with_keys(kLlama, R"({"hidden_act": "swish"})")));
+}
+
+TEST(ConfigKeys, NumbersThatPythonWritesAreRead) {
+  const std::string head = R"({"model_type": "llama", "hidden_size": 64, "intermediate_size": 96,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 300, )";
+  const ModelConfig config =
+      parse_model_config(head + R"("max_position_embeddings": 128, "max_length": Infinity,
+        "temperature": NaN, "task_specific_params": {"a \"Infinity\"": [-Infinity, "NaN"]}})",
+                         "config.json");
+  EXPECT_EQ(config.positions, 128);
+  TERRACE_EXPECT_THROW_WITH(
+      parse_model_config(head + R"("max_position_embeddings": Infinity})", "config.json"),
+      ConfigError, "max_position_embeddings is Infinity,");
+}
+
+TEST(JsonText, QuotesNumbersOnlyAndGivesThemBack) {
+  const std::string text = R"({"a": NaN, "b": [-Infinity,Infinity], "NaN": "\" Infinity \\"})";
+  const std::string quoted = quote_non_finite(text);
+  EXPECT_TRUE(Json::accept(quoted)) << quoted;
+  EXPECT_EQ(unquote_non_finite(quoted), text);
+  EXPECT_EQ(unquote_non_finite(Json::parse(quoted).dump()),
+            R"({"NaN":"\" Infinity \\","a":NaN,"b":[-Infinity,Infinity]})");
+}
+
+struct TwoRopes {
+  const char* what;
+  const char* more;
+  const char* named;  // null: they agree
+};
+
+class RopeOfTwoForms : public testing::TestWithParam<TwoRopes> {};
+
+// Versions of transformers take one or the other.
+TEST_P(RopeOfTwoForms, IsRefusedWhereTheyDiffer) {
+  const auto& [what, more, named] = GetParam();
+  if (named == nullptr) {
+    EXPECT_NO_THROW(read_keys(with_keys(kLlama, more)));
+  } else {
+    TERRACE_EXPECT_THROW_WITH(read_keys(with_keys(kLlama, more)), ConfigError, named);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Each, RopeOfTwoForms,
+    testing::Values(
+        TwoRopes{"same", R"({"rope_theta": 5e5,
+               "rope_scaling": {"type": "linear", "factor": 2},
+               "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 5e5}})",
+                 nullptr},
+        TwoRopes{"empty", R"({"rope_scaling": {}, "rope_parameters": {"rope_theta": 5e5}})",
+                 nullptr},
+        TwoRopes{"null", R"({"rope_scaling": null, "rope_parameters": {"rope_theta": 5e5}})",
+                 nullptr},
+        TwoRopes{"same_theta", R"({"rope_theta": 5e5, "rope_parameters": {"rope_theta": 500000}})",
+                 nullptr},
+        TwoRopes{"factor", R"({"rope_scaling": {"type": "linear", "factor": 2},
+               "rope_parameters": {"rope_type": "linear", "factor": 4}})",
+                 "rope_scaling and rope_parameters differ"},
+        TwoRopes{"theta", R"({"rope_scaling": {"type": "linear", "factor": 2},
+               "rope_parameters": {"rope_type": "linear", "factor": 2, "rope_theta": 5e5}})",
+                 "rope_scaling and rope_parameters differ"},
+        TwoRopes{"kind", R"({"rope_scaling": {"rope_type": "default"},
+               "rope_parameters": {"rope_type": "linear", "factor": 4}})",
+                 "rope_scaling and rope_parameters differ"},
+        TwoRopes{"theta_outside", R"({"rope_theta": 1e4, "rope_parameters": {"rope_theta": 5e5}})",
+                 "rope_theta"},
+        TwoRopes{"names_of_type", R"({"rope_scaling": {"type": "linear", "rope_type": "default",
+               "factor": 2}})",
+                 "type"}),
+    [](const auto& each) { return std::string(each.param.what); });
+
+}  // namespace
+}  // namespace terrace
