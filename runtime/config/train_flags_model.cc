@@ -41,7 +41,8 @@ constexpr auto kModelFlags = std::to_array<TrainFlag>({
      [](TrainOptions& o, const FlagValue& v) { o.data.data = v.texts(); },
      [](const TrainOptions& o) { return toml_strings(o.data.data); }},
     {{"data-format", "Data", "auto|text|llmc|raw-u16|raw-u32|megatron|jsonl",
-      "What the files hold (auto: as they tell)"},
+      "What the files hold (auto: as they tell). raw-u16 and raw-u32: ids of 2 or 4 bytes, "
+      "little-endian, one after the other, nothing else"},
      [](TrainOptions& o, const FlagValue& v) {
        v.choice(kDataFormats);
        parse_data_format(v.text());  // refuses what is not built

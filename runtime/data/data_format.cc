@@ -12,6 +12,8 @@
 #include <span>
 
 #include "base/error.h"
+#include "runtime/data/file_signature.h"
+#include "runtime/data/id_check.h"
 #include "runtime/data/token_files.h"
 
 namespace terrace {
@@ -22,6 +24,7 @@ namespace fs = std::filesystem;
 // llm.c's files begin with 256 int32.
 constexpr std::uint64_t kLlmcHeaderBytes = 1024;
 constexpr std::size_t kSniffBytes = 64 * 1024;
+constexpr std::size_t kSignatureBytes = 512;
 
 struct LlmcKind {
   std::int32_t magic;
@@ -48,10 +51,12 @@ constexpr std::array<std::pair<std::string_view, DataFormat>, 5> kFormats = {{
 
 constexpr const char* kNameFormat = "say what it holds: --data-format text, raw-u16 or raw-u32";
 
-std::string read_front(const std::string& path, std::size_t limit) {
+// As many bytes as there are, up to the limit.
+std::string read_range(const std::string& path, std::uint64_t offset, std::size_t limit) {
   std::string front(limit, '\0');
   std::ifstream stream(path, std::ios::binary);
   if (!stream) throw IoError({.operation = "open", .path = path, .error_number = errno});
+  stream.seekg(static_cast<std::streamoff>(offset));
   stream.read(front.data(), static_cast<std::streamsize>(limit));
   if (stream.bad()) throw IoError({.operation = "read", .path = path, .error_number = errno});
   front.resize(static_cast<std::size_t>(stream.gcount()));
@@ -78,9 +83,8 @@ bool is_llmc(std::string_view front) {
                               [&](const LlmcKind& kind) { return kind.magic == *magic; });
 }
 
-DataFormat detect(const std::string& path) {
-  const std::string front = read_front(path, kSniffBytes);
-  if (is_llmc(front)) return DataFormat::kLlmc;
+// Refuses what llm.c's makers write besides tokens.
+void refuse_other_llmc(const std::string& path, std::string_view front) {
   const auto magic = integer_at(front, 0);
   for (const auto& [number, what] : kLlmcOthers) {
     if (magic == number) {
@@ -88,9 +92,17 @@ DataFormat detect(const std::string& path) {
                         "leave it out of --data");
     }
   }
-  if (front.starts_with("MMIDIDX")) {
-    throw ConfigError(fmt::format("{}: a Megatron index, which is not built yet", path),
-                      "convert the data to llm.c's .bin or to text");
+}
+
+DataFormat detect(const std::string& path) {
+  const std::string front = read_range(path, 0, kSniffBytes);
+  if (is_llmc(front)) return DataFormat::kLlmc;
+  refuse_other_llmc(path, front);
+  const std::uint64_t size = size_of_file(path);
+  const char last = size > 0 ? read_range(path, size - 1, 1).front() : '\0';
+  if (const auto signature = find_signature(path, front, last, size); signature.has_value()) {
+    throw ConfigError(fmt::format("{}: {}, neither text nor tokens", path, signature->what),
+                      signature->remedy);
   }
   if (path.ends_with(".jsonl")) {
     throw ConfigError(fmt::format("{}: jsonl is not built yet", path),
@@ -120,7 +132,7 @@ DataFormat detect_all(const std::vector<std::string>& files) {
 }
 
 TokenFile describe_llmc(const std::string& path) {
-  const std::string front = read_front(path, kLlmcHeaderBytes);
+  const std::string front = read_range(path, 0, kLlmcHeaderBytes);
   if (!is_llmc(front)) {
     throw ConfigError(
         fmt::format("{}: not an llm.c token file (its magic number is missing)", path),
@@ -150,17 +162,46 @@ TokenFile describe_llmc(const std::string& path) {
   return {.path = path, .first_byte = kLlmcHeaderBytes, .width = kind->width, .tokens = tokens};
 }
 
+// Refuses a file that tells that it is something else.
+void check_signature(const std::string& path, std::string_view front, std::uint64_t size) {
+  const char last = size > 0 ? read_range(path, size - 1, 1).front() : '\0';
+  const std::optional<FileSignature> signature = find_signature(path, front, last, size);
+  if (!signature) return;
+  throw ConfigError(fmt::format("{}: {}, not bare token ids", path, signature->what),
+                    signature->remedy);
+}
+
+// Megatron tells the type of a .bin file's ids in the .idx beside it.
+void check_megatron_width(const std::string& path, std::int64_t width) {
+  constexpr std::size_t kTypeAt = 17;
+  constexpr std::array<std::int64_t, 9> kWidths = {0, 1, 1, 2, 4, 8, 8, 4, 2};  // by type
+  const fs::path index = fs::path(path).replace_extension(".idx");
+  std::error_code ignored;
+  if (!path.ends_with(".bin") || !fs::is_regular_file(index, ignored)) return;
+  const std::string front = read_range(index.string(), 0, kTypeAt + 1);
+  if (!front.starts_with("MMIDIDX") || front.size() <= kTypeAt) return;
+  const auto type = static_cast<unsigned char>(front[kTypeAt]);
+  if (type >= kWidths.size() || kWidths.at(type) == width) return;
+  throw ConfigError(fmt::format("{}: its ids have {} bytes by {}, and --data-format says {}", path,
+                                kWidths.at(type), index.filename().string(), width),
+                    "use --data-format raw-u16 for 2 bytes, raw-u32 for 4");
+}
+
 TokenFile describe_raw(const std::string& path, std::int64_t width) {
   const std::uint64_t size = size_of_file(path);
+  const std::string front = read_range(path, 0, kSignatureBytes);
+  check_signature(path, front, size);
   if (size % static_cast<std::uint64_t>(width) != 0) {
     throw CorruptData(
         fmt::format("{}: {} bytes are not whole tokens of {} bytes", path, size, width),
         "check --data-format, or make the file again");
   }
-  if (is_llmc(read_front(path, 4))) {
+  if (is_llmc(front)) {
     throw ConfigError(fmt::format("{}: an llm.c file, which has a header", path),
                       "use --data-format llmc");
   }
+  refuse_other_llmc(path, front);
+  check_megatron_width(path, width);
   return {.path = path, .width = width, .tokens = static_cast<std::int64_t>(size) / width};
 }
 
@@ -179,27 +220,34 @@ TokenFile describe(const std::string& path, DataFormat format) {
   return {.path = path, .width = 1, .tokens = static_cast<std::int64_t>(size_of_file(path))};
 }
 
-bool is_hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
+std::vector<TokenFile> describe_all(const std::vector<std::string>& files, DataFormat format) {
+  std::vector<TokenFile> described;
+  described.reserve(files.size());
+  for (const std::string& path : files) described.push_back(describe(path, format));
+  return described;
+}
 
-std::vector<std::string> list_directory(const std::string& directory) {
-  std::vector<std::string> files;
-  std::error_code error;
-  std::string last = directory;  // looked at
-  fs::recursive_directory_iterator entry(directory, error);
-  const fs::recursive_directory_iterator end;
-  for (; !error && entry != end; entry.increment(error)) {
-    last = entry->path().string();
-    if (is_hidden(entry->path())) {
-      entry.disable_recursion_pending();
-    } else if (std::error_code unreadable; entry->is_regular_file(unreadable)) {
-      files.push_back(entry->path().string());
-    }
+// Checks the ids, and adds to `doubts` what is odd about them.
+std::unique_ptr<TokenSource> open_tokens(const std::vector<std::string>& files,
+                                         const DataRequest& request,
+                                         std::vector<std::string>& doubts) {
+  std::vector<TokenFile> described = describe_all(files, request.format);
+  const std::string doubt = check_ids(described, request.vocabulary);
+  if (!doubt.empty()) doubts.push_back(doubt);
+  return std::make_unique<TokenFiles>(std::move(described), request.vocabulary);
+}
+
+OpenedData open_text(const DataRequest& request) {
+  if (request.vocabulary < 256) {
+    throw ConfigError(
+        fmt::format("text has ids 0 to 255, and the model's vocabulary is {}", request.vocabulary),
+        "choose a model with a vocabulary of 256 or more");
   }
-  if (error) {
-    throw IoError({.operation = "list", .path = last, .error_number = error.value()});
-  }
-  std::sort(files.begin(), files.end());
-  return files;
+  OpenedData data;
+  data.tokens = std::make_unique<TokenFiles>(
+      describe_all(list_data_files(request.paths, request.use), DataFormat::kText),
+      request.vocabulary);
+  return data;
 }
 
 }  // namespace
@@ -223,47 +271,21 @@ std::string_view name_of(DataFormat format) {
   return "";
 }
 
-std::vector<std::string> list_data_files(const std::vector<std::string>& paths,
-                                         std::string_view flag) {
-  std::vector<std::string> files;
-  for (const std::string& path : paths) {
-    std::error_code error;
-    const fs::file_status status = fs::status(path, error);
-    if (fs::is_directory(status)) {
-      const std::vector<std::string> found = list_directory(path);
-      if (found.empty()) {
-        throw ConfigError(fmt::format("{} {}: no files in this directory", flag, path),
-                          "hidden files are left out; name them to use them");
-      }
-      files.insert(files.end(), found.begin(), found.end());
-    } else if (fs::is_regular_file(status)) {
-      files.push_back(path);
-    } else if (fs::exists(status)) {
-      throw ConfigError(fmt::format("{} {}: neither a file nor a directory", flag, path),
-                        "copy the data to a file");
-    } else {
-      throw ConfigError(fmt::format("{} {}: {}", flag, path, error ? error.message() : "not found"),
-                        "check the path");
-    }
+OpenedData open_data(const DataRequest& asked) {
+  DataRequest request = asked;
+  if (request.format == DataFormat::kAuto) {
+    request.format = detect_all(list_data_files(request.paths, request.use));
   }
-  if (files.empty()) throw ConfigError(fmt::format("{} names no files", flag), "name at least one");
-  return files;
-}
-
-std::unique_ptr<TokenSource> open_token_source(const std::vector<std::string>& paths,
-                                               DataFormat format, std::int64_t vocabulary,
-                                               std::string_view flag) {
-  const std::vector<std::string> files = list_data_files(paths, flag);
-  if (format == DataFormat::kAuto) format = detect_all(files);
-  if (format == DataFormat::kText && vocabulary < 256) {
-    throw ConfigError(
-        fmt::format("text has ids 0 to 255, and the model's vocabulary is {}", vocabulary),
-        "choose a model with a vocabulary of 256 or more");
-  }
-  std::vector<TokenFile> described;
-  described.reserve(files.size());
-  for (const std::string& path : files) described.push_back(describe(path, format));
-  return std::make_unique<TokenFiles>(std::move(described), vocabulary);
+  if (request.format == DataFormat::kText) return open_text(request);
+  const TokenFileNames files = list_token_files(request.paths, request.use);
+  OpenedData data;
+  data.tokens = open_tokens(files.taken, request, data.doubts);
+  data.left_out = files.left_out;
+  if (files.validation.empty()) return data;
+  data.validation_files = files.validation;
+  std::vector<std::string> same_doubts;  // of ids that the same program wrote
+  data.validation = open_tokens(files.validation, request, same_doubts);
+  return data;
 }
 
 }  // namespace terrace

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/data/data_files.h"
 #include "runtime/data/token_source.h"
 
 // What the files named by --data hold.
@@ -18,18 +19,29 @@ enum class DataFormat : std::uint8_t { kAuto, kText, kLlmc, kRawU16, kRawU32 };
 DataFormat parse_data_format(std::string_view text);
 std::string_view name_of(DataFormat format);
 
-// The regular files under `paths` in the order of the sequence: paths as given, a directory's files
-// (recursively, hidden ones left out) in byte order of their paths. Throws ConfigError for a path
-// that does not exist, and for a directory with no files; it names the flag that has the paths.
-std::vector<std::string> list_data_files(const std::vector<std::string>& paths,
-                                         std::string_view flag = "--data");
+struct DataRequest {
+  std::vector<std::string> paths;
+  DataFormat format = DataFormat::kAuto;
+  std::int64_t vocabulary = 0;
+  DataUse use = DataUse::kTraining;
+};
+
+struct OpenedData {
+  std::unique_ptr<TokenSource> tokens;
+  // Files for validation in the directories of training data; null where there are none.
+  std::unique_ptr<TokenSource> validation;
+  std::vector<std::string> validation_files;
+  std::vector<std::string> left_out;  // files of the directories
+  std::vector<std::string> doubts;    // what is odd about the ids, as sentences
+};
 
 // With kAuto each file tells its format, and all must agree: llm.c by its magic number; text if its
 // first 64 KiB have no zero byte and its name does not end in .bin, .idx or .jsonl. Anything else
-// is a ConfigError that asks for --data-format: raw ids are never guessed. An llm.c file is checked
-// against its header (CorruptData). Text is bytes, ids 0 to 255.
-std::unique_ptr<TokenSource> open_token_source(const std::vector<std::string>& paths,
-                                               DataFormat format, std::int64_t vocabulary,
-                                               std::string_view flag = "--data");
+// is a ConfigError that asks for --data-format: raw ids are never guessed. Text is bytes, ids 0 to
+// 255, and all files of a directory; of directories of tokens see list_token_files(). A raw file
+// that tells by its beginning, its .idx or its ids (id_check.h) that it is something else is a
+// ConfigError that says how to convert it. An llm.c file is checked against its header
+// (CorruptData).
+OpenedData open_data(const DataRequest& request);
 
 }  // namespace terrace

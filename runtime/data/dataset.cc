@@ -14,10 +14,21 @@
 namespace terrace {
 namespace {
 
-std::unique_ptr<TokenSource> open_validation(const DatasetOptions& options) {
-  if (options.validation_data.empty()) return nullptr;
-  return open_token_source(options.validation_data, options.format, options.vocabulary,
-                           "--validation-data");
+OpenedData open_training(const DatasetOptions& options) {
+  return open_data({options.data, options.format, options.vocabulary, DataUse::kTraining});
+}
+
+OpenedData open_validation(const DatasetOptions& options) {
+  if (options.validation_data.empty()) return {};
+  return open_data(
+      {options.validation_data, options.format, options.vocabulary, DataUse::kValidation});
+}
+
+// What validates: data that was given for it, else files of the training data's directories.
+std::unique_ptr<TokenSource> choose_validation(const DatasetOptions& options, OpenedData& data,
+                                               OpenedData& validation) {
+  if (validation.tokens != nullptr) return std::move(validation.tokens);
+  return options.validation_fraction > 0 ? std::move(data.validation) : nullptr;
 }
 
 // At least two tokens, an input and its target.
@@ -60,8 +71,25 @@ void split_window(std::span<const std::int32_t> window, std::span<std::int32_t> 
 }  // namespace
 
 Dataset::Dataset(const DatasetOptions& options)
-    : Dataset(options, open_token_source(options.data, options.format, options.vocabulary),
-              open_validation(options)) {}
+    : Dataset(options, open_training(options), open_validation(options)) {}
+
+Dataset::Dataset(const DatasetOptions& options, OpenedData data, OpenedData validation)
+    : Dataset(options, std::move(data.tokens), choose_validation(options, data, validation)) {
+  for (OpenedData* const opened : {&data, &validation}) {
+    doubts_.insert(doubts_.end(), opened->doubts.begin(), opened->doubts.end());
+    if (opened->left_out.empty()) continue;
+    notes_.push_back(
+        fmt::format("left out, as they are not called as token files or are test "
+                    "sets: {}",
+                    some_names(opened->left_out)));
+  }
+  if (data.validation_files.empty()) return;
+  notes_.push_back(fmt::format("{} by their names: {}",
+                               options.validation_data.empty() && options.validation_fraction > 0
+                                   ? "validate,"
+                                   : "left out, as they are for validation",
+                               some_names(data.validation_files)));
+}
 
 Dataset::Dataset(const DatasetOptions& options, std::unique_ptr<TokenSource> data,
                  std::unique_ptr<TokenSource> validation)
@@ -75,7 +103,7 @@ Dataset::Dataset(const DatasetOptions& options, std::unique_ptr<TokenSource> dat
     training_tokens_ = tokens;
     validation_tokens_ = validation_->count();
     if (validation_tokens_ < 2) {
-      throw ConfigError(fmt::format("--validation-data has {} tokens", validation_tokens_),
+      throw ConfigError(fmt::format("the validation data has {} tokens", validation_tokens_),
                         "at least 2 are needed");
     }
   } else {

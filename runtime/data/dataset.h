@@ -16,7 +16,9 @@ struct DatasetOptions {
   std::vector<std::string> data;
   std::vector<std::string> validation_data;  // empty: the tail of the data
   DataFormat format = DataFormat::kAuto;
-  double validation_fraction = 0.01;  // used when validation_data is empty; 0: no validation
+  // Used when validation_data is empty and the data's directories have no files for validation; 0:
+  // no validation at all.
+  double validation_fraction = 0.01;
   std::int64_t vocabulary = 0;
   std::int64_t sequence_length = 0;
   std::uint64_t seed = 0;
@@ -35,6 +37,9 @@ class Dataset {
   std::int64_t training_tokens() const { return training_tokens_; }
   std::int64_t validation_tokens() const { return validation_tokens_; }  // 0: no validation
   bool is_text() const { return data_->is_text(); }                      // whose bytes are the ids
+  // What became of files in the data's directories, and what is odd about the ids; sentences.
+  const std::vector<std::string>& notes() const { return notes_; }
+  const std::vector<std::string>& doubts() const { return doubts_; }
   std::int64_t windows_per_epoch() const { return windows_; }
   // A hash of tokens at places spread over the training data, or over the validation split: of
   // other data it is another, as good as always. None where such a place cannot be read.
@@ -56,6 +61,7 @@ class Dataset {
                                      std::span<std::int32_t> targets) const;
 
  private:
+  Dataset(const DatasetOptions& options, OpenedData data, OpenedData validation);
   void check_shape(std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const;
 
   std::unique_ptr<TokenSource> data_;
@@ -66,6 +72,8 @@ class Dataset {
   std::int64_t validation_begin_ = 0;
   std::int64_t validation_tokens_ = 0;
   std::int64_t windows_ = 0;
+  std::vector<std::string> notes_;
+  std::vector<std::string> doubts_;
 };
 
 }  // namespace terrace

@@ -21,6 +21,7 @@ static_assert(std::endian::native == std::endian::little, "ids in files are litt
 
 // Three of it are on the stack, which may be small.
 constexpr std::size_t kBufferBytes = 4096;
+constexpr std::size_t kBufferIds = kBufferBytes / 4;  // of the widest
 
 class OpenFile {
  public:
@@ -76,7 +77,26 @@ void widen(std::span<const std::byte> bytes, std::int64_t width, std::span<std::
   }
 }
 
+// At most kBufferIds.
+void read_ids(const OpenFile& open, const TokenFile& file, std::int64_t first,
+              std::span<std::int64_t> ids) {
+  std::array<std::byte, kBufferBytes> buffer;
+  const auto bytes = std::span(buffer).first(ids.size() * static_cast<std::size_t>(file.width));
+  open.read(file.first_byte + static_cast<std::uint64_t>(first * file.width), bytes);
+  widen(bytes, file.width, ids);
+}
+
 }  // namespace
+
+void read_ids(const TokenFile& file, std::int64_t first, std::span<std::int64_t> out) {
+  const OpenFile open(file.path);
+  while (!out.empty()) {
+    const auto part = out.first(std::min(out.size(), kBufferIds));
+    read_ids(open, file, first, part);
+    out = out.subspan(part.size());
+    first += static_cast<std::int64_t>(part.size());
+  }
+}
 
 TokenFiles::TokenFiles(std::vector<TokenFile> files, std::int64_t vocabulary)
     : files_(std::move(files)), vocabulary_(vocabulary) {
@@ -112,24 +132,21 @@ void TokenFiles::read(std::int64_t offset, std::span<std::int32_t> out) const {
 void TokenFiles::read_file(const TokenFile& file, std::int64_t first,
                            std::span<std::int32_t> out) const {
   const OpenFile open(file.path);
-  std::array<std::byte, kBufferBytes> buffer;
-  std::array<std::int64_t, kBufferBytes / 4> ids;
+  std::array<std::int64_t, kBufferIds> ids;
   while (!out.empty()) {
-    const std::size_t count = std::min(ids.size(), out.size());
-    const auto bytes = std::span(buffer).first(count * static_cast<std::size_t>(file.width));
-    open.read(file.first_byte + static_cast<std::uint64_t>(first * file.width), bytes);
-    widen(bytes, file.width, std::span(ids).first(count));
-    for (std::size_t i = 0; i < count; ++i) {
-      if (ids[i] >= vocabulary_) {
+    const auto part = std::span(ids).first(std::min(ids.size(), out.size()));
+    read_ids(open, file, first, part);
+    for (std::size_t i = 0; i < part.size(); ++i) {
+      if (part[i] >= vocabulary_) {
         throw ConfigError(
             fmt::format("{}: token {} has id {}, and the model's vocabulary is {}", file.path,
-                        first + static_cast<std::int64_t>(i), ids[i], vocabulary_),
+                        first + static_cast<std::int64_t>(i), part[i], vocabulary_),
             "use the data's own model, or check --data-format");
       }
-      out[i] = static_cast<std::int32_t>(ids[i]);
+      out[i] = static_cast<std::int32_t>(part[i]);
     }
-    out = out.subspan(count);
-    first += static_cast<std::int64_t>(count);
+    out = out.subspan(part.size());
+    first += static_cast<std::int64_t>(part.size());
   }
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,9 @@ struct TokenFile {
   std::int64_t width = 1;        // bytes of an id: 1, 2 or 4
   std::int64_t tokens = 0;
 };
+
+// Reads ids [first, first + out.size()) of a file as they are. Throws IoError.
+void read_ids(const TokenFile& file, std::int64_t first, std::span<std::int64_t> out);
 
 // Files one after the other as one sequence. Holds nothing of them in memory and keeps none open,
 // so that any number and any size will do.

@@ -174,13 +174,15 @@ std::string describe_plan(const EngineOptions& options, const EnginePlan& plan) 
 }
 
 std::string describe_data(const Dataset& data, const DataUse& use) {
-  return fmt::format(
+  std::string text = fmt::format(
       "data: {} tokens{} to train on, {} samples; {} to validate on; {} steps go through {:.3g} "
       "epochs\n{}",
       data.training_tokens(), data.is_text() ? " (bytes of text)" : "", data.windows_per_epoch(),
       data.validation_tokens(), use.total_steps,
       static_cast<double>(use.total_samples) / static_cast<double>(data.windows_per_epoch()),
       describe_evaluation(data, use));
+  for (const std::string& note : data.notes()) text += "\n" + note;
+  return text;
 }
 
 std::string describe_stop(int signal, std::int64_t step, std::int64_t total_steps,

@@ -30,6 +30,7 @@
 #include "runtime/train/resume.h"
 #include "runtime/train/run_directory.h"
 #include "runtime/train/run_saver.h"
+#include "runtime/train/start_doubts.h"
 #include "runtime/train/start_obstacles.h"
 #include "runtime/train/step_rows.h"
 #include "runtime/train/trace_file.h"
@@ -107,6 +108,7 @@ class Trainer {
         dataset_options_for(options_, model_, engine_options_.batch.positions));
     check_same_data(ranks_, *data_);
     data_hash_ = data_->training_hash();
+    if (ranks_.is_first()) warn_of(doubts_of_data(options_, model_, *data_));
     const SampleShare share = sample_share();
     if (!options_.run.eval_samples.has_value()) {
       options_.run.eval_samples = default_evaluation_samples(share.of_step());
@@ -123,6 +125,10 @@ class Trainer {
     total_samples_ = done.samples + (total_steps_ - done.step) * of_step;
     check_total_steps(options_, total_steps_);
     schedule_ = schedule_for(options_, total_steps_);
+  }
+
+  void warn_of(const std::vector<std::string>& doubts) const {
+    for (const std::string& doubt : doubts) log_.warning(doubt);
   }
 
   std::string data_summary() const {

@@ -97,6 +97,30 @@ TEST_P(BadData, InTheLastEvaluationKeepsTheResult) {
   EXPECT_EQ(training_.rows("run").size(), 1500U);
 }
 
+// As nanoGPT leaves it; the ids use the first 97 of 256.
+TEST(TokenDirectory, SaysWhatItLeavesOutAndWhatIsOdd) {
+  const TinyTraining training;
+  training.directory().write("d/train.bin", raw_tokens(kTokens));
+  training.directory().write("d/val.bin", raw_tokens(kTokens).substr(0, 1000));
+  training.directory().write("d/meta.pkl", "pickle");
+  const Arguments data = {
+      "--data", training.path("d"), "--data-format", "raw-u16", "--max-steps", "1", "--local-ranks",
+      "2"};
+  const Outcome outcome = training.train("run", data);
+  EXPECT_THAT(outcome.output, HasSubstr("\ndata: 6000 tokens to train on"));
+  EXPECT_THAT(outcome.output, HasSubstr("; 500 to validate on"));
+  EXPECT_THAT(outcome.output, HasSubstr("meta.pkl"));
+  EXPECT_THAT(outcome.output, HasSubstr("val.bin"));
+  EXPECT_EQ(outcome.errors, "");
+  std::string config = llama_config(2, 32);
+  config.replace(config.find("256"), 3, "9999");
+  training.directory().write("model/config.json", config);
+  const Outcome large = training.train("large", data);
+  const std::string doubt = "none is above 96, in a vocabulary of 9999";
+  EXPECT_THAT(large.errors, HasSubstr(doubt));
+  EXPECT_EQ(large.errors.find(doubt), large.errors.rfind(doubt)) << "once, whatever the ranks";
+}
+
 INSTANTIATE_TEST_SUITE_P(Ranks, BadData, testing::Values("1", "2"),
                          [](const auto& instance) { return std::string(instance.param); });
 

@@ -36,6 +36,11 @@ std::vector<std::int32_t> read_all(const TokenSource& source) {
   return tokens;
 }
 
+std::unique_ptr<TokenSource> open_token_source(const std::vector<std::string>& paths,
+                                               DataFormat format, std::int64_t vocabulary) {
+  return open_data({paths, format, vocabulary}).tokens;
+}
+
 class NumberSource final : public TokenSource {
  public:
   explicit NumberSource(std::int64_t count) : count_(count) {}

@@ -1,0 +1,174 @@
+#include "runtime/data/data_files.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <filesystem>
+#include <span>
+#include <system_error>
+
+#include "base/error.h"
+
+namespace terrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kNamesShown = 4;
+
+constexpr auto kTokenEndings = std::to_array<std::string_view>(
+    {".bin", ".raw", ".tok", ".tokens", ".ids", ".u16", ".u32", ".uint16", ".uint32", ".i32"});
+constexpr auto kValidationWords =
+    std::to_array<std::string_view>({"val", "valid", "validation", "dev", "eval"});
+constexpr auto kTestWords = std::to_array<std::string_view>({"test"});
+
+std::string lower(std::string text) {
+  std::ranges::transform(text, text.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return text;
+}
+
+// Whether one of the words stands in a name in lower case, between signs that are not letters.
+bool has_word(const std::string& name, std::span<const std::string_view> words) {
+  std::string word;
+  for (const char c : name + '.') {
+    if (std::isalpha(static_cast<unsigned char>(c)) != 0) {
+      word += c;
+      continue;
+    }
+    if (std::ranges::find(words, word) != words.end()) return true;
+    word.clear();
+  }
+  return false;
+}
+
+bool is_hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
+
+std::vector<std::string> list_directory(const std::string& directory) {
+  std::vector<std::string> files;
+  std::error_code error;
+  std::string last = directory;  // looked at
+  fs::recursive_directory_iterator entry(directory, error);
+  const fs::recursive_directory_iterator end;
+  for (; !error && entry != end; entry.increment(error)) {
+    last = entry->path().string();
+    if (is_hidden(entry->path())) {
+      entry.disable_recursion_pending();
+    } else if (std::error_code unreadable; entry->is_regular_file(unreadable)) {
+      files.push_back(entry->path().string());
+    }
+  }
+  if (error) {
+    throw IoError({.operation = "list", .path = last, .error_number = error.value()});
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+std::string_view flag_of(DataUse use) {
+  return use == DataUse::kTraining ? "--data" : "--validation-data";
+}
+
+// Whether the path is a directory; throws ConfigError where it is no file either.
+bool is_directory(const std::string& path, std::string_view flag) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (fs::is_directory(status)) return true;
+  if (fs::is_regular_file(status)) return false;
+  if (fs::exists(status)) {
+    throw ConfigError(fmt::format("{} {}: neither a file nor a directory", flag, path),
+                      "copy the data to a file");
+  }
+  throw ConfigError(fmt::format("{} {}: {}", flag, path, error ? error.message() : "not found"),
+                    "check the path");
+}
+
+std::vector<std::string> files_of_directory(const std::string& path, std::string_view flag) {
+  std::vector<std::string> found = list_directory(path);
+  if (found.empty()) {
+    throw ConfigError(fmt::format("{} {}: no files in this directory", flag, path),
+                      "hidden files are left out; name them to use them");
+  }
+  return found;
+}
+
+void append(std::vector<std::string>& files, const std::vector<std::string>& more) {
+  files.insert(files.end(), more.begin(), more.end());
+}
+
+TokenFileNames sort_directory(const std::string& path, std::string_view flag) {
+  TokenFileNames files;
+  for (const std::string& file : files_of_directory(path, flag)) {
+    const std::string name = lower(file.substr(std::min(path.size(), file.size())));
+    const bool holds_tokens = std::ranges::any_of(
+        kTokenEndings, [&](std::string_view ending) { return name.ends_with(ending); });
+    std::vector<std::string>& list = !holds_tokens || has_word(name, kTestWords) ? files.left_out
+                                     : has_word(name, kValidationWords)          ? files.validation
+                                                                                 : files.taken;
+    list.push_back(file);
+  }
+  return files;
+}
+
+void check_any(const std::vector<std::string>& paths, std::string_view flag) {
+  if (paths.empty()) throw ConfigError(fmt::format("{} names no files", flag), "name at least one");
+}
+
+}  // namespace
+
+std::vector<std::string> list_data_files(const std::vector<std::string>& paths, DataUse use) {
+  const std::string_view flag = flag_of(use);
+  check_any(paths, flag);
+  std::vector<std::string> files;
+  for (const std::string& path : paths) {
+    if (is_directory(path, flag)) {
+      append(files, files_of_directory(path, flag));
+    } else {
+      files.push_back(path);
+    }
+  }
+  return files;
+}
+
+TokenFileNames list_token_files(const std::vector<std::string>& paths, DataUse use) {
+  const std::string_view flag = flag_of(use);
+  check_any(paths, flag);
+  TokenFileNames files;
+  for (const std::string& path : paths) {
+    if (!is_directory(path, flag)) {
+      files.taken.push_back(path);
+      continue;
+    }
+    TokenFileNames found = sort_directory(path, flag);
+    if (use == DataUse::kValidation && !found.validation.empty()) {
+      append(found.left_out, found.taken);
+      found.taken.clear();
+      std::swap(found.taken, found.validation);
+    }
+    append(files.taken, found.taken);
+    append(files.validation, found.validation);
+    append(files.left_out, found.left_out);
+  }
+  if (files.taken.empty()) {
+    append(files.left_out, files.validation);
+    throw ConfigError(
+        fmt::format("{} {}: no token files, but {}", flag, fmt::join(paths, " "),
+                    some_names(files.left_out)),
+        fmt::format("name the files themselves, or end the names of token files in one of {}",
+                    fmt::join(kTokenEndings, " ")));
+  }
+  return files;
+}
+
+std::string some_names(const std::vector<std::string>& files) {
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < std::min(files.size(), kNamesShown); ++i) {
+    names.push_back(fs::path(files[i]).filename().string());
+  }
+  if (files.size() <= kNamesShown) return fmt::format("{}", fmt::join(names, ", "));
+  return fmt::format("{}, ... ({} files)", fmt::join(names, ", "), files.size());
+}
+
+}  // namespace terrace

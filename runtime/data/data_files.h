@@ -1,0 +1,35 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+// Which files --data and --validation-data name.
+namespace terrace {
+
+// --data and --validation-data.
+enum class DataUse { kTraining, kValidation };
+
+// The regular files under `paths` in the order of the sequence: paths as given, a directory's files
+// (recursively, hidden ones left out) in byte order of their paths. Throws ConfigError for a path
+// that does not exist, and for a directory with no files; it names the flag.
+std::vector<std::string> list_data_files(const std::vector<std::string>& paths,
+                                         DataUse use = DataUse::kTraining);
+
+// Files that hold tokens, by what they are for. Each list is in the order of the sequence.
+struct TokenFileNames {
+  std::vector<std::string> taken;       // files that were named, and those of directories
+  std::vector<std::string> validation;  // of a directory of training data, by their names
+  std::vector<std::string> left_out;    // of directories: test sets, and what is no token file
+};
+
+// As list_data_files(), and of a directory only files that are called as token files are: .bin,
+// .u16, .u32 and the like. Those with val, valid, validation, dev or eval in their path below the
+// directory are for validation, and those with test for neither. A directory of validation data
+// that has files for validation is these alone. A file that is named itself is taken whatever it is
+// called. Throws ConfigError where nothing is taken.
+TokenFileNames list_token_files(const std::vector<std::string>& paths, DataUse use);
+
+// Some file names for a message: "a, b, ... (12 files)".
+std::string some_names(const std::vector<std::string>& files);
+
+}  // namespace terrace

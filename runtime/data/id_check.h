@@ -1,0 +1,17 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/data/token_files.h"
+
+namespace terrace {
+
+// Looks at ids from the start, the middle and the end of token files. Throws ConfigError for a file
+// in which every other id is 0, as where wider integers were written than are read, naming the way
+// to convert it; IoError. Returns, as a sentence, that the ids use so little of the vocabulary that
+// they may be of another tokenizer; else nothing.
+std::string check_ids(const std::vector<TokenFile>& files, std::int64_t vocabulary);
+
+}  // namespace terrace

@@ -1,0 +1,38 @@
+#include "runtime/train/start_doubts.h"
+
+#include <fmt/format.h>
+
+#include "runtime/checkpoint/hf_directory.h"
+#include "runtime/train/train_setup.h"
+
+namespace terrace {
+
+std::vector<std::string> doubts_of_data(const TrainOptions& options, const ModelConfig& model,
+                                        const Dataset& data) {
+  std::vector<std::string> doubts = data.doubts();
+  const std::int64_t length = sequence_length_for(options, model);
+  if (length > model.positions) {
+    doubts.push_back(fmt::format(
+        "--sequence-length {} is more than the {} positions that {} was made for "
+        "(max_position_embeddings): rotary embeddings go on, to distances it has not learned",
+        length, model.positions, model.name));
+  }
+  return doubts;
+}
+
+std::vector<std::string> doubts_of_weights(const TrainOptions& options, const ModelConfig& model,
+                                           const Dataset& data) {
+  std::vector<std::string> doubts;
+  const std::string foreign = why_bytes_are_foreign(options.model.model, model);
+  if (data.is_text() && !foreign.empty()) {
+    doubts.push_back(foreign +
+                     ". Data of that model's ids is --data-format llmc, raw-u16 or raw-u32");
+  }
+  if (!model.dropout.empty()) {
+    doubts.push_back(fmt::format("{}/config.json has {}: nothing is dropped here",
+                                 options.model.model, model.dropout));
+  }
+  return doubts;
+}
+
+}  // namespace terrace
