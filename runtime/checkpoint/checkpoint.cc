@@ -272,6 +272,21 @@ LossScaleState parse_loss_scale(const json& listed) {
           .skipped_steps = listed.at("skipped_steps").get<std::int64_t>()};
 }
 
+json listed(const WeightTypes& types) {
+  json others = json::object();
+  for (const auto& [parameter, dtype] : types.others) others[parameter] = torch_name_of(dtype);
+  return {{"usual", torch_name_of(types.usual)}, {"others", others}};
+}
+
+WeightTypes parse_weight_types(const json& listed) {
+  WeightTypes types;
+  types.usual = parse_torch_name(listed.at("usual").get<std::string>());
+  for (const auto& [parameter, name] : listed.at("others").items()) {
+    types.others[parameter] = parse_torch_name(name.get<std::string>());
+  }
+  return types;
+}
+
 }  // namespace
 
 std::string write_checkpoint(const std::string& run_dir, const CheckpointProgress& progress,
@@ -294,6 +309,7 @@ std::string write_checkpoint(const std::string& run_dir, const CheckpointProgres
   if (!progress.device.empty()) manifest["device"] = progress.device;
   if (!progress.arithmetic.empty()) manifest["arithmetic"] = progress.arithmetic;
   if (progress.data_hash) manifest[kDataHash] = to_hex(*progress.data_hash);
+  if (progress.loaded_types) manifest["loaded_types"] = listed(*progress.loaded_types);
   for (const UnitLayout& unit : layout) {
     for (const StateField field : kStateFields) {
       const std::string name = file_name(field, unit);
@@ -390,6 +406,9 @@ Checkpoint::Checkpoint(const std::string& directory, FileSystem& disk)
     progress_.arithmetic = manifest.value("arithmetic", "");
     if (manifest.contains(kDataHash)) {
       progress_.data_hash = from_hex(manifest.at(kDataHash).get<std::string>());
+    }
+    if (manifest.contains("loaded_types")) {
+      progress_.loaded_types = parse_weight_types(manifest.at("loaded_types"));
     }
     for (const json& file : manifest.at("files")) {
       listed_.push_back({parse_file_name(file), parse_hashes(file)});

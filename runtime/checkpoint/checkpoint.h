@@ -9,6 +9,7 @@
 #include "runtime/checkpoint/file_system.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/checkpoint/verified_file.h"
+#include "runtime/checkpoint/weight_types.h"
 #include "runtime/model/model_config.h"
 #include "runtime/model/state_source.h"
 
@@ -34,6 +35,8 @@ struct CheckpointProgress {
   std::string arithmetic = {};
   // Dataset::training_hash(). None in checkpoints that do not say.
   std::optional<std::uint64_t> data_hash = std::nullopt;
+  // The types of the weights that the run started from; none where it started from random ones.
+  std::optional<WeightTypes> loaded_types = std::nullopt;
 };
 
 // Gives elements of a unit's flat sequence; see StateSource::read.

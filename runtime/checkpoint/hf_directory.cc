@@ -4,35 +4,24 @@
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
-#include <sstream>
+#include <map>
 #include <utility>
 
 #include "base/check.h"
 #include "base/error.h"
 #include "base/half.h"
 #include "base/hash.h"
+#include "runtime/checkpoint/hf_index.h"
+#include "runtime/checkpoint/hf_weight_files.h"
 
 namespace terrace {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kSingleFile = "model.safetensors";
 constexpr std::size_t kBufferBytes = 1 << 20;
 constexpr std::size_t kNamesShown = 8;
-
-bool has_pickled_weights(const std::string& directory) {
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(directory, error)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with("pytorch_model") && name.ends_with(".bin")) return true;
-  }
-  return false;
-}
 
 float half_to_float(std::uint16_t bits) {
   const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000U) << 16;
@@ -50,6 +39,11 @@ float half_to_float(std::uint16_t bits) {
 bool is_loadable(SafetensorsType type) {
   return type == SafetensorsType::kF32 || type == SafetensorsType::kBF16 ||
          type == SafetensorsType::kF16;
+}
+
+DType dtype_of(SafetensorsType type) {
+  if (type == SafetensorsType::kF32) return DType::kF32;
+  return type == SafetensorsType::kF16 ? DType::kF16 : DType::kBF16;
 }
 
 // Elements [first, first + out.size()) as they lie in the file.
@@ -70,22 +64,6 @@ void read_stored(const SafetensorsFile& file, const SafetensorsTensor& tensor, s
     out = out.subspan(part.size());
     byte += part.size_bytes();
   }
-}
-
-bool is_file_name(const std::string& name) {
-  return !name.empty() && name != "." && name != ".." && fs::path(name).filename() == name;
-}
-
-nlohmann::json read_index(const fs::path& path) {
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) throw IoError({.operation = "open", .path = path.string(), .error_number = errno});
-  nlohmann::json index = nlohmann::json::parse(stream, nullptr, /*allow_exceptions=*/false);
-  if (index.is_discarded() || !index.is_object() || !index.contains("weight_map") ||
-      !index.at("weight_map").is_object()) {
-    throw CorruptData(fmt::format("{}: not an index of safetensors files", path.string()),
-                      "fetch the file again");
-  }
-  return std::move(index.at("weight_map"));
 }
 
 // Masks and tables that old files carry and that are computed here.
@@ -118,33 +96,7 @@ void check_tensor(const std::string& directory, const SafetensorsTensor& stored,
   }
 }
 
-bool same_bytes(const SafetensorsFile& a_file, const SafetensorsTensor& a,
-                const SafetensorsFile& b_file, const SafetensorsTensor& b) {
-  if (a.type != b.type || a.shape != b.shape) return false;
-  std::vector<std::byte> a_bytes(kBufferBytes);
-  std::vector<std::byte> b_bytes(kBufferBytes);
-  for (std::uint64_t at = 0; at < a.size_bytes(); at += kBufferBytes) {
-    const std::size_t size = std::min<std::uint64_t>(kBufferBytes, a.size_bytes() - at);
-    a_file.read(a, at, std::span(a_bytes).first(size));
-    b_file.read(b, at, std::span(b_bytes).first(size));
-    if (!std::equal(a_bytes.begin(), a_bytes.begin() + size, b_bytes.begin())) return false;
-  }
-  return true;
-}
-
 }  // namespace
-
-bool has_hf_weights(const std::string& directory) {
-  std::error_code ignored;
-  if (fs::exists(fs::path(directory) / kHfIndexFile, ignored)) return true;
-  if (fs::exists(fs::path(directory) / kSingleFile, ignored)) return true;
-  if (has_pickled_weights(directory)) {
-    throw ConfigError(fmt::format("{}: has pytorch_model*.bin and no safetensors", directory),
-                      "convert once: transformers' from_pretrained(...).save_pretrained(..., "
-                      "safe_serialization=True), or start from --init random");
-  }
-  return false;
-}
 
 std::string why_bytes_are_foreign(const std::string& directory, const ModelConfig& config) {
   constexpr std::int64_t kByteIds = 256;
@@ -162,32 +114,50 @@ std::string why_bytes_are_foreign(const std::string& directory, const ModelConfi
       directory, config.vocabulary);
 }
 
-std::vector<HfCompanion> read_hf_companions(const std::string& directory, Log& log) {
-  std::vector<HfCompanion> companions;
-  std::error_code ignored;
-  if (!fs::exists(fs::path(directory) / "config.json", ignored)) return companions;  // a preset
-  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-                           "added_tokens.json", "tokenizer.model", "vocab.json", "merges.txt",
-                           "chat_template.jinja", "generation_config.json"}) {
-    const std::string path = (fs::path(directory) / name).string();
-    try {
-      if (!system_files().exists(path)) continue;
-      companions.push_back({name, read_whole_file(system_files(), path)});
-    } catch (const IoError& problem) {
-      log.warning(fmt::format("{}: the result will be without it", problem.what()));
-    }
-  }
-  return companions;
-}
-
 HfDirectory::HfDirectory(std::string directory, const ModelConfig& config,
                          const std::vector<UnitLayout>& layout, Log& log)
     : directory_(std::move(directory)) {
-  if (!has_hf_weights(directory_)) {
-    throw ConfigError(fmt::format("{}: neither {} nor {}", directory_, kSingleFile, kHfIndexFile),
-                      "choose a directory with weights, or start from --init random");
+  open(log);
+  find_parameters(layout);
+  if (config.tied) check_tied_head(config);
+  report_unexpected(config, log);
+}
+
+void HfDirectory::open(Log& log) {
+  if (!has_hf_weights(directory_)) throw no_hf_weights(directory_, "choose another directory");
+  const fs::path single = fs::path(directory_) / kHfSingleFile;
+  std::error_code ignored;
+  if (fs::is_regular_file(single, ignored)) {
+    open_file(kHfSingleFile);
+    if (!has_hf_index(directory_)) return;
+    check_stale_index(directory_, *files_.front());
+    return log.info(fmt::format("{}: {} is used, and {}, which does not contradict it, is not",
+                                directory_, kHfSingleFile, kHfIndexFile));
+  }
+  if (fs::is_symlink(single, ignored)) {
+    throw ConfigError(
+        fmt::format("{}: {} is a link to {}, which is not there, and {} names other files",
+                    directory_, kHfSingleFile, fs::read_symlink(single, ignored).string(),
+                    kHfIndexFile),
+        "remove the link to load what the index names, or fetch the model again");
   }
   open_indexed();
+}
+
+void HfDirectory::open_indexed() {
+  const HfIndex index = read_hf_index(directory_);
+  for (const std::string& name : index.files()) open_file(name);
+  for (const auto& [tensor, file] : index.file_of) {
+    const auto found = stored_.find(tensor);
+    if (found == stored_.end() || fs::path(found->second.file->path()).filename() != file) {
+      throw CorruptData(fmt::format("{}: tensor {} is not in {}, where the index has it",
+                                    directory_, tensor, file),
+                        "fetch the files again");
+    }
+  }
+}
+
+void HfDirectory::find_parameters(const std::vector<UnitLayout>& layout) {
   for (const UnitLayout& unit : layout) {
     for (const ParameterTensor& tensor : unit.tensors) {
       const Place place = locate(tensor.name);
@@ -200,40 +170,6 @@ HfDirectory::HfDirectory(std::string directory, const ModelConfig& config,
       }
       check_tensor(directory_, *place.tensor, tensor);
       parameters_[tensor.name] = place;
-    }
-  }
-  if (config.tied) check_tied_head(config, log);
-  report_unexpected(config, log);
-}
-
-void HfDirectory::open_indexed() {
-  const fs::path index_path = fs::path(directory_) / kHfIndexFile;
-  std::error_code ignored;
-  if (!fs::exists(index_path, ignored)) {
-    open_file(kSingleFile);
-    return;
-  }
-  const nlohmann::json map = read_index(index_path);
-  std::unordered_map<std::string, std::string> file_of;
-  std::vector<std::string> names;
-  for (const auto& [tensor, file] : map.items()) {
-    if (!file.is_string() || !is_file_name(file.get<std::string>())) {
-      throw CorruptData(fmt::format("{}: tensor {} is in {}, which is not a file name",
-                                    index_path.string(), tensor, file.dump()),
-                        "fetch the file again");
-    }
-    file_of[tensor] = file.get<std::string>();
-    names.push_back(file.get<std::string>());
-  }
-  std::sort(names.begin(), names.end());
-  names.erase(std::unique(names.begin(), names.end()), names.end());
-  for (const std::string& name : names) open_file(name);
-  for (const auto& [tensor, file] : file_of) {
-    const auto found = stored_.find(tensor);
-    if (found == stored_.end() || fs::path(found->second.file->path()).filename() != file) {
-      throw CorruptData(fmt::format("{}: tensor {} is not in {}, where the index has it",
-                                    directory_, tensor, file),
-                        "fetch the files again");
     }
   }
 }
@@ -268,16 +204,33 @@ HfDirectory::Place HfDirectory::locate(const std::string& name) const {
   return found == stored_.end() ? Place{} : found->second;
 }
 
-void HfDirectory::check_tied_head(const ModelConfig& config, Log& log) const {
+// transformers 5 keeps such a head, others drop it.
+void HfDirectory::check_tied_head(const ModelConfig& config) const {
   const Place head = locate("lm_head.weight");
   if (head.tensor == nullptr) return;
   const bool gpt2 = config.family == ModelFamily::kGpt2;
   const Place embedding = locate(gpt2 ? "wte.weight" : "model.embed_tokens.weight");
-  if (!same_bytes(*head.file, *head.tensor, *embedding.file, *embedding.tensor)) {
-    log.warning(fmt::format(
-        "{}: lm_head.weight differs from the embedding, and config.json ties them: it is not used",
-        directory_));
+  if (same_bytes(*head.file, *head.tensor, *embedding.file, *embedding.tensor)) return;
+  throw ConfigError(
+      fmt::format("{}: config.json ties the head to the embedding, and {} differs from {}",
+                  directory_, head.tensor->name, embedding.tensor->name),
+      "write \"tie_word_embeddings\": false to config.json to keep the head, or remove the tensor "
+      "from the file to drop it");
+}
+
+WeightTypes HfDirectory::types() const {
+  std::map<DType, std::uint64_t> elements;
+  for (const auto& [name, place] : parameters_) {
+    elements[dtype_of(place.tensor->type)] += place.tensor->elements();
   }
+  WeightTypes types;
+  types.usual =
+      std::ranges::max_element(elements, {}, [](const auto& pair) { return pair.second; })->first;
+  for (const auto& [name, place] : parameters_) {
+    const DType dtype = dtype_of(place.tensor->type);
+    if (dtype != types.usual) types.others[name] = dtype;
+  }
+  return types;
 }
 
 void HfDirectory::report_unexpected(const ModelConfig& config, Log& log) const {

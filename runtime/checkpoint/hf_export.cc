@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -13,8 +14,9 @@
 #include "base/error.h"
 #include "base/half.h"
 #include "runtime/checkpoint/durable_file.h"
-#include "runtime/checkpoint/hf_directory.h"
+#include "runtime/checkpoint/hf_weight_files.h"
 #include "runtime/checkpoint/safetensors.h"
+#include "runtime/model/json_text.h"
 
 namespace terrace {
 namespace {
@@ -51,7 +53,7 @@ std::vector<Shard> plan_shards(const HfExportOptions& options, const ModelConfig
   std::vector<Shard> shards(1);
   for (const UnitLayout& unit : layout) {
     for (const ParameterTensor& tensor : unit.tensors) {
-      const std::uint64_t size = stored_bytes(tensor, options.dtype);
+      const std::uint64_t size = stored_bytes(tensor, options.types.of(tensor.name));
       const std::uint64_t present = shards.back().size_bytes;
       if (present > 0 && present + size > options.max_shard_bytes) shards.emplace_back();
       shards.back().size_bytes += size;
@@ -60,7 +62,7 @@ std::vector<Shard> plan_shards(const HfExportOptions& options, const ModelConfig
   }
   for (std::size_t i = 0; i < shards.size(); ++i) {
     shards[i].file = shards.size() == 1
-                         ? "model.safetensors"
+                         ? kHfSingleFile
                          : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
   }
   return shards;
@@ -71,7 +73,7 @@ SafetensorsType type_in_file(DType dtype) {
   return dtype == DType::kF16 ? SafetensorsType::kF16 : SafetensorsType::kBF16;
 }
 
-SafetensorsHeader header_of(const Shard& shard, DType dtype) {
+SafetensorsHeader header_of(const Shard& shard, const WeightTypes& types) {
   SafetensorsHeader header;
   header.metadata["format"] = "pt";
   for (const Piece& piece : shard.pieces) {
@@ -79,7 +81,7 @@ SafetensorsHeader header_of(const Shard& shard, DType dtype) {
     const auto columns = static_cast<std::uint64_t>(piece.tensor->columns);
     SafetensorsTensor tensor;
     tensor.name = piece.name;
-    tensor.type = type_in_file(dtype);
+    tensor.type = type_in_file(types.of(piece.tensor->name));
     if (piece.tensor->is_vector) {
       tensor.shape = {rows};
     } else if (piece.tensor->stored_transposed) {
@@ -95,9 +97,11 @@ SafetensorsHeader header_of(const Shard& shard, DType dtype) {
 // Streams the pieces of one export through buffers that all of them share.
 class PieceWriter {
  public:
-  PieceWriter(DType dtype, FetchParameter fetch) : dtype_(dtype), fetch_(fetch) {}
+  explicit PieceWriter(FetchParameter fetch) : fetch_(fetch) {}
 
-  void write(const Piece& piece, SafetensorsWriter& file) {
+  void write(const Piece& piece, DType dtype, SafetensorsWriter& file) {
+    dtype_ = dtype;
+    name_ = piece.name;
     if (piece.tensor->stored_transposed) return write_transposed(piece, file);
     const std::int64_t elements = piece.tensor->elements();
     for (std::int64_t begin = 0; begin < elements; begin += kFetchElements) {
@@ -147,12 +151,23 @@ class PieceWriter {
     }
   }
 
+  template <typename T>
   std::uint16_t narrowed(float value) const {
-    return dtype_ == DType::kF16 ? to_parameter<Fp16>(value).bits : to_parameter<Bf16>(value).bits;
+    const T narrow = to_parameter<T>(value);
+    if (!std::isfinite(to_float(narrow)) && std::isfinite(value)) {
+      throw ConfigError(fmt::format("tensor {} has the value {}, which {} does not hold", name_,
+                                    value, torch_name_of(dtype_)),
+                        "save it with --save-dtype fp32 or bf16");
+    }
+    return narrow.bits;
+  }
+  std::uint16_t narrowed(float value) const {
+    return dtype_ == DType::kF16 ? narrowed<Fp16>(value) : narrowed<Bf16>(value);
   }
 
-  const DType dtype_;
   const FetchParameter fetch_;
+  DType dtype_ = DType::kF32;  // of the present piece
+  std::string name_;           // of it
   std::vector<float> fetched_;
   std::vector<std::uint16_t> narrow_;
 };
@@ -181,7 +196,7 @@ void remove_stale(const fs::path& directory, const std::vector<Shard>& shards) {
   std::vector<fs::path> stale;
   for (const auto& entry : fs::directory_iterator(directory)) {
     const std::string name = entry.path().filename().string();
-    const bool weights = name == "model.safetensors" || is_name_of_shard(name);
+    const bool weights = name == kHfSingleFile || is_name_of_shard(name);
     const bool written = std::any_of(shards.begin(), shards.end(),
                                      [&](const Shard& shard) { return shard.file == name; });
     if ((weights && !written) || (name == kHfIndexFile && shards.size() == 1)) {
@@ -196,19 +211,23 @@ void write_all(const HfExportOptions& options, const ModelConfig& config,
   const fs::path directory = options.directory;
   fs::create_directories(directory);
   fs::remove(directory / "config.json");  // until all is written, this is not a model
-  PieceWriter pieces(options.dtype, fetch);
+  PieceWriter pieces(fetch);
   for (const Shard& shard : shards) {
-    SafetensorsWriter file((directory / shard.file).string(), header_of(shard, options.dtype));
-    for (const Piece& piece : shard.pieces) pieces.write(piece, file);
+    SafetensorsWriter file((directory / shard.file).string(), header_of(shard, options.types));
+    for (const Piece& piece : shard.pieces) {
+      pieces.write(piece, options.types.of(piece.tensor->name), file);
+    }
     file.finish();
   }
   if (shards.size() > 1) write_index(directory, shards);
   remove_stale(directory, shards);
   for (const HfCompanion& companion : options.companions) {
-    write_durable_file((directory / companion.name).string(), companion.content);
+    const fs::path path = directory / companion.name;
+    fs::create_directories(path.parent_path());
+    write_durable_file(path.string(), companion.content);
   }
   write_durable_file((directory / "config.json").string(),
-                     config_json_with_dtype(config.json, options.dtype));
+                     config_json_with_dtype(config.json, options.types.usual));
   sync_directory(fs::absolute(directory).parent_path().string());  // for its name
 }
 
@@ -216,8 +235,6 @@ void write_all(const HfExportOptions& options, const ModelConfig& config,
 
 void write_hf_directory(const HfExportOptions& options, const ModelConfig& config,
                         const std::vector<UnitLayout>& layout, FetchParameter fetch) {
-  TERRACE_CHECK(options.dtype == DType::kF32 || options.dtype == DType::kBF16 ||
-                options.dtype == DType::kF16);
   try {
     write_all(options, config, plan_shards(options, config, layout), fetch);
   } catch (const fs::filesystem_error& error) {
@@ -228,10 +245,8 @@ void write_hf_directory(const HfExportOptions& options, const ModelConfig& confi
 }
 
 std::string config_json_with_dtype(const std::string& json, DType dtype) {
-  auto config = nlohmann::ordered_json::parse(json);
-  const char* value = dtype == DType::kF32   ? "float32"
-                      : dtype == DType::kF16 ? "float16"
-                                             : "bfloat16";
+  auto config = nlohmann::ordered_json::parse(quote_non_finite(json));
+  const char* value = torch_name_of(dtype);
   bool told = false;
   bool changed = false;
   for (const char* key : {"dtype", "torch_dtype"}) {
@@ -242,7 +257,7 @@ std::string config_json_with_dtype(const std::string& json, DType dtype) {
   }
   if (!told) config["torch_dtype"] = value;
   if (told && !changed) return json;
-  return config.dump(2) + "\n";
+  return unquote_non_finite(config.dump(2)) + "\n";
 }
 
 }  // namespace terrace

@@ -7,20 +7,16 @@
 
 #include "base/dtype.h"
 #include "base/function_ref.h"
+#include "runtime/checkpoint/hf_companions.h"
+#include "runtime/checkpoint/weight_types.h"
 #include "runtime/model/model_config.h"
 #include "runtime/model/parameter_layout.h"
 
 namespace terrace {
 
-// A file that goes beside the weights as it is.
-struct HfCompanion {
-  std::string name;
-  std::string content;
-};
-
 struct HfExportOptions {
-  std::string directory;                          // made when it is not there
-  DType dtype = DType::kBF16;                     // kF32, kBF16 or kF16
+  std::string directory;  // made when it is not there
+  WeightTypes types = {};
   std::uint64_t max_shard_bytes = 5'000'000'000;  // a larger tensor gets a shard of its own
   std::vector<HfCompanion> companions = {};
 };
@@ -32,13 +28,14 @@ using FetchParameter = FunctionRef<void(const UnitLayout& unit, const ParameterT
 // Writes config.json (the model's, with only its dtype key changed) and model.safetensors, or
 // shards with an index. Parameters are fetched in the layout's order, each from front to back in
 // ranges of bounded size; a tensor stored transposed that exceeds 64 MiB is fetched more than once.
-// bf16 rounds ties away from zero, as parameters do everywhere. config.json is written last. Throws
-// IoError.
+// bf16 rounds ties away from zero, as parameters do everywhere. config.json is written last, with
+// the usual type as its dtype. Throws IoError, or ConfigError for a finite value that its type has
+// no number for.
 void write_hf_directory(const HfExportOptions& options, const ModelConfig& config,
                         const std::vector<UnitLayout>& layout, FetchParameter fetch);
 
-// `json` with its dtype key ("dtype" or "torch_dtype") saying `dtype`; unchanged if it does
-// already.
+// `json`, which may have numbers like Infinity, with its dtype key ("dtype" or "torch_dtype")
+// saying `dtype`; unchanged if it does already.
 std::string config_json_with_dtype(const std::string& json, DType dtype);
 
 }  // namespace terrace

@@ -14,6 +14,8 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the format is little-endian");
 
+// What a file begins with that Git LFS has not fetched. As a length it would be out of all bounds.
+constexpr std::string_view kLfsPointer = "version ";
 constexpr const char* kFetchAgain = "fetch or write the file again";
 
 }  // namespace
@@ -41,6 +43,10 @@ void SafetensorsFile::load_header() {
   if (size < 8) throw CorruptData(fmt::format("{}: only {} bytes", path_, size), kFetchAgain);
   std::uint64_t length = 0;
   read_fully(*file_, path_, 0, std::as_writable_bytes(std::span(&length, 1)));
+  if (std::memcmp(&length, kLfsPointer.data(), sizeof(length)) == 0) {
+    throw ConfigError(fmt::format("{}: a Git LFS pointer in place of the file", path_),
+                      "fetch the file itself: git lfs pull");
+  }
   if (length > kSafetensorsHeaderLimit || length > size - 8) {
     throw CorruptData(
         fmt::format("{}: a header of {} bytes in a file of {}: cut short, or not safetensors",

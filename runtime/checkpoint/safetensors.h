@@ -19,7 +19,8 @@ namespace terrace {
 // thread-safe.
 class SafetensorsFile {
  public:
-  // Throws IoError, or CorruptData when the file is not what the format allows.
+  // Throws IoError, CorruptData when the file is not what the format allows, or ConfigError for a
+  // Git LFS pointer.
   explicit SafetensorsFile(std::string path, FileSystem& disk = system_files());
   // `path` is for messages.
   SafetensorsFile(std::string path, std::unique_ptr<OpenFile> file);

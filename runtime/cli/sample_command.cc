@@ -18,9 +18,11 @@ constexpr CommandSpec kSampleCommand = {"terrace sample",
                                         "Continues a text with a model that takes bytes as tokens. "
                                         "Prints the prompt and what follows it."};
 
-enum : std::size_t { kModel, kPrompt, kMaxNewTokens, kTemperature, kSeed };
+enum : std::size_t { kModel, kIgnoredKeys, kPrompt, kMaxNewTokens, kTemperature, kSeed };
 constexpr auto kSampleFlags = std::to_array<FlagSpec>({
     {"model", "Model", "DIR", "A run's final/ or checkpoint-N, or a Hugging Face directory"},
+    {"ignore-config-keys", "Model", "KEY", "Keys of its config.json that do not change the model",
+     FlagArity::kList},
     {"prompt", "Text", "TEXT", "What to continue"},
     {"max-new-tokens", "Text", "N", "How many bytes to add (200)"},
     {"temperature", "Text", "T", "1: as the model says; towards 0: the likeliest (1.0)"},
@@ -49,6 +51,7 @@ int run_sample(int argc, const char* const* argv) {
   SampleOptions options;
   options.model_directory = values[kModel]->name();
   options.prompt = values[kPrompt]->name();
+  if (values[kIgnoredKeys]) options.ignored_config_keys = values[kIgnoredKeys]->texts();
   if (values[kMaxNewTokens]) {
     options.max_new_tokens = values[kMaxNewTokens]->integer(1, 1'000'000);
   }

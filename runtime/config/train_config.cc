@@ -174,7 +174,8 @@ std::vector<std::string> changed_keys(const std::string& toml, const TrainOption
   const TrainOptions absolute = with_absolute_paths(options);
   std::vector<std::string> changed;
   for (const TrainFlag& flag : train_flags()) {
-    const bool is_computed = std::ranges::count(kGroups, flag.spec.group) != 0;
+    const bool is_computed =
+        std::ranges::count(kGroups, flag.spec.group) != 0 || flag.spec.name == "save-dtype";
     if (!is_computed || std::ranges::count(kSameBits, flag.spec.name) != 0) continue;
     if (line_of(toml, key_of(flag.spec)) == flag.show(absolute)) continue;
     add_difference(toml, options, flag, changed);

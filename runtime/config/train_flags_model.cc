@@ -19,7 +19,8 @@ constexpr auto kModelFlags = std::to_array<TrainFlag>({
      [](TrainOptions& o, const FlagValue& v) { o.model.model = v.name(); },
      [](const TrainOptions& o) { return toml_string(o.model.model); }},
     {{"init", "Model", "weights|random",
-      "What parameters start from (auto: weights if the directory has them)"},
+      "What parameters start from (weights of a directory, which must have them; random of a "
+      "preset)"},
      [](TrainOptions& o, const FlagValue& v) {
        o.model.init = static_cast<InitChoice>(v.choice(kInits));
      },

@@ -14,6 +14,12 @@ constexpr auto kOrders =
 constexpr auto kReductions = std::to_array<std::string_view>({"step", "micro-batch"});
 constexpr auto kSchedules = std::to_array<std::string_view>({"gpipe", "1f1b", "interleaved"});
 constexpr auto kSwitches = std::to_array<std::string_view>({"off", "on"});
+// The names of the types, then torch's.
+constexpr auto kSaveTypeNames = std::to_array<std::string_view>(
+    {"auto", "fp32", "bf16", "fp16", "float32", "bfloat16", "float16"});
+constexpr auto kSaveTypes =
+    std::to_array<SaveType>({SaveType::kAuto, SaveType::kFp32, SaveType::kBf16, SaveType::kFp16,
+                             SaveType::kFp32, SaveType::kBf16, SaveType::kFp16});
 constexpr auto kProgresses = std::to_array<std::string_view>({"auto", "on", "off"});
 
 constexpr int kRanksMax = 256;
@@ -127,6 +133,14 @@ constexpr auto kStepFlags = std::to_array<TrainFlag>({
     {{"keep-last", "Run", "N", "Keep only the last so many checkpoints (0: all)"},
      [](TrainOptions& o, const FlagValue& v) { o.run.keep_last = v.integer(0); },
      [](const TrainOptions& o) { return toml_integer(o.run.keep_last); }},
+    {{"save-dtype", "Run", "auto|fp32|bf16|fp16",
+      "Type of the weights in final/ (auto: as they were loaded; of random ones --precision)"},
+     [](TrainOptions& o, const FlagValue& v) {
+       o.run.save_dtype = kSaveTypes.at(v.choice(kSaveTypeNames));
+     },
+     [](const TrainOptions& o) {
+       return toml_string(kSaveTypeNames.at(static_cast<std::size_t>(o.run.save_dtype)));
+     }},
     {{"resume", "Run", "auto|none|PATH",
       "Continue from a checkpoint; auto: the run directory's last, if any (none)"},
      [](TrainOptions& o, const FlagValue& v) { o.run.resume = v.name(); },

@@ -27,6 +27,7 @@ enum class MasterChoice : std::uint8_t { kAuto, kSplit, kFp32 };
 enum class GradientChoice : std::uint8_t { kFp32, kBf16 };
 enum class ReductionChoice : std::uint8_t { kStep, kMicroBatch };
 enum class Precision : std::uint8_t { kBf16, kFp32, kFp16 };
+enum class SaveType : std::uint8_t { kAuto, kFp32, kBf16, kFp16 };
 enum class ProgressChoice : std::uint8_t { kAuto, kOn, kOff };
 
 struct ModelOptions {
@@ -122,6 +123,7 @@ struct RunOptions {
   std::int64_t keep_last = 0;         // 0: all
   std::string resume = "none";        // none, auto, or a checkpoint's path
   bool overwrite_later = false;       // a resume may delete the checkpoints after its own
+  SaveType save_dtype = SaveType::kAuto;
   ProgressChoice progress = ProgressChoice::kAuto;
   std::optional<StepRange> trace_steps;
   bool dry_run = false;

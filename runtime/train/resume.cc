@@ -6,7 +6,7 @@
 #include <optional>
 #include <system_error>
 
-#include "runtime/checkpoint/hf_directory.h"
+#include "runtime/checkpoint/hf_weight_files.h"
 #include "runtime/config/train_config.h"
 #include "runtime/train/run_directory.h"
 
@@ -141,16 +141,26 @@ bool is_complete(const TrainOptions& options, const std::string& run_dir,
 
 bool takes_weights(const ModelOptions& options) {
   if (options.init == InitChoice::kRandom) return false;
-  if (has_hf_weights(options.model)) return true;
+  const bool has_config = system_files().exists((fs::path(options.model) / "config.json").string());
+  if (has_config && has_hf_weights(options.model)) return true;
   if (is_checkpoint(options.model)) {
     throw ConfigError(
         fmt::format("--model {} is a checkpoint, whose weights are not read", options.model),
         "go on with it by --resume, give the final directory of its run, or --init random for its "
         "shape alone");
   }
+  if (has_config) {
+    throw no_hf_weights(options.model, "start from random weights with --init random");
+  }
   if (options.init == InitChoice::kWeights) {
-    throw ConfigError(fmt::format("--init weights: {} has no weights", options.model),
-                      "use --init random, or a directory with safetensors");
+    throw ConfigError(fmt::format("--init weights: the preset {} has no weights", options.model),
+                      "use --init random, or a directory with config.json and safetensors");
+  }
+  if (has_files_like_weights(options.model)) {
+    throw ConfigError(fmt::format("--model {} is a preset, and the directory of that name has "
+                                  "weights without a config.json",
+                                  options.model),
+                      "fetch config.json to start from them, or give --init random for the preset");
   }
   return false;
 }

@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "runtime/checkpoint/hf_export.h"
 
 namespace terrace {
 
@@ -49,7 +50,7 @@ std::string RunSaver::save(const CheckpointProgress& progress) {
   return path;
 }
 
-std::string RunSaver::export_weights(std::int64_t step, DType dtype) {
+std::string RunSaver::export_weights(std::int64_t step) {
   if (!run_.is_first_rank) {
     state_.serve_reads();
     return "";
@@ -60,7 +61,7 @@ std::string RunSaver::export_weights(std::int64_t step, DType dtype) {
   }
   HfExportOptions options;
   options.directory = (fs::path(run_.directory) / "final").string();
-  options.dtype = dtype;
+  options.types = run_.types;
   options.companions = run_.companions;
   ConsolePhase phase(console_, "saving final");
   const std::int64_t total = elements();

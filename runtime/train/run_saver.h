@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "base/dtype.h"
 #include "runtime/checkpoint/checkpoint.h"
-#include "runtime/checkpoint/hf_export.h"
+#include "runtime/checkpoint/hf_companions.h"
+#include "runtime/checkpoint/weight_types.h"
 #include "runtime/train/ranked_state.h"
 #include "runtime/train/train_console.h"
 
@@ -17,10 +17,10 @@ struct SavedRun {
   std::string directory;  // of the run
   const ModelConfig& model;
   const std::vector<UnitLayout>& layout;
-  std::int64_t keep_last = 0;  // checkpoints; 0: all
-  // Goes into final/ as it is: the tokenizer of the ids that were trained on.
-  std::vector<HfCompanion> companions;
-  bool is_first_rank = true;  // which writes; the others give it their parts of the state
+  std::int64_t keep_last = 0;           // checkpoints; 0: all
+  WeightTypes types;                    // of final/
+  std::vector<HfCompanion> companions;  // go into final/ as they are
+  bool is_first_rank = true;            // which writes; the others give it their parts of the state
 };
 
 // Saves the state of a run in its directory, as checkpoints and as a Hugging Face directory. With
@@ -35,8 +35,9 @@ class RunSaver {
   // Writes checkpoint-<progress.step>, of which `progress` is asked of the first rank alone.
   // Returns its path, empty on other ranks. Throws IoError, NotFinite.
   std::string save(const CheckpointProgress& progress);
-  // Writes final/. Returns its path, empty on other ranks. Throws IoError, NotFinite.
-  std::string export_weights(std::int64_t step, DType dtype);
+  // Writes final/. Returns its path, empty on other ranks. Throws IoError, NotFinite, ConfigError
+  // for a value that its type does not hold.
+  std::string export_weights(std::int64_t step);
 
   // Whether what was thrown came from reading the state: then nothing can be made of it.
   bool state_is_unreadable() const { return is_reading_; }

@@ -8,7 +8,6 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "base/bytes.h"
 #include "base/error.h"
@@ -29,16 +28,9 @@ constexpr std::int64_t kFetchElements = 16 * 1024 * 1024;
 // "samp": keeps these numbers apart from those of parameters and of the order of samples.
 constexpr std::uint32_t kRandomStream = 0x73616d70U;
 
-// bf16 files compute in bf16; what bf16 does not hold exactly computes in fp32.
-DType compute_type_of(const ModelConfig& config) {
-  const nlohmann::json json = nlohmann::json::parse(config.json);
-  for (const char* key : {"dtype", "torch_dtype"}) {
-    const auto found = json.find(key);
-    if (found != json.end() && found->is_string()) {
-      return *found == "bfloat16" ? DType::kBF16 : DType::kF32;
-    }
-  }
-  return DType::kF32;
+// Weights that are all bf16 compute in bf16, others, which bf16 does not hold exactly, in fp32.
+DType compute_type_of(const WeightTypes& types) {
+  return types == WeightTypes{.usual = DType::kBF16} ? DType::kBF16 : DType::kF32;
 }
 
 StepModel step_model_of(const UnitCompute& compute, int threads) {
@@ -66,7 +58,8 @@ ByteSampler::Shape fitting_shape(ByteSampler::Shape shape, std::int64_t text_byt
 // A directory's model with its weights: a checkpoint's, in fp32, or Hugging Face's.
 class SampledModel {
  public:
-  SampledModel(const std::string& directory, Log& log) : directory_(directory) {
+  SampledModel(const SampleOptions& options, Log& log) : directory_(options.model_directory) {
+    const std::string& directory = directory_;
     if (!std::filesystem::is_directory(directory)) refuse("not a directory");
     if (is_checkpoint(directory)) {
       checkpoint_ = std::make_unique<Checkpoint>(directory);
@@ -76,11 +69,10 @@ class SampledModel {
       if (!std::filesystem::exists(std::filesystem::path(directory) / "config.json")) {
         refuse("neither a model nor a checkpoint");
       }
-      shape_.config = load_model_config(directory);
-      if (!has_hf_weights(directory)) refuse("has no safetensors");
-      shape_.compute_type = compute_type_of(shape_.config);
+      shape_.config = load_model_config(directory, options.ignored_config_keys);
       weights_ = std::make_unique<HfDirectory>(directory, shape_.config,
                                                parameter_layout(shape_.config), log);
+      shape_.compute_type = compute_type_of(weights_->types());
       const std::string foreign = why_bytes_are_foreign(directory, shape_.config);
       if (!foreign.empty()) log.warning(foreign);
     }
@@ -256,7 +248,7 @@ unsigned char choose_byte(std::span<const float> logits, double temperature, std
 
 void sample_text(const SampleOptions& options, FunctionRef<void(std::string_view)> write,
                  Log& log) {
-  const SampledModel model(options.model_directory, log);
+  const SampledModel model(options, log);
   const auto fetch = [&](const UnitLayout& unit, const ParameterTensor& tensor, std::int64_t begin,
                          std::span<float> out) { model.read(unit, tensor, begin, out); };
   ByteSampler::Shape shape = model.shape();

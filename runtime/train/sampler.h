@@ -18,7 +18,8 @@ namespace terrace {
 
 struct SampleOptions {
   std::string model_directory;
-  std::string prompt;  // not empty
+  std::vector<std::string> ignored_config_keys = {};  // of its config.json
+  std::string prompt;                                 // not empty
   std::int64_t max_new_tokens = 200;
   double temperature = 1.0;  // 0: always the likeliest
   std::uint64_t seed = 1234;

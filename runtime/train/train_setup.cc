@@ -172,12 +172,29 @@ void check_drives(const TierOptions& tiers) {
 
 std::int64_t sequence_length_for(const TrainOptions& options, const ModelConfig& model) {
   const std::int64_t length = options.batch.sequence_length;
-  if (length > model.positions) {
-    throw ConfigError(fmt::format("--sequence-length {} is more than the {} positions of {}",
-                                  length, model.positions, model.name),
-                      "lower it");
+  if (length > model.positions && model.family == ModelFamily::kGpt2) {
+    throw ConfigError(
+        fmt::format("--sequence-length {} is more than the {} positions of {}, which learns an "
+                    "embedding for each",
+                    length, model.positions, model.name),
+        "lower it");
   }
   return length == 0 ? model.positions : length;
+}
+
+WeightTypes result_types_for(const TrainOptions& options, const std::optional<WeightTypes>& loaded,
+                             DType compute_type) {
+  switch (options.run.save_dtype) {
+    case SaveType::kAuto:
+      return loaded.value_or(WeightTypes{.usual = compute_type});
+    case SaveType::kFp32:
+      return {.usual = DType::kF32};
+    case SaveType::kBf16:
+      return {.usual = DType::kBF16};
+    case SaveType::kFp16:
+      return {.usual = DType::kF16};
+  }
+  return {};
 }
 
 std::int32_t zero_stage_for(const TrainOptions& options, const MeshShape& shape) {

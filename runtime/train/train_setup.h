@@ -3,6 +3,7 @@
 #include "memory/host/host_limits.h"
 #include "memory/host/thread_plan.h"
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/weight_types.h"
 #include "runtime/config/train_options.h"
 #include "runtime/data/dataset.h"
 #include "runtime/train/engine.h"
@@ -53,10 +54,13 @@ EngineOptions engine_options_for(const TrainOptions& options, const ModelConfig&
 DatasetOptions dataset_options_for(const TrainOptions& options, const ModelConfig& model,
                                    std::int64_t sequence_length);
 std::int64_t sequence_length_for(const TrainOptions& options, const ModelConfig& model);
+// The types of final/: those of --save-dtype; else those of the weights that were loaded, or, of
+// random ones, the type that computes.
+WeightTypes result_types_for(const TrainOptions& options, const std::optional<WeightTypes>& loaded,
+                             DType compute_type);
 // Returns the step that the whole run ends with: --max-steps, or the one that uses up the samples
-// of
-// --num-train-epochs, given what the steps before have used up (with other samples in a step, where
-// the run was resumed) and the samples of a step from now on.
+// of --num-train-epochs, given what the steps before have used up (with other samples in a step,
+// where the run was resumed) and the samples of a step from now on.
 std::int64_t total_steps_for(const TrainOptions& options, const Dataset& data,
                              std::int64_t samples_per_step, const CheckpointProgress& done);
 LrSchedule schedule_for(const TrainOptions& options, std::int64_t total_steps);

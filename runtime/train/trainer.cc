@@ -189,20 +189,12 @@ class Trainer {
           "give --model on a file system that all of them see, or --init random");
     }
     if (!takes) return;
-    weights_ = std::make_unique<HfDirectory>(options_.model.model, model_, layout_, log_);
+    SilentLog silent;
+    weights_ = std::make_unique<HfDirectory>(options_.model.model, model_, layout_,
+                                             ranks_.is_first() ? log_ : silent);
     check_same_weights(ranks_, options_.model.model, *weights_);
-    if (!ranks_.is_first()) return;
-    const std::string foreign = why_bytes_are_foreign(options_.model.model, model_);
-    if (data_->is_text() && !foreign.empty()) {
-      log_.warning(
-          fmt::format("{}. Data of that model's ids is --data-format llmc, raw-u16 or "
-                      "raw-u32",
-                      foreign));
-    }
-    if (!model_.dropout.empty()) {
-      log_.warning(fmt::format("{}/config.json has {}: nothing is dropped here",
-                               options_.model.model, model_.dropout));
-    }
+    loaded_types_ = weights_->types();
+    if (ranks_.is_first()) warn_of(doubts_of_weights(options_, model_, *data_));
   }
 
   // The first rank owns it.
@@ -244,13 +236,15 @@ class Trainer {
 
   // The first rank writes them.
   void open_files() {
-    saver_.emplace(SavedRun{.directory = run_dir_,
-                            .model = model_,
-                            .layout = layout_,
-                            .keep_last = options_.run.keep_last,
-                            .companions = companions(),
-                            .is_first_rank = ranks_.is_first()},
-                   *state_, console_);
+    saver_.emplace(
+        SavedRun{.directory = run_dir_,
+                 .model = model_,
+                 .layout = layout_,
+                 .keep_last = options_.run.keep_last,
+                 .types = result_types_for(options_, loaded_types_, engine_options_.compute_type),
+                 .companions = companions(),
+                 .is_first_rank = ranks_.is_first()},
+        *state_, console_);
     const Ledger largest = largest_ledger();
     if (ranks_.is_first()) {
       directory_->keep();
@@ -269,10 +263,12 @@ class Trainer {
     }
   }
 
-  // Of a model that is trained on bytes they would tell of other ids.
+  // The tokenizer of a model that is trained on bytes would tell of other ids.
   std::vector<HfCompanion> companions() const {
-    if (!ranks_.is_first() || data_->is_text()) return {};
-    return read_hf_companions(options_.model.model, log_);
+    if (!ranks_.is_first()) return {};
+    return read_hf_companions(
+        options_.model.model,
+        data_->is_text() ? CompanionScope::kWithoutTokenizer : CompanionScope::kAll, log_);
   }
 
   // Sets the state, and where the run is. Until all ranks have read and verified their parts, no
@@ -321,6 +317,7 @@ class Trainer {
     ranks_.wait_for_all();
     done_steps_ = progress.step;
     next_sample_ = progress.samples;
+    loaded_types_ = progress.loaded_types;
     if (progress.loss_scale) engine_->set_loss_scale(*progress.loss_scale);
     if (resumes_in_place(options_.run.resume, run_dir_)) {
       saved_step_ = done_steps_;
@@ -390,8 +387,10 @@ class Trainer {
     } catch (const IoError& problem) {  // what was learned is not lost for want of room or rights
       // Of state that cannot be read no checkpoint can be made either.
       if (!ranks_.is_first() || saver_->state_is_unreadable()) throw;
-      log_.warning(fmt::format("{}; what was learned is saved as a checkpoint", problem.what()));
-      save();
+      save_instead(problem);
+      throw;
+    } catch (const ConfigError& problem) {  // nor for a type that cannot hold it
+      if (ranks_.is_first()) save_instead(problem);
       throw;
     }
     if (ranks_.is_first()) write_steps_of_result(run_dir_, done_steps_);
@@ -532,12 +531,17 @@ class Trainer {
     rows_->sync();  // a resumed run continues the rows of the steps it has
     tell_saved(saver_->save({done_steps_, next_sample_, options_.model.seed,
                              engine_options_.batch.positions, data_->training_tokens(),
-                             engine_->loss_scale(), device_name(), arithmetic(), data_hash_}));
+                             engine_->loss_scale(), device_name(), arithmetic(), data_hash_,
+                             loaded_types_}));
   }
 
-  void export_weights() {
-    tell_saved(saver_->export_weights(done_steps_, engine_options_.compute_type));
+  // For want of the result.
+  void save_instead(const Error& problem) {
+    log_.warning(fmt::format("{}; what was learned is saved as a checkpoint", problem.what()));
+    save();
   }
+
+  void export_weights() { tell_saved(saver_->export_weights(done_steps_)); }
 
   void tell_saved(const std::string& path) {
     if (!path.empty()) console_.say(fmt::format("saved {}", path));
@@ -558,7 +562,8 @@ class Trainer {
   std::unique_ptr<Dataset> data_;
   std::optional<std::uint64_t> data_hash_;  // as the run found it
   LrSchedule schedule_;
-  std::unique_ptr<HfDirectory> weights_;  // until the state is filled from them
+  std::unique_ptr<HfDirectory> weights_;     // until the state is filled from them
+  std::optional<WeightTypes> loaded_types_;  // of the weights that the run started from
   std::string run_dir_;
   std::unique_ptr<RunDirectory> directory_;  // of the first rank
   EnginePlan plan_;  // before the engine, whose lanes may still run when a step has failed

@@ -139,7 +139,8 @@ TEST(Checkpoints, AreNotTakenForAModelsWeights) {
   const TinyTraining training;
   training.train("run", {"--max-steps", "2", "--stop-after-step", "1"});
   const Arguments model = {"--max-steps", "2", "--model", training.path("run/checkpoint-1")};
-  const Outcome outcome = run_program(training.command("other", model));
+  const Outcome outcome =
+      run_program(training.command("other", model + Arguments{"--init", "auto"}));
   EXPECT_EQ(outcome.code, 2) << outcome;
   for (const char* text : {"checkpoint-1 is a checkpoint", "--resume", "final"}) {
     EXPECT_NE(outcome.errors.find(text), std::string::npos) << outcome;

@@ -101,6 +101,7 @@ TinyTraining::TinyTraining(const std::string& config_json) {
   directory_.write("model/config.json", config_json);
   directory_.write("text.txt", generated_text(20'000, 7));
   directory_.write("common.toml", fmt::format("model = \"{}\"\n"
+                                              "init = \"random\"\n"
                                               "data = [\"{}\"]\n"
                                               "gradient_accumulation_steps = 2\n"
                                               "learning_rate = 3e-3\n"

@@ -169,7 +169,8 @@ Arguments every_flag() {
                      "12.5"};
   std::istringstream of_run(
       "--run-dir run --eval-every 6 --log-every 8 --checkpoint-every 9 --keep-last 2 --resume auto "
-      "--progress off --trace-steps 2:4 --overwrite-later --eval-samples 7 --dry-run --json");
+      "--progress off --trace-steps 2:4 --overwrite-later --eval-samples 7 --save-dtype float16 "
+      "--ignore-config-keys mup rope_scaling.x --dry-run --json");
   for (std::string word; of_run >> word;) flags.push_back(word);
   return flags;
 }
@@ -179,6 +180,7 @@ TEST(TrainConfig, EveryFlagSetsItsOption) {
   EXPECT_EQ(options.model.model, "gpt2-124m");
   EXPECT_EQ(options.model.init, InitChoice::kRandom);
   EXPECT_EQ(options.model.seed, 18446744073709551615U);
+  EXPECT_EQ(options.model.ignored_config_keys, (Arguments{"mup", "rope_scaling.x"}));
   EXPECT_EQ(options.data.data, (Arguments{"one", "two\"\\\n"}));
   EXPECT_EQ(options.data.data_format, "raw-u16");
   EXPECT_EQ(options.data.validation_data, Arguments{"three"});
@@ -233,6 +235,7 @@ TEST(TrainConfig, EveryTierAndRunFlagSetsItsOption) {
   EXPECT_EQ(options.run.checkpoint_every, 9);
   EXPECT_EQ(options.run.keep_last, 2);
   EXPECT_EQ(options.run.resume, "auto");
+  EXPECT_EQ(options.run.save_dtype, SaveType::kFp16);
   EXPECT_EQ(options.run.progress, ProgressChoice::kOff);
   ASSERT_TRUE(options.run.trace_steps);
   EXPECT_EQ(options.run.trace_steps->first, 2);

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "base/dtype.h"
+
+namespace terrace {
+
+// The types in which a model's weights are stored, by parameter: kF32, kBF16 or kF16.
+struct WeightTypes {
+  DType usual = DType::kBF16;                // of most elements; the dtype that config.json tells
+  std::map<std::string, DType> others = {};  // by ParameterTensor::name: those of another type
+
+  DType of(const std::string& parameter) const {
+    const auto found = others.find(parameter);
+    return found == others.end() ? usual : found->second;
+  }
+  friend bool operator==(const WeightTypes&, const WeightTypes&) = default;
+};
+
+// "float32", "bfloat16" or "float16", as config.json tells it.
+const char* torch_name_of(DType dtype);
+// The type of such a name. Throws std::invalid_argument for another name.
+DType parse_torch_name(const std::string& name);
+
+}  // namespace terrace
