@@ -26,8 +26,8 @@ TrainOptions with_absolute_paths(TrainOptions options);
 // The keys in which `options` differ from `toml`, of another's to_toml(), each with both values:
 // "learning_rate 0.0003 -> 0.01".
 std::vector<std::string> differing_keys(const std::string& toml, const TrainOptions& options);
-// Those of model, data, batch, optimizer, precision and save_dtype alone. Where a run is stopped, and in which
-// form master weights are kept, makes no difference to what it computes.
+// Those of model, data, batch, optimizer, precision and save_dtype alone. Where a run is stopped,
+// and in which form master weights are kept, makes no difference to what it computes.
 std::vector<std::string> changed_keys(const std::string& toml, const TrainOptions& options);
 
 }  // namespace terrace

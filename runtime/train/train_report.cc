@@ -94,7 +94,7 @@ std::string describe_ranks(const StepModel& model) {
 }
 
 // A forward of a sample is a third of its training.
-std::string describe_evaluation(const Dataset& data, const DataUse& use) {
+std::string describe_evaluation(const Dataset& data, const UsedData& use) {
   if (data.validation_windows() == 0) return "no evaluation";
   const double steps = static_cast<double>(use.evaluated_samples) /
                        (3.0 * static_cast<double>(use.samples_per_step));
@@ -173,7 +173,7 @@ std::string describe_plan(const EngineOptions& options, const EnginePlan& plan) 
   return text;
 }
 
-std::string describe_data(const Dataset& data, const DataUse& use) {
+std::string describe_data(const Dataset& data, const UsedData& use) {
   std::string text = fmt::format(
       "data: {} tokens{} to train on, {} samples; {} to validate on; {} steps go through {:.3g} "
       "epochs\n{}",

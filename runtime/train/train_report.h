@@ -18,7 +18,7 @@ namespace terrace {
 // in a step.
 std::string describe_plan(const EngineOptions& options, const EnginePlan& plan);
 // How much of the data a run uses.
-struct DataUse {
+struct UsedData {
   std::int64_t total_steps = 0;
   std::int64_t total_samples = 0;
   std::int64_t samples_per_step = 0;
@@ -26,7 +26,7 @@ struct DataUse {
   std::int64_t evaluated_every = 0;    // steps; 0: after the last alone
 };
 // How much there is to train on, how much of it the run goes through, and what an evaluation costs.
-std::string describe_data(const Dataset& data, const DataUse& use);
+std::string describe_data(const Dataset& data, const UsedData& use);
 // Where a run was stopped, and the command that goes on from there. `signal`: that asked for it; 0:
 // it was another rank that was asked.
 std::string describe_stop(int signal, std::int64_t step, std::int64_t total_steps,
