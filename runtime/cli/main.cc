@@ -36,13 +36,18 @@ constexpr auto kCommands = std::to_array<Command>({
     {"train", "Training", "trains a model", run_train},
     {"plan", "Training", "tells what a training run needs and what limits it (not built yet)",
      nullptr},
+    {"tokenize", "Training", "turns text into token files (not built yet)", nullptr},
     {"sample", "Results", "continues a text with a trained model", run_sample},
     {"export", "Results", "writes a checkpoint as a Hugging Face directory (not built yet)",
      nullptr},
+    {"merge", "Results", "adds an adapter to its base (not built yet)", nullptr},
     {"inspect", "Results", "tells what a checkpoint or data file holds (not built yet)", nullptr},
+    {"report", "Results", "draws runs on one page (not built yet)", nullptr},
+    {"diff", "Results", "tells where two runs part (not built yet)", nullptr},
     {"doctor", "Machine", "tells what of this machine can be used, and how to get more",
      run_doctor},
     {"bench", "Machine", "measures parts of Terrace against the machine's limits", run_bench},
+    {"profile", "Machine", "measures the machine into a profile (not built yet)", nullptr},
 });
 
 std::string help() {

@@ -11,7 +11,7 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "runtime/config/nearest_name.h"
+#include "runtime/config/unknown_flag.h"
 
 namespace terrace {
 namespace {
@@ -65,9 +65,7 @@ class Reader {
       throw ConfigError(fmt::format("{}: {} is a table", path_, key),
                         "write all keys at the top of the file, without tables");
     }
-    const std::vector<std::string_view> names(keys_.begin(), keys_.end());
-    throw ConfigError(fmt::format("{}: unknown key {}", path_, key),
-                      fmt::format("did you mean {}?", nearest_name(key, names)));
+    throw unknown_key_error(path_, key, flags_);
   }
 
   [[noreturn]] void refuse_value(const std::string& key, const std::string& remedy) const {

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "runtime/config/nearest_name.h"
+#include "runtime/config/unknown_flag.h"
 
 namespace terrace {
 namespace {
@@ -60,10 +61,6 @@ class Parser {
   std::vector<CLI::Option*> options_;
 };
 
-std::string_view without_dashes(std::string_view name) {
-  return name.substr(std::min(name.find_first_not_of('-'), name.size()));
-}
-
 [[noreturn]] void refuse_unknown(const std::vector<std::string>& left,
                                  std::span<const FlagSpec> flags) {
   const auto is_flag = [](const std::string& text) { return text.starts_with("-"); };
@@ -72,10 +69,7 @@ std::string_view without_dashes(std::string_view name) {
     throw ConfigError(fmt::format("'{}' belongs to no flag", left.front()),
                       "write every value behind its flag; --help lists them");
   }
-  const std::string name = unknown->substr(0, unknown->find('='));
-  throw ConfigError(fmt::format("{}: unknown flag", name),
-                    fmt::format("did you mean --{}? --help lists all",
-                                nearest_flag(without_dashes(name), flags)));
+  throw unknown_flag_error(unknown->substr(0, unknown->find('=')), flags);
 }
 
 }  // namespace
@@ -95,7 +89,7 @@ bool wants_help(const std::vector<std::string>& arguments) {
 
 std::string flags_help(const CommandSpec& command, std::span<const FlagSpec> flags) {
   Parser parser(command, flags);
-  return parser.app().help();
+  return parser.app().help() + unbuilt_flags_help(flags);
 }
 
 std::vector<std::optional<FlagValue>> read_flags(const CommandSpec& command,

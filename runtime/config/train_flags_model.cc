@@ -43,7 +43,7 @@ constexpr auto kModelFlags = std::to_array<TrainFlag>({
      [](const TrainOptions& o) { return toml_strings(o.data.data); }},
     {{"data-format", "Data", "auto|text|llmc|raw-u16|raw-u32|megatron|jsonl",
       "What the files hold (auto: as they tell). raw-u16 and raw-u32: ids of 2 or 4 bytes, "
-      "little-endian, one after the other, nothing else"},
+      "little-endian, one after the other, nothing else; megatron and jsonl are not built yet"},
      [](TrainOptions& o, const FlagValue& v) {
        v.choice(kDataFormats);
        parse_data_format(v.text());  // refuses what is not built
@@ -63,7 +63,8 @@ constexpr auto kModelFlags = std::to_array<TrainFlag>({
        return o.data.validation_data.empty() ? toml_number(o.data.validation_fraction)
                                              : std::string{};
      }},
-    {{"tokenizer", "Data", "bytes|FILE", "How text becomes ids (bytes: ids 0 to 255)"},
+    {{"tokenizer", "Data", "bytes|FILE",
+      "How text becomes ids (bytes: ids 0 to 255); FILE is not built yet"},
      [](TrainOptions& o, const FlagValue& v) {
        if (v.name() != "bytes") v.not_built("use bytes, or tokenize the data beforehand");
        o.data.tokenizer = v.text();

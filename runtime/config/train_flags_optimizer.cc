@@ -7,7 +7,7 @@
 namespace terrace {
 namespace {
 
-constexpr auto kOptimizers = std::to_array<std::string_view>({"adamw", "lion", "sgd"});
+constexpr auto kOptimizers = std::to_array<std::string_view>({"adamw", "lion", "sgd", "muon"});
 constexpr auto kSchedulers = std::to_array<std::string_view>({"cosine", "linear", "constant"});
 constexpr auto kStateTypes = std::to_array<std::string_view>({"fp32", "bf16", "int8"});
 constexpr auto kMasters = std::to_array<std::string_view>({"auto", "split", "fp32"});
@@ -25,7 +25,8 @@ double fp32_number(const FlagValue& v, double number) {
 }
 
 constexpr auto kOptimizerFlags = std::to_array<TrainFlag>({
-    {{"optimizer", "Optimizer", "adamw|lion|sgd", "The rule of the update (adamw)"},
+    {{"optimizer", "Optimizer", "adamw|lion|sgd|muon",
+      "The rule of the update (adamw); lion, sgd and muon are not built yet"},
      [](TrainOptions&, const FlagValue& v) { v.accept_only("adamw", kOptimizers); },
      [](const TrainOptions&) { return toml_string("adamw"); }},
     {{"learning-rate", "Optimizer", "X", "The highest learning rate (3e-4)"},

@@ -56,7 +56,11 @@ TEST(Program, UsageErrorsExitWithTwo) {
 }
 
 TEST(Program, CommandsOfTheInterfaceThatAreNotBuiltSaySo) {
-  for (const std::string command : {"plan", "export", "inspect"}) {
+  const Outcome help = run_program("--help");
+  for (const std::string command :
+       {"plan", "tokenize", "export", "merge", "inspect", "report", "diff", "profile"}) {
+    EXPECT_THAT(help.output,
+                testing::ContainsRegex("\n  " + command + " [^\n]*\\(not built yet\\)"));
     const Outcome outcome = run_program(command + " --json");
     EXPECT_EQ(outcome.code, 2) << command;
     EXPECT_THAT(outcome.errors, testing::HasSubstr("terrace " + command + " is not built yet"));

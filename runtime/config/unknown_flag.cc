@@ -1,0 +1,152 @@
+#include "runtime/config/unknown_flag.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+
+#include "runtime/config/foreign_flags.h"
+
+namespace terrace {
+namespace {
+
+// Of the interface of `terrace train`, with what they will do.
+struct UnbuiltFlag {
+  std::string_view name;
+  std::string_view help;
+};
+
+constexpr auto kUnbuiltFlags = std::to_array<UnbuiltFlag>({
+    {"trainable", "which tensors are trained"},
+    {"lora-rank", "low-rank adapters"},
+    {"lora-alpha", "likewise"},
+    {"lora-targets", "likewise"},
+    {"lora-type", "likewise"},
+    {"lora-rslora", "likewise"},
+    {"lora-dropout", "likewise"},
+    {"adapter", "goes on from an adapter"},
+    {"base-quantization", "a quantized base under an adapter"},
+    {"packing", "how documents share a sample"},
+    {"loss-on", "which tokens have a loss"},
+    {"data-weights", "how often each path is drawn from"},
+    {"lion-beta1", "of --optimizer lion"},
+    {"lion-beta2", "of --optimizer lion"},
+    {"sgd-momentum", "of --optimizer sgd"},
+    {"muon-momentum", "of --optimizer muon"},
+    {"keep-best", "keeps the best checkpoint"},
+    {"live", "a report page while it runs"},
+    {"early-stopping-patience", "stops where the loss no longer falls"},
+    {"record-hashes", "hashes of what each step computed"},
+    {"ds-config", "reads a DeepSpeed configuration"},
+});
+
+bool has_flag(std::span<const FlagSpec> flags, std::string_view name) {
+  return std::ranges::find(flags, name, &FlagSpec::name) != flags.end();
+}
+
+bool is_train(std::span<const FlagSpec> flags) { return has_flag(flags, "max-steps"); }
+
+// As our flags are spelled: "--Training.seq_len" is "training-seq-len".
+std::string plain_name(std::string_view name) {
+  std::string plain(name.substr(std::min(name.find_first_not_of('-'), name.size())));
+  for (char& c : plain) {
+    if (c == '_' || c == '.') c = '-';
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return plain;
+}
+
+const ForeignFlag* find_foreign(std::string_view name, std::span<const FlagSpec> flags) {
+  for (const ForeignFlag& foreign : foreign_flags()) {
+    const bool applies = foreign.ours.empty() ? is_train(flags) : has_flag(flags, foreign.ours);
+    if (foreign.name == name && applies) return &foreign;
+  }
+  return nullptr;
+}
+
+// torchtitan's names have a section in front, which is a part of ours in some.
+const ForeignFlag* foreign_flag(std::string_view written, std::span<const FlagSpec> flags) {
+  if (!is_train(flags)) return nullptr;
+  const std::string plain = plain_name(written);
+  constexpr auto kRecomputes = std::to_array<std::string_view>(
+      {"activation-checkpoint", "checkpoint-activation", "recompute-"});
+  const bool recomputes = std::ranges::any_of(
+      kRecomputes, [&](std::string_view prefix) { return plain.starts_with(prefix); });
+  if (recomputes) return find_foreign("gradient-checkpointing", flags);
+  if (const ForeignFlag* whole = find_foreign(plain, flags)) return whole;
+  const std::size_t dot = written.rfind('.');
+  if (dot == std::string_view::npos) return nullptr;
+  return find_foreign(plain_name(written.substr(dot + 1)), flags);
+}
+
+bool is_of_name(char c) { return c == '-' || std::isalnum(static_cast<unsigned char>(c)) != 0; }
+
+// "--a-b" as the key "a_b" wherever it stands in a text.
+std::string with_keys(const std::string& text) {
+  std::string keyed;
+  for (std::size_t at = 0; at < text.size();) {
+    if (text.compare(at, 2, "--") != 0) {
+      keyed += text[at++];
+      continue;
+    }
+    for (at += 2; at < text.size() && is_of_name(text[at]); ++at) {
+      keyed += text[at] == '-' ? '_' : text[at];
+    }
+  }
+  return keyed;
+}
+
+// What to do about it, in flags.
+std::string remedy_for(std::string_view written, std::span<const FlagSpec> flags) {
+  const std::string plain = plain_name(written);
+  if (has_flag(flags, plain)) return fmt::format("it is spelled --{}", plain);
+  if (const ForeignFlag* foreign = foreign_flag(written, flags)) {
+    if (foreign->ours.empty()) return std::string(foreign->how);
+    return fmt::format("here it is --{}: {}", foreign->ours, foreign->how);
+  }
+  const std::size_t dot = written.rfind('.');
+  const std::string last = plain_name(dot == std::string_view::npos ? "" : written.substr(dot + 1));
+  if (has_flag(flags, last)) return fmt::format("here it is --{}", last);
+  return fmt::format("did you mean --{}?", nearest_flag(plain, flags));
+}
+
+constexpr const char* kListed = "terrace train --help lists what is built";
+
+bool is_unbuilt(std::string_view written, std::span<const FlagSpec> flags) {
+  const std::string plain = plain_name(written);
+  return is_train(flags) && !has_flag(flags, plain) &&
+         std::ranges::find(kUnbuiltFlags, plain, &UnbuiltFlag::name) != kUnbuiltFlags.end();
+}
+
+}  // namespace
+
+ConfigError unknown_flag_error(std::string_view written, std::span<const FlagSpec> flags) {
+  if (is_unbuilt(written, flags)) {
+    return {fmt::format("{} is not built yet", written), fmt::format("leave it out; {}", kListed)};
+  }
+  const std::string remedy = remedy_for(written, flags);
+  return {fmt::format("{}: unknown flag", written),
+          remedy + (remedy.ends_with('?') ? " --help lists all" : "")};
+}
+
+ConfigError unknown_key_error(std::string_view path, std::string_view key,
+                              std::span<const FlagSpec> flags) {
+  if (is_unbuilt(key, flags)) {
+    return {fmt::format("{}: {} is not built yet", path, key),
+            fmt::format("leave it out; {}", kListed)};
+  }
+  return {fmt::format("{}: unknown key {}", path, key), with_keys(remedy_for(key, flags))};
+}
+
+std::string unbuilt_flags_help(std::span<const FlagSpec> flags) {
+  constexpr int kColumn = 42;
+  std::string text;
+  for (const UnbuiltFlag& flag : kUnbuiltFlags) {
+    if (!is_unbuilt(flag.name, flags)) continue;
+    text += fmt::format("  --{:<{}}{}\n", flag.name, kColumn - 2, flag.help);
+  }
+  return text.empty() ? text : "\nNot built yet (exit 2):\n" + text;
+}
+
+}  // namespace terrace
