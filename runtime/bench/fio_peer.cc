@@ -63,7 +63,7 @@ std::optional<std::string> FioPeer::find() {
 
 std::vector<std::string> FioPeer::arguments(IoMix mix, const IoShape& shape, const FileRange& range,
                                             double seconds) const {
-  constexpr double kMilliseconds = 1e3;
+  constexpr double kMilliseconds = 1e3;  // whole ones: of "58.8ms" fio takes seconds
   std::vector<std::string> files;
   for (const int file : target_.files) files.push_back(fmt::format("/proc/self/fd/{}", file));
   std::vector<std::string> arguments = {
@@ -74,7 +74,7 @@ std::vector<std::string> FioPeer::arguments(IoMix mix, const IoShape& shape, con
       fmt::format("--bs={}", shape.block_bytes), fmt::format("--iodepth={}", shape.depth),
       fmt::format("--ioengine={}", engine_for(target_.way)),
       fmt::format("--direct={}", target_.direct ? 1 : 0), "--iomem=malloc", "--iomem_align=2m",
-      "--time_based=1", fmt::format("--runtime={}ms", std::max(1.0, seconds * kMilliseconds)),
+      "--time_based=1", fmt::format("--runtime={:.0f}ms", std::max(1.0, seconds * kMilliseconds)),
       "--fallocate=none", "--invalidate=0", "--allow_file_create=0", "--gtod_reduce=1",
       "--scramble_buffers=0", "--thread=1", "--output-format=json"};
   if (target_.way != IoWay::kThreads) arguments.emplace_back("--registerfiles=1");

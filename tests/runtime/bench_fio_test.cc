@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -106,6 +107,23 @@ TEST(FioPeer, WritesWithinItsRangeOfEveryFile) {
 TEST(FioPeer, WritesWithinItsRangeWhereIoUringIsForbidden) {
   if (!FioPeer::find()) GTEST_SKIP() << "fio is not installed";
   expect_writes_within_range(IoWay::kThreads);
+}
+
+// A fraction of a millisecond would be many seconds to it.
+TEST(FioPeer, IsToldWholeMilliseconds) {
+  const TemporaryDirectory directory;
+  const std::string fine =
+      report(R"("io_bytes": 1000000000, "runtime": 500)", R"("io_bytes": 0, "runtime": 0)");
+  const std::string script =
+      "#!/bin/sh\necho \"$@\" > " + directory.path("said") + "\necho '" + fine + "'\n";
+  std::filesystem::permissions(directory.write("bin/fio", script),
+                               std::filesystem::perms::owner_all);
+  const std::string path = std::getenv("PATH");
+  ::setenv("PATH", (directory.path("bin") + ":" + path).c_str(), 1);
+  const FioPeer peer({.files = {}, .way = IoWay::kRegistered, .direct = true});
+  peer.run(IoMix::kRead, {kMiB, 4}, {.begin = 0, .bytes = kMiB}, 0.0588235);
+  ::setenv("PATH", path.c_str(), 1);
+  EXPECT_THAT(directory.read("said"), testing::HasSubstr(" --runtime=59ms "));
 }
 
 }  // namespace
