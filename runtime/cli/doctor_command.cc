@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -10,12 +9,11 @@
 
 #include "base/check.h"
 #include "base/error.h"
-#include "memory/host/host_limits.h"
-#include "memory/host/topology.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/directory_checks.h"
 #include "runtime/cli/machine_checks.h"
 #include "runtime/config/flag_reader.h"
+#include "runtime/config/host_facts.h"
 #include "runtime/config/train_flags.h"
 #include "runtime/config/version.h"
 
@@ -58,25 +56,6 @@ std::vector<NvmeDirectory> directories_of(const std::optional<FlagValue>& value)
   return options.tiers.nvme;
 }
 
-nlohmann::ordered_json host_facts() {
-  const Topology topology = read_topology();
-  std::array<char, 256> name = {};
-  ::gethostname(name.data(), name.size() - 1);
-  nlohmann::ordered_json facts = {{"name", name.data()},
-                                  {"cpu", topology.cpu_model},
-                                  {"cores", topology.cores},
-                                  {"hardware_threads", topology.hardware_threads}};
-  try {
-    const HostLimits limits = read_host_limits();
-    facts["usable_threads"] = limits.usable_cpus();
-    facts["memory_bytes"] = limits.total_bytes;
-    facts["usable_memory_bytes"] = limits.usable_bytes();
-  } catch (const std::exception& error) {
-    facts["remark"] = error.what();
-  }
-  return facts;
-}
-
 void print_json(const std::vector<MachineCheck>& checks) {
   nlohmann::ordered_json results = nlohmann::ordered_json::array();
   for (const MachineCheck& check : checks) {
@@ -86,10 +65,11 @@ void print_json(const std::vector<MachineCheck>& checks) {
                        {"remedy", check.remedy}});
     if (!check.directory.empty()) results.back()["directory"] = check.directory;
   }
-  const nlohmann::ordered_json document = {{"schema", "terrace.doctor/1"},
-                                           {"version", terrace_version()},
-                                           {"host", host_facts()},
-                                           {"results", results}};
+  const nlohmann::ordered_json document = {
+      {"schema", "terrace.doctor/1"},
+      {"version", terrace_version()},
+      {"host", nlohmann::ordered_json::parse(host_facts_json())},
+      {"results", results}};
   fmt::print("{}\n", document.dump(2));
 }
 

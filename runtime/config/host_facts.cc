@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sys/utsname.h>
 
+#include <exception>
 #include <nlohmann/json.hpp>
 
 #include "memory/host/host_limits.h"
@@ -11,18 +12,22 @@
 namespace terrace {
 
 std::string host_facts_json() {
-  const Topology topology = read_topology();
-  const HostLimits limits = read_host_limits();
   utsname system = {};
   ::uname(&system);
-  const nlohmann::ordered_json facts = {
-      {"cpu", topology.cpu_model},
-      {"cores", topology.cores},
-      {"hardware_threads", topology.hardware_threads},
-      {"usable_threads", limits.usable_cpus()},
-      {"memory_bytes", limits.total_bytes},
-      {"usable_memory_bytes", limits.usable_bytes()},
-      {"kernel", fmt::format("{} {}", system.sysname, system.release)}};
+  nlohmann::ordered_json facts = nlohmann::ordered_json::object();
+  try {
+    const Topology topology = read_topology();
+    facts["cpu"] = topology.cpu_model;
+    facts["cores"] = topology.cores;
+    facts["hardware_threads"] = topology.hardware_threads;
+    const HostLimits limits = read_host_limits();
+    facts["usable_threads"] = limits.usable_cpus();
+    facts["memory_bytes"] = limits.total_bytes;
+    facts["usable_memory_bytes"] = limits.usable_bytes();
+  } catch (const std::exception& error) {
+    facts["remark"] = error.what();
+  }
+  facts["kernel"] = fmt::format("{} {}", system.sysname, system.release);
   return facts.dump();
 }
 

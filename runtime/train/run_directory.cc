@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
-#include <sys/utsname.h>
 #include <unistd.h>
 
 #include <array>
@@ -19,9 +18,8 @@
 #include "base/error.h"
 #include "base/file_lock.h"
 #include "base/not_made.h"
-#include "memory/host/host_limits.h"
-#include "memory/host/topology.h"
 #include "runtime/checkpoint/durable_file.h"
+#include "runtime/config/host_facts.h"
 #include "runtime/config/toml_text.h"
 #include "runtime/config/train_config.h"
 #include "runtime/config/version.h"
@@ -39,17 +37,6 @@ std::string time_text(const char* format) {
   std::array<char, 32> text{};
   std::strftime(text.data(), text.size(), format, &parts);
   return text.data();
-}
-
-nlohmann::ordered_json host_facts() {
-  utsname system{};
-  uname(&system);
-  const Topology topology = read_topology();
-  const HostLimits limits = read_host_limits();
-  return {{"cpu", topology.cpu_model},
-          {"cpus", limits.usable_cpus()},
-          {"memory_bytes", limits.total_bytes},
-          {"kernel", std::string(system.release)}};
 }
 
 // Arguments may be of any bytes, which JSON's text cannot: others stand as U+FFFD.
@@ -212,7 +199,7 @@ void write_run_files(const std::string& run_dir, const TrainCommand& command,
   run["schema"] = "terrace.run/1";
   run["version"] = terrace_version();
   run["started"] = time_text("%Y-%m-%dT%H:%M:%SZ");
-  run["host"] = host_facts();
+  run["host"] = nlohmann::ordered_json::parse(host_facts_json());
   run["command_line"] = command.command_line;
   run["program"] = program_summary;
   write_durable_file(run_file(run_dir), dump(run) + "\n");
