@@ -83,14 +83,22 @@ void BareDrives::try_rings(const Options& options, const RingMode& mode) const {
   }
 }
 
-void BareDrives::fill() {
-  for (Drive& drive : drives_) write_once(drive);
+std::size_t BareDrives::fill(const Deadline& end) {
+  std::size_t regions = file_bytes_ / region_bytes_;
+  for (std::size_t i = 0; i < drives_.size(); ++i) {
+    const double share = 1 / static_cast<double>(drives_.size() - i);
+    regions = std::min(regions, write_once(drives_[i], end.part(share)));
+  }
+  return regions;
 }
 
 // Reads and writes of holes look several times faster than the drive is.
-void BareDrives::write_once(Drive& drive) const {
-  const std::span<const std::byte> bytes = drive.memory->bytes();
+std::size_t BareDrives::write_once(Drive& drive, const Deadline& end) const {
+  constexpr std::size_t kPieceMax = 32 * kMiB;  // a slow drive takes a second
+  const std::span<const std::byte> all = drive.memory->bytes();
+  const std::span<const std::byte> bytes = all.first(std::min(all.size(), kPieceMax));
   for (std::uint64_t at = 0; at < file_bytes_;) {
+    if (end.is_over()) return at / region_bytes_;
     const std::size_t size = std::min<std::uint64_t>(bytes.size(), file_bytes_ - at);
     const std::int64_t written = drive.file->write_at(bytes.first(size), at);
     if (written <= 0) {
@@ -102,6 +110,7 @@ void BareDrives::write_once(Drive& drive) const {
     }
     at += static_cast<std::uint64_t>(written);
   }
+  return file_bytes_ / region_bytes_;
 }
 
 std::vector<int> BareDrives::files() const {

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "memory/host/host_memory.h"
 #include "offload/direct_file.h"
+#include "runtime/bench/deadline.h"
 #include "runtime/bench/io_load.h"
 
 namespace terrace {
@@ -29,8 +30,9 @@ class BareDrives {
   // Makes the files, which have no names from then on, and sees how they can be reached. Throws
   // ConfigError for a directory that cannot be written to, OutOfMemory where the drive is too full.
   BareDrives(const Options& options, Log& log);
-  // Writes all of them once; before the first run().
-  void fill();
+  // Writes all of them once, or as many regions as can be written before the end; before the first
+  // run(). Returns the number of regions that are written on every drive.
+  std::size_t fill(const Deadline& end = {});
 
   IoWay way() const { return way_; }
   // Why it is not the best; empty where it is.
@@ -64,7 +66,8 @@ class BareDrives {
   void reserve(Drive& drive, const Options& options) const;
   void find_way(const Options& options);
   void try_rings(const Options& options, const RingMode& mode) const;
-  void write_once(Drive& drive) const;
+  // Returns the number of regions.
+  std::size_t write_once(Drive& drive, const Deadline& end) const;
 
   const std::uint64_t region_bytes_;
   const std::uint64_t file_bytes_;

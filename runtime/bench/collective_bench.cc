@@ -120,7 +120,6 @@ class Plan {
   }
   int ranks() const { return ranks_; }
   int rounds() const { return options_.repetitions; }
-  bool small() const { return options_.small; }
 
  private:
   // Whole lines for every rank.
@@ -150,26 +149,31 @@ std::string size_name(std::size_t bytes) {
   return kib % kOfMiB == 0 ? fmt::format("{}mib", kib / kOfMiB) : fmt::format("{}kib", kib);
 }
 
+std::string name_of(std::string_view prefix, const Measured& measured) {
+  return fmt::format("{}_{}_{}_{}", prefix, measured.what->name, name_of(measured.dtype),
+                     size_name(measured.bytes));
+}
+
 BenchResult result_of(std::string_view prefix, const Measured& measured, int ranks,
                       const Samples& value, const Samples& limit, std::string limit_is) {
   const double factor = measured.what->bus_factor(ranks);
   const auto size = static_cast<double>(measured.bytes);
-  const double algorithm = value.median() / factor;
-  BenchResult result{.name = fmt::format("{}_{}_{}_{}", prefix, measured.what->name,
-                                         name_of(measured.dtype), size_name(measured.bytes)),
+  BenchResult result{.name = name_of(prefix, measured),
                      .value = value,
                      .limit = limit,
                      .limit_is = std::move(limit_is)};
   const bool reduces = measured.what->kind == CollectiveKind::kAllReduce ||
                        measured.what->kind == CollectiveKind::kReduceScatter;
-  result.details = {{"ranks", fmt::format("{}", ranks)},
-                    {"size", fmt::format("{}", measured.bytes)},
-                    {"count", fmt::format("{}", measured.bytes / size_of(measured.dtype))},
-                    {"type", std::string(name_of(measured.dtype))},
-                    {"redop", reduces ? "sum" : "none"},
-                    {"time_us", fmt::format("{:.1f}", size / algorithm / 1e3)},
-                    {"algbw", fmt::format("{:.2f}", algorithm)},
-                    {"busbw", fmt::format("{:.2f}", value.median())}};
+  const auto count = static_cast<double>(measured.bytes / size_of(measured.dtype));
+  result.details = {
+      number_detail("ranks", "ranks", ranks),
+      number_detail("size", "bytes", size),
+      number_detail("count", "elements", count),
+      {"time", "s", value.mapped([=](double bus) { return size * factor / bus * 1e-9; })},
+      {"algbw", "GB/s", value.mapped([=](double bus) { return bus / factor; })},
+      {"busbw", "GB/s", value}};
+  result.notes = {{"type", std::string(name_of(measured.dtype))},
+                  {"redop", reduces ? "sum" : "none"}};
   return result;
 }
 
@@ -325,51 +329,80 @@ struct BareLimit {
   std::size_t first = 0;  // of its measurements
 };
 
-std::vector<BenchResult> bench_threads(const Plan& plan, Log& log) {
-  log.info(fmt::format("bench collective: {} ranks as threads", plan.ranks()));
-  ThreadRanks ranks(plan.ranks(), plan.largest());
-  std::vector<BenchResult> results;
+void expect_all(std::string_view prefix, const Plan& plan, BenchRecord& record) {
   for (const std::size_t bytes : plan.sizes()) {
-    const std::vector<Measured> measured = measured_of(plan, bytes);
-    std::vector<Measurement> measurements;
-    for (const Measured& one : measured) {
-      measurements.emplace_back([&ranks, &one] { return ranks.collective(one); });
+    for (const Measured& one : measured_of(plan, bytes)) record.expect({name_of(prefix, one)});
+  }
+}
+
+// The measurements of one size: all collectives, then all ways that are their limits.
+class ThreadMeasurements {
+ public:
+  ThreadMeasurements(ThreadRanks& ranks, const Plan& plan, std::size_t bytes)
+      : plan_(plan), measured_(measured_of(plan, bytes)) {
+    for (const Measured& one : measured_) {
+      measurements_.emplace_back([&ranks, &one] { return ranks.collective(one); });
     }
-    std::vector<BareLimit> limits;
     for (const CollectiveCase& what : kCases) {
       Measured bare = {&what, DType::kF32, bytes, plan.iterations(bytes)};
-      limits.push_back({bare, ranks.bare_ways(bare)});
+      limits_.push_back({bare, ranks.bare_ways(bare)});
     }
-    for (BareLimit& limit : limits) {
-      limit.first = measurements.size();
+    for (BareLimit& limit : limits_) {
+      limit.first = measurements_.size();
       for (const BareWay& way : limit.ways) {
-        measurements.emplace_back(
+        measurements_.emplace_back(
             [&ranks, &limit, &way] { return ranks.bare(limit.measured, way); });
       }
     }
-    const std::vector<Samples> samples = interleave(measurements, plan.rounds());
-    for (std::size_t i = 0; i < measured.size(); ++i) {
-      const BareLimit& limit = limits[i % kCases.size()];
+  }
+  ThreadMeasurements(const ThreadMeasurements&) = delete;
+  ThreadMeasurements& operator=(const ThreadMeasurements&) = delete;
+
+  const std::vector<Measurement>& all() const { return measurements_; }
+  void put_results(const std::vector<Samples>& samples, BenchRecord& record) const {
+    for (std::size_t i = 0; i < measured_.size(); ++i) {
+      const BareLimit& limit = limits_[i % kCases.size()];
       const auto of_ways = std::span(samples).subspan(limit.first, limit.ways.size());
       const std::size_t best = highest_of(of_ways);
-      results.push_back(result_of("thread", measured[i], plan.ranks(), samples[i], of_ways[best],
-                                  fmt::format("what it has to move, on {} threads: {}",
-                                              plan.ranks(), limit.ways[best].is)));
+      record.put(result_of("thread", measured_[i], plan_.ranks(), samples[i], of_ways[best],
+                           fmt::format("what it has to move, on {} threads: {}", plan_.ranks(),
+                                       limit.ways[best].is)));
     }
   }
-  return results;
+
+ private:
+  const Plan& plan_;
+  const std::vector<Measured> measured_;
+  std::vector<BareLimit> limits_;
+  std::vector<Measurement> measurements_;  // refer to the two above
+};
+
+void bench_threads(const Plan& plan, BenchRecord& record, Log& log) {
+  log.info(fmt::format("bench collective: {} ranks as threads", plan.ranks()));
+  expect_all("thread", plan, record);
+  ThreadRanks ranks(plan.ranks(), plan.largest());
+  double sizes_left = static_cast<double>(plan.sizes().size());
+  for (const std::size_t bytes : plan.sizes()) {
+    record.check_time();
+    const ThreadMeasurements measurements(ranks, plan, bytes);
+    interleave(
+        measurements.all(), record.rounds(plan.rounds(), 1 / sizes_left--),
+        [&](const std::vector<Samples>& samples) { measurements.put_results(samples, record); });
+  }
 }
 
 // Ranks as processes, held against the MPI library's own collectives. All ranks run this; rank 0
 // has the results.
-std::vector<BenchResult> bench_processes(MpiSession& session, const Plan& plan, Log& log) {
-  if (session.rank() == 0) {
+void bench_processes(MpiSession& session, const Plan& plan, BenchRecord& record, Log& log) {
+  const bool is_first = session.rank() == 0;
+  if (is_first) {
     log.info(fmt::format("bench collective: {} ranks as processes", plan.ranks()));
+    expect_all("mpi", plan, record);
   }
   const auto ours = session.make_world("bench");
   const auto library = session.make_library_world("library");
   RankBuffers buffers(plan.largest());
-  std::vector<BenchResult> results;
+  double sizes_left = static_cast<double>(plan.sizes().size());
   for (const std::size_t bytes : plan.sizes()) {
     const std::vector<Measured> measured = measured_of(plan, bytes);
     std::vector<Measurement> measurements;
@@ -381,28 +414,50 @@ std::vector<BenchResult> bench_processes(MpiSession& session, const Plan& plan, 
         });
       }
     }
-    const std::vector<Samples> samples = interleave(measurements, plan.rounds());
-    for (std::size_t i = 0; i < measured.size() && session.rank() == 0; ++i) {
-      results.push_back(result_of("mpi", measured[i], plan.ranks(), samples[i],
-                                  samples[measured.size() + i],
-                                  measured[i].dtype == DType::kF32
-                                      ? "the MPI library's own collective, same ranks"
-                                      : "the MPI library's own collective, same ranks, with the "
-                                        "communicator's sum of bf16 as its operation"));
-    }
+    Rounds rounds = record.rounds(plan.rounds(), 1 / sizes_left--);
+    rounds.agreed = [&](bool wants_end) { return any_wants_end(*ours, wants_end); };
+    interleave(measurements, rounds, [&](const std::vector<Samples>& samples) {
+      for (std::size_t i = 0; i < measured.size() && is_first; ++i) {
+        record.put(result_of("mpi", measured[i], plan.ranks(), samples[i],
+                             samples[measured.size() + i],
+                             measured[i].dtype == DType::kF32
+                                 ? "the MPI library's own collective, same ranks"
+                                 : "the MPI library's own collective, same ranks, with the "
+                                   "communicator's sum of bf16 as its operation"));
+      }
+    });
   }
-  return results;
+}
+
+Plan plan_of_threads(const BenchOptions& options) {
+  constexpr int kRanksMax = 16;
+  return {options, std::clamp(options.threads, 2, kRanksMax)};
+}
+
+void check_size(const BenchOptions& options) {
+  if (options.bytes % kKiB == 0) return;
+  throw ConfigError(
+      fmt::format("terrace bench collective: --size {}: no multiple of 1 KiB", options.bytes),
+      fmt::format("use {}KiB", divide_up(options.bytes, kKiB)));
 }
 
 }  // namespace
 
-std::vector<BenchResult> bench_collective(const BenchOptions& options, Log& log) {
-  constexpr int kRanksMax = 16;
-  if (options.bytes % kKiB != 0) {
-    throw ConfigError(
-        fmt::format("terrace bench collective: --size {}: no multiple of 1 KiB", options.bytes),
-        fmt::format("use {}KiB", divide_up(options.bytes, kKiB)));
+BenchCost cost_of_collective(const BenchOptions& options, const MachineSpeed& speed) {
+  // Ten collectives and as many ways or more; a call moves some multiple of its size.
+  constexpr double kMeasurements = 24;
+  constexpr double kMoves = 2;
+  const Plan plan = plan_of_threads(options);
+  BenchCost cost;
+  for (const std::size_t bytes : plan.sizes()) {
+    const double call_s = kMoves * static_cast<double>(bytes) / speed.copy_bytes_per_s;
+    cost.seconds += kMeasurements * options.repetitions * plan.iterations(bytes) * call_s;
   }
+  return cost;
+}
+
+void bench_collective(const BenchOptions& options, BenchRecord& record, Log& log) {
+  check_size(options);
   const LaunchEnvironment launch = detect_launch(environment_variables());
   if (launch.size > 1 && !launch.is_mpi_job) {
     throw ConfigError(fmt::format("{} started {} ranks, and bench collective measures threads and "
@@ -410,12 +465,16 @@ std::vector<BenchResult> bench_collective(const BenchOptions& options, Log& log)
                                   launch.source_is, launch.size),
                       "start it with mpirun, or alone");
   }
-  if (launch.is_mpi_job && launch.size > 1) {
-    MpiSession session;
-    check_mpi_world(launch, {session.rank(), session.size(), MpiSession::library()});
-    return bench_processes(session, Plan(options, session.size()), log);
+  if (!launch.is_mpi_job || launch.size == 1) {
+    return bench_threads(plan_of_threads(options), record, log);
   }
-  return bench_threads(Plan(options, std::clamp(options.threads, 2, kRanksMax)), log);
+  MpiSession session;
+  check_mpi_world(launch, {session.rank(), session.size(), MpiSession::library()});
+  try {
+    bench_processes(session, Plan(options, session.size()), record, log);
+  } catch (const TimeIsUp&) {
+    // All ranks are here, and end the session as they would at the end.
+  }
 }
 
 }  // namespace terrace

@@ -116,12 +116,40 @@ class CopyBench {
 
 enum Place : std::size_t { kPlain, kStreaming, kUpload, kDownload, kStreamingBoth, kBoth };
 
+std::size_t side_bytes(const BenchOptions& options) {
+  const std::size_t usual = options.small ? 8 * kMiB : kGiB;
+  return round_up(options.bytes == 0 ? usual : options.bytes, 2 * kMiB);
+}
+
+void put_results(const std::vector<Samples>& samples, BenchRecord& record) {
+  const bool streaming_wins = samples[kStreaming].median() >= samples[kPlain].median();
+  const Samples& limit = samples[streaming_wins ? kStreaming : kPlain];
+  const std::string limit_is =
+      streaming_wins ? "a streaming copy, 1 thread" : "memcpy of the C library, 1 thread";
+  const auto put = [&record](const char* name, const Samples& value, const Samples& best,
+                             const std::string& best_is) {
+    record.put({.name = name, .value = value, .limit = best, .limit_is = best_is});
+  };
+  put("memcpy", samples[kPlain], limit, limit_is);
+  put("upload", samples[kUpload], limit, limit_is);
+  put("download", samples[kDownload], limit, limit_is);
+  put("upload_and_download", samples[kBoth], samples[kStreamingBoth],
+      "a streaming copy each way, 2 threads");
+}
+
 }  // namespace
 
-std::vector<BenchResult> bench_copy(const BenchOptions& options, Log& log) {
-  if (options.device != nullptr) return bench_device_copy(options, log);
-  const std::size_t usual = options.small ? 8 * kMiB : kGiB;
-  const std::size_t bytes = round_up(options.bytes == 0 ? usual : options.bytes, 2 * kMiB);
+BenchCost cost_of_copy(const BenchOptions& options, const MachineSpeed& speed) {
+  constexpr double kWays = 6;
+  constexpr double kTouched = 2;  // both sides, once
+  const auto bytes = static_cast<double>(side_bytes(options));
+  return {.seconds = (kWays * options.repetitions + kTouched) * bytes / speed.copy_bytes_per_s};
+}
+
+void bench_copy(const BenchOptions& options, BenchRecord& record, Log& log) {
+  if (options.device != nullptr) return bench_device_copy(options, record, log);
+  record.expect({"memcpy", "upload", "download", "upload_and_download"});
+  const std::size_t bytes = side_bytes(options);
   log.info(fmt::format("bench copy: {} on each side, {} rounds", format_size(bytes),
                        options.repetitions));
   CopyBench bench(bytes);
@@ -131,20 +159,8 @@ std::vector<BenchResult> bench_copy(const BenchOptions& options, Log& log) {
                                                  [&] { return bench.download(); },
                                                  [&] { return bench.streaming_both_ways(); },
                                                  [&] { return bench.both_ways(); }};
-  const std::vector<Samples> samples = interleave(measurements, options.repetitions);
-  const bool streaming_wins = samples[kStreaming].median() >= samples[kPlain].median();
-  const Samples& limit = samples[streaming_wins ? kStreaming : kPlain];
-  const std::string limit_is =
-      streaming_wins ? "a streaming copy, 1 thread" : "memcpy of the C library, 1 thread";
-  const auto result = [](const char* name, const Samples& value, const Samples& best,
-                         const std::string& best_is) {
-    return BenchResult{.name = name, .value = value, .limit = best, .limit_is = best_is};
-  };
-  return {result("memcpy", samples[kPlain], limit, limit_is),
-          result("upload", samples[kUpload], limit, limit_is),
-          result("download", samples[kDownload], limit, limit_is),
-          result("upload_and_download", samples[kBoth], samples[kStreamingBoth],
-                 "a streaming copy each way, 2 threads")};
+  interleave(measurements, record.rounds(options.repetitions),
+             [&](const std::vector<Samples>& samples) { put_results(samples, record); });
 }
 
 }  // namespace terrace

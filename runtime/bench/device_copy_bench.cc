@@ -69,8 +69,7 @@ BenchResult result_of(const CopyResult& result, const std::vector<std::unique_pt
   out.goal = result.goal;
   for (std::size_t i = 1; i < loads.size(); ++i) {
     const Samples& plain = rates[i].*result.rate;
-    out.details.push_back(
-        {std::string(loads[i]->name()), fmt::format("{:.2f} GB/s", plain.median())});
+    out.details.push_back({snake_name(loads[i]->name()), "GB/s", plain});
     if (!out.limit.empty() && plain.median() <= out.limit.median()) continue;
     out.limit = plain;
     out.limit_is = loads[i]->name();
@@ -80,8 +79,9 @@ BenchResult result_of(const CopyResult& result, const std::vector<std::unique_pt
 
 }  // namespace
 
-std::vector<BenchResult> bench_device_copy(const BenchOptions& options, Log& log) {
+void bench_device_copy(const BenchOptions& options, BenchRecord& record, Log& log) {
   const BenchDevice& device = *options.device;
+  for (const CopyResult& result : kResults) record.expect({result.name});
   const std::size_t usual = options.small ? 8 * kMiB : kGiB;
   const std::size_t bytes = round_up(options.bytes == 0 ? usual : options.bytes, 2 * kMiB);
   log.info(fmt::format("bench copy: {}, {} on each side, {} rounds", device.description,
@@ -100,11 +100,9 @@ std::vector<BenchResult> bench_device_copy(const BenchOptions& options, Log& log
           [&, ways, i] { return measure(*loads[i], ways, static_cast<double>(bytes), rates[i]); });
     }
   }
-  interleave(measurements, options.repetitions);
-
-  std::vector<BenchResult> results;
-  for (const CopyResult& result : kResults) results.push_back(result_of(result, loads, rates));
-  return results;
+  interleave(measurements, record.rounds(options.repetitions), [&](const auto& /*seconds*/) {
+    for (const CopyResult& result : kResults) record.put(result_of(result, loads, rates));
+  });
 }
 
 }  // namespace terrace

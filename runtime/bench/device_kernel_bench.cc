@@ -33,8 +33,24 @@ ModelConfig model_of(const DeviceKernelScene& scene) {
   return model;
 }
 
-BenchResult measure(const std::string& name, const KernelCase& kernel, DeviceLimits& limits,
-                    CaseDevice& device, const BenchOptions& options) {
+BenchResult result_of(const std::string& name, const KernelCase& kernel, const DeviceLimits& limits,
+                      const std::vector<Samples>& samples) {
+  const bool is_product = kernel.is_product();
+  const double work = is_product ? kernel.flops * 1e-12 : kernel.bytes * 1e-9;
+  BenchResult result = {
+      .name = name,
+      .unit = is_product ? BenchUnit::kTeraflopsPerSecond : BenchUnit::kGigabytesPerSecond,
+      .value = samples[0],
+      .limit = samples[1],
+      .limit_is = is_product ? limits.product_is() : limits.copy_is(),
+      .details = {{"call", "s", samples[0].mapped([work](double rate) { return work / rate; })}}};
+  if (!is_product) result.goal = kCopyGoal;
+  if (!kernel.by.empty()) result.notes.push_back({"by", kernel.by});
+  return result;
+}
+
+void measure(const std::string& name, const KernelCase& kernel, DeviceLimits& limits,
+             CaseDevice& device, const BenchOptions& options, BenchRecord& record) {
   const bool is_product = kernel.is_product();
   const double work = is_product ? kernel.flops : kernel.bytes;
   const double unit = is_product ? 1e-12 : 1e-9;
@@ -43,42 +59,49 @@ BenchResult measure(const std::string& name, const KernelCase& kernel, DeviceLim
   const std::vector<Measurement> both = {
       [&] { return unit * rate.measure(); },
       [&] { return unit * (is_product ? limits.product() : limits.copy()); }};
-  const std::vector<Samples> samples = interleave(both, options.repetitions);
-  BenchResult result = {
-      .name = name,
-      .unit = is_product ? BenchUnit::kTeraflopsPerSecond : BenchUnit::kGigabytesPerSecond,
-      .value = samples[0],
-      .limit = samples[1],
-      .limit_is = is_product ? limits.product_is() : limits.copy_is(),
-      .details = {{"a call", fmt::format("{:.1f} us", 1e6 * unit * work / samples[0].median())}}};
-  if (!is_product) result.goal = kCopyGoal;
-  if (!kernel.by.empty()) result.details.push_back({"by", kernel.by});
-  return result;
+  interleave(both, record.rounds(options.repetitions), [&](const std::vector<Samples>& samples) {
+    record.put(result_of(name, kernel, limits, samples));
+  });
+}
+
+KernelSetting setting_of(const DeviceKernelScene& scene, CaseDevice* device) {
+  return {.model = model_of(scene), .batch = scene.batch, .type = DType::kBF16, .device = device};
+}
+
+std::vector<KernelCaseMaker> makers_of(const KernelSetting& setting, const BenchOptions& options) {
+  const std::int64_t elements = (options.small ? 4 : 12 * 1024) * kBlockElements;
+  std::vector<KernelCaseMaker> makers = product_cases(setting);
+  for (const auto& more : {element_cases(setting), state_cases(setting, elements)}) {
+    makers.insert(makers.end(), more.begin(), more.end());
+  }
+  return makers;
+}
+
+std::string result_name(const DeviceKernelScene& scene, const KernelCaseMaker& maker) {
+  return fmt::format("{}_{}", scene.prefix, maker.name);
 }
 
 }  // namespace
 
-std::vector<BenchResult> bench_device_kernel(const BenchOptions& options, Log& log) {
-  const std::int64_t elements = (options.small ? 4 : 12 * 1024) * kBlockElements;
+void bench_device_kernel(const BenchOptions& options, BenchRecord& record, Log& log) {
   CaseDevice device(*options.device, options.device->capacity_bytes);
+  for (const DeviceKernelScene& scene : device_kernel_scenes(options)) {
+    const KernelSetting setting = setting_of(scene, &device);
+    for (const KernelCaseMaker& maker : makers_of(setting, options)) {
+      record.expect({result_name(scene, maker)});
+    }
+  }
   DeviceLimits limits(device, DType::kBF16, options.seconds / 10, options.small);
-  std::vector<BenchResult> results;
   for (const DeviceKernelScene& scene : device_kernel_scenes(options)) {
     log.info(fmt::format("bench kernel: {}, {} in bf16, {} x {} tokens, {} rounds",
                          options.device->description, scene.preset, scene.batch.sequences,
                          scene.batch.positions, options.repetitions));
-    const KernelSetting setting = {
-        .model = model_of(scene), .batch = scene.batch, .type = DType::kBF16, .device = &device};
-    for (const auto& makers :
-         {product_cases(setting), element_cases(setting), state_cases(setting, elements)}) {
-      for (const KernelCaseMaker& make : makers) {
-        const KernelCase kernel = make();
-        results.push_back(measure(fmt::format("{}_{}", scene.prefix, kernel.name), kernel, limits,
-                                  device, options));
-      }
+    const KernelSetting setting = setting_of(scene, &device);
+    for (const KernelCaseMaker& maker : makers_of(setting, options)) {
+      record.check_time();
+      measure(result_name(scene, maker), maker.make(), limits, device, options, record);
     }
   }
-  return results;
 }
 
 }  // namespace terrace

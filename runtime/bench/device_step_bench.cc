@@ -99,27 +99,32 @@ EngineOptions engine_options(const DeviceStepScene& scene, const BenchOptions& o
   return engine;
 }
 
-std::string mfu_text(const StepFlops& flops, double step_s, double peak) {
-  return fmt::format("{:.3f} of the measured rate, with whole squares of attention",
-                     (flops.necessary + flops.masked_halves) / peak / step_s);
+// Model FLOPs utilisation of the measured rate, with whole squares of attention.
+Samples mfu_of(const StepFlops& flops, const std::vector<Samples>& samples) {
+  Samples mfu;
+  for (std::size_t i = 0; i < samples[0].values().size(); ++i) {
+    const double counted = flops.necessary + flops.masked_halves;
+    mfu.add(counted / samples[1].values()[i] / samples[0].values()[i]);
+  }
+  return mfu;
 }
 
 std::vector<BenchResult::Detail> details_of(const StepRunner& runner, const StepFlops& flops,
-                                            double step_s, double peak) {
-  const double light_s = flops.necessary / peak;
-  return {{"busy lanes", busy_text(runner.busy_s(), step_s)},
-          {"speed of light",
-           fmt::format("{:.4f} s of products at {:.1f} TFLOP/s, of a step of {:.4f} s", light_s,
-                       peak * 1e-12, step_s)},
-          {"recomputed",
-           fmt::format("{:.1f} % more products", 100 * flops.recomputed / flops.necessary)},
-          {"MFU", mfu_text(flops, step_s, peak)},
-          {"processors",
-           fmt::format("{:.3f} s of all of them in a step", runner.processor_seconds().median())}};
+                                            const std::vector<Samples>& samples) {
+  std::vector<BenchResult::Detail> details = {
+      {"step", "s", samples[0]},
+      {"step_at_speed_of_light", "s",
+       samples[1].mapped([&](double peak) { return flops.necessary / peak; })},
+      {"product_rate", "TFLOP/s", samples[1].mapped([](double peak) { return peak * 1e-12; })},
+      {"mfu", "of the measured rate", mfu_of(flops, samples)},
+      number_detail("recomputed", "of necessary products", flops.recomputed / flops.necessary),
+      {"processors", "s", runner.processor_seconds()}};
+  add_busy(details, "busy", runner.busy_s(), samples[0].values().back());
+  return details;
 }
 
-BenchResult measure(const DeviceStepScene& scene, const BenchOptions& options, DeviceLimits& limits,
-                    std::size_t device_bytes, Log& log) {
+void measure(const DeviceStepScene& scene, const BenchOptions& options, DeviceLimits& limits,
+             std::size_t device_bytes, BenchRecord& record, Log& log) {
   const bool is_long = scene.tokens() >= kLongTokens;
   const int rounds = is_long ? std::min(options.repetitions, kLongRoundsMax) : options.repetitions;
   log.info(fmt::format("bench step: {}, {}, {} x {} x {} tokens, {} rounds",
@@ -132,25 +137,27 @@ BenchResult measure(const DeviceStepScene& scene, const BenchOptions& options, D
   runner.forget();
   const std::vector<Measurement> both = {[&] { return runner.step_seconds(steps); },
                                          [&] { return limits.product(); }};
-  const std::vector<Samples> samples = interleave(both, rounds);
   const StepFlops flops = flops_of_step(runner.program(), engine.model, scene.batch);
   const auto tokens = static_cast<double>(scene.tokens());
-  log.info(fmt::format("bench step: {}: {:.0f} tokens/s, MFU {}", scene.name(),
-                       tokens / samples[0].median(),
-                       mfu_text(flops, samples[0].median(), samples[1].median())));
-  return {
-      .name = scene.name(),
-      .unit = BenchUnit::kTokensPerSecond,
-      .value = samples[0].mapped([&](double step_s) { return tokens / step_s; }),
-      .limit = samples[1].mapped([&](double peak) { return tokens_at_light(flops, tokens, peak); }),
-      .limit_is =
-          fmt::format("steps that are only their products, at the rate of {}", limits.product_is()),
-      .details = details_of(runner, flops, samples[0].median(), samples[1].median())};
+  std::vector<Samples> last;
+  interleave(both, record.rounds(rounds), [&](const std::vector<Samples>& samples) {
+    last = samples;
+    record.put({.name = scene.name(),
+                .unit = BenchUnit::kTokensPerSecond,
+                .value = samples[0].mapped([&](double step_s) { return tokens / step_s; }),
+                .limit = samples[1].mapped(
+                    [&](double peak) { return tokens_at_light(flops, tokens, peak); }),
+                .limit_is = fmt::format("steps that are only their products, at the rate of {}",
+                                        limits.product_is()),
+                .details = details_of(runner, flops, samples)});
+  });
+  log.info(fmt::format("bench step: {}: {:.0f} tokens/s, MFU {:.3f}", scene.name(),
+                       tokens / last[0].median(), mfu_of(flops, last).median()));
 }
 
 }  // namespace
 
-std::vector<BenchResult> bench_device_step(const BenchOptions& options, Log& log) {
+void bench_device_step(const BenchOptions& options, BenchRecord& record, Log& log) {
   const std::size_t kept = device_limits_bytes(DType::kBF16, options.small);
   if (options.device->capacity_bytes <= kept) {
     throw OutOfMemory(fmt::format("{} has {} to give, and measuring its rate takes {}",
@@ -160,19 +167,19 @@ std::vector<BenchResult> bench_device_step(const BenchOptions& options, Log& log
   }
   CaseDevice device(*options.device, kept);
   DeviceLimits limits(device, DType::kBF16, kTrySeconds, options.small);
-  std::vector<BenchResult> results;
-  std::vector<DeviceStepScene> scenes = device_step_scenes(options);
+  const std::vector<DeviceStepScene> scenes = device_step_scenes(options);
+  for (const DeviceStepScene& scene : scenes) record.expect({scene.name()});
   for (const DeviceStepScene& scene : scenes) {
+    record.check_time();
     try {
-      results.push_back(
-          measure(scene, options, limits, options.device->capacity_bytes - kept, log));
+      measure(scene, options, limits, options.device->capacity_bytes - kept, record, log);
     } catch (const OutOfMemory& error) {
       // A smaller machine measures what fits.
-      if (results.empty() && &scene == &scenes.back()) throw;
+      if (record.results().empty() && &scene == &scenes.back()) throw;
+      record.leave_out(scene.name());
       log.warning(fmt::format("bench step: {} is left out: {}", scene.name(), error.what()));
     }
   }
-  return results;
 }
 
 }  // namespace terrace

@@ -107,8 +107,7 @@ KernelCase norm_forward_case(const KernelSetting& setting) {
   op.y = memory->tensor(setting.type, rows, width);
   op.mean = memory->tensor(DType::kF32, rows);
   op.rstd = memory->tensor(DType::kF32, rows);
-  KernelCase result = {
-      .name = "norm_forward", .bytes = bytes_of({op.x, op.y}), .per_step = norms_of(setting.model)};
+  KernelCase result = {.bytes = bytes_of({op.x, op.y}), .per_step = norms_of(setting.model)};
   if (setting.model.family == ModelFamily::kGpt2) {
     result.run = [&kernels, context, op] { kernels.layer_norm_forward(context, op); };
   } else {
@@ -135,8 +134,7 @@ KernelCase norm_backward_case(const KernelSetting& setting) {
   op.dx = memory->tensor(setting.type, rows, width);
   op.dweight = memory->tensor(DType::kF32, width);
   op.dbias = memory->tensor(DType::kF32, width);
-  KernelCase result = {.name = "norm_backward",
-                       .bytes = bytes_of({op.dy, op.x, op.dresidual, op.dx}),
+  KernelCase result = {.bytes = bytes_of({op.dy, op.x, op.dresidual, op.dx}),
                        .per_step = norms_of(setting.model)};
   if (setting.model.family == ModelFamily::kGpt2) {
     result.run = [&kernels, context, op] { kernels.layer_norm_backward(context, op); };
@@ -162,8 +160,7 @@ KernelCase activation_case(const KernelSetting& setting, bool backward) {
   const TensorView up = memory->tensor(setting.type, rows, up_columns(setting.model));
   const TensorView y = memory->tensor(setting.type, rows, setting.model.intermediate);
   const TensorView dup = memory->tensor(setting.type, rows, up_columns(setting.model));
-  KernelCase result = {.name = backward ? "activation_backward" : "activation_forward",
-                       .bytes = backward ? bytes_of({up, y, dup}) : bytes_of({up, y}),
+  KernelCase result = {.bytes = backward ? bytes_of({up, y, dup}) : bytes_of({up, y}),
                        .per_step = static_cast<int>(setting.model.layers)};
   const bool gelu = setting.model.family == ModelFamily::kGpt2;
   result.run = [=, &kernels] {
@@ -185,8 +182,7 @@ KernelCase add_case(const KernelSetting& setting) {
   const KernelTable& kernels = setting.kernels();
   const TensorView a = memory->tensor(setting.type, setting.batch.rows(), setting.model.width);
   const TensorView b = memory->tensor(setting.type, setting.batch.rows(), setting.model.width);
-  KernelCase result = {.name = "add",
-                       .bytes = bytes_of({a, b, b}),
+  KernelCase result = {.bytes = bytes_of({a, b, b}),
                        .per_step = static_cast<int>(2 * setting.model.layers)};
   result.run = [&kernels, context, a, b] { kernels.add(context, {a, b, b}); };
   return against_streams(setting, std::move(result), memory, {{a}, {b, ArrayAccess::kUpdate}});
@@ -208,7 +204,6 @@ KernelCase rope_case(const KernelSetting& setting) {
   op.heads = model.heads + model.key_value_heads;
   // Twice in a block: forward and backward. Each reads and writes the heads that it turns.
   KernelCase result = {
-      .name = "rope",
       .bytes = 2.0 * static_cast<double>(setting.batch.rows() * op.heads * op.head_width) *
                static_cast<double>(size_of(setting.type)),
       .per_step = static_cast<int>(2 * model.layers)};
@@ -222,13 +217,14 @@ KernelCase rope_case(const KernelSetting& setting) {
 }  // namespace
 
 std::vector<KernelCaseMaker> element_cases(const KernelSetting& setting) {
-  std::vector<KernelCaseMaker> makers = {[&setting] { return norm_forward_case(setting); },
-                                         [&setting] { return norm_backward_case(setting); },
-                                         [&setting] { return activation_case(setting, false); },
-                                         [&setting] { return activation_case(setting, true); },
-                                         [&setting] { return add_case(setting); }};
+  std::vector<KernelCaseMaker> makers = {
+      {"norm_forward", [&setting] { return norm_forward_case(setting); }},
+      {"norm_backward", [&setting] { return norm_backward_case(setting); }},
+      {"activation_forward", [&setting] { return activation_case(setting, false); }},
+      {"activation_backward", [&setting] { return activation_case(setting, true); }},
+      {"add", [&setting] { return add_case(setting); }}};
   if (setting.model.family != ModelFamily::kGpt2) {
-    makers.emplace_back([&setting] { return rope_case(setting); });
+    makers.push_back({"rope", [&setting] { return rope_case(setting); }});
   }
   return makers;
 }

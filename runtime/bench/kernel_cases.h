@@ -23,7 +23,6 @@ struct KernelLimit {
 
 // One kernel, called alone as a step calls it.
 struct KernelCase {
-  std::string name;  // snake_case: "matmul_up_forward"
   double flops = 0;  // of a matrix product; else 0
   double bytes = 0;  // that the kernel reads and writes, where it is not a product
   int per_step = 0;  // calls in a step of one micro-batch
@@ -51,7 +50,10 @@ struct KernelSetting {
 };
 
 // Makes a case. Its memory is filled when it is made, so one at a time should live.
-using KernelCaseMaker = std::function<KernelCase()>;
+struct KernelCaseMaker {
+  std::string name;  // snake_case: "matmul_up_forward"
+  std::function<KernelCase()> make;
+};
 
 // Products of a block, attention, and the head with its loss. They borrow the setting.
 std::vector<KernelCaseMaker> product_cases(const KernelSetting& setting);

@@ -1,6 +1,6 @@
 #include "kernels/cpu/cpu_kernels.h"
 #include "runtime/bench/kernel_cases.h"
-#include "runtime/bench/samples.h"
+#include "runtime/bench/rounds.h"
 
 namespace terrace {
 

@@ -102,9 +102,8 @@ constexpr StreamForm kAsking = {};
 constexpr StreamForm kNotAsking = {.asks_ahead = false};
 
 // Of an update or a kernel, and of both loops in this order.
-BenchResult held_against_loops(const std::string& name, std::span<const Measurement> measurements,
-                               const std::string& loop_is, int rounds) {
-  const std::vector<Samples> samples = interleave(measurements, rounds);
+BenchResult held_against_loops(const std::string& name, const std::vector<Samples>& samples,
+                               const std::string& loop_is) {
   const std::size_t best = highest_of(std::span(samples).subspan(1));
   return {.name = name,
           .value = samples[0],
@@ -112,24 +111,27 @@ BenchResult held_against_loops(const std::string& name, std::span<const Measurem
           .limit_is = loop_is + (best == 0 ? ", prefetching" : ", without prefetching")};
 }
 
-BenchResult bench_update(const UpdateForm& form, std::int64_t elements,
-                         const BenchOptions& options) {
+void bench_update(const UpdateForm& form, std::int64_t elements, const BenchOptions& options,
+                  const Rounds& rounds, BenchRecord& record) {
   UpdateLoad load(form, elements, options.threads);
   const std::vector<Measurement> measurements = {[&] { return load.update(); },
                                                  [&] { return load.stream(kAsking); },
                                                  [&] { return load.stream(kNotAsking); }};
-  BenchResult result = held_against_loops(
-      form.name, measurements, "a loop that only streams the same bytes, the same threads",
-      options.repetitions);
   const double bytes_per_parameter = load.traffic_bytes() / static_cast<double>(elements);
-  result.details = {{"bytes per parameter", fmt::format("{:.0f}", bytes_per_parameter)},
-                    {"time per parameter",
-                     fmt::format("{:.3f} ns", bytes_per_parameter / result.value.median())}};
-  return result;
+  interleave(measurements, rounds, [&](const std::vector<Samples>& samples) {
+    BenchResult result = held_against_loops(
+        form.name, samples, "a loop that only streams the same bytes, the same threads");
+    result.details = {number_detail("bytes_per_parameter", "bytes", bytes_per_parameter),
+                      {"time_per_parameter", "s", samples[0].mapped([&](double gb_per_s) {
+                         return bytes_per_parameter / (gb_per_s * 1e9);
+                       })}};
+    record.put(std::move(result));
+  });
 }
 
 // The gradient's sums of squares, which an update waits for.
-BenchResult bench_norm(std::int64_t elements, const BenchOptions& options) {
+void bench_norm(std::int64_t elements, const BenchOptions& options, const Rounds& rounds,
+                BenchRecord& record) {
   WorkerArena workers(options.threads);
   KernelContext context;
   context.workers = &workers;
@@ -150,30 +152,57 @@ BenchResult bench_norm(std::int64_t elements, const BenchOptions& options) {
         return rate(bytes, begin_ns);
       },
       [&] { return read_all(kAsking); }, [&] { return read_all(kNotAsking); }};
-  return held_against_loops("norm", measurements,
-                            "a loop that only reads the gradient, the same threads",
-                            options.repetitions);
+  interleave(measurements, rounds, [&](const std::vector<Samples>& samples) {
+    record.put(held_against_loops("norm", samples,
+                                  "a loop that only reads the gradient, the same threads"));
+  });
 }
 
-constexpr std::int64_t kUsualElements = std::int64_t{48} * 1024 * 1024;
-
-}  // namespace
-
-std::vector<BenchResult> bench_optimizer(const BenchOptions& options, Log& log) {
-  check_streamed_update(options, log);
+std::int64_t elements_of(const BenchOptions& options) {
+  constexpr std::int64_t kUsualElements = std::int64_t{48} * 1024 * 1024;
   // Gradient, parameter and the largest state take 18 bytes an element.
   const auto wanted = static_cast<std::int64_t>(options.bytes) / 18;
   const std::int64_t usual = options.small ? 64 * kBlockElements : kUsualElements;
-  const std::int64_t elements = round_up(options.bytes == 0 ? usual : wanted, kBlockElements);
+  return round_up(options.bytes == 0 ? usual : wanted, kBlockElements);
+}
+
+}  // namespace
+
+BenchCost cost_of_optimizer(const BenchOptions& options, const MachineSpeed& speed) {
+  // An element has some 30 bytes to move in each of three measurements a round, and what it begins
+  // with is drawn at random, which takes as long as a few of them.
+  constexpr double kMeasurements = 3;
+  constexpr double kMoved = 30;
+  constexpr double kToBegin = 12;
+  const double pass_s = kMoved * static_cast<double>(elements_of(options)) / speed.copy_bytes_per_s;
+  BenchCost cost = cost_of_streamed_update(options, speed);
+  const auto forms = static_cast<double>(std::size(update_forms())) + 0.2;  // the norm is short
+  cost.seconds += forms * pass_s * (kMeasurements * options.repetitions + kToBegin);
+  return cost;
+}
+
+void bench_optimizer(const BenchOptions& options, BenchRecord& record, Log& log) {
+  auto parts_left = 2.0;  // besides the forms
+  for (const UpdateForm& form : update_forms()) {
+    record.expect({form.name});
+    ++parts_left;
+  }
+  record.expect({"norm", "streamed_update"});
+  check_streamed_update(options, log);
+  const std::int64_t elements = elements_of(options);
   log.info(fmt::format("bench optimizer: {} parameters, {} threads, {} rounds", elements,
                        options.threads, options.repetitions));
-  std::vector<BenchResult> results;
+  const auto next_rounds = [&] {
+    record.check_time();
+    return record.rounds(options.repetitions, 1 / parts_left--);
+  };
   for (const UpdateForm& form : update_forms()) {
-    results.push_back(bench_update(form, elements, options));
+    const Rounds rounds = next_rounds();
+    bench_update(form, elements, options, rounds, record);
   }
-  results.push_back(bench_norm(elements, options));
-  results.push_back(bench_streamed_update(options, log));
-  return results;
+  bench_norm(elements, options, next_rounds(), record);
+  record.check_time();
+  bench_streamed_update(options, record, log);
 }
 
 }  // namespace terrace

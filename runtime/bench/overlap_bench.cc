@@ -61,7 +61,6 @@ class OverlapLoad {
   double unclipped_s() {
     const double step_s = unclipped_.step_seconds(kOverlapSteps);
     busiest_.add(*std::ranges::max_element(unclipped_.busy_s()) / step_s);
-    busy_lanes_ = busy_text(unclipped_.busy_s(), step_s);
     return step_s;
   }
   double clipped_s() { return clipped_.step_seconds(kOverlapSteps); }
@@ -82,13 +81,11 @@ class OverlapLoad {
 
   // Which part of an unclipped step its busiest lane was busy, once for each unclipped_s().
   const Samples& busiest() const { return busiest_; }
-  const std::string& busy_lanes() const { return busy_lanes_; }  // of the last
+  // Of the last one's lanes.
+  const std::array<double, kLaneCount>& busy_s() const { return unclipped_.busy_s(); }
   // Of all processors, for a step.
-  std::string processor_time() const {
-    return fmt::format("{:.2f} s, of the step in memory {:.2f} s",
-                       unclipped_.processor_seconds().median(),
-                       memory_.processor_seconds().median());
-  }
+  const Samples& processor_s() const { return unclipped_.processor_seconds(); }
+  const Samples& memory_processor_s() const { return memory_.processor_seconds(); }
   void forget() {
     busiest_ = {};
     memory_.forget();
@@ -116,19 +113,51 @@ class OverlapLoad {
   StepRunner unclipped_idle_, clipped_idle_;
   double forward_s_ = 0, backward_s_ = 0;  // of the last memory_s()
   Samples busiest_;
-  std::string busy_lanes_;
 };
-
-BenchResult::Detail of_rounds(const Samples& values, const Samples& limits) {
-  return {"step / limit, median of the rounds",
-          fmt::format("{:.3f}", ratios_of_rounds(values, limits).median())};
-}
 
 enum OverlapPlace : std::size_t { kMemory, kUnclipped, kClipped, kDrive };
 
-std::vector<BenchResult> measure(const BatchShape& batch, const BenchOptions& options, Log& log) {
-  const std::string name =
-      fmt::format("{}_bf16_{}_tokens", options.small ? "nano" : "gpt2_124m", batch.rows());
+std::string name_of(const BatchShape& batch, const BenchOptions& options) {
+  return fmt::format("{}_bf16_{}_tokens", options.small ? "nano" : "gpt2_124m", batch.rows());
+}
+
+std::vector<BenchResult::Detail> sides_of(const Samples& compute_s, const Samples& drive_s) {
+  return {{"compute_alone", "s", compute_s},
+          {"drive_alone", "s", drive_s},
+          {"compute_over_drive", "", ratios_of_rounds(compute_s, drive_s)}};
+}
+
+void put_results(const std::string& name, const OverlapLoad& load,
+                 const std::vector<Samples>& samples, const Samples& compute_s,
+                 const Samples& bound_s, BenchRecord& record) {
+  BenchResult unclipped = {.name = name + "_unclipped",
+                           .unit = BenchUnit::kSeconds,
+                           .value = samples[kUnclipped],
+                           .limit = samples[kMemory],
+                           .limit_is = "the same step with all its states in memory",
+                           .details = sides_of(compute_s, samples[kDrive])};
+  unclipped.details.push_back({"busiest_lane", "of a step", load.busiest()});
+  add_busy(unclipped.details, "busy", load.busy_s(), samples[kUnclipped].values().back());
+  unclipped.details.push_back({"processor_time", "s", load.processor_s()});
+  unclipped.details.push_back({"processor_time_in_memory", "s", load.memory_processor_s()});
+  record.put(std::move(unclipped));
+  BenchResult clipped = {
+      .name = name + "_clipped",
+      .unit = BenchUnit::kSeconds,
+      .value = samples[kClipped],
+      .limit = bound_s,
+      .limit_is =
+          "the longer of the drive alone and of compute with a forward no shorter than "
+          "the traffic that has to be between the norm and its end",
+      .details = sides_of(compute_s, samples[kDrive])};
+  clipped.details.push_back(number_detail("traffic_between_norm_and_end_of_forward",
+                                          "of a step's traffic", load.part_behind_norm()));
+  record.put(std::move(clipped));
+}
+
+void measure(const BatchShape& batch, const BenchOptions& options, double share,
+             BenchRecord& record, Log& log) {
+  const std::string name = name_of(batch, options);
   log.info(fmt::format("bench overlap: {}, {} rounds", name, options.repetitions));
   const auto owned = std::make_unique<OverlapLoad>(batch, options, log);  // large for a stack
   OverlapLoad& load = *owned;
@@ -146,55 +175,64 @@ std::vector<BenchResult> measure(const BatchShape& batch, const BenchOptions& op
                                                  [&] { return load.unclipped_s(); },
                                                  [&] { return load.clipped_s(); },
                                                  [&] { return load.drive_s(); }};
-  const std::vector<Samples> samples = interleave(measurements, options.repetitions);
-  const double compute = compute_s.median();
-  const double drive = samples[kDrive].median();
-  const std::string sides =
-      fmt::format("compute {:.3f} s, drive {:.3f} s: {:.2f}", compute, drive, compute / drive);
-  return {
-      {.name = name + "_unclipped",
-       .unit = BenchUnit::kSeconds,
-       .value = samples[kUnclipped],
-       .limit = samples[kMemory],
-       .limit_is = "the same step with all its states in memory",
-       .details = {{"each alone", sides},
-                   of_rounds(samples[kUnclipped], samples[kMemory]),
-                   {"busiest lane", fmt::format("{:.1f} %", 100 * load.busiest().median())},
-                   {"busy lanes, last", load.busy_lanes()},
-                   {"processor time", load.processor_time()}}},
-      {.name = name + "_clipped",
-       .unit = BenchUnit::kSeconds,
-       .value = samples[kClipped],
-       .limit = bound_s,
-       .limit_is = "the longer of the drive alone and of compute with a forward no shorter than "
-                   "the traffic that has to be between the norm and its end",
-       .details = {{"each alone", sides},
-                   {"traffic that has to be between norm and end of forward",
-                    fmt::format("{:.1f} %", 100 * load.part_behind_norm())},
-                   of_rounds(samples[kClipped], bound_s)}}};
+  interleave(measurements, record.rounds(options.repetitions, share),
+             [&](const std::vector<Samples>& samples) {
+               put_results(name, load, samples, compute_s, bound_s, record);
+             });
+}
+
+// Batches, and the options that they are measured with.
+struct OverlapPart {
+  BatchShape batch;
+  BenchOptions options;
+};
+
+std::vector<OverlapPart> parts_of(const BenchOptions& options) {
+  const BatchShape small = {1, 32};
+  if (options.small) return {{small, options}};
+  std::vector<OverlapPart> parts;
+  if (const auto quick = quick_options(options)) parts.push_back({small, *quick});
+  const std::vector<std::int64_t> sequences =
+      options.tokens != 0 ? std::vector<std::int64_t>{options.tokens / kOverlapSequence}
+                          : std::vector<std::int64_t>{2, 4, 10};
+  for (const std::int64_t count : sequences) parts.push_back({{count, kOverlapSequence}, options});
+  return parts;
 }
 
 }  // namespace
 
-std::vector<BenchResult> bench_overlap(const BenchOptions& options, Log& log) {
-  std::vector<BatchShape> batches = {
-      {2, kOverlapSequence}, {4, kOverlapSequence}, {10, kOverlapSequence}};
-  if (options.tokens != 0) batches = {{options.tokens / kOverlapSequence, kOverlapSequence}};
-  if (options.small) batches = {{1, 32}};
+BenchCost cost_of_overlap(const BenchOptions& options, const MachineSpeed& speed) {
+  BenchCost cost;
+  for (const OverlapPart& part : parts_of(options)) {
+    const char* const preset = part.options.small ? "nano" : "gpt2-124m";
+    const double step_s =
+        flops_of_model_step(load_model_config(preset), part.batch.rows()) / speed.bf16_flops_per_s;
+    // Four engines on the drive; a step of each reads all its state and writes it.
+    const auto bytes = static_cast<double>(OverlapLoad::space(part.batch, part.options)) / 4;
+    const double drive_s = 2 * bytes / speed.drive_write_bytes_per_s;
+    const double measurements = 5.0 * options.repetitions + 2;
+    cost.seconds += kOverlapSteps * measurements * std::max(step_s, drive_s) + 4 * drive_s;
+    cost.written_bytes +=
+        static_cast<std::uint64_t>(bytes * (4 + 4 * kOverlapSteps * options.repetitions));
+  }
+  return cost;
+}
+
+void bench_overlap(const BenchOptions& options, BenchRecord& record, Log& log) {
+  const std::vector<OverlapPart> parts = parts_of(options);
   std::uint64_t space = 0;
-  for (const BatchShape& batch : batches) {
-    space = std::max(space, OverlapLoad::space(batch, options));
+  for (const OverlapPart& part : parts) {
+    space = std::max(space, OverlapLoad::space(part.batch, part.options));
+    const std::string name = name_of(part.batch, part.options);
+    record.expect({name + "_unclipped", name + "_clipped"});
   }
   check_drives(options, space, log);
-  std::vector<BenchResult> results;
-  for (const BatchShape& batch : batches) {
-    for (BenchResult& result : measure(batch, options, log)) {
-      log.info(fmt::format("bench overlap: {}: {:.3f} s, limit {:.3f} s", result.name,
-                           result.value.median(), result.limit.median()));
-      results.push_back(std::move(result));
-    }
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    record.check_time();
+    const bool is_quick = parts[i].options.small && !options.small;
+    const double share = is_quick ? 0.15 : 1 / static_cast<double>(parts.size() - i);
+    measure(parts[i].batch, parts[i].options, share, record, log);
   }
-  return results;
 }
 
 }  // namespace terrace

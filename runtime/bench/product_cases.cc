@@ -61,8 +61,7 @@ KernelCase forward_case(const KernelSetting& setting, const Linear& linear) {
                                  .a = op.x.data,
                                  .b = op.weight.data,
                                  .c = op.y.data};
-  KernelCase result = {.name = fmt::format("matmul_{}_forward", linear.name),
-                       .flops = 2.0 * static_cast<double>(rows * linear.outputs * linear.inputs),
+  KernelCase result = {.flops = 2.0 * static_cast<double>(rows * linear.outputs * linear.inputs),
                        .per_step = static_cast<int>(setting.model.layers),
                        .run = [&kernels, context, op] { kernels.matmul_forward(context, op); }};
   return against_onednn(setting, std::move(result), memory, product, onednn_weight_limits);
@@ -91,7 +90,6 @@ KernelCase input_case(const KernelSetting& setting, const Linear& linear) {
                                  .b = op.weight.data,
                                  .c = op.dx.data};
   KernelCase result = {
-      .name = fmt::format("matmul_{}_backward_input", linear.name),
       .flops = 2.0 * static_cast<double>(rows * linear.outputs * linear.inputs),
       .per_step = static_cast<int>(setting.model.layers),
       .run = [&kernels, context, op] { kernels.matmul_backward_input(context, op); }};
@@ -122,7 +120,6 @@ KernelCase weight_case(const KernelSetting& setting, const Linear& linear) {
                                  .b = op.x.data,
                                  .c = op.dweight.data};
   KernelCase result = {
-      .name = fmt::format("matmul_{}_backward_weight", linear.name),
       .flops = 2.0 * static_cast<double>(rows * linear.outputs * linear.inputs),
       .per_step = static_cast<int>(setting.model.layers),
       .run = [&kernels, context, op] { kernels.matmul_backward_weight(context, op); }};
@@ -204,8 +201,7 @@ KernelCase attention_case(const KernelSetting& setting, bool backward) {
   kernels.attention_forward(context, tensors.forward);
   const int products = backward ? 5 : 2;
   const double positions = static_cast<double>(setting.batch.positions);
-  KernelCase result = {.name = backward ? "attention_backward" : "attention_forward",
-                       .flops = products * positions *
+  KernelCase result = {.flops = products * positions *
                                 static_cast<double>(setting.batch.rows() * setting.model.heads *
                                                     setting.model.head_width),
                        .per_step = static_cast<int>(setting.model.layers),
@@ -314,8 +310,7 @@ KernelCase head_case(const KernelSetting& setting) {
   const KernelTable& kernels = setting.kernels();
   const KernelContext context =
       memory->context(kernels.head_loss_workspace(op, setting.worker_count()));
-  KernelCase result = {.name = "head_loss",
-                       .flops = 6.0 * static_cast<double>(rows * model.vocabulary * model.width),
+  KernelCase result = {.flops = 6.0 * static_cast<double>(rows * model.vocabulary * model.width),
                        .per_step = 1,
                        .run = [&kernels, context, op] { kernels.head_loss(context, op); },
                        .memory = memory};
@@ -330,13 +325,17 @@ KernelCase head_case(const KernelSetting& setting) {
 std::vector<KernelCaseMaker> product_cases(const KernelSetting& setting) {
   std::vector<KernelCaseMaker> makers;
   for (const Linear& linear : linears_of(setting.model)) {
-    makers.emplace_back([&setting, linear] { return forward_case(setting, linear); });
-    makers.emplace_back([&setting, linear] { return input_case(setting, linear); });
-    makers.emplace_back([&setting, linear] { return weight_case(setting, linear); });
+    const std::string name = fmt::format("matmul_{}_", linear.name);
+    makers.push_back(
+        {name + "forward", [&setting, linear] { return forward_case(setting, linear); }});
+    makers.push_back(
+        {name + "backward_input", [&setting, linear] { return input_case(setting, linear); }});
+    makers.push_back(
+        {name + "backward_weight", [&setting, linear] { return weight_case(setting, linear); }});
   }
-  makers.emplace_back([&setting] { return attention_case(setting, false); });
-  makers.emplace_back([&setting] { return attention_case(setting, true); });
-  makers.emplace_back([&setting] { return head_case(setting); });
+  makers.push_back({"attention_forward", [&setting] { return attention_case(setting, false); }});
+  makers.push_back({"attention_backward", [&setting] { return attention_case(setting, true); }});
+  makers.push_back({"head_loss", [&setting] { return head_case(setting); }});
   return makers;
 }
 

@@ -15,7 +15,7 @@ double size_of_all(std::initializer_list<TensorView> tensors) {
 
 // A kernel from fp32 elements to others. `passes` over the target: 2 where it is read too.
 template <typename Op>
-KernelCase source_case(const KernelSetting& setting, const char* name,
+KernelCase source_case(const KernelSetting& setting,
                        void (*KernelTable::*kernel)(const KernelContext&, const Op&),
                        TensorView target, int passes) {
   const std::shared_ptr<CaseMemory> memory = setting.make_memory();
@@ -23,25 +23,24 @@ KernelCase source_case(const KernelSetting& setting, const char* name,
   const KernelContext context = memory->context(0);
   const Op op = {memory->tensor(DType::kF32, target.elements()),
                  memory->tensor(target.dtype, target.elements())};
-  return {.name = name,
-          .bytes = size_of_all({op.source}) + passes * size_of_all({op.target}),
+  return {.bytes = size_of_all({op.source}) + passes * size_of_all({op.target}),
           .run = [&kernels, kernel, context, op] { (kernels.*kernel)(context, op); },
           .memory = memory};
 }
 
 KernelCase accumulate_case(const KernelSetting& setting, std::int64_t elements) {
-  return source_case(setting, "accumulate_gradient", &KernelTable::accumulate_gradient,
+  return source_case(setting, &KernelTable::accumulate_gradient,
                      view(nullptr, DType::kF32, elements), 2);
 }
 
 KernelCase round_case(const KernelSetting& setting, std::int64_t elements) {
-  return source_case(setting, "round_gradient", &KernelTable::round_gradient,
-                     view(nullptr, DType::kBF16, elements), 1);
+  return source_case(setting, &KernelTable::round_gradient, view(nullptr, DType::kBF16, elements),
+                     1);
 }
 
 KernelCase cast_case(const KernelSetting& setting, std::int64_t elements) {
-  return source_case(setting, "cast_parameters", &KernelTable::cast_parameters,
-                     view(nullptr, DType::kBF16, elements), 1);
+  return source_case(setting, &KernelTable::cast_parameters, view(nullptr, DType::kBF16, elements),
+                     1);
 }
 
 KernelCase fill_case(const KernelSetting& setting, std::int64_t elements) {
@@ -49,8 +48,7 @@ KernelCase fill_case(const KernelSetting& setting, std::int64_t elements) {
   const KernelTable& kernels = setting.kernels();
   const KernelContext context = memory->context(0);
   const FillZero op = {memory->tensor(DType::kF32, elements)};
-  return {.name = "fill_zero",
-          .bytes = size_of_all({op.target}),
+  return {.bytes = size_of_all({op.target}),
           .run = [&kernels, context, op] { kernels.fill_zero(context, op); },
           .memory = memory};
 }
@@ -61,8 +59,7 @@ KernelCase norm_partials_case(const KernelSetting& setting, std::int64_t element
   const KernelContext context = memory->context(0);
   const NormPartials op = {memory->tensor(DType::kF32, elements),
                            memory->tensor(DType::kF64, elements / kNormBlock)};
-  return {.name = "norm_partials",
-          .bytes = size_of_all({op.gradient, op.partials}),
+  return {.bytes = size_of_all({op.gradient, op.partials}),
           .run = [&kernels, context, op] { kernels.norm_partials(context, op); },
           .memory = memory};
 }
@@ -78,7 +75,7 @@ KernelCase embedding_forward_case(const KernelSetting& setting) {
   op.wte = memory->tensor(setting.type, model.vocabulary, model.width);
   op.h = memory->tensor(setting.type, setting.batch.rows(), model.width);
   op.sequence = setting.batch.positions;
-  KernelCase result = {.name = "embedding_forward", .memory = memory};
+  KernelCase result = {.memory = memory};
   result.bytes = size_of_all({op.h, op.h, op.tokens});
   if (model.family == ModelFamily::kGpt2) {
     op.wpe = memory->tensor(setting.type, setting.batch.positions, model.width);
@@ -106,7 +103,7 @@ KernelCase embedding_backward_case(const KernelSetting& setting) {
   op.dh = operands->dh;
   op.dwte = memory->tensor(DType::kF32, model.vocabulary, model.width);
   op.sequence = setting.batch.positions;
-  KernelCase result = {.name = "embedding_backward", .memory = memory};
+  KernelCase result = {.memory = memory};
   result.bytes = size_of_all({op.tokens[0], op.dh[0], op.dwte});
   if (model.family == ModelFamily::kGpt2) {
     op.dwpe = memory->tensor(DType::kF32, setting.batch.positions, model.width);
@@ -124,8 +121,7 @@ KernelCase add_positions_case(const KernelSetting& setting) {
   op.h = memory->tensor(setting.type, setting.batch.rows(), setting.model.width);
   op.wpe = memory->tensor(setting.type, setting.batch.positions, setting.model.width);
   op.sequence = setting.batch.positions;
-  return {.name = "add_positions",
-          .bytes = size_of_all({op.h, op.h, op.wpe}),
+  return {.bytes = size_of_all({op.h, op.h, op.wpe}),
           .run = [&kernels, context, op] { kernels.add_positions(context, op); },
           .memory = memory};
 }
@@ -145,8 +141,7 @@ KernelCase update_case(const KernelSetting& setting, const UpdateForm& form,
   update.options.weight_decay = 0.1F;
   const auto at = memory->holding(std::as_bytes(std::span(&scalars, 1)));
   update.scalars = reinterpret_cast<const StepScalars*>(at.data());
-  return {.name = form.name,
-          .bytes = update_traffic_bytes(form.state, elements),
+  return {.bytes = update_traffic_bytes(form.state, elements),
           .run = [&kernels, context, update] { kernels.update(context, update); },
           .memory = memory};
 }
@@ -154,17 +149,27 @@ KernelCase update_case(const KernelSetting& setting, const UpdateForm& form,
 }  // namespace
 
 std::vector<KernelCaseMaker> state_cases(const KernelSetting& setting, std::int64_t elements) {
-  std::vector<KernelCaseMaker> makers = {[&setting] { return embedding_forward_case(setting); },
-                                         [&setting] { return embedding_backward_case(setting); }};
+  std::vector<KernelCaseMaker> makers = {
+      {"embedding_forward", [&setting] { return embedding_forward_case(setting); }},
+      {"embedding_backward", [&setting] { return embedding_backward_case(setting); }}};
   if (setting.model.family == ModelFamily::kGpt2) {
-    makers.emplace_back([&setting] { return add_positions_case(setting); });
+    makers.push_back({"add_positions", [&setting] { return add_positions_case(setting); }});
   }
-  for (const auto make : {accumulate_case, round_case, cast_case, fill_case, norm_partials_case}) {
-    makers.emplace_back([&setting, make, elements] { return make(setting, elements); });
+  struct ElementCase {
+    const char* name;
+    KernelCase (*make)(const KernelSetting& setting, std::int64_t elements);
+  };
+  for (const ElementCase& one : {ElementCase{"accumulate_gradient", accumulate_case},
+                                 {"round_gradient", round_case},
+                                 {"cast_parameters", cast_case},
+                                 {"fill_zero", fill_case},
+                                 {"norm_partials", norm_partials_case}}) {
+    makers.push_back(
+        {one.name, [&setting, make = one.make, elements] { return make(setting, elements); }});
   }
   for (const UpdateForm& form : update_forms()) {
-    makers.emplace_back(
-        [&setting, form, elements] { return update_case(setting, form, elements); });
+    makers.push_back(
+        {form.name, [&setting, form, elements] { return update_case(setting, form, elements); }});
   }
   return makers;
 }

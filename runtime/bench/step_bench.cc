@@ -17,7 +17,8 @@
 namespace terrace {
 namespace {
 
-constexpr int kSteps = 4;  // of a measurement
+constexpr int kSteps = 4;            // of a measurement
+constexpr double kQuickShare = 0.2;  // of the time, for what is measured first in a hurry
 
 struct StepScene {
   const char* preset;
@@ -26,6 +27,8 @@ struct StepScene {
   DType type;
   // Of the preset, where all of it is more than the memory and the patience at hand; 0: all.
   std::int64_t layers = 0, vocabulary = 0;
+
+  bool is_small() const { return std::string_view(preset) == "nano"; }
 };
 
 ModelConfig model_of(const StepScene& scene) {
@@ -53,11 +56,10 @@ class KernelsAlone {
  public:
   KernelsAlone(const StepScene& scene, WorkerArena& workers)
       : setting_{model_of(scene), scene.batch, scene.type, &workers} {
-    for (const auto& make : product_cases(setting_)) {
-      KernelCase kernel = make();
-      (kernel.name.starts_with("matmul_") ? matmuls_ : products_).add(std::move(kernel));
+    for (const KernelCaseMaker& maker : product_cases(setting_)) {
+      (maker.name.starts_with("matmul_") ? matmuls_ : products_).add(maker.make());
     }
-    for (const auto& make : element_cases(setting_)) elements_.add(make());
+    for (const KernelCaseMaker& maker : element_cases(setting_)) elements_.add(maker.make());
   }
 
   double matmuls_seconds() const { return matmuls_.seconds(); }
@@ -215,21 +217,74 @@ class TimedSteps {
   std::array<Samples, kKernelParts> in_step_;
 };
 
-std::string share_text(double part_s, double step_s) {
-  return fmt::format("{:.1f} %", 100 * part_s / step_s);
+std::vector<std::string> names_of(const StepScene& scene) {
+  std::vector<std::string> names;
+  for (const char* const what : {"tokens", "matmul_in_step", "elements", "predicted"}) {
+    names.push_back(fmt::format("{}_{}", scene.name, what));
+  }
+  return names;
 }
 
-std::vector<BenchResult> measure(const StepScene& scene, const BenchOptions& options, Log& log) {
+// Each of them over its sample of the other.
+Samples shares(const Samples& parts, const Samples& wholes) {
+  return ratios_of_rounds(parts, wholes);
+}
+
+void put_speed(const StepScene& scene, const StepRunner& runner,
+               const std::vector<Samples>& samples, const BenchOptions& options,
+               BenchRecord& record) {
+  const auto tokens = static_cast<double>(scene.batch.rows());
+  const auto per_second = [tokens](double seconds) { return tokens / seconds; };
+  BenchResult result = {
+      .name = fmt::format("{}_tokens", scene.name),
+      .unit = BenchUnit::kTokensPerSecond,
+      .value = samples[kStep].mapped(per_second),
+      .limit = added(samples[kMatmulsLimit], samples[kProductsLimit]).mapped(per_second),
+      .limit_is = "a step that is only its matrix products, by oneDNN alone",
+      .details = {
+          {"by_processor_time", "tokens/s", runner.processor_seconds().mapped([&](double seconds) {
+             return tokens * options.threads / seconds;
+           })},
+          {"step", "s", samples[kStep]},
+          {"products_alone", "s", added(samples[kMatmuls], samples[kProducts])}}};
+  add_busy(result.details, "busy", runner.busy_s(), samples[kStep].values().back());
+  record.put(std::move(result));
+}
+
+void put_kernels(const StepScene& scene, const TimedSteps& steps,
+                 const std::vector<Samples>& samples, BenchRecord& record) {
+  const Samples& elements = steps.in_step(KernelPart::kElement);
+  const Samples others = added(elements, steps.in_step(KernelPart::kOther));
+  record.put({.name = fmt::format("{}_matmul_in_step", scene.name),
+              .unit = BenchUnit::kSeconds,
+              .value = steps.in_step(KernelPart::kMatmul),
+              .limit = samples[kMatmulsLimit],
+              .limit_is = "the products of weights by oneDNN alone",
+              .details = {{"alone", "s", samples[kMatmuls]}}});
+  record.put({.name = fmt::format("{}_elements", scene.name),
+              .unit = BenchUnit::kSeconds,
+              .value = elements,
+              .limit = samples[kElementsLimit],
+              .limit_is = "loops that only stream the same bytes, or copies of as many",
+              .details = {{"alone", "s", samples[kElements]},
+                          {"share_of_step", "of a step", shares(elements, samples[kStep])},
+                          {"share_with_embedding_sums_and_norms", "of a step",
+                           shares(others, samples[kStep])}}});
+}
+
+void measure(const StepScene& scene, const BenchOptions& options, double share, BenchRecord& record,
+             Log& log) {
   log.info(fmt::format("bench step: {} in {}, {} x {} tokens, {} rounds", scene.preset,
                        name_of(scene.type), scene.batch.sequences, scene.batch.positions,
                        options.repetitions));
   StepRunner runner(engine_options(scene, options), log);
   TimedSteps steps(runner);
-  steps.step_seconds();
+  // The first step of a measurement is not timed: where time is short that is warm-up enough.
+  if (!options.hurried) steps.step_seconds();
   steps.forget();
   WorkerArena workers(options.threads);
   const KernelsAlone kernels(scene, workers);
-  const UpdateAlone update(options.small ? 1 << 12 : 1 << 24, runner.update_threads());
+  const UpdateAlone update(scene.is_small() ? 1 << 12 : 1 << 24, runner.update_threads());
   const std::vector<Measurement> measurements = {[&] { return steps.step_seconds(); },
                                                  [&] { return kernels.matmuls_seconds(); },
                                                  [&] { return kernels.matmuls_limit_seconds(); },
@@ -238,70 +293,67 @@ std::vector<BenchResult> measure(const StepScene& scene, const BenchOptions& opt
                                                  [&] { return kernels.elements_seconds(); },
                                                  [&] { return kernels.elements_limit_seconds(); },
                                                  [&] { return update.bytes_per_second(); }};
-  const std::vector<Samples> samples = interleave(measurements, options.repetitions);
+  interleave(measurements, record.rounds(options.repetitions, share),
+             [&](const std::vector<Samples>& samples) {
+               put_speed(scene, runner, samples, options, record);
+               put_kernels(scene, steps, samples, record);
+               record.put({.name = fmt::format("{}_predicted", scene.name),
+                           .unit = BenchUnit::kSeconds,
+                           .value = samples[kStep],
+                           .limit = predictions(runner, samples, options),
+                           .limit_is = "the simulator's step, from a profile of kernels alone"});
+             });
+}
 
-  const double step_s = samples[kStep].median();
-  const auto tokens = static_cast<double>(scene.batch.rows());
-  const auto per_second = [tokens](double seconds) { return tokens / seconds; };
-  const Samples& elements = steps.in_step(KernelPart::kElement);
-  const Samples& others = steps.in_step(KernelPart::kOther);
-  return {{.name = fmt::format("{}_tokens", scene.name),
-           .unit = BenchUnit::kTokensPerSecond,
-           .value = samples[kStep].mapped(per_second),
-           .limit = added(samples[kMatmulsLimit], samples[kProductsLimit]).mapped(per_second),
-           .limit_is = "a step that is only its matrix products, by oneDNN alone",
-           .details = {{"by processor time", fmt::format("{:.1f} tokens/s if no thread had waited",
-                                                         tokens * options.threads /
-                                                             runner.processor_seconds().median())},
-                       {"busy lanes", busy_text(runner.busy_s(), step_s)},
-                       {"products alone",
-                        fmt::format("{:.4f} s of a step of {:.4f} s",
-                                    samples[kMatmuls].median() + samples[kProducts].median(),
-                                    step_s)}}},
-          {.name = fmt::format("{}_matmul_in_step", scene.name),
-           .unit = BenchUnit::kSeconds,
-           .value = steps.in_step(KernelPart::kMatmul),
-           .limit = samples[kMatmulsLimit],
-           .limit_is = "the products of weights by oneDNN alone",
-           .details = {{"alone", fmt::format("{:.4f} s", samples[kMatmuls].median())}}},
-          {.name = fmt::format("{}_elements", scene.name),
-           .unit = BenchUnit::kSeconds,
-           .value = elements,
-           .limit = samples[kElementsLimit],
-           .limit_is = "loops that only stream the same bytes, or copies of as many",
-           .details = {{"alone", fmt::format("{:.4f} s", samples[kElements].median())},
-                       {"share of the step", share_text(elements.median(), step_s)},
-                       {"with embedding, gradient sums and partial norms",
-                        share_text(added(elements, others).median(), step_s)}}},
-          {.name = fmt::format("{}_predicted", scene.name),
-           .unit = BenchUnit::kSeconds,
-           .value = samples[kStep],
-           .limit = predictions(runner, samples, options),
-           .limit_is = "the simulator's step, from a profile of kernels alone"}};
+std::vector<StepScene> step_scenes(const BenchOptions& options) {
+  const StepScene nano = {"nano", "nano_bf16", {2, 32}, DType::kBF16};
+  if (options.small) return {nano, {"nano", "nano_fp32", {2, 32}, DType::kF32}};
+  return {{"gpt2-124m", "gpt2_124m_bf16", {4, 512}, DType::kBF16},
+          {"gpt2-124m", "gpt2_124m_fp32", {4, 512}, DType::kF32},
+          {"llama-1b", "llama_1b_2_layers_bf16", {4, 512}, DType::kBF16, 2, 8192}};
+}
+
+void expect_all(const BenchOptions& options, BenchRecord& record) {
+  for (const StepScene& scene : step_scenes(options)) record.expect(names_of(scene));
+  record.expect(step_prediction_names(options));
+}
+
+// Scenes and predictions, in this share of the time that is left. The predictions are two parts.
+void measure_all(const BenchOptions& options, double share, BenchRecord& record, Log& log) {
+  const std::vector<StepScene> scenes = step_scenes(options);
+  auto parts_left = static_cast<double>(scenes.size()) + 2;
+  for (const StepScene& scene : scenes) {
+    record.check_time();
+    measure(scene, options, share / parts_left--, record, log);
+  }
+  run_step_predictions(options, share, record, log);
 }
 
 }  // namespace
 
-std::vector<BenchResult> bench_step(const BenchOptions& options, Log& log) {
-  if (options.device != nullptr) return bench_device_step(options, log);
-  if (options.zero_stage || options.local_ranks > 1) return bench_ranked_step(options, log);
-  std::vector<StepScene> scenes = {
-      {"gpt2-124m", "gpt2_124m_bf16", {4, 512}, DType::kBF16},
-      {"gpt2-124m", "gpt2_124m_fp32", {4, 512}, DType::kF32},
-      {"llama-1b", "llama_1b_2_layers_bf16", {4, 512}, DType::kBF16, 2, 8192}};
-  if (options.small) {
-    scenes = {{"nano", "nano_bf16", {2, 32}, DType::kBF16},
-              {"nano", "nano_fp32", {2, 32}, DType::kF32}};
+BenchCost cost_of_step(const BenchOptions& options, const MachineSpeed& speed) {
+  if (options.zero_stage || options.local_ranks > 1) return cost_of_ranked_step(options, speed);
+  BenchCost cost = cost_of_step_predictions(options, speed);
+  for (const StepScene& scene : step_scenes(options)) {
+    // Besides the steps a round has each kernel once, twice or three times, and the head is long.
+    const double step_s =
+        flops_of_model_step(model_of(scene), scene.batch.rows()) / speed.flops_per_s(scene.type);
+    cost.seconds += (kSteps + 1) * step_s * (options.repetitions + 1) + 4 * step_s;
   }
+  return cost;
+}
+
+void bench_step(const BenchOptions& options, BenchRecord& record, Log& log) {
+  if (options.device != nullptr) return bench_device_step(options, record, log);
+  if (options.zero_stage || options.local_ranks > 1) {
+    return bench_ranked_step(options, record, log);
+  }
+  const std::optional<BenchOptions> quick = quick_options(options);
+  if (quick) expect_all(*quick, record);
+  expect_all(options, record);
   check_step_predictions(options, log);
-  std::vector<BenchResult> results;
-  for (const StepScene& scene : scenes) {
-    for (BenchResult& result : measure(scene, options, log)) results.push_back(std::move(result));
-  }
-  for (BenchResult& result : bench_step_predictions(options, log)) {
-    results.push_back(std::move(result));
-  }
-  return results;
+  if (quick) measure_all(*quick, kQuickShare, record, log);
+  measure_all(options, 1, record, log);
 }
 
 }  // namespace terrace

@@ -128,6 +128,7 @@ EngineOptions options_for(const Scene& scene, const BenchOptions& bench) {
 }
 
 constexpr int kDriveRequests = 4;
+constexpr double kDriveSeconds = 0.3;  // of a measurement, of the options'
 
 std::size_t drive_extent_bytes(const BenchOptions& options) {
   return options.small ? kMiB : 64 * kMiB;
@@ -144,7 +145,7 @@ class DriveLoads {
  public:
   DriveLoads(const EngineOptions& engine, const Program& program, const BenchOptions& options,
              Log& log)
-      : seconds_(0.3 * options.seconds),
+      : seconds_(kDriveSeconds * options.seconds),
         checked_(load_of(engine, program, options, true), log),
         unchecked_(load_of(engine, program, options, false), log),
         transfers_in_flight_(transfers_in_flight(checked_.store(), program)) {}
@@ -213,36 +214,61 @@ class Machine {
   CopiesAlone copies_;
 };
 
-std::string drive_text(const DriveRates& drive) {
-  return fmt::format("read {}, write {}, mixed {}", format_rate(drive.read_bytes_per_s),
-                     format_rate(drive.write_bytes_per_s), format_rate(drive.disk_bytes_per_s));
-}
-
 using Details = decltype(BenchResult::details);
+
+void add_drive(Details& details, const std::string& prefix, const DriveRates& drive) {
+  const std::pair<const char*, double> rates[] = {{"read", drive.read_bytes_per_s},
+                                                  {"write", drive.write_bytes_per_s},
+                                                  {"mixed", drive.disk_bytes_per_s}};
+  for (const auto& [name, rate] : rates) {
+    details.push_back(number_detail(fmt::format("{}_{}", prefix, name), "GB/s", rate * 1e-9));
+  }
+}
 
 Details details_of(const StepRunner& runner, const MachineProfile& profile,
                    const SimulationResult& simulated, int steps,
                    const std::vector<Samples>& samples) {
   std::array<double, kLaneCount> per_step{};
   for (std::size_t l = 0; l < kLaneCount; ++l) per_step[l] = simulated.busy_s[l] / steps;
-  Details details = {
-      {"busy lanes, measured", busy_text(runner.busy_s(), samples[0].median())},
-      {"busy lanes, predicted", busy_text(per_step, samples[1].median())},
-      {"displacement by updates, last", fmt::format("{:.2f}", profile.update_displacement)}};
+  Details details = {{"predicted_over_measured", "", ratios_of_rounds(samples[1], samples[0])},
+                     number_detail("update_displacement", "cores", profile.update_displacement)};
+  add_busy(details, "busy", runner.busy_s(), samples[0].values().back());
+  add_busy(details, "busy_predicted", per_step, samples[1].values().back());
   if (profile.unchecked_drive) {
-    details.emplace_back("displacement by transfers, last",
-                         fmt::format("{:.2f}", profile.transfer_displacement));
-    details.emplace_back("transfers that share a direction", fmt::format("{}", profile.io_depth));
-    details.emplace_back("drive, last", drive_text(profile.drive));
-    details.emplace_back("drive without checksums, last", drive_text(*profile.unchecked_drive));
+    details.push_back(
+        number_detail("transfer_displacement", "cores", profile.transfer_displacement));
+    details.push_back(number_detail("transfers_sharing_a_direction", "transfers",
+                                    static_cast<double>(profile.io_depth)));
+    add_drive(details, "drive", profile.drive);
+    add_drive(details, "drive_without_checksums", *profile.unchecked_drive);
   }
-  const double ratio = ratios_of_rounds(samples[1], samples[0]).median();
-  details.emplace_back("predicted / measured, median of the rounds", fmt::format("{:.3f}", ratio));
   return details;
 }
 
-BenchResult measure(const std::string& name, const EngineOptions& engine, OpsAlone& ops,
-                    Machine& machine, const BenchOptions& options, Log& log) {
+// One of the ten, and the options that it is measured with.
+struct PredictedPart {
+  std::string name;
+  std::size_t scene;
+  const Configuration* configuration;
+};
+
+std::vector<PredictedPart> parts_of(const BenchOptions& options) {
+  const std::vector<Scene> scenes = scenes_for(options.small);
+  std::vector<PredictedPart> parts;
+  for (std::size_t s = 0; s < scenes.size(); ++s) {
+    for (const Configuration& configuration : kConfigurations) {
+      if (configuration.scene != s) continue;
+      parts.push_back({fmt::format("step_predicted_{}_{}", scenes[s].name, configuration.name), s,
+                       &configuration});
+    }
+  }
+  return parts;
+}
+
+int rounds_of(const BenchOptions& options) { return std::min(kRounds, options.repetitions); }
+
+void measure(const std::string& name, const EngineOptions& engine, OpsAlone& ops, Machine& machine,
+             const BenchOptions& options, const Rounds& rounds, BenchRecord& record, Log& log) {
   log.info(fmt::format("bench step: {}, predicted and measured", name));
   StepRunner runner(engine, log);
   std::unique_ptr<DriveLoads> drive;
@@ -260,17 +286,81 @@ BenchResult measure(const std::string& name, const EngineOptions& engine, OpsAlo
         simulated = simulate(runner.program(), profile, steps);
         return simulated.step_s;
       }};
-  const std::vector<Samples> samples =
-      interleave(measurements, std::min(kRounds, options.repetitions));
-  return {.name = name,
-          .unit = BenchUnit::kSeconds,
-          .value = samples[0],
-          .limit = samples[1],
-          .limit_is = "the simulator's step, from ops, copies and drive measured alone",
-          .details = details_of(runner, profile, simulated, steps, samples)};
+  interleave(measurements, rounds, [&](const std::vector<Samples>& samples) {
+    record.put({.name = name,
+                .unit = BenchUnit::kSeconds,
+                .value = samples[0],
+                .limit = samples[1],
+                .limit_is = "the simulator's step, from ops, copies and drive measured alone",
+                .details = details_of(runner, profile, simulated, steps, samples)});
+  });
 }
 
 }  // namespace
+
+void run_step_predictions(const BenchOptions& options, double share, BenchRecord& record,
+                          Log& log) {
+  const std::vector<Scene> scenes = scenes_for(options.small);
+  Machine machine(options);
+  std::unique_ptr<OpsAlone> ops;
+  std::size_t scene_of_ops = scenes.size();
+  const std::vector<PredictedPart> parts = parts_of(options);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    record.check_time();
+    const EngineOptions scene = options_for(scenes[parts[i].scene], options);
+    if (scene_of_ops != parts[i].scene) {
+      ops.reset();
+      ops = std::make_unique<OpsAlone>(scene);
+      scene_of_ops = parts[i].scene;
+    }
+    EngineOptions engine = scene;
+    parts[i].configuration->change(engine);
+    const Rounds rounds =
+        record.rounds(rounds_of(options), share / static_cast<double>(parts.size() - i));
+    measure(parts[i].name, engine, *ops, machine, options, rounds, record, log);
+  }
+}
+
+namespace {
+
+// Seconds of a step that computes and nothing else.
+double compute_seconds(const EngineOptions& engine, const MachineSpeed& speed) {
+  return engine.placement.micro_batches * flops_of_model_step(engine.model, engine.batch.rows()) /
+         speed.flops_per_s(engine.compute_type);
+}
+
+}  // namespace
+
+std::vector<std::string> step_prediction_names(const BenchOptions& options) {
+  std::vector<std::string> names;
+  for (const PredictedPart& part : parts_of(options)) names.push_back(part.name);
+  return names;
+}
+
+BenchCost cost_of_step_predictions(const BenchOptions& options, const MachineSpeed& speed) {
+  // Ops alone, and compute beside updates and transfers, take about as many steps again.
+  constexpr double kStepsOfProfile = 8;
+  constexpr double kWrittenOfMeasurements = 1.5;  // a write, and half of a mix
+  const std::vector<Scene> scenes = scenes_for(options.small);
+  const double steps = predicted_steps(options);
+  const double rounds = rounds_of(options);
+  BenchCost cost;
+  for (const PredictedPart& part : parts_of(options)) {
+    EngineOptions engine = options_for(scenes[part.scene], options);
+    part.configuration->change(engine);
+    cost.seconds += compute_seconds(engine, speed) * (rounds * (steps + kStepsOfProfile) + 5);
+    const std::uint64_t bytes = nvme_bytes(engine);
+    if (bytes == 0) continue;
+    const double drive_s = rounds * 2 * kDriveSeconds * options.seconds;
+    const double written = static_cast<double>(bytes) * (rounds * steps + 4) +
+                           2 * static_cast<double>(drive_load_bytes(bytes, options)) +
+                           kWrittenOfMeasurements * drive_s * speed.drive_write_bytes_per_s;
+    cost.written_bytes += static_cast<std::uint64_t>(written);
+    cost.seconds += 3 * drive_s + static_cast<double>(bytes) * (rounds * steps + 4) /
+                                      speed.drive_write_bytes_per_s;
+  }
+  return cost;
+}
 
 // A configuration has its engine and two loads, of as many bytes or more, at a time.
 void check_step_predictions(const BenchOptions& options, Log& log) {
@@ -285,24 +375,14 @@ void check_step_predictions(const BenchOptions& options, Log& log) {
   check_drives(options, most, log);
 }
 
-std::vector<BenchResult> bench_step_predictions(const BenchOptions& options, Log& log) {
+void bench_step_predictions(const BenchOptions& options, BenchRecord& record, Log& log) {
+  constexpr double kQuickShare = 0.4;
+  const std::optional<BenchOptions> quick = quick_options(options);
+  if (quick) record.expect(step_prediction_names(*quick));
+  record.expect(step_prediction_names(options));
   check_step_predictions(options, log);
-  std::vector<BenchResult> results;
-  const std::vector<Scene> scenes = scenes_for(options.small);
-  Machine machine(options);
-  for (std::size_t s = 0; s < scenes.size(); ++s) {
-    const EngineOptions scene = options_for(scenes[s], options);
-    OpsAlone ops(scene);
-    for (const Configuration& configuration : kConfigurations) {
-      if (configuration.scene != s) continue;
-      EngineOptions engine = scene;
-      configuration.change(engine);
-      const std::string name =
-          fmt::format("step_predicted_{}_{}", scenes[s].name, configuration.name);
-      results.push_back(measure(name, engine, ops, machine, options, log));
-    }
-  }
-  return results;
+  if (quick) run_step_predictions(*quick, kQuickShare, record, log);
+  run_step_predictions(options, 1, record, log);
 }
 
 }  // namespace terrace

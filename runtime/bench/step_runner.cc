@@ -80,14 +80,14 @@ void StepRunner::begin() {
   engine_.begin_step({step_, tokens_, targets, 1e-5});
 }
 
-std::string busy_text(const std::array<double, kLaneCount>& busy_s, double step_s) {
-  std::string text;
+void add_busy(std::vector<BenchResult::Detail>& details, std::string_view prefix,
+              const std::array<double, kLaneCount>& busy_s, double step_s) {
   for (std::size_t lane = 0; lane < kLaneCount; ++lane) {
     if (busy_s[lane] <= 0) continue;
-    text += fmt::format("{}{} {:.0f} %", text.empty() ? "" : ", ", name_of(static_cast<Lane>(lane)),
-                        100 * busy_s[lane] / step_s);
+    details.push_back(
+        number_detail(fmt::format("{}_{}", prefix, snake_name(name_of(static_cast<Lane>(lane)))),
+                      "of a step", busy_s[lane] / step_s));
   }
-  return text;
 }
 
 }  // namespace terrace

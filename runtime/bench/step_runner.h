@@ -2,10 +2,10 @@
 
 #include <array>
 #include <cstdint>
-#include <string>
+#include <string_view>
 #include <vector>
 
-#include "runtime/bench/samples.h"
+#include "runtime/bench/bench.h"
 #include "runtime/train/engine.h"
 
 namespace terrace {
@@ -53,8 +53,9 @@ class StepRunner {
   RunReport last_;
 };
 
-// "compute 93 %, update 12 %": which part of a step each lane was busy.
-std::string busy_text(const std::array<double, kLaneCount>& busy_s, double step_s);
+// Adds "<prefix>_compute" and so on: which part of a step each lane was busy.
+void add_busy(std::vector<BenchResult::Detail>& details, std::string_view prefix,
+              const std::array<double, kLaneCount>& busy_s, double step_s);
 
 // Tokens and targets of so many micro-batches, as a step takes them.
 std::vector<std::int32_t> made_up_tokens(std::int64_t rows, std::int32_t micro_batches);

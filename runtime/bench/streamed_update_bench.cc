@@ -156,29 +156,38 @@ void check_streamed_update(const BenchOptions& options, Log& log) {
   check_drives(options, nvme_bytes(options_for(options)), log);
 }
 
-BenchResult bench_streamed_update(const BenchOptions& options, Log& log) {
+BenchCost cost_of_streamed_update(const BenchOptions& options, const MachineSpeed& speed) {
+  const auto bytes = static_cast<double>(nvme_bytes(options_for(options)));
+  const double passes = 2.0 * options.repetitions;  // with updates, and the store alone
+  // Written once to begin with; each pass reads all and writes all.
+  return {.seconds = (1 + 2 * passes) * bytes / speed.drive_write_bytes_per_s,
+          .written_bytes = static_cast<std::uint64_t>((1 + passes) * bytes)};
+}
+
+void bench_streamed_update(const BenchOptions& options, BenchRecord& record, Log& log) {
   StreamedUpdate load(options_for(options), log);
   log.info(fmt::format("bench optimizer: streamed update of {} of state",
                        format_size(static_cast<std::size_t>(load.state_bytes()))));
   const std::vector<Measurement> measurements = {[&] { return load.streamed(); },
                                                  [&] { return load.store_alone(); },
                                                  [&] { return load.update_alone(); }};
-  const std::vector<Samples> samples = interleave(measurements, options.repetitions);
-  const bool store_is_slower = samples[1].median() >= samples[2].median();
-  const auto rate = [&](const Samples& seconds) {
-    return fmt::format("{:.3f} s, {}", seconds.median(),
-                       format_rate(2 * load.state_bytes() / seconds.median()));
-  };
-  return {.name = "streamed_update",
-          .unit = BenchUnit::kSeconds,
-          .value = samples[0],
-          .limit = samples[store_is_slower ? 1 : 2],
-          .limit_is = store_is_slower ? "the store alone, slower than the update alone"
-                                      : "the update alone, slower than the store alone",
-          .details = {{"streamed, state read and written", rate(samples[0])},
-                      {"store alone", rate(samples[1])},
-                      {"update alone", rate(samples[2])},
-                      {"update threads", std::to_string(load.threads())}}};
+  const auto rate = [&](double seconds) { return 2e-9 * load.state_bytes() / seconds; };
+  interleave(
+      measurements, record.rounds(options.repetitions), [&](const std::vector<Samples>& samples) {
+        const bool store_is_slower = samples[1].median() >= samples[2].median();
+        record.put({.name = "streamed_update",
+                    .unit = BenchUnit::kSeconds,
+                    .value = samples[0],
+                    .limit = samples[store_is_slower ? 1 : 2],
+                    .limit_is = store_is_slower ? "the store alone, slower than the update alone"
+                                                : "the update alone, slower than the store alone",
+                    .details = {{"state_read_and_written", "GB/s", samples[0].mapped(rate)},
+                                {"store_alone", "s", samples[1]},
+                                {"store_alone_rate", "GB/s", samples[1].mapped(rate)},
+                                {"update_alone", "s", samples[2]},
+                                {"update_alone_rate", "GB/s", samples[2].mapped(rate)},
+                                number_detail("update_threads", "threads", load.threads())}});
+      });
 }
 
 }  // namespace terrace

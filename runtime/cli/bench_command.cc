@@ -1,72 +1,29 @@
 #include <fmt/format.h>
 
-#include <array>
 #include <cstdio>
+#include <cstring>
 #include <ctime>
 #include <memory>
 #include <optional>
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "memory/host/host_limits.h"
 #include "parallel/launch_environment.h"
-#include "runtime/bench/bench.h"
+#include "runtime/bench/bench_compare.h"
+#include "runtime/bench/bench_cost.h"
 #include "runtime/bench/bench_device.h"
+#include "runtime/bench/bench_record.h"
+#include "runtime/bench/bench_report.h"
 #include "runtime/bench/drive_check.h"
+#include "runtime/cli/bench_flags.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/console_log.h"
-#include "runtime/config/device_flag.h"
+#include "runtime/cli/early_end.h"
 #include "runtime/config/flag_reader.h"
 #include "runtime/config/nearest_name.h"
 
 namespace terrace {
 namespace {
-
-enum : std::size_t {
-  kDevice,
-  kNvme,
-  kThreads,
-  kRepetitions,
-  kSeconds,
-  kSize,
-  kZeroStage,
-  kLocalRanks,
-  kTokens,
-  kPreset,
-  kSmall,
-  kJson
-};
-constexpr auto kBenchFlags = std::to_array<FlagSpec>({
-    {"device", "Machine", "auto|cpu|cuda[:N]",
-     "What is measured (auto: the CPU); cuda, GPU N: of bench copy, kernel and step"},
-    {"nvme", "Machine", "DIR",
-     "A directory on the drive to measure; repeated: striped (the current directory)",
-     FlagArity::kRepeated},
-    {"threads", "Machine", "N", "Threads that compute (auto: the affinity mask and cgroup limit)"},
-    {"repetitions", "Measurement", "N", "Interleaved rounds (7); figures are their medians"},
-    {"seconds", "Measurement", "S", "Length of one measurement, about (1)"},
-    {"size", "Measurement", "SIZE", "The working set (as large as the benchmark needs)"},
-    {"zero-stage", "Measurement", "0..3",
-     "Of bench step: what data-parallel ranks share out (0 with one rank, else 1)"},
-    {"local-ranks", "Measurement", "N", "Of bench step: data-parallel ranks as threads (1)"},
-    {"tokens", "Measurement", "N",
-     "Of bench overlap: steps of so many only, a multiple of 512 (1024, 2048 and 5120); of bench "
-     "step on a GPU likewise"},
-    {"preset", "Measurement", "NAME", "Of bench step on a GPU: steps of this model only"},
-    {"small", "Measurement", "", "As little as can be, to see that it runs", FlagArity::kSwitch},
-    {"json", "Output", "", "One JSON document instead of a table", FlagArity::kSwitch},
-});
-
-std::string bench_help() {
-  const CommandSpec command = {
-      "terrace bench KIND",
-      "Measures a part of Terrace beside what the machine can do, in interleaved rounds."};
-  std::string text = flags_help(command, kBenchFlags) + "\nKinds:\n";
-  for (const Bench& bench : benches()) {
-    text += fmt::format("  {:<12}{}\n", bench.name, bench.summary);
-  }
-  return text;
-}
 
 const Bench& find_bench(std::string_view name) {
   std::vector<std::string_view> names;
@@ -79,72 +36,8 @@ const Bench& find_bench(std::string_view name) {
       fmt::format("did you mean {}? terrace bench --help lists all", nearest_name(name, names)));
 }
 
-using FlagValues = std::vector<std::optional<FlagValue>>;
-
-BenchOptions read_options(const FlagValues& values) {
-  constexpr int kThreadsMax = 4096;
-  constexpr int kRepetitionsMax = 1000;
-  constexpr int kRanksMax = 64;
-  constexpr std::int64_t kTokensMax = 1 << 20;
-  BenchOptions options;
-  options.threads = read_host_limits().usable_cpus();
-  if (values[kSmall] && values[kSmall]->on_off()) {
-    options.small = true;
-    options.repetitions = 2;
-    options.seconds = 0.01;
-  }
-  if (values[kNvme]) options.nvme = values[kNvme]->texts();
-  if (values[kThreads] && values[kThreads]->text() != "auto") {
-    options.threads = static_cast<int>(values[kThreads]->integer(1, kThreadsMax));
-  }
-  if (values[kRepetitions]) {
-    options.repetitions = static_cast<int>(values[kRepetitions]->integer(1, kRepetitionsMax));
-  }
-  if (values[kSeconds]) {
-    constexpr double kSecondsMax = 86400;
-    options.seconds = values[kSeconds]->positive_number();
-    if (options.seconds > kSecondsMax) values[kSeconds]->refuse("is too long", "a day is the most");
-  }
-  if (values[kSize]) options.bytes = values[kSize]->size();
-  if (values[kZeroStage]) options.zero_stage = static_cast<int>(values[kZeroStage]->integer(0, 3));
-  if (values[kLocalRanks]) {
-    options.local_ranks = static_cast<int>(values[kLocalRanks]->integer(1, kRanksMax));
-  }
-  if (values[kTokens]) options.tokens = values[kTokens]->integer(1, kTokensMax);
-  if (values[kPreset]) options.preset = values[kPreset]->text();
-  return options;
-}
-
-// Options that one benchmark alone has.
-void check_options(const Bench& bench, const BenchOptions& options) {
-  const bool has_steps_of_device = bench.name == "step" && options.device != nullptr;
-  const std::string name = fmt::format("terrace bench {}", bench.name);
-  if (bench.name != "step" && (options.zero_stage || options.local_ranks > 1)) {
-    throw ConfigError(fmt::format("{}: --zero-stage and --local-ranks are of steps", name),
-                      "use them with terrace bench step");
-  }
-  if (!options.preset.empty() && !has_steps_of_device) {
-    throw ConfigError(fmt::format("{}: --preset is of bench step --device cuda", name),
-                      "leave it out");
-  }
-  if (options.tokens == 0 || has_steps_of_device) return;
-  if (bench.name != "overlap" || options.small) {
-    throw ConfigError(
-        fmt::format("{}: --tokens is of bench overlap, and not of its --small, and of bench step "
-                    "--device cuda",
-                    name),
-        "leave it out");
-  }
-  if (options.tokens % kOverlapSequence != 0) {
-    throw ConfigError(
-        fmt::format("{}: --tokens {}: no multiple of {}", name, options.tokens, kOverlapSequence),
-        fmt::format("use {}", (options.tokens / kOverlapSequence + 1) * kOverlapSequence));
-  }
-}
-
-// Processes that measure the same machine at the same time would measure each other.
-void refuse_ranks(const Bench& bench) {
-  const LaunchEnvironment launch = detect_launch(environment_variables());
+// A benchmark of one process that a launcher has started more than once.
+void refuse_ranks(const Bench& bench, const LaunchEnvironment& launch) {
   if (bench.name == "collective" || !launch.is_mpi_job || launch.size == 1) return;
   throw ConfigError(fmt::format("terrace bench {}: {} has started {} of it, and it measures with "
                                 "one process",
@@ -152,84 +45,201 @@ void refuse_ranks(const Bench& bench) {
                     "start it alone; of several processes is bench collective");
 }
 
-void refuse_flag(const std::string& name, const FlagValues& values, std::size_t flag) {
-  if (!values[flag]) return;
-  throw ConfigError(fmt::format("{}: --{} means nothing there", name, kBenchFlags[flag].name),
-                    fmt::format("leave --{} out", kBenchFlags[flag].name));
-}
-
-// --nvme is there for every benchmark: the same flags then do for all. What is named must be there.
-void check_host_flags(const Bench& bench, const FlagValues& values, const BenchOptions& options,
-                      Log& log) {
-  const std::string name = fmt::format("terrace bench {}", bench.name);
-  if (!bench.on_host.threads) refuse_flag(name, values, kThreads);
-  if (!bench.on_host.bytes) refuse_flag(name, values, kSize);
-  const bool has_ranks = options.zero_stage || options.local_ranks > 1;
-  if (options.nvme.empty() || (bench.on_host.drives && !has_ranks)) return;
-  check_drives(options, 0, log);
-  log.info(
-      fmt::format("bench {}: this benchmark uses no drives: --nvme changes nothing", bench.name));
-}
-
-// The GPU to measure; null: the CPU.
-std::unique_ptr<BenchDevice> find_device(const Bench& bench, const FlagValues& values) {
-  if (!values[kDevice]) return nullptr;
-  const DeviceChoice choice = read_device(*values[kDevice]);
-  if (choice.kind != DeviceKind::kCuda) return nullptr;
-  const std::string name =
-      fmt::format("terrace bench {} --device {}", bench.name, device_text(choice));
-  if (!bench.on_device) {
-    throw ConfigError(fmt::format("{}: it measures the host", name), "leave --device out");
-  }
-  refuse_flag(name, values, kNvme);
-  refuse_flag(name, values, kZeroStage);
-  refuse_flag(name, values, kLocalRanks);
-  if (!bench.on_device->threads) refuse_flag(name, values, kThreads);
-  if (!bench.on_device->bytes) refuse_flag(name, values, kSize);
-  return make_bench_device(choice);
-}
-
 // Results are published: they tell how they were made, and nothing of where.
 std::vector<std::string> without_places(std::vector<std::string> arguments) {
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    if (arguments[i].starts_with("--nvme=")) arguments[i] = "--nvme=DIR";
-    if (i > 0 && arguments[i - 1] == "--nvme") arguments[i] = "DIR";
+  bool is_place = false;  // of a flag that names some, until the next flag
+  for (std::string& argument : arguments) {
+    for (const std::string flag : {"--nvme", "--compare"}) {
+      if (argument.starts_with(flag + "=")) argument = flag + "=PATH";
+    }
+    if (argument.starts_with("-")) {
+      is_place = argument == "--nvme" || argument == "--compare";
+    } else if (is_place) {
+      argument = "PATH";
+    }
   }
   return arguments;
+}
+
+bool uses_drives(const Bench& bench, const BenchOptions& options) {
+  const bool has_ranks = options.zero_stage || options.local_ranks > 1;
+  return bench.on_host.drives && options.device == nullptr && !has_ranks;
+}
+
+// The same flags do for all benchmarks; what is named must be there.
+void tell_what_changes_nothing(const Bench& bench, const BenchCommand& command, Log& log) {
+  if (command.names_drives && !uses_drives(bench, command.options)) {
+    check_drives(command.options, 0, log);
+    log.info(
+        fmt::format("bench {}: this benchmark uses no drives: --nvme changes nothing", bench.name));
+  }
+  if (command.leaves_grid_out && !bench.on_host.grid) {
+    log.info(
+        fmt::format("bench {}: this benchmark has no grid: --no-grid changes nothing", bench.name));
+  }
+}
+
+// Looks at the drives that are used; without any, says which is.
+std::vector<DrivePlace> look_at_drives(const Bench& bench, const BenchOptions& options, Log& log) {
+  check_drives(options, 0, log);
+  std::vector<DrivePlace> places;
+  for (const std::string& directory : bench_directories(options)) {
+    places.push_back(drive_place(directory));
+    if (options.nvme.empty()) {
+      log.info(
+          fmt::format("bench {}: no --nvme DIR is given, so it uses {} ($TMPDIR names "
+                      "another); its files there have no names and are gone when it ends",
+                      bench.name, directory));
+    }
+    if (places.back().is_memory) {
+      log.warning(
+          fmt::format("bench {}: {} is memory ({}), and no drive; name a directory on a "
+                      "drive with --nvme DIR",
+                      bench.name, directory, places.back().file_system));
+    }
+  }
+  return places;
+}
+
+// One run of a benchmark, from what is said before it to what is printed at its end.
+class BenchCommandRun {
+ public:
+  BenchCommandRun(const Bench& bench, BenchCommand command, const LaunchEnvironment& launch)
+      : bench_(bench),
+        command_(std::move(command)),
+        is_first_rank_(launch.rank == 0),
+        record_(command_.options.time_limit_s ? Deadline::after(*command_.options.time_limit_s)
+                                              : Deadline()) {}
+
+  int run(const std::vector<std::string>& arguments);
+
+ private:
+  void prepare(const std::vector<std::string>& arguments);
+  void tell_cost();
+  // `signal`: what ends it; 0: its time, or that all is measured.
+  void print(int signal);
+
+  const Bench& bench_;
+  BenchCommand command_;
+  const bool is_first_rank_;
+  BenchRecord record_;
+  ConsoleLog log_;
+  const SystemClock clock_;
+  const std::int64_t begin_ns_ = clock_.now_ns();
+  std::unique_ptr<BenchDevice> device_;
+  std::optional<BenchFigures> before_;
+  BenchRun facts_;
+};
+
+void BenchCommandRun::prepare(const std::vector<std::string>& arguments) {
+  facts_.bench = bench_.name;
+  facts_.arguments = without_places(arguments);
+  facts_.started_s = static_cast<std::int64_t>(std::time(nullptr));
+  if (!command_.compare.empty()) {
+    before_ = read_bench_figures(command_.compare.front(), std::string(bench_.name));
+  }
+  if (command_.device.kind == DeviceKind::kCuda) device_ = make_bench_device(command_.device);
+  command_.options.device = device_.get();
+  if (device_ == nullptr) tell_what_changes_nothing(bench_, command_, log_);
+  if (uses_drives(bench_, command_.options)) {
+    facts_.drives = look_at_drives(bench_, command_.options, log_);
+  }
+}
+
+void BenchCommandRun::tell_cost() {
+  BenchOptions& options = command_.options;
+  MachineSpeed speed;
+  BenchCost cost;
+  if (device_ == nullptr) {
+    speed = measure_speed(options);
+    // Files that are to fit the time are as large as the drive is fast.
+    const bool asks_drives = options.time_limit_s && !facts_.drives.empty();
+    if (asks_drives) measure_drives(options, speed, log_);
+    cost = bench_.cost(options, speed);
+    options.hurried = cost.seconds > options.time_limit_s.value_or(cost.seconds);
+    if (options.hurried && bench_.fit != nullptr) {
+      bench_.fit(options, speed);
+      cost.written_bytes = bench_.cost(options, speed).written_bytes;
+    }
+  }
+  log_.info(fmt::format("bench {}: {}", bench_.name, cost_text(cost, options, speed)));
+}
+
+void BenchCommandRun::print(int signal) {
+  if (!is_first_rank_) return;
+  const std::vector<BenchResult> results = record_.results();
+  facts_.duration_ns = clock_.now_ns() - begin_ns_;
+  if (signal != 0) {
+    facts_.cut = {fmt::format("signal {} ({})", signal, ::strsignal(signal)), record_.missing()};
+  } else if (record_.is_cut_short()) {
+    facts_.cut = {fmt::format("the time limit of {:g} s", *command_.options.time_limit_s),
+                  record_.missing()};
+  }
+  BenchReport report = {.run = facts_, .options = command_.options, .results = results};
+  if (before_) {
+    report.comparison = compare_figures(*before_, figures_of(facts_, command_.options, results));
+  }
+  const std::string text = command_.output == BenchOutput::kJson  ? bench_json(report)
+                           : command_.output == BenchOutput::kCsv ? bench_csv(report)
+                                                                  : bench_table(report);
+  fmt::print("{}", text);
+  if (facts_.cut && command_.output != BenchOutput::kTable) {
+    log_.info(fmt::format("bench {}: cut short by {}", bench_.name, facts_.cut->by));
+  }
+}
+
+int BenchCommandRun::run(const std::vector<std::string>& arguments) {
+  std::optional<EarlyEnd> early_end;
+  early_end.emplace(EarlyEnd::Options{.deadline = record_.end(),
+                                      .last_words = [this](int signal) { print(signal); },
+                                      .directories = bench_directories(command_.options)});
+  prepare(arguments);
+  if (is_first_rank_) tell_cost();
+  try {
+    bench_.run(command_.options, record_, log_);
+  } catch (const TimeIsUp&) {
+    // The record has what was measured, and knows what is missing.
+  }
+  early_end.reset();
+  print(0);
+  return 0;
+}
+
+// Compares two documents, and measures nothing.
+int compare_documents(const Bench& bench, const BenchCommand& command) {
+  const std::string name(bench.name);
+  const BenchComparison comparison = compare_figures(read_bench_figures(command.compare[0], name),
+                                                     read_bench_figures(command.compare[1], name));
+  const std::string text = command.output == BenchOutput::kJson  ? comparison_json(name, comparison)
+                           : command.output == BenchOutput::kCsv ? comparison_csv(comparison)
+                                                                 : comparison_table(comparison);
+  fmt::print("{}", text);
+  return 0;
 }
 
 }  // namespace
 
 int run_bench(int argc, const char* const* argv) {
   std::vector<std::string> arguments(argv + 2, argv + argc);
-  if (wants_help(arguments)) {
+  const bool names_kind = !arguments.empty() && !arguments.front().starts_with("-");
+  if (!names_kind && wants_help(arguments)) {
     fmt::print("{}", bench_help());
     return 0;
   }
-  if (arguments.empty() || arguments.front().starts_with("-")) {
+  if (!names_kind) {
     throw ConfigError("terrace bench: no benchmark is named", "terrace bench --help lists them");
   }
   const Bench& bench = find_bench(arguments.front());
   arguments.erase(arguments.begin());
-  const std::string name = fmt::format("terrace bench {}", bench.name);
-  refuse_ranks(bench);
-  const auto values = read_flags({name, bench.summary}, kBenchFlags, arguments);
-  BenchOptions options = read_options(values);
-  const std::unique_ptr<BenchDevice> device = find_device(bench, values);
-  options.device = device.get();
-  check_options(bench, options);
-  ConsoleLog log;
-  if (device == nullptr) check_host_flags(bench, values, options, log);
-  BenchRun run{.bench = bench.name, .arguments = without_places(arguments)};
-  run.started_s = static_cast<std::int64_t>(std::time(nullptr));
-  const SystemClock clock;
-  const std::int64_t begin_ns = clock.now_ns();
-  const std::vector<BenchResult> results = bench.run(options, log);
-  if (results.empty()) return 0;
-  run.duration_ns = clock.now_ns() - begin_ns;
-  const bool as_json = values[kJson] && values[kJson]->on_off();
-  fmt::print("{}", as_json ? bench_json(run, options, results) : bench_table(results));
-  return 0;
+  if (wants_help(arguments)) {
+    fmt::print("{}", bench_help(bench));
+    return 0;
+  }
+  const LaunchEnvironment launch = detect_launch(environment_variables());
+  refuse_ranks(bench, launch);
+  BenchCommand command = read_bench_command(bench, arguments);
+  if (command.compare.size() == 2) return compare_documents(bench, command);
+  return BenchCommandRun(bench, std::move(command), launch).run(arguments);
 }
 
 }  // namespace terrace

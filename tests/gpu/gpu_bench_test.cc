@@ -5,6 +5,7 @@
 
 #include "runtime/bench/bench.h"
 #include "runtime/bench/bench_device.h"
+#include "runtime/bench/bench_record.h"
 #include "tests/gpu/gpu_presence.h"
 
 // The benchmarks of a GPU run on one, as small as can be. What they measure is not looked at: times
@@ -24,7 +25,9 @@ TEST_P(GpuBench, Runs) {
   options.small = true;
   SilentLog log;
   const Bench& bench = *std::ranges::find(benches(), GetParam(), &Bench::name);
-  const std::vector<BenchResult> results = bench.run(options, log);
+  BenchRecord record;
+  bench.run(options, record, log);
+  const std::vector<BenchResult> results = record.results();
   EXPECT_FALSE(results.empty());
   for (const BenchResult& result : results) {
     EXPECT_GT(result.value.low(), 0) << result.name;

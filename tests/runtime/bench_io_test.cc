@@ -16,6 +16,7 @@
 #include "runtime/bench/bare_threads.h"
 #include "runtime/bench/bench_list.h"
 #include "runtime/bench/drive_check.h"
+#include "runtime/bench/io_plan.h"
 #include "tests/offload/denied_calls.h"
 #include "tests/offload/store_fixture.h"
 
@@ -54,7 +55,9 @@ class BenchIo : public testing::Test {
 TEST_F(BenchIo, WhereIoUringIsForbiddenThreadsAreMeasured) {
   const ExitCode code = in_child([&] {
     if (!forbid_io_uring()) return kCannotTell;
-    const std::vector<BenchResult> results = bench_io(options_, log_);
+    BenchRecord record;
+    bench_io(options_, record, log_);
+    const std::vector<BenchResult> results = record.results();
     for (const BenchResult& result : results) {
       if (result.limit_is.find("bare loop") != std::string::npos) return kWrong;
     }
@@ -91,8 +94,9 @@ TEST_F(BenchIo, TellsFirstWhatItTakesOfTheDrives) {
     if (!mount_memory(directory_, "1g")) return kCannotTell;
     ::setenv("PATH", "/nonexistent", 1);  // without fio, which takes no space and some time
     CostLog log(directory_);
-    bench_io(options_, log);
-    const std::string told = fmt::format("bench io: takes {} of {} and writes that once, then",
+    BenchRecord record;
+    bench_io(options_, record, log);
+    const std::string told = fmt::format("bench io: takes {} of {} while it runs",
                                          format_size(log.used_bytes), directory_);
     return expected_if(log.first.starts_with(told));
   });
@@ -140,7 +144,8 @@ TEST_F(BenchIo, ADriveThatIsTooSmallForAllOfItIsRefusedBeforeAnythingIsWritten) 
   const ExitCode code = in_child([&] {
     if (!mount_memory(directory_, "340m")) return kCannotTell;
     try {
-      bench_io(options_, log_);
+      BenchRecord record;
+      bench_io(options_, record, log_);
       return kWrong;
     } catch (const OutOfMemory& error) {
       return expected_if(std::string(error.what()).find(" are needed on its file system") !=
@@ -150,6 +155,32 @@ TEST_F(BenchIo, ADriveThatIsTooSmallForAllOfItIsRefusedBeforeAnythingIsWritten) 
   });
   if (code == kCannotTell) GTEST_SKIP() << "file systems cannot be mounted here";
   EXPECT_EQ(code, kAsExpected);
+}
+
+// In a hurry files are smaller and measurements shorter, so that some rounds of everything fit.
+TEST(BenchIoPlan, FitsTheTime) {
+  const MachineSpeed speed = {.drive_write_bytes_per_s = 1e9};
+  for (const double limit_s : {5.0, 30.0, 120.0}) {
+    BenchOptions options;
+    options.time_limit_s = limit_s;
+    EXPECT_GT(cost_of_io(options, speed).seconds, limit_s);
+    fit_io(options, speed);
+    EXPECT_FALSE(options.grid);
+    EXPECT_LE(static_cast<double>(io_space(options)) / speed.drive_write_bytes_per_s,
+              0.3 * limit_s);
+    EXPECT_GE(io_region_bytes(options), 32 * kMiB);
+    EXPECT_GE(options.seconds, 0.02);
+    options.repetitions = limit_s > 10 ? 3 : 1;
+    EXPECT_LE(cost_of_io(options, speed).seconds, limit_s);
+  }
+}
+
+TEST(BenchIoPlan, WithoutAGridThereAreFewShapes) {
+  BenchOptions options;
+  EXPECT_EQ(io_shapes_to_try(options, false).size(), 49U);
+  options.grid = false;
+  EXPECT_EQ(io_shapes_to_try(options, false).size(), 1U);
+  EXPECT_EQ(io_shapes_to_try(options, true).size(), 1U);
 }
 
 TEST_F(BenchIo, DrivesAreRefusedThatAreNotThereOrTooSmall) {

@@ -7,7 +7,7 @@
 #include "runtime/bench/idle_bodies.h"
 #include "runtime/bench/norm_wait.h"
 #include "runtime/bench/product_limits.h"
-#include "runtime/bench/samples.h"
+#include "runtime/bench/rounds.h"
 
 // What benchmarks hold their figures against.
 namespace terrace {

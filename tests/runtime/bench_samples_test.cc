@@ -1,6 +1,10 @@
 #include <gtest/gtest.h>
 
+#include <atomic>
+
 #include "runtime/bench/bench.h"
+#include "runtime/bench/bench_record.h"
+#include "runtime/bench/rounds.h"
 
 namespace terrace {
 namespace {
@@ -27,11 +31,42 @@ TEST(BenchSamples, InterleavedRoundsTakeTurnsInBeginning) {
       return 10.0 * i + static_cast<double>(order.size());
     });
   }
-  const std::vector<Samples> samples = interleave(measurements, 3);
+  std::vector<Samples> samples;
+  std::vector<int> rounds;
+  interleave(measurements, {.most = 3}, [&](const std::vector<Samples>& taken) {
+    samples = taken;
+    rounds.push_back(taken[0].count());
+  });
+  EXPECT_EQ(rounds, (std::vector<int>{1, 2, 3}));
   EXPECT_EQ(order, (std::vector<int>{0, 1, 2, 1, 2, 0, 2, 0, 1}));
   EXPECT_EQ(samples[0].count(), 3);
   EXPECT_EQ(samples[1].low(), 12);
   EXPECT_EQ(samples[2].high(), 27);
+}
+
+// What is published are complete rounds, and a measurement does not begin when the time is over.
+TEST(BenchSamples, ARoundThatIsNotCompleteIsDropped) {
+  std::atomic<bool> cut_short = false;
+  int calls = 0;
+  Rounds rounds = {.most = 9, .cut_short = &cut_short};
+  rounds.agreed = [&](bool /*wants_end*/) { return calls == 7; };
+  const std::vector<Measurement> three(3, [&calls] { return 1.0 * ++calls; });
+  std::vector<Samples> samples;
+  interleave(three, rounds, [&](const std::vector<Samples>& taken) { samples = taken; });
+  EXPECT_EQ(calls, 7);
+  for (const Samples& one : samples) EXPECT_EQ(one.count(), 2);
+  EXPECT_TRUE(cut_short);
+}
+
+TEST(BenchSamples, WithoutACompleteRoundTheTimeIsUp) {
+  const std::vector<Measurement> one = {[] { return 1.0; }};
+  const auto never = [](const std::vector<Samples>&) { FAIL(); };
+  EXPECT_THROW(interleave(one, {.most = 2, .end = Deadline::after(-1)}, never), TimeIsUp);
+  // The end of a part alone leaves its first round.
+  int published = 0;
+  interleave(one, {.most = 5, .own_end = Deadline::after(-1)},
+             [&](const std::vector<Samples>&) { ++published; });
+  EXPECT_EQ(published, 1);
 }
 
 TEST(BenchSamples, RatiosAreOfTheSameRound) {
@@ -48,6 +83,42 @@ TEST(BenchResult, RatioIsOneWhereTheLimitIsReached) {
   BenchResult time = rate;
   time.unit = BenchUnit::kMillisecondsPerGigabyte;
   EXPECT_EQ(time.ratio(), 2);
+}
+
+TEST(BenchResult, SamplesThatAreFarApartMakeItUnsteady) {
+  BenchResult result;
+  result.value = samples_of({2, 3});
+  result.limit = samples_of({4, 5});
+  EXPECT_DOUBLE_EQ(result.spread(), 1.5);
+  EXPECT_FALSE(result.is_unsteady());
+  result.limit = samples_of({4, 9});
+  EXPECT_DOUBLE_EQ(result.spread(), 2.25);
+  EXPECT_TRUE(result.is_unsteady());
+  // Each is within a factor of 2, and the ratios of the rounds are not.
+  result.value = samples_of({2, 3});
+  result.limit = samples_of({6, 4});
+  EXPECT_DOUBLE_EQ(result.spread(), 2.25);
+}
+
+BenchResult result_named(const std::string& name, const Samples& samples) {
+  BenchResult result;
+  result.name = name;
+  result.value = result.limit = samples;
+  return result;
+}
+
+TEST(BenchRecord, KnowsWhatIsMissing) {
+  BenchRecord record;
+  record.expect({"a", "b", "c"});
+  record.put(result_named("b", samples_of({1})));
+  record.put(result_named("b", samples_of({1, 2})));
+  ASSERT_EQ(record.results().size(), 1U);
+  EXPECT_EQ(record.results()[0].value.count(), 2);
+  EXPECT_EQ(record.missing(), (std::vector<std::string>{"a", "c"}));
+  EXPECT_TRUE(record.is_cut_short());
+  record.leave_out("a");
+  record.put(result_named("c", samples_of({1})));
+  EXPECT_FALSE(record.is_cut_short());
 }
 
 TEST(BenchUnits, EveryUnitHasAName) {

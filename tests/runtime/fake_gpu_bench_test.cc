@@ -11,6 +11,8 @@
 #include "base/error.h"
 #include "runtime/bench/bench.h"
 #include "runtime/bench/bench_device.h"
+#include "runtime/bench/bench_record.h"
+#include "runtime/bench/bench_report.h"
 #include "runtime/bench/device_limits.h"
 #include "runtime/bench/lane_copies.h"
 #include "runtime/bench/update_forms.h"
@@ -69,7 +71,10 @@ std::vector<BenchResult> results_on(const BenchDevice& device, std::string_view 
   options.seconds = 0.01;
   options.small = true;
   SilentLog log;
-  std::vector<BenchResult> results = bench_named(name).run(options, log);
+  BenchRecord record;
+  bench_named(name).run(options, record, log);
+  EXPECT_FALSE(record.is_cut_short());
+  std::vector<BenchResult> results = record.results();
   for (const BenchResult& result : results) {
     EXPECT_EQ(result.value.count(), 2) << result.name;
     EXPECT_EQ(result.limit.count(), 2) << result.name;
@@ -77,7 +82,8 @@ std::vector<BenchResult> results_on(const BenchDevice& device, std::string_view 
     EXPECT_GT(result.limit.low(), 0) << result.name;
     EXPECT_FALSE(result.limit_is.empty()) << result.name;
   }
-  const json document = json::parse(bench_json({}, options, results));
+  const json document =
+      json::parse(bench_json({.run = {}, .options = options, .results = results}));
   EXPECT_EQ(document.at("device"), "a fake GPU");
   return results;
 }
@@ -181,10 +187,12 @@ TEST(FakeGpuBench, StepHasItsSpeedAndWhatLimitedIt) {
                                    "nano_bf16_optimizer_on_host_128_tokens"));
   for (const BenchResult& result : results) {
     EXPECT_EQ(result.unit, BenchUnit::kTokensPerSecond);
-    EXPECT_EQ(result.details.front().name, "busy lanes");
-    EXPECT_THAT(result.details.front().text, testing::HasSubstr("compute "));
-    const bool copies = result.details.front().text.find("upload") != std::string::npos;
-    EXPECT_TRUE(copies || result.name.find("on_device") != std::string::npos) << result.name;
+    const auto has = [&](const std::string& detail) {
+      return std::ranges::count(result.details, detail, &BenchResult::Detail::name) == 1;
+    };
+    EXPECT_TRUE(has("busy_compute") && has("mfu") && has("processors")) << result.name;
+    EXPECT_TRUE(has("busy_upload") || result.name.find("on_device") != std::string::npos)
+        << result.name;
   }
 }
 
@@ -197,10 +205,12 @@ TEST(FakeGpuBench, StepsCanBeChosen) {
   options.tokens = 64;
   options.preset = "nano";
   SilentLog log;
-  EXPECT_THAT(names_of(bench_named("step").run(options, log)),
+  BenchRecord record;
+  bench_named("step").run(options, record, log);
+  EXPECT_THAT(names_of(record.results()),
               testing::ElementsAre("nano_bf16_on_device_64_tokens", "nano_bf16_on_host_64_tokens"));
   options.preset = "llama-1b";
-  EXPECT_THROW(bench_named("step").run(options, log), ConfigError);
+  EXPECT_THROW(bench_named("step").run(options, record, log), ConfigError);
 }
 
 TEST(FakeGpuBench, StepsThatDoNotFitAreLeftOutAndAtLastRefused) {

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+// Results of one benchmark at two times, or of two versions.
+namespace terrace {
+
+// One result of a document.
+struct BenchFigure {
+  std::string name;
+  std::string unit;
+  double value = 0;
+  double low = 0, high = 0;  // of its samples
+  int repetitions = 0;
+};
+
+// What of a document is compared.
+struct BenchFigures {
+  std::string bench;
+  std::string setting;  // what figures depend on besides the machine's state: processor, threads
+  std::vector<BenchFigure> figures;
+};
+
+// Reads a document of `terrace bench NAME --json`. Throws ConfigError naming the path for a file
+// that is none, that has another schema, or that is of another benchmark than `bench` (empty: any).
+BenchFigures read_bench_figures(const std::string& path, const std::string& bench);
+
+// What a document's figures depend on besides the state of the machine, in words.
+std::string bench_setting(const std::string& document);
+
+enum class BenchVerdict : std::uint8_t {
+  kSame,  // the difference is within the spread of the samples
+  kBetter,
+  kWorse,
+  kOneSample,   // one of them has one sample, so nobody knows its spread
+  kOnlyBefore,  // there is no new result of this name and unit
+  kOnlyNow,
+};
+
+std::string_view name_of(BenchVerdict verdict);
+
+struct ComparedFigure {
+  std::string name;
+  std::string unit;
+  std::optional<double> before = std::nullopt;
+  std::optional<double> now = std::nullopt;
+  std::optional<double> ratio = std::nullopt;  // now / before
+  double spread = 0;  // highest less lowest sample, of the one that is farther apart
+  BenchVerdict verdict = BenchVerdict::kSame;
+};
+
+struct BenchComparison {
+  std::string setting_before, setting_now;
+  std::vector<ComparedFigure> figures;
+};
+
+// In the order of the earlier one; then what only the later has.
+BenchComparison compare_figures(const BenchFigures& before, const BenchFigures& now);
+
+// A table of at most kTableColumns columns.
+std::string comparison_table(const BenchComparison& comparison);
+std::string comparison_csv(const BenchComparison& comparison);
+// A document of its own, for two documents that are compared without measuring.
+std::string comparison_json(const std::string& bench, const BenchComparison& comparison);
+// The list "comparison" of a document, as JSON text.
+std::string compared_figures_json(const BenchComparison& comparison);
+
+}  // namespace terrace

@@ -1,0 +1,241 @@
+#include "runtime/cli/bench_flags.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/bytes.h"
+#include "base/error.h"
+#include "memory/host/host_limits.h"
+#include "runtime/config/device_flag.h"
+#include "runtime/config/flag_reader.h"
+
+namespace terrace {
+namespace {
+
+enum : std::size_t {
+  kDevice,
+  kNvme,
+  kThreads,
+  kTimeLimit,
+  kRepetitions,
+  kSeconds,
+  kSize,
+  kNoGrid,
+  kZeroStage,
+  kLocalRanks,
+  kTokens,
+  kPreset,
+  kSmall,
+  kJson,
+  kCsv,
+  kCompare
+};
+
+struct BenchFlag {
+  FlagSpec spec;
+  // What a benchmark takes of it; null: every benchmark does.
+  bool BenchTakes::* taken = nullptr;
+};
+
+constexpr auto kBenchFlags = std::to_array<BenchFlag>({
+    {{"device", "Machine", "auto|cpu|cuda[:N]", "What is measured (auto: the CPU)"}},
+    {{"nvme", "Machine", "DIR",
+      "A directory on the drive to measure; repeated: striped ($TMPDIR, else /var/tmp)",
+      FlagArity::kRepeated},
+     &BenchTakes::drives},
+    {{"threads", "Machine", "N", "Threads that compute (auto: the affinity mask and cgroup limit)"},
+     &BenchTakes::threads},
+    {{"time-limit", "Measurement", "SECONDS",
+      "Ends by then with what it has measured, and says what is missing"}},
+    {{"repetitions", "Measurement", "N", "Interleaved rounds (7); figures are their medians"}},
+    {{"seconds", "Measurement", "S", "Length of one measurement, about (1)"}, &BenchTakes::seconds},
+    {{"size", "Measurement", "SIZE", "The working set (as large as the benchmark needs)"},
+     &BenchTakes::bytes},
+    {{"no-grid", "Measurement", "", "Do not try every block size with every queue depth first",
+      FlagArity::kSwitch},
+     &BenchTakes::grid},
+    {{"zero-stage", "Measurement", "0..3",
+      "What data-parallel ranks share out (0 with one rank, else 1)"},
+     &BenchTakes::ranks},
+    {{"local-ranks", "Measurement", "N", "Data-parallel ranks as threads (1)"}, &BenchTakes::ranks},
+    {{"tokens", "Measurement", "N",
+      "Steps of so many tokens only; of bench overlap a multiple of 512"},
+     &BenchTakes::tokens},
+    {{"preset", "Measurement", "NAME", "With --device cuda: steps of this model only"},
+     &BenchTakes::preset},
+    {{"small", "Measurement", "", "As little as can be, to see that it runs", FlagArity::kSwitch}},
+    {{"json", "Output", "", "One JSON document instead of a table", FlagArity::kSwitch}},
+    {{"csv", "Output", "", "Comma-separated values instead of a table", FlagArity::kSwitch}},
+    {{"compare", "Output", "OLD.json [NEW.json]",
+      "Compare the results with those of an earlier --json; with NEW.json nothing is measured",
+      FlagArity::kList}},
+});
+
+std::vector<FlagSpec> all_specs() {
+  std::vector<FlagSpec> specs;
+  for (const BenchFlag& flag : kBenchFlags) specs.push_back(flag.spec);
+  return specs;
+}
+
+bool is_taken(const BenchFlag& flag, const BenchTakes& takes) {
+  return flag.taken == nullptr || takes.*flag.taken;
+}
+
+bool is_of(std::size_t flag, const Bench& bench) {
+  if (flag == kDevice) return bench.on_device.has_value();
+  return is_taken(kBenchFlags[flag], bench.on_host) ||
+         (bench.on_device && is_taken(kBenchFlags[flag], *bench.on_device));
+}
+
+// "bench step and bench overlap", "bench step --device cuda".
+std::string takers_of(std::size_t flag) {
+  std::vector<std::string> names;
+  for (const Bench& bench : benches()) {
+    if (!is_of(flag, bench)) continue;
+    const bool on_host = is_taken(kBenchFlags[flag], bench.on_host);
+    names.push_back(fmt::format("bench {}{}", bench.name, on_host ? "" : " --device cuda"));
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+using FlagValues = std::vector<std::optional<FlagValue>>;
+
+bool is_on(const FlagValues& values, std::size_t flag) {
+  return values[flag] && values[flag]->on_off();
+}
+
+void read_measurement(const FlagValues& values, BenchOptions& options) {
+  constexpr int kRepetitionsMax = 1000;
+  constexpr double kSecondsMax = 86400;
+  if (is_on(values, kSmall)) {
+    options.small = true;
+    options.repetitions = 2;
+    options.seconds = 0.01;
+  }
+  if (values[kRepetitions]) {
+    options.repetitions = static_cast<int>(values[kRepetitions]->integer(1, kRepetitionsMax));
+  }
+  const auto seconds_of = [&](std::size_t flag) {
+    const double seconds = values[flag]->positive_number();
+    if (seconds > kSecondsMax) values[flag]->refuse("is too long", "a day is the most");
+    return seconds;
+  };
+  if (values[kSeconds]) options.seconds = seconds_of(kSeconds);
+  if (values[kTimeLimit]) options.time_limit_s = seconds_of(kTimeLimit);
+  if (values[kSize]) options.bytes = values[kSize]->size();
+  options.grid = !is_on(values, kNoGrid);
+}
+
+BenchOptions read_options(const FlagValues& values) {
+  constexpr int kThreadsMax = 4096;
+  constexpr int kRanksMax = 64;
+  constexpr std::int64_t kTokensMax = 1 << 20;
+  BenchOptions options;
+  options.threads = read_host_limits().usable_cpus();
+  read_measurement(values, options);
+  if (values[kNvme]) options.nvme = values[kNvme]->texts();
+  if (values[kThreads] && values[kThreads]->text() != "auto") {
+    options.threads = static_cast<int>(values[kThreads]->integer(1, kThreadsMax));
+  }
+  if (values[kZeroStage]) options.zero_stage = static_cast<int>(values[kZeroStage]->integer(0, 3));
+  if (values[kLocalRanks]) {
+    options.local_ranks = static_cast<int>(values[kLocalRanks]->integer(1, kRanksMax));
+  }
+  if (values[kTokens]) options.tokens = values[kTokens]->integer(1, kTokensMax);
+  if (values[kPreset]) options.preset = values[kPreset]->text();
+  return options;
+}
+
+void refuse_flags(const std::string& name, const BenchTakes& takes, const FlagValues& values,
+                  bool on_device) {
+  for (std::size_t flag = 0; flag < kBenchFlags.size(); ++flag) {
+    if (!values[flag] || is_taken(kBenchFlags[flag], takes)) continue;
+    if (!on_device && (flag == kNvme || flag == kNoGrid)) continue;
+    throw ConfigError(
+        fmt::format("{}: --{} means nothing there", name, kBenchFlags[flag].spec.name),
+        fmt::format("leave it out; it is of {}", takers_of(flag)));
+  }
+}
+
+void check_tokens(const std::string& name, const BenchOptions& options) {
+  if (options.tokens == 0) return;
+  if (options.small) {
+    throw ConfigError(fmt::format("{}: --tokens means nothing with --small", name),
+                      "leave one of them out");
+  }
+  if (options.tokens % kOverlapSequence == 0) return;
+  throw ConfigError(
+      fmt::format("{}: --tokens {}: no multiple of {}", name, options.tokens, kOverlapSequence),
+      fmt::format("use {}", round_up(static_cast<std::size_t>(options.tokens),
+                                     static_cast<std::size_t>(kOverlapSequence))));
+}
+
+DeviceChoice read_device_of(const Bench& bench, const FlagValues& values) {
+  if (!values[kDevice]) return {};
+  const DeviceChoice choice = read_device(*values[kDevice]);
+  if (choice.kind == DeviceKind::kCuda && !bench.on_device) {
+    throw ConfigError(fmt::format("terrace bench {} --device {}: it measures the host", bench.name,
+                                  device_text(choice)),
+                      "leave --device out");
+  }
+  return choice;
+}
+
+BenchOutput read_output(const std::string& name, const FlagValues& values) {
+  const bool as_json = is_on(values, kJson);
+  const bool as_csv = is_on(values, kCsv);
+  if (as_json && as_csv) {
+    throw ConfigError(fmt::format("{}: --json and --csv both say what is printed", name),
+                      "give one of them");
+  }
+  return as_json ? BenchOutput::kJson : as_csv ? BenchOutput::kCsv : BenchOutput::kTable;
+}
+
+}  // namespace
+
+BenchCommand read_bench_command(const Bench& bench, const std::vector<std::string>& arguments) {
+  const std::string name = fmt::format("terrace bench {}", bench.name);
+  const FlagValues values = read_flags({name, bench.summary}, all_specs(), arguments);
+  BenchCommand command = {.options = read_options(values),
+                          .device = read_device_of(bench, values),
+                          .output = read_output(name, values),
+                          .compare = {},
+                          .names_drives = values[kNvme].has_value(),
+                          .leaves_grid_out = is_on(values, kNoGrid)};
+  const bool on_device = command.device.kind == DeviceKind::kCuda;
+  refuse_flags(on_device ? fmt::format("{} --device {}", name, device_text(command.device)) : name,
+               on_device ? *bench.on_device : bench.on_host, values, on_device);
+  if (!on_device) check_tokens(name, command.options);
+  if (values[kCompare]) command.compare = values[kCompare]->texts();
+  if (command.compare.size() > 2) {
+    throw ConfigError(fmt::format("--compare has {} documents", command.compare.size()),
+                      "give the earlier one, or that and a later one");
+  }
+  return command;
+}
+
+std::string bench_help() {
+  std::string text =
+      "Measures a part of Terrace beside what the machine can do, in interleaved rounds.\n"
+      "Usage: terrace bench KIND [FLAGS]\n\nKinds:\n";
+  for (const Bench& bench : benches()) {
+    text += fmt::format("  {:<12}{}\n", bench.name, bench.summary);
+  }
+  return text +
+         "\nterrace bench KIND --help has the flags of a kind; all have --time-limit, "
+         "--repetitions, --small,\n--json, --csv and --compare.\n";
+}
+
+std::string bench_help(const Bench& bench) {
+  const std::string name = fmt::format("terrace bench {}", bench.name);
+  std::vector<FlagSpec> specs;
+  for (std::size_t flag = 0; flag < kBenchFlags.size(); ++flag) {
+    if (is_of(flag, bench)) specs.push_back(kBenchFlags[flag].spec);
+  }
+  return flags_help({name, bench.summary}, specs);
+}
+
+}  // namespace terrace
