@@ -11,10 +11,14 @@
 namespace terrace {
 namespace {
 
-// Of the interface of `terrace train`, with what they will do.
+constexpr std::string_view kOfTrain = "max-steps";
+constexpr std::string_view kOfSample = "max-new-tokens";
+
+// Of the interface, with what they will do.
 struct UnbuiltFlag {
   std::string_view name;
   std::string_view help;
+  std::string_view command = kOfTrain;  // a flag that this command alone has
 };
 
 constexpr auto kUnbuiltFlags = std::to_array<UnbuiltFlag>({
@@ -39,13 +43,17 @@ constexpr auto kUnbuiltFlags = std::to_array<UnbuiltFlag>({
     {"early-stopping-patience", "stops where the loss no longer falls"},
     {"record-hashes", "hashes of what each step computed"},
     {"ds-config", "reads a DeepSpeed configuration"},
+    {"top-k", "draws from the K likeliest alone", kOfSample},
+    {"top-p", "draws from the likeliest that make up P", kOfSample},
+    {"stop", "ends at this text", kOfSample},
+    {"threads", "threads that compute", kOfSample},
 });
 
 bool has_flag(std::span<const FlagSpec> flags, std::string_view name) {
   return std::ranges::find(flags, name, &FlagSpec::name) != flags.end();
 }
 
-bool is_train(std::span<const FlagSpec> flags) { return has_flag(flags, "max-steps"); }
+bool is_train(std::span<const FlagSpec> flags) { return has_flag(flags, kOfTrain); }
 
 // As our flags are spelled: "--Training.seq_len" is "training-seq-len".
 std::string plain_name(std::string_view name) {
@@ -111,19 +119,21 @@ std::string remedy_for(std::string_view written, std::span<const FlagSpec> flags
   return fmt::format("did you mean --{}?", nearest_flag(plain, flags));
 }
 
-constexpr const char* kListed = "terrace train --help lists what is built";
+constexpr const char* kLeaveOut = "leave it out; --help lists what is built";
 
 bool is_unbuilt(std::string_view written, std::span<const FlagSpec> flags) {
   const std::string plain = plain_name(written);
-  return is_train(flags) && !has_flag(flags, plain) &&
-         std::ranges::find(kUnbuiltFlags, plain, &UnbuiltFlag::name) != kUnbuiltFlags.end();
+  return !has_flag(flags, plain) &&
+         std::ranges::any_of(kUnbuiltFlags, [&](const UnbuiltFlag& flag) {
+           return flag.name == plain && has_flag(flags, flag.command);
+         });
 }
 
 }  // namespace
 
 ConfigError unknown_flag_error(std::string_view written, std::span<const FlagSpec> flags) {
   if (is_unbuilt(written, flags)) {
-    return {fmt::format("{} is not built yet", written), fmt::format("leave it out; {}", kListed)};
+    return {fmt::format("{} is not built yet", written), kLeaveOut};
   }
   const std::string remedy = remedy_for(written, flags);
   return {fmt::format("{}: unknown flag", written),
@@ -134,7 +144,7 @@ ConfigError unknown_key_error(std::string_view path, std::string_view key,
                               std::span<const FlagSpec> flags) {
   if (is_unbuilt(key, flags)) {
     return {fmt::format("{}: {} is not built yet", path, key),
-            fmt::format("leave it out; {}", kListed)};
+            "leave it out; terrace train --help lists what is built"};
   }
   return {fmt::format("{}: unknown key {}", path, key), with_keys(remedy_for(key, flags))};
 }

@@ -20,8 +20,8 @@ ConfigError unknown_flag_error(std::string_view written, std::span<const FlagSpe
 ConfigError unknown_key_error(std::string_view path, std::string_view key,
                               std::span<const FlagSpec> flags);
 
-// Returns the part of the help that lists flags of `terrace train` that are not built yet; empty
-// for a command that has none.
+// Returns the part of a command's help that lists its flags that are not built yet; empty where it
+// has none.
 std::string unbuilt_flags_help(std::span<const FlagSpec> flags);
 
 }  // namespace terrace

@@ -318,27 +318,11 @@ Json parse_object(std::string_view text, const std::string& origin) {
   return object;
 }
 
-// "meta-llama/Llama-3.2-1B", as models are named on a hub: two names of the letters that it allows.
-bool is_hub_name(const std::string& model) {
-  const std::size_t slash = model.find('/');
-  const std::string_view name = std::string_view(model).substr(slash + 1);
-  const auto is_name = [](std::string_view part) {
-    return !part.empty() && part.front() != '.' && part.front() != '~' &&
-           std::ranges::all_of(part, [](unsigned char c) {
-             return std::isalnum(c) != 0 || c == '.' || c == '-' || c == '_';
-           });
-  };
-  return slash != std::string::npos && is_name(std::string_view(model).substr(0, slash)) &&
-         is_name(name);
-}
-
 [[noreturn]] void refuse_model(const std::string& model) {
   if (is_hub_name(model)) {
     throw ConfigError(
         fmt::format("model {}: there is no such directory, and nothing is downloaded", model),
-        fmt::format("if it is a model of the Hugging Face hub, download it (for example with hf "
-                    "download {} --local-dir DIR) and give --model DIR",
-                    model));
+        download_remedy(model));
   }
   const std::vector<std::string_view> names(preset_names().begin(), preset_names().end());
   throw ConfigError(
@@ -400,6 +384,27 @@ ModelConfig parse_saved_config(std::string_view json, const std::string& origin)
   ModelConfig config = read_model_config(json, origin);
   config.json = json;
   return config;
+}
+
+// "meta-llama/Llama-3.2-1B": two names of the letters that the hub allows.
+bool is_hub_name(const std::string& model) {
+  const std::size_t slash = model.find('/');
+  const std::string_view name = std::string_view(model).substr(slash + 1);
+  const auto is_name = [](std::string_view part) {
+    return !part.empty() && part.front() != '.' && part.front() != '~' &&
+           std::ranges::all_of(part, [](unsigned char c) {
+             return std::isalnum(c) != 0 || c == '.' || c == '-' || c == '_';
+           });
+  };
+  return slash != std::string::npos && is_name(std::string_view(model).substr(0, slash)) &&
+         is_name(name);
+}
+
+std::string download_remedy(const std::string& model) {
+  return fmt::format(
+      "if it is a model of the Hugging Face hub, download it (for example with hf download {} "
+      "--local-dir DIR) and give --model DIR",
+      model);
 }
 
 ModelConfig load_model_config(const std::string& model,

@@ -64,4 +64,8 @@ ModelConfig parse_saved_config(std::string_view json, const std::string& origin)
 
 const std::vector<std::string>& preset_names();
 
+// Whether a text is formed as the names of models on the Hugging Face hub are, and what to do then.
+bool is_hub_name(const std::string& model);
+std::string download_remedy(const std::string& model);
+
 }  // namespace terrace

@@ -60,7 +60,7 @@ class SampledModel {
  public:
   SampledModel(const SampleOptions& options, Log& log) : directory_(options.model_directory) {
     const std::string& directory = directory_;
-    if (!std::filesystem::is_directory(directory)) refuse("not a directory");
+    if (!std::filesystem::is_directory(directory)) refuse_absent();
     if (is_checkpoint(directory)) {
       checkpoint_ = std::make_unique<Checkpoint>(directory);
       shape_ = {checkpoint_->model(), DType::kF32};
@@ -94,6 +94,13 @@ class SampledModel {
   }
 
  private:
+  [[noreturn]] void refuse_absent() const {
+    if (!is_hub_name(directory_)) refuse("not a directory");
+    throw ConfigError(fmt::format("--model {}: there is no such directory, and nothing is "
+                                  "downloaded",
+                                  directory_),
+                      download_remedy(directory_));
+  }
   [[noreturn]] void refuse(const std::string& why) const {
     throw ConfigError(fmt::format("--model {}: {}", directory_, why),
                       "name the final/ or checkpoint-N of a run that was trained on bytes");

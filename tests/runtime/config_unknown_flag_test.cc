@@ -10,6 +10,7 @@
 #include "runtime/config/train_flags.h"
 #include "runtime/config/unknown_flag.h"
 #include "runtime/model/model_config.h"
+#include "runtime/train/sampler.h"
 #include "tests/runtime/temporary_directory.h"
 
 namespace terrace {
@@ -127,6 +128,13 @@ TEST(UnknownFlag, WhatTheInterfaceHasAndIsNotBuiltSaysSo) {
   }
 }
 
+TEST(UnknownFlag, WhatSamplingLacksSaysSo) {
+  const std::vector<FlagSpec> specs = {{"max-new-tokens", "Text", "N", "How many"}};
+  EXPECT_THAT(unknown_flag_error("--top-p", specs).what(), HasSubstr("--top-p is not built yet"));
+  EXPECT_THAT(unbuilt_flags_help(specs), HasSubstr("\n  --top-k "));
+  EXPECT_THAT(unbuilt_flags_help(specs), Not(HasSubstr("--lora-rank")));
+}
+
 // Another command has neither the flags nor the hints of training.
 TEST(UnknownFlag, OtherCommandsHaveTheirOwnNames) {
   const std::vector<FlagSpec> specs = {{"nvme", "Drives", "DIR", "A directory"}};
@@ -148,6 +156,13 @@ TEST(HubName, SaysThatNothingIsDownloaded) {
   EXPECT_THAT(error, HasSubstr("nothing is downloaded"));
   EXPECT_THAT(error, HasSubstr("hf download meta-llama/Llama-3.2-1B --local-dir DIR"));
   EXPECT_THAT(error, HasSubstr("--model DIR"));
+  SilentLog log;
+  SampleOptions sample;
+  sample.model_directory = "meta-llama/Llama-3.2-1B";
+  sample.prompt = "x";
+  const auto say_nothing = [](std::string_view) {};
+  TERRACE_EXPECT_THROW_WITH(sample_text(sample, say_nothing, log), ConfigError,
+                            "nothing is downloaded");
   for (const char* const path :
        {"/models/llama", "./models/llama", "../llama", "a/b/c", "lama-8b"}) {
     EXPECT_THAT(error_for(path), HasSubstr("neither a directory with a config.json nor a preset"))
