@@ -33,6 +33,8 @@ struct BenchOptions {
   std::optional<double> time_limit_s;  // of the whole benchmark
   // The time limit is shorter than all of it is expected to take: what is quick comes first.
   bool hurried = false;
+  // What is known of the machine where it is hurried; else null.
+  const MachineSpeed* speed = nullptr;
   // Of bench step: the steps of so many ranks as threads, with this ZeRO stage.
   std::optional<int> zero_stage;
   int local_ranks = 1;

@@ -140,7 +140,7 @@ std::string cost_text(const BenchCost& cost, const BenchOptions& options,
     }
   }
   if (!options.time_limit_s) return text + "; --time-limit SECONDS ends it earlier";
-  text += fmt::format("; ends after {:g} s at the latest", *options.time_limit_s);
+  text += fmt::format("; ends after {:g} s", *options.time_limit_s);
   if (options.hurried) text += ", with what it has measured by then";
   return text;
 }

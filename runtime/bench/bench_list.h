@@ -53,7 +53,9 @@ BenchCost cost_of_step_predictions(const BenchOptions& options, const MachineSpe
 BenchCost cost_of_overlap(const BenchOptions& options, const MachineSpeed& speed);
 BenchCost cost_of_streamed_update(const BenchOptions& options, const MachineSpeed& speed);
 
-// Bench::fit of bench io.
+// The functions of Bench::fit.
 void fit_io(BenchOptions& options, const MachineSpeed& speed);
+void fit_copy(BenchOptions& options, const MachineSpeed& speed);
+void fit_optimizer(BenchOptions& options, const MachineSpeed& speed);
 
 }  // namespace terrace

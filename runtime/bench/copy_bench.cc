@@ -139,11 +139,22 @@ void put_results(const std::vector<Samples>& samples, BenchRecord& record) {
 
 }  // namespace
 
+// In copies of one side: a round, and making both sides, where the first touch costs the most.
+constexpr double kCopiesOfRound = 6;
+constexpr double kCopiesToBegin = 8;
+
 BenchCost cost_of_copy(const BenchOptions& options, const MachineSpeed& speed) {
-  constexpr double kWays = 6;
-  constexpr double kTouched = 2;  // both sides, once
   const auto bytes = static_cast<double>(side_bytes(options));
-  return {.seconds = (kWays * options.repetitions + kTouched) * bytes / speed.copy_bytes_per_s};
+  const double copies = kCopiesOfRound * options.repetitions + kCopiesToBegin;
+  return {.seconds = copies * bytes / speed.copy_bytes_per_s};
+}
+
+// Three rounds in half of the time, of one piece at the least.
+void fit_copy(BenchOptions& options, const MachineSpeed& speed) {
+  const double copies = 3 * kCopiesOfRound + kCopiesToBegin;
+  const double bytes = *options.time_limit_s / 2 * speed.copy_bytes_per_s / copies;
+  const std::size_t least = std::min(side_bytes(options), kGradientChunkBytes);
+  options.bytes = std::clamp(static_cast<std::size_t>(bytes), least, side_bytes(options));
 }
 
 void bench_copy(const BenchOptions& options, BenchRecord& record, Log& log) {

@@ -199,21 +199,36 @@ std::vector<OverlapPart> parts_of(const BenchOptions& options) {
   return parts;
 }
 
+// Of so many rounds of a part. It has four engines on the drive; a step of each reads all its state
+// and writes it.
+BenchCost cost_of(const OverlapPart& part, int rounds, const MachineSpeed& speed) {
+  const char* const preset = part.options.small ? "nano" : "gpt2-124m";
+  const double step_s =
+      flops_of_model_step(load_model_config(preset), part.batch.rows()) / speed.bf16_flops_per_s;
+  const auto bytes = static_cast<double>(OverlapLoad::space(part.batch, part.options)) / 4;
+  const double drive_s = 2 * bytes / speed.drive_write_bytes_per_s;
+  const double measurements = 5.0 * rounds + 2;
+  return {.seconds = kOverlapSteps * measurements * std::max(step_s, drive_s) + 4 * drive_s,
+          .written_bytes = static_cast<std::uint64_t>(bytes * (4 + 4 * kOverlapSteps * rounds))};
+}
+
+// Whether a round of it may end in time, if the machine is twice as fast as it seemed. Else its
+// files, of some GB, would be made for nothing, and take long to remove.
+bool may_fit(const OverlapPart& part, const BenchRecord& record) {
+  constexpr double kHope = 0.5;
+  const MachineSpeed* const speed = part.options.speed;
+  return speed == nullptr || part.options.small ||
+         kHope * cost_of(part, 1, *speed).seconds < record.end().seconds_left();
+}
+
 }  // namespace
 
 BenchCost cost_of_overlap(const BenchOptions& options, const MachineSpeed& speed) {
   BenchCost cost;
   for (const OverlapPart& part : parts_of(options)) {
-    const char* const preset = part.options.small ? "nano" : "gpt2-124m";
-    const double step_s =
-        flops_of_model_step(load_model_config(preset), part.batch.rows()) / speed.bf16_flops_per_s;
-    // Four engines on the drive; a step of each reads all its state and writes it.
-    const auto bytes = static_cast<double>(OverlapLoad::space(part.batch, part.options)) / 4;
-    const double drive_s = 2 * bytes / speed.drive_write_bytes_per_s;
-    const double measurements = 5.0 * options.repetitions + 2;
-    cost.seconds += kOverlapSteps * measurements * std::max(step_s, drive_s) + 4 * drive_s;
-    cost.written_bytes +=
-        static_cast<std::uint64_t>(bytes * (4 + 4 * kOverlapSteps * options.repetitions));
+    const BenchCost more = cost_of(part, options.repetitions, speed);
+    cost.seconds += more.seconds;
+    cost.written_bytes += more.written_bytes;
   }
   return cost;
 }
@@ -229,6 +244,7 @@ void bench_overlap(const BenchOptions& options, BenchRecord& record, Log& log) {
   check_drives(options, space, log);
   for (std::size_t i = 0; i < parts.size(); ++i) {
     record.check_time();
+    if (!may_fit(parts[i], record)) throw TimeIsUp();
     const bool is_quick = parts[i].options.small && !options.small;
     const double share = is_quick ? 0.15 : 1 / static_cast<double>(parts.size() - i);
     measure(parts[i].batch, parts[i].options, share, record, log);

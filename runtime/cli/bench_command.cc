@@ -128,6 +128,7 @@ class BenchCommandRun {
   const std::int64_t begin_ns_ = clock_.now_ns();
   std::unique_ptr<BenchDevice> device_;
   std::optional<BenchFigures> before_;
+  MachineSpeed speed_;
   BenchRun facts_;
 };
 
@@ -148,7 +149,7 @@ void BenchCommandRun::prepare(const std::vector<std::string>& arguments) {
 
 void BenchCommandRun::tell_cost() {
   BenchOptions& options = command_.options;
-  MachineSpeed speed;
+  MachineSpeed& speed = speed_;
   BenchCost cost;
   if (device_ == nullptr) {
     speed = measure_speed(options);
@@ -156,7 +157,10 @@ void BenchCommandRun::tell_cost() {
     const bool asks_drives = options.time_limit_s && !facts_.drives.empty();
     if (asks_drives) measure_drives(options, speed, log_);
     cost = bench_.cost(options, speed);
-    options.hurried = cost.seconds > options.time_limit_s.value_or(cost.seconds);
+    // The machine may become slower than it was in that moment.
+    constexpr double kMargin = 1.5;
+    options.hurried = options.time_limit_s && kMargin * cost.seconds > *options.time_limit_s;
+    if (options.hurried) options.speed = &speed;
     if (options.hurried && bench_.fit != nullptr) {
       bench_.fit(options, speed);
       cost.written_bytes = bench_.cost(options, speed).written_bytes;

@@ -62,7 +62,8 @@ constexpr auto kBenchFlags = std::to_array<BenchFlag>({
      &BenchTakes::ranks},
     {{"local-ranks", "Measurement", "N", "Data-parallel ranks as threads (1)"}, &BenchTakes::ranks},
     {{"tokens", "Measurement", "N",
-      "Steps of so many tokens only; of bench overlap a multiple of 512"},
+      "Steps of so many tokens only; bench overlap: a multiple of 512; bench step: with --device "
+      "cuda"},
      &BenchTakes::tokens},
     {{"preset", "Measurement", "NAME", "With --device cuda: steps of this model only"},
      &BenchTakes::preset},
@@ -235,7 +236,8 @@ std::string bench_help(const Bench& bench) {
   for (std::size_t flag = 0; flag < kBenchFlags.size(); ++flag) {
     if (is_of(flag, bench)) specs.push_back(kBenchFlags[flag].spec);
   }
-  return flags_help({name, bench.summary}, specs);
+  const std::string summary = fmt::format("Measures {}.", bench.summary);
+  return flags_help({name, summary}, specs);
 }
 
 }  // namespace terrace
