@@ -164,11 +164,11 @@ BenchResult result_of(std::string_view prefix, const Measured& measured, int ran
                      .limit_is = std::move(limit_is)};
   const bool reduces = measured.what->kind == CollectiveKind::kAllReduce ||
                        measured.what->kind == CollectiveKind::kReduceScatter;
-  const auto count = static_cast<double>(measured.bytes / size_of(measured.dtype));
+  const std::size_t count = measured.bytes / size_of(measured.dtype);
   result.details = {
       number_detail("ranks", "ranks", ranks),
       number_detail("size", "bytes", size),
-      number_detail("count", "elements", count),
+      number_detail("count", "elements", static_cast<double>(count)),
       {"time", "s", value.mapped([=](double bus) { return size * factor / bus * 1e-9; })},
       {"algbw", "GB/s", value.mapped([=](double bus) { return bus / factor; })},
       {"busbw", "GB/s", value}};
@@ -472,8 +472,9 @@ void bench_collective(const BenchOptions& options, BenchRecord& record, Log& log
   check_mpi_world(launch, {session.rank(), session.size(), MpiSession::library()});
   try {
     bench_processes(session, Plan(options, session.size()), record, log);
-  } catch (const TimeIsUp&) {
+  } catch (const TimeIsUp& over) {
     // All ranks are here, and end the session as they would at the end.
+    if (session.rank() == 0) log.info(fmt::format("bench collective: {}", over.what()));
   }
 }
 

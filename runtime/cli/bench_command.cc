@@ -201,8 +201,9 @@ int BenchCommandRun::run(const std::vector<std::string>& arguments) {
   if (is_first_rank_) tell_cost();
   try {
     bench_.run(command_.options, record_, log_);
-  } catch (const TimeIsUp&) {
+  } catch (const TimeIsUp& over) {
     // The record has what was measured, and knows what is missing.
+    log_.info(fmt::format("bench {}: {}", bench_.name, over.what()));
   }
   early_end.reset();
   print(0);

@@ -17,7 +17,7 @@ namespace {
 using nlohmann::json;
 using testing::HasSubstr;
 
-BenchResult made_up_result(const std::string& name, std::vector<double> values) {
+BenchResult made_up_result(const std::string& name, const std::vector<double>& values) {
   return {.name = name,
           .value = Samples(values),
           .limit = Samples(std::vector<double>(values.size(), 4)),
