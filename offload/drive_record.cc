@@ -59,11 +59,16 @@ bool plausible(const DriveFacts& facts) {
 
 }  // namespace
 
-DriveRecord::DriveRecord(const std::string& directory, std::string key) : key_(std::move(key)) {
+DriveRecord::DriveRecord(const std::string& directory, std::string key, Use use)
+    : key_(std::move(key)) {
   if (directory.empty()) return;
+  path_ = fmt::format("{}/drive-{:016x}.txt", directory, hash_text(key_));
+  if (use == Use::kRead) {
+    descriptor_ = ::open(path_.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    return;
+  }
   std::error_code ignored;
   std::filesystem::create_directories(directory, ignored);
-  path_ = fmt::format("{}/drive-{:016x}.txt", directory, hash_text(key_));
   constexpr mode_t kMode = 0600;
   descriptor_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, kMode);
   if (descriptor_ < 0 || lock_alone(descriptor_)) return;
@@ -105,6 +110,19 @@ bool DriveRecord::keep(const DriveFacts& facts) {
   const std::string text = text_of(facts);
   return ::ftruncate(descriptor_, 0) == 0 &&
          ::pwrite(descriptor_, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size());
+}
+
+std::optional<DriveFacts> remembered_drive(const std::string& directory) {
+  for (const char* const engine : {"io_uring", "posix"}) {
+    const DriveRecord record(user_cache_directory(), drive_record_key(directory, engine),
+                             DriveRecord::Use::kRead);
+    if (const std::optional<DriveFacts> facts = record.facts()) return facts;
+  }
+  return std::nullopt;
+}
+
+std::string drive_record_key(const std::string& directory, std::string_view engine) {
+  return fmt::format("{}, {}", drive_key(directory), engine);
 }
 
 std::string user_cache_directory() {

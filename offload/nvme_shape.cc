@@ -35,7 +35,7 @@ class DriveMeasurement {
     std::string remark;
     const std::string engine = files_.make_engine(device_, {}, remark)->facts().name;
     DriveRecord record(options_.probe.record_directory.value_or(user_cache_directory()),
-                       fmt::format("{}, {}", drive_key(directory_.path), engine));
+                       drive_record_key(directory_.path, engine));
     if (const std::optional<DriveFacts> known = record.facts()) {
       tell(*known, fmt::format("from {}; remove that to measure again", record.path()));
       return known;

@@ -43,6 +43,9 @@ class DryRun {
       if (is_json_) find_least();
     }
     find_obstacles();
+    if (ranks_.is_first() && !setting_.machine.gpu.has_value()) {
+      prediction_ = predict_step(engine_, plan_);
+    }
     if (is_json_) {
       print_document();
     } else {
@@ -138,12 +141,18 @@ class DryRun {
     document_.budgets = asked_;
     document_.ledger = gather_ledger(plan_.ledger, ranks_);
     document_.obstacles = obstacles_;
+    document_.prediction = prediction_;
+    document_.tokens_per_step = setting_.tokens_per_step;
     gather_step(plan_.training.program, ranks_, document_);
     if (ranks_.is_first()) console_.say(to_json(document_));
   }
 
   void print_text() {
     console_.say(describe_plan(engine_, plan_));
+    if (prediction_.has_value()) {
+      console_.say(
+          describe_prediction(*prediction_, plan_.training.program, setting_.tokens_per_step));
+    }
     console_.say(setting_.data);
     for (const StartObstacle& obstacle : obstacles_) {
       console_.say(fmt::format("{}: a run here exits {}", obstacle.reason, obstacle.exit_code));
@@ -161,6 +170,7 @@ class DryRun {
   TierBudgets raised_;
   std::exception_ptr refusal_;  // null: the plans of other ranks do not fit
   EnginePlan plan_;
+  std::optional<StepPrediction> prediction_;  // none on a GPU
   std::vector<StartObstacle> obstacles_;
   DryRunDocument document_;
 };

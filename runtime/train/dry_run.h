@@ -17,6 +17,7 @@ struct DryRunSetting {
   const RankGroup& ranks;
   std::string data;              // describe_data()
   std::int64_t total_steps = 0;  // of the run
+  std::int64_t tokens_per_step = 0;
 };
 
 // Compiles and verifies the step, and says its ledger, or with --json prints the document of

@@ -62,6 +62,18 @@ std::string to_json(const DryRunDocument& document) {
                      {"nvme_write_bytes", document.nvme_write_bytes},
                      {"collective_bytes", document.collective_bytes},
                      {"ops", document.ops}});
+  if (document.prediction.has_value()) {
+    const StepPrediction& predicted = *document.prediction;
+    results.push_back(
+        {{"name", "prediction"},
+         {"step_s", predicted.step_s},
+         {"tokens_per_s", static_cast<double>(document.tokens_per_step) / predicted.step_s},
+         {"bottleneck", name_of(predicted.limit)},
+         {"flops_per_s", predicted.flops_per_s},
+         {"nvme_read_bytes_per_s", predicted.drive.read_bytes_per_s},
+         {"nvme_write_bytes_per_s", predicted.drive.write_bytes_per_s},
+         {"nvme_is_remembered", predicted.drive_is_remembered}});
+  }
   ordered_json here = ordered_json::array();
   for (const StartObstacle& obstacle : document.obstacles) {
     here.push_back({{"exit_code", obstacle.exit_code}, {"reason", obstacle.reason}});

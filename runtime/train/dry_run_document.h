@@ -8,6 +8,7 @@
 
 #include "runtime/train/rank_group.h"
 #include "runtime/train/start_obstacles.h"
+#include "runtime/train/step_prediction.h"
 
 namespace terrace {
 
@@ -24,6 +25,8 @@ struct DryRunDocument {
   std::uint64_t nvme_write_bytes = 0;
   std::uint64_t collective_bytes = 0;
   std::uint64_t ops = 0;
+  std::optional<StepPrediction> prediction;
+  std::int64_t tokens_per_step = 0;
   std::vector<StartObstacle> obstacles;  // on this machine
 };
 

@@ -119,11 +119,6 @@ std::string in_shell(const std::string& text) {
 
 const char* by_rank(int ranks) { return ranks > 1 ? " by this rank" : ""; }
 
-// What so many bytes written in a step are in a day.
-std::string wear_of(double bytes_of_step) {
-  return fmt::format("{:.2f} TB a day at a step per second", bytes_of_step * 86400e-12);
-}
-
 }  // namespace
 
 std::string describe_plan(const EngineOptions& options, const EnginePlan& plan) {
@@ -166,9 +161,9 @@ std::string describe_plan(const EngineOptions& options, const EnginePlan& plan) 
   }
   const double written = lane_bytes(program, Lane::kWrite);
   if (written > 0) {
-    text += fmt::format("\nwritten to the drives{}{}: {:.3f} TB in 1000 steps, {}",
+    text += fmt::format("\nwritten to the drives{}{}: {:.3f} TB in 1000 steps",
                         options.nvme.directories.size() > 1 ? " together" : "",
-                        by_rank(plan.model.ranks()), written * 1e-9, wear_of(written));
+                        by_rank(plan.model.ranks()), written * 1e-9);
   }
   return text;
 }
@@ -208,8 +203,8 @@ std::string describe_store(std::span<const StorePath> paths, double written_byte
                         path.remark.empty() ? "" : ": ", path.remark);
     if (paths.size() == 1 || used_bytes == 0) continue;
     const double share = static_cast<double>(path.used_bytes) / static_cast<double>(used_bytes);
-    text += fmt::format("; {:.0f} % of what is written{}, {}", 100 * share, by_rank(ranks),
-                        wear_of(share * written_bytes));
+    text += fmt::format("; {:.0f} % of what is written{}, {} a step", 100 * share, by_rank(ranks),
+                        format_size(static_cast<std::size_t>(share * written_bytes)));
   }
   return text;
 }

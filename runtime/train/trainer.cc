@@ -10,19 +10,16 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "kernels/cpu/cpu_arithmetic.h"
-#include "memory/cuda/cuda_device.h"
 #include "memory/host/process_memory.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/hf_directory.h"
 #include "runtime/config/check_options.h"
-#include "runtime/config/version.h"
 #include "runtime/data/dataset.h"
 #include "runtime/plan/planning_heap.h"
-#include "runtime/plan/step_flops.h"
 #include "runtime/train/dry_run.h"
 #include "runtime/train/evaluation.h"
 #include "runtime/train/local_ranks.h"
+#include "runtime/train/processors.h"
 #include "runtime/train/rank_agreement.h"
 #include "runtime/train/rank_group.h"
 #include "runtime/train/rank_samples.h"
@@ -32,6 +29,7 @@
 #include "runtime/train/run_saver.h"
 #include "runtime/train/start_doubts.h"
 #include "runtime/train/start_obstacles.h"
+#include "runtime/train/step_prediction.h"
 #include "runtime/train/step_rows.h"
 #include "runtime/train/trace_file.h"
 #include "runtime/train/train_report.h"
@@ -147,12 +145,18 @@ class Trainer {
       check_plans_of_ranks(engine_options_, plan_, ranks_);
     }
     console_.say(describe_plan(engine_options_, plan_));
+    if (ranks_.is_first() && !machine_.gpu.has_value()) {
+      console_.say(describe_prediction(predict_step(engine_options_, plan_), plan_.training.program,
+                                       tokens_per_step()));
+    }
     console_.say(data_summary());
   }
 
   TrainOutcome run_dry(const std::unique_ptr<Checkpoint>& checkpoint) {
     if (checkpoint != nullptr) check_resume(*checkpoint, resuming_run());
-    dry_run({options_, engine_options_, machine_, ranks_, data_summary(), total_steps_}, console_);
+    dry_run({options_, engine_options_, machine_, ranks_, data_summary(), total_steps_,
+             tokens_per_step()},
+            console_);
     return TrainOutcome::kDone;
   }
 
@@ -162,13 +166,6 @@ class Trainer {
   }
 
   const char* device_name() const { return machine_.gpu.has_value() ? "cuda" : "cpu"; }
-
-  // What the bits of a step depend on beside the options.
-  std::string arithmetic() const {
-    return fmt::format(
-        "Terrace {}, {}", terrace_version(),
-        machine_.gpu.has_value() ? describe_cuda_device(machine_.gpu->ordinal) : cpu_arithmetic());
-  }
 
   // The checkpoint to go on from, the same on all ranks. Null: none, and the weights that the run
   // starts from are open, if there are any.
@@ -213,17 +210,6 @@ class Trainer {
            !(has_validation() && lacks_validation_loss(run_dir_, total_steps_));
   }
 
-  // Of a step of all ranks, if their GPUs did nothing but its products at the speed that their
-  // maker states; 0 where that is not known.
-  double seconds_at_stated_speed() const {
-    const StepFlops flops = flops_of_step(plan_.training.program, model_, engine_options_.batch);
-    const double all = ranks_.sum(flops.necessary) +
-                       flops.masked_halves * static_cast<double>(ranks_.data_ranks());
-    if (!machine_.gpu.has_value() || options_.precision == Precision::kFp32) return 0;
-    const auto stated = stated_flops_per_s(describe_cuda_device(machine_.gpu->ordinal));
-    return stated.has_value() ? all / (*stated * plan_.model.ranks()) : 0;
-  }
-
   // Each tier's peak is that of the rank with the largest.
   Ledger largest_ledger() const {
     Ledger ledger = plan_.ledger;
@@ -252,7 +238,8 @@ class Trainer {
                       describe_plan(engine_options_, plan_));
     }
     rows_.emplace(StepRows::Run{done_steps_, last_step(), total_steps_, options_.run.log_every,
-                                plan_.model.ranks(), seconds_at_stated_speed()},
+                                plan_.model.ranks(),
+                                seconds_at_stated_speed(engine_options_, plan_, machine_, ranks_)},
                   console_);
     if (!ranks_.is_first()) return;
     const bool goes_on = resumes_in_place(options_.run.resume, run_dir_);
@@ -323,7 +310,7 @@ class Trainer {
       saved_step_ = done_steps_;
       if (ranks_.is_first()) remove_later_checkpoints(run_dir_, done_steps_);
     }
-    console_.say(describe_resume(progress, device_name(), arithmetic()));
+    console_.say(describe_resume(progress, device_name(), arithmetic_of(machine_)));
     if (!ranks_.is_first()) return;
     for (const std::string& change :
          {describe_samples(progress, samples_->share().of_step()),
@@ -531,8 +518,8 @@ class Trainer {
     rows_->sync();  // a resumed run continues the rows of the steps it has
     tell_saved(saver_->save({done_steps_, next_sample_, options_.model.seed,
                              engine_options_.batch.positions, data_->training_tokens(),
-                             engine_->loss_scale(), device_name(), arithmetic(), data_hash_,
-                             loaded_types_}));
+                             engine_->loss_scale(), device_name(), arithmetic_of(machine_),
+                             data_hash_, loaded_types_}));
   }
 
   // For want of the result.

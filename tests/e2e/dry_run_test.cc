@@ -165,6 +165,11 @@ TEST(DryRun, AsJsonHasTheFiguresOfTheRun) {
       EXPECT_EQ(step.value(column, -1.0), row.columns.at(column)) << column;
     }
     EXPECT_GT(step.value("ops", 0), 0);
+    const json prediction = result_of(document, "prediction");
+    EXPECT_GT(prediction.value("step_s", 0.0), 0);
+    EXPECT_NEAR(prediction.value("tokens_per_s", 0.0) * prediction.value("step_s", 0.0),
+                row.columns.at("tokens"), 1e-6 * row.columns.at("tokens"));
+    EXPECT_NE(prediction.value("bottleneck", ""), "");
     for (const char* tier : {"device", "host"}) {
       EXPECT_EQ(result_of(document, tier).value("peak_bytes", -1.0),
                 row.columns.at(fmt::format("{}_peak_bytes", tier)));

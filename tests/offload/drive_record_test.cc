@@ -52,6 +52,18 @@ TEST_F(DriveRecordTest, FactsComeBackAsTheyWere) {
   EXPECT_EQ(record.facts(), kFacts);
 }
 
+TEST_F(DriveRecordTest, WhoeverOnlyReadsMakesAndKeepsNothing) {
+  DriveRecord absent(directory_, kKey, DriveRecord::Use::kRead);
+  EXPECT_FALSE(absent.facts().has_value());
+  EXPECT_FALSE(absent.keep(kFacts));
+  EXPECT_FALSE(std::filesystem::exists(absent.path()));
+  kept();
+  DriveRecord reader(directory_, kKey, DriveRecord::Use::kRead);
+  EXPECT_EQ(reader.facts(), kFacts);
+  EXPECT_FALSE(reader.keep({}));
+  EXPECT_EQ(reader.facts(), kFacts);
+}
+
 TEST_F(DriveRecordTest, AnotherDriveOrKernelHasAnother) {
   const std::string path = kept();
   DriveRecord other(directory_, "vda fs ef53, 6.19, io_uring");

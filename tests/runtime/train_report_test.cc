@@ -71,12 +71,11 @@ TEST(TrainReport, EachOfSeveralDrivesIsToldWhatGoesToIt) {
   path.directory = "/two";
   path.used_bytes = 1 * kGiB;
   paths.push_back(path);
-  EXPECT_EQ(describe_store(paths, 1e12, 1),
-            "\nnvme: /one by io_uring, buffered; 75 % of what is written, 64800.00 TB a day at a "
-            "step per second"
-            "\nnvme: /two by io_uring, buffered; 25 % of what is written, 21600.00 TB a day at a "
-            "step per second");
-  EXPECT_NE(describe_store(paths, 1e12, 2).find("25 % of what is written by this rank, 21600.00"),
+  constexpr double kWritten = 4.0 * kGiB;
+  EXPECT_EQ(describe_store(paths, kWritten, 1),
+            "\nnvme: /one by io_uring, buffered; 75 % of what is written, 3.00 GiB a step"
+            "\nnvme: /two by io_uring, buffered; 25 % of what is written, 1.00 GiB a step");
+  EXPECT_NE(describe_store(paths, kWritten, 2).find("25 % of what is written by this rank, 1.00"),
             std::string::npos);
 }
 

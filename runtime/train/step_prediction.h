@@ -1,0 +1,29 @@
+#pragma once
+
+#include <string>
+
+#include "runtime/step/machine_profile.h"
+#include "runtime/train/engine.h"
+
+namespace terrace {
+
+// What a step of a rank would take on this machine, by the simulator. Products are measured for a
+// moment, drives are as fast as they are remembered to be; the rest is what the simulator assumes
+// of a small computer (runtime/step/machine_profile.h). Expect it within a factor of two.
+struct StepPrediction {
+  double step_s = 0;
+  Lane limit = Lane::kCompute;  // the busiest lane
+  double flops_per_s = 0;
+  DriveRates drive;  // of all drives together
+  bool drive_is_remembered = false;
+};
+
+// Predicts a step of an engine on the CPU device. Its threads compute for some hundredths of a
+// second.
+StepPrediction predict_step(const EngineOptions& options, const EnginePlan& plan);
+
+// One line for people, of a step of so many tokens, of all ranks.
+std::string describe_prediction(const StepPrediction& prediction, const Program& program,
+                                std::int64_t tokens);
+
+}  // namespace terrace
