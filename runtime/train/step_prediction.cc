@@ -99,10 +99,12 @@ StepPrediction predict_step(const EngineOptions& options, const EnginePlan& plan
 
 std::string describe_prediction(const StepPrediction& prediction, const Program& program,
                                 std::int64_t tokens) {
+  const double tokens_per_s = static_cast<double>(tokens) / prediction.step_s;
   std::string text = fmt::format(
-      "predicted: about {:.2g} s a step here, {:.2g} tokens/s, limited by the {} lane; products at "
+      "predicted: about {:.3g} s a step here, {:.{}f} tokens/s, limited by the {} lane; products "
+      "at "
       "{:.3g} GFLOP/s, measured now",
-      prediction.step_s, static_cast<double>(tokens) / prediction.step_s, name_of(prediction.limit),
+      prediction.step_s, tokens_per_s, tokens_per_s < 10 ? 1 : 0, name_of(prediction.limit),
       prediction.flops_per_s * 1e-9);
   const double written = lane_bytes(program, Lane::kWrite);
   if (lane_bytes(program, Lane::kRead) + written == 0) return text;
@@ -112,7 +114,7 @@ std::string describe_prediction(const StepPrediction& prediction, const Program&
       prediction.drive_is_remembered ? "as an earlier run has measured"
                                      : "which is assumed: no run has measured them yet");
   if (written == 0) return text;
-  return text + fmt::format("; at that pace {:.2g} TB a day are written",
+  return text + fmt::format("; at that pace {:.3g} TB a day are written",
                             written / prediction.step_s * 86400e-12);
 }
 

@@ -9,7 +9,7 @@ namespace terrace {
 
 // What a step of a rank would take on this machine, by the simulator. Products are measured for a
 // moment, drives are as fast as they are remembered to be; the rest is what the simulator assumes
-// of a small computer (runtime/step/machine_profile.h). Expect it within a factor of two.
+// of a small computer (runtime/step/machine_profile.h). Expect it within a factor of three.
 struct StepPrediction {
   double step_s = 0;
   Lane limit = Lane::kCompute;  // the busiest lane
