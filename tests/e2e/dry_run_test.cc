@@ -132,7 +132,7 @@ TEST(DryRun, AsJsonIsOneDocument) {
   const json document = document_of(outcome);
   EXPECT_EQ(document.value("fits", false), true);
   EXPECT_EQ(document["here"], json::array());
-  EXPECT_EQ(document["results"].size(), 4U);
+  EXPECT_EQ(document["results"].size(), 5U);
   EXPECT_EQ(result_of(document, "device")["budget_bytes"], 32 * 1024 * 1024);
   EXPECT_TRUE(result_of(document, "nvme")["budget_bytes"].is_null());
   EXPECT_GT(result_of(document, "nvme")["accounts"]["optimizer_state"], 0);

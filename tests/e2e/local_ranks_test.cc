@@ -212,9 +212,10 @@ TEST(LocalRanks, StateThatCannotBeReadForTheResultEndsAll) {
   const TinyTraining training;
   const std::string held =
       training.directory().write("held.txt", generated_text(std::size_t{1} << 20, 3));
-  ProgramRun run(training.command(
-      "run", Arguments{"--max-steps", "3", "--validation-data", held, "--place-optimizer", "nvme"} +
-                 ranks(2, 1) + training.nvme()));
+  ProgramRun run(
+      training.command("run", Arguments{"--max-steps", "3", "--validation-data", held,
+                                        "--eval-samples", "0", "--place-optimizer", "nvme"} +
+                                  ranks(2, 1) + training.nvme()));
   ASSERT_TRUE(run.wait_for("\nstep 2/3", 1)) << run.wait();
   std::this_thread::sleep_for(std::chrono::milliseconds(500));  // for step 3; its row comes later
   for (const std::string& drive : run.open_files("slots.bin")) {
