@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kBufferBytes = 1 << 20;
+constexpr std::uint64_t kComparedBytes = 1 << 20;
 constexpr std::uint64_t kSampleBytes = 64 * 1024;
 
 bool is_file_name(const std::string& name) {
@@ -137,8 +137,8 @@ bool same_bytes(const SafetensorsFile& a_file, const SafetensorsTensor& a,
                 const SafetensorsFile& b_file, const SafetensorsTensor& b) {
   TensorPair pair(a_file, a, b_file, b);
   if (!pair.same_header()) return false;
-  for (std::uint64_t at = 0; at < pair.size_bytes(); at += kBufferBytes) {
-    if (!pair.same_range(at, kBufferBytes)) return false;
+  for (std::uint64_t at = 0; at < pair.size_bytes(); at += kComparedBytes) {
+    if (!pair.same_range(at, kComparedBytes)) return false;
   }
   return true;
 }

@@ -26,19 +26,19 @@ struct WeightKind {
 constexpr const char* kConvert =
     "convert once: transformers' from_pretrained(...).save_pretrained(..., "
     "safe_serialization=True)";
-constexpr const char* kFetchAgain = "fetch the model again: its download was interrupted";
+constexpr const char* kFetchInterrupted = "fetch the model again: its download was interrupted";
 constexpr const char* kOtherName =
     "if it is the whole model, name it model.safetensors; if it is a part, fetch "
     "model.safetensors.index.json, which says what is where";
 
 // Earlier kinds win.
 constexpr auto kKinds = std::to_array<WeightKind>({
-    {".incomplete", kFetchAgain},
-    {".part", kFetchAgain},
-    {".crdownload", kFetchAgain},
-    {".aria2", kFetchAgain},
-    {".download", kFetchAgain},
-    {".tmp", kFetchAgain},
+    {".incomplete", kFetchInterrupted},
+    {".part", kFetchInterrupted},
+    {".crdownload", kFetchInterrupted},
+    {".aria2", kFetchInterrupted},
+    {".download", kFetchInterrupted},
+    {".tmp", kFetchInterrupted},
     {"adapter_model", "name the model that the adapter was made for: adapters are not built yet"},
     {"consolidated",
      "fetch the files of transformers' form: consolidated ones name the tensors "

@@ -22,7 +22,7 @@
 namespace terrace {
 namespace {
 
-constexpr int kExitFailed = 1;
+constexpr int kExitCannotWrite = 1;
 constexpr int kOfSignals = 128;
 constexpr double kGraceSeconds = 1;
 
@@ -101,10 +101,10 @@ void EarlyEnd::end(int signal) {
   int code = signal == 0 ? 0 : kOfSignals + signal;
   try {
     options_.last_words(signal);
-    if (std::fflush(stdout) != 0) code = signal == 0 ? kExitFailed : code;
+    if (std::fflush(stdout) != 0) code = signal == 0 ? kExitCannotWrite : code;
     wait_for_nameless_files();
   } catch (const std::exception&) {
-    code = signal == 0 ? kExitFailed : code;
+    code = signal == 0 ? kExitCannotWrite : code;
   }
   ::_exit(code);
 }

@@ -9,7 +9,7 @@ namespace terrace {
 namespace {
 
 // Where the user leaves it open; tune_order() tries others.
-constexpr std::int32_t kFirstLookahead = 3;
+constexpr std::int32_t kUsualLookahead = 3;
 
 double moved_bytes(const Program& program) {
   double bytes = 0;
@@ -105,7 +105,7 @@ StepPolicy HomeChoice::fastest(MicroBatchOrder order) const {
   policy.unified = request_.unified;
   policy.reduces_micro_batches = request_.reduces_micro_batches;
   policy.updates_wait_for_norm = request_.updates_wait_for_norm;
-  policy.lookahead = request_.lookahead.value_or(kFirstLookahead);
+  policy.lookahead = request_.lookahead.value_or(kUsualLookahead);
   policy.homes.assign(model_.unit_count(), homes);
   return policy;
 }

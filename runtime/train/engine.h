@@ -59,6 +59,9 @@ EnginePlan plan_engine(const EngineOptions& options);
 struct EngineMemory {
   std::size_t device_bytes = 0;
   std::size_t host_bytes = 0;
+  // Of the compiled programs and what runs them, in the process and outside the budgets. Estimated
+  // by the number of ops.
+  std::size_t program_bytes = 0;
 };
 EngineMemory engine_memory(const EnginePlan& plan);
 

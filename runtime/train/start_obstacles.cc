@@ -70,8 +70,8 @@ void check_run_directory(const TrainOptions& options, std::int64_t total_steps) 
 RoomNeed room_need(const EngineOptions& options, const EnginePlan& plan,
                    const MachineShare& machine, const RankGroup& ranks) {
   const EngineMemory memory = engine_memory(plan);
-  const std::size_t on_host =
-      memory.host_bytes + (options.backend == nullptr ? memory.device_bytes : 0);
+  const std::size_t on_host = memory.host_bytes + memory.program_bytes +
+                              (options.backend == nullptr ? memory.device_bytes : 0);
   const double share = static_cast<double>(machine.ranks_on_host) / plan.model.ranks();
   const auto of_this_host = [&](std::size_t bytes) {
     return static_cast<std::uint64_t>(share * ranks.sum(static_cast<double>(bytes)));

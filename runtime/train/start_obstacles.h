@@ -12,7 +12,7 @@ namespace terrace {
 
 // The room that all ranks of this host together take before the first step.
 struct RoomNeed {
-  std::uint64_t memory_bytes = 0;  // arenas and tokens in host memory
+  std::uint64_t memory_bytes = 0;  // arenas, tokens and programs in host memory
   std::uint64_t nvme_bytes = 0;    // of all directories together
 };
 

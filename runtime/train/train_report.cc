@@ -140,12 +140,14 @@ std::string describe_plan(const EngineOptions& options, const EnginePlan& plan) 
   std::string text = fmt::format(
       "{}: {} parameters in {} units, {}\n"
       "a step: {} micro-batches of {} x {} tokens, {}\n"
-      "program: {} ops, {} buffers, {} of {} blocks recomputed, lookahead {}\n",
+      "program: {} ops, {} buffers, about {} beside the budgets, {} of {} blocks recomputed, "
+      "lookahead {}\n",
       options.model.name, parameter_count(parameter_layout(options.model)), policy.homes.size(),
       name_of(options.compute_type), policy.micro_batches, options.batch.sequences,
       options.batch.positions,
       policy.order == MicroBatchOrder::kLayerMajor ? "layer-major" : "micro-batch-major",
-      program.ops.size(), program.buffers.size(), recomputed, blocks.size(), policy.lookahead);
+      program.ops.size(), program.buffers.size(), format_size(engine_memory(plan).program_bytes),
+      recomputed, blocks.size(), policy.lookahead);
   text += describe_ranks(plan.model);
   text += describe_state(plan.model);
   text += "homes between uses, and where updates run:\n";
