@@ -7,6 +7,8 @@
 #include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <cstdint>
+#include <ctime>
 #include <string_view>
 
 #include "base/error.h"
@@ -14,8 +16,24 @@
 namespace terrace {
 namespace {
 
-StopRequest stop;                       // what signal handlers can reach
-std::atomic<bool> ends_at_once{false};  // where the run does not hear it yet
+StopRequest stop;                             // what signal handlers can reach
+std::atomic<bool> ends_at_once{false};        // where the run does not hear it yet
+std::atomic<std::int64_t> interrupted_ns{0};  // when the first SIGINT came; 0: none has
+
+// A launcher may pass on a SIGINT that the terminal, or timeout(1), has sent to the run as well.
+constexpr std::int64_t kSameInterruptNs = 300'000'000;
+
+std::int64_t now_ns() {
+  timespec time = {};
+  clock_gettime(CLOCK_MONOTONIC, &time);  // which a handler may call
+  return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+}
+
+// Ends the program by the signal once the handler has returned.
+void die_of(int number) {
+  std::signal(number, SIG_DFL);
+  raise(number);
+}
 
 // Writes with nothing but what a signal handler may call, and not where that would wait for a
 // reader.
@@ -28,6 +46,12 @@ void write_from_handler(std::string_view text) {
 // Planning a step can take minutes, in which there is nothing to save.
 void request_stop(int number) {
   const int error_number = errno;
+  if (number == SIGINT) {
+    std::int64_t first_ns = 0;
+    const bool is_second = !interrupted_ns.compare_exchange_strong(first_ns, now_ns());
+    if (is_second && now_ns() - first_ns < kSameInterruptNs) return;
+    if (is_second) return die_of(number);
+  }
   stop.signal = number;
   if (!stop.is_heard && ends_at_once) {
     write_from_handler("terrace: ended by a signal before the first step\n");
@@ -51,7 +75,6 @@ void install(int number) {
   struct sigaction action = {};
   action.sa_handler = request_stop;
   action.sa_flags = SA_RESTART;
-  if (number == SIGINT) action.sa_flags |= SA_RESETHAND;  // the second one has its default effect
   sigemptyset(&action.sa_mask);
   if (sigaction(number, &action, nullptr) != 0) {
     throw IoError({.operation = "sigaction", .path = "signal", .error_number = errno});
