@@ -106,10 +106,11 @@ TEST(ConsoleWriter, DropsWhatDoesNotFitAndSaysHowManyLines) {
   EXPECT_EQ(accounted, kLines);
 }
 
+// The writer's thread goes on waiting, so the pipe stays until the process ends.
 TEST(ConsoleWriter, GivesUpOnAReaderThatDoesNotComeBack) {
-  Pipe pipe;
-  pipe.fill();
-  ConsoleWriter(pipe.writer(), {.queued_bytes = kMiB, .grace = std::chrono::milliseconds(20)})
+  static Pipe* const pipe = new Pipe;
+  pipe->fill();
+  ConsoleWriter(pipe->writer(), {.queued_bytes = kMiB, .grace = std::chrono::milliseconds(20)})
       .write("never read\n");
 }
 
