@@ -1,18 +1,11 @@
 #include "runtime/plan/auto_placement.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
-#include <functional>
-#include <limits>
 #include <optional>
 #include <utility>
 
-#include "base/bytes.h"
 #include "base/check.h"
-#include "base/error.h"
-#include "base/function_ref.h"
 #include "runtime/plan/home_choice.h"
 #include "runtime/plan/refusal.h"
 #include "runtime/plan/shared_plans.h"
@@ -26,8 +19,7 @@ namespace {
 // What is tried: parts of all units whose updates are deferred where none must be, and lookaheads
 // where the user leaves them open; homes and order are chosen with the policy's own, and the first.
 constexpr std::int32_t kFirstUnitsParts = 4;
-constexpr std::int32_t kFirstLookahead = 3;
-constexpr std::array<std::int32_t, 5> kLookaheads = {kFirstLookahead, 1, 2, 6, 12};
+constexpr std::array<std::int32_t, 5> kLookaheads = {kUsualLookahead, 1, 2, 6, 12};
 constexpr int kSimulatedSteps = 4;
 // Ops of the programs that are compiled to try every lookahead with every number of deferred
 // updates, at most: of larger programs first the one is chosen and then the other.

@@ -8,9 +8,6 @@
 namespace terrace {
 namespace {
 
-// Where the user leaves it open; tune_order() tries others.
-constexpr std::int32_t kUsualLookahead = 3;
-
 double moved_bytes(const Program& program) {
   double bytes = 0;
   for (const Lane lane :

@@ -12,6 +12,9 @@
 
 namespace terrace {
 
+// Prefetch distance of the plans that homes are chosen with, where the user leaves it open.
+inline constexpr std::int32_t kUsualLookahead = 3;
+
 // Chooses a home for every state of a step, fastest tier first: starts with everything in the
 // compute tier and gives way unit by unit, no further than needed.
 class HomeChoice {

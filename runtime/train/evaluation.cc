@@ -9,7 +9,6 @@ namespace terrace {
 std::int64_t default_evaluation_samples(std::int64_t samples_per_step) {
   constexpr std::int64_t kLeast = 16;
   constexpr std::int64_t kSteps = 20;
-  constexpr std::int64_t kForwardsOfTraining = 3;  // the backward is two
   return std::max(kLeast, kSteps * kForwardsOfTraining * samples_per_step);
 }
 

@@ -12,8 +12,11 @@
 
 namespace terrace {
 
+// The operations of training a sample, in forwards of it: the backward is two.
+inline constexpr std::int64_t kForwardsOfTraining = 3;
+
 // Returns --eval-samples where it is not given: as many samples as cost the operations of 20
-// training steps, at least 16. A forward of a sample is a third of its training.
+// training steps, at least 16.
 std::int64_t default_evaluation_samples(std::int64_t samples_per_step);
 
 // Returns how many samples of a split of so many windows an evaluation covers; `asked` is

@@ -8,6 +8,7 @@
 #include <span>
 
 #include "base/bytes.h"
+#include "runtime/train/evaluation.h"
 
 namespace terrace {
 namespace {
@@ -93,11 +94,10 @@ std::string describe_ranks(const StepModel& model) {
                      cut.stage);
 }
 
-// A forward of a sample is a third of its training.
 std::string describe_evaluation(const Dataset& data, const UsedData& use) {
   if (data.validation_windows() == 0) return "no evaluation";
   const double steps = static_cast<double>(use.evaluated_samples) /
-                       (3.0 * static_cast<double>(use.samples_per_step));
+                       static_cast<double>(kForwardsOfTraining * use.samples_per_step);
   const std::string when =
       use.evaluated_every == 0
           ? std::string("after the last step")
