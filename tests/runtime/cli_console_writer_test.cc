@@ -8,6 +8,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -50,11 +51,12 @@ class Pipe {
     }
     ::fcntl(ends_[1], F_SETFL, flags);
   }
-  // Reads until `text` has come, or to the end where it is empty.
-  std::string read_until(const std::string& text) const {
+  std::string read_to_end() const { return read_until(std::nullopt); }
+  // Reads until `text` has come, or to the end where there is none.
+  std::string read_until(const std::optional<std::string>& text) const {
     std::string all;
     std::array<char, 4096> piece;
-    while (text.empty() || all.find(text) == std::string::npos) {
+    while (!text || all.find(*text) == std::string::npos) {
       const ssize_t size = ::read(ends_[0], piece.data(), piece.size());
       if (size <= 0) break;
       all.append(piece.data(), static_cast<std::size_t>(size));
@@ -88,12 +90,14 @@ TEST(ConsoleWriter, DropsWhatDoesNotFitAndSaysHowManyLines) {
   Pipe pipe;
   pipe.fill();
   std::string got;
+  std::jthread reader;
   {
-    std::jthread reader;
     ConsoleWriter writer(pipe.writer(), {.queued_bytes = 100, .grace = kForLong});
     for (int line = 0; line < kLines; ++line) writer.write(fmt::format("line {}\n", line));
-    reader = std::jthread([&] { got = pipe.read_until("nobody read them\n"); });
+    reader = std::jthread([&] { got = pipe.read_to_end(); });
   }
+  pipe.close_writer();  // lines may be dropped more than once, so the end is the pipe's
+  reader.join();
   got.erase(0, got.find("line 0"));
   EXPECT_THAT(got, StartsWith("line 0\nline 1\n"));
   int accounted = 0;
