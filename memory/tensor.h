@@ -73,4 +73,26 @@ TensorView view(std::span<T> elements) {
                     {static_cast<std::int64_t>(elements.size()), 1, 1, 1}};
 }
 
+// Rows of `width` elements, whose starts are `stride` elements apart: some columns of a matrix.
+// Owns nothing.
+struct StridedRows {
+  std::byte* data = nullptr;
+  DType dtype = DType::kF32;
+  std::int64_t rows = 0;
+  std::int64_t width = 0;
+  std::int64_t stride = 0;
+
+  bool empty() const { return data == nullptr; }
+};
+
+// The columns [first, first + width) of a matrix, whose rows are its first dimension.
+inline StridedRows columns_of(const TensorView& matrix, std::int64_t first, std::int64_t width) {
+  const std::int64_t stride = matrix.elements() / matrix.shape[0];
+  TERRACE_CHECK_LE(first + width, stride);
+  std::byte* const begin =
+      matrix.empty() ? nullptr
+                     : matrix.data + static_cast<std::size_t>(first) * size_of(matrix.dtype);
+  return {begin, matrix.dtype, matrix.shape[0], width, stride};
+}
+
 }  // namespace terrace

@@ -31,6 +31,18 @@ TEST(TensorViewTest, ViewsATypedSpan) {
   EXPECT_EQ(tensor.as<const float>()[2], 3);
 }
 
+TEST(StridedRowsTest, AreColumnsOfAMatrix) {
+  std::vector<float> values(3 * 8);
+  const TensorView matrix = view(reinterpret_cast<std::byte*>(values.data()), DType::kF32, 3, 8);
+  const StridedRows rows = columns_of(matrix, 2, 4);
+  EXPECT_EQ(rows.rows, 3);
+  EXPECT_EQ(rows.width, 4);
+  EXPECT_EQ(rows.stride, 8);
+  EXPECT_EQ(rows.data, matrix.data + 2 * sizeof(float));
+  EXPECT_TRUE(columns_of(view(nullptr, DType::kF32, 3, 8), 2, 4).empty());
+  EXPECT_DEATH(columns_of(matrix, 5, 4), "broken invariant");
+}
+
 TEST(TensorViewDeathTest, WrongTypeIsABrokenInvariant) {
   std::vector<float> values(1);
   EXPECT_DEATH(view(std::span(values)).as<double>(), "broken invariant");
