@@ -14,7 +14,7 @@ import statistics
 import sys
 
 # Name, sequences, positions, query heads, key-value heads, head width: the scenes of
-# runtime/bench/device_kernel_bench.cc.
+# bench/device_kernel_bench.cc.
 CASES = [
     ("gpt2_124m_bf16", 32, 1024, 12, 12, 64),
     ("llama_1b_bf16", 16, 2048, 32, 8, 64),

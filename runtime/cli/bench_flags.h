@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/bench/bench.h"
+#include "bench/bench.h"
 #include "runtime/config/flag_value.h"
 #include "runtime/config/train_options.h"
 

@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/bench/deadline.h"
+#include "bench/deadline.h"
 
 namespace terrace {
 

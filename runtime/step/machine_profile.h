@@ -45,8 +45,8 @@ struct MachineProfile {
   double upload_bytes_per_s = 6e9;
   double download_bytes_per_s = 6e9;
   DriveRates drive;
-  // Of transfers whose checksums an update takes (runtime/train/update_checksums.h), not the store;
-  // none: those are as the others.
+  // Of transfers whose checksums an update takes (runtime/engine/update_checksums.h), not the
+  // store; none: those are as the others.
   std::optional<DriveRates> unchecked_drive;
   double network_bytes_per_s = 1e9;  // collectives, sends and receives
   double update_bytes_per_s = 4e9;   // optimizer, sums and norms on the host

@@ -10,7 +10,7 @@ namespace terrace {
 namespace {
 
 // The transfers whose checksums updates on the host take: of their state, and of the parameters
-// they write. An approximation of runtime/train/update_checksums.h, which leaves some of these to
+// they write. An approximation of runtime/engine/update_checksums.h, which leaves some of these to
 // the store: state with int8 moments, odd chunks of bf16 moments, parameters of which a rank
 // updates a shard and writes the whole.
 class UpdateTransfers {

@@ -3,7 +3,7 @@
 #include <array>
 #include <optional>
 
-#include "runtime/train/engine.h"
+#include "runtime/engine/engine.h"
 #include "runtime/train/rank_group.h"
 
 namespace terrace {

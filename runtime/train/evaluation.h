@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "base/log.h"
-#include "runtime/train/engine.h"
+#include "runtime/engine/engine.h"
 #include "runtime/train/rank_group.h"
 #include "runtime/train/rank_samples.h"
 #include "runtime/train/stop_request.h"

@@ -10,7 +10,7 @@
 #include "memory/host/thread_plan.h"
 #include "memory/host/topology.h"
 #include "runtime/config/train_options.h"
-#include "runtime/train/compute_backend.h"
+#include "runtime/engine/compute_backend.h"
 
 namespace terrace {
 

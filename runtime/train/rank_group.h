@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "runtime/engine/compute_backend.h"
+#include "runtime/engine/step_ranks.h"
 #include "runtime/step/lane_executor.h"
-#include "runtime/train/compute_backend.h"
-#include "runtime/train/step_ranks.h"
 
 namespace terrace {
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "parallel/communicator.h"
-#include "runtime/train/training_state.h"
+#include "runtime/engine/training_state.h"
 
 namespace terrace {
 

@@ -2,8 +2,8 @@
 
 #include <string>
 
+#include "runtime/engine/engine.h"
 #include "runtime/step/machine_profile.h"
-#include "runtime/train/engine.h"
 
 namespace terrace {
 

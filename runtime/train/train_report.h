@@ -6,8 +6,8 @@
 #include "offload/block_store.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/data/dataset.h"
+#include "runtime/engine/engine.h"
 #include "runtime/step/step_waits.h"
-#include "runtime/train/engine.h"
 #include "runtime/train/metrics_file.h"
 #include "runtime/train/trainer.h"
 

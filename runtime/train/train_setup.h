@@ -6,7 +6,7 @@
 #include "runtime/checkpoint/weight_types.h"
 #include "runtime/config/train_options.h"
 #include "runtime/data/dataset.h"
-#include "runtime/train/engine.h"
+#include "runtime/engine/engine.h"
 #include "runtime/train/gpu_choice.h"
 #include "runtime/train/rank_group.h"
 #include "runtime/train/trainer.h"

@@ -13,6 +13,7 @@
 #include "memory/host/process_memory.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/hf_directory.h"
+#include "runtime/checkpoint/weight_state.h"
 #include "runtime/config/check_options.h"
 #include "runtime/data/dataset.h"
 #include "runtime/plan/planning_heap.h"

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "tests/e2e/program_run.h"
-#include "tests/runtime/process_state.h"
+#include "tests/runtime/cli/process_state.h"
 
 // The benchmarks run, as small as can be, and print what interface.md says. What they measure is
 // not looked at: times are no test.

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <string_view>
 
-#include "runtime/bench/bench.h"
-#include "runtime/bench/bench_device.h"
-#include "runtime/bench/bench_record.h"
+#include "bench/bench.h"
+#include "bench/bench_device.h"
+#include "bench/bench_record.h"
 #include "tests/gpu/gpu_presence.h"
 
 // The benchmarks of a GPU run on one, as small as can be. What they measure is not looked at: times

@@ -4,9 +4,9 @@
 #include <optional>
 #include <string>
 
-#include "runtime/train/compute_backend.h"
+#include "runtime/engine/compute_backend.h"
 #include "tests/gpu/gpu_presence.h"
-#include "tests/runtime/engine_fixture.h"
+#include "tests/runtime/engine/engine_fixture.h"
 
 // Whole training runs on the first GPU: switches do not change bits there either. Every run must
 // give the losses and norms of one whose state is all on the GPU.

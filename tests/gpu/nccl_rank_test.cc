@@ -14,7 +14,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "memory/cuda/cuda_device.h"
-#include "runtime/train/compute_backend.h"
+#include "runtime/engine/compute_backend.h"
 #include "tests/conformance/communicator_conformance.h"
 #include "tests/conformance/device_memory_conformance.h"
 #include "tests/gpu/rank_processes.h"

@@ -6,7 +6,7 @@
 
 #include "tests/gpu/nccl_rank.h"
 #include "tests/gpu/rank_processes.h"
-#include "tests/runtime/device_ranks_fixture.h"
+#include "tests/runtime/engine/device_ranks_fixture.h"
 
 // Whole trainings by ranks with NCCL, as this rank sees them. These tests are there in processes
 // that gpu_ranks_test.cc starts.

@@ -2,9 +2,9 @@
 
 #include <memory>
 
-#include "runtime/train/home_access.h"
-#include "runtime/train/step_bodies.h"
-#include "runtime/train/training_state.h"
+#include "runtime/engine/home_access.h"
+#include "runtime/engine/step_bodies.h"
+#include "runtime/engine/training_state.h"
 #include "tests/offload/store_fixture.h"
 #include "tests/sim/planted_bug.h"
 #include "tests/sim/sim_executor.h"

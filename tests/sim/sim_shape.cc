@@ -5,7 +5,7 @@
 
 #include "base/hash.h"
 #include "kernels/cpu/cpu_kernels.h"
-#include "tests/runtime/engine_fixture.h"
+#include "tests/runtime/engine/engine_fixture.h"
 
 namespace terrace {
 namespace {

@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "memory/host/worker_arena.h"
+#include "runtime/engine/engine.h"
+#include "runtime/engine/training_state.h"
 #include "runtime/model/unit_compute.h"
-#include "runtime/train/engine.h"
-#include "runtime/train/training_state.h"
 
 namespace terrace {
 

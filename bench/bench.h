@@ -1,0 +1,145 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/log.h"
+#include "bench/samples.h"
+
+// Benchmarks of parts of Terrace, each beside what the machine itself can do, measured in the same
+// run. One file per benchmark; benches() is the list.
+namespace terrace {
+
+struct BenchDevice;   // bench/bench_device.h
+class BenchRecord;    // bench/bench_record.h
+struct MachineSpeed;  // bench/bench_cost.h
+
+inline constexpr std::int64_t kOverlapSequence = 512;
+
+struct BenchOptions {
+  // What is measured in place of the CPU; null: the CPU. For benchmarks that Bench::on_device.
+  const BenchDevice* device = nullptr;
+  std::vector<std::string> nvme;  // directories on the drives; none: temporary_directory()
+  int threads = 1;
+  int repetitions = 7;    // rounds of interleaved measurements
+  double seconds = 1.0;   // a measurement takes about as long, where it can be cut to length
+  std::size_t bytes = 0;  // the working set; 0: what the benchmark takes for itself
+  bool grid = true;       // of bench io: tries every block size with every depth
+  std::optional<double> time_limit_s;  // of the whole benchmark
+  // The time limit is shorter than all of it is expected to take: what is quick comes first.
+  bool hurried = false;
+  // What is known of the machine where it is hurried; else null.
+  const MachineSpeed* speed = nullptr;
+  // Of bench step: the steps of so many ranks as threads, with this ZeRO stage.
+  std::optional<int> zero_stage;
+  int local_ranks = 1;
+  // Of bench overlap: tokens of a step, a multiple of kOverlapSequence; 0: of several sizes. Of
+  // bench step on a device: steps of so many only.
+  std::int64_t tokens = 0;
+  std::string preset;  // of bench step on a device: steps of this model only; empty: of all
+  bool small = false;  // everything as small as can be: does it run? for tests
+};
+
+// The options of what a hurried benchmark measures first, so that there is something: the same as
+// small as can be. Unset where there is no hurry, or all of it is small.
+std::optional<BenchOptions> quick_options(const BenchOptions& options);
+
+enum class BenchUnit : std::uint8_t {
+  kGigabytesPerSecond,  // 1e9 bytes
+  kGigaflopsPerSecond,
+  kElementsPerSecond,
+  kTokensPerSecond,
+  kSeconds,
+  kMillisecondsPerGigabyte,
+  kNanosecondsPerElement,
+  kBytesPerElement,
+  kTeraflopsPerSecond,
+};
+
+std::string_view name_of(BenchUnit unit);
+// Whether more is better: a rate, not a time or a size.
+bool is_rate(BenchUnit unit);
+
+struct BenchResult {
+  std::string name;  // snake_case
+  BenchUnit unit = BenchUnit::kGigabytesPerSecond;
+  Samples value;
+  Samples limit;         // what the machine can do, taken in the same rounds as `value`
+  std::string limit_is;  // in words: "memcpy, 1 thread"
+  // Other figures of the same rounds. Names are snake_case, and unique within a result.
+  struct Detail {
+    std::string name;
+    std::string unit;
+    Samples values;
+  };
+  std::vector<Detail> details = {};
+  // How it was measured, in words; names likewise.
+  struct Note {
+    std::string name;
+    std::string text;
+  };
+  std::vector<Note> notes = {};
+  std::optional<double> goal = std::nullopt;  // that the ratio should reach
+
+  // Of the medians: value / limit for rates, limit / value for the others. 1 is as good as it gets.
+  double ratio() const;
+  // Of each round, where both have as many.
+  Samples ratios() const;
+  // How far the samples that the ratio is made of are apart, highest / lowest: those of the value,
+  // of the limit, or the ratios of the rounds, whichever are farthest.
+  double spread() const;
+  // Whether they are too far apart for the ratio to say much.
+  bool is_unsteady() const { return spread() > kSteadySpread; }
+  static constexpr double kSteadySpread = 2;
+};
+
+// "1.00 MiB, depth 8" as a name: "1_00_mib_depth_8".
+std::string snake_name(std::string_view text);
+// A detail that is one number.
+BenchResult::Detail number_detail(std::string name, std::string unit, double value);
+
+// What a benchmark takes of the options; of the others, those that are not about rounds and output
+// mean nothing there.
+struct BenchTakes {
+  bool threads = false;
+  bool bytes = false;
+  bool drives = false;
+  bool grid = false;
+  bool ranks = false;  // --zero-stage, --local-ranks
+  bool tokens = false;
+  bool preset = false;
+  bool seconds = false;  // its measurements can be cut to length
+};
+
+// What a benchmark is expected to cost.
+struct BenchCost {
+  double seconds = 0;               // 0: nobody knows before
+  std::uint64_t written_bytes = 0;  // to drives
+};
+
+struct Bench {
+  std::string_view name;     // "io"
+  std::string_view summary;  // one line for the help
+  // Runs it: tells the record what it will measure, and what it has measured after every round;
+  // says on `log` what it is at. Throws TimeIsUp where the record's time ends before it does,
+  // ConfigError, EnvironmentError, OutOfMemory, IoError, CommError. Nothing in the record: another
+  // rank of the job has it.
+  void (*run)(const BenchOptions& options, BenchRecord& record, Log& log) = nullptr;
+  // Estimates what it will cost, from quick measurements.
+  BenchCost (*cost)(const BenchOptions& options, const MachineSpeed& speed) = nullptr;
+  BenchTakes on_host = {};
+  std::optional<BenchTakes> on_device = std::nullopt;  // set: measures devices too
+  // Makes measurements shorter so that each fits a hurried benchmark; null: what is last is left
+  // out.
+  void (*fit)(BenchOptions& options, const MachineSpeed& speed) = nullptr;
+};
+
+// In the order of the help.
+std::span<const Bench> benches();
+
+}  // namespace terrace

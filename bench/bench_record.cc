@@ -1,0 +1,55 @@
+#include "bench/bench_record.h"
+
+#include <algorithm>
+
+namespace terrace {
+
+void BenchRecord::check_time() const {
+  if (end_.is_over()) throw TimeIsUp();
+}
+
+Rounds BenchRecord::rounds(int most, double share) {
+  return {.most = most,
+          .end = end_,
+          .own_end = end_.part(share),
+          .agreed = {},
+          .cut_short = &cut_short_};
+}
+
+void BenchRecord::expect(const std::vector<std::string>& names) {
+  const std::lock_guard lock(mutex_);
+  expected_.insert(expected_.end(), names.begin(), names.end());
+}
+
+void BenchRecord::leave_out(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  std::erase(expected_, name);
+}
+
+void BenchRecord::put(BenchResult result) {
+  const std::lock_guard lock(mutex_);
+  const auto same = std::ranges::find(results_, result.name, &BenchResult::name);
+  if (same != results_.end()) {
+    *same = std::move(result);
+  } else {
+    results_.push_back(std::move(result));
+  }
+}
+
+std::vector<BenchResult> BenchRecord::results() const {
+  const std::lock_guard lock(mutex_);
+  return results_;
+}
+
+std::vector<std::string> BenchRecord::missing() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::string> missing;
+  for (const std::string& name : expected_) {
+    if (std::ranges::find(results_, name, &BenchResult::name) == results_.end()) {
+      missing.push_back(name);
+    }
+  }
+  return missing;
+}
+
+}  // namespace terrace

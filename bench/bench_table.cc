@@ -1,0 +1,91 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "base/bytes.h"
+#include "bench/bench_report.h"
+#include "bench/figure_text.h"
+
+namespace terrace {
+namespace {
+
+constexpr std::size_t kNameColumns = 34;
+constexpr std::size_t kIndent = 4;
+
+std::string row(std::string_view name, std::span<const std::string> cells) {
+  std::string text;
+  std::string_view shown = name;
+  if (name.size() > kNameColumns) {
+    text = std::string(name) + "\n";
+    shown = "";
+  }
+  return text + fmt::format("{:<{}}  {:>9} {:>9} {:>9} {:>9}  {:>7}  {}\n", shown, kNameColumns,
+                            cells[0], cells[1], cells[2], cells[3], cells[4], cells[5]);
+}
+
+std::string result_row(const BenchResult& result) {
+  const ShownUnit unit = shown_unit(result.value.median(), name_of(result.unit));
+  const auto number = [&](double value) { return short_number(value * unit.factor); };
+  const std::string cells[] = {number(result.value.median()),
+                               number(result.value.low()),
+                               number(result.value.high()),
+                               number(result.limit.median()),
+                               short_number(result.ratio()) + (result.is_unsteady() ? "*" : " "),
+                               unit.name};
+  return row(result.name, cells);
+}
+
+std::string spread_text(const BenchResult& result) {
+  return fmt::format("* samples are {} x apart: measure again when nothing else runs",
+                     short_number(result.spread()));
+}
+
+std::string result_lines(const BenchResult& result) {
+  const int rounds = result.value.count();
+  std::string text = result_row(result);
+  text += wrapped(
+      fmt::format("{} round{}; the limit is {}", rounds, rounds == 1 ? "" : "s", result.limit_is),
+      kIndent);
+  if (result.is_unsteady()) text += wrapped(spread_text(result), kIndent);
+  if (result.goal && result.ratio() < *result.goal) {
+    text += wrapped(fmt::format("below the goal of {}", *result.goal), kIndent);
+  }
+  std::string details;
+  for (const BenchResult::Detail& detail : result.details) {
+    details += fmt::format("{}{} {}", details.empty() ? "" : "; ", detail.name,
+                           figure_text(detail.values.median(), detail.unit));
+  }
+  for (const BenchResult::Note& note : result.notes) {
+    details += fmt::format("{}{}: {}", details.empty() ? "" : "; ", note.name, note.text);
+  }
+  return details.empty() ? text : text + wrapped(details, kIndent);
+}
+
+std::string drive_text(const DrivePlace& place) {
+  const std::string device = place.device.empty() ? "no block device" : place.device;
+  return fmt::format("drive: {}{}{}, {}, {} free", device, place.model.empty() ? "" : " ",
+                     place.model, place.file_system, format_size(place.free_bytes));
+}
+
+std::string cut_text(const BenchRun& run) {
+  const std::string by = fmt::format("Cut short after {:.1f} s by {}",
+                                     static_cast<double>(run.duration_ns) * 1e-9, run.cut->by);
+  if (run.cut->missing.empty()) return by + ": some results have fewer rounds.";
+  return fmt::format("{}. Not measured: {}.", by, fmt::join(run.cut->missing, ", "));
+}
+
+}  // namespace
+
+std::string bench_table(const BenchReport& report) {
+  std::string text = "Medians of interleaved rounds.\n";
+  for (const DrivePlace& place : report.run.drives) text += wrapped(drive_text(place), 0);
+  const std::string titles[] = {"value", "lowest", "highest", "limit", "ratio ", "unit"};
+  text += row("result", titles);
+  for (const BenchResult& result : report.results) text += result_lines(result);
+  if (report.run.cut) text += wrapped(cut_text(report.run), 0);
+  if (report.comparison) text += "\n" + comparison_table(*report.comparison);
+  return text;
+}
+
+}  // namespace terrace

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "bench/case_device.h"
+#include "bench/case_memory.h"
+#include "bench/samples.h"
+
+// What a device itself can do, measured on it.
+namespace terrace {
+
+// Work of which so much is done with each call.
+struct DeviceWork {
+  std::string is;  // in words
+  double amount = 0;
+  std::function<void()> enqueue = {};
+};
+
+// Calls that take about so many seconds, as one that was timed took `one_call_s`: one at least, and
+// no more than a device queues gladly.
+int calls_for(double seconds, double one_call_s);
+
+// Work per second. A measurement takes about `seconds`; the first one also finds out how many calls
+// that is.
+class DeviceRate {
+ public:
+  DeviceRate(CaseDevice& device, DeviceWork work, double seconds);
+
+  double measure();
+  const DeviceWork& work() const { return work_; }
+
+ private:
+  CaseDevice& device_;
+  const DeviceWork work_;
+  int calls_ = 1;
+};
+
+// The limits of kernels that run alone: large copies within the device, in bytes read and written,
+// and the best of some square products of a compute type, in operations.
+class DeviceLimits {
+ public:
+  // Borrows the device. Tries the products, each for about `seconds`. `small`: as little as can be.
+  DeviceLimits(CaseDevice& device, DType type, double seconds, bool small);
+
+  // Bytes, and operations, per second.
+  double copy() { return copy_.measure(); }
+  double product() { return product_.measure(); }
+  const std::string& copy_is() const { return copy_.work().is; }
+  const std::string& product_is() const { return product_.work().is; }
+
+ private:
+  DeviceCaseMemory memory_;
+  DeviceRate copy_;
+  DeviceRate product_;
+};
+
+// Device memory that they take.
+std::size_t device_limits_bytes(DType type, bool small);
+
+}  // namespace terrace

@@ -1,0 +1,232 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/bytes.h"
+#include "bench/kernel_cases.h"
+#include "memory/host/streaming_copy.h"
+#include "optim/stream_pass.h"
+#include "runtime/model/rope_table.h"
+
+namespace terrace {
+namespace {
+
+using ArrayAccess = StreamedArray::Access;
+
+// Pieces that a copy takes at once.
+constexpr std::size_t kElementPieceBytes = std::size_t{1} << 20;
+
+// What a kernel does with the bytes of a tensor.
+struct StreamedTensor {
+  TensorView tensor;
+  ArrayAccess access = ArrayAccess::kRead;
+};
+
+// Loops over the tensors of a kernel that move its bytes and compute nothing.
+std::vector<KernelLimit> loops_over(const KernelContext& context,
+                                    std::initializer_list<StreamedTensor> streams) {
+  // All have as many rows: an element of the narrowest stands for some bytes of the others.
+  std::int64_t elements = streams.begin()->tensor.elements();
+  for (const StreamedTensor& one : streams) elements = std::min(elements, one.tensor.elements());
+  std::vector<StreamedArray> arrays;
+  for (const StreamedTensor& one : streams) {
+    arrays.push_back(
+        {.data = one.tensor.data,
+         .bytes_per_element = one.tensor.size_bytes() / static_cast<std::size_t>(elements),
+         .access = one.access});
+  }
+  std::vector<KernelLimit> loops;
+  for (const bool asks_ahead : {true, false}) {
+    for (const bool past_cache : {true, false}) {
+      const StreamForm form = {.asks_ahead = asks_ahead, .past_cache = past_cache};
+      loops.push_back(
+          {fmt::format("a loop that only streams the same bytes{}{}, all threads",
+                       past_cache ? ", past the cache" : "", asks_ahead ? ", prefetching" : ""),
+           [=] { stream_pass(context, arrays, elements, form); }});
+    }
+  }
+  return loops;
+}
+
+// Copies between memory of their own that move as many bytes.
+std::vector<KernelLimit> copies_of(const KernelSetting& setting, CaseMemory& memory, double bytes) {
+  const std::size_t half = std::max<std::size_t>(64, static_cast<std::size_t>(bytes) / 2);
+  const auto source = memory.bytes(half);
+  const auto target = memory.bytes(half);
+  WorkerArena& workers = *setting.workers;
+  const auto in_pieces = [=, &workers](auto copy) {
+    const auto pieces = static_cast<std::int64_t>(divide_up(half, kElementPieceBytes));
+    workers.parallel_for(pieces, [&](std::int64_t piece, int) {
+      const std::size_t at = static_cast<std::size_t>(piece) * kElementPieceBytes;
+      const std::size_t size = std::min(kElementPieceBytes, half - at);
+      copy(target.subspan(at, size), source.subspan(at, size));
+    });
+  };
+  return {{"a streaming copy that moves as many bytes, all threads",
+           [=] { in_pieces(streaming_copy); }},
+          {"memcpy of as many bytes, all threads", [=] {
+             in_pieces([](std::span<std::byte> to, std::span<const std::byte> from) {
+               std::memcpy(to.data(), from.data(), to.size());
+             });
+           }}};
+}
+
+// Gives a case its memory, and on the CPU its limits.
+KernelCase against_streams(const KernelSetting& setting, KernelCase result,
+                           const std::shared_ptr<CaseMemory>& memory,
+                           std::initializer_list<StreamedTensor> streams) {
+  result.memory = memory;
+  if (setting.device != nullptr) return result;
+  result.limits = loops_over(memory->context(0), streams);
+  for (KernelLimit& copy : copies_of(setting, *memory, result.bytes)) {
+    result.limits.push_back(std::move(copy));
+  }
+  return result;
+}
+
+double bytes_of(std::initializer_list<TensorView> tensors) {
+  double bytes = 0;
+  for (const TensorView& tensor : tensors) bytes += static_cast<double>(tensor.size_bytes());
+  return bytes;
+}
+
+// The norms of a step: two in each block, one before the head.
+int norms_of(const ModelConfig& model) { return static_cast<int>(2 * model.layers + 1); }
+
+KernelCase norm_forward_case(const KernelSetting& setting) {
+  auto memory = setting.make_memory();
+  const std::int64_t rows = setting.batch.rows();
+  const std::int64_t width = setting.model.width;
+  const KernelContext context = memory->context(0);
+  const KernelTable& kernels = setting.kernels();
+  LayerNormForward op;
+  op.x = memory->tensor(setting.type, rows, width);
+  op.weight = memory->tensor(setting.type, width);
+  op.bias = memory->tensor(setting.type, width);
+  op.y = memory->tensor(setting.type, rows, width);
+  op.mean = memory->tensor(DType::kF32, rows);
+  op.rstd = memory->tensor(DType::kF32, rows);
+  KernelCase result = {.bytes = bytes_of({op.x, op.y}), .per_step = norms_of(setting.model)};
+  if (setting.model.family == ModelFamily::kGpt2) {
+    result.run = [&kernels, context, op] { kernels.layer_norm_forward(context, op); };
+  } else {
+    const RmsNormForward rms = {.x = op.x, .weight = op.weight, .y = op.y, .rstd = op.rstd};
+    result.run = [&kernels, context, rms] { kernels.rms_norm_forward(context, rms); };
+  }
+  return against_streams(setting, std::move(result), memory, {{op.x}, {op.y, ArrayAccess::kWrite}});
+}
+
+KernelCase norm_backward_case(const KernelSetting& setting) {
+  auto memory = setting.make_memory();
+  const std::int64_t rows = setting.batch.rows();
+  const std::int64_t width = setting.model.width;
+  const KernelTable& kernels = setting.kernels();
+  const KernelContext context =
+      memory->context(kernels.norm_backward_workspace(rows, width, setting.worker_count()));
+  LayerNormBackward op;
+  op.dy = memory->tensor(setting.type, rows, width);
+  op.x = memory->tensor(setting.type, rows, width);
+  op.weight = memory->tensor(setting.type, width);
+  op.mean = memory->tensor(DType::kF32, rows);
+  op.rstd = memory->tensor(DType::kF32, rows);
+  op.dresidual = memory->tensor(setting.type, rows, width);
+  op.dx = memory->tensor(setting.type, rows, width);
+  op.dweight = memory->tensor(DType::kF32, width);
+  op.dbias = memory->tensor(DType::kF32, width);
+  KernelCase result = {.bytes = bytes_of({op.dy, op.x, op.dresidual, op.dx}),
+                       .per_step = norms_of(setting.model)};
+  if (setting.model.family == ModelFamily::kGpt2) {
+    result.run = [&kernels, context, op] { kernels.layer_norm_backward(context, op); };
+  } else {
+    const RmsNormBackward rms = {.dy = op.dy,
+                                 .x = op.x,
+                                 .weight = op.weight,
+                                 .rstd = op.rstd,
+                                 .dresidual = op.dresidual,
+                                 .dx = op.dx,
+                                 .dweight = op.dweight};
+    result.run = [&kernels, context, rms] { kernels.rms_norm_backward(context, rms); };
+  }
+  return against_streams(setting, std::move(result), memory,
+                         {{op.dy}, {op.x}, {op.dresidual}, {op.dx, ArrayAccess::kWrite}});
+}
+
+KernelCase activation_case(const KernelSetting& setting, bool backward) {
+  auto memory = setting.make_memory();
+  const std::int64_t rows = setting.batch.rows();
+  const KernelContext context = memory->context(0);
+  const KernelTable& kernels = setting.kernels();
+  const TensorView up = memory->tensor(setting.type, rows, up_columns(setting.model));
+  const TensorView y = memory->tensor(setting.type, rows, setting.model.intermediate);
+  const TensorView dup = memory->tensor(setting.type, rows, up_columns(setting.model));
+  KernelCase result = {.bytes = backward ? bytes_of({up, y, dup}) : bytes_of({up, y}),
+                       .per_step = static_cast<int>(setting.model.layers)};
+  const bool gelu = setting.model.family == ModelFamily::kGpt2;
+  result.run = [=, &kernels] {
+    if (gelu && backward) return kernels.gelu_backward(context, {up, y, dup});
+    if (gelu) return kernels.gelu_forward(context, {up, y});
+    if (backward) return kernels.swiglu_backward(context, {up, y, dup});
+    kernels.swiglu_forward(context, {up, y});
+  };
+  if (backward) {
+    return against_streams(setting, std::move(result), memory,
+                           {{up}, {y}, {dup, ArrayAccess::kWrite}});
+  }
+  return against_streams(setting, std::move(result), memory, {{up}, {y, ArrayAccess::kWrite}});
+}
+
+KernelCase add_case(const KernelSetting& setting) {
+  auto memory = setting.make_memory();
+  const KernelContext context = memory->context(0);
+  const KernelTable& kernels = setting.kernels();
+  const TensorView a = memory->tensor(setting.type, setting.batch.rows(), setting.model.width);
+  const TensorView b = memory->tensor(setting.type, setting.batch.rows(), setting.model.width);
+  KernelCase result = {.bytes = bytes_of({a, b, b}),
+                       .per_step = static_cast<int>(2 * setting.model.layers)};
+  result.run = [&kernels, context, a, b] { kernels.add(context, {a, b, b}); };
+  return against_streams(setting, std::move(result), memory, {{a}, {b, ArrayAccess::kUpdate}});
+}
+
+KernelCase rope_case(const KernelSetting& setting) {
+  auto memory = setting.make_memory();
+  const ModelConfig& model = setting.model;
+  const KernelContext context = memory->context(0);
+  const KernelTable& kernels = setting.kernels();
+  Rope op;
+  op.qkv = memory->tensor(setting.type, setting.batch.rows(), qkv_columns(model));
+  std::vector<float> table(static_cast<std::size_t>(setting.batch.positions * model.head_width));
+  fill_rope_table(model.rope, setting.batch.positions, model.head_width, table);
+  op.table = view(memory->holding(std::as_bytes(std::span(table))).data(), DType::kF32,
+                  setting.batch.positions, model.head_width);
+  op.sequence = setting.batch.positions;
+  op.head_width = model.head_width;
+  op.heads = model.heads + model.key_value_heads;
+  // Twice in a block: forward and backward. Each reads and writes the heads that it turns.
+  KernelCase result = {
+      .bytes = 2.0 * static_cast<double>(setting.batch.rows() * op.heads * op.head_width) *
+               static_cast<double>(size_of(setting.type)),
+      .per_step = static_cast<int>(2 * model.layers)};
+  result.run = [&kernels, context, op] { kernels.rope(context, op); };
+  // As many bytes as the heads have, one behind the other.
+  const TensorView turned =
+      view(op.qkv.data, setting.type, setting.batch.rows() * op.heads * op.head_width);
+  return against_streams(setting, std::move(result), memory, {{turned, ArrayAccess::kUpdate}});
+}
+
+}  // namespace
+
+std::vector<KernelCaseMaker> element_cases(const KernelSetting& setting) {
+  std::vector<KernelCaseMaker> makers = {
+      {"norm_forward", [&setting] { return norm_forward_case(setting); }},
+      {"norm_backward", [&setting] { return norm_backward_case(setting); }},
+      {"activation_forward", [&setting] { return activation_case(setting, false); }},
+      {"activation_backward", [&setting] { return activation_case(setting, true); }},
+      {"add", [&setting] { return add_case(setting); }}};
+  if (setting.model.family != ModelFamily::kGpt2) {
+    makers.push_back({"rope", [&setting] { return rope_case(setting); }});
+  }
+  return makers;
+}
+
+}  // namespace terrace

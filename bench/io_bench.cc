@@ -1,0 +1,332 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/hash.h"
+#include "bench/bare_drives.h"
+#include "bench/bench_list.h"
+#include "bench/drive_check.h"
+#include "bench/fio_peer.h"
+#include "bench/io_contest.h"
+#include "bench/io_plan.h"
+#include "bench/store_load.h"
+#include "bench/usage_clock.h"
+
+// Two steps for each mix of directions. First every shape of I/O is tried once by the bare loop and
+// by fio. Then the best few of each are measured again, in rounds with the store, which is asked
+// for requests of some shapes: the best median of the store is held against the best of theirs, and
+// processor time against the least that they need with requests of these shapes.
+//
+// No place of the drive is used by two in a row: what was used a moment ago comes faster from the
+// host of a virtual drive, or from the memory of a real one. Nor has anything a place of its own,
+// since some are faster for minutes: those of the tools take turns with all regions, round by
+// round, and the store's requests with all of its stores.
+namespace terrace {
+namespace {
+
+using Runner = std::function<IoRate(const BareDrives::Run& run)>;
+
+// Checksums of requests, one after another, of memory that is used again and again.
+IoRate take_checksums(std::span<const std::byte> memory, std::size_t request_bytes,
+                      double seconds) {
+  const UsageClock usage;
+  std::uint64_t bytes = 0;
+  std::uint64_t sum = 0;
+  do {
+    const std::size_t block = std::min(request_bytes, memory.size());
+    sum ^= hash_bytes(memory.subspan(bytes % (memory.size() / block * block), block));
+    bytes += block;
+  } while (usage.wall_seconds() < seconds);
+  TERRACE_CHECK_NE(sum, bytes);  // it was computed
+  const double gigabytes = static_cast<double>(bytes) * 1e-9;
+  return {.gb_per_s = gigabytes / usage.wall_seconds(),
+          .cpu_ms_per_gb = usage.cpu_seconds() * 1e3 / gigabytes};
+}
+
+class IoBench {
+ public:
+  // `fio`: its version, where it is installed. Throws as BareDrives, FioPeer and stores do, and
+  // TimeIsUp.
+  IoBench(const BenchOptions& options, const std::optional<std::string>& fio, BenchRecord& record,
+          Log& log);
+
+  void run();
+
+ private:
+  // That take turns with requests of some shapes, which have the same size.
+  using Stores = std::vector<std::unique_ptr<StoreLoad>>;
+
+  void try_fio();
+  std::unique_ptr<StoreLoad> make_store(bool checksums, std::span<const IoShape> requests);
+  std::vector<IoShape> finalists(const std::string& tool, const Runner& run, IoMix mix,
+                                 bool wide) const;
+  std::vector<IoShape> best_shapes(const Runner& run, IoMix mix, bool wide) const;
+  // The first of them begins in region `first`, the next in the one behind it.
+  Contestants contestants(const std::string& tool, const Runner& run, IoMix mix,
+                          std::span<const IoShape> shapes, std::size_t first) const;
+  Contestants contestants(const Stores& stores, std::span<const IoShape> requests, IoMix mix) const;
+  // Those of the bare loop and of fio, each with the shapes of the store besides its finalists.
+  Contestants tools(IoMix mix);
+  Contestants wide_loops(IoMix mix);
+  Contestant checksums_alone() const;
+  // `parts`: mixes that are left, which share the time.
+  void run_mix(IoMix mix, double parts);
+  void run_wide(IoMix mix, double parts);
+  std::string loop_name() const;
+  std::string description() const;
+
+  const BenchOptions options_;
+  BenchRecord& record_;
+  Log& log_;
+  const std::vector<std::string> directories_;
+  const std::size_t bytes_;  // of a region, and of a store, on each drive
+  const std::span<const IoShape> store_shapes_;
+  std::size_t regions_;  // that are written
+  BareDrives drives_;
+  std::optional<std::string> fio_version_;
+  FioPeer fio_;
+  const IoShape wide_shape_;
+  Stores checked_, unchecked_, wide_;
+};
+
+IoBench::IoBench(const BenchOptions& options, const std::optional<std::string>& fio,
+                 BenchRecord& record, Log& log)
+    : options_(options),
+      record_(record),
+      log_(log),
+      directories_(bench_directories(options)),
+      bytes_(io_region_bytes(options)),
+      store_shapes_(io_store_shapes(options)),
+      regions_(io_regions(options)),
+      drives_({.directories = directories_,
+               .region_bytes = bytes_,
+               .regions = regions_,
+               .block_bytes_max = options.small ? kMiB : kIoBlockMax,
+               .depth_max = options.small ? 8 : kIoDepthMax},
+              log),
+      fio_version_(fio),
+      fio_({.files = drives_.files(), .way = drives_.way(), .direct = drives_.direct()}),
+      wide_shape_(io_wide_shape(options)) {
+  if (!drives_.remark().empty()) log.info("bench io: " + drives_.remark());
+  try_fio();
+  constexpr double kFillShare = 0.4;  // of the time
+  regions_ = drives_.fill(record.end().part(kFillShare));
+  if (regions_ == 0) throw TimeIsUp();
+  wide_.push_back(make_store(true, std::span(&wide_shape_, 1)));
+  for (std::size_t i = 0; i < store_shapes_.size(); ++i) {
+    checked_.push_back(make_store(true, store_shapes_));
+    unchecked_.push_back(make_store(false, store_shapes_));
+  }
+}
+
+// What it cannot do is told before anything is written.
+void IoBench::try_fio() {
+  if (!fio_version_) {
+    log_.info("bench io: fio is not installed; the limit is a bare loop");
+    return;
+  }
+  constexpr double kSeconds = 0.01;
+  fio_.run(IoMix::kRead, io_shapes_to_try(options_, false).back(), drives_.range(0), kSeconds);
+  if (drives_.way() == IoWay::kThreads) *fio_version_ += " with libaio";
+}
+
+std::unique_ptr<StoreLoad> IoBench::make_store(bool checksums, std::span<const IoShape> requests) {
+  record_.check_time();
+  StoreLoad::Options load;
+  for (const std::string& directory : directories_) {
+    load.store.directories.push_back({.path = directory, .budget_bytes = std::nullopt});
+  }
+  load.store.checksums = checksums;
+  load.store.named_files = false;
+  load.total_bytes = bytes_ * directories_.size();
+  load.extent_bytes = requests.front().block_bytes;
+  load.requests = std::ranges::max(requests, {}, &IoShape::depth).depth;
+  return std::make_unique<StoreLoad>(load, log_);
+}
+
+Contestants IoBench::contestants(const Stores& stores, std::span<const IoShape> requests,
+                                 IoMix mix) const {
+  Contestants contestants;
+  for (const IoShape& shape : requests) {
+    const StoreLoad::Run one = {.mix = mix, .seconds = options_.seconds, .requests = shape.depth};
+    const auto run = [&stores, one, first = contestants.size()](std::size_t round) {
+      return stores[(first + round) % stores.size()]->run(one);
+    };
+    const int depth = std::min(shape.depth, stores.front()->requests());
+    contestants.push_back({.name = "store, " + to_text(IoShape{shape.block_bytes, depth}),
+                           .shape = shape,
+                           .run = run});
+  }
+  return contestants;
+}
+
+Contestants IoBench::contestants(const std::string& tool, const Runner& run, IoMix mix,
+                                 std::span<const IoShape> shapes, std::size_t first) const {
+  Contestants contestants;
+  for (const IoShape& shape : shapes) {
+    BareDrives::Run one = {.mix = mix, .shape = shape, .region = 0, .seconds = options_.seconds};
+    const auto run_one = [=, this, begin = first + contestants.size()](std::size_t round) mutable {
+      one.region = (begin + round) % regions_;
+      return run(one);
+    };
+    contestants.push_back(
+        {.name = fmt::format("{}, {}", tool, to_text(shape)), .shape = shape, .run = run_one});
+  }
+  return contestants;
+}
+
+Contestant IoBench::checksums_alone() const {
+  // What requests of the first shape have in flight, and what the store has the checksums of.
+  const IoShape& shape = store_shapes_.front();
+  const std::size_t in_flight = shape.block_bytes * static_cast<std::size_t>(shape.depth);
+  return {.name = fmt::format("xxh3 of {} of memory, 1 thread", format_size(in_flight)),
+          .run = [this, in_flight](std::size_t /*round*/) {
+            return take_checksums(drives_.memory().first(in_flight),
+                                  store_shapes_.front().block_bytes,
+                                  io_screening_seconds(options_));
+          }};
+}
+
+// The shapes that were fastest in one try each, the fastest first.
+std::vector<IoShape> IoBench::best_shapes(const Runner& run, IoMix mix, bool wide) const {
+  struct Tried {
+    IoShape shape;
+    double gb_per_s = 0;
+  };
+  std::vector<Tried> tried;
+  for (const IoShape& shape : io_shapes_to_try(options_, wide)) {
+    record_.check_time();
+    const IoRate rate = run({.mix = mix,
+                             .shape = shape,
+                             .region = tried.size() % regions_,
+                             .seconds = io_screening_seconds(options_)});
+    tried.push_back({shape, rate.gb_per_s});
+  }
+  std::stable_sort(tried.begin(), tried.end(),
+                   [](const Tried& a, const Tried& b) { return a.gb_per_s > b.gb_per_s; });
+  std::vector<IoShape> best;
+  for (std::size_t i = 0; i < io_finalists(options_, wide); ++i) best.push_back(tried[i].shape);
+  return best;
+}
+
+std::vector<IoShape> IoBench::finalists(const std::string& tool, const Runner& run, IoMix mix,
+                                        bool wide) const {
+  std::vector<IoShape> shapes = io_shapes_to_try(options_, wide);
+  if (options_.grid) {
+    log_.info(fmt::format("bench io: {}: trying shapes with {}", name_of(mix), tool));
+    shapes = best_shapes(run, mix, wide);
+  }
+  if (wide) return shapes;
+  for (const IoShape& shape : store_shapes_) {
+    if (std::ranges::count(shapes, shape) == 0) shapes.push_back(shape);
+  }
+  return shapes;
+}
+
+std::string IoBench::loop_name() const {
+  return drives_.way() == IoWay::kThreads ? "bare threads" : "bare loop";
+}
+
+std::string IoBench::description() const {
+  std::string text;
+  const BlockStore& store = wide_.front()->store();
+  for (const StorePath& path : store.paths()) {
+    if (!text.empty()) text += "; ";
+    text += fmt::format("{}{}{}, blocks of {}, {} in flight", path.engine,
+                        path.direct_io ? ", O_DIRECT" : ", page cache",
+                        path.registered_buffers ? ", registered buffers" : "",
+                        format_size(store.block_bytes()), path.depth);
+  }
+  return text;
+}
+
+Contestants IoBench::tools(IoMix mix) {
+  const Runner fio = [this](const BareDrives::Run& run) {
+    return fio_.run(run.mix, run.shape, drives_.range(run.region), run.seconds);
+  };
+  const Runner bare = [this](const BareDrives::Run& run) { return drives_.run(run); };
+  const std::string loop = loop_name();
+  Contestants tools = contestants(loop, bare, mix, finalists(loop, bare, mix, false), 0);
+  if (!fio_version_) return tools;
+  const std::vector<IoShape> shapes = finalists(*fio_version_, fio, mix, false);
+  for (Contestant& one : contestants(*fio_version_, fio, mix, shapes, tools.size())) {
+    tools.push_back(std::move(one));
+  }
+  return tools;
+}
+
+Contestants IoBench::wide_loops(IoMix mix) {
+  const Runner bare_wide = [this](BareDrives::Run run) {
+    run.wide = true;
+    return drives_.run(run);
+  };
+  const std::string loop =
+      fmt::format("{} over {}", loop_name(), format_size(drives_.memory().size()));
+  return contestants(loop, bare_wide, mix, finalists(loop, bare_wide, mix, true), 0);
+}
+
+void IoBench::run_mix(IoMix mix, double parts) {
+  constexpr double kRoundsShare = 0.85;  // of the mix; the rest is for requests that are wide
+  const std::string name = "store_" + name_of(mix);
+  Contestants limits = tools(mix);
+  Contestants checked = contestants(checked_, store_shapes_, mix);
+  Contestants unchecked = contestants(unchecked_, store_shapes_, mix);
+  Contestants sums = {checksums_alone()};
+  log_.info(fmt::format("bench io: {}: {} rounds", name_of(mix), options_.repetitions));
+  const Rounds rounds = record_.rounds(options_.repetitions, kRoundsShare / parts);
+  measure_contestants({&checked, &unchecked, &sums, &limits}, rounds, [&] {
+    BenchResult result = io_rate_result(name, checked, limits);
+    add_io_details(result, limits);
+    result.notes.push_back({"store", description()});
+    record_.put(std::move(result));
+    record_.put(io_rate_result(name + "_unchecked", unchecked, limits));
+    record_.put(io_cpu_result(name + "_cpu", checked, limits, store_shapes_));
+    record_.put(io_cpu_result(name + "_unchecked_cpu", unchecked, limits, store_shapes_));
+    record_.put(io_checksum_result(name + "_checksums", checked[0], unchecked[0], sums[0]));
+  });
+}
+
+void IoBench::run_wide(IoMix mix, double parts) {
+  constexpr double kWideShare = 0.2;  // of what the mix and those behind it have left
+  Contestants wide = contestants(wide_, std::span(&wide_shape_, 1), mix);
+  Contestants loops = wide_loops(mix);
+  const Rounds rounds = record_.rounds(options_.repetitions, parts > 1 ? kWideShare / parts : 1);
+  measure_contestants({&wide, &loops}, rounds, [&] {
+    BenchResult result = io_rate_result("store_" + name_of(mix) + "_wide", wide, loops);
+    add_io_details(result, loops);
+    record_.put(std::move(result));
+  });
+}
+
+void IoBench::run() {
+  double parts = 3;
+  for (const IoMix mix : {IoMix::kRead, IoMix::kWrite, IoMix::kMixed}) {
+    run_mix(mix, parts);
+    run_wide(mix, parts);
+    --parts;
+  }
+}
+
+}  // namespace
+
+void bench_io(const BenchOptions& options, BenchRecord& record, Log& log) {
+  for (const IoMix mix : {IoMix::kRead, IoMix::kWrite, IoMix::kMixed}) {
+    for (const char* const what :
+         {"", "_unchecked", "_cpu", "_unchecked_cpu", "_checksums", "_wide"}) {
+      record.expect({"store_" + name_of(mix) + what});
+    }
+  }
+  const std::optional<std::string> fio = FioPeer::find();
+  check_drives(options, io_space(options), log);
+  log.info(fmt::format("bench io: takes {} of {} while it runs", format_size(io_space(options)),
+                       fmt::join(bench_directories(options), ", ")));
+  IoBench(options, fio, record, log).run();
+}
+
+}  // namespace terrace

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <array>
+
+#include "bench/update_forms.h"
+#include "memory/host/host_memory.h"
+#include "memory/host/worker_arena.h"
+#include "optim/adamw.h"
+#include "optim/stream_pass.h"
+
+// Measures one AdamW update over state in memory, and the least that the same traffic takes.
+namespace terrace {
+
+class UpdateLoad {
+ public:
+  // `elements` is a multiple of 4Ki. Makes gradients, parameters and a state of the form, with
+  // numbers as training has them. Throws OutOfMemory.
+  UpdateLoad(const UpdateForm& form, std::int64_t elements, int threads);
+
+  // Each does one pass and gives GB/s, of the same bytes.
+  double update();
+  double stream(const StreamForm& form);
+
+  // Bytes between memory and processor in a pass.
+  double traffic_bytes() const;
+
+ private:
+  std::array<StreamedArray, 5> arrays() const;
+
+  const StateFormat format_;
+  const std::int64_t elements_;
+  WorkerArena workers_;
+  KernelContext context_;
+  HostMemory gradient_;
+  HostMemory parameter_;
+  HostMemory state_;
+  StepScalars scalars_;
+};
+
+}  // namespace terrace

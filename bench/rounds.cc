@@ -1,0 +1,102 @@
+#include "bench/rounds.h"
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "parallel/communicator.h"
+
+namespace terrace {
+namespace {
+
+double seconds_since(std::int64_t begin_ns) {
+  return static_cast<double>(SystemClock().now_ns() - begin_ns) * 1e-9;
+}
+
+// Nanoseconds of a call, the mean of as many as begin within so long; one at least.
+double ns_of(const std::function<void()>& call, std::int64_t within_ns) {
+  const SystemClock clock;
+  const std::int64_t begin_ns = clock.now_ns();
+  std::int64_t end_ns = begin_ns;
+  double calls = 0;
+  do {
+    call();
+    end_ns = clock.now_ns();
+    ++calls;
+  } while (end_ns - begin_ns < within_ns);
+  return static_cast<double>(end_ns - begin_ns) / calls;
+}
+
+// Whether the next measurement may begin.
+class RoundsLeft {
+ public:
+  explicit RoundsLeft(const Rounds& rounds) : rounds_(rounds) {}
+
+  // Before the first, or after a complete one that took so long.
+  bool begins_round(double last_round_s) {
+    const double left_s = std::min(rounds_.end.seconds_left(), rounds_.own_end.seconds_left());
+    return !any_ends(last_round_s > 0 && left_s < last_round_s);
+  }
+  bool begins_measurement() { return !any_ends(rounds_.end.is_over()); }
+
+ private:
+  bool any_ends(bool wants_end) {
+    const bool ends = rounds_.agreed ? rounds_.agreed(wants_end) : wants_end;
+    if (ends && rounds_.cut_short != nullptr) *rounds_.cut_short = true;
+    return ends;
+  }
+
+  const Rounds& rounds_;
+};
+
+}  // namespace
+
+bool any_wants_end(Communicator& ranks, bool wants_end) {
+  float wish = wants_end ? 1 : 0;
+  ranks.all_reduce(view(std::span(&wish, 1)), ReduceOp::kMax, {});
+  return wish != 0;
+}
+
+void interleave(std::span<const Measurement> measurements, const Rounds& rounds, Publish publish) {
+  RoundsLeft left(rounds);
+  std::vector<Samples> samples(measurements.size());
+  double last_round_s = 0;
+  for (std::size_t round = 0; round < static_cast<std::size_t>(rounds.most); ++round) {
+    if (!left.begins_round(last_round_s)) return;
+    const std::int64_t begin_ns = SystemClock().now_ns();
+    std::vector<Samples> more = samples;
+    for (std::size_t i = 0; i < measurements.size(); ++i) {
+      if (!left.begins_measurement()) {
+        if (round == 0) throw TimeIsUp();
+        return;
+      }
+      const std::size_t at = (i + round) % measurements.size();
+      more[at].add(measurements[at]());
+    }
+    samples = std::move(more);
+    last_round_s = seconds_since(begin_ns);
+    publish(samples);
+  }
+}
+
+std::size_t quickest_of(std::span<const std::function<void()>> ways) {
+  constexpr int kTries = 3;
+  constexpr std::int64_t kTryNs = 2'000'000;  // some calls are over in a microsecond
+  constexpr double kLongNs = 2e8;
+  if (ways.size() == 1) return 0;
+  std::vector<double> least_ns;
+  for (const std::function<void()>& way : ways) least_ns.push_back(ns_of(way, 0));
+  if (std::ranges::min(least_ns) < kLongNs) {
+    std::vector<Measurement> timed;
+    for (const std::function<void()>& way : ways) {
+      timed.emplace_back([&way] { return ns_of(way, kTryNs); });
+    }
+    interleave(timed, {.most = kTries}, [&](const std::vector<Samples>& times) {
+      for (std::size_t i = 0; i < times.size(); ++i) {
+        least_ns[i] = std::min(least_ns[i], times[i].low());
+      }
+    });
+  }
+  return static_cast<std::size_t>(std::ranges::min_element(least_ns) - least_ns.begin());
+}
+
+}  // namespace terrace

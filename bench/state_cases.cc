@@ -1,0 +1,177 @@
+#include <array>
+
+#include "bench/kernel_cases.h"
+#include "bench/update_forms.h"
+#include "optim/adamw.h"
+
+namespace terrace {
+namespace {
+
+double size_of_all(std::initializer_list<TensorView> tensors) {
+  double bytes = 0;
+  for (const TensorView& tensor : tensors) bytes += static_cast<double>(tensor.size_bytes());
+  return bytes;
+}
+
+// A kernel from fp32 elements to others. `passes` over the target: 2 where it is read too.
+template <typename Op>
+KernelCase source_case(const KernelSetting& setting,
+                       void (*KernelTable::*kernel)(const KernelContext&, const Op&),
+                       TensorView target, int passes) {
+  const std::shared_ptr<CaseMemory> memory = setting.make_memory();
+  const KernelTable& kernels = setting.kernels();
+  const KernelContext context = memory->context(0);
+  const Op op = {memory->tensor(DType::kF32, target.elements()),
+                 memory->tensor(target.dtype, target.elements())};
+  return {.bytes = size_of_all({op.source}) + passes * size_of_all({op.target}),
+          .run = [&kernels, kernel, context, op] { (kernels.*kernel)(context, op); },
+          .memory = memory};
+}
+
+KernelCase accumulate_case(const KernelSetting& setting, std::int64_t elements) {
+  return source_case(setting, &KernelTable::accumulate_gradient,
+                     view(nullptr, DType::kF32, elements), 2);
+}
+
+KernelCase round_case(const KernelSetting& setting, std::int64_t elements) {
+  return source_case(setting, &KernelTable::round_gradient, view(nullptr, DType::kBF16, elements),
+                     1);
+}
+
+KernelCase cast_case(const KernelSetting& setting, std::int64_t elements) {
+  return source_case(setting, &KernelTable::cast_parameters, view(nullptr, DType::kBF16, elements),
+                     1);
+}
+
+KernelCase fill_case(const KernelSetting& setting, std::int64_t elements) {
+  const std::shared_ptr<CaseMemory> memory = setting.make_memory();
+  const KernelTable& kernels = setting.kernels();
+  const KernelContext context = memory->context(0);
+  const FillZero op = {memory->tensor(DType::kF32, elements)};
+  return {.bytes = size_of_all({op.target}),
+          .run = [&kernels, context, op] { kernels.fill_zero(context, op); },
+          .memory = memory};
+}
+
+KernelCase norm_partials_case(const KernelSetting& setting, std::int64_t elements) {
+  const std::shared_ptr<CaseMemory> memory = setting.make_memory();
+  const KernelTable& kernels = setting.kernels();
+  const KernelContext context = memory->context(0);
+  const NormPartials op = {memory->tensor(DType::kF32, elements),
+                           memory->tensor(DType::kF64, elements / kNormBlock)};
+  return {.bytes = size_of_all({op.gradient, op.partials}),
+          .run = [&kernels, context, op] { kernels.norm_partials(context, op); },
+          .memory = memory};
+}
+
+// Rows of the embedding are read once a token, those of the positions once.
+KernelCase embedding_forward_case(const KernelSetting& setting) {
+  const std::shared_ptr<CaseMemory> memory = setting.make_memory();
+  const ModelConfig& model = setting.model;
+  const KernelTable& kernels = setting.kernels();
+  const KernelContext context = memory->context(0);
+  EmbeddingForward op;
+  op.tokens = memory->indices(setting.batch.rows(), model.vocabulary);
+  op.wte = memory->tensor(setting.type, model.vocabulary, model.width);
+  op.h = memory->tensor(setting.type, setting.batch.rows(), model.width);
+  op.sequence = setting.batch.positions;
+  KernelCase result = {.memory = memory};
+  result.bytes = size_of_all({op.h, op.h, op.tokens});
+  if (model.family == ModelFamily::kGpt2) {
+    op.wpe = memory->tensor(setting.type, setting.batch.positions, model.width);
+    result.bytes += size_of_all({op.wpe});
+  }
+  result.run = [&kernels, context, op] { kernels.embedding_forward(context, op); };
+  return result;
+}
+
+KernelCase embedding_backward_case(const KernelSetting& setting) {
+  struct Operands {
+    std::array<TensorView, 1> tokens, dh;  // that the op refers to
+  };
+  const std::shared_ptr<CaseMemory> memory = setting.make_memory();
+  const ModelConfig& model = setting.model;
+  const std::int64_t rows = setting.batch.rows();
+  const KernelTable& kernels = setting.kernels();
+  const KernelContext context = memory->context(kernels.embedding_backward_workspace(
+      rows, 1, model.vocabulary, model.width, setting.worker_count()));
+  const auto operands = std::make_shared<Operands>();
+  operands->tokens = {memory->indices(rows, model.vocabulary)};
+  operands->dh = {memory->tensor(setting.type, rows, model.width)};
+  EmbeddingBackward op;
+  op.tokens = operands->tokens;
+  op.dh = operands->dh;
+  op.dwte = memory->tensor(DType::kF32, model.vocabulary, model.width);
+  op.sequence = setting.batch.positions;
+  KernelCase result = {.memory = memory};
+  result.bytes = size_of_all({op.tokens[0], op.dh[0], op.dwte});
+  if (model.family == ModelFamily::kGpt2) {
+    op.dwpe = memory->tensor(DType::kF32, setting.batch.positions, model.width);
+    result.bytes += size_of_all({op.dh[0], op.dwpe});
+  }
+  result.run = [&kernels, context, op, operands] { kernels.embedding_backward(context, op); };
+  return result;
+}
+
+KernelCase add_positions_case(const KernelSetting& setting) {
+  const std::shared_ptr<CaseMemory> memory = setting.make_memory();
+  const KernelTable& kernels = setting.kernels();
+  const KernelContext context = memory->context(0);
+  AddPositions op;
+  op.h = memory->tensor(setting.type, setting.batch.rows(), setting.model.width);
+  op.wpe = memory->tensor(setting.type, setting.batch.positions, setting.model.width);
+  op.sequence = setting.batch.positions;
+  return {.bytes = size_of_all({op.h, op.h, op.wpe}),
+          .run = [&kernels, context, op] { kernels.add_positions(context, op); },
+          .memory = memory};
+}
+
+// One AdamW update, the whole of it one kernel.
+KernelCase update_case(const KernelSetting& setting, const UpdateForm& form,
+                       std::int64_t elements) {
+  const std::shared_ptr<CaseMemory> memory = setting.make_memory();
+  const LaneKernels& kernels = setting.device->kernels();
+  const KernelContext context = memory->context(0);
+  const StepScalars scalars = {
+      .learning_rate = 3e-4F, .bias_correction_1 = 0.5F, .bias_correction_2 = 0.5F, .step = 1};
+  AdamWUpdate update;
+  update.gradient = memory->tensor(DType::kF32, elements);
+  update.parameter = memory->tensor(DType::kBF16, elements);
+  set_state_views(update, form.state, memory->zeros(form.state.bytes(elements)).data(), elements);
+  update.options.weight_decay = 0.1F;
+  const auto at = memory->holding(std::as_bytes(std::span(&scalars, 1)));
+  update.scalars = reinterpret_cast<const StepScalars*>(at.data());
+  return {.bytes = update_traffic_bytes(form.state, elements),
+          .run = [&kernels, context, update] { kernels.update(context, update); },
+          .memory = memory};
+}
+
+}  // namespace
+
+std::vector<KernelCaseMaker> state_cases(const KernelSetting& setting, std::int64_t elements) {
+  std::vector<KernelCaseMaker> makers = {
+      {"embedding_forward", [&setting] { return embedding_forward_case(setting); }},
+      {"embedding_backward", [&setting] { return embedding_backward_case(setting); }}};
+  if (setting.model.family == ModelFamily::kGpt2) {
+    makers.push_back({"add_positions", [&setting] { return add_positions_case(setting); }});
+  }
+  struct ElementCase {
+    const char* name;
+    KernelCase (*make)(const KernelSetting& setting, std::int64_t elements);
+  };
+  for (const ElementCase& one : {ElementCase{"accumulate_gradient", accumulate_case},
+                                 {"round_gradient", round_case},
+                                 {"cast_parameters", cast_case},
+                                 {"fill_zero", fill_case},
+                                 {"norm_partials", norm_partials_case}}) {
+    makers.push_back(
+        {one.name, [&setting, make = one.make, elements] { return make(setting, elements); }});
+  }
+  for (const UpdateForm& form : update_forms()) {
+    makers.push_back(
+        {form.name, [&setting, form, elements] { return update_case(setting, form, elements); }});
+  }
+  return makers;
+}
+
+}  // namespace terrace

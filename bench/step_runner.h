@@ -1,0 +1,63 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "bench/bench.h"
+#include "runtime/engine/engine.h"
+
+namespace terrace {
+
+// Whole steps of an engine, on tokens that were made up.
+class StepRunner {
+ public:
+  // Plans, makes and fills the engine. Throws as it does.
+  StepRunner(const EngineOptions& options, Log& log);
+
+  // Runs so many steps, three or more, and the updates that the last one leaves. Seconds from the
+  // first compute op of one step to that of the next, the mean of the timed steps: those in the
+  // steady state. The first step has no updates under it, the last has no next.
+  double step_seconds(int steps);
+
+  const StepModel& model() const { return plan_.model; }
+  const Program& program() const { return plan_.training.program; }
+  // The engine's own, also where others run in their place.
+  const OpBodies& bodies() const { return engine_.bodies(); }
+  int update_threads() const { return engine_.update_threads(); }
+  // Of all processors, for a step with its updates.
+  const Samples& processor_seconds() const { return processor_s_; }
+  // That the compute lane was at work in a timed step, once for each step_seconds().
+  const Samples& compute_seconds() const { return compute_s_; }
+  // Drops what was measured so far.
+  void forget();
+  // Of the lanes, between the starts of the timed steps, whatever step an op belongs to; for one
+  // step.
+  const std::array<double, kLaneCount>& busy_s() const { return busy_s_; }
+  // When each op of program() ran in the last timed step; the updates are those of the step before.
+  const std::vector<OpTime>& op_times() const { return last_.times; }
+
+ private:
+  void begin();
+  void keep_times(const RunReport& report);
+
+  const EngineOptions options_;
+  const EnginePlan plan_;
+  Engine engine_;
+  std::vector<std::int32_t> tokens_;
+  std::int64_t step_ = 0;
+  Samples processor_s_, compute_s_;
+  std::array<std::vector<OpTime>, kLaneCount> lane_times_;  // of all steps of a step_seconds()
+  std::array<double, kLaneCount> busy_s_{};
+  RunReport last_;
+};
+
+// Adds "<prefix>_compute" and so on: which part of a step each lane was busy.
+void add_busy(std::vector<BenchResult::Detail>& details, std::string_view prefix,
+              const std::array<double, kLaneCount>& busy_s, double step_s);
+
+// Tokens and targets of so many micro-batches, as a step takes them.
+std::vector<std::int32_t> made_up_tokens(std::int64_t rows, std::int32_t micro_batches);
+
+}  // namespace terrace

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "runtime/checkpoint/hf_directory.h"
+#include "runtime/model/state_source.h"
+
+namespace terrace {
+
+// Loaded parameters, zero moments. Throws CorruptData for parameters that are not finite.
+class WeightState final : public StateSource {
+ public:
+  explicit WeightState(const HfDirectory& directory) : directory_(directory) {}
+  void read(StateField field, const UnitLayout& unit, std::int64_t begin,
+            std::span<float> out) const override;
+
+ private:
+  const HfDirectory& directory_;
+};
+
+}  // namespace terrace

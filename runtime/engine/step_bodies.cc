@@ -1,0 +1,470 @@
+#include "runtime/engine/step_bodies.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "kernels/cpu/parallel_blocks.h"
+#include "runtime/step/homes.h"
+
+namespace terrace {
+namespace {
+
+// Of an op that adds over ranks: gradients, on the lane between data-parallel ranks; on that
+// between tensor-parallel ranks hidden states and their gradients, or fp32 gradients of norms.
+DType sum_type(const Op& op, const StepModel& model) {
+  if (op.lane != Lane::kTensor) return model.gradient_type;
+  return op.account == Account::kGradients ? DType::kF32 : model.compute_type;
+}
+
+// What is not a number has a sign, which means nothing.
+double printable(double value) { return std::isnan(value) ? std::fabs(value) : value; }
+
+}  // namespace
+
+StepBodies::StepBodies(const Program& program, const ExecutorMemory& memory, BlockStore* store,
+                       const StepModel& model, const UnitCompute& compute,
+                       const OptimizerOptions& optimizer, const LaneKernels& kernels,
+                       WorkerArena& compute_workers, WorkerArena& update_workers,
+                       const StepRanks& ranks)
+    : program_(program),
+      memory_(memory),
+      model_(model),
+      compute_(compute),
+      optimizer_(optimizer),
+      device_kernels_(kernels),
+      host_kernels_(cpu_lane_kernels()),
+      compute_workers_(compute_workers),
+      update_workers_(update_workers),
+      ranks_(ranks),
+      update_checksums_(program, memory, model, store) {
+  hidden_gradients_.reserve(static_cast<std::size_t>(program.micro_batches));
+  embedding_views_.resize(2 * static_cast<std::size_t>(program.micro_batches));
+  for (const UnitLayout& unit : compute.layout()) {
+    std::int64_t decayed = 0;
+    bool others = false;
+    for (const ParameterTensor& tensor : unit.tensors) {
+      TERRACE_CHECK(!tensor.decay || !others);  // matrices come first
+      others = others || !tensor.decay;
+      if (tensor.decay) decayed = tensor.offset + tensor.elements();
+    }
+    decayed_elements_.push_back(decayed);
+  }
+}
+
+std::span<std::byte> StepBodies::bytes(const Access& access) const {
+  return bytes_of(program_, memory_, access);
+}
+
+std::byte* StepBodies::data(const Op& op, Role role) const {
+  const Access* access = op.find(role);
+  return access == nullptr ? nullptr : bytes(*access).data();
+}
+
+const LaneKernels& StepBodies::kernels_of(const Op& op) const {
+  return op.lane == Lane::kUpdate ? host_kernels_ : device_kernels_;
+}
+
+KernelContext StepBodies::context_for(const Op& op, NativeStream stream) const {
+  KernelContext context;
+  context.workers = op.lane == Lane::kUpdate ? &update_workers_ : &compute_workers_;
+  context.stream = stream;
+  context.products = kernels_of(op).products;
+  context.attention = kernels_of(op).attention;
+  const Access* workspace = op.find(Role::kWorkspace);
+  if (workspace != nullptr) context.workspace = bytes(*workspace);
+  return context;
+}
+
+void StepBodies::run(const Op& op, const RunInput& input, NativeStream stream) {
+  switch (op.kind) {
+    case OpKind::kAccumulate:
+      return accumulate(op, stream);
+    case OpKind::kRoundGradient:
+      return round_gradient(op, stream);
+    case OpKind::kAllReduce:
+    case OpKind::kReduceScatter:
+    case OpKind::kAllGather:
+      if (op.lane == Lane::kTensor) return tensor_collective(op, stream);
+      return collective(op, stream);
+    case OpKind::kGatherSums:
+      return gather_sums(op, stream);
+    case OpKind::kSendHidden:
+    case OpKind::kReceiveHidden:
+    case OpKind::kSendHiddenGradient:
+    case OpKind::kReceiveHiddenGradient:
+    case OpKind::kSendTiedGradient:
+    case OpKind::kReceiveTiedGradient:
+    case OpKind::kSendUpdated:
+    case OpKind::kReceiveUpdated:
+      return pass_between_stages(op, stream);
+    case OpKind::kNormPartials:
+      return norm_partials(op, stream);
+    case OpKind::kStepScalars:
+      return set_step_scalars(op, input.scalars);
+    case OpKind::kNormFinish:
+      return norm_finish(op, input);
+    case OpKind::kUpdate:
+      return update(op, stream);
+    default:
+      return compute(op, input, stream);
+  }
+}
+
+UnitMemory StepBodies::memory_of(const Op& op, const RunInput& input) const {
+  UnitMemory memory;
+  memory.parameters = data(op, Role::kParameters);
+  memory.tied_parameters = data(op, Role::kTiedParameters);
+  memory.constants = data(op, Role::kConstants);
+  memory.tokens = data(op, Role::kTokens);
+  memory.hidden = data(op, Role::kHidden);
+  memory.hidden_out = data(op, Role::kHiddenOut);
+  memory.hidden_gradient = data(op, Role::kHiddenGradient);
+  memory.hidden_gradient_out = data(op, Role::kHiddenGradientOut);
+  memory.gradient = data(op, Role::kGradient);
+  memory.tied_gradient = data(op, Role::kTiedGradient);
+  const auto mode = [&op](Role role) {
+    return op.reads_role(role) ? GradientMode::kAccumulate : GradientMode::kAssign;
+  };
+  memory.gradient_mode = mode(Role::kGradient);
+  memory.tied_gradient_mode = mode(Role::kTiedGradient);
+  if (const Access* saved = op.find(Role::kSaved)) memory.saved = bytes(*saved);
+  memory.loss_sum = reinterpret_cast<double*>(data(op, Role::kLosses));
+  memory.gradient_scale = 1.0F / static_cast<float>(input.target_tokens);
+  if (op.find(Role::kLossScale) != nullptr) memory.gradient_scale *= loss_scale(op).scale;
+  memory.gathered = data(op, Role::kGathered);
+  memory.partial = data(op, Role::kPartial);
+  memory.reduced = data(op, Role::kReduced);
+  memory.row_sums = data(op, Role::kRowSums);
+  memory.all_row_sums = data(op, Role::kAllRowSums);
+  return memory;
+}
+
+void StepBodies::compute(const Op& op, const RunInput& input, NativeStream stream) {
+  const KernelContext context = context_for(op, stream);
+  const UnitMemory memory = memory_of(op, input);
+  const bool whole = op.phase == UnitPhase::kWhole;
+  switch (op.kind) {
+    case OpKind::kForward:
+    case OpKind::kRecompute:
+      if (op.unit == 0) {
+        return whole ? compute_.embedding_forward(context, memory)
+                     : compute_.embedding_phase(context, op.phase, memory);
+      }
+      return whole ? compute_.block_forward(context, op.unit, memory)
+                   : compute_.forward_phase(context, op.unit, op.phase, memory);
+    case OpKind::kHead:
+      return whole ? compute_.head(context, memory)
+                   : compute_.head_phase(context, op.phase, memory);
+    case OpKind::kBackward:
+      return whole ? compute_.block_backward(context, op.unit, memory)
+                   : compute_.backward_phase(context, op.unit, op.phase, memory);
+    case OpKind::kEmbeddingBackward:
+      return embedding_backward(op, context);
+    default:
+      TERRACE_CHECK(false);
+  }
+}
+
+void StepBodies::embedding_backward(const Op& op, const KernelContext& context) {
+  hidden_gradients_.clear();
+  for (const Access& access : op.reads) {
+    if (access.role == Role::kHiddenGradient) hidden_gradients_.push_back(bytes(access).data());
+  }
+  UnitMemory memory = memory_of(op, RunInput{});
+  compute_.embedding_backward(context, memory, hidden_gradients_, embedding_views_);
+}
+
+TensorView StepBodies::gradient_view(const Access& access) const {
+  const DType type = model_.gradient_type;
+  return view(bytes(access).data(), type,
+              static_cast<std::int64_t>(access.size_bytes / size_of(type)));
+}
+
+void StepBodies::round_gradient(const Op& op, NativeStream stream) {
+  const Access& sum = *op.find(Role::kSource);
+  const TensorView source = view(bytes(sum).data(), DType::kF32,
+                                 static_cast<std::int64_t>(sum.size_bytes / sizeof(float)));
+  kernels_of(op).table->round_gradient(context_for(op, stream),
+                                       {source, gradient_view(*op.find(Role::kTarget))});
+}
+
+void StepBodies::accumulate(const Op& op, NativeStream stream) {
+  const auto floats = [this](const Access& access) {
+    return view(bytes(access).data(), DType::kF32,
+                static_cast<std::int64_t>(access.size_bytes / sizeof(float)));
+  };
+  kernels_of(op).table->accumulate_gradient(
+      context_for(op, stream), {floats(*op.find(Role::kSource)), floats(op.writes.front())});
+}
+
+void StepBodies::norm_partials(const Op& op, NativeStream stream) {
+  const Access& gradient = *op.find(Role::kGradient);
+  const Access& partials = *op.find(Role::kPartials);
+  kernels_of(op).table->norm_partials(
+      context_for(op, stream),
+      {gradient_view(gradient),
+       view(bytes(partials).data(), DType::kF64,
+            static_cast<std::int64_t>(partials.size_bytes / sizeof(double)))});
+}
+
+void StepBodies::collective(const Op& op, NativeStream stream) {
+  const bool adds = op.kind != OpKind::kAllGather;
+  const DType dtype = adds ? sum_type(op, model_) : model_.compute_type;
+  const auto elements = [&](Role role) {
+    const std::span<std::byte> memory = bytes(*op.find(role));
+    return view(memory.data(), dtype, static_cast<std::int64_t>(memory.size() / size_of(dtype)));
+  };
+  const TensorView source = elements(Role::kSource);
+  const TensorView target = elements(Role::kTarget);
+  Communicator& ranks = communicator_for(ranks_.data, *op.find(Role::kSource));
+  if (op.kind == OpKind::kAllReduce) return ranks.all_reduce(target, ReduceOp::kSum, stream);
+  if (adds) return ranks.reduce_scatter(target, source, ReduceOp::kSum, stream);
+  ranks.all_gather(target, source, stream);
+}
+
+// What is gathered is copied, whatever it is.
+void StepBodies::tensor_collective(const Op& op, NativeStream stream) {
+  const DType dtype = op.kind == OpKind::kAllGather ? DType::kU8 : sum_type(op, model_);
+  const auto elements = [&](Role role) {
+    const std::span<std::byte> memory = bytes(*op.find(role));
+    return view(memory.data(), dtype, static_cast<std::int64_t>(memory.size() / size_of(dtype)));
+  };
+  const TensorView source = elements(Role::kSource);
+  const TensorView target = elements(Role::kTarget);
+  Communicator& ranks = communicator_for(ranks_.tensor, *op.find(Role::kSource));
+  if (op.kind == OpKind::kAllGather) return ranks.all_gather(target, source, stream);
+  if (op.kind == OpKind::kAllReduce) return ranks.all_reduce(target, ReduceOp::kSum, stream);
+  // The target may be a whole buffer, which is as long as its alignment wants.
+  const TensorView part = view(target.data, dtype, source.elements() / ranks.size());
+  ranks.reduce_scatter(part, source, ReduceOp::kSum, stream);
+}
+
+void StepBodies::pass_between_stages(const Op& op, NativeStream stream) {
+  const StageLinks& links = ranks_.links;
+  const bool sends = op.lane == Lane::kSend || op.lane == Lane::kSendBack;
+  const Access& access = *op.find(sends ? Role::kSource : Role::kTarget);
+  const TensorView message = view(bytes(access));
+  const auto over = [&](const StepGroup& link) -> Communicator& {
+    return communicator_for(link, access);
+  };
+  switch (op.lane) {
+    case Lane::kSend:
+      return over(links.next).send(message, kLaterStage, stream);
+    case Lane::kReceive:
+      return over(links.previous).recv(message, kEarlierStage, stream);
+    case Lane::kSendBack:
+      return over(links.previous_back).send(message, kEarlierStage, stream);
+    case Lane::kReceiveBack:
+      return over(links.next_back).recv(message, kLaterStage, stream);
+    default:
+      TERRACE_CHECK(false);
+  }
+}
+
+// Per rank: its norm partials, where others do not have them, then its losses. What a call that was
+// ended has left in them is not looked at.
+void StepBodies::gather_sums(const Op& op, NativeStream stream) {
+  ranks_.throw_if_aborted();
+  const std::size_t rank_bytes = sums_bytes_of_rank(model_, program_.micro_batches);
+  const std::size_t loss_bytes = static_cast<std::size_t>(program_.micro_batches) * sizeof(double);
+  const auto ranks = static_cast<std::size_t>(ranks_.world->size());
+  const std::span<std::byte> sums = bytes(*op.find(Role::kSums)).first(ranks * rank_bytes);
+  const std::span<std::byte> own =
+      sums.subspan(rank_bytes * static_cast<std::size_t>(ranks_.world->rank()), rank_bytes);
+  if (const Access* partials = op.find(Role::kPartials)) {
+    std::memcpy(own.data(), bytes(*partials).data(),
+                static_cast<std::size_t>(model_.partials()) * sizeof(double));
+  }
+  std::memcpy(own.data() + rank_bytes - loss_bytes, data(op, Role::kLosses), loss_bytes);
+  const auto as_doubles = [](std::span<std::byte> memory) {
+    return view(memory.data(), DType::kF64,
+                static_cast<std::int64_t>(memory.size() / sizeof(double)));
+  };
+  ranks_.world->all_gather(as_doubles(sums), as_doubles(own), stream);
+}
+
+const double* StepBodies::sums_of_rank(const Op& op, std::int32_t rank) const {
+  const auto* sums = reinterpret_cast<const double*>(data(op, Role::kSums));
+  const std::size_t stride = sums_bytes_of_rank(model_, program_.micro_batches) / sizeof(double);
+  return sums + static_cast<std::size_t>(rank) * stride;
+}
+
+// Of a chunk, those of one data-parallel rank after those of another. What all tensor-parallel
+// ranks have alike counts once, the first's.
+void StepBodies::add_partials(const Op& op, std::int32_t unit, std::int32_t tensor_rank,
+                              std::size_t at, GradientNorm& norm) const {
+  const std::int32_t stage = model_.pipeline.stages == 1 ? 0 : model_.pipeline.stage_of(unit);
+  const std::int32_t holders = model_.zero.of_optimizer() ? model_.zero.ranks : 1;
+  const UnitModel& of_unit = model_.units.at(static_cast<std::size_t>(unit));
+  const bool counts_all = tensor_rank == 0 || of_unit.replicated.empty();
+  const std::int64_t end =
+      (counts_all ? of_unit.padded_elements : of_unit.replicated.begin) / kBlockElements;
+  std::int64_t block = 0;
+  for (std::int64_t chunk = 0; chunk < model_.chunks(unit); ++chunk) {
+    const std::int64_t count = model_.chunk_size(unit, chunk) / (kBlockElements * holders);
+    for (std::int32_t rank = 0; rank < holders; ++rank, block += count) {
+      const double* partials = sums_of_rank(op, model_.rank_of(stage, rank, tensor_rank));
+      const std::int64_t counted = std::clamp<std::int64_t>(end - block, 0, count);
+      norm.add({partials + at, static_cast<std::size_t>(counted)});
+    }
+    at += static_cast<std::size_t>(count);
+  }
+}
+
+// Partials in global order, as one rank alone has them; of a unit, those of one tensor-parallel
+// rank after those of another.
+double StepBodies::norm_of_gradient(const Op& op) const {
+  GradientNorm norm;
+  if (!model_.gathers_partials()) {
+    const auto* own = reinterpret_cast<const double*>(data(op, Role::kPartials));
+    norm.add({own, static_cast<std::size_t>(model_.partials())});
+    return norm.value();
+  }
+  const std::int32_t holders = model_.zero.of_optimizer() ? model_.zero.ranks : 1;
+  std::vector<std::size_t> first(static_cast<std::size_t>(model_.pipeline.stages), 0);
+  for (std::int32_t unit = 0; unit < program_.units; ++unit) {
+    const std::int32_t stage = model_.pipeline.stages == 1 ? 0 : model_.pipeline.stage_of(unit);
+    std::size_t& at = first[static_cast<std::size_t>(stage)];
+    for (std::int32_t tensor = 0; tensor < model_.tensor.ranks; ++tensor) {
+      add_partials(op, unit, tensor, at, norm);
+    }
+    at += static_cast<std::size_t>(model_.units.at(static_cast<std::size_t>(unit)).padded_elements /
+                                   (kBlockElements * holders));
+  }
+  return norm.value();
+}
+
+// In (rank, micro-batch) order; the last stage has them, and of tensor-parallel ranks each has the
+// same.
+double StepBodies::sum_of_losses(const Op& op) const {
+  const auto count = static_cast<std::size_t>(program_.micro_batches);
+  double sum = 0;
+  const auto add = [&](const double* losses) {
+    for (std::size_t m = 0; m < count; ++m) sum += losses[m];
+  };
+  if (model_.ranks() == 1) {
+    add(reinterpret_cast<const double*>(data(op, Role::kLosses)));
+    return sum;
+  }
+  const std::size_t partials =
+      sums_bytes_of_rank(model_, program_.micro_batches) / sizeof(double) - count;
+  for (std::int32_t rank = 0; rank < model_.zero.ranks; ++rank) {
+    add(sums_of_rank(op, model_.rank_of(model_.pipeline.stages - 1, rank, 0)) + partials);
+  }
+  return sum;
+}
+
+bool StepBodies::failed(const std::exception_ptr& error) noexcept {
+  if (ranks_.world == nullptr) return false;
+  try {
+    std::rethrow_exception(error);
+  } catch (const NotFinite&) {  // of sums that all ranks have
+    return true;
+  } catch (const CommError&) {
+    return false;  // the others are told by whoever knows why
+  } catch (const std::exception& cause) {
+    ranks_.world->abort(cause.what());
+  } catch (...) {
+    ranks_.world->abort("an unknown error");
+  }
+  return false;
+}
+
+void StepBodies::norm_finish(const Op& op, const RunInput& input) {
+  const double norm = norm_of_gradient(op);
+  const double loss = sum_of_losses(op) / static_cast<double>(input.target_tokens);
+  if (model_.scales_loss) return scaled_norm_finish(op, input, loss, norm);
+  if (input.result != nullptr) *input.result = {loss, norm};
+  if (!std::isfinite(loss) || !std::isfinite(norm)) {
+    throw NotFinite(
+        fmt::format("step {}: loss {}, gradient norm {}", input.step, printable(loss),
+                    printable(norm)),
+        "lower --learning-rate, or look at the data of this step; what was saved before "
+        "is untouched");
+  }
+  if (op.find(Role::kScalars) == nullptr) return;
+  StepScalars scalars = input.scalars;
+  scalars.gradient_scale = clip_coefficient(norm, optimizer_.max_grad_norm);
+  set_step_scalars(op, scalars);
+}
+
+// Every rank has the same sums, and so the same outcome.
+void StepBodies::scaled_norm_finish(const Op& op, const RunInput& input, double loss, double norm) {
+  const LossScaleOptions& options = optimizer_.loss_scale;
+  const LossScaleState before = loss_scale(op);
+  const bool overflows = !std::isfinite(loss) || !std::isfinite(norm);
+  const double unscaled = overflows ? std::numeric_limits<double>::infinity() : norm / before.scale;
+  if (input.result != nullptr) *input.result = {loss, unscaled, before.scale, overflows};
+  if (overflows && !can_skip(options, before)) {
+    throw NotFinite(
+        fmt::format("step {}: loss {}, and gradients overflow fp16 at a loss scale of {}, the "
+                    "smallest",
+                    input.step, printable(loss), before.scale),
+        "use --precision bf16, lower --learning-rate, or look at the data of this step; what was "
+        "saved before is untouched");
+  }
+  StepScalars scalars = input.scalars;
+  scalars.skips = overflows ? 1 : 0;
+  // Both are exact: the scale is a power of two.
+  scalars.gradient_scale =
+      overflows ? 0.0F : clip_coefficient(unscaled, optimizer_.max_grad_norm) / before.scale;
+  set_bias_corrections(scalars, optimizer_.adamw, input.step - before.skipped_steps);
+  set_step_scalars(op, scalars);
+  const LossScaleState after =
+      overflows ? after_overflow(options, before) : after_good_step(options, before);
+  std::memcpy(data(op, Role::kLossScale), &after, sizeof(after));
+}
+
+LossScaleState StepBodies::loss_scale(const Op& op) const {
+  LossScaleState state;
+  std::memcpy(&state, data(op, Role::kLossScale), sizeof(state));
+  return state;
+}
+
+void StepBodies::set_step_scalars(const Op& op, const StepScalars& scalars) {
+  std::memcpy(data(op, Role::kScalars), &scalars, sizeof(scalars));
+}
+
+void StepBodies::update(const Op& op, NativeStream stream) {
+  const ChunkPart part = model_.state_home(op.unit, op.chunk);
+  const std::int64_t first = op.chunk * model_.chunk_elements + part.begin;
+  AdamWUpdate update;
+  update.gradient = view(data(op, Role::kGradient), model_.gradient_type, part.count);
+  update.parameter = view(data(op, Role::kParameters), model_.compute_type, part.count);
+  set_state_views(update, model_.state_format, data(op, Role::kState), part.count);
+  update.options = optimizer_.adamw;
+  update.decayed_elements = decayed_elements_.at(op.unit) - first;
+  update.scalars = reinterpret_cast<const StepScalars*>(data(op, Role::kScalars));
+  update.rounding = {.seed = optimizer_.seed,
+                     .stream = kMomentStreams + static_cast<std::uint32_t>(op.unit),
+                     .first_element = first};
+  const UpdateChecksums::Parts* parts =
+      op.lane == Lane::kUpdate ? update_checksums_.parts_of(op) : nullptr;
+  if (parts != nullptr) return update_with_checksums(update, *parts);
+  kernels_of(op).update(context_for(op, stream), update);
+}
+
+void StepBodies::update_with_checksums(const AdamWUpdate& update,
+                                       const UpdateChecksums::Parts& parts) {
+  static_assert(kElementBlock % UpdateChecksums::kBlock == 0);
+  // What is to be compared next comes from memory while this block is updated.
+  AdamWUpdate fetching = update;
+  fetching.fetch_elements = UpdateChecksums::kBlock;
+  KernelContext context;
+  context.workers = &update_workers_;
+  for_each_block(context, update.gradient.elements(), kElementBlock,
+                 [&](std::int64_t begin, std::int64_t end) {
+                   for (std::int64_t first = begin; first < end; first += UpdateChecksums::kBlock) {
+                     const std::int64_t last = std::min(first + UpdateChecksums::kBlock, end);
+                     update_checksums_.compare(parts, first, last);
+                     adamw_cpu_range(fetching, first, last);
+                     update_checksums_.take(parts, first, last);
+                   }
+                 });
+}
+
+}  // namespace terrace

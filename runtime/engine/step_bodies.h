@@ -1,0 +1,105 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "memory/host/worker_arena.h"
+#include "optim/grad_norm.h"
+#include "optim/loss_scale.h"
+#include "runtime/engine/compute_backend.h"
+#include "runtime/engine/step_ranks.h"
+#include "runtime/engine/update_checksums.h"
+#include "runtime/model/unit_compute.h"
+#include "runtime/step/lane_executor.h"
+
+namespace terrace {
+
+struct OptimizerOptions {
+  AdamWOptions adamw;               // weight_decay applies to matrices only
+  double max_grad_norm = 1.0;       // 0: no clipping
+  bool splits_bf16_masters = true;  // false: with bf16 compute, the masters are whole
+  MomentForm moments = MomentForm::kFp32;
+  LossScaleOptions loss_scale;  // of fp16 compute
+  std::uint64_t seed = 1234;    // of the random numbers that round moments
+};
+
+// What the ops of a program do: kernels of the model, sums and norms of gradients, collectives,
+// optimizer updates. The update lane works on host memory with the CPU's kernels, the compute lane
+// on the compute tier with those of the device.
+class StepBodies final : public OpBodies {
+ public:
+  // Borrows all. `compute_workers` serve the compute lane, `update_workers` the update lane,
+  // the communicators of `ranks` the lanes between ranks: of each group the one that reaches the
+  // op's memory. `store` may be null if the program has no NVMe buffers.
+  StepBodies(const Program& program, const ExecutorMemory& memory, BlockStore* store,
+             const StepModel& model, const UnitCompute& compute, const OptimizerOptions& optimizer,
+             const LaneKernels& kernels, WorkerArena& compute_workers, WorkerArena& update_workers,
+             const StepRanks& ranks = {});
+
+  // Throws NotFinite if the gradient or the loss of a step is not a number, and no lower loss scale
+  // can help; nothing is updated then. Throws CommError, not that, where what they came from was
+  // ended on the way.
+  void run(const Op& op, const RunInput& input, NativeStream stream) override;
+  bool takes_checksums(const Op& transfer) const override {
+    return update_checksums_.takes(transfer);
+  }
+  // Tells the other ranks at once. What this rank still does is no work, collectives included: two
+  // ranks that have failed in different lanes would wait for each other, and neither would come to
+  // the end of its step before the timeout. A loss or norm that is not a number all ranks see for
+  // themselves, in the same step: their collectives go on, and each ends with that error.
+  bool failed(const std::exception_ptr& error) noexcept override;
+
+ private:
+  void compute(const Op& op, const RunInput& input, NativeStream stream);
+  void embedding_backward(const Op& op, const KernelContext& context);
+  // A finished gradient.
+  TensorView gradient_view(const Access& access) const;
+  void round_gradient(const Op& op, NativeStream stream);
+  void accumulate(const Op& op, NativeStream stream);
+  void norm_partials(const Op& op, NativeStream stream);
+  void collective(const Op& op, NativeStream stream);
+  void tensor_collective(const Op& op, NativeStream stream);
+  void pass_between_stages(const Op& op, NativeStream stream);
+  void gather_sums(const Op& op, NativeStream stream);
+  void norm_finish(const Op& op, const RunInput& input);
+  // Likewise, of gradients that are `norm` before they are divided by the loss scale.
+  void scaled_norm_finish(const Op& op, const RunInput& input, double loss, double norm);
+  LossScaleState loss_scale(const Op& op) const;
+  void set_step_scalars(const Op& op, const StepScalars& scalars);
+  void update(const Op& op, NativeStream stream);
+  void update_with_checksums(const AdamWUpdate& update, const UpdateChecksums::Parts& parts);
+  // Over all ranks.
+  double norm_of_gradient(const Op& op) const;
+  // Adds the partials of a unit that a tensor-parallel rank has; `at`: of its partials, the unit's
+  // first.
+  void add_partials(const Op& op, std::int32_t unit, std::int32_t tensor_rank, std::size_t at,
+                    GradientNorm& norm) const;
+  const double* sums_of_rank(const Op& op, std::int32_t rank) const;
+  double sum_of_losses(const Op& op) const;
+  UnitMemory memory_of(const Op& op, const RunInput& input) const;
+  std::span<std::byte> bytes(const Access& access) const;
+  Communicator& communicator_for(const StepGroup& group, const Access& access) const {
+    return group.of(program_.buffers.at(access.buffer).tier);
+  }
+  std::byte* data(const Op& op, Role role) const;
+  const LaneKernels& kernels_of(const Op& op) const;
+  KernelContext context_for(const Op& op, NativeStream stream) const;
+
+  const Program& program_;
+  const ExecutorMemory& memory_;
+  const StepModel& model_;
+  const UnitCompute& compute_;
+  OptimizerOptions optimizer_;
+  const LaneKernels device_kernels_;
+  const LaneKernels host_kernels_;
+  WorkerArena& compute_workers_;
+  WorkerArena& update_workers_;
+  StepRanks ranks_;
+  const UpdateChecksums update_checksums_;
+  std::vector<std::int64_t> decayed_elements_;  // per unit: matrices, the first of its sequence
+  // Of the embedding's backward; compute lane only.
+  std::vector<std::byte*> hidden_gradients_;
+  std::vector<TensorView> embedding_views_;
+};
+
+}  // namespace terrace

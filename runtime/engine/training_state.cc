@@ -1,0 +1,291 @@
+#include "runtime/engine/training_state.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "base/half.h"
+#include "optim/moment_code.h"
+#include "runtime/model/parameter_init.h"
+
+namespace terrace {
+namespace {
+
+// Sources are asked for so many elements at a time.
+constexpr std::int64_t kGrain = 16 * 1024;
+
+// How many split masters are read at a time: some blocks of each half, as a home on NVMe gives no
+// less than a block.
+constexpr std::size_t kSplitPiece = std::size_t{1} << 20;
+
+// What a chunk's state holds of each field; no bytes of what there is not.
+struct FieldPart {
+  StateField field;
+  StatePart part;
+  bool exponents = false;
+};
+
+std::array<FieldPart, 5> parts_of(const StateLayout& layout) {
+  return {{{StateField::kMoment1, layout.moment1},
+           {StateField::kMoment2, layout.moment2},
+           {StateField::kMaster, layout.master},
+           {StateField::kMoment1, layout.exponents1, true},
+           {StateField::kMoment2, layout.exponents2, true}}};
+}
+
+// Narrow forms of exact values. What came out of the same form goes back in unchanged.
+
+void narrow_master(std::span<const float> exact, DType dtype, std::byte* out) {
+  TERRACE_CHECK(dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kI16);
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    if (dtype == DType::kF16) {
+      reinterpret_cast<Fp16*>(out)[i] = to_parameter<Fp16>(exact[i]);
+      continue;
+    }
+    const SplitFloat parts = split(exact[i]);
+    if (dtype == DType::kBF16) {
+      reinterpret_cast<Bf16*>(out)[i] = parts.high;
+    } else {
+      reinterpret_cast<std::int16_t*>(out)[i] = parts.remainder;
+    }
+  }
+}
+
+std::uint8_t exponent_of(std::span<const float> block) {
+  std::uint32_t largest = 0;
+  for (const float value : block) {
+    largest = std::max(largest, std::bit_cast<std::uint32_t>(value) & 0x7fffffffU);
+  }
+  return block_exponent(largest);
+}
+
+// Whole blocks.
+void encode_moments(StateField field, std::span<const float> exact, bool exponents,
+                    std::byte* out) {
+  auto* const bytes = reinterpret_cast<std::uint8_t*>(out);
+  constexpr auto kBlock = static_cast<std::size_t>(kMomentBlock);
+  for (std::size_t at = 0; at < exact.size(); at += kBlock) {
+    const std::uint8_t exponent = exponent_of(exact.subspan(at, kBlock));
+    if (exponents) {
+      bytes[at / kBlock] = exponent;
+      continue;
+    }
+    for (std::size_t i = at; i < at + kBlock; ++i) {
+      bytes[i] = field == StateField::kMoment1 ? encode_moment1(exact[i], exponent, kHalfOfDropped)
+                                               : encode_moment2(exact[i], exponent, kHalfOfDropped);
+    }
+  }
+}
+
+void narrow_moments(std::span<const float> exact, std::byte* out) {
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    reinterpret_cast<Bf16*>(out)[i] = to_bf16_nearest_even(exact[i]);
+  }
+}
+
+}  // namespace
+
+void RandomState::read(StateField field, const UnitLayout& unit, std::int64_t begin,
+                       std::span<float> out) const {
+  if (field != StateField::kMaster) {
+    std::fill(out.begin(), out.end(), 0.0F);
+    return;
+  }
+  for_each_tensor_part(
+      unit, begin, out,
+      [this](const ParameterTensor& tensor, std::int64_t first, std::span<float> part) {
+        init_parameter(tensor, seed_, first, part);
+      });
+}
+
+void TrainingState::fill_from(const StateSource& source, WorkerArena& workers,
+                              FillProgress progress) {
+  std::int64_t total = 0;
+  for (const UnitLayout& unit : layout_) {
+    total += model_.chunks(static_cast<std::int32_t>(unit.index));
+  }
+  std::int64_t done = 0;
+  for (const UnitLayout& unit : layout_) {
+    const auto number = static_cast<std::int32_t>(unit.index);
+    for (std::int64_t chunk = 0; chunk < model_.chunks(number); ++chunk) {
+      if (model_.has_parameters(number)) fill_parameters(source, unit, chunk, workers);
+      if (model_.has_unit(number)) fill_state(source, unit, chunk, workers);
+      progress(++done, total);
+    }
+  }
+}
+
+void TrainingState::fill_parameters(const StateSource& source, const UnitLayout& unit,
+                                    std::int64_t chunk, WorkerArena& workers) {
+  const Target target = {StateField::kMaster, model_.compute_type};
+  const bool has_copies = model_.zero.ranks > 1 && !model_.zero.of_parameters();
+  const std::int64_t home =
+      chunk * model_.chunk_elements +
+      model_.parameter_home(static_cast<std::int32_t>(unit.index), chunk).begin;
+  homes_.write(HomeKind::kParameters, static_cast<std::int32_t>(unit.index), chunk,
+               [&](std::size_t first, std::span<std::byte> piece) {
+                 const auto at = static_cast<std::int64_t>(first / model_.parameter_bytes());
+                 fill_piece(source, unit, target, home + at, piece, workers);
+                 if (has_copies) parameters_hash_.add(piece);
+               });
+}
+
+void TrainingState::fill_state(const StateSource& source, const UnitLayout& unit,
+                               std::int64_t chunk, WorkerArena& workers) {
+  const auto number = static_cast<std::int32_t>(unit.index);
+  const auto parts = parts_of(state_layout(number, chunk));
+  const std::int64_t home = chunk * model_.chunk_elements + model_.state_home(number, chunk).begin;
+  homes_.write(HomeKind::kState, number, chunk, [&](std::size_t first, std::span<std::byte> piece) {
+    std::ranges::fill(piece, std::byte{0});               // what lies behind the last part
+    for (const auto& [field, part, exponents] : parts) {  // a piece may reach over several
+      const std::size_t begin = std::max(first, part.begin);
+      const std::size_t end = std::min(first + piece.size(), part.end());
+      if (begin >= end) continue;
+      const auto values = static_cast<std::int64_t>((begin - part.begin) / size_of(part.dtype));
+      const std::int64_t at = exponents ? values * kMomentBlock : values;
+      fill_piece(source, unit, {field, part.dtype, exponents}, home + at,
+                 piece.subspan(begin - first, end - begin), workers);
+    }
+  });
+}
+
+void TrainingState::fill_piece(const StateSource& source, const UnitLayout& unit, Target target,
+                               std::int64_t begin, std::span<std::byte> piece,
+                               WorkerArena& workers) {
+  const std::size_t width = size_of(target.dtype);
+  const std::int64_t elements_per_value = target.exponents ? kMomentBlock : 1;
+  const std::int64_t count = static_cast<std::int64_t>(piece.size() / width) * elements_per_value;
+  workers.parallel_for((count + kGrain - 1) / kGrain, [&](std::int64_t task, int) {
+    const std::int64_t from = task * kGrain;
+    const auto size = static_cast<std::size_t>(std::min(kGrain, count - from));
+    std::byte* const out =
+        piece.data() + static_cast<std::size_t>(from / elements_per_value) * width;
+    if (target.dtype == DType::kF32) {
+      source.read(target.field, unit, begin + from, {reinterpret_cast<float*>(out), size});
+      return;
+    }
+    std::vector<float> values(size);  // too large for a small stack
+    const std::span<float> exact = values;
+    source.read(target.field, unit, begin + from, exact);
+    if (target.field == StateField::kMaster) {
+      narrow_master(exact, target.dtype, out);
+    } else if (target.dtype == DType::kBF16) {
+      narrow_moments(exact, out);
+    } else {
+      encode_moments(target.field, exact, target.exponents, out);
+    }
+  });
+}
+
+void TrainingState::read(StateField field, std::int32_t unit, std::int64_t begin,
+                         std::span<float> out) {
+  std::int64_t at = begin;
+  const std::int64_t end = begin + static_cast<std::int64_t>(out.size());
+  while (at < end) {
+    const std::int64_t chunk = at / model_.chunk_elements;
+    const std::int64_t chunk_begin = chunk * model_.chunk_elements;
+    const std::int64_t stop = std::min(end, chunk_begin + model_.chunk_size(unit, chunk));
+    read_chunk(
+        field, unit, chunk, at - chunk_begin,
+        out.subspan(static_cast<std::size_t>(at - begin), static_cast<std::size_t>(stop - at)));
+    at = stop;
+  }
+}
+
+std::size_t TrainingState::in_parameters(std::int32_t unit, std::int64_t chunk,
+                                         std::int64_t begin) const {
+  const ChunkPart home = model_.parameter_home(unit, chunk);
+  TERRACE_CHECK_LE(home.begin, begin);
+  return static_cast<std::size_t>(begin - home.begin);
+}
+
+std::size_t TrainingState::in_state(std::int32_t unit, std::int64_t chunk,
+                                    std::int64_t begin) const {
+  const ChunkPart home = model_.state_home(unit, chunk);
+  TERRACE_CHECK_LE(home.begin, begin);
+  return static_cast<std::size_t>(begin - home.begin);
+}
+
+StateLayout TrainingState::state_layout(std::int32_t unit, std::int64_t chunk) const {
+  return model_.state_format.layout(model_.state_home(unit, chunk).count);
+}
+
+void TrainingState::read_chunk(StateField field, std::int32_t unit, std::int64_t chunk,
+                               std::int64_t begin, std::span<float> out) {
+  const StateFormat& format = model_.state_format;
+  const bool is_master = field == StateField::kMaster;
+  if (is_master && format.master == MasterForm::kSplit) {
+    return read_split_masters(unit, chunk, begin, out);
+  }
+  if (!is_master && format.moments == MomentForm::kBf16) {
+    return read_half_moments(field, unit, chunk, begin, out);
+  }
+  if (!is_master && format.moments == MomentForm::kInt8) {
+    return read_coded_moments(field, unit, chunk, begin, out);
+  }
+  const bool is_parameter = is_master && format.master == MasterForm::kParameter;
+  const StateLayout layout = state_layout(unit, chunk);
+  const StatePart& part = is_master                       ? layout.master
+                          : field == StateField::kMoment1 ? layout.moment1
+                                                          : layout.moment2;
+  const std::size_t first = is_parameter
+                                ? in_parameters(unit, chunk, begin) * sizeof(float)
+                                : part.begin + in_state(unit, chunk, begin) * sizeof(float);
+  homes_.read(is_parameter ? HomeKind::kParameters : HomeKind::kState, unit, chunk, first,
+              std::as_writable_bytes(out));
+}
+
+void TrainingState::read_half_moments(StateField field, std::int32_t unit, std::int64_t chunk,
+                                      std::int64_t begin, std::span<float> out) {
+  const StateLayout layout = state_layout(unit, chunk);
+  const StatePart& part = field == StateField::kMoment1 ? layout.moment1 : layout.moment2;
+  std::vector<Bf16> halves(out.size());
+  homes_.read(HomeKind::kState, unit, chunk,
+              part.begin + in_state(unit, chunk, begin) * sizeof(Bf16),
+              std::as_writable_bytes(std::span(halves)));
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] = to_float(halves[i]);
+}
+
+void TrainingState::read_coded_moments(StateField field, std::int32_t unit, std::int64_t chunk,
+                                       std::int64_t begin, std::span<float> out) {
+  const StateLayout layout = state_layout(unit, chunk);
+  const bool is_first = field == StateField::kMoment1;
+  const std::size_t at = in_state(unit, chunk, begin);
+  constexpr auto kBlock = static_cast<std::size_t>(kMomentBlock);
+  std::vector<std::uint8_t> codes(out.size());
+  std::vector<std::uint8_t> exponents((at + out.size() - 1) / kBlock - at / kBlock + 1);
+  homes_.read(HomeKind::kState, unit, chunk,
+              (is_first ? layout.moment1 : layout.moment2).begin + at,
+              std::as_writable_bytes(std::span(codes)));
+  homes_.read(HomeKind::kState, unit, chunk,
+              (is_first ? layout.exponents1 : layout.exponents2).begin + at / kBlock,
+              std::as_writable_bytes(std::span(exponents)));
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    const std::uint8_t exponent = exponents[(at + i) / kBlock - at / kBlock];
+    out[i] = is_first ? decode_moment1(codes[i], exponent) : decode_moment2(codes[i], exponent);
+  }
+}
+
+void TrainingState::read_split_masters(std::int32_t unit, std::int64_t chunk, std::int64_t begin,
+                                       std::span<float> out) {
+  const std::size_t remainders = state_layout(unit, chunk).master.begin;
+  const std::size_t first_high = in_parameters(unit, chunk, begin);
+  const std::size_t first_low = in_state(unit, chunk, begin);
+  std::vector<Bf16> high(std::min(out.size(), kSplitPiece));
+  std::vector<std::int16_t> low(high.size());
+  for (std::size_t at = 0; at < out.size(); at += high.size()) {
+    const std::size_t count = std::min(high.size(), out.size() - at);
+    homes_.read(HomeKind::kParameters, unit, chunk, (first_high + at) * sizeof(Bf16),
+                std::as_writable_bytes(std::span(high).first(count)));
+    homes_.read(HomeKind::kState, unit, chunk, remainders + (first_low + at) * sizeof(std::int16_t),
+                std::as_writable_bytes(std::span(low).first(count)));
+    for (std::size_t i = 0; i < count; ++i) out[at + i] = join({high[i], low[i]});
+  }
+}
+
+}  // namespace terrace

@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/hash.h"
+#include "memory/host/worker_arena.h"
+#include "runtime/engine/home_access.h"
+#include "runtime/model/state_source.h"
+
+// The training state as flat fp32 sequences per unit, whatever tier it lives in and whatever it is
+// stored as.
+namespace terrace {
+
+// Freshly initialised parameters, zero moments.
+class RandomState final : public StateSource {
+ public:
+  explicit RandomState(std::uint64_t seed) : seed_(seed) {}
+  void read(StateField field, const UnitLayout& unit, std::int64_t begin,
+            std::span<float> out) const override;
+
+ private:
+  std::uint64_t seed_;
+};
+
+using FillProgress = FunctionRef<void(std::int64_t done, std::int64_t total)>;
+
+// The state in its homes. Used between runs only, by one thread.
+class TrainingState {
+ public:
+  TrainingState(HomeAccess& homes, const StepModel& model, const std::vector<UnitLayout>& layout)
+      : homes_(homes), model_(model), layout_(layout) {}
+
+  // Of the units' sequences that are at home here, the model's or a tensor-parallel rank's part.
+  const std::vector<UnitLayout>& layout() const { return layout_; }
+  // All that is at home here. Tells after each part how many of all parts are done.
+  void fill_from(
+      const StateSource& source, WorkerArena& workers,
+      FillProgress progress = [](std::int64_t, std::int64_t) {});
+  // A hash of the parameters that were filled in, where data-parallel ranks have the same ones; of
+  // nothing elsewhere.
+  std::uint64_t parameters_hash() const { return parameters_hash_.value(); }
+  // Elements [begin, begin + out.size()) of a unit's flat sequence, which are at home here.
+  void read(StateField field, std::int32_t unit, std::int64_t begin, std::span<float> out);
+
+ private:
+  void fill_parameters(const StateSource& source, const UnitLayout& unit, std::int64_t chunk,
+                       WorkerArena& workers);
+  void fill_state(const StateSource& source, const UnitLayout& unit, std::int64_t chunk,
+                  WorkerArena& workers);
+  // What a home stores: a field in a type, or the exponents of its blocks.
+  struct Target {
+    StateField field;
+    DType dtype;
+    bool exponents = false;
+  };
+  // Fills a home's elements from `begin` of the unit's sequence on.
+  void fill_piece(const StateSource& source, const UnitLayout& unit, Target target,
+                  std::int64_t begin, std::span<std::byte> piece, WorkerArena& workers);
+  void read_half_moments(StateField field, std::int32_t unit, std::int64_t chunk,
+                         std::int64_t begin, std::span<float> out);
+  void read_coded_moments(StateField field, std::int32_t unit, std::int64_t chunk,
+                          std::int64_t begin, std::span<float> out);
+  void read_split_masters(std::int32_t unit, std::int64_t chunk, std::int64_t begin,
+                          std::span<float> out);
+  // Where an element of a chunk lies among those of it that are at home here.
+  std::size_t in_parameters(std::int32_t unit, std::int64_t chunk, std::int64_t begin) const;
+  std::size_t in_state(std::int32_t unit, std::int64_t chunk, std::int64_t begin) const;
+  StateLayout state_layout(std::int32_t unit, std::int64_t chunk) const;
+  void read_chunk(StateField field, std::int32_t unit, std::int64_t chunk, std::int64_t begin,
+                  std::span<float> out);
+
+  HomeAccess& homes_;
+  const StepModel& model_;
+  const std::vector<UnitLayout>& layout_;
+  StreamingHash parameters_hash_;
+};
+
+}  // namespace terrace

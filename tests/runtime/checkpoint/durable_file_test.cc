@@ -1,0 +1,109 @@
+#include "runtime/checkpoint/durable_file.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <csignal>
+
+#include "base/error.h"
+#include "tests/runtime/temporary_directory.h"
+
+namespace terrace {
+namespace {
+
+std::span<const std::byte> text_bytes(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+TEST(DurableFile, AppearsWithCommitOnly) {
+  const TemporaryDirectory temporary;
+  DurableFile file(temporary.path("a"));
+  file.append(text_bytes("one "));
+  file.append(text_bytes("two"));
+  EXPECT_EQ(file.size(), 7U);
+  EXPECT_FALSE(temporary.has("a"));
+  EXPECT_TRUE(temporary.has("a.tmp"));
+  file.commit();
+  EXPECT_EQ(temporary.read("a"), "one two");
+  EXPECT_FALSE(temporary.has("a.tmp"));
+}
+
+TEST(DurableFile, WithoutCommitTheOldContentStays) {
+  const TemporaryDirectory temporary;
+  write_durable_file(temporary.path("a"), "old");
+  {
+    DurableFile file(temporary.path("a"));
+    file.append(text_bytes("new"));
+  }
+  EXPECT_EQ(temporary.read("a"), "old");
+  EXPECT_FALSE(temporary.has("a.tmp"));
+  write_durable_file(temporary.path("a"), "newer");
+  EXPECT_EQ(temporary.read("a"), "newer");
+}
+
+TEST(DurableFile, ALeftOverTemporaryFileIsReplaced) {
+  const TemporaryDirectory temporary;
+  temporary.write("a.tmp", "of a run that was killed, and longer");
+  write_durable_file(temporary.path("a"), "new");
+  EXPECT_EQ(temporary.read("a"), "new");
+}
+
+TEST(DurableFile, AMissingDirectoryIsAnError) {
+  const TemporaryDirectory temporary;
+  TERRACE_EXPECT_THROW_WITH(DurableFile(temporary.path("no/a")), IoError, "no/a");
+}
+
+// A device that is always full stands in for the temporary file.
+TEST(DurableFile, AFullDiskIsAnErrorAndLeavesNothing) {
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
+  const TemporaryDirectory temporary;
+  std::filesystem::create_symlink("/dev/full", temporary.path("a.tmp"));
+  DurableFile file(temporary.path("a"));
+  try {
+    file.append(text_bytes("too much"));
+    FAIL();
+  } catch (const IoError& error) {
+    EXPECT_EQ(error.where().error_number, ENOSPC);
+    EXPECT_EQ(error.where().path, temporary.path("a"));
+    EXPECT_FALSE(error.remedy().empty());
+  }
+  EXPECT_FALSE(temporary.has("a"));
+  EXPECT_TRUE(std::filesystem::is_empty(temporary.path()));
+}
+
+// A limit on file sizes makes a write short first, and then fail.
+TEST(DurableFile, AShortWriteIsContinuedAndTheFailureAfterItSeen) {
+  const TemporaryDirectory temporary;
+  struct rlimit old = {};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &old), 0);
+  struct rlimit small = old;
+  small.rlim_cur = 1000;
+  const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
+  DurableFile file(temporary.path("a"));
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  int error_number = 0;
+  std::uint64_t offset = 0;
+  try {
+    file.append(text_bytes(std::string(1500, 'x')));
+  } catch (const IoError& error) {
+    error_number = error.where().error_number;
+    offset = error.where().offset;
+  }
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &old), 0);
+  std::signal(SIGXFSZ, old_handler);
+  EXPECT_EQ(error_number, EFBIG);
+  EXPECT_EQ(offset, 1000U);
+  EXPECT_TRUE(std::filesystem::is_empty(temporary.path()));
+}
+
+TEST(DurableFile, ARenameThatFailsLeavesNoTemporaryFile) {
+  const TemporaryDirectory temporary;
+  temporary.write("a/inside", "a directory is in the way");
+  DurableFile file(temporary.path("a"));
+  TERRACE_EXPECT_THROW_WITH(file.commit(), IoError, "rename");
+  EXPECT_FALSE(temporary.has("a.tmp"));
+  EXPECT_TRUE(temporary.has("a/inside"));
+}
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,164 @@
+#include "runtime/cli/progress_console.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <limits>
+#include <thread>
+
+namespace terrace {
+namespace {
+
+StepProgress step_of_40(const std::string& line, std::int64_t step, double seconds_left) {
+  return {.line = line,
+          .step = step,
+          .last_step = 40,
+          .seconds_left = seconds_left,
+          .loss = 2.5,
+          .tokens_per_s = 12345};
+}
+
+std::string content_of(std::FILE* file) {
+  std::string text(static_cast<std::size_t>(std::ftell(file)), '\0');
+  std::rewind(file);
+  EXPECT_EQ(std::fread(text.data(), 1, text.size(), file), text.size());
+  std::fclose(file);
+  return text;
+}
+
+// Returns what a console wrote while it trained for three steps, the second without a line.
+std::string written(bool is_terminal, ProgressChoice choice, int columns = 80) {
+  std::FILE* file = std::tmpfile();
+  {
+    ProgressConsole console(file,
+                            {.is_terminal = is_terminal, .choice = choice, .columns = columns});
+    console.say("ledger\nof two lines\n");
+    console.step(step_of_40("step 1", 1, 78));
+    console.step(step_of_40("", 2, 76));
+    console.step(step_of_40("step 3", 3, 74));
+    console.say("done");
+  }
+  return content_of(file);
+}
+
+TEST(ProgressConsole, WithoutATerminalThereAreOnlyLines) {
+  const std::string lines = "ledger\nof two lines\nstep 1\nstep 3\ndone\n";
+  EXPECT_EQ(written(false, ProgressChoice::kAuto), lines);
+  EXPECT_EQ(written(false, ProgressChoice::kOff), lines);
+  EXPECT_EQ(written(true, ProgressChoice::kOff), lines);
+}
+
+TEST(ProgressConsole, ProgressWithoutATerminalComesAsLines) {
+  // One for each twentieth of the run that is entered.
+  EXPECT_EQ(written(false, ProgressChoice::kOn),
+            "ledger\nof two lines\nstep 1\nprogress: step 1/40, 1 min 18 s left\n"
+            "progress: step 2/40, 1 min 16 s left\nstep 3\ndone\n");
+}
+
+TEST(ProgressConsole, TheBarStaysBelowTheLinesAndIsGoneAtTheEnd) {
+  for (const ProgressChoice choice : {ProgressChoice::kAuto, ProgressChoice::kOn}) {
+    const std::string text = written(true, choice);
+    EXPECT_THAT(text, testing::HasSubstr("\r\x1b[Kstep 3\n[="));
+    EXPECT_THAT(text, testing::HasSubstr(
+                          "] step 2/40, 1 min 16 s left, loss 2.5000, 12.3k tokens/s\r\x1b[K"));
+    EXPECT_THAT(text, testing::EndsWith("tokens/s\r\x1b[Kdone\n[=                    ] step "
+                                        "3/40, 1 min 14 s left, loss 2.5000, 12.3k tokens/s"
+                                        "\r\x1b[K"));
+  }
+}
+
+// A line as wide as the terminal would wrap, and could then not be erased.
+TEST(ProgressConsole, TheBarIsNarrowerThanTheTerminal) {
+  for (const int columns : {1, 5, 10, 20, 40, 60, 79, 80, 200}) {
+    const std::string text = written(true, ProgressChoice::kAuto, columns);
+    std::size_t bars = 0;
+    for (std::size_t at = text.find("\r\x1b[K"); at != std::string::npos; ++bars) {
+      const std::size_t line = text.rfind('\n', at) + 1;
+      const std::size_t erased = text.rfind("\x1b[K", at);
+      const std::size_t begin = std::max(line, erased == std::string::npos ? 0 : erased + 3);
+      EXPECT_LT(at - begin, static_cast<std::size_t>(std::max(columns, 2))) << columns;
+      at = text.find("\r\x1b[K", at + 1);
+    }
+    if (columns >= 10) {
+      EXPECT_GE(bars, 3U) << columns;
+    }
+  }
+  EXPECT_THAT(written(true, ProgressChoice::kAuto, 40),
+              testing::HasSubstr("step 2/40, 1 min 16 s left, loss 2.5000\r"));
+  EXPECT_THAT(written(true, ProgressChoice::kAuto, 20), testing::HasSubstr("step 2/40\r"));
+}
+
+TEST(ProgressConsole, WhatOthersPrintStandsAboveTheBar) {
+  std::FILE* file = std::tmpfile();
+  {
+    ProgressConsole console(file, {.is_terminal = true, .columns = 18});
+    console.step(step_of_40("step 1", 1, 78));
+    console.above_progress([&] { std::fputs("warning\n", file); });
+  }
+  EXPECT_EQ(content_of(file), "step 1\nstep 1/40\r\x1b[Kwarning\nstep 1/40\r\x1b[K");
+}
+
+enum class Length : std::uint8_t { kShort, kLong, kLongWithParts };
+
+// Returns the output of a console in a phase behind the first step. A long one goes on for longer
+// than the pace of the console allows without a word.
+std::string written_of_phase(bool is_terminal, ProgressChoice choice, Length length) {
+  constexpr PhasePace kFast = {std::chrono::milliseconds(20), std::chrono::milliseconds(20)};
+  std::FILE* file = std::tmpfile();
+  {
+    ProgressConsole console(file, {.is_terminal = is_terminal,
+                                   .choice = choice,
+                                   .columns = 18,
+                                   .pace = length == Length::kShort ? PhasePace() : kFast});
+    console.step(step_of_40("step 1", 1, 78));
+    {
+      ConsolePhase phase(console, "evaluating");
+      if (length == Length::kLongWithParts) phase.advance(1, 2);
+      if (length != Length::kShort) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    }
+    console.say("done");
+  }
+  return content_of(file);
+}
+
+TEST(ProgressConsole, APhaseThatTakesLongIsOneLineWithoutATerminal) {
+  EXPECT_EQ(written_of_phase(false, ProgressChoice::kAuto, Length::kLong),
+            "step 1\nevaluating ...\ndone\n");
+  EXPECT_EQ(written_of_phase(false, ProgressChoice::kAuto, Length::kShort), "step 1\ndone\n");
+}
+
+TEST(ProgressConsole, APhaseTellsItsPartsWhereProgressWasAskedFor) {
+  EXPECT_EQ(written_of_phase(false, ProgressChoice::kOn, Length::kLongWithParts),
+            "step 1\nprogress: step 1/40, 1 min 18 s left\nevaluating ...\n"
+            "progress: evaluating: 50 %, 0 s left\ndone\n");
+}
+
+TEST(ProgressConsole, APhaseOnATerminalIsALineThatMakesRoomForTheBarAgain) {
+  const std::string text = written_of_phase(true, ProgressChoice::kAuto, Length::kLong);
+  EXPECT_THAT(text, testing::StartsWith("step 1\nstep 1/40\r\x1b[Kevaluating: 0 s\r\x1b[K"));
+  EXPECT_THAT(text, testing::EndsWith("evaluating: 0 s\r\x1b[Kstep 1/40\r\x1b[Kdone\n"
+                                      "step 1/40\r\x1b[K"));
+  EXPECT_THAT(written_of_phase(true, ProgressChoice::kAuto, Length::kLongWithParts),
+              testing::HasSubstr("\r\x1b[Kevaluating: 50 %,\r"));
+  EXPECT_EQ(written_of_phase(true, ProgressChoice::kAuto, Length::kShort),
+            "step 1\nstep 1/40\r\x1b[Kdone\nstep 1/40\r\x1b[K");
+}
+
+TEST(ProgressConsole, PhasesAreNotToldWhereProgressIsOff) {
+  for (const bool is_terminal : {false, true}) {
+    EXPECT_EQ(written_of_phase(is_terminal, ProgressChoice::kOff, Length::kLong), "step 1\ndone\n");
+  }
+}
+
+TEST(ProgressConsole, DurationsHaveTwoUnitsAtMost) {
+  EXPECT_EQ(duration_text(0.4), "0 s");
+  EXPECT_EQ(duration_text(59.6), "1 min 00 s");
+  EXPECT_EQ(duration_text(3725), "1 h 02 min");
+  EXPECT_EQ(duration_text(90000), "1 d 01 h");
+  EXPECT_EQ(duration_text(std::numeric_limits<double>::infinity()), "unknown time");
+  EXPECT_EQ(duration_text(-5), "0 s");
+}
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,175 @@
+#include "runtime/config/unknown_flag.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "base/error.h"
+#include "runtime/config/foreign_flags.h"
+#include "runtime/config/train_config.h"
+#include "runtime/config/train_flags.h"
+#include "runtime/model/model_config.h"
+#include "runtime/train/sampler.h"
+#include "tests/runtime/temporary_directory.h"
+
+namespace terrace {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+std::vector<FlagSpec> train_specs() {
+  std::vector<FlagSpec> specs;
+  for (const TrainFlag& flag : train_flags()) specs.push_back(flag.spec);
+  return specs;
+}
+
+std::string train_refusal(const std::vector<std::string>& arguments) {
+  try {
+    parse_train_options(arguments);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+struct Hint {
+  std::string written;
+  std::string says;
+};
+
+// What people type who come from elsewhere, and what they need.
+std::vector<Hint> hints() {
+  return {{"--eval-steps", "--eval-every: the same number of steps"},
+          {"--eval_steps", "--eval-every: the same number of steps"},
+          {"--save-steps", "--checkpoint-every: the same number of steps"},
+          {"--logging-steps", "--log-every: the same number of steps"},
+          {"--bf16", "--precision: bf16 is the default"},
+          {"--fp16", "--precision: --precision fp16"},
+          {"--lr", "--learning-rate: the same number"},
+          {"--batch-size", "--micro-batch-size: samples of a micro-batch"},
+          {"--per_device_train_batch_size", "--micro-batch-size: samples of a micro-batch"},
+          {"--warmup-ratio", "--warmup-steps: a number of steps: the ratio times --max-steps"},
+          {"--num-epochs", "--num-train-epochs: the same number"},
+          {"--output-dir", "--run-dir"},
+          {"--model-name-or-path", "--model: a directory with config.json"},
+          {"--seq-length", "--sequence-length: the same number"},
+          {"--micro_batch_size", "it is spelled --micro-batch-size"},
+          {"--global-batch-size", "--gradient-accumulation-steps: the global batch divided by"},
+          {"--tensor-model-parallel-size", "--tensor-parallel: the same number"},
+          {"--pipeline-model-parallel-size", "--pipeline-parallel: the same number"},
+          {"--deepspeed", "--zero-stage: its stage"},
+          {"--gradient-checkpointing", "--recompute: --recompute full"},
+          {"--activation-checkpointing", "--recompute: --recompute full"},
+          {"--save-interval", "--checkpoint-every: the same number"},
+          {"--log-interval", "--log-every: the same number"},
+          {"--train-iters", "--max-steps: the same number"},
+          {"--training.steps", "--max-steps: the same number"},
+          {"--training.seq_len", "--sequence-length: the same number"},
+          {"--optimizer.lr", "--learning-rate: the same number"},
+          {"--activation_checkpoint.mode", "--recompute: --recompute full"},
+          {"--lr_scheduler.warmup_steps", "here it is --warmup-steps"},
+          {"--parallelism.tensor_parallel_degree", "--tensor-parallel: the same number"},
+          {"--hidden-size", "--model: the sizes of a model come from --model"},
+          {"--report-to", "leave it out: the run directory has metrics.jsonl"}};
+}
+
+TEST(UnknownFlag, OnesOfOtherProgramsAreTranslated) {
+  for (const Hint& hint : hints()) {
+    for (const auto& arguments : {std::vector<std::string>{hint.written, "5"},
+                                  std::vector<std::string>{hint.written + "=5"}}) {
+      const std::string error = train_refusal(arguments);
+      EXPECT_THAT(error, HasSubstr(hint.written + ": unknown flag; "));
+      EXPECT_THAT(error, HasSubstr(hint.says));
+    }
+  }
+}
+
+TEST(UnknownFlag, KeysOfAFileAreTranslatedToKeys) {
+  const TemporaryDirectory directory;
+  const auto error_in_file = [&](const std::string& key) {
+    return train_refusal({"--config", directory.write("run.toml", key + " = 5\n")});
+  };
+  EXPECT_THAT(error_in_file("eval_steps"),
+              HasSubstr("unknown key eval_steps; here it is eval_every: the same number of steps"));
+  EXPECT_THAT(error_in_file("warmup_ratio"), HasSubstr("the ratio times max_steps"));
+  EXPECT_THAT(error_in_file("learning-rate"), HasSubstr("it is spelled learning_rate"));
+  EXPECT_THAT(error_in_file("lora_rank"), HasSubstr("lora_rank is not built yet"));
+  for (const char* const key : {"eval_steps", "fp16", "global_batch_size", "learning_rat"}) {
+    EXPECT_THAT(error_in_file(key), Not(HasSubstr("--"))) << key;
+  }
+}
+
+// Else a hint would send people to what is not there, or say nothing of what is.
+TEST(UnknownFlag, EveryForeignNameLeadsToAFlagThatIsThere) {
+  const std::vector<FlagSpec> specs = train_specs();
+  std::set<std::string_view> names = {"config", "eval-samples"};
+  for (const FlagSpec& spec : specs) names.insert(spec.name);
+  std::set<std::string_view> foreign_names;
+  for (const ForeignFlag& foreign : foreign_flags()) {
+    EXPECT_TRUE(foreign.ours.empty() || names.contains(foreign.ours)) << foreign.name;
+    EXPECT_FALSE(names.contains(foreign.name)) << foreign.name;
+    EXPECT_TRUE(foreign_names.insert(foreign.name).second) << foreign.name << " is there twice";
+    EXPECT_FALSE(foreign.how.empty()) << foreign.name;
+  }
+}
+
+TEST(UnknownFlag, WhatTheInterfaceHasAndIsNotBuiltSaysSo) {
+  const std::string help = train_help();
+  const std::size_t unbuilt = help.find("\nNot built yet (exit 2):\n");
+  ASSERT_NE(unbuilt, std::string::npos);
+  for (const std::string flag : {"--lora-rank", "--trainable", "--keep-best", "--ds-config"}) {
+    EXPECT_THAT(train_refusal({flag, "5"}), HasSubstr(flag + " is not built yet"));
+    EXPECT_NE(help.find("\n  " + flag + " ", unbuilt), std::string::npos) << flag;
+  }
+  for (const std::string value : {"lion", "muon", "megatron", "jsonl"}) {
+    EXPECT_THAT(help, testing::ContainsRegex(value + "[^\n]*\n? *[^\n]*not built yet"));
+  }
+}
+
+TEST(UnknownFlag, WhatSamplingLacksSaysSo) {
+  const std::vector<FlagSpec> specs = {{"max-new-tokens", "Text", "N", "How many"}};
+  EXPECT_THAT(unknown_flag_error("--top-p", specs).what(), HasSubstr("--top-p is not built yet"));
+  EXPECT_THAT(unbuilt_flags_help(specs), HasSubstr("\n  --top-k "));
+  EXPECT_THAT(unbuilt_flags_help(specs), Not(HasSubstr("--lora-rank")));
+}
+
+// Another command has neither the flags nor the hints of training.
+TEST(UnknownFlag, OtherCommandsHaveTheirOwnNames) {
+  const std::vector<FlagSpec> specs = {{"nvme", "Drives", "DIR", "A directory"}};
+  EXPECT_THAT(unknown_flag_error("--nvme-path", specs).what(), HasSubstr("did you mean --nvme?"));
+  EXPECT_THAT(unknown_flag_error("--lora-rank", specs).what(), HasSubstr("unknown flag"));
+  EXPECT_EQ(unbuilt_flags_help(specs), "");
+}
+
+TEST(HubName, SaysThatNothingIsDownloaded) {
+  const auto error_for = [](const std::string& model) {
+    try {
+      load_model_config(model);
+    } catch (const ConfigError& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  const std::string error = error_for("meta-llama/Llama-3.2-1B");
+  EXPECT_THAT(error, HasSubstr("nothing is downloaded"));
+  EXPECT_THAT(error, HasSubstr("hf download meta-llama/Llama-3.2-1B --local-dir DIR"));
+  EXPECT_THAT(error, HasSubstr("--model DIR"));
+  SilentLog log;
+  SampleOptions sample;
+  sample.model_directory = "meta-llama/Llama-3.2-1B";
+  sample.prompt = "x";
+  const auto say_nothing = [](std::string_view) {};
+  TERRACE_EXPECT_THROW_WITH(sample_text(sample, say_nothing, log), ConfigError,
+                            "nothing is downloaded");
+  for (const char* const path :
+       {"/models/llama", "./models/llama", "../llama", "a/b/c", "lama-8b"}) {
+    EXPECT_THAT(error_for(path), HasSubstr("neither a directory with a config.json nor a preset"))
+        << path;
+  }
+}
+
+}  // namespace
+}  // namespace terrace

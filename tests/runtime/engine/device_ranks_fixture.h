@@ -1,0 +1,54 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include "tests/runtime/engine/ranks_fixture.h"
+
+// Small trainings of ranks with a device each, and the same on the CPU device.
+namespace terrace {
+
+struct RankMesh {
+  const char* name;
+  MeshShape shape;
+  std::int32_t stage;
+};
+
+inline constexpr RankMesh kRankMeshes[] = {{"dp2_stage0", {.data = 2}, 0},
+                                           {"dp2_stage1", {.data = 2}, 1},
+                                           {"dp2_stage2", {.data = 2}, 2},
+                                           {"dp2_stage3", {.data = 2}, 3},
+                                           {"dp3_stage1", {.data = 3}, 1},
+                                           {"tp2", {.tensor = 2}, 0},
+                                           {"pp2", {.pipeline = 2}, 0},
+                                           {"dp2_tp2_stage3", {.data = 2, .tensor = 2}, 3},
+                                           {"dp2_pp2_stage1", {.data = 2, .pipeline = 2}, 1}};
+
+inline EngineOptions cpu_options(ModelFamily family, DType type = DType::kBF16) {
+  ModelConfig model = tiny_model(family, true, false);
+  model.layers = 2;
+  EngineOptions options = tiny_options(model, type);
+  options.batch = {1, 12};
+  options.placement.micro_batches = 2;
+  options.chunk_elements = 8 * kBlockElements;
+  return options;
+}
+
+// All state in one tier, but the optimizer's in another.
+inline EngineOptions gpu_options(const EngineOptions& plain, const ComputeBackend& backend,
+                                 Tier tier, Tier optimizer) {
+  EngineOptions options = plain;
+  options.backend = &backend;
+  all_on(options, false, tier);
+  options.placement.optimizer = optimizer;
+  return options;
+}
+
+// A run with device memory, and the same on the CPU device.
+inline void expect_equal_runs(const RankedRun& run, const RankedRun& expected) {
+  EXPECT_EQ(run.curves, expected.curves);
+  EXPECT_EQ(run.evaluations, expected.evaluations);
+  EXPECT_EQ(run.state, expected.state);
+  EXPECT_GT(run.run.ledger[Tier::kDevice].peak_bytes, 0U);
+}
+
+}  // namespace terrace

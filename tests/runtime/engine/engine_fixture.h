@@ -1,0 +1,138 @@
+#pragma once
+
+#include <cmath>
+#include <filesystem>
+#include <functional>
+#include <random>
+#include <vector>
+
+#include "base/bytes.h"
+#include "runtime/engine/engine.h"
+#include "tests/runtime/temporary_directory.h"
+
+// Small models that are trained in earnest, for tests that compare runs bit for bit.
+namespace terrace {
+
+// What a test compares: equal means equal bits.
+struct Curve {
+  std::vector<double> losses;
+  std::vector<double> norms;
+  std::vector<double> loss_scales = {};
+  std::vector<bool> skipped = {};  // steps whose gradients overflowed
+  friend bool operator==(const Curve&, const Curve&) = default;
+};
+
+struct Traffic {
+  std::array<double, kLaneCount> bytes{};
+  double of(Lane lane) const { return bytes.at(static_cast<std::size_t>(lane)); }
+};
+
+struct TrainedRun {
+  Curve curve;
+  Traffic traffic;  // of all steps
+  Ledger ledger;
+  double evaluation = 0;  // after the last step
+  int threads = 0;
+  std::vector<StorePath> paths;
+};
+
+inline ModelConfig tiny_model(ModelFamily family, bool tied, bool odd) {
+  ModelConfig model;
+  model.family = family;
+  model.layers = 6;
+  model.heads = odd ? 3 : 4;
+  model.head_width = odd ? 10 : 16;
+  model.width = odd ? 30 : 64;
+  if (family == ModelFamily::kGpt2) {
+    model.key_value_heads = model.heads;
+    model.width = model.heads * model.head_width;
+    model.intermediate = 4 * model.width;
+  } else {
+    model.key_value_heads = odd ? 1 : 2;
+    model.intermediate = odd ? 71 : 176;
+  }
+  model.vocabulary = odd ? 131 : 256;
+  model.positions = 64;
+  model.tied = tied;
+  return model;
+}
+
+inline EngineOptions tiny_options(const ModelConfig& model, DType type) {
+  EngineOptions options;
+  options.model = model;
+  options.batch = {2, 24};
+  options.compute_type = type;
+  options.placement.micro_batches = 4;
+  options.placement.unified = true;
+  options.placement.recompute = false;
+  options.placement.order = MicroBatchOrder::kMicroBatchMajor;
+  options.optimizer.adamw.weight_decay = 0.1F;
+  options.optimizer.max_grad_norm = 1.6;
+  options.chunk_elements = 2 * kBlockElements;
+  options.threads = 2;
+  return options;
+}
+
+// Text-like data: a learnable pattern with noise, from a seed. Ranks have the micro-batches of one
+// run, one rank after the other.
+inline std::vector<std::int32_t> batch_of_step(const EngineOptions& options, std::int64_t step) {
+  const std::int64_t rows = options.batch.rows();
+  const std::int32_t micro_batches = options.placement.micro_batches;
+  const std::int32_t rank = options.ranks.position.data;
+  std::vector<std::int32_t> tokens;
+  for (std::int32_t m = 0; m < micro_batches; ++m) {
+    std::mt19937 random(static_cast<unsigned>(step * 1000 + rank * micro_batches + m));
+    std::vector<std::int32_t> text;
+    for (std::int64_t i = 0; i <= rows; ++i) {
+      const auto noise = static_cast<std::int64_t>(random() % 5 == 0 ? random() % 100 : 0);
+      text.push_back(static_cast<std::int32_t>((i * 7 + noise) % options.model.vocabulary));
+    }
+    tokens.insert(tokens.end(), text.begin(), text.end() - 1);
+    tokens.insert(tokens.end(), text.begin() + 1, text.end());
+  }
+  return tokens;
+}
+
+// Trains `steps` steps from `first`, with the next step begun before the last is finished.
+inline void train_steps(Engine& engine, const EngineOptions& options, std::int64_t first,
+                        std::int64_t last, TrainedRun& run) {
+  const auto begin = [&](std::int64_t step) {
+    const std::vector<std::int32_t> tokens = batch_of_step(options, step);
+    const std::int64_t ranks = options.ranks.shape.data;
+    engine.begin_step({step, tokens, options.batch.rows() * options.placement.micro_batches * ranks,
+                       2e-3 / std::sqrt(static_cast<double>(step))});
+  };
+  const auto add = [&run](const RunReport& report) {
+    for (std::size_t l = 0; l < kLaneCount; ++l) run.traffic.bytes[l] += report.moved.lanes[l];
+  };
+  begin(first);
+  for (std::int64_t step = first; step <= last; ++step) {
+    if (step < last) begin(step + 1);
+    const StepOutcome outcome = engine.finish_step();
+    run.curve.losses.push_back(outcome.result.loss);
+    run.curve.norms.push_back(outcome.result.gradient_norm);
+    run.curve.loss_scales.push_back(outcome.result.loss_scale);
+    run.curve.skipped.push_back(outcome.result.was_skipped);
+    add(*outcome.report);
+  }
+  if (const RunReport* report = engine.drain()) add(*report);
+}
+
+// After `steps` steps, `look` may look at the engine.
+inline TrainedRun train_tiny(const EngineOptions& options, std::int64_t steps,
+                             const std::function<void(Engine&)>& look = {}) {
+  const EnginePlan plan = plan_engine(options);
+  SilentLog log;
+  Engine engine(options, plan, log);
+  engine.fill_state(RandomState(1234));
+  TrainedRun run;
+  run.ledger = plan.ledger;
+  run.threads = engine.compute_threads();
+  run.paths = engine.store_paths();
+  train_steps(engine, options, 1, steps, run);
+  run.evaluation = engine.evaluate(batch_of_step(options, 1));
+  if (look) look(engine);
+  return run;
+}
+
+}  // namespace terrace

@@ -1,0 +1,102 @@
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "tests/runtime/engine/engine_fixture.h"
+
+// The engine on real lanes, small enough for the sanitizers;
+// tests/runtime/engine/engine_bits_test.cc has the whole matrix.
+namespace terrace {
+namespace {
+
+EngineOptions everything_away(const TemporaryDirectory& directory) {
+  ModelConfig model = tiny_model(ModelFamily::kLlama, true, true);
+  model.layers = 2;
+  EngineOptions options = tiny_options(model, DType::kBF16);
+  options.batch = {1, 12};
+  options.placement.micro_batches = 2;
+  options.placement.unified = false;
+  options.placement.has_nvme = true;
+  options.placement.parameters = options.placement.gradients = options.placement.optimizer =
+      options.placement.activations = Tier::kNvme;
+  options.nvme.directories = {{directory.path(), std::nullopt}};
+  return options;
+}
+
+TEST(Engine, TrainsWithEveryLaneAtWork) {
+  const TemporaryDirectory directory;
+  EngineOptions options = everything_away(directory);
+  for (const IoEngineKind engine : {IoEngineKind::kAuto, IoEngineKind::kPosix}) {
+    options.nvme.engine = engine;
+    const TrainedRun run = train_tiny(options, 4);
+    for (const Lane lane : {Lane::kUpload, Lane::kDownload, Lane::kRead, Lane::kWrite}) {
+      EXPECT_GT(run.traffic.of(lane), 0) << name_of(lane);
+    }
+    EXPECT_LT(run.curve.losses.back(), run.curve.losses.front());
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(directory.path())) << "slot files are left behind";
+}
+
+TEST(Engine, StateReadsBackWhatItWasFilledWith) {
+  const TemporaryDirectory directory;
+  const EngineOptions options = everything_away(directory);
+  const EnginePlan plan = plan_engine(options);
+  SilentLog log;
+  Engine engine(options, plan, log);
+  const RandomState source(99);
+  engine.fill_state(source);
+  for (const UnitLayout& unit : engine.compute().layout()) {
+    for (const StateField field : kStateFields) {
+      const auto begin = unit.padded_elements / 3;  // not at a chunk's or block's start
+      std::vector<float> expected(static_cast<std::size_t>(unit.padded_elements - begin));
+      std::vector<float> got(expected.size());
+      source.read(field, unit, begin, expected);
+      engine.state().read(field, static_cast<std::int32_t>(unit.index), begin, got);
+      EXPECT_EQ(got, expected) << "unit " << unit.index;
+    }
+  }
+}
+
+TEST(Engine, ANonFiniteStepFailsAndUpdatesNothing) {
+  const TemporaryDirectory directory;
+  EngineOptions options = everything_away(directory);
+  const EnginePlan plan = plan_engine(options);
+  SilentLog log;
+  Engine engine(options, plan, log);
+  class InfiniteNorm final : public StateSource {
+   public:
+    void read(StateField field, const UnitLayout&, std::int64_t,
+              std::span<float> out) const override {
+      std::fill(out.begin(), out.end(),
+                field == StateField::kMaster ? std::numeric_limits<float>::infinity() : 0.0F);
+    }
+  };
+  engine.fill_state(InfiniteNorm());
+  const std::vector<std::int32_t> tokens = batch_of_step(options, 1);
+  engine.begin_step({1, tokens, 24, 1e-3});
+  EXPECT_THROW(engine.finish_step(), NotFinite);
+}
+
+// A file damaged between steps must stop the run, and never be trained on.
+TEST(Engine, ACorruptSlotFileIsNamed) {
+  const TemporaryDirectory directory;
+  const EngineOptions options = everything_away(directory);
+  const EnginePlan plan = plan_engine(options);
+  SilentLog log;
+  Engine engine(options, plan, log);
+  engine.fill_state(RandomState(1));
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(directory.path())) {
+    if (!entry.is_regular_file() || entry.file_size() < 100000) continue;
+    std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+    for (std::uintmax_t at = 100; at < entry.file_size(); at += 4096) {
+      file.seekp(static_cast<std::streamoff>(at));
+      file.put('\x5a');
+    }
+  }
+  const std::vector<std::int32_t> tokens = batch_of_step(options, 1);
+  engine.begin_step({1, tokens, 24, 1e-3});
+  TERRACE_EXPECT_THROW_WITH(engine.finish_step(), CorruptData, directory.path());
+}
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,279 @@
+#include "tests/runtime/engine/fake_gpu_kernels.h"
+
+#include <fmt/format.h>
+
+#include <mutex>
+#include <set>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "kernels/cpu/cpu_kernels.h"
+#include "tests/kernels/shared_kernels.h"
+
+namespace terrace::test {
+namespace {
+
+// Calls move(views...) with what an op points to.
+template <typename Move>
+void visit(MatmulForward& op, Move&& move) {
+  move(op.x, op.weight, op.bias, op.y);
+}
+template <typename Move>
+void visit(MatmulBackwardInput& op, Move&& move) {
+  move(op.dy, op.weight, op.dx);
+}
+template <typename Move>
+void visit(MatmulBackwardWeight& op, Move&& move) {
+  move(op.dy, op.x, op.dweight, op.dbias);
+}
+template <typename Move>
+void visit(RmsNormForward& op, Move&& move) {
+  move(op.x, op.weight, op.y, op.rstd);
+}
+template <typename Move>
+void visit(RmsNormBackward& op, Move&& move) {
+  move(op.dy, op.x, op.weight, op.rstd, op.dresidual, op.dx, op.dweight);
+}
+template <typename Move>
+void visit(LayerNormForward& op, Move&& move) {
+  move(op.x, op.weight, op.bias, op.y, op.mean, op.rstd);
+}
+template <typename Move>
+void visit(LayerNormBackward& op, Move&& move) {
+  move(op.dy, op.x, op.weight, op.mean, op.rstd, op.dresidual, op.dx, op.dweight, op.dbias);
+}
+template <typename Move>
+void visit(Rope& op, Move&& move) {
+  move(op.qkv, op.table);
+}
+template <typename Move>
+void visit(AttentionForward& op, Move&& move) {
+  move(op.qkv, op.out, op.log_sum_exp);
+}
+template <typename Move>
+void visit(AttentionBackward& op, Move&& move) {
+  move(op.qkv, op.out, op.log_sum_exp, op.dout, op.dqkv);
+}
+template <typename Move>
+void visit(SwigluForward& op, Move&& move) {
+  move(op.gate_up, op.y);
+}
+template <typename Move>
+void visit(SwigluBackward& op, Move&& move) {
+  move(op.gate_up, op.dy, op.dgate_up);
+}
+template <typename Move>
+void visit(GeluForward& op, Move&& move) {
+  move(op.x, op.y);
+}
+template <typename Move>
+void visit(GeluBackward& op, Move&& move) {
+  move(op.x, op.dy, op.dx);
+}
+template <typename Move>
+void visit(Add& op, Move&& move) {
+  move(op.a, op.b, op.y);
+}
+template <typename Move>
+void visit(AccumulateGradient& op, Move&& move) {
+  move(op.source, op.target);
+}
+template <typename Move>
+void visit(RoundGradient& op, Move&& move) {
+  move(op.source, op.target);
+}
+template <typename Move>
+void visit(FillZero& op, Move&& move) {
+  move(op.target);
+}
+template <typename Move>
+void visit(CastParameters& op, Move&& move) {
+  move(op.source, op.target);
+}
+template <typename Move>
+void visit(EmbeddingForward& op, Move&& move) {
+  move(op.tokens, op.wte, op.wpe, op.h);
+}
+template <typename Move>
+void visit(AddPositions& op, Move&& move) {
+  move(op.h, op.wpe);
+}
+template <typename Move>
+void visit(HeadLoss& op, Move&& move) {
+  move(op.h, op.weight, op.target, op.dh, op.dweight, op.logits);
+}
+template <typename Move>
+void visit(HeadSums& op, Move&& move) {
+  move(op.h, op.weight, op.target, op.sums);
+}
+template <typename Move>
+void visit(HeadPartLoss& op, Move&& move) {
+  move(op.h, op.weight, op.target, op.dh, op.dweight, op.sums);
+}
+template <typename Move>
+void visit(NormPartials& op, Move&& move) {
+  move(op.gradient, op.partials);
+}
+template <typename Move>
+void visit(AdamWUpdate& op, Move&& move) {
+  move(op.gradient, op.master, op.moment1, op.moment2, op.exponents1, op.exponents2, op.parameter);
+}
+
+FakeGpuQueue& queue_of(const KernelContext& context) {
+  return *static_cast<FakeGpuQueue*>(context.stream.handle);
+}
+
+TensorView real_view(const FakeGpuState& state, TensorView view) {
+  view.data = state.real(view.data);
+  return view;
+}
+
+// The op and the workspace where they really are.
+template <typename Op>
+Op real_op(const FakeGpuState& state, Op op) {
+  visit(op, [&](auto&... views) { ((views = real_view(state, views)), ...); });
+  if constexpr (requires { op.loss_sum; }) {
+    op.loss_sum = reinterpret_cast<double*>(state.real(op.loss_sum));
+  }
+  return op;
+}
+
+KernelContext real_context(const KernelContext& context) {
+  FakeGpuQueue& queue = queue_of(context);
+  KernelContext real;
+  real.workers = &queue.workers();
+  real.workspace = {queue.state().real(context.workspace.data()), context.workspace.size()};
+  return real;
+}
+
+template <typename Op, void (*KernelTable::*Run)(const KernelContext&, const Op&)>
+void queued(const KernelContext& context, const Op& op) {
+  FakeGpuQueue& queue = queue_of(context);
+  queue.queue([&table = queue.host_kernels(), real = real_context(context),
+               moved = real_op(queue.state(), op)] { (table.*Run)(real, moved); });
+}
+
+// Its lists of views are the caller's: they may be others when the kernel runs.
+void queued_embedding_backward(const KernelContext& context, const EmbeddingBackward& op) {
+  FakeGpuQueue& queue = queue_of(context);
+  std::vector<TensorView> tokens;
+  std::vector<TensorView> dh;
+  for (const TensorView& view : op.tokens) tokens.push_back(real_view(queue.state(), view));
+  for (const TensorView& view : op.dh) dh.push_back(real_view(queue.state(), view));
+  EmbeddingBackward moved = op;
+  moved.dwte = real_view(queue.state(), op.dwte);
+  moved.dwpe = real_view(queue.state(), op.dwpe);
+  queue.queue(
+      [&table = queue.host_kernels(), real = real_context(context), moved, tokens, dh]() mutable {
+        moved.tokens = tokens;
+        moved.dh = dh;
+        table.embedding_backward(real, moved);
+      });
+}
+
+template <typename Op>
+std::string shape_text(const Op& op) {
+  const AttentionShape& s = op.shape;
+  return fmt::format("{} {} {} {} {} {} {} {}", s.batch, s.sequence, s.heads, s.key_value_heads,
+                     s.head_width, name_of(op.qkv.dtype), op.scale,
+                     std::is_same_v<Op, AttentionBackward>);
+}
+
+struct PreparedAttention {
+  std::mutex mutex;
+  std::set<std::string> shapes;
+  int unprepared_calls = 0;
+};
+
+PreparedAttention& prepared_attention() {
+  static PreparedAttention prepared;
+  return prepared;
+}
+
+void prepare_attention(const KernelContext& /*context*/, const AttentionForward& forward,
+                       const AttentionBackward& backward) {
+  PreparedAttention& prepared = prepared_attention();
+  const std::lock_guard lock(prepared.mutex);
+  prepared.shapes.insert(shape_text(forward));
+  prepared.shapes.insert(shape_text(backward));
+}
+
+template <typename Op, void (*KernelTable::*Run)(const KernelContext&, const Op&)>
+void queued_attention(const KernelContext& context, const Op& op) {
+  {
+    PreparedAttention& prepared = prepared_attention();
+    const std::lock_guard lock(prepared.mutex);
+    if (!prepared.shapes.contains(shape_text(op))) ++prepared.unprepared_calls;
+  }
+  queued<Op, Run>(context, op);
+}
+
+KernelTable make_table(const KernelTable& host_kernels) {
+  using T = KernelTable;
+  KernelTable table = host_kernels;  // the workspaces
+  table.name = "fake gpu";
+  table.matmul_forward = queued<MatmulForward, &T::matmul_forward>;
+  table.matmul_backward_input = queued<MatmulBackwardInput, &T::matmul_backward_input>;
+  table.matmul_backward_weight = queued<MatmulBackwardWeight, &T::matmul_backward_weight>;
+  table.rms_norm_forward = queued<RmsNormForward, &T::rms_norm_forward>;
+  table.rms_norm_backward = queued<RmsNormBackward, &T::rms_norm_backward>;
+  table.layer_norm_forward = queued<LayerNormForward, &T::layer_norm_forward>;
+  table.layer_norm_backward = queued<LayerNormBackward, &T::layer_norm_backward>;
+  table.rope = queued<Rope, &T::rope>;
+  table.attention_forward = queued_attention<AttentionForward, &T::attention_forward>;
+  table.attention_backward = queued_attention<AttentionBackward, &T::attention_backward>;
+  table.prepare_attention = prepare_attention;
+  table.swiglu_forward = queued<SwigluForward, &T::swiglu_forward>;
+  table.swiglu_backward = queued<SwigluBackward, &T::swiglu_backward>;
+  table.gelu_forward = queued<GeluForward, &T::gelu_forward>;
+  table.gelu_backward = queued<GeluBackward, &T::gelu_backward>;
+  table.add = queued<Add, &T::add>;
+  table.accumulate_gradient = queued<AccumulateGradient, &T::accumulate_gradient>;
+  table.round_gradient = queued<RoundGradient, &T::round_gradient>;
+  table.fill_zero = queued<FillZero, &T::fill_zero>;
+  table.cast_parameters = queued<CastParameters, &T::cast_parameters>;
+  table.embedding_forward = queued<EmbeddingForward, &T::embedding_forward>;
+  table.embedding_backward = queued_embedding_backward;
+  table.add_positions = queued<AddPositions, &T::add_positions>;
+  table.head_loss = queued<HeadLoss, &T::head_loss>;
+  table.head_sums = queued<HeadSums, &T::head_sums>;
+  table.head_part_loss = queued<HeadPartLoss, &T::head_part_loss>;
+  table.norm_partials = queued<NormPartials, &T::norm_partials>;
+  return table;
+}
+
+}  // namespace
+
+const KernelTable& fake_gpu_host_kernels(bool has_shared_kernels) {
+  return has_shared_kernels ? shared_kernels() : cpu_kernels();
+}
+
+const KernelTable& fake_gpu_kernels(bool has_shared_kernels) {
+  static const KernelTable kPlain = make_table(fake_gpu_host_kernels(false));
+  static const KernelTable kShared = make_table(fake_gpu_host_kernels(true));
+  return has_shared_kernels ? kShared : kPlain;
+}
+
+void forget_prepared_attention() {
+  PreparedAttention& prepared = prepared_attention();
+  const std::lock_guard lock(prepared.mutex);
+  prepared.shapes.clear();
+  prepared.unprepared_calls = 0;
+}
+
+int unprepared_attention_calls() {
+  PreparedAttention& prepared = prepared_attention();
+  const std::lock_guard lock(prepared.mutex);
+  return prepared.unprepared_calls;
+}
+
+void fake_gpu_update(const KernelContext& context, const AdamWUpdate& update) {
+  FakeGpuQueue& queue = queue_of(context);
+  AdamWUpdate moved = real_op(queue.state(), update);
+  moved.scalars = reinterpret_cast<const StepScalars*>(queue.state().real(update.scalars));
+  queue.queue([real = real_context(context), moved] { adamw_cpu(real, moved); });
+}
+
+}  // namespace terrace::test

@@ -1,0 +1,102 @@
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <string>
+
+#include "tests/runtime/engine/device_ranks_fixture.h"
+#include "tests/runtime/engine/fake_gpu.h"
+
+// Ranks with a GPU each, as far as that can be tried without one, train as the same mesh on the CPU
+// device does, to the last bit.
+namespace terrace {
+namespace {
+
+using test::FakeGpuBackend;
+
+class FakeGpuRanksBits : public testing::TestWithParam<RankMesh> {
+ protected:
+  RankedRun train(const EngineOptions& options) const {
+    return train_ranks(options, GetParam().shape, GetParam().stage);
+  }
+  bool has_stages() const { return GetParam().shape.pipeline > 1; }
+
+  FakeGpuBackend backend_;
+};
+
+TEST_P(FakeGpuRanksBits, HaveTheBitsOfTheCpuDevice) {
+  for (const ModelFamily family : {ModelFamily::kLlama, ModelFamily::kGpt2}) {
+    const EngineOptions plain = cpu_options(family);
+    const RankedRun expected = train(plain);
+    for (const Tier optimizer : {Tier::kDevice, Tier::kHost}) {
+      SCOPED_TRACE(name_of(optimizer));
+      expect_equal_runs(train(gpu_options(plain, backend_, Tier::kDevice, optimizer)), expected);
+    }
+    expect_equal_runs(train(gpu_options(plain, backend_, Tier::kHost, Tier::kHost)), expected);
+  }
+}
+
+// Rounded to bf16 before ranks add them.
+TEST_P(FakeGpuRanksBits, WithNarrowGradients) {
+  EngineOptions plain = cpu_options(ModelFamily::kLlama);
+  plain.gradient_type = DType::kBF16;
+  const RankedRun expected = train(plain);
+  expect_equal_runs(train(gpu_options(plain, backend_, Tier::kDevice, Tier::kDevice)), expected);
+  expect_equal_runs(train(gpu_options(plain, backend_, Tier::kHost, Tier::kHost)), expected);
+}
+
+TEST_P(FakeGpuRanksBits, WithUpdatesDividedBetweenHostAndDevice) {
+  for (const double max_grad_norm : {1.6, 0.0}) {
+    EngineOptions plain = cpu_options(ModelFamily::kGpt2);
+    plain.optimizer.max_grad_norm = max_grad_norm;
+    const RankedRun expected = train(plain);
+    for (const Tier rest : {Tier::kDevice, Tier::kHost}) {
+      EngineOptions options = gpu_options(plain, backend_, rest, Tier::kHost);
+      options.placement.streamed_updates = rest == Tier::kDevice ? 0.5 : 1.0;
+      expect_equal_runs(train(options), expected);
+    }
+  }
+}
+
+TEST_P(FakeGpuRanksBits, WithEveryStateOnTheDriveAndTheStepNotClipped) {
+  const TemporaryDirectory drive;
+  EngineOptions plain = cpu_options(ModelFamily::kLlama);
+  plain.optimizer.max_grad_norm = 0;
+  EngineOptions options = gpu_options(plain, backend_, Tier::kNvme, Tier::kNvme);
+  options.nvme.directories = {{drive.path(), std::nullopt}};
+  const RankedRun expected = train(plain);
+  for (const double share : {0.0, 0.5}) {
+    options.placement.streamed_updates = share;
+    expect_equal_runs(train(options), expected);
+  }
+}
+
+TEST_P(FakeGpuRanksBits, WithTheOtherOrderAndGradientsOfTwoBytes) {
+  EngineOptions plain = cpu_options(ModelFamily::kLlama);
+  plain.gradient_type = DType::kBF16;
+  if (!has_stages()) plain.placement.order = MicroBatchOrder::kLayerMajor;
+  plain.placement.recompute = true;
+  const RankedRun expected = train(plain);
+  expect_equal_runs(train(gpu_options(plain, backend_, Tier::kHost, Tier::kDevice)), expected);
+  expect_equal_runs(train(gpu_options(plain, backend_, Tier::kDevice, Tier::kHost)), expected);
+}
+
+INSTANTIATE_TEST_SUITE_P(Meshes, FakeGpuRanksBits, testing::ValuesIn(kRankMeshes),
+                         [](const auto& mesh) { return std::string(mesh.param.name); });
+
+// Hidden states of more ranks than a communicator of GPUs adds in bf16.
+TEST(FakeGpuTensorRanks, OfFourHaveTheBitsOfTheCpuDevice) {
+  const FakeGpuBackend backend;
+  EngineOptions plain = cpu_options(ModelFamily::kLlama);
+  plain.model.key_value_heads = plain.model.heads;
+  for (const bool sequence_parallel : {true, false}) {
+    plain.sequence_parallel = sequence_parallel;
+    const RankedRun expected = train_ranks(plain, {.tensor = 4}, 0);
+    for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
+      expect_equal_runs(train_ranks(gpu_options(plain, backend, tier, tier), {.tensor = 4}, 0),
+                        expected);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,235 @@
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "base/error.h"
+#include "tests/runtime/engine/device_ranks_fixture.h"
+#include "tests/runtime/engine/fake_gpu.h"
+#include "tests/runtime/engine/fake_gpu_communicator.h"
+
+// Ranks with a GPU each, as far as that can be tried without one: collectives over device memory
+// are queued on streams, those over host memory are not, and the bits are those of the same mesh on
+// the CPU device.
+namespace terrace {
+namespace {
+
+using test::FakeGpuBackend;
+using test::FakeGpuOptions;
+
+class FakeGpuRanks : public testing::TestWithParam<RankMesh> {};
+
+// Ranks of every kind in every tier, for the sanitizers; fake_gpu_ranks_bits_test.cc has each mesh.
+void expect_bits_in_every_tier(const RankMesh& mesh, ModelFamily family) {
+  const FakeGpuBackend backend;
+  const TemporaryDirectory drive;
+  EngineOptions plain = cpu_options(family);
+  plain.gradient_type = DType::kBF16;
+  plain.optimizer.max_grad_norm = 0;
+  const RankedRun expected = train_ranks(plain, mesh.shape, mesh.stage);
+  for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kNvme}) {
+    const Tier optimizer = tier == Tier::kDevice ? Tier::kHost : tier;
+    EngineOptions options = gpu_options(plain, backend, tier, optimizer);
+    options.nvme.directories = {{drive.path(), std::nullopt}};
+    options.placement.streamed_updates = 0.5;
+    SCOPED_TRACE(name_of(tier));
+    expect_equal_runs(train_ranks(options, mesh.shape, mesh.stage), expected);
+  }
+}
+
+TEST(FakeGpuRankTiers, OfDataAndTensorRanksHaveTheBitsOfTheCpuDevice) {
+  expect_bits_in_every_tier({"", {.data = 2, .tensor = 2}, 3}, ModelFamily::kLlama);
+}
+
+TEST(FakeGpuRankTiers, OfDataRanksAndStagesHaveTheBitsOfTheCpuDevice) {
+  expect_bits_in_every_tier({"", {.data = 2, .pipeline = 2}, 1}, ModelFamily::kGpt2);
+}
+
+// What a rank ended with; "" where it came to its end.
+std::vector<std::string> errors_of(const RankMesh& mesh, const std::vector<FakeGpuOptions>& gpus,
+                                   std::chrono::seconds timeout) {
+  auto worlds = make_thread_communicators(mesh.shape.ranks(), "world", {.timeout = timeout});
+  std::vector<std::string> errors(worlds.size());
+  std::vector<std::jthread> threads;
+  for (std::size_t r = 0; r < worlds.size(); ++r) {
+    threads.emplace_back([&, r] {
+      const FakeGpuBackend backend(gpus.at(r));
+      EngineOptions options =
+          gpu_options(cpu_options(ModelFamily::kLlama), backend, Tier::kDevice, Tier::kHost);
+      options.zero_stage = mesh.stage;
+      try {
+        as_rank(*worlds[r], options, mesh.shape,
+                [](const EngineOptions& own) { train_tiny(own, 2); });
+        worlds[r]->all_reduce(view(std::span<float>()), ReduceOp::kSum, {});  // all have ended well
+      } catch (const std::exception& error) {
+        errors[r] = error.what();
+        worlds[r]->abort(error.what());
+      }
+    });
+  }
+  threads.clear();
+  return errors;
+}
+
+// Where nobody waits in vain: ranks are that late on no machine.
+constexpr std::chrono::seconds kNeverReached(100);
+
+std::vector<FakeGpuOptions> healthy(const RankMesh& mesh) {
+  return std::vector<FakeGpuOptions>(static_cast<std::size_t>(mesh.shape.ranks()));
+}
+
+// The last rank has named the call that failed; the others that, or that this rank has left.
+void expect_named(const std::vector<std::string>& errors) {
+  EXPECT_NE(errors.back().find("failed, as planted"), std::string::npos) << errors.back();
+  for (const std::string& error : errors) {
+    EXPECT_TRUE(error.find("failed, as planted") != error.npos || error.find("left") != error.npos)
+        << error;
+  }
+}
+
+// Wherever a collective fails on a stream, every rank ends with that, and not with what it has left
+// behind.
+TEST_P(FakeGpuRanks, AFailedCollectiveEndsEveryRank) {
+  int failures = 0;
+  for (int failing = 1;; failing += 1 + failing / 2) {
+    std::vector<FakeGpuOptions> gpus = healthy(GetParam());
+    gpus.back().failing_collective = failing;
+    const std::vector<std::string> errors = errors_of(GetParam(), gpus, kNeverReached);
+    if (errors.back().empty()) {
+      for (const std::string& error : errors) EXPECT_EQ(error, "");
+      break;
+    }
+    ++failures;
+    expect_named(errors);
+  }
+  EXPECT_GT(failures, 3);
+}
+
+// The other ranks wait on streams for a rank that is gone.
+TEST_P(FakeGpuRanks, AFailedGpuEndsEveryRank) {
+  for (const int failing : {40, 200, 400}) {
+    std::vector<FakeGpuOptions> gpus = healthy(GetParam());
+    gpus.front().failing_call = failing;
+    const std::vector<std::string> errors = errors_of(GetParam(), gpus, std::chrono::seconds(3));
+    EXPECT_NE(errors.front(), "") << failing;
+    for (const std::string& error : errors) EXPECT_NE(error, "") << failing;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Meshes, FakeGpuRanks, testing::ValuesIn(kRankMeshes),
+                         [](const auto& mesh) { return std::string(mesh.param.name); });
+
+// What kinds of calls engines make on communicators of device memory until they have trained so
+// many steps.
+std::set<std::string> kinds_of_calls(const RankMesh& mesh, const EngineOptions& plain,
+                                     std::int64_t steps) {
+  test::KindsOfCalls kinds;
+  const FakeGpuBackend backend({.kinds_of_calls = &kinds});
+  EngineOptions options = gpu_options(plain, backend, Tier::kDevice, Tier::kDevice);
+  options.zero_stage = mesh.stage;
+  auto worlds = make_thread_communicators(mesh.shape.ranks(), "world");
+  std::vector<std::jthread> threads;
+  for (const auto& world : worlds) {
+    threads.emplace_back([&, world = world.get()] {
+      as_rank(*world, options, mesh.shape, [&](const EngineOptions& own) {
+        const EnginePlan plan = plan_engine(own);
+        SilentLog log;
+        Engine engine(own, plan, log);
+        engine.fill_state(RandomState(1234));
+        TrainedRun run;
+        if (steps > 0) train_steps(engine, own, 1, steps, run);
+        if (steps > 0) engine.evaluate(batch_of_step(own, 1));
+        world->all_reduce(view(std::span<float>()), ReduceOp::kSum, {});  // none has left
+      });
+    });
+  }
+  threads.clear();
+  return kinds.all();
+}
+
+// In a step, ranks that NCCL has yet to connect may wait for each other.
+TEST_P(FakeGpuRanks, MakeNoCallOfANewKindInAStep) {
+  for (const DType gradients : {DType::kF32, DType::kBF16}) {
+    EngineOptions plain = cpu_options(ModelFamily::kLlama);
+    plain.gradient_type = gradients;
+    const std::set<std::string> before = kinds_of_calls(GetParam(), plain, 0);
+    EXPECT_FALSE(before.empty());
+    for (const std::string& kind : kinds_of_calls(GetParam(), plain, 2)) {
+      EXPECT_TRUE(before.contains(kind)) << kind;
+    }
+  }
+}
+
+// A ring of stages is connected pair by pair, in rounds.
+TEST(FakeGpuStages, OfAnyNumberAreConnectedBeforeTheFirstStep) {
+  EngineOptions plain = cpu_options(ModelFamily::kLlama);
+  plain.model.layers = 5;
+  for (const int stages : {3, 4, 5}) {
+    const RankMesh mesh = {"", {.data = 2, .pipeline = stages}, 1};
+    const std::set<std::string> before = kinds_of_calls(mesh, plain, 0);
+    EXPECT_FALSE(before.empty());
+    for (const std::string& kind : kinds_of_calls(mesh, plain, 1)) {
+      EXPECT_TRUE(before.contains(kind)) << stages << " stages: " << kind;
+    }
+  }
+}
+
+int device_calls(const Program& program, Part part) {
+  int calls = 0;
+  for (const Op& op : program.ops) {
+    if (!is_between_ranks(op.lane) || !takes_part(op, part)) continue;
+    const Access& access = op.reads.empty() ? op.writes.front() : op.reads.front();
+    if (program.buffers.at(access.buffer).tier == Tier::kDevice) ++calls;
+  }
+  return calls;
+}
+
+// Nothing comes after the drain's last call that would meet its failure.
+TEST(FakeGpuDrain, IsNotDoneWhereItsLastCallHasFailed) {
+  const FakeGpuBackend backend;
+  const RankMesh mesh = {"", {.data = 2}, 1};
+  EngineOptions options =
+      gpu_options(cpu_options(ModelFamily::kLlama), backend, Tier::kDevice, Tier::kHost);
+  options.ranks.shape = mesh.shape;
+  options.zero_stage = mesh.stage;
+  const EnginePlan plan = plan_engine(options);
+  int calls = 3;  // that connect the ranks
+  for (const Part part : {Part::kPrologue, Part::kBody, Part::kDrain}) {
+    calls += device_calls(plan.training.program, part);
+  }
+  ASSERT_GT(device_calls(plan.training.program, Part::kDrain), 0);
+  std::vector<FakeGpuOptions> gpus = healthy(mesh);
+  gpus.back().failing_collective = calls;
+  expect_named(errors_of(mesh, gpus, kNeverReached));
+  gpus.back().failing_collective = calls + 1;
+  for (const std::string& error : errors_of(mesh, gpus, kNeverReached)) EXPECT_EQ(error, "");
+}
+
+// Their homes may be in other tiers at the two ends.
+TEST(FakeGpuStages, TellUpdatesOfATiedEmbeddingInHostMemory) {
+  const FakeGpuBackend backend;
+  int messages = 0;
+  for (const Tier optimizer : {Tier::kDevice, Tier::kHost}) {
+    for (const int stage : {0, 1}) {
+      EngineOptions options =
+          gpu_options(cpu_options(ModelFamily::kGpt2), backend, Tier::kDevice, optimizer);
+      options.ranks.shape.pipeline = 2;
+      options.ranks.position.pipeline = stage;
+      const EnginePlan plan = plan_engine(options);
+      const Program& program = plan.training.program;
+      for (const Op& op : program.ops) {
+        if (op.kind != OpKind::kSendUpdated && op.kind != OpKind::kReceiveUpdated) continue;
+        const Access& access = stage == 0 ? op.reads.front() : op.writes.front();
+        EXPECT_EQ(program.buffers.at(access.buffer).tier, Tier::kHost);
+        ++messages;
+      }
+    }
+  }
+  EXPECT_GE(messages, 4);
+}
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,291 @@
+#include "tests/runtime/engine/fake_gpu.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "tests/conformance/device_conformance.h"
+#include "tests/runtime/engine/engine_fixture.h"
+#include "tests/runtime/engine/fake_gpu_kernels.h"
+
+// The engine on a device whose memory the host cannot touch, and whose tasks run at once: what is
+// asked of it to drive a GPU, as far as that can be tried without one.
+namespace terrace {
+namespace {
+
+using test::FakeGpuBackend;
+
+INSTANTIATE_TEST_SUITE_P(FakeGpu, DeviceConformanceTest,
+                         testing::Values(DeviceFactory{"fake_gpu", &test::make_fake_gpu, 0}),
+                         [](const auto& device) { return device.param.name; });
+
+TEST(FakeGpuDeathTest, ItsMemoryCannotBeTouched) {
+  const auto device = test::make_fake_gpu(4096);
+  const auto memory = device->allocate(4096);
+  EXPECT_DEATH(memory->bytes()[0] = std::byte{1}, "");
+}
+
+struct Shape {
+  const char* name;
+  ModelFamily family;
+  bool tied;
+  DType type;
+};
+
+constexpr Shape kShapes[] = {{"gpt2_bf16", ModelFamily::kGpt2, true, DType::kBF16},
+                             {"llama_bf16", ModelFamily::kLlama, false, DType::kBF16},
+                             {"llama_fp32", ModelFamily::kLlama, true, DType::kF32}};
+
+class FakeGpuEngine : public testing::TestWithParam<Shape> {
+ protected:
+  static constexpr std::int64_t kSteps = 4;
+
+  // On the CPU, device and host one tier.
+  EngineOptions plain_options() const {
+    ModelConfig model = tiny_model(GetParam().family, GetParam().tied, true);
+    model.layers = 2;
+    EngineOptions options = tiny_options(model, GetParam().type);
+    options.batch = {1, 12};
+    options.placement.micro_batches = 3;
+    options.nvme.directories = {{directory_.path(), std::nullopt}};
+    return options;
+  }
+
+  // On the fake GPU, with all state at home there.
+  EngineOptions gpu_options() const {
+    EngineOptions options = plain_options();
+    options.backend = &backend_;
+    options.placement.unified = false;
+    set_homes(options, Tier::kDevice);
+    return options;
+  }
+
+  static void set_homes(EngineOptions& options, Tier tier) {
+    PlacementRequest& placement = options.placement;
+    placement.parameters = placement.gradients = placement.optimizer = placement.activations = tier;
+    placement.has_nvme = tier == Tier::kNvme;
+  }
+
+  // The bits are those of the CPU device, with the same switches but for the placement.
+  void expect_equal(const std::function<void(EngineOptions&)>& set) const {
+    EngineOptions plain = plain_options();
+    EngineOptions options = gpu_options();
+    const PlacementRequest before = plain.placement;
+    set(plain);
+    set(options);
+    plain.placement = before;
+    plain.placement.order = options.placement.order;
+    const TrainedRun expected = train_tiny(plain, kSteps);
+    const TrainedRun run = train_tiny(options, kSteps);
+    EXPECT_EQ(run.curve, expected.curve);
+    EXPECT_EQ(run.evaluation, expected.evaluation);
+    EXPECT_GT(run.ledger[Tier::kDevice].peak_bytes, 0U);
+  }
+
+  // Every state on the host, and this part of the updates on the device.
+  void expect_failures_end_the_run(double share) const {
+    int named = 0;
+    int failures = 0;
+    for (int failing_call = 1;; failing_call += 1 + failing_call / 3) {
+      const FakeGpuBackend failing({.failing_call = failing_call});
+      EngineOptions options = gpu_options();
+      options.backend = &failing;
+      set_homes(options, Tier::kHost);
+      options.placement.streamed_updates = share;
+      try {
+        train_tiny(options, 3);
+        break;
+      } catch (const DeviceError& error) {
+        ++failures;
+        const std::string text = error.what();
+        EXPECT_NE(text.find("planted"), text.npos) << text;
+        if (text.find("forward") != text.npos || text.find("upload") != text.npos) ++named;
+      }
+    }
+    EXPECT_GT(failures, 15);
+    EXPECT_GT(named, 0);
+  }
+
+  TemporaryDirectory directory_;
+  FakeGpuBackend backend_;
+};
+
+TEST_P(FakeGpuEngine, HasTheBitsOfTheCpuDevice) {
+  expect_equal([](EngineOptions&) {});
+}
+
+// Training and evaluation.
+TEST_P(FakeGpuEngine, AttentionIsPreparedBeforeTheFirstStep) {
+  test::forget_prepared_attention();
+  train_tiny(gpu_options(), kSteps);
+  EXPECT_EQ(test::unprepared_attention_calls(), 0);
+  test::forget_prepared_attention();
+  EngineOptions recomputed = gpu_options();
+  recomputed.placement.recompute = true;
+  train_tiny(recomputed, kSteps);
+  EXPECT_EQ(test::unprepared_attention_calls(), 0);
+}
+
+TEST_P(FakeGpuEngine, WithEveryStateAway) {
+  for (const Tier tier : {Tier::kHost, Tier::kNvme}) {
+    SCOPED_TRACE(name_of(tier));
+    expect_equal([tier](EngineOptions& options) { set_homes(options, tier); });
+  }
+}
+
+TEST_P(FakeGpuEngine, WithOneStateAway) {
+  using Home = std::optional<Tier> PlacementRequest::*;
+  for (const Home home : {&PlacementRequest::parameters, &PlacementRequest::gradients,
+                          &PlacementRequest::optimizer, &PlacementRequest::activations}) {
+    expect_equal([home](EngineOptions& options) { options.placement.*home = Tier::kHost; });
+  }
+}
+
+TEST_P(FakeGpuEngine, WithOtherOrdersAndTypes) {
+  expect_equal([](EngineOptions& options) {
+    options.placement.order = MicroBatchOrder::kLayerMajor;
+    options.placement.recompute = true;
+  });
+  expect_equal([](EngineOptions& options) { options.gradient_type = DType::kBF16; });
+  expect_equal([](EngineOptions& options) {
+    options.optimizer.moments = MomentForm::kInt8;
+    options.optimizer.max_grad_norm = 0;
+  });
+}
+
+// All state in `tier`, and what part of its updates runs on the device all the same.
+std::function<void(EngineOptions&)> streamed(Tier parameters, Tier optimizer, double share) {
+  return [=](EngineOptions& options) {
+    options.placement.parameters = options.placement.gradients = parameters;
+    options.placement.optimizer = optimizer;
+    options.placement.has_nvme = true;
+    options.placement.streamed_updates = share;
+  };
+}
+
+TEST_P(FakeGpuEngine, WithUpdatesDividedBetweenHostAndDevice) {
+  for (const Tier optimizer : {Tier::kHost, Tier::kNvme}) {
+    for (const Tier rest : {Tier::kDevice, optimizer}) {
+      for (const double share : {0.0, 0.4, 1.0}) {
+        SCOPED_TRACE(share);
+        expect_equal(streamed(rest, optimizer, share));
+      }
+    }
+  }
+}
+
+TEST_P(FakeGpuEngine, WithUpdatesDividedAndEveryFormOfState) {
+  for (const double share : {0.4, 1.0}) {
+    for (const MomentForm moments : {MomentForm::kFp32, MomentForm::kBf16, MomentForm::kInt8}) {
+      for (const bool splits : {true, false}) {
+        expect_equal([=](EngineOptions& options) {
+          streamed(Tier::kHost, Tier::kHost, share)(options);
+          options.optimizer.moments = moments;
+          options.optimizer.splits_bf16_masters = splits;
+        });
+      }
+    }
+  }
+}
+
+TEST_P(FakeGpuEngine, WithUpdatesDividedAndOtherOrders) {
+  for (const double share : {0.4, 1.0}) {
+    for (const Tier rest : {Tier::kDevice, Tier::kHost}) {
+      const auto set = streamed(rest, Tier::kHost, share);
+      expect_equal([=](EngineOptions& options) {
+        set(options);
+        options.optimizer.max_grad_norm = 0;
+      });
+      expect_equal([=](EngineOptions& options) {
+        set(options);
+        options.placement.order = MicroBatchOrder::kLayerMajor;
+        options.placement.lookahead = 0;
+      });
+      expect_equal([=](EngineOptions& options) {
+        set(options);
+        options.placement.order = MicroBatchOrder::kLayerMajor;
+        options.optimizer.max_grad_norm = 0;
+        options.gradient_type = DType::kBF16;
+      });
+    }
+  }
+}
+
+TEST_P(FakeGpuEngine, StateIsStreamedThroughTheDevice) {
+  EngineOptions options = gpu_options();
+  streamed(Tier::kDevice, Tier::kHost, 0)(options);
+  const Program on_host = plan_engine(options).training.program;
+  streamed(Tier::kDevice, Tier::kHost, 1)(options);
+  const TrainedRun run = train_tiny(options, kSteps);
+  const Program program = plan_engine(options).training.program;
+  const double state_bytes = lane_bytes(program, Lane::kUpload, Account::kOptimizerState);
+  EXPECT_GT(state_bytes, 0);
+  EXPECT_GE(run.traffic.of(Lane::kUpload), kSteps * state_bytes);
+  EXPECT_GE(run.traffic.of(Lane::kDownload), kSteps * state_bytes);
+  const auto is_update = [](const Op& op) { return op.kind == OpKind::kUpdate; };
+  for (const Program* one : {&on_host, &program}) {
+    const Lane lane = one == &program ? Lane::kCompute : Lane::kUpdate;
+    EXPECT_TRUE(std::ranges::any_of(one->ops, is_update));
+    EXPECT_TRUE(std::ranges::all_of(
+        one->ops, [&](const Op& op) { return !is_update(op) || op.lane == lane; }));
+  }
+}
+
+TEST_P(FakeGpuEngine, StateReadsBackWhatItWasFilledWith) {
+  const EngineOptions options = gpu_options();
+  const EnginePlan plan = plan_engine(options);
+  SilentLog log;
+  Engine engine(options, plan, log);
+  const RandomState source(99);
+  engine.fill_state(source);
+  for (const UnitLayout& unit : engine.compute().layout()) {
+    for (const StateField field : kStateFields) {
+      std::vector<float> expected(static_cast<std::size_t>(unit.padded_elements));
+      std::vector<float> got(expected.size());
+      source.read(field, unit, 0, expected);
+      engine.state().read(field, static_cast<std::int32_t>(unit.index), 0, got);
+      EXPECT_EQ(got, expected) << "unit " << unit.index;
+    }
+  }
+}
+
+// Wherever the device fails, the run ends with its error, names an op once ops have begun, and
+// nothing waits for ever.
+TEST_P(FakeGpuEngine, AFailureEndsTheRun) {
+  for (const double share : {0.0, 1.0}) expect_failures_end_the_run(share);
+}
+
+// What the norm of a step decides, the head of the next one and updates in every tier hear of;
+// fp16_training_test.cc has the whole of it.
+TEST(FakeGpuFp16, SkipsAStepAndGoesOn) {
+  const FakeGpuBackend backend({.has_shared_kernels = true});
+  ModelConfig model = tiny_model(ModelFamily::kLlama, true, true);
+  model.layers = 1;
+  EngineOptions options = tiny_options(model, DType::kF16);
+  options.batch = {1, 12};
+  options.placement.micro_batches = 1;
+  options.placement.unified = false;
+  options.backend = &backend;
+  options.threads = 1;
+  options.optimizer.loss_scale = {.initial = 0x1p32F, .window = 1, .hysteresis = 1};
+  for (const Tier optimizer : {Tier::kDevice, Tier::kHost}) {
+    options.placement.optimizer = optimizer;
+    const Curve curve = train_tiny(options, 3).curve;
+    EXPECT_EQ(curve.skipped, std::vector<bool>(3, true));
+    EXPECT_EQ(curve.loss_scales, (std::vector<double>{0x1p32, 0x1p31, 0x1p30}));
+  }
+  options.optimizer.loss_scale.initial = 0x1p16F;
+  const Curve curve = train_tiny(options, 3).curve;
+  EXPECT_EQ(curve.skipped, std::vector<bool>(3, false));
+  EXPECT_EQ(curve.loss_scales, (std::vector<double>{0x1p16, 0x1p17, 0x1p18}));
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, FakeGpuEngine, testing::ValuesIn(kShapes),
+                         [](const auto& shape) { return std::string(shape.param.name); });
+
+}  // namespace
+}  // namespace terrace

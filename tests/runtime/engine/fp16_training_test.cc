@@ -1,0 +1,320 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <numeric>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "tests/runtime/checkpoint/snapshot_state.h"
+#include "tests/runtime/engine/fake_gpu.h"
+#include "tests/runtime/engine/ranks_fixture.h"
+
+// Training in fp16 with its loss scale, by the kernels of GPUs on a fake one. Scales are so large,
+// and windows so short, that a few steps see everything.
+namespace terrace {
+namespace {
+
+using test::FakeGpuBackend;
+
+// Of the models here. Where it ends in between follows from their gradients.
+constexpr float kFits = 0x1p16F;
+constexpr float kOverflows = 0x1p21F;
+
+class Fp16Training : public testing::Test {
+ protected:
+  EngineOptions options_of(ModelFamily family, DType type) const {
+    ModelConfig model = tiny_model(family, family == ModelFamily::kGpt2, true);
+    model.layers = 2;
+    EngineOptions options = tiny_options(model, type);
+    options.batch = {1, 12};
+    options.placement.micro_batches = 3;
+    options.threads = 1;
+    options.nvme.directories = {{directory_.path(), std::nullopt}};
+    return options;
+  }
+
+  EngineOptions options(ModelFamily family = ModelFamily::kLlama) const {
+    EngineOptions options = options_of(family, DType::kF16);
+    options.backend = &backend_;
+    all_on(options, false, Tier::kDevice);
+    return options;
+  }
+
+  // Overflows, goes down, grows, and overflows again.
+  EngineOptions restless(ModelFamily family = ModelFamily::kLlama) const {
+    EngineOptions restless = options(family);
+    restless.optimizer.loss_scale = {.initial = kOverflows / 2, .window = 2};
+    return restless;
+  }
+
+  TemporaryDirectory directory_;
+  FakeGpuBackend backend_{{.has_shared_kernels = true}};
+};
+
+TEST_F(Fp16Training, LearnsWhatFp32Learns) {
+  constexpr std::int64_t kLong = 20;
+  const auto mean = [](std::span<const double> losses) {
+    return std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(losses.size());
+  };
+  for (const ModelFamily family : {ModelFamily::kLlama, ModelFamily::kGpt2}) {
+    EngineOptions scaled = options(family);
+    scaled.optimizer.loss_scale.initial = kFits;
+    const Curve curve = train_tiny(scaled, kLong).curve;
+    const Curve exact = train_tiny(options_of(family, DType::kF32), kLong).curve;
+    const std::span<const double> losses(curve.losses);
+    EXPECT_LT(mean(losses.last(5)), mean(losses.first(5)) - 0.1);
+    // The bound of docs/numerics.md, with the unit roundoff of fp16.
+    for (std::size_t i = 0; i < exact.losses.size(); ++i) {
+      const double bound = 4 * std::sqrt(static_cast<double>(i + 1)) * 0x1p-11;
+      EXPECT_NEAR(curve.losses[i], exact.losses[i], bound * exact.losses[i]) << i;
+    }
+    EXPECT_NEAR(curve.norms.front(), exact.norms.front(), 0x1p-8 * exact.norms.front());
+    EXPECT_EQ(curve.loss_scales, std::vector<double>(kLong, kFits));
+  }
+}
+
+// What every gradient is multiplied and divided by is a power of two: as long as nothing overflows
+// or becomes denormal, the update does not see it.
+TEST_F(Fp16Training, TheScaleDoesNotShowInLossesAndNorms) {
+  EngineOptions large = options();
+  large.optimizer.loss_scale.initial = kFits;
+  EngineOptions small = options();
+  small.optimizer.loss_scale.initial = kFits / 2;
+  const Curve a = train_tiny(large, 1).curve;
+  const Curve b = train_tiny(small, 1).curve;
+  EXPECT_EQ(a.losses, b.losses);
+  EXPECT_NEAR(a.norms[0], b.norms[0], 0x1p-11 * b.norms[0]);  // denormals are rounded otherwise
+}
+
+TEST_F(Fp16Training, TheScaleGoesAsItsRulesSay) {
+  const EngineOptions options = restless();
+  const Curve curve = train_tiny(options, 9).curve;
+  const LossScaleOptions& rules = options.optimizer.loss_scale;
+  LossScaleState state = initial_loss_scale(rules);
+  bool fell = false;
+  bool grew = false;
+  for (std::size_t i = 0; i < curve.skipped.size(); ++i) {
+    EXPECT_EQ(curve.loss_scales[i], state.scale) << i;
+    EXPECT_TRUE(std::isfinite(curve.losses[i])) << i;
+    EXPECT_EQ(curve.skipped[i], std::isinf(curve.norms[i])) << i;
+    const LossScaleState next =
+        curve.skipped[i] ? after_overflow(rules, state) : after_good_step(rules, state);
+    fell = fell || next.scale < state.scale;
+    grew = grew || next.scale > state.scale;
+    state = next;
+  }
+  EXPECT_TRUE(curve.skipped.front());
+  EXPECT_TRUE(fell);
+  EXPECT_TRUE(grew);
+}
+
+TEST_F(Fp16Training, PlacementsAndOrdersDoNotChangeBits) {
+  constexpr std::int64_t kSteps = 6;
+  const TrainedRun expected = train_tiny(restless(), kSteps);
+  const auto expect_equal = [&](const std::function<void(EngineOptions&)>& set) {
+    EngineOptions options = restless();
+    set(options);
+    const TrainedRun run = train_tiny(options, kSteps);
+    EXPECT_EQ(run.curve, expected.curve);
+    EXPECT_EQ(run.evaluation, expected.evaluation);
+  };
+  for (const Tier tier : {Tier::kHost, Tier::kNvme}) {
+    SCOPED_TRACE(name_of(tier));
+    expect_equal([tier](EngineOptions& options) { all_on(options, false, tier); });
+  }
+  using Home = std::optional<Tier> PlacementRequest::*;
+  for (const Home home : {&PlacementRequest::parameters, &PlacementRequest::gradients,
+                          &PlacementRequest::optimizer, &PlacementRequest::activations}) {
+    expect_equal([home](EngineOptions& options) { options.placement.*home = Tier::kHost; });
+  }
+  expect_equal([](EngineOptions& options) {
+    options.placement.order = MicroBatchOrder::kLayerMajor;
+    options.placement.recompute = true;
+  });
+  expect_equal([](EngineOptions& options) { options.optimizer.splits_bf16_masters = false; });
+}
+
+// Nothing may run ahead of the norm, which says whether the step is skipped.
+TEST_F(Fp16Training, UpdatesWaitForTheNormAlsoWithoutClipping) {
+  EngineOptions clipped = restless();
+  clipped.optimizer.max_grad_norm = 1e30;
+  EngineOptions unclipped = restless();
+  unclipped.optimizer.max_grad_norm = 0;
+  EXPECT_TRUE(plan_engine(unclipped).training.policy.updates_wait_for_norm);
+  const TrainedRun run = train_tiny(unclipped, 4);
+  EXPECT_EQ(run.curve, train_tiny(clipped, 4).curve);
+  EXPECT_TRUE(run.curve.skipped.front());
+  EXPECT_FALSE(run.curve.skipped.back());
+}
+
+TEST_F(Fp16Training, ASkippedStepLeavesTheStateAsItIs) {
+  for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kNvme}) {
+    for (const MomentForm moments : {MomentForm::kFp32, MomentForm::kBf16, MomentForm::kInt8}) {
+      SCOPED_TRACE(std::string(name_of(tier)) + " " + std::to_string(static_cast<int>(moments)));
+      EngineOptions options = this->options();
+      all_on(options, false, tier);
+      options.optimizer.moments = moments;
+      options.optimizer.loss_scale = {.initial = 4 * kFits, .window = 1, .hysteresis = 1};
+      const EnginePlan plan = plan_engine(options);
+      SilentLog log;
+      Engine engine(options, plan, log);
+      engine.fill_state(RandomState(1234));
+      TrainedRun run;
+      std::int64_t step = 0;
+      do {  // until a scale is too large, so that there are moments to be spoilt
+        ++step;
+        const SnapshotState before(engine);
+        const double evaluation = engine.evaluate(batch_of_step(options, 1));
+        train_steps(engine, options, step, step, run);
+        const bool is_same = SnapshotState(engine) == before &&
+                             engine.evaluate(batch_of_step(options, 1)) == evaluation;
+        EXPECT_EQ(is_same, run.curve.skipped.back()) << step;
+      } while (!run.curve.skipped.back() && step < 9);
+      EXPECT_GT(step, 1);
+      EXPECT_TRUE(run.curve.skipped.back());
+    }
+  }
+}
+
+// With the step after it, which counts updates and not steps.
+TEST_F(Fp16Training, ASkippedStepIsAsIfItHadNotBeen) {
+  const EngineOptions options = restless();
+  const EnginePlan plan = plan_engine(options);
+  SilentLog log;
+  const auto state_after = [&](std::int64_t first, float scale, std::int64_t skipped) {
+    Engine engine(options, plan, log);
+    engine.fill_state(RandomState(1234));
+    engine.set_loss_scale({.scale = scale, .overflows_left = 1, .skipped_steps = skipped});
+    TrainedRun run;
+    train_steps(engine, options, first, 3, run);
+    EXPECT_EQ(run.curve.skipped.front(), scale == kOverflows);
+    EXPECT_FALSE(run.curve.skipped.back());
+    return SnapshotState(engine);
+  };
+  EXPECT_EQ(state_after(1, kOverflows, 0), state_after(3, kOverflows / 4, 2));
+}
+
+TEST_F(Fp16Training, GoesOnInMidWindowWithTheSameBits) {
+  constexpr std::int64_t kLong = 8;
+  EngineOptions plain = restless();
+  plain.optimizer.loss_scale.window = 3;
+  EngineOptions second = plain;
+  all_on(second, false, Tier::kNvme);
+  const Curve whole = train_tiny(plain, kLong).curve;
+  const EnginePlan first_plan = plan_engine(plain);
+  const EnginePlan second_plan = plan_engine(second);
+  SilentLog log;
+  for (std::int64_t stop = 1; stop < kLong; stop += 2) {
+    TrainedRun run;
+    Engine first(plain, first_plan, log);
+    first.fill_state(RandomState(1234));
+    train_steps(first, plain, 1, stop, run);
+    Engine resumed(second, second_plan, log);
+    resumed.fill_state(SnapshotState(first));
+    resumed.set_loss_scale(first.loss_scale().value());
+    EXPECT_EQ(resumed.loss_scale(), first.loss_scale());
+    train_steps(resumed, second, stop + 1, kLong, run);
+    EXPECT_EQ(run.curve, whole) << stop;
+  }
+}
+
+// What a run without losses to scale has taken over, it hands on.
+TEST_F(Fp16Training, AnotherPrecisionKeepsTheScaleAndTheCountOfUpdates) {
+  const EngineOptions bf16 = options_of(ModelFamily::kLlama, DType::kBF16);
+  const EnginePlan plan = plan_engine(bf16);
+  SilentLog log;
+  const auto losses_from = [&](std::int64_t first, std::int64_t skipped) {
+    Engine engine(bf16, plan, log);
+    engine.fill_state(RandomState(1234));
+    EXPECT_EQ(engine.loss_scale(), std::nullopt);
+    const LossScaleState taken = {.scale = 512, .good_steps = 7, .skipped_steps = skipped};
+    engine.set_loss_scale(taken);
+    TrainedRun run;
+    const std::vector<std::int32_t> tokens = batch_of_step(bf16, 1);
+    for (std::int64_t step = first; step < first + 3; ++step) {
+      engine.begin_step({step, tokens, 36, 1e-3});
+      run.curve.losses.push_back(engine.finish_step().result.loss);
+    }
+    engine.drain();
+    EXPECT_EQ(engine.loss_scale(), taken);
+    return run.curve.losses;
+  };
+  EXPECT_EQ(losses_from(1, 0), losses_from(5, 4));
+  EXPECT_NE(losses_from(1, 0), losses_from(5, 0));
+}
+
+TEST_F(Fp16Training, AnOverflowAtTheSmallestScaleEndsTheRun) {
+  EngineOptions options = this->options();
+  options.optimizer.loss_scale = {
+      .initial = 2 * kOverflows, .minimum = kOverflows, .hysteresis = 2};
+  const EnginePlan plan = plan_engine(options);
+  SilentLog log;
+  Engine engine(options, plan, log);
+  engine.fill_state(RandomState(1234));
+  const std::vector<std::int32_t> tokens = batch_of_step(options, 1);
+  for (const double scale : {2 * kOverflows, 2 * kOverflows}) {
+    engine.begin_step({engine.unfinished_steps() + 1, tokens, 36, 1e-3});
+    const StepResult result = engine.finish_step().result;
+    EXPECT_EQ(result.loss_scale, scale);
+    EXPECT_TRUE(result.was_skipped);
+  }
+  engine.begin_step({3, tokens, 36, 1e-3});
+  TERRACE_EXPECT_THROW_WITH(engine.finish_step(), NotFinite, "the smallest");
+}
+
+struct Mesh {
+  const char* name;
+  MeshShape shape;
+};
+
+constexpr Mesh kMeshes[] = {{"dp2", {.data = 2}},
+                            {"tp2", {.tensor = 2}},
+                            {"pp2", {.pipeline = 2}},
+                            {"dp2_tp2", {.data = 2, .tensor = 2}}};
+
+class Fp16Ranks : public Fp16Training, public testing::WithParamInterface<Mesh> {
+ protected:
+  EngineOptions rank_options() const {
+    ModelConfig model = tiny_model(ModelFamily::kGpt2, true, false);
+    model.layers = 2;
+    EngineOptions options = tiny_options(model, DType::kF16);
+    options.batch = {1, 12};
+    options.placement.micro_batches = 2;
+    options.chunk_elements = 8 * kBlockElements;
+    options.backend = &backend_;
+    options.nvme.directories = {{directory_.path(), std::nullopt}};
+    options.optimizer.loss_scale = {.initial = 2 * kOverflows, .window = 2, .hysteresis = 1};
+    all_on(options, false, Tier::kDevice);
+    return options;
+  }
+};
+
+TEST_P(Fp16Ranks, SkipTheSameStepsWithTheSameScale) {
+  const MeshShape& shape = GetParam().shape;
+  const RankedRun expected = train_ranks(rank_options(), shape, 0);
+  for (const Curve& curve : expected.curves) EXPECT_EQ(curve, expected.curves.front());
+  const Curve& curve = expected.curves.front();
+  EXPECT_TRUE(curve.skipped.front());
+  EXPECT_FALSE(curve.skipped.back());
+  EXPECT_LT(curve.loss_scales.back(), curve.loss_scales.front());
+  if (shape.data == 1) return;
+  const auto expect_equal = [&](std::int32_t stage, Tier tier) {
+    EngineOptions options = rank_options();
+    all_on(options, false, tier);
+    const RankedRun run = train_ranks(options, shape, stage);
+    EXPECT_EQ(run.curves, expected.curves) << stage;
+    EXPECT_EQ(run.state, expected.state) << stage;
+    EXPECT_EQ(run.evaluations, expected.evaluations) << stage;
+  };
+  expect_equal(1, Tier::kHost);
+  expect_equal(3, Tier::kDevice);
+}
+
+INSTANTIATE_TEST_SUITE_P(Meshes, Fp16Ranks, testing::ValuesIn(kMeshes),
+                         [](const auto& mesh) { return std::string(mesh.param.name); });
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,108 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "parallel/thread_communicator.h"
+#include "runtime/train/ranked_state.h"
+#include "tests/runtime/engine/engine_fixture.h"
+
+// Small models trained by ranks as threads.
+namespace terrace {
+
+inline constexpr std::int64_t kSteps = 4;
+
+// The state after training, as the first rank reads it.
+struct RankedRun {
+  TrainedRun run;  // the first rank's
+  std::vector<Curve> curves;
+  std::vector<double> evaluations;
+  std::vector<float> state;
+  double bytes_sent = 0;  // by the first rank, until the last drain
+};
+
+inline std::vector<float> read_state(Engine& engine, const EngineOptions& options,
+                                     Communicator& world) {
+  const std::vector<UnitLayout> layout = parameter_layout(options.model);
+  const EnginePlan plan = plan_engine(options);
+  RankedState state(engine.state(), plan.model, &world);
+  std::vector<float> all;
+  if (world.rank() != 0) {
+    state.serve_reads();
+    return all;
+  }
+  for (const UnitLayout& unit : layout) {
+    for (const StateField field : kStateFields) {
+      std::vector<float> values(static_cast<std::size_t>(unit.elements));
+      state.read(field, static_cast<std::int32_t>(unit.index), 0, values);
+      all.insert(all.end(), values.begin(), values.end());
+    }
+  }
+  state.end_reads();
+  return all;
+}
+
+// Calls `body` with the options that one rank has: its communicators, of device memory too where
+// the backend has an exchange, with `of_devices`.
+inline void as_rank(Communicator& world, const EngineOptions& options, const MeshShape& shape,
+                    const std::function<void(const EngineOptions&)>& body,
+                    const CommunicatorOptions& of_devices = {}) {
+  StepCommunicators communicators(world, shape);
+  std::unique_ptr<Communicator> devices;
+  if (const DeviceExchange* exchange = exchange_of(options.backend)) {
+    devices = exchange->make_communicator(world, of_devices);
+    communicators.add_devices(*devices);
+  }
+  EngineOptions own = options;
+  own.ranks = communicators.ranks();
+  own.threads = 1;
+  body(own);
+}
+
+inline RankedRun train_ranks(const EngineOptions& options, const MeshShape& shape,
+                             std::int32_t stage) {
+  const auto count = static_cast<std::size_t>(shape.ranks());
+  auto worlds = make_thread_communicators(shape.ranks(), "world");
+  RankedRun result;
+  result.curves.resize(count);
+  result.evaluations.resize(count);
+  EngineOptions of_stage = options;
+  of_stage.zero_stage = stage;
+  const auto train = [&](std::size_t r, const EngineOptions& own) {
+    double sent = 0;
+    std::vector<float> state;
+    const TrainedRun run = train_tiny(own, kSteps, [&](Engine& engine) {
+      sent = static_cast<double>(own.ranks.data.host->bytes_sent() + own.ranks.world->bytes_sent());
+      state = read_state(engine, own, *worlds[r]);
+    });
+    result.curves[r] = run.curve;
+    result.evaluations[r] = run.evaluation;
+    if (r != 0) return;
+    result.run = run;
+    result.state = std::move(state);
+    result.bytes_sent = sent;
+  };
+  std::vector<std::jthread> threads;
+  for (std::size_t r = 0; r < count; ++r) {
+    threads.emplace_back([&, r] {
+      as_rank(*worlds[r], of_stage, shape, [&](const EngineOptions& own) { train(r, own); });
+    });
+  }
+  threads.clear();
+  return result;
+}
+
+inline RankedRun train_ranks(const EngineOptions& options, int ranks, std::int32_t stage) {
+  return train_ranks(options, MeshShape{.data = ranks}, stage);
+}
+
+inline void all_on(EngineOptions& options, bool unified, Tier tier) {
+  options.placement.unified = unified;
+  options.placement.parameters = options.placement.gradients = options.placement.optimizer =
+      options.placement.activations = tier;
+  options.placement.has_nvme = tier == Tier::kNvme;
+}
+
+}  // namespace terrace

@@ -1,0 +1,389 @@
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <numeric>
+
+#include "tests/runtime/engine/ranks_fixture.h"
+
+// Tensor-parallel ranks as threads: they train as one rank does, within a bound; on one mesh
+// nothing changes bits; and what they leave is the state of one rank.
+namespace terrace {
+namespace {
+
+constexpr auto kLlama = ModelFamily::kLlama;
+constexpr auto kGpt2 = ModelFamily::kGpt2;
+
+#ifdef TERRACE_EVERY_STEP
+constexpr std::int64_t kComparedSteps = 200;
+#else
+constexpr std::int64_t kComparedSteps = 8;
+#endif
+
+EngineOptions options_for(ModelFamily family, bool tied, DType type, bool odd = false) {
+  EngineOptions options = tiny_options(tiny_model(family, tied, odd), type);
+  options.placement.micro_batches = 2;
+  options.chunk_elements = 8 * kBlockElements;
+  return options;
+}
+
+using RankBody = std::function<void(Engine& engine, const EngineOptions& own, Communicator& world)>;
+using PlanChange = std::function<void(EnginePlan& plan)>;
+
+// Calls `body` on a thread per rank, with an engine whose plan `change` has had.
+void on_ranks(
+    const EngineOptions& options, const MeshShape& shape, std::int32_t stage, const RankBody& body,
+    const PlanChange& change = [](EnginePlan&) {}) {
+  auto worlds = make_thread_communicators(shape.ranks(), "world");
+  EngineOptions of_stage = options;
+  of_stage.zero_stage = stage;
+  std::vector<std::jthread> threads;
+  for (std::size_t r = 0; r < worlds.size(); ++r) {
+    threads.emplace_back([&, r] {
+      as_rank(*worlds[r], of_stage, shape, [&](const EngineOptions& own) {
+        EnginePlan plan = plan_engine(own);
+        change(plan);
+        SilentLog log;
+        Engine engine(own, plan, log);
+        body(engine, own, *worlds[r]);
+      });
+    });
+  }
+}
+
+// The curve of the first rank, from random parameters.
+Curve curve_of(
+    const EngineOptions& options, const MeshShape& shape, std::int64_t steps,
+    const PlanChange& change = [](EnginePlan&) {}) {
+  Curve curve;
+  const RankBody body = [&](Engine& engine, const EngineOptions& own, Communicator& world) {
+    engine.fill_state(RandomState(1234));
+    TrainedRun run;
+    train_steps(engine, own, 1, steps, run);
+    if (world.rank() == 0) curve = run.curve;
+  };
+  on_ranks(options, shape, 0, body, change);
+  return curve;
+}
+
+// The largest differences of losses and norms, relative.
+struct Distance {
+  double loss = 0;
+  double norm = 0;
+};
+
+Distance distance(const Curve& a, const Curve& b) {
+  Distance most;
+  for (std::size_t i = 0; i < a.losses.size(); ++i) {
+    most.loss = std::max(most.loss, std::abs(a.losses[i] / b.losses[i] - 1));
+    most.norm = std::max(most.norm, std::abs(a.norms[i] / b.norms[i] - 1));
+  }
+  return most;
+}
+
+Curve first_step(const Curve& curve) { return {{curve.losses.front()}, {curve.norms.front()}}; }
+
+double mean(const std::vector<double>& values, std::size_t last) {
+  return std::accumulate(values.end() - static_cast<std::ptrdiff_t>(last), values.end(), 0.0) /
+         static_cast<double>(last);
+}
+
+struct TensorCase {
+  const char* name;
+  ModelFamily family;
+  bool tied;
+  int ranks;
+  bool shares_rows;
+  bool odd;  // sizes that are no multiple of anything
+};
+
+class TensorRanks : public testing::TestWithParam<TensorCase> {};
+
+// docs/numerics.md has the bounds' reasons.
+TEST_P(TensorRanks, TrainAsOneRankDoes) {
+  const TensorCase& tested = GetParam();
+  for (const DType type : {DType::kF32, DType::kBF16}) {
+    EngineOptions options = options_for(tested.family, tested.tied, type, tested.odd);
+    options.sequence_parallel = tested.shares_rows;
+    const Curve one = curve_of(options, {}, kComparedSteps);
+    const Curve shared = curve_of(options, MeshShape{.tensor = tested.ranks}, kComparedSteps);
+    SCOPED_TRACE(name_of(type));
+    const bool exact = type == DType::kF32;
+    const Distance first = distance(first_step(shared), first_step(one));
+    EXPECT_LT(first.loss, exact ? 1e-7 : 2e-4);
+    EXPECT_LT(first.norm, exact ? 1e-6 : 1e-2);
+    const Distance all = distance(shared, one);
+    EXPECT_LT(all.loss, exact ? 1e-5 : 3e-3);
+    if (exact) {
+      EXPECT_LT(all.norm, 1e-3);
+    }
+    const std::size_t last = std::min<std::size_t>(shared.losses.size(), 20);
+    EXPECT_NEAR(mean(shared.losses, last) / mean(one.losses, last), 1, exact ? 1e-6 : 1e-3);
+    EXPECT_LT(shared.losses.back(), shared.losses.front());
+  }
+}
+
+const TensorCase kTensorCases[] = {
+    {"llama_tied", kLlama, true, 2, true, false},
+    {"llama_untied_all_rows", kLlama, false, 2, false, false},
+    {"gpt2_untied", kGpt2, false, 2, true, false},
+    {"gpt2_tied_all_rows", kGpt2, true, 2, false, false},
+    {"gpt2_on_four", kGpt2, true, 4, true, false},
+    // 131 rows of vocabulary: the last rank has 43 of 44.
+    {"gpt2_odd_on_three", kGpt2, true, 3, true, true},
+};
+
+INSTANTIATE_TEST_SUITE_P(Shapes, TensorRanks, testing::ValuesIn(kTensorCases),
+                         [](const testing::TestParamInfo<TensorCase>& info) {
+                           return std::string(info.param.name);
+                         });
+
+#ifndef TERRACE_EVERY_STEP
+
+struct Switch {
+  const char* name;
+  std::function<void(EngineOptions&)> set;
+};
+
+const Switch kSwitches[] = {
+    {"unified_nvme", [](EngineOptions& o) { all_on(o, true, Tier::kNvme); }},
+    {"device", [](EngineOptions& o) { all_on(o, false, Tier::kDevice); }},
+    {"device_host", [](EngineOptions& o) { all_on(o, false, Tier::kHost); }},
+    {"device_nvme", [](EngineOptions& o) { all_on(o, false, Tier::kNvme); }},
+    {"layer_major", [](EngineOptions& o) { o.placement.order = MicroBatchOrder::kLayerMajor; }},
+    {"recompute", [](EngineOptions& o) { o.placement.recompute = true; }},
+};
+
+struct MeshCase {
+  const char* name;
+  MeshShape shape;
+  ModelFamily family;
+  bool tied;
+  bool shares_rows;
+  double max_grad_norm;
+};
+
+class TensorMesh : public testing::TestWithParam<MeshCase> {};
+
+TEST_P(TensorMesh, SwitchesDoNotChangeBits) {
+  const MeshCase& mesh = GetParam();
+  EngineOptions options = options_for(mesh.family, mesh.tied, DType::kBF16);
+  options.sequence_parallel = mesh.shares_rows;
+  options.optimizer.max_grad_norm = mesh.max_grad_norm;
+  const RankedRun plain = train_ranks(options, mesh.shape, 0);
+  int number = 0;
+  for (const Switch& one : kSwitches) {
+    const std::int32_t stage = mesh.shape.data > 1 ? ++number % 4 : 0;
+    EngineOptions switched = options;
+    one.set(switched);
+    if (mesh.shape.pipeline > 1) switched.placement.order = options.placement.order;
+    const TemporaryDirectory drive;
+    if (switched.placement.has_nvme) switched.nvme.directories = {{drive.path(), std::nullopt}};
+    const RankedRun run = train_ranks(switched, mesh.shape, stage);
+    SCOPED_TRACE(fmt::format("{}, stage {}", one.name, stage));
+    for (const Curve& curve : run.curves) EXPECT_EQ(curve, plain.curves[0]);
+    EXPECT_EQ(run.evaluations, plain.evaluations);
+    EXPECT_EQ(run.state, plain.state);
+  }
+}
+
+const MeshCase kMeshCases[] = {
+    {"two", {1, 2, 1}, kLlama, true, true, 1.6},
+    {"two_all_rows", {1, 2, 1}, kGpt2, true, false, 0},
+    {"two_by_two", {2, 2, 1}, kLlama, false, true, 0},
+    {"two_by_two_all_rows", {2, 2, 1}, kLlama, true, false, 1.6},
+    {"two_stages", {1, 2, 2}, kGpt2, true, true, 1.6},
+    {"two_by_two_by_two", {2, 2, 2}, kLlama, true, true, 1.6},
+};
+
+INSTANTIATE_TEST_SUITE_P(Meshes, TensorMesh, testing::ValuesIn(kMeshCases),
+                         [](const testing::TestParamInfo<MeshCase>& info) {
+                           return std::string(info.param.name);
+                         });
+
+// What changes bits by itself (narrow gradients, reducing every micro-batch) does so in one way
+// only, and interleaved pieces of a pipeline in none.
+TEST(TensorMesh, GradientOptionsAndPiecesHaveBitsOfTheirOwn) {
+  EngineOptions options = options_for(kLlama, true, DType::kBF16);
+  const MeshShape shape = {2, 2, 1};
+  options.gradient_type = DType::kBF16;
+  const RankedRun narrow = train_ranks(options, shape, 0);
+  for (const std::int32_t stage : {1, 3}) {
+    const RankedRun run = train_ranks(options, shape, stage);
+    EXPECT_EQ(run.curves, narrow.curves);
+    EXPECT_EQ(run.state, narrow.state);
+  }
+  options.gradient_type = DType::kF32;
+  const RankedRun plain = train_ranks(options, shape, 2);
+  EXPECT_NE(narrow.state, plain.state);
+  EngineOptions interleaved = options;
+  interleaved.pipeline_schedule = PipelineSchedule::kInterleaved;
+  interleaved.virtual_stages = 2;
+  const RankedRun pieces = train_ranks(interleaved, MeshShape{2, 2, 2}, 2);
+  EXPECT_EQ(pieces.curves.front(), plain.curves.front());
+  EXPECT_EQ(pieces.state, plain.state);
+  options.placement.reduces_micro_batches = true;
+  const RankedRun reduced = train_ranks(options, shape, 2);
+  EXPECT_EQ(train_ranks(options, shape, 3).state, reduced.state);
+  EXPECT_LT(distance(reduced.curves[0], plain.curves[0]).loss, 1e-3);
+  EXPECT_LT(distance(narrow.curves[0], plain.curves[0]).loss, 1e-3);
+}
+
+// What read_state() has read.
+class ReadState final : public StateSource {
+ public:
+  ReadState(const std::vector<float>& values, const ModelConfig& model) : values_(values) {
+    for (const UnitLayout& unit : parameter_layout(model)) {
+      begins_.push_back(end_);
+      end_ += std::size(kStateFields) * static_cast<std::size_t>(unit.elements);
+    }
+  }
+  void read(StateField field, const UnitLayout& unit, std::int64_t begin,
+            std::span<float> out) const override {
+    const auto first = begins_.at(static_cast<std::size_t>(unit.index)) +
+                       static_cast<std::size_t>(field) * static_cast<std::size_t>(unit.elements);
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      const auto at = static_cast<std::size_t>(begin) + i;
+      const bool is_there = at < static_cast<std::size_t>(unit.elements);
+      out[i] = is_there ? values_.at(first + at) : 0.0F;
+    }
+  }
+
+ private:
+  const std::vector<float>& values_;
+  std::vector<std::size_t> begins_;
+  std::size_t end_ = 0;
+};
+
+struct Resumed {
+  std::vector<float> state;  // right after it was filled in
+  Curve curve;
+};
+
+Resumed resume(const EngineOptions& options, const MeshShape& shape, std::int32_t stage,
+               const std::vector<float>& from) {
+  Resumed resumed;
+  on_ranks(options, shape, stage,
+           [&](Engine& engine, const EngineOptions& own, Communicator& world) {
+             engine.fill_state(ReadState(from, options.model));
+             const std::vector<float> state = read_state(engine, own, world);
+             TrainedRun run;
+             train_steps(engine, own, kSteps + 1, kSteps + 4, run);
+             if (world.rank() == 0) resumed = {state, run.curve};
+           });
+  return resumed;
+}
+
+// Eight ranks, all kinds of parallelism at once; the state goes on any mesh. Four samples a step.
+TEST(TensorState, IsThatOfOneRankOnEveryMesh) {
+  for (const ModelFamily family : {kLlama, kGpt2}) {
+    EngineOptions options = options_for(family, true, DType::kF32);
+    options.placement.recompute = true;
+    options.placement.optimizer = Tier::kNvme;
+    options.placement.has_nvme = true;
+    const TemporaryDirectory drive;
+    options.nvme.directories = {{drive.path(), std::nullopt}};
+    if (family == kGpt2) {  // one of them in interleaved pieces
+      options.pipeline_schedule = PipelineSchedule::kInterleaved;
+      options.virtual_stages = 2;
+    }
+    const MeshShape all = {2, 2, 2};
+    const RankedRun begun = train_ranks(options, all, 3);
+    const Resumed same = resume(options, all, 3, begun.state);
+    EXPECT_EQ(same.state, begun.state);
+    EngineOptions elsewhere = options_for(family, true, DType::kF32);
+    for (const auto& [shape, stage] :
+         {std::pair{MeshShape{4, 1, 1}, 2}, {MeshShape{1, 1, 1}, 0}, {MeshShape{1, 4, 1}, 0}}) {
+      if (family == kLlama && shape.tensor == 4) continue;  // it has two key-value heads
+      elsewhere.placement.micro_batches = 4 / shape.data;
+      const Resumed other = resume(elsewhere, shape, stage, begun.state);
+      EXPECT_EQ(other.state, begun.state);
+      EXPECT_LT(distance(other.curve, same.curve).loss, 1e-5);
+      EXPECT_LT(distance(other.curve, same.curve).norm, 1e-3);
+    }
+  }
+}
+
+// A tensor rank begins with exactly its slice of what one rank begins with.
+TEST(TensorState, BeginsAsThatOfOneRank) {
+  const EngineOptions options = options_for(kGpt2, false, DType::kBF16, true);
+  const auto initial = [&](const MeshShape& shape) {
+    std::vector<float> state;
+    on_ranks(options, shape, 1, [&](Engine& engine, const EngineOptions& own, Communicator& world) {
+      engine.fill_state(RandomState(7));
+      std::vector<float> read = read_state(engine, own, world);
+      if (world.rank() == 0) state = std::move(read);
+    });
+    return state;
+  };
+  const std::vector<float> one = initial({});
+  EXPECT_EQ(initial({1, 3, 1}), one);
+  EXPECT_EQ(initial({2, 3, 1}), one);
+}
+
+// Of what all tensor ranks have alike each has the same bits, moments too.
+TEST(TensorState, ReplicasStayTheSame) {
+  for (const bool shares_rows : {false, true}) {
+    EngineOptions options = options_for(kGpt2, true, DType::kBF16);
+    options.sequence_parallel = shares_rows;
+    std::vector<std::vector<float>> replicas(2);
+    on_ranks(options, MeshShape{.tensor = 2}, 0,
+             [&](Engine& engine, const EngineOptions& own, Communicator& world) {
+               engine.fill_state(RandomState(1234));
+               TrainedRun run;
+               train_steps(engine, own, 1, kSteps, run);
+               std::vector<float>& all = replicas.at(static_cast<std::size_t>(world.rank()));
+               for (const UnitLayout& unit : engine.compute().layout()) {
+                 for (const StateField field : kStateFields) {
+                   const ElementSpan& part = unit.replicated;
+                   std::vector<float> read(static_cast<std::size_t>(part.end - part.begin));
+                   engine.state().read(field, static_cast<std::int32_t>(unit.index), part.begin,
+                                       read);
+                   all.insert(all.end(), read.begin(), read.end());
+                 }
+               }
+             });
+    EXPECT_FALSE(replicas[0].empty());
+    EXPECT_EQ(replicas[0], replicas[1]);
+  }
+}
+
+// Collectives that do nothing, on all ranks, are noticed by the comparison with one rank.
+TEST(TensorRanks, AMissingSumIsNoticed) {
+  using Which = std::function<bool(const Op&)>;
+  const auto adds = [](const Op& op, Account account) {
+    return op.lane == Lane::kTensor && op.kind == OpKind::kAllReduce && op.account == account;
+  };
+  const auto sums_of = [adds](std::int32_t unit) {
+    return [adds, unit](const Op& op) {
+      return op.unit == unit && op.micro_batch == 1 && adds(op, Account::kActivations);
+    };
+  };
+  const std::pair<bool, Which> planted[] = {
+      {false, sums_of(0)},
+      {false, sums_of(3)},
+      {false, sums_of(7)},  // of the head: the gradient of its input
+      {true, [adds](const Op& op) { return adds(op, Account::kGradients); }},
+  };
+  for (const auto& [shares_rows, which] : planted) {
+    EngineOptions options = options_for(kLlama, true, DType::kF32);
+    options.sequence_parallel = shares_rows;
+    std::atomic<int> broken_ops = 0;
+    const auto plant = [&](EnginePlan& plan) {
+      for (Op& op : plan.training.program.ops) {
+        if (!which(op)) continue;
+        op.reads.front().size_bytes = op.writes.front().size_bytes = 0;
+      }
+      broken_ops = static_cast<int>(std::ranges::count_if(plan.training.program.ops, which));
+    };
+    const Curve one = curve_of(options, {}, 1);
+    const Curve broken = curve_of(options, MeshShape{.tensor = 2}, 1, plant);
+    EXPECT_GT(broken_ops.load(), 0);
+    const Distance off = distance(broken, one);
+    EXPECT_GT(std::max(off.loss / 1e-7, off.norm / 1e-6), 20);
+  }
+}
+
+#endif
+
+}  // namespace
+}  // namespace terrace

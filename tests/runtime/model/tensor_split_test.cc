@@ -1,0 +1,153 @@
+#include "runtime/model/tensor_split.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "runtime/engine/training_state.h"
+#include "runtime/model/parameter_layout.h"
+
+// Which part of each tensor a tensor-parallel rank has.
+namespace terrace {
+namespace {
+
+using ::testing::HasSubstr;
+
+ModelConfig model_of(ModelFamily family, bool tied) {
+  ModelConfig model;
+  model.family = family;
+  model.name = "small";
+  model.layers = 2;
+  model.heads = 6;
+  model.key_value_heads = family == ModelFamily::kGpt2 ? 6 : 3;
+  model.head_width = 10;
+  model.width = 60;
+  model.intermediate = 99;
+  model.vocabulary = 131;
+  model.positions = 20;
+  model.tied = tied;
+  model.attention_bias = model.mlp_bias = family == ModelFamily::kLlama;
+  return model;
+}
+
+std::vector<UnitLayout> layout_of(const ModelConfig& model, std::int32_t rank) {
+  return parameter_layout(model, 2, {.ranks = 3, .rank = rank});
+}
+
+class TensorSplits : public testing::TestWithParam<std::tuple<ModelFamily, bool>> {
+ protected:
+  const ModelConfig model_ = model_of(std::get<0>(GetParam()), std::get<1>(GetParam()));
+  const std::vector<UnitLayout> whole_ = parameter_layout(model_);
+};
+
+// Every element of what is cut is one rank's, of the rest every rank's.
+TEST_P(TensorSplits, CoverTheModel) {
+  for (std::size_t u = 0; u < whole_.size(); ++u) {
+    std::vector<int> owners(static_cast<std::size_t>(whole_[u].elements), 0);
+    std::vector<bool> cut(owners.size(), false);
+    for (std::int32_t rank = 0; rank < 3; ++rank) {
+      const UnitLayout unit = layout_of(model_, rank)[u];
+      for (const ParameterTensor& tensor : unit.tensors) {
+        for (std::int64_t i = 0; i < tensor.slice.elements_of(rank); ++i) {
+          const std::int64_t of_tensor = tensor.slice.whole_of(i, tensor.slice.rank);
+          ASSERT_EQ(tensor.slice.before(of_tensor, tensor.slice.rank), i);
+          const auto at = static_cast<std::size_t>(tensor.slice.whole_offset + of_tensor);
+          ++owners.at(at);
+          cut.at(at) = tensor.cut != TensorCut::kReplicated;
+        }
+      }
+    }
+    for (std::size_t i = 0; i < owners.size(); ++i) ASSERT_EQ(owners[i], cut[i] ? 1 : 3) << i;
+  }
+}
+
+TEST_P(TensorSplits, AreOfOneSizeAndReplicateFromABlocksStart) {
+  const std::vector<UnitLayout> first = layout_of(model_, 0);
+  for (std::int32_t rank = 0; rank < 3; ++rank) {
+    const std::vector<UnitLayout> part = layout_of(model_, rank);
+    for (std::size_t u = 0; u < part.size(); ++u) {
+      const UnitLayout& unit = part[u];
+      EXPECT_EQ(unit.padded_elements, first[u].padded_elements);
+      EXPECT_EQ(unit.padded_elements % (2 * kBlockElements), 0);
+      EXPECT_EQ(unit.replicated, first[u].replicated);
+      EXPECT_EQ(unit.replicated.begin % kBlockElements, 0);
+      EXPECT_EQ(unit.norms.end, unit.norms.empty() ? 0 : unit.elements);
+      std::int64_t last_cut = 0;
+      for (const ParameterTensor& tensor : unit.tensors) {
+        const bool is_cut = tensor.cut != TensorCut::kReplicated;
+        if (is_cut) last_cut = tensor.offset + tensor.elements();
+        EXPECT_EQ(tensor.offset < unit.replicated.begin, is_cut) << tensor.name;
+        EXPECT_EQ(tensor.offset >= unit.norms.begin && !unit.norms.empty(), tensor.is_norm);
+      }
+      EXPECT_LE(last_cut, unit.replicated.begin);
+    }
+  }
+}
+
+// A state of the model: element i of a unit is i.
+class CountedState final : public StateSource {
+ public:
+  void read(StateField, const UnitLayout& unit, std::int64_t begin,
+            std::span<float> out) const override {
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      const std::int64_t at = begin + static_cast<std::int64_t>(i);
+      out[i] = at < unit.elements ? static_cast<float>(at) : 0.0F;
+    }
+  }
+};
+
+// In pieces that end anywhere; padding is zero.
+TEST_P(TensorSplits, ReadTheirPartOfAState) {
+  const CountedState counted;
+  const TensorPartState state(counted, whole_);
+  for (std::int32_t rank = 0; rank < 3; ++rank) {
+    for (const UnitLayout& unit : layout_of(model_, rank)) {
+      std::vector<float> want(static_cast<std::size_t>(unit.padded_elements), 0.0F);
+      for (const ParameterTensor& tensor : unit.tensors) {
+        for (std::int64_t i = 0; i < tensor.slice.elements_of(tensor.slice.rank); ++i) {
+          want.at(static_cast<std::size_t>(tensor.offset + i)) = static_cast<float>(
+              tensor.slice.whole_offset + tensor.slice.whole_of(i, tensor.slice.rank));
+        }
+      }
+      std::vector<float> got(want.size(), -1.0F);
+      std::size_t size = 1;
+      for (std::size_t at = 0; at < got.size(); at += size) {
+        size = std::min(size * 7 % 1009 + 1, got.size() - at);
+        state.read(StateField::kMaster, unit, static_cast<std::int64_t>(at),
+                   std::span(got).subspan(at, size));
+      }
+      EXPECT_EQ(got, want);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, TensorSplits,
+                         testing::Combine(testing::Values(ModelFamily::kLlama, ModelFamily::kGpt2),
+                                          testing::Bool()));
+
+std::string refusal(const ModelConfig& model, std::int64_t rows, const TensorSplit& split) {
+  try {
+    check_tensor_split(model, rows, split);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(TensorSplit, RefusesWhatCannotBeDivided) {
+  ModelConfig model = model_of(ModelFamily::kLlama, true);
+  EXPECT_EQ(refusal(model, 60, {.ranks = 3, .shares_rows = true}), "");
+  EXPECT_THAT(refusal(model, 60, {.ranks = 4}), HasSubstr("6 heads"));
+  EXPECT_THAT(refusal(model, 60, {.ranks = 6}), HasSubstr("3 key-value heads"));
+  EXPECT_THAT(refusal(model, 61, {.ranks = 3, .shares_rows = true}),
+              testing::AllOf(HasSubstr("61 rows"), HasSubstr("--sequence-parallel")));
+  EXPECT_EQ(refusal(model, 61, {.ranks = 3, .shares_rows = false}), "");
+  model.intermediate = 100;
+  EXPECT_THAT(refusal(model, 60, {.ranks = 3}), HasSubstr("100 intermediate columns"));
+  model = model_of(ModelFamily::kLlama, true);
+  model.vocabulary = 4;  // two rows each: none for the third
+  EXPECT_THAT(refusal(model, 60, {.ranks = 3}), HasSubstr("vocabulary of 4"));
+}
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,72 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "runtime/engine/engine.h"
+#include "runtime/step/verify_ranks.h"
+
+// The step programs of large meshes, compiled in this process as every rank would.
+namespace terrace {
+namespace {
+
+// Llama 3.1 70B over 512 ranks, 32 data-parallel ones in each of 16 stages.
+EngineOptions options_512() {
+  EngineOptions options;
+  options.model = load_model_config("llama-70b");
+  options.batch = {1, 4096};
+  options.placement.micro_batches = 16;
+  options.placement.unified = false;
+  options.placement.optimizer = Tier::kHost;
+  options.placement.recompute = true;
+  options.placement.lookahead = 2;
+  options.zero_stage = 3;
+  options.evaluates = false;
+  options.ranks.shape = {.data = 32, .tensor = 1, .pipeline = 16};
+  return options;
+}
+
+// The ranks of a stage differ only in where their shards lie: programs of its first and last rank
+// must be the same but for that, and then so are those between. Programs of different stages are
+// checked against each other whole, those of the first data-parallel rank of each.
+TEST(MeshProgram, Of512RanksIsVerified) {
+  EngineOptions options = options_512();
+  for (const auto& [schedule, pieces] :
+       {std::pair{PipelineSchedule::k1F1B, 1}, std::pair{PipelineSchedule::kInterleaved, 2}}) {
+    options.pipeline_schedule = schedule;
+    options.virtual_stages = pieces;
+    options.ranks.position = {};
+    const EnginePlan own = plan_engine(options);
+    check_stages(options, own);
+    for (const int stage : {0, 1, 15}) {
+      std::vector<Program> programs;
+      for (const int data_rank : {0, 31}) {
+        options.ranks.position = {.data = data_rank, .tensor = 0, .pipeline = stage};
+        programs.push_back(plan_engine(options).training.program);
+      }
+      EXPECT_THAT(verify_ranks(programs), testing::IsEmpty());
+      EXPECT_EQ(rank_fingerprint(programs.front()), rank_fingerprint(programs.back()));
+    }
+  }
+}
+
+// The same model over as many ranks, eight of each host tensor-parallel. Ranks that share units
+// have the very same program, so their collectives are in one order, and one of them stands for all
+// when stages are checked against each other.
+TEST(MeshProgram, Of512TensorParallelRanksIsVerified) {
+  EngineOptions options = options_512();
+  options.placement.micro_batches = 4;
+  options.ranks.shape = {.data = 16, .tensor = 8, .pipeline = 4};
+  const EnginePlan own = plan_engine(options);
+  check_stages(options, own);
+  for (const int stage : {0, 3}) {
+    std::vector<Program> programs;
+    for (const auto& [data_rank, tensor_rank] : {std::pair{0, 0}, {0, 7}, {15, 7}}) {
+      options.ranks.position = {.data = data_rank, .tensor = tensor_rank, .pipeline = stage};
+      programs.push_back(plan_engine(options).training.program);
+    }
+    EXPECT_EQ(programs[0], programs[1]);
+    EXPECT_THAT(verify_ranks(programs), testing::IsEmpty());
+  }
+}
+
+}  // namespace
+}  // namespace terrace

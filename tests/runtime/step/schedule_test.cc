@@ -1,0 +1,208 @@
+#include "runtime/step/schedule.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "runtime/step/offload.h"
+#include "tests/runtime/step/step_fixture.h"
+
+namespace terrace {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::ElementsAreArray;
+using Kind = OpKind;
+
+// Embedding, two blocks, head; the embedding has three chunks, the others two, two and three.
+StepModel two_blocks() { return small_step_model(2, false); }
+
+StepPolicy policy_of(const StepModel& model, MicroBatchOrder order) {
+  StepPolicy policy = uniform_policy(model, {});
+  policy.micro_batches = 2;
+  policy.order = order;
+  return policy;
+}
+
+Stage stage(Kind kind, std::int32_t unit, std::int32_t micro_batch) {
+  return {.kind = kind, .unit = unit, .micro_batch = micro_batch};
+}
+
+Stage update(std::int32_t unit, std::int32_t chunk) {
+  return {.kind = Kind::kUpdate, .unit = unit, .chunk = chunk, .deferred = true};
+}
+
+const Stage kInputStage = {.kind = Kind::kInput};
+const Stage kEmbeddingStage = {.kind = Kind::kEmbeddingBackward, .unit = 0};
+const Stage kNormStage = {.kind = Kind::kNormFinish};
+
+TEST(Schedule, MicroBatchMajor) {
+  const StepModel model = two_blocks();
+  const std::vector<Stage> expected = {
+      kInputStage,
+      update(0, 0),
+      update(0, 1),
+      update(0, 2),
+      update(1, 0),
+      update(1, 1),
+      stage(Kind::kForward, 0, 0),
+      update(2, 0),
+      update(2, 1),
+      stage(Kind::kForward, 1, 0),
+      update(3, 0),
+      update(3, 1),
+      update(3, 2),
+      stage(Kind::kForward, 2, 0),
+      stage(Kind::kHead, 3, 0),
+      stage(Kind::kBackward, 2, 0),
+      stage(Kind::kBackward, 1, 0),
+      stage(Kind::kForward, 0, 1),
+      stage(Kind::kForward, 1, 1),
+      stage(Kind::kForward, 2, 1),
+      stage(Kind::kHead, 3, 1),
+      stage(Kind::kBackward, 2, 1),
+      stage(Kind::kBackward, 1, 1),
+      kEmbeddingStage,
+      kNormStage,
+  };
+  EXPECT_THAT(schedule_step(model, policy_of(model, MicroBatchOrder::kMicroBatchMajor)),
+              ElementsAreArray(expected));
+}
+
+TEST(Schedule, LayerMajor) {
+  const StepModel model = two_blocks();
+  const std::vector<Stage> expected = {
+      kInputStage,
+      update(0, 0),
+      update(0, 1),
+      update(0, 2),
+      update(1, 0),
+      update(1, 1),
+      stage(Kind::kForward, 0, 0),
+      stage(Kind::kForward, 0, 1),
+      update(2, 0),
+      update(2, 1),
+      stage(Kind::kForward, 1, 0),
+      stage(Kind::kForward, 1, 1),
+      update(3, 0),
+      update(3, 1),
+      update(3, 2),
+      stage(Kind::kForward, 2, 0),
+      stage(Kind::kForward, 2, 1),
+      stage(Kind::kHead, 3, 0),
+      stage(Kind::kHead, 3, 1),
+      stage(Kind::kBackward, 2, 0),
+      stage(Kind::kBackward, 2, 1),
+      stage(Kind::kBackward, 1, 0),
+      stage(Kind::kBackward, 1, 1),
+      kEmbeddingStage,
+      kNormStage,
+  };
+  EXPECT_THAT(schedule_step(model, policy_of(model, MicroBatchOrder::kLayerMajor)),
+              ElementsAreArray(expected));
+}
+
+Stage update_at_once(std::int32_t unit, std::int32_t chunk) {
+  return {.kind = Kind::kUpdate, .unit = unit, .chunk = chunk};
+}
+
+TEST(Schedule, UpdatesThatWaitForNothingFollowTheirGradientButForTheFirstUnits) {
+  const StepModel model = two_blocks();
+  StepPolicy policy = policy_of(model, MicroBatchOrder::kMicroBatchMajor);
+  policy.updates_wait_for_norm = false;
+  ASSERT_EQ(policy.first_units, 3);
+  const std::vector<Stage> expected = {
+      kInputStage,
+      update(0, 0),
+      update(0, 1),
+      update(0, 2),
+      update(1, 0),
+      update(1, 1),
+      stage(Kind::kForward, 0, 0),
+      update(2, 0),
+      update(2, 1),
+      stage(Kind::kForward, 1, 0),
+      stage(Kind::kForward, 2, 0),
+      stage(Kind::kHead, 3, 0),
+      stage(Kind::kBackward, 2, 0),
+      stage(Kind::kBackward, 1, 0),
+      stage(Kind::kForward, 0, 1),
+      stage(Kind::kForward, 1, 1),
+      stage(Kind::kForward, 2, 1),
+      {.kind = Kind::kStepScalars},
+      stage(Kind::kHead, 3, 1),
+      update_at_once(3, 0),
+      update_at_once(3, 1),
+      update_at_once(3, 2),
+      stage(Kind::kBackward, 2, 1),
+      stage(Kind::kBackward, 1, 1),
+      kEmbeddingStage,
+      kNormStage,
+  };
+  EXPECT_THAT(schedule_step(model, policy), ElementsAreArray(expected));
+}
+
+TEST(Schedule, EvaluationIsForwardAlone) {
+  const StepModel model = two_blocks();
+  StepPolicy policy = policy_of(model, MicroBatchOrder::kMicroBatchMajor);
+  policy.has_backward = false;
+  EXPECT_THAT(schedule_step(model, policy),
+              ElementsAre(kInputStage, stage(Kind::kForward, 0, 0), stage(Kind::kForward, 1, 0),
+                          stage(Kind::kForward, 2, 0), stage(Kind::kHead, 3, 0),
+                          stage(Kind::kForward, 0, 1), stage(Kind::kForward, 1, 1),
+                          stage(Kind::kForward, 2, 1), stage(Kind::kHead, 3, 1)));
+}
+
+// Micro-batches must be added in their order, whatever the order of the stages.
+TEST(Schedule, EachUnitSeesItsMicroBatchesInOrder) {
+  const StepModel model = small_step_model(5, true);
+  for (const MicroBatchOrder order :
+       {MicroBatchOrder::kMicroBatchMajor, MicroBatchOrder::kLayerMajor}) {
+    StepPolicy policy = policy_of(model, order);
+    policy.micro_batches = 4;
+    std::map<std::pair<Kind, std::int32_t>, std::int32_t> next;
+    std::map<Kind, int> count;
+    for (const Stage& one : schedule_step(model, policy)) {
+      ++count[one.kind];
+      if (one.micro_batch < 0) continue;
+      std::int32_t& expected = next[std::pair(one.kind, one.unit)];
+      EXPECT_EQ(one.micro_batch, expected++);
+    }
+    EXPECT_EQ(count[Kind::kForward], 6 * 4);
+    EXPECT_EQ(count[Kind::kHead], 4);
+    EXPECT_EQ(count[Kind::kBackward], 5 * 4);
+  }
+}
+
+TEST(Recompute, StandsRightBeforeTheBackwardOfItsUnit) {
+  const StepModel model = two_blocks();
+  StepPolicy policy = policy_of(model, MicroBatchOrder::kLayerMajor);
+  policy.homes[1].recompute = true;
+  const std::vector<Stage> stages = {stage(Kind::kForward, 1, 0),  stage(Kind::kHead, 3, 0),
+                                     stage(Kind::kBackward, 2, 0), stage(Kind::kBackward, 1, 0),
+                                     stage(Kind::kBackward, 1, 1), kEmbeddingStage};
+  EXPECT_THAT(add_recompute(stages, policy),
+              ElementsAre(stage(Kind::kForward, 1, 0), stage(Kind::kHead, 3, 0),
+                          stage(Kind::kBackward, 2, 0), stage(Kind::kRecompute, 1, 0),
+                          stage(Kind::kBackward, 1, 0), stage(Kind::kRecompute, 1, 1),
+                          stage(Kind::kBackward, 1, 1), kEmbeddingStage));
+  policy.homes[1].recompute = false;
+  EXPECT_EQ(add_recompute(stages, policy), stages);
+}
+
+TEST(ParameterUses, TheTiedHeadUsesTheEmbeddingToo) {
+  const std::vector<Stage> stages = {kInputStage,
+                                     stage(Kind::kForward, 0, 0),
+                                     stage(Kind::kForward, 1, 0),
+                                     stage(Kind::kHead, 2, 0),
+                                     stage(Kind::kBackward, 1, 0),
+                                     kEmbeddingStage};
+  EXPECT_THAT(parameter_uses(small_step_model(1, false), stages),
+              ElementsAre(ElementsAre(1), ElementsAre(2, 4), ElementsAre(3)));
+  EXPECT_THAT(parameter_uses(small_step_model(1, true), stages),
+              ElementsAre(ElementsAre(1, 3), ElementsAre(2, 4), ElementsAre(3)));
+}
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,195 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "runtime/step/verify.h"
+#include "runtime/step/verify_ranks.h"
+#include "tests/runtime/step/step_fixture.h"
+
+// What ZeRO makes of a program, as data.
+namespace terrace {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+std::vector<Program> programs_of_ranks(const StepModel& model, std::int32_t stage,
+                                       std::int32_t ranks, const StepPolicy& policy,
+                                       const TierBudgets& budgets = TierBudgets()) {
+  std::vector<Program> programs;
+  for (std::int32_t rank = 0; rank < ranks; ++rank) {
+    programs.push_back(compile_step(divided(model, {stage, ranks, rank}), policy, budgets));
+  }
+  return programs;
+}
+
+TEST(ZeroProgram, RandomPoliciesVerifyOnAllRanks) {
+  std::mt19937 random(7);
+  for (int round = 0; round < 150; ++round) {
+    StepModel model =
+        small_step_model(1 + static_cast<std::int64_t>(random() % 4), random() % 2 == 0);
+    StepPolicy policy;
+    policy.micro_batches = 1 + static_cast<std::int32_t>(random() % 3);
+    policy.order =
+        random() % 2 == 0 ? MicroBatchOrder::kLayerMajor : MicroBatchOrder::kMicroBatchMajor;
+    if (random() % 3 == 0) {
+      model.gradient_type = DType::kBF16;
+    } else if (policy.order == MicroBatchOrder::kMicroBatchMajor) {
+      policy.reduces_micro_batches = random() % 3 == 0;
+    }
+    policy.unified = random() % 2 == 0;
+    policy.updates_wait_for_norm = random() % 2 == 0;
+    policy.lookahead = static_cast<std::int32_t>(random() % 4);
+    const auto tier = [&] { return kTiers.at(random() % kTierCount); };
+    for (std::size_t u = 0; u < model.unit_count(); ++u) {
+      policy.homes.push_back({tier(), tier(), tier(), tier(), random() % 2 == 0});
+      policy.homes.back().streams_update = random() % 3 == 0;
+    }
+    const auto stage = static_cast<std::int32_t>(random() % 4);
+    const auto ranks = 2 + static_cast<std::int32_t>(random() % 4);
+    SCOPED_TRACE(testing::Message() << "round " << round << ", stage " << stage);
+    TierBudgets budgets;
+    if (random() % 2 == 0) budgets.fill(16 * kMiB);
+    const std::vector<Program> programs = programs_of_ranks(model, stage, ranks, policy, budgets);
+    for (const Program& program : programs) ASSERT_THAT(verify(program), IsEmpty());
+    ASSERT_THAT(verify_ranks(programs), IsEmpty());
+    ASSERT_EQ(rank_fingerprint(programs.front()), rank_fingerprint(programs.back()));
+  }
+}
+
+TEST(ZeroProgram, RanksThatDisagreeAreFound) {
+  const StepModel model = small_step_model(2, false);
+  const StepPolicy policy = uniform_policy(model, {});
+  std::vector<Program> programs = programs_of_ranks(model, 2, 3, policy);
+  const auto is_collective = [](const Op& op) { return op.lane == Lane::kCollective; };
+  std::vector<Op>& ops = programs[1].ops;
+  const auto first = std::find_if(ops.begin(), ops.end(), is_collective);
+  const auto second = std::find_if(first + 1, ops.end(), is_collective);
+  std::swap(*first, *second);
+  ASSERT_THAT(verify_ranks(programs), testing::Not(IsEmpty()));
+  EXPECT_THAT(verify_ranks(programs).front(), HasSubstr("rank 1"));
+  EXPECT_NE(rank_fingerprint(programs[0]), rank_fingerprint(programs[1]));
+}
+
+// Elements that every rank has of every unit.
+double elements_of(const StepModel& model) {
+  double elements = 0;
+  for (const UnitModel& unit : model.units) elements += static_cast<double>(unit.padded_elements);
+  return elements;
+}
+
+// Of homes: what there is between steps.
+double home_bytes(const Program& program, Account account, std::string_view name) {
+  double bytes = 0;
+  for (const Buffer& buffer : program.buffers) {
+    if (buffer.account != account || buffer.life == Life::kTransient) continue;
+    if (buffer.name.starts_with(name)) bytes += static_cast<double>(buffer.size_bytes);
+  }
+  return bytes;
+}
+
+// The table of the paper: with bf16 parameters, gradients of 4 or 2 bytes, and N ranks.
+TEST(ZeroProgram, DividesWhatItsStageSays) {
+  const std::int32_t ranks = 4;
+  for (const DType gradient : {DType::kF32, DType::kBF16}) {
+    for (const std::int32_t stage : {0, 1, 2, 3}) {
+      StepModel model = divided(small_step_model(6, false), {stage, ranks, 1});
+      model.state_format.master = MasterForm::kSplit;
+      model.gradient_type = gradient;
+      StepPolicy policy = uniform_policy(model, {});
+      policy.unified = true;
+      const Program program = compile_step(model, policy, {});
+      const double elements = elements_of(model);
+      const auto share = [&](int from) { return stage >= from ? 1.0 / ranks : 1.0; };
+      const auto g = static_cast<double>(size_of(gradient));
+      EXPECT_EQ(home_bytes(program, Account::kParameters, "param["), 2 * elements * share(3));
+      EXPECT_EQ(home_bytes(program, Account::kGradients, "grad["), g * elements * share(2));
+      EXPECT_EQ(home_bytes(program, Account::kOptimizerState, "state["), 10 * elements * share(1));
+    }
+  }
+}
+
+// Bytes that a rank of four sends in a step, per element, but for norms and losses.
+struct Sent {
+  DType gradient = DType::kF32;
+  std::int32_t stage = 0;
+  std::int32_t micro_batches = 1;
+  MicroBatchOrder order = MicroBatchOrder::kMicroBatchMajor;
+  bool reduces_micro_batches = false;
+  TierBudgets budgets = TierBudgets();
+};
+constexpr std::int32_t kFour = 4;
+
+StepModel model_for(const Sent& what) {
+  StepModel model = divided(small_step_model(6, false), {what.stage, kFour, 1});
+  model.gradient_type = what.gradient;
+  return model;
+}
+
+Program program_for(const Sent& what) {
+  const StepModel model = model_for(what);
+  StepPolicy policy = uniform_policy(model, {});
+  policy.unified = true;
+  policy.micro_batches = what.micro_batches;
+  policy.order = what.order;
+  policy.reduces_micro_batches = what.reduces_micro_batches;
+  policy.lookahead = 0;
+  return compile_step(model, policy, what.budgets);
+}
+
+double sent_by(const Sent& what) {
+  const Program program = program_for(what);
+  const double sent_share = (kFour - 1.0) / kFour;
+  return (lane_bytes(program, Lane::kCollective, Account::kGradients) +
+          lane_bytes(program, Lane::kCollective, Account::kParameters)) /
+         (elements_of(model_for(what)) * sent_share);
+}
+
+// Parameters that stay from forward to backward are gathered once.
+TEST(ZeroProgram, SendsWhatItsStageSays) {
+  TierBudgets none;
+  none.fill(std::size_t{0});  // nothing stays that need not
+  for (const DType gradient : {DType::kF32, DType::kBF16}) {
+    for (const auto& [micro_batches, order] :
+         {std::pair{1, MicroBatchOrder::kMicroBatchMajor}, {3, MicroBatchOrder::kLayerMajor}}) {
+      const auto g = static_cast<double>(size_of(gradient));
+      Sent what{.gradient = gradient, .micro_batches = micro_batches, .order = order};
+      EXPECT_DOUBLE_EQ(sent_by(what), 2 * g);
+      for (what.stage = 1; what.stage < 3; ++what.stage) EXPECT_DOUBLE_EQ(sent_by(what), g + 2);
+      EXPECT_DOUBLE_EQ(sent_by(what), g + 2);
+      // But for the embedding and the head, which a step uses once.
+      const StepModel model = model_for(what);
+      const double once = static_cast<double>(model.units.front().padded_elements +
+                                              model.units.back().padded_elements);
+      const double last_block = static_cast<double>(model.units[6].padded_elements);
+      const double twice = elements_of(model) - once;
+      what.budgets = none;
+      const double found = sent_by(what);
+      EXPECT_LE(found, g + 2 + 2 * twice / elements_of(model));
+      EXPECT_GE(found, g + 2 + 2 * (twice - last_block) / elements_of(model));
+    }
+  }
+}
+
+// More is sent, and there are no whole sums: of gradients in memory are this rank's parts and what
+// is on its way.
+TEST(ZeroProgram, ReducingEveryMicroBatchNeedsLessMemory) {
+  Sent what{.stage = 2, .micro_batches = 3};
+  const auto gradients = [](const Program& program) {
+    const TierUse& use = program.use_of(Tier::kHost);
+    return static_cast<double>(use.accounts.at(static_cast<std::size_t>(Account::kGradients)));
+  };
+  const double by_step = gradients(program_for(what));
+  const double sent = sent_by(what);
+  what.reduces_micro_batches = true;
+  EXPECT_LT(gradients(program_for(what)), by_step / 2);
+  // But for the embedding, whose gradient is made of all micro-batches at once.
+  const StepModel model = model_for(what);
+  const double embedding =
+      static_cast<double>(model.units.front().padded_elements) / elements_of(model);
+  EXPECT_DOUBLE_EQ(sent_by(what), sent + 2 * 4 * (1 - embedding));
+}
+
+}  // namespace
+}  // namespace terrace
