@@ -139,7 +139,8 @@ void Lowering::head(const Stage& stage) {
   op.writes.push_back(Access{Role::kLosses, shared_.losses,
                              sizeof(double) * static_cast<std::size_t>(stage.micro_batch),
                              sizeof(double)});
-  op.cost.flops = model_.units.at(stage.unit).backward_flops;
+  // Of its three products the forward is one.
+  op.cost.flops = model_.units.at(stage.unit).backward_flops / (policy_.has_backward ? 1 : 3);
   if (policy_.has_backward) {
     hidden_gradient(below, stage.micro_batch) = activation_buffer("hidden grad", stage, below);
     op.writes.push_back(

@@ -214,7 +214,8 @@ class Lowering {
   void shared_forward(const Stage& stage);
   void shared_embedding(const Stage& stage);
   void shared_head(const Stage& stage);
-  void shared_head_backward(const Stage& stage, Op loss, const Range& parameters);
+  void shared_head_backward(const Stage& stage, Op loss, const Range& parameters,
+                            const Range& kept);
   void shared_backward(const Stage& stage);
   Op phase_op(const Stage& stage, UnitPhase phase, const Range& parameters);
   Range exchange_buffer(const char* what, const Stage& stage, std::size_t size_bytes);

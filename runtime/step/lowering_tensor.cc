@@ -149,6 +149,7 @@ void Lowering::shared_head(const Stage& stage) {
   const TensorSharing& tensor = model_.tensor;
   const double flops = model_.units.at(stage.unit).backward_flops;
   const Range parameters = parameters_for(stage.unit);
+  const Range tied = model_.tied ? parameters_for(0) : Range{};
   const Range kept = exchange_buffer("head saved", stage, tensor.head_saved_bytes);
   Op norm = phase_op(stage, UnitPhase::kHeadNorm, parameters);
   norm.reads.push_back(as(Role::kHidden, hidden_for(stage.unit - 1, stage.micro_batch)));
@@ -156,9 +157,9 @@ void Lowering::shared_head(const Stage& stage) {
   main_op(std::move(norm), stage);
 
   Op sums = phase_op(stage, UnitPhase::kHeadSums, parameters);
-  if (model_.tied) sums.reads.push_back(as(Role::kTiedParameters, parameters_for(0)));
+  if (model_.tied) sums.reads.push_back(as(Role::kTiedParameters, tied));
   add_normed(sums, stage, kept, 0);
-  sums.reads.push_back(as(Role::kSaved, kept));
+  if (!tensor.shares_rows) sums.reads.push_back(as(Role::kSaved, kept));
   sums.reads.push_back(as(Role::kTokens, tokens_of(stage.micro_batch)));
   Op loss = sums;
   loss.phase = UnitPhase::kHeadLoss;
@@ -176,14 +177,15 @@ void Lowering::shared_head(const Stage& stage) {
                                sizeof(double)});
   if (policy_.has_backward) {
     loss.cost.flops = flops;
-    shared_head_backward(stage, std::move(loss), parameters);
+    shared_head_backward(stage, std::move(loss), parameters, kept);
   } else {
     main_op(std::move(loss), stage);
   }
   settle_head(stage);
 }
 
-void Lowering::shared_head_backward(const Stage& stage, Op loss, const Range& parameters) {
+void Lowering::shared_head_backward(const Stage& stage, Op loss, const Range& parameters,
+                                    const Range& kept) {
   const std::int32_t below = stage.unit - 1;
   const Range partial = exchange_buffer("partial", stage, model_.tensor.rows_bytes);
   loss.writes.push_back(as(Role::kPartial, partial));
@@ -192,7 +194,7 @@ void Lowering::shared_head_backward(const Stage& stage, Op loss, const Range& pa
   add_loss_scale(loss);
   Op norm = phase_op(stage, UnitPhase::kHeadNormBackward, parameters);
   copy_accesses(loss, Role::kGradient, norm);
-  copy_accesses(loss, Role::kSaved, norm);
+  norm.reads.push_back(as(Role::kSaved, kept));
   main_op(std::move(loss), stage);
   norm.reads.push_back(as(Role::kReduced, reduce_rows(stage, partial)));
   norm.reads.push_back(as(Role::kHidden, hidden_for(below, stage.micro_batch)));
@@ -219,7 +221,10 @@ void Lowering::shared_backward(const Stage& stage) {
   const auto product = [&](UnitPhase phase, const Range& gradient, std::size_t normed,
                            double flops) {
     Op op = op_of(phase);
-    op.reads.push_back(as(Role::kHiddenGradient, gather_rows(stage, gradient)));
+    const bool gathers = tensor.shares_rows;
+    op.reads.push_back(
+        as(Role::kHiddenGradient,
+           gathers ? gather_rows(stage, {gradient.buffer, 0, model_.hidden_bytes}) : gradient));
     add_normed(op, stage, kept, normed);
     const Range partial = exchange_buffer("partial", stage, tensor.rows_bytes);
     op.writes.push_back(as(Role::kPartial, partial));
@@ -230,13 +235,13 @@ void Lowering::shared_backward(const Stage& stage) {
   const auto norm = [&](UnitPhase phase, const Range& reduced, const Range& residual,
                         const Range& out) {
     Op op = op_of(phase);
-    op.reads.push_back(as(Role::kHidden, below));
+    if (phase == UnitPhase::kNorm1) op.reads.push_back(as(Role::kHidden, below));
     op.reads.push_back(as(Role::kReduced, reduced));
     op.reads.push_back(as(Role::kHiddenGradient, residual));
     op.writes.push_back(as(Role::kHiddenGradientOut, out));
     main_op(std::move(op), stage);
   };
-  const Range above = own_rows(hidden_gradient(stage.unit, stage.micro_batch));
+  const Range above = draft_.whole(hidden_gradient(stage.unit, stage.micro_batch));
   const double attention_share = unit.attention_flops / unit.forward_flops;
   const double attention_flops = unit.backward_flops * attention_share;
   const Range fed =
