@@ -16,7 +16,6 @@
 #include "memory/host/streaming_copy.h"
 #include "offload/direct_file.h"
 #include "offload/job_directory.h"
-#include "runtime/model/block_tensors.h"
 #include "runtime/model/parameter_layout.h"
 
 namespace terrace {
@@ -113,7 +112,7 @@ double flops_of_unit_kernels(const ModelConfig& model, std::int64_t tokens) {
   const double width = static_cast<double>(model.width);
   const double mixed = static_cast<double>(model.heads * model.head_width);
   const double block =
-      width * static_cast<double>(qkv_columns(model) + up_columns(model) + model.intermediate) +
+      width * static_cast<double>(model.qkv_columns() + model.up_columns() + model.intermediate) +
       width * mixed;
   const double head = width * static_cast<double>(model.vocabulary);
   return 6 * (block + head) * static_cast<double>(tokens);

@@ -108,7 +108,7 @@ KernelCase norm_forward_case(const KernelSetting& setting) {
   op.mean = memory->tensor(DType::kF32, rows);
   op.rstd = memory->tensor(DType::kF32, rows);
   KernelCase result = {.bytes = bytes_of({op.x, op.y}), .per_step = norms_of(setting.model)};
-  if (setting.model.family == ModelFamily::kGpt2) {
+  if (setting.model.norm.has_mean) {
     result.run = [&kernels, context, op] { kernels.layer_norm_forward(context, op); };
   } else {
     const RmsNormForward rms = {.x = op.x, .weight = op.weight, .y = op.y, .rstd = op.rstd};
@@ -136,7 +136,7 @@ KernelCase norm_backward_case(const KernelSetting& setting) {
   op.dbias = memory->tensor(DType::kF32, width);
   KernelCase result = {.bytes = bytes_of({op.dy, op.x, op.dresidual, op.dx}),
                        .per_step = norms_of(setting.model)};
-  if (setting.model.family == ModelFamily::kGpt2) {
+  if (setting.model.norm.has_mean) {
     result.run = [&kernels, context, op] { kernels.layer_norm_backward(context, op); };
   } else {
     const RmsNormBackward rms = {.dy = op.dy,
@@ -157,12 +157,12 @@ KernelCase activation_case(const KernelSetting& setting, bool backward) {
   const std::int64_t rows = setting.batch.rows();
   const KernelContext context = memory->context(0);
   const KernelTable& kernels = setting.kernels();
-  const TensorView up = memory->tensor(setting.type, rows, up_columns(setting.model));
+  const TensorView up = memory->tensor(setting.type, rows, setting.model.up_columns());
   const TensorView y = memory->tensor(setting.type, rows, setting.model.intermediate);
-  const TensorView dup = memory->tensor(setting.type, rows, up_columns(setting.model));
+  const TensorView dup = memory->tensor(setting.type, rows, setting.model.up_columns());
   KernelCase result = {.bytes = backward ? bytes_of({up, y, dup}) : bytes_of({up, y}),
                        .per_step = static_cast<int>(setting.model.layers)};
-  const bool gelu = setting.model.family == ModelFamily::kGpt2;
+  const bool gelu = setting.model.feed_forward == FeedForward::kGelu;
   result.run = [=, &kernels] {
     if (gelu && backward) return kernels.gelu_backward(context, {up, y, dup});
     if (gelu) return kernels.gelu_forward(context, {up, y});
@@ -194,9 +194,9 @@ KernelCase rope_case(const KernelSetting& setting) {
   const KernelContext context = memory->context(0);
   const KernelTable& kernels = setting.kernels();
   Rope op;
-  op.qkv = memory->tensor(setting.type, setting.batch.rows(), qkv_columns(model));
+  op.qkv = memory->tensor(setting.type, setting.batch.rows(), model.qkv_columns());
   std::vector<float> table(static_cast<std::size_t>(setting.batch.positions * model.head_width));
-  fill_rope_table(model.rope, setting.batch.positions, model.head_width, table);
+  fill_rope_table(model.ropes.front(), setting.batch.positions, model.head_width, table);
   op.table = view(memory->holding(std::as_bytes(std::span(table))).data(), DType::kF32,
                   setting.batch.positions, model.head_width);
   op.sequence = setting.batch.positions;
@@ -223,7 +223,7 @@ std::vector<KernelCaseMaker> element_cases(const KernelSetting& setting) {
       {"activation_forward", [&setting] { return activation_case(setting, false); }},
       {"activation_backward", [&setting] { return activation_case(setting, true); }},
       {"add", [&setting] { return add_case(setting); }}};
-  if (setting.model.family != ModelFamily::kGpt2) {
+  if (!setting.model.ropes.empty()) {
     makers.push_back({"rope", [&setting] { return rope_case(setting); }});
   }
   return makers;

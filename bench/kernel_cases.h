@@ -9,7 +9,7 @@
 #include "bench/case_device.h"
 #include "bench/case_memory.h"
 #include "memory/host/worker_arena.h"
-#include "runtime/model/block_tensors.h"
+#include "runtime/model/batch_shape.h"
 #include "runtime/model/model_config.h"
 
 // The kernels of a model's step, each with operands of its own and something to hold it against.

@@ -20,12 +20,11 @@ struct Linear {
 };
 
 std::vector<Linear> linears_of(const ModelConfig& model) {
-  const bool gpt2 = model.family == ModelFamily::kGpt2;
   const std::int64_t mixed = model.heads * model.head_width;
-  return {{"qkv", qkv_columns(model), model.width, gpt2 || model.attention_bias},
-          {"projection", model.width, mixed, gpt2 || model.attention_bias},
-          {"up", up_columns(model), model.width, gpt2 || model.mlp_bias},
-          {"down", model.width, model.intermediate, gpt2 || model.mlp_bias}};
+  return {{"qkv", model.qkv_columns(), model.width, model.has_attention_bias},
+          {"projection", model.width, mixed, model.has_attention_bias},
+          {"up", model.up_columns(), model.width, model.has_feed_forward_bias},
+          {"down", model.width, model.intermediate, model.has_feed_forward_bias}};
 }
 
 // Gives a case on the CPU its limits.
@@ -140,7 +139,7 @@ AttentionTensors attention_tensors(const KernelSetting& setting, CaseMemory& mem
   forward.shape = {setting.batch.sequences, setting.batch.positions, model.heads,
                    model.key_value_heads, model.head_width};
   forward.scale = 1.0F / std::sqrt(static_cast<float>(model.head_width));
-  forward.qkv = memory.tensor(setting.type, rows, qkv_columns(model));
+  forward.qkv = memory.tensor(setting.type, rows, model.qkv_columns());
   forward.out = memory.tensor(setting.type, rows, mixed);
   forward.log_sum_exp =
       memory.tensor(DType::kF32, setting.batch.sequences, model.heads, setting.batch.positions);
@@ -150,7 +149,7 @@ AttentionTensors attention_tensors(const KernelSetting& setting, CaseMemory& mem
               .out = forward.out,
               .log_sum_exp = forward.log_sum_exp,
               .dout = memory.tensor(setting.type, rows, mixed),
-              .dqkv = memory.tensor(setting.type, rows, qkv_columns(model)),
+              .dqkv = memory.tensor(setting.type, rows, model.qkv_columns()),
               .scale = forward.scale};
   return tensors;
 }

@@ -112,7 +112,7 @@ OpsAlone::OpsAlone(EngineOptions engine)
       layout_(parameter_layout(options_.model)),
       workers_(options_.threads),
       update_workers_(options_.update_threads),
-      compute_(options_.model, layout_, options_.compute_type, options_.batch, cpu_kernels()),
+      compute_(options_.model, layout_, {options_.compute_type, options_.batch, {}}, cpu_kernels()),
       device_(make_cpu_device(0)),
       host_(program_.use_of(Tier::kHost).packed_bytes, HostMemoryOptions{}),
       memory_{.device = {}, .host = host_.bytes(), .extents = {}},

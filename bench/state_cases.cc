@@ -77,7 +77,7 @@ KernelCase embedding_forward_case(const KernelSetting& setting) {
   op.sequence = setting.batch.positions;
   KernelCase result = {.memory = memory};
   result.bytes = size_of_all({op.h, op.h, op.tokens});
-  if (model.family == ModelFamily::kGpt2) {
+  if (model.has_position_embedding) {
     op.wpe = memory->tensor(setting.type, setting.batch.positions, model.width);
     result.bytes += size_of_all({op.wpe});
   }
@@ -105,7 +105,7 @@ KernelCase embedding_backward_case(const KernelSetting& setting) {
   op.sequence = setting.batch.positions;
   KernelCase result = {.memory = memory};
   result.bytes = size_of_all({op.tokens[0], op.dh[0], op.dwte});
-  if (model.family == ModelFamily::kGpt2) {
+  if (model.has_position_embedding) {
     op.dwpe = memory->tensor(DType::kF32, setting.batch.positions, model.width);
     result.bytes += size_of_all({op.dh[0], op.dwpe});
   }
@@ -152,7 +152,7 @@ std::vector<KernelCaseMaker> state_cases(const KernelSetting& setting, std::int6
   std::vector<KernelCaseMaker> makers = {
       {"embedding_forward", [&setting] { return embedding_forward_case(setting); }},
       {"embedding_backward", [&setting] { return embedding_backward_case(setting); }}};
-  if (setting.model.family == ModelFamily::kGpt2) {
+  if (setting.model.has_position_embedding) {
     makers.push_back({"add_positions", [&setting] { return add_positions_case(setting); }});
   }
   struct ElementCase {

@@ -78,8 +78,8 @@ StreamedUpdate::StreamedUpdate(const EngineOptions& options, Log& log)
     : plan_(plan_engine(options)),
       program_(plan_.training.program),
       workers_(options.threads),
-      compute_(options.model, parameter_layout(options.model), options.compute_type, options.batch,
-               cpu_kernels()),
+      compute_(options.model, parameter_layout(options.model),
+               {options.compute_type, options.batch, {}}, cpu_kernels()),
       device_(make_cpu_device(0)),
       host_(program_.use_of(Tier::kHost).packed_bytes, HostMemoryOptions{}),
       store_(make_nvme_store(options.nvme, log)) {

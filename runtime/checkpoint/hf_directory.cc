@@ -208,8 +208,8 @@ HfDirectory::Place HfDirectory::locate(const std::string& name) const {
 void HfDirectory::check_tied_head(const ModelConfig& config) const {
   const Place head = locate("lm_head.weight");
   if (head.tensor == nullptr) return;
-  const bool gpt2 = config.family == ModelFamily::kGpt2;
-  const Place embedding = locate(gpt2 ? "wte.weight" : "model.embed_tokens.weight");
+  const auto kind = static_cast<std::size_t>(ParameterKind::kTokenEmbedding);
+  const Place embedding = locate(config.names.at(kind).name);
   if (same_bytes(*head.file, *head.tensor, *embedding.file, *embedding.tensor)) return;
   throw ConfigError(
       fmt::format("{}: config.json ties the head to the embedding, and {} differs from {}",

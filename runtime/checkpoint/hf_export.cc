@@ -42,13 +42,7 @@ std::uint64_t stored_bytes(const ParameterTensor& tensor, DType dtype) {
   return static_cast<std::uint64_t>(tensor.elements()) * size_of(dtype);
 }
 
-// The names that save_pretrained of the model's class writes.
-std::string stored_name(const ModelConfig& config, const ParameterTensor& tensor) {
-  const bool prefixed = config.family == ModelFamily::kGpt2 && tensor.name != "lm_head.weight";
-  return prefixed ? "transformer." + tensor.name : tensor.name;
-}
-
-std::vector<Shard> plan_shards(const HfExportOptions& options, const ModelConfig& config,
+std::vector<Shard> plan_shards(const HfExportOptions& options,
                                const std::vector<UnitLayout>& layout) {
   std::vector<Shard> shards(1);
   for (const UnitLayout& unit : layout) {
@@ -57,7 +51,7 @@ std::vector<Shard> plan_shards(const HfExportOptions& options, const ModelConfig
       const std::uint64_t present = shards.back().size_bytes;
       if (present > 0 && present + size > options.max_shard_bytes) shards.emplace_back();
       shards.back().size_bytes += size;
-      shards.back().pieces.push_back({&unit, &tensor, stored_name(config, tensor)});
+      shards.back().pieces.push_back({&unit, &tensor, tensor.stored_name});
     }
   }
   for (std::size_t i = 0; i < shards.size(); ++i) {
@@ -236,7 +230,7 @@ void write_all(const HfExportOptions& options, const ModelConfig& config,
 void write_hf_directory(const HfExportOptions& options, const ModelConfig& config,
                         const std::vector<UnitLayout>& layout, FetchParameter fetch) {
   try {
-    write_all(options, config, plan_shards(options, config, layout), fetch);
+    write_all(options, config, plan_shards(options, layout), fetch);
   } catch (const fs::filesystem_error& error) {
     throw IoError({.operation = "export to",
                    .path = options.directory,

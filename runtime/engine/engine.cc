@@ -28,8 +28,8 @@ std::vector<UnitLayout> layout_of(const EngineOptions& options) {
 UnitCompute make_compute(const EngineOptions& options, std::vector<UnitLayout> layout) {
   const KernelTable& kernels =
       options.backend != nullptr ? options.backend->kernels() : *cpu_lane_kernels().table;
-  return UnitCompute(options.model, std::move(layout), options.compute_type, options.batch, kernels,
-                     split_of(options));
+  return UnitCompute(options.model, std::move(layout),
+                     {options.compute_type, options.batch, split_of(options)}, kernels);
 }
 
 std::unique_ptr<ComputeDevice> make_device(const EngineOptions& options,
@@ -81,7 +81,7 @@ std::int64_t chunk_elements_for(const EngineOptions& options, std::int32_t ranks
 
 StepModel model_of(const EngineOptions& options) {
   const UnitCompute compute = make_compute(options, layout_of(options));
-  StepModel model = compute.step_model(options.placement.micro_batches, options.threads);
+  StepModel model(compute.model(options.placement.micro_batches, options.threads));
   model.zero = sharding_of(options);
   model.pipeline = cut_of(options, model);
   model.updates_meet_on_host = exchange_of(options.backend) != nullptr;

@@ -40,7 +40,9 @@ StepBodies::StepBodies(const Program& program, const ExecutorMemory& memory, Blo
       compute_workers_(compute_workers),
       update_workers_(update_workers),
       ranks_(ranks),
-      update_checksums_(program, memory, model, store) {
+      update_checksums_(program, memory, model, store),
+      has_backward_(std::ranges::any_of(
+          program.ops, [](const Op& op) { return op.find(Role::kHiddenGradientOut) != nullptr; })) {
   hidden_gradients_.reserve(static_cast<std::size_t>(program.micro_batches));
   embedding_views_.resize(2 * static_cast<std::size_t>(program.micro_batches));
   for (const UnitLayout& unit : compute.layout()) {
@@ -114,54 +116,45 @@ void StepBodies::run(const Op& op, const RunInput& input, NativeStream stream) {
   }
 }
 
-UnitMemory StepBodies::memory_of(const Op& op, const RunInput& input) const {
-  UnitMemory memory;
-  memory.parameters = data(op, Role::kParameters);
-  memory.tied_parameters = data(op, Role::kTiedParameters);
-  memory.constants = data(op, Role::kConstants);
-  memory.tokens = data(op, Role::kTokens);
-  memory.hidden = data(op, Role::kHidden);
-  memory.hidden_out = data(op, Role::kHiddenOut);
-  memory.hidden_gradient = data(op, Role::kHiddenGradient);
-  memory.hidden_gradient_out = data(op, Role::kHiddenGradientOut);
-  memory.gradient = data(op, Role::kGradient);
-  memory.tied_gradient = data(op, Role::kTiedGradient);
+// The roles of an op's buffers say where a unit finds them.
+void StepBodies::OpMemory::fill(const StepBodies& bodies, const Op& op, const RunInput& input) {
+  for (const auto* accesses : {&op.reads, &op.writes}) {
+    for (const Access& access : *accesses) {
+      std::byte* const data = bodies.bytes(access).data();
+      if (access.role == Role::kBetween) {
+        between.at(static_cast<std::size_t>(access.number)) = data;
+      } else {
+        memory.of(access.role) = data;
+      }
+    }
+  }
+  memory.between = between;
   const auto mode = [&op](Role role) {
     return op.reads_role(role) ? GradientMode::kAccumulate : GradientMode::kAssign;
   };
   memory.gradient_mode = mode(Role::kGradient);
   memory.tied_gradient_mode = mode(Role::kTiedGradient);
-  if (const Access* saved = op.find(Role::kSaved)) memory.saved = bytes(*saved);
-  memory.loss_sum = reinterpret_cast<double*>(data(op, Role::kLosses));
   memory.gradient_scale = 1.0F / static_cast<float>(input.target_tokens);
-  if (op.find(Role::kLossScale) != nullptr) memory.gradient_scale *= loss_scale(op).scale;
-  memory.gathered = data(op, Role::kGathered);
-  memory.partial = data(op, Role::kPartial);
-  memory.reduced = data(op, Role::kReduced);
-  memory.row_sums = data(op, Role::kRowSums);
-  memory.all_row_sums = data(op, Role::kAllRowSums);
-  return memory;
+  if (op.find(Role::kLossScale) != nullptr) memory.gradient_scale *= bodies.loss_scale(op).scale;
 }
 
 void StepBodies::compute(const Op& op, const RunInput& input, NativeStream stream) {
+  using Pass = UnitGraph::Pass;
   const KernelContext context = context_for(op, stream);
-  const UnitMemory memory = memory_of(op, input);
-  const bool whole = op.phase == UnitPhase::kWhole;
+  OpMemory found;
+  found.fill(*this, op, input);
+  const auto run = [&](Pass pass) {
+    compute_.run(context, op.unit, {pass, op.step}, found.memory);
+  };
   switch (op.kind) {
     case OpKind::kForward:
+      return run(Pass::kForward);
     case OpKind::kRecompute:
-      if (op.unit == 0) {
-        return whole ? compute_.embedding_forward(context, memory)
-                     : compute_.embedding_phase(context, op.phase, memory);
-      }
-      return whole ? compute_.block_forward(context, op.unit, memory)
-                   : compute_.forward_phase(context, op.unit, op.phase, memory);
+      return run(Pass::kRecompute);
     case OpKind::kHead:
-      return whole ? compute_.head(context, memory)
-                   : compute_.head_phase(context, op.phase, memory);
+      return run(has_backward_ ? Pass::kBackward : Pass::kForward);
     case OpKind::kBackward:
-      return whole ? compute_.block_backward(context, op.unit, memory)
-                   : compute_.backward_phase(context, op.unit, op.phase, memory);
+      return run(Pass::kBackward);
     case OpKind::kEmbeddingBackward:
       return embedding_backward(op, context);
     default:
@@ -174,8 +167,9 @@ void StepBodies::embedding_backward(const Op& op, const KernelContext& context) 
   for (const Access& access : op.reads) {
     if (access.role == Role::kHiddenGradient) hidden_gradients_.push_back(bytes(access).data());
   }
-  UnitMemory memory = memory_of(op, RunInput{});
-  compute_.embedding_backward(context, memory, hidden_gradients_, embedding_views_);
+  OpMemory found;
+  found.fill(*this, op, RunInput{});
+  compute_.embedding_backward(context, found.memory, hidden_gradients_, embedding_views_);
 }
 
 TensorView StepBodies::gradient_view(const Access& access) const {

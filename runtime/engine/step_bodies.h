@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <string>
 #include <vector>
 
@@ -76,7 +77,15 @@ class StepBodies final : public OpBodies {
                     GradientNorm& norm) const;
   const double* sums_of_rank(const Op& op, std::int32_t rank) const;
   double sum_of_losses(const Op& op) const;
-  UnitMemory memory_of(const Op& op, const RunInput& input) const;
+  // Where a unit finds the buffers of an op.
+  struct OpMemory {
+    static constexpr std::size_t kMostBetween = 32;
+
+    void fill(const StepBodies& bodies, const Op& op, const RunInput& input);
+
+    UnitMemory memory;
+    std::array<std::byte*, kMostBetween> between{};
+  };
   std::span<std::byte> bytes(const Access& access) const;
   Communicator& communicator_for(const StepGroup& group, const Access& access) const {
     return group.of(program_.buffers.at(access.buffer).tier);
@@ -96,6 +105,7 @@ class StepBodies final : public OpBodies {
   WorkerArena& update_workers_;
   StepRanks ranks_;
   const UpdateChecksums update_checksums_;
+  const bool has_backward_;                     // else the program evaluates
   std::vector<std::int64_t> decayed_elements_;  // per unit: matrices, the first of its sequence
   // Of the embedding's backward; compute lane only.
   std::vector<std::byte*> hidden_gradients_;

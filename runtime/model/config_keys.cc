@@ -18,12 +18,6 @@ namespace {
 using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
-// The JSON of the one value at which a key is harmless; empty: it is read, or harmless at any.
-struct KnownKey {
-  std::string_view name;
-  std::string_view harmless_at = {};
-};
-
 // What every class of Hugging Face may have: names and versions, ids of special tokens, settings of
 // generation and of classification heads, and how attention is implemented.
 constexpr auto kOfAll = std::to_array<KnownKey>({
@@ -124,53 +118,6 @@ constexpr auto kOfAll = std::to_array<KnownKey>({
     {"begin_suppress_tokens"},
 });
 
-constexpr auto kOfGpt2 = std::to_array<KnownKey>({
-    {"n_embd"},
-    {"n_layer"},
-    {"n_head"},
-    {"n_positions"},
-    {"n_inner"},
-    {"hidden_size"},
-    {"num_hidden_layers"},
-    {"num_attention_heads"},
-    {"max_position_embeddings"},
-    {"layer_norm_epsilon"},
-    {"activation_function"},
-    {"scale_attn_weights"},
-    {"scale_attn_by_inverse_layer_idx"},
-    {"add_cross_attention"},
-    {"reorder_and_upcast_attn"},  // the order of exact steps in narrow precision
-    {"n_ctx"},                    // an older name of n_positions, which stands beside it
-    {"summary_activation"},
-    {"summary_first_dropout"},
-    {"summary_proj_to_labels"},
-    {"summary_type"},
-    {"summary_use_proj"},
-});
-
-constexpr auto kOfLlama = std::to_array<KnownKey>({
-    {"hidden_size"},
-    {"intermediate_size"},
-    {"num_hidden_layers"},
-    {"num_attention_heads"},
-    {"num_key_value_heads"},
-    {"head_dim"},
-    {"max_position_embeddings"},
-    {"rms_norm_eps"},
-    {"hidden_act"},
-    {"attention_bias"},
-    {"mlp_bias"},
-    {"pretraining_tp"},
-    {"rope_theta"},
-    {"rope_scaling"},
-    {"rope_parameters"},
-    {"partial_rotary_factor"},
-    {"rope_interleaved", "false"},
-    {"rope_traditional", "false"},
-    {"is_llama_config", "true"},
-    {"add_cross_attention", "false"},
-});
-
 constexpr auto kOfRope = std::to_array<KnownKey>({
     {"rope_type"},
     {"type"},
@@ -233,11 +180,9 @@ OrderedJson* owner_of(OrderedJson& object, std::string& key) {
 
 }  // namespace
 
-void check_config_keys(std::string_view json, ModelFamily family, const std::string& origin) {
+void check_config_keys(std::string_view json, std::span<const KnownKey> own,
+                       const std::string& origin) {
   const Json object = Json::parse(quote_non_finite(json));
-  const std::span<const KnownKey> own = family == ModelFamily::kGpt2
-                                            ? std::span<const KnownKey>(kOfGpt2)
-                                            : std::span<const KnownKey>(kOfLlama);
   StrangeKeys strange(origin);
   for (const auto& [name, value] : object.items()) {
     const KnownKey* known = find(own, name);

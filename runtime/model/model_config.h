@@ -5,41 +5,15 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/model/decoder_options.h"
+
 // A model as the keys of a Hugging Face config.json describe it, or one of the presets.
 namespace terrace {
 
-enum class ModelFamily : std::uint8_t { kGpt2, kLlama };
-
-enum class RopeType : std::uint8_t { kDefault, kLinear, kLlama3 };
-
-struct RopeOptions {
-  RopeType type = RopeType::kDefault;
-  double theta = 10000.0;
-  double factor = 1.0;
-  double low_freq_factor = 1.0;
-  double high_freq_factor = 4.0;
-  std::int64_t original_positions = 8192;
-
-  friend bool operator==(const RopeOptions&, const RopeOptions&) = default;
-};
-
-struct ModelConfig {
-  ModelFamily family = ModelFamily::kLlama;
+struct ModelConfig : DecoderOptions {
   std::string name;  // the preset's, or the directory's
-  std::int64_t layers = 0;
-  std::int64_t width = 0;
-  std::int64_t heads = 0;
-  std::int64_t key_value_heads = 0;
-  std::int64_t head_width = 0;
-  std::int64_t intermediate = 0;
-  std::int64_t vocabulary = 0;
-  std::int64_t positions = 0;
-  float norm_epsilon = 1e-5F;
+  ParameterNames names;
   float initializer_range = 0.02F;
-  bool tied = false;            // the head's weight is the embedding's
-  bool attention_bias = false;  // llama: biases on q, k, v and o
-  bool mlp_bias = false;        // llama: biases on gate, up and down
-  RopeOptions rope;
   std::string dropout;  // what config.json has of it, as text: nothing is dropped here
   // The config.json this came from, or one made for the preset: what final/config.json will say,
   // with only the dtype key changed.

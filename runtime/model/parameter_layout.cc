@@ -40,9 +40,9 @@ UnitLayout tensor_part(const UnitLayout& whole, const TensorSplit& split) {
     unit.elements += part.elements();
     const std::int64_t here = part.offset + part.slice.elements_of(split.rank);
     if (here < unit.elements) unit.padding.push_back({here, unit.elements});
-    if (part.is_norm) {
-      if (unit.norms.empty()) unit.norms.begin = part.offset;
-      unit.norms.end = unit.elements;
+    if (part.is_norm && split.shares_rows) {
+      if (unit.summed.empty()) unit.summed.begin = part.offset;
+      unit.summed.end = unit.elements;
     }
     unit.tensors.push_back(std::move(part));
   };
@@ -72,31 +72,23 @@ void pad(UnitLayout& unit, std::int32_t ranks) {
 // Adds tensors to a unit one after the other.
 class UnitBuilder {
  public:
-  UnitBuilder(UnitKind kind, std::int64_t index) {
+  UnitBuilder(const ModelConfig& config, UnitKind kind, std::int64_t index) : config_(config) {
     unit_.kind = kind;
     unit_.index = index;
   }
 
-  ParameterTensor& matrix(const std::string& name, std::int64_t rows, std::int64_t columns,
-                          float deviation, TensorCut cut = TensorCut::kReplicated) {
-    ParameterTensor& tensor = add(name, rows, columns);
+  ParameterTensor& matrix(ParameterKind kind, std::int64_t rows, std::int64_t columns,
+                          TensorCut cut) {
+    ParameterTensor& tensor = add(kind, rows, columns);
     tensor.decay = true;
-    tensor.init_deviation = deviation;
+    tensor.init_deviation = config_.initializer_range;
     tensor.cut = cut;
     return tensor;
   }
 
-  // gpt2's Conv1D keeps its weight as [in, out].
-  ParameterTensor& conv1d(const std::string& name, std::int64_t rows, std::int64_t columns,
-                          float deviation, TensorCut cut) {
-    ParameterTensor& tensor = matrix(name, rows, columns, deviation, cut);
-    tensor.stored_transposed = true;
-    return tensor;
-  }
-
-  ParameterTensor& bias(const std::string& name, std::int64_t elements,
+  ParameterTensor& bias(ParameterKind kind, std::int64_t elements,
                         TensorCut cut = TensorCut::kReplicated) {
-    ParameterTensor& tensor = add(name, elements, 1);
+    ParameterTensor& tensor = add(kind, elements, 1);
     tensor.is_vector = true;
     tensor.init = Init::kZeros;
     tensor.init_deviation = 0.0F;
@@ -104,18 +96,25 @@ class UnitBuilder {
     return tensor;
   }
 
-  void norm(const std::string& name, std::int64_t elements, Init init = Init::kOnes) {
-    ParameterTensor& tensor = bias(name, elements);
-    tensor.init = init;
+  // Of layer norms, with their biases.
+  void norm(ParameterKind weight, ParameterKind bias_kind) {
+    ParameterTensor& tensor = bias(weight, config_.width);
+    tensor.init = Init::kOnes;
     tensor.is_norm = true;
+    if (config_.norm.has_mean) bias(bias_kind, config_.width).is_norm = true;
   }
 
   UnitLayout finish() { return std::move(unit_); }
 
  private:
-  ParameterTensor& add(const std::string& name, std::int64_t rows, std::int64_t columns) {
+  ParameterTensor& add(ParameterKind kind, std::int64_t rows, std::int64_t columns) {
+    const ParameterName& name = config_.names.at(static_cast<std::size_t>(kind));
+    TERRACE_CHECK(!name.name.empty());
     ParameterTensor tensor;
-    tensor.name = name;
+    tensor.kind = kind;
+    tensor.name = fmt::format(fmt::runtime(name.name), unit_.index - 1);
+    tensor.stored_name =
+        name.stored.empty() ? tensor.name : fmt::format(fmt::runtime(name.stored), unit_.index - 1);
     tensor.rows = rows;
     tensor.columns = columns;
     tensor.offset = unit_.elements;
@@ -126,120 +125,102 @@ class UnitBuilder {
     return unit_.tensors.emplace_back(std::move(tensor));
   }
 
+  const ModelConfig& config_;
   UnitLayout unit_;
 };
 
-void gpt2_embedding(const ModelConfig& config, UnitBuilder& unit) {
-  unit.matrix("wte.weight", config.vocabulary, config.width, config.initializer_range,
-              TensorCut::kRows);
-  unit.matrix("wpe.weight", config.positions, config.width, config.initializer_range);
+void add_embedding(const ModelConfig& config, UnitBuilder& unit) {
+  unit.matrix(ParameterKind::kTokenEmbedding, config.vocabulary, config.width, TensorCut::kRows);
+  if (!config.has_position_embedding) return;
+  unit.matrix(ParameterKind::kPositionEmbedding, config.positions, config.width,
+              TensorCut::kReplicated);
 }
 
-void gpt2_block(const ModelConfig& config, std::int64_t layer, UnitBuilder& unit) {
-  const std::string prefix = fmt::format("h.{}.", layer);
-  const std::int64_t width = config.width;
-  const std::int64_t inner = config.intermediate;
-  const float deviation = config.initializer_range;
-  // What joins the residual stream starts smaller, as there are two such sums a layer.
-  const float residual = deviation / std::sqrt(2.0F * static_cast<float>(config.layers));
-  constexpr TensorCut rows = TensorCut::kRows;
-  constexpr TensorCut columns = TensorCut::kColumns;
-  unit.conv1d(prefix + "attn.c_attn.weight", 3 * width, width, deviation, rows).row_groups = 3;
-  unit.conv1d(prefix + "attn.c_proj.weight", width, width, residual, columns);
-  unit.conv1d(prefix + "mlp.c_fc.weight", inner, width, deviation, rows);
-  unit.conv1d(prefix + "mlp.c_proj.weight", width, inner, residual, columns);
-  unit.bias(prefix + "attn.c_attn.bias", 3 * width, rows).row_groups = 3;
-  unit.bias(prefix + "attn.c_proj.bias", width);
-  unit.bias(prefix + "mlp.c_fc.bias", inner, rows);
-  unit.bias(prefix + "mlp.c_proj.bias", width);
-  unit.norm(prefix + "ln_1.weight", width);
-  unit.norm(prefix + "ln_1.bias", width, Init::kZeros);
-  unit.norm(prefix + "ln_2.weight", width);
-  unit.norm(prefix + "ln_2.bias", width, Init::kZeros);
-}
-
-void gpt2_head(const ModelConfig& config, UnitBuilder& unit) {
-  if (!config.tied) {
-    unit.matrix("lm_head.weight", config.vocabulary, config.width, config.initializer_range,
-                TensorCut::kRows);
-  }
-  unit.norm("ln_f.weight", config.width);
-  unit.norm("ln_f.bias", config.width, Init::kZeros);
-}
-
-void llama_embedding(const ModelConfig& config, UnitBuilder& unit) {
-  unit.matrix("model.embed_tokens.weight", config.vocabulary, config.width,
-              config.initializer_range, TensorCut::kRows);
-}
-
-void llama_block(const ModelConfig& config, std::int64_t layer, UnitBuilder& unit) {
-  const std::string prefix = fmt::format("model.layers.{}.", layer);
-  const std::string attention = prefix + "self_attn.";
-  const std::string mlp = prefix + "mlp.";
-  const std::int64_t width = config.width;
+void add_attention_matrices(const ModelConfig& config, UnitBuilder& unit) {
   const std::int64_t queries = config.heads * config.head_width;
   const std::int64_t keys = config.key_value_heads * config.head_width;
-  const float deviation = config.initializer_range;
-  constexpr TensorCut rows = TensorCut::kRows;
-  constexpr TensorCut columns = TensorCut::kColumns;
-  unit.matrix(attention + "q_proj.weight", queries, width, deviation, rows);
-  unit.matrix(attention + "k_proj.weight", keys, width, deviation, rows);
-  unit.matrix(attention + "v_proj.weight", keys, width, deviation, rows);
-  unit.matrix(attention + "o_proj.weight", width, queries, deviation, columns);
-  unit.matrix(mlp + "gate_proj.weight", config.intermediate, width, deviation, rows);
-  unit.matrix(mlp + "up_proj.weight", config.intermediate, width, deviation, rows);
-  unit.matrix(mlp + "down_proj.weight", width, config.intermediate, deviation, columns);
-  if (config.attention_bias) {
-    unit.bias(attention + "q_proj.bias", queries, rows);
-    unit.bias(attention + "k_proj.bias", keys, rows);
-    unit.bias(attention + "v_proj.bias", keys, rows);
-    unit.bias(attention + "o_proj.bias", width);
+  if (config.stores_qkv_whole) {
+    unit.matrix(ParameterKind::kQuery, config.qkv_columns(), config.width, TensorCut::kRows)
+        .row_groups = 3;
+  } else {
+    unit.matrix(ParameterKind::kQuery, queries, config.width, TensorCut::kRows);
+    unit.matrix(ParameterKind::kKey, keys, config.width, TensorCut::kRows);
+    unit.matrix(ParameterKind::kValue, keys, config.width, TensorCut::kRows);
   }
-  if (config.mlp_bias) {
-    unit.bias(mlp + "gate_proj.bias", config.intermediate, rows);
-    unit.bias(mlp + "up_proj.bias", config.intermediate, rows);
-    unit.bias(mlp + "down_proj.bias", width);
-  }
-  unit.norm(prefix + "input_layernorm.weight", width);
-  unit.norm(prefix + "post_attention_layernorm.weight", width);
+  unit.matrix(ParameterKind::kProjection, config.width, queries, TensorCut::kColumns);
 }
 
-void llama_head(const ModelConfig& config, UnitBuilder& unit) {
-  if (!config.tied) {
-    unit.matrix("lm_head.weight", config.vocabulary, config.width, config.initializer_range,
-                TensorCut::kRows);
+void add_attention_biases(const ModelConfig& config, UnitBuilder& unit) {
+  if (!config.has_attention_bias) return;
+  const std::int64_t queries = config.heads * config.head_width;
+  const std::int64_t keys = config.key_value_heads * config.head_width;
+  if (config.stores_qkv_whole) {
+    unit.bias(ParameterKind::kQueryBias, config.qkv_columns(), TensorCut::kRows).row_groups = 3;
+  } else {
+    unit.bias(ParameterKind::kQueryBias, queries, TensorCut::kRows);
+    unit.bias(ParameterKind::kKeyBias, keys, TensorCut::kRows);
+    unit.bias(ParameterKind::kValueBias, keys, TensorCut::kRows);
   }
-  unit.norm("model.norm.weight", config.width);
+  unit.bias(ParameterKind::kProjectionBias, config.width);
+}
+
+void add_block(const ModelConfig& config, UnitBuilder& unit) {
+  const bool gated = config.feed_forward != FeedForward::kGelu;
+  const std::int64_t inner = config.intermediate;
+  add_attention_matrices(config, unit);
+  if (gated) unit.matrix(ParameterKind::kGate, inner, config.width, TensorCut::kRows);
+  unit.matrix(ParameterKind::kUp, inner, config.width, TensorCut::kRows);
+  unit.matrix(ParameterKind::kDown, config.width, inner, TensorCut::kColumns);
+  add_attention_biases(config, unit);
+  if (config.has_feed_forward_bias) {
+    if (gated) unit.bias(ParameterKind::kGateBias, inner, TensorCut::kRows);
+    unit.bias(ParameterKind::kUpBias, inner, TensorCut::kRows);
+    unit.bias(ParameterKind::kDownBias, config.width);
+  }
+  unit.norm(ParameterKind::kAttentionNorm, ParameterKind::kAttentionNormBias);
+  unit.norm(ParameterKind::kFeedForwardNorm, ParameterKind::kFeedForwardNormBias);
+}
+
+void add_head(const ModelConfig& config, UnitBuilder& unit) {
+  if (!config.tied) {
+    unit.matrix(ParameterKind::kHeadWeight, config.vocabulary, config.width, TensorCut::kRows);
+  }
+  unit.norm(ParameterKind::kFinalNorm, ParameterKind::kFinalNormBias);
+}
+
+UnitLayout whole_unit(const ModelConfig& config, UnitKind kind, std::int64_t index) {
+  UnitBuilder unit(config, kind, index);
+  if (kind == UnitKind::kEmbedding) add_embedding(config, unit);
+  if (kind == UnitKind::kBlock) add_block(config, unit);
+  if (kind == UnitKind::kHead) add_head(config, unit);
+  UnitLayout layout = unit.finish();
+  // There are two such sums a layer.
+  const float residual =
+      config.initializer_range / std::sqrt(2.0F * static_cast<float>(config.layers));
+  for (ParameterTensor& tensor : layout.tensors) {
+    const bool joins =
+        tensor.kind == ParameterKind::kProjection || tensor.kind == ParameterKind::kDown;
+    if (joins && config.narrows_residual_init) tensor.init_deviation = residual;
+    tensor.stored_transposed = config.stores_transposed && tensor.decay && kind == UnitKind::kBlock;
+  }
+  return layout;
 }
 
 }  // namespace
 
-const ParameterTensor& UnitLayout::find(std::string_view suffix) const {
-  const ParameterTensor* found = nullptr;
-  for (const ParameterTensor& tensor : tensors) {
-    if (!tensor.name.ends_with(suffix)) continue;
-    if (found != nullptr) TERRACE_CHECK_EQ(found->name, tensor.name);  // the suffix names one only
-    found = &tensor;
-  }
-  if (found == nullptr) TERRACE_CHECK_EQ(suffix, std::string());  // the unit has such a tensor
-  return *found;
+const ParameterTensor* UnitLayout::find(ParameterKind wanted) const {
+  const auto found = std::ranges::find(tensors, wanted, &ParameterTensor::kind);
+  return found == tensors.end() ? nullptr : &*found;
 }
 
 std::vector<UnitLayout> parameter_layout(const ModelConfig& config, std::int32_t ranks,
                                          const TensorSplit& tensor) {
-  const bool gpt2 = config.family == ModelFamily::kGpt2;
   std::vector<UnitLayout> layout;
-  UnitBuilder embedding(UnitKind::kEmbedding, 0);
-  gpt2 ? gpt2_embedding(config, embedding) : llama_embedding(config, embedding);
-  layout.push_back(embedding.finish());
+  layout.push_back(whole_unit(config, UnitKind::kEmbedding, 0));
   for (std::int64_t layer = 0; layer < config.layers; ++layer) {
-    UnitBuilder block(UnitKind::kBlock, layer + 1);
-    gpt2 ? gpt2_block(config, layer, block) : llama_block(config, layer, block);
-    layout.push_back(block.finish());
+    layout.push_back(whole_unit(config, UnitKind::kBlock, layer + 1));
   }
-  UnitBuilder head(UnitKind::kHead, config.layers + 1);
-  gpt2 ? gpt2_head(config, head) : llama_head(config, head);
-  layout.push_back(head.finish());
+  layout.push_back(whole_unit(config, UnitKind::kHead, config.layers + 1));
   std::uint32_t stream = 0;
   for (UnitLayout& unit : layout) {
     for (ParameterTensor& one : unit.tensors) one.random_stream = stream++;

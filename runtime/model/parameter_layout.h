@@ -23,8 +23,10 @@ enum class Init : std::uint8_t { kNormal, kOnes, kZeros };
 enum class TensorCut : std::uint8_t { kReplicated, kRows, kColumns };
 
 struct ParameterTensor {
-  std::string name;       // Hugging Face's, without gpt2's optional "transformer." prefix
-  std::int64_t rows = 0;  // [rows, columns] as Linear stores it: out, in. A vector has 1 column.
+  ParameterKind kind = ParameterKind::kTokenEmbedding;
+  std::string name;         // Hugging Face's, without gpt2's optional "transformer." prefix
+  std::string stored_name;  // in Hugging Face's files
+  std::int64_t rows = 0;    // [rows, columns] as Linear stores it: out, in. A vector has 1 column.
   std::int64_t columns = 1;
   TensorCut cut = TensorCut::kReplicated;
   std::int64_t row_groups = 1;  // of each of which, where rows are cut, a rank has its part: q|k|v
@@ -60,17 +62,16 @@ struct UnitLayout {
   std::vector<ParameterTensor> tensors;
   std::int64_t elements = 0;         // without the padding at the end
   std::int64_t padded_elements = 0;  // a multiple of ranks * kBlockElements
-  // What all tensor-parallel ranks have alike, and the norms in it; none where there is one rank.
+  // What all tensor-parallel ranks have alike, and in it what each has only a share of the gradient
+  // of: norms of a rank's rows with sequence parallelism. None where there is one rank.
   ElementSpan replicated;
-  ElementSpan norms;
+  ElementSpan summed;
   std::vector<ElementSpan> padding;  // no parameters: zero, and so are their gradients
 
-  const ParameterTensor& find(std::string_view suffix) const;  // by the end of its name
+  const ParameterTensor* find(ParameterKind kind) const;  // null: the unit has none
 };
 
-// Blocks: llama q k v o gate up down, then biases and norms; gpt2 c_attn c_proj c_fc c_proj, then
-// biases and norms. Embedding: wte / embed_tokens, then wpe. Head: lm_head.weight unless tied, then
-// the final norm.
+// The tensors of a unit in the order of ParameterKind: matrices, biases, norms.
 // `ranks` are those that the states may be divided over; `tensor` says which part of the model a
 // tensor-parallel rank has.
 std::vector<UnitLayout> parameter_layout(const ModelConfig& config, std::int32_t ranks = 1,

@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "runtime/model/model_config.h"
+#include "runtime/model/rope_options.h"
 
 // The angles of rotary position embeddings.
 namespace terrace {

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string_view>
 
-#include "runtime/model/block_tensors.h"
+#include "runtime/model/batch_shape.h"
 #include "runtime/model/model_config.h"
 #include "runtime/step/program.h"
 

@@ -50,17 +50,16 @@ Draft Lowering::run() {
 }
 
 void Lowering::lower(const Stage& stage) {
-  const bool is_shared = model_.tensor.ranks > 1;
   switch (stage.kind) {
     case OpKind::kInput:
       return input();
     case OpKind::kForward:
     case OpKind::kRecompute:
-      return is_shared ? shared_forward(stage) : forward(stage);
+      return forward(stage);
     case OpKind::kHead:
-      return is_shared ? shared_head(stage) : head(stage);
+      return head(stage);
     case OpKind::kBackward:
-      return is_shared ? shared_backward(stage) : backward(stage);
+      return backward(stage);
     case OpKind::kEmbeddingBackward:
       return embedding_backward();
     case OpKind::kSendHidden:
@@ -93,26 +92,9 @@ void Lowering::input() {
 }
 
 void Lowering::forward(const Stage& stage) {
+  const UnitModel& unit = model_.units.at(stage.unit);
   const bool again = stage.kind == OpKind::kRecompute;
-  Op op = compute_op(stage);
-  op.reads.push_back(as(Role::kParameters, parameters_for(stage.unit)));
-  if (stage.unit == 0) {
-    op.reads.push_back(as(Role::kTokens, tokens_of(stage.micro_batch)));
-  } else {
-    op.reads.push_back(as(Role::kHidden, hidden_for(stage.unit - 1, stage.micro_batch)));
-  }
-  if (!again) {
-    hidden(stage.unit, stage.micro_batch).memory = activation_buffer("hidden", stage);
-    op.writes.push_back(
-        as(Role::kHiddenOut, draft_.whole(hidden(stage.unit, stage.micro_batch).memory)));
-  }
-  if (model_.units.at(stage.unit).saved_bytes != 0) {
-    saved(stage.unit, stage.micro_batch).memory = activation_buffer("saved", stage);
-    op.writes.push_back(
-        as(Role::kSaved, draft_.whole(saved(stage.unit, stage.micro_batch).memory)));
-  }
-  op.cost.flops = model_.units.at(stage.unit).forward_flops;
-  main_op(std::move(op), stage);
+  unit_pass(stage, again ? unit.recompute : unit.forward);
   settle_forward(stage);
 }
 
@@ -130,26 +112,8 @@ void Lowering::settle_forward(const Stage& stage) {
 }
 
 void Lowering::head(const Stage& stage) {
-  const std::int32_t below = stage.unit - 1;
-  Op op = compute_op(stage);
-  op.reads.push_back(as(Role::kParameters, parameters_for(stage.unit)));
-  if (model_.tied) op.reads.push_back(as(Role::kTiedParameters, parameters_for(0)));
-  op.reads.push_back(as(Role::kHidden, hidden_for(below, stage.micro_batch)));
-  op.reads.push_back(as(Role::kTokens, tokens_of(stage.micro_batch)));
-  op.writes.push_back(Access{Role::kLosses, shared_.losses,
-                             sizeof(double) * static_cast<std::size_t>(stage.micro_batch),
-                             sizeof(double)});
-  // Of its three products the forward is one.
-  op.cost.flops = model_.units.at(stage.unit).backward_flops / (policy_.has_backward ? 1 : 3);
-  if (policy_.has_backward) {
-    hidden_gradient(below, stage.micro_batch) = activation_buffer("hidden grad", stage, below);
-    op.writes.push_back(
-        as(Role::kHiddenGradientOut, draft_.whole(hidden_gradient(below, stage.micro_batch))));
-    add_gradient(op, Role::kGradient, stage.unit, stage.micro_batch);
-    if (model_.tied) add_gradient(op, Role::kTiedGradient, 0, stage.micro_batch);
-    add_loss_scale(op);
-  }
-  main_op(std::move(op), stage);
+  const UnitModel& unit = model_.units.at(stage.unit);
+  unit_pass(stage, policy_.has_backward ? unit.backward : unit.forward);
   settle_head(stage);
 }
 
@@ -171,18 +135,7 @@ void Lowering::losses_to_host() {
 }
 
 void Lowering::backward(const Stage& stage) {
-  Op op = compute_op(stage);
-  op.reads.push_back(as(Role::kParameters, parameters_for(stage.unit)));
-  op.reads.push_back(as(Role::kHidden, hidden_for(stage.unit - 1, stage.micro_batch)));
-  op.reads.push_back(as(Role::kSaved, brought_back(saved(stage.unit, stage.micro_batch), stage)));
-  op.reads.push_back(
-      as(Role::kHiddenGradient, draft_.whole(hidden_gradient(stage.unit, stage.micro_batch))));
-  BufferId& out = hidden_gradient(stage.unit - 1, stage.micro_batch);
-  out = activation_buffer("hidden grad", stage, stage.unit - 1);
-  op.writes.push_back(as(Role::kHiddenGradientOut, draft_.whole(out)));
-  add_gradient(op, Role::kGradient, stage.unit, stage.micro_batch);
-  op.cost.flops = model_.units.at(stage.unit).backward_flops;
-  main_op(std::move(op), stage);
+  unit_pass(stage, model_.units.at(stage.unit).backward);
   settle_backward(stage);
 }
 

@@ -10,10 +10,10 @@
 #include "runtime/step/offload.h"
 
 // The inside of the offload pass (runtime/step/offload.h): goes through the stages once, and turns
-// each into its op and what moves for it. lowering.cc has the compute ops, lowering_data.cc
-// parameters and activations, lowering_gradients.cc gradients and updates, lowering_zero.cc what
-// passes between data-parallel ranks, lowering_pipeline.cc between stages, lowering_tensor.cc the
-// units that tensor-parallel ranks share.
+// each into its op and what moves for it. lowering.cc has the stages, lowering_unit.cc the ops of a
+// unit, lowering_data.cc parameters and activations, lowering_gradients.cc gradients and updates,
+// lowering_zero.cc what passes between data-parallel ranks, lowering_pipeline.cc between stages,
+// lowering_tensor.cc between tensor-parallel ranks.
 namespace terrace {
 
 // Activations that are needed again within so many stages stay where they are: bytes on their way
@@ -50,7 +50,15 @@ class Lowering {
   void add_loss_scale(Op& op) const;
   void backward(const Stage& stage);
   void embedding_backward();
-  // What follows the op of such a stage, or the last of its phases.
+  // The ops of a unit's pass (lowering_unit.cc), and what follows the last of them.
+  struct Operands;
+  void unit_pass(const Stage& stage, const std::vector<UnitStep>& steps);
+  Operands operands_of(const Stage& stage, const std::vector<UnitStep>& steps);
+  void add_activations(const Stage& stage, const UnitStep& all, Operands& operands);
+  void add_gradients(const Stage& stage, const UnitStep& all, Operands& operands);
+  Range between(const Stage& stage, const UnitAccess& access, Operands& operands);
+  void compute_step(const Stage& stage, const UnitStep& step, Operands& operands);
+  void exchange_step(const Stage& stage, const UnitStep& step, Operands& operands);
   void settle_forward(const Stage& stage);
   void settle_head(const Stage& stage);
   void settle_backward(const Stage& stage);
@@ -115,9 +123,6 @@ class Lowering {
 
   // The gradient's buffer in the compute tier, made where there is none.
   Range compute_gradient(std::int32_t unit);
-
-  // An op that adds to its gradient reads it too; one that assigns it does not.
-  void add_gradient(Op& op, Role role, std::int32_t unit, std::int32_t micro_batch);
 
   // After a stage has added to a gradient: to the host's sum, and on to its home when it is
   // finished.
@@ -209,26 +214,15 @@ class Lowering {
   Range reduce(Mover& mover, std::int32_t unit, std::int64_t chunk, const Range& whole);
   void gather_sums();
 
-  // --- units that tensor-parallel ranks share ----------------------------------------------------
+  // --- between tensor-parallel ranks
+  // --------------------------------------------------------------
 
-  void shared_forward(const Stage& stage);
-  void shared_embedding(const Stage& stage);
-  void shared_head(const Stage& stage);
-  void shared_head_backward(const Stage& stage, Op loss, const Range& parameters,
-                            const Range& kept);
-  void shared_backward(const Stage& stage);
-  Op phase_op(const Stage& stage, UnitPhase phase, const Range& parameters);
-  Range exchange_buffer(const char* what, const Stage& stage, std::size_t size_bytes);
   Range own_rows(BufferId buffer) const { return {buffer, 0, model_.hidden_bytes}; }
   void tensor_op(OpKind kind, const Stage& stage, const Range& source, const Range& target);
   // All ranks' rows of what each has its own of; without sequence parallelism, that itself.
   Range gather_rows(const Stage& stage, const Range& own);
-  // The sum over the ranks of what each has written, of this rank's rows.
-  Range reduce_rows(const Stage& stage, const Range& partial);
-  // Gives the op the result of a norm that a block or the head has saved: all rows.
-  void add_normed(Op& op, const Stage& stage, const Range& saved, std::size_t offset);
-  // The gradients of norms, of a finished gradient's chunk, which are those of this rank's rows.
-  void reduce_norms(Mover& mover, std::int32_t unit, std::int64_t chunk, const Range& whole);
+  // Of a finished gradient's chunk, what each rank has a share of.
+  void reduce_summed(Mover& mover, std::int32_t unit, std::int64_t chunk, const Range& whole);
 
   // --- pipeline stages ---------------------------------------------------------------------------
 
@@ -262,6 +256,7 @@ class Lowering {
   std::vector<std::vector<std::int32_t>> uses_;
   std::map<std::tuple<OpKind, std::int32_t, std::int32_t>, std::int32_t> stage_of_;
   std::int32_t stage_ = 0;
+  std::int32_t step_of_unit_ = 0;  // while a unit's pass is lowered
   std::vector<std::optional<Instance>> instances_;
   // Per unit, chunks that an update has left on the host on their way to NVMe: the next load has a
   // shorter way.

@@ -32,14 +32,6 @@ Range Lowering::compute_gradient(std::int32_t unit) {
   return {gradient_.at(unit), 0, gradient_bytes(unit)};
 }
 
-void Lowering::add_gradient(Op& op, Role role, std::int32_t unit, std::int32_t micro_batch) {
-  const bool sums_elsewhere = sums_on_host(unit) || sums_shards(unit);
-  if (sums_elsewhere) gradient_.at(unit) = kNoBuffer;
-  const Range target = compute_gradient(unit);
-  if (micro_batch > 0 && !sums_elsewhere) op.reads.push_back(as(role, target));
-  op.writes.push_back(as(role, target));
-}
-
 void Lowering::settle_gradient(std::int32_t unit, std::int32_t micro_batch) {
   if (sums_shards(unit)) return settle_shards(unit, micro_batch);
   const bool last = micro_batch == policy_.micro_batches - 1;
@@ -106,7 +98,7 @@ void Lowering::settle_shards(std::int32_t unit, std::int32_t micro_batch) {
     const Range sum = shard_sum(unit, c);
     const Range whole = compute_gradient_chunk(unit, c);
     const bool is_near = draft_.tier_of(sum) == compute_;
-    reduce_norms(mover, unit, c, whole);
+    reduce_summed(mover, unit, c, whole);
     const Range part =
         reduce_to(mover, whole, micro_batch == 0 && is_near ? sum : own_shard(whole), chunk);
     if (micro_batch > 0) {

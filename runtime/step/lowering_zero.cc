@@ -58,7 +58,7 @@ Range Lowering::rounded(Mover& mover, std::int32_t unit, std::int64_t chunk, con
 
 Range Lowering::reduce_finished(Mover& mover, std::int32_t unit, std::int64_t chunk,
                                 const Range& whole) {
-  reduce_norms(mover, unit, chunk, whole);
+  reduce_summed(mover, unit, chunk, whole);
   return reduce(mover, unit, chunk, rounded(mover, unit, chunk, whole));
 }
 

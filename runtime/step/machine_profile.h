@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <string_view>
 
 #include "runtime/model/parameter_layout.h"
 #include "runtime/step/program.h"
@@ -15,8 +16,8 @@ namespace terrace {
 struct OpClass {
   OpKind kind = OpKind::kForward;
   UnitKind unit = UnitKind::kBlock;  // of ops of the compute lane
-  UnitPhase phase = UnitPhase::kWhole;
-  bool adds = false;  // to a gradient, which a first micro-batch assigns
+  std::string_view phase = "";       // of ops that are one of several of a unit
+  bool adds = false;                 // to a gradient, which a first micro-batch assigns
 
   friend auto operator<=>(const OpClass&, const OpClass&) = default;
 };

@@ -116,7 +116,7 @@ std::string describe(const Program& program, const Op& op) {
   } else if (op.unit >= 0) {
     text += fmt::format(" {}", op.unit);
   }
-  if (op.phase != UnitPhase::kWhole) text += fmt::format(" {}", name_of(op.phase));
+  if (!op.phase.empty()) text += fmt::format(" {}", op.phase);
   if (op.chunk >= 0) text += fmt::format(" chunk {}", op.chunk);
   if (op.micro_batch >= 0) text += fmt::format(" mb {}", op.micro_batch);
   return text;

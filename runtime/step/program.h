@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "memory/tier.h"
-#include "runtime/model/unit_phase.h"
+#include "runtime/model/op_role.h"
 
 // A compiled training step: which bytes are where, and which operation does what after which other.
 // Plain data: it prints as text and compares with ==. docs/step-program.md explains it.
@@ -80,36 +80,6 @@ enum class OpKind : std::uint8_t {
 };
 std::string_view name_of(OpKind kind);
 
-// What a buffer is to an op.
-enum class Role : std::uint8_t {
-  kTokens,
-  kParameters,
-  kTiedParameters,  // the embedding's, for the head
-  kHidden,          // a unit's input
-  kHiddenOut,       // a unit's output
-  kSaved,           // what a block's backward needs besides its input
-  kWorkspace,
-  kConstants,
-  kGradient,
-  kTiedGradient,       // the embedding's, written by the head
-  kHiddenGradient,     // of a unit's output
-  kHiddenGradientOut,  // of a unit's input
-  kLosses,
-  kPartials,
-  kScalars,
-  kLossScale,
-  kState,
-  kSource,  // of copies and collectives
-  kTarget,
-  kSums,  // norm partials and losses of all ranks
-  // Between the phases of a unit that tensor-parallel ranks share: see UnitMemory.
-  kGathered,
-  kPartial,
-  kReduced,
-  kRowSums,
-  kAllRowSums,
-};
-
 enum class Life : std::uint8_t {
   kPersistent,  // keeps its place and content always: homes, constants
   kCarried,     // written in a step, used up by the next step's deferred ops
@@ -133,6 +103,7 @@ struct Access {
   BufferId buffer = kNoBuffer;
   std::size_t offset = 0;  // bytes from the buffer's start
   std::size_t size_bytes = 0;
+  std::int32_t number = 0;  // of kBetween: which of its unit's
 
   friend bool operator==(const Access&, const Access&) = default;
 };
@@ -155,7 +126,8 @@ struct OpCost {
 struct Op {
   OpKind kind = OpKind::kInput;
   Lane lane = Lane::kCompute;
-  UnitPhase phase = UnitPhase::kWhole;  // of a compute op that is one of a unit's
+  std::int32_t step = 0;        // of a unit's pass: which of its steps
+  std::string_view phase = "";  // what that step is called, where there are several
   std::int32_t unit = -1;
   std::int32_t micro_batch = -1;
   std::int32_t chunk = -1;

@@ -2,26 +2,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "base/dtype.h"
 #include "optim/state_format.h"
-#include "runtime/model/parameter_layout.h"
+#include "runtime/model/unit_model.h"
 
 // What the passes need to know of a model and a batch: sizes and costs, nothing else.
 namespace terrace {
-
-struct UnitModel {
-  UnitKind kind = UnitKind::kBlock;
-  std::int64_t padded_elements = 0;
-  std::size_t saved_bytes = 0;  // what a block's backward needs besides its input, per micro-batch
-  double forward_flops = 0;     // per micro-batch
-  double backward_flops = 0;    // of a head: forward and backward together
-  double attention_flops = 0;   // of forward_flops, what is not the feed-forward's
-  // What tensor-parallel ranks have alike, and the norms in it: elements of the unit.
-  ElementSpan replicated = {};
-  ElementSpan norms = {};
-};
 
 // How the states are divided over data-parallel ranks: ZeRO (Rajbhandari et al. 2020,
 // arXiv:1910.02054). Stage 0 divides nothing, 1 the optimizer state, 2 also gradients, 3 also
@@ -34,23 +23,6 @@ struct ZeroSharding {
   bool of_optimizer() const { return ranks > 1 && stage >= 1; }
   bool of_gradients() const { return ranks > 1 && stage >= 2; }
   bool of_parameters() const { return ranks > 1 && stage >= 3; }
-};
-
-// How tensor-parallel ranks share every unit: which buffers pass between the phases of a unit. With
-// one rank there is nothing to say.
-struct TensorSharing {
-  std::int32_t ranks = 1;
-  std::int32_t rank = 0;
-  // Sequence parallelism: hidden states are a rank's part of the rows; norms' gradients are those
-  // rows', to be added over the ranks.
-  bool shares_rows = false;
-  bool has_positions = false;        // the embedding adds positions' rows
-  std::size_t rows_bytes = 0;        // all rows of hidden states, per micro-batch
-  std::size_t row_sums_bytes = 0;    // of the head's, per micro-batch
-  std::size_t head_saved_bytes = 0;  // what the head keeps between its phases; its norm comes first
-  // Where in what a block saves the results of its norms are.
-  std::size_t normed1_offset = 0;
-  std::size_t normed2_offset = 0;
 };
 
 // Which units each stage of a pipeline has. The model is cut into pieces, of which piece n has the
@@ -75,25 +47,21 @@ struct ChunkPart {
   std::int64_t count = 0;
 };
 
-struct StepModel {
-  std::vector<UnitModel> units;  // embedding, blocks, head
-  bool tied = false;             // the head's weight and gradient are the embedding's
-  DType compute_type = DType::kBF16;
+// A model as one rank trains it.
+struct StepModel : ComputeModel {
   // Of finished gradients, between ranks and at home; sums over micro-batches are fp32.
   DType gradient_type = DType::kF32;
-  StateFormat state_format;         // of the optimizer state
-  bool scales_loss = false;         // the head reads a scale, which the norm of each step changes
-  std::size_t hidden_bytes = 0;     // a unit's output, per micro-batch
-  std::size_t tokens_bytes = 0;     // tokens and targets, per micro-batch
-  std::size_t constants_bytes = 0;  // the rotary table
-  std::size_t workspace_bytes = 0;  // of the largest compute op
+  StateFormat state_format;  // of the optimizer state
+  bool scales_loss = false;  // the head reads a scale, which the norm of each step changes
   std::int64_t chunk_elements = kChunkElements;
   ZeroSharding zero;
   PipelineCut pipeline;
   // What stages tell each other of a tied embedding's update passes in host memory, though it may
   // be at home elsewhere at one end and not at the other: devices exchange their own memory only.
   bool updates_meet_on_host = false;
-  TensorSharing tensor;
+
+  StepModel() = default;
+  explicit StepModel(ComputeModel model) : ComputeModel(std::move(model)) {}
 
   std::size_t unit_count() const { return units.size(); }
   std::int32_t head() const { return static_cast<std::int32_t>(units.size()) - 1; }

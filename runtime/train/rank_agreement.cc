@@ -42,14 +42,7 @@ std::uint64_t hash_text(const std::string& text) {
 }
 
 std::string computed_model(const ModelConfig& model) {
-  const RopeOptions& rope = model.rope;
-  return fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}",
-                     static_cast<int>(model.family), model.layers, model.width, model.heads,
-                     model.key_value_heads, model.head_width, model.intermediate, model.vocabulary,
-                     model.positions, model.norm_epsilon, model.initializer_range, model.tied,
-                     model.attention_bias, model.mlp_bias, static_cast<int>(rope.type), rope.theta,
-                     rope.factor, rope.low_freq_factor, rope.high_freq_factor,
-                     rope.original_positions);
+  return fmt::format("{} {}", describe(model), model.initializer_range);
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "runtime/data/dataset.h"
-#include "runtime/model/block_tensors.h"
+#include "runtime/model/batch_shape.h"
 
 namespace terrace {
 

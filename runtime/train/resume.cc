@@ -17,9 +17,9 @@ namespace fs = std::filesystem;
 
 // Whether two models compute the same, given the same tensors.
 bool is_same_model(const ModelConfig& a, const ModelConfig& b) {
-  return a.family == b.family && a.heads == b.heads && a.key_value_heads == b.key_value_heads &&
-         a.head_width == b.head_width && a.norm_epsilon == b.norm_epsilon && a.tied == b.tied &&
-         a.attention_bias == b.attention_bias && a.mlp_bias == b.mlp_bias && a.rope == b.rope;
+  DecoderOptions other = b;
+  other.positions = a.positions;
+  return a == other;
 }
 
 bool has_result(const std::string& run_dir) {

@@ -33,9 +33,7 @@ DType compute_type_of(const WeightTypes& types) {
   return types == WeightTypes{.usual = DType::kBF16} ? DType::kBF16 : DType::kF32;
 }
 
-StepModel step_model_of(const UnitCompute& compute, int threads) {
-  return compute.step_model(1, threads);
-}
+ComputeModel model_of(const UnitCompute& compute, int threads) { return compute.model(1, threads); }
 
 // The largest window that the text needs and memory holds.
 ByteSampler::Shape fitting_shape(ByteSampler::Shape shape, std::int64_t text_bytes) {
@@ -120,10 +118,10 @@ ByteSampler::Plan::Plan(const UnitCompute& body, const UnitCompute& head, int th
     total_bytes += round_up(size_bytes, 64);
     return offset;
   };
-  const StepModel model = step_model_of(body, threads);
+  const ComputeModel model = model_of(body, threads);
   for (const UnitModel& unit : model.units) {
     parameters.push_back(
-        take(static_cast<std::size_t>(unit.padded_elements) * model.parameter_bytes()));
+        take(static_cast<std::size_t>(unit.padded_elements) * size_of(model.compute_type)));
   }
   constants = take(model.constants_bytes);
   tokens = take(model.tokens_bytes);
@@ -134,15 +132,15 @@ ByteSampler::Plan::Plan(const UnitCompute& body, const UnitCompute& head, int th
   saved = take(saved_max);
   const std::int64_t vocabulary = body.layout().front().tensors.front().rows;
   logits = take(static_cast<std::size_t>(vocabulary) * sizeof(float));
-  workspace_bytes = std::max(model.workspace_bytes, step_model_of(head, threads).workspace_bytes);
+  workspace_bytes = std::max(model.workspace_bytes, model_of(head, threads).workspace_bytes);
   workspace = take(workspace_bytes);
 }
 
 std::size_t ByteSampler::memory_bytes(const Shape& shape) {
   const std::vector<UnitLayout> layout = parameter_layout(shape.config);
-  const UnitCompute body(shape.config, layout, shape.compute_type, {1, shape.window},
+  const UnitCompute body(shape.config, layout, {shape.compute_type, {1, shape.window}, {}},
                          cpu_kernels());
-  const UnitCompute head(shape.config, layout, shape.compute_type, {1, 1}, cpu_kernels());
+  const UnitCompute head(shape.config, layout, {shape.compute_type, {1, 1}, {}}, cpu_kernels());
   return Plan(body, head, shape.threads).total_bytes;
 }
 
@@ -151,11 +149,10 @@ ByteSampler::ByteSampler(const Shape& shape, FetchParameter fetch)
 
 ByteSampler::ByteSampler(const Shape& shape, const std::vector<UnitLayout>& layout,
                          FetchParameter fetch)
-    : body_(shape.config, layout, shape.compute_type, {1, shape.window}, cpu_kernels()),
-      head_(shape.config, layout, shape.compute_type, {1, 1}, cpu_kernels()),
+    : body_(shape.config, layout, {shape.compute_type, {1, shape.window}, {}}, cpu_kernels()),
+      head_(shape.config, layout, {shape.compute_type, {1, 1}, {}}, cpu_kernels()),
       workers_(shape.threads),
       plan_(body_, head_, shape.threads),
-      saved_bytes_(saved_bytes(shape.config, body_.batch(), shape.compute_type)),
       row_bytes_(static_cast<std::size_t>(shape.config.width) * size_of(shape.compute_type)),
       vocabulary_(shape.config.vocabulary),
       memory_(plan_.total_bytes, {}) {
@@ -200,33 +197,30 @@ std::span<const float> ByteSampler::logits_after(std::string_view text) {
       &workers_, NativeStream{}, {at(plan_.workspace), plan_.workspace_bytes}};
   const std::size_t last = body_.layout().size() - 1;
   UnitMemory memory;
-  memory.constants = at(plan_.constants);
-  memory.tokens = at(plan_.tokens);
-  memory.saved = {at(plan_.saved), saved_bytes_};
-  memory.parameters = at(plan_.parameters.front());
-  memory.hidden_out = at(plan_.hidden);
-  body_.embedding_forward(context, memory);
+  memory.of(Role::kConstants) = at(plan_.constants);
+  memory.of(Role::kTokens) = at(plan_.tokens);
+  memory.of(Role::kSaved) = at(plan_.saved);
   std::byte* hidden = at(plan_.hidden);
   std::byte* next = at(plan_.hidden_out);
-  for (std::size_t unit = 1; unit < last; ++unit) {
-    memory.parameters = at(plan_.parameters.at(unit));
-    memory.hidden = hidden;
-    memory.hidden_out = next;
-    body_.block_forward(context, static_cast<std::int64_t>(unit), memory);
+  for (std::size_t unit = 0; unit < last; ++unit) {
+    memory.of(Role::kParameters) = at(plan_.parameters.at(unit));
+    memory.of(Role::kHidden) = hidden;
+    memory.of(Role::kHiddenOut) = next;
+    body_.run(context, static_cast<std::int64_t>(unit), {}, memory);
     std::swap(hidden, next);
   }
 
   std::array<std::int32_t, 2> head_tokens = {0, -1};
   double loss_sum = 0;
   UnitMemory head_memory;
-  head_memory.parameters = at(plan_.parameters.at(last));
-  head_memory.tied_parameters = at(plan_.parameters.front());
-  head_memory.tokens = reinterpret_cast<std::byte*>(head_tokens.data());
+  head_memory.of(Role::kParameters) = at(plan_.parameters.at(last));
+  head_memory.of(Role::kTiedParameters) = at(plan_.parameters.front());
+  head_memory.of(Role::kTokens) = reinterpret_cast<std::byte*>(head_tokens.data());
   std::memcpy(next, hidden + (text.size() - 1) * row_bytes_, row_bytes_);  // on a boundary
-  head_memory.hidden = next;
-  head_memory.loss_sum = &loss_sum;
-  head_memory.logits = view(at(plan_.logits), DType::kF32, 1, vocabulary_);
-  head_.head(context, head_memory);
+  head_memory.of(Role::kHidden) = next;
+  head_memory.of(Role::kLosses) = reinterpret_cast<std::byte*>(&loss_sum);
+  head_memory.of(Role::kLogits) = at(plan_.logits);
+  head_.run(context, static_cast<std::int64_t>(last), {}, head_memory);
   return {reinterpret_cast<const float*>(at(plan_.logits)), static_cast<std::size_t>(vocabulary_)};
 }
 

@@ -70,7 +70,6 @@ class ByteSampler {
   UnitCompute head_;  // its last row
   WorkerArena workers_;
   Plan plan_;
-  std::size_t saved_bytes_ = 0;
   std::size_t row_bytes_ = 0;  // of hidden states
   std::int64_t vocabulary_ = 0;
   HostMemory memory_;

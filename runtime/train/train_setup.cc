@@ -172,7 +172,7 @@ void check_drives(const TierOptions& tiers) {
 
 std::int64_t sequence_length_for(const TrainOptions& options, const ModelConfig& model) {
   const std::int64_t length = options.batch.sequence_length;
-  if (length > model.positions && model.family == ModelFamily::kGpt2) {
+  if (length > model.positions && model.has_position_embedding) {
     throw ConfigError(
         fmt::format("--sequence-length {} is more than the {} positions of {}, which learns an "
                     "embedding for each",

@@ -17,18 +17,18 @@ constexpr std::int64_t kSteps = 20;
 
 struct Shape {
   const char* name;
-  ModelFamily family;
+  std::string_view family;
   bool tied;
   bool odd;
   DType type;
 };
 
-constexpr Shape kShapes[] = {{"gpt2_bf16", ModelFamily::kGpt2, true, false, DType::kBF16},
-                             {"gpt2_odd_bf16", ModelFamily::kGpt2, false, true, DType::kBF16},
-                             {"llama_bf16", ModelFamily::kLlama, true, false, DType::kBF16},
-                             {"gpt2_fp16", ModelFamily::kGpt2, true, false, DType::kF16},
-                             {"llama_odd_fp16", ModelFamily::kLlama, false, true, DType::kF16},
-                             {"llama_odd_fp32", ModelFamily::kLlama, false, true, DType::kF32}};
+constexpr Shape kShapes[] = {{"gpt2_bf16", "gpt2", true, false, DType::kBF16},
+                             {"gpt2_odd_bf16", "gpt2", false, true, DType::kBF16},
+                             {"llama_bf16", "llama", true, false, DType::kBF16},
+                             {"gpt2_fp16", "gpt2", true, false, DType::kF16},
+                             {"llama_odd_fp16", "llama", false, true, DType::kF16},
+                             {"llama_odd_fp32", "llama", false, true, DType::kF32}};
 
 void set_homes(EngineOptions& options, Tier tier) {
   PlacementRequest& placement = options.placement;

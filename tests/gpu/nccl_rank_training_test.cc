@@ -47,7 +47,7 @@ class NcclRankTraining : public testing::TestWithParam<int> {
 TEST_P(NcclRankTraining, PlacementsDoNotChangeBits) {
   for (const RankMesh& mesh : meshes()) {
     SCOPED_TRACE(mesh.name);
-    const EngineOptions plain = cpu_options(ModelFamily::kLlama);
+    const EngineOptions plain = cpu_options("llama");
     const Curve expected = train_on_gpus(plain, mesh, Tier::kDevice, Tier::kDevice);
     EXPECT_EQ(train_on_gpus(plain, mesh, Tier::kDevice, Tier::kHost), expected);
     EXPECT_EQ(train_on_gpus(plain, mesh, Tier::kHost, Tier::kHost), expected);
@@ -57,7 +57,7 @@ TEST_P(NcclRankTraining, PlacementsDoNotChangeBits) {
 TEST_P(NcclRankTraining, PlacementsDoNotChangeBitsOfNarrowGradients) {
   for (const RankMesh& mesh : meshes()) {
     SCOPED_TRACE(mesh.name);
-    EngineOptions plain = cpu_options(ModelFamily::kGpt2);
+    EngineOptions plain = cpu_options("gpt2");
     plain.gradient_type = DType::kBF16;
     const Curve expected = train_on_gpus(plain, mesh, Tier::kDevice, Tier::kDevice);
     EXPECT_EQ(train_on_gpus(plain, mesh, Tier::kHost, Tier::kHost), expected);
@@ -67,7 +67,7 @@ TEST_P(NcclRankTraining, PlacementsDoNotChangeBitsOfNarrowGradients) {
 // Two ranks add in one order only.
 TEST_P(NcclRankTraining, StagesOfTwoRanksDoNotChangeBits) {
   if (GetParam() != 2) return;
-  const EngineOptions plain = cpu_options(ModelFamily::kLlama);
+  const EngineOptions plain = cpu_options("llama");
   const auto train_stage = [&](std::int32_t stage) {
     return train_on_gpus(plain, {"", {.data = 2}, stage}, Tier::kDevice, Tier::kDevice);
   };
@@ -81,7 +81,7 @@ TEST_P(NcclRankTraining, FollowsTheCpu) {
   constexpr double kNear = 1e-5;
   for (const RankMesh& mesh : meshes()) {
     SCOPED_TRACE(mesh.name);
-    const EngineOptions plain = cpu_options(ModelFamily::kLlama, DType::kF32);
+    const EngineOptions plain = cpu_options("llama", DType::kF32);
     const Curve curve = train_on_gpus(plain, mesh, Tier::kDevice, Tier::kHost);
     const RankedRun on_cpu = train_ranks(plain, mesh.shape, mesh.stage);
     const Curve& expected = on_cpu.curves.at(static_cast<std::size_t>(test::own_place().rank));

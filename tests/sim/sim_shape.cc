@@ -40,7 +40,7 @@ EngineOptions options_of(int number) {
 }
 
 StepModel model_of(const EngineOptions& options, const UnitCompute& compute) {
-  StepModel model = compute.step_model(options.placement.micro_batches, options.threads);
+  StepModel model(compute.model(options.placement.micro_batches, options.threads));
   model.chunk_elements = options.chunk_elements;
   return model;
 }
@@ -50,7 +50,7 @@ StepModel model_of(const EngineOptions& options, const UnitCompute& compute) {
 SimShape::SimShape(int number)
     : options_(options_of(number)),
       layout_(parameter_layout(options_.model)),
-      compute_(options_.model, layout_, options_.compute_type, options_.batch, cpu_kernels()),
+      compute_(options_.model, layout_, {options_.compute_type, options_.batch, {}}, cpu_kernels()),
       model_(model_of(options_, compute_)),
       workers_(1),
       tokens_(1) {

@@ -23,7 +23,7 @@ inline constexpr RankMesh kRankMeshes[] = {{"dp2_stage0", {.data = 2}, 0},
                                            {"dp2_tp2_stage3", {.data = 2, .tensor = 2}, 3},
                                            {"dp2_pp2_stage1", {.data = 2, .pipeline = 2}, 1}};
 
-inline EngineOptions cpu_options(ModelFamily family, DType type = DType::kBF16) {
+inline EngineOptions cpu_options(std::string_view family, DType type = DType::kBF16) {
   ModelConfig model = tiny_model(family, true, false);
   model.layers = 2;
   EngineOptions options = tiny_options(model, type);

@@ -14,7 +14,7 @@ constexpr std::int64_t kSteps = 4;
 constexpr std::uint64_t kSeeds = 10;
 
 EngineOptions plain_options() {
-  return tiny_options(tiny_model(ModelFamily::kLlama, true, false), DType::kBF16);
+  return tiny_options(tiny_model("llama", true, false), DType::kBF16);
 }
 
 class EngineOnFaultyDrive : public ::testing::TestWithParam<IoEngineKind> {

@@ -8,6 +8,7 @@
 
 #include "base/bytes.h"
 #include "runtime/engine/engine.h"
+#include "tests/runtime/model/small_models.h"
 #include "tests/runtime/temporary_directory.h"
 
 // Small models that are trained in earnest, for tests that compare runs bit for bit.
@@ -36,25 +37,18 @@ struct TrainedRun {
   std::vector<StorePath> paths;
 };
 
-inline ModelConfig tiny_model(ModelFamily family, bool tied, bool odd) {
-  ModelConfig model;
-  model.family = family;
-  model.layers = 6;
-  model.heads = odd ? 3 : 4;
-  model.head_width = odd ? 10 : 16;
-  model.width = odd ? 30 : 64;
-  if (family == ModelFamily::kGpt2) {
-    model.key_value_heads = model.heads;
-    model.width = model.heads * model.head_width;
-    model.intermediate = 4 * model.width;
-  } else {
-    model.key_value_heads = odd ? 1 : 2;
-    model.intermediate = odd ? 71 : 176;
-  }
-  model.vocabulary = odd ? 131 : 256;
-  model.positions = 64;
-  model.tied = tied;
-  return model;
+inline ModelConfig tiny_model(std::string_view family, bool tied, bool odd) {
+  SmallModel sizes;
+  sizes.layers = 6;
+  sizes.heads = odd ? 3 : 4;
+  sizes.head_width = odd ? 10 : 16;
+  sizes.width = odd ? 30 : 64;
+  sizes.key_value_heads = odd ? 1 : 2;
+  sizes.intermediate = odd ? 71 : 176;
+  if (family == "gpt2") sizes.intermediate = 4 * sizes.width;
+  sizes.vocabulary = odd ? 131 : 256;
+  sizes.tied = tied;
+  return small_model(family, sizes);
 }
 
 inline EngineOptions tiny_options(const ModelConfig& model, DType type) {

@@ -10,7 +10,7 @@ namespace terrace {
 namespace {
 
 EngineOptions everything_away(const TemporaryDirectory& directory) {
-  ModelConfig model = tiny_model(ModelFamily::kLlama, true, true);
+  ModelConfig model = tiny_model("llama", true, true);
   model.layers = 2;
   EngineOptions options = tiny_options(model, DType::kBF16);
   options.batch = {1, 12};

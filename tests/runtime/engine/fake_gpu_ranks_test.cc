@@ -23,7 +23,7 @@ using test::FakeGpuOptions;
 class FakeGpuRanks : public testing::TestWithParam<RankMesh> {};
 
 // Ranks of every kind in every tier, for the sanitizers; fake_gpu_ranks_bits_test.cc has each mesh.
-void expect_bits_in_every_tier(const RankMesh& mesh, ModelFamily family) {
+void expect_bits_in_every_tier(const RankMesh& mesh, std::string_view family) {
   const FakeGpuBackend backend;
   const TemporaryDirectory drive;
   EngineOptions plain = cpu_options(family);
@@ -41,11 +41,11 @@ void expect_bits_in_every_tier(const RankMesh& mesh, ModelFamily family) {
 }
 
 TEST(FakeGpuRankTiers, OfDataAndTensorRanksHaveTheBitsOfTheCpuDevice) {
-  expect_bits_in_every_tier({"", {.data = 2, .tensor = 2}, 3}, ModelFamily::kLlama);
+  expect_bits_in_every_tier({"", {.data = 2, .tensor = 2}, 3}, "llama");
 }
 
 TEST(FakeGpuRankTiers, OfDataRanksAndStagesHaveTheBitsOfTheCpuDevice) {
-  expect_bits_in_every_tier({"", {.data = 2, .pipeline = 2}, 1}, ModelFamily::kGpt2);
+  expect_bits_in_every_tier({"", {.data = 2, .pipeline = 2}, 1}, "gpt2");
 }
 
 // What a rank ended with; "" where it came to its end.
@@ -58,7 +58,7 @@ std::vector<std::string> errors_of(const RankMesh& mesh, const std::vector<FakeG
     threads.emplace_back([&, r] {
       const FakeGpuBackend backend(gpus.at(r));
       EngineOptions options =
-          gpu_options(cpu_options(ModelFamily::kLlama), backend, Tier::kDevice, Tier::kHost);
+          gpu_options(cpu_options("llama"), backend, Tier::kDevice, Tier::kHost);
       options.zero_stage = mesh.stage;
       try {
         as_rank(*worlds[r], options, mesh.shape,
@@ -153,7 +153,7 @@ std::set<std::string> kinds_of_calls(const RankMesh& mesh, const EngineOptions& 
 // In a step, ranks that NCCL has yet to connect may wait for each other.
 TEST_P(FakeGpuRanks, MakeNoCallOfANewKindInAStep) {
   for (const DType gradients : {DType::kF32, DType::kBF16}) {
-    EngineOptions plain = cpu_options(ModelFamily::kLlama);
+    EngineOptions plain = cpu_options("llama");
     plain.gradient_type = gradients;
     const std::set<std::string> before = kinds_of_calls(GetParam(), plain, 0);
     EXPECT_FALSE(before.empty());
@@ -165,7 +165,7 @@ TEST_P(FakeGpuRanks, MakeNoCallOfANewKindInAStep) {
 
 // A ring of stages is connected pair by pair, in rounds.
 TEST(FakeGpuStages, OfAnyNumberAreConnectedBeforeTheFirstStep) {
-  EngineOptions plain = cpu_options(ModelFamily::kLlama);
+  EngineOptions plain = cpu_options("llama");
   plain.model.layers = 5;
   for (const int stages : {3, 4, 5}) {
     const RankMesh mesh = {"", {.data = 2, .pipeline = stages}, 1};
@@ -191,8 +191,7 @@ int device_calls(const Program& program, Part part) {
 TEST(FakeGpuDrain, IsNotDoneWhereItsLastCallHasFailed) {
   const FakeGpuBackend backend;
   const RankMesh mesh = {"", {.data = 2}, 1};
-  EngineOptions options =
-      gpu_options(cpu_options(ModelFamily::kLlama), backend, Tier::kDevice, Tier::kHost);
+  EngineOptions options = gpu_options(cpu_options("llama"), backend, Tier::kDevice, Tier::kHost);
   options.ranks.shape = mesh.shape;
   options.zero_stage = mesh.stage;
   const EnginePlan plan = plan_engine(options);
@@ -214,8 +213,7 @@ TEST(FakeGpuStages, TellUpdatesOfATiedEmbeddingInHostMemory) {
   int messages = 0;
   for (const Tier optimizer : {Tier::kDevice, Tier::kHost}) {
     for (const int stage : {0, 1}) {
-      EngineOptions options =
-          gpu_options(cpu_options(ModelFamily::kGpt2), backend, Tier::kDevice, optimizer);
+      EngineOptions options = gpu_options(cpu_options("gpt2"), backend, Tier::kDevice, optimizer);
       options.ranks.shape.pipeline = 2;
       options.ranks.position.pipeline = stage;
       const EnginePlan plan = plan_engine(options);

@@ -31,14 +31,14 @@ TEST(FakeGpuDeathTest, ItsMemoryCannotBeTouched) {
 
 struct Shape {
   const char* name;
-  ModelFamily family;
+  std::string_view family;
   bool tied;
   DType type;
 };
 
-constexpr Shape kShapes[] = {{"gpt2_bf16", ModelFamily::kGpt2, true, DType::kBF16},
-                             {"llama_bf16", ModelFamily::kLlama, false, DType::kBF16},
-                             {"llama_fp32", ModelFamily::kLlama, true, DType::kF32}};
+constexpr Shape kShapes[] = {{"gpt2_bf16", "gpt2", true, DType::kBF16},
+                             {"llama_bf16", "llama", false, DType::kBF16},
+                             {"llama_fp32", "llama", true, DType::kF32}};
 
 class FakeGpuEngine : public testing::TestWithParam<Shape> {
  protected:
@@ -263,7 +263,7 @@ TEST_P(FakeGpuEngine, AFailureEndsTheRun) {
 // fp16_training_test.cc has the whole of it.
 TEST(FakeGpuFp16, SkipsAStepAndGoesOn) {
   const FakeGpuBackend backend({.has_shared_kernels = true});
-  ModelConfig model = tiny_model(ModelFamily::kLlama, true, true);
+  ModelConfig model = tiny_model("llama", true, true);
   model.layers = 1;
   EngineOptions options = tiny_options(model, DType::kF16);
   options.batch = {1, 12};

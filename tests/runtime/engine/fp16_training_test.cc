@@ -25,8 +25,8 @@ constexpr float kOverflows = 0x1p21F;
 
 class Fp16Training : public testing::Test {
  protected:
-  EngineOptions options_of(ModelFamily family, DType type) const {
-    ModelConfig model = tiny_model(family, family == ModelFamily::kGpt2, true);
+  EngineOptions options_of(std::string_view family, DType type) const {
+    ModelConfig model = tiny_model(family, family == "gpt2", true);
     model.layers = 2;
     EngineOptions options = tiny_options(model, type);
     options.batch = {1, 12};
@@ -36,7 +36,7 @@ class Fp16Training : public testing::Test {
     return options;
   }
 
-  EngineOptions options(ModelFamily family = ModelFamily::kLlama) const {
+  EngineOptions options(std::string_view family = "llama") const {
     EngineOptions options = options_of(family, DType::kF16);
     options.backend = &backend_;
     all_on(options, false, Tier::kDevice);
@@ -44,7 +44,7 @@ class Fp16Training : public testing::Test {
   }
 
   // Overflows, goes down, grows, and overflows again.
-  EngineOptions restless(ModelFamily family = ModelFamily::kLlama) const {
+  EngineOptions restless(std::string_view family = "llama") const {
     EngineOptions restless = options(family);
     restless.optimizer.loss_scale = {.initial = kOverflows / 2, .window = 2};
     return restless;
@@ -59,7 +59,7 @@ TEST_F(Fp16Training, LearnsWhatFp32Learns) {
   const auto mean = [](std::span<const double> losses) {
     return std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(losses.size());
   };
-  for (const ModelFamily family : {ModelFamily::kLlama, ModelFamily::kGpt2}) {
+  for (const std::string_view family : {"llama", "gpt2"}) {
     EngineOptions scaled = options(family);
     scaled.optimizer.loss_scale.initial = kFits;
     const Curve curve = train_tiny(scaled, kLong).curve;
@@ -223,7 +223,7 @@ TEST_F(Fp16Training, GoesOnInMidWindowWithTheSameBits) {
 
 // What a run without losses to scale has taken over, it hands on.
 TEST_F(Fp16Training, AnotherPrecisionKeepsTheScaleAndTheCountOfUpdates) {
-  const EngineOptions bf16 = options_of(ModelFamily::kLlama, DType::kBF16);
+  const EngineOptions bf16 = options_of("llama", DType::kBF16);
   const EnginePlan plan = plan_engine(bf16);
   SilentLog log;
   const auto losses_from = [&](std::int64_t first, std::int64_t skipped) {
@@ -278,7 +278,7 @@ constexpr Mesh kMeshes[] = {{"dp2", {.data = 2}},
 class Fp16Ranks : public Fp16Training, public testing::WithParamInterface<Mesh> {
  protected:
   EngineOptions rank_options() const {
-    ModelConfig model = tiny_model(ModelFamily::kGpt2, true, false);
+    ModelConfig model = tiny_model("gpt2", true, false);
     model.layers = 2;
     EngineOptions options = tiny_options(model, DType::kF16);
     options.batch = {1, 12};

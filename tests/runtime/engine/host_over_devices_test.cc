@@ -90,7 +90,7 @@ TEST(HostOverDevicesPieces, AreSoManyAsItTakes) {
 
 // All that a training has of communicators of host memory, at once.
 TEST(HostOverDevicesTraining, HasTheBitsOfThreads) {
-  EngineOptions options = tiny_options(tiny_model(ModelFamily::kLlama, true, false), DType::kBF16);
+  EngineOptions options = tiny_options(tiny_model("llama", true, false), DType::kBF16);
   options.placement.micro_batches = 2;
   options.chunk_elements = 8 * kBlockElements;
   options.zero_stage = 2;

@@ -13,7 +13,7 @@ constexpr std::int64_t kSteps = 300;
 constexpr int kSeeds = 4;
 
 EngineOptions convergence_options() {
-  ModelConfig model = tiny_model(ModelFamily::kLlama, true, false);
+  ModelConfig model = tiny_model("llama", true, false);
   model.layers = 2;
   EngineOptions options = tiny_options(model, DType::kBF16);
   options.placement.micro_batches = 1;

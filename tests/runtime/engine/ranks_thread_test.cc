@@ -19,7 +19,7 @@ namespace terrace {
 namespace {
 
 EngineOptions options_for(std::int32_t micro_batches) {
-  EngineOptions options = tiny_options(tiny_model(ModelFamily::kLlama, true, true), DType::kF32);
+  EngineOptions options = tiny_options(tiny_model("llama", true, true), DType::kF32);
   options.placement.micro_batches = micro_batches;
   options.chunk_elements = 8 * kBlockElements;
   return options;
@@ -55,7 +55,7 @@ TEST(RankThreads, StagesOfAPipelineTrainWithTheirStateOnTheDrive) {
 
 // Two tensor ranks in each of two stages; the lanes of exchanges and messages at once.
 TEST(RankThreads, TensorRanksOfStagesTrainWithTheirStateOnTheDrive) {
-  EngineOptions options = tiny_options(tiny_model(ModelFamily::kGpt2, true, false), DType::kF32);
+  EngineOptions options = tiny_options(tiny_model("gpt2", true, false), DType::kF32);
   options.placement.micro_batches = 2;
   options.chunk_elements = 8 * kBlockElements;
   const MeshShape shape = {1, 2, 2};
@@ -220,7 +220,7 @@ std::vector<std::string> ends_of_infinite_norms(const EngineOptions& options,
 // Without clipping ops between ranks are on their way when the norm is known: those that one rank
 // has begun wait for ranks that were not so far.
 TEST(RankThreads, ANormThatIsNotANumberEndsAllRanksAlike) {
-  EngineOptions options = tiny_options(tiny_model(ModelFamily::kGpt2, true, false), DType::kF32);
+  EngineOptions options = tiny_options(tiny_model("gpt2", true, false), DType::kF32);
   options.placement.micro_batches = 2;
   options.chunk_elements = 8 * kBlockElements;
   options.optimizer.max_grad_norm = 0;

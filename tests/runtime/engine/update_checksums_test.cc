@@ -17,7 +17,7 @@ namespace {
 class UpdateChecksumsTest : public ::testing::Test {
  protected:
   void prepare(MomentForm moments, bool parameters_on_nvme, std::int32_t blocks_per_chunk = 2) {
-    EngineOptions options = tiny_options(tiny_model(ModelFamily::kGpt2, true, false), DType::kBF16);
+    EngineOptions options = tiny_options(tiny_model("gpt2", true, false), DType::kBF16);
     options.optimizer.moments = moments;
     options.chunk_elements = blocks_per_chunk * kBlockElements;
     options.placement.optimizer = Tier::kNvme;

@@ -44,7 +44,7 @@ class PublishedConfigs : public testing::TestWithParam<Published> {};
 TEST_P(PublishedConfigs, AreRead) {
   const ModelConfig config = parse_model_config(GetParam().json, "config.json");
   EXPECT_EQ(config.vocabulary, GetParam().vocabulary);
-  EXPECT_EQ(config.rope.type, GetParam().rope);
+  EXPECT_EQ(config.ropes.empty() ? RopeType::kDefault : config.ropes.front().type, GetParam().rope);
 }
 
 // As model repositories have them.
@@ -163,7 +163,7 @@ TEST_P(StrangeKeys, AreRefusedByNameAndLetThroughByName) {
   EXPECT_EQ(config.json, with_keys(base, more).dump());  // of which final/ has all
   // A checkpoint goes without them, so that its model is read again.
   const ModelConfig saved = parse_saved_config(config_json_to_save(config), "checkpoint");
-  EXPECT_TRUE(saved.rope == config.rope);
+  EXPECT_TRUE(saved.ropes == config.ropes);
   EXPECT_EQ(saved.width, config.width);
 }
 

@@ -35,7 +35,7 @@ Json with(Json json, const std::string& key, const Json& value) {
 
 TEST(ModelConfig, LlamaDefaultsAreTheClasss) {
   const ModelConfig config = parse_config(llama());
-  EXPECT_EQ(config.family, ModelFamily::kLlama);
+  EXPECT_EQ(config.family, "llama");
   EXPECT_EQ(config.width, 64);
   EXPECT_EQ(config.intermediate, 96);
   EXPECT_EQ(config.layers, 2);
@@ -44,13 +44,13 @@ TEST(ModelConfig, LlamaDefaultsAreTheClasss) {
   EXPECT_EQ(config.head_width, 16);
   EXPECT_EQ(config.vocabulary, 300);
   EXPECT_EQ(config.positions, 128);
-  EXPECT_EQ(config.norm_epsilon, 1e-6F);
+  EXPECT_EQ(config.norm.epsilon, 1e-6F);
   EXPECT_EQ(config.initializer_range, 0.02F);
   EXPECT_FALSE(config.tied);
-  EXPECT_FALSE(config.attention_bias);
-  EXPECT_FALSE(config.mlp_bias);
-  EXPECT_EQ(config.rope.type, RopeType::kDefault);
-  EXPECT_EQ(config.rope.theta, 10000.0);
+  EXPECT_FALSE(config.has_attention_bias);
+  EXPECT_FALSE(config.has_feed_forward_bias);
+  EXPECT_EQ(config.ropes.front().type, RopeType::kDefault);
+  EXPECT_EQ(config.ropes.front().theta, 10000.0);
 }
 
 TEST(ModelConfig, LlamaKeysWin) {
@@ -67,12 +67,12 @@ TEST(ModelConfig, LlamaKeysWin) {
   const ModelConfig config = parse_config(json);
   EXPECT_EQ(config.key_value_heads, 2);
   EXPECT_EQ(config.head_width, 32);
-  EXPECT_EQ(config.norm_epsilon, 1e-5F);
+  EXPECT_EQ(config.norm.epsilon, 1e-5F);
   EXPECT_TRUE(config.tied);
-  EXPECT_TRUE(config.attention_bias);
-  EXPECT_TRUE(config.mlp_bias);
+  EXPECT_TRUE(config.has_attention_bias);
+  EXPECT_TRUE(config.has_feed_forward_bias);
   EXPECT_EQ(config.initializer_range, 0.01F);
-  EXPECT_EQ(config.rope.theta, 5e5);
+  EXPECT_EQ(config.ropes.front().theta, 5e5);
   EXPECT_EQ(config.json, json.dump());
 }
 
@@ -86,11 +86,11 @@ TEST(ModelConfig, NullMeansAbsent) {
 
 TEST(ModelConfig, Gpt2DefaultsAndAliases) {
   const ModelConfig config = parse_config(gpt2());
-  EXPECT_EQ(config.family, ModelFamily::kGpt2);
+  EXPECT_EQ(config.family, "gpt2");
   EXPECT_TRUE(config.tied);
   EXPECT_EQ(config.intermediate, 256);
   EXPECT_EQ(config.head_width, 16);
-  EXPECT_EQ(config.norm_epsilon, 1e-5F);
+  EXPECT_EQ(config.norm.epsilon, 1e-5F);
   const ModelConfig aliased = parse_config({{"model_type", "gpt2"},
                                             {"hidden_size", 64},
                                             {"num_hidden_layers", 3},
@@ -115,18 +115,18 @@ TEST(ModelConfig, RopeOfOldAndNewFiles) {
                         {"rope_type", "llama3"}};
   const ModelConfig old =
       parse_config(with(with(llama(), "rope_scaling", scaling), "rope_theta", 5e5));
-  EXPECT_EQ(old.rope.type, RopeType::kLlama3);
-  EXPECT_EQ(old.rope.theta, 5e5);
-  EXPECT_EQ(old.rope.factor, 32.0);
-  EXPECT_EQ(old.rope.original_positions, 8192);
+  EXPECT_EQ(old.ropes.front().type, RopeType::kLlama3);
+  EXPECT_EQ(old.ropes.front().theta, 5e5);
+  EXPECT_EQ(old.ropes.front().factor, 32.0);
+  EXPECT_EQ(old.ropes.front().original_positions, 8192);
   const ModelConfig renamed =
       parse_config(with(llama(), "rope_parameters", with(scaling, "rope_theta", 7e5)));
-  EXPECT_EQ(renamed.rope.type, RopeType::kLlama3);
-  EXPECT_EQ(renamed.rope.theta, 7e5);
+  EXPECT_EQ(renamed.ropes.front().type, RopeType::kLlama3);
+  EXPECT_EQ(renamed.ropes.front().theta, 7e5);
   const ModelConfig linear =
       parse_config(with(llama(), "rope_scaling", {{"type", "linear"}, {"factor", 2.0}}));
-  EXPECT_EQ(linear.rope.type, RopeType::kLinear);
-  EXPECT_EQ(linear.rope.factor, 2.0);
+  EXPECT_EQ(linear.ropes.front().type, RopeType::kLinear);
+  EXPECT_EQ(linear.ropes.front().factor, 2.0);
 }
 
 struct Refused {

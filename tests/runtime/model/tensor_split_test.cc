@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "runtime/engine/training_state.h"
 #include "runtime/model/parameter_layout.h"
+#include "tests/runtime/model/small_models.h"
 
 // Which part of each tensor a tensor-parallel rank has.
 namespace terrace {
@@ -13,28 +14,23 @@ namespace {
 
 using ::testing::HasSubstr;
 
-ModelConfig model_of(ModelFamily family, bool tied) {
-  ModelConfig model;
-  model.family = family;
-  model.name = "small";
-  model.layers = 2;
-  model.heads = 6;
-  model.key_value_heads = family == ModelFamily::kGpt2 ? 6 : 3;
-  model.head_width = 10;
-  model.width = 60;
-  model.intermediate = 99;
-  model.vocabulary = 131;
-  model.positions = 20;
-  model.tied = tied;
-  model.attention_bias = model.mlp_bias = family == ModelFamily::kLlama;
-  return model;
+ModelConfig model_of(std::string_view family, bool tied) {
+  return small_model(family, {.width = 60,
+                              .heads = 6,
+                              .key_value_heads = 3,
+                              .head_width = 10,
+                              .intermediate = 99,
+                              .vocabulary = 131,
+                              .positions = 20,
+                              .tied = tied,
+                              .bias = true});
 }
 
 std::vector<UnitLayout> layout_of(const ModelConfig& model, std::int32_t rank) {
-  return parameter_layout(model, 2, {.ranks = 3, .rank = rank});
+  return parameter_layout(model, 2, {.ranks = 3, .rank = rank, .shares_rows = true});
 }
 
-class TensorSplits : public testing::TestWithParam<std::tuple<ModelFamily, bool>> {
+class TensorSplits : public testing::TestWithParam<std::tuple<std::string_view, bool>> {
  protected:
   const ModelConfig model_ = model_of(std::get<0>(GetParam()), std::get<1>(GetParam()));
   const std::vector<UnitLayout> whole_ = parameter_layout(model_);
@@ -71,13 +67,13 @@ TEST_P(TensorSplits, AreOfOneSizeAndReplicateFromABlocksStart) {
       EXPECT_EQ(unit.padded_elements % (2 * kBlockElements), 0);
       EXPECT_EQ(unit.replicated, first[u].replicated);
       EXPECT_EQ(unit.replicated.begin % kBlockElements, 0);
-      EXPECT_EQ(unit.norms.end, unit.norms.empty() ? 0 : unit.elements);
+      EXPECT_EQ(unit.summed.end, unit.summed.empty() ? 0 : unit.elements);
       std::int64_t last_cut = 0;
       for (const ParameterTensor& tensor : unit.tensors) {
         const bool is_cut = tensor.cut != TensorCut::kReplicated;
         if (is_cut) last_cut = tensor.offset + tensor.elements();
         EXPECT_EQ(tensor.offset < unit.replicated.begin, is_cut) << tensor.name;
-        EXPECT_EQ(tensor.offset >= unit.norms.begin && !unit.norms.empty(), tensor.is_norm);
+        EXPECT_EQ(tensor.offset >= unit.summed.begin && !unit.summed.empty(), tensor.is_norm);
       }
       EXPECT_LE(last_cut, unit.replicated.begin);
     }
@@ -122,8 +118,7 @@ TEST_P(TensorSplits, ReadTheirPartOfAState) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, TensorSplits,
-                         testing::Combine(testing::Values(ModelFamily::kLlama, ModelFamily::kGpt2),
-                                          testing::Bool()));
+                         testing::Combine(testing::Values("llama", "gpt2"), testing::Bool()));
 
 std::string refusal(const ModelConfig& model, std::int64_t rows, const TensorSplit& split) {
   try {
@@ -135,7 +130,7 @@ std::string refusal(const ModelConfig& model, std::int64_t rows, const TensorSpl
 }
 
 TEST(TensorSplit, RefusesWhatCannotBeDivided) {
-  ModelConfig model = model_of(ModelFamily::kLlama, true);
+  ModelConfig model = model_of("llama", true);
   EXPECT_EQ(refusal(model, 60, {.ranks = 3, .shares_rows = true}), "");
   EXPECT_THAT(refusal(model, 60, {.ranks = 4}), HasSubstr("6 heads"));
   EXPECT_THAT(refusal(model, 60, {.ranks = 6}), HasSubstr("3 key-value heads"));
@@ -144,7 +139,7 @@ TEST(TensorSplit, RefusesWhatCannotBeDivided) {
   EXPECT_EQ(refusal(model, 61, {.ranks = 3, .shares_rows = false}), "");
   model.intermediate = 100;
   EXPECT_THAT(refusal(model, 60, {.ranks = 3}), HasSubstr("100 intermediate columns"));
-  model = model_of(ModelFamily::kLlama, true);
+  model = model_of("llama", true);
   model.vocabulary = 4;  // two rows each: none for the third
   EXPECT_THAT(refusal(model, 60, {.ranks = 3}), HasSubstr("vocabulary of 4"));
 }

@@ -18,8 +18,9 @@ struct Step {
 
 std::size_t workspace_of(const Step& step, DType type, int workers) {
   const ModelConfig config = load_model_config(step.preset);
-  const UnitCompute compute(config, parameter_layout(config), type, step.batch, cpu_kernels());
-  return compute.step_model(1, workers).workspace_bytes;
+  const UnitCompute compute(config, parameter_layout(config), {type, step.batch, {}},
+                            cpu_kernels());
+  return compute.model(1, workers).workspace_bytes;
 }
 
 // What the scratch memory of all workers together is made for, in fp32: the sums of the largest

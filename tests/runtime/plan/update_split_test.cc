@@ -159,6 +159,7 @@ StepModel large_step_model() {
     unit.padded_elements *= 256;
     unit.forward_flops *= 256;
     unit.backward_flops *= 256;
+    add_whole_steps(unit, false);
   }
   return model;
 }

@@ -37,6 +37,7 @@ StepModel equal_pieces(std::int32_t pieces) {
     const bool is_block = unit.kind == UnitKind::kBlock;
     unit.forward_flops = is_block ? kForwardS : 0;
     unit.backward_flops = is_block ? kBackwardS : 0;
+    add_whole_steps(unit, false);
   }
   return model;
 }

@@ -20,6 +20,7 @@ inline StepModel small_step_model(std::int64_t blocks, bool tied) {
   }
   model.units.push_back(
       {UnitKind::kHead, tied ? kBlockElements : 10 * kBlockElements, 0, 1e6, 3e6});
+  for (UnitModel& unit : model.units) add_whole_steps(unit, tied);
   return model;
 }
 

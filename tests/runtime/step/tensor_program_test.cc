@@ -20,12 +20,12 @@ using ::testing::IsEmpty;
 
 constexpr BatchShape kBatch = {2, 24};
 
-StepModel model_of(ModelFamily family, bool tied, const TensorSplit& split,
+StepModel model_of(std::string_view family, bool tied, const TensorSplit& split,
                    std::int32_t data_ranks = 1) {
   const ModelConfig config = tiny_model(family, tied, false);
-  const UnitCompute compute(config, parameter_layout(config, data_ranks, split), DType::kBF16,
-                            kBatch, cpu_kernels(), split);
-  StepModel model = compute.step_model(2, 1);
+  const UnitCompute compute(config, parameter_layout(config, data_ranks, split),
+                            {DType::kBF16, kBatch, split}, cpu_kernels());
+  StepModel model(compute.model(2, 1));
   model.chunk_elements = 4 * data_ranks * kBlockElements;
   return model;
 }
@@ -56,7 +56,7 @@ TEST(TensorProgram, RandomPoliciesVerifyOnAllRanks) {
   std::mt19937 random(5);
   for (int round = 0; round < 40; ++round) {
     SCOPED_TRACE(round);
-    const ModelFamily family = random() % 2 == 0 ? ModelFamily::kLlama : ModelFamily::kGpt2;
+    const std::string_view family = random() % 2 == 0 ? "llama" : "gpt2";
     const bool tied = random() % 2 == 0;
     const bool shares_rows = random() % 3 != 0;
     const auto stages = 1 + static_cast<std::int32_t>(random() % 3);
@@ -103,7 +103,7 @@ struct Exchanges {
 // all-reduces. Backward those of the gradients, and the norms' results once more.
 TEST(TensorProgram, ExchangesWhatThePaperSays) {
   const auto totals = [](bool shares_rows) {
-    const StepModel model = model_of(ModelFamily::kLlama, true, {2, 0, shares_rows});
+    const StepModel model = model_of("llama", true, {2, 0, shares_rows});
     const Program program = compile_step(model, policy_for(model, 1), {});
     Exchanges found;
     for (const Op& op : program.ops) {
@@ -123,7 +123,7 @@ TEST(TensorProgram, SendsTheBytesOfTheFormula) {
   const std::int32_t micro_batches = 3;
   for (const bool shares_rows : {false, true}) {
     for (const bool recompute : {false, true}) {
-      const StepModel model = model_of(ModelFamily::kLlama, true, {ranks, 0, shares_rows});
+      const StepModel model = model_of("llama", true, {ranks, 0, shares_rows});
       StepPolicy policy = policy_for(model, micro_batches);
       for (UnitHomes& homes : policy.homes) homes.recompute = recompute;
       const double rows = 2.0 * 48 * 64;  // bf16, R = 48, C = 64
@@ -154,7 +154,7 @@ TEST(TensorProgram, DividesActivationsAndState) {
     return bytes;
   };
   const auto compiled = [](const TensorSplit& split) {
-    const StepModel model = model_of(ModelFamily::kLlama, false, split);
+    const StepModel model = model_of("llama", false, split);
     return compile_step(model, policy_for(model, 1), {});
   };
   const Program one = compiled({});
@@ -171,7 +171,7 @@ TEST(TensorProgram, DividesActivationsAndState) {
 TEST(TensorProgram, AnExchangeInACircleOfStagesIsFound) {
   std::vector<Program> programs;
   for (std::int32_t stage = 0; stage < 2; ++stage) {
-    StepModel model = model_of(ModelFamily::kLlama, true, {2, 0, true});
+    StepModel model = model_of("llama", true, {2, 0, true});
     const std::vector<double> costs(model.unit_count(), 1.0);
     model.pipeline = {2, stage, balance_stages(costs, 2)};
     programs.push_back(compile_step(model, policy_for(model, 2), {}));
@@ -187,7 +187,7 @@ TEST(TensorProgram, AnExchangeInACircleOfStagesIsFound) {
 }
 
 TEST(TensorProgram, RanksThatDisagreeAreFound) {
-  const StepModel model = model_of(ModelFamily::kLlama, true, {2, 0, true});
+  const StepModel model = model_of("llama", true, {2, 0, true});
   const Program program = compile_step(model, policy_for(model, 1), {});
   std::vector<Program> programs = {program, program};
   ASSERT_THAT(verify_ranks(programs), IsEmpty());

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace terrace {
+
+// Reads the keys of a config.json, or of an object in it. `origin` names it in messages. Whatever
+// does not find what it wants throws ConfigError naming file, key and what was wanted. A key that
+// is null counts as absent, unless a function says otherwise.
+class ConfigReader {
+ public:
+  // Throws ConfigError for a text that is no JSON object.
+  ConfigReader(std::string_view json, const std::string& origin);
+
+  const std::string& origin() const { return origin_; }
+  bool has(const std::string& key) const;
+  // Also of one that is null.
+  bool names(const std::string& key) const;
+  std::vector<std::string> keys() const;
+  bool is_object(const std::string& key) const;
+  // The value as it stands in the file.
+  std::string written(const std::string& key) const;
+
+  // A whole number of at least one. JSON writers may give 4096.0.
+  std::int64_t count(const std::string& key) const;
+  std::int64_t count(const std::string& key, std::int64_t fallback) const;
+  // The value of a key that has two names; refuses two values.
+  std::int64_t count_of(const std::string& key, const std::string& alias) const;
+  // Above 0.
+  double number(const std::string& key) const;
+  double number(const std::string& key, double fallback) const;
+  // From 0 on.
+  double number_or_zero(const std::string& key, double fallback) const;
+  bool flag(const std::string& key, bool fallback) const;
+  std::string text(const std::string& key, const std::string& fallback) const;
+  std::vector<std::string> texts(const std::string& key) const;
+  std::vector<double> numbers(const std::string& key) const;
+  // None when absent. Its origin names the key too.
+  std::optional<ConfigReader> object(const std::string& key) const;
+
+  // `key` asks for something that this program does not do.
+  [[noreturn]] void refuse(const std::string& key, const std::string& why) const;
+  [[noreturn]] void missing(const std::string& key) const;
+  // `key` has a value that is not `wanted`.
+  [[noreturn]] void wrong(const std::string& key, const std::string& wanted) const;
+
+ private:
+  struct Object;
+  ConfigReader(std::shared_ptr<const Object> object, std::string origin);
+
+  std::shared_ptr<const Object> object_;
+  std::string origin_;
+};
+
+}  // namespace terrace

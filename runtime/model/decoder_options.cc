@@ -1,0 +1,33 @@
+#include "runtime/model/decoder_options.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace terrace {
+namespace {
+
+std::string describe(const RopeOptions& rope) {
+  return fmt::format("rope {} {} {} {} {} {}", static_cast<int>(rope.type), rope.theta, rope.factor,
+                     rope.low_freq_factor, rope.high_freq_factor, rope.original_positions);
+}
+
+}  // namespace
+
+std::string describe(const DecoderOptions& options) {
+  const DecoderOptions& o = options;
+  std::string text =
+      fmt::format("{} {} {} {} {} {} {} {} {}", o.family, o.layers, o.width, o.heads,
+                  o.key_value_heads, o.head_width, o.intermediate, o.vocabulary, o.positions);
+  text += fmt::format(" norm {} {}", o.norm.has_mean, o.norm.epsilon);
+  text += fmt::format(" {}", static_cast<int>(o.feed_forward));
+  for (const bool flag :
+       {o.tied, o.has_position_embedding, o.has_attention_bias, o.has_feed_forward_bias,
+        o.stores_qkv_whole, o.stores_transposed, o.narrows_residual_init}) {
+    text += flag ? " 1" : " 0";
+  }
+  for (const RopeOptions& rope : o.ropes) text += " " + describe(rope);
+  for (const LayerOptions& layer : o.layer_options) text += fmt::format(" {}", layer.rope);
+  return text;
+}
+
+}  // namespace terrace

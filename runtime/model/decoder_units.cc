@@ -1,0 +1,302 @@
+#include "runtime/model/decoder_units.h"
+
+#include <optional>
+#include <utility>
+
+#include "base/check.h"
+#include "runtime/model/layers.h"
+
+namespace terrace {
+namespace {
+
+LayerSite site_of(const DecoderPart& part, const UnitLayout& layout, UnitGraph& graph) {
+  return {graph, part.config, layout, part.batch, part.compute_type, part.split};
+}
+
+// R token ids, or the R targets behind them.
+TensorId ids(const LayerSite& site, bool targets) {
+  const std::int64_t rows = site.batch.rows();
+  const std::size_t bytes = static_cast<std::size_t>(rows) * sizeof(std::int32_t);
+  return site.graph.add({.name = targets ? "targets" : "tokens",
+                         .dtype = DType::kI32,
+                         .shape = {rows, 1, 1, 1},
+                         .role = Role::kTokens,
+                         .offset = targets ? bytes : 0});
+}
+
+NormWeights norm_weights(const LayerSite& site, ParameterKind weight, ParameterKind bias) {
+  const std::int64_t width = site.config.width;
+  return {site.weight(weight, width), site.weight(bias, width)};
+}
+
+// Elements that are no parameters get no gradient: zero, before the others are written.
+void clear_padding(const LayerSite& site) {
+  if (site.layout.padding.empty()) return;
+  std::vector<TensorId> pieces;
+  for (const ElementSpan& span : site.layout.padding) {
+    pieces.push_back(
+        site.graph.add({.name = "padding",
+                        .dtype = DType::kF32,
+                        .shape = {span.end - span.begin, 1, 1, 1},
+                        .role = Role::kGradient,
+                        .offset = static_cast<std::size_t>(span.begin) * sizeof(float)}));
+  }
+  UnitCall clear;
+  clear.writes = pieces;
+  clear.run = [pieces](const UnitRun& run) {
+    if (run.memory.gradient_mode == GradientMode::kAccumulate) return;
+    for (const TensorId piece : pieces) run.kernels.fill_zero(run.context, {run.view(piece)});
+  };
+  site.graph.call(std::move(clear));
+}
+
+TensorId attend(const LayerSite& site, TensorId x, const LayerOptions& layer) {
+  const ModelConfig& config = site.config;
+  const std::int64_t columns = config.qkv_columns();
+  const TensorId qkv = linear(site, x,
+                              {site.weight(ParameterKind::kQuery, columns),
+                               site.weight(ParameterKind::kQueryBias, columns)},
+                              site.all_rows("qkv", columns));
+  const TensorId attended = attention(site, qkv, layer);
+  return linear(site, attended,
+                {site.weight(ParameterKind::kProjection, config.width),
+                 site.weight(ParameterKind::kProjectionBias, config.width), true},
+                site.all_rows("partial", config.width));
+}
+
+TensorId feed_forward(const LayerSite& site, TensorId x) {
+  const ModelConfig& config = site.config;
+  const bool gated = config.feed_forward != FeedForward::kGelu;
+  const std::int64_t columns = config.up_columns();
+  const TensorId up =
+      linear(site, x,
+             {site.weight(gated ? ParameterKind::kGate : ParameterKind::kUp, columns),
+              site.weight(gated ? ParameterKind::kGateBias : ParameterKind::kUpBias, columns)},
+             site.all_rows("up", columns));
+  return linear(site, activation(site, up),
+                {site.weight(ParameterKind::kDown, config.width),
+                 site.weight(ParameterKind::kDownBias, config.width), true},
+                site.all_rows("partial", config.width));
+}
+
+// What the calls of the head touch.
+struct HeadTensors {
+  TensorId hidden, weight, dweight, targets, logits, losses;
+  TensorId sums = kNoTensor;  // of all ranks' parts of the vocabulary
+  std::int64_t first_token = 0;
+};
+
+HeadLoss whole_loss(const UnitRun& run, const HeadTensors& t) {
+  HeadLoss op;
+  op.h = run.view(t.hidden);
+  op.weight = run.view(t.weight);
+  op.target = run.view(t.targets);
+  op.logits = run.view(t.logits);
+  op.gradient_scale = run.memory.gradient_scale;
+  op.loss_sum = run.view(t.losses).as<double>();
+  return op;
+}
+
+HeadPartLoss part_loss(const UnitRun& run, const HeadTensors& t) {
+  HeadPartLoss op;
+  op.h = run.view(t.hidden);
+  op.weight = run.view(t.weight);
+  op.target = run.view(t.targets);
+  op.sums = run.view(t.sums);
+  op.first_token = t.first_token;
+  op.gradient_scale = run.memory.gradient_scale;
+  op.loss_sum = run.view(t.losses).as<double>();
+  return op;
+}
+
+// With the gradient of its input where that is wanted.
+template <typename Op>
+Op with_gradients(Op op, const UnitRun& run, const HeadTensors& t, TensorId dhidden) {
+  if (dhidden == kNoTensor) return op;
+  op.dh = run.view(dhidden);
+  op.dweight = run.view(t.dweight);
+  op.mode = run.mode(t.dweight);
+  return op;
+}
+
+// The loss, of the whole vocabulary or a part of it.
+UnitCall loss_call(const HeadTensors& t, TensorId dhidden) {
+  UnitCall call;
+  call.reads = {t.hidden, t.weight, t.targets};
+  if (t.sums != kNoTensor) call.reads.push_back(t.sums);
+  call.writes = {t.losses};
+  if (dhidden != kNoTensor) call.writes.insert(call.writes.end(), {dhidden, t.dweight});
+  call.of_evaluation = dhidden == kNoTensor;
+  call.scales_loss = !call.of_evaluation;
+  if (t.sums == kNoTensor) {
+    const auto op = [=](const UnitRun& run) {
+      return with_gradients(whole_loss(run, t), run, t, dhidden);
+    };
+    call.run = [op](const UnitRun& run) { run.kernels.head_loss(run.context, op(run)); };
+    call.workspace = [op](const UnitRun& run, int workers) {
+      return run.kernels.head_loss_workspace(op(run), workers);
+    };
+    return call;
+  }
+  const auto op = [=](const UnitRun& run) {
+    return with_gradients(part_loss(run, t), run, t, dhidden);
+  };
+  call.run = [op](const UnitRun& run) { run.kernels.head_part_loss(run.context, op(run)); };
+  call.workspace = [op](const UnitRun& run, int workers) {
+    return run.kernels.head_part_loss_workspace(op(run), workers);
+  };
+  return call;
+}
+
+// What the parts of the vocabulary must know of each other.
+TensorId exchange_sums(const LayerSite& site, const HeadTensors& t, double flops) {
+  const std::int64_t rows = site.batch.rows();
+  const TensorId own = site.per_row("row sums", rows, kLogitSums);
+  UnitCall sums;
+  sums.reads = {t.hidden, t.weight, t.targets};
+  sums.writes = {own};
+  const auto op = [t, own](const UnitRun& run) {
+    return HeadSums{run.view(t.hidden), run.view(t.weight), run.view(t.targets), run.view(own),
+                    t.first_token};
+  };
+  sums.run = [op](const UnitRun& run) { run.kernels.head_sums(run.context, op(run)); };
+  sums.workspace = [op](const UnitRun& run, int workers) {
+    return run.kernels.head_sums_workspace(op(run), workers);
+  };
+  sums.flops = flops;
+  site.graph.call(std::move(sums));
+  const TensorId all = site.graph.add({.name = "all row sums",
+                                       .dtype = DType::kF32,
+                                       .shape = {site.split.ranks, rows, kLogitSums, 1}});
+  site.graph.exchange(UnitStep::Kind::kGather, own, all);
+  return all;
+}
+
+HeadTensors head_tensors(const LayerSite& site, const DecoderPart& part, TensorId hidden) {
+  UnitGraph& graph = site.graph;
+  const ModelConfig& config = part.config;
+  const UnitLayout& owner = config.tied ? part.layout.front() : site.layout;
+  const ParameterKind kind =
+      config.tied ? ParameterKind::kTokenEmbedding : ParameterKind::kHeadWeight;
+  const Role weight = config.tied ? Role::kTiedParameters : Role::kParameters;
+  const Role gradient = config.tied ? Role::kTiedGradient : Role::kGradient;
+  const auto at = [&](const char* name, DType dtype, std::int64_t rows, Role role) {
+    const std::int64_t columns = role == Role::kLogits ? config.vocabulary : 1;
+    return graph.add({.name = name, .dtype = dtype, .shape = {rows, columns, 1, 1}, .role = role});
+  };
+  HeadTensors t;
+  t.hidden = hidden;
+  t.weight = site.parameter(owner, kind, config.vocabulary, weight);
+  t.dweight = site.parameter(owner, kind, config.vocabulary, gradient);
+  t.targets = ids(site, true);
+  t.logits = at("logits", DType::kF32, part.batch.rows(), Role::kLogits);
+  t.losses = at("loss", DType::kF64, 1, Role::kLosses);
+  t.first_token = part.first_token;
+  return t;
+}
+
+}  // namespace
+
+UnitGraph embedding_graph(const DecoderPart& part) {
+  UnitGraph graph(UnitKind::kEmbedding, part.sharing);
+  const LayerSite site = site_of(part, part.layout.front(), graph);
+  const ModelConfig& config = part.config;
+  const bool is_part = part.split.ranks > 1;
+  const TensorId tokens = ids(site, false);
+  const TensorId rows = site.parameter(site.layout, ParameterKind::kTokenEmbedding,
+                                       config.vocabulary, Role::kParameters);
+  const TensorId positions = site.parameter(site.layout, ParameterKind::kPositionEmbedding,
+                                            config.positions, Role::kParameters);
+  const TensorId out = site.boundary(Role::kHiddenOut, "hidden", config.width);
+  const TensorId found = part.split.shares_rows ? site.all_rows("partial", config.width) : out;
+  UnitCall lookup;
+  lookup.reads = {tokens, rows};
+  lookup.writes = {found};
+  const std::int64_t sequence = part.batch.positions;
+  const auto first_token =
+      is_part ? std::optional<std::int64_t>(part.first_token) : std::optional<std::int64_t>();
+  lookup.run = [=](const UnitRun& run) {
+    run.kernels.embedding_forward(run.context, {run.view(tokens), run.view(rows),
+                                                is_part ? TensorView{} : run.view(positions),
+                                                run.view(found), sequence, first_token});
+  };
+  graph.begin_step("lookup");
+  graph.call(std::move(lookup));
+  if (is_part) graph.exchange(UnitStep::Kind::kSum, found, out);
+  if (is_part && positions != kNoTensor) {
+    const std::int64_t first_row =
+        part.split.shares_rows ? part.split.rank * part.batch.own_rows() : 0;
+    UnitCall add;
+    add.reads = {out, positions};
+    add.writes = {out};
+    add.run = [=](const UnitRun& run) {
+      run.kernels.add_positions(run.context,
+                                {run.view(out), run.view(positions), sequence, first_row});
+    };
+    graph.begin_step("positions");
+    graph.call(std::move(add));
+  }
+  graph.finish(kNoTensor);
+  return graph;
+}
+
+UnitGraph block_graph(const DecoderPart& part, const LayerOptions& layer) {
+  UnitGraph graph(UnitKind::kBlock, part.sharing);
+  const LayerSite site = site_of(part, part.layout.at(1), graph);
+  const std::int64_t width = part.config.width;
+  const TensorId x = site.boundary(Role::kHidden, "input", width);
+  const TensorId out = site.boundary(Role::kHiddenOut, "output", width);
+  graph.set_input(x);
+  graph.begin_step("norm1");
+  const TensorId normed1 =
+      norm(site, x,
+           norm_weights(site, ParameterKind::kAttentionNorm, ParameterKind::kAttentionNormBias));
+  const Branch attention = enter(site, normed1, "attention", "norm1");
+  const TensorId attended = leave(site, attention, attend(site, attention.all, layer), "norm2");
+  const TensorId middle = add(site, x, attended, site.own_rows("middle", width));
+  const TensorId normed2 = norm(
+      site, middle,
+      norm_weights(site, ParameterKind::kFeedForwardNorm, ParameterKind::kFeedForwardNormBias));
+  const Branch mlp = enter(site, normed2, "mlp", "norm2");
+  const TensorId partial = feed_forward(site, mlp.all);
+  graph.on_backward({}, [site] { clear_padding(site); });
+  add(site, middle, leave(site, mlp, partial, "residual"), out);
+  graph.set_gradient(out, site.boundary(Role::kHiddenGradient, "output gradient", width));
+  graph.finish(site.boundary(Role::kHiddenGradientOut, "input gradient", width));
+  return graph;
+}
+
+UnitGraph head_graph(const DecoderPart& part) {
+  UnitGraph graph(UnitKind::kHead, part.sharing);
+  const LayerSite site = site_of(part, part.layout.back(), graph);
+  const ModelConfig& config = part.config;
+  const TensorId x = site.boundary(Role::kHidden, "input", config.width);
+  graph.set_input(x);
+  graph.begin_step("norm");
+  const TensorId normed =
+      norm(site, x, norm_weights(site, ParameterKind::kFinalNorm, ParameterKind::kFinalNormBias));
+  const Branch products = enter(site, normed, "sums", "norm backward");
+  HeadTensors t = head_tensors(site, part, products.all);
+  // Of one product; the backward has three.
+  const double flops = 2.0 * static_cast<double>(part.batch.rows()) *
+                       static_cast<double>(part.layout.front().tensors.front().rows * config.width);
+  const bool is_part = part.split.ranks > 1;
+  if (is_part) t.sums = exchange_sums(site, t, flops);
+  graph.begin_step("loss");
+  UnitCall evaluation = loss_call(t, kNoTensor);
+  evaluation.flops = is_part ? 0 : flops;
+  graph.call(std::move(evaluation));
+  graph.on_backward({products.all}, [site, t, products, flops] {
+    site.graph.begin_step("loss");
+    clear_padding(site);
+    const TensorId dhidden = site.all_rows("partial", site.config.width);
+    UnitCall loss = loss_call(t, dhidden);
+    loss.flops = 3 * flops;
+    site.graph.call(std::move(loss));
+    site.graph.set_gradient(products.all, dhidden);
+  });
+  graph.finish(site.boundary(Role::kHiddenGradientOut, "input gradient", config.width));
+  return graph;
+}
+
+}  // namespace terrace

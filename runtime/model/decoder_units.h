@@ -1,0 +1,32 @@
+#pragma once
+
+#include <vector>
+
+#include "runtime/model/batch_shape.h"
+#include "runtime/model/model_config.h"
+#include "runtime/model/parameter_layout.h"
+#include "runtime/model/unit_graph.h"
+
+// The units of a decoder, written down as layers from the model's options.
+namespace terrace {
+
+// What a rank computes of a model.
+struct DecoderPart {
+  ModelConfig config;              // of this rank's part
+  std::vector<UnitLayout> layout;  // likewise
+  BatchShape batch;
+  DType compute_type = DType::kBF16;
+  TensorSplit split;
+  std::int64_t first_token = 0;          // of this rank's part of the vocabulary
+  std::int64_t smallest_vocabulary = 0;  // of any rank's part
+  TensorSharing sharing;
+};
+
+// Its forward; the backward, of all micro-batches at once, is UnitCompute's.
+UnitGraph embedding_graph(const DecoderPart& part);
+// Of a layer with these options: all such layers have the same.
+UnitGraph block_graph(const DecoderPart& part, const LayerOptions& layer);
+// Norm, head and loss.
+UnitGraph head_graph(const DecoderPart& part);
+
+}  // namespace terrace

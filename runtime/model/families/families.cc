@@ -1,0 +1,24 @@
+#include <array>
+
+#include "runtime/model/families/family.h"
+
+namespace terrace {
+namespace {
+
+constexpr auto kFamilies = std::to_array<const Family*>({
+    &kGpt2Family,
+    &kLlamaFamily,
+});
+
+}  // namespace
+
+std::span<const Family* const> all_families() { return kFamilies; }
+
+const Family* find_family(std::string_view model_type) {
+  for (const Family* family : kFamilies) {
+    if (family->model_type == model_type) return family;
+  }
+  return nullptr;
+}
+
+}  // namespace terrace

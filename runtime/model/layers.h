@@ -1,0 +1,84 @@
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "runtime/model/batch_shape.h"
+#include "runtime/model/model_config.h"
+#include "runtime/model/parameter_layout.h"
+#include "runtime/model/unit_graph.h"
+
+// The layers that units are made of. Each writes its kernel calls, and those of its way back, into
+// a unit's graph. Letters: R rows of a micro-batch, n this rank's own of them (R, or R / N with
+// sequence parallelism over N ranks), C width.
+namespace terrace {
+
+// A parameter and its gradient; both kNoTensor where there is none.
+struct Weight {
+  TensorId value = kNoTensor;
+  TensorId gradient = kNoTensor;
+};
+
+// Where a layer stands: the graph that it is written into, and what the unit is.
+struct LayerSite {
+  UnitGraph& graph;
+  const ModelConfig& config;  // of this rank's part
+  const UnitLayout& layout;
+  BatchShape batch;
+  DType type = DType::kBF16;  // compute type
+  TensorSplit split;
+
+  // [R, columns] and [n, columns] in the compute type, in scratch until the graph says otherwise.
+  TensorId all_rows(std::string_view name, std::int64_t columns) const;
+  TensorId own_rows(std::string_view name, std::int64_t columns) const;
+  // A number a row, fp32.
+  TensorId per_row(std::string_view name, std::int64_t rows, std::int64_t columns = 1) const;
+  // A buffer that the op is given: not scratch.
+  TensorId boundary(Role role, std::string_view name, std::int64_t columns) const;
+  // Of a unit's parameter `kind`, `rows` rows from its first on (all that lie side by side), in the
+  // buffer of that role. kNoTensor where the unit has no such parameter.
+  TensorId parameter(const UnitLayout& unit, ParameterKind kind, std::int64_t rows,
+                     Role role) const;
+  // Of this unit's, with its gradient.
+  Weight weight(ParameterKind kind, std::int64_t rows) const;
+};
+
+// y[n,C]: layer norm or root-mean-square norm of each row, as the model's NormOptions say.
+struct NormWeights {
+  Weight weight;
+  Weight bias;
+};
+TensorId norm(const LayerSite& site, TensorId x, const NormWeights& weights);
+
+// y = x weight^T + bias, into `y`.
+struct LinearWeights {
+  Weight weight;
+  Weight bias;
+  // The rank's products are added over the ranks, and the bias is the first rank's to add.
+  bool is_partial = false;
+};
+TensorId linear(const LayerSite& site, TensorId x, const LinearWeights& weights, TensorId y);
+
+// Rotary embedding and causal attention on q|k|v [R, (H+2G)D].
+TensorId attention(const LayerSite& site, TensorId qkv, const LayerOptions& layer);
+
+// [R, I] of [R, I] or, gated, of [R, 2I].
+TensorId activation(const LayerSite& site, TensorId x);
+
+// a + b.
+TensorId add(const LayerSite& site, TensorId a, TensorId b, TensorId sum);
+
+// Between these two, tensor-parallel ranks have all rows of x and each a part of the columns. The
+// step that begins there is named `into`, that behind leave() `behind`; on the way back the step
+// before is `back`. With one rank they do nothing.
+struct Branch {
+  TensorId own = kNoTensor;  // x: this rank's rows
+  TensorId all = kNoTensor;  // all ranks'
+  std::string_view inside = "";
+};
+Branch enter(const LayerSite& site, TensorId x, std::string_view into, std::string_view back);
+// The sum over the ranks of what each has made, this rank's rows.
+TensorId leave(const LayerSite& site, const Branch& branch, TensorId partial,
+               std::string_view behind);
+
+}  // namespace terrace

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace terrace {
+
+// What a buffer is to an op of a step.
+enum class Role : std::uint8_t {
+  kTokens,  // and targets, of one micro-batch or of all
+  kParameters,
+  kTiedParameters,  // the embedding's, for the head
+  kHidden,          // a unit's input
+  kHiddenOut,       // a unit's output
+  kSaved,           // what a unit's backward needs besides its input
+  kWorkspace,
+  kConstants,
+  kGradient,
+  kTiedGradient,       // the embedding's, written by the head
+  kHiddenGradient,     // of a unit's output
+  kHiddenGradientOut,  // of a unit's input
+  kLosses,
+  kLogits,   // of every row, for sampling
+  kBetween,  // passes between two ops of a unit; numbered
+  kPartials,
+  kScalars,
+  kLossScale,
+  kState,
+  kSource,  // of copies and collectives
+  kTarget,
+  kSums,  // norm partials and losses of all ranks
+};
+inline constexpr std::size_t kRoleCount = 22;
+
+}  // namespace terrace

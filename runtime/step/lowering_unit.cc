@@ -1,0 +1,171 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/check.h"
+#include "runtime/step/lowering.h"
+
+// A unit's pass: an op for each of its steps, on the buffers that these touch.
+namespace terrace {
+namespace {
+
+// All that a pass touches.
+UnitStep all_of(const std::vector<UnitStep>& steps) {
+  UnitStep all;
+  for (const UnitStep& step : steps) {
+    all.reads.insert(all.reads.end(), step.reads.begin(), step.reads.end());
+    all.writes.insert(all.writes.end(), step.writes.begin(), step.writes.end());
+  }
+  return all;
+}
+
+bool has(const std::vector<UnitAccess>& accesses, Role role) {
+  return std::ranges::find(accesses, role, &UnitAccess::role) != accesses.end();
+}
+
+}  // namespace
+
+// The buffers of a pass by role, and those between its steps by number.
+struct Lowering::Operands {
+  std::array<Range, kRoleCount> ranges{};
+  std::vector<Range> between;
+  bool adds_gradient = false;  // to what is there
+  bool adds_tied_gradient = false;
+
+  Range& of(Role role) { return ranges.at(static_cast<std::size_t>(role)); }
+};
+
+void Lowering::unit_pass(const Stage& stage, const std::vector<UnitStep>& steps) {
+  Operands operands = operands_of(stage, steps);
+  for (std::size_t s = 0; s < steps.size(); ++s) {
+    step_of_unit_ = static_cast<std::int32_t>(s);
+    const bool computes = steps[s].kind == UnitStep::Kind::kCompute;
+    computes ? compute_step(stage, steps[s], operands) : exchange_step(stage, steps[s], operands);
+  }
+}
+
+// What must be fetched comes in one order, whatever the steps: its loads are issued in that order.
+Lowering::Operands Lowering::operands_of(const Stage& stage, const std::vector<UnitStep>& steps) {
+  const UnitStep all = all_of(steps);
+  Operands operands;
+  operands.between.resize(model_.units.at(stage.unit).between.size());
+  operands.of(Role::kParameters) = parameters_for(stage.unit);
+  if (has(all.reads, Role::kTiedParameters)) {
+    operands.of(Role::kTiedParameters) = parameters_for(0);
+  }
+  if (has(all.reads, Role::kTokens)) operands.of(Role::kTokens) = tokens_of(stage.micro_batch);
+  add_activations(stage, all, operands);
+  if (has(all.writes, Role::kLosses)) {
+    operands.of(Role::kLosses) = {shared_.losses,
+                                  sizeof(double) * static_cast<std::size_t>(stage.micro_batch),
+                                  sizeof(double)};
+  }
+  if (policy_.has_backward) add_gradients(stage, all, operands);
+  return operands;
+}
+
+void Lowering::add_activations(const Stage& stage, const UnitStep& all, Operands& operands) {
+  const std::int32_t below = stage.unit - 1;
+  if (has(all.reads, Role::kHidden)) {
+    operands.of(Role::kHidden) = hidden_for(below, stage.micro_batch);
+  }
+  if (has(all.writes, Role::kHiddenOut)) {
+    BufferId& out = hidden(stage.unit, stage.micro_batch).memory;
+    out = activation_buffer("hidden", stage);
+    operands.of(Role::kHiddenOut) = draft_.whole(out);
+  }
+  const bool has_saved = model_.units.at(stage.unit).saved_bytes != 0;
+  if (!has_saved || !(has(all.reads, Role::kSaved) || has(all.writes, Role::kSaved))) return;
+  Activation& kept = saved(stage.unit, stage.micro_batch);
+  if (stage.kind == OpKind::kBackward) {
+    operands.of(Role::kSaved) = brought_back(kept, stage);
+  } else {
+    kept.memory = activation_buffer("saved", stage);
+    operands.of(Role::kSaved) = draft_.whole(kept.memory);
+  }
+}
+
+void Lowering::add_gradients(const Stage& stage, const UnitStep& all, Operands& operands) {
+  const std::int32_t below = stage.unit - 1;
+  if (has(all.reads, Role::kHiddenGradient)) {
+    operands.of(Role::kHiddenGradient) =
+        draft_.whole(hidden_gradient(stage.unit, stage.micro_batch));
+  }
+  if (has(all.writes, Role::kHiddenGradientOut)) {
+    BufferId& out = hidden_gradient(below, stage.micro_batch);
+    out = activation_buffer("hidden grad", stage, below);
+    operands.of(Role::kHiddenGradientOut) = draft_.whole(out);
+  }
+  const auto target = [&](Role role, std::int32_t unit, bool& adds) {
+    if (!has(all.writes, role)) return;
+    const bool sums_elsewhere = sums_on_host(unit) || sums_shards(unit);
+    if (sums_elsewhere) gradient_.at(unit) = kNoBuffer;
+    operands.of(role) = compute_gradient(unit);
+    adds = stage.micro_batch > 0 && !sums_elsewhere;
+  };
+  target(Role::kGradient, stage.unit, operands.adds_gradient);
+  target(Role::kTiedGradient, 0, operands.adds_tied_gradient);
+}
+
+Range Lowering::between(const Stage& stage, const UnitAccess& access, Operands& operands) {
+  Range& range = operands.between.at(static_cast<std::size_t>(access.number));
+  if (range.buffer == kNoBuffer) {
+    const BetweenBuffer& buffer =
+        model_.units.at(stage.unit).between.at(static_cast<std::size_t>(access.number));
+    const BufferId made =
+        draft_.add_buffer(fmt::format("{}[{}] mb {}", buffer.name, stage.unit, stage.micro_batch),
+                          buffer.size_bytes, compute_, Account::kActivations, Life::kTransient);
+    range = {made, 0, buffer.size_bytes};
+  }
+  return range;
+}
+
+void Lowering::compute_step(const Stage& stage, const UnitStep& step, Operands& operands) {
+  Op op = compute_op(stage);
+  op.step = step_of_unit_;
+  op.phase = step.name;
+  op.cost.flops = step.flops;
+  op.reads.push_back(as(Role::kParameters, operands.of(Role::kParameters)));
+  const auto access = [&](const UnitAccess& wanted) {
+    const bool is_between = wanted.role == Role::kBetween;
+    Access found =
+        as(wanted.role, is_between ? between(stage, wanted, operands) : operands.of(wanted.role));
+    found.number = wanted.number;
+    return found;
+  };
+  for (const UnitAccess& read : step.reads) {
+    if (read.role == Role::kLossScale) {
+      add_loss_scale(op);
+    } else if (read.role != Role::kSaved || model_.units.at(stage.unit).saved_bytes != 0) {
+      op.reads.push_back(access(read));
+    }
+  }
+  for (const UnitAccess& write : step.writes) {
+    if (write.role == Role::kSaved && model_.units.at(stage.unit).saved_bytes == 0) continue;
+    const Access target = access(write);
+    const bool adds = (write.role == Role::kGradient && operands.adds_gradient) ||
+                      (write.role == Role::kTiedGradient && operands.adds_tied_gradient);
+    if (adds) op.reads.push_back(target);
+    op.writes.push_back(target);
+  }
+  main_op(std::move(op), stage);
+}
+
+void Lowering::exchange_step(const Stage& stage, const UnitStep& step, Operands& operands) {
+  const auto range = [&](const UnitAccess& access) {
+    if (access.role == Role::kBetween) return between(stage, access, operands);
+    const Range whole = operands.of(access.role);
+    if (access.size_bytes == 0) return whole;
+    return Range{whole.buffer, whole.offset + access.offset, access.size_bytes};
+  };
+  const Range source = range(step.reads.front());
+  const Range target = range(step.writes.front());
+  const bool in_place = step.reads.front() == step.writes.front();
+  const OpKind kind = step.kind == UnitStep::Kind::kGather ? OpKind::kAllGather
+                      : in_place                           ? OpKind::kAllReduce
+                                                           : OpKind::kReduceScatter;
+  tensor_op(kind, stage, source, target);
+}
+
+}  // namespace terrace

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/check.h"
+#include "runtime/model/model_config.h"
+#include "runtime/model/parameter_layout.h"
+
+namespace terrace {
+
+// The sizes of a model for a test.
+struct SmallModel {
+  std::int64_t layers = 2;
+  std::int64_t width = 64;
+  std::int64_t heads = 4;
+  std::int64_t key_value_heads = 2;  // of gpt2: as many as heads
+  std::int64_t head_width = 16;      // of gpt2: width / heads
+  std::int64_t intermediate = 176;
+  std::int64_t vocabulary = 256;
+  std::int64_t positions = 64;
+  bool tied = false;
+  bool bias = false;  // llama: attention_bias and mlp_bias
+};
+
+// Its config.json, as transformers writes it for the family.
+inline std::string small_config_json(std::string_view family, const SmallModel& sizes) {
+  if (family == "gpt2") {
+    return fmt::format(
+        R"({{"model_type": "gpt2", "n_embd": {}, "n_layer": {}, "n_head": {}, "n_positions": {},
+            "vocab_size": {}, "n_inner": {}, "tie_word_embeddings": {}}})",
+        sizes.width, sizes.layers, sizes.heads, sizes.positions, sizes.vocabulary,
+        sizes.intermediate, sizes.tied);
+  }
+  return fmt::format(
+      R"({{"model_type": "{}", "hidden_size": {}, "num_hidden_layers": {},
+          "num_attention_heads": {}, "num_key_value_heads": {}, "head_dim": {},
+          "intermediate_size": {}, "vocab_size": {}, "max_position_embeddings": {},
+          "rms_norm_eps": 1e-05, "tie_word_embeddings": {}, "attention_bias": {},
+          "mlp_bias": {}}})",
+      family, sizes.width, sizes.layers, sizes.heads, sizes.key_value_heads, sizes.head_width,
+      sizes.intermediate, sizes.vocabulary, sizes.positions, sizes.tied, sizes.bias, sizes.bias);
+}
+
+inline ModelConfig small_model(std::string_view family, const SmallModel& sizes) {
+  return parse_model_config(small_config_json(family, sizes), "small");
+}
+
+// The one tensor of a unit whose name ends so.
+inline const ParameterTensor& tensor_named(const UnitLayout& unit, std::string_view suffix) {
+  const ParameterTensor* found = nullptr;
+  for (const ParameterTensor& tensor : unit.tensors) {
+    if (!tensor.name.ends_with(suffix)) continue;
+    EXPECT_EQ(found, nullptr) << suffix;
+    found = &tensor;
+  }
+  TERRACE_CHECK(found != nullptr);
+  return *found;
+}
+
+}  // namespace terrace
