@@ -103,11 +103,9 @@ std::unique_ptr<StepBodies> StreamedUpdate::make_bodies(const EngineOptions& opt
 }
 
 void StreamedUpdate::make_extents() {
-  for (const Buffer& buffer : program_.buffers) {
-    if (buffer.tier != Tier::kNvme) continue;
-    TERRACE_CHECK_EQ(buffer.offset, memory_.extents.size());
-    memory_.extents.push_back(store_->create_extent(buffer.size_bytes));
-    state_bytes_ += static_cast<double>(buffer.size_bytes);
+  for (const std::size_t size : extent_sizes(program_)) {
+    memory_.extents.push_back(store_->create_extent(size));
+    state_bytes_ += static_cast<double>(size);
   }
   store_->prepare();
   store_->register_memory(host_.bytes());

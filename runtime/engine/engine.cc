@@ -317,13 +317,7 @@ void Engine::prepare_kernels() {
 Engine::~Engine() = default;
 
 void Engine::make_store(const NvmeStoreOptions& options, Log& log) {
-  const Program& program = plan_.training.program;
-  std::vector<std::size_t> sizes;
-  for (const Buffer& buffer : program.buffers) {
-    if (buffer.tier != Tier::kNvme) continue;
-    TERRACE_CHECK_EQ(buffer.offset, sizes.size());
-    sizes.push_back(buffer.size_bytes);
-  }
+  const std::vector<std::size_t> sizes = extent_sizes(plan_.training.program);
   if (sizes.empty()) return;
   NvmeStoreOptions sized = options;
   sized.expected_bytes = std::accumulate(sizes.begin(), sizes.end(), std::uint64_t{0});

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <string_view>
 #include <tuple>
 
 #include "base/check.h"
@@ -19,6 +20,7 @@ using Intervals = std::vector<std::pair<std::int64_t, std::int64_t>>;
 
 struct Touch {
   std::int64_t first = -1;
+  std::int32_t first_access = 0;  // of that op, reads first
   std::int64_t last = -1;
   std::int64_t first_write = -1;    // by an op of this step
   std::int64_t last_deferred = -1;  // read by an op of the step before
@@ -29,10 +31,15 @@ std::vector<Touch> touches(const Draft& draft, const std::vector<const Op*>& ops
   std::vector<Touch> touched(draft.buffers.size());
   for (std::int64_t i = 0; i < static_cast<std::int64_t>(ops.size()); ++i) {
     const Op& op = *ops[i];
+    std::int32_t number = 0;
     for (const auto* accesses : {&op.reads, &op.writes}) {
       for (const Access& access : *accesses) {
         Touch& touch = touched.at(access.buffer);
-        if (touch.first < 0) touch.first = i;
+        if (touch.first < 0) {
+          touch.first = i;
+          touch.first_access = number;
+        }
+        ++number;
         touch.last = i;
         if (op.deferred) touch.last_deferred = i;
         if (op.find(Role::kTarget) != nullptr && op.lane != Lane::kTensor) touch.moved = true;
@@ -116,13 +123,31 @@ Intervals widened(const std::pair<std::int64_t, std::int64_t>& life, std::int32_
   return intervals;
 }
 
+// Returns the tier's buffers by first use, size, last use and the access by which the first op uses
+// them. No two buffers have the same first access, so the order does not depend on the order in
+// which the buffers were made. Buffers that no op uses come last, by size and name.
+std::vector<BufferId> in_order_of_use(const Draft& draft, const LinearDraft& linear, Tier tier) {
+  std::vector<BufferId> ids;
+  for (BufferId b = 0; b < static_cast<BufferId>(draft.buffers.size()); ++b) {
+    if (draft.buffers[b].tier == tier) ids.push_back(b);
+  }
+  const auto key = [&](BufferId b) {
+    const Buffer& buffer = draft.buffers[b];
+    const BufferUse& use = linear.uses[b];
+    return std::tuple(use.first < 0, use.first, buffer.size_bytes, use.last, use.first_access,
+                      std::string_view(buffer.name));
+  };
+  std::ranges::sort(ids, {}, key);
+  return ids;
+}
+
 std::vector<PackItem> items_of_tier(const Draft& draft, const LinearDraft& linear, Tier tier,
                                     const std::map<std::string, std::size_t>& fixed,
                                     std::vector<BufferId>& ids) {
   std::vector<PackItem> items;
-  for (BufferId b = 0; b < static_cast<BufferId>(draft.buffers.size()); ++b) {
+  for (const BufferId b : in_order_of_use(draft, linear, tier)) {
     const Buffer& buffer = draft.buffers[b];
-    if (buffer.tier != tier || linear.live[b].empty()) continue;
+    if (linear.live[b].empty()) continue;
     PackItem item;
     item.size_bytes = buffer.size_bytes;
     for (const auto& [begin, end] : linear.live[b]) item.live.push_back({begin, end});
@@ -165,11 +190,12 @@ TierUse use_of(const Draft& draft, const LinearDraft& linear, Tier tier, std::si
   return use;
 }
 
-void number_extents(Program& program, const std::map<std::string, std::size_t>& fixed) {
+void number_extents(const std::vector<BufferId>& ids, Program& program,
+                    const std::map<std::string, std::size_t>& fixed) {
   std::size_t next = 0;
   TierUse& use = program.use.at(static_cast<std::size_t>(Tier::kNvme));
-  for (Buffer& buffer : program.buffers) {
-    if (buffer.tier != Tier::kNvme) continue;
+  for (const BufferId b : ids) {
+    Buffer& buffer = program.buffers[b];
     const auto at = fixed.find(buffer.name);
     TERRACE_CHECK(fixed.empty() || at != fixed.end());
     buffer.offset = fixed.empty() ? next++ : at->second;
@@ -204,6 +230,7 @@ LinearDraft linearize(const Draft& draft, const Slack& slack) {
       }
     }
     linear.live.push_back(std::move(life));
+    linear.uses.push_back({touched[b].first, touched[b].last, touched[b].first_access});
   }
   return linear;
 }
@@ -282,7 +309,7 @@ Program place(const Draft& draft, const LinearDraft& linear, const Program* base
     }
     program.use.at(t) = use_of(draft, linear, tier, packed.packed_bytes);
   }
-  number_extents(program, fixed);
+  number_extents(in_order_of_use(draft, linear, Tier::kNvme), program, fixed);
   return program;
 }
 

@@ -88,6 +88,16 @@ bool Op::reads_role(Role role) const {
                      [role](const Access& access) { return access.role == role; });
 }
 
+std::vector<std::size_t> extent_sizes(const Program& program) {
+  const auto on_nvme = [](const Buffer& buffer) { return buffer.tier == Tier::kNvme; };
+  std::vector<std::size_t> sizes(
+      static_cast<std::size_t>(std::ranges::count_if(program.buffers, on_nvme)));
+  for (const Buffer& buffer : program.buffers) {
+    if (on_nvme(buffer)) sizes.at(buffer.offset) = buffer.size_bytes;
+  }
+  return sizes;
+}
+
 double lane_bytes(const Program& program, Lane lane) {
   double bytes = 0;
   for (const Op& op : program.ops) {

@@ -178,6 +178,9 @@ struct Program {
   friend bool operator==(const Program&, const Program&) = default;
 };
 
+// Returns the bytes of each NVMe buffer, by extent number. For a program without a base.
+std::vector<std::size_t> extent_sizes(const Program& program);
+
 // Bytes the lane carries in one body.
 double lane_bytes(const Program& program, Lane lane);
 // Likewise, of one kind of bytes.

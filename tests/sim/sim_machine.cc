@@ -61,10 +61,8 @@ void SimMachine::make_memory(std::uint64_t garbage) {
   device_memory_ = device_->allocate(device_bytes);
   memory_.device = device_memory_->bytes();
   std::ranges::fill(memory_.device, static_cast<std::byte>(garbage));
-  for (const Buffer& buffer : program_.buffers) {
-    if (buffer.tier != Tier::kNvme) continue;
-    TERRACE_CHECK_EQ(buffer.offset, memory_.extents.size());
-    memory_.extents.push_back(store_->create_extent(buffer.size_bytes));
+  for (const std::size_t size : extent_sizes(program_)) {
+    memory_.extents.push_back(store_->create_extent(size));
   }
   if (memory_.extents.empty()) store_->create_extent(1);
   store_->prepare();

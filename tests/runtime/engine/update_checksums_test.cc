@@ -29,10 +29,8 @@ class UpdateChecksumsTest : public ::testing::Test {
     memory_ = {};
     memory_.host = host_->span();
     store_ = make_memory_store();
-    for (const Buffer& buffer : program().buffers) {
-      if (buffer.tier == Tier::kNvme) {
-        memory_.extents.push_back(store_->create_extent(buffer.size_bytes));
-      }
+    for (const std::size_t size : extent_sizes(program())) {
+      memory_.extents.push_back(store_->create_extent(size));
     }
     store_->prepare();
     checksums_ = std::make_unique<UpdateChecksums>(program(), memory_, plan_.model, store_.get());

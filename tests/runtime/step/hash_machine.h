@@ -185,10 +185,8 @@ class Machine {
       memory_.device = device_memory_->bytes();
       fill(memory_.device, ~seed);
     }
-    for (const Buffer& buffer : program.buffers) {
-      if (buffer.tier != Tier::kNvme) continue;
-      EXPECT_EQ(buffer.offset, memory_.extents.size());
-      memory_.extents.push_back(store_->create_extent(buffer.size_bytes));
+    for (const std::size_t size : extent_sizes(program)) {
+      memory_.extents.push_back(store_->create_extent(size));
     }
     store_->prepare();
     bodies_ = std::make_unique<HashBodies>(program_, memory_, seed);

@@ -1,0 +1,78 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+#include "runtime/step/offload.h"
+#include "runtime/step/place.h"
+#include "runtime/step/residency.h"
+#include "runtime/step/schedule.h"
+#include "tests/runtime/step_fixture.h"
+
+namespace terrace {
+namespace {
+
+StepPolicy policy_with_random_homes(const StepModel& model, std::mt19937& random) {
+  StepPolicy policy;
+  policy.micro_batches = 1 + static_cast<std::int32_t>(random() % 3);
+  policy.unified = random() % 3 == 0;
+  policy.updates_wait_for_norm = random() % 2 == 0;
+  const auto tier = [&random] { return kTiers.at(random() % kTierCount); };
+  for (std::size_t u = 0; u < model.unit_count(); ++u) {
+    policy.homes.push_back({tier(), tier(), tier(), tier(), random() % 2 == 0});
+  }
+  return policy;
+}
+
+Draft draft_to_place(const StepModel& model, const StepPolicy& policy) {
+  const std::vector<Stage> stages = add_recompute(schedule_step(model, policy), policy);
+  return add_movement(model, policy, stages, plan_fetches(model, policy, stages, {}));
+}
+
+// The same draft, its buffers made in another order and called otherwise. `number_of` tells which
+// each has become.
+Draft shuffled(const Draft& draft, std::mt19937& random, std::vector<BufferId>& number_of) {
+  number_of.resize(draft.buffers.size());
+  std::iota(number_of.begin(), number_of.end(), 0);
+  std::ranges::shuffle(number_of, random);
+  Draft other = draft;
+  for (std::size_t b = 0; b < draft.buffers.size(); ++b) {
+    Buffer& buffer = other.buffers.at(static_cast<std::size_t>(number_of[b]));
+    buffer = draft.buffers[b];
+    buffer.name = std::to_string(number_of[b]);
+  }
+  for (DraftOp& op : other.ops) {
+    for (auto* accesses : {&op.op.reads, &op.op.writes}) {
+      for (Access& access : *accesses) {
+        access.buffer = number_of.at(static_cast<std::size_t>(access.buffer));
+      }
+    }
+  }
+  return other;
+}
+
+// A rewritten pass may make its buffers in another order: what uses them finds them in one place.
+TEST(Place, DoesNotDependOnTheOrderInWhichBuffersAreMade) {
+  std::mt19937 random(3);
+  for (int round = 0; round < 60; ++round) {
+    SCOPED_TRACE(round);
+    const StepModel model = small_step_model(1 + round % 4, round % 2 == 0);
+    const Draft draft = draft_to_place(model, policy_with_random_homes(model, random));
+    std::vector<BufferId> number_of;
+    const Draft other = shuffled(draft, random, number_of);
+    const LinearDraft linear = linearize(draft);
+    const Program program = place(draft, linear, nullptr);
+    const Program of_other = place(other, linearize(other), nullptr);
+    EXPECT_EQ(program.use, of_other.use);
+    for (std::size_t b = 0; b < draft.buffers.size(); ++b) {
+      if (linear.uses[b].first < 0) continue;
+      const auto number = static_cast<std::size_t>(number_of[b]);
+      EXPECT_EQ(program.buffers[b].offset, of_other.buffers.at(number).offset)
+          << program.buffers[b].name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace terrace
