@@ -79,19 +79,6 @@ std::int64_t chunk_elements_for(const EngineOptions& options, std::int32_t ranks
   return elements;
 }
 
-StepModel model_of(const EngineOptions& options) {
-  const UnitCompute compute = make_compute(options, layout_of(options));
-  StepModel model(compute.model(options.placement.micro_batches, options.threads));
-  model.zero = sharding_of(options);
-  model.pipeline = cut_of(options, model);
-  model.updates_meet_on_host = exchange_of(options.backend) != nullptr;
-  model.chunk_elements = chunk_elements_for(options, model.zero.ranks);
-  model.state_format = state_format_of(options);
-  model.gradient_type = options.gradient_type;
-  model.scales_loss = options.compute_type == DType::kF16;
-  return model;
-}
-
 // What the user may lower. Tensor-parallel ranks that share the rows of a micro-batch need a
 // multiple of their number. Sequences of less than an eighth would be another training.
 std::vector<Reduction> reductions_of(const EngineOptions& options) {
@@ -99,7 +86,7 @@ std::vector<Reduction> reductions_of(const EngineOptions& options) {
     return [&options, set](std::int64_t value) {
       EngineOptions other = options;
       set(other, value);
-      return model_of(other);
+      return step_model_of(other);
     };
   };
   const TensorSplit split = split_of(options);
@@ -127,7 +114,7 @@ std::vector<TensorDivision> tensor_divisions_of(const EngineOptions& options) {
     } catch (const ConfigError&) {
       break;
     }
-    divisions.push_back({ranks, [other] { return model_of(other); }});
+    divisions.push_back({ranks, [other] { return step_model_of(other); }});
   }
   return divisions;
 }
@@ -180,10 +167,23 @@ Access whole(const Program& program, BufferId buffer) {
 
 }  // namespace
 
+StepModel step_model_of(const EngineOptions& options) {
+  const UnitCompute compute = make_compute(options, layout_of(options));
+  StepModel model(compute.model(options.placement.micro_batches, options.threads));
+  model.zero = sharding_of(options);
+  model.pipeline = cut_of(options, model);
+  model.updates_meet_on_host = exchange_of(options.backend) != nullptr;
+  model.chunk_elements = chunk_elements_for(options, model.zero.ranks);
+  model.state_format = state_format_of(options);
+  model.gradient_type = options.gradient_type;
+  model.scales_loss = options.compute_type == DType::kF16;
+  return model;
+}
+
 EnginePlan plan_engine(const EngineOptions& options) {
   check_tensor_split(options.model, options.batch.rows(), split_of(options));
   EnginePlan plan;
-  plan.model = model_of(options);
+  plan.model = step_model_of(options);
   PlacementRequest placement = options.placement;
   placement.asked = describe_request(options);
   placement.reductions = reductions_of(options);

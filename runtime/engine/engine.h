@@ -52,6 +52,9 @@ struct EnginePlan {
   Ledger ledger;
 };
 
+// Returns the sizes and costs of a rank's step, which its plan starts from.
+StepModel step_model_of(const EngineOptions& options);
+
 // Throws OutOfMemory if it does not fit the budgets.
 EnginePlan plan_engine(const EngineOptions& options);
 
