@@ -1,0 +1,17 @@
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/step/program.h"
+#include "tests/programs/program_case.h"
+
+namespace terrace {
+
+// Compiles the step of a case as an engine would, but with a workspace of a fixed size: a real one
+// depends on the processor.
+Program compile_case(const ProgramCase& which);
+
+// Likewise with places that are planned.
+Program compile_plan(const PlanCase& which);
+
+}  // namespace terrace

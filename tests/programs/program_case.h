@@ -1,0 +1,107 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+// Steps whose compiled programs are compared over versions of Terrace. A case is told in words and
+// numbers of its own, so that it stays the same whatever the product's types become: only
+// compile_case.cc turns it into them.
+namespace terrace {
+
+enum class CaseTier : std::uint8_t { kDevice, kHost, kDrive };
+
+// Where the states of a unit live.
+struct CaseHomes {
+  CaseTier parameters = CaseTier::kHost;
+  CaseTier gradients = CaseTier::kHost;
+  CaseTier optimizer = CaseTier::kHost;
+  CaseTier activations = CaseTier::kHost;
+  bool recompute = false;
+  bool names_activations = false;
+  bool streams_update = false;
+};
+
+enum class CaseType : std::uint8_t { kFp32, kBf16, kFp16 };
+enum class CaseMoments : std::uint8_t { kFp32, kBf16, kInt8 };
+enum class CaseSchedule : std::uint8_t { k1F1B, kGpipe, kInterleaved };
+
+struct CaseModel {
+  bool is_gpt2 = false;
+  bool tied = false;
+  bool has_biases = false;  // of llama: gpt2 always has
+  int blocks = 2;
+  int width = 64;
+  int heads = 4;
+  int key_value_heads = 4;
+  int intermediate = 176;
+  int vocabulary = 256;
+  int sequences = 1;  // of a micro-batch
+  int positions = 24;
+};
+
+// One rank's place among all.
+struct CaseRanks {
+  int data = 1;
+  int data_rank = 0;
+  int tensor = 1;
+  int tensor_rank = 0;
+  bool shares_rows = false;
+  int stages = 1;
+  int stage = 0;
+  int pieces = 1;  // of the model, that a stage has
+  CaseSchedule schedule = CaseSchedule::k1F1B;
+  int zero = 0;
+};
+
+struct ProgramCase {
+  std::string name;  // a number, and what is special
+  CaseModel model;
+  CaseRanks ranks;
+  CaseType type = CaseType::kBf16;
+  CaseMoments moments = CaseMoments::kFp32;
+  bool splits_masters = false;
+  bool has_bf16_gradients = false;
+  bool reduces_micro_batches = false;
+  int micro_batches = 1;
+  bool layer_major = false;
+  bool unified = true;
+  bool waits_for_norm = true;
+  int first_units = 3;
+  bool keeps_first_gradient = false;
+  int lookahead = 3;
+  int chunk_blocks = 2;  // blocks of 4096 elements in a chunk
+  bool updates_meet_on_host = false;
+  std::vector<CaseHomes> homes;  // of each unit
+  // Budgets, in percent of what is live where there are none. Unset: no budget.
+  std::array<std::optional<int>, 3> budget_percent;  // by CaseTier
+  bool is_evaluation = false;                        // on the training's program as its base
+};
+
+inline constexpr int kProgramCases = 720;
+
+// Case `number`, from 0 to kProgramCases - 1: drawn, and always the same.
+ProgramCase program_case(int number);
+
+// A preset whose places are planned, with budgets in MiB.
+struct PlanCase {
+  std::string name;
+  std::string preset;
+  int positions = 128;
+  int micro_batches = 1;
+  bool unified = true;
+  bool has_drive = false;
+  bool has_gpu = false;
+  bool clips = true;
+  bool is_fp32 = false;
+  std::array<std::optional<int>, 3> budget_mib = {};  // by CaseTier
+  int data = 1;
+  int stages = 1;
+  int zero = 0;
+};
+
+std::vector<PlanCase> plan_cases();
+
+}  // namespace terrace

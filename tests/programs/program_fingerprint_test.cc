@@ -1,0 +1,73 @@
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tests/programs/program_text.h"
+
+// Compiled programs are the same as when their fingerprints were kept: docs/testing.md says how to
+// look at a difference, and what to do where it is meant.
+namespace terrace {
+namespace {
+
+// Parts that run beside each other.
+constexpr int kParts = 8;
+
+// Lines by name of case.
+std::map<std::string, std::string> kept_lines() {
+  std::map<std::string, std::string> lines;
+  std::ifstream file(TERRACE_FINGERPRINTS);
+  for (std::string line; std::getline(file, line);) lines[line.substr(0, line.find(' '))] = line;
+  return lines;
+}
+
+class ProgramFingerprints : public testing::TestWithParam<int> {};
+
+TEST_P(ProgramFingerprints, AreThoseThatAreKept) {
+  const std::vector<std::string> names = case_names();
+  const std::map<std::string, std::string> kept = kept_lines();
+  std::vector<std::string> different;
+  int compared = 0;
+  for (std::size_t i = static_cast<std::size_t>(GetParam()); i < names.size(); i += kParts) {
+    const auto line = kept.find(names[i]);
+    ++compared;
+    if (line == kept.end() || line->second != fingerprint_line(names[i], case_text(names[i]))) {
+      different.push_back(names[i]);
+    }
+  }
+  if (different.empty()) return;
+  ADD_FAILURE() << fmt::format(
+      "{} of these {} programs are not as they were. The first: {}\n"
+      "To see what is different from a commit: tools/compare_programs.sh COMMIT {}\n"
+      "If it is meant: tools/compare_programs.sh --keep",
+      different.size(), compared, different.front(), different.front());
+}
+
+INSTANTIATE_TEST_SUITE_P(Parts, ProgramFingerprints, testing::Range(0, kParts));
+
+// The drawn cases bring every kind of op, lane and tier, often.
+TEST(ProgramCases, BringWhatTheyAreFor) {
+  std::map<std::string, int> cases_with;
+  for (int number = 0; number < kProgramCases; ++number) {
+    const std::string text = case_text(program_case(number).name);
+    for (const std::string& word : all_words()) {
+      if (text.find(word) != std::string::npos) ++cases_with[word];
+    }
+  }
+  for (const std::string& word : all_words()) EXPECT_GE(cases_with[word], 80) << word;
+}
+
+TEST(ProgramFingerprintFile, HasTheCasesAndNoOthers) {
+  std::vector<std::string> in_file;
+  for (const auto& [name, line] : kept_lines()) in_file.push_back(name);
+  std::vector<std::string> names = case_names();
+  std::ranges::sort(names);
+  EXPECT_EQ(in_file, names) << "tools/compare_programs.sh --keep writes the file anew";
+}
+
+}  // namespace
+}  // namespace terrace
