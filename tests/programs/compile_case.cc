@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/bytes.h"
+#include "runtime/step/verify.h"
 #include "runtime/train/engine.h"
 
 // The one place that knows the product's types and options.
@@ -159,6 +160,8 @@ Program compile_case(const ProgramCase& which) {
   policy.has_backward = false;
   return compile_step(model, policy, budgets, &training);
 }
+
+std::vector<std::string> problems_of(const Program& program) { return verify(program); }
 
 Program compile_plan(const PlanCase& which) {
   EngineOptions options;

@@ -1,6 +1,7 @@
 #pragma once
 
-#include <cstdint>
+#include <string>
+#include <vector>
 
 #include "runtime/step/program.h"
 #include "tests/programs/program_case.h"
@@ -13,5 +14,8 @@ Program compile_case(const ProgramCase& which);
 
 // Likewise with places that are planned.
 Program compile_plan(const PlanCase& which);
+
+// What is wrong with a program, in words; nothing: it may run.
+std::vector<std::string> problems_of(const Program& program);
 
 }  // namespace terrace

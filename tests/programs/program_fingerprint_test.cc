@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/programs/compile_case.h"
 #include "tests/programs/program_text.h"
 
 // Compiled programs are the same as when their fingerprints were kept: docs/testing.md says how to
@@ -48,6 +49,15 @@ TEST_P(ProgramFingerprints, AreThoseThatAreKept) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Parts, ProgramFingerprints, testing::Range(0, kParts));
+
+// What is kept are programs that could run.
+TEST(ProgramCases, AreRightPrograms) {
+  for (int number = 0; number < kProgramCases; ++number) {
+    const ProgramCase drawn = program_case(number);
+    const std::vector<std::string> problems = problems_of(compile_case(drawn));
+    EXPECT_TRUE(problems.empty()) << drawn.name << ": " << problems.front();
+  }
+}
 
 // The drawn cases bring every kind of op, lane and tier, often.
 TEST(ProgramCases, BringWhatTheyAreFor) {
