@@ -4,7 +4,7 @@
 
 #include "base/bytes.h"
 #include "runtime/step/verify.h"
-#include "runtime/train/engine.h"
+#include "runtime/engine/engine.h"
 
 // The one place that knows the product's types and options.
 namespace terrace {
