@@ -83,6 +83,9 @@ void Lowering::add_activations(const Stage& stage, const UnitStep& all, Operands
   } else {
     kept.memory = activation_buffer("saved", stage);
     operands.of(Role::kSaved) = draft_.whole(kept.memory);
+    if (stage.kind == OpKind::kHead) {  // it passes between the steps of one op alone
+      operands.of(Role::kSaved).size_bytes = model_.units.at(stage.unit).saved_bytes;
+    }
   }
 }
 
