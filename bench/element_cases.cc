@@ -111,7 +111,8 @@ KernelCase norm_forward_case(const KernelSetting& setting) {
   if (setting.model.norm.has_mean) {
     result.run = [&kernels, context, op] { kernels.layer_norm_forward(context, op); };
   } else {
-    const RmsNormForward rms = {.x = op.x, .weight = op.weight, .y = op.y, .rstd = op.rstd};
+    const RmsNormForward rms = {
+        .x = whole_rows(op.x), .weight = op.weight, .y = whole_rows(op.y), .rstd = op.rstd};
     result.run = [&kernels, context, rms] { kernels.rms_norm_forward(context, rms); };
   }
   return against_streams(setting, std::move(result), memory, {{op.x}, {op.y, ArrayAccess::kWrite}});
@@ -139,12 +140,12 @@ KernelCase norm_backward_case(const KernelSetting& setting) {
   if (setting.model.norm.has_mean) {
     result.run = [&kernels, context, op] { kernels.layer_norm_backward(context, op); };
   } else {
-    const RmsNormBackward rms = {.dy = op.dy,
-                                 .x = op.x,
+    const RmsNormBackward rms = {.dy = whole_rows(op.dy),
+                                 .x = whole_rows(op.x),
                                  .weight = op.weight,
                                  .rstd = op.rstd,
-                                 .dresidual = op.dresidual,
-                                 .dx = op.dx,
+                                 .dresidual = whole_rows(op.dresidual),
+                                 .dx = whole_rows(op.dx),
                                  .dweight = op.dweight};
     result.run = [&kernels, context, rms] { kernels.rms_norm_backward(context, rms); };
   }
@@ -166,8 +167,8 @@ KernelCase activation_case(const KernelSetting& setting, bool backward) {
   result.run = [=, &kernels] {
     if (gelu && backward) return kernels.gelu_backward(context, {up, y, dup});
     if (gelu) return kernels.gelu_forward(context, {up, y});
-    if (backward) return kernels.swiglu_backward(context, {up, y, dup});
-    kernels.swiglu_forward(context, {up, y});
+    if (backward) return kernels.glu_backward(context, {up, y, dup});
+    kernels.glu_forward(context, {up, y});
   };
   if (backward) {
     return against_streams(setting, std::move(result), memory,

@@ -21,8 +21,8 @@ struct Linear {
 
 std::vector<Linear> linears_of(const ModelConfig& model) {
   const std::int64_t mixed = model.heads * model.head_width;
-  return {{"qkv", model.qkv_columns(), model.width, model.has_attention_bias},
-          {"projection", model.width, mixed, model.has_attention_bias},
+  return {{"qkv", model.qkv_columns(), model.width, model.has_qkv_bias},
+          {"projection", model.width, mixed, model.has_projection_bias},
           {"up", model.up_columns(), model.width, model.has_feed_forward_bias},
           {"down", model.width, model.intermediate, model.has_feed_forward_bias}};
 }

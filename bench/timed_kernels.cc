@@ -39,8 +39,9 @@ KernelTable make_timed_kernels() {
                &Table::head_loss, &Table::head_sums, &Table::head_part_loss>(table);
   time_kernels<KernelPart::kElement, &Table::rms_norm_forward, &Table::rms_norm_backward,
                &Table::layer_norm_forward, &Table::layer_norm_backward, &Table::rope,
-               &Table::swiglu_forward, &Table::swiglu_backward, &Table::gelu_forward,
-               &Table::gelu_backward, &Table::add>(table);
+               &Table::glu_forward, &Table::glu_backward, &Table::gelu_forward,
+               &Table::gelu_backward, &Table::add, &Table::scale, &Table::row_squares,
+               &Table::norm_along>(table);
   time_kernels<KernelPart::kOther, &Table::accumulate_gradient, &Table::round_gradient,
                &Table::fill_zero, &Table::cast_parameters, &Table::embedding_forward,
                &Table::embedding_backward, &Table::add_positions, &Table::norm_partials>(table);

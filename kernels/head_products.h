@@ -10,6 +10,8 @@ inline HeadLoss products_of(const HeadSums& op) {
   products.h = op.h;
   products.weight = op.weight;
   products.target = op.target;
+  products.logit_scale = op.logit_scale;
+  products.soft_cap = op.soft_cap;
   return products;
 }
 
@@ -20,6 +22,8 @@ inline HeadLoss products_of(const HeadPartLoss& op) {
   products.dh = op.dh;
   products.dweight = op.dweight;
   products.mode = op.mode;
+  products.logit_scale = op.logit_scale;
+  products.soft_cap = op.soft_cap;
   return products;
 }
 

@@ -38,19 +38,58 @@ struct MatmulBackwardWeight {
   GradientMode mode = GradientMode::kAssign;
 };
 
-// y = weight * round(x * rstd), rstd[R] (fp32) = 1/sqrt(mean(x^2) + epsilon). x, y [R,C].
-struct RmsNormForward {
-  TensorView x, weight, y, rstd;
-  float epsilon = 1e-5F;
-};
-// dx = dresidual + the norm's input gradient, rounded once; dresidual may be empty, and may be the
-// same memory as dx. dweight[C] is fp32, from the rounded x * rstd that the forward multiplied.
-struct RmsNormBackward {
-  TensorView dy, x, weight, rstd, dresidual, dx, dweight;
-  GradientMode mode = GradientMode::kAssign;
+// How a root-mean-square norm joins its weight w; Hugging Face's classes differ.
+enum class RmsNormForm : std::uint8_t {
+  kRoundThenMultiply,  // y = round(w * round(x * rstd)): llama and most
+  kMultiplyThenRound,  // y = round(w * (x * rstd)), the product in fp32: olmo2
+  kMultiplyByOnePlus,  // y = round((1 + w) * (x * rstd)), likewise: gemma
 };
 
-// y = weight * (x - mean) * rstd + bias; mean[R], rstd[R] in fp32.
+// The root-mean-square norm of groups of C = weight's elements, side by side in each of R rows: one
+// group is the whole row, several are heads, each normed by itself. x, y: rows of groups * C
+// elements. rstd[R*groups] (fp32) = 1/sqrt(mean(x^2) + epsilon), the groups of a row together.
+//
+// Where tensor-parallel ranks divide the width of a norm, groups is 1, x, weight and y are this
+// rank's columns, and total_width is the whole width. `squares` (fp32 [parts, R]) then has the sum
+// of squares that RowSquares gave each part; the parts are added in order.
+struct RmsNormForward {
+  StridedRows x;
+  TensorView weight;
+  StridedRows y;
+  TensorView rstd;
+  float epsilon = 1e-5F;
+  RmsNormForm form = RmsNormForm::kRoundThenMultiply;
+  TensorView squares = {};       // may be empty
+  std::int64_t total_width = 0;  // with squares
+};
+// dx = dresidual + the norm's input gradient, rounded once. dresidual may be empty. dx may be the
+// same memory as dresidual or as dy. dweight[C] is fp32: from the rounded x * rstd where the
+// forward multiplied that, else from x * rstd in fp32. `along` (fp32 [parts, R]; may be empty): the
+// sums that NormAlong gave each part of a divided width, added in order.
+struct RmsNormBackward {
+  StridedRows dy, x;
+  TensorView weight, rstd;
+  StridedRows dresidual, dx;
+  TensorView dweight;
+  RmsNormForm form = RmsNormForm::kRoundThenMultiply;
+  GradientMode mode = GradientMode::kAssign;
+  TensorView along = {};
+  std::int64_t total_width = 0;  // with along
+};
+// sums[R] (fp32) = the sum of squares of each row of x: this rank's part of a divided norm.
+struct RowSquares {
+  StridedRows x;
+  TensorView sums;
+};
+// sums[R] (fp32) = the sum over a row's columns of dy * w' * x * rstd, with w' = w, or 1 + w where
+// the form says so: what the ranks of a divided norm add before its backward.
+struct NormAlong {
+  StridedRows dy, x;
+  TensorView weight, rstd, sums;
+  RmsNormForm form = RmsNormForm::kRoundThenMultiply;
+};
+
+// y = weight * (x - mean) * rstd + bias; mean[R], rstd[R] in fp32. bias and dbias may be empty.
 struct LayerNormForward {
   TensorView x, weight, bias, y, mean, rstd;
   float epsilon = 1e-5F;
@@ -86,12 +125,18 @@ struct AttentionBackward {
   float scale = 1.0F;
 };
 
-// y[R,I] = silu(gate) * up with gate_up [R,2I] = gate | up.
-struct SwigluForward {
-  TensorView gate_up, y;
+// y[R,I] = activation(gate) * up with gate_up [R,2I] = gate | up, rounded once.
+enum class GateActivation : std::uint8_t {
+  kSilu,      // gate * sigmoid(gate)
+  kGeluTanh,  // GELU by the tanh formula: gemma's gelu_pytorch_tanh
 };
-struct SwigluBackward {
+struct GluForward {
+  TensorView gate_up, y;
+  GateActivation activation = GateActivation::kSilu;
+};
+struct GluBackward {
   TensorView gate_up, dy, dgate_up;
+  GateActivation activation = GateActivation::kSilu;
 };
 // GELU by the tanh formula (gelu_new), elementwise on equal shapes.
 struct GeluForward {
@@ -101,9 +146,16 @@ struct GeluBackward {
   TensorView x, dy, dx;
 };
 
-// y = a + b, rounded once; y may be a or b.
+// y = a + b_scale * b; y may be a or b. The product and the sum are fp32; the sum is rounded once
+// to the compute type.
 struct Add {
   TensorView a, b, y;
+  float b_scale = 1;
+};
+// y = factor * x, rounded once; y may be x.
+struct Scale {
+  TensorView x, y;
+  float factor = 1;
 };
 // target += source, both fp32: a micro-batch's gradient joins the sum.
 struct AccumulateGradient {
@@ -124,24 +176,31 @@ struct CastParameters {
   TensorView source, target;
 };
 
-// h[R,C] = wte[token] (+ wpe[position]); tokens i32 [R] in [0, V). wpe [P,C] may be empty. Where
-// wte is a part of the vocabulary, first_token is set: its rows are those of the tokens from there
-// on, and h is zero for tokens of other parts.
+// h[R,C] = scale * wte[token] (+ wpe[position]), rounded once; tokens i32 [R] in [0, V). wpe [P,C]
+// may be empty. The position of row r is positions[r] (i32 [R], in [0, P)), or r mod T where
+// positions is empty. Where wte is a part of the vocabulary, first_token is set: its rows are those
+// of the tokens from there on, and h is zero for tokens of other parts.
 struct EmbeddingForward {
   TensorView tokens, wte, wpe, h;
   std::int64_t sequence = 0;
   std::optional<std::int64_t> first_token = std::nullopt;
+  TensorView positions = {};
+  float scale = 1;
 };
-// h[r] += wpe[(first_row + r) mod T], rounded once.
+// h[r] += wpe[position], rounded once. The position of row r of h is positions[r] (i32, one for
+// each row of h), or (first_row + r) mod T where positions is empty.
 struct AddPositions {
   TensorView h, wpe;
   std::int64_t sequence = 0, first_row = 0;
+  TensorView positions = {};
 };
 // For all micro-batches of a step at once. Per micro-batch and vocabulary row, the rows of dh are
-// added from zero in position order, then the micro-batches in order; the sum is stored (dwte = 0 +
-// sum, rows that no token names become 0) or added once to dwte (kAccumulate: a tied head's
-// gradient is already there). Likewise dwpe (batch rows in order), which is always assigned. Both
-// fp32. first_token: as above; tokens of other parts are passed over.
+// added from zero in row order, then the micro-batches in order; the sum is multiplied by scale and
+// then stored (dwte = 0 + sum, rows that no token names become 0) or added once to dwte
+// (kAccumulate: a tied head's gradient is already there). Likewise dwpe, without scale, which is
+// always assigned: of a position all its rows, in order. Both fp32. first_token: as above; tokens
+// of other parts are passed over, and so is padding_token, which is counted in the whole
+// vocabulary.
 struct EmbeddingBackward {
   std::span<const TensorView> tokens;  // one [R] per micro-batch
   std::span<const TensorView> dh;      // one [R,C] per micro-batch
@@ -149,18 +208,25 @@ struct EmbeddingBackward {
   std::int64_t sequence = 0;
   GradientMode wte_mode = GradientMode::kAssign;
   std::optional<std::int64_t> first_token = std::nullopt;
+  std::span<const TensorView> positions = {};  // one i32 [R] per micro-batch; empty: r mod T
+  float scale = 1;                             // as in EmbeddingForward
+  std::int64_t padding_token = -1;             // adds nothing to dwte (Hugging Face's padding_idx)
 };
 
-// The language-model head with its loss, in parts fixed by the shape: logits = h weight^T are never
-// all there at once. target i32 [R], negative: not counted. Writes the sum of -log p(target)
-// over the counted rows, in fp64 by a fixed tree over rows, to *loss_sum; with dh not empty also
-// the gradients of (gradient_scale * loss_sum): dh[R,C], and dweight[V,C] (fp32). With logits not
-// empty ([R,V] fp32, for sampling) those are written and targets may be empty.
+// The language-model head with its loss, in parts fixed by the shape: logits are never all there at
+// once. A logit is logit_scale * (h . weight), and with soft_cap > 0 then soft_cap * tanh(logit /
+// soft_cap); loss, gradients and the logits that are written are those of this number, in fp32.
+// target i32 [R], negative: not counted. Writes the sum of -log p(target) over the counted rows, in
+// fp64 by a fixed tree over rows, to *loss_sum; with dh not empty also the gradients of
+// (gradient_scale * loss_sum): dh[R,C], and dweight[V,C] (fp32). With logits not empty ([R,V] fp32,
+// for sampling) those are written and targets may be empty.
 struct HeadLoss {
   TensorView h, weight, target, dh, dweight, logits;
   float gradient_scale = 1.0F;
   GradientMode mode = GradientMode::kAssign;
   double* loss_sum = nullptr;
+  float logit_scale = 1;
+  float soft_cap = 0;  // 0: none
 };
 
 // The same with a vocabulary in N parts: weight has the V rows of the tokens from first_token on. A
@@ -176,6 +242,8 @@ struct HeadSums {
   TensorView h, weight, target;
   TensorView sums;  // fp32 [R,3]: LogitSums of each row
   std::int64_t first_token = 0;
+  float logit_scale = 1;  // as in HeadLoss
+  float soft_cap = 0;
 };
 // The second, with the sums of all parts. loss_sum is that of the whole vocabulary, the same in
 // every part; dh is this part's share of it, to be added over the parts. dh may be empty; then h
@@ -187,6 +255,8 @@ struct HeadPartLoss {
   float gradient_scale = 1.0F;
   GradientMode mode = GradientMode::kAssign;
   double* loss_sum = nullptr;
+  float logit_scale = 1;  // as in HeadLoss
+  float soft_cap = 0;
 };
 
 // Sum of squares of each block of 4096 elements of gradient (of a compute type; the last block may
@@ -205,16 +275,19 @@ struct KernelTable {
   void (*matmul_backward_weight)(const KernelContext&, const MatmulBackwardWeight&);
   void (*rms_norm_forward)(const KernelContext&, const RmsNormForward&);
   void (*rms_norm_backward)(const KernelContext&, const RmsNormBackward&);
+  void (*row_squares)(const KernelContext&, const RowSquares&);
+  void (*norm_along)(const KernelContext&, const NormAlong&);
   void (*layer_norm_forward)(const KernelContext&, const LayerNormForward&);
   void (*layer_norm_backward)(const KernelContext&, const LayerNormBackward&);
   void (*rope)(const KernelContext&, const Rope&);
   void (*attention_forward)(const KernelContext&, const AttentionForward&);
   void (*attention_backward)(const KernelContext&, const AttentionBackward&);
-  void (*swiglu_forward)(const KernelContext&, const SwigluForward&);
-  void (*swiglu_backward)(const KernelContext&, const SwigluBackward&);
+  void (*glu_forward)(const KernelContext&, const GluForward&);
+  void (*glu_backward)(const KernelContext&, const GluBackward&);
   void (*gelu_forward)(const KernelContext&, const GeluForward&);
   void (*gelu_backward)(const KernelContext&, const GeluBackward&);
   void (*add)(const KernelContext&, const Add&);
+  void (*scale)(const KernelContext&, const Scale&);
   void (*accumulate_gradient)(const KernelContext&, const AccumulateGradient&);
   void (*round_gradient)(const KernelContext&, const RoundGradient&);
   void (*fill_zero)(const KernelContext&, const FillZero&);
@@ -238,6 +311,7 @@ struct KernelTable {
   std::size_t (*matmul_forward_workspace)(const MatmulForward&, int workers);
   std::size_t (*matmul_backward_input_workspace)(const MatmulBackwardInput&, int workers);
   std::size_t (*matmul_backward_weight_workspace)(const MatmulBackwardWeight&, int workers);
+  // Of a norm of groups, `rows` counts each group of each row, and `width` is that of a group.
   std::size_t (*norm_backward_workspace)(std::int64_t rows, std::int64_t width, int workers);
   std::size_t (*attention_forward_workspace)(const AttentionForward&, int workers);
   std::size_t (*attention_backward_workspace)(const AttentionBackward&, int workers);

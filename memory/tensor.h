@@ -95,4 +95,10 @@ inline StridedRows columns_of(const TensorView& matrix, std::int64_t first, std:
   return {begin, matrix.dtype, matrix.shape[0], width, stride};
 }
 
+// All columns of a matrix. Of an empty view, no rows.
+inline StridedRows whole_rows(const TensorView& matrix) {
+  if (matrix.empty()) return {};
+  return columns_of(matrix, 0, matrix.elements() / matrix.shape[0]);
+}
+
 }  // namespace terrace

@@ -26,53 +26,6 @@ HWY_INLINE Vec logistic(Vec x) {
   return logistic_of_negated(hn::Max(splat(kExpLowest), hn::Min(splat(kExpHighest), hn::Neg(x))));
 }
 
-template <typename T>
-void swiglu_forward_rows(const SwigluForward& op, std::int64_t begin, std::int64_t end) {
-  const std::int64_t I = op.y.elements() / op.y.shape[0];
-  for (std::int64_t r = begin; r < end; ++r) {
-    const T* gate = op.gate_up.as<const T>() + r * 2 * I;
-    const T* up = gate + I;
-    T* y = op.y.as<T>() + r * I;
-    for_each_vector(I, [=](std::int64_t i, std::int64_t n) TERRACE_VECTOR_BODY {
-      const Vec g = load_n(gate + i, n);
-      store_n(hn::Mul(hn::Mul(g, logistic(g)), load_n(up + i, n)), y + i, n);
-    });
-  }
-}
-
-void swiglu_forward(const SwigluForward& op, std::int64_t begin, std::int64_t end) {
-  if (op.y.dtype == DType::kF32) return swiglu_forward_rows<float>(op, begin, end);
-  swiglu_forward_rows<Bf16>(op, begin, end);
-}
-
-// silu' = s + g s (1 - s) with s = logistic(g).
-template <typename T>
-void swiglu_backward_rows(const SwigluBackward& op, std::int64_t begin, std::int64_t end) {
-  const std::int64_t I = op.dy.elements() / op.dy.shape[0];
-  for (std::int64_t r = begin; r < end; ++r) {
-    const T* gate = op.gate_up.as<const T>() + r * 2 * I;
-    const T* up = gate + I;
-    const T* dy = op.dy.as<const T>() + r * I;
-    T* dgate = op.dgate_up.as<T>() + r * 2 * I;
-    T* dup = dgate + I;
-    for_each_vector(I, [=](std::int64_t i, std::int64_t n) TERRACE_VECTOR_BODY {
-      const Vec g = load_n(gate + i, n);
-      const Vec dy_i = load_n(dy + i, n);
-      const Vec up_i = load_n(up + i, n);
-      const Vec s = logistic(g);
-      const Vec silu = hn::Mul(g, s);
-      const Vec slope = hn::Add(s, hn::Mul(silu, hn::Sub(splat(1.0F), s)));
-      store_n(hn::Mul(hn::Mul(dy_i, up_i), slope), dgate + i, n);
-      store_n(hn::Mul(dy_i, silu), dup + i, n);
-    });
-  }
-}
-
-void swiglu_backward(const SwigluBackward& op, std::int64_t begin, std::int64_t end) {
-  if (op.dy.dtype == DType::kF32) return swiglu_backward_rows<float>(op, begin, end);
-  swiglu_backward_rows<Bf16>(op, begin, end);
-}
-
 // gelu_new(x) = x (1 + tanh(u)) / 2 = x logistic(2u), u = sqrt(2/pi) (x + 0.044715 x^3). The gate
 // is taken of x cut to [-9.95, 9.95], where it is 1 to the last bit or 3e-38, and 2u still has an
 // exponential.
@@ -91,13 +44,91 @@ HWY_INLINE GeluGate gelu_gate(Vec x) {
   return {logistic_of_negated(negated), hn::MulAdd(square, splat(3 * kCubic), splat(kLinear))};
 }
 
+// Activations of a gate: value() alone, and value and slope for the gradient.
+struct Activated {
+  Vec value, slope;
+};
+
+// silu' = s + g s (1 - s) with s = logistic(g).
+struct Silu {
+  HWY_INLINE static Vec value(Vec g) { return hn::Mul(g, logistic(g)); }
+  HWY_INLINE static Activated both(Vec g) {
+    const Vec s = logistic(g);
+    const Vec silu = hn::Mul(g, s);
+    return {silu, hn::Add(s, hn::Mul(silu, hn::Sub(splat(1.0F), s)))};
+  }
+};
+
+struct Gelu {
+  HWY_INLINE static Vec value(Vec x) { return hn::Mul(x, gelu_gate(x).value); }
+  HWY_INLINE static Activated both(Vec x) {
+    const GeluGate gate = gelu_gate(x);
+    const Vec bend = hn::Mul(gate.value, hn::Sub(splat(1.0F), gate.value));
+    const Vec slope = hn::Add(gate.value, hn::Mul(x, hn::Mul(bend, gate.slope)));
+    return {hn::Mul(x, gate.value), slope};
+  }
+};
+
+template <typename Activation, typename T>
+void glu_forward_rows(const GluForward& op, std::int64_t begin, std::int64_t end) {
+  const std::int64_t I = op.y.elements() / op.y.shape[0];
+  for (std::int64_t r = begin; r < end; ++r) {
+    const T* gate = op.gate_up.as<const T>() + r * 2 * I;
+    const T* up = gate + I;
+    T* y = op.y.as<T>() + r * I;
+    for_each_vector(I, [=](std::int64_t i, std::int64_t n) TERRACE_VECTOR_BODY {
+      store_n(hn::Mul(Activation::value(load_n(gate + i, n)), load_n(up + i, n)), y + i, n);
+    });
+  }
+}
+
+void glu_forward(const GluForward& op, std::int64_t begin, std::int64_t end) {
+  const bool silu = op.activation == GateActivation::kSilu;
+  if (op.y.dtype == DType::kF32) {
+    return silu ? glu_forward_rows<Silu, float>(op, begin, end)
+                : glu_forward_rows<Gelu, float>(op, begin, end);
+  }
+  if (silu) return glu_forward_rows<Silu, Bf16>(op, begin, end);
+  glu_forward_rows<Gelu, Bf16>(op, begin, end);
+}
+
+template <typename Activation, typename T>
+void glu_backward_rows(const GluBackward& op, std::int64_t begin, std::int64_t end) {
+  const std::int64_t I = op.dy.elements() / op.dy.shape[0];
+  for (std::int64_t r = begin; r < end; ++r) {
+    const T* gate = op.gate_up.as<const T>() + r * 2 * I;
+    const T* up = gate + I;
+    const T* dy = op.dy.as<const T>() + r * I;
+    T* dgate = op.dgate_up.as<T>() + r * 2 * I;
+    T* dup = dgate + I;
+    for_each_vector(I, [=](std::int64_t i, std::int64_t n) TERRACE_VECTOR_BODY {
+      const Vec g = load_n(gate + i, n);
+      const Vec dy_i = load_n(dy + i, n);
+      const Vec up_i = load_n(up + i, n);
+      const Activated at = Activation::both(g);
+      store_n(hn::Mul(hn::Mul(dy_i, up_i), at.slope), dgate + i, n);
+      store_n(hn::Mul(dy_i, at.value), dup + i, n);
+    });
+  }
+}
+
+void glu_backward(const GluBackward& op, std::int64_t begin, std::int64_t end) {
+  const bool silu = op.activation == GateActivation::kSilu;
+  if (op.dy.dtype == DType::kF32) {
+    return silu ? glu_backward_rows<Silu, float>(op, begin, end)
+                : glu_backward_rows<Gelu, float>(op, begin, end);
+  }
+  if (silu) return glu_backward_rows<Silu, Bf16>(op, begin, end);
+  glu_backward_rows<Gelu, Bf16>(op, begin, end);
+}
+
 template <typename T>
 void gelu_forward_range(const GeluForward& op, std::int64_t begin, std::int64_t end) {
   const T* x = op.x.as<const T>() + begin;
   T* y = op.y.as<T>() + begin;
   for_each_vector(end - begin, [=](std::int64_t i, std::int64_t n) TERRACE_VECTOR_BODY {
     const Vec x_i = load_n(x + i, n);
-    store_n(hn::Mul(x_i, gelu_gate(x_i).value), y + i, n);
+    store_n(Gelu::value(x_i), y + i, n);
   });
 }
 
@@ -113,10 +144,7 @@ void gelu_backward_range(const GeluBackward& op, std::int64_t begin, std::int64_
   T* dx = op.dx.as<T>() + begin;
   for_each_vector(end - begin, [=](std::int64_t i, std::int64_t n) TERRACE_VECTOR_BODY {
     const Vec x_i = load_n(x + i, n);
-    const GeluGate gate = gelu_gate(x_i);
-    const Vec bend = hn::Mul(gate.value, hn::Sub(splat(1.0F), gate.value));
-    const Vec slope = hn::Add(gate.value, hn::Mul(x_i, hn::Mul(bend, gate.slope)));
-    store_n(hn::Mul(load_n(dy + i, n), slope), dx + i, n);
+    store_n(hn::Mul(load_n(dy + i, n), Gelu::both(x_i).slope), dx + i, n);
   });
 }
 
@@ -132,8 +160,8 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace terrace {
 
-HWY_EXPORT(swiglu_forward);
-HWY_EXPORT(swiglu_backward);
+HWY_EXPORT(glu_forward);
+HWY_EXPORT(glu_backward);
 HWY_EXPORT(gelu_forward);
 HWY_EXPORT(gelu_backward);
 
@@ -147,20 +175,20 @@ void check_compute_type(const TensorView& tensor) {
 
 }  // namespace
 
-void cpu_swiglu_forward(const KernelContext& context, const SwigluForward& op) {
+void cpu_glu_forward(const KernelContext& context, const GluForward& op) {
   check_compute_type(op.y);
   TERRACE_CHECK_EQ(op.gate_up.elements(), 2 * op.y.elements());
   for_each_block(context, op.y.shape[0], kRowBlock, [&](std::int64_t begin, std::int64_t end) {
-    HWY_DYNAMIC_DISPATCH(swiglu_forward)(op, begin, end);
+    HWY_DYNAMIC_DISPATCH(glu_forward)(op, begin, end);
   });
 }
 
-void cpu_swiglu_backward(const KernelContext& context, const SwigluBackward& op) {
+void cpu_glu_backward(const KernelContext& context, const GluBackward& op) {
   check_compute_type(op.dy);
   TERRACE_CHECK_EQ(op.gate_up.elements(), 2 * op.dy.elements());
   TERRACE_CHECK_EQ(op.dgate_up.elements(), 2 * op.dy.elements());
   for_each_block(context, op.dy.shape[0], kRowBlock, [&](std::int64_t begin, std::int64_t end) {
-    HWY_DYNAMIC_DISPATCH(swiglu_backward)(op, begin, end);
+    HWY_DYNAMIC_DISPATCH(glu_backward)(op, begin, end);
   });
 }
 

@@ -2,14 +2,14 @@
 
 #include "kernels/kernel_table.h"
 
-// SwiGLU and GELU in fp32 with one rounding to the compute type. Both come down to the logistic
-// function by cpu_exp.inl: relative error of y at most 1e-6 in fp32 where the gate is above -80,
-// absolute error at most 1e-33 below. Instruction sets differ in the last bits;
-// numbers of workers do not.
+// Gated activations and GELU in fp32 with one rounding to the compute type. Both come down to the
+// logistic function by cpu_exp.inl: relative error of y at most 1e-6 in fp32 where the gate is
+// above -80, absolute error at most 1e-33 below. Instruction sets differ in the last bits; numbers
+// of workers do not.
 namespace terrace {
 
-void cpu_swiglu_forward(const KernelContext& context, const SwigluForward& op);
-void cpu_swiglu_backward(const KernelContext& context, const SwigluBackward& op);
+void cpu_glu_forward(const KernelContext& context, const GluForward& op);
+void cpu_glu_backward(const KernelContext& context, const GluBackward& op);
 void cpu_gelu_forward(const KernelContext& context, const GeluForward& op);
 void cpu_gelu_backward(const KernelContext& context, const GeluBackward& op);
 

@@ -22,6 +22,37 @@ HWY_INLINE void add_to(const T* a, const T* b, T* y, std::int64_t elements) {
   });
 }
 
+template <typename T>
+HWY_INLINE void add_scaled(const Add& op, std::int64_t begin, std::int64_t end) {
+  const T* a = op.a.as<const T>() + begin;
+  const T* b = op.b.as<const T>() + begin;
+  T* y = op.y.as<T>() + begin;
+  const Vec scale = splat(op.b_scale);
+  for_each_vector(end - begin, [=](std::int64_t i, std::int64_t n) TERRACE_VECTOR_BODY {
+    store_n(hn::Add(load_n(a + i, n), hn::Mul(scale, load_n(b + i, n))), y + i, n);
+  });
+}
+
+void add_scaled_any(const Add& op, std::int64_t begin, std::int64_t end) {
+  if (op.y.dtype == DType::kF32) return add_scaled<float>(op, begin, end);
+  add_scaled<Bf16>(op, begin, end);
+}
+
+template <typename T>
+HWY_INLINE void scale_as(const Scale& op, std::int64_t begin, std::int64_t end) {
+  const T* x = op.x.as<const T>() + begin;
+  T* y = op.y.as<T>() + begin;
+  const Vec factor = splat(op.factor);
+  for_each_vector(end - begin, [=](std::int64_t i, std::int64_t n) TERRACE_VECTOR_BODY {
+    store_n(hn::Mul(factor, load_n(x + i, n)), y + i, n);
+  });
+}
+
+void scale_any(const Scale& op, std::int64_t begin, std::int64_t end) {
+  if (op.y.dtype == DType::kF32) return scale_as<float>(op, begin, end);
+  scale_as<Bf16>(op, begin, end);
+}
+
 void add_floats(const float* a, const float* b, float* y, std::int64_t elements) {
   add_to(a, b, y, elements);
 }
@@ -59,6 +90,8 @@ namespace terrace {
 
 HWY_EXPORT(add_floats);
 HWY_EXPORT(add_halves);
+HWY_EXPORT(add_scaled_any);
+HWY_EXPORT(scale_any);
 HWY_EXPORT(narrow);
 HWY_EXPORT(narrow_to_even);
 HWY_EXPORT(widen);
@@ -69,7 +102,9 @@ void cpu_add(const KernelContext& context, const Add& op) {
   TERRACE_CHECK_EQ(op.a.elements(), elements);
   TERRACE_CHECK_EQ(op.b.elements(), elements);
   for_each_block(context, elements, kElementBlock, [&](std::int64_t begin, std::int64_t end) {
-    if (wide) {
+    if (op.b_scale != 1.0F) {
+      HWY_DYNAMIC_DISPATCH(add_scaled_any)(op, begin, end);
+    } else if (wide) {
       HWY_DYNAMIC_DISPATCH(add_floats)
       (op.a.as<const float>() + begin, op.b.as<const float>() + begin, op.y.as<float>() + begin,
        end - begin);
@@ -78,6 +113,15 @@ void cpu_add(const KernelContext& context, const Add& op) {
       (op.a.as<const Bf16>() + begin, op.b.as<const Bf16>() + begin, op.y.as<Bf16>() + begin,
        end - begin);
     }
+  });
+}
+
+void cpu_scale(const KernelContext& context, const Scale& op) {
+  const std::int64_t elements = op.y.elements();
+  TERRACE_CHECK(op.y.dtype == DType::kF32 || op.y.dtype == DType::kBF16);
+  TERRACE_CHECK_EQ(op.x.elements(), elements);
+  for_each_block(context, elements, kElementBlock, [&](std::int64_t begin, std::int64_t end) {
+    HWY_DYNAMIC_DISPATCH(scale_any)(op, begin, end);
   });
 }
 

@@ -2,11 +2,13 @@
 
 #include "kernels/kernel_table.h"
 
-// Elementwise ops: one fp32 operation and one rounding per element, so the bits are those of the
-// reference. Blocks of kElementBlock elements are shared by the workers.
+// Elementwise ops: one fp32 operation (two, where an addition is scaled) and one rounding per
+// element, so the bits are those of the reference. Blocks of kElementBlock elements are shared by
+// the workers.
 namespace terrace {
 
 void cpu_add(const KernelContext& context, const Add& op);
+void cpu_scale(const KernelContext& context, const Scale& op);
 void cpu_accumulate_gradient(const KernelContext& context, const AccumulateGradient& op);
 void cpu_round_gradient(const KernelContext& context, const RoundGradient& op);
 void cpu_fill_zero(const KernelContext& context, const FillZero& op);

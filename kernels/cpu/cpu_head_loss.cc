@@ -41,7 +41,8 @@ class HeadRun {
     });
   }
 
-  // The row's loss; with gradients wanted, dlogits = gradient_scale * (softmax - [target]).
+  // The row's loss; with gradients wanted, dlogits = gradient_scale * (softmax - [target]) * the
+  // slope of the logit.
   double loss_of_row(std::int64_t row, std::int32_t target) const {
     if (target < 0) {
       if (!op_.dh.empty()) chunks_.clear_dlogits(row);
@@ -50,15 +51,26 @@ class HeadRun {
     TERRACE_CHECK_LT(target, shape_.V);
     float* logits = chunks_.logits_row(row);
     const double target_logit = logits[target];
-    const ExpRow exps = exponentiate_row(logits, shape_.V);
+    const bool capped = chunks_.map().cap > 0.0F;
+    const ExpRow exps = capped ? sum_row(logits, shape_.V) : exponentiate_row(logits, shape_.V);
     if (!op_.dh.empty()) {
-      const double factor = static_cast<double>(op_.gradient_scale) / exps.sum;
-      const auto at_target =
-          static_cast<float>(factor * (static_cast<double>(logits[target]) - exps.sum));
-      chunks_.set_dlogits(row, static_cast<float>(factor));
-      chunks_.set_dlogit(row, target, at_target);
+      const double scale = static_cast<double>(op_.gradient_scale) * op_.logit_scale;
+      const double factor = scale / exps.sum;
+      const double at_target = capped ? capped_at_target(exps, factor, target_logit)
+                                      : factor * (static_cast<double>(logits[target]) - exps.sum);
+      if (capped) {
+        chunks_.set_capped_dlogits(row, exps.max, static_cast<float>(factor));
+      } else {
+        chunks_.set_dlogits(row, static_cast<float>(factor));
+      }
+      chunks_.set_dlogit(row, target, static_cast<float>(at_target));
     }
     return static_cast<double>(exps.max) - target_logit + std::log(exps.sum);
+  }
+
+  double capped_at_target(const ExpRow& exps, double factor, double target_logit) const {
+    const double exponential = std::exp(target_logit - static_cast<double>(exps.max));
+    return factor * (exponential - exps.sum) * chunks_.map().slope(target_logit);
   }
 
   void compute_losses(std::int64_t first, std::int64_t rows) const {

@@ -47,6 +47,8 @@ class PartLoss {
         op_(op),
         rows_(op.target.elements()),
         parts_(op.sums.elements() / (rows_ * kLogitSums)),
+        map_(products_of(op)),
+        scale_(static_cast<double>(op.gradient_scale) * op.logit_scale),
         sums_(reinterpret_cast<const LogitSums*>(op.sums.as<const float>())) {}
 
   // Without gradients the sums say all.
@@ -92,35 +94,43 @@ class PartLoss {
     if (target_of(row) < 0) return {};
     const std::int64_t V = op_.weight.shape[0];
     const RowSums whole = sums_of_row(sums_, rows_, parts_, row);
-    const double scale = op_.gradient_scale;
-    const double at_target = scale * (std::exp(whole.target - whole.max) / whole.sum - 1);
+    const double at_target = scale_ * (std::exp(whole.target - whole.max) / whole.sum - 1);
     const std::int64_t target = target_of(row) - op_.first_token;
     const bool is_here = target >= 0 && target < V;
     return {.max = static_cast<float>(whole.max),
-            .factor = static_cast<float>(scale / whole.sum),
-            .at_target = static_cast<float>(at_target),
+            .factor = static_cast<float>(scale_ / whole.sum),
+            .at_target = static_cast<float>(at_target * map_.slope(whole.target)),
             .target = static_cast<std::int32_t>(is_here ? target : V)};
   }
 
-  // dlogits = gradient_scale * (softmax over all parts - [target]).
+  // dlogits = gradient_scale * (softmax over all parts - [target]) * the slope of the logit.
   void set_dlogits(const HeadChunks& chunks, std::int64_t first, std::int64_t row) const {
     const std::int64_t V = chunks.shape().V;
     if (target_of(first + row) < 0) return chunks.clear_dlogits(row);
+    if (map_.cap > 0.0F) return set_capped_dlogits(chunks, first, row);
     const RowSums whole = sums_of_row(sums_, rows_, parts_, first + row);
     float* logits = chunks.logits_row(row);
     const ExpRow exps = exponentiate_row(logits, V);
-    const double scale = op_.gradient_scale;
-    const double factor = scale * std::exp(static_cast<double>(exps.max) - whole.max) / whole.sum;
+    const double factor = scale_ * std::exp(static_cast<double>(exps.max) - whole.max) / whole.sum;
     const std::int64_t target = target_of(first + row) - op_.first_token;
     const bool is_here = target >= 0 && target < V;
-    const double at_target = is_here ? factor * static_cast<double>(logits[target]) - scale : 0.0;
+    const double at_target = is_here ? factor * static_cast<double>(logits[target]) - scale_ : 0.0;
     chunks.set_dlogits(row, static_cast<float>(factor));
     if (is_here) chunks.set_dlogit(row, target, static_cast<float>(at_target));
+  }
+
+  void set_capped_dlogits(const HeadChunks& chunks, std::int64_t first, std::int64_t row) const {
+    const RowGradient gradient = gradient_of(first + row);
+    chunks.set_capped_dlogits(row, gradient.max, gradient.factor);
+    if (gradient.target == chunks.shape().V) return;
+    chunks.set_dlogit(row, gradient.target, gradient.at_target);
   }
 
   const KernelContext& context_;
   const HeadPartLoss& op_;
   std::int64_t rows_, parts_;
+  LogitMap map_;
+  double scale_;  // of the gradients of logits, and of the logits
   const LogitSums* sums_;
 };
 

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "kernels/cpu/highway_targets.h"
 #include "kernels/cpu/parallel_blocks.h"
+#include "kernels/grouped_rows.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/cpu_norm.cc"
@@ -16,75 +18,168 @@ HWY_BEFORE_NAMESPACE();
 namespace terrace {
 namespace HWY_NAMESPACE {
 
-// C width, r row. Products and sums are separate operations, so that processors with and without a
-// fused multiply-add give the same bits.
+// C width, r row, u unit: a group of a row (kernels/grouped_rows.h). Products and sums are separate
+// operations, so that processors with and without a fused multiply-add give the same bits.
+
+// Calls body(std::integral_constant<RmsNormForm, form>).
+template <typename Body>
+HWY_INLINE void with_form(RmsNormForm form, const Body& body) {
+  using enum RmsNormForm;
+  if (form == kRoundThenMultiply) {
+    body(std::integral_constant<RmsNormForm, kRoundThenMultiply>{});
+  } else if (form == kMultiplyThenRound) {
+    body(std::integral_constant<RmsNormForm, kMultiplyThenRound>{});
+  } else {
+    body(std::integral_constant<RmsNormForm, kMultiplyByOnePlus>{});
+  }
+}
+
+// The weight, or 1 more.
+template <RmsNormForm Form, typename T>
+HWY_INLINE Vec factor_n(const T* weight, std::int64_t n) {
+  const Vec value = load_n(weight, n);
+  if constexpr (Form != RmsNormForm::kMultiplyByOnePlus) return value;
+  return hn::Add(splat(1.0F), value);
+}
+
+// The normed value that meets the weight: rounded to the type of T, or not.
+template <RmsNormForm Form, typename T>
+HWY_INLINE Vec met_value(Vec normal, const T* type) {
+  if constexpr (Form != RmsNormForm::kRoundThenMultiply) return normal;
+  return round_to(normal, type);
+}
 
 template <typename T>
-void rms_forward_rows(const RmsNormForward& op, std::int64_t begin, std::int64_t end) {
+HWY_INLINE float squares_of(const T* x, std::int64_t C) {
+  return sum_over(C, [x](std::int64_t i, std::int64_t n) TERRACE_VECTOR_BODY {
+    const Vec value = load_n(x + i, n);
+    return hn::Mul(value, value);
+  });
+}
+
+template <RmsNormForm Form, typename T>
+HWY_INLINE float along_of(const T* dy, const T* x, const T* weight, float rstd, std::int64_t C) {
+  return sum_over(C, [=](std::int64_t i, std::int64_t n) TERRACE_VECTOR_BODY {
+    const Vec g = hn::Mul(load_n(dy + i, n), factor_n<Form>(weight + i, n));
+    return hn::Mul(g, hn::Mul(load_n(x + i, n), splat(rstd)));
+  });
+}
+
+// The sum of what the parts of a divided width give row r, in order.
+HWY_INLINE float sum_of_parts(const TensorView& sums, std::int64_t rows, std::int64_t r) {
+  const float* const parts = sums.as<const float>();
+  float sum = parts[r];
+  for (std::int64_t p = 1; p < sums.elements() / rows; ++p) sum += parts[p * rows + r];
+  return sum;
+}
+
+template <RmsNormForm Form, typename T>
+void rms_forward_units(const RmsNormForward& op, std::int64_t begin, std::int64_t end) {
   const std::int64_t C = op.weight.elements();
+  const bool divided = !op.squares.empty();
+  const auto width = static_cast<float>(divided ? op.total_width : C);
   const T* weight = op.weight.as<const T>();
-  for (std::int64_t r = begin; r < end; ++r) {
-    const T* x = op.x.as<const T>() + r * C;
-    T* y = op.y.as<T>() + r * C;
-    const float squares = sum_over(C, [x](std::int64_t i, std::int64_t n) TERRACE_VECTOR_BODY {
-      const Vec value = load_n(x + i, n);
-      return hn::Mul(value, value);
-    });
-    const float rstd = 1.0F / std::sqrt(squares / static_cast<float>(C) + op.epsilon);
-    op.rstd.as<float>()[r] = rstd;
+  const GroupedRows<const T> xs(op.x, C);
+  const GroupedRows<T> ys(op.y, C);
+  for (std::int64_t u = begin; u < end; ++u) {
+    const T* x = xs.at(u);
+    T* y = ys.at(u);
+    const float squares = divided ? sum_of_parts(op.squares, op.x.rows, u) : squares_of(x, C);
+    const float rstd = 1.0F / std::sqrt(squares / width + op.epsilon);
+    op.rstd.as<float>()[u] = rstd;
     for_each_vector(C, [=](std::int64_t i, std::int64_t n) TERRACE_VECTOR_BODY {
-      const Vec normal = round_to(hn::Mul(load_n(x + i, n), splat(rstd)), y);
-      store_n(hn::Mul(load_n(weight + i, n), normal), y + i, n);
+      const Vec normal = met_value<Form>(hn::Mul(load_n(x + i, n), splat(rstd)), y);
+      store_n(hn::Mul(factor_n<Form>(weight + i, n), normal), y + i, n);
     });
   }
 }
 
 void rms_forward(const RmsNormForward& op, std::int64_t begin, std::int64_t end) {
-  if (op.x.dtype == DType::kF32) return rms_forward_rows<float>(op, begin, end);
-  rms_forward_rows<Bf16>(op, begin, end);
+  with_form(op.form, [&]<RmsNormForm Form>(std::integral_constant<RmsNormForm, Form>) {
+    if (op.x.dtype == DType::kF32) return rms_forward_units<Form, float>(op, begin, end);
+    rms_forward_units<Form, Bf16>(op, begin, end);
+  });
 }
 
 // dx = dresidual + rstd (g - xhat mean(g xhat)), g = dy weight, xhat = x rstd.
-template <typename T>
-void rms_backward_rows(const RmsNormBackward& op, std::int64_t begin, std::int64_t end,
-                       float* dweight) {
+template <RmsNormForm Form, typename T>
+void rms_backward_units(const RmsNormBackward& op, std::int64_t begin, std::int64_t end,
+                        float* dweight) {
   const std::int64_t C = op.weight.elements();
+  const bool divided = !op.along.empty();
+  const auto width = static_cast<float>(divided ? op.total_width : C);
   const T* weight = op.weight.as<const T>();
+  const GroupedRows<const T> dys(op.dy, C);
+  const GroupedRows<const T> xs(op.x, C);
+  const GroupedRows<const T> dresiduals(op.dresidual, C);
+  const GroupedRows<T> dxs(op.dx, C);
   std::fill_n(dweight, C, 0.0F);
-  for (std::int64_t r = begin; r < end; ++r) {
-    const T* x = op.x.as<const T>() + r * C;
-    const T* dy = op.dy.as<const T>() + r * C;
-    const T* dresidual = op.dresidual.empty() ? nullptr : op.dresidual.as<const T>() + r * C;
-    T* dx = op.dx.as<T>() + r * C;
-    const float rstd = op.rstd.as<const float>()[r];
-    const float projection = sum_over(C, [=](std::int64_t i, std::int64_t n) TERRACE_VECTOR_BODY {
-      const Vec g = hn::Mul(load_n(dy + i, n), load_n(weight + i, n));
-      return hn::Mul(g, hn::Mul(load_n(x + i, n), splat(rstd)));
-    });
-    const float mean = projection / static_cast<float>(C);
+  for (std::int64_t u = begin; u < end; ++u) {
+    const T* x = xs.at(u);
+    const T* dy = dys.at(u);
+    const T* dresidual = dresiduals.at_or_null(u);
+    T* dx = dxs.at(u);
+    const float rstd = op.rstd.as<const float>()[u];
+    const float projection =
+        divided ? sum_of_parts(op.along, op.x.rows, u) : along_of<Form>(dy, x, weight, rstd, C);
+    const float mean = projection / width;
     for_each_vector(C, [=](std::int64_t i, std::int64_t n) TERRACE_VECTOR_BODY {
       const Vec dy_i = load_n(dy + i, n);
       const Vec normal = hn::Mul(load_n(x + i, n), splat(rstd));
-      const Vec g = hn::Mul(dy_i, load_n(weight + i, n));
+      const Vec g = hn::Mul(dy_i, factor_n<Form>(weight + i, n));
       Vec sum = hn::Mul(splat(rstd), hn::Sub(g, hn::Mul(normal, splat(mean))));
       if (dresidual != nullptr) sum = hn::Add(load_n(dresidual + i, n), sum);
       store_n(sum, dx + i, n);
-      const Vec term = hn::Mul(dy_i, round_to(normal, dx));
+      const Vec term = hn::Mul(dy_i, met_value<Form>(normal, dx));
       store_n(hn::Add(load_n(dweight + i, n), term), dweight + i, n);
     });
   }
 }
 
 void rms_backward(const RmsNormBackward& op, std::int64_t begin, std::int64_t end, float* dweight) {
-  if (op.x.dtype == DType::kF32) return rms_backward_rows<float>(op, begin, end, dweight);
-  rms_backward_rows<Bf16>(op, begin, end, dweight);
+  with_form(op.form, [&]<RmsNormForm Form>(std::integral_constant<RmsNormForm, Form>) {
+    if (op.x.dtype == DType::kF32) return rms_backward_units<Form, float>(op, begin, end, dweight);
+    rms_backward_units<Form, Bf16>(op, begin, end, dweight);
+  });
 }
 
 template <typename T>
+void row_squares_as(const RowSquares& op, std::int64_t begin, std::int64_t end) {
+  const GroupedRows<const T> xs(op.x, op.x.width);
+  for (std::int64_t r = begin; r < end; ++r) {
+    op.sums.as<float>()[r] = squares_of(xs.at(r), op.x.width);
+  }
+}
+
+void row_squares(const RowSquares& op, std::int64_t begin, std::int64_t end) {
+  if (op.x.dtype == DType::kF32) return row_squares_as<float>(op, begin, end);
+  row_squares_as<Bf16>(op, begin, end);
+}
+
+template <RmsNormForm Form, typename T>
+void norm_along_as(const NormAlong& op, std::int64_t begin, std::int64_t end) {
+  const std::int64_t C = op.x.width;
+  const T* weight = op.weight.as<const T>();
+  const GroupedRows<const T> dys(op.dy, C);
+  const GroupedRows<const T> xs(op.x, C);
+  const float* rstd = op.rstd.as<const float>();
+  for (std::int64_t r = begin; r < end; ++r) {
+    op.sums.as<float>()[r] = along_of<Form>(dys.at(r), xs.at(r), weight, rstd[r], C);
+  }
+}
+
+void norm_along(const NormAlong& op, std::int64_t begin, std::int64_t end) {
+  with_form(op.form, [&]<RmsNormForm Form>(std::integral_constant<RmsNormForm, Form>) {
+    if (op.x.dtype == DType::kF32) return norm_along_as<Form, float>(op, begin, end);
+    norm_along_as<Form, Bf16>(op, begin, end);
+  });
+}
+
+template <bool Biased, typename T>
 void layer_forward_rows(const LayerNormForward& op, std::int64_t begin, std::int64_t end) {
   const std::int64_t C = op.weight.elements();
   const T* weight = op.weight.as<const T>();
-  const T* bias = op.bias.as<const T>();
+  const T* bias = Biased ? op.bias.as<const T>() : nullptr;
   for (std::int64_t r = begin; r < end; ++r) {
     const T* x = op.x.as<const T>() + r * C;
     T* y = op.y.as<T>() + r * C;
@@ -101,14 +196,21 @@ void layer_forward_rows(const LayerNormForward& op, std::int64_t begin, std::int
     op.rstd.as<float>()[r] = rstd;
     for_each_vector(C, [=](std::int64_t i, std::int64_t n) TERRACE_VECTOR_BODY {
       const Vec normal = hn::Mul(hn::Sub(load_n(x + i, n), splat(mean)), splat(rstd));
-      store_n(hn::Add(hn::Mul(load_n(weight + i, n), normal), load_n(bias + i, n)), y + i, n);
+      Vec out = hn::Mul(load_n(weight + i, n), normal);
+      if constexpr (Biased) out = hn::Add(out, load_n(bias + i, n));
+      store_n(out, y + i, n);
     });
   }
 }
 
 void layer_forward(const LayerNormForward& op, std::int64_t begin, std::int64_t end) {
-  if (op.x.dtype == DType::kF32) return layer_forward_rows<float>(op, begin, end);
-  layer_forward_rows<Bf16>(op, begin, end);
+  const bool biased = !op.bias.empty();
+  if (op.x.dtype == DType::kF32) {
+    return biased ? layer_forward_rows<true, float>(op, begin, end)
+                  : layer_forward_rows<false, float>(op, begin, end);
+  }
+  if (biased) return layer_forward_rows<true, Bf16>(op, begin, end);
+  layer_forward_rows<false, Bf16>(op, begin, end);
 }
 
 // One row of a LayerNorm's backward; the row's weight gradients are added to dweight and dbias.
@@ -197,6 +299,8 @@ namespace terrace {
 
 HWY_EXPORT(rms_forward);
 HWY_EXPORT(rms_backward);
+HWY_EXPORT(row_squares);
+HWY_EXPORT(norm_along);
 HWY_EXPORT(layer_forward);
 HWY_EXPORT(layer_backward);
 HWY_EXPORT(add_partials);
@@ -206,9 +310,20 @@ namespace {
 constexpr std::int64_t kForwardRowBlock = 16;
 constexpr std::int64_t kColumnBlock = 256;
 
+void check_compute_type(DType dtype) {
+  TERRACE_CHECK(dtype == DType::kF32 || dtype == DType::kBF16);
+}
+
+// The units of x after checking that its rows are whole groups, and of the weight's compute type.
+std::int64_t checked_units(const StridedRows& x, const TensorView& weight) {
+  check_compute_type(x.dtype);
+  TERRACE_CHECK(weight.dtype == x.dtype);
+  return terrace::checked_units(x, weight.elements());
+}
+
 // Rows of x after checking that x is whole rows of weight, and of a compute type.
 std::int64_t checked_rows(const TensorView& x, const TensorView& weight) {
-  TERRACE_CHECK(x.dtype == DType::kF32 || x.dtype == DType::kBF16);
+  check_compute_type(x.dtype);
   TERRACE_CHECK(weight.dtype == x.dtype);
   TERRACE_CHECK_LT(0, weight.elements());
   TERRACE_CHECK_EQ(x.elements() % weight.elements(), 0);
@@ -234,32 +349,56 @@ void reduce_partials(const KernelContext& context, const Partials& partials, Gra
 }  // namespace
 
 void cpu_rms_norm_forward(const KernelContext& context, const RmsNormForward& op) {
-  const std::int64_t rows = checked_rows(op.x, op.weight);
-  TERRACE_CHECK_EQ(op.y.elements(), op.x.elements());
-  TERRACE_CHECK_EQ(op.rstd.elements(), rows);
-  for_each_block(context, rows, kForwardRowBlock, [&](std::int64_t begin, std::int64_t end) {
+  const std::int64_t C = op.weight.elements();
+  const std::int64_t units = checked_units(op.x, op.weight);
+  check_same_rows(op.y, op.x);
+  checked_parts(op.squares, op.x, C, op.total_width);
+  TERRACE_CHECK_EQ(op.rstd.elements(), units);
+  for_each_block(context, units, kForwardRowBlock, [&](std::int64_t begin, std::int64_t end) {
     HWY_DYNAMIC_DISPATCH(rms_forward)(op, begin, end);
   });
 }
 
 void cpu_rms_norm_backward(const KernelContext& context, const RmsNormBackward& op) {
-  const std::int64_t rows = checked_rows(op.x, op.weight);
   const std::int64_t C = op.weight.elements();
+  const std::int64_t units = checked_units(op.x, op.weight);
+  check_same_rows(op.dy, op.x);
+  check_same_rows(op.dx, op.x);
+  checked_parts(op.along, op.x, C, op.total_width);
+  TERRACE_CHECK_EQ(op.rstd.elements(), units);
   TERRACE_CHECK_EQ(op.dweight.elements(), C);
-  TERRACE_CHECK_LE(cpu_norm_backward_workspace(rows, C, 1), context.workspace.size());
+  TERRACE_CHECK_LE(cpu_norm_backward_workspace(units, C, 1), context.workspace.size());
   float* partials = reinterpret_cast<float*>(context.workspace.data());
-  const std::int64_t blocks = blocks_of(rows, kNormRowBlock);
-  for_each_block(context, rows, kNormRowBlock, [&](std::int64_t begin, std::int64_t end) {
+  const std::int64_t blocks = blocks_of(units, kNormRowBlock);
+  for_each_block(context, units, kNormRowBlock, [&](std::int64_t begin, std::int64_t end) {
     HWY_DYNAMIC_DISPATCH(rms_backward)
     (op, begin, end, partials + begin / kNormRowBlock * C);
   });
   reduce_partials(context, {partials, blocks, C, C}, op.mode, op.dweight.as<float>());
 }
 
+void cpu_row_squares(const KernelContext& context, const RowSquares& op) {
+  check_compute_type(op.x.dtype);
+  TERRACE_CHECK_EQ(op.sums.elements(), op.x.rows);
+  for_each_block(context, op.x.rows, kForwardRowBlock, [&](std::int64_t begin, std::int64_t end) {
+    HWY_DYNAMIC_DISPATCH(row_squares)(op, begin, end);
+  });
+}
+
+void cpu_norm_along(const KernelContext& context, const NormAlong& op) {
+  TERRACE_CHECK_EQ(checked_units(op.x, op.weight), op.x.rows);
+  check_same_rows(op.dy, op.x);
+  TERRACE_CHECK_EQ(op.rstd.elements(), op.x.rows);
+  TERRACE_CHECK_EQ(op.sums.elements(), op.x.rows);
+  for_each_block(context, op.x.rows, kForwardRowBlock, [&](std::int64_t begin, std::int64_t end) {
+    HWY_DYNAMIC_DISPATCH(norm_along)(op, begin, end);
+  });
+}
+
 void cpu_layer_norm_forward(const KernelContext& context, const LayerNormForward& op) {
   const std::int64_t rows = checked_rows(op.x, op.weight);
   TERRACE_CHECK_EQ(op.y.elements(), op.x.elements());
-  TERRACE_CHECK_EQ(op.bias.elements(), op.weight.elements());
+  if (!op.bias.empty()) TERRACE_CHECK_EQ(op.bias.elements(), op.weight.elements());
   TERRACE_CHECK_EQ(op.mean.elements(), rows);
   TERRACE_CHECK_EQ(op.rstd.elements(), rows);
   for_each_block(context, rows, kForwardRowBlock, [&](std::int64_t begin, std::int64_t end) {
@@ -271,7 +410,6 @@ void cpu_layer_norm_backward(const KernelContext& context, const LayerNormBackwa
   const std::int64_t rows = checked_rows(op.x, op.weight);
   const std::int64_t C = op.weight.elements();
   TERRACE_CHECK_EQ(op.dweight.elements(), C);
-  TERRACE_CHECK_EQ(op.dbias.elements(), C);
   TERRACE_CHECK_LE(cpu_norm_backward_workspace(rows, C, 1), context.workspace.size());
   float* partials = reinterpret_cast<float*>(context.workspace.data());
   const std::int64_t blocks = blocks_of(rows, kNormRowBlock);
@@ -280,6 +418,8 @@ void cpu_layer_norm_backward(const KernelContext& context, const LayerNormBackwa
     (op, begin, end, partials + begin / kNormRowBlock * 2 * C);
   });
   reduce_partials(context, {partials, blocks, 2 * C, C}, op.mode, op.dweight.as<float>());
+  if (op.dbias.empty()) return;
+  TERRACE_CHECK_EQ(op.dbias.elements(), C);
   reduce_partials(context, {partials + C, blocks, 2 * C, C}, op.mode, op.dbias.as<float>());
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 #include "kernels/cpu/highway_targets.h"
 
@@ -52,20 +53,49 @@ void scale_row_any(const float* source, float factor, std::int64_t elements, voi
 // An fp32 sum of so many terms loses little; the sums of the parts are added in fp64.
 constexpr std::int64_t kExpPart = 2048;
 
-ExpRow exponentiate_row_any(float* logits, std::int64_t elements) {
+// F: float where the exponentials take the place of the logits, const float where they do not.
+template <typename F>
+HWY_INLINE ExpRow exponentials_of(F* logits, std::int64_t elements) {
   ExpRow row;
   row.max = max_of(logits, elements);
   const Vec shift = splat(row.max);
   for (std::int64_t begin = 0; begin < elements; begin += kExpPart) {
-    float* part = logits + begin;
+    F* part = logits + begin;
     row.sum += sum_over(std::min(kExpPart, elements - begin),
                         [=](std::int64_t i, std::int64_t n) HWY_ATTR {
                           const Vec value = exp_of(hn::Sub(load_n(part + i, n, kLowest), shift));
-                          store_n(value, part + i, n);
+                          if constexpr (!std::is_const_v<F>) store_n(value, part + i, n);
                           return value;
                         });
   }
   return row;
+}
+
+ExpRow exponentiate_row_any(float* logits, std::int64_t elements) {
+  return exponentials_of(logits, elements);
+}
+
+ExpRow sum_row_any(const float* logits, std::int64_t elements) {
+  return exponentials_of(logits, elements);
+}
+
+template <typename T>
+void capped_gradients_as(const CappedRow& row, std::int64_t elements, T* target) {
+  const Vec shift = splat(row.max);
+  const Vec factor = splat(row.factor);
+  const Vec reciprocal_cap = splat(1.0F / row.cap);
+  const float* logits = row.logits;
+  for_each_vector(elements, [=](std::int64_t i, std::int64_t n) HWY_ATTR {
+    const Vec logit = load_n(logits + i, n);
+    const Vec share = hn::Mul(logit, reciprocal_cap);
+    const Vec slope = hn::NegMulAdd(share, share, splat(1.0F));
+    store_n(hn::Mul(hn::Mul(exp_of(hn::Sub(logit, shift)), factor), slope), target + i, n);
+  });
+}
+
+void capped_gradients_any(const CappedRow& row, std::int64_t elements, void* target, DType dtype) {
+  if (dtype == DType::kF32) return capped_gradients_as(row, elements, static_cast<float*>(target));
+  capped_gradients_as(row, elements, static_cast<Bf16*>(target));
 }
 
 void add_row_any(const float* source, std::int64_t elements, float* target) {
@@ -104,6 +134,8 @@ HWY_AFTER_NAMESPACE();
 namespace terrace {
 
 HWY_EXPORT(exponentiate_row_any);
+HWY_EXPORT(sum_row_any);
+HWY_EXPORT(capped_gradients_any);
 HWY_EXPORT(scale_row_any);
 HWY_EXPORT(add_row_any);
 HWY_EXPORT(assign_row_any);
@@ -111,6 +143,14 @@ HWY_EXPORT(add_column_sums_any);
 
 ExpRow exponentiate_row(float* logits, std::int64_t elements) {
   return HWY_DYNAMIC_DISPATCH(exponentiate_row_any)(logits, elements);
+}
+
+ExpRow sum_row(const float* logits, std::int64_t elements) {
+  return HWY_DYNAMIC_DISPATCH(sum_row_any)(logits, elements);
+}
+
+void capped_gradients(const CappedRow& row, std::int64_t elements, void* target, DType dtype) {
+  HWY_DYNAMIC_DISPATCH(capped_gradients_any)(row, elements, target, dtype);
 }
 
 void scale_row(const float* source, float factor, std::int64_t elements, void* target,

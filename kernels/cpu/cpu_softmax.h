@@ -15,6 +15,17 @@ struct ExpRow {
   double sum = 0.0;
 };
 ExpRow exponentiate_row(float* logits, std::int64_t elements);
+// The same, and the logits stay.
+ExpRow sum_row(const float* logits, std::int64_t elements);
+
+// target = factor * exp(logit - max) * (1 - (logit / cap)^2), rounded to the compute type: the
+// gradients of the products that capped logits were made from. target may be the logits where it is
+// fp32.
+struct CappedRow {
+  const float* logits = nullptr;
+  float max = 0.0F, factor = 0.0F, cap = 0.0F;
+};
+void capped_gradients(const CappedRow& row, std::int64_t elements, void* target, DType dtype);
 
 // target = factor * source, rounded to the compute type; target may be the source where that is
 // fp32.

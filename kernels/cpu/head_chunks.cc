@@ -74,7 +74,7 @@ HeadChunks::Workspace::Workspace(const HeadLoss& op, const HeadShape& shape) {
 }
 
 HeadChunks::HeadChunks(const KernelContext& context, const HeadLoss& op)
-    : context_(context), op_(op), shape_(op), at_(op, shape_), inner_(context) {
+    : context_(context), op_(op), shape_(op), map_(op), at_(op, shape_), inner_(context) {
   inner_.workspace = context.workspace.subspan(at_.layout.total_bytes());
 }
 
@@ -113,16 +113,31 @@ void HeadChunks::clear_dlogits(std::int64_t row) const {
 }
 
 // A narrow gradient ends before its logit does, so in order of columns none is overwritten unread.
-void HeadChunks::set_dlogits(std::int64_t row, float factor) const {
-  float* logits = logits_row(row);
-  if (shape_.dtype == DType::kF32) return scale_row(logits, factor, shape_.V, logits, shape_.dtype);
+void HeadChunks::replace_row(
+    std::int64_t row,
+    FunctionRef<void(std::int64_t first, std::int64_t count, void* target)> round) const {
+  if (shape_.dtype == DType::kF32) return round(0, shape_.V, logits_row(row));
   alignas(64) std::array<Bf16, kNarrowed> narrow;
   for (std::int64_t first = 0; first < shape_.V; first += kNarrowed) {
     const std::int64_t count = std::min(kNarrowed, shape_.V - first);
-    scale_row(logits + first, factor, count, narrow.data(), shape_.dtype);
+    round(first, count, narrow.data());
     std::memcpy(dlogits_row(row) + static_cast<std::size_t>(first) * sizeof(Bf16), narrow.data(),
                 static_cast<std::size_t>(count) * sizeof(Bf16));
   }
+}
+
+void HeadChunks::set_dlogits(std::int64_t row, float factor) const {
+  const float* logits = logits_row(row);
+  replace_row(row, [&](std::int64_t first, std::int64_t count, void* target) {
+    scale_row(logits + first, factor, count, target, shape_.dtype);
+  });
+}
+
+void HeadChunks::set_capped_dlogits(std::int64_t row, float max, float factor) const {
+  const float* logits = logits_row(row);
+  replace_row(row, [&](std::int64_t first, std::int64_t count, void* target) {
+    capped_gradients({logits + first, max, factor, map_.cap}, count, target, shape_.dtype);
+  });
 }
 
 void HeadChunks::set_dlogit(std::int64_t row, std::int64_t column, float value) const {
@@ -136,6 +151,9 @@ void HeadChunks::compute_logits(std::int64_t first, std::int64_t rows) const {
   product.b = op_.weight.data;
   product.c = context_.workspace.data() + at_.logits;
   multiply(inner_, product);
+  if (map_.is_identity()) return;
+  context_.workers->parallel_for(
+      rows, [&](std::int64_t row, int) { map_logits(map_, logits_row(row), shape_.V); });
 }
 
 void HeadChunks::compute_input_gradient(std::int64_t first, std::int64_t rows) const {

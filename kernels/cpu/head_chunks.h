@@ -3,7 +3,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/function_ref.h"
 #include "kernels/cpu/cpu_workspace.h"
+#include "kernels/cpu/logit_rows.h"
 #include "kernels/cpu/matrix_product.h"
 #include "kernels/kernel_table.h"
 
@@ -41,7 +43,9 @@ class HeadChunks {
 
   const HeadShape& shape() const { return shape_; }
   double* losses() const;  // [R], for the caller
-  // Rows of the chunk whose first row is `first`.
+  // What becomes of the products h . weight.
+  const LogitMap& map() const { return map_; }
+  // Rows of the chunk whose first row is `first`. Logits are those of map().
   void compute_logits(std::int64_t first, std::int64_t rows) const;
   void compute_input_gradient(std::int64_t first, std::int64_t rows) const;
   // Chunk 0 is stored as 0 + g, the others are added to it. A single chunk joins dweight at once.
@@ -53,6 +57,8 @@ class HeadChunks {
   float* logits_row(std::int64_t row) const;
   void clear_dlogits(std::int64_t row) const;
   void set_dlogits(std::int64_t row, float factor) const;  // factor * logits, which are gone then
+  // For a soft cap: factor * exp(logit - max) * its slope; the logits are gone then.
+  void set_capped_dlogits(std::int64_t row, float max, float factor) const;
   void set_dlogit(std::int64_t row, std::int64_t column, float value) const;
 
  private:
@@ -69,7 +75,13 @@ class HeadChunks {
 
   const KernelContext& context_;
   const HeadLoss& op_;
+  // Calls round(first, count, target) for pieces of a row; each becomes gradients in their place.
+  void replace_row(
+      std::int64_t row,
+      FunctionRef<void(std::int64_t first, std::int64_t count, void* target)> round) const;
+
   HeadShape shape_;
+  LogitMap map_;
   Workspace at_;
   KernelContext inner_;  // with the workspace of the products
 };

@@ -66,28 +66,64 @@ void sum_rows_of_block(const ProductSums& logits, RowExponentials* out, std::int
   }
 }
 
-void round_block(const ProductSums& logits, std::int64_t column, const RowGradient* rows,
-                 Bf16* target, std::int64_t stride) {
+template <bool Capped>
+HWY_INLINE Vec gradient_of(Vec logit, const RowGradient& row, Vec reciprocal_cap) {
+  const Vec gradient = hn::Mul(exp_of(hn::Sub(logit, splat(row.max))), splat(row.factor));
+  if constexpr (!Capped) return gradient;
+  const Vec share = hn::Mul(logit, reciprocal_cap);
+  return hn::Mul(gradient, hn::NegMulAdd(share, share, splat(1.0F)));
+}
+
+template <bool Capped>
+void round_block_as(const ProductSums& logits, std::int64_t column, const LogitGradients& to) {
+  const Vec reciprocal_cap = splat(Capped ? 1.0F / to.cap : 0.0F);
   for (std::int64_t r = 0; r < logits.rows; ++r) {
-    const RowGradient& row = rows[r];
-    Bf16* out = target + r * stride;
+    const RowGradient row = to.rows[r];
+    Bf16* out = to.target + r * to.stride;
     if (row.target < 0) {
       std::fill_n(out, logits.columns, Bf16{});
       continue;
     }
-    const Vec max = splat(row.max);
-    const Vec factor = splat(row.factor);
     for (std::int64_t first = 0; first < logits.columns; first += kSumsRun) {
       const float* run = logits.run_at(r, first);
       const std::int64_t count = std::min(kSumsRun, logits.columns - first);
+      // Lanes past the end are of a logit whose exponential is 0; a capped one is finite.
+      const float fill = Capped ? 0.0F : kLowest;
       for_each_vector(count, [=](std::int64_t i, std::int64_t n) HWY_ATTR {
-        const Vec logit = load_n(run + i, n, kLowest);
-        store_n(hn::Mul(exp_of(hn::Sub(logit, max)), factor), out + first + i, n);
+        const Vec logit = load_n(run + i, n, fill);
+        store_n(gradient_of<Capped>(logit, row, reciprocal_cap), out + first + i, n);
       });
     }
     const std::int64_t target_column = row.target - column;
     if (target_column < 0 || target_column >= logits.columns) continue;
     out[target_column] = to_bf16_nearest_even(row.at_target);
+  }
+}
+
+void round_block(const ProductSums& logits, std::int64_t column, const LogitGradients& to) {
+  if (to.cap > 0.0F) return round_block_as<true>(logits, column, to);
+  round_block_as<false>(logits, column, to);
+}
+
+void map_row(const LogitMap& map, float* logits, std::int64_t elements) {
+  const Vec scale = splat(map.scale);
+  if (map.cap <= 0.0F) {
+    return for_each_vector(elements, [=](std::int64_t i, std::int64_t n) HWY_ATTR {
+      store_n(hn::Mul(scale, load_n(logits + i, n)), logits + i, n);
+    });
+  }
+  const Vec cap = splat(map.cap);
+  for_each_vector(elements, [=](std::int64_t i, std::int64_t n) HWY_ATTR {
+    const Vec scaled = hn::Mul(scale, load_n(logits + i, n));
+    store_n(hn::Mul(cap, tanh_of(hn::Div(scaled, cap))), logits + i, n);
+  });
+}
+
+void map_block(const LogitMap& map, const ProductSums& logits) {
+  for (std::int64_t r = 0; r < logits.rows; ++r) {
+    for (std::int64_t first = 0; first < logits.columns; first += kSumsRun) {
+      map_row(map, logits.run_at(r, first), std::min(kSumsRun, logits.columns - first));
+    }
   }
 }
 
@@ -100,14 +136,24 @@ namespace terrace {
 
 HWY_EXPORT(sum_rows_of_block);
 HWY_EXPORT(round_block);
+HWY_EXPORT(map_row);
+HWY_EXPORT(map_block);
 
 void sum_exponentials(const ProductSums& logits, RowExponentials* out, std::int64_t stride) {
   HWY_DYNAMIC_DISPATCH(sum_rows_of_block)(logits, out, stride);
 }
 
-void round_logit_gradients(const ProductSums& logits, std::int64_t column, const RowGradient* rows,
-                           Bf16* target, std::int64_t stride) {
-  HWY_DYNAMIC_DISPATCH(round_block)(logits, column, rows, target, stride);
+void round_logit_gradients(const ProductSums& logits, std::int64_t column,
+                           const LogitGradients& to) {
+  HWY_DYNAMIC_DISPATCH(round_block)(logits, column, to);
+}
+
+void map_logits(const LogitMap& map, float* logits, std::int64_t elements) {
+  HWY_DYNAMIC_DISPATCH(map_row)(map, logits, elements);
+}
+
+void map_logits(const LogitMap& map, const ProductSums& logits) {
+  HWY_DYNAMIC_DISPATCH(map_block)(map, logits);
 }
 
 }  // namespace terrace

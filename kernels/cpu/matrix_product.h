@@ -37,7 +37,8 @@ struct MatrixProduct {
   // Set: c is a gradient in fp32, and the sums join it; there is no bias.
   std::optional<GradientMode> gradient = std::nullopt;
   // Set: c, bias and gradient are not used, and each block's sums go here, with its first row and
-  // column. It is called by the workers, for different blocks at the same time.
+  // column. It may change the sums. It is called by the workers, for different blocks at the same
+  // time.
   const FunctionRef<void(const ProductSums&, std::int64_t row, std::int64_t column)>* consumer =
       nullptr;
 };

@@ -17,13 +17,13 @@ inline constexpr std::int64_t kSumsRun = 16;
 
 // Sums of rows by columns: row-major, or the squares of tiles that a StripCode leaves.
 struct ProductSums {
-  const float* data = nullptr;
+  float* data = nullptr;
   std::int64_t stride = 0;       // elements from one row to the next; 0: squares of tiles
   std::int64_t left_strips = 0;  // of tiles: strips of rows in a strip of columns
   std::int64_t rows = 0, columns = 0;
 
   // The sums of row r at kSumsRun columns from `column` on, a multiple of kSumsRun.
-  const float* run_at(std::int64_t r, std::int64_t column) const {
+  float* run_at(std::int64_t r, std::int64_t column) const {
     if (stride != 0) return data + r * stride + column;
     const std::int64_t square = column / kStrip * left_strips + r / kStrip;
     return data + square * kStepElements + square_at(r % kStrip, column % kStrip);

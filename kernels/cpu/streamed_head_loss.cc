@@ -89,7 +89,7 @@ struct StreamedWorkspace {
 class StreamedHead {
  public:
   StreamedHead(const KernelContext& context, const HeadLoss& op, std::int64_t first_token = 0)
-      : op_(op), first_token_(first_token), shape_(op), inner_(context) {
+      : op_(op), first_token_(first_token), shape_(op), map_(op), inner_(context) {
     const StreamedWorkspace at(op, shape_);
     const auto memory = context.workspace;
     losses_ = region_at<double>(memory, at.losses, shape_.R);
@@ -155,6 +155,7 @@ class StreamedHead {
 
   void sum_logits() {
     const auto sum_block = [&](const ProductSums& sums, std::int64_t row, std::int64_t column) {
+      if (!map_.is_identity()) map_logits(map_, sums);
       sum_exponentials(sums, exponentials_ + row * shape_.blocks + column / shape_.block,
                        shape_.blocks);
       for (std::int64_t r = 0; r < sums.rows; ++r) {
@@ -194,18 +195,22 @@ class StreamedHead {
     const float distance = target_logits_[row] - max;
     losses_[row] = std::log(sum) - static_cast<double>(distance);
     if (op_.dh.empty()) return;
-    const double factor = static_cast<double>(op_.gradient_scale) / sum;
-    gradients_[row] = {
-        .max = max,
-        .factor = static_cast<float>(factor),
-        .at_target = static_cast<float>(factor * (std::exp(static_cast<double>(distance)) - sum)),
-        .target = target};
+    const double factor = static_cast<double>(op_.gradient_scale) * op_.logit_scale / sum;
+    const double at_target = factor * (std::exp(static_cast<double>(distance)) - sum);
+    gradients_[row] = {.max = max,
+                       .factor = static_cast<float>(factor),
+                       .at_target = static_cast<float>(at_target * map_.slope(target_logits_[row])),
+                       .target = target};
   }
 
   void make_dlogits(std::int64_t first, std::int64_t columns) {
     const auto round_part = [&](const ProductSums& sums, std::int64_t row, std::int64_t column) {
-      round_logit_gradients(sums, first + column, gradients_ + row,
-                            dlogits_ + row * shape_.part + column, shape_.part);
+      if (!map_.is_identity()) map_logits(map_, sums);
+      round_logit_gradients(sums, first + column,
+                            {.rows = gradients_ + row,
+                             .target = dlogits_ + row * shape_.part + column,
+                             .stride = shape_.part,
+                             .cap = map_.cap});
     };
     const FunctionRef<void(const ProductSums&, std::int64_t, std::int64_t)> consumer(round_part);
     MatrixProduct product = shape_.logits(columns);
@@ -243,6 +248,7 @@ class StreamedHead {
   const HeadLoss& op_;
   std::int64_t first_token_;
   StreamedShape shape_;
+  LogitMap map_;
   KernelContext inner_;  // with the workspace of the products
   double* losses_ = nullptr;
   float* target_logits_ = nullptr;
@@ -276,12 +282,20 @@ std::size_t streamed_head_loss_workspace(const HeadLoss& op, int workers) {
   const StreamedShape shape(op);
   const StreamedWorkspace at(op, shape);
   const std::int64_t last = shape.V - (blocks_of(shape.V, shape.part) - 1) * shape.part;
-  std::size_t most = multiply_workspace(shape.logits(shape.V), workers);
+  // Only whether there is a consumer counts.
+  const auto ignore = [](const ProductSums&, std::int64_t, std::int64_t) {};
+  const FunctionRef<void(const ProductSums&, std::int64_t, std::int64_t)> consumer(ignore);
+  const auto logits_bytes = [&](std::int64_t columns) {
+    MatrixProduct product = shape.logits(columns);
+    product.consumer = &consumer;
+    return multiply_workspace(product, workers);
+  };
+  std::size_t most = logits_bytes(shape.V);
   for (const std::int64_t columns : {shape.part, last}) {
     if (op.dh.empty()) break;
-    most = std::max({most, multiply_workspace(shape.logits(columns), workers),
-                     multiply_workspace(shape.dweight(columns), workers),
-                     multiply_workspace(shape.dh(columns), workers)});
+    most =
+        std::max({most, logits_bytes(columns), multiply_workspace(shape.dweight(columns), workers),
+                  multiply_workspace(shape.dh(columns), workers)});
   }
   return at.layout.total_bytes() + most;
 }

@@ -12,8 +12,38 @@ W sigmoid(W x) {
   return 1 / (1 + std::exp(-x));
 }
 
+// gelu(x) = x/2 (1 + tanh(k (x + c x^3))).
+template <typename W>
+constexpr W kGeluInner = std::numbers::sqrt2_v<W> * std::numbers::inv_sqrtpi_v<W>;
+template <typename W>
+constexpr W kGeluCubic = static_cast<W>(0.044715);
+
+// Of an activation: its value and its derivative.
+template <typename W>
+struct Activated {
+  W value, slope;
+};
+
+template <typename W>
+Activated<W> silu_of(W x) {
+  const W s = sigmoid(x);
+  return {x * s, s * (1 + x * (1 - s))};
+}
+
+template <typename W>
+Activated<W> gelu_of(W x) {
+  const W t = std::tanh(kGeluInner<W> * (x + kGeluCubic<W> * x * x * x));
+  const W inner = kGeluInner<W> * (1 + 3 * kGeluCubic<W> * x * x);
+  return {x / 2 * (1 + t), (1 + t) / 2 + x / 2 * (1 - t * t) * inner};
+}
+
+template <typename W>
+Activated<W> activated(GateActivation activation, W gate) {
+  return activation == GateActivation::kSilu ? silu_of(gate) : gelu_of(gate);
+}
+
 template <typename T>
-void swiglu(const SwigluForward& op) {
+void glu(const GluForward& op) {
   const std::int64_t R = op.y.shape[0];
   const std::int64_t I = op.y.elements() / R;
   TERRACE_CHECK_EQ(op.gate_up.elements(), 2 * R * I);
@@ -21,14 +51,14 @@ void swiglu(const SwigluForward& op) {
     const T* gate = op.gate_up.as<T>() + r * 2 * I;
     const T* up = gate + I;
     for (std::int64_t i = 0; i < I; ++i) {
-      const Wide<T> x = load(gate[i]);
-      op.y.as<T>()[r * I + i] = round_to<T>(x * sigmoid(x) * load(up[i]));
+      const Wide<T> value = activated(op.activation, load(gate[i])).value;
+      op.y.as<T>()[r * I + i] = round_to<T>(value * load(up[i]));
     }
   }
 }
 
 template <typename T>
-void swiglu_gradient(const SwigluBackward& op) {
+void glu_gradient(const GluBackward& op) {
   const std::int64_t R = op.dy.shape[0];
   const std::int64_t I = op.dy.elements() / R;
   TERRACE_CHECK_EQ(op.gate_up.elements(), 2 * R * I);
@@ -40,55 +70,40 @@ void swiglu_gradient(const SwigluBackward& op) {
     T* dup = dgate + I;
     for (std::int64_t i = 0; i < I; ++i) {
       const Wide<T> dy = load(op.dy.as<T>()[r * I + i]);
-      const Wide<T> x = load(gate[i]);
-      const Wide<T> s = sigmoid(x);
+      const Activated<Wide<T>> at = activated(op.activation, load(gate[i]));
       const Wide<T> up_value = load(up[i]);
-      dgate[i] = round_to<T>(dy * up_value * (s * (1 + x * (1 - s))));
-      dup[i] = round_to<T>(dy * (x * s));
+      dgate[i] = round_to<T>(dy * up_value * at.slope);
+      dup[i] = round_to<T>(dy * at.value);
     }
   }
 }
 
-// gelu(x) = x/2 (1 + tanh(k (x + c x^3))).
-template <typename W>
-constexpr W kGeluInner = std::numbers::sqrt2_v<W> * std::numbers::inv_sqrtpi_v<W>;
-template <typename W>
-constexpr W kGeluCubic = static_cast<W>(0.044715);
-
 template <typename T>
 void gelu(const GeluForward& op) {
-  using W = Wide<T>;
   TERRACE_CHECK_EQ(op.x.elements(), op.y.elements());
   for (std::int64_t i = 0; i < op.x.elements(); ++i) {
-    const W x = load(op.x.as<T>()[i]);
-    const W t = std::tanh(kGeluInner<W> * (x + kGeluCubic<W> * x * x * x));
-    op.y.as<T>()[i] = round_to<T>(x / 2 * (1 + t));
+    op.y.as<T>()[i] = round_to<T>(gelu_of(load(op.x.as<T>()[i])).value);
   }
 }
 
 template <typename T>
 void gelu_gradient(const GeluBackward& op) {
-  using W = Wide<T>;
   TERRACE_CHECK_EQ(op.x.elements(), op.dy.elements());
   TERRACE_CHECK_EQ(op.x.elements(), op.dx.elements());
   for (std::int64_t i = 0; i < op.x.elements(); ++i) {
-    const W x = load(op.x.as<T>()[i]);
-    const W t = std::tanh(kGeluInner<W> * (x + kGeluCubic<W> * x * x * x));
-    const W inner = kGeluInner<W> * (1 + 3 * kGeluCubic<W> * x * x);
-    const W slope = (1 + t) / 2 + x / 2 * (1 - t * t) * inner;
+    const Wide<T> slope = gelu_of(load(op.x.as<T>()[i])).slope;
     op.dx.as<T>()[i] = round_to<T>(load(op.dy.as<T>()[i]) * slope);
   }
 }
 
 }  // namespace
 
-void swiglu_forward(const KernelContext&, const SwigluForward& op) {
-  with_compute_type(op.y.dtype, [&]<typename T>(std::type_identity<T>) { swiglu<T>(op); });
+void glu_forward(const KernelContext&, const GluForward& op) {
+  with_compute_type(op.y.dtype, [&]<typename T>(std::type_identity<T>) { glu<T>(op); });
 }
 
-void swiglu_backward(const KernelContext&, const SwigluBackward& op) {
-  with_compute_type(op.dy.dtype,
-                    [&]<typename T>(std::type_identity<T>) { swiglu_gradient<T>(op); });
+void glu_backward(const KernelContext&, const GluBackward& op) {
+  with_compute_type(op.dy.dtype, [&]<typename T>(std::type_identity<T>) { glu_gradient<T>(op); });
 }
 
 void gelu_forward(const KernelContext&, const GeluForward& op) {

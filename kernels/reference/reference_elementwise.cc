@@ -13,7 +13,17 @@ void add(const KernelContext&, const Add& op) {
   TERRACE_CHECK_EQ(op.b.elements(), op.y.elements());
   with_compute_type(op.y.dtype, [&]<typename T>(std::type_identity<T>) {
     for (std::int64_t i = 0; i < op.y.elements(); ++i) {
-      op.y.as<T>()[i] = round_to<T>(load(op.a.as<T>()[i]) + load(op.b.as<T>()[i]));
+      const Wide<T> b = static_cast<Wide<T>>(op.b_scale) * load(op.b.as<T>()[i]);
+      op.y.as<T>()[i] = round_to<T>(load(op.a.as<T>()[i]) + b);
+    }
+  });
+}
+
+void scale(const KernelContext&, const Scale& op) {
+  TERRACE_CHECK_EQ(op.x.elements(), op.y.elements());
+  with_compute_type(op.y.dtype, [&]<typename T>(std::type_identity<T>) {
+    for (std::int64_t i = 0; i < op.y.elements(); ++i) {
+      op.y.as<T>()[i] = round_to<T>(static_cast<Wide<T>>(op.factor) * load(op.x.as<T>()[i]));
     }
   });
 }

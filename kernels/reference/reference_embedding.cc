@@ -4,6 +4,11 @@
 namespace terrace::reference {
 namespace {
 
+// Row r's position: the one that is given, or its place in its sequence.
+std::int64_t position_of(const TensorView& positions, std::int64_t r, std::int64_t sequence) {
+  return positions.empty() ? r % sequence : positions.as<std::int32_t>()[r];
+}
+
 template <typename T>
 void forward(const EmbeddingForward& op) {
   const std::int64_t V = op.wte.shape[0];
@@ -14,25 +19,26 @@ void forward(const EmbeddingForward& op) {
     const std::int64_t token = op.tokens.as<std::int32_t>()[r] - op.first_token.value_or(0);
     const bool is_here = token >= 0 && token < V;
     TERRACE_CHECK(is_here || op.first_token.has_value());
+    const std::int64_t position = op.wpe.empty() ? 0 : position_of(op.positions, r, op.sequence);
     for (std::int64_t c = 0; c < C; ++c) {
       Wide<T> sum = is_here ? load(op.wte.as<T>()[token * C + c]) : Wide<T>{0};
-      if (!op.wpe.empty()) sum += load(op.wpe.as<T>()[(r % op.sequence) * C + c]);
+      sum *= static_cast<Wide<T>>(op.scale);
+      if (!op.wpe.empty()) sum += load(op.wpe.as<T>()[position * C + c]);
       op.h.as<T>()[r * C + c] = round_to<T>(sum);
     }
   }
 }
 
-// The sum of column c of the rows of dh that `names(tokens, r)` picks: per micro-batch from zero in
+// The sum of column c of the rows of dh that `names(m, r)` picks: per micro-batch m from zero in
 // row order, then the micro-batches in order.
 template <typename T, typename Names>
 Wide<T> sum_of_rows(const EmbeddingBackward& op, std::int64_t C, std::int64_t c, Names&& names) {
   Wide<T> total = 0;
   for (std::size_t m = 0; m < op.tokens.size(); ++m) {
-    const std::int32_t* tokens = op.tokens[m].as<std::int32_t>();
     const T* dh = op.dh[m].as<T>();
     Wide<T> sum = 0;
     for (std::int64_t r = 0; r < op.tokens[m].elements(); ++r) {
-      if (names(tokens, r)) sum += load(dh[r * C + c]);
+      if (names(m, r)) sum += load(dh[r * C + c]);
     }
     total += sum;
   }
@@ -44,20 +50,24 @@ void backward(const EmbeddingBackward& op) {
   const std::int64_t V = op.dwte.shape[0];
   const std::int64_t C = op.dwte.shape[1];
   TERRACE_CHECK_EQ(op.tokens.size(), op.dh.size());
+  TERRACE_CHECK(op.positions.empty() || op.positions.size() == op.dh.size());
   for (std::int64_t v = 0; v < V; ++v) {
     for (std::int64_t c = 0; c < C; ++c) {
       const std::int64_t token = v + op.first_token.value_or(0);
-      const Wide<T> sum = sum_of_rows<T>(
-          op, C, c,
-          [token](const std::int32_t* tokens, std::int64_t r) { return tokens[r] == token; });
-      join_gradient(op.dwte.as<Wide<T>>()[v * C + c], sum, op.wte_mode);
+      const Wide<T> sum = sum_of_rows<T>(op, C, c, [&](std::size_t m, std::int64_t r) {
+        return token != op.padding_token && op.tokens[m].as<std::int32_t>()[r] == token;
+      });
+      const auto scale = static_cast<Wide<T>>(op.scale);
+      join_gradient(op.dwte.as<Wide<T>>()[v * C + c], scale * sum, op.wte_mode);
     }
   }
   if (op.dwpe.empty()) return;
   for (std::int64_t p = 0; p < op.dwpe.shape[0]; ++p) {
     for (std::int64_t c = 0; c < C; ++c) {
-      const Wide<T> sum = sum_of_rows<T>(
-          op, C, c, [&](const std::int32_t*, std::int64_t r) { return r % op.sequence == p; });
+      const Wide<T> sum = sum_of_rows<T>(op, C, c, [&](std::size_t m, std::int64_t r) {
+        const TensorView positions = op.positions.empty() ? TensorView{} : op.positions[m];
+        return position_of(positions, r, op.sequence) == p;
+      });
       join_gradient(op.dwpe.as<Wide<T>>()[p * C + c], sum, GradientMode::kAssign);
     }
   }
@@ -67,7 +77,9 @@ template <typename T>
 void add_positions_of(const AddPositions& op) {
   const std::int64_t C = op.wpe.shape[1];
   for (std::int64_t i = 0; i < op.h.elements(); ++i) {
-    const std::int64_t position = (op.first_row + i / C) % op.sequence;
+    const std::int64_t r = i / C;
+    const std::int64_t position = op.positions.empty() ? (op.first_row + r) % op.sequence
+                                                       : op.positions.as<std::int32_t>()[r];
     T& h = op.h.as<T>()[i];
     h = round_to<T>(load(h) + load(op.wpe.as<T>()[position * C + i % C]));
   }

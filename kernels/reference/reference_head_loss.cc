@@ -5,6 +5,7 @@
 #include "kernels/head_chunk.h"
 #include "kernels/norm_tree.h"
 #include "kernels/reference/reference_element.h"
+#include "kernels/reference/reference_logit.h"
 #include "kernels/reference/reference_ops.h"
 
 namespace terrace::reference {
@@ -36,6 +37,7 @@ void logits_of_row(const HeadLoss& op, const HeadShape& s, std::int64_t r,
   for (std::int64_t v = 0; v < s.V; ++v) {
     Wide<T> sum = 0;
     for (std::int64_t c = 0; c < s.C; ++c) sum += load(h[c]) * load(weight[v * s.C + c]);
+    sum = logit_of(op, sum);
     logits[v] = sum;
     if (!op.logits.empty()) op.logits.as<Wide<T>>()[r * s.V + v] = sum;
   }
@@ -44,7 +46,7 @@ void logits_of_row(const HeadLoss& op, const HeadShape& s, std::int64_t r,
 // -log p(target), 0 where the row is not counted. The logits become the gradient of the scaled
 // loss.
 template <typename W>
-double loss_of_row(std::span<W> logits, std::int32_t target, W gradient_scale) {
+double loss_of_row(const HeadLoss& op, std::span<W> logits, std::int32_t target) {
   if (target < 0) {
     std::fill(logits.begin(), logits.end(), W{0});
     return 0.0;
@@ -53,14 +55,11 @@ double loss_of_row(std::span<W> logits, std::int32_t target, W gradient_scale) {
   const W max = *std::max_element(logits.begin(), logits.end());
   const double distance = static_cast<double>(max) - static_cast<double>(logits[target]);
   W sum = 0;
-  for (W& logit : logits) {
-    logit = std::exp(logit - max);
-    sum += logit;
-  }
+  for (const W logit : logits) sum += std::exp(logit - max);
   for (std::size_t v = 0; v < logits.size(); ++v) {
-    const W probability = logits[v] / sum;
+    const W probability = std::exp(logits[v] - max) / sum;
     const W counted = v == static_cast<std::size_t>(target) ? probability - 1 : probability;
-    logits[v] = gradient_scale * counted;
+    logits[v] = static_cast<W>(op.gradient_scale) * counted * logit_slope(op, logits[v]);
   }
   return distance + std::log(static_cast<double>(sum));
 }
@@ -107,8 +106,7 @@ void run(const KernelContext& context, const HeadLoss& op) {
       const std::span<W> logits = workspace.logits.subspan((r - first) * s.V, s.V);
       logits_of_row<T>(op, s, r, logits);
       if (op.target.empty()) continue;
-      workspace.losses[r] = loss_of_row<W>(logits, op.target.as<std::int32_t>()[r],
-                                           static_cast<W>(op.gradient_scale));
+      workspace.losses[r] = loss_of_row<W>(op, logits, op.target.as<std::int32_t>()[r]);
     }
     if (!op.dh.empty()) gradients_of_chunk<T>(op, s, first, workspace);
   }

@@ -4,22 +4,23 @@
 
 #include "kernels/norm_tree.h"
 #include "kernels/reference/reference_element.h"
+#include "kernels/reference/reference_logit.h"
 #include "kernels/reference/reference_ops.h"
 
 namespace terrace::reference {
 namespace {
 
-template <typename T>
-void logits_of_row(const TensorView& h, const TensorView& weight, std::int64_t r,
-                   std::span<Wide<T>> logits) {
-  const std::int64_t C = weight.shape[1];
+template <typename T, typename Op>
+void logits_of_row(const Op& op, std::int64_t r, std::span<Wide<T>> logits) {
+  const std::int64_t C = op.weight.shape[1];
+  const T* h = op.h.template as<T>() + r * C;
+  const T* weight = op.weight.template as<T>();
   for (std::size_t v = 0; v < logits.size(); ++v) {
     Wide<T> sum = 0;
     for (std::int64_t c = 0; c < C; ++c) {
-      sum +=
-          load(h.as<T>()[r * C + c]) * load(weight.as<T>()[static_cast<std::int64_t>(v) * C + c]);
+      sum += load(h[c]) * load(weight[static_cast<std::int64_t>(v) * C + c]);
     }
-    logits[v] = sum;
+    logits[v] = logit_of(op, sum);
   }
 }
 
@@ -34,7 +35,7 @@ void sums_of_rows(const KernelContext& context, const HeadSums& op) {
     std::fill_n(sums, kLogitSums, W{0});
     const std::int64_t target = op.target.as<std::int32_t>()[r] - op.first_token;
     if (op.target.as<std::int32_t>()[r] < 0) continue;
-    logits_of_row<T>(op.h, op.weight, r, logits);
+    logits_of_row<T>(op, r, logits);
     sums[0] = *std::max_element(logits.begin(), logits.end());
     for (const W logit : logits) sums[1] += std::exp(logit - sums[0]);
     if (target >= 0 && target < V) sums[2] = logits[static_cast<std::size_t>(target)];
@@ -96,12 +97,13 @@ void loss_of_part(const KernelContext& context, const HeadPartLoss& op) {
                                                            static_cast<double>(whole.target) +
                                                            std::log(static_cast<double>(whole.sum));
     if (!backward) continue;
-    logits_of_row<T>(op.h, op.weight, r, logits);
+    logits_of_row<T>(op, r, logits);
     for (std::int64_t v = 0; v < V; ++v) {
       W& logit = logits[static_cast<std::size_t>(v)];
       const W probability = std::exp(logit - whole.max) / whole.sum;
       const W counted = v + op.first_token == target ? probability - 1 : probability;
-      logit = target < 0 ? W{0} : static_cast<W>(op.gradient_scale) * counted;
+      const W gradient = static_cast<W>(op.gradient_scale) * counted * logit_slope(op, logit);
+      logit = target < 0 ? W{0} : gradient;
     }
     add_gradients_of_row<T>(op, r, logits, dweight);
   }

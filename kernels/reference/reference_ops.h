@@ -14,6 +14,8 @@ void matmul_backward_weight(const KernelContext&, const MatmulBackwardWeight&);
 
 void rms_norm_forward(const KernelContext&, const RmsNormForward&);
 void rms_norm_backward(const KernelContext&, const RmsNormBackward&);
+void row_squares(const KernelContext&, const RowSquares&);
+void norm_along(const KernelContext&, const NormAlong&);
 void layer_norm_forward(const KernelContext&, const LayerNormForward&);
 void layer_norm_backward(const KernelContext&, const LayerNormBackward&);
 
@@ -23,12 +25,13 @@ void attention_backward(const KernelContext&, const AttentionBackward&);
 std::size_t attention_forward_workspace(const AttentionForward&, int workers);
 std::size_t attention_backward_workspace(const AttentionBackward&, int workers);
 
-void swiglu_forward(const KernelContext&, const SwigluForward&);
-void swiglu_backward(const KernelContext&, const SwigluBackward&);
+void glu_forward(const KernelContext&, const GluForward&);
+void glu_backward(const KernelContext&, const GluBackward&);
 void gelu_forward(const KernelContext&, const GeluForward&);
 void gelu_backward(const KernelContext&, const GeluBackward&);
 
 void add(const KernelContext&, const Add&);
+void scale(const KernelContext&, const Scale&);
 void accumulate_gradient(const KernelContext&, const AccumulateGradient&);
 void round_gradient(const KernelContext&, const RoundGradient&);
 void fill_zero(const KernelContext&, const FillZero&);

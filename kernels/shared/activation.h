@@ -8,7 +8,7 @@
 #include "kernels/kernel_table.h"
 #include "kernels/shared/map.h"
 
-// SwiGLU and GELU (tanh formula), forward and backward.
+// Gated activations and GELU (tanh formula), forward and backward.
 namespace terrace::shared {
 
 // For results of type T. On a GPU those of 16 bits take the hardware's approximations of 2^x and
@@ -27,8 +27,59 @@ TERRACE_KERNEL float sigmoid(float x) {
   return 1.0F / (1.0F + ::expf(-x));
 }
 
+// gelu(x) = x/2 (1 + tanh(k (x + c x^3))).
+inline constexpr float kGeluInner =
+    std::numbers::sqrt2_v<float> * std::numbers::inv_sqrtpi_v<float>;
+inline constexpr float kGeluCubic = 0.044715F;
+
+// What x is multiplied with: (1 + tanh(u)) / 2, which is the sigmoid of 2 u.
 template <typename T>
-struct SwigluBody {
+TERRACE_KERNEL float gelu_share(float x) {
+  const float inner = kGeluInner * (x + kGeluCubic * x * x * x);
+  if constexpr (sizeof(T) == 2) return sigmoid<T>(2.0F * inner);
+  return 0.5F * (1.0F + ::tanhf(inner));
+}
+
+// Activations: the value at x, and the value with its derivative.
+struct Activated {
+  float value, slope;
+};
+
+struct Silu {
+  template <typename T>
+  TERRACE_KERNEL static float value(float x) {
+    return x * sigmoid<T>(x);
+  }
+  template <typename T>
+  TERRACE_KERNEL static Activated both(float x) {
+    const float s = sigmoid<T>(x);
+    return {x * s, s * (1.0F + x * (1.0F - s))};
+  }
+};
+
+struct Gelu {
+  template <typename T>
+  TERRACE_KERNEL static float value(float x) {
+    return x * gelu_share<T>(x);
+  }
+  template <typename T>
+  TERRACE_KERNEL static Activated both(float x) {
+    const float share = gelu_share<T>(x);
+    const float inner = kGeluInner * (1.0F + 3.0F * kGeluCubic * x * x);
+    return {x * share, share + 2.0F * x * share * (1.0F - share) * inner};
+  }
+};
+
+// Calls body(Activation) with the struct above.
+template <typename Body>
+void with_activation(GateActivation activation, const Body& body) {
+  if (activation == GateActivation::kSilu) return body(Silu());
+  TERRACE_CHECK(activation == GateActivation::kGeluTanh);
+  body(Gelu());
+}
+
+template <typename T, typename Activation>
+struct GluBody {
   const T* gate_up;
   T* y;
   std::int64_t I;
@@ -40,27 +91,28 @@ struct SwigluBody {
     Floats<kPackOf<T>> out;
     TERRACE_UNROLL
     for (int i = 0; i < kPackOf<T>; ++i) {
-      const float x = gate.value(i);
-      out.at[i] = x * sigmoid<T>(x) * up.value(i);
+      out.at[i] = Activation::template value<T>(gate.value(i)) * up.value(i);
     }
     store_words(y + r * I + first, round_words<T>(out), count, aligned);
   }
 };
 
 template <typename Launcher>
-void swiglu_forward(Launcher& launcher, const SwigluForward& op) {
+void glu_forward(Launcher& launcher, const GluForward& op) {
   const std::int64_t R = op.y.shape[0];
   const std::int64_t I = op.y.elements() / R;
   TERRACE_CHECK_EQ(op.gate_up.elements(), 2 * R * I);
   with_compute_type(op.y.dtype, [&]<typename T>(std::type_identity<T>) {
     const bool aligned = may_load_packs({op.gate_up.data, op.y.data}, I * sizeof(T));
-    const SwigluBody<T> body{op.gate_up.as<T>(), op.y.as<T>(), I, aligned};
-    launch_map<kPackOf<T>>(launcher, "swiglu_forward", R, I, body);
+    with_activation(op.activation, [&]<typename Activation>(Activation) {
+      const GluBody<T, Activation> body{op.gate_up.as<T>(), op.y.as<T>(), I, aligned};
+      launch_map<kPackOf<T>>(launcher, "glu_forward", R, I, body);
+    });
   });
 }
 
-template <typename T>
-struct SwigluGradientBody {
+template <typename T, typename Activation>
+struct GluGradientBody {
   const T* gate_up;
   const T* dy;
   T* dgate_up;
@@ -76,11 +128,10 @@ struct SwigluGradientBody {
     Floats<kPackOf<T>> dup;
     TERRACE_UNROLL
     for (int i = 0; i < kPackOf<T>; ++i) {
-      const float x = gate.value(i);
       const float g = gradient.value(i);
-      const float s = sigmoid<T>(x);
-      dgate.at[i] = g * up.value(i) * (s * (1.0F + x * (1.0F - s)));
-      dup.at[i] = g * (x * s);
+      const Activated at = Activation::template both<T>(gate.value(i));
+      dgate.at[i] = g * up.value(i) * at.slope;
+      dup.at[i] = g * at.value;
     }
     store_words(dgate_up + gate_at, round_words<T>(dgate), count, aligned);
     store_words(dgate_up + gate_at + I, round_words<T>(dup), count, aligned);
@@ -88,7 +139,7 @@ struct SwigluGradientBody {
 };
 
 template <typename Launcher>
-void swiglu_backward(Launcher& launcher, const SwigluBackward& op) {
+void glu_backward(Launcher& launcher, const GluBackward& op) {
   const std::int64_t R = op.dy.shape[0];
   const std::int64_t I = op.dy.elements() / R;
   TERRACE_CHECK_EQ(op.gate_up.elements(), 2 * R * I);
@@ -96,23 +147,12 @@ void swiglu_backward(Launcher& launcher, const SwigluBackward& op) {
   with_compute_type(op.dy.dtype, [&]<typename T>(std::type_identity<T>) {
     const bool aligned =
         may_load_packs({op.gate_up.data, op.dy.data, op.dgate_up.data}, I * sizeof(T));
-    const SwigluGradientBody<T> body{op.gate_up.as<T>(), op.dy.as<T>(), op.dgate_up.as<T>(), I,
-                                     aligned};
-    launch_map<kPackOf<T>>(launcher, "swiglu_backward", R, I, body);
+    with_activation(op.activation, [&]<typename Activation>(Activation) {
+      const GluGradientBody<T, Activation> body{op.gate_up.as<T>(), op.dy.as<T>(),
+                                                op.dgate_up.as<T>(), I, aligned};
+      launch_map<kPackOf<T>>(launcher, "glu_backward", R, I, body);
+    });
   });
-}
-
-// gelu(x) = x/2 (1 + tanh(k (x + c x^3))).
-inline constexpr float kGeluInner =
-    std::numbers::sqrt2_v<float> * std::numbers::inv_sqrtpi_v<float>;
-inline constexpr float kGeluCubic = 0.044715F;
-
-// What x is multiplied with: (1 + tanh(u)) / 2, which is the sigmoid of 2 u.
-template <typename T>
-TERRACE_KERNEL float gelu_share(float x) {
-  const float inner = kGeluInner * (x + kGeluCubic * x * x * x);
-  if constexpr (sizeof(T) == 2) return sigmoid<T>(2.0F * inner);
-  return 0.5F * (1.0F + ::tanhf(inner));
 }
 
 template <typename T>
@@ -125,10 +165,7 @@ struct GeluBody {
     const auto in = load_words(x + first, count, aligned);
     Floats<kPackOf<T>> out;
     TERRACE_UNROLL
-    for (int i = 0; i < kPackOf<T>; ++i) {
-      const float value = in.value(i);
-      out.at[i] = value * gelu_share<T>(value);
-    }
+    for (int i = 0; i < kPackOf<T>; ++i) out.at[i] = Gelu::value<T>(in.value(i));
     store_words(y + first, round_words<T>(out), count, aligned);
   }
 };
@@ -155,11 +192,7 @@ struct GeluGradientBody {
     Floats<kPackOf<T>> out;
     TERRACE_UNROLL
     for (int i = 0; i < kPackOf<T>; ++i) {
-      const float value = in.value(i);
-      const float share = gelu_share<T>(value);
-      const float inner = kGeluInner * (1.0F + 3.0F * kGeluCubic * value * value);
-      const float slope = share + 2.0F * value * share * (1.0F - share) * inner;
-      out.at[i] = gradient.value(i) * slope;
+      out.at[i] = gradient.value(i) * Gelu::both<T>(in.value(i)).slope;
     }
     store_words(dx + first, round_words<T>(out), count, aligned);
   }

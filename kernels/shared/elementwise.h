@@ -24,12 +24,65 @@ struct AddBody {
   }
 };
 
+template <typename T>
+TERRACE_KERNEL Floats<kPackOf<T>> scaled_words(float factor, const Words<T>& words) {
+  Floats<kPackOf<T>> scaled;
+  TERRACE_UNROLL
+  for (int i = 0; i < kPackOf<T>; ++i) scaled.at[i] = factor * words.value(i);
+  return scaled;
+}
+
+template <typename T>
+struct AddScaledBody {
+  const T* a;
+  const T* b;
+  T* y;
+  float b_scale;
+  bool aligned;
+
+  TERRACE_KERNEL void operator()(std::int64_t, std::int64_t first, int count) const {
+    const auto x = load_words(a + first, count, aligned);
+    const auto scaled = scaled_words<T>(b_scale, load_words(b + first, count, aligned));
+    Floats<kPackOf<T>> sum;
+    TERRACE_UNROLL
+    for (int i = 0; i < kPackOf<T>; ++i) sum.at[i] = x.value(i) + scaled.at[i];
+    store_words(y + first, round_words<T>(sum), count, aligned);
+  }
+};
+
+template <typename T>
+struct ScaleBody {
+  const T* x;
+  T* y;
+  float factor;
+  bool aligned;
+
+  TERRACE_KERNEL void operator()(std::int64_t, std::int64_t first, int count) const {
+    const auto words = load_words(x + first, count, aligned);
+    store_words(y + first, round_words<T>(scaled_words<T>(factor, words)), count, aligned);
+  }
+};
+
+template <typename Launcher>
+void scale(Launcher& launcher, const Scale& op) {
+  TERRACE_CHECK_EQ(op.x.elements(), op.y.elements());
+  with_compute_type(op.y.dtype, [&]<typename T>(std::type_identity<T>) {
+    const bool aligned = may_load_packs({op.x.data, op.y.data}, 0);
+    const ScaleBody<T> body{op.x.as<T>(), op.y.as<T>(), op.factor, aligned};
+    launch_map<kPackOf<T>>(launcher, "scale", 1, op.y.elements(), body);
+  });
+}
+
 template <typename Launcher>
 void add(Launcher& launcher, const Add& op) {
   TERRACE_CHECK_EQ(op.a.elements(), op.y.elements());
   TERRACE_CHECK_EQ(op.b.elements(), op.y.elements());
   with_compute_type(op.y.dtype, [&]<typename T>(std::type_identity<T>) {
     const bool aligned = may_load_packs({op.a.data, op.b.data, op.y.data}, 0);
+    if (op.b_scale != 1.0F) {
+      const AddScaledBody<T> body{op.a.as<T>(), op.b.as<T>(), op.y.as<T>(), op.b_scale, aligned};
+      return launch_map<kPackOf<T>>(launcher, "add", 1, op.y.elements(), body);
+    }
     const AddBody<T> body{op.a.as<T>(), op.b.as<T>(), op.y.as<T>(), aligned};
     launch_map<kPackOf<T>>(launcher, "add", 1, op.y.elements(), body);
   });

@@ -3,8 +3,10 @@
 #include <array>
 #include <cstdint>
 #include <limits>
+#include <span>
 
 #include "kernels/kernel_table.h"
+#include "kernels/shared/elementwise.h"
 #include "kernels/shared/map.h"
 #include "kernels/shared/token_sort.h"
 
@@ -15,6 +17,41 @@ namespace terrace::shared {
 // A thread has a pack of each of some rows beside one another: their loads wait together.
 inline constexpr int kRowsOfThread = 4;
 
+// The positions of kRowsOfThread rows beside one another.
+struct RowPositions {
+  const std::int32_t* given;  // of each row; null: the place in its sequence
+  std::int64_t R;
+  Divisor sequence;
+  std::int64_t first_row;  // the place of row 0 among all rows
+
+  // Calls body(j, position) for the rows begin + j; past the last row, with some position.
+  template <typename Body>
+  TERRACE_KERNEL void for_each(std::int64_t begin, const Body& body) const {
+    if (given != nullptr) {
+      TERRACE_UNROLL
+      for (int j = 0; j < kRowsOfThread; ++j) {
+        body(j, static_cast<std::int64_t>(given[begin + j < R ? begin + j : begin]));
+      }
+      return;
+    }
+    std::int64_t position = sequence.remainder(first_row + begin);
+    TERRACE_UNROLL
+    for (int j = 0; j < kRowsOfThread; ++j) {
+      body(j, position);
+      position = position + 1 == sequence.divisor() ? 0 : position + 1;
+    }
+  }
+};
+
+inline RowPositions row_positions(const TensorView& given, std::int64_t R, std::int64_t sequence,
+                                  std::int64_t first_row) {
+  TERRACE_CHECK(given.empty() || given.elements() == R);
+  // Where positions are given a sequence may be none.
+  const std::int64_t length = given.empty() ? sequence : 1;
+  return {given.empty() ? nullptr : given.as<std::int32_t>(), R,
+          Divisor(length, first_row + R + kRowsOfThread), first_row};
+}
+
 template <typename T>
 struct EmbeddingBody {
   const std::int32_t* tokens;
@@ -22,8 +59,18 @@ struct EmbeddingBody {
   const T* wpe;  // may be null
   T* h;
   std::int64_t R, V, C, first_token;
-  Divisor sequence;
+  RowPositions row_positions;
+  float scale;
   bool aligned;
+
+  TERRACE_KERNEL Words<T> scaled_sum(const Words<T>& row, const Words<T>& position) const {
+    Floats<kPackOf<T>> sum = scaled_words<T>(scale, row);
+    if (wpe != nullptr) {
+      TERRACE_UNROLL
+      for (int i = 0; i < kPackOf<T>; ++i) sum.at[i] += position.value(i);
+    }
+    return round_words<T>(sum);
+  }
 
   TERRACE_KERNEL void operator()(std::int64_t group, std::int64_t first, int count) const {
     const std::int64_t begin = group * kRowsOfThread;
@@ -35,12 +82,9 @@ struct EmbeddingBody {
     with_whole_packs<kPackOf<T>>(count, aligned, [&](int n, bool is_aligned) {
       Words<T> positions[kRowsOfThread];
       if (wpe != nullptr) {
-        std::int64_t position = sequence.remainder(begin);
-        TERRACE_UNROLL
-        for (int j = 0; j < kRowsOfThread; ++j) {
+        row_positions.for_each(begin, [&](int j, std::int64_t position) {
           positions[j] = load_words(wpe + position * C + first, n, is_aligned);
-          position = position + 1 == sequence.divisor() ? 0 : position + 1;
-        }
+        });
       }
       Words<T> rows[kRowsOfThread];
       TERRACE_UNROLL
@@ -52,7 +96,12 @@ struct EmbeddingBody {
       TERRACE_UNROLL
       for (int j = 0; j < kRowsOfThread; ++j) {
         if (begin + j >= R) continue;
-        const auto row = wpe == nullptr ? rows[j] : sum_of_words<T>(rows[j], positions[j]);
+        Words<T> row = rows[j];
+        if (scale != 1.0F) {
+          row = scaled_sum(rows[j], positions[j]);
+        } else if (wpe != nullptr) {
+          row = sum_of_words<T>(rows[j], positions[j]);
+        }
         store_words(h + (begin + j) * C + first, row, n, is_aligned);
       }
     });
@@ -75,7 +124,8 @@ void embedding_forward(Launcher& launcher, const EmbeddingForward& op) {
                                 op.wte.shape[0],
                                 C,
                                 op.first_token.value_or(0),
-                                Divisor(op.sequence, R + kRowsOfThread),
+                                row_positions(op.positions, R, op.wpe.empty() ? 1 : op.sequence, 0),
+                                op.scale,
                                 aligned};
     launch_map<kPackOf<T>>(launcher, "embedding_forward", divide_up(R, kRowsOfThread), C, body);
   });
@@ -85,8 +135,8 @@ template <typename T>
 struct AddPositionsBody {
   T* h;
   const T* wpe;
-  std::int64_t R, C, first_row;
-  Divisor sequence;
+  std::int64_t R, C;
+  RowPositions row_positions;
   bool aligned;
 
   TERRACE_KERNEL void operator()(std::int64_t group, std::int64_t first, int count) const {
@@ -94,14 +144,11 @@ struct AddPositionsBody {
     with_whole_packs<kPackOf<T>>(count, aligned, [&](int n, bool is_aligned) {
       Words<T> rows[kRowsOfThread];
       Words<T> added[kRowsOfThread];
-      std::int64_t position = sequence.remainder(first_row + begin);
-      TERRACE_UNROLL
-      for (int j = 0; j < kRowsOfThread; ++j) {
+      row_positions.for_each(begin, [&](int j, std::int64_t position) {
         const std::int64_t row = begin + j < R ? begin + j : begin;
         rows[j] = load_words(h + row * C + first, n, is_aligned);
         added[j] = load_words(wpe + position * C + first, n, is_aligned);
-        position = position + 1 == sequence.divisor() ? 0 : position + 1;
-      }
+      });
       TERRACE_UNROLL
       for (int j = 0; j < kRowsOfThread; ++j) {
         if (begin + j >= R) continue;
@@ -118,23 +165,25 @@ void add_positions(Launcher& launcher, const AddPositions& op) {
   TERRACE_CHECK_EQ(op.h.elements(), R * C);
   with_compute_type(op.h.dtype, [&]<typename T>(std::type_identity<T>) {
     const bool aligned = may_load_packs({op.h.data, op.wpe.data}, C * sizeof(T));
-    const AddPositionsBody<T> body{
-        op.h.as<T>(), op.wpe.as<T>(), R, C, op.first_row, Divisor(op.sequence, op.first_row + R),
-        aligned};
+    const RowPositions positions = row_positions(op.positions, R, op.sequence, op.first_row);
+    const AddPositionsBody<T> body{op.h.as<T>(), op.wpe.as<T>(), R, C, positions, aligned};
     launch_map<kPackOf<T>>(launcher, "add_positions", divide_up(R, kRowsOfThread), C, body);
   });
 }
 
-// Tokens are numbered from the part's first; those of other parts are V, and so come last.
+// Tokens are numbered from the part's first; those of other parts and the one that is left out are
+// V, and so come last. Positions are numbered likewise, by themselves.
 struct NumberBody {
   const std::int32_t* tokens;
   SortedTokens to;
   std::int64_t offset;  // of the micro-batch
   std::int64_t first_token, V;
+  std::int64_t left_out;  // a token as it is in `tokens`; negative: none
 
   TERRACE_KERNEL void operator()(std::int64_t, std::int64_t first, std::int64_t) const {
     const std::int64_t token = tokens[first] - first_token;
-    to.tokens[offset + first] = static_cast<std::int32_t>(token >= 0 && token < V ? token : V);
+    const bool is_here = token >= 0 && token < V && tokens[first] != left_out;
+    to.tokens[offset + first] = static_cast<std::int32_t>(is_here ? token : V);
     to.positions[offset + first] = static_cast<std::int32_t>(offset + first);
   }
 };
@@ -187,6 +236,7 @@ struct EmbeddingRowsKernel {
   std::int64_t elements, V, C, blocks;
   Divisor rows;
   GradientMode mode;
+  float scale;  // of each token's sum
   bool aligned;
 
   // The first sorted position whose token is not below this one.
@@ -264,7 +314,7 @@ struct EmbeddingRowsKernel {
     Pack<float, kPack> joined = {};
     if (mode != GradientMode::kAssign) joined = load_pack<float, kPack>(to, count, is_aligned);
     TERRACE_UNROLL
-    for (int i = 0; i < kPack; ++i) joined.at[i] += sum.at[i];
+    for (int i = 0; i < kPack; ++i) joined.at[i] += scale * sum.at[i];
     store_pack(to, joined, count, is_aligned);
   }
 
@@ -391,34 +441,73 @@ void store_pointers(Launcher& launcher, std::span<const TensorView> views, const
   }
 }
 
-template <typename T, typename Launcher>
-void embedding_rows(Launcher& launcher, const EmbeddingBackward& op, EmbeddingWorkspace& space) {
-  const std::int64_t V = op.dwte.shape[0];
-  const std::int64_t C = op.dwte.shape[1];
-  const std::int64_t rows = op.tokens[0].elements();
-  const auto micro_batches = static_cast<std::int64_t>(op.tokens.size());
-  const std::int64_t elements = rows * micro_batches;
-  const auto* const dh = reinterpret_cast<const T* const*>(space.dh);
-  for (std::int64_t m = 0; m < micro_batches; ++m) {
-    const NumberBody body{op.tokens[m].as<std::int32_t>(), space.tokens, m * rows,
-                          op.first_token.value_or(0), V};
-    launch_map<1>(launcher, "embedding_backward", 1, rows, body);
-  }
-  const SortedTokens sorted = sort_tokens(launcher, space.tokens, space.other, space.counts,
-                                          elements, op.first_token.has_value() ? V : V - 1);
-  bool aligned = may_load_packs({op.dwte.data, op.dwpe.data}, C * sizeof(T));
+// Rows of dh that are added up by their names, which are tokens or positions.
+struct NamedRows {
+  std::span<const TensorView> names;  // an i32 [R] per micro-batch
+  TensorView target;                  // row n is of the name first + n
+  std::int64_t first, left_out;
+  bool has_others;  // names without a row
+  GradientMode mode;
+  float scale;
+};
+
+inline bool embedding_is_aligned(const EmbeddingBackward& op, std::size_t row_bytes) {
+  bool aligned = may_load_packs({op.dwte.data, op.dwpe.data}, row_bytes);
   for (const TensorView& of_micro_batch : op.dh) {
     aligned = aligned && may_load_packs({of_micro_batch.data}, 0);
   }
+  return aligned;
+}
+
+template <typename T, typename Launcher>
+void sum_named_rows(Launcher& launcher, const NamedRows& op, const EmbeddingWorkspace& space,
+                    bool aligned) {
+  const std::int64_t V = op.target.shape[0];
+  const std::int64_t C = op.target.shape[1];
+  const std::int64_t rows = op.names[0].elements();
+  const auto micro_batches = static_cast<std::int64_t>(op.names.size());
+  const std::int64_t elements = rows * micro_batches;
+  const auto* const dh = reinterpret_cast<const T* const*>(space.dh);
+  for (std::int64_t m = 0; m < micro_batches; ++m) {
+    const NumberBody body{
+        op.names[m].as<std::int32_t>(), space.tokens, m * rows, op.first, V, op.left_out};
+    launch_map<1>(launcher, "embedding_backward", 1, rows, body);
+  }
+  const SortedTokens sorted = sort_tokens(launcher, space.tokens, space.other, space.counts,
+                                          elements, op.has_others ? V : V - 1);
   using RowsKernel = EmbeddingRowsKernel<T>;
   const std::int64_t blocks = divide_up(V, RowsKernel::kTokensOfBlock);
-  const RowsKernel kernel{sorted, dh,     op.dwte.as<float>(),     elements,    V,
-                          C,      blocks, Divisor(rows, elements), op.wte_mode, aligned};
+  const RowsKernel kernel{sorted, dh,     op.target.as<float>(),   elements, V,
+                          C,      blocks, Divisor(rows, elements), op.mode,  op.scale,
+                          aligned};
   launcher.template launch<RowsKernel::kThreads>("embedding_backward", kernel, blocks,
                                                  RowsKernel::kBytes);
+}
+
+template <typename T, typename Launcher>
+void embedding_rows(Launcher& launcher, const EmbeddingBackward& op,
+                    const EmbeddingWorkspace& space) {
+  const std::int64_t C = op.dwte.shape[1];
+  const bool aligned = embedding_is_aligned(op, C * sizeof(T));
+  const bool has_others = op.first_token.has_value() || op.padding_token >= 0;
+  sum_named_rows<T>(launcher,
+                    {op.tokens, op.dwte, op.first_token.value_or(0), op.padding_token, has_others,
+                     op.wte_mode, op.scale},
+                    space, aligned);
   if (op.dwpe.empty()) return;
-  const PositionRowsBody<T> body{dh, op.dwpe.as<float>(), micro_batches, rows,
-                                 C,  op.sequence,         aligned};
+  if (!op.positions.empty()) {
+    return sum_named_rows<T>(launcher,
+                             {op.positions, op.dwpe, 0, -1, false, GradientMode::kAssign, 1.0F},
+                             space, aligned);
+  }
+  const auto micro_batches = static_cast<std::int64_t>(op.dh.size());
+  const PositionRowsBody<T> body{reinterpret_cast<const T* const*>(space.dh),
+                                 op.dwpe.as<float>(),
+                                 micro_batches,
+                                 op.tokens[0].elements(),
+                                 C,
+                                 op.sequence,
+                                 aligned};
   launch_map<kPackOf<T>>(launcher, "embedding_backward", op.dwpe.shape[0], C, body);
 }
 
@@ -432,7 +521,9 @@ void embedding_backward(Launcher& launcher, const EmbeddingBackward& op) {
   for (std::size_t m = 0; m < op.dh.size(); ++m) {
     TERRACE_CHECK_EQ(op.tokens[m].elements(), rows);
     TERRACE_CHECK_EQ(op.dh[m].elements(), rows * op.dwte.shape[1]);
+    if (!op.positions.empty()) TERRACE_CHECK_EQ(op.positions[m].elements(), rows);
   }
+  TERRACE_CHECK(op.positions.empty() || op.positions.size() == op.dh.size());
   WorkspaceCutter cutter(launcher.workspace());
   EmbeddingWorkspace space;
   for (SortedTokens* tokens : {&space.tokens, &space.other}) {

@@ -8,6 +8,7 @@
 
 #include "kernels/kernel_table.h"
 #include "kernels/shared/elementwise.h"
+#include "kernels/shared/logit_map.h"
 
 // The language-model head with its loss, in chunks of rows: logits of a chunk by one product, their
 // loss and gradients by one pass over each row, then two more products.
@@ -29,18 +30,31 @@ inline std::int64_t head_columns(std::int64_t vocabulary) {
   return vocabulary % 8 == 0 ? vocabulary : divide_up(vocabulary, 64) * 64;
 }
 
+// The logits of a row. Mapped: the memory has products, and a thread puts logits in their place
+// when it first comes to them; each thread comes to the same ones every time.
+template <bool Mapped, typename F>
+TERRACE_KERNEL float map_in_place([[maybe_unused]] F* at, [[maybe_unused]] const LogitMap& map) {
+  if constexpr (Mapped) *at = map.logit(*at);
+  return *at;
+}
+
 // Of a row of logits: its maximum, and the sum of exp(logit - max) in fp32, by the tree of
 // block.sum().
 struct RowExponentials {
   float max, sum;
 };
 
-template <int Threads, typename Block>
-TERRACE_KERNEL RowExponentials exponentials_of(Block& block, const float* row, std::int64_t V) {
+template <int Threads, bool Mapped, typename Block>
+TERRACE_KERNEL RowExponentials exponentials_of(Block& block, float* row, std::int64_t V,
+                                               const LogitMap& map) {
   typename Block::template PerThread<float> values;
   block.for_each_thread([&](int t) {
-    float most = row[0];
-    for (std::int64_t v = t; v < V; v += Threads) most = most < row[v] ? row[v] : most;
+    // A row that is mapped is not read by others meanwhile.
+    float most = Mapped ? -INFINITY : row[0];
+    for (std::int64_t v = t; v < V; v += Threads) {
+      const float logit = map_in_place<Mapped>(row + v, map);
+      most = most < logit ? logit : most;
+    }
     values[t] = most;
   });
   const float max = block.max(values);
@@ -53,14 +67,15 @@ TERRACE_KERNEL RowExponentials exponentials_of(Block& block, const float* row, s
 }
 
 // A block for a row.
-template <typename T>
+template <typename T, bool Mapped>
 struct RowLossKernel {
-  const float* logits;         // [chunk, columns]
+  float* logits;               // [chunk, columns]
   const std::int32_t* target;  // of the chunk
   T* dlogits;                  // [chunk, columns]; may be the logits
   double* losses;
   std::int64_t V, columns;
   float gradient_scale;
+  LogitMap map;
 
   static constexpr int kThreads = 512;
 
@@ -74,11 +89,11 @@ struct RowLossKernel {
 
   template <typename Block>
   TERRACE_KERNEL void operator()(Block& block) const {
-    const float* const row = logits + block.index() * columns;
+    float* const row = logits + block.index() * columns;
     T* const gradients = dlogits + block.index() * columns;
     const std::int64_t counted = target[block.index()];
     if (counted < 0) return not_counted(block, gradients);
-    const RowExponentials exponentials = exponentials_of<kThreads>(block, row, V);
+    const RowExponentials exponentials = exponentials_of<kThreads, Mapped>(block, row, V, map);
     const float max = exponentials.max;
     const float sum = exponentials.sum;
     const double distance = static_cast<double>(max) - static_cast<double>(row[counted]);
@@ -86,9 +101,11 @@ struct RowLossKernel {
     block.for_each_thread([&](int t) {
       if (t == 0) losses[block.index()] = distance + ::log(static_cast<double>(sum));
       for (std::int64_t v = t; v < V; v += kThreads) {
-        const float probability = ::expf(row[v] - max) / sum;
-        gradients[v] =
-            round_to<T>(gradient_scale * (v == counted ? probability - 1.0F : probability));
+        const float logit = row[v];
+        const float probability = ::expf(logit - max) / sum;
+        float gradient = gradient_scale * (v == counted ? probability - 1.0F : probability);
+        if constexpr (Mapped) gradient *= map.slope(logit);
+        gradients[v] = round_to<T>(gradient);
       }
       for (std::int64_t v = V + t; v < columns; v += kThreads) gradients[v] = T{};
     });
@@ -281,9 +298,10 @@ struct CopyLogitsBody {
   const float* logits;  // [rows, columns]
   float* target;        // [rows, V]
   std::int64_t V, columns;
+  LogitMap map;
 
   TERRACE_KERNEL void operator()(std::int64_t row, std::int64_t v, std::int64_t) const {
-    target[row * V + v] = logits[row * columns + v];
+    target[row * V + v] = map.logit(logits[row * columns + v]);
   }
 };
 
@@ -334,30 +352,45 @@ void finish_head_gradient(Launcher& launcher, const HeadLoss& op, const HeadShap
   launch_map<kPackOf<float>>(launcher, "head_loss", 1, s.V * s.C, body);
 }
 
+// Of the chunk whose first row is `first`.
+template <typename Launcher>
+void head_row_losses(Launcher& launcher, const HeadLoss& op, const HeadShape& s, std::int64_t first,
+                     const HeadWorkspace& space) {
+  const LogitMap map = logit_map(op);
+  with_compute_type(op.h.dtype, [&]<typename T>(std::type_identity<T>) {
+    with_mapping(map, [&]<bool Mapped>(std::bool_constant<Mapped>) {
+      using Kernel = RowLossKernel<T, Mapped>;
+      const Kernel kernel{space.logits,
+                          op.target.as<std::int32_t>() + first,
+                          reinterpret_cast<T*>(space.dlogits),
+                          space.losses + first,
+                          s.V,
+                          s.columns,
+                          op.gradient_scale,
+                          map};
+      launcher.template launch<Kernel::kThreads>("head_loss", kernel,
+                                                 std::min(s.chunk, s.R - first));
+    });
+  });
+}
+
 template <typename Launcher>
 void head_loss(Launcher& launcher, const HeadLoss& op) {
   TERRACE_CHECK(!op.target.empty() || op.dh.empty());
   TERRACE_CHECK(op.target.empty() || op.loss_sum != nullptr);
   const HeadShape s = head_shape(op);
   const HeadWorkspace space = cut_head_workspace(launcher, op, s);
+  const LogitMap map = logit_map(op);
   for (std::int64_t first = 0; first < s.R; first += s.chunk) {
     const std::int64_t rows = std::min(s.chunk, s.R - first);
     head_logits(launcher, op, s, space.weight, first, rows, space.logits);
     if (!op.logits.empty()) {
-      const CopyLogitsBody body{space.logits, op.logits.as<float>() + first * s.V, s.V, s.columns};
+      const CopyLogitsBody body{space.logits, op.logits.as<float>() + first * s.V, s.V, s.columns,
+                                map};
       launch_map<1>(launcher, "head_loss", rows, s.V, body);
     }
     if (op.target.empty()) continue;
-    with_compute_type(op.h.dtype, [&]<typename T>(std::type_identity<T>) {
-      const RowLossKernel<T> kernel{space.logits,
-                                    op.target.as<std::int32_t>() + first,
-                                    reinterpret_cast<T*>(space.dlogits),
-                                    space.losses + first,
-                                    s.V,
-                                    s.columns,
-                                    op.gradient_scale};
-      launcher.template launch<RowLossKernel<T>::kThreads>("head_loss", kernel, rows);
-    });
+    head_row_losses(launcher, op, s, first, space);
     if (!op.dh.empty()) head_gradients(launcher, op, s, first, rows, space);
   }
   if (!op.target.empty()) launch_tree_sum(launcher, space.losses, op.loss_sum, s.R);

@@ -14,17 +14,19 @@
 namespace terrace::shared {
 
 // A block for a row.
+template <bool Mapped>
 struct RowSumsKernel {
-  const float* logits;         // [chunk, columns]
+  float* logits;               // [chunk, columns]
   const std::int32_t* target;  // of the chunk
   float* sums;                 // of the chunk, LogitSums each
   std::int64_t V, columns, first_token;
+  LogitMap map;
 
   static constexpr int kThreads = 512;
 
   template <typename Block>
   TERRACE_KERNEL void operator()(Block& block) const {
-    const float* const row = logits + block.index() * columns;
+    float* const row = logits + block.index() * columns;
     float* const out = sums + block.index() * kLogitSums;
     const std::int64_t at = target[block.index()] - first_token;
     if (target[block.index()] < 0) {
@@ -33,7 +35,7 @@ struct RowSumsKernel {
       });
       return;
     }
-    const RowExponentials exponentials = exponentials_of<kThreads>(block, row, V);
+    const RowExponentials exponentials = exponentials_of<kThreads, Mapped>(block, row, V, map);
     block.for_each_thread([&](int t) {
       if (t != 0) return;
       out[0] = exponentials.max;
@@ -81,7 +83,7 @@ struct WholeLossBody {
 };
 
 // A block for a row: every thread makes the few sums of the whole row by itself.
-template <typename T>
+template <typename T, bool Mapped>
 struct PartGradientKernel {
   const float* logits;         // [chunk, columns]
   const float* sums;           // [parts, rows, 3]
@@ -89,6 +91,7 @@ struct PartGradientKernel {
   T* dlogits;                  // [chunk, columns]; may be the logits
   std::int64_t V, columns, rows, parts, first_row, first_token;
   float gradient_scale;
+  LogitMap map;
 
   static constexpr int kThreads = 512;
 
@@ -102,8 +105,10 @@ struct PartGradientKernel {
     const auto whole = WholeRow<float>::of(sums, rows, parts, row);
     block.for_each_thread([&](int t) {
       for (std::int64_t v = t; v < V; v += kThreads) {
-        const float probability = ::expf(from[v] - whole.max) / whole.sum;
-        const float gradient = gradient_scale * (v == at ? probability - 1.0F : probability);
+        const float logit = Mapped ? map.logit(from[v]) : from[v];
+        const float probability = ::expf(logit - whole.max) / whole.sum;
+        float gradient = gradient_scale * (v == at ? probability - 1.0F : probability);
+        if constexpr (Mapped) gradient *= map.slope(logit);
         to[v] = round_to<T>(is_counted ? gradient : 0.0F);
       }
       for (std::int64_t v = V + t; v < columns; v += kThreads) to[v] = T{};
@@ -130,13 +135,18 @@ void head_sums(Launcher& launcher, const HeadSums& op) {
   for (std::int64_t first = 0; first < s.R; first += s.chunk) {
     const std::int64_t rows = std::min(s.chunk, s.R - first);
     head_logits(launcher, products, s, weight, first, rows, logits);
-    const RowSumsKernel kernel{logits,
-                               op.target.as<std::int32_t>() + first,
-                               op.sums.as<float>() + first * kLogitSums,
-                               s.V,
-                               s.columns,
-                               op.first_token};
-    launcher.template launch<RowSumsKernel::kThreads>("head_sums", kernel, rows);
+    const LogitMap map = logit_map(op);
+    with_mapping(map, [&]<bool Mapped>(std::bool_constant<Mapped>) {
+      using Kernel = RowSumsKernel<Mapped>;
+      const Kernel kernel{logits,
+                          op.target.as<std::int32_t>() + first,
+                          op.sums.as<float>() + first * kLogitSums,
+                          s.V,
+                          s.columns,
+                          op.first_token,
+                          map};
+      launcher.template launch<Kernel::kThreads>("head_sums", kernel, rows);
+    });
   }
 }
 
@@ -144,6 +154,37 @@ inline std::size_t head_part_loss_workspace(const HeadPartLoss& op) {
   if (!op.dh.empty()) return head_loss_workspace(products_of(op));
   const auto rows = static_cast<std::size_t>(op.target.elements());
   return WorkspaceCutter::padded_bytes(rows * sizeof(double));
+}
+
+// A chunk of rows, whose logits are in `space`.
+struct PartChunk {
+  const HeadShape& s;
+  const HeadWorkspace& space;
+  std::int64_t parts, first;
+};
+
+template <typename Launcher>
+void part_dlogits(Launcher& launcher, const HeadPartLoss& op, const PartChunk& chunk) {
+  const LogitMap map = logit_map(op);
+  with_compute_type(op.h.dtype, [&]<typename T>(std::type_identity<T>) {
+    with_mapping(map, [&]<bool Mapped>(std::bool_constant<Mapped>) {
+      using Kernel = PartGradientKernel<T, Mapped>;
+      const Kernel kernel{chunk.space.logits,
+                          op.sums.as<float>(),
+                          op.target.as<std::int32_t>(),
+                          reinterpret_cast<T*>(chunk.space.dlogits),
+                          chunk.s.V,
+                          chunk.s.columns,
+                          chunk.s.R,
+                          chunk.parts,
+                          chunk.first,
+                          op.first_token,
+                          op.gradient_scale,
+                          map};
+      launcher.template launch<Kernel::kThreads>("head_part_loss", kernel,
+                                                 std::min(chunk.s.chunk, chunk.s.R - chunk.first));
+    });
+  });
 }
 
 template <typename Launcher>
@@ -155,20 +196,7 @@ void part_gradients(Launcher& launcher, const HeadPartLoss& op, std::int64_t par
   for (std::int64_t first = 0; first < s.R; first += s.chunk) {
     const std::int64_t rows = std::min(s.chunk, s.R - first);
     head_logits(launcher, products, s, space.weight, first, rows, space.logits);
-    with_compute_type(op.h.dtype, [&]<typename T>(std::type_identity<T>) {
-      const PartGradientKernel<T> kernel{space.logits,
-                                         op.sums.as<float>(),
-                                         op.target.as<std::int32_t>(),
-                                         reinterpret_cast<T*>(space.dlogits),
-                                         s.V,
-                                         s.columns,
-                                         s.R,
-                                         parts,
-                                         first,
-                                         op.first_token,
-                                         op.gradient_scale};
-      launcher.template launch<PartGradientKernel<T>::kThreads>("head_part_loss", kernel, rows);
-    });
+    part_dlogits(launcher, op, {s, space, parts, first});
     head_gradients(launcher, products, s, first, rows, space);
   }
   finish_head_gradient(launcher, products, s, space);

@@ -11,8 +11,8 @@ namespace terrace::shared {
 // beside one another, and warp w of a block has shares w, w + kLanes, ..., which it adds in order;
 // then these sums are added in order.
 struct JoinColumnsKernel {
-  const float* partial;  // [blocks, columns]
-  std::int64_t blocks, columns, width;
+  const float* partial;  // [blocks, stride]
+  std::int64_t blocks, stride, columns, width;
   float* target;  // of the first `width` columns
   float* rest;    // of those after them
   GradientMode mode;
@@ -30,11 +30,11 @@ struct JoinColumnsKernel {
     for (; b + (kAtOnce - 1) * kLanes < blocks; b += kAtOnce * kLanes) {
       float values[kAtOnce];
       TERRACE_UNROLL
-      for (int i = 0; i < kAtOnce; ++i) values[i] = own[(b + i * kLanes) * columns];
+      for (int i = 0; i < kAtOnce; ++i) values[i] = own[(b + i * kLanes) * stride];
       TERRACE_UNROLL
       for (int i = 0; i < kAtOnce; ++i) sum += values[i];
     }
-    for (; b < blocks; b += kLanes) sum += own[b * columns];
+    for (; b < blocks; b += kLanes) sum += own[b * stride];
     return sum;
   }
 

@@ -16,6 +16,7 @@
 #include "kernels/shared/matmul.h"
 #include "kernels/shared/norm_backward.h"
 #include "kernels/shared/norm_forward.h"
+#include "kernels/shared/norm_sums.h"
 #include "kernels/shared/rope.h"
 
 // The table of all block kernels, for a Launcher.
@@ -71,16 +72,19 @@ constexpr KernelTable kernel_functions(std::string_view name) {
       .matmul_backward_weight = K::template run<MatmulBackwardWeight, matmul_backward_weight<L>>,
       .rms_norm_forward = K::template run<RmsNormForward, rms_norm_forward<L>>,
       .rms_norm_backward = K::template run<RmsNormBackward, rms_norm_backward<L>>,
+      .row_squares = K::template run<RowSquares, row_squares<L>>,
+      .norm_along = K::template run<NormAlong, norm_along<L>>,
       .layer_norm_forward = K::template run<LayerNormForward, layer_norm_forward<L>>,
       .layer_norm_backward = K::template run<LayerNormBackward, layer_norm_backward<L>>,
       .rope = K::template run<Rope, rope<L>>,
       .attention_forward = K::template run<AttentionForward, attention_forward<L>>,
       .attention_backward = K::template run<AttentionBackward, attention_backward<L>>,
-      .swiglu_forward = K::template run<SwigluForward, swiglu_forward<L>>,
-      .swiglu_backward = K::template run<SwigluBackward, swiglu_backward<L>>,
+      .glu_forward = K::template run<GluForward, glu_forward<L>>,
+      .glu_backward = K::template run<GluBackward, glu_backward<L>>,
       .gelu_forward = K::template run<GeluForward, gelu_forward<L>>,
       .gelu_backward = K::template run<GeluBackward, gelu_backward<L>>,
       .add = K::template run<Add, add<L>>,
+      .scale = K::template run<Scale, scale<L>>,
       .accumulate_gradient = K::template run<AccumulateGradient, accumulate_gradient<L>>,
       .round_gradient = K::template run<RoundGradient, round_gradient<L>>,
       .fill_zero = K::template run<FillZero, fill_zero<L>>,

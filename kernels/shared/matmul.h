@@ -97,7 +97,7 @@ void bias_gradient(Launcher& launcher, const MatmulBackwardWeight& op, std::int6
     const ColumnSumsKernel<T> kernel{op.dy.as<T>(), partial, R, N, rows_of_part, column_blocks};
     launcher.template launch<kThreads>("bias_gradient", kernel, parts * column_blocks);
   });
-  launch_join_columns(launcher, {partial, parts, N, N, op.dbias.as<float>(), nullptr, op.mode});
+  launch_join_columns(launcher, {partial, parts, N, N, N, op.dbias.as<float>(), nullptr, op.mode});
 }
 
 inline std::size_t matmul_backward_weight_workspace(const MatmulBackwardWeight& op) {

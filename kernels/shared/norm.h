@@ -1,16 +1,103 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
+#include <type_traits>
 
 #include "base/error.h"
+#include "kernels/grouped_rows.h"
 #include "kernels/kernel_table.h"
-#include "kernels/shared/block.h"
+#include "kernels/shared/map.h"
 
 // RMSNorm and LayerNorm, forward and backward. A row is read once, into registers of the threads
 // that share it: a warp while its registers suffice, a block of threads for wider rows.
 namespace terrace::shared {
 
 inline constexpr int kWarp = 32;
+
+// Which norm a kernel computes. They are compiled apart, so that none has what others need.
+enum class NormKind : std::uint8_t {
+  kLayer,
+  kRms,      // the weight times the rounded value
+  kWideRms,  // both other forms: the weight, or 1 + the weight, times the value in fp32
+};
+
+inline NormKind norm_kind(RmsNormForm form) {
+  return form == RmsNormForm::kRoundThenMultiply ? NormKind::kRms : NormKind::kWideRms;
+}
+
+// Calls body(std::integral_constant<NormKind, kind>) for an RMS norm.
+template <typename Body>
+void with_rms_kind(RmsNormForm form, const Body& body) {
+  if (norm_kind(form) == NormKind::kRms) {
+    return body(std::integral_constant<NormKind, NormKind::kRms>());
+  }
+  body(std::integral_constant<NormKind, NormKind::kWideRms>());
+}
+
+// What the weight of kWideRms has added.
+inline float weight_offset(RmsNormForm form) {
+  return form == RmsNormForm::kMultiplyByOnePlus ? 1.0F : 0.0F;
+}
+
+// What a normed value is multiplied with, by a weight.
+template <NormKind Kind>
+TERRACE_KERNEL float norm_factor(float weight, float offset) {
+  if constexpr (Kind == NormKind::kWideRms) return weight + offset;
+  return weight;
+}
+
+// Where the units of a norm are: its rows, or the groups of its rows (kernels/grouped_rows.h).
+template <typename T>
+struct UnitRows {
+  T* data;
+  std::int64_t stride;  // of rows
+  std::int64_t width;   // of a unit
+  Divisor groups;       // of a row
+
+  TERRACE_KERNEL T* at(std::int64_t unit) const {
+    const std::int64_t row = groups.quotient(unit);
+    return data + row * stride + (unit - row * groups.divisor()) * width;
+  }
+};
+
+template <typename T>
+UnitRows<T> unit_rows(const StridedRows& rows, std::int64_t width) {
+  TERRACE_CHECK(rows.empty() || DTypeOf<std::remove_const_t<T>>::value == rows.dtype);
+  const std::int64_t groups = rows.empty() ? 1 : rows.width / width;
+  return {reinterpret_cast<T*>(rows.data), rows.stride, width, Divisor(groups, rows.rows * groups)};
+}
+
+// Whether units of `width` elements are whole packs on boundaries of 16 bytes.
+template <typename T>
+bool units_are_whole(std::initializer_list<StridedRows> all, const TensorView& weight,
+                     std::int64_t width) {
+  bool whole = may_load_packs({weight.data}, static_cast<std::size_t>(width) * sizeof(T));
+  for (const StridedRows& rows : all) {
+    const auto stride_bytes = static_cast<std::size_t>(rows.stride) * sizeof(T);
+    whole = whole && may_load_packs({rows.data}, stride_bytes);
+  }
+  return whole;
+}
+
+// What the parts of a divided norm give each row, [parts, rows]; null where it is not divided.
+struct PartSums {
+  const float* sums = nullptr;
+  std::int64_t parts = 0, rows = 0;
+
+  TERRACE_KERNEL float of_row(std::int64_t r) const {
+    float sum = sums[r];
+    for (std::int64_t p = 1; p < parts; ++p) sum += sums[p * rows + r];
+    return sum;
+  }
+};
+
+inline PartSums part_sums(const TensorView& sums, const StridedRows& rows, std::int64_t width,
+                          std::int64_t total_width) {
+  const std::int64_t parts = checked_parts(sums, rows, width, total_width);
+  if (parts == 0) return {};
+  return {sums.as<float>(), parts, rows.rows};
+}
 
 // How a row is held: by Threads, 32 or all threads of a block, at most kPacks packs each. Whole:
 // every pack is whole and on a boundary of 16 bytes. Kernels are compiled for that and for rows

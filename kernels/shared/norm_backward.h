@@ -30,31 +30,35 @@ inline NormRows norm_rows(std::int64_t R) {
 // a row it has some rows at once, so that their loads wait together and one reduction serves them
 // all. Where a warp does, warps wait for nobody: of rows narrow enough, a lane's registers suffice
 // for the sums, which are added over the block's warps in the end.
-template <typename T, bool Centered, typename Row>
+template <typename T, NormKind Kind, typename Row>
 struct NormBackwardKernel {
+  static constexpr bool kCentered = Kind == NormKind::kLayer;
   static constexpr int kPack = kPackOf<T>;
-  static constexpr int kSums = Centered ? 2 : 1;
+  static constexpr int kSums = kCentered ? 2 : 1;
   static constexpr int kRows =
       Row::kThreads == kWarp || Row::kPacks >= kNormRowsAtOnce ? 1 : kNormRowsAtOnce / Row::kPacks;
   static constexpr int kBlocksAtOnce =
       Row::kThreads == kWarp ? 4 : 0;  // all of them on a large GPU
 
-  const T* dy;
-  const T* x;
+  UnitRows<const T> dy;
+  UnitRows<const T> x;
   const T* weight;
-  const float* mean;  // Centered
+  const float* mean;  // kLayer
   const float* rstd;
-  const T* dresidual;  // may be null, and may be dx
-  T* dx;
+  UnitRows<const T> dresidual;  // may be null, and may be dx; so may dy
+  UnitRows<T> dx;
   float* partial;  // [blocks][kSums][C]: of dweight and dbias
   std::int64_t R, rows_of_block;
   int C;
+  float weight_offset;  // kWideRms
+  PartSums alongs;      // of an RMS norm that is divided
+  float total_width;    // C, or that of the divided norm
 
   struct Held {
     HeldPacks<T, Row::kPacks> dy[kRows], x[kRows], residual[kRows];
     float center[kRows], scale[kRows];
   };
-  // Of each row: the gradient of the normed values along them and, Centered, the sum of it.
+  // Of each row: the gradient of the normed values along them and, kLayer, the sum of it.
   using RowSums = Floats<kSums * kRows>;
   using Shares = Floats<kSums * Row::kPacks * kPack>;
 
@@ -63,15 +67,18 @@ struct NormBackwardKernel {
     TERRACE_UNROLL
     for (int g = 0; g < kRows; ++g) {
       const std::int64_t r = first + g < last ? first + g : last - 1;
+      const T* const dy_row = dy.at(r);
+      const T* const x_row = x.at(r);
+      const T* const residual_row = dresidual.data == nullptr ? nullptr : dresidual.at(r);
       for_each_held_pack<Row, kPack>(lane, C, [&](int p, int c, int count) {
-        held.dy[g].at[p] = load_words(dy + r * C + c, count, Row::kWhole);
-        held.x[g].at[p] = load_words(x + r * C + c, count, Row::kWhole);
+        held.dy[g].at[p] = load_words(dy_row + c, count, Row::kWhole);
+        held.x[g].at[p] = load_words(x_row + c, count, Row::kWhole);
         held.residual[g].at[p] = {};
-        if (dresidual != nullptr) {
-          held.residual[g].at[p] = load_words(dresidual + r * C + c, count, Row::kWhole);
+        if (residual_row != nullptr) {
+          held.residual[g].at[p] = load_words(residual_row + c, count, Row::kWhole);
         }
       });
-      held.center[g] = Centered ? mean[r] : 0.0F;
+      held.center[g] = kCentered ? mean[r] : 0.0F;
       held.scale[g] = rstd[r];
     }
   }
@@ -82,17 +89,27 @@ struct NormBackwardKernel {
     for_each_held_pack<Row, kPack>(lane, C, [&](int p, int, int) {
       TERRACE_UNROLL
       for (int i = 0; i < kPack; ++i) {
-        const float w = weights.at[p].value(i);
+        const float w = norm_factor<Kind>(weights.at[p].value(i), weight_offset);
         TERRACE_UNROLL
         for (int g = 0; g < kRows; ++g) {
           const float gradient = held.dy[g].at[p].value(i) * w;
           const float normed = (held.x[g].at[p].value(i) - held.center[g]) * held.scale[g];
           float& along = sums.at[g * kSums];
           along = ::fmaf(gradient, normed, along);
-          if constexpr (Centered) sums.at[g * kSums + 1] += gradient;
+          if constexpr (kCentered) sums.at[g * kSums + 1] += gradient;
         }
       }
     });
+    return sums;
+  }
+
+  // Past `last`, those of the last row.
+  TERRACE_KERNEL RowSums sums_of_parts(std::int64_t first, std::int64_t last) const {
+    RowSums sums = {};
+    TERRACE_UNROLL
+    for (int g = 0; g < kRows; ++g) {
+      sums.at[g * kSums] = alongs.of_row(first + g < last ? first + g : last - 1);
+    }
     return sums;
   }
 
@@ -100,31 +117,32 @@ struct NormBackwardKernel {
   TERRACE_KERNEL void finish_row(int lane, std::int64_t r, int g, const Held& held,
                                  const RowSums& sums, const HeldPacks<T, Row::kPacks>& weights,
                                  Shares& shares) const {
-    const float width = static_cast<float>(C);
-    const float along = sums.at[g * kSums] / width;
-    const float common = Centered ? sums.at[g * kSums + kSums - 1] / width : 0.0F;
+    const float along = sums.at[g * kSums] / total_width;
+    const float common = kCentered ? sums.at[g * kSums + kSums - 1] / total_width : 0.0F;
     const float scale = held.scale[g];
+    T* const dx_row = dx.at(r);
     for_each_held_pack<Row, kPack>(lane, C, [&](int p, int c, int count) {
       Floats<kPack> normed;
       Floats<kPack> out;
       TERRACE_UNROLL
       for (int i = 0; i < kPack; ++i) {
         normed.at[i] = (held.x[g].at[p].value(i) - held.center[g]) * scale;
-        const float gradient = held.dy[g].at[p].value(i) * weights.at[p].value(i);
+        const float w = norm_factor<Kind>(weights.at[p].value(i), weight_offset);
+        const float gradient = held.dy[g].at[p].value(i) * w;
         const float own = scale * (gradient - common - normed.at[i] * along);
-        out.at[i] = dresidual == nullptr ? own : held.residual[g].at[p].value(i) + own;
+        out.at[i] = dresidual.data == nullptr ? own : held.residual[g].at[p].value(i) + own;
       }
-      // The RMS norm's forward multiplied its weight with the rounded value.
+      // The forward of kRms multiplied its weight with the rounded value.
       const Words<T> rounded = round_words<T>(normed);
       TERRACE_UNROLL
       for (int i = 0; i < kPack; ++i) {
         const float gradient = held.dy[g].at[p].value(i);
-        const float factor = Centered ? normed.at[i] : rounded.value(i);
+        const float factor = Kind == NormKind::kRms ? rounded.value(i) : normed.at[i];
         float& share = shares.at[p * kPack + i];
         share = ::fmaf(gradient, factor, share);
-        if constexpr (Centered) shares.at[(Row::kPacks + p) * kPack + i] += gradient;
+        if constexpr (kCentered) shares.at[(Row::kPacks + p) * kPack + i] += gradient;
       }
-      store_words(dx + r * C + c, round_words<T>(out), count, Row::kWhole);
+      store_words(dx_row + c, round_words<T>(out), count, Row::kWhole);
     });
   }
 
@@ -141,6 +159,7 @@ struct NormBackwardKernel {
         weights[t].at[p] = load_words(weight + c, count, Row::kWhole);
       });
     });
+    const bool divided = !kCentered && alongs.sums != nullptr;
     const std::int64_t begin = block.index() * rows_of_block;
     const std::int64_t last = begin + rows_of_block < R ? begin + rows_of_block : R;
     for (std::int64_t next = begin; next < last; next += Thread::kGroups * kRows) {
@@ -150,9 +169,9 @@ struct NormBackwardKernel {
         sums[t] = {};
         if (first >= last) return;  // the last row, which others have, may be written meanwhile
         load_rows(thread.lane, first, last, held[t]);
-        sums[t] = row_sums(thread.lane, held[t], weights[t]);
+        sums[t] = divided ? sums_of_parts(first, last) : row_sums(thread.lane, held[t], weights[t]);
       });
-      row_sum<Row::kThreads>(block, sums);
+      if (!divided) row_sum<Row::kThreads>(block, sums);
       block.for_each_thread([&](int t) {
         const Thread thread(t);
         const std::int64_t first = next + thread.group * kRows;
@@ -244,52 +263,83 @@ inline std::size_t norm_backward_workspace(std::int64_t rows, std::int64_t width
                                        static_cast<std::size_t>(width) * sizeof(float));
 }
 
-template <typename T, bool Centered, typename Launcher, typename Op>
-void launch_norm_backward(Launcher& launcher, const Op& op, const float* mean, float* dbias) {
+// The statistics and the gradient that a layer norm has beside those of an RMS norm.
+struct LayerNormParts {
+  const float* mean = nullptr;
+  float* dbias = nullptr;  // may be null
+};
+
+template <typename T, NormKind Kind, typename Launcher>
+void launch_norm_backward(Launcher& launcher, const RmsNormBackward& op,
+                          const LayerNormParts& layer) {
   const std::int64_t C = op.weight.elements();
-  const std::int64_t R = op.rstd.elements();
-  TERRACE_CHECK_EQ(op.x.elements(), R * C);
-  TERRACE_CHECK_EQ(op.dy.elements(), R * C);
-  TERRACE_CHECK_EQ(op.dx.elements(), R * C);
-  constexpr std::int64_t kSums = Centered ? 2 : 1;
+  const std::int64_t R = checked_units(op.x, C);
+  check_same_rows(op.dy, op.x);
+  check_same_rows(op.dx, op.x);
+  TERRACE_CHECK_EQ(op.rstd.elements(), R);
+  constexpr std::int64_t kSums = Kind == NormKind::kLayer ? 2 : 1;
+  const PartSums alongs = part_sums(op.along, op.x, C, op.total_width);
   const NormRows rows = norm_rows(R);
   WorkspaceCutter workspace(launcher.workspace());
   float* const partial = workspace.take<float>(rows.blocks * kSums * C);
-  const bool whole = may_load_packs(
-      {op.dy.data, op.x.data, op.weight.data, op.dresidual.data, op.dx.data}, C * sizeof(T));
+  const bool whole = units_are_whole<T>({op.dy, op.x, op.dresidual, op.dx}, op.weight, C);
   with_row_shape<T, false>(C, whole, [&]<typename Row>(Row) {
     constexpr int kThreads = Row::kThreads == kWarp ? 128 : Row::kThreads;
-    using Kernel = NormBackwardKernel<T, Centered, Row>;
-    const Kernel kernel{op.dy.template as<T>(),
-                        op.x.template as<T>(),
-                        op.weight.template as<T>(),
-                        mean,
-                        op.rstd.template as<float>(),
-                        op.dresidual.empty() ? nullptr : op.dresidual.template as<T>(),
-                        op.dx.template as<T>(),
+    using Kernel = NormBackwardKernel<T, Kind, Row>;
+    const Kernel kernel{unit_rows<const T>(op.dy, C),
+                        unit_rows<const T>(op.x, C),
+                        op.weight.as<T>(),
+                        layer.mean,
+                        op.rstd.as<float>(),
+                        unit_rows<const T>(op.dresidual, C),
+                        unit_rows<T>(op.dx, C),
                         partial,
                         R,
                         rows.of_block,
-                        static_cast<int>(C)};
-    launcher.template launch<kThreads>(Centered ? "layer_norm_backward" : "rms_norm_backward",
-                                       kernel, rows.blocks,
-                                       Kernel::shared_bytes(kThreads, static_cast<int>(C)));
+                        static_cast<int>(C),
+                        weight_offset(op.form),
+                        alongs,
+                        static_cast<float>(alongs.parts > 0 ? op.total_width : C)};
+    launcher.template launch<kThreads>(
+        Kernel::kCentered ? "layer_norm_backward" : "rms_norm_backward", kernel, rows.blocks,
+        Kernel::shared_bytes(kThreads, static_cast<int>(C)));
   });
-  launch_join_columns(launcher, {partial, rows.blocks, kSums * C, C,
-                                 op.dweight.template as<float>(), dbias, op.mode});
+  // Without a bias the sums behind the weight's are left.
+  launch_join_columns(launcher,
+                      {partial, rows.blocks, kSums * C, layer.dbias == nullptr ? C : kSums * C, C,
+                       op.dweight.as<float>(), layer.dbias, op.mode});
 }
 
 template <typename Launcher>
 void rms_norm_backward(Launcher& launcher, const RmsNormBackward& op) {
   with_compute_type(op.x.dtype, [&]<typename T>(std::type_identity<T>) {
-    launch_norm_backward<T, false>(launcher, op, nullptr, nullptr);
+    with_rms_kind(op.form, [&]<NormKind Kind>(std::integral_constant<NormKind, Kind>) {
+      launch_norm_backward<T, Kind>(launcher, op, {});
+    });
   });
 }
 
 template <typename Launcher>
 void layer_norm_backward(Launcher& launcher, const LayerNormBackward& op) {
+  const std::int64_t R = op.rstd.elements();
+  const std::int64_t C = op.weight.elements();
+  const auto rows_of = [&](const TensorView& tensor) {
+    TERRACE_CHECK_EQ(tensor.elements(), R * C);
+    return StridedRows{tensor.data, tensor.dtype, R, C, C};
+  };
+  RmsNormBackward rows;
+  rows.dy = rows_of(op.dy);
+  rows.x = rows_of(op.x);
+  rows.weight = op.weight;
+  rows.rstd = op.rstd;
+  if (!op.dresidual.empty()) rows.dresidual = rows_of(op.dresidual);
+  rows.dx = rows_of(op.dx);
+  rows.dweight = op.dweight;
+  rows.mode = op.mode;
+  const LayerNormParts layer = {op.mean.as<float>(),
+                                op.dbias.empty() ? nullptr : op.dbias.as<float>()};
   with_compute_type(op.x.dtype, [&]<typename T>(std::type_identity<T>) {
-    launch_norm_backward<T, true>(launcher, op, op.mean.as<float>(), op.dbias.as<float>());
+    launch_norm_backward<T, NormKind::kLayer>(launcher, rows, layer);
   });
 }
 

@@ -10,21 +10,26 @@
 // The forward of RMSNorm and LayerNorm.
 namespace terrace::shared {
 
-// A warp has two narrow rows at once: their loads wait together, and so do their reductions.
-template <typename T, bool Centered, typename Row>
+// A warp has two narrow rows at once: their loads wait together, and so do their reductions. A row
+// is a unit: one of the groups of a row, where it has some.
+template <typename T, NormKind Kind, typename Row>
 struct NormForwardKernel {
+  static constexpr bool kCentered = Kind == NormKind::kLayer;
   static constexpr int kPack = kPackOf<T>;
   static constexpr int kRows = Row::kThreads == kWarp && Row::kPacks <= 4 ? 2 : 1;
 
-  const T* x;
+  UnitRows<const T> x;
   const T* weight;
-  const T* bias;  // Centered
-  T* y;
-  float* mean;  // Centered
+  const T* bias;  // kLayer; may be null
+  UnitRows<T> y;
+  float* mean;  // kLayer
   float* rstd;
   std::int64_t R;
   int C;
   float epsilon;
+  float weight_offset;  // kWideRms
+  PartSums squares;     // else, where the norm is divided
+  float total_width;    // C, or that of the divided norm
 
   struct Held {
     HeldPacks<T, Row::kPacks> row[kRows];
@@ -42,9 +47,9 @@ struct NormForwardKernel {
   TERRACE_KERNEL void load_rows(std::int64_t first, int lane, Held& held) const {
     TERRACE_UNROLL
     for (int g = 0; g < kRows; ++g) {
-      const std::int64_t r = first + g < R ? first + g : R - 1;
+      const T* const from = x.at(first + g < R ? first + g : R - 1);
       for_each_held_pack<Row, kPack>(lane, C, [&](int p, int c, int count) {
-        held.row[g].at[p] = load_words(x + r * C + c, count, Row::kWhole);
+        held.row[g].at[p] = load_words(from + c, count, Row::kWhole);
       });
     }
   }
@@ -81,7 +86,7 @@ struct NormForwardKernel {
     for_each_held_pack<Row, kPack>(lane, C, [&](int p, int c, int count) {
       const auto w = load_words(weight + c, count, Row::kWhole);
       Words<T> b = {};
-      if constexpr (Centered) b = load_words(bias + c, count, Row::kWhole);
+      if (kCentered && bias != nullptr) b = load_words(bias + c, count, Row::kWhole);
       TERRACE_UNROLL
       for (int g = 0; g < kRows; ++g) {
         if (first + g >= R) continue;
@@ -94,88 +99,122 @@ struct NormForwardKernel {
         Floats<kPack> out;
         TERRACE_UNROLL
         for (int i = 0; i < kPack; ++i) {
-          if constexpr (Centered) {
-            out.at[i] = w.value(i) * normed.at[i] + b.value(i);
+          const float factor = norm_factor<Kind>(w.value(i), weight_offset);
+          if constexpr (kCentered) {
+            out.at[i] = factor * normed.at[i] + b.value(i);
           } else {
-            out.at[i] = w.value(i) * rounded.value(i);
+            out.at[i] = factor * (Kind == NormKind::kRms ? rounded.value(i) : normed.at[i]);
           }
         }
-        store_words(y + (first + g) * C + c, round_words<T>(out), count, Row::kWhole);
+        store_words(y.at(first + g) + c, round_words<T>(out), count, Row::kWhole);
       }
     });
+  }
+
+  // Past the last row, those of the last.
+  TERRACE_KERNEL OfRows sums_of_parts(std::int64_t first) const {
+    OfRows sums;
+    TERRACE_UNROLL
+    for (int g = 0; g < kRows; ++g) sums.at[g] = squares.of_row(first + g < R ? first + g : R - 1);
+    return sums;
   }
 
   template <typename Block>
   TERRACE_KERNEL void operator()(Block& block) const {
     typename Block::template PerThread<Held> held;
     typename Block::template PerThread<OfRows> centers;
-    typename Block::template PerThread<OfRows> squares;
+    typename Block::template PerThread<OfRows> sums;
+    const bool divided = !kCentered && squares.sums != nullptr;
     const float width = static_cast<float>(C);
     block.for_each_thread([&](int t) {
       const RowThread<Row::kThreads, Block> thread(t);
       load_rows(first_row(block, thread.group), thread.lane, held[t]);
       centers[t] = {};
-      if constexpr (Centered) centers[t] = sums_of(held[t], thread.lane);
+      if constexpr (kCentered) centers[t] = sums_of(held[t], thread.lane);
     });
-    if constexpr (Centered) row_sum<Row::kThreads>(block, centers);
+    if constexpr (kCentered) row_sum<Row::kThreads>(block, centers);
     block.for_each_thread([&](int t) {
+      const RowThread<Row::kThreads, Block> thread(t);
+      if (divided) {
+        sums[t] = sums_of_parts(first_row(block, thread.group));
+        return;
+      }
       TERRACE_UNROLL
       for (int g = 0; g < kRows; ++g) centers[t].at[g] /= width;
-      squares[t] = squares_of(held[t], RowThread<Row::kThreads, Block>(t).lane, centers[t]);
+      sums[t] = squares_of(held[t], thread.lane, centers[t]);
     });
-    row_sum<Row::kThreads>(block, squares);
+    if (!divided) row_sum<Row::kThreads>(block, sums);
     block.for_each_thread([&](int t) {
       const RowThread<Row::kThreads, Block> thread(t);
       const std::int64_t first = first_row(block, thread.group);
       OfRows scales;
       TERRACE_UNROLL
       for (int g = 0; g < kRows; ++g) {
-        scales.at[g] = 1.0F / ::sqrtf(squares[t].at[g] / width + epsilon);
+        scales.at[g] = 1.0F / ::sqrtf(sums[t].at[g] / total_width + epsilon);
         if (thread.lane != 0 || first + g >= R) continue;
         rstd[first + g] = scales.at[g];
-        if (Centered) mean[first + g] = centers[t].at[g];
+        if (kCentered) mean[first + g] = centers[t].at[g];
       }
       store_rows(held[t], first, thread.lane, centers[t], scales);
     });
   }
 };
 
-template <typename T, bool Centered, typename Launcher, typename Op>
-void launch_norm_forward(Launcher& launcher, const Op& op, TensorView bias, float* mean) {
+// `bias` and `mean` are those of a layer norm.
+template <typename T, NormKind Kind, typename Launcher>
+void launch_norm_forward(Launcher& launcher, const RmsNormForward& op, const TensorView& bias,
+                         float* mean) {
   const std::int64_t C = op.weight.elements();
-  const std::int64_t R = op.rstd.elements();
-  TERRACE_CHECK_EQ(op.x.elements(), R * C);
-  TERRACE_CHECK_EQ(op.y.elements(), R * C);
+  const std::int64_t R = checked_units(op.x, C);
+  check_same_rows(op.y, op.x);
+  TERRACE_CHECK_EQ(op.rstd.elements(), R);
+  const PartSums squares = part_sums(op.squares, op.x, C, op.total_width);
   const bool whole =
-      may_load_packs({op.x.data, op.weight.data, bias.data, op.y.data}, C * sizeof(T));
+      units_are_whole<T>({op.x, op.y}, op.weight, C) && may_load_packs({bias.data}, 0);
   with_row_shape<T, true>(C, whole, [&]<typename Row>(Row) {
     constexpr int kThreads = Row::kThreads == kWarp ? 256 : Row::kThreads;
-    using Kernel = NormForwardKernel<T, Centered, Row>;
-    const Kernel kernel{op.x.template as<T>(),
-                        op.weight.template as<T>(),
+    using Kernel = NormForwardKernel<T, Kind, Row>;
+    const Kernel kernel{unit_rows<const T>(op.x, C),
+                        op.weight.as<T>(),
                         bias.empty() ? nullptr : bias.as<T>(),
-                        op.y.template as<T>(),
+                        unit_rows<T>(op.y, C),
                         mean,
-                        op.rstd.template as<float>(),
+                        op.rstd.as<float>(),
                         R,
                         static_cast<int>(C),
-                        op.epsilon};
-    launcher.template launch<kThreads>(Centered ? "layer_norm_forward" : "rms_norm_forward", kernel,
-                                       divide_up(R, Kernel::rows_of_block(kThreads)));
+                        op.epsilon,
+                        weight_offset(op.form),
+                        squares,
+                        static_cast<float>(squares.parts > 0 ? op.total_width : C)};
+    constexpr bool kCentered = Kernel::kCentered;
+    launcher.template launch<kThreads>(kCentered ? "layer_norm_forward" : "rms_norm_forward",
+                                       kernel, divide_up(R, Kernel::rows_of_block(kThreads)));
   });
 }
 
 template <typename Launcher>
 void rms_norm_forward(Launcher& launcher, const RmsNormForward& op) {
   with_compute_type(op.x.dtype, [&]<typename T>(std::type_identity<T>) {
-    launch_norm_forward<T, false>(launcher, op, {}, nullptr);
+    with_rms_kind(op.form, [&]<NormKind Kind>(std::integral_constant<NormKind, Kind>) {
+      launch_norm_forward<T, Kind>(launcher, op, {}, nullptr);
+    });
   });
 }
 
 template <typename Launcher>
 void layer_norm_forward(Launcher& launcher, const LayerNormForward& op) {
+  const std::int64_t R = op.rstd.elements();
+  const std::int64_t C = op.weight.elements();
+  TERRACE_CHECK_EQ(op.x.elements(), R * C);
+  TERRACE_CHECK_EQ(op.y.elements(), R * C);
+  RmsNormForward rows;
+  rows.x = {op.x.data, op.x.dtype, R, C, C};
+  rows.weight = op.weight;
+  rows.y = {op.y.data, op.y.dtype, R, C, C};
+  rows.rstd = op.rstd;
+  rows.epsilon = op.epsilon;
   with_compute_type(op.x.dtype, [&]<typename T>(std::type_identity<T>) {
-    launch_norm_forward<T, true>(launcher, op, op.bias, op.mean.as<float>());
+    launch_norm_forward<T, NormKind::kLayer>(launcher, rows, op.bias, op.mean.as<float>());
   });
 }
 

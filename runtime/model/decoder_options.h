@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/kernel_table.h"
 #include "runtime/model/rope_options.h"
 
 // What a decoder computes: every choice in which the families differ, and no family.
@@ -14,18 +15,35 @@ namespace terrace {
 struct NormOptions {
   bool has_mean = false;  // layer norm, with a bias; else root mean square
   float epsilon = 1e-5F;
+  RmsNormForm form = RmsNormForm::kRoundThenMultiply;  // weights of kMultiplyByOnePlus start at 0
 
   friend bool operator==(const NormOptions&, const NormOptions&) = default;
+};
+
+// Where the norms of a block stand.
+enum class NormPlaces : std::uint8_t {
+  kBefore,  // x + attention(norm(x)), then x + feed_forward(norm(x))
+  kAfter,   // x + norm(attention(x)), then x + norm(feed_forward(x))
+  kAround,  // both: x + norm(attention(norm(x))), ...
+};
+
+// Norms of queries and keys, before they are rotated.
+enum class QueryKeyNorms : std::uint8_t {
+  kNone,
+  kEachHead,    // each head by itself; all share the weight of a head's width
+  kWholeWidth,  // all heads together
 };
 
 enum class FeedForward : std::uint8_t {
   kGelu,      // down(gelu(up(x))), GELU by the tanh formula
   kSiluGate,  // down(silu(gate(x)) * up(x))
+  kGeluGate,  // down(gelu(gate(x)) * up(x))
 };
 
 // In what layers of one model may differ.
 struct LayerOptions {
-  std::int32_t rope = -1;  // which of DecoderOptions::ropes; -1: positions are not rotated
+  std::int32_t rope = -1;   // which of DecoderOptions::ropes; -1: positions are not rotated
+  std::int64_t window = 0;  // a query sees the last `window` keys up to its own; 0: all
 
   friend bool operator==(const LayerOptions&, const LayerOptions&) = default;
 };
@@ -50,19 +68,25 @@ enum class ParameterKind : std::uint8_t {
   kGateBias,
   kUpBias,
   kDownBias,
+  kQueryNorm,
+  kKeyNorm,
   kAttentionNorm,  // before the attention
   kAttentionNormBias,
+  kAttentionOutNorm,  // behind it
   kFeedForwardNorm,
   kFeedForwardNormBias,
+  kFeedForwardOutNorm,
   kFinalNorm,
   kFinalNormBias,
 };
-inline constexpr std::size_t kParameterKinds = 23;
+inline constexpr std::size_t kParameterKinds = 27;
 
 // What a parameter is called. {} stands for the layer's number. Empty: there is none.
 struct ParameterName {
   std::string name;    // in layouts and checkpoints
-  std::string stored;  // in Hugging Face's files; empty: the same
+  // In Hugging Face's files; empty: the same. Parameters of one stored name are rows of one tensor
+  // there, in the order of their kinds.
+  std::string stored;
 };
 using ParameterNames = std::array<ParameterName, kParameterKinds>;
 
@@ -78,13 +102,25 @@ struct DecoderOptions {
   std::int64_t positions = 0;
   bool tied = false;  // the head's weight is the embedding's
   NormOptions norm;
+  NormPlaces norm_places = NormPlaces::kBefore;
+  QueryKeyNorms query_key_norms = QueryKeyNorms::kNone;
   FeedForward feed_forward = FeedForward::kSiluGate;
   bool has_position_embedding = false;
-  bool has_attention_bias = false;     // of query, key, value and projection
+  bool has_qkv_bias = false;  // of query, key and value
+  bool has_projection_bias = false;
   bool has_feed_forward_bias = false;  // of gate, up and down
-  bool stores_qkv_whole = false;       // query, key and value as one matrix
-  bool stores_transposed = false;      // matrices of blocks are [in, out] in files
-  bool narrows_residual_init = false;  // what joins the residual stream starts smaller
+  float score_scale = 0;               // 0: one by the square root of the head's width
+  float score_soft_cap = 0;            // 0: none; likewise below
+  float logit_scale = 1;
+  float logit_soft_cap = 0;
+  float residual_scale = 1;   // of what joins the residual stream
+  float embedding_scale = 1;  // of the tokens' rows
+  bool rounds_embedding_scale = false;  // to the compute type
+  std::int64_t padding_token = -1;      // its row has no gradient from inputs; -1: there is none
+  std::int64_t rotary_width = 0;        // of a head's elements, how many are rotated; 0: all
+  bool stores_qkv_whole = false;        // query, key and value as one parameter, of equal parts
+  bool stores_transposed = false;       // matrices of blocks are [in, out] in files
+  bool narrows_residual_init = false;   // what joins the residual stream starts smaller
   std::vector<RopeOptions> ropes;
   std::vector<LayerOptions> layer_options;  // one a layer; empty: all as LayerOptions()
 
@@ -96,6 +132,7 @@ struct DecoderOptions {
   std::int64_t up_columns() const {
     return feed_forward == FeedForward::kGelu ? intermediate : 2 * intermediate;
   }
+  std::int64_t rotated_width() const { return rotary_width == 0 ? head_width : rotary_width; }
   friend bool operator==(const DecoderOptions&, const DecoderOptions&) = default;
 };
 

@@ -40,7 +40,9 @@ UnitLayout tensor_part(const UnitLayout& whole, const TensorSplit& split) {
     unit.elements += part.elements();
     const std::int64_t here = part.offset + part.slice.elements_of(split.rank);
     if (here < unit.elements) unit.padding.push_back({here, unit.elements});
-    if (part.is_norm && split.shares_rows) {
+    const bool is_share = part.gradient == GradientShare::kHeads ||
+                          (part.gradient == GradientShare::kRows && split.shares_rows);
+    if (is_share) {
       if (unit.summed.empty()) unit.summed.begin = part.offset;
       unit.summed.end = unit.elements;
     }
@@ -96,12 +98,18 @@ class UnitBuilder {
     return tensor;
   }
 
-  // Of layer norms, with their biases.
+  // Of rows; of layer norms, with their biases.
   void norm(ParameterKind weight, ParameterKind bias_kind) {
-    ParameterTensor& tensor = bias(weight, config_.width);
-    tensor.init = Init::kOnes;
-    tensor.is_norm = true;
-    if (config_.norm.has_mean) bias(bias_kind, config_.width).is_norm = true;
+    norm_weight(weight, config_.width).gradient = GradientShare::kRows;
+    if (config_.norm.has_mean) bias(bias_kind, config_.width).gradient = GradientShare::kRows;
+  }
+
+  ParameterTensor& norm_weight(ParameterKind kind, std::int64_t elements,
+                               TensorCut cut = TensorCut::kReplicated) {
+    ParameterTensor& tensor = bias(kind, elements, cut);
+    const bool adds_one = config_.norm.form == RmsNormForm::kMultiplyByOnePlus;
+    tensor.init = adds_one ? Init::kZeros : Init::kOnes;
+    return tensor;
   }
 
   UnitLayout finish() { return std::move(unit_); }
@@ -151,17 +159,36 @@ void add_attention_matrices(const ModelConfig& config, UnitBuilder& unit) {
 }
 
 void add_attention_biases(const ModelConfig& config, UnitBuilder& unit) {
-  if (!config.has_attention_bias) return;
   const std::int64_t queries = config.heads * config.head_width;
   const std::int64_t keys = config.key_value_heads * config.head_width;
-  if (config.stores_qkv_whole) {
+  if (config.has_qkv_bias && config.stores_qkv_whole) {
     unit.bias(ParameterKind::kQueryBias, config.qkv_columns(), TensorCut::kRows).row_groups = 3;
-  } else {
+  } else if (config.has_qkv_bias) {
     unit.bias(ParameterKind::kQueryBias, queries, TensorCut::kRows);
     unit.bias(ParameterKind::kKeyBias, keys, TensorCut::kRows);
     unit.bias(ParameterKind::kValueBias, keys, TensorCut::kRows);
   }
-  unit.bias(ParameterKind::kProjectionBias, config.width);
+  if (config.has_projection_bias) unit.bias(ParameterKind::kProjectionBias, config.width);
+}
+
+void add_query_key_norms(const ModelConfig& config, UnitBuilder& unit) {
+  const std::int64_t head = config.head_width;
+  if (config.query_key_norms == QueryKeyNorms::kEachHead) {
+    unit.norm_weight(ParameterKind::kQueryNorm, head).gradient = GradientShare::kHeads;
+    unit.norm_weight(ParameterKind::kKeyNorm, head).gradient = GradientShare::kHeads;
+  } else if (config.query_key_norms == QueryKeyNorms::kWholeWidth) {
+    unit.norm_weight(ParameterKind::kQueryNorm, config.heads * head, TensorCut::kRows);
+    unit.norm_weight(ParameterKind::kKeyNorm, config.key_value_heads * head, TensorCut::kRows);
+  }
+}
+
+void add_block_norms(const ModelConfig& config, UnitBuilder& unit) {
+  const bool before = config.norm_places != NormPlaces::kAfter;
+  const bool after = config.norm_places != NormPlaces::kBefore;
+  if (before) unit.norm(ParameterKind::kAttentionNorm, ParameterKind::kAttentionNormBias);
+  if (after) unit.norm(ParameterKind::kAttentionOutNorm, ParameterKind::kAttentionNormBias);
+  if (before) unit.norm(ParameterKind::kFeedForwardNorm, ParameterKind::kFeedForwardNormBias);
+  if (after) unit.norm(ParameterKind::kFeedForwardOutNorm, ParameterKind::kFeedForwardNormBias);
 }
 
 void add_block(const ModelConfig& config, UnitBuilder& unit) {
@@ -177,8 +204,8 @@ void add_block(const ModelConfig& config, UnitBuilder& unit) {
     unit.bias(ParameterKind::kUpBias, inner, TensorCut::kRows);
     unit.bias(ParameterKind::kDownBias, config.width);
   }
-  unit.norm(ParameterKind::kAttentionNorm, ParameterKind::kAttentionNormBias);
-  unit.norm(ParameterKind::kFeedForwardNorm, ParameterKind::kFeedForwardNormBias);
+  add_query_key_norms(config, unit);
+  add_block_norms(config, unit);
 }
 
 void add_head(const ModelConfig& config, UnitBuilder& unit) {
@@ -188,12 +215,25 @@ void add_head(const ModelConfig& config, UnitBuilder& unit) {
   unit.norm(ParameterKind::kFinalNorm, ParameterKind::kFinalNormBias);
 }
 
+// Parameters that are stored as one tensor are its rows, one after the other.
+void find_stored_rows(UnitLayout& unit) {
+  for (ParameterTensor& tensor : unit.tensors) {
+    tensor.stored_rows = 0;
+    for (const ParameterTensor& other : unit.tensors) {
+      if (other.stored_name != tensor.stored_name) continue;
+      if (other.offset < tensor.offset) tensor.stored_first_row += other.rows;
+      tensor.stored_rows += other.rows;
+    }
+  }
+}
+
 UnitLayout whole_unit(const ModelConfig& config, UnitKind kind, std::int64_t index) {
   UnitBuilder unit(config, kind, index);
   if (kind == UnitKind::kEmbedding) add_embedding(config, unit);
   if (kind == UnitKind::kBlock) add_block(config, unit);
   if (kind == UnitKind::kHead) add_head(config, unit);
   UnitLayout layout = unit.finish();
+  find_stored_rows(layout);
   // There are two such sums a layer.
   const float residual =
       config.initializer_range / std::sqrt(2.0F * static_cast<float>(config.layers));

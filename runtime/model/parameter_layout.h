@@ -22,15 +22,24 @@ enum class Init : std::uint8_t { kNormal, kOnes, kZeros };
 // columns (a row-parallel product), or not: all have it.
 enum class TensorCut : std::uint8_t { kReplicated, kRows, kColumns };
 
+// What a tensor-parallel rank's gradient of a parameter that all have covers: everything; its rows
+// of the micro-batch, where sequence parallelism divides these; its heads. Unless it is everything,
+// the ranks' gradients are added.
+enum class GradientShare : std::uint8_t { kAll, kRows, kHeads };
+
 struct ParameterTensor {
   ParameterKind kind = ParameterKind::kTokenEmbedding;
   std::string name;         // Hugging Face's, without gpt2's optional "transformer." prefix
-  std::string stored_name;  // in Hugging Face's files
+  // In Hugging Face's files: the tensor of this name has `stored_rows` rows, and from the
+  // stored_first_row-th on those of this parameter. Of whole models.
+  std::string stored_name;
+  std::int64_t stored_first_row = 0;
+  std::int64_t stored_rows = 0;
   std::int64_t rows = 0;    // [rows, columns] as Linear stores it: out, in. A vector has 1 column.
   std::int64_t columns = 1;
   TensorCut cut = TensorCut::kReplicated;
   std::int64_t row_groups = 1;  // of each of which, where rows are cut, a rank has its part: q|k|v
-  bool is_norm = false;
+  GradientShare gradient = GradientShare::kAll;
   bool is_vector = false;
   std::int64_t offset = 0;         // elements from the unit's start
   bool decay = false;              // weight decay applies: matrices only

@@ -26,50 +26,83 @@ struct RowsShape {
 
 constexpr RowsShape kRows[] = {{1, 1}, {37, 75}, {5, 64}, {2, 1030}};
 
-OpCase swiglu_forward_case(DType compute, const RowsShape& s, Random& random) {
-  OpCase c;
-  c.name = fmt::format("swiglu_forward R={} I={}", s.R, s.I);
-  c.inputs.push_back(HostTensor::random(compute, shape(s.R, 2 * s.I), random, 12.0));
-  c.outputs = {{.dtype = compute, .shape = shape(s.R, s.I)}};
-  set_op(c, &KernelTable::swiglu_forward, [](const Views& in, const Views& out, GradientMode) {
-    return SwigluForward{.gate_up = in[0], .y = out[0]};
-  });
-  c.bounds = [rounding = rounding_to(compute)](const Values&, const Values& want) {
-    Values bounds(1);
-    for (const double y : want[0])
-      bounds[0].push_back(stored(kFunction * std::abs(y), y, rounding));
-    return bounds;
-  };
-  return c;
+// The sizes of the terms that an activation's value and its derivative are added from, at x: their
+// errors are relative to these. silu' = s (1 + x (1 - s)), s the sigmoid: 1 - s is off by u, not by
+// u (1 - s). gelu = x/2 (1 + tanh): for negative x the sum cancels.
+struct ActivationSize {
+  double value, slope;
+};
+
+ActivationSize activation_size(GateActivation activation, double x) {
+  if (activation == GateActivation::kSilu) {
+    const double s = 1 / (1 + std::exp(-x));
+    return {std::abs(x) * s, s * (1 + std::abs(x))};
+  }
+  const double inner = 0.8 * (1 + 0.135 * x * x);  // the derivative of the tanh's argument
+  return {std::abs(x), 1 + std::abs(x) * inner};
 }
 
-// dgate = dy up s (1 + gate (1 - s)), s the sigmoid: 1 - s is off by u, not by u (1 - s).
-OpCase swiglu_backward_case(DType compute, const RowsShape& s, Random& random) {
+double gate_range(GateActivation activation) {
+  return activation == GateActivation::kSilu ? 12.0 : 8.0;
+}
+
+OpCase glu_forward_case(DType compute, const RowsShape& s, GateActivation activation,
+                        Random& random) {
   OpCase c;
-  c.name = fmt::format("swiglu_backward R={} I={}", s.R, s.I);
-  c.inputs.push_back(HostTensor::random(compute, shape(s.R, 2 * s.I), random, 12.0));
-  c.inputs.push_back(HostTensor::random(compute, shape(s.R, s.I), random));
-  c.outputs = {{.dtype = compute, .shape = shape(s.R, 2 * s.I)}};
-  set_op(c, &KernelTable::swiglu_backward, [](const Views& in, const Views& out, GradientMode) {
-    return SwigluBackward{.gate_up = in[0], .dy = in[1], .dgate_up = out[0]};
-  });
-  c.bounds = [s, rounding = rounding_to(compute)](const Values& in, const Values& want) {
-    Values bounds = {std::vector<double>(want[0].size())};
+  c.name =
+      fmt::format("glu_forward R={} I={} activation={}", s.R, s.I, static_cast<int>(activation));
+  c.inputs.push_back(
+      HostTensor::random(compute, shape(s.R, 2 * s.I), random, gate_range(activation)));
+  c.outputs = {{.dtype = compute, .shape = shape(s.R, s.I)}};
+  set_op(c, &KernelTable::glu_forward,
+         [activation](const Views& in, const Views& out, GradientMode) {
+           return GluForward{.gate_up = in[0], .y = out[0], .activation = activation};
+         });
+  c.bounds = [s, activation, rounding = rounding_to(compute)](const Values& in,
+                                                              const Values& want) {
+    Values bounds(1);
     for (std::int64_t i = 0; i < s.R * s.I; ++i) {
       const std::int64_t gate_at = i / s.I * 2 * s.I + i % s.I;
-      const std::int64_t up_at = gate_at + s.I;
-      const double gate = in[0][gate_at];
-      const double dgate_size =
-          std::abs(in[1][i] * in[0][up_at]) / (1 + std::exp(-gate)) * (1 + std::abs(gate));
-      bounds[0][gate_at] = stored(kFunction * dgate_size, want[0][gate_at], rounding);
-      bounds[0][up_at] = stored(kFunction * std::abs(want[0][up_at]), want[0][up_at], rounding);
+      const double up = std::abs(in[0][gate_at + s.I]);
+      const double size = up * activation_size(activation, in[0][gate_at]).value;
+      bounds[0].push_back(stored(kFunction * size, want[0][i], rounding));
     }
     return bounds;
   };
   return c;
 }
 
-// y = x/2 (1 + tanh): for negative x the sum cancels, so its error is relative to 1.
+OpCase glu_backward_case(DType compute, const RowsShape& s, GateActivation activation,
+                         Random& random) {
+  OpCase c;
+  c.name =
+      fmt::format("glu_backward R={} I={} activation={}", s.R, s.I, static_cast<int>(activation));
+  c.inputs.push_back(
+      HostTensor::random(compute, shape(s.R, 2 * s.I), random, gate_range(activation)));
+  c.inputs.push_back(HostTensor::random(compute, shape(s.R, s.I), random));
+  c.outputs = {{.dtype = compute, .shape = shape(s.R, 2 * s.I)}};
+  set_op(c, &KernelTable::glu_backward,
+         [activation](const Views& in, const Views& out, GradientMode) {
+           return GluBackward{
+               .gate_up = in[0], .dy = in[1], .dgate_up = out[0], .activation = activation};
+         });
+  c.bounds = [s, activation, rounding = rounding_to(compute)](const Values& in,
+                                                              const Values& want) {
+    Values bounds = {std::vector<double>(want[0].size())};
+    for (std::int64_t i = 0; i < s.R * s.I; ++i) {
+      const std::int64_t gate_at = i / s.I * 2 * s.I + i % s.I;
+      const std::int64_t up_at = gate_at + s.I;
+      const ActivationSize size = activation_size(activation, in[0][gate_at]);
+      const double dgate = std::abs(in[1][i] * in[0][up_at]) * size.slope;
+      const double dup = std::abs(in[1][i]) * size.value;
+      bounds[0][gate_at] = stored(kFunction * dgate, want[0][gate_at], rounding);
+      bounds[0][up_at] = stored(kFunction * dup, want[0][up_at], rounding);
+    }
+    return bounds;
+  };
+  return c;
+}
+
 OpCase gelu_forward_case(DType compute, std::int64_t size, Random& random) {
   OpCase c;
   c.name = fmt::format("gelu_forward {}", size);
@@ -100,27 +133,38 @@ OpCase gelu_backward_case(DType compute, std::int64_t size, Random& random) {
   c.bounds = [rounding = rounding_to(compute)](const Values& in, const Values& want) {
     Values bounds(1);
     for (std::size_t i = 0; i < want[0].size(); ++i) {
-      const double x = in[0][i];
-      const double inner = 0.8 * (1 + 0.135 * x * x);  // the derivative of the tanh's argument
-      const double size_of_terms = std::abs(in[1][i]) * (1 + std::abs(x) * inner);
-      bounds[0].push_back(stored(kFunction * size_of_terms, want[0][i], rounding));
+      const double slope = activation_size(GateActivation::kGeluTanh, in[0][i]).slope;
+      bounds[0].push_back(stored(kFunction * std::abs(in[1][i]) * slope, want[0][i], rounding));
     }
     return bounds;
   };
   return c;
 }
 
-OpCase add_case(DType compute, std::int64_t size, bool in_place, Random& random) {
+OpCase add_case(DType compute, std::int64_t size, bool in_place, float b_scale, Random& random) {
   OpCase c;
-  c.name = fmt::format("add {} in_place={}", size, in_place);
+  c.name = fmt::format("add {} in_place={} scale={}", size, in_place, b_scale);
   c.inputs.push_back(HostTensor::random(compute, shape(size), random));
   c.inputs.push_back(HostTensor::random(compute, shape(size), random));
   c.outputs = {{.dtype = compute,
                 .shape = shape(size),
                 .kind = in_place ? OutputKind::kInPlace : OutputKind::kOverwritten,
                 .same_as = 1}};
-  set_op(c, &KernelTable::add, [in_place](const Views& in, const Views& out, GradientMode) {
-    return Add{.a = in[0], .b = in_place ? out[0] : in[1], .y = out[0]};
+  set_op(c, &KernelTable::add, [=](const Views& in, const Views& out, GradientMode) {
+    return Add{.a = in[0], .b = in_place ? out[0] : in[1], .y = out[0], .b_scale = b_scale};
+  });
+  return c;
+}
+
+OpCase scale_case(DType compute, std::int64_t size, bool in_place, Random& random) {
+  OpCase c;
+  c.name = fmt::format("scale {} in_place={}", size, in_place);
+  c.inputs.push_back(HostTensor::random(compute, shape(size), random));
+  c.outputs = {{.dtype = compute,
+                .shape = shape(size),
+                .kind = in_place ? OutputKind::kInPlace : OutputKind::kOverwritten}};
+  set_op(c, &KernelTable::scale, [in_place](const Views& in, const Views& out, GradientMode) {
+    return Scale{.x = in_place ? out[0] : in[0], .y = out[0], .factor = 12.3F};
   });
   return c;
 }
@@ -215,8 +259,10 @@ std::vector<OpCase> activation_cases(DType compute) {
   Random random(5);
   std::vector<OpCase> cases;
   for (const RowsShape& s : kRows) {
-    cases.push_back(swiglu_forward_case(compute, s, random));
-    cases.push_back(swiglu_backward_case(compute, s, random));
+    for (const GateActivation activation : {GateActivation::kSilu, GateActivation::kGeluTanh}) {
+      cases.push_back(glu_forward_case(compute, s, activation, random));
+      cases.push_back(glu_backward_case(compute, s, activation, random));
+    }
   }
   for (const std::int64_t size : kSizes) {
     cases.push_back(gelu_forward_case(compute, size, random));
@@ -229,8 +275,12 @@ std::vector<OpCase> elementwise_cases(DType compute) {
   Random random(6);
   std::vector<OpCase> cases;
   for (const std::int64_t size : kSizes) {
-    cases.push_back(add_case(compute, size, false, random));
-    cases.push_back(add_case(compute, size, true, random));
+    for (const bool in_place : {false, true}) {
+      for (const float b_scale : {1.0F, 0.22F}) {
+        cases.push_back(add_case(compute, size, in_place, b_scale, random));
+      }
+      cases.push_back(scale_case(compute, size, in_place, random));
+    }
     cases.push_back(accumulate_case(size, random));
     cases.push_back(fill_zero_case(compute, size));
     cases.push_back(cast_case(compute, DType::kF32, size, random));

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <optional>
+
 #include "tests/kernels/op_case.h"
 
 // The order of every addition is part of the contract here, so all results are held to the bits of
@@ -20,84 +22,134 @@ constexpr EmbeddingShape kEmbeddingShapes[] = {{1, 1, 1, 1, 1},
 
 constexpr std::int64_t kSparePositions = 3;  // rows of wpe past the sequence
 
-OpCase forward_case(DType compute, const EmbeddingShape& s, bool with_positions, Random& random) {
+// A token that adds nothing to the gradient: one of the batch, or one that is not in it.
+enum class Padding : std::uint8_t { kNone, kInBatch, kNotInBatch };
+
+struct Options {
+  bool with_wpe = false;
+  bool of_part = false;          // the second of three parts of the vocabulary
+  bool given_positions = false;  // with wpe
+  float scale = 1.0F;
+  Padding padding = Padding::kNone;
+
+  std::string name() const {
+    return fmt::format("wpe={} part={} positions={} scale={} padding={}", with_wpe, of_part,
+                       given_positions, scale, static_cast<int>(padding));
+  }
+};
+
+std::int64_t rows_of(const EmbeddingShape& s) { return s.batch * s.T; }
+
+// Nobody looks at it where positions are given.
+std::int64_t sequence_of(const EmbeddingShape& s, bool given_positions) {
+  return given_positions ? 0 : s.T;
+}
+
+std::optional<std::int64_t> first_token(const EmbeddingShape& s, const Options& o) {
+  return o.of_part ? std::optional(s.V) : std::nullopt;
+}
+
+HostTensor random_tokens(const EmbeddingShape& s, const Options& o, Random& random) {
+  const std::int64_t tokens = o.of_part ? 3 * s.V : s.V;
+  return HostTensor::random_indices(shape(rows_of(s)), random, static_cast<std::int32_t>(tokens));
+}
+
+// As documents have them: several rows of one sequence share a position, and some have none.
+HostTensor random_positions(const EmbeddingShape& s, Random& random) {
+  return HostTensor::random_indices(shape(rows_of(s)), random,
+                                    static_cast<std::int32_t>(s.T / 2 + kSparePositions));
+}
+
+// Inputs: tokens, wte, wpe, positions.
+OpCase forward_case(DType compute, const EmbeddingShape& s, const Options& o, Random& random) {
   OpCase c;
-  const std::int64_t R = s.batch * s.T;
-  c.name = fmt::format("embedding_forward R={} C={} V={} wpe={}", R, s.C, s.V, with_positions);
-  c.inputs.push_back(HostTensor::random_indices(shape(R), random, static_cast<std::int32_t>(s.V)));
+  c.name = fmt::format("embedding_forward R={} C={} V={} {}", rows_of(s), s.C, s.V, o.name());
+  c.inputs.push_back(random_tokens(s, o, random));
   c.inputs.push_back(HostTensor::random(compute, shape(s.V, s.C), random));
   c.inputs.push_back(HostTensor::random(compute, shape(s.T + kSparePositions, s.C), random));
-  c.outputs = {{.dtype = compute, .shape = shape(R, s.C)}};
+  c.inputs.push_back(random_positions(s, random));
+  c.outputs = {{.dtype = compute, .shape = shape(rows_of(s), s.C)}};
   set_op(c, &KernelTable::embedding_forward,
-         [T = s.T, with_positions](const Views& in, const Views& out, GradientMode) {
+         [s, o](const Views& in, const Views& out, GradientMode) {
            return EmbeddingForward{.tokens = in[0],
                                    .wte = in[1],
-                                   .wpe = with_positions ? in[2] : TensorView{},
+                                   .wpe = o.with_wpe ? in[2] : TensorView{},
                                    .h = out[0],
-                                   .sequence = T};
+                                   .sequence = sequence_of(s, o.given_positions),
+                                   .first_token = first_token(s, o),
+                                   .positions = o.given_positions ? in[3] : TensorView{},
+                                   .scale = o.scale};
          });
   return c;
 }
 
-// A part of a vocabulary of 3 V tokens: the second.
-OpCase part_forward_case(DType compute, const EmbeddingShape& s, Random& random) {
+OpCase add_positions_case(DType compute, const EmbeddingShape& s, std::int64_t first_row,
+                          bool given_positions, Random& random) {
   OpCase c;
-  const std::int64_t R = s.batch * s.T;
-  c.name = fmt::format("embedding_forward R={} C={} V={} of a part", R, s.C, s.V);
-  c.inputs.push_back(
-      HostTensor::random_indices(shape(R), random, static_cast<std::int32_t>(3 * s.V)));
-  c.inputs.push_back(HostTensor::random(compute, shape(s.V, s.C), random));
-  c.outputs = {{.dtype = compute, .shape = shape(R, s.C)}};
-  set_op(c, &KernelTable::embedding_forward, [s](const Views& in, const Views& out, GradientMode) {
-    return EmbeddingForward{in[0], in[1], TensorView{}, out[0], s.T, s.V};
-  });
-  return c;
-}
-
-OpCase positions_case(DType compute, const EmbeddingShape& s, std::int64_t first_row,
-                      Random& random) {
-  OpCase c;
-  const std::int64_t R = s.batch * s.T;
-  c.name = fmt::format("add_positions R={} C={} from row {}", R, s.C, first_row);
+  const std::int64_t R = rows_of(s);
+  c.name = fmt::format("add_positions R={} C={} from row {} given={}", R, s.C, first_row,
+                       given_positions);
   c.inputs.push_back(HostTensor::random(compute, shape(R, s.C), random));
   c.inputs.push_back(HostTensor::random(compute, shape(s.T + kSparePositions, s.C), random));
+  c.inputs.push_back(random_positions(s, random));
   c.outputs = {{.dtype = compute, .shape = shape(R, s.C), .kind = OutputKind::kInPlace}};
   set_op(c, &KernelTable::add_positions,
-         [T = s.T, first_row](const Views& in, const Views& out, GradientMode) {
-           return AddPositions{out[0], in[1], T, first_row};
+         [s, first_row, given_positions](const Views& in, const Views& out, GradientMode) {
+           return AddPositions{out[0], in[1], sequence_of(s, given_positions), first_row,
+                               given_positions ? in[2] : TensorView{}};
          });
   return c;
 }
 
-// Inputs: the tokens of all micro-batches, then their dh. Of a part: the second of three.
-OpCase backward_case(DType compute, const EmbeddingShape& s, bool with_positions, Random& random,
-                     bool of_part = false) {
+// The last token of the vocabulary, or of the part: it is the first row's of every micro-batch, or
+// no row's.
+std::int64_t place_padding(std::vector<HostTensor>& tokens, const EmbeddingShape& s,
+                           const Options& o) {
+  if (o.padding == Padding::kNone) return -1;
+  const std::int64_t padding = first_token(s, o).value_or(0) + s.V - 1;
+  for (HostTensor& of_micro_batch : tokens) {
+    for (std::int64_t r = 0; r < of_micro_batch.elements(); ++r) {
+      const bool is_padding = of_micro_batch.at(r) == static_cast<double>(padding);
+      if (o.padding == Padding::kNotInBatch && is_padding) of_micro_batch.set(r, 0);
+    }
+    if (o.padding == Padding::kInBatch) of_micro_batch.set(0, static_cast<double>(padding));
+  }
+  return padding;
+}
+
+// Inputs: the tokens of all micro-batches, then their positions, then their dh.
+OpCase backward_case(DType compute, const EmbeddingShape& s, const Options& o, Random& random) {
   OpCase c;
-  const std::int64_t R = s.batch * s.T;
-  c.name = fmt::format("embedding_backward R={} C={} V={} micro-batches={} wpe={} part={}", R, s.C,
-                       s.V, s.micro_batches, with_positions, of_part);
-  const std::int64_t tokens = of_part ? 3 * s.V : s.V;
+  const std::int64_t R = rows_of(s);
+  c.name = fmt::format("embedding_backward R={} C={} V={} micro-batches={} {}", R, s.C, s.V,
+                       s.micro_batches, o.name());
   for (std::int64_t m = 0; m < s.micro_batches; ++m) {
-    c.inputs.push_back(
-        HostTensor::random_indices(shape(R), random, static_cast<std::int32_t>(tokens)));
+    c.inputs.push_back(random_tokens(s, o, random));
+  }
+  const std::int64_t padding = place_padding(c.inputs, s, o);
+  for (std::int64_t m = 0; m < s.micro_batches; ++m) {
+    c.inputs.push_back(random_positions(s, random));
   }
   for (std::int64_t m = 0; m < s.micro_batches; ++m) {
     c.inputs.push_back(HostTensor::random(compute, shape(R, s.C), random));
   }
   c.outputs.push_back({DType::kF32, shape(s.V, s.C), OutputKind::kGradient});
-  if (with_positions) c.outputs.push_back({DType::kF32, shape(s.T + kSparePositions, s.C)});
-  const auto first_token = of_part ? std::optional(s.V) : std::nullopt;
-  c.run = [s, with_positions, first_token](const KernelTable& table, const KernelContext& context,
-                                           const Views& in, const Views& out, GradientMode mode) {
+  if (o.with_wpe) c.outputs.push_back({DType::kF32, shape(s.T + kSparePositions, s.C)});
+  c.run = [s, o, padding](const KernelTable& table, const KernelContext& context, const Views& in,
+                          const Views& out, GradientMode mode) {
     const std::span<const TensorView> inputs(in);
-    table.embedding_backward(context,
-                             EmbeddingBackward{.tokens = inputs.first(s.micro_batches),
-                                               .dh = inputs.last(s.micro_batches),
-                                               .dwte = out[0],
-                                               .dwpe = with_positions ? out[1] : TensorView{},
-                                               .sequence = s.T,
-                                               .wte_mode = mode,
-                                               .first_token = first_token});
+    EmbeddingBackward op;
+    op.tokens = inputs.first(s.micro_batches);
+    op.dh = inputs.last(s.micro_batches);
+    op.dwte = out[0];
+    if (o.with_wpe) op.dwpe = out[1];
+    op.sequence = sequence_of(s, o.given_positions);
+    op.wte_mode = mode;
+    op.first_token = first_token(s, o);
+    if (o.given_positions) op.positions = inputs.subspan(s.micro_batches, s.micro_batches);
+    op.scale = o.scale;
+    op.padding_token = padding;
+    table.embedding_backward(context, op);
   };
   c.workspace_bytes = [s, R](const KernelTable& table, const Views&, const Views&, GradientMode,
                              int workers) {
@@ -106,21 +158,43 @@ OpCase backward_case(DType compute, const EmbeddingShape& s, bool with_positions
   return c;
 }
 
+constexpr float kEmbeddingScale = 5.3F;
+
+constexpr Options kForwardOptions[] = {
+    {},
+    {.with_wpe = true},
+    {.of_part = true},
+    {.with_wpe = true, .given_positions = true},
+    {.scale = kEmbeddingScale},
+    {.with_wpe = true, .scale = kEmbeddingScale},
+    {.with_wpe = true, .given_positions = true, .scale = kEmbeddingScale},
+    {.of_part = true, .scale = kEmbeddingScale}};
+constexpr Options kBackwardOptions[] = {
+    {},
+    {.with_wpe = true},
+    {.of_part = true},
+    {.with_wpe = true, .of_part = true},
+    {.with_wpe = true, .given_positions = true},
+    {.scale = kEmbeddingScale},
+    {.with_wpe = true, .given_positions = true, .scale = kEmbeddingScale},
+    {.padding = Padding::kInBatch},
+    {.padding = Padding::kNotInBatch},
+    {.with_wpe = true, .of_part = true, .scale = kEmbeddingScale, .padding = Padding::kInBatch}};
+
 }  // namespace
 
 std::vector<OpCase> embedding_cases(DType compute) {
   Random random(7);
   std::vector<OpCase> cases;
   for (const EmbeddingShape& s : kEmbeddingShapes) {
-    for (const bool with_positions : {false, true}) {
-      cases.push_back(forward_case(compute, s, with_positions, random));
-      cases.push_back(backward_case(compute, s, with_positions, random));
-      cases.push_back(backward_case(compute, s, with_positions, random, true));
+    for (const Options& o : kForwardOptions) cases.push_back(forward_case(compute, s, o, random));
+    for (const Options& o : kBackwardOptions) {
+      cases.push_back(backward_case(compute, s, o, random));
     }
-    cases.push_back(part_forward_case(compute, s, random));
     for (const std::int64_t first_row : {std::int64_t{0}, 2 * s.T + s.T / 2}) {
-      cases.push_back(positions_case(compute, s, first_row, random));
+      cases.push_back(add_positions_case(compute, s, first_row, false, random));
     }
+    cases.push_back(add_positions_case(compute, s, 3, true, random));
   }
   return cases;
 }

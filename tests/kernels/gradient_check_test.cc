@@ -98,28 +98,59 @@ TEST_P(GradientCheck, Matmul) {
   expect_gradient(bias, dbias, loss);
 }
 
-// The residual stream goes around the norm: x enters the loss a second time.
-TEST_P(GradientCheck, RmsNorm) {
-  Random random(12);
-  const std::int64_t R = 3, C = 7;
-  HostTensor x = random_f64(shape(R, C), random);
-  HostTensor weight = random_f64(shape(C), random);
-  const HostTensor dy = random_f64(shape(R, C), random);
-  const HostTensor dresidual = random_f64(shape(R, C), random);
-  HostTensor y(DType::kF64, shape(R, C));
-  HostTensor rstd(DType::kF64, shape(R));
-  const auto loss = [&] {
-    kernels().rms_norm_forward({}, {x.view(), weight.view(), y.view(), rstd.view()});
+// The residual stream goes around the norm: x enters the loss a second time. Two heads of each row
+// are normed by themselves, within wider rows.
+struct RmsNormCheck {
+  static constexpr std::int64_t kRows = 3, kWidth = 7, kGroups = 2, kColumns = 17, kFirst = 2;
+
+  RmsNormCheck(RmsNormForm norm_form, Random& random)
+      : form(norm_form),
+        x(random_f64(shape(kRows, kColumns), random)),
+        weight(random_f64(shape(kWidth), random)),
+        dy(random_f64(shape(kRows, kColumns), random)),
+        dresidual(random_f64(shape(kRows, kColumns), random)),
+        y(DType::kF64, shape(kRows, kColumns)),
+        rstd(DType::kF64, shape(kRows * kGroups)) {}
+
+  static StridedRows heads(const HostTensor& matrix) {
+    return columns_of(matrix.view(), kFirst, kGroups * kWidth);
+  }
+  double loss() const {
+    kernels().rms_norm_forward(
+        {},
+        {.x = heads(x), .weight = weight.view(), .y = heads(y), .rstd = rstd.view(), .form = form});
     return dot(y, dy) + dot(x, dresidual);
-  };
-  loss();
-  Gradient dx(shape(R, C), random);
-  Gradient dweight(shape(C), GetParam(), random);
-  kernels().rms_norm_backward(
-      {}, {dy.view(), x.view(), weight.view(), rstd.view(), dresidual.view(), dx.value.view(),
-           dweight.value.view(), GetParam()});
-  expect_gradient(x, dx, loss);
-  expect_gradient(weight, dweight, loss);
+  }
+
+  RmsNormForm form;
+  HostTensor x, weight, dy, dresidual, y, rstd;
+};
+
+TEST_P(GradientCheck, RmsNorm) {
+  using enum RmsNormForm;
+  for (const RmsNormForm form : {kRoundThenMultiply, kMultiplyThenRound, kMultiplyByOnePlus}) {
+    SCOPED_TRACE(static_cast<int>(form));
+    Random random(12);
+    RmsNormCheck check(form, random);
+    const auto loss = [&] { return check.loss(); };
+    loss();
+    // Columns beside the heads enter the loss by the residual alone.
+    Gradient dx(shape(RmsNormCheck::kRows, RmsNormCheck::kColumns), random);
+    for (std::int64_t i = 0; i < dx.value.elements(); ++i) dx.value.set(i, check.dresidual.at(i));
+    Gradient dweight(shape(RmsNormCheck::kWidth), GetParam(), random);
+    const StridedRows dx_heads = RmsNormCheck::heads(dx.value);
+    kernels().rms_norm_backward({}, {.dy = RmsNormCheck::heads(check.dy),
+                                     .x = RmsNormCheck::heads(check.x),
+                                     .weight = check.weight.view(),
+                                     .rstd = check.rstd.view(),
+                                     .dresidual = dx_heads,
+                                     .dx = dx_heads,
+                                     .dweight = dweight.value.view(),
+                                     .form = form,
+                                     .mode = GetParam()});
+    expect_gradient(check.x, dx, loss);
+    expect_gradient(check.weight, dweight, loss);
+  }
 }
 
 TEST_P(GradientCheck, LayerNorm) {
@@ -150,11 +181,20 @@ TEST_P(GradientCheck, LayerNorm) {
   expect_gradient(bias, dbias, loss);
 }
 
-TEST_P(GradientCheck, Embedding) {
+struct EmbeddingCheck {
+  bool given_positions = false;
+  float scale = 1;
+  std::int64_t padding_token = -1;
+};
+
+// With a padding token, the loss knows none of its rows.
+void check_embedding(GradientMode mode, const EmbeddingCheck& check) {
   Random random(14);
   const std::int64_t B = 2, T = 3, R = B * T, C = 5, V = 4, P = T + 1;
   const std::vector<HostTensor> tokens = {HostTensor::random_indices(shape(R), random, V),
                                           HostTensor::random_indices(shape(R), random, V)};
+  const std::vector<HostTensor> positions = {HostTensor::random_indices(shape(R), random, P),
+                                             HostTensor::random_indices(shape(R), random, P)};
   const std::vector<HostTensor> dh = {random_f64(shape(R, C), random),
                                       random_f64(shape(R, C), random)};
   HostTensor wte = random_f64(shape(V, C), random);
@@ -163,19 +203,53 @@ TEST_P(GradientCheck, Embedding) {
   const auto loss = [&] {
     double sum = 0;
     for (std::size_t m = 0; m < tokens.size(); ++m) {
-      kernels().embedding_forward({}, {tokens[m].view(), wte.view(), wpe.view(), h.view(), T});
+      kernels().embedding_forward(
+          {}, {.tokens = tokens[m].view(),
+               .wte = wte.view(),
+               .wpe = wpe.view(),
+               .h = h.view(),
+               .sequence = T,
+               .positions = check.given_positions ? positions[m].view() : TensorView{},
+               .scale = check.scale});
       sum += dot(h, dh[m]);
+    }
+    for (std::int64_t i = 0; i < 2 * R * C && check.padding_token >= 0; ++i) {
+      const std::size_t m = i < R * C ? 0 : 1;
+      const std::int64_t at = i % (R * C);
+      if (static_cast<std::int64_t>(tokens[m].at(at / C)) != check.padding_token) continue;
+      sum -= check.scale * wte.at(check.padding_token * C + at % C) * dh[m].at(at);
     }
     return sum;
   };
-  Gradient dwte(shape(V, C), GetParam(), random);
+  Gradient dwte(shape(V, C), mode, random);
   Gradient dwpe(shape(P, C), random);
   const TensorView token_views[] = {tokens[0].view(), tokens[1].view()};
+  const TensorView position_views[] = {positions[0].view(), positions[1].view()};
   const TensorView dh_views[] = {dh[0].view(), dh[1].view()};
-  kernels().embedding_backward(
-      {}, {token_views, dh_views, dwte.value.view(), dwpe.value.view(), T, GetParam()});
+  EmbeddingBackward op;
+  op.tokens = token_views;
+  op.dh = dh_views;
+  op.dwte = dwte.value.view();
+  op.dwpe = dwpe.value.view();
+  op.sequence = T;
+  op.wte_mode = mode;
+  if (check.given_positions) op.positions = position_views;
+  op.scale = check.scale;
+  op.padding_token = check.padding_token;
+  kernels().embedding_backward({}, op);
   expect_gradient(wte, dwte, loss);
   expect_gradient(wpe, dwpe, loss);
+}
+
+TEST_P(GradientCheck, Embedding) { check_embedding(GetParam(), {}); }
+TEST_P(GradientCheck, EmbeddingOfGivenPositions) {
+  check_embedding(GetParam(), {.given_positions = true});
+}
+TEST_P(GradientCheck, EmbeddingTimesAScale) {
+  check_embedding(GetParam(), {.given_positions = true, .scale = 3.5F});
+}
+TEST_P(GradientCheck, EmbeddingWithPadding) {
+  check_embedding(GetParam(), {.scale = 0.5F, .padding_token = 2});
 }
 
 // The head on R rows, every fourth without a target, and all its gradients.
@@ -194,6 +268,8 @@ struct Head {
     op.target = target.view();
     op.gradient_scale = 0.25F;
     op.loss_sum = &loss_sum;
+    op.logit_scale = logit_scale;
+    op.soft_cap = soft_cap;
     return op;
   }
   double scaled_loss() {
@@ -212,16 +288,102 @@ struct Head {
 
   HostTensor h, weight, target;
   double loss_sum = 0;
+  float logit_scale = 1;
+  float soft_cap = 0;
 };
 
-TEST_P(GradientCheck, HeadLoss) {
+void check_head(GradientMode mode, float logit_scale, float soft_cap) {
   Random random(15);
   const std::int64_t R = 7, C = 3, V = 11;
   Head head(R, C, V, random);
+  head.logit_scale = logit_scale;
+  head.soft_cap = soft_cap;
   Gradient dh(shape(R, C), random);
-  Gradient dweight(shape(V, C), GetParam(), random);
-  head.backward(dh.value, dweight.value, GetParam());
+  Gradient dweight(shape(V, C), mode, random);
+  head.backward(dh.value, dweight.value, mode);
   const auto loss = [&] { return head.scaled_loss(); };
+  expect_gradient(head.h, dh, loss);
+  expect_gradient(head.weight, dweight, loss);
+}
+
+TEST_P(GradientCheck, HeadLoss) { check_head(GetParam(), 1.0F, 0.0F); }
+TEST_P(GradientCheck, HeadLossOfScaledLogits) { check_head(GetParam(), 0.25F, 0.0F); }
+TEST_P(GradientCheck, HeadLossOfCappedLogits) { check_head(GetParam(), 2.0F, 0.8F); }
+
+// The head on three parts of the vocabulary, each with its sums and its gradients; dh is the sum of
+// theirs.
+struct PartedHead {
+  static constexpr std::int64_t kParts = 3;
+
+  PartedHead(Head& head_in, std::int64_t vocabulary)
+      : head(head_in),
+        part(vocabulary / kParts),
+        rows(head_in.h.view().shape[0]),
+        sums(DType::kF64, shape(kParts, rows, kLogitSums)) {}
+
+  TensorView rows_of(const HostTensor& matrix, std::int64_t p) const {
+    const std::int64_t C = matrix.view().shape[1];
+    return view(matrix.view().data + static_cast<std::size_t>(p * part * C) * sizeof(double),
+                DType::kF64, part, C);
+  }
+  void make_sums() const {
+    for (std::int64_t p = 0; p < kParts; ++p) {
+      HeadSums op;
+      op.h = head.h.view();
+      op.weight = rows_of(head.weight, p);
+      op.target = head.target.view();
+      const auto offset = static_cast<std::size_t>(p * rows * kLogitSums) * sizeof(double);
+      op.sums = view(sums.view().data + offset, DType::kF64, rows, kLogitSums);
+      op.first_token = p * part;
+      op.logit_scale = head.logit_scale;
+      op.soft_cap = head.soft_cap;
+      kernels().head_sums(Workspace(kernels().head_sums_workspace(op, 1)).context(), op);
+    }
+  }
+  // Returns the loss that part p finds; with a gradient of the weight, dh gets that of part p too.
+  double loss(std::int64_t p, const HostTensor* dh, const HostTensor* dweight) const {
+    double sum = 0;
+    HeadPartLoss op;
+    op.h = head.h.view();
+    op.weight = rows_of(head.weight, p);
+    op.target = head.target.view();
+    op.sums = sums.view();
+    op.first_token = p * part;
+    op.gradient_scale = 0.25F;
+    op.loss_sum = &sum;
+    op.logit_scale = head.logit_scale;
+    op.soft_cap = head.soft_cap;
+    if (dh != nullptr) op.dh = dh->view();
+    if (dweight != nullptr) op.dweight = rows_of(*dweight, p);
+    kernels().head_part_loss(Workspace(kernels().head_part_loss_workspace(op, 1)).context(), op);
+    return 0.25 * sum;
+  }
+
+  Head& head;
+  std::int64_t part, rows;
+  HostTensor sums;
+};
+
+TEST(PartedGradientCheck, HeadOfCappedLogits) {
+  Random random(21);
+  const std::int64_t R = 7, C = 3, V = 12;
+  Head head(R, C, V, random);
+  head.logit_scale = 2.0F;
+  head.soft_cap = 0.8F;
+  PartedHead parted(head, V);
+  const auto loss = [&] {
+    parted.make_sums();
+    return parted.loss(1, nullptr, nullptr);
+  };
+  EXPECT_NEAR(loss(), head.scaled_loss(), 1e-12);
+  Gradient dh(shape(R, C), random);
+  Gradient dweight(shape(V, C), random);
+  HostTensor whole(DType::kF64, shape(R, C));
+  for (std::int64_t p = 0; p < PartedHead::kParts; ++p) {
+    parted.loss(p, &dh.value, &dweight.value);
+    for (std::int64_t i = 0; i < R * C; ++i) whole.set(i, whole.at(i) + dh.value.at(i));
+  }
+  for (std::int64_t i = 0; i < R * C; ++i) dh.value.set(i, whole.at(i));
   expect_gradient(head.h, dh, loss);
   expect_gradient(head.weight, dweight, loss);
 }
@@ -303,18 +465,21 @@ INSTANTIATE_TEST_SUITE_P(Shapes, AttentionGradientCheck,
                                          AttentionShape{1, 7, 3, 1, 2},
                                          AttentionShape{2, 3, 2, 2, 8}));
 
-TEST(ActivationGradientCheck, Swiglu) {
-  Random random(19);
-  const std::int64_t R = 3, I = 5;
-  HostTensor gate_up = HostTensor::random(DType::kF64, shape(R, 2 * I), random, 4.0);
-  const HostTensor dy = random_f64(shape(R, I), random);
-  HostTensor y(DType::kF64, shape(R, I));
-  Gradient dgate_up(shape(R, 2 * I), random);
-  kernels().swiglu_backward({}, {gate_up.view(), dy.view(), dgate_up.value.view()});
-  expect_gradient(gate_up, dgate_up, [&] {
-    kernels().swiglu_forward({}, {gate_up.view(), y.view()});
-    return dot(y, dy);
-  });
+TEST(ActivationGradientCheck, Glu) {
+  for (const GateActivation activation : {GateActivation::kSilu, GateActivation::kGeluTanh}) {
+    SCOPED_TRACE(static_cast<int>(activation));
+    Random random(19);
+    const std::int64_t R = 3, I = 5;
+    HostTensor gate_up = HostTensor::random(DType::kF64, shape(R, 2 * I), random, 4.0);
+    const HostTensor dy = random_f64(shape(R, I), random);
+    HostTensor y(DType::kF64, shape(R, I));
+    Gradient dgate_up(shape(R, 2 * I), random);
+    kernels().glu_backward({}, {gate_up.view(), dy.view(), dgate_up.value.view(), activation});
+    expect_gradient(gate_up, dgate_up, [&] {
+      kernels().glu_forward({}, {gate_up.view(), y.view(), activation});
+      return dot(y, dy);
+    });
+  }
 }
 
 TEST(ActivationGradientCheck, Gelu) {

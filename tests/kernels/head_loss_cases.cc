@@ -11,6 +11,10 @@
 // or to the log-sum-exp then has a relative error of 2 s + 2 u (|logit| + |largest|) + kExpUnits u,
 // and a probability twice that + (V+2) u from the sum. The gradients of the logits may be rounded
 // to the compute type before they are multiplied.
+//
+// A logit that is scaled by k is off by k s; a capped one by no more, as the slope of the cap is at
+// most 1, and by kMapUnits u of itself. Its slope k (1 - (logit / cap)^2) is off by what the
+// logit's error makes of it, and by kMapUnits u.
 namespace terrace::test {
 namespace {
 
@@ -19,6 +23,10 @@ constexpr float kScale = 0.37F;
 struct HeadShape {
   std::int64_t R, C, V;
   double size;  // of h: small for flat probabilities, large for certain ones
+  float logit_scale = 1.0F;
+  float soft_cap = 0.0F;
+
+  std::string map_name() const { return fmt::format("scale={} cap={}", logit_scale, soft_cap); }
 };
 
 // Vocabularies of whole packs of 8 and others: a GPU's products have the latter padded. The last
@@ -28,15 +36,36 @@ constexpr HeadShape kHeadLossShapes[] = {{1, 1, 1, 1.0},
                                          {41, 40, 104, 1.0},
                                          {130, 32, 301, 4.0},
                                          {4096 + 37, 5, 3, 2.0}};
+// Scales and caps: the logits are many times as large as the small caps.
+constexpr HeadShape kMappedShapes[] = {{37, 100, 75, 0.3, 0.125F, 0.0F},
+                                       {37, 100, 75, 1.0, 1.0F, 2.5F},
+                                       {41, 40, 104, 4.0, 0.7F, 3.0F},
+                                       {130, 32, 1301, 1.0, 3.0F, 30.0F},
+                                       {4096 + 37, 5, 3, 2.0, -0.5F, 1.0F}};
 
 enum class Wanted : std::uint8_t { kLoss, kLossAndGradients, kLogits, kLogitsAndLoss };
 
 // What the bounds of all outputs are made from: the softmax of every row in fp64.
 struct Row {
-  std::vector<double> probability, logit_error;
+  std::vector<double> probability, logit_error, slope, slope_error;
   double log_sum_exp = 0;
   double error = 0;  // relative, of each probability; absolute, of the log-sum-exp
 };
+
+// Caps the last logit, and finds how it goes with its product.
+void add_slope(const HeadShape& s, Row& row, double& logit) {
+  double& error = row.logit_error.back();
+  if (s.logit_scale != 1.0F) error += kUnitF32 * std::abs(logit);
+  const double scale = std::abs(s.logit_scale);
+  if (s.soft_cap > 0) {
+    logit = s.soft_cap * std::tanh(logit / s.soft_cap);
+    error += kMapUnits * kUnitF32 * std::abs(logit);
+  }
+  const double share = s.soft_cap > 0 ? std::abs(logit) / s.soft_cap : 0.0;
+  row.slope.push_back(scale * (1 - share * share));
+  const double mapped = s.soft_cap > 0 ? 2 * share * error / s.soft_cap + kMapUnits * kUnitF32 : 0;
+  row.slope_error.push_back(scale * mapped);
+}
 
 Row row_of(const HeadShape& s, const Values& in, std::int64_t r) {
   Row row;
@@ -51,10 +80,11 @@ Row row_of(const HeadShape& s, const Values& in, std::int64_t r) {
       sum += term;
       size += std::abs(term);
     }
-    logits.push_back(sum);
-    row.logit_error.push_back(units(s.C + 2) * size);
+    logits.push_back(s.logit_scale * sum);
+    row.logit_error.push_back(std::abs(s.logit_scale) * units(s.C + 2) * size);
+    add_slope(s, row, logits.back());
     largest_error = std::max(largest_error, row.logit_error.back());
-    largest = std::max(largest, std::abs(sum));
+    largest = std::max(largest, std::abs(logits.back()));
   }
   const double max = *std::ranges::max_element(logits);
   double sum = 0;
@@ -89,8 +119,10 @@ Values gradient_bounds(const HeadShape& s, const Rounding& rounding, const Value
     const auto target = static_cast<std::int64_t>(in[2][r]);
     for (std::int64_t v = 0; v < s.V; ++v) {
       const double p = row.probability[v];
-      const double gradient = kScale * std::abs(v == target ? p - 1 : p);
-      const double error = kScale * p * row.error + rounding.of(gradient) + 4 * kUnitF32 * gradient;
+      const double difference = kScale * std::abs(v == target ? p - 1 : p);
+      const double gradient = difference * row.slope[v];
+      const double error = kScale * p * row.error * row.slope[v] + difference * row.slope_error[v] +
+                           rounding.of(gradient) + 4 * kUnitF32 * gradient;
       for (std::int64_t c = 0; c < s.C; ++c) {
         bounds[1][r * s.C + c] +=
             (error + units(s.V + 2) * gradient) * std::abs(in[1][v * s.C + c]);
@@ -141,12 +173,15 @@ void set_outputs(OpCase& c, DType compute, const HeadShape& s, Wanted wanted) {
   }
 }
 
-HeadLoss build(Wanted wanted, const Views& in, const Views& out, GradientMode mode) {
+HeadLoss build(Wanted wanted, const HeadShape& s, const Views& in, const Views& out,
+               GradientMode mode) {
   HeadLoss op;
   op.h = in[0];
   op.weight = in[1];
   op.gradient_scale = kScale;
   op.mode = mode;
+  op.logit_scale = s.logit_scale;
+  op.soft_cap = s.soft_cap;
   if (wanted == Wanted::kLogits) {
     op.logits = out[0];
     return op;
@@ -179,15 +214,15 @@ Values bounds_of(Wanted wanted, const HeadShape& s, const Rounding& rounding, co
 
 OpCase head_loss_case(DType compute, const HeadShape& s, Wanted wanted, Random& random) {
   OpCase c;
-  c.name =
-      fmt::format("head_loss R={} C={} V={} wanted={}", s.R, s.C, s.V, static_cast<int>(wanted));
+  c.name = fmt::format("head_loss R={} C={} V={} wanted={} {}", s.R, s.C, s.V,
+                       static_cast<int>(wanted), s.map_name());
   c.inputs.push_back(HostTensor::random(compute, shape(s.R, s.C), random, s.size));
   c.inputs.push_back(HostTensor::random(compute, shape(s.V, s.C), random));
   c.inputs.push_back(targets_of(s, random));
   set_outputs(c, compute, s, wanted);
   set_op(c, &KernelTable::head_loss, &KernelTable::head_loss_workspace,
-         [wanted](const Views& in, const Views& out, GradientMode mode) {
-           return build(wanted, in, out, mode);
+         [wanted, s](const Views& in, const Views& out, GradientMode mode) {
+           return build(wanted, s, in, out, mode);
          });
   c.bounds = [wanted, s, rounding = rounding_to(compute)](const Values& in, const Values& want) {
     return bounds_of(wanted, s, rounding, in, want);
@@ -201,7 +236,9 @@ std::vector<OpCase> head_loss_cases(DType compute) {
   TERRACE_CHECK_LT(head_chunk_rows(kHeadLossShapes[4].V), kHeadLossShapes[4].R);
   Random random(8);
   std::vector<OpCase> cases;
-  for (const HeadShape& s : kHeadLossShapes) {
+  std::vector<HeadShape> shapes(std::begin(kHeadLossShapes), std::end(kHeadLossShapes));
+  shapes.insert(shapes.end(), std::begin(kMappedShapes), std::end(kMappedShapes));
+  for (const HeadShape& s : shapes) {
     for (const Wanted wanted :
          {Wanted::kLoss, Wanted::kLossAndGradients, Wanted::kLogits, Wanted::kLogitsAndLoss}) {
       cases.push_back(head_loss_case(compute, s, wanted, random));

@@ -19,15 +19,44 @@ constexpr std::int64_t kParts = 3;
 struct PartShape {
   std::int64_t R, C, V;
   std::int64_t first_token;
+  float logit_scale = 1.0F;
+  float soft_cap = 0.0F;
+
+  std::string map_name() const { return fmt::format("scale={} cap={}", logit_scale, soft_cap); }
 };
 
 // The last has several chunks of rows, the last of them short.
 constexpr PartShape kHeadPartShapes[] = {
-    {1, 1, 1, 0}, {37, 100, 75, 75}, {41, 40, 104, 0}, {130, 32, 301, 602}, {4096 + 37, 5, 3, 3}};
+    {1, 1, 1, 0},
+    {37, 100, 75, 75},
+    {41, 40, 104, 0},
+    {130, 32, 301, 602},
+    {4096 + 37, 5, 3, 3},
+    // Scales and caps: the logits are several times as large as the small caps.
+    {37, 100, 75, 75, 0.125F, 0.0F},
+    {41, 40, 104, 0, 1.0F, 0.3F},
+    {130, 32, 1301, 2602, 3.0F, 2.0F},
+    {4096 + 37, 5, 3, 3, -0.5F, 0.1F}};
 
 struct Logit {
   double value = 0, error = 0;
+  double slope = 1, slope_error = 0;  // with respect to the product
 };
+
+// The logit of a product, whose error it has: as in head_loss_cases.cc.
+void map_logit(const PartShape& s, Logit& logit) {
+  const double scale = std::abs(s.logit_scale);
+  logit.value *= s.logit_scale;
+  logit.error *= scale;
+  if (s.logit_scale != 1.0F) logit.error += kUnitF32 * std::abs(logit.value);
+  logit.slope = scale;
+  if (s.soft_cap <= 0) return;
+  logit.value = s.soft_cap * std::tanh(logit.value / s.soft_cap);
+  logit.error += kMapUnits * kUnitF32 * std::abs(logit.value);
+  const double share = std::abs(logit.value) / s.soft_cap;
+  logit.slope = scale * (1 - share * share);
+  logit.slope_error = scale * (2 * share * logit.error / s.soft_cap + kMapUnits * kUnitF32);
+}
 
 Logit logit_of(const PartShape& s, const Values& in, std::int64_t r, std::int64_t v) {
   Logit logit;
@@ -38,6 +67,7 @@ Logit logit_of(const PartShape& s, const Values& in, std::int64_t r, std::int64_
     size += std::abs(term);
   }
   logit.error = units(s.C + 2) * size;
+  map_logit(s, logit);
   return logit;
 }
 
@@ -74,14 +104,15 @@ HostTensor targets_of(const PartShape& s, Random& random) {
 
 OpCase sums_case(DType compute, const PartShape& s, Random& random) {
   OpCase c;
-  c.name = fmt::format("head_sums R={} C={} V={} first={}", s.R, s.C, s.V, s.first_token);
+  c.name = fmt::format("head_sums R={} C={} V={} first={} {}", s.R, s.C, s.V, s.first_token,
+                       s.map_name());
   c.inputs.push_back(HostTensor::random(compute, shape(s.R, s.C), random));
   c.inputs.push_back(HostTensor::random(compute, shape(s.V, s.C), random));
   c.inputs.push_back(targets_of(s, random));
   c.outputs = {{.dtype = DType::kF32, .shape = shape(s.R, 3)}};
   set_op(c, &KernelTable::head_sums, &KernelTable::head_sums_workspace,
          [s](const Views& in, const Views& out, GradientMode) {
-           return HeadSums{in[0], in[1], in[2], out[0], s.first_token};
+           return HeadSums{in[0], in[1], in[2], out[0], s.first_token, s.logit_scale, s.soft_cap};
          });
   c.bounds = [s](const Values& in, const Values& want) { return sums_bounds(s, in, want); };
   return c;
@@ -128,10 +159,12 @@ Values loss_bounds(const PartShape& s, const Rounding& rounding, const Values& i
       const Logit logit = logit_of(s, in, r, v);
       const double p = std::exp(logit.value - whole.max) / whole.sum;
       const bool is_target = v + s.first_token == static_cast<std::int64_t>(in[2][r]);
-      const double gradient = kPartScale * std::abs(is_target ? p - 1 : p);
-      const double error =
-          kPartScale * p * (exponential_error(logit, whole.max, most) + units(kParts + 6)) +
-          rounding.of(gradient) + 4 * kUnitF32 * gradient;
+      const double difference = kPartScale * std::abs(is_target ? p - 1 : p);
+      const double gradient = difference * logit.slope;
+      const double error = kPartScale * p * logit.slope *
+                               (exponential_error(logit, whole.max, most) + units(kParts + 6)) +
+                           difference * logit.slope_error + rounding.of(gradient) +
+                           4 * kUnitF32 * gradient;
       for (std::int64_t c = 0; c < s.C; ++c) {
         bounds[1][r * s.C + c] +=
             (error + units(s.V + 2) * gradient) * std::abs(in[1][v * s.C + c]);
@@ -169,8 +202,8 @@ HostTensor told_sums(const PartShape& s, const std::vector<HostTensor>& inputs, 
 
 OpCase loss_case(DType compute, const PartShape& s, bool backward, Random& random) {
   OpCase c;
-  c.name = fmt::format("head_part_loss R={} C={} V={} first={} backward={}", s.R, s.C, s.V,
-                       s.first_token, backward);
+  c.name = fmt::format("head_part_loss R={} C={} V={} first={} backward={} {}", s.R, s.C, s.V,
+                       s.first_token, backward, s.map_name());
   c.inputs.push_back(HostTensor::random(compute, shape(s.R, s.C), random, 0.3));
   c.inputs.push_back(HostTensor::random(compute, shape(s.V, s.C), random, 0.3));
   c.inputs.push_back(targets_of(s, random));
@@ -189,6 +222,8 @@ OpCase loss_case(DType compute, const PartShape& s, bool backward, Random& rando
            op.sums = in[3];
            op.first_token = s.first_token;
            op.gradient_scale = kPartScale;
+           op.logit_scale = s.logit_scale;
+           op.soft_cap = s.soft_cap;
            op.mode = mode;
            op.loss_sum = out[0].as<double>();
            if (backward) op.dh = out[1];

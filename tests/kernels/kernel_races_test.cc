@@ -23,7 +23,7 @@ namespace terrace::test {
 namespace {
 
 // Seconds each under ThreadSanitizer, with threads that do nothing that those of others do not.
-constexpr std::string_view kSlow[] = {"R=2200", "R=4133", "C=5000", "C=16400", "C=32768"};
+constexpr std::string_view kSlow[] = {"R=2200", "R=750", "R=4133", "C=5000", "C=16400", "C=32768"};
 
 bool is_slow(const OpCase& op_case) {
   return std::ranges::any_of(

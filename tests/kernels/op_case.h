@@ -118,6 +118,9 @@ inline constexpr double kUnitBf16 = 0x1.0p-8;
 inline constexpr double kUnitFp16 = 0x1.0p-11;
 // Units of fp32 in the relative error of exp and log of a SIMD library.
 inline constexpr double kExpUnits = 8;
+// Units of fp32 in what a soft cap, a tanh and the few operations around it, adds to the relative
+// error of a logit, and to the error of the slope, which is at most 1.
+inline constexpr double kMapUnits = 12;
 
 // The relative error of a sum of so many fp32 terms, of the sum of their sizes.
 inline double units(std::int64_t terms) { return static_cast<double>(terms) * kUnitF32; }
@@ -138,7 +141,8 @@ inline Rounding rounding_to(DType compute) {
 
 // The cases of each family, over shapes with and without remainders to any vector width or tile.
 std::vector<OpCase> matmul_cases(DType compute);
-std::vector<OpCase> norm_cases(DType compute);
+std::vector<OpCase> norm_cases(DType compute);      // of both norms
+std::vector<OpCase> rms_norm_cases(DType compute);  // of the RMS norm alone
 std::vector<OpCase> rope_cases(DType compute);
 // Whether what the heads of a group give to the gradients of its keys and values is rounded to the
 // compute type before it is added up: kernel_table.h allows it.

@@ -46,9 +46,18 @@ TEST(ReferenceValues, Norms) {
   const HostTensor y = tensor(shape(1, 2), {0, 0});
   const HostTensor mean = tensor(shape(1), {0});
   const HostTensor rstd = tensor(shape(1), {0});
-  reference_kernels().rms_norm_forward({}, {x.view(), weight.view(), y.view(), rstd.view(), 0.0F});
+  RmsNormForward rms;
+  rms.x = whole_rows(x.view());
+  rms.weight = weight.view();
+  rms.y = whole_rows(y.view());
+  rms.rstd = rstd.view();
+  rms.epsilon = 0.0F;
+  reference_kernels().rms_norm_forward({}, rms);
   expect_near(y, {2.0 / 5, 21.0 / 5});
   expect_near(rstd, {1.0 / 5});
+  rms.form = RmsNormForm::kMultiplyByOnePlus;
+  reference_kernels().rms_norm_forward({}, rms);
+  expect_near(y, {3.0 / 5, 28.0 / 5});
   reference_kernels().layer_norm_forward(
       {}, {x.view(), weight.view(), bias.view(), y.view(), mean.view(), rstd.view(), 0.0F});
   expect_near(y, {-1, 4});
@@ -82,8 +91,11 @@ TEST(ReferenceValues, AttentionIsCausal) {
 TEST(ReferenceValues, Activations) {
   const HostTensor gate_up = tensor(shape(1, 4), {0, std::log(3.0), 5, 4});
   const HostTensor y = tensor(shape(1, 2), {0, 0});
-  reference_kernels().swiglu_forward({}, {gate_up.view(), y.view()});
+  reference_kernels().glu_forward({}, {gate_up.view(), y.view()});
   expect_near(y, {0, std::log(3.0) * 0.75 * 4});
+  const HostTensor ones = tensor(shape(1, 4), {1, -1, 5, 4});
+  reference_kernels().glu_forward({}, {ones.view(), y.view(), GateActivation::kGeluTanh});
+  expect_near(y, {0.8411919906 * 5, -0.1588080094 * 4}, 1e-8);  // as published for gelu_new
   const HostTensor x = tensor(shape(3), {0, 1, -1});
   const HostTensor z = tensor(shape(3), {9, 9, 9});
   reference_kernels().gelu_forward({}, {x.view(), z.view()});
@@ -111,6 +123,23 @@ TEST(ReferenceValues, LossOfAFlatDistributionIsTheLogarithmOfTheVocabulary) {
   EXPECT_NEAR(loss_sum, 2 * std::log(4.0), 1e-12);
 }
 
+TEST(ReferenceValues, LogitsAreScaledAndThenCapped) {
+  const HostTensor h = tensor(shape(1, 1), {2});
+  const HostTensor weight = tensor(shape(3, 1), {0, 3, -100});
+  const HostTensor logits = tensor(shape(1, 3), {9, 9, 9});
+  HostTensor workspace(DType::kF64, shape(1 + 3));
+  HeadLoss op;
+  op.h = h.view();
+  op.weight = weight.view();
+  op.logits = logits.view();
+  op.logit_scale = 0.5F;
+  op.soft_cap = 4.0F;
+  KernelContext context;
+  context.workspace = {workspace.view().data, workspace.view().size_bytes()};
+  reference_kernels().head_loss(context, op);
+  expect_near(logits, {0, 4 * std::tanh(0.75), -4});
+}
+
 TEST(ReferenceValues, EmbeddingAddsThePosition) {
   HostTensor tokens(DType::kI32, shape(4));
   tokens.set(0, 1);
@@ -120,6 +149,17 @@ TEST(ReferenceValues, EmbeddingAddsThePosition) {
   const HostTensor h = tensor(shape(4, 1), {0, 0, 0, 0});
   reference_kernels().embedding_forward({}, {tokens.view(), wte.view(), wpe.view(), h.view(), 2});
   expect_near(h, {21, 12, 11, 22});
+  HostTensor positions(DType::kI32, shape(4));
+  positions.set(1, 1);
+  positions.set(2, 1);
+  reference_kernels().embedding_forward({}, {.tokens = tokens.view(),
+                                             .wte = wte.view(),
+                                             .wpe = wpe.view(),
+                                             .h = h.view(),
+                                             .sequence = 2,
+                                             .positions = positions.view(),
+                                             .scale = 3.0F});
+  expect_near(h, {61, 32, 32, 61});
 }
 
 TEST(ReferenceValues, ParametersRoundTiesAwayFromZero) {

@@ -88,7 +88,8 @@ void read(const ConfigReader& keys, ModelConfig& config) {
   config.norm.has_mean = true;
   config.feed_forward = FeedForward::kGelu;
   config.has_position_embedding = true;
-  config.has_attention_bias = true;
+  config.has_qkv_bias = true;
+  config.has_projection_bias = config.has_qkv_bias;
   config.has_feed_forward_bias = true;
   config.stores_qkv_whole = true;
   config.stores_transposed = true;

@@ -38,7 +38,8 @@ void read(const ConfigReader& keys, ModelConfig& config) {
   read_one_rope(keys, config);
   config.names = usual_names();
   config.tied = keys.flag("tie_word_embeddings", false);
-  config.has_attention_bias = keys.flag("attention_bias", false);
+  config.has_qkv_bias = keys.flag("attention_bias", false);
+  config.has_projection_bias = config.has_qkv_bias;
   config.has_feed_forward_bias = keys.flag("mlp_bias", false);
   const std::string activation = keys.text("hidden_act", "silu");
   if (activation != "silu" && activation != "swish") {  // two names of one function

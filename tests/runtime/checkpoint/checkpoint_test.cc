@@ -263,7 +263,7 @@ TEST_F(CheckpointTest, FingerprintsTellCheckpointsApart) {
 // What a model does not have is not dropped.
 TEST_F(CheckpointTest, RefusesAModelThatHasLess) {
   ModelConfig config = config_;
-  config.has_attention_bias = true;
+  config.has_qkv_bias = config.has_projection_bias = true;
   const std::vector<UnitLayout> layout = parameter_layout(config);
   const std::string path =
       write_checkpoint(directory_.path(), {6, 60, 42, 64, 1000}, config, layout,

@@ -30,11 +30,19 @@ void visit(MatmulBackwardWeight& op, Move&& move) {
 }
 template <typename Move>
 void visit(RmsNormForward& op, Move&& move) {
-  move(op.x, op.weight, op.y, op.rstd);
+  move(op.x, op.weight, op.y, op.rstd, op.squares);
 }
 template <typename Move>
 void visit(RmsNormBackward& op, Move&& move) {
-  move(op.dy, op.x, op.weight, op.rstd, op.dresidual, op.dx, op.dweight);
+  move(op.dy, op.x, op.weight, op.rstd, op.dresidual, op.dx, op.dweight, op.along);
+}
+template <typename Move>
+void visit(RowSquares& op, Move&& move) {
+  move(op.x, op.sums);
+}
+template <typename Move>
+void visit(NormAlong& op, Move&& move) {
+  move(op.dy, op.x, op.weight, op.rstd, op.sums);
 }
 template <typename Move>
 void visit(LayerNormForward& op, Move&& move) {
@@ -57,11 +65,11 @@ void visit(AttentionBackward& op, Move&& move) {
   move(op.qkv, op.out, op.log_sum_exp, op.dout, op.dqkv);
 }
 template <typename Move>
-void visit(SwigluForward& op, Move&& move) {
+void visit(GluForward& op, Move&& move) {
   move(op.gate_up, op.y);
 }
 template <typename Move>
-void visit(SwigluBackward& op, Move&& move) {
+void visit(GluBackward& op, Move&& move) {
   move(op.gate_up, op.dy, op.dgate_up);
 }
 template <typename Move>
@@ -75,6 +83,10 @@ void visit(GeluBackward& op, Move&& move) {
 template <typename Move>
 void visit(Add& op, Move&& move) {
   move(op.a, op.b, op.y);
+}
+template <typename Move>
+void visit(Scale& op, Move&& move) {
+  move(op.x, op.y);
 }
 template <typename Move>
 void visit(AccumulateGradient& op, Move&& move) {
@@ -94,11 +106,11 @@ void visit(CastParameters& op, Move&& move) {
 }
 template <typename Move>
 void visit(EmbeddingForward& op, Move&& move) {
-  move(op.tokens, op.wte, op.wpe, op.h);
+  move(op.tokens, op.wte, op.wpe, op.h, op.positions);
 }
 template <typename Move>
 void visit(AddPositions& op, Move&& move) {
-  move(op.h, op.wpe);
+  move(op.h, op.wpe, op.positions);
 }
 template <typename Move>
 void visit(HeadLoss& op, Move&& move) {
@@ -125,7 +137,8 @@ FakeGpuQueue& queue_of(const KernelContext& context) {
   return *static_cast<FakeGpuQueue*>(context.stream.handle);
 }
 
-TensorView real_view(const FakeGpuState& state, TensorView view) {
+template <typename View>
+View real_view(const FakeGpuState& state, View view) {
   view.data = state.real(view.data);
   return view;
 }
@@ -160,17 +173,22 @@ void queued_embedding_backward(const KernelContext& context, const EmbeddingBack
   FakeGpuQueue& queue = queue_of(context);
   std::vector<TensorView> tokens;
   std::vector<TensorView> dh;
+  std::vector<TensorView> positions;
   for (const TensorView& view : op.tokens) tokens.push_back(real_view(queue.state(), view));
+  for (const TensorView& view : op.positions) {
+    positions.push_back(real_view(queue.state(), view));
+  }
   for (const TensorView& view : op.dh) dh.push_back(real_view(queue.state(), view));
   EmbeddingBackward moved = op;
   moved.dwte = real_view(queue.state(), op.dwte);
   moved.dwpe = real_view(queue.state(), op.dwpe);
-  queue.queue(
-      [&table = queue.host_kernels(), real = real_context(context), moved, tokens, dh]() mutable {
-        moved.tokens = tokens;
-        moved.dh = dh;
-        table.embedding_backward(real, moved);
-      });
+  queue.queue([&table = queue.host_kernels(), real = real_context(context), moved, tokens, dh,
+               positions]() mutable {
+    moved.tokens = tokens;
+    moved.positions = positions;
+    moved.dh = dh;
+    table.embedding_backward(real, moved);
+  });
 }
 
 template <typename Op>
@@ -219,17 +237,20 @@ KernelTable make_table(const KernelTable& host_kernels) {
   table.matmul_backward_weight = queued<MatmulBackwardWeight, &T::matmul_backward_weight>;
   table.rms_norm_forward = queued<RmsNormForward, &T::rms_norm_forward>;
   table.rms_norm_backward = queued<RmsNormBackward, &T::rms_norm_backward>;
+  table.row_squares = queued<RowSquares, &T::row_squares>;
+  table.norm_along = queued<NormAlong, &T::norm_along>;
   table.layer_norm_forward = queued<LayerNormForward, &T::layer_norm_forward>;
   table.layer_norm_backward = queued<LayerNormBackward, &T::layer_norm_backward>;
   table.rope = queued<Rope, &T::rope>;
   table.attention_forward = queued_attention<AttentionForward, &T::attention_forward>;
   table.attention_backward = queued_attention<AttentionBackward, &T::attention_backward>;
   table.prepare_attention = prepare_attention;
-  table.swiglu_forward = queued<SwigluForward, &T::swiglu_forward>;
-  table.swiglu_backward = queued<SwigluBackward, &T::swiglu_backward>;
+  table.glu_forward = queued<GluForward, &T::glu_forward>;
+  table.glu_backward = queued<GluBackward, &T::glu_backward>;
   table.gelu_forward = queued<GeluForward, &T::gelu_forward>;
   table.gelu_backward = queued<GeluBackward, &T::gelu_backward>;
   table.add = queued<Add, &T::add>;
+  table.scale = queued<Scale, &T::scale>;
   table.accumulate_gradient = queued<AccumulateGradient, &T::accumulate_gradient>;
   table.round_gradient = queued<RoundGradient, &T::round_gradient>;
   table.fill_zero = queued<FillZero, &T::fill_zero>;

@@ -47,7 +47,7 @@ TEST(ModelConfig, LlamaDefaultsAreTheClasss) {
   EXPECT_EQ(config.norm.epsilon, 1e-6F);
   EXPECT_EQ(config.initializer_range, 0.02F);
   EXPECT_FALSE(config.tied);
-  EXPECT_FALSE(config.has_attention_bias);
+  EXPECT_FALSE(config.has_qkv_bias);
   EXPECT_FALSE(config.has_feed_forward_bias);
   EXPECT_EQ(config.ropes.front().type, RopeType::kDefault);
   EXPECT_EQ(config.ropes.front().theta, 10000.0);
@@ -69,7 +69,7 @@ TEST(ModelConfig, LlamaKeysWin) {
   EXPECT_EQ(config.head_width, 32);
   EXPECT_EQ(config.norm.epsilon, 1e-5F);
   EXPECT_TRUE(config.tied);
-  EXPECT_TRUE(config.has_attention_bias);
+  EXPECT_TRUE(config.has_qkv_bias);
   EXPECT_TRUE(config.has_feed_forward_bias);
   EXPECT_EQ(config.initializer_range, 0.01F);
   EXPECT_EQ(config.ropes.front().theta, 5e5);

@@ -57,7 +57,7 @@ TEST(ParameterLayout, TensorsLieWithoutGapsAndUnitsArePadded) {
 TEST(ParameterLayout, LlamaBlock) {
   ModelConfig config = small("llama");
   config.head_width = 8;  // not width / heads
-  config.has_attention_bias = true;
+  config.has_qkv_bias = config.has_projection_bias = true;
   config.has_feed_forward_bias = true;
   const UnitLayout block = parameter_layout(config)[2];
   EXPECT_EQ(block.kind, UnitKind::kBlock);

@@ -1,0 +1,211 @@
+#include <gtest/gtest-spi.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+
+#include "kernels/cpu/cpu_kernels.h"
+#include "tests/kernels/op_case.h"
+
+// A suite that passes proves an option only where it would fail without: every table here ignores
+// one option of one op, or does another thing in its place, and some case has to notice.
+namespace terrace::test {
+namespace {
+
+// Rows that are there for their width or their number take long, and show no option better.
+constexpr std::string_view kLarge[] = {"R=2200", "R=4133", "R=750",   "C=3000",
+                                       "C=5000", "C=8200", "C=16400", "C=32768"};
+
+bool is_large(const OpCase& op_case) {
+  return std::ranges::any_of(
+      kLarge, [&](std::string_view name) { return op_case.name.find(name) != op_case.name.npos; });
+}
+
+// Whether one of the cases whose names begin so fails.
+bool is_noticed(const std::vector<OpCase>& cases, const KernelTable& table, std::string_view name) {
+  using Reporter = testing::ScopedFakeTestPartResultReporter;
+  for (const OpCase& op_case : cases) {
+    if (!op_case.name.starts_with(name) || is_large(op_case)) continue;
+    testing::TestPartResultArray results;
+    {
+      const Reporter reporter(Reporter::INTERCEPT_ONLY_CURRENT_THREAD, &results);
+      expect_conforms(table, op_case);
+    }
+    for (int i = 0; i < results.size(); ++i) {
+      if (results.GetTestPartResult(i).failed()) return true;
+    }
+  }
+  return false;
+}
+
+// Calls the CPU's op without what `Forget` forgets.
+template <typename Op, void (*KernelTable::*Run)(const KernelContext&, const Op&), auto Forget>
+void call_without(const KernelContext& context, const Op& op) {
+  Op changed = op;
+  Forget(changed);
+  (cpu_kernels().*Run)(context, changed);
+}
+
+template <typename Op, void (*KernelTable::*Run)(const KernelContext&, const Op&), auto Forget>
+KernelTable without() {
+  KernelTable table = cpu_kernels();
+  table.*Run = call_without<Op, Run, Forget>;
+  return table;
+}
+
+class IgnoredOptions : public testing::TestWithParam<DType> {
+ protected:
+  static void expect_noticed(const std::vector<OpCase>& cases, const KernelTable& table,
+                             std::string_view name, const char* what) {
+    EXPECT_TRUE(is_noticed(cases, table, name)) << name << " without " << what;
+  }
+};
+
+TEST_P(IgnoredOptions, OfNorms) {
+  using T = KernelTable;
+  using enum RmsNormForm;
+  const std::vector<OpCase> cases = rms_norm_cases(GetParam());
+  const auto forward = [&](const KernelTable& table, const char* what) {
+    expect_noticed(cases, table, "rms_norm_forward", what);
+  };
+  const auto backward = [&](const KernelTable& table, const char* what) {
+    expect_noticed(cases, table, "rms_norm_backward", what);
+  };
+  using Forward = RmsNormForward;
+  using Backward = RmsNormBackward;
+  forward(without<Forward, &T::rms_norm_forward,
+                  [](Forward& op) {
+                    if (op.form == kMultiplyByOnePlus) op.form = kMultiplyThenRound;
+                  }>(),
+          "1 +");
+  forward(without<Forward, &T::rms_norm_forward, [](Forward& op) { op.squares = {}; }>(),
+          "squares");
+  forward(
+      without<Forward, &T::rms_norm_forward, [](Forward& op) { op.total_width = op.x.width; }>(),
+      "the whole width");
+  forward(without<RowSquares, &T::row_squares, [](RowSquares& op) { op.x.width /= 2; }>(),
+          "half of the columns");
+  backward(without<Backward, &T::rms_norm_backward,
+                   [](Backward& op) {
+                     if (op.form == kMultiplyByOnePlus) op.form = kMultiplyThenRound;
+                   }>(),
+           "1 +");
+  backward(without<Backward, &T::rms_norm_backward, [](Backward& op) { op.along = {}; }>(),
+           "sums along");
+  backward(
+      without<Backward, &T::rms_norm_backward, [](Backward& op) { op.total_width = op.x.width; }>(),
+      "the whole width");
+  backward(
+      without<NormAlong, &T::norm_along, [](NormAlong& op) { op.form = kRoundThenMultiply; }>(),
+      "the form of sums along");
+}
+
+// In fp32 nothing is rounded between the products.
+TEST_P(IgnoredOptions, OfNormsThatRound) {
+  if (GetParam() == DType::kF32) return;
+  using T = KernelTable;
+  using enum RmsNormForm;
+  using Forward = RmsNormForward;
+  using Backward = RmsNormBackward;
+  const std::vector<OpCase> cases = rms_norm_cases(GetParam());
+  expect_noticed(cases,
+                 without<Forward, &T::rms_norm_forward,
+                         [](Forward& op) {
+                           if (op.form == kMultiplyThenRound) op.form = kRoundThenMultiply;
+                         }>(),
+                 "rms_norm_forward", "one rounding");
+  expect_noticed(cases,
+                 without<Forward, &T::rms_norm_forward,
+                         [](Forward& op) {
+                           if (op.form == kRoundThenMultiply) op.form = kMultiplyThenRound;
+                         }>(),
+                 "rms_norm_forward", "two roundings");
+  expect_noticed(cases,
+                 without<Backward, &T::rms_norm_backward,
+                         [](Backward& op) {
+                           if (op.form == kMultiplyThenRound) op.form = kRoundThenMultiply;
+                         }>(),
+                 "rms_norm_backward", "one rounding");
+  expect_noticed(cases,
+                 without<Backward, &T::rms_norm_backward,
+                         [](Backward& op) {
+                           if (op.form == kRoundThenMultiply) op.form = kMultiplyThenRound;
+                         }>(),
+                 "rms_norm_backward", "two roundings");
+}
+
+TEST_P(IgnoredOptions, OfElementwiseOps) {
+  using T = KernelTable;
+  const std::vector<OpCase> activations = activation_cases(GetParam());
+  expect_noticed(activations,
+                 without<GluForward, &T::glu_forward,
+                         [](GluForward& op) { op.activation = GateActivation::kSilu; }>(),
+                 "glu_forward", "GELU");
+  expect_noticed(activations,
+                 without<GluBackward, &T::glu_backward,
+                         [](GluBackward& op) { op.activation = GateActivation::kSilu; }>(),
+                 "glu_backward", "GELU");
+  const std::vector<OpCase> cases = elementwise_cases(GetParam());
+  expect_noticed(cases, without<Add, &T::add, [](Add& op) { op.b_scale = 1; }>(), "add",
+                 "the scale");
+  expect_noticed(cases, without<Scale, &T::scale, [](Scale& op) { op.factor = 1; }>(), "scale",
+                 "the factor");
+}
+
+// The cases with positions have no sequence.
+template <typename Op>
+void forget_positions(Op& op) {
+  if (!op.positions.empty()) op.sequence = 1;
+  op.positions = {};
+}
+
+TEST_P(IgnoredOptions, OfEmbeddings) {
+  using T = KernelTable;
+  using Forward = EmbeddingForward;
+  using Backward = EmbeddingBackward;
+  const std::vector<OpCase> cases = embedding_cases(GetParam());
+  const auto expect = [&](const KernelTable& table, std::string_view name, const char* what) {
+    expect_noticed(cases, table, name, what);
+  };
+  expect(without<Forward, &T::embedding_forward, [](Forward& op) { op.scale = 1; }>(),
+         "embedding_forward", "the scale");
+  expect(without<Forward, &T::embedding_forward, forget_positions<Forward>>(), "embedding_forward",
+         "positions");
+  expect(without<AddPositions, &T::add_positions, forget_positions<AddPositions>>(),
+         "add_positions", "positions");
+  expect(without<Backward, &T::embedding_backward, [](Backward& op) { op.scale = 1; }>(),
+         "embedding_backward", "the scale");
+  expect(without<Backward, &T::embedding_backward, forget_positions<Backward>>(),
+         "embedding_backward", "positions");
+  expect(without<Backward, &T::embedding_backward, [](Backward& op) { op.padding_token = -1; }>(),
+         "embedding_backward", "the padding token");
+}
+
+TEST_P(IgnoredOptions, OfHeads) {
+  using T = KernelTable;
+  const auto expect_both = [](const std::vector<OpCase>& cases, const KernelTable& no_scale,
+                              const KernelTable& no_cap, std::string_view name) {
+    expect_noticed(cases, no_scale, name, "the scale");
+    expect_noticed(cases, no_cap, name, "the cap");
+  };
+  expect_both(head_loss_cases(GetParam()),
+              without<HeadLoss, &T::head_loss, [](HeadLoss& op) { op.logit_scale = 1; }>(),
+              without<HeadLoss, &T::head_loss, [](HeadLoss& op) { op.soft_cap = 0; }>(),
+              "head_loss");
+  const std::vector<OpCase> cases = head_part_cases(GetParam());
+  expect_both(cases, without<HeadSums, &T::head_sums, [](HeadSums& op) { op.logit_scale = 1; }>(),
+              without<HeadSums, &T::head_sums, [](HeadSums& op) { op.soft_cap = 0; }>(),
+              "head_sums");
+  expect_both(
+      cases,
+      without<HeadPartLoss, &T::head_part_loss, [](HeadPartLoss& op) { op.logit_scale = 1; }>(),
+      without<HeadPartLoss, &T::head_part_loss, [](HeadPartLoss& op) { op.soft_cap = 0; }>(),
+      "head_part_loss");
+}
+
+INSTANTIATE_TEST_SUITE_P(ComputeTypes, IgnoredOptions, testing::Values(DType::kF32, DType::kBF16),
+                         [](const auto& param) { return std::string(name_of(param.param)); });
+
+}  // namespace
+}  // namespace terrace::test
