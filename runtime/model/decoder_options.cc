@@ -18,21 +18,21 @@ std::string describe(const DecoderOptions& options) {
   std::string text =
       fmt::format("{} {} {} {} {} {} {} {} {}", o.family, o.layers, o.width, o.heads,
                   o.key_value_heads, o.head_width, o.intermediate, o.vocabulary, o.positions);
-  text += fmt::format(" norm {} {} {}", o.norm.has_mean, o.norm.epsilon,
-                      static_cast<int>(o.norm.form));
+  text +=
+      fmt::format(" norm {} {} {}", o.norm.has_mean, o.norm.epsilon, static_cast<int>(o.norm.form));
   text += fmt::format(" {} {} {}", static_cast<int>(o.norm_places),
                       static_cast<int>(o.query_key_norms), static_cast<int>(o.feed_forward));
-  for (const bool flag :
-       {o.tied, o.has_position_embedding, o.has_qkv_bias, o.has_projection_bias,
-        o.has_feed_forward_bias, o.rounds_embedding_scale, o.stores_qkv_whole, o.stores_transposed,
-        o.narrows_residual_init}) {
+  for (const bool flag : {o.tied, o.has_position_embedding, o.has_qkv_bias, o.has_projection_bias,
+                          o.has_feed_forward_bias, o.rounds_embedding_scale, o.stores_qkv_whole,
+                          o.stores_transposed, o.narrows_residual_init}) {
     text += flag ? " 1" : " 0";
   }
   text += fmt::format(" {} {} {} {} {} {} {} {}", o.score_scale, o.score_soft_cap, o.logit_scale,
                       o.logit_soft_cap, o.residual_scale, o.embedding_scale, o.padding_token,
                       o.rotary_width);
   for (const RopeOptions& rope : o.ropes) text += " " + describe(rope);
-  for (const LayerOptions& layer : o.layer_options) text += fmt::format(" {}/{}", layer.rope, layer.window);
+  for (const LayerOptions& layer : o.layer_options)
+    text += fmt::format(" {}/{}", layer.rope, layer.window);
   return text;
 }
 

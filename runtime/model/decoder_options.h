@@ -83,7 +83,7 @@ inline constexpr std::size_t kParameterKinds = 27;
 
 // What a parameter is called. {} stands for the layer's number. Empty: there is none.
 struct ParameterName {
-  std::string name;    // in layouts and checkpoints
+  std::string name;  // in layouts and checkpoints
   // In Hugging Face's files; empty: the same. Parameters of one stored name are rows of one tensor
   // there, in the order of their kinds.
   std::string stored;
@@ -113,8 +113,8 @@ struct DecoderOptions {
   float score_soft_cap = 0;            // 0: none; likewise below
   float logit_scale = 1;
   float logit_soft_cap = 0;
-  float residual_scale = 1;   // of what joins the residual stream
-  float embedding_scale = 1;  // of the tokens' rows
+  float residual_scale = 1;             // of what joins the residual stream
+  float embedding_scale = 1;            // of the tokens' rows
   bool rounds_embedding_scale = false;  // to the compute type
   std::int64_t padding_token = -1;      // its row has no gradient from inputs; -1: there is none
   std::int64_t rotary_width = 0;        // of a head's elements, how many are rotated; 0: all

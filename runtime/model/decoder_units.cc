@@ -29,6 +29,12 @@ NormWeights norm_weights(const LayerSite& site, ParameterKind weight, ParameterK
   return {site.weight(weight, width), site.weight(bias, width)};
 }
 
+// x itself where the unit has no such norm.
+TensorId norm_if(const LayerSite& site, TensorId x, ParameterKind weight, ParameterKind bias) {
+  if (site.layout.find(weight) == nullptr) return x;
+  return norm(site, x, norm_weights(site, weight, bias));
+}
+
 // Elements that are no parameters get no gradient: zero, before the others are written.
 void clear_padding(const LayerSite& site) {
   if (site.layout.padding.empty()) return;
@@ -84,6 +90,8 @@ struct HeadTensors {
   TensorId hidden, weight, dweight, targets, logits, losses;
   TensorId sums = kNoTensor;  // of all ranks' parts of the vocabulary
   std::int64_t first_token = 0;
+  float logit_scale = 1;
+  float soft_cap = 0;
 };
 
 HeadLoss whole_loss(const UnitRun& run, const HeadTensors& t) {
@@ -94,6 +102,8 @@ HeadLoss whole_loss(const UnitRun& run, const HeadTensors& t) {
   op.logits = run.view(t.logits);
   op.gradient_scale = run.memory.gradient_scale;
   op.loss_sum = run.view(t.losses).as<double>();
+  op.logit_scale = t.logit_scale;
+  op.soft_cap = t.soft_cap;
   return op;
 }
 
@@ -106,6 +116,8 @@ HeadPartLoss part_loss(const UnitRun& run, const HeadTensors& t) {
   op.first_token = t.first_token;
   op.gradient_scale = run.memory.gradient_scale;
   op.loss_sum = run.view(t.losses).as<double>();
+  op.logit_scale = t.logit_scale;
+  op.soft_cap = t.soft_cap;
   return op;
 }
 
@@ -157,7 +169,7 @@ TensorId exchange_sums(const LayerSite& site, const HeadTensors& t, double flops
   sums.writes = {own};
   const auto op = [t, own](const UnitRun& run) {
     return HeadSums{run.view(t.hidden), run.view(t.weight), run.view(t.targets), run.view(own),
-                    t.first_token};
+                    t.first_token,      t.logit_scale,      t.soft_cap};
   };
   sums.run = [op](const UnitRun& run) { run.kernels.head_sums(run.context, op(run)); };
   sums.workspace = [op](const UnitRun& run, int workers) {
@@ -192,10 +204,19 @@ HeadTensors head_tensors(const LayerSite& site, const DecoderPart& part, TensorI
   t.logits = at("logits", DType::kF32, part.batch.rows(), Role::kLogits);
   t.losses = at("loss", DType::kF64, 1, Role::kLosses);
   t.first_token = part.first_token;
+  t.logit_scale = config.logit_scale;
+  t.soft_cap = config.logit_soft_cap;
   return t;
 }
 
 }  // namespace
+
+float DecoderPart::embedding_scale() const {
+  const float scale = config.embedding_scale;
+  if (!config.rounds_embedding_scale || compute_type == DType::kF32) return scale;
+  return compute_type == DType::kF16 ? to_float(to_fp16_nearest_even(scale))
+                                     : to_float(to_bf16_nearest_even(scale));
+}
 
 UnitGraph embedding_graph(const DecoderPart& part) {
   UnitGraph graph(UnitKind::kEmbedding, part.sharing);
@@ -215,10 +236,12 @@ UnitGraph embedding_graph(const DecoderPart& part) {
   const std::int64_t sequence = part.batch.positions;
   const auto first_token =
       is_part ? std::optional<std::int64_t>(part.first_token) : std::optional<std::int64_t>();
+  const float scale = part.embedding_scale();
   lookup.run = [=](const UnitRun& run) {
-    run.kernels.embedding_forward(run.context, {run.view(tokens), run.view(rows),
-                                                is_part ? TensorView{} : run.view(positions),
-                                                run.view(found), sequence, first_token});
+    run.kernels.embedding_forward(
+        run.context,
+        {run.view(tokens), run.view(rows), is_part ? TensorView{} : run.view(positions),
+         run.view(found), sequence, first_token, TensorView{}, scale});
   };
   graph.begin_step("lookup");
   graph.call(std::move(lookup));
@@ -249,18 +272,22 @@ UnitGraph block_graph(const DecoderPart& part, const LayerOptions& layer) {
   graph.set_input(x);
   graph.begin_step("norm1");
   const TensorId normed1 =
-      norm(site, x,
-           norm_weights(site, ParameterKind::kAttentionNorm, ParameterKind::kAttentionNormBias));
+      norm_if(site, x, ParameterKind::kAttentionNorm, ParameterKind::kAttentionNormBias);
   const Branch attention = enter(site, normed1, "attention", "norm1");
   const TensorId attended = leave(site, attention, attend(site, attention.all, layer), "norm2");
-  const TensorId middle = add(site, x, attended, site.own_rows("middle", width));
-  const TensorId normed2 = norm(
-      site, middle,
-      norm_weights(site, ParameterKind::kFeedForwardNorm, ParameterKind::kFeedForwardNormBias));
+  const TensorId middle = add(
+      site, x,
+      norm_if(site, attended, ParameterKind::kAttentionOutNorm, ParameterKind::kAttentionNormBias),
+      site.own_rows("middle", width));
+  const TensorId normed2 =
+      norm_if(site, middle, ParameterKind::kFeedForwardNorm, ParameterKind::kFeedForwardNormBias);
   const Branch mlp = enter(site, normed2, "mlp", "norm2");
   const TensorId partial = feed_forward(site, mlp.all);
   graph.on_backward({}, [site] { clear_padding(site); });
-  add(site, middle, leave(site, mlp, partial, "residual"), out);
+  const TensorId fed = leave(site, mlp, partial, "residual");
+  add(site, middle,
+      norm_if(site, fed, ParameterKind::kFeedForwardOutNorm, ParameterKind::kFeedForwardNormBias),
+      out);
   graph.set_gradient(out, site.boundary(Role::kHiddenGradient, "output gradient", width));
   graph.finish(site.boundary(Role::kHiddenGradientOut, "input gradient", width));
   return graph;

@@ -20,6 +20,9 @@ struct DecoderPart {
   std::int64_t first_token = 0;          // of this rank's part of the vocabulary
   std::int64_t smallest_vocabulary = 0;  // of any rank's part
   TensorSharing sharing;
+
+  // What the tokens' rows are multiplied with.
+  float embedding_scale() const;
 };
 
 // Its forward; the backward, of all micro-batches at once, is UnitCompute's.

@@ -60,58 +60,97 @@ UnitCall linear_input_gradient(TensorId dy, TensorId weight, TensorId dx) {
   return call;
 }
 
+// Some columns of a matrix.
+struct Columns {
+  TensorId matrix = kNoTensor;
+  std::int64_t first = 0;
+  std::int64_t width = 0;
+
+  StridedRows of(const UnitRun& run) const {
+    return matrix == kNoTensor ? StridedRows{} : columns_of(run.view(matrix), first, width);
+  }
+};
+
 // What the calls of a norm touch. Layer norms have a mean and a bias, others not.
 struct NormTensors {
-  TensorId x, y, mean, rstd;
+  Columns x, y;
+  TensorId rstd = kNoTensor;
+  TensorId mean = kNoTensor;
   NormWeights weights;
-  float epsilon = 0;
+  NormOptions options;
+  // Of a width that tensor-parallel ranks divide: all parts' sums.
+  TensorId squares = kNoTensor;
+  std::int64_t total_width = 0;
 };
 
 UnitCall norm_forward(const NormTensors& t) {
   UnitCall call;
-  call.reads = {t.x, t.weights.weight.value};
-  call.writes = {t.y, t.rstd};
-  if (t.mean == kNoTensor) {
+  call.reads = {t.x.matrix, t.weights.weight.value};
+  call.writes = {t.y.matrix, t.rstd};
+  if (t.squares != kNoTensor) call.reads.push_back(t.squares);
+  if (!t.options.has_mean) {
     call.run = [t](const UnitRun& run) {
-      run.kernels.rms_norm_forward(run.context, {run.view(t.x), run.view(t.weights.weight.value),
-                                                 run.view(t.y), run.view(t.rstd), t.epsilon});
+      run.kernels.rms_norm_forward(
+          run.context,
+          {t.x.of(run), run.view(t.weights.weight.value), t.y.of(run), run.view(t.rstd),
+           t.options.epsilon, t.options.form, run.view(t.squares), t.total_width});
     };
     return call;
   }
   call.writes.push_back(t.mean);
   call.run = [t](const UnitRun& run) {
-    run.kernels.layer_norm_forward(run.context, {run.view(t.x), run.view(t.weights.weight.value),
-                                                 run.view(t.weights.bias.value), run.view(t.y),
-                                                 run.view(t.mean), run.view(t.rstd), t.epsilon});
+    run.kernels.layer_norm_forward(
+        run.context,
+        {run.view(t.x.matrix), run.view(t.weights.weight.value), run.view(t.weights.bias.value),
+         run.view(t.y.matrix), run.view(t.mean), run.view(t.rstd), t.options.epsilon});
   };
   return call;
 }
 
-UnitCall norm_backward(const NormTensors& t, TensorId dy, TensorId dresidual, TensorId dx) {
+// Where the gradients of a norm come from and go to. `along`: of a divided width, all parts' sums.
+struct NormGradients {
+  Columns dy, dx;
+  TensorId dresidual = kNoTensor;
+  TensorId along = kNoTensor;
+};
+
+UnitCall rms_backward(const NormTensors& t, const NormGradients& g) {
   const TensorId dweight = t.weights.weight.gradient;
   UnitCall call;
-  call.reads = {dy, t.x, t.weights.weight.value, t.rstd};
-  if (dresidual != kNoTensor) call.reads.push_back(dresidual);
-  call.writes = {dx, dweight};
-  call.workspace = [x = t.x](const UnitRun& run, int workers) {
-    const TensorView rows = run.view(x);
-    return run.kernels.norm_backward_workspace(rows.shape[0], rows.shape[1], workers);
+  call.run = [=](const UnitRun& run) {
+    const TensorView dresidual = run.view(g.dresidual);
+    run.kernels.rms_norm_backward(
+        run.context,
+        {g.dy.of(run), t.x.of(run), run.view(t.weights.weight.value), run.view(t.rstd),
+         dresidual.empty() ? StridedRows{} : whole_rows(dresidual), g.dx.of(run), run.view(dweight),
+         t.options.form, run.mode(dweight), run.view(g.along), t.total_width});
   };
-  if (t.mean == kNoTensor) {
-    call.run = [=](const UnitRun& run) {
-      run.kernels.rms_norm_backward(
-          run.context,
-          {run.view(dy), run.view(t.x), run.view(t.weights.weight.value), run.view(t.rstd),
-           run.view(dresidual), run.view(dx), run.view(dweight), run.mode(dweight)});
-    };
-    return call;
-  }
-  call.reads.push_back(t.mean);
+  return call;
+}
+
+UnitCall layer_norm_backward(const NormTensors& t, const NormGradients& g) {
+  const TensorId dweight = t.weights.weight.gradient;
+  UnitCall call;
+  call.reads = {t.mean};
   call.run = [=](const UnitRun& run) {
     run.kernels.layer_norm_backward(
-        run.context, {run.view(dy), run.view(t.x), run.view(t.weights.weight.value),
-                      run.view(t.mean), run.view(t.rstd), run.view(dresidual), run.view(dx),
-                      run.view(dweight), run.view(t.weights.bias.gradient), run.mode(dweight)});
+        run.context,
+        {run.view(g.dy.matrix), run.view(t.x.matrix), run.view(t.weights.weight.value),
+         run.view(t.mean), run.view(t.rstd), run.view(g.dresidual), run.view(g.dx.matrix),
+         run.view(dweight), run.view(t.weights.bias.gradient), run.mode(dweight)});
+  };
+  return call;
+}
+
+UnitCall norm_backward(const NormTensors& t, const NormGradients& g) {
+  UnitCall call = t.options.has_mean ? layer_norm_backward(t, g) : rms_backward(t, g);
+  call.reads.insert(call.reads.end(), {g.dy.matrix, t.x.matrix, t.weights.weight.value, t.rstd});
+  if (g.dresidual != kNoTensor) call.reads.push_back(g.dresidual);
+  if (g.along != kNoTensor) call.reads.push_back(g.along);
+  call.writes = {g.dx.matrix, t.weights.weight.gradient};
+  call.workspace = [t](const UnitRun& run, int workers) {
+    const std::int64_t width = run.view(t.weights.weight.value).elements();
+    return run.kernels.norm_backward_workspace(run.view(t.rstd).elements(), width, workers);
   };
   return call;
 }
@@ -228,20 +267,23 @@ Weight LayerSite::weight(ParameterKind kind, std::int64_t rows) const {
 TensorId norm(const LayerSite& site, TensorId x, const NormWeights& weights) {
   UnitGraph& graph = site.graph;
   const std::int64_t rows = graph.at(x).rows();
+  const std::int64_t width = graph.at(x).columns();
   NormTensors t;
-  t.x = x;
-  t.y = graph.like(x, "normed");
+  t.x = {x, 0, width};
+  t.y = {graph.like(x, "normed"), 0, width};
+  t.options = site.config.norm;
   t.rstd = site.per_row("rstd", rows);
-  t.mean = site.config.norm.has_mean ? site.per_row("mean", rows) : kNoTensor;
+  if (t.options.has_mean) t.mean = site.per_row("mean", rows);
   t.weights = weights;
-  t.epsilon = site.config.norm.epsilon;
   graph.call(norm_forward(t));
-  graph.on_backward({x}, [&graph, t] {
-    const TensorId dresidual = graph.gradient(t.x);
-    const TensorId dy = graph.gradient(t.y);
-    graph.call(norm_backward(t, dy, dresidual, graph.next_gradient(t.x)));
+  graph.on_backward({x}, [&graph, t, x, width] {
+    NormGradients g;
+    g.dresidual = graph.gradient(x);
+    g.dy = {graph.gradient(t.y.matrix), 0, width};
+    g.dx = {graph.next_gradient(x), 0, width};
+    graph.call(norm_backward(t, g));
   });
-  return t.y;
+  return t.y.matrix;
 }
 
 TensorId linear(const LayerSite& site, TensorId x, const LinearWeights& weights, TensorId y) {
@@ -308,17 +350,20 @@ TensorId attention(const LayerSite& site, TensorId qkv, const LayerOptions& laye
 
 TensorId activation(const LayerSite& site, TensorId x) {
   UnitGraph& graph = site.graph;
-  const bool gated = site.config.feed_forward == FeedForward::kSiluGate;
+  const FeedForward kind = site.config.feed_forward;
+  const bool gated = kind != FeedForward::kGelu;
+  const GateActivation gate =
+      kind == FeedForward::kSiluGate ? GateActivation::kSilu : GateActivation::kGeluTanh;
   const TensorId y = site.all_rows("activated", site.config.intermediate);
   UnitCall forward;
   forward.reads = {x};
   forward.writes = {y};
   forward.run = [=](const UnitRun& run) {
-    if (gated) return run.kernels.swiglu_forward(run.context, {run.view(x), run.view(y)});
+    if (gated) return run.kernels.glu_forward(run.context, {run.view(x), run.view(y), gate});
     run.kernels.gelu_forward(run.context, {run.view(x), run.view(y)});
   };
   graph.call(std::move(forward));
-  graph.on_backward({x}, [&graph, x, y, gated] {
+  graph.on_backward({x}, [&graph, x, y, gated, gate] {
     const TensorId dy = graph.gradient(y);
     const TensorId dx = graph.next_gradient(x);
     UnitCall backward;
@@ -326,7 +371,9 @@ TensorId activation(const LayerSite& site, TensorId x) {
     backward.writes = {dx};
     backward.run = [=](const UnitRun& run) {
       const TensorView views[] = {run.view(x), run.view(dy), run.view(dx)};
-      if (gated) return run.kernels.swiglu_backward(run.context, {views[0], views[1], views[2]});
+      if (gated) {
+        return run.kernels.glu_backward(run.context, {views[0], views[1], views[2], gate});
+      }
       run.kernels.gelu_backward(run.context, {views[0], views[1], views[2]});
     };
     graph.call(std::move(backward));
@@ -337,19 +384,29 @@ TensorId activation(const LayerSite& site, TensorId x) {
 // What is added may be made where the sum goes.
 TensorId add(const LayerSite& site, TensorId a, TensorId b, TensorId sum) {
   UnitGraph& graph = site.graph;
+  const float factor = site.config.residual_scale;
   UnitTensor& addend = graph.at(b);
   if (!addend.is_exchanged && addend.same_as == kNoTensor) addend.same_as = sum;
   UnitCall call;
   call.reads = {a, b};
   call.writes = {sum};
   call.run = [=](const UnitRun& run) {
-    run.kernels.add(run.context, {run.view(a), run.view(b), run.view(sum)});
+    run.kernels.add(run.context, {run.view(a), run.view(b), run.view(sum), factor});
   };
   graph.call(std::move(call));
-  graph.on_backward({a, b}, [&graph, a, b, sum] {
+  graph.on_backward({a, b}, [&graph, a, b, sum, factor] {
     const TensorId gradient = graph.gradient(sum);
     graph.add_to_gradient(a, gradient);
-    graph.add_to_gradient(b, gradient);
+    if (factor == 1) return graph.add_to_gradient(b, gradient);
+    const TensorId scaled = graph.like(b, "scaled gradient");
+    UnitCall scale;
+    scale.reads = {gradient};
+    scale.writes = {scaled};
+    scale.run = [=](const UnitRun& run) {
+      run.kernels.scale(run.context, {run.view(gradient), run.view(scaled), factor});
+    };
+    graph.call(std::move(scale));
+    graph.add_to_gradient(b, scaled);
   });
   return sum;
 }

@@ -29,13 +29,13 @@ enum class GradientShare : std::uint8_t { kAll, kRows, kHeads };
 
 struct ParameterTensor {
   ParameterKind kind = ParameterKind::kTokenEmbedding;
-  std::string name;         // Hugging Face's, without gpt2's optional "transformer." prefix
+  std::string name;  // Hugging Face's, without gpt2's optional "transformer." prefix
   // In Hugging Face's files: the tensor of this name has `stored_rows` rows, and from the
   // stored_first_row-th on those of this parameter. Of whole models.
   std::string stored_name;
   std::int64_t stored_first_row = 0;
   std::int64_t stored_rows = 0;
-  std::int64_t rows = 0;    // [rows, columns] as Linear stores it: out, in. A vector has 1 column.
+  std::int64_t rows = 0;  // [rows, columns] as Linear stores it: out, in. A vector has 1 column.
   std::int64_t columns = 1;
   TensorCut cut = TensorCut::kReplicated;
   std::int64_t row_groups = 1;  // of each of which, where rows are cut, a rank has its part: q|k|v

@@ -84,6 +84,8 @@ void UnitCompute::embedding_backward(const KernelContext& context, const UnitMem
   op.sequence = part_.batch.positions;
   op.wte_mode = memory.gradient_mode;
   if (part_.split.ranks > 1) op.first_token = part_.first_token;
+  op.scale = part_.embedding_scale();
+  op.padding_token = config.padding_token;
   kernels_.embedding_backward(context, op);
   for (const ElementSpan& padding : layout.padding) {
     std::byte* const begin = gradient + static_cast<std::size_t>(padding.begin) * sizeof(float);

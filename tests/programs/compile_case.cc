@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include "base/bytes.h"
-#include "runtime/step/verify.h"
 #include "runtime/engine/engine.h"
+#include "runtime/step/verify.h"
 
 // The one place that knows the product's types and options.
 namespace terrace {

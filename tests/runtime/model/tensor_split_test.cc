@@ -73,7 +73,8 @@ TEST_P(TensorSplits, AreOfOneSizeAndReplicateFromABlocksStart) {
         const bool is_cut = tensor.cut != TensorCut::kReplicated;
         if (is_cut) last_cut = tensor.offset + tensor.elements();
         EXPECT_EQ(tensor.offset < unit.replicated.begin, is_cut) << tensor.name;
-        EXPECT_EQ(tensor.offset >= unit.summed.begin && !unit.summed.empty(), tensor.gradient == GradientShare::kRows);
+        EXPECT_EQ(tensor.offset >= unit.summed.begin && !unit.summed.empty(),
+                  tensor.gradient == GradientShare::kRows);
       }
       EXPECT_LE(last_cut, unit.replicated.begin);
     }
