@@ -195,23 +195,21 @@ KernelCase rope_case(const KernelSetting& setting) {
   const KernelContext context = memory->context(0);
   const KernelTable& kernels = setting.kernels();
   Rope op;
-  op.qkv = memory->tensor(setting.type, setting.batch.rows(), model.qkv_columns());
+  const TensorView qkv = memory->tensor(setting.type, setting.batch.rows(), model.qkv_columns());
+  op.heads = columns_of(qkv, 0, (model.heads + model.key_value_heads) * model.head_width);
   std::vector<float> table(static_cast<std::size_t>(setting.batch.positions * model.head_width));
   fill_rope_table(model.ropes.front(), setting.batch.positions, model.head_width, table);
   op.table = view(memory->holding(std::as_bytes(std::span(table))).data(), DType::kF32,
                   setting.batch.positions, model.head_width);
   op.sequence = setting.batch.positions;
-  op.head_width = model.head_width;
-  op.heads = model.heads + model.key_value_heads;
+  op.head_width = op.rotary_width = model.head_width;
   // Twice in a block: forward and backward. Each reads and writes the heads that it turns.
-  KernelCase result = {
-      .bytes = 2.0 * static_cast<double>(setting.batch.rows() * op.heads * op.head_width) *
-               static_cast<double>(size_of(setting.type)),
-      .per_step = static_cast<int>(2 * model.layers)};
+  KernelCase result = {.bytes = 2.0 * static_cast<double>(op.heads.rows * op.heads.width) *
+                                static_cast<double>(size_of(setting.type)),
+                       .per_step = static_cast<int>(2 * model.layers)};
   result.run = [&kernels, context, op] { kernels.rope(context, op); };
   // As many bytes as the heads have, one behind the other.
-  const TensorView turned =
-      view(op.qkv.data, setting.type, setting.batch.rows() * op.heads * op.head_width);
+  const TensorView turned = view(op.heads.data, setting.type, op.heads.rows * op.heads.width);
   return against_streams(setting, std::move(result), memory, {{turned, ArrayAccess::kUpdate}});
 }
 

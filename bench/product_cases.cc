@@ -136,21 +136,34 @@ AttentionTensors attention_tensors(const KernelSetting& setting, CaseMemory& mem
   const std::int64_t mixed = model.heads * model.head_width;
   AttentionTensors tensors;
   AttentionForward& forward = tensors.forward;
-  forward.shape = {setting.batch.sequences, setting.batch.positions, model.heads,
-                   model.key_value_heads, model.head_width};
-  forward.scale = 1.0F / std::sqrt(static_cast<float>(model.head_width));
-  forward.qkv = memory.tensor(setting.type, rows, model.qkv_columns());
+  forward.shape = {.batch = setting.batch.sequences,
+                   .queries = setting.batch.positions,
+                   .keys = setting.batch.positions,
+                   .heads = model.heads,
+                   .key_value_heads = model.key_value_heads,
+                   .head_width = model.head_width};
+  forward.rule.scale = 1.0F / std::sqrt(static_cast<float>(model.head_width));
+  const TensorView qkv = memory.tensor(setting.type, rows, model.qkv_columns());
+  const std::int64_t keys = model.key_value_heads * model.head_width;
+  forward.q = columns_of(qkv, 0, mixed);
+  forward.k = columns_of(qkv, mixed, keys);
+  forward.v = columns_of(qkv, mixed + keys, keys);
   forward.out = memory.tensor(setting.type, rows, mixed);
   forward.log_sum_exp =
       memory.tensor(DType::kF32, setting.batch.sequences, model.heads, setting.batch.positions);
   AttentionBackward& backward = tensors.backward;
   backward = {.shape = forward.shape,
-              .qkv = forward.qkv,
+              .rule = forward.rule,
+              .q = forward.q,
+              .k = forward.k,
+              .v = forward.v,
               .out = forward.out,
               .log_sum_exp = forward.log_sum_exp,
-              .dout = memory.tensor(setting.type, rows, mixed),
-              .dqkv = memory.tensor(setting.type, rows, model.qkv_columns()),
-              .scale = forward.scale};
+              .dout = memory.tensor(setting.type, rows, mixed)};
+  const TensorView dqkv = memory.tensor(setting.type, rows, model.qkv_columns());
+  backward.dq = columns_of(dqkv, 0, mixed);
+  backward.dk = columns_of(dqkv, mixed, keys);
+  backward.dv = columns_of(dqkv, mixed + keys, keys);
   return tensors;
 }
 

@@ -99,30 +99,54 @@ struct LayerNormBackward {
   GradientMode mode = GradientMode::kAssign;
 };
 
-// Rotary embedding in place, half-split form, on heads [first_head, first_head + heads) of each row
-// of qkv [R, all_heads*D]. table [T, D] in fp32: cos of D/2 frequencies, then sin. Row r is
-// position r mod T. `inverse` rotates back: the gradient.
+// Rotary embedding in place, half-split form, on heads [R, n * head_width]: of each head the first
+// rotary_width elements are rotated, element i with element i + rotary_width/2; the rest stay.
+// table [P, rotary_width] in fp32: the cosines of rotary_width/2 angles, then their sines, both
+// perhaps times a factor. Row r takes row positions[r] of the table (i32 [R], each in [0, P)), or,
+// where positions is empty, row first_position + r mod sequence. `inverse` is the gradient: the
+// sines are negated. rotary_width is even.
 struct Rope {
-  TensorView qkv, table;
-  std::int64_t sequence = 0, head_width = 0, first_head = 0, heads = 0;
+  StridedRows heads;
+  TensorView table;
+  TensorView positions = {};
+  std::int64_t sequence = 0, first_position = 0, head_width = 0, rotary_width = 0;
   bool inverse = false;
 };
 
-// Causal attention over rows of qkv [R, (H+2G)*D] (all query heads, then keys, then values). out
-// [R, H*D]; log_sum_exp [B,H,T] in fp32, kept for the backward. Never holds a
-// T x T matrix of all heads of a batch.
+// Attention of `queries` queries to `keys` keys in each of `batch` sequences.
 struct AttentionShape {
-  std::int64_t batch = 0, sequence = 0, heads = 0, key_value_heads = 0, head_width = 0;
+  std::int64_t batch = 0, queries = 0, keys = 0, heads = 0, key_value_heads = 0, head_width = 0;
 };
+// Which keys a query sees, and what becomes of its scores. Query i of a sequence stands at position
+// keys - queries + i and sees the keys up to its own position, of which there is one at least. With
+// a window W > 0 it sees only the last W of them: key > position - W. With first_keys (i32 [batch,
+// queries]) it sees none before that number, where its document starts: at most its position, and
+// never less than that of the query before. A score is scale * q.k; with soft_cap > 0 it then
+// becomes soft_cap * tanh(score / soft_cap).
+struct AttentionRule {
+  float scale = 1.0F;
+  float soft_cap = 0.0F;
+  std::int64_t window = 0;
+  TensorView first_keys = {};  // may be empty
+};
+// q [batch*queries, H*D], k and v [batch*keys, G*D], columns of one matrix or of several: query
+// head h sees the keys and values of head h / (H/G). out [batch*queries, H*D]; log_sum_exp [batch,
+// H, queries] in fp32, kept for the backward. queries <= keys. A matrix of all queries by all keys
+// never exists.
 struct AttentionForward {
   AttentionShape shape;
-  TensorView qkv, out, log_sum_exp;
-  float scale = 1.0F;  // of the scores, 1/sqrt(D)
+  AttentionRule rule;
+  StridedRows q, k, v;
+  TensorView out, log_sum_exp;
 };
+// dq, dk and dv have the shapes of q, k and v. queries == keys: who keeps keys of earlier calls
+// does not train.
 struct AttentionBackward {
   AttentionShape shape;
-  TensorView qkv, out, log_sum_exp, dout, dqkv;
-  float scale = 1.0F;
+  AttentionRule rule;
+  StridedRows q, k, v;
+  TensorView out, log_sum_exp, dout;
+  StridedRows dq = {}, dk = {}, dv = {};
 };
 
 // y[R,I] = activation(gate) * up with gate_up [R,2I] = gate | up, rounded once.

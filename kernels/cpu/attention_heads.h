@@ -24,48 +24,80 @@ class HeadRows {
   HeadRows(const AttentionShape& shape, DType dtype)
       : shape_(shape), dtype_(dtype), bytes_(static_cast<std::int64_t>(size_of(dtype))) {
     TERRACE_CHECK_EQ(shape.heads % shape.key_value_heads, 0);
+    TERRACE_CHECK_LE(shape.queries, shape.keys);
     TERRACE_CHECK(dtype == DType::kF32 || dtype == DType::kBF16);
   }
 
   DType dtype() const { return dtype_; }
-  std::int64_t qkv_stride() const {
-    return (shape_.heads + 2 * shape_.key_value_heads) * shape_.head_width;
-  }
   std::int64_t out_stride() const { return shape_.heads * shape_.head_width; }
 
-  std::byte* query(std::byte* qkv, const Head& head, std::int64_t t) const {
-    return at(qkv, head, t, head.h);
+  // Of queries or their gradients, query t; of keys, values or their gradients, key t.
+  std::byte* query(const StridedRows& rows, const Head& head, std::int64_t t) const {
+    return at(rows, head.b * shape_.queries + t, head.h);
   }
-  std::byte* key(std::byte* qkv, const Head& head, std::int64_t t) const {
-    return at(qkv, head, t, shape_.heads + head.g);
-  }
-  std::byte* value(std::byte* qkv, const Head& head, std::int64_t t) const {
-    return at(qkv, head, t, shape_.heads + shape_.key_value_heads + head.g);
+  std::byte* key(const StridedRows& rows, const Head& head, std::int64_t t) const {
+    return at(rows, head.b * shape_.keys + t, head.g);
   }
   std::byte* out(std::byte* out, const Head& head, std::int64_t t) const {
-    const std::int64_t row = head.b * shape_.sequence + t;
+    const std::int64_t row = head.b * shape_.queries + t;
     return out + (row * out_stride() + head.h * shape_.head_width) * bytes_;
   }
   float* statistic(float* log_sum_exp, const Head& head, std::int64_t t) const {
-    return log_sum_exp + (head.b * shape_.heads + head.h) * shape_.sequence + t;
+    return log_sum_exp + (head.b * shape_.heads + head.h) * shape_.queries + t;
   }
-  void check(const TensorView& qkv, const TensorView& out, const TensorView& log_sum_exp) const {
-    const std::int64_t rows = shape_.batch * shape_.sequence;
-    TERRACE_CHECK(qkv.dtype == dtype_ && out.dtype == dtype_);
-    TERRACE_CHECK_EQ(qkv.elements(), rows * qkv_stride());
+  // Three matrices: those of queries, keys and values, or of their gradients.
+  void check(const StridedRows& q, const StridedRows& k, const StridedRows& v) const {
+    check(q, shape_.batch * shape_.queries, shape_.heads);
+    check(k, shape_.batch * shape_.keys, shape_.key_value_heads);
+    check(v, shape_.batch * shape_.keys, shape_.key_value_heads);
+  }
+  void check(const TensorView& out, const TensorView& log_sum_exp) const {
+    const std::int64_t rows = shape_.batch * shape_.queries;
+    TERRACE_CHECK(out.dtype == dtype_);
     TERRACE_CHECK_EQ(out.elements(), rows * out_stride());
     TERRACE_CHECK_EQ(log_sum_exp.elements(), rows * shape_.heads);
   }
 
  private:
-  std::byte* at(std::byte* qkv, const Head& head, std::int64_t t, std::int64_t index) const {
-    const std::int64_t row = head.b * shape_.sequence + t;
-    return qkv + (row * qkv_stride() + index * shape_.head_width) * bytes_;
+  std::byte* at(const StridedRows& rows, std::int64_t row, std::int64_t index) const {
+    return rows.data + (row * rows.stride + index * shape_.head_width) * bytes_;
+  }
+  void check(const StridedRows& rows, std::int64_t count, std::int64_t heads) const {
+    TERRACE_CHECK(rows.dtype == dtype_);
+    TERRACE_CHECK_EQ(rows.rows, count);
+    TERRACE_CHECK_EQ(rows.width, heads * shape_.head_width);
   }
 
   AttentionShape shape_;
   DType dtype_;
   std::int64_t bytes_;
+};
+
+// The first keys that some queries of a sequence see; the last is each query's own position.
+class FirstKeys {
+ public:
+  FirstKeys(const AttentionShape& shape, const AttentionRule& rule);
+
+  // Looks at `count` queries from `query` on of sequence b.
+  void look(std::int64_t b, std::int64_t query, std::int64_t count);
+
+  // The first key of all of them: those before it need not be looked at.
+  std::int64_t first() const { return first_; }
+  // One number for each query from the `query`-th of them on; null where all see all keys from
+  // `key` on, up to their own.
+  const std::int64_t* from(std::int64_t query, std::int64_t key) const {
+    return last_ <= key ? nullptr : keys_ + query;
+  }
+
+ private:
+  static constexpr std::int64_t kQueriesMax = 128;
+
+  std::int64_t positions_before_;  // of a sequence's first query
+  std::int64_t queries_;           // of a sequence
+  std::int64_t window_;
+  const std::int32_t* starts_ = nullptr;  // of documents
+  std::int64_t first_ = 0, last_ = 0;     // the least and the greatest of keys_
+  std::int64_t keys_[kQueriesMax] = {};
 };
 
 // Keys or values of all key-value heads as right operands, packed once for all queries.
@@ -81,7 +113,7 @@ class PackedHeads {
   }
   // Elements from one strip to the next.
   std::int64_t stride() const {
-    return strip_elements(columns_ == Columns::kKeys ? shape_.head_width : shape_.sequence);
+    return strip_elements(columns_ == Columns::kKeys ? shape_.head_width : shape_.keys);
   }
   // The operand of a head from key t on, a multiple of kStrip.
   std::byte* from(std::byte* packed, const Head& head, std::int64_t t) const {
@@ -96,7 +128,7 @@ class PackedHeads {
 
  private:
   std::int64_t head_elements() const {
-    return strips_of(shape_.sequence) * strips_of(shape_.head_width) * kStepElements;
+    return strips_of(shape_.keys) * strips_of(shape_.head_width) * kStepElements;
   }
 
   AttentionShape shape_;
@@ -104,15 +136,15 @@ class PackedHeads {
   const StripCode& code_;
 };
 
-// One packing of keys or of values.
+// One packing of the keys or of the values.
 struct PackedPart {
   PackedHeads heads;
-  bool values = false;
+  StridedRows rows;
   std::size_t offset = 0;  // in the workspace
 };
 
 // Packs the parts of all heads, on all workers.
 void pack_all(const KernelContext& context, const HeadRows& rows, const AttentionShape& shape,
-              std::byte* qkv, std::span<const PackedPart> parts);
+              std::span<const PackedPart> parts);
 
 }  // namespace terrace

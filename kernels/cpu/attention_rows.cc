@@ -26,6 +26,12 @@ HWY_INLINE std::int64_t visible_columns(const ScoreStrip& strip, std::int64_t ro
   return row < strip.rows ? std::min(strip.columns, strip.visible + row) : 0;
 }
 
+// The columns of a row before its first key.
+HWY_INLINE std::int64_t hidden_columns(const ScoreStrip& strip, std::int64_t row) {
+  if (strip.first_keys == nullptr || row >= strip.rows) return 0;
+  return std::max<std::int64_t>(0, strip.first_keys[row] - strip.key);
+}
+
 // Calls body(square, column, count) for the vectors of a row of `visible` keys: at `column` of a
 // square, with `count` keys that are visible, at least one.
 template <typename Body>
@@ -44,6 +50,48 @@ HWY_INLINE Vec keep_first(Vec value, std::int64_t count) {
   if (count >= kLanes) return value;
   if (count <= 0) return hn::Zero(Lanes());
   return hn::IfThenElseZero(hn::FirstN(Lanes(), static_cast<std::size_t>(count)), value);
+}
+
+// (1 - exp(-2|x|)) / (1 + exp(-2|x|)), with x's sign; for |x| below 1/2 an odd polynomial of the
+// 11th degree, by interpolation of tanh(x)/x in x^2. Within 5 u; NaN of NaN.
+HWY_INLINE Vec tanh_of(Vec x) {
+  const Vec size = hn::Abs(x);
+  const Vec power = exp_of(hn::Mul(size, splat(-2.0F)));
+  const Vec far = hn::Div(hn::Sub(splat(1.0F), power), hn::Add(splat(1.0F), power));
+  const Vec square = hn::Mul(x, x);
+  Vec p = hn::MulAdd(splat(-0.006942941807F), square, splat(0.0214706827F));
+  p = hn::MulAdd(p, square, splat(-0.05393346772F));
+  p = hn::MulAdd(p, square, splat(0.1333322525F));
+  p = hn::MulAdd(p, square, splat(-0.3333333135F));
+  const Vec near = hn::MulAdd(hn::Mul(p, square), x, x);
+  return hn::IfThenElse(hn::Lt(size, splat(0.5F)), near, hn::CopySign(far, x));
+}
+
+// Where there is a cap, scores become capped ones; those before a row's first key -infinity.
+void apply_rule(const ScoreStrip& strip) {
+  const Vec cap = splat(strip.soft_cap);
+  const Vec scale = splat(strip.scale / strip.soft_cap);
+  for (std::int64_t r = 0; r < strip.rows; ++r) {
+    float* row = strip.scores + square_at(r, 0);
+    const std::int64_t visible = std::max<std::int64_t>(0, visible_columns(strip, r));
+    if (strip.soft_cap > 0.0F) {
+      for_each_visible(
+          visible, [&](std::int64_t square, std::int64_t column, std::int64_t) TERRACE_VECTOR_BODY {
+            float* at = row + square * kStepElements + square_at(0, column);
+            store(hn::Mul(cap, tanh_of(hn::Mul(load(at), scale))), at);
+          });
+    }
+    const std::int64_t hidden = std::min(visible, hidden_columns(strip, r));
+    for (std::int64_t column = 0; column < hidden; ++column) {
+      row[column / kStrip * kStepElements + square_at(0, column % kStrip)] = kLowest;
+    }
+  }
+}
+
+// What is left to multiply scores by.
+HWY_INLINE float scale_after_rule(const ScoreStrip& strip) {
+  if (strip.soft_cap > 0.0F || strip.first_keys != nullptr) apply_rule(strip);
+  return strip.soft_cap > 0.0F ? 1.0F : strip.scale;
 }
 
 HWY_INLINE float max_of_row(const float* row, std::int64_t visible) {
@@ -83,13 +131,13 @@ HWY_INLINE void clear_from(T* row, std::int64_t visible, std::int64_t squares) {
   }
 }
 
-// The weights of a row, by its new maximum; their sum.
+// The weights of a row, by the scale of its scores and its new maximum; their sum.
 template <typename T>
-HWY_INLINE float weigh_row(const SoftmaxStrip& step, std::int64_t r, float max) {
+HWY_INLINE float weigh_row(const SoftmaxStrip& step, std::int64_t r, float score_scale, float max) {
   const float* scores = step.strip.scores + square_at(r, 0);
   T* weights = reinterpret_cast<T*>(step.weights) + r * kStrip;
   const std::int64_t visible = visible_columns(step.strip, r);
-  const Vec scale = splat(step.strip.scale);
+  const Vec scale = splat(score_scale);
   const Vec shift = splat(max);
   Vec even = hn::Zero(Lanes());
   Vec odd = even;
@@ -116,11 +164,16 @@ HWY_INLINE void scale_row(float* squares, std::int64_t r, std::int64_t width, fl
 
 template <typename T>
 void softmax_strip_as(const SoftmaxStrip& step) {
+  const float scale = scale_after_rule(step.strip);
   for (std::int64_t r = 0; r < step.strip.rows; ++r) {
-    const float most =
-        max_of_row(step.strip.scores + square_at(r, 0), visible_columns(step.strip, r));
-    const float max = std::max(step.max[r], step.strip.scale * most);
-    const float sum = weigh_row<T>(step, r, max);
+    const std::int64_t visible = visible_columns(step.strip, r);
+    if (visible <= hidden_columns(step.strip, r)) {
+      clear_from(reinterpret_cast<T*>(step.weights) + r * kStrip, 0, step.strip.squares());
+      continue;
+    }
+    const float most = max_of_row(step.strip.scores + square_at(r, 0), visible);
+    const float max = std::max(step.max[r], scale * most);
+    const float sum = weigh_row<T>(step, r, scale, max);
     const float kept = step.max[r] == max ? 1.0F : std::exp(step.max[r] - max);
     step.max[r] = max;
     step.sum[r] = step.sum[r] * kept + sum;
@@ -171,14 +224,17 @@ HWY_INLINE void store_right(const RowPair& pair, Bf16* step, std::int64_t r, std
   hn::StoreU(hn::Or(low, high), LaneWords(), reinterpret_cast<std::uint32_t*>(at));
 }
 
-template <typename T>
+template <typename T, bool kCapped>
 struct GradientRows {
   HWY_INLINE GradientRows(const GradientStrip& strip_op, std::int64_t first)
-      : op(strip_op), r(first), scale(splat(op.strip.scale)) {}
+      : op(strip_op),
+        r(first),
+        scale(splat(op.strip.scale)),
+        by_cap(splat(kCapped ? 1.0F / op.strip.soft_cap : 0.0F)) {}
 
   const GradientStrip& op;
   std::int64_t r;
-  Vec scale, log_sum_exp[2], delta[2];
+  Vec scale, by_cap, log_sum_exp[2], delta[2];
   std::int64_t visible[2];
 
   // Weight and score gradient of one of the rows, where it is visible.
@@ -186,9 +242,16 @@ struct GradientRows {
                           Vec& dscore) const {
     const std::int64_t at = square * kStepElements + square_at(r + row, column);
     const std::int64_t count = visible[row] - square * kStrip - column;
-    const Vec score = hn::Sub(hn::Mul(load(op.strip.scores + at), scale), log_sum_exp[row]);
-    weight = exp_of(score);
+    const Vec score = load(op.strip.scores + at);
+    const Vec scaled = kCapped ? score : hn::Mul(score, scale);
+    weight = exp_of(hn::Sub(scaled, log_sum_exp[row]));
     dscore = hn::Mul(hn::Mul(weight, hn::Sub(load(op.dweights + at), delta[row])), scale);
+    if constexpr (kCapped) {
+      const Vec bent = hn::Mul(score, by_cap);
+      dscore = hn::Mul(dscore, hn::NegMulAdd(bent, bent, splat(1.0F)));
+      // A hidden score is infinite.
+      dscore = hn::IfThenZeroElse(hn::Eq(weight, hn::Zero(Lanes())), dscore);
+    }
     if (count < kLanes) {
       weight = keep_first(weight, count);
       dscore = keep_first(dscore, count);
@@ -212,10 +275,10 @@ struct GradientRows {
   }
 };
 
-template <typename T>
+template <typename T, bool kCapped>
 void softmax_gradient_as(const GradientStrip& op) {
   for (std::int64_t r = 0; r < kStrip; r += 2) {
-    GradientRows<T> rows(op, r);
+    GradientRows<T, kCapped> rows(op, r);
     for (std::int64_t i = 0; i < 2; ++i) {
       const bool there = r + i < op.strip.rows;
       rows.log_sum_exp[i] = splat(there ? op.log_sum_exp[r + i] : 0.0F);
@@ -227,8 +290,12 @@ void softmax_gradient_as(const GradientStrip& op) {
 }
 
 void softmax_gradient_any(const GradientStrip& op) {
-  if (op.packed == DType::kF32) return softmax_gradient_as<float>(op);
-  softmax_gradient_as<Bf16>(op);
+  if (op.strip.soft_cap > 0.0F || op.strip.first_keys != nullptr) apply_rule(op.strip);
+  const bool is_capped = op.strip.soft_cap > 0.0F;
+  if (op.packed == DType::kF32) {
+    return is_capped ? softmax_gradient_as<float, true>(op) : softmax_gradient_as<float, false>(op);
+  }
+  return is_capped ? softmax_gradient_as<Bf16, true>(op) : softmax_gradient_as<Bf16, false>(op);
 }
 
 template <typename T>

@@ -11,14 +11,18 @@
 // A NaN in a row makes its results NaN.
 namespace terrace {
 
-// Scores of a strip of queries by keys: squares, one behind the other. Query r may see the first
-// `visible + r` keys, at most all; there is at least one.
+// Scores of a strip of queries by a panel of keys: squares, one behind the other. Query r may see
+// the first `visible + r` keys of the panel, at most all, and none before first_keys[r] - key; one
+// query at least sees one.
 struct ScoreStrip {
-  const float* scores = nullptr;
+  float* scores = nullptr;
   std::int64_t rows = 0;  // queries that are there, at most kStrip
   std::int64_t columns = 0;
   std::int64_t visible = 0;
   float scale = 1.0F;
+  float soft_cap = 0.0F;                     // 0: none
+  const std::int64_t* first_keys = nullptr;  // [rows]; null: 0 for all
+  std::int64_t key = 0;                      // the panel's first; for first_keys
 
   // The squares in which a query sees a key: what is read, and written, ends with them.
   std::int64_t squares() const {
@@ -27,11 +31,13 @@ struct ScoreStrip {
   }
 };
 
-// One step of a running softmax over panels of keys. `weights` takes exp(scale * score - max) as a
-// left strip over the keys, 0 where a key is not visible or a query not there. max and sum [kStrip]
+// One step of a running softmax over panels of keys. `weights` takes exp(scale * score - max), of a
+// capped score exp(score - max), as a left strip over the keys, 0 where a key is not visible or a
+// query not there. max and sum [kStrip]
 // and output, squares of `width` columns, hold the state; before the first step max is -infinity
 // and sum 0. sum and output are rescaled to the new maximum; the weights join sum here, and output
-// by the caller's next product.
+// by the caller's next product. A query that sees no key of the panel keeps its state. Scores are
+// overwritten where there is a cap, or keys are hidden.
 struct SoftmaxStrip {
   ScoreStrip strip;
   std::byte* weights = nullptr;
@@ -56,9 +62,10 @@ void softmax_finish(const SoftmaxStrip& last, const StripRows& target, float* lo
 
 // From scores and dweights (the gradient of the weights, squares as the scores) to weights =
 // exp(scale * score - log_sum_exp) and dscores = weights * (dweights - delta) * scale, 0 where a
-// key is not visible or a query not there. Both go into steps of right strips over the keys whose
-// depth are queries: the step of the first strip of keys is given, the next strip's is right_stride
-// elements on. dscores go also into a left strip over the keys.
+// key is not visible or a query not there. With a cap, scores are capped first, and dscores have
+// the factor 1 - tanh^2 too. Scores are overwritten as above. Both go into steps of right strips
+// over the keys whose depth are queries: the step of the first strip of keys is given, the next
+// strip's is right_stride elements on. dscores go also into a left strip over the keys.
 struct GradientStrip {
   ScoreStrip strip;
   const float* dweights = nullptr;

@@ -11,7 +11,7 @@
 #include "kernels/cpu/matrix_product.h"
 #include "kernels/cpu/parallel_blocks.h"
 
-// Letters: B batch, T sequence, H query heads, G key-value heads, D head width.
+// Letters: B batch, H query heads, G key-value heads, D head width.
 namespace terrace {
 namespace {
 
@@ -30,32 +30,43 @@ std::size_t to_size(std::int64_t count) { return static_cast<std::size_t>(count)
 
 // Elements of a strip of queries by the keys of a panel, of which a short sequence has fewer.
 std::int64_t panel_elements(const AttentionShape& shape) {
-  return std::min(kPanel, strips_of(shape.sequence) * kStrip) * kStrip;
+  return std::min(kPanel, strips_of(shape.keys) * kStrip) * kStrip;
 }
 
-// Operations of one product of all queries with the keys that they see.
-double product_flops(const AttentionShape& shape) {
-  return static_cast<double>(shape.batch * shape.heads) * static_cast<double>(shape.sequence) *
-         static_cast<double>(shape.sequence) * static_cast<double>(shape.head_width);
+// Operations of one product of all queries with the keys that they see, of a document all.
+double product_flops(const AttentionShape& shape, const AttentionRule& rule) {
+  std::int64_t twice_seen = 2 * shape.keys - shape.queries;  // on average, by a query
+  if (rule.window > 0) twice_seen = std::min(twice_seen, 2 * rule.window);
+  return static_cast<double>(shape.batch * shape.heads) * static_cast<double>(shape.queries) *
+         static_cast<double>(twice_seen) * static_cast<double>(shape.head_width);
 }
 constexpr double kForwardProducts = 2;
 constexpr double kBackwardProducts = 5;
 
-ScoreStrip score_strip(const float* scores, std::int64_t first_query, std::int64_t queries,
-                       std::int64_t first_key, std::int64_t end_key) {
+// A strip of queries from the `first`-th position on, and keys [key, end).
+struct StripPlace {
+  std::int64_t first = 0, count = 0, key = 0, end = 0;
+  const std::int64_t* first_keys = nullptr;  // of the queries
+};
+
+ScoreStrip score_strip(float* scores, const AttentionRule& rule, const StripPlace& place) {
   return {.scores = scores,
-          .rows = queries,
-          .columns = std::min(kPanel, end_key - first_key),
-          .visible = first_query - first_key + 1};
+          .rows = place.count,
+          .columns = std::min(kPanel, place.end - place.key),
+          .visible = place.first - place.key + 1,
+          .scale = rule.scale,
+          .soft_cap = rule.soft_cap,
+          .first_keys = place.first_keys,
+          .key = place.key};
 }
 
 // Offsets in the workspace of the forward: what all share, then what is each worker's own.
 struct ForwardPlan {
   explicit ForwardPlan(const AttentionForward& op)
-      : code(strip_code(op.qkv.dtype)),
-        parts{PackedPart{{op.shape, PackedHeads::Columns::kKeys, code}, false, 0},
-              PackedPart{{op.shape, PackedHeads::Columns::kWidth, code}, true, 0}},
-        blocks(blocks_of(op.shape.sequence, kBlock)),
+      : code(strip_code(op.q.dtype)),
+        parts{PackedPart{{op.shape, PackedHeads::Columns::kKeys, code}, op.k},
+              PackedPart{{op.shape, PackedHeads::Columns::kWidth, code}, op.v}},
+        blocks(blocks_of(op.shape.queries, kBlock)),
         panel_elements(terrace::panel_elements(op.shape)) {
     for (PackedPart& part : parts) part.offset = shared.add(to_size(part.heads.bytes()));
     const std::int64_t D = op.shape.head_width;
@@ -69,8 +80,10 @@ struct ForwardPlan {
   std::int64_t tasks(const AttentionShape& shape) const {
     return shape.batch * shape.heads * blocks;
   }
-  int workers_of(int workers, const AttentionShape& shape) const {
-    return fed_workers(workers, tasks(shape), kForwardProducts * product_flops(shape));
+  template <typename Op>
+  int workers_of(int workers, const Op& op) const {
+    return fed_workers(workers, tasks(op.shape),
+                       kForwardProducts * product_flops(op.shape, op.rule));
   }
 
   const StripCode& code;
@@ -86,7 +99,13 @@ class ForwardStrip {
  public:
   ForwardStrip(const AttentionForward& op, const HeadRows& rows, const ForwardPlan& plan,
                std::byte* shared, std::span<std::byte> own)
-      : op_(op), rows_(rows), plan_(plan), code_(plan.code), shared_(shared), own_(own) {}
+      : op_(op),
+        rows_(rows),
+        plan_(plan),
+        code_(plan.code),
+        shared_(shared),
+        own_(own),
+        first_keys_(op.shape, op.rule) {}
 
   void run(const Head& head, std::int64_t first, std::int64_t count) {
     const std::int64_t D = op_.shape.head_width;
@@ -98,15 +117,23 @@ class ForwardStrip {
     step_.width = D;
     std::fill_n(step_.max, kStrip, -std::numeric_limits<float>::infinity());
     std::fill_n(step_.sum, kStrip, 0.0F);
-    code_.pack_left({.source = rows_.query(op_.qkv.data, head, first),
+    code_.pack_left({.source = rows_.query(op_.q, head, first),
                      .type = rows_.dtype(),
-                     .stride = rows_.qkv_stride(),
+                     .stride = op_.q.stride,
                      .width = count,
                      .depth = D,
                      .depth_contiguous = true,
                      .target = own_.data() + plan_.query});
-    for (std::int64_t key = 0; key < first + count; key += kPanel) {
-      add_panel(head, first, count, key);
+    first_keys_.look(head.b, first, count);
+    const std::int64_t position = op_.shape.keys - op_.shape.queries + first;
+    const std::int64_t begin = first_keys_.first() / kStrip * kStrip;
+    for (std::int64_t key = begin; key < position + count; key += kPanel) {
+      step_.first = key == begin;
+      add_panel(head, {.first = position,
+                       .count = count,
+                       .key = key,
+                       .end = position + count,
+                       .first_keys = first_keys_.from(0, key)});
     }
     softmax_finish(step_,
                    {.data = rows_.out(op_.out.data, head, first),
@@ -118,15 +145,13 @@ class ForwardStrip {
   }
 
  private:
-  void add_panel(const Head& head, std::int64_t first, std::int64_t count, std::int64_t key) {
+  void add_panel(const Head& head, const StripPlace& place) {
     const std::int64_t D = op_.shape.head_width;
     float* scores = region_at<float>(own_, plan_.scores, plan_.panel_elements);
-    step_.strip = score_strip(scores, first, count, key, first + count);
-    step_.strip.scale = op_.scale;
-    step_.first = key == 0;
+    step_.strip = score_strip(scores, op_.rule, place);
     const auto& [keys, values] = plan_.parts;
     code_.multiply({.left = own_.data() + plan_.query,
-                    .right = keys.heads.from(shared_ + keys.offset, head, key),
+                    .right = keys.heads.from(shared_ + keys.offset, head, place.key),
                     .left_strips = 1,
                     .right_strips = step_.strip.squares(),
                     .depth = D,
@@ -134,7 +159,7 @@ class ForwardStrip {
                     .tiles = scores});
     softmax_strip(step_);
     code_.multiply({.left = step_.weights,
-                    .right = values.heads.from(shared_ + values.offset, head, key),
+                    .right = values.heads.from(shared_ + values.offset, head, place.key),
                     .left_strips = 1,
                     .right_strips = strips_of(D),
                     .depth = step_.strip.squares() * kStrip,
@@ -149,6 +174,7 @@ class ForwardStrip {
   const StripCode& code_;
   std::byte* shared_;
   std::span<std::byte> own_;
+  FirstKeys first_keys_;
   SoftmaxStrip step_;
 };
 
@@ -156,7 +182,7 @@ class ForwardStrip {
 std::int64_t query_parts(const AttentionShape& shape) {
   std::int64_t parts = 1;
   while (shape.batch * shape.heads * parts < kTasksMin &&
-         shape.sequence >= 2 * parts * kPartQueriesMin) {
+         shape.queries >= 2 * parts * kPartQueriesMin) {
     parts *= 2;
   }
   return parts;
@@ -164,15 +190,15 @@ std::int64_t query_parts(const AttentionShape& shape) {
 
 struct BackwardPlan {
   explicit BackwardPlan(const AttentionBackward& op)
-      : code(strip_code(op.qkv.dtype)),
-        parts{PackedPart{{op.shape, PackedHeads::Columns::kKeys, code}, false, 0},
-              PackedPart{{op.shape, PackedHeads::Columns::kKeys, code}, true, 0},
-              PackedPart{{op.shape, PackedHeads::Columns::kWidth, code}, false, 0}},
+      : code(strip_code(op.q.dtype)),
+        parts{PackedPart{{op.shape, PackedHeads::Columns::kKeys, code}, op.k},
+              PackedPart{{op.shape, PackedHeads::Columns::kKeys, code}, op.v},
+              PackedPart{{op.shape, PackedHeads::Columns::kWidth, code}, op.k}},
         query_parts(terrace::query_parts(op.shape)),
         sums(query_parts * (op.shape.heads / op.shape.key_value_heads)),
         width_strips(strips_of(op.shape.head_width)),
         panel_elements(terrace::panel_elements(op.shape)),
-        key_elements(strips_of(op.shape.sequence) * width_strips * kStepElements) {
+        key_elements(strips_of(op.shape.keys) * width_strips * kStepElements) {
     for (PackedPart& part : parts) part.offset = shared.add(to_size(part.heads.bytes()));
     const std::int64_t D = op.shape.head_width;
     const std::size_t key_bytes = to_size(key_elements) * sizeof(float);
@@ -197,8 +223,10 @@ struct BackwardPlan {
   std::int64_t tasks(const AttentionShape& shape) const {
     return shape.batch * shape.heads * query_parts;
   }
-  int workers_of(int workers, const AttentionShape& shape) const {
-    return fed_workers(workers, tasks(shape), kBackwardProducts * product_flops(shape));
+  template <typename Op>
+  int workers_of(int workers, const Op& op) const {
+    return fed_workers(workers, tasks(op.shape),
+                       kBackwardProducts * product_flops(op.shape, op.rule));
   }
 
   const StripCode& code;
@@ -223,7 +251,13 @@ class BackwardPart {
  public:
   BackwardPart(const AttentionBackward& op, const HeadRows& rows, const BackwardPlan& plan,
                std::byte* shared, std::span<std::byte> own)
-      : op_(op), rows_(rows), plan_(plan), code_(plan.code), shared_(shared), own_(own) {}
+      : op_(op),
+        rows_(rows),
+        plan_(plan),
+        code_(plan.code),
+        shared_(shared),
+        own_(own),
+        first_keys_(op.shape, op.rule) {}
 
   // dkey and dvalue take squares, key_elements of each.
   void run(const Head& head, std::int64_t part, float* dkey, float* dvalue) {
@@ -232,7 +266,7 @@ class BackwardPart {
     dvalue_ = dvalue;
     std::fill_n(dkey, plan_.key_elements, 0.0F);
     std::fill_n(dvalue, plan_.key_elements, 0.0F);
-    const std::int64_t T = op_.shape.sequence;
+    const std::int64_t T = op_.shape.queries;
     for (std::int64_t first = part * kBlock; first < T; first += plan_.query_parts * kBlock) {
       first_ = first;
       count_ = std::min(kBlock, T - first);
@@ -245,7 +279,7 @@ class BackwardPart {
 
   void add_block() {
     const std::int64_t D = op_.shape.head_width;
-    pack_block(kQuery, rows_.query(op_.qkv.data, head_, first_), rows_.qkv_stride());
+    pack_block(kQuery, rows_.query(op_.q, head_, first_), op_.q.stride);
     pack_block(kDout, rows_.out(op_.dout.data, head_, first_), rows_.out_stride());
     row_dots({.rows = count_,
               .width = D,
@@ -254,16 +288,18 @@ class BackwardPart {
               .b = rows_.out(op_.out.data, head_, first_),
               .dtype = rows_.dtype(),
               .sums = region_at<float>(own_, plan_.delta, kBlock)});
-    for (std::int64_t key = 0; key < first_ + count_; key += kPanel) {
+    first_keys_.look(head_.b, first_, count_);
+    begin_ = first_keys_.first() / kBlock * kBlock;
+    for (std::int64_t key = begin_; key < first_ + count_; key += kPanel) {
       for (std::int64_t strip = 0; strip < strips_of(count_); ++strip) add_strip(strip, key);
       add_keys(key);
     }
     for (std::int64_t strip = 0; strip < strips_of(count_); ++strip) {
-      round_rows(dquery(strip), {.data = rows_.query(op_.dqkv.data, head_, query_of(strip)),
+      round_rows(dquery(strip), {.data = rows_.query(op_.dq, head_, query_of(strip)),
                                  .dtype = rows_.dtype(),
                                  .rows = queries_of(strip),
                                  .width = D,
-                                 .stride = rows_.qkv_stride()});
+                                 .stride = op_.dq.stride});
     }
   }
 
@@ -299,8 +335,12 @@ class BackwardPart {
     const float* delta = region_at<float>(own_, plan_.delta, kBlock);
     const std::int64_t right = code_.bytes(strip * kStepElements);
     GradientStrip gradient;
-    gradient.strip = score_strip(scores, query_of(strip), queries_of(strip), key, first_ + count_);
-    gradient.strip.scale = op_.scale;
+    gradient.strip = score_strip(scores, op_.rule,
+                                 {.first = query_of(strip),
+                                  .count = queries_of(strip),
+                                  .key = key,
+                                  .end = first_ + count_,
+                                  .first_keys = first_keys_.from(strip * kStrip, key)});
     gradient.dweights = dweights;
     gradient.log_sum_exp = rows_.statistic(op_.log_sum_exp.as<float>(), head_, query_of(strip));
     gradient.delta = delta + strip * kStrip;
@@ -320,7 +360,7 @@ class BackwardPart {
                     .right_strips = plan_.width_strips,
                     .depth = squares * kStrip,
                     .right_stride = keys_by_width.heads.stride(),
-                    .accumulate = key > 0,
+                    .accumulate = key > begin_,
                     .tiles = dquery(strip)});
   }
 
@@ -385,8 +425,10 @@ class BackwardPart {
   const StripCode& code_;
   std::byte* shared_;
   std::span<std::byte> own_;
+  FirstKeys first_keys_;
   Head head_;
   std::int64_t first_ = 0, count_ = 0;  // the block's queries
+  std::int64_t begin_ = 0;              // the first key of its panels
   float* dkey_ = nullptr;
   float* dvalue_ = nullptr;
 };
@@ -394,16 +436,19 @@ class BackwardPart {
 class BackwardRun {
  public:
   BackwardRun(const KernelContext& context, const AttentionBackward& op)
-      : context_(context), op_(op), rows_(op.shape, op.qkv.dtype), plan_(op) {
-    rows_.check(op.qkv, op.out, op.log_sum_exp);
-    rows_.check(op.dqkv, op.dout, op.log_sum_exp);
+      : context_(context), op_(op), rows_(op.shape, op.q.dtype), plan_(op) {
+    TERRACE_CHECK_EQ(op.shape.queries, op.shape.keys);
+    rows_.check(op.q, op.k, op.v);
+    rows_.check(op.dq, op.dk, op.dv);
+    rows_.check(op.out, op.log_sum_exp);
+    rows_.check(op.dout, op.log_sum_exp);
   }
 
   void run() {
     const std::int64_t H = op_.shape.heads;
     const std::int64_t tasks = plan_.tasks(op_.shape);
-    const int workers = plan_.workers_of(context_.workers->threads(), op_.shape);
-    pack_all(context_, rows_, op_.shape, op_.qkv.data, plan_.parts);
+    const int workers = plan_.workers_of(context_.workers->threads(), op_);
+    pack_all(context_, rows_, op_.shape, plan_.parts);
     context_.workers->parallel_for(tasks, workers, [&](std::int64_t task, int worker) {
       const std::int64_t index = task / plan_.query_parts;
       const Head head{index / H, index % H, index % H / (H / op_.shape.key_value_heads)};
@@ -417,7 +462,7 @@ class BackwardRun {
       BackwardPart(op_, rows_, plan_, context_.workspace.data(), own)
           .run(head, task % plan_.query_parts, dkey, dvalue);
       if (plan_.sums > 1) return;
-      for (std::int64_t strip = 0; strip < strips_of(op_.shape.sequence); ++strip) {
+      for (std::int64_t strip = 0; strip < strips_of(op_.shape.keys); ++strip) {
         round_keys(head, strip, dkey + strip * strip_squares(), dvalue + strip * strip_squares());
       }
     });
@@ -436,7 +481,7 @@ class BackwardRun {
   // Tasks of a key-value head follow each other: its query heads, and in each the parts.
   void add_partials() {
     const std::int64_t G = op_.shape.key_value_heads;
-    const std::int64_t strips = strips_of(op_.shape.sequence);
+    const std::int64_t strips = strips_of(op_.shape.keys);
     context_.workers->parallel_for(op_.shape.batch * G * strips, [&](std::int64_t index, int) {
       const std::int64_t group = index / strips;
       const std::int64_t at = index % strips * strip_squares();
@@ -454,13 +499,14 @@ class BackwardRun {
   void round_keys(const Head& head, std::int64_t strip, const float* dkey,
                   const float* dvalue) const {
     const std::int64_t first = strip * kStrip;
-    StripRows target = {.data = rows_.key(op_.dqkv.data, head, first),
+    StripRows target = {.data = rows_.key(op_.dk, head, first),
                         .dtype = rows_.dtype(),
-                        .rows = std::min(kStrip, op_.shape.sequence - first),
+                        .rows = std::min(kStrip, op_.shape.keys - first),
                         .width = op_.shape.head_width,
-                        .stride = rows_.qkv_stride()};
+                        .stride = op_.dk.stride};
     round_columns(dkey, target);
-    target.data = rows_.value(op_.dqkv.data, head, first);
+    target.data = rows_.key(op_.dv, head, first);
+    target.stride = op_.dv.stride;
     round_columns(dvalue, target);
   }
 
@@ -473,20 +519,21 @@ class BackwardRun {
 }  // namespace
 
 void cpu_attention_forward(const KernelContext& context, const AttentionForward& op) {
-  const HeadRows rows(op.shape, op.qkv.dtype);
-  rows.check(op.qkv, op.out, op.log_sum_exp);
+  const HeadRows rows(op.shape, op.q.dtype);
+  rows.check(op.q, op.k, op.v);
+  rows.check(op.out, op.log_sum_exp);
   const ForwardPlan plan(op);
-  pack_all(context, rows, op.shape, op.qkv.data, plan.parts);
-  const std::int64_t T = op.shape.sequence;
+  pack_all(context, rows, op.shape, plan.parts);
+  const std::int64_t Q = op.shape.queries;
   const std::int64_t H = op.shape.heads;
   const std::int64_t blocks = plan.blocks;
-  const int workers = plan.workers_of(context.workers->threads(), op.shape);
+  const int workers = plan.workers_of(context.workers->threads(), op);
   context.workers->parallel_for(plan.tasks(op.shape), workers, [&](std::int64_t task, int worker) {
     const std::int64_t h = task / blocks % H;
     const Head head{task / (blocks * H), h, h / (H / op.shape.key_value_heads)};
     // The last block of a head has the most keys: it comes first, so that workers end together.
     const std::int64_t first = (blocks - 1 - task % blocks) * kBlock;
-    const std::int64_t end = std::min(first + kBlock, T);
+    const std::int64_t end = std::min(first + kBlock, Q);
     ForwardStrip strip(op, rows, plan, context.workspace.data(),
                        worker_share(context, plan.shared.total_bytes(), workers, worker));
     for (std::int64_t t = first; t < end; t += kStrip) {
@@ -501,13 +548,13 @@ void cpu_attention_backward(const KernelContext& context, const AttentionBackwar
 
 std::size_t cpu_attention_forward_workspace(const AttentionForward& op, int workers) {
   const ForwardPlan plan(op);
-  const int fed = plan.workers_of(workers, op.shape);
+  const int fed = plan.workers_of(workers, op);
   return plan.shared.total_bytes() + plan.own.total_bytes() * to_size(fed);
 }
 
 std::size_t cpu_attention_backward_workspace(const AttentionBackward& op, int workers) {
   const BackwardPlan plan(op);
-  const int fed = plan.workers_of(workers, op.shape);
+  const int fed = plan.workers_of(workers, op);
   return plan.shared.total_bytes() + plan.own.total_bytes() * to_size(fed);
 }
 

@@ -29,19 +29,21 @@ HWY_INLINE void rotate_head(T* head, const float* cosines, std::int64_t half, bo
 
 template <typename T>
 void rotate_rows(const Rope& op, std::int64_t begin, std::int64_t end) {
-  const std::int64_t D = op.head_width;
-  const std::int64_t stride = op.qkv.elements() / op.qkv.shape[0];
+  const std::int64_t R = op.rotary_width;
   for (std::int64_t r = begin; r < end; ++r) {
-    T* row = op.qkv.as<T>() + r * stride + op.first_head * D;
-    const float* table = op.table.as<const float>() + r % op.sequence * D;
-    for (std::int64_t head = 0; head < op.heads; ++head) {
-      rotate_head(row + head * D, table, D / 2, op.inverse);
+    T* row = reinterpret_cast<T*>(op.heads.data) + r * op.heads.stride;
+    const std::int64_t position = op.positions.empty() ? op.first_position + r % op.sequence
+                                                       : op.positions.as<const std::int32_t>()[r];
+    TERRACE_CHECK(position >= 0 && (position + 1) * R <= op.table.elements());
+    const float* table = op.table.as<const float>() + position * R;
+    for (std::int64_t at = 0; at < op.heads.width; at += op.head_width) {
+      rotate_head(row + at, table, R / 2, op.inverse);
     }
   }
 }
 
 void rope(const Rope& op, std::int64_t begin, std::int64_t end) {
-  if (op.qkv.dtype == DType::kF32) return rotate_rows<float>(op, begin, end);
+  if (op.heads.dtype == DType::kF32) return rotate_rows<float>(op, begin, end);
   rotate_rows<Bf16>(op, begin, end);
 }
 
@@ -56,12 +58,12 @@ HWY_EXPORT(rope);
 
 void cpu_rope(const KernelContext& context, const Rope& op) {
   constexpr std::int64_t kRowBlock = 16;
-  const std::int64_t rows = op.qkv.shape[0];
-  TERRACE_CHECK(op.qkv.dtype == DType::kF32 || op.qkv.dtype == DType::kBF16);
-  TERRACE_CHECK_LT(0, op.sequence);
-  TERRACE_CHECK_EQ(op.head_width % 2, 0);
-  TERRACE_CHECK_LE(op.sequence * op.head_width, op.table.elements());
-  TERRACE_CHECK_LE(rows * (op.first_head + op.heads) * op.head_width, op.qkv.elements());
+  const std::int64_t rows = op.heads.rows;
+  TERRACE_CHECK(op.heads.dtype == DType::kF32 || op.heads.dtype == DType::kBF16);
+  TERRACE_CHECK(op.sequence > 0 || op.positions.elements() == rows);
+  TERRACE_CHECK_EQ(op.heads.width % op.head_width, 0);
+  TERRACE_CHECK_EQ(op.rotary_width % 2, 0);
+  TERRACE_CHECK_LE(op.rotary_width, op.head_width);
   for_each_block(context, rows, kRowBlock, [&](std::int64_t begin, std::int64_t end) {
     HWY_DYNAMIC_DISPATCH(rope)(op, begin, end);
   });

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "base/bytes.h"
 #include "kernels/kernel_table.h"
@@ -18,6 +19,13 @@ enum class AttentionChoice : std::uint8_t {
 
 // By the value of TERRACE_ATTENTION, "own" or "cudnn"; null or empty is kCudnn. Throws ConfigError.
 AttentionChoice attention_choice(const char* value);
+
+// Why cuDNN is not asked for such attention, or empty where it is: it takes bf16 and fp16, heads of
+// a multiple of 8 elements up to 128, as many queries as keys and rows on boundaries of 16 bytes,
+// with or without a window. Caps of scores and documents are for our own kernels. Of the views only
+// types and strides count, and whether first_keys is empty.
+std::string cudnn_refusal(const AttentionForward& op);
+std::string cudnn_refusal(const AttentionBackward& op);
 
 // cuDNN's backward has the same bits each time only with the gradients of the scores in memory, a
 // square for each head. So it is called for as much of a batch at a time as they leave room for:

@@ -34,8 +34,6 @@ using Tensor = std::shared_ptr<fe::graph::Tensor_attributes>;
 using Pointers = std::unordered_map<std::int64_t, void*>;
 
 constexpr std::size_t kForwardWorkspace = kMiB;
-constexpr std::int64_t kHeadWidthStep = 8;
-constexpr std::int64_t kHeadWidthMax = 128;
 constexpr std::uintptr_t kBoundary = 16;
 constexpr const char* kRemedy = "TERRACE_ATTENTION=own does without cuDNN";
 
@@ -57,11 +55,19 @@ void check_cudnn(cudnnStatus_t status, std::string_view call) {
 
 enum Part : std::int64_t { kQ = 1, kK, kV, kOut, kStats, kDOut, kDQ, kDK, kDV };
 
+// Elements from row to row of the matrices that hold queries, keys and values, or their gradients.
+struct Strides {
+  std::int64_t q = 0, k = 0, v = 0;
+
+  auto operator<=>(const Strides&) const = default;
+};
+
 struct Shape {
-  std::int64_t batch, sequence, heads, key_value_heads, head_width;
+  std::int64_t batch, sequence, heads, key_value_heads, head_width, window;
   DType type;
   float scale;
   bool backward;
+  Strides from, to;
 
   auto operator<=>(const Shape&) const = default;
 };
@@ -69,19 +75,30 @@ struct Shape {
 template <typename Op>
 Shape shape_of(const Op& op) {
   const AttentionShape& s = op.shape;
-  return {s.batch,      s.sequence,   s.heads,  s.key_value_heads,
-          s.head_width, op.qkv.dtype, op.scale, std::is_same_v<Op, AttentionBackward>};
-}
-
-// Empty, or why cuDNN is not asked for such attention.
-std::string refusal_of(DType type, std::int64_t head_width) {
-  if (type != DType::kBF16 && type != DType::kF16) return "neither bf16 nor fp16";
-  if (head_width % kHeadWidthStep == 0 && head_width <= kHeadWidthMax) return {};
-  return fmt::format("heads of {} elements", head_width);
+  Shape shape = {.batch = s.batch,
+                 .sequence = s.queries,
+                 .heads = s.heads,
+                 .key_value_heads = s.key_value_heads,
+                 .head_width = s.head_width,
+                 .window = op.rule.window,
+                 .type = op.q.dtype,
+                 .scale = op.rule.scale,
+                 .backward = std::is_same_v<Op, AttentionBackward>,
+                 .from = {op.q.stride, op.k.stride, op.v.stride},
+                 .to = {}};
+  if constexpr (std::is_same_v<Op, AttentionBackward>) {
+    shape.to = {op.dq.stride, op.dk.stride, op.dv.stride};
+  }
+  return shape;
 }
 
 AttentionShape dimensions_of(const Shape& s) {
-  return {s.batch, s.sequence, s.heads, s.key_value_heads, s.head_width};
+  return {.batch = s.batch,
+          .queries = s.sequence,
+          .keys = s.sequence,
+          .heads = s.heads,
+          .key_value_heads = s.key_value_heads,
+          .head_width = s.head_width};
 }
 
 // One shape, ready to be called; without a graph it says why there is none.
@@ -100,8 +117,14 @@ class Tensors {
 
   std::int64_t query_heads() const { return part_.groups * (s_.heads / s_.key_value_heads); }
 
-  Tensor heads_of_qkv(Part which, std::int64_t heads) const {
-    return graph_.tensor(like_qkv(fe::graph::Tensor_attributes(), which, heads));
+  Tensor queries() const {
+    return graph_.tensor(like_queries(fe::graph::Tensor_attributes(), kQ, s_.from.q));
+  }
+  Tensor keys() const {
+    return graph_.tensor(like_keys(fe::graph::Tensor_attributes(), kK, s_.from.k));
+  }
+  Tensor values() const {
+    return graph_.tensor(like_keys(fe::graph::Tensor_attributes(), kV, s_.from.v));
   }
   Tensor heads_of_out(Part which) const {
     return graph_.tensor(like_out(fe::graph::Tensor_attributes(), which));
@@ -109,9 +132,12 @@ class Tensors {
   Tensor stats() const { return graph_.tensor(like_stats(fe::graph::Tensor_attributes())); }
 
   template <typename Attributes>
-  Attributes& like_qkv(Attributes&& tensor, Part which, std::int64_t heads) const {
-    const std::int64_t width = (s_.heads + 2 * s_.key_value_heads) * s_.head_width;
-    return place(tensor, which, heads, width);
+  Attributes& like_queries(Attributes&& tensor, Part which, std::int64_t stride) const {
+    return place(tensor, which, query_heads(), stride);
+  }
+  template <typename Attributes>
+  Attributes& like_keys(Attributes&& tensor, Part which, std::int64_t stride) const {
+    return place(tensor, which, part_.groups, stride);
   }
   template <typename Attributes>
   Attributes& like_out(Attributes&& tensor, Part which) const {
@@ -141,34 +167,34 @@ class Tensors {
   const AttentionPart part_;
 };
 
-void describe_forward(const Tensors& tensors, fe::graph::Graph& graph, const Shape& s,
-                      const AttentionPart& part) {
-  const auto [out, stats] =
-      graph.sdpa(tensors.heads_of_qkv(kQ, tensors.query_heads()),
-                 tensors.heads_of_qkv(kK, part.groups), tensors.heads_of_qkv(kV, part.groups),
-                 fe::graph::SDPA_attributes()
-                     .set_name("attention_forward")
-                     .set_generate_stats(true)
-                     .set_causal_mask(true)
-                     .set_attn_scale(s.scale));
+// A window of cuDNN's keeps the keys with key + window > query, as ours does.
+template <typename Attributes>
+Attributes ruled(Attributes attributes, const Shape& s) {
+  attributes.set_causal_mask(true).set_attn_scale(s.scale);
+  if (s.window > 0) attributes.set_sliding_window_length(static_cast<int>(s.window));
+  return attributes;
+}
+
+void describe_forward(const Tensors& tensors, fe::graph::Graph& graph, const Shape& s) {
+  const auto [out, stats] = graph.sdpa(
+      tensors.queries(), tensors.keys(), tensors.values(),
+      ruled(fe::graph::SDPA_attributes().set_name("attention_forward").set_generate_stats(true),
+            s));
   tensors.like_out(out->set_output(true), kOut);
   tensors.like_stats(stats->set_output(true));
 }
 
-void describe_backward(const Tensors& tensors, fe::graph::Graph& graph, const Shape& s,
-                       const AttentionPart& part) {
-  const auto [dq, dk, dv] = graph.sdpa_backward(
-      tensors.heads_of_qkv(kQ, tensors.query_heads()), tensors.heads_of_qkv(kK, part.groups),
-      tensors.heads_of_qkv(kV, part.groups), tensors.heads_of_out(kOut),
-      tensors.heads_of_out(kDOut), tensors.stats(),
-      fe::graph::SDPA_backward_attributes()
-          .set_name("attention_backward")
-          .set_causal_mask(true)
-          .set_attn_scale(s.scale)
-          .set_deterministic_algorithm(true));
-  tensors.like_qkv(dq->set_output(true), kDQ, tensors.query_heads());
-  tensors.like_qkv(dk->set_output(true), kDK, part.groups);
-  tensors.like_qkv(dv->set_output(true), kDV, part.groups);
+void describe_backward(const Tensors& tensors, fe::graph::Graph& graph, const Shape& s) {
+  const auto [dq, dk, dv] =
+      graph.sdpa_backward(tensors.queries(), tensors.keys(), tensors.values(),
+                          tensors.heads_of_out(kOut), tensors.heads_of_out(kDOut), tensors.stats(),
+                          ruled(fe::graph::SDPA_backward_attributes()
+                                    .set_name("attention_backward")
+                                    .set_deterministic_algorithm(true),
+                                s));
+  tensors.like_queries(dq->set_output(true), kDQ, s.to.q);
+  tensors.like_keys(dk->set_output(true), kDK, s.to.k);
+  tensors.like_keys(dv->set_output(true), kDV, s.to.v);
 }
 
 // Fills the plan's graph, or its refusal.
@@ -179,9 +205,9 @@ void build(cudnnHandle_t handle, const Shape& s, std::size_t most_bytes, Plan& p
       .set_compute_data_type(fe::DataType_t::FLOAT);
   const Tensors tensors(*graph, s, plan.part);
   if (s.backward) {
-    describe_backward(tensors, *graph, s, plan.part);
+    describe_backward(tensors, *graph, s);
   } else {
-    describe_forward(tensors, *graph, s, plan.part);
+    describe_forward(tensors, *graph, s);
   }
   graph->deselect_workspace_greater_than(static_cast<std::int64_t>(most_bytes));
   const fe::error_t built = graph->build(handle, {fe::HeurMode_t::A});
@@ -204,40 +230,45 @@ bool on_boundary(std::initializer_list<const std::byte*> pointers) {
   return bits % kBoundary == 0;
 }
 
-// Where in the op's tensors a part of its batch begins, in elements.
-struct Offsets {
-  std::int64_t q, k, v, out, stats;
+// Where in the op's matrices a part of its batch begins.
+struct PartPlace {
+  std::int64_t row;          // of all matrices
+  std::int64_t head, group;  // in elements of a row: of query heads, of keys and values
+  std::int64_t out, stats;   // in elements
 };
 
-Offsets offsets_of(const AttentionShape& s, std::int64_t sequence, std::int64_t group) {
+PartPlace place_of(const AttentionShape& s, std::int64_t sequence, std::int64_t group) {
   const std::int64_t heads = s.heads / s.key_value_heads * group;
-  const std::int64_t rows = sequence * s.sequence;
-  const std::int64_t row = rows * (s.heads + 2 * s.key_value_heads);
-  return {.q = (row + heads) * s.head_width,
-          .k = (row + s.heads + group) * s.head_width,
-          .v = (row + s.heads + s.key_value_heads + group) * s.head_width,
-          .out = (rows * s.heads + heads) * s.head_width,
-          .stats = rows * s.heads + heads * s.sequence};
+  const std::int64_t row = sequence * s.queries;
+  return {.row = row,
+          .head = heads * s.head_width,
+          .group = group * s.head_width,
+          .out = (row * s.heads + heads) * s.head_width,
+          .stats = row * s.heads + heads * s.queries};
 }
 
 void* at(const TensorView& view, std::int64_t elements) {
   return view.data + static_cast<std::size_t>(elements) * size_of(view.dtype);
 }
 
-Pointers pointers_of(const AttentionForward& op, const Offsets& from) {
-  return {{kQ, at(op.qkv, from.q)},
-          {kK, at(op.qkv, from.k)},
-          {kV, at(op.qkv, from.v)},
+void* at(const StridedRows& rows, std::int64_t row, std::int64_t column) {
+  return rows.data + static_cast<std::size_t>(row * rows.stride + column) * size_of(rows.dtype);
+}
+
+Pointers pointers_of(const AttentionForward& op, const PartPlace& from) {
+  return {{kQ, at(op.q, from.row, from.head)},
+          {kK, at(op.k, from.row, from.group)},
+          {kV, at(op.v, from.row, from.group)},
           {kOut, at(op.out, from.out)},
           {kStats, at(op.log_sum_exp, from.stats)}};
 }
 
-Pointers pointers_of(const AttentionBackward& op, const Offsets& from) {
-  return {{kQ, at(op.qkv, from.q)},       {kK, at(op.qkv, from.k)},
-          {kV, at(op.qkv, from.v)},       {kOut, at(op.out, from.out)},
-          {kDOut, at(op.dout, from.out)}, {kStats, at(op.log_sum_exp, from.stats)},
-          {kDQ, at(op.dqkv, from.q)},     {kDK, at(op.dqkv, from.k)},
-          {kDV, at(op.dqkv, from.v)}};
+Pointers pointers_of(const AttentionBackward& op, const PartPlace& from) {
+  return {{kQ, at(op.q, from.row, from.head)},   {kK, at(op.k, from.row, from.group)},
+          {kV, at(op.v, from.row, from.group)},  {kOut, at(op.out, from.out)},
+          {kDOut, at(op.dout, from.out)},        {kStats, at(op.log_sum_exp, from.stats)},
+          {kDQ, at(op.dq, from.row, from.head)}, {kDK, at(op.dk, from.row, from.group)},
+          {kDV, at(op.dv, from.row, from.group)}};
 }
 
 }  // namespace
@@ -251,6 +282,8 @@ struct CudnnAttention::State {
   void open();
   Plan make(const Shape& shape);
   Plan& find(const Shape& shape);
+  template <typename Op>
+  void prepare(const Op& op);
   template <typename Op>
   bool enqueue(const Op& op, std::span<std::byte> workspace, NativeStream stream);
   template <typename Op>
@@ -268,9 +301,6 @@ Plan CudnnAttention::State::make(const Shape& s) {
     return std::move(plan);
   };
   if (choice == AttentionChoice::kOwn) return refuse("TERRACE_ATTENTION=own");
-  if (std::string why = refusal_of(s.type, s.head_width); !why.empty()) {
-    return refuse(std::move(why));
-  }
   if (!is_cudnn_there()) return refuse(fmt::format("{} is not there", library_name()));
   plan.part = {s.batch, s.key_value_heads};
   std::size_t most_bytes = kForwardWorkspace;
@@ -299,8 +329,14 @@ Plan& CudnnAttention::State::find(const Shape& shape) {
 }
 
 template <typename Op>
+void CudnnAttention::State::prepare(const Op& op) {
+  if (cudnn_refusal(op).empty()) find(shape_of(op));
+}
+
+template <typename Op>
 bool CudnnAttention::State::enqueue(const Op& op, std::span<std::byte> workspace,
                                     NativeStream stream) {
+  if (!cudnn_refusal(op).empty()) return false;
   Plan& plan = find(shape_of(op));
   if (!plan.graph) return false;
   TERRACE_CHECK_LE(plan.workspace_bytes, workspace.size());
@@ -308,7 +344,7 @@ bool CudnnAttention::State::enqueue(const Op& op, std::span<std::byte> workspace
               "cudnnSetStream");
   for (std::int64_t b = 0; b < op.shape.batch; b += plan.part.sequences) {
     for (std::int64_t g = 0; g < op.shape.key_value_heads; g += plan.part.groups) {
-      Pointers pointers = pointers_of(op, offsets_of(op.shape, b, g));
+      Pointers pointers = pointers_of(op, place_of(op.shape, b, g));
       const fe::error_t done = plan.graph->execute(handle, pointers, workspace.data());
       if (done.is_bad()) throw DeviceError("attention by cuDNN: " + done.err_msg, kRemedy);
     }
@@ -318,6 +354,8 @@ bool CudnnAttention::State::enqueue(const Op& op, std::span<std::byte> workspace
 
 template <typename Op>
 std::string CudnnAttention::State::by(const Op& op) {
+  const std::string refusal = cudnn_refusal(op);
+  if (choice == AttentionChoice::kCudnn && !refusal.empty()) return "own kernels: " + refusal;
   const Plan& plan = find(shape_of(op));
   if (!plan.graph) return "own kernels: " + plan.refusal;
   return cudnn_version();
@@ -331,18 +369,21 @@ CudnnAttention::~CudnnAttention() {
   if (state_->handle != nullptr) fe::detail::destroy_handle(state_->handle);
 }
 
-void CudnnAttention::prepare(const AttentionForward& op) { state_->find(shape_of(op)); }
-void CudnnAttention::prepare(const AttentionBackward& op) { state_->find(shape_of(op)); }
+void CudnnAttention::prepare(const AttentionForward& op) { state_->prepare(op); }
+void CudnnAttention::prepare(const AttentionBackward& op) { state_->prepare(op); }
 
 bool CudnnAttention::enqueue(const AttentionForward& op, std::span<std::byte> workspace,
                              NativeStream stream) {
-  if (!on_boundary({op.qkv.data, op.out.data, op.log_sum_exp.data})) return false;
+  if (!on_boundary({op.q.data, op.k.data, op.v.data, op.out.data, op.log_sum_exp.data})) {
+    return false;
+  }
   return state_->enqueue(op, workspace, stream);
 }
 
 bool CudnnAttention::enqueue(const AttentionBackward& op, std::span<std::byte> workspace,
                              NativeStream stream) {
-  if (!on_boundary({op.qkv.data, op.out.data, op.log_sum_exp.data, op.dout.data, op.dqkv.data})) {
+  if (!on_boundary({op.q.data, op.k.data, op.v.data, op.out.data, op.log_sum_exp.data, op.dout.data,
+                    op.dq.data, op.dk.data, op.dv.data})) {
     return false;
   }
   return state_->enqueue(op, workspace, stream);
@@ -363,11 +404,11 @@ std::string cudnn_version() {
 }
 
 std::size_t cudnn_attention_workspace(const AttentionForward& op) {
-  return refusal_of(op.qkv.dtype, op.shape.head_width).empty() ? kForwardWorkspace : 0;
+  return cudnn_refusal(op).empty() ? kForwardWorkspace : 0;
 }
 
 std::size_t cudnn_attention_workspace(const AttentionBackward& op) {
-  if (!refusal_of(op.qkv.dtype, op.shape.head_width).empty()) return 0;
+  if (!cudnn_refusal(op).empty()) return 0;
   const auto part = attention_part(op.shape, kCudnnScoreBytes);
   return part ? cudnn_part_bytes(op.shape, *part) : 0;
 }

@@ -23,10 +23,10 @@ std::size_t cudnn_attention_workspace(const AttentionBackward& op);
 // cuDNN's attention on one GPU, and the plan for each shape so far. One thread at a time.
 //
 // The library is loaded by name when it is first wanted; where it is missing there are no plans. A
-// plan is made once for each shape, type, scale and direction, when it is prepared or the first op
-// comes, on the GPU that is current in the thread, for bf16 or fp16, heads of a
-// multiple of 8 up to 128, with an algorithm whose bits are always the same, and at most the bytes
-// of cudnn_attention_workspace(). It is kept as long as this lives. All views have to begin on a
+// plan is made once for each shape, type, scale, window, strides and direction, when it is prepared
+// or the first op comes, on the GPU that is current in the thread, where cudnn_refusal() has
+// nothing against it, with an algorithm whose bits are always the same, and at most the bytes of
+// cudnn_attention_workspace(). It is kept as long as this lives. All views have to begin on a
 // boundary of 16 bytes, as buffers of an arena do.
 class CudnnAttention {
  public:

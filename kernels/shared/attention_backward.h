@@ -10,7 +10,9 @@
 // The gradients of attention, without atomic additions: one kernel for the gradients of queries,
 // with a block for 64 queries, and one for those of keys and values, with a block for 64 keys that
 // goes through all queries of the heads of its group in order. Both compute the weights again from
-// log_sum_exp. dscore = scale weight (dout.v - mean), mean = dout.out of the query.
+// log_sum_exp. dscore = scale weight (dout.v - mean), mean = dout.out of the query; where scores
+// are capped, times 1 - (score / cap)^2. The gradients of keys and values of the widest heads do
+// not fit into a thread's registers together: there a kernel has one of them.
 namespace terrace::shared {
 
 // mean[b, h, i] = dout.out: four threads for a row.
@@ -24,7 +26,7 @@ struct AttentionMeansKernel {
   template <typename Block>
   TERRACE_KERNEL void operator()(Block& block) const {
     const AttentionShape& s = places.shape;
-    const std::int64_t rows = s.batch * s.sequence * s.heads;
+    const std::int64_t rows = s.batch * s.queries * s.heads;
     typename Block::template PerThread<float> sums;
     block.for_each_thread([&](int t) {
       const std::int64_t row = block.index() * (Block::kThreads / 4) + t / 4;
@@ -41,35 +43,63 @@ struct AttentionMeansKernel {
       if (t % 4 != 0 || row >= rows) return;
       const std::int64_t h = row % s.heads;
       const std::int64_t position = row / s.heads;
-      means[places.row(position / s.sequence, h) + position % s.sequence] = sums[t];
+      means[places.row(position / s.queries, h) + position % s.queries] = sums[t];
     });
   }
 };
 
-// What both kernels of gradients are given.
+// What all kernels of gradients are given.
 template <typename T>
 struct AttentionGradient {
-  const T* qkv;
+  const T* q;
+  const T* k;
+  const T* v;
   const T* dout;
   const float* log_sum_exp;
   const float* means;
-  T* dqkv;
+  T* dq;
+  T* dk;
+  T* dv;
   AttentionPlaces places;
-  float scale;
+  AttentionStrides strides, gradient_strides;
+  KeyRule rule;
   bool aligned;
 
   // The weight of a score that is not scaled yet.
   TERRACE_KERNEL float weight(float score, float minus_log2_sum_exp) const {
-    return power_of_two(::fmaf(score, scale * kLog2e, minus_log2_sum_exp));
+    return power_of_two(::fmaf(score, rule.scale * kLog2e, minus_log2_sum_exp));
   }
 
-  // 16 rows a warp of sums, rounded to a head of dqkv.
+  // Of a score that may have a cap: its weight, and its gradient where that of the weight is
+  // dweight + mean.
+  struct Gradient {
+    float weight, dscore;
+  };
+  TERRACE_KERNEL Gradient gradient(float score, float minus_log2_sum_exp, float dweight) const {
+    if (rule.soft_cap <= 0.0F) {
+      const float by = weight(score, minus_log2_sum_exp);
+      return {by, rule.scale * (by * dweight)};
+    }
+    const float capped = rule.capped(score);
+    const float bent = capped / rule.soft_cap;
+    const float by = power_of_two(::fmaf(capped, kLog2e, minus_log2_sum_exp));
+    return {by, rule.scale * (by * dweight) * (1.0F - bent * bent)};
+  }
+
+  // 16 rows a warp of sums, rounded to the rows of a head.
   template <int Width, typename Block, typename Sums>
-  TERRACE_KERNEL void store(Block& block, Sums& sums, T* head, std::int64_t row) const {
-    const HeadRows rows = places.qkv_rows(aligned);
+  TERRACE_KERNEL void store(Block& block, Sums& sums, T* head, std::int64_t row,
+                            const HeadRows& rows) const {
     block.for_each_thread(
         [&](int t) { store_rows<Width>(sums[t], t, head, row, rows, [](int) { return 1.0F; }); });
   }
+};
+
+// What a tile's scores have to be looked at for.
+enum class Masks : std::uint8_t {
+  kNone,
+  kDiagonal,  // keys past a query
+  kRule,      // these, keys before a query's first one, and the cap
 };
 
 template <typename T, int Width>
@@ -78,53 +108,74 @@ struct QueryGradientKernel {
 
   static constexpr int kKeys = kOtherRows<Width>;
   static constexpr int kStride = kTileStride<T, Width>;
-  // Keys and values twice: the next come while these are used.
-  static constexpr std::size_t kSharedBytes = (2 * kOwnRows + 4 * kKeys) * kTileRowBytes<T, Width>;
+  static constexpr int kTiles = kOtherTiles<T, Width>;  // of keys, and of values
+  static constexpr std::size_t kSharedBytes =
+      (2 * kOwnRows + 2 * kTiles * kKeys) * kTileRowBytes<T, Width>;
+  static_assert(kSharedBytes <= kSharedBytesMax);
 
   template <typename Block>
   using Scores = typename Block::template PerThread<SumsRow<kKeys / 8>>;
   // Of a thread's two rows.
   struct RowState {
     float minus_log2_sum_exp[2], mean[2];
+    int first_key[2];
   };
   template <typename Block>
   using States = typename Block::template PerThread<RowState>;
+  // The first of the block's queries, and of a tile's keys.
+  struct Place {
+    std::int64_t query, key;
+  };
 
   // A query past the sequence has no weights.
-  TERRACE_KERNEL RowState row_state(int t, std::int64_t row_at, std::int64_t query) const {
+  TERRACE_KERNEL RowState row_state(int t, std::int64_t b, std::int64_t h,
+                                    std::int64_t query) const {
+    const std::int64_t row_at = op.places.row(b, h);
     RowState state;
     for (int half = 0; half < 2; ++half) {
       const std::int64_t q = query + t / 32 * 16 + mma_row(t, 2 * half);
-      const bool is_there = q < op.places.shape.sequence;
+      const bool is_there = q < op.places.shape.queries;
       state.minus_log2_sum_exp[half] =
           is_there ? op.log_sum_exp[row_at + q] * -kLog2e : -std::numeric_limits<float>::infinity();
       state.mean[half] = is_there ? op.means[row_at + q] : 0.0F;
+      state.first_key[half] = op.rule.hides() ? static_cast<int>(op.rule.first_key(b, q)) : 0;
     }
     return state;
   }
 
-  // Scores become the gradients of scores, from dweights = dout.v. `first`: of the block's queries,
-  // counted from the tile's first key.
-  template <bool Masks, typename Block>
-  TERRACE_KERNEL void to_gradients(Block& block, int first, States<Block>& states,
+  // Scores become the gradients of scores, from dweights = dout.v.
+  template <Masks kMasks, typename Block>
+  TERRACE_KERNEL void to_gradients(Block& block, const Place& at, States<Block>& states,
                                    Scores<Block>& scores, Scores<Block>& dweights) const {
+    const int first = static_cast<int>(at.query - at.key);
+    const int first_key = static_cast<int>(at.key);
     block.for_each_thread([&](int t) {
       TERRACE_UNROLL
       for (int n = 0; n < kKeys / 8; ++n) {
         TERRACE_UNROLL
         for (int i = 0; i < 4; ++i) {
           float& score = scores[t].at[n].at[i];
-          float weight = op.weight(score, states[t].minus_log2_sum_exp[i / 2]);
-          if (Masks && n * 8 + mma_col(t, i) > first + t / 32 * 16 + mma_row(t, i)) weight = 0.0F;
-          score = op.scale * (weight * (dweights[t].at[n].at[i] - states[t].mean[i / 2]));
+          const float minus_log2 = states[t].minus_log2_sum_exp[i / 2];
+          const float dweight = dweights[t].at[n].at[i] - states[t].mean[i / 2];
+          const int column = n * 8 + mma_col(t, i);
+          const bool is_late = column > first + t / 32 * 16 + mma_row(t, i);
+          if constexpr (kMasks == Masks::kRule) {
+            const bool is_hidden = is_late || first_key + column < states[t].first_key[i / 2];
+            score = is_hidden ? 0.0F : op.gradient(score, minus_log2, dweight).dscore;
+          } else {
+            float weight = op.weight(score, minus_log2);
+            if (kMasks == Masks::kDiagonal && is_late) weight = 0.0F;
+            score = op.rule.scale * (weight * dweight);
+          }
         }
       }
     });
   }
 
   template <typename Block, typename Sums>
-  TERRACE_KERNEL void add_keys(Block& block, const Tile<T>& queries, int first, const Tile<T>& keys,
+  TERRACE_KERNEL void add_keys(Block& block, const Place& at, const Tile<T>& keys,
                                States<Block>& states, Sums& dquery) const {
+    const Tile<T> queries{reinterpret_cast<T*>(block.shared_memory()), kStride};
     const Tile<T> douts{queries.at + kOwnRows * kStride, kStride};
     const Tile<T> values{keys.at + kKeys * kStride, kStride};
     Scores<Block> scores;
@@ -136,10 +187,12 @@ struct QueryGradientKernel {
     multiply_row<kKeys / 8, Width>(
         block, dweights, [&](int k, int t) { return block.a_of_tile(douts, t / 32 * 16, k, t); },
         [&](int k, int n, int t) { return block.b2_of_rows(values, n, k, t); });
-    if (first < kKeys - 1) {
-      to_gradients<true>(block, first, states, scores, dweights);
+    if (!op.rule.is_plain()) {
+      to_gradients<Masks::kRule>(block, at, states, scores, dweights);
+    } else if (at.query - at.key < kKeys - 1) {
+      to_gradients<Masks::kDiagonal>(block, at, states, scores, dweights);
     } else {
-      to_gradients<false>(block, first, states, scores, dweights);
+      to_gradients<Masks::kNone>(block, at, states, scores, dweights);
     }
     multiply_row<Width / 8, kKeys>(
         block, dquery,
@@ -154,62 +207,91 @@ struct QueryGradientKernel {
     const Tile<T> queries{memory, kStride};
     const Tile<T> douts{memory + kOwnRows * kStride, kStride};
     const std::int64_t sequences = places.shape.batch * places.shape.heads;
-    const std::int64_t tiles = (places.shape.sequence + kOwnRows - 1) / kOwnRows;
+    const std::int64_t tiles = (places.shape.queries + kOwnRows - 1) / kOwnRows;
     const std::int64_t b = block.index() % sequences / places.shape.heads;
     const std::int64_t h = block.index() % sequences % places.shape.heads;
     const std::int64_t query = (tiles - 1 - block.index() / sequences) * kOwnRows;
-    const HeadRows rows = places.qkv_rows(op.aligned);
-    const T* const key_head = op.qkv + places.key(b, places.group(h));
-    const T* const value_head = op.qkv + places.value(b, places.group(h));
-    // Keys in one of the two places, and their values behind them.
+    const AttentionStrides& from = op.strides;
+    const HeadRows key_rows = places.key_rows(from.k, op.aligned);
+    const HeadRows value_rows = places.key_rows(from.v, op.aligned);
+    const T* const key_head = op.k + places.key(b, places.group(h), from.k);
+    const T* const value_head = op.v + places.key(b, places.group(h), from.v);
+    // Keys in one of the places, and their values behind them.
     const auto keys_of = [&](std::int64_t key) {
-      const std::int64_t place = key / kKeys % 2;
+      const std::int64_t place = key / kKeys % kTiles;
       return Tile<T>{memory + (2 * kOwnRows + place * 2 * kKeys) * kStride, kStride};
     };
     const auto load = [&](std::int64_t key) {
       const Tile<T> keys = keys_of(key);
-      rows.template load<Width, kKeys>(block, key_head, key, keys);
-      rows.template load<Width, kKeys>(block, value_head, key,
-                                       {keys.at + kKeys * kStride, kStride});
+      key_rows.template load<Width, kKeys>(block, key_head, key, keys);
+      value_rows.template load<Width, kKeys>(block, value_head, key,
+                                             {keys.at + kKeys * kStride, kStride});
     };
     typename Block::template PerThread<SumsRow<Width / 8>> dquery;
     States<Block> states;
     block.for_each_thread([&](int t) {
       dquery[t] = {};
-      states[t] = row_state(t, places.row(b, h), query);
+      states[t] = row_state(t, b, h, query);
     });
-    rows.template load<Width, kOwnRows>(block, op.qkv + places.query(b, h), query, queries);
-    places.out_rows(op.aligned)
-        .template load<Width, kOwnRows>(block, op.dout + places.out(b, h), query, douts);
-    load(0);
-    const std::int64_t end = query + kOwnRows;
-    for (std::int64_t key = 0; key < end; key += kKeys) {
+    const std::int64_t out_stride = places.out_stride();
+    places.query_rows(from.q, op.aligned)
+        .template load<Width, kOwnRows>(block, op.q + places.query(b, h, from.q), query, queries);
+    places.query_rows(out_stride, op.aligned)
+        .template load<Width, kOwnRows>(block, op.dout + places.query(b, h, out_stride), query,
+                                        douts);
+    const std::int64_t end =
+        query + kOwnRows < places.shape.keys ? query + kOwnRows : places.shape.keys;
+    const std::int64_t begin = op.rule.hides() ? op.rule.first_key(b, query) / kKeys * kKeys : 0;
+    load(begin);
+    for (std::int64_t key = begin; key < end; key += kKeys) {
       block.await_copies();
       block.sync();
-      if (key + kKeys < end) load(key + kKeys);
-      add_keys(block, queries, static_cast<int>(query - key), keys_of(key), states, dquery);
+      if (kTiles > 1 && key + kKeys < end) load(key + kKeys);
+      add_keys(block, {query, key}, keys_of(key), states, dquery);
+      if (kTiles == 1 && key + kKeys < end) {
+        block.sync();
+        load(key + kKeys);
+      }
     }
-    op.template store<Width>(block, dquery, op.dqkv + places.query(b, h), query);
+    const std::int64_t to = op.gradient_strides.q;
+    op.template store<Width>(block, dquery, op.dq + places.query(b, h, to), query,
+                             places.query_rows(to, op.aligned));
   }
 };
 
+// Which gradients a kernel has.
+enum class KeyGradients : std::uint8_t { kBoth, kOfKeys, kOfValues };
+
 // Everything is transposed: rows are keys, columns queries.
-template <typename T, int Width>
+template <typename T, int Width, KeyGradients kWhich>
 struct KeyGradientKernel {
   AttentionGradient<T> op;
 
+  static constexpr bool kHasKeys = kWhich != KeyGradients::kOfValues;
+  static constexpr bool kHasValues = kWhich != KeyGradients::kOfKeys;
   static constexpr int kQueries = kOtherRows<Width>;
+  static constexpr int kTiles = kOtherTiles<T, Width>;  // of queries
   static constexpr int kStride = kTileStride<T, Width>;
-  // Of one tile of queries: they, their douts, and two numbers of each.
+  // Of one tile of queries: they, their douts, and three numbers of each.
   static constexpr std::size_t kTileBytes =
-      2 * kQueries * kTileRowBytes<T, Width> + 2 * kQueries * sizeof(float);
+      2 * kQueries * kTileRowBytes<T, Width> + 3 * kQueries * sizeof(float);
   static constexpr std::size_t kSharedBytes =
-      2 * kOwnRows * kTileRowBytes<T, Width> + 2 * kTileBytes;
+      2 * kOwnRows * kTileRowBytes<T, Width> + kTiles * kTileBytes;
+  static_assert(kSharedBytes <= kSharedBytesMax);
 
   template <typename Block>
   using Scores = typename Block::template PerThread<SumsRow<kQueries / 8>>;
   template <typename Block>
   using Sums = typename Block::template PerThread<SumsRow<Width / 8>>;
+  template <typename Block>
+  struct Both {
+    Sums<Block> dkey, dvalue;
+
+    TERRACE_KERNEL void clear(int t) {
+      if constexpr (kHasKeys) dkey[t] = {};
+      if constexpr (kHasValues) dvalue[t] = {};
+    }
+  };
 
   struct Own {
     Tile<T> keys, values;
@@ -218,20 +300,32 @@ struct KeyGradientKernel {
     Tile<T> queries, douts;
     float* log_sum_exp;
     float* means;
+    int* first_keys;
   };
   TERRACE_KERNEL Other other_in(std::byte* memory, std::int64_t place) const {
     std::byte* const at = memory + 2 * kOwnRows * kTileRowBytes<T, Width> + place * kTileBytes;
     T* const queries = reinterpret_cast<T*>(at);
     T* const douts = queries + kQueries * kStride;
     auto* const numbers = reinterpret_cast<float*>(douts + kQueries * kStride);
-    return {{queries, kStride}, {douts, kStride}, numbers, numbers + kQueries};
+    return {{queries, kStride},
+            {douts, kStride},
+            numbers,
+            numbers + kQueries,
+            reinterpret_cast<int*>(numbers + 2 * kQueries)};
   }
 
-  // Scores become weights, and dweights the gradients of scores. `first`: of the block's keys,
-  // counted from the tile's first query. Queries past the sequence are zeros, and add zeros.
-  template <bool Masks, typename Block>
-  TERRACE_KERNEL void to_gradients(Block& block, const Other& other, int first,
+  // The first of the block's keys, and of a tile's queries.
+  struct Place {
+    std::int64_t key, query;
+  };
+
+  // Scores become weights, and dweights the gradients of scores. Queries past the sequence are
+  // zeros, and add zeros.
+  template <Masks kMasks, typename Block>
+  TERRACE_KERNEL void to_gradients(Block& block, const Other& other, const Place& at,
                                    Scores<Block>& scores, Scores<Block>& dweights) const {
+    const int first = static_cast<int>(at.key - at.query);
+    const int first_key = static_cast<int>(at.key);
     block.for_each_thread([&](int t) {
       TERRACE_UNROLL
       for (int n = 0; n < kQueries / 8; ++n) {
@@ -244,9 +338,18 @@ struct KeyGradientKernel {
           for (int i = side; i < 4; i += 2) {
             float& score = scores[t].at[n].at[i];
             float& dweight = dweights[t].at[n].at[i];
-            score = op.weight(score, minus_log2);
-            if (Masks && first + t / 32 * 16 + mma_row(t, i) > column) score = 0.0F;
-            dweight = op.scale * (score * (dweight - mean));
+            const int row = t / 32 * 16 + mma_row(t, i);
+            if constexpr (kMasks == Masks::kRule) {
+              const auto [weight, dscore] = op.gradient(score, minus_log2, dweight - mean);
+              const bool is_hidden =
+                  first + row > column || first_key + row < other.first_keys[column];
+              score = is_hidden ? 0.0F : weight;
+              dweight = is_hidden ? 0.0F : dscore;
+            } else {
+              score = op.weight(score, minus_log2);
+              if (kMasks == Masks::kDiagonal && first + row > column) score = 0.0F;
+              dweight = op.rule.scale * (score * (dweight - mean));
+            }
           }
         }
       }
@@ -257,48 +360,62 @@ struct KeyGradientKernel {
   TERRACE_KERNEL void load_queries(Block& block, const Other& other, std::int64_t b, std::int64_t h,
                                    std::int64_t query) const {
     const AttentionPlaces& places = op.places;
-    places.qkv_rows(op.aligned)
-        .template load<Width, kQueries>(block, op.qkv + places.query(b, h), query, other.queries);
-    places.out_rows(op.aligned)
-        .template load<Width, kQueries>(block, op.dout + places.out(b, h), query, other.douts);
+    const std::int64_t stride = op.strides.q;
+    const std::int64_t out_stride = places.out_stride();
+    places.query_rows(stride, op.aligned)
+        .template load<Width, kQueries>(block, op.q + places.query(b, h, stride), query,
+                                        other.queries);
+    places.query_rows(out_stride, op.aligned)
+        .template load<Width, kQueries>(block, op.dout + places.query(b, h, out_stride), query,
+                                        other.douts);
     const std::int64_t row_at = places.row(b, h);
     block.for_each_thread([&](int t) {
       if (t >= kQueries) return;
-      const int count = query + t < places.shape.sequence ? static_cast<int>(sizeof(float)) : 0;
+      const int count = query + t < places.shape.queries ? static_cast<int>(sizeof(float)) : 0;
       const std::int64_t at = row_at + (count != 0 ? query + t : 0);
       block.template copy_async<sizeof(float)>(other.log_sum_exp + t, op.log_sum_exp + at, count);
       block.template copy_async<sizeof(float)>(other.means + t, op.means + at, count);
+      if (op.rule.is_plain()) return;
+      other.first_keys[t] = static_cast<int>(op.rule.first_key(b, query + t));
     });
   }
 
   template <typename Block>
-  TERRACE_KERNEL void add_queries(Block& block, const Own& own, const Other& other, int first,
-                                  Sums<Block>& dkey, Sums<Block>& dvalue) const {
+  TERRACE_KERNEL void add_queries(Block& block, const Own& own, const Other& other, const Place& at,
+                                  Both<Block>& sums) const {
     Scores<Block> scores;
     Scores<Block> dweights;
     block.for_each_thread([&](int t) { scores[t] = dweights[t] = {}; });
     multiply_row<kQueries / 8, Width>(
         block, scores, [&](int k, int t) { return block.a_of_tile(own.keys, t / 32 * 16, k, t); },
         [&](int k, int n, int t) { return block.b2_of_rows(other.queries, n, k, t); });
-    multiply_row<kQueries / 8, Width>(
-        block, dweights,
-        [&](int k, int t) { return block.a_of_tile(own.values, t / 32 * 16, k, t); },
-        [&](int k, int n, int t) { return block.b2_of_rows(other.douts, n, k, t); });
-    if (first > 1 - kOwnRows) {
-      to_gradients<true>(block, other, first, scores, dweights);
-    } else {
-      to_gradients<false>(block, other, first, scores, dweights);
+    if constexpr (kHasKeys) {
+      multiply_row<kQueries / 8, Width>(
+          block, dweights,
+          [&](int k, int t) { return block.a_of_tile(own.values, t / 32 * 16, k, t); },
+          [&](int k, int n, int t) { return block.b2_of_rows(other.douts, n, k, t); });
     }
-    multiply_row<Width / 8, kQueries>(
-        block, dvalue,
-        [&](int k, int t) { return a_of_sums<T>(scores[t].at[k / 8], scores[t].at[k / 8 + 1]); },
-        [&](int k, int n, int t) { return block.b2_of_columns(other.douts, k, n, t); });
-    multiply_row<Width / 8, kQueries>(
-        block, dkey,
-        [&](int k, int t) {
-          return a_of_sums<T>(dweights[t].at[k / 8], dweights[t].at[k / 8 + 1]);
-        },
-        [&](int k, int n, int t) { return block.b2_of_columns(other.queries, k, n, t); });
+    if (!op.rule.is_plain()) {
+      to_gradients<Masks::kRule>(block, other, at, scores, dweights);
+    } else if (at.key - at.query > 1 - kOwnRows) {
+      to_gradients<Masks::kDiagonal>(block, other, at, scores, dweights);
+    } else {
+      to_gradients<Masks::kNone>(block, other, at, scores, dweights);
+    }
+    if constexpr (kHasValues) {
+      multiply_row<Width / 8, kQueries>(
+          block, sums.dvalue,
+          [&](int k, int t) { return a_of_sums<T>(scores[t].at[k / 8], scores[t].at[k / 8 + 1]); },
+          [&](int k, int n, int t) { return block.b2_of_columns(other.douts, k, n, t); });
+    }
+    if constexpr (kHasKeys) {
+      multiply_row<Width / 8, kQueries>(
+          block, sums.dkey,
+          [&](int k, int t) {
+            return a_of_sums<T>(dweights[t].at[k / 8], dweights[t].at[k / 8 + 1]);
+          },
+          [&](int k, int n, int t) { return block.b2_of_columns(other.queries, k, n, t); });
+    }
   }
 
   template <typename Block>
@@ -313,74 +430,128 @@ struct KeyGradientKernel {
     const std::int64_t g = block.index() % sequences % s.key_value_heads;
     const std::int64_t key = block.index() / sequences * kOwnRows;  // the first have most queries
     const std::int64_t heads = s.heads / s.key_value_heads;
-    const HeadRows rows = places.qkv_rows(op.aligned);
-    rows.template load<Width, kOwnRows>(block, op.qkv + places.key(b, g), key, own.keys);
-    rows.template load<Width, kOwnRows>(block, op.qkv + places.value(b, g), key, own.values);
-    Sums<Block> dkey;
-    Sums<Block> dvalue;
-    block.for_each_thread([&](int t) { dkey[t] = dvalue[t] = {}; });
+    places.key_rows(op.strides.k, op.aligned)
+        .template load<Width, kOwnRows>(block, op.k + places.key(b, g, op.strides.k), key,
+                                        own.keys);
+    if constexpr (kHasKeys) {
+      places.key_rows(op.strides.v, op.aligned)
+          .template load<Width, kOwnRows>(block, op.v + places.key(b, g, op.strides.v), key,
+                                          own.values);
+    }
+    Both<Block> sums;
+    block.for_each_thread([&](int t) { sums.clear(t); });
+    const std::int64_t last_key = key + kOwnRows < s.keys ? key + kOwnRows - 1 : s.keys - 1;
+    const std::int64_t end = op.rule.end_of_queries(b, key, last_key);
     std::int64_t h = g * heads;
     std::int64_t query = key;
     load_queries(block, other_in(memory, 0), b, h, query);
-    for (std::int64_t place = 0; h < (g + 1) * heads; place = 1 - place) {
-      const int first = static_cast<int>(key - query);
+    for (std::int64_t place = 0; h < (g + 1) * heads; place = (place + 1) % kTiles) {
+      const Place at{key, query};
       query += kQueries;
-      if (query >= s.sequence) {
+      if (query >= end) {
         query = key;
         ++h;
       }
+      const bool goes_on = h < (g + 1) * heads;
       block.await_copies();
       block.sync();
-      if (h < (g + 1) * heads) load_queries(block, other_in(memory, 1 - place), b, h, query);
-      add_queries(block, own, other_in(memory, place), first, dkey, dvalue);
+      if (kTiles > 1 && goes_on) {
+        load_queries(block, other_in(memory, (place + 1) % kTiles), b, h, query);
+      }
+      add_queries(block, own, other_in(memory, place), at, sums);
+      if (kTiles == 1 && goes_on) {
+        block.sync();
+        load_queries(block, other_in(memory, 0), b, h, query);
+      }
     }
-    op.template store<Width>(block, dkey, op.dqkv + places.key(b, g), key);
-    op.template store<Width>(block, dvalue, op.dqkv + places.value(b, g), key);
+    const AttentionStrides& to = op.gradient_strides;
+    if constexpr (kHasKeys) {
+      op.template store<Width>(block, sums.dkey, op.dk + places.key(b, g, to.k), key,
+                               places.key_rows(to.k, op.aligned));
+    }
+    if constexpr (kHasValues) {
+      op.template store<Width>(block, sums.dvalue, op.dv + places.key(b, g, to.v), key,
+                               places.key_rows(to.v, op.aligned));
+    }
   }
 };
 
 inline std::size_t attention_backward_workspace(const AttentionBackward& op) {
   const AttentionShape& s = op.shape;
-  return WorkspaceCutter::padded_bytes(static_cast<std::size_t>(s.batch * s.heads * s.sequence) *
+  return WorkspaceCutter::padded_bytes(static_cast<std::size_t>(s.batch * s.heads * s.queries) *
                                        sizeof(float));
 }
 
 template <typename T, typename Launcher>
-float* launch_means(Launcher& launcher, const AttentionBackward& op,
-                    const AttentionPlaces& places) {
-  const std::int64_t rows = op.shape.batch * op.shape.heads * op.shape.sequence;
+float* launch_means(Launcher& launcher, const AttentionBackward& op) {
+  const std::int64_t rows = op.shape.batch * op.shape.heads * op.shape.queries;
   WorkspaceCutter workspace(launcher.workspace());
   float* const means = workspace.take<float>(rows);
-  const AttentionMeansKernel<T> kernel{op.out.as<T>(), op.dout.as<T>(), means, places};
+  const AttentionMeansKernel<T> kernel{op.out.as<T>(), op.dout.as<T>(), means, {op.shape}};
   launcher.template launch<kAttentionThreads>("attention_backward", kernel,
                                               divide_up(rows, kAttentionThreads / 4));
   return means;
 }
 
+inline bool may_load_heads(const AttentionBackward& op) {
+  const std::int64_t D = op.shape.head_width;
+  for (const StridedRows& rows : {op.q, op.k, op.v, op.dq, op.dk, op.dv}) {
+    if (!may_load_heads(rows, D)) return false;
+  }
+  return may_load_packs({op.dout.data}, 0);
+}
+
+template <typename T, int Width, KeyGradients kWhich, typename Launcher>
+void launch_key_gradients(Launcher& launcher, const AttentionGradient<T>& gradient) {
+  using Kernel = KeyGradientKernel<T, Width, kWhich>;
+  const AttentionShape& s = gradient.places.shape;
+  launcher.template launch<kAttentionThreads>(
+      "attention_backward", Kernel{gradient},
+      s.batch * s.key_value_heads * divide_up(s.keys, kOwnRows), Kernel::kSharedBytes);
+}
+
+template <typename T, int Width, typename Launcher>
+void launch_gradients(Launcher& launcher, const AttentionGradient<T>& gradient) {
+  using ForQueries = QueryGradientKernel<T, Width>;
+  const AttentionShape& s = gradient.places.shape;
+  launcher.template launch<kAttentionThreads>("attention_backward", ForQueries{gradient},
+                                              s.batch * s.heads * divide_up(s.queries, kOwnRows),
+                                              ForQueries::kSharedBytes);
+  if constexpr (Width <= 128) {
+    launch_key_gradients<T, Width, KeyGradients::kBoth>(launcher, gradient);
+  } else {
+    launch_key_gradients<T, Width, KeyGradients::kOfKeys>(launcher, gradient);
+    launch_key_gradients<T, Width, KeyGradients::kOfValues>(launcher, gradient);
+  }
+}
+
 template <typename Launcher>
 void attention_backward(Launcher& launcher, const AttentionBackward& op) {
-  const AttentionPlaces places = attention_places(op.shape, op.qkv, op.out);
-  attention_places(op.shape, op.dqkv, op.dout);
-  if (launcher.attention(op)) return;
   const AttentionShape& s = op.shape;
-  const std::int64_t tiles = divide_up(s.sequence, kOwnRows);
-  with_compute_type(op.qkv.dtype, [&]<typename T>(std::type_identity<T>) {
+  TERRACE_CHECK_EQ(s.queries, s.keys);
+  const AttentionStrides strides = attention_strides(s, op.q, op.k, op.v);
+  const AttentionStrides gradient_strides = attention_strides(s, op.dq, op.dk, op.dv);
+  const std::int64_t elements = s.batch * s.queries * s.heads * s.head_width;
+  TERRACE_CHECK_EQ(op.out.elements(), elements);
+  TERRACE_CHECK_EQ(op.dout.elements(), elements);
+  if (launcher.attention(op)) return;
+  with_compute_type(op.q.dtype, [&]<typename T>(std::type_identity<T>) {
+    const AttentionGradient<T> gradient{.q = elements_of<const T>(op.q),
+                                        .k = elements_of<const T>(op.k),
+                                        .v = elements_of<const T>(op.v),
+                                        .dout = op.dout.as<T>(),
+                                        .log_sum_exp = op.log_sum_exp.as<float>(),
+                                        .means = launch_means<T>(launcher, op),
+                                        .dq = elements_of<T>(op.dq),
+                                        .dk = elements_of<T>(op.dk),
+                                        .dv = elements_of<T>(op.dv),
+                                        .places = {s},
+                                        .strides = strides,
+                                        .gradient_strides = gradient_strides,
+                                        .rule = key_rule(s, op.rule),
+                                        .aligned = may_load_heads(op)};
     with_head_width(s.head_width, [&]<int Width>(std::integral_constant<int, Width>) {
-      const bool aligned =
-          may_load_packs({op.qkv.data, op.dout.data, op.dqkv.data}, s.head_width * sizeof(T));
-      float* const means = launch_means<T>(launcher, op, places);
-      const AttentionGradient<T> gradient{
-          op.qkv.as<T>(), op.dout.as<T>(), op.log_sum_exp.as<float>(),
-          means,          op.dqkv.as<T>(), places,
-          op.scale,       aligned};
-      using ForQueries = QueryGradientKernel<T, Width>;
-      using ForKeys = KeyGradientKernel<T, Width>;
-      launcher.template launch<kAttentionThreads>("attention_backward", ForQueries{gradient},
-                                                  s.batch * s.heads * tiles,
-                                                  ForQueries::kSharedBytes);
-      launcher.template launch<kAttentionThreads>("attention_backward", ForKeys{gradient},
-                                                  s.batch * s.key_value_heads * tiles,
-                                                  ForKeys::kSharedBytes);
+      launch_gradients<T, Width>(launcher, gradient);
     });
   });
 }

@@ -15,17 +15,22 @@ namespace terrace::shared {
 
 template <typename T, int Width>
 struct AttentionForwardKernel {
-  const T* qkv;
+  const T* q;
+  const T* k;
+  const T* v;
   T* out;
   float* log_sum_exp;
   AttentionPlaces places;
-  float scale;
+  AttentionStrides strides;
+  KeyRule rule;
   bool aligned;
 
   static constexpr float kLeast = -std::numeric_limits<float>::infinity();
   static constexpr int kKeys = kOtherRows<Width>;
-  // Keys and values twice: the next come while these are used.
-  static constexpr std::size_t kSharedBytes = (kOwnRows + 4 * kKeys) * kTileRowBytes<T, Width>;
+  static constexpr int kTiles = kOtherTiles<T, Width>;  // of keys, and of values
+  static constexpr std::size_t kSharedBytes =
+      (kOwnRows + 2 * kTiles * kKeys) * kTileRowBytes<T, Width>;
+  static_assert(kSharedBytes <= kSharedBytesMax);
 
   template <typename Block>
   using Scores = typename Block::template PerThread<SumsRow<kKeys / 8>>;
@@ -34,6 +39,7 @@ struct AttentionForwardKernel {
   // Of a thread's two rows.
   struct RowState {
     float max[2], sum[2];
+    int first_key[2];
   };
   template <typename Block>
   using States = typename Block::template PerThread<RowState>;
@@ -44,7 +50,7 @@ struct AttentionForwardKernel {
   // Blocks with the longest rows begin first.
   TERRACE_KERNEL Place place(std::int64_t index) const {
     const std::int64_t sequences = places.shape.batch * places.shape.heads;
-    const std::int64_t tiles = (places.shape.sequence + kOwnRows - 1) / kOwnRows;
+    const std::int64_t tiles = (places.shape.queries + kOwnRows - 1) / kOwnRows;
     const std::int64_t at = index % sequences;
     return {at / places.shape.heads, at % places.shape.heads,
             (tiles - 1 - index / sequences) * kOwnRows};
@@ -54,7 +60,7 @@ struct AttentionForwardKernel {
   template <typename Block>
   TERRACE_KERNEL void mask(Block& block, const Place& at, std::int64_t key,
                            Scores<Block>& scores) const {
-    const int first = static_cast<int>(at.query - key);
+    const int first = static_cast<int>(rule.before + at.query - key);
     if (first >= kKeys - 1) return;
     block.for_each_thread([&](int t) {
       TERRACE_UNROLL
@@ -64,6 +70,24 @@ struct AttentionForwardKernel {
           if (n * 8 + mma_col(t, i) > first + t / 32 * 16 + mma_row(t, i)) {
             scores[t].at[n].at[i] = kLeast;
           }
+        }
+      }
+    });
+  }
+
+  // Caps scores, and hides keys before the query's first one.
+  template <typename Block>
+  TERRACE_KERNEL void apply_rule(Block& block, std::int64_t key, States<Block>& states,
+                                 Scores<Block>& scores) const {
+    const int first = static_cast<int>(key);
+    block.for_each_thread([&](int t) {
+      TERRACE_UNROLL
+      for (int n = 0; n < kKeys / 8; ++n) {
+        TERRACE_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          float& score = scores[t].at[n].at[i];
+          if (rule.soft_cap > 0.0F) score = rule.capped(score);
+          if (first + n * 8 + mma_col(t, i) < states[t].first_key[i / 2]) score = kLeast;
         }
       }
     });
@@ -85,13 +109,14 @@ struct AttentionForwardKernel {
     });
     block.quad_max(max[0]);
     block.quad_max(max[1]);
-    const float exponent = scale * kLog2e;
+    const float exponent = rule.scale_left() * kLog2e;
     block.for_each_thread([&](int t) {
       RowState& state = states[t];
       TERRACE_UNROLL
       for (int row = 0; row < 2; ++row) {
         const float most = ::fmaxf(state.max[row], max[row][t]);
-        const float minus_most = -most * exponent;
+        // A row that has seen no key yet has weights of 0.
+        const float minus_most = most == kLeast ? 0.0F : -most * exponent;
         const float shrink = power_of_two(::fmaf(state.max[row], exponent, minus_most));
         state.max[row] = most;
         float sum = state.sum[row] * shrink;
@@ -124,8 +149,8 @@ struct AttentionForwardKernel {
     });
     block.quad_sum(sums[0]);
     block.quad_sum(sums[1]);
-    T* const head = out + places.out(at.b, at.h);
-    const HeadRows rows = places.out_rows(aligned);
+    T* const head = out + places.query(at.b, at.h, places.out_stride());
+    const HeadRows rows = places.query_rows(places.out_stride(), aligned);
     block.for_each_thread([&](int t) {
       store_rows<Width>(mixed[t], t, head, at.query, rows,
                         [&](int half) { return 1.0F / sums[half][t]; });
@@ -134,7 +159,7 @@ struct AttentionForwardKernel {
         const std::int64_t query = at.query + t / 32 * 16 + mma_row(t, 2 * half);
         if (mma_pair(t) != 0 || query >= rows.T) continue;
         log_sum_exp[places.row(at.b, at.h) + query] =
-            states[t].max[half] * scale + ::logf(sums[half][t]);
+            states[t].max[half] * rule.scale_left() + ::logf(sums[half][t]);
       }
     });
   }
@@ -145,47 +170,65 @@ struct AttentionForwardKernel {
     constexpr int kStride = kTileStride<T, Width>;
     const Tile<T> queries{memory, kStride};
     const Place at = place(block.index());
-    const HeadRows rows = places.qkv_rows(aligned);
-    const T* const key_head = qkv + places.key(at.b, places.group(at.h));
-    const T* const value_head = qkv + places.value(at.b, places.group(at.h));
-    // Keys of one of the two places, and their values behind them.
+    const std::int64_t g = places.group(at.h);
+    const HeadRows key_rows = places.key_rows(strides.k, aligned);
+    const HeadRows value_rows = places.key_rows(strides.v, aligned);
+    const T* const key_head = k + places.key(at.b, g, strides.k);
+    const T* const value_head = v + places.key(at.b, g, strides.v);
+    // Keys of one of the places, and their values behind them.
     const auto keys_of = [&](std::int64_t key) {
-      const std::int64_t place = key / kKeys % 2;
+      const std::int64_t place = key / kKeys % kTiles;
       return Tile<T>{memory + (kOwnRows + place * 2 * kKeys) * kStride, kStride};
     };
     const auto values_of = [&](std::int64_t key) {
       return Tile<T>{keys_of(key).at + kKeys * kStride, kStride};
     };
     const auto load = [&](std::int64_t key) {
-      rows.template load<Width, kKeys>(block, key_head, key, keys_of(key));
-      rows.template load<Width, kKeys>(block, value_head, key, values_of(key));
+      key_rows.template load<Width, kKeys>(block, key_head, key, keys_of(key));
+      value_rows.template load<Width, kKeys>(block, value_head, key, values_of(key));
     };
     States<Block> states;
     Mixed<Block> mixed;
     block.for_each_thread([&](int t) {
-      states[t] = {{kLeast, kLeast}, {0.0F, 0.0F}};
+      states[t] = {{kLeast, kLeast}, {0.0F, 0.0F}, {0, 0}};
       mixed[t] = {};
+      for (int half = 0; half < 2 && rule.hides(); ++half) {
+        const std::int64_t query = at.query + t / 32 * 16 + mma_row(t, 2 * half);
+        states[t].first_key[half] = static_cast<int>(rule.first_key(at.b, query));
+      }
     });
-    rows.template load<Width, kOwnRows>(block, qkv + places.query(at.b, at.h), at.query, queries);
-    load(0);
-    const std::int64_t end = at.query + kOwnRows;
-    for (std::int64_t key = 0; key < end; key += kKeys) {
+    places.query_rows(strides.q, aligned)
+        .template load<Width, kOwnRows>(block, q + places.query(at.b, at.h, strides.q), at.query,
+                                        queries);
+    const std::int64_t past = rule.before + at.query + kOwnRows;
+    const std::int64_t end = past < places.shape.keys ? past : places.shape.keys;
+    const std::int64_t begin = rule.hides() ? rule.first_key(at.b, at.query) / kKeys * kKeys : 0;
+    load(begin);
+    for (std::int64_t key = begin; key < end; key += kKeys) {
       block.await_copies();
       block.sync();
-      if (key + kKeys < end) load(key + kKeys);
+      if (kTiles > 1 && key + kKeys < end) load(key + kKeys);
       const Tile<T> keys = keys_of(key);
       const Tile<T> values = values_of(key);
       Scores<Block> scores;
       block.for_each_thread([&](int t) { scores[t] = {}; });
       multiply_row<kKeys / 8, Width>(
-          block, scores, [&](int k, int t) { return block.a_of_tile(queries, t / 32 * 16, k, t); },
-          [&](int k, int n, int t) { return block.b2_of_rows(keys, n, k, t); });
+          block, scores,
+          [&](int depth, int t) { return block.a_of_tile(queries, t / 32 * 16, depth, t); },
+          [&](int depth, int n, int t) { return block.b2_of_rows(keys, n, depth, t); });
+      if (!rule.is_plain()) apply_rule(block, key, states, scores);
       mask(block, at, key, scores);
       to_weights(block, scores, mixed, states);
       multiply_row<Width / 8, kKeys>(
           block, mixed,
-          [&](int k, int t) { return a_of_sums<T>(scores[t].at[k / 8], scores[t].at[k / 8 + 1]); },
-          [&](int k, int n, int t) { return block.b2_of_columns(values, k, n, t); });
+          [&](int depth, int t) {
+            return a_of_sums<T>(scores[t].at[depth / 8], scores[t].at[depth / 8 + 1]);
+          },
+          [&](int depth, int n, int t) { return block.b2_of_columns(values, depth, n, t); });
+      if (kTiles == 1 && key + kKeys < end) {
+        block.sync();
+        load(key + kKeys);
+      }
     }
     store(block, at, mixed, states);
   }
@@ -193,17 +236,27 @@ struct AttentionForwardKernel {
 
 template <typename Launcher>
 void attention_forward(Launcher& launcher, const AttentionForward& op) {
-  const AttentionPlaces places = attention_places(op.shape, op.qkv, op.out);
-  if (launcher.attention(op)) return;
   const AttentionShape& s = op.shape;
-  with_compute_type(op.qkv.dtype, [&]<typename T>(std::type_identity<T>) {
+  const AttentionStrides strides = attention_strides(s, op.q, op.k, op.v);
+  TERRACE_CHECK_EQ(op.out.elements(), s.batch * s.queries * s.heads * s.head_width);
+  if (launcher.attention(op)) return;
+  with_compute_type(op.q.dtype, [&]<typename T>(std::type_identity<T>) {
     with_head_width(s.head_width, [&]<int Width>(std::integral_constant<int, Width>) {
       using Kernel = AttentionForwardKernel<T, Width>;
-      const bool aligned = may_load_packs({op.qkv.data, op.out.data}, s.head_width * sizeof(T));
-      const Kernel kernel{op.qkv.as<T>(), op.out.as<T>(), op.log_sum_exp.as<float>(),
-                          places,         op.scale,       aligned};
+      const std::int64_t D = s.head_width;
+      const bool aligned = may_load_heads(op.q, D) && may_load_heads(op.k, D) &&
+                           may_load_heads(op.v, D) && may_load_packs({op.out.data}, 0);
+      const Kernel kernel{elements_of<const T>(op.q),
+                          elements_of<const T>(op.k),
+                          elements_of<const T>(op.v),
+                          op.out.as<T>(),
+                          op.log_sum_exp.as<float>(),
+                          {s},
+                          strides,
+                          key_rule(s, op.rule),
+                          aligned};
       launcher.template launch<kAttentionThreads>(
-          "attention_forward", kernel, s.batch * s.heads * divide_up(s.sequence, kOwnRows),
+          "attention_forward", kernel, s.batch * s.heads * divide_up(s.queries, kOwnRows),
           Kernel::kSharedBytes);
     });
   });

@@ -17,13 +17,24 @@ namespace terrace::shared {
 inline constexpr int kAttentionThreads = 128;
 inline constexpr int kOwnRows = 64;
 inline constexpr float kLog2e = 1.44269504088896340736F;
-inline constexpr std::int64_t kHeadWidthMax = 128;
+inline constexpr std::int64_t kHeadWidthMax = 256;
+
+// A block of sm_80 may have 163 KiB of shared memory (CUDA C++ Programming Guide, "Technical
+// Specifications per Compute Capability"), one of sm_90 227 KiB.
+inline constexpr std::size_t kSharedBytesMax = 163 * 1024;
 
 // Rows of the other side that a step of the loop takes, for heads of at most Width.
 template <int Width>
-inline constexpr int kOtherRows = Width <= 64 ? 64 : 32;
+inline constexpr int kOtherRows = Width <= 64    ? 64
+                                  : Width <= 128 ? 32
+                                                 : 16;
 
-// The shape of an op, and the rows of one head of one sequence within a matrix of heads.
+// Tiles of the other side that are there: the next comes while one is used. The widest heads in
+// fp32 have room for one.
+template <typename T, int Width>
+inline constexpr int kOtherTiles = sizeof(T) == 4 && Width > 128 ? 1 : 2;
+
+// The rows of one head of one sequence within a matrix of heads.
 struct HeadRows {
   std::int64_t T = 0;       // rows of the sequence
   std::int64_t D = 0;       // elements of a row
@@ -79,53 +90,127 @@ inline constexpr int kTileStride = Width + kPackOf<T>;
 template <typename T, int Width>
 inline constexpr std::size_t kTileRowBytes = sizeof(T) * kTileStride<T, Width>;
 
+// Elements from row to row of an op's matrices, or of their gradients.
+struct AttentionStrides {
+  std::int64_t q = 0, k = 0, v = 0;
+};
+
 struct AttentionPlaces {
   AttentionShape shape;
-  std::int64_t qkv_width;  // (H + 2 G) D
 
-  // In qkv and dqkv: the first row of a sequence's head; queries, then keys, then values.
-  TERRACE_KERNEL std::int64_t head(std::int64_t b, std::int64_t index) const {
-    return b * shape.sequence * qkv_width + index * shape.head_width;
+  // The first row of a sequence's head, in a matrix of queries or of keys or values.
+  TERRACE_KERNEL std::int64_t query(std::int64_t b, std::int64_t h, std::int64_t stride) const {
+    return b * shape.queries * stride + h * shape.head_width;
   }
-  TERRACE_KERNEL std::int64_t query(std::int64_t b, std::int64_t h) const { return head(b, h); }
-  TERRACE_KERNEL std::int64_t key(std::int64_t b, std::int64_t g) const {
-    return head(b, shape.heads + g);
-  }
-  TERRACE_KERNEL std::int64_t value(std::int64_t b, std::int64_t g) const {
-    return head(b, shape.heads + shape.key_value_heads + g);
+  TERRACE_KERNEL std::int64_t key(std::int64_t b, std::int64_t g, std::int64_t stride) const {
+    return b * shape.keys * stride + g * shape.head_width;
   }
   TERRACE_KERNEL std::int64_t group(std::int64_t h) const {
     return h / (shape.heads / shape.key_value_heads);
   }
-  // In out and dout, and in log_sum_exp.
-  TERRACE_KERNEL std::int64_t out(std::int64_t b, std::int64_t h) const {
-    return (b * shape.sequence * shape.heads + h) * shape.head_width;
-  }
+  TERRACE_KERNEL std::int64_t out_stride() const { return shape.heads * shape.head_width; }
+  // In log_sum_exp.
   TERRACE_KERNEL std::int64_t row(std::int64_t b, std::int64_t h) const {
-    return (b * shape.heads + h) * shape.sequence;
+    return (b * shape.heads + h) * shape.queries;
   }
-  TERRACE_KERNEL HeadRows qkv_rows(bool aligned) const {
-    return {shape.sequence, shape.head_width, qkv_width, aligned};
+  TERRACE_KERNEL HeadRows query_rows(std::int64_t stride, bool aligned) const {
+    return {shape.queries, shape.head_width, stride, aligned};
   }
-  TERRACE_KERNEL HeadRows out_rows(bool aligned) const {
-    return {shape.sequence, shape.head_width, shape.heads * shape.head_width, aligned};
+  TERRACE_KERNEL HeadRows key_rows(std::int64_t stride, bool aligned) const {
+    return {shape.keys, shape.head_width, stride, aligned};
   }
 };
 
-inline AttentionPlaces attention_places(const AttentionShape& s, const TensorView& qkv,
-                                        const TensorView& out) {
-  const std::int64_t R = s.batch * s.sequence;
-  const std::int64_t width = (s.heads + 2 * s.key_value_heads) * s.head_width;
+// AttentionRule, and which keys a query sees by it.
+struct KeyRule {
+  float scale = 1.0F;
+  float soft_cap = 0.0F;
+  std::int64_t window = 0;
+  const std::int32_t* starts = nullptr;  // AttentionRule::first_keys
+  std::int64_t queries = 0;              // of a sequence
+  std::int64_t before = 0;               // the position of its first query
+
+  // Whether a query may not see all keys up to its own.
+  TERRACE_KERNEL bool hides() const { return window > 0 || starts != nullptr; }
+  TERRACE_KERNEL bool is_plain() const { return !hides() && soft_cap <= 0.0F; }
+
+  // The first key that query i of sequence b sees. Of a query past the sequence, as if it were the
+  // last one.
+  TERRACE_KERNEL std::int64_t first_key(std::int64_t b, std::int64_t i) const {
+    const std::int64_t query = i < queries ? i : queries - 1;
+    std::int64_t first = window > 0 ? before + query + 1 - window : 0;
+    if (first < 0) first = 0;
+    if (starts == nullptr) return first;
+    const std::int64_t start = starts[b * queries + query];
+    return first < start ? start : first;
+  }
+  // The first query of sequence b, from `query` on, that does not see key j any more: first_key()
+  // never falls.
+  TERRACE_KERNEL std::int64_t end_of_queries(std::int64_t b, std::int64_t query,
+                                             std::int64_t j) const {
+    if (!hides()) return queries;
+    std::int64_t end = queries;
+    while (query < end) {
+      const std::int64_t middle = query + (end - query) / 2;
+      if (first_key(b, middle) > j) {
+        end = middle;
+      } else {
+        query = middle + 1;
+      }
+    }
+    return end;
+  }
+
+  // Of scores: q.k becomes the capped score where there is a cap.
+  TERRACE_KERNEL float capped(float product) const {
+    return soft_cap * ::tanhf(product * (scale / soft_cap));
+  }
+  // What is left to multiply them by.
+  TERRACE_KERNEL float scale_left() const { return soft_cap > 0.0F ? 1.0F : scale; }
+};
+
+inline KeyRule key_rule(const AttentionShape& s, const AttentionRule& rule) {
+  const bool has_starts = !rule.first_keys.empty();
+  if (has_starts) TERRACE_CHECK_EQ(rule.first_keys.elements(), s.batch * s.queries);
+  return {.scale = rule.scale,
+          .soft_cap = rule.soft_cap,
+          .window = rule.window,
+          .starts = has_starts ? rule.first_keys.as<std::int32_t>() : nullptr,
+          .queries = s.queries,
+          .before = s.keys - s.queries};
+}
+
+inline AttentionStrides attention_strides(const AttentionShape& s, const StridedRows& q,
+                                          const StridedRows& k, const StridedRows& v) {
   TERRACE_CHECK_EQ(s.heads % s.key_value_heads, 0);
-  TERRACE_CHECK_EQ(qkv.elements(), R * width);
-  TERRACE_CHECK_EQ(out.elements(), R * s.heads * s.head_width);
-  return {s, width};
+  TERRACE_CHECK_LE(s.queries, s.keys);
+  TERRACE_CHECK(k.dtype == q.dtype && v.dtype == q.dtype);
+  TERRACE_CHECK_EQ(q.rows, s.batch * s.queries);
+  TERRACE_CHECK_EQ(k.rows, s.batch * s.keys);
+  TERRACE_CHECK_EQ(v.rows, s.batch * s.keys);
+  TERRACE_CHECK_EQ(q.width, s.heads * s.head_width);
+  TERRACE_CHECK_EQ(k.width, s.key_value_heads * s.head_width);
+  TERRACE_CHECK_EQ(v.width, s.key_value_heads * s.head_width);
+  return {q.stride, k.stride, v.stride};
+}
+
+// Whether all heads of a matrix begin on packs, and are whole packs.
+inline bool may_load_heads(const StridedRows& rows, std::int64_t D) {
+  const std::size_t element = size_of(rows.dtype);
+  return may_load_packs({rows.data}, static_cast<std::size_t>(D) * element) &&
+         may_load_packs({}, static_cast<std::size_t>(rows.stride) * element);
+}
+
+template <typename T>
+T* elements_of(const StridedRows& rows) {
+  TERRACE_CHECK(DTypeOf<std::remove_const_t<T>>::value == rows.dtype);
+  return reinterpret_cast<T*>(rows.data);
 }
 
 // When a step is planned: a model that cannot be computed is refused.
 inline void check_head_width(std::int64_t D) {
   if (D <= kHeadWidthMax) return;
-  throw ConfigError("attention on CUDA takes heads of at most 128 elements",
+  throw ConfigError("attention on CUDA takes heads of at most 256 elements",
                     "use --device cpu for this model");
 }
 
@@ -134,6 +219,7 @@ template <typename Body>
 void with_head_width(std::int64_t D, Body&& body) {
   TERRACE_CHECK_LE(D, kHeadWidthMax);
   if (D <= 64) return body(std::integral_constant<int, 64>{});
+  if (D <= 128) return body(std::integral_constant<int, 128>{});
   body(std::integral_constant<int, kHeadWidthMax>{});
 }
 

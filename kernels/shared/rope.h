@@ -1,28 +1,32 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "kernels/kernel_table.h"
 #include "kernels/shared/map.h"
 
-// The rotary embedding, in place. A row of the map is one head of one row of qkv.
+// The rotary embedding, in place. A row of the map is one head of one row.
 namespace terrace::shared {
 
 template <typename T>
 struct RopeBody {
-  T* qkv;
+  T* rows;
   const float* table;
-  std::int64_t row_width, D, first_head;
+  const std::int32_t* positions;  // null: by the sequence
+  std::int64_t stride, head_width, rotary_width, first_position;
   Divisor sequence, heads;
   bool inverse;
   bool aligned;
 
   TERRACE_KERNEL void operator()(std::int64_t row, std::int64_t first, int count) const {
     constexpr int kPack = kPackOf<T>;
-    const std::int64_t half = D / 2;
+    const std::int64_t half = rotary_width / 2;
     const std::int64_t r = heads.quotient(row);
-    T* const head = qkv + r * row_width + (first_head + heads.remainder(row)) * D + first;
-    const float* const angles = table + sequence.remainder(r) * D + first;
+    const std::int64_t position =
+        positions != nullptr ? positions[r] : first_position + sequence.remainder(r);
+    T* const head = rows + r * stride + heads.remainder(row) * head_width + first;
+    const float* const angles = table + position * rotary_width + first;
     const auto x = load_words(head, count, aligned);
     const auto y = load_words(head + half, count, aligned);
     const auto cosines = load_pack<float, kPack>(angles, count, aligned);
@@ -44,25 +48,35 @@ struct RopeBody {
 
 template <typename Launcher>
 void rope(Launcher& launcher, const Rope& op) {
-  const std::int64_t R = op.qkv.shape[0];
-  const std::int64_t D = op.head_width;
-  const std::int64_t row_width = op.qkv.elements() / R;
-  TERRACE_CHECK_LE((op.first_head + op.heads) * D, row_width);
-  TERRACE_CHECK_LE(op.sequence * D, op.table.elements());
-  with_compute_type(op.qkv.dtype, [&]<typename T>(std::type_identity<T>) {
-    // Half a head is whole packs; then every row and head begins on one too.
-    const bool aligned = may_load_packs({op.qkv.data, op.table.data}, D / 2 * sizeof(T)) &&
-                         row_width * sizeof(T) % 16 == 0;
-    const RopeBody<T> body{op.qkv.as<T>(),
-                           op.table.as<float>(),
-                           row_width,
-                           D,
-                           op.first_head,
-                           Divisor(op.sequence, R),
-                           Divisor(op.heads, R * op.heads),
-                           op.inverse,
-                           aligned};
-    launch_map<kPackOf<T>>(launcher, "rope", R * op.heads, D / 2, body);
+  const std::int64_t R = op.heads.rows;
+  const std::int64_t heads = op.heads.width / op.head_width;
+  TERRACE_CHECK_EQ(heads * op.head_width, op.heads.width);
+  TERRACE_CHECK_EQ(op.rotary_width % 2, 0);
+  TERRACE_CHECK_LE(op.rotary_width, op.head_width);
+  if (op.positions.empty()) {
+    const std::int64_t positions = op.first_position + std::min(op.sequence, R);
+    TERRACE_CHECK_LE(positions * op.rotary_width, op.table.elements());
+  } else {
+    TERRACE_CHECK_EQ(op.positions.elements(), R);
+  }
+  with_compute_type(op.heads.dtype, [&]<typename T>(std::type_identity<T>) {
+    // Half of what is rotated is whole packs, and every row and head begins on one.
+    const bool aligned =
+        may_load_packs({op.heads.data, op.table.data}, op.rotary_width / 2 * sizeof(T)) &&
+        op.head_width * sizeof(T) % 16 == 0 && op.heads.stride * sizeof(T) % 16 == 0;
+    const RopeBody<T> body{
+        .rows = reinterpret_cast<T*>(op.heads.data),
+        .table = op.table.as<float>(),
+        .positions = op.positions.empty() ? nullptr : op.positions.as<std::int32_t>(),
+        .stride = op.heads.stride,
+        .head_width = op.head_width,
+        .rotary_width = op.rotary_width,
+        .first_position = op.first_position,
+        .sequence = Divisor(op.positions.empty() ? op.sequence : 1, R),
+        .heads = Divisor(heads, R * heads),
+        .inverse = op.inverse,
+        .aligned = aligned};
+    launch_map<kPackOf<T>>(launcher, "rope", R * heads, op.rotary_width / 2, body);
   });
 }
 

@@ -184,8 +184,11 @@ template <typename Op>
 Op attention_op(DType type, const AttentionShape& shape) {
   Op op;
   op.shape = shape;
-  op.qkv.dtype = type;
-  op.scale = 0.125F;
+  op.q.dtype = type;
+  op.q.stride = (shape.heads + 2 * shape.key_value_heads) * shape.head_width;
+  op.k = op.v = op.q;
+  if constexpr (std::is_same_v<Op, AttentionBackward>) op.dq = op.dk = op.dv = op.q;
+  op.rule.scale = 0.125F;
   return op;
 }
 
@@ -204,10 +207,10 @@ TEST_P(GpuAttention, IsThatOfTheReferenceInParts) {
 TEST_P(GpuAttention, IsOfCudnnWhereItHasAPlan) {
   CudnnAttention attention(AttentionChoice::kCudnn);
   for (const AttentionShape& shape :
-       {AttentionShape{2, 256, 4, 4, 64}, AttentionShape{1, 300, 6, 2, 64},
-        AttentionShape{4, 1024, 12, 12, 64}, AttentionShape{2, 2048, 32, 8, 64},
-        AttentionShape{1, 4096, 32, 32, 128}}) {
-    SCOPED_TRACE(testing::Message() << "T=" << shape.sequence << " D=" << shape.head_width);
+       {AttentionShape{2, 256, 256, 4, 4, 64}, AttentionShape{1, 300, 300, 6, 2, 64},
+        AttentionShape{4, 1024, 1024, 12, 12, 64}, AttentionShape{2, 2048, 2048, 32, 8, 64},
+        AttentionShape{1, 4096, 4096, 32, 32, 128}}) {
+    SCOPED_TRACE(testing::Message() << "T=" << shape.queries << " D=" << shape.head_width);
     const auto forward = attention_op<AttentionForward>(GetParam(), shape);
     const auto backward = attention_op<AttentionBackward>(GetParam(), shape);
     EXPECT_THAT(attention.by(forward), testing::StartsWith("cuDNN"));
@@ -217,7 +220,7 @@ TEST_P(GpuAttention, IsOfCudnnWhereItHasAPlan) {
 
 TEST_P(GpuAttention, IsOwnWhereThatIsChosen) {
   CudnnAttention attention(AttentionChoice::kOwn);
-  const auto op = attention_op<AttentionForward>(GetParam(), {2, 256, 4, 4, 64});
+  const auto op = attention_op<AttentionForward>(GetParam(), {2, 256, 256, 4, 4, 64});
   EXPECT_EQ(attention.by(op), "own kernels: TERRACE_ATTENTION=own");
   expect_all(attention, library_attention_cases(GetParam(), GroupSums::kExact));
 }

@@ -14,33 +14,51 @@ constexpr double kSize = 0.5;
 // Sequences of less than a panel of keys with several heads a group; of one head a group; and of
 // several panels, whose queries are shared among tasks.
 constexpr AttentionShape kBusyAttention[] = {
-    {3, 200, 4, 2, 40}, {4, 150, 3, 3, 64}, {1, 1100, 2, 1, 32}};
+    {3, 200, 200, 4, 2, 40}, {4, 150, 150, 3, 3, 64}, {1, 1100, 1100, 2, 1, 32}};
 
 void add_attention(std::vector<OpCase>& cases, DType compute, const AttentionShape& s) {
   Random random(11);
-  const std::int64_t R = s.batch * s.sequence;
-  const Shape qkv = shape(R, (s.heads + 2 * s.key_value_heads) * s.head_width);
-  const Shape out = shape(R, s.heads * s.head_width);
-  const Shape statistics = shape(s.batch, s.heads, s.sequence);
-  constexpr float kScale = 0.2F;
+  const std::int64_t R = s.batch * s.queries;
+  const std::int64_t queries = s.heads * s.head_width;
+  const std::int64_t keys = s.key_value_heads * s.head_width;
+  const Shape qkv = shape(R, queries + 2 * keys);
+  const Shape out = shape(R, queries);
+  const Shape statistics = shape(s.batch, s.heads, s.queries);
+  constexpr AttentionRule kRule = {.scale = 0.2F};
   OpCase forward;
-  forward.name = fmt::format("busy attention_forward T={}", s.sequence);
+  forward.name = fmt::format("busy attention_forward T={}", s.queries);
   forward.inputs.push_back(HostTensor::random(compute, qkv, random, kSize));
   forward.outputs = {{.dtype = compute, .shape = out}, {.dtype = DType::kF32, .shape = statistics}};
   set_op(forward, &KernelTable::attention_forward, &KernelTable::attention_forward_workspace,
-         [s](const Views& in, const Views& to, GradientMode) {
-           return AttentionForward{s, in[0], to[0], to[1], kScale};
+         [=](const Views& in, const Views& to, GradientMode) {
+           return AttentionForward{s,
+                                   kRule,
+                                   columns_of(in[0], 0, queries),
+                                   columns_of(in[0], queries, keys),
+                                   columns_of(in[0], queries + keys, keys),
+                                   to[0],
+                                   to[1]};
          });
   cases.push_back(forward);
   OpCase backward;
-  backward.name = fmt::format("busy attention_backward T={}", s.sequence);
+  backward.name = fmt::format("busy attention_backward T={}", s.queries);
   backward.inputs = Tensors{forward.inputs[0], HostTensor::random(compute, out, random, kSize),
                             HostTensor::random(DType::kF32, statistics, random, kSize),
                             HostTensor::random(compute, out, random, kSize)};
   backward.outputs = {{.dtype = compute, .shape = qkv}};
   set_op(backward, &KernelTable::attention_backward, &KernelTable::attention_backward_workspace,
-         [s](const Views& in, const Views& to, GradientMode) {
-           return AttentionBackward{s, in[0], in[1], in[2], in[3], to[0], kScale};
+         [=](const Views& in, const Views& to, GradientMode) {
+           return AttentionBackward{s,
+                                    kRule,
+                                    columns_of(in[0], 0, queries),
+                                    columns_of(in[0], queries, keys),
+                                    columns_of(in[0], queries + keys, keys),
+                                    in[1],
+                                    in[2],
+                                    in[3],
+                                    columns_of(to[0], 0, queries),
+                                    columns_of(to[0], queries, keys),
+                                    columns_of(to[0], queries + keys, keys)};
          });
   cases.push_back(backward);
 }

@@ -413,12 +413,17 @@ INSTANTIATE_TEST_SUITE_P(Modes, GradientCheck,
 
 TEST(ActivationGradientCheck, Rope) {
   Random random(17);
-  const std::int64_t T = 3, R = 2 * T, heads = 3, D = 4;
+  const std::int64_t T = 3, R = 2 * T, heads = 3, D = 6, rotary = 4;
   HostTensor x = random_f64(shape(R, heads * D), random);
   const HostTensor dy = random_f64(shape(R, heads * D), random);
-  HostTensor table = random_f64(shape(T, D), random);
+  HostTensor table = random_f64(shape(T, rotary), random);
   const auto rotate = [&](const HostTensor& rows, bool inverse) {
-    kernels().rope({}, {rows.view(), table.view(), T, D, 1, 2, inverse});
+    kernels().rope({}, {.heads = columns_of(rows.view(), D, 2 * D),
+                        .table = table.view(),
+                        .sequence = T,
+                        .head_width = D,
+                        .rotary_width = rotary,
+                        .inverse = inverse});
   };
   Gradient dx(shape(R, heads * D), random);
   for (std::int64_t i = 0; i < dy.elements(); ++i) dx.value.set(i, dy.at(i));
@@ -431,39 +436,75 @@ TEST(ActivationGradientCheck, Rope) {
   });
 }
 
-class AttentionGradientCheck : public testing::TestWithParam<AttentionShape> {};
+struct CheckedAttention {
+  AttentionShape shape;
+  std::int64_t window = 0;
+  float soft_cap = 0.0F;
+  std::int64_t document = 0;  // keys of one
+};
+
+class AttentionGradientCheck : public testing::TestWithParam<CheckedAttention> {};
 
 TEST_P(AttentionGradientCheck, Qkv) {
   Random random(18);
-  const AttentionShape s = GetParam();
-  const std::int64_t R = s.batch * s.sequence;
-  const Shape qkv_shape = shape(R, (s.heads + 2 * s.key_value_heads) * s.head_width);
-  const Shape out_shape = shape(R, s.heads * s.head_width);
-  const float scale = 0.7F;
+  const auto& [s, window, soft_cap, document] = GetParam();
+  const std::int64_t R = s.batch * s.queries;
+  const std::int64_t queries = s.heads * s.head_width;
+  const std::int64_t keys = s.key_value_heads * s.head_width;
+  const Shape qkv_shape = shape(R, queries + 2 * keys);
+  const Shape out_shape = shape(R, queries);
+  HostTensor first_keys(DType::kI32, shape(s.batch, s.queries));
+  AttentionRule rule = {.scale = 0.7F, .soft_cap = soft_cap, .window = window};
+  if (document > 0) {
+    for (std::int64_t r = 0; r < R; ++r) {
+      const std::int64_t position = r % s.queries;
+      first_keys.set(r, static_cast<double>(position / document * document));
+    }
+    rule.first_keys = first_keys.view();
+  }
   HostTensor qkv = random_f64(qkv_shape, random);
   const HostTensor dout = random_f64(out_shape, random);
   HostTensor out(DType::kF64, out_shape);
-  HostTensor log_sum_exp(DType::kF64, shape(s.batch, s.heads, s.sequence));
+  HostTensor log_sum_exp(DType::kF64, shape(s.batch, s.heads, s.queries));
+  const StridedRows q = columns_of(qkv.view(), 0, queries);
+  const StridedRows k = columns_of(qkv.view(), queries, keys);
+  const StridedRows v = columns_of(qkv.view(), queries + keys, keys);
   const auto loss = [&] {
-    const AttentionForward op{s, qkv.view(), out.view(), log_sum_exp.view(), scale};
+    const AttentionForward op{s, rule, q, k, v, out.view(), log_sum_exp.view()};
     kernels().attention_forward(Workspace(kernels().attention_forward_workspace(op, 1)).context(),
                                 op);
     return dot(out, dout);
   };
   loss();
   Gradient dqkv(qkv_shape, random);
-  const AttentionBackward op{s,           qkv.view(),        out.view(), log_sum_exp.view(),
-                             dout.view(), dqkv.value.view(), scale};
+  const TensorView to = dqkv.value.view();
+  const AttentionBackward op{s,
+                             rule,
+                             q,
+                             k,
+                             v,
+                             out.view(),
+                             log_sum_exp.view(),
+                             dout.view(),
+                             columns_of(to, 0, queries),
+                             columns_of(to, queries, keys),
+                             columns_of(to, queries + keys, keys)};
   kernels().attention_backward(Workspace(kernels().attention_backward_workspace(op, 1)).context(),
                                op);
   expect_gradient(qkv, dqkv, loss);
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, AttentionGradientCheck,
-                         testing::Values(AttentionShape{1, 1, 1, 1, 4},
-                                         AttentionShape{2, 5, 4, 2, 6},
-                                         AttentionShape{1, 7, 3, 1, 2},
-                                         AttentionShape{2, 3, 2, 2, 8}));
+                         testing::Values(CheckedAttention{{1, 1, 1, 1, 1, 4}},
+                                         CheckedAttention{{2, 5, 5, 4, 2, 6}},
+                                         CheckedAttention{{1, 7, 7, 3, 1, 2}},
+                                         CheckedAttention{{2, 3, 3, 2, 2, 8}},
+                                         CheckedAttention{{1, 7, 7, 2, 1, 4}, 3},
+                                         CheckedAttention{{1, 4, 4, 1, 1, 4}, 1},
+                                         CheckedAttention{{1, 5, 5, 2, 1, 4}, 0, 0.5F},
+                                         CheckedAttention{{2, 7, 7, 2, 1, 4}, 3, 0.5F},
+                                         CheckedAttention{{2, 7, 7, 2, 1, 4}, 0, 0.0F, 3},
+                                         CheckedAttention{{1, 8, 8, 2, 2, 4}, 2, 0.5F, 4}));
 
 TEST(ActivationGradientCheck, Glu) {
   for (const GateActivation activation : {GateActivation::kSilu, GateActivation::kGeluTanh}) {

@@ -150,6 +150,12 @@ enum class GroupSums : std::uint8_t { kExact, kRounded };
 std::vector<OpCase> attention_cases(DType compute, GroupSums group_sums);
 std::vector<OpCase> attention_cases(DType compute);  // kExact
 std::vector<OpCase> long_attention_cases(DType compute);
+// An attention op, and the same without one of the options of its rule.
+struct IgnoredOption {
+  std::string option;
+  OpCase given, ignored;
+};
+std::vector<IgnoredOption> ignored_attention_options(DType compute);
 // That cuDNN has plans for.
 std::vector<OpCase> library_attention_cases(DType compute, GroupSums group_sums);
 std::vector<OpCase> activation_cases(DType compute);

@@ -68,24 +68,103 @@ TEST(ReferenceValues, Norms) {
 TEST(ReferenceValues, RopeTurnsTheHalvesOfAHead) {
   const HostTensor qkv = tensor(shape(2, 4), {1, 2, 3, 4, 1, 2, 3, 4});
   const HostTensor table = tensor(shape(2, 4), {1, 1, 0, 0, 0, -1, 1, 0});  // 0, 0; 90, 180 degrees
-  reference_kernels().rope({}, {qkv.view(), table.view(), 2, 4, 0, 1, false});
+  reference_kernels().rope({}, {.heads = columns_of(qkv.view(), 0, 4),
+                                .table = table.view(),
+                                .sequence = 2,
+                                .head_width = 4,
+                                .rotary_width = 4});
   expect_near(qkv, {1, 2, 3, 4, -3, -2, 1, -4});
 }
 
+TEST(ReferenceValues, RopeTurnsTheFirstElementsByTheRowThatIsNamed) {
+  const HostTensor table = tensor(shape(3, 2), {1, 0, 0, 1, 0, 2});  // 0, 90; 90 degrees, doubled
+  Rope op;
+  op.table = table.view();
+  op.head_width = 3;
+  op.rotary_width = 2;
+  const HostTensor named = tensor(shape(2, 6), {1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 6});
+  HostTensor positions(DType::kI32, shape(2));
+  positions.set(0, 2);
+  op.heads = columns_of(named.view(), 3, 3);
+  op.positions = positions.view();
+  reference_kernels().rope({}, op);
+  expect_near(named, {1, 2, 3, -10, 8, 6, 1, 2, 3, 4, 5, 6});
+  const HostTensor counted = tensor(shape(2, 3), {1, 2, 3, 1, 2, 3});
+  op.heads = columns_of(counted.view(), 0, 3);
+  op.positions = {};
+  op.sequence = 2;
+  op.first_position = 1;
+  op.inverse = true;
+  reference_kernels().rope({}, op);
+  expect_near(counted, {2, -1, 3, 4, -2, 3});
+}
+
+// Attention of one query head with D = 1 in three rows of q, k, v. The last query is log 3, and
+// weighs its keys 3^5, 3^7, 3^0; the others are 0, and weigh all alike.
+struct ThreeRows {
+  HostTensor qkv = tensor(shape(3, 3), {0, 5, 1, 0, 7, 3, std::log(3.0), 0, 8});
+  HostTensor out = tensor(shape(3), {0, 0, 0});
+  HostTensor log_sum_exp = tensor(shape(1, 1, 3), {0, 0, 0});
+  HostTensor workspace = HostTensor(DType::kF64, shape(3));
+
+  void attend(std::int64_t queries, const AttentionRule& rule) {
+    KernelContext context;
+    context.workspace = {workspace.view().data, workspace.view().size_bytes()};
+    StridedRows q = columns_of(qkv.view(), 0, 1);
+    q.data += static_cast<std::size_t>((3 - queries) * q.stride) * sizeof(double);
+    q.rows = queries;
+    TensorView attended = out.view();
+    TensorView statistics = log_sum_exp.view();
+    attended.shape[0] = statistics.shape[2] = queries;
+    reference_kernels().attention_forward(context, {{1, queries, 3, 1, 1, 1},
+                                                    rule,
+                                                    q,
+                                                    columns_of(qkv.view(), 1, 1),
+                                                    columns_of(qkv.view(), 2, 1),
+                                                    attended,
+                                                    statistics});
+  }
+};
+
 TEST(ReferenceValues, AttentionIsCausal) {
-  // One query head, D = 1: rows are q, k, v. With q = 0 every visible key weighs the same.
-  const HostTensor qkv = tensor(shape(3, 3), {0, 5, 1, 0, 7, 3, std::log(3.0), 0, 8});
-  const HostTensor out = tensor(shape(3), {0, 0, 0});
-  const HostTensor log_sum_exp = tensor(shape(1, 1, 3), {0, 0, 0});
-  HostTensor workspace(DType::kF64, shape(3));
-  KernelContext context;
-  context.workspace = {workspace.view().data, workspace.view().size_bytes()};
-  reference_kernels().attention_forward(
-      context, {{1, 3, 1, 1, 1}, qkv.view(), out.view(), log_sum_exp.view(), 1.0F});
-  // The last row weighs its keys 3^5, 3^7, 3^0.
+  ThreeRows rows;
+  rows.attend(3, {});
   const double sum = 243 + 2187 + 1;
-  expect_near(out, {1, 2, (243 * 1 + 2187 * 3 + 8) / sum});
-  expect_near(log_sum_exp, {0, std::log(2.0), std::log(sum)});
+  expect_near(rows.out, {1, 2, (243 * 1 + 2187 * 3 + 8) / sum});
+  expect_near(rows.log_sum_exp, {0, std::log(2.0), std::log(sum)});
+}
+
+TEST(ReferenceValues, AttentionOfAWindowSeesItsLastKeys) {
+  ThreeRows rows;
+  rows.attend(3, {.window = 2});
+  expect_near(rows.out, {1, 2, (2187 * 3 + 8) / 2188.0});
+  rows.attend(3, {.window = 1});
+  expect_near(rows.out, {1, 3, 8});
+}
+
+TEST(ReferenceValues, AttentionOfADocumentSeesItsOwnKeys) {
+  HostTensor first_keys(DType::kI32, shape(1, 3));
+  first_keys.set(1, 1);
+  first_keys.set(2, 1);
+  ThreeRows rows;
+  rows.attend(3, {.first_keys = first_keys.view()});
+  expect_near(rows.out, {1, 3, (2187 * 3 + 8) / 2188.0});
+}
+
+TEST(ReferenceValues, AttentionCapsScoresAfterTheirScale) {
+  ThreeRows rows;
+  rows.attend(3, {.scale = 0.5F, .soft_cap = 2.0F});
+  const double first = std::exp(2 * std::tanh(0.5 * 5 * std::log(3.0) / 2));
+  const double second = std::exp(2 * std::tanh(0.5 * 7 * std::log(3.0) / 2));
+  expect_near(rows.out, {1, 2, (first * 1 + second * 3 + 8) / (first + second + 1)});
+}
+
+TEST(ReferenceValues, TheLastQueriesOfMoreKeysStandAtTheirEnd) {
+  ThreeRows rows;
+  rows.attend(2, {});
+  expect_near(rows.out, {2, (243 * 1 + 2187 * 3 + 8) / 2431.0, 0});
+  rows.attend(1, {.window = 2});
+  EXPECT_NEAR(rows.out.at(0), (2187 * 3 + 8) / 2188.0, 1e-12);
 }
 
 TEST(ReferenceValues, Activations) {

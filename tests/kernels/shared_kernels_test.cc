@@ -105,9 +105,10 @@ TEST(SharedKernelsTest, ProductsOfAHeadOfAnyVocabularyAreOfWholePacks) {
 
 TEST(SharedKernelsTest, HeadsThatAreTooWideAreRefusedWhenWorkspaceIsAsked) {
   AttentionForward op;
-  op.shape = {.batch = 1, .sequence = 1, .heads = 1, .key_value_heads = 1, .head_width = 128};
+  op.shape = {
+      .batch = 1, .queries = 1, .keys = 1, .heads = 1, .key_value_heads = 1, .head_width = 256};
   EXPECT_EQ(shared_kernels().attention_forward_workspace(op, 1), 0U);
-  op.shape.head_width = 129;
+  op.shape.head_width = 257;
   EXPECT_THROW(shared_kernels().attention_forward_workspace(op, 1), ConfigError);
 }
 

@@ -54,15 +54,15 @@ void visit(LayerNormBackward& op, Move&& move) {
 }
 template <typename Move>
 void visit(Rope& op, Move&& move) {
-  move(op.qkv, op.table);
+  move(op.heads, op.table, op.positions);
 }
 template <typename Move>
 void visit(AttentionForward& op, Move&& move) {
-  move(op.qkv, op.out, op.log_sum_exp);
+  move(op.rule.first_keys, op.q, op.k, op.v, op.out, op.log_sum_exp);
 }
 template <typename Move>
 void visit(AttentionBackward& op, Move&& move) {
-  move(op.qkv, op.out, op.log_sum_exp, op.dout, op.dqkv);
+  move(op.rule.first_keys, op.q, op.k, op.v, op.out, op.log_sum_exp, op.dout, op.dq, op.dk, op.dv);
 }
 template <typename Move>
 void visit(GluForward& op, Move&& move) {
@@ -194,8 +194,9 @@ void queued_embedding_backward(const KernelContext& context, const EmbeddingBack
 template <typename Op>
 std::string shape_text(const Op& op) {
   const AttentionShape& s = op.shape;
-  return fmt::format("{} {} {} {} {} {} {} {}", s.batch, s.sequence, s.heads, s.key_value_heads,
-                     s.head_width, name_of(op.qkv.dtype), op.scale,
+  return fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {}", s.batch, s.queries, s.keys, s.heads,
+                     s.key_value_heads, s.head_width, name_of(op.q.dtype), op.rule.scale,
+                     op.rule.window, op.q.stride, op.k.stride, op.v.stride,
                      std::is_same_v<Op, AttentionBackward>);
 }
 
