@@ -23,10 +23,10 @@ constexpr AttentionShape kAttentionShapes[] = {whole(1, 1, 1, 1, 32),   whole(2,
 constexpr double kOfScores = 3.0;
 constexpr AttentionProblem kRuledProblems[] = {
     {.shape = whole(2, 70, 2, 1, 32), .size = kOfScores, .window = 1},
-    {.shape = whole(1, 200, 3, 1, 20), .window = 40},
+    {.shape = whole(1, 200, 2, 1, 20), .window = 40},
     {.shape = whole(1, 67, 2, 2, 64), .size = kOfScores, .soft_cap = 2.5},
     {.shape = whole(1, 150, 2, 1, 16), .size = kOfScores, .window = 33, .soft_cap = 4},
-    {.shape = whole(2, 140, 4, 2, 8), .size = kOfScores, .document = 37},
+    {.shape = whole(2, 140, 2, 1, 8), .size = kOfScores, .document = 37},
     {.shape = whole(2, 140, 2, 1, 40),
      .size = kOfScores,
      .window = 21,
@@ -34,18 +34,18 @@ constexpr AttentionProblem kRuledProblems[] = {
      .document = 64},
     // In matrices of their own, on boundaries of packs and not.
     {.shape = whole(2, 67, 4, 2, 32), .padding = 8},
-    {.shape = whole(1, 70, 6, 2, 96), .size = kOfScores, .window = 50, .padding = 3},
+    {.shape = whole(1, 70, 4, 2, 96), .size = kOfScores, .window = 50, .padding = 3},
     // Wide heads.
-    {.shape = whole(1, 70, 2, 1, 256), .size = kOfScores},
-    {.shape = whole(1, 40, 2, 2, 168), .size = kOfScores, .padding = 8},
-    {.shape = whole(1, 67, 2, 1, 256), .size = kOfScores, .window = 9, .soft_cap = 3}};
+    {.shape = whole(1, 40, 2, 1, 256), .size = kOfScores},
+    {.shape = whole(1, 33, 2, 2, 168), .size = kOfScores, .padding = 8},
+    {.shape = whole(1, 67, 1, 1, 256), .size = kOfScores, .window = 9, .soft_cap = 3}};
 
 // As one that asks for the next tokens has them. There is no backward of such.
 constexpr AttentionProblem kCachedProblems[] = {
     {.shape = {2, 1, 40, 2, 1, 64}, .size = kOfScores, .padding = 8},
     {.shape = {2, 5, 77, 4, 2, 32}, .size = kOfScores, .padding = 3},
     {.shape = {1, 70, 135, 2, 1, 20}, .size = kOfScores, .window = 30, .soft_cap = 4, .padding = 8},
-    {.shape = {2, 66, 100, 2, 2, 256}, .size = kOfScores, .document = 41, .padding = 8}};
+    {.shape = {2, 20, 75, 1, 1, 256}, .size = kOfScores, .document = 61, .padding = 8}};
 
 // So long that the CPU takes several panels of keys, and shares a head's queries among tasks.
 constexpr AttentionShape kLongShape = whole(1, 1030, 2, 1, 20);
