@@ -73,18 +73,18 @@ class HeadRows {
   std::int64_t bytes_;
 };
 
-// The first keys that some queries of a sequence see; the last is each query's own position.
+// The first keys that some queries of a sequence see, by the window and the documents of a rule.
 class FirstKeys {
  public:
   FirstKeys(const AttentionShape& shape, const AttentionRule& rule);
 
-  // Looks at `count` queries from `query` on of sequence b.
+  // Finds those of `count` queries from `query` on of sequence b, at most kQueriesMax.
   void look(std::int64_t b, std::int64_t query, std::int64_t count);
 
-  // The first key of all of them: those before it need not be looked at.
+  // The first key that any of them sees.
   std::int64_t first() const { return first_; }
-  // One number for each query from the `query`-th of them on; null where all see all keys from
-  // `key` on, up to their own.
+  // The first key of each of them, from the `query`-th on; null where all see all keys from `key`
+  // on, up to their own.
   const std::int64_t* from(std::int64_t query, std::int64_t key) const {
     return last_ <= key ? nullptr : keys_ + query;
   }

@@ -33,11 +33,10 @@ struct ScoreStrip {
 
 // One step of a running softmax over panels of keys. `weights` takes exp(scale * score - max), of a
 // capped score exp(score - max), as a left strip over the keys, 0 where a key is not visible or a
-// query not there. max and sum [kStrip]
-// and output, squares of `width` columns, hold the state; before the first step max is -infinity
-// and sum 0. sum and output are rescaled to the new maximum; the weights join sum here, and output
-// by the caller's next product. A query that sees no key of the panel keeps its state. Scores are
-// overwritten where there is a cap, or keys are hidden.
+// query not there. max and sum [kStrip] and output, squares of `width` columns, hold the state;
+// before the first step max is -infinity and sum 0. sum and output are rescaled to the new maximum;
+// the weights join sum here, and output by the caller's next product. A query that sees no key of
+// the panel keeps its state. Scores are overwritten where there is a cap, or keys are hidden.
 struct SoftmaxStrip {
   ScoreStrip strip;
   std::byte* weights = nullptr;

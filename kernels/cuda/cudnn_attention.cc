@@ -80,7 +80,7 @@ Shape shape_of(const Op& op) {
                  .heads = s.heads,
                  .key_value_heads = s.key_value_heads,
                  .head_width = s.head_width,
-                 .window = op.rule.window,
+                 .window = op.rule.window < s.keys ? op.rule.window : 0,
                  .type = op.q.dtype,
                  .scale = op.rule.scale,
                  .backward = std::is_same_v<Op, AttentionBackward>,

@@ -102,7 +102,8 @@ enum class Masks : std::uint8_t {
   kRule,      // these, keys before a query's first one, and the cap
 };
 
-template <typename T, int Width>
+// kRuled: as of the forward.
+template <typename T, int Width, bool kRuled>
 struct QueryGradientKernel {
   AttentionGradient<T> op;
 
@@ -138,7 +139,7 @@ struct QueryGradientKernel {
       state.minus_log2_sum_exp[half] =
           is_there ? op.log_sum_exp[row_at + q] * -kLog2e : -std::numeric_limits<float>::infinity();
       state.mean[half] = is_there ? op.means[row_at + q] : 0.0F;
-      state.first_key[half] = op.rule.hides() ? static_cast<int>(op.rule.first_key(b, q)) : 0;
+      if constexpr (kRuled) state.first_key[half] = static_cast<int>(op.rule.first_key(b, q));
     }
     return state;
   }
@@ -187,7 +188,7 @@ struct QueryGradientKernel {
     multiply_row<kKeys / 8, Width>(
         block, dweights, [&](int k, int t) { return block.a_of_tile(douts, t / 32 * 16, k, t); },
         [&](int k, int n, int t) { return block.b2_of_rows(values, n, k, t); });
-    if (!op.rule.is_plain()) {
+    if constexpr (kRuled) {
       to_gradients<Masks::kRule>(block, at, states, scores, dweights);
     } else if (at.query - at.key < kKeys - 1) {
       to_gradients<Masks::kDiagonal>(block, at, states, scores, dweights);
@@ -241,7 +242,7 @@ struct QueryGradientKernel {
                                         douts);
     const std::int64_t end =
         query + kOwnRows < places.shape.keys ? query + kOwnRows : places.shape.keys;
-    const std::int64_t begin = op.rule.hides() ? op.rule.first_key(b, query) / kKeys * kKeys : 0;
+    const std::int64_t begin = kRuled ? op.rule.first_key(b, query) / kKeys * kKeys : 0;
     load(begin);
     for (std::int64_t key = begin; key < end; key += kKeys) {
       block.await_copies();
@@ -263,7 +264,7 @@ struct QueryGradientKernel {
 enum class KeyGradients : std::uint8_t { kBoth, kOfKeys, kOfValues };
 
 // Everything is transposed: rows are keys, columns queries.
-template <typename T, int Width, KeyGradients kWhich>
+template <typename T, int Width, bool kRuled, KeyGradients kWhich>
 struct KeyGradientKernel {
   AttentionGradient<T> op;
 
@@ -375,8 +376,9 @@ struct KeyGradientKernel {
       const std::int64_t at = row_at + (count != 0 ? query + t : 0);
       block.template copy_async<sizeof(float)>(other.log_sum_exp + t, op.log_sum_exp + at, count);
       block.template copy_async<sizeof(float)>(other.means + t, op.means + at, count);
-      if (op.rule.is_plain()) return;
-      other.first_keys[t] = static_cast<int>(op.rule.first_key(b, query + t));
+      if constexpr (kRuled) {
+        other.first_keys[t] = static_cast<int>(op.rule.first_key(b, query + t));
+      }
     });
   }
 
@@ -395,7 +397,7 @@ struct KeyGradientKernel {
           [&](int k, int t) { return block.a_of_tile(own.values, t / 32 * 16, k, t); },
           [&](int k, int n, int t) { return block.b2_of_rows(other.douts, n, k, t); });
     }
-    if (!op.rule.is_plain()) {
+    if constexpr (kRuled) {
       to_gradients<Masks::kRule>(block, other, at, scores, dweights);
     } else if (at.key - at.query > 1 - kOwnRows) {
       to_gradients<Masks::kDiagonal>(block, other, at, scores, dweights);
@@ -441,7 +443,7 @@ struct KeyGradientKernel {
     Both<Block> sums;
     block.for_each_thread([&](int t) { sums.clear(t); });
     const std::int64_t last_key = key + kOwnRows < s.keys ? key + kOwnRows - 1 : s.keys - 1;
-    const std::int64_t end = op.rule.end_of_queries(b, key, last_key);
+    const std::int64_t end = kRuled ? op.rule.end_of_queries(b, key, last_key) : s.queries;
     std::int64_t h = g * heads;
     std::int64_t query = key;
     load_queries(block, other_in(memory, 0), b, h, query);
@@ -501,27 +503,29 @@ inline bool may_load_heads(const AttentionBackward& op) {
   return may_load_packs({op.dout.data}, 0);
 }
 
-template <typename T, int Width, KeyGradients kWhich, typename Launcher>
+template <typename Kernel, typename T, typename Launcher>
 void launch_key_gradients(Launcher& launcher, const AttentionGradient<T>& gradient) {
-  using Kernel = KeyGradientKernel<T, Width, kWhich>;
   const AttentionShape& s = gradient.places.shape;
   launcher.template launch<kAttentionThreads>(
       "attention_backward", Kernel{gradient},
       s.batch * s.key_value_heads * divide_up(s.keys, kOwnRows), Kernel::kSharedBytes);
 }
 
-template <typename T, int Width, typename Launcher>
+template <bool kRuled, int Width, typename T, typename Launcher>
 void launch_gradients(Launcher& launcher, const AttentionGradient<T>& gradient) {
-  using ForQueries = QueryGradientKernel<T, Width>;
+  using ForQueries = QueryGradientKernel<T, Width, kRuled>;
   const AttentionShape& s = gradient.places.shape;
   launcher.template launch<kAttentionThreads>("attention_backward", ForQueries{gradient},
                                               s.batch * s.heads * divide_up(s.queries, kOwnRows),
                                               ForQueries::kSharedBytes);
   if constexpr (Width <= 128) {
-    launch_key_gradients<T, Width, KeyGradients::kBoth>(launcher, gradient);
+    using ForBoth = KeyGradientKernel<T, Width, kRuled, KeyGradients::kBoth>;
+    launch_key_gradients<ForBoth>(launcher, gradient);
   } else {
-    launch_key_gradients<T, Width, KeyGradients::kOfKeys>(launcher, gradient);
-    launch_key_gradients<T, Width, KeyGradients::kOfValues>(launcher, gradient);
+    using ForKeys = KeyGradientKernel<T, Width, kRuled, KeyGradients::kOfKeys>;
+    using ForValues = KeyGradientKernel<T, Width, kRuled, KeyGradients::kOfValues>;
+    launch_key_gradients<ForKeys>(launcher, gradient);
+    launch_key_gradients<ForValues>(launcher, gradient);
   }
 }
 
@@ -529,29 +533,32 @@ template <typename Launcher>
 void attention_backward(Launcher& launcher, const AttentionBackward& op) {
   const AttentionShape& s = op.shape;
   TERRACE_CHECK_EQ(s.queries, s.keys);
-  const AttentionStrides strides = attention_strides(s, op.q, op.k, op.v);
-  const AttentionStrides gradient_strides = attention_strides(s, op.dq, op.dk, op.dv);
+  check_heads(s, op.q, op.k, op.v);
+  check_heads(s, op.dq, op.dk, op.dv);
   const std::int64_t elements = s.batch * s.queries * s.heads * s.head_width;
   TERRACE_CHECK_EQ(op.out.elements(), elements);
   TERRACE_CHECK_EQ(op.dout.elements(), elements);
   if (launcher.attention(op)) return;
   with_compute_type(op.q.dtype, [&]<typename T>(std::type_identity<T>) {
-    const AttentionGradient<T> gradient{.q = elements_of<const T>(op.q),
-                                        .k = elements_of<const T>(op.k),
-                                        .v = elements_of<const T>(op.v),
-                                        .dout = op.dout.as<T>(),
-                                        .log_sum_exp = op.log_sum_exp.as<float>(),
-                                        .means = launch_means<T>(launcher, op),
-                                        .dq = elements_of<T>(op.dq),
-                                        .dk = elements_of<T>(op.dk),
-                                        .dv = elements_of<T>(op.dv),
-                                        .places = {s},
-                                        .strides = strides,
-                                        .gradient_strides = gradient_strides,
-                                        .rule = key_rule(s, op.rule),
-                                        .aligned = may_load_heads(op)};
+    const AttentionGradient<T> gradient{
+        .q = elements_of<const T>(op.q),
+        .k = elements_of<const T>(op.k),
+        .v = elements_of<const T>(op.v),
+        .dout = op.dout.as<T>(),
+        .log_sum_exp = op.log_sum_exp.as<float>(),
+        .means = launch_means<T>(launcher, op),
+        .dq = elements_of<T>(op.dq),
+        .dk = elements_of<T>(op.dk),
+        .dv = elements_of<T>(op.dv),
+        .places = {s},
+        .strides = {op.q.stride, op.k.stride, op.v.stride},
+        .gradient_strides = {op.dq.stride, op.dk.stride, op.dv.stride},
+        .rule = key_rule(s, op.rule),
+        .aligned = may_load_heads(op)};
     with_head_width(s.head_width, [&]<int Width>(std::integral_constant<int, Width>) {
-      launch_gradients<T, Width>(launcher, gradient);
+      with_rule<Width>(gradient.rule, [&]<bool kRuled>(std::bool_constant<kRuled>) {
+        launch_gradients<kRuled, Width>(launcher, gradient);
+      });
     });
   });
 }

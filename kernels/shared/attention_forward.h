@@ -13,7 +13,9 @@
 // fp32 sums; weights are rounded to the compute type.
 namespace terrace::shared {
 
-template <typename T, int Width>
+// Without kRuled, scores have no cap and queries see all keys up to their own: the kernel then has
+// registers for more blocks at a time.
+template <typename T, int Width, bool kRuled>
 struct AttentionForwardKernel {
   const T* q;
   const T* k;
@@ -54,6 +56,11 @@ struct AttentionForwardKernel {
     const std::int64_t at = index % sequences;
     return {at / places.shape.heads, at % places.shape.heads,
             (tiles - 1 - index / sequences) * kOwnRows};
+  }
+
+  // What is left to multiply scores by.
+  TERRACE_KERNEL float scale_left() const {
+    return kRuled && rule.soft_cap > 0.0F ? 1.0F : rule.scale;
   }
 
   // Of the tile that begins at `key`: keys past the query.
@@ -109,14 +116,14 @@ struct AttentionForwardKernel {
     });
     block.quad_max(max[0]);
     block.quad_max(max[1]);
-    const float exponent = rule.scale_left() * kLog2e;
+    const float exponent = scale_left() * kLog2e;
     block.for_each_thread([&](int t) {
       RowState& state = states[t];
       TERRACE_UNROLL
       for (int row = 0; row < 2; ++row) {
         const float most = ::fmaxf(state.max[row], max[row][t]);
         // A row that has seen no key yet has weights of 0.
-        const float minus_most = most == kLeast ? 0.0F : -most * exponent;
+        const float minus_most = kRuled && most == kLeast ? 0.0F : -most * exponent;
         const float shrink = power_of_two(::fmaf(state.max[row], exponent, minus_most));
         state.max[row] = most;
         float sum = state.sum[row] * shrink;
@@ -159,7 +166,7 @@ struct AttentionForwardKernel {
         const std::int64_t query = at.query + t / 32 * 16 + mma_row(t, 2 * half);
         if (mma_pair(t) != 0 || query >= rows.T) continue;
         log_sum_exp[places.row(at.b, at.h) + query] =
-            states[t].max[half] * rule.scale_left() + ::logf(sums[half][t]);
+            states[t].max[half] * scale_left() + ::logf(sums[half][t]);
       }
     });
   }
@@ -192,7 +199,7 @@ struct AttentionForwardKernel {
     block.for_each_thread([&](int t) {
       states[t] = {{kLeast, kLeast}, {0.0F, 0.0F}, {0, 0}};
       mixed[t] = {};
-      for (int half = 0; half < 2 && rule.hides(); ++half) {
+      for (int half = 0; kRuled && half < 2; ++half) {
         const std::int64_t query = at.query + t / 32 * 16 + mma_row(t, 2 * half);
         states[t].first_key[half] = static_cast<int>(rule.first_key(at.b, query));
       }
@@ -202,7 +209,7 @@ struct AttentionForwardKernel {
                                         queries);
     const std::int64_t past = rule.before + at.query + kOwnRows;
     const std::int64_t end = past < places.shape.keys ? past : places.shape.keys;
-    const std::int64_t begin = rule.hides() ? rule.first_key(at.b, at.query) / kKeys * kKeys : 0;
+    const std::int64_t begin = kRuled ? rule.first_key(at.b, at.query) / kKeys * kKeys : 0;
     load(begin);
     for (std::int64_t key = begin; key < end; key += kKeys) {
       block.await_copies();
@@ -216,7 +223,7 @@ struct AttentionForwardKernel {
           block, scores,
           [&](int depth, int t) { return block.a_of_tile(queries, t / 32 * 16, depth, t); },
           [&](int depth, int n, int t) { return block.b2_of_rows(keys, n, depth, t); });
-      if (!rule.is_plain()) apply_rule(block, key, states, scores);
+      if constexpr (kRuled) apply_rule(block, key, states, scores);
       mask(block, at, key, scores);
       to_weights(block, scores, mixed, states);
       multiply_row<Width / 8, kKeys>(
@@ -234,30 +241,39 @@ struct AttentionForwardKernel {
   }
 };
 
+template <bool kRuled, int Width, typename T, typename Launcher>
+void launch_attention(Launcher& launcher, const AttentionForward& op, const KeyRule& rule) {
+  using Kernel = AttentionForwardKernel<T, Width, kRuled>;
+  const AttentionShape& s = op.shape;
+  const std::int64_t D = s.head_width;
+  const bool aligned = may_load_heads(op.q, D) && may_load_heads(op.k, D) &&
+                       may_load_heads(op.v, D) && may_load_packs({op.out.data}, 0);
+  const Kernel kernel{.q = elements_of<const T>(op.q),
+                      .k = elements_of<const T>(op.k),
+                      .v = elements_of<const T>(op.v),
+                      .out = op.out.as<T>(),
+                      .log_sum_exp = op.log_sum_exp.as<float>(),
+                      .places = {s},
+                      .strides = {op.q.stride, op.k.stride, op.v.stride},
+                      .rule = rule,
+                      .aligned = aligned};
+  launcher.template launch<kAttentionThreads>("attention_forward", kernel,
+                                              s.batch * s.heads * divide_up(s.queries, kOwnRows),
+                                              Kernel::kSharedBytes);
+}
+
 template <typename Launcher>
 void attention_forward(Launcher& launcher, const AttentionForward& op) {
   const AttentionShape& s = op.shape;
-  const AttentionStrides strides = attention_strides(s, op.q, op.k, op.v);
+  check_heads(s, op.q, op.k, op.v);
   TERRACE_CHECK_EQ(op.out.elements(), s.batch * s.queries * s.heads * s.head_width);
   if (launcher.attention(op)) return;
+  const KeyRule rule = key_rule(s, op.rule);
   with_compute_type(op.q.dtype, [&]<typename T>(std::type_identity<T>) {
     with_head_width(s.head_width, [&]<int Width>(std::integral_constant<int, Width>) {
-      using Kernel = AttentionForwardKernel<T, Width>;
-      const std::int64_t D = s.head_width;
-      const bool aligned = may_load_heads(op.q, D) && may_load_heads(op.k, D) &&
-                           may_load_heads(op.v, D) && may_load_packs({op.out.data}, 0);
-      const Kernel kernel{elements_of<const T>(op.q),
-                          elements_of<const T>(op.k),
-                          elements_of<const T>(op.v),
-                          op.out.as<T>(),
-                          op.log_sum_exp.as<float>(),
-                          {s},
-                          strides,
-                          key_rule(s, op.rule),
-                          aligned};
-      launcher.template launch<kAttentionThreads>(
-          "attention_forward", kernel, s.batch * s.heads * divide_up(s.queries, kOwnRows),
-          Kernel::kSharedBytes);
+      with_rule<Width>(rule, [&]<bool kRuled>(std::bool_constant<kRuled>) {
+        launch_attention<kRuled, Width, T>(launcher, op, rule);
+      });
     });
   });
 }

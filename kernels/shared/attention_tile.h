@@ -130,9 +130,8 @@ struct KeyRule {
   std::int64_t queries = 0;              // of a sequence
   std::int64_t before = 0;               // the position of its first query
 
-  // Whether a query may not see all keys up to its own.
-  TERRACE_KERNEL bool hides() const { return window > 0 || starts != nullptr; }
-  TERRACE_KERNEL bool is_plain() const { return !hides() && soft_cap <= 0.0F; }
+  // Whether scores have no cap, and queries see all keys up to their own.
+  bool is_plain() const { return window <= 0 && starts == nullptr && soft_cap <= 0.0F; }
 
   // The first key that query i of sequence b sees. Of a query past the sequence, as if it were the
   // last one.
@@ -148,7 +147,6 @@ struct KeyRule {
   // never falls.
   TERRACE_KERNEL std::int64_t end_of_queries(std::int64_t b, std::int64_t query,
                                              std::int64_t j) const {
-    if (!hides()) return queries;
     std::int64_t end = queries;
     while (query < end) {
       const std::int64_t middle = query + (end - query) / 2;
@@ -165,8 +163,6 @@ struct KeyRule {
   TERRACE_KERNEL float capped(float product) const {
     return soft_cap * ::tanhf(product * (scale / soft_cap));
   }
-  // What is left to multiply them by.
-  TERRACE_KERNEL float scale_left() const { return soft_cap > 0.0F ? 1.0F : scale; }
 };
 
 inline KeyRule key_rule(const AttentionShape& s, const AttentionRule& rule) {
@@ -174,14 +170,15 @@ inline KeyRule key_rule(const AttentionShape& s, const AttentionRule& rule) {
   if (has_starts) TERRACE_CHECK_EQ(rule.first_keys.elements(), s.batch * s.queries);
   return {.scale = rule.scale,
           .soft_cap = rule.soft_cap,
-          .window = rule.window,
+          .window = rule.window < s.keys ? rule.window : 0,
           .starts = has_starts ? rule.first_keys.as<std::int32_t>() : nullptr,
           .queries = s.queries,
           .before = s.keys - s.queries};
 }
 
-inline AttentionStrides attention_strides(const AttentionShape& s, const StridedRows& q,
-                                          const StridedRows& k, const StridedRows& v) {
+// Matrices of queries, keys and values, or of their gradients.
+inline void check_heads(const AttentionShape& s, const StridedRows& q, const StridedRows& k,
+                        const StridedRows& v) {
   TERRACE_CHECK_EQ(s.heads % s.key_value_heads, 0);
   TERRACE_CHECK_LE(s.queries, s.keys);
   TERRACE_CHECK(k.dtype == q.dtype && v.dtype == q.dtype);
@@ -191,7 +188,6 @@ inline AttentionStrides attention_strides(const AttentionShape& s, const Strided
   TERRACE_CHECK_EQ(q.width, s.heads * s.head_width);
   TERRACE_CHECK_EQ(k.width, s.key_value_heads * s.head_width);
   TERRACE_CHECK_EQ(v.width, s.key_value_heads * s.head_width);
-  return {q.stride, k.stride, v.stride};
 }
 
 // Whether all heads of a matrix begin on packs, and are whole packs.
@@ -221,6 +217,16 @@ void with_head_width(std::int64_t D, Body&& body) {
   if (D <= 64) return body(std::integral_constant<int, 64>{});
   if (D <= 128) return body(std::integral_constant<int, 128>{});
   body(std::integral_constant<int, kHeadWidthMax>{});
+}
+
+// Calls body(std::bool_constant<kRuled>): whether the kernels are those for a rule. The widest
+// heads have none else.
+template <int Width, typename Body>
+void with_rule(const KeyRule& rule, Body&& body) {
+  if constexpr (Width <= 128) {
+    if (rule.is_plain()) return body(std::bool_constant<false>{});
+  }
+  body(std::bool_constant<true>{});
 }
 
 // Pieces of sums that a warp has: 16 rows of 8 * Count columns.
