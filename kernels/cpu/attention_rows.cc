@@ -224,13 +224,13 @@ HWY_INLINE void store_right(const RowPair& pair, Bf16* step, std::int64_t r, std
   hn::StoreU(hn::Or(low, high), LaneWords(), reinterpret_cast<std::uint32_t*>(at));
 }
 
-template <typename T, bool kCapped>
+template <typename T, bool Capped>
 struct GradientRows {
   HWY_INLINE GradientRows(const GradientStrip& strip_op, std::int64_t first)
       : op(strip_op),
         r(first),
         scale(splat(op.strip.scale)),
-        by_cap(splat(kCapped ? 1.0F / op.strip.soft_cap : 0.0F)) {}
+        by_cap(splat(Capped ? 1.0F / op.strip.soft_cap : 0.0F)) {}
 
   const GradientStrip& op;
   std::int64_t r;
@@ -243,10 +243,10 @@ struct GradientRows {
     const std::int64_t at = square * kStepElements + square_at(r + row, column);
     const std::int64_t count = visible[row] - square * kStrip - column;
     const Vec score = load(op.strip.scores + at);
-    const Vec scaled = kCapped ? score : hn::Mul(score, scale);
+    const Vec scaled = Capped ? score : hn::Mul(score, scale);
     weight = exp_of(hn::Sub(scaled, log_sum_exp[row]));
     dscore = hn::Mul(hn::Mul(weight, hn::Sub(load(op.dweights + at), delta[row])), scale);
-    if constexpr (kCapped) {
+    if constexpr (Capped) {
       const Vec bent = hn::Mul(score, by_cap);
       dscore = hn::Mul(dscore, hn::NegMulAdd(bent, bent, splat(1.0F)));
       // A hidden score is infinite.
@@ -275,10 +275,10 @@ struct GradientRows {
   }
 };
 
-template <typename T, bool kCapped>
+template <typename T, bool Capped>
 void softmax_gradient_as(const GradientStrip& op) {
   for (std::int64_t r = 0; r < kStrip; r += 2) {
-    GradientRows<T, kCapped> rows(op, r);
+    GradientRows<T, Capped> rows(op, r);
     for (std::int64_t i = 0; i < 2; ++i) {
       const bool there = r + i < op.strip.rows;
       rows.log_sum_exp[i] = splat(there ? op.log_sum_exp[r + i] : 0.0F);

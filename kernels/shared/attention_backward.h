@@ -102,8 +102,8 @@ enum class Masks : std::uint8_t {
   kRule,      // these, keys before a query's first one, and the cap
 };
 
-// kRuled: as of the forward.
-template <typename T, int Width, bool kRuled>
+// Ruled: as of the forward.
+template <typename T, int Width, bool Ruled>
 struct QueryGradientKernel {
   AttentionGradient<T> op;
 
@@ -139,13 +139,13 @@ struct QueryGradientKernel {
       state.minus_log2_sum_exp[half] =
           is_there ? op.log_sum_exp[row_at + q] * -kLog2e : -std::numeric_limits<float>::infinity();
       state.mean[half] = is_there ? op.means[row_at + q] : 0.0F;
-      if constexpr (kRuled) state.first_key[half] = static_cast<int>(op.rule.first_key(b, q));
+      if constexpr (Ruled) state.first_key[half] = static_cast<int>(op.rule.first_key(b, q));
     }
     return state;
   }
 
   // Scores become the gradients of scores, from dweights = dout.v.
-  template <Masks kMasks, typename Block>
+  template <Masks Mask, typename Block>
   TERRACE_KERNEL void to_gradients(Block& block, const Place& at, States<Block>& states,
                                    Scores<Block>& scores, Scores<Block>& dweights) const {
     const int first = static_cast<int>(at.query - at.key);
@@ -160,12 +160,12 @@ struct QueryGradientKernel {
           const float dweight = dweights[t].at[n].at[i] - states[t].mean[i / 2];
           const int column = n * 8 + mma_col(t, i);
           const bool is_late = column > first + t / 32 * 16 + mma_row(t, i);
-          if constexpr (kMasks == Masks::kRule) {
+          if constexpr (Mask == Masks::kRule) {
             const bool is_hidden = is_late || first_key + column < states[t].first_key[i / 2];
             score = is_hidden ? 0.0F : op.gradient(score, minus_log2, dweight).dscore;
           } else {
             float weight = op.weight(score, minus_log2);
-            if (kMasks == Masks::kDiagonal && is_late) weight = 0.0F;
+            if (Mask == Masks::kDiagonal && is_late) weight = 0.0F;
             score = op.rule.scale * (weight * dweight);
           }
         }
@@ -188,7 +188,7 @@ struct QueryGradientKernel {
     multiply_row<kKeys / 8, Width>(
         block, dweights, [&](int k, int t) { return block.a_of_tile(douts, t / 32 * 16, k, t); },
         [&](int k, int n, int t) { return block.b2_of_rows(values, n, k, t); });
-    if constexpr (kRuled) {
+    if constexpr (Ruled) {
       to_gradients<Masks::kRule>(block, at, states, scores, dweights);
     } else if (at.query - at.key < kKeys - 1) {
       to_gradients<Masks::kDiagonal>(block, at, states, scores, dweights);
@@ -242,7 +242,7 @@ struct QueryGradientKernel {
                                         douts);
     const std::int64_t end =
         query + kOwnRows < places.shape.keys ? query + kOwnRows : places.shape.keys;
-    const std::int64_t begin = kRuled ? op.rule.first_key(b, query) / kKeys * kKeys : 0;
+    const std::int64_t begin = Ruled ? op.rule.first_key(b, query) / kKeys * kKeys : 0;
     load(begin);
     for (std::int64_t key = begin; key < end; key += kKeys) {
       block.await_copies();
@@ -264,12 +264,12 @@ struct QueryGradientKernel {
 enum class KeyGradients : std::uint8_t { kBoth, kOfKeys, kOfValues };
 
 // Everything is transposed: rows are keys, columns queries.
-template <typename T, int Width, bool kRuled, KeyGradients kWhich>
+template <typename T, int Width, bool Ruled, KeyGradients Which>
 struct KeyGradientKernel {
   AttentionGradient<T> op;
 
-  static constexpr bool kHasKeys = kWhich != KeyGradients::kOfValues;
-  static constexpr bool kHasValues = kWhich != KeyGradients::kOfKeys;
+  static constexpr bool kHasKeys = Which != KeyGradients::kOfValues;
+  static constexpr bool kHasValues = Which != KeyGradients::kOfKeys;
   static constexpr int kQueries = kOtherRows<Width>;
   static constexpr int kTiles = kOtherTiles<T, Width>;  // of queries
   static constexpr int kStride = kTileStride<T, Width>;
@@ -322,7 +322,7 @@ struct KeyGradientKernel {
 
   // Scores become weights, and dweights the gradients of scores. Queries past the sequence are
   // zeros, and add zeros.
-  template <Masks kMasks, typename Block>
+  template <Masks Mask, typename Block>
   TERRACE_KERNEL void to_gradients(Block& block, const Other& other, const Place& at,
                                    Scores<Block>& scores, Scores<Block>& dweights) const {
     const int first = static_cast<int>(at.key - at.query);
@@ -340,7 +340,7 @@ struct KeyGradientKernel {
             float& score = scores[t].at[n].at[i];
             float& dweight = dweights[t].at[n].at[i];
             const int row = t / 32 * 16 + mma_row(t, i);
-            if constexpr (kMasks == Masks::kRule) {
+            if constexpr (Mask == Masks::kRule) {
               const auto [weight, dscore] = op.gradient(score, minus_log2, dweight - mean);
               const bool is_hidden =
                   first + row > column || first_key + row < other.first_keys[column];
@@ -348,7 +348,7 @@ struct KeyGradientKernel {
               dweight = is_hidden ? 0.0F : dscore;
             } else {
               score = op.weight(score, minus_log2);
-              if (kMasks == Masks::kDiagonal && first + row > column) score = 0.0F;
+              if (Mask == Masks::kDiagonal && first + row > column) score = 0.0F;
               dweight = op.rule.scale * (score * (dweight - mean));
             }
           }
@@ -376,7 +376,7 @@ struct KeyGradientKernel {
       const std::int64_t at = row_at + (count != 0 ? query + t : 0);
       block.template copy_async<sizeof(float)>(other.log_sum_exp + t, op.log_sum_exp + at, count);
       block.template copy_async<sizeof(float)>(other.means + t, op.means + at, count);
-      if constexpr (kRuled) {
+      if constexpr (Ruled) {
         other.first_keys[t] = static_cast<int>(op.rule.first_key(b, query + t));
       }
     });
@@ -397,7 +397,7 @@ struct KeyGradientKernel {
           [&](int k, int t) { return block.a_of_tile(own.values, t / 32 * 16, k, t); },
           [&](int k, int n, int t) { return block.b2_of_rows(other.douts, n, k, t); });
     }
-    if constexpr (kRuled) {
+    if constexpr (Ruled) {
       to_gradients<Masks::kRule>(block, other, at, scores, dweights);
     } else if (at.key - at.query > 1 - kOwnRows) {
       to_gradients<Masks::kDiagonal>(block, other, at, scores, dweights);
@@ -443,7 +443,7 @@ struct KeyGradientKernel {
     Both<Block> sums;
     block.for_each_thread([&](int t) { sums.clear(t); });
     const std::int64_t last_key = key + kOwnRows < s.keys ? key + kOwnRows - 1 : s.keys - 1;
-    const std::int64_t end = kRuled ? op.rule.end_of_queries(b, key, last_key) : s.queries;
+    const std::int64_t end = Ruled ? op.rule.end_of_queries(b, key, last_key) : s.queries;
     std::int64_t h = g * heads;
     std::int64_t query = key;
     load_queries(block, other_in(memory, 0), b, h, query);
@@ -511,19 +511,19 @@ void launch_key_gradients(Launcher& launcher, const AttentionGradient<T>& gradie
       s.batch * s.key_value_heads * divide_up(s.keys, kOwnRows), Kernel::kSharedBytes);
 }
 
-template <bool kRuled, int Width, typename T, typename Launcher>
+template <bool Ruled, int Width, typename T, typename Launcher>
 void launch_gradients(Launcher& launcher, const AttentionGradient<T>& gradient) {
-  using ForQueries = QueryGradientKernel<T, Width, kRuled>;
+  using ForQueries = QueryGradientKernel<T, Width, Ruled>;
   const AttentionShape& s = gradient.places.shape;
   launcher.template launch<kAttentionThreads>("attention_backward", ForQueries{gradient},
                                               s.batch * s.heads * divide_up(s.queries, kOwnRows),
                                               ForQueries::kSharedBytes);
   if constexpr (Width <= 128) {
-    using ForBoth = KeyGradientKernel<T, Width, kRuled, KeyGradients::kBoth>;
+    using ForBoth = KeyGradientKernel<T, Width, Ruled, KeyGradients::kBoth>;
     launch_key_gradients<ForBoth>(launcher, gradient);
   } else {
-    using ForKeys = KeyGradientKernel<T, Width, kRuled, KeyGradients::kOfKeys>;
-    using ForValues = KeyGradientKernel<T, Width, kRuled, KeyGradients::kOfValues>;
+    using ForKeys = KeyGradientKernel<T, Width, Ruled, KeyGradients::kOfKeys>;
+    using ForValues = KeyGradientKernel<T, Width, Ruled, KeyGradients::kOfValues>;
     launch_key_gradients<ForKeys>(launcher, gradient);
     launch_key_gradients<ForValues>(launcher, gradient);
   }
@@ -556,8 +556,8 @@ void attention_backward(Launcher& launcher, const AttentionBackward& op) {
         .rule = key_rule(s, op.rule),
         .aligned = may_load_heads(op)};
     with_head_width(s.head_width, [&]<int Width>(std::integral_constant<int, Width>) {
-      with_rule<Width>(gradient.rule, [&]<bool kRuled>(std::bool_constant<kRuled>) {
-        launch_gradients<kRuled, Width>(launcher, gradient);
+      with_rule<Width>(gradient.rule, [&]<bool Ruled>(std::bool_constant<Ruled>) {
+        launch_gradients<Ruled, Width>(launcher, gradient);
       });
     });
   });

@@ -13,9 +13,9 @@
 // fp32 sums; weights are rounded to the compute type.
 namespace terrace::shared {
 
-// Without kRuled, scores have no cap and queries see all keys up to their own: the kernel then has
+// Without Ruled, scores have no cap and queries see all keys up to their own: the kernel then has
 // registers for more blocks at a time.
-template <typename T, int Width, bool kRuled>
+template <typename T, int Width, bool Ruled>
 struct AttentionForwardKernel {
   const T* q;
   const T* k;
@@ -60,7 +60,7 @@ struct AttentionForwardKernel {
 
   // What is left to multiply scores by.
   TERRACE_KERNEL float scale_left() const {
-    return kRuled && rule.soft_cap > 0.0F ? 1.0F : rule.scale;
+    return Ruled && rule.soft_cap > 0.0F ? 1.0F : rule.scale;
   }
 
   // Of the tile that begins at `key`: keys past the query.
@@ -123,7 +123,7 @@ struct AttentionForwardKernel {
       for (int row = 0; row < 2; ++row) {
         const float most = ::fmaxf(state.max[row], max[row][t]);
         // A row that has seen no key yet has weights of 0.
-        const float minus_most = kRuled && most == kLeast ? 0.0F : -most * exponent;
+        const float minus_most = Ruled && most == kLeast ? 0.0F : -most * exponent;
         const float shrink = power_of_two(::fmaf(state.max[row], exponent, minus_most));
         state.max[row] = most;
         float sum = state.sum[row] * shrink;
@@ -199,7 +199,7 @@ struct AttentionForwardKernel {
     block.for_each_thread([&](int t) {
       states[t] = {{kLeast, kLeast}, {0.0F, 0.0F}, {0, 0}};
       mixed[t] = {};
-      for (int half = 0; kRuled && half < 2; ++half) {
+      for (int half = 0; Ruled && half < 2; ++half) {
         const std::int64_t query = at.query + t / 32 * 16 + mma_row(t, 2 * half);
         states[t].first_key[half] = static_cast<int>(rule.first_key(at.b, query));
       }
@@ -209,7 +209,7 @@ struct AttentionForwardKernel {
                                         queries);
     const std::int64_t past = rule.before + at.query + kOwnRows;
     const std::int64_t end = past < places.shape.keys ? past : places.shape.keys;
-    const std::int64_t begin = kRuled ? rule.first_key(at.b, at.query) / kKeys * kKeys : 0;
+    const std::int64_t begin = Ruled ? rule.first_key(at.b, at.query) / kKeys * kKeys : 0;
     load(begin);
     for (std::int64_t key = begin; key < end; key += kKeys) {
       block.await_copies();
@@ -223,7 +223,7 @@ struct AttentionForwardKernel {
           block, scores,
           [&](int depth, int t) { return block.a_of_tile(queries, t / 32 * 16, depth, t); },
           [&](int depth, int n, int t) { return block.b2_of_rows(keys, n, depth, t); });
-      if constexpr (kRuled) apply_rule(block, key, states, scores);
+      if constexpr (Ruled) apply_rule(block, key, states, scores);
       mask(block, at, key, scores);
       to_weights(block, scores, mixed, states);
       multiply_row<Width / 8, kKeys>(
@@ -241,9 +241,9 @@ struct AttentionForwardKernel {
   }
 };
 
-template <bool kRuled, int Width, typename T, typename Launcher>
+template <bool Ruled, int Width, typename T, typename Launcher>
 void launch_attention(Launcher& launcher, const AttentionForward& op, const KeyRule& rule) {
-  using Kernel = AttentionForwardKernel<T, Width, kRuled>;
+  using Kernel = AttentionForwardKernel<T, Width, Ruled>;
   const AttentionShape& s = op.shape;
   const std::int64_t D = s.head_width;
   const bool aligned = may_load_heads(op.q, D) && may_load_heads(op.k, D) &&
@@ -271,8 +271,8 @@ void attention_forward(Launcher& launcher, const AttentionForward& op) {
   const KeyRule rule = key_rule(s, op.rule);
   with_compute_type(op.q.dtype, [&]<typename T>(std::type_identity<T>) {
     with_head_width(s.head_width, [&]<int Width>(std::integral_constant<int, Width>) {
-      with_rule<Width>(rule, [&]<bool kRuled>(std::bool_constant<kRuled>) {
-        launch_attention<kRuled, Width, T>(launcher, op, rule);
+      with_rule<Width>(rule, [&]<bool Ruled>(std::bool_constant<Ruled>) {
+        launch_attention<Ruled, Width, T>(launcher, op, rule);
       });
     });
   });

@@ -219,7 +219,7 @@ void with_head_width(std::int64_t D, Body&& body) {
   body(std::integral_constant<int, kHeadWidthMax>{});
 }
 
-// Calls body(std::bool_constant<kRuled>): whether the kernels are those for a rule. The widest
+// Calls body(std::bool_constant<Ruled>): whether the kernels are those for a rule. The widest
 // heads have none else.
 template <int Width, typename Body>
 void with_rule(const KeyRule& rule, Body&& body) {

@@ -60,7 +60,7 @@ struct NanKeys {
       if (i % columns >= kWidth) qkv.set(i, std::numeric_limits<double>::quiet_NaN());
     }
     for (std::int64_t row = 0; row < kRows; ++row) {
-      first_keys.set(row, static_cast<double>(row / kSeen * kSeen));
+      first_keys.set(row, static_cast<double>(row - row % kSeen));
     }
   }
 
