@@ -52,21 +52,6 @@ HWY_INLINE Vec keep_first(Vec value, std::int64_t count) {
   return hn::IfThenElseZero(hn::FirstN(Lanes(), static_cast<std::size_t>(count)), value);
 }
 
-// (1 - exp(-2|x|)) / (1 + exp(-2|x|)), with x's sign; for |x| below 1/2 an odd polynomial of the
-// 11th degree, by interpolation of tanh(x)/x in x^2. Within 5 u; NaN of NaN.
-HWY_INLINE Vec tanh_of(Vec x) {
-  const Vec size = hn::Abs(x);
-  const Vec power = exp_of(hn::Mul(size, splat(-2.0F)));
-  const Vec far = hn::Div(hn::Sub(splat(1.0F), power), hn::Add(splat(1.0F), power));
-  const Vec square = hn::Mul(x, x);
-  Vec p = hn::MulAdd(splat(-0.006942941807F), square, splat(0.0214706827F));
-  p = hn::MulAdd(p, square, splat(-0.05393346772F));
-  p = hn::MulAdd(p, square, splat(0.1333322525F));
-  p = hn::MulAdd(p, square, splat(-0.3333333135F));
-  const Vec near = hn::MulAdd(hn::Mul(p, square), x, x);
-  return hn::IfThenElse(hn::Lt(size, splat(0.5F)), near, hn::CopySign(far, x));
-}
-
 // Where there is a cap, scores become capped ones; those before a row's first key -infinity.
 void apply_rule(const ScoreStrip& strip) {
   const Vec cap = splat(strip.soft_cap);

@@ -63,7 +63,7 @@ TensorId attend(const LayerSite& site, TensorId x, const LayerOptions& layer) {
                               {site.weight(ParameterKind::kQuery, columns),
                                site.weight(ParameterKind::kQueryBias, columns)},
                               site.all_rows("qkv", columns));
-  const TensorId attended = attention(site, qkv, layer);
+  const TensorId attended = attention(site, qkv, query_key_norms(site, qkv), layer);
   return linear(site, attended,
                 {site.weight(ParameterKind::kProjection, config.width),
                  site.weight(ParameterKind::kProjectionBias, config.width), true},

@@ -1,6 +1,7 @@
 #include "runtime/model/layers.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "base/check.h"
@@ -155,36 +156,51 @@ UnitCall norm_backward(const NormTensors& t, const NormGradients& g) {
   return call;
 }
 
-// What attention touches, and its numbers.
+// What attention touches, and its numbers. Queries and keys are columns of q|k|v itself, or, where
+// they have norms, of the norms' results.
 struct AttentionTensors {
-  TensorId qkv, attended, log_sum_exp, table;
+  Columns q, k, v;
+  TensorId attended = kNoTensor;
+  TensorId log_sum_exp = kNoTensor;
+  TensorId table = kNoTensor;  // of rotary embedding; none: positions are not rotated
   AttentionShape shape;
-  float scale = 1.0F;
+  AttentionRule rule;
+  std::int64_t rotary_width = 0;
 };
 
-void rotate(const UnitRun& run, const AttentionTensors& t, TensorId qkv, bool inverse) {
+// Rotates `queries` and `keys`, or their gradients back.
+void rotate(const UnitRun& run, const AttentionTensors& t, const Columns& queries,
+            const Columns& keys, bool inverse) {
   if (t.table == kNoTensor) return;
-  Rope rope;
-  rope.qkv = run.view(qkv);
-  rope.table = run.view(t.table);
-  rope.sequence = t.shape.sequence;
-  rope.head_width = t.shape.head_width;
-  rope.heads = t.shape.heads + t.shape.key_value_heads;  // queries, then keys
-  rope.inverse = inverse;
-  run.kernels.rope(run.context, rope);
+  for (const Columns& heads : {queries, keys}) {
+    Rope rope;
+    rope.heads = heads.of(run);
+    rope.table = run.view(t.table);
+    rope.sequence = t.shape.queries;
+    rope.head_width = t.shape.head_width;
+    rope.rotary_width = t.rotary_width;
+    rope.inverse = inverse;
+    run.kernels.rope(run.context, rope);
+  }
 }
 
 AttentionForward attention_forward_op(const UnitRun& run, const AttentionTensors& t) {
-  return {t.shape, run.view(t.qkv), run.view(t.attended), run.view(t.log_sum_exp), t.scale};
+  return {t.shape,
+          t.rule,
+          t.q.of(run),
+          t.k.of(run),
+          t.v.of(run),
+          run.view(t.attended),
+          run.view(t.log_sum_exp)};
 }
 
 UnitCall attention_forward(const AttentionTensors& t) {
   UnitCall call;
-  call.reads = {t.qkv};
+  call.reads = {t.q.matrix, t.v.matrix};
   if (t.table != kNoTensor) call.reads.push_back(t.table);
-  call.writes = {t.qkv, t.attended, t.log_sum_exp};
+  call.writes = {t.q.matrix, t.attended, t.log_sum_exp};  // rotated in place
   call.run = [t](const UnitRun& run) {
-    rotate(run, t, t.qkv, false);
+    rotate(run, t, t.q, t.k, false);
     run.kernels.attention_forward(run.context, attention_forward_op(run, t));
   };
   call.workspace = [t](const UnitRun& run, int workers) {
@@ -193,23 +209,33 @@ UnitCall attention_forward(const AttentionTensors& t) {
   return call;
 }
 
-UnitCall attention_backward(const AttentionTensors& t, TensorId dattended, TensorId dqkv) {
+// The gradients of queries and keys, and of values.
+struct AttentionGradients {
+  TensorId dattended = kNoTensor;
+  Columns dq, dk, dv;
+};
+
+UnitCall attention_backward(const AttentionTensors& t, const AttentionGradients& g) {
   UnitCall call;
-  call.reads = {t.qkv, t.attended, t.log_sum_exp, dattended};
+  call.reads = {t.q.matrix, t.v.matrix, t.attended, t.log_sum_exp, g.dattended};
   if (t.table != kNoTensor) call.reads.push_back(t.table);
-  call.writes = {dqkv};
+  call.writes = {g.dq.matrix, g.dv.matrix};
   const auto op = [=](const UnitRun& run) {
     return AttentionBackward{t.shape,
-                             run.view(t.qkv),
+                             t.rule,
+                             t.q.of(run),
+                             t.k.of(run),
+                             t.v.of(run),
                              run.view(t.attended),
                              run.view(t.log_sum_exp),
-                             run.view(dattended),
-                             run.view(dqkv),
-                             t.scale};
+                             run.view(g.dattended),
+                             g.dq.of(run),
+                             g.dk.of(run),
+                             g.dv.of(run)};
   };
   call.run = [=](const UnitRun& run) {
     run.kernels.attention_backward(run.context, op(run));
-    rotate(run, t, dqkv, true);
+    rotate(run, t, g.dq, g.dk, true);
   };
   call.workspace = [op](const UnitRun& run, int workers) {
     return run.kernels.attention_backward_workspace(op(run), workers);
@@ -217,6 +243,99 @@ UnitCall attention_backward(const AttentionTensors& t, TensorId dattended, Tenso
   call.prepare = [=](const UnitRun& run) {
     if (run.kernels.prepare_attention == nullptr) return;
     run.kernels.prepare_attention(run.context, attention_forward_op(run, t), op(run));
+  };
+  return call;
+}
+
+// Products of queries with keys, and of weights with values: a query sees half of the keys, or
+// those in its window.
+double attention_flops(const LayerSite& site, const LayerOptions& layer) {
+  const auto sequence = static_cast<double>(site.batch.positions);
+  const auto window = static_cast<double>(layer.window);
+  const bool is_windowed = layer.window > 0 && layer.window < site.batch.positions;
+  const double seen = is_windowed ? window - window * window / (2 * sequence) : sequence / 2;
+  return 4.0 * static_cast<double>(site.batch.rows()) * seen *
+         static_cast<double>(site.config.heads * site.config.head_width);
+}
+
+AttentionTensors attention_tensors(const LayerSite& site, TensorId qkv, TensorId normed,
+                                   const LayerOptions& layer) {
+  const ModelConfig& config = site.config;
+  const BatchShape& batch = site.batch;
+  const std::int64_t queries = config.heads * config.head_width;
+  const std::int64_t keys = config.key_value_heads * config.head_width;
+  AttentionTensors t;
+  t.q = {normed, 0, queries};
+  t.k = {normed, queries, keys};
+  t.v = {qkv, queries + keys, keys};
+  t.attended = site.all_rows("attended", queries);
+  t.log_sum_exp = site.graph.add({.name = "log sum exp",
+                                  .dtype = DType::kF32,
+                                  .shape = {batch.sequences, config.heads, batch.positions, 1}});
+  t.rotary_width = config.rotated_width();
+  if (layer.rope >= 0) {
+    const std::int64_t before = layer.rope * batch.positions * t.rotary_width;
+    t.table = site.graph.add({.name = "rope table",
+                              .dtype = DType::kF32,
+                              .shape = {batch.positions, t.rotary_width, 1, 1},
+                              .role = Role::kConstants,
+                              .offset = static_cast<std::size_t>(before) * sizeof(float)});
+  }
+  t.shape = {batch.sequences, batch.positions,        batch.positions,
+             config.heads,    config.key_value_heads, config.head_width};
+  t.rule.scale = config.score_scale != 0 ? config.score_scale
+                                         : 1.0F / std::sqrt(static_cast<float>(config.head_width));
+  t.rule.soft_cap = config.score_soft_cap;
+  t.rule.window = layer.window;
+  return t;
+}
+
+// A norm of the queries or the keys of q|k|v, into the same columns of `normed`.
+struct HeadNorm {
+  NormTensors tensors;
+  TensorId own_squares = kNoTensor;  // of this rank's part of the width
+};
+
+HeadNorm head_norm(const LayerSite& site, TensorId qkv, TensorId normed, bool of_keys) {
+  const ModelConfig& config = site.config;
+  const std::int64_t queries = config.heads * config.head_width;
+  const std::int64_t width = (of_keys ? config.key_value_heads : config.heads) * config.head_width;
+  const bool each_head = config.query_key_norms == QueryKeyNorms::kEachHead;
+  const std::int64_t rows = site.batch.rows();
+  HeadNorm norm;
+  NormTensors& t = norm.tensors;
+  t.x = {qkv, of_keys ? queries : 0, width};
+  t.y = {normed, of_keys ? queries : 0, width};
+  t.options = config.norm;
+  t.options.has_mean = false;
+  t.weights.weight = site.weight(of_keys ? ParameterKind::kKeyNorm : ParameterKind::kQueryNorm,
+                                 each_head ? config.head_width : width);
+  const std::int64_t groups = each_head ? width / config.head_width : 1;
+  t.rstd = site.per_row(of_keys ? "key rstd" : "query rstd", rows, groups);
+  if (each_head || site.split.ranks == 1) return norm;
+  norm.own_squares = site.per_row("squares", rows);
+  t.squares = site.per_row("all squares", site.split.ranks, rows);
+  t.total_width = width * site.split.ranks;
+  return norm;
+}
+
+UnitCall squares_call(const HeadNorm& norm) {
+  UnitCall call;
+  call.reads = {norm.tensors.x.matrix};
+  call.writes = {norm.own_squares};
+  call.run = [norm](const UnitRun& run) {
+    run.kernels.row_squares(run.context, {norm.tensors.x.of(run), run.view(norm.own_squares)});
+  };
+  return call;
+}
+
+UnitCall along_call(const NormTensors& t, const Columns& dy, TensorId sums) {
+  UnitCall call;
+  call.reads = {dy.matrix, t.x.matrix, t.weights.weight.value, t.rstd};
+  call.writes = {sums};
+  call.run = [=](const UnitRun& run) {
+    run.kernels.norm_along(run.context, {dy.of(run), t.x.of(run), run.view(t.weights.weight.value),
+                                         run.view(t.rstd), run.view(sums), t.options.form});
   };
   return call;
 }
@@ -311,37 +430,71 @@ TensorId linear(const LayerSite& site, TensorId x, const LinearWeights& weights,
   return y;
 }
 
-TensorId attention(const LayerSite& site, TensorId qkv, const LayerOptions& layer) {
+TensorId query_key_norms(const LayerSite& site, TensorId qkv) {
+  if (site.config.query_key_norms == QueryKeyNorms::kNone) return qkv;
   UnitGraph& graph = site.graph;
-  const ModelConfig& config = site.config;
-  const BatchShape& batch = site.batch;
-  AttentionTensors t;
-  t.qkv = qkv;
-  t.attended = site.all_rows("attended", config.heads * config.head_width);
-  t.log_sum_exp = graph.add({.name = "log sum exp",
-                             .dtype = DType::kF32,
-                             .shape = {batch.sequences, config.heads, batch.positions, 1}});
-  t.table = kNoTensor;
-  if (layer.rope >= 0) {
-    const std::int64_t elements = batch.positions * config.head_width;
-    t.table =
-        graph.add({.name = "rope table",
-                   .dtype = DType::kF32,
-                   .shape = {batch.positions, config.head_width, 1, 1},
-                   .role = Role::kConstants,
-                   .offset = static_cast<std::size_t>(layer.rope * elements) * sizeof(float)});
+  const std::int64_t values = site.config.key_value_heads * site.config.head_width;
+  const TensorId normed =
+      site.all_rows("normed queries and keys", site.config.qkv_columns() - values);
+  const std::array<HeadNorm, 2> norms = {head_norm(site, qkv, normed, false),
+                                         head_norm(site, qkv, normed, true)};
+  const bool is_divided = norms[0].own_squares != kNoTensor;
+  for (const HeadNorm& norm : norms) {
+    if (is_divided) graph.call(squares_call(norm));
   }
-  t.shape = {batch.sequences, batch.positions, config.heads, config.key_value_heads,
-             config.head_width};
-  t.scale = 1.0F / std::sqrt(static_cast<float>(config.head_width));
-  const double flops = 2.0 * static_cast<double>(batch.rows() * batch.positions) *
-                       static_cast<double>(config.heads * config.head_width);
+  for (const HeadNorm& norm : norms) {
+    if (!is_divided) continue;
+    graph.exchange(UnitStep::Kind::kGather, norm.own_squares, norm.tensors.squares);
+  }
+  if (is_divided) graph.begin_step("mixing");
+  for (const HeadNorm& norm : norms) graph.call(norm_forward(norm.tensors));
+  graph.on_backward({qkv}, [site, qkv, normed, norms, is_divided] {
+    UnitGraph& graph = site.graph;
+    const TensorId dnormed = graph.gradient(normed);
+    const TensorId dqkv = graph.gradient(qkv);  // which has the values' gradient already
+    std::array<NormGradients, 2> gradients;
+    std::array<TensorId, 2> sums = {kNoTensor, kNoTensor};
+    for (std::size_t n = 0; n < norms.size(); ++n) {
+      const NormTensors& t = norms[n].tensors;
+      gradients[n].dy = {dnormed, t.y.first, t.y.width};
+      gradients[n].dx = {dqkv, t.x.first, t.x.width};
+      if (!is_divided) continue;
+      sums[n] = site.per_row("along", site.batch.rows());
+      gradients[n].along = site.per_row("all along", site.split.ranks, site.batch.rows());
+      graph.call(along_call(t, gradients[n].dy, sums[n]));
+    }
+    for (std::size_t n = 0; n < norms.size() && is_divided; ++n) {
+      graph.exchange(UnitStep::Kind::kGather, sums[n], gradients[n].along);
+    }
+    if (is_divided) graph.begin_step("query and key norms");
+    for (std::size_t n = 0; n < norms.size(); ++n) {
+      graph.call(norm_backward(norms[n].tensors, gradients[n]));
+    }
+  });
+  return normed;
+}
+
+TensorId attention(const LayerSite& site, TensorId qkv, TensorId normed,
+                   const LayerOptions& layer) {
+  UnitGraph& graph = site.graph;
+  const AttentionTensors t = attention_tensors(site, qkv, normed, layer);
+  const double flops = attention_flops(site, layer);
   UnitCall forward = attention_forward(t);
   forward.flops = flops;
   graph.call(std::move(forward));
-  graph.on_backward({qkv}, [&graph, t, flops] {
-    const TensorId dattended = graph.gradient(t.attended);
-    UnitCall backward = attention_backward(t, dattended, graph.next_gradient(t.qkv));
+  graph.on_backward({qkv}, [&graph, t, qkv, normed, flops] {
+    AttentionGradients g;
+    g.dattended = graph.gradient(t.attended);
+    const TensorId dqkv = graph.next_gradient(qkv);
+    TensorId dnormed = dqkv;
+    if (normed != qkv) {
+      dnormed = graph.like(normed, "gradient");
+      graph.set_gradient(normed, dnormed);
+    }
+    g.dq = {dnormed, t.q.first, t.q.width};
+    g.dk = {dnormed, t.k.first, t.k.width};
+    g.dv = {dqkv, t.v.first, t.v.width};
+    UnitCall backward = attention_backward(t, g);
     backward.flops = 2 * flops;
     graph.call(std::move(backward));
   });

@@ -59,8 +59,13 @@ struct LinearWeights {
 };
 TensorId linear(const LayerSite& site, TensorId x, const LinearWeights& weights, TensorId y);
 
-// Rotary embedding and causal attention on q|k|v [R, (H+2G)D].
-TensorId attention(const LayerSite& site, TensorId qkv, const LayerOptions& layer);
+// The norms that the model has of queries and keys, of q|k|v [R, (H+2G)D]: [R, (H+G)D], or q|k|v
+// itself where there are none. A norm of the whole width needs all ranks' sums of squares.
+TensorId query_key_norms(const LayerSite& site, TensorId qkv);
+
+// Rotary embedding, in place, and causal attention: queries and keys from `normed`, which
+// query_key_norms() gave, values from q|k|v. [R, HD].
+TensorId attention(const LayerSite& site, TensorId qkv, TensorId normed, const LayerOptions& layer);
 
 // [R, I] of [R, I] or, gated, of [R, 2I].
 TensorId activation(const LayerSite& site, TensorId x);

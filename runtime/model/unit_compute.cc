@@ -140,10 +140,11 @@ ComputeModel UnitCompute::model(std::int32_t micro_batches, int workers) const {
 
 std::vector<float> UnitCompute::constants() const {
   const auto& config = part_.config;
-  const auto elements = static_cast<std::size_t>(part_.batch.positions * config.head_width);
+  const std::int64_t width = config.rotated_width();
+  const auto elements = static_cast<std::size_t>(part_.batch.positions * width);
   std::vector<float> tables(config.ropes.size() * elements);
   for (std::size_t i = 0; i < config.ropes.size(); ++i) {
-    fill_rope_table(config.ropes[i], part_.batch.positions, config.head_width,
+    fill_rope_table(config.ropes[i], part_.batch.positions, width,
                     std::span(tables).subspan(i * elements, elements));
   }
   return tables;
