@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Makes the Python environment of tests/golden, outside the checkout, and prints its folder.
+#
+#   tools/python_env.sh           makes it, or finds it as it should be
+#   tools/python_env.sh --check   only looks: exits with 3 where it is not there or is out of date
+#
+# The folder is $TERRACE_PYTHON_ENV, or terrace/python in the user's cache. It holds the packages that
+# tests/golden/requirements.txt names, about 6 GB: the package index has no smaller torch for Linux.
+# Where PIP_INDEX_URL names an index of CPU builds, pip takes those. Needs python3 of 3.11 or later,
+# named by PYTHON where it is another, and its venv module.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+environment=${TERRACE_PYTHON_ENV:-${XDG_CACHE_HOME:-$HOME/.cache}/terrace/python}
+requirements=tests/golden/requirements.txt
+# A copy of the requirements, written last: an environment with it is complete.
+installed=$environment/terrace-requirements.txt
+
+if [[ -x $environment/bin/python ]] && cmp -s "$requirements" "$installed"; then
+  echo "$environment"
+  exit 0
+fi
+if [[ ${1:-} == --check ]]; then
+  echo "python_env.sh: $environment has not what $requirements names; run tools/python_env.sh" >&2
+  exit 3
+fi
+
+rm -f "$installed"
+"${PYTHON:-python3}" -m venv "$environment"
+"$environment/bin/python" -m pip install --quiet --requirement "$requirements" >&2
+cp "$requirements" "$installed"
+echo "$environment"
