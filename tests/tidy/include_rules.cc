@@ -69,7 +69,7 @@ constexpr auto kDnnlHeaders = std::to_array<std::string_view>({"dnnl", "oneapi/d
 constexpr auto kDnnlPlaces = std::to_array<std::string_view>({"kernels/cpu/"});
 constexpr auto kParserHeaders = std::to_array<std::string_view>({"nlohmann/", "toml++/", "CLI/"});
 constexpr auto kParserPlaces =
-    std::to_array<std::string_view>({"runtime/", "bench/", "tests/e2e/"});
+    std::to_array<std::string_view>({"runtime/", "bench/", "tests/e2e/", "tests/golden/"});
 constexpr auto kXxhashHeaders = std::to_array<std::string_view>({"xxh"});
 constexpr auto kXxhashPlaces = std::to_array<std::string_view>({"base/"});
 constexpr auto kBenchmarkHeaders = std::to_array<std::string_view>({"benchmark/"});

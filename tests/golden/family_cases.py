@@ -1,0 +1,542 @@
+"""Cases of the families that are llama with changes."""
+
+import torch
+
+from golden_case import Case, Change
+from llama_cases import (
+    LONG_FACTOR,
+    PADDING_CHANGE,
+    SHORT_FACTOR,
+    SMALL,
+    TINY_EMBEDDING,
+    rope,
+    rope_change,
+    without_biases,
+)
+
+WINDOW = 5
+TIED = {"tie_word_embeddings": True}
+UNTIED = {"tie_word_embeddings": False}
+THREE_LAYERS = {"num_hidden_layers": 3, "intermediate_size": 16}
+
+
+def without_head_norms(model):
+    for layer in model.model.layers:
+        layer.self_attn.q_norm = layer.self_attn.k_norm = torch.nn.Identity()
+
+
+def no_window(**keys):
+    return Change("no window", keys=keys or {"sliding_window": None})
+
+
+def one_more(name="a wider window"):
+    return Change(name, keys={"sliding_window": WINDOW + 1})
+
+
+NO_HEAD_NORMS = Change("no q/k norms", patch=without_head_norms)
+NO_BIASES = Change("no biases", patch=without_biases)
+
+
+def mistral_cases():
+    yield Case(
+        "mistral",
+        "mistral",
+        {**SMALL, "sliding_window": WINDOW},
+        changes=(no_window(), one_more()),
+        ignored=(Change("biases", keys={"attention_bias": True}),),
+        masked_targets=True,
+    )
+    yield Case(
+        "mistral_null",
+        "mistral",
+        {**SMALL, "sliding_window": None, "head_dim": 12},
+        changes=(Change("a window", keys={"sliding_window": WINDOW}),),
+    )
+    yield Case(
+        "mistral_absent",
+        "mistral",
+        {**SMALL, "num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": 8,
+         "intermediate_size": 16, "rms_norm_eps": 1e-6},
+        without=("num_key_value_heads", "sliding_window", "rms_norm_eps", "rope_parameters",
+                 "tie_word_embeddings", "hidden_act"),
+        changes=(Change("epsilon of another class", keys={"rms_norm_eps": 1e-5}),),
+        embedding_deviation=TINY_EMBEDDING,
+        stores_after=False,
+    )
+
+
+def qwen2_cases():
+    yield Case(
+        "qwen2",
+        "qwen2",
+        SMALL,
+        without=("layer_types",),
+        file_keys={"sliding_window": WINDOW, "max_window_layers": 0, "use_sliding_window": False},
+        changes=(
+            NO_BIASES,
+            Change("the window counts", keys={"use_sliding_window": True}),
+        ),
+        ignored=(Change("attention_bias", keys={"attention_bias": False}),),
+        masked_targets=True,
+    )
+    windows = {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1}
+    yield Case(
+        "qwen2_windows",
+        "qwen2",
+        {**SMALL, **THREE_LAYERS, **windows, **TIED},
+        without=("layer_types",),
+        changes=(
+            no_window(use_sliding_window=False),
+            one_more(),
+            Change("window in all layers", keys={"max_window_layers": 0}),
+            Change("window in the first layers", keys={
+                "layer_types": ["sliding_attention", "full_attention", "full_attention"]}),
+        ),
+    )
+    layers = ["sliding_attention", "full_attention"]
+    yield Case(
+        "qwen2_layer_types",
+        "qwen2",
+        {**SMALL, **windows, "layer_types": layers},
+        changes=(Change("max_window_layers decides", without=("layer_types",)),),
+    )
+    yield Case(
+        "qwen2_absent",
+        "qwen2",
+        {**SMALL, "rms_norm_eps": 1e-6, "pad_token_id": 3},
+        without=("layer_types", "sliding_window", "use_sliding_window", "max_window_layers",
+                 "rms_norm_eps", "rope_parameters", "tie_word_embeddings", "hidden_act"),
+        changes=(
+            Change("epsilon of another class", keys={"rms_norm_eps": 1e-5}),
+            Change("theta", keys={"rope_theta": 1000000.0}),
+            PADDING_CHANGE,
+        ),
+        embedding_deviation=TINY_EMBEDDING,
+        padding_in_batch=True,
+    )
+
+
+def qwen3_cases():
+    yield Case(
+        "qwen3",
+        "qwen3",
+        {**SMALL, "head_dim": 12, **rope("default")},
+        changes=(
+            NO_HEAD_NORMS,
+            rope_change("theta", rope("default"), rope_theta=1000000.0),
+        ),
+        masked_targets=True,
+    )
+    windows = {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1}
+    yield Case(
+        "qwen3_windows",
+        "qwen3",
+        {**SMALL, "head_dim": 8, **windows, **TIED, "pad_token_id": 3},
+        without=("layer_types",),
+        changes=(
+            no_window(use_sliding_window=False),
+            Change("window in all layers", keys={"max_window_layers": 0}),
+            PADDING_CHANGE,
+        ),
+        padding_in_batch=True,
+    )
+    yield Case(
+        "qwen3_biases",
+        "qwen3",
+        {**SMALL, "head_dim": 8, "attention_bias": True},
+        changes=(NO_BIASES, NO_HEAD_NORMS),
+    )
+    yarn = rope("yarn", factor=4.0, original_max_position_embeddings=16)
+    yield Case(
+        "qwen3_rope_yarn",
+        "qwen3",
+        {**SMALL, "head_dim": 8, **yarn},
+        changes=(rope_change("not scaled", yarn, rope_type="default"),),
+    )
+
+
+GEMMA = {**SMALL, "head_dim": 8, "query_pre_attn_scalar": 20, "sliding_window": WINDOW}
+NO_EMBEDDING_SCALE = Change(
+    "no embedding scale", patch=lambda model: model.model.embed_tokens.embed_scale.fill_(1.0)
+)
+
+
+def gemma2_cases():
+    caps = {"attn_logit_softcapping": 3.0, "final_logit_softcapping": 4.0}
+    yield Case(
+        "gemma2",
+        "gemma2",
+        {**GEMMA, **caps},
+        query_gain=2.0,
+        padding_in_batch=True,
+        masked_targets=True,
+        changes=(
+            Change("no cap of scores", keys={"attn_logit_softcapping": None}),
+            Change("no cap of logits", keys={"final_logit_softcapping": None}),
+            Change("caps of the class", without=tuple(caps)),
+            Change("scale of the head width", keys={"query_pre_attn_scalar": 8}),
+            Change("all layers full", keys={"layer_types": ["full_attention"] * 2}),
+            Change("all layers sliding", keys={"layer_types": ["sliding_attention"] * 2}),
+            one_more(),
+            NO_EMBEDDING_SCALE,
+            PADDING_CHANGE,
+        ),
+        ignored=(
+            Change("bidirectional", keys={"use_bidirectional_attention": True}),
+            Change("hidden_act", keys={"hidden_act": "silu"}),
+        ),
+    )
+    yield Case(
+        "gemma2_null",
+        "gemma2",
+        {**GEMMA, "attn_logit_softcapping": None, "final_logit_softcapping": None, **UNTIED,
+         "layer_types": ["full_attention", "sliding_attention"]},
+        query_gain=3.0,
+        head_gain=12.0,
+        changes=(
+            Change("caps of the class", without=("attn_logit_softcapping",
+                                                 "final_logit_softcapping")),
+            Change("layers of the class", without=("layer_types",)),
+        ),
+    )
+    yield Case(
+        "gemma2_absent",
+        "gemma2",
+        {**GEMMA, "num_key_value_heads": 4, "rms_norm_eps": 1e-6, "query_pre_attn_scalar": 256},
+        without=("num_key_value_heads", "attn_logit_softcapping", "final_logit_softcapping",
+                 "query_pre_attn_scalar", "layer_types", "rms_norm_eps", "rope_parameters",
+                 "tie_word_embeddings", "hidden_activation", "pad_token_id", "attention_bias"),
+        query_gain=18.0,
+        embedding_deviation=3.0,
+        padding_in_batch=True,
+        changes=(
+            Change("no cap of scores", keys={"attn_logit_softcapping": None}),
+            Change("no cap of logits", keys={"final_logit_softcapping": None}),
+            Change("scale of the head width", keys={"query_pre_attn_scalar": 8}),
+            Change("another activation", keys={"hidden_activation": "silu"}),
+            PADDING_CHANGE,
+        ),
+    )
+    yield Case(
+        "gemma2_biases",
+        "gemma2",
+        {**GEMMA, "attention_bias": True},
+        changes=(NO_BIASES,),
+    )
+
+
+def gemma3_cases():
+    ropes = {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+        "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 5000.0},
+    }
+    swapped = {"sliding_attention": ropes["full_attention"],
+               "full_attention": ropes["sliding_attention"]}
+    unscaled = {**ropes, "full_attention": {"rope_type": "default", "rope_theta": 5000.0}}
+    layers = ["sliding_attention", "full_attention", "sliding_attention"]
+    yield Case(
+        "gemma3_text",
+        "gemma3_text",
+        {**GEMMA, **THREE_LAYERS, "layer_types": layers, "rope_parameters": ropes},
+        padding_in_batch=True,
+        masked_targets=True,
+        changes=(
+            NO_HEAD_NORMS,
+            NO_EMBEDDING_SCALE,
+            Change("one rope of full layers", keys={"rope_parameters": {
+                **ropes, "sliding_attention": ropes["full_attention"]}}),
+            Change("one rope of sliding layers", keys={"rope_parameters": {
+                **ropes, "full_attention": ropes["sliding_attention"]}}),
+            Change("ropes swapped", keys={"rope_parameters": swapped}),
+            Change("not scaled", keys={"rope_parameters": unscaled}),
+            Change("all layers sliding", without=("layer_types",)),
+            Change("scale of the head width", keys={"query_pre_attn_scalar": 8}),
+            one_more(),
+            PADDING_CHANGE,
+        ),
+        ignored=(Change("cap of scores", keys={"attn_logit_softcapping": 1.0}),),
+    )
+    older = {"rope_theta": 5000.0, "rope_local_base_freq": 100.0, "sliding_window_pattern": 2,
+             "rope_scaling": {"rope_type": "linear", "factor": 4.0}}
+    yield Case(
+        "gemma3_older_form",
+        "gemma3_text",
+        {**GEMMA, **UNTIED},
+        without=("layer_types", "rope_parameters"),
+        file_keys=older,
+        changes=(
+            Change("pattern of the class", without=("sliding_window_pattern",)),
+            Change("theta of full layers", without=("rope_theta",)),
+            Change("theta of sliding layers", without=("rope_local_base_freq",)),
+            Change("not scaled", without=("rope_scaling",)),
+        ),
+        ignored=(Change("_sliding_window_pattern", keys={"_sliding_window_pattern": 1}),),
+    )
+    yield Case(
+        "gemma3_final_cap",
+        "gemma3_text",
+        {**GEMMA, "final_logit_softcapping": 4.0, "attention_bias": True},
+        changes=(
+            Change("no cap of logits", keys={"final_logit_softcapping": None}),
+            NO_BIASES,
+        ),
+    )
+    yield Case(
+        "gemma3_absent",
+        "gemma3_text",
+        {**GEMMA, "num_key_value_heads": 4, "rms_norm_eps": 1e-6, "query_pre_attn_scalar": 256,
+         "layer_types": ["sliding_attention", "full_attention"]},
+        without=("num_key_value_heads", "final_logit_softcapping", "query_pre_attn_scalar",
+                 "rms_norm_eps", "rope_parameters", "tie_word_embeddings", "hidden_activation",
+                 "pad_token_id"),
+        query_gain=3.0,
+        embedding_deviation=TINY_EMBEDDING / 5,
+        padding_in_batch=True,
+        changes=(
+            Change("theta of full layers", keys={"rope_theta": 10000.0}),
+            Change("theta of sliding layers", keys={"rope_local_base_freq": 1000000.0}),
+            Change("scale of the head width", keys={"query_pre_attn_scalar": 8}),
+            Change("epsilon of another class", keys={"rms_norm_eps": 1e-5}),
+            Change("all layers sliding", without=("layer_types",)),
+            PADDING_CHANGE,
+        ),
+        ignored=(Change("flat rope", keys={
+            "rope_parameters": {"rope_type": "linear", "factor": 8.0, "rope_theta": 50.0}}),),
+    )
+
+
+PHI3 = {**SMALL, "pad_token_id": 3}
+
+
+def swap_fused(model):
+    """Takes gate and up, and keys and values, for each other."""
+    for layer in model.model.layers:
+        fused = layer.mlp.gate_up_proj.weight.data
+        fused.copy_(fused.roll(fused.shape[0] // 2, 0))
+
+
+def phi3_longrope(name, kind, inner, outer, **changes_of):
+    scaling = {"type": kind, "short_factor": SHORT_FACTOR, "long_factor": LONG_FACTOR, **inner}
+    long = outer < 16
+    other = {"long_factor": SHORT_FACTOR} if long else {"short_factor": LONG_FACTOR}
+    return Case(
+        name,
+        "phi3",
+        PHI3,
+        without=("rope_parameters",),
+        file_keys={"rope_theta": 1000.0, "rope_scaling": scaling,
+                   "original_max_position_embeddings": outer},
+        changes=(
+            Change("the other list", keys={"rope_scaling": {**scaling, **other}}),
+            Change("no attention factor", keys={
+                "rope_scaling": {**scaling, "attention_factor": 1.0}}),
+            Change("not scaled", without=("rope_scaling",)),
+        ),
+        **changes_of,
+    )
+
+
+def phi3_cases():
+    yield Case(
+        "phi3",
+        "phi3",
+        PHI3,
+        padding_in_batch=True,
+        masked_targets=True,
+        changes=(Change("gate and up swapped", patch=swap_fused), PADDING_CHANGE),
+        ignored=(Change("attention_bias", keys={"attention_bias": True}),),
+    )
+    yield Case(
+        "phi3_window",
+        "phi3",
+        {**PHI3, "sliding_window": WINDOW, **TIED},
+        changes=(no_window(), one_more()),
+    )
+    yield Case(
+        "phi3_partial_rotary",
+        "phi3",
+        PHI3,
+        without=("rope_parameters",),
+        file_keys={"rope_theta": 1000.0, "partial_rotary_factor": 0.75},
+        changes=(Change("whole heads", without=("partial_rotary_factor",)),),
+    )
+    yield phi3_longrope("phi3_longrope_short", "longrope", {}, 24)
+    yield phi3_longrope("phi3_longrope_long", "longrope", {}, 12)
+    yield phi3_longrope("phi3_su", "su", {"original_max_position_embeddings": 48}, 12)
+    yield phi3_longrope("phi3_yarn", "yarn", {}, 12)
+    partial = rope("longrope", short_factor=SHORT_FACTOR[:2], long_factor=LONG_FACTOR[:2],
+                   partial_rotary_factor=0.5)
+    yield Case(
+        "phi3_longrope_partial",
+        "phi3",
+        {**PHI3, "original_max_position_embeddings": 12, **partial},
+        changes=(rope_change("no attention factor", partial, attention_factor=1.0),),
+    )
+    yield Case(
+        "phi3_absent",
+        "phi3",
+        {**PHI3, "num_key_value_heads": 4, "rms_norm_eps": 1e-5},
+        without=("num_key_value_heads", "rms_norm_eps", "rope_parameters", "tie_word_embeddings",
+                 "hidden_act", "sliding_window", "original_max_position_embeddings"),
+        changes=(Change("epsilon of another class", keys={"rms_norm_eps": 1e-6}),),
+        embedding_deviation=TINY_EMBEDDING,
+    )
+
+
+def norms_of_single_heads(model):
+    """Gives q and k the norms that qwen3 has: of each head by itself."""
+    for layer in model.model.layers:
+        for norm in (layer.self_attn.q_norm, layer.self_attn.k_norm):
+            norm.forward = lambda x, norm=norm: head_norm(norm, x)
+
+
+def head_norm(norm, x):
+    heads = x.view(*x.shape[:-1], -1, 8)
+    scaled = heads * torch.rsqrt(heads.pow(2).mean(-1, keepdim=True) + norm.variance_epsilon)
+    return norm.weight * scaled.view(x.shape)
+
+
+def olmo2_cases():
+    single = Change("norms of single heads", patch=norms_of_single_heads)
+    yield Case(
+        "olmo2",
+        "olmo2",
+        {**SMALL, "pad_token_id": 1, **rope("default")},
+        padding_in_batch=True,
+        masked_targets=True,
+        changes=(single, NO_HEAD_NORMS, PADDING_CHANGE,
+                 rope_change("theta", rope("default"), rope_theta=500000.0)),
+    )
+    yield Case(
+        "olmo2_absent",
+        "olmo2",
+        {**SMALL, "num_key_value_heads": 4, "rms_norm_eps": 1e-5},
+        without=("num_key_value_heads", "rms_norm_eps", "rope_parameters", "tie_word_embeddings",
+                 "hidden_act", "pad_token_id", "attention_bias"),
+        padding_in_batch=True,
+        changes=(
+            Change("epsilon of another class", keys={"rms_norm_eps": 1e-6}),
+            PADDING_CHANGE,
+        ),
+        embedding_deviation=TINY_EMBEDDING,
+    )
+    yield Case(
+        "olmo2_biases",
+        "olmo2",
+        {**SMALL, "attention_bias": True, **TIED},
+        changes=(NO_BIASES, single),
+    )
+
+
+SMOLLM3 = {**SMALL, "pad_token_id": 3}
+
+
+def smollm3_cases():
+    yield Case(
+        "smollm3",
+        "smollm3",
+        {**SMOLLM3, **THREE_LAYERS, "no_rope_layers": [1, 0, 1]},
+        padding_in_batch=True,
+        masked_targets=True,
+        changes=(
+            Change("rope everywhere", keys={"no_rope_layers": [1, 1, 1]}),
+            Change("read as its name says", keys={"no_rope_layers": [0, 1, 0]}),
+            PADDING_CHANGE,
+        ),
+    )
+    yield Case(
+        "smollm3_interval",
+        "smollm3",
+        {**SMOLLM3, "no_rope_layer_interval": 2, **UNTIED},
+        without=("no_rope_layers", "layer_types"),
+        changes=(Change("interval of the class", without=("no_rope_layer_interval",)),),
+    )
+    windows = {"use_sliding_window": True, "sliding_window": WINDOW, "no_rope_layers": [1, 0]}
+    yield Case(
+        "smollm3_window",
+        "smollm3",
+        {**SMOLLM3, **windows},
+        without=("layer_types",),
+        changes=(
+            no_window(use_sliding_window=False),
+            Change("window in all layers", keys={"layer_types": ["sliding_attention"] * 2}),
+            Change("window in layers with rope", keys={
+                "layer_types": ["sliding_attention", "full_attention"]}),
+            one_more(),
+        ),
+    )
+    yield Case(
+        "smollm3_layer_types",
+        "smollm3",
+        {**SMOLLM3, **windows, "layer_types": ["sliding_attention", "full_attention"]},
+        changes=(Change("layers of the class", without=("layer_types",)),),
+        ignored=(Change("use_sliding_window", keys={"use_sliding_window": False}),),
+    )
+    yield Case(
+        "smollm3_biases",
+        "smollm3",
+        {**SMOLLM3, "attention_bias": True, "mlp_bias": True, "no_rope_layers": [0, 1],
+         **rope("default")},
+        unsettled=("layers.0.self_attn.k_proj.bias",),
+        changes=(NO_BIASES,),
+    )
+    yield Case(
+        "smollm3_absent",
+        "smollm3",
+        {**SMOLLM3, "num_key_value_heads": 4, "num_hidden_layers": 4, "intermediate_size": 12,
+         "rms_norm_eps": 1e-6},
+        without=("num_key_value_heads", "no_rope_layers", "no_rope_layer_interval", "layer_types",
+                 "sliding_window", "use_sliding_window", "rms_norm_eps", "rope_parameters",
+                 "tie_word_embeddings", "hidden_act", "attention_bias", "mlp_bias"),
+        changes=(
+            Change("rope everywhere", keys={"no_rope_layers": [1, 1, 1, 1]}),
+            Change("theta of other classes", keys={"rope_theta": 10000.0}),
+            Change("epsilon of another class", keys={"rms_norm_eps": 1e-5}),
+        ),
+        embedding_deviation=TINY_EMBEDDING,
+        stores_after=False,
+    )
+
+
+def granite_cases():
+    multipliers = {"embedding_multiplier": 6.0, "attention_multiplier": 0.09,
+                   "residual_multiplier": 0.3, "logits_scaling": 5.0}
+    yield Case(
+        "granite",
+        "granite",
+        {**SMALL, **multipliers, **TIED},
+        changes=tuple(Change(key, without=(key,)) for key in multipliers),
+        masked_targets=True,
+    )
+    yield Case(
+        "granite_absent",
+        "granite",
+        {**SMALL, "num_key_value_heads": 4, "rms_norm_eps": 1e-6, "pad_token_id": 3},
+        without=("num_key_value_heads", "rms_norm_eps", "rope_parameters", "tie_word_embeddings",
+                 "hidden_act", "attention_bias", "mlp_bias", *multipliers),
+        changes=(
+            Change("scale of the head width", keys={"attention_multiplier": 8**-0.5}),
+            Change("epsilon of another class", keys={"rms_norm_eps": 1e-5}),
+            PADDING_CHANGE,
+        ),
+        embedding_deviation=TINY_EMBEDDING,
+        padding_in_batch=True,
+    )
+    yield Case(
+        "granite_biases",
+        "granite",
+        {**SMALL, **multipliers, "attention_bias": True, "mlp_bias": True},
+        changes=(NO_BIASES,),
+    )
+
+
+def cases():
+    yield from mistral_cases()
+    yield from qwen2_cases()
+    yield from qwen3_cases()
+    yield from gemma2_cases()
+    yield from gemma3_cases()
+    yield from phi3_cases()
+    yield from olmo2_cases()
+    yield from smollm3_cases()
+    yield from granite_cases()

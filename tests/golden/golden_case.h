@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/checkpoint/safetensors.h"
+
+// A model and what transformers computes with it, as tests/golden/make_cases.py has written it.
+namespace terrace {
+
+// How far results of transformers lie apart that differ by roundings: norms of differences.
+struct GoldenSpread {
+  double logits = 0;
+  std::vector<double> losses;          // by step
+  std::vector<double> gradient_norms;  // by step
+  std::map<std::string, double> gradients;
+  std::map<std::string, double> after;
+};
+
+class GoldenCase {
+ public:
+  // Reads `directory`. Throws IoError, CorruptData, or nlohmann::json::exception for a golden.json
+  // that lacks something.
+  explicit GoldenCase(const std::string& directory);
+
+  // The model's directory, as users have it: config.json and model.safetensors.
+  std::string directory;
+  std::int64_t micro_batches = 0;
+  std::int64_t sequences = 0;  // of a micro-batch
+  std::int64_t positions = 0;
+  double learning_rate = 0;
+  double beta1 = 0, beta2 = 0, epsilon = 0, weight_decay = 0, max_grad_norm = 0;
+  // By step: [micro-batches, sequences, positions]. Targets that do not count are negative.
+  std::vector<std::vector<std::int32_t>> tokens;
+  std::vector<std::vector<std::int32_t>> targets;
+  std::vector<std::int32_t> prompt;
+  std::vector<std::int32_t> continuation;  // the likeliest ids after it
+  std::vector<double> losses;              // by step, nats per target
+  std::vector<double> gradient_norms;      // by step, before clipping
+  GoldenSpread spread;
+
+  std::int64_t steps() const { return static_cast<std::int64_t>(tokens.size()); }
+  std::int64_t rows() const { return sequences * positions; }
+
+  // Logits of the first micro-batch, [sequences, positions, vocabulary].
+  std::vector<float> logits() const { return tensor("logits"); }
+  // Of the first step, before clipping.
+  std::vector<float> gradient(const std::string& name) const { return tensor("gradient." + name); }
+  // A parameter after the last step.
+  std::vector<float> after(const std::string& name) const { return tensor("after." + name); }
+
+ private:
+  std::vector<float> tensor(const std::string& name) const;
+
+  std::unique_ptr<SafetensorsFile> tensors_;
+};
+
+// The fp32 values of a tensor of a file. Throws std::out_of_range for a name that is not there.
+std::vector<float> read_f32(const SafetensorsFile& file, const std::string& name);
+
+// The names of all cases, sorted.
+std::vector<std::string> golden_case_names();
+std::string golden_case_directory(const std::string& name);
+
+}  // namespace terrace

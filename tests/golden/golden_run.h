@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "parallel/mesh.h"
+#include "tests/golden/golden_case.h"
+
+// What the runtime computes with the files of a golden case.
+namespace terrace {
+
+struct GoldenMesh {
+  MeshShape shape;  // ranks are threads
+  std::int32_t zero_stage = 0;
+};
+
+// Tensors by the names that they have in model.safetensors, in the shapes there.
+using NamedTensors = std::map<std::string, std::vector<float>>;
+
+struct GoldenRun {
+  std::vector<double> losses;          // by step
+  std::vector<double> gradient_norms;  // by step
+  NamedTensors gradients;              // of the first step, before clipping
+  NamedTensors after;                  // the parameters after the last step
+};
+
+// Trains with fp32 compute. Throws ConfigError for a config.json that is refused.
+GoldenRun run_golden(const GoldenCase& golden, const GoldenMesh& mesh);
+
+// As GoldenCase::logits().
+std::vector<float> golden_run_logits(const GoldenCase& golden);
+// The likeliest ids after the prompt, as many as the case has.
+std::vector<std::int32_t> continue_prompt(const GoldenCase& golden);
+
+}  // namespace terrace

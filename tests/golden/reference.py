@@ -1,0 +1,225 @@
+"""What transformers computes with the files of a case: logits, gradients, a training, a continuation."""
+
+import json
+import math
+import tempfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+
+STEPS = 5
+MICRO_BATCHES = 2
+SEQUENCES = 2
+POSITIONS = 16
+PROMPT = 8
+NEW_TOKENS = 12
+IGNORED = -100
+
+LEARNING_RATE = 1e-2
+BETAS = (0.9, 0.95)
+EPSILON = 1e-8
+WEIGHT_DECAY = 0.1
+# The least distance of the likeliest id's logit from the next one's, in units of their deviation.
+LEAST_MARGIN = 0.01
+
+
+def random_numbers(case, purpose):
+    """A generator for one purpose of one case: what one draws does not move what another draws."""
+    return torch.Generator().manual_seed(zlib.crc32(f"{case.name} {case.draw} {purpose}".encode()))
+
+
+def edited(config, keys, without):
+    return {key: value for key, value in {**config, **keys}.items() if key not in without}
+
+
+def configuration_of(case):
+    """The text of config.json as an object: transformers' own, with what the case removes and sets."""
+    config = AutoConfig.for_model(case.family, **case.config)
+    config.architectures = [type(AutoModelForCausalLM.from_config(config)).__name__]
+    config.dtype = torch.float32
+    with tempfile.TemporaryDirectory() as directory:
+        config.save_pretrained(directory)
+        written = json.loads(Path(directory, "config.json").read_text())
+    return edited(written, case.file_keys, case.without)
+
+
+def model_of(config):
+    """A model as config.json describes it, with weights that are still to be set."""
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory, "config.json").write_text(json.dumps(config))
+        loaded = AutoConfig.from_pretrained(directory)
+    return AutoModelForCausalLM.from_config(
+        loaded, attn_implementation="eager", dtype=torch.float32
+    ).eval()
+
+
+def with_weights(config, weights):
+    """A model with such weights. What they lack is random, so that a parameter too many is seen."""
+    model = model_of(config)
+    random = torch.Generator().manual_seed(1)
+    missing, _ = model.load_state_dict(weights, strict=False)
+    parameters = dict(model.named_parameters())
+    with torch.no_grad():
+        for name in missing:
+            if name in parameters:
+                parameters[name].normal_(generator=random)
+    return model
+
+
+def is_norm(name):
+    return "norm" in name or ".ln_" in name
+
+
+def draw(case, name, parameter, random):
+    """Values of a parameter, all exact in bf16, so that a file of half the size has them."""
+    normal = torch.randn(parameter.shape, generator=random)
+    is_head_norm = "q_norm" in name or "k_norm" in name
+    gain = case.query_gain if is_head_norm or "q_proj" in name or "k_proj" in name else 1.0
+    if name.endswith("bias"):
+        values = 0.3 * normal
+    elif is_norm(name):
+        uniform = torch.rand(parameter.shape, generator=random)
+        adds_one = case.family.startswith("gemma")
+        values = gain * (0.5 + 1.2 * uniform) - (1.0 if adds_one else 0.0)
+    elif "embed_tokens" in name or "wte" in name or "wpe" in name:
+        values = case.embedding_deviation * normal
+    else:
+        gain = case.head_gain if name == "lm_head.weight" else gain
+        inputs = parameter.shape[0] if case.family == "gpt2" else parameter.shape[1]
+        values = gain * case.matrix_deviation / math.sqrt(inputs) * normal
+    return values.to(torch.bfloat16)
+
+
+def weights_of(case, config):
+    """The parameters under the names of model.safetensors; a tied head is not among them."""
+    random = random_numbers(case, "weights")
+    return {
+        name: draw(case, name, parameter, random)
+        for name, parameter in model_of(config).named_parameters()
+    }
+
+
+@dataclass
+class Batches:
+    tokens: torch.Tensor  # [steps, micro-batches, sequences, positions]
+    targets: torch.Tensor
+    prompt: torch.Tensor  # [1, PROMPT]
+
+
+def batches_of(case, vocabulary, padding):
+    random = random_numbers(case, "batches")
+    shape = (STEPS, MICRO_BATCHES, SEQUENCES, POSITIONS + 1)
+    text = torch.randint(vocabulary, shape, generator=random)
+    prompt = torch.randint(vocabulary, (1, PROMPT), generator=random)
+    if case.padding_in_batch:
+        text[..., 3] = text[..., 9] = padding
+        prompt[:, 2] = padding
+    tokens, targets = text[..., :-1].clone(), text[..., 1:].clone()
+    if case.masked_targets:
+        targets[..., 1::5] = IGNORED
+        targets[:, 1, 0, 8:] = IGNORED  # so that micro-batches have different numbers
+    return Batches(tokens, targets, prompt)
+
+
+def loss_of(model, tokens, targets):
+    """The sum of the losses of the targets that count, in nats."""
+    logits = model(input_ids=tokens, use_cache=False).logits
+    return torch.nn.functional.cross_entropy(
+        logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum"
+    )
+
+
+def backward(model, tokens, targets):
+    """Sets the gradients of the mean loss per target of all micro-batches; returns that loss."""
+    count = int((targets != IGNORED).sum())
+    model.zero_grad()
+    total = 0.0
+    for one_tokens, one_targets in zip(tokens, targets):
+        loss = loss_of(model, one_tokens, one_targets)
+        (loss / count).backward()
+        total += loss.item()
+    return total / count
+
+
+def logits_of(model, batches):
+    with torch.no_grad():
+        return model(input_ids=batches.tokens[0, 0], use_cache=False).logits
+
+
+def gradients_of(model, batches):
+    backward(model, batches.tokens[0], batches.targets[0])
+    return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+
+
+def optimizer_of(model, decay):
+    """AdamW with decay of matrices and embeddings, none of norms and biases."""
+    matrices = [p for p in model.parameters() if p.dim() > 1]
+    vectors = [p for p in model.parameters() if p.dim() == 1]
+    groups = [
+        {"params": matrices, "weight_decay": decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=LEARNING_RATE, betas=BETAS, eps=EPSILON)
+
+
+@dataclass
+class Training:
+    losses: list
+    gradient_norms: list  # before clipping
+    after: dict  # the parameters after the last step
+
+
+def train(model, batches, max_grad_norm, change_gradients=None, decay=WEIGHT_DECAY):
+    optimizer = optimizer_of(model, decay)
+    losses, norms = [], []
+    for tokens, targets in zip(batches.tokens, batches.targets):
+        losses.append(backward(model, tokens, targets))
+        if change_gradients is not None:
+            change_gradients(model)
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
+        norms.append(norm.item())
+        optimizer.step()
+    after = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    return Training(losses, norms, after)
+
+
+def continuation_of(model, prompt):
+    """The likeliest ids, and the least margin by which they were chosen."""
+    settings = GenerationConfig(
+        do_sample=False,
+        max_new_tokens=NEW_TOKENS,
+        use_cache=False,
+        eos_token_id=None,
+        pad_token_id=0,
+        output_logits=True,
+        return_dict_in_generate=True,
+    )
+    model.generation_config = settings
+    result = model.generate(
+        prompt, attention_mask=torch.ones_like(prompt), generation_config=settings
+    )
+    ids = result.sequences[0, PROMPT:].tolist()
+    assert len(ids) == NEW_TOKENS, ids
+    margin = math.inf
+    for logits in result.logits:
+        first, second = logits[0].topk(2).values.tolist()
+        margin = min(margin, (first - second) / logits.std().item())
+    return ids, margin
+
+
+def load_whole(directory):
+    """Loads a model's directory as a user of transformers does; all tensors must be as expected."""
+    model, info = AutoModelForCausalLM.from_pretrained(
+        directory, attn_implementation="eager", dtype=torch.float32, output_loading_info=True
+    )
+    for kind, names in info.items():
+        assert not names, f"{directory}: {kind}: {names}"
+    return model.eval()
+
+
+def stored_weights(directory):
+    return load_file(Path(directory, "model.safetensors"))
