@@ -25,8 +25,7 @@ GoldenSpread read_spread(const Json& json) {
 }  // namespace
 
 GoldenCase::GoldenCase(const std::string& path)
-    : directory(path),
-      tensors_(std::make_unique<SafetensorsFile>(path + "/golden.safetensors")) {
+    : directory(path), tensors_(std::make_unique<SafetensorsFile>(path + "/golden.safetensors")) {
   std::ifstream stream(path + "/golden.json");
   const Json json = Json::parse(stream);
   json.at("micro_batches").get_to(micro_batches);

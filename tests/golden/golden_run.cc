@@ -47,8 +47,7 @@ std::vector<std::int32_t> batch_of(const GoldenCase& golden, std::int64_t step,
   const std::int64_t rows = golden.rows();
   std::vector<std::int32_t> batch;
   for (std::int32_t m = 0; m < own.placement.micro_batches; ++m) {
-    const std::int64_t begin =
-        (own.ranks.position.data * own.placement.micro_batches + m) * rows;
+    const std::int64_t begin = (own.ranks.position.data * own.placement.micro_batches + m) * rows;
     for (const auto* ids : {&golden.tokens[index], &golden.targets[index]}) {
       batch.insert(batch.end(), ids->begin() + begin, ids->begin() + begin + rows);
     }
@@ -56,27 +55,33 @@ std::vector<std::int32_t> batch_of(const GoldenCase& golden, std::int64_t step,
   return batch;
 }
 
-StepResult train_step(Engine& engine, const GoldenCase& golden, const EngineOptions& own,
-                      std::int64_t step) {
-  const std::vector<std::int32_t> batch = batch_of(golden, step, own);
+// An engine on its rank.
+struct RankedEngine {
+  Engine& engine;
+  const EnginePlan& plan;
+  const EngineOptions& own;
+  Communicator& world;
+};
+
+StepResult train_step(RankedEngine ranked, const GoldenCase& golden, std::int64_t step) {
+  const std::vector<std::int32_t> batch = batch_of(golden, step, ranked.own);
   const std::vector<std::int32_t>& targets = golden.targets[static_cast<std::size_t>(step - 1)];
   const auto counted = std::count_if(targets.begin(), targets.end(),
                                      [](std::int32_t target) { return target >= 0; });
-  engine.begin_step({step, batch, counted, golden.learning_rate});
-  return engine.finish_step().result;
+  ranked.engine.begin_step({step, batch, counted, golden.learning_rate});
+  return ranked.engine.finish_step().result;
 }
 
 // On the first rank: all of a field. The others help, and have nothing.
-FlatUnits read_field(Engine& engine, const EnginePlan& plan, StateField field,
-                     Communicator& world) {
-  engine.drain();
-  RankedState state(engine.state(), plan.model, &world);
+FlatUnits read_field(RankedEngine ranked, StateField field) {
+  ranked.engine.drain();
+  RankedState state(ranked.engine.state(), ranked.plan.model, &ranked.world);
   FlatUnits units;
-  if (world.rank() != 0) {
+  if (ranked.world.rank() != 0) {
     state.serve_reads();
     return units;
   }
-  for (const UnitLayout& unit : parameter_layout(plan.model.config)) {
+  for (const UnitLayout& unit : parameter_layout(ranked.own.model)) {
     std::vector<float>& values = units[unit.index];
     values.resize(static_cast<std::size_t>(unit.elements));
     state.read(field, static_cast<std::int32_t>(unit.index), 0, values);
@@ -103,5 +108,103 @@ NamedTensors exported(const ModelConfig& config, const FlatUnits& units) {
   return tensors;
 }
 
+// The model in memory, with a window of so many positions.
+class GoldenSampler {
+ public:
+  GoldenSampler(const GoldenCase& golden, std::int64_t window) {
+    const ModelConfig config = load_model_config(golden.directory);
+    SilentLog log;
+    const HfDirectory weights(golden.directory, config, parameter_layout(config), log);
+    const auto fetch = [&](const UnitLayout&, const ParameterTensor& tensor, std::int64_t begin,
+                           std::span<float> out) { weights.read(tensor, begin, out); };
+    sampler_ =
+        std::make_unique<ByteSampler>(ByteSampler::Shape{config, DType::kF32, window, 1}, fetch);
+  }
+
+  // Ids are below 256, so they are bytes. Good until the next call.
+  std::span<const float> logits_after(std::span<const std::int32_t> ids) const {
+    std::string bytes;
+    for (const std::int32_t id : ids) bytes.push_back(static_cast<char>(id));
+    return sampler_->logits_after(bytes);
+  }
+
+ private:
+  std::unique_ptr<ByteSampler> sampler_;
+};
+
+// Calls `body` on a thread per rank, with its engine filled with the case's weights.
+void on_ranks(const EngineOptions& options, const GoldenMesh& mesh, const HfDirectory& weights,
+              const std::function<void(RankedEngine)>& body) {
+  auto worlds = make_thread_communicators(mesh.shape.ranks(), "world");
+  std::vector<std::jthread> threads;
+  for (const auto& world : worlds) {
+    threads.emplace_back([&] {
+      as_rank(*world, options, mesh.shape, [&](const EngineOptions& own) {
+        const EnginePlan plan = plan_engine(own);
+        SilentLog log;
+        Engine engine(own, plan, log);
+        engine.fill_state(WeightState(weights));
+        body({engine, plan, own, *world});
+      });
+    });
+  }
+}
+
 }  // namespace
+
+GoldenRun run_golden(const GoldenCase& golden, const GoldenMesh& mesh) {
+  const ModelConfig config = load_model_config(golden.directory);
+  SilentLog log;
+  const HfDirectory weights(golden.directory, config, parameter_layout(config), log);
+  const EngineOptions options = options_of(golden, config, mesh);
+  GoldenRun run;
+  FlatUnits gradients;
+  on_ranks(gradient_options(options), mesh, weights, [&](RankedEngine ranked) {
+    train_step(ranked, golden, 1);
+    FlatUnits units = read_field(ranked, StateField::kMoment1);
+    if (ranked.world.rank() == 0) gradients = std::move(units);
+  });
+  FlatUnits masters;
+  on_ranks(options, mesh, weights, [&](RankedEngine ranked) {
+    GoldenRun steps;
+    for (std::int64_t step = 1; step <= golden.steps(); ++step) {
+      const StepResult result = train_step(ranked, golden, step);
+      steps.losses.push_back(result.loss);
+      steps.gradient_norms.push_back(result.gradient_norm);
+    }
+    FlatUnits units = read_field(ranked, StateField::kMaster);
+    if (ranked.world.rank() != 0) return;
+    run = std::move(steps);
+    masters = std::move(units);
+  });
+  run.gradients = exported(config, gradients);
+  run.after = exported(config, masters);
+  return run;
+}
+
+std::vector<float> golden_run_logits(const GoldenCase& golden) {
+  const GoldenSampler sampler(golden, golden.positions);
+  std::vector<float> logits;
+  for (std::int64_t sequence = 0; sequence < golden.sequences; ++sequence) {
+    const auto* const begin = golden.tokens.front().data() + sequence * golden.positions;
+    for (std::int64_t length = 1; length <= golden.positions; ++length) {
+      const auto row = sampler.logits_after({begin, static_cast<std::size_t>(length)});
+      logits.insert(logits.end(), row.begin(), row.end());
+    }
+  }
+  return logits;
+}
+
+std::vector<std::int32_t> continue_prompt(const GoldenCase& golden) {
+  std::vector<std::int32_t> ids = golden.prompt;
+  for (std::size_t i = 0; i < golden.continuation.size(); ++i) {
+    // A window of the very length: some rotary embeddings depend on it.
+    const GoldenSampler sampler(golden, static_cast<std::int64_t>(ids.size()));
+    const auto logits = sampler.logits_after(ids);
+    const auto likeliest = std::max_element(logits.begin(), logits.end());
+    ids.push_back(static_cast<std::int32_t>(likeliest - logits.begin()));
+  }
+  return {ids.begin() + static_cast<std::ptrdiff_t>(golden.prompt.size()), ids.end()};
+}
+
 }  // namespace terrace

@@ -1,0 +1,212 @@
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "runtime/model/model_config.h"
+#include "tests/golden/golden_case.h"
+#include "tests/golden/golden_families.h"
+#include "tests/golden/golden_run.h"
+
+// The runtime's results against those of transformers, with the same weights and tokens.
+//
+// The bounds. Both compute in fp32, in another order, so results differ by roundings, and how far a
+// rounding moves a result is a property of the model: a softmax of large scores moves far. So it is
+// measured, with transformers alone: make_cases.py computes every result eight times more, with
+// every weight and gradient moved by at most one unit in the last place, by chance, and notes the
+// largest distance. That is what one rounding of each product's factor does. A sum of n products
+// adds n further roundings, whose sum grows as the root of n (Higham and Mary, A new approach to
+// probabilistic rounding error analysis, 2019): the longest sums here are of 64 terms (rows of a
+// step, for weights' gradients), which makes 8, in each of the two implementations and with a
+// factor of 2 for the most of many elements: 32. In a training the first step that differs moves
+// parameters whose gradient is nearly zero by another part of the learning rate; the measured
+// distance has that in it, too.
+//
+// To that come 4 roundings of the result, relative: a spread of a number can be zero by chance.
+namespace terrace {
+namespace {
+
+constexpr double kSpreads = 32;
+constexpr double kRoundings = 4 * 0x1p-24;
+
+template <typename List>
+bool has(const List& list, std::string_view name) {
+  return std::find(list.begin(), list.end(), name) != list.end();
+}
+
+std::string family_of(const std::string& name) {
+  std::ifstream stream(golden_case_directory(name) + "/config.json");
+  return nlohmann::json::parse(stream).at("model_type").get<std::string>();
+}
+
+bool must_hold(const std::string& name) {
+  return has(kFamilies, family_of(name)) && !has(kCasesNotBuilt, name);
+}
+
+std::vector<std::string> cases_that_hold() {
+  std::vector<std::string> names = golden_case_names();
+  std::erase_if(names, [](const std::string& name) { return !must_hold(name); });
+  return names;
+}
+
+double norm(const std::vector<float>& values) {
+  double sum = 0;
+  for (const float value : values) sum += static_cast<double>(value) * value;
+  return std::sqrt(sum);
+}
+
+// Collects sentences about results that are too far from the golden ones.
+class Differences {
+ public:
+  void add_number(const std::string& what, double value, double wanted, double spread) {
+    const double bound = kSpreads * spread + kRoundings * std::abs(wanted);
+    // Also where the value is not a number.
+    if (!(std::abs(value - wanted) <= bound)) tell(what, std::abs(value - wanted), bound);
+  }
+
+  void add_tensor(const std::string& what, const std::vector<float>& values,
+                  const std::vector<float>& wanted, double spread) {
+    if (values.size() != wanted.size()) {
+      list_.push_back(
+          fmt::format("{} has {} elements, not {}", what, values.size(), wanted.size()));
+      return;
+    }
+    std::vector<float> apart(values.size());
+    std::transform(values.begin(), values.end(), wanted.begin(), apart.begin(), std::minus<>());
+    const double bound = kSpreads * spread + kRoundings * norm(wanted);
+    if (!(norm(apart) <= bound)) tell(what, norm(apart), bound);
+  }
+
+  void add(const std::string& sentence) { list_.push_back(sentence); }
+  const std::vector<std::string>& list() const { return list_; }
+
+ private:
+  void tell(const std::string& what, double apart, double bound) {
+    list_.push_back(
+        fmt::format("{} is {:.3g} from the golden one; {:.3g} is the bound", what, apart, bound));
+  }
+
+  std::vector<std::string> list_;
+};
+
+// The golden file decides which tensors there are, so none can be forgotten.
+void compare_tensors(const std::string& kind, const NamedTensors& tensors, const GoldenCase& golden,
+                     Differences& differences) {
+  const bool gradients = kind == "gradient";
+  for (const auto& [name, spread] : gradients ? golden.spread.gradients : golden.spread.after) {
+    const auto found = tensors.find(name);
+    if (found == tensors.end()) {
+      differences.add(fmt::format("there is no {} of {}", kind, name));
+    } else {
+      differences.add_tensor(fmt::format("{} of {}", kind, name), found->second,
+                             gradients ? golden.gradient(name) : golden.after(name), spread);
+    }
+  }
+  if (gradients && tensors.size() != golden.spread.gradients.size()) {
+    differences.add(fmt::format("{} tensors have gradients, not {}", tensors.size(),
+                                golden.spread.gradients.size()));
+  }
+}
+
+Differences compare_training(const GoldenCase& golden, const GoldenMesh& mesh) {
+  const GoldenRun run = run_golden(golden, mesh);
+  Differences differences;
+  for (std::size_t i = 0; i < golden.losses.size(); ++i) {
+    differences.add_number(fmt::format("loss of step {}", i + 1), run.losses.at(i),
+                           golden.losses[i], golden.spread.losses[i]);
+    differences.add_number(fmt::format("gradient norm of step {}", i + 1), run.gradient_norms.at(i),
+                           golden.gradient_norms[i], golden.spread.gradient_norms[i]);
+  }
+  compare_tensors("gradient", run.gradients, golden, differences);
+  compare_tensors("value after the training", run.after, golden, differences);
+  return differences;
+}
+
+Differences compare_forward(const GoldenCase& golden) {
+  Differences differences;
+  differences.add_tensor("logits", golden_run_logits(golden), golden.logits(),
+                         golden.spread.logits);
+  if (continue_prompt(golden) != golden.continuation) differences.add("the continuation differs");
+  return differences;
+}
+
+class Golden : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    golden_ = std::make_unique<GoldenCase>(golden_case_directory(GetParam()));
+  }
+
+  void expect_training(const GoldenMesh& mesh) const {
+    EXPECT_EQ(fmt::format("{}", fmt::join(compare_training(*golden_, mesh).list(), "\n")), "");
+  }
+
+  std::unique_ptr<GoldenCase> golden_;
+};
+
+TEST_P(Golden, LogitsAndContinuation) {
+  EXPECT_EQ(fmt::format("{}", fmt::join(compare_forward(*golden_).list(), "\n")), "");
+}
+
+TEST_P(Golden, Training) { expect_training({}); }
+TEST_P(Golden, TrainingOfTwoTensorRanks) { expect_training({.shape = {.tensor = 2}}); }
+TEST_P(Golden, TrainingOfTwoPipelineStages) { expect_training({.shape = {.pipeline = 2}}); }
+TEST_P(Golden, TrainingOfTwoRanksThatShareAll) {
+  expect_training({.shape = {.data = 2}, .zero_stage = 3});
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, Golden, testing::ValuesIn(cases_that_hold()),
+                         [](const auto& info) { return info.param; });
+
+TEST(GoldenCases, EachIsOfAKnownFamily) {
+  const std::vector<std::string> names = golden_case_names();
+  for (const std::string& name : names) {
+    const std::string family = family_of(name);
+    EXPECT_NE(has(kFamilies, family), has(kFamiliesNotBuilt, family))
+        << name << " is of " << family;
+  }
+  for (const std::string_view name : kCasesNotBuilt) {
+    EXPECT_TRUE(has(names, name)) << "there is no case " << name;
+  }
+}
+
+TEST(GoldenCases, EachFamilyHasOne) {
+  std::vector<std::string> families;
+  for (const std::string& name : golden_case_names()) families.push_back(family_of(name));
+  for (const std::string_view family : kFamilies) EXPECT_TRUE(has(families, family)) << family;
+  for (const std::string_view family : kFamiliesNotBuilt) {
+    EXPECT_TRUE(has(families, family)) << family;
+  }
+}
+
+TEST(GoldenCases, FamiliesThatAreNotBuiltAreRefused) {
+  for (const std::string& name : golden_case_names()) {
+    if (!has(kFamiliesNotBuilt, family_of(name))) continue;
+    EXPECT_THROW(load_model_config(golden_case_directory(name)), ConfigError)
+        << name << " loads now: move its family in golden_families.h";
+  }
+}
+
+// Whether a case is refused, or its results differ.
+bool differs(const std::string& name) {
+  const GoldenCase golden(golden_case_directory(name));
+  try {
+    load_model_config(golden.directory);
+  } catch (const ConfigError&) {
+    return true;
+  }
+  return !compare_forward(golden).list().empty() || !compare_training(golden, {}).list().empty();
+}
+
+TEST(GoldenCases, OptionsThatAreNotBuiltDoNotHold) {
+  for (const std::string_view name : kCasesNotBuilt) {
+    EXPECT_TRUE(differs(std::string(name)))
+        << name << " holds now: take it from the list in golden_families.h";
+  }
+}
+
+}  // namespace
+}  // namespace terrace
