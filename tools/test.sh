@@ -6,6 +6,8 @@
 #   tools/test.sh --all    also those, the format, clang-tidy, the sanitizers, the CUDA build and the
 #                          demo: what continuous integration runs
 #   tools/test.sh --long   also the tests that take minutes (label long); with --all or without
+#   tools/test.sh --python also the tests that need Python's packages (label python), which it installs
+#                          outside the checkout: 6 GB from the package index; with the others or without
 #
 # docs/testing.md lists the parts. Goes on after a failure, so that one run tells everything. At the end
 # come the names and first words of failed tests, where there are any, the seconds of each part, and
@@ -14,13 +16,15 @@ set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 
 runs_all=false
+runs_python=false
 release_tests=newcomer
 for argument in "$@"; do
   case $argument in
     --all) runs_all=true ;;
     --long) release_tests=release-long ;;
+    --python) runs_python=true ;;
     *)
-      echo "test.sh: unknown argument $argument; there are --all and --long" >&2
+      echo "test.sh: unknown argument $argument; there are --all, --long and --python" >&2
       exit 2
       ;;
   esac
@@ -114,9 +118,13 @@ if $runs_all; then
   fi
 fi
 part "tests ($release_tests)" run_ctest "$release_tests"
+if $runs_python; then
+  part "Python's packages" ./tools/python_env.sh
+  part "tests (python)" run_ctest python
+fi
 
 if ((${#failures[@]})); then
-  for preset in debug tsan cuda "$release_tests"; do tell_failures "$preset" >&2; done
+  for preset in debug tsan cuda "$release_tests" python; do tell_failures "$preset" >&2; done
 fi
 printf '\n'
 printf '%s\n' "${table[@]}"

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <string>
 #include <string_view>
+#include <vector>
 
 // Which golden cases must hold. A case is of the family that its config.json names as model_type.
 namespace terrace {
@@ -38,5 +41,16 @@ inline constexpr auto kCasesNotBuilt = std::to_array<std::string_view>({
     "llama_rope_yarn_outer_positions",
     "llama_rope_yarn_parameters",
 });
+
+template <typename List>
+bool has_name(const List& list, std::string_view name) {
+  return std::find(list.begin(), list.end(), name) != list.end();
+}
+
+// The model_type of a case. Throws nlohmann::json::exception.
+std::string family_of(const std::string& name);
+
+// The cases whose results must be the golden ones.
+std::vector<std::string> cases_that_hold();
 
 }  // namespace terrace

@@ -5,7 +5,7 @@
 #include <span>
 
 #include "runtime/checkpoint/hf_export.h"
-#include "runtime/train/sampler.h"
+#include "tests/golden/golden_sampler.h"
 #include "tests/runtime/ranks_fixture.h"
 
 namespace terrace {
@@ -108,30 +108,6 @@ NamedTensors exported(const ModelConfig& config, const FlatUnits& units) {
   return tensors;
 }
 
-// The model in memory, with a window of so many positions.
-class GoldenSampler {
- public:
-  GoldenSampler(const GoldenCase& golden, std::int64_t window) {
-    const ModelConfig config = load_model_config(golden.directory);
-    SilentLog log;
-    const HfDirectory weights(golden.directory, config, parameter_layout(config), log);
-    const auto fetch = [&](const UnitLayout&, const ParameterTensor& tensor, std::int64_t begin,
-                           std::span<float> out) { weights.read(tensor, begin, out); };
-    sampler_ =
-        std::make_unique<ByteSampler>(ByteSampler::Shape{config, DType::kF32, window, 1}, fetch);
-  }
-
-  // Ids are below 256, so they are bytes. Good until the next call.
-  std::span<const float> logits_after(std::span<const std::int32_t> ids) const {
-    std::string bytes;
-    for (const std::int32_t id : ids) bytes.push_back(static_cast<char>(id));
-    return sampler_->logits_after(bytes);
-  }
-
- private:
-  std::unique_ptr<ByteSampler> sampler_;
-};
-
 // Calls `body` on a thread per rank, with its engine filled with the case's weights.
 void on_ranks(const EngineOptions& options, const GoldenMesh& mesh, const HfDirectory& weights,
               const std::function<void(RankedEngine)>& body) {
@@ -183,7 +159,7 @@ GoldenRun run_golden(const GoldenCase& golden, const GoldenMesh& mesh) {
 }
 
 std::vector<float> golden_run_logits(const GoldenCase& golden) {
-  const GoldenSampler sampler(golden, golden.positions);
+  GoldenSampler sampler(golden.directory, golden.positions);
   std::vector<float> logits;
   for (std::int64_t sequence = 0; sequence < golden.sequences; ++sequence) {
     const auto* const begin = golden.tokens.front().data() + sequence * golden.positions;
@@ -199,7 +175,7 @@ std::vector<std::int32_t> continue_prompt(const GoldenCase& golden) {
   std::vector<std::int32_t> ids = golden.prompt;
   for (std::size_t i = 0; i < golden.continuation.size(); ++i) {
     // A window of the very length: some rotary embeddings depend on it.
-    const GoldenSampler sampler(golden, static_cast<std::int64_t>(ids.size()));
+    GoldenSampler sampler(golden.directory, static_cast<std::int64_t>(ids.size()));
     const auto logits = sampler.logits_after(ids);
     const auto likeliest = std::max_element(logits.begin(), logits.end());
     ids.push_back(static_cast<std::int32_t>(likeliest - logits.begin()));

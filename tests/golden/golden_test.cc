@@ -3,8 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "runtime/model/model_config.h"
@@ -14,44 +12,23 @@
 
 // The runtime's results against those of transformers, with the same weights and tokens.
 //
-// The bounds. Both compute in fp32, in another order, so results differ by roundings, and how far a
+// The bounds. Both compute in fp32, in another order, so results differ by roundings. How far a
 // rounding moves a result is a property of the model: a softmax of large scores moves far. So it is
 // measured, with transformers alone: make_cases.py computes every result eight times more, with
 // every weight and gradient moved by at most one unit in the last place, by chance, and notes the
-// largest distance. That is what one rounding of each product's factor does. A sum of n products
-// adds n further roundings, whose sum grows as the root of n (Higham and Mary, A new approach to
-// probabilistic rounding error analysis, 2019): the longest sums here are of 64 terms (rows of a
-// step, for weights' gradients), which makes 8, in each of the two implementations and with a
-// factor of 2 for the most of many elements: 32. In a training the first step that differs moves
-// parameters whose gradient is nearly zero by another part of the learning rate; the measured
-// distance has that in it, too.
+// largest distance. That is two roundings of every product, one for each of the implementations. A
+// sum of n products has n roundings more, which add up to the root of n times one (Higham and Mary,
+// A new approach to probabilistic rounding error analysis, 2019). The longest sums here have 64
+// terms: the rows of a step, in a weight's gradient, or a width. So a bound is 8 such distances.
+// A training also moves parameters whose gradient is nearly zero by another part of the learning
+// rate where the gradient is another rounding of it; the measured distances have that in them.
 //
-// To that come 4 roundings of the result, relative: a spread of a number can be zero by chance.
+// To that come 4 roundings of the result: the measured distance of a number can be zero by chance.
 namespace terrace {
 namespace {
 
-constexpr double kSpreads = 32;
+constexpr double kSpreads = 8;
 constexpr double kRoundings = 4 * 0x1p-24;
-
-template <typename List>
-bool has(const List& list, std::string_view name) {
-  return std::find(list.begin(), list.end(), name) != list.end();
-}
-
-std::string family_of(const std::string& name) {
-  std::ifstream stream(golden_case_directory(name) + "/config.json");
-  return nlohmann::json::parse(stream).at("model_type").get<std::string>();
-}
-
-bool must_hold(const std::string& name) {
-  return has(kFamilies, family_of(name)) && !has(kCasesNotBuilt, name);
-}
-
-std::vector<std::string> cases_that_hold() {
-  std::vector<std::string> names = golden_case_names();
-  std::erase_if(names, [](const std::string& name) { return !must_hold(name); });
-  return names;
-}
 
 double norm(const std::vector<float>& values) {
   double sum = 0;
@@ -165,26 +142,26 @@ TEST(GoldenCases, EachIsOfAKnownFamily) {
   const std::vector<std::string> names = golden_case_names();
   for (const std::string& name : names) {
     const std::string family = family_of(name);
-    EXPECT_NE(has(kFamilies, family), has(kFamiliesNotBuilt, family))
+    EXPECT_NE(has_name(kFamilies, family), has_name(kFamiliesNotBuilt, family))
         << name << " is of " << family;
   }
   for (const std::string_view name : kCasesNotBuilt) {
-    EXPECT_TRUE(has(names, name)) << "there is no case " << name;
+    EXPECT_TRUE(has_name(names, name)) << "there is no case " << name;
   }
 }
 
 TEST(GoldenCases, EachFamilyHasOne) {
   std::vector<std::string> families;
   for (const std::string& name : golden_case_names()) families.push_back(family_of(name));
-  for (const std::string_view family : kFamilies) EXPECT_TRUE(has(families, family)) << family;
+  for (const std::string_view family : kFamilies) EXPECT_TRUE(has_name(families, family)) << family;
   for (const std::string_view family : kFamiliesNotBuilt) {
-    EXPECT_TRUE(has(families, family)) << family;
+    EXPECT_TRUE(has_name(families, family)) << family;
   }
 }
 
 TEST(GoldenCases, FamiliesThatAreNotBuiltAreRefused) {
   for (const std::string& name : golden_case_names()) {
-    if (!has(kFamiliesNotBuilt, family_of(name))) continue;
+    if (!has_name(kFamiliesNotBuilt, family_of(name))) continue;
     EXPECT_THROW(load_model_config(golden_case_directory(name)), ConfigError)
         << name << " loads now: move its family in golden_families.h";
   }

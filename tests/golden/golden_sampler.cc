@@ -1,0 +1,23 @@
+#include "tests/golden/golden_sampler.h"
+
+#include "runtime/checkpoint/hf_directory.h"
+
+namespace terrace {
+
+GoldenSampler::GoldenSampler(const std::string& directory, std::int64_t window) {
+  const ModelConfig config = load_model_config(directory);
+  SilentLog log;
+  const HfDirectory weights(directory, config, parameter_layout(config), log);
+  const auto fetch = [&](const UnitLayout&, const ParameterTensor& tensor, std::int64_t begin,
+                         std::span<float> out) { weights.read(tensor, begin, out); };
+  sampler_ =
+      std::make_unique<ByteSampler>(ByteSampler::Shape{config, DType::kF32, window, 1}, fetch);
+}
+
+std::span<const float> GoldenSampler::logits_after(std::span<const std::int32_t> ids) {
+  std::string bytes;  // ids below 256 are bytes
+  for (const std::int32_t id : ids) bytes.push_back(static_cast<char>(id));
+  return sampler_->logits_after(bytes);
+}
+
+}  // namespace terrace
