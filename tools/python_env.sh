@@ -4,10 +4,10 @@
 #   tools/python_env.sh           makes it, or finds it as it should be
 #   tools/python_env.sh --check   only looks: exits with 3 where it is not there or is out of date
 #
-# The folder is $TERRACE_PYTHON_ENV, or terrace/python in the user's cache. It holds the packages that
-# tests/golden/requirements.txt names, about 6 GB: the package index has no smaller torch for Linux.
-# Where PIP_INDEX_URL names an index of CPU builds, pip takes those. Needs python3 of 3.11 or later,
-# named by PYTHON where it is another, and its venv module.
+# The folder is $TERRACE_PYTHON_ENV, or terrace/python in the user's cache. It holds the packages
+# that tests/golden/requirements.txt names, about 6 GB: the usual index has no torch without CUDA
+# for Linux. Where PIP_INDEX_URL names an index of CPU builds, pip takes those. Needs python3 of
+# 3.11 or later, named by PYTHON where it is another, and its venv module.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -1,4 +1,4 @@
-"""Proofs that a case can fail: what every option changes, and by how much rounding moves a result."""
+"""Proofs that a case can fail: what every option changes, and how far rounding moves results."""
 
 import torch
 

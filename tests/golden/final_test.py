@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Trains golden cases with the program and holds them against transformers: final_test.py TERRACE LOGITS
+"""Trains golden cases with the program and with transformers: final_test.py TERRACE GOLDEN_LOGITS
 
-For every case that golden_test.cc runs, the program trains five steps, each over all of its data, so
-that the order of samples does not matter. transformers trains likewise. Then transformers loads final/,
-which must have its tensors and no others, and its logits are held against the program's own of final/,
-and against those of its own training. Bounds are those of golden_test.cc: eight times what moving
-weights and gradients by one unit in the last place changes, measured here.
+For every case that golden_test.cc runs, the program trains five steps, each over all of its data,
+so that the order of samples does not matter. transformers trains likewise. Then transformers loads
+final/, which must have its tensors and no others. Its logits are held against the program's own of
+final/, and those against the logits of what transformers has trained. Bounds are those of
+golden_test.cc: eight times what moving weights and gradients by one unit in the last place changes,
+measured here.
 """
 
 import json
@@ -51,8 +52,8 @@ def run_program(terrace, case, text, directory, max_grad_norm):
         "learning-rate": reference.LEARNING_RATE, "lr-scheduler-type": "constant",
         "weight-decay": reference.WEIGHT_DECAY, "adam-beta1": reference.BETAS[0],
         "adam-beta2": reference.BETAS[1], "adam-epsilon": reference.EPSILON,
-        "max-grad-norm": max_grad_norm, "precision": "fp32", "save-dtype": "fp32", "init": "weights",
-        "device": "cpu", "threads": 1, "run-dir": Path(directory, "run"),
+        "max-grad-norm": max_grad_norm, "precision": "fp32", "save-dtype": "fp32",
+        "init": "weights", "device": "cpu", "threads": 1, "run-dir": Path(directory, "run"),
     }
     command = [terrace, "train"]
     for name, value in flags.items():
@@ -146,7 +147,8 @@ def main():
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     torch.set_num_threads(1)
-    cases = subprocess.run([logits_program], capture_output=True, text=True, check=True).stdout.split()
+    listed = subprocess.run([logits_program], capture_output=True, text=True, check=True)
+    cases = listed.stdout.split()
     assert cases, "no case is built"
     failures = 0
     for case in cases:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 class Change:
     """Another reading of a case's files, as an implementation might have it that ignores an option.
 
-    `keys` replaces keys of config.json (None: null), `without` removes some, and `patch` changes the
-    model that transformers makes. Either the logits must differ from the case's, or, where `of` is
-    "gradients", some gradient must: by `least`, relative to the norm.
+    `keys` replaces keys of config.json (None: null), `without` removes some, and `patch` changes
+    the model that transformers makes. Either the logits must differ from the case's, or, where `of`
+    is "gradients", some gradient must: by `least`, relative to the norm.
     """
 
     name: str

@@ -5,9 +5,9 @@
     ... make_cases.py gemma2 phi3_su                                          some
     ... make_cases.py --compare                                               writes nothing
 
-Every option of a case is proved to matter: with the option read otherwise, the results must differ by
-far more than rounding. With --compare the results are held against the files that are there, within
-the bounds that golden_test.cc has; README.md says more.
+Every option of a case is proved to matter: with the option read otherwise, the results must differ
+by far more than rounding. With --compare the results are held against the files that are there,
+within the bounds that golden_test.cc has; README.md says more.
 """
 
 import argparse
@@ -135,7 +135,7 @@ def check_settled(case, results, spread):
     for name, value in results.training.after.items():
         bound = bound_of(spread.after[name], value)
         if case.stores_after and (bound > MOST_AFTER) != is_unsettled(case, name):
-            raise AssertionError(f"{case.name}: after the training the bound of {name} is {bound:.1e}")
+            raise AssertionError(f"{case.name}: the bound of {name} after training is {bound:.1e}")
 
 
 def golden_text(case, results, spread, after):

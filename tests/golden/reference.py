@@ -1,4 +1,4 @@
-"""What transformers computes with the files of a case: logits, gradients, a training, a continuation."""
+"""What transformers computes with a case: logits, gradients, a training, a continuation."""
 
 import json
 import math
@@ -37,7 +37,7 @@ def edited(config, keys, without):
 
 
 def configuration_of(case):
-    """The text of config.json as an object: transformers' own, with what the case removes and sets."""
+    """config.json as an object: what transformers writes, less and with what the case says."""
     config = AutoConfig.for_model(case.family, **case.config)
     config.architectures = [type(AutoModelForCausalLM.from_config(config)).__name__]
     config.dtype = torch.float32
