@@ -126,6 +126,27 @@ def check_bounds(case, results, spread):
     return most
 
 
+def check_double(case, config, weights, results, spread):
+    """Another implementation holds: the same model with fp64 between its fp32 parts."""
+    model = reference.with_weights(config, weights).double()
+    logits = reference.logits_of(model, results.batches)
+    expect_within(case, "logits", logits, results.logits, spread.logits)
+    gradients = reference.gradients_of(model, results.batches)
+    after = reference.train(model, results.batches, results.max_grad_norm).after
+    for name, wanted in results.gradients.items():
+        expect_within(case, f"gradient of {name}", gradients[name], wanted, spread.gradients[name])
+    for name in kept_after(case, results):
+        wanted = results.training.after[name]
+        expect_within(case, f"{name} after training", after[name], wanted, spread.after[name])
+
+
+def expect_within(case, what, values, wanted, spread):
+    apart = (values - wanted).norm().item()
+    bound = SPREADS * spread + 2.0**-22 * wanted.norm().item()
+    if apart > bound:
+        raise AssertionError(f"{case.name}: {what} in fp64 is {apart / bound:.1f} bounds away")
+
+
 def is_unsettled(case, name):
     return any(name.endswith(end) for end in case.unsettled)
 
@@ -256,6 +277,7 @@ def make(case):
     most = check_bounds(case, results, spread)
     check_settled(case, results, spread)
     check_training(case, config, exact, results, spread)
+    check_double(case, config, exact, results, spread)
     size = write(case, config, weights, results, spread)
     least = min(changes, default=float("nan"))
     print(f"{case.name}: {size} bytes, draw {case.draw}, bounds up to {most:.1e}, "
