@@ -5,8 +5,9 @@
 #include <span>
 
 #include "runtime/checkpoint/hf_export.h"
+#include "runtime/checkpoint/weight_state.h"
 #include "tests/golden/golden_sampler.h"
-#include "tests/runtime/ranks_fixture.h"
+#include "tests/runtime/engine/ranks_fixture.h"
 
 namespace terrace {
 namespace {
