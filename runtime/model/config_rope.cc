@@ -72,11 +72,11 @@ void check_theta(const ConfigReader& config, const RopeOptions& options, const s
 
 }  // namespace
 
-RopeOptions read_rope(const ConfigReader& config) {
+RopeOptions read_rope(const ConfigReader& config, const RopeDefaults& defaults) {
   if (config.number("partial_rotary_factor", 1.0) != 1.0) {
     config.refuse("partial_rotary_factor", "is not built");
   }
-  const double theta = config.number("rope_theta", RopeOptions().theta);
+  const double theta = config.number("rope_theta", defaults.theta);
   const auto is_there = [](const std::optional<ConfigReader>& object) {
     return object.has_value() && !object->keys().empty();
   };
@@ -94,6 +94,15 @@ RopeOptions read_rope(const ConfigReader& config) {
     refuse_both(config.origin(), kOlder, kNewer);
   }
   return options;
+}
+
+RopeOptions read_rope_of_layers(const ConfigReader& config, const std::string& layer_type,
+                                const RopeDefaults& defaults) {
+  const std::optional<ConfigReader> all = config.object(kNewer);
+  const std::optional<ConfigReader> own = all.has_value() ? all->object(layer_type) : std::nullopt;
+  RopeOptions options;
+  options.theta = defaults.theta;
+  return own.has_value() ? read_object(*own, defaults.theta) : options;
 }
 
 }  // namespace terrace

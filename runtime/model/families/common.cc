@@ -58,8 +58,9 @@ ParameterNames usual_names() {
   return names;
 }
 
-void read_one_rope(const ConfigReader& keys, ModelConfig& config) {
-  config.ropes = {read_rope(keys)};
+void read_one_rope(const ConfigReader& keys, ModelConfig& config, double theta) {
+  const RopeDefaults defaults = {theta, config.positions, config.rotated_width()};
+  config.ropes = {read_rope(keys, defaults)};
   config.layer_options.assign(static_cast<std::size_t>(config.layers), LayerOptions{.rope = 0});
 }
 

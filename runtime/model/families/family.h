@@ -34,7 +34,7 @@ extern const Family kLlamaFamily;
 void read_sizes(const ConfigReader& keys, ModelConfig& config);
 // model.layers.N.self_attn.q_proj and so on, as most families name their parameters.
 ParameterNames usual_names();
-// One rotary table, the same for all layers.
-void read_one_rope(const ConfigReader& keys, ModelConfig& config);
+// One rotary table, the same for all layers; `theta` is the class's.
+void read_one_rope(const ConfigReader& keys, ModelConfig& config, double theta = 10000.0);
 
 }  // namespace terrace
