@@ -54,8 +54,8 @@ class Lowering {
   struct Operands;
   void unit_pass(const Stage& stage, const std::vector<UnitStep>& steps);
   Operands operands_of(const Stage& stage, const std::vector<UnitStep>& steps);
-  void add_activations(const Stage& stage, const UnitStep& all, Operands& operands);
-  void add_gradients(const Stage& stage, const UnitStep& all, Operands& operands);
+  void add_activations(const Stage& stage, const std::vector<UnitStep>& steps, Operands& operands);
+  void add_gradients(const Stage& stage, const std::vector<UnitStep>& steps, Operands& operands);
   Range between(const Stage& stage, const UnitAccess& access, Operands& operands);
   void compute_step(const Stage& stage, const UnitStep& step, Operands& operands);
   void exchange_step(const Stage& stage, const UnitStep& step, Operands& operands);

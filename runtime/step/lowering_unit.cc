@@ -10,18 +10,16 @@
 namespace terrace {
 namespace {
 
-// All that a pass touches.
-UnitStep all_of(const std::vector<UnitStep>& steps) {
-  UnitStep all;
-  for (const UnitStep& step : steps) {
-    all.reads.insert(all.reads.end(), step.reads.begin(), step.reads.end());
-    all.writes.insert(all.writes.end(), step.writes.begin(), step.writes.end());
-  }
-  return all;
-}
-
 bool has(const std::vector<UnitAccess>& accesses, Role role) {
   return std::ranges::find(accesses, role, &UnitAccess::role) != accesses.end();
+}
+
+bool any_reads(const std::vector<UnitStep>& steps, Role role) {
+  return std::ranges::any_of(steps, [role](const UnitStep& s) { return has(s.reads, role); });
+}
+
+bool any_writes(const std::vector<UnitStep>& steps, Role role) {
+  return std::ranges::any_of(steps, [role](const UnitStep& s) { return has(s.writes, role); });
 }
 
 }  // namespace
@@ -47,36 +45,36 @@ void Lowering::unit_pass(const Stage& stage, const std::vector<UnitStep>& steps)
 
 // What must be fetched comes in one order, whatever the steps: its loads are issued in that order.
 Lowering::Operands Lowering::operands_of(const Stage& stage, const std::vector<UnitStep>& steps) {
-  const UnitStep all = all_of(steps);
   Operands operands;
   operands.between.resize(model_.units.at(stage.unit).between.size());
   operands.of(Role::kParameters) = parameters_for(stage.unit);
-  if (has(all.reads, Role::kTiedParameters)) {
+  if (any_reads(steps, Role::kTiedParameters)) {
     operands.of(Role::kTiedParameters) = parameters_for(0);
   }
-  if (has(all.reads, Role::kTokens)) operands.of(Role::kTokens) = tokens_of(stage.micro_batch);
-  add_activations(stage, all, operands);
-  if (has(all.writes, Role::kLosses)) {
+  if (any_reads(steps, Role::kTokens)) operands.of(Role::kTokens) = tokens_of(stage.micro_batch);
+  add_activations(stage, steps, operands);
+  if (any_writes(steps, Role::kLosses)) {
     operands.of(Role::kLosses) = {shared_.losses,
                                   sizeof(double) * static_cast<std::size_t>(stage.micro_batch),
                                   sizeof(double)};
   }
-  if (policy_.has_backward) add_gradients(stage, all, operands);
+  if (policy_.has_backward) add_gradients(stage, steps, operands);
   return operands;
 }
 
-void Lowering::add_activations(const Stage& stage, const UnitStep& all, Operands& operands) {
+void Lowering::add_activations(const Stage& stage, const std::vector<UnitStep>& steps,
+                               Operands& operands) {
   const std::int32_t below = stage.unit - 1;
-  if (has(all.reads, Role::kHidden)) {
+  if (any_reads(steps, Role::kHidden)) {
     operands.of(Role::kHidden) = hidden_for(below, stage.micro_batch);
   }
-  if (has(all.writes, Role::kHiddenOut)) {
+  if (any_writes(steps, Role::kHiddenOut)) {
     BufferId& out = hidden(stage.unit, stage.micro_batch).memory;
     out = activation_buffer("hidden", stage);
     operands.of(Role::kHiddenOut) = draft_.whole(out);
   }
   const bool has_saved = model_.units.at(stage.unit).saved_bytes != 0;
-  if (!has_saved || !(has(all.reads, Role::kSaved) || has(all.writes, Role::kSaved))) return;
+  if (!has_saved || !(any_reads(steps, Role::kSaved) || any_writes(steps, Role::kSaved))) return;
   Activation& kept = saved(stage.unit, stage.micro_batch);
   if (stage.kind == OpKind::kBackward) {
     operands.of(Role::kSaved) = brought_back(kept, stage);
@@ -89,19 +87,20 @@ void Lowering::add_activations(const Stage& stage, const UnitStep& all, Operands
   }
 }
 
-void Lowering::add_gradients(const Stage& stage, const UnitStep& all, Operands& operands) {
+void Lowering::add_gradients(const Stage& stage, const std::vector<UnitStep>& steps,
+                             Operands& operands) {
   const std::int32_t below = stage.unit - 1;
-  if (has(all.reads, Role::kHiddenGradient)) {
+  if (any_reads(steps, Role::kHiddenGradient)) {
     operands.of(Role::kHiddenGradient) =
         draft_.whole(hidden_gradient(stage.unit, stage.micro_batch));
   }
-  if (has(all.writes, Role::kHiddenGradientOut)) {
+  if (any_writes(steps, Role::kHiddenGradientOut)) {
     BufferId& out = hidden_gradient(below, stage.micro_batch);
     out = activation_buffer("hidden grad", stage, below);
     operands.of(Role::kHiddenGradientOut) = draft_.whole(out);
   }
   const auto target = [&](Role role, std::int32_t unit, bool& adds) {
-    if (!has(all.writes, role)) return;
+    if (!any_writes(steps, role)) return;
     const bool sums_elsewhere = sums_on_host(unit) || sums_shards(unit);
     if (sums_elsewhere) gradient_.at(unit) = kNoBuffer;
     operands.of(role) = compute_gradient(unit);
