@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <bit>
 #include <filesystem>
-#include <map>
 #include <utility>
 
 #include "base/check.h"
@@ -73,11 +72,17 @@ bool is_known_buffer(const std::string& name) {
 }
 
 std::vector<std::uint64_t> shape_on_disk(const ParameterTensor& tensor) {
-  const auto rows = static_cast<std::uint64_t>(tensor.rows);
+  const auto rows = static_cast<std::uint64_t>(tensor.stored_rows);
   const auto columns = static_cast<std::uint64_t>(tensor.columns);
   if (tensor.is_vector) return {rows};
   if (tensor.stored_transposed) return {columns, rows};
   return {rows, columns};
+}
+
+// Empty where the family has no such parameter.
+std::string stored_name_of(const ModelConfig& config, ParameterKind kind) {
+  const ParameterName& name = config.names.at(static_cast<std::size_t>(kind));
+  return name.stored.empty() ? name.name : name.stored;
 }
 
 void check_tensor(const std::string& directory, const SafetensorsTensor& stored,
@@ -115,8 +120,8 @@ std::string why_bytes_are_foreign(const std::string& directory, const ModelConfi
 }
 
 HfDirectory::HfDirectory(std::string directory, const ModelConfig& config,
-                         const std::vector<UnitLayout>& layout, Log& log)
-    : directory_(std::move(directory)) {
+                         const std::vector<UnitLayout>& layout, Log& log, FileSystem& disk)
+    : directory_(std::move(directory)), disk_(disk) {
   open(log);
   find_parameters(layout);
   if (config.tied) check_tied_head(config);
@@ -160,16 +165,19 @@ void HfDirectory::open_indexed() {
 void HfDirectory::find_parameters(const std::vector<UnitLayout>& layout) {
   for (const UnitLayout& unit : layout) {
     for (const ParameterTensor& tensor : unit.tensors) {
-      const Place place = locate(tensor.name);
+      const Place place = locate(tensor.stored_name);
       if (place.tensor == nullptr) {
-        const bool head = tensor.name == "lm_head.weight";
-        throw ConfigError(fmt::format("{}: tensor {} is not in the files", directory_, tensor.name),
-                          head ? "if the head is the embedding, config.json must say "
-                                 "\"tie_word_embeddings\": true"
-                               : "the files are incomplete, or not of the model in config.json");
+        const bool head = tensor.kind == ParameterKind::kHeadWeight;
+        throw ConfigError(
+            fmt::format("{}: tensor {} is not in the files", directory_, tensor.stored_name),
+            head ? "if the head is the embedding, config.json must say "
+                   "\"tie_word_embeddings\": true"
+                 : "the files are incomplete, or not of the model in config.json");
       }
       check_tensor(directory_, *place.tensor, tensor);
-      parameters_[tensor.name] = place;
+      StoredTensor& stored = parameters_[tensor.stored_name];
+      stored.place = place;
+      stored.parameters.push_back(tensor.name);
     }
   }
 }
@@ -182,7 +190,7 @@ void HfDirectory::open_file(const std::string& name) {
                       "the download is incomplete, or the index is older than the files: fetch "
                       "them again");
   }
-  files_.push_back(std::make_unique<SafetensorsFile>(path.string()));
+  files_.push_back(std::make_unique<SafetensorsFile>(path.string(), disk_));
   const SafetensorsFile& file = *files_.back();
   for (const SafetensorsTensor& tensor : file.header().tensors) {
     const auto [place, added] = stored_.try_emplace(tensor.name, Place{&file, &tensor});
@@ -195,21 +203,20 @@ void HfDirectory::open_file(const std::string& name) {
 }
 
 HfDirectory::Place HfDirectory::locate(const std::string& name) const {
-  constexpr std::string_view kOfLlama = "model.";
   auto found = stored_.find(name);
-  if (found == stored_.end()) found = stored_.find("transformer." + name);
-  if (found == stored_.end() && name.starts_with(kOfLlama)) {
-    found = stored_.find(name.substr(kOfLlama.size()));
+  for (const std::string_view prefix : {"transformer.", "model."}) {
+    if (found == stored_.end() && name.starts_with(prefix)) {
+      found = stored_.find(name.substr(prefix.size()));
+    }
   }
   return found == stored_.end() ? Place{} : found->second;
 }
 
 // transformers 5 keeps such a head, others drop it.
 void HfDirectory::check_tied_head(const ModelConfig& config) const {
-  const Place head = locate("lm_head.weight");
+  const Place head = locate(stored_name_of(config, ParameterKind::kHeadWeight));
   if (head.tensor == nullptr) return;
-  const auto kind = static_cast<std::size_t>(ParameterKind::kTokenEmbedding);
-  const Place embedding = locate(config.names.at(kind).name);
+  const Place embedding = locate(stored_name_of(config, ParameterKind::kTokenEmbedding));
   if (same_bytes(*head.file, *head.tensor, *embedding.file, *embedding.tensor)) return;
   throw ConfigError(
       fmt::format("{}: config.json ties the head to the embedding, and {} differs from {}",
@@ -220,27 +227,29 @@ void HfDirectory::check_tied_head(const ModelConfig& config) const {
 
 WeightTypes HfDirectory::types() const {
   std::map<DType, std::uint64_t> elements;
-  for (const auto& [name, place] : parameters_) {
-    elements[dtype_of(place.tensor->type)] += place.tensor->elements();
+  for (const auto& [name, stored] : parameters_) {
+    elements[dtype_of(stored.place.tensor->type)] += stored.place.tensor->elements();
   }
   WeightTypes types;
   types.usual =
       std::ranges::max_element(elements, {}, [](const auto& pair) { return pair.second; })->first;
-  for (const auto& [name, place] : parameters_) {
-    const DType dtype = dtype_of(place.tensor->type);
-    if (dtype != types.usual) types.others[name] = dtype;
+  for (const auto& [name, stored] : parameters_) {
+    const DType dtype = dtype_of(stored.place.tensor->type);
+    if (dtype == types.usual) continue;
+    for (const std::string& parameter : stored.parameters) types.others[parameter] = dtype;
   }
   return types;
 }
 
 void HfDirectory::report_unexpected(const ModelConfig& config, Log& log) const {
   std::vector<std::string> used;
-  for (const auto& [name, place] : parameters_) used.push_back(place.tensor->name);
+  for (const auto& [name, stored] : parameters_) used.push_back(stored.place.tensor->name);
   std::sort(used.begin(), used.end());
+  const std::string head = stored_name_of(config, ParameterKind::kHeadWeight);
   std::vector<std::string> unexpected;
   for (const auto& [name, place] : stored_) {
     if (std::binary_search(used.begin(), used.end(), name) || is_known_buffer(name)) continue;
-    if (config.tied && name.ends_with("lm_head.weight")) continue;
+    if (config.tied && !head.empty() && name.ends_with(head)) continue;
     unexpected.push_back(name);
   }
   if (unexpected.empty()) return;
@@ -256,22 +265,21 @@ void HfDirectory::read(const ParameterTensor& tensor, std::int64_t begin,
                        std::span<float> out) const {
   TERRACE_CHECK_LE(0, begin);
   TERRACE_CHECK_LE(begin + static_cast<std::int64_t>(out.size()), tensor.elements());
-  const auto found = parameters_.find(tensor.name);
+  const auto found = parameters_.find(tensor.stored_name);
   TERRACE_CHECK(found != parameters_.end());
   if (out.empty()) return;
-  if (tensor.stored_transposed) return read_transposed(found->second, tensor, begin, out);
-  read_stored(*found->second.file, *found->second.tensor, begin, out);
+  const Place& place = found->second.place;
+  if (tensor.stored_transposed) return read_transposed(place, tensor, begin, out);
+  const std::int64_t first = tensor.stored_first_row * tensor.columns;
+  read_stored(*place.file, *place.tensor, first + begin, out);
 }
 
 std::uint64_t HfDirectory::fingerprint() const {
   constexpr std::uint64_t kSampleBytes = 64 << 10;
-  std::vector<std::string> names;
-  for (const auto& [name, place] : parameters_) names.push_back(name);
-  std::ranges::sort(names);
   StreamingHash hash;
   std::vector<std::byte> sample;
-  for (const std::string& name : names) {
-    const auto& [file, tensor] = parameters_.at(name);
+  for (const auto& [name, stored] : parameters_) {
+    const auto& [file, tensor] = stored.place;
     const std::string header =
         fmt::format("{} {} [{}]", name, name_of(tensor->type), fmt::join(tensor->shape, ", "));
     hash.add(std::as_bytes(std::span(header)));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -19,8 +20,9 @@ namespace terrace {
 // sentence; empty where nothing says so.
 std::string why_bytes_are_foreign(const std::string& directory, const ModelConfig& config);
 
-// The weights of a Hugging Face directory, found by the names of a model's parameters. Reads are
-// thread-safe.
+// The weights of a Hugging Face directory, found by the names under which a model's parameters are
+// stored: with or without the prefixes "transformer." and "model.". A stored tensor holds the rows
+// of one or more parameters. Reads are thread-safe.
 class HfDirectory {
  public:
   // Opens all files and checks that every parameter is there in its shape. Of model.safetensors and
@@ -30,23 +32,31 @@ class HfDirectory {
   // cannot be loaded, or a head that a tied model would lose; CorruptData for files that contradict
   // each other; IoError.
   HfDirectory(std::string directory, const ModelConfig& config,
-              const std::vector<UnitLayout>& layout, Log& log);
+              const std::vector<UnitLayout>& layout, Log& log, FileSystem& disk = system_files());
 
-  // Elements [begin, begin + out.size()) of a parameter, in its own layout [rows, columns], as fp32
-  // (all of F32, BF16 and F16 are exact in it). A tensor stored transposed is read whole for each
-  // call, so ask for all of it, or for large parts. Throws IoError.
+  // Elements [begin, begin + out.size()) of a parameter of the whole model, in its own layout
+  // [rows, columns], as fp32 (all of F32, BF16 and F16 are exact in it). Reads these elements
+  // alone, except that a tensor stored transposed is read whole for each call: ask for all of it,
+  // or for large parts. Throws IoError.
   void read(const ParameterTensor& tensor, std::int64_t begin, std::span<float> out) const;
 
   // A hash of the model's tensors: of the type and shape of each, and of its first, middle and last
   // bytes. Throws IoError.
   std::uint64_t fingerprint() const;
-  // The types that the model's parameters have in the files.
+  // The types that the model's parameters have in the files: the same for all parameters of one
+  // stored tensor.
   WeightTypes types() const;
 
  private:
   struct Place {
     const SafetensorsFile* file = nullptr;
     const SafetensorsTensor* tensor = nullptr;
+  };
+
+  // A tensor of the model in the files.
+  struct StoredTensor {
+    Place place;
+    std::vector<std::string> parameters = {};  // by ParameterTensor::name: its rows, in order
   };
 
   void open(Log& log);
@@ -60,9 +70,10 @@ class HfDirectory {
                        std::span<float> out) const;
 
   std::string directory_;
+  FileSystem& disk_;
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
-  std::unordered_map<std::string, Place> stored_;      // by the name in the files
-  std::unordered_map<std::string, Place> parameters_;  // by ParameterTensor::name
+  std::unordered_map<std::string, Place> stored_;   // by the name in the files
+  std::map<std::string, StoredTensor> parameters_;  // by ParameterTensor::stored_name
 };
 
 }  // namespace terrace

@@ -26,10 +26,18 @@ namespace fs = std::filesystem;
 constexpr std::int64_t kFetchElements = 1 << 20;       // 4 MiB
 constexpr std::int64_t kTransposeElements = 16 << 20;  // 64 MiB
 
+// A tensor of the file, and the parameters that are its rows, in order.
 struct Piece {
-  const UnitLayout* unit;
-  const ParameterTensor* tensor;
-  std::string name;  // in the file
+  const UnitLayout* unit = nullptr;
+  std::vector<const ParameterTensor*> parameters = {};
+  DType dtype = DType::kF32;
+
+  const ParameterTensor& first() const { return *parameters.front(); }
+  const std::string& name() const { return first().stored_name; }
+  std::int64_t elements() const { return first().stored_rows * first().columns; }
+  std::uint64_t size_bytes() const {
+    return static_cast<std::uint64_t>(elements()) * size_of(dtype);
+  }
 };
 
 struct Shard {
@@ -38,20 +46,30 @@ struct Shard {
   std::vector<Piece> pieces;
 };
 
-std::uint64_t stored_bytes(const ParameterTensor& tensor, DType dtype) {
-  return static_cast<std::uint64_t>(tensor.elements()) * size_of(dtype);
+// Parameters of one tensor lie side by side in the layout.
+std::vector<Piece> pieces_of(const UnitLayout& unit, const WeightTypes& types) {
+  std::vector<Piece> pieces;
+  for (const ParameterTensor& tensor : unit.tensors) {
+    const DType dtype = types.of(tensor.name);
+    if (tensor.stored_first_row == 0) pieces.push_back({.unit = &unit, .dtype = dtype});
+    Piece& piece = pieces.back();
+    piece.parameters.push_back(&tensor);
+    TERRACE_CHECK_EQ(piece.name(), tensor.stored_name);
+    TERRACE_CHECK(piece.dtype == dtype);
+  }
+  return pieces;
 }
 
 std::vector<Shard> plan_shards(const HfExportOptions& options,
                                const std::vector<UnitLayout>& layout) {
   std::vector<Shard> shards(1);
   for (const UnitLayout& unit : layout) {
-    for (const ParameterTensor& tensor : unit.tensors) {
-      const std::uint64_t size = stored_bytes(tensor, options.types.of(tensor.name));
+    for (Piece& piece : pieces_of(unit, options.types)) {
+      const std::uint64_t size = piece.size_bytes();
       const std::uint64_t present = shards.back().size_bytes;
       if (present > 0 && present + size > options.max_shard_bytes) shards.emplace_back();
       shards.back().size_bytes += size;
-      shards.back().pieces.push_back({&unit, &tensor, tensor.stored_name});
+      shards.back().pieces.push_back(std::move(piece));
     }
   }
   for (std::size_t i = 0; i < shards.size(); ++i) {
@@ -67,18 +85,18 @@ SafetensorsType type_in_file(DType dtype) {
   return dtype == DType::kF16 ? SafetensorsType::kF16 : SafetensorsType::kBF16;
 }
 
-SafetensorsHeader header_of(const Shard& shard, const WeightTypes& types) {
+SafetensorsHeader header_of(const Shard& shard) {
   SafetensorsHeader header;
   header.metadata["format"] = "pt";
   for (const Piece& piece : shard.pieces) {
-    const auto rows = static_cast<std::uint64_t>(piece.tensor->rows);
-    const auto columns = static_cast<std::uint64_t>(piece.tensor->columns);
+    const auto rows = static_cast<std::uint64_t>(piece.first().stored_rows);
+    const auto columns = static_cast<std::uint64_t>(piece.first().columns);
     SafetensorsTensor tensor;
-    tensor.name = piece.name;
-    tensor.type = type_in_file(types.of(piece.tensor->name));
-    if (piece.tensor->is_vector) {
+    tensor.name = piece.name();
+    tensor.type = type_in_file(piece.dtype);
+    if (piece.first().is_vector) {
       tensor.shape = {rows};
-    } else if (piece.tensor->stored_transposed) {
+    } else if (piece.first().stored_transposed) {
       tensor.shape = {columns, rows};
     } else {
       tensor.shape = {rows, columns};
@@ -93,29 +111,35 @@ class PieceWriter {
  public:
   explicit PieceWriter(FetchParameter fetch) : fetch_(fetch) {}
 
-  void write(const Piece& piece, DType dtype, SafetensorsWriter& file) {
-    dtype_ = dtype;
-    name_ = piece.name;
-    if (piece.tensor->stored_transposed) return write_transposed(piece, file);
-    const std::int64_t elements = piece.tensor->elements();
-    for (std::int64_t begin = 0; begin < elements; begin += kFetchElements) {
-      append(fetch(piece, begin, std::min(kFetchElements, elements - begin)), file);
-    }
+  void write(const Piece& piece, SafetensorsWriter& file) {
+    dtype_ = piece.dtype;
+    name_ = piece.name();
+    unit_ = piece.unit;
+    if (piece.first().stored_transposed) return write_transposed(piece.first(), file);
+    for (const ParameterTensor* tensor : piece.parameters) write_rows(*tensor, file);
   }
 
  private:
-  std::span<const float> fetch(const Piece& piece, std::int64_t begin, std::int64_t count) {
+  std::span<const float> fetch(const ParameterTensor& tensor, std::int64_t begin,
+                               std::int64_t count) {
     fetched_.resize(std::max(fetched_.size(), static_cast<std::size_t>(count)));
     const auto part = std::span(fetched_).first(static_cast<std::size_t>(count));
-    fetch_(*piece.unit, *piece.tensor, begin, part);
+    fetch_(*unit_, tensor, begin, part);
     return part;
+  }
+
+  void write_rows(const ParameterTensor& tensor, SafetensorsWriter& file) {
+    const std::int64_t elements = tensor.elements();
+    for (std::int64_t begin = 0; begin < elements; begin += kFetchElements) {
+      append(fetch(tensor, begin, std::min(kFetchElements, elements - begin)), file);
+    }
   }
 
   // The file's rows are our columns: as many as fit the buffer at a time, gathered from all our
   // rows.
-  void write_transposed(const Piece& piece, SafetensorsWriter& file) {
-    const std::int64_t rows = piece.tensor->rows;
-    const std::int64_t columns = piece.tensor->columns;
+  void write_transposed(const ParameterTensor& tensor, SafetensorsWriter& file) {
+    const std::int64_t rows = tensor.rows;
+    const std::int64_t columns = tensor.columns;
     const std::int64_t wide = std::clamp<std::int64_t>(kTransposeElements / rows, 1, columns);
     const std::int64_t tall = std::clamp<std::int64_t>(kFetchElements / columns, 1, rows);
     std::vector<float> turned(static_cast<std::size_t>(wide * rows));
@@ -123,7 +147,7 @@ class PieceWriter {
       const std::int64_t c1 = std::min(columns, c0 + wide);
       for (std::int64_t r0 = 0; r0 < rows; r0 += tall) {
         const std::int64_t r1 = std::min(rows, r0 + tall);
-        const auto part = fetch(piece, r0 * columns, (r1 - r0) * columns);
+        const auto part = fetch(tensor, r0 * columns, (r1 - r0) * columns);
         for (std::int64_t c = c0; c < c1; ++c) {
           for (std::int64_t r = r0; r < r1; ++r) {
             turned[(c - c0) * rows + r] = part[(r - r0) * columns + c];
@@ -160,8 +184,9 @@ class PieceWriter {
   }
 
   const FetchParameter fetch_;
-  DType dtype_ = DType::kF32;  // of the present piece
-  std::string name_;           // of it
+  DType dtype_ = DType::kF32;         // of the present piece
+  std::string name_;                  // of it
+  const UnitLayout* unit_ = nullptr;  // of it
   std::vector<float> fetched_;
   std::vector<std::uint16_t> narrow_;
 };
@@ -171,7 +196,7 @@ void write_index(const fs::path& directory, const std::vector<Shard>& shards) {
   std::uint64_t total = 0;
   for (const Shard& shard : shards) {
     total += shard.size_bytes;
-    for (const Piece& piece : shard.pieces) index["weight_map"][piece.name] = shard.file;
+    for (const Piece& piece : shard.pieces) index["weight_map"][piece.name()] = shard.file;
   }
   index["metadata"]["total_size"] = total;
   write_durable_file((directory / kHfIndexFile).string(), index.dump(2) + "\n");
@@ -207,10 +232,8 @@ void write_all(const HfExportOptions& options, const ModelConfig& config,
   fs::remove(directory / "config.json");  // until all is written, this is not a model
   PieceWriter pieces(fetch);
   for (const Shard& shard : shards) {
-    SafetensorsWriter file((directory / shard.file).string(), header_of(shard, options.types));
-    for (const Piece& piece : shard.pieces) {
-      pieces.write(piece, options.types.of(piece.tensor->name), file);
-    }
+    SafetensorsWriter file((directory / shard.file).string(), header_of(shard));
+    for (const Piece& piece : shard.pieces) pieces.write(piece, file);
     file.finish();
   }
   if (shards.size() > 1) write_index(directory, shards);

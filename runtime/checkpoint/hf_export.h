@@ -26,8 +26,10 @@ using FetchParameter = FunctionRef<void(const UnitLayout& unit, const ParameterT
                                         std::int64_t begin, std::span<float> out)>;
 
 // Writes config.json (the model's, with only its dtype key changed) and model.safetensors, or
-// shards with an index. Parameters are fetched in the layout's order, each from front to back in
-// ranges of bounded size; a tensor stored transposed that exceeds 64 MiB is fetched more than once.
+// shards with an index. Parameters that share a stored name become the rows of one tensor, which is
+// in one shard and of one type. Parameters are fetched in the layout's order, each from front to
+// back in ranges of bounded size; a tensor stored transposed that exceeds 64 MiB is fetched more
+// than once.
 // bf16 rounds ties away from zero, as parameters do everywhere. config.json is written last, with
 // the usual type as its dtype. Throws IoError, or ConfigError for a finite value that its type has
 // no number for.

@@ -21,7 +21,7 @@ void WeightState::read(StateField field, const UnitLayout& unit, std::int64_t be
         directory_.read(tensor, first, part);
         if (std::ranges::all_of(part, [](float value) { return std::isfinite(value); })) return;
         throw CorruptData(
-            fmt::format("the weights of {} have values that are not finite", tensor.name),
+            fmt::format("the weights of {} have values that are not finite", tensor.stored_name),
             "fetch them again, or start from others");
       });
 }

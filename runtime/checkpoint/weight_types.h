@@ -9,8 +9,10 @@ namespace terrace {
 
 // The types in which a model's weights are stored, by parameter: kF32, kBF16 or kF16.
 struct WeightTypes {
-  DType usual = DType::kBF16;                // of most elements; the dtype that config.json tells
-  std::map<std::string, DType> others = {};  // by ParameterTensor::name: those of another type
+  DType usual = DType::kBF16;  // of most elements; the dtype that config.json tells
+  // By ParameterTensor::name: those of another type. Parameters that share a stored name have one
+  // type.
+  std::map<std::string, DType> others = {};
 
   DType of(const std::string& parameter) const {
     const auto found = others.find(parameter);

@@ -215,12 +215,15 @@ void add_head(const ModelConfig& config, UnitBuilder& unit) {
   unit.norm(ParameterKind::kFinalNorm, ParameterKind::kFinalNormBias);
 }
 
-// Parameters that are stored as one tensor are its rows, one after the other.
+// Parameters that are stored as one tensor are its rows, one after the other. No family stores such
+// a tensor transposed, where they would be columns, so readers and writers know no such tensor.
 void find_stored_rows(UnitLayout& unit) {
   for (ParameterTensor& tensor : unit.tensors) {
     tensor.stored_rows = 0;
     for (const ParameterTensor& other : unit.tensors) {
       if (other.stored_name != tensor.stored_name) continue;
+      TERRACE_CHECK_EQ(other.columns, tensor.columns);
+      TERRACE_CHECK_EQ(other.is_vector, tensor.is_vector);
       if (other.offset < tensor.offset) tensor.stored_first_row += other.rows;
       tensor.stored_rows += other.rows;
     }
@@ -242,6 +245,7 @@ UnitLayout whole_unit(const ModelConfig& config, UnitKind kind, std::int64_t ind
         tensor.kind == ParameterKind::kProjection || tensor.kind == ParameterKind::kDown;
     if (joins && config.narrows_residual_init) tensor.init_deviation = residual;
     tensor.stored_transposed = config.stores_transposed && tensor.decay && kind == UnitKind::kBlock;
+    TERRACE_CHECK(!tensor.stored_transposed || tensor.stored_rows == tensor.rows);
   }
   return layout;
 }

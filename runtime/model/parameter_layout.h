@@ -29,7 +29,7 @@ enum class GradientShare : std::uint8_t { kAll, kRows, kHeads };
 
 struct ParameterTensor {
   ParameterKind kind = ParameterKind::kTokenEmbedding;
-  std::string name;  // Hugging Face's, without gpt2's optional "transformer." prefix
+  std::string name;  // unique; in checkpoints: as llama calls it, or gpt2 without "transformer."
   // In Hugging Face's files: the tensor of this name has `stored_rows` rows, and from the
   // stored_first_row-th on those of this parameter. Of whole models.
   std::string stored_name;

@@ -2,13 +2,19 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <set>
+#include <string>
 
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/hf_export.h"
+#include "runtime/checkpoint/weight_state.h"
 #include "tests/runtime/checkpoint/counting_files.h"
+#include "tests/runtime/checkpoint/fused_names.h"
 #include "tests/runtime/engine/ranks_fixture.h"
 
-// What each rank of a mesh reads of a checkpoint: the pieces that have its part, once.
+// What each rank of a mesh reads of a checkpoint: the pieces that have its part, once; and of
+// Hugging Face's weights: its part.
 namespace terrace {
 namespace {
 
@@ -133,22 +139,69 @@ class CheckpointReads : public testing::Test {
   std::string path_;
 };
 
+// Calls `body` on a thread per rank of the mesh, with the rank's options.
+void on_ranks_of(const Mesh& mesh, const std::function<void(const EngineOptions&)>& body) {
+  auto worlds = make_thread_communicators(mesh.shape.ranks(), "world");
+  std::vector<std::jthread> threads;
+  for (const std::unique_ptr<Communicator>& world : worlds) {
+    threads.emplace_back([&] {
+      SCOPED_TRACE(mesh.name);
+      const StepCommunicators communicators(*world, mesh.shape);
+      EngineOptions options = tiny_options(wide_model(), DType::kF32);
+      options.chunk_elements = kChunkElements;
+      options.ranks = communicators.ranks();
+      options.zero_stage = mesh.zero_stage;
+      options.evaluates = false;
+      body(options);
+    });
+  }
+}
+
 TEST_F(CheckpointReads, AreOfThePiecesThatHaveARanksPartOnce) {
   for (const Mesh& mesh : kMeshes) {
-    auto worlds = make_thread_communicators(mesh.shape.ranks(), "world");
-    std::vector<std::jthread> threads;
-    for (const std::unique_ptr<Communicator>& world : worlds) {
-      threads.emplace_back([&] {
-        SCOPED_TRACE(mesh.name);
-        const StepCommunicators communicators(*world, mesh.shape);
-        EngineOptions options = tiny_options(wide_model(), DType::kF32);
-        options.chunk_elements = kChunkElements;
-        options.ranks = communicators.ranks();
-        options.zero_stage = mesh.zero_stage;
-        options.evaluates = false;
-        load(options, mesh);
-      });
-    }
+    on_ranks_of(mesh, [&](const EngineOptions& options) { load(options, mesh); });
+  }
+}
+
+// Returns the bytes of weights that a rank reads.
+std::int64_t bytes_of_weights(EngineOptions options, const ModelConfig& model,
+                              const std::string& directory) {
+  options.model = model;
+  const EnginePlan plan = plan_engine(options);
+  SilentLog log;
+  Engine engine(options, plan, log);
+  CountingFiles files;
+  const HfDirectory weights(directory, model, parameter_layout(model), log, files);
+  const std::int64_t headers = files.bytes_read();
+  engine.fill_state(WeightState(weights));
+  return files.bytes_read() - headers;
+}
+
+// A fused tensor is not read whole for each of the parameters in it.
+TEST(WeightReads, OfFusedTensorsAreAsOfOneTensorAParameter) {
+  const TemporaryDirectory directory;
+  const ModelConfig split = wide_model();
+  const ModelConfig fused = with_fused_names(split);
+  const auto zeros = [](const UnitLayout&, const ParameterTensor&, std::int64_t,
+                        std::span<float> out) { std::ranges::fill(out, 0.0F); };
+  const auto save = [&](const std::string& name, const ModelConfig& model) {
+    write_hf_directory({.directory = directory.path(name), .types = {.usual = DType::kF32}}, model,
+                       parameter_layout(model), zeros);
+  };
+  save("split", split);
+  save("fused", fused);
+  const std::int64_t all =
+      parameter_count(parameter_layout(split)) * static_cast<std::int64_t>(sizeof(float));
+  for (const Mesh& mesh : kMeshes) {
+    on_ranks_of(mesh, [&](const EngineOptions& options) {
+      const std::int64_t bytes = bytes_of_weights(options, fused, directory.path("fused"));
+      EXPECT_EQ(bytes, bytes_of_weights(options, split, directory.path("split")));
+      if (mesh.shape.ranks() == 1) {
+        EXPECT_EQ(bytes, all);
+      }
+      EXPECT_LT(0, bytes);
+      EXPECT_LE(bytes, all);
+    });
   }
 }
 

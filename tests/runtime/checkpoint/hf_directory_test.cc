@@ -15,7 +15,7 @@
 #include "base/half.h"
 #include "runtime/checkpoint/hf_export.h"
 #include "runtime/checkpoint/hf_weight_files.h"
-#include "runtime/model/parameter_init.h"
+#include "tests/runtime/checkpoint/hf_fixture.h"
 #include "tests/runtime/model/small_models.h"
 #include "tests/runtime/temporary_directory.h"
 
@@ -23,14 +23,6 @@ namespace terrace {
 namespace {
 
 using Json = nlohmann::json;
-
-class ListLog final : public Log {
- public:
-  void info(std::string_view) override {}
-  void warning(std::string_view line) override { warnings.emplace_back(line); }
-
-  std::vector<std::string> warnings;
-};
 
 ModelConfig tiny(std::string_view family, bool tied) {
   Json json;
@@ -46,15 +38,6 @@ ModelConfig tiny(std::string_view family, bool tied) {
   json["torch_dtype"] = "float32";
   return parse_model_config(json.dump(), "config.json");
 }
-
-// What an export of the model starts from: element i of a tensor is init_parameter's.
-constexpr auto kFetchRandom = [](const UnitLayout& /*unit*/, const ParameterTensor& tensor,
-                                 std::int64_t begin, std::span<float> out) {
-  ParameterTensor normal = tensor;
-  normal.init = Init::kNormal;
-  normal.init_deviation = 1.0F;
-  init_parameter(normal, 1, begin, out);
-};
 
 std::vector<float> random_values(const ParameterTensor& tensor) {
   std::vector<float> values(static_cast<std::size_t>(tensor.elements()));
