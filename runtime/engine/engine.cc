@@ -154,13 +154,6 @@ std::size_t step_tokens_bytes(const EnginePlan& plan) {
   return plan.model.tokens_bytes * static_cast<std::size_t>(plan.training.program.micro_batches);
 }
 
-BufferId find_buffer(const Program& program, std::string_view name) {
-  for (BufferId b = 0; b < static_cast<BufferId>(program.buffers.size()); ++b) {
-    if (program.buffers[b].name == name) return b;
-  }
-  return kNoBuffer;
-}
-
 Access whole(const Program& program, BufferId buffer) {
   return {Role::kSource, buffer, 0, program.buffers.at(buffer).size_bytes};
 }
@@ -331,7 +324,7 @@ void Engine::fill_constants() {
   const std::vector<float> table = compute_.constants();
   if (table.empty()) return;
   const Program& program = plan_.training.program;
-  const Access access = whole(program, find_buffer(program, "rope table"));
+  const Access access = whole(program, find_buffer(program, {BufferKind::kConstants}));
   const std::span<const std::byte> bytes = std::as_bytes(std::span(table));
   const std::unique_ptr<Stream> stream = device_.create_stream("constants");
   stream->copy(bytes_of(program, memory_, access).first(bytes.size()), bytes);
@@ -348,7 +341,7 @@ void Engine::fill_state(const StateSource& source, FillProgress progress) {
 
 std::span<std::byte> Engine::loss_scale_bytes() {
   const Program& program = plan_.training.program;
-  const BufferId buffer = find_buffer(program, "loss scale");
+  const BufferId buffer = find_buffer(program, {BufferKind::kLossScale});
   return buffer == kNoBuffer ? std::span<std::byte>()
                              : bytes_of(program, memory_, whole(program, buffer));
 }
@@ -441,8 +434,8 @@ double Engine::evaluate(std::span<const std::int32_t> tokens) {
   evaluator_->start(Part::kPrologue, input);
   retire(*evaluator_);
   if (!options_.ranks.has_losses()) return 0;
-  BufferId losses = find_buffer(program, "losses on host");
-  if (losses == kNoBuffer) losses = find_buffer(program, "losses");
+  BufferId losses = find_buffer(program, {BufferKind::kLossesOnHost});
+  if (losses == kNoBuffer) losses = find_buffer(program, {BufferKind::kLosses});
   const std::span<std::byte> bytes = bytes_of(program, memory_, whole(program, losses));
   double sum = 0;
   for (std::int32_t m = 0; m < program.micro_batches; ++m) {

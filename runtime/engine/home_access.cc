@@ -1,7 +1,5 @@
 #include "runtime/engine/home_access.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <condition_variable>
 #include <cstring>
@@ -48,7 +46,8 @@ HomeAccess::HomeAccess(const Program& program, const StepModel& model, const Exe
               HostMemoryOptions{}),
       stream_(device.create_stream("homes")) {
   for (BufferId b = 0; b < static_cast<BufferId>(program.buffers.size()); ++b) {
-    if (program.buffers[b].life == Life::kPersistent) by_name_.emplace(program.buffers[b].name, b);
+    const Buffer& buffer = program.buffers[b];
+    if (buffer.life == Life::kPersistent) persistent_.emplace(buffer.key, b);
   }
 }
 
@@ -58,19 +57,20 @@ std::size_t HomeAccess::chunk_bytes(HomeKind kind, std::int32_t unit, std::int64
 }
 
 HomeAccess::Place HomeAccess::place_of(HomeKind kind, std::int32_t unit, std::int64_t chunk) const {
-  const char* name = kind == HomeKind::kParameters ? "param" : "state";
+  BufferKey key{kind == HomeKind::kParameters ? BufferKind::kParameters : BufferKind::kState, unit};
   Place place;
   place.size_bytes = chunk_bytes(kind, unit, chunk);
-  const auto whole = by_name_.find(fmt::format("{}[{}]", name, unit));
-  if (whole != by_name_.end()) {
+  const auto whole = persistent_.find(key);
+  if (whole != persistent_.end()) {
     const std::size_t begin = static_cast<std::size_t>(chunk) * chunk_bytes(kind, unit, 0);
     place.tier = program_.buffers[whole->second].tier;
     place.bytes =
         bytes_of(program_, memory_, {Role::kSource, whole->second, begin, place.size_bytes});
     return place;
   }
-  const auto extent = by_name_.find(fmt::format("{}[{}].{}", name, unit, chunk));
-  TERRACE_CHECK(extent != by_name_.end());
+  key.number = chunk;
+  const auto extent = persistent_.find(key);
+  TERRACE_CHECK(extent != persistent_.end());
   place.tier = Tier::kNvme;
   place.extent = memory_.extents.at(program_.buffers[extent->second].offset);
   return place;

@@ -2,9 +2,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <span>
-#include <string>
-#include <unordered_map>
 
 #include "base/function_ref.h"
 #include "memory/device.h"
@@ -56,7 +56,7 @@ class HomeAccess {
   const StepModel& model_;
   const ExecutorMemory& memory_;
   BlockStore* store_;
-  std::unordered_map<std::string, BufferId> by_name_;
+  std::map<BufferKey, BufferId> persistent_;
   HostMemory bounce_;
   // Last: its copies use the above.
   std::unique_ptr<Stream> stream_;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/bytes.h"
 #include "base/check.h"
 #include "offload/raw_file.h"
@@ -35,15 +37,29 @@ constexpr std::int32_t kOpStride = 3;
 
 BufferId Draft::add_buffer(std::string name, std::size_t size_bytes, Tier tier, Account account,
                            Life life) {
-  TERRACE_CHECK_LT(0U, size_bytes);
-  Buffer buffer;
-  buffer.name = std::move(name);
-  buffer.size_bytes = round_up(size_bytes, kBufferAlignment);
-  buffer.tier = tier;
-  buffer.account = account;
-  buffer.life = life;
+  return add_buffer({.name = std::move(name),
+                     .size_bytes = size_bytes,
+                     .tier = tier,
+                     .account = account,
+                     .life = life});
+}
+
+BufferId Draft::add_buffer(Buffer buffer) {
+  TERRACE_CHECK_LT(0U, buffer.size_bytes);
+  buffer.size_bytes = round_up(buffer.size_bytes, kBufferAlignment);
   buffers.push_back(std::move(buffer));
   return static_cast<BufferId>(buffers.size()) - 1;
+}
+
+void check_keys(const Draft& draft) {
+  std::vector<BufferKey> keys;
+  for (const Buffer& buffer : draft.buffers) {
+    const bool is_keyed = buffer.key.kind != BufferKind::kOther;
+    TERRACE_CHECK(is_keyed || buffer.life != Life::kPersistent);
+    if (is_keyed) keys.push_back(buffer.key);
+  }
+  std::ranges::sort(keys);
+  TERRACE_CHECK(std::ranges::adjacent_find(keys) == keys.end());
 }
 
 Mover Mover::load(Draft& draft, const Load& load, const Labels& labels) {

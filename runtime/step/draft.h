@@ -53,11 +53,17 @@ struct Draft {
   std::vector<DraftOp> ops;
   std::vector<Load> loads;
 
+  // Adds a buffer that nobody looks for: it is not persistent.
   BufferId add_buffer(std::string name, std::size_t size_bytes, Tier tier, Account account,
                       Life life);
+  // Adds a buffer with a key, which no other has. Its size is rounded up.
+  BufferId add_buffer(Buffer buffer);
   Range whole(BufferId buffer) const { return {buffer, 0, buffers.at(buffer).size_bytes}; }
   Tier tier_of(const Range& range) const { return buffers.at(range.buffer).tier; }
 };
+
+// Aborts where two buffers have one key, or a persistent buffer has none.
+void check_keys(const Draft& draft);
 
 // Makes the ops of one load or one store: a group that moves bytes between tiers, by way of the
 // host where there is no direct way. Ops of several chunks overlap: chunk c+1 is read while c is

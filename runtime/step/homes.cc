@@ -12,13 +12,24 @@ Homes::Homes(Draft& draft, const StepModel& model, const What& what, const std::
   for (std::size_t u = 0; u < tiers.size(); ++u) {
     const auto unit = static_cast<std::int32_t>(u);
     if (!what.has(unit)) continue;
-    const std::int64_t pieces = tiers[u] == Tier::kNvme ? model.chunks(unit) : 1;
-    for (std::int64_t c = 0; c < pieces; ++c) {
-      const std::size_t bytes = tiers[u] == Tier::kNvme ? chunk_bytes(unit, c) : unit_bytes(unit);
-      const std::string name = tiers[u] == Tier::kNvme ? fmt::format("{}[{}].{}", what.name, u, c)
-                                                       : fmt::format("{}[{}]", what.name, u);
-      const Life life = tiers[u] == Tier::kNvme ? Life::kPersistent : what.life_of(unit);
-      buffers_[u].push_back(draft.add_buffer(name, bytes, tiers[u], what.account, life));
+    Buffer home{.name = fmt::format("{}[{}]", what.name, u),
+                .key = {what.kind, unit},
+                .size_bytes = 0,
+                .tier = tiers[u],
+                .account = what.account};
+    if (tiers[u] != Tier::kNvme) {
+      home.size_bytes = unit_bytes(unit);
+      home.life = what.life_of(unit);
+      buffers_[u].push_back(draft.add_buffer(home));
+      continue;
+    }
+    for (std::int64_t c = 0; c < model.chunks(unit); ++c) {
+      Buffer extent = home;
+      extent.name += fmt::format(".{}", c);
+      extent.key.number = c;
+      extent.size_bytes = chunk_bytes(unit, c);
+      extent.life = Life::kPersistent;
+      buffers_[u].push_back(draft.add_buffer(extent));
     }
   }
 }
@@ -72,8 +83,13 @@ Homes parameter_homes(Draft& draft, const StepModel& model, const StepPolicy& po
   const auto part_of = [&model](std::int32_t unit, std::int64_t chunk) {
     return model.parameter_home(unit, chunk);
   };
-  const Homes::What what = {"param", Account::kParameters,          has, always,
-                            part_of, times(model.parameter_bytes())};
+  const Homes::What what = {.name = "param",
+                            .kind = BufferKind::kParameters,
+                            .account = Account::kParameters,
+                            .has = has,
+                            .life_of = always,
+                            .part_of = part_of,
+                            .bytes_of = times(model.parameter_bytes())};
   return Homes(draft, model, what, tiers_of(policy, &UnitHomes::parameters));
 }
 
@@ -94,8 +110,13 @@ Homes gradient_homes(Draft& draft, const StepModel& model, const StepPolicy& pol
         model.zero.of_gradients() || (model.zero.of_optimizer() && tiers.at(unit) != compute);
     return is_sharded ? model.shard(unit, chunk, model.zero.rank) : model.whole(unit, chunk);
   };
-  const Homes::What what = {
-      "grad", Account::kGradients, has, life_of, part_of, times(size_of(model.gradient_type))};
+  const Homes::What what = {.name = "grad",
+                            .kind = BufferKind::kGradients,
+                            .account = Account::kGradients,
+                            .has = has,
+                            .life_of = life_of,
+                            .part_of = part_of,
+                            .bytes_of = times(size_of(model.gradient_type))};
   return Homes(draft, model, what, tiers);
 }
 
@@ -104,11 +125,16 @@ Homes optimizer_homes(Draft& draft, const StepModel& model, const StepPolicy& po
   const auto part_of = [&model](std::int32_t unit, std::int64_t chunk) {
     return model.state_home(unit, chunk);
   };
-  const StateFormat format = model.state_format;
-  const Homes::What what = {
-      "state", Account::kOptimizerState,
-      has,     always,
-      part_of, [format](std::int64_t elements) { return format.bytes(elements); }};
+  const auto bytes_of = [format = model.state_format](std::int64_t elements) {
+    return format.bytes(elements);
+  };
+  const Homes::What what = {.name = "state",
+                            .kind = BufferKind::kState,
+                            .account = Account::kOptimizerState,
+                            .has = has,
+                            .life_of = always,
+                            .part_of = part_of,
+                            .bytes_of = bytes_of};
   return Homes(draft, model, what, tiers_of(policy, &UnitHomes::optimizer));
 }
 
@@ -135,37 +161,48 @@ std::size_t sums_bytes_of_rank(const StepModel& model, std::int32_t micro_batche
 }
 
 SharedBuffers add_shared_buffers(Draft& draft, const StepModel& model, const StepPolicy& policy) {
-  const auto add = [&draft](const char* name, std::size_t bytes, Tier tier) {
-    return draft.add_buffer(name, bytes, tier, Account::kWorkspace, Life::kPersistent);
+  const auto add = [&draft](BufferKind kind, const char* name, std::size_t bytes, Tier tier) {
+    return draft.add_buffer({.name = name,
+                             .key = {kind},
+                             .size_bytes = bytes,
+                             .tier = tier,
+                             .account = Account::kWorkspace,
+                             .life = Life::kPersistent});
   };
   const Tier compute = policy.compute_tier();
   const auto micro_batches = static_cast<std::size_t>(policy.micro_batches);
   SharedBuffers shared;
-  shared.tokens = add("tokens", model.tokens_bytes * micro_batches, compute);
+  shared.tokens = add(BufferKind::kTokens, "tokens", model.tokens_bytes * micro_batches, compute);
   if (model.constants_bytes != 0) {
-    shared.constants = add("rope table", model.constants_bytes, compute);
+    shared.constants = add(BufferKind::kConstants, "rope table", model.constants_bytes, compute);
   }
   if (model.workspace_bytes != 0) {
-    shared.workspace = add("workspace", model.workspace_bytes, compute);
+    shared.workspace = add(BufferKind::kWorkspace, "workspace", model.workspace_bytes, compute);
   }
-  shared.losses = add("losses", micro_batches * sizeof(double), compute);
-  shared.losses_host = policy.unified
-                           ? shared.losses
-                           : add("losses on host", micro_batches * sizeof(double), Tier::kHost);
+  shared.losses = add(BufferKind::kLosses, "losses", micro_batches * sizeof(double), compute);
+  shared.losses_host = shared.losses;
+  if (!policy.unified) {
+    shared.losses_host = add(BufferKind::kLossesOnHost, "losses on host",
+                             micro_batches * sizeof(double), Tier::kHost);
+  }
   if (!policy.has_backward) return shared;
   const std::size_t partial_bytes = static_cast<std::size_t>(model.partials()) * sizeof(double);
-  shared.partials = add("norm partials", partial_bytes, Tier::kHost);
+  shared.partials = add(BufferKind::kNormPartials, "norm partials", partial_bytes, Tier::kHost);
   if (any_gradient_on_device(policy)) {
-    shared.partials_device = add("norm partials on device", partial_bytes, Tier::kDevice);
+    shared.partials_device = add(BufferKind::kNormPartialsOnDevice, "norm partials on device",
+                                 partial_bytes, Tier::kDevice);
   }
   if (model.ranks() > 1) {
-    shared.sums = add("sums of all ranks",
+    shared.sums = add(BufferKind::kSumsOfRanks, "sums of all ranks",
                       sums_bytes_of_rank(model, policy.micro_batches) * model.ranks(), Tier::kHost);
   }
-  shared.scalars = add("step scalars", 64, Tier::kHost);
-  if (model.scales_loss) shared.loss_scale = add("loss scale", 64, Tier::kHost);
+  shared.scalars = add(BufferKind::kStepScalars, "step scalars", 64, Tier::kHost);
+  if (model.scales_loss) {
+    shared.loss_scale = add(BufferKind::kLossScale, "loss scale", 64, Tier::kHost);
+  }
   if (any_update_on_device(policy)) {
-    shared.scalars_device = add("step scalars on device", 64, Tier::kDevice);
+    shared.scalars_device =
+        add(BufferKind::kStepScalarsOnDevice, "step scalars on device", 64, Tier::kDevice);
   }
   return shared;
 }

@@ -17,6 +17,7 @@ class Homes {
   // are at home here, `bytes_of` how large the state of so many elements is; `name` is for people.
   struct What {
     const char* name = "";
+    BufferKind kind = BufferKind::kOther;
     Account account = Account::kParameters;
     std::function<bool(std::int32_t unit)> has;
     std::function<Life(std::int32_t unit)> life_of;  // of a home in memory

@@ -46,6 +46,7 @@ Draft Lowering::run() {
   for (stage_ = 0; stage_ < static_cast<std::int32_t>(stages_.size()); ++stage_) {
     lower(stages_[stage_]);
   }
+  check_keys(draft_);
   return std::move(draft_);
 }
 
@@ -104,10 +105,11 @@ void Lowering::settle_forward(const Stage& stage) {
     release_slot(hidden_slots_, hidden(stage.unit - 1, stage.micro_batch).memory);
   }
   if (again || !policy_.has_backward || stage.unit == 0) return;
-  const Tier home = home_of_activations(stage.unit);
-  send_away(hidden(stage.unit - 1, stage.micro_batch), home, stage);
+  send_away(hidden(stage.unit - 1, stage.micro_batch),
+            {BufferKind::kHiddenAway, stage.unit - 1, stage.micro_batch}, stage);
   if (!policy_.homes.at(stage.unit).recompute) {
-    send_away(saved(stage.unit, stage.micro_batch), home, stage);
+    send_away(saved(stage.unit, stage.micro_batch),
+              {BufferKind::kSavedAway, stage.unit, stage.micro_batch}, stage);
   }
 }
 

@@ -102,7 +102,7 @@ class Lowering {
     return policy_.homes.at(unit).activations_named ? 0 : kShortGap;
   }
 
-  void send_away(Activation& activation, Tier home, const Stage& stage);
+  void send_away(Activation& activation, const BufferKey& key, const Stage& stage);
   Range brought_back(Activation& activation, const Stage& stage);
   Range hidden_for(std::int32_t unit, std::int32_t micro_batch) {
     return brought_back(hidden(unit, micro_batch), stages_.at(stage_));
@@ -231,6 +231,7 @@ class Lowering {
   // that waits likewise, both would wait forever.
   struct Slots {
     const char* name = "";
+    BufferKind kind = BufferKind::kOther;
     std::vector<BufferId> all;
     std::vector<BufferId> free;  // the longest free first
   };
@@ -264,8 +265,8 @@ class Lowering {
   std::vector<Activation> hidden_;
   std::vector<BufferId> hidden_gradient_;
   std::vector<Activation> saved_;
-  Slots hidden_slots_{"received hidden", {}, {}};
-  Slots gradient_slots_{"received hidden grad", {}, {}};
+  Slots hidden_slots_{"received hidden", BufferKind::kReceivedHidden, {}, {}};
+  Slots gradient_slots_{"received hidden grad", BufferKind::kReceivedHiddenGradient, {}, {}};
   std::vector<BufferId> gradient_;  // of the unit in the compute tier, while it is not home
   std::vector<BufferId> sum_;       // on the host, of units that go on to NVMe
   // Stages of this list, -1 before them.

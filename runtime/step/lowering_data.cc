@@ -97,12 +97,17 @@ std::int32_t Lowering::needed_again(const Stage& stage) const {
       {recompute ? OpKind::kRecompute : OpKind::kBackward, stage.unit, stage.micro_batch});
 }
 
-void Lowering::send_away(Activation& activation, Tier home, const Stage& stage) {
+void Lowering::send_away(Activation& activation, const BufferKey& key, const Stage& stage) {
+  const Tier home = home_of_activations(stage.unit);
   if (home == compute_ || needed_again(stage) - stage_ <= short_gap(stage.unit)) return;
   const Buffer memory = draft_.buffers.at(activation.memory);
   const BufferId away =
-      draft_.add_buffer(memory.name + " away", memory.size_bytes, home, Account::kActivations,
-                        home == Tier::kNvme ? Life::kPersistent : Life::kTransient);
+      draft_.add_buffer({.name = memory.name + " away",
+                         .key = key,
+                         .size_bytes = memory.size_bytes,
+                         .tier = home,
+                         .account = Account::kActivations,
+                         .life = home == Tier::kNvme ? Life::kPersistent : Life::kTransient});
   Mover mover = Mover::store(draft_, stage_, labels(stage, Account::kActivations));
   mover.copy(draft_.whole(activation.memory), draft_.whole(away));
   release_slot(hidden_slots_, activation.memory);

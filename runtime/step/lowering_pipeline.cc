@@ -11,9 +11,13 @@ namespace terrace {
 // One stays free, so that a receive need not wait for the use right before its own.
 BufferId Lowering::take_slot(Slots& slots) {
   if (slots.free.size() < 2) {
-    slots.all.push_back(draft_.add_buffer(fmt::format("{} {}", slots.name, slots.all.size()),
-                                          model_.hidden_bytes, compute_, Account::kActivations,
-                                          Life::kPersistent));
+    slots.all.push_back(
+        draft_.add_buffer({.name = fmt::format("{} {}", slots.name, slots.all.size()),
+                           .key = {.kind = slots.kind, .number = std::ssize(slots.all)},
+                           .size_bytes = model_.hidden_bytes,
+                           .tier = compute_,
+                           .account = Account::kActivations,
+                           .life = Life::kPersistent}));
     return slots.all.back();
   }
   const BufferId slot = slots.free.front();

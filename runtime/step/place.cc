@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
-#include <string_view>
 #include <tuple>
 
 #include "base/check.h"
@@ -16,6 +15,8 @@ namespace {
 constexpr std::size_t kOffsetAlignment = 4096;
 static_assert(kOffsetAlignment % kTransferAlignment == 0, "drives read and write buffers");
 
+// Of the persistent buffers of the base program.
+using FixedOffsets = std::map<BufferKey, std::size_t>;
 using Intervals = std::vector<std::pair<std::int64_t, std::int64_t>>;
 
 struct Touch {
@@ -125,7 +126,7 @@ Intervals widened(const std::pair<std::int64_t, std::int64_t>& life, std::int32_
 
 // Returns the tier's buffers by first use, size, last use and the access by which the first op uses
 // them. No two buffers have the same first access, so the order does not depend on the order in
-// which the buffers were made. Buffers that no op uses come last, by size and name.
+// which the buffers were made. Buffers that no op uses come last, by size and key.
 std::vector<BufferId> in_order_of_use(const Draft& draft, const LinearDraft& linear, Tier tier) {
   std::vector<BufferId> ids;
   for (BufferId b = 0; b < static_cast<BufferId>(draft.buffers.size()); ++b) {
@@ -135,15 +136,14 @@ std::vector<BufferId> in_order_of_use(const Draft& draft, const LinearDraft& lin
     const Buffer& buffer = draft.buffers[b];
     const BufferUse& use = linear.uses[b];
     return std::tuple(use.first < 0, use.first, buffer.size_bytes, use.last, use.first_access,
-                      std::string_view(buffer.name));
+                      buffer.key);
   };
   std::ranges::sort(ids, {}, key);
   return ids;
 }
 
 std::vector<PackItem> items_of_tier(const Draft& draft, const LinearDraft& linear, Tier tier,
-                                    const std::map<std::string, std::size_t>& fixed,
-                                    std::vector<BufferId>& ids) {
+                                    const FixedOffsets& fixed, std::vector<BufferId>& ids) {
   std::vector<PackItem> items;
   for (const BufferId b : in_order_of_use(draft, linear, tier)) {
     const Buffer& buffer = draft.buffers[b];
@@ -151,7 +151,7 @@ std::vector<PackItem> items_of_tier(const Draft& draft, const LinearDraft& linea
     PackItem item;
     item.size_bytes = buffer.size_bytes;
     for (const auto& [begin, end] : linear.live[b]) item.live.push_back({begin, end});
-    const auto at = fixed.find(buffer.name);
+    const auto at = fixed.find(buffer.key);
     if (buffer.life == Life::kPersistent && at != fixed.end()) item.fixed_offset = at->second;
     items.push_back(std::move(item));
     ids.push_back(b);
@@ -165,7 +165,7 @@ void reserve_base(const Program& base, const Draft& draft, Tier tier, std::int64
   for (const Buffer& buffer : base.buffers) {
     if (buffer.tier != tier || buffer.life != Life::kPersistent) continue;
     const bool used = std::any_of(draft.buffers.begin(), draft.buffers.end(),
-                                  [&](const Buffer& own) { return own.name == buffer.name; });
+                                  [&](const Buffer& own) { return own.key == buffer.key; });
     if (!used) items.push_back({buffer.size_bytes, {{0, end}}, buffer.offset});
   }
 }
@@ -190,13 +190,12 @@ TierUse use_of(const Draft& draft, const LinearDraft& linear, Tier tier, std::si
   return use;
 }
 
-void number_extents(const std::vector<BufferId>& ids, Program& program,
-                    const std::map<std::string, std::size_t>& fixed) {
+void number_extents(const std::vector<BufferId>& ids, Program& program, const FixedOffsets& fixed) {
   std::size_t next = 0;
   TierUse& use = program.use.at(static_cast<std::size_t>(Tier::kNvme));
   for (const BufferId b : ids) {
     Buffer& buffer = program.buffers[b];
-    const auto at = fixed.find(buffer.name);
+    const auto at = fixed.find(buffer.key);
     TERRACE_CHECK(fixed.empty() || at != fixed.end());
     buffer.offset = fixed.empty() ? next++ : at->second;
     use.packed_bytes += buffer.size_bytes;
@@ -286,10 +285,10 @@ bool fits_tier(const Draft& draft, const LinearDraft& linear, Tier tier,
 
 Program place(const Draft& draft, const LinearDraft& linear, const Program* base,
               const TierBudgets& enough) {
-  std::map<std::string, std::size_t> fixed;
+  FixedOffsets fixed;
   if (base != nullptr) {
     for (const Buffer& buffer : base->buffers) {
-      if (buffer.life == Life::kPersistent) fixed.emplace(buffer.name, buffer.offset);
+      if (buffer.life == Life::kPersistent) fixed.emplace(buffer.key, buffer.offset);
     }
   }
   Program program;

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace terrace {
 
 std::string_view name_of(Lane lane) {
@@ -86,6 +88,13 @@ const Access* Op::find(Role role) const {
 bool Op::reads_role(Role role) const {
   return std::any_of(reads.begin(), reads.end(),
                      [role](const Access& access) { return access.role == role; });
+}
+
+BufferId find_buffer(const Program& program, const BufferKey& key) {
+  TERRACE_CHECK(key.kind != BufferKind::kOther);
+  const auto found = std::ranges::find(program.buffers, key, &Buffer::key);
+  return found == program.buffers.end() ? kNoBuffer
+                                        : static_cast<BufferId>(found - program.buffers.begin());
 }
 
 std::vector<std::size_t> extent_sizes(const Program& program) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -86,8 +87,47 @@ enum class Life : std::uint8_t {
   kTransient,   // shares space with others
 };
 
+// What a buffer is for, where somebody looks for it: between the steps, or in a program that shares
+// its memory.
+enum class BufferKind : std::uint8_t {
+  kOther,  // nobody looks for it
+  // Homes: of a unit's states in memory, of a chunk's on NVMe.
+  kParameters,
+  kState,
+  kGradients,
+  // Of the whole step.
+  kTokens,
+  kConstants,
+  kWorkspace,
+  kLosses,
+  kLossesOnHost,  // a copy, where the compute tier is another
+  kNormPartials,
+  kNormPartialsOnDevice,
+  kSumsOfRanks,
+  kStepScalars,
+  kStepScalarsOnDevice,
+  kLossScale,
+  // From another pipeline stage; by slot.
+  kReceivedHidden,
+  kReceivedHiddenGradient,
+  // Of a micro-batch, between a unit's forward and its backward.
+  kHiddenAway,
+  kSavedAway,
+};
+
+// Names a buffer for code, as its name does for people. No two buffers of a program have one key
+// that is not kOther; persistent buffers have such a key.
+struct BufferKey {
+  BufferKind kind = BufferKind::kOther;
+  std::int32_t unit = -1;
+  std::int64_t number = -1;  // of the chunk, the slot or the micro-batch
+
+  friend auto operator<=>(const BufferKey&, const BufferKey&) = default;
+};
+
 struct Buffer {
-  std::string name;
+  std::string name = "";  // for people
+  BufferKey key = {};
   std::size_t size_bytes = 0;
   Tier tier = Tier::kHost;
   Account account = Account::kWorkspace;
@@ -177,6 +217,9 @@ struct Program {
   const TierUse& use_of(Tier tier) const { return use.at(static_cast<std::size_t>(tier)); }
   friend bool operator==(const Program&, const Program&) = default;
 };
+
+// Returns the buffer with this key, which is not kOther; kNoBuffer if there is none.
+BufferId find_buffer(const Program& program, const BufferKey& key);
 
 // Returns the bytes of each NVMe buffer, by extent number. For a program without a base.
 std::vector<std::size_t> extent_sizes(const Program& program);

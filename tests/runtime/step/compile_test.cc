@@ -117,7 +117,7 @@ TEST(CompileStep, EvaluationSharesTheHomesOfTraining) {
     for (const Buffer& own : evaluation.buffers) {
       if (own.life != Life::kPersistent) continue;
       for (const Buffer& other : training.buffers) {
-        if (other.name != own.name) continue;
+        if (other.key != own.key) continue;
         EXPECT_EQ(other.offset, own.offset) << own.name;
       }
     }
@@ -179,7 +179,7 @@ TEST(Verify, FindsOverlap) {
     Program broken = program;
     if (broken.buffers[b].tier != Tier::kDevice) continue;
     for (const Buffer& other : program.buffers) {
-      if (other.name == "workspace") broken.buffers[b].offset = other.offset;
+      if (other.key.kind == BufferKind::kWorkspace) broken.buffers[b].offset = other.offset;
     }
     if (broken == program) continue;
     if (!verify(broken, 1).empty()) ++found;

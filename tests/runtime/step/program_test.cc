@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <utility>
 
+#include "runtime/step/draft.h"
 #include "tests/runtime/step/hand_made_program.h"
 #include "tests/runtime/step/step_fixture.h"
 
@@ -109,6 +111,41 @@ TEST(Program, TextMarksEdgesToTheIterationBefore) {
   EXPECT_THAT(text, HasSubstr("    1 update    update"));
   EXPECT_THAT(text, HasSubstr("  after 0\n"));
   EXPECT_THAT(text, Not(HasSubstr("0'")));
+}
+
+TEST(Program, BuffersAreFoundByTheirKeys) {
+  const Program program = offloaded_program();
+  const auto name_by = [&](const BufferKey& key) {
+    const BufferId buffer = find_buffer(program, key);
+    return buffer == kNoBuffer ? std::string() : program.buffers.at(buffer).name;
+  };
+  EXPECT_EQ(name_by({BufferKind::kTokens}), "tokens");
+  EXPECT_EQ(name_by({BufferKind::kLossesOnHost}), "losses on host");
+  EXPECT_EQ(name_by({BufferKind::kParameters, 2, 0}), "param[2].0");  // on NVMe: by chunk
+  EXPECT_EQ(name_by({BufferKind::kParameters, 2}), "");
+  EXPECT_EQ(name_by({BufferKind::kGradients, 2}), "grad[2]");  // in memory: whole
+  EXPECT_EQ(name_by({BufferKind::kReceivedHidden, -1, 0}), "");
+}
+
+Draft draft_with(const Buffer& one, const Buffer& other) {
+  Draft draft;
+  for (Buffer buffer : {one, other}) {
+    buffer.size_bytes = 1;
+    draft.add_buffer(std::move(buffer));
+  }
+  return draft;
+}
+
+TEST(Program, PersistentBuffersHaveKeysAndNoKeyIsTwoBuffers) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // other tests' threads may run
+  const Buffer home{.key = {BufferKind::kState, 1}, .life = Life::kPersistent};
+  const Buffer chunk{.key = {BufferKind::kState, 1, 0}, .life = Life::kPersistent};
+  const Buffer carried{.key = {BufferKind::kState, 1}, .life = Life::kCarried};
+  check_keys(draft_with(home, chunk));
+  check_keys(draft_with({}, {}));
+  EXPECT_DEATH(check_keys(draft_with(home, home)), "broken invariant");
+  EXPECT_DEATH(check_keys(draft_with(home, carried)), "broken invariant");
+  EXPECT_DEATH(check_keys(draft_with({}, {.life = Life::kPersistent})), "broken invariant");
 }
 
 TEST(Program, EqualMeansEveryField) {

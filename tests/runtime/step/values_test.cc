@@ -98,7 +98,8 @@ TEST(StepValues, ACopyHasTheStepOfItsSource) {
   Program wrong = program;
   const auto copies_scalars = [&](const Op& op) {
     const Access* source = op.find(Role::kSource);
-    return source != nullptr && wrong.buffers.at(source->buffer).name == "step scalars";
+    return source != nullptr &&
+           wrong.buffers.at(source->buffer).key.kind == BufferKind::kStepScalars;
   };
   const auto copy = std::ranges::find_if(wrong.ops, copies_scalars);
   ASSERT_NE(copy, wrong.ops.end());
