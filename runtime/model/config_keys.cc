@@ -118,6 +118,10 @@ constexpr auto kOfAll = std::to_array<KnownKey>({
     {"begin_suppress_tokens"},
 });
 
+constexpr std::string_view kOlderRope = "rope_scaling";
+constexpr std::string_view kNewerRope = "rope_parameters";
+
+// Inside rope_scaling and rope_parameters. transformers ignores those that a type does not use.
 constexpr auto kOfRope = std::to_array<KnownKey>({
     {"rope_type"},
     {"type"},
@@ -127,7 +131,25 @@ constexpr auto kOfRope = std::to_array<KnownKey>({
     {"high_freq_factor"},
     {"original_max_position_embeddings"},
     {"partial_rotary_factor"},
-    {"attention_factor", "1.0"},
+    {"attention_factor"},
+    {"beta_fast"},
+    {"beta_slow"},
+    {"truncate"},
+    {"mscale"},
+    {"mscale_all_dim"},
+    {"short_factor"},
+    {"long_factor"},
+});
+
+// Types of layers that rope_parameters may have an object for.
+constexpr auto kLayerTypes = std::to_array<KnownKey>({
+    {"full_attention"},
+    {"sliding_attention"},
+});
+
+// Families that have rope_parameters have these beside it.
+constexpr auto kBesideRope = std::to_array<KnownKey>({
+    {"original_max_position_embeddings"},
 });
 
 const KnownKey* find(std::span<const KnownKey> keys, std::string_view name) {
@@ -167,7 +189,7 @@ class StrangeKeys {
   std::vector<std::string> told_;  // with their values
 };
 
-// Null where there is no object that has the key.
+// Null where there is no object that has the key. Cuts the names of the objects off the key.
 OrderedJson* owner_of(OrderedJson& object, std::string& key) {
   if (object.contains(key)) return &object;
   const std::size_t dot = key.find('.');
@@ -175,7 +197,19 @@ OrderedJson* owner_of(OrderedJson& object, std::string& key) {
   const auto inner = object.find(key.substr(0, dot));
   if (inner == object.end() || !inner->is_object()) return nullptr;
   key = key.substr(dot + 1);
-  return inner->contains(key) ? &*inner : nullptr;
+  return owner_of(*inner, key);
+}
+
+// Adds the keys of `object`, which is called `name` and has rotary parameters.
+void add_rope_keys(const std::string& name, const Json& object, StrangeKeys& strange) {
+  for (const auto& [key, value] : object.items()) {
+    const std::string inner = fmt::format("{}.{}", name, key);
+    if (name == kNewerRope && value.is_object() && find(kLayerTypes, key) != nullptr) {
+      add_rope_keys(inner, value, strange);
+    } else {
+      strange.add(inner, value, find(kOfRope, key));
+    }
+  }
 }
 
 }  // namespace
@@ -186,12 +220,11 @@ void check_config_keys(std::string_view json, std::span<const KnownKey> own,
   StrangeKeys strange(origin);
   for (const auto& [name, value] : object.items()) {
     const KnownKey* known = find(own, name);
-    strange.add(name, value, known != nullptr ? known : find(kOfAll, name));
-    const bool is_rope = name == "rope_scaling" || name == "rope_parameters";
-    if (known == nullptr || !is_rope || !value.is_object()) continue;
-    for (const auto& [inner, inner_value] : value.items()) {
-      strange.add(fmt::format("{}.{}", name, inner), inner_value, find(kOfRope, inner));
-    }
+    const bool is_rope = known != nullptr && (name == kOlderRope || name == kNewerRope);
+    if (known == nullptr) known = find(kOfAll, name);
+    if (known == nullptr && find(own, kNewerRope) != nullptr) known = find(kBesideRope, name);
+    strange.add(name, value, known);
+    if (is_rope && value.is_object()) add_rope_keys(name, value, strange);
   }
   strange.refuse_any();
 }

@@ -16,8 +16,8 @@ struct KnownKey {
 };
 
 // Throws ConfigError naming every key of a config.json, and of rope_scaling and rope_parameters in
-// it, that is neither among the family's `own` nor known to be harmless at its value. A key that is
-// null is harmless.
+// it, and of the objects of layer types in rope_parameters, that is neither among the family's
+// `own` nor known to be harmless at its value. A key that is null is harmless.
 void check_config_keys(std::string_view json, std::span<const KnownKey> own,
                        const std::string& origin);
 

@@ -7,8 +7,11 @@ namespace terrace {
 namespace {
 
 std::string describe(const RopeOptions& rope) {
-  return fmt::format("rope {} {} {} {} {} {}", static_cast<int>(rope.type), rope.theta, rope.factor,
-                     rope.low_freq_factor, rope.high_freq_factor, rope.original_positions);
+  return fmt::format("rope {} {} {} {} {} {} {} {} {} {} {} [{}] [{}]", static_cast<int>(rope.type),
+                     rope.theta, rope.factor, rope.low_freq_factor, rope.high_freq_factor,
+                     rope.beta_fast, rope.beta_slow, rope.truncates, rope.original_positions,
+                     rope.positions, rope.attention_factor, fmt::join(rope.short_factors, " "),
+                     fmt::join(rope.long_factors, " "));
 }
 
 }  // namespace

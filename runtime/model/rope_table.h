@@ -6,15 +6,20 @@
 
 #include "runtime/model/rope_options.h"
 
-// The angles of rotary position embeddings.
+// The angles of rotary position embeddings, as transformers computes them: in fp32, in the same
+// order, so that tables agree to a rounding of pow, cos and sin. docs/families.md has the formulas.
 namespace terrace {
 
-// The head_width / 2 angular frequencies, after scaling.
-std::vector<double> rope_frequencies(const RopeOptions& options, std::int64_t head_width);
+// Returns the rotary_width / 2 angular frequencies for sequences of `length` positions.
+std::vector<float> rope_frequencies(const RopeOptions& options, std::int64_t length,
+                                    std::int64_t rotary_width);
 
-// table [positions, head_width]: in each row the cosines of head_width / 2 angles, then their
-// sines.
-void fill_rope_table(const RopeOptions& options, std::int64_t positions, std::int64_t head_width,
+// Returns whether the frequencies depend on the length of the sequences.
+bool depends_on_length(const RopeOptions& options);
+
+// Fills a table [positions, rotary_width]: in each row the cosines of rotary_width / 2 angles, then
+// their sines, all times the attention factor. `positions` is the length of the sequences.
+void fill_rope_table(const RopeOptions& options, std::int64_t positions, std::int64_t rotary_width,
                      std::span<float> table);
 
 }  // namespace terrace

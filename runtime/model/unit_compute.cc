@@ -138,14 +138,17 @@ ComputeModel UnitCompute::model(std::int32_t micro_batches, int workers) const {
   return model;
 }
 
-std::vector<float> UnitCompute::constants() const {
+std::vector<float> UnitCompute::constants() const { return constants(part_.batch.positions); }
+
+std::vector<float> UnitCompute::constants(std::int64_t length) const {
   const auto& config = part_.config;
   const std::int64_t width = config.rotated_width();
   const auto elements = static_cast<std::size_t>(part_.batch.positions * width);
   std::vector<float> tables(config.ropes.size() * elements);
   for (std::size_t i = 0; i < config.ropes.size(); ++i) {
-    fill_rope_table(config.ropes[i], part_.batch.positions, width,
-                    std::span(tables).subspan(i * elements, elements));
+    fill_rope_table(
+        config.ropes[i], length, width,
+        std::span(tables).subspan(i * elements, static_cast<std::size_t>(length * width)));
   }
   return tables;
 }

@@ -41,6 +41,8 @@ class UnitCompute {
 
   // The rotary tables, one behind the other, each [T, D] in fp32; empty where there are none.
   std::vector<float> constants() const;
+  // The same for sequences of `length` positions, at most the batch's. Rows behind them are zero.
+  std::vector<float> constants(std::int64_t length) const;
   // Bytes of tokens and targets of one micro-batch.
   std::size_t tokens_bytes() const;
   const BatchShape& batch() const { return part_.batch; }

@@ -16,6 +16,7 @@
 #include "memory/host/host_limits.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/hf_directory.h"
+#include "runtime/model/rope_table.h"
 
 namespace terrace {
 namespace {
@@ -40,7 +41,10 @@ ByteSampler::Shape fitting_shape(ByteSampler::Shape shape, std::int64_t text_byt
   const std::size_t usable = read_host_limits().usable_bytes();
   const auto whole = static_cast<std::int64_t>(
       round_up(static_cast<std::size_t>(text_bytes), static_cast<std::size_t>(kWindowGrain)));
-  shape.window = std::min(shape.config.positions, whole);
+  // Dynamic rotary embeddings are made to go on.
+  const bool goes_on = std::ranges::any_of(
+      shape.config.ropes, [](const RopeOptions& rope) { return rope.type == RopeType::kDynamic; });
+  shape.window = goes_on ? whole : std::min(shape.config.positions, whole);
   while (ByteSampler::memory_bytes(shape) > usable) {
     if (shape.window <= kWindowGrain) {
       throw OutOfMemory(
@@ -155,12 +159,17 @@ ByteSampler::ByteSampler(const Shape& shape, const std::vector<UnitLayout>& layo
       plan_(body_, head_, shape.threads),
       row_bytes_(static_cast<std::size_t>(shape.config.width) * size_of(shape.compute_type)),
       vocabulary_(shape.config.vocabulary),
+      follows_text_(shape.rope_of_text &&
+                    std::ranges::any_of(shape.config.ropes, depends_on_length)),
       memory_(plan_.total_bytes, {}) {
   for (const UnitLayout& unit : body_.layout()) load_unit(unit, fetch);
-  const std::vector<float> constants = body_.constants();
-  if (!constants.empty()) {
-    std::memcpy(at(plan_.constants), constants.data(), constants.size() * sizeof(float));
-  }
+  fill_rope_tables(shape.window);
+}
+
+void ByteSampler::fill_rope_tables(std::int64_t length) {
+  const std::vector<float> tables = body_.constants(length);
+  if (tables.empty()) return;
+  std::memcpy(at(plan_.constants), tables.data(), tables.size() * sizeof(float));
 }
 
 void ByteSampler::load_unit(const UnitLayout& unit, FetchParameter fetch) {
@@ -186,6 +195,7 @@ void ByteSampler::load_unit(const UnitLayout& unit, FetchParameter fetch) {
 std::span<const float> ByteSampler::logits_after(std::string_view text) {
   TERRACE_CHECK(!text.empty());
   text = text.substr(text.size() - std::min(text.size(), static_cast<std::size_t>(window())));
+  if (follows_text_) fill_rope_tables(static_cast<std::int64_t>(text.size()));
   // Attention looks back only, so what is behind the text does not matter. Targets are not counted.
   auto* tokens = reinterpret_cast<std::int32_t*>(at(plan_.tokens));
   std::fill_n(tokens, window(), 0);
@@ -253,6 +263,7 @@ void sample_text(const SampleOptions& options, FunctionRef<void(std::string_view
   const auto fetch = [&](const UnitLayout& unit, const ParameterTensor& tensor, std::int64_t begin,
                          std::span<float> out) { model.read(unit, tensor, begin, out); };
   ByteSampler::Shape shape = model.shape();
+  shape.rope_of_text = true;
   shape.threads = options.threads > 0 ? options.threads : read_host_limits().usable_cpus();
   const auto text_bytes =
       static_cast<std::int64_t>(options.prompt.size()) + options.max_new_tokens - 1;

@@ -37,8 +37,11 @@ class ByteSampler {
   struct Shape {
     ModelConfig config;
     DType compute_type = DType::kBF16;
-    std::int64_t window = 1;  // positions that are computed, at most the model's
+    std::int64_t window = 1;  // positions that are computed; at most the model's learned ones
     int threads = 1;
+    // Rotary embeddings that depend on the length of the sequence have the text's, else the
+    // window's.
+    bool rope_of_text = false;
   };
 
   // Fetches every parameter, rounded to the compute type as parameters are. Throws OutOfMemory.
@@ -64,6 +67,7 @@ class ByteSampler {
 
   ByteSampler(const Shape& shape, const std::vector<UnitLayout>& layout, FetchParameter fetch);
   void load_unit(const UnitLayout& unit, FetchParameter fetch);
+  void fill_rope_tables(std::int64_t length);
   std::byte* at(std::size_t offset) { return memory_.bytes().data() + offset; }
 
   UnitCompute body_;  // the window
@@ -72,6 +76,7 @@ class ByteSampler {
   Plan plan_;
   std::size_t row_bytes_ = 0;  // of hidden states
   std::int64_t vocabulary_ = 0;
+  bool follows_text_ = false;  // the rotary tables are made anew for each text
   HostMemory memory_;
 };
 

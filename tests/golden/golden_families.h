@@ -32,14 +32,6 @@ inline constexpr auto kFamiliesNotBuilt = std::to_array<std::string_view>({
 inline constexpr auto kCasesNotBuilt = std::to_array<std::string_view>({
     "llama_padding",
     "llama_padding_tied",
-    "llama_rope_dynamic",
-    "llama_rope_longrope_attention_factor",
-    "llama_rope_longrope_long",
-    "llama_rope_longrope_short",
-    "llama_rope_yarn",
-    "llama_rope_yarn_attention_factor",
-    "llama_rope_yarn_outer_positions",
-    "llama_rope_yarn_parameters",
 });
 
 template <typename List>

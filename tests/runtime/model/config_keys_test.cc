@@ -180,12 +180,12 @@ INSTANTIATE_TEST_SUITE_P(
         Strange{"pruned", kGpt2, R"({"pruned_heads": {"0": [1]}})", {"pruned_heads"}},
         Strange{"rope",
                 kLlama,
-                R"({"rope_scaling": {"type": "linear", "factor": 2, "mscale": 1}})",
-                {"rope_scaling.mscale"}},
+                R"({"rope_scaling": {"type": "linear", "factor": 2, "mrope_section": [1, 1]}})",
+                {"rope_scaling.mrope_section"}},
         Strange{"new_rope",
                 kLlama,
-                R"({"rope_parameters": {"attention_factor": 1.2}})",
-                {"rope_parameters.attention_factor"}}),
+                R"({"rope_parameters": {"short_mscale": 1.2}})",
+                {"rope_parameters.short_mscale"}}),
     [](const auto& each) { return std::string(each.param.what); });
 
 TEST(ConfigKeys, NullAndHarmlessValuesPass) {
@@ -195,7 +195,32 @@ TEST(ConfigKeys, NullAndHarmlessValuesPass) {
       read_keys(with_keys(kLlama, R"({"hidden_dropout": 0, "use_sliding_window": false})")));
   EXPECT_NO_THROW(
       read_keys(with_keys(kGpt2, R"({"pruned_heads": {}, "is_encoder_decoder": false})")));
+  // Keys that the type of rope does not use.
   EXPECT_NO_THROW(read_keys(with_keys(kLlama, R"({"rope_parameters": {"attention_factor": 1}})")));
+  EXPECT_NO_THROW(read_keys(with_keys(
+      kLlama,
+      R"({"rope_scaling": {"type": "linear", "factor": 2, "mscale": 1, "beta_fast": 2}})")));
+}
+
+// gemma3 has an object for each type of layer there.
+TEST(ConfigKeys, InsideTheObjectsOfRopeParameters) {
+  constexpr auto kOwn = std::to_array<KnownKey>({{"rope_scaling"}, {"rope_parameters"}});
+  const auto check = [&](const char* json) { check_config_keys(json, kOwn, "a/config.json"); };
+  EXPECT_NO_THROW(check(R"({"original_max_position_embeddings": 16, "rope_parameters": {
+      "full_attention": {"rope_type": "yarn", "beta_slow": 2}, "sliding_attention": null}})"));
+  const char* strange = R"({"rope_parameters": {"full_attention": {"rope_typ": "yarn"}}})";
+  TERRACE_EXPECT_THROW_WITH(check(strange), ConfigError,
+                            "rope_parameters.full_attention.rope_typ \"yarn\"");
+  TERRACE_EXPECT_THROW_WITH(check(R"({"rope_parameters": {"chunked_attention": {}}})"), ConfigError,
+                            "rope_parameters.chunked_attention");
+  TERRACE_EXPECT_THROW_WITH(check(R"({"rope_scaling": {"full_attention": {}}})"), ConfigError,
+                            "rope_scaling.full_attention");
+  TERRACE_EXPECT_THROW_WITH(
+      check_config_keys(R"({"original_max_position_embeddings": 16})", {}, "a/config.json"),
+      ConfigError, "original_max_position_embeddings");
+  const std::string without =
+      without_keys(strange, {"rope_parameters.full_attention.rope_typ"}, "a/config.json");
+  EXPECT_EQ(Json::parse(without), Json::parse(R"({"rope_parameters": {"full_attention": {}}})"));
 }
 
 TEST(ConfigKeys, AnIgnoredKeyThatIsNotThereNamesTheNearest) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -69,6 +70,49 @@ TEST(ByteSampler, WindowsOfTwoSizesAgree) {
   const std::vector<float> b = logits_of(wide, "some text");
   // The products are cut differently for another number of rows, so sums are in another order.
   for (std::size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 1e-5F) << i;
+}
+
+// With weights so large that positions matter.
+ModelConfig rotated_model(const std::string& scaling) {
+  return parse_model_config(R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"],
+    "num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 48,
+    "vocab_size": 256, "max_position_embeddings": 8, "initializer_range": 0.3,
+    "rope_scaling": )" + scaling +
+                                "}",
+                            "test");
+}
+
+constexpr const char* kDynamic = R"({"rope_type": "dynamic", "factor": 8})";
+constexpr const char* kLongRope = R"({"rope_type": "longrope",
+    "original_max_position_embeddings": 32, "factor": 4, "short_factor": [1, 2, 3, 4],
+    "long_factor": [4, 8, 16, 32]})";
+
+float largest_distance(const std::vector<float>& a, const std::vector<float>& b) {
+  float largest = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::abs(a[i] - b[i]));
+  return largest;
+}
+
+// Angles that depend on the length of the sequence have the text's.
+TEST(ByteSampler, TurnsByTheLengthOfTheText) {
+  for (const char* scaling : {kDynamic, kLongRope}) {
+    const ModelConfig config = rotated_model(scaling);
+    ByteSampler::Shape shape = {config, DType::kF32, 64, 1};
+    ByteSampler of_window(shape, kFetchInitial);
+    shape.rope_of_text = true;
+    ByteSampler of_text(shape, kFetchInitial);
+    for (const std::string text :
+         {"a text of 23 characters", "and this one is a little longer, 40 long"}) {
+      ByteSampler exact({config, DType::kF32, static_cast<std::int64_t>(text.size()), 1},
+                        kFetchInitial);
+      const std::vector<float> wanted = logits_of(exact, text);
+      EXPECT_LT(largest_distance(logits_of(of_text, text), wanted), 1e-4F) << scaling << text;
+      // Both are long for longrope.
+      const bool is_same = scaling == kLongRope && text.size() > 32;
+      EXPECT_EQ(largest_distance(logits_of(of_window, text), wanted) > 1e-2F, !is_same)
+          << scaling << text;
+    }
+  }
 }
 
 TEST(ByteSampler, MemoryGrowsWithTheWindow) {
@@ -144,6 +188,27 @@ TEST(SampleText, ContinuesFromAHuggingFaceDirectory) {
   const std::string greedy = text_of(options);
   options.seed = 100;
   EXPECT_EQ(text_of(options), greedy);
+}
+
+// Dynamic rotary embeddings see the whole text, also past max_position_embeddings.
+TEST(SampleText, GoesOnWithDynamicRotaryEmbeddings) {
+  const TemporaryDirectory directory;
+  const ModelConfig config = rotated_model(kDynamic);
+  write_hf_directory({directory.path("final"), DType::kF32}, config, parameter_layout(config),
+                     kFetchInitial);
+  SampleOptions options;
+  options.model_directory = directory.path("final");
+  options.prompt = "A prompt of more than 8 bytes";
+  options.max_new_tokens = 4;
+  options.temperature = 0;
+  options.threads = 1;
+  std::string wanted = options.prompt;
+  for (int i = 0; i < 4; ++i) {
+    ByteSampler exact({config, DType::kF32, static_cast<std::int64_t>(wanted.size()), 1},
+                      kFetchInitial);
+    wanted += static_cast<char>(choose_byte(exact.logits_after(wanted), 0, 1, 0));
+  }
+  EXPECT_EQ(text_of(options), wanted);
 }
 
 TEST(SampleText, DirectoriesWithoutWeightsAreRefused) {
