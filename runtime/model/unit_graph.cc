@@ -189,15 +189,24 @@ void UnitGraph::make_passes() {
   }
 }
 
-// What calls of the forward write and the backward reads, in the order in which it is written.
+// What the forward writes and the backward reads, in the order in which it is written. What an
+// exchange has written is saved too, unless the backward exchanges it again before it reads it.
 void UnitGraph::place_saved() {
   std::set<TensorId> wanted;
+  std::set<TensorId> exchanged_again;
   for (const Step& step : backward_) {
+    const bool is_exchange = step.kind != UnitStep::Kind::kCompute;
     for (const TensorId read : step.reads()) wanted.insert(root(read));
+    if (is_exchange && !wanted.contains(root(step.target))) {
+      exchanged_again.insert(root(step.target));
+    }
   }
   if (kind_ == UnitKind::kHead && of(Pass::kBackward).size() == 1) return;
   for (const Step& step : forward_) {
-    if (step.kind != UnitStep::Kind::kCompute) continue;
+    const bool is_exchange = step.kind != UnitStep::Kind::kCompute;
+    if (is_exchange && (kind_ != UnitKind::kBlock || exchanged_again.contains(root(step.target)))) {
+      continue;  // a head's backward is one with its forward
+    }
     for (const TensorId written : step.writes()) {
       UnitTensor& tensor = at(root(written));
       if (tensor.role != Role::kWorkspace || !wanted.contains(root(written))) continue;
