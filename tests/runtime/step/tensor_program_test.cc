@@ -30,7 +30,7 @@ StepModel model_of(std::string_view family, bool tied, const TensorSplit& split,
   return model;
 }
 
-StepPolicy policy_for(const StepModel& model, std::int32_t micro_batches) {
+StepPolicy policy_of_part(const StepModel& model, std::int32_t micro_batches) {
   StepPolicy policy = uniform_policy(model, {});
   policy.unified = true;
   policy.micro_batches = micro_batches;
@@ -104,7 +104,7 @@ struct Exchanges {
 TEST(TensorProgram, ExchangesWhatThePaperSays) {
   const auto totals = [](bool shares_rows) {
     const StepModel model = model_of("llama", true, {2, 0, shares_rows});
-    const Program program = compile_step(model, policy_for(model, 1), {});
+    const Program program = compile_step(model, policy_of_part(model, 1), {});
     Exchanges found;
     for (const Op& op : program.ops) {
       if (op.lane != Lane::kTensor || op.unit != 3 || op.account != Account::kActivations) continue;
@@ -124,7 +124,7 @@ TEST(TensorProgram, SendsTheBytesOfTheFormula) {
   for (const bool shares_rows : {false, true}) {
     for (const bool recompute : {false, true}) {
       const StepModel model = model_of("llama", true, {ranks, 0, shares_rows});
-      StepPolicy policy = policy_for(model, micro_batches);
+      StepPolicy policy = policy_of_part(model, micro_batches);
       for (UnitHomes& homes : policy.homes) homes.recompute = recompute;
       const double rows = 2.0 * 48 * 64;  // bf16, R = 48, C = 64
       const double blocks = 6;
@@ -155,7 +155,7 @@ TEST(TensorProgram, DividesActivationsAndState) {
   };
   const auto compiled = [](const TensorSplit& split) {
     const StepModel model = model_of("llama", false, split);
-    return compile_step(model, policy_for(model, 1), {});
+    return compile_step(model, policy_of_part(model, 1), {});
   };
   const Program one = compiled({});
   const Program half = compiled({2, 0, true});
@@ -174,7 +174,7 @@ TEST(TensorProgram, AnExchangeInACircleOfStagesIsFound) {
     StepModel model = model_of("llama", true, {2, 0, true});
     const std::vector<double> costs(model.unit_count(), 1.0);
     model.pipeline = {2, stage, balance_stages(costs, 2)};
-    programs.push_back(compile_step(model, policy_for(model, 2), {}));
+    programs.push_back(compile_step(model, policy_of_part(model, 2), {}));
   }
   ASSERT_THAT(verify_stages(programs), IsEmpty());
   std::vector<Op>& ops = programs.front().ops;
@@ -188,7 +188,7 @@ TEST(TensorProgram, AnExchangeInACircleOfStagesIsFound) {
 
 TEST(TensorProgram, RanksThatDisagreeAreFound) {
   const StepModel model = model_of("llama", true, {2, 0, true});
-  const Program program = compile_step(model, policy_for(model, 1), {});
+  const Program program = compile_step(model, policy_of_part(model, 1), {});
   std::vector<Program> programs = {program, program};
   ASSERT_THAT(verify_ranks(programs), IsEmpty());
   std::vector<Op>& ops = programs[1].ops;
