@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -14,6 +15,13 @@ struct ConfigReader::Object {
   nlohmann::json value;
 
   const nlohmann::json& at(const std::string& key) const { return value.at(key); }
+  // None where the value is something else, or far from all sizes.
+  std::optional<std::int64_t> whole_number(const std::string& key) const {
+    if (!at(key).is_number()) return std::nullopt;
+    const auto number = at(key).get<double>();
+    if (!(std::abs(number) <= 1e15) || number != std::trunc(number)) return std::nullopt;
+    return static_cast<std::int64_t>(number);
+  }
 };
 
 ConfigReader::ConfigReader(std::string_view json, const std::string& origin) : origin_(origin) {
@@ -49,22 +57,25 @@ bool ConfigReader::is_object(const std::string& key) const {
 }
 
 std::string ConfigReader::written(const std::string& key) const {
-  return has(key) ? unquote_non_finite(object_->at(key).dump()) : "(absent)";
+  return names(key) ? unquote_non_finite(object_->at(key).dump()) : "(absent)";
 }
 
 std::int64_t ConfigReader::count(const std::string& key) const {
   if (!has(key)) missing(key);
-  const nlohmann::json& value = object_->at(key);
-  const double number = value.is_number() ? value.get<double>() : 0.0;
-  if (number < 1.0 || number > 1e15 ||
-      number != static_cast<double>(static_cast<std::int64_t>(number))) {
-    wrong(key, "a whole number of at least 1");
-  }
-  return static_cast<std::int64_t>(number);
+  const std::optional<std::int64_t> number = object_->whole_number(key);
+  if (!number.has_value() || *number < 1) wrong(key, "a whole number of at least 1");
+  return *number;
 }
 
 std::int64_t ConfigReader::count(const std::string& key, std::int64_t fallback) const {
   return has(key) ? count(key) : fallback;
+}
+
+std::int64_t ConfigReader::integer(const std::string& key, std::int64_t fallback) const {
+  if (!has(key)) return fallback;
+  const std::optional<std::int64_t> number = object_->whole_number(key);
+  if (!number.has_value()) wrong(key, "a whole number");
+  return *number;
 }
 
 std::int64_t ConfigReader::count_of(const std::string& key, const std::string& alias) const {

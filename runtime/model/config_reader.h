@@ -29,6 +29,8 @@ class ConfigReader {
   // A whole number of at least one. JSON writers may give 4096.0.
   std::int64_t count(const std::string& key) const;
   std::int64_t count(const std::string& key, std::int64_t fallback) const;
+  // A whole number of either sign.
+  std::int64_t integer(const std::string& key, std::int64_t fallback) const;
   // The value of a key that has two names; refuses two values.
   std::int64_t count_of(const std::string& key, const std::string& alias) const;
   // Above 0.

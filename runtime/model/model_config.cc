@@ -29,6 +29,14 @@ void check_architecture(const ConfigReader& keys, const Family& family) {
       fmt::format("what is: {}", fmt::join(family.architectures, ", ")));
 }
 
+// Keys of several families, and of some that do not list them.
+void check_attention(const ConfigReader& keys) {
+  if (!keys.flag("is_causal", true)) keys.refuse("is_causal", "is not built; causal attention is");
+  if (keys.flag("use_bidirectional_attention", false)) {
+    keys.refuse("use_bidirectional_attention", "is not built; causal attention is");
+  }
+}
+
 // What Hugging Face's training would drop at random, as written.
 std::string read_dropout(const ConfigReader& keys) {
   std::vector<std::string> found;
@@ -37,24 +45,6 @@ std::string read_dropout(const ConfigReader& keys) {
     if (share != 0) found.push_back(fmt::format("{} {}", key, share));
   }
   return fmt::format("{}", fmt::join(found, ", "));
-}
-
-// Sizes whose mere lists would fill memory, or whose products would not fit 64 bits.
-void check_sizes(const ModelConfig& config, const std::string& origin) {
-  constexpr std::int64_t kLayersMax = 10'000;
-  constexpr std::int64_t kWidthMax = std::int64_t{1} << 24;
-  const auto refuse = [&](const char* what, std::int64_t is, std::int64_t most) {
-    throw ConfigError(fmt::format("{}: {} {}, and at most {} are built", origin, is, what, most),
-                      "is this the config.json of a language model?");
-  };
-  if (config.layers > kLayersMax) refuse("layers", config.layers, kLayersMax);
-  for (const std::int64_t width :
-       {config.width, config.intermediate, config.vocabulary, config.heads, config.head_width}) {
-    if (width > kWidthMax) refuse("columns in a matrix", width, kWidthMax);
-  }
-  if (config.positions > kWidthMax) refuse("positions", config.positions, kWidthMax);
-  const std::int64_t of_heads = config.heads * config.head_width;
-  if (of_heads > kWidthMax) refuse("columns in a matrix", of_heads, kWidthMax);
 }
 
 [[noreturn]] void refuse_model(const std::string& model) {
@@ -94,13 +84,13 @@ const Family& family_of(const ConfigReader& keys) {
 ModelConfig read_model_config(const ConfigReader& keys) {
   const Family& family = family_of(keys);
   check_architecture(keys, family);
+  check_attention(keys);
   ModelConfig config;
   config.family = family.model_type;
   config.name = keys.origin();
   config.initializer_range = static_cast<float>(keys.number("initializer_range", 0.02));
   family.read(keys, config);
   config.dropout = read_dropout(keys);
-  check_sizes(config, keys.origin());
   return config;
 }
 

@@ -171,11 +171,10 @@ TEST(GoldenCases, FamiliesThatAreNotBuiltAreRefused) {
 bool differs(const std::string& name) {
   const GoldenCase golden(golden_case_directory(name));
   try {
-    load_model_config(golden.directory);
-  } catch (const ConfigError&) {
+    return !compare_forward(golden).list().empty() || !compare_training(golden, {}).list().empty();
+  } catch (const Error&) {  // of the config.json, or of the weights
     return true;
   }
-  return !compare_forward(golden).list().empty() || !compare_training(golden, {}).list().empty();
 }
 
 TEST(GoldenCases, OptionsThatAreNotBuiltDoNotHold) {

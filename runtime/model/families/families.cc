@@ -6,8 +6,16 @@ namespace terrace {
 namespace {
 
 constexpr auto kFamilies = std::to_array<const Family*>({
+    &kGemma2Family,
+    &kGemma3TextFamily,
     &kGpt2Family,
+    &kGraniteFamily,
     &kLlamaFamily,
+    &kMistralFamily,
+    &kOlmo2Family,
+    &kQwen2Family,
+    &kQwen3Family,
+    &kSmolLm3Family,
 });
 
 }  // namespace

@@ -23,18 +23,15 @@ struct Family {
 const Family* find_family(std::string_view model_type);
 std::span<const Family* const> all_families();
 
+extern const Family kGemma2Family;
+extern const Family kGemma3TextFamily;
 extern const Family kGpt2Family;
+extern const Family kGraniteFamily;
 extern const Family kLlamaFamily;
-
-// --- what several families have in common
-// -----------------------------------------------------------
-
-// hidden_size, intermediate_size, num_hidden_layers, num_attention_heads, num_key_value_heads,
-// head_dim, vocab_size, max_position_embeddings, rms_norm_eps.
-void read_sizes(const ConfigReader& keys, ModelConfig& config);
-// model.layers.N.self_attn.q_proj and so on, as most families name their parameters.
-ParameterNames usual_names();
-// One rotary table, the same for all layers; `theta` is the class's.
-void read_one_rope(const ConfigReader& keys, ModelConfig& config, double theta = 10000.0);
+extern const Family kMistralFamily;
+extern const Family kOlmo2Family;
+extern const Family kQwen2Family;
+extern const Family kQwen3Family;
+extern const Family kSmolLm3Family;
 
 }  // namespace terrace

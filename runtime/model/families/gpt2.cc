@@ -3,7 +3,7 @@
 #include <array>
 #include <string>
 
-#include "runtime/model/families/family.h"
+#include "runtime/model/families/common.h"
 
 // GPT-2 (Radford et al. 2019): layer norms, learned positions, biases everywhere, a tied head. Keys
 // and names are those of transformers' GPT2Config and GPT2LMHeadModel, whose Conv1D stores matrices
@@ -76,14 +76,14 @@ void read(const ConfigReader& keys, ModelConfig& config) {
   config.head_width = config.width / config.heads;
   config.norm.epsilon = static_cast<float>(keys.number("layer_norm_epsilon", 1e-5));
   config.tied = keys.flag("tie_word_embeddings", true);
-  const std::string activation = keys.text("activation_function", "gelu_new");
-  if (activation != "gelu_new" && activation != "gelu_pytorch_tanh") {
+  if (!is_tanh_gelu(keys.text("activation_function", "gelu_new"))) {
     keys.refuse("activation_function", "is not built; gelu_new and gelu_pytorch_tanh are");
   }
   if (!keys.flag("scale_attn_weights", true)) keys.refuse("scale_attn_weights", "is not built");
   for (const char* key : {"scale_attn_by_inverse_layer_idx", "add_cross_attention"}) {
     if (keys.flag(key, false)) keys.refuse(key, "is not built");
   }
+  check_sizes(config, keys.origin());
   config.names = names();
   config.norm.has_mean = true;
   config.feed_forward = FeedForward::kGelu;

@@ -1,0 +1,40 @@
+#include <array>
+
+#include "runtime/model/families/common.h"
+
+// Granite 3 (IBM 2024): llama with four multipliers. Keys and names are those of transformers'
+// GraniteConfig and GraniteForCausalLM.
+namespace terrace {
+namespace {
+
+constexpr auto kArchitectures =
+    std::to_array<std::string_view>({"GraniteForCausalLM", "GraniteModel"});
+
+constexpr auto kKeys = with_usual_keys({
+    {"hidden_act"},
+    {"attention_bias"},
+    {"mlp_bias"},
+    {"embedding_multiplier"},
+    {"attention_multiplier"},
+    {"residual_multiplier"},
+    {"logits_scaling"},
+});
+
+void read(const ConfigReader& keys, ModelConfig& config) {
+  read_usual(keys, config, {});
+  read_attention_bias(keys, config);
+  read_feed_forward_bias(keys, config);
+  read_one_rope(keys, config);
+  const auto multiplier = [&keys](const char* key) { return keys.number(key, 1.0); };
+  config.embedding_scale = static_cast<float>(multiplier("embedding_multiplier"));
+  // Also 1 where the key is absent: not by the head's width.
+  config.score_scale = static_cast<float>(multiplier("attention_multiplier"));
+  config.residual_scale = static_cast<float>(multiplier("residual_multiplier"));
+  config.logit_scale = static_cast<float>(1 / multiplier("logits_scaling"));
+}
+
+}  // namespace
+
+const Family kGraniteFamily = {"granite", kArchitectures, kKeys, read};
+
+}  // namespace terrace
