@@ -13,6 +13,7 @@ constexpr auto kFamilies = std::to_array<const Family*>({
     &kLlamaFamily,
     &kMistralFamily,
     &kOlmo2Family,
+    &kPhi3Family,
     &kQwen2Family,
     &kQwen3Family,
     &kSmolLm3Family,

@@ -30,6 +30,7 @@ extern const Family kGraniteFamily;
 extern const Family kLlamaFamily;
 extern const Family kMistralFamily;
 extern const Family kOlmo2Family;
+extern const Family kPhi3Family;
 extern const Family kQwen2Family;
 extern const Family kQwen3Family;
 extern const Family kSmolLm3Family;

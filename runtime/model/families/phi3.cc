@@ -1,0 +1,65 @@
+#include <fmt/format.h>
+
+#include <array>
+#include <optional>
+
+#include "runtime/model/families/common.h"
+
+// Phi-3 (Abdin et al. 2024, arXiv:2404.14219): llama whose files have query, key and value as one
+// tensor, and gate and up. Keys and names are those of transformers' Phi3Config and
+// Phi3ForCausalLM.
+namespace terrace {
+namespace {
+
+constexpr auto kArchitectures = std::to_array<std::string_view>({"Phi3ForCausalLM", "Phi3Model"});
+
+constexpr auto kKeys = with_usual_keys({
+    {"hidden_act"},
+    {"sliding_window"},
+    {"original_max_position_embeddings"},
+    {"attention_bias", "false"},  // there is none whatever it says
+});
+
+constexpr const char* kPartKey = "partial_rotary_factor";
+
+// How many of a head's elements are rotated, its first ones.
+std::int64_t read_rotary_width(const ConfigReader& keys, std::int64_t head_width) {
+  double part = keys.number(kPartKey, 1.0);
+  for (const char* rope : {"rope_parameters", "rope_scaling"}) {
+    const std::optional<ConfigReader> object = keys.object(rope);
+    if (object.has_value()) part = object->number(kPartKey, part);
+  }
+  if (part > 1) keys.refuse(kPartKey, "is more than a whole head");
+  const auto width = static_cast<std::int64_t>(static_cast<double>(head_width) * part);
+  if (width == 0 || width % 2 != 0) {
+    keys.refuse(kPartKey, fmt::format("rotates {} of a head's {} elements, and pairs are rotated",
+                                      width, head_width));
+  }
+  return width;
+}
+
+void set_stored_names(ModelConfig& config) {
+  const auto set = [&config](ParameterKind kind, const char* name) {
+    config.names.at(static_cast<std::size_t>(kind)).stored = name;
+  };
+  for (const auto kind : {ParameterKind::kQuery, ParameterKind::kKey, ParameterKind::kValue}) {
+    set(kind, "model.layers.{}.self_attn.qkv_proj.weight");
+  }
+  for (const auto kind : {ParameterKind::kGate, ParameterKind::kUp}) {
+    set(kind, "model.layers.{}.mlp.gate_up_proj.weight");
+  }
+}
+
+void read(const ConfigReader& keys, ModelConfig& config) {
+  read_usual(keys, config, {.epsilon = 1e-5, .padding_token = 32000});
+  config.rotary_width = read_rotary_width(keys, config.head_width);
+  read_one_rope(keys, config);
+  set_window(config, read_window(keys, 0));
+  set_stored_names(config);
+}
+
+}  // namespace
+
+const Family kPhi3Family = {"phi3", kArchitectures, kKeys, read};
+
+}  // namespace terrace
