@@ -151,8 +151,9 @@ void read_feed_forward_bias(const ConfigReader& keys, ModelConfig& config) {
   config.has_feed_forward_bias = keys.flag("mlp_bias", false);
 }
 
-void read_one_rope(const ConfigReader& keys, ModelConfig& config, double theta) {
-  const RopeDefaults defaults = {theta, config.positions, config.rotated_width()};
+void read_one_rope(const ConfigReader& keys, ModelConfig& config, RopeDefaults defaults) {
+  defaults.positions = config.positions;
+  defaults.rotary_width = config.rotated_width();
   config.ropes = {read_rope(keys, defaults)};
   config.layer_options.assign(static_cast<std::size_t>(config.layers), LayerOptions{.rope = 0});
 }

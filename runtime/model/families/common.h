@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/model/config_rope.h"
 #include "runtime/model/families/family.h"
 
 // What several families have in common: most are llama with changes.
@@ -77,8 +78,8 @@ void read_attention_bias(const ConfigReader& keys, ModelConfig& config);
 // mlp_bias: of gate, up and down.
 void read_feed_forward_bias(const ConfigReader& keys, ModelConfig& config);
 
-// One rotary table, the same for all layers; `theta` is the class's.
-void read_one_rope(const ConfigReader& keys, ModelConfig& config, double theta = 10000.0);
+// One rotary table, the same for all layers. Sets the sizes in `defaults`.
+void read_one_rope(const ConfigReader& keys, ModelConfig& config, RopeDefaults defaults = {});
 
 // Refuses a key that is there and null, where the class does.
 void refuse_null(const ConfigReader& keys, const std::string& key);

@@ -53,7 +53,8 @@ void set_stored_names(ModelConfig& config) {
 void read(const ConfigReader& keys, ModelConfig& config) {
   read_usual(keys, config, {.epsilon = 1e-5, .padding_token = 32000});
   config.rotary_width = read_rotary_width(keys, config.head_width);
-  read_one_rope(keys, config);
+  read_one_rope(keys, config,
+                {.original_positions = 4096, .only_longrope = true, .may_be_partial = true});
   set_window(config, read_window(keys, 0));
   set_stored_names(config);
 }

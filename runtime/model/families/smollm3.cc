@@ -49,7 +49,7 @@ void read(const ConfigReader& keys, ModelConfig& config) {
   read_usual(keys, config, {.key_value_heads = 4, .tied = true, .padding_token = 128004});
   read_attention_bias(keys, config);
   read_feed_forward_bias(keys, config);
-  read_one_rope(keys, config, 2e6);
+  read_one_rope(keys, config, {.theta = 2e6});
   const std::vector<bool> rotates = read_rotating_layers(keys, config.layers);
   for (std::size_t i = 0; i < rotates.size(); ++i) {
     if (!rotates[i]) config.layer_options[i].rope = -1;
