@@ -137,8 +137,8 @@ class BareDrives::Race {
           what_.wide ? all : all.first(block_bytes * static_cast<std::size_t>(depth));
       if (way_ == IoWay::kThreads) {
         carry([&] {
-          return run_bare_threads(*drive.file, range_, memory, what_.shape, what_.mix,
-                                  what_.seconds);
+          return run_bare_threads(*drive.file, range_, memory,
+                                  {what_.shape, what_.mix, what_.seconds});
         });
         return;
       }

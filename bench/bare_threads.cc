@@ -16,15 +16,15 @@ namespace {
 class BareThreads {
  public:
   BareThreads(DirectFile& file, const FileRange& range, std::span<std::byte> memory,
-              const IoShape& shape, IoMix mix)
+              const BareThreadLoad& load)
       : file_(file),
         memory_(memory),
-        block_bytes_(shape.block_bytes),
-        threads_(static_cast<std::size_t>(shape.depth)),
-        mix_(mix),
-        blocks_(range.bytes / block_bytes_ / (mix == IoMix::kMixed ? 2 : 1)),
+        block_bytes_(load.shape.block_bytes),
+        threads_(static_cast<std::size_t>(load.shape.depth)),
+        mix_(load.mix),
+        blocks_(range.bytes / block_bytes_ / (mix_ == IoMix::kMixed ? 2 : 1)),
         reads_begin_(range.begin),
-        writes_begin_(mix == IoMix::kMixed ? range.begin + blocks_ * block_bytes_ : range.begin) {
+        writes_begin_(mix_ == IoMix::kMixed ? range.begin + blocks_ * block_bytes_ : range.begin) {
     TERRACE_CHECK_LE(threads_ * block_bytes_, memory.size());
     TERRACE_CHECK_LE(1U, blocks_);
   }
@@ -91,9 +91,8 @@ class BareThreads {
 }  // namespace
 
 std::uint64_t run_bare_threads(DirectFile& file, const FileRange& range,
-                               std::span<std::byte> memory, const IoShape& shape, IoMix mix,
-                               double seconds) {
-  return BareThreads(file, range, memory, shape, mix).run(seconds);
+                               std::span<std::byte> memory, const BareThreadLoad& load) {
+  return BareThreads(file, range, memory, load).run(load.seconds);
 }
 
 }  // namespace terrace

@@ -154,14 +154,22 @@ std::string name_of(std::string_view prefix, const Measured& measured) {
                      size_name(measured.bytes));
 }
 
+// Rates of a collective beside those of what limits it.
+struct RatesBesideLimit {
+  const Samples& value;
+  const Samples& limit;
+  std::string limit_is;  // in words
+};
+
 BenchResult result_of(std::string_view prefix, const Measured& measured, int ranks,
-                      const Samples& value, const Samples& limit, std::string limit_is) {
+                      const RatesBesideLimit& rates) {
+  const Samples& value = rates.value;
   const double factor = measured.what->bus_factor(ranks);
   const auto size = static_cast<double>(measured.bytes);
   BenchResult result{.name = name_of(prefix, measured),
                      .value = value,
-                     .limit = limit,
-                     .limit_is = std::move(limit_is)};
+                     .limit = rates.limit,
+                     .limit_is = rates.limit_is};
   const bool reduces = measured.what->kind == CollectiveKind::kAllReduce ||
                        measured.what->kind == CollectiveKind::kReduceScatter;
   const std::size_t count = measured.bytes / size_of(measured.dtype);
@@ -364,9 +372,10 @@ class ThreadMeasurements {
       const BareLimit& limit = limits_[i % kCases.size()];
       const auto of_ways = std::span(samples).subspan(limit.first, limit.ways.size());
       const std::size_t best = highest_of(of_ways);
-      record.put(result_of("thread", measured_[i], plan_.ranks(), samples[i], of_ways[best],
-                           fmt::format("what it has to move, on {} threads: {}", plan_.ranks(),
-                                       limit.ways[best].is)));
+      record.put(result_of("thread", measured_[i], plan_.ranks(),
+                           {samples[i], of_ways[best],
+                            fmt::format("what it has to move, on {} threads: {}", plan_.ranks(),
+                                        limit.ways[best].is)}));
     }
   }
 
@@ -418,12 +427,12 @@ void bench_processes(MpiSession& session, const Plan& plan, BenchRecord& record,
     rounds.agreed = [&](bool wants_end) { return any_wants_end(*ours, wants_end); };
     interleave(measurements, rounds, [&](const std::vector<Samples>& samples) {
       for (std::size_t i = 0; i < measured.size() && is_first; ++i) {
-        record.put(result_of("mpi", measured[i], plan.ranks(), samples[i],
-                             samples[measured.size() + i],
-                             measured[i].dtype == DType::kF32
-                                 ? "the MPI library's own collective, same ranks"
-                                 : "the MPI library's own collective, same ranks, with the "
-                                   "communicator's sum of bf16 as its operation"));
+        record.put(result_of("mpi", measured[i], plan.ranks(),
+                             {samples[i], samples[measured.size() + i],
+                              measured[i].dtype == DType::kF32
+                                  ? "the MPI library's own collective, same ranks"
+                                  : "the MPI library's own collective, same ranks, with the "
+                                    "communicator's sum of bf16 as its operation"}));
       }
     });
   }

@@ -49,12 +49,19 @@ BenchResult result_of(const std::string& name, const KernelCase& kernel, const D
   return result;
 }
 
-void measure(const std::string& name, const KernelCase& kernel, DeviceLimits& limits,
-             CaseDevice& device, const BenchOptions& options, BenchRecord& record) {
+// A device, and what it can do at most.
+struct LimitedDevice {
+  CaseDevice& device;
+  DeviceLimits& limits;
+};
+
+void measure(const std::string& name, const KernelCase& kernel, const LimitedDevice& on,
+             const BenchOptions& options, BenchRecord& record) {
+  DeviceLimits& limits = on.limits;
   const bool is_product = kernel.is_product();
   const double work = is_product ? kernel.flops : kernel.bytes;
   const double unit = is_product ? 1e-12 : 1e-9;
-  DeviceRate rate(device, {.is = name, .amount = work, .enqueue = kernel.run},
+  DeviceRate rate(on.device, {.is = name, .amount = work, .enqueue = kernel.run},
                   options.seconds / 10);
   const std::vector<Measurement> both = {
       [&] { return unit * rate.measure(); },
@@ -99,7 +106,7 @@ void bench_device_kernel(const BenchOptions& options, BenchRecord& record, Log& 
     const KernelSetting setting = setting_of(scene, &device);
     for (const KernelCaseMaker& maker : makers_of(setting, options)) {
       record.check_time();
-      measure(result_name(scene, maker), maker.make(), limits, device, options, record);
+      measure(result_name(scene, maker), maker.make(), {device, limits}, options, record);
     }
   }
 }

@@ -123,14 +123,21 @@ std::vector<BenchResult::Detail> details_of(const StepRunner& runner, const Step
   return details;
 }
 
-void measure(const DeviceStepScene& scene, const BenchOptions& options, DeviceLimits& limits,
-             std::size_t device_bytes, BenchRecord& record, Log& log) {
+// What a step finds of the device: its rates, and the bytes that are free.
+struct StepDevice {
+  DeviceLimits& limits;
+  std::size_t free_bytes = 0;
+};
+
+void measure(const DeviceStepScene& scene, const BenchOptions& options, const StepDevice& device,
+             BenchRecord& record, Log& log) {
+  DeviceLimits& limits = device.limits;
   const bool is_long = scene.tokens() >= kLongTokens;
   const int rounds = is_long ? std::min(options.repetitions, kLongRoundsMax) : options.repetitions;
   log.info(fmt::format("bench step: {}, {}, {} x {} x {} tokens, {} rounds",
                        options.device->description, scene.name(), scene.micro_batches,
                        scene.batch.sequences, scene.batch.positions, rounds));
-  const EngineOptions engine = engine_options(scene, options, device_bytes);
+  const EngineOptions engine = engine_options(scene, options, device.free_bytes);
   const int steps = is_long ? kLongSteps : kDeviceSteps;
   StepRunner runner(engine, log);
   runner.step_seconds(steps);
@@ -172,7 +179,7 @@ void bench_device_step(const BenchOptions& options, BenchRecord& record, Log& lo
   for (const DeviceStepScene& scene : scenes) {
     record.check_time();
     try {
-      measure(scene, options, limits, options.device->capacity_bytes - kept, record, log);
+      measure(scene, options, {limits, options.device->capacity_bytes - kept}, record, log);
     } catch (const OutOfMemory& error) {
       // A smaller machine measures what fits.
       if (record.results().empty() && &scene == &scenes.back()) throw;

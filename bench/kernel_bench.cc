@@ -27,9 +27,15 @@ double rate_of(const std::function<void()>& call, double work, double seconds, i
   return done / clock.wall_seconds();
 }
 
+// Of a kernel and of what limits it.
+struct RatesBesideLimit {
+  Rates value, limit;
+};
+
 BenchResult result_of(const std::string& name, const KernelCase& kernel,
                       const KernelLimit& limit_of, const std::vector<Samples>& samples,
-                      const Rates& value, const Rates& limit) {
+                      const RatesBesideLimit& rates) {
+  const auto& [value, limit] = rates;
   const BenchUnit unit =
       kernel.is_product() ? BenchUnit::kGigaflopsPerSecond : BenchUnit::kGigabytesPerSecond;
   const std::string unit_name(name_of(unit));
@@ -53,12 +59,12 @@ void measure(const std::string& name, const KernelCase& kernel, const BenchOptio
   const double work = kernel.is_product() ? kernel.flops : kernel.bytes;
   kernel.run();  // compiles what is compiled at the first call
   const KernelLimit& quickest = kernel.quickest_limit();
-  Rates value, limit;
+  RatesBesideLimit rates;
   const std::vector<Measurement> both = {
-      [&] { return rate_of(kernel.run, work, seconds, options.threads, value); },
-      [&] { return rate_of(quickest.run, work, seconds, options.threads, limit); }};
+      [&] { return rate_of(kernel.run, work, seconds, options.threads, rates.value); },
+      [&] { return rate_of(quickest.run, work, seconds, options.threads, rates.limit); }};
   interleave(both, rounds, [&](const std::vector<Samples>& samples) {
-    record.put(result_of(name, kernel, quickest, samples, value, limit));
+    record.put(result_of(name, kernel, quickest, samples, rates));
   });
 }
 

@@ -127,9 +127,16 @@ std::vector<BenchResult::Detail> sides_of(const Samples& compute_s, const Sample
           {"compute_over_drive", "", ratios_of_rounds(compute_s, drive_s)}};
 }
 
-void put_results(const std::string& name, const OverlapLoad& load,
-                 const std::vector<Samples>& samples, const Samples& compute_s,
-                 const Samples& bound_s, BenchRecord& record) {
+// Seconds of the same rounds.
+struct OverlapSamples {
+  const std::vector<Samples>& places;  // by OverlapPlace
+  const Samples& compute_s;
+  const Samples& bound_s;  // of a clipped step
+};
+
+void put_results(const std::string& name, const OverlapLoad& load, const OverlapSamples& of_rounds,
+                 BenchRecord& record) {
+  const auto& [samples, compute_s, bound_s] = of_rounds;
   BenchResult unclipped = {.name = name + "_unclipped",
                            .unit = BenchUnit::kSeconds,
                            .value = samples[kUnclipped],
@@ -177,7 +184,7 @@ void measure(const BatchShape& batch, const BenchOptions& options, double share,
                                                  [&] { return load.drive_s(); }};
   interleave(measurements, record.rounds(options.repetitions, share),
              [&](const std::vector<Samples>& samples) {
-               put_results(name, load, samples, compute_s, bound_s, record);
+               put_results(name, load, {samples, compute_s, bound_s}, record);
              });
 }
 

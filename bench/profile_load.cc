@@ -56,8 +56,9 @@ class OpsAlone::UpdatesBeside {
         update_workers_(ops.options_.update_threads),
         host_(ops.host_.bytes().size(), HostMemoryOptions{}),
         memory_{.device = {}, .host = host_.bytes(), .extents = {}},
-        bodies_(ops.program_, memory_, nullptr, ops.plan_.model, ops.compute_,
-                ops.options_.optimizer, cpu_lane_kernels(), update_workers_, update_workers_) {
+        bodies_(ops.program_, memory_, nullptr,
+                {ops.plan_.model, ops.compute_, ops.options_.optimizer, cpu_lane_kernels(),
+                 update_workers_, update_workers_}) {
     for (const Op& op : ops.program_.ops) {
       if (op.kind == OpKind::kNormFinish) bodies_.run(op, input_, NativeStream{});  // the scalars
       if (op.kind == OpKind::kUpdate && op.unit == 0) updates_.push_back(&op);
@@ -116,10 +117,11 @@ OpsAlone::OpsAlone(EngineOptions engine)
       device_(make_cpu_device(0)),
       host_(program_.use_of(Tier::kHost).packed_bytes, HostMemoryOptions{}),
       memory_{.device = {}, .host = host_.bytes(), .extents = {}},
-      bodies_(program_, memory_, nullptr, plan_.model, compute_, options_.optimizer,
-              cpu_lane_kernels(), workers_, update_workers_),
+      bodies_(program_, memory_, nullptr,
+              {plan_.model, compute_, options_.optimizer, cpu_lane_kernels(), workers_,
+               update_workers_}),
       tokens_(made_up_tokens(options_.batch.rows(), program_.micro_batches)),
-      idle_executor_(program_, memory_, *device_, nullptr, idle_, clock_) {
+      idle_executor_(program_, memory_, {*device_, nullptr, idle_, clock_}) {
   HomeAccess homes(program_, plan_.model, memory_, *device_, nullptr);
   TrainingState(homes, plan_.model, layout_).fill_from(RandomState(1234), workers_);
   const std::vector<float> table = compute_.constants();

@@ -267,8 +267,18 @@ std::vector<PredictedPart> parts_of(const BenchOptions& options) {
 
 int rounds_of(const BenchOptions& options) { return std::min(kRounds, options.repetitions); }
 
-void measure(const std::string& name, const EngineOptions& engine, OpsAlone& ops, Machine& machine,
-             const BenchOptions& options, const Rounds& rounds, BenchRecord& record, Log& log) {
+// A step that is predicted and measured, and what its ops and the machine are measured with alone.
+struct PredictedStep {
+  const std::string& name;
+  const EngineOptions& engine;
+  OpsAlone& ops;
+  Machine& machine;
+  Rounds rounds;
+};
+
+void measure(const PredictedStep& step, const BenchOptions& options, BenchRecord& record,
+             Log& log) {
+  const auto& [name, engine, ops, machine, rounds] = step;
   log.info(fmt::format("bench step: {}, predicted and measured", name));
   StepRunner runner(engine, log);
   std::unique_ptr<DriveLoads> drive;
@@ -282,7 +292,7 @@ void measure(const std::string& name, const EngineOptions& engine, OpsAlone& ops
   const std::vector<Measurement> measurements = {
       [&] { return runner.step_seconds(steps); },
       [&] {
-        profile = machine.profile(ops, runner.update_threads(), drive.get());
+        profile = step.machine.profile(step.ops, runner.update_threads(), drive.get());
         simulated = simulate(runner.program(), profile, steps);
         return simulated.step_s;
       }};
@@ -317,7 +327,7 @@ void run_step_predictions(const BenchOptions& options, double share, BenchRecord
     parts[i].configuration->change(engine);
     const Rounds rounds =
         record.rounds(rounds_of(options), share / static_cast<double>(parts.size() - i));
-    measure(parts[i].name, engine, *ops, machine, options, rounds, record, log);
+    measure({parts[i].name, engine, *ops, machine, rounds}, options, record, log);
   }
 }
 

@@ -90,16 +90,17 @@ StreamedUpdate::StreamedUpdate(const EngineOptions& options, Log& log)
   fill_state();
   set_scalars();
   idle_ = std::make_unique<IdleBodies>(bodies_.get());
-  executor_ =
-      std::make_unique<LaneExecutor>(program_, memory_, *device_, store_.get(), *bodies_, clock_);
-  idle_executor_ =
-      std::make_unique<LaneExecutor>(program_, memory_, *device_, store_.get(), *idle_, clock_);
+  executor_ = std::make_unique<LaneExecutor>(
+      program_, memory_, LaneServices{*device_, store_.get(), *bodies_, clock_});
+  idle_executor_ = std::make_unique<LaneExecutor>(
+      program_, memory_, LaneServices{*device_, store_.get(), *idle_, clock_});
 }
 
 std::unique_ptr<StepBodies> StreamedUpdate::make_bodies(const EngineOptions& options,
                                                         BlockStore* store) {
-  return std::make_unique<StepBodies>(program_, memory_, store, plan_.model, compute_,
-                                      options.optimizer, cpu_lane_kernels(), workers_, workers_);
+  return std::make_unique<StepBodies>(program_, memory_, store,
+                                      StepComputation{plan_.model, compute_, options.optimizer,
+                                                      cpu_lane_kernels(), workers_, workers_});
 }
 
 void StreamedUpdate::make_extents() {

@@ -62,8 +62,8 @@ struct TensorView {
 };
 
 inline TensorView view(std::byte* data, DType dtype, std::int64_t d0, std::int64_t d1 = 1,
-                       std::int64_t d2 = 1, std::int64_t d3 = 1) {
-  return TensorView{data, dtype, {d0, d1, d2, d3}};
+                       std::int64_t d2 = 1) {
+  return TensorView{data, dtype, {d0, d1, d2, 1}};
 }
 
 template <typename T>

@@ -97,8 +97,13 @@ class RankOrderSums final : public Communicator {
     for (std::size_t begin = 0; begin < whole;) {
       const std::size_t part = std::min(part_max(call.dtype), whole - begin);
       std::byte* const packed = packed_->bytes().data();
-      arithmetic_->pack_rows(packed, call.source + begin * width, size(), part * width,
-                             whole * width, stream);
+      arithmetic_->pack_rows(packed,
+                             {.data = const_cast<std::byte*>(call.source) + begin * width,
+                              .dtype = call.dtype,
+                              .rows = size(),
+                              .width = static_cast<std::int64_t>(part),
+                              .stride = static_cast<std::int64_t>(whole)},
+                             stream);
       exchange_and_add(call.target + begin * width, packed, part, call.dtype, stream);
       begin += part;
     }

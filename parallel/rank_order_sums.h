@@ -19,9 +19,8 @@ class DeviceArithmetic {
   // one rank behind those of another: bf16 or fp16, in fp32, rounded once to nearest even.
   virtual void add_ranks(const TensorView& sum, const std::byte* parts, int ranks,
                          NativeStream stream) = 0;
-  // Rows of `row_bytes` that begin `stride_bytes` apart, one behind another.
-  virtual void pack_rows(std::byte* target, const std::byte* source, int rows,
-                         std::size_t row_bytes, std::size_t stride_bytes, NativeStream stream) = 0;
+  // Copies the rows of the source to the target, one behind another.
+  virtual void pack_rows(std::byte* target, const StridedRows& source, NativeStream stream) = 0;
 };
 
 // Of each of the two pieces of device memory that a communicator has for its sums.

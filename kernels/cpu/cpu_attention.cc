@@ -351,8 +351,9 @@ class BackwardPart {
     gradient.right_stride = strip_elements(kBlock);
     const std::int64_t squares = gradient.strip.squares();
     const auto& [keys, values, keys_by_width] = plan_.parts;
-    multiply_row(kQuery, strip, keys, key, squares, scores);
-    multiply_row(kDout, strip, values, key, squares, dweights);
+    const SquareRow row = {strip, key, squares};
+    multiply_row(kQuery, keys, row, scores);
+    multiply_row(kDout, values, row, dweights);
     softmax_gradient(gradient);
     code_.multiply({.left = gradient.dscores_left,
                     .right = keys_by_width.heads.from(shared_ + keys_by_width.offset, head_, key),
@@ -364,14 +365,17 @@ class BackwardPart {
                     .tiles = dquery(strip)});
   }
 
-  void multiply_row(Operand operand, std::int64_t strip, const PackedPart& keys, std::int64_t key,
-                    std::int64_t squares, float* tiles) {
+  // Squares of scores that lie side by side: a strip of queries, and keys from `key` on.
+  struct SquareRow {
+    std::int64_t strip, key, squares;
+  };
+  void multiply_row(Operand operand, const PackedPart& keys, const SquareRow& row, float* tiles) {
     const std::int64_t D = op_.shape.head_width;
     code_.multiply(
-        {.left = own_.data() + plan_.rows[operand] + code_.bytes(strip * strip_elements(D)),
-         .right = keys.heads.from(shared_ + keys.offset, head_, key),
+        {.left = own_.data() + plan_.rows[operand] + code_.bytes(row.strip * strip_elements(D)),
+         .right = keys.heads.from(shared_ + keys.offset, head_, row.key),
          .left_strips = 1,
-         .right_strips = squares,
+         .right_strips = row.squares,
          .depth = D,
          .right_stride = keys.heads.stride(),
          .tiles = tiles});

@@ -278,13 +278,13 @@ void layer_backward(const LayerNormBackward& op, std::int64_t begin, std::int64_
   layer_backward_rows<Bf16>(op, begin, end, partials);
 }
 
-// target[0, columns) = (or +=) 0 + the rows of partials, in order.
-void add_partials(const float* partials, std::int64_t rows, std::int64_t stride,
-                  std::int64_t columns, bool accumulate, float* target) {
-  for_each_vector(columns, [=](std::int64_t i, std::int64_t n) TERRACE_VECTOR_BODY {
+// target[0, width) = (or +=) 0 + the rows of partials in fp32, in order.
+void add_partials(const StridedRows& partials, bool accumulate, float* target) {
+  const float* const first = reinterpret_cast<const float*>(partials.data);
+  const std::int64_t rows = partials.rows, stride = partials.stride;
+  for_each_vector(partials.width, [=](std::int64_t i, std::int64_t n) TERRACE_VECTOR_BODY {
     Vec sum = hn::Zero(Lanes());
-    for (std::int64_t r = 0; r < rows; ++r)
-      sum = hn::Add(sum, load_n(partials + r * stride + i, n));
+    for (std::int64_t r = 0; r < rows; ++r) sum = hn::Add(sum, load_n(first + r * stride + i, n));
     if (accumulate) sum = hn::Add(load_n(target + i, n), sum);
     store_n(sum, target + i, n);
   });
@@ -331,8 +331,12 @@ std::int64_t checked_rows(const TensorView& x, const TensorView& weight) {
 }
 
 struct Partials {
-  const float* data;
+  float* data;
   std::int64_t blocks, stride, columns;
+
+  StridedRows of_columns(std::int64_t begin, std::int64_t end) const {
+    return {reinterpret_cast<std::byte*>(data + begin), DType::kF32, blocks, end - begin, stride};
+  }
 };
 
 void reduce_partials(const KernelContext& context, const Partials& partials, GradientMode mode,
@@ -341,8 +345,7 @@ void reduce_partials(const KernelContext& context, const Partials& partials, Gra
   for_each_block(context, partials.columns, kColumnBlock,
                  [&](std::int64_t begin, std::int64_t end) {
                    HWY_DYNAMIC_DISPATCH(add_partials)
-                   (partials.data + begin, partials.blocks, partials.stride, end - begin,
-                    accumulate, target + begin);
+                   (partials.of_columns(begin, end), accumulate, target + begin);
                  });
 }
 

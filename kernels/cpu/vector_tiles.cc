@@ -31,15 +31,24 @@ constexpr std::int64_t kDepth = 128;
 // cache.
 constexpr std::int64_t kSquareStride = kStrip + 1;
 
-// Writes kStrip x kStrip elements of which rows x columns are in the source; the others are 0.
+// The rows and columns of a matrix, from `data` on, that a square has.
 template <typename T>
-HWY_INLINE void load_square(const T* source, std::int64_t stride, std::int64_t rows,
-                            std::int64_t columns, float* target, std::int64_t target_stride) {
+struct SquareSource {
+  const T* data;
+  std::int64_t stride, rows, columns;
+};
+
+// Writes kStrip x kStrip elements; those that the source does not have are 0.
+template <typename T>
+HWY_INLINE void load_square(const SquareSource<T>& source, float* target,
+                            std::int64_t target_stride) {
   for (std::int64_t r = 0; r < kStrip; ++r) {
     float* out = target + r * target_stride;
+    const T* const row = source.data + r * source.stride;
     for (std::int64_t c = 0; c < kStrip; c += kLanes) {
-      const std::int64_t count = r < rows ? std::max<std::int64_t>(0, columns - c) : 0;
-      store(count == 0 ? splat(0.0F) : load_n(source + r * stride + c, count), out + c);
+      const std::int64_t count =
+          r < source.rows ? std::max<std::int64_t>(0, source.columns - c) : 0;
+      store(count == 0 ? splat(0.0F) : load_n(row + c, count), out + c);
     }
   }
 }
@@ -66,12 +75,13 @@ void pack_strip_of(const PackStrip& strip) {
     const std::int64_t rows = strip.depth_contiguous ? strip.width : left;
     const std::int64_t columns = strip.depth_contiguous ? left : strip.width;
     const T* first = source + begin * (strip.depth_contiguous ? 1 : strip.stride);
+    const SquareSource<T> part = {first, strip.stride, rows, columns};
     if (!transposed) {
-      load_square(first, strip.stride, rows, columns, target, kStrip);
+      load_square(part, target, kStrip);
       continue;
     }
     alignas(64) float square[kStrip * kSquareStride];
-    load_square(first, strip.stride, rows, columns, square, kSquareStride);
+    load_square(part, square, kSquareStride);
     transpose_square(square, target);
   }
 }

@@ -11,7 +11,6 @@ namespace terrace {
 // DeviceArithmetic (parallel/rank_order_sums.h) on the GPU that is current in this thread, by
 // kernels/shared/rank_sum.h. Enqueue, and throw DeviceError where they cannot.
 void cuda_add_ranks(const TensorView& sum, const std::byte* parts, int ranks, NativeStream stream);
-void cuda_pack_rows(std::byte* target, const std::byte* source, int rows, std::size_t row_bytes,
-                    std::size_t stride_bytes, NativeStream stream);
+void cuda_pack_rows(std::byte* target, const StridedRows& source, NativeStream stream);
 
 }  // namespace terrace

@@ -90,8 +90,9 @@ struct AttentionGradient {
   template <int Width, typename Block, typename Sums>
   TERRACE_KERNEL void store(Block& block, Sums& sums, T* head, std::int64_t row,
                             const HeadRows& rows) const {
-    block.for_each_thread(
-        [&](int t) { store_rows<Width>(sums[t], t, head, row, rows, [](int) { return 1.0F; }); });
+    block.for_each_thread([&](int t) {
+      store_rows<Width>(sums[t], t, RowsOfHead<T>{head, row, rows}, [](int) { return 1.0F; });
+    });
   }
 };
 

@@ -159,7 +159,7 @@ struct AttentionForwardKernel {
     T* const head = out + places.query(at.b, at.h, places.out_stride());
     const HeadRows rows = places.query_rows(places.out_stride(), aligned);
     block.for_each_thread([&](int t) {
-      store_rows<Width>(mixed[t], t, head, at.query, rows,
+      store_rows<Width>(mixed[t], t, RowsOfHead<T>{head, at.query, rows},
                         [&](int half) { return 1.0F / sums[half][t]; });
       TERRACE_UNROLL
       for (int half = 0; half < 2; ++half) {

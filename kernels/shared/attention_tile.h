@@ -253,16 +253,25 @@ TERRACE_KERNEL void multiply_row(Block& block, Sums& sums, const A& a, const B& 
   }
 }
 
+// Rows of a head from `first` on.
+template <typename T>
+struct RowsOfHead {
+  T* head;
+  std::int64_t first;
+  const HeadRows& rows;
+};
+
 // Of the rows of a thread's sums, n * 8 columns on: a pair of columns at a time.
 template <int Width, typename T, typename Sums, typename Factor>
-TERRACE_KERNEL void store_rows(const Sums& sums, int t, T* head, std::int64_t row,
-                               const HeadRows& rows, const Factor& factor) {
+TERRACE_KERNEL void store_rows(const Sums& sums, int t, const RowsOfHead<T>& target,
+                               const Factor& factor) {
+  const HeadRows& rows = target.rows;
   TERRACE_UNROLL
   for (int half = 0; half < 2; ++half) {
-    const std::int64_t r = row + t / 32 * 16 + mma_row(t, 2 * half);
+    const std::int64_t r = target.first + t / 32 * 16 + mma_row(t, 2 * half);
     if (r >= rows.T) continue;
     const float by = factor(half);
-    T* const to = head + r * rows.stride;
+    T* const to = target.head + r * rows.stride;
     TERRACE_UNROLL
     for (int n = 0; n < Width / 8; ++n) {
       const int d = n * 8 + mma_pair(t);

@@ -473,7 +473,7 @@ void sum_named_rows(Launcher& launcher, const NamedRows& op, const EmbeddingWork
         op.names[m].as<std::int32_t>(), space.tokens, m * rows, op.first, V, op.left_out};
     launch_map<1>(launcher, "embedding_backward", 1, rows, body);
   }
-  const SortedTokens sorted = sort_tokens(launcher, space.tokens, space.other, space.counts,
+  const SortedTokens sorted = sort_tokens(launcher, {space.tokens, space.other, space.counts},
                                           elements, op.has_others ? V : V - 1);
   using RowsKernel = EmbeddingRowsKernel<T>;
   const std::int64_t blocks = divide_up(V, RowsKernel::kTokensOfBlock);

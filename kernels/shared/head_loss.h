@@ -276,14 +276,22 @@ HeadWorkspace cut_head_workspace(Launcher& launcher, const HeadLoss& op, const H
   return space;
 }
 
+// Rows of a micro-batch whose logits are made together.
+struct HeadChunk {
+  const HeadShape& shape;
+  std::int64_t first, rows;
+};
+
 // `weight` has `columns` rows.
 template <typename Launcher>
-void head_logits(Launcher& launcher, const HeadLoss& op, const HeadShape& s,
-                 const std::byte* weight, std::int64_t first, std::int64_t rows, float* logits) {
-  launcher.product({.rows = rows,
+void head_logits(Launcher& launcher, const HeadLoss& op, const HeadChunk& chunk,
+                 const std::byte* weight, float* logits) {
+  const HeadShape& s = chunk.shape;
+  const auto offset = static_cast<std::size_t>(chunk.first * s.C) * size_of(op.h.dtype);
+  launcher.product({.rows = chunk.rows,
                     .cols = s.columns,
                     .depth = s.C,
-                    .a = op.h.data + static_cast<std::size_t>(first * s.C) * size_of(op.h.dtype),
+                    .a = op.h.data + offset,
                     .a_row = s.C,
                     .a_depth = 1,
                     .b = weight,
@@ -307,10 +315,11 @@ struct CopyLogitsBody {
 
 // dh of the chunk, and the chunk's share of dweight: the first is stored, the others are added.
 template <typename Launcher>
-void head_gradients(Launcher& launcher, const HeadLoss& op, const HeadShape& s, std::int64_t first,
-                    std::int64_t rows, const HeadWorkspace& space) {
-  const std::size_t offset = static_cast<std::size_t>(first * s.C) * size_of(op.h.dtype);
-  launcher.product({.rows = rows,
+void head_gradients(Launcher& launcher, const HeadLoss& op, const HeadChunk& chunk,
+                    const HeadWorkspace& space) {
+  const HeadShape& s = chunk.shape;
+  const auto offset = static_cast<std::size_t>(chunk.first * s.C) * size_of(op.h.dtype);
+  launcher.product({.rows = chunk.rows,
                     .cols = s.C,
                     .depth = s.columns,
                     .a = space.dlogits,
@@ -324,7 +333,7 @@ void head_gradients(Launcher& launcher, const HeadLoss& op, const HeadShape& s, 
                     .c_type = op.h.dtype});
   launcher.product({.rows = s.columns,
                     .cols = s.C,
-                    .depth = rows,
+                    .depth = chunk.rows,
                     .a = space.dlogits,
                     .a_row = 1,
                     .a_depth = s.columns,
@@ -334,7 +343,7 @@ void head_gradients(Launcher& launcher, const HeadLoss& op, const HeadShape& s, 
                     .c = reinterpret_cast<std::byte*>(space.dweight),
                     .type = op.h.dtype,
                     .c_type = DType::kF32,
-                    .joins = first != 0});
+                    .joins = chunk.first != 0});
 }
 
 // What was made apart goes where it belongs once it is complete.
@@ -383,7 +392,8 @@ void head_loss(Launcher& launcher, const HeadLoss& op) {
   const LogitMap map = logit_map(op);
   for (std::int64_t first = 0; first < s.R; first += s.chunk) {
     const std::int64_t rows = std::min(s.chunk, s.R - first);
-    head_logits(launcher, op, s, space.weight, first, rows, space.logits);
+    const HeadChunk chunk = {s, first, rows};
+    head_logits(launcher, op, chunk, space.weight, space.logits);
     if (!op.logits.empty()) {
       const CopyLogitsBody body{space.logits, op.logits.as<float>() + first * s.V, s.V, s.columns,
                                 map};
@@ -391,7 +401,7 @@ void head_loss(Launcher& launcher, const HeadLoss& op) {
     }
     if (op.target.empty()) continue;
     head_row_losses(launcher, op, s, first, space);
-    if (!op.dh.empty()) head_gradients(launcher, op, s, first, rows, space);
+    if (!op.dh.empty()) head_gradients(launcher, op, chunk, space);
   }
   if (!op.target.empty()) launch_tree_sum(launcher, space.losses, op.loss_sum, s.R);
   finish_head_gradient(launcher, op, s, space);

@@ -134,7 +134,7 @@ void head_sums(Launcher& launcher, const HeadSums& op) {
   const std::byte* const weight = padded_weight(launcher, cutter, products, s);
   for (std::int64_t first = 0; first < s.R; first += s.chunk) {
     const std::int64_t rows = std::min(s.chunk, s.R - first);
-    head_logits(launcher, products, s, weight, first, rows, logits);
+    head_logits(launcher, products, {s, first, rows}, weight, logits);
     const LogitMap map = logit_map(op);
     with_mapping(map, [&]<bool Mapped>(std::bool_constant<Mapped>) {
       using Kernel = RowSumsKernel<Mapped>;
@@ -195,9 +195,10 @@ void part_gradients(Launcher& launcher, const HeadPartLoss& op, std::int64_t par
   const HeadWorkspace space = cut_head_workspace(launcher, products, s);
   for (std::int64_t first = 0; first < s.R; first += s.chunk) {
     const std::int64_t rows = std::min(s.chunk, s.R - first);
-    head_logits(launcher, products, s, space.weight, first, rows, space.logits);
+    const HeadChunk chunk = {s, first, rows};
+    head_logits(launcher, products, chunk, space.weight, space.logits);
     part_dlogits(launcher, op, {s, space, parts, first});
-    head_gradients(launcher, products, s, first, rows, space);
+    head_gradients(launcher, products, chunk, space);
   }
   finish_head_gradient(launcher, products, s, space);
 }

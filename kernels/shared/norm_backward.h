@@ -113,10 +113,16 @@ struct NormBackwardKernel {
     return sums;
   }
 
-  // The gradient of row r, the g-th of those held, and what it adds to the weights'.
-  TERRACE_KERNEL void finish_row(int lane, std::int64_t r, int g, const Held& held,
-                                 const RowSums& sums, const HeldPacks<T, Row::kPacks>& weights,
-                                 Shares& shares) const {
+  // A lane's part of row r, the g-th of those held.
+  struct HeldRow {
+    int lane;
+    std::int64_t r;
+    int g;
+  };
+  // The gradient of a row, and what it adds to the weights'.
+  TERRACE_KERNEL void finish_row(const HeldRow& row, const Held& held, const RowSums& sums,
+                                 const HeldPacks<T, Row::kPacks>& weights, Shares& shares) const {
+    const auto [lane, r, g] = row;
     const float along = sums.at[g * kSums] / total_width;
     const float common = kCentered ? sums.at[g * kSums + kSums - 1] / total_width : 0.0F;
     const float scale = held.scale[g];
@@ -178,7 +184,7 @@ struct NormBackwardKernel {
         TERRACE_UNROLL
         for (int g = 0; g < kRows; ++g) {
           if (first + g >= last) continue;
-          finish_row(thread.lane, first + g, g, held[t], sums[t], weights[t], shares[t]);
+          finish_row({thread.lane, first + g, g}, held[t], sums[t], weights[t], shares[t]);
         }
       });
     }

@@ -26,10 +26,15 @@ struct TileProductKernel {
     float at[kEach][kEach];
   };
 
+  // Where both operands' part of a tile begins.
+  struct Corner {
+    std::int64_t row, col, depth;
+  };
+
   // The next kDepth of both operands, as fp32, depth by depth; zeros past the edges.
   template <typename Block>
-  TERRACE_KERNEL void load(Block& block, std::int64_t row, std::int64_t col, std::int64_t depth,
-                           float* a, float* b) const {
+  TERRACE_KERNEL void load(Block& block, const Corner& at, float* a, float* b) const {
+    const std::int64_t row = at.row, col = at.col, depth = at.depth;
     const T* const from_a = reinterpret_cast<const T*>(p.a);
     const T* const from_b = reinterpret_cast<const T*>(p.b);
     block.for_each_thread([&](int t) {
@@ -75,7 +80,7 @@ struct TileProductKernel {
     typename Block::template PerThread<Sums> sums;
     block.for_each_thread([&](int t) { sums[t] = Sums{}; });
     for (std::int64_t depth = 0; depth < p.depth; depth += kDepth) {
-      load(block, row, col, depth, a, b);
+      load(block, {row, col, depth}, a, b);
       block.sync();
       block.for_each_thread([&](int t) {
         const int i0 = t / 16 * kEach;

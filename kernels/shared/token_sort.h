@@ -34,11 +34,11 @@ struct SortedTokens {
 };
 
 template <typename Block>
-TERRACE_KERNEL void load_digits(Block& block, const std::int32_t* tokens, std::int64_t first,
-                                int count, int shift, std::uint16_t* digits) {
+TERRACE_KERNEL void load_digits(Block& block, const std::int32_t* tokens, int count, int shift,
+                                std::uint16_t* digits) {
   block.for_each_thread([&](int t) {
     for (int i = t; i < count; i += Block::kThreads) {
-      digits[i] = static_cast<std::uint16_t>((tokens[first + i] >> shift) & (kDigits - 1));
+      digits[i] = static_cast<std::uint16_t>((tokens[i] >> shift) & (kDigits - 1));
     }
   });
   block.sync();
@@ -57,7 +57,7 @@ struct CountDigitsKernel {
     const std::int64_t first = block.index() * chunks.positions;
     const std::int64_t rest = elements - first;
     const int count = rest < chunks.positions ? static_cast<int>(rest) : chunks.positions;
-    load_digits(block, tokens, first, count, shift, digits);
+    load_digits(block, tokens + first, count, shift, digits);
     block.for_each_thread([&](int t) {
       std::int32_t found = 0;
       for (int i = 0; i < count; ++i) found += digits[i] == t ? 1 : 0;
@@ -160,10 +160,20 @@ struct MoveDigitsKernel {
   }
 };
 
-// Sorts `from` by token, none over `token_max`, and returns where the result is.
+// What is sorted, and memory to sort it in.
+struct SortSpace {
+  SortedTokens tokens;
+  SortedTokens other;    // of the same size
+  std::int32_t* counts;  // of CountDigitsKernel
+};
+
+// Sorts by token, none over `token_max`, and returns where the result is: one of the two.
 template <typename Launcher>
-SortedTokens sort_tokens(Launcher& launcher, SortedTokens from, SortedTokens to,
-                         std::int32_t* counts, std::int64_t elements, std::int64_t token_max) {
+SortedTokens sort_tokens(Launcher& launcher, const SortSpace& space, std::int64_t elements,
+                         std::int64_t token_max) {
+  SortedTokens from = space.tokens;
+  SortedTokens to = space.other;
+  std::int32_t* const counts = space.counts;
   const SortChunks chunks(elements);
   const auto bits = static_cast<int>(std::bit_width(static_cast<std::uint64_t>(token_max)));
   for (int shift = 0; shift < bits; shift += kDigitBits) {

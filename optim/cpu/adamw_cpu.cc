@@ -240,10 +240,22 @@ struct VectorFactors {
   Vec epsilon, minus_decay, minus_rate;
 };
 
+// What every form of the moments has beside it.
+template <typename Gradient, typename Parameters>
+struct UpdatedViews {
+  const Gradient* gradient;
+  Parameters parameters;
+};
+
+struct ElementRange {
+  std::int64_t begin, end;
+};
+
 // Updates one vector of everything.
-template <typename Gradient, typename Moments, typename Parameters>
-HWY_INLINE void update_vector(const VectorFactors& f, const Gradient* gradient, Moments& moments,
-                              const Parameters& parameters, WordVec random, std::int64_t i) {
+template <typename Views, typename Moments>
+HWY_INLINE void update_vector(const VectorFactors& f, const Views& views, Moments& moments,
+                              WordVec random, std::int64_t i) {
+  const auto& [gradient, parameters] = views;
   const Vec m_before = moments.get1(i);
   const Vec v_before = moments.get2(i);
   const Vec p_before = parameters.get(i);
@@ -258,21 +270,21 @@ HWY_INLINE void update_vector(const VectorFactors& f, const Gradient* gradient, 
   parameters.set(hn::MulAdd(f.minus_rate, hn::Div(mh, d), decayed), i);
 }
 
-// Whole steps of [begin, end); returns where they end.
-template <typename Gradient, typename Parameters>
+// Whole steps of a range; returns where they end.
+template <typename Views>
 HWY_NOINLINE std::int64_t update_steps(const AdamWUpdate& op, const AdamWFactors& factors,
-                                       const Gradient* gradient, const FloatMoments& moments,
-                                       const Parameters& parameters, std::int64_t begin,
-                                       std::int64_t end) {
+                                       const Views& given, const FloatMoments& moments,
+                                       const ElementRange& range) {
   const VectorFactors f(factors);
   const Ahead ahead(op);
-  std::int64_t i = begin;
-  for (; i + kStep <= end; i += kStep) {
-    fetch_ahead(gradient + i, ahead);
+  const Views views = given;
+  std::int64_t i = range.begin;
+  for (; i + kStep <= range.end; i += kStep) {
+    fetch_ahead(views.gradient + i, ahead);
     moments.fetch(i, ahead);
-    parameters.fetch(i, ahead);
+    views.parameters.fetch(i, ahead);
     for (std::int64_t j = i; j < i + kStep; j += kLanes) {
-      update_vector(f, gradient, moments, parameters, hn::Zero(LaneWords()), j);
+      update_vector(f, views, moments, hn::Zero(LaneWords()), j);
     }
   }
   return i;
@@ -312,26 +324,26 @@ HWY_INLINE void for_each_random(const AdamWUpdate& op, const PhiloxVector& numbe
   }
 }
 
-// Whole groups from `begin`, a multiple of kRoundingGroup, on; returns where they end.
-template <typename Gradient, typename Parameters>
+// Whole groups of a range that begins at a multiple of kRoundingGroup; returns where they end.
+template <typename Views>
 HWY_NOINLINE std::int64_t update_groups(const AdamWUpdate& op, const AdamWFactors& factors,
-                                        const Gradient* gradient, const HalfMoments& moments,
-                                        const Parameters& parameters, std::int64_t begin,
-                                        std::int64_t end) {
+                                        const Views& given, const HalfMoments& moments,
+                                        const ElementRange& range) {
   const VectorFactors f(factors);
   const PhiloxVector numbers = numbers_of(op);
   const Ahead ahead(op);
-  std::int64_t i = begin;
-  for (; i + kRoundingGroup <= end; i += kRoundingGroup) {
+  const Views views = given;
+  std::int64_t i = range.begin;
+  for (; i + kRoundingGroup <= range.end; i += kRoundingGroup) {
     const auto fetch = [&](std::int64_t j) TERRACE_VECTOR_BODY {
       for (std::int64_t step = j; step < j + kRow; step += kStep) {
-        fetch_ahead(gradient + step, ahead);
+        fetch_ahead(views.gradient + step, ahead);
         moments.fetch(step, ahead);
-        parameters.fetch(step, ahead);
+        views.parameters.fetch(step, ahead);
       }
     };
     for_each_random(op, numbers, i, fetch, [&](WordVec random, std::int64_t j) TERRACE_VECTOR_BODY {
-      update_vector(f, gradient, moments, parameters, random, j);
+      update_vector(f, views, moments, random, j);
     });
   }
   return i;
@@ -354,35 +366,34 @@ HWY_INLINE void narrow_block(const AdamWUpdate& op, const NewMoments& next) {
 
 // Whole blocks that all decay or all do not. A block's new moments become codes after the update of
 // the next: its exponents, which come last, hold nothing up.
-template <typename Gradient, typename Parameters>
+template <typename Views>
 HWY_NOINLINE std::int64_t update_blocks(const AdamWUpdate& op, const AdamWFactors& factors,
-                                        const Gradient* gradient, const Parameters& parameters,
-                                        std::int64_t begin, std::int64_t end) {
+                                        const Views& given, const ElementRange& range) {
   static_assert(kMomentBlock == kRoundingGroup);
   const VectorFactors f(factors);
   const PhiloxVector numbers = numbers_of(op);
   const Ahead ahead(op);
+  const Views views = given;
   NewMoments waiting[2];
-  std::int64_t first = begin;
+  std::int64_t first = range.begin;
   std::size_t now = 0;
-  for (; first + kMomentBlock <= end; first += kMomentBlock, now = 1 - now) {
+  for (; first + kMomentBlock <= range.end; first += kMomentBlock, now = 1 - now) {
     const auto fetch = [&](std::int64_t i) TERRACE_VECTOR_BODY {
       for (std::int64_t step = i; step < i + kRow; step += kStep) {
-        fetch_ahead(gradient + step, ahead);
-        parameters.fetch(step, ahead);
+        fetch_ahead(views.gradient + step, ahead);
+        views.parameters.fetch(step, ahead);
       }
       hwy::Prefetch(codes_of(op.moment1) + i + ahead.of<std::uint8_t>());
       hwy::Prefetch(codes_of(op.moment2) + i + ahead.of<std::uint8_t>());
     };
     CodedMoments moments(op, first, waiting[now]);
     for_each_random(op, numbers, first, fetch,
-                    [&](WordVec random, std::int64_t i) TERRACE_VECTOR_BODY {
-                      update_vector(f, gradient, moments, parameters, random, i);
-                    });
-    if (first > begin) narrow_block(op, waiting[1 - now]);
+                    [&](WordVec random, std::int64_t i)
+                        TERRACE_VECTOR_BODY { update_vector(f, views, moments, random, i); });
+    if (first > range.begin) narrow_block(op, waiting[1 - now]);
     moments.finish();
   }
-  if (first > begin) narrow_block(op, waiting[1 - now]);
+  if (first > range.begin) narrow_block(op, waiting[1 - now]);
   return first;
 }
 
@@ -416,36 +427,39 @@ HWY_INLINE std::int64_t with_parameters(const AdamWUpdate& op, std::int64_t begi
   return with_half<Bf16>(op, begin, body);
 }
 
-// Calls body(gradient, parameters) with the gradient's type, too.
+// Calls body(views) with the gradient's type, too.
 template <typename Body>
 HWY_INLINE std::int64_t with_views(const AdamWUpdate& op, std::int64_t begin, const Body& body) {
   return with_parameters(op, begin, [&](const auto& parameters) TERRACE_VECTOR_BODY {
-    if (op.gradient.dtype == DType::kF32) return body(op.gradient.as<const float>(), parameters);
-    return body(op.gradient.as<const Bf16>(), parameters);
+    using Parameters = std::remove_cvref_t<decltype(parameters)>;
+    if (op.gradient.dtype == DType::kF32) {
+      return body(UpdatedViews<float, Parameters>{op.gradient.as<const float>(), parameters});
+    }
+    return body(UpdatedViews<Bf16, Parameters>{op.gradient.as<const Bf16>(), parameters});
   });
 }
 
 std::int64_t update_float_moments(const AdamWUpdate& op, std::int64_t begin, std::int64_t end) {
   const AdamWFactors factors = adamw_factors(op, begin < op.decayed_elements);
   const FloatMoments moments = {op.moment1.as<float>(), op.moment2.as<float>()};
-  return with_views(op, begin, [&](auto gradient, const auto& parameters) TERRACE_VECTOR_BODY {
-    return update_steps(op, factors, gradient, moments, parameters, begin, end);
+  return with_views(op, begin, [&](const auto& views) TERRACE_VECTOR_BODY {
+    return update_steps(op, factors, views, moments, {begin, end});
   });
 }
 
 std::int64_t update_half_moments(const AdamWUpdate& op, std::int64_t begin, std::int64_t end) {
   const AdamWFactors factors = adamw_factors(op, begin < op.decayed_elements);
   const HalfMoments moments = {op.moment1.as<Bf16>(), op.moment2.as<Bf16>()};
-  return with_views(op, begin, [&](auto gradient, const auto& parameters) TERRACE_VECTOR_BODY {
-    return update_groups(op, factors, gradient, moments, parameters, begin, end);
+  return with_views(op, begin, [&](const auto& views) TERRACE_VECTOR_BODY {
+    return update_groups(op, factors, views, moments, {begin, end});
   });
 }
 
 // Blocks that all decay or all do not.
 void update_coded_moments(const AdamWUpdate& op, std::int64_t begin, std::int64_t end) {
   const AdamWFactors factors = adamw_factors(op, begin < op.decayed_elements);
-  with_views(op, begin, [&](auto gradient, const auto& parameters) TERRACE_VECTOR_BODY {
-    return update_blocks(op, factors, gradient, parameters, begin, end);
+  with_views(op, begin, [&](const auto& views) TERRACE_VECTOR_BODY {
+    return update_blocks(op, factors, views, {begin, end});
   });
 }
 

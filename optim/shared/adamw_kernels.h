@@ -123,14 +123,19 @@ struct HeldPack {
     return next;
   }
 
+  // The new values of a pack.
+  struct Updated {
+    const Floats<kUpdatePack>& exact;  // of masters
+    WordsOf<Moment> moment1, moment2;
+  };
   TERRACE_KERNEL static void store(const Views& of, std::int64_t first, int count,
-                                   const Floats<kUpdatePack>& exact, const WordsOf<Moment>& moment1,
-                                   const WordsOf<Moment>& moment2) {
+                                   const Updated& updated) {
+    const Floats<kUpdatePack>& exact = updated.exact;
     with_whole_packs<kUpdatePack>(count, of.aligned, [&](int n, bool aligned) {
       store_words(of.master + first, masters_of(exact), n, aligned);
       store_words(of.parameter + first, parameters_of(exact), n, aligned);
-      store_words(of.moment1 + first, moment1, n, aligned);
-      store_words(of.moment2 + first, moment2, n, aligned);
+      store_words(of.moment1 + first, updated.moment1, n, aligned);
+      store_words(of.moment2 + first, updated.moment2, n, aligned);
     });
   }
 
@@ -260,9 +265,10 @@ struct AdamWKernel {
           [&](int i) { return before.moment2.value(i); });
       SharedRounding::Bits random = {};
       if constexpr (kRounds) random = rounding.bits(t);
-      Held::store(of, first, count, next.p,
-                  rounded(next.m, [&](int i) { return half_bits_of_moment1(random.at[i]); }),
-                  rounded(next.v, [&](int i) { return half_bits_of_moment2(random.at[i]); }));
+      Held::store(
+          of, first, count,
+          {next.p, rounded(next.m, [&](int i) { return half_bits_of_moment1(random.at[i]); }),
+           rounded(next.v, [&](int i) { return half_bits_of_moment2(random.at[i]); })});
     });
   }
 
@@ -394,7 +400,7 @@ struct CodedAdamWKernel {
       m.at[i / Codes::kOfWord] |= code1 << shift;
       v.at[i / Codes::kOfWord] |= code2 << shift;
     }
-    Held::store(of, first, kUpdatePack, next.p, m, v);
+    Held::store(of, first, kUpdatePack, {next.p, m, v});
     if (first % kMomentBlock != 0) return;
     exponents1[first / kMomentBlock] = exponents.first;
     exponents2[first / kMomentBlock] = exponents.second;

@@ -290,8 +290,7 @@ WeightTypes parse_weight_types(const json& listed) {
 }  // namespace
 
 std::string write_checkpoint(const std::string& run_dir, const CheckpointProgress& progress,
-                             const ModelConfig& config, const std::vector<UnitLayout>& layout,
-                             FetchState fetch, FileSystem& disk) {
+                             const CheckpointedModel& model, FetchState fetch, FileSystem& disk) {
   const std::string final_path = path_of_step(run_dir, progress.step);
   const std::string path = final_path + ".writing";
   expect_done("remove", path, disk.remove(path));
@@ -303,21 +302,21 @@ std::string write_checkpoint(const std::string& run_dir, const CheckpointProgres
                    {"seed", progress.seed},
                    {"sequence_length", progress.sequence_length},
                    {"training_tokens", progress.training_tokens},
-                   {"model", config.name},
+                   {"model", model.config.name},
                    {"files", json::array()}};
   if (progress.loss_scale) manifest["loss_scale"] = listed(*progress.loss_scale);
   if (!progress.device.empty()) manifest["device"] = progress.device;
   if (!progress.arithmetic.empty()) manifest["arithmetic"] = progress.arithmetic;
   if (progress.data_hash) manifest[kDataHash] = to_hex(*progress.data_hash);
   if (progress.loaded_types) manifest["loaded_types"] = listed(*progress.loaded_types);
-  for (const UnitLayout& unit : layout) {
+  for (const UnitLayout& unit : model.layout) {
     for (const StateField field : kStateFields) {
       const std::string name = file_name(field, unit);
       const FileHashes hashes = write_unit(path_in(path, name), field, unit, fetch, disk);
       manifest["files"].push_back(listed(name, hashes));
     }
   }
-  const std::string config_text = config_json_to_save(config);
+  const std::string config_text = config_json_to_save(model.config);
   write_durable_file(path_in(path, kConfig), config_text, disk);
   const auto text = std::as_bytes(std::span(config_text));
   manifest["files"].push_back(listed(kConfig, {text.size(), hash_bytes(text), {}}));

@@ -43,12 +43,18 @@ struct CheckpointProgress {
 using FetchState = FunctionRef<void(StateField field, const UnitLayout& unit, std::int64_t begin,
                                     std::span<float> out)>;
 
+// What a checkpoint is of. Borrows both.
+struct CheckpointedModel {
+  const ModelConfig& config;
+  const std::vector<UnitLayout>& layout;  // of the whole model
+};
+
 // Writes run_dir/checkpoint-<step>: under another name first, then fsync and rename, so that a
 // crash at any moment leaves either the whole checkpoint or none, and earlier ones untouched.
 // Returns its path. Throws IoError.
 std::string write_checkpoint(const std::string& run_dir, const CheckpointProgress& progress,
-                             const ModelConfig& config, const std::vector<UnitLayout>& layout,
-                             FetchState fetch, FileSystem& disk = system_files());
+                             const CheckpointedModel& model, FetchState fetch,
+                             FileSystem& disk = system_files());
 
 // The complete checkpoint with the highest step in a run directory, if any.
 std::optional<std::string> latest_checkpoint(const std::string& run_dir,

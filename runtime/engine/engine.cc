@@ -286,15 +286,16 @@ Engine::Engine(const EngineOptions& options, const EnginePlan& plan, Log& log)
   homes_ = std::make_unique<HomeAccess>(program, plan.model, memory_, device_, store_.get());
   state_ = std::make_unique<TrainingState>(*homes_, plan.model, layout_);
   bodies_ = make_bodies(program);
-  executor_ = std::make_unique<LaneExecutor>(program, memory_, device_, store_.get(),
-                                             options.bodies != nullptr ? *options.bodies : *bodies_,
-                                             clock_);
+  OpBodies& bodies = options.bodies != nullptr ? *options.bodies : *bodies_;
+  executor_ = std::make_unique<LaneExecutor>(program, memory_,
+                                             LaneServices{device_, store_.get(), bodies, clock_});
 }
 
 std::unique_ptr<StepBodies> Engine::make_bodies(const Program& program) {
-  return std::make_unique<StepBodies>(program, memory_, store_.get(), plan_.model, compute_,
-                                      options_.optimizer, compute_device_->kernels(),
-                                      compute_workers_, update_workers_, options_.ranks);
+  const StepComputation computation = {plan_.model,        compute_,
+                                       options_.optimizer, compute_device_->kernels(),
+                                       compute_workers_,   update_workers_};
+  return std::make_unique<StepBodies>(program, memory_, store_.get(), computation, options_.ranks);
 }
 
 // No rank then waits in a step for another that still loads what attention needs.
@@ -421,8 +422,8 @@ double Engine::evaluate(std::span<const std::int32_t> tokens) {
   const Program& program = plan_.evaluation;
   if (evaluator_ == nullptr) {
     evaluation_bodies_ = make_bodies(program);
-    evaluator_ = std::make_unique<LaneExecutor>(program, memory_, device_, store_.get(),
-                                                *evaluation_bodies_, clock_);
+    evaluator_ = std::make_unique<LaneExecutor>(
+        program, memory_, LaneServices{device_, store_.get(), *evaluation_bodies_, clock_});
   }
   // A device that fails leaves copies under way: what they read must be the engine's.
   const std::span<const std::byte> bytes_of_tokens = std::as_bytes(tokens);

@@ -26,26 +26,23 @@ double printable(double value) { return std::isnan(value) ? std::fabs(value) : v
 }  // namespace
 
 StepBodies::StepBodies(const Program& program, const ExecutorMemory& memory, BlockStore* store,
-                       const StepModel& model, const UnitCompute& compute,
-                       const OptimizerOptions& optimizer, const LaneKernels& kernels,
-                       WorkerArena& compute_workers, WorkerArena& update_workers,
-                       const StepRanks& ranks)
+                       const StepComputation& computation, const StepRanks& ranks)
     : program_(program),
       memory_(memory),
-      model_(model),
-      compute_(compute),
-      optimizer_(optimizer),
-      device_kernels_(kernels),
+      model_(computation.model),
+      compute_(computation.units),
+      optimizer_(computation.optimizer),
+      device_kernels_(computation.kernels),
       host_kernels_(cpu_lane_kernels()),
-      compute_workers_(compute_workers),
-      update_workers_(update_workers),
+      compute_workers_(computation.compute_workers),
+      update_workers_(computation.update_workers),
       ranks_(ranks),
-      update_checksums_(program, memory, model, store),
+      update_checksums_(program, memory, computation.model, store),
       has_backward_(std::ranges::any_of(
           program.ops, [](const Op& op) { return op.find(Role::kHiddenGradientOut) != nullptr; })) {
   hidden_gradients_.reserve(static_cast<std::size_t>(program.micro_batches));
   embedding_views_.resize(2 * static_cast<std::size_t>(program.micro_batches));
-  for (const UnitLayout& unit : compute.layout()) {
+  for (const UnitLayout& unit : compute_.layout()) {
     std::int64_t decayed = 0;
     bool others = false;
     for (const ParameterTensor& tensor : unit.tensors) {

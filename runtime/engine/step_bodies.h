@@ -24,18 +24,26 @@ struct OptimizerOptions {
   std::uint64_t seed = 1234;    // of the random numbers that round moments
 };
 
+// What computes the ops of a program, and what they are to compute. Borrows all but the kernels.
+struct StepComputation {
+  const StepModel& model;
+  const UnitCompute& units;
+  const OptimizerOptions& optimizer;
+  LaneKernels kernels;           // of the device
+  WorkerArena& compute_workers;  // serve the compute lane
+  WorkerArena& update_workers;   // serve the update lane
+};
+
 // What the ops of a program do: kernels of the model, sums and norms of gradients, collectives,
 // optimizer updates. The update lane works on host memory with the CPU's kernels, the compute lane
 // on the compute tier with those of the device.
 class StepBodies final : public OpBodies {
  public:
-  // Borrows all. `compute_workers` serve the compute lane, `update_workers` the update lane,
-  // the communicators of `ranks` the lanes between ranks: of each group the one that reaches the
-  // op's memory. `store` may be null if the program has no NVMe buffers.
+  // Borrows all but the options. The communicators of `ranks` serve the lanes between ranks: of
+  // each group the one that reaches the op's memory. `store` may be null if the program has no NVMe
+  // buffers.
   StepBodies(const Program& program, const ExecutorMemory& memory, BlockStore* store,
-             const StepModel& model, const UnitCompute& compute, const OptimizerOptions& optimizer,
-             const LaneKernels& kernels, WorkerArena& compute_workers, WorkerArena& update_workers,
-             const StepRanks& ranks = {});
+             const StepComputation& computation, const StepRanks& ranks = {});
 
   // Throws NotFinite if the gradient or the loss of a step is not a number, and no lower loss scale
   // can help; nothing is updated then. Throws CommError, not that, where what they came from was

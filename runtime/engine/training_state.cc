@@ -130,7 +130,7 @@ void TrainingState::fill_parameters(const StateSource& source, const UnitLayout&
   homes_.write(HomeKind::kParameters, static_cast<std::int32_t>(unit.index), chunk,
                [&](std::size_t first, std::span<std::byte> piece) {
                  const auto at = static_cast<std::int64_t>(first / model_.parameter_bytes());
-                 fill_piece(source, unit, target, home + at, piece, workers);
+                 fill_piece(source, unit, target, {home + at, piece}, workers);
                  if (has_copies) parameters_hash_.add(piece);
                });
 }
@@ -148,30 +148,30 @@ void TrainingState::fill_state(const StateSource& source, const UnitLayout& unit
       if (begin >= end) continue;
       const auto values = static_cast<std::int64_t>((begin - part.begin) / size_of(part.dtype));
       const std::int64_t at = exponents ? values * kMomentBlock : values;
-      fill_piece(source, unit, {field, part.dtype, exponents}, home + at,
-                 piece.subspan(begin - first, end - begin), workers);
+      fill_piece(source, unit, {field, part.dtype, exponents},
+                 {home + at, piece.subspan(begin - first, end - begin)}, workers);
     }
   });
 }
 
 void TrainingState::fill_piece(const StateSource& source, const UnitLayout& unit, Target target,
-                               std::int64_t begin, std::span<std::byte> piece,
-                               WorkerArena& workers) {
+                               const Piece& piece, WorkerArena& workers) {
   const std::size_t width = size_of(target.dtype);
   const std::int64_t elements_per_value = target.exponents ? kMomentBlock : 1;
-  const std::int64_t count = static_cast<std::int64_t>(piece.size() / width) * elements_per_value;
+  const std::int64_t count =
+      static_cast<std::int64_t>(piece.bytes.size() / width) * elements_per_value;
   workers.parallel_for((count + kGrain - 1) / kGrain, [&](std::int64_t task, int) {
     const std::int64_t from = task * kGrain;
     const auto size = static_cast<std::size_t>(std::min(kGrain, count - from));
     std::byte* const out =
-        piece.data() + static_cast<std::size_t>(from / elements_per_value) * width;
+        piece.bytes.data() + static_cast<std::size_t>(from / elements_per_value) * width;
     if (target.dtype == DType::kF32) {
-      source.read(target.field, unit, begin + from, {reinterpret_cast<float*>(out), size});
+      source.read(target.field, unit, piece.begin + from, {reinterpret_cast<float*>(out), size});
       return;
     }
     std::vector<float> values(size);  // too large for a small stack
     const std::span<float> exact = values;
-    source.read(target.field, unit, begin + from, exact);
+    source.read(target.field, unit, piece.begin + from, exact);
     if (target.field == StateField::kMaster) {
       narrow_master(exact, target.dtype, out);
     } else if (target.dtype == DType::kBF16) {

@@ -55,9 +55,13 @@ class TrainingState {
     DType dtype;
     bool exponents = false;
   };
-  // Fills a home's elements from `begin` of the unit's sequence on.
+  // Bytes of a home, and the element of the unit's sequence that they begin with.
+  struct Piece {
+    std::int64_t begin;
+    std::span<std::byte> bytes;
+  };
   void fill_piece(const StateSource& source, const UnitLayout& unit, Target target,
-                  std::int64_t begin, std::span<std::byte> piece, WorkerArena& workers);
+                  const Piece& piece, WorkerArena& workers);
   void read_half_moments(StateField field, std::int32_t unit, std::int64_t chunk,
                          std::int64_t begin, std::span<float> out);
   void read_coded_moments(StateField field, std::int32_t unit, std::int64_t chunk,

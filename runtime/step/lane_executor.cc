@@ -12,9 +12,8 @@ namespace terrace {
 
 class LaneExecutor::Impl {
  public:
-  Impl(const Program& program, ExecutorMemory memory, Device& device, BlockStore* store,
-       OpBodies& bodies, const Clock& clock)
-      : issuer_(program, std::move(memory), device, store, bodies, clock) {
+  Impl(const Program& program, ExecutorMemory memory, const LaneServices& services)
+      : issuer_(program, std::move(memory), services) {
     try {
       for (std::size_t l = 0; l < kLaneCount; ++l) {
         const Lane lane = static_cast<Lane>(l);
@@ -76,9 +75,9 @@ class LaneExecutor::Impl {
   LaneThreads threads_;
 };
 
-LaneExecutor::LaneExecutor(const Program& program, ExecutorMemory memory, Device& device,
-                           BlockStore* store, OpBodies& bodies, const Clock& clock)
-    : impl_(std::make_unique<Impl>(program, std::move(memory), device, store, bodies, clock)) {}
+LaneExecutor::LaneExecutor(const Program& program, ExecutorMemory memory,
+                           const LaneServices& services)
+    : impl_(std::make_unique<Impl>(program, std::move(memory), services)) {}
 
 LaneExecutor::~LaneExecutor() = default;
 

@@ -101,11 +101,18 @@ struct RunReport : RunTotals {
   std::vector<OpTime> times;  // per op; zero where the op had no part
 };
 
+// What the lanes work with.
+struct LaneServices {
+  Device& device;
+  BlockStore* store;  // may be null if the program has no NVMe buffers
+  OpBodies& bodies;
+  const Clock& clock;
+};
+
 class LaneExecutor {
  public:
-  // Borrows everything; `store` may be null if the program has no NVMe buffers.
-  LaneExecutor(const Program& program, ExecutorMemory memory, Device& device, BlockStore* store,
-               OpBodies& bodies, const Clock& clock);
+  // Borrows everything but the memory's list of extents.
+  LaneExecutor(const Program& program, ExecutorMemory memory, const LaneServices& services);
   ~LaneExecutor();
   LaneExecutor(const LaneExecutor&) = delete;
   LaneExecutor& operator=(const LaneExecutor&) = delete;

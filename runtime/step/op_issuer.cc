@@ -57,13 +57,12 @@ void OpIssuer::attempt(const Op& op, std::int64_t run, Work&& work) noexcept {
   }
 }
 
-OpIssuer::OpIssuer(const Program& program, ExecutorMemory memory, Device& device, BlockStore* store,
-                   OpBodies& bodies, const Clock& clock)
+OpIssuer::OpIssuer(const Program& program, ExecutorMemory memory, const LaneServices& services)
     : program_(program),
       memory_(std::move(memory)),
-      store_(store),
-      bodies_(bodies),
-      clock_(clock),
+      store_(services.store),
+      bodies_(services.bodies),
+      clock_(services.clock),
       done_(program.ops.size()),
       first_failed_(kNoRun) {
   for (auto& side : sides_) {
@@ -71,12 +70,12 @@ OpIssuer::OpIssuer(const Program& program, ExecutorMemory memory, Device& device
   }
   for (const Op& op : program.ops) {
     on_stream_.push_back(is_stream_work(program, memory_, op));
-    checksums_.push_back(is_transfer(op) && bodies.takes_checksums(op)
+    checksums_.push_back(is_transfer(op) && bodies_.takes_checksums(op)
                              ? IoRequest::Checksums::kByCaller
                              : IoRequest::Checksums::kByStore);
     waits_.push_back(op.after);
   }
-  for (std::size_t l = 0; l < kLaneCount; ++l) make_lane(static_cast<Lane>(l), device);
+  for (std::size_t l = 0; l < kLaneCount; ++l) make_lane(static_cast<Lane>(l), services.device);
   report_.times.resize(program.ops.size());
 }
 

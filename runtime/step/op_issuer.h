@@ -42,8 +42,7 @@ class Progress {
 class OpIssuer {
  public:
   // Borrows everything but the memory's list of extents; see LaneExecutor.
-  OpIssuer(const Program& program, ExecutorMemory memory, Device& device, BlockStore* store,
-           OpBodies& bodies, const Clock& clock);
+  OpIssuer(const Program& program, ExecutorMemory memory, const LaneServices& services);
   OpIssuer(const OpIssuer&) = delete;
   OpIssuer& operator=(const OpIssuer&) = delete;
 

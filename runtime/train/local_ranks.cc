@@ -20,23 +20,27 @@ namespace {
 
 struct Rank {
   std::unique_ptr<Communicator> world;
+  SharedPlans* plans = nullptr;  // of all ranks
   TrainOutcome outcome = TrainOutcome::kDone;
   std::exception_ptr error;
 };
 
-std::vector<Rank> make_ranks(const RankOptions& options) {
+std::vector<Rank> make_ranks(const RankOptions& options, SharedPlans& plans) {
   std::vector<Rank> ranks(static_cast<std::size_t>(options.local_ranks));
   auto world =
       make_thread_communicators(options.local_ranks, "world", communicator_options_for(options));
-  for (std::size_t r = 0; r < ranks.size(); ++r) ranks[r].world = std::move(world[r]);
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    ranks[r].world = std::move(world[r]);
+    ranks[r].plans = &plans;
+  }
   return ranks;
 }
 
-void run_rank(const TrainCommand& command, Rank& rank, SharedPlans& plans, StopRequest& stop,
-              TrainConsole& console, Log& log) {
+void run_rank(const TrainCommand& command, Rank& rank, StopRequest& stop, TrainConsole& console,
+              Log& log) {
   try {
     const RanksOnHost on_host{command.options.ranks.local_ranks, rank.world->rank()};
-    rank.outcome = train_rank(command, {rank.world.get(), on_host, &plans}, stop, console, log);
+    rank.outcome = train_rank(command, {rank.world.get(), on_host, rank.plans}, stop, console, log);
   } catch (const std::exception& error) {
     rank.error = std::current_exception();
     rank.world->abort(error.what());
@@ -72,14 +76,14 @@ void rethrow_cause(const std::vector<Rank>& ranks) {
 TrainOutcome train_local_ranks(const TrainCommand& command, StopRequest& stop,
                                TrainConsole& console, Log& log) {
   prepare_for_ranks(command.options.tiers.device);
-  std::vector<Rank> ranks = make_ranks(command.options.ranks);
   SharedPlans plans;
+  std::vector<Rank> ranks = make_ranks(command.options.ranks, plans);
   SilentConsole silent;
   {
     std::vector<std::jthread> threads;
     try {
       for (std::size_t r = 1; r < ranks.size(); ++r) {
-        threads.emplace_back([&, r] { run_rank(command, ranks[r], plans, stop, silent, log); });
+        threads.emplace_back([&, r] { run_rank(command, ranks[r], stop, silent, log); });
       }
     } catch (const std::system_error& error) {
       ranks[0].world->abort("a rank's thread does not start");
@@ -87,7 +91,7 @@ TrainOutcome train_local_ranks(const TrainCommand& command, StopRequest& stop,
           fmt::format("a thread for each of {} local ranks: {}", ranks.size(), error.what()),
           "lower --local-ranks, or raise the limit on processes (ulimit -u)");
     }
-    run_rank(command, ranks[0], plans, stop, console, log);
+    run_rank(command, ranks[0], stop, console, log);
   }
   rethrow_cause(ranks);
   return ranks[0].outcome;

@@ -40,7 +40,7 @@ std::string RunSaver::save(const CheckpointProgress& progress) {
   const std::int64_t total = elements() * std::ssize(kStateFields);
   read_elements_ = 0;
   const std::string path = write_checkpoint(
-      run_.directory, progress, run_.model, run_.layout,
+      run_.directory, progress, {run_.model, run_.layout},
       [&](StateField field, const UnitLayout& unit, std::int64_t begin, std::span<float> out) {
         read_finite(progress.step, field, unit, begin, out);
         phase.advance(read_elements_, total);

@@ -208,7 +208,7 @@ class BareThreadsTest : public testing::Test {
 
   // One block for each thread.
   void carry(IoMix mix, const FileRange& range = {.begin = 0, .bytes = kBlock * kBlocks}) {
-    EXPECT_EQ(run_bare_threads(file_, range, memory_.span(), {kBlock, kThreads}, mix, 0),
+    EXPECT_EQ(run_bare_threads(file_, range, memory_.span(), {{kBlock, kThreads}, mix, 0}),
               kBlock * kThreads);
   }
   // Blocks of the file that are no longer what they were.

@@ -291,12 +291,16 @@ class ChecksumsByTheCaller : public BlockStoreConformance {
   }
 
   IoOutcome write_taken(std::span<std::byte> bytes) {
-    return run_request(*store_, IoRequest::Direction::kWrite, extent_, 0, bytes,
-                       IoRequest::Checksums::kByCaller);
+    return run_request(*store_, {.direction = IoRequest::Direction::kWrite,
+                                 .checksums = IoRequest::Checksums::kByCaller,
+                                 .extent = extent_,
+                                 .memory = bytes});
   }
   IoOutcome read_uncompared(ExtentId extent, std::span<std::byte> bytes) {
-    return run_request(*store_, IoRequest::Direction::kRead, extent, 0, bytes,
-                       IoRequest::Checksums::kByCaller);
+    return run_request(*store_, {.direction = IoRequest::Direction::kRead,
+                                 .checksums = IoRequest::Checksums::kByCaller,
+                                 .extent = extent,
+                                 .memory = bytes});
   }
   // All bytes, a part at a time.
   void take(std::span<const std::byte> bytes, std::size_t part) {

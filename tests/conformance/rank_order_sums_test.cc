@@ -74,10 +74,11 @@ class HostArithmetic final : public DeviceArithmetic {
     test::HostLauncher launcher(workers_, {});
     shared::add_ranks(launcher, sum, parts, ranks);
   }
-  void pack_rows(std::byte* target, const std::byte* source, int rows, std::size_t row_bytes,
-                 std::size_t stride_bytes, NativeStream /*stream*/) override {
-    for (std::size_t row = 0; row < static_cast<std::size_t>(rows); ++row) {
-      std::memcpy(target + row * row_bytes, source + row * stride_bytes, row_bytes);
+  void pack_rows(std::byte* target, const StridedRows& source, NativeStream /*stream*/) override {
+    const std::size_t row_bytes = static_cast<std::size_t>(source.width) * size_of(source.dtype);
+    const std::size_t pitch = static_cast<std::size_t>(source.stride) * size_of(source.dtype);
+    for (std::size_t row = 0; row < static_cast<std::size_t>(source.rows); ++row) {
+      std::memcpy(target + row * row_bytes, source.data + row * pitch, row_bytes);
     }
   }
 

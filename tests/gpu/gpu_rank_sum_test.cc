@@ -81,8 +81,13 @@ TEST_P(GpuRankSum, RowsArePacked) {
   const auto memory = device_->allocate(numbers.size() * sizeof(std::uint16_t));
   const auto packed = device_->allocate(kRows * kRow * sizeof(std::uint16_t));
   stream_->copy(memory->bytes(), std::as_bytes(std::span(numbers)));
-  cuda_pack_rows(packed->bytes().data(), memory->bytes().data(), kRows,
-                 kRow * sizeof(std::uint16_t), kStride * sizeof(std::uint16_t), take_.native);
+  cuda_pack_rows(packed->bytes().data(),
+                 {.data = memory->bytes().data(),
+                  .dtype = DType::kBF16,
+                  .rows = kRows,
+                  .width = kRow,
+                  .stride = kStride},
+                 take_.native);
   std::vector<std::uint16_t> rows(kRows * kRow);
   stream_->copy(std::as_writable_bytes(std::span(rows)), packed->bytes());
   stream_->synchronize();

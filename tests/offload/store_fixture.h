@@ -89,29 +89,29 @@ class ScratchDirectory {
   std::filesystem::path path_;
 };
 
-// Carries out one request and waits for its end.
-inline IoOutcome run_request(BlockStore& store, IoRequest::Direction direction, ExtentId extent,
-                             std::size_t offset, std::span<std::byte> bytes,
-                             IoRequest::Checksums checksums = IoRequest::Checksums::kByStore) {
+// Carries out one request, whose completion is to be set here, and waits for its end.
+inline IoOutcome run_request(BlockStore& store, IoRequest request) {
   Waiter waiter;
-  store.submit({.direction = direction,
-                .checksums = checksums,
-                .extent = extent,
-                .offset = offset,
-                .memory = bytes,
-                .completion = &waiter});
+  request.completion = &waiter;
+  store.submit(request);
   store.drain();  // wait() alone may return while done() still runs
   return waiter.wait();
 }
 
 inline IoOutcome write_bytes(BlockStore& store, ExtentId extent, std::size_t offset,
                              std::span<std::byte> bytes) {
-  return run_request(store, IoRequest::Direction::kWrite, extent, offset, bytes);
+  return run_request(store, {.direction = IoRequest::Direction::kWrite,
+                             .extent = extent,
+                             .offset = offset,
+                             .memory = bytes});
 }
 
 inline IoOutcome read_bytes(BlockStore& store, ExtentId extent, std::size_t offset,
                             std::span<std::byte> bytes) {
-  return run_request(store, IoRequest::Direction::kRead, extent, offset, bytes);
+  return run_request(store, {.direction = IoRequest::Direction::kRead,
+                             .extent = extent,
+                             .offset = offset,
+                             .memory = bytes});
 }
 
 }  // namespace terrace

@@ -65,7 +65,7 @@ class SimExecutor::LaneHost final : public Actor {
 SimExecutor::SimExecutor(const Program& program, const ExecutorMemory& memory, const Parts& parts,
                          std::int64_t issue_ns)
     : time_(parts.time),
-      issuer_(program, memory, parts.device, &parts.store, parts.bodies, parts.time) {
+      issuer_(program, memory, {parts.device, &parts.store, parts.bodies, parts.time}) {
   for (std::size_t l = 0; l < kLaneCount; ++l) {
     const Lane lane = static_cast<Lane>(l);
     if (issuer_.lane_ops(lane).empty()) continue;

@@ -38,9 +38,10 @@ SimMachine::SimMachine(const SimShape& shape, const Program& program, VirtualTim
   make_memory(time.draw());
   homes_ = std::make_unique<HomeAccess>(program, shape.model(), memory_, *device_, store_.get());
   state_ = std::make_unique<TrainingState>(*homes_, shape.model(), shape.layout());
-  bodies_ = std::make_unique<StepBodies>(program, memory_, store_.get(), shape.model(),
-                                         shape.compute(), shape.options().optimizer,
-                                         cpu_lane_kernels(), shape.workers(), shape.workers());
+  bodies_ = std::make_unique<StepBodies>(
+      program, memory_, store_.get(),
+      StepComputation{shape.model(), shape.compute(), shape.options().optimizer, cpu_lane_kernels(),
+                      shape.workers(), shape.workers()});
   const SimExecutor::Parts parts{time, *device_, *store_, drives_, options.drive_depth, *bodies_};
   executor_ = std::make_unique<SimExecutor>(program, memory_, parts, options.issue_ns);
 }

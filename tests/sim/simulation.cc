@@ -279,8 +279,8 @@ class Simulation {
   void save(SimMachine& machine, std::int64_t step) {
     machine.hurry(true);
     write_checkpoint(
-        kRunDir, {.step = step, .samples = step, .seed = SimShape::kSeed}, shape_.options().model,
-        shape_.layout(),
+        kRunDir, {.step = step, .samples = step, .seed = SimShape::kSeed},
+        {shape_.options().model, shape_.layout()},
         [&](StateField field, const UnitLayout& unit, std::int64_t begin, std::span<float> out) {
           machine.state().read(field, static_cast<std::int32_t>(unit.index), begin, out);
         },

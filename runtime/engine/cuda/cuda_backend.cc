@@ -44,9 +44,8 @@ class CudaArithmetic final : public DeviceArithmetic {
                  NativeStream stream) override {
     cuda_add_ranks(sum, parts, ranks, stream);
   }
-  void pack_rows(std::byte* target, const std::byte* source, int rows, std::size_t row_bytes,
-                 std::size_t stride_bytes, NativeStream stream) override {
-    cuda_pack_rows(target, source, rows, row_bytes, stride_bytes, stream);
+  void pack_rows(std::byte* target, const StridedRows& source, NativeStream stream) override {
+    cuda_pack_rows(target, source, stream);
   }
 
  private:

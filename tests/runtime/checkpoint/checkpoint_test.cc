@@ -25,7 +25,7 @@ class CheckpointTest : public testing::Test {
   std::string save(std::int64_t step, std::uint64_t seed) {
     const RandomState state(seed);
     return write_checkpoint(
-        directory_.path(), {step, 10 * step, seed, 64, 1000}, config_, layout_,
+        directory_.path(), {step, 10 * step, seed, 64, 1000}, {config_, layout_},
         [&state](StateField field, const UnitLayout& unit, std::int64_t begin,
                  std::span<float> out) { state.read(field, unit, begin, out); });
   }
@@ -90,7 +90,7 @@ TEST_F(CheckpointTest, KeepsTheLossScale) {
   const LossScaleState scale = {
       .scale = 0x1p-3F, .good_steps = 417, .overflows_left = 1, .skipped_steps = 5'000'000'000};
   const std::string path =
-      write_checkpoint(directory_.path(), {8, 80, 42, 64, 1000, scale}, config_, layout_,
+      write_checkpoint(directory_.path(), {8, 80, 42, 64, 1000, scale}, {config_, layout_},
                        [&state](StateField field, const UnitLayout& unit, std::int64_t begin,
                                 std::span<float> out) { state.read(field, unit, begin, out); });
   EXPECT_EQ(Checkpoint(path).progress().loss_scale, scale);
@@ -104,7 +104,7 @@ TEST_F(CheckpointTest, KeepsTheDeviceWhereItIsKnown) {
   edit_manifest(path, [](nlohmann::json& manifest) { manifest["device"] = 5; });
   TERRACE_EXPECT_THROW_WITH(Checkpoint{path}, CorruptData, "manifest.json");
   const std::string known =
-      write_checkpoint(directory_.path(), {.step = 9, .device = "cuda"}, config_, layout_,
+      write_checkpoint(directory_.path(), {.step = 9, .device = "cuda"}, {config_, layout_},
                        [](StateField, const UnitLayout&, std::int64_t, std::span<float> out) {
                          std::ranges::fill(out, 0.0F);
                        });
@@ -114,7 +114,7 @@ TEST_F(CheckpointTest, KeepsTheDeviceWhereItIsKnown) {
 TEST_F(CheckpointTest, KeepsTheHashOfTheDataWhereItIsKnown) {
   EXPECT_EQ(Checkpoint(save(7, 42)).progress().data_hash, std::nullopt);
   const std::string known = write_checkpoint(
-      directory_.path(), {.step = 9, .data_hash = 0xfedcba9876543210U}, config_, layout_,
+      directory_.path(), {.step = 9, .data_hash = 0xfedcba9876543210U}, {config_, layout_},
       [](StateField, const UnitLayout&, std::int64_t, std::span<float> out) {
         std::ranges::fill(out, 0.0F);
       });
@@ -266,7 +266,7 @@ TEST_F(CheckpointTest, RefusesAModelThatHasLess) {
   config.has_qkv_bias = config.has_projection_bias = true;
   const std::vector<UnitLayout> layout = parameter_layout(config);
   const std::string path =
-      write_checkpoint(directory_.path(), {6, 60, 42, 64, 1000}, config, layout,
+      write_checkpoint(directory_.path(), {6, 60, 42, 64, 1000}, {config, layout},
                        [](StateField, const UnitLayout&, std::int64_t, std::span<float> out) {
                          std::ranges::fill(out, 0.0F);
                        });

@@ -192,12 +192,14 @@ class FakeArithmetic final : public DeviceArithmetic {
       reduce_in_rank_order(std::span(&target, 1), sources, elements, dtype, ReduceOp::kSum);
     });
   }
-  void pack_rows(std::byte* target, const std::byte* source, int rows, std::size_t row_bytes,
-                 std::size_t stride_bytes, NativeStream stream) override {
+  void pack_rows(std::byte* target, const StridedRows& source, NativeStream stream) override {
     FakeGpuQueue& queue = *static_cast<FakeGpuQueue*>(stream.handle);
-    queue.queue([=, to = queue.state().real(target), from = queue.state().real(source)] {
-      for (std::size_t row = 0; row < static_cast<std::size_t>(rows); ++row) {
-        std::memcpy(to + row * row_bytes, from + row * stride_bytes, row_bytes);
+    const auto rows = static_cast<std::size_t>(source.rows);
+    const std::size_t row_bytes = static_cast<std::size_t>(source.width) * size_of(source.dtype);
+    const std::size_t pitch = static_cast<std::size_t>(source.stride) * size_of(source.dtype);
+    queue.queue([=, to = queue.state().real(target), from = queue.state().real(source.data)] {
+      for (std::size_t row = 0; row < rows; ++row) {
+        std::memcpy(to + row * row_bytes, from + row * pitch, row_bytes);
       }
     });
   }

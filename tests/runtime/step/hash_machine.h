@@ -219,8 +219,8 @@ class Machine {
   }
 
   std::unique_ptr<LaneExecutor> make_executor() {
-    return std::make_unique<LaneExecutor>(program_, memory_, *device_, store_.get(), *bodies_,
-                                          clock_);
+    return std::make_unique<LaneExecutor>(program_, memory_,
+                                          LaneServices{*device_, store_.get(), *bodies_, clock_});
   }
 
   HashBodies& bodies() { return *bodies_; }

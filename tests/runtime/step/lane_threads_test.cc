@@ -46,7 +46,7 @@ TEST(LaneThreads, AnExecutorWithoutThreadsIsAnError) {
   NoBodies bodies;
   const SystemClock clock;
   const NoMoreThreads refused;
-  EXPECT_THROW(LaneExecutor(program, {{}, host, {}}, *device, nullptr, bodies, clock),
+  EXPECT_THROW(LaneExecutor(program, {{}, host, {}}, {*device, nullptr, bodies, clock}),
                EnvironmentError);
 }
 
