@@ -8,6 +8,7 @@
 #include <span>
 
 #include "tests/tidy/function_lengths.h"
+#include "tests/tidy/parameter_counts.h"
 #include "tests/tidy/source_text.h"
 
 namespace terrace::tidy {
@@ -16,6 +17,17 @@ namespace {
 constexpr int kFunctionLinesMax = 70;
 constexpr int kFileLinesMax = 600;
 constexpr std::size_t kLineColumnsMax = 100;
+constexpr int kParametersMax = 5;
+
+// Functions with more parameters, since somebody else's interface says so.
+struct ForeignSignature {
+  std::string_view path;
+  std::string_view function;
+};
+constexpr auto kForeignSignatures = std::to_array<ForeignSignature>({
+    // Stands in the place of the C library's, to count what a step allocates.
+    {"tests/runtime/engine/step_allocation_test.cc", "mmap"},
+});
 
 // Split in two so that this file does not hold what it looks for. Matched without regard to case.
 constexpr auto kUnfinishedWords =
@@ -113,6 +125,7 @@ class Rules {
     const std::string code = blank_comments_and_literals(text_);
     if (is_header()) check_guard(code);
     check_functions();
+    check_parameters();
     int number = 0;
     for (const std::string_view line : split_lines(code)) check_code_line(++number, line);
   }
@@ -132,6 +145,20 @@ class Rules {
       add(function.first_line, fmt::format("begins a function of {} lines; {} are allowed",
                                            function.lines(), kFunctionLinesMax));
     }
+  }
+
+  void check_parameters() {
+    for (const ParameterList& list : parameter_lists(text_)) {
+      if (list.parameters <= kParametersMax || is_foreign(list.name)) continue;
+      add(list.line, fmt::format("{} has {} parameters; {} are allowed: make a struct of some",
+                                 list.name, list.parameters, kParametersMax));
+    }
+  }
+
+  bool is_foreign(std::string_view function) const {
+    return std::ranges::any_of(kForeignSignatures, [&](const ForeignSignature& one) {
+      return one.path == path_ && one.function == function;
+    });
   }
 
   void check_code_line(int number, std::string_view line) {

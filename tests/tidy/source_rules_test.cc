@@ -76,6 +76,17 @@ TEST(SourceRules, HeadersBeginWithPragmaOnce) {
   EXPECT_EQ(count("base/a.h", "", "#pragma once"), 1U);
 }
 
+TEST(SourceRules, FewParameters) {
+  const char* const what = "make a struct";
+  EXPECT_EQ(count("base/a.h", "#pragma once\nint f(int, int, int, int, int);\n", what), 0U);
+  EXPECT_EQ(count("base/a.h", "#pragma once\nint f(int, int, int, int, int, int);\n", what), 1U);
+  EXPECT_EQ(count("kernels/a.cu", "__global__ void f(A, B, C, D, E, F) {}\n", what), 1U);
+  EXPECT_EQ(count("base/a.cc", "void* mmap(A, B, C, D, E, F) {}\n", what), 1U);
+  EXPECT_EQ(count("tests/runtime/engine/step_allocation_test.cc",
+                  "void* mmap(A, B, C, D, E, F) {}\nint f(A, B, C, D, E, F) {}\n", what),
+            1U);
+}
+
 TEST(SourceRules, NoAssert) {
   EXPECT_EQ(count("base/a.cc", "assert(x);\n", "assert"), 1U);
   EXPECT_EQ(count("base/a.cc", "static_assert(x);\n// assert(x)\nf(\"assert(x)\");\n", "assert"),
