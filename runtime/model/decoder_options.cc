@@ -21,10 +21,11 @@ std::string describe(const DecoderOptions& options) {
   std::string text =
       fmt::format("{} {} {} {} {} {} {} {} {}", o.family, o.layers, o.width, o.heads,
                   o.key_value_heads, o.head_width, o.intermediate, o.vocabulary, o.positions);
+  text += fmt::format(" norm {} {} {} {}", o.norm.has_mean, o.norm.has_bias, o.norm.epsilon,
+                      static_cast<int>(o.norm.form));
   text +=
-      fmt::format(" norm {} {} {}", o.norm.has_mean, o.norm.epsilon, static_cast<int>(o.norm.form));
-  text += fmt::format(" {} {} {}", static_cast<int>(o.norm_places),
-                      static_cast<int>(o.query_key_norms), static_cast<int>(o.feed_forward));
+      fmt::format(" {} {} {} {}", static_cast<int>(o.norm_places), static_cast<int>(o.branch_order),
+                  static_cast<int>(o.query_key_norms), static_cast<int>(o.feed_forward));
   for (const bool flag : {o.tied, o.has_position_embedding, o.has_qkv_bias, o.has_projection_bias,
                           o.has_feed_forward_bias, o.rounds_embedding_scale, o.stores_qkv_whole,
                           o.stores_transposed, o.narrows_residual_init}) {

@@ -13,7 +13,8 @@
 namespace terrace {
 
 struct NormOptions {
-  bool has_mean = false;  // layer norm, with a bias; else root mean square
+  bool has_mean = false;  // layer norm; else root mean square
+  bool has_bias = true;   // of layer norms: the others have none
   float epsilon = 1e-5F;
   RmsNormForm form = RmsNormForm::kRoundThenMultiply;  // weights of kMultiplyByOnePlus start at 0
 
@@ -25,6 +26,12 @@ enum class NormPlaces : std::uint8_t {
   kBefore,  // x + attention(norm(x)), then x + feed_forward(norm(x))
   kAfter,   // x + norm(attention(x)), then x + norm(feed_forward(x))
   kAround,  // both: x + norm(attention(norm(x))), ...
+};
+
+// How the two branches of a block follow each other.
+enum class BranchOrder : std::uint8_t {
+  kSequential,  // the feed-forward reads what the attention has been added to
+  kParallel,    // x + (attention(norm(x)) + feed_forward(norm(x))), of one norm before both
 };
 
 // Norms of queries and keys, before they are rotated.
@@ -102,7 +109,8 @@ struct DecoderOptions {
   std::int64_t positions = 0;
   bool tied = false;  // the head's weight is the embedding's
   NormOptions norm;
-  NormPlaces norm_places = NormPlaces::kBefore;
+  NormPlaces norm_places = NormPlaces::kBefore;  // of sequential branches
+  BranchOrder branch_order = BranchOrder::kSequential;
   QueryKeyNorms query_key_norms = QueryKeyNorms::kNone;
   FeedForward feed_forward = FeedForward::kSiluGate;
   bool has_position_embedding = false;

@@ -263,6 +263,49 @@ UnitGraph embedding_graph(const DecoderPart& part) {
   return graph;
 }
 
+namespace {
+
+// x, to which the layer's two branches are added one after the other, into `out`.
+void sequential_branches(const LayerSite& site, TensorId x, TensorId out,
+                         const LayerOptions& layer) {
+  const std::int64_t width = site.config.width;
+  const float factor = site.config.residual_scale;
+  const TensorId normed1 =
+      norm_if(site, x, ParameterKind::kAttentionNorm, ParameterKind::kAttentionNormBias);
+  const Branch attention = enter(site, normed1, "attention", "norm1");
+  const TensorId attended = leave(site, attention, attend(site, attention.all, layer), "norm2");
+  const TensorId middle = add(
+      site, x,
+      norm_if(site, attended, ParameterKind::kAttentionOutNorm, ParameterKind::kAttentionNormBias),
+      site.own_rows("middle", width), factor);
+  const TensorId normed2 =
+      norm_if(site, middle, ParameterKind::kFeedForwardNorm, ParameterKind::kFeedForwardNormBias);
+  const Branch mlp = enter(site, normed2, "mlp", "norm2");
+  const TensorId partial = feed_forward(site, mlp.all);
+  site.graph.on_backward({}, [site] { clear_padding(site); });
+  const TensorId fed = leave(site, mlp, partial, "residual");
+  add(site, middle,
+      norm_if(site, fed, ParameterKind::kFeedForwardOutNorm, ParameterKind::kFeedForwardNormBias),
+      out, factor);
+}
+
+// x, to which both branches of one norm are added, into `out`. Tensor-parallel ranks add their
+// parts of the two, so that they exchange once.
+void parallel_branches(const LayerSite& site, TensorId x, TensorId out, const LayerOptions& layer) {
+  const TensorId normed =
+      norm(site, x,
+           norm_weights(site, ParameterKind::kAttentionNorm, ParameterKind::kAttentionNormBias));
+  const Branch both = enter(site, normed, "branches", "norm1");
+  const TensorId attended = attend(site, both.all, layer);
+  const TensorId fed = feed_forward(site, both.all);
+  site.graph.on_backward({}, [site] { clear_padding(site); });
+  const TensorId partial =
+      add(site, attended, fed, site.all_rows("partial", site.config.width), 1.0F);
+  add(site, x, leave(site, both, partial, "residual"), out, site.config.residual_scale);
+}
+
+}  // namespace
+
 UnitGraph block_graph(const DecoderPart& part, const LayerOptions& layer) {
   UnitGraph graph(UnitKind::kBlock, part.sharing);
   const LayerSite site = site_of(part, part.layout.at(1), graph);
@@ -271,23 +314,11 @@ UnitGraph block_graph(const DecoderPart& part, const LayerOptions& layer) {
   const TensorId out = site.boundary(Role::kHiddenOut, "output", width);
   graph.set_input(x);
   graph.begin_step("norm1");
-  const TensorId normed1 =
-      norm_if(site, x, ParameterKind::kAttentionNorm, ParameterKind::kAttentionNormBias);
-  const Branch attention = enter(site, normed1, "attention", "norm1");
-  const TensorId attended = leave(site, attention, attend(site, attention.all, layer), "norm2");
-  const TensorId middle = add(
-      site, x,
-      norm_if(site, attended, ParameterKind::kAttentionOutNorm, ParameterKind::kAttentionNormBias),
-      site.own_rows("middle", width));
-  const TensorId normed2 =
-      norm_if(site, middle, ParameterKind::kFeedForwardNorm, ParameterKind::kFeedForwardNormBias);
-  const Branch mlp = enter(site, normed2, "mlp", "norm2");
-  const TensorId partial = feed_forward(site, mlp.all);
-  graph.on_backward({}, [site] { clear_padding(site); });
-  const TensorId fed = leave(site, mlp, partial, "residual");
-  add(site, middle,
-      norm_if(site, fed, ParameterKind::kFeedForwardOutNorm, ParameterKind::kFeedForwardNormBias),
-      out);
+  if (part.config.branch_order == BranchOrder::kParallel) {
+    parallel_branches(site, x, out, layer);
+  } else {
+    sequential_branches(site, x, out, layer);
+  }
   graph.set_gradient(out, site.boundary(Role::kHiddenGradient, "output gradient", width));
   graph.finish(site.boundary(Role::kHiddenGradientOut, "input gradient", width));
   return graph;

@@ -535,9 +535,8 @@ TensorId activation(const LayerSite& site, TensorId x) {
 }
 
 // What is added may be made where the sum goes.
-TensorId add(const LayerSite& site, TensorId a, TensorId b, TensorId sum) {
+TensorId add(const LayerSite& site, TensorId a, TensorId b, TensorId sum, float factor) {
   UnitGraph& graph = site.graph;
-  const float factor = site.config.residual_scale;
   UnitTensor& addend = graph.at(b);
   if (!addend.is_exchanged && addend.same_as == kNoTensor) addend.same_as = sum;
   UnitCall call;

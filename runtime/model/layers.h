@@ -70,8 +70,8 @@ TensorId attention(const LayerSite& site, TensorId qkv, TensorId normed, const L
 // [R, I] of [R, I] or, gated, of [R, 2I].
 TensorId activation(const LayerSite& site, TensorId x);
 
-// a + b.
-TensorId add(const LayerSite& site, TensorId a, TensorId b, TensorId sum);
+// a + factor * b.
+TensorId add(const LayerSite& site, TensorId a, TensorId b, TensorId sum, float factor);
 
 // Between these two, tensor-parallel ranks have all rows of x and each a part of the columns. The
 // step that begins there is named `into`, that behind leave() `behind`; on the way back the step

@@ -98,10 +98,11 @@ class UnitBuilder {
     return tensor;
   }
 
-  // Of rows; of layer norms, with their biases.
+  // Of rows; of layer norms that have biases, with these.
   void norm(ParameterKind weight, ParameterKind bias_kind) {
     norm_weight(weight, config_.width).gradient = GradientShare::kRows;
-    if (config_.norm.has_mean) bias(bias_kind, config_.width).gradient = GradientShare::kRows;
+    const bool has_bias = config_.norm.has_mean && config_.norm.has_bias;
+    if (has_bias) bias(bias_kind, config_.width).gradient = GradientShare::kRows;
   }
 
   ParameterTensor& norm_weight(ParameterKind kind, std::int64_t elements,
@@ -183,6 +184,9 @@ void add_query_key_norms(const ModelConfig& config, UnitBuilder& unit) {
 }
 
 void add_block_norms(const ModelConfig& config, UnitBuilder& unit) {
+  if (config.branch_order == BranchOrder::kParallel) {
+    return unit.norm(ParameterKind::kAttentionNorm, ParameterKind::kAttentionNormBias);
+  }
   const bool before = config.norm_places != NormPlaces::kAfter;
   const bool after = config.norm_places != NormPlaces::kBefore;
   if (before) unit.norm(ParameterKind::kAttentionNorm, ParameterKind::kAttentionNormBias);
