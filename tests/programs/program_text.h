@@ -8,7 +8,7 @@
 
 // A compiled program in words that are the tests' own, so that what the product calls things may
 // change: what runs on which lane, which bytes of which tier it reads and writes, what it waits
-// for, what it costs. Names and numbers of buffers, roles and phases are not in it.
+// for, what it costs. Names and numbers of buffers, roles and names of steps are not in it.
 namespace terrace {
 
 // A line for each tier, then for each op its own line, its accesses in order of place, and the ops
