@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "runtime/model/families/common.h"
+#include "runtime/model/families/family_keys.h"
 
 namespace terrace {
 

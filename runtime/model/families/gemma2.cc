@@ -1,6 +1,6 @@
 #include <array>
 
-#include "runtime/model/families/common.h"
+#include "runtime/model/families/family_keys.h"
 #include "runtime/model/families/gemma.h"
 
 // Gemma 2 (Gemma team 2024, arXiv:2408.00118): caps of scores and logits; every second layer has a

@@ -1,7 +1,7 @@
 #include <array>
 
 #include "runtime/model/config_rope.h"
-#include "runtime/model/families/common.h"
+#include "runtime/model/families/family_keys.h"
 #include "runtime/model/families/gemma.h"
 
 // The text model of Gemma 3 (Gemma team 2025, arXiv:2503.19786): Gemma 2 with norms of queries and

@@ -1,6 +1,6 @@
 #include <array>
 
-#include "runtime/model/families/common.h"
+#include "runtime/model/families/family_keys.h"
 
 // Granite 3 (IBM 2024): llama with four multipliers. Keys and names are those of transformers'
 // GraniteConfig and GraniteForCausalLM.

@@ -1,6 +1,6 @@
 #include <array>
 
-#include "runtime/model/families/common.h"
+#include "runtime/model/families/family_keys.h"
 
 // Llama 1 to 3: root-mean-square norms, rotary embeddings, gated feed-forward (Touvron et al. 2023,
 // arXiv:2302.13971). Keys and names are those of transformers' LlamaConfig and LlamaForCausalLM.

@@ -1,6 +1,6 @@
 #include <array>
 
-#include "runtime/model/families/common.h"
+#include "runtime/model/families/family_keys.h"
 
 // Mistral 7B (Jiang et al. 2023, arXiv:2310.06825): llama whose queries see a window of keys. Keys
 // and names are those of transformers' MistralConfig and MistralForCausalLM.

@@ -1,6 +1,6 @@
 #include <array>
 
-#include "runtime/model/families/common.h"
+#include "runtime/model/families/family_keys.h"
 
 // OLMo 2 (OLMo team 2024, arXiv:2501.00656): llama whose norms stand behind attention and
 // feed-forward, with norms of the whole query and key. Keys and names are those of transformers'

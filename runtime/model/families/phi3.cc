@@ -3,7 +3,7 @@
 #include <array>
 #include <optional>
 
-#include "runtime/model/families/common.h"
+#include "runtime/model/families/family_keys.h"
 
 // Phi-3 (Abdin et al. 2024, arXiv:2404.14219): llama whose files have query, key and value as one
 // tensor, and gate and up. Keys and names are those of transformers' Phi3Config and

@@ -1,6 +1,6 @@
 #include <array>
 
-#include "runtime/model/families/common.h"
+#include "runtime/model/families/family_keys.h"
 
 // Qwen3 (Yang et al. 2025, arXiv:2505.09388): llama with norms of each head's query and key. Keys
 // and names are those of transformers' Qwen3Config and Qwen3ForCausalLM.

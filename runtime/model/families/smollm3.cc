@@ -1,7 +1,7 @@
 #include <array>
 #include <vector>
 
-#include "runtime/model/families/common.h"
+#include "runtime/model/families/family_keys.h"
 
 // SmolLM3 (Hugging Face 2025): llama of which some layers do not rotate positions (Yang et al.
 // 2025, arXiv:2501.18795). Keys and names are those of transformers' SmolLM3Config and

@@ -55,7 +55,7 @@ RopeOptions untruncated(RopeOptions options, double beta_fast, double beta_slow)
   return options;
 }
 
-std::vector<KnownRope> known_ropes() {
+std::vector<KnownRope> known_scaled_ropes() {
   return {
       {"default",
        {},
@@ -91,6 +91,11 @@ std::vector<KnownRope> known_ropes() {
        {-0.127963692F, -0.0558241457F, -0.983341753F, 0.531678617F, 0.953248918F, 0.995651901F,
         0.999598205F, 0.999962926F, -0.991778851F, -0.998440623F, -0.181766421F, 0.84694618F,
         0.302186221F, 0.0931517929F, 0.028344376F, 0.00861436874F}},
+  };
+}
+
+std::vector<KnownRope> known_ropes_with_factors() {
+  return {
       {"yarn",
        yarn(32, 1.138629436111989),
        48,
@@ -129,6 +134,12 @@ std::vector<KnownRope> known_ropes() {
         1.29368043F, 1.29369652F, -1.28886414F, 0.742616475F, 0.844563067F, 0.288592517F,
         0.0545309931F, 0.0188194346F, 0.00698397122F, 0.00262957928F}},
   };
+}
+
+std::vector<KnownRope> known_ropes() {
+  std::vector<KnownRope> all = known_scaled_ropes();
+  for (const KnownRope& rope : known_ropes_with_factors()) all.push_back(rope);
+  return all;
 }
 
 class RopeTable : public testing::TestWithParam<KnownRope> {};

@@ -17,18 +17,18 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-constexpr BatchShape kBatch = {2, 8};
+constexpr BatchShape kGraphBatch = {2, 8};
 
-ComputeModel model_of(const ModelConfig& config, const TensorSplit& split) {
+ComputeModel described(const ModelConfig& config, const TensorSplit& split) {
   const UnitCompute compute(config, parameter_layout(config, 1, split),
-                            {DType::kF32, kBatch, split}, cpu_kernels());
+                            {DType::kF32, kGraphBatch, split}, cpu_kernels());
   return compute.model(2, 1);
 }
 
-ModelConfig llama() { return small_model("llama", {}); }
+ModelConfig plain_llama() { return small_model("llama", {}); }
 
 // Steps as text: a compute step's name, > of a gather, + of a sum.
-std::vector<std::string> names_of(const std::vector<UnitStep>& steps) {
+std::vector<std::string> step_names(const std::vector<UnitStep>& steps) {
   std::vector<std::string> names;
   for (const UnitStep& step : steps) {
     names.emplace_back(step.kind == UnitStep::Kind::kGather ? ">"
@@ -38,15 +38,15 @@ std::vector<std::string> names_of(const std::vector<UnitStep>& steps) {
   return names;
 }
 
-bool reads(const UnitStep& step, Role role) {
+bool step_reads(const UnitStep& step, Role role) {
   return std::ranges::find(step.reads, role, &UnitAccess::role) != step.reads.end();
 }
-bool writes(const UnitStep& step, Role role) {
+bool step_writes(const UnitStep& step, Role role) {
   return std::ranges::find(step.writes, role, &UnitAccess::role) != step.writes.end();
 }
 
 TEST(UnitGraph, OneRankHasOneOpAPass) {
-  const ComputeModel model = model_of(llama(), {});
+  const ComputeModel model = described(plain_llama(), {});
   ASSERT_EQ(model.units.size(), 4U);
   for (const UnitModel& unit : model.units) {
     EXPECT_THAT(unit.between, IsEmpty());
@@ -56,19 +56,19 @@ TEST(UnitGraph, OneRankHasOneOpAPass) {
   const UnitModel& block = model.units[1];
   ASSERT_EQ(block.recompute.size(), 1U);
   ASSERT_EQ(block.backward.size(), 1U);
-  EXPECT_TRUE(writes(block.forward[0], Role::kHiddenOut));
-  EXPECT_TRUE(writes(block.forward[0], Role::kSaved));
-  EXPECT_FALSE(reads(block.forward[0], Role::kSaved));  // it makes what it saves
-  EXPECT_FALSE(writes(block.recompute[0], Role::kHiddenOut));
-  EXPECT_TRUE(reads(block.backward[0], Role::kSaved));
-  EXPECT_TRUE(writes(block.backward[0], Role::kGradient));
+  EXPECT_TRUE(step_writes(block.forward[0], Role::kHiddenOut));
+  EXPECT_TRUE(step_writes(block.forward[0], Role::kSaved));
+  EXPECT_FALSE(step_reads(block.forward[0], Role::kSaved));  // it makes what it saves
+  EXPECT_FALSE(step_writes(block.recompute[0], Role::kHiddenOut));
+  EXPECT_TRUE(step_reads(block.backward[0], Role::kSaved));
+  EXPECT_TRUE(step_writes(block.backward[0], Role::kGradient));
   EXPECT_EQ(model.units.back().saved_bytes, 0U);  // the head's backward is in its op
 }
 
 // The forward again leaves out the last product; the backward has each product twice.
 TEST(UnitGraph, FlopsAreThoseOfTheProducts) {
-  const ModelConfig config = llama();
-  const UnitModel block = model_of(config, {}).units[1];
+  const ModelConfig config = plain_llama();
+  const UnitModel block = described(config, {}).units[1];
   const double rows = 16;
   const double weights = 64.0 * (64 + 32 + 32) + 64.0 * 64 + 3 * 64.0 * 176;
   const double attention = 4 * rows * 4 * 64;
@@ -80,58 +80,58 @@ TEST(UnitGraph, FlopsAreThoseOfTheProducts) {
 // Normed rows, q|k|v, attended, the middle, normed rows, gate|up, activated; and per row two
 // statistics and the log sum of each head.
 TEST(UnitGraph, SavesWhatTheBackwardReads) {
-  const UnitModel block = model_of(llama(), {}).units[1];
+  const UnitModel block = described(plain_llama(), {}).units[1];
   const std::size_t floats = 64 + 128 + 64 + 64 + 64 + 2 * 176 + 176 + 1 + 1 + 4;
   EXPECT_EQ(block.saved_bytes, 16 * floats * sizeof(float));
 }
 
 TEST(UnitGraph, TensorRanksExchangeBetweenSteps) {
-  const UnitModel shared = model_of(llama(), {.ranks = 2, .shares_rows = true}).units[1];
-  EXPECT_THAT(names_of(shared.forward),
+  const UnitModel shared = described(plain_llama(), {.ranks = 2, .shares_rows = true}).units[1];
+  EXPECT_THAT(step_names(shared.forward),
               ElementsAre("norm1", ">", "attention", "+", "norm2", ">", "mlp", "+", "residual"));
-  EXPECT_THAT(names_of(shared.recompute),
+  EXPECT_THAT(step_names(shared.recompute),
               ElementsAre("norm1", ">", "attention", "+", "norm2", ">", "mlp"));
-  EXPECT_THAT(names_of(shared.backward),
+  EXPECT_THAT(step_names(shared.backward),
               ElementsAre(">", ">", "mlp", "+", "norm2", ">", ">", "attention", "+", "norm1"));
-  const UnitModel whole_rows = model_of(llama(), {.ranks = 2}).units[1];
-  EXPECT_THAT(names_of(whole_rows.forward),
+  const UnitModel whole_rows = described(plain_llama(), {.ranks = 2}).units[1];
+  EXPECT_THAT(step_names(whole_rows.forward),
               ElementsAre("norm1", "attention", "+", "norm2", "mlp", "+", "residual"));
-  EXPECT_THAT(names_of(whole_rows.backward),
+  EXPECT_THAT(step_names(whole_rows.backward),
               ElementsAre("mlp", "+", "norm2", "attention", "+", "norm1"));
-  const UnitModel head = model_of(llama(), {.ranks = 2, .shares_rows = true}).units.back();
-  EXPECT_THAT(names_of(head.forward), ElementsAre("norm", ">", "sums", ">", "loss"));
-  EXPECT_THAT(names_of(head.backward),
+  const UnitModel head = described(plain_llama(), {.ranks = 2, .shares_rows = true}).units.back();
+  EXPECT_THAT(step_names(head.forward), ElementsAre("norm", ">", "sums", ">", "loss"));
+  EXPECT_THAT(step_names(head.backward),
               ElementsAre("norm", ">", "sums", ">", "loss", "+", "norm backward"));
 }
 
 // Where a norm goes over the whole width of the heads, ranks exchange sums of squares, and on the
 // way back what the gradient has along the row: of queries and of keys.
 TEST(UnitGraph, NormsOfTheWholeWidthNeedAllRanks) {
-  ModelConfig config = llama();
+  ModelConfig config = plain_llama();
   config.query_key_norms = QueryKeyNorms::kWholeWidth;
   config.names.at(static_cast<std::size_t>(ParameterKind::kQueryNorm)).name = "q_norm.{}";
   config.names.at(static_cast<std::size_t>(ParameterKind::kKeyNorm)).name = "k_norm.{}";
-  const UnitModel alone = model_of(config, {}).units[1];
+  const UnitModel alone = described(config, {}).units[1];
   EXPECT_EQ(alone.forward.size(), 1U);
-  const UnitModel shared = model_of(config, {.ranks = 2}).units[1];
-  EXPECT_THAT(names_of(shared.forward), ElementsAre("norm1", "attention", ">", ">", "mixing", "+",
-                                                    "norm2", "mlp", "+", "residual"));
-  EXPECT_THAT(names_of(shared.backward), ElementsAre("mlp", "+", "norm2", "attention", ">", ">",
-                                                     "query and key norms", "+", "norm1"));
+  const UnitModel shared = described(config, {.ranks = 2}).units[1];
+  EXPECT_THAT(step_names(shared.forward), ElementsAre("norm1", "attention", ">", ">", "mixing", "+",
+                                                      "norm2", "mlp", "+", "residual"));
+  EXPECT_THAT(step_names(shared.backward), ElementsAre("mlp", "+", "norm2", "attention", ">", ">",
+                                                       "query and key norms", "+", "norm1"));
 }
 
 // A rank's gradient of a norm of heads covers its own heads, whatever is done with rows.
 TEST(UnitGraph, GradientsOfSharesAreSummed) {
-  ModelConfig config = llama();
-  EXPECT_TRUE(model_of(config, {.ranks = 2}).units[1].summed.empty());
-  const ElementSpan rows = model_of(config, {.ranks = 2, .shares_rows = true}).units[1].summed;
+  ModelConfig config = plain_llama();
+  EXPECT_TRUE(described(config, {.ranks = 2}).units[1].summed.empty());
+  const ElementSpan rows = described(config, {.ranks = 2, .shares_rows = true}).units[1].summed;
   EXPECT_EQ(rows.end - rows.begin, 2 * 64);
   config.query_key_norms = QueryKeyNorms::kEachHead;
   config.names.at(static_cast<std::size_t>(ParameterKind::kQueryNorm)).name = "q_norm.{}";
   config.names.at(static_cast<std::size_t>(ParameterKind::kKeyNorm)).name = "k_norm.{}";
-  const ElementSpan heads = model_of(config, {.ranks = 2}).units[1].summed;
+  const ElementSpan heads = described(config, {.ranks = 2}).units[1].summed;
   EXPECT_EQ(heads.end - heads.begin, 2 * 16);
-  const ElementSpan both = model_of(config, {.ranks = 2, .shares_rows = true}).units[1].summed;
+  const ElementSpan both = described(config, {.ranks = 2, .shares_rows = true}).units[1].summed;
   EXPECT_EQ(both.end - both.begin, 2 * 16 + 2 * 64);
 }
 

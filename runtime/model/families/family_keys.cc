@@ -1,4 +1,4 @@
-#include "runtime/model/families/common.h"
+#include "runtime/model/families/family_keys.h"
 
 #include <fmt/format.h>
 
