@@ -111,9 +111,7 @@ struct Setting {
   std::string_view family;
   bool away;  // state and activations on the drive
 
-  std::string name() const {
-    return fmt::format("{}{}", family == "gpt2" ? "gpt2" : "llama", away ? "_away" : "");
-  }
+  std::string name() const { return fmt::format("{}{}", family, away ? "_away" : ""); }
 };
 
 EngineOptions options_of(const Setting& setting, const TemporaryDirectory& directory) {
@@ -171,7 +169,8 @@ TEST(StepAllocationHook, CountsWhatIsAllocated) {
 
 INSTANTIATE_TEST_SUITE_P(Settings, StepAllocation,
                          testing::Values(Setting{"gpt2", false}, Setting{"gpt2", true},
-                                         Setting{"llama", true}),
+                                         Setting{"llama", true}, Setting{"qwen3", true},
+                                         Setting{"gemma2", false}, Setting{"olmo2", true}),
                          [](const auto& param) { return param.param.name(); });
 
 }  // namespace

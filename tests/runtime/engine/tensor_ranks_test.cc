@@ -130,6 +130,9 @@ const TensorCase kTensorCases[] = {
     {"gpt2_on_four", kGpt2, true, 4, true, false},
     // 131 rows of vocabulary: the last rank has 43 of 44.
     {"gpt2_odd_on_three", kGpt2, true, 3, true, true},
+    {"qwen3_tied", "qwen3", true, 2, true, false},
+    {"gemma2_tied_all_rows", "gemma2", true, 2, false, false},
+    {"olmo2_untied", "olmo2", false, 2, true, false},
 };
 
 INSTANTIATE_TEST_SUITE_P(Shapes, TensorRanks, testing::ValuesIn(kTensorCases),
@@ -193,6 +196,9 @@ const MeshCase kMeshCases[] = {
     {"two_by_two_all_rows", {2, 2, 1}, kLlama, true, false, 1.6},
     {"two_stages", {1, 2, 2}, kGpt2, true, true, 1.6},
     {"two_by_two_by_two", {2, 2, 2}, kLlama, true, true, 1.6},
+    {"two_of_qwen3", {1, 2, 1}, "qwen3", true, false, 1.6},
+    {"two_stages_of_gemma2", {1, 2, 2}, "gemma2", true, true, 1.6},
+    {"two_of_olmo2", {1, 2, 1}, "olmo2", false, true, 1.6},
 };
 
 INSTANTIATE_TEST_SUITE_P(Meshes, TensorMesh, testing::ValuesIn(kMeshCases),

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "runtime/model/json_text.h"
+#include "runtime/model/model_config.h"
 #include "tests/runtime/temporary_directory.h"
 
 // Which keys of config.json are read, passed over or refused.
@@ -31,113 +32,6 @@ Json with_keys(const char* base, const std::string& more) {
   json.update(Json::parse(more));
   return json;
 }
-
-struct Published {
-  const char* name;
-  const char* json;
-  std::int64_t vocabulary;
-  RopeType rope = RopeType::kDefault;
-};
-
-class PublishedConfigs : public testing::TestWithParam<Published> {};
-
-TEST_P(PublishedConfigs, AreRead) {
-  const ModelConfig config = parse_model_config(GetParam().json, "config.json");
-  EXPECT_EQ(config.vocabulary, GetParam().vocabulary);
-  EXPECT_EQ(config.ropes.empty() ? RopeType::kDefault : config.ropes.front().type, GetParam().rope);
-}
-
-// As model repositories have them.
-const auto kPublished = std::to_array<Published>(
-    {Published{"gpt2", R"({"activation_function": "gelu_new",
-          "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1, "bos_token_id": 50256,
-          "embd_pdrop": 0.1, "eos_token_id": 50256, "initializer_range": 0.02,
-          "layer_norm_epsilon": 1e-05, "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768,
-          "n_head": 12, "n_layer": 12, "n_positions": 1024, "resid_pdrop": 0.1,
-          "summary_activation": null, "summary_first_dropout": 0.1,
-          "summary_proj_to_labels": true, "summary_type": "cls_index", "summary_use_proj": true,
-          "task_specific_params": {"text-generation": {"do_sample": true, "max_length": 50}},
-          "vocab_size": 50257})",
-               50257},
-     Published{"distilgpt2", R"({"_num_labels": 1, "activation_function": "gelu_new",
-          "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1, "bos_token_id": 50256,
-          "embd_pdrop": 0.1, "eos_token_id": 50256, "id2label": {"0": "LABEL_0"},
-          "initializer_range": 0.02, "label2id": {"LABEL_0": 0}, "layer_norm_epsilon": 1e-05,
-          "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 6,
-          "n_positions": 1024, "resid_pdrop": 0.1, "summary_activation": null,
-          "summary_first_dropout": 0.1, "summary_proj_to_labels": true,
-          "summary_type": "cls_index", "summary_use_proj": true,
-          "task_specific_params": {"text-generation": {"do_sample": true, "max_length": 50}},
-          "vocab_size": 50257})",
-               50257},
-     Published{"gpt2_resaved", R"({"_name_or_path": "gpt2", "activation_function": "gelu_new",
-          "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1, "bos_token_id": 50256,
-          "dtype": "float32", "embd_pdrop": 0.1, "eos_token_id": 50256, "initializer_range": 0.02,
-          "layer_norm_epsilon": 1e-05, "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768,
-          "n_head": 12, "n_inner": null, "n_layer": 12, "n_positions": 1024,
-          "reorder_and_upcast_attn": false, "resid_pdrop": 0.1,
-          "scale_attn_by_inverse_layer_idx": false, "scale_attn_weights": true,
-          "transformers_version": "4.57.1", "use_cache": true, "vocab_size": 50304})",
-               50304},
-     Published{"llama_2", R"({"_name_or_path": "meta-llama/Llama-2-7b-hf",
-          "architectures": ["LlamaForCausalLM"], "bos_token_id": 1, "eos_token_id": 2,
-          "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02,
-          "intermediate_size": 11008, "max_position_embeddings": 4096, "model_type": "llama",
-          "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 32,
-          "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": null,
-          "tie_word_embeddings": false, "torch_dtype": "float16",
-          "transformers_version": "4.31.0.dev0", "use_cache": true, "vocab_size": 32000})",
-               32000},
-     Published{"llama_3", R"({"architectures": ["LlamaForCausalLM"], "attention_bias": false,
-          "attention_dropout": 0.0, "bos_token_id": 128000, "eos_token_id": 128001,
-          "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02,
-          "intermediate_size": 14336, "max_position_embeddings": 8192, "model_type": "llama",
-          "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
-          "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": null, "rope_theta": 500000.0,
-          "tie_word_embeddings": false, "torch_dtype": "bfloat16",
-          "transformers_version": "4.40.0.dev0", "use_cache": true, "vocab_size": 128256})",
-               128256},
-     Published{"llama_3_1", R"({"architectures": ["LlamaForCausalLM"], "attention_bias": false,
-          "attention_dropout": 0.0, "bos_token_id": 128000,
-          "eos_token_id": [128001, 128008, 128009], "hidden_act": "silu", "hidden_size": 4096,
-          "initializer_range": 0.02, "intermediate_size": 14336,
-          "max_position_embeddings": 131072, "mlp_bias": false, "model_type": "llama",
-          "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
-          "pretraining_tp": 1, "rms_norm_eps": 1e-05,
-          "rope_scaling": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 8192, "rope_type": "llama3"},
-          "rope_theta": 500000.0, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
-          "transformers_version": "4.42.3", "use_cache": true, "vocab_size": 128256})",
-               128256, RopeType::kLlama3},
-     Published{"llama_3_2_newer", R"({"architectures": ["LlamaForCausalLM"],
-          "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 128000,
-          "dtype": "bfloat16", "eos_token_id": 128001, "head_dim": 64, "hidden_act": "silu",
-          "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 8192,
-          "max_position_embeddings": 131072, "mlp_bias": false, "model_type": "llama",
-          "num_attention_heads": 32, "num_hidden_layers": 16, "num_key_value_heads": 8,
-          "pad_token_id": null, "pretraining_tp": 1, "rms_norm_eps": 1e-05,
-          "rope_parameters": {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
-            "original_max_position_embeddings": 8192, "rope_theta": 500000.0,
-            "rope_type": "llama3"},
-          "tie_word_embeddings": true, "transformers_version": "5.0.0", "use_cache": true,
-          "vocab_size": 128256})",
-               128256, RopeType::kLlama3},
-     Published{"smollm2", R"({"_attn_implementation_autoset": true,
-          "architectures": ["LlamaForCausalLM"], "attention_bias": false,
-          "attention_dropout": 0.0, "bos_token_id": 1, "eos_token_id": 2, "head_dim": 64,
-          "hidden_act": "silu", "hidden_size": 576, "initializer_range": 0.041666666666666664,
-          "intermediate_size": 1536, "is_llama_config": true, "max_position_embeddings": 8192,
-          "mlp_bias": false, "model_type": "llama", "num_attention_heads": 9,
-          "num_hidden_layers": 30, "num_key_value_heads": 3, "pad_token_id": 2,
-          "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_interleaved": false,
-          "rope_scaling": null, "rope_theta": 100000, "tie_word_embeddings": true,
-          "torch_dtype": "bfloat16",
-          "transformers.js_config": {"kv_cache_dtype": {"q4f16": "float16"}},
-          "transformers_version": "4.42.3", "use_cache": true, "vocab_size": 49152})",
-               49152}});
-
-INSTANTIATE_TEST_SUITE_P(Each, PublishedConfigs, testing::ValuesIn(kPublished),
-                         [](const auto& each) { return std::string(each.param.name); });
 
 struct Strange {
   const char* what;

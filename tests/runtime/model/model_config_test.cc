@@ -145,7 +145,7 @@ TEST_P(ModelConfigRefuses, NamingTheKey) {
 INSTANTIATE_TEST_SUITE_P(
     Each, ModelConfigRefuses,
     testing::Values(
-        Refused{"type", with(llama(), "model_type", "mistral"), "mistral"},
+        Refused{"type", with(llama(), "model_type", "mamba"), "mamba"},
         Refused{"no_type", with(llama(), "model_type", nullptr), "model_type"},
         Refused{"class", with(llama(), "architectures", {"LlamaForSequenceClassification"}),
                 "LlamaForSequenceClassification"},

@@ -24,7 +24,8 @@ struct SmallModel {
   std::int64_t vocabulary = 256;
   std::int64_t positions = 64;
   bool tied = false;
-  bool bias = false;  // llama: attention_bias and mlp_bias
+  bool bias = false;         // attention_bias and mlp_bias, where the family has these keys
+  std::int64_t window = 16;  // of gemma2 and gemma3_text, in the layers that have one
 };
 
 // Its config.json, as transformers writes it for the family.
@@ -36,14 +37,21 @@ inline std::string small_config_json(std::string_view family, const SmallModel& 
         sizes.width, sizes.layers, sizes.heads, sizes.positions, sizes.vocabulary,
         sizes.intermediate, sizes.tied);
   }
+  const bool is_gemma = family.starts_with("gemma");
+  const bool has_no_bias = family == "mistral" || family == "qwen2" || family == "phi3";
+  const bool has_mlp_bias = family == "llama" || family == "smollm3" || family == "granite";
+  std::string more;
+  if (!has_no_bias) more += fmt::format(R"(, "attention_bias": {})", sizes.bias);
+  if (has_mlp_bias) more += fmt::format(R"(, "mlp_bias": {})", sizes.bias);
+  if (is_gemma) more += fmt::format(R"(, "sliding_window": {})", sizes.window);
   return fmt::format(
       R"({{"model_type": "{}", "hidden_size": {}, "num_hidden_layers": {},
           "num_attention_heads": {}, "num_key_value_heads": {}, "head_dim": {},
           "intermediate_size": {}, "vocab_size": {}, "max_position_embeddings": {},
-          "rms_norm_eps": 1e-05, "tie_word_embeddings": {}, "attention_bias": {},
-          "mlp_bias": {}}})",
+          "rms_norm_eps": 1e-05, "tie_word_embeddings": {}, "pad_token_id": {}{}}})",
       family, sizes.width, sizes.layers, sizes.heads, sizes.key_value_heads, sizes.head_width,
-      sizes.intermediate, sizes.vocabulary, sizes.positions, sizes.tied, sizes.bias, sizes.bias);
+      sizes.intermediate, sizes.vocabulary, sizes.positions, sizes.tied,
+      family == "llama" ? "null" : "3", more);
 }
 
 inline ModelConfig small_model(std::string_view family, const SmallModel& sizes) {
