@@ -32,12 +32,12 @@ Json with(const std::string& family, const std::string& more) {
   return json;
 }
 
-ModelConfig parse_config(const Json& json) {
+ModelConfig family_config(const Json& json) {
   return parse_model_config(json.dump(), "a/config.json");
 }
 
 ModelConfig parse_with(const std::string& family, const std::string& more = "{}") {
-  return parse_config(with(family, more));
+  return family_config(with(family, more));
 }
 
 std::vector<std::int64_t> windows(const ModelConfig& config) {
@@ -116,10 +116,10 @@ TEST(FamilyPadding, IsTheClasssWhereTheKeyIsAbsent) {
   EXPECT_EQ(parse_with("gemma2", R"({"pad_token_id": null})").padding_token, -1);
   Json large = with("phi3", R"({"vocab_size": 40000})");
   large.erase("pad_token_id");
-  EXPECT_EQ(parse_config(large).padding_token, 32000);
+  EXPECT_EQ(family_config(large).padding_token, 32000);
   large = with("smollm3", R"({"vocab_size": 128256})");
   large.erase("pad_token_id");
-  EXPECT_EQ(parse_config(large).padding_token, 128004);
+  EXPECT_EQ(family_config(large).padding_token, 128004);
 }
 
 TEST(FamilyPadding, CountsFromTheEndBelowZeroAndIsInTheVocabulary) {
@@ -131,7 +131,7 @@ TEST(FamilyPadding, CountsFromTheEndBelowZeroAndIsInTheVocabulary) {
   }
   Json small = sizes_of("phi3");
   small.erase("pad_token_id");
-  TERRACE_EXPECT_THROW_WITH(parse_config(small), ConfigError, "default, 32000");
+  TERRACE_EXPECT_THROW_WITH(family_config(small), ConfigError, "default, 32000");
 }
 
 // --- null ----------------------------------------------------------------------------------------
@@ -314,14 +314,14 @@ TEST(FamilyOptions, BareModelsAreRead) {
 
 // --- refusals ------------------------------------------------------------------------------------
 
-struct Refused {
+struct RefusedByAFamily {
   const char* what;
   const char* family;
   std::string more;
   const char* named;
 };
 
-class FamilyRefuses : public testing::TestWithParam<Refused> {};
+class FamilyRefuses : public testing::TestWithParam<RefusedByAFamily> {};
 
 TEST_P(FamilyRefuses, NamingTheKey) {
   const auto& [what, family, more, named] = GetParam();
@@ -332,51 +332,61 @@ TEST_P(FamilyRefuses, NamingTheKey) {
 INSTANTIATE_TEST_SUITE_P(
     Each, FamilyRefuses,
     testing::Values(
-        Refused{"ministral", "mistral", "{" + kTypes + "}", "layer_types"},
-        Refused{"mistral_biases", "mistral", R"({"attention_bias": true})", "attention_bias"},
-        Refused{"mistral_window", "mistral", R"({"sliding_window": 0})", "sliding_window"},
-        Refused{"qwen2_biases", "qwen2", R"({"attention_bias": false})", "attention_bias"},
-        Refused{"qwen2_class", "qwen2", R"({"architectures": ["Qwen3ForCausalLM"]})",
-                "Qwen3ForCausalLM"},
-        Refused{"qwen3_types", "qwen3", R"({"layer_types": ["full_attention"]})", "6 layers"},
-        Refused{"chunks", "qwen3", R"({"layer_types": ["chunked_attention", "full_attention",
+        RefusedByAFamily{"ministral", "mistral", "{" + kTypes + "}", "layer_types"},
+        RefusedByAFamily{"mistral_biases", "mistral", R"({"attention_bias": true})",
+                         "attention_bias"},
+        RefusedByAFamily{"mistral_window", "mistral", R"({"sliding_window": 0})", "sliding_window"},
+        RefusedByAFamily{"qwen2_biases", "qwen2", R"({"attention_bias": false})", "attention_bias"},
+        RefusedByAFamily{"qwen2_class", "qwen2", R"({"architectures": ["Qwen3ForCausalLM"]})",
+                         "Qwen3ForCausalLM"},
+        RefusedByAFamily{"qwen3_types", "qwen3", R"({"layer_types": ["full_attention"]})",
+                         "6 layers"},
+        RefusedByAFamily{"chunks", "qwen3",
+                         R"({"layer_types": ["chunked_attention", "full_attention",
                 "full_attention", "full_attention", "full_attention", "full_attention"]})",
-                "chunked_attention"},
-        Refused{"both_ways", "gemma3_text", R"({"use_bidirectional_attention": true})",
-                "use_bidirectional_attention"},
-        Refused{"not_causal", "llama", R"({"is_causal": false})", "is_causal"},
-        Refused{"gemma2_width", "gemma2", R"({"hidden_size": 100})", "hidden_size"},
-        Refused{"llama_width", "llama", R"({"hidden_size": 100, "head_dim": 4})", "hidden_size"},
-        Refused{"gemma2_act", "gemma2", R"({"hidden_activation": "gelu"})", "hidden_activation"},
-        Refused{"gemma2_other_act", "gemma2", R"({"hidden_act": "silu"})", "hidden_act"},
-        Refused{"gemma2_scalar", "gemma2", R"({"query_pre_attn_scalar": 20.5})",
-                "query_pre_attn_scalar"},
-        Refused{"gemma2_null_scalar", "gemma2", R"({"query_pre_attn_scalar": null})",
-                "query_pre_attn_scalar is null"},
-        Refused{"gemma2_partial", "gemma2", R"({"partial_rotary_factor": 0.5})",
-                "partial_rotary_factor"},
-        Refused{"gemma3_cap", "gemma3_text", R"({"attn_logit_softcapping": 50})",
-                "attn_logit_softcapping"},
-        Refused{"gemma3_flat_rope", "gemma3_text",
-                R"({"rope_parameters": {"rope_type": "linear", "factor": 8}})", "full_attention"},
-        Refused{"gemma3_two_ropes", "gemma3_text", R"({"rope_scaling": {"rope_type": "default"},
+                         "chunked_attention"},
+        RefusedByAFamily{"both_ways", "gemma3_text", R"({"use_bidirectional_attention": true})",
+                         "use_bidirectional_attention"},
+        RefusedByAFamily{"not_causal", "llama", R"({"is_causal": false})", "is_causal"},
+        RefusedByAFamily{"gemma2_width", "gemma2", R"({"hidden_size": 100})", "hidden_size"},
+        RefusedByAFamily{"llama_width", "llama", R"({"hidden_size": 100, "head_dim": 4})",
+                         "hidden_size"},
+        RefusedByAFamily{"gemma2_act", "gemma2", R"({"hidden_activation": "gelu"})",
+                         "hidden_activation"},
+        RefusedByAFamily{"gemma2_other_act", "gemma2", R"({"hidden_act": "silu"})", "hidden_act"},
+        RefusedByAFamily{"gemma2_scalar", "gemma2", R"({"query_pre_attn_scalar": 20.5})",
+                         "query_pre_attn_scalar"},
+        RefusedByAFamily{"gemma2_null_scalar", "gemma2", R"({"query_pre_attn_scalar": null})",
+                         "query_pre_attn_scalar is null"},
+        RefusedByAFamily{"gemma2_partial", "gemma2", R"({"partial_rotary_factor": 0.5})",
+                         "partial_rotary_factor"},
+        RefusedByAFamily{"gemma3_cap", "gemma3_text", R"({"attn_logit_softcapping": 50})",
+                         "attn_logit_softcapping"},
+        RefusedByAFamily{"gemma3_flat_rope", "gemma3_text",
+                         R"({"rope_parameters": {"rope_type": "linear", "factor": 8}})",
+                         "full_attention"},
+        RefusedByAFamily{"gemma3_two_ropes", "gemma3_text",
+                         R"({"rope_scaling": {"rope_type": "default"},
                 "rope_parameters": {"full_attention": {"rope_type": "default"}}})",
-                "rope_scaling"},
-        Refused{"gemma3_strange_rope", "gemma3_text",
-                R"({"rope_parameters": {"full_attention": {"odd": 8}}})",
-                "rope_parameters.full_attention.odd"},
-        Refused{"smollm3_layers", "smollm3", R"({"no_rope_layers": [1, 0]})", "no_rope_layers"},
-        Refused{"smollm3_numbers", "smollm3", R"({"no_rope_layers": [1, 0, 2, 1, 1, 1]})",
-                "no_rope_layers"},
-        Refused{"smollm3_no_window", "smollm3", "{" + kTypes + "}", "layer_types"},
-        Refused{"phi3_pairs", "phi3", R"({"partial_rotary_factor": 0.75})",
-                "partial_rotary_factor"},
-        Refused{"phi3_more", "phi3", R"({"partial_rotary_factor": 1.5})", "partial_rotary_factor"},
-        Refused{"phi3_biases", "phi3", R"({"attention_bias": true})", "attention_bias"},
-        Refused{"olmo2_window", "olmo2", R"({"sliding_window": 7})", "sliding_window"},
-        Refused{"granite_zero", "granite", R"({"logits_scaling": 0})", "logits_scaling"},
-        Refused{"granite_act", "granite", R"({"hidden_act": "relu"})", "hidden_act"},
-        Refused{"key_value_heads", "mistral", R"({"num_attention_heads": 4})", "class's default"}),
+                         "rope_scaling"},
+        RefusedByAFamily{"gemma3_strange_rope", "gemma3_text",
+                         R"({"rope_parameters": {"full_attention": {"odd": 8}}})",
+                         "rope_parameters.full_attention.odd"},
+        RefusedByAFamily{"smollm3_layers", "smollm3", R"({"no_rope_layers": [1, 0]})",
+                         "no_rope_layers"},
+        RefusedByAFamily{"smollm3_numbers", "smollm3", R"({"no_rope_layers": [1, 0, 2, 1, 1, 1]})",
+                         "no_rope_layers"},
+        RefusedByAFamily{"smollm3_no_window", "smollm3", "{" + kTypes + "}", "layer_types"},
+        RefusedByAFamily{"phi3_pairs", "phi3", R"({"partial_rotary_factor": 0.75})",
+                         "partial_rotary_factor"},
+        RefusedByAFamily{"phi3_more", "phi3", R"({"partial_rotary_factor": 1.5})",
+                         "partial_rotary_factor"},
+        RefusedByAFamily{"phi3_biases", "phi3", R"({"attention_bias": true})", "attention_bias"},
+        RefusedByAFamily{"olmo2_window", "olmo2", R"({"sliding_window": 7})", "sliding_window"},
+        RefusedByAFamily{"granite_zero", "granite", R"({"logits_scaling": 0})", "logits_scaling"},
+        RefusedByAFamily{"granite_act", "granite", R"({"hidden_act": "relu"})", "hidden_act"},
+        RefusedByAFamily{"key_value_heads", "mistral", R"({"num_attention_heads": 4})",
+                         "class's default"}),
     [](const auto& each) { return std::string(each.param.what); });
 
 }  // namespace
