@@ -152,6 +152,12 @@ void read_scaling(const ConfigReader& rope, const RopeContext& context, RopeOpti
 // One original position, for instance, has a logarithm of 0, which longrope divides by.
 void check_angles(const ConfigReader& rope, const RopeOptions& options,
                   const RopeDefaults& defaults) {
+  constexpr std::int64_t kWidthMax = 1 << 16;
+  if (defaults.rotary_width > kWidthMax) {
+    throw ConfigError(fmt::format("{}: heads that rotate {} elements, and at most {} are built",
+                                  rope.origin(), defaults.rotary_width, kWidthMax),
+                      "is this the config.json of a language model?");
+  }
   bool are_angles = std::isfinite(options.attention_factor);
   for (const std::int64_t length : {std::int64_t{1}, defaults.positions + 1}) {
     for (const float each : rope_frequencies(options, length, defaults.rotary_width)) {

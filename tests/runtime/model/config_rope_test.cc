@@ -217,6 +217,13 @@ TEST(ConfigRope, DynamicNeedsMoreThanOnePair) {
                             ConfigError, "more than 2 elements");
 }
 
+// Refuses before a list of that size is made.
+TEST(ConfigRope, RefusesWidthsThatNoHeadHas) {
+  TERRACE_EXPECT_THROW_WITH(read(R"({"rope_scaling": {"type": "linear", "factor": 2}})",
+                                 {.positions = 64, .rotary_width = 900'000'000'000}),
+                            ConfigError, "900000000000 elements");
+}
+
 TEST(RopeOfLayers, OlderFilesHaveAThetaForEachType) {
   const std::string json = R"({"rope_theta": 5e3, "rope_local_base_freq": 100,
                                "rope_scaling": {"rope_type": "linear", "factor": 4}})";
