@@ -292,6 +292,7 @@ void sequential_branches(const LayerSite& site, TensorId x, TensorId out,
 // x, to which both branches of one norm are added, into `out`. Tensor-parallel ranks add their
 // parts of the two, so that they exchange once.
 void parallel_branches(const LayerSite& site, TensorId x, TensorId out, const LayerOptions& layer) {
+  TERRACE_CHECK(site.config.norm_places == NormPlaces::kBefore);  // other places have no meaning
   const TensorId normed =
       norm(site, x,
            norm_weights(site, ParameterKind::kAttentionNorm, ParameterKind::kAttentionNormBias));

@@ -342,8 +342,7 @@ UnitCall along_call(const NormTensors& t, const Columns& dy, TensorId sums) {
 
 }  // namespace
 
-// --- tensors
-// ---------------------------------------------------------------------------------------
+// --- tensors ------------------------------------------------------------------------------------
 
 TensorId LayerSite::all_rows(std::string_view name, std::int64_t columns) const {
   return graph.add({.name = name, .dtype = type, .shape = {batch.rows(), columns, 1, 1}});
@@ -380,8 +379,7 @@ Weight LayerSite::weight(ParameterKind kind, std::int64_t rows) const {
           parameter(layout, kind, rows, Role::kGradient)};
 }
 
-// --- layers
-// ----------------------------------------------------------------------------------------
+// --- layers -------------------------------------------------------------------------------------
 
 TensorId norm(const LayerSite& site, TensorId x, const NormWeights& weights) {
   UnitGraph& graph = site.graph;

@@ -124,7 +124,7 @@ ComputeModel UnitCompute::model(std::int32_t micro_batches, int workers) const {
   model.hidden_bytes = static_cast<std::size_t>(part_.batch.own_rows() * part_.config.width) *
                        size_of(part_.compute_type);
   model.tokens_bytes = tokens_bytes();
-  model.constants_bytes = constants().size() * sizeof(float);
+  model.constants_bytes = part_.config.ropes.size() * rope_table_elements() * sizeof(float);
   model.workspace_bytes = workspace_bytes(micro_batches, workers);
   model.tensor = part_.sharing;
   for (const UnitLayout& layout : part_.layout) {
@@ -138,12 +138,16 @@ ComputeModel UnitCompute::model(std::int32_t micro_batches, int workers) const {
   return model;
 }
 
+std::size_t UnitCompute::rope_table_elements() const {
+  return static_cast<std::size_t>(part_.batch.positions * part_.config.rotated_width());
+}
+
 std::vector<float> UnitCompute::constants() const { return constants(part_.batch.positions); }
 
 std::vector<float> UnitCompute::constants(std::int64_t length) const {
   const auto& config = part_.config;
   const std::int64_t width = config.rotated_width();
-  const auto elements = static_cast<std::size_t>(part_.batch.positions * width);
+  const std::size_t elements = rope_table_elements();
   std::vector<float> tables(config.ropes.size() * elements);
   for (std::size_t i = 0; i < config.ropes.size(); ++i) {
     fill_rope_table(

@@ -54,6 +54,7 @@ class UnitCompute {
     return graphs_.at(graph_numbers_.at(static_cast<std::size_t>(unit)));
   }
   std::size_t workspace_bytes(std::int32_t micro_batches, int workers) const;
+  std::size_t rope_table_elements() const;  // of one
 
   DecoderPart part_;
   const KernelTable& kernels_;

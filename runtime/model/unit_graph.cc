@@ -1,7 +1,6 @@
 #include "runtime/model/unit_graph.h"
 
 #include <algorithm>
-#include <optional>
 #include <set>
 
 #include "base/bytes.h"
@@ -40,8 +39,7 @@ GradientMode UnitRun::mode(TensorId gradient) const {
   return role == Role::kTiedGradient ? memory.tied_gradient_mode : memory.gradient_mode;
 }
 
-// --- writing down
-// ----------------------------------------------------------------------------------
+// --- writing down -------------------------------------------------------------------------------
 
 TensorId UnitGraph::add(const UnitTensor& tensor) {
   tensors_.push_back(tensor);
@@ -128,8 +126,7 @@ void UnitGraph::finish(TensorId input_gradient) {
   make_passes();
 }
 
-// --- resolving
-// -------------------------------------------------------------------------------------
+// --- resolving ----------------------------------------------------------------------------------
 
 std::vector<TensorId> UnitGraph::Step::reads() const {
   std::vector<TensorId> all;
@@ -300,8 +297,7 @@ void UnitGraph::place_scratch() {
   scratch_bytes_ = round_up(packed.packed_bytes, kAlignment);
 }
 
-// --- what comes of it
-// ------------------------------------------------------------------------------
+// --- what comes of it ---------------------------------------------------------------------------
 
 UnitAccess UnitGraph::exchanged(const Step& step, TensorId tensor) const {
   const UnitTensor& part = at(tensor);

@@ -80,8 +80,8 @@ struct UnitCall {
   std::function<void(const UnitRun&)> prepare = {};
   double flops = 0;
   bool scales_loss = false;  // reads the loss scale
-  bool of_evaluation =
-      false;  // made in the forward alone: the backward begins with one in its place
+  // Made in the forward alone: the backward begins with one in its place.
+  bool of_evaluation = false;
 };
 
 // The tensors and calls of a unit while its layers write them down, forward in order. A layer
@@ -105,7 +105,6 @@ class UnitGraph {
   void call(UnitCall call);
   // What follows is another step, of this name; without tensor-parallel ranks it is the same one.
   void begin_step(std::string_view name);
-  std::string_view step_name() const { return step_name_; }
   void exchange(UnitStep::Kind kind, TensorId source, TensorId target);
 
   // --- gradients ---------------------------------------------------------------------------------
@@ -125,7 +124,6 @@ class UnitGraph {
   // --- result ------------------------------------------------------------------------------------
 
   void set_input(TensorId input) { input_ = input; }
-  TensorId input() const { return input_; }
   // After the last layer. `input_gradient` is where the backward ends.
   void finish(TensorId input_gradient);
 

@@ -96,7 +96,4 @@ struct ComputeModel {
   friend bool operator==(const ComputeModel&, const ComputeModel&) = default;
 };
 
-// Gives a unit that is described by its sizes alone its ops: one for each pass.
-void add_whole_steps(UnitModel& unit, bool tied);
-
 }  // namespace terrace

@@ -27,30 +27,8 @@ constexpr auto kKeys = with_usual_keys({
     {"rope_local_base_freq"},
 });
 
-constexpr const char* kRope = "rope_parameters";
-
 RopeDefaults defaults_of(const ModelConfig& config, double theta) {
   return {theta, config.positions, config.rotated_width()};
-}
-
-// Of layers that see everything. Older files have rope_theta and rope_scaling in place of the
-// object of such layers in rope_parameters.
-RopeOptions read_full_rope(const ConfigReader& keys, const ModelConfig& config) {
-  if (!keys.has(kRope)) return read_rope(keys, defaults_of(config, 1e6));
-  if (keys.has("rope_scaling")) {
-    keys.refuse(kRope, "stands beside rope_scaling, and one of them alone is read");
-  }
-  for (const std::string& name : keys.object(kRope)->keys()) {
-    if (name == "full_attention" || name == "sliding_attention") continue;
-    keys.refuse(kRope, "has more than full_attention and sliding_attention, which are built");
-  }
-  return read_rope_of_layers(keys, "full_attention",
-                             defaults_of(config, keys.number("rope_theta", 1e6)));
-}
-
-RopeOptions read_sliding_rope(const ConfigReader& keys, const ModelConfig& config) {
-  return read_rope_of_layers(keys, "sliding_attention",
-                             defaults_of(config, keys.number("rope_local_base_freq", 1e4)));
 }
 
 void read(const ConfigReader& keys, ModelConfig& config) {
@@ -64,7 +42,8 @@ void read(const ConfigReader& keys, ModelConfig& config) {
   const std::int64_t pattern = keys.count("sliding_window_pattern", 6);
   read_layer_types(keys, config, read_window(keys, 4096),
                    [pattern](std::int64_t layer) { return (layer + 1) % pattern != 0; });
-  config.ropes = {read_full_rope(keys, config), read_sliding_rope(keys, config)};
+  config.ropes = {read_rope_of_layers(keys, "full_attention", defaults_of(config, 1e6)),
+                  read_rope_of_layers(keys, "sliding_attention", defaults_of(config, 1e4))};
   for (LayerOptions& layer : config.layer_options) layer.rope = layer.window == 0 ? 0 : 1;
 }
 

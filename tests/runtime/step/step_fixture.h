@@ -1,9 +1,42 @@
 #pragma once
 
+#include <utility>
+#include <vector>
+
 #include "base/bytes.h"
 #include "runtime/step/compile.h"
 
 namespace terrace {
+
+inline UnitStep whole_step(std::vector<UnitAccess> reads, std::vector<UnitAccess> writes,
+                           double flops) {
+  return {.reads = std::move(reads), .writes = std::move(writes), .flops = flops};
+}
+
+inline void add_head_steps(UnitModel& unit, bool tied) {
+  std::vector<UnitAccess> reads = {{Role::kHidden}, {Role::kTokens}};
+  if (tied) reads.push_back({Role::kTiedParameters});
+  unit.forward = {whole_step(reads, {{Role::kLosses}}, unit.backward_flops / 3)};
+  std::vector<UnitAccess> writes = {{Role::kLosses}, {Role::kHiddenGradientOut}, {Role::kGradient}};
+  if (tied) writes.push_back({Role::kTiedGradient});
+  reads.push_back({Role::kLossScale});
+  unit.backward = {whole_step(reads, writes, unit.backward_flops)};
+}
+
+// Gives a unit that is described by its sizes alone its ops: one for each pass.
+inline void add_whole_steps(UnitModel& unit, bool tied) {
+  if (unit.kind == UnitKind::kHead) return add_head_steps(unit, tied);
+  if (unit.kind == UnitKind::kEmbedding) {
+    unit.forward = {whole_step({{Role::kTokens}}, {{Role::kHiddenOut}}, unit.forward_flops)};
+    return;
+  }
+  unit.forward = {
+      whole_step({{Role::kHidden}}, {{Role::kHiddenOut}, {Role::kSaved}}, unit.forward_flops)};
+  unit.recompute = {whole_step({{Role::kHidden}}, {{Role::kSaved}}, unit.forward_flops)};
+  unit.backward = {whole_step({{Role::kHidden}, {Role::kSaved}, {Role::kHiddenGradient}},
+                              {{Role::kHiddenGradientOut}, {Role::kGradient}},
+                              unit.backward_flops)};
+}
 
 // A model of equal blocks for tests of the passes: sizes only.
 inline StepModel small_step_model(std::int64_t blocks, bool tied) {
