@@ -237,6 +237,14 @@ TEST(FamilyRopes, OfGemma3DifferByTypeOfLayer) {
   EXPECT_EQ(older.ropes[0].theta, 7);
   EXPECT_EQ(older.ropes[1].type, RopeType::kDefault);
   EXPECT_EQ(older.ropes[1].theta, 9);
+  // Keys of rope_scaling stand for those of full layers, as in transformers.
+  const ModelConfig both = parse_with("gemma3_text", R"({
+      "rope_scaling": {"rope_type": "linear", "factor": 8},
+      "rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 2,
+                                             "rope_theta": 5}}})");
+  EXPECT_EQ(both.ropes.front().factor, 8);
+  EXPECT_EQ(both.ropes.front().theta, 5);
+  EXPECT_EQ(both.ropes.back().type, RopeType::kDefault);
 }
 
 TEST(FamilyRopes, OfSmolLm3AreNotOfAllLayers) {
@@ -365,10 +373,6 @@ INSTANTIATE_TEST_SUITE_P(
         RefusedByAFamily{"gemma3_flat_rope", "gemma3_text",
                          R"({"rope_parameters": {"rope_type": "linear", "factor": 8}})",
                          "full_attention"},
-        RefusedByAFamily{"gemma3_two_ropes", "gemma3_text",
-                         R"({"rope_scaling": {"rope_type": "default"},
-                "rope_parameters": {"full_attention": {"rope_type": "default"}}})",
-                         "rope_scaling"},
         RefusedByAFamily{"gemma3_strange_rope", "gemma3_text",
                          R"({"rope_parameters": {"full_attention": {"odd": 8}}})",
                          "rope_parameters.full_attention.odd"},
