@@ -47,8 +47,7 @@ UpdateLoad::UpdateLoad(const UpdateForm& form, std::int64_t elements, int thread
       state_(format_.bytes(elements), kPages) {
   context_.workers = &workers_;
   scalars_.learning_rate = 3e-4F;
-  scalars_.bias_correction_1 = 0.5F;
-  scalars_.bias_correction_2 = 0.5F;
+  scalars_.of_rule = {0.5F, 0.5F};
   fill_normal(floats(gradient_), 0.1F, 0, workers_);
   std::ranges::fill(state_.bytes(), std::byte{0});
   std::ranges::fill(parameter_.bytes(), std::byte{0});
@@ -57,7 +56,7 @@ UpdateLoad::UpdateLoad(const UpdateForm& form, std::int64_t elements, int thread
 
 double UpdateLoad::update() {
   const std::int64_t begin_ns = SystemClock().now_ns();
-  AdamWUpdate update;
+  ParameterUpdate update;
   update.gradient = view(gradient_.bytes().data(), DType::kF32, elements_);
   update.parameter = view(parameter_.bytes().data(), DType::kBF16, elements_);
   set_state_views(update, format_, state_.bytes().data(), elements_);
@@ -88,8 +87,8 @@ std::array<StreamedArray, 5> UpdateLoad::arrays() const {
     return StreamedArray{state_.bytes().data() + part.begin, size_of(part.dtype), Access::kUpdate};
   };
   return {{{gradient_.bytes().data(), sizeof(float), Access::kRead},
-           part(layout.moment1),
-           part(layout.moment2),
+           part(layout.slots[0]),
+           part(layout.slots[1]),
            part(layout.master),
            {parameter_.bytes().data(), sizeof(Bf16),
             format_.reads_parameter() ? Access::kUpdate : Access::kWrite}}};

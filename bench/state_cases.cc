@@ -132,9 +132,8 @@ KernelCase update_case(const KernelSetting& setting, const UpdateForm& form,
   const std::shared_ptr<CaseMemory> memory = setting.make_memory();
   const LaneKernels& kernels = setting.device->kernels();
   const KernelContext context = memory->context(0);
-  const StepScalars scalars = {
-      .learning_rate = 3e-4F, .bias_correction_1 = 0.5F, .bias_correction_2 = 0.5F, .step = 1};
-  AdamWUpdate update;
+  const StepScalars scalars = {.learning_rate = 3e-4F, .of_rule = {0.5F, 0.5F}, .step = 1};
+  ParameterUpdate update;
   update.gradient = memory->tensor(DType::kF32, elements);
   update.parameter = memory->tensor(DType::kBF16, elements);
   set_state_views(update, form.state, memory->zeros(form.state.bytes(elements)).data(), elements);
@@ -142,7 +141,7 @@ KernelCase update_case(const KernelSetting& setting, const UpdateForm& form,
   const auto at = memory->holding(std::as_bytes(std::span(&scalars, 1)));
   update.scalars = reinterpret_cast<const StepScalars*>(at.data());
   return {.bytes = update_traffic_bytes(form.state, elements),
-          .run = [&kernels, context, update] { kernels.update(context, update); },
+          .run = [&kernels, context, update] { kernels.update(context, adamw_rule(), update); },
           .memory = memory};
 }
 

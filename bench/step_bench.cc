@@ -117,11 +117,11 @@ class UpdateAlone {
     scalars_.learning_rate = 1e-5F;
     update_.gradient = memory_.tensor(DType::kF32, elements);
     update_.master = memory_.tensor(DType::kF32, elements);
-    update_.moment1 = memory_.tensor(DType::kF32, elements);
-    update_.moment2 = memory_.tensor(DType::kF32, elements);
+    update_.slots[0] = memory_.tensor(DType::kF32, elements);
+    update_.slots[1] = memory_.tensor(DType::kF32, elements);
     update_.parameter = memory_.tensor(DType::kBF16, elements);
     update_.scalars = &scalars_;
-    for (std::int64_t i = 0; i < elements; ++i) update_.moment2.as<float>()[i] = 1e-4F;
+    for (std::int64_t i = 0; i < elements; ++i) update_.slots[1].as<float>()[i] = 1e-4F;
   }
 
   double bytes_per_second() const {
@@ -134,7 +134,7 @@ class UpdateAlone {
   WorkerArena workers_;
   HostCaseMemory memory_;
   KernelContext context_;
-  AdamWUpdate update_;
+  ParameterUpdate update_;
   StepScalars scalars_;
 };
 

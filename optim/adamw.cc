@@ -13,26 +13,26 @@ namespace terrace {
 
 namespace {
 
-void check_moments(const AdamWUpdate& update) {
-  const DType dtype = update.moment1.dtype;
+void check_moments(const ParameterUpdate& update) {
+  const DType dtype = update.slots[0].dtype;
   TERRACE_CHECK(dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kU8);
-  TERRACE_CHECK(update.moment2.dtype == dtype);
+  TERRACE_CHECK(update.slots[1].dtype == dtype);
   if (dtype == DType::kF32) return;
   TERRACE_CHECK_EQ(update.rounding.first_element % kRoundingGroup, 0);
   if (dtype == DType::kBF16) return;
   const std::int64_t elements = update.gradient.elements();
   TERRACE_CHECK_EQ(elements % kMomentBlock, 0);
-  TERRACE_CHECK_EQ(update.exponents1.elements(), elements / kMomentBlock);
-  TERRACE_CHECK_EQ(update.exponents2.elements(), elements / kMomentBlock);
+  TERRACE_CHECK_EQ(update.exponents[0].elements(), elements / kMomentBlock);
+  TERRACE_CHECK_EQ(update.exponents[1].elements(), elements / kMomentBlock);
 }
 
 }  // namespace
 
-void check_adamw_update(const AdamWUpdate& update) {
+void check_adamw_update(const ParameterUpdate& update) {
   const std::int64_t elements = update.gradient.elements();
   TERRACE_CHECK(update.scalars != nullptr);
   for (const TensorView* view :
-       {&update.master, &update.moment1, &update.moment2, &update.parameter}) {
+       {&update.master, &update.slots[0], &update.slots[1], &update.parameter}) {
     TERRACE_CHECK_EQ(view->elements(), elements);
   }
   TERRACE_CHECK(update.gradient.dtype == DType::kF32 || update.gradient.dtype == DType::kBF16);
@@ -44,37 +44,16 @@ void check_adamw_update(const AdamWUpdate& update) {
                 (!split && (parameter == DType::kF32 || parameter == DType::kF16)));
 }
 
-void set_bias_corrections(StepScalars& scalars, const AdamWOptions& options, std::int64_t updates) {
-  const auto n = static_cast<double>(updates);
-  scalars.bias_correction_1 = static_cast<float>(1.0 - std::pow(options.beta1, n));
-  scalars.bias_correction_2 = static_cast<float>(1.0 - std::pow(options.beta2, n));
-}
-
-void keep_state(const AdamWUpdate& update, std::int64_t begin, std::int64_t end) {
+void keep_state(const ParameterUpdate& update, std::int64_t begin, std::int64_t end) {
   if (update.master.dtype != DType::kF32 || update.parameter.data == update.master.data) return;
   for (std::int64_t i = begin; i < end; ++i) {
     set_exact_parameter(update, i, exact_parameter(update, i));
   }
 }
 
-void set_state_views(AdamWUpdate& update, const StateFormat& format, std::byte* state,
-                     std::int64_t elements) {
-  const StateLayout layout = format.layout(elements);
-  const auto part_view = [&](const StatePart& part) {
-    return view(state + part.begin, part.dtype,
-                static_cast<std::int64_t>(part.size_bytes / size_of(part.dtype)));
-  };
-  update.moment1 = part_view(layout.moment1);
-  update.moment2 = part_view(layout.moment2);
-  update.exponents1 = part_view(layout.exponents1);
-  update.exponents2 = part_view(layout.exponents2);
-  update.master =
-      format.master == MasterForm::kParameter ? update.parameter : part_view(layout.master);
-}
-
 namespace {
 
-float gradient_of(const AdamWUpdate& update, std::int64_t i) {
+float gradient_of(const ParameterUpdate& update, std::int64_t i) {
   return update.gradient.dtype == DType::kF32 ? update.gradient.as<const float>()[i]
                                               : to_float(update.gradient.as<const Bf16>()[i]);
 }
@@ -91,11 +70,11 @@ void set_moment(const TensorView& moments, std::int64_t i, float value, std::uin
   }
 }
 
-std::uint32_t random_for(const AdamWUpdate& update, std::int64_t i) {
+std::uint32_t random_for(const ParameterUpdate& update, std::int64_t i) {
   return rounding_bits(update.rounding, update.scalars->step, i);
 }
 
-AdamWElement updated_element(const AdamWUpdate& update, std::int64_t i, float m, float v) {
+AdamWElement updated_element(const ParameterUpdate& update, std::int64_t i, float m, float v) {
   const AdamWFactors factors = adamw_factors(update, i < update.decayed_elements);
   const AdamWElement next =
       adamw_element(factors, gradient_of(update, i), {exact_parameter(update, i), m, v});
@@ -103,11 +82,11 @@ AdamWElement updated_element(const AdamWUpdate& update, std::int64_t i, float m,
   return next;
 }
 
-void reference_block(const AdamWUpdate& update, std::int64_t first) {
-  std::uint8_t* const codes1 = codes_of(update.moment1) + first;
-  std::uint8_t* const codes2 = codes_of(update.moment2) + first;
-  std::uint8_t& exponent1 = codes_of(update.exponents1)[first / kMomentBlock];
-  std::uint8_t& exponent2 = codes_of(update.exponents2)[first / kMomentBlock];
+void reference_block(const ParameterUpdate& update, std::int64_t first) {
+  std::uint8_t* const codes1 = codes_of(update.slots[0]) + first;
+  std::uint8_t* const codes2 = codes_of(update.slots[1]) + first;
+  std::uint8_t& exponent1 = codes_of(update.exponents[0])[first / kMomentBlock];
+  std::uint8_t& exponent2 = codes_of(update.exponents[1])[first / kMomentBlock];
   std::array<AdamWElement, kMomentBlock> next;
   std::uint32_t largest1 = 0;
   std::uint32_t largest2 = 0;
@@ -129,26 +108,57 @@ void reference_block(const AdamWUpdate& update, std::int64_t first) {
 
 }  // namespace
 
-void adamw_reference_range(const AdamWUpdate& update, std::int64_t begin, std::int64_t end) {
-  if (update.moment1.dtype == DType::kU8) {
+void adamw_reference_range(const ParameterUpdate& update, std::int64_t begin, std::int64_t end) {
+  if (update.slots[0].dtype == DType::kU8) {
     for (std::int64_t i = begin; i < end; i += kMomentBlock) reference_block(update, i);
     return;
   }
-  const bool rounds = update.moment1.dtype == DType::kBF16;
+  const bool rounds = update.slots[0].dtype == DType::kBF16;
   for (std::int64_t i = begin; i < end; ++i) {
     const AdamWElement next =
-        updated_element(update, i, moment_of(update.moment1, i), moment_of(update.moment2, i));
+        updated_element(update, i, moment_of(update.slots[0], i), moment_of(update.slots[1], i));
     const std::uint32_t random = rounds ? random_for(update, i) : 0;
-    set_moment(update.moment1, i, next.m, half_bits_of_moment1(random));
-    set_moment(update.moment2, i, next.v, half_bits_of_moment2(random));
+    set_moment(update.slots[0], i, next.m, half_bits_of_moment1(random));
+    set_moment(update.slots[1], i, next.v, half_bits_of_moment2(random));
   }
 }
 
-void adamw_reference(const AdamWUpdate& update) {
+void adamw_reference(const ParameterUpdate& update) {
   check_adamw_update(update);
   const std::int64_t elements = update.gradient.elements();
   if (update.scalars->skips != 0) return keep_state(update, 0, elements);
   adamw_reference_range(update, 0, elements);
+}
+
+namespace {
+
+std::array<float, kMostRuleScalars> bias_corrections(const RuleOptions& options,
+                                                     std::int64_t updates) {
+  const auto n = static_cast<double>(updates);
+  return {static_cast<float>(1.0 - std::pow(options.values[0], n)),
+          static_cast<float>(1.0 - std::pow(options.values[1], n))};
+}
+
+constexpr auto kSlots = std::to_array<Slot>({{"exp_avg"}, {"exp_avg_sq", false}});
+using Range = Hyperparameter::Range;
+constexpr auto kHyperparameters = std::to_array<Hyperparameter>({
+    {"adam-beta1", "Of adamw: decay of the first moment (0.9)", 0.9, Range::kFraction},
+    {"adam-beta2", "Of adamw: decay of the second moment (0.95)", 0.95, Range::kFraction},
+    {"adam-epsilon", "Of adamw: added to the root of the second moment (1e-8)", 1e-8,
+     Range::kPositive},
+});
+
+}  // namespace
+
+const UpdateRule& adamw_rule() {
+  static constexpr UpdateRule kRule = {.name = "adamw",
+                                       .slots = kSlots,
+                                       .hyperparameters = kHyperparameters,
+                                       .step_scalars = &bias_corrections,
+                                       .reference = &adamw_reference,
+                                       .cpu = &adamw_cpu,
+                                       .cpu_range = &adamw_cpu_range};
+  return kRule;
 }
 
 }  // namespace terrace

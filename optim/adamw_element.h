@@ -16,10 +16,11 @@ struct AdamWConstants {
   float one_minus_beta1, one_minus_beta2, epsilon, weight_decay;
 };
 
-inline AdamWConstants adamw_constants(const AdamWOptions& options) {
-  return {.one_minus_beta1 = 1.0F - options.beta1,
-          .one_minus_beta2 = 1.0F - options.beta2,
-          .epsilon = options.epsilon,
+inline AdamWConstants adamw_constants(const RuleOptions& options) {
+  const auto [beta1, beta2, epsilon, none] = options.values;
+  return {.one_minus_beta1 = 1.0F - beta1,
+          .one_minus_beta2 = 1.0F - beta2,
+          .epsilon = epsilon,
           .weight_decay = options.weight_decay};
 }
 
@@ -38,15 +39,15 @@ TERRACE_HOST_DEVICE inline AdamWFactors adamw_factors(const AdamWConstants& cons
       .gradient_scale = scalars.gradient_scale,
       .one_minus_beta1 = constants.one_minus_beta1,
       .one_minus_beta2 = constants.one_minus_beta2,
-      .unbias_1 = 1.0F / scalars.bias_correction_1,
-      .unbias_2 = 1.0F / scalars.bias_correction_2,
+      .unbias_1 = 1.0F / scalars.of_rule[0],
+      .unbias_2 = 1.0F / scalars.of_rule[1],
       .epsilon = constants.epsilon,
       .minus_decay = -(scalars.learning_rate * (decays ? constants.weight_decay : 0.0F)),
       .minus_rate = -scalars.learning_rate,
   };
 }
 
-inline AdamWFactors adamw_factors(const AdamWUpdate& update, bool decays) {
+inline AdamWFactors adamw_factors(const ParameterUpdate& update, bool decays) {
   return adamw_factors(adamw_constants(update.options), *update.scalars, decays);
 }
 
@@ -66,12 +67,12 @@ TERRACE_HOST_DEVICE inline AdamWElement adamw_element(const AdamWFactors& factor
 }
 
 // The exact parameter of an element, whatever form its master has.
-inline float exact_parameter(const AdamWUpdate& update, std::int64_t i) {
+inline float exact_parameter(const ParameterUpdate& update, std::int64_t i) {
   if (update.master.dtype == DType::kF32) return update.master.as<float>()[i];
   return join({update.parameter.as<Bf16>()[i], update.master.as<std::int16_t>()[i]});
 }
 
-inline void set_exact_parameter(const AdamWUpdate& update, std::int64_t i, float value) {
+inline void set_exact_parameter(const ParameterUpdate& update, std::int64_t i, float value) {
   if (update.master.dtype == DType::kF32) {
     update.master.as<float>()[i] = value;
   } else {
@@ -91,14 +92,14 @@ inline std::uint8_t* codes_of(const TensorView& view) {
 }
 
 // adamw_reference() of the elements [begin, end): whole blocks where the moments are u8.
-void adamw_reference_range(const AdamWUpdate& update, std::int64_t begin, std::int64_t end);
+void adamw_reference_range(const ParameterUpdate& update, std::int64_t begin, std::int64_t end);
 
 // A skipped update of the elements [begin, end).
-void keep_state(const AdamWUpdate& update, std::int64_t begin, std::int64_t end);
+void keep_state(const ParameterUpdate& update, std::int64_t begin, std::int64_t end);
 
 // Calls body(begin, end) for the parts of [begin, end) that decay and that do not.
 template <typename Body>
-void for_each_decay_range(const AdamWUpdate& update, std::int64_t begin, std::int64_t end,
+void for_each_decay_range(const ParameterUpdate& update, std::int64_t begin, std::int64_t end,
                           const Body& body) {
   const std::int64_t middle = std::clamp(update.decayed_elements, begin, end);
   if (begin < middle) body(begin, middle);
@@ -106,6 +107,6 @@ void for_each_decay_range(const AdamWUpdate& update, std::int64_t begin, std::in
 }
 
 // Aborts where the views of an update are not n elements of the dtypes that optim/adamw.h names.
-void check_adamw_update(const AdamWUpdate& update);
+void check_adamw_update(const ParameterUpdate& update);
 
 }  // namespace terrace

@@ -19,13 +19,13 @@ StatePart append(StateLayout& layout, DType dtype, std::int64_t count) {
   return part;
 }
 
-DType type_of(MomentForm form) {
+DType type_of(SlotForm form) {
   switch (form) {
-    case MomentForm::kFp32:
+    case SlotForm::kFp32:
       return DType::kF32;
-    case MomentForm::kBf16:
+    case SlotForm::kBf16:
       return DType::kBF16;
-    case MomentForm::kInt8:
+    case SlotForm::kInt8:
       return DType::kU8;
   }
   return DType::kF32;
@@ -39,14 +39,17 @@ std::int64_t master_count(MasterForm form, std::int64_t elements) {
 
 StateLayout StateFormat::layout(std::int64_t elements) const {
   TERRACE_CHECK_EQ(elements % kElementGrain, 0);
-  const std::int64_t blocks = moments == MomentForm::kInt8 ? elements / kMomentBlock : 0;
+  TERRACE_CHECK_LE(slot_count, kMostSlots);
+  const std::int64_t blocks = slot_form == SlotForm::kInt8 ? elements / kMomentBlock : 0;
   StateLayout layout;
-  layout.moment1 = append(layout, type_of(moments), elements);
-  layout.moment2 = append(layout, type_of(moments), elements);
+  for (std::size_t slot = 0; slot < kMostSlots; ++slot) {
+    layout.slots.at(slot) = append(layout, type_of(slot_form), slot < slot_count ? elements : 0);
+  }
   layout.master = append(layout, master == MasterForm::kSplit ? DType::kI16 : DType::kF32,
                          master_count(master, elements));
-  layout.exponents1 = append(layout, DType::kU8, blocks);
-  layout.exponents2 = append(layout, DType::kU8, blocks);
+  for (std::size_t slot = 0; slot < kMostSlots; ++slot) {
+    layout.exponents.at(slot) = append(layout, DType::kU8, slot < slot_count ? blocks : 0);
+  }
   layout.size_bytes = round_up(layout.size_bytes, kByteGrain);
   return layout;
 }

@@ -1,14 +1,17 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
 #include "base/dtype.h"
 
-// How the optimizer state of a range of parameters is stored: the first moments of all its
-// elements, then their second moments, then what the parameters lack of their exact fp32 values,
-// then the exponents that blocks of 8-bit moments share.
+// How the optimizer state of a range of parameters is stored: slot by slot the numbers that the
+// update rule keeps of all its elements, then what the parameters lack of their exact fp32 values,
+// then, slot by slot, the exponents that blocks of 8-bit numbers share.
 namespace terrace {
+
+inline constexpr std::size_t kMostSlots = 2;
 
 enum class MasterForm : std::uint8_t {
   kParameter,  // nothing: the parameters are fp32 themselves
@@ -16,7 +19,7 @@ enum class MasterForm : std::uint8_t {
   kFp32,       // the fp32 value, whole
 };
 
-enum class MomentForm : std::uint8_t {
+enum class SlotForm : std::uint8_t {
   kFp32,
   kBf16,
   kInt8,  // codes of 8 bits, of blocks that share an exponent (optim/moment_code.h)
@@ -31,15 +34,17 @@ struct StatePart {
 };
 
 struct StateLayout {
-  StatePart moment1, moment2;        // fp32, bf16 or u8
-  StatePart master;                  // i16 remainders or fp32 values; no bytes with kParameter
-  StatePart exponents1, exponents2;  // u8, one for a block; no bytes but with kInt8
-  std::size_t size_bytes = 0;        // a multiple of 4 KiB
+  // No bytes from the rule's number of slots on.
+  std::array<StatePart, kMostSlots> slots;  // fp32, bf16 or u8
+  StatePart master;                         // i16 remainders or fp32 values; none with kParameter
+  std::array<StatePart, kMostSlots> exponents;  // u8, one for a block; no bytes but with kInt8
+  std::size_t size_bytes = 0;                   // a multiple of 4 KiB
 };
 
 struct StateFormat {
   MasterForm master = MasterForm::kFp32;
-  MomentForm moments = MomentForm::kFp32;
+  SlotForm slot_form = SlotForm::kFp32;
+  std::size_t slot_count = kMostSlots;  // of the update rule
 
   // Of `elements` elements, a multiple of 4Ki. All parts but the exponents begin and end at a
   // multiple of 4 KiB.

@@ -41,7 +41,7 @@ inline constexpr std::int64_t kAheadBytes = 1024;
 // How far ahead of the work memory is fetched: so many elements, or kAheadBytes of every array.
 class Ahead {
  public:
-  explicit HWY_INLINE Ahead(const AdamWUpdate& op) : elements_(op.fetch_elements) {}
+  explicit HWY_INLINE Ahead(const ParameterUpdate& op) : elements_(op.fetch_elements) {}
   template <typename T>
   HWY_INLINE std::int64_t of() const {
     return elements_ != 0 ? elements_ : kAheadBytes / static_cast<std::int64_t>(sizeof(T));
@@ -186,11 +186,11 @@ struct NewMoments {
 // One block of 8-bit moments, read from their codes.
 class CodedMoments {
  public:
-  HWY_INLINE CodedMoments(const AdamWUpdate& op, std::int64_t first, NewMoments& next)
-      : codes1_(codes_of(op.moment1)),
-        codes2_(codes_of(op.moment2)),
-        block1_(codes_of(op.exponents1)[first / kMomentBlock]),
-        block2_(codes_of(op.exponents2)[first / kMomentBlock]),
+  HWY_INLINE CodedMoments(const ParameterUpdate& op, std::int64_t first, NewMoments& next)
+      : codes1_(codes_of(op.slots[0])),
+        codes2_(codes_of(op.slots[1])),
+        block1_(codes_of(op.exponents[0])[first / kMomentBlock]),
+        block2_(codes_of(op.exponents[1])[first / kMomentBlock]),
         largest1_(hn::Zero(LaneWords())),
         largest2_(hn::Zero(LaneWords())),
         first_(first),
@@ -272,7 +272,7 @@ HWY_INLINE void update_vector(const VectorFactors& f, const Views& views, Moment
 
 // Whole steps of a range; returns where they end.
 template <typename Views>
-HWY_NOINLINE std::int64_t update_steps(const AdamWUpdate& op, const AdamWFactors& factors,
+HWY_NOINLINE std::int64_t update_steps(const ParameterUpdate& op, const AdamWFactors& factors,
                                        const Views& given, const FloatMoments& moments,
                                        const ElementRange& range) {
   const VectorFactors f(factors);
@@ -295,14 +295,14 @@ HWY_NOINLINE std::int64_t update_steps(const AdamWUpdate& op, const AdamWFactors
 inline constexpr std::int64_t kCounters = 16;
 inline constexpr std::int64_t kRow = 4 * kCounters;
 
-HWY_INLINE PhiloxVector numbers_of(const AdamWUpdate& op) {
+HWY_INLINE PhiloxVector numbers_of(const ParameterUpdate& op) {
   return {op.rounding.seed, op.rounding.stream, op.scalars->step};
 }
 
 // Calls body(random, i) for every vector of the group that begins at `first`, and fetch(i) in front
 // of each row: what a whole group fetches at once would not find room on its way from memory.
 template <typename Fetch, typename Body>
-HWY_INLINE void for_each_random(const AdamWUpdate& op, const PhiloxVector& numbers,
+HWY_INLINE void for_each_random(const ParameterUpdate& op, const PhiloxVector& numbers,
                                 std::int64_t first, const Fetch& fetch, const Body& body) {
   const auto counter =
       static_cast<std::uint64_t>((op.rounding.first_element + first) / kRoundingGroup * kCounters);
@@ -326,7 +326,7 @@ HWY_INLINE void for_each_random(const AdamWUpdate& op, const PhiloxVector& numbe
 
 // Whole groups of a range that begins at a multiple of kRoundingGroup; returns where they end.
 template <typename Views>
-HWY_NOINLINE std::int64_t update_groups(const AdamWUpdate& op, const AdamWFactors& factors,
+HWY_NOINLINE std::int64_t update_groups(const ParameterUpdate& op, const AdamWFactors& factors,
                                         const Views& given, const HalfMoments& moments,
                                         const ElementRange& range) {
   const VectorFactors f(factors);
@@ -350,13 +350,13 @@ HWY_NOINLINE std::int64_t update_groups(const AdamWUpdate& op, const AdamWFactor
 }
 
 // From new moments to their codes.
-HWY_INLINE void narrow_block(const AdamWUpdate& op, const NewMoments& next) {
-  codes_of(op.exponents1)[next.first / kMomentBlock] = next.exponent1;
-  codes_of(op.exponents2)[next.first / kMomentBlock] = next.exponent2;
+HWY_INLINE void narrow_block(const ParameterUpdate& op, const NewMoments& next) {
+  codes_of(op.exponents[0])[next.first / kMomentBlock] = next.exponent1;
+  codes_of(op.exponents[1])[next.first / kMomentBlock] = next.exponent2;
   const Block1 block1(next.exponent1);
   const Block2 block2(next.exponent2);
-  std::uint8_t* const codes1 = codes_of(op.moment1) + next.first;
-  std::uint8_t* const codes2 = codes_of(op.moment2) + next.first;
+  std::uint8_t* const codes1 = codes_of(op.slots[0]) + next.first;
+  std::uint8_t* const codes2 = codes_of(op.slots[1]) + next.first;
   for (std::int64_t i = 0; i < kMomentBlock; i += kLanes) {
     const WordVec random = hn::LoadU(LaneWords(), next.random + i);
     block1.store(load(next.moment1 + i), random, codes1 + i);
@@ -367,7 +367,7 @@ HWY_INLINE void narrow_block(const AdamWUpdate& op, const NewMoments& next) {
 // Whole blocks that all decay or all do not. A block's new moments become codes after the update of
 // the next: its exponents, which come last, hold nothing up.
 template <typename Views>
-HWY_NOINLINE std::int64_t update_blocks(const AdamWUpdate& op, const AdamWFactors& factors,
+HWY_NOINLINE std::int64_t update_blocks(const ParameterUpdate& op, const AdamWFactors& factors,
                                         const Views& given, const ElementRange& range) {
   static_assert(kMomentBlock == kRoundingGroup);
   const VectorFactors f(factors);
@@ -383,8 +383,8 @@ HWY_NOINLINE std::int64_t update_blocks(const AdamWUpdate& op, const AdamWFactor
         fetch_ahead(views.gradient + step, ahead);
         views.parameters.fetch(step, ahead);
       }
-      hwy::Prefetch(codes_of(op.moment1) + i + ahead.of<std::uint8_t>());
-      hwy::Prefetch(codes_of(op.moment2) + i + ahead.of<std::uint8_t>());
+      hwy::Prefetch(codes_of(op.slots[0]) + i + ahead.of<std::uint8_t>());
+      hwy::Prefetch(codes_of(op.slots[1]) + i + ahead.of<std::uint8_t>());
     };
     CodedMoments moments(op, first, waiting[now]);
     for_each_random(op, numbers, first, fetch,
@@ -399,7 +399,7 @@ HWY_NOINLINE std::int64_t update_blocks(const AdamWUpdate& op, const AdamWFactor
 
 // A whole master beside a parameter of 16 bits.
 template <typename Half, typename Body>
-HWY_INLINE std::int64_t with_half(const AdamWUpdate& op, std::int64_t begin, const Body& body) {
+HWY_INLINE std::int64_t with_half(const ParameterUpdate& op, std::int64_t begin, const Body& body) {
   float* const master = op.master.as<float>();
   Half* const parameter = op.parameter.as<Half>();
   constexpr auto kVectorBytes = static_cast<std::uintptr_t>(kLanes) * sizeof(Half);
@@ -413,7 +413,7 @@ HWY_INLINE std::int64_t with_half(const AdamWUpdate& op, std::int64_t begin, con
 
 // Calls body(parameters) with the form that the views have.
 template <typename Body>
-HWY_INLINE std::int64_t with_parameters(const AdamWUpdate& op, std::int64_t begin,
+HWY_INLINE std::int64_t with_parameters(const ParameterUpdate& op, std::int64_t begin,
                                         const Body& body) {
   if (op.master.dtype == DType::kI16) {
     return body(SplitMaster{op.master.as<std::int16_t>(), op.parameter.as<Bf16>()});
@@ -429,7 +429,8 @@ HWY_INLINE std::int64_t with_parameters(const AdamWUpdate& op, std::int64_t begi
 
 // Calls body(views) with the gradient's type, too.
 template <typename Body>
-HWY_INLINE std::int64_t with_views(const AdamWUpdate& op, std::int64_t begin, const Body& body) {
+HWY_INLINE std::int64_t with_views(const ParameterUpdate& op, std::int64_t begin,
+                                   const Body& body) {
   return with_parameters(op, begin, [&](const auto& parameters) TERRACE_VECTOR_BODY {
     using Parameters = std::remove_cvref_t<decltype(parameters)>;
     if (op.gradient.dtype == DType::kF32) {
@@ -439,24 +440,24 @@ HWY_INLINE std::int64_t with_views(const AdamWUpdate& op, std::int64_t begin, co
   });
 }
 
-std::int64_t update_float_moments(const AdamWUpdate& op, std::int64_t begin, std::int64_t end) {
+std::int64_t update_float_moments(const ParameterUpdate& op, std::int64_t begin, std::int64_t end) {
   const AdamWFactors factors = adamw_factors(op, begin < op.decayed_elements);
-  const FloatMoments moments = {op.moment1.as<float>(), op.moment2.as<float>()};
+  const FloatMoments moments = {op.slots[0].as<float>(), op.slots[1].as<float>()};
   return with_views(op, begin, [&](const auto& views) TERRACE_VECTOR_BODY {
     return update_steps(op, factors, views, moments, {begin, end});
   });
 }
 
-std::int64_t update_half_moments(const AdamWUpdate& op, std::int64_t begin, std::int64_t end) {
+std::int64_t update_half_moments(const ParameterUpdate& op, std::int64_t begin, std::int64_t end) {
   const AdamWFactors factors = adamw_factors(op, begin < op.decayed_elements);
-  const HalfMoments moments = {op.moment1.as<Bf16>(), op.moment2.as<Bf16>()};
+  const HalfMoments moments = {op.slots[0].as<Bf16>(), op.slots[1].as<Bf16>()};
   return with_views(op, begin, [&](const auto& views) TERRACE_VECTOR_BODY {
     return update_groups(op, factors, views, moments, {begin, end});
   });
 }
 
 // Blocks that all decay or all do not.
-void update_coded_moments(const AdamWUpdate& op, std::int64_t begin, std::int64_t end) {
+void update_coded_moments(const ParameterUpdate& op, std::int64_t begin, std::int64_t end) {
   const AdamWFactors factors = adamw_factors(op, begin < op.decayed_elements);
   with_views(op, begin, [&](const auto& views) TERRACE_VECTOR_BODY {
     return update_blocks(op, factors, views, {begin, end});
@@ -464,8 +465,8 @@ void update_coded_moments(const AdamWUpdate& op, std::int64_t begin, std::int64_
 }
 
 // Elements that all decay or all do not; returns how far it came.
-std::int64_t update_same_decay(const AdamWUpdate& op, std::int64_t begin, std::int64_t end) {
-  if (op.moment1.dtype == DType::kF32) return update_float_moments(op, begin, end);
+std::int64_t update_same_decay(const ParameterUpdate& op, std::int64_t begin, std::int64_t end) {
+  if (op.slots[0].dtype == DType::kF32) return update_float_moments(op, begin, end);
   const std::int64_t aligned =
       std::min(end, (begin + kRoundingGroup - 1) / kRoundingGroup * kRoundingGroup);
   adamw_reference_range(op, begin, aligned);
@@ -474,9 +475,9 @@ std::int64_t update_same_decay(const AdamWUpdate& op, std::int64_t begin, std::i
 
 #endif  // TERRACE_NATIVE_FMA
 
-void update_range(const AdamWUpdate& op, std::int64_t begin, std::int64_t end) {
+void update_range(const ParameterUpdate& op, std::int64_t begin, std::int64_t end) {
 #if TERRACE_NATIVE_FMA
-  if (op.moment1.dtype == DType::kU8) {
+  if (op.slots[0].dtype == DType::kU8) {
     const std::int64_t middle = std::clamp(op.decayed_elements, begin, end);
     const std::int64_t first = middle / kMomentBlock * kMomentBlock;
     const std::int64_t last = (middle + kMomentBlock - 1) / kMomentBlock * kMomentBlock;
@@ -502,7 +503,7 @@ namespace terrace {
 
 HWY_EXPORT(update_range);
 
-void adamw_cpu(const KernelContext& context, const AdamWUpdate& update) {
+void adamw_cpu(const KernelContext& context, const ParameterUpdate& update) {
   check_adamw_update(update);
   const std::int64_t elements = update.gradient.elements();
   for_each_block(context, elements, kElementBlock, [&](std::int64_t begin, std::int64_t end) {
@@ -510,7 +511,7 @@ void adamw_cpu(const KernelContext& context, const AdamWUpdate& update) {
   });
 }
 
-void adamw_cpu_range(const AdamWUpdate& update, std::int64_t begin, std::int64_t end) {
+void adamw_cpu_range(const ParameterUpdate& update, std::int64_t begin, std::int64_t end) {
   TERRACE_CHECK_EQ(begin % kMomentBlock, 0);
   if (update.scalars->skips != 0) return keep_state(update, begin, end);
   HWY_DYNAMIC_DISPATCH(update_range)(update, begin, end);

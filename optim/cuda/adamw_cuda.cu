@@ -4,7 +4,7 @@
 
 namespace terrace {
 
-void adamw_cuda(const KernelContext& context, const AdamWUpdate& update) {
+void adamw_cuda(const KernelContext& context, const ParameterUpdate& update) {
   CudaLauncher launcher(static_cast<cudaStream_t>(context.stream.handle), context.workspace);
   shared::adamw(launcher, update);
 }

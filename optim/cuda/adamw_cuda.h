@@ -7,6 +7,6 @@ namespace terrace {
 
 // Enqueues an update on the context's stream: the bits of adamw_reference(). All views, and
 // update.scalars too, are device memory. Throws DeviceError.
-void adamw_cuda(const KernelContext& context, const AdamWUpdate& update);
+void adamw_cuda(const KernelContext& context, const ParameterUpdate& update);
 
 }  // namespace terrace

@@ -452,28 +452,28 @@ struct CodedAdamWKernel {
 };
 
 template <typename Moment, typename Master, typename Parameter, typename Launcher>
-void adamw_of(Launcher& launcher, const AdamWUpdate& update) {
+void adamw_of(Launcher& launcher, const ParameterUpdate& update) {
   const bool is_half = update.gradient.dtype == DType::kBF16;
   const AdamWViews<Moment, Master, Parameter> views{
       .gradient = is_half ? nullptr : update.gradient.as<float>(),
       .half_gradient = is_half ? update.gradient.as<Bf16>() : nullptr,
       .master = update.master.as<Master>(),
-      .moment1 = reinterpret_cast<Moment*>(update.moment1.data),
-      .moment2 = reinterpret_cast<Moment*>(update.moment2.data),
+      .moment1 = reinterpret_cast<Moment*>(update.slots[0].data),
+      .moment2 = reinterpret_cast<Moment*>(update.slots[1].data),
       .parameter = update.parameter.as<Parameter>(),
       .constants = adamw_constants(update.options),
       .elements = update.gradient.elements(),
       .decayed_elements = update.decayed_elements,
       .scalars = update.scalars,
       .rounding = update.rounding,
-      .aligned = may_load_packs({update.gradient.data, update.master.data, update.moment1.data,
-                                 update.moment2.data, update.parameter.data},
+      .aligned = may_load_packs({update.gradient.data, update.master.data, update.slots[0].data,
+                                 update.slots[1].data, update.parameter.data},
                                 0)};
   constexpr int kThreads = SharedRounding::kThreads;
   const std::int64_t blocks = divide_up(views.elements, SharedRounding::kElements);
   if constexpr (std::is_same_v<Moment, std::uint8_t>) {
-    const CodedAdamWKernel<Master, Parameter> kernel{views, codes_of(update.exponents1),
-                                                     codes_of(update.exponents2)};
+    const CodedAdamWKernel<Master, Parameter> kernel{views, codes_of(update.exponents[0]),
+                                                     codes_of(update.exponents[1])};
     launcher.template launch<kThreads>("adamw", kernel, blocks, SharedRounding::kBytes);
   } else {
     const AdamWKernel<Moment, Master, Parameter> kernel{views};
@@ -482,7 +482,7 @@ void adamw_of(Launcher& launcher, const AdamWUpdate& update) {
 }
 
 template <typename Moment, typename Launcher>
-void adamw_with_moments(Launcher& launcher, const AdamWUpdate& update) {
+void adamw_with_moments(Launcher& launcher, const ParameterUpdate& update) {
   if (update.master.dtype == DType::kI16) {
     adamw_of<Moment, std::int16_t, Bf16>(launcher, update);
   } else if (update.parameter.dtype == DType::kBF16) {
@@ -495,10 +495,10 @@ void adamw_with_moments(Launcher& launcher, const AdamWUpdate& update) {
 }
 
 template <typename Launcher>
-void adamw(Launcher& launcher, const AdamWUpdate& update) {
+void adamw(Launcher& launcher, const ParameterUpdate& update) {
   check_adamw_update(update);
-  if (update.moment1.dtype == DType::kF32) return adamw_with_moments<float>(launcher, update);
-  if (update.moment1.dtype == DType::kBF16) return adamw_with_moments<Bf16>(launcher, update);
+  if (update.slots[0].dtype == DType::kF32) return adamw_with_moments<float>(launcher, update);
+  if (update.slots[0].dtype == DType::kBF16) return adamw_with_moments<Bf16>(launcher, update);
   adamw_with_moments<std::uint8_t>(launcher, update);
 }
 

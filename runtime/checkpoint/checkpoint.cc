@@ -28,6 +28,7 @@ constexpr const char* kConfig = "config.json";
 constexpr const char* kHash = "xxh3";
 constexpr const char* kPieces = "pieces";
 constexpr const char* kDataHash = "data_xxh3";
+constexpr const char* kOptimizer = "optimizer";
 constexpr std::size_t kHashDigits = 16;
 constexpr const char* kRemedy = "resume from an earlier checkpoint";
 constexpr const char* kSchema = "terrace.checkpoint/1";
@@ -41,20 +42,19 @@ constexpr std::size_t kCachedPieces = 16;
 constexpr std::uint64_t kPieceBytesMax = 64 << 20;
 constexpr std::uint64_t kHeaderBytesMax = 100'000'008;
 
-const char* file_prefix(StateField field) {
-  switch (field) {
-    case StateField::kMaster:
-      return "master";
-    case StateField::kMoment1:
-      return "exp_avg";
-    case StateField::kMoment2:
-      return "exp_avg_sq";
-  }
-  return "";
+// Of the file of a unit's field: torch.optim's name of a slot.
+std::string file_name(StateField field, const UnitLayout& unit, const UpdateRule& rule) {
+  const std::string_view prefix =
+      field == StateField::kMaster ? "master" : rule.slots[slot_of(field)].name;
+  return fmt::format("{}-{:05}.safetensors", prefix, unit.index);
 }
 
-std::string file_name(StateField field, const UnitLayout& unit) {
-  return fmt::format("{}-{:05}.safetensors", file_prefix(field), unit.index);
+// Manifests without a rule are of versions that had the first one alone.
+const UpdateRule& rule_of(const json& manifest) {
+  const auto name = manifest.value(kOptimizer, std::string(update_rules().front()->name));
+  const UpdateRule* rule = find_update_rule(name);
+  if (rule == nullptr) throw std::invalid_argument(fmt::format("{} is '{}'", kOptimizer, name));
+  return *rule;
 }
 
 std::string path_in(const std::string& directory, std::string_view name) {
@@ -303,6 +303,7 @@ std::string write_checkpoint(const std::string& run_dir, const CheckpointProgres
                    {"sequence_length", progress.sequence_length},
                    {"training_tokens", progress.training_tokens},
                    {"model", model.config.name},
+                   {kOptimizer, model.rule.name},
                    {"files", json::array()}};
   if (progress.loss_scale) manifest["loss_scale"] = listed(*progress.loss_scale);
   if (!progress.device.empty()) manifest["device"] = progress.device;
@@ -310,8 +311,8 @@ std::string write_checkpoint(const std::string& run_dir, const CheckpointProgres
   if (progress.data_hash) manifest[kDataHash] = to_hex(*progress.data_hash);
   if (progress.loaded_types) manifest["loaded_types"] = listed(*progress.loaded_types);
   for (const UnitLayout& unit : model.layout) {
-    for (const StateField field : kStateFields) {
-      const std::string name = file_name(field, unit);
+    for (const StateField field : state_fields(model.rule.slots.size())) {
+      const std::string name = file_name(field, unit, model.rule);
       const FileHashes hashes = write_unit(path_in(path, name), field, unit, fetch, disk);
       manifest["files"].push_back(listed(name, hashes));
     }
@@ -401,6 +402,7 @@ Checkpoint::Checkpoint(const std::string& directory, FileSystem& disk)
     if (manifest.contains("loss_scale")) {
       progress_.loss_scale = parse_loss_scale(manifest.at("loss_scale"));
     }
+    rule_ = &rule_of(manifest);
     progress_.device = manifest.value("device", "");
     progress_.arithmetic = manifest.value("arithmetic", "");
     if (manifest.contains(kDataHash)) {
@@ -469,10 +471,11 @@ void Checkpoint::open(const std::vector<UnitLayout>& layout) {
   }
   files_.clear();
   for (const UnitLayout& unit : layout) {
-    for (const StateField field : kStateFields) {
-      const auto found = verified.find(file_name(field, unit));
+    for (const StateField field : state_fields(rule_->slots.size())) {
+      const std::string name = file_name(field, unit, *rule_);
+      const auto found = verified.find(name);
       if (found == verified.end()) {
-        throw ConfigError(fmt::format("{} has no {}", directory_, file_name(field, unit)),
+        throw ConfigError(fmt::format("{} has no {}", directory_, name),
                           "resume with the model that the checkpoint was made of");
       }
       const std::string path = path_in(directory_, found->first);
@@ -496,7 +499,8 @@ void Checkpoint::open(const std::vector<UnitLayout>& layout) {
 }
 
 const SafetensorsFile& Checkpoint::file_of(StateField field, const UnitLayout& unit) const {
-  return *files_.at(static_cast<std::size_t>(unit.index) * 3 + static_cast<std::size_t>(field));
+  return *files_.at(static_cast<std::size_t>(unit.index) * (1 + rule_->slots.size()) +
+                    static_cast<std::size_t>(field));
 }
 
 void Checkpoint::read(StateField field, const UnitLayout& unit, std::int64_t begin,

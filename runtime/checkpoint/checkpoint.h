@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "optim/loss_scale.h"
+#include "optim/update_rules.h"
 #include "runtime/checkpoint/file_system.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/checkpoint/verified_file.h"
@@ -43,10 +44,11 @@ struct CheckpointProgress {
 using FetchState = FunctionRef<void(StateField field, const UnitLayout& unit, std::int64_t begin,
                                     std::span<float> out)>;
 
-// What a checkpoint is of. Borrows both.
+// What a checkpoint is of. Borrows all.
 struct CheckpointedModel {
   const ModelConfig& config;
   const std::vector<UnitLayout>& layout;  // of the whole model
+  const UpdateRule& rule;                 // whose slots there are
 };
 
 // Writes run_dir/checkpoint-<step>: under another name first, then fsync and rename, so that a
@@ -92,6 +94,7 @@ class Checkpoint final : public StateSource {
   // Of the manifest, and so of everything in the checkpoint.
   std::uint64_t fingerprint() const { return fingerprint_; }
   const ModelConfig& model() const { return model_; }
+  const UpdateRule& rule() const { return *rule_; }
   // Opens the files for a model, and verifies their headers. Throws ConfigError naming a tensor
   // that the checkpoint lacks or has in another shape, CorruptData naming a file whose size or
   // checksum is not what was written.
@@ -117,9 +120,10 @@ class Checkpoint final : public StateSource {
   CheckpointProgress progress_;
   std::uint64_t fingerprint_ = 0;
   ModelConfig model_;
+  const UpdateRule* rule_ = nullptr;
   std::vector<ListedFile> listed_;
   PieceCache cache_;
-  std::vector<std::unique_ptr<SafetensorsFile>> files_;  // unit * 3 + field
+  std::vector<std::unique_ptr<SafetensorsFile>> files_;  // unit by unit, its fields
 };
 
 }  // namespace terrace

@@ -8,7 +8,8 @@
 
 namespace terrace {
 
-// Loaded parameters, zero moments. Throws CorruptData for parameters that are not finite.
+// Loaded parameters; what the update rule keeps is zero. Throws CorruptData for parameters that are
+// not finite.
 class WeightState final : public StateSource {
  public:
   explicit WeightState(const HfDirectory& directory) : directory_(directory) {}

@@ -150,8 +150,4 @@ std::size_t FlagValue::choice(std::span<const std::string_view> names) const {
   return static_cast<std::size_t>(found - names.begin());
 }
 
-void FlagValue::accept_only(std::string_view built, std::span<const std::string_view> names) const {
-  if (names[choice(names)] != built) not_built(fmt::format("use {}", built));
-}
-
 }  // namespace terrace

@@ -44,9 +44,6 @@ class FlagValue {
 
   // The place of the text in `names`; refuses any other with the nearest of them.
   std::size_t choice(std::span<const std::string_view> names) const;
-  // Refuses a text that is not one of `names` as a mistake, and one that is not `built` as not
-  // built yet.
-  void accept_only(std::string_view built, std::span<const std::string_view> names) const;
 
   [[noreturn]] void refuse(const std::string& why, const std::string& remedy) const;
   [[noreturn]] void not_built(const std::string& remedy) const;

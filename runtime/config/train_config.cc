@@ -81,7 +81,7 @@ void add_difference(const std::string& toml, const TrainOptions& options, const 
                     std::vector<std::string>& differences) {
   const std::string key = key_of(flag.spec);
   const std::optional<std::string> before = line_of(toml, key);
-  const std::string now = flag.show(options);
+  const std::string now = show_flag(flag, options);
   if (!before.has_value() || *before == now) return;  // a version may not have had it yet
   constexpr auto kOrNotSet = [](const std::string& value) {
     return value.empty() ? std::string("not set") : value;
@@ -100,7 +100,8 @@ void check_utf8(const FlagValue& value) {
 
 std::vector<TrainFlag> train_flags() {
   std::vector<TrainFlag> flags;
-  for (const auto part : {model_flags(), optimizer_flags(), tier_flags(), step_flags()}) {
+  const std::vector<TrainFlag> of_optimizer = optimizer_flags();
+  for (const auto part : {model_flags(), std::span(of_optimizer), tier_flags(), step_flags()}) {
     flags.insert(flags.end(), part.begin(), part.end());
   }
   return flags;
@@ -118,7 +119,7 @@ TrainOptions parse_train_options(const std::vector<std::string>& arguments) {
   for (std::size_t i = 0; i < flags.size(); ++i) {
     if (!values[i]) continue;
     check_utf8(*values[i]);
-    flags[i].set(options, *values[i]);
+    set_flag(flags[i], options, *values[i]);
   }
   const auto is_given = [&](std::string_view name) {
     return values[place_of(name, specs)].has_value();
@@ -137,7 +138,7 @@ std::string to_toml(const TrainOptions& options) {
       text += fmt::format("{}# {}\n", group.empty() ? "" : "\n", flag.spec.group);
       group = flag.spec.group;
     }
-    const std::string value = flag.show(options);
+    const std::string value = show_flag(flag, options);
     const std::string key = key_of(flag.spec);
     text += value.empty() ? fmt::format("# {} is not set\n", key)
                           : fmt::format("{} = {}\n", key, value);
@@ -177,7 +178,7 @@ std::vector<std::string> changed_keys(const std::string& toml, const TrainOption
     const bool is_computed =
         std::ranges::count(kGroups, flag.spec.group) != 0 || flag.spec.name == "save-dtype";
     if (!is_computed || std::ranges::count(kSameBits, flag.spec.name) != 0) continue;
-    if (line_of(toml, key_of(flag.spec)) == flag.show(absolute)) continue;
+    if (line_of(toml, key_of(flag.spec)) == show_flag(flag, absolute)) continue;
     add_difference(toml, options, flag, changed);
   }
   return changed;

@@ -16,13 +16,18 @@ struct TrainFlag {
   void (*set)(TrainOptions& options, const FlagValue& value);
   // The value as a TOML literal; empty where the option is not set.
   std::string (*show)(const TrainOptions& options);
+  // Of an update rule; then the two above are null, as all of these are read and shown alike.
+  const Hyperparameter* hyperparameter = nullptr;
 };
 
+void set_flag(const TrainFlag& flag, TrainOptions& options, const FlagValue& value);
+std::string show_flag(const TrainFlag& flag, const TrainOptions& options);
+
 // The tables, by groups of the help.
-std::span<const TrainFlag> model_flags();      // model, data, batch
-std::span<const TrainFlag> optimizer_flags();  // optimizer, precision
-std::span<const TrainFlag> tier_flags();       // device and tiers
-std::span<const TrainFlag> step_flags();       // step program, ranks, run
+std::span<const TrainFlag> model_flags();  // model, data, batch
+std::vector<TrainFlag> optimizer_flags();  // optimizer, precision
+std::span<const TrainFlag> tier_flags();   // device and tiers
+std::span<const TrainFlag> step_flags();   // step program, ranks, run
 
 // All of them, in the order of the help.
 std::vector<TrainFlag> train_flags();

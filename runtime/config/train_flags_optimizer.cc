@@ -1,3 +1,6 @@
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <array>
 #include <limits>
 
@@ -7,13 +10,22 @@
 namespace terrace {
 namespace {
 
-constexpr auto kOptimizers = std::to_array<std::string_view>({"adamw", "lion", "sgd", "muon"});
+constexpr std::string_view kUnbuiltRule = "muon";
 constexpr auto kSchedulers = std::to_array<std::string_view>({"cosine", "linear", "constant"});
 constexpr auto kStateTypes = std::to_array<std::string_view>({"fp32", "bf16", "int8"});
 constexpr auto kMasters = std::to_array<std::string_view>({"auto", "split", "fp32"});
 constexpr auto kGradientTypes = std::to_array<std::string_view>({"fp32", "bf16"});
 // Where Precision has them.
 constexpr auto kPrecisions = std::to_array<std::string_view>({"bf16", "fp32", "fp16"});
+
+const UpdateRule* rule_named(const FlagValue& value) {
+  std::vector<std::string_view> names;
+  for (const UpdateRule* rule : update_rules()) names.push_back(rule->name);
+  names.push_back(kUnbuiltRule);
+  const std::size_t chosen = value.choice(names);
+  if (chosen == update_rules().size()) value.not_built("use adamw");
+  return update_rules()[chosen];
+}
 
 // What was read of the flag, where the update can take it as fp32.
 double fp32_number(const FlagValue& v, double number) {
@@ -26,9 +38,9 @@ double fp32_number(const FlagValue& v, double number) {
 
 constexpr auto kOptimizerFlags = std::to_array<TrainFlag>({
     {{"optimizer", "Optimizer", "adamw|lion|sgd|muon",
-      "The rule of the update (adamw); lion, sgd and muon are not built yet"},
-     [](TrainOptions&, const FlagValue& v) { v.accept_only("adamw", kOptimizers); },
-     [](const TrainOptions&) { return toml_string("adamw"); }},
+      "The rule of the update (adamw); muon is not built yet"},
+     [](TrainOptions& o, const FlagValue& v) { o.optimizer.rule = rule_named(v); },
+     [](const TrainOptions& o) { return toml_string(o.optimizer.rule->name); }},
     {{"learning-rate", "Optimizer", "X", "The highest learning rate (3e-4)"},
      [](TrainOptions& o, const FlagValue& v) {
        o.optimizer.learning_rate = fp32_number(v, v.number(0));
@@ -57,24 +69,13 @@ constexpr auto kOptimizerFlags = std::to_array<TrainFlag>({
        o.optimizer.weight_decay = fp32_number(v, v.number(0));
      },
      [](const TrainOptions& o) { return toml_number(o.optimizer.weight_decay); }},
-    {{"adam-beta1", "Optimizer", "X", "Decay of the first moment (0.9)"},
-     [](TrainOptions& o, const FlagValue& v) { o.optimizer.adam_beta1 = v.fraction(); },
-     [](const TrainOptions& o) { return toml_number(o.optimizer.adam_beta1); }},
-    {{"adam-beta2", "Optimizer", "X", "Decay of the second moment (0.95)"},
-     [](TrainOptions& o, const FlagValue& v) { o.optimizer.adam_beta2 = v.fraction(); },
-     [](const TrainOptions& o) { return toml_number(o.optimizer.adam_beta2); }},
-    {{"adam-epsilon", "Optimizer", "X", "Added to the root of the second moment (1e-8)"},
-     [](TrainOptions& o, const FlagValue& v) {
-       o.optimizer.adam_epsilon = fp32_number(v, v.positive_number());
-     },
-     [](const TrainOptions& o) { return toml_number(o.optimizer.adam_epsilon); }},
     {{"max-grad-norm", "Optimizer", "X", "Gradients are clipped to this norm; 0: off (1.0)"},
      [](TrainOptions& o, const FlagValue& v) { o.optimizer.max_grad_norm = v.number(0); },
      [](const TrainOptions& o) { return toml_number(o.optimizer.max_grad_norm); }},
     {{"optimizer-state-dtype", "Optimizer", "fp32|bf16|int8",
-      "Type of the moments; bf16 and int8 are rounded at random (fp32)"},
+      "Type of what the rule keeps of each parameter; bf16 and int8 are rounded at random (fp32)"},
      [](TrainOptions& o, const FlagValue& v) {
-       o.optimizer.optimizer_state_dtype = static_cast<MomentChoice>(v.choice(kStateTypes));
+       o.optimizer.optimizer_state_dtype = static_cast<SlotForm>(v.choice(kStateTypes));
      },
      [](const TrainOptions& o) {
        return toml_string(
@@ -109,8 +110,64 @@ constexpr auto kOptimizerFlags = std::to_array<TrainFlag>({
      }},
 });
 
+bool is_of(const UpdateRule& rule, const Hyperparameter& hyperparameter) {
+  return std::ranges::find(rule.hyperparameters, hyperparameter.flag, &Hyperparameter::flag) !=
+         rule.hyperparameters.end();
+}
+
+void set_hyperparameter(OptimizerFlags& optimizer, const Hyperparameter& hyperparameter,
+                        const FlagValue& value) {
+  if (!is_of(*optimizer.rule, hyperparameter)) {
+    value.refuse(fmt::format("is not of --optimizer {}", optimizer.rule->name),
+                 "leave it out, or choose the optimizer that it is of");
+  }
+  optimizer.hyperparameters[hyperparameter.flag] =
+      hyperparameter.range == Hyperparameter::Range::kFraction
+          ? value.fraction()
+          : fp32_number(value, value.positive_number());
+}
+
 }  // namespace
 
-std::span<const TrainFlag> optimizer_flags() { return kOptimizerFlags; }
+double OptimizerFlags::value_of(const Hyperparameter& hyperparameter) const {
+  const auto set = hyperparameters.find(hyperparameter.flag);
+  return set != hyperparameters.end() ? set->second : hyperparameter.standard;
+}
+
+RuleOptions OptimizerFlags::numbers() const {
+  RuleOptions options = {.weight_decay = static_cast<float>(weight_decay)};
+  for (std::size_t i = 0; i < rule->hyperparameters.size(); ++i) {
+    options.values.at(i) = static_cast<float>(value_of(rule->hyperparameters[i]));
+  }
+  return options;
+}
+
+void set_flag(const TrainFlag& flag, TrainOptions& options, const FlagValue& value) {
+  if (flag.hyperparameter == nullptr) return flag.set(options, value);
+  set_hyperparameter(options.optimizer, *flag.hyperparameter, value);
+}
+
+std::string show_flag(const TrainFlag& flag, const TrainOptions& options) {
+  if (flag.hyperparameter == nullptr) return flag.show(options);
+  const OptimizerFlags& optimizer = options.optimizer;
+  if (!is_of(*optimizer.rule, *flag.hyperparameter)) return {};
+  return toml_number(optimizer.value_of(*flag.hyperparameter));
+}
+
+// Those of the rules behind the weight decay, which all of them have.
+std::vector<TrainFlag> optimizer_flags() {
+  std::vector<TrainFlag> flags;
+  for (const TrainFlag& flag : kOptimizerFlags) {
+    flags.push_back(flag);
+    if (flag.spec.name != "weight-decay") continue;
+    for (const UpdateRule* rule : update_rules()) {
+      for (const Hyperparameter& of_rule : rule->hyperparameters) {
+        flags.push_back(
+            {{of_rule.flag, "Optimizer", "X", of_rule.help}, nullptr, nullptr, &of_rule});
+      }
+    }
+  }
+  return flags;
+}
 
 }  // namespace terrace

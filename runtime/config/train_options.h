@@ -2,12 +2,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "offload/nvme_store.h"
 #include "optim/lr_schedule.h"
+#include "optim/update_rules.h"
 #include "parallel/pipeline_schedule.h"
 #include "runtime/config/step_range.h"
 
@@ -22,7 +25,6 @@ enum class InitChoice : std::uint8_t {
   kWeights,
   kRandom
 };  // auto: weights if there are any
-enum class MomentChoice : std::uint8_t { kFp32, kBf16, kInt8 };
 enum class MasterChoice : std::uint8_t { kAuto, kSplit, kFp32 };
 enum class GradientChoice : std::uint8_t { kFp32, kBf16 };
 enum class ReductionChoice : std::uint8_t { kStep, kMicroBatch };
@@ -60,13 +62,17 @@ struct OptimizerFlags {
   std::int64_t warmup_steps = 0;
   LrSchedulerType lr_scheduler_type = LrSchedulerType::kCosine;
   double weight_decay = 0.1;
-  double adam_beta1 = 0.9;
-  double adam_beta2 = 0.95;
-  double adam_epsilon = 1e-8;
+  const UpdateRule* rule = update_rules().front();
+  std::map<std::string_view, double> hyperparameters;  // of the rule, by flag, where they were set
   double max_grad_norm = 1.0;
-  MomentChoice optimizer_state_dtype = MomentChoice::kFp32;
+  SlotForm optimizer_state_dtype = SlotForm::kFp32;
   MasterChoice master_weights = MasterChoice::kAuto;
   GradientChoice gradient_dtype = GradientChoice::kFp32;
+
+  // Of the rule: what was set, else its standard.
+  double value_of(const Hyperparameter& hyperparameter) const;
+  // What updates are set by.
+  RuleOptions numbers() const;
 };
 
 enum class DeviceKind : std::uint8_t { kAuto, kCpu, kCuda };

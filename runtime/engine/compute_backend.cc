@@ -27,6 +27,9 @@ std::unique_ptr<ComputeDevice> make_cpu_compute_device(std::size_t capacity_byte
   return std::make_unique<CpuComputeDevice>(capacity_bytes);
 }
 
-LaneKernels cpu_lane_kernels() { return {&cpu_kernels(), &adamw_cpu}; }
+LaneKernels cpu_lane_kernels() {
+  return {&cpu_kernels(), [](const KernelContext& context, const UpdateRule& rule,
+                             const ParameterUpdate& update) { rule.cpu(context, update); }};
+}
 
 }  // namespace terrace

@@ -7,7 +7,7 @@
 #include "kernels/kernel_table.h"
 #include "memory/cuda/host_registration.h"
 #include "memory/device.h"
-#include "optim/adamw.h"
+#include "optim/update_rule.h"
 #include "parallel/communicator.h"
 
 // What a step computes on: a device, and what works on its memory.
@@ -16,7 +16,7 @@ namespace terrace {
 // What the ops of a lane call.
 struct LaneKernels {
   const KernelTable* table = nullptr;
-  void (*update)(const KernelContext&, const AdamWUpdate&) = nullptr;
+  void (*update)(const KernelContext&, const UpdateRule&, const ParameterUpdate&) = nullptr;
   CudaProducts* products = nullptr;     // for the context of CUDA kernels
   CudnnAttention* attention = nullptr;  // likewise
 };

@@ -44,7 +44,8 @@ StateFormat state_format_of(const EngineOptions& options) {
   format.master = options.compute_type == DType::kF32 ? MasterForm::kParameter
                   : splits                            ? MasterForm::kSplit
                                                       : MasterForm::kFp32;
-  format.moments = options.optimizer.moments;
+  format.slot_form = options.optimizer.slot_form;
+  format.slot_count = options.optimizer.rule->slots.size();
   return format;
 }
 
@@ -284,7 +285,7 @@ Engine::Engine(const EngineOptions& options, const EnginePlan& plan, Log& log)
   if (plan.model.scales_loss) set_loss_scale(initial_loss_scale(options.optimizer.loss_scale));
   const Program& program = plan.training.program;
   homes_ = std::make_unique<HomeAccess>(program, plan.model, memory_, device_, store_.get());
-  state_ = std::make_unique<TrainingState>(*homes_, plan.model, layout_);
+  state_ = std::make_unique<TrainingState>(*homes_, plan.model, layout_, *options_.optimizer.rule);
   bodies_ = make_bodies(program);
   OpBodies& bodies = options.bodies != nullptr ? *options.bodies : *bodies_;
   executor_ = std::make_unique<LaneExecutor>(program, memory_,
@@ -374,7 +375,8 @@ RunInput Engine::input_for(Slot& slot, const StepBatch& batch) {
   input.scalars.step = static_cast<std::uint32_t>(batch.step);
   input.scalars.learning_rate = static_cast<float>(batch.learning_rate);
   const std::int64_t skipped = resumed_loss_scale_ ? resumed_loss_scale_->skipped_steps : 0;
-  set_bias_corrections(input.scalars, options_.optimizer.adamw, batch.step - skipped);
+  const OptimizerOptions& optimizer = options_.optimizer;
+  input.scalars.of_rule = optimizer.rule->step_scalars(optimizer.numbers, batch.step - skipped);
   input.result = &slot.result;
   return input;
 }

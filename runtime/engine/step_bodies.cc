@@ -403,7 +403,8 @@ void StepBodies::scaled_norm_finish(const Op& op, const RunInput& input, double 
   // Both are exact: the scale is a power of two.
   scalars.gradient_scale =
       overflows ? 0.0F : clip_coefficient(unscaled, optimizer_.max_grad_norm) / before.scale;
-  set_bias_corrections(scalars, optimizer_.adamw, input.step - before.skipped_steps);
+  scalars.of_rule =
+      optimizer_.rule->step_scalars(optimizer_.numbers, input.step - before.skipped_steps);
   set_step_scalars(op, scalars);
   const LossScaleState after =
       overflows ? after_overflow(options, before) : after_good_step(options, before);
@@ -423,11 +424,11 @@ void StepBodies::set_step_scalars(const Op& op, const StepScalars& scalars) {
 void StepBodies::update(const Op& op, NativeStream stream) {
   const ChunkPart part = model_.state_home(op.unit, op.chunk);
   const std::int64_t first = op.chunk * model_.chunk_elements + part.begin;
-  AdamWUpdate update;
+  ParameterUpdate update;
   update.gradient = view(data(op, Role::kGradient), model_.gradient_type, part.count);
   update.parameter = view(data(op, Role::kParameters), model_.compute_type, part.count);
   set_state_views(update, model_.state_format, data(op, Role::kState), part.count);
-  update.options = optimizer_.adamw;
+  update.options = optimizer_.numbers;
   update.decayed_elements = decayed_elements_.at(op.unit) - first;
   update.scalars = reinterpret_cast<const StepScalars*>(data(op, Role::kScalars));
   update.rounding = {.seed = optimizer_.seed,
@@ -436,14 +437,14 @@ void StepBodies::update(const Op& op, NativeStream stream) {
   const UpdateChecksums::Parts* parts =
       op.lane == Lane::kUpdate ? update_checksums_.parts_of(op) : nullptr;
   if (parts != nullptr) return update_with_checksums(update, *parts);
-  kernels_of(op).update(context_for(op, stream), update);
+  kernels_of(op).update(context_for(op, stream), *optimizer_.rule, update);
 }
 
-void StepBodies::update_with_checksums(const AdamWUpdate& update,
+void StepBodies::update_with_checksums(const ParameterUpdate& update,
                                        const UpdateChecksums::Parts& parts) {
   static_assert(kElementBlock % UpdateChecksums::kBlock == 0);
   // What is to be compared next comes from memory while this block is updated.
-  AdamWUpdate fetching = update;
+  ParameterUpdate fetching = update;
   fetching.fetch_elements = UpdateChecksums::kBlock;
   KernelContext context;
   context.workers = &update_workers_;
@@ -452,7 +453,7 @@ void StepBodies::update_with_checksums(const AdamWUpdate& update,
                    for (std::int64_t first = begin; first < end; first += UpdateChecksums::kBlock) {
                      const std::int64_t last = std::min(first + UpdateChecksums::kBlock, end);
                      update_checksums_.compare(parts, first, last);
-                     adamw_cpu_range(fetching, first, last);
+                     optimizer_.rule->cpu_range(fetching, first, last);
                      update_checksums_.take(parts, first, last);
                    }
                  });

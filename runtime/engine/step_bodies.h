@@ -7,6 +7,7 @@
 #include "memory/host/worker_arena.h"
 #include "optim/grad_norm.h"
 #include "optim/loss_scale.h"
+#include "optim/update_rules.h"
 #include "runtime/engine/compute_backend.h"
 #include "runtime/engine/step_ranks.h"
 #include "runtime/engine/update_checksums.h"
@@ -16,12 +17,13 @@
 namespace terrace {
 
 struct OptimizerOptions {
-  AdamWOptions adamw;               // weight_decay applies to matrices only
-  double max_grad_norm = 1.0;       // 0: no clipping
-  bool splits_bf16_masters = true;  // false: with bf16 compute, the masters are whole
-  MomentForm moments = MomentForm::kFp32;
+  const UpdateRule* rule = update_rules().front();
+  RuleOptions numbers = standard_options(*rule);  // weight_decay applies to matrices only
+  double max_grad_norm = 1.0;                     // 0: no clipping
+  bool splits_bf16_masters = true;                // false: with bf16 compute, the masters are whole
+  SlotForm slot_form = SlotForm::kFp32;
   LossScaleOptions loss_scale;  // of fp16 compute
-  std::uint64_t seed = 1234;    // of the random numbers that round moments
+  std::uint64_t seed = 1234;    // of the random numbers that round slots
 };
 
 // What computes the ops of a program, and what they are to compute. Borrows all but the kernels.
@@ -76,7 +78,7 @@ class StepBodies final : public OpBodies {
   LossScaleState loss_scale(const Op& op) const;
   void set_step_scalars(const Op& op, const StepScalars& scalars);
   void update(const Op& op, NativeStream stream);
-  void update_with_checksums(const AdamWUpdate& update, const UpdateChecksums::Parts& parts);
+  void update_with_checksums(const ParameterUpdate& update, const UpdateChecksums::Parts& parts);
   // Over all ranks.
   double norm_of_gradient(const Op& op) const;
   // Adds the partials of a unit that a tensor-parallel rank has; `at`: of its partials, the unit's

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
 
@@ -30,12 +29,13 @@ struct FieldPart {
   bool exponents = false;
 };
 
-std::array<FieldPart, 5> parts_of(const StateLayout& layout) {
-  return {{{StateField::kMoment1, layout.moment1},
-           {StateField::kMoment2, layout.moment2},
-           {StateField::kMaster, layout.master},
-           {StateField::kMoment1, layout.exponents1, true},
-           {StateField::kMoment2, layout.exponents2, true}}};
+std::vector<FieldPart> parts_of(const StateLayout& layout) {
+  std::vector<FieldPart> parts = {{StateField::kMaster, layout.master}};
+  for (std::size_t slot = 0; slot < kMostSlots; ++slot) {
+    parts.push_back({field_of_slot(slot), layout.slots.at(slot)});
+    parts.push_back({field_of_slot(slot), layout.exponents.at(slot), true});
+  }
+  return parts;
 }
 
 // Narrow forms of exact values. What came out of the same form goes back in unchanged.
@@ -64,9 +64,13 @@ std::uint8_t exponent_of(std::span<const float> block) {
   return block_exponent(largest);
 }
 
+std::uint8_t encode_number(bool has_sign, float value, std::uint8_t exponent) {
+  return has_sign ? encode_moment1(value, exponent, kHalfOfDropped)
+                  : encode_moment2(value, exponent, kHalfOfDropped);
+}
+
 // Whole blocks.
-void encode_moments(StateField field, std::span<const float> exact, bool exponents,
-                    std::byte* out) {
+void encode_slot(bool has_sign, std::span<const float> exact, bool exponents, std::byte* out) {
   auto* const bytes = reinterpret_cast<std::uint8_t*>(out);
   constexpr auto kBlock = static_cast<std::size_t>(kMomentBlock);
   for (std::size_t at = 0; at < exact.size(); at += kBlock) {
@@ -76,13 +80,12 @@ void encode_moments(StateField field, std::span<const float> exact, bool exponen
       continue;
     }
     for (std::size_t i = at; i < at + kBlock; ++i) {
-      bytes[i] = field == StateField::kMoment1 ? encode_moment1(exact[i], exponent, kHalfOfDropped)
-                                               : encode_moment2(exact[i], exponent, kHalfOfDropped);
+      bytes[i] = encode_number(has_sign, exact[i], exponent);
     }
   }
 }
 
-void narrow_moments(std::span<const float> exact, std::byte* out) {
+void narrow_slot(std::span<const float> exact, std::byte* out) {
   for (std::size_t i = 0; i < exact.size(); ++i) {
     reinterpret_cast<Bf16*>(out)[i] = to_bf16_nearest_even(exact[i]);
   }
@@ -175,9 +178,9 @@ void TrainingState::fill_piece(const StateSource& source, const UnitLayout& unit
     if (target.field == StateField::kMaster) {
       narrow_master(exact, target.dtype, out);
     } else if (target.dtype == DType::kBF16) {
-      narrow_moments(exact, out);
+      narrow_slot(exact, out);
     } else {
-      encode_moments(target.field, exact, target.exponents, out);
+      encode_slot(rule_.slots[slot_of(target.field)].has_sign, exact, target.exponents, out);
     }
   });
 }
@@ -222,17 +225,15 @@ void TrainingState::read_chunk(StateField field, std::int32_t unit, std::int64_t
   if (is_master && format.master == MasterForm::kSplit) {
     return read_split_masters(unit, chunk, begin, out);
   }
-  if (!is_master && format.moments == MomentForm::kBf16) {
-    return read_half_moments(field, unit, chunk, begin, out);
+  if (!is_master && format.slot_form == SlotForm::kBf16) {
+    return read_half_slot(slot_of(field), unit, chunk, begin, out);
   }
-  if (!is_master && format.moments == MomentForm::kInt8) {
-    return read_coded_moments(field, unit, chunk, begin, out);
+  if (!is_master && format.slot_form == SlotForm::kInt8) {
+    return read_coded_slot(slot_of(field), unit, chunk, begin, out);
   }
   const bool is_parameter = is_master && format.master == MasterForm::kParameter;
   const StateLayout layout = state_layout(unit, chunk);
-  const StatePart& part = is_master                       ? layout.master
-                          : field == StateField::kMoment1 ? layout.moment1
-                                                          : layout.moment2;
+  const StatePart& part = is_master ? layout.master : layout.slots.at(slot_of(field));
   const std::size_t first = is_parameter
                                 ? in_parameters(unit, chunk, begin) * sizeof(float)
                                 : part.begin + in_state(unit, chunk, begin) * sizeof(float);
@@ -240,10 +241,9 @@ void TrainingState::read_chunk(StateField field, std::int32_t unit, std::int64_t
               std::as_writable_bytes(out));
 }
 
-void TrainingState::read_half_moments(StateField field, std::int32_t unit, std::int64_t chunk,
-                                      std::int64_t begin, std::span<float> out) {
-  const StateLayout layout = state_layout(unit, chunk);
-  const StatePart& part = field == StateField::kMoment1 ? layout.moment1 : layout.moment2;
+void TrainingState::read_half_slot(std::size_t slot, std::int32_t unit, std::int64_t chunk,
+                                   std::int64_t begin, std::span<float> out) {
+  const StatePart part = state_layout(unit, chunk).slots.at(slot);
   std::vector<Bf16> halves(out.size());
   homes_.read(HomeKind::kState, unit, chunk,
               part.begin + in_state(unit, chunk, begin) * sizeof(Bf16),
@@ -251,23 +251,21 @@ void TrainingState::read_half_moments(StateField field, std::int32_t unit, std::
   for (std::size_t i = 0; i < out.size(); ++i) out[i] = to_float(halves[i]);
 }
 
-void TrainingState::read_coded_moments(StateField field, std::int32_t unit, std::int64_t chunk,
-                                       std::int64_t begin, std::span<float> out) {
+void TrainingState::read_coded_slot(std::size_t slot, std::int32_t unit, std::int64_t chunk,
+                                    std::int64_t begin, std::span<float> out) {
   const StateLayout layout = state_layout(unit, chunk);
-  const bool is_first = field == StateField::kMoment1;
+  const bool has_sign = rule_.slots[slot].has_sign;
   const std::size_t at = in_state(unit, chunk, begin);
   constexpr auto kBlock = static_cast<std::size_t>(kMomentBlock);
   std::vector<std::uint8_t> codes(out.size());
   std::vector<std::uint8_t> exponents((at + out.size() - 1) / kBlock - at / kBlock + 1);
-  homes_.read(HomeKind::kState, unit, chunk,
-              (is_first ? layout.moment1 : layout.moment2).begin + at,
+  homes_.read(HomeKind::kState, unit, chunk, layout.slots.at(slot).begin + at,
               std::as_writable_bytes(std::span(codes)));
-  homes_.read(HomeKind::kState, unit, chunk,
-              (is_first ? layout.exponents1 : layout.exponents2).begin + at / kBlock,
+  homes_.read(HomeKind::kState, unit, chunk, layout.exponents.at(slot).begin + at / kBlock,
               std::as_writable_bytes(std::span(exponents)));
   for (std::size_t i = 0; i < out.size(); ++i) {
     const std::uint8_t exponent = exponents[(at + i) / kBlock - at / kBlock];
-    out[i] = is_first ? decode_moment1(codes[i], exponent) : decode_moment2(codes[i], exponent);
+    out[i] = has_sign ? decode_moment1(codes[i], exponent) : decode_moment2(codes[i], exponent);
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/hash.h"
 #include "memory/host/worker_arena.h"
+#include "optim/update_rule.h"
 #include "runtime/engine/home_access.h"
 #include "runtime/model/state_source.h"
 
@@ -13,7 +14,7 @@
 // stored as.
 namespace terrace {
 
-// Freshly initialised parameters, zero moments.
+// Freshly initialised parameters; what the update rule keeps is zero.
 class RandomState final : public StateSource {
  public:
   explicit RandomState(std::uint64_t seed) : seed_(seed) {}
@@ -29,8 +30,10 @@ using FillProgress = FunctionRef<void(std::int64_t done, std::int64_t total)>;
 // The state in its homes. Used between runs only, by one thread.
 class TrainingState {
  public:
-  TrainingState(HomeAccess& homes, const StepModel& model, const std::vector<UnitLayout>& layout)
-      : homes_(homes), model_(model), layout_(layout) {}
+  // Borrows all.
+  TrainingState(HomeAccess& homes, const StepModel& model, const std::vector<UnitLayout>& layout,
+                const UpdateRule& rule)
+      : homes_(homes), model_(model), layout_(layout), rule_(rule) {}
 
   // Of the units' sequences that are at home here, the model's or a tensor-parallel rank's part.
   const std::vector<UnitLayout>& layout() const { return layout_; }
@@ -62,10 +65,10 @@ class TrainingState {
   };
   void fill_piece(const StateSource& source, const UnitLayout& unit, Target target,
                   const Piece& piece, WorkerArena& workers);
-  void read_half_moments(StateField field, std::int32_t unit, std::int64_t chunk,
-                         std::int64_t begin, std::span<float> out);
-  void read_coded_moments(StateField field, std::int32_t unit, std::int64_t chunk,
-                          std::int64_t begin, std::span<float> out);
+  void read_half_slot(std::size_t slot, std::int32_t unit, std::int64_t chunk, std::int64_t begin,
+                      std::span<float> out);
+  void read_coded_slot(std::size_t slot, std::int32_t unit, std::int64_t chunk, std::int64_t begin,
+                       std::span<float> out);
   void read_split_masters(std::int32_t unit, std::int64_t chunk, std::int64_t begin,
                           std::span<float> out);
   // Where an element of a chunk lies among those of it that are at home here.
@@ -78,6 +81,7 @@ class TrainingState {
   HomeAccess& homes_;
   const StepModel& model_;
   const std::vector<UnitLayout>& layout_;
+  const UpdateRule& rule_;
   StreamingHash parameters_hash_;
 };
 

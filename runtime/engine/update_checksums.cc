@@ -56,10 +56,14 @@ class Place {
 };
 
 bool add_state(UpdateChecksums::Parts& parts, const Place& place, const StateLayout& layout) {
-  if (layout.exponents1.size_bytes != 0) return false;
+  std::vector<StatePart> state(layout.slots.begin(), layout.slots.end());
+  state.push_back(layout.master);
+  for (const StatePart& exponents : layout.exponents) {
+    if (exponents.size_bytes != 0) return false;
+  }
   UpdateChecksums::Parts added;
-  for (const StatePart* part : {&layout.moment1, &layout.moment2, &layout.master}) {
-    if (!place.add(added, part->begin, part->size_bytes, size_of(part->dtype), true)) return false;
+  for (const StatePart& part : state) {
+    if (!place.add(added, part.begin, part.size_bytes, size_of(part.dtype), true)) return false;
   }
   parts.insert(parts.end(), added.begin(), added.end());
   return true;

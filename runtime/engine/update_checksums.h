@@ -16,7 +16,7 @@ namespace terrace {
 // be another pass over memory that no cache holds, on processors that compute.
 //
 // Of an update are taken: those of its state, where an extent's parts begin and end where checksums
-// do (not with 8-bit moments, whose exponents are too few bytes), and those of the parameter that
+// do (not with 8-bit slots, whose exponents are too few bytes), and those of the parameter that
 // is written. All others are the store's.
 class UpdateChecksums {
  public:

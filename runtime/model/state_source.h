@@ -1,18 +1,31 @@
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
 #include "base/function_ref.h"
+#include "optim/state_format.h"
 #include "runtime/model/parameter_layout.h"
 
 namespace terrace {
 
-// What there is of each parameter: its exact value and AdamW's moments.
-enum class StateField : std::uint8_t { kMaster, kMoment1, kMoment2 };
-inline constexpr StateField kStateFields[] = {StateField::kMaster, StateField::kMoment1,
-                                              StateField::kMoment2};
+// What there is of each parameter: its exact value, and what the update rule keeps of it.
+enum class StateField : std::uint8_t { kMaster, kSlot0, kSlot1 };
+inline constexpr std::array<StateField, 1 + kMostSlots> kStateFields = {
+    StateField::kMaster, StateField::kSlot0, StateField::kSlot1};
+
+// Those there are with a rule of so many slots.
+inline std::span<const StateField> state_fields(std::size_t slots) {
+  return std::span(kStateFields).first(1 + slots);
+}
+inline constexpr StateField field_of_slot(std::size_t slot) { return kStateFields.at(1 + slot); }
+// Not of the master.
+inline constexpr std::size_t slot_of(StateField field) {
+  return static_cast<std::size_t>(field) - 1;
+}
 
 // Where a state comes from: random numbers, weights, a checkpoint. Thread-safe.
 class StateSource {

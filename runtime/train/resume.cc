@@ -64,6 +64,14 @@ void check_resume(const Checkpoint& checkpoint, const ResumingRun& run) {
     throw ConfigError("--model is not the model of the checkpoint to resume from",
                       "resume with the model that the checkpoint was made of");
   }
+  if (&checkpoint.rule() != &run.rule) {
+    throw ConfigError(
+        fmt::format("--optimizer {} has no use for the state of the checkpoint to resume from, "
+                    "which is of --optimizer {}",
+                    run.rule.name, checkpoint.rule().name),
+        "resume with that optimizer, or start another run from the weights of its final directory "
+        "(--model)");
+  }
   if (progress.seed != run.seed) {
     throw ConfigError(fmt::format("--seed {} would change the order of the data: the checkpoint "
                                   "was made with --seed {}",

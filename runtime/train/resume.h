@@ -29,6 +29,7 @@ CorruptData naming_earlier_checkpoint(const CorruptData& damage, const std::stri
 // What a run computes, on which data, and up to which step.
 struct ResumingRun {
   const ModelConfig& model;
+  const UpdateRule& rule;
   std::uint64_t seed = 0;
   std::int64_t sequence_length = 0;
   std::int64_t training_tokens = 0;
@@ -36,8 +37,8 @@ struct ResumingRun {
   std::optional<std::uint64_t> data_hash = std::nullopt;  // Dataset::training_hash()
 };
 
-// Throws ConfigError where going on would be a mistake: another model, other data or another order
-// of it, a checkpoint past the run's end.
+// Throws ConfigError where going on would be a mistake: another model or optimizer, other data or
+// another order of it, a checkpoint past the run's end.
 void check_resume(const Checkpoint& checkpoint, const ResumingRun& run);
 
 // What the options change of what the run in `run_dir` computed, by its config.toml, as a line for

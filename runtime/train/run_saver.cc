@@ -37,10 +37,10 @@ std::string RunSaver::save(const CheckpointProgress& progress) {
     return "";
   }
   ConsolePhase phase(console_, fmt::format("saving checkpoint-{}", progress.step));
-  const std::int64_t total = elements() * std::ssize(kStateFields);
+  const std::int64_t total = elements() * static_cast<std::int64_t>(1 + run_.rule.slots.size());
   read_elements_ = 0;
   const std::string path = write_checkpoint(
-      run_.directory, progress, {run_.model, run_.layout},
+      run_.directory, progress, {run_.model, run_.layout, run_.rule},
       [&](StateField field, const UnitLayout& unit, std::int64_t begin, std::span<float> out) {
         read_finite(progress.step, field, unit, begin, out);
         phase.advance(read_elements_, total);

@@ -17,6 +17,7 @@ struct SavedRun {
   std::string directory;  // of the run
   const ModelConfig& model;
   const std::vector<UnitLayout>& layout;
+  const UpdateRule& rule;
   std::int64_t keep_last = 0;           // checkpoints; 0: all
   WeightTypes types;                    // of final/
   std::vector<HfCompanion> companions;  // go into final/ as they are

@@ -53,8 +53,7 @@ std::string describe_state(const StepModel& model) {
     return static_cast<double>(bytes) / static_cast<double>(kBlockElements) /
            share(model.zero.of_optimizer());
   };
-  const double moments = per_parameter(state.moment1.size_bytes + state.moment2.size_bytes +
-                                       state.exponents1.size_bytes + state.exponents2.size_bytes);
+  const double slots = per_parameter(state.size_bytes - state.master.size_bytes);
   const double masters = per_parameter(state.master.size_bytes);
   const double parameter =
       static_cast<double>(model.parameter_bytes()) / share(model.zero.of_parameters());
@@ -63,7 +62,7 @@ std::string describe_state(const StepModel& model) {
   std::string text = fmt::format(
       "training state: {:.4g} bytes per parameter: {:.4g} parameter, {:.4g} gradient, {:.4g} "
       "moments",
-      parameter + gradient + moments + masters, parameter, gradient, moments);
+      parameter + gradient + slots + masters, parameter, gradient, slots);
   if (model.state_format.master == MasterForm::kFp32) {
     text += fmt::format(", {:.4g} fp32 master", masters);
   } else if (model.state_format.master == MasterForm::kSplit) {

@@ -62,18 +62,6 @@ TierBudgets budgets_for(const TierOptions& tiers, const MachineShare& machine) {
   return budgets;
 }
 
-MomentForm moments_for(MomentChoice choice) {
-  switch (choice) {
-    case MomentChoice::kFp32:
-      return MomentForm::kFp32;
-    case MomentChoice::kBf16:
-      return MomentForm::kBf16;
-    case MomentChoice::kInt8:
-      return MomentForm::kInt8;
-  }
-  return MomentForm::kFp32;
-}
-
 DType compute_type_for(Precision precision) {
   switch (precision) {
     case Precision::kBf16:
@@ -284,11 +272,9 @@ EngineOptions engine_options_for(const TrainOptions& options, const ModelConfig&
   engine.budgets = budgets_for(options.tiers, machine);
   const OptimizerFlags& flags = options.optimizer;
   engine.optimizer.max_grad_norm = flags.max_grad_norm;
-  engine.optimizer.adamw.beta1 = static_cast<float>(flags.adam_beta1);
-  engine.optimizer.adamw.beta2 = static_cast<float>(flags.adam_beta2);
-  engine.optimizer.adamw.epsilon = static_cast<float>(flags.adam_epsilon);
-  engine.optimizer.adamw.weight_decay = static_cast<float>(flags.weight_decay);
-  engine.optimizer.moments = moments_for(flags.optimizer_state_dtype);
+  engine.optimizer.rule = flags.rule;
+  engine.optimizer.numbers = flags.numbers();
+  engine.optimizer.slot_form = flags.optimizer_state_dtype;
   engine.optimizer.seed = options.model.seed;
   engine.optimizer.splits_bf16_masters = flags.master_weights != MasterChoice::kFp32;
   engine.nvme.directories = options.tiers.nvme;

@@ -227,6 +227,7 @@ class Trainer {
         SavedRun{.directory = run_dir_,
                  .model = model_,
                  .layout = layout_,
+                 .rule = *engine_options_.optimizer.rule,
                  .keep_last = options_.run.keep_last,
                  .types = result_types_for(options_, loaded_types_, engine_options_.compute_type),
                  .companions = companions(),
@@ -288,9 +289,13 @@ class Trainer {
   }
 
   ResumingRun resuming_run() const {
-    return {
-        model_,      options_.model.seed, engine_options_.batch.positions, data_->training_tokens(),
-        last_step(), data_hash_};
+    return {model_,
+            *engine_options_.optimizer.rule,
+            options_.model.seed,
+            engine_options_.batch.positions,
+            data_->training_tokens(),
+            last_step(),
+            data_hash_};
   }
 
   void resume_from(Checkpoint& checkpoint) {

@@ -265,7 +265,7 @@ TEST(UpdateForms, TrafficIsWhatAnUpdateReadsAndWrites) {
                                                   {"adamw_int8_moments", 4 + 4 + 2 * 4}};
   for (const UpdateForm& form : update_forms()) {
     const double bytes = update_traffic_bytes(form.state, kElements) / kElements;
-    const double exponents = form.state.moments == MomentForm::kInt8 ? 0.5 : 0;
+    const double exponents = form.state.slot_form == SlotForm::kInt8 ? 0.5 : 0;
     EXPECT_NEAR(bytes, expected.at(form.name) + exponents / 2, exponents / 2) << form.name;
   }
 }

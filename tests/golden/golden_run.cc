@@ -23,10 +23,10 @@ EngineOptions options_of(const GoldenCase& golden, const ModelConfig& config,
   options.compute_type = DType::kF32;
   options.placement.micro_batches =
       static_cast<std::int32_t>(golden.micro_batches) / mesh.shape.data;
-  options.optimizer.adamw = {.beta1 = static_cast<float>(golden.beta1),
-                             .beta2 = static_cast<float>(golden.beta2),
-                             .epsilon = static_cast<float>(golden.epsilon),
-                             .weight_decay = static_cast<float>(golden.weight_decay)};
+  options.optimizer.numbers = AdamWOptions{.beta1 = static_cast<float>(golden.beta1),
+                                           .beta2 = static_cast<float>(golden.beta2),
+                                           .epsilon = static_cast<float>(golden.epsilon),
+                                           .weight_decay = static_cast<float>(golden.weight_decay)};
   options.optimizer.max_grad_norm = golden.max_grad_norm;
   options.chunk_elements = 2 * kBlockElements;
   options.evaluates = false;
@@ -36,7 +36,7 @@ EngineOptions options_of(const GoldenCase& golden, const ModelConfig& config,
 
 // The first moment is the gradient then, and clipping does not scale it.
 EngineOptions gradient_options(EngineOptions options) {
-  options.optimizer.adamw.beta1 = 0;
+  options.optimizer.numbers.values.at(0) = 0;
   options.optimizer.max_grad_norm = 0;
   return options;
 }
@@ -138,7 +138,7 @@ GoldenRun run_golden(const GoldenCase& golden, const GoldenMesh& mesh) {
   FlatUnits gradients;
   on_ranks(gradient_options(options), mesh, weights, [&](RankedEngine ranked) {
     train_step(ranked, golden, 1);
-    FlatUnits units = read_field(ranked, StateField::kMoment1);
+    FlatUnits units = read_field(ranked, StateField::kSlot0);
     if (ranked.world.rank() == 0) gradients = std::move(units);
   });
   FlatUnits masters;

@@ -229,13 +229,13 @@ INSTANTIATE_TEST_SUITE_P(NarrowTypes, GpuAttention, testing::Values(DType::kBF16
                          [](const auto& param) { return std::string(name_of(param.param)); });
 
 // Runs an update on the GPU whose views are host memory.
-void run_on_gpu(Gpu& gpu, AdamWUpdate update) {
+void run_on_gpu(Gpu& gpu, ParameterUpdate update) {
   std::vector<std::pair<TensorView, TensorView>> moved;
   StepScalars scalars = *update.scalars;
   TensorView scalar_view = view(std::span(reinterpret_cast<std::byte*>(&scalars), sizeof(scalars)));
   for (TensorView* one :
-       {&update.gradient, &update.master, &update.moment1, &update.moment2, &update.exponents1,
-        &update.exponents2, &update.parameter, &scalar_view}) {
+       {&update.gradient, &update.master, &update.slots[0], &update.slots[1], &update.exponents[0],
+        &update.exponents[1], &update.parameter, &scalar_view}) {
     if (one->empty()) continue;
     const TensorView host = *one;
     for (const auto& [before, device] : moved) {
@@ -256,10 +256,8 @@ void run_on_gpu(Gpu& gpu, AdamWUpdate update) {
 }
 
 TEST_F(GpuTest, AdamWHasTheBitsOfTheReference) {
-  constexpr StepScalars kScalars = {.learning_rate = 3e-3F,
-                                    .gradient_scale = 0.37F,
-                                    .bias_correction_1 = 0.19F,
-                                    .bias_correction_2 = 0.0975F};
+  constexpr StepScalars kScalars = {
+      .learning_rate = 3e-3F, .gradient_scale = 0.37F, .of_rule = {0.19F, 0.0975F}};
   for (const ParameterKind kind : {ParameterKind::kBf16, ParameterKind::kFp16, ParameterKind::kF32,
                                    ParameterKind::kMaster, ParameterKind::kSplit}) {
     for (const std::int64_t offset : {0, 3}) {
@@ -299,7 +297,7 @@ TEST_F(GpuTest, NarrowMomentsHaveTheBitsOfTheReference) {
 
 TEST_F(GpuTest, EveryMomentCodeIsReadAsTheReferenceReadsIt) {
   for (const Form& form : kForms) {
-    if (form.format.moments != MomentForm::kInt8) continue;
+    if (form.format.slot_form != SlotForm::kInt8) continue;
     SCOPED_TRACE(form.name);
     Training expected(form, 4096);
     Training training(form, 4096);

@@ -66,7 +66,7 @@ TEST(AdamWCpu, RangesAreTheWhole) {
     fill_state(expected, 14);
     fill_state(state, 14);
     adamw_cpu(context, expected.update(kAdamWOptions, kAdamWScalars));
-    AdamWUpdate update = state.update(kAdamWOptions, kAdamWScalars);
+    ParameterUpdate update = state.update(kAdamWOptions, kAdamWScalars);
     update.fetch_elements = kRange;
     for (std::int64_t end = kElements; end > 0;) {  // from the last to the first
       const std::int64_t begin = (end - 1) / kRange * kRange;
@@ -94,7 +94,7 @@ TEST(AdamWCpu, DecaysTheFirstElementsOnly) {
     SCOPED_TRACE(decayed);
     AdamWState state(kElements, 0, ParameterKind::kBf16);
     fill_state(state, 12);
-    AdamWUpdate update = state.update(kAdamWOptions, kAdamWScalars);
+    ParameterUpdate update = state.update(kAdamWOptions, kAdamWScalars);
     update.decayed_elements = decayed;
     adamw_cpu(context, update);
     for (std::int64_t i = 0; i < kElements; ++i) {
@@ -181,9 +181,9 @@ TEST(AdamWCpu, TakesGradientsInBf16) {
     rounded.push_back(to_bf16_nearest_even(g));
     g = to_float(rounded.back());
   }
-  AdamWUpdate update = half.update(kAdamWOptions, kAdamWScalars);
+  ParameterUpdate update = half.update(kAdamWOptions, kAdamWScalars);
   update.gradient = view(std::span(rounded));
-  AdamWUpdate reference = scalar.update(kAdamWOptions, kAdamWScalars);
+  ParameterUpdate reference = scalar.update(kAdamWOptions, kAdamWScalars);
   reference.gradient = update.gradient;
   adamw_cpu(context, wide.update(kAdamWOptions, kAdamWScalars));
   adamw_cpu(context, update);

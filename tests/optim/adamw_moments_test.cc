@@ -57,7 +57,7 @@ TEST_P(AdamWMoments, HaveTheBitsOfTheReferenceAtTheEndsOfTheRange) {
 
 TEST(AdamWMoments, EveryCodeIsReadAsTheReferenceReadsIt) {
   for (const Form& form : kForms) {
-    if (form.format.moments != MomentForm::kInt8) continue;
+    if (form.format.slot_form != SlotForm::kInt8) continue;
     SCOPED_TRACE(form.name);
     Training expected(form, 4096);
     adamw_reference(step_from_every_code(expected));
@@ -78,9 +78,9 @@ TEST_P(AdamWMoments, DoNotDependOnWhereARangeBegins) {
   context.workers = &workers;
   Training whole(GetParam(), kElements), first(GetParam(), 4096), second(GetParam(), 2 * 4096);
   for (std::uint32_t t = 1; t <= 3; ++t) {
-    const AdamWUpdate update = whole.step(t);
-    AdamWUpdate front = first.step(t);
-    AdamWUpdate back = second.step(t);
+    const ParameterUpdate update = whole.step(t);
+    ParameterUpdate front = first.step(t);
+    ParameterUpdate back = second.step(t);
     front.decayed_elements = update.decayed_elements;
     back.decayed_elements = update.decayed_elements - 4096;
     back.rounding.first_element += 4096;
@@ -101,7 +101,7 @@ TEST_P(AdamWMoments, OtherSeedsAndStepsRoundOtherwise) {
   context.workers = &workers;
   Training plain(GetParam(), 4096), seed(GetParam(), 4096), stream(GetParam(), 4096);
   adamw_cpu(context, plain.step(1));
-  AdamWUpdate update = seed.step(1);
+  ParameterUpdate update = seed.step(1);
   ++update.rounding.seed;
   adamw_cpu(context, update);
   update = stream.step(1);
@@ -121,8 +121,8 @@ TEST_P(AdamWMoments, SecondMomentsFollowSmallChanges) {
   context.workers = &workers;
   Training training(GetParam(), 4096);
   StepScalars scalars;
-  AdamWUpdate update = training.step(1);
-  update.options.beta2 = 0.999F;
+  ParameterUpdate update = training.step(1);
+  update.options.values.at(1) = 0.999F;
   update.scalars = &scalars;
   float exact = 0;
   for (std::uint32_t t = 1; t <= 600; ++t) {
@@ -135,12 +135,11 @@ TEST_P(AdamWMoments, SecondMomentsFollowSmallChanges) {
   double mean = 0;
   for (std::int64_t i = 0; i < 4096; ++i) {
     const auto at = static_cast<std::size_t>(i);
-    mean +=
-        update.moment2.dtype == DType::kBF16
-            ? to_float(update.moment2.as<Bf16>()[i])
-            : decode_moment2(
-                  static_cast<std::uint8_t>(update.moment2.as<std::byte>()[at]),
-                  static_cast<std::uint8_t>(update.exponents2.as<std::byte>()[at / kMomentBlock]));
+    mean += update.slots[1].dtype == DType::kBF16
+                ? to_float(update.slots[1].as<Bf16>()[i])
+                : decode_moment2(static_cast<std::uint8_t>(update.slots[1].as<std::byte>()[at]),
+                                 static_cast<std::uint8_t>(
+                                     update.exponents[1].as<std::byte>()[at / kMomentBlock]));
   }
   EXPECT_NEAR(mean / 4096, exact, exact * 10.0 / 64 / 16);
 }
@@ -150,21 +149,21 @@ INSTANTIATE_TEST_SUITE_P(Forms, AdamWMoments, testing::ValuesIn(kForms),
 
 TEST(AdamWMomentsDeathTest, RefusePartsOfBlocks) {
   Training training(kForms[1], 4096);
-  AdamWUpdate update = training.step(1);
+  ParameterUpdate update = training.step(1);
   update.rounding.first_element = 128;
   EXPECT_DEATH(adamw_reference(update), "128 and 0");
 }
 
 TEST(StateFormat, BytesPerParameter) {
   constexpr std::int64_t kElements = 1024 * 4096;
-  const auto bytes = [](MasterForm master, MomentForm moments) {
+  const auto bytes = [](MasterForm master, SlotForm moments) {
     return static_cast<double>(StateFormat{master, moments}.bytes(kElements)) / kElements;
   };
-  EXPECT_EQ(bytes(MasterForm::kFp32, MomentForm::kFp32), 12);
-  EXPECT_EQ(bytes(MasterForm::kSplit, MomentForm::kFp32), 10);
-  EXPECT_EQ(bytes(MasterForm::kParameter, MomentForm::kFp32), 8);
-  EXPECT_EQ(bytes(MasterForm::kSplit, MomentForm::kBf16), 6);
-  EXPECT_EQ(bytes(MasterForm::kSplit, MomentForm::kInt8), 4 + 2.0 / 256);
+  EXPECT_EQ(bytes(MasterForm::kFp32, SlotForm::kFp32), 12);
+  EXPECT_EQ(bytes(MasterForm::kSplit, SlotForm::kFp32), 10);
+  EXPECT_EQ(bytes(MasterForm::kParameter, SlotForm::kFp32), 8);
+  EXPECT_EQ(bytes(MasterForm::kSplit, SlotForm::kBf16), 6);
+  EXPECT_EQ(bytes(MasterForm::kSplit, SlotForm::kInt8), 4 + 2.0 / 256);
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ using test::kAdamWOptions;
 using test::kAdamWScalars;
 using test::ParameterKind;
 
-void run_shared(const AdamWUpdate& update) {
+void run_shared(const ParameterUpdate& update) {
   WorkerArena workers(2);
   test::HostLauncher launcher(workers, {});
   shared::adamw(launcher, update);
@@ -42,7 +42,7 @@ TEST_P(AdamWSharedShapes, HasTheBitsOfTheReference) {
   fill_state(expected, 11);
   fill_state(state, 11);
   for (int step = 0; step < 2; ++step) {
-    AdamWUpdate update = expected.update(kAdamWOptions, kAdamWScalars);
+    ParameterUpdate update = expected.update(kAdamWOptions, kAdamWScalars);
     update.decayed_elements = c.decayed;
     adamw_reference(update);
     update = state.update(kAdamWOptions, kAdamWScalars);
@@ -69,7 +69,7 @@ void update_with_half_gradients(AdamWState& state, const Run& run) {
     rounded.elements()[i] = to_bf16_nearest_even(state.gradient.elements()[i]);
   }
   for (int step = 0; step < 2; ++step) {
-    AdamWUpdate update = state.update(kAdamWOptions, kAdamWScalars);
+    ParameterUpdate update = state.update(kAdamWOptions, kAdamWScalars);
     update.gradient = view(rounded.elements());
     run(update);
   }
@@ -126,7 +126,7 @@ TEST_P(AdamWSharedMoments, HaveThoseBitsWithGradientsInBf16) {
   test::Training training(GetParam(), kElements);
   std::vector<Bf16> rounded(kElements);
   for (std::uint32_t t = 1; t <= 2; ++t) {
-    AdamWUpdate update = expected.step(t);
+    ParameterUpdate update = expected.step(t);
     for (std::size_t i = 0; i < rounded.size(); ++i) {
       rounded[i] = to_bf16_nearest_even(expected.gradient[i]);
     }
@@ -146,7 +146,7 @@ TEST_P(AdamWSharedMoments, HaveThoseBitsWhereverAGradientBegins) {
   test::Training expected(GetParam(), kElements);
   test::Training training(GetParam(), kElements);
   adamw_reference(expected.step(1));
-  AdamWUpdate update = training.step(1);
+  ParameterUpdate update = training.step(1);
   test::OffsetArray<float> gradient(kElements, 1);
   std::ranges::copy(training.gradient, gradient.elements().begin());
   update.gradient = view(gradient.elements());
@@ -169,7 +169,7 @@ TEST_P(AdamWSharedMoments, HaveThoseBitsAtTheEndsOfTheRange) {
 
 TEST(AdamWSharedMoments, EveryCodeIsReadAsTheReferenceReadsIt) {
   for (const test::Form& form : test::kForms) {
-    if (form.format.moments != MomentForm::kInt8) continue;
+    if (form.format.slot_form != SlotForm::kInt8) continue;
     SCOPED_TRACE(form.name);
     test::Training expected(form, 4096);
     test::Training training(form, 4096);
@@ -221,7 +221,7 @@ TEST_P(AdamWSharedMoments, AreLeftByASkippedUpdate) {
   test::Training training(GetParam(), kElements);
   run_shared(training.step(1));
   const test::Training expected = training;
-  AdamWUpdate update = training.step(2);
+  ParameterUpdate update = training.step(2);
   StepScalars scalars = *update.scalars;
   scalars.skips = 1;
   update.scalars = &scalars;

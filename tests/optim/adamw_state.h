@@ -21,8 +21,7 @@ inline constexpr AdamWOptions kAdamWOptions = {
 inline constexpr StepScalars kAdamWScalars = {
     .learning_rate = 3e-3F,
     .gradient_scale = 0.37F,
-    .bias_correction_1 = 0.19F,
-    .bias_correction_2 = 0.0975F,
+    .of_rule = {0.19F, 0.0975F},
 };
 
 enum class ParameterKind : std::uint8_t { kBf16, kFp16, kF32, kMaster, kSplit };
@@ -61,13 +60,13 @@ struct AdamWState {
         remainder(n, offset),
         kind(parameter_kind) {}
 
-  AdamWUpdate update(const AdamWOptions& options, const StepScalars& scalars) {
-    AdamWUpdate update;
+  ParameterUpdate update(const AdamWOptions& options, const StepScalars& scalars) {
+    ParameterUpdate update;
     update.gradient = view(gradient.elements());
     update.master =
         kind == ParameterKind::kSplit ? view(remainder.elements()) : view(master.elements());
-    update.moment1 = view(moment1.elements());
-    update.moment2 = view(moment2.elements());
+    update.slots[0] = view(moment1.elements());
+    update.slots[1] = view(moment2.elements());
     update.parameter = kind == ParameterKind::kMaster ? update.master
                        : kind == ParameterKind::kF32  ? view(parameter.elements())
                        : kind == ParameterKind::kFp16 ? view(fp16_parameter.elements())

@@ -26,10 +26,8 @@ TEST(AdamWReference, FollowsTheWrittenSequence) {
   state.moment2.elements()[0] = 8.0F;
   const AdamWOptions options = {
       .beta1 = 0.5F, .beta2 = 0.75F, .epsilon = 1.0F, .weight_decay = 0.5F};
-  const StepScalars scalars = {.learning_rate = 0.25F,
-                               .gradient_scale = 0.5F,
-                               .bias_correction_1 = 0.25F,
-                               .bias_correction_2 = 0.25F};
+  const StepScalars scalars = {
+      .learning_rate = 0.25F, .gradient_scale = 0.5F, .of_rule = {0.25F, 0.25F}};
   adamw_reference(state.update(options, scalars));
   // g = 4, m = 2 + (4 - 2)/2 = 3, v = 8 + (16 - 8)/4 = 10, mh = 12, d = sqrt(40) + 1
   EXPECT_EQ(state.moment1.elements()[0], 3.0F);
@@ -59,8 +57,8 @@ struct WideAdamW {
     const double lr = scalars.learning_rate;
     m = options.beta1 * m + (1.0 - options.beta1) * g;
     v = options.beta2 * v + (1.0 - options.beta2) * g * g;
-    const double mh = m / scalars.bias_correction_1;
-    const double vh = v / scalars.bias_correction_2;
+    const double mh = m / scalars.of_rule[0];
+    const double vh = v / scalars.of_rule[1];
     p -= lr * options.weight_decay * p;
     p -= lr * mh / (std::sqrt(vh) + options.epsilon);
   }
@@ -100,8 +98,8 @@ TEST_P(AdamWAgainstFp64, StaysWithinTheBoundFor100Steps) {
     StepScalars scalars;
     scalars.learning_rate = 1e-2F / std::floor(1.0F + static_cast<float>(t) / 50);
     scalars.gradient_scale = clip_coefficient(std::sqrt(squares), max_norm);
-    scalars.bias_correction_1 = static_cast<float>(1.0 - std::pow(double{options.beta1}, t));
-    scalars.bias_correction_2 = static_cast<float>(1.0 - std::pow(double{options.beta2}, t));
+    scalars.of_rule[0] = static_cast<float>(1.0 - std::pow(double{options.beta1}, t));
+    scalars.of_rule[1] = static_cast<float>(1.0 - std::pow(double{options.beta2}, t));
     rate_sum += scalars.learning_rate;
     EXPECT_EQ(scalars.gradient_scale < 0.5F, GetParam());
     adamw_cpu(context, state.update(options, scalars));
@@ -125,8 +123,8 @@ INSTANTIATE_TEST_SUITE_P(DecayAndClipping, AdamWAgainstFp64, testing::Bool());
 TEST(AdamWDeathTest, RefusesViewsOfDifferentLengths) {
   AdamWState state(8, 0, ParameterKind::kF32);
   const StepScalars scalars;
-  AdamWUpdate update = state.update({}, scalars);
-  update.moment2.shape[0] = 7;
+  ParameterUpdate update = state.update({}, scalars);
+  update.slots[1].shape[0] = 7;
   EXPECT_DEATH(adamw_reference(update), "7 and 8");
 }
 

@@ -26,14 +26,14 @@ struct Form {
 };
 
 inline constexpr Form kForms[] = {
-    {"split_bf16", {MasterForm::kSplit, MomentForm::kBf16}, DType::kBF16},
-    {"split_int8", {MasterForm::kSplit, MomentForm::kInt8}, DType::kBF16},
-    {"whole_bf16", {MasterForm::kFp32, MomentForm::kBf16}, DType::kBF16},
-    {"whole_int8", {MasterForm::kFp32, MomentForm::kInt8}, DType::kBF16},
-    {"fp16_bf16", {MasterForm::kFp32, MomentForm::kBf16}, DType::kF16},
-    {"fp16_int8", {MasterForm::kFp32, MomentForm::kInt8}, DType::kF16},
-    {"fp32_bf16", {MasterForm::kParameter, MomentForm::kBf16}, DType::kF32},
-    {"fp32_int8", {MasterForm::kParameter, MomentForm::kInt8}, DType::kF32},
+    {"split_bf16", {MasterForm::kSplit, SlotForm::kBf16}, DType::kBF16},
+    {"split_int8", {MasterForm::kSplit, SlotForm::kInt8}, DType::kBF16},
+    {"whole_bf16", {MasterForm::kFp32, SlotForm::kBf16}, DType::kBF16},
+    {"whole_int8", {MasterForm::kFp32, SlotForm::kInt8}, DType::kBF16},
+    {"fp16_bf16", {MasterForm::kFp32, SlotForm::kBf16}, DType::kF16},
+    {"fp16_int8", {MasterForm::kFp32, SlotForm::kInt8}, DType::kF16},
+    {"fp32_bf16", {MasterForm::kParameter, SlotForm::kBf16}, DType::kF32},
+    {"fp32_int8", {MasterForm::kParameter, SlotForm::kInt8}, DType::kF32},
 };
 
 // Parameters and state that start from zeros, and gradients of a step.
@@ -46,7 +46,7 @@ struct Training {
         state(form.format.bytes(elements)) {}
 
   // Sizes that differ within a block, zeros, whole blocks of zeros, and tiny ones.
-  AdamWUpdate step(std::uint32_t number) {
+  ParameterUpdate step(std::uint32_t number) {
     std::mt19937 random(number);
     for (std::size_t i = 0; i < gradient.size(); ++i) {
       const float unit = static_cast<float>(random() >> 8) * 0x1.0p-23F - 1.0F;
@@ -56,9 +56,9 @@ struct Training {
     }
     scalars.step = number;
     scalars.learning_rate = 1e-2F;
-    scalars.bias_correction_1 = static_cast<float>(1 - std::pow(0.9, number));
-    scalars.bias_correction_2 = static_cast<float>(1 - std::pow(0.95, number));
-    AdamWUpdate update;
+    scalars.of_rule[0] = static_cast<float>(1 - std::pow(0.9, number));
+    scalars.of_rule[1] = static_cast<float>(1 - std::pow(0.95, number));
+    ParameterUpdate update;
     update.gradient = view(std::span(gradient));
     update.parameter = view(parameter.data(), form.parameter, elements);
     set_state_views(update, form.format, state.data(), elements);
@@ -79,8 +79,8 @@ struct Training {
 
 // The update of a step from tiny gradients, blocks of which have the lowest exponents, to infinity
 // and NaN, blocks of which have the highest.
-inline AdamWUpdate step_to_the_ends_of_the_range(Training& training, std::uint32_t number) {
-  const AdamWUpdate update = training.step(number);
+inline ParameterUpdate step_to_the_ends_of_the_range(Training& training, std::uint32_t number) {
+  const ParameterUpdate update = training.step(number);
   const auto all_bits = std::bit_cast<float>(0xffffffffU);
   const float sizes[] = {1e-30F, 1e17F, 1.1e18F, 2e19F, 3e38F, -HUGE_VALF, NAN, -NAN, all_bits};
   for (std::size_t i = 0; i < training.gradient.size(); i += 3) {
@@ -91,18 +91,18 @@ inline AdamWUpdate step_to_the_ends_of_the_range(Training& training, std::uint32
 
 // The update of a training with int8 moments, which have every code in a block, under exponents of
 // the whole range.
-inline AdamWUpdate step_from_every_code(Training& training) {
+inline ParameterUpdate step_from_every_code(Training& training) {
   constexpr std::uint8_t kExponents[] = {0, 32, 33, 127, 245, 246};
-  const AdamWUpdate update = training.step(1);
+  const ParameterUpdate update = training.step(1);
   std::ranges::fill(training.gradient, 0.0F);
   for (std::int64_t i = 0; i < training.elements; ++i) {
     const std::int64_t block = i / kMomentBlock;
     const std::uint8_t exponent = kExponents[block % std::ssize(kExponents)];
-    codes_of(update.exponents1)[block] = exponent;
-    codes_of(update.exponents2)[block] = exponent;
+    codes_of(update.exponents[0])[block] = exponent;
+    codes_of(update.exponents[1])[block] = exponent;
     const auto code = static_cast<std::uint8_t>(exponent == 0 ? 0 : i % kMomentBlock);
-    codes_of(update.moment1)[i] = code;
-    codes_of(update.moment2)[i] = code;
+    codes_of(update.slots[0])[i] = code;
+    codes_of(update.slots[1])[i] = code;
   }
   return update;
 }

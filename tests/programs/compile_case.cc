@@ -36,16 +36,16 @@ DType type_of(CaseType type) {
   return DType::kF32;
 }
 
-MomentForm moments_of(CaseMoments moments) {
+SlotForm moments_of(CaseMoments moments) {
   switch (moments) {
     case CaseMoments::kFp32:
-      return MomentForm::kFp32;
+      return SlotForm::kFp32;
     case CaseMoments::kBf16:
-      return MomentForm::kBf16;
+      return SlotForm::kBf16;
     case CaseMoments::kInt8:
-      return MomentForm::kInt8;
+      return SlotForm::kInt8;
   }
-  return MomentForm::kFp32;
+  return SlotForm::kFp32;
 }
 
 PipelineSchedule schedule_of(CaseSchedule schedule) {
@@ -92,7 +92,7 @@ StepModel model_of(const ProgramCase& which) {
   const bool scales_loss = which.type == CaseType::kFp16;
   options.compute_type = scales_loss ? DType::kBF16 : type_of(which.type);
   options.gradient_type = which.has_bf16_gradients ? DType::kBF16 : DType::kF32;
-  options.optimizer.moments = moments_of(which.moments);
+  options.optimizer.slot_form = moments_of(which.moments);
   options.optimizer.splits_bf16_masters = which.splits_masters;
   options.placement.micro_batches = which.micro_batches;
   options.chunk_elements = which.chunk_blocks * kBlockElements;

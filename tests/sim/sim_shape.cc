@@ -31,7 +31,7 @@ EngineOptions options_of(int number) {
   options.batch = {1, 8};
   options.compute_type = bf16 ? DType::kBF16 : DType::kF32;
   options.placement.micro_batches = number == 0 ? 1 : 2;
-  options.optimizer.adamw.weight_decay = 0.1F;
+  options.optimizer.numbers.weight_decay = 0.1F;
   if (number >= 4) options.optimizer.max_grad_norm = 0;
   options.chunk_elements = 2 * kBlockElements;
   options.threads = 1;
@@ -75,9 +75,8 @@ RunInput SimShape::input_of(std::int64_t step) const {
   input.target_tokens = options_.batch.rows() * options_.placement.micro_batches;
   const auto number = static_cast<double>(step);
   input.scalars.learning_rate = static_cast<float>(2e-3 / std::sqrt(number));
-  const AdamWOptions& adamw = options_.optimizer.adamw;
-  input.scalars.bias_correction_1 = static_cast<float>(1.0 - std::pow(adamw.beta1, number));
-  input.scalars.bias_correction_2 = static_cast<float>(1.0 - std::pow(adamw.beta2, number));
+  const OptimizerOptions& optimizer = options_.optimizer;
+  input.scalars.of_rule = optimizer.rule->step_scalars(optimizer.numbers, step);
   return input;
 }
 

@@ -280,7 +280,7 @@ class Simulation {
     machine.hurry(true);
     write_checkpoint(
         kRunDir, {.step = step, .samples = step, .seed = SimShape::kSeed},
-        {shape_.options().model, shape_.layout()},
+        {shape_.options().model, shape_.layout(), *shape_.options().optimizer.rule},
         [&](StateField field, const UnitLayout& unit, std::int64_t begin, std::span<float> out) {
           machine.state().read(field, static_cast<std::int32_t>(unit.index), begin, out);
         },

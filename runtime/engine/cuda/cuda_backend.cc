@@ -5,7 +5,7 @@
 #include "kernels/cuda/cuda_rank_sum.h"
 #include "kernels/cuda/cudnn_attention.h"
 #include "memory/cuda/cuda_device.h"
-#include "optim/cuda/adamw_cuda.h"
+#include "optim/cuda/update_cuda.h"
 #include "parallel/nccl/nccl_communicator.h"
 #include "parallel/rank_order_sums.h"
 #include "runtime/engine/compute_backend.h"
@@ -20,7 +20,9 @@ class CudaComputeDevice final : public ComputeDevice {
         attention_(attention_choice(std::getenv("TERRACE_ATTENTION"))) {}
 
   Device& device() override { return *device_; }
-  LaneKernels kernels() override { return {&cuda_kernels(), &adamw_cuda, &products_, &attention_}; }
+  LaneKernels kernels() override {
+    return {&cuda_kernels(), &update_cuda, &products_, &attention_};
+  }
   std::unique_ptr<HostRegistration> lock(std::span<std::byte> host_memory) override {
     return std::make_unique<HostRegistration>(host_memory);
   }

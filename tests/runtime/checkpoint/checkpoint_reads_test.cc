@@ -95,7 +95,7 @@ class CheckpointReads : public testing::Test {
   CheckpointReads() {
     const ModelConfig model = wide_model();
     path_ = write_checkpoint(
-        directory_.path(), {.step = 1}, {model, parameter_layout(model)},
+        directory_.path(), {.step = 1}, {model, parameter_layout(model), *update_rules().front()},
         [](StateField, const UnitLayout&, std::int64_t begin, std::span<float> out) {
           for (std::size_t i = 0; i < out.size(); ++i) {
             out[i] = static_cast<float>(begin + static_cast<std::int64_t>(i));

@@ -25,7 +25,8 @@ class CheckpointTest : public testing::Test {
   std::string save(std::int64_t step, std::uint64_t seed) {
     const RandomState state(seed);
     return write_checkpoint(
-        directory_.path(), {step, 10 * step, seed, 64, 1000}, {config_, layout_},
+        directory_.path(), {step, 10 * step, seed, 64, 1000},
+        {config_, layout_, *update_rules().front()},
         [&state](StateField field, const UnitLayout& unit, std::int64_t begin,
                  std::span<float> out) { state.read(field, unit, begin, out); });
   }
@@ -89,10 +90,11 @@ TEST_F(CheckpointTest, KeepsTheLossScale) {
   const RandomState state(42);
   const LossScaleState scale = {
       .scale = 0x1p-3F, .good_steps = 417, .overflows_left = 1, .skipped_steps = 5'000'000'000};
-  const std::string path =
-      write_checkpoint(directory_.path(), {8, 80, 42, 64, 1000, scale}, {config_, layout_},
-                       [&state](StateField field, const UnitLayout& unit, std::int64_t begin,
-                                std::span<float> out) { state.read(field, unit, begin, out); });
+  const std::string path = write_checkpoint(
+      directory_.path(), {8, 80, 42, 64, 1000, scale}, {config_, layout_, *update_rules().front()},
+      [&state](StateField field, const UnitLayout& unit, std::int64_t begin, std::span<float> out) {
+        state.read(field, unit, begin, out);
+      });
   EXPECT_EQ(Checkpoint(path).progress().loss_scale, scale);
   edit_manifest(path, [](nlohmann::json& manifest) { manifest["loss_scale"].erase("good_steps"); });
   TERRACE_EXPECT_THROW_WITH(Checkpoint{path}, CorruptData, "good_steps");
@@ -103,21 +105,22 @@ TEST_F(CheckpointTest, KeepsTheDeviceWhereItIsKnown) {
   const std::string path = save(8, 42);
   edit_manifest(path, [](nlohmann::json& manifest) { manifest["device"] = 5; });
   TERRACE_EXPECT_THROW_WITH(Checkpoint{path}, CorruptData, "manifest.json");
-  const std::string known =
-      write_checkpoint(directory_.path(), {.step = 9, .device = "cuda"}, {config_, layout_},
-                       [](StateField, const UnitLayout&, std::int64_t, std::span<float> out) {
-                         std::ranges::fill(out, 0.0F);
-                       });
+  const std::string known = write_checkpoint(
+      directory_.path(), {.step = 9, .device = "cuda"}, {config_, layout_, *update_rules().front()},
+      [](StateField, const UnitLayout&, std::int64_t, std::span<float> out) {
+        std::ranges::fill(out, 0.0F);
+      });
   EXPECT_EQ(Checkpoint(known).progress().device, "cuda");
 }
 
 TEST_F(CheckpointTest, KeepsTheHashOfTheDataWhereItIsKnown) {
   EXPECT_EQ(Checkpoint(save(7, 42)).progress().data_hash, std::nullopt);
-  const std::string known = write_checkpoint(
-      directory_.path(), {.step = 9, .data_hash = 0xfedcba9876543210U}, {config_, layout_},
-      [](StateField, const UnitLayout&, std::int64_t, std::span<float> out) {
-        std::ranges::fill(out, 0.0F);
-      });
+  const std::string known =
+      write_checkpoint(directory_.path(), {.step = 9, .data_hash = 0xfedcba9876543210U},
+                       {config_, layout_, *update_rules().front()},
+                       [](StateField, const UnitLayout&, std::int64_t, std::span<float> out) {
+                         std::ranges::fill(out, 0.0F);
+                       });
   EXPECT_EQ(Checkpoint(known).progress().data_hash, 0xfedcba9876543210U);
   edit_manifest(known, [](nlohmann::json& manifest) { manifest["data_xxh3"] = "12"; });
   TERRACE_EXPECT_THROW_WITH(Checkpoint{known}, CorruptData, "12 is no checksum");
@@ -132,10 +135,10 @@ TEST_F(CheckpointTest, NamesThePieceThatIsDamaged) {
   const UnitLayout& unit = layout_[1];
   std::vector<float> out(10);
   checkpoint.read(StateField::kMaster, unit, unit.elements - 10, out);
-  checkpoint.read(StateField::kMoment1, layout_[2], 0, out);
+  checkpoint.read(StateField::kSlot0, layout_[2], 0, out);
   const auto bytes = static_cast<std::uint64_t>(unit.elements) * sizeof(float);
   TERRACE_EXPECT_THROW_WITH(
-      checkpoint.read(StateField::kMoment1, unit, unit.elements - 10, out), CorruptData,
+      checkpoint.read(StateField::kSlot0, unit, unit.elements - 10, out), CorruptData,
       fmt::format("exp_avg-00001.safetensors: the {} bytes at offset 4096 ", bytes));
 }
 
@@ -265,11 +268,11 @@ TEST_F(CheckpointTest, RefusesAModelThatHasLess) {
   ModelConfig config = config_;
   config.has_qkv_bias = config.has_projection_bias = true;
   const std::vector<UnitLayout> layout = parameter_layout(config);
-  const std::string path =
-      write_checkpoint(directory_.path(), {6, 60, 42, 64, 1000}, {config, layout},
-                       [](StateField, const UnitLayout&, std::int64_t, std::span<float> out) {
-                         std::ranges::fill(out, 0.0F);
-                       });
+  const std::string path = write_checkpoint(
+      directory_.path(), {6, 60, 42, 64, 1000}, {config, layout, *update_rules().front()},
+      [](StateField, const UnitLayout&, std::int64_t, std::span<float> out) {
+        std::ranges::fill(out, 0.0F);
+      });
   Checkpoint checkpoint(path);
   TERRACE_EXPECT_THROW_WITH(checkpoint.open(layout_), ConfigError,
                             "has 13 tensors, and the model has 9 there");

@@ -103,7 +103,7 @@ TEST(TrainConfig, DefaultsAreThoseOfTheInterface) {
   EXPECT_EQ(options.batch.gradient_accumulation_steps, 1);
   EXPECT_EQ(options.optimizer.learning_rate, 3e-4);
   EXPECT_FALSE(options.optimizer.min_learning_rate);
-  EXPECT_EQ(options.optimizer.adam_beta2, 0.95);
+  EXPECT_EQ(options.optimizer.numbers().values.at(1), 0.95F);
   EXPECT_EQ(options.precision, Precision::kBf16);
   EXPECT_FALSE(options.tiers.device_memory);
   EXPECT_FALSE(options.tiers.threads);
@@ -194,9 +194,9 @@ TEST(TrainConfig, EveryFlagSetsItsOption) {
   EXPECT_EQ(options.optimizer.warmup_steps, 4);
   EXPECT_EQ(options.optimizer.lr_scheduler_type, LrSchedulerType::kLinear);
   EXPECT_EQ(options.optimizer.weight_decay, 0.2);
-  EXPECT_EQ(options.optimizer.adam_beta1, 0.8);
-  EXPECT_EQ(options.optimizer.adam_beta2, 0.85);
-  EXPECT_EQ(options.optimizer.adam_epsilon, 1e-6);
+  EXPECT_EQ(options.optimizer.numbers().values.at(0), 0.8F);
+  EXPECT_EQ(options.optimizer.numbers().values.at(1), 0.85F);
+  EXPECT_EQ(options.optimizer.numbers().values.at(2), 1e-6F);
   EXPECT_EQ(options.optimizer.max_grad_norm, 0.0);
   EXPECT_EQ(options.precision, Precision::kFp32);
 }

@@ -358,9 +358,9 @@ TEST_P(EngineBits, Masters) {
 // Moments of each form have bits of their own, and keep them whatever the switches.
 class EngineBitsOfMoments : public EngineBits {
  protected:
-  void expect_equal_with(MomentForm moments) {
+  void expect_equal_with(SlotForm moments) {
     EngineOptions plain = plain_options();
-    plain.optimizer.moments = moments;
+    plain.optimizer.slot_form = moments;
     const TrainedRun expected = train_tiny(plain, kSteps);
     EXPECT_NE(expected.curve.losses.back(), plain_run().curve.losses.back());
     for (const auto& set : switches()) {
@@ -397,8 +397,8 @@ class EngineBitsOfMoments : public EngineBits {
   }
 };
 
-TEST_P(EngineBitsOfMoments, Bf16) { expect_equal_with(MomentForm::kBf16); }
-TEST_P(EngineBitsOfMoments, Int8) { expect_equal_with(MomentForm::kInt8); }
+TEST_P(EngineBitsOfMoments, Bf16) { expect_equal_with(SlotForm::kBf16); }
+TEST_P(EngineBitsOfMoments, Int8) { expect_equal_with(SlotForm::kInt8); }
 
 TEST_P(EngineBits, LookaheadChangesThePeak) {
   EngineOptions options = plain_options();
@@ -458,12 +458,12 @@ TEST_P(EngineBits, UpdatesThatDoNotWaitForTheNorm) {
 // curve.
 class EngineBitsResumed : public EngineBits {
  protected:
-  void expect_resumed(MomentForm moments);
+  void expect_resumed(SlotForm moments);
 };
 
-void EngineBitsResumed::expect_resumed(MomentForm moments) {
+void EngineBitsResumed::expect_resumed(SlotForm moments) {
   EngineOptions plain = plain_options();
-  plain.optimizer.moments = moments;
+  plain.optimizer.slot_form = moments;
   const TrainedRun whole = train_tiny(plain, kSteps);
   EngineOptions second = plain;
   all_on_nvme_from_device(second);
@@ -483,7 +483,7 @@ void EngineBitsResumed::expect_resumed(MomentForm moments) {
 }
 
 TEST_P(EngineBitsResumed, InOtherTiers) {
-  for (const MomentForm moments : {MomentForm::kFp32, MomentForm::kBf16, MomentForm::kInt8}) {
+  for (const SlotForm moments : {SlotForm::kFp32, SlotForm::kBf16, SlotForm::kInt8}) {
     SCOPED_TRACE(static_cast<int>(moments));
     expect_resumed(moments);
   }

@@ -60,7 +60,7 @@ inline EngineOptions tiny_options(const ModelConfig& model, DType type) {
   options.placement.unified = true;
   options.placement.recompute = false;
   options.placement.order = MicroBatchOrder::kMicroBatchMajor;
-  options.optimizer.adamw.weight_decay = 0.1F;
+  options.optimizer.numbers.weight_decay = 0.1F;
   options.optimizer.max_grad_norm = 1.6;
   options.chunk_elements = 2 * kBlockElements;
   options.threads = 2;

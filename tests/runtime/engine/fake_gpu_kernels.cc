@@ -129,8 +129,9 @@ void visit(NormPartials& op, Move&& move) {
   move(op.gradient, op.partials);
 }
 template <typename Move>
-void visit(AdamWUpdate& op, Move&& move) {
-  move(op.gradient, op.master, op.moment1, op.moment2, op.exponents1, op.exponents2, op.parameter);
+void visit(ParameterUpdate& op, Move&& move) {
+  move(op.gradient, op.master, op.slots[0], op.slots[1], op.exponents[0], op.exponents[1],
+       op.parameter);
 }
 
 FakeGpuQueue& queue_of(const KernelContext& context) {
@@ -291,11 +292,12 @@ int unprepared_attention_calls() {
   return prepared.unprepared_calls;
 }
 
-void fake_gpu_update(const KernelContext& context, const AdamWUpdate& update) {
+void fake_gpu_update(const KernelContext& context, const UpdateRule& rule,
+                     const ParameterUpdate& update) {
   FakeGpuQueue& queue = queue_of(context);
-  AdamWUpdate moved = real_op(queue.state(), update);
+  ParameterUpdate moved = real_op(queue.state(), update);
   moved.scalars = reinterpret_cast<const StepScalars*>(queue.state().real(update.scalars));
-  queue.queue([real = real_context(context), moved] { adamw_cpu(real, moved); });
+  queue.queue([real = real_context(context), &rule, moved] { rule.cpu(real, moved); });
 }
 
 }  // namespace terrace::test

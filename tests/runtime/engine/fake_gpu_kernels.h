@@ -28,6 +28,7 @@ const KernelTable& fake_gpu_host_kernels(bool has_shared_kernels);
 // many calls were of shapes that had not been.
 void forget_prepared_attention();
 int unprepared_attention_calls();
-void fake_gpu_update(const KernelContext& context, const AdamWUpdate& update);
+void fake_gpu_update(const KernelContext& context, const UpdateRule& rule,
+                     const ParameterUpdate& update);
 
 }  // namespace terrace::test

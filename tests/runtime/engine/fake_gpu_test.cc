@@ -152,7 +152,7 @@ TEST_P(FakeGpuEngine, WithOtherOrdersAndTypes) {
   });
   expect_equal([](EngineOptions& options) { options.gradient_type = DType::kBF16; });
   expect_equal([](EngineOptions& options) {
-    options.optimizer.moments = MomentForm::kInt8;
+    options.optimizer.slot_form = SlotForm::kInt8;
     options.optimizer.max_grad_norm = 0;
   });
 }
@@ -180,11 +180,11 @@ TEST_P(FakeGpuEngine, WithUpdatesDividedBetweenHostAndDevice) {
 
 TEST_P(FakeGpuEngine, WithUpdatesDividedAndEveryFormOfState) {
   for (const double share : {0.4, 1.0}) {
-    for (const MomentForm moments : {MomentForm::kFp32, MomentForm::kBf16, MomentForm::kInt8}) {
+    for (const SlotForm moments : {SlotForm::kFp32, SlotForm::kBf16, SlotForm::kInt8}) {
       for (const bool splits : {true, false}) {
         expect_equal([=](EngineOptions& options) {
           streamed(Tier::kHost, Tier::kHost, share)(options);
-          options.optimizer.moments = moments;
+          options.optimizer.slot_form = moments;
           options.optimizer.splits_bf16_masters = splits;
         });
       }

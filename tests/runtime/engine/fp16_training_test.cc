@@ -152,11 +152,11 @@ TEST_F(Fp16Training, UpdatesWaitForTheNormAlsoWithoutClipping) {
 
 TEST_F(Fp16Training, ASkippedStepLeavesTheStateAsItIs) {
   for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kNvme}) {
-    for (const MomentForm moments : {MomentForm::kFp32, MomentForm::kBf16, MomentForm::kInt8}) {
+    for (const SlotForm moments : {SlotForm::kFp32, SlotForm::kBf16, SlotForm::kInt8}) {
       SCOPED_TRACE(std::string(name_of(tier)) + " " + std::to_string(static_cast<int>(moments)));
       EngineOptions options = this->options();
       all_on(options, false, tier);
-      options.optimizer.moments = moments;
+      options.optimizer.slot_form = moments;
       options.optimizer.loss_scale = {.initial = 4 * kFits, .window = 1, .hysteresis = 1};
       const EnginePlan plan = plan_engine(options);
       SilentLog log;

@@ -22,9 +22,9 @@ EngineOptions convergence_options() {
 }
 
 // The mean loss of the last steps, from parameters of a seed.
-double final_loss(EngineOptions options, MomentForm moments, std::uint64_t seed) {
+double final_loss(EngineOptions options, SlotForm moments, std::uint64_t seed) {
   constexpr std::int64_t kLast = 30;
-  options.optimizer.moments = moments;
+  options.optimizer.slot_form = moments;
   options.optimizer.seed = seed;
   const EnginePlan plan = plan_engine(options);
   SilentLog log;
@@ -37,7 +37,7 @@ double final_loss(EngineOptions options, MomentForm moments, std::uint64_t seed)
   return std::accumulate(losses.end() - kLast, losses.end(), 0.0) / kLast;
 }
 
-class MomentsConvergence : public testing::TestWithParam<MomentForm> {};
+class MomentsConvergence : public testing::TestWithParam<SlotForm> {};
 
 // What narrow moments change must be small beside what another seed changes, which nobody would
 // call another result: within a tenth of the spread of four seeds. (Here that is 0.0046 nats; bf16
@@ -46,7 +46,7 @@ TEST_P(MomentsConvergence, FinalLossIsThatOfFp32Moments) {
   const EngineOptions options = convergence_options();
   std::vector<double> exact, narrow;
   for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
-    exact.push_back(final_loss(options, MomentForm::kFp32, seed));
+    exact.push_back(final_loss(options, SlotForm::kFp32, seed));
     narrow.push_back(final_loss(options, GetParam(), seed));
     EXPECT_NE(narrow.back(), exact.back());
   }
@@ -57,9 +57,9 @@ TEST_P(MomentsConvergence, FinalLossIsThatOfFp32Moments) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Forms, MomentsConvergence,
-                         testing::Values(MomentForm::kBf16, MomentForm::kInt8),
+                         testing::Values(SlotForm::kBf16, SlotForm::kInt8),
                          [](const auto& instance) {
-                           return instance.param == MomentForm::kBf16 ? "bf16" : "int8";
+                           return instance.param == SlotForm::kBf16 ? "bf16" : "int8";
                          });
 
 }  // namespace

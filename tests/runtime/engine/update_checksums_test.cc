@@ -16,9 +16,9 @@ namespace {
 // A program whose state is on NVMe, its arena, and its extents in memory.
 class UpdateChecksumsTest : public ::testing::Test {
  protected:
-  void prepare(MomentForm moments, bool parameters_on_nvme, std::int32_t blocks_per_chunk = 2) {
+  void prepare(SlotForm moments, bool parameters_on_nvme, std::int32_t blocks_per_chunk = 2) {
     EngineOptions options = tiny_options(tiny_model("gpt2", true, false), DType::kBF16);
-    options.optimizer.moments = moments;
+    options.optimizer.slot_form = moments;
     options.chunk_elements = blocks_per_chunk * kBlockElements;
     options.placement.optimizer = Tier::kNvme;
     if (parameters_on_nvme) options.placement.parameters = Tier::kNvme;
@@ -80,7 +80,7 @@ class UpdateChecksumsTest : public ::testing::Test {
 };
 
 TEST_F(UpdateChecksumsTest, AreThoseOfStateAndOfWrittenParameters) {
-  prepare(MomentForm::kFp32, true);
+  prepare(SlotForm::kFp32, true);
   expect_all(Lane::kRead, Account::kOptimizerState);
   expect_all(Lane::kWrite, Account::kOptimizerState);
   expect_all(Lane::kWrite, Account::kParameters);
@@ -89,7 +89,7 @@ TEST_F(UpdateChecksumsTest, AreThoseOfStateAndOfWrittenParameters) {
 }
 
 TEST_F(UpdateChecksumsTest, ParametersInMemoryHaveNone) {
-  prepare(MomentForm::kFp32, false);
+  prepare(SlotForm::kFp32, false);
   expect_all(Lane::kRead, Account::kOptimizerState);
   expect_simulated_alike();
   for (const Op& op : program().ops) {
@@ -101,7 +101,7 @@ TEST_F(UpdateChecksumsTest, ParametersInMemoryHaveNone) {
 
 // Exponents of 8-bit moments are fewer bytes than a checksum is of.
 TEST_F(UpdateChecksumsTest, StateWhosePartsShareAChecksumIsTheStores) {
-  prepare(MomentForm::kInt8, true);
+  prepare(SlotForm::kInt8, true);
   expect_none(Lane::kRead, Account::kOptimizerState);
   expect_none(Lane::kWrite, Account::kOptimizerState);
   expect_all(Lane::kWrite, Account::kParameters);
@@ -110,7 +110,7 @@ TEST_F(UpdateChecksumsTest, StateWhosePartsShareAChecksumIsTheStores) {
 // A block has 8 KiB of bf16 moments: of an odd number of blocks, the first moment's end and the
 // second's begin share a checksum.
 TEST_F(UpdateChecksumsTest, SoIsThatOfOddChunksWithBf16Moments) {
-  prepare(MomentForm::kBf16, false);
+  prepare(SlotForm::kBf16, false);
   int odd = 0;
   for (const Op& op : program().ops) {
     if (op.account != Account::kOptimizerState || op.unit < 0) continue;
@@ -124,7 +124,7 @@ TEST_F(UpdateChecksumsTest, SoIsThatOfOddChunksWithBf16Moments) {
 }
 
 TEST_F(UpdateChecksumsTest, EveryByteOfAStateIsCompared) {
-  prepare(MomentForm::kFp32, false);
+  prepare(SlotForm::kFp32, false);
   for (const Op& op : program().ops) {
     if (op.kind != OpKind::kUpdate || op.unit > 1) continue;
     const UpdateChecksums::Parts& parts = *checksums_->parts_of(op);
@@ -145,7 +145,7 @@ TEST_F(UpdateChecksumsTest, EveryByteOfAStateIsCompared) {
 
 TEST_F(UpdateChecksumsTest, BlocksAreIndependent) {
   constexpr std::int64_t kBlock = UpdateChecksums::kBlock;
-  prepare(MomentForm::kFp32, true, 40);
+  prepare(SlotForm::kFp32, true, 40);
   for (const Op& op : program().ops) {
     const std::int64_t elements =
         op.kind == OpKind::kUpdate ? plan_.model.state_home(op.unit, op.chunk).count : 0;

@@ -1,0 +1,28 @@
+#include "optim/update_rule.h"
+
+namespace terrace {
+
+RuleOptions standard_options(const UpdateRule& rule) {
+  RuleOptions options;
+  for (std::size_t i = 0; i < rule.hyperparameters.size(); ++i) {
+    options.values.at(i) = static_cast<float>(rule.hyperparameters[i].standard);
+  }
+  return options;
+}
+
+void set_state_views(ParameterUpdate& update, const StateFormat& format, std::byte* state,
+                     std::int64_t elements) {
+  const StateLayout layout = format.layout(elements);
+  const auto part_view = [&](const StatePart& part) {
+    return view(state + part.begin, part.dtype,
+                static_cast<std::int64_t>(part.size_bytes / size_of(part.dtype)));
+  };
+  for (std::size_t slot = 0; slot < kMostSlots; ++slot) {
+    update.slots.at(slot) = part_view(layout.slots.at(slot));
+    update.exponents.at(slot) = part_view(layout.exponents.at(slot));
+  }
+  update.master =
+      format.master == MasterForm::kParameter ? update.parameter : part_view(layout.master);
+}
+
+}  // namespace terrace
