@@ -1,4 +1,6 @@
-# Everything comes from the system's packages (tools/install-deps.sh); nothing is downloaded.
+# Everything comes from the system's packages (tools/install-deps.sh); nothing is downloaded. A project
+# that builds Terrace as a part of it links the packages with Terrace's libraries.
+set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL ON)
 
 find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
@@ -7,11 +9,11 @@ find_package(TBB REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(dnnl REQUIRED)
-pkg_check_modules(liburing REQUIRED IMPORTED_TARGET liburing)
-pkg_check_modules(hwloc REQUIRED IMPORTED_TARGET hwloc)
-pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
-pkg_check_modules(highway REQUIRED IMPORTED_TARGET libhwy)
-pkg_check_modules(tomlplusplus REQUIRED IMPORTED_TARGET tomlplusplus)
+pkg_check_modules(liburing REQUIRED IMPORTED_TARGET GLOBAL liburing)
+pkg_check_modules(hwloc REQUIRED IMPORTED_TARGET GLOBAL hwloc)
+pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET GLOBAL libxxhash)
+pkg_check_modules(highway REQUIRED IMPORTED_TARGET GLOBAL libhwy)
+pkg_check_modules(tomlplusplus REQUIRED IMPORTED_TARGET GLOBAL tomlplusplus)
 
 # Asked for by who runs several processes; without it MpiSession refuses.
 if(TERRACE_MPI)

@@ -1,5 +1,6 @@
 # How every library, program and test of the project is compiled.
 
+# Of the project alone: who links its libraries gets none of these.
 add_library(terrace_flags INTERFACE)
 set(terrace_warnings -Wall -Wextra -Wconversion -Wno-sign-conversion $<$<BOOL:${TERRACE_WERROR}>:-Werror>)
 target_compile_options(
@@ -42,7 +43,9 @@ function(terrace_add_folders)
   endforeach()
 endfunction()
 
-# terrace_folder(NAME SOURCES... DEPENDS targets...): the static library terrace_NAME of a folder.
+# terrace_folder(NAME SOURCES... DEPENDS targets...): the static library terrace_NAME of a folder, for
+# who builds Terrace as a part of another project Terrace::NAME. It brings the C++ standard that its
+# headers need, and the folder that they are named from.
 function(terrace_folder name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;DEPENDS;PRIVATE_DEPENDS")
   add_library(terrace_${name} STATIC ${arg_SOURCES})
@@ -53,10 +56,13 @@ function(terrace_folder name)
       set_source_files_properties(${source} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
     endif()
   endforeach()
+  add_library(Terrace::${name} ALIAS terrace_${name})
+  target_compile_features(terrace_${name} PUBLIC cxx_std_20)
+  target_include_directories(terrace_${name} PUBLIC ${PROJECT_SOURCE_DIR})
   target_link_libraries(
     terrace_${name}
-    PUBLIC terrace_flags ${arg_DEPENDS}
-    PRIVATE ${arg_PRIVATE_DEPENDS})
+    PUBLIC ${arg_DEPENDS}
+    PRIVATE terrace_flags ${arg_PRIVATE_DEPENDS})
 endfunction()
 
 # Each test of the program by its own name, as the program lists them when ctest starts: one that cannot

@@ -50,7 +50,7 @@ struct StepScalars {
   float learning_rate = 0;
   float gradient_scale = 1;  // clip coefficient, times 1/loss scale: g' = g * gradient_scale
   std::array<float, kMostRuleScalars> of_rule = {1, 1};  // UpdateRule::step_scalars
-  std::uint32_t step = 0;                            // counted from 1
+  std::uint32_t step = 0;                                // counted from 1
   std::uint32_t skips = 0;  // 1: gradients overflowed, and updates leave all as it is
 };
 

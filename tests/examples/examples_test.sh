@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Builds and runs the programs of examples/: examples_test.sh SOURCE BUILD CMAKE_OPTION...
+#
+# The project of examples/ names no C++ standard and no flags: what Terrace's headers need comes with its
+# libraries, and nothing else does.
+set -euo pipefail
+source_dir=$1
+build=$2
+shift 2
+
+cmake -S "$source_dir/examples" -B "$build" -DCMAKE_EXPORT_COMPILE_COMMANDS=ON "$@" >/dev/null
+cmake --build "$build" --parallel 2 >/dev/null
+
+drive=$(mktemp -d)
+trap 'rm -rf "$drive"' EXIT
+for example in store adamw_on_nvme; do
+  "$build/$example" "$drive"
+  # Nothing is left on the drive, and a directory that is not there is named.
+  [[ -z $(ls -A "$drive") ]] || { echo "$example leaves files: $(ls -A "$drive")" >&2; exit 1; }
+  if told=$("$build/$example" "$drive/absent" 2>&1); then
+    echo "$example takes a directory that is not there" >&2
+    exit 1
+  fi
+  [[ $told == *absent* ]] || { echo "$example does not name the directory: $told" >&2; exit 1; }
+done
+
+# Terrace's own warnings and arithmetic are not for who links it.
+command=$(grep -F '"command"' "$build/compile_commands.json" | grep -F examples/store.cc)
+for flag in -Wall -Wextra -Werror -Wconversion -ffp-contract -fmacro-prefix-map; do
+  [[ $command != *"$flag"* ]] || { echo "$flag reaches who links Terrace: $command" >&2; exit 1; }
+done
