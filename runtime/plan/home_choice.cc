@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "runtime/plan/order_bound.h"
 #include "runtime/plan/update_split.h"
 
 namespace terrace {
@@ -47,10 +48,19 @@ MicroBatchOrder HomeChoice::smallest_order() const {
 
 std::optional<StepPlan> HomeChoice::choose() const {
   if (request_.order.has_value() || has_one_order()) return try_order(smallest_order());
-  std::optional<StepPlan> first = try_order(MicroBatchOrder::kMicroBatchMajor);
-  std::optional<StepPlan> second = try_order(MicroBatchOrder::kLayerMajor);
-  if (!first.has_value() || !second.has_value()) return first.has_value() ? first : second;
-  return moved_bytes(second->program) < moved_bytes(first->program) ? second : first;
+  std::optional<StepPlan> layers = try_order(MicroBatchOrder::kLayerMajor);
+  if (layers.has_value() && moved_bytes(layers->program) < least_moved_of_other_order()) {
+    return layers;
+  }
+  std::optional<StepPlan> whole = try_order(MicroBatchOrder::kMicroBatchMajor);
+  if (!layers.has_value() || !whole.has_value()) return whole.has_value() ? whole : layers;
+  return moved_bytes(layers->program) < moved_bytes(whole->program) ? layers : whole;
+}
+
+double HomeChoice::least_moved_of_other_order() const {
+  const auto& budget = budgets_.at(static_cast<std::size_t>(compute_tier()));
+  if (!budget.has_value()) return 0;
+  return least_moved_micro_batch_major(model_, request_.micro_batches, request_.unified, *budget);
 }
 
 // The device gives its states to the host before it recomputes, which a host without room cannot

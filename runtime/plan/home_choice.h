@@ -48,6 +48,8 @@ class HomeChoice {
   bool has_one_order() const;
   MicroBatchOrder smallest_order() const;
 
+  // A lower bound for micro-batch-major order: its programs are the large ones.
+  double least_moved_of_other_order() const;
   std::optional<StepPlan> try_order(MicroBatchOrder order) const;
   std::optional<StepPlan> with_fewest_concessions(MicroBatchOrder order) const;
   std::optional<std::size_t> fewest_of(Tier tier, FunctionRef<bool(std::size_t)> passes) const;

@@ -18,6 +18,32 @@ constexpr std::array<double, 8> kBudgetShares = {1.0, 0.96, 0.92, 0.88, 0.8, 0.7
 // What is tried of slack, the most first.
 constexpr std::array<std::int32_t, 6> kSlackStages = {32, 16, 8, 4, 2, 1};
 
+// A step with its movement, of which budgets decide only the fetch plan: it is made once, and every
+// share of the budgets is tried on it. Borrows all.
+class DraftedStep {
+ public:
+  DraftedStep(const StepModel& model, const StepPolicy& policy)
+      : model_(model),
+        policy_(policy),
+        stages_(add_recompute(schedule_step(model, policy), policy)),
+        draft_(add_movement(model, policy, stages_)) {}
+
+  const Draft& draft() const { return draft_; }
+
+  FetchPlan fetches(const TierBudgets& budgets) const {
+    return plan_fetches(model_, policy_, stages_, draft_, budgets);
+  }
+  LinearDraft linear(const FetchPlan& plan, const Slack& slack = {}) const {
+    return linearize(draft_, static_cast<std::int32_t>(stages_.size()), plan, slack);
+  }
+
+ private:
+  const StepModel& model_;
+  const StepPolicy& policy_;
+  std::vector<Stage> stages_;
+  Draft draft_;
+};
+
 TierBudgets share_of(const TierBudgets& budgets, double share) {
   TierBudgets shares = budgets;
   for (auto& budget : shares) {
@@ -42,8 +68,8 @@ void charge_slack(Program& wider, const Program& narrow) {
 // The program placed anew with as much slack as the budgets leave room for. Where a tier has no
 // budget nothing says what may be used: none. Slack takes what is there, so it is packed no lower
 // than the budget.
-Program with_slack(const Program& narrow, const Draft& draft, const TierBudgets& budgets,
-                   const Program* base) {
+Program with_slack(const Program& narrow, const DraftedStep& step, const FetchPlan& plan,
+                   const TierBudgets& budgets, const Program* base) {
   Program program = narrow;
   Slack slack{};
   TierBudgets enough;
@@ -53,9 +79,9 @@ Program with_slack(const Program& narrow, const Draft& draft, const TierBudgets&
     enough.at(t) = budgets.at(t);
     for (const std::int32_t stages : kSlackStages) {
       slack.at(t) = stages;
-      const LinearDraft linear = linearize(draft, slack);
-      if (!live_over_budget(draft, linear, budgets)) {
-        Program wider = place(draft, linear, base, enough);
+      const LinearDraft linear = step.linear(plan, slack);
+      if (!live_over_budget(step.draft(), linear, budgets)) {
+        Program wider = place(step.draft(), linear, base, enough);
         if (tiers_over_budget(wider, budgets).empty()) {
           program = std::move(wider);
           break;
@@ -74,53 +100,47 @@ Program with_slack(const Program& narrow, const Draft& draft, const TierBudgets&
 bool can_fit(const StepModel& model, const StepPolicy& policy, const TierBudgets& budgets,
              Tier tier) {
   TERRACE_CHECK_EQ(model.units.size(), policy.homes.size());
-  const std::vector<Stage> stages = add_recompute(schedule_step(model, policy), policy);
+  const DraftedStep step(model, policy);
   // The least first. That it does not fit is not all: prefetching changes what lives together.
-  return std::ranges::any_of(
-      std::array{kBudgetShares.back(), kBudgetShares.front()}, [&](double share) {
-        const FetchPlan plan = plan_fetches(model, policy, stages, share_of(budgets, share));
-        const Draft draft = add_movement(model, policy, stages, plan);
-        return fits_tier(draft, linearize(draft), tier, budgets);
-      });
+  return std::ranges::any_of(std::array{kBudgetShares.back(), kBudgetShares.front()},
+                             [&](double share) {
+                               const FetchPlan plan = step.fetches(share_of(budgets, share));
+                               return fits_tier(step.draft(), step.linear(plan), tier, budgets);
+                             });
 }
 
 std::array<std::size_t, kTierCount> least_live_bytes(const StepModel& model,
                                                      const StepPolicy& policy) {
-  const std::vector<Stage> stages = add_recompute(schedule_step(model, policy), policy);
+  const DraftedStep step(model, policy);
   TierBudgets nothing;
   nothing.fill(0);
-  const FetchPlan plan = plan_fetches(model, policy, stages, nothing);
-  const Draft draft = add_movement(model, policy, stages, plan);
-  const LinearDraft linear = linearize(draft);
+  const LinearDraft linear = step.linear(step.fetches(nothing));
   std::array<std::size_t, kTierCount> bytes{};
   for (const Tier tier : kTiers) {
-    bytes.at(static_cast<std::size_t>(tier)) = live_peak(draft, linear, tier);
+    bytes.at(static_cast<std::size_t>(tier)) = live_peak(step.draft(), linear, tier);
   }
   return bytes;
 }
 
 Program compile_least(const StepModel& model, const StepPolicy& policy,
                       const TierBudgets& budgets) {
-  const std::vector<Stage> stages = add_recompute(schedule_step(model, policy), policy);
-  const FetchPlan plan = plan_fetches(model, policy, stages, share_of(budgets, 0));
-  const Draft draft = add_movement(model, policy, stages, plan);
-  return place(draft, linearize(draft), nullptr, budgets);
+  const DraftedStep step(model, policy);
+  return place(step.draft(), step.linear(step.fetches(share_of(budgets, 0))), nullptr, budgets);
 }
 
 Program compile_step(const StepModel& model, const StepPolicy& policy, const TierBudgets& budgets,
                      const Program* base) {
   TERRACE_CHECK_EQ(model.units.size(), policy.homes.size());
-  const std::vector<Stage> stages = add_recompute(schedule_step(model, policy), policy);
+  const DraftedStep step(model, policy);
   Program program;
   for (const double share : kBudgetShares) {
-    const FetchPlan plan = plan_fetches(model, policy, stages, share_of(budgets, share));
-    const Draft draft = add_movement(model, policy, stages, plan);
-    const LinearDraft linear = linearize(draft);
+    const FetchPlan plan = step.fetches(share_of(budgets, share));
+    const LinearDraft linear = step.linear(plan);
     const bool is_last = share == kBudgetShares.back();
-    if (!is_last && live_over_budget(draft, linear, budgets)) continue;
-    program = place(draft, linear, base, budgets);
+    if (!is_last && live_over_budget(step.draft(), linear, budgets)) continue;
+    program = place(step.draft(), linear, base, budgets);
     if (!tiers_over_budget(program, budgets).empty()) continue;
-    program = with_slack(program, draft, budgets, base);
+    program = with_slack(program, step, plan, budgets, base);
     break;
   }
   program.units = static_cast<std::int32_t>(model.unit_count());

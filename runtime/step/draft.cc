@@ -65,13 +65,8 @@ void check_keys(const Draft& draft) {
 Mover Mover::load(Draft& draft, const Load& load, const Labels& labels) {
   draft.loads.push_back(load);
   const auto number = static_cast<std::int32_t>(draft.loads.size()) - 1;
-  const Phase phase = load.is_late || load.is_carried ? Phase::kLateLoad : Phase::kLoad;
-  Mover mover(draft, load.issue_stage, phase, number, labels);
-  if (load.is_carried) {
-    mover.labels_.deferred = false;
-    mover.life_ = Life::kCarried;
-  }
-  return mover;
+  const Phase phase = load.is_late ? Phase::kLateLoad : Phase::kLoad;
+  return Mover(draft, load.need_stage, phase, number, labels);
 }
 
 Mover Mover::store(Draft& draft, std::int32_t stage, const Labels& labels) {
@@ -128,7 +123,8 @@ Range Mover::bring(const Range& source, Tier tier, std::int32_t chunk) {
   if (draft_.tier_of(source) == tier) return source;
   const BufferId arrived = draft_.add_buffer(
       fmt::format("{} on {}", draft_.buffers.at(source.buffer).name, name_of(tier)),
-      source.size_bytes, tier, Account::kStaging, life_);
+      source.size_bytes, tier, Account::kStaging, Life::kTransient);
+  if (phase_ != Phase::kStore) draft_.loads.at(group_).target = arrived;
   const Range target{arrived, 0, source.size_bytes};
   copy(source, target, chunk);
   return target;

@@ -7,7 +7,7 @@
 #include "runtime/step/program.h"
 
 // A program that is still being made: ops are attached to the stages of the schedule, and have an
-// order only when every load knows at which stage it is issued.
+// order only when it is decided which loads there are and at which stage each is issued.
 namespace terrace {
 
 // A piece of a buffer.
@@ -27,7 +27,7 @@ enum class Phase : std::uint8_t { kLoad, kLateLoad, kMain, kStore };
 
 struct DraftOp {
   Op op;
-  std::int32_t stage = 0;
+  std::int32_t stage = 0;  // of loads: the stage that needs it
   Phase phase = Phase::kMain;
   std::int32_t group = 0;  // of loads: its number; otherwise the order of making
   std::int32_t step = 0;   // within the group
@@ -37,14 +37,18 @@ struct DraftOp {
 struct Load {
   std::int32_t need_stage = 0;
   std::int32_t earliest_stage = 0;  // its source is not ready before
-  std::int32_t issue_stage = 0;
   bool is_late = false;
-  // Issued by the step before the one that needs it, which may be: what it brings is then carried.
-  bool is_carried = false;
+  // Whether the step before the one that needs it may issue it: what it brings is then carried.
   bool may_be_carried = false;
   Tier target_tier = Tier::kDevice;
   std::size_t target_bytes = 0;   // held from issue to need
   std::size_t staging_bytes = 0;  // held on the host while it moves
+  BufferId target = kNoBuffer;    // what is brought to the stage, where the load makes it
+  // Of a unit's parameters: which use of the unit they are for, and the buffer that had them at the
+  // use before. The load is left out where they stay in it.
+  std::int32_t unit = -1;
+  std::size_t use = 0;
+  BufferId before = kNoBuffer;
 };
 
 struct Draft {
@@ -78,15 +82,15 @@ class Mover {
     bool in_all_parts = false;
   };
 
-  // A load for `need_stage`, issued at `issue_stage`.
+  // A load for `need_stage`.
   static Mover load(Draft& draft, const Load& load, const Labels& labels);
   // A store right behind the main op of `stage`.
   static Mover store(Draft& draft, std::int32_t stage, const Labels& labels);
 
   // Copies all of `source` to `target`, in other tiers.
   void copy(const Range& source, const Range& target, std::int32_t chunk = -1);
-  // Copies to a new buffer in `tier`, carried if the load is, else transient; `source` itself if it
-  // is there already.
+  // Copies to a new buffer in `tier`, a load's target; returns `source` itself if it is there
+  // already.
   Range bring(const Range& source, Tier tier, std::int32_t chunk = -1);
   // Adds an op of another kind, behind the copies of this chunk so far.
   void add(Op op);
@@ -107,7 +111,6 @@ class Mover {
   std::int32_t chunk_ = 0;
   std::int32_t step_ = 0;
   std::int32_t last_chunk_ = -1;
-  Life life_ = Life::kTransient;  // of what is brought
 };
 
 }  // namespace terrace

@@ -11,11 +11,10 @@ constexpr std::size_t kOpsPerStage = 4;
 }  // namespace
 
 Lowering::Lowering(const StepModel& model, const StepPolicy& policy,
-                   const std::vector<Stage>& stages, const FetchPlan& plan)
+                   const std::vector<Stage>& stages)
     : model_(model),
       policy_(policy),
       stages_(stages),
-      plan_(plan),
       compute_(policy.compute_tier()),
       shared_(add_shared_buffers(draft_, model, policy)),
       parameters_(parameter_homes(draft_, model, policy)),

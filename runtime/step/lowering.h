@@ -22,8 +22,7 @@ inline constexpr std::int32_t kShortGap = 2;
 
 class Lowering {
  public:
-  Lowering(const StepModel& model, const StepPolicy& policy, const std::vector<Stage>& stages,
-           const FetchPlan& plan);
+  Lowering(const StepModel& model, const StepPolicy& policy, const std::vector<Stage>& stages);
 
   Draft run();
 
@@ -79,7 +78,7 @@ class Lowering {
   // Of uses_, the first from this stage on; their number if there is none.
   std::size_t next_use(std::int32_t unit) const;
   BufferId parameter_buffer(std::int32_t unit);
-  BufferId load_parameters(std::int32_t unit);
+  BufferId load_parameters(std::int32_t unit, std::size_t use);
   Load new_load(std::int32_t earliest, std::size_t target_bytes) const;
 
   // --- activations -------------------------------------------------------------------------------
@@ -247,7 +246,6 @@ class Lowering {
   const StepModel& model_;
   const StepPolicy& policy_;
   const std::vector<Stage>& stages_;
-  const FetchPlan& plan_;
   Tier compute_;
   Draft draft_;
   SharedBuffers shared_;

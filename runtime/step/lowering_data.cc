@@ -13,7 +13,7 @@ Range Lowering::parameters_for(std::int32_t unit) {
   const std::size_t use = next_use(unit);
   std::optional<Instance>& instance = instances_.at(unit);
   if (!instance.has_value() || (instance->use != use && !stays(unit, use))) {
-    instance = Instance{load_parameters(unit), use};
+    instance = Instance{load_parameters(unit, use), use};
   }
   instance->use = use;
   return {instance->buffer, 0, unit_bytes(unit)};
@@ -31,21 +31,24 @@ BufferId Lowering::parameter_buffer(std::int32_t unit) {
 }
 
 bool Lowering::stays(std::int32_t unit, std::size_t use) const {
-  if (plan_.stays.empty()) return uses_[unit][use] - uses_[unit][use - 1] <= 1;
-  return plan_.stays[unit][use];
+  return uses_[unit][use] - uses_[unit][use - 1] <= 1;
 }
 
 std::size_t Lowering::unit_bytes(std::int32_t unit) const {
   return static_cast<std::size_t>(model_.units.at(unit).padded_elements) * model_.parameter_bytes();
 }
 
-BufferId Lowering::load_parameters(std::int32_t unit) {
+BufferId Lowering::load_parameters(std::int32_t unit, std::size_t use) {
   const BufferId arrived = parameter_buffer(unit);
   const std::vector<Range> updated = std::exchange(updated_on_host_.at(unit), {});
   const bool two_hops =
       compute_ == Tier::kDevice && parameters_.tier(unit) == Tier::kNvme && updated.empty();
   Load load = new_load(updated_at_.at(unit) + 1, unit_bytes(unit));
   load.staging_bytes = two_hops ? 2 * parameters_.chunk_bytes(unit, 0) : 0;
+  load.target = arrived;
+  load.unit = unit;
+  load.use = use;
+  if (instances_.at(unit).has_value()) load.before = instances_.at(unit)->buffer;
   Mover mover = Mover::load(draft_, load, {unit, -1, false, Account::kParameters});
   for (std::int32_t c = 0; c < static_cast<std::int32_t>(model_.chunks(unit)); ++c) {
     const std::size_t width = model_.parameter_bytes();
@@ -69,9 +72,6 @@ Load Lowering::new_load(std::int32_t earliest, std::size_t target_bytes) const {
   Load load;
   load.need_stage = stage_;
   load.earliest_stage = std::min(earliest, stage_);
-  load.issue_stage = plan_.issue_stage.empty() ? stage_ : plan_.issue_stage.at(draft_.loads.size());
-  load.is_carried = load.issue_stage < 0;
-  if (load.is_carried) load.issue_stage += static_cast<std::int32_t>(stages_.size());
   load.target_tier = compute_;
   load.target_bytes = target_bytes;
   return load;

@@ -5,8 +5,8 @@
 namespace terrace {
 
 Draft add_movement(const StepModel& model, const StepPolicy& policy,
-                   const std::vector<Stage>& stages, const FetchPlan& plan) {
-  return Lowering(model, policy, stages, plan).run();
+                   const std::vector<Stage>& stages) {
+  return Lowering(model, policy, stages).run();
 }
 
 }  // namespace terrace

@@ -11,8 +11,9 @@ namespace {
 // The most live bytes of each tier during each stage, and what may still be added.
 class Room {
  public:
-  Room(const Draft& draft, const TierBudgets& budgets, std::size_t stages) : budgets_(budgets) {
-    const LinearDraft linear = linearize(draft);
+  Room(const Draft& draft, const FetchPlan& plan, const TierBudgets& budgets, std::size_t stages)
+      : budgets_(budgets) {
+    const LinearDraft linear = linearize(draft, static_cast<std::int32_t>(stages), plan);
     for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
       auto& used = used_.at(static_cast<std::size_t>(tier));
       used.assign(stages, 0);
@@ -78,6 +79,7 @@ bool lives_elsewhere(const StepModel& model, const StepPolicy& policy, std::int3
 std::vector<std::vector<bool>> parameters_that_stay(const StepModel& model,
                                                     const StepPolicy& policy,
                                                     const std::vector<Stage>& stages,
+                                                    const Draft& draft,
                                                     const TierBudgets& budgets) {
   const auto uses = parameter_uses(model, stages);
   std::vector<std::vector<bool>> stays(uses.size());
@@ -97,7 +99,7 @@ std::vector<std::vector<bool>> parameters_that_stay(const StepModel& model,
   if (gaps.empty() || leaves_no_room(budgets, compute)) return stays;
   std::stable_sort(gaps.begin(), gaps.end(),
                    [](const Gap& a, const Gap& b) { return a.end - a.begin < b.end - b.begin; });
-  Room room(add_movement(model, policy, stages, FetchPlan{stays, {}}), budgets, stages.size());
+  Room room(draft, FetchPlan{stays, {}}, budgets, stages.size());
   const std::size_t reserve = policy.lookahead > 0 ? largest : 0;
   for (const Gap& gap : gaps) {
     const std::size_t bytes = unit_bytes(model, gap.unit);
@@ -137,12 +139,12 @@ std::int32_t stage_ahead(const std::vector<Stage>& stages, const Load& load, std
 }  // namespace
 
 FetchPlan plan_fetches(const StepModel& model, const StepPolicy& policy,
-                       const std::vector<Stage>& stages, const TierBudgets& budgets) {
+                       const std::vector<Stage>& stages, const Draft& draft,
+                       const TierBudgets& budgets) {
   FetchPlan plan;
-  plan.stays = parameters_that_stay(model, policy, stages, budgets);
+  plan.stays = parameters_that_stay(model, policy, stages, draft, budgets);
   if (policy.lookahead == 0 || leaves_no_room(budgets, policy.compute_tier())) return plan;
-  const Draft draft = add_movement(model, policy, stages, plan);
-  Room room(draft, budgets, stages.size());
+  Room room(draft, plan, budgets, stages.size());
   for (const Load& load : draft.loads) plan.issue_stage.push_back(load.need_stage);
   const auto first_forward = static_cast<std::int32_t>(
       std::find_if(stages.begin(), stages.end(),
@@ -151,6 +153,7 @@ FetchPlan plan_fetches(const StepModel& model, const StepPolicy& policy,
   for (std::int32_t ahead = 1; ahead <= policy.lookahead; ++ahead) {
     for (std::size_t i = 0; i < draft.loads.size(); ++i) {
       const Load& load = draft.loads[i];
+      if (plan.leaves_out(load)) continue;
       // Loads of this step are not put before those of its first deferred updates: they may have to
       // wait for the end of the step before, and would make the others wait in the lane.
       const std::int32_t earliest = stages.at(load.need_stage).deferred

@@ -10,7 +10,9 @@ namespace terrace {
 // Belady's rule has it), and how far ahead of its use each load is issued, at most policy.lookahead
 // units. `budgets` are what may be live at once. Mandatory bytes that exceed them are not this
 // function's to refuse.
+// `draft`: of these stages (runtime/step/offload.h).
 FetchPlan plan_fetches(const StepModel& model, const StepPolicy& policy,
-                       const std::vector<Stage>& stages, const TierBudgets& budgets);
+                       const std::vector<Stage>& stages, const Draft& draft,
+                       const TierBudgets& budgets);
 
 }  // namespace terrace

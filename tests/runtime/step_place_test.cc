@@ -25,9 +25,8 @@ StepPolicy policy_with_random_homes(const StepModel& model, std::mt19937& random
   return policy;
 }
 
-Draft draft_to_place(const StepModel& model, const StepPolicy& policy) {
-  const std::vector<Stage> stages = add_recompute(schedule_step(model, policy), policy);
-  return add_movement(model, policy, stages, plan_fetches(model, policy, stages, {}));
+std::vector<Stage> stages_of(const StepModel& model, const StepPolicy& policy) {
+  return add_recompute(schedule_step(model, policy), policy);
 }
 
 // The same draft, its buffers made in another order and called otherwise. `number_of` tells which
@@ -41,6 +40,11 @@ Draft shuffled(const Draft& draft, std::mt19937& random, std::vector<BufferId>& 
     Buffer& buffer = other.buffers.at(static_cast<std::size_t>(number_of[b]));
     buffer = draft.buffers[b];
     buffer.name = std::to_string(number_of[b]);
+  }
+  for (Load& load : other.loads) {
+    for (BufferId* buffer : {&load.target, &load.before}) {
+      if (*buffer != kNoBuffer) *buffer = number_of.at(static_cast<std::size_t>(*buffer));
+    }
   }
   for (DraftOp& op : other.ops) {
     for (auto* accesses : {&op.op.reads, &op.op.writes}) {
@@ -58,12 +62,16 @@ TEST(Place, DoesNotDependOnTheOrderInWhichBuffersAreMade) {
   for (int round = 0; round < 60; ++round) {
     SCOPED_TRACE(round);
     const StepModel model = small_step_model(1 + round % 4, round % 2 == 0);
-    const Draft draft = draft_to_place(model, policy_with_random_homes(model, random));
+    const StepPolicy policy = policy_with_random_homes(model, random);
+    const std::vector<Stage> stages = stages_of(model, policy);
+    const auto count = static_cast<std::int32_t>(stages.size());
+    const Draft draft = add_movement(model, policy, stages);
+    const FetchPlan plan = plan_fetches(model, policy, stages, draft, {});
     std::vector<BufferId> number_of;
     const Draft other = shuffled(draft, random, number_of);
-    const LinearDraft linear = linearize(draft);
+    const LinearDraft linear = linearize(draft, count, plan);
     const Program program = place(draft, linear, nullptr);
-    const Program of_other = place(other, linearize(other), nullptr);
+    const Program of_other = place(other, linearize(other, count, plan), nullptr);
     EXPECT_EQ(program.use, of_other.use);
     for (std::size_t b = 0; b < draft.buffers.size(); ++b) {
       if (linear.uses[b].first < 0) continue;

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "runtime/step/step_model.h"
+
+namespace terrace {
+
+// Returns bytes that every step in micro-batch-major order moves at the least between tiers and
+// data-parallel ranks, whatever has which home, if it fits `compute_bytes` of the compute tier
+// (`unified`: host memory).
+//
+// Between two micro-batches the compute tier holds P bytes of parameters and G bytes of fp32
+// gradient sums at the most that it has room for. All other parameters are fetched for the next
+// forward, and again for the backward; on a device, all other gradients are added to sums on the
+// host. Only whole passes from one micro-batch to the next are counted.
+double least_moved_micro_batch_major(const StepModel& model, std::int32_t micro_batches,
+                                     bool unified, std::size_t compute_bytes);
+
+}  // namespace terrace

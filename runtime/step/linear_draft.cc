@@ -1,0 +1,267 @@
+#include "runtime/step/linear_draft.h"
+
+#include <numeric>
+#include <optional>
+
+namespace terrace {
+namespace {
+
+// What a fetch plan makes of the loads of a draft.
+struct Fetches {
+  std::vector<std::int32_t> issue_stage;  // of loads; counted from the step's beginning
+  std::vector<bool> is_left_out;
+  std::vector<bool> is_carried;
+};
+
+Fetches apply(const Draft& draft, std::int32_t stages, const FetchPlan& plan) {
+  Fetches fetches;
+  for (std::size_t i = 0; i < draft.loads.size(); ++i) {
+    const Load& load = draft.loads[i];
+    const std::int32_t issued = plan.issue_stage.empty() ? load.need_stage : plan.issue_stage.at(i);
+    fetches.is_carried.push_back(issued < 0);
+    fetches.issue_stage.push_back(issued < 0 ? issued + stages : issued);
+    fetches.is_left_out.push_back(plan.leaves_out(load));
+  }
+  return fetches;
+}
+
+bool is_load(const DraftOp& op) { return op.phase == Phase::kLoad || op.phase == Phase::kLateLoad; }
+
+// Returns the ops in the order of the list: by stage, and within it by phase, group, step, and then
+// as they were made. They come nearly sorted by stage, of which each has a few, so they are dealt
+// out to their stages first.
+class ListOrder {
+ public:
+  ListOrder(const Draft& draft, const Fetches& fetches, std::int32_t stages)
+      : draft_(draft), fetches_(fetches), begins_(static_cast<std::size_t>(stages) + 1, 0) {}
+
+  std::vector<std::uint32_t> run() {
+    const auto count = static_cast<std::uint32_t>(draft_.ops.size());
+    for (std::uint32_t i = 0; i < count; ++i) {
+      if (is_there(i)) ++begins_.at(stage_of(i) + 1);
+    }
+    std::partial_sum(begins_.begin(), begins_.end(), begins_.begin());
+    std::vector<std::uint32_t> order(begins_.back());
+    std::vector<std::uint32_t> next = begins_;
+    for (std::uint32_t i = 0; i < count; ++i) {
+      if (is_there(i)) order[next[stage_of(i)]++] = i;
+    }
+    for (std::size_t s = 0; s + 1 < begins_.size(); ++s) {
+      const auto begin = order.begin() + begins_[s];
+      const auto end = order.begin() + begins_[s + 1];
+      const auto before = [this](std::uint32_t a, std::uint32_t b) { return comes_first(a, b); };
+      if (!std::is_sorted(begin, end, before)) std::sort(begin, end, before);
+    }
+    return order;
+  }
+
+  std::size_t stage_of(std::uint32_t i) const {
+    const DraftOp& op = draft_.ops[i];
+    return static_cast<std::size_t>(is_load(op) ? fetches_.issue_stage[op.group] : op.stage);
+  }
+  // What is carried is for the next step, and so late.
+  bool is_carried(std::uint32_t i) const {
+    const DraftOp& op = draft_.ops[i];
+    return is_load(op) && fetches_.is_carried[op.group];
+  }
+
+ private:
+  bool is_there(std::uint32_t i) const {
+    const DraftOp& op = draft_.ops[i];
+    return !is_load(op) || !fetches_.is_left_out[op.group];
+  }
+
+  bool comes_first(std::uint32_t a, std::uint32_t b) const {
+    const DraftOp& first = draft_.ops[a];
+    const DraftOp& second = draft_.ops[b];
+    const Phase phase = is_carried(a) ? Phase::kLateLoad : first.phase;
+    const Phase other = is_carried(b) ? Phase::kLateLoad : second.phase;
+    if (phase != other) return phase < other;
+    if (first.group != second.group) return first.group < second.group;
+    return first.step != second.step ? first.step < second.step : a < b;
+  }
+
+  const Draft& draft_;
+  const Fetches& fetches_;
+  std::vector<std::uint32_t> begins_;  // by stage, and behind them the list's end
+};
+
+// Which buffer each stands for, and its life.
+void settle_buffers(const Draft& draft, const Fetches& fetches, LinearDraft& linear) {
+  linear.stands_for.resize(draft.buffers.size());
+  std::iota(linear.stands_for.begin(), linear.stands_for.end(), 0);
+  linear.lives.reserve(draft.buffers.size());
+  for (const Buffer& buffer : draft.buffers) linear.lives.push_back(buffer.life);
+  for (std::size_t i = 0; i < draft.loads.size(); ++i) {
+    const Load& load = draft.loads[i];
+    if (fetches.is_carried[i]) linear.lives.at(load.target) = Life::kCarried;
+  }
+  if (std::ranges::find(fetches.is_left_out, true) == fetches.is_left_out.end()) return;
+  for (const DraftOp& op : draft.ops) {
+    if (!is_load(op) || !fetches.is_left_out[op.group]) continue;
+    for (const Access& access : op.op.writes) linear.stands_for.at(access.buffer) = kNoBuffer;
+  }
+  for (std::size_t i = 0; i < draft.loads.size(); ++i) {
+    if (!fetches.is_left_out[i]) continue;
+    const Load& load = draft.loads[i];
+    TERRACE_CHECK(load.before != kNoBuffer);
+    linear.stands_for.at(load.target) = linear.stands_for.at(load.before);
+  }
+}
+
+struct Touch {
+  std::int64_t first = -1;
+  std::int32_t first_access = 0;  // of that op, reads first
+  std::int64_t last = -1;
+  std::int64_t first_write = -1;    // by an op of this step
+  std::int64_t last_deferred = -1;  // read by an op of the step before
+  bool moved = false;               // between tiers or data-parallel ranks
+};
+
+std::vector<Touch> touches(const LinearDraft& linear) {
+  std::vector<Touch> touched(linear.stands_for.size());
+  for (std::int64_t i = 0; i < static_cast<std::int64_t>(linear.ops.size()); ++i) {
+    const Op& op = *linear.ops[i];
+    const bool deferred = linear.deferred[i];
+    const bool moves = op.lane != Lane::kTensor && op.find(Role::kTarget) != nullptr;
+    std::int32_t number = 0;
+    for (const auto* accesses : {&op.reads, &op.writes}) {
+      for (const Access& access : *accesses) {
+        Touch& touch = touched.at(linear.stands_for.at(access.buffer));
+        if (touch.first < 0) {
+          touch.first = i;
+          touch.first_access = number;
+        }
+        ++number;
+        touch.last = i;
+        if (deferred) touch.last_deferred = i;
+        if (moves) touch.moved = true;
+        if (accesses == &op.writes && !deferred && touch.first_write < 0) touch.first_write = i;
+      }
+    }
+  }
+  return touched;
+}
+
+Lifetime life_of(Life life, const Touch& touch, std::int64_t end) {
+  if (life == Life::kPersistent) return Lifetime({0, end});
+  if (touch.first < 0) return {};
+  if (life == Life::kTransient) return Lifetime({touch.first, touch.last + 1});
+  TERRACE_CHECK_LT(touch.last_deferred, touch.first_write);
+  return {{0, touch.last_deferred + 1}, {touch.first_write, end}};
+}
+
+// Where each stage begins in the list, and behind them the list's end.
+std::vector<std::int64_t> stage_begins(const std::vector<std::int32_t>& stages) {
+  const std::int32_t count = stages.empty() ? 0 : stages.back() + 1;
+  std::vector<std::int64_t> begins;
+  for (std::int32_t s = 0; s <= count; ++s) {
+    begins.push_back(std::lower_bound(stages.begin(), stages.end(), s) - stages.begin());
+  }
+  return begins;
+}
+
+// What is carried, with so many stages more behind its last deferred read and before its first
+// write.
+Lifetime widened_carried(const Lifetime& life, std::int32_t slack,
+                         const std::vector<std::int32_t>& stages,
+                         const std::vector<std::int64_t>& begins) {
+  const auto count = static_cast<std::int32_t>(begins.size()) - 1;
+  const std::int64_t read = life.front().second;
+  const std::int32_t behind = read == 0 ? 0 : stages.at(read - 1) + slack + 1;
+  const std::int32_t first = stages.at(life.back().first) - slack;
+  const std::int64_t end = begins.back();
+  if (first <= behind) return Lifetime({0, end});
+  return {{0, begins.at(std::min(behind, count))}, {begins.at(first), end}};
+}
+
+// `life` with so many stages more before and behind it, in a list that begins again at its end.
+Lifetime widened(const std::pair<std::int64_t, std::int64_t>& life, std::int32_t slack,
+                 const std::vector<std::int32_t>& stages, const std::vector<std::int64_t>& begins) {
+  const auto count = static_cast<std::int32_t>(begins.size()) - 1;
+  const std::int64_t end = begins.back();
+  const std::int32_t first = stages.at(life.first) - slack;
+  const std::int32_t behind = stages.at(life.second - 1) + slack + 1;
+  if (behind - first >= count) return Lifetime({0, end});
+  const Lifetime::Interval own = {begins.at(std::max(first, 0)),
+                                  begins.at(std::min(behind, count))};
+  if (first < 0) return {own, {begins.at(first + count), end}};
+  if (behind > count) return {own, {0, begins.at(behind - count)}};
+  return Lifetime(own);
+}
+
+void settle_lives(const Draft& draft, const Slack& slack, LinearDraft& linear) {
+  const std::vector<Touch> touched = touches(linear);
+  const auto end = static_cast<std::int64_t>(linear.ops.size());
+  const std::vector<std::int64_t> begins = stage_begins(linear.stages);
+  linear.live.reserve(draft.buffers.size());
+  linear.uses.reserve(draft.buffers.size());
+  for (std::size_t b = 0; b < draft.buffers.size(); ++b) {
+    Lifetime life = life_of(linear.lives[b], touched[b], end);
+    const std::int32_t more = slack.at(static_cast<std::size_t>(draft.buffers[b].tier));
+    if (!life.empty() && touched[b].moved && more > 0) {
+      if (linear.lives[b] == Life::kTransient) {
+        life = widened(life.front(), more, linear.stages, begins);
+      } else if (linear.lives[b] == Life::kCarried) {
+        life = widened_carried(life, more, linear.stages, begins);
+      }
+    }
+    linear.live.push_back(life);
+    linear.uses.push_back({touched[b].first, touched[b].last, touched[b].first_access});
+  }
+}
+
+}  // namespace
+
+LinearDraft linearize(const Draft& draft, std::int32_t stages, const FetchPlan& plan,
+                      const Slack& slack) {
+  LinearDraft linear;
+  const Fetches fetches = apply(draft, stages, plan);
+  ListOrder list(draft, fetches, stages);
+  const std::vector<std::uint32_t> order = list.run();
+  linear.ops.reserve(order.size());
+  linear.stages.reserve(order.size());
+  linear.deferred.reserve(order.size());
+  for (const std::uint32_t i : order) {
+    const Op& op = draft.ops[i].op;
+    linear.ops.push_back(&op);
+    linear.stages.push_back(static_cast<std::int32_t>(list.stage_of(i)));
+    linear.deferred.push_back(op.deferred && !list.is_carried(i));
+  }
+  settle_buffers(draft, fetches, linear);
+  settle_lives(draft, slack, linear);
+  return linear;
+}
+
+std::vector<std::size_t> live_profile(const Draft& draft, const LinearDraft& linear, Tier tier) {
+  std::vector<std::int64_t> change(linear.ops.size() + 1, 0);
+  for (std::size_t b = 0; b < draft.buffers.size(); ++b) {
+    if (draft.buffers[b].tier != tier) continue;
+    const auto size = static_cast<std::int64_t>(draft.buffers[b].size_bytes);
+    for (const auto& [begin, end] : linear.live[b]) {
+      change[begin] += size;
+      change[end] -= size;
+    }
+  }
+  std::vector<std::size_t> profile;
+  std::int64_t live = 0;
+  for (std::size_t i = 0; i < linear.ops.size(); ++i) {
+    live += change[i];
+    profile.push_back(static_cast<std::size_t>(live));
+  }
+  return profile;
+}
+
+std::size_t live_peak(const Draft& draft, const LinearDraft& linear, Tier tier) {
+  if (tier == Tier::kNvme) {
+    std::size_t bytes = 0;
+    for (const Buffer& buffer : draft.buffers) {
+      if (buffer.tier == tier) bytes += buffer.size_bytes;
+    }
+    return bytes;
+  }
+  const std::vector<std::size_t> profile = live_profile(draft, linear, tier);
+  return profile.empty() ? 0 : std::ranges::max(profile);
+}
+
+}  // namespace terrace
