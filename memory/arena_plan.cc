@@ -222,8 +222,11 @@ class Placer {
     const Item& item = problem_.items[index];
     packed_bytes_ = std::max(packed_bytes_, offset + item.size);
     placed_[index] = {offset, offset + item.size, item.hull};
-    insert(all_, index);
-    for_each_bucket(item, [&](Sorted& bucket) { insert(bucket, index); });
+    const Key key{offset, index};
+    const auto key_of = [this](std::uint32_t i) { return Key{placed_[i].offset, i}; };
+    all_.insert(std::ranges::upper_bound(all_, key, {}, key_of), index);
+    for_each_bucket(
+        item, [&](Sorted& bucket) { bucket.insert(std::ranges::upper_bound(bucket, key), key); });
   }
 
   std::size_t place(std::uint32_t index, Fit fit) {
@@ -249,21 +252,8 @@ class Placer {
     std::size_t end = 0;
     Span hull;
   };
-  using Sorted = std::vector<std::uint32_t>;  // of placed items, by offset
-
-  bool comes_first(std::uint32_t a, std::uint32_t b) const {
-    const std::size_t offset_a = placed_[a].offset;
-    const std::size_t offset_b = placed_[b].offset;
-    return offset_a != offset_b ? offset_a < offset_b : a < b;
-  }
-
-  auto by_offset() const {
-    return [this](std::uint32_t a, std::uint32_t b) { return comes_first(a, b); };
-  }
-
-  void insert(Sorted& sorted, std::uint32_t index) const {
-    sorted.insert(std::upper_bound(sorted.begin(), sorted.end(), index, by_offset()), index);
-  }
+  using Key = std::pair<std::size_t, std::uint32_t>;  // offset and item
+  using Sorted = std::vector<Key>;                    // of placed items
 
   // Every bucket that a span of the item touches, each once.
   template <typename Visit>
@@ -283,8 +273,8 @@ class Placer {
            problem_.meet(item, problem_.items[other]);
   }
 
-  // All that may meet the item, by offset: one bucket's, those of a few, or simply all.
-  const Sorted& candidates(const Item& item) {
+  // All that may meet the item, by offset: one bucket's, those of a few; null: simply all.
+  const Sorted* candidates(const Item& item) {
     std::size_t total = 0;
     int touched = 0;
     const Sorted* last = nullptr;
@@ -293,33 +283,50 @@ class Placer {
       ++touched;
       last = &bucket;
     });
-    if (touched == 1) return *last;
-    if (kMergeCost * total > all_.size()) return all_;
+    if (touched == 1) return last;
+    if (kMergeCost * total > all_.size()) return nullptr;
     merged_.clear();
     for_each_bucket(item, [&](const Sorted& bucket) {
       merged_.insert(merged_.end(), bucket.begin(), bucket.end());
     });
-    std::ranges::sort(merged_, by_offset());
+    std::ranges::sort(merged_);
     looks_ += static_cast<std::int64_t>(kMergeCost * total);
-    return merged_;
+    return &merged_;
   }
 
   std::size_t find(const Item& item, Fit fit) {
+    Gap gap;
+    if (const Sorted* sorted = candidates(item)) {
+      for (const auto& [offset, other] : *sorted) {
+        if (look(item, other, fit, gap)) return gap.offset;
+      }
+    } else {
+      for (const std::uint32_t other : all_) {
+        if (look(item, other, fit, gap)) return gap.offset;
+      }
+    }
+    return gap.tightest == std::numeric_limits<std::size_t>::max() ? gap.top : gap.offset;
+  }
+
+  // The tightest gap so far, and the top of what meets the item.
+  struct Gap {
     std::size_t top = 0;
     std::size_t tightest = std::numeric_limits<std::size_t>::max();
     std::size_t offset = 0;
-    for (const std::uint32_t other : candidates(item)) {
-      ++looks_;
-      const Placed& placed = placed_[other];
-      if (placed.end <= top || !meets(item, other)) continue;
-      if (placed.offset >= top + item.size && placed.offset - top < tightest) {
-        tightest = placed.offset - top;
-        offset = top;
-        if (fit == Fit::kLowest || tightest == item.size) return offset;
-      }
-      top = placed.end;
+  };
+
+  // Goes on to the next placed item. Returns whether the gap is the one that is wanted.
+  bool look(const Item& item, std::uint32_t other, Fit fit, Gap& gap) {
+    ++looks_;
+    const Placed& placed = placed_[other];
+    if (placed.end <= gap.top || !meets(item, other)) return false;
+    if (placed.offset >= gap.top + item.size && placed.offset - gap.top < gap.tightest) {
+      gap.tightest = placed.offset - gap.top;
+      gap.offset = gap.top;
+      if (fit == Fit::kLowest || gap.tightest == item.size) return true;
     }
-    return tightest == std::numeric_limits<std::size_t>::max() ? top : offset;
+    gap.top = placed.end;
+    return false;
   }
 
   // Looks that bringing one more candidate into order is worth.
@@ -327,8 +334,8 @@ class Placer {
 
   const Problem& problem_;
   const std::int32_t ranks_per_bucket_;
-  std::vector<Placed> placed_;  // by item
-  Sorted all_;
+  std::vector<Placed> placed_;      // by item
+  std::vector<std::uint32_t> all_;  // by offset
   std::array<Sorted, kBucketCount> buckets_;
   Sorted merged_;
   std::size_t packed_bytes_ = 0;

@@ -90,12 +90,12 @@ class Planner {
     const double balanced = balanced_share(model_, plan.policy, plan.program,
                                            compile_step(model_, all, budgets_), profile);
     if (balanced == 0) return;
-    double best_s = simulate(plan.program, profile, kSimulatedSteps).step_s;
+    double best_s = simulated_step_s(plan.program, profile, kSimulatedSteps);
     const StepPolicy before = plan.policy;
     for (const double share : {balanced, balanced / 2, (balanced + 1) / 2, 1.0}) {
       std::optional<StepPlan> other = with_streamed(before, share);
       if (!other.has_value()) continue;
-      const double step_s = simulate(other->program, profile, kSimulatedSteps).step_s;
+      const double step_s = simulated_step_s(other->program, profile, kSimulatedSteps);
       if (step_s >= kWorthwhile * best_s) continue;
       best_s = step_s;
       plan = std::move(*other);
@@ -132,12 +132,12 @@ class Planner {
     const std::optional<double> flops_per_s = flops_of_balance(plan.program, profile);
     if (!flops_per_s.has_value()) return;
     profile.flops_per_s = *flops_per_s;
-    double best_s = simulate(plan.program, profile, kSimulatedSteps).step_s;
+    double best_s = simulated_step_s(plan.program, profile, kSimulatedSteps);
     const auto consider = [&](StepPolicy policy) {
       if (policy == plan.policy) return;
       StepPlan other = compiled(std::move(policy));
       if (!fits(other.ledger)) return;
-      const double step_s = simulate(other.program, profile, kSimulatedSteps).step_s;
+      const double step_s = simulated_step_s(other.program, profile, kSimulatedSteps);
       if (step_s >= kWorthwhile * best_s) return;
       best_s = step_s;
       plan = std::move(other);

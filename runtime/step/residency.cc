@@ -5,6 +5,8 @@
 #include <limits>
 #include <optional>
 
+#include "base/check.h"
+
 namespace terrace {
 namespace {
 
@@ -110,31 +112,55 @@ std::vector<std::vector<bool>> parameters_that_stay(const StepModel& model,
   return stays;
 }
 
-// The stage at which a load for `need` is issued when it goes `units` ahead: the first of the group
-// of stages that many groups before. A group is the neighbouring stages of one unit in one
-// direction with the update that follows at once; or one chunk's deferred update. Deferred updates
-// and the rest count only their own kind. Before the first deferred update stands what the step
-// before ends with, for loads that may be carried: stages below 0.
-std::int32_t stage_ahead(const std::vector<Stage>& stages, const Load& load, std::int32_t units) {
-  const auto count = static_cast<std::int32_t>(stages.size());
-  const auto stage_at = [&](std::int32_t s) -> const Stage& {
-    return stages[s < 0 ? s + count : s];
-  };
-  const auto same_group = [](const Stage& a, const Stage& b) {
-    return a.unit == b.unit && a.deferred == b.deferred && (!a.deferred || a.chunk == b.chunk);
-  };
-  const bool is_deferred = stage_at(load.need_stage).deferred;
-  const std::int32_t first = load.may_be_carried ? load.need_stage + 1 - count : 0;
-  std::int32_t at = load.need_stage;
-  std::int32_t groups = 0;
-  for (std::int32_t s = load.need_stage - 1; s >= first; --s) {
-    if (s < 0 && stage_at(s).deferred) break;
-    if (s >= 0 && stage_at(s).deferred != is_deferred) continue;
-    if (!same_group(stage_at(s), stage_at(at)) && ++groups > units) break;
-    at = s;
+// The stages in groups. A group is the neighbouring stages of one unit in one direction with the
+// update that follows at once; or one chunk's deferred update. Deferred updates and the rest count
+// only their own kind. Before the first deferred update stands what the step before ends with, for
+// loads that may be carried: stages below 0.
+class StageGroups {
+ public:
+  explicit StageGroups(const std::vector<Stage>& stages)
+      : count_(static_cast<std::int32_t>(stages.size())) {
+    for (std::int32_t s = 0; s < count_; ++s) {
+      const Stage& stage = stages[s];
+      std::vector<std::int32_t>& begins = begins_.at(stage.deferred ? 1 : 0);
+      std::int32_t& last = last_.at(stage.deferred ? 1 : 0);
+      if (begins.empty() || !are_one_group(stages[last], stage)) begins.push_back(s);
+      last = s;
+      group_.push_back(static_cast<std::int32_t>(begins.size()) - 1);
+      is_deferred_.push_back(stage.deferred);
+    }
+    for (std::int32_t s = count_ - 1; s >= 0 && !stages[s].deferred; --s) {
+      const bool is_same = s + 1 < count_ && are_one_group(stages[s + 1], stages[s]);
+      if (!is_same) before_.push_back(s - count_);
+      before_.back() = s - count_;
+    }
   }
-  return at;
-}
+
+  // The stage at which a load is issued when it goes `groups` ahead: the first of the group that
+  // many before, or of the first there is.
+  std::int32_t ahead(const Load& load, std::int32_t groups) const {
+    const bool deferred = is_deferred_[load.need_stage];
+    const std::vector<std::int32_t>& begins = begins_.at(deferred ? 1 : 0);
+    const std::int32_t group = group_[load.need_stage] - groups;
+    if (group >= 0) return begins[group];
+    if (!load.may_be_carried || before_.empty()) return begins.front();
+    TERRACE_CHECK(deferred);
+    const auto back = std::min<std::size_t>(-group, before_.size());
+    return std::max(before_[back - 1], load.need_stage + 1 - count_);
+  }
+
+ private:
+  static bool are_one_group(const Stage& a, const Stage& b) {
+    return a.unit == b.unit && a.deferred == b.deferred && (!a.deferred || a.chunk == b.chunk);
+  }
+
+  std::int32_t count_;
+  std::array<std::vector<std::int32_t>, 2> begins_;  // of groups, and of groups of deferred updates
+  std::array<std::int32_t, 2> last_{};               // stage of each kind
+  std::vector<std::int32_t> group_;                  // of each stage, among those of its kind
+  std::vector<bool> is_deferred_;
+  std::vector<std::int32_t> before_;  // begins of the groups that a step ends with, the last first
+};
 
 }  // namespace
 
@@ -150,6 +176,7 @@ FetchPlan plan_fetches(const StepModel& model, const StepPolicy& policy,
       std::find_if(stages.begin(), stages.end(),
                    [](const Stage& stage) { return stage.kind == OpKind::kForward; }) -
       stages.begin());
+  const StageGroups groups(stages);
   for (std::int32_t ahead = 1; ahead <= policy.lookahead; ++ahead) {
     for (std::size_t i = 0; i < draft.loads.size(); ++i) {
       const Load& load = draft.loads[i];
@@ -159,7 +186,7 @@ FetchPlan plan_fetches(const StepModel& model, const StepPolicy& policy,
       const std::int32_t earliest = stages.at(load.need_stage).deferred
                                         ? load.earliest_stage
                                         : std::max(load.earliest_stage, first_forward);
-      std::int32_t from = stage_ahead(stages, load, ahead);
+      std::int32_t from = groups.ahead(load, ahead);
       if (from >= 0) from = std::max(from, earliest);
       const std::int32_t now = plan.issue_stage[i];
       if (from >= now) continue;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -27,6 +28,7 @@ struct Active {
   double delay_s = 0;  // what is left
   double work_s = 0;   // what is left, at full speed
   double speed = 0;    // of the work, at most 1
+  double weight = 1;   // how much faster than others it gets to its full speed
   bool settled = false;
   const OpDemand* demand = nullptr;
 
@@ -77,7 +79,7 @@ void displace_compute(std::vector<Active>& active) {
 
 // How much faster than others each gets to its full speed. A store takes requests of both
 // directions in turn, however many of one are in flight: these share its weight.
-std::vector<double> weights_of(const std::vector<Active>& active) {
+void set_weights(std::vector<Active>& active) {
   const auto at_work = [&](OpDemand::Resource direction) {
     return static_cast<double>(std::ranges::count_if(active, [=](const Active& one) {
       return is_at_work(one) && one.demand->share[direction] > 0;
@@ -85,14 +87,11 @@ std::vector<double> weights_of(const std::vector<Active>& active) {
   };
   const double reads = at_work(OpDemand::kReading);
   const double writes = at_work(OpDemand::kWriting);
-  std::vector<double> weights;
-  for (const Active& one : active) {
-    double weight = one.demand->weight;
-    if (one.demand->share[OpDemand::kReading] > 0) weight /= reads;
-    if (one.demand->share[OpDemand::kWriting] > 0) weight /= writes;
-    weights.push_back(weight);
+  for (Active& one : active) {
+    one.weight = one.demand->weight;
+    if (one.demand->share[OpDemand::kReading] > 0) one.weight /= reads;
+    if (one.demand->share[OpDemand::kWriting] > 0) one.weight /= writes;
   }
-  return weights;
 }
 
 // Max-min fairness: all speeds rise together, each in proportion to its weight; where a resource is
@@ -106,16 +105,16 @@ void share_resources(std::vector<Active>& active) {
   }
   const bool is_mixed =
       any_uses(active, OpDemand::kReading) && any_uses(active, OpDemand::kWriting);
-  const std::vector<double> weights = weights_of(active);
+  set_weights(active);
   constexpr double kUsedUp = 1e-12;
   for (;;) {
     std::array<double, OpDemand::kResourceCount> wanted{};
     double rise = std::numeric_limits<double>::infinity();
     for (std::size_t i = 0; i < active.size(); ++i) {
       if (active[i].settled) continue;
-      rise = std::min(rise, (1.0 - active[i].speed) / weights[i]);
+      rise = std::min(rise, (1.0 - active[i].speed) / active[i].weight);
       for (std::size_t r = 0; r < OpDemand::kResourceCount; ++r) {
-        wanted[r] += weights[i] * active[i].demand->share[r];
+        wanted[r] += active[i].weight * active[i].demand->share[r];
       }
     }
     if (rise == std::numeric_limits<double>::infinity()) return;
@@ -127,7 +126,7 @@ void share_resources(std::vector<Active>& active) {
     for (std::size_t i = 0; i < active.size(); ++i) {
       Active& one = active[i];
       if (one.settled) continue;
-      one.speed += rise * weights[i];
+      one.speed += rise * active[i].weight;
       one.settled = one.speed >= 1.0 - kUsedUp;
       for (std::size_t r = 0; r < OpDemand::kResourceCount; ++r) {
         if (one.demand->share[r] > 0 && free[r] <= kUsedUp) one.settled = true;
@@ -272,12 +271,11 @@ class LiveBytes {
 class Simulator {
  public:
   Simulator(const Program& program, const MachineProfile& profile, int iterations,
-            std::vector<SimulatedOp>* timeline)
+            std::vector<SimulatedOp>* timeline, bool counts_live_bytes)
       : program_(program),
         profile_(profile),
         runs_(iterations + 1),
         timeline_(timeline),
-        live_(program, runs_),
         demands_(demands_of(program, profile)),
         completed_(runs_, 0),
         first_compute_s_(runs_, -1) {
@@ -285,6 +283,19 @@ class Simulator {
       lane_of(program.ops[i]).ops.push_back(i);
     }
     for (auto& side : done_) side.assign(program.ops.size(), -1);
+    if (counts_live_bytes) live_.emplace(program, runs_);
+  }
+
+  // Ends when the steady step is known: its last step may begin and need not end.
+  double run_until_steady() {
+    const auto last = static_cast<std::size_t>(runs_ - 2);
+    for (;;) {
+      while (start_what_can()) {
+      }
+      const bool is_known = runs_ > 2 && first_compute_s_[last] >= 0;
+      if (is_known || active_.empty()) return steady_step_s();
+      pass_time();
+    }
   }
 
   SimulationResult run() {
@@ -304,6 +315,7 @@ class Simulator {
     std::size_t next = 0;  // of `ops`
     std::int32_t run = 0;
     int in_flight = 0;
+    std::size_t edges_met = 0;  // of the next op: those before are known to be met
     double busy_s = 0;
   };
 
@@ -320,14 +332,16 @@ class Simulator {
     return any;
   }
 
-  bool can_start(const VirtualLane& lane) const {
+  bool can_start(VirtualLane& lane) const {
     if (lane.ops.empty() || lane.run == runs_) return false;
     const Op& op = program_.ops[lane.ops[lane.next]];
     if (lane.in_flight >= (completes_in_order(op.lane) ? 1 : profile_.io_depth)) return false;
     if (lane.run >= 2 && !is_complete(lane.run - 2)) return false;
-    return std::all_of(op.after.begin(), op.after.end(), [&](const Dependency& edge) {
-      return is_done(edge.op, lane.run - edge.distance);
-    });
+    for (; lane.edges_met < op.after.size(); ++lane.edges_met) {
+      const Dependency& edge = op.after[lane.edges_met];
+      if (!is_done(edge.op, lane.run - edge.distance)) return false;
+    }
+    return true;
   }
 
   bool is_complete(std::int32_t run) const { return completed_[run] == program_.ops.size(); }
@@ -339,6 +353,7 @@ class Simulator {
   void start(VirtualLane& lane) {
     const OpId id = lane.ops[lane.next];
     const std::int32_t run = lane.run;
+    lane.edges_met = 0;
     if (++lane.next == lane.ops.size()) {
       lane.next = 0;
       ++lane.run;
@@ -355,7 +370,7 @@ class Simulator {
                        .delay_s = demand.delay_s,
                        .work_s = demand.work_s,
                        .demand = &demand});
-    live_.op_starts(id, run);
+    if (live_.has_value()) live_->op_starts(id, run);
     if (program_.ops[id].lane == Lane::kCompute) compute_starts(run);
   }
 
@@ -381,26 +396,26 @@ class Simulator {
     }
     // Rounding must not leave a sliver of what ends at the same moment.
     const double ends_s = step_s * (1 + 1e-12);
-    std::vector<Active> going_on;
+    std::size_t going_on = 0;
     for (Active& one : active_) {
       if (one.left_s() > ends_s) {
         (one.delay_s > 0 ? one.delay_s : one.work_s) -= step_s * (one.delay_s > 0 ? 1 : one.speed);
-        going_on.push_back(one);
       } else if (one.delay_s > 0 && one.work_s > 0) {
         one.delay_s = 0;
-        going_on.push_back(one);
       } else {
         end(one);
+        continue;
       }
+      active_[going_on++] = one;
     }
-    active_ = std::move(going_on);
+    active_.resize(going_on);
   }
 
   void end(const Active& one) {
     const Op& op = program_.ops[one.op];
     --lane_of(op).in_flight;
     complete(one.op, one.run);
-    live_.op_ends(one.op, one.run);
+    if (live_.has_value()) live_->op_ends(one.op, one.run);
     if (op.lane == Lane::kCompute) compute_end_s_ = now_s_;
     if (timeline_ != nullptr) timeline_->push_back({one.op, one.run, one.start_s, now_s_});
   }
@@ -422,8 +437,8 @@ class Simulator {
     for (const Tier tier : kTiers) {
       const TierUse& use = program_.use_of(tier);
       result.tiers.at(static_cast<std::size_t>(tier)) = {use.packed_bytes, use.live_bytes,
-                                                         live_.peak(tier)};
-      TERRACE_CHECK_LE(live_.peak(tier), use.packed_bytes);
+                                                         live_->peak(tier)};
+      TERRACE_CHECK_LE(live_->peak(tier), use.packed_bytes);
     }
     return result;
   }
@@ -442,7 +457,7 @@ class Simulator {
   const MachineProfile& profile_;
   std::int32_t runs_;
   std::vector<SimulatedOp>* timeline_;
-  LiveBytes live_;
+  std::optional<LiveBytes> live_;
   const std::vector<OpDemand> demands_;
   std::array<VirtualLane, kLaneCount> lanes_;
   std::vector<Active> active_;                     // in the order of their starts
@@ -468,7 +483,13 @@ SimulationResult simulate(const Program& program, const MachineProfile& profile,
                           std::vector<SimulatedOp>* timeline) {
   TERRACE_CHECK_LT(0, iterations);
   check_profile(profile);
-  return Simulator(program, profile, iterations, timeline).run();
+  return Simulator(program, profile, iterations, timeline, true).run();
+}
+
+double simulated_step_s(const Program& program, const MachineProfile& profile, int iterations) {
+  TERRACE_CHECK_LT(0, iterations);
+  check_profile(profile);
+  return Simulator(program, profile, iterations, nullptr, false).run_until_steady();
 }
 
 }  // namespace terrace
