@@ -285,13 +285,36 @@ class Placer {
     });
     if (touched == 1) return last;
     if (kMergeCost * total > all_.size()) return nullptr;
-    merged_.clear();
-    for_each_bucket(item, [&](const Sorted& bucket) {
-      merged_.insert(merged_.end(), bucket.begin(), bucket.end());
-    });
-    std::ranges::sort(merged_);
+    merge_buckets(item);
     looks_ += static_cast<std::int64_t>(kMergeCost * total);
     return &merged_;
+  }
+
+  // Fills merged_ with what the buckets of the item have, by offset. What is in several of them is
+  // there as often. Neighbours are merged until there is one run.
+  void merge_buckets(const Item& item) {
+    merged_.clear();
+    run_ends_.assign(1, 0);
+    for_each_bucket(item, [&](const Sorted& bucket) {
+      if (bucket.empty()) return;
+      merged_.insert(merged_.end(), bucket.begin(), bucket.end());
+      run_ends_.push_back(merged_.size());
+    });
+    while (run_ends_.size() > 2) {
+      scratch_.resize(merged_.size());
+      std::size_t kept = 1;
+      for (std::size_t r = 0; r + 1 < run_ends_.size(); r += 2) {
+        const auto begin = merged_.begin() + static_cast<std::ptrdiff_t>(run_ends_[r]);
+        const auto middle = merged_.begin() + static_cast<std::ptrdiff_t>(run_ends_[r + 1]);
+        const std::size_t end_at = run_ends_[std::min(r + 2, run_ends_.size() - 1)];
+        const auto end = merged_.begin() + static_cast<std::ptrdiff_t>(end_at);
+        std::merge(begin, middle, middle, end,
+                   scratch_.begin() + static_cast<std::ptrdiff_t>(run_ends_[r]));
+        run_ends_[kept++] = end_at;
+      }
+      run_ends_.resize(kept);
+      std::swap(merged_, scratch_);
+    }
   }
 
   std::size_t find(const Item& item, Fit fit) {
@@ -338,6 +361,8 @@ class Placer {
   std::vector<std::uint32_t> all_;  // by offset
   std::array<Sorted, kBucketCount> buckets_;
   Sorted merged_;
+  Sorted scratch_;                     // of merging
+  std::vector<std::size_t> run_ends_;  // of merged_, while it is merged
   std::size_t packed_bytes_ = 0;
   std::int64_t looks_ = 0;
 };

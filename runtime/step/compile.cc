@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
+#include <utility>
 
 #include "base/check.h"
 #include "runtime/step/hazards.h"
@@ -33,8 +35,8 @@ class DraftedStep {
   FetchPlan fetches(const TierBudgets& budgets) const {
     return plan_fetches(model_, policy_, stages_, draft_, budgets);
   }
-  LinearDraft linear(const FetchPlan& plan, const Slack& slack = {}) const {
-    return linearize(draft_, static_cast<std::int32_t>(stages_.size()), plan, slack);
+  LinearDraft linear(const FetchPlan& plan) const {
+    return linearize(draft_, static_cast<std::int32_t>(stages_.size()), plan);
   }
 
  private:
@@ -68,7 +70,7 @@ void charge_slack(Program& wider, const Program& narrow) {
 // The program placed anew with as much slack as the budgets leave room for. Where a tier has no
 // budget nothing says what may be used: none. Slack takes what is there, so it is packed no lower
 // than the budget.
-Program with_slack(const Program& narrow, const DraftedStep& step, const FetchPlan& plan,
+Program with_slack(const Program& narrow, const DraftedStep& step, LinearDraft linear,
                    const TierBudgets& budgets, const Program* base) {
   Program program = narrow;
   Slack slack{};
@@ -79,11 +81,11 @@ Program with_slack(const Program& narrow, const DraftedStep& step, const FetchPl
     enough.at(t) = budgets.at(t);
     for (const std::int32_t stages : kSlackStages) {
       slack.at(t) = stages;
-      const LinearDraft linear = step.linear(plan, slack);
+      set_slack(step.draft(), slack, linear);
       if (!live_over_budget(step.draft(), linear, budgets)) {
-        Program wider = place(step.draft(), linear, base, enough);
-        if (tiers_over_budget(wider, budgets).empty()) {
-          program = std::move(wider);
+        std::optional<Program> wider = place_within(step.draft(), linear, base, {budgets, enough});
+        if (wider.has_value()) {
+          program = std::move(*wider);
           break;
         }
       }
@@ -101,12 +103,16 @@ bool can_fit(const StepModel& model, const StepPolicy& policy, const TierBudgets
              Tier tier) {
   TERRACE_CHECK_EQ(model.units.size(), policy.homes.size());
   const DraftedStep step(model, policy);
-  // The least first. That it does not fit is not all: prefetching changes what lives together.
-  return std::ranges::any_of(std::array{kBudgetShares.back(), kBudgetShares.front()},
-                             [&](double share) {
-                               const FetchPlan plan = step.fetches(share_of(budgets, share));
-                               return fits_tier(step.draft(), step.linear(plan), tier, budgets);
-                             });
+  const auto linear_with = [&](double share) {
+    return step.linear(step.fetches(share_of(budgets, share)));
+  };
+  const LinearDraft least = linear_with(kBudgetShares.back());
+  if (fits_tier(step.draft(), least, tier, budgets)) return true;
+  // Prefetching moves what passes through the host to other times, so there it may help, as it may
+  // where only the packing is too high. In the compute tier it only adds to what lives.
+  const bool only_adds = tier == policy.compute_tier();
+  if (only_adds && live_over_budget(step.draft(), least, tier, budgets)) return false;
+  return fits_tier(step.draft(), linear_with(kBudgetShares.front()), tier, budgets);
 }
 
 std::array<std::size_t, kTierCount> least_live_bytes(const StepModel& model,
@@ -135,13 +141,15 @@ Program compile_step(const StepModel& model, const StepPolicy& policy, const Tie
   Program program;
   for (const double share : kBudgetShares) {
     const FetchPlan plan = step.fetches(share_of(budgets, share));
-    const LinearDraft linear = step.linear(plan);
+    LinearDraft linear = step.linear(plan);
     const bool is_last = share == kBudgetShares.back();
     if (!is_last && live_over_budget(step.draft(), linear, budgets)) continue;
-    program = place(step.draft(), linear, base, budgets);
-    if (!tiers_over_budget(program, budgets).empty()) continue;
-    program = with_slack(program, step, plan, budgets, base);
-    break;
+    std::optional<Program> placed = place_within(step.draft(), linear, base, {budgets, budgets});
+    if (placed.has_value()) {
+      program = with_slack(*placed, step, std::move(linear), budgets, base);
+      break;
+    }
+    if (is_last) program = place(step.draft(), linear, base, budgets);
   }
   program.units = static_cast<std::int32_t>(model.unit_count());
   program.micro_batches = policy.micro_batches;

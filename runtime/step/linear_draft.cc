@@ -109,17 +109,8 @@ void settle_buffers(const Draft& draft, const Fetches& fetches, LinearDraft& lin
   }
 }
 
-struct Touch {
-  std::int64_t first = -1;
-  std::int32_t first_access = 0;  // of that op, reads first
-  std::int64_t last = -1;
-  std::int64_t first_write = -1;    // by an op of this step
-  std::int64_t last_deferred = -1;  // read by an op of the step before
-  bool moved = false;               // between tiers or data-parallel ranks
-};
-
-std::vector<Touch> touches(const LinearDraft& linear) {
-  std::vector<Touch> touched(linear.stands_for.size());
+std::vector<BufferUse> uses_of(const LinearDraft& linear) {
+  std::vector<BufferUse> touched(linear.stands_for.size());
   for (std::int64_t i = 0; i < static_cast<std::int64_t>(linear.ops.size()); ++i) {
     const Op& op = *linear.ops[i];
     const bool deferred = linear.deferred[i];
@@ -127,7 +118,7 @@ std::vector<Touch> touches(const LinearDraft& linear) {
     std::int32_t number = 0;
     for (const auto* accesses : {&op.reads, &op.writes}) {
       for (const Access& access : *accesses) {
-        Touch& touch = touched.at(linear.stands_for.at(access.buffer));
+        BufferUse& touch = touched.at(linear.stands_for.at(access.buffer));
         if (touch.first < 0) {
           touch.first = i;
           touch.first_access = number;
@@ -143,7 +134,7 @@ std::vector<Touch> touches(const LinearDraft& linear) {
   return touched;
 }
 
-Lifetime life_of(Life life, const Touch& touch, std::int64_t end) {
+Lifetime life_of(Life life, const BufferUse& touch, std::int64_t end) {
   if (life == Life::kPersistent) return Lifetime({0, end});
   if (touch.first < 0) return {};
   if (life == Life::kTransient) return Lifetime({touch.first, touch.last + 1});
@@ -190,31 +181,9 @@ Lifetime widened(const std::pair<std::int64_t, std::int64_t>& life, std::int32_t
   return Lifetime(own);
 }
 
-void settle_lives(const Draft& draft, const Slack& slack, LinearDraft& linear) {
-  const std::vector<Touch> touched = touches(linear);
-  const auto end = static_cast<std::int64_t>(linear.ops.size());
-  const std::vector<std::int64_t> begins = stage_begins(linear.stages);
-  linear.live.reserve(draft.buffers.size());
-  linear.uses.reserve(draft.buffers.size());
-  for (std::size_t b = 0; b < draft.buffers.size(); ++b) {
-    Lifetime life = life_of(linear.lives[b], touched[b], end);
-    const std::int32_t more = slack.at(static_cast<std::size_t>(draft.buffers[b].tier));
-    if (!life.empty() && touched[b].moved && more > 0) {
-      if (linear.lives[b] == Life::kTransient) {
-        life = widened(life.front(), more, linear.stages, begins);
-      } else if (linear.lives[b] == Life::kCarried) {
-        life = widened_carried(life, more, linear.stages, begins);
-      }
-    }
-    linear.live.push_back(life);
-    linear.uses.push_back({touched[b].first, touched[b].last, touched[b].first_access});
-  }
-}
-
 }  // namespace
 
-LinearDraft linearize(const Draft& draft, std::int32_t stages, const FetchPlan& plan,
-                      const Slack& slack) {
+LinearDraft linearize(const Draft& draft, std::int32_t stages, const FetchPlan& plan) {
   LinearDraft linear;
   const Fetches fetches = apply(draft, stages, plan);
   ListOrder list(draft, fetches, stages);
@@ -229,8 +198,29 @@ LinearDraft linearize(const Draft& draft, std::int32_t stages, const FetchPlan& 
     linear.deferred.push_back(op.deferred && !list.is_carried(i));
   }
   settle_buffers(draft, fetches, linear);
-  settle_lives(draft, slack, linear);
+  linear.uses = uses_of(linear);
+  set_slack(draft, {}, linear);
   return linear;
+}
+
+void set_slack(const Draft& draft, const Slack& slack, LinearDraft& linear) {
+  const auto end = static_cast<std::int64_t>(linear.ops.size());
+  const std::vector<std::int64_t> begins = stage_begins(linear.stages);
+  linear.live.clear();
+  linear.live.reserve(draft.buffers.size());
+  for (std::size_t b = 0; b < draft.buffers.size(); ++b) {
+    const BufferUse& use = linear.uses[b];
+    Lifetime life = life_of(linear.lives[b], use, end);
+    const std::int32_t more = slack.at(static_cast<std::size_t>(draft.buffers[b].tier));
+    if (!life.empty() && use.moved && more > 0) {
+      if (linear.lives[b] == Life::kTransient) {
+        life = widened(life.front(), more, linear.stages, begins);
+      } else if (linear.lives[b] == Life::kCarried) {
+        life = widened_carried(life, more, linear.stages, begins);
+      }
+    }
+    linear.live.push_back(life);
+  }
 }
 
 std::vector<std::size_t> live_profile(const Draft& draft, const LinearDraft& linear, Tier tier) {

@@ -53,7 +53,10 @@ class Lifetime {
 struct BufferUse {
   std::int64_t first = -1;
   std::int64_t last = -1;
-  std::int32_t first_access = 0;  // which access of the first op it is; its reads come first
+  std::int32_t first_access = 0;    // which access of the first op it is; its reads come first
+  std::int64_t first_write = -1;    // by an op of this step
+  std::int64_t last_deferred = -1;  // read by an op of the step before
+  bool moved = false;               // between tiers or data-parallel ranks
 };
 
 // Ops in program order with their stages, and when each buffer lives. Borrows the draft's ops.
@@ -77,9 +80,11 @@ struct LinearDraft {
 // end of this, and stores can finish later, before reuse of the space makes anything wait.
 using Slack = std::array<std::int32_t, kTierCount>;
 
-// `stages`: how many the schedule has.
-LinearDraft linearize(const Draft& draft, std::int32_t stages, const FetchPlan& plan = {},
-                      const Slack& slack = {});
+// `stages`: how many the schedule has. Without slack.
+LinearDraft linearize(const Draft& draft, std::int32_t stages, const FetchPlan& plan = {});
+
+// Gives the buffers this slack instead of what they have.
+void set_slack(const Draft& draft, const Slack& slack, LinearDraft& linear);
 
 // Live bytes of a tier at each op.
 std::vector<std::size_t> live_profile(const Draft& draft, const LinearDraft& linear, Tier tier);

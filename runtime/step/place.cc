@@ -125,13 +125,68 @@ void number_extents(const std::vector<BufferId>& ids, const std::vector<BufferId
   }
 }
 
+// The offsets of all buffers in memory, by tier.
+class Packing {
+ public:
+  Packing(const Draft& draft, const LinearDraft& linear, const Program* base)
+      : draft_(draft), linear_(linear), base_(base) {
+    if (base == nullptr) return;
+    for (const Buffer& buffer : base->buffers) {
+      if (buffer.life == Life::kPersistent) fixed_.emplace(buffer.key, buffer.offset);
+    }
+  }
+
+  // Returns the bytes of the arena.
+  std::size_t pack(Tier tier, std::size_t enough_bytes) {
+    Arena& arena = arenas_.at(static_cast<std::size_t>(tier));
+    std::vector<PackItem> items = items_of_tier(draft_, linear_, tier, fixed_, arena.ids);
+    const auto end = static_cast<std::int64_t>(linear_.ops.size());
+    if (base_ != nullptr) reserve_base(*base_, draft_, tier, end, items);
+    arena.packed = pack_intervals(items, kOffsetAlignment, enough_bytes);
+    return arena.packed.packed_bytes;
+  }
+
+  Program program() const {
+    Program program;
+    program.compute_tier = draft_.compute_tier;
+    const std::vector<BufferId> numbers = add_buffers(draft_, linear_, program);
+    add_ops(linear_, numbers, program);
+    for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
+      const auto t = static_cast<std::size_t>(tier);
+      const Arena& arena = arenas_.at(t);
+      for (std::size_t i = 0; i < arena.ids.size(); ++i) {
+        program.buffers.at(numbers[arena.ids[i]]).offset = arena.packed.offsets[i];
+      }
+      program.use.at(t) = use_of(draft_, linear_, tier, arena.packed.packed_bytes);
+    }
+    number_extents(in_order_of_use(draft_, linear_, Tier::kNvme), numbers, program, fixed_);
+    return program;
+  }
+
+ private:
+  struct Arena {
+    std::vector<BufferId> ids;
+    PackResult packed;
+  };
+
+  const Draft& draft_;
+  const LinearDraft& linear_;
+  const Program* base_;
+  FixedOffsets fixed_;
+  std::array<Arena, kTierCount> arenas_;
+};
+
 }  // namespace
 
+bool live_over_budget(const Draft& draft, const LinearDraft& linear, Tier tier,
+                      const TierBudgets& budgets) {
+  const auto& budget = budgets.at(static_cast<std::size_t>(tier));
+  return budget.has_value() && live_peak(draft, linear, tier) > *budget;
+}
+
 bool live_over_budget(const Draft& draft, const LinearDraft& linear, const TierBudgets& budgets) {
-  return std::ranges::any_of(kTiers, [&](Tier tier) {
-    const auto& budget = budgets.at(static_cast<std::size_t>(tier));
-    return budget.has_value() && live_peak(draft, linear, tier) > *budget;
-  });
+  return std::ranges::any_of(
+      kTiers, [&](Tier tier) { return live_over_budget(draft, linear, tier, budgets); });
 }
 
 bool fits_tier(const Draft& draft, const LinearDraft& linear, Tier tier,
@@ -147,30 +202,23 @@ bool fits_tier(const Draft& draft, const LinearDraft& linear, Tier tier,
 
 Program place(const Draft& draft, const LinearDraft& linear, const Program* base,
               const TierBudgets& enough) {
-  FixedOffsets fixed;
-  if (base != nullptr) {
-    for (const Buffer& buffer : base->buffers) {
-      if (buffer.life == Life::kPersistent) fixed.emplace(buffer.key, buffer.offset);
-    }
+  Packing packing(draft, linear, base);
+  for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
+    packing.pack(tier, enough.at(static_cast<std::size_t>(tier)).value_or(0));
   }
-  Program program;
-  program.compute_tier = draft.compute_tier;
-  const std::vector<BufferId> numbers = add_buffers(draft, linear, program);
-  add_ops(linear, numbers, program);
-  const auto end = static_cast<std::int64_t>(linear.ops.size());
+  return packing.program();
+}
+
+std::optional<Program> place_within(const Draft& draft, const LinearDraft& linear,
+                                    const Program* base, const PlaceLimits& limits) {
+  if (live_over_budget(draft, linear, Tier::kNvme, limits.budgets)) return std::nullopt;
+  Packing packing(draft, linear, base);
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
     const auto t = static_cast<std::size_t>(tier);
-    std::vector<BufferId> ids;
-    std::vector<PackItem> items = items_of_tier(draft, linear, tier, fixed, ids);
-    if (base != nullptr) reserve_base(*base, draft, tier, end, items);
-    const PackResult packed = pack_intervals(items, kOffsetAlignment, enough.at(t).value_or(0));
-    for (std::size_t i = 0; i < ids.size(); ++i) {
-      program.buffers.at(numbers[ids[i]]).offset = packed.offsets[i];
-    }
-    program.use.at(t) = use_of(draft, linear, tier, packed.packed_bytes);
+    const std::size_t packed_bytes = packing.pack(tier, limits.enough.at(t).value_or(0));
+    if (packed_bytes > limits.budgets.at(t).value_or(packed_bytes)) return std::nullopt;
   }
-  number_extents(in_order_of_use(draft, linear, Tier::kNvme), numbers, program, fixed);
-  return program;
+  return packing.program();
 }
 
 }  // namespace terrace

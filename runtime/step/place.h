@@ -13,7 +13,10 @@ namespace terrace {
 // At most so many bytes of each tier; unset: no limit.
 using TierBudgets = std::array<std::optional<std::size_t>, kTierCount>;
 
-// Whether some tier's live bytes alone are over budget: then no placing makes it fit.
+// Whether a tier's live bytes alone are over its budget: then no placing makes it fit.
+bool live_over_budget(const Draft& draft, const LinearDraft& linear, Tier tier,
+                      const TierBudgets& budgets);
+// Whether those of any tier are.
 bool live_over_budget(const Draft& draft, const LinearDraft& linear, const TierBudgets& budgets);
 
 // Whether the tier's buffers can be placed within its budget. Quicker than place(), which packs as
@@ -28,5 +31,16 @@ bool fits_tier(const Draft& draft, const LinearDraft& linear, Tier tier,
 // tier for which `enough` has a size is packed only as low as that.
 Program place(const Draft& draft, const LinearDraft& linear, const Program* base,
               const TierBudgets& enough = {});
+
+// What a program is placed within.
+struct PlaceLimits {
+  TierBudgets budgets;  // that it must not exceed
+  TierBudgets enough;   // as for place()
+};
+
+// Likewise; none where some tier is packed above its budget. Then no more time is spent than that
+// takes to find out.
+std::optional<Program> place_within(const Draft& draft, const LinearDraft& linear,
+                                    const Program* base, const PlaceLimits& limits);
 
 }  // namespace terrace
