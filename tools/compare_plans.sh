@@ -52,8 +52,10 @@ document() {
 import json, sys
 text = open(sys.argv[2]).read()
 document = json.loads(text) if text else {}
-for key in ("prediction", "here", "host", "version"):
+for key in ("here", "host", "version"):
     document.pop(key, None)
+if "results" in document:
+    document["results"] = [one for one in document["results"] if one["name"] != "prediction"]
 document["exit_code"] = sys.argv[1]
 print(json.dumps(document, indent=1))
 PYTHON

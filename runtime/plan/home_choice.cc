@@ -76,16 +76,31 @@ std::optional<StepPlan> HomeChoice::try_order(MicroBatchOrder order) const {
 // What leaves the device goes to the host, so the device is settled first.
 std::optional<StepPlan> HomeChoice::with_fewest_concessions(MicroBatchOrder order) const {
   const auto on_device = fewest_of(Tier::kDevice, [&](std::size_t count) {
-    return can_fit(model_, policy_with(count, 0, order), budgets_, Tier::kDevice);
+    return may_fit(policy_with(count, 0, order), Tier::kDevice);
   });
   if (!on_device.has_value()) return std::nullopt;
   const auto on_host = fewest_of(Tier::kHost, [&](std::size_t count) {
-    return can_fit(model_, policy_with(*on_device, count, order), budgets_, Tier::kHost);
+    return may_fit(policy_with(*on_device, count, order), Tier::kHost);
   });
   if (!on_host.has_value()) return std::nullopt;
   StepPlan plan = compiled(policy_with(*on_device, *on_host, order));
   if (!fits(plan.ledger)) return std::nullopt;
   return plan;
+}
+
+// One micro-batch after the other, two need no more of the compute tier than many do, and their
+// program is small: where it is too large there is no need to ask for all.
+bool HomeChoice::may_fit(const StepPolicy& policy, Tier tier) const {
+  constexpr std::int32_t kFew = 2;
+  const auto& budget = budgets_.at(static_cast<std::size_t>(tier));
+  const bool repeats = policy.order == MicroBatchOrder::kMicroBatchMajor &&
+                       model_.pipeline.stages == 1 && policy.micro_batches > kFew;
+  if (repeats && tier == compute_tier() && budget.has_value()) {
+    StepPolicy few = policy;
+    few.micro_batches = kFew;
+    if (least_live_bytes(model_, few).at(static_cast<std::size_t>(tier)) > *budget) return false;
+  }
+  return can_fit(model_, policy, budgets_, tier);
 }
 
 // The fewest concessions of a tier that pass; none where not even all of them do.

@@ -52,6 +52,7 @@ class HomeChoice {
   double least_moved_of_other_order() const;
   std::optional<StepPlan> try_order(MicroBatchOrder order) const;
   std::optional<StepPlan> with_fewest_concessions(MicroBatchOrder order) const;
+  bool may_fit(const StepPolicy& policy, Tier tier) const;
   std::optional<std::size_t> fewest_of(Tier tier, FunctionRef<bool(std::size_t)> passes) const;
 
   StepPolicy fastest(MicroBatchOrder order) const;

@@ -1,6 +1,7 @@
 #include "runtime/step/hazards.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 
 #include "base/check.h"
@@ -37,12 +38,15 @@ class History {
     }
   }
 
-  // All of [begin, end) was written by `writer`: one segment from now on.
+  // All of [begin, end), which was just visited, was written by `writer`: one segment from now on.
   void write(std::size_t begin, std::size_t end, Moment writer) {
-    split(begin);
-    split(end);
-    segments_.erase(segments_.lower_bound(begin), segments_.lower_bound(end));
-    segments_.emplace(begin, Segment{end, writer, {}});
+    const auto written = segments_.find(begin);
+    if (written == segments_.end() || begin == end) return;
+    auto behind = std::next(written);
+    while (behind != segments_.end() && behind->first < end) behind = segments_.erase(behind);
+    written->second.end = end;
+    written->second.writer = writer;
+    written->second.readers.clear();
   }
 
  private:
@@ -75,18 +79,16 @@ class EdgeMaker {
     waits_.clear();
     const Op& op = op_of(now);
     for (const Access& access : op.reads) {
-      each(access, [&](Segment& segment) { waits_.push_back(segment.writer); });
+      each(access, [&](Segment& segment) {
+        waits_.push_back(segment.writer);
+        add_reader(segment, now);
+      });
     }
     for (const Access& access : op.writes) {
       each(access, [&](Segment& segment) {
         waits_.push_back(segment.writer);
         waits_.insert(waits_.end(), segment.readers.begin(), segment.readers.end());
       });
-    }
-    for (const Access& access : op.reads) {
-      each(access, [&](Segment& segment) { add_reader(segment, now); });
-    }
-    for (const Access& access : op.writes) {
       const auto [begin, end] = place_of(access);
       history(access).write(begin, end, now);
     }

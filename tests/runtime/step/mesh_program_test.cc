@@ -1,6 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <iostream>
+
 #include "runtime/engine/engine.h"
 #include "runtime/step/verify_ranks.h"
 
@@ -66,6 +69,28 @@ TEST(MeshProgram, Of512TensorParallelRanksIsVerified) {
     EXPECT_EQ(programs[0], programs[1]);
     EXPECT_THAT(verify_ranks(programs), testing::IsEmpty());
   }
+}
+
+// The programs of a stage are the same but for the numbers of shards, so the first and the last
+// data-parallel rank of each stand for all 64, and two tensor-parallel ranks have one program.
+TEST(MeshProgram, Of64DataParallel2TensorParallel4StagesIsVerified) {
+  EngineOptions options = options_512();
+  options.ranks.shape = {.data = 64, .tensor = 2, .pipeline = 4};
+  const auto begin = std::chrono::steady_clock::now();
+  const EnginePlan own = plan_engine(options);
+  check_stages(options, own);
+  for (std::int32_t stage = 0; stage < 4; ++stage) {
+    std::vector<Program> programs;
+    for (const auto& [data_rank, tensor_rank] : {std::pair{0, 0}, {0, 1}, {63, 1}}) {
+      options.ranks.position = {.data = data_rank, .tensor = tensor_rank, .pipeline = stage};
+      programs.push_back(plan_engine(options).training.program);
+    }
+    EXPECT_EQ(programs[0], programs[1]);
+    EXPECT_EQ(rank_fingerprint(programs[0]), rank_fingerprint(programs[2]));
+    EXPECT_THAT(verify_ranks(programs), testing::IsEmpty());
+  }
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+  std::cout << "512 ranks verified in " << taken.count() << " s\n";
 }
 
 }  // namespace

@@ -354,6 +354,26 @@ TEST(Simulate, TheOptimizerHidesUnderTheNextForward) {
   EXPECT_GT(result.step_s, 1);
 }
 
+// It ends early, and must not find anything else for that.
+TEST(Simulate, TheSteadyStepAloneIsThatOfTheWholeSimulation) {
+  std::mt19937 random(5);
+  for (int round = 0; round < 20; ++round) {
+    StepPolicy policy;
+    policy.micro_batches = 1 + round % 3;
+    policy.unified = round % 2 == 0;
+    const StepModel model = small_step_model(2, false);
+    const auto tier = [&random] { return kTiers.at(random() % kTierCount); };
+    for (std::size_t u = 0; u < model.unit_count(); ++u) {
+      policy.homes.push_back({tier(), tier(), tier(), tier(), random() % 2 == 0});
+    }
+    const Program program = compile_step(model, policy, {});
+    for (const int steps : {1, 2, 4}) {
+      EXPECT_EQ(simulated_step_s(program, unit_profile(), steps),
+                simulate(program, unit_profile(), steps).step_s);
+    }
+  }
+}
+
 TEST(Simulate, RefusesImpossibleProfiles) {
   const Program program = two_ops(Lane::kCompute, 1, Lane::kUpdate, 1, false);
   MachineProfile profile;

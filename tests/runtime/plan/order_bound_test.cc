@@ -1,0 +1,62 @@
+#include "runtime/plan/order_bound.h"
+
+#include <gtest/gtest.h>
+
+#include "runtime/step/compile.h"
+#include "tests/runtime/step/step_fixture.h"
+
+namespace terrace {
+namespace {
+
+double moved_bytes(const Program& program) {
+  double bytes = 0;
+  for (const Lane lane :
+       {Lane::kUpload, Lane::kDownload, Lane::kRead, Lane::kWrite, Lane::kCollective}) {
+    bytes += lane_bytes(program, lane);
+  }
+  return bytes;
+}
+
+// Most of what it needs is parameters and gradients of its blocks.
+StepModel model_of_large_blocks() {
+  constexpr std::int64_t kBlocks = 8;
+  StepModel model = small_step_model(kBlocks, false);
+  model.chunk_elements = 100 * kBlockElements;
+  for (std::int64_t b = 1; b <= kBlocks; ++b) {
+    model.units.at(static_cast<std::size_t>(b)).padded_elements = 200 * kBlockElements;
+  }
+  return model;
+}
+
+// Whatever lives where and whatever the budget keeps: no program within it moves less.
+TEST(OrderBound, NoProgramInMicroBatchMajorOrderMovesLess) {
+  int bounds = 0;
+  for (int choice = 0; choice < 128; ++choice) {
+    const StepModel model = model_of_large_blocks();
+    StepPolicy policy;
+    policy.unified = choice % 2 == 1;
+    policy.micro_batches = 2 + choice / 2 % 2 * 3;
+    const Tier away = policy.unified ? Tier::kNvme : Tier::kHost;
+    const Tier near = policy.compute_tier();
+    const auto home = [&](int bit) { return (choice >> bit) % 2 == 0 ? near : away; };
+    for (std::size_t u = 0; u < model.unit_count(); ++u) {
+      policy.homes.push_back({home(2), home(3), home(4), home(5), (choice >> 6) % 2 == 1});
+    }
+    const auto tier = static_cast<std::size_t>(near);
+    const std::size_t least = least_live_bytes(model, policy).at(tier);
+    for (const std::size_t budget : {least, least + least / 10, least + least / 3, 2 * least}) {
+      TierBudgets budgets;
+      budgets.at(tier) = budget;
+      const Program program = compile_step(model, policy, budgets);
+      const std::size_t room = program.use_of(near).packed_bytes;  // what it needs, at the least
+      const double bound =
+          least_moved_micro_batch_major(model, policy.micro_batches, policy.unified, room);
+      if (bound > 0) ++bounds;
+      EXPECT_GE(moved_bytes(program), bound) << choice << " " << budget;
+    }
+  }
+  EXPECT_GT(bounds, 20);
+}
+
+}  // namespace
+}  // namespace terrace
