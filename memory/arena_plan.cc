@@ -290,8 +290,7 @@ class Placer {
     return &merged_;
   }
 
-  // Fills merged_ with what the buckets of the item have, by offset. What is in several of them is
-  // there as often. Neighbours are merged until there is one run.
+  // Fills merged_ with what the buckets of the item have, by offset, some of it several times.
   void merge_buckets(const Item& item) {
     merged_.clear();
     run_ends_.assign(1, 0);
@@ -304,12 +303,10 @@ class Placer {
       scratch_.resize(merged_.size());
       std::size_t kept = 1;
       for (std::size_t r = 0; r + 1 < run_ends_.size(); r += 2) {
-        const auto begin = merged_.begin() + static_cast<std::ptrdiff_t>(run_ends_[r]);
-        const auto middle = merged_.begin() + static_cast<std::ptrdiff_t>(run_ends_[r + 1]);
         const std::size_t end_at = run_ends_[std::min(r + 2, run_ends_.size() - 1)];
-        const auto end = merged_.begin() + static_cast<std::ptrdiff_t>(end_at);
-        std::merge(begin, middle, middle, end,
-                   scratch_.begin() + static_cast<std::ptrdiff_t>(run_ends_[r]));
+        Key* const begin = merged_.data() + run_ends_[r];
+        Key* const middle = merged_.data() + run_ends_[r + 1];
+        std::merge(begin, middle, middle, merged_.data() + end_at, scratch_.data() + run_ends_[r]);
         run_ends_[kept++] = end_at;
       }
       run_ends_.resize(kept);
