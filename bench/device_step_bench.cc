@@ -144,7 +144,7 @@ void measure(const DeviceStepScene& scene, const BenchOptions& options, const St
   runner.forget();
   const std::vector<Measurement> both = {[&] { return runner.step_seconds(steps); },
                                          [&] { return limits.product(); }};
-  const StepFlops flops = flops_of_step(runner.program(), engine.model, scene.batch);
+  const StepFlops flops = flops_of_step(runner.program(), runner.model());
   const auto tokens = static_cast<double>(scene.tokens());
   std::vector<Samples> last;
   interleave(both, record.rounds(rounds), [&](const std::vector<Samples>& samples) {

@@ -32,7 +32,8 @@ struct MatmulBackwardInput {
   TensorView dy, weight, dx;
 };
 // dweight[N,K] (fp32) = dy[R,N]^T x[R,K]; dbias[N] (fp32) = column sums of dy, rows in a fixed tree
-// of the shape; dbias may be empty.
+// of the shape; dbias may be empty. Of dweight the data alone may be null, where it is not wanted:
+// then x is not looked at, and there is no product.
 struct MatmulBackwardWeight {
   TensorView dy, x, dweight, dbias;
   GradientMode mode = GradientMode::kAssign;
@@ -224,7 +225,7 @@ struct AddPositions {
 // (kAccumulate: a tied head's gradient is already there). Likewise dwpe, without scale, which is
 // always assigned: of a position all its rows, in order. Both fp32. first_token: as above; tokens
 // of other parts are passed over, and so is padding_token, which is counted in the whole
-// vocabulary.
+// vocabulary. Of dwte the data alone may be null, where it is not wanted.
 struct EmbeddingBackward {
   std::span<const TensorView> tokens;  // one [R] per micro-batch
   std::span<const TensorView> dh;      // one [R,C] per micro-batch
@@ -242,7 +243,7 @@ struct EmbeddingBackward {
 // soft_cap); loss, gradients and the logits that are written are those of this number, in fp32.
 // target i32 [R], negative: not counted. Writes the sum of -log p(target) over the counted rows, in
 // fp64 by a fixed tree over rows, to *loss_sum; with dh not empty also the gradients of
-// (gradient_scale * loss_sum): dh[R,C], and dweight[V,C] (fp32). With logits not empty ([R,V] fp32,
+// (gradient_scale * loss_sum): dh[R,C], and dweight[V,C] (fp32), which may be empty. With logits not empty ([R,V] fp32,
 // for sampling) those are written and targets may be empty.
 struct HeadLoss {
   TensorView h, weight, target, dh, dweight, logits;
@@ -271,7 +272,7 @@ struct HeadSums {
 };
 // The second, with the sums of all parts. loss_sum is that of the whole vocabulary, the same in
 // every part; dh is this part's share of it, to be added over the parts. dh may be empty; then h
-// and weight are not looked at.
+// and weight are not looked at, and dweight is empty too. With dh, dweight may be empty.
 struct HeadPartLoss {
   TensorView h, weight, target, dh, dweight;
   TensorView sums;  // fp32 [N,R,3], parts in order

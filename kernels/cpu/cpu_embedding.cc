@@ -289,8 +289,10 @@ void cpu_embedding_backward(const KernelContext& context, const EmbeddingBackwar
     TERRACE_CHECK(dh.dtype == DType::kF32 || dh.dtype == DType::kBF16);
     TERRACE_CHECK_EQ(dh.elements(), op.tokens[0].elements() * C);
   }
-  sum_rows(context, names_of_tokens(op),
-           {op.dh, op.dwte, op.scale, op.wte_mode == GradientMode::kAccumulate});
+  if (!op.dwte.empty()) {
+    sum_rows(context, names_of_tokens(op),
+             {op.dh, op.dwte, op.scale, op.wte_mode == GradientMode::kAccumulate});
+  }
   if (op.dwpe.empty()) return;
   if (!op.positions.empty()) {
     TERRACE_CHECK_EQ(op.positions.size(), op.dh.size());

@@ -83,7 +83,7 @@ class PartLoss {
       chunks.compute_logits(first, rows);
       context_.workers->parallel_for(
           rows, [&](std::int64_t row, int) { set_dlogits(chunks, first, row); });
-      chunks.add_weight_gradient(first, rows);
+      if (!op_.dweight.empty()) chunks.add_weight_gradient(first, rows);
       chunks.compute_input_gradient(first, rows);
     }
     chunks.join_weight_gradient();
@@ -167,7 +167,7 @@ void cpu_head_sums(const KernelContext& context, const HeadSums& op) {
 
 void cpu_head_part_loss(const KernelContext& context, const HeadPartLoss& op) {
   TERRACE_CHECK(op.dh.empty() || op.h.dtype == op.weight.dtype);
-  TERRACE_CHECK_EQ(op.dweight.empty(), op.dh.empty());
+  TERRACE_CHECK(op.dweight.empty() || !op.dh.empty());
   PartLoss(context, op).run();
 }
 

@@ -141,7 +141,7 @@ void cpu_matmul_backward_weight(const KernelContext& context, const MatmulBackwa
   const MatrixProduct product = product_of(op);
   TERRACE_CHECK_EQ(op.dy.elements(), product.shape.m * product.shape.k);
   TERRACE_CHECK(op.dy.dtype == product.shape.input);
-  multiply(context, product);
+  if (!op.dweight.empty()) multiply(context, product);
   if (!op.dbias.empty()) bias_gradient(context, op);
 }
 

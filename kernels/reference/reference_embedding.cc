@@ -51,7 +51,7 @@ void backward(const EmbeddingBackward& op) {
   const std::int64_t C = op.dwte.shape[1];
   TERRACE_CHECK_EQ(op.tokens.size(), op.dh.size());
   TERRACE_CHECK(op.positions.empty() || op.positions.size() == op.dh.size());
-  for (std::int64_t v = 0; v < V; ++v) {
+  for (std::int64_t v = 0; v < V && !op.dwte.empty(); ++v) {
     for (std::int64_t c = 0; c < C; ++c) {
       const std::int64_t token = v + op.first_token.value_or(0);
       const Wide<T> sum = sum_of_rows<T>(op, C, c, [&](std::size_t m, std::int64_t r) {

@@ -79,6 +79,7 @@ void gradients_of_chunk(const HeadLoss& op, const HeadShape& s, std::int64_t fir
       op.dh.as<T>()[(first + r) * s.C + c] = round_to<T>(sum);
     }
   }
+  if (op.dweight.empty()) return;
   for (std::int64_t v = 0; v < s.V; ++v) {
     for (std::int64_t c = 0; c < s.C; ++c) {
       Wide<T> sum = 0;
@@ -99,7 +100,7 @@ void run(const KernelContext& context, const HeadLoss& op) {
   HeadWorkspace<T> workspace;
   workspace.losses = cutter.take<double>(s.R);
   workspace.logits = cutter.take<W>(s.chunk * s.V);
-  if (!op.dh.empty()) workspace.dweight = cutter.take<W>(s.V * s.C);
+  if (!op.dweight.empty()) workspace.dweight = cutter.take<W>(s.V * s.C);
 
   for (std::int64_t first = 0; first < s.R; first += s.chunk) {
     for (std::int64_t r = first; r < std::min(s.R, first + s.chunk); ++r) {
@@ -111,7 +112,7 @@ void run(const KernelContext& context, const HeadLoss& op) {
     if (!op.dh.empty()) gradients_of_chunk<T>(op, s, first, workspace);
   }
   if (!op.target.empty()) *op.loss_sum = tree_sum(workspace.losses);
-  if (op.dh.empty()) return;
+  if (op.dweight.empty()) return;
   for (std::int64_t i = 0; i < s.V * s.C; ++i) {
     join_gradient(op.dweight.as<W>()[i], workspace.dweight[i], op.mode);
   }
@@ -127,7 +128,7 @@ void head_loss(const KernelContext& context, const HeadLoss& op) {
 
 std::size_t head_loss_workspace(const HeadLoss& op, int) {
   const HeadShape s = shape_of(op);
-  return WorkspaceCutter::padded_bytes(s.R + s.chunk * s.V + (op.dh.empty() ? 0 : s.V * s.C));
+  return WorkspaceCutter::padded_bytes(s.R + s.chunk * s.V + (op.dweight.empty() ? 0 : s.V * s.C));
 }
 
 }  // namespace terrace::reference

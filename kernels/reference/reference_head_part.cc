@@ -72,6 +72,7 @@ void add_gradients_of_row(const HeadPartLoss& op, std::int64_t r, std::span<cons
     for (std::size_t v = 0; v < dlogits.size(); ++v) {
       const std::int64_t at = static_cast<std::int64_t>(v) * C + c;
       sum += dlogits[v] * load(op.weight.as<T>()[at]);
+      if (dweight.empty()) continue;
       dweight[static_cast<std::size_t>(at)] += dlogits[v] * load(op.h.as<T>()[r * C + c]);
     }
     op.dh.as<T>()[r * C + c] = round_to<T>(sum);
@@ -87,7 +88,7 @@ void loss_of_part(const KernelContext& context, const HeadPartLoss& op) {
   const bool backward = !op.dh.empty();
   const std::int64_t V = backward ? op.weight.shape[0] : 0;
   const std::span<W> logits = cutter.take<W>(V);
-  const std::span<W> dweight = cutter.take<W>(backward ? V * op.weight.shape[1] : 0);
+  const std::span<W> dweight = cutter.take<W>(op.dweight.empty() ? 0 : V * op.weight.shape[1]);
   std::ranges::fill(dweight, W{0});
   for (std::int64_t r = 0; r < R; ++r) {
     const std::int32_t target = op.target.as<std::int32_t>()[r];

@@ -54,7 +54,7 @@ void backward_weight(const MatmulBackwardWeight& op) {
   const T* dy = op.dy.as<T>();
   const T* x = op.x.as<T>();
   Wide<T>* dweight = op.dweight.as<Wide<T>>();
-  for (std::int64_t n = 0; n < N; ++n) {
+  for (std::int64_t n = 0; n < N && dweight != nullptr; ++n) {
     for (std::int64_t k = 0; k < K; ++k) {
       Wide<T> sum = 0;
       for (std::int64_t r = 0; r < R; ++r) sum += load(dy[r * N + n]) * load(x[r * K + k]);

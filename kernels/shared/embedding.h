@@ -490,10 +490,12 @@ void embedding_rows(Launcher& launcher, const EmbeddingBackward& op,
   const std::int64_t C = op.dwte.shape[1];
   const bool aligned = embedding_is_aligned(op, C * sizeof(T));
   const bool has_others = op.first_token.has_value() || op.padding_token >= 0;
-  sum_named_rows<T>(launcher,
-                    {op.tokens, op.dwte, op.first_token.value_or(0), op.padding_token, has_others,
-                     op.wte_mode, op.scale},
-                    space, aligned);
+  if (!op.dwte.empty()) {
+    sum_named_rows<T>(launcher,
+                      {op.tokens, op.dwte, op.first_token.value_or(0), op.padding_token, has_others,
+                       op.wte_mode, op.scale},
+                      space, aligned);
+  }
   if (op.dwpe.empty()) return;
   if (!op.positions.empty()) {
     return sum_named_rows<T>(launcher,

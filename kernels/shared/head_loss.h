@@ -238,12 +238,13 @@ struct HeadWorkspace {
   float* logits;            // [chunk, columns]
   std::byte* dlogits;       // [chunk, columns] of the compute type; in fp32 the logits themselves
   const std::byte* weight;  // [columns, C]: see padded_weight()
-  // [columns, C], where the gradient joins another or has fewer rows; else the gradient itself.
+  // [columns, C], where the gradient joins another or has fewer rows; else the gradient itself,
+  // null where it is not wanted.
   float* dweight;
 };
 
 inline bool head_gradient_is_apart(const HeadLoss& op, const HeadShape& s) {
-  return !op.dh.empty() && (s.is_padded() || op.mode == GradientMode::kAccumulate);
+  return !op.dweight.empty() && (s.is_padded() || op.mode == GradientMode::kAccumulate);
 }
 
 inline std::size_t head_loss_workspace(const HeadLoss& op) {
@@ -269,7 +270,7 @@ HeadWorkspace cut_head_workspace(Launcher& launcher, const HeadLoss& op, const H
   space.dlogits = op.h.dtype == DType::kF32 ? reinterpret_cast<std::byte*>(space.logits)
                                             : cutter.take<std::byte>(dlogits_bytes);
   space.weight = padded_weight(launcher, cutter, op, s);
-  space.dweight = op.dh.empty() ? nullptr : op.dweight.as<float>();
+  space.dweight = op.dweight.empty() ? nullptr : op.dweight.as<float>();
   if (head_gradient_is_apart(op, s)) {
     space.dweight = cutter.take_like<float>(s.columns * s.C, space.dweight);
   }
@@ -331,6 +332,7 @@ void head_gradients(Launcher& launcher, const HeadLoss& op, const HeadChunk& chu
                     .c = op.dh.data + offset,
                     .type = op.h.dtype,
                     .c_type = op.h.dtype});
+  if (space.dweight == nullptr) return;
   launcher.product({.rows = s.columns,
                     .cols = s.C,
                     .depth = chunk.rows,

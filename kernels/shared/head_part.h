@@ -206,7 +206,7 @@ void part_gradients(Launcher& launcher, const HeadPartLoss& op, std::int64_t par
 // The rows' losses come first in workspace, with gradients (cut_head_workspace) or without.
 template <typename Launcher>
 void head_part_loss(Launcher& launcher, const HeadPartLoss& op) {
-  TERRACE_CHECK_EQ(op.dweight.empty(), op.dh.empty());
+  TERRACE_CHECK(op.dweight.empty() || !op.dh.empty());
   const std::int64_t R = op.target.elements();
   const std::int64_t parts = op.sums.elements() / (R * kLogitSums);
   double* const losses = WorkspaceCutter(launcher.workspace()).take<double>(R);

@@ -119,10 +119,11 @@ void matmul_backward_weight(Launcher& launcher, const MatmulBackwardWeight& op) 
   const std::int64_t part_rows = gradient_part_rows(N, K);
   WorkspaceCutter workspace(launcher.workspace());
   float* const dweight = op.dweight.as<float>();
-  float* const part = joins ? workspace.take_like<float>(part_rows * K, dweight) : nullptr;
+  const std::int64_t wanted = dweight == nullptr ? 0 : N;  // rows
+  float* const part = joins && wanted > 0 ? workspace.take_like<float>(part_rows * K, dweight) : nullptr;
   float* const column_sums =
       op.dbias.empty() ? nullptr : workspace.take<float>(kColumnSumParts * N);
-  for (std::int64_t n = 0; n < N; n += part_rows) {
+  for (std::int64_t n = 0; n < wanted; n += part_rows) {
     const std::int64_t rows = std::min(part_rows, N - n);
     float* const target = joins ? part : dweight + n * K;
     launcher.product({.rows = rows,

@@ -62,7 +62,9 @@ HomeAccess::Place HomeAccess::place_of(HomeKind kind, std::int32_t unit, std::in
   place.size_bytes = chunk_bytes(kind, unit, chunk);
   const auto whole = persistent_.find(key);
   if (whole != persistent_.end()) {
-    const std::size_t begin = static_cast<std::size_t>(chunk) * chunk_bytes(kind, unit, 0);
+    const std::size_t begin = kind == HomeKind::kParameters
+                                  ? model_.parameter_home_offset(unit, chunk)
+                                  : static_cast<std::size_t>(chunk) * chunk_bytes(kind, unit, 0);
     place.tier = program_.buffers[whole->second].tier;
     place.bytes =
         bytes_of(program_, memory_, {Role::kSource, whole->second, begin, place.size_bytes});

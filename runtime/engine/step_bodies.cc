@@ -39,13 +39,14 @@ StepBodies::StepBodies(const Program& program, const ExecutorMemory& memory, Blo
       ranks_(ranks),
       update_checksums_(program, memory, computation.model, store),
       has_backward_(std::ranges::any_of(
-          program.ops, [](const Op& op) { return op.find(Role::kHiddenGradientOut) != nullptr; })) {
+          program.ops, [](const Op& op) { return op.kind == OpKind::kNormFinish; })) {
   hidden_gradients_.reserve(static_cast<std::size_t>(program.micro_batches));
   embedding_views_.resize(2 * static_cast<std::size_t>(program.micro_batches));
   for (const UnitLayout& unit : compute_.layout()) {
     std::int64_t decayed = 0;
     bool others = false;
     for (const ParameterTensor& tensor : unit.tensors) {
+      if (!tensor.trainable) break;  // as all that follow
       TERRACE_CHECK(!tensor.decay || !others);  // matrices come first
       others = others || !tensor.decay;
       if (tensor.decay) decayed = tensor.offset + tensor.elements();
@@ -293,9 +294,9 @@ void StepBodies::add_partials(const Op& op, std::int32_t unit, std::int32_t tens
   const UnitModel& of_unit = model_.units.at(static_cast<std::size_t>(unit));
   const bool counts_all = tensor_rank == 0 || of_unit.replicated.empty();
   const std::int64_t end =
-      (counts_all ? of_unit.padded_elements : of_unit.replicated.begin) / kBlockElements;
+      (counts_all ? of_unit.trained_elements() : of_unit.replicated.begin) / kBlockElements;
   std::int64_t block = 0;
-  for (std::int64_t chunk = 0; chunk < model_.chunks(unit); ++chunk) {
+  for (std::int64_t chunk = 0; chunk < model_.trained_chunks(unit); ++chunk) {
     const std::int64_t count = model_.chunk_size(unit, chunk) / (kBlockElements * holders);
     for (std::int32_t rank = 0; rank < holders; ++rank, block += count) {
       const double* partials = sums_of_rank(op, model_.rank_of(stage, rank, tensor_rank));
@@ -323,8 +324,9 @@ double StepBodies::norm_of_gradient(const Op& op) const {
     for (std::int32_t tensor = 0; tensor < model_.tensor.ranks; ++tensor) {
       add_partials(op, unit, tensor, at, norm);
     }
-    at += static_cast<std::size_t>(model_.units.at(static_cast<std::size_t>(unit)).padded_elements /
-                                   (kBlockElements * holders));
+    at += static_cast<std::size_t>(
+        model_.units.at(static_cast<std::size_t>(unit)).trained_elements() /
+        (kBlockElements * holders));
   }
   return norm.value();
 }
@@ -423,7 +425,7 @@ void StepBodies::set_step_scalars(const Op& op, const StepScalars& scalars) {
 
 void StepBodies::update(const Op& op, NativeStream stream) {
   const ChunkPart part = model_.state_home(op.unit, op.chunk);
-  const std::int64_t first = op.chunk * model_.chunk_elements + part.begin;
+  const std::int64_t first = model_.chunk_begin(op.unit, op.chunk) + part.begin;
   ParameterUpdate update;
   update.gradient = view(data(op, Role::kGradient), model_.gradient_type, part.count);
   update.parameter = view(data(op, Role::kParameters), model_.compute_type, part.count);

@@ -117,7 +117,8 @@ void TrainingState::fill_from(const StateSource& source, WorkerArena& workers,
     const auto number = static_cast<std::int32_t>(unit.index);
     for (std::int64_t chunk = 0; chunk < model_.chunks(number); ++chunk) {
       if (model_.has_parameters(number)) fill_parameters(source, unit, chunk, workers);
-      if (model_.has_unit(number)) fill_state(source, unit, chunk, workers);
+      const bool trains = chunk < model_.trained_chunks(number);
+      if (model_.has_unit(number) && trains) fill_state(source, unit, chunk, workers);
       progress(++done, total);
     }
   }
@@ -128,7 +129,7 @@ void TrainingState::fill_parameters(const StateSource& source, const UnitLayout&
   const Target target = {StateField::kMaster, model_.compute_type};
   const bool has_copies = model_.zero.ranks > 1 && !model_.zero.of_parameters();
   const std::int64_t home =
-      chunk * model_.chunk_elements +
+      model_.chunk_begin(static_cast<std::int32_t>(unit.index), chunk) +
       model_.parameter_home(static_cast<std::int32_t>(unit.index), chunk).begin;
   homes_.write(HomeKind::kParameters, static_cast<std::int32_t>(unit.index), chunk,
                [&](std::size_t first, std::span<std::byte> piece) {
@@ -142,7 +143,8 @@ void TrainingState::fill_state(const StateSource& source, const UnitLayout& unit
                                std::int64_t chunk, WorkerArena& workers) {
   const auto number = static_cast<std::int32_t>(unit.index);
   const auto parts = parts_of(state_layout(number, chunk));
-  const std::int64_t home = chunk * model_.chunk_elements + model_.state_home(number, chunk).begin;
+  const std::int64_t home =
+      model_.chunk_begin(number, chunk) + model_.state_home(number, chunk).begin;
   homes_.write(HomeKind::kState, number, chunk, [&](std::size_t first, std::span<std::byte> piece) {
     std::ranges::fill(piece, std::byte{0});               // what lies behind the last part
     for (const auto& [field, part, exponents] : parts) {  // a piece may reach over several
@@ -190,8 +192,8 @@ void TrainingState::read(StateField field, std::int32_t unit, std::int64_t begin
   std::int64_t at = begin;
   const std::int64_t end = begin + static_cast<std::int64_t>(out.size());
   while (at < end) {
-    const std::int64_t chunk = at / model_.chunk_elements;
-    const std::int64_t chunk_begin = chunk * model_.chunk_elements;
+    const std::int64_t chunk = model_.chunk_of(unit, at);
+    const std::int64_t chunk_begin = model_.chunk_begin(unit, chunk);
     const std::int64_t stop = std::min(end, chunk_begin + model_.chunk_size(unit, chunk));
     read_chunk(
         field, unit, chunk, at - chunk_begin,
@@ -220,6 +222,7 @@ StateLayout TrainingState::state_layout(std::int32_t unit, std::int64_t chunk) c
 
 void TrainingState::read_chunk(StateField field, std::int32_t unit, std::int64_t chunk,
                                std::int64_t begin, std::span<float> out) {
+  if (chunk >= model_.trained_chunks(unit)) return read_frozen(field, unit, chunk, begin, out);
   const StateFormat& format = model_.state_format;
   const bool is_master = field == StateField::kMaster;
   if (is_master && format.master == MasterForm::kSplit) {
@@ -239,6 +242,24 @@ void TrainingState::read_chunk(StateField field, std::int32_t unit, std::int64_t
                                 : part.begin + in_state(unit, chunk, begin) * sizeof(float);
   homes_.read(is_parameter ? HomeKind::kParameters : HomeKind::kState, unit, chunk, first,
               std::as_writable_bytes(out));
+}
+
+// What is computed with: of what is frozen no more is here.
+void TrainingState::read_frozen(StateField field, std::int32_t unit, std::int64_t chunk,
+                                std::int64_t begin, std::span<float> out) {
+  TERRACE_CHECK(field == StateField::kMaster);
+  const std::size_t width = model_.parameter_bytes();
+  const std::size_t first = in_parameters(unit, chunk, begin) * width;
+  if (model_.compute_type == DType::kF32) {
+    return homes_.read(HomeKind::kParameters, unit, chunk, first, std::as_writable_bytes(out));
+  }
+  std::vector<std::uint16_t> narrow(out.size());
+  homes_.read(HomeKind::kParameters, unit, chunk, first,
+              std::as_writable_bytes(std::span(narrow)));
+  const bool is_half = model_.compute_type == DType::kF16;
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    out[i] = is_half ? to_float(Fp16{narrow[i]}) : to_float(Bf16{narrow[i]});
+  }
 }
 
 void TrainingState::read_half_slot(std::size_t slot, std::int32_t unit, std::int64_t chunk,

@@ -44,7 +44,8 @@ class TrainingState {
   // A hash of the parameters that were filled in, where data-parallel ranks have the same ones; of
   // nothing elsewhere.
   std::uint64_t parameters_hash() const { return parameters_hash_.value(); }
-  // Elements [begin, begin + out.size()) of a unit's flat sequence, which are at home here.
+  // Elements [begin, begin + out.size()) of a unit's flat sequence, which are at home here. What is
+  // frozen has its parameters alone, in the type that computes.
   void read(StateField field, std::int32_t unit, std::int64_t begin, std::span<float> out);
 
  private:
@@ -65,6 +66,8 @@ class TrainingState {
   };
   void fill_piece(const StateSource& source, const UnitLayout& unit, Target target,
                   const Piece& piece, WorkerArena& workers);
+  void read_frozen(StateField field, std::int32_t unit, std::int64_t chunk, std::int64_t begin,
+                   std::span<float> out);
   void read_half_slot(std::size_t slot, std::int32_t unit, std::int64_t chunk, std::int64_t begin,
                       std::span<float> out);
   void read_coded_slot(std::size_t slot, std::int32_t unit, std::int64_t chunk, std::int64_t begin,

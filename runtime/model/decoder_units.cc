@@ -1,5 +1,6 @@
 #include "runtime/model/decoder_units.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -37,9 +38,9 @@ TensorId norm_if(const LayerSite& site, TensorId x, ParameterKind weight, Parame
 
 // Elements that are no parameters get no gradient: zero, before the others are written.
 void clear_padding(const LayerSite& site) {
-  if (site.layout.padding.empty()) return;
   std::vector<TensorId> pieces;
   for (const ElementSpan& span : site.layout.padding) {
+    if (span.begin >= site.layout.trained_elements()) continue;
     pieces.push_back(
         site.graph.add({.name = "padding",
                         .dtype = DType::kF32,
@@ -47,6 +48,7 @@ void clear_padding(const LayerSite& site) {
                         .role = Role::kGradient,
                         .offset = static_cast<std::size_t>(span.begin) * sizeof(float)}));
   }
+  if (pieces.empty()) return;
   UnitCall clear;
   clear.writes = pieces;
   clear.run = [pieces](const UnitRun& run) {
@@ -121,7 +123,7 @@ HeadPartLoss part_loss(const UnitRun& run, const HeadTensors& t) {
   return op;
 }
 
-// With the gradient of its input where that is wanted.
+// With the gradient of its input where that is wanted, and of its weight where that trains.
 template <typename Op>
 Op with_gradients(Op op, const UnitRun& run, const HeadTensors& t, TensorId dhidden) {
   if (dhidden == kNoTensor) return op;
@@ -137,7 +139,8 @@ UnitCall loss_call(const HeadTensors& t, TensorId dhidden) {
   call.reads = {t.hidden, t.weight, t.targets};
   if (t.sums != kNoTensor) call.reads.push_back(t.sums);
   call.writes = {t.losses};
-  if (dhidden != kNoTensor) call.writes.insert(call.writes.end(), {dhidden, t.dweight});
+  if (dhidden != kNoTensor) call.writes.push_back(dhidden);
+  if (dhidden != kNoTensor && t.dweight != kNoTensor) call.writes.push_back(t.dweight);
   call.of_evaluation = dhidden == kNoTensor;
   call.scales_loss = !call.of_evaluation;
   if (t.sums == kNoTensor) {
@@ -216,6 +219,19 @@ float DecoderPart::embedding_scale() const {
   if (!config.rounds_embedding_scale || compute_type == DType::kF32) return scale;
   return compute_type == DType::kF16 ? to_float(to_fp16_nearest_even(scale))
                                      : to_float(to_bf16_nearest_even(scale));
+}
+
+bool DecoderPart::wants_input_gradient(std::int64_t unit) const {
+  const auto trains = [](const UnitLayout& one) { return one.trains(); };
+  return std::any_of(layout.begin(), layout.begin() + unit, trains);
+}
+
+bool BlockShape::operator==(const BlockShape& other) const {
+  const auto is_same = [](const ParameterTensor& a, const ParameterTensor& b) {
+    return a.kind == b.kind && a.offset == b.offset && a.trainable == b.trainable;
+  };
+  return options == other.options && has_backward_below == other.has_backward_below &&
+         std::ranges::equal(layout->tensors, other.layout->tensors, is_same);
 }
 
 UnitGraph embedding_graph(const DecoderPart& part) {
@@ -307,9 +323,10 @@ void parallel_branches(const LayerSite& site, TensorId x, TensorId out, const La
 
 }  // namespace
 
-UnitGraph block_graph(const DecoderPart& part, const LayerOptions& layer) {
+UnitGraph block_graph(const DecoderPart& part, const BlockShape& block) {
   UnitGraph graph(UnitKind::kBlock, part.sharing);
-  const LayerSite site = site_of(part, part.layout.at(1), graph);
+  const LayerSite site = site_of(part, *block.layout, graph);
+  const LayerOptions& layer = block.options;
   const std::int64_t width = part.config.width;
   const TensorId x = site.boundary(Role::kHidden, "input", width);
   const TensorId out = site.boundary(Role::kHiddenOut, "output", width);
@@ -321,7 +338,9 @@ UnitGraph block_graph(const DecoderPart& part, const LayerOptions& layer) {
     sequential_branches(site, x, out, layer);
   }
   graph.set_gradient(out, site.boundary(Role::kHiddenGradient, "output gradient", width));
-  graph.finish(site.boundary(Role::kHiddenGradientOut, "input gradient", width));
+  const bool passes_on = block.has_backward_below;
+  graph.finish(passes_on ? site.boundary(Role::kHiddenGradientOut, "input gradient", width)
+                         : kNoTensor);
   return graph;
 }
 
@@ -336,9 +355,9 @@ UnitGraph head_graph(const DecoderPart& part) {
       norm(site, x, norm_weights(site, ParameterKind::kFinalNorm, ParameterKind::kFinalNormBias));
   const Branch products = enter(site, normed, "sums", "norm backward");
   HeadTensors t = head_tensors(site, part, products.all);
-  // Of one product; the backward has three.
+  // Of one product; the backward has three, and two where the weight is frozen.
   const double flops = 2.0 * static_cast<double>(part.batch.rows()) *
-                       static_cast<double>(part.layout.front().tensors.front().rows * config.width);
+                       static_cast<double>(part.layout.front().find(ParameterKind::kTokenEmbedding)->rows * config.width);
   const bool is_part = part.split.ranks > 1;
   if (is_part) t.sums = exchange_sums(site, t, flops);
   graph.begin_step("loss");
@@ -350,11 +369,13 @@ UnitGraph head_graph(const DecoderPart& part) {
     clear_padding(site);
     const TensorId dhidden = site.all_rows("partial", site.config.width);
     UnitCall loss = loss_call(t, dhidden);
-    loss.flops = 3 * flops;
+    loss.flops = (t.dweight == kNoTensor ? 2 : 3) * flops;
     site.graph.call(std::move(loss));
     site.graph.set_gradient(products.all, dhidden);
   });
-  graph.finish(site.boundary(Role::kHiddenGradientOut, "input gradient", config.width));
+  const bool passes_on = part.wants_input_gradient(site.layout.index);
+  graph.finish(passes_on ? site.boundary(Role::kHiddenGradientOut, "input gradient", config.width)
+                         : kNoTensor);
   return graph;
 }
 

@@ -23,12 +23,22 @@ struct DecoderPart {
 
   // What the tokens' rows are multiplied with.
   float embedding_scale() const;
+  // Whether something below the unit trains, so that the backward goes on from it.
+  bool wants_input_gradient(std::int64_t unit) const;
+};
+
+// What a block computes follows from this: blocks that are equal in it have one graph.
+struct BlockShape {
+  LayerOptions options;
+  const UnitLayout* layout = nullptr;  // one of the part's
+  bool has_backward_below = true;      // DecoderPart::wants_input_gradient()
+
+  bool operator==(const BlockShape& other) const;
 };
 
 // Its forward; the backward, of all micro-batches at once, is UnitCompute's.
 UnitGraph embedding_graph(const DecoderPart& part);
-// Of a layer with these options: all such layers have the same.
-UnitGraph block_graph(const DecoderPart& part, const LayerOptions& layer);
+UnitGraph block_graph(const DecoderPart& part, const BlockShape& block);
 // Norm, head and loss.
 UnitGraph head_graph(const DecoderPart& part);
 

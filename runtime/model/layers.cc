@@ -29,16 +29,22 @@ UnitCall linear_forward(const LinearTensors& t) {
   return call;
 }
 
+// Of the weight, the bias or both, whichever train.
 UnitCall linear_weight_gradient(const LinearTensors& t, TensorId dy, const LinearWeights& weights) {
   const TensorId dweight = weights.weight.gradient;
   const TensorId dbias = weights.bias.gradient;
   UnitCall call;
-  call.reads = {dy, t.x};
-  call.writes = {dweight};
+  call.reads = {dy};
+  if (dweight != kNoTensor) {
+    call.reads.push_back(t.x);
+    call.writes.push_back(dweight);
+  }
   if (dbias != kNoTensor) call.writes.push_back(dbias);
   const auto op = [=](const UnitRun& run) {
-    return MatmulBackwardWeight{run.view(dy), run.view(t.x), run.view(dweight), run.view(dbias),
-                                run.mode(dweight)};
+    TensorView gradient = run.view(dweight);
+    if (dweight == kNoTensor) gradient = {nullptr, DType::kF32, run.view(t.weight).shape};
+    return MatmulBackwardWeight{run.view(dy), run.view(t.x), gradient, run.view(dbias),
+                                run.mode(dweight != kNoTensor ? dweight : dbias)};
   };
   call.run = [op](const UnitRun& run) { run.kernels.matmul_backward_weight(run.context, op(run)); };
   call.workspace = [op](const UnitRun& run, int workers) {
@@ -143,12 +149,25 @@ UnitCall layer_norm_backward(const NormTensors& t, const NormGradients& g) {
   return call;
 }
 
+// The kernels write all gradients of a norm: those of frozen weights go where nobody looks.
+NormTensors with_all_gradients(UnitGraph& graph, NormTensors t) {
+  for (Weight* const weight : {&t.weights.weight, &t.weights.bias}) {
+    if (weight->value == kNoTensor || weight->gradient != kNoTensor) continue;
+    weight->gradient = graph.add({.name = "unwanted gradient",
+                                  .dtype = DType::kF32,
+                                  .shape = graph.at(weight->value).shape});
+  }
+  return t;
+}
+
 UnitCall norm_backward(const NormTensors& t, const NormGradients& g) {
   UnitCall call = t.options.has_mean ? layer_norm_backward(t, g) : rms_backward(t, g);
   call.reads.insert(call.reads.end(), {g.dy.matrix, t.x.matrix, t.weights.weight.value, t.rstd});
   if (g.dresidual != kNoTensor) call.reads.push_back(g.dresidual);
   if (g.along != kNoTensor) call.reads.push_back(g.along);
   call.writes = {g.dx.matrix, t.weights.weight.gradient};
+  const TensorId dbias = t.weights.bias.gradient;
+  if (t.options.has_mean && dbias != kNoTensor) call.writes.push_back(dbias);
   call.workspace = [t](const UnitRun& run, int workers) {
     const std::int64_t width = run.view(t.weights.weight.value).elements();
     return run.kernels.norm_backward_workspace(run.view(t.rstd).elements(), width, workers);
@@ -245,6 +264,13 @@ UnitCall attention_backward(const AttentionTensors& t, const AttentionGradients&
     run.kernels.prepare_attention(run.context, attention_forward_op(run, t), op(run));
   };
   return call;
+}
+
+// Of the same products, the other half, though a window may leave out more. The backward has twice
+// as many.
+double masked_flops(const LayerSite& site) {
+  return 2.0 * static_cast<double>(site.batch.rows() * site.batch.positions) *
+         static_cast<double>(site.config.heads * site.config.head_width);
 }
 
 // Products of queries with keys, and of weights with values: a query sees half of the keys, or
@@ -366,6 +392,7 @@ TensorId LayerSite::parameter(const UnitLayout& unit, ParameterKind kind, std::i
   const ParameterTensor* tensor = unit.find(kind);
   if (tensor == nullptr) return kNoTensor;
   const bool is_gradient = role == Role::kGradient || role == Role::kTiedGradient;
+  if (is_gradient && !tensor->trainable) return kNoTensor;
   const DType dtype = is_gradient ? DType::kF32 : type;
   return graph.add({.name = "parameter",
                     .dtype = dtype,
@@ -398,7 +425,7 @@ TensorId norm(const LayerSite& site, TensorId x, const NormWeights& weights) {
     g.dresidual = graph.gradient(x);
     g.dy = {graph.gradient(t.y.matrix), 0, width};
     g.dx = {graph.next_gradient(x), 0, width};
-    graph.call(norm_backward(t, g));
+    graph.call(norm_backward(with_all_gradients(graph, t), g));
   });
   return t.y.matrix;
 }
@@ -415,9 +442,12 @@ TensorId linear(const LayerSite& site, TensorId x, const LinearWeights& weights,
   graph.call(std::move(forward));
   graph.on_backward({x}, [&graph, t, weights, flops] {
     const TensorId dy = graph.gradient(t.y);
-    UnitCall weight_gradient = linear_weight_gradient(t, dy, weights);
-    weight_gradient.flops = flops;
-    graph.call(std::move(weight_gradient));
+    const bool has_product = weights.weight.gradient != kNoTensor;
+    if (has_product || weights.bias.gradient != kNoTensor) {
+      UnitCall weight_gradient = linear_weight_gradient(t, dy, weights);
+      weight_gradient.flops = has_product ? flops : 0;
+      graph.call(std::move(weight_gradient));
+    }
     const bool is_first = graph.gradient(t.x) == kNoTensor;
     const TensorId dx = is_first ? graph.next_gradient(t.x) : graph.like(t.x, "part of gradient");
     UnitCall input_gradient = linear_input_gradient(dy, t.weight, dx);
@@ -466,7 +496,7 @@ TensorId query_key_norms(const LayerSite& site, TensorId qkv) {
     }
     if (is_divided) graph.begin_step("query and key norms");
     for (std::size_t n = 0; n < norms.size(); ++n) {
-      graph.call(norm_backward(norms[n].tensors, gradients[n]));
+      graph.call(norm_backward(with_all_gradients(graph, norms[n].tensors), gradients[n]));
     }
   });
   return normed;
@@ -478,9 +508,11 @@ TensorId attention(const LayerSite& site, TensorId qkv, TensorId normed,
   const AttentionTensors t = attention_tensors(site, qkv, normed, layer);
   const double flops = attention_flops(site, layer);
   UnitCall forward = attention_forward(t);
+  const double masked = masked_flops(site);
   forward.flops = flops;
+  forward.masked_flops = masked;
   graph.call(std::move(forward));
-  graph.on_backward({qkv}, [&graph, t, qkv, normed, flops] {
+  graph.on_backward({qkv}, [&graph, t, qkv, normed, flops, masked] {
     AttentionGradients g;
     g.dattended = graph.gradient(t.attended);
     const TensorId dqkv = graph.next_gradient(qkv);
@@ -494,6 +526,7 @@ TensorId attention(const LayerSite& site, TensorId qkv, TensorId normed,
     g.dv = {dqkv, t.v.first, t.v.width};
     UnitCall backward = attention_backward(t, g);
     backward.flops = 2 * flops;
+    backward.masked_flops = 2 * masked;
     graph.call(std::move(backward));
   });
   return t.attended;

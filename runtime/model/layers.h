@@ -13,7 +13,8 @@
 // sequence parallelism over N ranks), C width.
 namespace terrace {
 
-// A parameter and its gradient; both kNoTensor where there is none.
+// A parameter and its gradient; both kNoTensor where there is none, the gradient also where the
+// parameter is frozen.
 struct Weight {
   TensorId value = kNoTensor;
   TensorId gradient = kNoTensor;
@@ -36,7 +37,8 @@ struct LayerSite {
   // A buffer that the op is given: not scratch.
   TensorId boundary(Role role, std::string_view name, std::int64_t columns) const;
   // Of a unit's parameter `kind`, `rows` rows from its first on (all that lie side by side), in the
-  // buffer of that role. kNoTensor where the unit has no such parameter.
+  // buffer of that role. kNoTensor where the unit has no such parameter, and of the gradient of one
+  // that is frozen.
   TensorId parameter(const UnitLayout& unit, ParameterKind kind, std::int64_t rows,
                      Role role) const;
   // Of this unit's, with its gradient.

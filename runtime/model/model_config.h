@@ -20,6 +20,9 @@ struct ModelConfig : DecoderOptions {
   std::string json;
   // Keys of it that were not looked at (--ignore-config-keys).
   std::vector<std::string> ignored_keys;
+  // Patterns of the names of the tensors that train (trainable.h); the others are frozen. Empty: all
+  // train.
+  std::vector<std::string> trainable;
 };
 
 // `model` is a directory with a config.json, or a preset's name. Throws ConfigError: for an unknown

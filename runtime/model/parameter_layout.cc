@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "runtime/model/trainable.h"
 
 namespace terrace {
 namespace {
@@ -29,47 +30,76 @@ ParameterTensor part_of(ParameterTensor tensor, const TensorSplit& split) {
   return tensor;
 }
 
-// The unit of a tensor-parallel rank, but for the padding at its end.
-UnitLayout tensor_part(const UnitLayout& whole, const TensorSplit& split) {
-  UnitLayout unit;
-  unit.kind = whole.kind;
-  unit.index = whole.index;
-  const auto add = [&](const ParameterTensor& tensor) {
-    ParameterTensor part = part_of(tensor, split);
-    part.offset = unit.elements;
-    unit.elements += part.elements();
-    const std::int64_t here = part.offset + part.slice.elements_of(split.rank);
-    if (here < unit.elements) unit.padding.push_back({here, unit.elements});
-    const bool is_share = part.gradient == GradientShare::kHeads ||
-                          (part.gradient == GradientShare::kRows && split.shares_rows);
-    if (is_share) {
-      if (unit.summed.empty()) unit.summed.begin = part.offset;
-      unit.summed.end = unit.elements;
-    }
-    unit.tensors.push_back(std::move(part));
-  };
-  for (const ParameterTensor& tensor : whole.tensors) {
-    if (tensor.cut != TensorCut::kReplicated) add(tensor);
+// Puts the tensors of a unit one behind the other, as a rank has them.
+class UnitArrangement {
+ public:
+  UnitArrangement(const UnitLayout& whole, const TensorSplit& split, std::int32_t ranks)
+      : whole_(whole), split_(split), grain_(ranks * kBlockElements) {
+    unit_.kind = whole.kind;
+    unit_.index = whole.index;
   }
-  const std::int64_t end = unit.elements;
-  unit.elements = (end + kBlockElements - 1) / kBlockElements * kBlockElements;
-  if (end < unit.elements) unit.padding.push_back({end, unit.elements});
-  unit.replicated = {unit.elements, unit.elements};
-  for (const ParameterTensor& tensor : whole.tensors) {
-    if (tensor.cut == TensorCut::kReplicated) add(tensor);
-  }
-  unit.replicated.end = unit.elements;
-  return unit;
-}
 
-void pad(UnitLayout& unit, std::int32_t ranks) {
-  const std::int64_t grain = ranks * kBlockElements;
-  unit.padded_elements = (unit.elements + grain - 1) / grain * grain;
-  if (unit.elements < unit.padded_elements) {
-    unit.padding.push_back({unit.elements, unit.padded_elements});
+  UnitLayout run() {
+    add_all(true);
+    const std::int64_t trained = pad(0);
+    const std::size_t count = unit_.tensors.size();
+    if (!unit_.replicated.empty()) unit_.replicated.end = trained;
+    if (count == whole_.tensors.size()) {
+      unit_.padded_elements = trained;
+      return std::move(unit_);
+    }
+    unit_.elements = trained;
+    add_all(false);
+    unit_.padded_elements = pad(trained);
+    unit_.frozen_elements = unit_.padded_elements - trained;
+    return std::move(unit_);
   }
-  if (!unit.replicated.empty()) unit.replicated.end = unit.padded_elements;
-}
+
+ private:
+  void add_all(bool trainable) {
+    const auto add_those = [&](auto wanted) {
+      for (const ParameterTensor& tensor : whole_.tensors) {
+        if (tensor.trainable == trainable && wanted(tensor)) add(tensor);
+      }
+    };
+    if (split_.ranks == 1) return add_those([](const ParameterTensor&) { return true; });
+    add_those([](const ParameterTensor& t) { return t.cut != TensorCut::kReplicated; });
+    const std::int64_t end = unit_.elements;
+    unit_.elements = (end + kBlockElements - 1) / kBlockElements * kBlockElements;
+    if (end < unit_.elements) unit_.padding.push_back({end, unit_.elements});
+    const std::int64_t begin = unit_.elements;
+    add_those([](const ParameterTensor& t) { return t.cut == TensorCut::kReplicated; });
+    if (trainable) unit_.replicated = {begin, unit_.elements};
+  }
+
+  void add(const ParameterTensor& tensor) {
+    ParameterTensor part = part_of(tensor, split_);
+    part.offset = unit_.elements;
+    unit_.elements += part.elements();
+    const std::int64_t here = part.offset + part.slice.elements_of(split_.rank);
+    if (here < unit_.elements) unit_.padding.push_back({here, unit_.elements});
+    const bool is_share = part.gradient == GradientShare::kHeads ||
+                          (part.gradient == GradientShare::kRows && split_.shares_rows);
+    if (is_share && part.trainable && split_.ranks > 1) {
+      if (unit_.summed.empty()) unit_.summed.begin = part.offset;
+      unit_.summed.end = unit_.elements;
+    }
+    unit_.tensors.push_back(std::move(part));
+  }
+
+  // Pads what follows `begin` to whole blocks, and returns where it then ends.
+  std::int64_t pad(std::int64_t begin) {
+    const std::int64_t length = unit_.elements - begin;
+    const std::int64_t end = begin + (length + grain_ - 1) / grain_ * grain_;
+    if (unit_.elements < end) unit_.padding.push_back({unit_.elements, end});
+    return end;
+  }
+
+  const UnitLayout& whole_;
+  const TensorSplit& split_;
+  const std::int64_t grain_;
+  UnitLayout unit_;
+};
 
 // Adds tensors to a unit one after the other.
 class UnitBuilder {
@@ -127,9 +157,8 @@ class UnitBuilder {
     tensor.rows = rows;
     tensor.columns = columns;
     tensor.offset = unit_.elements;
-    tensor.slice = {.whole_offset = tensor.offset,
-                    .whole_elements = tensor.elements(),
-                    .run = tensor.elements()};
+    tensor.trainable = is_trainable(config_, tensor.stored_name);
+    tensor.slice = {.whole_elements = tensor.elements(), .run = tensor.elements()};
     unit_.elements += tensor.elements();
     return unit_.tensors.emplace_back(std::move(tensor));
   }
@@ -261,6 +290,14 @@ const ParameterTensor* UnitLayout::find(ParameterKind wanted) const {
   return found == tensors.end() ? nullptr : &*found;
 }
 
+std::int64_t UnitLayout::trained_end() const {
+  std::int64_t end = 0;
+  for (const ParameterTensor& tensor : tensors) {
+    if (tensor.trainable) end = tensor.offset + tensor.elements();
+  }
+  return end;
+}
+
 std::vector<UnitLayout> parameter_layout(const ModelConfig& config, std::int32_t ranks,
                                          const TensorSplit& tensor) {
   std::vector<UnitLayout> layout;
@@ -272,15 +309,18 @@ std::vector<UnitLayout> parameter_layout(const ModelConfig& config, std::int32_t
   std::uint32_t stream = 0;
   for (UnitLayout& unit : layout) {
     for (ParameterTensor& one : unit.tensors) one.random_stream = stream++;
-    if (tensor.ranks > 1) unit = tensor_part(unit, tensor);
-    pad(unit, ranks);
+    const UnitLayout whole = UnitArrangement(unit, TensorSplit(), 1).run();
+    for (ParameterTensor& one : unit.tensors) one.slice.whole_offset = whole.find(one.kind)->offset;
+    unit = UnitArrangement(unit, tensor, ranks).run();
   }
   return layout;
 }
 
 std::int64_t parameter_count(const std::vector<UnitLayout>& layout) {
   std::int64_t count = 0;
-  for (const UnitLayout& unit : layout) count += unit.elements;
+  for (const UnitLayout& unit : layout) {
+    for (const ParameterTensor& tensor : unit.tensors) count += tensor.elements();
+  }
   return count;
 }
 

@@ -43,6 +43,7 @@ struct ParameterTensor {
   bool is_vector = false;
   std::int64_t offset = 0;         // elements from the unit's start
   bool decay = false;              // weight decay applies: matrices only
+  bool trainable = true;           // false: frozen, it is a parameter and nothing else
   bool stored_transposed = false;  // on disk [in, out] (gpt2's Conv1D)
   Init init = Init::kNormal;
   float init_deviation = 0.02F;
@@ -65,22 +66,31 @@ struct ElementSpan {
 // is zero-padded at its end to whole blocks, as many for each rank as for any other.
 // Of a tensor-parallel rank: first what is cut, then, from a block's start, what all ranks have
 // alike, the norms last. Sizes are the same on all ranks.
+// Tensors that train come first, in this order, and are padded by themselves; the frozen ones
+// follow, likewise. So gradients and optimizer state are those of the front of the sequence.
 struct UnitLayout {
   UnitKind kind = UnitKind::kBlock;
   std::int64_t index = 0;  // unit number: 0 embedding, 1..layers blocks, layers+1 head
   std::vector<ParameterTensor> tensors;
   std::int64_t elements = 0;         // without the padding at the end
   std::int64_t padded_elements = 0;  // a multiple of ranks * kBlockElements
-  // What all tensor-parallel ranks have alike, and in it what each has only a share of the gradient
-  // of: norms of a rank's rows with sequence parallelism. None where there is one rank.
+  std::int64_t frozen_elements = 0;  // of these, at the end; such a multiple too
+  // What all tensor-parallel ranks have alike of what trains, and in it what each has only a share
+  // of the gradient of: norms of a rank's rows with sequence parallelism. None where there is one rank.
   ElementSpan replicated;
   ElementSpan summed;
   std::vector<ElementSpan> padding;  // no parameters: zero, and so are their gradients
 
   const ParameterTensor* find(ParameterKind kind) const;  // null: the unit has none
+  // What gradients and optimizer state there are of.
+  std::int64_t trained_elements() const { return padded_elements - frozen_elements; }
+  bool trains() const { return trained_elements() > 0; }
+  // Where the last tensor that trains ends: the padding behind it is not counted.
+  std::int64_t trained_end() const;
 };
 
-// The tensors of a unit in the order of ParameterKind: matrices, biases, norms.
+// The tensors of a unit in the order of ParameterKind: matrices, biases, norms. Which of them train
+// is `config`'s to say.
 // `ranks` are those that the states may be divided over; `tensor` says which part of the model a
 // tensor-parallel rank has.
 std::vector<UnitLayout> parameter_layout(const ModelConfig& config, std::int32_t ranks = 1,

@@ -36,14 +36,15 @@ UnitCompute::UnitCompute(const ModelConfig& config, std::vector<UnitLayout> layo
   graphs_.push_back(embedding_graph(part_));
   graphs_.push_back(head_graph(part_));
   graph_numbers_.push_back(0);
-  std::vector<LayerOptions> known;
+  std::vector<BlockShape> known;
   for (std::int64_t layer = 0; layer < config.layers; ++layer) {
-    const LayerOptions options_of_layer = config.layer(layer);
-    const auto found = std::ranges::find(known, options_of_layer);
+    const UnitLayout& unit = part_.layout.at(static_cast<std::size_t>(layer) + 1);
+    const BlockShape block = {config.layer(layer), &unit, part_.wants_input_gradient(unit.index)};
+    const auto found = std::ranges::find(known, block);
     graph_numbers_.push_back(2 + static_cast<std::size_t>(found - known.begin()));
     if (found != known.end()) continue;
-    known.push_back(options_of_layer);
-    graphs_.push_back(block_graph(part_, options_of_layer));
+    known.push_back(block);
+    graphs_.push_back(block_graph(part_, block));
   }
   graph_numbers_.push_back(1);
 }
@@ -66,8 +67,8 @@ void UnitCompute::embedding_backward(const KernelContext& context, const UnitMem
   const auto view_of = [&](ParameterKind kind, std::int64_t rows) {
     const ParameterTensor* const tensor = layout.find(kind);
     if (tensor == nullptr) return TensorView{};
-    return view(gradient + static_cast<std::size_t>(tensor->offset) * sizeof(float), DType::kF32,
-                rows, config.width);
+    std::byte* const begin = gradient + static_cast<std::size_t>(tensor->offset) * sizeof(float);
+    return view(tensor->trainable ? begin : nullptr, DType::kF32, rows, config.width);
   };
   const std::size_t count = hidden_gradients.size();
   TERRACE_CHECK_LE(2 * count, views.size());
@@ -88,6 +89,7 @@ void UnitCompute::embedding_backward(const KernelContext& context, const UnitMem
   op.padding_token = config.padding_token;
   kernels_.embedding_backward(context, op);
   for (const ElementSpan& padding : layout.padding) {
+    if (padding.begin >= layout.trained_elements()) continue;
     std::byte* const begin = gradient + static_cast<std::size_t>(padding.begin) * sizeof(float);
     kernels_.fill_zero(context, {view(begin, DType::kF32, padding.end - padding.begin)});
   }
@@ -100,16 +102,19 @@ void UnitCompute::prepare(const KernelContext& context) const {
 // The last rank's part of the vocabulary may be smaller; all ranks have the same workspace.
 std::size_t UnitCompute::workspace_bytes(std::int32_t micro_batches, int workers) const {
   const bool accumulates = micro_batches > 1;
-  std::size_t bytes = kernels_.embedding_backward_workspace(
-      part_.batch.rows(), micro_batches, part_.layout.front().tensors.front().rows,
-      part_.config.width, workers);
+  const UnitLayout& embedding = part_.layout.front();
+  const std::int64_t rows = embedding.find(ParameterKind::kTokenEmbedding)->rows;
+  std::size_t bytes = 0;
+  if (embedding.trains()) {
+    bytes = kernels_.embedding_backward_workspace(part_.batch.rows(), micro_batches, rows,
+                                                  part_.config.width, workers);
+  }
   for (const UnitGraph& graph : graphs_) {
     bytes = std::max(bytes, graph.workspace_bytes(kernels_, workers, accumulates));
   }
   if (part_.split.ranks > 1) {
     DecoderPart other = part_;
-    for (const std::int64_t vocabulary :
-         {part_.layout.front().tensors.front().rows, part_.smallest_vocabulary}) {
+    for (const std::int64_t vocabulary : {rows, part_.smallest_vocabulary}) {
       other.config.vocabulary = vocabulary;
       bytes = std::max(bytes, head_graph(other).workspace_bytes(kernels_, workers, accumulates));
     }
@@ -131,6 +136,7 @@ ComputeModel UnitCompute::model(std::int32_t micro_batches, int workers) const {
     UnitModel unit;
     graph_of(layout.index).describe(unit);
     unit.padded_elements = layout.padded_elements;
+    unit.frozen_elements = layout.frozen_elements;
     unit.replicated = layout.replicated;
     unit.summed = layout.summed;
     model.units.push_back(std::move(unit));

@@ -1,7 +1,7 @@
 #include "runtime/model/unit_graph.h"
 
 #include <algorithm>
-#include <set>
+#include <utility>
 
 #include "base/bytes.h"
 #include "base/check.h"
@@ -35,8 +35,10 @@ TensorView UnitRun::view(TensorId tensor) const {
 }
 
 GradientMode UnitRun::mode(TensorId gradient) const {
+  if (gradient == kNoTensor) return GradientMode::kAssign;
   const Role role = tensors_[static_cast<std::size_t>(gradient)].role;
-  return role == Role::kTiedGradient ? memory.tied_gradient_mode : memory.gradient_mode;
+  if (role == Role::kTiedGradient) return memory.tied_gradient_mode;
+  return role == Role::kGradient ? memory.gradient_mode : GradientMode::kAssign;
 }
 
 // --- writing down -------------------------------------------------------------------------------
@@ -88,7 +90,8 @@ TensorId UnitGraph::gradient(TensorId tensor) const {
 
 TensorId UnitGraph::next_gradient(TensorId tensor) {
   const auto index = static_cast<std::size_t>(tensor);
-  const bool ends = tensor == input_ && uses_left_.at(index) == 1;
+  const bool ends =
+      tensor == input_ && uses_left_.at(index) == 1 && input_gradient_ != kNoTensor;
   const TensorId next = ends ? input_gradient_ : like(tensor, "gradient");
   gradients_.at(index) = next;
   return next;
@@ -97,7 +100,8 @@ TensorId UnitGraph::next_gradient(TensorId tensor) {
 void UnitGraph::add_to_gradient(TensorId tensor, TensorId addend) {
   const TensorId before = gradient(tensor);
   if (before == kNoTensor) {
-    TERRACE_CHECK(tensor != input_ || uses_left_.at(static_cast<std::size_t>(tensor)) > 1);
+    TERRACE_CHECK(tensor != input_ || input_gradient_ == kNoTensor ||
+                  uses_left_.at(static_cast<std::size_t>(tensor)) > 1);
     gradients_.at(static_cast<std::size_t>(tensor)) = addend;
     return;
   }
@@ -123,6 +127,7 @@ void UnitGraph::finish(TensorId input_gradient) {
     for (const TensorId input : entry->inputs) --uses_left_.at(static_cast<std::size_t>(input));
   }
   tape_.clear();
+  prune_backward();
   make_passes();
 }
 
@@ -155,6 +160,19 @@ std::vector<UnitGraph::Step> UnitGraph::without_evaluation(const Steps& steps) {
     if (rest.kind != UnitStep::Kind::kCompute || !rest.calls.empty()) kept.push_back(rest);
   }
   return kept;
+}
+
+// Drops what no wanted result needs, from the end to the front. What a call overwrites counts as
+// needed before it, too: calls write parts of tensors.
+void UnitGraph::prune_backward() {
+  std::set<TensorId> needed;
+  for (std::size_t t = 0; t < tensors_.size(); ++t) {
+    const Role role = tensors_[t].role;
+    const bool is_result = role == Role::kGradient || role == Role::kTiedGradient ||
+                           role == Role::kHiddenGradientOut || role == Role::kLosses;
+    if (is_result) needed.insert(root(static_cast<TensorId>(t)));
+  }
+  backward_ = leading_to(std::move(needed), backward_);
 }
 
 // The head's backward is one with its forward; other units' are ops apart.
@@ -219,6 +237,11 @@ UnitGraph::Steps UnitGraph::needed_for_saved() const {
   for (std::size_t t = 0; t < tensors_.size(); ++t) {
     if (tensors_[t].role == Role::kSaved) needed.insert(static_cast<TensorId>(t));
   }
+  return leading_to(std::move(needed), forward_);
+}
+
+// The calls of `all` that write what is needed, or what these read.
+UnitGraph::Steps UnitGraph::leading_to(std::set<TensorId> needed, const Steps& all) const {
   const auto is_needed = [&](const std::vector<TensorId>& written) {
     return std::ranges::any_of(written, [&](TensorId t) { return needed.contains(root(t)); });
   };
@@ -226,7 +249,7 @@ UnitGraph::Steps UnitGraph::needed_for_saved() const {
     for (const TensorId tensor : read) needed.insert(root(tensor));
   };
   Steps steps;
-  for (auto step = forward_.rbegin(); step != forward_.rend(); ++step) {
+  for (auto step = all.rbegin(); step != all.rend(); ++step) {
     Step kept = *step;
     kept.calls.clear();
     for (auto call = step->calls.rbegin(); call != step->calls.rend(); ++call) {
@@ -366,6 +389,11 @@ void UnitGraph::describe(UnitModel& unit) const {
   for (const UnitStep& step : unit.forward) unit.forward_flops += step.flops;
   for (const UnitStep& step : unit.backward) unit.backward_flops += step.flops;
   if (kind_ == UnitKind::kHead) unit.forward_flops = 0;
+  for (const Steps* steps : {&forward_, &backward_}) {
+    for (const Step& step : *steps) {
+      for (const UnitCall& call : step.calls) unit.masked_flops += call.masked_flops;
+    }
+  }
 }
 
 // All calls, with a run whose views have shapes and no memory.

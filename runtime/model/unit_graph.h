@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -59,6 +60,7 @@ class UnitRun {
 
   // Empty of kNoTensor, and where the op has no such buffer.
   TensorView view(TensorId tensor) const;
+  // Of what is not a gradient that others add to: kAssign.
   GradientMode mode(TensorId gradient) const;
 
   const KernelTable& kernels;
@@ -79,6 +81,7 @@ struct UnitCall {
   // Makes what kernels of these shapes need, before the first step; likewise without memory.
   std::function<void(const UnitRun&)> prepare = {};
   double flops = 0;
+  double masked_flops = 0;   // besides these, of products that a mask makes needless
   bool scales_loss = false;  // reads the loss scale
   // Made in the forward alone: the backward begins with one in its place.
   bool of_evaluation = false;
@@ -116,7 +119,7 @@ class UnitGraph {
   TensorId gradient(TensorId tensor) const;
   void set_gradient(TensorId tensor, TensorId gradient);
   // Where a layer writes the gradient of one of its inputs: the whole of it, with what is there so
-  // far. Of the unit's input, the last layer writes to the unit's result.
+  // far. Of the unit's input, the last layer writes to the unit's result, if there is one.
   TensorId next_gradient(TensorId tensor);
   // The gradient of an input is what is in `addend`, besides what is there so far.
   void add_to_gradient(TensorId tensor, TensorId addend);
@@ -124,7 +127,8 @@ class UnitGraph {
   // --- result ------------------------------------------------------------------------------------
 
   void set_input(TensorId input) { input_ = input; }
-  // After the last layer. `input_gradient` is where the backward ends.
+  // After the last layer. `input_gradient` is where the backward ends; kNoTensor: nobody wants it.
+  // Of the backward those calls stay that lead to it, to gradients of parameters or to losses.
   void finish(TensorId input_gradient);
 
   enum class Pass : std::uint8_t { kForward, kRecompute, kBackward };
@@ -164,8 +168,10 @@ class UnitGraph {
   // The tensor whose memory this one has.
   TensorId root(TensorId tensor) const;
   static Steps without_evaluation(const Steps& steps);
+  void prune_backward();
   void make_passes();
   Steps needed_for_saved() const;
+  Steps leading_to(std::set<TensorId> needed, const Steps& all) const;
   void place_saved();
   void place_between();
   void place_scratch();

@@ -55,10 +55,14 @@ struct BetweenBuffer {
 struct UnitModel {
   UnitKind kind = UnitKind::kBlock;
   std::int64_t padded_elements = 0;
+  std::int64_t frozen_elements = 0;  // of these, at the end
   std::size_t saved_bytes = 0;
   double forward_flops = 0;
   double backward_flops = 0;  // of a head: forward and backward together
-  // Of the unit's elements, what tensor-parallel ranks have alike, and in it the gradients that are
+  // Products that a mask makes needless, of forward and backward: they are not computed, and are in
+  // neither of these.
+  double masked_flops = 0;
+  // Of the elements that train, what tensor-parallel ranks have alike, and in it the gradients that are
   // sums over these ranks.
   ElementSpan replicated = {};
   ElementSpan summed = {};
@@ -66,9 +70,10 @@ struct UnitModel {
   std::vector<UnitStep> forward = {};
   std::vector<UnitStep> recompute = {};  // of the forward, what the backward needs
   // Of a head: all of its forward, the loss, and their backward. Of the embedding, whose backward
-  // is one op for all micro-batches: none.
+  // is one op for all micro-batches: none. Of a block below all that trains: none.
   std::vector<UnitStep> backward = {};
 
+  std::int64_t trained_elements() const { return padded_elements - frozen_elements; }
   friend bool operator==(const UnitModel&, const UnitModel&) = default;
 };
 

@@ -207,9 +207,9 @@ class Refusal {
   // --- a unit that is too large ------------------------------------------------------------------
 
   std::size_t unit_bytes(std::int32_t unit) const {
-    return static_cast<std::size_t>(
-               model_.units.at(static_cast<std::size_t>(unit)).padded_elements) *
-           (model_.parameter_bytes() + size_of(model_.gradient_type));
+    const UnitModel& model = model_.units.at(static_cast<std::size_t>(unit));
+    return static_cast<std::size_t>(model.padded_elements) * model_.parameter_bytes() +
+           static_cast<std::size_t>(model.trained_elements()) * size_of(model_.gradient_type);
   }
 
   // The unit with the most parameters, where these and their gradient are most of what is needed in

@@ -18,15 +18,14 @@ bool has_word(std::string_view text, std::string_view word) {
 
 }  // namespace
 
-StepFlops flops_of_step(const Program& program, const ModelConfig& model, const BatchShape& batch) {
+StepFlops flops_of_step(const Program& program, const StepModel& model) {
   StepFlops flops;
   for (const Op& op : program.ops) {
     (op.kind == OpKind::kRecompute ? flops.recomputed : flops.necessary) += op.cost.flops;
   }
-  // Two products in the forward and four in the backward, of half a square each.
-  flops.masked_halves = 3 * 2.0 * static_cast<double>(batch.rows() * batch.positions) *
-                        static_cast<double>(model.heads * model.head_width) *
-                        static_cast<double>(model.layers * program.micro_batches);
+  for (const UnitModel& unit : model.units) {
+    flops.masked_halves += unit.masked_flops * model.tensor.ranks * program.micro_batches;
+  }
   return flops;
 }
 

@@ -4,9 +4,8 @@
 #include <optional>
 #include <string_view>
 
-#include "runtime/model/batch_shape.h"
-#include "runtime/model/model_config.h"
 #include "runtime/step/program.h"
+#include "runtime/step/step_model.h"
 
 // The matrix products that a step cannot do without, and how fast they could be.
 namespace terrace {
@@ -17,11 +16,13 @@ struct StepFlops {
   double necessary = 0;
   double recomputed = 0;  // forwards that are done again
   // What a model FLOPs utilisation counts beside the necessary ones: the other half of the
-  // squares. Of all layers of the model and this rank's micro-batches.
+  // squares. Of all layers of the model, as far as they have a backward, and this rank's
+  // micro-batches.
   double masked_halves = 0;
 };
 
-StepFlops flops_of_step(const Program& program, const ModelConfig& model, const BatchShape& batch);
+// Of a step of `model`.
+StepFlops flops_of_step(const Program& program, const StepModel& model);
 
 // Returns the bf16 products per second, dense and summed in fp32, that the maker states for a GPU
 // of that name, times two; none where the name is not known.

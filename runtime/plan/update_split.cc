@@ -25,7 +25,7 @@ std::vector<LaneSeconds> seconds_by_unit(const Program& program, const MachinePr
 }
 
 bool can_stream(const StepModel& model, const StepPolicy& policy, std::int32_t unit) {
-  return model.has_unit(unit) &&
+  return model.has_unit(unit) && model.trains(unit) &&
          policy.homes.at(static_cast<std::size_t>(unit)).optimizer != Tier::kDevice;
 }
 
@@ -40,7 +40,7 @@ void stream_updates(const StepModel& model, StepPolicy& policy, double share) {
     streams = false;
     if (!can_stream(model, policy, u)) continue;
     const auto elements =
-        static_cast<double>(model.units.at(static_cast<std::size_t>(u)).padded_elements);
+        static_cast<double>(model.units.at(static_cast<std::size_t>(u)).trained_elements());
     passed += elements;
     streams = share * passed - streamed >= elements / 2;
     if (streams) streamed += elements;

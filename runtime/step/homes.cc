@@ -9,9 +9,14 @@ namespace terrace {
 Homes::Homes(Draft& draft, const StepModel& model, const What& what, const std::vector<Tier>& tiers)
     : model_(model), what_(what), tiers_(tiers) {
   buffers_.resize(tiers.size());
+  begins_.resize(tiers.size());
   for (std::size_t u = 0; u < tiers.size(); ++u) {
     const auto unit = static_cast<std::int32_t>(u);
     if (!what.has(unit)) continue;
+    begins_[u].push_back(0);
+    for (std::int64_t c = 0; c < what.chunks(unit); ++c) {
+      begins_[u].push_back(begins_[u].back() + chunk_bytes(unit, c));
+    }
     Buffer home{.name = fmt::format("{}[{}]", what.name, u),
                 .key = {what.kind, unit},
                 .size_bytes = 0,
@@ -23,7 +28,7 @@ Homes::Homes(Draft& draft, const StepModel& model, const What& what, const std::
       buffers_[u].push_back(draft.add_buffer(home));
       continue;
     }
-    for (std::int64_t c = 0; c < model.chunks(unit); ++c) {
+    for (std::int64_t c = 0; c < what.chunks(unit); ++c) {
       Buffer extent = home;
       extent.name += fmt::format(".{}", c);
       extent.key.number = c;
@@ -43,14 +48,13 @@ bool Homes::is_sharded(std::int32_t unit) const {
 }
 
 std::size_t Homes::unit_bytes(std::int32_t unit) const {
-  const std::int64_t last = model_.chunks(unit) - 1;
-  return static_cast<std::size_t>(last) * chunk_bytes(unit, 0) + chunk_bytes(unit, last);
+  return begins_.at(unit).back();
 }
 
 Range Homes::chunk(std::int32_t unit, std::int64_t chunk) const {
   const std::size_t bytes = chunk_bytes(unit, chunk);
   if (tiers_.at(unit) == Tier::kNvme) return {buffers_.at(unit).at(chunk), 0, bytes};
-  return {buffers_.at(unit).front(), static_cast<std::size_t>(chunk) * chunk_bytes(unit, 0), bytes};
+  return {buffers_.at(unit).front(), begins_.at(unit).at(chunk), bytes};
 }
 
 Range Homes::unit(std::int32_t unit) const {
@@ -80,6 +84,7 @@ Life always(std::int32_t /*unit*/) { return Life::kPersistent; }
 
 Homes parameter_homes(Draft& draft, const StepModel& model, const StepPolicy& policy) {
   const auto has = [&model](std::int32_t unit) { return model.has_parameters(unit); };
+  const auto chunks = [&model](std::int32_t unit) { return model.chunks(unit); };
   const auto part_of = [&model](std::int32_t unit, std::int64_t chunk) {
     return model.parameter_home(unit, chunk);
   };
@@ -87,6 +92,7 @@ Homes parameter_homes(Draft& draft, const StepModel& model, const StepPolicy& po
                             .kind = BufferKind::kParameters,
                             .account = Account::kParameters,
                             .has = has,
+                            .chunks = chunks,
                             .life_of = always,
                             .part_of = part_of,
                             .bytes_of = times(model.parameter_bytes())};
@@ -94,7 +100,10 @@ Homes parameter_homes(Draft& draft, const StepModel& model, const StepPolicy& po
 }
 
 Homes gradient_homes(Draft& draft, const StepModel& model, const StepPolicy& policy) {
-  const auto has = [&model](std::int32_t unit) { return model.has_unit(unit); };
+  const auto has = [&model](std::int32_t unit) {
+    return model.has_unit(unit) && model.trains(unit);
+  };
+  const auto chunks = [&model](std::int32_t unit) { return model.trained_chunks(unit); };
   // Used up by the update: in the next step, or at once.
   const auto life_of = [&policy](std::int32_t unit) {
     return policy.defers_update(unit) ? Life::kCarried : Life::kTransient;
@@ -114,6 +123,7 @@ Homes gradient_homes(Draft& draft, const StepModel& model, const StepPolicy& pol
                             .kind = BufferKind::kGradients,
                             .account = Account::kGradients,
                             .has = has,
+                            .chunks = chunks,
                             .life_of = life_of,
                             .part_of = part_of,
                             .bytes_of = times(size_of(model.gradient_type))};
@@ -121,7 +131,10 @@ Homes gradient_homes(Draft& draft, const StepModel& model, const StepPolicy& pol
 }
 
 Homes optimizer_homes(Draft& draft, const StepModel& model, const StepPolicy& policy) {
-  const auto has = [&model](std::int32_t unit) { return model.has_unit(unit); };
+  const auto has = [&model](std::int32_t unit) {
+    return model.has_unit(unit) && model.trains(unit);
+  };
+  const auto chunks = [&model](std::int32_t unit) { return model.trained_chunks(unit); };
   const auto part_of = [&model](std::int32_t unit, std::int64_t chunk) {
     return model.state_home(unit, chunk);
   };
@@ -132,6 +145,7 @@ Homes optimizer_homes(Draft& draft, const StepModel& model, const StepPolicy& po
                             .kind = BufferKind::kState,
                             .account = Account::kOptimizerState,
                             .has = has,
+                            .chunks = chunks,
                             .life_of = always,
                             .part_of = part_of,
                             .bytes_of = bytes_of};

@@ -13,13 +13,15 @@ namespace terrace {
 // unit, a home on NVMe one extent per chunk.
 class Homes {
  public:
-  // `has` says whether a unit's state is at home here at all, `part_of` which elements of a chunk
+  // `has` says whether a unit's state is at home here at all, `chunks` how many of its chunks have
+  // such a state, `part_of` which elements of a chunk
   // are at home here, `bytes_of` how large the state of so many elements is; `name` is for people.
   struct What {
     const char* name = "";
     BufferKind kind = BufferKind::kOther;
     Account account = Account::kParameters;
     std::function<bool(std::int32_t unit)> has;
+    std::function<std::int64_t(std::int32_t unit)> chunks;
     std::function<Life(std::int32_t unit)> life_of;  // of a home in memory
     std::function<ChunkPart(std::int32_t unit, std::int64_t chunk)> part_of;
     std::function<std::size_t(std::int64_t elements)> bytes_of;
@@ -42,6 +44,8 @@ class Homes {
   What what_;
   std::vector<Tier> tiers_;
   std::vector<std::vector<BufferId>> buffers_;  // per unit: one, or one per chunk
+  // Per unit: where each chunk begins in a home in memory, and behind the last the home's end.
+  std::vector<std::vector<std::size_t>> begins_;
 };
 
 // The homes that a policy gives to each state of a model.

@@ -100,13 +100,16 @@ void Lowering::forward(const Stage& stage) {
 
 void Lowering::settle_forward(const Stage& stage) {
   const bool again = stage.kind == OpKind::kRecompute;
-  if (!policy_.has_backward && stage.unit != 0) {
+  const bool is_last_use = !policy_.has_backward || stage.unit < model_.lowest_trained();
+  if (is_last_use && stage.unit != 0) {
     release_slot(hidden_slots_, hidden(stage.unit - 1, stage.micro_batch).memory);
   }
-  if (again || !policy_.has_backward || stage.unit == 0) return;
-  send_away(hidden(stage.unit - 1, stage.micro_batch),
-            {BufferKind::kHiddenAway, stage.unit - 1, stage.micro_batch}, stage);
-  if (!policy_.homes.at(stage.unit).recompute) {
+  if (again || is_last_use || stage.unit == 0) return;
+  if (needs_input_again(stage.unit)) {
+    send_away(hidden(stage.unit - 1, stage.micro_batch),
+              {BufferKind::kHiddenAway, stage.unit - 1, stage.micro_batch}, stage);
+  }
+  if (!policy_.homes.at(stage.unit).recompute && model_.units.at(stage.unit).saved_bytes != 0) {
     send_away(saved(stage.unit, stage.micro_batch),
               {BufferKind::kSavedAway, stage.unit, stage.micro_batch}, stage);
   }
@@ -125,7 +128,9 @@ void Lowering::add_loss_scale(Op& op) const {
 
 void Lowering::settle_head(const Stage& stage) {
   release_slot(hidden_slots_, hidden(stage.unit - 1, stage.micro_batch).memory);
-  if (policy_.has_backward) settle_gradient(stage.unit, stage.micro_batch);
+  if (policy_.has_backward && model_.trains(stage.unit)) {
+    settle_gradient(stage.unit, stage.micro_batch);
+  }
   if (stage.micro_batch == policy_.micro_batches - 1) losses_to_host();
 }
 
@@ -143,7 +148,7 @@ void Lowering::backward(const Stage& stage) {
 void Lowering::settle_backward(const Stage& stage) {
   release_slot(hidden_slots_, hidden(stage.unit - 1, stage.micro_batch).memory);
   release_slot(gradient_slots_, hidden_gradient(stage.unit, stage.micro_batch));
-  settle_gradient(stage.unit, stage.micro_batch);
+  if (model_.trains(stage.unit)) settle_gradient(stage.unit, stage.micro_batch);
 }
 
 void Lowering::embedding_backward() {
@@ -155,7 +160,7 @@ void Lowering::embedding_backward() {
         as(Role::kHiddenGradient, gather_rows(stage, own_rows(hidden_gradient(0, m)))));
   }
   const Range target = compute_gradient(0);
-  if (model_.tied) op.reads.push_back(as(Role::kGradient, target));
+  if (model_.has_tied_gradient()) op.reads.push_back(as(Role::kGradient, target));
   op.writes.push_back(as(Role::kGradient, target));
   op.cost.flops = model_.units.front().backward_flops;
   main_op(std::move(op), stage);

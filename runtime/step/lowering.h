@@ -95,6 +95,8 @@ class Lowering {
   Tier home_of_activations(std::int32_t unit) const;
   BufferId activation_buffer(const char* what, const Stage& stage, std::int32_t unit = -1);
 
+  // Whether the unit's backward, or the forward that is done again for it, needs its input.
+  bool needs_input_again(std::int32_t unit) const;
   // The stage of the backward pass that first needs what this forward stage leaves.
   std::int32_t needed_again(const Stage& stage) const;
   std::int32_t short_gap(std::int32_t unit) const {
@@ -114,7 +116,7 @@ class Lowering {
   // tier.
   bool sums_on_host(std::int32_t unit) const;
   std::size_t gradient_bytes(std::int32_t unit) const {
-    return static_cast<std::size_t>(model_.units.at(unit).padded_elements) * sizeof(float);
+    return static_cast<std::size_t>(model_.units.at(unit).trained_elements()) * sizeof(float);
   }
 
   // Micro-batches are reduced over ranks each by itself, and this rank's parts are summed.
@@ -184,6 +186,8 @@ class Lowering {
   // In the compute tier: where the stage before has used them, or where the next use will find
   // them.
   Range updated_in_place(const Stage& stage, const Range& home);
+  // Beside what trains of it, for the step's next use.
+  void load_frozen(const Stage& stage, BufferId target);
   // Of what both the update and the step's next use of the parameters need.
   static Mover::Labels labels_of_both(const Stage& stage) {
     return {stage.unit, -1, false, Account::kParameters, stage.deferred};
@@ -191,7 +195,8 @@ class Lowering {
   // Whether the unit's parameters were fetched for the stage right before its update.
   bool just_used(const Stage& stage) const;
   std::size_t offset_in_unit(const Stage& stage) const {
-    return static_cast<std::size_t>(stage.chunk * model_.chunk_elements) * model_.parameter_bytes();
+    return static_cast<std::size_t>(model_.chunk_begin(stage.unit, stage.chunk)) *
+           model_.parameter_bytes();
   }
 
   void store_back(const Stage& stage, const Range& range, const Range& home, Account account);
@@ -258,7 +263,7 @@ class Lowering {
   std::int32_t step_of_unit_ = 0;  // while a unit's pass is lowered
   std::vector<std::optional<Instance>> instances_;
   // Per unit, chunks that an update has left on the host on their way to NVMe: the next load has a
-  // shorter way.
+  // shorter way. They are the first of the unit's.
   std::vector<std::vector<Range>> updated_on_host_;
   std::vector<Activation> hidden_;
   std::vector<BufferId> hidden_gradient_;

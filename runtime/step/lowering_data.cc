@@ -41,8 +41,8 @@ std::size_t Lowering::unit_bytes(std::int32_t unit) const {
 BufferId Lowering::load_parameters(std::int32_t unit, std::size_t use) {
   const BufferId arrived = parameter_buffer(unit);
   const std::vector<Range> updated = std::exchange(updated_on_host_.at(unit), {});
-  const bool two_hops =
-      compute_ == Tier::kDevice && parameters_.tier(unit) == Tier::kNvme && updated.empty();
+  const bool two_hops = compute_ == Tier::kDevice && parameters_.tier(unit) == Tier::kNvme &&
+                        std::ssize(updated) < model_.chunks(unit);
   Load load = new_load(updated_at_.at(unit) + 1, unit_bytes(unit));
   load.staging_bytes = two_hops ? 2 * parameters_.chunk_bytes(unit, 0) : 0;
   load.target = arrived;
@@ -52,9 +52,9 @@ BufferId Lowering::load_parameters(std::int32_t unit, std::size_t use) {
   Mover mover = Mover::load(draft_, load, {unit, -1, false, Account::kParameters});
   for (std::int32_t c = 0; c < static_cast<std::int32_t>(model_.chunks(unit)); ++c) {
     const std::size_t width = model_.parameter_bytes();
-    const Range target{arrived, static_cast<std::size_t>(c * model_.chunk_elements) * width,
+    const Range target{arrived, static_cast<std::size_t>(model_.chunk_begin(unit, c)) * width,
                        static_cast<std::size_t>(model_.chunk_size(unit, c)) * width};
-    const Range source = updated.empty() ? parameters_.chunk(unit, c) : updated.at(c);
+    const Range source = c < std::ssize(updated) ? updated[c] : parameters_.chunk(unit, c);
     if (!parameters_.is_sharded(unit)) {
       mover.copy(source, target, c);
     } else if (draft_.tier_of(source) == compute_) {
@@ -91,10 +91,22 @@ BufferId Lowering::activation_buffer(const char* what, const Stage& stage, std::
       compute_, Account::kActivations, Life::kTransient);
 }
 
+bool Lowering::needs_input_again(std::int32_t unit) const {
+  const UnitModel& model = model_.units.at(unit);
+  for (const auto* steps : {&model.recompute, &model.backward}) {
+    if (steps == &model.recompute && !policy_.homes.at(unit).recompute) continue;
+    for (const UnitStep& step : *steps) {
+      const auto found = std::ranges::find(step.reads, Role::kHidden, &UnitAccess::role);
+      if (found != step.reads.end()) return true;
+    }
+  }
+  return false;
+}
+
 std::int32_t Lowering::needed_again(const Stage& stage) const {
-  const bool recompute = policy_.homes.at(stage.unit).recompute;
-  return stage_of_.at(
-      {recompute ? OpKind::kRecompute : OpKind::kBackward, stage.unit, stage.micro_batch});
+  const auto again = stage_of_.find({OpKind::kRecompute, stage.unit, stage.micro_batch});
+  if (again != stage_of_.end()) return again->second;
+  return stage_of_.at({OpKind::kBackward, stage.unit, stage.micro_batch});
 }
 
 void Lowering::send_away(Activation& activation, const BufferKey& key, const Stage& stage) {

@@ -46,7 +46,7 @@ void Lowering::settle_gradient(std::int32_t unit, std::int32_t micro_batch) {
                                       Tier::kHost, Account::kGradients, Life::kTransient);
   }
   Mover mover = Mover::store(draft_, stage_, {unit, micro_batch, false, Account::kGradients});
-  for (std::int64_t c = 0; c < model_.chunks(unit); ++c, mover.next_chunk()) {
+  for (std::int64_t c = 0; c < model_.trained_chunks(unit); ++c, mover.next_chunk()) {
     const Range part = compute_gradient_chunk(unit, c);
     const Range sum =
         is_home ? gradients_->chunk(unit, c) : Range{sum_.at(unit), part.offset, part.size_bytes};
@@ -93,7 +93,7 @@ Range Lowering::shard_sum(std::int32_t unit, std::int64_t chunk) {
 
 void Lowering::settle_shards(std::int32_t unit, std::int32_t micro_batch) {
   Mover mover = Mover::store(draft_, stage_, {unit, micro_batch, false, Account::kGradients});
-  for (std::int64_t c = 0; c < model_.chunks(unit); ++c, mover.next_chunk()) {
+  for (std::int64_t c = 0; c < model_.trained_chunks(unit); ++c, mover.next_chunk()) {
     const auto chunk = static_cast<std::int32_t>(c);
     const Range sum = shard_sum(unit, c);
     const Range whole = compute_gradient_chunk(unit, c);
@@ -116,7 +116,7 @@ void Lowering::settle_shards(std::int32_t unit, std::int32_t micro_batch) {
 }
 
 Range Lowering::compute_gradient_chunk(std::int32_t unit, std::int64_t chunk) {
-  const auto begin = static_cast<std::size_t>(chunk * model_.chunk_elements) * sizeof(float);
+  const auto begin = static_cast<std::size_t>(model_.chunk_begin(unit, chunk)) * sizeof(float);
   const Range whole = compute_gradient(unit);
   const auto elements = static_cast<std::size_t>(model_.chunk_size(unit, chunk));
   return {whole.buffer, whole.offset + begin, elements * sizeof(float)};
@@ -125,7 +125,7 @@ Range Lowering::compute_gradient_chunk(std::int32_t unit, std::int64_t chunk) {
 void Lowering::finish_gradient(std::int32_t unit) {
   const Tier home = gradients_->tier(unit);
   Mover mover = Mover::store(draft_, stage_, {unit, -1, false, Account::kGradients});
-  for (std::int64_t c = 0; c < model_.chunks(unit); ++c, mover.next_chunk()) {
+  for (std::int64_t c = 0; c < model_.trained_chunks(unit); ++c, mover.next_chunk()) {
     const Range part = reduce_finished(mover, unit, c, compute_gradient_chunk(unit, c));
     const auto chunk = static_cast<std::int32_t>(c);
     if (home == compute_) {
@@ -254,7 +254,7 @@ Load Lowering::load_to(Tier where, const Range& home, std::int32_t earliest,
 std::size_t Lowering::largest_streamed_chunk(bool deferred) const {
   std::size_t bytes = 0;
   for (std::int32_t u = 0; u <= model_.head(); ++u) {
-    if (!model_.has_unit(u) || !policy_.streams_update(u)) continue;
+    if (!model_.has_unit(u) || !model_.trains(u) || !policy_.streams_update(u)) continue;
     if (policy_.defers_update(u) == deferred) bytes = std::max(bytes, state_->chunk_bytes(u, 0));
   }
   return bytes;
@@ -334,7 +334,10 @@ Range Lowering::updated_in_place(const Stage& stage, const Range& home) {
     if (use == uses_.at(stage.unit).size()) {
       return brought(labels(stage, Account::kParameters), stage.chunk, home, compute_);
     }
-    if (stage.chunk == 0) instance = Instance{parameter_buffer(stage.unit), use};
+    if (stage.chunk == 0) {
+      instance = Instance{parameter_buffer(stage.unit), use};
+      load_frozen(stage, instance->buffer);
+    }
     // The first chunk's load takes the room of all, which the others' may not do before it: they go
     // no further ahead than to where that chunk is needed, and so is there.
     const bool is_first = stage.chunk == 0;
@@ -344,6 +347,21 @@ Range Lowering::updated_in_place(const Stage& stage, const Range& home) {
     mover.copy(home, {instance->buffer, offset_in_unit(stage), home.size_bytes}, stage.chunk);
   }
   return {instance->buffer, offset_in_unit(stage), home.size_bytes};
+}
+
+// It waits for nobody, but must not take the room of the whole buffer before the first chunk's load
+// has: so it goes no further ahead.
+void Lowering::load_frozen(const Stage& stage, BufferId target) {
+  const std::int64_t first = model_.trained_chunks(stage.unit);
+  if (first == model_.chunks(stage.unit)) return;
+  const Load load = load_to(compute_, parameters_.chunk(stage.unit, first), stage_, 0);
+  Mover mover = Mover::load(draft_, load, {stage.unit, -1, false, Account::kParameters});
+  for (std::int64_t c = first; c < model_.chunks(stage.unit); ++c, mover.next_chunk()) {
+    const Range home = parameters_.chunk(stage.unit, c);
+    const auto begin = static_cast<std::size_t>(model_.chunk_begin(stage.unit, c));
+    mover.copy(home, {target, begin * model_.parameter_bytes(), home.size_bytes},
+               static_cast<std::int32_t>(c));
+  }
 }
 
 bool Lowering::just_used(const Stage& stage) const {

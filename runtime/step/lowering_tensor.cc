@@ -32,7 +32,7 @@ Range Lowering::gather_rows(const Stage& stage, const Range& own) {
 void Lowering::reduce_summed(Mover& mover, std::int32_t unit, std::int64_t chunk,
                              const Range& whole) {
   const ElementSpan& summed = model_.units.at(unit).summed;
-  const std::int64_t first = chunk * model_.chunk_elements;
+  const std::int64_t first = model_.chunk_begin(unit, chunk);
   const std::int64_t begin = std::max(summed.begin, first);
   const std::int64_t end = std::min(summed.end, first + model_.chunk_size(unit, chunk));
   if (begin >= end) return;

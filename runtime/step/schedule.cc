@@ -11,6 +11,7 @@ class Scheduler {
     for (std::int32_t u = 0; u <= model.head(); ++u) {
       if (model.has_unit(u)) units_.push_back(u);
     }
+    lowest_backward_ = std::max(model.lowest_trained(), 1);
   }
 
   std::vector<Stage> run() {
@@ -23,7 +24,7 @@ class Scheduler {
       micro_batch_major();
     }
     if (policy_.has_backward) {
-      if (model_.has_unit(0)) stages_.push_back({.kind = OpKind::kEmbeddingBackward, .unit = 0});
+      if (model_.has_unit(0) && model_.trains(0)) stages_.push_back({.kind = OpKind::kEmbeddingBackward, .unit = 0});
       stages_.push_back({.kind = OpKind::kNormFinish});
     }
     return std::move(stages_);
@@ -41,7 +42,7 @@ class Scheduler {
     }
     if (!policy_.has_backward) return;
     update_at_once(model_.head());
-    for (std::int32_t u = model_.head() - 1; u >= 1; --u) {
+    for (std::int32_t u = model_.head() - 1; u >= lowest_backward_; --u) {
       for (std::int32_t m = 0; m < policy_.micro_batches; ++m) emit(OpKind::kBackward, u, m);
       update_at_once(u);
     }
@@ -58,7 +59,7 @@ class Scheduler {
       emit(OpKind::kHead, model_.head(), m);
       if (!policy_.has_backward) continue;
       if (last) update_at_once(model_.head());
-      for (std::int32_t u = model_.head() - 1; u >= 1; --u) {
+      for (std::int32_t u = model_.head() - 1; u >= lowest_backward_; --u) {
         emit(OpKind::kBackward, u, m);
         if (last) update_at_once(u);
       }
@@ -82,7 +83,7 @@ class Scheduler {
         piece_backward(piece, slot.micro_batch);
       }
     }
-    if (!policy_.has_backward || !model_.tied) return;
+    if (!policy_.has_backward || !model_.has_tied_gradient()) return;
     if (cut.is_last()) for_chunks(0, OpKind::kSendTiedGradient, false);
     if (cut.is_first()) for_chunks(0, OpKind::kReceiveTiedGradient, false);
   }
@@ -117,22 +118,28 @@ class Scheduler {
       if (m == 0) updates_before_forward(model_.head());
       emit(OpKind::kHead, model_.head(), m);
       if (last) update_at_once(model_.head());
-    } else {
+    } else if (has_gradient_of(piece.end - 1)) {
       emit(OpKind::kReceiveHiddenGradient, piece.end - 1, m);
     }
     const std::int32_t top = std::min(piece.end, model_.head()) - 1;
-    for (std::int32_t u = top; u >= std::max(piece.begin, 1); --u) {
+    for (std::int32_t u = top; u >= std::max(piece.begin, lowest_backward_); --u) {
       emit(OpKind::kBackward, u, m);
       if (last) update_at_once(u);
     }
-    if (piece.begin > 0) emit(OpKind::kSendHiddenGradient, piece.begin - 1, m);
+    if (piece.begin > 0 && has_gradient_of(piece.begin - 1)) {
+      emit(OpKind::kSendHiddenGradient, piece.begin - 1, m);
+    }
   }
 
+  // Of what trains.
   void for_chunks(std::int32_t unit, OpKind kind, bool deferred) {
-    for (std::int32_t c = 0; c < model_.chunks(unit); ++c) {
+    for (std::int32_t c = 0; c < model_.trained_chunks(unit); ++c) {
       stages_.push_back({.kind = kind, .unit = unit, .chunk = c, .deferred = deferred});
     }
   }
+
+  // Whether the gradient of a unit's output has a use.
+  bool has_gradient_of(std::int32_t unit) const { return unit >= model_.lowest_trained(); }
 
   void emit(OpKind kind, std::int32_t unit, std::int32_t micro_batch) {
     stages_.push_back({.kind = kind, .unit = unit, .micro_batch = micro_batch});
@@ -169,6 +176,7 @@ class Scheduler {
   std::vector<Stage> stages_;
   std::vector<std::int32_t> units_;  // of this pipeline stage
   std::size_t next_update_ = 0;      // of units_
+  std::int32_t lowest_backward_ = 1;  // the embedding's is an op of its own
   bool has_scalars_ = false;
 };
 
@@ -178,11 +186,15 @@ std::vector<Stage> schedule_step(const StepModel& model, const StepPolicy& polic
   return Scheduler(model, policy).run();
 }
 
-std::vector<Stage> add_recompute(const std::vector<Stage>& stages, const StepPolicy& policy) {
+std::vector<Stage> add_recompute(const StepModel& model, const StepPolicy& policy,
+                                 const std::vector<Stage>& stages) {
   std::vector<Stage> result;
   result.reserve(stages.size());
   for (const Stage& stage : stages) {
-    if (stage.kind == OpKind::kBackward && policy.homes.at(stage.unit).recompute) {
+    const bool computes_again = stage.kind == OpKind::kBackward &&
+                                policy.homes.at(stage.unit).recompute &&
+                                !model.units.at(stage.unit).recompute.empty();
+    if (computes_again) {
       Stage again = stage;
       again.kind = OpKind::kRecompute;
       result.push_back(again);

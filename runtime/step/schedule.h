@@ -27,9 +27,10 @@ struct Stage {
 // a pipeline: this stage's part, with what it sends and receives.
 std::vector<Stage> schedule_step(const StepModel& model, const StepPolicy& policy);
 
-// The recompute pass: before each backward of a unit whose activations are not kept, its forward
-// again.
-std::vector<Stage> add_recompute(const std::vector<Stage>& stages, const StepPolicy& policy);
+// The recompute pass: before each backward of a unit whose activations are not kept, what it needs
+// of its forward again.
+std::vector<Stage> add_recompute(const StepModel& model, const StepPolicy& policy,
+                                 const std::vector<Stage>& stages);
 
 // The stages that use each unit's parameters, ascending.
 std::vector<std::vector<std::int32_t>> parameter_uses(const StepModel& model,

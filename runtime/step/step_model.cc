@@ -5,11 +5,44 @@
 namespace terrace {
 
 std::int64_t StepModel::chunks(std::int32_t unit) const {
-  return (units.at(unit).padded_elements + chunk_elements - 1) / chunk_elements;
+  return trained_chunks(unit) +
+         (units.at(unit).frozen_elements + chunk_elements - 1) / chunk_elements;
+}
+
+std::int64_t StepModel::trained_chunks(std::int32_t unit) const {
+  return (units.at(unit).trained_elements() + chunk_elements - 1) / chunk_elements;
+}
+
+std::int64_t StepModel::chunk_begin(std::int32_t unit, std::int64_t chunk) const {
+  const std::int64_t trained = trained_chunks(unit);
+  if (chunk < trained) return chunk * chunk_elements;
+  return units.at(unit).trained_elements() + (chunk - trained) * chunk_elements;
 }
 
 std::int64_t StepModel::chunk_size(std::int32_t unit, std::int64_t chunk) const {
-  return std::min(chunk_elements, units.at(unit).padded_elements - chunk * chunk_elements);
+  const bool trains = chunk < trained_chunks(unit);
+  const std::int64_t end =
+      trains ? units.at(unit).trained_elements() : units.at(unit).padded_elements;
+  return std::min(chunk_elements, end - chunk_begin(unit, chunk));
+}
+
+std::int64_t StepModel::chunk_of(std::int32_t unit, std::int64_t element) const {
+  const std::int64_t trained = units.at(unit).trained_elements();
+  if (element < trained) return element / chunk_elements;
+  return trained_chunks(unit) + (element - trained) / chunk_elements;
+}
+
+std::int32_t StepModel::lowest_trained() const {
+  std::int32_t unit = 0;
+  while (unit < head() && !trains(unit)) ++unit;
+  return unit;
+}
+
+bool StepModel::has_tied_gradient() const {
+  return std::ranges::any_of(units.back().backward, [](const UnitStep& step) {
+    return std::ranges::find(step.writes, Role::kTiedGradient, &UnitAccess::role) !=
+           step.writes.end();
+  });
 }
 
 ChunkPart StepModel::shard(std::int32_t unit, std::int64_t chunk, std::int32_t rank) const {
@@ -29,6 +62,11 @@ std::size_t StepModel::parameter_home_bytes(std::int32_t unit, std::int64_t chun
   return static_cast<std::size_t>(parameter_home(unit, chunk).count) * parameter_bytes();
 }
 
+std::size_t StepModel::parameter_home_offset(std::int32_t unit, std::int64_t chunk) const {
+  const std::int64_t holders = zero.of_parameters() ? zero.ranks : 1;
+  return static_cast<std::size_t>(chunk_begin(unit, chunk) / holders) * parameter_bytes();
+}
+
 std::size_t StepModel::state_home_bytes(std::int32_t unit, std::int64_t chunk) const {
   return state_format.bytes(state_home(unit, chunk).count);
 }
@@ -37,7 +75,7 @@ std::int64_t StepModel::partials_before(std::int32_t unit, std::int32_t stage) c
   std::int64_t blocks = 0;
   for (std::int32_t u = 0; u < unit; ++u) {
     if (pipeline.stages > 1 && pipeline.stage_of(u) != stage) continue;
-    blocks += units.at(u).padded_elements / kBlockElements;
+    blocks += units.at(u).trained_elements() / kBlockElements;
   }
   return zero.of_optimizer() ? blocks / zero.ranks : blocks;
 }

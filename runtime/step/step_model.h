@@ -72,9 +72,22 @@ struct StepModel : ComputeModel {
   ChunkPart state_home(std::int32_t unit, std::int64_t chunk) const;
   std::size_t parameter_home_bytes(std::int32_t unit, std::int64_t chunk) const;
   std::size_t state_home_bytes(std::int32_t unit, std::int64_t chunk) const;
+  // Where in the home of a unit's parameters, which has its chunks one behind the other, one lies.
+  std::size_t parameter_home_offset(std::int32_t unit, std::int64_t chunk) const;
+  // Chunks of a unit's flat sequence: first those of what trains, which gradients and optimizer state
+  // have too, then those of what is frozen. None has both.
   std::int64_t chunks(std::int32_t unit) const;
-  // Elements of a chunk: all are full but the last.
+  std::int64_t trained_chunks(std::int32_t unit) const;
+  // Elements of the unit before a chunk, and of it: all are full but the last of either kind.
+  std::int64_t chunk_begin(std::int32_t unit, std::int64_t chunk) const;
   std::int64_t chunk_size(std::int32_t unit, std::int64_t chunk) const;
+  // The chunk that an element of the unit is in.
+  std::int64_t chunk_of(std::int32_t unit, std::int64_t element) const;
+  bool trains(std::int32_t unit) const { return units.at(unit).trained_elements() > 0; }
+  // The lowest unit that trains. The backward ends there: units below have none.
+  std::int32_t lowest_trained() const;
+  // Whether the head adds to a gradient of the embedding's.
+  bool has_tied_gradient() const;
   // A rank's equal part of a chunk; the whole chunk with one rank.
   ChunkPart shard(std::int32_t unit, std::int64_t chunk, std::int32_t rank) const;
   ChunkPart whole(std::int32_t unit, std::int64_t chunk) const {

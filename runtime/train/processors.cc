@@ -17,7 +17,7 @@ std::string arithmetic_of(const MachineShare& machine) {
 
 double seconds_at_stated_speed(const EngineOptions& options, const EnginePlan& plan,
                                const MachineShare& machine, const RankGroup& ranks) {
-  const StepFlops flops = flops_of_step(plan.training.program, options.model, options.batch);
+  const StepFlops flops = flops_of_step(plan.training.program, plan.model);
   const double all =
       ranks.sum(flops.necessary) + flops.masked_halves * static_cast<double>(ranks.data_ranks());
   if (!machine.gpu.has_value() || options.compute_type == DType::kF32) return 0;

@@ -232,7 +232,8 @@ TEST(StepLight, CountsWhatAStepCannotDoWithout) {
   options.evaluates = false;
   const auto flops_with = [&](bool recompute) {
     options.placement.recompute = recompute;
-    return flops_of_step(plan_engine(options).training.program, model, batch);
+    const EnginePlan plan = plan_engine(options);
+    return flops_of_step(plan.training.program, plan.model);
   };
   const double rows = 3 * 64;
   const double block = 128 * (128 + 2 * 64) + 128 * 128 + 3 * 128 * 352;

@@ -1,0 +1,149 @@
+#include "runtime/model/trainable.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "runtime/model/parameter_layout.h"
+
+namespace terrace {
+namespace {
+
+constexpr std::array<std::string_view, 2> kPrefixes = {"transformer.", "model."};
+
+// The length of a set at the start of `pattern`, with its brackets; none where it has no end, and
+// the bracket stands for itself. A bracket right behind the first belongs to the set.
+std::optional<std::size_t> length_of_set(std::string_view pattern) {
+  std::size_t at = 1;
+  if (at < pattern.size() && pattern[at] == '!') ++at;
+  const std::size_t end = pattern.find(']', at + 1);
+  return end == std::string_view::npos ? std::nullopt : std::optional(end + 1);
+}
+
+// `set` without its brackets.
+bool is_in_set(std::string_view set, char character) {
+  const bool is_negated = set.starts_with('!');
+  if (is_negated) set.remove_prefix(1);
+  bool found = false;
+  for (std::size_t i = 0; i < set.size(); ++i) {
+    const bool is_range = i + 2 < set.size() && set[i + 1] == '-';
+    const char last = is_range ? set[i + 2] : set[i];
+    found = found || (set[i] <= character && character <= last);
+    if (is_range) i += 2;
+  }
+  return found != is_negated;
+}
+
+// The length of what stands for one character at the start of `pattern`; 0 where it does not stand
+// for this one.
+std::size_t match_one(std::string_view pattern, char character) {
+  if (pattern.empty()) return 0;
+  if (pattern.front() == '?') return 1;
+  if (pattern.front() == '[') {
+    const std::optional<std::size_t> length = length_of_set(pattern);
+    if (length) return is_in_set(pattern.substr(1, *length - 2), character) ? *length : 0;
+  }
+  return pattern.front() == character ? 1 : 0;
+}
+
+bool matches_name(std::string_view pattern, std::string_view name) {
+  if (matches_pattern(pattern, name)) return true;
+  return std::ranges::any_of(kPrefixes, [&](std::string_view prefix) {
+    if (name.starts_with(prefix)) return matches_pattern(pattern, name.substr(prefix.size()));
+    return matches_pattern(pattern, std::string(prefix) + std::string(name));
+  });
+}
+
+// Matrices and biases that lie side by side for one product.
+constexpr auto kJoined = std::to_array<std::pair<ParameterKind, ParameterKind>>(
+    {{ParameterKind::kQuery, ParameterKind::kKey},
+     {ParameterKind::kKey, ParameterKind::kValue},
+     {ParameterKind::kGate, ParameterKind::kUp},
+     {ParameterKind::kQueryBias, ParameterKind::kKeyBias},
+     {ParameterKind::kKeyBias, ParameterKind::kValueBias},
+     {ParameterKind::kGateBias, ParameterKind::kUpBias}});
+
+void check_joined(const UnitLayout& unit) {
+  for (const auto& [first, second] : kJoined) {
+    const ParameterTensor* const a = unit.find(first);
+    const ParameterTensor* const b = unit.find(second);
+    if (a == nullptr || b == nullptr || a->trainable == b->trainable) continue;
+    throw ConfigError(
+        fmt::format("--trainable: {} trains and {} does not, but both are parts of one product, and "
+                    "training a part of these is not built",
+                    (a->trainable ? a : b)->stored_name, (a->trainable ? b : a)->stored_name),
+        "name both, or neither");
+  }
+}
+
+std::vector<std::string> stored_names(const std::vector<UnitLayout>& layout) {
+  std::vector<std::string> names;
+  for (const UnitLayout& unit : layout) {
+    for (const ParameterTensor& tensor : unit.tensors) {
+      if (std::ranges::find(names, tensor.stored_name) == names.end()) {
+        names.push_back(tensor.stored_name);
+      }
+    }
+  }
+  return names;
+}
+
+}  // namespace
+
+bool matches_pattern(std::string_view pattern, std::string_view name) {
+  std::optional<std::size_t> star;  // the last one, and where in the name it was tried to end
+  std::size_t star_end = 0;
+  std::size_t p = 0;
+  std::size_t n = 0;
+  while (n < name.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      star_end = n;
+      continue;
+    }
+    const std::size_t length = match_one(pattern.substr(std::min(p, pattern.size())), name[n]);
+    if (length > 0) {
+      p += length;
+      ++n;
+    } else if (star) {
+      p = *star + 1;
+      n = ++star_end;
+    } else {
+      return false;
+    }
+  }
+  return pattern.find_first_not_of('*', p) == std::string_view::npos;
+}
+
+bool is_trainable(const ModelConfig& config, std::string_view stored_name) {
+  if (config.trainable.empty()) return true;
+  return std::ranges::any_of(config.trainable, [&](const std::string& pattern) {
+    return matches_name(pattern, stored_name);
+  });
+}
+
+void check_trainable(const ModelConfig& config) {
+  if (config.trainable.empty()) return;
+  const std::vector<UnitLayout> layout = parameter_layout(config);
+  const std::vector<std::string> names = stored_names(layout);
+  constexpr std::size_t kShown = 12;
+  for (const std::string& pattern : config.trainable) {
+    const bool matches = std::ranges::any_of(
+        names, [&](const std::string& name) { return matches_name(pattern, name); });
+    if (matches) continue;
+    const std::vector<std::string> shown(names.begin(),
+                                         names.begin() + std::min(kShown, names.size()));
+    throw ConfigError(
+        fmt::format("--trainable {} matches no tensor of {}", pattern, config.name),
+        fmt::format("take names of its tensors, or patterns of them (*, ?, [..]): {}{}",
+                    fmt::join(shown, ", "), names.size() > kShown ? ", ..." : ""));
+  }
+  for (const UnitLayout& unit : layout) check_joined(unit);
+}
+
+}  // namespace terrace

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <string_view>
+
+#include "runtime/model/model_config.h"
+
+// Which tensors of a model train: those whose Hugging Face name one of the model's patterns
+// matches. The others are frozen.
+namespace terrace {
+
+// Whether a pattern is the whole of a name: `*` stands for any characters, also none and also dots,
+// `?` for one, `[abc]`, `[a-z]` and `[!a-z]` for one of a set.
+bool matches_pattern(std::string_view pattern, std::string_view name);
+
+// Whether a tensor trains, by the name under which Hugging Face's files have it. A pattern may have
+// the prefix "transformer." or "model." where the name does not, or lack it.
+bool is_trainable(const ModelConfig& config, std::string_view stored_name);
+
+// Throws ConfigError for a pattern that matches no tensor, naming some that there are, and where
+// one of several matrices that are multiplied as one (q|k|v, gate|up), or of their biases, trains
+// and another does not.
+void check_trainable(const ModelConfig& config);
+
+}  // namespace terrace
