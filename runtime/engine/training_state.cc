@@ -244,10 +244,13 @@ void TrainingState::read_chunk(StateField field, std::int32_t unit, std::int64_t
               std::as_writable_bytes(out));
 }
 
-// What is computed with: of what is frozen no more is here.
+// Of what is frozen there is nothing but what is computed with.
 void TrainingState::read_frozen(StateField field, std::int32_t unit, std::int64_t chunk,
                                 std::int64_t begin, std::span<float> out) {
-  TERRACE_CHECK(field == StateField::kMaster);
+  if (field != StateField::kMaster) {
+    std::ranges::fill(out, 0.0F);
+    return;
+  }
   const std::size_t width = model_.parameter_bytes();
   const std::size_t first = in_parameters(unit, chunk, begin) * width;
   if (model_.compute_type == DType::kF32) {

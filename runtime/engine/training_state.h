@@ -45,7 +45,7 @@ class TrainingState {
   // nothing elsewhere.
   std::uint64_t parameters_hash() const { return parameters_hash_.value(); }
   // Elements [begin, begin + out.size()) of a unit's flat sequence, which are at home here. What is
-  // frozen has its parameters alone, in the type that computes.
+  // frozen has its parameters alone, in the type that computes; all else of it is zero.
   void read(StateField field, std::int32_t unit, std::int64_t begin, std::span<float> out);
 
  private:

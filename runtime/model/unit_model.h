@@ -55,13 +55,13 @@ struct BetweenBuffer {
 struct UnitModel {
   UnitKind kind = UnitKind::kBlock;
   std::int64_t padded_elements = 0;
-  std::int64_t frozen_elements = 0;  // of these, at the end
   std::size_t saved_bytes = 0;
   double forward_flops = 0;
   double backward_flops = 0;  // of a head: forward and backward together
   // Products that a mask makes needless, of forward and backward: they are not computed, and are in
   // neither of these.
   double masked_flops = 0;
+  std::int64_t frozen_elements = 0;  // of padded_elements, at their end
   // Of the elements that train, what tensor-parallel ranks have alike, and in it the gradients that are
   // sums over these ranks.
   ElementSpan replicated = {};

@@ -201,8 +201,10 @@ SharedBuffers add_shared_buffers(Draft& draft, const StepModel& model, const Ste
   }
   if (!policy.has_backward) return shared;
   const std::size_t partial_bytes = static_cast<std::size_t>(model.partials()) * sizeof(double);
-  shared.partials = add(BufferKind::kNormPartials, "norm partials", partial_bytes, Tier::kHost);
-  if (any_gradient_on_device(policy)) {
+  if (partial_bytes != 0) {
+    shared.partials = add(BufferKind::kNormPartials, "norm partials", partial_bytes, Tier::kHost);
+  }
+  if (partial_bytes != 0 && any_gradient_on_device(policy)) {
     shared.partials_device = add(BufferKind::kNormPartialsOnDevice, "norm partials on device",
                                  partial_bytes, Tier::kDevice);
   }

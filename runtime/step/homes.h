@@ -60,7 +60,8 @@ struct SharedBuffers {
   BufferId workspace = kNoBuffer;
   BufferId losses = kNoBuffer;           // in the compute tier, an fp64 per micro-batch
   BufferId losses_host = kNoBuffer;      // the same buffer in unified mode
-  BufferId partials = kNoBuffer;         // on the host, an fp64 per block of 4Ki elements
+  // On the host, an fp64 per block of 4Ki elements that train; none where no unit of a stage does.
+  BufferId partials = kNoBuffer;
   BufferId partials_device = kNoBuffer;  // only where gradients live on the device
   // With several ranks: per rank its norm partials (where they differ), then its losses.
   BufferId sums = kNoBuffer;

@@ -169,8 +169,10 @@ void Lowering::add_norm_partials(Mover& mover, std::int32_t unit, std::int64_t c
 
 void Lowering::norm_finish() {
   Op op{.kind = OpKind::kNormFinish, .lane = Lane::kUpdate};
-  op.reads = {as(Role::kPartials, draft_.whole(shared_.partials)),
-              as(Role::kLosses, draft_.whole(shared_.losses_host))};
+  if (shared_.partials != kNoBuffer) {
+    op.reads = {as(Role::kPartials, draft_.whole(shared_.partials))};
+  }
+  op.reads.push_back(as(Role::kLosses, draft_.whole(shared_.losses_host)));
   if (model_.ranks() > 1) {
     gather_sums();
     op.reads.push_back(as(Role::kSums, draft_.whole(shared_.sums)));

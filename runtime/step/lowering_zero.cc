@@ -97,7 +97,7 @@ void Lowering::gather_sums() {
   Op op{.kind = OpKind::kGatherSums, .lane = Lane::kCollective};
   op.account = Account::kWorkspace;
   op.reads = {as(Role::kLosses, draft_.whole(shared_.losses_host))};
-  if (model_.gathers_partials()) {
+  if (model_.gathers_partials() && shared_.partials != kNoBuffer) {
     op.reads.push_back(as(Role::kPartials, draft_.whole(shared_.partials)));
   }
   op.writes = {as(Role::kSums, draft_.whole(shared_.sums))};

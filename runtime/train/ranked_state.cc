@@ -6,10 +6,6 @@
 
 namespace terrace {
 
-bool RankedState::is_here() const {
-  return model_.pipeline.stages == 1 && model_.tensor.ranks == 1 && !model_.zero.of_optimizer();
-}
-
 template <typename Visit>
 void RankedState::for_each_part(const Request& request, Visit visit) const {
   const UnitLayout& unit = state_.layout().at(static_cast<std::size_t>(request.unit));
@@ -35,8 +31,8 @@ void RankedState::for_each_shard(const Request& request, Part part, Visit visit)
       model_.pipeline.stages == 1 ? 0 : model_.pipeline.stage_of(request.unit);
   const std::int64_t end = part.begin + part.count;
   while (part.begin < end) {
-    const std::int64_t chunk = part.begin / model_.chunk_elements;
-    const std::int64_t chunk_begin = chunk * model_.chunk_elements;
+    const std::int64_t chunk = model_.chunk_of(request.unit, part.begin);
+    const std::int64_t chunk_begin = model_.chunk_begin(request.unit, chunk);
     const std::int64_t shard = model_.zero.of_optimizer()
                                    ? model_.shard(request.unit, chunk, 0).count
                                    : model_.chunk_size(request.unit, chunk);
@@ -72,7 +68,6 @@ void RankedState::read(StateField field, std::int32_t unit, std::int64_t begin,
   Request request{static_cast<std::int32_t>(field), unit, begin,
                   static_cast<std::int64_t>(out.size())};
   share(request);  // a sign of life, too: all together may take longer than ranks wait
-  if (is_here()) return state_.read(field, unit, begin, out);
   std::ranges::fill(out, 0.0F);  // padding
   for_each_part(request, [&](const Part& part) {
     piece_.resize(static_cast<std::size_t>(part.count));

@@ -31,8 +31,6 @@ class RankedState {
     std::int64_t count = 0;  // 0: no more
   };
 
-  // Whether the first rank has all.
-  bool is_here() const;
   void share(Request& request);
   // What one rank has at home of a request.
   struct Part {

@@ -87,6 +87,7 @@ StepModel model_of(const ProgramCase& which) {
   const CaseRanks& ranks = which.ranks;
   EngineOptions options;
   options.model = parse_model_config(config_json(which.model), "case");
+  options.model.trainable = which.trainable;
   options.batch = {which.model.sequences, which.model.positions};
   // Loss scales are for GPUs, whose type is as large as bf16.
   const bool scales_loss = which.type == CaseType::kFp16;

@@ -149,6 +149,29 @@ ProgramCase program_case(int number) {
   return drawn;
 }
 
+ProgramCase frozen_case(int number) {
+  ProgramCase drawn = program_case(3 * number);
+  Dice dice(static_cast<std::uint64_t>(10'000 + number));
+  const bool is_gpt2 = drawn.model.is_gpt2;
+  const std::string block = is_gpt2 ? "h" : "model.layers";
+  const auto layer = [&] { return fmt::format("{}.{}", block, dice.below(drawn.model.blocks)); };
+  // From whole layers to single tensors, low and high.
+  const std::vector<std::vector<std::string>> choices = {
+      {layer() + ".*", layer() + ".*"},
+      {fmt::format("{}.{}.*", block, drawn.model.blocks - 1)},
+      {is_gpt2 ? "*.attn.*" : "*.self_attn.*"},
+      {layer() + (is_gpt2 ? ".mlp.c_proj.*" : ".mlp.down_proj.*")},
+      {is_gpt2 ? "*ln_*" : "*norm*"},
+      {is_gpt2 ? "wpe.weight" : "model.embed_tokens.weight", layer() + ".*"},
+      {is_gpt2 ? "ln_f.bias" : "model.norm.weight"},
+      {"*.bias", is_gpt2 ? "wte.weight" : "*embed_tokens*"},
+      {layer() + ".*norm*", layer() + ".*ln_1*", layer() + ".*"},
+  };
+  drawn.trainable = choices.at(static_cast<std::size_t>(dice.below(static_cast<int>(choices.size()))));
+  drawn.name = "frozen-" + fmt::format("{:03}-", number) + drawn.name.substr(4);
+  return drawn;
+}
+
 std::vector<PlanCase> plan_cases() {
   using Budgets = std::array<std::optional<int>, 3>;
   std::vector<PlanCase> cases;

@@ -78,12 +78,19 @@ struct ProgramCase {
   // Budgets, in percent of what is live where there are none. Unset: no budget.
   std::array<std::optional<int>, 3> budget_percent;  // by CaseTier
   bool is_evaluation = false;                        // on the training's program as its base
+  // Patterns of the tensors that train; empty: all.
+  std::vector<std::string> trainable;
 };
 
 inline constexpr int kProgramCases = 720;
 
 // Case `number`, from 0 to kProgramCases - 1: drawn, and always the same.
 ProgramCase program_case(int number);
+
+inline constexpr int kFrozenCases = 240;
+
+// Likewise, a step in which only some tensors train: that of case 3 * number, otherwise.
+ProgramCase frozen_case(int number);
 
 // A preset whose places are planned, with budgets in MiB.
 struct PlanCase {

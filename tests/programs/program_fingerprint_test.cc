@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -56,6 +57,13 @@ TEST(ProgramCases, AreRightPrograms) {
     const ProgramCase drawn = program_case(number);
     const std::vector<std::string> problems = problems_of(compile_case(drawn));
     EXPECT_TRUE(problems.empty()) << drawn.name << ": " << problems.front();
+  }
+  for (int number = 0; number < kFrozenCases; ++number) {
+    const ProgramCase drawn = frozen_case(number);
+    const std::vector<std::string> problems = problems_of(compile_case(drawn));
+    EXPECT_TRUE(problems.empty()) << drawn.name << " with "
+                                  << fmt::format("{}", fmt::join(drawn.trainable, " ")) << ": "
+                                  << problems.front();
   }
 }
 

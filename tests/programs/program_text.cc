@@ -173,25 +173,32 @@ std::vector<std::string> all_words() {
   return words;
 }
 
+namespace {
+
+std::vector<ProgramCase> drawn_cases() {
+  std::vector<ProgramCase> cases;
+  for (int number = 0; number < kProgramCases; ++number) cases.push_back(program_case(number));
+  for (int number = 0; number < kFrozenCases; ++number) cases.push_back(frozen_case(number));
+  return cases;
+}
+
+}  // namespace
+
 std::vector<std::string> case_names() {
   std::vector<std::string> names;
-  for (int number = 0; number < kProgramCases; ++number) {
-    names.push_back(program_case(number).name);
-  }
+  for (const ProgramCase& drawn : drawn_cases()) names.push_back(drawn.name);
   for (const PlanCase& plan : plan_cases()) names.push_back(plan.name);
   return names;
 }
 
 std::string case_text(const std::string& name) {
-  static const std::map<std::string, int> kNumbers = [] {
-    std::map<std::string, int> numbers;
-    for (int number = 0; number < kProgramCases; ++number) {
-      numbers.emplace(program_case(number).name, number);
-    }
-    return numbers;
+  static const std::map<std::string, ProgramCase> kCases = [] {
+    std::map<std::string, ProgramCase> cases;
+    for (const ProgramCase& drawn : drawn_cases()) cases.emplace(drawn.name, drawn);
+    return cases;
   }();
-  const auto number = kNumbers.find(name);
-  if (number != kNumbers.end()) return program_text(compile_case(program_case(number->second)));
+  const auto drawn = kCases.find(name);
+  if (drawn != kCases.end()) return program_text(compile_case(drawn->second));
   for (const PlanCase& plan : plan_cases()) {
     if (plan.name == name) return program_text(compile_plan(plan));
   }

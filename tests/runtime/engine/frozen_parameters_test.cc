@@ -1,0 +1,329 @@
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "tests/runtime/checkpoint/snapshot_state.h"
+#include "tests/runtime/engine/ranks_fixture.h"
+
+// Steps in which some tensors train and the others are frozen: what trains has the bits that it has
+// where all trains, as far as these do not depend on what else does; and what is frozen is not
+// touched. As everywhere, switches do not change bits.
+namespace terrace {
+namespace {
+
+struct Choice {
+  const char* name;
+  std::string_view family;
+  bool tied;
+  std::vector<std::string> trainable;
+};
+
+// Layers, and parts of layers, high and low.
+const std::vector<Choice>& choices() {
+  static const std::vector<Choice> kChoices = {
+      {"two_layers", "llama", false, {"model.layers.4.*", "model.layers.5.*"}},
+      {"two_layers_apart", "llama", true, {"model.layers.1.*", "model.layers.4.*"}},
+      {"attention", "qwen3", false, {"*self_attn*"}},
+      {"down_of_one", "llama", false, {"*.3.mlp.down_proj.weight"}},
+      {"norms", "gemma2", true, {"*norm*"}},
+      {"norms_and_biases", "gpt2", true, {"*.bias", "*ln_?.weight"}},
+      {"biases_of_one", "gpt2", false, {"h.2.mlp.c_proj.bias"}},
+      {"positions", "gpt2", true, {"wpe.weight", "h.3.*"}},
+      {"embedding", "llama", true, {"*embed_tokens*"}},
+      {"embedding_alone", "olmo2", false, {"model.embed_tokens.weight"}},
+      {"head", "llama", false, {"lm_head.weight"}},
+      {"last_norm", "llama", true, {"model.norm.weight"}},
+      {"scaled_branches", "granite", true, {"*.4.mlp.*", "*.5.self_attn.o_proj*"}},
+  };
+  return kChoices;
+}
+
+EngineOptions options_for(const Choice& choice, DType type) {
+  EngineOptions options = tiny_options(tiny_model(choice.family, choice.tied, false), type);
+  options.model.trainable = choice.trainable;
+  return options;
+}
+
+struct Result {
+  Curve curve;
+  double evaluation = 0;
+  SnapshotState state;
+};
+
+Result result_of(const EngineOptions& options, std::int64_t steps) {
+  std::optional<SnapshotState> state;
+  const TrainedRun run =
+      train_tiny(options, steps, [&](Engine& engine) { state.emplace(engine); });
+  return {run.curve, run.evaluation, *state};
+}
+
+// Values of a tensor, of a state of an engine.
+std::vector<float> values_of(const Result& result, StateField field, const UnitLayout& unit,
+                             const ParameterTensor& tensor) {
+  std::vector<float> values(static_cast<std::size_t>(tensor.elements()));
+  result.state.read(field, unit, tensor.offset, values);
+  return values;
+}
+
+class FrozenParameters : public testing::TestWithParam<std::size_t> {
+ protected:
+  const Choice& choice() const { return choices().at(GetParam()); }
+};
+
+// The moments after a first step say what the gradients were. Without clipping no gradient depends
+// on another's norm.
+TEST_P(FrozenParameters, LeaveTheGradientsOfTheOthersAsTheyAre) {
+  for (const DType type : {DType::kF32, DType::kBF16}) {
+    EngineOptions options = options_for(choice(), type);
+    options.optimizer.max_grad_norm = 0;
+    EngineOptions all = options;
+    all.model.trainable.clear();
+    const Result frozen = result_of(options, 1);
+    const Result trained = result_of(all, 1);
+    EXPECT_EQ(frozen.curve.losses, trained.curve.losses);
+    EXPECT_LT(frozen.curve.norms.front(), trained.curve.norms.front());
+    const std::vector<UnitLayout> layout = parameter_layout(options.model);
+    const std::vector<UnitLayout> of_all = parameter_layout(all.model);
+    int compared = 0;
+    for (std::size_t u = 0; u < layout.size(); ++u) {
+      for (const ParameterTensor& tensor : layout[u].tensors) {
+        if (!tensor.trainable) continue;
+        ++compared;
+        for (const StateField field : kStateFields) {
+          EXPECT_EQ(values_of(frozen, field, layout[u], tensor),
+                    values_of(trained, field, of_all[u], *of_all[u].find(tensor.kind)))
+              << tensor.name;
+        }
+      }
+    }
+    EXPECT_GT(compared, 0);
+  }
+}
+
+TEST_P(FrozenParameters, StayWhatTheyWere) {
+  EngineOptions options = options_for(choice(), DType::kBF16);
+  all_on(options, false, Tier::kNvme);
+  const TemporaryDirectory drive;
+  options.nvme.directories = {{.path = drive.path(), .budget_bytes = {}}};
+  const Result result = result_of(options, 3);
+  int compared = 0;
+  for (const UnitLayout& unit : parameter_layout(options.model)) {
+    for (const ParameterTensor& tensor : unit.tensors) {
+      std::vector<float> initial(static_cast<std::size_t>(tensor.elements()));
+      RandomState(1234).read(StateField::kMaster, unit, tensor.offset, initial);
+      if (!tensor.trainable) {
+        for (float& value : initial) value = to_float(to_parameter<Bf16>(value));
+      }
+      const std::vector<float> now = values_of(result, StateField::kMaster, unit, tensor);
+      EXPECT_EQ(now == initial, !tensor.trainable) << tensor.name;
+      if (!tensor.trainable) ++compared;
+    }
+  }
+  EXPECT_GT(compared, 0);
+}
+
+struct Switch {
+  const char* name;
+  void (*set)(EngineOptions&);
+};
+
+constexpr Switch kSwitches[] = {
+    {"device", [](EngineOptions& o) { all_on(o, false, Tier::kDevice); }},
+    {"host", [](EngineOptions& o) { all_on(o, false, Tier::kHost); }},
+    {"drive", [](EngineOptions& o) { all_on(o, true, Tier::kNvme); }},
+    {"drive_from_device", [](EngineOptions& o) { all_on(o, false, Tier::kNvme); }},
+    {"parameters_on_drive",
+     [](EngineOptions& o) {
+       o.placement.parameters = Tier::kNvme;
+       o.placement.has_nvme = true;
+     }},
+    {"optimizer_on_drive_whole_masters",
+     [](EngineOptions& o) {
+       o.placement.optimizer = Tier::kNvme;
+       o.placement.has_nvme = true;
+       o.optimizer.splits_bf16_masters = false;
+     }},
+    {"recompute", [](EngineOptions& o) { o.placement.recompute = true; }},
+    {"layer_major_recompute_drive",
+     [](EngineOptions& o) {
+       all_on(o, false, Tier::kNvme);
+       o.placement.order = MicroBatchOrder::kLayerMajor;
+       o.placement.recompute = true;
+     }},
+    {"streamed",
+     [](EngineOptions& o) {
+       all_on(o, false, Tier::kHost);
+       o.placement.streamed_updates = 1.0;
+     }},
+    {"no_lookahead", [](EngineOptions& o) {
+       all_on(o, true, Tier::kNvme);
+       o.placement.lookahead = 0;
+       o.threads = 1;
+     }},
+};
+
+void expect_same(const Result& run, const Result& plain, const char* what) {
+  EXPECT_EQ(run.curve, plain.curve) << what;
+  EXPECT_EQ(run.evaluation, plain.evaluation) << what;
+  EXPECT_TRUE(run.state == plain.state) << what;
+}
+
+// With clipping, where all updates are deferred, and without.
+TEST_P(FrozenParameters, KeepTheBitsWhateverTheSwitch) {
+  for (const double max_grad_norm : {0.05, 0.0}) {
+    EngineOptions options =
+        options_for(choice(), max_grad_norm > 0 ? DType::kBF16 : DType::kF32);
+    options.optimizer.max_grad_norm = max_grad_norm;
+    const Result plain = result_of(options, 3);
+    for (const Switch& one : kSwitches) {
+      EngineOptions other = options;
+      const TemporaryDirectory drive;
+      other.nvme.directories = {{.path = drive.path(), .budget_bytes = {}}};
+      one.set(other);
+      expect_same(result_of(other, 3), plain, one.name);
+    }
+  }
+}
+
+// Training goes on from what was read out as if it had not stopped.
+TEST_P(FrozenParameters, ResumeWithTheSameBits) {
+  EngineOptions options = options_for(choice(), DType::kBF16);
+  options.optimizer.max_grad_norm = 0.05;
+  const Result whole = result_of(options, 4);
+  std::optional<SnapshotState> half;
+  train_tiny(options, 2, [&](Engine& engine) { half.emplace(engine); });
+  const EnginePlan plan = plan_engine(options);
+  SilentLog log;
+  Engine engine(options, plan, log);
+  engine.fill_state(*half);
+  TrainedRun rest;
+  train_steps(engine, options, 3, 4, rest);
+  EXPECT_TRUE(SnapshotState(engine) == whole.state);
+}
+
+// Ranks, ZeRO stages and places; pipelines; ranks that share units.
+TEST_P(FrozenParameters, KeepTheBitsOverRanks) {
+  EngineOptions options = options_for(choice(), DType::kBF16);
+  options.optimizer.max_grad_norm = 0.05;
+  options.placement.micro_batches = 2;
+  for (const MeshShape& shape :
+       {MeshShape{.data = 2}, MeshShape{.data = 2, .tensor = 2}, MeshShape{.tensor = 2}}) {
+    const RankedRun plain = train_ranks(options, shape, 0);
+    for (std::int32_t stage = 1; stage <= 3 && shape.data > 1; ++stage) {
+      EngineOptions other = options;
+      const TemporaryDirectory drive;
+      other.nvme.directories = {{.path = drive.path(), .budget_bytes = {}}};
+      if (stage > 1) all_on(other, stage == 2, Tier::kNvme);
+      const RankedRun run = train_ranks(other, shape, stage);
+      EXPECT_EQ(run.curves, plain.curves) << stage;
+      EXPECT_EQ(run.state, plain.state) << stage;
+    }
+    MeshShape deep = shape;
+    deep.pipeline = 3;
+    const RankedRun run = train_ranks(options, deep, 1);
+    EXPECT_EQ(run.curves.front(), plain.curves.front());
+    EXPECT_EQ(run.state, plain.state);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Choices, FrozenParameters,
+                         testing::Range(std::size_t{0}, choices().size()),
+                         [](const auto& info) { return choices().at(info.param).name; });
+
+// --- what is not done ------------------------------------------------------------------------------
+
+StepModel model_with(std::string_view family, const std::vector<std::string>& trainable) {
+  Choice choice = {"", family, false, trainable};
+  return step_model_of(options_for(choice, DType::kF32));
+}
+
+// Products of a block of the model, times two: of the layer's matrices, and of attention, where a
+// query sees half of the keys.
+constexpr double kRows = 48;
+constexpr double kLinear = 2 * kRows * (64 * (64 + 2 * 32) + 64 * 64 + 3 * 64 * 176);
+constexpr double kAttention = 4 * kRows * 12 * 64;
+constexpr double kHead = 2 * kRows * 64 * 256;
+
+TEST(FrozenFlops, AreThoseOfTheProductsThatAreLeft) {
+  const StepModel all = model_with("llama", {});
+  for (std::size_t u = 1; u <= 6; ++u) {
+    EXPECT_DOUBLE_EQ(all.units[u].backward_flops, 2 * kLinear + 2 * kAttention);
+  }
+  const StepModel top = model_with("llama", {"model.layers.3.*", "model.layers.5.*"});
+  for (std::size_t u = 1; u < 4; ++u) {
+    EXPECT_EQ(top.units[u].backward_flops, 0);
+    EXPECT_TRUE(top.units[u].backward.empty());
+    EXPECT_TRUE(top.units[u].recompute.empty());
+    EXPECT_EQ(top.units[u].saved_bytes, 0U);
+    EXPECT_EQ(top.units[u].forward_flops, all.units[u].forward_flops);
+  }
+  // All, or input gradients alone. The lowest trained norm, too, needs the input gradient of the
+  // product behind it.
+  EXPECT_DOUBLE_EQ(top.units[4].backward_flops, 2 * kLinear + 2 * kAttention);
+  EXPECT_DOUBLE_EQ(top.units[5].backward_flops, kLinear + 2 * kAttention);
+  EXPECT_DOUBLE_EQ(top.units[6].backward_flops, 2 * kLinear + 2 * kAttention);
+  EXPECT_DOUBLE_EQ(top.units[7].backward_flops, 2 * kHead);
+  EXPECT_DOUBLE_EQ(all.units[7].backward_flops, 3 * kHead);
+}
+
+TEST(FrozenFlops, AreNoneBelowTheLowestTensor) {
+  const StepModel matrices = model_with("llama", {"model.layers.3.*_proj.weight"});
+  const double first = 2 * kRows * 64 * (64 + 2 * 32);
+  EXPECT_DOUBLE_EQ(matrices.units[4].backward_flops, 2 * kLinear - first + 2 * kAttention);
+  const StepModel down = model_with("llama", {"*.4.mlp.down_proj.weight"});
+  EXPECT_DOUBLE_EQ(down.units[5].backward_flops, 2 * kRows * 64 * 176);
+  const StepModel norm = model_with("llama", {"model.norm.weight"});
+  EXPECT_DOUBLE_EQ(norm.units[7].backward_flops, 2 * kHead);
+  const StepModel bias = model_with("gpt2", {"h.5.mlp.c_proj.bias"});
+  EXPECT_EQ(bias.units[6].backward_flops, 0);
+}
+
+TEST(FrozenFlops, OfMaskedHalvesAreThoseOfTheAttentionThatRuns) {
+  const double half = 2 * kRows * 24 * 64;
+  const StepModel top = model_with("llama", {"model.layers.4.*"});
+  EXPECT_DOUBLE_EQ(top.units[4].masked_flops, half);
+  EXPECT_DOUBLE_EQ(top.units[5].masked_flops, 3 * half);
+  EXPECT_DOUBLE_EQ(top.units[6].masked_flops, 3 * half);
+}
+
+// Nothing of a step but the computation touches what is frozen, and nothing writes it.
+TEST(FrozenProgram, HasNoOpsOfFrozenChunks) {
+  EngineOptions options = options_for(choices().front(), DType::kBF16);
+  all_on(options, false, Tier::kNvme);
+  options.ranks.shape.data = 2;
+  options.zero_stage = 2;
+  const EnginePlan plan = plan_engine(options);
+  const StepModel& model = plan.model;
+  std::int64_t blocks = 0;
+  for (std::int32_t u = 0; u <= model.head(); ++u) {
+    blocks += model.units[static_cast<std::size_t>(u)].trained_elements() / kBlockElements;
+  }
+  std::int64_t partials = 0;
+  std::map<OpKind, int> ops;
+  for (const Op& op : plan.training.program.ops) {
+    ++ops[op.kind];
+    if (op.unit < 0) continue;
+    const bool trains = op.unit == 5 || op.unit == 6;
+    const bool changes = op.kind == OpKind::kUpdate || op.kind == OpKind::kNormPartials ||
+                         op.kind == OpKind::kReduceScatter || op.lane == Lane::kWrite;
+    EXPECT_TRUE(trains || !changes || op.account == Account::kActivations) << op.unit;
+    EXPECT_TRUE(op.unit >= 5 || op.kind != OpKind::kBackward) << op.unit;
+    if (op.kind == OpKind::kNormPartials) {
+      partials += static_cast<std::int64_t>(op.find(Role::kPartials)->size_bytes / sizeof(double));
+    }
+    for (const Access& access : op.writes) EXPECT_TRUE(access.role != Role::kGradient || trains);
+  }
+  EXPECT_EQ(partials, blocks / 2);  // of this rank's parts
+  EXPECT_EQ(ops[OpKind::kEmbeddingBackward], 0);
+  for (const Buffer& buffer : plan.training.program.buffers) {
+    const bool is_state = buffer.account == Account::kOptimizerState ||
+                          buffer.account == Account::kGradients;
+    const bool is_home = buffer.key.kind == BufferKind::kState ||
+                         buffer.key.kind == BufferKind::kGradients;
+    EXPECT_TRUE(!is_state || !is_home || buffer.key.unit >= 5) << buffer.name;
+  }
+}
+
+}  // namespace
+}  // namespace terrace
