@@ -11,7 +11,6 @@
 #include <stdexcept>
 #include <utility>
 
-#include "base/bytes.h"
 #include "base/check.h"
 #include "base/error.h"
 #include "base/hash.h"
@@ -26,10 +25,9 @@ using nlohmann::json;
 constexpr const char* kManifest = "manifest.json";
 constexpr const char* kConfig = "config.json";
 constexpr const char* kHash = "xxh3";
-constexpr const char* kPieces = "pieces";
 constexpr const char* kDataHash = "data_xxh3";
 constexpr const char* kOptimizer = "optimizer";
-constexpr std::size_t kHashDigits = 16;
+constexpr const char* kFrozen = "frozen";
 constexpr const char* kRemedy = "resume from an earlier checkpoint";
 constexpr const char* kSchema = "terrace.checkpoint/1";
 constexpr const char* kSchemas = "terrace.checkpoint/";  // of any version
@@ -38,9 +36,6 @@ constexpr std::string_view kPrefix = "checkpoint-";
 constexpr std::int64_t kPartElements = 1 << 20;
 // Threads that read a part of a file together are within a few pieces of each other.
 constexpr std::size_t kCachedPieces = 16;
-// Of a manifest that can be right. A header is at most what safetensors allows.
-constexpr std::uint64_t kPieceBytesMax = 64 << 20;
-constexpr std::uint64_t kHeaderBytesMax = 100'000'008;
 
 // Of the file of a unit's field: torch.optim's name of a slot.
 std::string file_name(StateField field, const UnitLayout& unit, const UpdateRule& rule) {
@@ -61,18 +56,6 @@ std::string path_in(const std::string& directory, std::string_view name) {
   return (fs::path(directory) / name).string();
 }
 
-std::uint64_t hash_file(OpenFile& file, const std::string& path, std::uint64_t size_bytes) {
-  std::vector<std::byte> piece(std::min<std::uint64_t>(size_bytes, 4 * kMiB));
-  StreamingHash hash;
-  for (std::uint64_t at = 0; at < size_bytes; at += piece.size()) {
-    const std::span<std::byte> part =
-        std::span(piece).first(std::min<std::uint64_t>(piece.size(), size_bytes - at));
-    read_fully(file, path, at, part);
-    hash.add(part);
-  }
-  return hash.value();
-}
-
 // 0 or an errno, which is thrown.
 void expect_done(const char* operation, const std::string& path, int error_number) {
   if (error_number == 0) return;
@@ -89,6 +72,7 @@ SafetensorsHeader header_of(const UnitLayout& unit) {
   SafetensorsHeader header;
   header.metadata["format"] = "pt";
   for (const ParameterTensor& tensor : unit.tensors) {
+    if (!tensor.trainable) continue;
     SafetensorsTensor entry;
     entry.name = tensor.name;
     entry.type = SafetensorsType::kF32;
@@ -103,8 +87,9 @@ FileHashes write_unit(const std::string& path, StateField field, const UnitLayou
   FileHasher hasher;
   SafetensorsWriter writer(path, header_of(unit), SafetensorsWriter::kDataAlignment, disk, &hasher);
   std::vector<float> part;
-  for (std::int64_t at = 0; at < unit.elements; at += kPartElements) {
-    part.resize(static_cast<std::size_t>(std::min(kPartElements, unit.elements - at)));
+  const std::int64_t elements = unit.trained_end();
+  for (std::int64_t at = 0; at < elements; at += kPartElements) {
+    part.resize(static_cast<std::size_t>(std::min(kPartElements, elements - at)));
     fetch(field, unit, at, part);
     writer.append(std::as_bytes(std::span(part)));
   }
@@ -155,58 +140,6 @@ std::string hash_of(const json& manifest) {
   return fmt::format("{:016x}", hash_bytes(std::as_bytes(std::span(text.data(), text.size()))));
 }
 
-std::string to_hex(std::uint64_t hash) { return fmt::format("{:016x}", hash); }
-
-json listed(const std::string& name, const FileHashes& hashes) {
-  json file = {{"name", name}, {"size", hashes.size_bytes}, {kHash, to_hex(hashes.hash)}};
-  const PieceHashes& pieces = hashes.pieces;
-  if (pieces.hashes.empty()) return file;
-  std::string text;
-  for (const std::uint64_t hash : pieces.hashes) text += to_hex(hash);
-  file[kPieces] = {
-      {"header_size", pieces.header_bytes}, {"size", pieces.piece_bytes}, {kHash, text}};
-  return file;
-}
-
-// Of so many digits, no fewer.
-std::uint64_t from_hex(const std::string& text, std::size_t at = 0) {
-  std::uint64_t value = 0;
-  const char* const begin = text.data() + at;
-  const char* const end = begin + std::min(kHashDigits, text.size() - at);
-  if (static_cast<std::size_t>(end - begin) != kHashDigits ||
-      std::from_chars(begin, end, value, 16).ptr != end) {
-    throw std::invalid_argument(fmt::format("{} is no checksum", text.substr(at, kHashDigits)));
-  }
-  return value;
-}
-
-PieceHashes parse_pieces(const json& listed, std::uint64_t size_bytes) {
-  PieceHashes pieces;
-  pieces.header_bytes = listed.at("header_size").get<std::uint64_t>();
-  pieces.piece_bytes = listed.at("size").get<std::uint64_t>();
-  const auto text = listed.at(kHash).get<std::string>();
-  if (pieces.header_bytes > std::min(size_bytes, kHeaderBytesMax) || pieces.piece_bytes == 0 ||
-      pieces.piece_bytes > kPieceBytesMax ||
-      text.size() !=
-          kHashDigits * PieceHashes::count(pieces.header_bytes, pieces.piece_bytes, size_bytes)) {
-    throw std::invalid_argument("the pieces of a file are not all of it");
-  }
-  for (std::size_t at = 0; at < text.size(); at += kHashDigits) {
-    pieces.hashes.push_back(from_hex(text, at));
-  }
-  return pieces;
-}
-
-FileHashes parse_hashes(const json& listed) {
-  FileHashes hashes;
-  hashes.size_bytes = listed.at("size").get<std::uint64_t>();
-  const auto text = listed.at(kHash).get<std::string>();
-  if (text.size() != kHashDigits) throw std::invalid_argument(text + " is no checksum");
-  hashes.hash = from_hex(text);
-  if (listed.contains(kPieces)) hashes.pieces = parse_pieces(listed.at(kPieces), hashes.size_bytes);
-  return hashes;
-}
-
 json read_manifest(const std::string& directory, FileSystem& disk) {
   const std::string path = path_in(directory, kManifest);
   if (!disk.exists(path)) {
@@ -242,15 +175,6 @@ std::int64_t parse_count(const json& manifest, const char* key, std::int64_t lea
                         value.get<std::int64_t>() >= least;
   if (!is_count) throw std::invalid_argument(fmt::format("{} is {}", key, value.dump()));
   return value.get<std::int64_t>();
-}
-
-// In the checkpoint's own directory.
-std::string parse_file_name(const json& listed) {
-  const auto name = listed.at("name").get<std::string>();
-  if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos) {
-    throw std::invalid_argument(fmt::format("'{}' is not the name of a file", name));
-  }
-  return name;
 }
 
 std::string name_of_directory(const std::string& directory) {
@@ -310,17 +234,20 @@ std::string write_checkpoint(const std::string& run_dir, const CheckpointProgres
   if (!progress.arithmetic.empty()) manifest["arithmetic"] = progress.arithmetic;
   if (progress.data_hash) manifest[kDataHash] = to_hex(*progress.data_hash);
   if (progress.loaded_types) manifest["loaded_types"] = listed(*progress.loaded_types);
+  if (progress.frozen) manifest[kFrozen] = to_json(*progress.frozen);
   for (const UnitLayout& unit : model.layout) {
+    if (!unit.trains()) continue;
     for (const StateField field : state_fields(model.rule.slots.size())) {
       const std::string name = file_name(field, unit, model.rule);
       const FileHashes hashes = write_unit(path_in(path, name), field, unit, fetch, disk);
-      manifest["files"].push_back(listed(name, hashes));
+      manifest["files"].push_back(to_json(ListedFile{name, hashes}));
     }
   }
   const std::string config_text = config_json_to_save(model.config);
   write_durable_file(path_in(path, kConfig), config_text, disk);
   const auto text = std::as_bytes(std::span(config_text));
-  manifest["files"].push_back(listed(kConfig, {text.size(), hash_bytes(text), {}}));
+  manifest["files"].push_back(
+      to_json(ListedFile{kConfig, {text.size(), hash_bytes(text), {}}}));
   manifest[kHash] = hash_of(manifest);
   write_durable_file(path_in(path, kManifest), manifest.dump(1) + "\n", disk);
   const std::string old_path = final_path + ".old";
@@ -411,8 +338,13 @@ Checkpoint::Checkpoint(const std::string& directory, FileSystem& disk)
     if (manifest.contains("loaded_types")) {
       progress_.loaded_types = parse_weight_types(manifest.at("loaded_types"));
     }
+    if (manifest.contains(kFrozen)) {
+      progress_.frozen = parse_frozen_reference(manifest.at(kFrozen));
+      frozen_names_ = progress_.frozen->parameters;
+      std::ranges::sort(frozen_names_);
+    }
     for (const json& file : manifest.at("files")) {
-      listed_.push_back({parse_file_name(file), parse_hashes(file)});
+      listed_.push_back(parse_listed_file(file));
     }
   } catch (const std::exception& problem) {
     throw CorruptData(fmt::format("{}/{}: {}", directory, kManifest, problem.what()), kRemedy);
@@ -429,48 +361,65 @@ Checkpoint::Checkpoint(const std::string& directory, FileSystem& disk)
     throw CorruptData(fmt::format("{}/{} does not list {}", directory, kManifest, kConfig),
                       kRemedy);
   }
-  open_verified(*listed);
+  open_listed(*listed, {directory_, disk_, cache_, kRemedy});
   model_ = parse_saved_config(read_whole_file(disk, config), config);
   model_.name = name;
 }
 
-std::unique_ptr<OpenFile> Checkpoint::open_verified(const ListedFile& file) {
-  const std::string path = path_in(directory_, file.name);
-  if (!disk_.exists(path)) throw CorruptData(fmt::format("{} is gone", path), kRemedy);
-  FileSystem::Opened opened = disk_.open(path);
-  if (opened.file == nullptr) {
-    throw IoError({.operation = "open", .path = path, .error_number = opened.error_number});
-  }
-  const std::int64_t size = opened.file->size();
-  if (size < 0) {
-    throw IoError({.operation = "stat", .path = path, .error_number = static_cast<int>(-size)});
-  }
-  const FileHashes& written = file.hashes;
-  if (static_cast<std::uint64_t>(size) != written.size_bytes) {
-    throw CorruptData(
-        fmt::format("{} has {} bytes, written were {}", path, size, written.size_bytes), kRemedy);
-  }
-  if (!written.pieces.hashes.empty()) {
-    return std::make_unique<VerifiedFile>(std::move(opened.file), path, written, cache_);
-  }
-  const std::uint64_t hash = hash_file(*opened.file, path, written.size_bytes);
-  if (hash != written.hash) {
-    throw CorruptData(
-        fmt::format("{}: the {} bytes at offset 0 have checksum {:016x}, written were bytes with "
-                    "{:016x}",
-                    path, size, hash, written.hash),
-        kRemedy);
-  }
-  return std::move(opened.file);
+bool Checkpoint::is_frozen(const ParameterTensor& tensor) const {
+  if (!progress_.frozen) return false;
+  return std::ranges::binary_search(frozen_names_, tensor.name);
 }
 
-void Checkpoint::open(const std::vector<UnitLayout>& layout) {
+void Checkpoint::open_frozen(const FrozenSearch& search) {
+  if (!progress_.frozen) return;
+  FrozenSearch own = search;
+  own.checkpoint = directory_;
+  frozen_ = terrace::open_frozen(*progress_.frozen, own, model_, disk_);
+}
+
+// The file of a unit's field, whose tensors are those that train.
+std::unique_ptr<SafetensorsFile> Checkpoint::checked(std::unique_ptr<OpenFile> opened,
+                                                     const std::string& name,
+                                                     const UnitLayout& unit) const {
+  const std::string path = path_in(directory_, name);
+  auto file = std::make_unique<SafetensorsFile>(path, std::move(opened));
+  const auto count =
+      std::ranges::count_if(unit.tensors, [&](const auto& tensor) { return !is_frozen(tensor); });
+  if (std::ssize(file->header().tensors) != count) {
+    throw ConfigError(fmt::format("{} has {} tensors, and the model has {} there", path,
+                                  file->header().tensors.size(), count),
+                      "resume with the model that the checkpoint was made of");
+  }
+  for (const ParameterTensor& tensor : unit.tensors) {
+    if (is_frozen(tensor)) continue;
+    const SafetensorsTensor* stored = file->find(tensor.name);
+    if (stored == nullptr || stored->shape != shape_of(tensor)) {
+      throw ConfigError(fmt::format("{} has no tensor {} of {} x {}", path, tensor.name,
+                                    tensor.rows, tensor.columns),
+                        "resume with the model that the checkpoint was made of");
+    }
+  }
+  return file;
+}
+
+void Checkpoint::open(const std::vector<UnitLayout>& layout, const FrozenSearch& search) {
   std::map<std::string, std::unique_ptr<OpenFile>> verified;
   for (const ListedFile& file : listed_) {
-    if (file.name != kConfig) verified[file.name] = open_verified(file);
+    if (file.name != kConfig) {
+      verified[file.name] = open_listed(file, {directory_, disk_, cache_, kRemedy});
+    }
   }
+  open_frozen(search);
   files_.clear();
   for (const UnitLayout& unit : layout) {
+    const auto frozen = [this](const ParameterTensor& tensor) { return is_frozen(tensor); };
+    if (std::ranges::all_of(unit.tensors, frozen)) {
+      for (std::size_t field = 0; field < 1 + rule_->slots.size(); ++field) {
+        files_.emplace_back();  // has none
+      }
+      continue;
+    }
     for (const StateField field : state_fields(rule_->slots.size())) {
       const std::string name = file_name(field, unit, *rule_);
       const auto found = verified.find(name);
@@ -478,22 +427,7 @@ void Checkpoint::open(const std::vector<UnitLayout>& layout) {
         throw ConfigError(fmt::format("{} has no {}", directory_, name),
                           "resume with the model that the checkpoint was made of");
       }
-      const std::string path = path_in(directory_, found->first);
-      auto file = std::make_unique<SafetensorsFile>(path, std::move(found->second));
-      if (file->header().tensors.size() != unit.tensors.size()) {
-        throw ConfigError(fmt::format("{} has {} tensors, and the model has {} there", path,
-                                      file->header().tensors.size(), unit.tensors.size()),
-                          "resume with the model that the checkpoint was made of");
-      }
-      for (const ParameterTensor& tensor : unit.tensors) {
-        const SafetensorsTensor* stored = file->find(tensor.name);
-        if (stored == nullptr || stored->shape != shape_of(tensor)) {
-          throw ConfigError(fmt::format("{} has no tensor {} of {} x {}", path, tensor.name,
-                                        tensor.rows, tensor.columns),
-                            "resume with the model that the checkpoint was made of");
-        }
-      }
-      files_.push_back(std::move(file));
+      files_.push_back(checked(std::move(found->second), found->first, unit));
     }
   }
 }
@@ -505,10 +439,17 @@ const SafetensorsFile& Checkpoint::file_of(StateField field, const UnitLayout& u
 
 void Checkpoint::read(StateField field, const UnitLayout& unit, std::int64_t begin,
                       std::span<float> out) const {
-  const SafetensorsFile& file = file_of(field, unit);
   for_each_tensor_part(
       unit, begin, out,
-      [&file](const ParameterTensor& tensor, std::int64_t first, std::span<float> part) {
+      [&](const ParameterTensor& tensor, std::int64_t first, std::span<float> part) {
+        if (is_frozen(tensor)) {
+          if (field == StateField::kMaster) {
+            return frozen_->read(field, unit, tensor.offset + first, part);
+          }
+          std::ranges::fill(part, 0.0F);
+          return;
+        }
+        const SafetensorsFile& file = file_of(field, unit);
         file.read(*file.find(tensor.name), static_cast<std::uint64_t>(first) * sizeof(float),
                   std::as_writable_bytes(part));
       });

@@ -8,6 +8,8 @@
 #include "optim/loss_scale.h"
 #include "optim/update_rules.h"
 #include "runtime/checkpoint/file_system.h"
+#include "runtime/checkpoint/frozen_parameters.h"
+#include "runtime/checkpoint/listed_file.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/checkpoint/verified_file.h"
 #include "runtime/checkpoint/weight_types.h"
@@ -38,6 +40,8 @@ struct CheckpointProgress {
   std::optional<std::uint64_t> data_hash = std::nullopt;
   // The types of the weights that the run started from; none where it started from random ones.
   std::optional<WeightTypes> loaded_types = std::nullopt;
+  // Where the parameters are that do not train; none where all train.
+  std::optional<FrozenReference> frozen = std::nullopt;
 };
 
 // Gives elements of a unit's flat sequence; see StateSource::read.
@@ -95,10 +99,10 @@ class Checkpoint final : public StateSource {
   std::uint64_t fingerprint() const { return fingerprint_; }
   const ModelConfig& model() const { return model_; }
   const UpdateRule& rule() const { return *rule_; }
-  // Opens the files for a model, and verifies their headers. Throws ConfigError naming a tensor
-  // that the checkpoint lacks or has in another shape, CorruptData naming a file whose size or
-  // checksum is not what was written.
-  void open(const std::vector<UnitLayout>& layout);
+  // Opens the files for a model, and verifies their headers; and what is frozen, as open_frozen()
+  // does, whose errors it throws. Throws ConfigError naming a tensor that the checkpoint lacks or
+  // has in another shape, CorruptData naming a file whose size or checksum is not what was written.
+  void open(const std::vector<UnitLayout>& layout, const FrozenSearch& search = {});
 
   // Throws CorruptData naming file, offset and length of a piece that is not what was written;
   // IoError.
@@ -106,13 +110,10 @@ class Checkpoint final : public StateSource {
             std::span<float> out) const override;
 
  private:
-  struct ListedFile {
-    std::string name;
-    FileHashes hashes;  // without pieces where the manifest lists none
-  };
-
-  // The file, whose size is what was written; what is read from it is verified, or all of it was.
-  std::unique_ptr<OpenFile> open_verified(const ListedFile& file);
+  bool is_frozen(const ParameterTensor& tensor) const;
+  void open_frozen(const FrozenSearch& search);
+  std::unique_ptr<SafetensorsFile> checked(std::unique_ptr<OpenFile> opened,
+                                           const std::string& name, const UnitLayout& unit) const;
   const SafetensorsFile& file_of(StateField field, const UnitLayout& unit) const;
 
   FileSystem& disk_;
@@ -123,7 +124,9 @@ class Checkpoint final : public StateSource {
   const UpdateRule* rule_ = nullptr;
   std::vector<ListedFile> listed_;
   PieceCache cache_;
-  std::vector<std::unique_ptr<SafetensorsFile>> files_;  // unit by unit, its fields
+  std::vector<std::unique_ptr<SafetensorsFile>> files_;  // unit by unit, its fields; null: frozen
+  std::vector<std::string> frozen_names_;                // sorted
+  std::unique_ptr<StateSource> frozen_;
 };
 
 }  // namespace terrace

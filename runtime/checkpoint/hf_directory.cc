@@ -293,6 +293,26 @@ std::uint64_t HfDirectory::fingerprint() const {
   return hash.value();
 }
 
+std::uint64_t HfDirectory::hash_of(const std::string& stored_name) const {
+  const auto& [file, tensor] = parameters_.at(stored_name).place;
+  StreamingHash hash;
+  const std::string header =
+      fmt::format("{} [{}]", name_of(tensor->type), fmt::join(tensor->shape, ", "));
+  hash.add(std::as_bytes(std::span(header)));
+  std::vector<std::byte> piece(std::min<std::uint64_t>(kBufferBytes, tensor->size_bytes()));
+  for (std::uint64_t at = 0; at < tensor->size_bytes(); at += piece.size()) {
+    const auto part =
+        std::span(piece).first(std::min<std::uint64_t>(piece.size(), tensor->size_bytes() - at));
+    file->read(*tensor, at, part);
+    hash.add(part);
+  }
+  return hash.value();
+}
+
+const std::string& HfDirectory::file_of(const std::string& stored_name) const {
+  return parameters_.at(stored_name).place.file->path();
+}
+
 void HfDirectory::read_transposed(const Place& place, const ParameterTensor& tensor,
                                   std::int64_t begin, std::span<float> out) const {
   const std::int64_t rows = tensor.rows;

@@ -43,6 +43,10 @@ class HfDirectory {
   // A hash of the model's tensors: of the type and shape of each, and of its first, middle and last
   // bytes. Throws IoError.
   std::uint64_t fingerprint() const;
+  // A hash of all bytes of the tensor that holds parameters of this stored name, with its type and
+  // shape; and the file that it is in. Throws IoError.
+  std::uint64_t hash_of(const std::string& stored_name) const;
+  const std::string& file_of(const std::string& stored_name) const;
   // The types that the model's parameters have in the files: the same for all parameters of one
   // stored tensor.
   WeightTypes types() const;

@@ -37,6 +37,14 @@ constexpr auto kModelFlags = std::to_array<TrainFlag>({
        return o.model.ignored_config_keys.empty() ? std::string{}
                                                   : toml_strings(o.model.ignored_config_keys);
      }},
+    {{"trainable", "Tuning", "PATTERN",
+      "Train the tensors whose Hugging Face names a pattern matches (*, ?, [..]) and freeze the "
+      "others: no gradient, no optimizer state, no update (all train)",
+      FlagArity::kList},
+     [](TrainOptions& o, const FlagValue& v) { o.model.trainable = v.texts(); },
+     [](const TrainOptions& o) {
+       return o.model.trainable.empty() ? std::string{} : toml_strings(o.model.trainable);
+     }},
 
     {{"data", "Data", "PATH", "Files or directories to train on", FlagArity::kList},
      [](TrainOptions& o, const FlagValue& v) { o.data.data = v.texts(); },

@@ -37,6 +37,7 @@ struct ModelOptions {
   InitChoice init = InitChoice::kAuto;
   std::uint64_t seed = 1234;
   std::vector<std::string> ignored_config_keys;  // of config.json, taken for absent
+  std::vector<std::string> trainable;            // patterns of tensors; empty: all train
 };
 
 struct DataOptions {

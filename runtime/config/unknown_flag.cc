@@ -22,7 +22,6 @@ struct UnbuiltFlag {
 };
 
 constexpr auto kUnbuiltFlags = std::to_array<UnbuiltFlag>({
-    {"trainable", "which tensors are trained"},
     {"lora-rank", "low-rank adapters"},
     {"lora-alpha", "likewise"},
     {"lora-targets", "likewise"},

@@ -6,6 +6,7 @@
 #include <array>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -125,6 +126,12 @@ bool is_trainable(const ModelConfig& config, std::string_view stored_name) {
   return std::ranges::any_of(config.trainable, [&](const std::string& pattern) {
     return matches_name(pattern, stored_name);
   });
+}
+
+ModelConfig with_trainable(ModelConfig config, std::vector<std::string> patterns) {
+  config.trainable = std::move(patterns);
+  check_trainable(config);
+  return config;
 }
 
 void check_trainable(const ModelConfig& config) {

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "runtime/model/model_config.h"
 
@@ -20,5 +22,7 @@ bool is_trainable(const ModelConfig& config, std::string_view stored_name);
 // one of several matrices that are multiplied as one (q|k|v, gate|up), or of their biases, trains
 // and another does not.
 void check_trainable(const ModelConfig& config);
+// `config` with these patterns. Throws as check_trainable() does.
+ModelConfig with_trainable(ModelConfig config, std::vector<std::string> patterns);
 
 }  // namespace terrace

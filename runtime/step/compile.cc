@@ -27,7 +27,7 @@ class DraftedStep {
   DraftedStep(const StepModel& model, const StepPolicy& policy)
       : model_(model),
         policy_(policy),
-        stages_(add_recompute(schedule_step(model, policy), policy)),
+        stages_(add_recompute(model, policy, schedule_step(model, policy))),
         draft_(add_movement(model, policy, stages_)) {}
 
   const Draft& draft() const { return draft_; }

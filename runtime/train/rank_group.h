@@ -38,6 +38,8 @@ class RankGroup {
   // For the engine.
   const StepRanks& steps() const { return steps_; }
   Communicator* world() const { return world_; }
+  std::int32_t rank() const { return world_ == nullptr ? 0 : world_->rank(); }
+  std::int32_t count() const { return world_ == nullptr ? 1 : world_->size(); }
   // The one that writes files and speaks to the user.
   bool is_first() const { return world_ == nullptr || world_->rank() == 0; }
   std::int64_t data_ranks() const { return steps_.shape.data; }

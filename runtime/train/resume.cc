@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <optional>
 #include <system_error>
 
@@ -20,6 +22,24 @@ bool is_same_model(const ModelConfig& a, const ModelConfig& b) {
   DecoderOptions other = b;
   other.positions = a.positions;
   return a == other;
+}
+
+// A tensor that began to train in the middle would have moments of no steps.
+void check_same_frozen(const CheckpointProgress& progress, const ModelConfig& model) {
+  std::vector<std::string> before;
+  if (progress.frozen) before = progress.frozen->parameters;
+  std::vector<std::string> now = frozen_parameters(parameter_layout(model));
+  std::ranges::sort(before);
+  std::ranges::sort(now);
+  std::vector<std::string> different;
+  std::ranges::set_symmetric_difference(before, now, std::back_inserter(different));
+  if (different.empty()) return;
+  const bool was_frozen = std::ranges::binary_search(before, different.front());
+  throw ConfigError(
+      fmt::format("--trainable is not that of the checkpoint, in which {} {}; {} tensors differ",
+                  different.front(), was_frozen ? "is frozen" : "trains", different.size()),
+      "resume with the --trainable of that run, or start another run from the weights of its final "
+      "directory (--model)");
 }
 
 bool has_result(const std::string& run_dir) {
@@ -72,6 +92,7 @@ void check_resume(const Checkpoint& checkpoint, const ResumingRun& run) {
         "resume with that optimizer, or start another run from the weights of its final directory "
         "(--model)");
   }
+  check_same_frozen(progress, run.model);
   if (progress.seed != run.seed) {
     throw ConfigError(fmt::format("--seed {} would change the order of the data: the checkpoint "
                                   "was made with --seed {}",

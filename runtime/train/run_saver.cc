@@ -27,7 +27,7 @@ void RunSaver::read_finite(std::int64_t step, StateField field, const UnitLayout
 
 std::int64_t RunSaver::elements() const {
   std::int64_t count = 0;
-  for (const UnitLayout& unit : run_.layout) count += unit.elements;
+  for (const UnitLayout& unit : run_.layout) count += unit.trained_end();
   return count;
 }
 
@@ -39,8 +39,10 @@ std::string RunSaver::save(const CheckpointProgress& progress) {
   ConsolePhase phase(console_, fmt::format("saving checkpoint-{}", progress.step));
   const std::int64_t total = elements() * static_cast<std::int64_t>(1 + run_.rule.slots.size());
   read_elements_ = 0;
+  CheckpointProgress saved = progress;
+  if (run_.frozen != nullptr) saved.frozen = run_.frozen->reference(run_.directory, run_.layout);
   const std::string path = write_checkpoint(
-      run_.directory, progress, {run_.model, run_.layout, run_.rule},
+      run_.directory, saved, {run_.model, run_.layout, run_.rule},
       [&](StateField field, const UnitLayout& unit, std::int64_t begin, std::span<float> out) {
         read_finite(progress.step, field, unit, begin, out);
         phase.advance(read_elements_, total);
@@ -69,6 +71,9 @@ std::string RunSaver::export_weights(std::int64_t step) {
   write_hf_directory(options, run_.model, run_.layout,
                      [&](const UnitLayout& unit, const ParameterTensor& tensor, std::int64_t begin,
                          std::span<float> out) {
+                       if (!tensor.trainable) {
+                         return run_.frozen->read(unit, tensor.offset + begin, out);
+                       }
                        read_finite(step, StateField::kMaster, unit, tensor.offset + begin, out);
                        phase.advance(read_elements_, total);
                      });

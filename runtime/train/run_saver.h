@@ -7,6 +7,7 @@
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/hf_companions.h"
 #include "runtime/checkpoint/weight_types.h"
+#include "runtime/train/frozen_origin.h"
 #include "runtime/train/ranked_state.h"
 #include "runtime/train/train_console.h"
 
@@ -20,6 +21,7 @@ struct SavedRun {
   const UpdateRule& rule;
   std::int64_t keep_last = 0;           // checkpoints; 0: all
   WeightTypes types;                    // of final/
+  FrozenOrigin* frozen = nullptr;       // borrowed; where some parameters do not train
   std::vector<HfCompanion> companions;  // go into final/ as they are
   bool is_first_rank = true;            // which writes; the others give it their parts of the state
 };
@@ -46,7 +48,7 @@ class RunSaver {
  private:
   void read_finite(std::int64_t step, StateField field, const UnitLayout& unit, std::int64_t begin,
                    std::span<float> out);
-  std::int64_t elements() const;  // of all units
+  std::int64_t elements() const;  // of all that trains
 
   SavedRun run_;
   RankedState& state_;

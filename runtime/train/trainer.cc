@@ -16,6 +16,7 @@
 #include "runtime/checkpoint/weight_state.h"
 #include "runtime/config/check_options.h"
 #include "runtime/data/dataset.h"
+#include "runtime/model/trainable.h"
 #include "runtime/plan/planning_heap.h"
 #include "runtime/train/dry_run.h"
 #include "runtime/train/evaluation.h"
@@ -49,7 +50,9 @@ class Trainer {
         stop_(stop),
         console_(console),
         log_(log),
-        model_(load_model_config(options_.model.model, options_.model.ignored_config_keys)),
+        model_(with_trainable(
+            load_model_config(options_.model.model, options_.model.ignored_config_keys),
+            options_.model.trainable)),
         layout_(parameter_layout(model_)),
         machine_(machine_share(options_, ranks)),
         backend_(make_backend(machine_.gpu)),
@@ -230,6 +233,7 @@ class Trainer {
                  .rule = *engine_options_.optimizer.rule,
                  .keep_last = options_.run.keep_last,
                  .types = result_types_for(options_, loaded_types_, engine_options_.compute_type),
+                 .frozen = &frozen_,
                  .companions = companions(),
                  .is_first_rank = ranks_.is_first()},
         *state_, console_);
@@ -263,20 +267,18 @@ class Trainer {
   // Sets the state, and where the run is. Until all ranks have read and verified their parts, no
   // file is changed: one of them may find damage that the others do not see.
   void start_from(std::unique_ptr<Checkpoint> checkpoint) {
-    if (checkpoint != nullptr) {
-      resume_from(*checkpoint);
-      return;
-    }
+    if (checkpoint != nullptr) return resume_from(std::move(checkpoint));
     const std::string why = options_.run.resume == "auto"
                                 ? fmt::format("there is no checkpoint in {}: ", run_dir_)
                                 : std::string();
     if (weights_ != nullptr) {
       fill_state(WeightState(*weights_), "loading the weights");
-      weights_.reset();
+      frozen_ = FrozenOrigin(options_.model.model, std::move(weights_));
       check_same_parameters(ranks_, engine_->state().parameters_hash());
       console_.say(fmt::format("{}starts from the weights in {}", why, options_.model.model));
     } else {
       fill_state(RandomState(options_.model.seed), "initialising the state");
+      frozen_ = FrozenOrigin(std::make_unique<RandomState>(options_.model.seed));
       console_.say(
           fmt::format("{}starts from random weights, --seed {}", why, options_.model.seed));
     }
@@ -298,12 +300,14 @@ class Trainer {
             data_hash_};
   }
 
-  void resume_from(Checkpoint& checkpoint) {
-    const CheckpointProgress& progress = checkpoint.progress();
-    check_resume(checkpoint, resuming_run());
+  void resume_from(std::unique_ptr<Checkpoint> checkpoint) {
+    const CheckpointProgress progress = checkpoint->progress();
+    check_resume(*checkpoint, resuming_run());
     try {
-      checkpoint.open(layout_);
-      fill_state(checkpoint, "loading the checkpoint");
+      checkpoint->open(layout_, {.model_directory = options_.model.model,
+                                 .rank = ranks_.rank(),
+                                 .ranks = ranks_.count()});
+      fill_state(*checkpoint, "loading the checkpoint");
     } catch (const CorruptData& damage) {
       throw naming_earlier_checkpoint(damage, options_.run.resume, run_dir_);
     }
@@ -312,7 +316,10 @@ class Trainer {
     next_sample_ = progress.samples;
     loaded_types_ = progress.loaded_types;
     if (progress.loss_scale) engine_->set_loss_scale(*progress.loss_scale);
-    if (resumes_in_place(options_.run.resume, run_dir_)) {
+    const bool is_own = resumes_in_place(options_.run.resume, run_dir_);
+    const std::string from = run_directory_of(checkpoint->directory());
+    frozen_ = FrozenOrigin(std::move(checkpoint), is_own);
+    if (is_own) {
       saved_step_ = done_steps_;
       if (ranks_.is_first()) remove_later_checkpoints(run_dir_, done_steps_);
     }
@@ -320,7 +327,7 @@ class Trainer {
     if (!ranks_.is_first()) return;
     for (const std::string& change :
          {describe_samples(progress, samples_->share().of_step()),
-          describe_changes(run_directory_of(checkpoint.directory()), options_)}) {
+          describe_changes(from, options_)}) {
       if (!change.empty()) console_.say(change);
     }
   }
@@ -556,6 +563,7 @@ class Trainer {
   std::optional<std::uint64_t> data_hash_;  // as the run found it
   LrSchedule schedule_;
   std::unique_ptr<HfDirectory> weights_;     // until the state is filled from them
+  FrozenOrigin frozen_;
   std::optional<WeightTypes> loaded_types_;  // of the weights that the run started from
   std::string run_dir_;
   std::unique_ptr<RunDirectory> directory_;  // of the first rank

@@ -120,7 +120,7 @@ TEST(UnknownFlag, WhatTheInterfaceHasAndIsNotBuiltSaysSo) {
   const std::string help = train_help();
   const std::size_t unbuilt = help.find("\nNot built yet (exit 2):\n");
   ASSERT_NE(unbuilt, std::string::npos);
-  for (const std::string flag : {"--lora-rank", "--trainable", "--keep-best", "--ds-config"}) {
+  for (const std::string flag : {"--lora-rank", "--lora-alpha", "--keep-best", "--ds-config"}) {
     EXPECT_THAT(train_refusal({flag, "5"}), HasSubstr(flag + " is not built yet"));
     EXPECT_NE(help.find("\n  " + flag + " ", unbuilt), std::string::npos) << flag;
   }
