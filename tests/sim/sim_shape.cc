@@ -25,14 +25,16 @@ std::string config_json(bool llama, bool tied) {
 
 EngineOptions options_of(int number) {
   const bool llama = number % 2 == 1;
-  const bool bf16 = number == 2 || number == 3 || number == 4;
+  const bool bf16 = number == 2 || number == 3 || number == 4 || number >= 6;
   EngineOptions options;
   options.model = parse_model_config(config_json(llama, number == 1), "simulated model");
+  if (number == 6) options.model.trainable = {"h.1.*", "wpe.weight"};
+  if (number == 7) options.model.trainable = {"*.1.mlp.*", "*.2.self_attn.*", "*norm*"};
   options.batch = {1, 8};
   options.compute_type = bf16 ? DType::kBF16 : DType::kF32;
   options.placement.micro_batches = number == 0 ? 1 : 2;
   options.optimizer.numbers.weight_decay = 0.1F;
-  if (number >= 4) options.optimizer.max_grad_norm = 0;
+  if (number >= 4 && number != 7) options.optimizer.max_grad_norm = 0;
   options.chunk_elements = 2 * kBlockElements;
   options.threads = 1;
   options.evaluates = false;

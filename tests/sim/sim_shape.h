@@ -21,8 +21,9 @@ class SimShape {
     std::uint64_t state = 0;  // hash of all state after the step
   };
 
-  // One of kShapes. The last two do not clip, so that most updates run under the backward.
-  static constexpr int kShapes = 6;
+  // One of kShapes. The fifth and those behind it do not clip, so that most updates run under the
+  // backward. Of the last two most tensors are frozen.
+  static constexpr int kShapes = 8;
   explicit SimShape(int number);
 
   const EngineOptions& options() const { return options_; }

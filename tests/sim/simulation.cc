@@ -216,6 +216,7 @@ class Simulation {
 
   // From the last checkpoint, or afresh. Returns the step it is of.
   std::int64_t start(SimMachine& machine) {
+    frozen_.reset();
     recover_run_directory(kRunDir, *planted_files_);
     const std::optional<std::string> latest = latest_checkpoint(kRunDir, *planted_files_);
     std::int64_t step = 0;
@@ -239,6 +240,7 @@ class Simulation {
     Checkpoint checkpoint(directory, *planted_files_);
     checkpoint.open(shape_.layout());
     machine.fill_state(checkpoint);
+    frozen_ = checkpoint.progress().frozen;
     return checkpoint.progress().step;
   }
 
@@ -278,8 +280,16 @@ class Simulation {
 
   void save(SimMachine& machine, std::int64_t step) {
     machine.hurry(true);
+    CheckpointProgress progress = {.step = step, .samples = step, .seed = SimShape::kSeed};
+    if (!frozen_parameters(shape_.layout()).empty()) {
+      if (!frozen_) {
+        frozen_ = store_frozen(kRunDir, shape_.layout(), RandomState(SimShape::kSeed),
+                               *planted_files_);
+      }
+      progress.frozen = frozen_;
+    }
     write_checkpoint(
-        kRunDir, {.step = step, .samples = step, .seed = SimShape::kSeed},
+        kRunDir, progress,
         {shape_.options().model, shape_.layout(), *shape_.options().optimizer.rule},
         [&](StateField field, const UnitLayout& unit, std::int64_t begin, std::span<float> out) {
           machine.state().read(field, static_cast<std::int32_t>(unit.index), begin, out);
@@ -297,6 +307,7 @@ class Simulation {
   VirtualFiles files_;
   std::unique_ptr<FileSystem> planted_files_;
   SimOutcome outcome_;
+  std::optional<FrozenReference> frozen_;  // what this life has stored, or found
   std::int64_t committed_ = 0;  // the step of the last checkpoint whose writing returned
   bool finished_ = false;
 };
