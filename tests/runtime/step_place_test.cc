@@ -26,7 +26,7 @@ StepPolicy policy_with_random_homes(const StepModel& model, std::mt19937& random
 }
 
 std::vector<Stage> stages_of(const StepModel& model, const StepPolicy& policy) {
-  return add_recompute(schedule_step(model, policy), policy);
+  return add_recompute(model, policy, schedule_step(model, policy));
 }
 
 // The same draft, its buffers made in another order and called otherwise. `number_of` tells which

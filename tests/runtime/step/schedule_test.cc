@@ -182,13 +182,13 @@ TEST(Recompute, StandsRightBeforeTheBackwardOfItsUnit) {
   const std::vector<Stage> stages = {stage(Kind::kForward, 1, 0),  stage(Kind::kHead, 3, 0),
                                      stage(Kind::kBackward, 2, 0), stage(Kind::kBackward, 1, 0),
                                      stage(Kind::kBackward, 1, 1), kEmbeddingStage};
-  EXPECT_THAT(add_recompute(stages, policy),
+  EXPECT_THAT(add_recompute(model, policy, stages),
               ElementsAre(stage(Kind::kForward, 1, 0), stage(Kind::kHead, 3, 0),
                           stage(Kind::kBackward, 2, 0), stage(Kind::kRecompute, 1, 0),
                           stage(Kind::kBackward, 1, 0), stage(Kind::kRecompute, 1, 1),
                           stage(Kind::kBackward, 1, 1), kEmbeddingStage));
   policy.homes[1].recompute = false;
-  EXPECT_EQ(add_recompute(stages, policy), stages);
+  EXPECT_EQ(add_recompute(model, policy, stages), stages);
 }
 
 TEST(ParameterUses, TheTiedHeadUsesTheEmbeddingToo) {
