@@ -503,7 +503,7 @@ TEST(TrainConfig, MissingAndContradictoryOptionsAreRefused) {
 TEST(TrainConfig, HelpHasEveryFlagUnderItsGroup) {
   const std::string help = train_help();
   constexpr const char* kNames =
-      "model init seed data data-format validation-data validation-fraction tokenizer "
+      "model init seed trainable data data-format validation-data validation-fraction tokenizer "
       "sequence-length micro-batch-size gradient-accumulation-steps max-steps num-train-epochs "
       "stop-after-step optimizer learning-rate min-learning-rate warmup-steps "
       "lr-scheduler-type weight-decay adam-beta1 adam-beta2 adam-epsilon max-grad-norm "
@@ -518,7 +518,7 @@ TEST(TrainConfig, HelpHasEveryFlagUnderItsGroup) {
     EXPECT_THAT(help, testing::ContainsRegex("--" + std::string(name) + "[ \n]")) << name;
   }
   std::size_t last = 0;
-  for (const char* group : {"Model:", "Data:", "Batch:", "Optimizer:", "Precision:",
+  for (const char* group : {"Model:", "Tuning:", "Data:", "Batch:", "Optimizer:", "Precision:",
                             "Device and tiers:", "Step program:", "Ranks:", "Run:"}) {
     const std::size_t at = help.find("\n" + std::string(group) + "\n");
     ASSERT_NE(at, std::string::npos) << group;
