@@ -34,7 +34,7 @@ std::string count_updates(const StepModel& model, const StepPolicy& policy) {
   int streamed = 0;
   int on_host = 0;
   for (std::int32_t u = 0; u <= model.head(); ++u) {
-    if (!model.has_unit(u)) continue;
+    if (!model.has_unit(u) || !model.trains(u)) continue;
     ++(policy.update_tier(u) == Tier::kDevice ? on_device : on_host);
     if (policy.streams_update(u)) ++streamed;
   }
@@ -45,7 +45,21 @@ std::string count_updates(const StepModel& model, const StepPolicy& policy) {
   return text + '\n';
 }
 
-// What a parameter takes of each state on a rank between steps, padding aside.
+std::string describe_parameters(const ModelConfig& config) {
+  std::int64_t trained = 0;
+  const std::vector<UnitLayout> layout = parameter_layout(config);
+  for (const UnitLayout& unit : layout) {
+    for (const ParameterTensor& tensor : unit.tensors) {
+      if (tensor.trainable) trained += tensor.elements();
+    }
+  }
+  const std::int64_t all = parameter_count(layout);
+  std::string text = fmt::format("{} parameters in {} units", all, layout.size());
+  if (trained != all) text += fmt::format(", {} of them trained", trained);
+  return text;
+}
+
+// What a parameter that trains takes of each state on a rank between steps, padding aside.
 std::string describe_state(const StepModel& model) {
   const StateLayout state = model.state_format.layout(kBlockElements);
   const auto share = [&model](bool is_divided) { return is_divided ? model.zero.ranks : 1; };
@@ -126,24 +140,25 @@ std::string describe_plan(const EngineOptions& options, const EnginePlan& plan) 
   // Of this stage. The embedding and the head keep no activations: nothing to place and nothing to
   // recompute.
   std::vector<UnitHomes> units;
+  std::vector<UnitHomes> trained;
   std::vector<UnitHomes> blocks;
   for (std::int32_t u = 0; u <= plan.model.head(); ++u) {
     if (!plan.model.has_unit(u)) continue;
     UnitHomes homes = policy.homes.at(static_cast<std::size_t>(u));
     homes.gradients = policy.gradient_home(u);
     units.push_back(homes);
+    if (plan.model.trains(u)) trained.push_back(homes);
     if (u != 0 && u != plan.model.head()) blocks.push_back(homes);
   }
   const auto recomputed = std::count_if(blocks.begin(), blocks.end(),
                                         [](const UnitHomes& homes) { return homes.recompute; });
   std::string text = fmt::format(
-      "{}: {} parameters in {} units, {}\n"
+      "{}: {}, {}\n"
       "a step: {} micro-batches of {} x {} tokens, {}\n"
       "program: {} ops, {} buffers, about {} beside the budgets, {} of {} blocks recomputed, "
       "lookahead {}\n",
-      options.model.name, parameter_count(parameter_layout(options.model)), policy.homes.size(),
-      name_of(options.compute_type), policy.micro_batches, options.batch.sequences,
-      options.batch.positions,
+      options.model.name, describe_parameters(options.model), name_of(options.compute_type),
+      policy.micro_batches, options.batch.sequences, options.batch.positions,
       policy.order == MicroBatchOrder::kLayerMajor ? "layer-major" : "micro-batch-major",
       program.ops.size(), program.buffers.size(), format_size(engine_memory(plan).program_bytes),
       recomputed, blocks.size(), policy.lookahead);
@@ -151,8 +166,8 @@ std::string describe_plan(const EngineOptions& options, const EnginePlan& plan) 
   text += describe_state(plan.model);
   text += "homes between uses, and where updates run:\n";
   text += count_homes(units, "parameters", &UnitHomes::parameters);
-  text += count_homes(units, "gradients", &UnitHomes::gradients);
-  text += count_homes(units, "optimizer state", &UnitHomes::optimizer);
+  text += count_homes(trained, "gradients", &UnitHomes::gradients);
+  text += count_homes(trained, "optimizer state", &UnitHomes::optimizer);
   text += count_homes(blocks, "activations", &UnitHomes::activations);
   text += count_updates(plan.model, policy);
   text += '\n' + to_text(plan.ledger) + "\nbytes in a step:";
