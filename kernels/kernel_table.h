@@ -33,10 +33,11 @@ struct MatmulBackwardInput {
 };
 // dweight[N,K] (fp32) = dy[R,N]^T x[R,K]; dbias[N] (fp32) = column sums of dy, rows in a fixed tree
 // of the shape; dbias may be empty. Of dweight the data alone may be null, where it is not wanted:
-// then x is not looked at, and there is no product.
+// then x is not looked at, and there is no product. dy may be columns of a wider matrix.
 struct MatmulBackwardWeight {
   TensorView dy, x, dweight, dbias;
   GradientMode mode = GradientMode::kAssign;
+  std::int64_t dy_stride = 0;  // elements from row to row of dy; 0: N
 };
 
 // How a root-mean-square norm joins its weight w; Hugging Face's classes differ.
@@ -243,8 +244,8 @@ struct EmbeddingBackward {
 // soft_cap); loss, gradients and the logits that are written are those of this number, in fp32.
 // target i32 [R], negative: not counted. Writes the sum of -log p(target) over the counted rows, in
 // fp64 by a fixed tree over rows, to *loss_sum; with dh not empty also the gradients of
-// (gradient_scale * loss_sum): dh[R,C], and dweight[V,C] (fp32), which may be empty. With logits not empty ([R,V] fp32,
-// for sampling) those are written and targets may be empty.
+// (gradient_scale * loss_sum): dh[R,C], and dweight[V,C] (fp32), which may be empty. With logits
+// not empty ([R,V] fp32, for sampling) those are written and targets may be empty.
 struct HeadLoss {
   TensorView h, weight, target, dh, dweight, logits;
   float gradient_scale = 1.0F;

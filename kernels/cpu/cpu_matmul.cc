@@ -47,13 +47,17 @@ GemmShape shape_of(const MatmulBackwardInput& op) {
           .output = op.dx.dtype};
 }
 
+std::int64_t stride_of(const MatmulBackwardWeight& op) {
+  return op.dy_stride == 0 ? op.dweight.shape[0] : op.dy_stride;
+}
+
 GemmShape shape_of(const MatmulBackwardWeight& op) {
   const std::int64_t n = op.dweight.shape[0];
   const std::int64_t k = op.dweight.shape[1];
   return {.m = n,
           .n = k,
           .k = op.x.elements() / k,
-          .a_stride = n,
+          .a_stride = stride_of(op),
           .b_stride = k,
           .c_stride = k,
           .input = op.x.dtype,
@@ -91,7 +95,7 @@ void bias_gradient(const KernelContext& context, const MatmulBackwardWeight& op)
     const ColumnSums part{
         .rows = op.dy.elements() / n,
         .columns = std::min(kBiasColumns, n - first),
-        .stride = n,
+        .stride = stride_of(op),
         .source = op.dy.data + static_cast<std::size_t>(first) * size_of(op.dy.dtype),
         .dtype = op.dy.dtype,
         .sums = sums.data()};

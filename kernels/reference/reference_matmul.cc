@@ -51,13 +51,14 @@ void backward_weight(const MatmulBackwardWeight& op) {
   const std::int64_t R = op.dy.elements() / N;
   TERRACE_CHECK_EQ(op.dy.elements(), R * N);
   TERRACE_CHECK_EQ(op.x.elements(), R * K);
+  const std::int64_t stride = op.dy_stride == 0 ? N : op.dy_stride;
   const T* dy = op.dy.as<T>();
   const T* x = op.x.as<T>();
   Wide<T>* dweight = op.dweight.as<Wide<T>>();
   for (std::int64_t n = 0; n < N && dweight != nullptr; ++n) {
     for (std::int64_t k = 0; k < K; ++k) {
       Wide<T> sum = 0;
-      for (std::int64_t r = 0; r < R; ++r) sum += load(dy[r * N + n]) * load(x[r * K + k]);
+      for (std::int64_t r = 0; r < R; ++r) sum += load(dy[r * stride + n]) * load(x[r * K + k]);
       join_gradient(dweight[n * K + k], sum, op.mode);
     }
   }
@@ -66,7 +67,7 @@ void backward_weight(const MatmulBackwardWeight& op) {
   Wide<T>* dbias = op.dbias.as<Wide<T>>();
   for (std::int64_t n = 0; n < N; ++n) {
     Wide<T> sum = 0;
-    for (std::int64_t r = 0; r < R; ++r) sum += load(dy[r * N + n]);
+    for (std::int64_t r = 0; r < R; ++r) sum += load(dy[r * stride + n]);
     join_gradient(dbias[n], sum, op.mode);
   }
 }

@@ -69,7 +69,7 @@ template <typename T>
 struct ColumnSumsKernel {
   const T* dy;
   float* partial;  // [parts, N]
-  std::int64_t R, N, rows_of_part, column_blocks;
+  std::int64_t R, N, stride, rows_of_part, column_blocks;
 
   template <typename Block>
   TERRACE_KERNEL void operator()(Block& block) const {
@@ -80,11 +80,15 @@ struct ColumnSumsKernel {
       const std::int64_t n = block.index() % column_blocks * Block::kThreads + t;
       if (n >= N) return;
       float sum = 0;
-      for (std::int64_t r = first; r < last; ++r) sum += to_float(dy[r * N + n]);
+      for (std::int64_t r = first; r < last; ++r) sum += to_float(dy[r * stride + n]);
       partial[part * N + n] = sum;
     });
   }
 };
+
+inline std::int64_t stride_of(const MatmulBackwardWeight& op) {
+  return op.dy_stride == 0 ? op.dweight.shape[0] : op.dy_stride;
+}
 
 template <typename Launcher>
 void bias_gradient(Launcher& launcher, const MatmulBackwardWeight& op, std::int64_t R,
@@ -94,7 +98,8 @@ void bias_gradient(Launcher& launcher, const MatmulBackwardWeight& op, std::int6
   const std::int64_t parts = divide_up(R, rows_of_part);
   const std::int64_t column_blocks = divide_up(N, kThreads);
   with_compute_type(op.dy.dtype, [&]<typename T>(std::type_identity<T>) {
-    const ColumnSumsKernel<T> kernel{op.dy.as<T>(), partial, R, N, rows_of_part, column_blocks};
+    const ColumnSumsKernel<T> kernel{op.dy.as<T>(), partial,      R, N, stride_of(op),
+                                     rows_of_part,  column_blocks};
     launcher.template launch<kThreads>("bias_gradient", kernel, parts * column_blocks);
   });
   launch_join_columns(launcher, {partial, parts, N, N, N, op.dbias.as<float>(), nullptr, op.mode});
@@ -120,7 +125,8 @@ void matmul_backward_weight(Launcher& launcher, const MatmulBackwardWeight& op) 
   WorkspaceCutter workspace(launcher.workspace());
   float* const dweight = op.dweight.as<float>();
   const std::int64_t wanted = dweight == nullptr ? 0 : N;  // rows
-  float* const part = joins && wanted > 0 ? workspace.take_like<float>(part_rows * K, dweight) : nullptr;
+  float* const part =
+      joins && wanted > 0 ? workspace.take_like<float>(part_rows * K, dweight) : nullptr;
   float* const column_sums =
       op.dbias.empty() ? nullptr : workspace.take<float>(kColumnSumParts * N);
   for (std::int64_t n = 0; n < wanted; n += part_rows) {
@@ -131,7 +137,7 @@ void matmul_backward_weight(Launcher& launcher, const MatmulBackwardWeight& op) 
                       .depth = R,
                       .a = op.dy.data + static_cast<std::size_t>(n) * size_of(op.dy.dtype),
                       .a_row = 1,
-                      .a_depth = N,
+                      .a_depth = stride_of(op),
                       .b = op.x.data,
                       .b_depth = K,
                       .b_col = 1,

@@ -246,8 +246,7 @@ std::string write_checkpoint(const std::string& run_dir, const CheckpointProgres
   const std::string config_text = config_json_to_save(model.config);
   write_durable_file(path_in(path, kConfig), config_text, disk);
   const auto text = std::as_bytes(std::span(config_text));
-  manifest["files"].push_back(
-      to_json(ListedFile{kConfig, {text.size(), hash_bytes(text), {}}}));
+  manifest["files"].push_back(to_json(ListedFile{kConfig, {text.size(), hash_bytes(text), {}}}));
   manifest[kHash] = hash_of(manifest);
   write_durable_file(path_in(path, kManifest), manifest.dump(1) + "\n", disk);
   const std::string old_path = final_path + ".old";

@@ -96,8 +96,8 @@ class FrozenFiles final : public StateSource {
 };
 
 std::string remedy_for(const std::string& directory) {
-  return fmt::format(
-      "bring {} back as it was when the run began, or give a copy of it as --model", directory);
+  return fmt::format("bring {} back as it was when the run began, or give a copy of it as --model",
+                     directory);
 }
 
 std::string directory_of_weights(const FrozenReference& reference, const FrozenSearch& search) {
@@ -115,10 +115,9 @@ void verify_weights(const FrozenReference& reference, const FrozenSearch& search
   std::int32_t number = 0;
   for (const auto& [name, hash] : reference.tensors) {
     if (number++ % search.ranks != search.rank || weights.hash_of(name) == hash) continue;
-    throw CorruptData(
-        fmt::format("{}: the frozen tensor {} is not what it was when {} was saved",
-                    weights.file_of(name), name, search.checkpoint),
-        remedy_for(reference.directory));
+    throw CorruptData(fmt::format("{}: the frozen tensor {} is not what it was when {} was saved",
+                                  weights.file_of(name), name, search.checkpoint),
+                      remedy_for(reference.directory));
   }
 }
 

@@ -20,7 +20,8 @@ namespace terrace {
 struct FrozenReference {
   std::vector<std::string> parameters;  // by ParameterTensor::name, in the layout's order
   std::string directory;                // of a run's own files: in the run directory
-  // Of a model directory: a hash of the bytes of each stored tensor, by ParameterTensor::stored_name.
+  // Of a model directory: a hash of the bytes of each stored tensor, by
+  // ParameterTensor::stored_name.
   std::map<std::string, std::uint64_t> tensors = {};
   std::vector<ListedFile> files = {};  // of a run's own
 
@@ -58,8 +59,8 @@ struct FrozenSearch {
 };
 
 // Opens what a reference names, and verifies it: hashes of a model directory before this returns,
-// files of a run's own as they are read. Throws EnvironmentError where there is nothing, CorruptData
-// where it is not what it was; both name the file and a remedy.
+// files of a run's own as they are read. Throws EnvironmentError where there is nothing,
+// CorruptData where it is not what it was; both name the file and a remedy.
 std::unique_ptr<StateSource> open_frozen(const FrozenReference& reference,
                                          const FrozenSearch& search, const ModelConfig& config,
                                          FileSystem& disk = system_files());

@@ -119,7 +119,8 @@ std::unique_ptr<OpenFile> open_listed(const ListedFile& file, const ListedPlace&
   const FileHashes& written = file.hashes;
   if (static_cast<std::uint64_t>(size) != written.size_bytes) {
     throw CorruptData(
-        fmt::format("{} has {} bytes, written were {}", path, size, written.size_bytes), place.remedy);
+        fmt::format("{} has {} bytes, written were {}", path, size, written.size_bytes),
+        place.remedy);
   }
   if (!written.pieces.hashes.empty()) {
     return std::make_unique<VerifiedFile>(std::move(opened.file), path, written, place.cache);

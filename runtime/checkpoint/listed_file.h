@@ -23,7 +23,8 @@ ListedFile parse_listed_file(const nlohmann::json& listed);
 
 // 16 hexadecimal digits.
 std::string to_hex(std::uint64_t hash);
-// The number of the 16 digits that begin at `at`. Throws std::invalid_argument where there are none.
+// The number of the 16 digits that begin at `at`. Throws std::invalid_argument where there are
+// none.
 std::uint64_t from_hex(const std::string& text, std::size_t at = 0);
 
 // Where a listed file is, and what to do where it is not as it was written.

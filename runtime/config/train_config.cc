@@ -169,8 +169,8 @@ std::vector<std::string> differing_keys(const std::string& toml, const TrainOpti
 }
 
 std::vector<std::string> changed_keys(const std::string& toml, const TrainOptions& options) {
-  constexpr std::array<std::string_view, 6> kGroups = {"Model", "Tuning", "Data", "Batch", "Optimizer",
-                                                       "Precision"};
+  constexpr std::array<std::string_view, 6> kGroups = {"Model", "Tuning",    "Data",
+                                                       "Batch", "Optimizer", "Precision"};
   constexpr std::array<std::string_view, 2> kSameBits = {"stop-after-step", "master-weights"};
   const TrainOptions absolute = with_absolute_paths(options);
   std::vector<std::string> changed;

@@ -46,7 +46,7 @@ StepBodies::StepBodies(const Program& program, const ExecutorMemory& memory, Blo
     std::int64_t decayed = 0;
     bool others = false;
     for (const ParameterTensor& tensor : unit.tensors) {
-      if (!tensor.trainable) break;  // as all that follow
+      if (!tensor.trainable) break;             // as all that follow
       TERRACE_CHECK(!tensor.decay || !others);  // matrices come first
       others = others || !tensor.decay;
       if (tensor.decay) decayed = tensor.offset + tensor.elements();

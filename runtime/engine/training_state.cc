@@ -257,8 +257,7 @@ void TrainingState::read_frozen(StateField field, std::int32_t unit, std::int64_
     return homes_.read(HomeKind::kParameters, unit, chunk, first, std::as_writable_bytes(out));
   }
   std::vector<std::uint16_t> narrow(out.size());
-  homes_.read(HomeKind::kParameters, unit, chunk, first,
-              std::as_writable_bytes(std::span(narrow)));
+  homes_.read(HomeKind::kParameters, unit, chunk, first, std::as_writable_bytes(std::span(narrow)));
   const bool is_half = model_.compute_type == DType::kF16;
   for (std::size_t i = 0; i < out.size(); ++i) {
     out[i] = is_half ? to_float(Fp16{narrow[i]}) : to_float(Bf16{narrow[i]});

@@ -61,10 +61,12 @@ void clear_padding(const LayerSite& site) {
 TensorId attend(const LayerSite& site, TensorId x, const LayerOptions& layer) {
   const ModelConfig& config = site.config;
   const std::int64_t columns = config.qkv_columns();
-  const TensorId qkv = linear(site, x,
-                              {site.weight(ParameterKind::kQuery, columns),
-                               site.weight(ParameterKind::kQueryBias, columns)},
-                              site.all_rows("qkv", columns));
+  using Kind = ParameterKind;
+  const TensorId qkv =
+      linear(site, x,
+             {site.joined_weight({Kind::kQuery, Kind::kKey, Kind::kValue}),
+              site.joined_weight({Kind::kQueryBias, Kind::kKeyBias, Kind::kValueBias})},
+             site.all_rows("qkv", columns));
   const TensorId attended = attention(site, qkv, query_key_norms(site, qkv), layer);
   return linear(site, attended,
                 {site.weight(ParameterKind::kProjection, config.width),
@@ -74,13 +76,11 @@ TensorId attend(const LayerSite& site, TensorId x, const LayerOptions& layer) {
 
 TensorId feed_forward(const LayerSite& site, TensorId x) {
   const ModelConfig& config = site.config;
-  const bool gated = config.feed_forward != FeedForward::kGelu;
-  const std::int64_t columns = config.up_columns();
   const TensorId up =
       linear(site, x,
-             {site.weight(gated ? ParameterKind::kGate : ParameterKind::kUp, columns),
-              site.weight(gated ? ParameterKind::kGateBias : ParameterKind::kUpBias, columns)},
-             site.all_rows("up", columns));
+             {site.joined_weight({ParameterKind::kGate, ParameterKind::kUp}),
+              site.joined_weight({ParameterKind::kGateBias, ParameterKind::kUpBias})},
+             site.all_rows("up", config.up_columns()));
   return linear(site, activation(site, up),
                 {site.weight(ParameterKind::kDown, config.width),
                  site.weight(ParameterKind::kDownBias, config.width), true},
@@ -356,8 +356,10 @@ UnitGraph head_graph(const DecoderPart& part) {
   const Branch products = enter(site, normed, "sums", "norm backward");
   HeadTensors t = head_tensors(site, part, products.all);
   // Of one product; the backward has three, and two where the weight is frozen.
-  const double flops = 2.0 * static_cast<double>(part.batch.rows()) *
-                       static_cast<double>(part.layout.front().find(ParameterKind::kTokenEmbedding)->rows * config.width);
+  const double flops =
+      2.0 * static_cast<double>(part.batch.rows()) *
+      static_cast<double>(part.layout.front().find(ParameterKind::kTokenEmbedding)->rows *
+                          config.width);
   const bool is_part = part.split.ranks > 1;
   if (is_part) t.sums = exchange_sums(site, t, flops);
   graph.begin_step("loss");

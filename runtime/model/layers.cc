@@ -9,64 +9,6 @@
 namespace terrace {
 namespace {
 
-// The views of a linear layer's weight and of its gradient, of whichever run.
-struct LinearTensors {
-  TensorId x, weight, bias, y;
-};
-
-UnitCall linear_forward(const LinearTensors& t) {
-  UnitCall call;
-  call.reads = {t.x, t.weight};
-  if (t.bias != kNoTensor) call.reads.push_back(t.bias);
-  call.writes = {t.y};
-  const auto op = [t](const UnitRun& run) {
-    return MatmulForward{run.view(t.x), run.view(t.weight), run.view(t.bias), run.view(t.y)};
-  };
-  call.run = [op](const UnitRun& run) { run.kernels.matmul_forward(run.context, op(run)); };
-  call.workspace = [op](const UnitRun& run, int workers) {
-    return run.kernels.matmul_forward_workspace(op(run), workers);
-  };
-  return call;
-}
-
-// Of the weight, the bias or both, whichever train.
-UnitCall linear_weight_gradient(const LinearTensors& t, TensorId dy, const LinearWeights& weights) {
-  const TensorId dweight = weights.weight.gradient;
-  const TensorId dbias = weights.bias.gradient;
-  UnitCall call;
-  call.reads = {dy};
-  if (dweight != kNoTensor) {
-    call.reads.push_back(t.x);
-    call.writes.push_back(dweight);
-  }
-  if (dbias != kNoTensor) call.writes.push_back(dbias);
-  const auto op = [=](const UnitRun& run) {
-    TensorView gradient = run.view(dweight);
-    if (dweight == kNoTensor) gradient = {nullptr, DType::kF32, run.view(t.weight).shape};
-    return MatmulBackwardWeight{run.view(dy), run.view(t.x), gradient, run.view(dbias),
-                                run.mode(dweight != kNoTensor ? dweight : dbias)};
-  };
-  call.run = [op](const UnitRun& run) { run.kernels.matmul_backward_weight(run.context, op(run)); };
-  call.workspace = [op](const UnitRun& run, int workers) {
-    return run.kernels.matmul_backward_weight_workspace(op(run), workers);
-  };
-  return call;
-}
-
-UnitCall linear_input_gradient(TensorId dy, TensorId weight, TensorId dx) {
-  UnitCall call;
-  call.reads = {dy, weight};
-  call.writes = {dx};
-  const auto op = [=](const UnitRun& run) {
-    return MatmulBackwardInput{run.view(dy), run.view(weight), run.view(dx)};
-  };
-  call.run = [op](const UnitRun& run) { run.kernels.matmul_backward_input(run.context, op(run)); };
-  call.workspace = [op](const UnitRun& run, int workers) {
-    return run.kernels.matmul_backward_input_workspace(op(run), workers);
-  };
-  return call;
-}
-
 // Some columns of a matrix.
 struct Columns {
   TensorId matrix = kNoTensor;
@@ -428,34 +370,6 @@ TensorId norm(const LayerSite& site, TensorId x, const NormWeights& weights) {
     graph.call(norm_backward(with_all_gradients(graph, t), g));
   });
   return t.y.matrix;
-}
-
-TensorId linear(const LayerSite& site, TensorId x, const LinearWeights& weights, TensorId y) {
-  UnitGraph& graph = site.graph;
-  const bool adds_bias = !weights.is_partial || site.split.rank == 0;
-  const LinearTensors t = {x, weights.weight.value, adds_bias ? weights.bias.value : kNoTensor, y};
-  const UnitTensor& weight = graph.at(t.weight);
-  const double flops = 2.0 * static_cast<double>(weight.rows() * weight.columns()) *
-                       static_cast<double>(graph.at(x).rows());
-  UnitCall forward = linear_forward(t);
-  forward.flops = flops;
-  graph.call(std::move(forward));
-  graph.on_backward({x}, [&graph, t, weights, flops] {
-    const TensorId dy = graph.gradient(t.y);
-    const bool has_product = weights.weight.gradient != kNoTensor;
-    if (has_product || weights.bias.gradient != kNoTensor) {
-      UnitCall weight_gradient = linear_weight_gradient(t, dy, weights);
-      weight_gradient.flops = has_product ? flops : 0;
-      graph.call(std::move(weight_gradient));
-    }
-    const bool is_first = graph.gradient(t.x) == kNoTensor;
-    const TensorId dx = is_first ? graph.next_gradient(t.x) : graph.like(t.x, "part of gradient");
-    UnitCall input_gradient = linear_input_gradient(dy, t.weight, dx);
-    input_gradient.flops = flops;
-    graph.call(std::move(input_gradient));
-    if (!is_first) graph.add_to_gradient(t.x, dx);
-  });
-  return y;
 }
 
 TensorId query_key_norms(const LayerSite& site, TensorId qkv) {

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <string_view>
+#include <vector>
 
 #include "runtime/model/batch_shape.h"
 #include "runtime/model/model_config.h"
@@ -15,9 +17,18 @@ namespace terrace {
 
 // A parameter and its gradient; both kNoTensor where there is none, the gradient also where the
 // parameter is frozen.
+struct WeightPart {
+  TensorId value = kNoTensor;
+  TensorId gradient = kNoTensor;
+  std::int64_t first = 0;  // of its rows, in the whole
+  std::int64_t rows = 0;
+};
+// Several that are multiplied as one, and do not lie side by side because only some of them train,
+// have parts in place of these.
 struct Weight {
   TensorId value = kNoTensor;
   TensorId gradient = kNoTensor;
+  std::vector<WeightPart> parts = {};
 };
 
 // Where a layer stands: the graph that it is written into, and what the unit is.
@@ -43,6 +54,8 @@ struct LayerSite {
                      Role role) const;
   // Of this unit's, with its gradient.
   Weight weight(ParameterKind kind, std::int64_t rows) const;
+  // Of those of these kinds that the unit has, which are multiplied as one in this order.
+  Weight joined_weight(std::initializer_list<ParameterKind> kinds) const;
 };
 
 // y[n,C]: layer norm or root-mean-square norm of each row, as the model's NormOptions say.

@@ -20,8 +20,8 @@ struct ModelConfig : DecoderOptions {
   std::string json;
   // Keys of it that were not looked at (--ignore-config-keys).
   std::vector<std::string> ignored_keys;
-  // Patterns of the names of the tensors that train (trainable.h); the others are frozen. Empty: all
-  // train.
+  // Patterns of the names of the tensors that train (trainable.h); the others are frozen. Empty:
+  // all train.
   std::vector<std::string> trainable;
 };
 

@@ -76,7 +76,8 @@ struct UnitLayout {
   std::int64_t padded_elements = 0;  // a multiple of ranks * kBlockElements
   std::int64_t frozen_elements = 0;  // of these, at the end; such a multiple too
   // What all tensor-parallel ranks have alike of what trains, and in it what each has only a share
-  // of the gradient of: norms of a rank's rows with sequence parallelism. None where there is one rank.
+  // of the gradient of: norms of a rank's rows with sequence parallelism. None where there is one
+  // rank.
   ElementSpan replicated;
   ElementSpan summed;
   std::vector<ElementSpan> padding;  // no parameters: zero, and so are their gradients

@@ -60,28 +60,6 @@ bool matches_name(std::string_view pattern, std::string_view name) {
   });
 }
 
-// Matrices and biases that lie side by side for one product.
-constexpr auto kJoined = std::to_array<std::pair<ParameterKind, ParameterKind>>(
-    {{ParameterKind::kQuery, ParameterKind::kKey},
-     {ParameterKind::kKey, ParameterKind::kValue},
-     {ParameterKind::kGate, ParameterKind::kUp},
-     {ParameterKind::kQueryBias, ParameterKind::kKeyBias},
-     {ParameterKind::kKeyBias, ParameterKind::kValueBias},
-     {ParameterKind::kGateBias, ParameterKind::kUpBias}});
-
-void check_joined(const UnitLayout& unit) {
-  for (const auto& [first, second] : kJoined) {
-    const ParameterTensor* const a = unit.find(first);
-    const ParameterTensor* const b = unit.find(second);
-    if (a == nullptr || b == nullptr || a->trainable == b->trainable) continue;
-    throw ConfigError(
-        fmt::format("--trainable: {} trains and {} does not, but both are parts of one product, and "
-                    "training a part of these is not built",
-                    (a->trainable ? a : b)->stored_name, (a->trainable ? b : a)->stored_name),
-        "name both, or neither");
-  }
-}
-
 std::vector<std::string> stored_names(const std::vector<UnitLayout>& layout) {
   std::vector<std::string> names;
   for (const UnitLayout& unit : layout) {
@@ -150,7 +128,6 @@ void check_trainable(const ModelConfig& config) {
         fmt::format("take names of its tensors, or patterns of them (*, ?, [..]): {}{}",
                     fmt::join(shown, ", "), names.size() > kShown ? ", ..." : ""));
   }
-  for (const UnitLayout& unit : layout) check_joined(unit);
 }
 
 }  // namespace terrace

@@ -18,9 +18,7 @@ bool matches_pattern(std::string_view pattern, std::string_view name);
 // the prefix "transformer." or "model." where the name does not, or lack it.
 bool is_trainable(const ModelConfig& config, std::string_view stored_name);
 
-// Throws ConfigError for a pattern that matches no tensor, naming some that there are, and where
-// one of several matrices that are multiplied as one (q|k|v, gate|up), or of their biases, trains
-// and another does not.
+// Throws ConfigError for a pattern that matches no tensor, naming some that there are.
 void check_trainable(const ModelConfig& config);
 // `config` with these patterns. Throws as check_trainable() does.
 ModelConfig with_trainable(ModelConfig config, std::vector<std::string> patterns);

@@ -90,8 +90,7 @@ TensorId UnitGraph::gradient(TensorId tensor) const {
 
 TensorId UnitGraph::next_gradient(TensorId tensor) {
   const auto index = static_cast<std::size_t>(tensor);
-  const bool ends =
-      tensor == input_ && uses_left_.at(index) == 1 && input_gradient_ != kNoTensor;
+  const bool ends = tensor == input_ && uses_left_.at(index) == 1 && input_gradient_ != kNoTensor;
   const TensorId next = ends ? input_gradient_ : like(tensor, "gradient");
   gradients_.at(index) = next;
   return next;

@@ -62,8 +62,8 @@ struct UnitModel {
   // neither of these.
   double masked_flops = 0;
   std::int64_t frozen_elements = 0;  // of padded_elements, at their end
-  // Of the elements that train, what tensor-parallel ranks have alike, and in it the gradients that are
-  // sums over these ranks.
+  // Of the elements that train, what tensor-parallel ranks have alike, and in it the gradients that
+  // are sums over these ranks.
   ElementSpan replicated = {};
   ElementSpan summed = {};
   std::vector<BetweenBuffer> between = {};

@@ -47,9 +47,7 @@ bool Homes::is_sharded(std::int32_t unit) const {
   return what_.part_of(unit, 0).count != model_.chunk_size(unit, 0);
 }
 
-std::size_t Homes::unit_bytes(std::int32_t unit) const {
-  return begins_.at(unit).back();
-}
+std::size_t Homes::unit_bytes(std::int32_t unit) const { return begins_.at(unit).back(); }
 
 Range Homes::chunk(std::int32_t unit, std::int64_t chunk) const {
   const std::size_t bytes = chunk_bytes(unit, chunk);

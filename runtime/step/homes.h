@@ -58,8 +58,8 @@ struct SharedBuffers {
   BufferId tokens = kNoBuffer;
   BufferId constants = kNoBuffer;  // none without a rotary table
   BufferId workspace = kNoBuffer;
-  BufferId losses = kNoBuffer;           // in the compute tier, an fp64 per micro-batch
-  BufferId losses_host = kNoBuffer;      // the same buffer in unified mode
+  BufferId losses = kNoBuffer;       // in the compute tier, an fp64 per micro-batch
+  BufferId losses_host = kNoBuffer;  // the same buffer in unified mode
   // On the host, an fp64 per block of 4Ki elements that train; none where no unit of a stage does.
   BufferId partials = kNoBuffer;
   BufferId partials_device = kNoBuffer;  // only where gradients live on the device

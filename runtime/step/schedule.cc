@@ -24,7 +24,8 @@ class Scheduler {
       micro_batch_major();
     }
     if (policy_.has_backward) {
-      if (model_.has_unit(0) && model_.trains(0)) stages_.push_back({.kind = OpKind::kEmbeddingBackward, .unit = 0});
+      if (model_.has_unit(0) && model_.trains(0))
+        stages_.push_back({.kind = OpKind::kEmbeddingBackward, .unit = 0});
       stages_.push_back({.kind = OpKind::kNormFinish});
     }
     return std::move(stages_);
@@ -174,8 +175,8 @@ class Scheduler {
   const StepModel& model_;
   const StepPolicy& policy_;
   std::vector<Stage> stages_;
-  std::vector<std::int32_t> units_;  // of this pipeline stage
-  std::size_t next_update_ = 0;      // of units_
+  std::vector<std::int32_t> units_;   // of this pipeline stage
+  std::size_t next_update_ = 0;       // of units_
   std::int32_t lowest_backward_ = 1;  // the embedding's is an op of its own
   bool has_scalars_ = false;
 };

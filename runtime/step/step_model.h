@@ -74,8 +74,8 @@ struct StepModel : ComputeModel {
   std::size_t state_home_bytes(std::int32_t unit, std::int64_t chunk) const;
   // Where in the home of a unit's parameters, which has its chunks one behind the other, one lies.
   std::size_t parameter_home_offset(std::int32_t unit, std::int64_t chunk) const;
-  // Chunks of a unit's flat sequence: first those of what trains, which gradients and optimizer state
-  // have too, then those of what is frozen. None has both.
+  // Chunks of a unit's flat sequence: first those of what trains, which gradients and optimizer
+  // state have too, then those of what is frozen. None has both.
   std::int64_t chunks(std::int32_t unit) const;
   std::int64_t trained_chunks(std::int32_t unit) const;
   // Elements of the unit before a chunk, and of it: all are full but the last of either kind.

@@ -130,6 +130,24 @@ std::string in_shell(const std::string& text) {
   return quoted + "'";
 }
 
+// Nothing where all parameters train.
+std::string describe_trainable(const ModelConfig& model) {
+  std::int64_t tensors = 0;
+  std::int64_t trained = 0;
+  std::int64_t elements = 0;
+  for (const UnitLayout& unit : parameter_layout(model)) {
+    for (const ParameterTensor& tensor : unit.tensors) {
+      ++tensors;
+      if (!tensor.trainable) continue;
+      ++trained;
+      elements += tensor.elements();
+    }
+  }
+  if (trained == tensors) return "";
+  return fmt::format("trainable: {} parameters, {} of {} tensors; the others are frozen\n",
+                     elements, trained, tensors);
+}
+
 const char* by_rank(int ranks) { return ranks > 1 ? " by this rank" : ""; }
 
 }  // namespace
@@ -142,6 +160,7 @@ std::string describe_plan(const EngineOptions& options, const EnginePlan& plan) 
   std::vector<UnitHomes> units;
   std::vector<UnitHomes> trained;
   std::vector<UnitHomes> blocks;
+  std::vector<UnitHomes> trained;
   for (std::int32_t u = 0; u <= plan.model.head(); ++u) {
     if (!plan.model.has_unit(u)) continue;
     UnitHomes homes = policy.homes.at(static_cast<std::size_t>(u));
@@ -162,6 +181,7 @@ std::string describe_plan(const EngineOptions& options, const EnginePlan& plan) 
       policy.order == MicroBatchOrder::kLayerMajor ? "layer-major" : "micro-batch-major",
       program.ops.size(), program.buffers.size(), format_size(engine_memory(plan).program_bytes),
       recomputed, blocks.size(), policy.lookahead);
+  text += describe_trainable(options.model);
   text += describe_ranks(plan.model);
   text += describe_state(plan.model);
   text += "homes between uses, and where updates run:\n";

@@ -325,9 +325,8 @@ class Trainer {
     }
     console_.say(describe_resume(progress, device_name(), arithmetic_of(machine_)));
     if (!ranks_.is_first()) return;
-    for (const std::string& change :
-         {describe_samples(progress, samples_->share().of_step()),
-          describe_changes(from, options_)}) {
+    for (const std::string& change : {describe_samples(progress, samples_->share().of_step()),
+                                      describe_changes(from, options_)}) {
       if (!change.empty()) console_.say(change);
     }
   }
@@ -562,7 +561,7 @@ class Trainer {
   std::unique_ptr<Dataset> data_;
   std::optional<std::uint64_t> data_hash_;  // as the run found it
   LrSchedule schedule_;
-  std::unique_ptr<HfDirectory> weights_;     // until the state is filled from them
+  std::unique_ptr<HfDirectory> weights_;  // until the state is filled from them
   FrozenOrigin frozen_;
   std::optional<WeightTypes> loaded_types_;  // of the weights that the run started from
   std::string run_dir_;

@@ -39,9 +39,12 @@ class FrozenRuns : public testing::Test {
 
   // From weights in fp32, which compute in bf16.
   Arguments tuned(const Arguments& more = {}) const {
-    return Arguments{"--model",       training_.path("first/final"), "--init",      "weights",
-                     "--trainable",   "model.layers.2.*",            "*.3.mlp.*",   "--max-steps",
-                     "6",             "--learning-rate",             "0.01"} +
+    return Arguments{"--model",     training_.path("first/final"),
+                     "--init",      "weights",
+                     "--trainable", "model.layers.2.*",
+                     "*.3.mlp.*",   "--max-steps",
+                     "6",           "--learning-rate",
+                     "0.01"} +
            more;
   }
   std::map<std::string, std::string> result_of(const std::string& run) const {
@@ -72,21 +75,23 @@ class FrozenRuns : public testing::Test {
 
 TEST_F(FrozenRuns, LeaveTheOtherTensorsByteForByte) {
   training_.train("run", tuned());
-  training_.train("everywhere", tuned(training_.nvme() +
-                                      Arguments{"--place-parameters", "nvme", "--place-optimizer",
-                                                "nvme", "--recompute", "full"}));
+  training_.train("everywhere", tuned(training_.nvme() + Arguments{"--place-parameters", "nvme",
+                                                                   "--place-optimizer", "nvme",
+                                                                   "--recompute", "full"}));
   const auto source = result_of("first");
   const auto result = result_of("run");
   EXPECT_EQ(result, result_of("everywhere"));
   EXPECT_EQ(training_.rows("run"), training_.rows("everywhere"));
   ASSERT_EQ(source.size(), result.size());
-  for (const auto& [name, bytes] : source) EXPECT_EQ(result.at(name) != bytes, trains(name)) << name;
+  for (const auto& [name, bytes] : source)
+    EXPECT_EQ(result.at(name) != bytes, trains(name)) << name;
 }
 
 // What moves is what trains.
 TEST_F(FrozenRuns, WriteAndSendNoMoreThanTheirShare) {
-  const Arguments ranks = training_.nvme() + Arguments{"--local-ranks", "2", "--zero-stage", "2",
-                                                       "--place-optimizer", "nvme"};
+  const Arguments ranks =
+      training_.nvme() +
+      Arguments{"--local-ranks", "2", "--zero-stage", "2", "--place-optimizer", "nvme"};
   training_.train("part", tuned(ranks));
   training_.train("full", Arguments{"--model", training_.path("first/final"), "--init", "weights",
                                     "--max-steps", "6"} +
@@ -115,8 +120,8 @@ TEST_F(FrozenRuns, GoOnFromWeightsThatTheirCheckpointsNameOnly) {
   EXPECT_FALSE(training_.directory().has("run/checkpoint-3/master-00000.safetensors"));
   EXPECT_FALSE(training_.directory().has("run/checkpoint-3/master-00001.safetensors"));
   EXPECT_TRUE(training_.directory().has("run/checkpoint-3/master-00003.safetensors"));
-  training_.train("run", tuned({"--resume", "auto", "--local-ranks", "1", "--checkpoint-every",
-                                "2"}));
+  training_.train("run",
+                  tuned({"--resume", "auto", "--local-ranks", "1", "--checkpoint-every", "2"}));
   training_.expect_same("run", "alone", "final");
   EXPECT_EQ(manifest("run/checkpoint-4")["frozen"], saved["frozen"]);
   const Outcome sampled = run_program({"sample", "--model", training_.path("run/checkpoint-4"),
@@ -169,8 +174,8 @@ TEST_F(FrozenRuns, RefuseAnotherSetOfTensors) {
 }
 
 TEST_F(FrozenRuns, StoreRandomParametersOnce) {
-  const Arguments random = {"--trainable", "*.[23].mlp.*", "--max-steps", "6", "--precision",
-                            "bf16"};
+  const Arguments random = {"--trainable", "*.[23].mlp.*", "--max-steps",
+                            "6",           "--precision",  "bf16"};
   training_.train("alone", random);
   training_.train("run", random + Arguments{"--checkpoint-every", "1", "--stop-after-step", "3"});
   EXPECT_TRUE(training_.directory().has("run/frozen/frozen-00000.safetensors"));
@@ -190,12 +195,10 @@ TEST_F(FrozenRuns, StoreRandomParametersOnce) {
 }
 
 TEST_F(FrozenRuns, AreKeysOfTheFileToo) {
-  training_.directory().write("tuned.toml",
-                              training_.directory().read("common.toml") +
-                                  "trainable = [\"*.[23].mlp.*\"]\n");
-  const Outcome outcome =
-      run_program({"train", "--config", training_.path("tuned.toml"), "--run-dir",
-                   training_.path("by_file"), "--max-steps", "2"});
+  training_.directory().write(
+      "tuned.toml", training_.directory().read("common.toml") + "trainable = [\"*.[23].mlp.*\"]\n");
+  const Outcome outcome = run_program({"train", "--config", training_.path("tuned.toml"),
+                                       "--run-dir", training_.path("by_file"), "--max-steps", "2"});
   ASSERT_EQ(outcome.code, 0) << outcome;
   training_.train("by_flag", {"--trainable", "*.[23].mlp.*", "--max-steps", "2"});
   training_.expect_same("by_file", "by_flag", "final");

@@ -16,7 +16,6 @@
 namespace terrace::test {
 namespace {
 
-
 class UnwantedGradients : public testing::TestWithParam<std::tuple<int, DType>> {
  protected:
   UnwantedGradients() : random_(7), workers_(2) {}
@@ -72,6 +71,30 @@ TEST_P(UnwantedGradients, OfAProductLeaveThatOfItsBias) {
     run(kernels().matmul_backward_weight, kernels().matmul_backward_weight_workspace(op, 2), op);
     EXPECT_TRUE(is_same(alone.view(), dbias.view()));
   }
+}
+
+// Some rows of the weight, of some columns of dy.
+TEST_P(UnwantedGradients, OfOtherRowsLeaveThoseOfAPart) {
+  HostTensor dy = random(shape(37, 75));
+  HostTensor x = random(shape(37, 20));
+  HostTensor dweight = sums(shape(75, 20));
+  HostTensor dbias = sums(shape(75));
+  MatmulBackwardWeight op{dy.view(), x.view(), dweight.view(), dbias.view()};
+  run(kernels().matmul_backward_weight, kernels().matmul_backward_weight_workspace(op, 2), op);
+  constexpr std::int64_t kFirst = 11;
+  HostTensor part = sums(shape(32, 20));
+  HostTensor bias_part = sums(shape(32));
+  op.dy = view(dy.view().data + kFirst * size_of(type()), type(), 37, 32);
+  op.dy_stride = 75;
+  op.dweight = part.view();
+  op.dbias = bias_part.view();
+  run(kernels().matmul_backward_weight, kernels().matmul_backward_weight_workspace(op, 2), op);
+  EXPECT_EQ(std::memcmp(part.view().data, dweight.view().as<float>() + kFirst * 20,
+                        part.view().size_bytes()),
+            0);
+  EXPECT_EQ(std::memcmp(bias_part.view().data, dbias.view().as<float>() + kFirst,
+                        bias_part.view().size_bytes()),
+            0);
 }
 
 TEST_P(UnwantedGradients, OfTheHeadLeaveThatOfItsInput) {

@@ -165,9 +165,11 @@ ProgramCase frozen_case(int number) {
       {is_gpt2 ? "wpe.weight" : "model.embed_tokens.weight", layer() + ".*"},
       {is_gpt2 ? "ln_f.bias" : "model.norm.weight"},
       {"*.bias", is_gpt2 ? "wte.weight" : "*embed_tokens*"},
+      {is_gpt2 ? "*c_fc*" : "*q_proj*", "*v_proj*"},
       {layer() + ".*norm*", layer() + ".*ln_1*", layer() + ".*"},
   };
-  drawn.trainable = choices.at(static_cast<std::size_t>(dice.below(static_cast<int>(choices.size()))));
+  drawn.trainable =
+      choices.at(static_cast<std::size_t>(dice.below(static_cast<int>(choices.size()))));
   drawn.name = "frozen-" + fmt::format("{:03}-", number) + drawn.name.substr(4);
   return drawn;
 }

@@ -283,8 +283,8 @@ class Simulation {
     CheckpointProgress progress = {.step = step, .samples = step, .seed = SimShape::kSeed};
     if (!frozen_parameters(shape_.layout()).empty()) {
       if (!frozen_) {
-        frozen_ = store_frozen(kRunDir, shape_.layout(), RandomState(SimShape::kSeed),
-                               *planted_files_);
+        frozen_ =
+            store_frozen(kRunDir, shape_.layout(), RandomState(SimShape::kSeed), *planted_files_);
       }
       progress.frozen = frozen_;
     }
@@ -308,7 +308,7 @@ class Simulation {
   std::unique_ptr<FileSystem> planted_files_;
   SimOutcome outcome_;
   std::optional<FrozenReference> frozen_;  // what this life has stored, or found
-  std::int64_t committed_ = 0;  // the step of the last checkpoint whose writing returned
+  std::int64_t committed_ = 0;             // the step of the last checkpoint whose writing returned
   bool finished_ = false;
 };
 

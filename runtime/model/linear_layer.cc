@@ -1,0 +1,189 @@
+#include <algorithm>
+#include <utility>
+
+#include "runtime/model/layers.h"
+
+// The linear layer: one product forward, and two on the way back.
+namespace terrace {
+namespace {
+
+// The views of a linear layer's weight and of its gradient, of whichever run.
+struct LinearTensors {
+  TensorId x, weight, bias, y;
+};
+
+UnitCall linear_forward(const LinearTensors& t) {
+  UnitCall call;
+  call.reads = {t.x, t.weight};
+  if (t.bias != kNoTensor) call.reads.push_back(t.bias);
+  call.writes = {t.y};
+  const auto op = [t](const UnitRun& run) {
+    return MatmulForward{run.view(t.x), run.view(t.weight), run.view(t.bias), run.view(t.y)};
+  };
+  call.run = [op](const UnitRun& run) { run.kernels.matmul_forward(run.context, op(run)); };
+  call.workspace = [op](const UnitRun& run, int workers) {
+    return run.kernels.matmul_forward_workspace(op(run), workers);
+  };
+  return call;
+}
+
+// What a product of gradients makes: of a weight, of its bias or of both, of some of its rows.
+struct WeightGradient {
+  TensorId dy, x;
+  TensorId weight;  // whose columns there are
+  TensorId dweight = kNoTensor;
+  TensorId dbias = kNoTensor;
+  std::int64_t first = 0;
+  std::int64_t rows = 0;
+};
+
+UnitCall linear_weight_gradient(const WeightGradient& g) {
+  UnitCall call;
+  call.reads = {g.dy};
+  if (g.dweight != kNoTensor) {
+    call.reads.push_back(g.x);
+    call.writes.push_back(g.dweight);
+  }
+  if (g.dbias != kNoTensor) call.writes.push_back(g.dbias);
+  const auto op = [g](const UnitRun& run) {
+    const TensorView whole = run.view(g.dy);
+    const std::int64_t columns = whole.shape[1];
+    const auto before = static_cast<std::size_t>(g.first) * size_of(whole.dtype);
+    const TensorView dy =
+        view(whole.data + before, whole.dtype, whole.elements() / columns, g.rows);
+    TensorView dweight = run.view(g.dweight);
+    if (g.dweight == kNoTensor) {
+      dweight = view(nullptr, DType::kF32, g.rows, run.view(g.weight).shape[1]);
+    }
+    return MatmulBackwardWeight{dy,
+                                run.view(g.x),
+                                dweight,
+                                run.view(g.dbias),
+                                run.mode(g.dweight != kNoTensor ? g.dweight : g.dbias),
+                                columns};
+  };
+  call.run = [op](const UnitRun& run) { run.kernels.matmul_backward_weight(run.context, op(run)); };
+  call.workspace = [op](const UnitRun& run, int workers) {
+    return run.kernels.matmul_backward_weight_workspace(op(run), workers);
+  };
+  return call;
+}
+
+// The whole of a weight, side by side: where its parts are elsewhere, a copy in scratch.
+TensorId side_by_side(UnitGraph& graph, const Weight& weight) {
+  if (weight.parts.empty()) return weight.value;
+  const std::vector<WeightPart> parts = weight.parts;
+  UnitTensor spec = graph.at(parts.front().value);
+  const TensorId whole =
+      graph.add({.name = "joined weight",
+                 .dtype = spec.dtype,
+                 .shape = {parts.back().first + parts.back().rows, spec.columns(), 1, 1}});
+  UnitCall join;
+  for (const WeightPart& part : parts) join.reads.push_back(part.value);
+  join.writes = {whole};
+  join.run = [parts, whole](const UnitRun& run) {
+    const TensorView target = run.view(whole);
+    const std::int64_t columns = target.shape[1];
+    for (const WeightPart& part : parts) {
+      const auto before = static_cast<std::size_t>(part.first * columns) * size_of(target.dtype);
+      const TensorView rows = view(target.data + before, target.dtype, part.rows, columns);
+      run.kernels.scale(run.context, {run.view(part.value), rows, 1.0F});
+    }
+  };
+  graph.call(std::move(join));
+  return whole;
+}
+
+UnitCall linear_input_gradient(TensorId dy, TensorId weight, TensorId dx) {
+  UnitCall call;
+  call.reads = {dy, weight};
+  call.writes = {dx};
+  const auto op = [=](const UnitRun& run) {
+    return MatmulBackwardInput{run.view(dy), run.view(weight), run.view(dx)};
+  };
+  call.run = [op](const UnitRun& run) { run.kernels.matmul_backward_input(run.context, op(run)); };
+  call.workspace = [op](const UnitRun& run, int workers) {
+    return run.kernels.matmul_backward_input_workspace(op(run), workers);
+  };
+  return call;
+}
+
+// The gradients of a linear layer's weight and bias, of what trains. `flops` of the whole weight's.
+void weight_gradients(UnitGraph& graph, const LinearTensors& t, const LinearWeights& weights,
+                      double flops) {
+  const TensorId dy = graph.gradient(t.y);
+  const std::int64_t rows = graph.at(t.weight).rows();
+  const auto emit = [&](const WeightGradient& gradient) {
+    if (gradient.dweight == kNoTensor && gradient.dbias == kNoTensor) return;
+    UnitCall call = linear_weight_gradient(gradient);
+    const double of_a_row = flops / static_cast<double>(rows);
+    if (gradient.dweight != kNoTensor) call.flops = of_a_row * static_cast<double>(gradient.rows);
+    graph.call(std::move(call));
+  };
+  const bool is_joined = !weights.weight.parts.empty() || !weights.bias.parts.empty();
+  if (!is_joined) {
+    return emit({dy, t.x, t.weight, weights.weight.gradient, weights.bias.gradient, 0, rows});
+  }
+  emit({dy, t.x, t.weight, weights.weight.gradient, kNoTensor, 0, rows});
+  emit({dy, t.x, t.weight, kNoTensor, weights.bias.gradient, 0, rows});
+  for (const WeightPart& part : weights.weight.parts) {
+    emit({dy, t.x, t.weight, part.gradient, kNoTensor, part.first, part.rows});
+  }
+  for (const WeightPart& part : weights.bias.parts) {
+    emit({dy, t.x, t.weight, kNoTensor, part.gradient, part.first, part.rows});
+  }
+}
+
+}  // namespace
+
+// A weight of which only some parts train has these in its two halves of the unit's sequence.
+Weight LayerSite::joined_weight(std::initializer_list<ParameterKind> kinds) const {
+  std::vector<const ParameterTensor*> tensors;
+  std::int64_t rows = 0;
+  for (const ParameterKind kind : kinds) {
+    const ParameterTensor* const tensor = layout.find(kind);
+    if (tensor == nullptr) continue;
+    tensors.push_back(tensor);
+    rows += tensor->rows;
+  }
+  if (tensors.empty()) return {};
+  const bool is_alike = std::ranges::all_of(tensors, [&](const ParameterTensor* tensor) {
+    return tensor->trainable == tensors.front()->trainable;
+  });
+  if (is_alike) return weight(tensors.front()->kind, rows);
+  Weight weight;
+  std::int64_t first = 0;
+  for (const ParameterTensor* const tensor : tensors) {
+    weight.parts.push_back({parameter(layout, tensor->kind, tensor->rows, Role::kParameters),
+                            parameter(layout, tensor->kind, tensor->rows, Role::kGradient), first,
+                            tensor->rows});
+    first += tensor->rows;
+  }
+  return weight;
+}
+
+TensorId linear(const LayerSite& site, TensorId x, const LinearWeights& weights, TensorId y) {
+  UnitGraph& graph = site.graph;
+  const bool adds_bias = !weights.is_partial || site.split.rank == 0;
+  const TensorId bias = adds_bias ? side_by_side(graph, weights.bias) : kNoTensor;
+  const LinearTensors t = {x, side_by_side(graph, weights.weight), bias, y};
+  const UnitTensor& weight = graph.at(t.weight);
+  const double flops = 2.0 * static_cast<double>(weight.rows() * weight.columns()) *
+                       static_cast<double>(graph.at(x).rows());
+  UnitCall forward = linear_forward(t);
+  forward.flops = flops;
+  graph.call(std::move(forward));
+  graph.on_backward({x}, [&graph, t, weights, flops] {
+    const TensorId dy = graph.gradient(t.y);
+    weight_gradients(graph, t, weights, flops);
+    const bool is_first = graph.gradient(t.x) == kNoTensor;
+    const TensorId dx = is_first ? graph.next_gradient(t.x) : graph.like(t.x, "part of gradient");
+    UnitCall input_gradient = linear_input_gradient(dy, side_by_side(graph, weights.weight), dx);
+    input_gradient.flops = flops;
+    graph.call(std::move(input_gradient));
+    if (!is_first) graph.add_to_gradient(t.x, dx);
+  });
+  return y;
+}
+
+}  // namespace terrace
