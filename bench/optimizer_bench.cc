@@ -39,7 +39,8 @@ double rate(double bytes, std::int64_t begin_ns) {
 }  // namespace
 
 UpdateLoad::UpdateLoad(const UpdateForm& form, std::int64_t elements, int threads)
-    : format_(form.state),
+    : rule_(*form.rule),
+      format_(form.state),
       elements_(elements),
       workers_(threads),
       gradient_(static_cast<std::size_t>(elements) * sizeof(float), kPages),
@@ -47,7 +48,7 @@ UpdateLoad::UpdateLoad(const UpdateForm& form, std::int64_t elements, int thread
       state_(format_.bytes(elements), kPages) {
   context_.workers = &workers_;
   scalars_.learning_rate = 3e-4F;
-  scalars_.of_rule = {0.5F, 0.5F};
+  scalars_.of_rule = rule_.step_scalars(standard_options(rule_), 10);
   fill_normal(floats(gradient_), 0.1F, 0, workers_);
   std::ranges::fill(state_.bytes(), std::byte{0});
   std::ranges::fill(parameter_.bytes(), std::byte{0});
@@ -60,10 +61,11 @@ double UpdateLoad::update() {
   update.gradient = view(gradient_.bytes().data(), DType::kF32, elements_);
   update.parameter = view(parameter_.bytes().data(), DType::kBF16, elements_);
   set_state_views(update, format_, state_.bytes().data(), elements_);
+  update.options = standard_options(rule_);
   update.options.weight_decay = 0.1F;
   update.scalars = &scalars_;
   ++scalars_.step;
-  adamw_cpu(context_, update);
+  rule_.cpu(context_, update);
   return rate(traffic_bytes(), begin_ns);
 }
 
@@ -80,18 +82,20 @@ double UpdateLoad::traffic_bytes() const {
 }
 
 // Scales of blocks, a hundredth of the least that is moved, are left out.
-std::array<StreamedArray, 5> UpdateLoad::arrays() const {
+std::vector<StreamedArray> UpdateLoad::arrays() const {
   using Access = StreamedArray::Access;
   const StateLayout layout = format_.layout(elements_);
   const auto part = [&](const StatePart& part) {
     return StreamedArray{state_.bytes().data() + part.begin, size_of(part.dtype), Access::kUpdate};
   };
-  return {{{gradient_.bytes().data(), sizeof(float), Access::kRead},
-           part(layout.slots[0]),
-           part(layout.slots[1]),
-           part(layout.master),
-           {parameter_.bytes().data(), sizeof(Bf16),
-            format_.reads_parameter() ? Access::kUpdate : Access::kWrite}}};
+  std::vector<StreamedArray> arrays = {{gradient_.bytes().data(), sizeof(float), Access::kRead}};
+  for (std::size_t slot = 0; slot < format_.slot_count; ++slot) {
+    arrays.push_back(part(layout.slots.at(slot)));
+  }
+  arrays.push_back(part(layout.master));
+  arrays.push_back({parameter_.bytes().data(), sizeof(Bf16),
+                    format_.reads_parameter() ? Access::kUpdate : Access::kWrite});
+  return arrays;
 }
 
 namespace {

@@ -1,14 +1,13 @@
 #pragma once
 
-#include <array>
+#include <vector>
 
 #include "bench/update_forms.h"
 #include "memory/host/host_memory.h"
 #include "memory/host/worker_arena.h"
-#include "optim/adamw.h"
 #include "optim/stream_pass.h"
 
-// Measures one AdamW update over state in memory, and the least that the same traffic takes.
+// Measures one update over state in memory, and the least that the same traffic takes.
 namespace terrace {
 
 class UpdateLoad {
@@ -25,8 +24,9 @@ class UpdateLoad {
   double traffic_bytes() const;
 
  private:
-  std::array<StreamedArray, 5> arrays() const;
+  std::vector<StreamedArray> arrays() const;
 
+  const UpdateRule& rule_;
   const StateFormat format_;
   const std::int64_t elements_;
   WorkerArena workers_;

@@ -2,7 +2,6 @@
 
 #include "bench/kernel_cases.h"
 #include "bench/update_forms.h"
-#include "optim/adamw.h"
 
 namespace terrace {
 namespace {
@@ -126,22 +125,25 @@ KernelCase add_positions_case(const KernelSetting& setting) {
           .memory = memory};
 }
 
-// One AdamW update, the whole of it one kernel.
+// One update, the whole of it one kernel.
 KernelCase update_case(const KernelSetting& setting, const UpdateForm& form,
                        std::int64_t elements) {
   const std::shared_ptr<CaseMemory> memory = setting.make_memory();
   const LaneKernels& kernels = setting.device->kernels();
   const KernelContext context = memory->context(0);
-  const StepScalars scalars = {.learning_rate = 3e-4F, .of_rule = {0.5F, 0.5F}, .step = 1};
+  const UpdateRule& rule = *form.rule;
+  const StepScalars scalars = {
+      .learning_rate = 3e-4F, .of_rule = rule.step_scalars(standard_options(rule), 10), .step = 10};
   ParameterUpdate update;
   update.gradient = memory->tensor(DType::kF32, elements);
   update.parameter = memory->tensor(DType::kBF16, elements);
   set_state_views(update, form.state, memory->zeros(form.state.bytes(elements)).data(), elements);
+  update.options = standard_options(rule);
   update.options.weight_decay = 0.1F;
   const auto at = memory->holding(std::as_bytes(std::span(&scalars, 1)));
   update.scalars = reinterpret_cast<const StepScalars*>(at.data());
   return {.bytes = update_traffic_bytes(form.state, elements),
-          .run = [&kernels, context, update] { kernels.update(context, adamw_rule(), update); },
+          .run = [&kernels, &rule, context, update] { kernels.update(context, rule, update); },
           .memory = memory};
 }
 

@@ -10,7 +10,7 @@
 #include "bench/kernel_cases.h"
 #include "bench/step_runner.h"
 #include "bench/timed_kernels.h"
-#include "optim/adamw.h"
+#include "optim/rules/rules.h"
 #include "runtime/engine/engine.h"
 #include "runtime/step/simulate.h"
 
@@ -126,7 +126,8 @@ class UpdateAlone {
 
   double bytes_per_second() const {
     constexpr double kBytes = 4 + 2 * 12 + 2;  // gradient; state in and out; parameter
-    const double seconds = seconds_of([this] { adamw_cpu(context_, update_); });
+    const double seconds =
+        seconds_of([this] { update_rule<rules::AdamW>().cpu(context_, update_); });
     return kBytes * static_cast<double>(update_.gradient.elements()) / seconds;
   }
 

@@ -1,14 +1,23 @@
 #include "bench/update_forms.h"
 
 #include "base/half.h"
+#include "optim/update_rules.h"
 
 namespace terrace {
 
 std::vector<UpdateForm> update_forms() {
-  return {{"adamw_fp32", {.master = MasterForm::kFp32}},
-          {"adamw_split", {.master = MasterForm::kSplit}},
-          {"adamw_bf16_moments", {.master = MasterForm::kSplit, .slot_form = SlotForm::kBf16}},
-          {"adamw_int8_moments", {.master = MasterForm::kSplit, .slot_form = SlotForm::kInt8}}};
+  std::vector<UpdateForm> forms;
+  for (const UpdateRule* rule : update_rules()) {
+    const auto add = [&](const char* suffix, MasterForm master, SlotForm slots) {
+      forms.push_back(
+          {std::string(rule->name) + suffix, rule, {master, slots, rule->slots.size()}});
+    };
+    add("_fp32", MasterForm::kFp32, SlotForm::kFp32);
+    add("_split", MasterForm::kSplit, SlotForm::kFp32);
+    add("_bf16_moments", MasterForm::kSplit, SlotForm::kBf16);
+    add("_int8_moments", MasterForm::kSplit, SlotForm::kInt8);
+  }
+  return forms;
 }
 
 double update_traffic_bytes(const StateFormat& format, std::int64_t elements) {

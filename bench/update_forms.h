@@ -5,15 +5,18 @@
 #include <vector>
 
 #include "optim/state_format.h"
+#include "optim/update_rule.h"
 
 namespace terrace {
 
-// A form of the optimizer state that benchmarks update.
+// A rule and a form of its state that benchmarks update.
 struct UpdateForm {
   std::string name;  // of the result
+  const UpdateRule* rule = nullptr;
   StateFormat state;
 };
 
+// Four for each rule.
 std::vector<UpdateForm> update_forms();
 
 // Bytes that an update of so many bf16 parameters with fp32 gradients reads and writes.

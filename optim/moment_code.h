@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 
 #include "base/half.h"
@@ -38,12 +39,9 @@ TERRACE_HOST_DEVICE inline std::uint32_t rounding_bits(const MomentRounding& rou
   return std::rotr(word, static_cast<int>(e % kRoundingGroup / 64 * 8));
 }
 
-// The bits of them that round to bf16, which drops 16.
-TERRACE_HOST_DEVICE inline std::uint32_t half_bits_of_moment1(std::uint32_t random) {
-  return random & 0xffffU;
-}
-TERRACE_HOST_DEVICE inline std::uint32_t half_bits_of_moment2(std::uint32_t random) {
-  return (random >> 8) & 0xffffU;
+// The bits of them that round a slot to bf16, which drops 16.
+TERRACE_HOST_DEVICE inline std::uint32_t half_bits_of_slot(std::size_t slot, std::uint32_t random) {
+  return (slot == 0 ? random : random >> 8) & 0xffffU;
 }
 
 // The bf16 next below or above in size, so that the mean over all 16-bit `random` is the value.
@@ -53,14 +51,14 @@ TERRACE_HOST_DEVICE inline Bf16 to_bf16_stochastic(float value, std::uint32_t ra
 }
 
 // Codes of 8 bits for a block of elements that share an exponent: small floating-point numbers with
-// four bits of fraction, for the first moment a sign and three bits of exponent, for the second,
-// which is never negative, four bits of exponent. The highest exponent is the block's; at the
-// lowest, numbers go down to zero in equal steps.
+// four bits of fraction; for slots with a sign, as a first moment, that sign and three bits of
+// exponent; for slots that are never negative, as a second moment, four bits of exponent. The
+// highest exponent is the block's; at the lowest, numbers go down to zero in equal steps.
 inline constexpr std::int64_t kMomentBlock = 256;
 inline constexpr int kFractionBits = 4;
 inline constexpr int kDroppedBits = 23 - kFractionBits;  // of fp32's fraction
 inline constexpr std::uint32_t kHalfOfDropped = 1U << (kDroppedBits - 1);
-inline constexpr std::uint32_t kTopExponents[] = {7, 15};  // first moment, second
+inline constexpr std::uint32_t kTopExponents[] = {7, 15};  // with a sign, without
 // Blocks whose largest number is smaller than 2^-95 share the lowest steps.
 inline constexpr std::uint32_t kLeastExponent = 32;
 // Moments above 2^120 become the largest number of such a block: what a code is multiplied with to
@@ -93,12 +91,10 @@ TERRACE_HOST_DEVICE inline std::uint32_t encode_size(float size, std::uint8_t ex
   return std::min((placed - base + random) >> kDroppedBits, kMost);
 }
 
-// The bits of rounding_bits() that are added to those that a code drops.
-TERRACE_HOST_DEVICE inline std::uint32_t dropped_bits_of_moment1(std::uint32_t random) {
-  return random >> (32 - kDroppedBits);
-}
-TERRACE_HOST_DEVICE inline std::uint32_t dropped_bits_of_moment2(std::uint32_t random) {
-  return random & ((1U << kDroppedBits) - 1);
+// The bits of rounding_bits() that are added to those that a slot's code drops.
+TERRACE_HOST_DEVICE inline std::uint32_t dropped_bits_of_slot(std::size_t slot,
+                                                              std::uint32_t random) {
+  return slot == 0 ? random >> (32 - kDroppedBits) : random & ((1U << kDroppedBits) - 1);
 }
 
 // A code is read as an fp16, whose fraction and exponents hold it, and multiplied by a power of
@@ -145,6 +141,17 @@ TERRACE_HOST_DEVICE inline Fp16 fp16_of_code2(std::uint32_t code) {
 
 TERRACE_HOST_DEVICE inline float decode_moment2(std::uint8_t code, std::uint8_t exponent) {
   return to_float(fp16_of_code2(code)) * scale_of_codes<kTopExponents[1]>(exponent);
+}
+
+// Of a slot with or without a sign.
+TERRACE_HOST_DEVICE inline std::uint8_t encode_slot(bool has_sign, float value,
+                                                    std::uint8_t exponent, std::uint32_t random) {
+  return has_sign ? encode_moment1(value, exponent, random)
+                  : encode_moment2(value, exponent, random);
+}
+TERRACE_HOST_DEVICE inline float decode_slot(bool has_sign, std::uint8_t code,
+                                             std::uint8_t exponent) {
+  return has_sign ? decode_moment1(code, exponent) : decode_moment2(code, exponent);
 }
 
 }  // namespace terrace

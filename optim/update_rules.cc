@@ -2,12 +2,20 @@
 
 #include <array>
 
-#include "optim/adamw.h"
+#include "optim/rules/rules.h"
 
 namespace terrace {
+namespace {
+
+template <typename... Rules>
+std::array<const UpdateRule*, sizeof...(Rules)> all_of(RuleList<Rules...> /*list*/) {
+  return {&update_rule<Rules>()...};
+}
+
+}  // namespace
 
 std::span<const UpdateRule* const> update_rules() {
-  static const auto kRules = std::to_array<const UpdateRule*>({&adamw_rule()});
+  static const auto kRules = all_of(AllRules());
   return kRules;
 }
 

@@ -7,6 +7,7 @@
 #define TERRACE_OPTIM_CPU_MOMENT_VECTOR_INL
 #endif
 
+#include <cstddef>
 #include <cstdint>
 
 #include "hwy/highway.h"
@@ -87,11 +88,15 @@ class PhiloxVector {
   RoundKeys keys_[10];
 };
 
-HWY_INLINE WordVec half_bits_of_moment1(WordVec random) {
+template <std::size_t Slot>
+HWY_INLINE WordVec half_bits_of_slot(WordVec random) {
+  if constexpr (Slot > 0) random = hn::ShiftRight<8>(random);
   return hn::And(random, hn::Set(LaneWords(), 0xffffU));
 }
-HWY_INLINE WordVec half_bits_of_moment2(WordVec random) {
-  return hn::And(hn::ShiftRight<8>(random), hn::Set(LaneWords(), 0xffffU));
+template <std::size_t Slot>
+HWY_INLINE WordVec dropped_bits_of_slot(WordVec random) {
+  if constexpr (Slot == 0) return hn::ShiftRight<32 - kDroppedBits>(random);
+  return hn::And(random, hn::Set(LaneWords(), (1U << kDroppedBits) - 1));
 }
 
 HWY_INLINE WordVec bf16_words_stochastic(Vec value, WordVec random) {
@@ -105,14 +110,51 @@ HWY_INLINE void store_codes(WordVec codes, std::uint8_t* target) {
 
 // The codes of one block. The hardware reads a code as an fp16, whose exponent and fraction are
 // wider: numbers at the lowest exponent, too.
-template <std::uint32_t Top>
-class BlockVector {
+class BlockCodes {
  public:
-  explicit BlockVector(std::uint8_t exponent)
-      : normal_bits_((static_cast<std::uint32_t>(exponent) - Top + 1) << 23),
-        scale_bits_((static_cast<std::uint32_t>(exponent) - Top + kFp16Bias) << 23) {}
+  template <bool HasSign>
+  static HWY_INLINE BlockCodes of(std::uint8_t exponent) {
+    constexpr std::uint32_t kTop = kTopExponents[HasSign ? 0 : 1];
+    BlockCodes block;
+    block.normal_bits_ = (static_cast<std::uint32_t>(exponent) - kTop + 1) << 23;
+    block.scale_bits_ = (static_cast<std::uint32_t>(exponent) - kTop + kFp16Bias) << 23;
+    return block;
+  }
 
- protected:
+  template <bool HasSign>
+  HWY_INLINE Vec load(const std::uint8_t* codes) const {
+    const Shorts shorts;
+    if constexpr (HasSign) {
+      const hn::Rebind<std::int8_t, Lanes> bytes;
+      const auto code =
+          hn::PromoteTo(shorts, hn::LoadU(bytes, reinterpret_cast<const std::int8_t*>(codes)));
+      constexpr auto kBits = static_cast<std::int16_t>(0x8000 | (0x7f << kShiftToFp16));
+      return decode(hn::And(hn::ShiftLeft<kShiftToFp16>(code), hn::Set(shorts, kBits)));
+    } else {
+      const hn::Rebind<std::uint8_t, Lanes> bytes;
+      const hn::Rebind<std::uint16_t, Lanes> halves;
+      const auto code = hn::PromoteTo(halves, hn::LoadU(bytes, codes));
+      return decode(hn::BitCast(shorts, hn::ShiftLeft<kShiftToFp16>(code)));
+    }
+  }
+
+  // `dropped` is of dropped_bits_of_slot().
+  template <bool HasSign>
+  HWY_INLINE void store(Vec value, WordVec dropped, std::uint8_t* target) const {
+    const LaneWords words;
+    const auto bits = hn::BitCast(words, value);
+    if constexpr (HasSign) {
+      const auto code = encode(hn::And(bits, hn::Set(words, 0x7fffffffU)), dropped);
+      const auto size = hn::Min(code, hn::Set(words, kSignOfCode - 1));
+      const auto sign = hn::And(hn::ShiftRight<24>(bits), hn::Set(words, kSignOfCode));
+      store_codes(hn::Or(size, sign), target);
+    } else {
+      const auto code = hn::Min(encode(bits, dropped), hn::Set(words, 255U));
+      store_codes(hn::Max(code, hn::Min(bits, hn::Set(words, 1U))), target);
+    }
+  }
+
+ private:
   using Shorts = hn::Rebind<std::int16_t, Lanes>;
 
   HWY_INLINE Vec decode(hn::Vec<Shorts> code_in_place) const {
@@ -133,50 +175,7 @@ class BlockVector {
     return hn::ShiftRight<kDroppedBits>(hn::IfThenElse(is_small, hn::Sub(sum, step), sum));
   }
 
- private:
   std::uint32_t normal_bits_, scale_bits_;
-};
-
-struct Block1 : BlockVector<kTopExponents[0]> {
-  using BlockVector::BlockVector;
-
-  HWY_INLINE Vec load(const std::uint8_t* codes) const {
-    const Shorts shorts;
-    const hn::Rebind<std::int8_t, Lanes> bytes;
-    const auto code =
-        hn::PromoteTo(shorts, hn::LoadU(bytes, reinterpret_cast<const std::int8_t*>(codes)));
-    constexpr auto kBits = static_cast<std::int16_t>(0x8000 | (0x7f << kShiftToFp16));
-    return decode(hn::And(hn::ShiftLeft<kShiftToFp16>(code), hn::Set(shorts, kBits)));
-  }
-
-  HWY_INLINE void store(Vec value, WordVec random, std::uint8_t* target) const {
-    const LaneWords words;
-    const auto bits = hn::BitCast(words, value);
-    const auto dropped = hn::ShiftRight<32 - kDroppedBits>(random);
-    const auto code = encode(hn::And(bits, hn::Set(words, 0x7fffffffU)), dropped);
-    const auto size = hn::Min(code, hn::Set(words, kSignOfCode - 1));
-    const auto sign = hn::And(hn::ShiftRight<24>(bits), hn::Set(words, kSignOfCode));
-    store_codes(hn::Or(size, sign), target);
-  }
-};
-
-struct Block2 : BlockVector<kTopExponents[1]> {
-  using BlockVector::BlockVector;
-
-  HWY_INLINE Vec load(const std::uint8_t* codes) const {
-    const hn::Rebind<std::uint8_t, Lanes> bytes;
-    const hn::Rebind<std::uint16_t, Lanes> halves;
-    const auto code = hn::PromoteTo(halves, hn::LoadU(bytes, codes));
-    return decode(hn::BitCast(Shorts(), hn::ShiftLeft<kShiftToFp16>(code)));
-  }
-
-  HWY_INLINE void store(Vec value, WordVec random, std::uint8_t* target) const {
-    const LaneWords words;
-    const auto bits = hn::BitCast(words, value);
-    const auto dropped = hn::And(random, hn::Set(words, (1U << kDroppedBits) - 1));
-    const auto code = hn::Min(encode(bits, dropped), hn::Set(words, 255U));
-    store_codes(hn::Max(code, hn::Min(bits, hn::Set(words, 1U))), target);
-  }
 };
 
 }  // namespace HWY_NAMESPACE

@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "memory/device.h"
 #include "offload/block_store.h"
-#include "optim/adamw.h"
+#include "optim/update_rule.h"
 #include "runtime/step/program.h"
 
 // Runs a program on real lanes: compute, upload and download on streams of the device, as are

@@ -160,7 +160,9 @@ TEST(FakeGpuBench, KernelHasEveryKernelOfBothFamilies) {
       "norm_backward",     "activation_forward", "activation_backward", "add",
       "embedding_forward", "embedding_backward", "accumulate_gradient", "round_gradient",
       "fill_zero",         "cast_parameters",    "norm_partials",       "adamw_fp32",
-      "adamw_split",       "adamw_bf16_moments", "adamw_int8_moments"};
+      "adamw_split",       "adamw_bf16_moments", "adamw_int8_moments",  "lion_fp32",
+      "lion_split",        "lion_bf16_moments",  "lion_int8_moments",   "sgd_fp32",
+      "sgd_split",         "sgd_bf16_moments",   "sgd_int8_moments"};
   std::vector<std::string> names = {"nano_bf16_rope", "gpt2_124m_bf16_add_positions"};
   for (const std::string prefix : {"nano_bf16_", "gpt2_124m_bf16_"}) {
     for (const std::string& kernel : common) names.push_back(prefix + kernel);
@@ -260,10 +262,13 @@ TEST(DeviceLimits, CallsTakeAboutAsLongAsAsked) {
 // exponents besides.
 TEST(UpdateForms, TrafficIsWhatAnUpdateReadsAndWrites) {
   constexpr std::int64_t kElements = 1 << 20;
-  const std::map<std::string, double> expected = {{"adamw_fp32", 4 + 2 + 2 * 12},
-                                                  {"adamw_split", 4 + 4 + 2 * 10},
-                                                  {"adamw_bf16_moments", 4 + 4 + 2 * 6},
-                                                  {"adamw_int8_moments", 4 + 4 + 2 * 4}};
+  const std::map<std::string, double> expected = {
+      {"adamw_fp32", 4 + 2 + 2 * 12},        {"adamw_split", 4 + 4 + 2 * 10},
+      {"adamw_bf16_moments", 4 + 4 + 2 * 6}, {"adamw_int8_moments", 4 + 4 + 2 * 4},
+      {"lion_fp32", 4 + 2 + 2 * 8},          {"lion_split", 4 + 4 + 2 * 6},
+      {"lion_bf16_moments", 4 + 4 + 2 * 4},  {"lion_int8_moments", 4 + 4 + 2 * 3},
+      {"sgd_fp32", 4 + 2 + 2 * 8},           {"sgd_split", 4 + 4 + 2 * 6},
+      {"sgd_bf16_moments", 4 + 4 + 2 * 4},   {"sgd_int8_moments", 4 + 4 + 2 * 3}};
   for (const UpdateForm& form : update_forms()) {
     const double bytes = update_traffic_bytes(form.state, kElements) / kElements;
     const double exponents = form.state.slot_form == SlotForm::kInt8 ? 0.5 : 0;

@@ -97,8 +97,10 @@ TEST(BenchCommand, StepsOfRanksHaveTheirResults) {
 TEST(BenchCommand, OptimizerHasTheResultsOfTheInterface) {
   const TemporaryDirectory directory;
   EXPECT_THAT(names_of_results("optimizer", {"--nvme", directory.path()}),
-              testing::UnorderedElementsAre("adamw_fp32", "adamw_split", "adamw_bf16_moments",
-                                            "adamw_int8_moments", "norm", "streamed_update"));
+              testing::UnorderedElementsAre(
+                  "adamw_fp32", "adamw_split", "adamw_bf16_moments", "adamw_int8_moments",
+                  "lion_fp32", "lion_split", "lion_bf16_moments", "lion_int8_moments", "sgd_fp32",
+                  "sgd_split", "sgd_bf16_moments", "sgd_int8_moments", "norm", "streamed_update"));
   EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
 }
 

@@ -45,7 +45,7 @@ TEST(ExitCode, UnknownFlagsAndKeysAre2AndNameTheNearest) {
 TEST(ExitCode, WhatIsNotBuiltIs2AndSaysSo) {
   const TinyTraining training;
   const std::vector<Arguments> cases = {
-      {"--optimizer", "lion"}, {"--tokenizer", "tokenizer.json"}, {"--data-format", "megatron"}};
+      {"--optimizer", "muon"}, {"--tokenizer", "tokenizer.json"}, {"--data-format", "megatron"}};
   for (const Arguments& arguments : cases) {
     expect_usage_error(training, arguments,
                        {arguments.front() + " " + arguments.back(), "not built"});

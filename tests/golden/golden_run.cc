@@ -23,10 +23,10 @@ EngineOptions options_of(const GoldenCase& golden, const ModelConfig& config,
   options.compute_type = DType::kF32;
   options.placement.micro_batches =
       static_cast<std::int32_t>(golden.micro_batches) / mesh.shape.data;
-  options.optimizer.numbers = AdamWOptions{.beta1 = static_cast<float>(golden.beta1),
-                                           .beta2 = static_cast<float>(golden.beta2),
-                                           .epsilon = static_cast<float>(golden.epsilon),
-                                           .weight_decay = static_cast<float>(golden.weight_decay)};
+  options.optimizer.numbers =
+      RuleOptions{{static_cast<float>(golden.beta1), static_cast<float>(golden.beta2),
+                   static_cast<float>(golden.epsilon)},
+                  static_cast<float>(golden.weight_decay)};
   options.optimizer.max_grad_norm = golden.max_grad_norm;
   options.chunk_elements = 2 * kBlockElements;
   options.evaluates = false;

@@ -13,13 +13,14 @@
 #include "kernels/cuda/cuda_products.h"
 #include "kernels/cuda/cudnn_attention.h"
 #include "memory/cuda/cuda_device.h"
-#include "optim/cuda/adamw_cuda.h"
+#include "optim/cuda/update_cuda.h"
+#include "optim/update_rules.h"
 #include "tests/gpu/gpu_presence.h"
 #include "tests/kernels/op_case.h"
-#include "tests/optim/adamw_state.h"
 #include "tests/optim/narrow_training.h"
+#include "tests/optim/rule_state.h"
 
-// The suite of kernel_conformance_test.cc, and AdamW's bits, on the first GPU.
+// The suite of kernel_conformance_test.cc, and the bits of updates, on the first GPU.
 namespace terrace::test {
 namespace {
 
@@ -229,7 +230,7 @@ INSTANTIATE_TEST_SUITE_P(NarrowTypes, GpuAttention, testing::Values(DType::kBF16
                          [](const auto& param) { return std::string(name_of(param.param)); });
 
 // Runs an update on the GPU whose views are host memory.
-void run_on_gpu(Gpu& gpu, ParameterUpdate update) {
+void run_on_gpu(Gpu& gpu, const UpdateRule& rule, ParameterUpdate update) {
   std::vector<std::pair<TensorView, TensorView>> moved;
   StepScalars scalars = *update.scalars;
   TensorView scalar_view = view(std::span(reinterpret_cast<std::byte*>(&scalars), sizeof(scalars)));
@@ -248,63 +249,68 @@ void run_on_gpu(Gpu& gpu, ParameterUpdate update) {
     moved.emplace_back(host, *one);
   }
   update.scalars = reinterpret_cast<const StepScalars*>(scalar_view.data);
-  adamw_cuda(gpu.context, update);
+  update_cuda(gpu.context, rule, update);
   for (const auto& [host, device] : moved) {
     gpu.download({host.data, host.size_bytes()}, {device.data, device.size_bytes()});
   }
   gpu.forget();
 }
 
-TEST_F(GpuTest, AdamWHasTheBitsOfTheReference) {
-  constexpr StepScalars kScalars = {
-      .learning_rate = 3e-3F, .gradient_scale = 0.37F, .of_rule = {0.19F, 0.0975F}};
-  for (const ParameterKind kind : {ParameterKind::kBf16, ParameterKind::kFp16, ParameterKind::kF32,
-                                   ParameterKind::kMaster, ParameterKind::kSplit}) {
-    for (const std::int64_t offset : {0, 3}) {
-      // A square that is Inf makes the second moment NaN a step later, whose bits are not the
-      // CPU's.
-      for (const bool has_huge : {true, false}) {
-        AdamWState expected(70001, offset, kind);
-        AdamWState state(70001, offset, kind);
-        for (AdamWState* one : {&expected, &state}) {
-          fill_state(*one, 11);
-          for (float& g : one->gradient.elements()) g = has_huge ? g : std::min(g, 1e15F);
+TEST_F(GpuTest, UpdatesHaveTheBitsOfTheReference) {
+  for (const UpdateRule* rule : update_rules()) {
+    SCOPED_TRACE(rule->name);
+    const StepScalars scalars = second_scalars(*rule);
+    for (const ParameterKind kind : kParameterKinds) {
+      for (const std::int64_t offset : {0, 3}) {
+        // A square that is Inf makes the second moment NaN a step later, whose bits are not the
+        // CPU's.
+        for (const bool has_huge : {true, false}) {
+          UpdateState expected(*rule, 70001, offset, kind);
+          UpdateState state(*rule, 70001, offset, kind);
+          for (UpdateState* one : {&expected, &state}) {
+            fill_state(*one, 11);
+            for (float& g : one->gradient.elements()) g = has_huge ? g : std::min(g, 1e15F);
+          }
+          for (int step = 0; step < (has_huge ? 1 : 3); ++step) {
+            rule->reference(expected.update(scalars));
+            run_on_gpu(*gpu_, *rule, state.update(scalars));
+          }
+          expect_same_bits(state, expected);
         }
-        for (int step = 0; step < (has_huge ? 1 : 3); ++step) {
-          adamw_reference(expected.update(kNarrowOptions, kScalars));
-          run_on_gpu(*gpu_, state.update(kNarrowOptions, kScalars));
-        }
-        expect_same_bits(state, expected);
       }
     }
   }
 }
 
-TEST_F(GpuTest, NarrowMomentsHaveTheBitsOfTheReference) {
+TEST_F(GpuTest, NarrowSlotsHaveTheBitsOfTheReference) {
   constexpr std::int64_t kElements = 5 * 4096;
-  for (const Form& form : kForms) {
-    SCOPED_TRACE(form.name);
-    Training expected(form, kElements);
-    Training training(form, kElements);
-    for (std::uint32_t t = 1; t <= 4; ++t) {
-      adamw_reference(expected.step(t));
-      run_on_gpu(*gpu_, training.step(t));
+  for (const UpdateRule* rule : update_rules()) {
+    for (const Form& form : kForms) {
+      SCOPED_TRACE(std::string(rule->name) + " " + form.name);
+      Training expected(*rule, form, kElements);
+      Training training(*rule, form, kElements);
+      for (std::uint32_t t = 1; t <= 4; ++t) {
+        rule->reference(expected.step(t));
+        run_on_gpu(*gpu_, *rule, training.step(t));
+      }
+      EXPECT_EQ(training.parameter, expected.parameter);
+      EXPECT_EQ(training.state, expected.state);
     }
-    EXPECT_EQ(training.parameter, expected.parameter);
-    EXPECT_EQ(training.state, expected.state);
   }
 }
 
-TEST_F(GpuTest, EveryMomentCodeIsReadAsTheReferenceReadsIt) {
-  for (const Form& form : kForms) {
-    if (form.format.slot_form != SlotForm::kInt8) continue;
-    SCOPED_TRACE(form.name);
-    Training expected(form, 4096);
-    Training training(form, 4096);
-    adamw_reference(step_from_every_code(expected));
-    run_on_gpu(*gpu_, step_from_every_code(training));
-    EXPECT_EQ(training.parameter, expected.parameter);
-    EXPECT_EQ(training.state, expected.state);
+TEST_F(GpuTest, EveryCodeIsReadAsTheReferenceReadsIt) {
+  for (const UpdateRule* rule : update_rules()) {
+    for (const Form& form : kForms) {
+      if (form.format.slot_form != SlotForm::kInt8) continue;
+      SCOPED_TRACE(std::string(rule->name) + " " + form.name);
+      Training expected(*rule, form, 4096);
+      Training training(*rule, form, 4096);
+      rule->reference(step_from_every_code(expected));
+      run_on_gpu(*gpu_, *rule, step_from_every_code(training));
+      EXPECT_EQ(training.parameter, expected.parameter);
+      EXPECT_EQ(training.state, expected.state);
+    }
   }
 }
 

@@ -6,15 +6,18 @@
 #include <cstdlib>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
-#include "optim/shared/adamw_kernels.h"
+#include "optim/rules/rules.h"
+#include "optim/shared/update_kernels.h"
+#include "optim/update_rules.h"
 #include "tests/kernels/fiber_block.h"
 #include "tests/kernels/fiber_kernels.h"
 #include "tests/kernels/op_case.h"
 #include "tests/kernels/shared_kernels.h"
-#include "tests/optim/adamw_state.h"
 #include "tests/optim/narrow_training.h"
+#include "tests/optim/rule_state.h"
 
 // The kernels of the GPU with threads that are threads (fiber_block.h): under ThreadSanitizer none
 // may use what another has not handed over by a sync(), and in every build they meet where they
@@ -59,36 +62,43 @@ TEST_P(KernelRaces, HeadPart) { expect_none(head_part_cases(GetParam())); }
 INSTANTIATE_TEST_SUITE_P(ComputeTypes, KernelRaces, testing::Values(DType::kF32, DType::kBF16),
                          [](const auto& param) { return std::string(name_of(param.param)); });
 
-class UpdateRaces : public testing::TestWithParam<Form> {};
+void update_with_fibers(const UpdateRule& rule, const ParameterUpdate& update) {
+  FiberLauncher launcher;
+  ASSERT_TRUE(with_type_of(rule, [&]<typename Rule>() { shared::update<Rule>(launcher, update); }));
+}
+
+class UpdateRaces : public testing::TestWithParam<std::tuple<const UpdateRule*, Form>> {};
 
 TEST_P(UpdateRaces, None) {
   constexpr std::int64_t kElements = 2 * 4096;
-  Training expected(GetParam(), kElements);
-  Training training(GetParam(), kElements);
+  const auto& [rule, form] = GetParam();
+  Training expected(*rule, form, kElements);
+  Training training(*rule, form, kElements);
   for (std::uint32_t step = 1; step <= 2; ++step) {
-    adamw_reference(expected.step(step));
-    FiberLauncher launcher;
-    shared::adamw(launcher, training.step(step));
+    rule->reference(expected.step(step));
+    update_with_fibers(*rule, training.step(step));
   }
   EXPECT_EQ(training.parameter, expected.parameter);
   EXPECT_EQ(training.state, expected.state);
 }
 
-INSTANTIATE_TEST_SUITE_P(Forms, UpdateRaces, testing::ValuesIn(kForms),
-                         [](const auto& param) { return std::string(param.param.name); });
+INSTANTIATE_TEST_SUITE_P(RulesAndForms, UpdateRaces,
+                         testing::Combine(testing::ValuesIn(update_rules()),
+                                          testing::ValuesIn(kForms)),
+                         RuleAndFormName());
 
-TEST(UpdateRacesTest, NoneWithMomentsInFp32) {
-  for (const ParameterKind kind : {ParameterKind::kSplit, ParameterKind::kBf16}) {
-    constexpr AdamWOptions kOptions;
-    constexpr StepScalars kScalars = {.learning_rate = 1e-3F};
-    AdamWState expected(5000, 0, kind);
-    AdamWState state(5000, 0, kind);
-    fill_state(expected, 3);
-    fill_state(state, 3);
-    adamw_reference(expected.update(kOptions, kScalars));
-    FiberLauncher launcher;
-    shared::adamw(launcher, state.update(kOptions, kScalars));
-    expect_same_bits(state, expected);
+TEST(UpdateRacesTest, NoneWithSlotsInFp32) {
+  for (const UpdateRule* rule : update_rules()) {
+    for (const ParameterKind kind : {ParameterKind::kSplit, ParameterKind::kBf16}) {
+      const StepScalars scalars = second_scalars(*rule);
+      UpdateState expected(*rule, 5000, 0, kind);
+      UpdateState state(*rule, 5000, 0, kind);
+      fill_state(expected, 3);
+      fill_state(state, 3);
+      rule->reference(expected.update(scalars));
+      update_with_fibers(*rule, state.update(scalars));
+      expect_same_bits(state, expected);
+    }
   }
 }
 

@@ -1,5 +1,3 @@
-#include "optim/adamw.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,29 +7,41 @@
 
 #include "memory/host/worker_arena.h"
 #include "optim/grad_norm.h"
-#include "tests/optim/adamw_state.h"
+#include "optim/rules/rules.h"
+#include "tests/optim/rule_state.h"
 
 namespace terrace {
 namespace {
 
-using test::AdamWState;
 using test::ParameterKind;
+using test::UpdateState;
 
-// The sequence of optim/adamw.h by hand, for numbers that are exact in fp32 at every step.
+const UpdateRule& adamw() { return update_rule<rules::AdamW>(); }
+
+struct AdamWOptions {
+  float beta1 = 0.9F;
+  float beta2 = 0.95F;
+  float epsilon = 1e-8F;
+  float weight_decay = 0;
+
+  operator RuleOptions() const { return {{beta1, beta2, epsilon}, weight_decay}; }
+};
+
+// The sequence of optim/rules/adamw.inl by hand, for numbers that are exact in fp32 at every step.
 TEST(AdamWReference, FollowsTheWrittenSequence) {
-  AdamWState state(1, 0, ParameterKind::kF32);
+  UpdateState state(adamw(), 1, 0, ParameterKind::kF32);
   state.gradient.elements()[0] = 8.0F;
   state.master.elements()[0] = 2.0F;
-  state.moment1.elements()[0] = 2.0F;
-  state.moment2.elements()[0] = 8.0F;
+  state.slots[0].elements()[0] = 2.0F;
+  state.slots[1].elements()[0] = 8.0F;
   const AdamWOptions options = {
       .beta1 = 0.5F, .beta2 = 0.75F, .epsilon = 1.0F, .weight_decay = 0.5F};
   const StepScalars scalars = {
       .learning_rate = 0.25F, .gradient_scale = 0.5F, .of_rule = {0.25F, 0.25F}};
-  adamw_reference(state.update(options, scalars));
+  adamw().reference(state.update(options, scalars));
   // g = 4, m = 2 + (4 - 2)/2 = 3, v = 8 + (16 - 8)/4 = 10, mh = 12, d = sqrt(40) + 1
-  EXPECT_EQ(state.moment1.elements()[0], 3.0F);
-  EXPECT_EQ(state.moment2.elements()[0], 10.0F);
+  EXPECT_EQ(state.slots[0].elements()[0], 3.0F);
+  EXPECT_EQ(state.slots[1].elements()[0], 10.0F);
   const float decayed = 1.75F;  // 2 - 0.125 * 2
   const float expected = std::fma(-0.25F, 12.0F / (std::sqrt(40.0F) + 1.0F), decayed);
   EXPECT_EQ(state.master.elements()[0], expected);
@@ -39,12 +49,12 @@ TEST(AdamWReference, FollowsTheWrittenSequence) {
 }
 
 TEST(AdamWReference, RoundsBf16ParametersTiesAway) {
-  AdamWState state(2, 0, ParameterKind::kBf16);
+  UpdateState state(adamw(), 2, 0, ParameterKind::kBf16);
   const float tie = std::bit_cast<float>(0x3f808000U);  // halfway above 0x3f80, which is even
   std::ranges::fill(state.master.elements(), tie);
   state.master.elements()[1] = -tie;
-  const StepScalars scalars = {.learning_rate = 0.0F};
-  adamw_reference(state.update({}, scalars));
+  const StepScalars scalars = {.learning_rate = 0.0F, .of_rule = {1, 1}};
+  adamw().reference(state.update(AdamWOptions(), scalars));
   EXPECT_EQ(state.master.elements()[0], tie);
   EXPECT_EQ(state.half_parameter.elements()[0].bits, 0x3f81);
   EXPECT_EQ(state.half_parameter.elements()[1].bits, 0xbf81);
@@ -81,7 +91,7 @@ TEST_P(AdamWAgainstFp64, StaysWithinTheBoundFor100Steps) {
   WorkerArena workers(2);
   KernelContext context;
   context.workers = &workers;
-  AdamWState state(kElements, 0, ParameterKind::kMaster);
+  UpdateState state(adamw(), kElements, 0, ParameterKind::kMaster);
   std::mt19937 random(7);
   const auto unit = [&] { return static_cast<float>(random() >> 8) * 0x1.0p-23F - 1.0F; };
   for (float& p : state.master.elements()) p = unit();
@@ -102,7 +112,7 @@ TEST_P(AdamWAgainstFp64, StaysWithinTheBoundFor100Steps) {
     scalars.of_rule[1] = static_cast<float>(1.0 - std::pow(double{options.beta2}, t));
     rate_sum += scalars.learning_rate;
     EXPECT_EQ(scalars.gradient_scale < 0.5F, GetParam());
-    adamw_cpu(context, state.update(options, scalars));
+    adamw().cpu(context, state.update(options, scalars));
     for (std::size_t i = 0; i < kElements; ++i) {
       wide[i].step(double{state.gradient.elements()[i]} * scalars.gradient_scale, options, scalars);
       largest = std::max(largest, std::abs(wide[i].p));
@@ -121,11 +131,11 @@ TEST_P(AdamWAgainstFp64, StaysWithinTheBoundFor100Steps) {
 INSTANTIATE_TEST_SUITE_P(DecayAndClipping, AdamWAgainstFp64, testing::Bool());
 
 TEST(AdamWDeathTest, RefusesViewsOfDifferentLengths) {
-  AdamWState state(8, 0, ParameterKind::kF32);
+  UpdateState state(adamw(), 8, 0, ParameterKind::kF32);
   const StepScalars scalars;
-  ParameterUpdate update = state.update({}, scalars);
+  ParameterUpdate update = state.update(AdamWOptions(), scalars);
   update.slots[1].shape[0] = 7;
-  EXPECT_DEATH(adamw_reference(update), "7 and 8");
+  EXPECT_DEATH(adamw().reference(update), "7 and 8");
 }
 
 }  // namespace

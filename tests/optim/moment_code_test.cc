@@ -132,12 +132,12 @@ TEST(MomentCode, EveryElementAndStepHasAWordOfItsOwn) {
 }
 
 TEST(MomentCode, TheMomentsOfAnElementTakeOtherEndsOfItsWord) {
-  EXPECT_EQ(half_bits_of_moment1(0x12345678), 0x5678U);
-  EXPECT_EQ(half_bits_of_moment2(0x12345678), 0x3456U);
-  EXPECT_EQ(dropped_bits_of_moment1(0xffffe000), 0x7ffffU);
-  EXPECT_EQ(dropped_bits_of_moment1(0x00001fff), 0U);
-  EXPECT_EQ(dropped_bits_of_moment2(0x0007ffff), 0x7ffffU);
-  EXPECT_EQ(dropped_bits_of_moment2(0xfff80000), 0U);
+  EXPECT_EQ(half_bits_of_slot(0, 0x12345678), 0x5678U);
+  EXPECT_EQ(half_bits_of_slot(1, 0x12345678), 0x3456U);
+  EXPECT_EQ(dropped_bits_of_slot(0, 0xffffe000), 0x7ffffU);
+  EXPECT_EQ(dropped_bits_of_slot(0, 0x00001fff), 0U);
+  EXPECT_EQ(dropped_bits_of_slot(1, 0x0007ffff), 0x7ffffU);
+  EXPECT_EQ(dropped_bits_of_slot(1, 0xfff80000), 0U);
 }
 
 }  // namespace

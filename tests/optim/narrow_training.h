@@ -8,16 +8,14 @@
 #include <iterator>
 #include <random>
 #include <span>
+#include <string>
 #include <vector>
 
-#include "optim/adamw.h"
-#include "optim/adamw_element.h"
+#include "optim/update_state.h"
+#include "tests/optim/rule_state.h"
 
-// AdamW with moments in 16 and 8 bits, for tests.
+// Updates with slots in 16 and 8 bits, for tests.
 namespace terrace::test {
-
-inline constexpr AdamWOptions kNarrowOptions = {
-    .beta1 = 0.9F, .beta2 = 0.95F, .epsilon = 1e-8F, .weight_decay = 0.1F};
 
 struct Form {
   const char* name;
@@ -36,14 +34,30 @@ inline constexpr Form kForms[] = {
     {"fp32_int8", {MasterForm::kParameter, SlotForm::kInt8}, DType::kF32},
 };
 
+// The name of a test that is run for every rule and form.
+struct RuleAndFormName {
+  template <typename Param>
+  std::string operator()(const Param& param) const {
+    const auto& [rule, form] = param.param;
+    return std::string(rule->name) + "_" + form.name;
+  }
+};
+
 // Parameters and state that start from zeros, and gradients of a step.
 struct Training {
-  Training(const Form& form, std::int64_t elements)
-      : form(form),
+  Training(const UpdateRule& rule, const Form& form, std::int64_t elements)
+      : rule(rule),
+        form(form),
         elements(elements),
         gradient(static_cast<std::size_t>(elements)),
         parameter(static_cast<std::size_t>(elements) * size_of(form.parameter)),
-        state(form.format.bytes(elements)) {}
+        state(format().bytes(elements)) {}
+
+  StateFormat format() const {
+    StateFormat format = form.format;
+    format.slot_count = rule.slots.size();
+    return format;
+  }
 
   // Sizes that differ within a block, zeros, whole blocks of zeros, and tiny ones.
   ParameterUpdate step(std::uint32_t number) {
@@ -56,19 +70,19 @@ struct Training {
     }
     scalars.step = number;
     scalars.learning_rate = 1e-2F;
-    scalars.of_rule[0] = static_cast<float>(1 - std::pow(0.9, number));
-    scalars.of_rule[1] = static_cast<float>(1 - std::pow(0.95, number));
+    scalars.of_rule = rule.step_scalars(standard_options(rule), number);
     ParameterUpdate update;
     update.gradient = view(std::span(gradient));
     update.parameter = view(parameter.data(), form.parameter, elements);
-    set_state_views(update, form.format, state.data(), elements);
-    update.options = kNarrowOptions;
+    set_state_views(update, format(), state.data(), elements);
+    update.options = decaying_options(rule);
     update.decayed_elements = elements / 2 + 77;
     update.scalars = &scalars;
     update.rounding = {.seed = 42, .stream = 7, .first_element = 8192};
     return update;
   }
 
+  const UpdateRule& rule;
   Form form;
   std::int64_t elements;
   std::vector<float> gradient;
@@ -89,7 +103,7 @@ inline ParameterUpdate step_to_the_ends_of_the_range(Training& training, std::ui
   return update;
 }
 
-// The update of a training with int8 moments, which have every code in a block, under exponents of
+// The update of a training with int8 slots, which have every code in a block, under exponents of
 // the whole range.
 inline ParameterUpdate step_from_every_code(Training& training) {
   constexpr std::uint8_t kExponents[] = {0, 32, 33, 127, 245, 246};
@@ -98,11 +112,11 @@ inline ParameterUpdate step_from_every_code(Training& training) {
   for (std::int64_t i = 0; i < training.elements; ++i) {
     const std::int64_t block = i / kMomentBlock;
     const std::uint8_t exponent = kExponents[block % std::ssize(kExponents)];
-    codes_of(update.exponents[0])[block] = exponent;
-    codes_of(update.exponents[1])[block] = exponent;
     const auto code = static_cast<std::uint8_t>(exponent == 0 ? 0 : i % kMomentBlock);
-    codes_of(update.slots[0])[i] = code;
-    codes_of(update.slots[1])[i] = code;
+    for (std::size_t s = 0; s < training.rule.slots.size(); ++s) {
+      codes_of(update.exponents.at(s))[block] = exponent;
+      codes_of(update.slots.at(s))[i] = code;
+    }
   }
   return update;
 }

@@ -336,7 +336,7 @@ TEST(TrainConfig, FilesAreRefusedByKey) {
   refused("seed = true", {"run.toml: seed on", "whole number"});
   refused("precision = \"fp23\"", {"run.toml: precision fp23", "fp32"});
   refused("seed = \nmodel", {"run.toml, line 1"});
-  refused("optimizer = \"lion\"", {"run.toml: optimizer lion is not built yet"});
+  refused("optimizer = \"muon\"", {"run.toml: optimizer muon is not built yet"});
   expect_refused({"--config", directory.path("none.toml")}, {"none.toml", "No such file"});
 }
 
@@ -402,8 +402,7 @@ TEST(TrainConfig, ChoicesSuggestTheNearest) {
 }
 
 TEST(TrainConfig, WhatIsNotBuiltSaysSoByFlagAndValue) {
-  const std::vector<std::pair<std::string, std::string>> cases = {{"--optimizer", "lion"},
-                                                                  {"--optimizer", "sgd"},
+  const std::vector<std::pair<std::string, std::string>> cases = {{"--optimizer", "muon"},
                                                                   {"--tokenizer", "tokenizer.json"},
                                                                   {"--data-format", "megatron"},
                                                                   {"--data-format", "jsonl"}};

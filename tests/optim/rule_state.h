@@ -2,29 +2,40 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <iterator>
 #include <random>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/half.h"
-#include "optim/adamw.h"
+#include "optim/update_rule.h"
 
 namespace terrace::test {
 
-// A step in the middle of a training.
-inline constexpr AdamWOptions kAdamWOptions = {
-    .beta1 = 0.9F, .beta2 = 0.95F, .epsilon = 1e-8F, .weight_decay = 0.1F};
-inline constexpr StepScalars kAdamWScalars = {
-    .learning_rate = 3e-3F,
-    .gradient_scale = 0.37F,
-    .of_rule = {0.19F, 0.0975F},
-};
+inline RuleOptions decaying_options(const UpdateRule& rule) {
+  RuleOptions options = standard_options(rule);
+  options.weight_decay = 0.1F;
+  return options;
+}
+
+// Of a run's second update.
+inline StepScalars second_scalars(const UpdateRule& rule) {
+  return {.learning_rate = 3e-3F,
+          .gradient_scale = 0.37F,
+          .of_rule = rule.step_scalars(standard_options(rule), 2),
+          .step = 2};
+}
 
 enum class ParameterKind : std::uint8_t { kBf16, kFp16, kF32, kMaster, kSplit };
+inline constexpr ParameterKind kParameterKinds[] = {ParameterKind::kBf16, ParameterKind::kFp16,
+                                                    ParameterKind::kF32, ParameterKind::kMaster,
+                                                    ParameterKind::kSplit};
 
 // n elements that begin `offset` elements past a 64-byte boundary and end where the memory does.
 template <typename T>
@@ -47,26 +58,28 @@ class OffsetArray {
   std::span<T> elements_;
 };
 
-// What an AdamW update works on.
-struct AdamWState {
-  AdamWState(std::int64_t n, std::int64_t offset, ParameterKind parameter_kind)
-      : gradient(n, offset),
+// What an update by a rule works on, with slots in fp32.
+struct UpdateState {
+  UpdateState(const UpdateRule& of_rule, std::int64_t n, std::int64_t offset,
+              ParameterKind parameter_kind)
+      : rule(of_rule),
+        gradient(n, offset),
         master(n, offset),
-        moment1(n, offset),
-        moment2(n, offset),
+        slots{{{n, offset}, {n, offset}}},
         parameter(n, offset),
         half_parameter(n, offset),
         fp16_parameter(n, offset),
         remainder(n, offset),
         kind(parameter_kind) {}
 
-  ParameterUpdate update(const AdamWOptions& options, const StepScalars& scalars) {
+  ParameterUpdate update(const RuleOptions& options, const StepScalars& scalars) {
     ParameterUpdate update;
     update.gradient = view(gradient.elements());
     update.master =
         kind == ParameterKind::kSplit ? view(remainder.elements()) : view(master.elements());
-    update.slots[0] = view(moment1.elements());
-    update.slots[1] = view(moment2.elements());
+    for (std::size_t s = 0; s < rule.slots.size(); ++s) {
+      update.slots.at(s) = view(slots.at(s).elements());
+    }
     update.parameter = kind == ParameterKind::kMaster ? update.master
                        : kind == ParameterKind::kF32  ? view(parameter.elements())
                        : kind == ParameterKind::kFp16 ? view(fp16_parameter.elements())
@@ -75,8 +88,15 @@ struct AdamWState {
     update.scalars = &scalars;
     return update;
   }
+  // With decaying_options().
+  ParameterUpdate update(const StepScalars& scalars) {
+    return update(decaying_options(rule), scalars);
+  }
 
-  OffsetArray<float> gradient, master, moment1, moment2, parameter;
+  const UpdateRule& rule;
+  OffsetArray<float> gradient, master;
+  std::array<OffsetArray<float>, kMostSlots> slots;  // those past the rule's are left alone
+  OffsetArray<float> parameter;
   OffsetArray<Bf16> half_parameter;
   OffsetArray<Fp16> fp16_parameter;
   OffsetArray<std::int16_t> remainder;
@@ -94,9 +114,9 @@ std::int64_t first_difference(OffsetArray<T>& a, OffsetArray<T>& b) {
   return -1;
 }
 
-// Ordinary training values, and now and then a zero, a denormal, a huge number or a tiny one; the
-// second moment is not negative.
-inline void fill_state(AdamWState& state, unsigned seed) {
+// Ordinary training values, and now and then a zero, a denormal, a huge number or a tiny one; slots
+// without a sign are not negative.
+inline void fill_state(UpdateState& state, unsigned seed) {
   std::mt19937 random(seed);
   const auto unit = [&] { return static_cast<float>(random() >> 8) * 0x1.0p-23F - 1.0F; };
   constexpr float kOdd[] = {0.0F, -0.0F, 1e-45F, -3e-40F, 1e-38F, 1e-30F, 1e15F, -3e18F, 1e25F};
@@ -106,8 +126,11 @@ inline void fill_state(AdamWState& state, unsigned seed) {
   for (std::size_t i = 0; i < state.master.elements().size(); ++i) {
     state.gradient.elements()[i] = draw(0.1F);
     state.master.elements()[i] = draw(1.0F);
-    state.moment1.elements()[i] = draw(0.01F);
-    state.moment2.elements()[i] = std::abs(draw(1e-4F));
+    for (std::size_t s = 0; s < kMostSlots; ++s) {
+      const float number = draw(s == 0 ? 0.01F : 1e-4F);
+      const bool has_sign = s < state.rule.slots.size() && state.rule.slots[s].has_sign;
+      state.slots.at(s).elements()[i] = has_sign ? number : std::abs(number);
+    }
     const SplitFloat parts = split(state.master.elements()[i]);
     state.half_parameter.elements()[i] = parts.high;
     state.remainder.elements()[i] = parts.remainder;
@@ -115,15 +138,34 @@ inline void fill_state(AdamWState& state, unsigned seed) {
   }
 }
 
-inline void expect_same_bits(AdamWState& state, AdamWState& expected) {
+inline void expect_same_bits(UpdateState& state, UpdateState& expected) {
   EXPECT_EQ(first_difference(state.gradient, expected.gradient), -1);
   EXPECT_EQ(first_difference(state.master, expected.master), -1);
-  EXPECT_EQ(first_difference(state.moment1, expected.moment1), -1);
-  EXPECT_EQ(first_difference(state.moment2, expected.moment2), -1);
+  for (std::size_t s = 0; s < kMostSlots; ++s) {
+    EXPECT_EQ(first_difference(state.slots.at(s), expected.slots.at(s)), -1);
+  }
   EXPECT_EQ(first_difference(state.parameter, expected.parameter), -1);
   EXPECT_EQ(first_difference(state.half_parameter, expected.half_parameter), -1);
   EXPECT_EQ(first_difference(state.fp16_parameter, expected.fp16_parameter), -1);
   EXPECT_EQ(first_difference(state.remainder, expected.remainder), -1);
 }
+
+// Names of tests that are run for every rule: alone, and with a ParameterKind and a shape.
+struct RuleName {
+  template <typename Param>
+  std::string operator()(const Param& param) const {
+    return std::string(param.param->name);
+  }
+};
+
+struct ShapeName {
+  template <typename Param>
+  std::string operator()(const Param& param) const {
+    constexpr const char* kKinds[] = {"bf16", "fp16", "fp32", "master", "split"};
+    const auto& [rule, kind, shape] = param.param;
+    return std::string(rule->name) + "_" + kKinds[static_cast<std::size_t>(kind)] + "_" +
+           std::to_string(shape.n) + "_at_" + std::to_string(shape.offset);
+  }
+};
 
 }  // namespace terrace::test

@@ -9,27 +9,52 @@
 #include "base/half.h"
 #include "base/philox.h"
 #include "kernels/shared/block.h"
-#include "optim/adamw.h"
-#include "optim/adamw_element.h"
 #include "optim/moment_code.h"
+#include "optim/reference_update.h"
 
-// AdamW as block kernels (kernels/shared/block.h): the same bits as adamw_reference(). On a GPU the
-// views and the scalars are device memory.
+// Updates by a rule of optim/rules/rules.h as block kernels (kernels/shared/block.h): the same bits
+// as optim/reference_update.h. On a GPU the views and the scalars are device memory.
 namespace terrace::shared {
+
+// Calls body(s) for each of so many slots; s is a constant.
+template <std::size_t Count, typename Body>
+TERRACE_KERNEL inline void for_each_slot(const Body& body) {
+  static_assert(Count <= kMostSlots);
+  if constexpr (Count > 0) body(std::integral_constant<std::size_t, 0>());
+  if constexpr (Count > 1) body(std::integral_constant<std::size_t, 1>());
+}
+
+// Has room for one of each slot.
+template <typename T, std::size_t Count>
+struct PerSlot {
+  T at[Count == 0 ? 1 : Count];
+};
 
 // Eight elements at a time, so that the narrowest of fp32 and 16 bits moves 16 bytes.
 inline constexpr int kUpdatePack = 8;
 
-// How an update's elements are stored. Master: float, or std::int16_t beside a Bf16 parameter.
-template <typename Moment, typename Master, typename Parameter>
-struct AdamWViews {
+// How an update's elements are stored. Slot: float, Bf16 or std::uint8_t. Master: float, or
+// std::int16_t beside a Bf16 parameter.
+template <typename OfRule, typename OfSlots, typename OfMasters, typename OfParameters>
+struct StorageForm {
+  using Rule = OfRule;
+  using Slot = OfSlots;
+  using Master = OfMasters;
+  using Parameter = OfParameters;
+  static constexpr std::size_t kSlots = kSlotCount<Rule>;
+};
+
+template <typename Form>
+struct UpdateViews {
+  using Master = typename Form::Master;
+  using Parameter = typename Form::Parameter;
+
   const float* gradient;
   const Bf16* half_gradient;  // set in place of `gradient` where gradients are bf16
   Master* master;
-  Moment* moment1;
-  Moment* moment2;
+  PerSlot<typename Form::Slot*, Form::kSlots> slots;
   Parameter* parameter;
-  AdamWConstants constants;
+  RuleOptions options;
   std::int64_t elements, decayed_elements;
   const StepScalars* scalars;
   MomentRounding rounding;
@@ -66,21 +91,29 @@ TERRACE_KERNEL Words<T, kUpdatePack> joined(const WordOf& word_of) {
 }
 
 // What an update makes of a thread's elements.
+template <std::size_t Slots>
 struct NextPack {
-  Floats<kUpdatePack> p, m, v;
+  Floats<kUpdatePack> p;
+  PerSlot<Floats<kUpdatePack>, Slots> slots;
 };
 
 // A thread's elements as they were, and as they are loaded until all are on their way: see Words.
-template <typename Moment, typename Master, typename Parameter>
+template <typename Form>
 struct HeldPack {
-  using Views = AdamWViews<Moment, Master, Parameter>;
+  using Rule = typename Form::Rule;
+  using Slot = typename Form::Slot;
+  using Master = typename Form::Master;
+  using Parameter = typename Form::Parameter;
+  using Views = UpdateViews<Form>;
+  using Next = NextPack<Form::kSlots>;
   template <typename T>
   using WordsOf = Words<T, kUpdatePack>;
+  using SlotWords = PerSlot<WordsOf<Slot>, Form::kSlots>;
 
   WordsOf<float> gradient;  // gradients in bf16 take its first half
   WordsOf<Master> master;
   WordsOf<Parameter> parameter;  // beside a split master alone
-  WordsOf<Moment> moment1, moment2;
+  SlotWords slots;
 
   TERRACE_KERNEL void load(const Views& of, std::int64_t first, int count) {
     with_whole_packs<kUpdatePack>(count, of.aligned, [&](int n, bool aligned) {
@@ -95,30 +128,32 @@ struct HeldPack {
       if constexpr (!std::is_same_v<Master, float>) {
         parameter = load_words<Parameter, kUpdatePack>(of.parameter + first, n, aligned);
       }
-      moment1 = load_words<Moment, kUpdatePack>(of.moment1 + first, n, aligned);
-      moment2 = load_words<Moment, kUpdatePack>(of.moment2 + first, n, aligned);
+      for_each_slot<Form::kSlots>([&](auto s) {
+        slots.at[s] = load_words<Slot, kUpdatePack>(of.slots.at[s] + first, n, aligned);
+      });
     });
   }
 
-  // m_of(i), v_of(i): the moments of element i.
-  template <typename FirstMoment, typename SecondMoment>
-  TERRACE_KERNEL NextPack update(const Views& of, const StepScalars& scalars, std::int64_t first,
-                                 const FirstMoment& m_of, const SecondMoment& v_of) const {
-    AdamWFactors factors = adamw_factors(of.constants, scalars, false);
-    float minus_no_decay = factors.minus_decay;
-    float minus_decay = adamw_factors(of.constants, scalars, true).minus_decay;
-    hide_origin(minus_no_decay, minus_decay);
+  // slot_of(s, i): slot s of element i.
+  template <typename SlotOf>
+  TERRACE_KERNEL Next update(const Views& of, const StepScalars& scalars, std::int64_t first,
+                             const SlotOf& slot_of) const {
+    const typename Rule::Factors factors = Rule::factors(of.options, scalars);
+    float no_decay = Rule::decay(scalars, 0.0F);
+    float decay = Rule::decay(scalars, of.options.weight_decay);
+    hide_origin(no_decay, decay);
     const int decayed = of.decayed_from(first);
     const auto gradients = gradients_of(of);
-    NextPack next;
+    Next next;
     TERRACE_UNROLL
     for (int i = 0; i < kUpdatePack; ++i) {
-      factors.minus_decay = i < decayed ? minus_decay : minus_no_decay;
-      const AdamWElement element =
-          adamw_element(factors, gradients.at[i], {exact(i), m_of(i), v_of(i)});
+      ElementOf<Rule> element;
+      element.p = exact(i);
+      for_each_slot<Form::kSlots>([&](auto s) { element.slots[s] = slot_of(s, i); });
+      Rule::update(factors, i < decayed ? decay : no_decay,
+                   gradients.at[i] * scalars.gradient_scale, element);
       next.p.at[i] = element.p;
-      next.m.at[i] = element.m;
-      next.v.at[i] = element.v;
+      for_each_slot<Form::kSlots>([&](auto s) { next.slots.at[s].at[i] = element.slots[s]; });
     }
     return next;
   }
@@ -126,7 +161,7 @@ struct HeldPack {
   // The new values of a pack.
   struct Updated {
     const Floats<kUpdatePack>& exact;  // of masters
-    WordsOf<Moment> moment1, moment2;
+    SlotWords slots;
   };
   TERRACE_KERNEL static void store(const Views& of, std::int64_t first, int count,
                                    const Updated& updated) {
@@ -134,8 +169,8 @@ struct HeldPack {
     with_whole_packs<kUpdatePack>(count, of.aligned, [&](int n, bool aligned) {
       store_words(of.master + first, masters_of(exact), n, aligned);
       store_words(of.parameter + first, parameters_of(exact), n, aligned);
-      store_words(of.moment1 + first, updated.moment1, n, aligned);
-      store_words(of.moment2 + first, updated.moment2, n, aligned);
+      for_each_slot<Form::kSlots>(
+          [&](auto s) { store_words(of.slots.at[s] + first, updated.slots.at[s], n, aligned); });
     });
   }
 
@@ -231,14 +266,14 @@ struct SharedRounding {
   }
 };
 
-// Moments in fp32 or bf16.
-template <typename Moment, typename Master, typename Parameter>
-struct AdamWKernel {
-  using Held = HeldPack<Moment, Master, Parameter>;
-  using MomentWords = typename Held::template WordsOf<Moment>;
-  static constexpr bool kRounds = !std::is_same_v<Moment, float>;
+// Slots in fp32 or bf16.
+template <typename Form>
+struct UpdateKernel {
+  using Held = HeldPack<Form>;
+  using Slot = typename Form::Slot;
+  static constexpr bool kRounds = !std::is_same_v<Slot, float>;
 
-  AdamWViews<Moment, Master, Parameter> of;
+  UpdateViews<Form> of;
 
   template <typename Block>
   TERRACE_KERNEL void operator()(Block& block) const {
@@ -260,27 +295,28 @@ struct AdamWKernel {
       if (count == 0) return;
       if (skips) return of.keep(first, count);
       const Held& before = held[t];
-      const NextPack next = before.update(
-          of, scalars, first, [&](int i) { return before.moment1.value(i); },
-          [&](int i) { return before.moment2.value(i); });
+      const auto next = before.update(of, scalars, first,
+                                      [&](auto s, int i) { return before.slots.at[s].value(i); });
       SharedRounding::Bits random = {};
       if constexpr (kRounds) random = rounding.bits(t);
-      Held::store(
-          of, first, count,
-          {next.p, rounded(next.m, [&](int i) { return half_bits_of_moment1(random.at[i]); }),
-           rounded(next.v, [&](int i) { return half_bits_of_moment2(random.at[i]); })});
+      typename Held::SlotWords slots;
+      for_each_slot<Form::kSlots>([&](auto s) {
+        slots.at[s] =
+            rounded(next.slots.at[s], [&](int i) { return half_bits_of_slot(s, random.at[i]); });
+      });
+      Held::store(of, first, count, {next.p, slots});
     });
   }
 
   template <typename Added>
-  TERRACE_KERNEL static MomentWords rounded(const Floats<kUpdatePack>& moments,
-                                            const Added& added) {
+  TERRACE_KERNEL static Words<Slot, kUpdatePack> rounded(const Floats<kUpdatePack>& slots,
+                                                         const Added& added) {
     if constexpr (kRounds) {
-      return joined<Moment, upper_halves>([&](int i) {
-        return bf16_in_upper_half(std::bit_cast<std::uint32_t>(moments.at[i]), added(i));
+      return joined<Slot, upper_halves>([&](int i) {
+        return bf16_in_upper_half(std::bit_cast<std::uint32_t>(slots.at[i]), added(i));
       });
     } else {
-      return std::bit_cast<MomentWords>(moments);
+      return std::bit_cast<Words<Slot, kUpdatePack>>(slots);
     }
   }
 };
@@ -292,19 +328,21 @@ struct Fp16OfCodes {
 
   std::uint32_t even[kWords], odd[kWords];  // of each four codes, the two at such places
 
-  TERRACE_KERNEL static Fp16OfCodes of_moment1(const Codes& codes) {
-    constexpr std::uint32_t kSizes = (kSignOfCode - 1) * 0x10001U << kShiftToFp16;
-    constexpr std::uint32_t kSigns = 0x80008000U;
-    Fp16OfCodes of = spread(codes, kSizes);
-    TERRACE_UNROLL
-    for (int w = 0; w < kWords; ++w) {
-      of.even[w] |= codes.at[w] << 8 & kSigns;
-      of.odd[w] |= codes.at[w] & kSigns;
+  template <bool HasSign>
+  TERRACE_KERNEL static Fp16OfCodes of_codes(const Codes& codes) {
+    if constexpr (HasSign) {
+      constexpr std::uint32_t kSizes = (kSignOfCode - 1) * 0x10001U << kShiftToFp16;
+      constexpr std::uint32_t kSigns = 0x80008000U;
+      Fp16OfCodes of = spread(codes, kSizes);
+      TERRACE_UNROLL
+      for (int w = 0; w < kWords; ++w) {
+        of.even[w] |= codes.at[w] << 8 & kSigns;
+        of.odd[w] |= codes.at[w] & kSigns;
+      }
+      return of;
+    } else {
+      return spread(codes, 0xffU * 0x10001U << kShiftToFp16);
     }
-    return of;
-  }
-  TERRACE_KERNEL static Fp16OfCodes of_moment2(const Codes& codes) {
-    return spread(codes, 0xffU * 0x10001U << kShiftToFp16);
   }
 
   TERRACE_KERNEL float value(int i) const {
@@ -345,65 +383,71 @@ struct SizeEncoder {
   }
 };
 
-// Moments as codes: a warp for a block of elements, which share exponents.
-template <typename Master, typename Parameter>
-struct CodedAdamWKernel {
-  using Held = HeldPack<std::uint8_t, Master, Parameter>;
-  using Codes = Words<std::uint8_t, kUpdatePack>;
-  struct Exponents {
-    std::uint8_t first, second;
-  };
+// A code of a new slot's number, as encode_slot() gives it.
+template <bool HasSign>
+TERRACE_KERNEL std::uint32_t code_of(const SizeEncoder<kTopExponents[HasSign ? 0 : 1]>& encoder,
+                                     float number, std::uint32_t dropped) {
+  const auto bits = std::bit_cast<std::uint32_t>(number);
+  const std::uint32_t code = encoder.code(number, dropped);
+  if constexpr (HasSign) return code | (bits >> 24 & kSignOfCode);
+  return std::max(code, std::min(bits, 1U));  // what is not zero stays so
+}
 
-  AdamWViews<std::uint8_t, Master, Parameter> of;
-  std::uint8_t* exponents1;
-  std::uint8_t* exponents2;
+// Slots as codes: a warp for a block of elements, which share exponents.
+template <typename Form>
+struct CodedUpdateKernel {
+  using Held = HeldPack<Form>;
+  using Next = typename Held::Next;
+  using Codes = Words<std::uint8_t, kUpdatePack>;
+  using Exponents = PerSlot<std::uint8_t, Form::kSlots>;
+  template <std::size_t Slot>
+  static constexpr bool kHasSign = Form::Rule::kSlots[Slot].has_sign;
+  template <std::size_t Slot>
+  static constexpr std::uint32_t kTop = kTopExponents[kHasSign<Slot> ? 0 : 1];
+
+  UpdateViews<Form> of;
+  PerSlot<std::uint8_t*, Form::kSlots> all_exponents;
 
   // As bits of fp32 without a sign.
-  TERRACE_KERNEL static std::uint32_t largest_size(const Floats<kUpdatePack>& moments) {
+  TERRACE_KERNEL static std::uint32_t largest_size(const Floats<kUpdatePack>& slots) {
     std::uint32_t largest = 0;
     TERRACE_UNROLL
     for (int i = 0; i < kUpdatePack; ++i) {
-      const std::uint32_t size = std::bit_cast<std::uint32_t>(moments.at[i]) & 0x7fffffffU;
+      const std::uint32_t size = std::bit_cast<std::uint32_t>(slots.at[i]) & 0x7fffffffU;
       largest = largest < size ? size : largest;
     }
     return largest;
   }
 
-  TERRACE_KERNEL NextPack update(std::int64_t first, const StepScalars& scalars, const Held& before,
-                                 const Exponents& exponents) const {
-    const float scale1 = scale_of_codes<kTopExponents[0]>(exponents.first);
-    const float scale2 = scale_of_codes<kTopExponents[1]>(exponents.second);
-    const auto m = Fp16OfCodes::of_moment1(before.moment1);
-    const auto v = Fp16OfCodes::of_moment2(before.moment2);
-    return before.update(
-        of, scalars, first, [&](int i) { return m.value(i) * scale1; },
-        [&](int i) { return v.value(i) * scale2; });
+  TERRACE_KERNEL Next update(std::int64_t first, const StepScalars& scalars, const Held& before,
+                             const Exponents& exponents) const {
+    PerSlot<float, Form::kSlots> scales;
+    PerSlot<Fp16OfCodes, Form::kSlots> fp16;
+    for_each_slot<Form::kSlots>([&](auto s) {
+      scales.at[s] = scale_of_codes<kTop<s>>(exponents.at[s]);
+      fp16.at[s] = Fp16OfCodes::template of_codes<kHasSign<s>>(before.slots.at[s]);
+    });
+    return before.update(of, scalars, first,
+                         [&](auto s, int i) { return fp16.at[s].value(i) * scales.at[s]; });
   }
 
-  TERRACE_KERNEL void store(std::int64_t first, const NextPack& next, const Exponents& exponents,
+  TERRACE_KERNEL void store(std::int64_t first, const Next& next, const Exponents& exponents,
                             const SharedRounding::Bits& random) const {
-    const SizeEncoder<kTopExponents[0]> encoder1(exponents.first);
-    const SizeEncoder<kTopExponents[1]> encoder2(exponents.second);
-    Codes m = {};
-    Codes v = {};
-    TERRACE_UNROLL
-    for (int i = 0; i < kUpdatePack; ++i) {
-      const int shift = i % Codes::kOfWord * 8;
-      const auto bits1 = std::bit_cast<std::uint32_t>(next.m.at[i]);
-      const auto bits2 = std::bit_cast<std::uint32_t>(next.v.at[i]);
-      const std::uint32_t code1 =
-          encoder1.code(next.m.at[i], dropped_bits_of_moment1(random.at[i])) |
-          (bits1 >> 24 & kSignOfCode);
-      // What is not zero stays so, as encode_moment2() has it.
-      const std::uint32_t code2 = std::max(
-          encoder2.code(next.v.at[i], dropped_bits_of_moment2(random.at[i])), std::min(bits2, 1U));
-      m.at[i / Codes::kOfWord] |= code1 << shift;
-      v.at[i / Codes::kOfWord] |= code2 << shift;
-    }
-    Held::store(of, first, kUpdatePack, {next.p, m, v});
+    typename Held::SlotWords codes;
+    for_each_slot<Form::kSlots>([&](auto s) {
+      const SizeEncoder<kTop<s>> encoder(exponents.at[s]);
+      codes.at[s] = {};
+      TERRACE_UNROLL
+      for (int i = 0; i < kUpdatePack; ++i) {
+        const std::uint32_t dropped = dropped_bits_of_slot(s, random.at[i]);
+        const std::uint32_t code = code_of<kHasSign<s>>(encoder, next.slots.at[s].at[i], dropped);
+        codes.at[s].at[i / Codes::kOfWord] |= code << (i % Codes::kOfWord * 8);
+      }
+    });
+    Held::store(of, first, kUpdatePack, {next.p, codes});
     if (first % kMomentBlock != 0) return;
-    exponents1[first / kMomentBlock] = exponents.first;
-    exponents2[first / kMomentBlock] = exponents.second;
+    for_each_slot<Form::kSlots>(
+        [&](auto s) { all_exponents.at[s][first / kMomentBlock] = exponents.at[s]; });
   }
 
   template <typename Block>
@@ -412,9 +456,8 @@ struct CodedAdamWKernel {
     const SharedRounding rounding{reinterpret_cast<std::uint32_t*>(block.shared_memory())};
     typename Block::template PerThread<Held> held;
     typename Block::template PerThread<Exponents> exponents;
-    typename Block::template PerThread<NextPack> next;
-    typename Block::template PerThread<std::uint32_t> sizes1;
-    typename Block::template PerThread<std::uint32_t> sizes2;
+    typename Block::template PerThread<Next> next;
+    PerSlot<typename Block::template PerThread<std::uint32_t>, Form::kSlots> sizes;
     block.for_each_thread([&](int t) {
       const std::int64_t first = SharedRounding::first_of(block.index(), t);
       if (first >= of.elements) {  // nor has any other thread of its warp
@@ -422,7 +465,8 @@ struct CodedAdamWKernel {
         exponents[t] = {};
         return;
       }
-      exponents[t] = {exponents1[first / kMomentBlock], exponents2[first / kMomentBlock]};
+      for_each_slot<Form::kSlots>(
+          [&](auto s) { exponents[t].at[s] = all_exponents.at[s][first / kMomentBlock]; });
       held[t].load(of, first, kUpdatePack);
     });
     const StepScalars scalars = *of.scalars;
@@ -437,69 +481,80 @@ struct CodedAdamWKernel {
     block.for_each_thread([&](int t) {
       const std::int64_t first = SharedRounding::first_of(block.index(), t);
       next[t] = update(first, scalars, held[t], exponents[t]);
-      sizes1[t] = largest_size(next[t].m);
-      sizes2[t] = largest_size(next[t].v);
+      for_each_slot<Form::kSlots>(
+          [&](auto s) { sizes.at[s][t] = largest_size(next[t].slots.at[s]); });
     });
-    block.warp_max(sizes1);
-    block.warp_max(sizes2);
+    for_each_slot<Form::kSlots>([&](auto s) { block.warp_max(sizes.at[s]); });
     block.for_each_thread([&](int t) {
       const std::int64_t first = SharedRounding::first_of(block.index(), t);
       if (first >= of.elements) return;
-      store(first, next[t], {block_exponent(sizes1[t]), block_exponent(sizes2[t])},
-            rounding.bits(t));
+      Exponents common;
+      for_each_slot<Form::kSlots>([&](auto s) { common.at[s] = block_exponent(sizes.at[s][t]); });
+      store(first, next[t], common, rounding.bits(t));
     });
   }
 };
 
-template <typename Moment, typename Master, typename Parameter, typename Launcher>
-void adamw_of(Launcher& launcher, const ParameterUpdate& update) {
+inline bool may_load_packs(const ParameterUpdate& update) {
+  return may_load_packs({update.gradient.data, update.master.data, update.slots[0].data,
+                         update.slots[1].data, update.parameter.data},
+                        0);
+}
+
+template <typename Form, typename Launcher>
+void update_in_form(Launcher& launcher, const ParameterUpdate& update) {
   const bool is_half = update.gradient.dtype == DType::kBF16;
-  const AdamWViews<Moment, Master, Parameter> views{
-      .gradient = is_half ? nullptr : update.gradient.as<float>(),
-      .half_gradient = is_half ? update.gradient.as<Bf16>() : nullptr,
-      .master = update.master.as<Master>(),
-      .moment1 = reinterpret_cast<Moment*>(update.slots[0].data),
-      .moment2 = reinterpret_cast<Moment*>(update.slots[1].data),
-      .parameter = update.parameter.as<Parameter>(),
-      .constants = adamw_constants(update.options),
-      .elements = update.gradient.elements(),
-      .decayed_elements = update.decayed_elements,
-      .scalars = update.scalars,
-      .rounding = update.rounding,
-      .aligned = may_load_packs({update.gradient.data, update.master.data, update.slots[0].data,
-                                 update.slots[1].data, update.parameter.data},
-                                0)};
+  UpdateViews<Form> views{.gradient = is_half ? nullptr : update.gradient.as<float>(),
+                          .half_gradient = is_half ? update.gradient.as<Bf16>() : nullptr,
+                          .master = update.master.as<typename Form::Master>(),
+                          .slots = {},
+                          .parameter = update.parameter.as<typename Form::Parameter>(),
+                          .options = update.options,
+                          .elements = update.gradient.elements(),
+                          .decayed_elements = update.decayed_elements,
+                          .scalars = update.scalars,
+                          .rounding = update.rounding,
+                          .aligned = may_load_packs(update)};
+  for (std::size_t s = 0; s < Form::kSlots; ++s) {
+    views.slots.at[s] = reinterpret_cast<typename Form::Slot*>(update.slots.at(s).data);
+  }
   constexpr int kThreads = SharedRounding::kThreads;
+  constexpr std::size_t kBytes = SharedRounding::kBytes;
   const std::int64_t blocks = divide_up(views.elements, SharedRounding::kElements);
-  if constexpr (std::is_same_v<Moment, std::uint8_t>) {
-    const CodedAdamWKernel<Master, Parameter> kernel{views, codes_of(update.exponents[0]),
-                                                     codes_of(update.exponents[1])};
-    launcher.template launch<kThreads>("adamw", kernel, blocks, SharedRounding::kBytes);
+  if constexpr (std::is_same_v<typename Form::Slot, std::uint8_t>) {
+    CodedUpdateKernel<Form> kernel{views, {}};
+    for (std::size_t s = 0; s < Form::kSlots; ++s) {
+      kernel.all_exponents.at[s] = codes_of(update.exponents.at(s));
+    }
+    launcher.template launch<kThreads>(Form::Rule::kName, kernel, blocks, kBytes);
   } else {
-    const AdamWKernel<Moment, Master, Parameter> kernel{views};
-    launcher.template launch<kThreads>("adamw", kernel, blocks, SharedRounding::kBytes);
+    const UpdateKernel<Form> kernel{views};
+    launcher.template launch<kThreads>(Form::Rule::kName, kernel, blocks, kBytes);
   }
 }
 
-template <typename Moment, typename Launcher>
-void adamw_with_moments(Launcher& launcher, const ParameterUpdate& update) {
+template <typename Rule, typename Slot, typename Launcher>
+void update_with_slots(Launcher& launcher, const ParameterUpdate& update) {
   if (update.master.dtype == DType::kI16) {
-    adamw_of<Moment, std::int16_t, Bf16>(launcher, update);
+    update_in_form<StorageForm<Rule, Slot, std::int16_t, Bf16>>(launcher, update);
   } else if (update.parameter.dtype == DType::kBF16) {
-    adamw_of<Moment, float, Bf16>(launcher, update);
+    update_in_form<StorageForm<Rule, Slot, float, Bf16>>(launcher, update);
   } else if (update.parameter.dtype == DType::kF16) {
-    adamw_of<Moment, float, Fp16>(launcher, update);
+    update_in_form<StorageForm<Rule, Slot, float, Fp16>>(launcher, update);
   } else {
-    adamw_of<Moment, float, float>(launcher, update);
+    update_in_form<StorageForm<Rule, Slot, float, float>>(launcher, update);
   }
 }
 
-template <typename Launcher>
-void adamw(Launcher& launcher, const ParameterUpdate& update) {
-  check_adamw_update(update);
-  if (update.slots[0].dtype == DType::kF32) return adamw_with_moments<float>(launcher, update);
-  if (update.slots[0].dtype == DType::kBF16) return adamw_with_moments<Bf16>(launcher, update);
-  adamw_with_moments<std::uint8_t>(launcher, update);
+template <typename Rule, typename Launcher>
+void update(Launcher& launcher, const ParameterUpdate& update) {
+  check_update(update, kSlotCount<Rule>);
+  const DType slots = slot_type(update, kSlotCount<Rule>);
+  if constexpr (kSlotCount<Rule> > 0) {
+    if (slots == DType::kBF16) return update_with_slots<Rule, Bf16>(launcher, update);
+    if (slots == DType::kU8) return update_with_slots<Rule, std::uint8_t>(launcher, update);
+  }
+  update_with_slots<Rule, float>(launcher, update);
 }
 
 }  // namespace terrace::shared

@@ -1,0 +1,13 @@
+#pragma once
+
+#include "kernels/kernel_context.h"
+#include "optim/update_rule.h"
+
+namespace terrace {
+
+// update_cuda() by the rule of this type (optim/rules/rules.h). Each rule's source in this folder
+// instantiates it.
+template <typename Rule>
+void rule_cuda(const KernelContext& context, const ParameterUpdate& update);
+
+}  // namespace terrace

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <math.h>
+
+#include <cstddef>
+
+#include "base/half.h"
+
+// What the texts in optim/rules are written in, for a rule that updates one element: the reference,
+// and a thread of a GPU. optim/cpu/rule_number.inl has the same names for vectors of elements.
+
+// Begins each function of a rule's text that an update calls.
+#define TERRACE_RULE_FUNCTION TERRACE_HOST_DEVICE inline __attribute__((always_inline))
+
+namespace terrace::rules {
+
+using Number = float;
+
+TERRACE_HOST_DEVICE inline Number number(float value) { return value; }
+// a * b + c, rounded once.
+TERRACE_HOST_DEVICE inline Number fused(Number a, Number b, Number c) { return ::fmaf(a, b, c); }
+TERRACE_HOST_DEVICE inline Number square_root(Number x) { return ::sqrtf(x); }
+// 1 or -1; of zeros and NaN, themselves.
+TERRACE_HOST_DEVICE inline Number sign(Number x) {
+  return ::fabsf(x) > 0.0F ? ::copysignf(1.0F, x) : x;
+}
+
+// The exact parameter of an element, and its slots as numbers.
+template <std::size_t Slots>
+struct Element {
+  Number p;
+  Number slots[Slots == 0 ? 1 : Slots];
+};
+
+}  // namespace terrace::rules
