@@ -17,7 +17,7 @@ constexpr Lane kLinks[] = {Lane::kUpload,     Lane::kDownload, Lane::kRead, Lane
                            Lane::kCollective, Lane::kTensor,   Lane::kSend, Lane::kSendBack};
 
 std::string count_homes(std::span<const UnitHomes> units, const char* what,
-                        Tier UnitHomes::* state) {
+                        Tier UnitHomes::*state) {
   std::array<int, kTierCount> counts{};
   for (const UnitHomes& homes : units) ++counts.at(static_cast<std::size_t>(homes.*state));
   std::string text = fmt::format("  {:<16}", what);
@@ -43,20 +43,6 @@ std::string count_updates(const StepModel& model, const StepPolicy& policy) {
   if (streamed != 0) text += fmt::format(", the state of {} streamed through it", streamed);
   if (on_host != 0) text += fmt::format("{} {} units on host", on_device != 0 ? "," : "", on_host);
   return text + '\n';
-}
-
-std::string describe_parameters(const ModelConfig& config) {
-  std::int64_t trained = 0;
-  const std::vector<UnitLayout> layout = parameter_layout(config);
-  for (const UnitLayout& unit : layout) {
-    for (const ParameterTensor& tensor : unit.tensors) {
-      if (tensor.trainable) trained += tensor.elements();
-    }
-  }
-  const std::int64_t all = parameter_count(layout);
-  std::string text = fmt::format("{} parameters in {} units", all, layout.size());
-  if (trained != all) text += fmt::format(", {} of them trained", trained);
-  return text;
 }
 
 // What a parameter that trains takes of each state on a rank between steps, padding aside.
@@ -160,7 +146,6 @@ std::string describe_plan(const EngineOptions& options, const EnginePlan& plan) 
   std::vector<UnitHomes> units;
   std::vector<UnitHomes> trained;
   std::vector<UnitHomes> blocks;
-  std::vector<UnitHomes> trained;
   for (std::int32_t u = 0; u <= plan.model.head(); ++u) {
     if (!plan.model.has_unit(u)) continue;
     UnitHomes homes = policy.homes.at(static_cast<std::size_t>(u));
@@ -172,12 +157,13 @@ std::string describe_plan(const EngineOptions& options, const EnginePlan& plan) 
   const auto recomputed = std::count_if(blocks.begin(), blocks.end(),
                                         [](const UnitHomes& homes) { return homes.recompute; });
   std::string text = fmt::format(
-      "{}: {}, {}\n"
+      "{}: {} parameters in {} units, {}\n"
       "a step: {} micro-batches of {} x {} tokens, {}\n"
       "program: {} ops, {} buffers, about {} beside the budgets, {} of {} blocks recomputed, "
       "lookahead {}\n",
-      options.model.name, describe_parameters(options.model), name_of(options.compute_type),
-      policy.micro_batches, options.batch.sequences, options.batch.positions,
+      options.model.name, parameter_count(parameter_layout(options.model)), policy.homes.size(),
+      name_of(options.compute_type), policy.micro_batches, options.batch.sequences,
+      options.batch.positions,
       policy.order == MicroBatchOrder::kLayerMajor ? "layer-major" : "micro-batch-major",
       program.ops.size(), program.buffers.size(), format_size(engine_memory(plan).program_bytes),
       recomputed, blocks.size(), policy.lookahead);
