@@ -34,7 +34,7 @@ inline std::vector<float> read_state(Engine& engine, const EngineOptions& option
     return all;
   }
   for (const UnitLayout& unit : layout) {
-    for (const StateField field : kStateFields) {
+    for (const StateField field : state_fields(options.optimizer.rule->slots.size())) {
       std::vector<float> values(static_cast<std::size_t>(unit.elements));
       state.read(field, static_cast<std::int32_t>(unit.index), 0, values);
       all.insert(all.end(), values.begin(), values.end());

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "tests/runtime/engine/ranks_fixture.h"
+#include "tests/runtime/engine/resumed_ranks.h"
 
 // Tensor-parallel ranks as threads: they train as one rank does, within a bound; on one mesh
 // nothing changes bits; and what they leave is the state of one rank.
@@ -26,30 +27,6 @@ EngineOptions options_for(std::string_view family, bool tied, DType type, bool o
   return options;
 }
 
-using RankBody = std::function<void(Engine& engine, const EngineOptions& own, Communicator& world)>;
-using PlanChange = std::function<void(EnginePlan& plan)>;
-
-// Calls `body` on a thread per rank, with an engine whose plan `change` has had.
-void on_ranks(
-    const EngineOptions& options, const MeshShape& shape, std::int32_t stage, const RankBody& body,
-    const PlanChange& change = [](EnginePlan&) {}) {
-  auto worlds = make_thread_communicators(shape.ranks(), "world");
-  EngineOptions of_stage = options;
-  of_stage.zero_stage = stage;
-  std::vector<std::jthread> threads;
-  for (std::size_t r = 0; r < worlds.size(); ++r) {
-    threads.emplace_back([&, r] {
-      as_rank(*worlds[r], of_stage, shape, [&](const EngineOptions& own) {
-        EnginePlan plan = plan_engine(own);
-        change(plan);
-        SilentLog log;
-        Engine engine(own, plan, log);
-        body(engine, own, *worlds[r]);
-      });
-    });
-  }
-}
-
 // The curve of the first rank, from random parameters.
 Curve curve_of(
     const EngineOptions& options, const MeshShape& shape, std::int64_t steps,
@@ -63,21 +40,6 @@ Curve curve_of(
   };
   on_ranks(options, shape, 0, body, change);
   return curve;
-}
-
-// The largest differences of losses and norms, relative.
-struct Distance {
-  double loss = 0;
-  double norm = 0;
-};
-
-Distance distance(const Curve& a, const Curve& b) {
-  Distance most;
-  for (std::size_t i = 0; i < a.losses.size(); ++i) {
-    most.loss = std::max(most.loss, std::abs(a.losses[i] / b.losses[i] - 1));
-    most.norm = std::max(most.norm, std::abs(a.norms[i] / b.norms[i] - 1));
-  }
-  return most;
 }
 
 Curve first_step(const Curve& curve) { return {{curve.losses.front()}, {curve.norms.front()}}; }
@@ -232,51 +194,6 @@ TEST(TensorMesh, GradientOptionsAndPiecesHaveBitsOfTheirOwn) {
   EXPECT_EQ(train_ranks(options, shape, 3).state, reduced.state);
   EXPECT_LT(distance(reduced.curves[0], plain.curves[0]).loss, 1e-3);
   EXPECT_LT(distance(narrow.curves[0], plain.curves[0]).loss, 1e-3);
-}
-
-// What read_state() has read.
-class ReadState final : public StateSource {
- public:
-  ReadState(const std::vector<float>& values, const ModelConfig& model) : values_(values) {
-    for (const UnitLayout& unit : parameter_layout(model)) {
-      begins_.push_back(end_);
-      end_ += std::size(kStateFields) * static_cast<std::size_t>(unit.elements);
-    }
-  }
-  void read(StateField field, const UnitLayout& unit, std::int64_t begin,
-            std::span<float> out) const override {
-    const auto first = begins_.at(static_cast<std::size_t>(unit.index)) +
-                       static_cast<std::size_t>(field) * static_cast<std::size_t>(unit.elements);
-    for (std::size_t i = 0; i < out.size(); ++i) {
-      const auto at = static_cast<std::size_t>(begin) + i;
-      const bool is_there = at < static_cast<std::size_t>(unit.elements);
-      out[i] = is_there ? values_.at(first + at) : 0.0F;
-    }
-  }
-
- private:
-  const std::vector<float>& values_;
-  std::vector<std::size_t> begins_;
-  std::size_t end_ = 0;
-};
-
-struct Resumed {
-  std::vector<float> state;  // right after it was filled in
-  Curve curve;
-};
-
-Resumed resume(const EngineOptions& options, const MeshShape& shape, std::int32_t stage,
-               const std::vector<float>& from) {
-  Resumed resumed;
-  on_ranks(options, shape, stage,
-           [&](Engine& engine, const EngineOptions& own, Communicator& world) {
-             engine.fill_state(ReadState(from, options.model));
-             const std::vector<float> state = read_state(engine, own, world);
-             TrainedRun run;
-             train_steps(engine, own, kSteps + 1, kSteps + 4, run);
-             if (world.rank() == 0) resumed = {state, run.curve};
-           });
-  return resumed;
 }
 
 // Eight ranks, all kinds of parallelism at once; the state goes on any mesh. Four samples a step.

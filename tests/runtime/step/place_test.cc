@@ -8,7 +8,7 @@
 #include "runtime/step/place.h"
 #include "runtime/step/residency.h"
 #include "runtime/step/schedule.h"
-#include "tests/runtime/step_fixture.h"
+#include "tests/runtime/step/step_fixture.h"
 
 namespace terrace {
 namespace {
