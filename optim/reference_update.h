@@ -26,8 +26,9 @@ void update_element(const ParameterUpdate& update, std::int64_t i, ElementOf<Rul
   const StepScalars& scalars = *update.scalars;
   const float weight_decay = i < update.decayed_elements ? update.options.weight_decay : 0.0F;
   element.p = exact_parameter(update, i);
-  Rule::update(Rule::factors(update.options, scalars), Rule::decay(scalars, weight_decay),
-               gradient_of(update, i) * scalars.gradient_scale, element);
+  Rule::update(Rule::factors(Rule::constants(update.options), scalars),
+               Rule::decay(scalars, weight_decay), gradient_of(update, i) * scalars.gradient_scale,
+               element);
   set_exact_parameter(update, i, element.p);
 }
 

@@ -2,9 +2,11 @@
 
 #include <math.h>
 
+#include <array>
 #include <cstddef>
 
 #include "base/half.h"
+#include "optim/update_rule.h"
 
 // What the texts in optim/rules are written in, for a rule that updates one element: the reference,
 // and a thread of a GPU. optim/cpu/rule_number.inl has the same names for vectors of elements.
@@ -12,7 +14,12 @@
 // Begins each function of a rule's text that an update calls.
 #define TERRACE_RULE_FUNCTION TERRACE_HOST_DEVICE inline __attribute__((always_inline))
 
-namespace terrace::rules {
+namespace terrace {
+
+// What a rule makes of its hyperparameters once, on the host.
+using RuleConstants = std::array<float, kMostHyperparameters>;
+
+namespace rules {
 
 using Number = float;
 
@@ -32,4 +39,5 @@ struct Element {
   Number slots[Slots == 0 ? 1 : Slots];
 };
 
-}  // namespace terrace::rules
+}  // namespace rules
+}  // namespace terrace

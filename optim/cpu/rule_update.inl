@@ -36,7 +36,7 @@ struct RangeFactors {
   HWY_INLINE RangeFactors(const ParameterUpdate& op, bool decays)
       : gradient_scale(number(op.scalars->gradient_scale)),
         decay(number(Rule::decay(*op.scalars, decays ? op.options.weight_decay : 0.0F))),
-        of_rule(Rule::factors(op.options, *op.scalars)) {}
+        of_rule(Rule::factors(Rule::constants(op.options), *op.scalars)) {}
 
   Number gradient_scale, decay;
   typename Rule::Factors of_rule;

@@ -27,6 +27,11 @@ struct AdamW {
             static_cast<float>(1.0 - std::pow(options.values[1], n))};
   }
 
+  static RuleConstants constants(const RuleOptions& options) {
+    const auto& [beta1, beta2, epsilon, none] = options.values;
+    return {1.0F - beta1, 1.0F - beta2, epsilon};
+  }
+
   struct Factors {
     Number one_minus_beta1, one_minus_beta2;
     Number unbias_1, unbias_2;  // 1 / bias correction
@@ -34,14 +39,13 @@ struct AdamW {
     Number minus_rate;  // -learning_rate
   };
 
-  TERRACE_RULE_FUNCTION static Factors factors(const RuleOptions& options,
+  TERRACE_RULE_FUNCTION static Factors factors(const RuleConstants& constants,
                                                const StepScalars& scalars) {
-    const auto& [beta1, beta2, epsilon, none] = options.values;
-    return {.one_minus_beta1 = number(1.0F - beta1),
-            .one_minus_beta2 = number(1.0F - beta2),
+    return {.one_minus_beta1 = number(constants[0]),
+            .one_minus_beta2 = number(constants[1]),
             .unbias_1 = number(1.0F / scalars.of_rule[0]),
             .unbias_2 = number(1.0F / scalars.of_rule[1]),
-            .epsilon = number(epsilon),
+            .epsilon = number(constants[2]),
             .minus_rate = number(-scalars.learning_rate)};
   }
 

@@ -20,15 +20,19 @@ struct Lion {
     return {};
   }
 
+  static RuleConstants constants(const RuleOptions& options) {
+    return {1.0F - options.values[0], 1.0F - options.values[1]};
+  }
+
   struct Factors {
     Number one_minus_beta1, one_minus_beta2;
     Number minus_rate;  // -learning_rate
   };
 
-  TERRACE_RULE_FUNCTION static Factors factors(const RuleOptions& options,
+  TERRACE_RULE_FUNCTION static Factors factors(const RuleConstants& constants,
                                                const StepScalars& scalars) {
-    return {.one_minus_beta1 = number(1.0F - options.values[0]),
-            .one_minus_beta2 = number(1.0F - options.values[1]),
+    return {.one_minus_beta1 = number(constants[0]),
+            .one_minus_beta2 = number(constants[1]),
             .minus_rate = number(-scalars.learning_rate)};
   }
 

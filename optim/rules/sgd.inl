@@ -17,14 +17,16 @@ struct Sgd {
     return {};
   }
 
+  static RuleConstants constants(const RuleOptions& options) { return options.values; }
+
   struct Factors {
     Number momentum;
     Number minus_rate;  // -learning_rate
   };
 
-  TERRACE_RULE_FUNCTION static Factors factors(const RuleOptions& options,
+  TERRACE_RULE_FUNCTION static Factors factors(const RuleConstants& constants,
                                                const StepScalars& scalars) {
-    return {.momentum = number(options.values[0]), .minus_rate = number(-scalars.learning_rate)};
+    return {.momentum = number(constants[0]), .minus_rate = number(-scalars.learning_rate)};
   }
 
   TERRACE_RULE_FUNCTION static float decay(const StepScalars& /*scalars*/, float weight_decay) {

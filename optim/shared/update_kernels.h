@@ -54,7 +54,8 @@ struct UpdateViews {
   Master* master;
   PerSlot<typename Form::Slot*, Form::kSlots> slots;
   Parameter* parameter;
-  RuleOptions options;
+  RuleConstants constants;
+  float weight_decay;
   std::int64_t elements, decayed_elements;
   const StepScalars* scalars;
   MomentRounding rounding;
@@ -138,9 +139,9 @@ struct HeldPack {
   template <typename SlotOf>
   TERRACE_KERNEL Next update(const Views& of, const StepScalars& scalars, std::int64_t first,
                              const SlotOf& slot_of) const {
-    const typename Rule::Factors factors = Rule::factors(of.options, scalars);
+    const typename Rule::Factors factors = Rule::factors(of.constants, scalars);
     float no_decay = Rule::decay(scalars, 0.0F);
-    float decay = Rule::decay(scalars, of.options.weight_decay);
+    float decay = Rule::decay(scalars, of.weight_decay);
     hide_origin(no_decay, decay);
     const int decayed = of.decayed_from(first);
     const auto gradients = gradients_of(of);
@@ -509,7 +510,8 @@ void update_in_form(Launcher& launcher, const ParameterUpdate& update) {
                           .master = update.master.as<typename Form::Master>(),
                           .slots = {},
                           .parameter = update.parameter.as<typename Form::Parameter>(),
-                          .options = update.options,
+                          .constants = Form::Rule::constants(update.options),
+                          .weight_decay = update.options.weight_decay,
                           .elements = update.gradient.elements(),
                           .decayed_elements = update.decayed_elements,
                           .scalars = update.scalars,
