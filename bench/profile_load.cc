@@ -133,6 +133,8 @@ OpsAlone::OpsAlone(EngineOptions engine)
   input_.tokens = std::as_bytes(std::span(tokens_));
   input_.target_tokens = static_cast<std::int64_t>(tokens_.size() / 2);
   input_.scalars.learning_rate = 1e-5F;
+  const OptimizerOptions& optimizer = options_.optimizer;
+  input_.scalars.of_rule = optimizer.rule->step_scalars(optimizer.numbers, 1);
   run_all(Part::kPrologue, nullptr);
 }
 

@@ -114,7 +114,10 @@ class UpdateAlone {
  public:
   UpdateAlone(std::int64_t elements, int threads)
       : workers_(threads), memory_(workers_), context_(memory_.context(0)) {
+    const UpdateRule& rule = update_rule<rules::AdamW>();
+    update_.options = standard_options(rule);
     scalars_.learning_rate = 1e-5F;
+    scalars_.of_rule = rule.step_scalars(update_.options, 10);
     update_.gradient = memory_.tensor(DType::kF32, elements);
     update_.master = memory_.tensor(DType::kF32, elements);
     update_.slots[0] = memory_.tensor(DType::kF32, elements);
