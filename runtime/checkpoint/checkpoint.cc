@@ -234,19 +234,20 @@ std::string write_checkpoint(const std::string& run_dir, const CheckpointProgres
   if (!progress.arithmetic.empty()) manifest["arithmetic"] = progress.arithmetic;
   if (progress.data_hash) manifest[kDataHash] = to_hex(*progress.data_hash);
   if (progress.loaded_types) manifest["loaded_types"] = listed(*progress.loaded_types);
-  if (progress.frozen) manifest[kFrozen] = to_json(*progress.frozen);
+  if (progress.frozen) manifest[kFrozen] = json::parse(to_json(*progress.frozen));
   for (const UnitLayout& unit : model.layout) {
     if (!unit.trains()) continue;
     for (const StateField field : state_fields(model.rule.slots.size())) {
       const std::string name = file_name(field, unit, model.rule);
       const FileHashes hashes = write_unit(path_in(path, name), field, unit, fetch, disk);
-      manifest["files"].push_back(to_json(ListedFile{name, hashes}));
+      manifest["files"].push_back(json::parse(to_json(ListedFile{name, hashes})));
     }
   }
   const std::string config_text = config_json_to_save(model.config);
   write_durable_file(path_in(path, kConfig), config_text, disk);
   const auto text = std::as_bytes(std::span(config_text));
-  manifest["files"].push_back(to_json(ListedFile{kConfig, {text.size(), hash_bytes(text), {}}}));
+  manifest["files"].push_back(
+      json::parse(to_json(ListedFile{kConfig, {text.size(), hash_bytes(text), {}}})));
   manifest[kHash] = hash_of(manifest);
   write_durable_file(path_in(path, kManifest), manifest.dump(1) + "\n", disk);
   const std::string old_path = final_path + ".old";
@@ -338,12 +339,12 @@ Checkpoint::Checkpoint(const std::string& directory, FileSystem& disk)
       progress_.loaded_types = parse_weight_types(manifest.at("loaded_types"));
     }
     if (manifest.contains(kFrozen)) {
-      progress_.frozen = parse_frozen_reference(manifest.at(kFrozen));
+      progress_.frozen = parse_frozen_reference(manifest.at(kFrozen).dump());
       frozen_names_ = progress_.frozen->parameters;
       std::ranges::sort(frozen_names_);
     }
     for (const json& file : manifest.at("files")) {
-      listed_.push_back(parse_listed_file(file));
+      listed_.push_back(parse_listed_file(file.dump()));
     }
   } catch (const std::exception& problem) {
     throw CorruptData(fmt::format("{}/{}: {}", directory, kManifest, problem.what()), kRemedy);

@@ -190,25 +190,27 @@ FrozenReference store_frozen(const std::string& run_dir, const std::vector<UnitL
   return reference;
 }
 
-json to_json(const FrozenReference& reference) {
+std::string to_json(const FrozenReference& reference) {
   json result = {{"parameters", reference.parameters}, {"directory", reference.directory}};
   if (reference.is_model_directory()) {
     result["tensors"] = json::object();
     for (const auto& [name, hash] : reference.tensors) result["tensors"][name] = to_hex(hash);
-    return result;
+    return result.dump();
   }
   result["files"] = json::array();
-  for (const ListedFile& file : reference.files) result["files"].push_back(to_json(file));
-  return result;
+  for (const ListedFile& file : reference.files)
+    result["files"].push_back(json::parse(to_json(file)));
+  return result.dump();
 }
 
-FrozenReference parse_frozen_reference(const json& listed) {
+FrozenReference parse_frozen_reference(const std::string& text) {
+  const json listed = json::parse(text);
   FrozenReference reference;
   reference.parameters = listed.at("parameters").get<std::vector<std::string>>();
   reference.directory = listed.at("directory").get<std::string>();
   if (listed.contains("files")) {
     for (const json& file : listed.at("files")) {
-      reference.files.push_back(parse_listed_file(file));
+      reference.files.push_back(parse_listed_file(file.dump()));
     }
     return reference;
   }

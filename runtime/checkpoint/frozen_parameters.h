@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -43,9 +42,10 @@ FrozenReference refer_to_weights(const std::string& directory, const HfDirectory
 FrozenReference store_frozen(const std::string& run_dir, const std::vector<UnitLayout>& layout,
                              const StateSource& source, FileSystem& disk = system_files());
 
-nlohmann::json to_json(const FrozenReference& reference);
+// As JSON.
+std::string to_json(const FrozenReference& reference);
 // Throws std::exception for what to_json() does not make.
-FrozenReference parse_frozen_reference(const nlohmann::json& json);
+FrozenReference parse_frozen_reference(const std::string& json);
 
 // Whose frozen parameters are looked for, and where else they may be.
 struct FrozenSearch {

@@ -89,19 +89,20 @@ std::uint64_t from_hex(const std::string& text, std::size_t at) {
   return value;
 }
 
-json to_json(const ListedFile& listed) {
+std::string to_json(const ListedFile& listed) {
   const FileHashes& hashes = listed.hashes;
   json file = {{"name", listed.name}, {"size", hashes.size_bytes}, {kHash, to_hex(hashes.hash)}};
   const PieceHashes& pieces = hashes.pieces;
-  if (pieces.hashes.empty()) return file;
+  if (pieces.hashes.empty()) return file.dump();
   std::string text;
   for (const std::uint64_t hash : pieces.hashes) text += to_hex(hash);
   file[kPieces] = {
       {"header_size", pieces.header_bytes}, {"size", pieces.piece_bytes}, {kHash, text}};
-  return file;
+  return file.dump();
 }
 
-ListedFile parse_listed_file(const json& listed) {
+ListedFile parse_listed_file(const std::string& text) {
+  const json listed = json::parse(text);
   return {parse_file_name(listed), parse_hashes(listed)};
 }
 

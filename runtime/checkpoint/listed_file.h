@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "runtime/checkpoint/file_hashes.h"
@@ -17,9 +16,10 @@ struct ListedFile {
   FileHashes hashes;  // without pieces where the manifest lists none
 };
 
-nlohmann::json to_json(const ListedFile& file);
+// As JSON.
+std::string to_json(const ListedFile& file);
 // Throws std::exception for what to_json() does not make.
-ListedFile parse_listed_file(const nlohmann::json& listed);
+ListedFile parse_listed_file(const std::string& json);
 
 // 16 hexadecimal digits.
 std::string to_hex(std::uint64_t hash);
