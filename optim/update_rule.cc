@@ -17,7 +17,7 @@ void set_state_views(ParameterUpdate& update, const StateFormat& format, std::by
     return view(state + part.begin, part.dtype,
                 static_cast<std::int64_t>(part.size_bytes / size_of(part.dtype)));
   };
-  for (std::size_t slot = 0; slot < kMostSlots; ++slot) {
+  for (std::size_t slot = 0; slot < format.slot_count; ++slot) {
     update.slots.at(slot) = part_view(layout.slots.at(slot));
     update.exponents.at(slot) = part_view(layout.exponents.at(slot));
   }

@@ -291,12 +291,9 @@ class Trainer {
   }
 
   ResumingRun resuming_run() const {
-    return {model_,
-            *engine_options_.optimizer.rule,
-            options_.model.seed,
-            engine_options_.batch.positions,
-            data_->training_tokens(),
-            last_step(),
+    const std::int64_t positions = engine_options_.batch.positions;
+    return {model_,    *engine_options_.optimizer.rule, options_.model.seed,
+            positions, data_->training_tokens(),        last_step(),
             data_hash_};
   }
 

@@ -237,7 +237,7 @@ void run_on_gpu(Gpu& gpu, const UpdateRule& rule, ParameterUpdate update) {
   for (TensorView* one :
        {&update.gradient, &update.master, &update.slots[0], &update.slots[1], &update.exponents[0],
         &update.exponents[1], &update.parameter, &scalar_view}) {
-    if (one->empty()) continue;
+    if (one->size_bytes() == 0) continue;  // a slot that the rule has not
     const TensorView host = *one;
     for (const auto& [before, device] : moved) {
       if (before.data == host.data) one->data = device.data;  // a parameter that is its master

@@ -108,7 +108,8 @@ TEST_P(UpdateRules, LeaveAStateThatGoesOnOnAnyMesh) {
     MeshShape shape;
     std::int32_t stage;
   };
-  for (const Mesh& mesh : {Mesh{{.data = 3}, 2}, Mesh{{.tensor = 2}, 0}, Mesh{{.pipeline = 2}, 0}}) {
+  for (const Mesh& mesh :
+       {Mesh{{.data = 3}, 2}, Mesh{{.tensor = 2}, 0}, Mesh{{.pipeline = 2}, 0}}) {
     const EngineOptions elsewhere = options(DType::kF32, 12 / mesh.shape.data);
     const Resumed other = resume(elsewhere, mesh.shape, mesh.stage, begun.state);
     EXPECT_EQ(other.state, begun.state);

@@ -1,3 +1,5 @@
+#include "runtime/step/place.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -5,7 +7,6 @@
 #include <random>
 
 #include "runtime/step/offload.h"
-#include "runtime/step/place.h"
 #include "runtime/step/residency.h"
 #include "runtime/step/schedule.h"
 #include "tests/runtime/step/step_fixture.h"
