@@ -118,8 +118,8 @@ bool is_of(const UpdateRule& rule, const Hyperparameter& hyperparameter) {
 void set_hyperparameter(OptimizerFlags& optimizer, const Hyperparameter& hyperparameter,
                         const FlagValue& value) {
   if (!is_of(*optimizer.rule, hyperparameter)) {
-    value.refuse(fmt::format("is not of --optimizer {}", optimizer.rule->name),
-                 "leave it out, or choose the optimizer that it is of");
+    value.refuse(fmt::format("no setting of --optimizer {}", optimizer.rule->name),
+                 "leave it out, or choose the optimizer that has it");
   }
   optimizer.hyperparameters[hyperparameter.flag] =
       hyperparameter.range == Hyperparameter::Range::kFraction
