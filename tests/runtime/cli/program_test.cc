@@ -106,7 +106,8 @@ TEST(Program, TrainsAndContinuesAText) {
 // its exit code.
 int code_after_signal(const TemporaryDirectory& directory, const std::string& signal) {
   const std::string run = directory.path("run-" + signal);
-  const std::string command = "'" TERRACE_PROGRAM
+  // Who starts the tests may ignore a signal, as nohup does, and then the program would too.
+  const std::string command = "env --default-signal '" TERRACE_PROGRAM
                               "' train --model nano --max-steps 1_000_000_000 --sequence-length 32 "
                               "--threads 1 --data " +
                               write_text(directory) + " --run-dir " + run +
