@@ -37,7 +37,7 @@ constexpr std::int64_t kPartElements = 1 << 20;
 // Threads that read a part of a file together are within a few pieces of each other.
 constexpr std::size_t kCachedPieces = 16;
 
-// Of the file of a unit's field: torch.optim's name of a slot.
+// Returns the name of the file that holds one field of a unit: of a slot, torch.optim's name.
 std::string file_name(StateField field, const UnitLayout& unit, const UpdateRule& rule) {
   const std::string_view prefix =
       field == StateField::kMaster ? "master" : rule.slots[slot_of(field)].name;

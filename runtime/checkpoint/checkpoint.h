@@ -104,6 +104,9 @@ class Checkpoint final : public StateSource {
   // has in another shape, CorruptData naming a file whose size or checksum is not what was written.
   void open(const std::vector<UnitLayout>& layout, const FrozenSearch& search = {});
 
+  // After the last read(): what is frozen, open and by itself. Null where all trains.
+  std::unique_ptr<StateSource> take_frozen() { return std::move(frozen_); }
+
   // Throws CorruptData naming file, offset and length of a piece that is not what was written;
   // IoError.
   void read(StateField field, const UnitLayout& unit, std::int64_t begin,

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <set>
+#include <optional>
 #include <utility>
 
 #include "base/check.h"
@@ -22,8 +22,8 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr const char* kFolder = "frozen";
-constexpr std::int64_t kPartElements = 1 << 20;
-constexpr std::size_t kCachedPieces = 16;
+constexpr std::int64_t kFrozenPartElements = 1 << 20;
+constexpr std::size_t kCachedFrozenPieces = 16;
 constexpr const char* kFilesRemedy =
     "bring back the folder as it was, or start another run from the model's weights";
 
@@ -58,7 +58,7 @@ class FrozenWeights final : public StateSource {
 class FrozenFiles final : public StateSource {
  public:
   FrozenFiles(const FrozenReference& reference, const std::string& directory, FileSystem& disk)
-      : cache_(kCachedPieces) {
+      : cache_(kCachedFrozenPieces) {
     for (const ListedFile& file : reference.files) {
       files_.push_back(std::make_unique<SafetensorsFile>(
           (fs::path(directory) / file.name).string(),
@@ -100,16 +100,6 @@ std::string remedy_for(const std::string& directory) {
                      directory);
 }
 
-std::string directory_of_weights(const FrozenReference& reference, const FrozenSearch& search) {
-  for (const std::string& directory : {reference.directory, search.model_directory}) {
-    if (!directory.empty() && has_hf_weights(directory)) return directory;
-  }
-  throw EnvironmentError(
-      fmt::format("the frozen parameters of {} are the weights in {}, and these are gone",
-                  search.checkpoint, reference.directory),
-      remedy_for(reference.directory));
-}
-
 void verify_weights(const FrozenReference& reference, const FrozenSearch& search,
                     const HfDirectory& weights) {
   std::int32_t number = 0;
@@ -119,6 +109,29 @@ void verify_weights(const FrozenReference& reference, const FrozenSearch& search
                                   weights.file_of(name), name, search.checkpoint),
                       remedy_for(reference.directory));
   }
+}
+
+// What weights are opened for. Borrows all.
+struct Verified {
+  const FrozenReference& reference;
+  const FrozenSearch& search;
+  const ModelConfig& config;
+  FileSystem& disk;
+};
+
+std::unique_ptr<StateSource> open_weights(const std::string& directory, const Verified& as) {
+  SilentLog log;
+  std::unique_ptr<HfDirectory> weights;
+  try {
+    weights = std::make_unique<HfDirectory>(directory, as.config, parameter_layout(as.config), log,
+                                            as.disk);
+  } catch (const ConfigError& problem) {
+    throw CorruptData(fmt::format("the frozen parameters of {} are not what they were: {}",
+                                  as.search.checkpoint, problem.what()),
+                      remedy_for(as.reference.directory));
+  }
+  verify_weights(as.reference, as.search, *weights);
+  return std::make_unique<FrozenWeights>(std::move(weights));
 }
 
 FileHashes write_unit(const std::string& path, const UnitLayout& unit, const StateSource& source,
@@ -138,8 +151,8 @@ FileHashes write_unit(const std::string& path, const UnitLayout& unit, const Sta
   SafetensorsWriter writer(path, header, SafetensorsWriter::kDataAlignment, disk, &hasher);
   std::vector<float> part;
   for (const ParameterTensor* const tensor : frozen) {
-    for (std::int64_t at = 0; at < tensor->elements(); at += kPartElements) {
-      part.resize(static_cast<std::size_t>(std::min(kPartElements, tensor->elements() - at)));
+    for (std::int64_t at = 0; at < tensor->elements(); at += kFrozenPartElements) {
+      part.resize(static_cast<std::size_t>(std::min(kFrozenPartElements, tensor->elements() - at)));
       source.read(StateField::kMaster, unit, tensor->offset + at, part);
       writer.append(std::as_bytes(std::span(part)));
     }
@@ -220,26 +233,29 @@ FrozenReference parse_frozen_reference(const std::string& text) {
   return reference;
 }
 
-std::unique_ptr<StateSource> open_frozen(const FrozenReference& reference,
-                                         const FrozenSearch& search, const ModelConfig& config,
-                                         FileSystem& disk) {
+std::unique_ptr<StateSource> open_frozen(FrozenReference& reference, const FrozenSearch& search,
+                                         const ModelConfig& config, FileSystem& disk) {
   if (!reference.is_model_directory()) {
     const fs::path run_dir = fs::absolute(search.checkpoint).lexically_normal().parent_path();
     const std::string directory = (run_dir / reference.directory).string();
     return std::make_unique<FrozenFiles>(reference, directory, disk);
   }
-  const std::string directory = directory_of_weights(reference, search);
-  SilentLog log;
-  std::unique_ptr<HfDirectory> weights;
-  try {
-    weights = std::make_unique<HfDirectory>(directory, config, parameter_layout(config), log, disk);
-  } catch (const ConfigError& problem) {
-    throw CorruptData(fmt::format("the frozen parameters of {} are not what they were: {}",
-                                  search.checkpoint, problem.what()),
-                      remedy_for(reference.directory));
+  std::optional<CorruptData> damage;  // of the first that is there
+  for (const std::string& directory : {reference.directory, search.model_directory}) {
+    if (directory.empty() || !has_hf_weights(directory)) continue;
+    try {
+      auto weights = open_weights(directory, {reference, search, config, disk});
+      reference.directory = fs::absolute(directory).lexically_normal().string();
+      return weights;
+    } catch (const CorruptData& problem) {
+      if (!damage) damage = problem;
+    }
   }
-  verify_weights(reference, search, *weights);
-  return std::make_unique<FrozenWeights>(std::move(weights));
+  if (damage) throw *damage;
+  throw EnvironmentError(
+      fmt::format("the frozen parameters of {} are the weights in {}, and these are gone",
+                  search.checkpoint, reference.directory),
+      remedy_for(reference.directory));
 }
 
 }  // namespace terrace

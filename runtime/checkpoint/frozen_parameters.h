@@ -25,9 +25,6 @@ struct FrozenReference {
   std::vector<ListedFile> files = {};  // of a run's own
 
   bool is_model_directory() const { return files.empty(); }
-  friend bool operator==(const FrozenReference& a, const FrozenReference& b) {
-    return a.parameters == b.parameters && a.directory == b.directory && a.tensors == b.tensors;
-  }
 };
 
 // The parameters of a layout that do not train, by name.
@@ -50,8 +47,8 @@ FrozenReference parse_frozen_reference(const std::string& json);
 // Whose frozen parameters are looked for, and where else they may be.
 struct FrozenSearch {
   std::string checkpoint = {};  // a directory, for messages and for files beside it
-  // Where the model directory of the reference has no weights any more: another that may have the
-  // same. Empty: none.
+  // Where the model directory of the reference has no weights any more, or others: another that may
+  // have the same. Empty: none.
   std::string model_directory = {};
   // Of several ranks that look together, each verifies a part.
   std::int32_t rank = 0;
@@ -60,9 +57,10 @@ struct FrozenSearch {
 
 // Opens what a reference names, and verifies it: hashes of a model directory before this returns,
 // files of a run's own as they are read. Throws EnvironmentError where there is nothing,
-// CorruptData where it is not what it was; both name the file and a remedy.
-std::unique_ptr<StateSource> open_frozen(const FrozenReference& reference,
-                                         const FrozenSearch& search, const ModelConfig& config,
+// CorruptData where it is not what it was; both name the file and a remedy. The reference then
+// names the model directory that was verified.
+std::unique_ptr<StateSource> open_frozen(FrozenReference& reference, const FrozenSearch& search,
+                                         const ModelConfig& config,
                                          FileSystem& disk = system_files());
 
 }  // namespace terrace

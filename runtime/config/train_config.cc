@@ -53,6 +53,13 @@ std::size_t place_of(std::string_view name, const std::vector<FlagSpec>& specs) 
   return static_cast<std::size_t>(spec - specs.begin());
 }
 
+// Settings of an optimizer in the file are not for another that the command line has chosen.
+void drop_settings_of_rules(FlagValues& file, const std::vector<TrainFlag>& flags) {
+  for (std::size_t i = 0; i < flags.size(); ++i) {
+    if (flags[i].hyperparameter != nullptr) file[i].reset();
+  }
+}
+
 // Takes from the file what the command line does not say.
 void add_file(FlagValues& values, FlagValues file, const std::vector<FlagSpec>& specs) {
   for (const auto& [one, other] : kAlternatives) {
@@ -113,7 +120,9 @@ TrainOptions parse_train_options(const std::vector<std::string>& arguments) {
   FlagValues values = read_flags(kTrainCommand, specs, arguments);
   if (values.back()) {
     const std::string path = values.back()->name();
-    add_file(values, read_config_file(path, std::span(specs).first(flags.size())), specs);
+    FlagValues file = read_config_file(path, std::span(specs).first(flags.size()));
+    if (values[place_of("optimizer", specs)]) drop_settings_of_rules(file, flags);
+    add_file(values, std::move(file), specs);
   }
   TrainOptions options;
   for (std::size_t i = 0; i < flags.size(); ++i) {

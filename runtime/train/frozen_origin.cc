@@ -1,28 +1,42 @@
 #include "runtime/train/frozen_origin.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
+#include "base/error.h"
 #include "runtime/checkpoint/weight_state.h"
 
 namespace terrace {
 
-FrozenOrigin::FrozenOrigin(std::string directory, std::unique_ptr<HfDirectory> weights)
-    : directory_(std::move(directory)),
-      weights_(std::move(weights)),
-      state_(std::make_unique<WeightState>(*weights_)) {}
+FrozenOrigin::FrozenOrigin(const std::string& directory, std::unique_ptr<HfDirectory> weights,
+                           const std::vector<UnitLayout>& layout) {
+  if (frozen_parameters(layout).empty()) return;
+  weights_ = std::move(weights);
+  state_ = std::make_unique<WeightState>(*weights_);
+  reference_ = refer_to_weights(directory, *weights_, layout);
+}
 
 // Files of another run are stored anew: a run directory has all that its checkpoints need.
-FrozenOrigin::FrozenOrigin(std::unique_ptr<Checkpoint> checkpoint, bool is_own) {
-  const std::optional<FrozenReference>& known = checkpoint->progress().frozen;
+FrozenOrigin::FrozenOrigin(Checkpoint& checkpoint, bool is_own) : state_(checkpoint.take_frozen()) {
+  const std::optional<FrozenReference>& known = checkpoint.progress().frozen;
   if (known && (is_own || known->is_model_directory())) reference_ = known;
-  state_ = std::move(checkpoint);
+}
+
+void FrozenOrigin::verify_weights() const {
+  if (weights_ == nullptr) return;  // a checkpoint's were verified when they were opened
+  for (const auto& [name, hash] : reference_->tensors) {
+    if (weights_->hash_of(name) == hash) continue;
+    throw CorruptData(fmt::format("{}: the frozen tensor {} has changed since the run began",
+                                  weights_->file_of(name), name),
+                      "bring it back as it was, and go on from the last checkpoint");
+  }
 }
 
 std::optional<FrozenReference> FrozenOrigin::reference(const std::string& run_dir,
                                                        const std::vector<UnitLayout>& layout) {
   if (reference_ || frozen_parameters(layout).empty()) return reference_;
-  reference_ = weights_ != nullptr ? refer_to_weights(directory_, *weights_, layout)
-                                   : store_frozen(run_dir, layout, *state_);
+  reference_ = store_frozen(run_dir, layout, *state_);
   return reference_;
 }
 

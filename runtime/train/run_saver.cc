@@ -65,6 +65,7 @@ std::string RunSaver::export_weights(std::int64_t step) {
   options.directory = (fs::path(run_.directory) / "final").string();
   options.types = run_.types;
   options.companions = run_.companions;
+  if (run_.frozen != nullptr) run_.frozen->verify_weights();
   ConsolePhase phase(console_, "saving final");
   const std::int64_t total = elements();
   read_elements_ = 0;

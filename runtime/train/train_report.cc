@@ -17,7 +17,7 @@ constexpr Lane kLinks[] = {Lane::kUpload,     Lane::kDownload, Lane::kRead, Lane
                            Lane::kCollective, Lane::kTensor,   Lane::kSend, Lane::kSendBack};
 
 std::string count_homes(std::span<const UnitHomes> units, const char* what,
-                        Tier UnitHomes::* state) {
+                        Tier UnitHomes::*state) {
   std::array<int, kTierCount> counts{};
   for (const UnitHomes& homes : units) ++counts.at(static_cast<std::size_t>(homes.*state));
   std::string text = fmt::format("  {:<16}", what);
@@ -53,7 +53,11 @@ std::string describe_state(const StepModel& model) {
     return static_cast<double>(bytes) / static_cast<double>(kBlockElements) /
            share(model.zero.of_optimizer());
   };
-  const double slots = per_parameter(state.size_bytes - state.master.size_bytes);
+  std::size_t slot_bytes = 0;  // without what rounds the state up
+  for (std::size_t slot = 0; slot < kMostSlots; ++slot) {
+    slot_bytes += state.slots.at(slot).size_bytes + state.exponents.at(slot).size_bytes;
+  }
+  const double slots = per_parameter(slot_bytes);
   const double masters = per_parameter(state.master.size_bytes);
   const double parameter =
       static_cast<double>(model.parameter_bytes()) / share(model.zero.of_parameters());

@@ -264,8 +264,7 @@ class Trainer {
         data_->is_text() ? CompanionScope::kWithoutTokenizer : CompanionScope::kAll, log_);
   }
 
-  // Sets the state, and where the run is. Until all ranks have read and verified their parts, no
-  // file is changed: one of them may find damage that the others do not see.
+  // Sets the state, and where the run is. Changes no file before all ranks have verified theirs.
   void start_from(std::unique_ptr<Checkpoint> checkpoint) {
     if (checkpoint != nullptr) return resume_from(std::move(checkpoint));
     const std::string why = options_.run.resume == "auto"
@@ -273,7 +272,8 @@ class Trainer {
                                 : std::string();
     if (weights_ != nullptr) {
       fill_state(WeightState(*weights_), "loading the weights");
-      frozen_ = FrozenOrigin(options_.model.model, std::move(weights_));
+      if (ranks_.is_first()) frozen_ = {options_.model.model, std::move(weights_), layout_};
+      weights_.reset();
       check_same_parameters(ranks_, engine_->state().parameters_hash());
       console_.say(fmt::format("{}starts from the weights in {}", why, options_.model.model));
     } else {
@@ -315,7 +315,7 @@ class Trainer {
     if (progress.loss_scale) engine_->set_loss_scale(*progress.loss_scale);
     const bool is_own = resumes_in_place(options_.run.resume, run_dir_);
     const std::string from = run_directory_of(checkpoint->directory());
-    frozen_ = FrozenOrigin(std::move(checkpoint), is_own);
+    if (ranks_.is_first()) frozen_ = FrozenOrigin(*checkpoint, is_own);
     if (is_own) {
       saved_step_ = done_steps_;
       if (ranks_.is_first()) remove_later_checkpoints(run_dir_, done_steps_);
