@@ -162,6 +162,19 @@ TEST_F(FrozenRuns, FindACopyOfTheirWeightsAsTheModel) {
   training_.expect_same("run", "alone", "final");
 }
 
+// Later checkpoints name the directory that had them.
+TEST_F(FrozenRuns, TakeACopyWhereTheirWeightsHaveChanged) {
+  training_.train("alone", tuned());
+  training_.train("run", tuned({"--stop-after-step", "3"}));
+  fs::copy(training_.path("first/final"), training_.path("copy"), fs::copy_options::recursive);
+  flip_a_byte("first/final/model.safetensors", "model.layers.1.mlp.up_proj.weight");
+  Arguments resumed = tuned({"--resume", "auto", "--checkpoint-every", "2"});
+  resumed[1] = training_.path("copy");
+  training_.train("run", resumed);
+  training_.expect_same("run", "alone", "final");
+  EXPECT_EQ(manifest("run/checkpoint-4")["frozen"]["directory"], training_.path("copy"));
+}
+
 TEST_F(FrozenRuns, RefuseAnotherSetOfTensors) {
   training_.train("run", tuned({"--stop-after-step", "3"}));
   Arguments other = tuned({"--resume", "auto"});

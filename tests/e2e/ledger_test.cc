@@ -114,6 +114,9 @@ TEST(Ledger, TellsBytesPerParameter) {
       {{"--optimizer-state-dtype", "int8"},
        "10.01 bytes per parameter: 2 parameter, 4 gradient, 2.008 "},
       {{"--precision", "fp32"}, "16 bytes per parameter: 4 parameter, 4 gradient, 8 moments\n"},
+      {{"--optimizer", "lion"}, "12 bytes per parameter: 2 parameter, 4 gradient, 4 moments"},
+      {{"--optimizer", "sgd", "--optimizer-state-dtype", "int8"},
+       "9.004 bytes per parameter: 2 parameter, 4 gradient, 1.004 "},
       {{"--master-weights", "fp32"}, "18 bytes per parameter"}};
   for (const auto& [arguments, said] : cases) {
     const Outcome outcome =
