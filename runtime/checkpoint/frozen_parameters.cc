@@ -251,7 +251,7 @@ std::unique_ptr<StateSource> open_frozen(FrozenReference& reference, const Froze
       if (!damage) damage = problem;
     }
   }
-  if (damage) throw *damage;
+  if (damage) throw CorruptData(*damage);
   throw EnvironmentError(
       fmt::format("the frozen parameters of {} are the weights in {}, and these are gone",
                   search.checkpoint, reference.directory),
