@@ -17,7 +17,7 @@ constexpr Lane kLinks[] = {Lane::kUpload,     Lane::kDownload, Lane::kRead, Lane
                            Lane::kCollective, Lane::kTensor,   Lane::kSend, Lane::kSendBack};
 
 std::string count_homes(std::span<const UnitHomes> units, const char* what,
-                        Tier UnitHomes::*state) {
+                        Tier UnitHomes::* state) {
   std::array<int, kTierCount> counts{};
   for (const UnitHomes& homes : units) ++counts.at(static_cast<std::size_t>(homes.*state));
   std::string text = fmt::format("  {:<16}", what);
