@@ -105,12 +105,13 @@ enum class Length : std::uint8_t { kShort, kLong, kLongWithParts };
 // than the pace of the console allows without a word.
 std::string written_of_phase(bool is_terminal, ProgressChoice choice, Length length) {
   constexpr PhasePace kFast = {std::chrono::milliseconds(20), std::chrono::milliseconds(20)};
+  constexpr PhasePace kSlow = {std::chrono::hours(1), std::chrono::hours(1)};
   std::FILE* file = std::tmpfile();
   {
     ProgressConsole console(file, {.is_terminal = is_terminal,
                                    .choice = choice,
                                    .columns = 18,
-                                   .pace = length == Length::kShort ? PhasePace() : kFast});
+                                   .pace = length == Length::kShort ? kSlow : kFast});
     console.step(step_of_40("step 1", 1, 78));
     {
       ConsolePhase phase(console, "evaluating");
