@@ -1,8 +1,8 @@
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
 #include <limits>
+#include <optional>
 
 #include "runtime/config/toml_text.h"
 #include "runtime/config/train_flags.h"
@@ -73,7 +73,7 @@ constexpr auto kOptimizerFlags = std::to_array<TrainFlag>({
      [](TrainOptions& o, const FlagValue& v) { o.optimizer.max_grad_norm = v.number(0); },
      [](const TrainOptions& o) { return toml_number(o.optimizer.max_grad_norm); }},
     {{"optimizer-state-dtype", "Optimizer", "fp32|bf16|int8",
-      "Type of what the rule keeps of each parameter; bf16 and int8 are rounded at random (fp32)"},
+      "Type of the optimizer's moments or momentum; bf16 and int8 are rounded at random (fp32)"},
      [](TrainOptions& o, const FlagValue& v) {
        o.optimizer.optimizer_state_dtype = static_cast<SlotForm>(v.choice(kStateTypes));
      },
@@ -110,34 +110,36 @@ constexpr auto kOptimizerFlags = std::to_array<TrainFlag>({
      }},
 });
 
-bool is_of(const UpdateRule& rule, const Hyperparameter& hyperparameter) {
-  return std::ranges::find(rule.hyperparameters, hyperparameter.flag, &Hyperparameter::flag) !=
-         rule.hyperparameters.end();
+// Which of the rule's hyperparameters it is; none if it is another rule's.
+std::optional<std::size_t> number_of(const UpdateRule& rule, const Hyperparameter& hyperparameter) {
+  for (std::size_t i = 0; i < rule.hyperparameters.size(); ++i) {
+    if (rule.hyperparameters[i].flag == hyperparameter.flag) return i;
+  }
+  return std::nullopt;
 }
 
 void set_hyperparameter(OptimizerFlags& optimizer, const Hyperparameter& hyperparameter,
                         const FlagValue& value) {
-  if (!is_of(*optimizer.rule, hyperparameter)) {
+  const std::optional<std::size_t> number = number_of(*optimizer.rule, hyperparameter);
+  if (!number) {
     value.refuse(fmt::format("no setting of --optimizer {}", optimizer.rule->name),
                  "leave it out, or choose the optimizer that has it");
   }
-  optimizer.hyperparameters[hyperparameter.flag] =
-      hyperparameter.range == Hyperparameter::Range::kFraction
-          ? value.fraction()
-          : fp32_number(value, value.positive_number());
+  optimizer.hyperparameters.at(*number) = hyperparameter.range == Hyperparameter::Range::kFraction
+                                              ? value.fraction()
+                                              : fp32_number(value, value.positive_number());
 }
 
 }  // namespace
 
-double OptimizerFlags::value_of(const Hyperparameter& hyperparameter) const {
-  const auto set = hyperparameters.find(hyperparameter.flag);
-  return set != hyperparameters.end() ? set->second : hyperparameter.standard;
+double OptimizerFlags::value_of(std::size_t number) const {
+  return hyperparameters.at(number).value_or(rule->hyperparameters[number].standard);
 }
 
 RuleOptions OptimizerFlags::numbers() const {
   RuleOptions options = {.weight_decay = static_cast<float>(weight_decay)};
   for (std::size_t i = 0; i < rule->hyperparameters.size(); ++i) {
-    options.values.at(i) = static_cast<float>(value_of(rule->hyperparameters[i]));
+    options.values.at(i) = static_cast<float>(value_of(i));
   }
   return options;
 }
@@ -150,8 +152,8 @@ void set_flag(const TrainFlag& flag, TrainOptions& options, const FlagValue& val
 std::string show_flag(const TrainFlag& flag, const TrainOptions& options) {
   if (flag.hyperparameter == nullptr) return flag.show(options);
   const OptimizerFlags& optimizer = options.optimizer;
-  if (!is_of(*optimizer.rule, *flag.hyperparameter)) return {};
-  return toml_number(optimizer.value_of(*flag.hyperparameter));
+  const std::optional<std::size_t> number = number_of(*optimizer.rule, *flag.hyperparameter);
+  return number ? toml_number(optimizer.value_of(*number)) : std::string();
 }
 
 // Those of the rules behind the weight decay, which all of them have.

@@ -1,8 +1,8 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -64,14 +64,15 @@ struct OptimizerFlags {
   LrSchedulerType lr_scheduler_type = LrSchedulerType::kCosine;
   double weight_decay = 0.1;
   const UpdateRule* rule = update_rules().front();
-  std::map<std::string_view, double> hyperparameters;  // of the rule, by flag, where they were set
+  // Of the rule's hyperparameters, in its order; unset: the standard. They are set after the rule.
+  std::array<std::optional<double>, kMostHyperparameters> hyperparameters;
   double max_grad_norm = 1.0;
   SlotForm optimizer_state_dtype = SlotForm::kFp32;
   MasterChoice master_weights = MasterChoice::kAuto;
   GradientChoice gradient_dtype = GradientChoice::kFp32;
 
-  // Of the rule: what was set, else its standard.
-  double value_of(const Hyperparameter& hyperparameter) const;
+  // Of the rule's hyperparameter with this number.
+  double value_of(std::size_t number) const;
   // What updates are set by.
   RuleOptions numbers() const;
 };

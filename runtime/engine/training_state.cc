@@ -244,7 +244,7 @@ void TrainingState::read_chunk(StateField field, std::int32_t unit, std::int64_t
               std::as_writable_bytes(out));
 }
 
-// Of what is frozen there is nothing but what is computed with.
+// Frozen parameters are kept in the type that computes, and in no other.
 void TrainingState::read_frozen(StateField field, std::int32_t unit, std::int64_t chunk,
                                 std::int64_t begin, std::span<float> out) {
   if (field != StateField::kMaster) {

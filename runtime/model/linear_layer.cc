@@ -51,12 +51,14 @@ UnitCall linear_weight_gradient(const WeightGradient& g) {
     const auto before = static_cast<std::size_t>(g.first) * size_of(whole.dtype);
     const TensorView dy =
         view(whole.data + before, whole.dtype, whole.elements() / columns, g.rows);
+    TensorView x = run.view(g.x);
     TensorView dweight = run.view(g.dweight);
-    if (g.dweight == kNoTensor) {
+    if (g.dweight == kNoTensor) {  // then nothing keeps x either
+      x.data = nullptr;
       dweight = view(nullptr, DType::kF32, g.rows, run.view(g.weight).shape[1]);
     }
     return MatmulBackwardWeight{dy,
-                                run.view(g.x),
+                                x,
                                 dweight,
                                 run.view(g.dbias),
                                 run.mode(g.dweight != kNoTensor ? g.dweight : g.dbias),

@@ -9,15 +9,6 @@
 namespace terrace {
 namespace {
 
-double moved_bytes(const Program& program) {
-  double bytes = 0;
-  for (const Lane lane :
-       {Lane::kUpload, Lane::kDownload, Lane::kRead, Lane::kWrite, Lane::kCollective}) {
-    bytes += lane_bytes(program, lane);
-  }
-  return bytes;
-}
-
 // Returns the smallest count in [0, most] that passes; `most` if none does.
 std::size_t fewest(std::size_t most, FunctionRef<bool(std::size_t)> passes) {
   std::size_t low = 0;
@@ -88,8 +79,8 @@ std::optional<StepPlan> HomeChoice::with_fewest_concessions(MicroBatchOrder orde
   return plan;
 }
 
-// One micro-batch after the other, two need no more of the compute tier than many do, and their
-// program is small: where it is too large there is no need to ask for all.
+// In micro-batch-major order a step of two micro-batches needs no more of the compute tier than one
+// of many, and its program is small: if it does not fit, the step does not either.
 bool HomeChoice::may_fit(const StepPolicy& policy, Tier tier) const {
   constexpr std::int32_t kFew = 2;
   const auto& budget = budgets_.at(static_cast<std::size_t>(tier));
@@ -150,7 +141,7 @@ std::vector<HomeChoice::Concession> HomeChoice::concessions(Tier tier) const {
 
 // Units with the longest time between uses first: the last of the forward are used again soonest.
 void HomeChoice::add(std::vector<Concession>& list, Tier from, const std::optional<Tier>& fixed,
-                     Tier UnitHomes::* state) const {
+                     Tier UnitHomes::*state) const {
   const bool device = from == Tier::kDevice;
   if (fixed.has_value() || (!device && !request_.has_nvme)) return;
   const auto move = [from, to = device ? Tier::kHost : Tier::kNvme, state](UnitHomes& homes) {

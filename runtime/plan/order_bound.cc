@@ -4,6 +4,15 @@
 
 namespace terrace {
 
+double moved_bytes(const Program& program) {
+  double bytes = 0;
+  for (const Lane lane :
+       {Lane::kUpload, Lane::kDownload, Lane::kRead, Lane::kWrite, Lane::kCollective}) {
+    bytes += lane_bytes(program, lane);
+  }
+  return bytes;
+}
+
 double least_moved_micro_batch_major(const StepModel& model, std::int32_t micro_batches,
                                      bool unified, std::size_t compute_bytes) {
   // Of the blocks: what a forward uses once, what a backward does, and what has gradients.

@@ -3,13 +3,16 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "runtime/step/program.h"
 #include "runtime/step/step_model.h"
 
 namespace terrace {
 
-// Returns bytes that every step in micro-batch-major order moves at the least between tiers and
-// data-parallel ranks, whatever has which home, if it fits `compute_bytes` of the compute tier
-// (`unified`: host memory).
+// Returns the bytes that a step moves between tiers and data-parallel ranks.
+double moved_bytes(const Program& program);
+
+// Returns a lower bound of moved_bytes() for steps in micro-batch-major order that fit
+// `compute_bytes` of the compute tier (`unified`: host memory), wherever the states are at home.
 //
 // Between two micro-batches the compute tier holds P bytes of parameters and G bytes of fp32
 // gradient sums at the most that it has room for. All other parameters are fetched for the next

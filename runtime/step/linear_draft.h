@@ -64,8 +64,9 @@ struct LinearDraft {
   std::vector<const Op*> ops;
   std::vector<std::int32_t> stages;  // of each op
   std::vector<bool> deferred;        // of each op: loads that are carried are not
-  // Per buffer of the draft, which buffer its accesses mean: itself; where parameters stay, that in
-  // which they are; of what only a load that is left out would use, kNoBuffer.
+  // Per buffer of the draft, which buffer its accesses mean. Usually that is the buffer itself.
+  // Where parameters stay, it is the buffer in which they are. kNoBuffer: only a load that is left
+  // out would have used it.
   std::vector<BufferId> stands_for;
   std::vector<Life> lives;  // per buffer
   // Per buffer. Persistent buffers live always; carried ones from their first write to the end, and

@@ -8,15 +8,6 @@
 namespace terrace {
 namespace {
 
-double moved_bytes(const Program& program) {
-  double bytes = 0;
-  for (const Lane lane :
-       {Lane::kUpload, Lane::kDownload, Lane::kRead, Lane::kWrite, Lane::kCollective}) {
-    bytes += lane_bytes(program, lane);
-  }
-  return bytes;
-}
-
 // Most of what it needs is parameters and gradients of its blocks; the lower ones may be frozen.
 StepModel model_of_large_blocks(std::int64_t frozen_blocks) {
   constexpr std::int64_t kBlocks = 8;
