@@ -141,7 +141,7 @@ std::vector<HomeChoice::Concession> HomeChoice::concessions(Tier tier) const {
 
 // Units with the longest time between uses first: the last of the forward are used again soonest.
 void HomeChoice::add(std::vector<Concession>& list, Tier from, const std::optional<Tier>& fixed,
-                     Tier UnitHomes::*state) const {
+                     Tier UnitHomes::* state) const {
   const bool device = from == Tier::kDevice;
   if (fixed.has_value() || (!device && !request_.has_nvme)) return;
   const auto move = [from, to = device ? Tier::kHost : Tier::kNvme, state](UnitHomes& homes) {
