@@ -72,6 +72,28 @@ class Parser {
   throw unknown_flag_error(unknown->substr(0, unknown->find('=')), flags);
 }
 
+// The flag that an argument names, also with a value behind "="; null where it names none.
+const FlagSpec* flag_of(const std::string& argument, std::span<const FlagSpec> flags) {
+  if (!argument.starts_with("--")) return nullptr;
+  const std::string name = argument.substr(2, argument.find('=') - 2);
+  const auto flag = std::ranges::find(flags, name, &FlagSpec::name);
+  return flag == flags.end() ? nullptr : &*flag;
+}
+
+// The parser would take the next flag for the value.
+void check_values(const std::vector<std::string>& arguments, std::span<const FlagSpec> flags) {
+  for (std::size_t i = 0; i + 1 < arguments.size(); ++i) {
+    const FlagSpec* const flag = flag_of(arguments[i], flags);
+    const bool wants_next = flag != nullptr && flag->arity != FlagArity::kSwitch &&
+                            arguments[i].find('=') == std::string::npos;
+    if (!wants_next || flag_of(arguments[i + 1], flags) == nullptr) continue;
+    throw ConfigError(
+        fmt::format("{} has no value: {} behind it is a flag", arguments[i], arguments[i + 1]),
+        fmt::format("give it one; a value that is called like a flag goes behind '=': {}={}",
+                    arguments[i], arguments[i + 1]));
+  }
+}
+
 }  // namespace
 
 std::string nearest_flag(std::string_view name, std::span<const FlagSpec> flags) {
@@ -95,6 +117,7 @@ std::string flags_help(const CommandSpec& command, std::span<const FlagSpec> fla
 std::vector<std::optional<FlagValue>> read_flags(const CommandSpec& command,
                                                  std::span<const FlagSpec> flags,
                                                  const std::vector<std::string>& arguments) {
+  check_values(arguments, flags);
   Parser parser(command, flags);
   try {
     parser.app().parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));

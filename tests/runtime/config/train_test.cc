@@ -299,6 +299,21 @@ TEST(TrainConfig, FlagsWinOverTheFile) {
   EXPECT_TRUE(options.run.dry_run);
 }
 
+// A file that a run has written has the settings of its own optimizer.
+TEST(TrainConfig, AnotherOptimizerTakesNoSettingsFromTheFile) {
+  const TemporaryDirectory directory;
+  const std::string file =
+      directory.write("run.toml", to_toml(parse_train_options(with({"--adam-beta1", "0.7"}))));
+  const TrainOptions options = parse_train_options({"--config", file, "--optimizer", "sgd"});
+  EXPECT_EQ(options.optimizer.rule->name, "sgd");
+  EXPECT_EQ(options.optimizer.numbers().values.at(0), 0.9F);
+  const TrainOptions same = parse_train_options({"--config", file});
+  EXPECT_EQ(same.optimizer.numbers().values.at(0), 0.7F);
+  const std::string mixed =
+      directory.write("mixed.toml", "optimizer = \"lion\"\nadam_beta1 = 0.7\n");
+  expect_refused({"--config", mixed}, {"adam_beta1", "lion"});
+}
+
 TEST(TrainConfig, AFlagOf0TakesBackWhatTheFileSays) {
   const TemporaryDirectory directory;
   const std::string file = directory.write("run.toml",
@@ -351,6 +366,9 @@ TEST(TrainConfig, StrayAndMissingAndDoubleValuesAreRefused) {
   expect_refused({"--seed", "1", "2"}, {"'2' belongs to no flag"});
   expect_refused({"--dry-run", "yes"}, {"'yes' belongs to no flag"});
   expect_refused({"--seed"}, {"--seed"});
+  expect_refused({"--trainable", "--seed", "1"}, {"--trainable has no value", "--seed"});
+  expect_refused({"--seed", "--trainable=lm_head"}, {"--seed has no value"});
+  EXPECT_EQ(error_of(with({"--trainable=--seed"})), "no error");  // the model has yet to say
   expect_refused({"--seed", "1", "--seed", "2"}, {"--seed"});
   expect_refused({"--nvme", "/a", "/b"}, {"'/b' belongs to no flag"});
   expect_refused({"--nvme", "/a", "--nvme", "/a:1GiB"}, {"--nvme", "twice"});
