@@ -1,0 +1,40 @@
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "runtime/tokenizer/tokenizer.h"
+
+namespace terrace {
+namespace {
+
+constexpr std::int64_t kBytes = 256;
+
+class BytesTokenizer final : public Tokenizer {
+ public:
+  std::int64_t vocabulary() const override { return kBytes; }
+
+  void encode(std::string_view text, std::vector<std::int32_t>& ids) const override {
+    for (const char byte : text) ids.push_back(static_cast<unsigned char>(byte));
+  }
+
+  std::string decode(std::span<const std::int32_t> ids) const override {
+    std::string text;
+    text.reserve(ids.size());
+    for (const std::int32_t id : ids) {
+      if (id < 0 || id >= kBytes) {
+        throw ConfigError(fmt::format("id {} is not a byte", id),
+                          "decode it with the tokenizer that it came from");
+      }
+      text.push_back(static_cast<char>(id));
+    }
+    return text;
+  }
+
+  std::optional<std::int32_t> begin_token() const override { return std::nullopt; }
+  std::optional<std::int32_t> end_token() const override { return std::nullopt; }
+};
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> make_bytes_tokenizer() { return std::make_unique<BytesTokenizer>(); }
+
+}  // namespace terrace

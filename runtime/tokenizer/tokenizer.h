@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace terrace {
+
+// Turns text into token ids and back. Used by any number of threads at once.
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  // All ids are below it.
+  virtual std::int64_t vocabulary() const = 0;
+  // Appends the ids of `text`, which is UTF-8, without tokens for its beginning or end. Added
+  // tokens that stand in the text, as "<|endoftext|>" may, become their ids.
+  virtual void encode(std::string_view text, std::vector<std::int32_t>& ids) const = 0;
+  // Returns the text of ids, with the text of special tokens. Bytes that are not UTF-8 by
+  // themselves are returned as they are. Throws ConfigError for an id that is not below the
+  // vocabulary.
+  virtual std::string decode(std::span<const std::int32_t> ids) const = 0;
+  // The tokens that begin and end a document, where the tokenizer names them.
+  virtual std::optional<std::int32_t> begin_token() const = 0;
+  virtual std::optional<std::int32_t> end_token() const = 0;
+};
+
+// Ids 0 to 255 are the bytes of the text; there are no others.
+std::unique_ptr<Tokenizer> make_bytes_tokenizer();
+
+}  // namespace terrace
