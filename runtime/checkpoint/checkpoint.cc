@@ -28,8 +28,12 @@ constexpr const char* kHash = "xxh3";
 constexpr const char* kDataHash = "data_xxh3";
 constexpr const char* kOptimizer = "optimizer";
 constexpr const char* kFrozen = "frozen";
-constexpr const char* kRemedy = "resume from an earlier checkpoint";
-constexpr const char* kSchema = "terrace.checkpoint/1";
+constexpr const char* kRemedy = kEarlierCheckpointRemedy;
+// The second version has what readers of the first one would take for something else: the state of
+// another optimizer than the first rule, or frozen parameters. What needs neither is written as the
+// first.
+constexpr const char* kFirstSchema = "terrace.checkpoint/1";
+constexpr const char* kSecondSchema = "terrace.checkpoint/2";
 constexpr const char* kSchemas = "terrace.checkpoint/";  // of any version
 constexpr std::string_view kPrefix = "checkpoint-";
 // Tensors pass through memory in parts of this many elements.
@@ -150,12 +154,13 @@ json read_manifest(const std::string& directory, FileSystem& disk) {
   const bool has_schema =
       manifest.is_object() && manifest.contains("schema") && manifest["schema"].is_string();
   const std::string schema = has_schema ? manifest["schema"].get<std::string>() : "";
-  if (schema != kSchema && schema.starts_with(kSchemas)) {
-    throw ConfigError(
-        fmt::format("{} is written as {}, and this version reads {}", directory, schema, kSchema),
-        "resume with the version of Terrace that saved it, or a newer one");
+  const bool is_known = schema == kFirstSchema || schema == kSecondSchema;
+  if (!is_known && schema.starts_with(kSchemas)) {
+    throw ConfigError(fmt::format("{} is written as {}, and this version reads {} and {}",
+                                  directory, schema, kFirstSchema, kSecondSchema),
+                      "resume with the version of Terrace that saved it, or a newer one");
   }
-  if (schema != kSchema) {
+  if (!is_known) {
     throw CorruptData(fmt::format("{} is not a manifest of a checkpoint", path), kRemedy);
   }
   const json hash = manifest.value(kHash, json());
@@ -220,7 +225,8 @@ std::string write_checkpoint(const std::string& run_dir, const CheckpointProgres
   expect_done("remove", path, disk.remove(path));
   // Not the run directory too: where that has vanished, the run ends.
   expect_done("mkdir", path, disk.make_directory(path));
-  json manifest = {{"schema", kSchema},
+  const bool is_first_version = &model.rule == update_rules().front() && !progress.frozen;
+  json manifest = {{"schema", is_first_version ? kFirstSchema : kSecondSchema},
                    {"step", progress.step},
                    {"samples", progress.samples},
                    {"seed", progress.seed},

@@ -175,7 +175,8 @@ class PieceWriter {
     if (!std::isfinite(to_float(narrow)) && std::isfinite(value)) {
       throw ConfigError(fmt::format("tensor {} has the value {}, which {} does not hold", name_,
                                     value, torch_name_of(dtype_)),
-                        "save it with --save-dtype fp32 or bf16");
+                        "write it as fp32 or bf16: --save-dtype of terrace train, --dtype of "
+                        "terrace export");
     }
     return narrow.bits;
   }

@@ -124,7 +124,8 @@ std::unique_ptr<OpenFile> open_listed(const ListedFile& file, const ListedPlace&
         place.remedy);
   }
   if (!written.pieces.hashes.empty()) {
-    return std::make_unique<VerifiedFile>(std::move(opened.file), path, written, place.cache);
+    return std::make_unique<VerifiedFile>(std::move(opened.file), path, written, place.cache,
+                                          place.remedy);
   }
   const std::uint64_t hash = hash_file(*opened.file, path, written.size_bytes);
   if (hash != written.hash) {

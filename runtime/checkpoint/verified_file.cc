@@ -58,9 +58,10 @@ PieceCache::Bytes PieceCache::get(std::uint64_t file, std::size_t index,
 }
 
 VerifiedFile::VerifiedFile(std::unique_ptr<OpenFile> upstream, std::string path, FileHashes hashes,
-                           PieceCache& cache)
+                           PieceCache& cache, std::string remedy)
     : upstream_(std::move(upstream)),
       path_(std::move(path)),
+      remedy_(std::move(remedy)),
       hashes_(std::move(hashes)),
       cache_(cache),
       number_(cache.new_file()) {
@@ -89,7 +90,7 @@ std::vector<std::byte> VerifiedFile::load(const PieceHashes::Piece& piece) {
       fmt::format("{}: the {} bytes at offset {} have checksum {:016x}, written were bytes with "
                   "{:016x}",
                   path_, bytes.size(), piece.begin, hash, written),
-      "resume from an earlier checkpoint");
+      remedy_);
 }
 
 }  // namespace terrace

@@ -16,6 +16,9 @@
 
 namespace terrace {
 
+// What to do where a file of a checkpoint is not as it was written.
+inline constexpr const char* kEarlierCheckpointRemedy = "resume from an earlier checkpoint";
+
 // The pieces of files that were read last, verified. Keeps so many, and those that are being read:
 // one for each reading thread at the most. Thread-safe.
 class PieceCache {
@@ -54,9 +57,10 @@ class PieceCache {
 // compare them with their checksums and copy out of them. Reads are thread-safe.
 class VerifiedFile final : public OpenFile {
  public:
-  // `path` is for messages. The file has the size that the hashes are of. The cache outlives this.
+  // `path` and `remedy` are for messages. The file has the size that the hashes are of. The cache
+  // outlives this.
   VerifiedFile(std::unique_ptr<OpenFile> upstream, std::string path, FileHashes hashes,
-               PieceCache& cache);
+               PieceCache& cache, std::string remedy = kEarlierCheckpointRemedy);
 
   // Up to the end of a piece. Throws CorruptData naming file, offset and length of a piece that is
   // not what was written; IoError.
@@ -74,6 +78,7 @@ class VerifiedFile final : public OpenFile {
 
   std::unique_ptr<OpenFile> upstream_;
   const std::string path_;
+  const std::string remedy_;
   const FileHashes hashes_;
   PieceCache& cache_;
   const std::uint64_t number_;  // of cache_

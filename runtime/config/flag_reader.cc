@@ -18,7 +18,7 @@ constexpr int kHelpColumn = 44;
 class Parser {
  public:
   Parser(const CommandSpec& command, std::span<const FlagSpec> flags)
-      : app_(std::string(command.summary), std::string(command.name)), texts_(flags.size()) {
+      : app_(std::string(command.summary), with_operands(command)), texts_(flags.size()) {
     app_.set_help_flag();
     app_.allow_extras();
     app_.get_formatter()->column_width(kHelpColumn);
@@ -39,6 +39,12 @@ class Parser {
   }
 
  private:
+  static std::string with_operands(const CommandSpec& command) {
+    if (command.operands.empty()) return std::string(command.name);
+    return fmt::format("{} {}{}", command.name, fmt::join(command.operands, " "),
+                       command.repeats_last_operand ? "..." : "");
+  }
+
   CLI::Option* add(const FlagSpec& flag, std::vector<std::string>& texts) {
     const std::string name = "--" + std::string(flag.name);
     CLI::Option* option = nullptr;
@@ -61,15 +67,22 @@ class Parser {
   std::vector<CLI::Option*> options_;
 };
 
-[[noreturn]] void refuse_unknown(const std::vector<std::string>& left,
-                                 std::span<const FlagSpec> flags) {
+// Checks what belongs to no flag.
+void check_operands(const std::vector<std::string>& left, const CommandSpec& command,
+                    std::span<const FlagSpec> flags) {
   const auto is_flag = [](const std::string& text) { return text.starts_with("-"); };
   const auto unknown = std::find_if(left.begin(), left.end(), is_flag);
-  if (unknown == left.end()) {
-    throw ConfigError(fmt::format("'{}' belongs to no flag", left.front()),
-                      "write every value behind its flag; --help lists them");
+  if (unknown != left.end())
+    throw unknown_flag_error(unknown->substr(0, unknown->find('=')), flags);
+  const std::size_t wanted = command.operands.size();
+  if (left.size() < wanted) {
+    throw ConfigError(
+        fmt::format("{} is missing", command.operands[left.size()]),
+        fmt::format("{} {}; --help tells more", command.name, fmt::join(command.operands, " ")));
   }
-  throw unknown_flag_error(unknown->substr(0, unknown->find('=')), flags);
+  if (left.size() == wanted || (command.repeats_last_operand && wanted > 0)) return;
+  throw ConfigError(fmt::format("'{}' belongs to no flag", left[wanted]),
+                    "write every value behind its flag; --help lists them");
 }
 
 // The flag that an argument names, also with a value behind "="; null where it names none.
@@ -117,6 +130,11 @@ std::string flags_help(const CommandSpec& command, std::span<const FlagSpec> fla
 std::vector<std::optional<FlagValue>> read_flags(const CommandSpec& command,
                                                  std::span<const FlagSpec> flags,
                                                  const std::vector<std::string>& arguments) {
+  return read_command_line(command, flags, arguments).values;
+}
+
+CommandLine read_command_line(const CommandSpec& command, std::span<const FlagSpec> flags,
+                              const std::vector<std::string>& arguments) {
   check_values(arguments, flags);
   Parser parser(command, flags);
   try {
@@ -125,7 +143,7 @@ std::vector<std::optional<FlagValue>> read_flags(const CommandSpec& command,
     throw ConfigError(error.what(), fmt::format("see {} --help", command.name));
   }
   const std::vector<std::string> left = parser.app().remaining();
-  if (!left.empty()) refuse_unknown(left, flags);
+  check_operands(left, command, flags);
 
   std::vector<std::optional<FlagValue>> values(flags.size());
   for (std::size_t i = 0; i < flags.size(); ++i) {
@@ -139,7 +157,7 @@ std::vector<std::optional<FlagValue>> read_flags(const CommandSpec& command,
     values[i].emplace("--" + std::string(flags[i].name),
                       is_switch ? std::vector{parser.switch_text(i)} : parser.texts(i));
   }
-  return values;
+  return {std::move(values), left};
 }
 
 }  // namespace terrace

@@ -30,6 +30,15 @@ struct FlagSpec {
 struct CommandSpec {
   std::string_view name;     // "terrace train"
   std::string_view summary;  // one sentence or more
+  // What is given without a flag, by name: "CHECKPOINT". Each is given once, the last of them once
+  // or more where the command says so.
+  std::span<const std::string_view> operands = {};
+  bool repeats_last_operand = false;
+};
+
+struct CommandLine {
+  std::vector<std::optional<FlagValue>> values;  // of flags, in the table's order
+  std::vector<std::string> operands;
 };
 
 // What was given for each flag, in the table's order; unset for one that was not given. Throws
@@ -38,6 +47,11 @@ struct CommandSpec {
 std::vector<std::optional<FlagValue>> read_flags(const CommandSpec& command,
                                                  std::span<const FlagSpec> flags,
                                                  const std::vector<std::string>& arguments);
+
+// The same, with the command's operands, which may stand before, between and behind flags. Throws
+// ConfigError for one that is missing or too many.
+CommandLine read_command_line(const CommandSpec& command, std::span<const FlagSpec> flags,
+                              const std::vector<std::string>& arguments);
 
 // What `--help` prints. --help and -h are flags of every command and in no table.
 std::string flags_help(const CommandSpec& command, std::span<const FlagSpec> flags);

@@ -71,7 +71,9 @@ CheckpointProgress resumed_progress(const std::string& resume, const std::string
 
 CorruptData naming_earlier_checkpoint(const CorruptData& damage, const std::string& resume,
                                       const std::string& run_dir) {
-  if (resume != "auto") return damage;
+  // Damage elsewhere, as in frozen weights, an earlier checkpoint shares.
+  const bool is_of_this_one = damage.remedy() == kEarlierCheckpointRemedy;
+  if (resume != "auto" || !is_of_this_one) return damage;
   const std::optional<std::string> earlier = earlier_checkpoint(run_dir);
   return {damage.what(), earlier
                              ? fmt::format("that would be --resume {} --overwrite-later", *earlier)

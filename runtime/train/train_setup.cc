@@ -62,18 +62,6 @@ TierBudgets budgets_for(const TierOptions& tiers, const MachineShare& machine) {
   return budgets;
 }
 
-DType compute_type_for(Precision precision) {
-  switch (precision) {
-    case Precision::kBf16:
-      return DType::kBF16;
-    case Precision::kFp32:
-      return DType::kF32;
-    case Precision::kFp16:
-      return DType::kF16;
-  }
-  return DType::kBF16;
-}
-
 PlacementRequest placement_for(const TrainOptions& options, bool has_gpu) {
   PlacementRequest request;
   const TierOptions& tiers = options.tiers;
@@ -115,6 +103,18 @@ void check_pipeline(const TrainOptions& options) {
 }
 
 }  // namespace
+
+DType compute_type_for(Precision precision) {
+  switch (precision) {
+    case Precision::kBf16:
+      return DType::kBF16;
+    case Precision::kFp32:
+      return DType::kF32;
+    case Precision::kFp16:
+      return DType::kF16;
+  }
+  return DType::kBF16;
+}
 
 void check_budgets(const TierOptions& tiers, const MachineShare& machine) {
   const HostLimits& limits = machine.limits;

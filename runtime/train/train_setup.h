@@ -54,6 +54,7 @@ EngineOptions engine_options_for(const TrainOptions& options, const ModelConfig&
 DatasetOptions dataset_options_for(const TrainOptions& options, const ModelConfig& model,
                                    std::int64_t sequence_length);
 std::int64_t sequence_length_for(const TrainOptions& options, const ModelConfig& model);
+DType compute_type_for(Precision precision);
 // The types of final/: those of --save-dtype; else those of the weights that were loaded, or, of
 // random ones, the type that computes.
 WeightTypes result_types_for(const TrainOptions& options, const std::optional<WeightTypes>& loaded,

@@ -205,6 +205,9 @@ TEST_F(FrozenRuns, StoreRandomParametersOnce) {
   const Outcome changed = run("second", random + Arguments{"--resume", "auto"});
   EXPECT_EQ(changed.code, 5) << changed;
   EXPECT_THAT(changed.errors, HasSubstr("frozen-00000.safetensors"));
+  // An earlier checkpoint has the same frozen parameters.
+  EXPECT_THAT(changed.errors, HasSubstr("bring back the folder"));
+  EXPECT_THAT(changed.errors, Not(HasSubstr("--resume")));
 }
 
 TEST_F(FrozenRuns, AreKeysOfTheFileToo) {

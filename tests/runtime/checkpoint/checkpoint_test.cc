@@ -172,8 +172,8 @@ TEST_F(CheckpointTest, AManifestThatWasChangedIsRefused) {
 TEST_F(CheckpointTest, AnotherVersionsIsNamedAndNotCalledDamaged) {
   const std::string path = save(7, 42);
   edit_manifest(path,
-                [](nlohmann::json& manifest) { manifest["schema"] = "terrace.checkpoint/2"; });
-  TERRACE_EXPECT_THROW_WITH(Checkpoint{path}, ConfigError, "terrace.checkpoint/2");
+                [](nlohmann::json& manifest) { manifest["schema"] = "terrace.checkpoint/3"; });
+  TERRACE_EXPECT_THROW_WITH(Checkpoint{path}, ConfigError, "terrace.checkpoint/3");
   edit_manifest(path, [](nlohmann::json& manifest) { manifest["schema"] = 2; });
   TERRACE_EXPECT_THROW_WITH(Checkpoint{path}, CorruptData, "not a manifest");
 }

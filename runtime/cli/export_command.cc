@@ -1,0 +1,61 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <string_view>
+
+#include "runtime/cli/commands.h"
+#include "runtime/cli/console_log.h"
+#include "runtime/cli/progress_console.h"
+#include "runtime/config/flag_reader.h"
+#include "runtime/train/checkpoint_export.h"
+
+namespace terrace {
+namespace {
+
+constexpr auto kExportOperands = std::to_array<std::string_view>({"CHECKPOINT", "DIR"});
+constexpr CommandSpec kExportCommand = {
+    "terrace export",
+    "Writes the weights of a checkpoint-N as a Hugging Face directory, which must be empty or not "
+    "there yet.",
+    kExportOperands};
+
+enum : std::size_t { kExportDtype, kMaxShardSize, kCompanionsOf };
+constexpr auto kExportFlags = std::to_array<FlagSpec>({
+    {"dtype", "Weights", "auto|fp32|bf16|fp16",
+     "Their type, also spelled float32, bfloat16, float16 (auto: as final/ of the run has them)"},
+    {"max-shard-size", "Weights", "SIZE", "The most of a file, larger tensors aside (5GB)"},
+    {"model", "Other files", "DIR",
+     "The model directory whose tokenizer, licence and other files go along (the one that the run "
+     "started from)"},
+});
+
+constexpr auto kTypeNames = std::to_array<std::string_view>(
+    {"auto", "fp32", "bf16", "fp16", "float32", "bfloat16", "float16"});
+constexpr auto kTypes =
+    std::to_array<SaveType>({SaveType::kAuto, SaveType::kFp32, SaveType::kBf16, SaveType::kFp16,
+                             SaveType::kFp32, SaveType::kBf16, SaveType::kFp16});
+
+}  // namespace
+
+int run_export(int argc, const char* const* argv) {
+  const std::vector<std::string> arguments(argv + 2, argv + argc);
+  if (wants_help(arguments)) {
+    fmt::print("{}", flags_help(kExportCommand, kExportFlags));
+    return 0;
+  }
+  const auto [values, operands] = read_command_line(kExportCommand, kExportFlags, arguments);
+  CheckpointExport request;
+  request.checkpoint = operands[0];
+  request.directory = operands[1];
+  if (values[kExportDtype]) request.dtype = kTypes.at(values[kExportDtype]->choice(kTypeNames));
+  if (values[kMaxShardSize]) request.max_shard_bytes = values[kMaxShardSize]->size();
+  if (values[kCompanionsOf]) request.model_directory = values[kCompanionsOf]->name();
+  ConsoleLog log;
+  ProgressConsole console(stdout, {.is_terminal = isatty(STDOUT_FILENO) != 0});
+  export_checkpoint(request, console, log);
+  return 0;
+}
+
+}  // namespace terrace

@@ -1,0 +1,148 @@
+#include "runtime/train/checkpoint_export.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/hf_companions.h"
+#include "runtime/checkpoint/hf_export.h"
+#include "runtime/config/train_config.h"
+#include "runtime/data/data_format.h"
+#include "runtime/train/resume.h"
+#include "runtime/train/train_setup.h"
+
+namespace terrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+void check_target(const std::string& directory) {
+  std::error_code failed;
+  if (!fs::exists(directory, failed)) return;
+  if (!fs::is_directory(directory, failed)) {
+    throw ConfigError(fmt::format("{} is not a directory", directory),
+                      "name another for the model");
+  }
+  if (fs::is_empty(directory, failed)) return;
+  throw ConfigError(fmt::format("{} has files, and nothing is written over", directory),
+                    "name a directory that is empty or not there yet");
+}
+
+// What the checkpoint's run was told; none where nothing readable tells it.
+std::optional<TrainOptions> options_of_run(const std::string& checkpoint, Log& log) {
+  const std::string file = (fs::path(run_directory_of(checkpoint)) / "config.toml").string();
+  if (!fs::exists(file)) return std::nullopt;
+  try {
+    return parse_train_options({"--config", file});
+  } catch (const Error& problem) {
+    log.warning(fmt::format("{} is not read: {}", file, problem.what()));
+    return std::nullopt;
+  }
+}
+
+WeightTypes types_for(const CheckpointExport& request, const Checkpoint& checkpoint,
+                      const std::optional<TrainOptions>& run) {
+  TrainOptions options = run.value_or(TrainOptions());
+  if (request.dtype != SaveType::kAuto) options.run.save_dtype = request.dtype;
+  return result_types_for(options, checkpoint.progress().loaded_types,
+                          compute_type_for(options.precision));
+}
+
+// Whether the run's ids are the bytes of a text: then a tokenizer would tell of other ids.
+bool trained_on_bytes(const TrainOptions& run, const ModelConfig& model) {
+  const DataFormat format = parse_data_format(run.data.data_format);
+  try {
+    return open_data({run.data.data, format, model.vocabulary}).tokens->is_text();
+  } catch (const Error&) {  // the data may be gone
+    return format == DataFormat::kText;
+  }
+}
+
+std::vector<HfCompanion> companions_for(const CheckpointExport& request,
+                                        const Checkpoint& checkpoint,
+                                        const std::optional<TrainOptions>& run, Log& log) {
+  std::string directory = request.model_directory;
+  if (directory.empty() && run) directory = run->model.model;
+  if (directory.empty()) return {};
+  const bool bytes = run && trained_on_bytes(*run, checkpoint.model());
+  return read_hf_companions(directory,
+                            bytes ? CompanionScope::kWithoutTokenizer : CompanionScope::kAll, log);
+}
+
+void expect_finite(const ParameterTensor& tensor, std::span<const float> values) {
+  if (std::ranges::all_of(values, [](float value) { return std::isfinite(value); })) return;
+  throw NotFinite(fmt::format("tensor {} of the checkpoint is not finite", tensor.name),
+                  "export an earlier checkpoint");
+}
+
+std::int64_t elements_of(const std::vector<UnitLayout>& layout) {
+  std::int64_t count = 0;
+  for (const UnitLayout& unit : layout) {
+    for (const ParameterTensor& tensor : unit.tensors) count += tensor.elements();
+  }
+  return count;
+}
+
+// A directory beside the one that is asked for, which is renamed to it at the end. What is left of
+// an export that did not come to its end is removed.
+fs::path unfinished(const std::string& directory) {
+  fs::path path = fs::absolute(directory).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();  // of a slash at the end
+  path += ".writing";
+  return path;
+}
+
+void publish(const fs::path& written, const std::string& directory) {
+  fs::path target = fs::absolute(directory).lexically_normal();
+  if (!target.has_filename()) target = target.parent_path();
+  fs::rename(written, target);  // also over a directory that is empty
+  sync_directory(target.parent_path().string());
+}
+
+}  // namespace
+
+void export_checkpoint(const CheckpointExport& request, TrainConsole& console, Log& log) {
+  check_target(request.directory);
+  Checkpoint checkpoint(request.checkpoint);
+  const std::vector<UnitLayout> layout = parameter_layout(checkpoint.model());
+  checkpoint.open(layout, {.model_directory = request.model_directory});
+  const std::optional<TrainOptions> run = options_of_run(request.checkpoint, log);
+  const fs::path written = unfinished(request.directory);
+  const HfExportOptions options = {
+      .directory = written.string(),
+      .types = types_for(request, checkpoint, run),
+      .max_shard_bytes = request.max_shard_bytes,
+      .companions = companions_for(request, checkpoint, run, log),
+  };
+  try {
+    fs::remove_all(written);
+    fs::create_directories(written.parent_path());
+    ConsolePhase phase(console, fmt::format("writing {}", request.directory));
+    const std::int64_t total = elements_of(layout);
+    std::int64_t done = 0;
+    write_hf_directory(options, checkpoint.model(), layout,
+                       [&](const UnitLayout& unit, const ParameterTensor& tensor,
+                           std::int64_t begin, std::span<float> out) {
+                         checkpoint.read(StateField::kMaster, unit, tensor.offset + begin, out);
+                         expect_finite(tensor, out);
+                         phase.advance(done += std::ssize(out), total);
+                       });
+    publish(written, request.directory);
+  } catch (const fs::filesystem_error& error) {
+    throw IoError({.operation = "export to",
+                   .path = error.path1().string(),
+                   .error_number = error.code().value()});
+  }
+  console.say(fmt::format("{}: the weights of step {} as {}\n", request.directory,
+                          checkpoint.progress().step, torch_name_of(options.types.usual)));
+}
+
+}  // namespace terrace

@@ -1,0 +1,140 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "tests/e2e/tiny_training.h"
+
+namespace terrace {
+namespace {
+
+using nlohmann::json;
+using testing::Contains;
+using testing::HasSubstr;
+
+class ExportAndInspect : public testing::Test {
+ protected:
+  Outcome run(const std::string& command, const Arguments& more) const {
+    return run_program(Arguments{command} + more);
+  }
+  json inspected(const std::string& name, const Arguments& more = {}) const {
+    const Outcome outcome = run("inspect", Arguments{training_.path(name), "--json"} + more);
+    EXPECT_EQ(outcome.code, 0) << outcome;
+    const json document = json::parse(outcome.output);
+    EXPECT_EQ(document.at("schema"), "terrace.inspect/1");
+    return document.at("results").at(0);
+  }
+
+  const TinyTraining training_;
+};
+
+TEST_F(ExportAndInspect, ACheckpointExportsAsTheFinalDirectoryOfItsRun) {
+  training_.train("run", {"--max-steps", "2", "--checkpoint-every", "2"});
+  const std::string checkpoint = training_.path("run/checkpoint-2");
+  ASSERT_EQ(run("export", {checkpoint, training_.path("run/exported")}).code, 0);
+  EXPECT_EQ(training_.files("run", "exported"), training_.files("run", "final"));
+  EXPECT_FALSE(std::filesystem::exists(training_.path("run/exported.writing")));
+
+  const Outcome again = run("export", {checkpoint, training_.path("run/exported")});
+  EXPECT_EQ(again.code, 2) << again;
+  EXPECT_THAT(again.errors, HasSubstr("has files"));
+}
+
+TEST_F(ExportAndInspect, AnExportHasTheTypeAndTheShardsThatAreAsked) {
+  training_.train("run", {"--max-steps", "1", "--checkpoint-every", "1"});
+  const Outcome outcome = run("export", {training_.path("run/checkpoint-1"), "--dtype", "float32",
+                                         "--max-shard-size", "20KB", training_.path("sharded")});
+  ASSERT_EQ(outcome.code, 0) << outcome;
+  const json found = inspected("sharded");
+  EXPECT_EQ(found.at("kind"), "model");
+  EXPECT_GT(found.at("files").size(), 1U);
+  EXPECT_EQ(found.at("elements_by_type").size(), 1U);
+  EXPECT_EQ(found.at("elements_by_type").at("F32"), found.at("elements"));
+  EXPECT_EQ(found.at("elements"), inspected("run/final").at("elements"));
+}
+
+TEST_F(ExportAndInspect, FrozenWeightsComeFromWhereTheCheckpointSays) {
+  training_.train("base", {"--max-steps", "1"});
+  const Outcome tuned =
+      run_program({"train", "--model", training_.path("base/final"), "--data",
+                   training_.path("text.txt"), "--max-steps", "2", "--checkpoint-every", "2",
+                   "--trainable", "model.layers.1.*", "--run-dir", training_.path("run")});
+  ASSERT_EQ(tuned.code, 0) << tuned;
+  const std::string checkpoint = training_.path("run/checkpoint-2");
+  ASSERT_EQ(run("export", {checkpoint, training_.path("run/exported")}).code, 0);
+  EXPECT_EQ(training_.files("run", "exported"), training_.files("run", "final"));
+
+  const json found = inspected("run/checkpoint-2");
+  EXPECT_LT(found.at("trained_elements"), found.at("elements"));
+  EXPECT_EQ(found.at("frozen_from"), training_.path("base/final"));
+}
+
+TEST_F(ExportAndInspect, WhatIsNoCheckpointOrIsDamagedIsRefused) {
+  training_.train("run", {"--max-steps", "1", "--checkpoint-every", "1"});
+  EXPECT_EQ(run("export", {training_.path("run/final"), training_.path("out")}).code, 2);
+  const Outcome one = run("export", {training_.path("run/checkpoint-1")});
+  EXPECT_EQ(one.code, 2);
+  EXPECT_THAT(one.errors, HasSubstr("DIR is missing"));
+  const std::string file = "run/checkpoint-1/master-00001.safetensors";
+  std::string bytes = training_.directory().read(file);
+  bytes.at(bytes.size() - 5) ^= 1;
+  training_.directory().write(file, bytes);
+  const Outcome damaged =
+      run("export", {training_.path("run/checkpoint-1"), training_.path("out")});
+  EXPECT_EQ(damaged.code, 5) << damaged;
+  EXPECT_THAT(damaged.errors, HasSubstr("master-00001.safetensors"));
+  EXPECT_FALSE(std::filesystem::exists(training_.path("out")));
+}
+
+TEST_F(ExportAndInspect, EveryKindOfPathIsDescribed) {
+  training_.train("run", {"--max-steps", "2", "--checkpoint-every", "1", "--trace-steps", "1:2",
+                          "--optimizer", "sgd"});
+  const json of_run = inspected("run");
+  EXPECT_EQ(of_run.at("kind"), "run");
+  EXPECT_EQ(of_run.at("checkpoints").size(), 2U);
+  EXPECT_EQ(of_run.at("has_result"), true);
+  EXPECT_EQ(of_run.at("last_row").at("step"), 2);
+
+  const json checkpoint = inspected("run/checkpoint-1");
+  EXPECT_EQ(checkpoint.at("kind"), "checkpoint");
+  EXPECT_EQ(checkpoint.at("optimizer"), "sgd");
+  EXPECT_EQ(checkpoint.at("step"), 1);
+  EXPECT_EQ(checkpoint.at("trained_elements"), checkpoint.at("elements"));
+
+  const json file = inspected("run/final/model.safetensors");
+  EXPECT_EQ(file.at("kind"), "safetensors");
+  EXPECT_EQ(file.at("elements"), checkpoint.at("elements"));
+
+  const json trace = inspected("run/trace.json");
+  EXPECT_EQ(trace.at("kind"), "trace");
+  EXPECT_THAT(trace.at("tracks"), Contains("compute"));
+  EXPECT_GT(trace.at("events"), 0);
+
+  const json text = inspected("text.txt");
+  EXPECT_EQ(text.at("kind"), "data");
+  EXPECT_EQ(text.at("is_text"), true);
+  EXPECT_EQ(text.at("tokens"), std::filesystem::file_size(training_.path("text.txt")));
+}
+
+TEST_F(ExportAndInspect, LinesNameWhatJsonDoes) {
+  training_.train("run", {"--max-steps", "1"});
+  const Outcome lines = run("inspect", {training_.path("run/final")});
+  ASSERT_EQ(lines.code, 0) << lines;
+  EXPECT_THAT(lines.output, HasSubstr("kind               model"));
+  EXPECT_THAT(lines.output, HasSubstr("model.embed_tokens.weight  256 x 32  BF16"));
+}
+
+TEST_F(ExportAndInspect, WhatIsNotThereOrIsRawIsRefused) {
+  EXPECT_EQ(run("inspect", {training_.path("nothing")}).code, 2);
+  training_.directory().write("ids.bin", std::string(64, '\0'));
+  const Outcome raw = run("inspect", {training_.path("ids.bin")});
+  EXPECT_EQ(raw.code, 2) << raw;
+  EXPECT_THAT(raw.errors, HasSubstr("--data-format"));
+  EXPECT_EQ(inspected("ids.bin", {"--data-format", "raw-u16"}).at("tokens"), 32);
+  training_.directory().write("bad.safetensors", "not a header");
+  EXPECT_EQ(run("inspect", {training_.path("bad.safetensors")}).code, 5);
+}
+
+}  // namespace
+}  // namespace terrace
