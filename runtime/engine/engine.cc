@@ -94,11 +94,11 @@ std::vector<Reduction> reductions_of(const EngineOptions& options) {
   const std::int64_t sharing = split.shares_rows ? split.ranks : 1;
   const BatchShape& batch = options.batch;
   constexpr std::int64_t kLeastPart = 8;
-  return {{"--threads", options.threads, 1, 1,
+  return {{Option::kThreads, options.threads, 1, 1,
            with([](EngineOptions& o, std::int64_t v) { o.threads = static_cast<int>(v); })},
-          {"--micro-batch-size", batch.sequences, sharing / std::gcd(sharing, batch.positions), 1,
-           with([](EngineOptions& o, std::int64_t v) { o.batch.sequences = v; })},
-          {"--sequence-length", batch.positions, sharing / std::gcd(sharing, batch.sequences),
+          {Option::kMicroBatchSize, batch.sequences, sharing / std::gcd(sharing, batch.positions),
+           1, with([](EngineOptions& o, std::int64_t v) { o.batch.sequences = v; })},
+          {Option::kSequenceLength, batch.positions, sharing / std::gcd(sharing, batch.sequences),
            batch.positions / kLeastPart,
            with([](EngineOptions& o, std::int64_t v) { o.batch.positions = v; })}};
 }
@@ -131,14 +131,15 @@ std::string describe_request(const EngineOptions& options) {
                      options.threads, several(options.threads, "s"));
 }
 
-// The flags of the budgets that are exceeded.
-std::string budgets_over(const Ledger& ledger) {
-  std::string flags;
+// The names of the budgets that are exceeded.
+std::string budgets_over(const Ledger& ledger, OptionNames name_of_option) {
+  std::string names;
   for (const Tier tier : kTiers) {
     if (ledger[tier].over_bytes() == 0) continue;
-    flags += fmt::format("{}{}", flags.empty() ? "" : " and ", flag_of_budget(tier));
+    names += names.empty() ? "" : " and ";
+    names += name_of_option(budget_option(tier));
   }
-  return flags;
+  return names;
 }
 
 std::size_t arena_bytes(const EnginePlan& plan, Tier tier) {
@@ -175,7 +176,8 @@ StepModel step_model_of(const EngineOptions& options) {
 }
 
 EnginePlan plan_engine(const EngineOptions& options) {
-  check_tensor_split(options.model, options.batch.rows(), split_of(options));
+  check_tensor_split(options.model, options.batch.rows(), split_of(options),
+                     options.placement.name_of_option);
   EnginePlan plan;
   plan.model = step_model_of(options);
   PlacementRequest placement = options.placement;
@@ -205,9 +207,9 @@ EnginePlan plan_engine(const EngineOptions& options) {
   if (!fits(plan.ledger)) {
     throw OutOfMemory(
         "evaluation does not fit beside the training state: " + describe_shortfall(plan.ledger),
-        fmt::format("raise {}, or train without validation (--validation-fraction 0 and no "
-                    "--validation-data)",
-                    budgets_over(plan.ledger)));
+        fmt::format("raise {}, or train without validation ({})",
+                    budgets_over(plan.ledger, placement.name_of_option),
+                    placement.name_of_option(Option::kNoEvaluation)));
   }
   return plan;
 }
@@ -293,9 +295,13 @@ Engine::Engine(const EngineOptions& options, const EnginePlan& plan, Log& log)
 }
 
 std::unique_ptr<StepBodies> Engine::make_bodies(const Program& program) {
-  const StepComputation computation = {plan_.model,        compute_,
-                                       options_.optimizer, compute_device_->kernels(),
-                                       compute_workers_,   update_workers_};
+  const StepComputation computation = {plan_.model,
+                                       compute_,
+                                       options_.optimizer,
+                                       compute_device_->kernels(),
+                                       compute_workers_,
+                                       update_workers_,
+                                       options_.placement.name_of_option};
   return std::make_unique<StepBodies>(program, memory_, store_.get(), computation, options_.ranks);
 }
 

@@ -36,6 +36,7 @@ StepBodies::StepBodies(const Program& program, const ExecutorMemory& memory, Blo
       host_kernels_(cpu_lane_kernels()),
       compute_workers_(computation.compute_workers),
       update_workers_(computation.update_workers),
+      name_of_option_(computation.name_of_option),
       ranks_(ranks),
       update_checksums_(program, memory, computation.model, store),
       has_backward_(std::ranges::any_of(
@@ -376,8 +377,9 @@ void StepBodies::norm_finish(const Op& op, const RunInput& input) {
     throw NotFinite(
         fmt::format("step {}: loss {}, gradient norm {}", input.step, printable(loss),
                     printable(norm)),
-        "lower --learning-rate, or look at the data of this step; what was saved before "
-        "is untouched");
+        fmt::format(
+            "lower {}, or look at the data of this step; what was saved before is untouched",
+            name_of_option_(Option::kLearningRate)));
   }
   if (op.find(Role::kScalars) == nullptr) return;
   StepScalars scalars = input.scalars;
@@ -397,8 +399,10 @@ void StepBodies::scaled_norm_finish(const Op& op, const RunInput& input, double 
         fmt::format("step {}: loss {}, and gradients overflow fp16 at a loss scale of {}, the "
                     "smallest",
                     input.step, printable(loss), before.scale),
-        "use --precision bf16, lower --learning-rate, or look at the data of this step; what was "
-        "saved before is untouched");
+        fmt::format(
+            "use {} bf16, lower {}, or look at the data of this step; what was saved before "
+            "is untouched",
+            name_of_option_(Option::kPrecision), name_of_option_(Option::kLearningRate)));
   }
   StepScalars scalars = input.scalars;
   scalars.skips = overflows ? 1 : 0;

@@ -11,6 +11,7 @@
 #include "runtime/engine/compute_backend.h"
 #include "runtime/engine/step_ranks.h"
 #include "runtime/engine/update_checksums.h"
+#include "runtime/model/option_names.h"
 #include "runtime/model/unit_compute.h"
 #include "runtime/step/lane_executor.h"
 
@@ -31,9 +32,10 @@ struct StepComputation {
   const StepModel& model;
   const UnitCompute& units;
   const OptimizerOptions& optimizer;
-  LaneKernels kernels;           // of the device
-  WorkerArena& compute_workers;  // serve the compute lane
-  WorkerArena& update_workers;   // serve the update lane
+  LaneKernels kernels;                           // of the device
+  WorkerArena& compute_workers;                  // serve the compute lane
+  WorkerArena& update_workers;                   // serve the update lane
+  OptionNames name_of_option = field_of_option;  // in errors
 };
 
 // What the ops of a program do: kernels of the model, sums and norms of gradients, collectives,
@@ -113,6 +115,7 @@ class StepBodies final : public OpBodies {
   const LaneKernels host_kernels_;
   WorkerArena& compute_workers_;
   WorkerArena& update_workers_;
+  const OptionNames name_of_option_;
   StepRanks ranks_;
   const UpdateChecksums update_checksums_;
   const bool has_backward_;                     // else the program evaluates

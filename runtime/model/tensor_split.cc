@@ -11,12 +11,13 @@ namespace terrace {
 namespace {
 
 void require_parts(std::int64_t count, std::string_view what, const ModelConfig& config,
-                   const TensorSplit& split) {
+                   const TensorSplit& split, OptionNames name_of_option) {
   if (count % split.ranks == 0) return;
+  const std::string_view ranks = name_of_option(Option::kTensorParallel);
   throw ConfigError(
-      fmt::format("--tensor-parallel {}: {} has {} {}, which is no multiple of it", split.ranks,
+      fmt::format("{} {}: {} has {} {}, which is no multiple of it", ranks, split.ranks,
                   config.name.empty() ? "the model" : config.name, count, what),
-      fmt::format("give --tensor-parallel a number that divides {}", count));
+      fmt::format("give {} a number that divides {}", ranks, count));
 }
 
 }  // namespace
@@ -26,24 +27,26 @@ std::int64_t TensorSlice::before(std::int64_t whole, std::int32_t of_rank) const
   return whole / stride * run + std::clamp<std::int64_t>(whole % stride - of_rank * run, 0, run);
 }
 
-void check_tensor_split(const ModelConfig& config, std::int64_t rows, const TensorSplit& split) {
+void check_tensor_split(const ModelConfig& config, std::int64_t rows, const TensorSplit& split,
+                        OptionNames name_of_option) {
   if (split.ranks == 1) return;
-  require_parts(config.heads, "heads", config, split);
-  require_parts(config.key_value_heads, "key-value heads", config, split);
-  require_parts(config.intermediate, "intermediate columns", config, split);
+  require_parts(config.heads, "heads", config, split, name_of_option);
+  require_parts(config.key_value_heads, "key-value heads", config, split, name_of_option);
+  require_parts(config.intermediate, "intermediate columns", config, split, name_of_option);
+  const std::string_view ranks = name_of_option(Option::kTensorParallel);
   if ((split.ranks - 1) * split.part_of(config.vocabulary) >= config.vocabulary) {
-    throw ConfigError(fmt::format("--tensor-parallel {}: a vocabulary of {} does not have a part "
-                                  "for each rank",
-                                  split.ranks, config.vocabulary),
-                      "give --tensor-parallel a smaller number");
+    throw ConfigError(fmt::format("{} {}: a vocabulary of {} does not have a part for each rank",
+                                  ranks, split.ranks, config.vocabulary),
+                      fmt::format("give {} a smaller number", ranks));
   }
   if (split.shares_rows && rows % split.ranks != 0) {
+    const std::string_view shares = name_of_option(Option::kSequenceParallel);
+    const std::string_view length = name_of_option(Option::kSequenceLength);
     throw ConfigError(
-        fmt::format("--sequence-parallel on: the {} rows of a micro-batch (--micro-batch-size x "
-                    "--sequence-length) are no multiple of --tensor-parallel {}",
-                    rows, split.ranks),
-        fmt::format("give a --sequence-length that {} divides, or --sequence-parallel off",
-                    split.ranks));
+        fmt::format("{} on: the {} rows of a micro-batch ({} x {}) are no multiple of {} {}",
+                    shares, rows, name_of_option(Option::kMicroBatchSize), length, ranks,
+                    split.ranks),
+        fmt::format("give a {} that {} divides, or {} off", length, split.ranks, shares));
   }
 }
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "runtime/model/model_config.h"
+#include "runtime/model/option_names.h"
 
 // How tensor-parallel ranks share a model (Shoeybi et al. 2019, arXiv:1909.08053): each has some of
 // the heads, of the intermediate columns and of the vocabulary. docs/tensor.md explains it.
@@ -43,7 +44,8 @@ struct TensorSlice {
 
 // Throws ConfigError, naming the number and a remedy, where the ranks cannot share the model, or
 // the `rows` of a micro-batch.
-void check_tensor_split(const ModelConfig& config, std::int64_t rows, const TensorSplit& split);
+void check_tensor_split(const ModelConfig& config, std::int64_t rows, const TensorSplit& split,
+                        OptionNames name_of_option = field_of_option);
 
 // The model as one of the ranks has it: with its heads, intermediate columns and vocabulary, the
 // latter without padding. The width is the model's.

@@ -106,13 +106,14 @@ bool is_trainable(const ModelConfig& config, std::string_view stored_name) {
   });
 }
 
-ModelConfig with_trainable(ModelConfig config, std::vector<std::string> patterns) {
+ModelConfig with_trainable(ModelConfig config, std::vector<std::string> patterns,
+                           OptionNames name_of_option) {
   config.trainable = std::move(patterns);
-  check_trainable(config);
+  check_trainable(config, name_of_option);
   return config;
 }
 
-void check_trainable(const ModelConfig& config) {
+void check_trainable(const ModelConfig& config, OptionNames name_of_option) {
   if (config.trainable.empty()) return;
   const std::vector<UnitLayout> layout = parameter_layout(config);
   const std::vector<std::string> names = stored_names(layout);
@@ -124,7 +125,8 @@ void check_trainable(const ModelConfig& config) {
     const std::vector<std::string> shown(names.begin(),
                                          names.begin() + std::min(kShown, names.size()));
     throw ConfigError(
-        fmt::format("--trainable {} matches no tensor of {}", pattern, config.name),
+        fmt::format("{} {} matches no tensor of {}", name_of_option(Option::kTrainable), pattern,
+                    config.name),
         fmt::format("take names of its tensors, or patterns of them (*, ?, [..]): {}{}",
                     fmt::join(shown, ", "), names.size() > kShown ? ", ..." : ""));
   }

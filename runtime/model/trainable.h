@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "runtime/model/model_config.h"
+#include "runtime/model/option_names.h"
 
 // Which tensors of a model train: those whose Hugging Face name one of the model's patterns
 // matches. The others are frozen.
@@ -19,8 +20,9 @@ bool matches_pattern(std::string_view pattern, std::string_view name);
 bool is_trainable(const ModelConfig& config, std::string_view stored_name);
 
 // Throws ConfigError for a pattern that matches no tensor, naming some that there are.
-void check_trainable(const ModelConfig& config);
+void check_trainable(const ModelConfig& config, OptionNames name_of_option = field_of_option);
 // `config` with these patterns. Throws as check_trainable() does.
-ModelConfig with_trainable(ModelConfig config, std::vector<std::string> patterns);
+ModelConfig with_trainable(ModelConfig config, std::vector<std::string> patterns,
+                           OptionNames name_of_option = field_of_option);
 
 }  // namespace terrace

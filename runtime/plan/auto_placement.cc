@@ -204,10 +204,10 @@ class Planner {
 
 }  // namespace
 
-const char* flag_of_budget(Tier tier) {
-  return tier == Tier::kDevice ? "--device-memory"
-         : tier == Tier::kHost ? "--host-memory"
-                               : "the SIZE of --nvme";
+Option budget_option(Tier tier) {
+  return tier == Tier::kDevice ? Option::kDeviceBudget
+         : tier == Tier::kHost ? Option::kHostBudget
+                               : Option::kNvmeBudget;
 }
 
 Ledger ledger_of(const Program& program, const TierBudgets& budgets) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "memory/ledger.h"
+#include "runtime/model/option_names.h"
 #include "runtime/step/compile.h"
 
 namespace terrace {
@@ -18,10 +19,10 @@ struct GpuSetting {
   double link_bytes_per_s = 0;      // between host and device, each way; 0: unknown
 };
 
-// A number of the user's that makes a step smaller where it is lower. A refusal names it only where
-// a lower value helps.
+// A number of the caller's that makes a step smaller where it is lower. A refusal names it only
+// where a lower value helps.
 struct Reduction {
-  std::string flag;              // as the user writes it: "--threads"
+  Option option = Option::kThreads;
   std::int64_t value = 1;        // what it is now
   std::int64_t multiple_of = 1;  // lower values that may be named are multiples of this
   std::int64_t least = 1;        // lower values than this would be no advice
@@ -55,7 +56,9 @@ struct PlacementRequest {
   // What choices go by where a GPU computes; none: the device is processors of the host. Not in
   // unified mode.
   std::optional<GpuSetting> gpu;
-  // For refusals: what was asked for, in words; what may be lowered; how units may be divided.
+  // For refusals: how they name options; what was asked for, in words; what may be lowered; how
+  // units may be divided.
+  OptionNames name_of_option = field_of_option;
   std::string asked;
   std::vector<Reduction> reductions;
   std::vector<TensorDivision> tensor_divisions;
@@ -70,8 +73,8 @@ struct StepPlan {
   Ledger ledger;
 };
 
-// Returns what sets a tier's budget on the command line, for messages.
-const char* flag_of_budget(Tier tier);
+// Returns the option that sets a tier's budget, for messages.
+Option budget_option(Tier tier);
 
 Ledger ledger_of(const Program& program, const TierBudgets& budgets);
 

@@ -87,6 +87,8 @@ class Refusal {
   }
 
  private:
+  std::string_view name_of(Option option) const { return request_.name_of_option(option); }
+
   const Ledger& worst_ledger() const {
     const auto over = [](const Ledger& ledger) {
       std::size_t bytes = 0;
@@ -130,7 +132,7 @@ class Refusal {
       if (!is_over) continue;
       // Sizes are told in three digits, which may be half a percent too low.
       raised += fmt::format("{} {} to {} or more", raised.empty() ? "raise" : " and raise",
-                            flag_of_budget(tier), format_size(peak + peak / 128));
+                            name_of(budget_option(tier)), format_size(peak + peak / 128));
     }
     return raised;
   }
@@ -156,16 +158,17 @@ class Refusal {
 
   // Tries the drive and recomputation, where the user has neither.
   void try_tiers(std::size_t lacking, Remedies& remedies) const {
-    const auto try_with = [&](const char* change, const PlacementRequest& other) {
+    const auto try_with = [&](const std::string& change, const PlacementRequest& other) {
       if (fits(model_, other)) return remedies.enough(change);
       remedies.helpful(change, lacking - std::min(lacking, lacking_live_bytes(model_, other)));
     };
     PlacementRequest other = request_;
     other.has_nvme = true;
-    if (!request_.has_nvme) try_with("give --nvme DIR", other);
+    if (!request_.has_nvme) try_with(fmt::format("give {}", name_of(Option::kDrive)), other);
     other = request_;
     other.recompute = true;
-    if (request_.recompute == std::optional(false)) try_with("allow --recompute full", other);
+    if (request_.recompute != std::optional(false)) return;
+    try_with(fmt::format("allow {}", name_of(Option::kRecompute)), other);
   }
 
   // Finds the largest lower value with which the step fits; none: says what the lowest one saves.
@@ -192,10 +195,12 @@ class Refusal {
       const auto lowest = std::max(least, high - static_cast<std::int64_t>(kConfirmationsMax));
       for (std::int64_t multiple = high; multiple >= lowest; --multiple) {
         if (!fits(model_at(reduction, value_at(multiple)), request_)) continue;
-        return remedies.enough(fmt::format("lower {} to {}", reduction.flag, value_at(multiple)));
+        return remedies.enough(
+            fmt::format("lower {} to {}", name_of(reduction.option), value_at(multiple)));
       }
     }
-    remedies.helpful("lower " + reduction.flag, lacking - std::min(lacking, lacking_at_least));
+    remedies.helpful(fmt::format("lower {}", name_of(reduction.option)),
+                     lacking - std::min(lacking, lacking_at_least));
   }
 
   StepModel model_at(const Reduction& reduction, std::int64_t value) const {
@@ -238,8 +243,8 @@ class Refusal {
     if (!dominating_unit().has_value()) return;
     for (const TensorDivision& division : request_.tensor_divisions) {
       if (!fits(division.model(), request_)) continue;
-      return remedies.enough(
-          fmt::format("divide every unit over more ranks: --tensor-parallel {}", division.ranks));
+      return remedies.enough(fmt::format("divide every unit over more ranks: {} {}",
+                                         name_of(Option::kTensorParallel), division.ranks));
     }
   }
 

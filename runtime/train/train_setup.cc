@@ -13,6 +13,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "memory/cuda/cuda_device.h"
+#include "runtime/train/option_flags.h"
 
 namespace terrace {
 namespace {
@@ -64,6 +65,7 @@ TierBudgets budgets_for(const TierOptions& tiers, const MachineShare& machine) {
 
 PlacementRequest placement_for(const TrainOptions& options, bool has_gpu) {
   PlacementRequest request;
+  request.name_of_option = flag_of_option;
   const TierOptions& tiers = options.tiers;
   request.parameters = tier_of(tiers.place_parameters);
   request.gradients = tier_of(tiers.place_gradients);

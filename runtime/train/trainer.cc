@@ -21,6 +21,7 @@
 #include "runtime/train/dry_run.h"
 #include "runtime/train/evaluation.h"
 #include "runtime/train/local_ranks.h"
+#include "runtime/train/option_flags.h"
 #include "runtime/train/processors.h"
 #include "runtime/train/rank_agreement.h"
 #include "runtime/train/rank_group.h"
@@ -52,7 +53,7 @@ class Trainer {
         log_(log),
         model_(with_trainable(
             load_model_config(options_.model.model, options_.model.ignored_config_keys),
-            options_.model.trainable)),
+            options_.model.trainable, flag_of_option)),
         layout_(parameter_layout(model_)),
         machine_(machine_share(options_, ranks)),
         backend_(make_backend(machine_.gpu)),

@@ -58,8 +58,18 @@ constexpr auto kPrintingNames = std::to_array<std::string_view>(
 constexpr auto kPrintingPlaces = std::to_array<std::string_view>(
     {"runtime/cli/", "bench/", "tools/", "examples/", "tests/", "base/check.cc"});
 
+// What another trainer embeds: its messages name no flags of the command line.
+constexpr auto kLibraryPlaces = std::to_array<std::string_view>(
+    {"runtime/step/", "runtime/plan/", "runtime/engine/", "runtime/model/tensor_split.",
+     "runtime/model/trainable.", "runtime/model/option_names."});
+
 constexpr auto kEmptyNames = std::to_array<std::string_view>(
     {"util", "utils", "utility", "utilities", "common", "helper", "helpers", "misc"});
+
+bool starts_with_any(std::string_view path, std::span<const std::string_view> places) {
+  return std::ranges::any_of(places,
+                             [&](std::string_view place) { return path.starts_with(place); });
+}
 
 class Rules {
  public:
@@ -128,6 +138,19 @@ class Rules {
     check_parameters();
     int number = 0;
     for (const std::string_view line : split_lines(code)) check_code_line(++number, line);
+    if (starts_with_any(path_, kLibraryPlaces)) check_messages(code);
+  }
+
+  // Of the text without comments, the code has all but what stands in literals.
+  void check_messages(std::string_view code) {
+    const std::string text = blank_comments(text_);
+    int line = 1;
+    for (std::size_t i = 0; i + 2 < text.size(); ++i) {
+      if (text[i] == '\n') ++line;
+      const bool is_flag = text[i] == '-' && text[i + 1] == '-' && code[i] == ' ' &&
+                           std::islower(static_cast<unsigned char>(text[i + 2])) != 0;
+      if (is_flag) add(line, "names a flag of the command line: name the Option");
+    }
   }
 
   void check_guard(std::string_view code) {
@@ -172,10 +195,7 @@ class Rules {
     }
   }
 
-  bool may_print() const {
-    return std::any_of(kPrintingPlaces.begin(), kPrintingPlaces.end(),
-                       [&](std::string_view place) { return path_.starts_with(place); });
-  }
+  bool may_print() const { return starts_with_any(path_, kPrintingPlaces); }
 
   static bool calls(std::string_view line, std::string_view name) {
     return has_word(line, name) && line.find(fmt::format("{}(", name)) != std::string_view::npos;

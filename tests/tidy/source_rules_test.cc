@@ -105,6 +105,14 @@ TEST(SourceRules, LibrariesDoNotPrint) {
   EXPECT_EQ(count("base/check.cc", "std::fprintf(stderr, \"x\");\n", "never print"), 0U);
 }
 
+TEST(SourceRules, WhatOthersEmbedNamesNoFlags) {
+  const char* const what = "names a flag";
+  EXPECT_EQ(count("runtime/plan/a.cc", "f();\ng(\"raise --threads\");\n", what), 1U);
+  EXPECT_EQ(count("runtime/engine/a.h", "#pragma once\nf(\"--a\" \"and --b\");\n", what), 2U);
+  EXPECT_EQ(count("runtime/step/a.cc", "--left;  // --threads\nf(\"a -- b\");\n", what), 0U);
+  EXPECT_EQ(count("runtime/train/a.cc", "g(\"raise --threads\");\n", what), 0U);
+}
+
 TEST(SourceRules, FilesEndWithANewline) {
   EXPECT_EQ(count("base/a.cc", "int x;", "newline"), 1U);
   EXPECT_EQ(count("base/a.cc", "int x;\n", "newline"), 0U);

@@ -138,7 +138,7 @@ TEST(TensorSplit, RefusesWhatCannotBeDivided) {
   EXPECT_THAT(refusal(model, 60, {.ranks = 4}), HasSubstr("6 heads"));
   EXPECT_THAT(refusal(model, 60, {.ranks = 6}), HasSubstr("3 key-value heads"));
   EXPECT_THAT(refusal(model, 61, {.ranks = 3, .shares_rows = true}),
-              testing::AllOf(HasSubstr("61 rows"), HasSubstr("--sequence-parallel")));
+              testing::AllOf(HasSubstr("61 rows"), HasSubstr("sequence_parallel on")));
   EXPECT_EQ(refusal(model, 61, {.ranks = 3, .shares_rows = false}), "");
   model.intermediate = 100;
   EXPECT_THAT(refusal(model, 60, {.ranks = 3}), HasSubstr("100 intermediate columns"));

@@ -53,7 +53,7 @@ TEST(Trainable, NamesAreThoseOfHuggingFaceWithOrWithoutPrefix) {
 TEST(Trainable, APatternThatMatchesNothingIsRefusedWithNames) {
   const ModelConfig config = small_model("llama", {});
   TERRACE_EXPECT_THROW_WITH(with_trainable(config, {"*norm*", "model.layer.1.*"}), ConfigError,
-                            "--trainable model.layer.1.* matches no tensor of small");
+                            "model.trainable model.layer.1.* matches no tensor of small");
   TERRACE_EXPECT_THROW_WITH(with_trainable(config, {"x"}), ConfigError,
                             "model.layers.0.self_attn.q_proj.weight");
   EXPECT_EQ(with_trainable(config, {"*norm*"}).trainable.size(), 1U);

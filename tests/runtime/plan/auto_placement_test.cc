@@ -11,6 +11,7 @@
 #include "runtime/step/simulate.h"
 #include "runtime/step/verify.h"
 #include "runtime/step/verify_ranks.h"
+#include "runtime/train/option_flags.h"
 #include "tests/runtime/step/step_fixture.h"
 
 namespace terrace {
@@ -254,6 +255,17 @@ std::size_t named_in(const std::string& remedy, const std::string& before) {
   return parse_size(remedy.substr(begin, end - begin));
 }
 
+std::string remedy_of(const StepModel& model, const PlacementRequest& request,
+                      const TierBudgets& budgets) {
+  try {
+    plan_step(model, request, budgets);
+  } catch (const OutOfMemory& error) {
+    return error.remedy();
+  }
+  ADD_FAILURE() << "the step fits";
+  return {};
+}
+
 TEST(AutoPlacement, ARefusalNamesTierNeedAndRemedies) {
   const StepModel model = small_step_model(3, false);
   PlacementRequest request = on_an_accelerator();
@@ -270,33 +282,33 @@ TEST(AutoPlacement, ARefusalNamesTierNeedAndRemedies) {
     EXPECT_THAT(error.what(), HasSubstr("device"));
     EXPECT_THAT(error.what(), HasSubstr("host"));
     EXPECT_THAT(error.what(), HasSubstr("64.0 KiB"));
-    EXPECT_THAT(error.remedy(), HasSubstr("raise --device-memory to "));
-    EXPECT_THAT(error.remedy(), HasSubstr("raise --host-memory to "));
-    EXPECT_THAT(error.remedy(), HasSubstr("--nvme DIR"));
-    EXPECT_THAT(error.remedy(), HasSubstr("--recompute full"));
-    EXPECT_THAT(error.remedy(), Not(HasSubstr("--micro-batch-size")));
+    EXPECT_THAT(error.remedy(), HasSubstr("raise budgets.device to "));
+    EXPECT_THAT(error.remedy(), HasSubstr("raise budgets.host to "));
+    EXPECT_THAT(error.remedy(), HasSubstr("give nvme.directories"));
+    EXPECT_THAT(error.remedy(), HasSubstr("allow placement.recompute"));
+    EXPECT_THAT(error.remedy(), Not(HasSubstr("batch.sequences")));
   }
 }
 
-// A step with a workspace of `bytes_each` for each of `value`, which is `flag` to the user.
-Reduction workspace_for_each(const StepModel& model, const std::string& flag, std::int64_t value,
-                             std::size_t bytes_each) {
-  return {.flag = flag, .value = value, .model_with = [&model, bytes_each](std::int64_t lower) {
+TEST(AutoPlacement, ARefusalNamesOptionsAsItsCallerKnowsThem) {
+  const StepModel model = small_step_model(3, false);
+  PlacementRequest request = on_an_accelerator();
+  TierBudgets budgets;
+  budget(budgets, Tier::kDevice) = 64 * kKiB;
+  EXPECT_THAT(remedy_of(model, request, budgets), Not(HasSubstr("--")));
+  request.name_of_option = flag_of_option;
+  EXPECT_THAT(remedy_of(model, request, budgets), HasSubstr("raise --device-memory to "));
+}
+
+// A step with a workspace of `bytes_each` for each of `value` threads.
+Reduction workspace_for_each(const StepModel& model, std::int64_t value, std::size_t bytes_each) {
+  return {.option = Option::kThreads,
+          .value = value,
+          .model_with = [&model, bytes_each](std::int64_t lower) {
             StepModel other = model;
             other.workspace_bytes = static_cast<std::size_t>(lower) * bytes_each;
             return other;
           }};
-}
-
-std::string remedy_of(const StepModel& model, const PlacementRequest& request,
-                      const TierBudgets& budgets) {
-  try {
-    plan_step(model, request, budgets);
-  } catch (const OutOfMemory& error) {
-    return error.remedy();
-  }
-  ADD_FAILURE() << "the step fits";
-  return {};
 }
 
 // What is lowered fits, and the next larger value does not; what would not help is not named.
@@ -310,18 +322,18 @@ TEST(AutoPlacement, ARefusalNamesTheLargestLowerValueThatFits) {
     bare.workspace_bytes = 0;
     budget(budgets, Tier::kDevice) = 64 * kKiB;
     const std::string remedy = remedy_of(bare, request, budgets);
-    return named_in(remedy, "--device-memory to ");
+    return named_in(remedy, "budgets.device to ");
   }();
   budget(budgets, Tier::kDevice) = fixed + kMiB;
   request.reductions = {
-      workspace_for_each(model, "--threads", 64, 64 * kKiB),
-      {"--micro-batch-size", 1, 1, 1, nullptr},
-      {"--sequence-length", 128, 1, 16, [&model](std::int64_t) { return model; }}};
+      workspace_for_each(model, 64, 64 * kKiB),
+      {Option::kMicroBatchSize, 1, 1, 1, nullptr},
+      {Option::kSequenceLength, 128, 1, 16, [&model](std::int64_t) { return model; }}};
   const std::string remedy = remedy_of(model, request, budgets);
-  const std::string before = "lower --threads to ";
+  const std::string before = "lower threads to ";
   ASSERT_THAT(remedy, HasSubstr(before));
-  EXPECT_THAT(remedy, Not(HasSubstr("--micro-batch-size")));
-  EXPECT_THAT(remedy, Not(HasSubstr("--sequence-length")));
+  EXPECT_THAT(remedy, Not(HasSubstr("batch.sequences")));
+  EXPECT_THAT(remedy, Not(HasSubstr("batch.positions")));
   EXPECT_THAT(remedy, Not(HasSubstr("not enough")));
   const std::int64_t named = std::stoll(remedy.substr(remedy.find(before) + before.size()));
   EXPECT_GE(named, 16);
@@ -336,11 +348,10 @@ TEST(AutoPlacement, ARefusalSaysWhatHelpsButIsNotEnough) {
   PlacementRequest request = on_an_accelerator();
   TierBudgets budgets;
   budget(budgets, Tier::kDevice) = 64 * kKiB;
-  request.reductions = {workspace_for_each(model, "--threads", 64, 64 * kKiB)};
+  request.reductions = {workspace_for_each(model, 64, 64 * kKiB)};
   EXPECT_THAT(
       remedy_of(model, request, budgets),
-      HasSubstr(
-          "\nthese help, and are not enough alone:\n  lower --threads (up to 3.94 MiB less)"));
+      HasSubstr("\nthese help, and are not enough alone:\n  lower threads (up to 3.94 MiB less)"));
 }
 
 // Of a pipeline the budgets hold for all stages, whichever refuses first.
@@ -358,7 +369,7 @@ TEST(AutoPlacement, ARefusalNamesWhatTheLargestStageOfAPipelineNeeds) {
     remedies.push_back(remedy_of(model, request, budgets));
   }
   EXPECT_EQ(remedies[0], remedies[1]);
-  budget(budgets, Tier::kDevice) = named_in(remedies[0], "--device-memory to ");
+  budget(budgets, Tier::kDevice) = named_in(remedies[0], "budgets.device to ");
   for (const std::int32_t stage : {0, 1}) {
     model.pipeline.stage = stage;
     EXPECT_NO_THROW(plan_step(model, request, budgets));
@@ -380,7 +391,7 @@ TEST(AutoPlacement, ARefusalNamesAUnitThatIsTooLarge) {
     FAIL();
   } catch (const OutOfMemory& error) {
     EXPECT_THAT(error.what(), HasSubstr("the head alone has parameters and a gradient of "));
-    EXPECT_THAT(error.remedy(), HasSubstr("--tensor-parallel 4"));
+    EXPECT_THAT(error.remedy(), HasSubstr("ranks.shape.tensor 4"));
   }
 }
 
@@ -397,7 +408,7 @@ TEST(AutoPlacement, ARefusalForTheDriveAloneNamesWhatIsEnough) {
     FAIL() << "the drive is too small";
   } catch (const OutOfMemory& error) {
     EXPECT_THAT(error.what(), HasSubstr("nvme needs " + format_size(needed) + " "));
-    EXPECT_THAT(error.remedy(), HasSubstr("raise the SIZE of --nvme to "));
+    EXPECT_THAT(error.remedy(), HasSubstr("raise budgets.nvme to "));
   }
 }
 
@@ -446,8 +457,8 @@ TEST(AutoPlacement, TheNeedThatIsNamedFits) {
     } catch (const OutOfMemory& error) {
       remedy = error.remedy();
     }
-    budget(budgets, Tier::kDevice) = named_in(remedy, "--device-memory to ");
-    budget(budgets, Tier::kHost) = named_in(remedy, "--host-memory to ");
+    budget(budgets, Tier::kDevice) = named_in(remedy, "budgets.device to ");
+    budget(budgets, Tier::kHost) = named_in(remedy, "budgets.host to ");
     EXPECT_NO_THROW(plan_step(model, request, budgets)) << remedy;
   }
 }
@@ -467,7 +478,7 @@ TEST(AutoPlacement, TheNeedOfTheHostLeavesOutWhatTheDeviceHolds) {
     plan_step(model, request, budgets);
     FAIL() << "4 KiB are not enough";
   } catch (const OutOfMemory& error) {
-    const std::size_t named = named_in(error.remedy(), "--host-memory to ");
+    const std::size_t named = named_in(error.remedy(), "budgets.host to ");
     EXPECT_LT(named, enough + enough / 50) << error.remedy();
     budget(budgets, Tier::kHost) = named;
   }

@@ -1,0 +1,16 @@
+#include "runtime/model/option_names.h"
+
+#include <array>
+
+namespace terrace {
+
+std::string_view field_of_option(Option option) {
+  constexpr std::array<std::string_view, kOptionCount> kFields = {
+      "budgets.device",  "budgets.host",       "budgets.nvme",      "nvme.directories",
+      "threads",         "batch.sequences",    "batch.positions",   "placement.recompute",
+      "compute_type",    "ranks.shape.tensor", "sequence_parallel", "learning_rate",
+      "model.trainable", "evaluates = false"};
+  return kFields.at(static_cast<std::size_t>(option));
+}
+
+}  // namespace terrace
