@@ -12,8 +12,8 @@ EngineOptions bench_engine(const ModelConfig& model, const BatchShape& batch, DT
   engine.batch = batch;
   engine.compute_type = type;
   PlacementRequest& request = engine.placement;
-  request.parameters = request.gradients = Tier::kHost;
-  request.optimizer = request.activations = Tier::kHost;
+  request.homes[StateClass::kParameters] = request.homes[StateClass::kGradients] = Tier::kHost;
+  request.homes[StateClass::kOptimizer] = request.homes[StateClass::kActivations] = Tier::kHost;
   request.recompute = false;
   engine.optimizer.max_grad_norm = 1.0;
   engine.threads = bench.threads;
@@ -28,8 +28,9 @@ EngineOptions bench_engine(const ModelConfig& model, const BatchShape& batch, DT
 
 void place_states_on_nvme(EngineOptions& engine) {
   engine.placement.has_nvme = true;
-  engine.placement.parameters = engine.placement.gradients = Tier::kNvme;
-  engine.placement.optimizer = Tier::kNvme;
+  engine.placement.homes[StateClass::kParameters] = engine.placement.homes[StateClass::kGradients] =
+      Tier::kNvme;
+  engine.placement.homes[StateClass::kOptimizer] = Tier::kNvme;
   // Several such engines are there at once.
   engine.budgets[static_cast<std::size_t>(Tier::kHost)] = read_host_limits().usable_bytes() / 4;
 }

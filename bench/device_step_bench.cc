@@ -85,11 +85,12 @@ EngineOptions engine_options(const DeviceStepScene& scene, const BenchOptions& o
   PlacementRequest& placement = engine.placement;
   placement.unified = false;
   placement.gpu = GpuSetting{.link_bytes_per_s = options.device->link_bytes_per_s};
-  placement.optimizer = scene.homes == SceneHomes::kDevice ? Tier::kDevice : Tier::kHost;
-  placement.parameters = placement.gradients =
+  placement.homes[StateClass::kOptimizer] =
+      scene.homes == SceneHomes::kDevice ? Tier::kDevice : Tier::kHost;
+  placement.homes[StateClass::kParameters] = placement.homes[StateClass::kGradients] =
       scene.homes == SceneHomes::kHost ? Tier::kHost : Tier::kDevice;
   // As they fit, as in training.
-  placement.activations = std::nullopt;
+  placement.homes[StateClass::kActivations] = std::nullopt;
   placement.recompute = std::nullopt;
   placement.micro_batches = scene.micro_batches;
   const auto host_bytes = static_cast<double>(read_host_limits().usable_bytes());

@@ -27,8 +27,8 @@ constexpr double kTransferSecondsMax = 60;  // beside the compute of a step, whi
 
 EngineOptions in_memory(EngineOptions engine) {
   PlacementRequest request;
-  request.parameters = request.gradients = Tier::kHost;
-  request.optimizer = request.activations = Tier::kHost;
+  request.homes[StateClass::kParameters] = request.homes[StateClass::kGradients] = Tier::kHost;
+  request.homes[StateClass::kOptimizer] = request.homes[StateClass::kActivations] = Tier::kHost;
   request.micro_batches = 2;
   request.order = MicroBatchOrder::kMicroBatchMajor;
   request.lookahead = 1;

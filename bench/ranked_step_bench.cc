@@ -12,6 +12,7 @@
 #include "bench/step_runner.h"
 #include "memory/host/host_limits.h"
 #include "memory/host/thread_plan.h"
+#include "memory/state_class.h"
 #include "parallel/thread_communicator.h"
 
 // Steps of data-parallel ranks as threads: how much of a step the ranks wait for each other, what
@@ -33,9 +34,9 @@ struct RankedSamples {
 double home_bytes(const Program& program) {
   double bytes = 0;
   for (const Buffer& buffer : program.buffers) {
-    const bool is_state = buffer.account == Account::kParameters ||
-                          buffer.account == Account::kGradients ||
-                          buffer.account == Account::kOptimizerState;
+    const bool is_state = std::ranges::any_of(kStateClasses, [&](const StateClassInfo& info) {
+      return info.account == buffer.account && info.use != StateUse::kMicroBatch;
+    });
     if (is_state && buffer.life != Life::kTransient)
       bytes += static_cast<double>(buffer.size_bytes);
   }

@@ -62,7 +62,7 @@ void without_clipping(EngineOptions& engine) { engine.optimizer.max_grad_norm = 
 // Everything at home on the host, and an arena of its own to compute in.
 void on_a_device(EngineOptions& engine) {
   engine.placement.unified = false;
-  engine.placement.activations = Tier::kDevice;
+  engine.placement.homes[StateClass::kActivations] = Tier::kDevice;
 }
 
 constexpr auto kConfigurations = std::to_array<Configuration>({
@@ -75,7 +75,7 @@ constexpr auto kConfigurations = std::to_array<Configuration>({
     {"optimizer_on_nvme", 0,
      [](EngineOptions& engine) {
        engine.placement.has_nvme = true;
-       engine.placement.optimizer = Tier::kNvme;
+       engine.placement.homes[StateClass::kOptimizer] = Tier::kNvme;
      }},
     {"states_on_nvme_unclipped_layer_major", 0,
      [](EngineOptions& engine) {
@@ -99,7 +99,7 @@ constexpr auto kConfigurations = std::to_array<Configuration>({
     {"activations_on_nvme", 2,
      [](EngineOptions& engine) {
        engine.placement.has_nvme = true;
-       engine.placement.activations = Tier::kNvme;
+       engine.placement.homes[StateClass::kActivations] = Tier::kNvme;
      }},
     {"states_on_nvme_unclipped", 3,
      [](EngineOptions& engine) {

@@ -24,7 +24,7 @@ namespace {
 EngineOptions options_for(const BenchOptions& bench) {
   EngineOptions options = bench_engine(load_model_config(bench.small ? "nano" : "gpt2-124m"),
                                        {1, 16}, DType::kBF16, bench);
-  options.placement.optimizer = Tier::kNvme;
+  options.placement.homes[StateClass::kOptimizer] = Tier::kNvme;
   options.placement.has_nvme = true;
   return options;
 }
@@ -116,7 +116,7 @@ void StreamedUpdate::fill_state() {
   HomeAccess homes(program_, plan_.model, memory_, *device_, store_.get());
   for (std::int32_t unit = 0; unit < static_cast<std::int32_t>(plan_.model.unit_count()); ++unit) {
     for (std::int64_t chunk = 0; chunk < plan_.model.chunks(unit); ++chunk) {
-      homes.write(HomeKind::kState, unit, chunk, [](std::size_t, std::span<std::byte> piece) {
+      homes.write(StateClass::kOptimizer, unit, chunk, [](std::size_t, std::span<std::byte> piece) {
         std::ranges::fill(piece, std::byte{0});
       });
     }

@@ -10,9 +10,11 @@
 namespace terrace {
 namespace {
 
-constexpr std::array<Account, kAccountCount> kAccounts = {
-    Account::kParameters, Account::kGradients, Account::kOptimizerState, Account::kActivations,
-    Account::kStaging,    Account::kWorkspace, Account::kSlack};
+constexpr std::array<Account, kAccountCount> kAccounts = [] {
+  std::array<Account, kAccountCount> accounts{};
+  for (std::size_t i = 0; i < kAccountCount; ++i) accounts.at(i) = static_cast<Account>(i);
+  return accounts;
+}();
 
 constexpr std::size_t kColumnCount = 3 + kAccountCount;
 constexpr std::size_t kLargestAccountsNamed = 3;

@@ -47,7 +47,7 @@ const char* status_name(const MachineCheck& check) {
 // Read as `terrace train` reads them.
 std::vector<NvmeDirectory> directories_of(const std::optional<FlagValue>& value) {
   if (!value) return {{.path = ".", .budget_bytes = {}}};
-  const std::span<const TrainFlag> flags = tier_flags();
+  const std::vector<TrainFlag> flags = tier_flags();
   const auto nvme =
       std::ranges::find(flags, "nvme", [](const TrainFlag& flag) { return flag.spec.name; });
   TERRACE_CHECK(nvme != flags.end());

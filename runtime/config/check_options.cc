@@ -5,6 +5,7 @@
 #include <array>
 
 #include "base/error.h"
+#include "runtime/config/train_flags.h"
 
 namespace terrace {
 namespace {
@@ -74,24 +75,18 @@ void check_validation(const TrainOptions& options,
 }
 
 void check_places(const TierOptions& tiers) {
-  struct Place {
-    const char* flag;
-    Placement placement;
-  };
-  const auto places = std::to_array<Place>({{"--place-parameters", tiers.place_parameters},
-                                            {"--place-gradients", tiers.place_gradients},
-                                            {"--place-optimizer", tiers.place_optimizer},
-                                            {"--place-activations", tiers.place_activations}});
-  for (const auto& [flag, placement] : places) {
+  for (const StateClassInfo& info : kStateClasses) {
+    const Placement placement = tiers.places[info.state];
+    const std::string_view flag = place_flag(info.state);
     if (placement == Placement::kDevice && !tiers.device_memory &&
         tiers.device.kind != DeviceKind::kCuda) {
-      throw ConfigError(fmt::format("{} device: without --device-memory, device and host memory "
+      throw ConfigError(fmt::format("--{} device: without --device-memory, device and host memory "
                                     "of the CPU are one tier, called host",
                                     flag),
                         "give --device-memory SIZE or --device cuda, or place it on host");
     }
     if (placement == Placement::kNvme && tiers.nvme.empty()) {
-      throw ConfigError(fmt::format("{} nvme: no drive is given", flag),
+      throw ConfigError(fmt::format("--{} nvme: no drive is given", flag),
                         "give --nvme DIR, or place it on host");
     }
   }

@@ -108,7 +108,9 @@ void check_utf8(const FlagValue& value) {
 std::vector<TrainFlag> train_flags() {
   std::vector<TrainFlag> flags;
   const std::vector<TrainFlag> of_optimizer = optimizer_flags();
-  for (const auto part : {model_flags(), std::span(of_optimizer), tier_flags(), step_flags()}) {
+  const std::vector<TrainFlag> of_tiers = tier_flags();
+  for (const auto part :
+       {model_flags(), std::span(of_optimizer), std::span(of_tiers), step_flags()}) {
     flags.insert(flags.end(), part.begin(), part.end());
   }
   return flags;

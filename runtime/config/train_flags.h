@@ -26,8 +26,11 @@ std::string show_flag(const TrainFlag& flag, const TrainOptions& options);
 // The tables, by groups of the help.
 std::span<const TrainFlag> model_flags();  // model, data, batch
 std::vector<TrainFlag> optimizer_flags();  // optimizer, precision
-std::span<const TrainFlag> tier_flags();   // device and tiers
+std::vector<TrainFlag> tier_flags();       // device and tiers
 std::span<const TrainFlag> step_flags();   // step program, ranks, run
+
+// The name of the flag that places a state: "place-optimizer".
+std::string_view place_flag(StateClass state);
 
 // All of them, in the order of the help.
 std::vector<TrainFlag> train_flags();

@@ -1,6 +1,7 @@
 #include <array>
 #include <filesystem>
 #include <optional>
+#include <utility>
 
 #include "base/bytes.h"
 #include "base/error.h"
@@ -14,13 +15,34 @@ namespace {
 constexpr auto kPlacements = std::to_array<std::string_view>({"auto", "device", "host", "nvme"});
 constexpr auto kEngines = std::to_array<std::string_view>({"auto", "io_uring", "posix"});
 
-template <Placement TierOptions::* Member>
-void set_placement(TrainOptions& options, const FlagValue& value) {
-  options.tiers.*Member = static_cast<Placement>(value.choice(kPlacements));
+// What the help says of where a state lives, in the order of StateClass.
+struct PlaceFlag {
+  std::string_view name;
+  std::string_view help;
+};
+constexpr std::array<PlaceFlag, kStateClassCount> kPlaceFlags = {{
+    {"place-parameters", "Where parameters live between uses (auto: fastest tier first)"},
+    {"place-gradients", "Where finished gradients live (auto)"},
+    {"place-optimizer", "Where the optimizer's state lives (auto)"},
+    {"place-activations", "Where activations wait for the backward (auto)"},
+}};
+static_assert(!kPlaceFlags.back().name.empty(), "a state without a flag");
+
+template <StateClass State>
+void set_place(TrainOptions& options, const FlagValue& value) {
+  options.tiers.places[State] = static_cast<Placement>(value.choice(kPlacements));
 }
-template <Placement TierOptions::* Member>
-std::string show_placement(const TrainOptions& options) {
-  return toml_string(kPlacements.at(static_cast<std::size_t>(options.tiers.*Member)));
+template <StateClass State>
+std::string show_place(const TrainOptions& options) {
+  return toml_string(kPlacements.at(static_cast<std::size_t>(options.tiers.places[State])));
+}
+
+template <std::size_t... Is>
+std::vector<TrainFlag> place_flags(std::index_sequence<Is...> /*states*/) {
+  return {TrainFlag{{kPlaceFlags.at(Is).name, "Device and tiers", "auto|device|host|nvme",
+                     kPlaceFlags.at(Is).help},
+                    set_place<static_cast<StateClass>(Is)>,
+                    show_place<static_cast<StateClass>(Is)>}...};
 }
 
 // DIR, or DIR:SIZE. What follows the last colon is a size if it begins with a digit.
@@ -76,7 +98,7 @@ std::string show_device(const TrainOptions& options) {
   return toml_string(device_text(options.tiers.device));
 }
 
-constexpr auto kTierFlags = std::to_array<TrainFlag>({
+constexpr auto kBudgetFlags = std::to_array<TrainFlag>({
     {{"device", "Device and tiers", "auto|cpu|cuda[:N]",
       "What computes; cuda: the GPU with the number that the rank has on its host; auto: with one "
       "rank the first GPU, if there is one that can be used, else the CPU"},
@@ -99,22 +121,9 @@ constexpr auto kTierFlags = std::to_array<TrainFlag>({
       "A directory of a drive and its budget; given again: striped", FlagArity::kRepeated},
      set_nvme,
      show_nvme},
-    {{"place-parameters", "Device and tiers", "auto|device|host|nvme",
-      "Where parameters live between uses (auto: fastest tier first)"},
-     set_placement<&TierOptions::place_parameters>,
-     show_placement<&TierOptions::place_parameters>},
-    {{"place-gradients", "Device and tiers", "auto|device|host|nvme",
-      "Where finished gradients live (auto)"},
-     set_placement<&TierOptions::place_gradients>,
-     show_placement<&TierOptions::place_gradients>},
-    {{"place-optimizer", "Device and tiers", "auto|device|host|nvme",
-      "Where the optimizer's state lives (auto)"},
-     set_placement<&TierOptions::place_optimizer>,
-     show_placement<&TierOptions::place_optimizer>},
-    {{"place-activations", "Device and tiers", "auto|device|host|nvme",
-      "Where activations wait for the backward (auto)"},
-     set_placement<&TierOptions::place_activations>,
-     show_placement<&TierOptions::place_activations>},
+});
+
+constexpr auto kMovementFlags = std::to_array<TrainFlag>({
     {{"io-engine", "Device and tiers", "auto|io_uring|posix",
       "How drives are read and written (auto: io_uring where the system allows it)"},
      [](TrainOptions& o, const FlagValue& v) {
@@ -145,6 +154,16 @@ constexpr auto kTierFlags = std::to_array<TrainFlag>({
 
 }  // namespace
 
-std::span<const TrainFlag> tier_flags() { return kTierFlags; }
+std::vector<TrainFlag> tier_flags() {
+  std::vector<TrainFlag> flags(kBudgetFlags.begin(), kBudgetFlags.end());
+  const std::vector<TrainFlag> places = place_flags(std::make_index_sequence<kStateClassCount>());
+  flags.insert(flags.end(), places.begin(), places.end());
+  flags.insert(flags.end(), kMovementFlags.begin(), kMovementFlags.end());
+  return flags;
+}
+
+std::string_view place_flag(StateClass state) {
+  return kPlaceFlags.at(static_cast<std::size_t>(state)).name;
+}
 
 }  // namespace terrace

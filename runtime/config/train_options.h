@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "memory/state_class.h"
 #include "offload/nvme_store.h"
 #include "optim/lr_schedule.h"
 #include "optim/update_rules.h"
@@ -94,10 +95,7 @@ struct TierOptions {
   std::optional<std::size_t> device_memory;
   std::optional<std::size_t> host_memory;  // unset: what the machine leaves
   std::vector<NvmeDirectory> nvme;
-  Placement place_parameters = Placement::kAuto;
-  Placement place_gradients = Placement::kAuto;
-  Placement place_optimizer = Placement::kAuto;
-  Placement place_activations = Placement::kAuto;
+  ByStateClass<Placement> places;
   IoEngineKind io_engine = IoEngineKind::kAuto;
   std::optional<std::int32_t> lookahead;
   std::optional<int> threads;  // unset: the affinity mask and the cgroup limit

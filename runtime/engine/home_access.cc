@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "base/bytes.h"
+#include "runtime/step/homes.h"
 
 namespace terrace {
 namespace {
@@ -51,20 +52,14 @@ HomeAccess::HomeAccess(const Program& program, const StepModel& model, const Exe
   }
 }
 
-std::size_t HomeAccess::chunk_bytes(HomeKind kind, std::int32_t unit, std::int64_t chunk) const {
-  return kind == HomeKind::kParameters ? model_.parameter_home_bytes(unit, chunk)
-                                       : model_.state_home_bytes(unit, chunk);
-}
-
-HomeAccess::Place HomeAccess::place_of(HomeKind kind, std::int32_t unit, std::int64_t chunk) const {
-  BufferKey key{kind == HomeKind::kParameters ? BufferKind::kParameters : BufferKind::kState, unit};
+HomeAccess::Place HomeAccess::place_of(StateClass state, std::int32_t unit,
+                                       std::int64_t chunk) const {
+  BufferKey key{home_names(state).kind, unit};
   Place place;
-  place.size_bytes = chunk_bytes(kind, unit, chunk);
+  place.size_bytes = model_.home_bytes(state, unit, chunk);
   const auto whole = persistent_.find(key);
   if (whole != persistent_.end()) {
-    const std::size_t begin = kind == HomeKind::kParameters
-                                  ? model_.parameter_home_offset(unit, chunk)
-                                  : static_cast<std::size_t>(chunk) * chunk_bytes(kind, unit, 0);
+    const std::size_t begin = model_.home_offset(state, unit, chunk);
     place.tier = program_.buffers[whole->second].tier;
     place.bytes =
         bytes_of(program_, memory_, {Role::kSource, whole->second, begin, place.size_bytes});
@@ -104,9 +99,9 @@ std::span<std::byte> HomeAccess::piece_for(const Place& place, std::size_t first
   return bounce_.bytes().first(std::min(most, place.size_bytes - first));
 }
 
-void HomeAccess::read(HomeKind kind, std::int32_t unit, std::int64_t chunk, std::size_t first,
+void HomeAccess::read(StateClass state, std::int32_t unit, std::int64_t chunk, std::size_t first,
                       std::span<std::byte> out) {
-  const Place place = place_of(kind, unit, chunk);
+  const Place place = place_of(state, unit, chunk);
   TERRACE_CHECK_LE(first + out.size(), place.size_bytes);
   if (place.tier != Tier::kNvme) {
     copy(out, place.bytes.subspan(first, out.size()));
@@ -126,9 +121,9 @@ void HomeAccess::read(HomeKind kind, std::int32_t unit, std::int64_t chunk, std:
   }
 }
 
-void HomeAccess::write(HomeKind kind, std::int32_t unit, std::int64_t chunk,
+void HomeAccess::write(StateClass state, std::int32_t unit, std::int64_t chunk,
                        FunctionRef<void(std::size_t first, std::span<std::byte> piece)> fill) {
-  const Place place = place_of(kind, unit, chunk);
+  const Place place = place_of(state, unit, chunk);
   for (std::size_t at = 0; at < place.size_bytes;) {
     const std::span<std::byte> piece = piece_for(place, at);
     fill(at, piece);

@@ -15,13 +15,10 @@
 
 namespace terrace {
 
-enum class HomeKind : std::uint8_t {
-  kParameters,  // compute type
-  kState,       // as optim/state_format.h lays out a chunk
-};
-
-// Reads and writes the homes of parameters and optimizer state between steps, when no run is in
-// flight: for initialisation, checkpoints and export. Needs one small buffer, whatever the tier.
+// Reads and writes the homes of states that last from step to step, when no run is in flight: for
+// initialisation, checkpoints and export. Those are parameters, in the compute type, and what
+// updates keep: optimizer state as optim/state_format.h lays out a chunk. Needs one small buffer,
+// whatever the tier.
 class HomeAccess {
  public:
   // Borrows all; `store` may be null if the program has no NVMe buffers.
@@ -30,13 +27,11 @@ class HomeAccess {
 
   // Bytes [first, first + out.size()) of what is at home here of a chunk. Throws IoError,
   // CorruptData, DeviceError.
-  void read(HomeKind kind, std::int32_t unit, std::int64_t chunk, std::size_t first,
+  void read(StateClass state, std::int32_t unit, std::int64_t chunk, std::size_t first,
             std::span<std::byte> out);
   // Replaces it: `fill` is called for piece after piece, front to back, and sets all of each.
-  void write(HomeKind kind, std::int32_t unit, std::int64_t chunk,
+  void write(StateClass state, std::int32_t unit, std::int64_t chunk,
              FunctionRef<void(std::size_t first, std::span<std::byte> piece)> fill);
-
-  std::size_t chunk_bytes(HomeKind kind, std::int32_t unit, std::int64_t chunk) const;
 
  private:
   struct Place {
@@ -46,7 +41,7 @@ class HomeAccess {
     std::size_t size_bytes = 0;
   };
 
-  Place place_of(HomeKind kind, std::int32_t unit, std::int64_t chunk) const;
+  Place place_of(StateClass state, std::int32_t unit, std::int64_t chunk) const;
   void copy(std::span<std::byte> target, std::span<const std::byte> source);
   void transfer(IoRequest::Direction direction, const Place& place, std::size_t first,
                 std::span<std::byte> memory);

@@ -428,7 +428,7 @@ void StepBodies::set_step_scalars(const Op& op, const StepScalars& scalars) {
 }
 
 void StepBodies::update(const Op& op, NativeStream stream) {
-  const ChunkPart part = model_.state_home(op.unit, op.chunk);
+  const ChunkPart part = model_.home_part(StateClass::kOptimizer, op.unit, op.chunk);
   const std::int64_t first = model_.chunk_begin(op.unit, op.chunk) + part.begin;
   ParameterUpdate update;
   update.gradient = view(data(op, Role::kGradient), model_.gradient_type, part.count);

@@ -22,13 +22,6 @@ constexpr std::int64_t kGrain = 16 * 1024;
 // less than a block.
 constexpr std::size_t kSplitPiece = std::size_t{1} << 20;
 
-// What a chunk's state holds of each field; no bytes of what there is not.
-struct FieldPart {
-  StateField field;
-  StatePart part;
-  bool exponents = false;
-};
-
 std::vector<FieldPart> parts_of(const StateLayout& layout) {
   std::vector<FieldPart> parts = {{StateField::kMaster, layout.master}};
   for (std::size_t slot = 0; slot < kMostSlots; ++slot) {
@@ -36,6 +29,11 @@ std::vector<FieldPart> parts_of(const StateLayout& layout) {
     parts.push_back({field_of_slot(slot), layout.exponents.at(slot), true});
   }
   return parts;
+}
+
+// Whether a state of this class goes from step to step: others are made anew in each.
+bool lasts(const StateClassInfo& info) {
+  return info.use == StateUse::kEveryPass || info.use == StateUse::kUpdate;
 }
 
 // Narrow forms of exact values. What came out of the same form goes back in unchanged.
@@ -116,36 +114,30 @@ void TrainingState::fill_from(const StateSource& source, WorkerArena& workers,
   for (const UnitLayout& unit : layout_) {
     const auto number = static_cast<std::int32_t>(unit.index);
     for (std::int64_t chunk = 0; chunk < model_.chunks(number); ++chunk) {
-      if (model_.has_parameters(number)) fill_parameters(source, unit, chunk, workers);
-      const bool trains = chunk < model_.trained_chunks(number);
-      if (model_.has_unit(number) && trains) fill_state(source, unit, chunk, workers);
+      for (const StateClassInfo& info : kStateClasses) {
+        if (!lasts(info) || !model_.has_home(info.state, number)) continue;
+        if (chunk >= model_.home_chunks(info.state, number)) continue;
+        fill_home(info.state, source, unit, chunk, workers);
+      }
       progress(++done, total);
     }
   }
 }
 
-void TrainingState::fill_parameters(const StateSource& source, const UnitLayout& unit,
-                                    std::int64_t chunk, WorkerArena& workers) {
-  const Target target = {StateField::kMaster, model_.compute_type};
-  const bool has_copies = model_.zero.ranks > 1 && !model_.zero.of_parameters();
-  const std::int64_t home =
-      model_.chunk_begin(static_cast<std::int32_t>(unit.index), chunk) +
-      model_.parameter_home(static_cast<std::int32_t>(unit.index), chunk).begin;
-  homes_.write(HomeKind::kParameters, static_cast<std::int32_t>(unit.index), chunk,
-               [&](std::size_t first, std::span<std::byte> piece) {
-                 const auto at = static_cast<std::int64_t>(first / model_.parameter_bytes());
-                 fill_piece(source, unit, target, {home + at, piece}, workers);
-                 if (has_copies) parameters_hash_.add(piece);
-               });
+std::vector<FieldPart> TrainingState::home_parts(StateClass state, std::int64_t elements) const {
+  if (state == StateClass::kOptimizer) return parts_of(model_.state_format.layout(elements));
+  TERRACE_CHECK(state == StateClass::kParameters);
+  return {{StateField::kMaster, {model_.compute_type, 0, model_.state_bytes(state, elements)}}};
 }
 
-void TrainingState::fill_state(const StateSource& source, const UnitLayout& unit,
-                               std::int64_t chunk, WorkerArena& workers) {
+void TrainingState::fill_home(StateClass state, const StateSource& source, const UnitLayout& unit,
+                              std::int64_t chunk, WorkerArena& workers) {
   const auto number = static_cast<std::int32_t>(unit.index);
-  const auto parts = parts_of(state_layout(number, chunk));
-  const std::int64_t home =
-      model_.chunk_begin(number, chunk) + model_.state_home(number, chunk).begin;
-  homes_.write(HomeKind::kState, number, chunk, [&](std::size_t first, std::span<std::byte> piece) {
+  const ChunkPart here = model_.home_part(state, number, chunk);
+  const std::vector<FieldPart> parts = home_parts(state, here.count);
+  const std::int64_t home = model_.chunk_begin(number, chunk) + here.begin;
+  const bool is_hashed = state == StateClass::kParameters && has_copies();
+  homes_.write(state, number, chunk, [&](std::size_t first, std::span<std::byte> piece) {
     std::ranges::fill(piece, std::byte{0});               // what lies behind the last part
     for (const auto& [field, part, exponents] : parts) {  // a piece may reach over several
       const std::size_t begin = std::max(first, part.begin);
@@ -156,6 +148,7 @@ void TrainingState::fill_state(const StateSource& source, const UnitLayout& unit
       fill_piece(source, unit, {field, part.dtype, exponents},
                  {home + at, piece.subspan(begin - first, end - begin)}, workers);
     }
+    if (is_hashed) parameters_hash_.add(piece);
   });
 }
 
@@ -202,22 +195,15 @@ void TrainingState::read(StateField field, std::int32_t unit, std::int64_t begin
   }
 }
 
-std::size_t TrainingState::in_parameters(std::int32_t unit, std::int64_t chunk,
-                                         std::int64_t begin) const {
-  const ChunkPart home = model_.parameter_home(unit, chunk);
-  TERRACE_CHECK_LE(home.begin, begin);
-  return static_cast<std::size_t>(begin - home.begin);
-}
-
-std::size_t TrainingState::in_state(std::int32_t unit, std::int64_t chunk,
-                                    std::int64_t begin) const {
-  const ChunkPart home = model_.state_home(unit, chunk);
+std::size_t TrainingState::in_home(StateClass state, std::int32_t unit, std::int64_t chunk,
+                                   std::int64_t begin) const {
+  const ChunkPart home = model_.home_part(state, unit, chunk);
   TERRACE_CHECK_LE(home.begin, begin);
   return static_cast<std::size_t>(begin - home.begin);
 }
 
 StateLayout TrainingState::state_layout(std::int32_t unit, std::int64_t chunk) const {
-  return model_.state_format.layout(model_.state_home(unit, chunk).count);
+  return model_.state_format.layout(model_.home_part(StateClass::kOptimizer, unit, chunk).count);
 }
 
 void TrainingState::read_chunk(StateField field, std::int32_t unit, std::int64_t chunk,
@@ -234,14 +220,26 @@ void TrainingState::read_chunk(StateField field, std::int32_t unit, std::int64_t
   if (!is_master && format.slot_form == SlotForm::kInt8) {
     return read_coded_slot(slot_of(field), unit, chunk, begin, out);
   }
-  const bool is_parameter = is_master && format.master == MasterForm::kParameter;
-  const StateLayout layout = state_layout(unit, chunk);
-  const StatePart& part = is_master ? layout.master : layout.slots.at(slot_of(field));
-  const std::size_t first = is_parameter
-                                ? in_parameters(unit, chunk, begin) * sizeof(float)
-                                : part.begin + in_state(unit, chunk, begin) * sizeof(float);
-  homes_.read(is_parameter ? HomeKind::kParameters : HomeKind::kState, unit, chunk, first,
-              std::as_writable_bytes(out));
+  const FieldHome home = home_of(field, unit, chunk);
+  const std::size_t at = in_home(home.state, unit, chunk, begin) * sizeof(float);
+  homes_.read(home.state, unit, chunk, home.begin + at, std::as_writable_bytes(out));
+}
+
+TrainingState::FieldHome TrainingState::home_of(StateField field, std::int32_t unit,
+                                                std::int64_t chunk) const {
+  const bool is_parameter =
+      field == StateField::kMaster && model_.state_format.master == MasterForm::kParameter;
+  for (const StateClassInfo& info : kStateClasses) {
+    if (!lasts(info) || is_parameter != (info.state == StateClass::kParameters)) continue;
+    const std::int64_t elements = model_.home_part(info.state, unit, chunk).count;
+    for (const auto& [found, part, exponents] : home_parts(info.state, elements)) {
+      if (found != field || exponents) continue;
+      TERRACE_CHECK(part.dtype == DType::kF32);
+      return {info.state, part.begin};
+    }
+  }
+  TERRACE_CHECK(false);
+  return {};
 }
 
 // Frozen parameters are kept in the type that computes, and in no other.
@@ -252,12 +250,13 @@ void TrainingState::read_frozen(StateField field, std::int32_t unit, std::int64_
     return;
   }
   const std::size_t width = model_.parameter_bytes();
-  const std::size_t first = in_parameters(unit, chunk, begin) * width;
+  const std::size_t first = in_home(StateClass::kParameters, unit, chunk, begin) * width;
   if (model_.compute_type == DType::kF32) {
-    return homes_.read(HomeKind::kParameters, unit, chunk, first, std::as_writable_bytes(out));
+    return homes_.read(StateClass::kParameters, unit, chunk, first, std::as_writable_bytes(out));
   }
   std::vector<std::uint16_t> narrow(out.size());
-  homes_.read(HomeKind::kParameters, unit, chunk, first, std::as_writable_bytes(std::span(narrow)));
+  homes_.read(StateClass::kParameters, unit, chunk, first,
+              std::as_writable_bytes(std::span(narrow)));
   const bool is_half = model_.compute_type == DType::kF16;
   for (std::size_t i = 0; i < out.size(); ++i) {
     out[i] = is_half ? to_float(Fp16{narrow[i]}) : to_float(Bf16{narrow[i]});
@@ -268,8 +267,8 @@ void TrainingState::read_half_slot(std::size_t slot, std::int32_t unit, std::int
                                    std::int64_t begin, std::span<float> out) {
   const StatePart part = state_layout(unit, chunk).slots.at(slot);
   std::vector<Bf16> halves(out.size());
-  homes_.read(HomeKind::kState, unit, chunk,
-              part.begin + in_state(unit, chunk, begin) * sizeof(Bf16),
+  homes_.read(StateClass::kOptimizer, unit, chunk,
+              part.begin + in_home(StateClass::kOptimizer, unit, chunk, begin) * sizeof(Bf16),
               std::as_writable_bytes(std::span(halves)));
   for (std::size_t i = 0; i < out.size(); ++i) out[i] = to_float(halves[i]);
 }
@@ -278,13 +277,13 @@ void TrainingState::read_coded_slot(std::size_t slot, std::int32_t unit, std::in
                                     std::int64_t begin, std::span<float> out) {
   const StateLayout layout = state_layout(unit, chunk);
   const bool has_sign = rule_.slots[slot].has_sign;
-  const std::size_t at = in_state(unit, chunk, begin);
+  const std::size_t at = in_home(StateClass::kOptimizer, unit, chunk, begin);
   constexpr auto kBlock = static_cast<std::size_t>(kMomentBlock);
   std::vector<std::uint8_t> codes(out.size());
   std::vector<std::uint8_t> exponents((at + out.size() - 1) / kBlock - at / kBlock + 1);
-  homes_.read(HomeKind::kState, unit, chunk, layout.slots.at(slot).begin + at,
+  homes_.read(StateClass::kOptimizer, unit, chunk, layout.slots.at(slot).begin + at,
               std::as_writable_bytes(std::span(codes)));
-  homes_.read(HomeKind::kState, unit, chunk, layout.exponents.at(slot).begin + at / kBlock,
+  homes_.read(StateClass::kOptimizer, unit, chunk, layout.exponents.at(slot).begin + at / kBlock,
               std::as_writable_bytes(std::span(exponents)));
   for (std::size_t i = 0; i < out.size(); ++i) {
     const std::uint8_t exponent = exponents[(at + i) / kBlock - at / kBlock];
@@ -295,15 +294,16 @@ void TrainingState::read_coded_slot(std::size_t slot, std::int32_t unit, std::in
 void TrainingState::read_split_masters(std::int32_t unit, std::int64_t chunk, std::int64_t begin,
                                        std::span<float> out) {
   const std::size_t remainders = state_layout(unit, chunk).master.begin;
-  const std::size_t first_high = in_parameters(unit, chunk, begin);
-  const std::size_t first_low = in_state(unit, chunk, begin);
+  const std::size_t first_high = in_home(StateClass::kParameters, unit, chunk, begin);
+  const std::size_t first_low = in_home(StateClass::kOptimizer, unit, chunk, begin);
   std::vector<Bf16> high(std::min(out.size(), kSplitPiece));
   std::vector<std::int16_t> low(high.size());
   for (std::size_t at = 0; at < out.size(); at += high.size()) {
     const std::size_t count = std::min(high.size(), out.size() - at);
-    homes_.read(HomeKind::kParameters, unit, chunk, (first_high + at) * sizeof(Bf16),
+    homes_.read(StateClass::kParameters, unit, chunk, (first_high + at) * sizeof(Bf16),
                 std::as_writable_bytes(std::span(high).first(count)));
-    homes_.read(HomeKind::kState, unit, chunk, remainders + (first_low + at) * sizeof(std::int16_t),
+    homes_.read(StateClass::kOptimizer, unit, chunk,
+                remainders + (first_low + at) * sizeof(std::int16_t),
                 std::as_writable_bytes(std::span(low).first(count)));
     for (std::size_t i = 0; i < count; ++i) out[at + i] = join({high[i], low[i]});
   }

@@ -27,6 +27,14 @@ class RandomState final : public StateSource {
 
 using FillProgress = FunctionRef<void(std::int64_t done, std::int64_t total)>;
 
+// What a home has of a field: values of a type, or the exponents of their blocks. No bytes of what
+// there is not.
+struct FieldPart {
+  StateField field;
+  StatePart part;
+  bool exponents = false;
+};
+
 // The state in its homes. Used between runs only, by one thread.
 class TrainingState {
  public:
@@ -49,10 +57,12 @@ class TrainingState {
   void read(StateField field, std::int32_t unit, std::int64_t begin, std::span<float> out);
 
  private:
-  void fill_parameters(const StateSource& source, const UnitLayout& unit, std::int64_t chunk,
-                       WorkerArena& workers);
-  void fill_state(const StateSource& source, const UnitLayout& unit, std::int64_t chunk,
-                  WorkerArena& workers);
+  // What the home of so many elements holds, part by part.
+  std::vector<FieldPart> home_parts(StateClass state, std::int64_t elements) const;
+  void fill_home(StateClass state, const StateSource& source, const UnitLayout& unit,
+                 std::int64_t chunk, WorkerArena& workers);
+  // Whether data-parallel ranks have the same parameters.
+  bool has_copies() const { return model_.zero.ranks > 1 && !model_.zero.of_parameters(); }
   // What a home stores: a field in a type, or the exponents of its blocks.
   struct Target {
     StateField field;
@@ -75,8 +85,14 @@ class TrainingState {
   void read_split_masters(std::int32_t unit, std::int64_t chunk, std::int64_t begin,
                           std::span<float> out);
   // Where an element of a chunk lies among those of it that are at home here.
-  std::size_t in_parameters(std::int32_t unit, std::int64_t chunk, std::int64_t begin) const;
-  std::size_t in_state(std::int32_t unit, std::int64_t chunk, std::int64_t begin) const;
+  std::size_t in_home(StateClass state, std::int32_t unit, std::int64_t chunk,
+                      std::int64_t begin) const;
+  // The home of a field that is kept exactly, and where in it the field's values begin.
+  struct FieldHome {
+    StateClass state = StateClass::kParameters;
+    std::size_t begin = 0;
+  };
+  FieldHome home_of(StateField field, std::int32_t unit, std::int64_t chunk) const;
   StateLayout state_layout(std::int32_t unit, std::int64_t chunk) const;
   void read_chunk(StateField field, std::int32_t unit, std::int64_t chunk, std::int64_t begin,
                   std::span<float> out);

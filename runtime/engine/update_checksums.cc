@@ -92,7 +92,8 @@ UpdateChecksums::UpdateChecksums(const Program& program, const ExecutorMemory& m
     if (read != nullptr && write != nullptr &&
         read->reads.front().buffer == write->writes.front().buffer) {
       const Place place(program, memory, *store, read->reads.front(), state);
-      const std::int64_t elements = model.state_home(op.unit, op.chunk).count;
+      const std::int64_t elements =
+          model.home_part(StateClass::kOptimizer, op.unit, op.chunk).count;
       chunk.has_state = add_state(chunk.parts, place, model.state_format.layout(elements));
     }
     const Access& parameter = *op.find(Role::kParameters);

@@ -108,7 +108,8 @@ class Planner {
       stream_updates(model_, policy, share);
       StepPlan plan = compiled(policy);
       if (fits(plan.ledger)) return plan;
-      if (request_.optimizer.has_value() || !send_a_state_to_host(policy)) break;
+      if (request_.homes[StateClass::kOptimizer].has_value() || !send_a_state_to_host(policy))
+        break;
     }
     return std::nullopt;
   }
@@ -116,7 +117,7 @@ class Planner {
   // The first that is at home on the device, of the units that are here.
   bool send_a_state_to_host(StepPolicy& policy) const {
     for (std::int32_t u = 0; u <= model_.head(); ++u) {
-      Tier& home = policy.homes.at(u).optimizer;
+      Tier& home = policy.homes.at(u)[StateClass::kOptimizer];
       if (!model_.has_unit(u) || home != Tier::kDevice) continue;
       home = Tier::kHost;
       return true;

@@ -39,7 +39,7 @@ struct TensorDivision {
 
 // What the user fixed; everything unset is chosen.
 struct PlacementRequest {
-  std::optional<Tier> parameters, gradients, optimizer, activations;
+  ByStateClass<std::optional<Tier>> homes;
   std::optional<bool> recompute;
   std::optional<MicroBatchOrder> order;
   bool updates_wait_for_norm = true;   // see StepPolicy

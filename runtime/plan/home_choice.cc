@@ -105,11 +105,10 @@ std::optional<std::size_t> HomeChoice::fewest_of(Tier tier,
 
 StepPolicy HomeChoice::fastest(MicroBatchOrder order) const {
   UnitHomes homes;
-  homes.parameters = request_.parameters.value_or(compute_tier());
-  homes.gradients = request_.gradients.value_or(compute_tier());
-  homes.optimizer = request_.optimizer.value_or(compute_tier());
-  homes.activations = request_.activations.value_or(compute_tier());
-  homes.activations_named = request_.activations.has_value();
+  for (const StateClassInfo& info : kStateClasses) {
+    homes[info.state] = request_.homes[info.state].value_or(compute_tier());
+  }
+  homes.activations_named = request_.homes[StateClass::kActivations].has_value();
   homes.recompute = request_.recompute.value_or(false);
   StepPolicy policy;
   policy.micro_batches = request_.micro_batches;
@@ -123,29 +122,29 @@ StepPolicy HomeChoice::fastest(MicroBatchOrder order) const {
   return policy;
 }
 
-// What gives way to relieve a tier, in that order: the optimizer state goes first, as it is used
-// once a step; then recomputation; parameters and activations go last, as the compute waits for
-// them. On the host of a device recomputation is the very last: it makes room only where
-// activations wait there.
+// What gives way to relieve a tier, in that order: what updates keep goes first, as it is used once
+// a step; then recomputation; parameters and activations go last, as the compute waits for them. On
+// the host of a device recomputation is the very last: it makes room only where activations wait
+// there.
 std::vector<HomeChoice::Concession> HomeChoice::concessions(Tier tier) const {
   std::vector<Concession> list;
   if (tier == Tier::kDevice && request_.unified) return list;
-  add(list, tier, request_.optimizer, &UnitHomes::optimizer);
-  if (tier == compute_tier()) add_recompute(list);
-  add(list, tier, request_.gradients, &UnitHomes::gradients);
-  add(list, tier, request_.parameters, &UnitHomes::parameters);
-  add(list, tier, request_.activations, &UnitHomes::activations);
-  if (tier != compute_tier()) add_recompute(list);
+  for (const StateUse use : kStateUses) {
+    for (const StateClassInfo& info : kStateClasses) {
+      if (info.use == use) add(list, tier, info.state);
+    }
+    const StateUse before = tier == compute_tier() ? StateUse::kUpdate : kStateUses.back();
+    if (use == before) add_recompute(list);
+  }
   return list;
 }
 
 // Units with the longest time between uses first: the last of the forward are used again soonest.
-void HomeChoice::add(std::vector<Concession>& list, Tier from, const std::optional<Tier>& fixed,
-                     Tier UnitHomes::* state) const {
+void HomeChoice::add(std::vector<Concession>& list, Tier from, StateClass state) const {
   const bool device = from == Tier::kDevice;
-  if (fixed.has_value() || (!device && !request_.has_nvme)) return;
+  if (request_.homes[state].has_value() || (!device && !request_.has_nvme)) return;
   const auto move = [from, to = device ? Tier::kHost : Tier::kNvme, state](UnitHomes& homes) {
-    if (homes.*state == from) homes.*state = to;
+    if (homes[state] == from) homes[state] = to;
   };
   for (std::int32_t u = 0; u <= model_.head(); ++u) list.push_back({u, move});
 }

@@ -59,8 +59,7 @@ class HomeChoice {
   StepPolicy policy_with(std::size_t on_device, std::size_t on_host, MicroBatchOrder order) const;
   std::array<std::pair<std::size_t, std::size_t>, 4> extremes() const;
   std::vector<Concession> concessions(Tier tier) const;
-  void add(std::vector<Concession>& list, Tier from, const std::optional<Tier>& fixed,
-           Tier UnitHomes::* state) const;
+  void add(std::vector<Concession>& list, Tier from, StateClass state) const;
   void add_recompute(std::vector<Concession>& list) const;
   StepPlan least(StepPolicy policy) const;
 

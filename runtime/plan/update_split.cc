@@ -26,7 +26,7 @@ std::vector<LaneSeconds> seconds_by_unit(const Program& program, const MachinePr
 
 bool can_stream(const StepModel& model, const StepPolicy& policy, std::int32_t unit) {
   return model.has_unit(unit) && model.trains(unit) &&
-         policy.homes.at(static_cast<std::size_t>(unit)).optimizer != Tier::kDevice;
+         policy.homes.at(static_cast<std::size_t>(unit))[StateClass::kOptimizer] != Tier::kDevice;
 }
 
 }  // namespace

@@ -3,48 +3,93 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+
+#include "base/check.h"
 
 namespace terrace {
 
-Homes::Homes(Draft& draft, const StepModel& model, const What& what, const std::vector<Tier>& tiers)
-    : model_(model), what_(what), tiers_(tiers) {
-  buffers_.resize(tiers.size());
-  begins_.resize(tiers.size());
-  for (std::size_t u = 0; u < tiers.size(); ++u) {
-    const auto unit = static_cast<std::int32_t>(u);
-    if (!what.has(unit)) continue;
-    begins_[u].push_back(0);
-    for (std::int64_t c = 0; c < what.chunks(unit); ++c) {
-      begins_[u].push_back(begins_[u].back() + chunk_bytes(unit, c));
-    }
-    Buffer home{.name = fmt::format("{}[{}]", what.name, u),
-                .key = {what.kind, unit},
-                .size_bytes = 0,
-                .tier = tiers[u],
-                .account = what.account};
-    if (tiers[u] != Tier::kNvme) {
-      home.size_bytes = unit_bytes(unit);
-      home.life = what.life_of(unit);
-      buffers_[u].push_back(draft.add_buffer(home));
-      continue;
-    }
-    for (std::int64_t c = 0; c < what.chunks(unit); ++c) {
-      Buffer extent = home;
-      extent.name += fmt::format(".{}", c);
-      extent.key.number = c;
-      extent.size_bytes = chunk_bytes(unit, c);
-      extent.life = Life::kPersistent;
-      buffers_[u].push_back(draft.add_buffer(extent));
-    }
+namespace {
+
+std::vector<Tier> home_tiers(const StepPolicy& policy, StateClass state) {
+  std::vector<Tier> tiers;
+  for (std::int32_t u = 0; u < static_cast<std::int32_t>(policy.homes.size()); ++u) {
+    const Tier tier =
+        state == StateClass::kGradients ? policy.gradient_home(u) : policy.homes[u].tiers[state];
+    tiers.push_back(tier == Tier::kDevice ? policy.compute_tier() : tier);
+  }
+  return tiers;
+}
+
+// Stage 1 has whole gradients where they are computed; further on only the shard has a use.
+bool is_divided(const StepModel& model, const StepPolicy& policy, StateClass state, Tier tier) {
+  return model.zero.of(state) || (state == StateClass::kGradients && model.zero.of_optimizer() &&
+                                  tier != policy.compute_tier());
+}
+
+// Gradients are used up by the update: in the next step, or at once.
+Life life_in_memory(const StepPolicy& policy, StateClass state, std::int32_t unit) {
+  if (state != StateClass::kGradients) return Life::kPersistent;
+  return policy.defers_update(unit) ? Life::kCarried : Life::kTransient;
+}
+
+}  // namespace
+
+const HomeNames& home_names(StateClass state) {
+  static constexpr std::array<HomeNames, kStateClassCount> kNames = {{
+      {"param", BufferKind::kParameters, Role::kParameters},
+      {"grad", BufferKind::kGradients, Role::kGradient},
+      {"state", BufferKind::kState, Role::kState},
+      {"activations", BufferKind::kOther, Role::kSaved},  // of micro-batches: no such homes
+  }};
+  return kNames.at(static_cast<std::size_t>(state));
+}
+
+Homes::Homes(Draft& draft, const StepModel& model, const StepPolicy& policy, StateClass state)
+    : model_(model),
+      state_(state),
+      tiers_(home_tiers(policy, state)),
+      buffers_(tiers_.size()),
+      begins_(tiers_.size()) {
+  for (std::int32_t u = 0; u < static_cast<std::int32_t>(tiers_.size()); ++u) {
+    const Tier tier = tiers_[u];
+    is_sharded_.push_back(is_divided(model, policy, state, tier));
+    if (!model.has_home(state, u)) continue;
+    add_unit(draft,
+             {.name = fmt::format("{}[{}]", home_names(state).buffer, u),
+              .key = {home_names(state).kind, u},
+              .tier = tier,
+              .account = info_of(state).account,
+              .life = tier == Tier::kNvme ? Life::kPersistent : life_in_memory(policy, state, u)},
+             u);
+  }
+}
+
+void Homes::add_unit(Draft& draft, const Buffer& home, std::int32_t unit) {
+  std::vector<std::size_t>& begins = begins_.at(unit);
+  begins.push_back(0);
+  for (std::int64_t c = 0; c < model_.home_chunks(state_, unit); ++c) {
+    begins.push_back(begins.back() + chunk_bytes(unit, c));
+  }
+  if (home.tier != Tier::kNvme) {
+    Buffer whole = home;
+    whole.size_bytes = unit_bytes(unit);
+    buffers_.at(unit).push_back(draft.add_buffer(whole));
+    return;
+  }
+  for (std::int64_t c = 0; c < model_.home_chunks(state_, unit); ++c) {
+    Buffer extent = home;
+    extent.name += fmt::format(".{}", c);
+    extent.key.number = c;
+    extent.size_bytes = chunk_bytes(unit, c);
+    buffers_.at(unit).push_back(draft.add_buffer(extent));
   }
 }
 
 std::size_t Homes::chunk_bytes(std::int32_t unit, std::int64_t chunk) const {
-  return what_.bytes_of(what_.part_of(unit, chunk).count);
-}
-
-bool Homes::is_sharded(std::int32_t unit) const {
-  return what_.part_of(unit, 0).count != model_.chunk_size(unit, 0);
+  const ChunkPart part =
+      is_sharded(unit) ? model_.shard(unit, chunk, model_.zero.rank) : model_.whole(unit, chunk);
+  return model_.state_bytes(state_, part.count);
 }
 
 std::size_t Homes::unit_bytes(std::int32_t unit) const { return begins_.at(unit).back(); }
@@ -62,99 +107,9 @@ Range Homes::unit(std::int32_t unit) const {
 
 namespace {
 
-std::vector<Tier> tiers_of(const StepPolicy& policy, Tier UnitHomes::* state) {
-  std::vector<Tier> tiers;
-  for (const UnitHomes& homes : policy.homes) {
-    const Tier tier = homes.*state;
-    tiers.push_back(tier == Tier::kDevice ? policy.compute_tier() : tier);
-  }
-  return tiers;
-}
-
-std::function<std::size_t(std::int64_t)> times(std::size_t bytes_per_element) {
-  return
-      [=](std::int64_t elements) { return static_cast<std::size_t>(elements) * bytes_per_element; };
-}
-
-Life always(std::int32_t /*unit*/) { return Life::kPersistent; }
-
-}  // namespace
-
-Homes parameter_homes(Draft& draft, const StepModel& model, const StepPolicy& policy) {
-  const auto has = [&model](std::int32_t unit) { return model.has_parameters(unit); };
-  const auto chunks = [&model](std::int32_t unit) { return model.chunks(unit); };
-  const auto part_of = [&model](std::int32_t unit, std::int64_t chunk) {
-    return model.parameter_home(unit, chunk);
-  };
-  const Homes::What what = {.name = "param",
-                            .kind = BufferKind::kParameters,
-                            .account = Account::kParameters,
-                            .has = has,
-                            .chunks = chunks,
-                            .life_of = always,
-                            .part_of = part_of,
-                            .bytes_of = times(model.parameter_bytes())};
-  return Homes(draft, model, what, tiers_of(policy, &UnitHomes::parameters));
-}
-
-Homes gradient_homes(Draft& draft, const StepModel& model, const StepPolicy& policy) {
-  const auto has = [&model](std::int32_t unit) {
-    return model.has_unit(unit) && model.trains(unit);
-  };
-  const auto chunks = [&model](std::int32_t unit) { return model.trained_chunks(unit); };
-  // Used up by the update: in the next step, or at once.
-  const auto life_of = [&policy](std::int32_t unit) {
-    return policy.defers_update(unit) ? Life::kCarried : Life::kTransient;
-  };
-  std::vector<Tier> tiers = tiers_of(policy, &UnitHomes::gradients);
-  for (std::int32_t u = 0; u < static_cast<std::int32_t>(tiers.size()); ++u) {
-    if (tiers[u] == Tier::kNvme) tiers[u] = policy.gradient_home(u);
-  }
-  // Stage 1 has whole gradients where they are computed; further on only the shard has a use.
-  const auto part_of = [&model, tiers, compute = policy.compute_tier()](std::int32_t unit,
-                                                                        std::int64_t chunk) {
-    const bool is_sharded =
-        model.zero.of_gradients() || (model.zero.of_optimizer() && tiers.at(unit) != compute);
-    return is_sharded ? model.shard(unit, chunk, model.zero.rank) : model.whole(unit, chunk);
-  };
-  const Homes::What what = {.name = "grad",
-                            .kind = BufferKind::kGradients,
-                            .account = Account::kGradients,
-                            .has = has,
-                            .chunks = chunks,
-                            .life_of = life_of,
-                            .part_of = part_of,
-                            .bytes_of = times(size_of(model.gradient_type))};
-  return Homes(draft, model, what, tiers);
-}
-
-Homes optimizer_homes(Draft& draft, const StepModel& model, const StepPolicy& policy) {
-  const auto has = [&model](std::int32_t unit) {
-    return model.has_unit(unit) && model.trains(unit);
-  };
-  const auto chunks = [&model](std::int32_t unit) { return model.trained_chunks(unit); };
-  const auto part_of = [&model](std::int32_t unit, std::int64_t chunk) {
-    return model.state_home(unit, chunk);
-  };
-  const auto bytes_of = [format = model.state_format](std::int64_t elements) {
-    return format.bytes(elements);
-  };
-  const Homes::What what = {.name = "state",
-                            .kind = BufferKind::kState,
-                            .account = Account::kOptimizerState,
-                            .has = has,
-                            .chunks = chunks,
-                            .life_of = always,
-                            .part_of = part_of,
-                            .bytes_of = bytes_of};
-  return Homes(draft, model, what, tiers_of(policy, &UnitHomes::optimizer));
-}
-
-namespace {
-
 bool any_gradient_on_device(const StepPolicy& policy) {
   return !policy.unified && std::ranges::any_of(policy.homes, [](const UnitHomes& homes) {
-    return homes.gradients == Tier::kDevice;
+    return homes[StateClass::kGradients] == Tier::kDevice;
   });
 }
 

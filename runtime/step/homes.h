@@ -1,6 +1,5 @@
 #pragma once
 
-#include <functional>
 #include <vector>
 
 #include "runtime/step/draft.h"
@@ -9,49 +8,43 @@
 
 namespace terrace {
 
-// Where one kind of state of every unit lives between uses. A home in memory is one buffer per
-// unit, a home on NVMe one extent per chunk.
+// How programs tell the homes of a state from others.
+struct HomeNames {
+  const char* buffer = "";  // for people
+  BufferKind kind = BufferKind::kOther;
+  Role role = Role::kSource;  // to an update
+};
+const HomeNames& home_names(StateClass state);
+
+// Where the state of one class of every unit lives between uses: parameters, gradients or what
+// updates keep. A home in memory is one buffer per unit, a home on NVMe one extent per chunk.
 class Homes {
  public:
-  // `has` says whether a unit's state is at home here at all, `chunks` how many of its chunks have
-  // such a state, `part_of` which elements of a chunk
-  // are at home here, `bytes_of` how large the state of so many elements is; `name` is for people.
-  struct What {
-    const char* name = "";
-    BufferKind kind = BufferKind::kOther;
-    Account account = Account::kParameters;
-    std::function<bool(std::int32_t unit)> has;
-    std::function<std::int64_t(std::int32_t unit)> chunks;
-    std::function<Life(std::int32_t unit)> life_of;  // of a home in memory
-    std::function<ChunkPart(std::int32_t unit, std::int64_t chunk)> part_of;
-    std::function<std::size_t(std::int64_t elements)> bytes_of;
-  };
+  // Adds the buffers. Borrows the model.
+  Homes(Draft& draft, const StepModel& model, const StepPolicy& policy, StateClass state);
 
-  Homes(Draft& draft, const StepModel& model, const What& what, const std::vector<Tier>& tiers);
-
+  StateClass state() const { return state_; }
   Tier tier(std::int32_t unit) const { return tiers_.at(unit); }
   // What is at home here of a chunk, and of the unit; the latter only of a home in memory.
   Range chunk(std::int32_t unit, std::int64_t chunk) const;
   Range unit(std::int32_t unit) const;
   // Whether only this rank's shards are at home here.
-  bool is_sharded(std::int32_t unit) const;
+  bool is_sharded(std::int32_t unit) const { return is_sharded_.at(unit); }
   // Bytes of them; of a unit: its chunks one behind the other.
   std::size_t chunk_bytes(std::int32_t unit, std::int64_t chunk) const;
   std::size_t unit_bytes(std::int32_t unit) const;
 
  private:
+  void add_unit(Draft& draft, const Buffer& home, std::int32_t unit);
+
   const StepModel& model_;
-  What what_;
+  StateClass state_;
   std::vector<Tier> tiers_;
+  std::vector<bool> is_sharded_;
   std::vector<std::vector<BufferId>> buffers_;  // per unit: one, or one per chunk
   // Per unit: where each chunk begins in a home in memory, and behind the last the home's end.
   std::vector<std::vector<std::size_t>> begins_;
 };
-
-// The homes that a policy gives to each state of a model.
-Homes parameter_homes(Draft& draft, const StepModel& model, const StepPolicy& policy);
-Homes gradient_homes(Draft& draft, const StepModel& model, const StepPolicy& policy);
-Homes optimizer_homes(Draft& draft, const StepModel& model, const StepPolicy& policy);
 
 // The buffers that do not belong to a unit.
 struct SharedBuffers {

@@ -17,7 +17,7 @@ Lowering::Lowering(const StepModel& model, const StepPolicy& policy,
       stages_(stages),
       compute_(policy.compute_tier()),
       shared_(add_shared_buffers(draft_, model, policy)),
-      parameters_(parameter_homes(draft_, model, policy)),
+      parameters_(draft_, model, policy, StateClass::kParameters),
       uses_(parameter_uses(model, stages)),
       instances_(model.unit_count()),
       updated_on_host_(model.unit_count()),
@@ -32,8 +32,11 @@ Lowering::Lowering(const StepModel& model, const StepPolicy& policy,
   draft_.ops.reserve(kOpsPerStage * stages.size());
   draft_.buffers.reserve(kOpsPerStage * stages.size());
   if (policy.has_backward) {
-    state_.emplace(optimizer_homes(draft_, model, policy));
-    gradients_.emplace(gradient_homes(draft_, model, policy));
+    for (const StateClassInfo& info : kStateClasses) {
+      if (info.use != StateUse::kUpdate) continue;
+      update_states_.emplace_back(draft_, model, policy, info.state);
+    }
+    gradients_.emplace(draft_, model, policy, StateClass::kGradients);
   }
   for (std::int32_t s = 0; s < static_cast<std::int32_t>(stages.size()); ++s) {
     const Stage& stage = stages[s];

@@ -164,9 +164,9 @@ class Lowering {
     std::array<StatePlace, 2> places;
     std::size_t chunks = 0;  // that have passed
   };
-  Range streamed_state(const Stage& stage, const Range& home);
+  Range streamed_state(const Stage& stage, const Homes& homes);
   // Of the units whose updates are deferred, or of the others.
-  std::size_t largest_streamed_chunk(bool deferred) const;
+  std::size_t largest_streamed_chunk(const Homes& homes, bool deferred) const;
 
   // Where the update writes a chunk's parameters, and reads them if it does: their home if that is
   // in the same memory.
@@ -255,7 +255,7 @@ class Lowering {
   Draft draft_;
   SharedBuffers shared_;
   Homes parameters_;
-  std::optional<Homes> state_;
+  std::vector<Homes> update_states_;  // what updates alone read and write
   std::optional<Homes> gradients_;
   std::vector<std::vector<std::int32_t>> uses_;
   std::map<std::tuple<OpKind, std::int32_t, std::int32_t>, std::int32_t> stage_of_;
@@ -276,7 +276,7 @@ class Lowering {
   std::vector<std::int32_t> finished_at_;  // the unit's gradient
   std::vector<std::int32_t> updated_at_;
   // Of updates under the backward and of deferred ones: they have space at different times.
-  std::array<StateStream, 2> state_streams_;
+  ByStateClass<std::array<StateStream, 2>> state_streams_;
 };
 
 }  // namespace terrace

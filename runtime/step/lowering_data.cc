@@ -78,7 +78,7 @@ Load Lowering::new_load(std::int32_t earliest, std::size_t target_bytes) const {
 }
 
 Tier Lowering::home_of_activations(std::int32_t unit) const {
-  const Tier home = policy_.homes.at(unit).activations;
+  const Tier home = policy_.homes.at(unit)[StateClass::kActivations];
   return home == Tier::kDevice ? compute_ : home;
 }
 

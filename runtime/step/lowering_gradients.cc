@@ -210,26 +210,36 @@ void Lowering::update(const Stage& stage) {
   const Range gradient = brought(labels(stage, Account::kGradients), stage.chunk,
                                  whole_gradient ? own_shard(gradient_home) : gradient_home, where,
                                  finished_at_.at(unit) + 1);
-  const Range state_home = state_->chunk(unit, stage.chunk);
-  const Range state =
-      policy_.streams_update(unit)
-          ? streamed_state(stage, state_home)
-          : brought(labels(stage, Account::kOptimizerState), stage.chunk, state_home, where);
+  std::vector<Access> states;
+  for (const Homes& homes : update_states_) {
+    const Range home = homes.chunk(unit, stage.chunk);
+    const Range state =
+        policy_.streams_update(unit)
+            ? streamed_state(stage, homes)
+            : brought(labels(stage, info_of(homes.state()).account), stage.chunk, home, where);
+    states.push_back(as(home_names(homes.state()).role, state));
+  }
   const UpdatedParameter parameter = updated_parameter(stage, where);
 
   Op op{.kind = OpKind::kUpdate, .lane = where == Tier::kDevice ? Lane::kCompute : Lane::kUpdate};
   const BufferId scalars = where == Tier::kDevice ? shared_.scalars_device : shared_.scalars;
-  op.reads = {as(Role::kScalars, draft_.whole(scalars)), as(Role::kGradient, gradient),
-              as(Role::kState, state)};
+  op.reads = {as(Role::kScalars, draft_.whole(scalars)), as(Role::kGradient, gradient)};
+  op.reads.insert(op.reads.end(), states.begin(), states.end());
   const bool reads_parameter = model_.state_format.reads_parameter();
   if (reads_parameter) op.reads.push_back(as(Role::kParameters, parameter.own));
-  op.writes = {as(Role::kState, state), as(Role::kParameters, parameter.own)};
-  op.cost.bytes = static_cast<double>(gradient.size_bytes + 2 * state.size_bytes +
-                                      (reads_parameter ? 2 : 1) * parameter.own.size_bytes);
+  op.writes = states;
+  op.writes.push_back(as(Role::kParameters, parameter.own));
+  std::size_t bytes = gradient.size_bytes + (reads_parameter ? 2 : 1) * parameter.own.size_bytes;
+  for (const Access& state : states) bytes += 2 * state.size_bytes;
+  op.cost.bytes = static_cast<double>(bytes);
   main_op(std::move(op), stage);
 
   if (unit == 0 && model_.tied && model_.pipeline.stages > 1) send_updated(stage, parameter.own);
-  store_back(stage, state, state_home, Account::kOptimizerState);
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    const Homes& homes = update_states_[i];
+    store_back(stage, {states[i].buffer, states[i].offset, states[i].size_bytes},
+               homes.chunk(unit, stage.chunk), info_of(homes.state()).account);
+  }
   settle_parameter(stage, parameter);
   updated_at_.at(unit) = stage_;
 }
@@ -239,7 +249,7 @@ Range Lowering::brought(const Mover::Labels& labels, std::int32_t chunk, const R
   if (draft_.tier_of(home) == where) return home;
   Load load = load_to(where, home, earliest, home.size_bytes);
   load.is_late = labels.deferred && labels.account == Account::kGradients;
-  load.may_be_carried = labels.deferred && labels.account == Account::kOptimizerState;
+  load.may_be_carried = labels.deferred && is_of_updates(labels.account);
   Mover mover = Mover::load(draft_, load, labels);
   return mover.bring(home, where, chunk);
 }
@@ -253,30 +263,33 @@ Load Lowering::load_to(Tier where, const Range& home, std::int32_t earliest,
   return load;
 }
 
-std::size_t Lowering::largest_streamed_chunk(bool deferred) const {
+std::size_t Lowering::largest_streamed_chunk(const Homes& homes, bool deferred) const {
   std::size_t bytes = 0;
   for (std::int32_t u = 0; u <= model_.head(); ++u) {
     if (!model_.has_unit(u) || !model_.trains(u) || !policy_.streams_update(u)) continue;
-    if (policy_.defers_update(u) == deferred) bytes = std::max(bytes, state_->chunk_bytes(u, 0));
+    if (policy_.defers_update(u) == deferred) bytes = std::max(bytes, homes.chunk_bytes(u, 0));
   }
   return bytes;
 }
 
 // A place is free when what it had is on its way home: from the stage behind that update.
-Range Lowering::streamed_state(const Stage& stage, const Range& home) {
-  StateStream& stream = state_streams_.at(stage.deferred ? 1 : 0);
+Range Lowering::streamed_state(const Stage& stage, const Homes& homes) {
+  const Range home = homes.chunk(stage.unit, stage.chunk);
+  StateStream& stream = state_streams_[homes.state()].at(stage.deferred ? 1 : 0);
   const std::size_t turn = stream.chunks++ % stream.places.size();
   StatePlace& place = stream.places.at(turn);
   const bool is_new = place.buffer == kNoBuffer;
   if (is_new) {
-    place.buffer = draft_.add_buffer(
-        fmt::format("{} state stream {}", stage.deferred ? "deferred" : "backward", turn),
-        largest_streamed_chunk(stage.deferred), compute_, Account::kStaging, Life::kTransient);
+    place.buffer =
+        draft_.add_buffer(fmt::format("{} {} stream {}", stage.deferred ? "deferred" : "backward",
+                                      home_names(homes.state()).buffer, turn),
+                          largest_streamed_chunk(homes, stage.deferred), compute_,
+                          Account::kStaging, Life::kTransient);
   }
   const std::size_t held = is_new ? draft_.buffers.at(place.buffer).size_bytes : 0;
   const Load load = load_to(compute_, home, place.free_from, held);
   place.free_from = stage_ + 1;
-  Mover mover = Mover::load(draft_, load, labels(stage, Account::kOptimizerState));
+  Mover mover = Mover::load(draft_, load, labels(stage, info_of(homes.state()).account));
   const Range passing{place.buffer, 0, home.size_bytes};
   mover.copy(home, passing, stage.chunk);
   return passing;

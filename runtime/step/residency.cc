@@ -73,7 +73,7 @@ std::size_t unit_bytes(const StepModel& model, std::int32_t unit) {
 
 // Not whole in the compute tier.
 bool lives_elsewhere(const StepModel& model, const StepPolicy& policy, std::int32_t unit) {
-  const Tier home = policy.homes.at(unit).parameters;
+  const Tier home = policy.homes.at(unit)[StateClass::kParameters];
   return home == Tier::kNvme || (home == Tier::kHost && !policy.unified) ||
          model.zero.of_parameters();
 }

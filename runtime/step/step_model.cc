@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace terrace {
 
 std::int64_t StepModel::chunks(std::int32_t unit) const {
@@ -50,25 +52,42 @@ ChunkPart StepModel::shard(std::int32_t unit, std::int64_t chunk, std::int32_t r
   return {rank * count, count};
 }
 
-ChunkPart StepModel::parameter_home(std::int32_t unit, std::int64_t chunk) const {
-  return zero.of_parameters() ? shard(unit, chunk, zero.rank) : whole(unit, chunk);
+std::size_t StepModel::state_bytes(StateClass state, std::int64_t elements) const {
+  switch (state) {
+    case StateClass::kParameters:
+      return static_cast<std::size_t>(elements) * parameter_bytes();
+    case StateClass::kGradients:
+      return static_cast<std::size_t>(elements) * size_of(gradient_type);
+    case StateClass::kOptimizer:
+      return state_format.bytes(elements);
+    case StateClass::kActivations:
+      break;
+  }
+  TERRACE_CHECK(false);
+  return 0;
 }
 
-ChunkPart StepModel::state_home(std::int32_t unit, std::int64_t chunk) const {
-  return zero.of_optimizer() ? shard(unit, chunk, zero.rank) : whole(unit, chunk);
+bool StepModel::has_home(StateClass state, std::int32_t unit) const {
+  const bool is_of_all = info_of(state).use == StateUse::kEveryPass;
+  return is_of_all ? has_parameters(unit) : has_unit(unit) && trains(unit);
 }
 
-std::size_t StepModel::parameter_home_bytes(std::int32_t unit, std::int64_t chunk) const {
-  return static_cast<std::size_t>(parameter_home(unit, chunk).count) * parameter_bytes();
+std::int64_t StepModel::home_chunks(StateClass state, std::int32_t unit) const {
+  return info_of(state).use == StateUse::kEveryPass ? chunks(unit) : trained_chunks(unit);
 }
 
-std::size_t StepModel::parameter_home_offset(std::int32_t unit, std::int64_t chunk) const {
-  const std::int64_t holders = zero.of_parameters() ? zero.ranks : 1;
-  return static_cast<std::size_t>(chunk_begin(unit, chunk) / holders) * parameter_bytes();
+ChunkPart StepModel::home_part(StateClass state, std::int32_t unit, std::int64_t chunk) const {
+  return zero.of(state) ? shard(unit, chunk, zero.rank) : whole(unit, chunk);
 }
 
-std::size_t StepModel::state_home_bytes(std::int32_t unit, std::int64_t chunk) const {
-  return state_format.bytes(state_home(unit, chunk).count);
+std::size_t StepModel::home_bytes(StateClass state, std::int32_t unit, std::int64_t chunk) const {
+  return state_bytes(state, home_part(state, unit, chunk).count);
+}
+
+std::size_t StepModel::home_offset(StateClass state, std::int32_t unit, std::int64_t chunk) const {
+  std::size_t bytes = 0;
+  for (std::int64_t before = 0; before < chunk; ++before) bytes += home_bytes(state, unit, before);
+  return bytes;
 }
 
 std::int64_t StepModel::partials_before(std::int32_t unit, std::int32_t stage) const {

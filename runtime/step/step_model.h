@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "memory/state_class.h"
 #include "optim/state_format.h"
 #include "runtime/model/unit_model.h"
 
@@ -20,9 +21,10 @@ struct ZeroSharding {
   std::int32_t ranks = 1;
   std::int32_t rank = 0;
 
-  bool of_optimizer() const { return ranks > 1 && stage >= 1; }
-  bool of_gradients() const { return ranks > 1 && stage >= 2; }
-  bool of_parameters() const { return ranks > 1 && stage >= 3; }
+  bool of(StateClass state) const { return ranks > 1 && stage >= info_of(state).divided_from; }
+  bool of_optimizer() const { return of(StateClass::kOptimizer); }
+  bool of_gradients() const { return of(StateClass::kGradients); }
+  bool of_parameters() const { return of(StateClass::kParameters); }
 };
 
 // Which units each stage of a pipeline has. The model is cut into pieces, of which piece n has the
@@ -67,13 +69,19 @@ struct StepModel : ComputeModel {
   std::int32_t head() const { return static_cast<std::int32_t>(units.size()) - 1; }
   std::size_t parameter_bytes() const { return size_of(compute_type); }  // per element
   bool rounds_gradients() const { return gradient_type != DType::kF32; }
-  // What the homes of parameters and of optimizer state have of a chunk.
-  ChunkPart parameter_home(std::int32_t unit, std::int64_t chunk) const;
-  ChunkPart state_home(std::int32_t unit, std::int64_t chunk) const;
-  std::size_t parameter_home_bytes(std::int32_t unit, std::int64_t chunk) const;
-  std::size_t state_home_bytes(std::int32_t unit, std::int64_t chunk) const;
-  // Where in the home of a unit's parameters, which has its chunks one behind the other, one lies.
-  std::size_t parameter_home_offset(std::int32_t unit, std::int64_t chunk) const;
+  // Bytes that a state of so many elements takes at home; not of activations, whose size is no
+  // matter of elements.
+  std::size_t state_bytes(StateClass state, std::int64_t elements) const;
+  // Whether the state of a unit is at home on this rank at all, and how many of the unit's chunks
+  // have such a state: the first ones.
+  bool has_home(StateClass state, std::int32_t unit) const;
+  std::int64_t home_chunks(StateClass state, std::int32_t unit) const;
+  // What the home of a state has of a chunk. Gradients may be at home in parts also where this says
+  // that they are whole: Homes::is_sharded() (runtime/step/homes.h).
+  ChunkPart home_part(StateClass state, std::int32_t unit, std::int64_t chunk) const;
+  std::size_t home_bytes(StateClass state, std::int32_t unit, std::int64_t chunk) const;
+  // Where a chunk lies in the home of a unit, which has its chunks one behind the other.
+  std::size_t home_offset(StateClass state, std::int32_t unit, std::int64_t chunk) const;
   // Chunks of a unit's flat sequence: first those of what trains, which gradients and optimizer
   // state have too, then those of what is frozen. None has both.
   std::int64_t chunks(std::int32_t unit) const;

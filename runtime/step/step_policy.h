@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "memory/state_class.h"
 #include "memory/tier.h"
 #include "parallel/pipeline_schedule.h"
 
@@ -13,18 +14,26 @@ enum class MicroBatchOrder : std::uint8_t { kMicroBatchMajor, kLayerMajor };
 
 // Where the states of one unit live between uses.
 struct UnitHomes {
-  Tier parameters = Tier::kHost;
-  Tier gradients = Tier::kHost;  // finished ones
-  Tier optimizer = Tier::kHost;
-  Tier activations = Tier::kHost;  // of this unit, between forward and backward
-  bool recompute = false;          // its saved activations are not kept at all
+  // Of gradients the finished ones; of activations those of this unit, between forward and
+  // backward.
+  ByStateClass<Tier> tiers = on_host();
+  bool recompute = false;  // its saved activations are not kept at all
   // The user named the tier: also what is needed again soon goes there and comes back.
   bool activations_named = false;
   // Optimizer state that is at home on the host or NVMe passes through device memory to be updated
   // there. Without effect where it is at home on the device, and in unified mode.
   bool streams_update = false;
 
+  Tier& operator[](StateClass state) { return tiers[state]; }
+  Tier operator[](StateClass state) const { return tiers[state]; }
   friend bool operator==(const UnitHomes&, const UnitHomes&) = default;
+
+ private:
+  static ByStateClass<Tier> on_host() {
+    ByStateClass<Tier> tiers;
+    tiers.fill(Tier::kHost);
+    return tiers;
+  }
 };
 
 struct StepPolicy {
@@ -54,20 +63,21 @@ struct StepPolicy {
   }
   // A gradient that is used up at once is not worth the way to a drive and back.
   Tier gradient_home(std::int32_t unit) const {
-    const Tier named = homes.at(static_cast<std::size_t>(unit)).gradients;
+    const Tier named = homes.at(static_cast<std::size_t>(unit))[StateClass::kGradients];
     const bool stays = !defers_update(unit) || (unit == 0 && keeps_first_gradient);
     return named == Tier::kNvme && stays ? Tier::kHost : named;
   }
   // Where the unit's update runs: on the device, or on the host.
   Tier update_tier(std::int32_t unit) const {
     const UnitHomes& of_unit = homes.at(static_cast<std::size_t>(unit));
-    const bool on_device = of_unit.optimizer == Tier::kDevice || of_unit.streams_update;
+    const bool on_device =
+        of_unit[StateClass::kOptimizer] == Tier::kDevice || of_unit.streams_update;
     return on_device ? compute_tier() : Tier::kHost;
   }
   // Whether its optimizer state passes through device memory for that.
   bool streams_update(std::int32_t unit) const {
     const UnitHomes& of_unit = homes.at(static_cast<std::size_t>(unit));
-    return !unified && of_unit.streams_update && of_unit.optimizer != Tier::kDevice;
+    return !unified && of_unit.streams_update && of_unit[StateClass::kOptimizer] != Tier::kDevice;
   }
   friend bool operator==(const StepPolicy&, const StepPolicy&) = default;
   Tier compute_tier() const { return unified ? Tier::kHost : Tier::kDevice; }

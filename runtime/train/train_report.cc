@@ -16,11 +16,10 @@ namespace {
 constexpr Lane kLinks[] = {Lane::kUpload,     Lane::kDownload, Lane::kRead, Lane::kWrite,
                            Lane::kCollective, Lane::kTensor,   Lane::kSend, Lane::kSendBack};
 
-std::string count_homes(std::span<const UnitHomes> units, const char* what,
-                        Tier UnitHomes::* state) {
+std::string count_homes(std::span<const UnitHomes> units, StateClass state) {
   std::array<int, kTierCount> counts{};
-  for (const UnitHomes& homes : units) ++counts.at(static_cast<std::size_t>(homes.*state));
-  std::string text = fmt::format("  {:<16}", what);
+  for (const UnitHomes& homes : units) ++counts.at(static_cast<std::size_t>(homes[state]));
+  std::string text = fmt::format("  {:<16}", info_of(state).name);
   for (const Tier tier : kTiers) {
     const int count = counts.at(static_cast<std::size_t>(tier));
     if (count != 0) text += fmt::format(" {} units on {}", count, name_of(tier));
@@ -153,7 +152,7 @@ std::string describe_plan(const EngineOptions& options, const EnginePlan& plan) 
   for (std::int32_t u = 0; u <= plan.model.head(); ++u) {
     if (!plan.model.has_unit(u)) continue;
     UnitHomes homes = policy.homes.at(static_cast<std::size_t>(u));
-    homes.gradients = policy.gradient_home(u);
+    homes[StateClass::kGradients] = policy.gradient_home(u);
     units.push_back(homes);
     if (plan.model.trains(u)) trained.push_back(homes);
     if (u != 0 && u != plan.model.head()) blocks.push_back(homes);
@@ -175,10 +174,11 @@ std::string describe_plan(const EngineOptions& options, const EnginePlan& plan) 
   text += describe_ranks(plan.model);
   text += describe_state(plan.model);
   text += "homes between uses, and where updates run:\n";
-  text += count_homes(units, "parameters", &UnitHomes::parameters);
-  text += count_homes(trained, "gradients", &UnitHomes::gradients);
-  text += count_homes(trained, "optimizer state", &UnitHomes::optimizer);
-  text += count_homes(blocks, "activations", &UnitHomes::activations);
+  for (const StateClassInfo& info : kStateClasses) {
+    const bool is_of_all = info.use == StateUse::kEveryPass;
+    const bool is_of_blocks = info.use == StateUse::kMicroBatch;
+    text += count_homes(is_of_all ? units : is_of_blocks ? blocks : trained, info.state);
+  }
   text += count_updates(plan.model, policy);
   text += '\n' + to_text(plan.ledger) + "\nbytes in a step:";
   for (const Lane lane : kLinks) {

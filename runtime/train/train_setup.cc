@@ -67,10 +67,9 @@ PlacementRequest placement_for(const TrainOptions& options, bool has_gpu) {
   PlacementRequest request;
   request.name_of_option = flag_of_option;
   const TierOptions& tiers = options.tiers;
-  request.parameters = tier_of(tiers.place_parameters);
-  request.gradients = tier_of(tiers.place_gradients);
-  request.optimizer = tier_of(tiers.place_optimizer);
-  request.activations = tier_of(tiers.place_activations);
+  for (const StateClassInfo& info : kStateClasses) {
+    request.homes[info.state] = tier_of(tiers.places[info.state]);
+  }
   if (options.step.recompute != RecomputeChoice::kAuto) {
     request.recompute = options.step.recompute == RecomputeChoice::kFull;
   }

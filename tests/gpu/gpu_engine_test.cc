@@ -32,7 +32,7 @@ constexpr Shape kShapes[] = {{"gpt2_bf16", "gpt2", true, false, DType::kBF16},
 
 void set_homes(EngineOptions& options, Tier tier) {
   PlacementRequest& placement = options.placement;
-  placement.parameters = placement.gradients = placement.optimizer = placement.activations = tier;
+  placement.homes.fill(tier);
   placement.has_nvme = tier == Tier::kNvme;
 }
 
@@ -97,7 +97,7 @@ TEST_P(GpuEngine, WhereUpdatesRunDoesNotChangeBits) {
     for (const double share : {0.0, 0.5, 1.0}) {
       SCOPED_TRACE(share);
       expect_equal(expected, [=](EngineOptions& options) {
-        options.placement.optimizer = tier;
+        options.placement.homes[StateClass::kOptimizer] = tier;
         options.placement.has_nvme = tier == Tier::kNvme;
         options.placement.streamed_updates = share;
       });

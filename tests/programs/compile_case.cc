@@ -124,13 +124,14 @@ StepPolicy policy_of(const ProgramCase& which) {
   policy.pipeline_schedule = schedule_of(which.ranks.schedule);
   policy.lookahead = which.lookahead;
   for (const CaseHomes& homes : which.homes) {
-    policy.homes.push_back({.parameters = tier_of(homes.parameters),
-                            .gradients = tier_of(homes.gradients),
-                            .optimizer = tier_of(homes.optimizer),
-                            .activations = tier_of(homes.activations),
-                            .recompute = homes.recompute,
-                            .activations_named = homes.names_activations,
-                            .streams_update = homes.streams_update});
+    UnitHomes& unit = policy.homes.emplace_back();
+    unit[StateClass::kParameters] = tier_of(homes.parameters);
+    unit[StateClass::kGradients] = tier_of(homes.gradients);
+    unit[StateClass::kOptimizer] = tier_of(homes.optimizer);
+    unit[StateClass::kActivations] = tier_of(homes.activations);
+    unit.recompute = homes.recompute;
+    unit.activations_named = homes.names_activations;
+    unit.streams_update = homes.streams_update;
   }
   return policy;
 }

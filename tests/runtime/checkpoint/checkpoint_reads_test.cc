@@ -75,9 +75,10 @@ std::int64_t bytes_of_pieces(const StepModel& model, const UnitLayout& own,
       return ElementSpan{begin, begin + part.count};
     };
     if (model.has_parameters(number)) {
-      add_elements(own, span(model.parameter_home(number, chunk)), parameters);
+      add_elements(own, span(model.home_part(StateClass::kParameters, number, chunk)), parameters);
     }
-    if (model.has_unit(number)) add_elements(own, span(model.state_home(number, chunk)), state);
+    if (model.has_unit(number))
+      add_elements(own, span(model.home_part(StateClass::kOptimizer, number, chunk)), state);
   }
   const auto bytes_of_file = static_cast<std::uint64_t>(whole.elements) * sizeof(float);
   const auto size_of_piece = [&](std::int64_t piece) {

@@ -210,10 +210,10 @@ TEST(TrainConfig, EveryTierAndRunFlagSetsItsOption) {
   EXPECT_EQ(options.tiers.nvme[0].budget_bytes, 4 * kGiB);
   EXPECT_EQ(options.tiers.nvme[1].path, "/b");
   EXPECT_FALSE(options.tiers.nvme[1].budget_bytes);
-  EXPECT_EQ(options.tiers.place_parameters, Placement::kDevice);
-  EXPECT_EQ(options.tiers.place_gradients, Placement::kHost);
-  EXPECT_EQ(options.tiers.place_optimizer, Placement::kNvme);
-  EXPECT_EQ(options.tiers.place_activations, Placement::kNvme);
+  EXPECT_EQ(options.tiers.places[StateClass::kParameters], Placement::kDevice);
+  EXPECT_EQ(options.tiers.places[StateClass::kGradients], Placement::kHost);
+  EXPECT_EQ(options.tiers.places[StateClass::kOptimizer], Placement::kNvme);
+  EXPECT_EQ(options.tiers.places[StateClass::kActivations], Placement::kNvme);
   EXPECT_EQ(options.tiers.io_engine, IoEngineKind::kPosix);
   EXPECT_EQ(options.tiers.lookahead, 0);
   EXPECT_EQ(options.tiers.threads, 5);
@@ -462,7 +462,8 @@ TEST(TrainConfig, DevicesAreReadAndShown) {
     expect_refused({"--device", wrong}, {"--device"});
   }
   // A GPU has memory of its own without --device-memory.
-  EXPECT_EQ(parse({"--device", "cuda", "--place-parameters", "device"}).tiers.place_parameters,
+  EXPECT_EQ(parse({"--device", "cuda", "--place-parameters", "device"})
+                .tiers.places[StateClass::kParameters],
             Placement::kDevice);
 }
 

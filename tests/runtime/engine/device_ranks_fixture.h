@@ -39,7 +39,7 @@ inline EngineOptions gpu_options(const EngineOptions& plain, const ComputeBacken
   EngineOptions options = plain;
   options.backend = &backend;
   all_on(options, false, tier);
-  options.placement.optimizer = optimizer;
+  options.placement.homes[StateClass::kOptimizer] = optimizer;
   return options;
 }
 

@@ -59,13 +59,11 @@ void expect_traffic(const TrainedRun& run, std::initializer_list<Lane> lanes) {
 
 void on_device(EngineOptions& options) {
   options.placement.unified = false;
-  options.placement.parameters = options.placement.gradients = options.placement.optimizer =
-      options.placement.activations = Tier::kDevice;
+  options.placement.homes.fill(Tier::kDevice);
 }
 
 void all_on(EngineOptions& options, Tier tier) {
-  options.placement.parameters = options.placement.gradients = options.placement.optimizer =
-      options.placement.activations = tier;
+  options.placement.homes.fill(tier);
   options.placement.has_nvme = tier == Tier::kNvme;
 }
 
@@ -235,7 +233,7 @@ std::vector<Switch> update_splits() {
   list.push_back({"streamed_updates_with_whole_masters",
                   [](EngineOptions& options) {
                     on_device(options);
-                    options.placement.optimizer = Tier::kHost;
+                    options.placement.homes[StateClass::kOptimizer] = Tier::kHost;
                     options.placement.streamed_updates = 0.6;
                     options.optimizer.splits_bf16_masters = false;
                   },
@@ -285,8 +283,8 @@ std::vector<Switch> masters() {
           {"split_masters_apart_from_their_parameters",
            [](EngineOptions& options) {
              on_device(options);
-             options.placement.optimizer = Tier::kNvme;
-             options.placement.parameters = Tier::kHost;
+             options.placement.homes[StateClass::kOptimizer] = Tier::kNvme;
+             options.placement.homes[StateClass::kParameters] = Tier::kHost;
              options.placement.has_nvme = true;
            },
            writes_more}};
@@ -421,7 +419,7 @@ TEST_P(EngineBits, UpdatesThatDoNotWaitForTheNorm) {
       [](EngineOptions& options) { all_on(options, Tier::kNvme); },
       [](EngineOptions& options) {
         all_on(options, Tier::kNvme);
-        options.placement.gradients.reset();
+        options.placement.homes[StateClass::kGradients].reset();
         options.placement.recompute = true;
       },
       on_device,
@@ -436,7 +434,7 @@ TEST_P(EngineBits, UpdatesThatDoNotWaitForTheNorm) {
       },
       [](EngineOptions& options) {
         all_on_nvme_from_device(options);
-        options.placement.gradients = Tier::kHost;
+        options.placement.homes[StateClass::kGradients] = Tier::kHost;
         limit_arenas(options, 1.0);
       },
   };

@@ -23,8 +23,7 @@ class EngineOnFaultyDrive : public ::testing::TestWithParam<IoEngineKind> {
   EngineOptions faulty_options(SystemFaults* faults) const {
     EngineOptions options = plain_options();
     PlacementRequest& placement = options.placement;
-    placement.parameters = placement.gradients = placement.optimizer = placement.activations =
-        Tier::kNvme;
+    placement.homes.fill(Tier::kNvme);
     placement.has_nvme = true;
     options.nvme.directories.push_back({directory_.path(), std::nullopt});
     options.nvme.engine = GetParam();

@@ -17,8 +17,7 @@ EngineOptions everything_away(const TemporaryDirectory& directory) {
   options.placement.micro_batches = 2;
   options.placement.unified = false;
   options.placement.has_nvme = true;
-  options.placement.parameters = options.placement.gradients = options.placement.optimizer =
-      options.placement.activations = Tier::kNvme;
+  options.placement.homes.fill(Tier::kNvme);
   options.nvme.directories = {{directory.path(), std::nullopt}};
   return options;
 }

@@ -66,7 +66,7 @@ class FakeGpuEngine : public testing::TestWithParam<Shape> {
 
   static void set_homes(EngineOptions& options, Tier tier) {
     PlacementRequest& placement = options.placement;
-    placement.parameters = placement.gradients = placement.optimizer = placement.activations = tier;
+    placement.homes.fill(tier);
     placement.has_nvme = tier == Tier::kNvme;
   }
 
@@ -160,8 +160,9 @@ TEST_P(FakeGpuEngine, WithOtherOrdersAndTypes) {
 // All state in `tier`, and what part of its updates runs on the device all the same.
 std::function<void(EngineOptions&)> streamed(Tier parameters, Tier optimizer, double share) {
   return [=](EngineOptions& options) {
-    options.placement.parameters = options.placement.gradients = parameters;
-    options.placement.optimizer = optimizer;
+    options.placement.homes[StateClass::kParameters] =
+        options.placement.homes[StateClass::kGradients] = parameters;
+    options.placement.homes[StateClass::kOptimizer] = optimizer;
     options.placement.has_nvme = true;
     options.placement.streamed_updates = share;
   };
@@ -273,7 +274,7 @@ TEST(FakeGpuFp16, SkipsAStepAndGoesOn) {
   options.threads = 1;
   options.optimizer.loss_scale = {.initial = 0x1p32F, .window = 1, .hysteresis = 1};
   for (const Tier optimizer : {Tier::kDevice, Tier::kHost}) {
-    options.placement.optimizer = optimizer;
+    options.placement.homes[StateClass::kOptimizer] = optimizer;
     const Curve curve = train_tiny(options, 3).curve;
     EXPECT_EQ(curve.skipped, std::vector<bool>(3, true));
     EXPECT_EQ(curve.loss_scales, (std::vector<double>{0x1p32, 0x1p31, 0x1p30}));

@@ -138,12 +138,12 @@ constexpr Switch kSwitches[] = {
     {"drive_from_device", [](EngineOptions& o) { all_on(o, false, Tier::kNvme); }},
     {"parameters_on_drive",
      [](EngineOptions& o) {
-       o.placement.parameters = Tier::kNvme;
+       o.placement.homes[StateClass::kParameters] = Tier::kNvme;
        o.placement.has_nvme = true;
      }},
     {"optimizer_on_drive_whole_masters",
      [](EngineOptions& o) {
-       o.placement.optimizer = Tier::kNvme;
+       o.placement.homes[StateClass::kOptimizer] = Tier::kNvme;
        o.placement.has_nvme = true;
        o.optimizer.splits_bf16_masters = false;
      }},

@@ -100,8 +100,7 @@ inline RankedRun train_ranks(const EngineOptions& options, int ranks, std::int32
 
 inline void all_on(EngineOptions& options, bool unified, Tier tier) {
   options.placement.unified = unified;
-  options.placement.parameters = options.placement.gradients = options.placement.optimizer =
-      options.placement.activations = tier;
+  options.placement.homes.fill(tier);
   options.placement.has_nvme = tier == Tier::kNvme;
 }
 

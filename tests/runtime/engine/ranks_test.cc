@@ -29,16 +29,17 @@ const std::vector<Placed>& placements() {
       {"optimizer_on_host",
        [](EngineOptions& o) {
          all_on(o, false, Tier::kDevice);
-         o.placement.optimizer = Tier::kHost;
+         o.placement.homes[StateClass::kOptimizer] = Tier::kHost;
        }},
       {"parameters_on_host",
        [](EngineOptions& o) {
          all_on(o, false, Tier::kDevice);
-         o.placement.parameters = Tier::kHost;
+         o.placement.homes[StateClass::kParameters] = Tier::kHost;
        }},
       {"optimizer_and_gradients_on_nvme",
        [](EngineOptions& o) {
-         o.placement.optimizer = o.placement.gradients = Tier::kNvme;
+         o.placement.homes[StateClass::kOptimizer] = o.placement.homes[StateClass::kGradients] =
+             Tier::kNvme;
          o.placement.has_nvme = true;
        }},
       {"layer_major", [](EngineOptions& o) { o.placement.order = MicroBatchOrder::kLayerMajor; }},

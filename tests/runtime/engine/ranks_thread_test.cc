@@ -99,7 +99,7 @@ class FailingWrites final : public SystemFaults {
 std::vector<std::string> errors_on(std::vector<FailingWrites>& drives) {
   const auto count = static_cast<int>(drives.size());
   EngineOptions options = options_for(2);
-  options.placement.optimizer = Tier::kNvme;
+  options.placement.homes[StateClass::kOptimizer] = Tier::kNvme;
   options.placement.has_nvme = true;
   options.zero_stage = 3;
   const TemporaryDirectory directory;
@@ -143,7 +143,7 @@ TEST(RankThreads, AFailureIsToldBeforeTheStepIsGivenUp) {
 // The first step of a run writes nothing: its updates come under the second.
 TEST(RankThreads, ARankWhoseNextStepHasFailedKnowsWhy) {
   EngineOptions options = options_for(2);
-  options.placement.optimizer = Tier::kNvme;
+  options.placement.homes[StateClass::kOptimizer] = Tier::kNvme;
   options.placement.has_nvme = true;
   options.zero_stage = 1;
   const TemporaryDirectory directory;

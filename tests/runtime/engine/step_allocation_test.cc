@@ -120,8 +120,7 @@ EngineOptions options_of(const Setting& setting, const TemporaryDirectory& direc
   if (!setting.away) return options;
   options.placement.unified = false;
   options.placement.has_nvme = true;
-  options.placement.parameters = options.placement.gradients = options.placement.optimizer =
-      options.placement.activations = Tier::kNvme;
+  options.placement.homes.fill(Tier::kNvme);
   options.nvme.directories = {{directory.path(), std::nullopt}};
   return options;
 }

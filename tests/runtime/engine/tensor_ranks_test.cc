@@ -201,7 +201,7 @@ TEST(TensorState, IsThatOfOneRankOnEveryMesh) {
   for (const std::string_view family : {kLlama, kGpt2}) {
     EngineOptions options = options_for(family, true, DType::kF32);
     options.placement.recompute = true;
-    options.placement.optimizer = Tier::kNvme;
+    options.placement.homes[StateClass::kOptimizer] = Tier::kNvme;
     options.placement.has_nvme = true;
     const TemporaryDirectory drive;
     options.nvme.directories = {{drive.path(), std::nullopt}};

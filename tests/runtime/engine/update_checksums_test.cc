@@ -20,8 +20,8 @@ class UpdateChecksumsTest : public ::testing::Test {
     EngineOptions options = tiny_options(tiny_model("gpt2", true, false), DType::kBF16);
     options.optimizer.slot_form = moments;
     options.chunk_elements = blocks_per_chunk * kBlockElements;
-    options.placement.optimizer = Tier::kNvme;
-    if (parameters_on_nvme) options.placement.parameters = Tier::kNvme;
+    options.placement.homes[StateClass::kOptimizer] = Tier::kNvme;
+    if (parameters_on_nvme) options.placement.homes[StateClass::kParameters] = Tier::kNvme;
     options.placement.has_nvme = true;
     plan_ = plan_engine(options);
     host_ = std::make_unique<AlignedMemory>(program().use_of(Tier::kHost).packed_bytes, 4096);
@@ -114,8 +114,9 @@ TEST_F(UpdateChecksumsTest, SoIsThatOfOddChunksWithBf16Moments) {
   int odd = 0;
   for (const Op& op : program().ops) {
     if (op.account != Account::kOptimizerState || op.unit < 0) continue;
-    const bool is_even =
-        plan_.model.state_home(op.unit, op.chunk).count % (2 * kBlockElements) == 0;
+    const bool is_even = plan_.model.home_part(StateClass::kOptimizer, op.unit, op.chunk).count %
+                             (2 * kBlockElements) ==
+                         0;
     EXPECT_EQ(checksums_->takes(op), is_even) << describe(program(), op);
     odd += is_even ? 0 : 1;
   }
@@ -128,7 +129,8 @@ TEST_F(UpdateChecksumsTest, EveryByteOfAStateIsCompared) {
   for (const Op& op : program().ops) {
     if (op.kind != OpKind::kUpdate || op.unit > 1) continue;
     const UpdateChecksums::Parts& parts = *checksums_->parts_of(op);
-    const std::int64_t elements = plan_.model.state_home(op.unit, op.chunk).count;
+    const std::int64_t elements =
+        plan_.model.home_part(StateClass::kOptimizer, op.unit, op.chunk).count;
     checksums_->take(parts, 0, elements);
     EXPECT_NO_THROW(checksums_->compare(parts, 0, elements));
     const std::span<std::byte> state = bytes_of(program(), memory_, *op.find(Role::kState));
@@ -148,7 +150,9 @@ TEST_F(UpdateChecksumsTest, BlocksAreIndependent) {
   prepare(SlotForm::kFp32, true, 40);
   for (const Op& op : program().ops) {
     const std::int64_t elements =
-        op.kind == OpKind::kUpdate ? plan_.model.state_home(op.unit, op.chunk).count : 0;
+        op.kind == OpKind::kUpdate
+            ? plan_.model.home_part(StateClass::kOptimizer, op.unit, op.chunk).count
+            : 0;
     if (elements <= kBlock) continue;
     const UpdateChecksums::Parts& parts = *checksums_->parts_of(op);
     checksums_->take(parts, 0, kBlock);

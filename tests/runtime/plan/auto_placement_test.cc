@@ -29,10 +29,10 @@ std::optional<std::size_t>& budget(TierBudgets& budgets, Tier tier) {
 
 std::size_t peak(const StepPlan& plan, Tier tier) { return plan.program.use_of(tier).packed_bytes; }
 
-std::size_t units_with(const StepPolicy& policy, Tier UnitHomes::* state, Tier tier) {
+std::size_t units_with(const StepPolicy& policy, StateClass state, Tier tier) {
   return static_cast<std::size_t>(
       std::count_if(policy.homes.begin(), policy.homes.end(),
-                    [&](const UnitHomes& homes) { return homes.*state == tier; }));
+                    [&](const UnitHomes& homes) { return homes[state] == tier; }));
 }
 
 std::size_t units_recomputed(const StepPolicy& policy) {
@@ -94,11 +94,11 @@ TEST(AutoPlacement, TheDeviceGivesWayInTheStatedOrder) {
       break;
     }
     const StepPolicy& policy = plan.policy;
-    const std::size_t optimizer = units_with(policy, &UnitHomes::optimizer, Tier::kHost);
+    const std::size_t optimizer = units_with(policy, StateClass::kOptimizer, Tier::kHost);
     const std::size_t recomputed = units_recomputed(policy);
-    const std::size_t gradients = units_with(policy, &UnitHomes::gradients, Tier::kHost);
-    const std::size_t parameters = units_with(policy, &UnitHomes::parameters, Tier::kHost);
-    const std::size_t activations = units_with(policy, &UnitHomes::activations, Tier::kHost);
+    const std::size_t gradients = units_with(policy, StateClass::kGradients, Tier::kHost);
+    const std::size_t parameters = units_with(policy, StateClass::kParameters, Tier::kHost);
+    const std::size_t activations = units_with(policy, StateClass::kActivations, Tier::kHost);
     EXPECT_TRUE(recomputed == 0 || optimizer == units) << optimizer;
     EXPECT_TRUE(gradients == 0 || recomputed == blocks) << recomputed;
     EXPECT_TRUE(parameters == 0 || gradients == units) << gradients;
@@ -121,12 +121,13 @@ TEST(AutoPlacement, GivesWayNoFurtherThanNeeded) {
   TierBudgets budgets;
   budget(budgets, Tier::kDevice) = all * 3 / 4;
   const StepPlan plan = plan_step(model, request, budgets);
-  const std::size_t left = units_with(plan.policy, &UnitHomes::optimizer, Tier::kHost);
+  const std::size_t left = units_with(plan.policy, StateClass::kOptimizer, Tier::kHost);
   ASSERT_GT(left, 0U);
   ASSERT_LT(left, model.unit_count());
-  EXPECT_EQ(plan.policy.homes[left - 1].optimizer, Tier::kHost) << "in the order of the units";
+  EXPECT_EQ(plan.policy.homes[left - 1][StateClass::kOptimizer], Tier::kHost)
+      << "in the order of the units";
   StepPolicy more = plan.policy;
-  more.homes[left - 1].optimizer = Tier::kDevice;
+  more.homes[left - 1][StateClass::kOptimizer] = Tier::kDevice;
   EXPECT_THAT(tiers_over_budget(compile_step(model, more, budgets), budgets),
               ::testing::ElementsAre(Tier::kDevice));
 }
@@ -139,10 +140,10 @@ TEST(AutoPlacement, AHostThatIsTooSmallSpillsToNvme) {
   TierBudgets budgets;
   budget(budgets, Tier::kHost) = all / 2;
   const StepPlan plan = plan_step(model, request, budgets);
-  EXPECT_GT(units_with(plan.policy, &UnitHomes::optimizer, Tier::kNvme), 0U);
+  EXPECT_GT(units_with(plan.policy, StateClass::kOptimizer, Tier::kNvme), 0U);
   EXPECT_GT(peak(plan, Tier::kNvme), 0U);
   EXPECT_LE(peak(plan, Tier::kHost), all / 2);
-  EXPECT_EQ(units_with(plan.policy, &UnitHomes::optimizer, Tier::kDevice), 0U);
+  EXPECT_EQ(units_with(plan.policy, StateClass::kOptimizer, Tier::kDevice), 0U);
 }
 
 TEST(AutoPlacement, NamedTiersAreHonoured) {
@@ -154,10 +155,7 @@ TEST(AutoPlacement, NamedTiersAreHonoured) {
     const auto maybe = [&random](std::optional<Tier>& tier) {
       if (random() % 2 == 0) tier = kTiers.at(random() % kTierCount);
     };
-    maybe(request.parameters);
-    maybe(request.gradients);
-    maybe(request.optimizer);
-    maybe(request.activations);
+    for (std::optional<Tier>& home : request.homes.values) maybe(home);
     if (random() % 2 == 0) request.recompute = random() % 2 == 0;
     request.micro_batches = 1 + static_cast<std::int32_t>(random() % 2);
     if (random() % 2 == 0) request.order = MicroBatchOrder::kLayerMajor;
@@ -171,10 +169,9 @@ TEST(AutoPlacement, NamedTiersAreHonoured) {
       continue;
     }
     for (const UnitHomes& homes : plan.policy.homes) {
-      EXPECT_EQ(homes.parameters, request.parameters.value_or(homes.parameters));
-      EXPECT_EQ(homes.gradients, request.gradients.value_or(homes.gradients));
-      EXPECT_EQ(homes.optimizer, request.optimizer.value_or(homes.optimizer));
-      EXPECT_EQ(homes.activations, request.activations.value_or(homes.activations));
+      for (const StateClassInfo& info : kStateClasses) {
+        EXPECT_EQ(homes[info.state], request.homes[info.state].value_or(homes[info.state]));
+      }
       EXPECT_EQ(homes.recompute, request.recompute.value_or(homes.recompute));
     }
     EXPECT_EQ(plan.policy.order, request.order.value_or(plan.policy.order));
@@ -197,7 +194,7 @@ TEST(AutoPlacement, WithoutNvmeNothingIsPutThere) {
 TEST(AutoPlacement, RecomputesWhereActivationsDoNotFitTheHost) {
   const StepModel model = small_step_model(4, false);
   PlacementRequest request = on_an_accelerator();
-  request.activations = Tier::kHost;
+  request.homes[StateClass::kActivations] = Tier::kHost;
   request.has_nvme = false;
   request.recompute = true;
   const std::size_t least = peak(plan_step(model, request, {}), Tier::kHost);
@@ -399,7 +396,7 @@ TEST(AutoPlacement, ARefusalNamesAUnitThatIsTooLarge) {
 TEST(AutoPlacement, ARefusalForTheDriveAloneNamesWhatIsEnough) {
   const StepModel model = small_step_model(3, false);
   PlacementRequest request = on_an_accelerator();
-  request.optimizer = Tier::kNvme;
+  request.homes[StateClass::kOptimizer] = Tier::kNvme;
   const std::size_t needed = peak(plan_step(model, request, {}), Tier::kNvme);
   TierBudgets budgets;
   budget(budgets, Tier::kNvme) = needed - kMiB;
@@ -467,7 +464,7 @@ TEST(AutoPlacement, TheNeedThatIsNamedFits) {
 TEST(AutoPlacement, TheNeedOfTheHostLeavesOutWhatTheDeviceHolds) {
   const StepModel model = small_step_model(4, false);
   PlacementRequest request = on_an_accelerator();
-  request.activations = Tier::kHost;
+  request.homes[StateClass::kActivations] = Tier::kHost;
   request.has_nvme = false;
   request.recompute = true;
   const std::size_t enough = peak(plan_step(model, request, {}), Tier::kHost);
@@ -490,7 +487,7 @@ TEST(AutoPlacement, ChoosesTheOrderThatMovesLess) {
   const StepModel model = small_step_model(8, false);
   PlacementRequest request = on_an_accelerator();
   request.micro_batches = 4;
-  request.parameters = Tier::kHost;
+  request.homes[StateClass::kParameters] = Tier::kHost;
   request.lookahead = 1;
   TierBudgets budgets;
   request.order = MicroBatchOrder::kLayerMajor;
@@ -515,8 +512,9 @@ TEST(AutoPlacement, TheSimulatorSaysHowManyUpdatesAreDeferred) {
   const StepModel model = small_step_model(24, false);
   PlacementRequest request;
   request.unified = request.has_nvme = true;
-  request.parameters = request.gradients = request.optimizer = Tier::kNvme;
-  request.activations = Tier::kHost;
+  request.homes[StateClass::kParameters] = request.homes[StateClass::kGradients] =
+      request.homes[StateClass::kOptimizer] = Tier::kNvme;
+  request.homes[StateClass::kActivations] = Tier::kHost;
   const std::int32_t usual = StepPolicy().first_units;
   EXPECT_EQ(plan_step(model, request, {}).policy.first_units, usual) << "all wait for the norm";
   request.updates_wait_for_norm = false;
@@ -544,7 +542,8 @@ TEST(AutoPlacement, DataParallelRanksChooseOneProgram) {
     PlacementRequest request = on_an_accelerator();
     request.unified = random() % 2 == 0;
     request.has_nvme = true;
-    request.parameters = request.gradients = request.optimizer = Tier::kNvme;
+    request.homes[StateClass::kParameters] = request.homes[StateClass::kGradients] =
+        request.homes[StateClass::kOptimizer] = Tier::kNvme;
     request.micro_batches = 1 + static_cast<std::int32_t>(random() % 4);
     request.updates_wait_for_norm = random() % 2 == 0;
     const auto zero_stage = 1 + static_cast<std::int32_t>(random() % 3);

@@ -55,11 +55,12 @@ TEST(UpdateSplit, AShareIsKeptWithinHalfAUnitAllAlongTheStep) {
 TEST(UpdateSplit, OnlyStateThatIsElsewhereIsStreamed) {
   const StepModel model = small_step_model(6, false);
   StepPolicy policy = policy_with_state_on(model, Tier::kHost);
-  for (const std::size_t u : {1U, 3U, 4U}) policy.homes.at(u).optimizer = Tier::kDevice;
-  policy.homes.at(5).optimizer = Tier::kNvme;
+  for (const std::size_t u : {1U, 3U, 4U})
+    policy.homes.at(u)[StateClass::kOptimizer] = Tier::kDevice;
+  policy.homes.at(5)[StateClass::kOptimizer] = Tier::kNvme;
   stream_updates(model, policy, 1);
   for (const UnitHomes& homes : policy.homes) {
-    EXPECT_EQ(homes.streams_update, homes.optimizer != Tier::kDevice);
+    EXPECT_EQ(homes.streams_update, homes[StateClass::kOptimizer] != Tier::kDevice);
   }
   stream_updates(model, policy, 0);
   EXPECT_EQ(streamed_units(policy), 0);
@@ -145,8 +146,9 @@ TEST(UpdateSplit, HostAndLinksAreDoneTogether) {
 PlacementRequest with_state_on_host(std::int32_t update_threads) {
   PlacementRequest request;
   request.unified = false;
-  request.parameters = request.gradients = request.activations = Tier::kDevice;
-  request.optimizer = Tier::kHost;
+  request.homes[StateClass::kParameters] = request.homes[StateClass::kGradients] =
+      request.homes[StateClass::kActivations] = Tier::kDevice;
+  request.homes[StateClass::kOptimizer] = Tier::kHost;
   request.gpu = GpuSetting{.update_threads = update_threads};
   return request;
 }
@@ -189,7 +191,8 @@ TEST(UpdateSplit, TheHostsProcessorsTakeNoUpdatesFromTheHost) {
 TEST(UpdateSplit, TheOrderIsTunedForTheMachineThatComputes) {
   const StepModel model = large_step_model();
   PlacementRequest request = with_state_on_host(16);
-  request.parameters = request.gradients = request.optimizer = Tier::kNvme;
+  request.homes[StateClass::kParameters] = request.homes[StateClass::kGradients] =
+      request.homes[StateClass::kOptimizer] = Tier::kNvme;
   request.has_nvme = true;
   request.updates_wait_for_norm = false;
   request.streamed_updates = 0;
@@ -231,7 +234,7 @@ TEST(UpdateSplit, NothingIsStreamedWhereDeviceAndHostAreOne) {
 TEST(UpdateSplit, MakesRoomForWhatPassesThrough) {
   const StepModel model = large_step_model();
   PlacementRequest request = with_state_on_host(1);
-  request.optimizer.reset();
+  request.homes[StateClass::kOptimizer].reset();
   const std::size_t all = plan_step(model, request, {}).program.use_of(Tier::kDevice).packed_bytes;
   int made = 0;
   for (int percent = 50; percent < 100; percent += 5) {
@@ -243,7 +246,9 @@ TEST(UpdateSplit, MakesRoomForWhatPassesThrough) {
     EXPECT_THAT(verify(chosen.program), IsEmpty());
     request.streamed_updates = 0;
     const auto on_host = [](const StepPlan& plan) {
-      return std::ranges::count(plan.policy.homes, Tier::kHost, &UnitHomes::optimizer);
+      return std::ranges::count_if(plan.policy.homes, [](const UnitHomes& homes) {
+        return homes[StateClass::kOptimizer] == Tier::kHost;
+      });
     };
     const auto more = on_host(chosen) - on_host(plan_step(model, request, budgets));
     EXPECT_GE(more, 0);

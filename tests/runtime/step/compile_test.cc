@@ -438,7 +438,8 @@ TEST(CompileStep, PacksWithinATenthOfWhatIsLive) {
 TEST(StepCompile, SlackIsAnAccountOfItsOwn) {
   const StepModel model = small_step_model(6, false);
   UnitHomes homes;
-  homes.parameters = homes.gradients = homes.optimizer = Tier::kNvme;
+  homes[StateClass::kParameters] = homes[StateClass::kGradients] = homes[StateClass::kOptimizer] =
+      Tier::kNvme;
   StepPolicy policy = uniform_policy(model, homes);
   policy.lookahead = 0;
   const TierUse needed = compile_step(model, policy, {}).use_of(Tier::kHost);

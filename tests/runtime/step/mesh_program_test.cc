@@ -18,7 +18,7 @@ EngineOptions options_512() {
   options.batch = {1, 4096};
   options.placement.micro_batches = 16;
   options.placement.unified = false;
-  options.placement.optimizer = Tier::kHost;
+  options.placement.homes[StateClass::kOptimizer] = Tier::kHost;
   options.placement.recompute = true;
   options.placement.lookahead = 2;
   options.zero_stage = 3;

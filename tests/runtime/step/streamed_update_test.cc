@@ -34,7 +34,8 @@ StepPolicy on_host(StepPolicy policy) {
 std::size_t state_bytes(const StepModel& model) {
   std::size_t bytes = 0;
   for (std::int32_t u = 0; u <= model.head(); ++u) {
-    for (std::int64_t c = 0; c < model.chunks(u); ++c) bytes += model.state_home_bytes(u, c);
+    for (std::int64_t c = 0; c < model.chunks(u); ++c)
+      bytes += model.home_bytes(StateClass::kOptimizer, u, c);
   }
   return bytes;
 }
@@ -108,7 +109,7 @@ TEST(StreamedUpdate, PassesThroughTwoPlaces) {
       for (const OpId update : ops.updates) {
         if (program.ops[update].deferred != deferred) continue;
         const Buffer& place = buffer_of(program, update, Role::kState);
-        EXPECT_EQ(place.size_bytes, model.state_home_bytes(1, 0));
+        EXPECT_EQ(place.size_bytes, model.home_bytes(StateClass::kOptimizer, 1, 0));
         EXPECT_EQ(place.account, Account::kStaging);
         names.push_back(place.name);
       }
@@ -153,7 +154,7 @@ TEST(StreamedUpdate, TheDeviceHoldsTwoChunksMore) {
     policy.lookahead = lookahead;
     const TierUse use = compile_step(model, policy, {}).use_of(Tier::kDevice);
     const std::size_t staging = use.accounts.at(static_cast<std::size_t>(Account::kStaging));
-    EXPECT_EQ(staging, 2 * model.state_home_bytes(1, 0));
+    EXPECT_EQ(staging, 2 * model.home_bytes(StateClass::kOptimizer, 1, 0));
     const TierUse other = compile_step(model, on_host(policy), {}).use_of(Tier::kDevice);
     constexpr std::size_t kScalars = 4096;
     EXPECT_LE(use.packed_bytes, other.packed_bytes + staging + kScalars);
@@ -203,7 +204,7 @@ TEST(StreamedUpdate, FetchedParametersAreFetchedOnce) {
   StepModel model = small_step_model(kBlocks, false);
   model.state_format.master = MasterForm::kSplit;
   StepPolicy policy = streamed_policy(model, Tier::kHost);
-  for (UnitHomes& homes : policy.homes) homes.parameters = Tier::kHost;
+  for (UnitHomes& homes : policy.homes) homes[StateClass::kParameters] = Tier::kHost;
   policy.lookahead = 0;
   TierBudgets budgets;
   budgets.front() = std::size_t{1};  // nothing is kept that need not be
@@ -231,7 +232,8 @@ TEST(StreamedUpdate, ARankStreamsItsShards) {
   EXPECT_EQ(lane_bytes(program, Lane::kUpload, Account::kOptimizerState),
             static_cast<double>(state_bytes(model)));
   for (const OpId update : StreamedOps(program).updates) {
-    EXPECT_EQ(buffer_of(program, update, Role::kState).size_bytes, model.state_home_bytes(0, 0));
+    EXPECT_EQ(buffer_of(program, update, Role::kState).size_bytes,
+              model.home_bytes(StateClass::kOptimizer, 0, 0));
   }
 }
 

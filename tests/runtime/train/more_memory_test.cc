@@ -32,10 +32,7 @@ EngineOptions draw_step(std::mt19937& random) {
     if (!one_in(3)) return std::nullopt;
     return kTiers.at(random() % (request.has_nvme ? kTierCount : kTierCount - 1));
   };
-  request.parameters = maybe_a_tier();
-  request.gradients = maybe_a_tier();
-  request.optimizer = maybe_a_tier();
-  request.activations = maybe_a_tier();
+  for (std::optional<Tier>& home : request.homes.values) home = maybe_a_tier();
   return options;
 }
 

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string_view>
+
+#include "memory/tier.h"
+
+// The kinds of training state that have a home: a tier in which they live between uses. What every
+// kind is to placement, ledger, ranks and reports stands in one table; docs/adding.md says what
+// another kind takes.
+namespace terrace {
+
+enum class StateClass : std::uint8_t { kParameters, kGradients, kOptimizer, kActivations };
+inline constexpr std::size_t kStateClassCount = 4;
+
+// What in a step uses a state, and so which units have it. The longer a step can do without it, the
+// earlier it stands here: in this order states give way where a tier lacks room.
+enum class StateUse : std::uint8_t {
+  kUpdate,      // read and written by the update alone; of what trains
+  kGradient,    // made by the backward, used up by the update; of what trains
+  kEveryPass,   // forward and backward of each micro-batch; of what trains and what is frozen
+  kMicroBatch,  // from the forward of a micro-batch to its backward; of blocks
+};
+inline constexpr std::array<StateUse, 4> kStateUses = {StateUse::kUpdate, StateUse::kGradient,
+                                                       StateUse::kEveryPass, StateUse::kMicroBatch};
+
+inline constexpr std::int32_t kNeverDivided = std::numeric_limits<std::int32_t>::max();
+
+struct StateClassInfo {
+  StateClass state;
+  std::string_view name;  // in sentences
+  Account account;        // what its bytes are charged to, at home and on the way
+  StateUse use;
+  // The ZeRO stage from which on each data-parallel rank has a part of it.
+  std::int32_t divided_from;
+};
+
+// In the order of StateClass.
+inline constexpr std::array<StateClassInfo, kStateClassCount> kStateClasses = {{
+    {StateClass::kParameters, "parameters", Account::kParameters, StateUse::kEveryPass, 3},
+    {StateClass::kGradients, "gradients", Account::kGradients, StateUse::kGradient, 2},
+    {StateClass::kOptimizer, "optimizer state", Account::kOptimizerState, StateUse::kUpdate, 1},
+    {StateClass::kActivations, "activations", Account::kActivations, StateUse::kMicroBatch,
+     kNeverDivided},
+}};
+
+constexpr const StateClassInfo& info_of(StateClass state) {
+  return kStateClasses.at(static_cast<std::size_t>(state));
+}
+
+// Whether what is charged there is read and written by updates alone.
+constexpr bool is_of_updates(Account account) {
+  return std::ranges::any_of(kStateClasses, [account](const StateClassInfo& info) {
+    return info.account == account && info.use == StateUse::kUpdate;
+  });
+}
+
+// A value for each class.
+template <typename T>
+struct ByStateClass {
+  std::array<T, kStateClassCount> values{};
+
+  constexpr T& operator[](StateClass state) { return values.at(static_cast<std::size_t>(state)); }
+  constexpr const T& operator[](StateClass state) const {
+    return values.at(static_cast<std::size_t>(state));
+  }
+  constexpr void fill(const T& value) { values.fill(value); }
+
+  friend bool operator==(const ByStateClass&, const ByStateClass&) = default;
+};
+
+}  // namespace terrace
