@@ -25,25 +25,21 @@ constexpr std::array<std::int32_t, 6> kSlackStages = {32, 16, 8, 4, 2, 1};
 class DraftedStep {
  public:
   DraftedStep(const StepModel& model, const StepPolicy& policy)
-      : model_(model),
-        policy_(policy),
-        stages_(add_recompute(model, policy, schedule_step(model, policy))),
-        draft_(add_movement(model, policy, stages_)) {}
+      : stages_(add_recompute(model, policy, schedule_step(model, policy))),
+        draft_(add_movement(model, policy, stages_)),
+        planner_(model, policy, stages_, draft_) {}
 
   const Draft& draft() const { return draft_; }
 
-  FetchPlan fetches(const TierBudgets& budgets) const {
-    return plan_fetches(model_, policy_, stages_, draft_, budgets);
-  }
-  LinearDraft linear(const FetchPlan& plan) const {
-    return linearize(draft_, static_cast<std::int32_t>(stages_.size()), plan);
+  // The ops in their order, with what these budgets leave room for.
+  LinearDraft linear(const TierBudgets& budgets) {
+    return linearize(draft_, static_cast<std::int32_t>(stages_.size()), planner_.plan(budgets));
   }
 
  private:
-  const StepModel& model_;
-  const StepPolicy& policy_;
   std::vector<Stage> stages_;
   Draft draft_;
+  FetchPlanner planner_;
 };
 
 TierBudgets share_of(const TierBudgets& budgets, double share) {
@@ -57,44 +53,58 @@ TierBudgets share_of(const TierBudgets& budgets, double share) {
 }
 
 // Charges what slack has added to the account of its own.
-void charge_slack(Program& wider, const Program& narrow) {
-  for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
-    TierUse& use = wider.use.at(static_cast<std::size_t>(tier));
-    const TierUse& needed = narrow.use_of(tier);
-    use.accounts = needed.accounts;
-    use.accounts.at(static_cast<std::size_t>(Account::kSlack)) =
-        use.live_bytes - std::min(use.live_bytes, needed.live_bytes);
-  }
+void charge_slack(TierUse& wider, const TierUse& needed) {
+  wider.accounts = needed.accounts;
+  wider.accounts.at(static_cast<std::size_t>(Account::kSlack)) =
+      wider.live_bytes - std::min(wider.live_bytes, needed.live_bytes);
 }
 
-// The program placed anew with as much slack as the budgets leave room for. Where a tier has no
-// budget nothing says what may be used: none. Slack takes what is there, so it is packed no lower
-// than the budget.
-Program with_slack(const Program& narrow, const DraftedStep& step, LinearDraft linear,
-                   const TierBudgets& budgets, const Program* base) {
-  Program program = narrow;
-  Slack slack{};
-  TierBudgets enough;
-  for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
-    const auto t = static_cast<std::size_t>(tier);
-    if (!budgets.at(t).has_value()) continue;
-    enough.at(t) = budgets.at(t);
-    for (const std::int32_t stages : kSlackStages) {
-      slack.at(t) = stages;
-      set_slack(step.draft(), slack, linear);
-      if (!live_over_budget(step.draft(), linear, budgets)) {
-        std::optional<Program> wider = place_within(step.draft(), linear, base, {budgets, enough});
-        if (wider.has_value()) {
-          program = std::move(*wider);
-          break;
-        }
-      }
-      slack.at(t) = 0;
-    }
-    if (slack.at(t) == 0) enough.at(t).reset();
+// Places a tier anew with the most slack that its budget leaves room for. Returns whether there is
+// any. Slack takes what is there, so the tier is packed no lower than the budget.
+bool widen(Packing& packing, const Draft& draft, LinearDraft& linear, Tier tier,
+           const TierBudgets& budgets) {
+  const auto& budget = budgets.at(static_cast<std::size_t>(tier));
+  for (const std::int32_t stages : kSlackStages) {
+    set_slack(draft, tier, stages, linear);
+    if (live_over_budget(draft, linear, tier, budgets)) continue;
+    if (packing.pack_within(tier, budget)) return true;
   }
-  charge_slack(program, narrow);
-  return program;
+  set_slack(draft, tier, 0, linear);
+  return false;
+}
+
+bool fits_in_memory(Packing& packing, const TierBudgets& budgets) {
+  return std::ranges::all_of(std::array{Tier::kDevice, Tier::kHost}, [&](Tier tier) {
+    return packing.pack_within(tier, budgets.at(static_cast<std::size_t>(tier)));
+  });
+}
+
+// Whether it fits or not.
+Packing place_whatever(const Draft& draft, const LinearDraft& linear, const Program* base,
+                       const TierBudgets& budgets) {
+  Packing packing(draft, linear, base);
+  for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
+    packing.pack(tier, budgets.at(static_cast<std::size_t>(tier)));
+  }
+  return packing;
+}
+
+// Gives both tiers what slack there is room for. Where a tier has no budget nothing says what may
+// be used: none. Beside a tier with slack one without is packed as low as can be.
+void add_slack(Packing& packing, const Draft& draft, LinearDraft& linear,
+               const TierBudgets& budgets) {
+  constexpr std::array<Tier, 2> kInMemory = {Tier::kDevice, Tier::kHost};
+  std::array<bool, kTierCount> is_wider{};
+  for (const Tier tier : kInMemory) {
+    const auto t = static_cast<std::size_t>(tier);
+    const TierUse needed = packing.use(tier);
+    is_wider.at(t) = budgets.at(t).has_value() && widen(packing, draft, linear, tier, budgets);
+    if (is_wider.at(t)) charge_slack(packing.use(tier), needed);
+  }
+  if (std::ranges::find(is_wider, true) == is_wider.end()) return;
+  for (const Tier tier : kInMemory) {
+    if (!is_wider.at(static_cast<std::size_t>(tier))) packing.pack(tier);
+  }
 }
 
 }  // namespace
@@ -102,10 +112,8 @@ Program with_slack(const Program& narrow, const DraftedStep& step, LinearDraft l
 bool can_fit(const StepModel& model, const StepPolicy& policy, const TierBudgets& budgets,
              Tier tier) {
   TERRACE_CHECK_EQ(model.units.size(), policy.homes.size());
-  const DraftedStep step(model, policy);
-  const auto linear_with = [&](double share) {
-    return step.linear(step.fetches(share_of(budgets, share)));
-  };
+  DraftedStep step(model, policy);
+  const auto linear_with = [&](double share) { return step.linear(share_of(budgets, share)); };
   const LinearDraft least = linear_with(kBudgetShares.back());
   if (fits_tier(step.draft(), least, tier, budgets)) return true;
   // Prefetching moves what passes through the host to other times, so there it may help, as it may
@@ -117,10 +125,10 @@ bool can_fit(const StepModel& model, const StepPolicy& policy, const TierBudgets
 
 std::array<std::size_t, kTierCount> least_live_bytes(const StepModel& model,
                                                      const StepPolicy& policy) {
-  const DraftedStep step(model, policy);
+  DraftedStep step(model, policy);
   TierBudgets nothing;
   nothing.fill(0);
-  const LinearDraft linear = step.linear(step.fetches(nothing));
+  const LinearDraft linear = step.linear(nothing);
   std::array<std::size_t, kTierCount> bytes{};
   for (const Tier tier : kTiers) {
     bytes.at(static_cast<std::size_t>(tier)) = live_peak(step.draft(), linear, tier);
@@ -130,26 +138,28 @@ std::array<std::size_t, kTierCount> least_live_bytes(const StepModel& model,
 
 Program compile_least(const StepModel& model, const StepPolicy& policy,
                       const TierBudgets& budgets) {
-  const DraftedStep step(model, policy);
-  return place(step.draft(), step.linear(step.fetches(share_of(budgets, 0))), nullptr, budgets);
+  DraftedStep step(model, policy);
+  const LinearDraft linear = step.linear(share_of(budgets, 0));
+  return place_whatever(step.draft(), linear, nullptr, budgets).program();
 }
 
 Program compile_step(const StepModel& model, const StepPolicy& policy, const TierBudgets& budgets,
                      const Program* base) {
   TERRACE_CHECK_EQ(model.units.size(), policy.homes.size());
-  const DraftedStep step(model, policy);
+  DraftedStep step(model, policy);
   Program program;
   for (const double share : kBudgetShares) {
-    const FetchPlan plan = step.fetches(share_of(budgets, share));
-    LinearDraft linear = step.linear(plan);
+    LinearDraft linear = step.linear(share_of(budgets, share));
     const bool is_last = share == kBudgetShares.back();
-    if (!is_last && live_over_budget(step.draft(), linear, budgets)) continue;
-    std::optional<Program> placed = place_within(step.draft(), linear, base, {budgets, budgets});
-    if (placed.has_value()) {
-      program = with_slack(*placed, step, std::move(linear), budgets, base);
+    const bool is_too_large = live_over_budget(step.draft(), linear, budgets);
+    if (!is_last && is_too_large) continue;
+    Packing packing(step.draft(), linear, base);
+    if (!is_too_large && fits_in_memory(packing, budgets)) {
+      add_slack(packing, step.draft(), linear, budgets);
+      program = packing.program();
       break;
     }
-    if (is_last) program = place(step.draft(), linear, base, budgets);
+    if (is_last) program = place_whatever(step.draft(), linear, base, budgets).program();
   }
   program.units = static_cast<std::int32_t>(model.unit_count());
   program.micro_batches = policy.micro_batches;

@@ -21,27 +21,29 @@ struct Segment {
 // What was done to each byte of one tier last.
 class History {
  public:
+  using Segments = std::map<std::size_t, Segment>;
+
+  // Calls visit(segment) for all of [begin, end), which is not empty, in order. Returns the first.
   template <typename Visit>
-  void visit(std::size_t begin, std::size_t end, Visit visit) {
-    split(begin);
-    split(end);
-    std::size_t at = begin;
-    auto it = segments_.lower_bound(begin);
-    while (at < end) {
+  Segments::iterator visit(std::size_t begin, std::size_t end, Visit visit) {
+    auto it = cut(begin, end);
+    auto first = segments_.end();
+    for (std::size_t at = begin; at < end; ++it) {
       if (it == segments_.end() || it->first > at) {
         const std::size_t stop = it == segments_.end() ? end : std::min(end, it->first);
         it = segments_.emplace_hint(it, at, Segment{stop, -1, {}});
       }
+      if (at == begin) first = it;
       visit(it->second);
       at = it->second.end;
-      ++it;
     }
+    return first;
   }
 
-  // All of [begin, end), which was just visited, was written by `writer`: one segment from now on.
-  void write(std::size_t begin, std::size_t end, Moment writer) {
-    const auto written = segments_.find(begin);
-    if (written == segments_.end() || begin == end) return;
+  // Likewise; then all of it was written by `writer`, and is one segment from now on.
+  template <typename Visit>
+  void write(std::size_t begin, std::size_t end, Moment writer, Visit visit_segment) {
+    const auto written = visit(begin, end, visit_segment);
     auto behind = std::next(written);
     while (behind != segments_.end() && behind->first < end) behind = segments_.erase(behind);
     written->second.end = end;
@@ -50,6 +52,17 @@ class History {
   }
 
  private:
+  // No segment reaches over the begin or the end from then on. Returns the first at or behind the
+  // begin. Mostly it is just these bytes that were used before: then nothing is cut.
+  Segments::iterator cut(std::size_t begin, std::size_t end) {
+    const auto known = segments_.lower_bound(begin);
+    const bool is_there = known != segments_.end() && known->first == begin;
+    if (is_there && known->second.end == end) return known;
+    if (!is_there) split(begin);
+    split(end);
+    return segments_.lower_bound(begin);
+  }
+
   void split(std::size_t at) {
     auto it = segments_.upper_bound(at);
     if (it == segments_.begin()) return;
@@ -60,7 +73,7 @@ class History {
     segments_.emplace(at, std::move(right));
   }
 
-  std::map<std::size_t, Segment> segments_;
+  Segments segments_;
 };
 
 class EdgeMaker {
@@ -73,24 +86,28 @@ class EdgeMaker {
   }
 
  private:
-  const Op& op_of(Moment moment) const { return program_.ops[moment % count_]; }
+  const Op& op_of(Moment moment) const {
+    return program_.ops[moment < count_ ? moment : moment - count_];
+  }
 
   void take(Moment now) {
     waits_.clear();
     const Op& op = op_of(now);
     for (const Access& access : op.reads) {
-      each(access, [&](Segment& segment) {
+      const auto [begin, end] = place_of(access);
+      if (begin == end) continue;
+      history(access).visit(begin, end, [&](Segment& segment) {
         waits_.push_back(segment.writer);
         add_reader(segment, now);
       });
     }
     for (const Access& access : op.writes) {
-      each(access, [&](Segment& segment) {
+      const auto [begin, end] = place_of(access);
+      if (begin == end) continue;
+      history(access).write(begin, end, now, [&](Segment& segment) {
         waits_.push_back(segment.writer);
         waits_.insert(waits_.end(), segment.readers.begin(), segment.readers.end());
       });
-      const auto [begin, end] = place_of(access);
-      history(access).write(begin, end, now);
     }
     if (now >= count_) keep(now);
   }
@@ -132,12 +149,6 @@ class EdgeMaker {
 
   History& history(const Access& access) {
     return history_.at(static_cast<std::size_t>(program_.buffers.at(access.buffer).tier));
-  }
-
-  template <typename Visit>
-  void each(const Access& access, Visit visit) {
-    const auto [begin, end] = place_of(access);
-    history(access).visit(begin, end, visit);
   }
 
   Program& program_;

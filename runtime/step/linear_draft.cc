@@ -146,9 +146,11 @@ Lifetime life_of(Life life, const BufferUse& touch, std::int64_t end) {
 std::vector<std::int64_t> stage_begins(const std::vector<std::int32_t>& stages) {
   const std::int32_t count = stages.empty() ? 0 : stages.back() + 1;
   std::vector<std::int64_t> begins;
-  for (std::int32_t s = 0; s <= count; ++s) {
-    begins.push_back(std::lower_bound(stages.begin(), stages.end(), s) - stages.begin());
+  begins.reserve(static_cast<std::size_t>(count) + 1);
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    while (std::ssize(begins) <= stages[i]) begins.push_back(static_cast<std::int64_t>(i));
   }
+  begins.push_back(std::ssize(stages));
   return begins;
 }
 
@@ -199,27 +201,29 @@ LinearDraft linearize(const Draft& draft, std::int32_t stages, const FetchPlan& 
   }
   settle_buffers(draft, fetches, linear);
   linear.uses = uses_of(linear);
-  set_slack(draft, {}, linear);
+  const auto end = static_cast<std::int64_t>(linear.ops.size());
+  linear.live.reserve(draft.buffers.size());
+  for (std::size_t b = 0; b < draft.buffers.size(); ++b) {
+    linear.live.push_back(life_of(linear.lives[b], linear.uses[b], end));
+  }
   return linear;
 }
 
-void set_slack(const Draft& draft, const Slack& slack, LinearDraft& linear) {
+void set_slack(const Draft& draft, Tier tier, std::int32_t stages, LinearDraft& linear) {
   const auto end = static_cast<std::int64_t>(linear.ops.size());
   const std::vector<std::int64_t> begins = stage_begins(linear.stages);
-  linear.live.clear();
-  linear.live.reserve(draft.buffers.size());
   for (std::size_t b = 0; b < draft.buffers.size(); ++b) {
     const BufferUse& use = linear.uses[b];
+    if (draft.buffers[b].tier != tier || !use.moved) continue;
     Lifetime life = life_of(linear.lives[b], use, end);
-    const std::int32_t more = slack.at(static_cast<std::size_t>(draft.buffers[b].tier));
-    if (!life.empty() && use.moved && more > 0) {
+    if (!life.empty() && stages > 0) {
       if (linear.lives[b] == Life::kTransient) {
-        life = widened(life.front(), more, linear.stages, begins);
+        life = widened(life.front(), stages, linear.stages, begins);
       } else if (linear.lives[b] == Life::kCarried) {
-        life = widened_carried(life, more, linear.stages, begins);
+        life = widened_carried(life, stages, linear.stages, begins);
       }
     }
-    linear.live.push_back(life);
+    linear.live[b] = life;
   }
 }
 
@@ -234,6 +238,7 @@ std::vector<std::size_t> live_profile(const Draft& draft, const LinearDraft& lin
     }
   }
   std::vector<std::size_t> profile;
+  profile.reserve(linear.ops.size());
   std::int64_t live = 0;
   for (std::size_t i = 0; i < linear.ops.size(); ++i) {
     live += change[i];

@@ -75,17 +75,15 @@ struct LinearDraft {
   std::vector<BufferUse> uses;  // per buffer
 };
 
-// How many stages before its first and after its last op the place of a transient buffer that is
-// moved between tiers is kept free, per tier; around the end of the step into its beginning. Loads
-// can then start earlier than where they stand in the list, the next step's first ones under the
-// end of this, and stores can finish later, before reuse of the space makes anything wait.
-using Slack = std::array<std::int32_t, kTierCount>;
-
 // `stages`: how many the schedule has. Without slack.
 LinearDraft linearize(const Draft& draft, std::int32_t stages, const FetchPlan& plan = {});
 
-// Gives the buffers this slack instead of what they have.
-void set_slack(const Draft& draft, const Slack& slack, LinearDraft& linear);
+// Gives a tier's buffers this slack instead of what they have: so many stages before its first and
+// after its last op the place of a transient buffer that is moved between tiers is kept free,
+// around the end of the step into its beginning. Loads can then start earlier than where they stand
+// in the list, the next step's first ones under the end of this, and stores can finish later,
+// before reuse of the space makes anything wait.
+void set_slack(const Draft& draft, Tier tier, std::int32_t stages, LinearDraft& linear);
 
 // Live bytes of a tier at each op.
 std::vector<std::size_t> live_profile(const Draft& draft, const LinearDraft& linear, Tier tier);

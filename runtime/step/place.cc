@@ -125,57 +125,6 @@ void number_extents(const std::vector<BufferId>& ids, const std::vector<BufferId
   }
 }
 
-// The offsets of all buffers in memory, by tier.
-class Packing {
- public:
-  Packing(const Draft& draft, const LinearDraft& linear, const Program* base)
-      : draft_(draft), linear_(linear), base_(base) {
-    if (base == nullptr) return;
-    for (const Buffer& buffer : base->buffers) {
-      if (buffer.life == Life::kPersistent) fixed_.emplace(buffer.key, buffer.offset);
-    }
-  }
-
-  // Returns the bytes of the arena.
-  std::size_t pack(Tier tier, std::size_t enough_bytes) {
-    Arena& arena = arenas_.at(static_cast<std::size_t>(tier));
-    std::vector<PackItem> items = items_of_tier(draft_, linear_, tier, fixed_, arena.ids);
-    const auto end = static_cast<std::int64_t>(linear_.ops.size());
-    if (base_ != nullptr) reserve_base(*base_, draft_, tier, end, items);
-    arena.packed = pack_intervals(items, kOffsetAlignment, enough_bytes);
-    return arena.packed.packed_bytes;
-  }
-
-  Program program() const {
-    Program program;
-    program.compute_tier = draft_.compute_tier;
-    const std::vector<BufferId> numbers = add_buffers(draft_, linear_, program);
-    add_ops(linear_, numbers, program);
-    for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
-      const auto t = static_cast<std::size_t>(tier);
-      const Arena& arena = arenas_.at(t);
-      for (std::size_t i = 0; i < arena.ids.size(); ++i) {
-        program.buffers.at(numbers[arena.ids[i]]).offset = arena.packed.offsets[i];
-      }
-      program.use.at(t) = use_of(draft_, linear_, tier, arena.packed.packed_bytes);
-    }
-    number_extents(in_order_of_use(draft_, linear_, Tier::kNvme), numbers, program, fixed_);
-    return program;
-  }
-
- private:
-  struct Arena {
-    std::vector<BufferId> ids;
-    PackResult packed;
-  };
-
-  const Draft& draft_;
-  const LinearDraft& linear_;
-  const Program* base_;
-  FixedOffsets fixed_;
-  std::array<Arena, kTierCount> arenas_;
-};
-
 }  // namespace
 
 bool live_over_budget(const Draft& draft, const LinearDraft& linear, Tier tier,
@@ -200,25 +149,54 @@ bool fits_tier(const Draft& draft, const LinearDraft& linear, Tier tier,
   return can_pack(items, kOffsetAlignment, *budget);
 }
 
-Program place(const Draft& draft, const LinearDraft& linear, const Program* base,
-              const TierBudgets& enough) {
-  Packing packing(draft, linear, base);
-  for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
-    packing.pack(tier, enough.at(static_cast<std::size_t>(tier)).value_or(0));
+Packing::Packing(const Draft& draft, const LinearDraft& linear, const Program* base)
+    : draft_(draft), linear_(linear), base_(base) {
+  if (base == nullptr) return;
+  for (const Buffer& buffer : base->buffers) {
+    if (buffer.life == Life::kPersistent) fixed_.emplace(buffer.key, buffer.offset);
   }
-  return packing.program();
 }
 
-std::optional<Program> place_within(const Draft& draft, const LinearDraft& linear,
-                                    const Program* base, const PlaceLimits& limits) {
-  if (live_over_budget(draft, linear, Tier::kNvme, limits.budgets)) return std::nullopt;
-  Packing packing(draft, linear, base);
+Packing::Arena Packing::packed(Tier tier, std::size_t enough_bytes) const {
+  Arena arena;
+  std::vector<PackItem> items = items_of_tier(draft_, linear_, tier, fixed_, arena.ids);
+  const auto end = static_cast<std::int64_t>(linear_.ops.size());
+  if (base_ != nullptr) reserve_base(*base_, draft_, tier, end, items);
+  PackResult result = pack_intervals(items, kOffsetAlignment, enough_bytes);
+  arena.offsets = std::move(result.offsets);
+  arena.use.packed_bytes = result.packed_bytes;
+  return arena;
+}
+
+void Packing::pack(Tier tier, std::optional<std::size_t> enough_bytes) {
+  arena(tier) = packed(tier, enough_bytes.value_or(0));
+  use(tier) = use_of(draft_, linear_, tier, use(tier).packed_bytes);
+}
+
+bool Packing::pack_within(Tier tier, std::optional<std::size_t> budget_bytes) {
+  Arena found = packed(tier, budget_bytes.value_or(0));
+  const std::size_t packed_bytes = found.use.packed_bytes;
+  if (packed_bytes > budget_bytes.value_or(packed_bytes)) return false;
+  found.use = use_of(draft_, linear_, tier, packed_bytes);
+  arena(tier) = std::move(found);
+  return true;
+}
+
+Program Packing::program() const {
+  Program program;
+  program.compute_tier = draft_.compute_tier;
+  const std::vector<BufferId> numbers = add_buffers(draft_, linear_, program);
+  add_ops(linear_, numbers, program);
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
     const auto t = static_cast<std::size_t>(tier);
-    const std::size_t packed_bytes = packing.pack(tier, limits.enough.at(t).value_or(0));
-    if (packed_bytes > limits.budgets.at(t).value_or(packed_bytes)) return std::nullopt;
+    const Arena& arena = arenas_.at(t);
+    for (std::size_t i = 0; i < arena.ids.size(); ++i) {
+      program.buffers.at(numbers[arena.ids[i]]).offset = arena.offsets[i];
+    }
+    program.use.at(t) = arena.use;
   }
-  return packing.program();
+  number_extents(in_order_of_use(draft_, linear_, Tier::kNvme), numbers, program, fixed_);
+  return program;
 }
 
 }  // namespace terrace

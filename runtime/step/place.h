@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -19,28 +20,46 @@ bool live_over_budget(const Draft& draft, const LinearDraft& linear, Tier tier,
 // Whether those of any tier are.
 bool live_over_budget(const Draft& draft, const LinearDraft& linear, const TierBudgets& budgets);
 
-// Whether the tier's buffers can be placed within its budget. Quicker than place(), which packs as
-// low as it can.
+// Whether the tier's buffers can be placed within its budget. Quicker than a packing, which
+// packs as low as it can.
 bool fits_tier(const Draft& draft, const LinearDraft& linear, Tier tier,
                const TierBudgets& budgets);
 
 // The place pass: every buffer gets an offset in its tier's arena (interval packing), every NVMe
 // buffer its extent number, which count in the order of first use. Neither depends on the order in
-// which the draft's buffers were made. `base`: another program of the same run, whose persistent
-// buffers keep their places and their content; null for the first. `linear` is of this draft. A
-// tier for which `enough` has a size is packed only as low as that.
-Program place(const Draft& draft, const LinearDraft& linear, const Program* base,
-              const TierBudgets& enough = {});
+// which the draft's buffers were made.
+class Packing {
+ public:
+  // `base`: another program of the same run, whose persistent buffers keep their places and their
+  // content; null for the first. `linear` is of this draft. Borrows all.
+  Packing(const Draft& draft, const LinearDraft& linear, const Program* base);
 
-// What a program is placed within.
-struct PlaceLimits {
-  TierBudgets budgets;  // that it must not exceed
-  TierBudgets enough;   // as for place()
+  // Packs a tier in memory as its buffers live now, as low as can be, or, where `enough_bytes` are
+  // given, only as low as these.
+  void pack(Tier tier, std::optional<std::size_t> enough_bytes = std::nullopt);
+  // Likewise, only as low as the budget, where there is one. Leaves the tier as it was and returns
+  // false where it is packed above that.
+  bool pack_within(Tier tier, std::optional<std::size_t> budget_bytes);
+  // What the tier's buffers took when they were packed.
+  TierUse& use(Tier tier) { return arena(tier).use; }
+  // The program, when both tiers are packed.
+  Program program() const;
+
+ private:
+  struct Arena {
+    std::vector<BufferId> ids;
+    std::vector<std::size_t> offsets;
+    TierUse use;
+  };
+
+  Arena packed(Tier tier, std::size_t enough_bytes) const;
+  Arena& arena(Tier tier) { return arenas_.at(static_cast<std::size_t>(tier)); }
+
+  const Draft& draft_;
+  const LinearDraft& linear_;
+  const Program* base_;
+  std::map<BufferKey, std::size_t> fixed_;  // offsets of the persistent buffers of the base
+  std::array<Arena, kTierCount> arenas_;
 };
-
-// Likewise; none where some tier is packed above its budget. Then no more time is spent than that
-// takes to find out.
-std::optional<Program> place_within(const Draft& draft, const LinearDraft& linear,
-                                    const Program* base, const PlaceLimits& limits);
 
 }  // namespace terrace

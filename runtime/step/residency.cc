@@ -4,28 +4,33 @@
 #include <array>
 #include <limits>
 #include <optional>
+#include <utility>
 
 #include "base/check.h"
 
 namespace terrace {
 namespace {
 
-// The most live bytes of each tier during each stage, and what may still be added.
-class Room {
- public:
-  Room(const Draft& draft, const FetchPlan& plan, const TierBudgets& budgets, std::size_t stages)
-      : budgets_(budgets) {
-    const LinearDraft linear = linearize(draft, static_cast<std::int32_t>(stages), plan);
-    for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
-      auto& used = used_.at(static_cast<std::size_t>(tier));
-      used.assign(stages, 0);
-      const std::vector<std::size_t> profile = live_profile(draft, linear, tier);
-      for (std::size_t i = 0; i < profile.size(); ++i) {
-        std::size_t& stage = used.at(linear.stages[i]);
-        stage = std::max(stage, profile[i]);
-      }
+// With the loads issued as the plan says.
+StageProfile live_in_stages(const Draft& draft, const FetchPlan& plan, std::size_t stages) {
+  const LinearDraft linear = linearize(draft, static_cast<std::int32_t>(stages), plan);
+  StageProfile most;
+  for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
+    auto& used = most.at(static_cast<std::size_t>(tier));
+    used.assign(stages, 0);
+    const std::vector<std::size_t> profile = live_profile(draft, linear, tier);
+    for (std::size_t i = 0; i < profile.size(); ++i) {
+      std::size_t& stage = used.at(linear.stages[i]);
+      stage = std::max(stage, profile[i]);
     }
   }
+  return most;
+}
+
+// What may still be added in each tier during each stage.
+class Room {
+ public:
+  Room(StageProfile used, const TierBudgets& budgets) : budgets_(budgets), used_(std::move(used)) {}
 
   // Whether `bytes` more fit in all stages of [begin, end), leaving `reserve`. Stages below 0 are
   // those of the step before, counted from its end.
@@ -50,7 +55,7 @@ class Room {
   }
 
   TierBudgets budgets_;
-  std::array<std::vector<std::size_t>, kTierCount> used_;
+  StageProfile used_;
 };
 
 // Whether nothing may be kept or fetched early, so that no one needs to know what is live when.
@@ -59,13 +64,6 @@ bool leaves_no_room(const TierBudgets& budgets, Tier compute) {
     return budgets.at(static_cast<std::size_t>(tier)) == std::optional<std::size_t>(0);
   });
 }
-
-struct Gap {
-  std::int32_t unit;
-  std::size_t use;
-  std::int32_t begin;  // the first stage that does not need the parameters
-  std::int32_t end;    // the next use
-};
 
 std::size_t unit_bytes(const StepModel& model, std::int32_t unit) {
   return static_cast<std::size_t>(model.units.at(unit).padded_elements) * model.parameter_bytes();
@@ -76,40 +74,6 @@ bool lives_elsewhere(const StepModel& model, const StepPolicy& policy, std::int3
   const Tier home = policy.homes.at(unit)[StateClass::kParameters];
   return home == Tier::kNvme || (home == Tier::kHost && !policy.unified) ||
          model.zero.of_parameters();
-}
-
-std::vector<std::vector<bool>> parameters_that_stay(const StepModel& model,
-                                                    const StepPolicy& policy,
-                                                    const std::vector<Stage>& stages,
-                                                    const Draft& draft,
-                                                    const TierBudgets& budgets) {
-  const auto uses = parameter_uses(model, stages);
-  std::vector<std::vector<bool>> stays(uses.size());
-  std::vector<Gap> gaps;
-  std::size_t largest = 0;
-  for (std::int32_t u = 0; u < static_cast<std::int32_t>(uses.size()); ++u) {
-    stays[u].assign(uses[u].size(), false);
-    if (!lives_elsewhere(model, policy, u)) continue;
-    largest = std::max(largest, unit_bytes(model, u));
-    for (std::size_t k = 1; k < uses[u].size(); ++k) {
-      const Gap gap{u, k, uses[u][k - 1] + 1, uses[u][k]};
-      stays[u][k] = gap.begin == gap.end;
-      if (!stays[u][k]) gaps.push_back(gap);
-    }
-  }
-  const Tier compute = policy.compute_tier();
-  if (gaps.empty() || leaves_no_room(budgets, compute)) return stays;
-  std::stable_sort(gaps.begin(), gaps.end(),
-                   [](const Gap& a, const Gap& b) { return a.end - a.begin < b.end - b.begin; });
-  Room room(draft, FetchPlan{stays, {}}, budgets, stages.size());
-  const std::size_t reserve = policy.lookahead > 0 ? largest : 0;
-  for (const Gap& gap : gaps) {
-    const std::size_t bytes = unit_bytes(model, gap.unit);
-    if (!room.has(compute, gap.begin, gap.end, bytes, reserve)) continue;
-    room.take(compute, gap.begin, gap.end, bytes);
-    stays[gap.unit][gap.use] = true;
-  }
-  return stays;
 }
 
 // The stages in groups. A group is the neighbouring stages of one unit in one direction with the
@@ -164,26 +128,71 @@ class StageGroups {
 
 }  // namespace
 
-FetchPlan plan_fetches(const StepModel& model, const StepPolicy& policy,
-                       const std::vector<Stage>& stages, const Draft& draft,
-                       const TierBudgets& budgets) {
-  FetchPlan plan;
-  plan.stays = parameters_that_stay(model, policy, stages, draft, budgets);
-  if (policy.lookahead == 0 || leaves_no_room(budgets, policy.compute_tier())) return plan;
-  Room room(draft, plan, budgets, stages.size());
-  for (const Load& load : draft.loads) plan.issue_stage.push_back(load.need_stage);
+FetchPlanner::FetchPlanner(const StepModel& model, const StepPolicy& policy,
+                           const std::vector<Stage>& stages, const Draft& draft)
+    : policy_(policy), stages_(stages), draft_(draft) {
+  const auto uses = parameter_uses(model, stages);
+  stays_.resize(uses.size());
+  for (std::int32_t u = 0; u < static_cast<std::int32_t>(uses.size()); ++u) {
+    stays_[u].assign(uses[u].size(), false);
+    if (!lives_elsewhere(model, policy, u)) continue;
+    const std::size_t bytes = unit_bytes(model, u);
+    largest_ = std::max(largest_, bytes);
+    for (std::size_t k = 1; k < uses[u].size(); ++k) {
+      const Gap gap{u, k, uses[u][k - 1] + 1, uses[u][k], bytes};
+      stays_[u][k] = gap.begin == gap.end;
+      if (!stays_[u][k]) gaps_.push_back(gap);
+    }
+  }
+  std::stable_sort(gaps_.begin(), gaps_.end(),
+                   [](const Gap& a, const Gap& b) { return a.end - a.begin < b.end - b.begin; });
+}
+
+const StageProfile& FetchPlanner::live_at_least() {
+  if (!live_at_least_.has_value()) {
+    live_at_least_ = live_in_stages(draft_, FetchPlan{stays_, {}}, stages_.size());
+  }
+  return *live_at_least_;
+}
+
+FetchPlan FetchPlanner::plan(const TierBudgets& budgets) {
+  FetchPlan plan{stays_, {}};
+  const Tier compute = policy_.compute_tier();
+  if (leaves_no_room(budgets, compute)) return plan;
+  bool any_stays = false;
+  if (!gaps_.empty()) {
+    Room room(live_at_least(), budgets);
+    const std::size_t reserve = policy_.lookahead > 0 ? largest_ : 0;
+    for (const Gap& gap : gaps_) {
+      if (!room.has(compute, gap.begin, gap.end, gap.bytes, reserve)) continue;
+      room.take(compute, gap.begin, gap.end, gap.bytes);
+      plan.stays[gap.unit][gap.use] = true;
+      any_stays = true;
+    }
+  }
+  if (policy_.lookahead == 0) return plan;
+  const StageProfile live =
+      any_stays ? live_in_stages(draft_, plan, stages_.size()) : live_at_least();
+  fetch_early(live, budgets, plan);
+  return plan;
+}
+
+void FetchPlanner::fetch_early(const StageProfile& live, const TierBudgets& budgets,
+                               FetchPlan& plan) const {
+  Room room(live, budgets);
+  for (const Load& load : draft_.loads) plan.issue_stage.push_back(load.need_stage);
   const auto first_forward = static_cast<std::int32_t>(
-      std::find_if(stages.begin(), stages.end(),
+      std::find_if(stages_.begin(), stages_.end(),
                    [](const Stage& stage) { return stage.kind == OpKind::kForward; }) -
-      stages.begin());
-  const StageGroups groups(stages);
-  for (std::int32_t ahead = 1; ahead <= policy.lookahead; ++ahead) {
-    for (std::size_t i = 0; i < draft.loads.size(); ++i) {
-      const Load& load = draft.loads[i];
+      stages_.begin());
+  const StageGroups groups(stages_);
+  for (std::int32_t ahead = 1; ahead <= policy_.lookahead; ++ahead) {
+    for (std::size_t i = 0; i < draft_.loads.size(); ++i) {
+      const Load& load = draft_.loads[i];
       if (plan.leaves_out(load)) continue;
       // Loads of this step are not put before those of its first deferred updates: they may have to
       // wait for the end of the step before, and would make the others wait in the lane.
-      const std::int32_t earliest = stages.at(load.need_stage).deferred
+      const std::int32_t earliest = stages_.at(load.need_stage).deferred
                                         ? load.earliest_stage
                                         : std::max(load.earliest_stage, first_forward);
       std::int32_t from = groups.ahead(load, ahead);
@@ -199,7 +208,6 @@ FetchPlan plan_fetches(const StepModel& model, const StepPolicy& policy,
       plan.issue_stage[i] = from;
     }
   }
-  return plan;
 }
 
 }  // namespace terrace

@@ -1,18 +1,54 @@
 #pragma once
 
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
 #include "runtime/step/offload.h"
 #include "runtime/step/place.h"
 
 namespace terrace {
 
+// The most live bytes of each tier in memory during each stage.
+using StageProfile = std::array<std::vector<std::size_t>, kTierCount>;
+
 // Decides, with the whole step known in advance, what room in the tiers is used for: which
 // parameters stay in the compute tier from one use to the next (the shortest gaps first, as
 // Belady's rule has it), and how far ahead of its use each load is issued, at most policy.lookahead
-// units. `budgets` are what may be live at once. Mandatory bytes that exceed them are not this
-// function's to refuse.
-// `draft`: of these stages (runtime/step/offload.h).
-FetchPlan plan_fetches(const StepModel& model, const StepPolicy& policy,
-                       const std::vector<Stage>& stages, const Draft& draft,
-                       const TierBudgets& budgets);
+// units.
+class FetchPlanner {
+ public:
+  // `draft`: of these stages (runtime/step/offload.h). Borrows all but the model.
+  FetchPlanner(const StepModel& model, const StepPolicy& policy, const std::vector<Stage>& stages,
+               const Draft& draft);
+
+  // `budgets` are what may be live at once. Mandatory bytes that exceed them are not this
+  // function's to refuse.
+  FetchPlan plan(const TierBudgets& budgets);
+
+ private:
+  // Between two uses of a unit's parameters.
+  struct Gap {
+    std::int32_t unit;
+    std::size_t use;
+    std::int32_t begin;  // the first stage that does not need the parameters
+    std::int32_t end;    // the next use
+    std::size_t bytes;
+  };
+
+  // With nothing kept that need not be, and no load early: whatever the budgets.
+  const StageProfile& live_at_least();
+  void fetch_early(const StageProfile& live, const TierBudgets& budgets, FetchPlan& plan) const;
+
+  const StepPolicy& policy_;
+  const std::vector<Stage>& stages_;
+  const Draft& draft_;
+  std::vector<std::vector<bool>> stays_;  // between neighbouring stages, in any case
+  std::vector<Gap> gaps_;                 // the shortest first
+  std::size_t largest_ = 0;               // bytes of a unit that lives elsewhere
+  std::optional<StageProfile> live_at_least_;
+};
 
 }  // namespace terrace

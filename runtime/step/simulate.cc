@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <limits>
-#include <map>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "base/check.h"
@@ -210,16 +208,26 @@ class LiveBytes {
   }
 
   void cut_pieces() {
-    std::vector<std::set<std::size_t>> cuts(program_.buffers.size());
+    std::vector<std::vector<std::size_t>> cuts(
+        program_.buffers.size());  // where accesses begin and end
     for_accesses([&](OpId, const Access& access) {
-      cuts[access.buffer].insert(access.offset);
-      cuts[access.buffer].insert(access.offset + access.size_bytes);
+      cuts[access.buffer].push_back(access.offset);
+      cuts[access.buffer].push_back(access.offset + access.size_bytes);
     });
-    std::vector<std::map<std::size_t, std::int32_t>> starts(program_.buffers.size());
+    std::vector<std::vector<std::int32_t>> pieces(program_.buffers.size());  // behind each cut
+    for (std::size_t b = 0; b < cuts.size(); ++b) {
+      std::ranges::sort(cuts[b]);
+      cuts[b].erase(std::unique(cuts[b].begin(), cuts[b].end()), cuts[b].end());
+      pieces[b].assign(cuts[b].size(), -1);
+    }
     for_accesses([&](OpId op, const Access& access) {
-      const std::set<std::size_t>& cut = cuts[access.buffer];
-      for (auto at = cut.find(access.offset); *at < access.offset + access.size_bytes; ++at) {
-        touch(op, starts[access.buffer], access.buffer, *at, *std::next(at));
+      const std::vector<std::size_t>& cut = cuts[access.buffer];
+      auto at =
+          static_cast<std::size_t>(std::ranges::lower_bound(cut, access.offset) - cut.begin());
+      for (; cut[at] < access.offset + access.size_bytes; ++at) {
+        std::int32_t& piece = pieces[access.buffer][at];
+        if (piece < 0) piece = new_piece(access.buffer, cut[at + 1] - cut[at]);
+        touch(op, piece);
       }
     });
     for (std::size_t i = 0; i < pieces_of_op_.size(); ++i) {
@@ -229,20 +237,18 @@ class LiveBytes {
     }
   }
 
-  void touch(OpId op, std::map<std::size_t, std::int32_t>& starts, BufferId buffer,
-             std::size_t begin, std::size_t end) {
-    const auto [at, is_new] = starts.emplace(begin, static_cast<std::int32_t>(pieces_.size()));
-    if (is_new) {
-      Piece piece;
-      piece.tier = static_cast<std::size_t>(program_.buffers[buffer].tier);
-      piece.size_bytes = end - begin;
-      piece.carried = program_.buffers[buffer].life == Life::kCarried;
-      pieces_.push_back(piece);
-    }
+  std::int32_t new_piece(BufferId buffer, std::size_t size_bytes) {
+    Piece piece;
+    piece.tier = static_cast<std::size_t>(program_.buffers[buffer].tier);
+    piece.size_bytes = size_bytes;
+    piece.carried = program_.buffers[buffer].life == Life::kCarried;
+    pieces_.push_back(piece);
+    return static_cast<std::int32_t>(pieces_.size()) - 1;
+  }
+
+  void touch(OpId op, std::int32_t piece) {
     std::vector<std::int32_t>& touched = pieces_of_op_[op];
-    if (std::find(touched.begin(), touched.end(), at->second) == touched.end()) {
-      touched.push_back(at->second);
-    }
+    if (std::ranges::find(touched, piece) == touched.end()) touched.push_back(piece);
   }
 
   template <typename Visit>

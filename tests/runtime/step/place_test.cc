@@ -67,6 +67,12 @@ Draft shuffled(const Draft& draft, std::mt19937& random, std::vector<BufferId>& 
   return other;
 }
 
+Program packed(const Draft& draft, const LinearDraft& linear) {
+  Packing packing(draft, linear, nullptr);
+  for (const Tier tier : {Tier::kDevice, Tier::kHost}) packing.pack(tier);
+  return packing.program();
+}
+
 // A rewritten pass may make its buffers in another order: what uses them finds them in one place.
 TEST(Place, DoesNotDependOnTheOrderInWhichBuffersAreMade) {
   std::mt19937 random(3);
@@ -80,12 +86,12 @@ TEST(Place, DoesNotDependOnTheOrderInWhichBuffersAreMade) {
     for (std::size_t b = 0; b < draft.buffers.size(); ++b) {
       draft.buffers[b].name = std::to_string(b);
     }
-    const FetchPlan plan = plan_fetches(model, policy, stages, draft, {});
+    const FetchPlan plan = FetchPlanner(model, policy, stages, draft).plan({});
     std::vector<BufferId> number_of;
     const Draft other = shuffled(draft, random, number_of);
     const LinearDraft linear = linearize(draft, count, plan);
-    const Program program = place(draft, linear, nullptr);
-    const Program of_other = place(other, linearize(other, count, plan), nullptr);
+    const Program program = packed(draft, linear);
+    const Program of_other = packed(other, linearize(other, count, plan));
     EXPECT_EQ(program.use, of_other.use);
     const std::map<std::string, std::size_t> offsets = offsets_of(program);
     const std::map<std::string, std::size_t> of_others = offsets_of(of_other);
