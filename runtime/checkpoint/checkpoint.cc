@@ -43,8 +43,8 @@ constexpr std::size_t kCachedPieces = 16;
 
 // Returns the name of the file that holds one field of a unit: of a slot, torch.optim's name.
 std::string file_name(StateField field, const UnitLayout& unit, const UpdateRule& rule) {
-  const std::string_view prefix =
-      field == StateField::kMaster ? "master" : rule.slots[slot_of(field)].name;
+  const std::optional<std::size_t> slot = slot_of(field);
+  const std::string_view prefix = slot ? rule.slots[*slot].name : "master";
   return fmt::format("{}-{:05}.safetensors", prefix, unit.index);
 }
 
@@ -420,12 +420,7 @@ void Checkpoint::open(const std::vector<UnitLayout>& layout, const FrozenSearch&
   files_.clear();
   for (const UnitLayout& unit : layout) {
     const auto frozen = [this](const ParameterTensor& tensor) { return is_frozen(tensor); };
-    if (std::ranges::all_of(unit.tensors, frozen)) {
-      for (std::size_t field = 0; field < 1 + rule_->slots.size(); ++field) {
-        files_.emplace_back();  // has none
-      }
-      continue;
-    }
+    if (std::ranges::all_of(unit.tensors, frozen)) continue;
     for (const StateField field : state_fields(rule_->slots.size())) {
       const std::string name = file_name(field, unit, *rule_);
       const auto found = verified.find(name);
@@ -433,14 +428,13 @@ void Checkpoint::open(const std::vector<UnitLayout>& layout, const FrozenSearch&
         throw ConfigError(fmt::format("{} has no {}", directory_, name),
                           "resume with the model that the checkpoint was made of");
       }
-      files_.push_back(checked(std::move(found->second), found->first, unit));
+      files_[{unit.index, field}] = checked(std::move(found->second), found->first, unit);
     }
   }
 }
 
 const SafetensorsFile& Checkpoint::file_of(StateField field, const UnitLayout& unit) const {
-  return *files_.at(static_cast<std::size_t>(unit.index) * (1 + rule_->slots.size()) +
-                    static_cast<std::size_t>(field));
+  return *files_.at({unit.index, field});
 }
 
 void Checkpoint::read(StateField field, const UnitLayout& unit, std::int64_t begin,

@@ -1,8 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "optim/loss_scale.h"
@@ -127,8 +130,9 @@ class Checkpoint final : public StateSource {
   const UpdateRule* rule_ = nullptr;
   std::vector<ListedFile> listed_;
   PieceCache cache_;
-  std::vector<std::unique_ptr<SafetensorsFile>> files_;  // unit by unit, its fields; null: frozen
-  std::vector<std::string> frozen_names_;                // sorted
+  // By unit and field; none of a unit that is frozen.
+  std::map<std::pair<std::int64_t, StateField>, std::unique_ptr<SafetensorsFile>> files_;
+  std::vector<std::string> frozen_names_;  // sorted
   std::unique_ptr<StateSource> frozen_;
 };
 

@@ -175,7 +175,8 @@ void TrainingState::fill_piece(const StateSource& source, const UnitLayout& unit
     } else if (target.dtype == DType::kBF16) {
       narrow_slot(exact, out);
     } else {
-      encode_slot(rule_.slots[slot_of(target.field)].has_sign, exact, target.exponents, out);
+      encode_slot(rule_.slots[slot_of(target.field).value()].has_sign, exact, target.exponents,
+                  out);
     }
   });
 }
@@ -210,15 +211,15 @@ void TrainingState::read_chunk(StateField field, std::int32_t unit, std::int64_t
                                std::int64_t begin, std::span<float> out) {
   if (chunk >= model_.trained_chunks(unit)) return read_frozen(field, unit, chunk, begin, out);
   const StateFormat& format = model_.state_format;
-  const bool is_master = field == StateField::kMaster;
-  if (is_master && format.master == MasterForm::kSplit) {
+  const std::optional<std::size_t> slot = slot_of(field);
+  if (field == StateField::kMaster && format.master == MasterForm::kSplit) {
     return read_split_masters(unit, chunk, begin, out);
   }
-  if (!is_master && format.slot_form == SlotForm::kBf16) {
-    return read_half_slot(slot_of(field), unit, chunk, begin, out);
+  if (slot && format.slot_form == SlotForm::kBf16) {
+    return read_half_slot(*slot, unit, chunk, begin, out);
   }
-  if (!is_master && format.slot_form == SlotForm::kInt8) {
-    return read_coded_slot(slot_of(field), unit, chunk, begin, out);
+  if (slot && format.slot_form == SlotForm::kInt8) {
+    return read_coded_slot(*slot, unit, chunk, begin, out);
   }
   const FieldHome home = home_of(field, unit, chunk);
   const std::size_t at = in_home(home.state, unit, chunk, begin) * sizeof(float);
