@@ -51,7 +51,7 @@ Program every_second_recomputed(const EnginePlan& plan) {
 // used.
 class OpsAlone::UpdatesBeside {
  public:
-  explicit UpdatesBeside(const OpsAlone& ops)
+  explicit UpdatesBeside(OpsAlone& ops)
       : input_(ops.input_),
         update_workers_(ops.options_.update_threads),
         host_(ops.host_.bytes().size(), HostMemoryOptions{}),
@@ -123,8 +123,8 @@ OpsAlone::OpsAlone(EngineOptions engine)
       tokens_(made_up_tokens(options_.batch.rows(), program_.micro_batches)),
       idle_executor_(program_, memory_, {*device_, nullptr, idle_, clock_}) {
   HomeAccess homes(program_, plan_.model, memory_, *device_, nullptr);
-  TrainingState(homes, plan_.model, layout_, *update_rules().front())
-      .fill_from(RandomState(1234), workers_);
+  UnitState state(homes, plan_.model, *update_rules().front());
+  TrainingState(state, layout_).fill_from(RandomState(1234), workers_);
   const std::vector<float> table = compute_.constants();
   for (const Buffer& buffer : program_.buffers) {
     if (buffer.name != "rope table") continue;

@@ -43,17 +43,6 @@ StepBodies::StepBodies(const Program& program, const ExecutorMemory& memory, Blo
           program.ops, [](const Op& op) { return op.kind == OpKind::kNormFinish; })) {
   hidden_gradients_.reserve(static_cast<std::size_t>(program.micro_batches));
   embedding_views_.resize(2 * static_cast<std::size_t>(program.micro_batches));
-  for (const UnitLayout& unit : compute_.layout()) {
-    std::int64_t decayed = 0;
-    bool others = false;
-    for (const ParameterTensor& tensor : unit.tensors) {
-      if (!tensor.trainable) break;             // as all that follow
-      TERRACE_CHECK(!tensor.decay || !others);  // matrices come first
-      others = others || !tensor.decay;
-      if (tensor.decay) decayed = tensor.offset + tensor.elements();
-    }
-    decayed_elements_.push_back(decayed);
-  }
 }
 
 std::span<std::byte> StepBodies::bytes(const Access& access) const {
@@ -138,22 +127,21 @@ void StepBodies::OpMemory::fill(const StepBodies& bodies, const Op& op, const Ru
 }
 
 void StepBodies::compute(const Op& op, const RunInput& input, NativeStream stream) {
-  using Pass = UnitGraph::Pass;
   const KernelContext context = context_for(op, stream);
   OpMemory found;
   found.fill(*this, op, input);
-  const auto run = [&](Pass pass) {
-    compute_.run(context, op.unit, {pass, op.step}, found.memory);
+  const auto run = [&](UnitPass pass) {
+    compute_.run(context, {op.unit, pass, op.step, op.micro_batch}, found.memory);
   };
   switch (op.kind) {
     case OpKind::kForward:
-      return run(Pass::kForward);
+      return run(UnitPass::kForward);
     case OpKind::kRecompute:
-      return run(Pass::kRecompute);
+      return run(UnitPass::kRecompute);
     case OpKind::kHead:
-      return run(has_backward_ ? Pass::kBackward : Pass::kForward);
+      return run(has_backward_ ? UnitPass::kBackward : UnitPass::kForward);
     case OpKind::kBackward:
-      return run(Pass::kBackward);
+      return run(UnitPass::kBackward);
     case OpKind::kEmbeddingBackward:
       return embedding_backward(op, context);
     default:
@@ -168,7 +156,12 @@ void StepBodies::embedding_backward(const Op& op, const KernelContext& context) 
   }
   OpMemory found;
   found.fill(*this, op, RunInput{});
-  compute_.embedding_backward(context, found.memory, hidden_gradients_, embedding_views_);
+  const ComputeTask task = {.unit = op.unit,
+                            .pass = UnitPass::kBackward,
+                            .micro_batch = -1,
+                            .hidden_gradients = hidden_gradients_,
+                            .views = embedding_views_};
+  compute_.run(context, task, found.memory);
 }
 
 TensorView StepBodies::gradient_view(const Access& access) const {
@@ -435,7 +428,8 @@ void StepBodies::update(const Op& op, NativeStream stream) {
   update.parameter = view(data(op, Role::kParameters), model_.compute_type, part.count);
   set_state_views(update, model_.state_format, data(op, Role::kState), part.count);
   update.options = optimizer_.numbers;
-  update.decayed_elements = decayed_elements_.at(op.unit) - first;
+  update.decayed_elements =
+      model_.units.at(static_cast<std::size_t>(op.unit)).decayed_elements - first;
   update.scalars = reinterpret_cast<const StepScalars*>(data(op, Role::kScalars));
   update.rounding = {.seed = optimizer_.seed,
                      .stream = kMomentStreams + static_cast<std::uint32_t>(op.unit),

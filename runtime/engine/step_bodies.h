@@ -6,31 +6,20 @@
 
 #include "memory/host/worker_arena.h"
 #include "optim/grad_norm.h"
-#include "optim/loss_scale.h"
-#include "optim/update_rules.h"
 #include "runtime/engine/compute_backend.h"
+#include "runtime/engine/optimizer_options.h"
 #include "runtime/engine/step_ranks.h"
 #include "runtime/engine/update_checksums.h"
 #include "runtime/model/option_names.h"
-#include "runtime/model/unit_compute.h"
+#include "runtime/model/step_compute.h"
 #include "runtime/step/lane_executor.h"
 
 namespace terrace {
 
-struct OptimizerOptions {
-  const UpdateRule* rule = update_rules().front();
-  RuleOptions numbers = standard_options(*rule);  // weight_decay applies to matrices only
-  double max_grad_norm = 1.0;                     // 0: no clipping
-  bool splits_bf16_masters = true;                // false: with bf16 compute, the masters are whole
-  SlotForm slot_form = SlotForm::kFp32;
-  LossScaleOptions loss_scale;  // of fp16 compute
-  std::uint64_t seed = 1234;    // of the random numbers that round slots
-};
-
 // What computes the ops of a program, and what they are to compute. Borrows all but the kernels.
 struct StepComputation {
   const StepModel& model;
-  const UnitCompute& units;
+  StepCompute& units;
   const OptimizerOptions& optimizer;
   LaneKernels kernels;                           // of the device
   WorkerArena& compute_workers;                  // serve the compute lane
@@ -38,7 +27,7 @@ struct StepComputation {
   OptionNames name_of_option = field_of_option;  // in errors
 };
 
-// What the ops of a program do: kernels of the model, sums and norms of gradients, collectives,
+// What the ops of a program do: the compute of units, sums and norms of gradients, collectives,
 // optimizer updates. The update lane works on host memory with the CPU's kernels, the compute lane
 // on the compute tier with those of the device.
 class StepBodies final : public OpBodies {
@@ -109,7 +98,7 @@ class StepBodies final : public OpBodies {
   const Program& program_;
   const ExecutorMemory& memory_;
   const StepModel& model_;
-  const UnitCompute& compute_;
+  StepCompute& compute_;
   OptimizerOptions optimizer_;
   const LaneKernels device_kernels_;
   const LaneKernels host_kernels_;
@@ -118,8 +107,7 @@ class StepBodies final : public OpBodies {
   const OptionNames name_of_option_;
   StepRanks ranks_;
   const UpdateChecksums update_checksums_;
-  const bool has_backward_;                     // else the program evaluates
-  std::vector<std::int64_t> decayed_elements_;  // per unit: matrices, the first of its sequence
+  const bool has_backward_;  // else the program evaluates
   // Of the embedding's backward; compute lane only.
   std::vector<std::byte*> hidden_gradients_;
   std::vector<TensorView> embedding_views_;

@@ -4,14 +4,10 @@
 #include <span>
 #include <vector>
 
-#include "base/hash.h"
-#include "memory/host/worker_arena.h"
-#include "optim/update_rule.h"
-#include "runtime/engine/home_access.h"
+#include "runtime/engine/unit_state.h"
 #include "runtime/model/state_source.h"
 
-// The training state as flat fp32 sequences per unit, whatever tier it lives in and whatever it is
-// stored as.
+// The training state of a model, by the tensors of its units.
 namespace terrace {
 
 // Freshly initialised parameters; what the update rule keeps is zero.
@@ -25,23 +21,12 @@ class RandomState final : public StateSource {
   std::uint64_t seed_;
 };
 
-using FillProgress = FunctionRef<void(std::int64_t done, std::int64_t total)>;
-
-// What a home has of a field: values of a type, or the exponents of their blocks. No bytes of what
-// there is not.
-struct FieldPart {
-  StateField field;
-  StatePart part;
-  bool exponents = false;
-};
-
 // The state in its homes. Used between runs only, by one thread.
 class TrainingState {
  public:
-  // Borrows all.
-  TrainingState(HomeAccess& homes, const StepModel& model, const std::vector<UnitLayout>& layout,
-                const UpdateRule& rule)
-      : homes_(homes), model_(model), layout_(layout), rule_(rule) {}
+  // Borrows both. `layout` has all units of the state, in order.
+  TrainingState(UnitState& units, const std::vector<UnitLayout>& layout)
+      : units_(units), layout_(layout) {}
 
   // Of the units' sequences that are at home here, the model's or a tensor-parallel rank's part.
   const std::vector<UnitLayout>& layout() const { return layout_; }
@@ -49,59 +34,15 @@ class TrainingState {
   void fill_from(
       const StateSource& source, WorkerArena& workers,
       FillProgress progress = [](std::int64_t, std::int64_t) {});
-  // A hash of the parameters that were filled in, where data-parallel ranks have the same ones; of
-  // nothing elsewhere.
-  std::uint64_t parameters_hash() const { return parameters_hash_.value(); }
-  // Elements [begin, begin + out.size()) of a unit's flat sequence, which are at home here. What is
-  // frozen has its parameters alone, in the type that computes; all else of it is zero.
-  void read(StateField field, std::int32_t unit, std::int64_t begin, std::span<float> out);
+  // See UnitState.
+  std::uint64_t parameters_hash() const { return units_.parameters_hash(); }
+  void read(StateField field, std::int32_t unit, std::int64_t begin, std::span<float> out) {
+    units_.read(field, unit, begin, out);
+  }
 
  private:
-  // What the home of so many elements holds, part by part.
-  std::vector<FieldPart> home_parts(StateClass state, std::int64_t elements) const;
-  void fill_home(StateClass state, const StateSource& source, const UnitLayout& unit,
-                 std::int64_t chunk, WorkerArena& workers);
-  // Whether data-parallel ranks have the same parameters.
-  bool has_copies() const { return model_.zero.ranks > 1 && !model_.zero.of_parameters(); }
-  // What a home stores: a field in a type, or the exponents of its blocks.
-  struct Target {
-    StateField field;
-    DType dtype;
-    bool exponents = false;
-  };
-  // Bytes of a home, and the element of the unit's sequence that they begin with.
-  struct Piece {
-    std::int64_t begin;
-    std::span<std::byte> bytes;
-  };
-  void fill_piece(const StateSource& source, const UnitLayout& unit, Target target,
-                  const Piece& piece, WorkerArena& workers);
-  void read_frozen(StateField field, std::int32_t unit, std::int64_t chunk, std::int64_t begin,
-                   std::span<float> out);
-  void read_half_slot(std::size_t slot, std::int32_t unit, std::int64_t chunk, std::int64_t begin,
-                      std::span<float> out);
-  void read_coded_slot(std::size_t slot, std::int32_t unit, std::int64_t chunk, std::int64_t begin,
-                       std::span<float> out);
-  void read_split_masters(std::int32_t unit, std::int64_t chunk, std::int64_t begin,
-                          std::span<float> out);
-  // Where an element of a chunk lies among those of it that are at home here.
-  std::size_t in_home(StateClass state, std::int32_t unit, std::int64_t chunk,
-                      std::int64_t begin) const;
-  // The home of a field that is kept exactly, and where in it the field's values begin.
-  struct FieldHome {
-    StateClass state = StateClass::kParameters;
-    std::size_t begin = 0;
-  };
-  FieldHome home_of(StateField field, std::int32_t unit, std::int64_t chunk) const;
-  StateLayout state_layout(std::int32_t unit, std::int64_t chunk) const;
-  void read_chunk(StateField field, std::int32_t unit, std::int64_t chunk, std::int64_t begin,
-                  std::span<float> out);
-
-  HomeAccess& homes_;
-  const StepModel& model_;
+  UnitState& units_;
   const std::vector<UnitLayout>& layout_;
-  const UpdateRule& rule_;
-  StreamingHash parameters_hash_;
 };
 
 }  // namespace terrace

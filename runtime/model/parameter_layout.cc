@@ -290,6 +290,18 @@ const ParameterTensor* UnitLayout::find(ParameterKind wanted) const {
   return found == tensors.end() ? nullptr : &*found;
 }
 
+std::int64_t UnitLayout::decayed_elements() const {
+  std::int64_t decayed = 0;
+  bool others = false;
+  for (const ParameterTensor& tensor : tensors) {
+    if (!tensor.trainable) break;             // as all that follow
+    TERRACE_CHECK(!tensor.decay || !others);  // matrices come first
+    others = others || !tensor.decay;
+    if (tensor.decay) decayed = tensor.offset + tensor.elements();
+  }
+  return decayed;
+}
+
 std::int64_t UnitLayout::trained_end() const {
   std::int64_t end = 0;
   for (const ParameterTensor& tensor : tensors) {

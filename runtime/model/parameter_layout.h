@@ -7,16 +7,11 @@
 
 #include "runtime/model/model_config.h"
 #include "runtime/model/tensor_split.h"
+#include "runtime/model/unit_elements.h"
 
 // Which parameters each unit has, and where in the unit's flat sequence each lies.
 namespace terrace {
 
-// The grain of shards and of norm partials, in elements.
-inline constexpr std::int64_t kBlockElements = 4096;
-// The grain of extents, copies and optimizer calls, in elements: the same whatever the budgets.
-inline constexpr std::int64_t kChunkElements = 16 * 1024 * 1024;
-
-enum class UnitKind : std::uint8_t { kEmbedding, kBlock, kHead };
 enum class Init : std::uint8_t { kNormal, kOnes, kZeros };
 // How tensor-parallel ranks share a tensor: by rows (a column-parallel product, the vocabulary), by
 // columns (a row-parallel product), or not: all have it.
@@ -53,15 +48,6 @@ struct ParameterTensor {
   std::int64_t elements() const { return rows * columns; }
 };
 
-// Elements of a unit's flat sequence.
-struct ElementSpan {
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-
-  bool empty() const { return begin >= end; }
-  friend bool operator==(const ElementSpan&, const ElementSpan&) = default;
-};
-
 // Tensors lie without gaps, so that q|k|v and gate|up are one matrix each; matrices first. The unit
 // is zero-padded at its end to whole blocks, as many for each rank as for any other.
 // Of a tensor-parallel rank: first what is cut, then, from a block's start, what all ranks have
@@ -86,6 +72,8 @@ struct UnitLayout {
   // What gradients and optimizer state there are of.
   std::int64_t trained_elements() const { return padded_elements - frozen_elements; }
   bool trains() const { return trained_elements() > 0; }
+  // Those that weight decay applies to, which come first.
+  std::int64_t decayed_elements() const;
   // Where the last tensor that trains ends: the padding behind it is not counted.
   std::int64_t trained_end() const;
 };

@@ -49,6 +49,14 @@ UnitCompute::UnitCompute(const ModelConfig& config, std::vector<UnitLayout> layo
   graph_numbers_.push_back(1);
 }
 
+void UnitCompute::run(const KernelContext& context, const ComputeTask& task,
+                      const UnitMemory& memory) {
+  if (task.micro_batch < 0) {
+    return embedding_backward(context, memory, task.hidden_gradients, task.views);
+  }
+  std::as_const(*this).run(context, task.unit, {task.pass, task.step}, memory);
+}
+
 void UnitCompute::run(const KernelContext& context, std::int64_t unit,
                       const UnitGraph::Where& where, const UnitMemory& memory) const {
   graph_of(unit).run(where, kernels_, context, memory);
@@ -137,6 +145,7 @@ ComputeModel UnitCompute::model(std::int32_t micro_batches, int workers) const {
     graph_of(layout.index).describe(unit);
     unit.padded_elements = layout.padded_elements;
     unit.frozen_elements = layout.frozen_elements;
+    unit.decayed_elements = layout.decayed_elements();
     unit.replicated = layout.replicated;
     unit.summed = layout.summed;
     model.units.push_back(std::move(unit));

@@ -6,13 +6,14 @@
 
 #include "kernels/kernel_table.h"
 #include "runtime/model/decoder_units.h"
+#include "runtime/model/step_compute.h"
 #include "runtime/model/unit_graph.h"
 #include "runtime/model/unit_model.h"
 
 // What the units of a model compute. Nothing here moves, allocates or waits: all memory is given.
 namespace terrace {
 
-class UnitCompute {
+class UnitCompute final : public StepCompute {
  public:
   // `layout` is parameter_layout(config), or that of the part that `split` says. Borrows the table.
   struct Options {
@@ -23,6 +24,8 @@ class UnitCompute {
   UnitCompute(const ModelConfig& config, std::vector<UnitLayout> layout, const Options& options,
               const KernelTable& kernels);
 
+  void run(const KernelContext& context, const ComputeTask& task,
+           const UnitMemory& memory) override;
   // A compute step of a unit, as model() numbers them.
   void run(const KernelContext& context, std::int64_t unit, const UnitGraph::Where& where,
            const UnitMemory& memory) const;

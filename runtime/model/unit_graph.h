@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/kernel_table.h"
+#include "runtime/model/unit_memory.h"
 #include "runtime/model/unit_model.h"
 
 // What one unit computes, as a list of kernel calls on tensors, and the way back. It is written
@@ -17,18 +18,6 @@
 // place, and the calls are cut into the steps that a program runs as ops. A step later only follows
 // pointers: it allocates nothing.
 namespace terrace {
-
-// Where an op finds the buffers that it touches.
-struct UnitMemory {
-  std::array<std::byte*, kRoleCount> buffers{};  // null: the op does not touch it
-  std::span<std::byte* const> between;           // by number
-  GradientMode gradient_mode = GradientMode::kAssign;
-  GradientMode tied_gradient_mode = GradientMode::kAssign;
-  float gradient_scale = 1.0F;
-
-  std::byte*& of(Role role) { return buffers[static_cast<std::size_t>(role)]; }
-  std::byte* of(Role role) const { return buffers[static_cast<std::size_t>(role)]; }
-};
 
 // A tensor of a graph, by number.
 using TensorId = std::int32_t;
@@ -131,7 +120,7 @@ class UnitGraph {
   // Of the backward those calls stay that lead to it, to gradients of parameters or to losses.
   void finish(TensorId input_gradient);
 
-  enum class Pass : std::uint8_t { kForward, kRecompute, kBackward };
+  using Pass = UnitPass;
   struct Where {
     Pass pass = Pass::kForward;
     std::int32_t step = 0;

@@ -7,11 +7,13 @@
 
 #include "base/dtype.h"
 #include "runtime/model/op_role.h"
-#include "runtime/model/parameter_layout.h"
+#include "runtime/model/unit_elements.h"
 
 // What the passes of a step know of a model: of each unit the compute ops that it consists of, what
 // each touches, sizes and costs. Nothing here says what an op computes.
 namespace terrace {
+
+enum class UnitPass : std::uint8_t { kForward, kRecompute, kBackward };
 
 // What a step of a unit touches. A whole buffer, unless `size_bytes` says which part of it.
 struct UnitAccess {
@@ -61,7 +63,8 @@ struct UnitModel {
   // Products that a mask makes needless, of forward and backward: they are not computed, and are in
   // neither of these.
   double masked_flops = 0;
-  std::int64_t frozen_elements = 0;  // of padded_elements, at their end
+  std::int64_t frozen_elements = 0;   // of padded_elements, at their end
+  std::int64_t decayed_elements = 0;  // weight decay applies to so many, at their start
   // Of the elements that train, what tensor-parallel ranks have alike, and in it the gradients that
   // are sums over these ranks.
   ElementSpan replicated = {};
@@ -72,6 +75,10 @@ struct UnitModel {
   // Of a head: all of its forward, the loss, and their backward. Of the embedding, whose backward
   // is one op for all micro-batches: none. Of a block below all that trains: none.
   std::vector<UnitStep> backward = {};
+
+  // Whether a step of the pass touches something in this role.
+  static bool reads(const std::vector<UnitStep>& pass, Role role);
+  static bool writes(const std::vector<UnitStep>& pass, Role role);
 
   std::int64_t trained_elements() const { return padded_elements - frozen_elements; }
   friend bool operator==(const UnitModel&, const UnitModel&) = default;
@@ -87,10 +94,11 @@ struct TensorSharing {
   friend bool operator==(const TensorSharing&, const TensorSharing&) = default;
 };
 
-// A model as one rank computes it.
+// A model as one rank computes it. Of its units only the first may be an embedding and only the
+// last a head; any unit may be a block.
 struct ComputeModel {
-  std::vector<UnitModel> units;  // embedding, blocks, head
-  bool tied = false;             // the head's weight and gradient are the embedding's
+  std::vector<UnitModel> units;
+  bool tied = false;  // the head's weight and gradient are the embedding's
   DType compute_type = DType::kBF16;
   std::size_t hidden_bytes = 0;     // a unit's output, per micro-batch
   std::size_t tokens_bytes = 0;     // tokens and targets, per micro-batch

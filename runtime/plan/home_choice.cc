@@ -85,7 +85,8 @@ bool HomeChoice::may_fit(const StepPolicy& policy, Tier tier) const {
   constexpr std::int32_t kFew = 2;
   const auto& budget = budgets_.at(static_cast<std::size_t>(tier));
   const bool repeats = policy.order == MicroBatchOrder::kMicroBatchMajor &&
-                       model_.pipeline.stages == 1 && policy.micro_batches > kFew;
+                       model_.pipeline.stages == 1 && model_.tasks.empty() &&
+                       policy.micro_batches > kFew;
   if (repeats && tier == compute_tier() && budget.has_value()) {
     StepPolicy few = policy;
     few.micro_batches = kFew;
@@ -151,7 +152,8 @@ void HomeChoice::add(std::vector<Concession>& list, Tier from, StateClass state)
 
 void HomeChoice::add_recompute(std::vector<Concession>& list) const {
   if (request_.recompute.has_value()) return;
-  for (std::int32_t u = 1; u < model_.head(); ++u) {
+  for (std::int32_t u = 0; u <= model_.head(); ++u) {
+    if (model_.is_embedding(u) || model_.is_head(u)) continue;
     list.push_back({u, [](UnitHomes& homes) { homes.recompute = true; }});
   }
 }

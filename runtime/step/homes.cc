@@ -139,7 +139,9 @@ SharedBuffers add_shared_buffers(Draft& draft, const StepModel& model, const Ste
   const Tier compute = policy.compute_tier();
   const auto micro_batches = static_cast<std::size_t>(policy.micro_batches);
   SharedBuffers shared;
-  shared.tokens = add(BufferKind::kTokens, "tokens", model.tokens_bytes * micro_batches, compute);
+  if (model.tokens_bytes != 0) {
+    shared.tokens = add(BufferKind::kTokens, "tokens", model.tokens_bytes * micro_batches, compute);
+  }
   if (model.constants_bytes != 0) {
     shared.constants = add(BufferKind::kConstants, "rope table", model.constants_bytes, compute);
   }

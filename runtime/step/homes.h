@@ -48,7 +48,7 @@ class Homes {
 
 // The buffers that do not belong to a unit.
 struct SharedBuffers {
-  BufferId tokens = kNoBuffer;
+  BufferId tokens = kNoBuffer;     // none where a step has no input
   BufferId constants = kNoBuffer;  // none without a rotary table
   BufferId workspace = kNoBuffer;
   BufferId losses = kNoBuffer;       // in the compute tier, an fp64 per micro-batch

@@ -1,5 +1,7 @@
 #include "runtime/step/lowering.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 
 namespace terrace {
@@ -19,9 +21,10 @@ Lowering::Lowering(const StepModel& model, const StepPolicy& policy,
       shared_(add_shared_buffers(draft_, model, policy)),
       parameters_(draft_, model, policy, StateClass::kParameters),
       uses_(parameter_uses(model, stages)),
+      gradient_stages_(model.unit_count()),
       instances_(model.unit_count()),
       updated_on_host_(model.unit_count()),
-      hidden_(model.unit_count() * policy.micro_batches),
+      hidden_(places(model, stages) * policy.micro_batches),
       hidden_gradient_(hidden_.size(), kNoBuffer),
       saved_(hidden_.size()),
       gradient_(model.unit_count(), kNoBuffer),
@@ -39,9 +42,36 @@ Lowering::Lowering(const StepModel& model, const StepPolicy& policy,
     gradients_.emplace(draft_, model, policy, StateClass::kGradients);
   }
   for (std::int32_t s = 0; s < static_cast<std::int32_t>(stages.size()); ++s) {
-    const Stage& stage = stages[s];
-    stage_of_[{stage.kind, stage.unit, stage.micro_batch}] = s;
+    note(stages[s], s);
   }
+}
+
+void Lowering::note(const Stage& stage, std::int32_t number) {
+  stage_of_[{stage.kind, stage.in_chain(), stage.micro_batch}] = number;
+  const bool adds = stage.kind == OpKind::kBackward || stage.kind == OpKind::kHead;
+  if (adds) {
+    GradientStages& of_unit = gradient_stages_.at(stage.unit);
+    if (of_unit.first < 0) of_unit.first = number;
+    of_unit.last = number;
+  }
+  const bool computes = adds || stage.kind == OpKind::kForward;
+  if (computes && UnitModel::writes(steps_of(stage), Role::kLosses)) last_loss_ = number;
+}
+
+std::size_t Lowering::places(const StepModel& model, const std::vector<Stage>& stages) {
+  std::size_t count = model.unit_count();
+  for (const Stage& stage : stages) {
+    count = std::max(count, static_cast<std::size_t>(stage.in_chain() + 1));
+  }
+  return count;
+}
+
+const std::vector<UnitStep>& Lowering::steps_of(const Stage& stage) const {
+  const UnitModel& unit = model_.units.at(stage.unit);
+  if (stage.kind == OpKind::kRecompute) return unit.recompute;
+  const bool is_backward =
+      stage.kind == OpKind::kBackward || (stage.kind == OpKind::kHead && policy_.has_backward);
+  return is_backward ? unit.backward : unit.forward;
 }
 
 Draft Lowering::run() {
@@ -95,32 +125,33 @@ void Lowering::input() {
 }
 
 void Lowering::forward(const Stage& stage) {
-  const UnitModel& unit = model_.units.at(stage.unit);
-  const bool again = stage.kind == OpKind::kRecompute;
-  unit_pass(stage, again ? unit.recompute : unit.forward);
+  unit_pass(stage, steps_of(stage));
   settle_forward(stage);
 }
 
 void Lowering::settle_forward(const Stage& stage) {
-  const bool again = stage.kind == OpKind::kRecompute;
-  const bool is_last_use = !policy_.has_backward || stage.unit < model_.lowest_trained();
-  if (is_last_use && stage.unit != 0) {
-    release_slot(hidden_slots_, hidden(stage.unit - 1, stage.micro_batch).memory);
-  }
-  if (again || is_last_use || stage.unit == 0) return;
+  if (stage.kind == OpKind::kRecompute) return;
+  if (stage_ == last_loss_) losses_to_host();
+  const std::int32_t place = stage.in_chain();
+  if (!needed_again(stage).has_value()) return release_input(stage);
   if (needs_input_again(stage.unit)) {
-    send_away(hidden(stage.unit - 1, stage.micro_batch),
-              {BufferKind::kHiddenAway, stage.unit - 1, stage.micro_batch}, stage);
+    send_away(hidden(place - 1, stage.micro_batch),
+              {BufferKind::kHiddenAway, place - 1, stage.micro_batch}, stage);
   }
-  if (!policy_.homes.at(stage.unit).recompute && model_.units.at(stage.unit).saved_bytes != 0) {
-    send_away(saved(stage.unit, stage.micro_batch),
-              {BufferKind::kSavedAway, stage.unit, stage.micro_batch}, stage);
+  if (!policy_.homes.at(stage.unit).recompute && UnitModel::writes(steps_of(stage), Role::kSaved) &&
+      model_.units.at(stage.unit).saved_bytes != 0) {
+    send_away(saved(place, stage.micro_batch), {BufferKind::kSavedAway, place, stage.micro_batch},
+              stage);
   }
 }
 
+void Lowering::release_input(const Stage& stage) {
+  const std::int32_t place = stage.in_chain();
+  if (place > 0) release_slot(hidden_slots_, hidden(place - 1, stage.micro_batch).memory);
+}
+
 void Lowering::head(const Stage& stage) {
-  const UnitModel& unit = model_.units.at(stage.unit);
-  unit_pass(stage, policy_.has_backward ? unit.backward : unit.forward);
+  unit_pass(stage, steps_of(stage));
   settle_head(stage);
 }
 
@@ -130,11 +161,11 @@ void Lowering::add_loss_scale(Op& op) const {
 }
 
 void Lowering::settle_head(const Stage& stage) {
-  release_slot(hidden_slots_, hidden(stage.unit - 1, stage.micro_batch).memory);
+  release_input(stage);
   if (policy_.has_backward && model_.trains(stage.unit)) {
     settle_gradient(stage.unit, stage.micro_batch);
   }
-  if (stage.micro_batch == policy_.micro_batches - 1) losses_to_host();
+  if (stage_ == last_loss_) losses_to_host();
 }
 
 void Lowering::losses_to_host() {
@@ -144,14 +175,15 @@ void Lowering::losses_to_host() {
 }
 
 void Lowering::backward(const Stage& stage) {
-  unit_pass(stage, model_.units.at(stage.unit).backward);
+  unit_pass(stage, steps_of(stage));
   settle_backward(stage);
 }
 
 void Lowering::settle_backward(const Stage& stage) {
-  release_slot(hidden_slots_, hidden(stage.unit - 1, stage.micro_batch).memory);
-  release_slot(gradient_slots_, hidden_gradient(stage.unit, stage.micro_batch));
+  release_input(stage);
+  release_slot(gradient_slots_, hidden_gradient(stage.in_chain(), stage.micro_batch));
   if (model_.trains(stage.unit)) settle_gradient(stage.unit, stage.micro_batch);
+  if (stage_ == last_loss_) losses_to_host();
 }
 
 void Lowering::embedding_backward() {

@@ -37,6 +37,11 @@ class Lowering {
     BufferId buffer = kNoBuffer;
     std::size_t use = 0;  // index in uses_
   };
+  // What the constructor notes of a stage, and how many places the stages' chains have.
+  void note(const Stage& stage, std::int32_t number);
+  static std::size_t places(const StepModel& model, const std::vector<Stage>& stages);
+  // What a compute stage goes through.
+  const std::vector<UnitStep>& steps_of(const Stage& stage) const;
   void lower(const Stage& stage);
 
   // --- compute -----------------------------------------------------------------------------------
@@ -83,22 +88,27 @@ class Lowering {
 
   // --- activations -------------------------------------------------------------------------------
 
-  Activation& hidden(std::int32_t unit, std::int32_t m) { return hidden_.at(index(unit, m)); }
-  Activation& saved(std::int32_t unit, std::int32_t m) { return saved_.at(index(unit, m)); }
-  BufferId& hidden_gradient(std::int32_t unit, std::int32_t m) {
-    return hidden_gradient_.at(index(unit, m));
+  // By the place of a unit among the forwards of a micro-batch (Stage::in_chain()).
+  Activation& hidden(std::int32_t place, std::int32_t m) { return hidden_.at(index(place, m)); }
+  Activation& saved(std::int32_t place, std::int32_t m) { return saved_.at(index(place, m)); }
+  BufferId& hidden_gradient(std::int32_t place, std::int32_t m) {
+    return hidden_gradient_.at(index(place, m));
   }
-  std::size_t index(std::int32_t unit, std::int32_t m) const {
-    return static_cast<std::size_t>(unit * policy_.micro_batches + m);
+  std::size_t index(std::int32_t place, std::int32_t m) const {
+    return static_cast<std::size_t>(place * policy_.micro_batches + m);
   }
+  // The last use of a unit's input.
+  void release_input(const Stage& stage);
 
   Tier home_of_activations(std::int32_t unit) const;
-  BufferId activation_buffer(const char* what, const Stage& stage, std::int32_t unit = -1);
+  // `place`: as in the name of the buffer.
+  BufferId activation_buffer(const char* what, const Stage& stage, std::int32_t place);
 
   // Whether the unit's backward, or the forward that is done again for it, needs its input.
   bool needs_input_again(std::int32_t unit) const;
-  // The stage of the backward pass that first needs what this forward stage leaves.
-  std::int32_t needed_again(const Stage& stage) const;
+  // The stage of the backward pass that first needs what this forward stage leaves; none where
+  // there is no backward of it.
+  std::optional<std::int32_t> needed_again(const Stage& stage) const;
   std::int32_t short_gap(std::int32_t unit) const {
     return policy_.homes.at(unit).activations_named ? 0 : kShortGap;
   }
@@ -125,6 +135,11 @@ class Lowering {
   // The gradient's buffer in the compute tier, made where there is none.
   Range compute_gradient(std::int32_t unit);
 
+  // Whether this stage is the first, or the last, that adds to the gradient of its unit.
+  bool begins_gradient(std::int32_t unit) const {
+    return gradient_stages_.at(unit).first == stage_;
+  }
+  bool ends_gradient(std::int32_t unit) const { return gradient_stages_.at(unit).last == stage_; }
   // After a stage has added to a gradient: to the host's sum, and on to its home when it is
   // finished.
   void settle_gradient(std::int32_t unit, std::int32_t micro_batch);
@@ -258,7 +273,14 @@ class Lowering {
   std::vector<Homes> update_states_;  // what updates alone read and write
   std::optional<Homes> gradients_;
   std::vector<std::vector<std::int32_t>> uses_;
+  // By kind, place and micro-batch.
   std::map<std::tuple<OpKind, std::int32_t, std::int32_t>, std::int32_t> stage_of_;
+  struct GradientStages {
+    std::int32_t first = -1;
+    std::int32_t last = -1;
+  };
+  std::vector<GradientStages> gradient_stages_;  // by unit
+  std::int32_t last_loss_ = -1;                  // the last stage that writes a loss
   std::int32_t stage_ = 0;
   std::int32_t step_of_unit_ = 0;  // while a unit's pass is lowered
   std::vector<std::optional<Instance>> instances_;

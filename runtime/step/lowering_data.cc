@@ -82,13 +82,12 @@ Tier Lowering::home_of_activations(std::int32_t unit) const {
   return home == Tier::kDevice ? compute_ : home;
 }
 
-BufferId Lowering::activation_buffer(const char* what, const Stage& stage, std::int32_t unit) {
+BufferId Lowering::activation_buffer(const char* what, const Stage& stage, std::int32_t place) {
   const bool is_saved = what == std::string_view("saved");
   const std::size_t bytes =
       is_saved ? model_.units.at(stage.unit).saved_bytes : model_.hidden_bytes;
-  return draft_.add_buffer(
-      fmt::format("{}[{}] mb {}", what, unit >= 0 ? unit : stage.unit, stage.micro_batch), bytes,
-      compute_, Account::kActivations, Life::kTransient);
+  return draft_.add_buffer(fmt::format("{}[{}] mb {}", what, place, stage.micro_batch), bytes,
+                           compute_, Account::kActivations, Life::kTransient);
 }
 
 bool Lowering::needs_input_again(std::int32_t unit) const {
@@ -103,15 +102,17 @@ bool Lowering::needs_input_again(std::int32_t unit) const {
   return false;
 }
 
-std::int32_t Lowering::needed_again(const Stage& stage) const {
-  const auto again = stage_of_.find({OpKind::kRecompute, stage.unit, stage.micro_batch});
-  if (again != stage_of_.end()) return again->second;
-  return stage_of_.at({OpKind::kBackward, stage.unit, stage.micro_batch});
+std::optional<std::int32_t> Lowering::needed_again(const Stage& stage) const {
+  for (const OpKind kind : {OpKind::kRecompute, OpKind::kBackward}) {
+    const auto again = stage_of_.find({kind, stage.in_chain(), stage.micro_batch});
+    if (again != stage_of_.end()) return again->second;
+  }
+  return std::nullopt;
 }
 
 void Lowering::send_away(Activation& activation, const BufferKey& key, const Stage& stage) {
   const Tier home = home_of_activations(stage.unit);
-  if (home == compute_ || needed_again(stage) - stage_ <= short_gap(stage.unit)) return;
+  if (home == compute_ || *needed_again(stage) - stage_ <= short_gap(stage.unit)) return;
   const Buffer memory = draft_.buffers.at(activation.memory);
   const BufferId away =
       draft_.add_buffer({.name = memory.name + " away",

@@ -8,15 +8,15 @@
 namespace terrace {
 
 bool Lowering::sums_on_host(std::int32_t unit) const {
-  return unit != 0 && !policy_.unified && policy_.micro_batches > 1 &&
+  return !model_.is_embedding(unit) && !policy_.unified && policy_.micro_batches > 1 &&
          policy_.order == MicroBatchOrder::kMicroBatchMajor &&
          gradients_->tier(unit) != Tier::kDevice;
 }
 
 // The embedding's gradient is made of all micro-batches at once.
 bool Lowering::sums_shards(std::int32_t unit) const {
-  return policy_.reduces_micro_batches && model_.zero.of_gradients() && unit != 0 &&
-         policy_.micro_batches > 1;
+  return policy_.reduces_micro_batches && model_.zero.of_gradients() &&
+         !model_.is_embedding(unit) && policy_.micro_batches > 1;
 }
 
 Range Lowering::compute_gradient(std::int32_t unit) {
@@ -34,14 +34,15 @@ Range Lowering::compute_gradient(std::int32_t unit) {
 
 void Lowering::settle_gradient(std::int32_t unit, std::int32_t micro_batch) {
   if (sums_shards(unit)) return settle_shards(unit, micro_batch);
-  const bool last = micro_batch == policy_.micro_batches - 1;
+  const bool first = begins_gradient(unit);
+  const bool last = ends_gradient(unit);
   if (!sums_on_host(unit)) {
     if (last) finish_gradient(unit);
     return;
   }
   const bool is_home = gradients_->tier(unit) == Tier::kHost && !gradients_->is_sharded(unit) &&
                        !model_.rounds_gradients();
-  if (micro_batch == 0 && !is_home) {
+  if (first && !is_home) {
     sum_.at(unit) = draft_.add_buffer(fmt::format("grad sum[{}]", unit), gradient_bytes(unit),
                                       Tier::kHost, Account::kGradients, Life::kTransient);
   }
@@ -50,7 +51,7 @@ void Lowering::settle_gradient(std::int32_t unit, std::int32_t micro_batch) {
     const Range part = compute_gradient_chunk(unit, c);
     const Range sum =
         is_home ? gradients_->chunk(unit, c) : Range{sum_.at(unit), part.offset, part.size_bytes};
-    if (micro_batch == 0) {
+    if (first) {
       mover.copy(part, sum, static_cast<std::int32_t>(c));
     } else {
       accumulate_on_host(mover, part, sum, c);
@@ -93,20 +94,20 @@ Range Lowering::shard_sum(std::int32_t unit, std::int64_t chunk) {
 
 void Lowering::settle_shards(std::int32_t unit, std::int32_t micro_batch) {
   Mover mover = Mover::store(draft_, stage_, {unit, micro_batch, false, Account::kGradients});
+  const bool first = begins_gradient(unit);
   for (std::int64_t c = 0; c < model_.trained_chunks(unit); ++c, mover.next_chunk()) {
     const auto chunk = static_cast<std::int32_t>(c);
     const Range sum = shard_sum(unit, c);
     const Range whole = compute_gradient_chunk(unit, c);
     const bool is_near = draft_.tier_of(sum) == compute_;
     reduce_summed(mover, unit, c, whole);
-    const Range part =
-        reduce_to(mover, whole, micro_batch == 0 && is_near ? sum : own_shard(whole), chunk);
-    if (micro_batch > 0) {
+    const Range part = reduce_to(mover, whole, first && is_near ? sum : own_shard(whole), chunk);
+    if (!first) {
       accumulate(mover, mover.bring(part, draft_.tier_of(sum), chunk), sum, c);
     } else if (!is_near) {
       mover.copy(part, sum, chunk);
     }
-    if (micro_batch != policy_.micro_batches - 1) continue;
+    if (!ends_gradient(unit)) continue;
     add_norm_partials(mover, unit, c, sum);
     const Range home = gradients_->chunk(unit, c);
     if (sum.buffer != home.buffer) mover.copy(sum, home, chunk);

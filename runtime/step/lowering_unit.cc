@@ -8,21 +8,6 @@
 
 // A unit's pass: an op for each of its steps, on the buffers that these touch.
 namespace terrace {
-namespace {
-
-bool has(const std::vector<UnitAccess>& accesses, Role role) {
-  return std::ranges::find(accesses, role, &UnitAccess::role) != accesses.end();
-}
-
-bool any_reads(const std::vector<UnitStep>& steps, Role role) {
-  return std::ranges::any_of(steps, [role](const UnitStep& s) { return has(s.reads, role); });
-}
-
-bool any_writes(const std::vector<UnitStep>& steps, Role role) {
-  return std::ranges::any_of(steps, [role](const UnitStep& s) { return has(s.writes, role); });
-}
-
-}  // namespace
 
 // The buffers of a pass by role, and those between its steps by number.
 struct Lowering::Operands {
@@ -47,13 +32,16 @@ void Lowering::unit_pass(const Stage& stage, const std::vector<UnitStep>& steps)
 Lowering::Operands Lowering::operands_of(const Stage& stage, const std::vector<UnitStep>& steps) {
   Operands operands;
   operands.between.resize(model_.units.at(stage.unit).between.size());
-  operands.of(Role::kParameters) = parameters_for(stage.unit);
-  if (any_reads(steps, Role::kTiedParameters)) {
+  if (model_.has_parameters(stage.unit)) {
+    operands.of(Role::kParameters) = parameters_for(stage.unit);
+  }
+  if (UnitModel::reads(steps, Role::kTiedParameters)) {
     operands.of(Role::kTiedParameters) = parameters_for(0);
   }
-  if (any_reads(steps, Role::kTokens)) operands.of(Role::kTokens) = tokens_of(stage.micro_batch);
+  if (UnitModel::reads(steps, Role::kTokens))
+    operands.of(Role::kTokens) = tokens_of(stage.micro_batch);
   add_activations(stage, steps, operands);
-  if (any_writes(steps, Role::kLosses)) {
+  if (UnitModel::writes(steps, Role::kLosses)) {
     operands.of(Role::kLosses) = {shared_.losses,
                                   sizeof(double) * static_cast<std::size_t>(stage.micro_batch),
                                   sizeof(double)};
@@ -64,22 +52,24 @@ Lowering::Operands Lowering::operands_of(const Stage& stage, const std::vector<U
 
 void Lowering::add_activations(const Stage& stage, const std::vector<UnitStep>& steps,
                                Operands& operands) {
-  const std::int32_t below = stage.unit - 1;
-  if (any_reads(steps, Role::kHidden)) {
-    operands.of(Role::kHidden) = hidden_for(below, stage.micro_batch);
+  const std::int32_t place = stage.in_chain();
+  if (UnitModel::reads(steps, Role::kHidden)) {
+    operands.of(Role::kHidden) = hidden_for(place - 1, stage.micro_batch);
   }
-  if (any_writes(steps, Role::kHiddenOut)) {
-    BufferId& out = hidden(stage.unit, stage.micro_batch).memory;
-    out = activation_buffer("hidden", stage);
+  if (UnitModel::writes(steps, Role::kHiddenOut)) {
+    BufferId& out = hidden(place, stage.micro_batch).memory;
+    out = activation_buffer("hidden", stage, place);
     operands.of(Role::kHiddenOut) = draft_.whole(out);
   }
   const bool has_saved = model_.units.at(stage.unit).saved_bytes != 0;
-  if (!has_saved || !(any_reads(steps, Role::kSaved) || any_writes(steps, Role::kSaved))) return;
-  Activation& kept = saved(stage.unit, stage.micro_batch);
+  if (!has_saved ||
+      !(UnitModel::reads(steps, Role::kSaved) || UnitModel::writes(steps, Role::kSaved)))
+    return;
+  Activation& kept = saved(place, stage.micro_batch);
   if (stage.kind == OpKind::kBackward) {
     operands.of(Role::kSaved) = brought_back(kept, stage);
   } else {
-    kept.memory = activation_buffer("saved", stage);
+    kept.memory = activation_buffer("saved", stage, place);
     operands.of(Role::kSaved) = draft_.whole(kept.memory);
     if (stage.kind == OpKind::kHead) {  // it passes between the steps of one op alone
       operands.of(Role::kSaved).size_bytes = model_.units.at(stage.unit).saved_bytes;
@@ -89,22 +79,21 @@ void Lowering::add_activations(const Stage& stage, const std::vector<UnitStep>& 
 
 void Lowering::add_gradients(const Stage& stage, const std::vector<UnitStep>& steps,
                              Operands& operands) {
-  const std::int32_t below = stage.unit - 1;
-  if (any_reads(steps, Role::kHiddenGradient)) {
-    operands.of(Role::kHiddenGradient) =
-        draft_.whole(hidden_gradient(stage.unit, stage.micro_batch));
+  const std::int32_t place = stage.in_chain();
+  if (UnitModel::reads(steps, Role::kHiddenGradient)) {
+    operands.of(Role::kHiddenGradient) = draft_.whole(hidden_gradient(place, stage.micro_batch));
   }
-  if (any_writes(steps, Role::kHiddenGradientOut)) {
-    BufferId& out = hidden_gradient(below, stage.micro_batch);
-    out = activation_buffer("hidden grad", stage, below);
+  if (UnitModel::writes(steps, Role::kHiddenGradientOut)) {
+    BufferId& out = hidden_gradient(place - 1, stage.micro_batch);
+    out = activation_buffer("hidden grad", stage, place - 1);
     operands.of(Role::kHiddenGradientOut) = draft_.whole(out);
   }
   const auto target = [&](Role role, std::int32_t unit, bool& adds) {
-    if (!any_writes(steps, role)) return;
+    if (!UnitModel::writes(steps, role)) return;
     const bool sums_elsewhere = sums_on_host(unit) || sums_shards(unit);
     if (sums_elsewhere) gradient_.at(unit) = kNoBuffer;
     operands.of(role) = compute_gradient(unit);
-    adds = stage.micro_batch > 0 && !sums_elsewhere;
+    adds = !begins_gradient(stage.unit) && !sums_elsewhere;
   };
   target(Role::kGradient, stage.unit, operands.adds_gradient);
   target(Role::kTiedGradient, 0, operands.adds_tied_gradient);
@@ -128,7 +117,8 @@ void Lowering::compute_step(const Stage& stage, const UnitStep& step, Operands& 
   op.step = step_of_unit_;
   op.phase = step.name;
   op.cost.flops = step.flops;
-  op.reads.push_back(as(Role::kParameters, operands.of(Role::kParameters)));
+  const Range& parameters = operands.of(Role::kParameters);
+  if (parameters.buffer != kNoBuffer) op.reads.push_back(as(Role::kParameters, parameters));
   const auto access = [&](const UnitAccess& wanted) {
     const bool is_between = wanted.role == Role::kBetween;
     Access found =

@@ -2,21 +2,28 @@
 
 #include <algorithm>
 
+#include "runtime/step/task_schedule.h"
+
 namespace terrace {
 namespace {
 
 class Scheduler {
  public:
-  Scheduler(const StepModel& model, const StepPolicy& policy) : model_(model), policy_(policy) {
+  Scheduler(const StepModel& model, const StepPolicy& policy)
+      : model_(model), policy_(policy), order_(model.unit_count(), model.unit_count()) {
+    for (const StepTask& task : model.tasks) add_unit(task.unit);
     for (std::int32_t u = 0; u <= model.head(); ++u) {
-      if (model.has_unit(u)) units_.push_back(u);
+      if (model.has_unit(u)) add_unit(u);
     }
-    lowest_backward_ = std::max(model.lowest_trained(), 1);
+    lowest_backward_ = std::max(model.lowest_trained(), model.is_embedding(0) ? 1 : 0);
+    forward_end_ = model.is_head(model.head()) ? model.head() : model.head() + 1;
   }
 
   std::vector<Stage> run() {
-    stages_.push_back({.kind = OpKind::kInput});
-    if (model_.pipeline.stages > 1) {
+    if (model_.tokens_bytes != 0) stages_.push_back({.kind = OpKind::kInput});
+    if (!model_.tasks.empty()) {
+      from_outside();
+    } else if (model_.pipeline.stages > 1) {
       pipelined();
     } else if (policy_.order == MicroBatchOrder::kLayerMajor) {
       layer_major();
@@ -24,7 +31,7 @@ class Scheduler {
       micro_batch_major();
     }
     if (policy_.has_backward) {
-      if (model_.has_unit(0) && model_.trains(0))
+      if (model_.is_embedding(0) && model_.has_unit(0) && model_.trains(0))
         stages_.push_back({.kind = OpKind::kEmbeddingBackward, .unit = 0});
       stages_.push_back({.kind = OpKind::kNormFinish});
     }
@@ -33,17 +40,16 @@ class Scheduler {
 
  private:
   void layer_major() {
-    for (std::int32_t u = 0; u < model_.head(); ++u) {
+    for (std::int32_t u = 0; u < forward_end_; ++u) {
       updates_before_forward(u);
       for (std::int32_t m = 0; m < policy_.micro_batches; ++m) emit(OpKind::kForward, u, m);
     }
     step_scalars();
-    for (std::int32_t m = 0; m < policy_.micro_batches; ++m) {
-      emit(OpKind::kHead, model_.head(), m);
-    }
+    for (std::int32_t m = 0; m < policy_.micro_batches; ++m) emit_head(m);
     if (!policy_.has_backward) return;
-    update_at_once(model_.head());
-    for (std::int32_t u = model_.head() - 1; u >= lowest_backward_; --u) {
+    update_head_at_once();
+    for (std::int32_t u = forward_end_ - 1; u >= lowest_backward_; --u) {
+      if (model_.units[u].backward.empty()) continue;
       for (std::int32_t m = 0; m < policy_.micro_batches; ++m) emit(OpKind::kBackward, u, m);
       update_at_once(u);
     }
@@ -51,20 +57,39 @@ class Scheduler {
 
   void micro_batch_major() {
     for (std::int32_t m = 0; m < policy_.micro_batches; ++m) {
-      for (std::int32_t u = 0; u < model_.head(); ++u) {
+      for (std::int32_t u = 0; u < forward_end_; ++u) {
         if (m == 0) updates_before_forward(u);
         emit(OpKind::kForward, u, m);
       }
       const bool last = m == policy_.micro_batches - 1;
       if (last) step_scalars();
-      emit(OpKind::kHead, model_.head(), m);
+      emit_head(m);
       if (!policy_.has_backward) continue;
-      if (last) update_at_once(model_.head());
-      for (std::int32_t u = model_.head() - 1; u >= lowest_backward_; --u) {
+      if (last) update_head_at_once();
+      for (std::int32_t u = forward_end_ - 1; u >= lowest_backward_; --u) {
+        if (model_.units[u].backward.empty()) continue;
         emit(OpKind::kBackward, u, m);
         if (last) update_at_once(u);
       }
     }
+  }
+
+  // A unit's update stands behind the last task that adds to its gradient.
+  void from_outside() {
+    const std::vector<Stage> tasks = stages_of_tasks(model_, policy_.has_backward);
+    std::vector<std::size_t> last_gradient(model_.unit_count());
+    for (std::size_t t = 0; t < tasks.size(); ++t) {
+      if (tasks[t].kind != OpKind::kForward) last_gradient.at(tasks[t].unit) = t;
+    }
+    for (std::size_t t = 0; t < tasks.size(); ++t) {
+      const std::int32_t unit = tasks[t].unit;
+      const bool finishes = tasks[t].kind != OpKind::kForward && last_gradient.at(unit) == t;
+      updates_before_forward(unit);
+      if (finishes && !policy_.defers_update(unit)) step_scalars();
+      stages_.push_back(tasks[t]);
+      if (finishes && policy_.has_backward) update_at_once(unit);
+    }
+    step_scalars();  // also where every update is deferred: the next step's read them
   }
 
   // The tied embedding's parameters come first and its gradient goes last, on both sides: messages
@@ -146,26 +171,44 @@ class Scheduler {
     stages_.push_back({.kind = kind, .unit = unit, .micro_batch = micro_batch});
   }
 
+  void emit_head(std::int32_t micro_batch) {
+    if (!model_.is_head(model_.head())) return;
+    updates_before_forward(model_.head());
+    emit(OpKind::kHead, model_.head(), micro_batch);
+  }
+
   // One unit ahead, so that the update of the next unit may run while this one computes.
-  void updates_before_forward(std::int32_t unit) {
+  void updates_before_forward(std::int32_t unit) { updates_to(order_.at(unit) + 1); }
+
+  // Of units_, as far as this one.
+  void updates_to(std::size_t last) {
     if (!policy_.has_backward) return;
-    while (next_update_ < units_.size()) {
-      if (next_update_ > 0 && units_[next_update_ - 1] > unit) return;
+    while (next_update_ < units_.size() && next_update_ <= last) {
       const std::int32_t next = units_[next_update_++];
       if (policy_.defers_update(next)) emit_updates(next);
     }
+  }
+
+  void add_unit(std::int32_t unit) {
+    if (order_.at(unit) < model_.unit_count()) return;
+    order_.at(unit) = units_.size();
+    units_.push_back(unit);
   }
 
   // Updates that the step before has left read its scalars: they come first.
   void step_scalars() {
     if (!policy_.has_backward || policy_.updates_wait_for_norm || has_scalars_) return;
     has_scalars_ = true;
-    updates_before_forward(model_.head());
+    updates_to(units_.size());
     stages_.push_back({.kind = OpKind::kStepScalars});
   }
 
   void update_at_once(std::int32_t unit) {
     if (!policy_.defers_update(unit)) emit_updates(unit);
+  }
+
+  void update_head_at_once() {
+    if (model_.is_head(model_.head())) update_at_once(model_.head());
   }
 
   void emit_updates(std::int32_t unit) {
@@ -175,9 +218,11 @@ class Scheduler {
   const StepModel& model_;
   const StepPolicy& policy_;
   std::vector<Stage> stages_;
-  std::vector<std::int32_t> units_;   // of this pipeline stage
+  std::vector<std::int32_t> units_;   // of this pipeline stage, in the order of their first use
+  std::vector<std::size_t> order_;    // of each unit: where it is in units_; its size: nowhere
   std::size_t next_update_ = 0;       // of units_
   std::int32_t lowest_backward_ = 1;  // the embedding's is an op of its own
+  std::int32_t forward_end_ = 0;      // behind the last unit whose forward is an op of its own
   bool has_scalars_ = false;
 };
 

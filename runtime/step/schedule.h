@@ -17,7 +17,11 @@ struct Stage {
   std::int32_t micro_batch = -1;
   std::int32_t chunk = -1;
   bool deferred = false;
+  // Of compute from an outside schedule, where the unit stands among the forwards of its
+  // micro-batch: it may stand there several times. -1: as in the model.
+  std::int32_t place = -1;
 
+  std::int32_t in_chain() const { return place >= 0 ? place : unit; }
   friend bool operator==(const Stage&, const Stage&) = default;
 };
 
@@ -25,6 +29,7 @@ struct Stage {
 // updates. Where they wait for the norm they are deferred: the update of unit u stands one unit
 // ahead of the next step's forward of u. Otherwise it stands behind what finishes its gradient. Of
 // a pipeline: this stage's part, with what it sends and receives.
+// Where the model has tasks from outside, their order is kept, and updates are added to it alone.
 std::vector<Stage> schedule_step(const StepModel& model, const StepPolicy& policy);
 
 // The recompute pass: before each backward of a unit whose activations are not kept, what it needs

@@ -41,10 +41,7 @@ std::int32_t StepModel::lowest_trained() const {
 }
 
 bool StepModel::has_tied_gradient() const {
-  return std::ranges::any_of(units.back().backward, [](const UnitStep& step) {
-    return std::ranges::find(step.writes, Role::kTiedGradient, &UnitAccess::role) !=
-           step.writes.end();
-  });
+  return UnitModel::writes(units.back().backward, Role::kTiedGradient);
 }
 
 ChunkPart StepModel::shard(std::int32_t unit, std::int64_t chunk, std::int32_t rank) const {

@@ -43,6 +43,15 @@ struct PipelineCut {
   std::int32_t stage_of(std::int32_t unit) const;
 };
 
+// A compute task of a schedule that comes from outside. A head's forward is all that it computes.
+struct StepTask {
+  UnitPass pass = UnitPass::kForward;  // or kBackward
+  std::int32_t unit = 0;
+  std::int32_t micro_batch = 0;
+
+  friend bool operator==(const StepTask&, const StepTask&) = default;
+};
+
 // Elements of a chunk.
 struct ChunkPart {
   std::int64_t begin = 0;
@@ -58,6 +67,9 @@ struct StepModel : ComputeModel {
   std::int64_t chunk_elements = kChunkElements;
   ZeroSharding zero;
   PipelineCut pipeline;
+  // The compute of a step in order, where that comes from outside (runtime/step/task_schedule.h);
+  // empty: the schedule pass has an order of its own.
+  std::vector<StepTask> tasks;
   // What stages tell each other of a tied embedding's update passes in host memory, though it may
   // be at home elsewhere at one end and not at the other: devices exchange their own memory only.
   bool updates_meet_on_host = false;
@@ -66,7 +78,10 @@ struct StepModel : ComputeModel {
   explicit StepModel(ComputeModel model) : ComputeModel(std::move(model)) {}
 
   std::size_t unit_count() const { return units.size(); }
+  // The last unit, be it a head or not.
   std::int32_t head() const { return static_cast<std::int32_t>(units.size()) - 1; }
+  bool is_embedding(std::int32_t unit) const { return units.at(unit).kind == UnitKind::kEmbedding; }
+  bool is_head(std::int32_t unit) const { return units.at(unit).kind == UnitKind::kHead; }
   std::size_t parameter_bytes() const { return size_of(compute_type); }  // per element
   bool rounds_gradients() const { return gradient_type != DType::kF32; }
   // Bytes that a state of so many elements takes at home; not of activations, whose size is no
@@ -108,7 +123,8 @@ struct StepModel : ComputeModel {
   // The last stage has a copy of a tied embedding's parameters for its head.
   bool has_copy_of_embedding() const { return tied && pipeline.stages > 1 && pipeline.is_last(); }
   bool has_parameters(std::int32_t unit) const {
-    return has_unit(unit) || (unit == 0 && has_copy_of_embedding());
+    const bool is_here = has_unit(unit) || (unit == 0 && has_copy_of_embedding());
+    return is_here && units.at(unit).padded_elements > 0;
   }
   std::int32_t ranks() const { return zero.ranks * pipeline.stages * tensor.ranks; }
   // As in parallel/mesh.h: stages are outermost, tensor-parallel ranks innermost.

@@ -59,6 +59,7 @@ class SimMachine {
   AlignedMemory host_;
   ExecutorMemory memory_;
   std::unique_ptr<HomeAccess> homes_;
+  std::unique_ptr<UnitState> units_;
   std::unique_ptr<TrainingState> state_;
   std::unique_ptr<StepBodies> bodies_;
   std::unique_ptr<SimExecutor> executor_;

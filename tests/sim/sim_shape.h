@@ -28,7 +28,7 @@ class SimShape {
 
   const EngineOptions& options() const { return options_; }
   const std::vector<UnitLayout>& layout() const { return layout_; }
-  const UnitCompute& compute() const { return compute_; }
+  UnitCompute& compute() const { return compute_; }
   const StepModel& model() const { return model_; }
   WorkerArena& workers() const { return workers_; }
 
@@ -43,7 +43,7 @@ class SimShape {
  private:
   EngineOptions options_;
   std::vector<UnitLayout> layout_;
-  UnitCompute compute_;
+  mutable UnitCompute compute_;
   StepModel model_;
   mutable WorkerArena workers_;
   std::vector<std::vector<std::int32_t>> tokens_;  // by step; the first is empty

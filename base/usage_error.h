@@ -1,0 +1,14 @@
+#pragma once
+
+#include "base/error.h"
+
+namespace terrace {
+
+// A program that embeds Terrace called it wrongly: in the wrong order, with a wrong size, with a
+// description that contradicts itself. Nothing has changed by the call. Exit code 1.
+class UsageError : public Error {
+ public:
+  using Error::Error;
+};
+
+}  // namespace terrace

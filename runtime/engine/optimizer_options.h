@@ -1,0 +1,21 @@
+#pragma once
+
+#include <cstdint>
+
+#include "optim/loss_scale.h"
+#include "optim/state_format.h"
+#include "optim/update_rules.h"
+
+namespace terrace {
+
+struct OptimizerOptions {
+  const UpdateRule* rule = update_rules().front();
+  RuleOptions numbers = standard_options(*rule);  // weight_decay: of UnitModel::decayed_elements
+  double max_grad_norm = 1.0;                     // 0: no clipping
+  bool splits_bf16_masters = true;                // false: with bf16 compute, the masters are whole
+  SlotForm slot_form = SlotForm::kFp32;
+  LossScaleOptions loss_scale;  // of fp16 compute
+  std::uint64_t seed = 1234;    // of the random numbers that round slots
+};
+
+}  // namespace terrace

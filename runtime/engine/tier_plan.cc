@@ -1,0 +1,131 @@
+#include "runtime/engine/tier_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+#include "base/usage_error.h"
+#include "runtime/engine/unit_check.h"
+#include "runtime/step/task_schedule.h"
+#include "runtime/step/verify.h"
+
+namespace terrace {
+namespace {
+
+StateFormat state_format_of(DType compute_type, const OptimizerOptions& optimizer) {
+  StateFormat format;
+  const bool splits = compute_type == DType::kBF16 && optimizer.splits_bf16_masters;
+  format.master = compute_type == DType::kF32 ? MasterForm::kParameter
+                  : splits                    ? MasterForm::kSplit
+                                              : MasterForm::kFp32;
+  format.slot_form = optimizer.slot_form;
+  format.slot_count = optimizer.rule->slots.size();
+  return format;
+}
+
+ZeroSharding sharding_of(const TierRuntimeOptions& options) {
+  return {options.zero_stage, options.ranks.shape.data, options.ranks.position.data};
+}
+
+// Pieces of about equal work.
+PipelineCut cut_of(const TierRuntimeOptions& options, const StepModel& model) {
+  PipelineCut cut;
+  cut.stages = options.ranks.shape.pipeline;
+  cut.stage = options.ranks.position.pipeline;
+  if (cut.stages == 1) return cut;
+  cut.virtual_stages = options.virtual_stages;
+  std::vector<double> costs;
+  for (const UnitModel& unit : model.units) {
+    costs.push_back(unit.forward_flops + unit.backward_flops);
+  }
+  cut.first_units = balance_stages(costs, cut.pieces());
+  return cut;
+}
+
+// The largest chunk that all ranks have as many whole blocks of.
+std::int64_t chunk_elements_for(const TierRuntimeOptions& options, std::int32_t ranks) {
+  const std::int64_t grain = ranks * kBlockElements;
+  const std::int64_t elements = options.chunk_elements / grain * grain;
+  if (elements == 0) {
+    throw ConfigError(fmt::format("{} data-parallel ranks are more than the {} blocks of a chunk",
+                                  ranks, options.chunk_elements / kBlockElements),
+                      "train with fewer ranks");
+  }
+  return elements;
+}
+
+}  // namespace
+
+StepModel step_model_of(const ComputeModel& units, const TierRuntimeOptions& options) {
+  StepModel model(units);
+  model.zero = sharding_of(options);
+  model.pipeline = cut_of(options, model);
+  model.updates_meet_on_host = exchange_of(options.backend) != nullptr;
+  model.chunk_elements = chunk_elements_for(options, model.zero.ranks);
+  model.state_format = state_format_of(model.compute_type, options.optimizer);
+  model.gradient_type = options.gradient_type;
+  model.scales_loss = model.compute_type == DType::kF16;
+  model.tasks = options.schedule;
+  return model;
+}
+
+TierPlan plan_step_model(StepModel model, const TierRuntimeOptions& options) {
+  TierPlan plan;
+  plan.model = std::move(model);
+  PlacementRequest placement = options.placement;
+  placement.pipeline_schedule = options.pipeline_schedule;
+  placement.updates_wait_for_norm = options.optimizer.max_grad_norm > 0 || plan.model.scales_loss;
+  if (!plan.model.tasks.empty()) placement.order = order_of_tasks(plan.model);
+  // A backend with memory of its own is a GPU's.
+  if (options.backend != nullptr && !placement.unified) {
+    if (!placement.gpu.has_value()) placement.gpu.emplace();
+    placement.gpu->update_threads = options.update_threads;
+  }
+  plan.training = plan_step(plan.model, placement, options.budgets, options.shared_plans);
+  plan.ledger = plan.training.ledger;
+  if (!options.evaluates) return plan;
+  StepPolicy evaluation = plan.training.policy;
+  evaluation.has_backward = false;
+  plan.evaluation = compile_step(plan.model, evaluation, options.budgets, &plan.training.program);
+  if (!placement.is_trial) {
+    const std::vector<std::string> problems = verify(plan.evaluation);
+    if (!problems.empty()) TERRACE_CHECK_EQ(problems.front(), std::string());
+  }
+  for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
+    plan.ledger[tier].peak_bytes = arena_bytes(plan, tier);
+  }
+  return plan;
+}
+
+TierPlan plan_tiers(const ComputeModel& units, const TierRuntimeOptions& options) {
+  check_units(units, options);
+  StepModel model = step_model_of(units, options);
+  check_order(model, options.placement.micro_batches);
+  TierPlan plan = plan_step_model(std::move(model), options);
+  if (!fits(plan.ledger)) {
+    throw OutOfMemory(
+        "evaluation does not fit beside the training state: " + describe_shortfall(plan.ledger),
+        "raise the budget of that tier, or plan without evaluation "
+        "(TierRuntimeOptions::evaluates)");
+  }
+  return plan;
+}
+
+std::size_t arena_bytes(const TierPlan& plan, Tier tier) {
+  return std::max(plan.training.program.use_of(tier).packed_bytes,
+                  plan.evaluation.use_of(tier).packed_bytes);
+}
+
+std::size_t host_arena_bytes(const TierPlan& plan) {
+  constexpr std::size_t kLeast = 4096;
+  return std::max(arena_bytes(plan, Tier::kHost), kLeast);
+}
+
+std::size_t step_input_bytes(const TierPlan& plan) {
+  return plan.model.tokens_bytes * static_cast<std::size_t>(plan.training.program.micro_batches);
+}
+
+}  // namespace terrace

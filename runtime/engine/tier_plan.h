@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "offload/nvme_store.h"
+#include "runtime/engine/compute_backend.h"
+#include "runtime/engine/optimizer_options.h"
+#include "runtime/engine/step_ranks.h"
+#include "runtime/plan/auto_placement.h"
+#include "runtime/step/lane_executor.h"
+#include "runtime/step/step_model.h"
+
+// The plan of a training step of described units: which bytes are where, and what moves when. It is
+// made before anything is allocated. TierRuntime (runtime/engine/tier_runtime.h) runs it.
+namespace terrace {
+
+// How units are to be trained. What they are is a ComputeModel (runtime/model/unit_model.h).
+struct TierRuntimeOptions {
+  const ComputeBackend* backend = nullptr;  // null: the CPU device. Outlives the runtime
+  DType gradient_type = DType::kF32;        // of finished gradients; or bf16
+  PlacementRequest placement;
+  TierBudgets budgets;  // bytes, by tier; unset: no limit
+  OptimizerOptions optimizer;
+  NvmeStoreOptions nvme;   // no directories: no NVMe tier
+  int threads = 1;         // of the compute lane
+  int update_threads = 1;  // of the update lane
+  // Where they and the host arena are to be: ThreadPlan (memory/host/thread_plan.h).
+  std::vector<int> cpus;
+  std::vector<int> numa_nodes;
+  bool evaluates = true;       // false: evaluate() is never called, and takes no room
+  OpBodies* bodies = nullptr;  // run the steps in place of the runtime's own, and outlive it
+  std::int64_t chunk_elements = kChunkElements;  // the most; tests make it small
+  std::int32_t zero_stage = 0;                   // what data-parallel ranks share out
+  // Of one: alone. With the devices' own where the backend has an exchange. Outlive the runtime.
+  StepRanks ranks;
+  SharedPlans* shared_plans = nullptr;  // of ranks that are threads; used for the plan alone
+  PipelineSchedule pipeline_schedule = PipelineSchedule::k1F1B;
+  std::int32_t virtual_stages = 1;  // pieces of the model that a pipeline stage has
+  // The order of a step's compute, where the caller has its own (runtime/step/task_schedule.h); of
+  // all micro-batches. Empty: forward and backward of all units in the order of the description,
+  // micro-batches in the order of the placement. With a schedule there are no pipeline stages.
+  std::vector<StepTask> schedule = {};
+};
+
+// A compiled and verified training step, and the evaluation that shares its memory. Nothing is
+// allocated yet.
+struct TierPlan {
+  StepModel model;
+  StepPlan training;
+  Program evaluation;  // empty if there is none
+  // Of training and evaluation together.
+  Ledger ledger;
+};
+
+// Returns the sizes and costs of a rank's step, which its plan starts from.
+StepModel step_model_of(const ComputeModel& units, const TierRuntimeOptions& options);
+
+// Throws UsageError, naming the unit or the task, where the description or the schedule contradicts
+// itself, and OutOfMemory where no plan fits the budgets. With several ranks each makes its plan of
+// the same description and options, but for its place among them.
+TierPlan plan_tiers(const ComputeModel& units, const TierRuntimeOptions& options);
+
+// The same of a step whose sizes are known; evaluation that does not fit is told by the ledger.
+TierPlan plan_step_model(StepModel model, const TierRuntimeOptions& options);
+
+// The most bytes that one of the plan's programs takes of the tier's arena.
+std::size_t arena_bytes(const TierPlan& plan, Tier tier);
+std::size_t host_arena_bytes(const TierPlan& plan);
+// The input of one step: of all its micro-batches.
+std::size_t step_input_bytes(const TierPlan& plan);
+
+}  // namespace terrace

@@ -1,0 +1,356 @@
+#include "runtime/engine/tier_runtime.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "base/check.h"
+#include "base/usage_error.h"
+#include "runtime/engine/connect_ranks.h"
+
+namespace terrace {
+namespace {
+
+std::unique_ptr<ComputeDevice> make_device(const TierRuntimeOptions& options,
+                                           std::size_t capacity_bytes) {
+  return options.backend != nullptr ? options.backend->make(capacity_bytes)
+                                    : make_cpu_compute_device(capacity_bytes);
+}
+
+// An arena cannot be empty.
+std::size_t input_arena_bytes(const TierPlan& plan) {
+  return std::max<std::size_t>(2 * step_input_bytes(plan), 1);
+}
+
+}  // namespace
+
+// Input and results of one of the two runs that may be in flight.
+struct TierRuntime::Slot {
+  std::span<std::byte> input;
+  StepResult result;
+};
+
+TierRuntime::TierRuntime(const TierRuntimeOptions& options, const TierPlan& plan,
+                         StepCompute& compute, Log& log)
+    : options_(options),
+      plan_(plan),
+      compute_(compute),
+      compute_workers_(options.threads, options.cpus),
+      update_workers_(options.update_threads, options.cpus),
+      compute_device_(make_device(options, arena_bytes(plan, Tier::kDevice))),
+      device_(compute_device_->device()),
+      host_memory_(host_arena_bytes(plan), HostMemoryOptions{.numa_nodes = options.numa_nodes}),
+      input_memory_(input_arena_bytes(plan), HostMemoryOptions{}),
+      locked_host_(compute_device_->lock(host_memory_.bytes())),
+      locked_input_(compute_device_->lock(input_memory_.bytes())),
+      slots_(2) {
+  make_store(log);
+  make_memory();
+  connect_ranks(options.ranks, {options.gradient_type, plan.model.compute_type}, memory_.device,
+                device_);
+  clear_losses();
+  if (plan.model.scales_loss) set_loss_scale(initial_loss_scale(options.optimizer.loss_scale));
+  make_lanes();
+}
+
+TierRuntime::~TierRuntime() = default;
+
+void TierRuntime::make_store(Log& log) {
+  const std::vector<std::size_t> sizes = extent_sizes(plan_.training.program);
+  if (sizes.empty()) return;
+  NvmeStoreOptions sized = options_.nvme;
+  sized.expected_bytes = std::accumulate(sizes.begin(), sizes.end(), std::uint64_t{0});
+  store_ = make_nvme_store(sized, log);
+  for (const std::size_t size : sizes) memory_.extents.push_back(store_->create_extent(size));
+  store_->prepare();
+  store_->register_memory(host_memory_.bytes());
+}
+
+void TierRuntime::make_memory() {
+  const std::size_t input_bytes = step_input_bytes(plan_);
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    slots_[i].input = input_memory_.bytes().subspan(i * input_bytes, input_bytes);
+  }
+  memory_.host_reaches_device = exchange_of(options_.backend) == nullptr;
+  TERRACE_CHECK(memory_.host_reaches_device || options_.ranks.shape.ranks() == 1 ||
+                options_.ranks.devices != nullptr);
+  const std::size_t device_bytes = arena_bytes(plan_, Tier::kDevice);
+  if (device_bytes != 0) {
+    device_memory_ = device_.allocate(device_bytes);
+    memory_.device = device_memory_->bytes();
+  }
+  memory_.host = host_memory_.bytes();
+}
+
+// Units need not compute a loss: it is 0 then.
+void TierRuntime::clear_losses() {
+  const Program& program = plan_.training.program;
+  const BufferId losses = buffer(program, BufferKind::kLosses);
+  const std::vector<std::byte> zeros(program.buffers.at(losses).size_bytes);
+  copy_to_compute(losses, zeros);
+  const BufferId on_host = buffer(program, BufferKind::kLossesOnHost);
+  if (on_host != kNoBuffer) std::ranges::fill(bytes_of_buffer(program, on_host), std::byte{0});
+}
+
+void TierRuntime::make_lanes() {
+  const Program& program = plan_.training.program;
+  homes_ = std::make_unique<HomeAccess>(program, plan_.model, memory_, device_, store_.get());
+  state_ = std::make_unique<UnitState>(*homes_, plan_.model, *options_.optimizer.rule);
+  bodies_ = make_bodies(program);
+  OpBodies& bodies = options_.bodies != nullptr ? *options_.bodies : *bodies_;
+  executor_ = std::make_unique<LaneExecutor>(program, memory_,
+                                             LaneServices{device_, store_.get(), bodies, clock_});
+}
+
+std::unique_ptr<StepBodies> TierRuntime::make_bodies(const Program& program) {
+  const StepComputation computation = {plan_.model,        compute_,
+                                       options_.optimizer, compute_device_->kernels(),
+                                       compute_workers_,   update_workers_,
+                                       options_.placement.name_of_option};
+  return std::make_unique<StepBodies>(program, memory_, store_.get(), computation, options_.ranks);
+}
+
+KernelContext TierRuntime::kernel_context() {
+  const LaneKernels kernels = compute_device_->kernels();
+  KernelContext context;
+  context.workers = &compute_workers_;
+  context.products = kernels.products;
+  context.attention = kernels.attention;
+  return context;
+}
+
+// --- checks of calls ----------------------------------------------------------------------------
+
+void TierRuntime::check_good(const char* call) const {
+  if (!has_failed_) return;
+  throw UsageError(fmt::format("{}: a step of this runtime has failed", call),
+                   "destroy it, and go on with a new one from state that was saved");
+}
+
+void TierRuntime::check_idle(const char* call) const {
+  check_good(call);
+  if (unfinished_steps() > 0) {
+    throw UsageError(
+        fmt::format("{}: {} of the steps begun are unfinished", call, unfinished_steps()),
+        "call finish_step() for each, and drain()");
+  }
+  if (!updates_pending_) return;
+  throw UsageError(fmt::format("{}: the updates of step {} are still to come", call, last_step_),
+                   "call drain() first");
+}
+
+void TierRuntime::check_input(const char* call, std::span<const std::byte> input) const {
+  const std::size_t wanted = step_input_bytes(plan_);
+  if (input.size() == wanted) return;
+  throw UsageError(
+      fmt::format("{}: an input of {} bytes, where a step has {}: {} micro-batches of {}", call,
+                  input.size(), wanted, plan_.training.program.micro_batches,
+                  plan_.model.tokens_bytes),
+      "give the input of all micro-batches, one behind the other");
+}
+
+// --- state --------------------------------------------------------------------------------------
+
+void TierRuntime::fill_state(ElementSource source, FillProgress progress) {
+  check_idle("fill_state()");
+  has_state_ = false;
+  state_->fill(source, compute_workers_, progress);
+  has_state_ = true;
+}
+
+UnitState& TierRuntime::state() {
+  check_idle("state()");
+  return *state_;
+}
+
+void TierRuntime::read_state(StateField field, std::int32_t unit, std::int64_t begin,
+                             std::span<float> out) {
+  check_idle("read_state()");
+  if (!has_state_) throw UsageError("read_state(): no state was set", "call fill_state() first");
+  if (unit < 0 || unit > plan_.model.head()) {
+    throw UsageError(fmt::format("read_state(): unit {} of {}", unit, plan_.model.unit_count()),
+                     "units are numbered from 0, as they are described");
+  }
+  const std::int64_t elements = plan_.model.units.at(unit).padded_elements;
+  const std::int64_t end = begin + std::ssize(out);
+  if (begin < 0 || end > elements) {
+    throw UsageError(fmt::format("read_state(): elements {} to {} of unit {}, which has {}", begin,
+                                 end, unit, elements),
+                     "read within padded_elements");
+  }
+  const std::size_t slots = options_.optimizer.rule->slots.size();
+  const std::optional<std::size_t> slot = slot_of(field);
+  if (slot && *slot >= slots) {
+    throw UsageError(
+        fmt::format("read_state(): slot {}, and the update rule keeps {}", *slot, slots),
+        "read state_fields() of the rule's slots");
+  }
+  state_->read(field, unit, begin, out);
+}
+
+void TierRuntime::set_constants(std::span<const std::byte> bytes) {
+  if (begun_ > 0) throw UsageError("set_constants(): a step was begun", "call it before the first");
+  if (bytes.size() > plan_.model.constants_bytes) {
+    throw UsageError(fmt::format("set_constants(): {} bytes, of {} that are described",
+                                 bytes.size(), plan_.model.constants_bytes),
+                     "set ComputeModel::constants_bytes");
+  }
+  if (!bytes.empty())
+    copy_to_compute(buffer(plan_.training.program, BufferKind::kConstants), bytes);
+}
+
+BufferId TierRuntime::buffer(const Program& program, BufferKind kind) const {
+  return find_buffer(program, {kind});
+}
+
+std::span<std::byte> TierRuntime::bytes_of_buffer(const Program& program, BufferId buffer) const {
+  return bytes_of(program, memory_,
+                  {Role::kSource, buffer, 0, program.buffers.at(buffer).size_bytes});
+}
+
+void TierRuntime::copy_to_compute(BufferId buffer, std::span<const std::byte> bytes) {
+  const std::unique_ptr<Stream> stream = device_.create_stream("constants");
+  stream->copy(bytes_of_buffer(plan_.training.program, buffer).first(bytes.size()), bytes);
+  stream->synchronize();
+}
+
+std::span<std::byte> TierRuntime::loss_scale_bytes() const {
+  const Program& program = plan_.training.program;
+  const BufferId found = buffer(program, BufferKind::kLossScale);
+  return found == kNoBuffer ? std::span<std::byte>() : bytes_of_buffer(program, found);
+}
+
+std::optional<LossScaleState> TierRuntime::loss_scale() {
+  check_idle("loss_scale()");
+  const std::span<std::byte> bytes = loss_scale_bytes();
+  if (bytes.empty()) return resumed_loss_scale_;
+  LossScaleState state;
+  std::memcpy(&state, bytes.data(), sizeof(state));
+  return state;
+}
+
+void TierRuntime::set_loss_scale(const LossScaleState& state) {
+  if (begun_ > 0)
+    throw UsageError("set_loss_scale(): a step was begun", "call it before the first");
+  resumed_loss_scale_ = state;
+  const std::span<std::byte> bytes = loss_scale_bytes();
+  if (!bytes.empty()) std::memcpy(bytes.data(), &state, sizeof(state));
+}
+
+// --- steps --------------------------------------------------------------------------------------
+
+RunInput TierRuntime::input_for(Slot& slot, const TierStep& step) {
+  std::ranges::copy(step.input, slot.input.begin());
+  RunInput input;
+  input.step = step.step;
+  input.tokens = slot.input;
+  input.target_tokens = std::max<std::int64_t>(1, step.loss_terms);
+  input.scalars.step = static_cast<std::uint32_t>(step.step);
+  input.scalars.learning_rate = static_cast<float>(step.learning_rate);
+  const std::int64_t skipped = resumed_loss_scale_ ? resumed_loss_scale_->skipped_steps : 0;
+  const OptimizerOptions& optimizer = options_.optimizer;
+  input.scalars.of_rule = optimizer.rule->step_scalars(optimizer.numbers, step.step - skipped);
+  input.result = &slot.result;
+  return input;
+}
+
+void TierRuntime::begin_step(const TierStep& step) {
+  check_good("begin_step()");
+  if (!has_state_) throw UsageError("begin_step(): no state was set", "call fill_state() first");
+  if (unfinished_steps() == 2) {
+    throw UsageError("begin_step(): two steps are unfinished", "call finish_step() first");
+  }
+  const bool follows = begun_ == 0 ? step.step >= 1 : step.step == last_step_ + 1;
+  if (!follows) {
+    throw UsageError(
+        begun_ == 0 ? fmt::format("begin_step(): the first step is {}", step.step)
+                    : fmt::format("begin_step(): step {} behind step {}", step.step, last_step_),
+        "number steps from 1, or go on behind the last that was saved, without gaps");
+  }
+  check_input("begin_step()", step.input);
+  Slot& slot = slots_.at(static_cast<std::size_t>(begun_ % 2));
+  executor_->start(updates_pending_ ? Part::kBody : Part::kPrologue, input_for(slot, step));
+  ++begun_;
+  last_step_ = step.step;
+  updates_pending_ = true;
+}
+
+TierStepOutcome TierRuntime::finish_step() {
+  if (unfinished_steps() == 0) {
+    throw UsageError("finish_step(): no step is unfinished", "call begin_step() first");
+  }
+  const Slot& slot = slots_.at(static_cast<std::size_t>(finished_ % 2));
+  const RunReport& report = retire(*executor_);
+  ++finished_;
+  return {&report, slot.result};
+}
+
+// A run whose collectives all came to their end.
+const RunReport& TierRuntime::retire(LaneExecutor& executor) {
+  has_failed_ = true;  // until it is known that it has not
+  const RunReport& report = executor.retire();
+  options_.ranks.throw_if_aborted();
+  has_failed_ = false;
+  return report;
+}
+
+void TierRuntime::rethrow_failure() const {
+  executor_->rethrow_failure();
+  if (evaluator_ != nullptr) evaluator_->rethrow_failure();
+}
+
+int TierRuntime::unfinished_steps() const { return executor_->runs_in_flight(); }
+
+const RunReport* TierRuntime::drain() {
+  check_good("drain()");
+  if (unfinished_steps() > 0) {
+    throw UsageError(fmt::format("drain(): {} steps are unfinished", unfinished_steps()),
+                     "call finish_step() for each");
+  }
+  if (!updates_pending_) return nullptr;
+  RunInput input;
+  input.step = last_step_;
+  executor_->start(Part::kDrain, input);
+  updates_pending_ = false;
+  return &retire(*executor_);
+}
+
+double TierRuntime::evaluate(std::span<const std::byte> input) {
+  check_idle("evaluate()");
+  if (!options_.evaluates) {
+    throw UsageError("evaluate(): the plan has no evaluation", "set TierRuntimeOptions::evaluates");
+  }
+  if (!has_state_) throw UsageError("evaluate(): no state was set", "call fill_state() first");
+  check_input("evaluate()", input);
+  const Program& program = plan_.evaluation;
+  if (evaluator_ == nullptr) {
+    evaluation_bodies_ = make_bodies(program);
+    evaluator_ = std::make_unique<LaneExecutor>(
+        program, memory_, LaneServices{device_, store_.get(), *evaluation_bodies_, clock_});
+  }
+  // A device that fails leaves copies under way: what they read must be the runtime's.
+  std::ranges::copy(input, slots_.front().input.begin());
+  RunInput run;
+  run.tokens = slots_.front().input;
+  evaluator_->start(Part::kPrologue, run);
+  retire(*evaluator_);
+  if (!options_.ranks.has_losses()) return 0;
+  BufferId losses = buffer(program, BufferKind::kLossesOnHost);
+  if (losses == kNoBuffer) losses = buffer(program, BufferKind::kLosses);
+  const std::span<std::byte> bytes = bytes_of_buffer(program, losses);
+  double sum = 0;
+  for (std::int32_t m = 0; m < program.micro_batches; ++m) {
+    double loss = 0;
+    std::memcpy(&loss, bytes.data() + static_cast<std::size_t>(m) * sizeof(double), sizeof(loss));
+    sum += loss;
+  }
+  return sum;
+}
+
+std::vector<StorePath> TierRuntime::store_paths() const {
+  return store_ == nullptr ? std::vector<StorePath>{} : store_->paths();
+}
+
+}  // namespace terrace

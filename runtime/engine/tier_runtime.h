@@ -1,0 +1,169 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/log.h"
+#include "runtime/engine/step_bodies.h"
+#include "runtime/engine/tier_plan.h"
+#include "runtime/engine/unit_state.h"
+#include "runtime/step/lane_executor.h"
+
+// Training of units that a caller describes and computes, with their state in memory tiers: device
+// memory, host memory and NVMe. What the units are, what their parameters mean and what a step's
+// input is, only the caller knows. docs/embedding.md has a page on it, examples/two_units.cc is a
+// whole training.
+//
+//   TierRuntimeOptions options;                                // budgets, homes, optimizer,
+//   micro-batches TierPlan plan = plan_tiers(units, options);         // does it fit? nothing is
+//   allocated yet TierRuntime runtime(options, plan, compute, log);   // allocates
+//   runtime.fill_state(source);                         // parameters, and what the optimizer keeps
+//   runtime.begin_step(step); ... runtime.finish_step();
+//   runtime.drain();                                    // the last step's updates
+namespace terrace {
+
+// What a step is given. Its tasks see the input by Role::kTokens.
+struct TierStep {
+  std::int64_t step = 0;  // counted from 1: each is one more than the one before
+  // Of all micro-batches, one behind the other, ComputeModel::tokens_bytes each.
+  std::span<const std::byte> input = {};
+  // How many terms the sum of all losses has, over micro-batches and ranks. The loss of the step is
+  // the sum divided by it, and UnitMemory::gradient_scale its inverse (times fp16's loss scale).
+  std::int64_t loss_terms = 1;
+  double learning_rate = 0;
+};
+
+struct TierStepOutcome {
+  const RunReport* report = nullptr;  // good until the next finish_step(), drain() or evaluate()
+  StepResult result;
+};
+
+// Owns the memory, lanes and state of a training, and runs its steps. The updates of a step run
+// under the next one; drain() completes them.
+//
+// Used by one thread, which is not one that computes: a StepCompute must not call it. With several
+// ranks each has a runtime of the same description and options, and all make the same calls in the
+// same order: steps, evaluations and drains have collectives. UsageError is thrown for a call that
+// is out of order or has a wrong size: the runtime is then as it was before the call. After any
+// other error it can only be destroyed, which waits for what is in flight.
+class TierRuntime {
+ public:
+  // Makes the arenas and the NVMe files of the plan. Borrows the plan, the compute and the log,
+  // which outlive it; copies the options. Throws OutOfMemory, ConfigError, IoError, DeviceError.
+  TierRuntime(const TierRuntimeOptions& options, const TierPlan& plan, StepCompute& compute,
+              Log& log);
+  ~TierRuntime();
+  TierRuntime(const TierRuntime&) = delete;
+  TierRuntime& operator=(const TierRuntime&) = delete;
+
+  // --- state, while no step is under way ---------------------------------------------------------
+
+  // Sets all parameters and optimizer state that are at home here; `source` is asked for each field
+  // of each unit, in parts, by several threads. Tells after each part how many of all are done.
+  // Once before the first step, and again whenever drained. Blocks. Throws UsageError, IoError,
+  // DeviceError, and what the source throws.
+  void fill_state(ElementSource source, FillProgress progress = [](std::int64_t, std::int64_t) {});
+  // Elements [begin, begin + out.size()) of a field of a unit's flat sequence, exact, as fp32. Of
+  // several ranks each has the elements that are at home there. Blocks. Throws UsageError, IoError,
+  // CorruptData, DeviceError.
+  void read_state(StateField field, std::int32_t unit, std::int64_t begin, std::span<float> out);
+  // The same without the check of its range.
+  UnitState& state();
+  // The content of the constants that every task may read, ComputeModel::constants_bytes at most.
+  // Before the first step. Blocks. Throws UsageError, DeviceError.
+  void set_constants(std::span<const std::byte> bytes);
+  // The scale of fp16's losses, which a saved training has to keep; none where losses are not
+  // scaled and never were. Throws UsageError.
+  std::optional<LossScaleState> loss_scale();
+  // Goes on with what was kept. Before the first step. Throws UsageError.
+  void set_loss_scale(const LossScaleState& state);
+
+  // --- steps -------------------------------------------------------------------------------------
+
+  // Starts a step and returns at once: it waits for nothing but a copy of the input. At most two
+  // are unfinished: so the second one's loads run under the first one's compute. Throws UsageError.
+  void begin_step(const TierStep& step);
+  // Waits until the oldest unfinished step has its loss, its norm and its gradients; updates that
+  // wait for the norm may be still to come. Throws what failed it, the earliest of all: what the
+  // compute threw, NotFinite, IoError, CorruptData, CommError, DeviceError; and UsageError.
+  TierStepOutcome finish_step();
+  // After all steps are finished: runs the updates that the last one left, and waits for them. None
+  // left: null. Throws as finish_step() does.
+  const RunReport* drain();
+  // Runs the forward of all units, without changing anything, and returns the sum of the losses of
+  // this rank's micro-batches; 0 but on a rank that has_losses(). Of the input of a whole step.
+  // Only when drained. Blocks. Throws as finish_step() does.
+  double evaluate(std::span<const std::byte> input);
+
+  int unfinished_steps() const;
+  // Throws what has failed here so far, of whatever step: the reason of an abort that this rank
+  // hears of, where it is its own.
+  void rethrow_failure() const;
+
+  // --- what it is made of ------------------------------------------------------------------------
+
+  // What tasks are called with, without workspace and stream: for kernels that are prepared before
+  // the first step.
+  KernelContext kernel_context();
+  // Its own, also where others run the steps in their place.
+  const StepBodies& bodies() const { return *bodies_; }
+  std::vector<StorePath> store_paths() const;
+  int compute_threads() const { return compute_workers_.threads(); }
+  int update_threads() const { return update_workers_.threads(); }
+
+ private:
+  struct Slot;  // what a run in flight borrows
+
+  void make_memory();
+  void make_store(Log& log);
+  void clear_losses();
+  void make_lanes();
+  std::unique_ptr<StepBodies> make_bodies(const Program& program);
+  const RunReport& retire(LaneExecutor& executor);
+  RunInput input_for(Slot& slot, const TierStep& step);
+  void check_input(const char* call, std::span<const std::byte> input) const;
+  void check_idle(const char* call) const;
+  void check_good(const char* call) const;
+  BufferId buffer(const Program& program, BufferKind kind) const;
+  std::span<std::byte> bytes_of_buffer(const Program& program, BufferId buffer) const;
+  void copy_to_compute(BufferId buffer, std::span<const std::byte> bytes);
+  // Of the training program; none where losses are not scaled.
+  std::span<std::byte> loss_scale_bytes() const;
+
+  const TierRuntimeOptions options_;
+  const TierPlan& plan_;
+  StepCompute& compute_;
+  WorkerArena compute_workers_;
+  WorkerArena update_workers_;
+  std::unique_ptr<ComputeDevice> compute_device_;
+  Device& device_;
+  std::unique_ptr<DeviceMemory> device_memory_;
+  HostMemory host_memory_;
+  HostMemory input_memory_;  // of the two slots
+  // Of these two, where the device wants it.
+  std::unique_ptr<HostRegistration> locked_host_;
+  std::unique_ptr<HostRegistration> locked_input_;
+  std::unique_ptr<BlockStore> store_;  // uses the host memory: destroyed before it
+  ExecutorMemory memory_;
+  SystemClock clock_;
+  std::unique_ptr<HomeAccess> homes_;
+  std::unique_ptr<UnitState> state_;
+  std::unique_ptr<StepBodies> bodies_;
+  std::unique_ptr<StepBodies> evaluation_bodies_;
+  std::unique_ptr<LaneExecutor> evaluator_;  // made at the first evaluation
+  std::vector<Slot> slots_;
+  std::int64_t begun_ = 0;
+  std::int64_t finished_ = 0;
+  std::int64_t last_step_ = 0;
+  bool has_state_ = false;
+  bool updates_pending_ = false;
+  bool has_failed_ = false;
+  std::optional<LossScaleState> resumed_loss_scale_;
+  std::unique_ptr<LaneExecutor> executor_;  // last: its lanes use all of the above
+};
+
+}  // namespace terrace

@@ -1,0 +1,173 @@
+#include "runtime/engine/unit_check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+
+#include "base/usage_error.h"
+#include "runtime/step/task_schedule.h"
+
+namespace terrace {
+namespace {
+
+class UnitCheck {
+ public:
+  UnitCheck(const ComputeModel& model, const TierRuntimeOptions& options)
+      : model_(model), options_(options) {}
+
+  void run() const {
+    if (model_.units.empty()) throw UsageError("no unit is described", "describe one or more");
+    for (number_ = 0; number_ < model_.units.size(); ++number_) {
+      check_kind();
+      check_elements();
+      check_steps();
+    }
+    const bool trains = std::ranges::any_of(
+        model_.units, [](const UnitModel& unit) { return unit.trained_elements() > 0; });
+    if (!trains) throw UsageError("no unit trains", "describe elements that are not frozen");
+    check_whole();
+  }
+
+ private:
+  const UnitModel& unit() const { return model_.units[number_]; }
+
+  void require(bool holds, const std::string& what, const std::string& remedy) const {
+    if (!holds) throw UsageError(fmt::format("unit {} {}", number_, what), remedy);
+  }
+
+  void check_kind() const {
+    require(unit().kind != UnitKind::kEmbedding || number_ == 0,
+            "is an embedding and not the first unit", "describe it as a block");
+    require(unit().kind != UnitKind::kHead || number_ + 1 == model_.units.size(),
+            "is a head and not the last unit", "describe it as a block");
+    require(unit().kind != UnitKind::kEmbedding || unit().backward.empty(),
+            "is an embedding with a backward in steps: an embedding's is one task",
+            "leave the steps out, or describe it as a block");
+  }
+
+  void check_elements() const {
+    const std::int64_t grain = options_.ranks.shape.data * kBlockElements;
+    const auto check = [&](std::int64_t elements, const char* name) {
+      require(elements >= 0 && elements % grain == 0,
+              fmt::format("has {} {}, which is no multiple of {}", name, elements, grain),
+              "round up with padded_elements(), and give the number of data-parallel ranks");
+    };
+    check(unit().padded_elements, "padded_elements");
+    check(unit().frozen_elements, "frozen_elements");
+    require(unit().frozen_elements <= unit().padded_elements,
+            "has more frozen elements than elements", "count them among padded_elements");
+    require(0 <= unit().decayed_elements && unit().decayed_elements <= unit().trained_elements(),
+            "has more decayed elements than elements that train", "give those at its start");
+  }
+
+  void check_steps() const {
+    for (const auto* pass : {&unit().forward, &unit().recompute, &unit().backward}) {
+      for (const UnitStep& step : *pass) check_step(step, pass == &unit().backward);
+    }
+    require(!unit().forward.empty(), "has no forward", "describe one step, though it be empty");
+    const bool writes_gradient = UnitModel::writes(unit().backward, Role::kGradient);
+    require(!writes_gradient || unit().trained_elements() > 0,
+            "writes a gradient, and no element of it trains",
+            "leave Role::kGradient out of its backward");
+    require(
+        unit().trained_elements() == 0 || unit().kind == UnitKind::kEmbedding || writes_gradient,
+        "trains, and its backward does not write Role::kGradient",
+        "add it to what the backward writes, or count its elements as frozen");
+  }
+
+  void check_step(const UnitStep& step, bool is_backward) const {
+    require(step.kind == UnitStep::Kind::kCompute || model_.tensor.ranks > 1,
+            "has an exchange between tensor-parallel ranks, and there are none",
+            "leave the exchange out");
+    for (const auto* list : {&step.reads, &step.writes}) {
+      for (const UnitAccess& access : *list) check_access(access, is_backward);
+    }
+  }
+
+  // Sizes that a role needs.
+  void check_access(const UnitAccess& access, bool is_backward) const {
+    switch (access.role) {
+      case Role::kTokens:
+        return require(model_.tokens_bytes > 0, "reads the step's input, which has no bytes",
+                       "set ComputeModel::tokens_bytes");
+      case Role::kHidden:
+      case Role::kHiddenOut:
+      case Role::kHiddenGradient:
+      case Role::kHiddenGradientOut:
+        return require(model_.hidden_bytes > 0, "touches hidden states, which have no bytes",
+                       "set ComputeModel::hidden_bytes to the largest output of a unit");
+      case Role::kSaved:
+        return require(unit().saved_bytes > 0, "touches saved activations, which have no bytes",
+                       "set UnitModel::saved_bytes");
+      case Role::kBetween:
+        return require(0 <= access.number && access.number < std::ssize(unit().between),
+                       fmt::format("touches buffer {} between its steps, of {}", access.number,
+                                   unit().between.size()),
+                       "describe it in UnitModel::between");
+      case Role::kGradient:
+        return require(is_backward, "writes its gradient in a forward",
+                       "describe that in its backward");
+      case Role::kTiedParameters:
+      case Role::kTiedGradient:
+        return require(model_.tied, "touches tied parameters, and the model is not tied",
+                       "set ComputeModel::tied");
+      case Role::kLosses:
+      case Role::kLossScale:
+        return;
+      default:
+        require(false, "names a role that is not for the steps of a unit",
+                "parameters, constants and workspace every step has");
+    }
+  }
+
+  void check_whole() const {
+    const bool has_ends = model_.units.front().kind == UnitKind::kEmbedding &&
+                          model_.units.back().kind == UnitKind::kHead;
+    if (model_.tied && !has_ends) {
+      throw UsageError("tied parameters are those of an embedding that a head uses too",
+                       "describe the first unit and the last as these, or do not tie");
+    }
+    const int stages = options_.ranks.shape.pipeline;
+    if (stages > 1 && !options_.schedule.empty()) {
+      throw UsageError("a schedule from outside is for a whole model, not for pipeline stages",
+                       "train without pipeline stages, or without a schedule");
+    }
+    if (stages > 1 && !has_ends) {
+      throw UsageError("pipeline stages need an embedding as the first unit and a head as the last",
+                       "describe these, or train without pipeline stages");
+    }
+    if (options_.placement.micro_batches < 1) {
+      throw UsageError(fmt::format("a step of {} micro-batches", options_.placement.micro_batches),
+                       "set PlacementRequest::micro_batches to 1 or more");
+    }
+  }
+
+  const ComputeModel& model_;
+  const TierRuntimeOptions& options_;
+  mutable std::size_t number_ = 0;
+};
+
+}  // namespace
+
+void check_units(const ComputeModel& units, const TierRuntimeOptions& options) {
+  UnitCheck(units, options).run();
+}
+
+void check_order(const StepModel& model, std::int32_t micro_batches) {
+  if (!model.tasks.empty()) return check_tasks(model, micro_batches);
+  StepModel ordered = model;
+  const bool has_head = model.is_head(model.head());
+  for (std::int32_t u = 0; u <= model.head(); ++u) {
+    ordered.tasks.push_back({UnitPass::kForward, u, 0});
+  }
+  const std::int32_t last = has_head ? model.head() - 1 : model.head();
+  const std::int32_t first = std::max(model.lowest_trained(), model.is_embedding(0) ? 1 : 0);
+  for (std::int32_t u = last; u >= first; --u) {
+    if (model.units[u].backward.empty()) continue;  // frozen, and nothing passes through it
+    ordered.tasks.push_back({UnitPass::kBackward, u, 0});
+  }
+  check_tasks(ordered, 1);
+}
+
+}  // namespace terrace

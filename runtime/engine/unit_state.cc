@@ -1,0 +1,296 @@
+#include "runtime/engine/unit_state.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "base/half.h"
+#include "optim/moment_code.h"
+
+namespace terrace {
+namespace {
+
+// Sources are asked for so many elements at a time.
+constexpr std::int64_t kGrain = 16 * 1024;
+
+// How many split masters are read at a time: some blocks of each half, as a home on NVMe gives no
+// less than a block.
+constexpr std::size_t kSplitPiece = std::size_t{1} << 20;
+
+std::vector<FieldPart> parts_of(const StateLayout& layout) {
+  std::vector<FieldPart> parts = {{StateField::kMaster, layout.master}};
+  for (std::size_t slot = 0; slot < kMostSlots; ++slot) {
+    parts.push_back({field_of_slot(slot), layout.slots.at(slot)});
+    parts.push_back({field_of_slot(slot), layout.exponents.at(slot), true});
+  }
+  return parts;
+}
+
+// Whether a state of this class goes from step to step: others are made anew in each.
+bool lasts(const StateClassInfo& info) {
+  return info.use == StateUse::kEveryPass || info.use == StateUse::kUpdate;
+}
+
+// Narrow forms of exact values. What came out of the same form goes back in unchanged.
+
+void narrow_master(std::span<const float> exact, DType dtype, std::byte* out) {
+  TERRACE_CHECK(dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kI16);
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    if (dtype == DType::kF16) {
+      reinterpret_cast<Fp16*>(out)[i] = to_parameter<Fp16>(exact[i]);
+      continue;
+    }
+    const SplitFloat parts = split(exact[i]);
+    if (dtype == DType::kBF16) {
+      reinterpret_cast<Bf16*>(out)[i] = parts.high;
+    } else {
+      reinterpret_cast<std::int16_t*>(out)[i] = parts.remainder;
+    }
+  }
+}
+
+std::uint8_t exponent_of(std::span<const float> block) {
+  std::uint32_t largest = 0;
+  for (const float value : block) {
+    largest = std::max(largest, std::bit_cast<std::uint32_t>(value) & 0x7fffffffU);
+  }
+  return block_exponent(largest);
+}
+
+std::uint8_t encode_number(bool has_sign, float value, std::uint8_t exponent) {
+  return has_sign ? encode_moment1(value, exponent, kHalfOfDropped)
+                  : encode_moment2(value, exponent, kHalfOfDropped);
+}
+
+// Whole blocks.
+void encode_slot(bool has_sign, std::span<const float> exact, bool exponents, std::byte* out) {
+  auto* const bytes = reinterpret_cast<std::uint8_t*>(out);
+  constexpr auto kBlock = static_cast<std::size_t>(kMomentBlock);
+  for (std::size_t at = 0; at < exact.size(); at += kBlock) {
+    const std::uint8_t exponent = exponent_of(exact.subspan(at, kBlock));
+    if (exponents) {
+      bytes[at / kBlock] = exponent;
+      continue;
+    }
+    for (std::size_t i = at; i < at + kBlock; ++i) {
+      bytes[i] = encode_number(has_sign, exact[i], exponent);
+    }
+  }
+}
+
+void narrow_slot(std::span<const float> exact, std::byte* out) {
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    reinterpret_cast<Bf16*>(out)[i] = to_bf16_nearest_even(exact[i]);
+  }
+}
+
+}  // namespace
+
+void UnitState::fill(ElementSource source, WorkerArena& workers, FillProgress progress) {
+  parameters_hash_.emplace();
+  const auto units = static_cast<std::int32_t>(model_.unit_count());
+  std::int64_t total = 0;
+  for (std::int32_t unit = 0; unit < units; ++unit) total += model_.chunks(unit);
+  std::int64_t done = 0;
+  for (std::int32_t unit = 0; unit < units; ++unit) {
+    for (std::int64_t chunk = 0; chunk < model_.chunks(unit); ++chunk) {
+      for (const StateClassInfo& info : kStateClasses) {
+        if (!lasts(info) || !model_.has_home(info.state, unit)) continue;
+        if (chunk >= model_.home_chunks(info.state, unit)) continue;
+        fill_home(info.state, source, unit, chunk, workers);
+      }
+      progress(++done, total);
+    }
+  }
+}
+
+std::vector<FieldPart> UnitState::home_parts(StateClass state, std::int64_t elements) const {
+  if (state == StateClass::kOptimizer) return parts_of(model_.state_format.layout(elements));
+  TERRACE_CHECK(state == StateClass::kParameters);
+  return {{StateField::kMaster, {model_.compute_type, 0, model_.state_bytes(state, elements)}}};
+}
+
+void UnitState::fill_home(StateClass state, ElementSource source, std::int32_t unit,
+                          std::int64_t chunk, WorkerArena& workers) {
+  const ChunkPart here = model_.home_part(state, unit, chunk);
+  const std::vector<FieldPart> parts = home_parts(state, here.count);
+  const std::int64_t home = model_.chunk_begin(unit, chunk) + here.begin;
+  const bool is_hashed = state == StateClass::kParameters && has_copies();
+  homes_.write(state, unit, chunk, [&](std::size_t first, std::span<std::byte> piece) {
+    std::ranges::fill(piece, std::byte{0});               // what lies behind the last part
+    for (const auto& [field, part, exponents] : parts) {  // a piece may reach over several
+      const std::size_t begin = std::max(first, part.begin);
+      const std::size_t end = std::min(first + piece.size(), part.end());
+      if (begin >= end) continue;
+      const auto values = static_cast<std::int64_t>((begin - part.begin) / size_of(part.dtype));
+      const std::int64_t at = exponents ? values * kMomentBlock : values;
+      fill_piece(source, unit, {field, part.dtype, exponents},
+                 {home + at, piece.subspan(begin - first, end - begin)}, workers);
+    }
+    if (is_hashed) parameters_hash_->add(piece);
+  });
+}
+
+void UnitState::fill_piece(ElementSource source, std::int32_t unit, Target target,
+                           const Piece& piece, WorkerArena& workers) {
+  const std::size_t width = size_of(target.dtype);
+  const std::int64_t elements_per_value = target.exponents ? kMomentBlock : 1;
+  const std::int64_t count =
+      static_cast<std::int64_t>(piece.bytes.size() / width) * elements_per_value;
+  workers.parallel_for((count + kGrain - 1) / kGrain, [&](std::int64_t task, int) {
+    const std::int64_t from = task * kGrain;
+    const auto size = static_cast<std::size_t>(std::min(kGrain, count - from));
+    std::byte* const out =
+        piece.bytes.data() + static_cast<std::size_t>(from / elements_per_value) * width;
+    if (target.dtype == DType::kF32) {
+      source(target.field, unit, piece.begin + from, {reinterpret_cast<float*>(out), size});
+      return;
+    }
+    std::vector<float> values(size);  // too large for a small stack
+    const std::span<float> exact = values;
+    source(target.field, unit, piece.begin + from, exact);
+    if (target.field == StateField::kMaster) {
+      narrow_master(exact, target.dtype, out);
+    } else if (target.dtype == DType::kBF16) {
+      narrow_slot(exact, out);
+    } else {
+      encode_slot(rule_.slots[slot_of(target.field).value()].has_sign, exact, target.exponents,
+                  out);
+    }
+  });
+}
+
+void UnitState::read(StateField field, std::int32_t unit, std::int64_t begin,
+                     std::span<float> out) {
+  std::int64_t at = begin;
+  const std::int64_t end = begin + static_cast<std::int64_t>(out.size());
+  while (at < end) {
+    const std::int64_t chunk = model_.chunk_of(unit, at);
+    const std::int64_t chunk_begin = model_.chunk_begin(unit, chunk);
+    const std::int64_t stop = std::min(end, chunk_begin + model_.chunk_size(unit, chunk));
+    read_chunk(
+        field, unit, chunk, at - chunk_begin,
+        out.subspan(static_cast<std::size_t>(at - begin), static_cast<std::size_t>(stop - at)));
+    at = stop;
+  }
+}
+
+std::size_t UnitState::in_home(StateClass state, std::int32_t unit, std::int64_t chunk,
+                                   std::int64_t begin) const {
+  const ChunkPart home = model_.home_part(state, unit, chunk);
+  TERRACE_CHECK_LE(home.begin, begin);
+  return static_cast<std::size_t>(begin - home.begin);
+}
+
+StateLayout UnitState::state_layout(std::int32_t unit, std::int64_t chunk) const {
+  return model_.state_format.layout(model_.home_part(StateClass::kOptimizer, unit, chunk).count);
+}
+
+void UnitState::read_chunk(StateField field, std::int32_t unit, std::int64_t chunk,
+                           std::int64_t begin, std::span<float> out) {
+  if (chunk >= model_.trained_chunks(unit)) return read_frozen(field, unit, chunk, begin, out);
+  const StateFormat& format = model_.state_format;
+  const std::optional<std::size_t> slot = slot_of(field);
+  if (field == StateField::kMaster && format.master == MasterForm::kSplit) {
+    return read_split_masters(unit, chunk, begin, out);
+  }
+  if (slot && format.slot_form == SlotForm::kBf16) {
+    return read_half_slot(*slot, unit, chunk, begin, out);
+  }
+  if (slot && format.slot_form == SlotForm::kInt8) {
+    return read_coded_slot(*slot, unit, chunk, begin, out);
+  }
+  const FieldHome home = home_of(field, unit, chunk);
+  const std::size_t at = in_home(home.state, unit, chunk, begin) * sizeof(float);
+  homes_.read(home.state, unit, chunk, home.begin + at, std::as_writable_bytes(out));
+}
+
+UnitState::FieldHome UnitState::home_of(StateField field, std::int32_t unit,
+                                                std::int64_t chunk) const {
+  const bool is_parameter =
+      field == StateField::kMaster && model_.state_format.master == MasterForm::kParameter;
+  for (const StateClassInfo& info : kStateClasses) {
+    if (!lasts(info) || is_parameter != (info.state == StateClass::kParameters)) continue;
+    const std::int64_t elements = model_.home_part(info.state, unit, chunk).count;
+    for (const auto& [found, part, exponents] : home_parts(info.state, elements)) {
+      if (found != field || exponents) continue;
+      TERRACE_CHECK(part.dtype == DType::kF32);
+      return {info.state, part.begin};
+    }
+  }
+  TERRACE_CHECK(false);
+  return {};
+}
+
+// Frozen parameters are kept in the type that computes, and in no other.
+void UnitState::read_frozen(StateField field, std::int32_t unit, std::int64_t chunk,
+                            std::int64_t begin, std::span<float> out) {
+  if (field != StateField::kMaster) {
+    std::ranges::fill(out, 0.0F);
+    return;
+  }
+  const std::size_t width = model_.parameter_bytes();
+  const std::size_t first = in_home(StateClass::kParameters, unit, chunk, begin) * width;
+  if (model_.compute_type == DType::kF32) {
+    return homes_.read(StateClass::kParameters, unit, chunk, first, std::as_writable_bytes(out));
+  }
+  std::vector<std::uint16_t> narrow(out.size());
+  homes_.read(StateClass::kParameters, unit, chunk, first,
+              std::as_writable_bytes(std::span(narrow)));
+  const bool is_half = model_.compute_type == DType::kF16;
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    out[i] = is_half ? to_float(Fp16{narrow[i]}) : to_float(Bf16{narrow[i]});
+  }
+}
+
+void UnitState::read_half_slot(std::size_t slot, std::int32_t unit, std::int64_t chunk,
+                               std::int64_t begin, std::span<float> out) {
+  const StatePart part = state_layout(unit, chunk).slots.at(slot);
+  std::vector<Bf16> halves(out.size());
+  homes_.read(StateClass::kOptimizer, unit, chunk,
+              part.begin + in_home(StateClass::kOptimizer, unit, chunk, begin) * sizeof(Bf16),
+              std::as_writable_bytes(std::span(halves)));
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] = to_float(halves[i]);
+}
+
+void UnitState::read_coded_slot(std::size_t slot, std::int32_t unit, std::int64_t chunk,
+                                std::int64_t begin, std::span<float> out) {
+  const StateLayout layout = state_layout(unit, chunk);
+  const bool has_sign = rule_.slots[slot].has_sign;
+  const std::size_t at = in_home(StateClass::kOptimizer, unit, chunk, begin);
+  constexpr auto kBlock = static_cast<std::size_t>(kMomentBlock);
+  std::vector<std::uint8_t> codes(out.size());
+  std::vector<std::uint8_t> exponents((at + out.size() - 1) / kBlock - at / kBlock + 1);
+  homes_.read(StateClass::kOptimizer, unit, chunk, layout.slots.at(slot).begin + at,
+              std::as_writable_bytes(std::span(codes)));
+  homes_.read(StateClass::kOptimizer, unit, chunk, layout.exponents.at(slot).begin + at / kBlock,
+              std::as_writable_bytes(std::span(exponents)));
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    const std::uint8_t exponent = exponents[(at + i) / kBlock - at / kBlock];
+    out[i] = has_sign ? decode_moment1(codes[i], exponent) : decode_moment2(codes[i], exponent);
+  }
+}
+
+void UnitState::read_split_masters(std::int32_t unit, std::int64_t chunk, std::int64_t begin,
+                                   std::span<float> out) {
+  const std::size_t remainders = state_layout(unit, chunk).master.begin;
+  const std::size_t first_high = in_home(StateClass::kParameters, unit, chunk, begin);
+  const std::size_t first_low = in_home(StateClass::kOptimizer, unit, chunk, begin);
+  std::vector<Bf16> high(std::min(out.size(), kSplitPiece));
+  std::vector<std::int16_t> low(high.size());
+  for (std::size_t at = 0; at < out.size(); at += high.size()) {
+    const std::size_t count = std::min(high.size(), out.size() - at);
+    homes_.read(StateClass::kParameters, unit, chunk, (first_high + at) * sizeof(Bf16),
+                std::as_writable_bytes(std::span(high).first(count)));
+    homes_.read(StateClass::kOptimizer, unit, chunk,
+                remainders + (first_low + at) * sizeof(std::int16_t),
+                std::as_writable_bytes(std::span(low).first(count)));
+    for (std::size_t i = 0; i < count; ++i) out[at + i] = join({high[i], low[i]});
+  }
+}
+
+}  // namespace terrace

@@ -1,0 +1,335 @@
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "parallel/thread_communicator.h"
+#include "tests/runtime/engine/tier_fixture.h"
+
+// A trainer with its own units and compute, over a TierRuntime.
+namespace terrace {
+namespace {
+
+// Compares with the plain loop: losses, parameters and what the optimizer keeps, bit by bit.
+void expect_plain(const ComputeModel& model, const TierRuntimeOptions& options,
+                  const std::vector<StepTask>& tasks) {
+  const ToyRun run = run_toy(model, options);
+  PlainTraining plain(model, tasks, options.optimizer);
+  for (std::int64_t step = 1; step <= kToySteps; ++step) {
+    const std::vector<ToyInput> inputs = toy_inputs(step, options.placement.micro_batches);
+    EXPECT_EQ(run.losses.at(static_cast<std::size_t>(step - 1)),
+              plain.step(step, inputs, toy_learning_rate(step)))
+        << "step " << step;
+  }
+  for (std::size_t u = 0; u < model.units.size(); ++u) {
+    EXPECT_EQ(run.state.at(3 * u), plain.parameters(u)) << "unit " << u;
+    if (model.units[u].trained_elements() == 0) continue;
+    EXPECT_EQ(run.state.at(3 * u + 1), plain.slot(u, 0)) << "unit " << u;
+    EXPECT_EQ(run.state.at(3 * u + 2), plain.slot(u, 1)) << "unit " << u;
+  }
+}
+
+struct Shape {
+  const char* name;
+  ToyShape shape;
+};
+
+class TierRuntimeShapes : public testing::TestWithParam<Shape> {};
+
+TEST_P(TierRuntimeShapes, TrainAsAPlainLoopDoes) {
+  const ComputeModel model = toy_model(GetParam().shape);
+  for (const std::int32_t micro_batches : {1, 3}) {
+    const TierRuntimeOptions options = toy_options(micro_batches);
+    expect_plain(model, options, usual_tasks(model, micro_batches));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, TierRuntimeShapes,
+                         testing::Values(Shape{"head", {}}, Shape{"no_head", {.has_head = false}},
+                                         Shape{"two_units", {.blocks = 0}},
+                                         Shape{"two_blocks", {.blocks = 0, .has_head = false}},
+                                         Shape{"frozen", {.frozen_block = 1}},
+                                         Shape{"frozen_without_head",
+                                               {.has_head = false, .frozen_block = 0}}),
+                         [](const auto& instance) { return instance.param.name; });
+
+TEST(TierRuntime, LearnsWhatItIsTaught) {
+  const ComputeModel model = toy_model({});
+  const TierRuntimeOptions options = toy_options();
+  const TierPlan plan = plan_tiers(model, options);
+  ToyTrainer trainer(model);
+  SilentLog log;
+  TierRuntime runtime(options, plan, trainer, log);
+  fill_toy(runtime, model);
+  const std::vector<ToyInput> inputs = toy_inputs(1, 2);
+  double first = 0;
+  double last = 0;
+  for (std::int64_t step = 1; step <= 20; ++step) {
+    runtime.begin_step(toy_step(step, inputs));
+    last = runtime.finish_step().result.loss;
+    if (step == 1) first = last;
+  }
+  EXPECT_LT(last, 0.1 * first);
+  runtime.drain();
+  const double sum = runtime.evaluate(std::as_bytes(std::span(inputs)));
+  runtime.begin_step(toy_step(21, inputs));
+  EXPECT_EQ(sum / static_cast<double>(PlainTraining::terms(inputs)),
+            runtime.finish_step().result.loss);
+}
+
+struct Way {
+  const char* name;
+  std::function<void(TierRuntimeOptions&)> set;
+};
+
+class TierRuntimeWays : public testing::TestWithParam<Way> {
+ protected:
+  const TemporaryDirectory directory_;
+};
+
+// With clipping, which makes updates wait for the norm, and without.
+TEST_P(TierRuntimeWays, HaveTheBitsOfTrainingInMemory) {
+  for (const bool has_head : {true, false}) {
+    const ComputeModel model = toy_model({.has_head = has_head});
+    for (const double max_grad_norm : {0.0, 0.05}) {
+      TierRuntimeOptions options = toy_options();
+      options.optimizer.max_grad_norm = max_grad_norm;
+      const ToyRun in_memory = run_toy(model, options);
+      if (max_grad_norm > 0) {
+        EXPECT_GT(in_memory.norms.front(), max_grad_norm);
+      }
+      options.nvme.directories = {{directory_.path(), std::nullopt}};
+      GetParam().set(options);
+      EXPECT_EQ(run_toy(model, options), in_memory) << has_head << " " << max_grad_norm;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, TierRuntimeWays,
+    testing::Values(
+        Way{"nvme", [](TierRuntimeOptions& o) { put_all(o, true, Tier::kNvme); }},
+        Way{"device", [](TierRuntimeOptions& o) { put_all(o, false, Tier::kDevice); }},
+        Way{"host_of_device", [](TierRuntimeOptions& o) { put_all(o, false, Tier::kHost); }},
+        Way{"nvme_of_device", [](TierRuntimeOptions& o) { put_all(o, false, Tier::kNvme); }},
+        Way{"recomputed",
+            [](TierRuntimeOptions& o) {
+              put_all(o, true, Tier::kNvme);
+              o.placement.recompute = true;
+            }},
+        Way{"layer_major",
+            [](TierRuntimeOptions& o) {
+              put_all(o, true, Tier::kNvme);
+              o.placement.order = MicroBatchOrder::kLayerMajor;
+            }},
+        Way{"streamed_updates",
+            [](TierRuntimeOptions& o) {
+              put_all(o, false, Tier::kHost);
+              o.placement.streamed_updates = 1;
+            }},
+        Way{"small_budget",
+            [](TierRuntimeOptions& o) {
+              o.placement.has_nvme = true;
+              o.budgets[static_cast<std::size_t>(Tier::kHost)] = 400 * kKiB;
+            }},
+        Way{"no_lookahead",
+            [](TierRuntimeOptions& o) {
+              put_all(o, false, Tier::kNvme);
+              o.placement.lookahead = 0;
+            }}),
+    [](const auto& instance) { return instance.param.name; });
+
+TEST(TierRuntime, ResumesWithTheSameBits) {
+  const TemporaryDirectory directory;
+  const ComputeModel model = toy_model({});
+  TierRuntimeOptions options = toy_options();
+  options.nvme.directories = {{directory.path(), std::nullopt}};
+  put_all(options, true, Tier::kNvme);
+  const ToyRun whole = run_toy(model, options);
+
+  ToyRun run;
+  const TierPlan plan = plan_tiers(model, options);
+  ToyTrainer trainer(model);
+  SilentLog log;
+  {
+    TierRuntime runtime(options, plan, trainer, log);
+    fill_toy(runtime, model);
+    train_toy(runtime, options, 1, 2, run);
+    run.state = read_toy(runtime, model);
+  }
+  TierRuntime runtime(options, plan, trainer, log);
+  runtime.fill_state(
+      [&](StateField field, std::int32_t unit, std::int64_t begin, std::span<float> out) {
+        const auto& values =
+            run.state.at(3 * static_cast<std::size_t>(unit) + static_cast<std::size_t>(field));
+        std::copy_n(values.begin() + begin, out.size(), out.begin());
+      });
+  train_toy(runtime, options, 3, kToySteps, run);
+  run.state = read_toy(runtime, model);
+  EXPECT_EQ(run, whole);
+}
+
+// A trainer that keeps its activations: units that touch parameters and gradients alone.
+class OwnActivations final : public StepCompute {
+ public:
+  explicit OwnActivations(const ComputeModel& model) : model_(model) {}
+  void run(const KernelContext& /*context*/, const ComputeTask& task,
+           const UnitMemory& memory) override {
+    if (task.pass == UnitPass::kForward) return;
+    const auto* parameters = reinterpret_cast<const float*>(memory.of(Role::kParameters));
+    auto* gradient = reinterpret_cast<float*>(memory.of(Role::kGradient));
+    EXPECT_EQ(memory.of(Role::kTokens), nullptr);
+    const bool adds = memory.gradient_mode == GradientMode::kAccumulate;
+    for (std::int64_t i = 0; i < model_.units[task.unit].padded_elements; ++i) {
+      const float value = 0.5F * parameters[i] + 0.25F * static_cast<float>(task.micro_batch);
+      gradient[i] = adds ? gradient[i] + value : value;
+    }
+  }
+
+ private:
+  const ComputeModel& model_;
+};
+
+TEST(TierRuntime, UnitsNeedNoBoundariesAndNoInput) {
+  const TemporaryDirectory directory;
+  ComputeModel model;
+  model.compute_type = DType::kF32;
+  for (int u = 0; u < 3; ++u) {
+    UnitModel unit;
+    unit.padded_elements = padded_elements(5000);
+    unit.forward = {{}};
+    unit.backward = {{.writes = {{Role::kGradient}}}};
+    model.units.push_back(unit);
+  }
+  const auto train = [&](const TierRuntimeOptions& options) {
+    OwnActivations compute(model);
+    const TierPlan plan = plan_tiers(model, options);
+    SilentLog log;
+    TierRuntime runtime(options, plan, compute, log);
+    fill_toy(runtime, model);
+    ToyRun run;
+    for (std::int64_t step = 1; step <= 3; ++step) {
+      runtime.begin_step({.step = step, .learning_rate = 1e-3});
+      const StepResult result = runtime.finish_step().result;
+      run.norms.push_back(result.gradient_norm);
+      EXPECT_EQ(result.loss, 0);
+    }
+    runtime.drain();
+    run.state = read_toy(runtime, model);
+    return run;
+  };
+  TierRuntimeOptions options = toy_options();
+  const ToyRun in_memory = train(options);
+  options.nvme.directories = {{directory.path(), std::nullopt}};
+  for (const bool unified : {true, false}) {
+    put_all(options, unified, Tier::kNvme);
+    EXPECT_EQ(train(options), in_memory);
+  }
+}
+
+// --- schedules from outside ---------------------------------------------------------------------
+
+void expect_plain_everywhere(const ComputeModel& model, TierRuntimeOptions options) {
+  const TemporaryDirectory directory;
+  options.nvme.directories = {{directory.path(), std::nullopt}};
+  expect_plain(model, options, options.schedule);
+  for (const bool unified : {true, false}) {
+    put_all(options, unified, Tier::kNvme);
+    expect_plain(model, options, options.schedule);
+    options.placement.recompute = true;
+    expect_plain(model, options, options.schedule);
+    options.placement.recompute.reset();
+  }
+}
+
+TEST(TierSchedule, TheUsualOneMayBeGiven) {
+  for (const bool has_head : {true, false}) {
+    const ComputeModel model = toy_model({.has_head = has_head});
+    TierRuntimeOptions options = toy_options(2);
+    options.schedule = usual_tasks(model, 2);
+    expect_plain_everywhere(model, options);
+  }
+}
+
+TEST(TierSchedule, LayerMajorWithMicroBatchesBackwards) {
+  const ComputeModel model = toy_model({.has_head = false});
+  TierRuntimeOptions options = toy_options(3);
+  for (std::int32_t u = 0; u < 5; ++u) {
+    for (std::int32_t m = 0; m < 3; ++m) options.schedule.push_back({UnitPass::kForward, u, m});
+  }
+  for (std::int32_t u = 4; u >= 0; --u) {
+    for (std::int32_t m = 2; m >= 0; --m) options.schedule.push_back({UnitPass::kBackward, u, m});
+  }
+  expect_plain_everywhere(model, options);
+}
+
+// Block 1 stands twice in the chain of a micro-batch, and block 2 stands before it too.
+TEST(TierSchedule, AUnitMayBeUsedSeveralTimes) {
+  for (const bool has_head : {true, false}) {
+    const ComputeModel model = toy_model({.blocks = 2, .has_head = has_head});
+    TierRuntimeOptions options = toy_options(2);
+    for (std::int32_t m = 0; m < 2; ++m) {
+      for (const std::int32_t u : {0, 2, 1, 1, 2, 3}) {
+        options.schedule.push_back({UnitPass::kForward, u, m});
+      }
+      for (const std::int32_t u : {3, 2, 1, 1, 2, 0}) {
+        if (u == 3 && has_head) continue;
+        options.schedule.push_back({UnitPass::kBackward, u, m});
+      }
+    }
+    expect_plain_everywhere(model, options);
+  }
+}
+
+// As a pipeline of one rank would: the second forward runs before the first backward.
+TEST(TierSchedule, ForwardsMayRunAhead) {
+  const ComputeModel model = toy_model({.blocks = 1, .has_head = false});
+  TierRuntimeOptions options = toy_options(2);
+  for (std::int32_t m = 0; m < 2; ++m) {
+    for (std::int32_t u = 0; u < 3; ++u) options.schedule.push_back({UnitPass::kForward, u, m});
+  }
+  for (std::int32_t m = 0; m < 2; ++m) {
+    for (std::int32_t u = 2; u >= 0; --u) options.schedule.push_back({UnitPass::kBackward, u, m});
+  }
+  expect_plain_everywhere(model, options);
+}
+
+// --- several ranks ------------------------------------------------------------------------------
+
+std::vector<ToyRun> run_ranks(std::int32_t stage, bool in_memory, const std::string& directory) {
+  constexpr int kRanks = 2;
+  const MeshShape shape{.data = kRanks};
+  const ComputeModel model = toy_model({.ranks = kRanks});
+  auto worlds = make_thread_communicators(kRanks, "world");
+  std::vector<ToyRun> runs(kRanks);
+  std::vector<std::jthread> threads;
+  for (std::size_t r = 0; r < kRanks; ++r) {
+    threads.emplace_back([&, r] {
+      const StepCommunicators communicators(*worlds[r], shape);
+      TierRuntimeOptions options = toy_options();
+      options.optimizer.max_grad_norm = 0.05;
+      options.chunk_elements = 2 * kBlockElements;
+      options.ranks = communicators.ranks();
+      options.zero_stage = stage;
+      options.nvme.directories = {{directory, std::nullopt}};
+      if (!in_memory) put_all(options, true, Tier::kNvme);
+      runs[r] = run_toy(model, options);
+    });
+  }
+  threads.clear();
+  return runs;
+}
+
+TEST(TierRuntimeRanks, EveryStageHasTheSameBits) {
+  const TemporaryDirectory directory;
+  const std::vector<ToyRun> plain = run_ranks(0, true, directory.path());
+  EXPECT_EQ(plain[0], plain[1]);
+  EXPECT_EQ(plain[0].losses.size(), static_cast<std::size_t>(kToySteps));
+  for (const std::int32_t stage : {1, 2, 3}) {
+    for (const bool in_memory : {true, false}) {
+      EXPECT_EQ(run_ranks(stage, in_memory, directory.path()), plain) << stage << in_memory;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace terrace
