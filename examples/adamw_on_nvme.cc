@@ -1,79 +1,67 @@
-// An optimizer whose state lives on a drive: chunk by chunk it is read, updated and written back,
-// and the next chunk is read meanwhile. The same updates of state in memory have to give the same
+// An optimizer whose state lives on a drive, under a trainer that keeps its activations to itself:
+// its units touch parameters and gradients alone. Parameters, gradients and what AdamW keeps of
+// them move chunk by chunk, beside the compute. The same updates in memory have to give the same
 // bits.
 //
 //   adamw_on_nvme DIRECTORY    any directory of the drive; what is written goes when the program
 //   ends
 
 #include <cstdio>
-#include <future>
-#include <vector>
 
-#include "memory/host/host_memory.h"
-#include "memory/host/worker_arena.h"
-#include "offload/nvme_store.h"
-#include "optim/update_rules.h"
+#include "runtime/engine/tier_runtime.h"
 
 using namespace terrace;
-constexpr std::size_t kChunks = 4;
-constexpr std::size_t kElements = 1 << 20;  // of a chunk
-constexpr std::size_t kSteps = 3;
+constexpr std::int32_t kUnits = 4;
+constexpr std::int64_t kElements = 1 << 20;  // of a unit
+constexpr std::int64_t kSteps = 3;
 
-const UpdateRule& kRule = *find_update_rule("adamw");
-const StateFormat kFormat = {MasterForm::kParameter, SlotForm::kFp32, kRule.slots.size()};
-const std::size_t kStateBytes = kFormat.bytes(kElements);
-// A step of one chunk's parameters, with a made-up gradient.
-void update(std::size_t chunk, std::size_t step, std::span<float> parameters, std::byte* state) {
-  static WorkerArena workers(2);
-  std::vector<float> gradient(kElements);
-  for (std::size_t i = 0; i < kElements; ++i) gradient[i] = 1e-3F * float((i + chunk + step) % 7);
-  StepScalars scalars = {.learning_rate = 1e-3F, .step = std::uint32_t(step)};
-  ParameterUpdate update = {.options = standard_options(kRule), .scalars = &scalars};
-  scalars.of_rule = kRule.step_scalars(update.options, scalars.step);
-  update.gradient = view(std::span(gradient));
-  update.parameter = view(parameters.subspan(chunk * kElements, kElements));
-  set_state_views(update, kFormat, state, kElements);
-  kRule.cpu({.workers = &workers}, update);
-}
-
-struct Transfer final : IoCompletion {  // a request under way
-  void done(const IoOutcome& outcome) noexcept override { ended.set_value(outcome); }
-  void wait() { ended.get_future().get().throw_if_failed(); }
-  std::promise<IoOutcome> ended;
-};
-using Direction = IoRequest::Direction;
-void train_from_drive(BlockStore& store, std::span<float> parameters, std::span<std::byte> room) {
-  std::vector<ExtentId> extents(kChunks);
-  for (ExtentId& extent : extents) extent = store.create_extent(kStateBytes);
-  store.prepare();
-  std::vector<Transfer> zeros(kChunks), reads(kSteps * kChunks), writes(kSteps * kChunks);
-  const auto start = [&](Direction direction, std::size_t n, Transfer& transfer) {
-    const auto place = room.subspan(n % 2 * kStateBytes, kStateBytes);  // two chunks take turns
-    store.submit({direction, {}, extents[n % kChunks], 0, place, &transfer});
-  };
-  for (std::size_t n = 0; n < kChunks; ++n) start(Direction::kWrite, n, zeros[n]), zeros[n].wait();
-  start(Direction::kRead, 0, reads[0]);
-  for (std::size_t n = 0; n < kSteps * kChunks; ++n) {
-    reads[n].wait();
-    if (n > 0) writes[n - 1].wait();  // of the place that is read to next
-    if (n + 1 < kSteps * kChunks) start(Direction::kRead, n + 1, reads[n + 1]);
-    update(n % kChunks, n / kChunks + 1, parameters, &room[n % 2 * kStateBytes]);
-    start(Direction::kWrite, n, writes[n]);
+// Its backward comes with a made-up gradient. A real trainer's would be what it has computed.
+struct Trainer final : StepCompute {
+  void run(const KernelContext&, const ComputeTask& task, const UnitMemory& memory) override {
+    auto* gradient = reinterpret_cast<float*>(memory.of(Role::kGradient));
+    if (task.pass == UnitPass::kForward) return ++steps, void();
+    for (std::int64_t i = 0; i < kElements; ++i) {
+      gradient[i] = 1e-3F * float((i + task.unit + steps) % 7);
+    }
   }
-  writes.back().wait();
+  std::int64_t steps = 0;
+};
+
+std::vector<float> train(const TierRuntimeOptions& options) {
+  UnitModel unit = {.padded_elements = kElements};
+  unit.forward = {{}};
+  unit.backward = {{.writes = {{Role::kGradient}}}};
+  const ComputeModel units = {.units = {kUnits, unit}, .compute_type = DType::kF32};
+  const TierPlan plan = plan_tiers(units, options);
+  Trainer trainer;
+  SilentLog log;
+  TierRuntime runtime(options, plan, trainer, log);
+  runtime.fill_state([](StateField field, std::int32_t, std::int64_t, std::span<float> out) {
+    for (float& value : out) value = field == StateField::kMaster ? 1.0F : 0.0F;
+  });
+  for (std::int64_t step = 1; step <= kSteps; ++step) {
+    runtime.begin_step({.step = step, .learning_rate = 1e-3});
+    runtime.finish_step();
+  }
+  runtime.drain();
+  std::vector<float> parameters(kUnits * kElements);
+  for (std::int32_t u = 0; u < kUnits; ++u) {
+    runtime.read_state(StateField::kMaster, u, 0,
+                       std::span(parameters).subspan(u * kElements, kElements));
+  }
+  return parameters;
 }
 
 int main(int count, char** arguments) try {
   if (count != 2) return std::fprintf(stderr, "usage: adamw_on_nvme DIRECTORY\n"), 2;
-  std::vector<float> from_drive(kChunks * kElements, 1.0F), in_memory = from_drive;
-  HostMemory state(kChunks * kStateBytes, {}), room(2 * kStateBytes, {});
-  for (std::size_t n = 0; n < kSteps * kChunks; ++n) {
-    update(n % kChunks, n / kChunks + 1, in_memory, &state.bytes()[n % kChunks * kStateBytes]);
-  }
-  SilentLog log;
-  NvmeStoreOptions drive = {.directories = {{arguments[1], {}}}};
-  train_from_drive(*make_nvme_store(drive, log), from_drive, room.bytes());
-  if (from_drive != in_memory) throw CorruptData("from the drive come other bits", "");
+  TierRuntimeOptions options;
+  options.optimizer.rule = find_update_rule("adamw");
+  const std::vector<float> in_memory = train(options);
+  options.nvme.directories = {{arguments[1], {}}};
+  options.placement.has_nvme = true;
+  options.placement.parameters = options.placement.gradients = options.placement.optimizer =
+      Tier::kNvme;
+  if (train(options) != in_memory) throw CorruptData("from the drive come other bits", "");
   std::printf("%zu parameters, the same bits\n", in_memory.size());
 } catch (const std::exception& problem) {
   return std::fprintf(stderr, "adamw_on_nvme: %s\n", problem.what()), 1;

@@ -61,9 +61,12 @@ class Engine {
   // Sets all parameters and optimizer state. Tells after each part how many of all are done.
   void fill_state(
       const StateSource& source, FillProgress progress = [](std::int64_t, std::int64_t) {});
-  // The state in its homes on this rank; complete after fill_state() and after each drain(), and
-  // not to be used at other times.
-  TrainingState& state() { return state_; }
+  // The state in its homes on this rank; complete after fill_state() and after each drain(). Throws
+  // UsageError at other times.
+  TrainingState& state() {
+    tiers_.state();
+    return state_;
+  }
   // What a checkpoint keeps of the loss scale; none where losses are not, and were not, scaled.
   std::optional<LossScaleState> loss_scale() { return tiers_.loss_scale(); }
   // Goes on with what a checkpoint has kept, also where losses are not scaled any more.

@@ -26,7 +26,10 @@ class UnitCheck {
     const bool trains = std::ranges::any_of(
         model_.units, [](const UnitModel& unit) { return unit.trained_elements() > 0; });
     if (!trains) throw UsageError("no unit trains", "describe elements that are not frozen");
-    check_whole();
+    check_ends();
+    check_types();
+    check_ranks();
+    check_placement();
   }
 
  private:
@@ -121,26 +124,77 @@ class UnitCheck {
     }
   }
 
-  void check_whole() const {
+  // Of the whole model.
+  static void demand(bool holds, const std::string& what, const std::string& remedy) {
+    if (!holds) throw UsageError(what, remedy);
+  }
+
+  void check_ends() const {
     const bool has_ends = model_.units.front().kind == UnitKind::kEmbedding &&
                           model_.units.back().kind == UnitKind::kHead;
-    if (model_.tied && !has_ends) {
-      throw UsageError("tied parameters are those of an embedding that a head uses too",
-                       "describe the first unit and the last as these, or do not tie");
+    demand(!model_.tied || has_ends,
+           "tied parameters are those of an embedding that a head uses too",
+           "describe the first unit and the last as these, or do not tie");
+    const bool has_stages = options_.ranks.shape.pipeline > 1;
+    demand(!has_stages || options_.schedule.empty(),
+           "a schedule from outside is for a whole model, not for pipeline stages",
+           "train without pipeline stages, or without a schedule");
+    demand(!has_stages || has_ends,
+           "pipeline stages need an embedding as the first unit and a head as the last",
+           "describe these, or train without pipeline stages");
+  }
+
+  void check_types() const {
+    const DType type = model_.compute_type;
+    demand(type == DType::kF32 || type == DType::kBF16 || type == DType::kF16,
+           fmt::format("ComputeModel::compute_type is {}", terrace::name_of(type)),
+           "set fp32, bf16 or fp16");
+    demand(type != DType::kF16 || options_.backend != nullptr, "fp16 on the CPU device",
+           "set ComputeModel::compute_type to bf16, or give a backend");
+    demand(options_.gradient_type == DType::kF32 || options_.gradient_type == DType::kBF16,
+           fmt::format("gradient_type is {}", terrace::name_of(options_.gradient_type)),
+           "set fp32 or bf16");
+  }
+
+  void check_ranks() const {
+    const MeshShape& shape = options_.ranks.shape;
+    const std::int32_t stage = options_.zero_stage;
+    demand(0 <= stage && stage <= 3, fmt::format("zero_stage is {}", stage), "set 0, 1, 2 or 3");
+    demand(shape.tensor == model_.tensor.ranks,
+           fmt::format("{} tensor-parallel ranks, and units that {} share", shape.tensor,
+                       model_.tensor.ranks),
+           "set ComputeModel::tensor");
+    demand(options_.threads >= 1 && options_.update_threads >= 1,
+           fmt::format("{} threads that compute and {} that update", options_.threads,
+                       options_.update_threads),
+           "set 1 or more of each");
+  }
+
+  void check_placement() const {
+    const PlacementRequest& placement = options_.placement;
+    const bool has_drive = !options_.nvme.directories.empty();
+    bool wants_drive = placement.has_nvme;
+    for (const auto& home :
+         {placement.parameters, placement.gradients, placement.optimizer, placement.activations}) {
+      wants_drive = wants_drive || home == Tier::kNvme;
     }
-    const int stages = options_.ranks.shape.pipeline;
-    if (stages > 1 && !options_.schedule.empty()) {
-      throw UsageError("a schedule from outside is for a whole model, not for pipeline stages",
-                       "train without pipeline stages, or without a schedule");
-    }
-    if (stages > 1 && !has_ends) {
-      throw UsageError("pipeline stages need an embedding as the first unit and a head as the last",
-                       "describe these, or train without pipeline stages");
-    }
-    if (options_.placement.micro_batches < 1) {
-      throw UsageError(fmt::format("a step of {} micro-batches", options_.placement.micro_batches),
-                       "set PlacementRequest::micro_batches to 1 or more");
-    }
+    demand(has_drive || !wants_drive, "the placement has NVMe, and no directory is named",
+           "set nvme.directories, or place nothing there");
+    demand(options_.schedule.empty() || !placement.order.has_value(),
+           "a schedule from outside, and an order of micro-batches",
+           "leave PlacementRequest::order unset: the schedule has its own");
+    demand(options_.schedule.empty() || !placement.reduces_micro_batches,
+           "a schedule from outside, and gradients that are reduced after every micro-batch",
+           "leave PlacementRequest::reduces_micro_batches unset");
+    demand(!placement.reduces_micro_batches || placement.order != MicroBatchOrder::kLayerMajor,
+           "gradients that are reduced after every micro-batch, in layer-major order",
+           "choose one of the two");
+    demand(!placement.unified || !(placement.gpu || placement.streamed_updates),
+           "a GPU or streamed updates where device and host memory are one tier",
+           "set PlacementRequest::unified to false, or leave these unset");
+    demand(placement.micro_batches >= 1,
+           fmt::format("a step of {} micro-batches", placement.micro_batches),
+           "set PlacementRequest::micro_batches to 1 or more");
   }
 
   const ComputeModel& model_;

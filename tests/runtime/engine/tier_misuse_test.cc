@@ -170,7 +170,7 @@ TEST_F(TierCalls, AStepThatIsNoNumberFails) {
   std::vector<ToyInput> inputs = inputs_;
   inputs[1].y[0] = std::numeric_limits<float>::infinity();
   runtime_.begin_step(toy_step(1, inputs));
-  EXPECT_THROW(runtime_.finish_step(), NotFinite);
+  TERRACE_EXPECT_THROW_WITH(runtime_.finish_step(), NotFinite, "lower the learning rate");
 }
 
 // --- descriptions -------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ TEST_P(TierDescriptions, AreRefusedByName) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    All, TierDescriptions,
+    Units, TierDescriptions,
     testing::Values(
         Description{"no_units", [](auto& m, auto&) { m.units.clear(); }, "no unit"},
         Description{"size", [](auto& m, auto&) { m.units[1].padded_elements += 1; },
@@ -248,7 +248,12 @@ INSTANTIATE_TEST_SUITE_P(
                     "the backward of unit 0, micro-batch 0 writes the gradient of its input"},
         Description{"broken_chain",
                     [](auto& m, auto&) { m.units[2].backward[0].writes = {{Role::kGradient}}; },
-                    "the backward of unit 1, micro-batch 0 reads the gradient of its output"},
+                    "the backward of unit 1, micro-batch 0 reads the gradient of its output"}),
+    [](const auto& instance) { return instance.param.name; });
+
+INSTANTIATE_TEST_SUITE_P(
+    Options, TierDescriptions,
+    testing::Values(
         Description{"pipeline", [](auto&, auto& o) { o.ranks.shape.pipeline = 2; },
                     "pipeline stages need an embedding"},
         Description{"pipeline_of_a_schedule",
@@ -257,6 +262,38 @@ INSTANTIATE_TEST_SUITE_P(
                       o.ranks.shape.pipeline = 2;
                     },
                     "not for pipeline stages"},
+        Description{"compute_type", [](auto& m, auto&) { m.compute_type = DType::kI32; },
+                    "compute_type is"},
+        Description{"fp16", [](auto& m, auto&) { m.compute_type = DType::kF16; },
+                    "fp16 on the CPU device"},
+        Description{"gradient_type", [](auto&, auto& o) { o.gradient_type = DType::kF16; },
+                    "gradient_type is"},
+        Description{"zero_stage", [](auto&, auto& o) { o.zero_stage = 4; }, "zero_stage is 4"},
+        Description{"tensor_ranks", [](auto&, auto& o) { o.ranks.shape.tensor = 2; },
+                    "2 tensor-parallel ranks, and units that 1 share"},
+        Description{"threads", [](auto&, auto& o) { o.update_threads = 0; }, "0 that update"},
+        Description{"no_directory", [](auto&, auto& o) { o.placement.optimizer = Tier::kNvme; },
+                    "no directory is named"},
+        Description{"order_of_a_schedule",
+                    [](auto& m, auto& o) {
+                      o.schedule = usual_tasks(m, 2);
+                      o.placement.order = MicroBatchOrder::kLayerMajor;
+                    },
+                    "an order of micro-batches"},
+        Description{"reduced_in_a_schedule",
+                    [](auto& m, auto& o) {
+                      o.schedule = usual_tasks(m, 2);
+                      o.placement.reduces_micro_batches = true;
+                    },
+                    "reduced after every micro-batch"},
+        Description{"reduced_layer_major",
+                    [](auto&, auto& o) {
+                      o.placement.order = MicroBatchOrder::kLayerMajor;
+                      o.placement.reduces_micro_batches = true;
+                    },
+                    "in layer-major order"},
+        Description{"streamed", [](auto&, auto& o) { o.placement.streamed_updates = 1; },
+                    "streamed updates"},
         Description{"no_micro_batches", [](auto&, auto& o) { o.placement.micro_batches = 0; },
                     "0 micro-batches"}),
     [](const auto& instance) { return instance.param.name; });
