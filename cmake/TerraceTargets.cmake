@@ -1,5 +1,17 @@
 # How every library, program and test of the project is compiled.
 
+# What the headers are named from: in a build of the project the checkout, for another project a folder
+# that has the libraries' folders alone, so that it does not see tests/ or docs/ among its own.
+if(PROJECT_IS_TOP_LEVEL)
+  set(terrace_include_dir ${PROJECT_SOURCE_DIR})
+else()
+  set(terrace_include_dir ${PROJECT_BINARY_DIR}/include)
+  file(MAKE_DIRECTORY ${terrace_include_dir})
+  foreach(folder base memory offload kernels optim parallel runtime)
+    file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${folder} ${terrace_include_dir}/${folder} SYMBOLIC)
+  endforeach()
+endif()
+
 # Of the project alone: who links its libraries gets none of these.
 add_library(terrace_flags INTERFACE)
 set(terrace_warnings -Wall -Wextra -Wconversion -Wno-sign-conversion $<$<BOOL:${TERRACE_WERROR}>:-Werror>)
@@ -58,7 +70,10 @@ function(terrace_folder name)
   endforeach()
   add_library(Terrace::${name} ALIAS terrace_${name})
   target_compile_features(terrace_${name} PUBLIC cxx_std_20)
-  target_include_directories(terrace_${name} PUBLIC ${PROJECT_SOURCE_DIR})
+  target_include_directories(
+    terrace_${name}
+    PRIVATE ${PROJECT_SOURCE_DIR}
+    INTERFACE ${terrace_include_dir})
   target_link_libraries(
     terrace_${name}
     PUBLIC ${arg_DEPENDS}

@@ -24,6 +24,16 @@ for example in store adamw_on_nvme two_units; do
   [[ $told == *absent* ]] || { echo "$example does not name the directory: $told" >&2; exit 1; }
 done
 
+# Of the checkout, the libraries' folders are seen, and no others.
+includes=$(grep -o -- '-I *[^ ]*\|-isystem *[^ ]*' <<<"$(grep -F '"command"' "$build/compile_commands.json" |
+  grep -F CMakeFiles/store.dir/)" | sed 's/^-I *//; s/^-isystem *//' | sort -u)
+for folder in $includes; do
+  for other in tests docs bench tools examples cmake; do
+    [[ ! -e $folder/$other ]] || { echo "$folder/$other is seen by who links Terrace" >&2; exit 1; }
+  done
+done
+[[ -n $includes ]] || { echo "no include folder reaches who links Terrace" >&2; exit 1; }
+
 # Terrace's own warnings and arithmetic are not for who links it.
 command=$(grep -F '"command"' "$build/compile_commands.json" | grep -F CMakeFiles/store.dir/)
 for flag in -Wall -Wextra -Werror -Wconversion -ffp-contract -fmacro-prefix-map; do

@@ -129,13 +129,15 @@ class PlainTraining {
   std::vector<double> losses_;
 };
 
-// Micro-batch by micro-batch, units in their order.
+// Micro-batch by micro-batch, units in their order; back as far as something trains.
 inline std::vector<StepTask> usual_tasks(const ComputeModel& model, std::int32_t micro_batches) {
   std::vector<StepTask> tasks;
   const auto units = static_cast<std::int32_t>(model.units.size());
+  std::int32_t lowest = 0;
+  while (model.units[lowest].trained_elements() == 0) ++lowest;
   for (std::int32_t m = 0; m < micro_batches; ++m) {
     for (std::int32_t u = 0; u < units; ++u) tasks.push_back({UnitPass::kForward, u, m});
-    for (std::int32_t u = units - 1; u >= 0; --u) {
+    for (std::int32_t u = units - 1; u >= lowest; --u) {
       const bool is_apart = model.units[u].kind == UnitKind::kBlock;
       if (is_apart) tasks.push_back({UnitPass::kBackward, u, m});
     }

@@ -43,14 +43,14 @@ TEST_P(TierRuntimeShapes, TrainAsAPlainLoopDoes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, TierRuntimeShapes,
-                         testing::Values(Shape{"head", {}}, Shape{"no_head", {.has_head = false}},
-                                         Shape{"two_units", {.blocks = 0}},
-                                         Shape{"two_blocks", {.blocks = 0, .has_head = false}},
-                                         Shape{"frozen", {.frozen_block = 1}},
-                                         Shape{"frozen_without_head",
-                                               {.has_head = false, .frozen_block = 0}}),
-                         [](const auto& instance) { return instance.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    All, TierRuntimeShapes,
+    testing::Values(Shape{"head", {}}, Shape{"no_head", {.has_head = false}},
+                    Shape{"two_units", {.blocks = 0}},
+                    Shape{"two_blocks", {.blocks = 0, .has_head = false}},
+                    Shape{"frozen", {.frozen_unit = 2}}, Shape{"frozen_first", {.frozen_unit = 0}},
+                    Shape{"frozen_without_head", {.has_head = false, .frozen_unit = 1}}),
+    [](const auto& instance) { return instance.param.name; });
 
 TEST(TierRuntime, LearnsWhatItIsTaught) {
   const ComputeModel model = toy_model({});
@@ -295,7 +295,13 @@ TEST(TierSchedule, ForwardsMayRunAhead) {
 
 // --- several ranks ------------------------------------------------------------------------------
 
-std::vector<ToyRun> run_ranks(std::int32_t stage, bool in_memory, const std::string& directory) {
+struct RankedTraining {
+  std::int32_t stage = 0;
+  bool in_memory = true;
+  bool has_schedule = false;
+};
+
+std::vector<ToyRun> run_ranks(const RankedTraining& training, const std::string& directory) {
   constexpr int kRanks = 2;
   const MeshShape shape{.data = kRanks};
   const ComputeModel model = toy_model({.ranks = kRanks});
@@ -309,9 +315,10 @@ std::vector<ToyRun> run_ranks(std::int32_t stage, bool in_memory, const std::str
       options.optimizer.max_grad_norm = 0.05;
       options.chunk_elements = 2 * kBlockElements;
       options.ranks = communicators.ranks();
-      options.zero_stage = stage;
+      options.zero_stage = training.stage;
+      if (training.has_schedule) options.schedule = usual_tasks(model, 2);
       options.nvme.directories = {{directory, std::nullopt}};
-      if (!in_memory) put_all(options, true, Tier::kNvme);
+      if (!training.in_memory) put_all(options, true, Tier::kNvme);
       runs[r] = run_toy(model, options);
     });
   }
@@ -321,12 +328,15 @@ std::vector<ToyRun> run_ranks(std::int32_t stage, bool in_memory, const std::str
 
 TEST(TierRuntimeRanks, EveryStageHasTheSameBits) {
   const TemporaryDirectory directory;
-  const std::vector<ToyRun> plain = run_ranks(0, true, directory.path());
+  const std::vector<ToyRun> plain = run_ranks({}, directory.path());
   EXPECT_EQ(plain[0], plain[1]);
   EXPECT_EQ(plain[0].losses.size(), static_cast<std::size_t>(kToySteps));
   for (const std::int32_t stage : {1, 2, 3}) {
-    for (const bool in_memory : {true, false}) {
-      EXPECT_EQ(run_ranks(stage, in_memory, directory.path()), plain) << stage << in_memory;
+    for (const bool has_schedule : {true, false}) {
+      for (const bool in_memory : {true, false}) {
+        EXPECT_EQ(run_ranks({stage, in_memory, has_schedule}, directory.path()), plain)
+            << stage << in_memory << has_schedule;
+      }
     }
   }
 }

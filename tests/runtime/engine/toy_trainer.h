@@ -21,7 +21,7 @@ struct ToyShape {
   int blocks = 3;  // between the first unit and the last
   bool has_head = true;
   std::int32_t ranks = 1;  // data-parallel
-  int frozen_block = -1;   // of the blocks, which one does not train
+  int frozen_unit = -1;    // which unit does not train; not the last
 };
 
 // A micro-batch.
@@ -55,12 +55,13 @@ inline ComputeModel toy_model(const ToyShape& shape) {
     block.recompute = {{.reads = {{Role::kHidden}}, .writes = {{Role::kSaved}}}};
     block.backward = {{.reads = {{Role::kHidden}, {Role::kSaved}, {Role::kHiddenGradient}},
                        .writes = {{Role::kHiddenGradientOut}, {Role::kGradient}}}};
-    if (b == shape.frozen_block) {
-      block.frozen_elements = block.padded_elements;
-      block.decayed_elements = 0;
-      block.backward.front().writes.pop_back();
-    }
     model.units.push_back(block);
+  }
+  if (shape.frozen_unit >= 0) {
+    UnitModel& frozen = model.units.at(static_cast<std::size_t>(shape.frozen_unit));
+    frozen.frozen_elements = frozen.padded_elements;
+    frozen.decayed_elements = 0;
+    frozen.backward.front().writes.pop_back();
   }
   UnitModel last = unit(kToyWidth);
   last.forward = {{.reads = {{Role::kHidden}, {Role::kTokens}}, .writes = {{Role::kLosses}}}};
