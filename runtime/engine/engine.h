@@ -44,7 +44,7 @@ void check_stages(const EngineOptions& options, const EnginePlan& plan);
 
 struct StepBatch {
   std::int64_t step = 0;                 // counted from 1
-  std::span<const std::int32_t> tokens;  // per micro-batch: R tokens, then R targets
+  std::span<const std::int32_t> tokens;  // per micro-batch: the lists of RowNumbers
   std::int64_t target_tokens = 0;        // targets that are not negative, of all ranks
   double learning_rate = 0;
 };

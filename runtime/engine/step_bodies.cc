@@ -42,7 +42,7 @@ StepBodies::StepBodies(const Program& program, const ExecutorMemory& memory, Blo
       has_backward_(std::ranges::any_of(
           program.ops, [](const Op& op) { return op.kind == OpKind::kNormFinish; })) {
   hidden_gradients_.reserve(static_cast<std::size_t>(program.micro_batches));
-  embedding_views_.resize(2 * static_cast<std::size_t>(program.micro_batches));
+  embedding_views_.resize(kEmbeddingViews * static_cast<std::size_t>(program.micro_batches));
 }
 
 std::span<std::byte> StepBodies::bytes(const Access& access) const {

@@ -14,17 +14,6 @@ LayerSite site_of(const DecoderPart& part, const UnitLayout& layout, UnitGraph& 
   return {graph, part.config, layout, part.batch, part.compute_type, part.split};
 }
 
-// R token ids, or the R targets behind them.
-TensorId ids(const LayerSite& site, bool targets) {
-  const std::int64_t rows = site.batch.rows();
-  const std::size_t bytes = static_cast<std::size_t>(rows) * sizeof(std::int32_t);
-  return site.graph.add({.name = targets ? "targets" : "tokens",
-                         .dtype = DType::kI32,
-                         .shape = {rows, 1, 1, 1},
-                         .role = Role::kTokens,
-                         .offset = targets ? bytes : 0});
-}
-
 NormWeights norm_weights(const LayerSite& site, ParameterKind weight, ParameterKind bias) {
   const std::int64_t width = site.config.width;
   return {site.weight(weight, width), site.weight(bias, width)};
@@ -34,6 +23,28 @@ NormWeights norm_weights(const LayerSite& site, ParameterKind weight, ParameterK
 TensorId norm_if(const LayerSite& site, TensorId x, ParameterKind weight, ParameterKind bias) {
   if (site.layout.find(weight) == nullptr) return x;
   return norm(site, x, norm_weights(site, weight, bias));
+}
+
+// To this rank's rows of the embedding.
+UnitCall add_positions_call(const LayerSite& site, TensorId hidden, TensorId table) {
+  const std::int64_t sequence = site.batch.positions;
+  const std::int64_t own_rows = site.batch.own_rows();
+  const std::int64_t first_row = site.split.shares_rows ? site.split.rank * own_rows : 0;
+  const TensorId row_positions = site.numbers(RowNumbers::kPositions);
+  if (row_positions != kNoTensor) {
+    UnitTensor& own = site.graph.at(row_positions);
+    own.shape[0] = own_rows;
+    own.offset += static_cast<std::size_t>(first_row) * sizeof(std::int32_t);
+  }
+  UnitCall call;
+  call.reads = {hidden, table};
+  if (row_positions != kNoTensor) call.reads.push_back(row_positions);
+  call.writes = {hidden};
+  call.run = [=](const UnitRun& run) {
+    run.kernels.add_positions(run.context, {run.view(hidden), run.view(table), sequence, first_row,
+                                            run.view(row_positions)});
+  };
+  return call;
 }
 
 // Elements that are no parameters get no gradient: zero, before the others are written.
@@ -203,7 +214,7 @@ HeadTensors head_tensors(const LayerSite& site, const DecoderPart& part, TensorI
   t.hidden = hidden;
   t.weight = site.parameter(owner, kind, config.vocabulary, weight);
   t.dweight = site.parameter(owner, kind, config.vocabulary, gradient);
-  t.targets = ids(site, true);
+  t.targets = site.numbers(RowNumbers::kTargets);
   t.logits = at("logits", DType::kF32, part.batch.rows(), Role::kLogits);
   t.losses = at("loss", DType::kF64, 1, Role::kLosses);
   t.first_token = part.first_token;
@@ -239,15 +250,18 @@ UnitGraph embedding_graph(const DecoderPart& part) {
   const LayerSite site = site_of(part, part.layout.front(), graph);
   const ModelConfig& config = part.config;
   const bool is_part = part.split.ranks > 1;
-  const TensorId tokens = ids(site, false);
+  const TensorId tokens = site.numbers(RowNumbers::kTokens);
   const TensorId rows = site.parameter(site.layout, ParameterKind::kTokenEmbedding,
                                        config.vocabulary, Role::kParameters);
   const TensorId positions = site.parameter(site.layout, ParameterKind::kPositionEmbedding,
                                             config.positions, Role::kParameters);
   const TensorId out = site.boundary(Role::kHiddenOut, "hidden", config.width);
   const TensorId found = part.split.shares_rows ? site.all_rows("partial", config.width) : out;
+  const TensorId row_positions =
+      positions == kNoTensor ? kNoTensor : site.numbers(RowNumbers::kPositions);
   UnitCall lookup;
   lookup.reads = {tokens, rows};
+  if (row_positions != kNoTensor && !is_part) lookup.reads.push_back(row_positions);
   lookup.writes = {found};
   const std::int64_t sequence = part.batch.positions;
   const auto first_token =
@@ -255,25 +269,16 @@ UnitGraph embedding_graph(const DecoderPart& part) {
   const float scale = part.embedding_scale();
   lookup.run = [=](const UnitRun& run) {
     run.kernels.embedding_forward(
-        run.context,
-        {run.view(tokens), run.view(rows), is_part ? TensorView{} : run.view(positions),
-         run.view(found), sequence, first_token, TensorView{}, scale});
+        run.context, {run.view(tokens), run.view(rows),
+                      is_part ? TensorView{} : run.view(positions), run.view(found), sequence,
+                      first_token, is_part ? TensorView{} : run.view(row_positions), scale});
   };
   graph.begin_step("lookup");
   graph.call(std::move(lookup));
   if (is_part) graph.exchange(UnitStep::Kind::kSum, found, out);
   if (is_part && positions != kNoTensor) {
-    const std::int64_t first_row =
-        part.split.shares_rows ? part.split.rank * part.batch.own_rows() : 0;
-    UnitCall add;
-    add.reads = {out, positions};
-    add.writes = {out};
-    add.run = [=](const UnitRun& run) {
-      run.kernels.add_positions(run.context,
-                                {run.view(out), run.view(positions), sequence, first_row});
-    };
     graph.begin_step("positions");
-    graph.call(std::move(add));
+    graph.call(add_positions_call(site, out, positions));
   }
   graph.finish(kNoTensor);
   return graph;

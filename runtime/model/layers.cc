@@ -124,6 +124,9 @@ struct AttentionTensors {
   TensorId attended = kNoTensor;
   TensorId log_sum_exp = kNoTensor;
   TensorId table = kNoTensor;  // of rotary embedding; none: positions are not rotated
+  // Where sequences hold documents.
+  TensorId positions = kNoTensor;
+  TensorId first_keys = kNoTensor;
   AttentionShape shape;
   AttentionRule rule;
   std::int64_t rotary_width = 0;
@@ -137,6 +140,7 @@ void rotate(const UnitRun& run, const AttentionTensors& t, const Columns& querie
     Rope rope;
     rope.heads = heads.of(run);
     rope.table = run.view(t.table);
+    rope.positions = run.view(t.positions);
     rope.sequence = t.shape.queries;
     rope.head_width = t.shape.head_width;
     rope.rotary_width = t.rotary_width;
@@ -145,9 +149,22 @@ void rotate(const UnitRun& run, const AttentionTensors& t, const Columns& querie
   }
 }
 
+AttentionRule rule_of(const UnitRun& run, const AttentionTensors& t) {
+  AttentionRule rule = t.rule;
+  rule.first_keys = run.view(t.first_keys);
+  return rule;
+}
+
+// What attention reads besides activations.
+void add_numbers(const AttentionTensors& t, std::vector<TensorId>& reads) {
+  for (const TensorId tensor : {t.table, t.positions, t.first_keys}) {
+    if (tensor != kNoTensor) reads.push_back(tensor);
+  }
+}
+
 AttentionForward attention_forward_op(const UnitRun& run, const AttentionTensors& t) {
   return {t.shape,
-          t.rule,
+          rule_of(run, t),
           t.q.of(run),
           t.k.of(run),
           t.v.of(run),
@@ -158,7 +175,7 @@ AttentionForward attention_forward_op(const UnitRun& run, const AttentionTensors
 UnitCall attention_forward(const AttentionTensors& t) {
   UnitCall call;
   call.reads = {t.q.matrix, t.v.matrix};
-  if (t.table != kNoTensor) call.reads.push_back(t.table);
+  add_numbers(t, call.reads);
   call.writes = {t.q.matrix, t.attended, t.log_sum_exp};  // rotated in place
   call.run = [t](const UnitRun& run) {
     rotate(run, t, t.q, t.k, false);
@@ -179,11 +196,11 @@ struct AttentionGradients {
 UnitCall attention_backward(const AttentionTensors& t, const AttentionGradients& g) {
   UnitCall call;
   call.reads = {t.q.matrix, t.v.matrix, t.attended, t.log_sum_exp, g.dattended};
-  if (t.table != kNoTensor) call.reads.push_back(t.table);
+  add_numbers(t, call.reads);
   call.writes = {g.dq.matrix, g.dv.matrix};
   const auto op = [=](const UnitRun& run) {
     return AttentionBackward{t.shape,
-                             t.rule,
+                             rule_of(run, t),
                              t.q.of(run),
                              t.k.of(run),
                              t.v.of(run),
@@ -216,7 +233,7 @@ double masked_flops(const LayerSite& site) {
 }
 
 // Products of queries with keys, and of weights with values: a query sees half of the keys, or
-// those in its window.
+// those in its window. That documents see less is not counted: it is known only when they are read.
 double attention_flops(const LayerSite& site, const LayerOptions& layer) {
   const auto sequence = static_cast<double>(site.batch.positions);
   const auto window = static_cast<double>(layer.window);
@@ -248,7 +265,9 @@ AttentionTensors attention_tensors(const LayerSite& site, TensorId qkv, TensorId
                               .shape = {batch.positions, t.rotary_width, 1, 1},
                               .role = Role::kConstants,
                               .offset = static_cast<std::size_t>(before) * sizeof(float)});
+    t.positions = site.numbers(RowNumbers::kPositions);
   }
+  t.first_keys = site.numbers(RowNumbers::kFirstKeys);
   t.shape = {batch.sequences, batch.positions,        batch.positions,
              config.heads,    config.key_value_heads, config.head_width};
   t.rule.scale = config.score_scale != 0 ? config.score_scale
@@ -327,6 +346,19 @@ TensorId LayerSite::per_row(std::string_view name, std::int64_t rows, std::int64
 TensorId LayerSite::boundary(Role role, std::string_view name, std::int64_t columns) const {
   return graph.add(
       {.name = name, .dtype = type, .shape = {batch.own_rows(), columns, 1, 1}, .role = role});
+}
+
+TensorId LayerSite::numbers(RowNumbers list) const {
+  const auto index = static_cast<std::int64_t>(list);
+  if (index >= batch.lists()) return kNoTensor;
+  constexpr auto kNames =
+      std::to_array<std::string_view>({"tokens", "targets", "positions", "first keys"});
+  const std::int64_t before = index * batch.rows();
+  return graph.add({.name = kNames.at(static_cast<std::size_t>(index)),
+                    .dtype = DType::kI32,
+                    .shape = {batch.rows(), 1, 1, 1},
+                    .role = Role::kTokens,
+                    .offset = static_cast<std::size_t>(before) * sizeof(std::int32_t)});
 }
 
 TensorId LayerSite::parameter(const UnitLayout& unit, ParameterKind kind, std::int64_t rows,

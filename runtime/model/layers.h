@@ -47,6 +47,8 @@ struct LayerSite {
   TensorId per_row(std::string_view name, std::int64_t rows, std::int64_t columns = 1) const;
   // A buffer that the op is given: not scratch.
   TensorId boundary(Role role, std::string_view name, std::int64_t columns) const;
+  // One of the lists of the micro-batch's tokens, [R]; kNoTensor where the batch has no such list.
+  TensorId numbers(RowNumbers list) const;
   // Of a unit's parameter `kind`, `rows` rows from its first on (all that lie side by side), in the
   // buffer of that role. kNoTensor where the unit has no such parameter, and of the gradient of one
   // that is frozen.

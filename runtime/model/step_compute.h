@@ -11,6 +11,8 @@
 
 namespace terrace {
 
+inline constexpr std::size_t kEmbeddingViews = 3;
+
 // Which compute of a step is to run.
 struct ComputeTask {
   std::int32_t unit = 0;
@@ -19,7 +21,7 @@ struct ComputeTask {
   std::int32_t step = 0;         // of the steps that the unit's description has for the pass
   std::int32_t micro_batch = 0;  // -1: all, in an embedding's backward
   // Of an embedding's backward alone: the gradient of its output in each micro-batch, and room in
-  // host memory for two views a micro-batch. Both are empty elsewhere.
+  // host memory for kEmbeddingViews views a micro-batch. Both are empty elsewhere.
   std::span<std::byte* const> hidden_gradients = {};
   std::span<TensorView> views = {};
 };

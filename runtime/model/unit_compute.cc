@@ -63,7 +63,7 @@ void UnitCompute::run(const KernelContext& context, std::int64_t unit,
 }
 
 std::size_t UnitCompute::tokens_bytes() const {
-  return 2 * static_cast<std::size_t>(part_.batch.rows()) * size_of(DType::kI32);
+  return static_cast<std::size_t>(part_.batch.lists() * part_.batch.rows()) * size_of(DType::kI32);
 }
 
 void UnitCompute::embedding_backward(const KernelContext& context, const UnitMemory& memory,
@@ -79,15 +79,22 @@ void UnitCompute::embedding_backward(const KernelContext& context, const UnitMem
     return view(tensor->trainable ? begin : nullptr, DType::kF32, rows, config.width);
   };
   const std::size_t count = hidden_gradients.size();
-  TERRACE_CHECK_LE(2 * count, views.size());
+  TERRACE_CHECK_LE(kEmbeddingViews * count, views.size());
+  const std::int64_t rows = part_.batch.rows();
+  const auto numbers = [&](std::size_t m, RowNumbers list) {
+    std::byte* const lists = memory.of(Role::kTokens) + m * tokens_bytes();
+    const std::int64_t before = static_cast<std::int64_t>(list) * rows;
+    return view(lists + static_cast<std::size_t>(before) * sizeof(std::int32_t), DType::kI32, rows);
+  };
   for (std::size_t m = 0; m < count; ++m) {
-    views[m] = view(memory.of(Role::kTokens) + m * tokens_bytes(), DType::kI32, part_.batch.rows());
-    views[count + m] =
-        view(hidden_gradients[m], part_.compute_type, part_.batch.rows(), config.width);
+    views[m] = numbers(m, RowNumbers::kTokens);
+    views[count + m] = view(hidden_gradients[m], part_.compute_type, rows, config.width);
+    if (part_.batch.has_documents) views[2 * count + m] = numbers(m, RowNumbers::kPositions);
   }
   EmbeddingBackward op;
   op.tokens = views.first(count);
   op.dh = views.subspan(count, count);
+  if (part_.batch.has_documents) op.positions = views.subspan(2 * count, count);
   op.dwte = view_of(ParameterKind::kTokenEmbedding, config.vocabulary);
   op.dwpe = view_of(ParameterKind::kPositionEmbedding, config.positions);
   op.sequence = part_.batch.positions;

@@ -30,7 +30,7 @@ class UnitCompute final : public StepCompute {
   void run(const KernelContext& context, std::int64_t unit, const UnitGraph::Where& where,
            const UnitMemory& memory) const;
   // Of all micro-batches: tokens point to the first; one gradient of all rows each. `views` is room
-  // for two a micro-batch, of the host: nothing is allocated in a step.
+  // for kEmbeddingViews a micro-batch, of the host: nothing is allocated in a step.
   void embedding_backward(const KernelContext& context, const UnitMemory& memory,
                           std::span<std::byte* const> hidden_gradients,
                           std::span<TensorView> views) const;
@@ -46,7 +46,7 @@ class UnitCompute final : public StepCompute {
   std::vector<float> constants() const;
   // The same for sequences of `length` positions, at most the batch's. Rows behind them are zero.
   std::vector<float> constants(std::int64_t length) const;
-  // Bytes of tokens and targets of one micro-batch.
+  // Bytes of the lists of numbers of one micro-batch.
   std::size_t tokens_bytes() const;
   const BatchShape& batch() const { return part_.batch; }
   const std::vector<UnitLayout>& layout() const { return part_.layout; }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <functional>
@@ -67,12 +68,32 @@ inline EngineOptions tiny_options(const ModelConfig& model, DType type) {
   return options;
 }
 
+// Cuts the sequences of a micro-batch into documents of 1 to 9 rows. The first rows of each are not
+// trained on, as those of a prompt, nor is the last, whose target is of the next document.
+inline void add_documents(const BatchShape& batch, std::mt19937& random,
+                          std::span<std::int32_t> targets, std::vector<std::int32_t>& tokens) {
+  std::vector<std::int32_t> positions;
+  std::vector<std::int32_t> first_keys;
+  for (std::int64_t row = 0; row < batch.rows();) {
+    const std::int64_t place = row % batch.positions;
+    const auto length = std::min<std::int64_t>(1 + random() % 9, batch.positions - place);
+    for (std::int64_t i = 0; i < length; ++i) {
+      positions.push_back(static_cast<std::int32_t>(i));
+      first_keys.push_back(static_cast<std::int32_t>(place));
+      if (i < length / 3 || i + 1 == length) targets[row + i] = -1;
+    }
+    row += length;
+  }
+  tokens.insert(tokens.end(), positions.begin(), positions.end());
+  tokens.insert(tokens.end(), first_keys.begin(), first_keys.end());
+}
+
 // Text-like data: a learnable pattern with noise, from a seed. Ranks have the micro-batches of one
 // run, one rank after the other.
-inline std::vector<std::int32_t> batch_of_step(const EngineOptions& options, std::int64_t step) {
+inline std::vector<std::int32_t> batch_of_rank(const EngineOptions& options, std::int64_t step,
+                                               std::int32_t rank) {
   const std::int64_t rows = options.batch.rows();
   const std::int32_t micro_batches = options.placement.micro_batches;
-  const std::int32_t rank = options.ranks.position.data;
   std::vector<std::int32_t> tokens;
   for (std::int32_t m = 0; m < micro_batches; ++m) {
     std::mt19937 random(static_cast<unsigned>(step * 1000 + rank * micro_batches + m));
@@ -83,8 +104,40 @@ inline std::vector<std::int32_t> batch_of_step(const EngineOptions& options, std
     }
     tokens.insert(tokens.end(), text.begin(), text.end() - 1);
     tokens.insert(tokens.end(), text.begin() + 1, text.end());
+    if (!options.batch.has_documents) continue;
+    std::vector<std::int32_t> targets(tokens.end() - rows, tokens.end());
+    std::vector<std::int32_t> lists;
+    add_documents(options.batch, random, targets, lists);
+    std::ranges::copy(targets, tokens.end() - rows);
+    tokens.insert(tokens.end(), lists.begin(), lists.end());
   }
   return tokens;
+}
+
+inline std::vector<std::int32_t> batch_of_step(const EngineOptions& options, std::int64_t step) {
+  return batch_of_rank(options, step, options.ranks.position.data);
+}
+
+// Targets of a rank's batch that are counted.
+inline std::int64_t counted_targets(const EngineOptions& options,
+                                    std::span<const std::int32_t> tokens) {
+  const auto rows = static_cast<std::size_t>(options.batch.rows());
+  const std::size_t lists = static_cast<std::size_t>(options.batch.lists()) * rows;
+  std::int64_t counted = 0;
+  for (std::size_t begin = 0; begin < tokens.size(); begin += lists) {
+    counted += std::ranges::count_if(tokens.subspan(begin + rows, rows),
+                                     [](std::int32_t target) { return target >= 0; });
+  }
+  return counted;
+}
+
+// Of the batches of all ranks.
+inline std::int64_t target_tokens_of_step(const EngineOptions& options, std::int64_t step) {
+  std::int64_t counted = 0;
+  for (std::int32_t rank = 0; rank < options.ranks.shape.data; ++rank) {
+    counted += counted_targets(options, batch_of_rank(options, step, rank));
+  }
+  return counted;
 }
 
 // Trains `steps` steps from `first`, with the next step begun before the last is finished.
@@ -92,8 +145,7 @@ inline void train_steps(Engine& engine, const EngineOptions& options, std::int64
                         std::int64_t last, TrainedRun& run) {
   const auto begin = [&](std::int64_t step) {
     const std::vector<std::int32_t> tokens = batch_of_step(options, step);
-    const std::int64_t ranks = options.ranks.shape.data;
-    engine.begin_step({step, tokens, options.batch.rows() * options.placement.micro_batches * ranks,
+    engine.begin_step({step, tokens, target_tokens_of_step(options, step),
                        2e-3 / std::sqrt(static_cast<double>(step))});
   };
   const auto add = [&run](const RunReport& report) {

@@ -157,6 +157,17 @@ TEST_P(FakeGpuEngine, WithOtherOrdersAndTypes) {
   });
 }
 
+TEST_P(FakeGpuEngine, WithSeveralDocumentsInASequence) {
+  test::forget_prepared_attention();
+  for (const bool recompute : {false, true}) {
+    expect_equal([recompute](EngineOptions& options) {
+      options.batch.has_documents = true;
+      options.placement.recompute = recompute;
+    });
+  }
+  EXPECT_EQ(test::unprepared_attention_calls(), 0);
+}
+
 // All state in `tier`, and what part of its updates runs on the device all the same.
 std::function<void(EngineOptions&)> streamed(Tier parameters, Tier optimizer, double share) {
   return [=](EngineOptions& options) {
