@@ -14,6 +14,8 @@ pkg_check_modules(hwloc REQUIRED IMPORTED_TARGET GLOBAL hwloc)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET GLOBAL libxxhash)
 pkg_check_modules(highway REQUIRED IMPORTED_TARGET GLOBAL libhwy)
 pkg_check_modules(tomlplusplus REQUIRED IMPORTED_TARGET GLOBAL tomlplusplus)
+pkg_check_modules(zlib REQUIRED IMPORTED_TARGET GLOBAL zlib)
+pkg_check_modules(zstd REQUIRED IMPORTED_TARGET GLOBAL libzstd)
 
 # Asked for by who runs several processes; without it MpiSession refuses.
 if(TERRACE_MPI)

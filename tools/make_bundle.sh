@@ -10,7 +10,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 packages=(
   liburing-dev libhwloc-dev libtbb-dev libdnnl-dev ocl-icd-opencl-dev opencl-c-headers libhwy-dev
-  libfmt-dev libcli11-dev nlohmann-json3-dev libtomlplusplus-dev libxxhash-dev libgtest-dev
+  libfmt-dev libcli11-dev nlohmann-json3-dev libtomlplusplus-dev libxxhash-dev zlib1g-dev libzstd-dev libgtest-dev
   libgmock-dev
 )
 

@@ -9,6 +9,8 @@ namespace terrace {
 namespace {
 
 constexpr auto kInits = std::to_array<std::string_view>({"auto", "weights", "random"});
+constexpr auto kPackings = std::to_array<std::string_view>({"none", "documents", "windows"});
+constexpr auto kLosses = std::to_array<std::string_view>({"completion", "all"});
 constexpr auto kDataFormats = std::to_array<std::string_view>(
     {"auto", "text", "llmc", "raw-u16", "raw-u32", "megatron", "jsonl"});
 
@@ -51,7 +53,8 @@ constexpr auto kModelFlags = std::to_array<TrainFlag>({
      [](const TrainOptions& o) { return toml_strings(o.data.data); }},
     {{"data-format", "Data", "auto|text|llmc|raw-u16|raw-u32|megatron|jsonl",
       "What the files hold (auto: as they tell). raw-u16 and raw-u32: ids of 2 or 4 bytes, "
-      "little-endian, one after the other, nothing else; megatron and jsonl are not built yet"},
+      "little-endian, one after the other, nothing else; jsonl: an object on each line with text, "
+      "with prompt and completion, or with input_ids and loss_mask; megatron is not built yet"},
      [](TrainOptions& o, const FlagValue& v) {
        v.choice(kDataFormats);
        parse_data_format(v.text());  // refuses what is not built
@@ -78,6 +81,26 @@ constexpr auto kModelFlags = std::to_array<TrainFlag>({
        o.data.tokenizer = v.text();
      },
      [](const TrainOptions& o) { return toml_string(o.data.tokenizer); }},
+    {{"packing", "Data", "none|documents|windows",
+      "How documents become sequences: one to a sequence, several that do not see each other, or "
+      "windows across them (documents for JSONL, windows for token files and text)"},
+     [](TrainOptions& o, const FlagValue& v) {
+       v.choice(kPackings);
+       o.data.packing = v.text();
+     },
+     [](const TrainOptions& o) {
+       return o.data.packing.empty() ? std::string{} : toml_string(o.data.packing);
+     }},
+    {{"loss-on", "Data", "completion|all",
+      "Which tokens are trained on: where there is a prompt or a mask, what that leaves, or all "
+      "(completion)"},
+     [](TrainOptions& o, const FlagValue& v) {
+       v.choice(kLosses);
+       o.data.loss_on = v.text();
+     },
+     [](const TrainOptions& o) {
+       return o.data.loss_on == "completion" ? std::string{} : toml_string(o.data.loss_on);
+     }},
 
     {{"sequence-length", "Batch", "N", "Tokens of a sample (the model's positions)"},
      [](TrainOptions& o, const FlagValue& v) { o.batch.sequence_length = v.integer(1); },

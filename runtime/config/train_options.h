@@ -47,6 +47,8 @@ struct DataOptions {
   std::vector<std::string> validation_data;
   double validation_fraction = 0.01;
   std::string tokenizer = "bytes";
+  std::string packing;  // empty: as the format of the data says
+  std::string loss_on = "completion";
 };
 
 struct BatchOptions {

@@ -30,8 +30,6 @@ constexpr auto kUnbuiltFlags = std::to_array<UnbuiltFlag>({
     {"lora-dropout", "likewise"},
     {"adapter", "goes on from an adapter"},
     {"base-quantization", "a quantized base under an adapter"},
-    {"packing", "how documents share a sample"},
-    {"loss-on", "which tokens have a loss"},
     {"data-weights", "how often each path is drawn from"},
     {"muon-momentum", "of --optimizer muon"},
     {"keep-best", "keeps the best checkpoint"},

@@ -20,6 +20,8 @@ constexpr std::size_t kNamesShown = 4;
 
 constexpr auto kTokenEndings = std::to_array<std::string_view>(
     {".bin", ".raw", ".tok", ".tokens", ".ids", ".u16", ".u32", ".uint16", ".uint32", ".i32"});
+constexpr auto kJsonlEndings =
+    std::to_array<std::string_view>({".jsonl", ".jsonl.gz", ".jsonl.zst"});
 constexpr auto kValidationWords =
     std::to_array<std::string_view>({"val", "valid", "validation", "dev", "eval"});
 constexpr auto kTestWords = std::to_array<std::string_view>({"test"});
@@ -98,15 +100,38 @@ void append(std::vector<std::string>& files, const std::vector<std::string>& mor
   files.insert(files.end(), more.begin(), more.end());
 }
 
-TokenFileNames sort_directory(const std::string& path, std::string_view flag) {
+// Kinds of files that a directory may have besides others.
+struct FileKind {
+  const char* what;
+  std::span<const std::string_view> endings;
+};
+
+constexpr FileKind kTokenFiles = {"token files", kTokenEndings};
+constexpr FileKind kJsonlFiles = {"files of JSON lines", kJsonlEndings};
+
+bool has_ending(const std::string& name, std::span<const std::string_view> endings) {
+  return std::ranges::any_of(endings,
+                             [&](std::string_view ending) { return name.ends_with(ending); });
+}
+
+// The ends of documents, or the mask, of a file that is taken.
+bool is_beside_tokens(const std::string& name) {
+  return std::ranges::any_of(kTokenEndings, [&](std::string_view ending) {
+    return name.ends_with(std::string(ending) + ".idx") ||
+           name.ends_with(std::string(ending) + ".mask");
+  });
+}
+
+TokenFileNames sort_directory(const std::string& path, std::string_view flag,
+                              const FileKind& kind) {
   TokenFileNames files;
   for (const std::string& file : files_of_directory(path, flag)) {
     const std::string name = lower(file.substr(std::min(path.size(), file.size())));
-    const bool holds_tokens = std::ranges::any_of(
-        kTokenEndings, [&](std::string_view ending) { return name.ends_with(ending); });
-    std::vector<std::string>& list = !holds_tokens || has_word(name, kTestWords) ? files.left_out
-                                     : has_word(name, kValidationWords)          ? files.validation
-                                                                                 : files.taken;
+    if (is_beside_tokens(name)) continue;
+    const bool is_wanted = has_ending(name, kind.endings);
+    std::vector<std::string>& list = !is_wanted || has_word(name, kTestWords) ? files.left_out
+                                     : has_word(name, kValidationWords)       ? files.validation
+                                                                              : files.taken;
     list.push_back(file);
   }
   return files;
@@ -132,7 +157,10 @@ std::vector<std::string> list_data_files(const std::vector<std::string>& paths, 
   return files;
 }
 
-TokenFileNames list_token_files(const std::vector<std::string>& paths, DataUse use) {
+namespace {
+
+TokenFileNames list_files(const std::vector<std::string>& paths, DataUse use,
+                          const FileKind& kind) {
   const std::string_view flag = flag_of(use);
   check_any(paths, flag);
   TokenFileNames files;
@@ -141,7 +169,7 @@ TokenFileNames list_token_files(const std::vector<std::string>& paths, DataUse u
       files.taken.push_back(path);
       continue;
     }
-    TokenFileNames found = sort_directory(path, flag);
+    TokenFileNames found = sort_directory(path, flag, kind);
     if (use == DataUse::kValidation && !found.validation.empty()) {
       append(found.left_out, found.taken);
       found.taken.clear();
@@ -153,14 +181,25 @@ TokenFileNames list_token_files(const std::vector<std::string>& paths, DataUse u
   }
   if (files.taken.empty()) {
     append(files.left_out, files.validation);
-    throw ConfigError(
-        fmt::format("{} {}: no token files, but {}", flag, fmt::join(paths, " "),
-                    some_names(files.left_out)),
-        fmt::format("name the files themselves, or end the names of token files in one of {}",
-                    fmt::join(kTokenEndings, " ")));
+    throw ConfigError(fmt::format("{} {}: no {}, but {}", flag, fmt::join(paths, " "), kind.what,
+                                  some_names(files.left_out)),
+                      fmt::format("name the files themselves, or end the names of {} in one of {}",
+                                  kind.what, fmt::join(kind.endings, " ")));
   }
   return files;
 }
+
+}  // namespace
+
+TokenFileNames list_token_files(const std::vector<std::string>& paths, DataUse use) {
+  return list_files(paths, use, kTokenFiles);
+}
+
+TokenFileNames list_jsonl_files(const std::vector<std::string>& paths, DataUse use) {
+  return list_files(paths, use, kJsonlFiles);
+}
+
+bool is_jsonl_name(const std::string& path) { return has_ending(lower(path), kJsonlEndings); }
 
 std::string some_names(const std::vector<std::string>& files) {
   std::vector<std::string> names;

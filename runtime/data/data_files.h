@@ -29,6 +29,11 @@ struct TokenFileNames {
 // called. Throws ConfigError where nothing is taken.
 TokenFileNames list_token_files(const std::vector<std::string>& paths, DataUse use);
 
+// Likewise of files of JSON lines, by the names that is_jsonl_name() knows.
+TokenFileNames list_jsonl_files(const std::vector<std::string>& paths, DataUse use);
+// Whether a file is called as files of JSON lines are: .jsonl, .jsonl.gz, .jsonl.zst.
+bool is_jsonl_name(const std::string& path);
+
 // Some file names for a message: "a, b, ... (12 files)".
 std::string some_names(const std::vector<std::string>& files);
 

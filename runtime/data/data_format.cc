@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "runtime/data/file_signature.h"
 #include "runtime/data/id_check.h"
+#include "runtime/data/readable_file.h"
 #include "runtime/data/token_files.h"
 
 namespace terrace {
@@ -41,13 +42,33 @@ constexpr std::array<std::pair<std::int32_t, const char*>, 4> kLlmcOthers = {{
     {20240328, "a tokenizer"},
 }};
 
-constexpr std::array<std::pair<std::string_view, DataFormat>, 5> kFormats = {{
+constexpr std::array<std::pair<std::string_view, DataFormat>, 6> kFormats = {{
     {"auto", DataFormat::kAuto},
     {"text", DataFormat::kText},
     {"llmc", DataFormat::kLlmc},
     {"raw-u16", DataFormat::kRawU16},
     {"raw-u32", DataFormat::kRawU32},
+    {"jsonl", DataFormat::kJsonl},
 }};
+
+// Files beside others, which tell no format.
+bool is_companion(const std::string& path) {
+  std::error_code ignored;
+  for (const std::string_view ending : {".idx", ".mask"}) {
+    if (path.ends_with(ending) &&
+        fs::is_regular_file(path.substr(0, path.size() - ending.size()), ignored)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+std::vector<std::string> files_that_tell(const std::vector<std::string>& paths, DataUse use) {
+  std::vector<std::string> files = list_data_files(paths, use);
+  const auto more_than_one = [&] { return files.size() > 1; };
+  if (more_than_one()) std::erase_if(files, is_companion);
+  return files;
+}
 
 constexpr const char* kNameFormat = "say what it holds: --data-format text, raw-u16 or raw-u32";
 
@@ -61,13 +82,6 @@ std::string read_range(const std::string& path, std::uint64_t offset, std::size_
   if (stream.bad()) throw IoError({.operation = "read", .path = path, .error_number = errno});
   front.resize(static_cast<std::size_t>(stream.gcount()));
   return front;
-}
-
-std::uint64_t size_of_file(const std::string& path) {
-  std::error_code error;
-  const std::uintmax_t size = fs::file_size(path, error);
-  if (error) throw IoError({.operation = "stat", .path = path, .error_number = error.value()});
-  return size;
 }
 
 std::optional<std::int32_t> integer_at(std::string_view bytes, std::size_t index) {
@@ -94,7 +108,26 @@ void refuse_other_llmc(const std::string& path, std::string_view front) {
   }
 }
 
+// Of ids with the ends of their documents beside them, the format that gives so many ids.
+std::optional<DataFormat> detect_by_ends(const std::string& path) {
+  const std::string index = path + ".idx";
+  std::error_code ignored;
+  if (!fs::is_regular_file(index, ignored)) return std::nullopt;
+  const std::uint64_t index_bytes = size_of_file(index);
+  if (index_bytes < sizeof(std::uint64_t)) return std::nullopt;
+  const std::string last =
+      read_range(index, index_bytes - sizeof(std::uint64_t), sizeof(std::uint64_t));
+  std::uint64_t tokens = 0;
+  std::memcpy(&tokens, last.data(), std::min(last.size(), sizeof(tokens)));
+  const std::uint64_t size = size_of_file(path);
+  if (tokens == 0 || size % tokens != 0) return std::nullopt;
+  if (size / tokens == 2) return DataFormat::kRawU16;
+  return size / tokens == 4 ? std::optional(DataFormat::kRawU32) : std::nullopt;
+}
+
 DataFormat detect(const std::string& path) {
+  if (is_jsonl_name(path)) return DataFormat::kJsonl;
+  if (const auto format = detect_by_ends(path)) return *format;
   const std::string front = read_range(path, 0, kSniffBytes);
   if (is_llmc(front)) return DataFormat::kLlmc;
   refuse_other_llmc(path, front);
@@ -103,10 +136,6 @@ DataFormat detect(const std::string& path) {
   if (const auto signature = find_signature(path, front, last, size); signature.has_value()) {
     throw ConfigError(fmt::format("{}: {}, neither text nor tokens", path, signature->what),
                       signature->remedy);
-  }
-  if (path.ends_with(".jsonl")) {
-    throw ConfigError(fmt::format("{}: jsonl is not built yet", path),
-                      "convert it to text, or train on the bytes as they are: --data-format text");
   }
   if (path.ends_with(".bin") || path.ends_with(".idx")) {
     throw ConfigError(fmt::format("{}: holds tokens of a width it does not tell", path),
@@ -187,6 +216,22 @@ void check_megatron_width(const std::string& path, std::int64_t width) {
                     "use --data-format raw-u16 for 2 bytes, raw-u32 for 4");
 }
 
+// FILE.idx and FILE.mask, where they are there.
+void add_companions(TokenFile& file) {
+  std::error_code ignored;
+  const std::string index = file.path + ".idx";
+  if (fs::is_regular_file(index, ignored)) file.documents = open_ends(index, file.tokens);
+  const std::string mask = file.path + ".mask";
+  if (!fs::is_regular_file(mask, ignored)) return;
+  const std::uint64_t size = size_of_file(mask);
+  if (size != static_cast<std::uint64_t>(file.tokens)) {
+    throw CorruptData(
+        fmt::format("{}: {} bytes, one for each of {} tokens are needed", mask, size, file.tokens),
+        "make the file again, with the file of ids");
+  }
+  file.mask_path = mask;
+}
+
 TokenFile describe_raw(const std::string& path, std::int64_t width) {
   const std::uint64_t size = size_of_file(path);
   const std::string front = read_range(path, 0, kSignatureBytes);
@@ -202,7 +247,10 @@ TokenFile describe_raw(const std::string& path, std::int64_t width) {
   }
   refuse_other_llmc(path, front);
   check_megatron_width(path, width);
-  return {.path = path, .width = width, .tokens = static_cast<std::int64_t>(size) / width};
+  TokenFile file = {
+      .path = path, .width = width, .tokens = static_cast<std::int64_t>(size) / width};
+  add_companions(file);
+  return file;
 }
 
 TokenFile describe(const std::string& path, DataFormat format) {
@@ -215,9 +263,13 @@ TokenFile describe(const std::string& path, DataFormat format) {
       return describe_raw(path, 4);
     case DataFormat::kText:
     case DataFormat::kAuto:
+    case DataFormat::kJsonl:
       break;
   }
-  return {.path = path, .width = 1, .tokens = static_cast<std::int64_t>(size_of_file(path))};
+  return {.path = path,
+          .width = 1,
+          .tokens = static_cast<std::int64_t>(size_of_file(path)),
+          .documents = {.kind = DocumentIndex::Kind::kWhole, .path = {}}};
 }
 
 std::vector<TokenFile> describe_all(const std::vector<std::string>& files, DataFormat format) {
@@ -250,18 +302,38 @@ OpenedData open_text(const DataRequest& request) {
   return data;
 }
 
+std::unique_ptr<TokenSource> tokenize(const std::vector<std::string>& files,
+                                      const DataRequest& request) {
+  if (!request.tokenize) {
+    throw ConfigError("JSONL is not read here", "tokenize it beforehand");
+  }
+  return std::make_unique<TokenFiles>(std::vector<TokenFile>{request.tokenize(files)},
+                                      request.vocabulary);
+}
+
+OpenedData open_jsonl(const DataRequest& request) {
+  const TokenFileNames files = list_jsonl_files(request.paths, request.use);
+  OpenedData data;
+  data.left_out = files.left_out;
+  data.tokens = tokenize(files.taken, request);
+  if (files.validation.empty()) return data;
+  data.validation_files = files.validation;
+  data.validation = tokenize(files.validation, request);
+  return data;
+}
+
 }  // namespace
 
 DataFormat parse_data_format(std::string_view text) {
   for (const auto& [name, format] : kFormats) {
     if (name == text) return format;
   }
-  if (text == "megatron" || text == "jsonl") {
+  if (text == "megatron") {
     throw ConfigError(fmt::format("--data-format {} is not built yet", text),
                       "convert the data to llm.c's .bin or to text");
   }
   throw ConfigError(fmt::format("--data-format {}: unknown", text),
-                    "choose auto, text, llmc, raw-u16 or raw-u32");
+                    "choose auto, text, llmc, raw-u16, raw-u32 or jsonl");
 }
 
 std::string_view name_of(DataFormat format) {
@@ -271,12 +343,9 @@ std::string_view name_of(DataFormat format) {
   return "";
 }
 
-OpenedData open_data(const DataRequest& asked) {
-  DataRequest request = asked;
-  if (request.format == DataFormat::kAuto) {
-    request.format = detect_all(list_data_files(request.paths, request.use));
-  }
-  if (request.format == DataFormat::kText) return open_text(request);
+namespace {
+
+OpenedData open_token_files(const DataRequest& request) {
   const TokenFileNames files = list_token_files(request.paths, request.use);
   OpenedData data;
   data.tokens = open_tokens(files.taken, request, data.doubts);
@@ -285,6 +354,20 @@ OpenedData open_data(const DataRequest& asked) {
   data.validation_files = files.validation;
   std::vector<std::string> same_doubts;  // of ids that the same program wrote
   data.validation = open_tokens(files.validation, request, same_doubts);
+  return data;
+}
+
+}  // namespace
+
+OpenedData open_data(const DataRequest& asked) {
+  DataRequest request = asked;
+  if (request.format == DataFormat::kAuto) {
+    request.format = detect_all(files_that_tell(request.paths, request.use));
+  }
+  OpenedData data = request.format == DataFormat::kText    ? open_text(request)
+                    : request.format == DataFormat::kJsonl ? open_jsonl(request)
+                                                           : open_token_files(request);
+  data.format = request.format;
   return data;
 }
 

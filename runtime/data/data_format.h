@@ -1,32 +1,39 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "runtime/data/data_files.h"
+#include "runtime/data/token_files.h"
 #include "runtime/data/token_source.h"
 
 // What the files named by --data hold.
 namespace terrace {
 
-enum class DataFormat : std::uint8_t { kAuto, kText, kLlmc, kRawU16, kRawU32 };
+enum class DataFormat : std::uint8_t { kAuto, kText, kLlmc, kRawU16, kRawU32, kJsonl };
 
 // Reads the value of --data-format. Throws ConfigError for an unknown one, and for those of the
-// interface that are not built yet (megatron, jsonl).
+// interface that is not built yet (megatron).
 DataFormat parse_data_format(std::string_view text);
 std::string_view name_of(DataFormat format);
+
+// Makes token files of JSONL files; they are there as long as the function is.
+using TokenizeFiles = std::function<TokenFile(const std::vector<std::string>& files)>;
 
 struct DataRequest {
   std::vector<std::string> paths;
   DataFormat format = DataFormat::kAuto;
   std::int64_t vocabulary = 0;
   DataUse use = DataUse::kTraining;
+  TokenizeFiles tokenize = {};  // JSONL needs it
 };
 
 struct OpenedData {
+  DataFormat format = DataFormat::kAuto;  // that was found, or asked for
   std::unique_ptr<TokenSource> tokens;
   // Files for validation in the directories of training data; null where there are none.
   std::unique_ptr<TokenSource> validation;
@@ -35,10 +42,13 @@ struct OpenedData {
   std::vector<std::string> doubts;    // what is odd about the ids, as sentences
 };
 
-// With kAuto each file tells its format, and all must agree: llm.c by its magic number; text if its
-// first 64 KiB have no zero byte and its name does not end in .bin, .idx or .jsonl. Anything else
-// is a ConfigError that asks for --data-format: raw ids are never guessed. Text is bytes, ids 0 to
-// 255, and all files of a directory; of directories of tokens see list_token_files(). A raw file
+// With kAuto each file tells its format, and all must agree: JSONL by its name (.jsonl, .jsonl.gz,
+// .jsonl.zst); llm.c by its magic number; ids by the file of their documents' ends beside it, FILE
+// and ".idx", which tells their number; text if its first 64 KiB have no zero byte and its name
+// does not end in .bin or .idx. Anything else is a ConfigError that asks for --data-format: raw ids
+// are never guessed. Text is bytes, ids 0 to 255, and all files of a directory; of directories of
+// tokens and of JSONL see list_token_files() and list_jsonl_files(). FILE.idx and FILE.mask beside
+// a raw file are the ends of its documents and a byte for each of its tokens. A raw file
 // that tells by its beginning, its .idx or its ids (id_check.h) that it is something else is a
 // ConfigError that says how to convert it. An llm.c file is checked against its header
 // (CorruptData).

@@ -3,25 +3,32 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <utility>
 
 #include "base/check.h"
 #include "base/error.h"
 #include "base/hash.h"
-#include "runtime/data/sample_order.h"
 
 namespace terrace {
 namespace {
 
-OpenedData open_training(const DatasetOptions& options) {
-  return open_data({options.data, options.format, options.vocabulary, DataUse::kTraining});
+OpenedData open_part(const DatasetOptions& options, DataUse use) {
+  DataRequest request;
+  request.paths = use == DataUse::kTraining ? options.data : options.validation_data;
+  request.format = options.format;
+  request.vocabulary = options.vocabulary;
+  request.use = use;
+  request.tokenize = options.tokenize;
+  if (request.paths.empty() && use == DataUse::kValidation) return {};
+  return open_data(request);
 }
 
-OpenedData open_validation(const DatasetOptions& options) {
-  if (options.validation_data.empty()) return {};
-  return open_data(
-      {options.validation_data, options.format, options.vocabulary, DataUse::kValidation});
+DatasetOptions with_packing(DatasetOptions options, const OpenedData& data) {
+  if (options.packing) return options;
+  options.packing = data.format == DataFormat::kJsonl ? Packing::kDocuments : Packing::kWindows;
+  return options;
 }
 
 // What validates: data that was given for it, else files of the training data's directories.
@@ -61,20 +68,79 @@ std::optional<std::uint64_t> hash_places(const TokenSource& source, std::int64_t
   return hash.value();
 }
 
-// `window` holds sequence_length + 1 tokens: inputs, and the same one place on.
-void split_window(std::span<const std::int32_t> window, std::span<std::int32_t> tokens,
-                  std::span<std::int32_t> targets) {
-  std::copy_n(window.begin(), tokens.size(), tokens.begin());
-  std::copy_n(window.begin() + 1, targets.size(), targets.begin());
+// With what makes samples of them, where that is not windows alone.
+std::optional<std::uint64_t> hash_of(const TokenRange& range, const SampleSet& samples) {
+  const std::optional<std::uint64_t> tokens = hash_places(*range.source, range.begin, range.count);
+  const std::uint64_t made = samples.hash();
+  if (!tokens || made == 0) return tokens;
+  const std::uint64_t both[] = {*tokens, made};
+  return hash_bytes(std::as_bytes(std::span(both)));
 }
+
+// Tokens of the source that its mask has trained on.
+std::int64_t count_unmasked(const TokenSource& source) {
+  constexpr std::int64_t kPiece = 1 << 16;
+  std::int64_t count = 0;
+  std::vector<std::uint8_t> piece(kPiece);
+  for (std::int64_t at = 0; at < source.count(); at += kPiece) {
+    const auto size = static_cast<std::size_t>(std::min(kPiece, source.count() - at));
+    source.read_mask(at, std::span(piece).first(size));
+    count += std::ranges::count(std::span(piece).first(size), 1);
+  }
+  return count;
+}
+
+void check_mask(std::int64_t unmasked, std::int64_t tokens) {
+  if (unmasked == 0) {
+    throw ConfigError(
+        "--loss-on completion: no token of the data is trained on, as its masks are "
+        "all 0 or its completions are empty",
+        "correct the masks, or give --loss-on all");
+  }
+  if (unmasked == tokens) {
+    throw ConfigError(
+        "--loss-on completion: every token of the data is trained on, though it has "
+        "prompts or masks: the prompts are empty or the masks are all 1",
+        "correct them, or give --loss-on all");
+  }
+}
+
+// The end of the documents before the one that has token `tokens`.
+std::int64_t documents_before(const TokenSource& source, std::int64_t tokens) {
+  std::int64_t found = 0;
+  source.visit_documents([&](std::int64_t end) {
+    if (end <= tokens) found = end;
+  });
+  return found;
+}
+
+constexpr std::array<std::pair<std::string_view, Packing>, 3> kPackings = {
+    {{"none", Packing::kNone}, {"documents", Packing::kDocuments}, {"windows", Packing::kWindows}}};
 
 }  // namespace
 
+Packing parse_packing(std::string_view text) {
+  for (const auto& [name, packing] : kPackings) {
+    if (name == text) return packing;
+  }
+  throw ConfigError(fmt::format("--packing {}: unknown", text),
+                    "choose none, documents or windows");
+}
+
+std::string_view name_of(Packing packing) {
+  for (const auto& [name, known] : kPackings) {
+    if (known == packing) return name;
+  }
+  return "";
+}
+
 Dataset::Dataset(const DatasetOptions& options)
-    : Dataset(options, open_training(options), open_validation(options)) {}
+    : Dataset(options, open_part(options, DataUse::kTraining),
+              open_part(options, DataUse::kValidation)) {}
 
 Dataset::Dataset(const DatasetOptions& options, OpenedData data, OpenedData validation)
-    : Dataset(options, std::move(data.tokens), choose_validation(options, data, validation)) {
+    : Dataset(with_packing(options, data), std::move(data.tokens),
+              choose_validation(options, data, validation)) {
   for (OpenedData* const opened : {&data, &validation}) {
     doubts_.insert(doubts_.end(), opened->doubts.begin(), opened->doubts.end());
     if (opened->left_out.empty()) continue;
@@ -96,91 +162,114 @@ Dataset::Dataset(const DatasetOptions& options, std::unique_ptr<TokenSource> dat
     : data_(std::move(data)),
       validation_(std::move(validation)),
       sequence_length_(options.sequence_length),
-      seed_(options.seed) {
+      seed_(options.seed),
+      packing_(options.packing.value_or(Packing::kWindows)),
+      uses_mask_(options.uses_mask) {
   TERRACE_CHECK_LT(0, sequence_length_);
-  const std::int64_t tokens = data_->count();
-  if (validation_ != nullptr) {
-    training_tokens_ = tokens;
-    validation_tokens_ = validation_->count();
-    if (validation_tokens_ < 2) {
-      throw ConfigError(fmt::format("the validation data has {} tokens", validation_tokens_),
-                        "at least 2 are needed");
-    }
-  } else {
-    validation_tokens_ = tail_tokens(options.validation_fraction, tokens);
-    training_tokens_ = validation_begin_ = tokens - validation_tokens_;
-  }
-  windows_ = terrace::windows_per_epoch(training_tokens_, sequence_length_);
-  if (windows_ < 1) {
+  divide(options);
+  make_samples(options);
+  if (samples_per_epoch() > 0) return;
+  if (packing_ == Packing::kWindows) {
     throw ConfigError(fmt::format("--data has {} tokens for training, and one sample takes {}",
-                                  training_tokens_, sequence_length_ + 1),
+                                  training_tokens(), sequence_length_ + 1),
                       "give more data, a smaller --sequence-length or --validation-fraction 0");
   }
+  throw ConfigError(
+      fmt::format("--data has {} tokens for training, and no document with a token to train on",
+                  training_tokens()),
+      "give more documents, a larger --sequence-length where prompts fill it, or "
+      "--validation-fraction 0");
+}
+
+// What trains and what validates. The tail begins with a document, where documents are kept whole.
+void Dataset::divide(const DatasetOptions& options) {
+  const std::int64_t tokens = data_->count();
+  training_range_ = {data_.get(), 0, tokens};
+  if (validation_ != nullptr) {
+    validation_range_ = {validation_.get(), 0, validation_->count()};
+    if (validation_range_.count >= 2) return;
+    throw ConfigError(fmt::format("the validation data has {} tokens", validation_range_.count),
+                      "at least 2 are needed");
+  }
+  const std::int64_t tail = tail_tokens(options.validation_fraction, tokens);
+  training_range_.count = tokens - tail;
+  if (tail > 0 && packing_ != Packing::kWindows) {
+    training_range_.count = documents_before(*data_, tokens - tail);
+  }
+  validation_range_ = {data_.get(), training_range_.count, tokens - training_range_.count};
+}
+
+void Dataset::make_samples(const DatasetOptions& options) {
+  for (const TokenSource* const source : {data_.get(), validation_.get()}) {
+    if (source == nullptr || packing_ == Packing::kWindows || source->has_documents()) continue;
+    throw ConfigError(
+        fmt::format("--packing {}: nothing says where the documents of the {} end",
+                    name_of(packing_), source == data_.get() ? "data" : "validation data"),
+        "put a file of their ends beside the ids (FILE.idx), or give --packing "
+        "windows");
+  }
+  unmasked_tokens_ = uses_mask() ? count_unmasked(*data_) : data_->count();
+  if (uses_mask()) check_mask(unmasked_tokens_, data_->count());
+  const auto make = [&](const TokenRange& range) {
+    if (packing_ == Packing::kWindows) {
+      return make_window_samples(range, sequence_length_, options.uses_mask);
+    }
+    return make_packed_samples(range, {.sequence_length = sequence_length_,
+                                       .joins_documents = packing_ == Packing::kDocuments,
+                                       .uses_mask = options.uses_mask});
+  };
+  training_ = make(training_range_);
+  if (validation_range_.count > 0) validating_ = make(validation_range_);
 }
 
 void Dataset::check_validation() const {
   constexpr std::int64_t kPiece = 1 << 16;
-  const TokenSource& source = validation_ != nullptr ? *validation_ : *data_;
+  const auto& [source, begin, count] = validation_range_;
   std::vector<std::int32_t> piece(kPiece);
-  for (std::int64_t at = 0; at < validation_tokens_; at += kPiece) {
-    const auto size = static_cast<std::size_t>(std::min(kPiece, validation_tokens_ - at));
-    source.read(validation_begin_ + at, std::span(piece).first(size));
+  for (std::int64_t at = 0; at < count; at += kPiece) {
+    const auto size = static_cast<std::size_t>(std::min(kPiece, count - at));
+    source->read(begin + at, std::span(piece).first(size));
   }
 }
 
 std::optional<std::uint64_t> Dataset::training_hash() const {
-  return hash_places(*data_, 0, training_tokens_);
+  return hash_of(training_range_, *training_);
 }
 
 std::optional<std::uint64_t> Dataset::validation_hash() const {
-  return hash_places(validation_ != nullptr ? *validation_ : *data_, validation_begin_,
-                     validation_tokens_);
+  if (validating_ == nullptr) return hash_places(*data_, validation_range_.begin, 0);
+  return hash_of(validation_range_, *validating_);
 }
 
-std::int64_t Dataset::validation_windows() const {
-  if (validation_tokens_ < 2) return 0;
-  return (validation_tokens_ - 2) / sequence_length_ + 1;
+std::int64_t Dataset::validation_samples() const {
+  return validating_ == nullptr ? 0 : validating_->evaluation_samples();
 }
 
-void Dataset::fill_micro_batch(std::int64_t first_sample, std::span<std::int32_t> tokens,
-                               std::span<std::int32_t> targets) const {
-  check_shape(tokens, targets);
+void Dataset::fill_micro_batch(std::int64_t first_sample, const SampleRows& rows) const {
   const auto length = static_cast<std::size_t>(sequence_length_);
-  std::vector<std::int32_t> window(length + 1);
-  for (std::size_t row = 0; row < tokens.size() / length; ++row) {
-    const std::int64_t sample = first_sample + static_cast<std::int64_t>(row);
-    data_->read(window_start(seed_, sample, training_tokens_, sequence_length_), window);
-    split_window(window, tokens.subspan(row * length, length),
-                 targets.subspan(row * length, length));
+  for (std::int64_t s = 0; s < sequences_in(rows); ++s) {
+    training_->fill_training(seed_, first_sample + s,
+                             rows.part(static_cast<std::size_t>(s) * length, length));
   }
 }
 
-std::int64_t Dataset::fill_validation_batch(std::int64_t first_window,
-                                            std::span<std::int32_t> tokens,
-                                            std::span<std::int32_t> targets) const {
-  check_shape(tokens, targets);
-  const TokenSource& source = validation_ != nullptr ? *validation_ : *data_;
+std::int64_t Dataset::fill_validation_batch(std::int64_t first_sample,
+                                            const SampleRows& rows) const {
+  TERRACE_CHECK(validating_ != nullptr);
   const auto length = static_cast<std::size_t>(sequence_length_);
-  std::vector<std::int32_t> window(length + 1);
   std::int64_t counted = 0;
-  for (std::size_t row = 0; row < tokens.size() / length; ++row) {
-    const std::int64_t start = (first_window + static_cast<std::int64_t>(row)) * sequence_length_;
-    const std::int64_t there =
-        std::clamp<std::int64_t>(validation_tokens_ - start, 0, sequence_length_ + 1);
-    const auto part = std::span(window).first(static_cast<std::size_t>(there));
-    if (there > 0) source.read(validation_begin_ + start, part);
-    std::fill(window.begin() + there, window.end(), -1);
-    split_window(window, tokens.subspan(row * length, length),
-                 targets.subspan(row * length, length));
-    counted += std::max<std::int64_t>(there - 1, 0);
+  for (std::int64_t s = 0; s < sequences_in(rows); ++s) {
+    counted += validating_->fill_evaluation(
+        first_sample + s, rows.part(static_cast<std::size_t>(s) * length, length));
   }
-  std::replace(tokens.begin(), tokens.end(), -1, 0);
   return counted;
 }
 
-void Dataset::check_shape(std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const {
-  TERRACE_CHECK_EQ(tokens.size(), targets.size());
-  TERRACE_CHECK_EQ(tokens.size() % static_cast<std::size_t>(sequence_length_), 0U);
+std::int64_t Dataset::sequences_in(const SampleRows& rows) const {
+  TERRACE_CHECK_EQ(rows.tokens.size(), rows.targets.size());
+  TERRACE_CHECK_EQ(rows.tokens.size() % static_cast<std::size_t>(sequence_length_), 0U);
+  TERRACE_CHECK_EQ(rows.positions.empty(), !has_documents());
+  return std::ssize(rows.tokens) / sequence_length_;
 }
 
 }  // namespace terrace

@@ -8,9 +8,21 @@
 #include <vector>
 
 #include "runtime/data/data_format.h"
+#include "runtime/data/sample_set.h"
 #include "runtime/data/token_source.h"
 
 namespace terrace {
+
+// How documents become sequences.
+enum class Packing : std::uint8_t {
+  kWindows,    // windows of all tokens, across documents
+  kDocuments,  // several documents to a sequence, which do not see each other
+  kNone,       // one to a sequence
+};
+
+// Reads the value of --packing. Throws ConfigError.
+Packing parse_packing(std::string_view text);
+std::string_view name_of(Packing packing);
 
 struct DatasetOptions {
   std::vector<std::string> data;
@@ -22,56 +34,76 @@ struct DatasetOptions {
   std::int64_t vocabulary = 0;
   std::int64_t sequence_length = 0;
   std::uint64_t seed = 0;
+  std::optional<Packing> packing;  // none: documents of JSONL, and windows of what else there is
+  bool uses_mask = true;           // false: all tokens are trained on, whatever a mask says
+  TokenizeFiles tokenize;          // JSONL needs it
 };
 
 // Training samples in their order, and the validation split from front to back. Thread-safe.
 class Dataset {
  public:
-  // Throws ConfigError when the data is too short for one window or the fraction is not in [0, 1).
+  // Throws ConfigError when the data is too short for one sample, when the fraction is not in
+  // [0, 1), and when a mask has everything or nothing trained on.
   explicit Dataset(const DatasetOptions& options);
   // For sources that are not files. `validation` may be null: then the options' fraction is cut
   // off.
   Dataset(const DatasetOptions& options, std::unique_ptr<TokenSource> data,
           std::unique_ptr<TokenSource> validation);
 
-  std::int64_t training_tokens() const { return training_tokens_; }
-  std::int64_t validation_tokens() const { return validation_tokens_; }  // 0: no validation
-  bool is_text() const { return data_->is_text(); }                      // whose bytes are the ids
+  Packing packing() const { return packing_; }
+  // Whether samples say where their documents are: BatchShape::has_documents.
+  bool has_documents() const { return packing_ == Packing::kDocuments; }
+  // Whether fewer targets than rows may be counted.
+  bool has_uncounted() const { return packing_ != Packing::kWindows || uses_mask(); }
+  bool uses_mask() const { return uses_mask_ && data_->has_mask(); }
+  // Tokens of --data, and those of them that are trained on.
+  std::int64_t all_tokens() const { return data_->count(); }
+  std::int64_t unmasked_tokens() const { return unmasked_tokens_; }
+  std::int64_t sequence_length() const { return sequence_length_; }
+  std::int64_t training_tokens() const { return training_range_.count; }
+  std::int64_t validation_tokens() const { return validation_range_.count; }  // 0: no validation
+  bool is_text() const { return data_->is_text(); }  // whose bytes are the ids
   // What became of files in the data's directories, and what is odd about the ids; sentences.
   const std::vector<std::string>& notes() const { return notes_; }
   const std::vector<std::string>& doubts() const { return doubts_; }
-  std::int64_t windows_per_epoch() const { return windows_; }
-  // A hash of tokens at places spread over the training data, or over the validation split: of
-  // other data it is another, as good as always. None where such a place cannot be read.
+  std::int64_t samples_per_epoch() const { return training_->training_samples(); }
+  // What became of the documents to train on; null where samples are windows.
+  const PackingCounts* packing_counts() const { return training_->counts(); }
+  // A hash of tokens at places spread over the training data, or over the validation split, and of
+  // how they become samples: of other data it is another, as good as always. None where such a
+  // place cannot be read.
   std::optional<std::uint64_t> training_hash() const;
   std::optional<std::uint64_t> validation_hash() const;
   // Reads the validation split whole, which no training step does. Throws as TokenSource::read().
   void check_validation() const;
-  // Windows that cover the validation split whole; the last may be short.
-  std::int64_t validation_windows() const;
+  // Samples that cover the validation split whole.
+  std::int64_t validation_samples() const;
 
-  // Samples first_sample, first_sample + 1, ...: as many as fit `tokens` and `targets`, which are
-  // [B, T]. targets are the tokens one place on.
-  void fill_micro_batch(std::int64_t first_sample, std::span<std::int32_t> tokens,
-                        std::span<std::int32_t> targets) const;
+  // Samples first_sample, first_sample + 1, ...: as many as fit `rows`, whose lists are [B, T].
+  // targets are the tokens one place on.
+  void fill_micro_batch(std::int64_t first_sample, const SampleRows& rows) const;
 
-  // Validation windows first_window, first_window + 1, ... Where the split has ended, tokens are 0
+  // Validation samples first_sample, first_sample + 1, ... Where the split has ended, tokens are 0
   // and targets -1: not counted. Returns how many targets are counted.
-  std::int64_t fill_validation_batch(std::int64_t first_window, std::span<std::int32_t> tokens,
-                                     std::span<std::int32_t> targets) const;
+  std::int64_t fill_validation_batch(std::int64_t first_sample, const SampleRows& rows) const;
 
  private:
   Dataset(const DatasetOptions& options, OpenedData data, OpenedData validation);
-  void check_shape(std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const;
+  void divide(const DatasetOptions& options);
+  void make_samples(const DatasetOptions& options);
+  std::int64_t sequences_in(const SampleRows& rows) const;
 
   std::unique_ptr<TokenSource> data_;
   std::unique_ptr<TokenSource> validation_;  // null: the tail of data_
   std::int64_t sequence_length_;
   std::uint64_t seed_;
-  std::int64_t training_tokens_ = 0;
-  std::int64_t validation_begin_ = 0;
-  std::int64_t validation_tokens_ = 0;
-  std::int64_t windows_ = 0;
+  Packing packing_;
+  bool uses_mask_;
+  std::int64_t unmasked_tokens_ = 0;
+  TokenRange training_range_;
+  TokenRange validation_range_;
+  std::unique_ptr<SampleSet> training_;
+  std::unique_ptr<SampleSet> validating_;  // null: no validation
   std::vector<std::string> notes_;
   std::vector<std::string> doubts_;
 };

@@ -51,6 +51,14 @@ std::int64_t windows_per_epoch(std::int64_t tokens, std::int64_t sequence_length
   return tokens < 1 ? 0 : (tokens - 1) / sequence_length;
 }
 
+std::int64_t sample_of(std::uint64_t seed, std::int64_t global_sample, std::int64_t samples) {
+  TERRACE_CHECK_LE(0, global_sample);
+  TERRACE_CHECK_LT(0, samples);
+  const PhiloxKey key = epoch_key(seed, global_sample / samples);
+  return static_cast<std::int64_t>(permute(key, static_cast<std::uint64_t>(global_sample % samples),
+                                           static_cast<std::uint64_t>(samples)));
+}
+
 std::int64_t window_start(std::uint64_t seed, std::int64_t global_sample, std::int64_t tokens,
                           std::int64_t sequence_length) {
   TERRACE_CHECK_LE(0, global_sample);
@@ -60,9 +68,8 @@ std::int64_t window_start(std::uint64_t seed, std::int64_t global_sample, std::i
   const auto words = philox(key, {0, kShiftStream, 0});
   const auto left_over = static_cast<std::uint64_t>(tokens - 1 - windows * sequence_length);
   const std::uint64_t shift = (words[0] | std::uint64_t{words[1]} << 32) % (left_over + 1);
-  const std::uint64_t window = permute(key, static_cast<std::uint64_t>(global_sample % windows),
-                                       static_cast<std::uint64_t>(windows));
-  return static_cast<std::int64_t>(shift) + static_cast<std::int64_t>(window) * sequence_length;
+  const std::int64_t window = sample_of(seed, global_sample, windows);
+  return static_cast<std::int64_t>(shift) + window * sequence_length;
 }
 
 }  // namespace terrace

@@ -1,18 +1,16 @@
 #include "runtime/data/token_files.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cerrno>
 #include <cstring>
 #include <utility>
 
 #include "base/check.h"
 #include "base/error.h"
+#include "runtime/data/readable_file.h"
 
 namespace terrace {
 namespace {
@@ -22,38 +20,6 @@ static_assert(std::endian::native == std::endian::little, "ids in files are litt
 // Three of it are on the stack, which may be small.
 constexpr std::size_t kBufferBytes = 4096;
 constexpr std::size_t kBufferIds = kBufferBytes / 4;  // of the widest
-
-class OpenFile {
- public:
-  explicit OpenFile(const std::string& path) : path_(path) {
-    file_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (file_ < 0) throw IoError({.operation = "open", .path = path, .error_number = errno});
-  }
-  ~OpenFile() { ::close(file_); }
-  OpenFile(const OpenFile&) = delete;
-  OpenFile& operator=(const OpenFile&) = delete;
-
-  void read(std::uint64_t offset, std::span<std::byte> out) const {
-    while (!out.empty()) {
-      const ssize_t got = ::pread(file_, out.data(), out.size(), static_cast<off_t>(offset));
-      if (got < 0 && errno == EINTR) continue;
-      if (got <= 0) {
-        throw IoError({.operation = "read",
-                       .path = path_,
-                       .offset = offset,
-                       .size = out.size(),
-                       .error_number = got < 0 ? errno : 0},
-                      got < 0 ? "" : "the file became shorter since the start; restore it");
-      }
-      out = out.subspan(static_cast<std::size_t>(got));
-      offset += static_cast<std::uint64_t>(got);
-    }
-  }
-
- private:
-  const std::string& path_;
-  int file_;
-};
 
 template <typename T>
 void widen(std::span<const std::byte> bytes, std::span<std::int64_t> ids) {
@@ -78,7 +44,7 @@ void widen(std::span<const std::byte> bytes, std::int64_t width, std::span<std::
 }
 
 // At most kBufferIds.
-void read_ids(const OpenFile& open, const TokenFile& file, std::int64_t first,
+void read_ids(const ReadableFile& open, const TokenFile& file, std::int64_t first,
               std::span<std::int64_t> ids) {
   std::array<std::byte, kBufferBytes> buffer;
   const auto bytes = std::span(buffer).first(ids.size() * static_cast<std::size_t>(file.width));
@@ -89,7 +55,7 @@ void read_ids(const OpenFile& open, const TokenFile& file, std::int64_t first,
 }  // namespace
 
 void read_ids(const TokenFile& file, std::int64_t first, std::span<std::int64_t> out) {
-  const OpenFile open(file.path);
+  const ReadableFile open(file.path);
   while (!out.empty()) {
     const auto part = out.first(std::min(out.size(), kBufferIds));
     read_ids(open, file, first, part);
@@ -108,12 +74,14 @@ TokenFiles::TokenFiles(std::vector<TokenFile> files, std::int64_t vocabulary)
 }
 
 bool TokenFiles::is_text() const {
-  return std::ranges::any_of(files_, [](const TokenFile& file) { return file.width == 1; });
+  return std::ranges::any_of(files_,
+                             [](const TokenFile& file) { return file.width == 1 || file.is_text; });
 }
 
 std::int64_t TokenFiles::count() const { return ends_.empty() ? 0 : ends_.back(); }
 
-void TokenFiles::read(std::int64_t offset, std::span<std::int32_t> out) const {
+template <typename T, typename ReadPart>
+void TokenFiles::for_each_part(std::int64_t offset, std::span<T> out, ReadPart read_part) const {
   TERRACE_CHECK_LE(0, offset);
   TERRACE_CHECK_LE(offset + static_cast<std::int64_t>(out.size()), count());
   auto index = static_cast<std::size_t>(std::upper_bound(ends_.begin(), ends_.end(), offset) -
@@ -122,16 +90,58 @@ void TokenFiles::read(std::int64_t offset, std::span<std::int32_t> out) const {
     const TokenFile& file = files_[index];
     const std::int64_t first = offset - (ends_[index] - file.tokens);
     const auto count = std::min(static_cast<std::size_t>(file.tokens - first), out.size());
-    if (count > 0) read_file(file, first, out.first(count));
+    if (count > 0) read_part(file, first, out.first(count));
     out = out.subspan(count);
     offset += static_cast<std::int64_t>(count);
     ++index;
   }
 }
 
+void TokenFiles::read(std::int64_t offset, std::span<std::int32_t> out) const {
+  for_each_part(offset, out,
+                [this](const TokenFile& file, std::int64_t first, std::span<std::int32_t> part) {
+                  read_file(file, first, part);
+                });
+}
+
+bool TokenFiles::has_mask() const {
+  return std::ranges::any_of(files_, [](const TokenFile& file) { return !file.mask_path.empty(); });
+}
+
+void TokenFiles::read_mask(std::int64_t offset, std::span<std::uint8_t> out) const {
+  for_each_part(
+      offset, out, [](const TokenFile& file, std::int64_t first, std::span<std::uint8_t> part) {
+        if (file.mask_path.empty()) {
+          std::ranges::fill(part, 1);
+          return;
+        }
+        const ReadableFile open(file.mask_path);
+        open.read(static_cast<std::uint64_t>(first), std::as_writable_bytes(part));
+        const auto wrong = std::ranges::find_if(part, [](auto byte) { return byte > 1; });
+        if (wrong == part.end()) return;
+        throw CorruptData(fmt::format("{}: byte {} is {}, and a mask has 0 and 1", file.mask_path,
+                                      first + (wrong - part.begin()), *wrong),
+                          "make the file again");
+      });
+}
+
+bool TokenFiles::has_documents() const {
+  return std::ranges::all_of(files_, [](const TokenFile& file) {
+    return file.documents.kind != DocumentIndex::Kind::kNone;
+  });
+}
+
+void TokenFiles::visit_documents(FunctionRef<void(std::int64_t end)> visit) const {
+  std::int64_t before = 0;
+  for (const TokenFile& file : files_) {
+    visit_ends(file.documents, file.tokens, [&](std::int64_t end) { visit(before + end); });
+    before += file.tokens;
+  }
+}
+
 void TokenFiles::read_file(const TokenFile& file, std::int64_t first,
                            std::span<std::int32_t> out) const {
-  const OpenFile open(file.path);
+  const ReadableFile open(file.path);
   std::array<std::int64_t, kBufferIds> ids;
   while (!out.empty()) {
     const auto part = std::span(ids).first(std::min(ids.size(), out.size()));

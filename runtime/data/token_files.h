@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/data/document_index.h"
 #include "runtime/data/token_source.h"
 
 namespace terrace {
@@ -15,6 +16,9 @@ struct TokenFile {
   std::uint64_t first_byte = 0;  // where the ids begin
   std::int64_t width = 1;        // bytes of an id: 1, 2 or 4
   std::int64_t tokens = 0;
+  bool is_text = false;        // the ids are bytes of text, also where they have more than one byte
+  std::string mask_path = {};  // a byte a token, 0: not trained on; empty: all are
+  DocumentIndex documents = {};
 };
 
 // Reads ids [first, first + out.size()) of a file as they are. Throws IoError.
@@ -29,8 +33,15 @@ class TokenFiles final : public TokenSource {
   std::int64_t count() const override;
   bool is_text() const override;
   void read(std::int64_t offset, std::span<std::int32_t> out) const override;
+  bool has_mask() const override;
+  void read_mask(std::int64_t offset, std::span<std::uint8_t> out) const override;
+  bool has_documents() const override;
+  void visit_documents(FunctionRef<void(std::int64_t end)> visit) const override;
 
  private:
+  // Calls read_part(file, its first token, part of `out`) for each file that has some of the range.
+  template <typename T, typename ReadPart>
+  void for_each_part(std::int64_t offset, std::span<T> out, ReadPart read_part) const;
   void read_file(const TokenFile& file, std::int64_t first, std::span<std::int32_t> out) const;
 
   std::vector<TokenFile> files_;

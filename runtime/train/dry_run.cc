@@ -142,6 +142,7 @@ class DryRun {
     document_.ledger = gather_ledger(plan_.ledger, ranks_);
     document_.obstacles = obstacles_;
     document_.prediction = prediction_;
+    document_.documents = setting_.documents;
     document_.tokens_per_step = setting_.tokens_per_step;
     gather_step(plan_.training.program, ranks_, document_);
     if (ranks_.is_first()) console_.say(to_json(document_));

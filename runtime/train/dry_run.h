@@ -15,7 +15,8 @@ struct DryRunSetting {
   const EngineOptions& engine;  // with the budgets asked for, and this machine's for the others
   const MachineShare& machine;
   const RankGroup& ranks;
-  std::string data;              // describe_data()
+  std::string data;              // describe_data() and describe_documents()
+  std::string documents;         // documents_json()
   std::int64_t total_steps = 0;  // of the run
   std::int64_t tokens_per_step = 0;
 };

@@ -74,6 +74,11 @@ std::string to_json(const DryRunDocument& document) {
          {"nvme_write_bytes_per_s", predicted.drive.write_bytes_per_s},
          {"nvme_is_remembered", predicted.drive_is_remembered}});
   }
+  if (!document.documents.empty()) {
+    ordered_json data = {{"name", "data"}};
+    data.update(ordered_json::parse(document.documents));
+    results.push_back(std::move(data));
+  }
   ordered_json here = ordered_json::array();
   for (const StartObstacle& obstacle : document.obstacles) {
     here.push_back({{"exit_code", obstacle.exit_code}, {"reason", obstacle.reason}});

@@ -27,6 +27,7 @@ struct DryRunDocument {
   std::uint64_t ops = 0;
   std::optional<StepPrediction> prediction;
   std::int64_t tokens_per_step = 0;
+  std::string documents;                 // documents_json()
   std::vector<StartObstacle> obstacles;  // on this machine
 };
 

@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
 
 namespace terrace {
 
@@ -37,6 +40,12 @@ std::optional<double> evaluate(const EvaluationSetting& setting, std::int64_t st
     phase.advance(std::min(first + samples.share().of_step(), count), count);
   }
   return sum / ranks.sum(static_cast<double>(counted));
+}
+
+void check_validation_loss(const std::optional<double>& loss, std::int64_t step) {
+  if (std::isfinite(loss.value_or(0))) return;
+  throw NotFinite(fmt::format("step {}: the validation loss is not a number", step),
+                  "lower --learning-rate; what was saved before is untouched");
 }
 
 }  // namespace terrace

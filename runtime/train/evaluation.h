@@ -38,4 +38,7 @@ struct EvaluationSetting {
 // what it has to evaluate on: RankSamples has that problem.
 std::optional<double> evaluate(const EvaluationSetting& setting, std::int64_t step);
 
+// Throws NotFinite where the loss after a step is not a number.
+void check_validation_loss(const std::optional<double>& loss, std::int64_t step);
+
 }  // namespace terrace

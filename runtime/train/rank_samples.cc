@@ -1,27 +1,39 @@
 #include "runtime/train/rank_samples.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace terrace {
 
 std::size_t RankSamples::step_elements() const {
-  return static_cast<std::size_t>(2 * share_.batch.rows() * share_.micro_batches);
+  const BatchShape& batch = share_.batch;
+  return static_cast<std::size_t>(batch.lists() * batch.rows() * share_.micro_batches);
 }
 
-std::span<std::int32_t> RankSamples::part(std::vector<std::int32_t>& tokens, std::int64_t m,
-                                          bool is_target) const {
+SampleRows RankSamples::rows_of(std::vector<std::int32_t>& tokens, std::int64_t m) const {
   const auto rows = static_cast<std::size_t>(share_.batch.rows());
-  const auto index = static_cast<std::size_t>(2 * m) + (is_target ? 1 : 0);
-  return std::span(tokens).subspan(index * rows, rows);
+  const auto first = static_cast<std::size_t>(m * share_.batch.lists());
+  const auto list = [&](RowNumbers which) {
+    return std::span(tokens).subspan((first + static_cast<std::size_t>(which)) * rows, rows);
+  };
+  SampleRows found = {list(RowNumbers::kTokens), list(RowNumbers::kTargets)};
+  if (!share_.batch.has_documents) return found;
+  found.positions = list(RowNumbers::kPositions);
+  found.first_keys = list(RowNumbers::kFirstKeys);
+  return found;
 }
 
 void RankSamples::fetch(std::int64_t first_sample) {
   if (fetched_sample_ == first_sample) return;
   tokens_.resize(step_elements());
+  counted_targets_ = 0;
   std::int64_t sample = share_.begin(first_sample);
   try {
     for (std::int64_t m = 0; m < share_.micro_batches; ++m) {
-      data_.fill_micro_batch(sample, part(tokens_, m, false), part(tokens_, m, true));
+      const SampleRows rows = rows_of(tokens_, m);
+      data_.fill_micro_batch(sample, rows);
+      counted_targets_ += std::ranges::count_if(rows.targets, [](auto t) { return t >= 0; });
       sample += share_.batch.sequences;
     }
     fetched_sample_ = first_sample;
@@ -30,17 +42,21 @@ void RankSamples::fetch(std::int64_t first_sample) {
   }
 }
 
-std::int64_t RankSamples::fill_evaluated(std::int64_t first, std::span<std::int32_t> tokens,
-                                         std::span<std::int32_t> targets) const {
-  const std::int64_t windows = data_.validation_windows();
+std::int64_t RankSamples::target_tokens(const RankGroup& ranks) const {
+  if (!data_.has_uncounted()) return share_.of_step() * share_.batch.positions;
+  const std::int64_t own = ranks.steps().has_losses() ? counted_targets_ : 0;
+  return static_cast<std::int64_t>(ranks.sum(static_cast<double>(own)));
+}
+
+std::int64_t RankSamples::fill_evaluated(std::int64_t first, const SampleRows& rows) const {
+  const std::int64_t samples = data_.validation_samples();
   const auto length = static_cast<std::size_t>(share_.batch.positions);
   std::int64_t counted = 0;
   for (std::int64_t row = 0; row < share_.batch.sequences; ++row) {
     const std::int64_t sample = first + row;
-    const std::int64_t window = sample < evaluated_ ? sample * windows / evaluated_ : windows;
+    const std::int64_t chosen = sample < evaluated_ ? sample * samples / evaluated_ : samples;
     const std::size_t begin = static_cast<std::size_t>(row) * length;
-    counted += data_.fill_validation_batch(window, tokens.subspan(begin, length),
-                                           targets.subspan(begin, length));
+    counted += data_.fill_validation_batch(chosen, rows.part(begin, length));
   }
   return counted;
 }
@@ -51,8 +67,7 @@ void RankSamples::fill_validation(std::int64_t first_sample, Validation& batch) 
   std::int64_t sample = share_.begin(first_sample);
   try {
     for (std::int64_t m = 0; m < share_.micro_batches; ++m) {
-      batch.counted_targets +=
-          fill_evaluated(sample, part(batch.tokens, m, false), part(batch.tokens, m, true));
+      batch.counted_targets += fill_evaluated(sample, rows_of(batch.tokens, m));
       sample += share_.batch.sequences;
     }
   } catch (const Error&) {

@@ -7,6 +7,7 @@
 
 #include "runtime/data/dataset.h"
 #include "runtime/model/batch_shape.h"
+#include "runtime/train/rank_group.h"
 
 namespace terrace {
 
@@ -39,6 +40,8 @@ class RankSamples {
   void fetch(std::int64_t first_sample);
   // What was fetched, as StepBatch::tokens has it; until the next fetch().
   std::span<const std::int32_t> tokens() const { return tokens_; }
+  // Targets of the step that are counted, of all ranks. All ranks call it, after fetch().
+  std::int64_t target_tokens(const RankGroup& ranks) const;
 
   // What the rank has of the evaluation's samples from `first_sample` on, as it takes them.
   struct Validation {
@@ -52,19 +55,18 @@ class RankSamples {
   void rethrow_problem() const;
 
  private:
-  // Micro-batch `m` in a step's tokens: its own, or behind them its targets.
-  std::span<std::int32_t> part(std::vector<std::int32_t>& tokens, std::int64_t m,
-                               bool is_target) const;
+  // The lists of micro-batch `m` in a step's tokens.
+  SampleRows rows_of(std::vector<std::int32_t>& tokens, std::int64_t m) const;
   std::size_t step_elements() const;
   // Fills one micro-batch with the evaluation's samples from `first` on; behind the last one with
   // what is not counted. Returns how many targets are counted.
-  std::int64_t fill_evaluated(std::int64_t first, std::span<std::int32_t> tokens,
-                              std::span<std::int32_t> targets) const;
+  std::int64_t fill_evaluated(std::int64_t first, const SampleRows& rows) const;
 
   const Dataset& data_;
   SampleShare share_;
   std::int64_t evaluated_;
   std::vector<std::int32_t> tokens_;
+  std::int64_t counted_targets_ = 0;
   std::int64_t fetched_sample_ = -1;  // the first of the step that tokens_ are of
   std::exception_ptr problem_;
 };

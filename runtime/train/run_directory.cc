@@ -189,7 +189,7 @@ RunDirectory::~RunDirectory() {
 }
 
 void write_run_files(const std::string& run_dir, const TrainCommand& command,
-                     const std::string& program_summary) {
+                     const std::string& program_summary, const std::string& documents) {
   TrainOptions options = command.options;
   options.run.run_dir = run_dir;  // also where it was chosen here: a copy of the file goes on there
   options.run.overwrite_later = false;  // was allowed once
@@ -202,6 +202,7 @@ void write_run_files(const std::string& run_dir, const TrainCommand& command,
   run["host"] = nlohmann::ordered_json::parse(host_facts_json());
   run["command_line"] = command.command_line;
   run["program"] = program_summary;
+  if (!documents.empty()) run["data"] = nlohmann::ordered_json::parse(documents);
   write_durable_file(run_file(run_dir), dump(run) + "\n");
 }
 

@@ -43,9 +43,10 @@ class RunDirectory {
   std::vector<std::string> made_;  // directories that did not exist, the innermost first
 };
 
-// config.toml and run.json: what was asked for, by whom it is run and what was compiled.
+// config.toml and run.json: what was asked for, by whom it is run, what was compiled, and
+// documents_json() of the data.
 void write_run_files(const std::string& run_dir, const TrainCommand& command,
-                     const std::string& program_summary);
+                     const std::string& program_summary, const std::string& documents = {});
 
 // Adds to run.json that final/ is the result of so many steps; the next run's write_run_files()
 // takes it back. Throws IoError.

@@ -97,7 +97,7 @@ std::string describe_ranks(const StepModel& model) {
 }
 
 std::string describe_evaluation(const Dataset& data, const UsedData& use) {
-  if (data.validation_windows() == 0) return "no evaluation";
+  if (data.validation_samples() == 0) return "no evaluation";
   const double steps = static_cast<double>(use.evaluated_samples) /
                        static_cast<double>(kForwardsOfTraining * use.samples_per_step);
   const std::string when =
@@ -106,7 +106,7 @@ std::string describe_evaluation(const Dataset& data, const UsedData& use) {
           : fmt::format("every {} steps and after the last", use.evaluated_every);
   return fmt::format(
       "evaluation, {}: {} of {} samples, as much computation as {:.3g} steps (--eval-samples)",
-      when, use.evaluated_samples, data.validation_windows(), steps);
+      when, use.evaluated_samples, data.validation_samples(), steps);
 }
 
 // Returns the text as one word of a shell.
@@ -198,9 +198,9 @@ std::string describe_data(const Dataset& data, const UsedData& use) {
   std::string text = fmt::format(
       "data: {} tokens{} to train on, {} samples; {} to validate on; {} steps go through {:.3g} "
       "epochs\n{}",
-      data.training_tokens(), data.is_text() ? " (bytes of text)" : "", data.windows_per_epoch(),
+      data.training_tokens(), data.is_text() ? " (bytes of text)" : "", data.samples_per_epoch(),
       data.validation_tokens(), use.total_steps,
-      static_cast<double>(use.total_samples) / static_cast<double>(data.windows_per_epoch()),
+      static_cast<double>(use.total_samples) / static_cast<double>(data.samples_per_epoch()),
       describe_evaluation(data, use));
   for (const std::string& note : data.notes()) text += "\n" + note;
   return text;

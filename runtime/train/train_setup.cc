@@ -305,6 +305,8 @@ DatasetOptions dataset_options_for(const TrainOptions& options, const ModelConfi
   data.vocabulary = model.vocabulary;
   data.sequence_length = sequence_length;
   data.seed = options.model.seed;
+  if (!options.data.packing.empty()) data.packing = parse_packing(options.data.packing);
+  data.uses_mask = options.data.loss_on == "completion";
   return data;
 }
 
@@ -312,7 +314,7 @@ std::int64_t total_steps_for(const TrainOptions& options, const Dataset& data,
                              std::int64_t samples_per_step, const CheckpointProgress& done) {
   if (options.batch.max_steps > 0) return options.batch.max_steps;
   const double windows =
-      options.batch.num_train_epochs.value_or(1.0) * static_cast<double>(data.windows_per_epoch());
+      options.batch.num_train_epochs.value_or(1.0) * static_cast<double>(data.samples_per_epoch());
   const double steps = std::ceil(windows / static_cast<double>(samples_per_step));
   constexpr double kMost = 9e15;  // whole numbers up to there are exact
   if (steps > kMost) {

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <exception>
 #include <memory>
 #include <utility>
@@ -15,10 +14,11 @@
 #include "runtime/checkpoint/hf_directory.h"
 #include "runtime/checkpoint/weight_state.h"
 #include "runtime/config/check_options.h"
-#include "runtime/data/dataset.h"
 #include "runtime/model/trainable.h"
 #include "runtime/plan/planning_heap.h"
+#include "runtime/train/document_report.h"
 #include "runtime/train/dry_run.h"
+#include "runtime/train/dry_run_document.h"
 #include "runtime/train/evaluation.h"
 #include "runtime/train/local_ranks.h"
 #include "runtime/train/option_flags.h"
@@ -28,6 +28,7 @@
 #include "runtime/train/rank_samples.h"
 #include "runtime/train/ranked_state.h"
 #include "runtime/train/resume.h"
+#include "runtime/train/run_data.h"
 #include "runtime/train/run_directory.h"
 #include "runtime/train/run_saver.h"
 #include "runtime/train/start_doubts.h"
@@ -107,9 +108,10 @@ class Trainer {
 
  private:
   void open_data() {
-    data_ = std::make_unique<Dataset>(
-        dataset_options_for(options_, model_, engine_options_.batch.positions));
-    check_same_data(ranks_, *data_);
+    run_data_ = std::make_unique<RunData>(options_, model_, engine_options_.batch.positions, ranks_,
+                                          console_);
+    data_ = &run_data_->dataset();
+    engine_options_.batch.has_documents = data_->has_documents();
     data_hash_ = data_->training_hash();
     if (ranks_.is_first()) warn_of(doubts_of_data(options_, model_, *data_));
     const SampleShare share = sample_share();
@@ -117,7 +119,7 @@ class Trainer {
       options_.run.eval_samples = default_evaluation_samples(share.of_step());
     }
     samples_.emplace(*data_, share,
-                     evaluation_samples(*options_.run.eval_samples, data_->validation_windows()));
+                     evaluation_samples(*options_.run.eval_samples, data_->validation_samples()));
     settle_steps(resumed_progress(options_.run.resume, options_.run.run_dir));
   }
 
@@ -139,7 +141,8 @@ class Trainer {
                                   .total_samples = total_samples_,
                                   .samples_per_step = samples_->share().of_step(),
                                   .evaluated_samples = samples_->evaluated(),
-                                  .evaluated_every = options_.run.eval_every});
+                                  .evaluated_every = options_.run.eval_every}) +
+           describe_documents(*data_, run_data_->tokenizer());
   }
 
   void plan() {
@@ -159,8 +162,8 @@ class Trainer {
 
   TrainOutcome run_dry(const std::unique_ptr<Checkpoint>& checkpoint) {
     if (checkpoint != nullptr) check_resume(*checkpoint, resuming_run());
-    dry_run({options_, engine_options_, machine_, ranks_, data_summary(), total_steps_,
-             tokens_per_step()},
+    dry_run({options_, engine_options_, machine_, ranks_, data_summary(), documents_json(*data_),
+             total_steps_, tokens_per_step()},
             console_);
     return TrainOutcome::kDone;
   }
@@ -215,16 +218,6 @@ class Trainer {
            !(has_validation() && lacks_validation_loss(run_dir_, total_steps_));
   }
 
-  // Each tier's peak is that of the rank with the largest.
-  Ledger largest_ledger() const {
-    Ledger ledger = plan_.ledger;
-    for (TierLedger& tier : ledger.tiers) {
-      tier.peak_bytes =
-          static_cast<std::size_t>(ranks_.largest(static_cast<std::int64_t>(tier.peak_bytes)));
-    }
-    return ledger;
-  }
-
   // The first rank writes them.
   void open_files() {
     saver_.emplace(
@@ -238,11 +231,11 @@ class Trainer {
                  .companions = companions(),
                  .is_first_rank = ranks_.is_first()},
         *state_, console_);
-    const Ledger largest = largest_ledger();
+    const Ledger largest = gather_ledger(plan_.ledger, ranks_);
     if (ranks_.is_first()) {
       directory_->keep();
       write_run_files(run_dir_, {options_, command_.command_line},
-                      describe_plan(engine_options_, plan_));
+                      describe_plan(engine_options_, plan_), documents_json(*data_));
     }
     rows_.emplace(StepRows::Run{done_steps_, last_step(), total_steps_, options_.run.log_every,
                                 plan_.model.ranks(),
@@ -345,7 +338,7 @@ class Trainer {
            (has_validation() && is_due(options_.run.eval_every, step));
   }
 
-  bool has_validation() const { return data_->validation_windows() > 0; }
+  bool has_validation() const { return data_->validation_samples() > 0; }
 
   // Whether an evaluation belongs to the step.
   bool evaluates_after(std::int64_t step) const {
@@ -429,8 +422,8 @@ class Trainer {
     samples_->fetch(next_sample_);
     samples_->rethrow_problem();
     next_sample_ += samples_->share().of_step();
-    engine_->begin_step(
-        {step, samples_->tokens(), tokens_per_step(), learning_rate_at(schedule_, step)});
+    engine_->begin_step({step, samples_->tokens(), samples_->target_tokens(ranks_),
+                         learning_rate_at(schedule_, step)});
   }
 
   void finish_step(std::int64_t step) {
@@ -479,7 +472,7 @@ class Trainer {
     if (validation_loss.has_value()) rows_->set_validation_loss(*validation_loss);
     rows_->flush(until_ns);
     lacks_evaluation_ = evaluates_after(done_steps_) && !validation_loss.has_value();
-    check_validation_loss(validation_loss);
+    check_validation_loss(validation_loss, done_steps_);
     if (is_due(options_.run.checkpoint_every, done_steps_)) save();
   }
 
@@ -495,12 +488,6 @@ class Trainer {
     return loss;
   }
 
-  void check_validation_loss(const std::optional<double>& loss) const {
-    if (std::isfinite(loss.value_or(0))) return;
-    throw NotFinite(fmt::format("step {}: the validation loss is not a number", done_steps_),
-                    "lower --learning-rate; what was saved before is untouched");
-  }
-
   // Does the evaluation that belongs to the step that this run goes on from, where the run before
   // was stopped in it.
   void make_up_evaluation() {
@@ -511,7 +498,7 @@ class Trainer {
     const std::optional<double> loss = evaluate();
     lacks_evaluation_ = !loss.has_value();
     if (!loss.has_value()) return;
-    check_validation_loss(loss);
+    check_validation_loss(loss, done_steps_);
     rows_->add_to_last_row(*loss);
     console_.say(
         fmt::format("validation_loss {:.4f} after step {}, which the run before had left "
@@ -556,7 +543,8 @@ class Trainer {
   const MachineShare machine_;
   const std::unique_ptr<ComputeBackend> backend_;  // null: the CPU device
   EngineOptions engine_options_;
-  std::unique_ptr<Dataset> data_;
+  std::unique_ptr<RunData> run_data_;
+  const Dataset* data_ = nullptr;           // of it
   std::optional<std::uint64_t> data_hash_;  // as the run found it
   LrSchedule schedule_;
   std::unique_ptr<HfDirectory> weights_;  // until the state is filled from them

@@ -73,6 +73,8 @@ constexpr auto kParserPlaces =
     std::to_array<std::string_view>({"runtime/", "bench/", "tests/e2e/", "tests/golden/"});
 constexpr auto kXxhashHeaders = std::to_array<std::string_view>({"xxh"});
 constexpr auto kXxhashPlaces = std::to_array<std::string_view>({"base/"});
+constexpr auto kCompressionHeaders = std::to_array<std::string_view>({"zlib.h", "zstd"});
+constexpr auto kCompressionPlaces = std::to_array<std::string_view>({"runtime/data/"});
 constexpr auto kBenchmarkHeaders = std::to_array<std::string_view>({"benchmark/"});
 constexpr auto kBenchmarkPlaces = std::to_array<std::string_view>({"bench/"});
 constexpr auto kTestHeaders = std::to_array<std::string_view>({"gtest/", "gmock/"});
@@ -89,6 +91,7 @@ constexpr auto kVendors =
                            {"oneDNN", kDnnlHeaders, kDnnlPlaces},
                            {"JSON, TOML and CLI", kParserHeaders, kParserPlaces, true},
                            {"xxHash", kXxhashHeaders, kXxhashPlaces},
+                           {"zlib and Zstandard", kCompressionHeaders, kCompressionPlaces, true},
                            {"Google Benchmark", kBenchmarkHeaders, kBenchmarkPlaces},
                            {"GoogleTest", kTestHeaders, kTestPlaces}});
 

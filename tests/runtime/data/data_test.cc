@@ -128,11 +128,10 @@ TEST(TokenSource, AFileThatShrinksIsAnError) {
 
 TEST(DataFormat, Names) {
   for (const DataFormat format : {DataFormat::kAuto, DataFormat::kText, DataFormat::kLlmc,
-                                  DataFormat::kRawU16, DataFormat::kRawU32}) {
+                                  DataFormat::kRawU16, DataFormat::kRawU32, DataFormat::kJsonl}) {
     EXPECT_EQ(parse_data_format(name_of(format)), format);
   }
   TERRACE_EXPECT_THROW_WITH(parse_data_format("megatron"), ConfigError, "not built yet");
-  TERRACE_EXPECT_THROW_WITH(parse_data_format("jsonl"), ConfigError, "not built yet");
   TERRACE_EXPECT_THROW_WITH(parse_data_format("csv"), ConfigError, "csv");
 }
 
@@ -157,7 +156,6 @@ INSTANTIATE_TEST_SUITE_P(
     Each, AutoRefuses,
     testing::Values(Undetected{"raw", "train.bin", "abcd", "does not tell"},
                     Undetected{"zero", "a.txt", std::string("a\0b", 3), "zero bytes"},
-                    Undetected{"jsonl", "a.jsonl", "{\"text\": \"a\"}", "jsonl"},
                     Undetected{"megatron", "a.idx", "MMIDIDX", "Megatron"},
                     Undetected{"llmc_model", "gpt2.bin",
                                llmc_file(20240326, 3, std::vector<std::uint16_t>{}), "a model"}),
@@ -270,10 +268,10 @@ DatasetOptions options_of(std::int64_t length, double fraction = 0.0) {
 
 TEST(Dataset, MicroBatchesAreSamplesInOrderWhateverTheirSize) {
   const Dataset dataset(options_of(8), std::make_unique<NumberSource>(1000), nullptr);
-  EXPECT_EQ(dataset.windows_per_epoch(), 124);
+  EXPECT_EQ(dataset.samples_per_epoch(), 124);
   std::vector<std::int32_t> tokens(6 * 8);
   std::vector<std::int32_t> targets(6 * 8);
-  dataset.fill_micro_batch(120, tokens, targets);  // into the second epoch
+  dataset.fill_micro_batch(120, {tokens, targets});  // into the second epoch
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     const std::int64_t sample = 120 + static_cast<std::int64_t>(i / 8);
     const std::int64_t at = window_start(5, sample, 1000, 8) + static_cast<std::int64_t>(i % 8);
@@ -283,7 +281,7 @@ TEST(Dataset, MicroBatchesAreSamplesInOrderWhateverTheirSize) {
   for (std::int64_t row = 0; row < 6; ++row) {
     std::vector<std::int32_t> one(8);
     std::vector<std::int32_t> next(8);
-    dataset.fill_micro_batch(120 + row, one, next);
+    dataset.fill_micro_batch(120 + row, {one, next});
     EXPECT_TRUE(std::equal(one.begin(), one.end(), tokens.begin() + 8 * row));
   }
 }
@@ -295,7 +293,7 @@ TEST(Dataset, ValidationIsTheTailAndTrainingNeverSeesIt) {
   for (std::int64_t sample = 0; sample < 300; ++sample) {
     std::vector<std::int32_t> tokens(16);
     std::vector<std::int32_t> targets(16);
-    dataset.fill_micro_batch(sample, tokens, targets);
+    dataset.fill_micro_batch(sample, {tokens, targets});
     EXPECT_LT(targets.back(), 900);
   }
 }
@@ -305,13 +303,13 @@ TEST(Dataset, ValidationCoversEachTargetOnceAndPadsTheRest) {
     const Dataset dataset(options_of(16), std::make_unique<NumberSource>(100),
                           std::make_unique<NumberSource>(held));
     EXPECT_EQ(dataset.training_tokens(), 100);
-    EXPECT_EQ(dataset.validation_windows(), (held - 1 + 15) / 16);
+    EXPECT_EQ(dataset.validation_samples(), (held - 1 + 15) / 16);
     std::vector<std::int32_t> seen;
     std::int64_t counted = 0;
-    for (std::int64_t window = 0; window < dataset.validation_windows(); window += 3) {
+    for (std::int64_t window = 0; window < dataset.validation_samples(); window += 3) {
       std::vector<std::int32_t> tokens(3 * 16, -7);
       std::vector<std::int32_t> targets(3 * 16, -7);
-      counted += dataset.fill_validation_batch(window, tokens, targets);
+      counted += dataset.fill_validation_batch(window, {tokens, targets});
       for (std::size_t i = 0; i < tokens.size(); ++i) {
         EXPECT_GE(tokens[i], 0);
         if (targets[i] < 0) {
@@ -370,7 +368,7 @@ TEST(Dataset, HashesTellOtherDataOfTheSameLength) {
 TEST(Dataset, NoValidation) {
   const Dataset dataset(options_of(16, 0.0), std::make_unique<NumberSource>(100), nullptr);
   EXPECT_EQ(dataset.validation_tokens(), 0);
-  EXPECT_EQ(dataset.validation_windows(), 0);
+  EXPECT_EQ(dataset.validation_samples(), 0);
   EXPECT_EQ(dataset.training_tokens(), 100);
 }
 
@@ -378,7 +376,7 @@ TEST(Dataset, RefusesWhatIsTooShortOrImpossible) {
   const auto make = [](const DatasetOptions& options, std::int64_t tokens) {
     return Dataset(options, std::make_unique<NumberSource>(tokens), nullptr);
   };
-  EXPECT_EQ(make(options_of(16), 17).windows_per_epoch(), 1);
+  EXPECT_EQ(make(options_of(16), 17).samples_per_epoch(), 1);
   TERRACE_EXPECT_THROW_WITH(make(options_of(16), 16), ConfigError, "16 tokens");
   TERRACE_EXPECT_THROW_WITH(make(options_of(16), 0), ConfigError, "0 tokens");
   TERRACE_EXPECT_THROW_WITH(make(options_of(16, 0.01), 18), ConfigError, "16 tokens");
@@ -395,9 +393,9 @@ TEST(Dataset, ReadsFiles) {
   const Dataset dataset(options);
   std::vector<std::int32_t> tokens(4);
   std::vector<std::int32_t> targets(4);
-  dataset.fill_micro_batch(0, tokens, targets);
+  dataset.fill_micro_batch(0, {tokens, targets});
   EXPECT_EQ(tokens, std::vector<std::int32_t>(4, 'a'));
-  EXPECT_EQ(dataset.fill_validation_batch(0, tokens, targets), 3);
+  EXPECT_EQ(dataset.fill_validation_batch(0, {tokens, targets}), 3);
   EXPECT_EQ(tokens, (std::vector<std::int32_t>{'b', 'c', 'd', 'e'}));
   EXPECT_EQ(targets, (std::vector<std::int32_t>{'c', 'd', 'e', -1}));
 }

@@ -36,7 +36,7 @@ class RankSamplesTest : public testing::Test {
                          std::int64_t evaluated = 0) const {
     return {data_,
             {{2, kPositions}, micro_batches, rank, ranks},
-            evaluated == 0 ? data_.validation_windows() : evaluated};
+            evaluated == 0 ? data_.validation_samples() : evaluated};
   }
 
   std::int64_t readable_ = 1000;
@@ -87,7 +87,7 @@ TEST_F(RankSamplesTest, RanksTogetherHaveTheSamplesOfOneAndInTheirOrder) {
 
 TEST_F(RankSamplesTest, ValidationIsCountedToItsEndByAllRanksTogether) {
   std::int64_t counted = 0;
-  for (std::int64_t first = 0; first < data_.validation_windows(); first += 4) {
+  for (std::int64_t first = 0; first < data_.validation_samples(); first += 4) {
     for (std::int64_t rank = 0; rank < 2; ++rank) {
       RankSamples::Validation batch;
       samples_of(1, rank, 2).fill_validation(first, batch);
@@ -104,7 +104,7 @@ TEST_F(RankSamplesTest, ValidationIsCountedToItsEndByAllRanksTogether) {
 // The split has 6 windows, of which the last is short; an evaluation of 3 takes every other one,
 // whatever the ranks.
 TEST_F(RankSamplesTest, AnEvaluationOfFewSamplesTakesThemFromAllOverTheSplit) {
-  ASSERT_EQ(data_.validation_windows(), 6);
+  ASSERT_EQ(data_.validation_samples(), 6);
   for (const std::int64_t ranks : {1, 2}) {
     std::vector<std::int32_t> first_tokens;
     std::int64_t counted = 0;

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/function_ref.h"
+
+namespace terrace {
+
+// Where the documents of a file of token ids end.
+struct DocumentIndex {
+  enum class Kind : std::uint8_t {
+    kNone,   // it is not known
+    kWhole,  // the file is one document
+    kEnds,   // a file of u64, little-endian: tokens up to the end of each document
+  };
+  Kind kind = Kind::kNone;
+  std::string path;  // of kEnds
+};
+
+// Looks at `path`, which has the ends of documents (kEnds) of a file of `tokens` ids. Throws
+// IoError, and CorruptData where the last end is another.
+DocumentIndex open_ends(const std::string& path, std::int64_t tokens);
+
+// Calls `visit` with the end of each document in turn. Throws IoError, and CorruptData where an end
+// is before the one ahead of it, or behind `tokens`.
+void visit_ends(const DocumentIndex& index, std::int64_t tokens,
+                FunctionRef<void(std::int64_t end)> visit);
+
+}  // namespace terrace

@@ -1,0 +1,129 @@
+#include "runtime/data/json_document.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+
+namespace terrace {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kForms =
+    "give each line \"text\", or \"prompt\" and \"completion\", or \"input_ids\" with an optional "
+    "\"loss_mask\"";
+constexpr const char* kPrepare =
+    "make prompt and completion of it: python -m terrace.data prepare, which is not built yet";
+
+// One line's object, and where it stands.
+struct Line {
+  const json& object;
+  const std::string& place;
+
+  bool has(const char* key) const { return object.contains(key); }
+  ConfigError wrong(const char* key, std::string_view what, const std::string& remedy) const {
+    return {fmt::format("{}: key \"{}\" {}", place, key, what), remedy};
+  }
+};
+
+void check_forms(const Line& line) {
+  if (line.has("messages") || line.has("conversations")) {
+    const char* const key = line.has("messages") ? "messages" : "conversations";
+    throw line.wrong(key, "is a conversation, whose template is not applied here", kPrepare);
+  }
+  const bool has_text = line.has("text");
+  const bool has_prompt = line.has("prompt") || line.has("completion");
+  const bool has_ids = line.has("input_ids");
+  const int forms = int{has_text} + int{has_prompt} + int{has_ids};
+  if (forms == 0) {
+    throw ConfigError(
+        fmt::format("{}: neither \"text\" nor \"prompt\" nor \"input_ids\" is there", line.place),
+        kForms);
+  }
+  if (forms > 1) {
+    throw ConfigError(fmt::format("{}: more than one of \"text\", \"prompt\" and \"input_ids\" is "
+                                  "there",
+                                  line.place),
+                      kForms);
+  }
+  for (const char* const key : {"prompt", "completion"}) {
+    if (has_prompt && !line.has(key)) throw line.wrong(key, "is missing", kForms);
+  }
+  if (line.has("loss_mask") && !has_ids) {
+    throw line.wrong("loss_mask", "is for \"input_ids\"", "leave it out, or give the ids");
+  }
+}
+
+std::string text_of(const Line& line, const char* key) {
+  const json& value = line.object.at(key);
+  if (value.is_array()) throw line.wrong(key, "is a list, not a text", kPrepare);
+  if (!value.is_string()) {
+    throw line.wrong(key, fmt::format("is a {}, not a text", value.type_name()), kForms);
+  }
+  return value.get<std::string>();
+}
+
+// The whole numbers of a list, each in [0, limit); true and false are 1 and 0 where `takes_bool`.
+template <typename T>
+std::vector<T> numbers_of(const Line& line, const char* key, std::int64_t limit, bool takes_bool) {
+  const json& list = line.object.at(key);
+  if (!list.is_array()) {
+    throw line.wrong(key, fmt::format("is a {}, not a list", list.type_name()), kForms);
+  }
+  std::vector<T> numbers;
+  numbers.reserve(list.size());
+  for (const json& value : list) {
+    std::int64_t number = -1;
+    if (value.is_number_unsigned()) {
+      constexpr std::uint64_t kMost = INT64_MAX;
+      number = static_cast<std::int64_t>(std::min(value.get<std::uint64_t>(), kMost));
+    } else if (takes_bool && value.is_boolean()) {
+      number = value.get<bool>() ? 1 : 0;
+    }
+    if (number < 0 || number >= limit) {
+      throw line.wrong(key,
+                       fmt::format("has {} at {}, which is no whole number below {}", value.dump(),
+                                   numbers.size(), limit),
+                       takes_bool ? "a mask has 0 and 1" : "use the model's own ids");
+    }
+    numbers.push_back(static_cast<T>(number));
+  }
+  return numbers;
+}
+
+}  // namespace
+
+JsonDocument parse_json_document(std::string_view text, const std::string& place,
+                                 std::int64_t vocabulary) {
+  const json object = json::parse(text, nullptr, false);
+  if (!object.is_object()) {
+    throw CorruptData(fmt::format("{}: not a JSON object", place),
+                      "a JSONL file has one object on each line, whole and with nothing behind it");
+  }
+  const Line line{object, place};
+  check_forms(line);
+  JsonDocument document;
+  if (line.has("input_ids")) {
+    document.kind = JsonDocument::Kind::kIds;
+    document.ids = numbers_of<std::int32_t>(line, "input_ids", vocabulary, false);
+    if (!line.has("loss_mask")) return document;
+    document.mask = numbers_of<std::uint8_t>(line, "loss_mask", 2, true);
+    if (document.mask.size() == document.ids.size()) return document;
+    throw line.wrong("loss_mask",
+                     fmt::format("has {} numbers, and \"input_ids\" has {}", document.mask.size(),
+                                 document.ids.size()),
+                     "give a number for each id");
+  }
+  if (line.has("text")) {
+    document.text = text_of(line, "text");
+    return document;
+  }
+  document.kind = JsonDocument::Kind::kPrompt;
+  document.prompt = text_of(line, "prompt");
+  document.text = text_of(line, "completion");
+  return document;
+}
+
+}  // namespace terrace

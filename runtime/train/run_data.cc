@@ -1,0 +1,126 @@
+#include "runtime/train/run_data.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <filesystem>
+#include <optional>
+#include <system_error>
+
+#include "base/check.h"
+#include "base/hash.h"
+#include "runtime/train/rank_agreement.h"
+#include "runtime/train/train_setup.h"
+
+namespace terrace {
+namespace {
+
+// Ranks that wait for one that tokenizes hear from it this often, whatever --collective-timeout is.
+constexpr auto kSlice = std::chrono::seconds(2);
+
+// The same for ranks that can open each other's files by /proc.
+std::int64_t host_of_this_process() {
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  std::error_code ignored;
+  const std::string identity = fmt::format(
+      "{} {}", name.data(), std::filesystem::read_symlink("/proc/self/ns/pid", ignored).string());
+  return static_cast<std::int64_t>(hash_bytes(std::as_bytes(std::span(identity))));
+}
+
+// For each rank the first rank of its host.
+std::vector<std::int64_t> writers_of(const RankGroup& ranks) {
+  if (ranks.world() == nullptr) return {0};
+  const std::vector<std::int64_t> hosts = of_all_ranks(*ranks.world(), host_of_this_process());
+  std::vector<std::int64_t> writers;
+  for (const std::int64_t host : hosts) {
+    writers.push_back(std::ranges::find(hosts, host) - hosts.begin());
+  }
+  return writers;
+}
+
+// What other ranks need to know of a token file, as text without spaces in paths.
+std::string to_text(const TokenFile& file) {
+  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}", file.path, file.documents.path, file.mask_path,
+                     file.width, file.tokens, file.is_text ? 1 : 0);
+}
+
+TokenFile token_file_of(const std::string& text) {
+  std::vector<std::string> lines;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    lines.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  TERRACE_CHECK_EQ(lines.size(), 6U);
+  TokenFile file;
+  file.path = lines[0];
+  file.documents = {.kind = DocumentIndex::Kind::kEnds, .path = lines[1]};
+  file.mask_path = lines[2];
+  file.width = std::stoll(lines[3]);
+  file.tokens = std::stoll(lines[4]);
+  file.is_text = lines[5] == "1";
+  return file;
+}
+
+}  // namespace
+
+RunData::RunData(const TrainOptions& options, const ModelConfig& model,
+                 std::int64_t sequence_length, const RankGroup& ranks, TrainConsole& console)
+    : ranks_(ranks), console_(console), tokenizer_(make_bytes_tokenizer()) {
+  DatasetOptions data = dataset_options_for(options, model, sequence_length);
+  data.tokenize = [this, vocabulary = model.vocabulary](const std::vector<std::string>& files) {
+    return tokenize(files, vocabulary);
+  };
+  dataset_ = std::make_unique<Dataset>(data);
+  check_same_data(ranks_, *dataset_);
+}
+
+// The first rank of each host writes; the others wait for it in calls that are short.
+TokenFile RunData::tokenize(const std::vector<std::string>& files, std::int64_t vocabulary) {
+  const std::vector<std::int64_t> writers = writers_of(ranks_);
+  const bool writes = writers.at(static_cast<std::size_t>(ranks_.rank())) == ranks_.rank();
+  std::optional<JsonTokenizing> tokenizing;
+  if (writes) tokenizing.emplace(files, TextTokens{*tokenizer_, true}, vocabulary);
+  ConsolePhase phase(console_, "tokenizing the data");
+  const auto is_under_way = [&] {
+    if (!tokenizing) return false;
+    const bool goes_on = tokenizing->advance(std::chrono::steady_clock::now() + kSlice);
+    phase.advance(static_cast<std::int64_t>(tokenizing->done_bytes()),
+                  static_cast<std::int64_t>(std::max<std::uint64_t>(1, tokenizing->total_bytes())));
+    return goes_on;
+  };
+  bool is_done = false;
+  while (ranks_.any(!is_done)) is_done = is_done || !is_under_way();
+  TokenFile own;
+  if (writes) {
+    written_.push_back(tokenizing->take());
+    own = written_.back().token_file();
+  }
+  return ranks_.world() == nullptr ? own : share(own, writers);
+}
+
+// Tells the other ranks of the host of this rank's file, or opens the one that they are told of.
+TokenFile RunData::share(const TokenFile& own, const std::vector<std::int64_t>& writers) {
+  const std::int64_t writer = writers.at(static_cast<std::size_t>(ranks_.rank()));
+  TokenFile found = own;
+  for (std::int64_t rank = 0; rank < std::ssize(writers); ++rank) {
+    if (writers[static_cast<std::size_t>(rank)] != rank) continue;
+    const std::string text = text_of_rank(*ranks_.world(), static_cast<int>(rank), to_text(own));
+    if (rank == writer && rank != ranks_.rank()) found = token_file_of(text);
+  }
+  if (writer != ranks_.rank()) {
+    for (std::string* const path : {&found.path, &found.documents.path, &found.mask_path}) {
+      if (path->empty()) continue;
+      opened_.push_back(std::make_unique<ScratchFile>(*path));
+      *path = opened_.back()->path();
+    }
+  }
+  ranks_.wait_for_all();
+  return found;
+}
+
+}  // namespace terrace
