@@ -1,0 +1,170 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "tests/e2e/tiny_training.h"
+
+// Training on prompts and completions, by the program itself.
+namespace terrace {
+namespace {
+
+using testing::HasSubstr;
+
+// Lines of a conversation's turns: words, and the same words backwards.
+std::string turns(std::size_t count, unsigned seed) {
+  constexpr const char* kWords[] = {"red", "blue", "small", "big", "cat", "dog", "runs", "sleeps"};
+  std::mt19937 random(seed);
+  std::string lines;
+  for (std::size_t i = 0; i < count; ++i) {
+    std::string forward;
+    std::string backward;
+    for (std::size_t word = 0; word < 1 + random() % 5; ++word) {
+      const std::string next = kWords[random() % 8];
+      forward += next + ' ';
+      backward.insert(0, next + ' ');
+    }
+    lines += nlohmann::json{{"prompt", forward + "? "}, {"completion", backward + ".\n"}}.dump();
+    lines += '\n';
+  }
+  return lines;
+}
+
+class JsonlTraining : public testing::Test {
+ protected:
+  JsonlTraining() {
+    training_.directory().write("turns.jsonl", turns(120, 1));
+    training_.directory().write("held.jsonl", turns(30, 2));
+  }
+
+  // `train` on the turns in place of the text. A later flag wins over an earlier one.
+  Arguments on_turns(const Arguments& more = {}) const {
+    return Arguments{"--data",
+                     training_.path("turns.jsonl"),
+                     "--validation-data",
+                     training_.path("held.jsonl"),
+                     "--sequence-length",
+                     "48",
+                     "--precision",
+                     "fp32"} +
+           more;
+  }
+
+  TinyTraining training_;
+};
+
+const Arguments kSteps = {"--max-steps", "8"};
+
+TEST_F(JsonlTraining, LearnsAndSaysWhatItTrainsOn) {
+  const Outcome outcome = training_.train("run", on_turns({"--max-steps", "30"}));
+  EXPECT_THAT(outcome.output, HasSubstr("documents: 120 in "));
+  EXPECT_THAT(outcome.output, HasSubstr("% of the tokens are trained on"));
+  EXPECT_THAT(outcome.output, HasSubstr("the first sample begins:\n  not trained on  \""));
+  EXPECT_THAT(outcome.output, HasSubstr("\n  trained on      \""));
+  const auto rows = training_.rows("run");
+  EXPECT_LT(rows.back().columns.at("loss"), rows.front().columns.at("loss") - 0.5);
+  const auto run = nlohmann::json::parse(training_.directory().read("run/run.json"));
+  EXPECT_EQ(run.at("data").at("documents"), 120);
+  EXPECT_EQ(run.at("data").at("packing"), "documents");
+  EXPECT_GT(run.at("data").at("trained_share"), 0.3);
+  EXPECT_LT(run.at("data").at("trained_share"), 0.7);
+}
+
+TEST_F(JsonlTraining, GoesOnWhereItStopped) {
+  training_.train("whole", on_turns(kSteps));
+  training_.train("run", on_turns(kSteps) + Arguments{"--stop-after-step", "3"});
+  training_.train("run", on_turns(kSteps) + Arguments{"--resume", "auto"});
+  training_.expect_same("run", "whole", "final");
+  const Outcome other = run_program(training_.command(
+      "run", on_turns(kSteps) + Arguments{"--resume", "auto", "--packing", "none"}));
+  EXPECT_EQ(other.code, 2) << other;
+}
+
+TEST_F(JsonlTraining, RanksTrainAsOne) {
+  const Arguments four = kSteps + Arguments{"--gradient-accumulation-steps", "4"};
+  const Arguments two = kSteps + Arguments{"--gradient-accumulation-steps", "2"};
+  training_.train("one", on_turns(four));
+  training_.train("stages",
+                  on_turns(four) + Arguments{"--local-ranks", "2", "--pipeline-parallel", "2"});
+  training_.expect_same("stages", "one", "final");
+  training_.train("data", on_turns(two) + Arguments{"--local-ranks", "2", "--zero-stage", "3"});
+  training_.train("tensor",
+                  on_turns(four) + Arguments{"--local-ranks", "2", "--tensor-parallel", "2"});
+  // The bounds of local_ranks_test.cc and tensor_ranks_test.cc.
+  expect_near(training_.rows("data"), training_.rows("one"), 1e-4);
+  expect_near(training_.rows("tensor"), training_.rows("one"), 1e-3);
+  training_.train("recomputed", on_turns(four) + Arguments{"--recompute", "full",
+                                                           "--micro-batch-order", "layer-major"});
+  training_.expect_same("recomputed", "one", "final");
+}
+
+// One of them tokenizes, the other reads what it has written.
+TEST_F(JsonlTraining, ProcessesTrainAsThreads) {
+  if (!has_mpirun()) GTEST_SKIP() << "this build has no MPI";
+  training_.train("threads", on_turns(kSteps) + Arguments{"--local-ranks", "2"});
+  ProgramRun run(training_.command("processes", on_turns(kSteps)), {}, mpirun(2));
+  const Outcome outcome = run.wait();
+  ASSERT_EQ(outcome.code, 0) << outcome;
+  training_.expect_same("processes", "threads", "final");
+}
+
+// Updates of this learning rate change no parameter.
+TEST_F(JsonlTraining, PackingDoesNotChangeTheLossOfTheDocuments) {
+  const Arguments still = {"--max-steps", "1", "--learning-rate", "1e-30", "--eval-samples", "0"};
+  const auto loss = [&](const std::string& packing) {
+    training_.train(packing, on_turns(still) + Arguments{"--packing", packing});
+    return training_.rows(packing).back().columns.at("validation_loss");
+  };
+  const double documents = loss("documents");
+  EXPECT_NEAR(documents / loss("none"), 1, 1e-6);              // sums of another order
+  EXPECT_GT(std::abs(documents / loss("windows") - 1), 1e-5);  // which sees other documents
+}
+
+TEST_F(JsonlTraining, ADryRunHasTheCounts) {
+  const Outcome outcome =
+      run_program(training_.command("dry", on_turns({"--max-steps", "1", "--dry-run", "--json"})));
+  ASSERT_EQ(outcome.code, 0) << outcome;
+  const auto results = nlohmann::json::parse(outcome.output).at("results");
+  const auto data = std::ranges::find_if(
+      results, [](const nlohmann::json& result) { return result.at("name") == "data"; });
+  ASSERT_NE(data, results.end());
+  EXPECT_EQ(data->at("documents"), 120);
+}
+
+TEST_F(JsonlTraining, BadLinesAreNamed) {
+  struct Bad {
+    const char* line;
+    int code;
+    const char* says;
+  };
+  for (const auto& [line, code, says] : std::initializer_list<Bad>{
+           {"{\"text\": \"cut", 5, "bad.jsonl:2: not a JSON object"},
+           {"{\"text\": \"\xff\"}", 5, "bad.jsonl:2: byte 0xff at offset 27"},
+           {"{\"messages\": []}", 2, "python -m terrace.data prepare"},
+           {"{\"body\": \"x\"}", 2, "bad.jsonl:2: neither \"text\""},
+           {"{\"input_ids\": [256]}", 2, "bad.jsonl:2: key \"input_ids\" has 256 at 0"},
+       }) {
+    training_.directory().write("bad.jsonl", "{\"text\": \"good\"}\n" + std::string(line) + "\n");
+    for (const char* ranks : {"1", "2"}) {
+      const Outcome outcome =
+          run_program(training_.command("refused", {"--data", training_.path("bad.jsonl"),
+                                                    "--max-steps", "1", "--local-ranks", ranks}));
+      EXPECT_EQ(outcome.code, code) << outcome;
+      EXPECT_THAT(outcome.errors, HasSubstr(says));
+    }
+    EXPECT_FALSE(training_.directory().has("refused"));
+  }
+}
+
+TEST_F(JsonlTraining, MasksOfOneKindAreRefused) {
+  training_.directory().write("empty.jsonl", R"({"prompt": "", "completion": "abc"})");
+  const Outcome outcome = run_program(
+      training_.command("refused", {"--data", training_.path("empty.jsonl"), "--max-steps", "1"}));
+  EXPECT_EQ(outcome.code, 2) << outcome;
+  EXPECT_THAT(outcome.errors, HasSubstr("every token of the data is trained on"));
+  EXPECT_THAT(outcome.errors, HasSubstr("--loss-on all"));
+}
+
+}  // namespace
+}  // namespace terrace
