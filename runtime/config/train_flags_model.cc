@@ -53,8 +53,9 @@ constexpr auto kModelFlags = std::to_array<TrainFlag>({
      [](const TrainOptions& o) { return toml_strings(o.data.data); }},
     {{"data-format", "Data", "auto|text|llmc|raw-u16|raw-u32|megatron|jsonl",
       "What the files hold (auto: as they tell). raw-u16 and raw-u32: ids of 2 or 4 bytes, "
-      "little-endian, one after the other, nothing else; jsonl: an object on each line with text, "
-      "with prompt and completion, or with input_ids and loss_mask; megatron is not built yet"},
+      "little-endian, one after the other, nothing else; megatron: PREFIX of a .bin and an .idx; "
+      "jsonl: an object on each line with text, with prompt and completion, or with input_ids and "
+      "loss_mask"},
      [](TrainOptions& o, const FlagValue& v) {
        v.choice(kDataFormats);
        parse_data_format(v.text());  // refuses what is not built

@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "runtime/data/file_signature.h"
 #include "runtime/data/id_check.h"
+#include "runtime/data/megatron_index.h"
 #include "runtime/data/readable_file.h"
 #include "runtime/data/token_files.h"
 
@@ -42,13 +43,14 @@ constexpr std::array<std::pair<std::int32_t, const char*>, 4> kLlmcOthers = {{
     {20240328, "a tokenizer"},
 }};
 
-constexpr std::array<std::pair<std::string_view, DataFormat>, 6> kFormats = {{
+constexpr std::array<std::pair<std::string_view, DataFormat>, 7> kFormats = {{
     {"auto", DataFormat::kAuto},
     {"text", DataFormat::kText},
     {"llmc", DataFormat::kLlmc},
     {"raw-u16", DataFormat::kRawU16},
     {"raw-u32", DataFormat::kRawU32},
     {"jsonl", DataFormat::kJsonl},
+    {"megatron", DataFormat::kMegatron},
 }};
 
 // Files beside others, which tell no format.
@@ -60,7 +62,7 @@ bool is_companion(const std::string& path) {
       return true;
     }
   }
-  return false;
+  return path.ends_with(".idx") && has_megatron_index(megatron_ids_path(path));
 }
 
 std::vector<std::string> files_that_tell(const std::vector<std::string>& paths, DataUse use) {
@@ -128,6 +130,7 @@ std::optional<DataFormat> detect_by_ends(const std::string& path) {
 DataFormat detect(const std::string& path) {
   if (is_jsonl_name(path)) return DataFormat::kJsonl;
   if (const auto format = detect_by_ends(path)) return *format;
+  if (has_megatron_index(path)) return DataFormat::kMegatron;
   const std::string front = read_range(path, 0, kSniffBytes);
   if (is_llmc(front)) return DataFormat::kLlmc;
   refuse_other_llmc(path, front);
@@ -261,6 +264,8 @@ TokenFile describe(const std::string& path, DataFormat format) {
       return describe_raw(path, 2);
     case DataFormat::kRawU32:
       return describe_raw(path, 4);
+    case DataFormat::kMegatron:
+      return open_megatron(path);
     case DataFormat::kText:
     case DataFormat::kAuto:
     case DataFormat::kJsonl:
@@ -328,12 +333,8 @@ DataFormat parse_data_format(std::string_view text) {
   for (const auto& [name, format] : kFormats) {
     if (name == text) return format;
   }
-  if (text == "megatron") {
-    throw ConfigError(fmt::format("--data-format {} is not built yet", text),
-                      "convert the data to llm.c's .bin or to text");
-  }
   throw ConfigError(fmt::format("--data-format {}: unknown", text),
-                    "choose auto, text, llmc, raw-u16, raw-u32 or jsonl");
+                    "choose auto, text, llmc, raw-u16, raw-u32, megatron or jsonl");
 }
 
 std::string_view name_of(DataFormat format) {
@@ -345,8 +346,11 @@ std::string_view name_of(DataFormat format) {
 
 namespace {
 
-OpenedData open_token_files(const DataRequest& request) {
-  const TokenFileNames files = list_token_files(request.paths, request.use);
+OpenedData open_token_files(DataRequest request) {
+  const bool is_megatron = request.format == DataFormat::kMegatron;
+  if (is_megatron) std::ranges::transform(request.paths, request.paths.begin(), megatron_ids_path);
+  TokenFileNames files = list_token_files(request.paths, request.use);
+  if (is_megatron) std::erase_if(files.left_out, is_companion);
   OpenedData data;
   data.tokens = open_tokens(files.taken, request, data.doubts);
   data.left_out = files.left_out;

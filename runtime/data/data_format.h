@@ -14,10 +14,9 @@
 // What the files named by --data hold.
 namespace terrace {
 
-enum class DataFormat : std::uint8_t { kAuto, kText, kLlmc, kRawU16, kRawU32, kJsonl };
+enum class DataFormat : std::uint8_t { kAuto, kText, kLlmc, kRawU16, kRawU32, kJsonl, kMegatron };
 
-// Reads the value of --data-format. Throws ConfigError for an unknown one, and for those of the
-// interface that is not built yet (megatron).
+// Reads the value of --data-format. Throws ConfigError for an unknown one.
 DataFormat parse_data_format(std::string_view text);
 std::string_view name_of(DataFormat format);
 
@@ -43,15 +42,15 @@ struct OpenedData {
 };
 
 // With kAuto each file tells its format, and all must agree: JSONL by its name (.jsonl, .jsonl.gz,
-// .jsonl.zst); llm.c by its magic number; ids by the file of their documents' ends beside it, FILE
-// and ".idx", which tells their number; text if its first 64 KiB have no zero byte and its name
-// does not end in .bin or .idx. Anything else is a ConfigError that asks for --data-format: raw ids
-// are never guessed. Text is bytes, ids 0 to 255, and all files of a directory; of directories of
-// tokens and of JSONL see list_token_files() and list_jsonl_files(). FILE.idx and FILE.mask beside
-// a raw file are the ends of its documents and a byte for each of its tokens. A raw file
-// that tells by its beginning, its .idx or its ids (id_check.h) that it is something else is a
-// ConfigError that says how to convert it. An llm.c file is checked against its header
-// (CorruptData).
+// .jsonl.zst); Megatron's by the .idx beside a .bin; llm.c by its magic number; ids by the file of
+// their documents' ends beside it, FILE and ".idx", which tells their number; text if its first 64
+// KiB have no zero byte and its name does not end in .bin or .idx. Anything else is a ConfigError
+// that asks for --data-format: raw ids are never guessed. Text is bytes, ids 0 to 255, and all
+// files of a directory; of directories of tokens and of JSONL see list_token_files() and
+// list_jsonl_files(). FILE.idx and FILE.mask beside a raw file are the ends of its documents and a
+// byte for each of its tokens. A raw file that tells by its beginning, its .idx or its ids
+// (id_check.h) that it is something else is a ConfigError that says how to convert it. An llm.c
+// file is checked against its header (CorruptData).
 OpenedData open_data(const DataRequest& request);
 
 }  // namespace terrace

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "base/error.h"
+#include "runtime/data/megatron_index.h"
 #include "runtime/data/readable_file.h"
 
 namespace terrace {
@@ -41,6 +42,7 @@ DocumentIndex open_ends(const std::string& path, std::int64_t tokens) {
 
 void visit_ends(const DocumentIndex& index, std::int64_t tokens,
                 FunctionRef<void(std::int64_t end)> visit) {
+  if (index.kind == DocumentIndex::Kind::kMegatron) return visit_megatron_ends(index.path, visit);
   if (index.kind != DocumentIndex::Kind::kEnds) return visit(tokens);
   const ReadableFile file(index.path);
   const std::uint64_t count = size_of_file(index.path) / sizeof(std::uint64_t);

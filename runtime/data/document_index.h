@@ -10,12 +10,13 @@ namespace terrace {
 // Where the documents of a file of token ids end.
 struct DocumentIndex {
   enum class Kind : std::uint8_t {
-    kNone,   // it is not known
-    kWhole,  // the file is one document
-    kEnds,   // a file of u64, little-endian: tokens up to the end of each document
+    kNone,      // it is not known
+    kWhole,     // the file is one document
+    kEnds,      // a file of u64, little-endian: tokens up to the end of each document
+    kMegatron,  // Megatron's index of the file
   };
   Kind kind = Kind::kNone;
-  std::string path;  // of kEnds
+  std::string path;  // of kEnds and kMegatron
 };
 
 // Looks at `path`, which has the ends of documents (kEnds) of a file of `tokens` ids. Throws

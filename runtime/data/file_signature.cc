@@ -107,7 +107,12 @@ std::optional<FileSignature> find_signature(const std::string& path, std::string
         "unpack it; of an .npz " +
             conversion(fmt::format("next(iter(np.load('{}').values())).ravel()", path), path)};
   }
-  if (front.starts_with("PAR1"sv) && last == '1') return FileSignature{"a Parquet file", kToText};
+  if (front.starts_with("PAR1"sv) && last == '1') {
+    return FileSignature{"a Parquet file",
+                         std::string(kToText) +
+                             "; python -m terrace.data prepare will make JSON lines of it, and is "
+                             "not built yet"};
+  }
   if (is_arrow_stream(front, size_bytes)) return FileSignature{"an Arrow stream", kToText};
   if (is_gzip(front)) return FileSignature{"packed by gzip", kUnpack};
   if (is_pickle(front, last, size_bytes)) {

@@ -44,8 +44,7 @@ TEST(ExitCode, UnknownFlagsAndKeysAre2AndNameTheNearest) {
 
 TEST(ExitCode, WhatIsNotBuiltIs2AndSaysSo) {
   const TinyTraining training;
-  const std::vector<Arguments> cases = {
-      {"--optimizer", "muon"}, {"--tokenizer", "tokenizer.json"}, {"--data-format", "megatron"}};
+  const std::vector<Arguments> cases = {{"--optimizer", "muon"}, {"--tokenizer", "tokenizer.json"}};
   for (const Arguments& arguments : cases) {
     expect_usage_error(training, arguments,
                        {arguments.front() + " " + arguments.back(), "not built"});

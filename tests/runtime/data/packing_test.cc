@@ -316,5 +316,68 @@ TEST(TokenFilesWithDocuments, WrongFilesBesideThemAreRefused) {
   EXPECT_THROW(Dataset{options}, CorruptData);
 }
 
+// --- Megatron's ---------------------------------------------------------------------------------
+
+// The documents [1, 2, 3] and [4, 5] in u16, as Megatron writes them.
+constexpr char kMegatronIndex[] =
+    "MMIDIDX\0\0\1\0\0\0\0\0\0\0\x08\2\0\0\0\0\0\0\0\3\0\0\0\0\0\0\0"
+    "\3\0\0\0\2\0\0\0"
+    "\0\0\0\0\0\0\0\0\6\0\0\0\0\0\0\0"
+    "\0\0\0\0\0\0\0\0\1\0\0\0\0\0\0\0\2\0\0\0\0\0\0\0";
+
+TEST(MegatronFiles, HaveTheDocumentsOfTheirIndex) {
+  const TemporaryDirectory directory;
+  directory.write("d/text.bin", raw_bytes<std::uint16_t>({1, 2, 3, 4, 5}));
+  directory.write("d/text.idx", std::string_view(kMegatronIndex, 82));
+  DatasetOptions options = packed(Packing::kDocuments, 4);
+  for (const char* name : {"d/text", "d/text.bin", "d/text.idx", "d"}) {
+    options.data = {directory.path(name)};
+    options.format = DataFormat::kMegatron;
+    const Dataset dataset(options);
+    EXPECT_EQ(dataset.packing_counts()->documents, 2) << name;
+    EXPECT_TRUE(dataset.notes().empty()) << name;
+    Lists lists(4, true);
+    dataset.fill_micro_batch(0, lists.rows());
+    EXPECT_EQ(lists.tokens, (std::vector<std::int32_t>{1, 2, 4, 0}));
+    EXPECT_EQ(lists.targets, (std::vector<std::int32_t>{2, 3, 5, -1}));
+  }
+  options.data = {directory.path("d")};
+  options.format = DataFormat::kAuto;
+  EXPECT_EQ(Dataset(options).packing_counts()->documents, 2);
+  options.packing = Packing::kWindows;
+  EXPECT_EQ(Dataset(options).training_tokens(), 5);
+}
+
+TEST(MegatronFiles, DamagedOnesAreRefused) {
+  const TemporaryDirectory directory;
+  const std::string index(kMegatronIndex, 82);
+  DatasetOptions options = packed(Packing::kDocuments, 4);
+  options.data = {directory.path("text.bin")};
+  options.format = DataFormat::kMegatron;
+  const auto opens = [&](const std::string& with) {
+    directory.write("text.bin", raw_bytes<std::uint16_t>({1, 2, 3, 4, 5}));
+    directory.write("text.idx", with);
+    return Dataset(options).training_tokens();
+  };
+  const auto with_byte = [&](std::size_t at, char value) {
+    std::string changed = index;
+    changed[at] = value;
+    return changed;
+  };
+  EXPECT_EQ(opens(index), 5);
+  EXPECT_THROW(opens(index.substr(0, 20)), CorruptData);
+  EXPECT_THROW(opens(index.substr(0, 80)), CorruptData);
+  EXPECT_THROW(opens(with_byte(0, 'X')), CorruptData);
+  EXPECT_THROW(opens(with_byte(9, 2)), ConfigError);            // version
+  EXPECT_THROW(opens(with_byte(17, 5)), ConfigError);           // int64
+  EXPECT_THROW(opens(with_byte(24, 0x7f)), CorruptData);        // sequences without end
+  EXPECT_THROW(opens(with_byte(34, 2)), CorruptData);           // a gap between sequences
+  EXPECT_THROW(opens(with_byte(66, 3)), CorruptData);           // documents out of order
+  EXPECT_THROW(opens(index + std::string(2, 0)), ConfigError);  // modes
+  directory.write("text.idx", index);
+  directory.write("text.bin", "1234");
+  EXPECT_THROW(Dataset{options}, CorruptData);
+}
+
 }  // namespace
 }  // namespace terrace
