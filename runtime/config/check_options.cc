@@ -74,6 +74,13 @@ void check_validation(const TrainOptions& options,
   }
 }
 
+void check_weights(const DataOptions& data) {
+  if (data.data_weights.empty() || data.data_weights.size() == data.data.size()) return;
+  throw ConfigError(fmt::format("--data-weights has {} numbers, and --data names {} paths",
+                                data.data_weights.size(), data.data.size()),
+                    "give a weight for each path");
+}
+
 void check_places(const TierOptions& tiers) {
   for (const StateClassInfo& info : kStateClasses) {
     const Placement placement = tiers.places[info.state];
@@ -134,6 +141,7 @@ void check_options(const TrainOptions& options, FunctionRef<bool(std::string_vie
   check_precision(options);
   check_masters(options);
   check_validation(options, is_given);
+  check_weights(options.data);
   check_places(options.tiers);
   check_parallelism(options.step);
   if (options.run.json && !options.run.dry_run) {

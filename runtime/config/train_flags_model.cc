@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <array>
 #include <optional>
 
@@ -62,6 +64,21 @@ constexpr auto kModelFlags = std::to_array<TrainFlag>({
        o.data.data_format = v.text();
      },
      [](const TrainOptions& o) { return toml_string(o.data.data_format); }},
+    {{"data-weights", "Data", "W",
+      "A number for each path of --data: samples are drawn from the paths in these proportions "
+      "(one path after the other, each token once an epoch)",
+      FlagArity::kList},
+     [](TrainOptions& o, const FlagValue& v) {
+       o.data.data_weights.clear();
+       for (const std::string& text : v.texts()) {
+         o.data.data_weights.push_back(FlagValue(v.where(), {text}).positive_number());
+       }
+     },
+     [](const TrainOptions& o) {
+       std::vector<std::string> weights;
+       for (const double weight : o.data.data_weights) weights.push_back(toml_number(weight));
+       return weights.empty() ? std::string{} : fmt::format("[{}]", fmt::join(weights, ", "));
+     }},
     {{"validation-data", "Data", "PATH", "Files or directories to evaluate on", FlagArity::kList},
      [](TrainOptions& o, const FlagValue& v) { o.data.validation_data = v.texts(); },
      [](const TrainOptions& o) {

@@ -49,6 +49,7 @@ struct DataOptions {
   std::string tokenizer = "bytes";
   std::string packing;  // empty: as the format of the data says
   std::string loss_on = "completion";
+  std::vector<double> data_weights;  // one of each of `data`; empty: all of it is one epoch
 };
 
 struct BatchOptions {

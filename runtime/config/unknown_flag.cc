@@ -30,7 +30,6 @@ constexpr auto kUnbuiltFlags = std::to_array<UnbuiltFlag>({
     {"lora-dropout", "likewise"},
     {"adapter", "goes on from an adapter"},
     {"base-quantization", "a quantized base under an adapter"},
-    {"data-weights", "how often each path is drawn from"},
     {"muon-momentum", "of --optimizer muon"},
     {"keep-best", "keeps the best checkpoint"},
     {"live", "a report page while it runs"},

@@ -14,28 +14,22 @@
 namespace terrace {
 namespace {
 
-OpenedData open_part(const DatasetOptions& options, DataUse use) {
+OpenedData open_paths(const DatasetOptions& options, const std::vector<std::string>& paths,
+                      DataUse use) {
   DataRequest request;
-  request.paths = use == DataUse::kTraining ? options.data : options.validation_data;
+  request.paths = paths;
   request.format = options.format;
   request.vocabulary = options.vocabulary;
   request.use = use;
   request.tokenize = options.tokenize;
-  if (request.paths.empty() && use == DataUse::kValidation) return {};
   return open_data(request);
 }
 
-DatasetOptions with_packing(DatasetOptions options, const OpenedData& data) {
-  if (options.packing) return options;
-  options.packing = data.format == DataFormat::kJsonl ? Packing::kDocuments : Packing::kWindows;
-  return options;
-}
-
-// What validates: data that was given for it, else files of the training data's directories.
-std::unique_ptr<TokenSource> choose_validation(const DatasetOptions& options, OpenedData& data,
-                                               OpenedData& validation) {
-  if (validation.tokens != nullptr) return std::move(validation.tokens);
-  return options.validation_fraction > 0 ? std::move(data.validation) : nullptr;
+Packing packing_of(const DatasetOptions& options, const std::vector<OpenedData>& data) {
+  if (options.packing) return *options.packing;
+  const bool any_jsonl = std::ranges::any_of(
+      data, [](const OpenedData& one) { return one.format == DataFormat::kJsonl; });
+  return any_jsonl ? Packing::kDocuments : Packing::kWindows;
 }
 
 // At least two tokens, an input and its target.
@@ -68,13 +62,19 @@ std::optional<std::uint64_t> hash_places(const TokenSource& source, std::int64_t
   return hash.value();
 }
 
-// With what makes samples of them, where that is not windows alone.
-std::optional<std::uint64_t> hash_of(const TokenRange& range, const SampleSet& samples) {
-  const std::optional<std::uint64_t> tokens = hash_places(*range.source, range.begin, range.count);
+// Of all ranges, with what makes samples of them, where that is not windows of one range alone.
+std::optional<std::uint64_t> hash_of(const std::vector<TokenRange>& ranges,
+                                     const SampleSet& samples) {
+  std::vector<std::uint64_t> parts;
+  for (const TokenRange& range : ranges) {
+    const auto tokens = hash_places(*range.source, range.begin, range.count);
+    if (!tokens) return std::nullopt;
+    parts.push_back(*tokens);
+  }
   const std::uint64_t made = samples.hash();
-  if (!tokens || made == 0) return tokens;
-  const std::uint64_t both[] = {*tokens, made};
-  return hash_bytes(std::as_bytes(std::span(both)));
+  if (parts.size() == 1 && made == 0) return parts.front();
+  parts.push_back(made);
+  return hash_bytes(std::as_bytes(std::span(parts)));
 }
 
 // Tokens of the source that its mask has trained on.
@@ -134,111 +134,185 @@ std::string_view name_of(Packing packing) {
   return "";
 }
 
-Dataset::Dataset(const DatasetOptions& options)
-    : Dataset(options, open_part(options, DataUse::kTraining),
-              open_part(options, DataUse::kValidation)) {}
+Dataset::Dataset(const DatasetOptions& options) : Dataset(options, open(options)) {}
 
-Dataset::Dataset(const DatasetOptions& options, OpenedData data, OpenedData validation)
-    : Dataset(with_packing(options, data), std::move(data.tokens),
-              choose_validation(options, data, validation)) {
-  for (OpenedData* const opened : {&data, &validation}) {
-    doubts_.insert(doubts_.end(), opened->doubts.begin(), opened->doubts.end());
-    if (opened->left_out.empty()) continue;
+Dataset::Opened Dataset::open(const DatasetOptions& options) {
+  Opened opened;
+  if (options.weights.empty()) {
+    opened.data.push_back(open_paths(options, options.data, DataUse::kTraining));
+  } else {
+    TERRACE_CHECK_EQ(options.weights.size(), options.data.size());
+    for (const std::string& path : options.data) {
+      opened.data.push_back(open_paths(options, {path}, DataUse::kTraining));
+    }
+  }
+  if (options.validation_data.empty()) return opened;
+  opened.validation = open_paths(options, options.validation_data, DataUse::kValidation);
+  return opened;
+}
+
+// What validates: data that was given for it, else files of the training data's directories.
+Dataset::Sources Dataset::sources_of(const DatasetOptions& options, Opened& opened) {
+  Sources sources;
+  for (OpenedData& data : opened.data) {
+    sources.data.push_back(std::move(data.tokens));
+    const bool validates = options.validation_data.empty() && options.validation_fraction > 0;
+    if (data.validation == nullptr || !validates) continue;
+    sources.validation.push_back(std::move(data.validation));
+  }
+  if (opened.validation.tokens != nullptr) {
+    sources.validation.push_back(std::move(opened.validation.tokens));
+  }
+  return sources;
+}
+
+Dataset::Dataset(const DatasetOptions& options, Opened opened)
+    : Dataset(
+          [&] {
+            DatasetOptions packed = options;
+            packed.packing = packing_of(options, opened.data);
+            return packed;
+          }(),
+          sources_of(options, opened)) {
+  add_notes(options, opened);
+}
+
+void Dataset::add_notes(const DatasetOptions& options, const Opened& opened) {
+  std::vector<const OpenedData*> all;
+  for (const OpenedData& data : opened.data) all.push_back(&data);
+  all.push_back(&opened.validation);
+  for (const OpenedData* const one : all) {
+    doubts_.insert(doubts_.end(), one->doubts.begin(), one->doubts.end());
+    if (one->left_out.empty()) continue;
     notes_.push_back(
         fmt::format("left out, as they are not called as token files or are test "
                     "sets: {}",
-                    some_names(opened->left_out)));
+                    some_names(one->left_out)));
   }
-  if (data.validation_files.empty()) return;
-  notes_.push_back(fmt::format("{} by their names: {}",
-                               options.validation_data.empty() && options.validation_fraction > 0
-                                   ? "validate,"
-                                   : "left out, as they are for validation",
-                               some_names(data.validation_files)));
+  for (const OpenedData& data : opened.data) {
+    if (data.validation_files.empty()) continue;
+    notes_.push_back(fmt::format("{} by their names: {}",
+                                 options.validation_data.empty() && options.validation_fraction > 0
+                                     ? "validate,"
+                                     : "left out, as they are for validation",
+                                 some_names(data.validation_files)));
+  }
 }
 
 Dataset::Dataset(const DatasetOptions& options, std::unique_ptr<TokenSource> data,
                  std::unique_ptr<TokenSource> validation)
-    : data_(std::move(data)),
-      validation_(std::move(validation)),
-      sequence_length_(options.sequence_length),
+    : Dataset(options, [&] {
+        Sources sources;
+        sources.data.push_back(std::move(data));
+        if (validation != nullptr) sources.validation.push_back(std::move(validation));
+        return sources;
+      }()) {}
+
+Dataset::Dataset(const DatasetOptions& options, Sources sources)
+    : sequence_length_(options.sequence_length),
       seed_(options.seed),
       packing_(options.packing.value_or(Packing::kWindows)),
       uses_mask_(options.uses_mask) {
   TERRACE_CHECK_LT(0, sequence_length_);
-  divide(options);
-  make_samples(options);
-  if (samples_per_epoch() > 0) return;
-  if (packing_ == Packing::kWindows) {
-    throw ConfigError(fmt::format("--data has {} tokens for training, and one sample takes {}",
-                                  training_tokens(), sequence_length_ + 1),
-                      "give more data, a smaller --sequence-length or --validation-fraction 0");
+  divide(options, sources);
+  for (auto* const list : {&sources.data, &sources.validation}) {
+    for (auto& source : *list) sources_.push_back(std::move(source));
   }
-  throw ConfigError(
-      fmt::format("--data has {} tokens for training, and no document with a token to train on",
-                  training_tokens()),
-      "give more documents, a larger --sequence-length where prompts fill it, or "
-      "--validation-fraction 0");
+  check_masks();
+  make_samples(options);
+}
+
+std::int64_t Dataset::tokens_in(const std::vector<TokenRange>& ranges) {
+  std::int64_t tokens = 0;
+  for (const TokenRange& range : ranges) tokens += range.count;
+  return tokens;
 }
 
 // What trains and what validates. The tail begins with a document, where documents are kept whole.
-void Dataset::divide(const DatasetOptions& options) {
-  const std::int64_t tokens = data_->count();
-  training_range_ = {data_.get(), 0, tokens};
-  if (validation_ != nullptr) {
-    validation_range_ = {validation_.get(), 0, validation_->count()};
-    if (validation_range_.count >= 2) return;
-    throw ConfigError(fmt::format("the validation data has {} tokens", validation_range_.count),
+void Dataset::divide(const DatasetOptions& options, const Sources& sources) {
+  for (const auto& source : sources.data) {
+    const std::int64_t tokens = source->count();
+    std::int64_t kept = tokens;
+    if (sources.validation.empty()) kept -= tail_tokens(options.validation_fraction, tokens);
+    if (kept < tokens && packing_ != Packing::kWindows) kept = documents_before(*source, kept);
+    training_ranges_.push_back({source.get(), 0, kept});
+    if (kept < tokens) validation_ranges_.push_back({source.get(), kept, tokens - kept});
+  }
+  for (const auto& source : sources.validation) {
+    validation_ranges_.push_back({source.get(), 0, source->count()});
+    if (source->count() >= 2) continue;
+    throw ConfigError(fmt::format("the validation data has {} tokens", source->count()),
                       "at least 2 are needed");
   }
-  const std::int64_t tail = tail_tokens(options.validation_fraction, tokens);
-  training_range_.count = tokens - tail;
-  if (tail > 0 && packing_ != Packing::kWindows) {
-    training_range_.count = documents_before(*data_, tokens - tail);
+}
+
+// Counts what is trained on of the data, and checks that documents and masks are as they must be.
+void Dataset::check_masks() {
+  for (const auto& source : sources_) {
+    if (packing_ == Packing::kWindows || source->has_documents()) continue;
+    throw ConfigError(
+        fmt::format("--packing {}: nothing says where the documents of the data end",
+                    name_of(packing_)),
+        "put a file of their ends beside each file of ids (FILE.idx), or give --packing windows");
   }
-  validation_range_ = {data_.get(), training_range_.count, tokens - training_range_.count};
+  for (const TokenRange& range : training_ranges_) {
+    const TokenSource& source = *range.source;
+    has_mask_ = has_mask_ || source.has_mask();
+    all_tokens_ += source.count();
+    unmasked_tokens_ += uses_mask_ && source.has_mask() ? count_unmasked(source) : source.count();
+  }
+  if (uses_mask()) check_mask(unmasked_tokens_, all_tokens_);
+}
+
+std::unique_ptr<SampleSet> Dataset::samples_of(const TokenRange& range) const {
+  if (packing_ == Packing::kWindows) {
+    return make_window_samples(range, sequence_length_, uses_mask_);
+  }
+  return make_packed_samples(range, {.sequence_length = sequence_length_,
+                                     .joins_documents = packing_ == Packing::kDocuments,
+                                     .uses_mask = uses_mask_});
 }
 
 void Dataset::make_samples(const DatasetOptions& options) {
-  for (const TokenSource* const source : {data_.get(), validation_.get()}) {
-    if (source == nullptr || packing_ == Packing::kWindows || source->has_documents()) continue;
-    throw ConfigError(
-        fmt::format("--packing {}: nothing says where the documents of the {} end",
-                    name_of(packing_), source == data_.get() ? "data" : "validation data"),
-        "put a file of their ends beside the ids (FILE.idx), or give --packing "
-        "windows");
-  }
-  unmasked_tokens_ = uses_mask() ? count_unmasked(*data_) : data_->count();
-  if (uses_mask()) check_mask(unmasked_tokens_, data_->count());
-  const auto make = [&](const TokenRange& range) {
+  std::vector<std::unique_ptr<SampleSet>> training;
+  for (const TokenRange& range : training_ranges_) {
+    training.push_back(samples_of(range));
+    if (training.back()->training_samples() > 0) continue;
     if (packing_ == Packing::kWindows) {
-      return make_window_samples(range, sequence_length_, options.uses_mask);
+      throw ConfigError(fmt::format("--data has {} tokens for training, and one sample takes {}",
+                                    range.count, sequence_length_ + 1),
+                        "give more data, a smaller --sequence-length or --validation-fraction 0");
     }
-    return make_packed_samples(range, {.sequence_length = sequence_length_,
-                                       .joins_documents = packing_ == Packing::kDocuments,
-                                       .uses_mask = options.uses_mask});
-  };
-  training_ = make(training_range_);
-  if (validation_range_.count > 0) validating_ = make(validation_range_);
+    throw ConfigError(
+        fmt::format("--data has {} tokens for training, and no document with a token to train on",
+                    range.count),
+        "give more documents, a larger --sequence-length where prompts fill it, or "
+        "--validation-fraction 0");
+  }
+  training_ = join_samples(std::move(training), options.weights);
+  std::vector<std::unique_ptr<SampleSet>> validating;
+  for (const TokenRange& range : validation_ranges_) validating.push_back(samples_of(range));
+  if (!validating.empty()) validating_ = join_samples(std::move(validating), {});
 }
 
 void Dataset::check_validation() const {
   constexpr std::int64_t kPiece = 1 << 16;
-  const auto& [source, begin, count] = validation_range_;
   std::vector<std::int32_t> piece(kPiece);
-  for (std::int64_t at = 0; at < count; at += kPiece) {
-    const auto size = static_cast<std::size_t>(std::min(kPiece, count - at));
-    source->read(begin + at, std::span(piece).first(size));
+  for (const auto& [source, begin, count] : validation_ranges_) {
+    for (std::int64_t at = 0; at < count; at += kPiece) {
+      const auto size = static_cast<std::size_t>(std::min(kPiece, count - at));
+      source->read(begin + at, std::span(piece).first(size));
+    }
   }
 }
 
 std::optional<std::uint64_t> Dataset::training_hash() const {
-  return hash_of(training_range_, *training_);
+  return hash_of(training_ranges_, *training_);
 }
 
 std::optional<std::uint64_t> Dataset::validation_hash() const {
-  if (validating_ == nullptr) return hash_places(*data_, validation_range_.begin, 0);
-  return hash_of(validation_range_, *validating_);
+  if (validating_ == nullptr) return hash_places(*sources_.front(), training_tokens(), 0);
+  return hash_of(validation_ranges_, *validating_);
 }
 
 std::int64_t Dataset::validation_samples() const {

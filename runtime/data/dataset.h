@@ -37,6 +37,9 @@ struct DatasetOptions {
   std::optional<Packing> packing;  // none: documents of JSONL, and windows of what else there is
   bool uses_mask = true;           // false: all tokens are trained on, whatever a mask says
   TokenizeFiles tokenize;          // JSONL needs it
+  // One for each of `data`, which samples are then drawn from in these proportions (SampleMix);
+  // empty: the paths are one after the other, and all of it is one epoch.
+  std::vector<double> weights;
 };
 
 // Training samples in their order, and the validation split from front to back. Thread-safe.
@@ -55,14 +58,14 @@ class Dataset {
   bool has_documents() const { return packing_ == Packing::kDocuments; }
   // Whether fewer targets than rows may be counted.
   bool has_uncounted() const { return packing_ != Packing::kWindows || uses_mask(); }
-  bool uses_mask() const { return uses_mask_ && data_->has_mask(); }
+  bool uses_mask() const { return uses_mask_ && has_mask_; }
   // Tokens of --data, and those of them that are trained on.
-  std::int64_t all_tokens() const { return data_->count(); }
+  std::int64_t all_tokens() const { return all_tokens_; }
   std::int64_t unmasked_tokens() const { return unmasked_tokens_; }
   std::int64_t sequence_length() const { return sequence_length_; }
-  std::int64_t training_tokens() const { return training_range_.count; }
-  std::int64_t validation_tokens() const { return validation_range_.count; }  // 0: no validation
-  bool is_text() const { return data_->is_text(); }  // whose bytes are the ids
+  std::int64_t training_tokens() const { return tokens_in(training_ranges_); }
+  std::int64_t validation_tokens() const { return tokens_in(validation_ranges_); }  // 0: none
+  bool is_text() const { return sources_.front()->is_text(); }  // whose bytes are the ids
   // What became of files in the data's directories, and what is odd about the ids; sentences.
   const std::vector<std::string>& notes() const { return notes_; }
   const std::vector<std::string>& doubts() const { return doubts_; }
@@ -88,20 +91,38 @@ class Dataset {
   std::int64_t fill_validation_batch(std::int64_t first_sample, const SampleRows& rows) const;
 
  private:
-  Dataset(const DatasetOptions& options, OpenedData data, OpenedData validation);
-  void divide(const DatasetOptions& options);
+  // Sources of what the options name.
+  struct Opened {
+    std::vector<OpenedData> data;  // of each weight
+    OpenedData validation;
+  };
+  struct Sources {
+    std::vector<std::unique_ptr<TokenSource>> data;
+    std::vector<std::unique_ptr<TokenSource>> validation;  // none: the tails of the data
+  };
+
+  Dataset(const DatasetOptions& options, Opened opened);
+  Dataset(const DatasetOptions& options, Sources sources);
+  static Opened open(const DatasetOptions& options);
+  static Sources sources_of(const DatasetOptions& options, Opened& opened);
+  static std::int64_t tokens_in(const std::vector<TokenRange>& ranges);
+  void add_notes(const DatasetOptions& options, const Opened& opened);
+  void divide(const DatasetOptions& options, const Sources& sources);
+  void check_masks();
   void make_samples(const DatasetOptions& options);
+  std::unique_ptr<SampleSet> samples_of(const TokenRange& range) const;
   std::int64_t sequences_in(const SampleRows& rows) const;
 
-  std::unique_ptr<TokenSource> data_;
-  std::unique_ptr<TokenSource> validation_;  // null: the tail of data_
+  std::vector<std::unique_ptr<TokenSource>> sources_;  // the data, then what validates
   std::int64_t sequence_length_;
   std::uint64_t seed_;
   Packing packing_;
   bool uses_mask_;
+  bool has_mask_ = false;
+  std::int64_t all_tokens_ = 0;
   std::int64_t unmasked_tokens_ = 0;
-  TokenRange training_range_;
-  TokenRange validation_range_;
+  std::vector<TokenRange> training_ranges_;
+  std::vector<TokenRange> validation_ranges_;
   std::unique_ptr<SampleSet> training_;
   std::unique_ptr<SampleSet> validating_;  // null: no validation
   std::vector<std::string> notes_;

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "runtime/data/document_packing.h"
 #include "runtime/data/token_source.h"
@@ -58,5 +59,10 @@ std::unique_ptr<SampleSet> make_window_samples(const TokenRange& range,
 // Packed sequences, of the whole documents in the range.
 std::unique_ptr<SampleSet> make_packed_samples(const TokenRange& range,
                                                const PackingOptions& options);
+
+// Several sets as one: trained on by SampleMix with these weights, evaluated one after the other.
+// One set is returned as it is; several need weights only where they are trained on.
+std::unique_ptr<SampleSet> join_samples(std::vector<std::unique_ptr<SampleSet>> sets,
+                                        std::span<const double> weights);
 
 }  // namespace terrace

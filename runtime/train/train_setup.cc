@@ -307,6 +307,7 @@ DatasetOptions dataset_options_for(const TrainOptions& options, const ModelConfi
   data.seed = options.model.seed;
   if (!options.data.packing.empty()) data.packing = parse_packing(options.data.packing);
   data.uses_mask = options.data.loss_on == "completion";
+  data.weights = options.data.data_weights;
   return data;
 }
 
