@@ -183,6 +183,14 @@ struct Scale {
   TensorView x, y;
   float factor = 1;
 };
+// y = factor * x, or y + factor * x where it adds. Rows of both may be columns of a wider matrix.
+// The product and the sum are fp32; the result is rounded once to the compute type. x and y do not
+// overlap.
+struct ScaleRows {
+  StridedRows x, y;
+  float factor = 1;
+  bool adds = false;
+};
 // target += source, both fp32: a micro-batch's gradient joins the sum.
 struct AccumulateGradient {
   TensorView source, target;
@@ -314,6 +322,7 @@ struct KernelTable {
   void (*gelu_backward)(const KernelContext&, const GeluBackward&);
   void (*add)(const KernelContext&, const Add&);
   void (*scale)(const KernelContext&, const Scale&);
+  void (*scale_rows)(const KernelContext&, const ScaleRows&);
   void (*accumulate_gradient)(const KernelContext&, const AccumulateGradient&);
   void (*round_gradient)(const KernelContext&, const RoundGradient&);
   void (*fill_zero)(const KernelContext&, const FillZero&);

@@ -1,5 +1,6 @@
 #include "kernels/cpu/cpu_elementwise.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/cpu/highway_targets.h"
@@ -53,6 +54,29 @@ void scale_any(const Scale& op, std::int64_t begin, std::int64_t end) {
   scale_as<Bf16>(op, begin, end);
 }
 
+template <typename T>
+HWY_INLINE void scale_rows_as(const ScaleRows& op, std::int64_t begin, std::int64_t end) {
+  const Vec factor = splat(op.factor);
+  for (std::int64_t row = begin; row < end; ++row) {
+    const T* x = reinterpret_cast<const T*>(op.x.data) + row * op.x.stride;
+    T* y = reinterpret_cast<T*>(op.y.data) + row * op.y.stride;
+    if (op.adds) {
+      for_each_vector(op.y.width, [=](std::int64_t i, std::int64_t n) TERRACE_VECTOR_BODY {
+        store_n(hn::Add(load_n(y + i, n), hn::Mul(factor, load_n(x + i, n))), y + i, n);
+      });
+    } else {
+      for_each_vector(op.y.width, [=](std::int64_t i, std::int64_t n) TERRACE_VECTOR_BODY {
+        store_n(hn::Mul(factor, load_n(x + i, n)), y + i, n);
+      });
+    }
+  }
+}
+
+void scale_rows_any(const ScaleRows& op, std::int64_t begin, std::int64_t end) {
+  if (op.y.dtype == DType::kF32) return scale_rows_as<float>(op, begin, end);
+  scale_rows_as<Bf16>(op, begin, end);
+}
+
 void add_floats(const float* a, const float* b, float* y, std::int64_t elements) {
   add_to(a, b, y, elements);
 }
@@ -92,6 +116,7 @@ HWY_EXPORT(add_floats);
 HWY_EXPORT(add_halves);
 HWY_EXPORT(add_scaled_any);
 HWY_EXPORT(scale_any);
+HWY_EXPORT(scale_rows_any);
 HWY_EXPORT(narrow);
 HWY_EXPORT(narrow_to_even);
 HWY_EXPORT(widen);
@@ -122,6 +147,18 @@ void cpu_scale(const KernelContext& context, const Scale& op) {
   TERRACE_CHECK_EQ(op.x.elements(), elements);
   for_each_block(context, elements, kElementBlock, [&](std::int64_t begin, std::int64_t end) {
     HWY_DYNAMIC_DISPATCH(scale_any)(op, begin, end);
+  });
+}
+
+void cpu_scale_rows(const KernelContext& context, const ScaleRows& op) {
+  TERRACE_CHECK(op.y.dtype == DType::kF32 || op.y.dtype == DType::kBF16);
+  TERRACE_CHECK(op.x.dtype == op.y.dtype);
+  TERRACE_CHECK_EQ(op.x.rows, op.y.rows);
+  TERRACE_CHECK_EQ(op.x.width, op.y.width);
+  const std::int64_t rows =
+      std::max<std::int64_t>(1, kElementBlock / std::max<std::int64_t>(1, op.y.width));
+  for_each_block(context, op.y.rows, rows, [&](std::int64_t begin, std::int64_t end) {
+    HWY_DYNAMIC_DISPATCH(scale_rows_any)(op, begin, end);
   });
 }
 

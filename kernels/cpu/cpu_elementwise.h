@@ -9,6 +9,7 @@ namespace terrace {
 
 void cpu_add(const KernelContext& context, const Add& op);
 void cpu_scale(const KernelContext& context, const Scale& op);
+void cpu_scale_rows(const KernelContext& context, const ScaleRows& op);
 void cpu_accumulate_gradient(const KernelContext& context, const AccumulateGradient& op);
 void cpu_round_gradient(const KernelContext& context, const RoundGradient& op);
 void cpu_fill_zero(const KernelContext& context, const FillZero& op);

@@ -34,6 +34,7 @@ constexpr KernelTable kCpuKernels = {
     .gelu_backward = cpu_gelu_backward,
     .add = cpu_add,
     .scale = cpu_scale,
+    .scale_rows = cpu_scale_rows,
     .accumulate_gradient = cpu_accumulate_gradient,
     .round_gradient = cpu_round_gradient,
     .fill_zero = cpu_fill_zero,

@@ -28,6 +28,21 @@ void scale(const KernelContext&, const Scale& op) {
   });
 }
 
+void scale_rows(const KernelContext&, const ScaleRows& op) {
+  TERRACE_CHECK_EQ(op.x.rows, op.y.rows);
+  TERRACE_CHECK_EQ(op.x.width, op.y.width);
+  with_compute_type(op.y.dtype, [&]<typename T>(std::type_identity<T>) {
+    for (std::int64_t row = 0; row < op.y.rows; ++row) {
+      const T* x = reinterpret_cast<const T*>(op.x.data) + row * op.x.stride;
+      T* y = reinterpret_cast<T*>(op.y.data) + row * op.y.stride;
+      for (std::int64_t i = 0; i < op.y.width; ++i) {
+        const Wide<T> scaled = static_cast<Wide<T>>(op.factor) * load(x[i]);
+        y[i] = round_to<T>(op.adds ? load(y[i]) + scaled : scaled);
+      }
+    }
+  });
+}
+
 void accumulate_gradient(const KernelContext&, const AccumulateGradient& op) {
   TERRACE_CHECK_EQ(op.source.elements(), op.target.elements());
   const float* source = op.source.as<float>();

@@ -25,6 +25,7 @@ constexpr KernelTable kReferenceKernels = {
     .gelu_backward = reference::gelu_backward,
     .add = reference::add,
     .scale = reference::scale,
+    .scale_rows = reference::scale_rows,
     .accumulate_gradient = reference::accumulate_gradient,
     .round_gradient = reference::round_gradient,
     .fill_zero = reference::fill_zero,

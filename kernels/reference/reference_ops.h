@@ -32,6 +32,7 @@ void gelu_backward(const KernelContext&, const GeluBackward&);
 
 void add(const KernelContext&, const Add&);
 void scale(const KernelContext&, const Scale&);
+void scale_rows(const KernelContext&, const ScaleRows&);
 void accumulate_gradient(const KernelContext&, const AccumulateGradient&);
 void round_gradient(const KernelContext&, const RoundGradient&);
 void fill_zero(const KernelContext&, const FillZero&);

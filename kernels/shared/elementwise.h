@@ -73,6 +73,48 @@ void scale(Launcher& launcher, const Scale& op) {
   });
 }
 
+template <typename T>
+struct ScaleRowsBody {
+  const T* x;
+  T* y;
+  std::int64_t x_stride, y_stride;
+  float factor;
+  bool adds, aligned;
+
+  TERRACE_KERNEL void operator()(std::int64_t row, std::int64_t first, int count) const {
+    const auto words = load_words(x + row * x_stride + first, count, aligned);
+    Floats<kPackOf<T>> result = scaled_words<T>(factor, words);
+    T* const target = y + row * y_stride + first;
+    if (adds) {
+      const auto before = load_words(static_cast<const T*>(target), count, aligned);
+      TERRACE_UNROLL
+      for (int i = 0; i < kPackOf<T>; ++i) result.at[i] = before.value(i) + result.at[i];
+    }
+    store_words(target, round_words<T>(result), count, aligned);
+  }
+};
+
+template <typename Launcher>
+void scale_rows(Launcher& launcher, const ScaleRows& op) {
+  TERRACE_CHECK_EQ(op.x.rows, op.y.rows);
+  TERRACE_CHECK_EQ(op.x.width, op.y.width);
+  with_compute_type(op.y.dtype, [&]<typename T>(std::type_identity<T>) {
+    const auto bytes = [](std::int64_t stride) {
+      return static_cast<std::size_t>(stride) * sizeof(T);
+    };
+    const bool aligned = may_load_packs({op.x.data, op.y.data}, bytes(op.x.stride)) &&
+                         may_load_packs({}, bytes(op.y.stride));
+    const ScaleRowsBody<T> body{reinterpret_cast<const T*>(op.x.data),
+                                reinterpret_cast<T*>(op.y.data),
+                                op.x.stride,
+                                op.y.stride,
+                                op.factor,
+                                op.adds,
+                                aligned};
+    launch_map<kPackOf<T>>(launcher, "scale_rows", op.y.rows, op.y.width, body);
+  });
+}
+
 template <typename Launcher>
 void add(Launcher& launcher, const Add& op) {
   TERRACE_CHECK_EQ(op.a.elements(), op.y.elements());

@@ -85,6 +85,7 @@ constexpr KernelTable kernel_functions(std::string_view name) {
       .gelu_backward = K::template run<GeluBackward, gelu_backward<L>>,
       .add = K::template run<Add, add<L>>,
       .scale = K::template run<Scale, scale<L>>,
+      .scale_rows = K::template run<ScaleRows, scale_rows<L>>,
       .accumulate_gradient = K::template run<AccumulateGradient, accumulate_gradient<L>>,
       .round_gradient = K::template run<RoundGradient, round_gradient<L>>,
       .fill_zero = K::template run<FillZero, fill_zero<L>>,

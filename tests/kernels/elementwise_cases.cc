@@ -169,6 +169,36 @@ OpCase scale_case(DType compute, std::int64_t size, bool in_place, Random& rando
   return c;
 }
 
+// Columns of wider matrices, from `first` on; or whole rows, where `more` is 0. What lies beside
+// the columns stays as it is.
+struct RowsOfScale {
+  std::int64_t R, width, first, more;
+};
+
+constexpr RowsOfScale kScaledRows[] = {
+    {1, 1, 0, 0}, {37, 75, 0, 0}, {5, 16, 32, 64}, {23, 37, 3, 11}, {3, 4097, 5, 2}};
+
+OpCase scale_rows_case(DType compute, const RowsOfScale& s, bool of_x, bool adds, Random& random) {
+  OpCase c;
+  c.name = fmt::format("scale_rows R={} width={} first={} of_x={} adds={}", s.R, s.width, s.first,
+                       of_x, adds);
+  const std::int64_t wide = s.first + s.width + s.more;
+  const std::int64_t x_columns = of_x ? wide : s.width;
+  const std::int64_t y_columns = of_x ? s.width : wide;
+  c.inputs.push_back(HostTensor::random(compute, shape(s.R, x_columns), random));
+  c.inputs.push_back(HostTensor::random(compute, shape(s.R, y_columns), random));
+  c.outputs = {{.dtype = compute,
+                .shape = shape(s.R, y_columns),
+                .kind = OutputKind::kInPlace,
+                .same_as = 1}};
+  set_op(c, &KernelTable::scale_rows, [=](const Views& in, const Views& out, GradientMode) {
+    const StridedRows x = columns_of(in[0], of_x ? s.first : 0, s.width);
+    const StridedRows y = columns_of(out[0], of_x ? 0 : s.first, s.width);
+    return ScaleRows{.x = x, .y = y, .factor = 1.7F, .adds = adds};
+  });
+  return c;
+}
+
 OpCase accumulate_case(std::int64_t size, Random& random) {
   OpCase c;
   c.name = fmt::format("accumulate_gradient {}", size);
@@ -288,6 +318,13 @@ std::vector<OpCase> elementwise_cases(DType compute) {
     cases.push_back(cast_case(compute, compute, size, random));
     cases.push_back(norm_partials_case(compute, size, random));
     cases.push_back(round_gradient_case(size, random));
+  }
+  for (const RowsOfScale& rows : kScaledRows) {
+    for (const bool of_x : {false, true}) {
+      for (const bool adds : {false, true}) {
+        cases.push_back(scale_rows_case(compute, rows, of_x, adds, random));
+      }
+    }
   }
   cases.push_back(norm_partials_case(compute, kNormBlock, random));
   cases.push_back(norm_partials_case(compute, 3 * kNormBlock + 5, random));

@@ -151,6 +151,15 @@ TEST_P(IgnoredOptions, OfElementwiseOps) {
                  "the scale");
   expect_noticed(cases, without<Scale, &T::scale, [](Scale& op) { op.factor = 1; }>(), "scale",
                  "the factor");
+  const auto rows = [&](const KernelTable& table, const char* what) {
+    expect_noticed(cases, table, "scale_rows", what);
+  };
+  rows(without<ScaleRows, &T::scale_rows, [](ScaleRows& op) { op.factor = 1; }>(), "the factor");
+  rows(without<ScaleRows, &T::scale_rows, [](ScaleRows& op) { op.adds = false; }>(), "the sum");
+  rows(without<ScaleRows, &T::scale_rows, [](ScaleRows& op) { op.x.stride = op.x.width; }>(),
+       "the stride of x");
+  rows(without<ScaleRows, &T::scale_rows, [](ScaleRows& op) { op.y.stride = op.y.width; }>(),
+       "the stride of y");
 }
 
 // The cases with positions have no sequence.

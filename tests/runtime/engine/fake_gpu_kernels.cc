@@ -253,6 +253,7 @@ KernelTable make_table(const KernelTable& host_kernels) {
   table.gelu_backward = queued<GeluBackward, &T::gelu_backward>;
   table.add = queued<Add, &T::add>;
   table.scale = queued<Scale, &T::scale>;
+  table.scale_rows = queued<ScaleRows, &T::scale_rows>;
   table.accumulate_gradient = queued<AccumulateGradient, &T::accumulate_gradient>;
   table.round_gradient = queued<RoundGradient, &T::round_gradient>;
   table.fill_zero = queued<FillZero, &T::fill_zero>;
