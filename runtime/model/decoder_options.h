@@ -68,6 +68,20 @@ enum class ParameterKind : std::uint8_t {
   kUp,
   kDown,
   kHeadWeight,
+  kQueryA,  // of adapters (adapter.h), in the order of the weights that they are added to
+  kKeyA,
+  kValueA,
+  kProjectionA,
+  kGateA,
+  kUpA,
+  kDownA,
+  kQueryB,
+  kKeyB,
+  kValueB,
+  kProjectionB,
+  kGateB,
+  kUpB,
+  kDownB,
   kQueryBias,
   kKeyBias,
   kValueBias,
@@ -86,7 +100,7 @@ enum class ParameterKind : std::uint8_t {
   kFinalNorm,
   kFinalNormBias,
 };
-inline constexpr std::size_t kParameterKinds = 27;
+inline constexpr std::size_t kParameterKinds = 41;
 
 // What a parameter is called. {} stands for the layer's number. Empty: there is none.
 struct ParameterName {

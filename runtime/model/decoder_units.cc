@@ -76,12 +76,14 @@ TensorId attend(const LayerSite& site, TensorId x, const LayerOptions& layer) {
   const TensorId qkv =
       linear(site, x,
              {site.joined_weight({Kind::kQuery, Kind::kKey, Kind::kValue}),
-              site.joined_weight({Kind::kQueryBias, Kind::kKeyBias, Kind::kValueBias})},
+              site.joined_weight({Kind::kQueryBias, Kind::kKeyBias, Kind::kValueBias}),
+              site.adapters({Kind::kQuery, Kind::kKey, Kind::kValue})},
              site.all_rows("qkv", columns));
   const TensorId attended = attention(site, qkv, query_key_norms(site, qkv), layer);
   return linear(site, attended,
                 {site.weight(ParameterKind::kProjection, config.width),
-                 site.weight(ParameterKind::kProjectionBias, config.width), true},
+                 site.weight(ParameterKind::kProjectionBias, config.width),
+                 site.adapters({ParameterKind::kProjection}), true},
                 site.all_rows("partial", config.width));
 }
 
@@ -90,11 +92,13 @@ TensorId feed_forward(const LayerSite& site, TensorId x) {
   const TensorId up =
       linear(site, x,
              {site.joined_weight({ParameterKind::kGate, ParameterKind::kUp}),
-              site.joined_weight({ParameterKind::kGateBias, ParameterKind::kUpBias})},
+              site.joined_weight({ParameterKind::kGateBias, ParameterKind::kUpBias}),
+              site.adapters({ParameterKind::kGate, ParameterKind::kUp})},
              site.all_rows("up", config.up_columns()));
   return linear(site, activation(site, up),
                 {site.weight(ParameterKind::kDown, config.width),
-                 site.weight(ParameterKind::kDownBias, config.width), true},
+                 site.weight(ParameterKind::kDownBias, config.width),
+                 site.adapters({ParameterKind::kDown}), true},
                 site.all_rows("partial", config.width));
 }
 

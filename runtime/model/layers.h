@@ -31,6 +31,15 @@ struct Weight {
   std::vector<WeightPart> parts = {};
 };
 
+// An adapter of the rows [first, first + rows) of a linear layer's result (adapter.h).
+struct LayerAdapter {
+  Weight a = {};
+  Weight b = {};
+  std::int64_t first = 0;
+  std::int64_t rows = 0;
+  float scale = 1;
+};
+
 // Where a layer stands: the graph that it is written into, and what the unit is.
 struct LayerSite {
   UnitGraph& graph;
@@ -58,6 +67,8 @@ struct LayerSite {
   Weight weight(ParameterKind kind, std::int64_t rows) const;
   // Of those of these kinds that the unit has, which are multiplied as one in this order.
   Weight joined_weight(std::initializer_list<ParameterKind> kinds) const;
+  // The adapters of these weights, which are multiplied as one in this order.
+  std::vector<LayerAdapter> adapters(std::initializer_list<ParameterKind> kinds) const;
 };
 
 // y[n,C]: layer norm or root-mean-square norm of each row, as the model's NormOptions say.
@@ -67,14 +78,17 @@ struct NormWeights {
 };
 TensorId norm(const LayerSite& site, TensorId x, const NormWeights& weights);
 
-// y = x weight^T + bias, into `y`.
+// y = x weight^T + bias, into `y`, and what adapters add to it.
 struct LinearWeights {
   Weight weight;
   Weight bias;
+  std::vector<LayerAdapter> adapters = {};
   // The rank's products are added over the ranks, and the bias is the first rank's to add.
   bool is_partial = false;
 };
 TensorId linear(const LayerSite& site, TensorId x, const LinearWeights& weights, TensorId y);
+// y += scale (x a^T) b^T, in the adapter's rows of the layer's result: columns of `y`.
+void add_adapter(const LayerSite& site, TensorId x, const LayerAdapter& adapter, TensorId y);
 
 // The norms that the model has of queries and keys, of q|k|v [R, (H+2G)D]: [R, (H+G)D], or q|k|v
 // itself where there are none. A norm of the whole width needs all ranks' sums of squares.

@@ -185,6 +185,7 @@ TensorId linear(const LayerSite& site, TensorId x, const LinearWeights& weights,
     graph.call(std::move(input_gradient));
     if (!is_first) graph.add_to_gradient(t.x, dx);
   });
+  for (const LayerAdapter& adapter : weights.adapters) add_adapter(site, x, adapter, y);
   return y;
 }
 

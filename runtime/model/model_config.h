@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/model/adapter.h"
 #include "runtime/model/decoder_options.h"
 
 // A model as the keys of a Hugging Face config.json describe it, or one of the presets.
@@ -23,6 +24,8 @@ struct ModelConfig : DecoderOptions {
   // Patterns of the names of the tensors that train (trainable.h); the others are frozen. Empty:
   // all train.
   std::vector<std::string> trainable;
+  // Where there is one it trains, and all that config.json tells of is frozen.
+  AdapterOptions adapter;
 };
 
 // `model` is a directory with a config.json, or a preset's name. Throws ConfigError: for an unknown

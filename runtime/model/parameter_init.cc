@@ -8,10 +8,10 @@
 #include "base/check.h"
 #include "base/philox.h"
 
-// Elements 4g to 4g+3 of a tensor come from the four words of Philox counter g, by two Box-Muller
-// transforms. The loops go over arrays of one length with no branch and no library call, so that
-// the compiler makes vector code of them, and use only operations that are correctly rounded, so
-// that every compiler makes the same bits.
+// Elements 4g to 4g+3 of a tensor come from the four words of Philox counter g: normal ones by two
+// Box-Muller transforms, uniform ones a word each. The loops go over arrays of one length with no
+// branch and no library call, so that the compiler makes vector code of them, and use only
+// operations that are correctly rounded, so that every compiler makes the same bits.
 namespace terrace {
 namespace {
 
@@ -101,11 +101,20 @@ void fill_normals(const std::array<std::uint32_t, kGroups>& a,
 }
 
 // Elements 4 * first_group onwards.
-void fill_batch(PhiloxKey key, std::uint64_t first_group, std::uint32_t stream, float deviation,
+void fill_batch(PhiloxKey key, std::uint64_t first_group, const ParameterTensor& tensor,
                 std::array<float, kBatch>& out) {
+  const float deviation = tensor.init_deviation;
   Words words;
+  fill_words(key, first_group, tensor.random_stream, words);
+  if (tensor.init == Init::kUniform) {
+    for (int i = 0; i < kGroups; ++i) {
+      for (int lane = 0; lane < 4; ++lane) {
+        out[4 * i + lane] = deviation * (2.0F * uniform_from_bits(words[lane][i]) - 1.0F);
+      }
+    }
+    return;
+  }
   std::array<Floats, 4> normals;
-  fill_words(key, first_group, stream, words);
   fill_normals(words[0], words[1], normals[0], normals[1]);
   fill_normals(words[2], words[3], normals[2], normals[3]);
   for (int i = 0; i < kGroups; ++i) {
@@ -119,7 +128,7 @@ void init_parameter(const ParameterTensor& tensor, std::uint64_t seed, std::int6
                     std::span<float> out) {
   TERRACE_CHECK_LE(0, begin);
   TERRACE_CHECK_LE(begin + static_cast<std::int64_t>(out.size()), tensor.elements());
-  if (tensor.init != Init::kNormal) {
+  if (tensor.init == Init::kOnes || tensor.init == Init::kZeros) {
     std::fill(out.begin(), out.end(), tensor.init == Init::kOnes ? 1.0F : 0.0F);
     return;
   }
@@ -127,7 +136,7 @@ void init_parameter(const ParameterTensor& tensor, std::uint64_t seed, std::int6
   auto skip = static_cast<std::size_t>(begin % 4);
   auto group = static_cast<std::uint64_t>(begin / 4);
   while (!out.empty()) {
-    fill_batch({seed}, group, tensor.random_stream, tensor.init_deviation, batch);
+    fill_batch({seed}, group, tensor, batch);
     const std::size_t count = std::min(batch.size() - skip, out.size());
     std::copy_n(batch.begin() + static_cast<std::ptrdiff_t>(skip), count, out.begin());
     out = out.subspan(count);

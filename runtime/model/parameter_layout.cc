@@ -79,6 +79,7 @@ class UnitArrangement {
     const std::int64_t here = part.offset + part.slice.elements_of(split_.rank);
     if (here < unit_.elements) unit_.padding.push_back({here, unit_.elements});
     const bool is_share = part.gradient == GradientShare::kHeads ||
+                          part.gradient == GradientShare::kPart ||
                           (part.gradient == GradientShare::kRows && split_.shares_rows);
     if (is_share && part.trainable && split_.ranks > 1) {
       if (unit_.summed.empty()) unit_.summed.begin = part.offset;
@@ -143,6 +144,22 @@ class UnitBuilder {
     return tensor;
   }
 
+  // Of the matrices so far. Those that are stored as one tensor have one A, and each its B.
+  void adapters() {
+    if (!config_.adapter.is_there()) return;
+    std::vector<ParameterTensor> adapted = unit_.tensors;
+    std::erase_if(adapted, [&](const ParameterTensor& matrix) {
+      return !config_.adapter.has_target(matrix.stored_name);
+    });
+    for (std::size_t i = 0; i < adapted.size(); ++i) {
+      const auto is_stored_with = [&](std::size_t other) {
+        return other < adapted.size() && adapted[other].stored_name == adapted[i].stored_name;
+      };
+      if (i == 0 || !is_stored_with(i - 1)) adapter_down(adapted[i], is_stored_with(i + 1));
+    }
+    for (const ParameterTensor& matrix : adapted) adapter_up(matrix);
+  }
+
   UnitLayout finish() { return std::move(unit_); }
 
  private:
@@ -156,11 +173,51 @@ class UnitBuilder {
         name.stored.empty() ? tensor.name : fmt::format(fmt::runtime(name.stored), unit_.index - 1);
     tensor.rows = rows;
     tensor.columns = columns;
-    tensor.offset = unit_.elements;
     tensor.trainable = is_trainable(config_, tensor.stored_name);
+    return put(std::move(tensor));
+  }
+
+  ParameterTensor& put(ParameterTensor tensor) {
+    tensor.offset = unit_.elements;
     tensor.slice = {.whole_elements = tensor.elements(), .run = tensor.elements()};
     unit_.elements += tensor.elements();
     return unit_.tensors.emplace_back(std::move(tensor));
+  }
+
+  // A of a matrix, as torch starts a linear layer: kaiming_uniform_ with a = sqrt(5). Ranks that
+  // have rows of the matrix have all of A, and the gradient that comes from these rows.
+  void adapter_down(const ParameterTensor& matrix, bool is_of_several) {
+    ParameterTensor a;
+    a.kind = adapter_a(matrix.kind);
+    a.name = fmt::format("{}.lora_A.weight",
+                         module_of(is_of_several ? matrix.stored_name : matrix.name));
+    a.stored_name = fmt::format("base_model.model.{}.lora_A.weight", module_of(matrix.stored_name));
+    a.rows = config_.adapter.rank;
+    a.columns = matrix.columns;
+    const bool is_cut = matrix.cut == TensorCut::kColumns;
+    a.cut = is_cut ? TensorCut::kColumns : TensorCut::kReplicated;
+    a.gradient = is_cut ? GradientShare::kAll : GradientShare::kPart;
+    a.decay = true;
+    a.init = Init::kUniform;
+    a.init_deviation = 1.0F / std::sqrt(static_cast<float>(matrix.columns));
+    put(std::move(a));
+  }
+
+  // B of a matrix: zero at the start, so that the model computes what it did.
+  void adapter_up(const ParameterTensor& matrix) {
+    ParameterTensor b;
+    b.kind = adapter_b(matrix.kind);
+    b.name = fmt::format("{}.lora_B.weight", module_of(matrix.name));
+    b.stored_name = fmt::format("base_model.model.{}.lora_B.weight", module_of(matrix.stored_name));
+    b.rows = matrix.rows;
+    b.columns = config_.adapter.rank;
+    b.row_groups = matrix.row_groups;
+    const bool is_cut = matrix.cut == TensorCut::kRows;
+    b.cut = is_cut ? TensorCut::kRows : TensorCut::kReplicated;
+    b.gradient = is_cut ? GradientShare::kAll : GradientShare::kPart;
+    b.decay = true;
+    b.init = Init::kZeros;
+    put(std::move(b));
   }
 
   const ModelConfig& config_;
@@ -231,6 +288,7 @@ void add_block(const ModelConfig& config, UnitBuilder& unit) {
   if (gated) unit.matrix(ParameterKind::kGate, inner, config.width, TensorCut::kRows);
   unit.matrix(ParameterKind::kUp, inner, config.width, TensorCut::kRows);
   unit.matrix(ParameterKind::kDown, config.width, inner, TensorCut::kColumns);
+  unit.adapters();
   add_attention_biases(config, unit);
   if (config.has_feed_forward_bias) {
     if (gated) unit.bias(ParameterKind::kGateBias, inner, TensorCut::kRows);
@@ -277,10 +335,20 @@ UnitLayout whole_unit(const ModelConfig& config, UnitKind kind, std::int64_t ind
     const bool joins =
         tensor.kind == ParameterKind::kProjection || tensor.kind == ParameterKind::kDown;
     if (joins && config.narrows_residual_init) tensor.init_deviation = residual;
-    tensor.stored_transposed = config.stores_transposed && tensor.decay && kind == UnitKind::kBlock;
+    tensor.stored_transposed = config.stores_transposed && is_layer_weight(tensor.kind);
     TERRACE_CHECK(!tensor.stored_transposed || tensor.stored_rows == tensor.rows);
   }
   return layout;
+}
+
+// Of its own, so that the model's parameters start from the same numbers with an adapter and
+// without, and each matrix of an adapter whatever others there are.
+std::uint32_t adapter_stream(const UnitLayout& unit, const ParameterTensor& tensor) {
+  constexpr std::uint32_t kAdapters = 1U << 31;
+  constexpr auto kFirst = static_cast<std::uint32_t>(ParameterKind::kQueryA);
+  constexpr std::uint32_t kOfUnit = static_cast<std::uint32_t>(ParameterKind::kDownB) - kFirst + 1;
+  return kAdapters + static_cast<std::uint32_t>(unit.index) * kOfUnit +
+         static_cast<std::uint32_t>(tensor.kind) - kFirst;
 }
 
 }  // namespace
@@ -320,7 +388,9 @@ std::vector<UnitLayout> parameter_layout(const ModelConfig& config, std::int32_t
   layout.push_back(whole_unit(config, UnitKind::kHead, config.layers + 1));
   std::uint32_t stream = 0;
   for (UnitLayout& unit : layout) {
-    for (ParameterTensor& one : unit.tensors) one.random_stream = stream++;
+    for (ParameterTensor& one : unit.tensors) {
+      one.random_stream = is_adapter(one.kind) ? adapter_stream(unit, one) : stream++;
+    }
     const UnitLayout whole = UnitArrangement(unit, TensorSplit(), 1).run();
     for (ParameterTensor& one : unit.tensors) one.slice.whole_offset = whole.find(one.kind)->offset;
     unit = UnitArrangement(unit, tensor, ranks).run();

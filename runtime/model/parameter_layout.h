@@ -12,15 +12,16 @@
 // Which parameters each unit has, and where in the unit's flat sequence each lies.
 namespace terrace {
 
-enum class Init : std::uint8_t { kNormal, kOnes, kZeros };
+// kUniform: in [-init_deviation, init_deviation).
+enum class Init : std::uint8_t { kNormal, kUniform, kOnes, kZeros };
 // How tensor-parallel ranks share a tensor: by rows (a column-parallel product, the vocabulary), by
 // columns (a row-parallel product), or not: all have it.
 enum class TensorCut : std::uint8_t { kReplicated, kRows, kColumns };
 
 // What a tensor-parallel rank's gradient of a parameter that all have covers: everything; its rows
-// of the micro-batch, where sequence parallelism divides these; its heads. Unless it is everything,
-// the ranks' gradients are added.
-enum class GradientShare : std::uint8_t { kAll, kRows, kHeads };
+// of the micro-batch, where sequence parallelism divides these; its heads; its part of the matrix
+// that the parameter is multiplied with. Unless it is everything, the ranks' gradients are added.
+enum class GradientShare : std::uint8_t { kAll, kRows, kHeads, kPart };
 
 struct ParameterTensor {
   ParameterKind kind = ParameterKind::kTokenEmbedding;

@@ -52,14 +52,6 @@ std::size_t match_one(std::string_view pattern, char character) {
   return pattern.front() == character ? 1 : 0;
 }
 
-bool matches_name(std::string_view pattern, std::string_view name) {
-  if (matches_pattern(pattern, name)) return true;
-  return std::ranges::any_of(kPrefixes, [&](std::string_view prefix) {
-    if (name.starts_with(prefix)) return matches_pattern(pattern, name.substr(prefix.size()));
-    return matches_pattern(pattern, std::string(prefix) + std::string(name));
-  });
-}
-
 std::vector<std::string> stored_names(const std::vector<UnitLayout>& layout) {
   std::vector<std::string> names;
   for (const UnitLayout& unit : layout) {
@@ -99,7 +91,16 @@ bool matches_pattern(std::string_view pattern, std::string_view name) {
   return pattern.find_first_not_of('*', p) == std::string_view::npos;
 }
 
+bool matches_name(std::string_view pattern, std::string_view name) {
+  if (matches_pattern(pattern, name)) return true;
+  return std::ranges::any_of(kPrefixes, [&](std::string_view prefix) {
+    if (name.starts_with(prefix)) return matches_pattern(pattern, name.substr(prefix.size()));
+    return matches_pattern(pattern, std::string(prefix) + std::string(name));
+  });
+}
+
 bool is_trainable(const ModelConfig& config, std::string_view stored_name) {
+  if (config.adapter.is_there()) return false;
   if (config.trainable.empty()) return true;
   return std::ranges::any_of(config.trainable, [&](const std::string& pattern) {
     return matches_name(pattern, stored_name);

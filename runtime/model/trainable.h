@@ -15,8 +15,11 @@ namespace terrace {
 // `?` for one, `[abc]`, `[a-z]` and `[!a-z]` for one of a set.
 bool matches_pattern(std::string_view pattern, std::string_view name);
 
-// Whether a tensor trains, by the name under which Hugging Face's files have it. A pattern may have
-// the prefix "transformer." or "model." where the name does not, or lack it.
+// Whether a pattern is a name with or without the prefix "transformer." or "model.".
+bool matches_name(std::string_view pattern, std::string_view name);
+
+// Whether a tensor trains, by the name under which Hugging Face's files have it. Beside an
+// adapter nothing of the model does.
 bool is_trainable(const ModelConfig& config, std::string_view stored_name);
 
 // Throws ConfigError for a pattern that matches no tensor, naming some that there are.

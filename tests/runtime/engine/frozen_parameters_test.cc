@@ -5,8 +5,7 @@
 
 #include "runtime/step/hazards.h"
 #include "runtime/step/verify.h"
-#include "tests/runtime/checkpoint/snapshot_state.h"
-#include "tests/runtime/engine/ranks_fixture.h"
+#include "tests/runtime/engine/step_switches.h"
 
 // Steps in which some tensors train and the others are frozen: what trains has the bits that it has
 // where all trains, as far as these do not depend on what else does; and what is frozen is not
@@ -49,26 +48,6 @@ EngineOptions options_for(const Choice& choice, DType type) {
   return options;
 }
 
-struct Result {
-  Curve curve;
-  double evaluation = 0;
-  SnapshotState state;
-};
-
-Result result_of(const EngineOptions& options, std::int64_t steps) {
-  std::optional<SnapshotState> state;
-  const TrainedRun run = train_tiny(options, steps, [&](Engine& engine) { state.emplace(engine); });
-  return {run.curve, run.evaluation, *state};
-}
-
-// Values of a tensor, of a state of an engine.
-std::vector<float> values_of(const Result& result, StateField field, const UnitLayout& unit,
-                             const ParameterTensor& tensor) {
-  std::vector<float> values(static_cast<std::size_t>(tensor.elements()));
-  result.state.read(field, unit, tensor.offset, values);
-  return values;
-}
-
 class FrozenParameters : public testing::TestWithParam<std::size_t> {
  protected:
   const Choice& choice() const { return choices().at(GetParam()); }
@@ -82,8 +61,8 @@ TEST_P(FrozenParameters, LeaveTheGradientsOfTheOthersAsTheyAre) {
     options.optimizer.max_grad_norm = 0;
     EngineOptions all = options;
     all.model.trainable.clear();
-    const Result frozen = result_of(options, 1);
-    const Result trained = result_of(all, 1);
+    const SwitchedRun frozen = result_of(options, 1);
+    const SwitchedRun trained = result_of(all, 1);
     EXPECT_EQ(frozen.curve.losses, trained.curve.losses);
     EXPECT_LT(frozen.curve.norms.front(), trained.curve.norms.front());
     const std::vector<UnitLayout> layout = parameter_layout(options.model);
@@ -109,7 +88,7 @@ TEST_P(FrozenParameters, StayWhatTheyWere) {
   all_on(options, false, Tier::kNvme);
   const TemporaryDirectory drive;
   options.nvme.directories = {{.path = drive.path(), .budget_bytes = {}}};
-  const Result result = result_of(options, 3);
+  const SwitchedRun result = result_of(options, 3);
   int compared = 0;
   for (const UnitLayout& unit : parameter_layout(options.model)) {
     for (const ParameterTensor& tensor : unit.tensors) {
@@ -126,59 +105,12 @@ TEST_P(FrozenParameters, StayWhatTheyWere) {
   EXPECT_GT(compared, 0);
 }
 
-struct Switch {
-  const char* name;
-  void (*set)(EngineOptions&);
-};
-
-constexpr Switch kSwitches[] = {
-    {"device", [](EngineOptions& o) { all_on(o, false, Tier::kDevice); }},
-    {"host", [](EngineOptions& o) { all_on(o, false, Tier::kHost); }},
-    {"drive", [](EngineOptions& o) { all_on(o, true, Tier::kNvme); }},
-    {"drive_from_device", [](EngineOptions& o) { all_on(o, false, Tier::kNvme); }},
-    {"parameters_on_drive",
-     [](EngineOptions& o) {
-       o.placement.homes[StateClass::kParameters] = Tier::kNvme;
-       o.placement.has_nvme = true;
-     }},
-    {"optimizer_on_drive_whole_masters",
-     [](EngineOptions& o) {
-       o.placement.homes[StateClass::kOptimizer] = Tier::kNvme;
-       o.placement.has_nvme = true;
-       o.optimizer.splits_bf16_masters = false;
-     }},
-    {"recompute", [](EngineOptions& o) { o.placement.recompute = true; }},
-    {"layer_major_recompute_drive",
-     [](EngineOptions& o) {
-       all_on(o, false, Tier::kNvme);
-       o.placement.order = MicroBatchOrder::kLayerMajor;
-       o.placement.recompute = true;
-     }},
-    {"streamed",
-     [](EngineOptions& o) {
-       all_on(o, false, Tier::kHost);
-       o.placement.streamed_updates = 1.0;
-     }},
-    {"no_lookahead",
-     [](EngineOptions& o) {
-       all_on(o, true, Tier::kNvme);
-       o.placement.lookahead = 0;
-       o.threads = 1;
-     }},
-};
-
-void expect_same(const Result& run, const Result& plain, const char* what) {
-  EXPECT_EQ(run.curve, plain.curve) << what;
-  EXPECT_EQ(run.evaluation, plain.evaluation) << what;
-  EXPECT_TRUE(run.state == plain.state) << what;
-}
-
 // With clipping, where all updates are deferred, and without. A choice has every second switch.
 TEST_P(FrozenParameters, KeepTheBitsWhateverTheSwitch) {
   for (const double max_grad_norm : {0.05, 0.0}) {
     EngineOptions options = options_for(choice(), max_grad_norm > 0 ? DType::kBF16 : DType::kF32);
     options.optimizer.max_grad_norm = max_grad_norm;
-    const Result plain = result_of(options, 3);
+    const SwitchedRun plain = result_of(options, 3);
     for (std::size_t s = GetParam() % 2; s < std::size(kSwitches); s += 2) {
       const Switch& one = kSwitches[s];
       EngineOptions other = options;
@@ -194,7 +126,7 @@ TEST_P(FrozenParameters, KeepTheBitsWhateverTheSwitch) {
 TEST_P(FrozenParameters, ResumeWithTheSameBits) {
   EngineOptions options = options_for(choice(), DType::kBF16);
   options.optimizer.max_grad_norm = 0.05;
-  const Result whole = result_of(options, 4);
+  const SwitchedRun whole = result_of(options, 4);
   std::optional<SnapshotState> half;
   train_tiny(options, 2, [&](Engine& engine) { half.emplace(engine); });
   const EnginePlan plan = plan_engine(options);

@@ -14,8 +14,8 @@
 
 namespace terrace {
 
-// The first block of a model in fp32, run forward and backward by tensor-parallel ranks in turn:
-// what they exchange is copied and added here. Rows are those of one micro-batch.
+// The first block of a model in fp32, or another, run forward and backward by tensor-parallel ranks
+// in turn: what they exchange is copied and added here. Rows are those of one micro-batch.
 class BlockRun {
  public:
   struct Setting {
@@ -24,18 +24,21 @@ class BlockRun {
     bool shares_rows = false;
   };
 
-  // `parameters` has the whole block's, in the order of parameter_layout(config).
-  BlockRun(const ModelConfig& config, const Setting& setting, std::span<const float> parameters)
+  // `parameters` has the whole block's, in the order of parameter_layout(config). `unit` is the
+  // block's.
+  BlockRun(const ModelConfig& config, const Setting& setting, std::span<const float> parameters,
+           std::int64_t unit = 1)
       : whole_(parameter_layout(config)),
+        unit_(static_cast<std::size_t>(unit)),
         setting_(setting),
         hidden_elements_(static_cast<std::size_t>(setting.batch.rows() * config.width)) {
     const GivenParameters given(parameters);
     const TensorPartState parts(given, whole_);
     for (std::int32_t r = 0; r < setting.ranks; ++r) {
       const TensorSplit split = {setting.ranks, r, setting.shares_rows};
-      ranks_.push_back(std::make_unique<Rank>(config, split, setting.batch));
+      ranks_.push_back(std::make_unique<Rank>(config, split, setting.batch, unit_));
       if (setting.ranks == 1) {
-        given.read(StateField::kMaster, whole_[1], 0, ranks_[0]->of(Role::kParameters));
+        given.read(StateField::kMaster, whole_[unit_], 0, ranks_[0]->of(Role::kParameters));
       } else {
         parts.read(StateField::kMaster, ranks_.back()->layout(), 0,
                    ranks_.back()->of(Role::kParameters));
@@ -57,10 +60,24 @@ class BlockRun {
     run(UnitGraph::Pass::kBackward);
     return all_rows(Role::kHiddenGradientOut);
   }
+  // All of a parameter's gradient, of ranks that each have a part of the parameter, or of its
+  // gradient.
+  std::vector<float> whole_gradient_of(ParameterKind kind) const {
+    std::vector<float> whole(static_cast<std::size_t>(whole_[unit_].find(kind)->elements()));
+    for (const auto& rank : ranks_) {
+      const ParameterTensor& part = *rank->layout().find(kind);
+      const std::span<const float> values = rank->of(Role::kGradient);
+      for (std::int64_t i = 0; i < part.elements(); ++i) {
+        whole.at(static_cast<std::size_t>(part.slice.whole_of(i, part.slice.rank))) +=
+            values[static_cast<std::size_t>(part.offset + i)];
+      }
+    }
+    return whole;
+  }
   // Of one rank: all of a parameter's gradient.
   std::vector<float> gradient_of(ParameterKind kind) const {
     TERRACE_CHECK_EQ(ranks_.size(), 1U);
-    const ParameterTensor* const tensor = whole_[1].find(kind);
+    const ParameterTensor* const tensor = whole_[unit_].find(kind);
     TERRACE_CHECK(tensor != nullptr);
     const std::span<float> part = ranks_[0]
                                       ->of(Role::kGradient)
@@ -100,11 +117,13 @@ class BlockRun {
   };
 
   struct Rank {
-    Rank(const ModelConfig& config, const TensorSplit& split, const BatchShape& batch)
-        : compute(config, parameter_layout(config, 1, split), {DType::kF32, batch, split},
+    Rank(const ModelConfig& config, const TensorSplit& split, const BatchShape& batch,
+         std::size_t number)
+        : unit(number),
+          compute(config, parameter_layout(config, 1, split), {DType::kF32, batch, split},
                   cpu_kernels()) {
       const ComputeModel whole = compute.model(1, 1);
-      model = whole.units.at(1);
+      model = whole.units.at(unit);
       const auto parameter_bytes = static_cast<std::size_t>(model.padded_elements) * sizeof(float);
       make(Role::kParameters, parameter_bytes);
       make(Role::kGradient, parameter_bytes);
@@ -124,7 +143,7 @@ class BlockRun {
     void make(Role role, std::size_t bytes) {
       buffers[static_cast<std::size_t>(role)] = Lines(bytes);
     }
-    const UnitLayout& layout() const { return compute.layout().at(1); }
+    const UnitLayout& layout() const { return compute.layout().at(unit); }
     std::span<std::byte> bytes(Role role) { return buffers[static_cast<std::size_t>(role)].span(); }
     std::span<float> of(Role role) {
       return {reinterpret_cast<float*>(bytes(role).data()), bytes(role).size() / sizeof(float)};
@@ -149,9 +168,10 @@ class BlockRun {
       KernelContext context;
       context.workers = &workers;
       context.workspace = bytes(Role::kWorkspace);
-      compute.run(context, 1, where, memory);
+      compute.run(context, static_cast<std::int64_t>(unit), where, memory);
     }
 
+    std::size_t unit;
     UnitCompute compute;
     UnitModel model;
     std::array<Lines, kRoleCount> buffers;
@@ -215,6 +235,7 @@ class BlockRun {
   }
 
   std::vector<UnitLayout> whole_;
+  std::size_t unit_;
   Setting setting_;
   std::size_t hidden_elements_;
   WorkerArena workers_{1};

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/model/decoder_options.h"
+
+// Low-rank adapters (Hu et al. 2021, arXiv:2106.09685). A linear layer of weight W [out, in] that
+// is adapted computes x W^T + s (x A^T) B^T, with A [rank, in] and B [out, rank]. W is frozen, A
+// and B train. Names, files and what they start from are those of Hugging Face's PEFT.
+namespace terrace {
+
+struct AdapterOptions {
+  std::int64_t rank = 0;  // 0: the model has no adapter
+  double alpha = 0;
+  bool is_rank_stabilized = false;  // Kalajdzievski 2023, arXiv:2312.03732
+  // The layers that are adapted, as target_modules has them: names of modules in Hugging Face's
+  // files ("model.layers.0.self_attn.q_proj"), or their ends behind a dot ("q_proj").
+  std::vector<std::string> targets;
+
+  bool is_there() const { return rank > 0; }
+  // s: alpha / rank, or alpha / sqrt(rank).
+  float scale() const;
+  // Whether the layer with this stored weight is adapted.
+  bool has_target(std::string_view stored_name) const;
+  friend bool operator==(const AdapterOptions&, const AdapterOptions&) = default;
+};
+
+// One line with all of it; empty where there is none.
+std::string describe(const AdapterOptions& adapter);
+
+// Of a stored weight: "model.layers.0.self_attn.q_proj" of "....q_proj.weight".
+std::string_view module_of(std::string_view stored_name);
+
+// Whether a parameter is the weight of a linear layer of a block, and of such a weight the kinds of
+// its adapter's two matrices.
+constexpr bool is_layer_weight(ParameterKind kind) {
+  return ParameterKind::kQuery <= kind && kind <= ParameterKind::kDown;
+}
+constexpr ParameterKind adapter_a(ParameterKind weight) {
+  return static_cast<ParameterKind>(static_cast<int>(ParameterKind::kQueryA) +
+                                    static_cast<int>(weight) -
+                                    static_cast<int>(ParameterKind::kQuery));
+}
+constexpr ParameterKind adapter_b(ParameterKind weight) {
+  return static_cast<ParameterKind>(static_cast<int>(ParameterKind::kQueryB) +
+                                    static_cast<int>(weight) -
+                                    static_cast<int>(ParameterKind::kQuery));
+}
+constexpr bool is_adapter(ParameterKind kind) {
+  return ParameterKind::kQueryA <= kind && kind <= ParameterKind::kDownB;
+}
+static_assert(adapter_a(ParameterKind::kDown) == ParameterKind::kDownA);
+static_assert(adapter_b(ParameterKind::kDown) == ParameterKind::kDownB);
+
+}  // namespace terrace

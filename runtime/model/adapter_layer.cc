@@ -1,0 +1,82 @@
+#include <utility>
+
+#include "runtime/model/adapter.h"
+#include "runtime/model/layers.h"
+
+// What an adapter adds to a linear layer's result: two linear layers, one behind the other, and a
+// scaled addition. What passes between them is rounded to the compute type.
+namespace terrace {
+namespace {
+
+// Columns of y, scale times which is the gradient of what was added there.
+struct AdapterColumns {
+  TensorId addend, y;
+  std::int64_t first, width;
+  float scale;
+};
+
+UnitCall add_to_columns(const AdapterColumns& c) {
+  UnitCall call;
+  call.reads = {c.addend, c.y};
+  call.writes = {c.y};
+  call.run = [c](const UnitRun& run) {
+    run.kernels.scale_rows(
+        run.context, {whole_rows(run.view(c.addend)), columns_of(run.view(c.y), c.first, c.width),
+                      c.scale, true});
+  };
+  return call;
+}
+
+UnitCall take_from_columns(const AdapterColumns& c, TensorId dy, TensorId daddend) {
+  UnitCall call;
+  call.reads = {dy};
+  call.writes = {daddend};
+  call.run = [=](const UnitRun& run) {
+    run.kernels.scale_rows(run.context, {columns_of(run.view(dy), c.first, c.width),
+                                         whole_rows(run.view(daddend)), c.scale, false});
+  };
+  return call;
+}
+
+}  // namespace
+
+// The weights of one stored tensor share A, and their Bs lie side by side: they are one layer.
+std::vector<LayerAdapter> LayerSite::adapters(std::initializer_list<ParameterKind> kinds) const {
+  std::vector<LayerAdapter> adapters;
+  std::int64_t first = 0;
+  for (const ParameterKind kind : kinds) {
+    const ParameterTensor* const weight = layout.find(kind);
+    if (weight == nullptr) continue;
+    const ParameterTensor* const a = layout.find(adapter_a(kind));
+    const bool has_b = layout.find(adapter_b(kind)) != nullptr;
+    if (a != nullptr) adapters.push_back({.first = first, .scale = config.adapter.scale()});
+    if (has_b) adapters.back().rows += weight->rows;
+    first += weight->rows;
+  }
+  auto adapter = adapters.begin();
+  for (const ParameterKind kind : kinds) {
+    const ParameterTensor* const a = layout.find(adapter_a(kind));
+    if (a == nullptr) continue;
+    adapter->a = this->weight(adapter_a(kind), a->rows);
+    adapter->b = this->weight(adapter_b(kind), adapter->rows);
+    ++adapter;
+  }
+  return adapters;
+}
+
+void add_adapter(const LayerSite& site, TensorId x, const LayerAdapter& adapter, TensorId y) {
+  UnitGraph& graph = site.graph;
+  const std::int64_t rank = graph.at(adapter.a.value).rows();
+  const TensorId down =
+      linear(site, x, {.weight = adapter.a, .bias = {}}, site.all_rows("adapter down", rank));
+  const TensorId up = linear(site, down, {.weight = adapter.b, .bias = {}},
+                             site.all_rows("adapter up", adapter.rows));
+  const AdapterColumns columns = {up, y, adapter.first, adapter.rows, adapter.scale};
+  graph.call(add_to_columns(columns));
+  graph.on_backward({up}, [&graph, columns] {
+    const TensorId dup = graph.next_gradient(columns.addend);
+    graph.call(take_from_columns(columns, graph.gradient(columns.y), dup));
+  });
+}
+
+}  // namespace terrace

@@ -1,0 +1,82 @@
+#include "runtime/model/adapter_targets.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "runtime/model/parameter_layout.h"
+#include "runtime/model/trainable.h"
+
+namespace terrace {
+namespace {
+
+bool matches_target(const std::string& pattern, const std::string& weight) {
+  const std::string module(module_of(weight));
+  return matches_name(pattern, weight) || matches_name(pattern, module) ||
+         matches_pattern("*." + pattern, module);
+}
+
+std::string last_part(const std::string& weight) {
+  const std::string module(module_of(weight));
+  return module.substr(module.rfind('.') + 1);
+}
+
+}  // namespace
+
+std::vector<std::string> adaptable_weights(const ModelConfig& config) {
+  std::vector<std::string> names;
+  for (const UnitLayout& unit : parameter_layout(config)) {
+    for (const ParameterTensor& tensor : unit.tensors) {
+      const bool is_new = names.empty() || names.back() != tensor.stored_name;
+      if (is_layer_weight(tensor.kind) && is_new) names.push_back(tensor.stored_name);
+    }
+  }
+  return names;
+}
+
+std::vector<std::string> targets_of(const ModelConfig& config,
+                                    const std::set<std::string>& weights) {
+  std::set<std::string> ends;
+  for (const std::string& weight : weights) ends.insert(last_part(weight));
+  AdapterOptions by_ends;
+  by_ends.targets.assign(ends.begin(), ends.end());
+  const std::vector<std::string> all = adaptable_weights(config);
+  const bool are_those = std::ranges::all_of(all, [&](const std::string& weight) {
+    return by_ends.has_target(weight) == weights.contains(weight);
+  });
+  if (are_those) return by_ends.targets;
+  std::vector<std::string> targets;
+  for (const std::string& weight : weights) targets.emplace_back(module_of(weight));
+  return targets;
+}
+
+ModelConfig with_adapter(ModelConfig config, AdapterOptions adapter,
+                         const std::vector<std::string>& patterns) {
+  config.adapter = {};
+  const std::vector<std::string> all = adaptable_weights(config);
+  std::set<std::string> chosen;
+  if (patterns.empty()) chosen.insert(all.begin(), all.end());
+  for (const std::string& pattern : patterns) {
+    bool matches = false;
+    for (const std::string& weight : all) {
+      if (!matches_target(pattern, weight)) continue;
+      chosen.insert(weight);
+      matches = true;
+    }
+    if (matches) continue;
+    std::set<std::string> ends;
+    for (const std::string& weight : all) ends.insert(last_part(weight));
+    throw ConfigError(fmt::format("--lora-targets {} matches no linear layer of the blocks of {}",
+                                  pattern, config.name),
+                      fmt::format("take {}, or names and patterns like {}", fmt::join(ends, ", "),
+                                  module_of(all.front())));
+  }
+  adapter.targets = targets_of(config, chosen);
+  config.adapter = std::move(adapter);
+  return config;
+}
+
+}  // namespace terrace

@@ -1,0 +1,226 @@
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "runtime/model/adapter_targets.h"
+#include "runtime/step/verify.h"
+#include "tests/runtime/engine/resumed_ranks.h"
+#include "tests/runtime/engine/step_switches.h"
+
+// Steps in which adapters train and the model is frozen: they begin with the model's own losses,
+// switches do not change bits, and ranks that share units train as one rank does.
+namespace terrace {
+namespace {
+
+struct AdapterChoice {
+  const char* name;
+  std::string_view family;
+  bool tied;
+  std::vector<std::string> patterns;
+  bool is_stabilized = false;
+};
+
+const std::vector<AdapterChoice>& adapter_choices() {
+  static const std::vector<AdapterChoice> kChoices = {
+      {"all_of_llama", "llama", false, {}},
+      {"queries_and_values", "llama", true, {"q_proj", "v_proj"}, true},
+      {"all_of_gpt2", "gpt2", true, {}},
+      {"all_of_phi3", "phi3", false, {}, true},
+      {"layers_apart", "qwen3", false, {"model.layers.1.*", "model.layers.4.mlp.*"}},
+      {"down_of_gemma2", "gemma2", true, {"down_proj", "gate_proj"}},
+      {"c_attn", "gpt2", false, {"c_attn", "*.4.mlp.c_proj"}},
+      {"key_of_granite", "granite", true, {"k_proj"}},
+  };
+  return kChoices;
+}
+
+EngineOptions base_options(const AdapterChoice& choice, DType type) {
+  return tiny_options(tiny_model(choice.family, choice.tied, false), type);
+}
+
+EngineOptions adapted_options(const AdapterChoice& choice, DType type) {
+  EngineOptions options = base_options(choice, type);
+  options.model = with_adapter(
+      options.model,
+      {.rank = 5, .alpha = 12, .is_rank_stabilized = choice.is_stabilized, .targets = {}},
+      choice.patterns);
+  return options;
+}
+
+class AdaptedSteps : public testing::TestWithParam<std::size_t> {
+ protected:
+  const AdapterChoice& choice() const { return adapter_choices().at(GetParam()); }
+};
+
+// B is zero, so the first loss is the model's, to the last bit.
+TEST_P(AdaptedSteps, BeginWithTheModelsLoss) {
+  for (const DType type : {DType::kF32, DType::kBF16}) {
+    const SwitchedRun adapted = result_of(adapted_options(choice(), type), 3);
+    const SwitchedRun base = result_of(base_options(choice(), type), 1);
+    EXPECT_EQ(adapted.curve.losses.front(), base.curve.losses.front());
+    EXPECT_LT(adapted.curve.losses.back(), adapted.curve.losses.front());
+  }
+}
+
+// The model stays as it was, and both matrices of every adapter change.
+TEST_P(AdaptedSteps, ChangeTheAdaptersAlone) {
+  const EngineOptions options = adapted_options(choice(), DType::kF32);
+  const SwitchedRun result = result_of(options, 3);
+  int adapters = 0;
+  for (const UnitLayout& unit : parameter_layout(options.model)) {
+    for (const ParameterTensor& tensor : unit.tensors) {
+      std::vector<float> initial(static_cast<std::size_t>(tensor.elements()));
+      RandomState(1234).read(StateField::kMaster, unit, tensor.offset, initial);
+      const std::vector<float> now = values_of(result, StateField::kMaster, unit, tensor);
+      EXPECT_EQ(now != initial, is_adapter(tensor.kind)) << tensor.name;
+      adapters += is_adapter(tensor.kind) ? 1 : 0;
+    }
+  }
+  EXPECT_GT(adapters, 0);
+}
+
+// With clipping, where all updates are deferred, and without. A choice has every second switch.
+TEST_P(AdaptedSteps, KeepTheBitsWhateverTheSwitch) {
+  for (const double max_grad_norm : {0.02, 0.0}) {
+    EngineOptions options =
+        adapted_options(choice(), max_grad_norm > 0 ? DType::kBF16 : DType::kF32);
+    options.optimizer.max_grad_norm = max_grad_norm;
+    const SwitchedRun plain = result_of(options, 3);
+    for (std::size_t s = GetParam() % 2; s < std::size(kSwitches); s += 2) {
+      const Switch& one = kSwitches[s];
+      EngineOptions other = options;
+      const TemporaryDirectory drive;
+      other.nvme.directories = {{.path = drive.path(), .budget_bytes = {}}};
+      one.set(other);
+      expect_same(result_of(other, 3), plain, one.name);
+    }
+  }
+}
+
+TEST_P(AdaptedSteps, ResumeWithTheSameBits) {
+  EngineOptions options = adapted_options(choice(), DType::kBF16);
+  options.optimizer.max_grad_norm = 0.02;
+  const SwitchedRun whole = result_of(options, 4);
+  std::optional<SnapshotState> half;
+  train_tiny(options, 2, [&](Engine& engine) { half.emplace(engine); });
+  const EnginePlan plan = plan_engine(options);
+  SilentLog log;
+  Engine engine(options, plan, log);
+  engine.fill_state(*half);
+  TrainedRun rest;
+  train_steps(engine, options, 3, 4, rest);
+  EXPECT_TRUE(SnapshotState(engine) == whole.state);
+}
+
+// Data-parallel ranks at every stage, stages of a pipeline, and tensor-parallel ranks on one mesh.
+TEST_P(AdaptedSteps, KeepTheBitsOverRanks) {
+  EngineOptions options = adapted_options(choice(), DType::kBF16);
+  options.optimizer.max_grad_norm = 0.02;
+  options.placement.micro_batches = 2;
+  std::vector<MeshShape> shapes = {MeshShape{.data = 2}};
+  if (GetParam() % 2 == 0) {
+    shapes.push_back({.data = GetParam() % 4 == 0 ? 2 : 1, .tensor = 2});
+  }
+  for (const MeshShape& shape : shapes) {
+    const RankedRun plain = train_ranks(options, shape, 0);
+    for (std::int32_t stage = 1; stage <= 3 && shape.data > 1; ++stage) {
+      EngineOptions other = options;
+      const TemporaryDirectory drive;
+      other.nvme.directories = {{.path = drive.path(), .budget_bytes = {}}};
+      if (stage > 1) all_on(other, stage == 2, Tier::kNvme);
+      const RankedRun run = train_ranks(other, shape, stage);
+      EXPECT_EQ(run.curves, plain.curves) << stage;
+      EXPECT_EQ(run.state, plain.state) << stage;
+    }
+    MeshShape deep = shape;
+    deep.pipeline = 2;
+    const RankedRun run = train_ranks(options, deep, 1);
+    EXPECT_EQ(run.curves.front(), plain.curves.front());
+    EXPECT_EQ(run.state, plain.state);
+  }
+}
+
+// Sums of other parts in another order: bounds as in tensor_ranks_test.cc, which docs/numerics.md
+// explains.
+TEST_P(AdaptedSteps, OfTensorParallelRanksAreThoseOfOneRank) {
+  constexpr std::int64_t kComparedSteps = 6;
+  for (const DType type : {DType::kF32, DType::kBF16}) {
+    for (const bool shares_rows : {false, true}) {
+      EngineOptions options = adapted_options(choice(), type);
+      options.sequence_parallel = shares_rows;
+      options.placement.micro_batches = 2;
+      const auto curve_of = [&](const MeshShape& shape) {
+        Curve curve;
+        on_ranks(options, shape, 0,
+                 [&](Engine& engine, const EngineOptions& own, Communicator& world) {
+                   engine.fill_state(RandomState(1234));
+                   TrainedRun run;
+                   train_steps(engine, own, 1, kComparedSteps, run);
+                   if (world.rank() == 0) curve = run.curve;
+                 });
+        return curve;
+      };
+      const Curve one = curve_of({});
+      const Curve shared = curve_of({.tensor = 2});
+      SCOPED_TRACE(fmt::format("{} {}", name_of(type), shares_rows));
+      const bool exact = type == DType::kF32;
+      const auto first = [](const Curve& c) { return Curve{{c.losses[0]}, {c.norms[0]}}; };
+      EXPECT_LT(distance(first(shared), first(one)).loss, exact ? 1e-7 : 2e-4);
+      EXPECT_LT(distance(first(shared), first(one)).norm, exact ? 1e-6 : 1e-2);
+      EXPECT_LT(distance(shared, one).loss, exact ? 1e-5 : 3e-3);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Choices, AdaptedSteps,
+                         testing::Range(std::size_t{0}, adapter_choices().size()),
+                         [](const auto& info) { return adapter_choices().at(info.param).name; });
+
+// --- costs --------------------------------------------------------------------------------------
+
+// Products of a step, times two: those of the model but for gradients of its matrices, and four of
+// each adapter on the way back. Below all that is adapted the backward has nothing.
+TEST(AdapterFlops, AreThoseOfTheProductsThatAreMade) {
+  constexpr double kRows = 48;
+  constexpr double kLinear = 2 * kRows * (64 * (64 + 2 * 32) + 64 * 64 + 3 * 64 * 176);
+  constexpr double kAttention = 4 * kRows * 12 * 64;
+  constexpr double kOfDown = 2 * kRows * 5 * (176 + 64);
+  constexpr double kOfQuery = 2 * kRows * 5 * (64 + 64);
+  const AdapterChoice down = {"", "llama", false, {"*.3.mlp.down_proj", "*.[45].*.q_proj"}};
+  const StepModel model = step_model_of(adapted_options(down, DType::kF32));
+  for (std::size_t u = 1; u < 4; ++u) {
+    EXPECT_EQ(model.units[u].backward_flops, 0);
+    EXPECT_TRUE(model.units[u].backward.empty());
+    EXPECT_EQ(model.units[u].saved_bytes, 0U);
+  }
+  EXPECT_DOUBLE_EQ(model.units[3].forward_flops, kLinear + kAttention);
+  EXPECT_DOUBLE_EQ(model.units[4].forward_flops, kLinear + kAttention + kOfDown);
+  // Of the lowest one neither the input's gradient nor that of anything before it.
+  EXPECT_DOUBLE_EQ(model.units[4].backward_flops, 2 * kOfDown - 2 * kRows * 5 * 176);
+  EXPECT_DOUBLE_EQ(model.units[5].backward_flops, kLinear + 2 * kAttention + 2 * kOfQuery);
+}
+
+// A step has state, gradients and updates of adapters, and nothing of the kind of anything else.
+TEST(AdapterProgram, HasNoOpsOfTheModelsChunks) {
+  EngineOptions options = adapted_options(adapter_choices().front(), DType::kBF16);
+  all_on(options, false, Tier::kNvme);
+  options.ranks.shape.data = 2;
+  options.zero_stage = 2;
+  const EnginePlan plan = plan_engine(options);
+  std::int64_t state = 0;
+  for (const UnitLayout& unit : parameter_layout(options.model, 2))
+    state += unit.trained_elements();
+  std::int64_t updated = 0;
+  for (const Op& op : plan.training.program.ops) {
+    const bool is_update = op.kind == OpKind::kUpdate || op.kind == OpKind::kNormPartials;
+    EXPECT_TRUE(!is_update || (op.unit > 0 && op.unit < plan.model.head()));
+    if (op.kind == OpKind::kNormPartials) {
+      updated += static_cast<std::int64_t>(op.find(Role::kPartials)->size_bytes / sizeof(double)) *
+                 kBlockElements;
+    }
+  }
+  EXPECT_EQ(updated, state / 2);
+  EXPECT_TRUE(verify(plan.training.program).empty());
+}
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,372 @@
+#include "runtime/model/adapter.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+#include <set>
+
+#include "base/error.h"
+#include "runtime/model/adapter_targets.h"
+#include "runtime/model/parameter_init.h"
+#include "tests/runtime/model/block_run.h"
+#include "tests/runtime/model/small_models.h"
+
+// What adapters add to the layers of a block: which parameters there are, what is computed, and
+// what the gradients are, beside a block whose matrices have the adapters in them.
+namespace terrace {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr BatchShape kRows = {2, 6};
+constexpr std::int64_t kRank = 3;
+
+ModelConfig plain_model(std::string_view family) {
+  return small_model(
+      family,
+      {.layers = 2, .width = 32, .head_width = 8, .intermediate = 48, .bias = family == "llama"});
+}
+
+ModelConfig adapted_model(std::string_view family, const std::vector<std::string>& patterns = {},
+                          bool is_stabilized = false) {
+  return with_adapter(
+      plain_model(family),
+      {.rank = kRank, .alpha = 5, .is_rank_stabilized = is_stabilized, .targets = {}}, patterns);
+}
+
+std::vector<float> random_numbers(std::size_t count, std::uint32_t seed, float deviation) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<float> normal(0.0F, deviation);
+  std::vector<float> values(count);
+  for (float& value : values) value = normal(generator);
+  return values;
+}
+
+std::vector<float> random_rows(const ModelConfig& config, std::uint32_t seed) {
+  return random_numbers(static_cast<std::size_t>(kRows.rows() * config.width), seed, 1.0F);
+}
+
+// Of a block, in its flat sequence: norms around what leaves rows as they are, all else around 0.
+std::vector<float> random_block(const ModelConfig& config) {
+  const UnitLayout block = parameter_layout(config).at(1);
+  std::vector<float> values =
+      random_numbers(static_cast<std::size_t>(block.padded_elements), 3, 0.2F);
+  for (const ParameterTensor& tensor : block.tensors) {
+    if (tensor.init != Init::kOnes) continue;
+    for (std::int64_t i = 0; i < tensor.elements(); ++i) {
+      values[static_cast<std::size_t>(tensor.offset + i)] += 1.0F;
+    }
+  }
+  return values;
+}
+
+std::span<const float> part(std::span<const float> values, const ParameterTensor& tensor) {
+  return values.subspan(static_cast<std::size_t>(tensor.offset),
+                        static_cast<std::size_t>(tensor.elements()));
+}
+
+// A of the weight: that of the first one with its stored name.
+const ParameterTensor& a_of(const UnitLayout& block, const ParameterTensor& weight) {
+  for (const ParameterTensor& other : block.tensors) {
+    if (other.stored_name == weight.stored_name) return *block.find(adapter_a(other.kind));
+  }
+  TERRACE_CHECK(false);
+}
+
+// The same block without an adapter, whose matrices are W + s B A.
+std::vector<float> merged_block(const ModelConfig& adapted, const ModelConfig& plain,
+                                std::span<const float> values) {
+  const UnitLayout source = parameter_layout(adapted).at(1);
+  const UnitLayout target = parameter_layout(plain).at(1);
+  std::vector<float> merged(static_cast<std::size_t>(target.padded_elements));
+  for (const ParameterTensor& tensor : target.tensors) {
+    const std::span<const float> base = part(values, *source.find(tensor.kind));
+    std::ranges::copy(base, merged.begin() + tensor.offset);
+    if (!is_layer_weight(tensor.kind) || source.find(adapter_b(tensor.kind)) == nullptr) continue;
+    const std::span<const float> a = part(values, a_of(source, tensor));
+    const std::span<const float> b = part(values, *source.find(adapter_b(tensor.kind)));
+    for (std::int64_t i = 0; i < tensor.elements(); ++i) {
+      double sum = 0;
+      for (std::int64_t k = 0; k < kRank; ++k) {
+        sum += static_cast<double>(b[i / tensor.columns * kRank + k]) *
+               a[k * tensor.columns + i % tensor.columns];
+      }
+      merged[tensor.offset + i] += static_cast<float>(adapted.adapter.scale() * sum);
+    }
+  }
+  return merged;
+}
+
+void expect_close(std::span<const float> values, std::span<const float> wanted,
+                  const std::string& what) {
+  ASSERT_EQ(values.size(), wanted.size());
+  double apart = 0;
+  double size = 0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    apart += (values[i] - wanted[i]) * (values[i] - wanted[i]);
+    size += wanted[i] * wanted[i];
+  }
+  // Some hundred fp32 roundings, of which few have one sign.
+  EXPECT_LE(std::sqrt(apart), 2e-5 * std::sqrt(size)) << what;
+  EXPECT_GT(size, 0) << what;
+}
+
+// dA = s B^T dW and dB = s dW A^T, dW the gradient of the whole matrix. Of weights that are stored
+// as one, each adds to dA.
+struct AdapterGradients {
+  std::map<ParameterKind, std::vector<float>> of_kind;
+};
+
+AdapterGradients wanted_gradients(const ModelConfig& adapted, const ModelConfig& plain,
+                                  std::span<const float> values, const BlockRun& dense) {
+  const UnitLayout block = parameter_layout(adapted).at(1);
+  const UnitLayout of_plain = parameter_layout(plain).at(1);
+  AdapterGradients gradients;
+  for (const ParameterTensor& tensor : of_plain.tensors) {
+    if (!is_layer_weight(tensor.kind)) continue;
+    const ParameterTensor* const up = block.find(adapter_b(tensor.kind));
+    if (up == nullptr) continue;
+    const ParameterTensor& down = a_of(block, tensor);
+    const std::span<const float> a = part(values, down);
+    const std::span<const float> b = part(values, *up);
+    const std::vector<float> dw = dense.gradient_of(tensor.kind);
+    std::vector<float>& da = gradients.of_kind[down.kind];
+    std::vector<float>& db = gradients.of_kind[up->kind];
+    da.resize(a.size());
+    db.resize(b.size());
+    const float s = adapted.adapter.scale();
+    for (std::int64_t i = 0; i < tensor.elements(); ++i) {
+      const std::int64_t row = i / tensor.columns;
+      const std::int64_t column = i % tensor.columns;
+      for (std::int64_t k = 0; k < kRank; ++k) {
+        da[k * tensor.columns + column] += s * b[row * kRank + k] * dw[i];
+        db[row * kRank + k] += s * dw[i] * a[k * tensor.columns + column];
+      }
+    }
+  }
+  return gradients;
+}
+
+class Adapters : public testing::TestWithParam<const char*> {};
+
+// Some layers, and all.
+const std::vector<std::vector<std::string>>& patterns_of(std::string_view family) {
+  static const std::vector<std::vector<std::string>> kUsual = {{}, {"k_proj", "down_proj"}};
+  static const std::vector<std::vector<std::string>> kGpt2 = {{}, {"c_attn"}};
+  static const std::vector<std::vector<std::string>> kPhi3 = {{}, {"qkv_proj", "o_proj"}};
+  if (family == "gpt2") return kGpt2;
+  return family == "phi3" ? kPhi3 : kUsual;
+}
+
+TEST_P(Adapters, ComputeAsMatricesThatHaveThem) {
+  const ModelConfig plain = plain_model(GetParam());
+  for (const std::vector<std::string>& patterns : patterns_of(GetParam())) {
+    for (const bool is_stabilized : {false, true}) {
+      const ModelConfig config = adapted_model(GetParam(), patterns, is_stabilized);
+      const std::vector<float> values = random_block(config);
+      BlockRun dense(plain, {kRows}, merged_block(config, plain, values));
+      const std::vector<float> x = random_rows(config, 5);
+      const std::vector<float> dy = random_rows(config, 6);
+      const std::vector<float> y = dense.forward(x);
+      const std::vector<float> dx = dense.backward(dy);
+      const AdapterGradients wanted = wanted_gradients(config, plain, values, dense);
+      EXPECT_FALSE(wanted.of_kind.empty());
+      for (const BlockRun::Setting& setting :
+           {BlockRun::Setting{kRows}, BlockRun::Setting{kRows, 2, false},
+            BlockRun::Setting{kRows, 2, true}}) {
+        const std::string what = fmt::format("{} ranks", setting.ranks);
+        BlockRun run(config, setting, values);
+        expect_close(run.forward(x), y, what);
+        // Nothing of the block's input trains, so the gradient ends at the adapters.
+        run.backward(dy);
+        for (const auto& [kind, gradient] : wanted.of_kind) {
+          expect_close(run.whole_gradient_of(kind), gradient,
+                       fmt::format("{}, kind {}", what, static_cast<int>(kind)));
+        }
+      }
+    }
+  }
+}
+
+// The second block's input gradient goes to the adapters of the first.
+TEST_P(Adapters, PassTheGradientOn) {
+  const ModelConfig plain = plain_model(GetParam());
+  const ModelConfig config = adapted_model(GetParam());
+  const std::vector<float> values = random_block(config);
+  BlockRun dense(plain, {kRows}, merged_block(config, plain, values), 2);
+  const std::vector<float> x = random_rows(config, 5);
+  const std::vector<float> dy = random_rows(config, 6);
+  dense.forward(x);
+  const std::vector<float> dx = dense.backward(dy);
+  for (const bool shares_rows : {false, true}) {
+    BlockRun one(config, {kRows}, values, 2);
+    one.forward(x);
+    expect_close(one.backward(dy), dx, "one rank");
+    BlockRun two(config, {kRows, 2, shares_rows}, values, 2);
+    two.forward(x);
+    expect_close(two.backward(dy), dx, "two ranks");
+  }
+}
+
+// B is zero at the start: bit for bit what the model computes without.
+TEST_P(Adapters, ChangeNothingAtTheStart) {
+  const ModelConfig plain = plain_model(GetParam());
+  const ModelConfig config = adapted_model(GetParam());
+  const UnitLayout block = parameter_layout(config).at(1);
+  const UnitLayout of_plain = parameter_layout(plain).at(1);
+  std::vector<float> values(static_cast<std::size_t>(block.padded_elements));
+  std::vector<float> base(static_cast<std::size_t>(of_plain.padded_elements));
+  const auto fill = [](const ParameterTensor& tensor, std::vector<float>& all) {
+    init_parameter(tensor, 7, 0, std::span(all).subspan(tensor.offset, tensor.elements()));
+  };
+  for (const ParameterTensor& tensor : block.tensors) fill(tensor, values);
+  for (const ParameterTensor& tensor : of_plain.tensors) fill(tensor, base);
+  BlockRun adapted(config, {kRows}, values);
+  BlockRun unadapted(plain, {kRows}, base);
+  const std::vector<float> x = random_rows(config, 5);
+  EXPECT_EQ(adapted.forward(x), unadapted.forward(x));
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, Adapters,
+                         testing::Values("llama", "gpt2", "phi3", "qwen2", "qwen3", "mistral",
+                                         "gemma2", "gemma3_text", "olmo2", "granite", "smollm3"),
+                         [](const auto& info) { return std::string(info.param); });
+
+// --- parameters ---------------------------------------------------------------------------------
+
+std::vector<std::string> trained_names(const UnitLayout& unit) {
+  std::vector<std::string> names;
+  for (const ParameterTensor& tensor : unit.tensors) {
+    if (tensor.trainable) names.push_back(tensor.stored_name);
+  }
+  return names;
+}
+
+TEST(AdapterLayout, HasNamesAsPeftHas) {
+  const ModelConfig llama = adapted_model("llama", {"q_proj", "down_proj"});
+  const std::string layer = "base_model.model.model.layers.0.";
+  EXPECT_THAT(
+      trained_names(parameter_layout(llama)[1]),
+      ElementsAre(layer + "self_attn.q_proj.lora_A.weight", layer + "mlp.down_proj.lora_A.weight",
+                  layer + "self_attn.q_proj.lora_B.weight", layer + "mlp.down_proj.lora_B.weight"));
+  const ModelConfig gpt2 = adapted_model("gpt2", {"c_attn"});
+  const UnitLayout block = parameter_layout(gpt2)[2];
+  const std::string h = "base_model.model.transformer.h.1.attn.c_attn.";
+  EXPECT_THAT(trained_names(block), ElementsAre(h + "lora_A.weight", h + "lora_B.weight"));
+  const ParameterTensor& b = *block.find(ParameterKind::kQueryB);
+  EXPECT_EQ(b.rows, 96);
+  EXPECT_EQ(b.columns, kRank);
+  EXPECT_FALSE(b.stored_transposed);
+  EXPECT_TRUE(block.find(ParameterKind::kQuery)->stored_transposed);
+}
+
+TEST(AdapterLayout, HasOneAForWeightsThatAreStoredAsOne) {
+  const UnitLayout block = parameter_layout(adapted_model("phi3", {"qkv_proj", "gate_up_proj"}))[1];
+  using enum ParameterKind;
+  const std::string qkv = "base_model.model.model.layers.0.self_attn.qkv_proj.lora_";
+  EXPECT_EQ(block.find(kQueryA)->stored_name, qkv + "A.weight");
+  EXPECT_EQ(block.find(kKeyA), nullptr);
+  EXPECT_EQ(block.find(kUpA), nullptr);
+  std::int64_t first = 0;
+  for (const ParameterKind kind : {kQueryB, kKeyB, kValueB}) {
+    const ParameterTensor& b = *block.find(kind);
+    EXPECT_EQ(b.stored_name, qkv + "B.weight");
+    EXPECT_EQ(b.stored_first_row, first);
+    EXPECT_EQ(b.stored_rows, 64);
+    first += b.rows;
+  }
+}
+
+// Only A and B train, decay as matrices do, and what is theirs starts from numbers of their own.
+TEST(AdapterLayout, LeavesTheModelAsItIs) {
+  for (const char* family : {"llama", "gpt2", "phi3"}) {
+    const std::vector<UnitLayout> plain = parameter_layout(plain_model(family));
+    const std::vector<UnitLayout> adapted = parameter_layout(adapted_model(family));
+    std::set<std::uint32_t> streams;
+    std::size_t tensors = 0;
+    for (std::size_t u = 0; u < adapted.size(); ++u) {
+      EXPECT_EQ(adapted[u].trains(), u == 1 || u == 2);
+      for (const ParameterTensor& tensor : adapted[u].tensors) {
+        ++tensors;
+        streams.insert(tensor.random_stream);
+        EXPECT_EQ(tensor.trainable, is_adapter(tensor.kind));
+        if (is_adapter(tensor.kind)) {
+          EXPECT_TRUE(tensor.decay);
+          continue;
+        }
+        const ParameterTensor& same = *plain[u].find(tensor.kind);
+        EXPECT_EQ(tensor.name, same.name);
+        EXPECT_EQ(tensor.random_stream, same.random_stream);
+      }
+    }
+    EXPECT_EQ(streams.size(), tensors);
+  }
+}
+
+// As torch's kaiming_uniform_ with a = sqrt(5): within one by the root of the inputs.
+TEST(AdapterLayout, StartsFromUniformNumbersAndZero) {
+  const UnitLayout block = parameter_layout(adapted_model("llama"))[1];
+  const auto start = [&](ParameterKind kind) {
+    const ParameterTensor& tensor = *block.find(kind);
+    std::vector<float> values(static_cast<std::size_t>(tensor.elements()));
+    init_parameter(tensor, 11, 0, values);
+    return values;
+  };
+  const std::vector<float> a = start(ParameterKind::kDownA);  // of 48 inputs
+  const float bound = 1.0F / std::sqrt(48.0F);
+  double squares = 0;
+  for (const float value : a) {
+    EXPECT_GE(value, -bound);
+    EXPECT_LT(value, bound);
+    squares += value * value;
+  }
+  EXPECT_GT(*std::ranges::max_element(a), 0.9F * bound);
+  EXPECT_LT(*std::ranges::min_element(a), -0.9F * bound);
+  EXPECT_NEAR(squares / static_cast<double>(a.size()), bound * bound / 3, 0.15 * bound * bound);
+  EXPECT_NE(a, start(ParameterKind::kProjectionA));
+  for (const float value : start(ParameterKind::kDownB)) EXPECT_EQ(value, 0.0F);
+  // Any cutting gives the same bits.
+  std::vector<float> piece(5);
+  init_parameter(*block.find(ParameterKind::kDownA), 11, 7, piece);
+  EXPECT_TRUE(std::ranges::equal(piece, std::span(a).subspan(7, 5)));
+}
+
+// --- targets ------------------------------------------------------------------------------------
+
+TEST(AdapterTargets, AreNamedByTheirEndsWhereTheseSuffice) {
+  EXPECT_THAT(
+      adapted_model("llama").adapter.targets,
+      ElementsAre("down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"));
+  EXPECT_THAT(adapted_model("gpt2").adapter.targets, ElementsAre("c_attn", "c_fc", "c_proj"));
+  EXPECT_THAT(adapted_model("phi3", {"*qkv*"}).adapter.targets, ElementsAre("qkv_proj"));
+  EXPECT_THAT(adapted_model("gpt2", {"attn.c_proj"}).adapter.targets,
+              ElementsAre("transformer.h.0.attn.c_proj", "transformer.h.1.attn.c_proj"));
+  EXPECT_THAT(adapted_model("llama", {"model.layers.1.*.[qv]_proj.weight"}).adapter.targets,
+              ElementsAre("model.layers.1.self_attn.q_proj", "model.layers.1.self_attn.v_proj"));
+  EXPECT_THAT(adapted_model("gpt2", {"h.1.mlp.c_fc"}).adapter.targets,
+              ElementsAre("transformer.h.1.mlp.c_fc"));
+}
+
+TEST(AdapterTargets, ThatAreNoLayersAreRefused) {
+  for (const char* pattern : {"qproj", "lm_head", "embed_tokens", "norm", "model.layers.2.*"}) {
+    try {
+      adapted_model("llama", {"q_proj", pattern});
+      FAIL() << pattern;
+    } catch (const ConfigError& error) {
+      EXPECT_THAT(error.what(), HasSubstr(std::string("--lora-targets ") + pattern));
+      EXPECT_THAT(error.what(), HasSubstr("k_proj"));
+    }
+  }
+}
+
+TEST(AdapterScale, IsAlphaByTheRankOrItsRoot) {
+  EXPECT_EQ((AdapterOptions{.rank = 16, .alpha = 8, .targets = {}}).scale(), 0.5F);
+  EXPECT_EQ(
+      (AdapterOptions{.rank = 16, .alpha = 8, .is_rank_stabilized = true, .targets = {}}).scale(),
+      2.0F);
+}
+
+}  // namespace
+}  // namespace terrace
