@@ -28,6 +28,7 @@ constexpr const char* kHash = "xxh3";
 constexpr const char* kDataHash = "data_xxh3";
 constexpr const char* kOptimizer = "optimizer";
 constexpr const char* kFrozen = "frozen";
+constexpr const char* kAdapter = "adapter";
 constexpr const char* kRemedy = kEarlierCheckpointRemedy;
 // The second version has what readers of the first one would take for something else: the state of
 // another optimizer than the first rule, or frozen parameters. What needs neither is written as the
@@ -216,6 +217,20 @@ WeightTypes parse_weight_types(const json& listed) {
   return types;
 }
 
+json listed(const AdapterOptions& adapter) {
+  return {{"rank", adapter.rank},
+          {"alpha", adapter.alpha},
+          {"rank_stabilized", adapter.is_rank_stabilized},
+          {"targets", adapter.targets}};
+}
+
+AdapterOptions parse_adapter(const json& listed) {
+  return {.rank = parse_count(listed, "rank", 1),
+          .alpha = listed.at("alpha").get<double>(),
+          .is_rank_stabilized = listed.at("rank_stabilized").get<bool>(),
+          .targets = listed.at("targets").get<std::vector<std::string>>()};
+}
+
 }  // namespace
 
 std::string write_checkpoint(const std::string& run_dir, const CheckpointProgress& progress,
@@ -241,6 +256,7 @@ std::string write_checkpoint(const std::string& run_dir, const CheckpointProgres
   if (progress.data_hash) manifest[kDataHash] = to_hex(*progress.data_hash);
   if (progress.loaded_types) manifest["loaded_types"] = listed(*progress.loaded_types);
   if (progress.frozen) manifest[kFrozen] = json::parse(to_json(*progress.frozen));
+  if (model.config.adapter.is_there()) manifest[kAdapter] = listed(model.config.adapter);
   for (const UnitLayout& unit : model.layout) {
     if (!unit.trains()) continue;
     for (const StateField field : state_fields(model.rule.slots.size())) {
@@ -325,6 +341,7 @@ void remove_old_checkpoints(const std::string& run_dir, std::int64_t keep, FileS
 Checkpoint::Checkpoint(const std::string& directory, FileSystem& disk)
     : disk_(disk), directory_(directory), cache_(kCachedPieces) {
   const json manifest = read_manifest(directory, disk);
+  AdapterOptions adapter;
   fingerprint_ = from_hex(hash_of(manifest));
   try {
     progress_.step = parse_count(manifest, "step", 1);
@@ -349,6 +366,7 @@ Checkpoint::Checkpoint(const std::string& directory, FileSystem& disk)
       frozen_names_ = progress_.frozen->parameters;
       std::ranges::sort(frozen_names_);
     }
+    if (manifest.contains(kAdapter)) adapter = parse_adapter(manifest.at(kAdapter));
     for (const json& file : manifest.at("files")) {
       listed_.push_back(parse_listed_file(file.dump()));
     }
@@ -370,6 +388,7 @@ Checkpoint::Checkpoint(const std::string& directory, FileSystem& disk)
   open_listed(*listed, {directory_, disk_, cache_, kRemedy});
   model_ = parse_saved_config(read_whole_file(disk, config), config);
   model_.name = name;
+  model_.adapter = std::move(adapter);
 }
 
 bool Checkpoint::is_frozen(const ParameterTensor& tensor) const {

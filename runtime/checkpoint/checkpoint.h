@@ -100,6 +100,7 @@ class Checkpoint final : public StateSource {
   const CheckpointProgress& progress() const { return progress_; }
   // Of the manifest, and so of everything in the checkpoint.
   std::uint64_t fingerprint() const { return fingerprint_; }
+  // With the adapter that trains, where there is one.
   const ModelConfig& model() const { return model_; }
   const UpdateRule& rule() const { return *rule_; }
   // Opens the files for a model, and verifies their headers; and what is frozen, as open_frozen()

@@ -3,16 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <filesystem>
 #include <utility>
 
 #include "base/check.h"
 #include "base/error.h"
-#include "base/half.h"
 #include "base/hash.h"
 #include "runtime/checkpoint/hf_index.h"
 #include "runtime/checkpoint/hf_weight_files.h"
+#include "runtime/checkpoint/stored_values.h"
 
 namespace terrace {
 namespace {
@@ -21,49 +20,6 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kBufferBytes = 1 << 20;
 constexpr std::size_t kNamesShown = 8;
-
-float half_to_float(std::uint16_t bits) {
-  const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000U) << 16;
-  const std::uint32_t magnitude = bits & 0x7fffU;
-  if (magnitude >= 0x7c00U) {  // infinity, NaN
-    return std::bit_cast<float>(sign | 0x7f800000U | (magnitude & 0x3ffU) << 13);
-  }
-  if (magnitude < 0x400U) {  // zero, subnormal: a multiple of 2^-24
-    const float value = static_cast<float>(magnitude) * 0x1.0p-24F;
-    return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(value));
-  }
-  return std::bit_cast<float>(sign | ((magnitude << 13) + (112U << 23)));
-}
-
-bool is_loadable(SafetensorsType type) {
-  return type == SafetensorsType::kF32 || type == SafetensorsType::kBF16 ||
-         type == SafetensorsType::kF16;
-}
-
-DType dtype_of(SafetensorsType type) {
-  if (type == SafetensorsType::kF32) return DType::kF32;
-  return type == SafetensorsType::kF16 ? DType::kF16 : DType::kBF16;
-}
-
-// Elements [first, first + out.size()) as they lie in the file.
-void read_stored(const SafetensorsFile& file, const SafetensorsTensor& tensor, std::int64_t first,
-                 std::span<float> out) {
-  const std::uint64_t width = bits_of(tensor.type) / 8;
-  auto byte = static_cast<std::uint64_t>(first) * width;
-  if (tensor.type == SafetensorsType::kF32)
-    return file.read(tensor, byte, std::as_writable_bytes(out));
-  std::vector<std::uint16_t> buffer(std::min(out.size(), kBufferBytes / 2));
-  while (!out.empty()) {
-    const auto part = std::span(buffer).first(std::min(buffer.size(), out.size()));
-    file.read(tensor, byte, std::as_writable_bytes(part));
-    for (std::size_t i = 0; i < part.size(); ++i) {
-      out[i] =
-          tensor.type == SafetensorsType::kBF16 ? to_float(Bf16{part[i]}) : half_to_float(part[i]);
-    }
-    out = out.subspan(part.size());
-    byte += part.size_bytes();
-  }
-}
 
 // Masks and tables that old files carry and that are computed here.
 bool is_known_buffer(const std::string& name) {
@@ -165,6 +121,7 @@ void HfDirectory::open_indexed() {
 void HfDirectory::find_parameters(const std::vector<UnitLayout>& layout) {
   for (const UnitLayout& unit : layout) {
     for (const ParameterTensor& tensor : unit.tensors) {
+      if (is_adapter(tensor.kind)) continue;  // in files of its own
       const Place place = locate(tensor.stored_name);
       if (place.tensor == nullptr) {
         const bool head = tensor.kind == ParameterKind::kHeadWeight;
@@ -228,13 +185,13 @@ void HfDirectory::check_tied_head(const ModelConfig& config) const {
 WeightTypes HfDirectory::types() const {
   std::map<DType, std::uint64_t> elements;
   for (const auto& [name, stored] : parameters_) {
-    elements[dtype_of(stored.place.tensor->type)] += stored.place.tensor->elements();
+    elements[dtype_of_values(stored.place.tensor->type)] += stored.place.tensor->elements();
   }
   WeightTypes types;
   types.usual =
       std::ranges::max_element(elements, {}, [](const auto& pair) { return pair.second; })->first;
   for (const auto& [name, stored] : parameters_) {
-    const DType dtype = dtype_of(stored.place.tensor->type);
+    const DType dtype = dtype_of_values(stored.place.tensor->type);
     if (dtype == types.usual) continue;
     for (const std::string& parameter : stored.parameters) types.others[parameter] = dtype;
   }
@@ -271,7 +228,7 @@ void HfDirectory::read(const ParameterTensor& tensor, std::int64_t begin,
   const Place& place = found->second.place;
   if (tensor.stored_transposed) return read_transposed(place, tensor, begin, out);
   const std::int64_t first = tensor.stored_first_row * tensor.columns;
-  read_stored(*place.file, *place.tensor, first + begin, out);
+  read_values(*place.file, *place.tensor, first + begin, out);
 }
 
 std::uint64_t HfDirectory::fingerprint() const {
@@ -323,7 +280,7 @@ void HfDirectory::read_transposed(const Place& place, const ParameterTensor& ten
   std::vector<float> buffer(static_cast<std::size_t>(std::min(slab, columns) * rows));
   for (std::int64_t c0 = 0; c0 < columns; c0 += slab) {
     const std::int64_t c1 = std::min(columns, c0 + slab);
-    read_stored(*place.file, *place.tensor, c0 * rows,
+    read_values(*place.file, *place.tensor, c0 * rows,
                 std::span(buffer).first(static_cast<std::size_t>((c1 - c0) * rows)));
     for (std::int64_t r = begin / columns; r * columns < end; ++r) {
       const std::int64_t first = std::max(c0, begin - r * columns);

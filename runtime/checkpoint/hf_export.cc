@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -16,6 +17,7 @@
 #include "runtime/checkpoint/durable_file.h"
 #include "runtime/checkpoint/hf_weight_files.h"
 #include "runtime/checkpoint/safetensors.h"
+#include "runtime/checkpoint/stored_values.h"
 #include "runtime/model/json_text.h"
 
 namespace terrace {
@@ -78,11 +80,6 @@ std::vector<Shard> plan_shards(const HfExportOptions& options,
                          : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
   }
   return shards;
-}
-
-SafetensorsType type_in_file(DType dtype) {
-  if (dtype == DType::kF32) return SafetensorsType::kF32;
-  return dtype == DType::kF16 ? SafetensorsType::kF16 : SafetensorsType::kBF16;
 }
 
 SafetensorsHeader header_of(const Shard& shard) {
@@ -250,6 +247,18 @@ void write_all(const HfExportOptions& options, const ModelConfig& config,
 }
 
 }  // namespace
+
+void write_hf_tensors(const std::string& path, const WeightTypes& types,
+                      const std::vector<UnitLayout>& layout, FetchParameter fetch) {
+  Shard shard;
+  for (const UnitLayout& unit : layout) {
+    for (Piece& piece : pieces_of(unit, types)) shard.pieces.push_back(std::move(piece));
+  }
+  SafetensorsWriter file(path, header_of(shard));
+  PieceWriter pieces(fetch);
+  for (const Piece& piece : shard.pieces) pieces.write(piece, file);
+  file.finish();
+}
 
 void write_hf_directory(const HfExportOptions& options, const ModelConfig& config,
                         const std::vector<UnitLayout>& layout, FetchParameter fetch) {

@@ -36,6 +36,11 @@ using FetchParameter = FunctionRef<void(const UnitLayout& unit, const ParameterT
 void write_hf_directory(const HfExportOptions& options, const ModelConfig& config,
                         const std::vector<UnitLayout>& layout, FetchParameter fetch);
 
+// Writes the tensors of a layout to one safetensors file, by their stored names. Fetches, rounds
+// and throws as write_hf_directory() does.
+void write_hf_tensors(const std::string& path, const WeightTypes& types,
+                      const std::vector<UnitLayout>& layout, FetchParameter fetch);
+
 // `json`, which may have numbers like Infinity, with its dtype key ("dtype" or "torch_dtype")
 // saying `dtype`; unchanged if it does already.
 std::string config_json_with_dtype(const std::string& json, DType dtype);

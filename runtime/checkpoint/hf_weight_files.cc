@@ -39,7 +39,8 @@ constexpr auto kKinds = std::to_array<WeightKind>({
     {".aria2", kFetchInterrupted},
     {".download", kFetchInterrupted},
     {".tmp", kFetchInterrupted},
-    {"adapter_model", "name the model that the adapter was made for: adapters are not built yet"},
+    {"adapter_model",
+     "name the model that the adapter was made for, and the adapter's directory as --adapter"},
     {"consolidated",
      "fetch the files of transformers' form: consolidated ones name the tensors "
      "in another way"},

@@ -99,6 +99,23 @@ void check_places(const TierOptions& tiers) {
   }
 }
 
+void check_lora(const ModelOptions& model) {
+  const LoraOptions& lora = model.lora;
+  const bool is_there = lora.rank.has_value() || !lora.adapter.empty();
+  const bool has_settings = lora.alpha.has_value() || !lora.targets.empty() ||
+                            lora.is_rank_stabilized.has_value() || lora.names_type;
+  if (has_settings && !is_there) {
+    throw ConfigError(
+        "--lora-alpha, --lora-targets, --lora-type and --lora-rslora say what an adapter is, and "
+        "there is none",
+        "give --lora-rank N for a new one, or --adapter DIR");
+  }
+  if (is_there && !model.trainable.empty()) {
+    throw ConfigError("--trainable beside an adapter: all of the model is frozen there",
+                      "give one of the two; --lora-targets chooses the layers of an adapter");
+  }
+}
+
 void check_parallelism(const StepOptions& step) {
   if (step.sequence_parallel.value_or(false) && step.tensor_parallel == 1) {
     throw ConfigError(
@@ -144,6 +161,7 @@ void check_options(const TrainOptions& options, FunctionRef<bool(std::string_vie
   check_weights(options.data);
   check_places(options.tiers);
   check_parallelism(options.step);
+  check_lora(options.model);
   if (options.run.json && !options.run.dry_run) {
     throw ConfigError("--json is for --dry-run: a training writes its figures to metrics.jsonl",
                       "give --dry-run too, or leave --json out");

@@ -167,6 +167,7 @@ TrainOptions with_absolute_paths(TrainOptions options) {
   for (std::string& path : options.data.data) make_absolute(path);
   for (std::string& path : options.data.validation_data) make_absolute(path);
   for (NvmeDirectory& drive : options.tiers.nvme) make_absolute(drive.path);
+  make_absolute(options.model.lora.adapter);
   make_absolute(options.run.run_dir);
   const std::string& resume = options.run.resume;
   if (resume != "auto" && resume != "none") make_absolute(options.run.resume);

@@ -11,6 +11,8 @@ namespace terrace {
 namespace {
 
 constexpr auto kInits = std::to_array<std::string_view>({"auto", "weights", "random"});
+constexpr auto kLoraTypes = std::to_array<std::string_view>({"lora", "dora"});
+constexpr auto kOffOn = std::to_array<std::string_view>({"off", "on"});
 constexpr auto kPackings = std::to_array<std::string_view>({"none", "documents", "windows"});
 constexpr auto kLosses = std::to_array<std::string_view>({"completion", "all"});
 constexpr auto kDataFormats = std::to_array<std::string_view>(
@@ -48,6 +50,58 @@ constexpr auto kModelFlags = std::to_array<TrainFlag>({
      [](TrainOptions& o, const FlagValue& v) { o.model.trainable = v.texts(); },
      [](const TrainOptions& o) {
        return o.model.trainable.empty() ? std::string{} : toml_strings(o.model.trainable);
+     }},
+    {{"lora-rank", "Tuning", "N",
+      "Train an adapter of this rank and freeze the model; final/ is the adapter, as PEFT has it "
+      "(0: none)"},
+     [](TrainOptions& o, const FlagValue& v) {
+       const std::int64_t rank = v.integer(0, 1 << 16);
+       o.model.lora.rank = rank > 0 ? std::optional(rank) : std::nullopt;
+     },
+     [](const TrainOptions& o) {
+       return o.model.lora.rank ? toml_integer(*o.model.lora.rank) : std::string{};
+     }},
+    {{"lora-alpha", "Tuning", "X",
+      "What an adapter adds is multiplied by alpha / rank (twice the rank)"},
+     [](TrainOptions& o, const FlagValue& v) { o.model.lora.alpha = v.positive_number(); },
+     [](const TrainOptions& o) {
+       return o.model.lora.alpha ? toml_number(*o.model.lora.alpha) : std::string{};
+     }},
+    {{"lora-targets", "Tuning", "PATTERN",
+      "The layers with an adapter: ends of names, such as q_proj, or patterns of names (all linear "
+      "layers of the blocks)",
+      FlagArity::kList},
+     [](TrainOptions& o, const FlagValue& v) { o.model.lora.targets = v.texts(); },
+     [](const TrainOptions& o) {
+       return o.model.lora.targets.empty() ? std::string{} : toml_strings(o.model.lora.targets);
+     }},
+    {{"lora-type", "Tuning", "lora|dora", "The form of the adapter (lora); dora is not built yet"},
+     [](TrainOptions& o, const FlagValue& v) {
+       if (v.choice(kLoraTypes) == 1) v.not_built("leave it out for lora");
+       o.model.lora.names_type = true;
+     },
+     [](const TrainOptions& o) {
+       return o.model.lora.names_type ? toml_string("lora") : std::string{};
+     }},
+    {{"lora-rslora", "Tuning", "on|off",
+      "Multiply by alpha / sqrt(rank) instead: rank-stabilised (off)"},
+     [](TrainOptions& o, const FlagValue& v) {
+       o.model.lora.is_rank_stabilized = v.choice(kOffOn) == 1;
+     },
+     [](const TrainOptions& o) {
+       const std::optional<bool>& is_on = o.model.lora.is_rank_stabilized;
+       return is_on ? toml_string(kOffOn.at(*is_on ? 1 : 0)) : std::string{};
+     }},
+    {{"lora-dropout", "Tuning", "P", "0; dropout is not built yet (0)"},
+     [](TrainOptions&, const FlagValue& v) {
+       if (v.fraction() > 0) v.not_built("leave it out for 0");
+     },
+     [](const TrainOptions&) { return std::string{}; }},
+    {{"adapter", "Tuning", "DIR",
+      "Go on from an adapter as PEFT saves it: its rank, alpha and layers"},
+     [](TrainOptions& o, const FlagValue& v) { o.model.lora.adapter = v.name(); },
+     [](const TrainOptions& o) {
+       return o.model.lora.adapter.empty() ? std::string{} : toml_string(o.model.lora.adapter);
      }},
 
     {{"data", "Data", "PATH", "Files or directories to train on", FlagArity::kList},

@@ -33,12 +33,23 @@ enum class Precision : std::uint8_t { kBf16, kFp32, kFp16 };
 enum class SaveType : std::uint8_t { kAuto, kFp32, kBf16, kFp16 };
 enum class ProgressChoice : std::uint8_t { kAuto, kOn, kOff };
 
+// A low-rank adapter; unset: --adapter says it, or there is none.
+struct LoraOptions {
+  std::optional<std::int64_t> rank;
+  std::optional<double> alpha;             // unset: twice the rank
+  std::vector<std::string> targets;        // patterns of layers; empty: all of the blocks
+  std::optional<bool> is_rank_stabilized;  // unset: not
+  bool names_type = false;                 // --lora-type lora, which is the only one
+  std::string adapter;                     // a directory to go on from; empty: none
+};
+
 struct ModelOptions {
   std::string model;  // a directory or a preset
   InitChoice init = InitChoice::kAuto;
   std::uint64_t seed = 1234;
   std::vector<std::string> ignored_config_keys;  // of config.json, taken for absent
   std::vector<std::string> trainable;            // patterns of tensors; empty: all train
+  LoraOptions lora;
 };
 
 struct DataOptions {

@@ -22,13 +22,6 @@ struct UnbuiltFlag {
 };
 
 constexpr auto kUnbuiltFlags = std::to_array<UnbuiltFlag>({
-    {"lora-rank", "low-rank adapters"},
-    {"lora-alpha", "likewise"},
-    {"lora-targets", "likewise"},
-    {"lora-type", "likewise"},
-    {"lora-rslora", "likewise"},
-    {"lora-dropout", "likewise"},
-    {"adapter", "goes on from an adapter"},
     {"base-quantization", "a quantized base under an adapter"},
     {"muon-momentum", "of --optimizer muon"},
     {"keep-best", "keeps the best checkpoint"},

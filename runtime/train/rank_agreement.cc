@@ -18,6 +18,7 @@ TrainOptions shared_options(const TrainOptions& options) {
   TrainOptions shared = options;
   const TrainOptions defaults;
   shared.model.model = defaults.model.model;
+  if (!shared.model.lora.adapter.empty()) shared.model.lora.adapter = "an adapter";
   shared.data.data = defaults.data.data;
   if (!shared.data.validation_data.empty()) shared.data.validation_data = {"files"};
   shared.tiers.device.ordinal = defaults.tiers.device.ordinal;
@@ -42,7 +43,7 @@ std::uint64_t hash_text(const std::string& text) {
 }
 
 std::string computed_model(const ModelConfig& model) {
-  return fmt::format("{} {}", describe(model), model.initializer_range);
+  return fmt::format("{} {} {}", describe(model), model.initializer_range, describe(model.adapter));
 }
 
 }  // namespace

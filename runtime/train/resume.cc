@@ -1,6 +1,7 @@
 #include "runtime/train/resume.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -8,6 +9,7 @@
 #include <optional>
 #include <system_error>
 
+#include "runtime/checkpoint/adapter_directory.h"
 #include "runtime/checkpoint/hf_weight_files.h"
 #include "runtime/config/train_config.h"
 #include "runtime/train/run_directory.h"
@@ -22,6 +24,21 @@ bool is_same_model(const ModelConfig& a, const ModelConfig& b) {
   DecoderOptions other = b;
   other.positions = a.positions;
   return a == other;
+}
+
+// Another rank has other tensors, and another scale makes another model of the same ones.
+void check_same_adapter(const ModelConfig& before, const ModelConfig& now) {
+  if (before.adapter == now.adapter) return;
+  const auto told = [](const AdapterOptions& adapter) {
+    if (!adapter.is_there()) return std::string("none");
+    return fmt::format("rank {}, alpha {}{}, layers {}", adapter.rank, adapter.alpha,
+                       adapter.is_rank_stabilized ? ", rank-stabilised" : "",
+                       fmt::join(adapter.targets, " "));
+  };
+  throw ConfigError(
+      fmt::format("the adapter ({}) is not that of the checkpoint to resume from ({})",
+                  told(now.adapter), told(before.adapter)),
+      "resume with the --lora flags or the --adapter of that run");
 }
 
 // A tensor that began to train in the middle would have moments of no steps.
@@ -43,7 +60,9 @@ void check_same_frozen(const CheckpointProgress& progress, const ModelConfig& mo
 }
 
 bool has_result(const std::string& run_dir) {
-  return system_files().exists((fs::path(run_dir) / "final" / "config.json").string());
+  const fs::path result = fs::path(run_dir) / "final";
+  return system_files().exists((result / "config.json").string()) ||
+         system_files().exists((result / kAdapterConfig).string());
 }
 
 }  // namespace
@@ -58,6 +77,10 @@ std::unique_ptr<Checkpoint> find_checkpoint(const std::string& resume, const std
   } catch (const CorruptData& damage) {
     throw naming_earlier_checkpoint(damage, resume, run_dir);
   }
+}
+
+std::string why_afresh(const std::string& resume, const std::string& run_dir) {
+  return resume == "auto" ? fmt::format("there is no checkpoint in {}: ", run_dir) : "";
 }
 
 CheckpointProgress resumed_progress(const std::string& resume, const std::string& run_dir) {
@@ -94,6 +117,7 @@ void check_resume(const Checkpoint& checkpoint, const ResumingRun& run) {
         "resume with that optimizer, or start another run from the weights of its final directory "
         "(--model)");
   }
+  check_same_adapter(checkpoint.model(), run.model);
   check_same_frozen(progress, run.model);
   if (progress.seed != run.seed) {
     throw ConfigError(fmt::format("--seed {} would change the order of the data: the checkpoint "

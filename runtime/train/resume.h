@@ -17,6 +17,10 @@ namespace terrace {
 // CorruptData as naming_earlier_checkpoint() does.
 std::unique_ptr<Checkpoint> find_checkpoint(const std::string& resume, const std::string& run_dir);
 
+// Why a run that found no checkpoint starts afresh, in front of what it starts from; empty where it
+// did not look for one.
+std::string why_afresh(const std::string& resume, const std::string& run_dir);
+
 // How far that is, as well as can be told before the run directory is this run's own: nothing where
 // there is no checkpoint, or none that can be read, which is told when it is opened.
 CheckpointProgress resumed_progress(const std::string& resume, const std::string& run_dir);

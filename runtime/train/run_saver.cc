@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "runtime/checkpoint/adapter_directory.h"
 #include "runtime/checkpoint/hf_export.h"
 
 namespace terrace {
@@ -69,15 +70,18 @@ std::string RunSaver::export_weights(std::int64_t step) {
   ConsolePhase phase(console_, "saving final");
   const std::int64_t total = elements();
   read_elements_ = 0;
-  write_hf_directory(options, run_.model, run_.layout,
-                     [&](const UnitLayout& unit, const ParameterTensor& tensor, std::int64_t begin,
+  const auto fetch = [&](const UnitLayout& unit, const ParameterTensor& tensor, std::int64_t begin,
                          std::span<float> out) {
-                       if (!tensor.trainable) {
-                         return run_.frozen->read(unit, tensor.offset + begin, out);
-                       }
-                       read_finite(step, StateField::kMaster, unit, tensor.offset + begin, out);
-                       phase.advance(read_elements_, total);
-                     });
+    if (!tensor.trainable) return run_.frozen->read(unit, tensor.offset + begin, out);
+    read_finite(step, StateField::kMaster, unit, tensor.offset + begin, out);
+    phase.advance(read_elements_, total);
+  };
+  if (run_.model.adapter.is_there()) {
+    write_adapter_directory({options.directory, run_.base_model, run_.types}, run_.model,
+                            run_.layout, fetch);
+  } else {
+    write_hf_directory(options, run_.model, run_.layout, fetch);
+  }
   state_.end_reads();
   return options.directory;
 }

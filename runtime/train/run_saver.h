@@ -21,6 +21,7 @@ struct SavedRun {
   const UpdateRule& rule;
   std::int64_t keep_last = 0;           // checkpoints; 0: all
   WeightTypes types;                    // of final/
+  std::string base_model;               // of an adapter, as its files name it
   FrozenOrigin* frozen = nullptr;       // borrowed; where some parameters do not train
   std::vector<HfCompanion> companions;  // go into final/ as they are
   bool is_first_rank = true;            // which writes; the others give it their parts of the state
@@ -38,8 +39,8 @@ class RunSaver {
   // Writes checkpoint-<progress.step>, of which `progress` is asked of the first rank alone.
   // Returns its path, empty on other ranks. Throws IoError, NotFinite.
   std::string save(const CheckpointProgress& progress);
-  // Writes final/. Returns its path, empty on other ranks. Throws IoError, NotFinite, ConfigError
-  // for a value that its type does not hold.
+  // Writes final/: of a run that trains an adapter, this alone. Returns its path, empty on other
+  // ranks. Throws IoError, NotFinite, ConfigError for a value that its type does not hold.
   std::string export_weights(std::int64_t step);
 
   // Whether what was thrown came from reading the state: then nothing can be made of it.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "runtime/checkpoint/hf_directory.h"
+#include "runtime/checkpoint/hf_weight_files.h"
 #include "runtime/train/train_setup.h"
 
 namespace terrace {
@@ -16,6 +17,13 @@ std::vector<std::string> doubts_of_data(const TrainOptions& options, const Model
         "--sequence-length {} is more than the {} positions that {} was made for "
         "(max_position_embeddings): rotary embeddings go on, to distances it has not learned",
         length, model.positions, model.name));
+  }
+  const bool has_weights =
+      options.model.init != InitChoice::kRandom && has_hf_weights(options.model.model);
+  if (model.adapter.is_there() && !has_weights && options.run.resume == "none") {
+    doubts.emplace_back(
+        "the adapter is trained beside random weights, which no other program has: final/ will be "
+        "of use for measurements alone");
   }
   return doubts;
 }

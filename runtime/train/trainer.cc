@@ -14,14 +14,12 @@
 #include "runtime/checkpoint/hf_directory.h"
 #include "runtime/checkpoint/weight_state.h"
 #include "runtime/config/check_options.h"
-#include "runtime/model/trainable.h"
 #include "runtime/plan/planning_heap.h"
 #include "runtime/train/document_report.h"
 #include "runtime/train/dry_run.h"
 #include "runtime/train/dry_run_document.h"
 #include "runtime/train/evaluation.h"
 #include "runtime/train/local_ranks.h"
-#include "runtime/train/option_flags.h"
 #include "runtime/train/processors.h"
 #include "runtime/train/rank_agreement.h"
 #include "runtime/train/rank_group.h"
@@ -38,6 +36,7 @@
 #include "runtime/train/trace_file.h"
 #include "runtime/train/train_report.h"
 #include "runtime/train/train_setup.h"
+#include "runtime/train/tuning.h"
 
 namespace terrace {
 namespace {
@@ -52,9 +51,8 @@ class Trainer {
         stop_(stop),
         console_(console),
         log_(log),
-        model_(with_trainable(
-            load_model_config(options_.model.model, options_.model.ignored_config_keys),
-            options_.model.trainable, flag_of_option)),
+        tuned_(tuned_model(options_.model)),
+        model_(tuned_.config),
         layout_(parameter_layout(model_)),
         machine_(machine_share(options_, ranks)),
         backend_(make_backend(machine_.gpu)),
@@ -226,7 +224,8 @@ class Trainer {
                  .layout = layout_,
                  .rule = *engine_options_.optimizer.rule,
                  .keep_last = options_.run.keep_last,
-                 .types = result_types_for(options_, loaded_types_, engine_options_.compute_type),
+                 .types = tuned_.types_of(options_, loaded_types_, engine_options_.compute_type),
+                 .base_model = tuned_.base_model,
                  .frozen = &frozen_,
                  .companions = companions(),
                  .is_first_rank = ranks_.is_first()},
@@ -261,17 +260,15 @@ class Trainer {
   // Sets the state, and where the run is. Changes no file before all ranks have verified theirs.
   void start_from(std::unique_ptr<Checkpoint> checkpoint) {
     if (checkpoint != nullptr) return resume_from(std::move(checkpoint));
-    const std::string why = options_.run.resume == "auto"
-                                ? fmt::format("there is no checkpoint in {}: ", run_dir_)
-                                : std::string();
+    const std::string why = why_afresh(options_.run.resume, run_dir_);
     if (weights_ != nullptr) {
-      fill_state(WeightState(*weights_), "loading the weights");
+      fill_state(tuned_.start(WeightState(*weights_)), "loading the weights");
       if (ranks_.is_first()) frozen_ = {options_.model.model, std::move(weights_), layout_};
       weights_.reset();
       check_same_parameters(ranks_, engine_->state().parameters_hash());
       console_.say(fmt::format("{}starts from the weights in {}", why, options_.model.model));
     } else {
-      fill_state(RandomState(options_.model.seed), "initialising the state");
+      fill_state(tuned_.start(RandomState(options_.model.seed)), "initialising the state");
       frozen_ = FrozenOrigin(std::make_unique<RandomState>(options_.model.seed));
       console_.say(
           fmt::format("{}starts from random weights, --seed {}", why, options_.model.seed));
@@ -538,7 +535,8 @@ class Trainer {
   TrainConsole& console_;
   Log& log_;
   SystemClock clock_;
-  ModelConfig model_;
+  const TunedModel tuned_;
+  const ModelConfig& model_;
   std::vector<UnitLayout> layout_;
   const MachineShare machine_;
   const std::unique_ptr<ComputeBackend> backend_;  // null: the CPU device

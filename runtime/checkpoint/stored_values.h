@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/dtype.h"
+#include "runtime/checkpoint/safetensors.h"
+
+// Values of safetensors files as fp32, in which F32, BF16 and F16 are exact.
+namespace terrace {
+
+// Whether tensors of this type can be read: F32, BF16 and F16.
+bool is_loadable(SafetensorsType type);
+// The type of a loadable one, and back.
+DType dtype_of_values(SafetensorsType type);
+SafetensorsType type_in_file(DType dtype);
+
+// Elements [first, first + out.size()) of a tensor of a loadable type, as they lie in the file.
+// Throws IoError.
+void read_values(const SafetensorsFile& file, const SafetensorsTensor& tensor, std::int64_t first,
+                 std::span<float> out);
+
+}  // namespace terrace

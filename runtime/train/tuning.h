@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "runtime/checkpoint/adapter_directory.h"
+#include "runtime/checkpoint/weight_types.h"
+#include "runtime/config/train_options.h"
+#include "runtime/engine/training_state.h"
+
+// What of a model a run trains: all of it, the tensors that --trainable names, or an adapter.
+namespace terrace {
+
+// What a run starts from: a model's parameters, and its adapter's from a directory, or random ones.
+class StartState final : public StateSource {
+ public:
+  // Borrows both; `adapter` may be null.
+  StartState(const StateSource& base, const AdapterDirectory* adapter, std::uint64_t seed)
+      : base_(base), adapter_(adapter), random_(seed) {}
+  void read(StateField field, const UnitLayout& unit, std::int64_t begin,
+            std::span<float> out) const override;
+
+ private:
+  const StateSource& base_;
+  const AdapterDirectory* const adapter_;
+  const RandomState random_;
+};
+
+struct TunedModel {
+  ModelConfig config;                         // says what trains
+  std::string base_model;                     // the model's directory or name, as an adapter has it
+  std::uint64_t seed = 0;                     // of a new adapter
+  std::unique_ptr<AdapterDirectory> adapter;  // of --adapter
+
+  // The model as `base` has it, borrowed, and the adapter as it starts.
+  StartState start(const StateSource& base) const { return {base, adapter.get(), seed}; }
+  // The types of final/: those of --save-dtype; else fp32 of an adapter, as PEFT has it, and of a
+  // model as result_types_for() says.
+  WeightTypes types_of(const TrainOptions& options, const std::optional<WeightTypes>& loaded,
+                       DType compute_type) const;
+};
+
+// Throws ConfigError for a model, tensors or an adapter that are not there or not built, and for
+// flags that contradict an adapter that was given.
+TunedModel tuned_model(const ModelOptions& options);
+
+}  // namespace terrace
