@@ -9,6 +9,7 @@ int run_train(int argc, const char* const* argv);
 int run_sample(int argc, const char* const* argv);
 int run_export(int argc, const char* const* argv);
 int run_inspect(int argc, const char* const* argv);
+int run_merge(int argc, const char* const* argv);
 int run_doctor(int argc, const char* const* argv);
 int run_bench(int argc, const char* const* argv);
 

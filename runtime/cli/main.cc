@@ -39,7 +39,7 @@ constexpr auto kCommands = std::to_array<Command>({
     {"tokenize", "Training", "turns text into token files (not built yet)", nullptr},
     {"sample", "Results", "continues a text with a trained model", run_sample},
     {"export", "Results", "writes a checkpoint as a Hugging Face directory", run_export},
-    {"merge", "Results", "adds an adapter to its base (not built yet)", nullptr},
+    {"merge", "Results", "adds an adapter to its base", run_merge},
     {"inspect", "Results", "tells what a checkpoint, model or data file holds", run_inspect},
     {"report", "Results", "draws runs on one page (not built yet)", nullptr},
     {"diff", "Results", "tells where two runs part (not built yet)", nullptr},

@@ -20,7 +20,8 @@ constexpr CommandSpec kSampleCommand = {"terrace sample",
 
 enum : std::size_t { kModel, kIgnoredKeys, kPrompt, kMaxNewTokens, kTemperature, kSeed };
 constexpr auto kSampleFlags = std::to_array<FlagSpec>({
-    {"model", "Model", "DIR", "A run's final/ or checkpoint-N, or a Hugging Face directory"},
+    {"model", "Model", "DIR",
+     "A run's final/ or checkpoint-N, a Hugging Face directory, or an adapter"},
     {"ignore-config-keys", "Model", "KEY", "Keys of its config.json that do not change the model",
      FlagArity::kList},
     {"prompt", "Text", "TEXT", "What to continue"},

@@ -14,6 +14,7 @@
 #include "base/philox.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "memory/host/host_limits.h"
+#include "runtime/checkpoint/adapter_directory.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/hf_directory.h"
 #include "runtime/model/rope_table.h"
@@ -57,25 +58,25 @@ ByteSampler::Shape fitting_shape(ByteSampler::Shape shape, std::int64_t text_byt
   return shape;
 }
 
-// A directory's model with its weights: a checkpoint's, in fp32, or Hugging Face's.
+// A directory's model with its weights: a checkpoint's, in fp32, or Hugging Face's; or an adapter,
+// with the weights of its base.
 class SampledModel {
  public:
   SampledModel(const SampleOptions& options, Log& log) : directory_(options.model_directory) {
-    const std::string& directory = directory_;
+    const std::string& directory = options.model_directory;
     if (!std::filesystem::is_directory(directory)) refuse_absent();
     if (is_checkpoint(directory)) {
       checkpoint_ = std::make_unique<Checkpoint>(directory);
       shape_ = {checkpoint_->model(), DType::kF32};
       checkpoint_->open(parameter_layout(shape_.config));
     } else {
-      if (!std::filesystem::exists(std::filesystem::path(directory) / "config.json")) {
-        refuse("neither a model nor a checkpoint");
-      }
-      shape_.config = load_model_config(directory, options.ignored_config_keys);
-      weights_ = std::make_unique<HfDirectory>(directory, shape_.config,
+      if (!has_config(directory)) take_adapter();
+      shape_.config = load_model_config(directory_, options.ignored_config_keys);
+      if (adapter_ != nullptr) shape_.config = adapter_->adapted(shape_.config);
+      weights_ = std::make_unique<HfDirectory>(directory_, shape_.config,
                                                parameter_layout(shape_.config), log);
       shape_.compute_type = compute_type_of(weights_->types());
-      const std::string foreign = why_bytes_are_foreign(directory, shape_.config);
+      const std::string foreign = why_bytes_are_foreign(directory_, shape_.config);
       if (!foreign.empty()) log.warning(foreign);
     }
     if (shape_.config.vocabulary < static_cast<std::int64_t>(kByteIds)) {
@@ -90,12 +91,30 @@ class SampledModel {
             std::span<float> out) const {
     if (checkpoint_ != nullptr) {
       checkpoint_->read(StateField::kMaster, unit, tensor.offset + begin, out);
+    } else if (is_adapter(tensor.kind)) {
+      adapter_->read(tensor, begin, out);
     } else {
       weights_->read(tensor, begin, out);
     }
   }
 
  private:
+  static bool has_config(const std::string& directory) {
+    return std::filesystem::exists(std::filesystem::path(directory) / "config.json");
+  }
+  // The model is then its base.
+  void take_adapter() {
+    if (!is_adapter_directory(directory_)) refuse("neither a model, an adapter nor a checkpoint");
+    adapter_ = std::make_unique<AdapterDirectory>(directory_);
+    if (!has_config(adapter_->base_model())) {
+      throw ConfigError(
+          fmt::format("--model {}: the base of this adapter is '{}', which is no "
+                      "model directory here",
+                      directory_, adapter_->base_model()),
+          "merge it first: terrace merge BASE ADAPTER DIR, with the base's directory");
+    }
+    directory_ = adapter_->base_model();
+  }
   [[noreturn]] void refuse_absent() const {
     if (!is_hub_name(directory_)) refuse("not a directory");
     throw ConfigError(fmt::format("--model {}: there is no such directory, and nothing is "
@@ -112,6 +131,7 @@ class SampledModel {
   ByteSampler::Shape shape_;
   std::unique_ptr<Checkpoint> checkpoint_;  // one of the two
   std::unique_ptr<HfDirectory> weights_;
+  std::unique_ptr<AdapterDirectory> adapter_;  // beside the weights of its base
 };
 
 }  // namespace

@@ -1,0 +1,283 @@
+#include "runtime/train/adapter_merge.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "base/half.h"
+#include "runtime/checkpoint/adapter_directory.h"
+#include "runtime/checkpoint/durable_file.h"
+#include "runtime/checkpoint/hf_companions.h"
+#include "runtime/checkpoint/hf_directory.h"
+#include "runtime/checkpoint/hf_index.h"
+#include "runtime/checkpoint/hf_weight_files.h"
+#include "runtime/checkpoint/stored_values.h"
+
+namespace terrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t kCopyBytes = 1 << 20;
+constexpr std::int64_t kMergeElements = 1 << 20;
+
+// A stored weight, and the parameters of its adapter: one A, and the Bs of the weight's rows.
+struct AdaptedWeight {
+  const ParameterTensor* a = nullptr;
+  std::vector<const ParameterTensor*> bs;
+  bool is_transposed = false;
+};
+
+// By the names that it may have in the files: with and without a prefix.
+std::map<std::string, AdaptedWeight> adapted_weights(const std::vector<UnitLayout>& layout) {
+  std::map<std::string, AdaptedWeight> weights;
+  for (const UnitLayout& unit : layout) {
+    std::map<std::string, AdaptedWeight> of_unit;
+    for (const ParameterTensor& weight : unit.tensors) {
+      if (!is_layer_weight(weight.kind)) continue;
+      const ParameterTensor* const a = unit.find(adapter_a(weight.kind));
+      const ParameterTensor* const b = unit.find(adapter_b(weight.kind));
+      if (b == nullptr) continue;
+      AdaptedWeight& adapted = of_unit[weight.stored_name];
+      if (a != nullptr) adapted.a = a;
+      adapted.bs.push_back(b);
+      adapted.is_transposed = weight.stored_transposed;
+    }
+    for (const auto& [name, weight] : of_unit) {
+      weights[name] = weight;
+      for (const std::string_view prefix : {"transformer.", "model."}) {
+        if (name.starts_with(prefix)) weights[name.substr(prefix.size())] = weight;
+      }
+    }
+  }
+  return weights;
+}
+
+// The product of [rows, rank] and [rank, columns], which is added to a stored tensor.
+struct AddedProduct {
+  std::vector<float> left, right;
+  std::int64_t rank = 0;
+  std::int64_t columns = 0;
+  float scale = 1;
+
+  // Adds the row of the product to `values`.
+  void add_row(std::int64_t row, std::span<float> values, std::vector<float>& sums) const {
+    sums.assign(values.size(), 0.0F);
+    for (std::int64_t k = 0; k < rank; ++k) {
+      const float factor = left[static_cast<std::size_t>(row * rank + k)];
+      const float* const from = right.data() + k * columns;
+      for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += factor * from[i];
+    }
+    for (std::size_t i = 0; i < sums.size(); ++i) values[i] += scale * sums[i];
+  }
+};
+
+// [columns, rows] of [rows, columns].
+std::vector<float> transposed(const std::vector<float>& values, std::int64_t columns) {
+  const std::int64_t rows = std::ssize(values) / columns;
+  std::vector<float> result(values.size());
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t c = 0; c < columns; ++c) {
+      result[static_cast<std::size_t>(c * rows + r)] =
+          values[static_cast<std::size_t>(r * columns + c)];
+    }
+  }
+  return result;
+}
+
+AddedProduct product_of(const AdapterDirectory& adapter, const AdaptedWeight& weight) {
+  TERRACE_CHECK(weight.a != nullptr);
+  std::vector<float> a(static_cast<std::size_t>(weight.a->elements()));
+  adapter.read(*weight.a, 0, a);
+  std::vector<float> b;
+  for (const ParameterTensor* const part : weight.bs) {
+    const std::size_t before = b.size();
+    b.resize(before + static_cast<std::size_t>(part->elements()));
+    adapter.read(*part, 0, std::span(b).subspan(before));
+  }
+  AddedProduct product;
+  product.rank = weight.a->rows;
+  product.scale = adapter.options().scale();
+  const std::int64_t inputs = weight.a->columns;
+  product.columns = weight.is_transposed ? std::ssize(b) / product.rank : inputs;
+  if (weight.is_transposed) {
+    product.left = transposed(a, inputs);
+    product.right = transposed(b, product.rank);
+  } else {
+    product.left = std::move(b);
+    product.right = std::move(a);
+  }
+  return product;
+}
+
+template <typename T>
+std::vector<std::uint16_t> rounded(std::span<const float> values, const std::string& name) {
+  std::vector<std::uint16_t> bits;
+  bits.reserve(values.size());
+  for (const float value : values) {
+    const T narrow = to_parameter<T>(value);
+    if (!std::isfinite(to_float(narrow)) && std::isfinite(value)) {
+      throw ConfigError(fmt::format("tensor {} would have the value {}, which its type does not "
+                                    "hold",
+                                    name, value),
+                        "store the base in fp32 or bf16 first");
+    }
+    bits.push_back(narrow.bits);
+  }
+  return bits;
+}
+
+// Writes the files of a base with the products of an adapter in them.
+class MergedFiles {
+ public:
+  MergedFiles(const AdapterMerge& request, const AdapterDirectory& adapter,
+              const std::vector<UnitLayout>& layout)
+      : request_(request), adapter_(adapter), weights_(adapted_weights(layout)) {}
+
+  template <typename Advance>
+  void write(const std::string& name, Advance advance) {
+    const SafetensorsFile source((fs::path(request_.base) / name).string());
+    SafetensorsHeader header = source.header();
+    SafetensorsWriter target((fs::path(request_.directory) / name).string(), header);
+    for (const SafetensorsTensor& tensor : source.header().tensors) {
+      const auto found = weights_.find(tensor.name);
+      if (found == weights_.end()) {
+        copy(source, tensor, target);
+      } else {
+        merge(source, tensor, product_of(adapter_, found->second), target);
+        ++merged_;
+      }
+      advance(tensor.size_bytes());
+    }
+    target.finish();
+  }
+  std::size_t merged() const { return merged_; }
+
+ private:
+  void copy(const SafetensorsFile& source, const SafetensorsTensor& tensor,
+            SafetensorsWriter& target) {
+    for (std::uint64_t at = 0; at < tensor.size_bytes(); at += kCopyBytes) {
+      bytes_.resize(std::min(kCopyBytes, tensor.size_bytes() - at));
+      source.read(tensor, at, bytes_);
+      target.append(bytes_);
+    }
+  }
+
+  void merge(const SafetensorsFile& source, const SafetensorsTensor& tensor,
+             const AddedProduct& product, SafetensorsWriter& target) {
+    const std::int64_t columns = product.columns;
+    const auto rows = static_cast<std::int64_t>(tensor.elements()) / columns;
+    const std::int64_t tall = std::max<std::int64_t>(1, kMergeElements / columns);
+    for (std::int64_t first = 0; first < rows; first += tall) {
+      const std::int64_t count = std::min(tall, rows - first);
+      values_.resize(static_cast<std::size_t>(count * columns));
+      read_values(source, tensor, first * columns, values_);
+      for (std::int64_t row = 0; row < count; ++row) {
+        const auto begin = static_cast<std::size_t>(row * columns);
+        product.add_row(first + row,
+                        std::span(values_).subspan(begin, static_cast<std::size_t>(columns)),
+                        sums_);
+      }
+      append(tensor, target);
+    }
+  }
+
+  void append(const SafetensorsTensor& tensor, SafetensorsWriter& target) {
+    if (tensor.type == SafetensorsType::kF32) {
+      return target.append(std::as_bytes(std::span(values_)));
+    }
+    const std::vector<std::uint16_t> bits = tensor.type == SafetensorsType::kF16
+                                                ? rounded<Fp16>(values_, tensor.name)
+                                                : rounded<Bf16>(values_, tensor.name);
+    target.append(std::as_bytes(std::span(bits)));
+  }
+
+  const AdapterMerge& request_;
+  const AdapterDirectory& adapter_;
+  const std::map<std::string, AdaptedWeight> weights_;
+  std::size_t merged_ = 0;
+  std::vector<std::byte> bytes_;
+  std::vector<float> values_;
+  std::vector<float> sums_;
+};
+
+// Names of the files with the base's weights, and whether an index names them.
+struct BaseFiles {
+  std::vector<std::string> names;
+  bool is_indexed = false;
+};
+
+BaseFiles files_of(const std::string& base) {
+  std::error_code ignored;
+  if (fs::is_regular_file(fs::path(base) / kHfSingleFile, ignored)) return {{kHfSingleFile}};
+  const auto files = read_hf_index(base).files();
+  return {{files.begin(), files.end()}, true};
+}
+
+void make_empty_directory(const std::string& directory) {
+  try {
+    if (fs::exists(directory) && !(fs::is_directory(directory) && fs::is_empty(directory))) {
+      throw ConfigError(fmt::format("{} is there already, and not an empty directory", directory),
+                        "name another one");
+    }
+    fs::create_directories(directory);
+  } catch (const fs::filesystem_error& error) {
+    throw IoError({.operation = "make", .path = directory, .error_number = error.code().value()});
+  }
+}
+
+void write_companions(const AdapterMerge& request, Log& log) {
+  for (const HfCompanion& companion : read_hf_companions(request.base, CompanionScope::kAll, log)) {
+    const fs::path path = fs::path(request.directory) / companion.name;
+    fs::create_directories(path.parent_path());
+    write_durable_file(path.string(), companion.content);
+  }
+}
+
+}  // namespace
+
+void merge_adapter(const AdapterMerge& request, TrainConsole& console, Log& log) {
+  const AdapterDirectory adapter(request.adapter);
+  const ModelConfig model =
+      adapter.adapted(load_model_config(request.base, request.ignored_config_keys));
+  const std::vector<UnitLayout> layout = parameter_layout(model);
+  const HfDirectory base(request.base, model, layout, log);  // all of it is there
+  const BaseFiles files = files_of(request.base);
+  std::uint64_t total = 0;
+  for (const std::string& name : files.names) {
+    total += fs::file_size(fs::path(request.base) / name);
+  }
+  make_empty_directory(request.directory);
+  MergedFiles merged(request, adapter, layout);
+  {
+    ConsolePhase phase(console, "merging");
+    std::uint64_t done = 0;
+    for (const std::string& name : files.names) {
+      merged.write(name, [&](std::uint64_t bytes) {
+        done += bytes;
+        phase.advance(static_cast<std::int64_t>(done), static_cast<std::int64_t>(total));
+      });
+    }
+  }
+  const auto copy = [&](const char* name) {
+    const std::string text =
+        read_whole_file(system_files(), (fs::path(request.base) / name).string());
+    write_durable_file((fs::path(request.directory) / name).string(), text);
+  };
+  if (files.is_indexed) copy(kHfIndexFile);
+  write_companions(request, log);
+  copy("config.json");
+  sync_directory(fs::absolute(request.directory).parent_path().string());
+  console.say(fmt::format("{}: {} tensors with the adapter in them, rank {}", request.directory,
+                          merged.merged(), model.adapter.rank));
+}
+
+}  // namespace terrace
