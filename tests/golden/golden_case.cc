@@ -22,12 +22,25 @@ GoldenSpread read_spread(const Json& json) {
   return spread;
 }
 
+std::vector<std::string> names_in(const char* directory) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+    names.push_back(entry.path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
 }  // namespace
 
 GoldenCase::GoldenCase(const std::string& path)
     : directory(path), tensors_(std::make_unique<SafetensorsFile>(path + "/golden.safetensors")) {
   std::ifstream stream(path + "/golden.json");
   const Json json = Json::parse(stream);
+  if (json.contains("base")) {
+    adapter = path;
+    directory = golden_case_directory(json.at("base").get<std::string>());
+  }
   json.at("micro_batches").get_to(micro_batches);
   json.at("sequences").get_to(sequences);
   json.at("positions").get_to(positions);
@@ -58,17 +71,15 @@ std::vector<float> read_f32(const SafetensorsFile& file, const std::string& name
   return values;
 }
 
-std::vector<std::string> golden_case_names() {
-  std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(TERRACE_GOLDEN_CASES)) {
-    names.push_back(entry.path().filename().string());
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
+std::vector<std::string> golden_case_names() { return names_in(TERRACE_GOLDEN_CASES); }
+std::vector<std::string> golden_adapter_names() { return names_in(TERRACE_GOLDEN_ADAPTERS); }
 
 std::string golden_case_directory(const std::string& name) {
   return std::string(TERRACE_GOLDEN_CASES) + "/" + name;
+}
+
+std::string golden_adapter_directory(const std::string& name) {
+  return std::string(TERRACE_GOLDEN_ADAPTERS) + "/" + name;
 }
 
 }  // namespace terrace

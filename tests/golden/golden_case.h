@@ -28,6 +28,9 @@ class GoldenCase {
 
   // The model's directory, as users have it: config.json and model.safetensors.
   std::string directory;
+  // Of a case with an adapter: its directory, as PEFT saves it. Then gradients and parameters are
+  // the adapter's. Empty: there is none.
+  std::string adapter;
   std::int64_t micro_batches = 0;
   std::int64_t sequences = 0;  // of a micro-batch
   std::int64_t positions = 0;
@@ -64,5 +67,8 @@ std::vector<float> read_f32(const SafetensorsFile& file, const std::string& name
 // The names of all cases, sorted.
 std::vector<std::string> golden_case_names();
 std::string golden_case_directory(const std::string& name);
+// Likewise of the cases with an adapter, as make_adapters.py has written them.
+std::vector<std::string> golden_adapter_names();
+std::string golden_adapter_directory(const std::string& name);
 
 }  // namespace terrace

@@ -11,7 +11,7 @@
 
 // For tests in Python:
 //   golden_logits             prints the names of the cases that must hold
-//   golden_logits DIR ID...   prints the logits after the ids, of the model in a directory
+//   golden_logits DIR ID...   prints the logits after the ids, of the model or adapter in DIR
 int main(int argc, char** argv) {
   try {
     if (argc < 3) {

@@ -4,8 +4,10 @@
 #include <filesystem>
 #include <span>
 
+#include "runtime/checkpoint/adapter_directory.h"
 #include "runtime/checkpoint/hf_export.h"
 #include "runtime/checkpoint/weight_state.h"
+#include "runtime/train/tuning.h"
 #include "tests/golden/golden_sampler.h"
 #include "tests/runtime/engine/ranks_fixture.h"
 
@@ -94,14 +96,21 @@ FlatUnits read_field(RankedEngine ranked, StateField field) {
 // What an export writes, by its own names and in its shapes.
 NamedTensors exported(const ModelConfig& config, const FlatUnits& units) {
   const TemporaryDirectory directory;
-  write_hf_directory({.directory = directory.path("model"), .types = {.usual = DType::kF32}},
-                     config, parameter_layout(config),
-                     [&](const UnitLayout& unit, const ParameterTensor& tensor, std::int64_t begin,
+  const auto fetch = [&](const UnitLayout& unit, const ParameterTensor& tensor, std::int64_t begin,
                          std::span<float> out) {
-                       const std::vector<float>& values = units.at(unit.index);
-                       std::copy_n(values.begin() + tensor.offset + begin, out.size(), out.begin());
-                     });
-  const SafetensorsFile file(directory.path("model/model.safetensors"));
+    const std::vector<float>& values = units.at(unit.index);
+    std::copy_n(values.begin() + tensor.offset + begin, out.size(), out.begin());
+  };
+  const bool is_adapted = config.adapter.is_there();
+  if (is_adapted) {
+    write_adapter_directory({.directory = directory.path("model"), .base_model = "base"}, config,
+                            parameter_layout(config), fetch);
+  } else {
+    write_hf_directory({.directory = directory.path("model"), .types = {.usual = DType::kF32}},
+                       config, parameter_layout(config), fetch);
+  }
+  const SafetensorsFile file(directory.path("model/") +
+                             (is_adapted ? kAdapterWeights : "model.safetensors"));
   NamedTensors tensors;
   for (const SafetensorsTensor& tensor : file.header().tensors) {
     tensors[tensor.name] = read_f32(file, tensor.name);
@@ -109,8 +118,8 @@ NamedTensors exported(const ModelConfig& config, const FlatUnits& units) {
   return tensors;
 }
 
-// Calls `body` on a thread per rank, with its engine filled with the case's weights.
-void on_ranks(const EngineOptions& options, const GoldenMesh& mesh, const HfDirectory& weights,
+// Calls `body` on a thread per rank, with its engine filled with the case's state.
+void on_ranks(const EngineOptions& options, const GoldenMesh& mesh, const StateSource& state,
               const std::function<void(RankedEngine)>& body) {
   auto worlds = make_thread_communicators(mesh.shape.ranks(), "world");
   std::vector<std::jthread> threads;
@@ -120,7 +129,7 @@ void on_ranks(const EngineOptions& options, const GoldenMesh& mesh, const HfDire
         const EnginePlan plan = plan_engine(own);
         SilentLog log;
         Engine engine(own, plan, log);
-        engine.fill_state(WeightState(weights));
+        engine.fill_state(state);
         body({engine, plan, own, *world});
       });
     });
@@ -130,19 +139,26 @@ void on_ranks(const EngineOptions& options, const GoldenMesh& mesh, const HfDire
 }  // namespace
 
 GoldenRun run_golden(const GoldenCase& golden, const GoldenMesh& mesh) {
-  const ModelConfig config = load_model_config(golden.directory);
+  ModelConfig config = load_model_config(golden.directory);
+  std::unique_ptr<AdapterDirectory> adapter;
+  if (!golden.adapter.empty()) {
+    adapter = std::make_unique<AdapterDirectory>(golden.adapter);
+    config = adapter->adapted(config);
+  }
   SilentLog log;
   const HfDirectory weights(golden.directory, config, parameter_layout(config), log);
+  const WeightState base(weights);
+  const StartState state(base, adapter.get(), 0);
   const EngineOptions options = options_of(golden, config, mesh);
   GoldenRun run;
   FlatUnits gradients;
-  on_ranks(gradient_options(options), mesh, weights, [&](RankedEngine ranked) {
+  on_ranks(gradient_options(options), mesh, state, [&](RankedEngine ranked) {
     train_step(ranked, golden, 1);
     FlatUnits units = read_field(ranked, StateField::kSlot0);
     if (ranked.world.rank() == 0) gradients = std::move(units);
   });
   FlatUnits masters;
-  on_ranks(options, mesh, weights, [&](RankedEngine ranked) {
+  on_ranks(options, mesh, state, [&](RankedEngine ranked) {
     GoldenRun steps;
     for (std::int64_t step = 1; step <= golden.steps(); ++step) {
       const StepResult result = train_step(ranked, golden, step);

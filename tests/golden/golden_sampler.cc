@@ -1,15 +1,23 @@
 #include "tests/golden/golden_sampler.h"
 
+#include "runtime/checkpoint/adapter_directory.h"
 #include "runtime/checkpoint/hf_directory.h"
 
 namespace terrace {
 
 GoldenSampler::GoldenSampler(const std::string& directory, std::int64_t window) {
-  const ModelConfig config = load_model_config(directory);
+  std::unique_ptr<AdapterDirectory> adapter;
+  if (is_adapter_directory(directory)) adapter = std::make_unique<AdapterDirectory>(directory);
+  const std::string model = adapter == nullptr ? directory : adapter->base_model();
+  ModelConfig config = load_model_config(model);
+  if (adapter != nullptr) config = adapter->adapted(config);
   SilentLog log;
-  const HfDirectory weights(directory, config, parameter_layout(config), log);
+  const HfDirectory weights(model, config, parameter_layout(config), log);
   const auto fetch = [&](const UnitLayout&, const ParameterTensor& tensor, std::int64_t begin,
-                         std::span<float> out) { weights.read(tensor, begin, out); };
+                         std::span<float> out) {
+    if (is_adapter(tensor.kind)) return adapter->read(tensor, begin, out);
+    weights.read(tensor, begin, out);
+  };
   sampler_ =
       std::make_unique<ByteSampler>(ByteSampler::Shape{config, DType::kF32, window, 1}, fetch);
 }

@@ -9,7 +9,8 @@
 
 namespace terrace {
 
-// A model of a Hugging Face directory in memory, that computes logits in fp32.
+// A model of a Hugging Face directory, or of an adapter's and its base's, in memory, that computes
+// logits in fp32.
 class GoldenSampler {
  public:
   // Computes `window` positions, however many ids there are. Throws ConfigError.

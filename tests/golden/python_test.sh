@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs final_test.py in the Python environment: final_test.sh TERRACE GOLDEN_LOGITS
+# Runs a test in the Python environment: python_test.sh TEST.py TERRACE GOLDEN_LOGITS
 #
 # Without the environment it is skipped (77), and a failure where TERRACE_PYTHON_TESTS=required says
 # that it was asked for.
@@ -11,4 +11,4 @@ if ! environment=$("$root/tools/python_env.sh" --check); then
   echo "skipped: tools/python_env.sh makes the environment that this test needs"
   exit 77
 fi
-exec "$environment/bin/python" "$root/tests/golden/final_test.py" "$@"
+exec "$environment/bin/python" "$root/tests/golden/$1" "${@:2}"
