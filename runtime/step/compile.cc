@@ -61,7 +61,7 @@ void charge_slack(TierUse& wider, const TierUse& needed) {
 
 // Places a tier anew with the most slack that its budget leaves room for. Returns whether there is
 // any. Slack takes what is there, so the tier is packed no lower than the budget.
-bool widen(Packing& packing, const Draft& draft, LinearDraft& linear, Tier tier,
+bool widen(ArenaPacking& packing, const Draft& draft, LinearDraft& linear, Tier tier,
            const TierBudgets& budgets) {
   const auto& budget = budgets.at(static_cast<std::size_t>(tier));
   for (const std::int32_t stages : kSlackStages) {
@@ -73,16 +73,16 @@ bool widen(Packing& packing, const Draft& draft, LinearDraft& linear, Tier tier,
   return false;
 }
 
-bool fits_in_memory(Packing& packing, const TierBudgets& budgets) {
+bool fits_in_memory(ArenaPacking& packing, const TierBudgets& budgets) {
   return std::ranges::all_of(std::array{Tier::kDevice, Tier::kHost}, [&](Tier tier) {
     return packing.pack_within(tier, budgets.at(static_cast<std::size_t>(tier)));
   });
 }
 
 // Whether it fits or not.
-Packing place_whatever(const Draft& draft, const LinearDraft& linear, const Program* base,
+ArenaPacking place_whatever(const Draft& draft, const LinearDraft& linear, const Program* base,
                        const TierBudgets& budgets) {
-  Packing packing(draft, linear, base);
+  ArenaPacking packing(draft, linear, base);
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
     packing.pack(tier, budgets.at(static_cast<std::size_t>(tier)));
   }
@@ -91,7 +91,7 @@ Packing place_whatever(const Draft& draft, const LinearDraft& linear, const Prog
 
 // Gives both tiers what slack there is room for. Where a tier has no budget nothing says what may
 // be used: none. Beside a tier with slack one without is packed as low as can be.
-void add_slack(Packing& packing, const Draft& draft, LinearDraft& linear,
+void add_slack(ArenaPacking& packing, const Draft& draft, LinearDraft& linear,
                const TierBudgets& budgets) {
   constexpr std::array<Tier, 2> kInMemory = {Tier::kDevice, Tier::kHost};
   std::array<bool, kTierCount> is_wider{};
@@ -153,7 +153,7 @@ Program compile_step(const StepModel& model, const StepPolicy& policy, const Tie
     const bool is_last = share == kBudgetShares.back();
     const bool is_too_large = live_over_budget(step.draft(), linear, budgets);
     if (!is_last && is_too_large) continue;
-    Packing packing(step.draft(), linear, base);
+    ArenaPacking packing(step.draft(), linear, base);
     if (!is_too_large && fits_in_memory(packing, budgets)) {
       add_slack(packing, step.draft(), linear, budgets);
       program = packing.program();

@@ -10,7 +10,7 @@ namespace terrace {
 
 // All passes: schedule, recompute, offload with the fetch plan, place, edges. Room that the budgets
 // leave is used for keeping and prefetching; the program may still exceed them, and then tells by
-// how much. Same inputs, same program. `base`: see Packing.
+// how much. Same inputs, same program. `base`: see ArenaPacking.
 Program compile_step(const StepModel& model, const StepPolicy& policy, const TierBudgets& budgets,
                      const Program* base = nullptr);
 

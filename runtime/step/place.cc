@@ -149,7 +149,7 @@ bool fits_tier(const Draft& draft, const LinearDraft& linear, Tier tier,
   return can_pack(items, kOffsetAlignment, *budget);
 }
 
-Packing::Packing(const Draft& draft, const LinearDraft& linear, const Program* base)
+ArenaPacking::ArenaPacking(const Draft& draft, const LinearDraft& linear, const Program* base)
     : draft_(draft), linear_(linear), base_(base) {
   if (base == nullptr) return;
   for (const Buffer& buffer : base->buffers) {
@@ -157,7 +157,7 @@ Packing::Packing(const Draft& draft, const LinearDraft& linear, const Program* b
   }
 }
 
-Packing::Arena Packing::packed(Tier tier, std::size_t enough_bytes) const {
+ArenaPacking::Arena ArenaPacking::packed(Tier tier, std::size_t enough_bytes) const {
   Arena arena;
   std::vector<PackItem> items = items_of_tier(draft_, linear_, tier, fixed_, arena.ids);
   const auto end = static_cast<std::int64_t>(linear_.ops.size());
@@ -168,12 +168,12 @@ Packing::Arena Packing::packed(Tier tier, std::size_t enough_bytes) const {
   return arena;
 }
 
-void Packing::pack(Tier tier, std::optional<std::size_t> enough_bytes) {
+void ArenaPacking::pack(Tier tier, std::optional<std::size_t> enough_bytes) {
   arena(tier) = packed(tier, enough_bytes.value_or(0));
   use(tier) = use_of(draft_, linear_, tier, use(tier).packed_bytes);
 }
 
-bool Packing::pack_within(Tier tier, std::optional<std::size_t> budget_bytes) {
+bool ArenaPacking::pack_within(Tier tier, std::optional<std::size_t> budget_bytes) {
   Arena found = packed(tier, budget_bytes.value_or(0));
   const std::size_t packed_bytes = found.use.packed_bytes;
   if (packed_bytes > budget_bytes.value_or(packed_bytes)) return false;
@@ -182,7 +182,7 @@ bool Packing::pack_within(Tier tier, std::optional<std::size_t> budget_bytes) {
   return true;
 }
 
-Program Packing::program() const {
+Program ArenaPacking::program() const {
   Program program;
   program.compute_tier = draft_.compute_tier;
   const std::vector<BufferId> numbers = add_buffers(draft_, linear_, program);

@@ -28,11 +28,11 @@ bool fits_tier(const Draft& draft, const LinearDraft& linear, Tier tier,
 // The place pass: every buffer gets an offset in its tier's arena (interval packing), every NVMe
 // buffer its extent number, which count in the order of first use. Neither depends on the order in
 // which the draft's buffers were made.
-class Packing {
+class ArenaPacking {
  public:
   // `base`: another program of the same run, whose persistent buffers keep their places and their
   // content; null for the first. `linear` is of this draft. Borrows all.
-  Packing(const Draft& draft, const LinearDraft& linear, const Program* base);
+  ArenaPacking(const Draft& draft, const LinearDraft& linear, const Program* base);
 
   // Packs a tier in memory as its buffers live now, as low as can be, or, where `enough_bytes` are
   // given, only as low as these.

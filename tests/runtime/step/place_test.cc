@@ -68,7 +68,7 @@ Draft shuffled(const Draft& draft, std::mt19937& random, std::vector<BufferId>& 
 }
 
 Program packed(const Draft& draft, const LinearDraft& linear) {
-  Packing packing(draft, linear, nullptr);
+  ArenaPacking packing(draft, linear, nullptr);
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) packing.pack(tier);
   return packing.program();
 }
