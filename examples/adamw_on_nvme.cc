@@ -59,8 +59,7 @@ int main(int count, char** arguments) try {
   const std::vector<float> in_memory = train(options);
   options.nvme.directories = {{arguments[1], {}}};
   options.placement.has_nvme = true;
-  options.placement.parameters = options.placement.gradients = options.placement.optimizer =
-      Tier::kNvme;
+  options.placement.homes.fill(Tier::kNvme);
   if (train(options) != in_memory) throw CorruptData("from the drive come other bits", "");
   std::printf("%zu parameters, the same bits\n", in_memory.size());
 } catch (const std::exception& problem) {

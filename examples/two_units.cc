@@ -72,7 +72,7 @@ int main(int count, char** arguments) try {
   if (count != 2) return std::fprintf(stderr, "usage: two_units DIRECTORY\n"), 2;
   TierRuntimeOptions drive = {.nvme = {.directories = {{arguments[1], {}}}}};
   drive.placement.has_nvme = true;
-  drive.placement.parameters = drive.placement.gradients = drive.placement.optimizer = Tier::kNvme;
+  drive.placement.homes.fill(Tier::kNvme);
   if (train(drive) != train({})) throw CorruptData("from the drive come other bits", "");
   std::printf("the same losses, bit by bit\n");
 } catch (const std::exception& problem) {

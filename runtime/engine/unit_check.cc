@@ -174,8 +174,7 @@ class UnitCheck {
     const PlacementRequest& placement = options_.placement;
     const bool has_drive = !options_.nvme.directories.empty();
     bool wants_drive = placement.has_nvme;
-    for (const auto& home :
-         {placement.parameters, placement.gradients, placement.optimizer, placement.activations}) {
+    for (const std::optional<Tier>& home : placement.homes.values) {
       wants_drive = wants_drive || home == Tier::kNvme;
     }
     demand(has_drive || !wants_drive, "the placement has NVMe, and no directory is named",

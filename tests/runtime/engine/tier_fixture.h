@@ -26,8 +26,7 @@ inline TierRuntimeOptions toy_options(std::int32_t micro_batches = 2) {
 // All state in a tier. Unified: the compute works in host memory.
 inline void put_all(TierRuntimeOptions& options, bool unified, Tier tier) {
   options.placement.unified = unified;
-  options.placement.parameters = options.placement.gradients = options.placement.optimizer =
-      options.placement.activations = tier;
+  options.placement.homes.fill(tier);
   options.placement.has_nvme = tier == Tier::kNvme;
 }
 
