@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cstdint>
 #include <optional>
 
+#include "runtime/step/homes.h"
 #include "runtime/step/place_map.h"
 
 namespace terrace {
@@ -29,20 +31,23 @@ bool passes_values_on(const Op& op) {
   }
 }
 
-// The step whose value an op needs in this role, counted from its own; none if any will do.
-std::optional<std::int64_t> needed_step(Role role) {
-  switch (role) {
-    case Role::kParameters:
-    case Role::kTiedParameters:
-    case Role::kState:
-    case Role::kLossScale:
-      return -1;
-    case Role::kConstants:
-    case Role::kWorkspace:
-      return std::nullopt;
-    default:
-      return 0;
+// By role, the step whose value an op needs, counted from its own; none if any will do.
+using NeededSteps = std::array<std::optional<std::int64_t>, kRoleCount>;
+
+NeededSteps needed_steps() {
+  NeededSteps needed;
+  needed.fill(0);
+  const auto set = [&needed](Role role, std::optional<std::int64_t> step) {
+    needed.at(static_cast<std::size_t>(role)) = step;
+  };
+  for (const StateClassInfo& info : kStateClasses) {
+    if (info.use == StateUse::kUpdate) set(home_names(info.state).role, -1);
   }
+  for (const Role role : {Role::kParameters, Role::kTiedParameters, Role::kLossScale}) {
+    set(role, -1);
+  }
+  for (const Role role : {Role::kConstants, Role::kWorkspace}) set(role, std::nullopt);
+  return needed;
 }
 
 std::string relative_step(std::int64_t step) {
@@ -85,7 +90,7 @@ class StepValueChecker {
 
   void check_reads(OpId id, std::int64_t own_step) {
     for (const Access& access : program_.ops[id].reads) {
-      const std::optional<std::int64_t> needed = needed_step(access.role);
+      const auto& needed = needed_.at(static_cast<std::size_t>(access.role));
       if (!needed.has_value()) continue;
       values_.visit(place_of(program_, access), [&](const Value& value) {
         if (!value.step.has_value() || *value.step - own_step == *needed) return;
@@ -122,6 +127,7 @@ class StepValueChecker {
 
   const Program& program_;
   std::size_t limit_;
+  const NeededSteps needed_ = needed_steps();
   PlaceMap<Value> values_;
   std::vector<std::string> problems_;
 };

@@ -47,31 +47,38 @@ std::string count_updates(const StepModel& model, const StepPolicy& policy) {
 // What a parameter that trains takes of each state on a rank between steps, padding aside.
 std::string describe_state(const StepModel& model) {
   const StateLayout state = model.state_format.layout(kBlockElements);
-  const auto share = [&model](bool is_divided) { return is_divided ? model.zero.ranks : 1; };
-  const auto per_parameter = [&](std::size_t bytes) {
-    return static_cast<double>(bytes) / static_cast<double>(kBlockElements) /
-           share(model.zero.of_optimizer());
+  const auto per_parameter = [&](StateClass of, std::size_t bytes_of_block) {
+    const std::int32_t share = model.zero.of(of) ? model.zero.ranks : 1;
+    return static_cast<double>(bytes_of_block) / static_cast<double>(kBlockElements) / share;
   };
   std::size_t slot_bytes = 0;  // without what rounds the state up
   for (std::size_t slot = 0; slot < kMostSlots; ++slot) {
     slot_bytes += state.slots.at(slot).size_bytes + state.exponents.at(slot).size_bytes;
   }
-  const double slots = per_parameter(slot_bytes);
-  const double masters = per_parameter(state.master.size_bytes);
-  const double parameter =
-      static_cast<double>(model.parameter_bytes()) / share(model.zero.of_parameters());
-  const double gradient =
-      static_cast<double>(size_of(model.gradient_type)) / share(model.zero.of_gradients());
+  const double slots = per_parameter(StateClass::kOptimizer, slot_bytes);
+  const double masters = per_parameter(StateClass::kOptimizer, state.master.size_bytes);
+  const auto whole = [&](StateClass of) {
+    return per_parameter(of, model.state_bytes(of, kBlockElements));
+  };
+  const double parameter = whole(StateClass::kParameters);
+  const double gradient = whole(StateClass::kGradients);
+  double others = 0;
+  std::string others_text;
+  for (const StateClassInfo& info : kStateClasses) {
+    if (info.use != StateUse::kUpdate || info.state == StateClass::kOptimizer) continue;
+    others += whole(info.state);
+    others_text += fmt::format(", {:.4g} {}", whole(info.state), info.name);
+  }
   std::string text = fmt::format(
       "training state: {:.4g} bytes per parameter: {:.4g} parameter, {:.4g} gradient, {:.4g} "
       "moments",
-      parameter + gradient + slots + masters, parameter, gradient, slots);
+      parameter + gradient + slots + masters + others, parameter, gradient, slots);
   if (model.state_format.master == MasterForm::kFp32) {
     text += fmt::format(", {:.4g} fp32 master", masters);
   } else if (model.state_format.master == MasterForm::kSplit) {
     text += fmt::format(", {:.4g} rest of the fp32 master", masters);
   }
-  return text + '\n';
+  return text + others_text + '\n';
 }
 
 std::string describe_ranks(const StepModel& model) {

@@ -3,9 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
 #include <sstream>
 #include <string>
+#include <string_view>
 
+#include "memory/state_class.h"
 #include "runtime/config/train_flags.h"
 
 namespace terrace {
@@ -31,6 +34,19 @@ TEST(OptionFlags, AreFlagsOfTheProgram) {
     }
     EXPECT_GE(flags, 1) << flag_of_option(option);
     EXPECT_THAT(std::string(field_of_option(option)), testing::Not(testing::HasSubstr("--")));
+  }
+}
+
+// Every class of state stands at its place in the table, has an account and a flag of its own.
+TEST(OptionFlags, PlaceEveryState) {
+  std::set<Account> accounts;
+  std::set<std::string_view> flags;
+  for (std::size_t i = 0; i < kStateClassCount; ++i) {
+    const auto state = static_cast<StateClass>(i);
+    EXPECT_EQ(info_of(state).state, state);
+    EXPECT_TRUE(accounts.insert(info_of(state).account).second) << info_of(state).name;
+    EXPECT_TRUE(flags.insert(place_flag(state)).second) << place_flag(state);
+    EXPECT_TRUE(is_flag("--" + std::string(place_flag(state)))) << place_flag(state);
   }
 }
 
