@@ -21,17 +21,26 @@ using FixedOffsets = std::map<BufferKey, std::size_t>;
 // them. No two buffers have the same first access, so the order does not depend on the order in
 // which the buffers were made. Buffers that no op uses come last, by size and key.
 std::vector<BufferId> in_order_of_use(const Draft& draft, const LinearDraft& linear, Tier tier) {
-  std::vector<BufferId> ids;
-  for (BufferId b = 0; b < static_cast<BufferId>(draft.buffers.size()); ++b) {
-    if (draft.buffers[b].tier == tier && linear.stands_for[b] == b) ids.push_back(b);
-  }
-  const auto key = [&](BufferId b) {
-    const Buffer& buffer = draft.buffers[b];
-    const BufferUse& use = linear.uses[b];
-    return std::tuple(use.first < 0, use.first, buffer.size_bytes, use.last, use.first_access,
-                      buffer.key);
+  struct Entry {
+    std::tuple<bool, std::int64_t, std::size_t, std::int64_t, std::int32_t> use;
+    const BufferKey* key;
+    BufferId id;
   };
-  std::ranges::sort(ids, {}, key);
+  std::vector<Entry> entries;
+  for (BufferId b = 0; b < static_cast<BufferId>(draft.buffers.size()); ++b) {
+    const Buffer& buffer = draft.buffers[b];
+    if (buffer.tier != tier || linear.stands_for[b] != b) continue;
+    const BufferUse& use = linear.uses[b];
+    entries.push_back({{use.first < 0, use.first, buffer.size_bytes, use.last, use.first_access},
+                       &buffer.key,
+                       b});
+  }
+  std::ranges::sort(entries, [](const Entry& a, const Entry& b) {
+    return a.use != b.use ? a.use < b.use : *a.key < *b.key;
+  });
+  std::vector<BufferId> ids;
+  ids.reserve(entries.size());
+  for (const Entry& entry : entries) ids.push_back(entry.id);
   return ids;
 }
 

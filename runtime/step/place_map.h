@@ -35,6 +35,7 @@ class PlaceMap {
   template <typename Visit>
   void visit(const Place& place, Visit visit) {
     Pieces& pieces = pieces_of(place);
+    if (Piece* known = find(pieces, place)) return visit(known->value);
     cut(pieces, place.begin);
     cut(pieces, place.end);
     for (std::size_t at = place.begin; at < place.end;) {
@@ -53,6 +54,10 @@ class PlaceMap {
   void assign(const Place& place, Value value) {
     if (place.begin == place.end) return;
     Pieces& pieces = pieces_of(place);
+    if (Piece* known = find(pieces, place)) {
+      known->value = std::move(value);
+      return;
+    }
     cut(pieces, place.begin);
     cut(pieces, place.end);
     pieces.erase(pieces.lower_bound(place.begin), pieces.lower_bound(place.end));
@@ -67,6 +72,12 @@ class PlaceMap {
   using Pieces = std::map<std::size_t, Piece>;
 
   Pieces& pieces_of(const Place& place) { return tiers_.at(static_cast<std::size_t>(place.tier)); }
+
+  // The piece that is just this place, as mostly there is one; else null.
+  static Piece* find(Pieces& pieces, const Place& place) {
+    const auto it = pieces.find(place.begin);
+    return it != pieces.end() && it->second.end == place.end ? &it->second : nullptr;
+  }
 
   static void cut(Pieces& pieces, std::size_t at) {
     auto it = pieces.lower_bound(at);

@@ -207,26 +207,45 @@ class LiveBytes {
     return pieces_[piece].uses.at(static_cast<std::size_t>(filled_in) % 4);
   }
 
-  void cut_pieces() {
-    std::vector<std::vector<std::size_t>> cuts(
-        program_.buffers.size());  // where accesses begin and end
-    for_accesses([&](OpId, const Access& access) {
-      cuts[access.buffer].push_back(access.offset);
-      cuts[access.buffer].push_back(access.offset + access.size_bytes);
-    });
-    std::vector<std::vector<std::int32_t>> pieces(program_.buffers.size());  // behind each cut
-    for (std::size_t b = 0; b < cuts.size(); ++b) {
-      std::ranges::sort(cuts[b]);
-      cuts[b].erase(std::unique(cuts[b].begin(), cuts[b].end()), cuts[b].end());
-      pieces[b].assign(cuts[b].size(), -1);
+  // Where the accesses to a buffer begin and end. Mostly all are to the same bytes.
+  struct BufferCuts {
+    std::size_t begin = 0;
+    std::size_t end = 0;               // 0: not used yet
+    std::int32_t whole = -1;           // the piece, where all are the same
+    std::vector<std::size_t> at;       // else
+    std::vector<std::int32_t> pieces;  // behind each of these
+
+    void add(const Access& access) {
+      const std::size_t access_end = access.offset + access.size_bytes;
+      if (end == 0) {
+        begin = access.offset;
+        end = access_end;
+      } else if (access.offset != begin || access_end != end) {
+        at.insert(at.end(), {begin, end, access.offset, access_end});
+      }
     }
+    void finish() {
+      std::ranges::sort(at);
+      at.erase(std::unique(at.begin(), at.end()), at.end());
+      pieces.assign(at.size(), -1);
+    }
+  };
+
+  void cut_pieces() {
+    std::vector<BufferCuts> cuts(program_.buffers.size());
+    for_accesses([&](OpId, const Access& access) { cuts[access.buffer].add(access); });
+    for (BufferCuts& cut : cuts) cut.finish();
     for_accesses([&](OpId op, const Access& access) {
-      const std::vector<std::size_t>& cut = cuts[access.buffer];
-      auto at =
-          static_cast<std::size_t>(std::ranges::lower_bound(cut, access.offset) - cut.begin());
-      for (; cut[at] < access.offset + access.size_bytes; ++at) {
-        std::int32_t& piece = pieces[access.buffer][at];
-        if (piece < 0) piece = new_piece(access.buffer, cut[at + 1] - cut[at]);
+      BufferCuts& cut = cuts[access.buffer];
+      if (cut.at.empty()) {
+        if (cut.whole < 0) cut.whole = new_piece(access.buffer, access.size_bytes);
+        return touch(op, cut.whole);
+      }
+      const auto first = std::ranges::lower_bound(cut.at, access.offset);
+      auto at = static_cast<std::size_t>(first - cut.at.begin());
+      for (; cut.at[at] < access.offset + access.size_bytes; ++at) {
+        std::int32_t& piece = cut.pieces[at];
+        if (piece < 0) piece = new_piece(access.buffer, cut.at[at + 1] - cut.at[at]);
         touch(op, piece);
       }
     });
