@@ -13,7 +13,7 @@
 namespace terrace {
 namespace {
 
-constexpr const char* kMakeAgain = "make the file again, with the file of ids";
+constexpr const char* kMakeIndexAgain = "make the file again, with the file of ids";
 
 std::uint64_t last_end(const std::string& path, std::uint64_t size) {
   std::uint64_t last = 0;
@@ -29,13 +29,13 @@ DocumentIndex open_ends(const std::string& path, std::int64_t tokens) {
   if (size % sizeof(std::uint64_t) != 0) {
     throw CorruptData(
         fmt::format("{}: {} bytes are not whole ends of documents of 8 bytes", path, size),
-        kMakeAgain);
+        kMakeIndexAgain);
   }
   const std::uint64_t last = size == 0 ? 0 : last_end(path, size);
   if (last != static_cast<std::uint64_t>(tokens)) {
     throw CorruptData(
         fmt::format("{}: its last document ends at token {}, and there are {}", path, last, tokens),
-        kMakeAgain);
+        kMakeIndexAgain);
   }
   return {.kind = DocumentIndex::Kind::kEnds, .path = path};
 }
@@ -56,7 +56,7 @@ void visit_ends(const DocumentIndex& index, std::int64_t tokens,
         throw CorruptData(fmt::format("{}: a document ends at token {}, after one that ends at {}, "
                                       "of {} tokens",
                                       index.path, end, before, tokens),
-                          kMakeAgain);
+                          kMakeIndexAgain);
       }
       visit(static_cast<std::int64_t>(end));
       before = end;

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kMagic("MMIDIDX\0\0", 9);
 constexpr std::size_t kHeaderBytes = 34;
-constexpr const char* kMakeAgain = "make the dataset again";
+constexpr const char* kMakeDatasetAgain = "make the dataset again";
 
 // Numbers that lie one after the other in a file, read in pieces.
 template <typename T>
@@ -66,7 +66,7 @@ struct Header {
 };
 
 CorruptData damaged(const std::string& path, const std::string& what) {
-  return {fmt::format("{}: {}", path, what), kMakeAgain};
+  return {fmt::format("{}: {}", path, what), kMakeDatasetAgain};
 }
 
 Header read_header(const std::string& path, const ReadableFile& file) {
@@ -84,7 +84,8 @@ Header read_header(const std::string& path, const ReadableFile& file) {
   }
   if (number(9) != 1) {
     throw ConfigError(
-        fmt::format("{}: version {} of Megatron's index; 1 is known", path, number(9)), kMakeAgain);
+        fmt::format("{}: version {} of Megatron's index; 1 is known", path, number(9)),
+        kMakeDatasetAgain);
   }
   Header header;
   header.type = static_cast<std::uint8_t>(bytes[17]);
@@ -110,7 +111,7 @@ std::int64_t width_of(const std::string& path, std::uint8_t type) {
   throw ConfigError(fmt::format("{}: its ids have Megatron's type {}; 4 (int32) and 8 (uint16) are "
                                 "read",
                                 path, type),
-                    kMakeAgain);
+                    kMakeDatasetAgain);
 }
 
 std::string index_of(const std::string& ids_path) {

@@ -12,8 +12,8 @@
 namespace terrace {
 namespace {
 
-constexpr std::size_t kBufferBytes = std::size_t{1} << 18;
-constexpr const char* kRemedy =
+constexpr std::size_t kScratchBufferBytes = std::size_t{1} << 18;
+constexpr const char* kNoRoomRemedy =
     "name a directory with room for the tokenized data in the environment variable TMPDIR, or "
     "tokenize it beforehand";
 
@@ -27,7 +27,7 @@ std::string temporary_directory() {
 ScratchFile::ScratchFile() : name_(temporary_directory() + "/terrace-data-XXXXXX") {
   file_ = ::mkostemp(name_.data(), O_CLOEXEC);
   if (file_ < 0) {
-    throw IoError({.operation = "make", .path = name_, .error_number = errno}, kRemedy);
+    throw IoError({.operation = "make", .path = name_, .error_number = errno}, kNoRoomRemedy);
   }
   ::unlink(name_.c_str());
 }
@@ -41,7 +41,7 @@ ScratchFile::~ScratchFile() { ::close(file_); }
 
 void ScratchFile::write(std::span<const std::byte> bytes) {
   buffer_.insert(buffer_.end(), bytes.begin(), bytes.end());
-  if (buffer_.size() >= kBufferBytes) flush();
+  if (buffer_.size() >= kScratchBufferBytes) flush();
 }
 
 void ScratchFile::flush() {
@@ -55,7 +55,7 @@ void ScratchFile::flush() {
                      .offset = written_,
                      .size = rest.size(),
                      .error_number = done < 0 ? errno : 0},
-                    kRemedy);
+                    kNoRoomRemedy);
     }
     written_ += static_cast<std::uint64_t>(done);
     rest = rest.subspan(static_cast<std::size_t>(done));
