@@ -139,7 +139,8 @@ void check_resume(const Checkpoint& checkpoint, const ResumingRun& run) {
         fmt::format("the checkpoint was made with other data: as many training tokens, {}, and not "
                     "the same ones",
                     progress.training_tokens),
-        "resume with the data of that run, or start another run from the weights of its final "
+        "resume with the data of that run, its --packing, --loss-on and --data-weights, or start "
+        "another run from the weights of its final "
         "directory (--model)");
   }
   if (progress.step > run.last_step) {
