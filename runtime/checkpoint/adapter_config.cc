@@ -17,7 +17,7 @@ using nlohmann::json;
 
 // What is read, and what changes nothing that is computed with the tensors of the file, which also
 // tell the layers.
-constexpr auto kKnownKeys = std::to_array<std::string_view>({
+constexpr auto kAdapterKeys = std::to_array<std::string_view>({
     "peft_type",      "r",
     "lora_alpha",     "lora_dropout",
     "use_rslora",     "bias",
@@ -30,7 +30,7 @@ constexpr auto kKnownKeys = std::to_array<std::string_view>({
     "runtime_config", "qalora_group_size",  // of use_qalora
 });
 
-constexpr const char* kRemedy =
+constexpr const char* kAdapterRemedy =
     "train it without that, or merge it into its base with PEFT (merge_and_unload) and train that";
 
 class AdapterKeys {
@@ -40,7 +40,7 @@ class AdapterKeys {
   [[noreturn]] void refuse(std::string_view key, const std::string& why) const {
     throw ConfigError(fmt::format("{}: {} {}{}", origin_, key,
                                   keys_.contains(key) ? keys_.at(key).dump() + " " : "", why),
-                      kRemedy);
+                      kAdapterRemedy);
   }
   double number(const char* key, double least) const {
     if (!keys_.contains(key) || !keys_.at(key).is_number()) refuse(key, "is no number");
@@ -51,7 +51,8 @@ class AdapterKeys {
   bool is_nothing(const char* key) const {
     if (!keys_.contains(key)) return true;
     const json& value = keys_.at(key);
-    return value.is_null() || value == false || value == "" ||
+    return value.is_null() || value == false ||
+           (value.is_string() && value.get<std::string>().empty()) ||
            (value.is_structured() && value.empty());
   }
   bool flag(const char* key) const {
@@ -97,7 +98,7 @@ AdapterConfig parse_adapter_config(const std::string& text, const std::string& o
   const AdapterKeys keys(all, origin);
   if (keys.text("peft_type") != "LORA") keys.refuse("peft_type", "is not built; \"LORA\" is");
   for (const auto& [key, value] : all.items()) {
-    const bool is_known = std::ranges::find(kKnownKeys, key) != kKnownKeys.end();
+    const bool is_known = std::ranges::find(kAdapterKeys, key) != kAdapterKeys.end();
     if (!is_known && !keys.is_nothing(key.c_str())) keys.refuse(key, "is not built");
   }
   const std::string bias = keys.text("bias");

@@ -262,6 +262,11 @@ void write_hf_tensors(const std::string& path, const WeightTypes& types,
 
 void write_hf_directory(const HfExportOptions& options, const ModelConfig& config,
                         const std::vector<UnitLayout>& layout, FetchParameter fetch) {
+  if (config.adapter.is_there()) {
+    throw ConfigError(
+        fmt::format("{} is a model with an adapter, which is no model of itself", config.name),
+        "take the adapter, the final directory of its run, and merge it: terrace merge");
+  }
   try {
     write_all(options, config, plan_shards(options, layout), fetch);
   } catch (const fs::filesystem_error& error) {

@@ -32,7 +32,8 @@ using FetchParameter = FunctionRef<void(const UnitLayout& unit, const ParameterT
 // than once.
 // bf16 rounds ties away from zero, as parameters do everywhere. config.json is written last, with
 // the usual type as its dtype. Throws IoError, or ConfigError for a finite value that its type has
-// no number for.
+// no number for, and for a model with an adapter, which is stored by itself
+// (adapter_directory.h).
 void write_hf_directory(const HfExportOptions& options, const ModelConfig& config,
                         const std::vector<UnitLayout>& layout, FetchParameter fetch);
 

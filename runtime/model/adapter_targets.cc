@@ -53,6 +53,13 @@ std::vector<std::string> targets_of(const ModelConfig& config,
   return targets;
 }
 
+std::string words_of(const AdapterOptions& adapter) {
+  if (!adapter.is_there()) return "none";
+  return fmt::format("rank {}, alpha {}{}, layers {}", adapter.rank, adapter.alpha,
+                     adapter.is_rank_stabilized ? ", rank-stabilised" : "",
+                     fmt::join(adapter.targets, " "));
+}
+
 ModelConfig with_adapter(ModelConfig config, AdapterOptions adapter,
                          const std::vector<std::string>& patterns) {
   config.adapter = {};

@@ -24,4 +24,7 @@ ModelConfig with_adapter(ModelConfig config, AdapterOptions adapter,
 std::vector<std::string> targets_of(const ModelConfig& config,
                                     const std::set<std::string>& weights);
 
+// "rank 8, alpha 16, layers q_proj v_proj", for people; "none" where there is none.
+std::string words_of(const AdapterOptions& adapter);
+
 }  // namespace terrace

@@ -145,8 +145,7 @@ class MergedFiles {
   template <typename Advance>
   void write(const std::string& name, Advance advance) {
     const SafetensorsFile source((fs::path(request_.base) / name).string());
-    SafetensorsHeader header = source.header();
-    SafetensorsWriter target((fs::path(request_.directory) / name).string(), header);
+    SafetensorsWriter target((fs::path(request_.directory) / name).string(), source.header());
     for (const SafetensorsTensor& tensor : source.header().tensors) {
       const auto found = weights_.find(tensor.name);
       if (found == weights_.end()) {

@@ -12,6 +12,7 @@
 #include "runtime/checkpoint/adapter_directory.h"
 #include "runtime/checkpoint/hf_weight_files.h"
 #include "runtime/config/train_config.h"
+#include "runtime/model/adapter_targets.h"
 #include "runtime/train/run_directory.h"
 
 namespace terrace {
@@ -29,15 +30,9 @@ bool is_same_model(const ModelConfig& a, const ModelConfig& b) {
 // Another rank has other tensors, and another scale makes another model of the same ones.
 void check_same_adapter(const ModelConfig& before, const ModelConfig& now) {
   if (before.adapter == now.adapter) return;
-  const auto told = [](const AdapterOptions& adapter) {
-    if (!adapter.is_there()) return std::string("none");
-    return fmt::format("rank {}, alpha {}{}, layers {}", adapter.rank, adapter.alpha,
-                       adapter.is_rank_stabilized ? ", rank-stabilised" : "",
-                       fmt::join(adapter.targets, " "));
-  };
   throw ConfigError(
       fmt::format("the adapter ({}) is not that of the checkpoint to resume from ({})",
-                  told(now.adapter), told(before.adapter)),
+                  words_of(now.adapter), words_of(before.adapter)),
       "resume with the --lora flags or the --adapter of that run");
 }
 

@@ -8,6 +8,7 @@
 #include <span>
 
 #include "base/bytes.h"
+#include "runtime/model/adapter_targets.h"
 #include "runtime/train/evaluation.h"
 
 namespace terrace {
@@ -140,8 +141,10 @@ std::string describe_trainable(const ModelConfig& model) {
     }
   }
   if (trained == tensors) return "";
-  return fmt::format("trainable: {} parameters, {} of {} tensors; the others are frozen\n",
-                     elements, trained, tensors);
+  return fmt::format(
+      "{}trainable: {} parameters, {} of {} tensors; the others are frozen\n",
+      model.adapter.is_there() ? fmt::format("adapter: {}\n", words_of(model.adapter)) : "",
+      elements, trained, tensors);
 }
 
 const char* by_rank(int ranks) { return ranks > 1 ? " by this rank" : ""; }

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <filesystem>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -48,7 +49,10 @@ void take_given_adapter(TunedModel& tuned, const LoraOptions& lora) {
   const AdapterOptions& is = tuned.config.adapter;
   check_agrees("lora-rank", lora.rank, is.rank, lora.adapter);
   check_agrees("lora-alpha", lora.alpha, is.alpha, lora.adapter);
-  check_agrees("lora-rslora", lora.is_rank_stabilized, is.is_rank_stabilized, lora.adapter);
+  const auto on_off = [](bool is_on) { return std::string_view(is_on ? "on" : "off"); };
+  std::optional<std::string_view> asked_form;
+  if (lora.is_rank_stabilized) asked_form = on_off(*lora.is_rank_stabilized);
+  check_agrees("lora-rslora", asked_form, on_off(is.is_rank_stabilized), lora.adapter);
   if (lora.targets.empty()) return;
   const std::vector<std::string> asked = with_adapter(base, is, lora.targets).adapter.targets;
   if (asked == is.targets) return;

@@ -23,7 +23,8 @@ ModelConfig small_base(std::string_view family) {
   return small_model(family, {.width = 32, .head_width = 8, .intermediate = 48});
 }
 
-ModelConfig small_adapted(std::string_view family, const std::vector<std::string>& patterns = {}) {
+ModelConfig small_adapted(std::string_view family,
+                          const std::vector<std::string>& patterns = std::vector<std::string>()) {
   return with_adapter(small_base(family), {.rank = 4, .alpha = 6, .targets = {}}, patterns);
 }
 
@@ -105,6 +106,15 @@ TEST(AdapterDirectories, OfAnotherModelAreRefused) {
   const ModelConfig short_model =
       small_model("llama", {.layers = 1, .width = 32, .head_width = 8, .intermediate = 48});
   TERRACE_EXPECT_THROW_WITH(adapter.adapted(short_model), ConfigError, "layers.1");
+}
+
+TEST(AdapterDirectories, AreNotWrittenAsModels) {
+  const TemporaryDirectory files;
+  const ModelConfig config = small_adapted("llama");
+  TERRACE_EXPECT_THROW_WITH(write_hf_directory({.directory = files.path("model")}, config,
+                                               parameter_layout(config), kFetchRandom),
+                            ConfigError, "terrace merge");
+  EXPECT_FALSE(files.has("model"));
 }
 
 TEST(AdapterDirectories, ThatAreNoneSaySo) {

@@ -29,7 +29,8 @@ ModelConfig plain_model(std::string_view family) {
       {.layers = 2, .width = 32, .head_width = 8, .intermediate = 48, .bias = family == "llama"});
 }
 
-ModelConfig adapted_model(std::string_view family, const std::vector<std::string>& patterns = {},
+ModelConfig adapted_model(std::string_view family,
+                          const std::vector<std::string>& patterns = std::vector<std::string>(),
                           bool is_stabilized = false) {
   return with_adapter(
       plain_model(family),
