@@ -16,6 +16,9 @@ pkg_check_modules(highway REQUIRED IMPORTED_TARGET GLOBAL libhwy)
 pkg_check_modules(tomlplusplus REQUIRED IMPORTED_TARGET GLOBAL tomlplusplus)
 pkg_check_modules(zlib REQUIRED IMPORTED_TARGET GLOBAL zlib)
 pkg_check_modules(zstd REQUIRED IMPORTED_TARGET GLOBAL libzstd)
+pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET GLOBAL libpcre2-8)
+pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET GLOBAL libutf8proc)
+pkg_check_modules(sentencepiece REQUIRED IMPORTED_TARGET GLOBAL sentencepiece)
 
 # Asked for by who runs several processes; without it MpiSession refuses.
 if(TERRACE_MPI)

@@ -9,7 +9,8 @@ required=(
   g++ cmake ninja-build ccache pkg-config
   liburing-dev libhwloc-dev libtbb-dev libdnnl-dev ocl-icd-opencl-dev libhwy-dev
   libopenmpi-dev openmpi-bin libfmt-dev libcli11-dev nlohmann-json3-dev libtomlplusplus-dev
-  libxxhash-dev zlib1g-dev libzstd-dev libgtest-dev libgmock-dev libbenchmark-dev
+  libxxhash-dev zlib1g-dev libzstd-dev libpcre2-dev libutf8proc-dev libsentencepiece-dev
+  libgtest-dev libgmock-dev libbenchmark-dev
 )
 # Nothing that is built needs them: the format and tidy gates of tools/test.sh use the first two, and
 # terrace bench io compares with fio; a test makes two hosts of network namespaces with iproute2.
@@ -48,7 +49,8 @@ check_without_dpkg() {
     command -v "$name" >/dev/null || lacking+=("$name")
   done
   if command -v pkg-config >/dev/null; then
-    for name in liburing hwloc tbb fmt libhwy libxxhash tomlplusplus zlib libzstd gtest gmock benchmark; do
+    for name in liburing hwloc tbb fmt libhwy libxxhash tomlplusplus zlib libzstd libpcre2-8 libutf8proc \
+      sentencepiece gtest gmock benchmark; do
       pkg-config --exists "$name" || lacking+=("$name")
     done
   fi

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "runtime/tokenizer/tokenizer.h"
 
@@ -31,9 +33,14 @@ class BytesTokenizer final : public Tokenizer {
 
   std::optional<std::int32_t> begin_token() const override { return std::nullopt; }
   std::optional<std::int32_t> end_token() const override { return std::nullopt; }
+  std::size_t find_cut(std::string_view text, std::size_t from) const override {
+    return std::min(from, text.size());
+  }
 };
 
 }  // namespace
+
+std::size_t Tokenizer::find_cut(std::string_view text, std::size_t) const { return text.size(); }
 
 std::unique_ptr<Tokenizer> make_bytes_tokenizer() { return std::make_unique<BytesTokenizer>(); }
 

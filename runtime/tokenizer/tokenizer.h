@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -27,6 +28,9 @@ class Tokenizer {
   // The tokens that begin and end a document, where the tokenizer names them.
   virtual std::optional<std::int32_t> begin_token() const = 0;
   virtual std::optional<std::int32_t> end_token() const = 0;
+  // Returns a place at or behind `from` where the text may be cut: the ids of both parts, one after
+  // the other, are those of the whole. The text's size where no such place is known.
+  virtual std::size_t find_cut(std::string_view text, std::size_t from) const;
 };
 
 // Ids 0 to 255 are the bytes of the text; there are no others.

@@ -68,6 +68,9 @@ constexpr auto kHighwayHeaders = std::to_array<std::string_view>({"hwy/"});
 constexpr auto kHighwayPlaces = std::to_array<std::string_view>({"kernels/cpu/", "optim/cpu/"});
 constexpr auto kDnnlHeaders = std::to_array<std::string_view>({"dnnl", "oneapi/dnnl"});
 constexpr auto kDnnlPlaces = std::to_array<std::string_view>({"kernels/cpu/"});
+constexpr auto kTextHeaders =
+    std::to_array<std::string_view>({"pcre2", "utf8proc", "sentencepiece"});
+constexpr auto kTextPlaces = std::to_array<std::string_view>({"runtime/tokenizer/"});
 constexpr auto kParserHeaders = std::to_array<std::string_view>({"nlohmann/", "toml++/", "CLI/"});
 constexpr auto kParserPlaces =
     std::to_array<std::string_view>({"runtime/", "bench/", "tests/e2e/", "tests/golden/"});
@@ -90,6 +93,7 @@ constexpr auto kVendors =
                            {"Highway", kHighwayHeaders, kHighwayPlaces},
                            {"oneDNN", kDnnlHeaders, kDnnlPlaces},
                            {"JSON, TOML and CLI", kParserHeaders, kParserPlaces, true},
+                           {"PCRE2, utf8proc and SentencePiece", kTextHeaders, kTextPlaces, true},
                            {"xxHash", kXxhashHeaders, kXxhashPlaces},
                            {"zlib and Zstandard", kCompressionHeaders, kCompressionPlaces, true},
                            {"Google Benchmark", kBenchmarkHeaders, kBenchmarkPlaces},

@@ -1,0 +1,152 @@
+#include "runtime/tokenizer/bpe_model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <span>
+
+#include "runtime/tokenizer/utf8.h"
+
+namespace terrace {
+namespace {
+
+constexpr std::size_t kCodePoints = 0x110000;
+
+}  // namespace
+
+BpeModel::BpeModel(BpeOptions options)
+    : merges_(options.merges),
+      byte_level_(options.byte_level),
+      ignore_merges_(options.ignore_merges),
+      byte_fallback_(options.byte_fallback),
+      fuse_unknown_(options.fuse_unknown),
+      unknown_(options.unknown) {
+  by_byte_.fill(kNone);
+  fallback_.fill(kNone);
+  if (!byte_level_) by_code_point_.assign(kCodePoints, kNone);
+  by_text_.reserve(options.vocabulary.size());
+  for (BpeOptions::Token& token : options.vocabulary) {
+    if (token.text.empty()) continue;
+    texts_.push_back(std::move(token.text));
+    const std::string& text = texts_.back();
+    by_text_[text] = token.id;
+    if (byte_level_) {
+      if (text.size() == 1) by_byte_[static_cast<unsigned char>(text.front())] = token.id;
+    } else if (const CodePoint point = code_point_at(text, 0); point.size_bytes == text.size()) {
+      by_code_point_[point.value] = token.id;
+    }
+  }
+  if (byte_fallback_) find_byte_tokens();
+  const bool has_all_bytes = std::ranges::find(fallback_, kNone) == fallback_.end();
+  const bool joins_bytes = std::ranges::any_of(options.merges, [&](const BpeMerge& merge) {
+    return std::ranges::find(fallback_, merge.left) != fallback_.end() ||
+           std::ranges::find(fallback_, merge.right) != fallback_.end();
+  });
+  cuts_ = !byte_level_ && !ignore_merges_ && has_all_bytes && !joins_bytes;
+  if (cuts_) find_bigrams();
+}
+
+void BpeModel::find_byte_tokens() {
+  for (std::size_t byte = 0; byte < fallback_.size(); ++byte) {
+    const auto found = by_text_.find(fmt::format("<0x{:02X}>", byte));
+    if (found != by_text_.end()) fallback_[byte] = found->second;
+  }
+}
+
+void BpeModel::find_bigrams() {
+  for (const std::string& text : texts_) {
+    CodePoint left = code_point_at(text, 0);
+    for (std::size_t at = left.size_bytes; at < text.size();) {
+      const CodePoint right = code_point_at(text, at);
+      bigrams_.insert(std::uint64_t{left.value} << 32 | right.value);
+      left = right;
+      at += right.size_bytes;
+    }
+  }
+}
+
+void BpeModel::append_ids(std::string_view piece, std::vector<std::int32_t>& ids,
+                          Scratch& scratch) const {
+  if (cuts_) {
+    append_words(piece, ids, scratch);
+  } else {
+    append_word(piece, ids, scratch);
+  }
+}
+
+void BpeModel::append_words(std::string_view piece, std::vector<std::int32_t>& ids,
+                            Scratch& scratch) const {
+  std::size_t begin = 0;
+  CodePoint left = code_point_at(piece, 0);
+  for (std::size_t at = left.size_bytes; at < piece.size();) {
+    const CodePoint right = code_point_at(piece, at);
+    if (is_cut_allowed(left.value, right.value)) {
+      append_word(piece.substr(begin, at - begin), ids, scratch);
+      begin = at;
+    }
+    left = right;
+    at += right.size_bytes;
+  }
+  append_word(piece.substr(begin), ids, scratch);
+}
+
+void BpeModel::append_word(std::string_view piece, std::vector<std::int32_t>& ids,
+                           Scratch& scratch) const {
+  if (piece.size() > PieceCache::kPieceBytesMax) return append_merged(piece, ids, scratch);
+  const std::uint64_t hash = PieceCache::hash_of(piece);
+  const std::span<const std::int32_t> known = scratch.cache.find(piece, hash);
+  if (!known.empty()) {
+    ids.insert(ids.end(), known.begin(), known.end());
+    return;
+  }
+  const std::size_t first = ids.size();
+  append_merged(piece, ids, scratch);
+  scratch.cache.store(piece, hash, std::span(ids).subspan(first));
+}
+
+void BpeModel::append_merged(std::string_view piece, std::vector<std::int32_t>& ids,
+                             Scratch& scratch) const {
+  if (ignore_merges_) {
+    const auto found = by_text_.find(piece);
+    if (found != by_text_.end()) return ids.push_back(found->second);
+  }
+  const std::size_t first = ids.size();
+  append_symbols(piece, ids);
+  merges_.apply(ids, first, scratch.merging);
+}
+
+// An unknown symbol's id waits until the next symbol that has one of its own, so it comes behind
+// bytes that stand between: as in BPE::merge_word of `tokenizers`.
+void BpeModel::append_symbols(std::string_view piece, std::vector<std::int32_t>& ids) const {
+  bool waits = false;
+  std::size_t size = 1;
+  for (std::size_t at = 0; at < piece.size(); at += size) {
+    std::int32_t id = kNone;
+    if (byte_level_) {
+      id = by_byte_[static_cast<unsigned char>(piece[at])];
+    } else {
+      const CodePoint point = code_point_at(piece, at);
+      id = by_code_point_[point.value];
+      size = point.size_bytes;
+    }
+    if (id != kNone) {
+      if (waits) ids.push_back(*unknown_);
+      waits = false;
+      ids.push_back(id);
+    } else if (!append_fallback(piece.substr(at, size), ids) && unknown_) {
+      if (waits && !fuse_unknown_) ids.push_back(*unknown_);
+      waits = true;
+    }
+  }
+  if (waits) ids.push_back(*unknown_);
+}
+
+bool BpeModel::append_fallback(std::string_view code_point, std::vector<std::int32_t>& ids) const {
+  const auto id_of = [&](char c) { return fallback_[static_cast<unsigned char>(c)]; };
+  if (!byte_fallback_) return false;
+  if (std::ranges::any_of(code_point, [&](char c) { return id_of(c) == kNone; })) return false;
+  for (const char c : code_point) ids.push_back(id_of(c));
+  return true;
+}
+
+}  // namespace terrace

@@ -1,0 +1,80 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "runtime/tokenizer/bpe_merges.h"
+#include "runtime/tokenizer/piece_cache.h"
+
+namespace terrace {
+
+// A model "BPE" of a tokenizer.json.
+struct BpeOptions {
+  struct Token {
+    std::string text;  // as pieces have it: bytes, where the model is byte-level
+    std::int32_t id = 0;
+  };
+  std::vector<Token> vocabulary;
+  std::vector<BpeMerge> merges;
+  bool byte_level = false;              // ids begin as bytes, otherwise as code points
+  bool ignore_merges = false;           // a piece that is in the vocabulary is its id
+  bool byte_fallback = false;           // a code point that is not in it is bytes, as "<0x0A>"
+  bool fuse_unknown = false;            // neighbouring unknown code points are one id
+  std::optional<std::int32_t> unknown;  // without it they have no id
+};
+
+// Turns pieces into ids. Thread-safe.
+class BpeModel {
+ public:
+  explicit BpeModel(BpeOptions options);
+
+  // Memory that append_ids() uses, kept from call to call by one thread.
+  struct Scratch {
+    BpeMerges::Scratch merging;
+    PieceCache cache;
+  };
+
+  // Appends the ids of a piece, which is not empty and valid UTF-8.
+  void append_ids(std::string_view piece, std::vector<std::int32_t>& ids, Scratch& scratch) const;
+
+ private:
+  static constexpr std::int32_t kNone = -1;
+
+  void find_bigrams();
+  void find_byte_tokens();
+  bool is_cut_allowed(char32_t left, char32_t right) const {
+    return !bigrams_.contains(std::uint64_t{left} << 32 | right);
+  }
+  void append_words(std::string_view piece, std::vector<std::int32_t>& ids, Scratch& scratch) const;
+  void append_word(std::string_view piece, std::vector<std::int32_t>& ids, Scratch& scratch) const;
+  void append_merged(std::string_view piece, std::vector<std::int32_t>& ids,
+                     Scratch& scratch) const;
+  void append_symbols(std::string_view piece, std::vector<std::int32_t>& ids) const;
+  bool append_fallback(std::string_view code_point, std::vector<std::int32_t>& ids) const;
+
+  std::deque<std::string> texts_;  // what by_text_ views
+  std::unordered_map<std::string_view, std::int32_t> by_text_;
+  std::array<std::int32_t, 256> by_byte_ = {};  // of byte-level models
+  std::vector<std::int32_t> by_code_point_;     // of others
+  std::array<std::int32_t, 256> fallback_ = {};
+  BpeMerges merges_;
+  bool byte_level_;
+  bool ignore_merges_;
+  bool byte_fallback_;
+  bool fuse_unknown_;
+  std::optional<std::int32_t> unknown_;
+  // Pairs of code points that stand side by side in a token. Between two others no token ever lies,
+  // so long pieces are cut there and their parts remembered; only where every code point has ids.
+  bool cuts_ = false;
+  std::unordered_set<std::uint64_t> bigrams_;
+};
+
+}  // namespace terrace

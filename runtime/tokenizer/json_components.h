@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/tokenizer/added_tokens.h"
+#include "runtime/tokenizer/bpe_model.h"
+#include "runtime/tokenizer/json_node.h"
+#include "runtime/tokenizer/normalizer.h"
+#include "runtime/tokenizer/pre_tokenizer.h"
+#include "runtime/tokenizer/token_decoder.h"
+
+// The parts of a tokenizer.json. All throw ConfigError, which names it, for a component or a key
+// that is not built, and CorruptData for values that cannot be.
+namespace terrace {
+
+std::vector<std::unique_ptr<Normalizer>> read_normalizers(const JsonNode& node,
+                                                          const UnicodeClasses& classes);
+
+struct PreTokenizerSteps {
+  std::vector<std::unique_ptr<PreTokenizer>> steps;
+  bool byte_level = false;  // pieces are bytes to the model
+  // Whether the steps see nothing of a text before a letter that follows a single end of a line,
+  // and nothing behind it before that.
+  bool cuts_at_lines = false;
+  std::vector<std::string> unknown_patterns;  // that PCRE2 matches
+};
+PreTokenizerSteps read_pre_tokenizers(const JsonNode& node, const UnicodeClasses& classes);
+
+// A model's vocabulary by the texts of its tokens, as the file has them.
+using Vocabulary = std::unordered_map<std::string, std::int32_t>;
+
+struct ReadModel {
+  BpeOptions bpe;
+  Vocabulary vocabulary;
+};
+ReadModel read_model(const JsonNode& node, bool byte_level);
+
+// In the order in which `tokenizers` looks for them: special ones first.
+std::vector<AddedToken> read_added_tokens(const JsonNode& node, const Vocabulary& vocabulary);
+
+// The tokens that stand around a text.
+struct AroundText {
+  std::optional<std::int32_t> begin;
+  std::optional<std::int32_t> end;
+};
+AroundText read_post_processor(const JsonNode& node);
+
+DecoderOptions read_decoder(const JsonNode& node);
+
+}  // namespace terrace

@@ -1,0 +1,218 @@
+#include "runtime/tokenizer/json_tokenizer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "runtime/tokenizer/json_components.h"
+#include "runtime/tokenizer/regex_finder.h"
+#include "runtime/tokenizer/scratch_pool.h"
+#include "runtime/tokenizer/utf8.h"
+
+namespace terrace {
+namespace {
+
+// Memory of one encode() at a time.
+struct EncodeScratch {
+  BpeModel::Scratch model;
+  std::string normalized;
+  std::string between;  // two normalisers
+};
+
+struct JsonTokenizerParts {
+  std::vector<AddedToken> added;
+  std::vector<std::unique_ptr<Normalizer>> normalizers;
+  PreTokenizerSteps pre_tokenizers;
+  BpeOptions bpe;
+  DecoderOptions decoder;
+  Vocabulary vocabulary;
+  AroundText around;
+};
+
+class JsonTokenizer final : public Tokenizer {
+ public:
+  // `classes` are what the parts hold references to.
+  JsonTokenizer(std::unique_ptr<UnicodeClasses> classes, JsonTokenizerParts parts)
+      : classes_(std::move(classes)),
+        normalizers_(std::move(parts.normalizers)),
+        steps_(std::move(parts.pre_tokenizers.steps)),
+        raw_tokens_(tokens_of(parts.added, false), *classes_),
+        normalized_tokens_(tokens_of(parts.added, true), *classes_),
+        model_(std::move(parts.bpe)),
+        decoder_(std::move(parts.decoder)),
+        around_(parts.around) {
+    cuts_at_lines_ =
+        parts.pre_tokenizers.cuts_at_lines &&
+        std::ranges::all_of(normalizers_, [](const auto& each) { return each->works_by_line(); }) &&
+        std::ranges::none_of(parts.added, [](const AddedToken& token) {
+          return token.lstrip || token.content.find('\n') != std::string::npos;
+        });
+    for (const auto& [token, id] : parts.vocabulary) decoder_.add(id, token, false);
+    for (const AddedToken& token : parts.added) decoder_.add(token.id, token.content, true);
+  }
+
+  std::int64_t vocabulary() const override { return decoder_.vocabulary(); }
+
+  void encode(std::string_view text, std::vector<std::int32_t>& ids) const override {
+    const ScratchPool<EncodeScratch>::Lease scratch = scratches_.take();
+    if (valid_utf8_prefix(text) < text.size()) {
+      encode_valid(replace_invalid_utf8(text), ids, *scratch);
+    } else {
+      encode_valid(text, ids, *scratch);
+    }
+  }
+
+  std::string decode(std::span<const std::int32_t> ids) const override {
+    return decoder_.decode(ids);
+  }
+
+  std::optional<std::int32_t> begin_token() const override { return around_.begin; }
+  std::optional<std::int32_t> end_token() const override { return around_.end; }
+
+  std::size_t find_cut(std::string_view text, std::size_t from) const override {
+    if (!cuts_at_lines_) return text.size();
+    for (std::size_t at = text.find('\n', from); at != std::string_view::npos;
+         at = text.find('\n', at + 1)) {
+      if (is_cut(text, at + 1)) return at + 1;
+    }
+    return text.size();
+  }
+
+ private:
+  // The tokens that are looked for in normalised text, as they are there; or the others.
+  std::vector<AddedToken> tokens_of(const std::vector<AddedToken>& added, bool normalized) const {
+    std::vector<AddedToken> tokens;
+    for (const AddedToken& token : added) {
+      if (token.normalized != normalized) continue;
+      tokens.push_back(token);
+      if (!normalized) continue;
+      std::string between;
+      std::string content;
+      tokens.back().content = normalize(token.content, content, between);
+    }
+    return tokens;
+  }
+
+  // Returns the text itself where there is nothing to do, else what it is in `out`.
+  std::string_view normalize(std::string_view text, std::string& out, std::string& between) const {
+    for (std::size_t i = 0; i < normalizers_.size(); ++i) {
+      if (i > 0) std::swap(out, between);
+      out.clear();
+      normalizers_[i]->append(i > 0 ? std::string_view(between) : text, out);
+    }
+    return normalizers_.empty() ? text : std::string_view(out);
+  }
+
+  void encode_valid(std::string_view text, std::vector<std::int32_t>& ids,
+                    EncodeScratch& scratch) const {
+    raw_tokens_.cut(text, [&](const AddedTokenFinder::Part& raw) {
+      if (raw.id != AddedTokenFinder::kText) return ids.push_back(raw.id);
+      const std::string_view normalized = normalize(raw.text, scratch.normalized, scratch.between);
+      normalized_tokens_.cut(normalized, [&](const AddedTokenFinder::Part& part) {
+        if (part.id != AddedTokenFinder::kText) return ids.push_back(part.id);
+        const bool begins_text = raw.begin == 0 && part.begin == 0;
+        encode_piece(0, {part.text, begins_text}, [&](const TextPiece& piece) {
+          model_.append_ids(piece.text, ids, scratch.model);
+        });
+      });
+    });
+  }
+
+  // Cuts the piece by all steps from `step` on.
+  void encode_piece(std::size_t step, const TextPiece& piece, TakePiece take) const {
+    if (step == steps_.size()) return take(piece);
+    if (step + 1 == steps_.size()) return steps_[step]->cut(piece, take);
+    steps_[step]->cut(piece, [&](const TextPiece& each) { encode_piece(step + 1, each, take); });
+  }
+
+  // Whether an end of a line that is alone stands before `at`, and a letter at it: no piece goes
+  // over such a place, no pattern looks over it, and NFC does not join what is on its sides.
+  bool is_cut(std::string_view text, std::size_t at) const {
+    if (at < 2 || at >= text.size()) return false;
+    const std::optional<char32_t> last = last_code_point(text.substr(0, at - 1));
+    const std::optional<char32_t> first = first_code_point(text.substr(at));
+    return last && first && !classes_->is(*last, CodePointClass::kSpace) &&
+           classes_->is(*first, CodePointClass::kLetter) &&
+           !classes_->is(*first, CodePointClass::kNfcSpecial);
+  }
+
+  std::unique_ptr<UnicodeClasses> classes_;
+  std::vector<std::unique_ptr<Normalizer>> normalizers_;
+  std::vector<std::unique_ptr<PreTokenizer>> steps_;
+  AddedTokenFinder raw_tokens_;
+  AddedTokenFinder normalized_tokens_;
+  BpeModel model_;
+  TokenDecoder decoder_;
+  AroundText around_;
+  bool cuts_at_lines_ = false;
+  mutable ScratchPool<EncodeScratch> scratches_;
+};
+
+// The id of a token that a file beside the tokenizer names.
+std::int32_t resolve(const NamedToken& token, const JsonTokenizerParts& parts,
+                     const std::string& path) {
+  if (token.id) return *token.id;
+  for (const AddedToken& added : parts.added) {
+    if (added.content == *token.text) return added.id;
+  }
+  const auto found = parts.vocabulary.find(*token.text);
+  if (found != parts.vocabulary.end()) return found->second;
+  throw ConfigError(
+      fmt::format("{}: \"{}\" is not in the vocabulary of {}", token.where, *token.text, path),
+      "name a token of the vocabulary there");
+}
+
+AroundText around_text(const AroundText& of_template, const SpecialNames& names,
+                       const JsonTokenizerParts& parts, const std::string& path) {
+  AroundText around = of_template;
+  const auto is_given = [](const NamedToken& token) { return token.text || token.id; };
+  if (names.adds_begin) {
+    around.begin = std::nullopt;
+    if (*names.adds_begin && is_given(names.begin)) {
+      around.begin = resolve(names.begin, parts, path);
+    }
+  }
+  if (names.end.is_named) {
+    around.end = std::nullopt;
+    if (is_given(names.end)) around.end = resolve(names.end, parts, path);
+  }
+  return around;
+}
+
+JsonNode part_of(const JsonNode& root, std::string_view key) { return root.child(key); }
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> load_json_tokenizer(const std::string& path, const SpecialNames& names,
+                                               Log& log) {
+  const JsonFile file(path);
+  const JsonNode root = file.root();
+  root.check_keys({"version", "truncation", "padding", "added_tokens", "normalizer",
+                   "pre_tokenizer", "post_processor", "decoder", "model"});
+  if (root.has("truncation")) root.refuse("truncation is not built: set it to null");
+  if (root.has("padding")) root.refuse("padding is not built: set it to null");
+  auto classes = std::make_unique<UnicodeClasses>();
+  JsonTokenizerParts parts;
+  parts.normalizers = read_normalizers(part_of(root, "normalizer"), *classes);
+  parts.pre_tokenizers = read_pre_tokenizers(part_of(root, "pre_tokenizer"), *classes);
+  ReadModel model = read_model(part_of(root, "model"), parts.pre_tokenizers.byte_level);
+  parts.bpe = std::move(model.bpe);
+  parts.vocabulary = std::move(model.vocabulary);
+  parts.added = read_added_tokens(part_of(root, "added_tokens"), parts.vocabulary);
+  parts.decoder = read_decoder(part_of(root, "decoder"));
+  if (parts.pre_tokenizers.byte_level) parts.decoder.byte_level = true;
+  parts.around =
+      around_text(read_post_processor(part_of(root, "post_processor")), names, parts, path);
+  for (const std::string& pattern : parts.pre_tokenizers.unknown_patterns) {
+    log.warning(fmt::format(
+        "{}: the pattern {} is matched by PCRE2 with the classes of Unicode {}: texts with newer "
+        "letters may get other ids than from tokenizers",
+        path, pattern, regex_unicode_version()));
+  }
+  return std::make_unique<JsonTokenizer>(std::move(classes), std::move(parts));
+}
+
+}  // namespace terrace

@@ -1,0 +1,126 @@
+#include "runtime/tokenizer/sentencepiece_tokenizer.h"
+
+#include <fmt/format.h>
+#include <sentencepiece_processor.h>
+
+#include <utility>
+
+#include "base/error.h"
+#include "runtime/tokenizer/added_tokens.h"
+#include "runtime/tokenizer/token_decoder.h"
+#include "runtime/tokenizer/tokenizer_file.h"
+#include "runtime/tokenizer/utf8.h"
+
+namespace terrace {
+namespace {
+
+constexpr const char* kSpaceMark = "\xE2\x96\x81";  // U+2581
+constexpr const char* kFetchAgain = "fetch the model again, or make it again";
+
+using Processor = sentencepiece::SentencePieceProcessor;
+
+class SentencePieceTokenizer final : public Tokenizer {
+ public:
+  SentencePieceTokenizer(std::unique_ptr<Processor> processor, const std::string& path)
+      : processor_(std::move(processor)), path_(path), decoder_(decoder_options()) {
+    for (int id = 0; id < processor_->GetPieceSize(); ++id) {
+      decoder_.add(id, processor_->IdToPiece(id), processor_->IsControl(id));
+    }
+  }
+
+  void set_around(std::optional<std::int32_t> begin, std::optional<std::int32_t> end) {
+    begin_ = begin;
+    end_ = end;
+  }
+  const Processor& processor() const { return *processor_; }
+
+  std::int64_t vocabulary() const override { return processor_->GetPieceSize(); }
+
+  void encode(std::string_view text, std::vector<std::int32_t>& ids) const override {
+    if (valid_utf8_prefix(text) < text.size()) {
+      encode_valid(replace_invalid_utf8(text), ids);
+    } else {
+      encode_valid(text, ids);
+    }
+  }
+
+  std::string decode(std::span<const std::int32_t> ids) const override {
+    return decoder_.decode(ids);
+  }
+
+  std::optional<std::int32_t> begin_token() const override { return begin_; }
+  std::optional<std::int32_t> end_token() const override { return end_; }
+
+ private:
+  void encode_valid(std::string_view text, std::vector<std::int32_t>& ids) const {
+    std::vector<int> found;
+    const auto status = processor_->Encode({text.data(), text.size()}, &found);
+    if (!status.ok()) {
+      throw ConfigError(fmt::format("{}: SentencePiece: {}", path_, status.ToString()), "");
+    }
+    ids.insert(ids.end(), found.begin(), found.end());
+  }
+
+  // A model that puts a space before a text takes it off again.
+  DecoderOptions decoder_options() const {
+    std::vector<std::string> pieces;
+    const bool has_prefix = processor_->Encode("a", &pieces).ok() && !pieces.empty() &&
+                            pieces.front().starts_with(kSpaceMark);
+    return {.byte_fallback = true,
+            .replaces = {{kSpaceMark, " "}},
+            .strip = " ",
+            .strip_count = has_prefix ? 1 : 0,
+            .first_token_drops = ""};
+  }
+
+  std::unique_ptr<Processor> processor_;
+  std::string path_;
+  TokenDecoder decoder_;
+  std::optional<std::int32_t> begin_;
+  std::optional<std::int32_t> end_;
+};
+
+// The id of a token that a file beside the model names; nothing where there is none.
+std::optional<std::int32_t> resolve_piece(const Processor& processor, const NamedToken& token,
+                                          const std::string& path) {
+  if (token.id && *token.id < processor.GetPieceSize()) return token.id;
+  if (!token.text && !token.id) return std::nullopt;
+  const std::string text = token.text.value_or(std::to_string(token.id.value_or(0)));
+  for (int id = 0; token.text && id < processor.GetPieceSize(); ++id) {
+    if (processor.IdToPiece(id) == text) return id;
+  }
+  throw ConfigError(
+      fmt::format("{}: \"{}\" is not in the vocabulary of {}", token.where, text, path),
+      "a tokenizer.json tells of added tokens, a .model does not");
+}
+
+std::optional<std::int32_t> own_id(int id) {
+  return id < 0 ? std::nullopt : std::optional<std::int32_t>(id);
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> load_sentencepiece(const std::string& path, const SpecialNames& names) {
+  auto processor = std::make_unique<Processor>();
+  const std::string content = read_tokenizer_file(path);
+  const auto status = processor->LoadFromSerializedProto({content.data(), content.size()});
+  if (!status.ok()) {
+    throw CorruptData(fmt::format("{}: not a model of SentencePiece: {}", path, status.ToString()),
+                      kFetchAgain);
+  }
+  const int pieces = processor->GetPieceSize();
+  if (pieces < 1 || pieces > kTokenIdMax) {
+    throw CorruptData(fmt::format("{}: a vocabulary of {}", path, pieces), kFetchAgain);
+  }
+  auto tokenizer = std::make_unique<SentencePieceTokenizer>(std::move(processor), path);
+  const Processor& loaded = tokenizer->processor();
+  const bool adds_begin = names.adds_begin.value_or(true);
+  const std::optional<std::int32_t> begin =
+      names.begin.is_named ? resolve_piece(loaded, names.begin, path) : own_id(loaded.bos_id());
+  const std::optional<std::int32_t> end =
+      names.end.is_named ? resolve_piece(loaded, names.end, path) : own_id(loaded.eos_id());
+  tokenizer->set_around(adds_begin ? begin : std::nullopt, end);
+  return tokenizer;
+}
+
+}  // namespace terrace

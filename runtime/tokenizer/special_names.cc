@@ -1,0 +1,59 @@
+#include "runtime/tokenizer/special_names.h"
+
+#include <filesystem>
+#include <string_view>
+#include <system_error>
+
+#include "runtime/tokenizer/added_tokens.h"
+#include "runtime/tokenizer/json_node.h"
+
+namespace terrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+// "</s>", {"content": "</s>"} or null.
+void read_text(const JsonNode& root, std::string_view key, NamedToken& token) {
+  if (token.is_named || !root.names(key)) return;
+  token.is_named = true;
+  if (!root.has(key)) return;
+  const JsonNode node = root.child(key);
+  token.where = node.where();
+  token.text = node.is_object() ? node.text("content") : node.text();
+}
+
+// 2, [2, 7] or null: of several the first.
+void read_id(const JsonNode& root, std::string_view key, NamedToken& token) {
+  if (token.is_named || !root.has(key)) return;
+  const JsonNode node = root.child(key);
+  if (node.is_array() && node.size() == 0) return;
+  const std::int64_t id = node.is_array() ? node.item(0).integer() : node.integer();
+  if (id < 0 || id > kTokenIdMax) node.corrupt("not an id");
+  token.is_named = true;
+  token.where = node.where();
+  token.id = static_cast<std::int32_t>(id);
+}
+
+}  // namespace
+
+SpecialNames read_special_names(const std::string& directory) {
+  SpecialNames names;
+  const auto path_of = [&](const char* name) { return (fs::path(directory) / name).string(); };
+  std::error_code ignored;
+  for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) {
+    if (!fs::exists(path_of(name), ignored)) continue;
+    const JsonFile file(path_of(name));
+    const JsonNode root = file.root();
+    read_text(root, "bos_token", names.begin);
+    read_text(root, "eos_token", names.end);
+    if (root.has("add_bos_token")) names.adds_begin = root.flag("add_bos_token", false);
+  }
+  if (fs::exists(path_of("generation_config.json"), ignored)) {
+    const JsonFile file(path_of("generation_config.json"));
+    read_id(file.root(), "bos_token_id", names.begin);
+    read_id(file.root(), "eos_token_id", names.end);
+  }
+  return names;
+}
+
+}  // namespace terrace

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace terrace {
+
+// A token that the files beside a tokenizer name, by its text or by its id.
+struct NamedToken {
+  bool is_named = false;  // a file says which it is, or that there is none
+  std::optional<std::string> text;
+  std::optional<std::int32_t> id;
+  std::string where;  // the file that says it
+};
+
+struct SpecialNames {
+  NamedToken begin;
+  NamedToken end;
+  // Whether a text begins with `begin`; nothing where no file says so.
+  std::optional<bool> adds_begin;
+};
+
+// Reads tokenizer_config.json, special_tokens_map.json and generation_config.json, those that are
+// there; the first that names a token counts. Throws CorruptData, IoError.
+SpecialNames read_special_names(const std::string& directory);
+
+}  // namespace terrace

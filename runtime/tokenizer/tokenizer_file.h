@@ -1,0 +1,11 @@
+#pragma once
+
+#include <string>
+
+namespace terrace {
+
+// Returns the content of a file of a tokenizer. Throws IoError, and CorruptData for one that is
+// larger than any tokenizer is.
+std::string read_tokenizer_file(const std::string& path);
+
+}  // namespace terrace

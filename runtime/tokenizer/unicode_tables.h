@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace terrace {
+
+// Code points by class, as ranges: in turn how many code points are not of the class and how many
+// are, from U+0000 on.
+struct UnicodeTables {
+  std::span<const std::uint32_t> letters;
+  std::span<const std::uint32_t> numbers;
+  std::span<const std::uint32_t> spaces;
+  std::span<const std::uint32_t> numerics;
+  std::span<const std::uint32_t> words;
+  std::span<const std::uint32_t> nfc_specials;
+  std::span<const std::uint32_t> marks;
+};
+
+UnicodeTables unicode_tables();
+
+}  // namespace terrace
