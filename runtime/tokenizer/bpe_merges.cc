@@ -12,6 +12,7 @@ namespace {
 
 // Up to so many ids the lowest rank is looked for among all; more have a heap.
 constexpr std::size_t kFewIds = 40;
+constexpr std::size_t kBitsOfSlot = 4;
 constexpr std::uint32_t kNobody = std::numeric_limits<std::uint32_t>::max();
 
 }  // namespace
@@ -21,11 +22,14 @@ BpeMerges::BpeMerges(std::span<const BpeMerge> merges) {
   slots_.resize(slots);
   mask_ = slots - 1;
   shift_ = 64 - std::countr_zero(slots);
+  known_.resize(std::max<std::size_t>(slots * kBitsOfSlot / 64, 1));
+  bit_shift_ = 64 - std::countr_zero(known_.size() * 64);
   for (const BpeMerge& merge : merges) {
     const std::uint64_t pair = pair_of(merge.left, merge.right);
     std::size_t at = place_of(pair);
     while (slots_[at].pair != kEmpty && slots_[at].pair != pair) at = (at + 1) & mask_;
     slots_[at] = {pair, {merge.rank, merge.id}};
+    known_[bit_of(pair) / 64] |= std::uint64_t{1} << bit_of(pair) % 64;
   }
 }
 

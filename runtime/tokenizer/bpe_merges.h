@@ -41,6 +41,8 @@ class BpeMerges {
 
   Joined find(std::int32_t left, std::int32_t right) const {
     const std::uint64_t pair = pair_of(left, right);
+    const std::size_t bit = bit_of(pair);
+    if ((known_[bit / 64] >> bit % 64 & 1) == 0) return {};
     for (std::size_t at = place_of(pair);; at = (at + 1) & mask_) {
       const Slot& slot = slots_[at];
       if (slot.pair == pair) return slot.joined;
@@ -54,12 +56,18 @@ class BpeMerges {
   std::size_t place_of(std::uint64_t pair) const {
     return static_cast<std::size_t>(pair * 0x9E3779B97F4A7C15ULL >> shift_);
   }
+  // Most pairs that are looked up have no merge: a bit for each hash says so without the table.
+  std::size_t bit_of(std::uint64_t pair) const {
+    return static_cast<std::size_t>(pair * 0xD6E8FEB86659FD93ULL >> bit_shift_);
+  }
   std::size_t apply_few(std::span<std::int32_t> ids, Scratch& scratch) const;
   std::size_t apply_many(std::span<std::int32_t> ids, Scratch& scratch) const;
 
   std::vector<Slot> slots_;
   std::size_t mask_ = 0;
   int shift_ = 0;
+  std::vector<std::uint64_t> known_;
+  int bit_shift_ = 0;
 };
 
 class BpeMerges::Scratch {

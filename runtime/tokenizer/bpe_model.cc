@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <span>
 
+#include "runtime/tokenizer/piece_hash.h"
 #include "runtime/tokenizer/utf8.h"
 
 namespace terrace {
@@ -15,7 +16,8 @@ constexpr std::size_t kCodePoints = 0x110000;
 }  // namespace
 
 BpeModel::BpeModel(BpeOptions options)
-    : merges_(options.merges),
+    : by_text_(options.vocabulary.size()),
+      merges_(options.merges),
       byte_level_(options.byte_level),
       ignore_merges_(options.ignore_merges),
       byte_fallback_(options.byte_fallback),
@@ -24,12 +26,10 @@ BpeModel::BpeModel(BpeOptions options)
   by_byte_.fill(kNone);
   fallback_.fill(kNone);
   if (!byte_level_) by_code_point_.assign(kCodePoints, kNone);
-  by_text_.reserve(options.vocabulary.size());
-  for (BpeOptions::Token& token : options.vocabulary) {
-    if (token.text.empty()) continue;
-    texts_.push_back(std::move(token.text));
-    const std::string& text = texts_.back();
-    by_text_[text] = token.id;
+  for (const BpeOptions::Token& token : options.vocabulary) {
+    const std::string& text = token.text;
+    if (text.empty()) continue;
+    by_text_.add(text, token.id);
     if (byte_level_) {
       if (text.size() == 1) by_byte_[static_cast<unsigned char>(text.front())] = token.id;
     } else if (const CodePoint point = code_point_at(text, 0); point.size_bytes == text.size()) {
@@ -43,25 +43,24 @@ BpeModel::BpeModel(BpeOptions options)
            std::ranges::find(fallback_, merge.right) != fallback_.end();
   });
   cuts_ = !byte_level_ && !ignore_merges_ && has_all_bytes && !joins_bytes;
-  if (cuts_) find_bigrams();
+  if (!cuts_) return;
+  for (const BpeOptions::Token& token : options.vocabulary) add_bigrams(token.text);
 }
 
 void BpeModel::find_byte_tokens() {
   for (std::size_t byte = 0; byte < fallback_.size(); ++byte) {
-    const auto found = by_text_.find(fmt::format("<0x{:02X}>", byte));
-    if (found != by_text_.end()) fallback_[byte] = found->second;
+    fallback_[byte] = by_text_.find(fmt::format("<0x{:02X}>", byte));
   }
 }
 
-void BpeModel::find_bigrams() {
-  for (const std::string& text : texts_) {
-    CodePoint left = code_point_at(text, 0);
-    for (std::size_t at = left.size_bytes; at < text.size();) {
-      const CodePoint right = code_point_at(text, at);
-      bigrams_.insert(std::uint64_t{left.value} << 32 | right.value);
-      left = right;
-      at += right.size_bytes;
-    }
+void BpeModel::add_bigrams(std::string_view text) {
+  if (text.empty()) return;
+  CodePoint left = code_point_at(text, 0);
+  for (std::size_t at = left.size_bytes; at < text.size();) {
+    const CodePoint right = code_point_at(text, at);
+    bigrams_.insert(std::uint64_t{left.value} << 32 | right.value);
+    left = right;
+    at += right.size_bytes;
   }
 }
 
@@ -92,8 +91,8 @@ void BpeModel::append_words(std::string_view piece, std::vector<std::int32_t>& i
 
 void BpeModel::append_word(std::string_view piece, std::vector<std::int32_t>& ids,
                            Scratch& scratch) const {
-  if (piece.size() > PieceCache::kPieceBytesMax) return append_merged(piece, ids, scratch);
-  const std::uint64_t hash = PieceCache::hash_of(piece);
+  if (piece.size() > PieceIdCache::kPieceBytesMax) return append_merged(piece, ids, scratch);
+  const std::uint64_t hash = piece_hash(piece);
   const std::span<const std::int32_t> known = scratch.cache.find(piece, hash);
   if (!known.empty()) {
     ids.insert(ids.end(), known.begin(), known.end());
@@ -107,8 +106,8 @@ void BpeModel::append_word(std::string_view piece, std::vector<std::int32_t>& id
 void BpeModel::append_merged(std::string_view piece, std::vector<std::int32_t>& ids,
                              Scratch& scratch) const {
   if (ignore_merges_) {
-    const auto found = by_text_.find(piece);
-    if (found != by_text_.end()) return ids.push_back(found->second);
+    const std::int32_t whole = by_text_.find(piece);
+    if (whole != kNone) return ids.push_back(whole);
   }
   const std::size_t first = ids.size();
   append_symbols(piece, ids);

@@ -2,17 +2,16 @@
 
 #include <array>
 #include <cstdint>
-#include <deque>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "runtime/tokenizer/bpe_merges.h"
-#include "runtime/tokenizer/piece_cache.h"
+#include "runtime/tokenizer/piece_id_cache.h"
+#include "runtime/tokenizer/token_table.h"
 
 namespace terrace {
 
@@ -39,16 +38,16 @@ class BpeModel {
   // Memory that append_ids() uses, kept from call to call by one thread.
   struct Scratch {
     BpeMerges::Scratch merging;
-    PieceCache cache;
+    PieceIdCache cache;
   };
 
   // Appends the ids of a piece, which is not empty and valid UTF-8.
   void append_ids(std::string_view piece, std::vector<std::int32_t>& ids, Scratch& scratch) const;
 
  private:
-  static constexpr std::int32_t kNone = -1;
+  static constexpr std::int32_t kNone = TokenTable::kNone;
 
-  void find_bigrams();
+  void add_bigrams(std::string_view text);
   void find_byte_tokens();
   bool is_cut_allowed(char32_t left, char32_t right) const {
     return !bigrams_.contains(std::uint64_t{left} << 32 | right);
@@ -60,8 +59,7 @@ class BpeModel {
   void append_symbols(std::string_view piece, std::vector<std::int32_t>& ids) const;
   bool append_fallback(std::string_view code_point, std::vector<std::int32_t>& ids) const;
 
-  std::deque<std::string> texts_;  // what by_text_ views
-  std::unordered_map<std::string_view, std::int32_t> by_text_;
+  TokenTable by_text_;
   std::array<std::int32_t, 256> by_byte_ = {};  // of byte-level models
   std::vector<std::int32_t> by_code_point_;     // of others
   std::array<std::int32_t, 256> fallback_ = {};

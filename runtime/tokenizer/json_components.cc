@@ -197,7 +197,7 @@ AroundText read_template(const JsonNode& node) {
   return {single_id(node, before), single_id(node, behind)};
 }
 
-void add_decoder(const JsonNode& node, DecoderOptions& options, bool& is_fused) {
+void add_decoder(const JsonNode& node, TokenDecoding& options, bool& is_fused) {
   const std::string type = type_of(node);
   if (type == "Sequence") {
     node.check_keys({"type", "decoders"});
@@ -270,8 +270,8 @@ AroundText read_post_processor(const JsonNode& node) {
   return around;
 }
 
-DecoderOptions read_decoder(const JsonNode& node) {
-  DecoderOptions options;
+TokenDecoding read_decoder(const JsonNode& node) {
+  TokenDecoding options;
   bool is_fused = false;
   if (!node.is_null()) add_decoder(node, options, is_fused);
   return options;

@@ -50,6 +50,6 @@ struct AroundText {
 };
 AroundText read_post_processor(const JsonNode& node);
 
-DecoderOptions read_decoder(const JsonNode& node);
+TokenDecoding read_decoder(const JsonNode& node);
 
 }  // namespace terrace

@@ -27,7 +27,7 @@ struct JsonTokenizerParts {
   std::vector<std::unique_ptr<Normalizer>> normalizers;
   PreTokenizerSteps pre_tokenizers;
   BpeOptions bpe;
-  DecoderOptions decoder;
+  TokenDecoding decoder;
   Vocabulary vocabulary;
   AroundText around;
 };

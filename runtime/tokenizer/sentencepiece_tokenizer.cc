@@ -62,7 +62,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
 
   // A model that puts a space before a text takes it off again.
-  DecoderOptions decoder_options() const {
+  TokenDecoding decoder_options() const {
     std::vector<std::string> pieces;
     const bool has_prefix = processor_->Encode("a", &pieces).ok() && !pieces.empty() &&
                             pieces.front().starts_with(kSpaceMark);

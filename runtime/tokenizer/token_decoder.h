@@ -9,7 +9,7 @@
 namespace terrace {
 
 // How the texts of tokens become a text again.
-struct DecoderOptions {
+struct TokenDecoding {
   bool byte_level = false;                                    // code points stand for bytes
   bool byte_fallback = false;                                 // "<0x0A>" is a byte
   std::vector<std::pair<std::string, std::string>> replaces;  // in each token, in this order
@@ -23,7 +23,7 @@ struct DecoderOptions {
 // The bytes of each id. Thread-safe.
 class TokenDecoder {
  public:
-  explicit TokenDecoder(DecoderOptions options) : options_(std::move(options)) {}
+  explicit TokenDecoder(TokenDecoding options) : options_(std::move(options)) {}
 
   // Gives an id its token. `is_verbatim`: an added one, whose text stands in texts as it is.
   void add(std::int32_t id, const std::string& token, bool is_verbatim);
@@ -41,7 +41,7 @@ class TokenDecoder {
   };
   std::string bytes_of(const std::string& token) const;
 
-  DecoderOptions options_;
+  TokenDecoding options_;
   std::vector<Text> texts_;
 };
 
