@@ -15,22 +15,32 @@ namespace terrace {
 namespace {
 
 constexpr CommandSpec kSampleCommand = {"terrace sample",
-                                        "Continues a text with a model that takes bytes as tokens. "
+                                        "Continues a text with a model. "
                                         "Prints the prompt and what follows it."};
 
-enum : std::size_t { kModel, kIgnoredKeys, kPrompt, kMaxNewTokens, kTemperature, kSeed };
+enum : std::size_t {
+  kModel,
+  kIgnoredKeys,
+  kTokenizer,
+  kPrompt,
+  kMaxNewTokens,
+  kTemperature,
+  kSeed
+};
 constexpr auto kSampleFlags = std::to_array<FlagSpec>({
     {"model", "Model", "DIR",
      "A run's final/ or checkpoint-N, a Hugging Face directory, or an adapter"},
     {"ignore-config-keys", "Model", "KEY", "Keys of its config.json that do not change the model",
      FlagArity::kList},
+    {"tokenizer", "Model", "auto|bytes|FILE",
+     "What makes tokens of text; auto: the directory's own, bytes where it has none (auto)"},
     {"prompt", "Text", "TEXT", "What to continue"},
-    {"max-new-tokens", "Text", "N", "How many bytes to add (200)"},
+    {"max-new-tokens", "Text", "N", "How many tokens to add; fewer up to the end token (200)"},
     {"temperature", "Text", "T", "1: as the model says; towards 0: the likeliest (1.0)"},
     {"seed", "Text", "N", "Of the choices (1234)"},
 });
 
-// A large model takes seconds for a byte: whoever reads does not wait for the last.
+// A large model takes seconds for a token: whoever reads does not wait for the last.
 void print_now(std::string_view text) {
   if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) {
     return;
@@ -52,6 +62,7 @@ int run_sample(int argc, const char* const* argv) {
   SampleOptions options;
   options.model_directory = values[kModel]->name();
   options.prompt = values[kPrompt]->name();
+  if (values[kTokenizer]) options.tokenizer = values[kTokenizer]->name();
   if (values[kIgnoredKeys]) options.ignored_config_keys = values[kIgnoredKeys]->texts();
   if (values[kMaxNewTokens]) {
     options.max_new_tokens = values[kMaxNewTokens]->integer(1, 1'000'000);

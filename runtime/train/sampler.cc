@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <vector>
 
 #include "base/bytes.h"
 #include "base/error.h"
@@ -18,11 +19,11 @@
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/hf_directory.h"
 #include "runtime/model/rope_table.h"
+#include "runtime/tokenizer/choose_tokenizer.h"
 
 namespace terrace {
 namespace {
 
-constexpr std::size_t kByteIds = 256;
 // Windows are whole multiples of this where the model has the positions.
 constexpr std::int64_t kWindowGrain = 64;
 // Of a parameter that is fetched at once; a tensor stored transposed is read whole anyway.
@@ -38,19 +39,19 @@ DType compute_type_of(const WeightTypes& types) {
 ComputeModel model_of(const UnitCompute& compute, int threads) { return compute.model(1, threads); }
 
 // The largest window that the text needs and memory holds.
-ByteSampler::Shape fitting_shape(ByteSampler::Shape shape, std::int64_t text_bytes) {
+TokenSampler::Shape fitting_shape(TokenSampler::Shape shape, std::int64_t text_tokens) {
   const std::size_t usable = read_host_limits().usable_bytes();
   const auto whole = static_cast<std::int64_t>(
-      round_up(static_cast<std::size_t>(text_bytes), static_cast<std::size_t>(kWindowGrain)));
+      round_up(static_cast<std::size_t>(text_tokens), static_cast<std::size_t>(kWindowGrain)));
   // Dynamic rotary embeddings are made to go on.
   const bool goes_on = std::ranges::any_of(
       shape.config.ropes, [](const RopeOptions& rope) { return rope.type == RopeType::kDynamic; });
   shape.window = goes_on ? whole : std::min(shape.config.positions, whole);
-  while (ByteSampler::memory_bytes(shape) > usable) {
+  while (TokenSampler::memory_bytes(shape) > usable) {
     if (shape.window <= kWindowGrain) {
       throw OutOfMemory(
           fmt::format("{} needs {} of memory to sample from, and {} can be used", shape.config.name,
-                      format_size(ByteSampler::memory_bytes(shape)), format_size(usable)),
+                      format_size(TokenSampler::memory_bytes(shape)), format_size(usable)),
           "sample on a machine with more memory");
     }
     shape.window /= 2;
@@ -76,16 +77,14 @@ class SampledModel {
       weights_ = std::make_unique<HfDirectory>(directory_, shape_.config,
                                                parameter_layout(shape_.config), log);
       shape_.compute_type = compute_type_of(weights_->types());
-      const std::string foreign = why_bytes_are_foreign(directory_, shape_.config);
-      if (!foreign.empty()) log.warning(foreign);
     }
-    if (shape_.config.vocabulary < static_cast<std::int64_t>(kByteIds)) {
-      refuse(fmt::format("a vocabulary of {} does not hold all bytes", shape_.config.vocabulary));
-    }
+    load_tokenizer_of(options.tokenizer, log);
   }
 
+  const Tokenizer& tokenizer() const { return *tokenizer_; }
+
   // Without window and threads.
-  const ByteSampler::Shape& shape() const { return shape_; }
+  const TokenSampler::Shape& shape() const { return shape_; }
 
   void read(const UnitLayout& unit, const ParameterTensor& tensor, std::int64_t begin,
             std::span<float> out) const {
@@ -115,6 +114,17 @@ class SampledModel {
     }
     directory_ = adapter_->base_model();
   }
+  void load_tokenizer_of(const std::string& choice, Log& log) {
+    tokenizer_ = choose_tokenizer(choice, directory_, log);
+    if (tokenizer_->vocabulary() > shape_.config.vocabulary) {
+      refuse(fmt::format("the tokenizer has {} ids, and the model's vocabulary is {}",
+                         tokenizer_->vocabulary(), shape_.config.vocabulary));
+    }
+    if (!tokenizer_path(choice, directory_).empty() || checkpoint_ != nullptr) return;
+    const std::string foreign = why_bytes_are_foreign(directory_, shape_.config);
+    if (!foreign.empty()) log.warning(foreign);
+  }
+
   [[noreturn]] void refuse_absent() const {
     if (!is_hub_name(directory_)) refuse("not a directory");
     throw ConfigError(fmt::format("--model {}: there is no such directory, and nothing is "
@@ -124,19 +134,41 @@ class SampledModel {
   }
   [[noreturn]] void refuse(const std::string& why) const {
     throw ConfigError(fmt::format("--model {}: {}", directory_, why),
-                      "name the final/ or checkpoint-N of a run that was trained on bytes");
+                      "name the final/ or checkpoint-N of a run, and with --tokenizer what it was "
+                      "trained with");
   }
 
   std::string directory_;
-  ByteSampler::Shape shape_;
+  TokenSampler::Shape shape_;
   std::unique_ptr<Checkpoint> checkpoint_;  // one of the two
   std::unique_ptr<HfDirectory> weights_;
   std::unique_ptr<AdapterDirectory> adapter_;  // beside the weights of its base
+  std::unique_ptr<Tokenizer> tokenizer_;
 };
+
+// The prompt's ids behind the tokenizer's beginning.
+std::vector<std::int32_t> prompt_ids(const Tokenizer& tokenizer, const std::string& prompt) {
+  std::vector<std::int32_t> ids;
+  if (tokenizer.begin_token()) ids.push_back(*tokenizer.begin_token());
+  tokenizer.encode(prompt, ids);
+  if (ids.empty()) {
+    throw ConfigError(fmt::format("--prompt {}: the tokenizer makes no tokens of it", prompt),
+                      "give another text to continue");
+  }
+  return ids;
+}
+
+// What the last id adds to the text of those before it.
+std::string text_of_last(const Tokenizer& tokenizer, std::span<const std::int32_t> ids) {
+  const std::size_t known = std::min<std::size_t>(ids.size(), 2);
+  const std::string text = tokenizer.decode(ids.last(known));
+  return text.substr(
+      std::min(text.size(), tokenizer.decode(ids.last(known).first(known - 1)).size()));
+}
 
 }  // namespace
 
-ByteSampler::Plan::Plan(const UnitCompute& body, const UnitCompute& head, int threads) {
+TokenSampler::Plan::Plan(const UnitCompute& body, const UnitCompute& head, int threads) {
   const auto take = [&](std::size_t size_bytes) {
     const std::size_t offset = total_bytes;
     total_bytes += round_up(size_bytes, 64);
@@ -160,7 +192,7 @@ ByteSampler::Plan::Plan(const UnitCompute& body, const UnitCompute& head, int th
   workspace = take(workspace_bytes);
 }
 
-std::size_t ByteSampler::memory_bytes(const Shape& shape) {
+std::size_t TokenSampler::memory_bytes(const Shape& shape) {
   const std::vector<UnitLayout> layout = parameter_layout(shape.config);
   const UnitCompute body(shape.config, layout, {shape.compute_type, {1, shape.window}, {}},
                          cpu_kernels());
@@ -168,11 +200,11 @@ std::size_t ByteSampler::memory_bytes(const Shape& shape) {
   return Plan(body, head, shape.threads).total_bytes;
 }
 
-ByteSampler::ByteSampler(const Shape& shape, FetchParameter fetch)
-    : ByteSampler(shape, parameter_layout(shape.config), fetch) {}
+TokenSampler::TokenSampler(const Shape& shape, FetchParameter fetch)
+    : TokenSampler(shape, parameter_layout(shape.config), fetch) {}
 
-ByteSampler::ByteSampler(const Shape& shape, const std::vector<UnitLayout>& layout,
-                         FetchParameter fetch)
+TokenSampler::TokenSampler(const Shape& shape, const std::vector<UnitLayout>& layout,
+                           FetchParameter fetch)
     : body_(shape.config, layout, {shape.compute_type, {1, shape.window}, {}}, cpu_kernels()),
       head_(shape.config, layout, {shape.compute_type, {1, 1}, {}}, cpu_kernels()),
       workers_(shape.threads),
@@ -186,13 +218,13 @@ ByteSampler::ByteSampler(const Shape& shape, const std::vector<UnitLayout>& layo
   fill_rope_tables(shape.window);
 }
 
-void ByteSampler::fill_rope_tables(std::int64_t length) {
+void TokenSampler::fill_rope_tables(std::int64_t length) {
   const std::vector<float> tables = body_.constants(length);
   if (tables.empty()) return;
   std::memcpy(at(plan_.constants), tables.data(), tables.size() * sizeof(float));
 }
 
-void ByteSampler::load_unit(const UnitLayout& unit, FetchParameter fetch) {
+void TokenSampler::load_unit(const UnitLayout& unit, FetchParameter fetch) {
   const DType type = body_.compute_type();
   std::byte* base = at(plan_.parameters.at(static_cast<std::size_t>(unit.index)));
   std::vector<float> values;
@@ -212,16 +244,15 @@ void ByteSampler::load_unit(const UnitLayout& unit, FetchParameter fetch) {
   }
 }
 
-std::span<const float> ByteSampler::logits_after(std::string_view text) {
-  TERRACE_CHECK(!text.empty());
-  text = text.substr(text.size() - std::min(text.size(), static_cast<std::size_t>(window())));
-  if (follows_text_) fill_rope_tables(static_cast<std::int64_t>(text.size()));
-  // Attention looks back only, so what is behind the text does not matter. Targets are not counted.
+std::span<const float> TokenSampler::logits_after(std::span<const std::int32_t> ids) {
+  TERRACE_CHECK(!ids.empty());
+  ids = ids.last(std::min(ids.size(), static_cast<std::size_t>(window())));
+  if (follows_text_) fill_rope_tables(static_cast<std::int64_t>(ids.size()));
+  // Attention looks back only, so what is behind the ids does not matter. Targets are not counted.
   auto* tokens = reinterpret_cast<std::int32_t*>(at(plan_.tokens));
   std::fill_n(tokens, window(), 0);
   std::fill_n(tokens + window(), window(), -1);
-  std::transform(text.begin(), text.end(), tokens,
-                 [](char c) { return static_cast<unsigned char>(c); });
+  std::ranges::copy(ids, tokens);
 
   const KernelContext context{
       &workers_, NativeStream{}, {at(plan_.workspace), plan_.workspace_bytes}};
@@ -246,7 +277,7 @@ std::span<const float> ByteSampler::logits_after(std::string_view text) {
   head_memory.of(Role::kParameters) = at(plan_.parameters.at(last));
   head_memory.of(Role::kTiedParameters) = at(plan_.parameters.front());
   head_memory.of(Role::kTokens) = reinterpret_cast<std::byte*>(head_tokens.data());
-  std::memcpy(next, hidden + (text.size() - 1) * row_bytes_, row_bytes_);  // on a boundary
+  std::memcpy(next, hidden + (ids.size() - 1) * row_bytes_, row_bytes_);  // on a boundary
   head_memory.of(Role::kHidden) = next;
   head_memory.of(Role::kLosses) = reinterpret_cast<std::byte*>(&loss_sum);
   head_memory.of(Role::kLogits) = at(plan_.logits);
@@ -254,46 +285,49 @@ std::span<const float> ByteSampler::logits_after(std::string_view text) {
   return {reinterpret_cast<const float*>(at(plan_.logits)), static_cast<std::size_t>(vocabulary_)};
 }
 
-unsigned char choose_byte(std::span<const float> logits, double temperature, std::uint64_t seed,
-                          std::uint64_t index) {
-  TERRACE_CHECK_LE(kByteIds, logits.size());
-  const auto bytes = logits.first(kByteIds);
-  if (!std::all_of(bytes.begin(), bytes.end(), [](float logit) { return std::isfinite(logit); })) {
+std::int32_t choose_id(std::span<const float> logits, double temperature, std::uint64_t seed,
+                       std::uint64_t index) {
+  TERRACE_CHECK(!logits.empty());
+  if (!std::ranges::all_of(logits, [](float logit) { return std::isfinite(logit); })) {
     throw NotFinite("the model's logits are not all finite numbers",
                     "sample from an earlier checkpoint");
   }
-  const auto likeliest = std::max_element(bytes.begin(), bytes.end());
-  if (temperature == 0) return static_cast<unsigned char>(likeliest - bytes.begin());
-  std::array<double, kByteIds> sums;  // of the likelihoods up to each byte
+  const auto likeliest = std::ranges::max_element(logits);
+  if (temperature == 0) return static_cast<std::int32_t>(likeliest - logits.begin());
+  std::vector<double> sums;  // of the likelihoods up to each id
+  sums.reserve(logits.size());
   double sum = 0;
-  for (std::size_t id = 0; id < kByteIds; ++id) {
-    sum +=
-        std::exp((static_cast<double>(bytes[id]) - static_cast<double>(*likeliest)) / temperature);
-    sums[id] = sum;
+  for (const float logit : logits) {
+    sum += std::exp((static_cast<double>(logit) - static_cast<double>(*likeliest)) / temperature);
+    sums.push_back(sum);
   }
   const auto words = philox({seed}, {index, kRandomStream, 0});
   const double uniform = (words[0] + words[1] * 0x1p-32) * 0x1p-32;
   const auto chosen = std::upper_bound(sums.begin(), sums.end() - 1, uniform * sum);
-  return static_cast<unsigned char>(chosen - sums.begin());
+  return static_cast<std::int32_t>(chosen - sums.begin());
 }
 
 void sample_text(const SampleOptions& options, FunctionRef<void(std::string_view)> write,
                  Log& log) {
   const SampledModel model(options, log);
+  const Tokenizer& tokenizer = model.tokenizer();
+  std::vector<std::int32_t> ids = prompt_ids(tokenizer, options.prompt);
   const auto fetch = [&](const UnitLayout& unit, const ParameterTensor& tensor, std::int64_t begin,
                          std::span<float> out) { model.read(unit, tensor, begin, out); };
-  ByteSampler::Shape shape = model.shape();
+  TokenSampler::Shape shape = model.shape();
   shape.rope_of_text = true;
   shape.threads = options.threads > 0 ? options.threads : read_host_limits().usable_cpus();
-  const auto text_bytes =
-      static_cast<std::int64_t>(options.prompt.size()) + options.max_new_tokens - 1;
-  ByteSampler sampler(fitting_shape(std::move(shape), text_bytes), fetch);
-  std::string text = options.prompt;
-  write(text);
+  const auto text_tokens = static_cast<std::int64_t>(ids.size()) + options.max_new_tokens - 1;
+  TokenSampler sampler(fitting_shape(std::move(shape), text_tokens), fetch);
+  write(options.prompt);
   for (std::int64_t i = 0; i < options.max_new_tokens; ++i) {
-    text += static_cast<char>(choose_byte(sampler.logits_after(text), options.temperature,
-                                          options.seed, static_cast<std::uint64_t>(i)));
-    write({&text.back(), 1});
+    // The model may have more ids than its tokenizer: those have no text.
+    const auto logits =
+        sampler.logits_after(ids).first(static_cast<std::size_t>(tokenizer.vocabulary()));
+    ids.push_back(
+        choose_id(logits, options.temperature, options.seed, static_cast<std::uint64_t>(i)));
+    if (ids.back() == tokenizer.end_token()) return;
+    write(text_of_last(tokenizer, ids));
   }
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,27 +13,31 @@
 #include "runtime/checkpoint/hf_export.h"
 #include "runtime/model/unit_compute.h"
 
-// Continues a text with a trained model, byte by byte. All parameters are in memory at once, and
-// every new byte computes the whole window again.
+// Continues a text with a trained model, token by token. All parameters are in memory at once, and
+// every new token computes the whole window again.
 namespace terrace {
 
 struct SampleOptions {
   std::string model_directory;
   std::vector<std::string> ignored_config_keys = {};  // of its config.json
-  std::string prompt;                                 // not empty
+  // auto: the directory's own tokenizer, or bytes where it has none; bytes; or the path of one.
+  std::string tokenizer = "auto";
+  std::string prompt;  // not empty
   std::int64_t max_new_tokens = 200;
   double temperature = 1.0;  // 0: always the likeliest
   std::uint64_t seed = 1234;
   int threads = 0;  // 0: what the process may use
 };
 
-// Gives `write` the prompt, once the model is in memory, and then each byte as it is chosen. Throws
-// ConfigError for a directory without weights or a vocabulary below 256, OutOfMemory for a model
-// that does not fit in memory, CorruptData, NotFinite, IoError, and what `write` throws.
+// Gives `write` the prompt, once the model is in memory, and then the text of each token as it is
+// chosen, which need not be whole code points; ends early at the tokenizer's end token. The
+// tokenizer's beginning stands before the prompt. Throws ConfigError for a directory without
+// weights or a vocabulary smaller than the tokenizer's, OutOfMemory for a model that does not fit
+// in memory, CorruptData, NotFinite, IoError, and what `write` throws.
 void sample_text(const SampleOptions& options, FunctionRef<void(std::string_view)> write, Log& log);
 
-// A model in memory that tells the next byte.
-class ByteSampler {
+// A model in memory that tells the next token.
+class TokenSampler {
  public:
   struct Shape {
     ModelConfig config;
@@ -45,14 +50,14 @@ class ByteSampler {
   };
 
   // Fetches every parameter, rounded to the compute type as parameters are. Throws OutOfMemory.
-  ByteSampler(const Shape& shape, FetchParameter fetch);
+  TokenSampler(const Shape& shape, FetchParameter fetch);
 
   // Bytes that the model, its activations and its scratch take.
   static std::size_t memory_bytes(const Shape& shape);
 
-  // Logits of the vocabulary for what follows `text`, of which the last window() bytes count. Not
-  // empty. Valid until the next call.
-  std::span<const float> logits_after(std::string_view text);
+  // Logits of the vocabulary for what follows the ids, of which the last window() count. Not empty,
+  // and all are ids of the model. Valid until the next call.
+  std::span<const float> logits_after(std::span<const std::int32_t> ids);
   std::int64_t window() const { return body_.batch().positions; }
 
  private:
@@ -65,7 +70,7 @@ class ByteSampler {
     std::size_t total_bytes = 0;
   };
 
-  ByteSampler(const Shape& shape, const std::vector<UnitLayout>& layout, FetchParameter fetch);
+  TokenSampler(const Shape& shape, const std::vector<UnitLayout>& layout, FetchParameter fetch);
   void load_unit(const UnitLayout& unit, FetchParameter fetch);
   void fill_rope_tables(std::int64_t length);
   std::byte* at(std::size_t offset) { return memory_.bytes().data() + offset; }
@@ -80,9 +85,9 @@ class ByteSampler {
   HostMemory memory_;
 };
 
-// The byte that `logits` of at least 256 ids choose: the likeliest at temperature 0, otherwise
-// drawn with the random numbers of (seed, index). Ids past 255 are never chosen. Throws NotFinite.
-unsigned char choose_byte(std::span<const float> logits, double temperature, std::uint64_t seed,
-                          std::uint64_t index);
+// The id that the logits choose: the likeliest at temperature 0, otherwise drawn with the random
+// numbers of (seed, index). Throws NotFinite.
+std::int32_t choose_id(std::span<const float> logits, double temperature, std::uint64_t seed,
+                       std::uint64_t index);
 
 }  // namespace terrace

@@ -51,10 +51,12 @@ TEST_F(StartFromWeights, WithATokenizerOfTheirOwnWarnsOfText) {
   EXPECT_EQ(outcome.code, 0) << outcome;
   EXPECT_THAT(outcome.errors, HasSubstr("tokenizer.json"));
   EXPECT_THAT(outcome.errors, HasSubstr("--data-format llmc"));
-  const Outcome sampled = run_program({"sample", "--model", training_.path("first/final"),
-                                       "--prompt", "a", "--max-new-tokens", "1"});
+  const Arguments sample = {
+      "sample", "--model", training_.path("first/final"), "--prompt", "a", "--max-new-tokens", "1"};
+  const Outcome sampled = run_program(sample + Arguments{"--tokenizer", "bytes"});
   EXPECT_EQ(sampled.code, 0) << sampled;
   EXPECT_THAT(sampled.errors, HasSubstr("tokenizer.json"));
+  EXPECT_EQ(run_program(sample).code, 5);  // an empty tokenizer.json is none
   const std::string tokens = training_.directory().write("ids.u16", std::string(20'000, '\0'));
   const Outcome of_ids =
       run_program(command("of_ids") + Arguments{"--data", tokens, "--data-format", "raw-u16"});

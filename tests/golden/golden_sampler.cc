@@ -19,13 +19,11 @@ GoldenSampler::GoldenSampler(const std::string& directory, std::int64_t window) 
     weights.read(tensor, begin, out);
   };
   sampler_ =
-      std::make_unique<ByteSampler>(ByteSampler::Shape{config, DType::kF32, window, 1}, fetch);
+      std::make_unique<TokenSampler>(TokenSampler::Shape{config, DType::kF32, window, 1}, fetch);
 }
 
 std::span<const float> GoldenSampler::logits_after(std::span<const std::int32_t> ids) {
-  std::string bytes;  // ids below 256 are bytes
-  for (const std::int32_t id : ids) bytes.push_back(static_cast<char>(id));
-  return sampler_->logits_after(bytes);
+  return sampler_->logits_after(ids);
 }
 
 }  // namespace terrace

@@ -16,12 +16,12 @@ class GoldenSampler {
   // Computes `window` positions, however many ids there are. Throws ConfigError.
   GoldenSampler(const std::string& directory, std::int64_t window);
 
-  // Logits of the vocabulary for what follows the ids, which are below 256 and at most as many as
-  // the window has. Good until the next call.
+  // Logits of the vocabulary for what follows the ids, at most as many as the window has. Good
+  // until the next call.
   std::span<const float> logits_after(std::span<const std::int32_t> ids);
 
  private:
-  std::unique_ptr<ByteSampler> sampler_;
+  std::unique_ptr<TokenSampler> sampler_;
 };
 
 }  // namespace terrace

@@ -7,11 +7,14 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/error.h"
 #include "runtime/model/parameter_init.h"
+#include "runtime/tokenizer/tokenizer.h"
 #include "tests/runtime/temporary_directory.h"
 
 namespace terrace {
@@ -41,31 +44,37 @@ ModelConfig small_model(bool gpt2) {
                             "test");
 }
 
-std::vector<float> logits_of(ByteSampler& sampler, std::string_view text) {
-  const auto logits = sampler.logits_after(text);
+std::vector<std::int32_t> ids_of(std::string_view text) {
+  std::vector<std::int32_t> ids;
+  make_bytes_tokenizer()->encode(text, ids);
+  return ids;
+}
+
+std::vector<float> logits_of(TokenSampler& sampler, std::string_view text) {
+  const auto logits = sampler.logits_after(ids_of(text));
   return {logits.begin(), logits.end()};
 }
 
-TEST(ByteSampler, LogitsDependOnTheWindowAndNotOnWhatIsBehindIt) {
+TEST(TokenSampler, LogitsDependOnTheWindowAndNotOnWhatIsBehindIt) {
   for (const bool gpt2 : {false, true}) {
     const ModelConfig config = small_model(gpt2);
-    ByteSampler sampler({config, DType::kF32, 16, 2}, kFetchInitial);
+    TokenSampler sampler({config, DType::kF32, 16, 2}, kFetchInitial);
     const std::vector<float> first = logits_of(sampler, "hello");
     ASSERT_EQ(first.size(), static_cast<std::size_t>(config.vocabulary));
     EXPECT_NE(logits_of(sampler, "hellp"), first);
     EXPECT_NE(logits_of(sampler, "jello"), first);
     logits_of(sampler, "a longer text, that leaves other tokens in the window");
     EXPECT_EQ(logits_of(sampler, "hello"), first);
-    // Only the last 16 bytes count.
+    // Only the last 16 ids count.
     EXPECT_EQ(logits_of(sampler, "0123456789abcdef"), logits_of(sampler, "x0123456789abcdef"));
     EXPECT_NE(logits_of(sampler, "0123456789abcdef"), logits_of(sampler, "x123456789abcdef"));
   }
 }
 
-TEST(ByteSampler, WindowsOfTwoSizesAgree) {
+TEST(TokenSampler, WindowsOfTwoSizesAgree) {
   const ModelConfig config = small_model(false);
-  ByteSampler narrow({config, DType::kF32, 16, 1}, kFetchInitial);
-  ByteSampler wide({config, DType::kF32, 64, 2}, kFetchInitial);
+  TokenSampler narrow({config, DType::kF32, 16, 1}, kFetchInitial);
+  TokenSampler wide({config, DType::kF32, 64, 2}, kFetchInitial);
   const std::vector<float> a = logits_of(narrow, "some text");
   const std::vector<float> b = logits_of(wide, "some text");
   // The products are cut differently for another number of rows, so sums are in another order.
@@ -94,17 +103,17 @@ float largest_distance(const std::vector<float>& a, const std::vector<float>& b)
 }
 
 // Angles that depend on the length of the sequence have the text's.
-TEST(ByteSampler, TurnsByTheLengthOfTheText) {
+TEST(TokenSampler, TurnsByTheLengthOfTheText) {
   for (const char* scaling : {kDynamic, kLongRope}) {
     const ModelConfig config = rotated_model(scaling);
-    ByteSampler::Shape shape = {config, DType::kF32, 64, 1};
-    ByteSampler of_window(shape, kFetchInitial);
+    TokenSampler::Shape shape = {config, DType::kF32, 64, 1};
+    TokenSampler of_window(shape, kFetchInitial);
     shape.rope_of_text = true;
-    ByteSampler of_text(shape, kFetchInitial);
+    TokenSampler of_text(shape, kFetchInitial);
     for (const std::string text :
          {"a text of 23 characters", "and this one is a little longer, 40 long"}) {
-      ByteSampler exact({config, DType::kF32, static_cast<std::int64_t>(text.size()), 1},
-                        kFetchInitial);
+      TokenSampler exact({config, DType::kF32, static_cast<std::int64_t>(text.size()), 1},
+                         kFetchInitial);
       const std::vector<float> wanted = logits_of(exact, text);
       EXPECT_LT(largest_distance(logits_of(of_text, text), wanted), 1e-4F) << scaling << text;
       // Both are long for longrope.
@@ -115,41 +124,42 @@ TEST(ByteSampler, TurnsByTheLengthOfTheText) {
   }
 }
 
-TEST(ByteSampler, MemoryGrowsWithTheWindow) {
+TEST(TokenSampler, MemoryGrowsWithTheWindow) {
   const ModelConfig config = small_model(false);
-  EXPECT_LT(ByteSampler::memory_bytes({config, DType::kBF16, 16, 1}),
-            ByteSampler::memory_bytes({config, DType::kBF16, 64, 1}));
+  EXPECT_LT(TokenSampler::memory_bytes({config, DType::kBF16, 16, 1}),
+            TokenSampler::memory_bytes({config, DType::kBF16, 64, 1}));
   const auto parameters = static_cast<std::size_t>(parameter_count(parameter_layout(config)));
-  EXPECT_LT(parameters * sizeof(float), ByteSampler::memory_bytes({config, DType::kF32, 16, 1}));
+  EXPECT_LT(parameters * sizeof(float), TokenSampler::memory_bytes({config, DType::kF32, 16, 1}));
 }
 
-TEST(ChooseByte, TemperatureZeroTakesTheLikeliestByte) {
+TEST(ChooseId, TemperatureZeroTakesTheLikeliest) {
   std::array<float, 300> logits = {};
   logits[65] = 2.0F;
-  logits[270] = 9.0F;  // no byte
-  EXPECT_EQ(choose_byte(logits, 0, 1, 0), 65);
+  logits[270] = 9.0F;
+  EXPECT_EQ(choose_id(logits, 0, 1, 0), 270);
+  EXPECT_EQ(choose_id(std::span(logits).first(256), 0, 1, 0), 65);
 }
 
-TEST(ChooseByte, DrawsByLikelihood) {
+TEST(ChooseId, DrawsByLikelihood) {
   std::array<float, 300> logits;
   logits.fill(-1000.0F);
   logits[10] = 0.0F;
   logits[20] = std::log(3.0F);
-  logits[290] = 50.0F;
-  std::array<int, 256> counts = {};
+  std::array<int, 300> counts = {};
   constexpr int kDraws = 4000;
-  for (std::uint64_t i = 0; i < kDraws; ++i) ++counts[choose_byte(logits, 1.0, kSeed, i)];
+  for (std::uint64_t i = 0; i < kDraws; ++i)
+    ++counts[static_cast<std::size_t>(choose_id(logits, 1.0, kSeed, i))];
   EXPECT_EQ(counts[10] + counts[20], kDraws);
   // 3/4 of 4000 with a deviation of 27; the draws of a seed are always the same.
   EXPECT_NEAR(counts[20], 3000, 110);
-  EXPECT_EQ(choose_byte(logits, 1.0, kSeed, 3), choose_byte(logits, 1.0, kSeed, 3));
+  EXPECT_EQ(choose_id(logits, 1.0, kSeed, 3), choose_id(logits, 1.0, kSeed, 3));
 }
 
-TEST(ChooseByte, LogitsThatAreNoNumbersAreRefused) {
+TEST(ChooseId, LogitsThatAreNoNumbersAreRefused) {
   std::array<float, 256> logits = {};
   logits[7] = std::numeric_limits<float>::quiet_NaN();
-  EXPECT_THROW(choose_byte(logits, 1.0, 1, 0), NotFinite);
-  EXPECT_THROW(choose_byte(logits, 0.0, 1, 0), NotFinite);
+  EXPECT_THROW(choose_id(logits, 1.0, 1, 0), NotFinite);
+  EXPECT_THROW(choose_id(logits, 0.0, 1, 0), NotFinite);
 }
 
 // All that is written, in as many pieces as it has bytes after the prompt.
@@ -204,11 +214,67 @@ TEST(SampleText, GoesOnWithDynamicRotaryEmbeddings) {
   options.threads = 1;
   std::string wanted = options.prompt;
   for (int i = 0; i < 4; ++i) {
-    ByteSampler exact({config, DType::kF32, static_cast<std::int64_t>(wanted.size()), 1},
-                      kFetchInitial);
-    wanted += static_cast<char>(choose_byte(exact.logits_after(wanted), 0, 1, 0));
+    TokenSampler exact({config, DType::kF32, static_cast<std::int64_t>(wanted.size()), 1},
+                       kFetchInitial);
+    wanted += static_cast<char>(choose_id(exact.logits_after(ids_of(wanted)), 0, 1, 0));
   }
   EXPECT_EQ(text_of(options), wanted);
+}
+
+// A model of 300 ids, whose directory has a tokenizer of its own, goes on with its tokens.
+TEST(SampleText, TakesTheTokenizerOfTheDirectory) {
+  const TemporaryDirectory directory;
+  const ModelConfig config = small_model(true);
+  write_hf_directory({directory.path("final"), DType::kF32}, config, parameter_layout(config),
+                     kFetchInitial);
+  SampleOptions options;
+  options.model_directory = directory.path("final");
+  options.prompt = "ab c";
+  options.max_new_tokens = 20;
+  options.threads = 1;
+  const auto sampled = [&] {
+    SilentLog log;
+    std::string text;
+    sample_text(options, [&](std::string_view piece) { text += piece; }, log);
+    return text;
+  };
+  const std::string of_bytes = sampled();
+  const std::string tokenizer = directory.write("final/tokenizer.json", R"({
+    "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+    "pre_tokenizer": null, "post_processor": null,
+    "decoder": {"type": "Replace", "pattern": {"String": "_"}, "content": " "},
+    "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "c": 2, "_": 3, "ab": 4},
+              "merges": ["a b"]}})");
+  const std::string of_tokens = sampled();
+  EXPECT_EQ(of_tokens.substr(0, 4), "ab c");
+  EXPECT_EQ(of_tokens.find_first_not_of("abc "), std::string::npos) << of_tokens;
+  EXPECT_NE(of_tokens, of_bytes);
+  options.tokenizer = "bytes";
+  EXPECT_EQ(sampled(), of_bytes);
+  options.tokenizer = tokenizer;
+  EXPECT_EQ(sampled(), of_tokens);
+  // It ends with the end token.
+  directory.write("final/tokenizer_config.json", R"({"eos_token": "ab"})");
+  const std::string ended = sampled();
+  EXPECT_EQ(of_tokens.substr(0, ended.size()), ended);
+  EXPECT_EQ(ended.find("ab", 1), std::string::npos);
+  EXPECT_LT(ended.size(), of_tokens.size());
+}
+
+TEST(SampleText, TokenizersWithMoreIdsThanTheModelAreRefused) {
+  const TemporaryDirectory directory;
+  const ModelConfig config = small_model(true);
+  write_hf_directory({directory.path("final"), DType::kF32}, config, parameter_layout(config),
+                     kFetchInitial);
+  directory.write("final/tokenizer.json", R"({
+    "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+    "pre_tokenizer": null, "post_processor": null, "decoder": null,
+    "model": {"type": "BPE", "vocab": {"a": 300}, "merges": []}})");
+  SampleOptions options;
+  options.model_directory = directory.path("final");
+  options.prompt = "a";
+  TERRACE_EXPECT_THROW_WITH(text_of(options), ConfigError,
+                            "the tokenizer has 301 ids, and the model's vocabulary is 300");
 }
 
 TEST(SampleText, DirectoriesWithoutWeightsAreRefused) {
