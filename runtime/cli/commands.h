@@ -6,6 +6,7 @@
 namespace terrace {
 
 int run_train(int argc, const char* const* argv);
+int run_tokenize(int argc, const char* const* argv);
 int run_sample(int argc, const char* const* argv);
 int run_export(int argc, const char* const* argv);
 int run_inspect(int argc, const char* const* argv);

@@ -36,7 +36,7 @@ constexpr auto kCommands = std::to_array<Command>({
     {"train", "Training", "trains a model", run_train},
     {"plan", "Training", "tells what a training run needs and what limits it (not built yet)",
      nullptr},
-    {"tokenize", "Training", "turns text into token files (not built yet)", nullptr},
+    {"tokenize", "Training", "turns text into token files", run_tokenize},
     {"sample", "Results", "continues a text with a trained model", run_sample},
     {"export", "Results", "writes a checkpoint as a Hugging Face directory", run_export},
     {"merge", "Results", "adds an adapter to its base", run_merge},

@@ -149,7 +149,8 @@ constexpr auto kModelFlags = std::to_array<TrainFlag>({
     {{"tokenizer", "Data", "bytes|FILE",
       "How text becomes ids (bytes: ids 0 to 255); FILE is not built yet"},
      [](TrainOptions& o, const FlagValue& v) {
-       if (v.name() != "bytes") v.not_built("use bytes, or tokenize the data beforehand");
+       if (v.name() != "bytes")
+         v.not_built("use bytes, or make a token file with terrace tokenize");
        o.data.tokenizer = v.text();
      },
      [](const TrainOptions& o) { return toml_string(o.data.tokenizer); }},

@@ -70,6 +70,7 @@ std::vector<std::string> list_directory(const std::string& directory) {
 }
 
 std::string_view flag_of(DataUse use) {
+  if (use == DataUse::kTokenize) return "PATH";
   return use == DataUse::kTraining ? "--data" : "--validation-data";
 }
 

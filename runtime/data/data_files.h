@@ -6,8 +6,8 @@
 // Which files --data and --validation-data name.
 namespace terrace {
 
-// --data and --validation-data.
-enum class DataUse { kTraining, kValidation };
+// --data, --validation-data, and the paths of terrace tokenize.
+enum class DataUse { kTraining, kValidation, kTokenize };
 
 // The regular files under `paths` in the order of the sequence: paths as given, a directory's files
 // (recursively, hidden ones left out) in byte order of their paths. Throws ConfigError for a path

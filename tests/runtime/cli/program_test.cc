@@ -58,7 +58,7 @@ TEST(Program, UsageErrorsExitWithTwo) {
 TEST(Program, CommandsOfTheInterfaceThatAreNotBuiltSaySo) {
   const Outcome help = run_program("--help");
   for (const std::string command :
-       {"plan", "tokenize", "export", "inspect", "report", "diff", "profile"}) {
+       {"plan", "report", "diff", "profile"}) {
     EXPECT_THAT(help.output,
                 testing::ContainsRegex("\n  " + command + " [^\n]*\\(not built yet\\)"));
     const Outcome outcome = run_program(command + " --json");

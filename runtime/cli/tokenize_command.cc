@@ -1,0 +1,149 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "memory/host/host_limits.h"
+#include "runtime/cli/commands.h"
+#include "runtime/cli/console_log.h"
+#include "runtime/cli/progress_console.h"
+#include "runtime/config/flag_reader.h"
+#include "runtime/data/data_files.h"
+#include "runtime/data/tokenize_files.h"
+#include "runtime/tokenizer/load_tokenizer.h"
+
+namespace terrace {
+namespace {
+
+constexpr CommandSpec kTokenizeCommand = {
+    "terrace tokenize",
+    "Turns text files into a file of token ids: terrace tokenize FLAGS PATH... Each PATH is a text "
+    "file or a directory of text files; each file is one document. Writes raw ids of 2 bytes, or 4 "
+    "where the vocabulary has 65,536 ids or more, and beside them FILE.idx, where documents end."};
+
+enum : std::size_t { kTokenizer, kAppendEos, kOutput, kThreads };
+constexpr auto kTokenizeFlags = std::to_array<FlagSpec>({
+    {"tokenizer", "Text", "FILE",
+     "A tokenizer.json, a SentencePiece .model, a directory with one, or bytes"},
+    {"append-eos", "Text", "on|off",
+     "The end token behind each document (on, where the tokenizer names one)"},
+    {"output", "Result", "FILE", "The token file; an interrupted one is gone on with"},
+    {"threads", "Machine", "N", "Threads that compute (what the process may use)"},
+});
+
+struct SplitArguments {
+  std::vector<std::string> flags;
+  std::vector<std::string> paths;
+};
+
+// Every flag takes one value; what is left names texts.
+SplitArguments split_arguments(const std::vector<std::string>& arguments) {
+  SplitArguments split;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
+    if (argument == "--") {
+      split.paths.insert(split.paths.end(), arguments.begin() + static_cast<std::ptrdiff_t>(i) + 1,
+                         arguments.end());
+      break;
+    }
+    if (!argument.starts_with("-")) {
+      split.paths.push_back(argument);
+      continue;
+    }
+    split.flags.push_back(argument);
+    const bool has_value = argument.find('=') != std::string::npos;
+    if (!has_value && i + 1 < arguments.size()) split.flags.push_back(arguments[++i]);
+  }
+  return split;
+}
+
+void refuse_jsonl(const std::vector<std::string>& files) {
+  for (const std::string& file : files) {
+    if (!file.ends_with(".jsonl")) continue;
+    throw ConfigError(fmt::format("{}: terrace tokenize does not read JSONL", file),
+                      "name text files");
+  }
+}
+
+struct LoadedTokenizer {
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::uint64_t hash = 0;
+};
+
+LoadedTokenizer load(const std::string& name, Log& log) {
+  if (name == "bytes") return {make_bytes_tokenizer(), 0};
+  const std::string file = std::filesystem::is_directory(name) ? find_tokenizer_file(name) : name;
+  std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(name, log);
+  return {std::move(tokenizer), hash_of_file(file)};
+}
+
+std::string summary(const TokenizeResult& result, const std::string& output, double seconds) {
+  std::string text = fmt::format("{}: {} tokens of {} documents, raw-u{}, from {} of text", output,
+                                 result.done.tokens, result.done.documents, 8 * result.width,
+                                 format_size(result.done.bytes));
+  if (result.resumed_bytes > 0) {
+    text += fmt::format("; {} of it were there already", format_size(result.resumed_bytes));
+  }
+  const double bytes = static_cast<double>(result.done.bytes - result.resumed_bytes);
+  return text +
+         fmt::format(" ({:.1f} s, {})\n", seconds, format_rate(seconds > 0 ? bytes / seconds : 0));
+}
+
+}  // namespace
+
+int run_tokenize(int argc, const char* const* argv) {
+  const std::vector<std::string> arguments(argv + 2, argv + argc);
+  if (wants_help(arguments)) {
+    fmt::print("{}", flags_help(kTokenizeCommand, kTokenizeFlags));
+    return 0;
+  }
+  const SplitArguments split = split_arguments(arguments);
+  const auto values = read_flags(kTokenizeCommand, kTokenizeFlags, split.flags);
+  if (!values[kTokenizer]) {
+    throw ConfigError("--tokenizer is missing", "name a tokenizer.json or a .model");
+  }
+  if (!values[kOutput]) throw ConfigError("--output is missing", "name the token file to write");
+  TokenizeRequest request;
+  request.files = list_data_files(split.paths, DataUse::kTokenize);
+  refuse_jsonl(request.files);
+  request.output = values[kOutput]->name();
+  if (values[kAppendEos]) request.append_end = values[kAppendEos]->on_off();
+  request.threads = values[kThreads] ? static_cast<int>(values[kThreads]->integer(1, 1024))
+                                     : read_host_limits().usable_cpus();
+
+  ProgressConsole console(stderr, {.is_terminal = isatty(STDERR_FILENO) == 1});
+  ConsoleLog log([&](std::string_view text) {
+    console.above_progress([&] { write_to_standard_error(text); });
+  });
+  const LoadedTokenizer loaded = load(values[kTokenizer]->name(), log);
+  request.tokenizer_hash = loaded.hash;
+  if (values[kAppendEos] && request.append_end && !loaded.tokenizer->end_token()) {
+    throw ConfigError("--append-eos on: the tokenizer names no end token",
+                      "name it in tokenizer_config.json beside it (eos_token)");
+  }
+  const SystemClock clock;
+  const std::int64_t begin_ns = clock.now_ns();
+  console.begin_phase("tokenizing");
+  const TokenizeResult result =
+      tokenize_files(*loaded.tokenizer, request, [&](const TokenizeProgress& progress) {
+        console.advance_phase(static_cast<double>(progress.bytes) /
+                              static_cast<double>(progress.bytes_of_all));
+      });
+  console.end_phase();
+  fmt::print(
+      "{}", summary(result, request.output, static_cast<double>(clock.now_ns() - begin_ns) * 1e-9));
+  return 0;
+}
+
+}  // namespace terrace

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "runtime/data/text_blocks.h"
+#include "runtime/tokenizer/tokenizer.h"
+
+namespace terrace {
+
+// Threads that turn blocks of text into ids; the blocks come out in the order in which they went
+// in. put() and take() are one thread's.
+class BlockEncoder {
+ public:
+  struct Encoded {
+    TextBlock block;  // its text is gone
+    std::size_t text_bytes = 0;
+    std::vector<std::int32_t> ids;
+  };
+
+  BlockEncoder(const Tokenizer& tokenizer, int threads);
+  ~BlockEncoder();
+  BlockEncoder(const BlockEncoder&) = delete;
+  BlockEncoder& operator=(const BlockEncoder&) = delete;
+
+  // Whether there are as many blocks inside as keep the threads busy.
+  bool is_full() const { return jobs_.size() >= jobs_max_; }
+  bool is_empty() const { return jobs_.empty(); }
+  void put(TextBlock block);
+  // The oldest block, once it is done. Throws what the tokenizer has thrown for it.
+  Encoded take();
+
+ private:
+  struct Job {
+    Encoded result;
+    std::exception_ptr failure;
+    bool is_done = false;  // guarded by mutex_
+  };
+
+  void work();
+
+  const Tokenizer& tokenizer_;
+  const std::size_t jobs_max_;
+  std::deque<std::shared_ptr<Job>> jobs_;  // of the thread that puts and takes
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_.
+  std::deque<std::shared_ptr<Job>> waiting_;
+  bool ends_ = false;
+
+  std::vector<std::jthread> threads_;
+};
+
+}  // namespace terrace

@@ -1,0 +1,160 @@
+#include "runtime/data/token_file_writer.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+#include <utility>
+
+#include "base/error.h"
+
+namespace terrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kStateKind = "terrace-tokens-1";
+
+// A file that is appended to.
+class PartialFile {
+ public:
+  explicit PartialFile(std::string path) : path_(std::move(path)) {
+    descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    if (descriptor_ < 0) fail("open", errno);
+  }
+  ~PartialFile() { ::close(descriptor_); }
+  PartialFile(const PartialFile&) = delete;
+  PartialFile& operator=(const PartialFile&) = delete;
+
+  // Leaves the first bytes, and goes on behind them.
+  void truncate(std::uint64_t size_bytes) {
+    if (::ftruncate(descriptor_, static_cast<off_t>(size_bytes)) != 0) fail("truncate", errno);
+    if (::lseek(descriptor_, static_cast<off_t>(size_bytes), SEEK_SET) < 0) fail("seek", errno);
+  }
+  void append(std::span<const std::byte> bytes) {
+    while (!bytes.empty()) {
+      const ssize_t written = ::write(descriptor_, bytes.data(), bytes.size());
+      if (written < 0 && errno == EINTR) continue;
+      if (written <= 0) fail("write", written < 0 ? errno : ENOSPC);
+      bytes = bytes.subspan(static_cast<std::size_t>(written));
+    }
+  }
+  void sync() {
+    if (::fdatasync(descriptor_) != 0) fail("sync", errno);
+  }
+  void rename(const std::string& name) {
+    if (std::rename(path_.c_str(), name.c_str()) != 0) fail("rename", errno);
+  }
+
+ private:
+  [[noreturn]] void fail(const char* operation, int error_number) const {
+    throw IoError({.operation = operation, .path = path_, .error_number = error_number});
+  }
+
+  std::string path_;
+  int descriptor_ = -1;
+};
+
+std::uint64_t size_or_none(const std::string& path) {
+  std::error_code error;
+  const std::uintmax_t size = fs::file_size(path, error);
+  return error ? 0 : size;
+}
+
+std::string partial(const std::string& path) { return path + ".partial"; }
+std::string index_of(const std::string& path) { return path + ".idx"; }
+std::string state_of(const std::string& path) { return path + ".state"; }
+
+}  // namespace
+
+struct TokenFileWriter::Files {
+  PartialFile tokens;
+  PartialFile index;
+};
+
+TokenFileWriter::TokenFileWriter(Options options) : options_(std::move(options)) {
+  resumed_ = read_state();
+  state_ = resumed_.value_or(TokenFileState{});
+  files_.reset(new Files{PartialFile(partial(options_.path)),
+                         PartialFile(partial(index_of(options_.path)))});
+  files_->tokens.truncate(state_.tokens * static_cast<std::uint64_t>(options_.width));
+  files_->index.truncate(state_.documents * sizeof(std::uint64_t));
+}
+
+TokenFileWriter::~TokenFileWriter() = default;
+
+// Nothing where there is no state, it is of other ids, or the files are shorter than it says.
+std::optional<TokenFileState> TokenFileWriter::read_state() const {
+  std::ifstream file(state_of(options_.path));
+  std::string kind;
+  std::uint64_t fingerprint = 0;
+  TokenFileState state;
+  file >> kind >> fingerprint >> state.source.file >> state.source.offset >> state.tokens >>
+      state.documents;
+  if (!file || kind != kStateKind || fingerprint != options_.fingerprint) return std::nullopt;
+  const std::uint64_t tokens = size_or_none(partial(options_.path));
+  const std::uint64_t documents = size_or_none(partial(index_of(options_.path)));
+  if (tokens / static_cast<std::uint64_t>(options_.width) < state.tokens) return std::nullopt;
+  if (documents / sizeof(std::uint64_t) < state.documents) return std::nullopt;
+  return state;
+}
+
+void TokenFileWriter::write_state() const {
+  const std::string path = state_of(options_.path);
+  PartialFile file(path + ".new");
+  file.truncate(0);
+  const std::string text =
+      fmt::format("{} {} {} {} {} {}\n", kStateKind, options_.fingerprint, state_.source.file,
+                  state_.source.offset, state_.tokens, state_.documents);
+  file.append(std::as_bytes(std::span(text)));
+  file.sync();
+  file.rename(path);
+}
+
+void TokenFileWriter::append(std::span<const std::int32_t> ids) {
+  const auto width = static_cast<std::size_t>(options_.width);
+  bytes_.resize(ids.size() * width);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const auto id = static_cast<std::uint32_t>(ids[i]);
+    for (std::size_t byte = 0; byte < width; ++byte) {
+      bytes_[i * width + byte] = static_cast<std::byte>(id >> (8 * byte));
+    }
+  }
+  files_->tokens.append(bytes_);
+  state_.tokens += ids.size();
+}
+
+void TokenFileWriter::end_document() {
+  std::array<std::byte, sizeof(std::uint64_t)> end;
+  for (std::size_t i = 0; i < end.size(); ++i) {
+    end[i] = static_cast<std::byte>(state_.tokens >> (8 * i));
+  }
+  files_->index.append(end);
+  ++state_.documents;
+}
+
+void TokenFileWriter::save(const TextPosition& source) {
+  state_.source = source;
+  files_->tokens.sync();
+  files_->index.sync();
+  write_state();
+}
+
+void TokenFileWriter::finish() {
+  files_->tokens.sync();
+  files_->index.sync();
+  // Last the token file: where it is there, all is.
+  files_->index.rename(index_of(options_.path));
+  files_->tokens.rename(options_.path);
+  std::error_code ignored;
+  fs::remove(state_of(options_.path), ignored);
+}
+
+}  // namespace terrace

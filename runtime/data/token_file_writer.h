@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/data/text_blocks.h"
+
+namespace terrace {
+
+// How far a token file is written.
+struct TokenFileState {
+  TextPosition source;          // what is read next
+  std::uint64_t tokens = 0;     // in the token file
+  std::uint64_t documents = 0;  // that are complete
+};
+
+// Writes a token file, raw little-endian ids of 2 or 4 bytes, and beside it NAME.idx, for each
+// document the place behind its last token as a little-endian u64. Until finish() both are called
+// NAME.partial and NAME.idx.partial, and NAME.state says how much of them is good, so that another
+// process can go on. One thread.
+class TokenFileWriter {
+ public:
+  struct Options {
+    std::string path;
+    std::int64_t width = 2;  // bytes of an id
+    // Of everything that decides about the ids: only files of the same are gone on with.
+    std::uint64_t fingerprint = 0;
+  };
+
+  // Goes on with what is there, or begins anew. Throws IoError.
+  explicit TokenFileWriter(Options options);
+  ~TokenFileWriter();
+
+  // What was there to go on with; nothing where the files begin anew.
+  const std::optional<TokenFileState>& resumed() const { return resumed_; }
+  const TokenFileState& state() const { return state_; }
+
+  // Throws IoError, as the others do.
+  void append(std::span<const std::int32_t> ids);
+  void end_document();
+  // Makes what was written so far good: `source` is what comes next.
+  void save(const TextPosition& source);
+  // Gives the files their names.
+  void finish();
+
+ private:
+  struct Files;
+  void write_state() const;
+  std::optional<TokenFileState> read_state() const;
+
+  Options options_;
+  std::unique_ptr<Files> files_;
+  std::optional<TokenFileState> resumed_;
+  TokenFileState state_;
+  std::vector<std::byte> bytes_;
+};
+
+}  // namespace terrace

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/function_ref.h"
+#include "runtime/tokenizer/tokenizer.h"
+
+namespace terrace {
+
+// What terrace tokenize does, and what a training on text does before it starts.
+struct TokenizeRequest {
+  std::vector<std::string> files;  // texts; each is one document
+  std::string output;
+  bool append_end = true;  // the end token behind each document, where the tokenizer has one
+  int threads = 1;
+  // Of the tokenizer's file: what is there of another tokenizer is not gone on with.
+  std::uint64_t tokenizer_hash = 0;
+  // An interrupted process loses no more text than this, in bytes.
+  std::uint64_t bytes_between_saves = 64 * kMiB;
+};
+
+struct TokenizeProgress {
+  std::uint64_t bytes = 0;  // of text that was read
+  std::uint64_t bytes_of_all = 0;
+  std::uint64_t tokens = 0;
+  std::uint64_t documents = 0;
+};
+
+struct TokenizeResult {
+  TokenizeProgress done;
+  std::int64_t width = 2;           // bytes of an id in the output
+  std::uint64_t resumed_bytes = 0;  // of text that an earlier process had done
+};
+
+// Bytes of an id in a file: 2, or 4 where the vocabulary has 65,536 ids or more.
+std::int64_t token_width(const Tokenizer& tokenizer);
+
+// Writes the ids of the files to request.output, raw and without a header, and where documents end
+// to request.output + ".idx"; goes on with what an interrupted process has left there of the same
+// files and tokenizer (token_file_writer.h). `tell` hears after each block how far it is. Throws
+// ConfigError, IoError.
+TokenizeResult tokenize_files(const Tokenizer& tokenizer, const TokenizeRequest& request,
+                              FunctionRef<void(const TokenizeProgress&)> tell);
+
+// The hash of a file's content. Throws IoError.
+std::uint64_t hash_of_file(const std::string& path);
+
+}  // namespace terrace
