@@ -32,7 +32,7 @@ constexpr CommandSpec kTokenizeCommand = {
     "file or a directory of text files; each file is one document. Writes raw ids of 2 bytes, or 4 "
     "where the vocabulary has 65,536 ids or more, and beside them FILE.idx, where documents end."};
 
-enum : std::size_t { kTokenizer, kAppendEos, kOutput, kThreads };
+enum : std::size_t { kTokenizerFlag, kAppendEosFlag, kOutputFlag, kThreadsFlag };
 constexpr auto kTokenizeFlags = std::to_array<FlagSpec>({
     {"tokenizer", "Text", "FILE",
      "A tokenizer.json, a SentencePiece .model, a directory with one, or bytes"},
@@ -81,14 +81,15 @@ struct LoadedTokenizer {
   std::uint64_t hash = 0;
 };
 
-LoadedTokenizer load(const std::string& name, Log& log) {
+LoadedTokenizer load_with_hash(const std::string& name, Log& log) {
   if (name == "bytes") return {make_bytes_tokenizer(), 0};
   const std::string file = std::filesystem::is_directory(name) ? find_tokenizer_file(name) : name;
   std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(name, log);
   return {std::move(tokenizer), hash_of_file(file)};
 }
 
-std::string summary(const TokenizeResult& result, const std::string& output, double seconds) {
+std::string tokenize_summary(const TokenizeResult& result, const std::string& output,
+                             double seconds) {
   std::string text = fmt::format("{}: {} tokens of {} documents, raw-u{}, from {} of text", output,
                                  result.done.tokens, result.done.documents, 8 * result.width,
                                  format_size(result.done.bytes));
@@ -110,25 +111,26 @@ int run_tokenize(int argc, const char* const* argv) {
   }
   const SplitArguments split = split_arguments(arguments);
   const auto values = read_flags(kTokenizeCommand, kTokenizeFlags, split.flags);
-  if (!values[kTokenizer]) {
+  if (!values[kTokenizerFlag]) {
     throw ConfigError("--tokenizer is missing", "name a tokenizer.json or a .model");
   }
-  if (!values[kOutput]) throw ConfigError("--output is missing", "name the token file to write");
+  if (!values[kOutputFlag])
+    throw ConfigError("--output is missing", "name the token file to write");
   TokenizeRequest request;
   request.files = list_data_files(split.paths, DataUse::kTokenize);
   refuse_jsonl(request.files);
-  request.output = values[kOutput]->name();
-  if (values[kAppendEos]) request.append_end = values[kAppendEos]->on_off();
-  request.threads = values[kThreads] ? static_cast<int>(values[kThreads]->integer(1, 1024))
-                                     : read_host_limits().usable_cpus();
+  request.output = values[kOutputFlag]->name();
+  if (values[kAppendEosFlag]) request.append_end = values[kAppendEosFlag]->on_off();
+  request.threads = values[kThreadsFlag] ? static_cast<int>(values[kThreadsFlag]->integer(1, 1024))
+                                         : read_host_limits().usable_cpus();
 
   ProgressConsole console(stderr, {.is_terminal = isatty(STDERR_FILENO) == 1});
   ConsoleLog log([&](std::string_view text) {
     console.above_progress([&] { write_to_standard_error(text); });
   });
-  const LoadedTokenizer loaded = load(values[kTokenizer]->name(), log);
+  const LoadedTokenizer loaded = load_with_hash(values[kTokenizerFlag]->name(), log);
   request.tokenizer_hash = loaded.hash;
-  if (values[kAppendEos] && request.append_end && !loaded.tokenizer->end_token()) {
+  if (values[kAppendEosFlag] && request.append_end && !loaded.tokenizer->end_token()) {
     throw ConfigError("--append-eos on: the tokenizer names no end token",
                       "name it in tokenizer_config.json beside it (eos_token)");
   }
@@ -141,8 +143,8 @@ int run_tokenize(int argc, const char* const* argv) {
                               static_cast<double>(progress.bytes_of_all));
       });
   console.end_phase();
-  fmt::print(
-      "{}", summary(result, request.output, static_cast<double>(clock.now_ns() - begin_ns) * 1e-9));
+  fmt::print("{}", tokenize_summary(result, request.output,
+                                    static_cast<double>(clock.now_ns() - begin_ns) * 1e-9));
   return 0;
 }
 

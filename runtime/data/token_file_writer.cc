@@ -68,9 +68,9 @@ std::uint64_t size_or_none(const std::string& path) {
   return error ? 0 : size;
 }
 
-std::string partial(const std::string& path) { return path + ".partial"; }
-std::string index_of(const std::string& path) { return path + ".idx"; }
-std::string state_of(const std::string& path) { return path + ".state"; }
+std::string partial_path(const std::string& path) { return path + ".partial"; }
+std::string index_path(const std::string& path) { return path + ".idx"; }
+std::string state_path(const std::string& path) { return path + ".state"; }
 
 }  // namespace
 
@@ -82,8 +82,8 @@ struct TokenFileWriter::Files {
 TokenFileWriter::TokenFileWriter(Options options) : options_(std::move(options)) {
   resumed_ = read_state();
   state_ = resumed_.value_or(TokenFileState{});
-  files_.reset(new Files{PartialFile(partial(options_.path)),
-                         PartialFile(partial(index_of(options_.path)))});
+  files_.reset(new Files{PartialFile(partial_path(options_.path)),
+                         PartialFile(partial_path(index_path(options_.path)))});
   files_->tokens.truncate(state_.tokens * static_cast<std::uint64_t>(options_.width));
   files_->index.truncate(state_.documents * sizeof(std::uint64_t));
 }
@@ -92,22 +92,22 @@ TokenFileWriter::~TokenFileWriter() = default;
 
 // Nothing where there is no state, it is of other ids, or the files are shorter than it says.
 std::optional<TokenFileState> TokenFileWriter::read_state() const {
-  std::ifstream file(state_of(options_.path));
+  std::ifstream file(state_path(options_.path));
   std::string kind;
   std::uint64_t fingerprint = 0;
   TokenFileState state;
   file >> kind >> fingerprint >> state.source.file >> state.source.offset >> state.tokens >>
       state.documents;
   if (!file || kind != kStateKind || fingerprint != options_.fingerprint) return std::nullopt;
-  const std::uint64_t tokens = size_or_none(partial(options_.path));
-  const std::uint64_t documents = size_or_none(partial(index_of(options_.path)));
+  const std::uint64_t tokens = size_or_none(partial_path(options_.path));
+  const std::uint64_t documents = size_or_none(partial_path(index_path(options_.path)));
   if (tokens / static_cast<std::uint64_t>(options_.width) < state.tokens) return std::nullopt;
   if (documents / sizeof(std::uint64_t) < state.documents) return std::nullopt;
   return state;
 }
 
 void TokenFileWriter::write_state() const {
-  const std::string path = state_of(options_.path);
+  const std::string path = state_path(options_.path);
   PartialFile file(path + ".new");
   file.truncate(0);
   const std::string text =
@@ -151,10 +151,10 @@ void TokenFileWriter::finish() {
   files_->tokens.sync();
   files_->index.sync();
   // Last the token file: where it is there, all is.
-  files_->index.rename(index_of(options_.path));
+  files_->index.rename(index_path(options_.path));
   files_->tokens.rename(options_.path);
   std::error_code ignored;
-  fs::remove(state_of(options_.path), ignored);
+  fs::remove(state_path(options_.path), ignored);
 }
 
 }  // namespace terrace

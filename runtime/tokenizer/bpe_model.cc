@@ -11,7 +11,7 @@
 namespace terrace {
 namespace {
 
-constexpr std::size_t kCodePoints = 0x110000;
+constexpr std::size_t kUnicodeSize = 0x110000;
 
 }  // namespace
 
@@ -25,7 +25,7 @@ BpeModel::BpeModel(BpeOptions options)
       unknown_(options.unknown) {
   by_byte_.fill(kNone);
   fallback_.fill(kNone);
-  if (!byte_level_) by_code_point_.assign(kCodePoints, kNone);
+  if (!byte_level_) by_code_point_.assign(kUnicodeSize, kNone);
   for (const BpeOptions::Token& token : options.vocabulary) {
     const std::string& text = token.text;
     if (text.empty()) continue;

@@ -15,22 +15,23 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int kDepthMax = 32;
-constexpr std::string_view kRemedy = "make the file again, or fetch it again";
+constexpr std::string_view kMakeJsonAgain = "make the file again, or fetch it again";
 
 const Json& value_of(const void* value) { return *static_cast<const Json*>(value); }
 
-Json parse(const std::string& text, const std::string& path) {
+Json parse_json(const std::string& text, const std::string& path) {
   const auto check_depth = [&](int depth, Json::parse_event_t, Json&) {
     if (depth > kDepthMax) {
       throw CorruptData(fmt::format("{}: values are nested deeper than {}", path, kDepthMax),
-                        std::string(kRemedy));
+                        std::string(kMakeJsonAgain));
     }
     return true;
   };
   try {
     return Json::parse(text, check_depth);
   } catch (const Json::exception& error) {
-    throw CorruptData(fmt::format("{}: not JSON: {}", path, error.what()), std::string(kRemedy));
+    throw CorruptData(fmt::format("{}: not JSON: {}", path, error.what()),
+                      std::string(kMakeJsonAgain));
   }
 }
 
@@ -108,7 +109,7 @@ void JsonNode::refuse(std::string_view what) const {
 }
 
 void JsonNode::corrupt(std::string_view what) const {
-  throw CorruptData(fmt::format("{}: {}", where_, what), std::string(kRemedy));
+  throw CorruptData(fmt::format("{}: {}", where_, what), std::string(kMakeJsonAgain));
 }
 
 struct JsonFile::Content {
@@ -116,7 +117,8 @@ struct JsonFile::Content {
 };
 
 JsonFile::JsonFile(const std::string& path)
-    : content_(std::make_unique<Content>(parse(read_tokenizer_file(path), path))), path_(path) {}
+    : content_(std::make_unique<Content>(parse_json(read_tokenizer_file(path), path))),
+      path_(path) {}
 
 JsonFile::~JsonFile() = default;
 

@@ -182,8 +182,6 @@ AroundText around_text(const AroundText& of_template, const SpecialNames& names,
   return around;
 }
 
-JsonNode part_of(const JsonNode& root, std::string_view key) { return root.child(key); }
-
 }  // namespace
 
 std::unique_ptr<Tokenizer> load_json_tokenizer(const std::string& path, const SpecialNames& names,
@@ -196,16 +194,15 @@ std::unique_ptr<Tokenizer> load_json_tokenizer(const std::string& path, const Sp
   if (root.has("padding")) root.refuse("padding is not built: set it to null");
   auto classes = std::make_unique<UnicodeClasses>();
   JsonTokenizerParts parts;
-  parts.normalizers = read_normalizers(part_of(root, "normalizer"), *classes);
-  parts.pre_tokenizers = read_pre_tokenizers(part_of(root, "pre_tokenizer"), *classes);
-  ReadModel model = read_model(part_of(root, "model"), parts.pre_tokenizers.byte_level);
+  parts.normalizers = read_normalizers(root.child("normalizer"), *classes);
+  parts.pre_tokenizers = read_pre_tokenizers(root.child("pre_tokenizer"), *classes);
+  ReadModel model = read_model(root.child("model"), parts.pre_tokenizers.byte_level);
   parts.bpe = std::move(model.bpe);
   parts.vocabulary = std::move(model.vocabulary);
-  parts.added = read_added_tokens(part_of(root, "added_tokens"), parts.vocabulary);
-  parts.decoder = read_decoder(part_of(root, "decoder"));
+  parts.added = read_added_tokens(root.child("added_tokens"), parts.vocabulary);
+  parts.decoder = read_decoder(root.child("decoder"));
   if (parts.pre_tokenizers.byte_level) parts.decoder.byte_level = true;
-  parts.around =
-      around_text(read_post_processor(part_of(root, "post_processor")), names, parts, path);
+  parts.around = around_text(read_post_processor(root.child("post_processor")), names, parts, path);
   for (const std::string& pattern : parts.pre_tokenizers.unknown_patterns) {
     log.warning(fmt::format(
         "{}: the pattern {} is matched by PCRE2 with the classes of Unicode {}: texts with newer "

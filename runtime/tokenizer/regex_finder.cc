@@ -15,7 +15,8 @@ namespace {
 
 constexpr std::size_t kJitStackBytes = std::size_t{32} << 10;
 constexpr std::size_t kJitStackBytesMax = std::size_t{16} << 20;
-constexpr const char* kRemedy = "turn text into token files with the tokenizer's own library";
+constexpr const char* kUseItsLibrary =
+    "turn text into token files with the tokenizer's own library";
 
 template <auto Free>
 struct Freed {
@@ -55,7 +56,7 @@ class RegexFinder final : public PatternFinder {
       if (found == PCRE2_ERROR_NOMATCH) return;
       if (found < 0) {
         throw ConfigError(fmt::format("{}: the pattern gives up: {}", where_, message_of(found)),
-                          kRemedy);
+                          kUseItsLibrary);
       }
       const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(data.get());
       const Span span{ends[0], ends[1]};
@@ -79,7 +80,8 @@ std::unique_ptr<PatternFinder> make_regex_finder(const std::string& pattern,
                                                  const std::string& where) {
   for (const char* foreign : {"&&", "\\h", "\\H", "\\K", "\\G"}) {
     if (pattern.find(foreign) == std::string::npos) continue;
-    throw ConfigError(fmt::format("{}: {} means something else to PCRE2", where, foreign), kRemedy);
+    throw ConfigError(fmt::format("{}: {} means something else to PCRE2", where, foreign),
+                      kUseItsLibrary);
   }
   int error = 0;
   PCRE2_SIZE offset = 0;
@@ -88,7 +90,7 @@ std::unique_ptr<PatternFinder> make_regex_finder(const std::string& pattern,
   if (!code) {
     throw ConfigError(fmt::format("{}: PCRE2 does not take the pattern: {} at byte {}", where,
                                   message_of(error), offset),
-                      kRemedy);
+                      kUseItsLibrary);
   }
   // Without it matching is slower, and the same.
   pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);

@@ -15,7 +15,7 @@ namespace terrace {
 namespace {
 
 constexpr const char* kSpaceMark = "\xE2\x96\x81";  // U+2581
-constexpr const char* kFetchAgain = "fetch the model again, or make it again";
+constexpr const char* kFetchModelAgain = "fetch the model again, or make it again";
 
 using Processor = sentencepiece::SentencePieceProcessor;
 
@@ -106,11 +106,11 @@ std::unique_ptr<Tokenizer> load_sentencepiece(const std::string& path, const Spe
   const auto status = processor->LoadFromSerializedProto({content.data(), content.size()});
   if (!status.ok()) {
     throw CorruptData(fmt::format("{}: not a model of SentencePiece: {}", path, status.ToString()),
-                      kFetchAgain);
+                      kFetchModelAgain);
   }
   const int pieces = processor->GetPieceSize();
   if (pieces < 1 || pieces > kTokenIdMax) {
-    throw CorruptData(fmt::format("{}: a vocabulary of {}", path, pieces), kFetchAgain);
+    throw CorruptData(fmt::format("{}: a vocabulary of {}", path, pieces), kFetchModelAgain);
   }
   auto tokenizer = std::make_unique<SentencePieceTokenizer>(std::move(processor), path);
   const Processor& loaded = tokenizer->processor();

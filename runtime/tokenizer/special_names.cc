@@ -13,7 +13,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // "</s>", {"content": "</s>"} or null.
-void read_text(const JsonNode& root, std::string_view key, NamedToken& token) {
+void read_named_text(const JsonNode& root, std::string_view key, NamedToken& token) {
   if (token.is_named || !root.names(key)) return;
   token.is_named = true;
   if (!root.has(key)) return;
@@ -23,7 +23,7 @@ void read_text(const JsonNode& root, std::string_view key, NamedToken& token) {
 }
 
 // 2, [2, 7] or null: of several the first.
-void read_id(const JsonNode& root, std::string_view key, NamedToken& token) {
+void read_named_id(const JsonNode& root, std::string_view key, NamedToken& token) {
   if (token.is_named || !root.has(key)) return;
   const JsonNode node = root.child(key);
   if (node.is_array() && node.size() == 0) return;
@@ -44,14 +44,14 @@ SpecialNames read_special_names(const std::string& directory) {
     if (!fs::exists(path_of(name), ignored)) continue;
     const JsonFile file(path_of(name));
     const JsonNode root = file.root();
-    read_text(root, "bos_token", names.begin);
-    read_text(root, "eos_token", names.end);
+    read_named_text(root, "bos_token", names.begin);
+    read_named_text(root, "eos_token", names.end);
     if (root.has("add_bos_token")) names.adds_begin = root.flag("add_bos_token", false);
   }
   if (fs::exists(path_of("generation_config.json"), ignored)) {
     const JsonFile file(path_of("generation_config.json"));
-    read_id(file.root(), "bos_token_id", names.begin);
-    read_id(file.root(), "eos_token_id", names.end);
+    read_named_id(file.root(), "bos_token_id", names.begin);
+    read_named_id(file.root(), "eos_token_id", names.end);
   }
   return names;
 }
