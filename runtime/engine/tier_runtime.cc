@@ -105,9 +105,12 @@ void TierRuntime::make_lanes() {
 }
 
 std::unique_ptr<StepBodies> TierRuntime::make_bodies(const Program& program) {
-  const StepComputation computation = {plan_.model,        compute_,
-                                       options_.optimizer, compute_device_->kernels(),
-                                       compute_workers_,   update_workers_,
+  const StepComputation computation = {plan_.model,
+                                       compute_,
+                                       options_.optimizer,
+                                       compute_device_->kernels(),
+                                       compute_workers_,
+                                       update_workers_,
                                        options_.placement.name_of_option};
   return std::make_unique<StepBodies>(program, memory_, store_.get(), computation, options_.ranks);
 }

@@ -180,7 +180,7 @@ void UnitState::read(StateField field, std::int32_t unit, std::int64_t begin,
 }
 
 std::size_t UnitState::in_home(StateClass state, std::int32_t unit, std::int64_t chunk,
-                                   std::int64_t begin) const {
+                               std::int64_t begin) const {
   const ChunkPart home = model_.home_part(state, unit, chunk);
   TERRACE_CHECK_LE(home.begin, begin);
   return static_cast<std::size_t>(begin - home.begin);
@@ -210,7 +210,7 @@ void UnitState::read_chunk(StateField field, std::int32_t unit, std::int64_t chu
 }
 
 UnitState::FieldHome UnitState::home_of(StateField field, std::int32_t unit,
-                                                std::int64_t chunk) const {
+                                        std::int64_t chunk) const {
   const bool is_parameter =
       field == StateField::kMaster && model_.state_format.master == MasterForm::kParameter;
   for (const StateClassInfo& info : kStateClasses) {

@@ -51,8 +51,8 @@ class UnitState {
  private:
   // What the home of so many elements holds, part by part.
   std::vector<FieldPart> home_parts(StateClass state, std::int64_t elements) const;
-  void fill_home(StateClass state, ElementSource source, std::int32_t unit,
-                 std::int64_t chunk, WorkerArena& workers);
+  void fill_home(StateClass state, ElementSource source, std::int32_t unit, std::int64_t chunk,
+                 WorkerArena& workers);
   // Whether data-parallel ranks have the same parameters.
   bool has_copies() const { return model_.zero.ranks > 1 && !model_.zero.of_parameters(); }
   // What a home stores: a field in a type, or the exponents of its blocks.

@@ -81,7 +81,7 @@ bool fits_in_memory(ArenaPacking& packing, const TierBudgets& budgets) {
 
 // Whether it fits or not.
 ArenaPacking place_whatever(const Draft& draft, const LinearDraft& linear, const Program* base,
-                       const TierBudgets& budgets) {
+                            const TierBudgets& budgets) {
   ArenaPacking packing(draft, linear, base);
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
     packing.pack(tier, budgets.at(static_cast<std::size_t>(tier)));

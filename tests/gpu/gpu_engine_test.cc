@@ -77,14 +77,12 @@ TEST_P(GpuEngine, LearnsAndRepeatsItself) {
 
 TEST_P(GpuEngine, PlacementsDoNotChangeBits) {
   const TrainedRun expected = train_tiny(options(), kSteps);
-  using Home = std::optional<Tier> PlacementRequest::*;
   for (const Tier tier : {Tier::kHost, Tier::kNvme}) {
     SCOPED_TRACE(name_of(tier));
     expect_equal(expected, [tier](EngineOptions& options) { set_homes(options, tier); });
-    for (const Home home : {&PlacementRequest::parameters, &PlacementRequest::gradients,
-                            &PlacementRequest::optimizer, &PlacementRequest::activations}) {
-      expect_equal(expected, [=](EngineOptions& options) {
-        options.placement.*home = tier;
+    for (const StateClassInfo& info : kStateClasses) {
+      expect_equal(expected, [tier, &info](EngineOptions& options) {
+        options.placement.homes[info.state] = tier;
         options.placement.has_nvme = tier == Tier::kNvme;
       });
     }

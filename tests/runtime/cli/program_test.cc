@@ -57,8 +57,7 @@ TEST(Program, UsageErrorsExitWithTwo) {
 
 TEST(Program, CommandsOfTheInterfaceThatAreNotBuiltSaySo) {
   const Outcome help = run_program("--help");
-  for (const std::string command :
-       {"plan", "report", "diff", "profile"}) {
+  for (const std::string command : {"plan", "report", "diff", "profile"}) {
     EXPECT_THAT(help.output,
                 testing::ContainsRegex("\n  " + command + " [^\n]*\\(not built yet\\)"));
     const Outcome outcome = run_program(command + " --json");

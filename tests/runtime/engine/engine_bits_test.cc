@@ -67,14 +67,11 @@ void all_on(EngineOptions& options, Tier tier) {
   options.placement.has_nvme = tier == Tier::kNvme;
 }
 
-// The optional of a request that says where one state lives.
-using StateField = std::optional<Tier> PlacementRequest::*;
-
-Switch one_state(const char* name, StateField field, Tier tier) {
-  return {std::string(name) + "_on_" + std::string(name_of(tier)),
-          [=](EngineOptions& options) {
+Switch one_state(const StateClassInfo& info, Tier tier) {
+  return {std::string(name_of(info.account)) + "_on_" + std::string(name_of(tier)),
+          [state = info.state, tier](EngineOptions& options) {
             on_device(options);
-            options.placement.*field = tier;
+            options.placement.homes[state] = tier;
             options.placement.has_nvme = tier == Tier::kNvme;
           },
           [=](const TrainedRun&, const TrainedRun& run) {
@@ -99,10 +96,7 @@ std::vector<Switch> placements() {
        }},
   };
   for (const Tier tier : {Tier::kHost, Tier::kNvme}) {
-    list.push_back(one_state("parameters", &PlacementRequest::parameters, tier));
-    list.push_back(one_state("gradients", &PlacementRequest::gradients, tier));
-    list.push_back(one_state("optimizer", &PlacementRequest::optimizer, tier));
-    list.push_back(one_state("activations", &PlacementRequest::activations, tier));
+    for (const StateClassInfo& info : kStateClasses) list.push_back(one_state(info, tier));
     list.push_back({"all_on_" + std::string(name_of(tier)),
                     [tier](EngineOptions& options) {
                       options.placement.unified = false;

@@ -89,6 +89,10 @@ void visit(Scale& op, Move&& move) {
   move(op.x, op.y);
 }
 template <typename Move>
+void visit(ScaleRows& op, Move&& move) {
+  move(op.x, op.y);
+}
+template <typename Move>
 void visit(AccumulateGradient& op, Move&& move) {
   move(op.source, op.target);
 }

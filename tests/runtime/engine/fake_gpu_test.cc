@@ -138,10 +138,9 @@ TEST_P(FakeGpuEngine, WithEveryStateAway) {
 }
 
 TEST_P(FakeGpuEngine, WithOneStateAway) {
-  using Home = std::optional<Tier> PlacementRequest::*;
-  for (const Home home : {&PlacementRequest::parameters, &PlacementRequest::gradients,
-                          &PlacementRequest::optimizer, &PlacementRequest::activations}) {
-    expect_equal([home](EngineOptions& options) { options.placement.*home = Tier::kHost; });
+  for (const StateClassInfo& info : kStateClasses) {
+    expect_equal(
+        [&info](EngineOptions& options) { options.placement.homes[info.state] = Tier::kHost; });
   }
 }
 

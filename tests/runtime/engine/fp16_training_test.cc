@@ -125,10 +125,9 @@ TEST_F(Fp16Training, PlacementsAndOrdersDoNotChangeBits) {
     SCOPED_TRACE(name_of(tier));
     expect_equal([tier](EngineOptions& options) { all_on(options, false, tier); });
   }
-  using Home = std::optional<Tier> PlacementRequest::*;
-  for (const Home home : {&PlacementRequest::parameters, &PlacementRequest::gradients,
-                          &PlacementRequest::optimizer, &PlacementRequest::activations}) {
-    expect_equal([home](EngineOptions& options) { options.placement.*home = Tier::kHost; });
+  for (const StateClassInfo& info : kStateClasses) {
+    expect_equal(
+        [&info](EngineOptions& options) { options.placement.homes[info.state] = Tier::kHost; });
   }
   expect_equal([](EngineOptions& options) {
     options.placement.order = MicroBatchOrder::kLayerMajor;

@@ -272,7 +272,8 @@ INSTANTIATE_TEST_SUITE_P(
         Description{"tensor_ranks", [](auto&, auto& o) { o.ranks.shape.tensor = 2; },
                     "2 tensor-parallel ranks, and units that 1 share"},
         Description{"threads", [](auto&, auto& o) { o.update_threads = 0; }, "0 that update"},
-        Description{"no_directory", [](auto&, auto& o) { o.placement.homes[StateClass::kOptimizer] = Tier::kNvme; },
+        Description{"no_directory",
+                    [](auto&, auto& o) { o.placement.homes[StateClass::kOptimizer] = Tier::kNvme; },
                     "no directory is named"},
         Description{"order_of_a_schedule",
                     [](auto& m, auto& o) {
