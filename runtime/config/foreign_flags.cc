@@ -26,7 +26,9 @@ constexpr std::string_view kZero =
 constexpr std::string_view kSizes =
     "the sizes of a model come from --model: a directory with a config.json, or a preset";
 constexpr std::string_view kOffload = "host, or nvme with --nvme DIR";
-constexpr std::string_view kTokenizer = "bytes; other tokenizers turn text into token files first";
+constexpr std::string_view kTokenizer =
+    "auto, bytes or the path of a tokenizer, for JSON lines; terrace tokenize makes token files of "
+    "text";
 constexpr std::string_view kAlwaysCompiled = "leave it out: the step is always compiled";
 constexpr std::string_view kMetrics = "leave it out: the run directory has metrics.jsonl";
 constexpr std::string_view kRanks = "or start ranks as processes with mpirun -n N";

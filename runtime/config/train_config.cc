@@ -167,6 +167,8 @@ TrainOptions with_absolute_paths(TrainOptions options) {
   for (std::string& path : options.data.data) make_absolute(path);
   for (std::string& path : options.data.validation_data) make_absolute(path);
   for (NvmeDirectory& drive : options.tiers.nvme) make_absolute(drive.path);
+  std::string& tokenizer = options.data.tokenizer;
+  if (tokenizer != "auto" && tokenizer != "bytes") make_absolute(tokenizer);
   make_absolute(options.model.lora.adapter);
   make_absolute(options.run.run_dir);
   const std::string& resume = options.run.resume;

@@ -146,13 +146,10 @@ constexpr auto kModelFlags = std::to_array<TrainFlag>({
        return o.data.validation_data.empty() ? toml_number(o.data.validation_fraction)
                                              : std::string{};
      }},
-    {{"tokenizer", "Data", "bytes|FILE",
-      "How text becomes ids (bytes: ids 0 to 255); FILE is not built yet"},
-     [](TrainOptions& o, const FlagValue& v) {
-       if (v.name() != "bytes")
-         v.not_built("use bytes, or make a token file with terrace tokenize");
-       o.data.tokenizer = v.text();
-     },
+    {{"tokenizer", "Data", "auto|bytes|FILE",
+      "How the text of JSON lines becomes ids; auto: by the model directory's tokenizer, as bytes "
+      "where it has none. Text files are bytes (auto)"},
+     [](TrainOptions& o, const FlagValue& v) { o.data.tokenizer = v.name(); },
      [](const TrainOptions& o) { return toml_string(o.data.tokenizer); }},
     {{"packing", "Data", "none|documents|windows",
       "How documents become sequences: one to a sequence, several that do not see each other, or "

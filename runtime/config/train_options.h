@@ -57,8 +57,8 @@ struct DataOptions {
   std::string data_format = "auto";
   std::vector<std::string> validation_data;
   double validation_fraction = 0.01;
-  std::string tokenizer = "bytes";
-  std::string packing;  // empty: as the format of the data says
+  std::string tokenizer = "auto";  // or "bytes", or a path
+  std::string packing;             // empty: as the format of the data says
   std::string loss_on = "completion";
   std::vector<double> data_weights;  // one of each of `data`; empty: all of it is one epoch
 };

@@ -89,6 +89,8 @@ void JsonTokenizing::add(const JsonDocument& document) {
     }
   } else {
     data_.is_text = text_.is_bytes;
+    const std::optional<std::int32_t> begin = text_.tokenizer.begin_token();
+    if (begin) add_token(*begin, document.kind == JsonDocument::Kind::kText);
     if (document.kind == JsonDocument::Kind::kPrompt) {
       data_.has_mask = true;
       add_text(document.prompt, false);

@@ -36,8 +36,9 @@ struct TextTokens {
 
 // Tokenizes the documents of JSONL files one after the other, in memory that does not depend on
 // their number. A document with a prompt has the tokens of the prompt and of the completion, each
-// tokenized by itself, as the prompt is when it is sampled from. The tokenizer's end token, if it
-// has one, ends each document but those that come as ids.
+// tokenized by itself, as the prompt is when it is sampled from. The tokens that the
+// tokenizer has for the beginning and the end, if any, are those of each document but of one that
+// comes as ids.
 class JsonTokenizing {
  public:
   // `vocabulary`: all ids are below it. Borrows the tokenizer. Throws ConfigError where the

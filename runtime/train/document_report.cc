@@ -75,16 +75,16 @@ std::string in_quotes(std::string_view text) {
   return quoted + '"';
 }
 
-std::string describe_segment(const Segment& segment, bool is_text, const Tokenizer& tokenizer) {
+std::string describe_segment(const Segment& segment, const Tokenizer* tokenizer) {
   const std::size_t count = std::min(kTokens, segment.ids.size());
   const auto ids = std::span(segment.ids).first(count);
-  const std::string content =
-      is_text ? in_quotes(tokenizer.decode(ids)) : fmt::format("ids {}", fmt::join(ids, " "));
+  const std::string content = tokenizer != nullptr ? in_quotes(tokenizer->decode(ids))
+                                                   : fmt::format("ids {}", fmt::join(ids, " "));
   return fmt::format("\n  {}{}{}", segment.is_trained ? "trained on      " : "not trained on  ",
                      content, count < segment.ids.size() ? " ..." : "");
 }
 
-std::string describe_first_sample(const Dataset& data, const Tokenizer& tokenizer) {
+std::string describe_first_sample(const Dataset& data, const Tokenizer* tokenizer) {
   const auto length = static_cast<std::size_t>(data.sequence_length());
   std::vector<std::int32_t> numbers(4 * length);
   const auto list = [&](std::size_t i) { return std::span(numbers).subspan(i * length, length); };
@@ -97,7 +97,7 @@ std::string describe_first_sample(const Dataset& data, const Tokenizer& tokenize
   const std::vector<Segment> segments = segments_of(rows);
   std::string text = "\nthe first sample begins:";
   for (std::size_t i = 0; i < std::min(kSegments, segments.size()); ++i) {
-    text += describe_segment(segments[i], data.is_text(), tokenizer);
+    text += describe_segment(segments[i], tokenizer);
   }
   return text;
 }
@@ -117,7 +117,7 @@ std::string describe_losses(const PackingCounts& counts) {
 
 }  // namespace
 
-std::string describe_documents(const Dataset& data, const Tokenizer& tokenizer) {
+std::string describe_documents(const Dataset& data, const Tokenizer* tokenizer) {
   if (!has_report(data)) return "";
   std::string text;
   if (const PackingCounts* const counts = data.packing_counts()) {

@@ -12,7 +12,7 @@ namespace terrace {
 // much is trained on, what was dropped, truncated or split, and the beginning of the first sample,
 // with what is trained on apart from what is not. Reads that sample. The tokenizer is that of the
 // data where it is text.
-std::string describe_documents(const Dataset& data, const Tokenizer& tokenizer);
+std::string describe_documents(const Dataset& data, const Tokenizer* tokenizer);
 
 // The same numbers as a JSON object, whose keys docs/data.md has; empty for other data.
 std::string documents_json(const Dataset& data);

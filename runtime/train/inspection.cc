@@ -159,7 +159,7 @@ Document describe_checkpoint(const std::string& path) {
 }
 
 // The last whole row; null where there is none.
-Document last_row(const std::string& file) {
+Document last_metrics_row(const std::string& file) {
   Document last;
   if (!fs::exists(file)) return last;
   const std::string text = read_whole_file(system_files(), file);
@@ -176,7 +176,7 @@ Document describe_run(const std::string& path) {
   Document document = {{"kind", "run"}, {"path", path}};
   document["checkpoints"] = later_checkpoints(path, 0);
   document["has_result"] = fs::exists(fs::path(path) / "final" / "config.json");
-  document["last_row"] = last_row((fs::path(path) / "metrics.jsonl").string());
+  document["last_row"] = last_metrics_row((fs::path(path) / "metrics.jsonl").string());
   return document;
 }
 

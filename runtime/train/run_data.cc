@@ -11,7 +11,11 @@
 #include <system_error>
 
 #include "base/check.h"
+#include "base/error.h"
 #include "base/hash.h"
+#include "runtime/checkpoint/file_system.h"
+#include "runtime/tokenizer/choose_tokenizer.h"
+#include "runtime/tokenizer/load_tokenizer.h"
 #include "runtime/train/rank_agreement.h"
 #include "runtime/train/train_setup.h"
 
@@ -66,17 +70,57 @@ TokenFile token_file_of(const std::string& text) {
   return file;
 }
 
+bool names_file(const DataOptions& data) {
+  return data.tokenizer != "auto" && data.tokenizer != "bytes";
+}
+
 }  // namespace
 
-RunData::RunData(const TrainOptions& options, const ModelConfig& model,
-                 std::int64_t sequence_length, const RankGroup& ranks, TrainConsole& console)
-    : ranks_(ranks), console_(console), tokenizer_(make_bytes_tokenizer()) {
-  DatasetOptions data = dataset_options_for(options, model, sequence_length);
-  data.tokenize = [this, vocabulary = model.vocabulary](const std::vector<std::string>& files) {
-    return tokenize(files, vocabulary);
+RunData::RunData(const Request& request, const RankGroup& ranks, TrainConsole& console, Log& log)
+    : ranks_(ranks),
+      console_(console),
+      log_(log),
+      tokenizer_path_(tokenizer_path(request.options.data.tokenizer, request.options.model.model)) {
+  const TrainOptions& options = request.options;
+  const bool is_named = names_file(options.data);
+  if (is_named) load_tokenizer_of(options, request.model.vocabulary);
+  DatasetOptions data = dataset_options_for(options, request.model, request.sequence_length);
+  data.tokenize = [&](const std::vector<std::string>& files) {
+    if (tokenizer_ == nullptr) load_tokenizer_of(options, request.model.vocabulary);
+    return tokenize(files, request.model.vocabulary);
   };
   dataset_ = std::make_unique<Dataset>(data);
+  if (dataset_->is_text() && is_named) {
+    throw ConfigError(
+        fmt::format("--tokenizer {}: text files are taken as bytes", options.data.tokenizer),
+        "make a token file of them with terrace tokenize, or give JSON lines");
+  }
+  if (dataset_->is_text() && tokenizer_ == nullptr) tokenizer_ = make_bytes_tokenizer();
   check_same_data(ranks_, *dataset_);
+}
+
+void RunData::load_tokenizer_of(const TrainOptions& options, std::int64_t vocabulary) {
+  tokenizer_ = choose_tokenizer(options.data.tokenizer, options.model.model, log_);
+  if (tokenizer_->vocabulary() <= vocabulary) return;
+  throw ConfigError(fmt::format("--tokenizer {}: it has {} ids, and the model's vocabulary is {}",
+                                options.data.tokenizer, tokenizer_->vocabulary(), vocabulary),
+                    "give the tokenizer that belongs to the model");
+}
+
+std::vector<HfCompanion> RunData::companions(const TrainOptions& options) const {
+  const bool is_named = names_file(options.data);
+  const bool takes_tokenizer = !dataset_->is_text() && !is_named;
+  std::vector<HfCompanion> files = read_hf_companions(
+      options.model.model,
+      takes_tokenizer ? CompanionScope::kAll : CompanionScope::kWithoutTokenizer, log_);
+  if (!is_named) return files;
+  namespace fs = std::filesystem;
+  const std::string path =
+      fs::is_directory(tokenizer_path_) ? find_tokenizer_file(tokenizer_path_) : tokenizer_path_;
+  const bool is_json = fs::path(path).extension() == ".json";
+  files.push_back(
+      {is_json ? "tokenizer.json" : "tokenizer.model", read_whole_file(system_files(), path)});
+  return files;
 }
 
 // The first rank of each host writes; the others wait for it in calls that are short.
@@ -84,7 +128,8 @@ TokenFile RunData::tokenize(const std::vector<std::string>& files, std::int64_t 
   const std::vector<std::int64_t> writers = writers_of(ranks_);
   const bool writes = writers.at(static_cast<std::size_t>(ranks_.rank())) == ranks_.rank();
   std::optional<JsonTokenizing> tokenizing;
-  if (writes) tokenizing.emplace(files, TextTokens{*tokenizer_, true}, vocabulary);
+  if (writes)
+    tokenizing.emplace(files, TextTokens{*tokenizer_, tokenizer_path_.empty()}, vocabulary);
   ConsolePhase phase(console_, "tokenizing the data");
   const auto is_under_way = [&] {
     if (!tokenizing) return false;

@@ -1,8 +1,11 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "base/log.h"
+#include "runtime/checkpoint/hf_companions.h"
 #include "runtime/config/train_options.h"
 #include "runtime/data/dataset.h"
 #include "runtime/data/json_tokens.h"
@@ -16,20 +19,32 @@ namespace terrace {
 // rank of each host, into files without a name that all ranks of the host read.
 class RunData {
  public:
-  // `sequence_length`: of a sample. All ranks call it. Throws as Dataset does, and ConfigError
-  // where ranks have found different data.
-  RunData(const TrainOptions& options, const ModelConfig& model, std::int64_t sequence_length,
-          const RankGroup& ranks, TrainConsole& console);
+  struct Request {
+    const TrainOptions& options;
+    const ModelConfig& model;
+    std::int64_t sequence_length = 0;  // of a sample
+  };
+  // All ranks call it. Throws as Dataset and load_tokenizer() do, and ConfigError where ranks have
+  // found different data, and for a tokenizer whose ids the model does not have or that the data
+  // does not use.
+  RunData(const Request& request, const RankGroup& ranks, TrainConsole& console, Log& log);
 
   const Dataset& dataset() const { return *dataset_; }
-  const Tokenizer& tokenizer() const { return *tokenizer_; }
+  // Tells what the ids mean; null where nothing says which tokenizer they are of.
+  const Tokenizer* tokenizer() const { return tokenizer_.get(); }
+  // The files that go into the result beside the weights: those of the model directory, and the
+  // tokenizer where another was named. Without a tokenizer where the ids are bytes. Throws IoError.
+  std::vector<HfCompanion> companions(const TrainOptions& options) const;
 
  private:
+  void load_tokenizer_of(const TrainOptions& options, std::int64_t vocabulary);
   TokenFile tokenize(const std::vector<std::string>& files, std::int64_t vocabulary);
   TokenFile share(const TokenFile& own, const std::vector<std::int64_t>& writers);
 
   const RankGroup& ranks_;
   TrainConsole& console_;
+  Log& log_;
+  std::string tokenizer_path_;  // empty: bytes
   std::unique_ptr<Tokenizer> tokenizer_;
   std::vector<TokenizedData> written_;                // by this rank
   std::vector<std::unique_ptr<ScratchFile>> opened_;  // of another rank's

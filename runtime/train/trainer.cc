@@ -106,8 +106,9 @@ class Trainer {
 
  private:
   void open_data() {
-    run_data_ = std::make_unique<RunData>(options_, model_, engine_options_.batch.positions, ranks_,
-                                          console_);
+    run_data_ = std::make_unique<RunData>(
+        RunData::Request{options_, model_, engine_options_.batch.positions}, ranks_, console_,
+        log_);
     data_ = &run_data_->dataset();
     engine_options_.batch.has_documents = data_->has_documents();
     data_hash_ = data_->training_hash();
@@ -227,7 +228,8 @@ class Trainer {
                  .types = tuned_.types_of(options_, loaded_types_, engine_options_.compute_type),
                  .base_model = tuned_.base_model,
                  .frozen = &frozen_,
-                 .companions = companions(),
+                 .companions = ranks_.is_first() ? run_data_->companions(options_)
+                                                 : std::vector<HfCompanion>(),
                  .is_first_rank = ranks_.is_first()},
         *state_, console_);
     const Ledger largest = gather_ledger(plan_.ledger, ranks_);
@@ -247,14 +249,6 @@ class Trainer {
     if (traced && traced->last > done_steps_) {  // else those steps' trace is there already
       trace_.emplace(run_dir_, plan_.training.program, *traced);
     }
-  }
-
-  // The tokenizer of a model that is trained on bytes would tell of other ids.
-  std::vector<HfCompanion> companions() const {
-    if (!ranks_.is_first()) return {};
-    return read_hf_companions(
-        options_.model.model,
-        data_->is_text() ? CompanionScope::kWithoutTokenizer : CompanionScope::kAll, log_);
   }
 
   // Sets the state, and where the run is. Changes no file before all ranks have verified theirs.

@@ -71,6 +71,55 @@ TEST_F(JsonlTraining, LearnsAndSaysWhatItTrainsOn) {
   EXPECT_LT(run.at("data").at("trained_share"), 0.7);
 }
 
+// A tokenizer.json of the characters of the turns and two merges.
+std::string small_tokenizer() {
+  nlohmann::json vocabulary;
+  for (const char letter : std::string("abcdefghijklmnopqrstuvwxyz ?.\n")) {
+    vocabulary[std::string(1, letter)] = vocabulary.size();
+  }
+  vocabulary["re"] = vocabulary.size();
+  vocabulary["red"] = vocabulary.size();
+  return nlohmann::json{{"version", "1.0"},
+                        {"truncation", nullptr},
+                        {"padding", nullptr},
+                        {"added_tokens", nlohmann::json::array()},
+                        {"normalizer", nullptr},
+                        {"pre_tokenizer", nullptr},
+                        {"post_processor", nullptr},
+                        {"decoder", {{"type", "Fuse"}}},
+                        {"model",
+                         {{"type", "BPE"},
+                          {"vocab", vocabulary},
+                          {"merges", nlohmann::json::array({"r e", "re d"})}}}}
+      .dump();
+}
+
+TEST_F(JsonlTraining, TakesTheTokenizerOfTheModelOrTheOneThatIsNamed) {
+  training_.train("bytes", on_turns(kSteps));
+  training_.directory().write("other/tokenizer.json", small_tokenizer());
+  const std::string tokenizer = training_.path("other/tokenizer.json");
+  const Outcome named =
+      training_.train("named", on_turns(kSteps) + Arguments{"--tokenizer", tokenizer});
+  EXPECT_THAT(named.output, HasSubstr("the first sample begins:\n  not trained on  \""));
+  EXPECT_NE(training_.rows("named"), training_.rows("bytes"));
+  EXPECT_EQ(training_.directory().read("named/final/tokenizer.json"), small_tokenizer());
+
+  training_.directory().write("model/tokenizer.json", small_tokenizer());
+  training_.train("auto", on_turns(kSteps));
+  EXPECT_EQ(training_.rows("auto"), training_.rows("named"));
+  EXPECT_EQ(training_.directory().read("auto/final/tokenizer.json"), small_tokenizer());
+  training_.train("still_bytes", on_turns(kSteps) + Arguments{"--tokenizer", "bytes"});
+  EXPECT_EQ(training_.rows("still_bytes"), training_.rows("bytes"));
+
+  const Outcome of_text =
+      run_program(training_.command("text", Arguments{"--max-steps", "1", "--validation-fraction",
+                                                      "0", "--tokenizer", tokenizer}));
+  EXPECT_EQ(of_text.code, 2) << of_text;
+  EXPECT_THAT(of_text.errors, HasSubstr("terrace tokenize"));
+  training_.directory().write("model/tokenizer.json", "{}");
+  EXPECT_EQ(run_program(training_.command("damaged", on_turns(kSteps))).code, 5);
+}
+
 TEST_F(JsonlTraining, GoesOnWhereItStopped) {
   training_.train("whole", on_turns(kSteps));
   training_.train("run", on_turns(kSteps) + Arguments{"--stop-after-step", "3"});

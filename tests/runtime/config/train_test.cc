@@ -98,7 +98,7 @@ TEST(TrainConfig, DefaultsAreThoseOfTheInterface) {
   EXPECT_EQ(options.data.data, Arguments{"text"});
   EXPECT_EQ(options.data.data_format, "auto");
   EXPECT_EQ(options.data.validation_fraction, 0.01);
-  EXPECT_EQ(options.data.tokenizer, "bytes");
+  EXPECT_EQ(options.data.tokenizer, "auto");
   EXPECT_EQ(options.batch.micro_batch_size, 1);
   EXPECT_EQ(options.batch.gradient_accumulation_steps, 1);
   EXPECT_EQ(options.optimizer.learning_rate, 3e-4);
@@ -420,8 +420,8 @@ TEST(TrainConfig, ChoicesSuggestTheNearest) {
 }
 
 TEST(TrainConfig, WhatIsNotBuiltSaysSoByFlagAndValue) {
-  const std::vector<std::pair<std::string, std::string>> cases = {
-      {"--optimizer", "muon"}, {"--tokenizer", "tokenizer.json"}};
+  const std::vector<std::pair<std::string, std::string>> cases = {{"--optimizer", "muon"},
+                                                                  {"--lora-type", "dora"}};
   for (const auto& [flag, value] : cases) {
     expect_refused({flag, value}, {flag + " " + value + " is not built yet"});
   }
@@ -490,7 +490,7 @@ TEST(TrainConfig, ValuesThatMeanWhatIsBuiltAreAccepted) {
                            "--lookahead",
                            "auto",
                            "--tokenizer",
-                           "bytes"})),
+                           "auto"})),
             plain);
   for (const char* stage : {"0", "1", "2", "3"}) {
     EXPECT_EQ(std::to_string(*parse({"--zero-stage", stage}).step.zero_stage), stage);

@@ -170,7 +170,7 @@ TEST_F(TierCalls, AStepThatIsNoNumberFails) {
   std::vector<ToyInput> inputs = inputs_;
   inputs[1].y[0] = std::numeric_limits<float>::infinity();
   runtime_.begin_step(toy_step(1, inputs));
-  TERRACE_EXPECT_THROW_WITH(runtime_.finish_step(), NotFinite, "lower the learning rate");
+  TERRACE_EXPECT_THROW_WITH(runtime_.finish_step(), NotFinite, "lower learning_rate");
 }
 
 // --- descriptions -------------------------------------------------------------------------------
