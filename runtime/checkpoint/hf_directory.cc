@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kBufferBytes = 1 << 20;
-constexpr std::size_t kNamesShown = 8;
+constexpr std::size_t kUnexpectedShown = 8;
 
 // Masks and tables that old files carry and that are computed here.
 bool is_known_buffer(const std::string& name) {
@@ -212,10 +212,10 @@ void HfDirectory::report_unexpected(const ModelConfig& config, Log& log) const {
   if (unexpected.empty()) return;
   std::sort(unexpected.begin(), unexpected.end());
   const std::size_t total = unexpected.size();
-  unexpected.resize(std::min(total, kNamesShown));
+  unexpected.resize(std::min(total, kUnexpectedShown));
   log.warning(fmt::format("{}: {} tensors are not part of the model and are not used: {}{}",
                           directory_, total, fmt::join(unexpected, ", "),
-                          total > kNamesShown ? ", ..." : ""));
+                          total > kUnexpectedShown ? ", ..." : ""));
 }
 
 void HfDirectory::read(const ParameterTensor& tensor, std::int64_t begin,

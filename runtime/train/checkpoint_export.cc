@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "runtime/checkpoint/adapter_directory.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/hf_companions.h"
 #include "runtime/checkpoint/hf_export.h"
@@ -52,8 +53,16 @@ WeightTypes types_for(const CheckpointExport& request, const Checkpoint& checkpo
                       const std::optional<TrainOptions>& run) {
   TrainOptions options = run.value_or(TrainOptions());
   if (request.dtype != SaveType::kAuto) options.run.save_dtype = request.dtype;
-  return result_types_for(options, checkpoint.progress().loaded_types,
-                          compute_type_for(options.precision));
+  std::optional<WeightTypes> loaded = checkpoint.progress().loaded_types;
+  if (checkpoint.model().adapter.is_there()) loaded = WeightTypes{.usual = DType::kF32};
+  return result_types_for(options, loaded, compute_type_for(options.precision));
+}
+
+// The model that an adapter was trained on, as its files name it.
+std::string base_of(const Checkpoint& checkpoint, const std::optional<TrainOptions>& run) {
+  const std::optional<FrozenReference>& frozen = checkpoint.progress().frozen;
+  if (frozen && frozen->is_model_directory()) return frozen->directory;
+  return run ? run->model.model : std::string();
 }
 
 // Whether the run's ids are the bytes of a text: then a tokenizer would tell of other ids.
@@ -128,13 +137,18 @@ void export_checkpoint(const CheckpointExport& request, TrainConsole& console, L
     ConsolePhase phase(console, fmt::format("writing {}", request.directory));
     const std::int64_t total = elements_of(layout);
     std::int64_t done = 0;
-    write_hf_directory(options, checkpoint.model(), layout,
-                       [&](const UnitLayout& unit, const ParameterTensor& tensor,
+    const auto fetch = [&](const UnitLayout& unit, const ParameterTensor& tensor,
                            std::int64_t begin, std::span<float> out) {
-                         checkpoint.read(StateField::kMaster, unit, tensor.offset + begin, out);
-                         expect_finite(tensor, out);
-                         phase.advance(done += std::ssize(out), total);
-                       });
+      checkpoint.read(StateField::kMaster, unit, tensor.offset + begin, out);
+      expect_finite(tensor, out);
+      phase.advance(done += std::ssize(out), total);
+    };
+    if (checkpoint.model().adapter.is_there()) {
+      write_adapter_directory({options.directory, base_of(checkpoint, run), options.types},
+                              checkpoint.model(), layout, fetch);
+    } else {
+      write_hf_directory(options, checkpoint.model(), layout, fetch);
+    }
     publish(written, request.directory);
   } catch (const fs::filesystem_error& error) {
     throw IoError({.operation = "export to",

@@ -20,7 +20,8 @@ struct CheckpointExport {
   std::string model_directory;
 };
 
-// Writes the weights of a checkpoint as a Hugging Face directory: tensor by tensor, so that memory
+// Writes the weights of a checkpoint as a Hugging Face directory, or, of a run that trained an
+// adapter, as PEFT's: tensor by tensor, so that memory
 // holds a few pieces and never the model. Parameters that do not train come from where the
 // checkpoint says they are. The directory is made under another name beside its own, and gets its
 // name when all is written and synced. Throws ConfigError for what is not a checkpoint, for a

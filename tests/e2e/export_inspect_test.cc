@@ -70,6 +70,19 @@ TEST_F(ExportAndInspect, FrozenWeightsComeFromWhereTheCheckpointSays) {
   EXPECT_EQ(found.at("frozen_from"), training_.path("base/final"));
 }
 
+TEST_F(ExportAndInspect, ACheckpointOfAnAdapterExportsAsOne) {
+  training_.train("base", {"--max-steps", "1"});
+  const Outcome tuned =
+      run_program({"train", "--model", training_.path("base/final"), "--data",
+                   training_.path("text.txt"), "--max-steps", "2", "--checkpoint-every", "2",
+                   "--lora-rank", "2", "--run-dir", training_.path("run")});
+  ASSERT_EQ(tuned.code, 0) << tuned;
+  const Outcome outcome =
+      run("export", {training_.path("run/checkpoint-2"), training_.path("run/exported")});
+  ASSERT_EQ(outcome.code, 0) << outcome;
+  EXPECT_EQ(training_.files("run", "exported"), training_.files("run", "final"));
+}
+
 TEST_F(ExportAndInspect, WhatIsNoCheckpointOrIsDamagedIsRefused) {
   training_.train("run", {"--max-steps", "1", "--checkpoint-every", "1"});
   EXPECT_EQ(run("export", {training_.path("run/final"), training_.path("out")}).code, 2);

@@ -33,8 +33,9 @@ std::set<std::string> read_by(const std::string& source) {
 }
 
 const std::set<std::string> kDescriptions = {
-    "runtime/model/op_role.h",       "runtime/model/state_field.h", "runtime/model/step_compute.h",
-    "runtime/model/unit_elements.h", "runtime/model/unit_memory.h", "runtime/model/unit_model.h"};
+    "runtime/model/op_role.h",      "runtime/model/option_names.h",  "runtime/model/state_field.h",
+    "runtime/model/step_compute.h", "runtime/model/unit_elements.h", "runtime/model/unit_memory.h",
+    "runtime/model/unit_model.h"};
 
 TEST(TierRuntimeIncludes, NoModelNoDataAndNoConfiguration) {
   for (const char* source : {"tier_runtime.cc", "tier_plan.cc", "unit_check.cc", "unit_state.cc",
