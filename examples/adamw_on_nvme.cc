@@ -3,8 +3,7 @@
 // them move chunk by chunk, beside the compute. The same updates in memory have to give the same
 // bits.
 //
-//   adamw_on_nvme DIRECTORY    any directory of the drive; what is written goes when the program
-//   ends
+//   adamw_on_nvme DIRECTORY    a directory of the drive; what is written goes with the program
 
 #include <cstdio>
 
@@ -55,7 +54,6 @@ std::vector<float> train(const TierRuntimeOptions& options) {
 int main(int count, char** arguments) try {
   if (count != 2) return std::fprintf(stderr, "usage: adamw_on_nvme DIRECTORY\n"), 2;
   TierRuntimeOptions options;
-  options.optimizer.rule = find_update_rule("adamw");
   const std::vector<float> in_memory = train(options);
   options.nvme.directories = {{arguments[1], {}}};
   options.placement.has_nvme = true;

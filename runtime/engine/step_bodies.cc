@@ -131,7 +131,7 @@ void StepBodies::compute(const Op& op, const RunInput& input, NativeStream strea
   OpMemory found;
   found.fill(*this, op, input);
   const auto run = [&](UnitPass pass) {
-    compute_.run(context, {op.unit, pass, op.step, op.micro_batch}, found.memory);
+    run_task(context, {op.unit, pass, op.step, op.micro_batch}, found.memory);
   };
   switch (op.kind) {
     case OpKind::kForward:
@@ -143,25 +143,37 @@ void StepBodies::compute(const Op& op, const RunInput& input, NativeStream strea
     case OpKind::kBackward:
       return run(UnitPass::kBackward);
     case OpKind::kEmbeddingBackward:
-      return embedding_backward(op, context);
+      return embedding_backward(op, input, context);
     default:
       TERRACE_CHECK(false);
   }
 }
 
-void StepBodies::embedding_backward(const Op& op, const KernelContext& context) {
+// What the compute of units throws is a reason of this rank alone, whatever its type.
+void StepBodies::run_task(const KernelContext& context, const ComputeTask& task,
+                          const UnitMemory& memory) {
+  try {
+    compute_.run(context, task, memory);
+  } catch (...) {
+    compute_failed_ = true;
+    throw;
+  }
+}
+
+void StepBodies::embedding_backward(const Op& op, const RunInput& input,
+                                    const KernelContext& context) {
   hidden_gradients_.clear();
   for (const Access& access : op.reads) {
     if (access.role == Role::kHiddenGradient) hidden_gradients_.push_back(bytes(access).data());
   }
   OpMemory found;
-  found.fill(*this, op, RunInput{});
+  found.fill(*this, op, input);
   const ComputeTask task = {.unit = op.unit,
                             .pass = UnitPass::kBackward,
                             .micro_batch = -1,
                             .hidden_gradients = hidden_gradients_,
                             .views = embedding_views_};
-  compute_.run(context, task, found.memory);
+  run_task(context, task, found.memory);
 }
 
 TensorView StepBodies::gradient_view(const Access& access) const {
@@ -349,10 +361,12 @@ bool StepBodies::failed(const std::exception_ptr& error) noexcept {
   if (ranks_.world == nullptr) return false;
   try {
     std::rethrow_exception(error);
-  } catch (const NotFinite&) {  // of sums that all ranks have
-    return true;
-  } catch (const CommError&) {
-    return false;  // the others are told by whoever knows why
+  } catch (const NotFinite& cause) {
+    if (!compute_failed_) return true;  // of sums that all ranks have
+    ranks_.world->abort(cause.what());
+  } catch (const CommError& cause) {
+    if (!compute_failed_) return false;  // the others are told by whoever knows why
+    ranks_.world->abort(cause.what());
   } catch (const std::exception& cause) {
     ranks_.world->abort(cause.what());
   } catch (...) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,9 @@ struct StepComputation {
   WorkerArena& update_workers;                   // serve the update lane
   OptionNames name_of_option = field_of_option;  // in errors
 };
+
+// The most buffers between the steps of a unit's pass.
+inline constexpr std::size_t kMostBetween = 32;
 
 // What the ops of a program do: the compute of units, sums and norms of gradients, collectives,
 // optimizer updates. The update lane works on host memory with the CPU's kernels, the compute lane
@@ -53,7 +57,8 @@ class StepBodies final : public OpBodies {
 
  private:
   void compute(const Op& op, const RunInput& input, NativeStream stream);
-  void embedding_backward(const Op& op, const KernelContext& context);
+  void embedding_backward(const Op& op, const RunInput& input, const KernelContext& context);
+  void run_task(const KernelContext& context, const ComputeTask& task, const UnitMemory& memory);
   // A finished gradient.
   TensorView gradient_view(const Access& access) const;
   void round_gradient(const Op& op, NativeStream stream);
@@ -80,8 +85,6 @@ class StepBodies final : public OpBodies {
   double sum_of_losses(const Op& op) const;
   // Where a unit finds the buffers of an op.
   struct OpMemory {
-    static constexpr std::size_t kMostBetween = 32;
-
     void fill(const StepBodies& bodies, const Op& op, const RunInput& input);
 
     UnitMemory memory;
@@ -108,6 +111,7 @@ class StepBodies final : public OpBodies {
   StepRanks ranks_;
   const UpdateChecksums update_checksums_;
   const bool has_backward_;  // else the program evaluates
+  std::atomic<bool> compute_failed_{false};
   // Of the embedding's backward; compute lane only.
   std::vector<std::byte*> hidden_gradients_;
   std::vector<TensorView> embedding_views_;

@@ -15,17 +15,6 @@
 namespace terrace {
 namespace {
 
-StateFormat state_format_of(DType compute_type, const OptimizerOptions& optimizer) {
-  StateFormat format;
-  const bool splits = compute_type == DType::kBF16 && optimizer.splits_bf16_masters;
-  format.master = compute_type == DType::kF32 ? MasterForm::kParameter
-                  : splits                    ? MasterForm::kSplit
-                                              : MasterForm::kFp32;
-  format.slot_form = optimizer.slot_form;
-  format.slot_count = optimizer.rule->slots.size();
-  return format;
-}
-
 ZeroSharding sharding_of(const TierRuntimeOptions& options) {
   return {options.zero_stage, options.ranks.shape.data, options.ranks.position.data};
 }
@@ -58,6 +47,17 @@ std::int64_t chunk_elements_for(const TierRuntimeOptions& options, std::int32_t 
 }
 
 }  // namespace
+
+StateFormat state_format_of(DType compute_type, const OptimizerOptions& optimizer) {
+  StateFormat format;
+  const bool splits = compute_type == DType::kBF16 && optimizer.splits_bf16_masters;
+  format.master = compute_type == DType::kF32 ? MasterForm::kParameter
+                  : splits                    ? MasterForm::kSplit
+                                              : MasterForm::kFp32;
+  format.slot_form = optimizer.slot_form;
+  format.slot_count = optimizer.rule->slots.size();
+  return format;
+}
 
 StepModel step_model_of(const ComputeModel& units, const TierRuntimeOptions& options) {
   StepModel model(units);

@@ -54,6 +54,9 @@ struct TierPlan {
   Ledger ledger;
 };
 
+// Returns how the optimizer state of parameters of a compute type is stored.
+StateFormat state_format_of(DType compute_type, const OptimizerOptions& optimizer);
+
 // Returns the sizes and costs of a rank's step, which its plan starts from.
 StepModel step_model_of(const ComputeModel& units, const TierRuntimeOptions& options);
 

@@ -46,6 +46,8 @@ TierRuntime::TierRuntime(const TierRuntimeOptions& options, const TierPlan& plan
       locked_host_(compute_device_->lock(host_memory_.bytes())),
       locked_input_(compute_device_->lock(input_memory_.bytes())),
       slots_(2) {
+  check_same_options();
+  check_communicators();
   make_store(log);
   make_memory();
   connect_ranks(options.ranks, {options.gradient_type, plan.model.compute_type}, memory_.device,
@@ -56,6 +58,35 @@ TierRuntime::TierRuntime(const TierRuntimeOptions& options, const TierPlan& plan
 }
 
 TierRuntime::~TierRuntime() = default;
+
+// What of the options a plan rests on.
+void TierRuntime::check_same_options() const {
+  const StepModel& model = plan_.model;
+  const StateFormat wanted = state_format_of(model.compute_type, options_.optimizer);
+  const bool waits = options_.optimizer.max_grad_norm > 0 || model.scales_loss;
+  if (model.state_format == wanted && model.gradient_type == options_.gradient_type &&
+      plan_.training.policy.updates_wait_for_norm == waits &&
+      model.zero.stage == options_.zero_stage) {
+    return;
+  }
+  throw UsageError(
+      "the plan was made of other options: of the optimizer, gradient_type or "
+      "zero_stage",
+      "plan with the options that the runtime gets");
+}
+
+void TierRuntime::check_communicators() const {
+  const StepRanks& ranks = options_.ranks;
+  const bool reaches = exchange_of(options_.backend) == nullptr;
+  const bool lacks = (ranks.shape.ranks() > 1 && ranks.world == nullptr) ||
+                     (ranks.shape.data > 1 && ranks.data.host == nullptr) ||
+                     (ranks.shape.tensor > 1 && ranks.tensor.host == nullptr) ||
+                     (!reaches && ranks.shape.ranks() > 1 && ranks.devices == nullptr);
+  if (!lacks) return;
+  throw UsageError(
+      fmt::format("{} ranks, and a communicator of theirs is not given", ranks.shape.ranks()),
+      "make them with StepCommunicators, and of devices by add_devices()");
+}
 
 void TierRuntime::make_store(Log& log) {
   const std::vector<std::size_t> sizes = extent_sizes(plan_.training.program);
@@ -74,8 +105,6 @@ void TierRuntime::make_memory() {
     slots_[i].input = input_memory_.bytes().subspan(i * input_bytes, input_bytes);
   }
   memory_.host_reaches_device = exchange_of(options_.backend) == nullptr;
-  TERRACE_CHECK(memory_.host_reaches_device || options_.ranks.shape.ranks() == 1 ||
-                options_.ranks.devices != nullptr);
   const std::size_t device_bytes = arena_bytes(plan_, Tier::kDevice);
   if (device_bytes != 0) {
     device_memory_ = device_.allocate(device_bytes);
@@ -189,6 +218,12 @@ void TierRuntime::read_state(StateField field, std::int32_t unit, std::int64_t b
     throw UsageError(
         fmt::format("read_state(): slot {}, and the update rule keeps {}", *slot, slots),
         "read state_fields() of the rule's slots");
+  }
+  if (!state_->is_here(field, unit, {begin, end})) {
+    throw UsageError(fmt::format("read_state(): elements {} to {} of unit {} are not all at home "
+                                 "on this rank",
+                                 begin, end, unit),
+                     "read them on the ranks that have them: each has an equal part of a chunk");
   }
   state_->read(field, unit, begin, out);
 }
@@ -322,8 +357,9 @@ const RunReport* TierRuntime::drain() {
 
 double TierRuntime::evaluate(std::span<const std::byte> input) {
   check_idle("evaluate()");
-  if (!options_.evaluates) {
-    throw UsageError("evaluate(): the plan has no evaluation", "set TierRuntimeOptions::evaluates");
+  if (plan_.evaluation.ops.empty()) {
+    throw UsageError("evaluate(): the plan has no evaluation",
+                     "set TierRuntimeOptions::evaluates before it is made");
   }
   if (!has_state_) throw UsageError("evaluate(): no state was set", "call fill_state() first");
   check_input("evaluate()", input);

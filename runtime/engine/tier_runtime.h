@@ -18,11 +18,12 @@
 // input is, only the caller knows. docs/embedding.md has a page on it, examples/two_units.cc is a
 // whole training.
 //
-//   TierRuntimeOptions options;                                // budgets, homes, optimizer,
-//   micro-batches TierPlan plan = plan_tiers(units, options);         // does it fit? nothing is
-//   allocated yet TierRuntime runtime(options, plan, compute, log);   // allocates
-//   runtime.fill_state(source);                         // parameters, and what the optimizer keeps
-//   runtime.begin_step(step); ... runtime.finish_step();
+//   TierRuntimeOptions options;                         // budgets, homes, optimizer
+//   TierPlan plan = plan_tiers(units, options);         // throws if it does not fit
+//   TierRuntime runtime(options, plan, compute, log);   // allocates
+//   runtime.fill_state(source);                         // parameters and optimizer state
+//   runtime.begin_step(step);
+//   runtime.finish_step();                              // has loss and norm
 //   runtime.drain();                                    // the last step's updates
 namespace terrace {
 
@@ -56,6 +57,9 @@ class TierRuntime {
   // which outlive it; copies the options. Throws OutOfMemory, ConfigError, IoError, DeviceError.
   TierRuntime(const TierRuntimeOptions& options, const TierPlan& plan, StepCompute& compute,
               Log& log);
+  // The plan has to outlive the runtime.
+  TierRuntime(const TierRuntimeOptions& options, TierPlan&& plan, StepCompute& compute,
+              Log& log) = delete;
   ~TierRuntime();
   TierRuntime(const TierRuntime&) = delete;
   TierRuntime& operator=(const TierRuntime&) = delete;
@@ -118,6 +122,8 @@ class TierRuntime {
  private:
   struct Slot;  // what a run in flight borrows
 
+  void check_same_options() const;
+  void check_communicators() const;
   void make_memory();
   void make_store(Log& log);
   void clear_losses();

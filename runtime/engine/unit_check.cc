@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/usage_error.h"
+#include "runtime/engine/step_bodies.h"
 #include "runtime/step/task_schedule.h"
 
 namespace terrace {
@@ -18,6 +19,7 @@ class UnitCheck {
 
   void run() const {
     if (model_.units.empty()) throw UsageError("no unit is described", "describe one or more");
+    check_ranks();
     for (number_ = 0; number_ < model_.units.size(); ++number_) {
       check_kind();
       check_elements();
@@ -28,7 +30,7 @@ class UnitCheck {
     if (!trains) throw UsageError("no unit trains", "describe elements that are not frozen");
     check_ends();
     check_types();
-    check_ranks();
+    check_threads();
     check_placement();
   }
 
@@ -69,6 +71,9 @@ class UnitCheck {
       for (const UnitStep& step : *pass) check_step(step, pass == &unit().backward);
     }
     require(!unit().forward.empty(), "has no forward", "describe one step, though it be empty");
+    check_saved();
+    check_losses();
+    check_between();
     const bool writes_gradient = UnitModel::writes(unit().backward, Role::kGradient);
     require(!writes_gradient || unit().trained_elements() > 0,
             "writes a gradient, and no element of it trains",
@@ -79,12 +84,88 @@ class UnitCheck {
         "add it to what the backward writes, or count its elements as frozen");
   }
 
+  // A backward reads what the forward has left for it.
+  void check_saved() const {
+    if (unit().kind == UnitKind::kHead) return;  // its backward has a forward of its own
+    const bool is_read = std::ranges::any_of(unit().backward, [](const UnitStep& step) {
+      return std::ranges::any_of(step.reads,
+                                 [](const UnitAccess& a) { return a.role == Role::kSaved; });
+    });
+    require(!is_read || UnitModel::writes(unit().forward, Role::kSaved),
+            "reads saved activations in its backward, and its forward writes none",
+            "add Role::kSaved to what the forward writes");
+  }
+
+  // An evaluation runs forwards alone, and a head's step runs its backward alone.
+  void check_losses() const {
+    const bool in_forward = UnitModel::writes(unit().forward, Role::kLosses);
+    const bool in_backward = UnitModel::writes(unit().backward, Role::kLosses);
+    if (unit().kind != UnitKind::kHead) {
+      return require(!in_backward, "writes a loss in its backward", "write it in the forward");
+    }
+    require(in_forward == in_backward || !options_.evaluates,
+            "is a head that writes a loss in one of its passes alone",
+            "write Role::kLosses in both, or plan without evaluation");
+  }
+
+  void check_between() const {
+    require(unit().between.size() <= kMostBetween,
+            fmt::format("has {} buffers between its steps, of {} at most", unit().between.size(),
+                        kMostBetween),
+            "join some of them");
+    const bool has_bytes = std::ranges::all_of(
+        unit().between, [](const BetweenBuffer& buffer) { return buffer.size_bytes > 0; });
+    require(has_bytes, "has a buffer between its steps without bytes",
+            "set BetweenBuffer::size_bytes");
+  }
+
+  // In which list, and in which pass, a step may name a role.
+  void check_direction(Role role, bool writes, bool is_backward) const {
+    const bool is_head = unit().kind == UnitKind::kHead;
+    switch (role) {
+      case Role::kTokens:
+      case Role::kHidden:
+      case Role::kTiedParameters:
+      case Role::kLossScale:
+        return require(!writes, "writes what it may only read",
+                       "move the input, hidden states, tied parameters or loss scale to the reads");
+      case Role::kHiddenOut:
+        return require(writes && !is_backward,
+                       "has its output elsewhere than in a forward's writes",
+                       "save what the backward needs of it: Role::kSaved");
+      case Role::kHiddenGradient:
+        return require(!writes && is_backward,
+                       "has the gradient of its output elsewhere than in a backward's reads",
+                       "move it there");
+      case Role::kHiddenGradientOut:
+        return require(writes && is_backward,
+                       "has the gradient of its input elsewhere than in a backward's writes",
+                       "move it there");
+      case Role::kGradient:
+      case Role::kTiedGradient:
+        return require(writes && is_backward,
+                       "has its gradient elsewhere than in a backward's writes",
+                       "name it there alone: where it is added to, the read is understood");
+      case Role::kSaved:
+        return require(writes || is_backward, "reads saved activations in its forward",
+                       "pass it between steps in UnitModel::between");
+      case Role::kLosses:
+        return require(writes && (is_head || !is_backward), "has its loss elsewhere than in writes",
+                       "write it in the forward");
+      default:
+        return;
+    }
+  }
+
   void check_step(const UnitStep& step, bool is_backward) const {
     require(step.kind == UnitStep::Kind::kCompute || model_.tensor.ranks > 1,
             "has an exchange between tensor-parallel ranks, and there are none",
             "leave the exchange out");
     for (const auto* list : {&step.reads, &step.writes}) {
-      for (const UnitAccess& access : *list) check_access(access, is_backward);
+      for (const UnitAccess& access : *list) {
+        check_access(access, is_backward);
+        check_direction(access.role, list == &step.writes, is_backward);
+      }
     }
   }
 
@@ -160,10 +241,21 @@ class UnitCheck {
     const MeshShape& shape = options_.ranks.shape;
     const std::int32_t stage = options_.zero_stage;
     demand(0 <= stage && stage <= 3, fmt::format("zero_stage is {}", stage), "set 0, 1, 2 or 3");
+    const auto has_part = [](std::int32_t part, std::int32_t count) {
+      return count >= 1 && 0 <= part && part < count;
+    };
+    const MeshPosition& position = options_.ranks.position;
+    demand(has_part(position.data, shape.data) && has_part(position.pipeline, shape.pipeline) &&
+               has_part(position.tensor, shape.tensor),
+           "the position of this rank is not in the shape of the mesh",
+           "set ranks.shape to 1 or more of each kind, and ranks.position within it");
     demand(shape.tensor == model_.tensor.ranks,
            fmt::format("{} tensor-parallel ranks, and units that {} share", shape.tensor,
                        model_.tensor.ranks),
            "set ComputeModel::tensor");
+  }
+
+  void check_threads() const {
     demand(options_.threads >= 1 && options_.update_threads >= 1,
            fmt::format("{} threads that compute and {} that update", options_.threads,
                        options_.update_threads),

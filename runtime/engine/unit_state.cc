@@ -209,6 +209,36 @@ void UnitState::read_chunk(StateField field, std::int32_t unit, std::int64_t chu
   homes_.read(home.state, unit, chunk, home.begin + at, std::as_writable_bytes(out));
 }
 
+bool UnitState::is_here(StateField field, std::int32_t unit, ElementSpan elements) const {
+  for (std::int64_t at = elements.begin; at < elements.end;) {
+    const std::int64_t chunk = model_.chunk_of(unit, at);
+    const std::int64_t begin = model_.chunk_begin(unit, chunk);
+    const std::int64_t end = std::min(elements.end, begin + model_.chunk_size(unit, chunk));
+    if (!is_chunk_here(field, unit, chunk, {at - begin, end - begin})) return false;
+    at = end;
+  }
+  return true;
+}
+
+// `elements` of the chunk.
+bool UnitState::is_chunk_here(StateField field, std::int32_t unit, std::int64_t chunk,
+                              ElementSpan elements) const {
+  const auto has = [&](StateClass state) {
+    if (!model_.has_home(state, unit)) return false;
+    const ChunkPart part = model_.home_part(state, unit, chunk);
+    return part.begin <= elements.begin && elements.end <= part.begin + part.count;
+  };
+  if (chunk >= model_.trained_chunks(unit)) {
+    return field != StateField::kMaster || has(StateClass::kParameters);
+  }
+  const MasterForm master = model_.state_format.master;
+  const bool is_master = field == StateField::kMaster;
+  const bool needs_parameters = is_master && master != MasterForm::kFp32;
+  const bool needs_optimizer = !is_master || master != MasterForm::kParameter;
+  return (!needs_parameters || has(StateClass::kParameters)) &&
+         (!needs_optimizer || has(StateClass::kOptimizer));
+}
+
 UnitState::FieldHome UnitState::home_of(StateField field, std::int32_t unit,
                                         std::int64_t chunk) const {
   const bool is_parameter =

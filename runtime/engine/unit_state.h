@@ -47,8 +47,12 @@ class UnitState {
   // Elements [begin, begin + out.size()) of a unit's flat sequence, which are at home here. What is
   // frozen has its parameters alone, in the type that computes; all else of it is zero.
   void read(StateField field, std::int32_t unit, std::int64_t begin, std::span<float> out);
+  // Whether all of these elements are at home on this rank.
+  bool is_here(StateField field, std::int32_t unit, ElementSpan elements) const;
 
  private:
+  bool is_chunk_here(StateField field, std::int32_t unit, std::int64_t chunk,
+                     ElementSpan elements) const;
   // What the home of so many elements holds, part by part.
   std::vector<FieldPart> home_parts(StateClass state, std::int64_t elements) const;
   void fill_home(StateClass state, ElementSource source, std::int32_t unit, std::int64_t chunk,

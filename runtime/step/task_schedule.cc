@@ -70,6 +70,10 @@ class TaskCheck {
       const std::vector<UnitStep>& steps = steps_of(task);
       if (UnitModel::writes(steps, Role::kGradient)) has_gradient[task.unit] = true;
       if (!UnitModel::writes(steps, Role::kLosses)) continue;
+      if (has_loss[task.micro_batch]) {
+        refuse(task, "writes the loss of its micro-batch a second time",
+               "have one task of a micro-batch compute the loss");
+      }
       has_loss[task.micro_batch] = any_loss = true;
     }
     check_backwards(has_gradient);

@@ -62,13 +62,22 @@ inline void train_toy(TierRuntime& runtime, const TierRuntimeOptions& options, s
   runtime.drain();
 }
 
+// In place of elements that are at home on another rank.
+inline constexpr float kNotHere = -12345.0F;
+
 inline std::vector<std::vector<float>> read_toy(TierRuntime& runtime, const ComputeModel& model) {
   std::vector<std::vector<float>> state;
   for (std::size_t u = 0; u < model.units.size(); ++u) {
     for (const StateField field : kStateFields) {
       std::vector<float>& values =
-          state.emplace_back(static_cast<std::size_t>(model.units[u].padded_elements));
-      runtime.read_state(field, static_cast<std::int32_t>(u), 0, values);
+          state.emplace_back(static_cast<std::size_t>(model.units[u].padded_elements), kNotHere);
+      for (std::int64_t at = 0; at < std::ssize(values); at += kBlockElements) {
+        const auto block = std::span(values).subspan(static_cast<std::size_t>(at), kBlockElements);
+        try {
+          runtime.read_state(field, static_cast<std::int32_t>(u), at, block);
+        } catch (const UsageError&) {  // another rank has it
+        }
+      }
     }
   }
   return state;
@@ -83,7 +92,7 @@ inline ToyRun run_toy(const ComputeModel& model, const TierRuntimeOptions& optio
   fill_toy(runtime, model);
   ToyRun run;
   train_toy(runtime, options, 1, kToySteps, run);
-  if (options.ranks.shape.ranks() == 1) run.state = read_toy(runtime, model);
+  run.state = read_toy(runtime, model);
   if (look) look(runtime);
   return run;
 }

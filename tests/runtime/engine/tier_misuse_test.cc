@@ -173,6 +173,26 @@ TEST_F(TierCalls, AStepThatIsNoNumberFails) {
   TERRACE_EXPECT_THROW_WITH(runtime_.finish_step(), NotFinite, "lower learning_rate");
 }
 
+TEST_F(TierCalls, APlanOfOtherOptionsIsRefused) {
+  TierRuntimeOptions other = toy_options();
+  other.optimizer.max_grad_norm = other.optimizer.max_grad_norm > 0 ? 0 : 1;
+  const TierPlan plan = plan_tiers(model_, toy_options());
+  SilentLog log;
+  expect_usage_error([&] { TierRuntime(other, plan, trainer_, log); },
+                     {"the plan was made of other options"});
+}
+
+TEST_F(TierCalls, RanksWithoutCommunicatorsAreRefused) {
+  TierRuntimeOptions options = toy_options();
+  options.ranks.shape.data = 2;
+  options.chunk_elements = 2 * kBlockElements;
+  const ComputeModel model = toy_model({.ranks = 2});
+  const TierPlan plan = plan_tiers(model, options);
+  SilentLog log;
+  expect_usage_error([&] { TierRuntime(options, plan, trainer_, log); },
+                     {"a communicator of theirs is not given"});
+}
+
 // --- descriptions -------------------------------------------------------------------------------
 
 struct Description {
@@ -252,6 +272,48 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& instance) { return instance.param.name; });
 
 INSTANTIATE_TEST_SUITE_P(
+    Roles, TierDescriptions,
+    testing::Values(
+        Description{
+            "output_in_backward",
+            [](auto& m, auto&) { m.units[1].backward[0].reads.push_back({Role::kHiddenOut}); },
+            "unit 1 has its output elsewhere"},
+        Description{"saved_by_nobody",
+                    [](auto& m, auto&) {
+                      m.units[1].saved_bytes = 64;
+                      m.units[1].backward[0].reads.push_back({Role::kSaved});
+                      for (UnitStep& step : m.units[1].forward) {
+                        std::erase(step.writes, UnitAccess{Role::kSaved});
+                      }
+                    },
+                    "reads saved activations in its backward, and its forward writes none"},
+        Description{
+            "gradient_that_is_read",
+            [](auto& m, auto&) { m.units[1].backward[0].reads.push_back({Role::kGradient}); },
+            "unit 1 has its gradient elsewhere"},
+        Description{"written_input",
+                    [](auto& m, auto&) { m.units[0].forward[0].writes.push_back({Role::kTokens}); },
+                    "unit 0 writes what it may only read"},
+        Description{
+            "loss_in_backward",
+            [](auto& m, auto&) { m.units[1].backward[0].writes.push_back({Role::kLosses}); },
+            "unit 1 has its loss elsewhere"},
+        Description{"loss_of_a_head_in_training_alone",
+                    [](auto& m, auto&) {
+                      for (UnitStep& step : m.units.back().forward) {
+                        std::erase(step.writes, UnitAccess{Role::kLosses});
+                      }
+                    },
+                    "a head that writes a loss in one of its passes alone"},
+        Description{"second_loss",
+                    [](auto& m, auto&) { m.units[1].forward[0].writes.push_back({Role::kLosses}); },
+                    "writes the loss of its micro-batch a second time"},
+        Description{"empty_between",
+                    [](auto& m, auto&) { m.units[1].between.push_back({"nothing", 0}); },
+                    "a buffer between its steps without bytes"}),
+    [](const auto& instance) { return instance.param.name; });
+
+INSTANTIATE_TEST_SUITE_P(
     Options, TierDescriptions,
     testing::Values(
         Description{"pipeline", [](auto&, auto& o) { o.ranks.shape.pipeline = 2; },
@@ -268,6 +330,10 @@ INSTANTIATE_TEST_SUITE_P(
                     "fp16 on the CPU device"},
         Description{"gradient_type", [](auto&, auto& o) { o.gradient_type = DType::kF16; },
                     "gradient_type is"},
+        Description{"position", [](auto&, auto& o) { o.ranks.position.data = 1; },
+                    "not in the shape of the mesh"},
+        Description{"no_ranks", [](auto&, auto& o) { o.ranks.shape.data = 0; },
+                    "not in the shape of the mesh"},
         Description{"zero_stage", [](auto&, auto& o) { o.zero_stage = 4; }, "zero_stage is 4"},
         Description{"tensor_ranks", [](auto&, auto& o) { o.ranks.shape.tensor = 2; },
                     "2 tensor-parallel ranks, and units that 1 share"},

@@ -326,6 +326,28 @@ std::vector<ToyRun> run_ranks(const RankedTraining& training, const std::string&
   return runs;
 }
 
+// Every element is at home somewhere, and wherever it is, it is that of the whole. Of the slots
+// each rank has a half.
+void expect_parts_of(const ToyRun& whole, const std::vector<ToyRun>& parts) {
+  constexpr std::size_t kFields = kStateFields.size();
+  for (std::size_t list = 0; list < whole.state.size(); ++list) {
+    std::vector<float> joined(whole.state[list].size(), kNotHere);
+    std::size_t found = 0;
+    for (const ToyRun& part : parts) {
+      for (std::size_t i = 0; i < joined.size(); ++i) {
+        if (part.state[list][i] == kNotHere) continue;
+        joined[i] = part.state[list][i];
+        ++found;
+      }
+    }
+    EXPECT_EQ(joined, whole.state[list])
+        << "field " << list % kFields << " of unit " << list / kFields;
+    if (list % kFields != 0) {
+      EXPECT_EQ(found, joined.size());
+    }
+  }
+}
+
 TEST(TierRuntimeRanks, EveryStageHasTheSameBits) {
   const TemporaryDirectory directory;
   const std::vector<ToyRun> plain = run_ranks({}, directory.path());
@@ -334,11 +356,52 @@ TEST(TierRuntimeRanks, EveryStageHasTheSameBits) {
   for (const std::int32_t stage : {1, 2, 3}) {
     for (const bool has_schedule : {true, false}) {
       for (const bool in_memory : {true, false}) {
-        EXPECT_EQ(run_ranks({stage, in_memory, has_schedule}, directory.path()), plain)
-            << stage << in_memory << has_schedule;
+        const std::vector<ToyRun> runs =
+            run_ranks({stage, in_memory, has_schedule}, directory.path());
+        SCOPED_TRACE(std::to_string(stage) + (in_memory ? " in memory" : " on the drive"));
+        for (const ToyRun& run : runs) {
+          EXPECT_EQ(run.losses, plain[0].losses);
+          EXPECT_EQ(run.norms, plain[0].norms);
+        }
+        expect_parts_of(plain[0], runs);
       }
     }
   }
+}
+
+// Whatever its type: the others wait in a reduction for what will not come.
+TEST(TierRuntimeRanks, WhatTheComputeOfOneThrowsEndsAll) {
+  constexpr int kRanks = 2;
+  const ComputeModel model = toy_model({.ranks = kRanks});
+  auto worlds = make_thread_communicators(kRanks, "world");
+  std::vector<std::string> ends(kRanks);
+  std::vector<std::jthread> threads;
+  for (std::size_t r = 0; r < kRanks; ++r) {
+    threads.emplace_back([&, r] {
+      const StepCommunicators communicators(*worlds[r], {.data = kRanks});
+      TierRuntimeOptions options = toy_options();
+      options.chunk_elements = 2 * kBlockElements;
+      options.ranks = communicators.ranks();
+      options.zero_stage = 2;
+      const TierPlan plan = plan_tiers(model, options);
+      ToyTrainer trainer(model);
+      trainer.before = [r](const ComputeTask& task) {
+        if (r == 0 && task.unit == 1) throw NotFinite("of one rank's compute", "");
+      };
+      SilentLog log;
+      TierRuntime runtime(options, plan, trainer, log);
+      fill_toy(runtime, model);
+      runtime.begin_step(toy_step(1, toy_inputs(1, options.placement.micro_batches, 0), kRanks));
+      try {
+        runtime.finish_step();
+      } catch (const std::exception& error) {
+        ends[r] = error.what();
+      }
+    });
+  }
+  threads.clear();
+  EXPECT_EQ(ends[0], "of one rank's compute");
+  EXPECT_NE(ends[1].find("of one rank's compute"), std::string::npos) << ends[1];
 }
 
 }  // namespace
