@@ -151,10 +151,31 @@ class JsonTokenizer final : public Tokenizer {
   mutable ScratchPool<EncodeScratch> scratches_;
 };
 
+// One more than the largest id.
+std::int64_t ids_of(const JsonTokenizerParts& parts) {
+  std::int64_t ids = 0;
+  for (const auto& [token, id] : parts.vocabulary) ids = std::max<std::int64_t>(ids, id + 1);
+  for (const AddedToken& added : parts.added) ids = std::max<std::int64_t>(ids, added.id + 1);
+  return ids;
+}
+
+// `where` is the file, and the key in it, that names the id; `path` is the tokenizer.
+void check_named_id(std::int32_t id, const std::string& where, const JsonTokenizerParts& parts,
+                    const std::string& path) {
+  const std::int64_t ids = ids_of(parts);
+  if (id < ids) return;
+  throw ConfigError(fmt::format("{}: the id {} is not in the vocabulary of {}, which has {} ids",
+                                where, id, path, ids),
+                    "name a token of the vocabulary there, or take the files of one model");
+}
+
 // The id of a token that a file beside the tokenizer names.
 std::int32_t resolve(const NamedToken& token, const JsonTokenizerParts& parts,
                      const std::string& path) {
-  if (token.id) return *token.id;
+  if (token.id) {
+    check_named_id(*token.id, token.where, parts, path);
+    return *token.id;
+  }
   for (const AddedToken& added : parts.added) {
     if (added.content == *token.text) return added.id;
   }
@@ -202,7 +223,12 @@ std::unique_ptr<Tokenizer> load_json_tokenizer(const std::string& path, const Sp
   parts.added = read_added_tokens(root.child("added_tokens"), parts.vocabulary);
   parts.decoder = read_decoder(root.child("decoder"));
   if (parts.pre_tokenizers.byte_level) parts.decoder.byte_level = true;
-  parts.around = around_text(read_post_processor(root.child("post_processor")), names, parts, path);
+  const JsonNode post_processor = root.child("post_processor");
+  const AroundText of_template = read_post_processor(post_processor);
+  for (const std::optional<std::int32_t>& id : {of_template.begin, of_template.end}) {
+    if (id) check_named_id(*id, post_processor.where(), parts, path);
+  }
+  parts.around = around_text(of_template, names, parts, path);
   for (const std::string& pattern : parts.pre_tokenizers.unknown_patterns) {
     log.warning(fmt::format(
         "{}: the pattern {} is matched by PCRE2 with the classes of Unicode {}: texts with newer "

@@ -165,6 +165,28 @@ TEST_F(LoadTokenizer, ReadsTheBeginningFromTheTemplate) {
                             "more than one token");
 }
 
+TEST_F(LoadTokenizer, RefusesIdsBeyondTheVocabulary) {
+  const auto behind = [](std::int32_t id) {
+    return Json::parse(fmt::format(
+        R"({{"type": "TemplateProcessing", "pair": [],
+            "single": [{{"Sequence": {{"id": "A", "type_id": 0}}}},
+                       {{"SpecialToken": {{"id": "<end>", "type_id": 0}}}}],
+            "special_tokens": {{"<end>": {{"id": "<end>", "ids": [{}], "tokens": ["<end>"]}}}}}})",
+        id));
+  };
+  EXPECT_EQ(load_with("/post_processor", behind(5))->end_token(), 5);
+  TERRACE_EXPECT_THROW_WITH(load_with("/post_processor", behind(6)), ConfigError,
+                            "tokenizer.json: post_processor: the id 6");
+
+  directory_.write("generation_config.json", R"({"bos_token_id": 5000, "eos_token_id": 5})");
+  EXPECT_EQ(load(small())->end_token(), 5);  // no text begins with the other
+  directory_.write("tokenizer_config.json", R"({"add_bos_token": true})");
+  TERRACE_EXPECT_THROW_WITH(load(small()), ConfigError, "bos_token_id: the id 5000");
+  directory_.write("generation_config.json", R"({"eos_token_id": [6, 2]})");
+  TERRACE_EXPECT_THROW_WITH(load(small()), ConfigError,
+                            "generation_config.json: eos_token_id: the id 6");
+}
+
 TEST_F(LoadTokenizer, WarnsOfPatternsThatAreNotKnown) {
   const auto split = [](const char* pattern) {
     return Json::parse(fmt::format(
