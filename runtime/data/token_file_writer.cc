@@ -70,7 +70,14 @@ std::uint64_t size_or_none(const std::string& path) {
 
 std::string partial_path(const std::string& path) { return path + ".partial"; }
 std::string index_path(const std::string& path) { return path + ".idx"; }
+std::string mask_path(const std::string& path) { return path + ".mask"; }
 std::string state_path(const std::string& path) { return path + ".state"; }
+
+void remove_if_there(const std::string& path) {
+  std::error_code error;
+  fs::remove(path, error);
+  if (error) throw IoError({.operation = "remove", .path = path, .error_number = error.value()});
+}
 
 }  // namespace
 
@@ -150,6 +157,8 @@ void TokenFileWriter::save(const TextPosition& source) {
 void TokenFileWriter::finish() {
   files_->tokens.sync();
   files_->index.sync();
+  // A mask is of the ids that were there before.
+  remove_if_there(mask_path(options_.path));
   // Last the token file: where it is there, all is.
   files_->index.rename(index_path(options_.path));
   files_->tokens.rename(options_.path);

@@ -44,7 +44,7 @@ class TokenFileWriter {
   void end_document();
   // Makes what was written so far good: `source` is what comes next.
   void save(const TextPosition& source);
-  // Gives the files their names.
+  // Gives the files their names, and removes NAME.mask: it is not of these ids.
   void finish();
 
  private:

@@ -174,6 +174,19 @@ TEST_F(TokenizeFiles, BeginsAnewWhereWhatIsThereIsOfOtherIds) {
   EXPECT_GT(tokenize_files(*tokenizer, request, kTellNobody).resumed_bytes, 0U);
 }
 
+TEST_F(TokenizeFiles, RemovesTheMaskOfOtherIds) {
+  const TokenizeRequest request = request_for({directory_.write("a", "ab")});
+  directory_.write("out.mask", "m");
+  const auto interrupt = [](const TokenizeProgress&) { throw Interrupt(); };
+  EXPECT_THROW(tokenize_files(WordsTokenizer(300), request, interrupt), Interrupt);
+  EXPECT_TRUE(directory_.has("out.mask"));  // the ids that it is of may still be there
+  tokenize_files(WordsTokenizer(300), request, kTellNobody);
+  EXPECT_FALSE(directory_.has("out.mask"));
+  directory_.write("out.mask/x", "");  // cannot be removed
+  TERRACE_EXPECT_THROW_WITH(tokenize_files(WordsTokenizer(300), request, kTellNobody), IoError,
+                            "out.mask");
+}
+
 TEST_F(TokenizeFiles, RefusesWhatIsNoText) {
   const std::vector<std::string> files = {directory_.write("a", std::string("a\0b", 3))};
   TERRACE_EXPECT_THROW_WITH(
