@@ -39,11 +39,18 @@ SourceFile look_at(const std::string& path) {
   return file;
 }
 
-// Of what decides about the ids: the texts by their names, sizes and times, and the tokenizer.
-std::uint64_t fingerprint_of(const TokenizeRequest& request,
-                             const std::vector<SourceFile>& sources) {
+// The id behind each document.
+std::optional<std::int32_t> end_of_documents(const Tokenizer& tokenizer,
+                                             const TokenizeRequest& request) {
+  return request.append_end ? tokenizer.end_token() : std::nullopt;
+}
+
+// Of what decides about the ids: the texts by their names, sizes and times, the tokenizer, and the
+// end token, which another file than the tokenizer's may name.
+std::uint64_t fingerprint_of(const TokenizeRequest& request, const std::vector<SourceFile>& sources,
+                             std::optional<std::int32_t> end) {
   std::string text =
-      fmt::format("{} {} {}\n", request.tokenizer_hash, request.append_end, request.files.size());
+      fmt::format("{} {} {}\n", request.tokenizer_hash, end.value_or(-1), request.files.size());
   for (std::size_t i = 0; i < sources.size(); ++i) {
     text += fmt::format("{} {} {}\n", sources[i].size_bytes, sources[i].modified, request.files[i]);
   }
@@ -59,15 +66,15 @@ class TokenizeRun {
         request_(request),
         tell_(tell),
         sources_(look_at_all(request.files)),
+        end_(end_of_documents(tokenizer, request)),
         writer_({.path = request.output,
                  .width = token_width(tokenizer),
-                 .fingerprint = fingerprint_of(request, sources_)}) {
+                 .fingerprint = fingerprint_of(request, sources_, end_)}) {
     for (const SourceFile& source : sources_) progress_.bytes_of_all += source.size_bytes;
     const TokenFileState& state = writer_.state();
     for (std::size_t i = 0; i < state.source.file; ++i) progress_.bytes += sources_[i].size_bytes;
     progress_.bytes += state.source.offset;
     resumed_bytes_ = progress_.bytes;
-    if (request.append_end) end_ = tokenizer.end_token();
   }
 
   TokenizeResult run() {
@@ -113,9 +120,9 @@ class TokenizeRun {
   const TokenizeRequest& request_;
   FunctionRef<void(const TokenizeProgress&)> tell_;
   std::vector<SourceFile> sources_;
+  std::optional<std::int32_t> end_;
   TokenFileWriter writer_;
   TokenizeProgress progress_;
-  std::optional<std::int32_t> end_;
   std::uint64_t resumed_bytes_ = 0;
   std::uint64_t unsaved_bytes_ = 0;
 };

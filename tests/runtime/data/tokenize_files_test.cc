@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <random>
@@ -172,6 +173,35 @@ TEST_F(TokenizeFiles, BeginsAnewWhereWhatIsThereIsOfOtherIds) {
   EXPECT_EQ(tokenize_files(*tokenizer, request, kTellNobody).resumed_bytes, 0U);
   interrupted();
   EXPECT_GT(tokenize_files(*tokenizer, request, kTellNobody).resumed_bytes, 0U);
+}
+
+TEST_F(TokenizeFiles, BeginsAnewWithAnotherEndToken) {
+  const std::vector<std::string> files = {directory_.write("a", drawn_text(90'000, 6)),
+                                          directory_.write("b", drawn_text(90'000, 7))};
+  TokenizeRequest request = request_for(files);
+  request.bytes_between_saves = 1;
+  int blocks = 0;
+  const auto interrupt = [&](const TokenizeProgress& progress) {
+    blocks += progress.documents > 0 ? 1 : 0;
+    if (blocks == 1) throw Interrupt();
+  };
+  // WordsTokenizer takes its end token from the vocabulary.
+  EXPECT_THROW(tokenize_files(WordsTokenizer(300), request, interrupt), Interrupt);
+  const TokenizeResult other = tokenize_files(WordsTokenizer(301), request, kTellNobody);
+  EXPECT_EQ(other.resumed_bytes, 0U);
+  const std::vector<std::uint16_t> ids = numbers_in<std::uint16_t>("out");
+  EXPECT_EQ(std::ranges::count(ids, 300), 2);
+  EXPECT_EQ(std::ranges::count(ids, 299), 0);
+
+  blocks = 0;
+  EXPECT_THROW(tokenize_files(WordsTokenizer(300), request, interrupt), Interrupt);
+  request.append_end = false;
+  EXPECT_EQ(tokenize_files(WordsTokenizer(300), request, kTellNobody).resumed_bytes, 0U);
+  EXPECT_THROW(tokenize_files(WordsTokenizer(300), request,
+                              [](const TokenizeProgress&) { throw Interrupt(); }),
+               Interrupt);
+  // Without an end token it does not count which there would be.
+  EXPECT_GT(tokenize_files(WordsTokenizer(301), request, kTellNobody).resumed_bytes, 0U);
 }
 
 TEST_F(TokenizeFiles, RemovesTheMaskOfOtherIds) {
