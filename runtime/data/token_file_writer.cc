@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -14,6 +15,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/file_lock.h"
 
 namespace terrace {
 namespace {
@@ -28,6 +30,15 @@ class PartialFile {
   explicit PartialFile(std::string path) : path_(std::move(path)) {
     descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
     if (descriptor_ < 0) fail("open", errno);
+  }
+  // For this process alone, where the file system has locks. Throws IoError where another one has
+  // it.
+  struct Alone {};
+  PartialFile(std::string path, Alone) : PartialFile(std::move(path)) {
+    const FileLock lock = try_lock(descriptor_);
+    if (lock.kind == FileLock::Kind::kHeldByOther) refuse_second();
+    // The other one may have given it its name after it was opened here.
+    if (!is_at_path()) refuse_second();
   }
   ~PartialFile() { ::close(descriptor_); }
   PartialFile(const PartialFile&) = delete;
@@ -57,6 +68,16 @@ class PartialFile {
   [[noreturn]] void fail(const char* operation, int error_number) const {
     throw IoError({.operation = operation, .path = path_, .error_number = error_number});
   }
+  [[noreturn]] void refuse_second() const {
+    throw IoError({.operation = "lock", .path = path_, .error_number = EWOULDBLOCK},
+                  "another process writes this file: wait until it has ended, or write another");
+  }
+  bool is_at_path() const {
+    struct stat open = {};
+    struct stat there = {};
+    return ::fstat(descriptor_, &open) == 0 && ::stat(path_.c_str(), &there) == 0 &&
+           open.st_dev == there.st_dev && open.st_ino == there.st_ino;
+  }
 
   std::string path_;
   int descriptor_ = -1;
@@ -82,15 +103,18 @@ void remove_if_there(const std::string& path) {
 }  // namespace
 
 struct TokenFileWriter::Files {
+  explicit Files(const std::string& path)
+      : tokens(partial_path(path), PartialFile::Alone()), index(partial_path(index_path(path))) {}
+
   PartialFile tokens;
   PartialFile index;
 };
 
 TokenFileWriter::TokenFileWriter(Options options) : options_(std::move(options)) {
+  // First, so that no other process writes what is read here.
+  files_ = std::make_unique<Files>(options_.path);
   resumed_ = read_state();
   state_ = resumed_.value_or(TokenFileState{});
-  files_.reset(new Files{PartialFile(partial_path(options_.path)),
-                         PartialFile(partial_path(index_path(options_.path)))});
   files_->tokens.truncate(state_.tokens * static_cast<std::uint64_t>(options_.width));
   files_->index.truncate(state_.documents * sizeof(std::uint64_t));
 }

@@ -21,7 +21,8 @@ struct TokenFileState {
 // Writes a token file, raw little-endian ids of 2 or 4 bytes, and beside it NAME.idx, for each
 // document the place behind its last token as a little-endian u64. Until finish() both are called
 // NAME.partial and NAME.idx.partial, and NAME.state says how much of them is good, so that another
-// process can go on. One thread.
+// process can go on. NAME.partial is locked (flock), where the file system has locks, so that two
+// processes do not write the same files. One thread.
 class TokenFileWriter {
  public:
   struct Options {
@@ -31,7 +32,8 @@ class TokenFileWriter {
     std::uint64_t fingerprint = 0;
   };
 
-  // Goes on with what is there, or begins anew. Throws IoError.
+  // Goes on with what is there, or begins anew. Throws IoError, also where another writer has the
+  // files.
   explicit TokenFileWriter(Options options);
   ~TokenFileWriter();
 

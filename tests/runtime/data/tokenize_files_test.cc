@@ -204,6 +204,22 @@ TEST_F(TokenizeFiles, BeginsAnewWithAnotherEndToken) {
   EXPECT_GT(tokenize_files(WordsTokenizer(301), request, kTellNobody).resumed_bytes, 0U);
 }
 
+TEST_F(TokenizeFiles, RefusesASecondWriterOfTheSameFiles) {
+  const TokenizeRequest request = request_for({directory_.write("a", "ab")});
+  const TokenizeRequest second = request_for({directory_.write("b", "xyz")});
+  int tries = 0;
+  tokenize_files(WordsTokenizer(300), request, [&](const TokenizeProgress&) {
+    ++tries;
+    TERRACE_EXPECT_THROW_WITH(tokenize_files(WordsTokenizer(300), second, kTellNobody), IoError,
+                              directory_.path("out.partial"));
+  });
+  EXPECT_EQ(tries, 1);
+  EXPECT_EQ(numbers_in<std::uint16_t>("out"), (std::vector<std::uint16_t>{'a', 'b', 299}));
+  EXPECT_EQ(numbers_in<std::uint64_t>("out.idx"), (std::vector<std::uint64_t>{3}));
+  tokenize_files(WordsTokenizer(300), second, kTellNobody);  // the first has ended
+  EXPECT_EQ(numbers_in<std::uint16_t>("out"), (std::vector<std::uint16_t>{'x', 'y', 'z', 299}));
+}
+
 TEST_F(TokenizeFiles, RemovesTheMaskOfOtherIds) {
   const TokenizeRequest request = request_for({directory_.write("a", "ab")});
   directory_.write("out.mask", "m");
