@@ -26,11 +26,15 @@
 namespace terrace {
 namespace {
 
+constexpr auto kTokenizeOperands = std::to_array<std::string_view>({"PATH"});
 constexpr CommandSpec kTokenizeCommand = {
-    "terrace tokenize",
-    "Turns text files into a file of token ids: terrace tokenize FLAGS PATH... Each PATH is a text "
-    "file or a directory of text files; each file is one document. Writes raw ids of 2 bytes, or 4 "
-    "where the vocabulary has 65,536 ids or more, and beside them FILE.idx, where documents end."};
+    .name = "terrace tokenize",
+    .summary =
+        "Turns text files into a file of token ids. Each PATH is a text file or a directory of "
+        "text files; each file is one document. Writes raw ids of 2 bytes, or 4 where the "
+        "vocabulary has 65,536 ids or more, and beside them FILE.idx, where documents end.",
+    .operands = kTokenizeOperands,
+    .repeats_last_operand = true};
 
 enum : std::size_t { kTokenizerFlag, kAppendEosFlag, kOutputFlag, kThreadsFlag };
 constexpr auto kTokenizeFlags = std::to_array<FlagSpec>({
@@ -38,35 +42,9 @@ constexpr auto kTokenizeFlags = std::to_array<FlagSpec>({
      "A tokenizer.json, a SentencePiece .model, a directory with one, or bytes"},
     {"append-eos", "Text", "on|off",
      "The end token behind each document (on, where the tokenizer names one)"},
-    {"output", "Result", "FILE", "The token file; an interrupted one is gone on with"},
+    {"output", "Result", "FILE", "The token file; the same command continues an interrupted run"},
     {"threads", "Machine", "N", "Threads that compute (what the process may use)"},
 });
-
-struct SplitArguments {
-  std::vector<std::string> flags;
-  std::vector<std::string> paths;
-};
-
-// Every flag takes one value; what is left names texts.
-SplitArguments split_arguments(const std::vector<std::string>& arguments) {
-  SplitArguments split;
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    const std::string& argument = arguments[i];
-    if (argument == "--") {
-      split.paths.insert(split.paths.end(), arguments.begin() + static_cast<std::ptrdiff_t>(i) + 1,
-                         arguments.end());
-      break;
-    }
-    if (!argument.starts_with("-")) {
-      split.paths.push_back(argument);
-      continue;
-    }
-    split.flags.push_back(argument);
-    const bool has_value = argument.find('=') != std::string::npos;
-    if (!has_value && i + 1 < arguments.size()) split.flags.push_back(arguments[++i]);
-  }
-  return split;
-}
 
 void refuse_jsonl(const std::vector<std::string>& files) {
   for (const std::string& file : files) {
@@ -109,15 +87,14 @@ int run_tokenize(int argc, const char* const* argv) {
     fmt::print("{}", flags_help(kTokenizeCommand, kTokenizeFlags));
     return 0;
   }
-  const SplitArguments split = split_arguments(arguments);
-  const auto values = read_flags(kTokenizeCommand, kTokenizeFlags, split.flags);
+  const auto [values, paths] = read_command_line(kTokenizeCommand, kTokenizeFlags, arguments);
   if (!values[kTokenizerFlag]) {
     throw ConfigError("--tokenizer is missing", "name a tokenizer.json or a .model");
   }
   if (!values[kOutputFlag])
     throw ConfigError("--output is missing", "name the token file to write");
   TokenizeRequest request;
-  request.files = list_data_files(split.paths, DataUse::kTokenize);
+  request.files = list_data_files(paths, DataUse::kTokenize);
   refuse_jsonl(request.files);
   request.output = values[kOutputFlag]->name();
   if (values[kAppendEosFlag]) request.append_end = values[kAppendEosFlag]->on_off();

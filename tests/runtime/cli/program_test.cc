@@ -176,6 +176,29 @@ TEST(Program, DoctorRefusesADirectoryThatIsNotThere) {
   EXPECT_THAT(outcome.errors, testing::HasSubstr("--nvme"));
 }
 
+TEST(Program, TokenizeTakesPathsBetweenFlags) {
+  const Outcome help = run_program("tokenize --help");
+  EXPECT_EQ(help.code, 0);
+  EXPECT_THAT(help.output, testing::HasSubstr("Usage: terrace tokenize PATH... [OPTIONS]"));
+  EXPECT_THAT(help.output, testing::HasSubstr("continues an interrupted run"));
+
+  const TemporaryDirectory directory;
+  const std::string output = " --output " + directory.path("out") + " ";
+  const Outcome outcome =
+      run_program("tokenize " + directory.write("a", "ab") + " --tokenizer bytes " +
+                  directory.write("b", "c") + output + directory.write("d", "d"));
+  EXPECT_EQ(outcome.code, 0) << outcome.errors;
+  EXPECT_EQ(directory.read("out"), std::string("a\0b\0c\0d\0", 8));
+  EXPECT_THAT(outcome.output, testing::HasSubstr("4 tokens of 3 documents"));
+
+  const Outcome no_path = run_program("tokenize --tokenizer bytes" + output);
+  EXPECT_EQ(no_path.code, 2);
+  EXPECT_THAT(no_path.errors, testing::HasSubstr("PATH is missing"));
+  const Outcome unknown = run_program("tokenize --tokenizr bytes" + output + directory.path("a"));
+  EXPECT_EQ(unknown.code, 2);
+  EXPECT_THAT(unknown.errors, testing::HasSubstr("did you mean --tokenizer?"));
+}
+
 TEST(Program, SampleRefusesWhatItCannotUse) {
   const TemporaryDirectory directory;
   EXPECT_EQ(run_program("sample --prompt x").code, 2);
