@@ -19,7 +19,7 @@
 #include "runtime/cli/console_log.h"
 #include "runtime/cli/progress_console.h"
 #include "runtime/config/flag_reader.h"
-#include "runtime/data/data_files.h"
+#include "runtime/data/text_files.h"
 #include "runtime/data/tokenize_files.h"
 #include "runtime/tokenizer/load_tokenizer.h"
 
@@ -46,22 +46,15 @@ constexpr auto kTokenizeFlags = std::to_array<FlagSpec>({
     {"threads", "Machine", "N", "Threads that compute (what the process may use)"},
 });
 
-void refuse_jsonl(const std::vector<std::string>& files) {
-  for (const std::string& file : files) {
-    if (!file.ends_with(".jsonl")) continue;
-    throw ConfigError(fmt::format("{}: terrace tokenize does not read JSONL", file),
-                      "name text files");
-  }
-}
-
 struct LoadedTokenizer {
   std::unique_ptr<Tokenizer> tokenizer;
   std::uint64_t hash = 0;
 };
 
-LoadedTokenizer load_with_hash(const std::string& name, Log& log) {
+LoadedTokenizer load_with_hash(const std::string& name, const std::string& output, Log& log) {
   if (name == "bytes") return {make_bytes_tokenizer(), 0};
   const std::string file = std::filesystem::is_directory(name) ? find_tokenizer_file(name) : name;
+  check_not_replaced(file, output);
   std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(name, log);
   return {std::move(tokenizer), hash_of_file(file)};
 }
@@ -94,9 +87,8 @@ int run_tokenize(int argc, const char* const* argv) {
   if (!values[kOutputFlag])
     throw ConfigError("--output is missing", "name the token file to write");
   TokenizeRequest request;
-  request.files = list_data_files(paths, DataUse::kTokenize);
-  refuse_jsonl(request.files);
   request.output = values[kOutputFlag]->name();
+  request.files = list_text_files(paths, request.output);
   if (values[kAppendEosFlag]) request.append_end = values[kAppendEosFlag]->on_off();
   request.threads = values[kThreadsFlag] ? static_cast<int>(values[kThreadsFlag]->integer(1, 1024))
                                          : read_host_limits().usable_cpus();
@@ -105,7 +97,8 @@ int run_tokenize(int argc, const char* const* argv) {
   ConsoleLog log([&](std::string_view text) {
     console.above_progress([&] { write_to_standard_error(text); });
   });
-  const LoadedTokenizer loaded = load_with_hash(values[kTokenizerFlag]->name(), log);
+  const LoadedTokenizer loaded =
+      load_with_hash(values[kTokenizerFlag]->name(), request.output, log);
   request.tokenizer_hash = loaded.hash;
   if (values[kAppendEosFlag] && request.append_end && !loaded.tokenizer->end_token()) {
     throw ConfigError("--append-eos on: the tokenizer names no end token",

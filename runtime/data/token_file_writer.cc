@@ -93,6 +93,7 @@ std::string partial_path(const std::string& path) { return path + ".partial"; }
 std::string index_path(const std::string& path) { return path + ".idx"; }
 std::string mask_path(const std::string& path) { return path + ".mask"; }
 std::string state_path(const std::string& path) { return path + ".state"; }
+std::string new_state_path(const std::string& path) { return state_path(path) + ".new"; }
 
 void remove_if_there(const std::string& path) {
   std::error_code error;
@@ -101,6 +102,16 @@ void remove_if_there(const std::string& path) {
 }
 
 }  // namespace
+
+std::vector<std::string> token_file_names(const std::string& path) {
+  return {path,
+          index_path(path),
+          mask_path(path),
+          partial_path(path),
+          partial_path(index_path(path)),
+          state_path(path),
+          new_state_path(path)};
+}
 
 struct TokenFileWriter::Files {
   explicit Files(const std::string& path)
@@ -138,15 +149,14 @@ std::optional<TokenFileState> TokenFileWriter::read_state() const {
 }
 
 void TokenFileWriter::write_state() const {
-  const std::string path = state_path(options_.path);
-  PartialFile file(path + ".new");
+  PartialFile file(new_state_path(options_.path));
   file.truncate(0);
   const std::string text =
       fmt::format("{} {} {} {} {} {}\n", kStateKind, options_.fingerprint, state_.source.file,
                   state_.source.offset, state_.tokens, state_.documents);
   file.append(std::as_bytes(std::span(text)));
   file.sync();
-  file.rename(path);
+  file.rename(state_path(options_.path));
 }
 
 void TokenFileWriter::append(std::span<const std::int32_t> ids) {

@@ -18,6 +18,9 @@ struct TokenFileState {
   std::uint64_t documents = 0;  // that are complete
 };
 
+// Every file that a writer of `path` makes, replaces or removes, `path` itself first.
+std::vector<std::string> token_file_names(const std::string& path);
+
 // Writes a token file, raw little-endian ids of 2 or 4 bytes, and beside it NAME.idx, for each
 // document the place behind its last token as a little-endian u64. Until finish() both are called
 // NAME.partial and NAME.idx.partial, and NAME.state says how much of them is good, so that another

@@ -199,6 +199,28 @@ TEST(Program, TokenizeTakesPathsBetweenFlags) {
   EXPECT_THAT(unknown.errors, testing::HasSubstr("did you mean --tokenizer?"));
 }
 
+TEST(Program, TokenizeKeepsItsInput) {
+  const TemporaryDirectory directory;
+  const std::string text = directory.write("h.txt", "text");
+  const Outcome itself = run_program("tokenize --tokenizer bytes --output " + text + " " + text);
+  EXPECT_EQ(itself.code, 2);
+  EXPECT_THAT(itself.errors, testing::HasSubstr("would replace " + text));
+  EXPECT_EQ(directory.read("h.txt"), "text");
+  const std::string tokenizer = directory.write("tokenizer.json", "{}");
+  const Outcome replaces = run_program("tokenize --tokenizer " + directory.path() + " --output " +
+                                       tokenizer + " " + text);
+  EXPECT_EQ(replaces.code, 2);
+  EXPECT_THAT(replaces.errors, testing::HasSubstr("would replace " + tokenizer));
+
+  const std::string of_directory = "tokenize --tokenizer bytes --output " +
+                                   directory.path("d/o.u16") + " " + directory.path("d");
+  directory.write("d/a", "ab");
+  for (int run = 0; run < 2; ++run) {
+    EXPECT_EQ(run_program(of_directory).code, 0);
+    EXPECT_EQ(directory.read("d/o.u16"), std::string("a\0b\0", 4));
+  }
+}
+
 TEST(Program, SampleRefusesWhatItCannotUse) {
   const TemporaryDirectory directory;
   EXPECT_EQ(run_program("sample --prompt x").code, 2);

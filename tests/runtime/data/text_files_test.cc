@@ -1,0 +1,61 @@
+#include "runtime/data/text_files.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "base/error.h"
+#include "tests/runtime/temporary_directory.h"
+
+namespace terrace {
+namespace {
+
+using Paths = std::vector<std::string>;
+
+TEST(TextFiles, RefusesAnOutputThatWouldReplaceAText) {
+  const TemporaryDirectory directory;
+  const std::string text = directory.write("h.txt", "a");
+  EXPECT_EQ(list_text_files({text}, directory.path("other")), (Paths{text}));
+  TERRACE_EXPECT_THROW_WITH(list_text_files({text}, text), ConfigError, "would replace " + text);
+  TERRACE_EXPECT_THROW_WITH(list_text_files({text}, directory.path("./h.txt")), ConfigError,
+                            "would replace");
+  for (const char* ending : {".idx", ".mask", ".partial", ".idx.partial", ".state", ".state.new"}) {
+    const std::string beside = directory.write(std::string("out") + ending, "text");
+    TERRACE_EXPECT_THROW_WITH(list_text_files({text, beside}, directory.path("out")), ConfigError,
+                              "would replace " + beside);
+  }
+  std::filesystem::create_symlink(text, directory.path("link"));
+  TERRACE_EXPECT_THROW_WITH(list_text_files({directory.path("link")}, text), ConfigError,
+                            "would replace");
+}
+
+TEST(TextFiles, LeavesOutWhatEarlierRunsHaveLeftInADirectory) {
+  const TemporaryDirectory directory;
+  const Paths texts = {directory.write("d/a", "a"), directory.write("d/o.u16.txt", "b")};
+  const std::string output = directory.path("d/o.u16");
+  EXPECT_EQ(list_text_files({directory.path("d")}, output), texts);
+  for (const char* name : {"d/o.u16.partial", "d/o.u16.idx.partial", "d/o.u16.state"}) {
+    directory.write(name, "x");
+  }
+  EXPECT_EQ(list_text_files({directory.path("d")}, output), texts);
+  for (const char* name : {"d/o.u16", "d/o.u16.idx", "d/o.u16.mask"}) directory.write(name, "x");
+  EXPECT_EQ(list_text_files({directory.path("d")}, output), texts);
+  // By another name of the directory, too.
+  EXPECT_EQ(list_text_files({directory.path("d")}, directory.path("d/../d/o.u16")), texts);
+  TERRACE_EXPECT_THROW_WITH(list_text_files({output}, output), ConfigError, "would replace");
+  for (const std::string& text : texts) std::filesystem::remove(text);
+  TERRACE_EXPECT_THROW_WITH(list_text_files({directory.path("d")}, output), ConfigError,
+                            "no texts besides");
+}
+
+// No earlier run has written it: the ends of its documents are not there.
+TEST(TextFiles, RefusesAnOutputThatIsATextOfADirectory) {
+  const TemporaryDirectory directory;
+  directory.write("d/a", "a");
+  const std::string text = directory.write("d/b", "b");
+  TERRACE_EXPECT_THROW_WITH(list_text_files({directory.path("d")}, text), ConfigError,
+                            "would replace " + text);
+}
+
+}  // namespace
+}  // namespace terrace
