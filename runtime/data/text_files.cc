@@ -32,7 +32,7 @@ bool is_one_of(const std::string& file, const std::vector<std::string>& names) {
 }
 
 void refuse_jsonl(const std::string& file) {
-  if (!file.ends_with(".jsonl")) return;
+  if (!is_jsonl_name(file)) return;
   throw ConfigError(fmt::format("{}: terrace tokenize does not read JSONL", file),
                     "name text files");
 }

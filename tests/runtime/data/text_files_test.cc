@@ -48,6 +48,20 @@ TEST(TextFiles, LeavesOutWhatEarlierRunsHaveLeftInADirectory) {
                             "no texts besides");
 }
 
+TEST(TextFiles, RefusesJsonLinesInCapitalsToo) {
+  const TemporaryDirectory directory;
+  for (const char* name : {"d.jsonl", "D.JSONL", "d.Jsonl.gz", "d.jsonl.zst"}) {
+    const std::string file = directory.write(std::string(name) + ".d/" + name, "{}");
+    TERRACE_EXPECT_THROW_WITH(list_text_files({file}, directory.path("out")), ConfigError,
+                              file + ": terrace tokenize does not read JSONL");
+    TERRACE_EXPECT_THROW_WITH(
+        list_text_files({directory.path(std::string(name) + ".d")}, directory.path("out")),
+        ConfigError, "does not read JSONL");
+  }
+  const std::string text = directory.write("jsonl.txt", "{}");
+  EXPECT_EQ(list_text_files({text}, directory.path("out")), (Paths{text}));
+}
+
 // No earlier run has written it: the ends of its documents are not there.
 TEST(TextFiles, RefusesAnOutputThatIsATextOfADirectory) {
   const TemporaryDirectory directory;
