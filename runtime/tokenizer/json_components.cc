@@ -119,6 +119,8 @@ class PreTokenizerReader {
   }
 
   void add_scanner(std::unique_ptr<PieceScanner> scanner) {
+    // Further scanners see only the pieces of the first.
+    if (!has_scanner_) found_.keeps_crlf = scanner->keeps_crlf();
     found_.steps.push_back(make_scanner_split(std::move(scanner)));
     has_scanner_ = true;
   }

@@ -27,6 +27,7 @@ struct PreTokenizerSteps {
   // Whether the steps see nothing of a text before a letter that follows a single end of a line,
   // and nothing behind it before that.
   bool cuts_at_lines = false;
+  bool keeps_crlf = false;                    // the same of a line that ends in CR LF
   std::vector<std::string> unknown_patterns;  // that PCRE2 matches
 };
 PreTokenizerSteps read_pre_tokenizers(const JsonNode& node, const UnicodeClasses& classes);

@@ -44,6 +44,7 @@ class JsonTokenizer final : public Tokenizer {
         model_(std::move(parts.bpe)),
         decoder_(std::move(parts.decoder)),
         around_(parts.around) {
+    keeps_crlf_ = parts.pre_tokenizers.keeps_crlf;
     cuts_at_lines_ =
         parts.pre_tokenizers.cuts_at_lines &&
         std::ranges::all_of(normalizers_, [](const auto& each) { return each->works_by_line(); }) &&
@@ -128,11 +129,14 @@ class JsonTokenizer final : public Tokenizer {
     steps_[step]->cut(piece, [&](const TextPiece& each) { encode_piece(step + 1, each, take); });
   }
 
-  // Whether an end of a line that is alone stands before `at`, and a letter at it: no piece goes
-  // over such a place, no pattern looks over it, and NFC does not join what is on its sides.
+  // Whether an end of a line that is alone, LF or, where the pattern keeps it, CR LF, stands before
+  // `at`, and a letter at it: no piece goes over such a place, no pattern looks over it, and NFC
+  // does not join what is on its sides.
   bool is_cut(std::string_view text, std::size_t at) const {
     if (at < 2 || at >= text.size()) return false;
-    const std::optional<char32_t> last = last_code_point(text.substr(0, at - 1));
+    std::string_view line = text.substr(0, at - 1);
+    if (keeps_crlf_ && line.ends_with('\r')) line.remove_suffix(1);
+    const std::optional<char32_t> last = last_code_point(line);
     const std::optional<char32_t> first = first_code_point(text.substr(at));
     return last && first && !classes_->is(*last, CodePointClass::kSpace) &&
            classes_->is(*first, CodePointClass::kLetter) &&
@@ -148,6 +152,7 @@ class JsonTokenizer final : public Tokenizer {
   TokenDecoder decoder_;
   AroundText around_;
   bool cuts_at_lines_ = false;
+  bool keeps_crlf_ = false;
   mutable ScratchPool<EncodeScratch> scratches_;
 };
 

@@ -117,6 +117,8 @@ class Gpt2Scanner final : public PieceScanner {
     }
     return scanned.end_of_spaces(at, scanned.end_of_run(first.end, kSpace));
   }
+  // The last white space before a letter is a piece of its own.
+  bool keeps_crlf() const override { return false; }
 
  private:
   const UnicodeClasses& classes_;
@@ -145,6 +147,7 @@ class Llama3Scanner final : public PieceScanner {
     const std::size_t after_lines = last_line_end(text, at, run_end);
     return after_lines > at ? after_lines : scanned.end_of_spaces(at, run_end);
   }
+  bool keeps_crlf() const override { return true; }
 
  private:
   static std::size_t end_of_lines(std::string_view text, std::size_t at) {

@@ -108,6 +108,33 @@ TEST_P(TokenizerGolden, HasTheSameIdsWhereverATextIsCut) {
   EXPECT_EQ(parts, whole);
 }
 
+// Lines end in CR LF behind letters, digits, other signs, white space and empty lines.
+TEST_P(TokenizerGolden, HasTheSameIdsWhereverLinesOfCrLfAreCut) {
+  std::string text;
+  for (const GoldenText& golden : cases_) {
+    for (const char* end : {"\r\n", "\r\nline", "7\r\nline", "!\r\n\xC3\xA9", " \r\n\r\na"}) {
+      text += golden.text + end;
+    }
+  }
+  std::vector<std::int32_t> whole;
+  tokenizer_->encode(text, whole);
+  std::vector<std::int32_t> parts;
+  int cuts_at_crlf = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t cut = tokenizer_->find_cut(text, at + 1);
+    ASSERT_GT(cut, at);
+    const std::string_view part = std::string_view(text).substr(at, cut - at);
+    if (cut < text.size() && part.ends_with("\r\n")) ++cuts_at_crlf;
+    tokenizer_->encode(part, parts);
+    at = cut;
+  }
+  EXPECT_EQ(parts, whole);
+  const std::string_view name = GetParam();
+  if (name == "llama3" || name == "qwen2") {
+    EXPECT_GT(cuts_at_crlf, 100);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Tokenizers, TokenizerGolden,
                          testing::Values("gpt2", "llama3", "qwen2", "digits", "prefixed",
                                          "sentencepiece", "llama2", "metaspace_first",

@@ -187,6 +187,30 @@ TEST_F(LoadTokenizer, RefusesIdsBeyondTheVocabulary) {
                             "generation_config.json: eos_token_id: the id 6");
 }
 
+TEST_F(LoadTokenizer, CutsBehindCrLfWhereThePatternKeepsIt) {
+  Json json = small();
+  json["added_tokens"][0]["id"] = 8;
+  // CR, LF, and both as one token.
+  json["model"]["vocab"].update({{"\u010D", 5}, {"\u010A", 6}, {"\u010D\u010A", 7}});
+  json["model"]["merges"].push_back({"\u010D", "\u010A"});
+  const std::string text = "ab\r\nc";
+  const auto gpt2 = load(json);
+  EXPECT_EQ(ids_of(*gpt2, text), (std::vector<std::int32_t>{3, 5, 6, 2}));
+  EXPECT_EQ(ids_of(*gpt2, "ab\r\n"), (std::vector<std::int32_t>{3, 7}));  // no place for a cut
+  EXPECT_EQ(gpt2->find_cut(text, 0), text.size());
+
+  for (const char* name : {"llama3", "qwen2"}) {
+    const Json golden = Json::parse(read_golden(std::string(name) + "/tokenizer.json"));
+    json["pre_tokenizer"] = golden.at("pre_tokenizer");
+    const auto keeps = load(json);
+    EXPECT_EQ(ids_of(*keeps, text), (std::vector<std::int32_t>{3, 7, 2}));
+    EXPECT_EQ(ids_of(*keeps, "ab\r\n"), (std::vector<std::int32_t>{3, 7}));
+    EXPECT_EQ(keeps->find_cut(text, 0), 4U);
+    EXPECT_EQ(keeps->find_cut("ab \r\nc", 0), 6U) << "white space before it";
+    EXPECT_EQ(keeps->find_cut("ab\r\r\nc", 0), 6U) << "white space before it";
+  }
+}
+
 TEST_F(LoadTokenizer, WarnsOfPatternsThatAreNotKnown) {
   const auto split = [](const char* pattern) {
     return Json::parse(fmt::format(
