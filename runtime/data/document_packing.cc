@@ -37,17 +37,20 @@ PackedSequences::DocumentMask PackedSequences::look_at_mask(std::int64_t begin,
   constexpr std::int64_t kPiece = 1 << 16;
   const std::int64_t targets = end - begin - 1;
   const std::int64_t length = options_.sequence_length;
-  if (!source_.has_mask()) return {false, targets, std::min(targets, length)};
+  if (!options_.uses_mask || !source_.has_mask()) {
+    return {false, targets, std::min(targets, length)};
+  }
   DocumentMask found;
   std::vector<std::uint8_t> mask(static_cast<std::size_t>(std::min(kPiece, end - begin)));
   for (std::int64_t at = begin; at < end; at += kPiece) {
     const auto part = std::span(mask).first(static_cast<std::size_t>(std::min(kPiece, end - at)));
     source_.read_mask(at, part);
     const std::int64_t first_target = at == begin ? 1 : 0;  // the first token is none
-    for (std::int64_t i = 0; i < std::ssize(part); ++i) {
-      const bool is_trained = part[static_cast<std::size_t>(i)] != 0;
-      if (!is_trained) found.has_gaps = true;
-      if (!is_trained || i < first_target) continue;
+    for (std::int64_t i = first_target; i < std::ssize(part); ++i) {
+      if (part[static_cast<std::size_t>(i)] == 0) {
+        found.has_gaps = true;
+        continue;
+      }
       ++found.trained;
       if (at + i <= begin + length) ++found.trained_first;
     }
@@ -66,9 +69,7 @@ void PackedSequences::add_document(std::int64_t begin, std::int64_t end) {
   const bool is_cut = end - begin > length + 1;
   const bool truncates = is_cut && mask.has_gaps;
   const std::int64_t rows = truncates ? length : end - begin - 1;
-  const std::int64_t trained = !options_.uses_mask ? rows
-                               : truncates         ? mask.trained_first
-                                                   : mask.trained;
+  const std::int64_t trained = truncates ? mask.trained_first : mask.trained;
   if (trained == 0) {
     ++counts_.untrained;
     return;

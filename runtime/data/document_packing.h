@@ -39,15 +39,17 @@ struct PackingOptions {
 
 // The documents in [begin, end) of a source as sequences, in 12 bytes a piece and 8 a sequence.
 //
-// A document is truncated to a sequence if some of its tokens are not trained on, and else split:
-// what follows a prompt makes no sense without it. Pieces go, in the order of the documents, into
-// the first of the sequences begun that has room; at most kOpen are open, and the fullest is closed
-// for another. So the sequences depend on the documents and the options alone.
+// A document that is longer than a sequence is truncated to one if some of its targets are not
+// trained on, and else split: what follows a prompt makes no sense without it. Its first token is
+// no target. Pieces go, in the order of the documents, into the first of the sequences begun that
+// has room; at most kOpen are open, and the fullest is closed for another. So the sequences depend
+// on the documents and the options alone.
 class PackedSequences {
  public:
   static constexpr std::size_t kOpen = 64;
 
-  // `begin` and `end` are ends of documents. Reads the whole mask. Throws as the source does.
+  // `begin` and `end` are ends of documents. Reads the whole mask where the options use it.
+  // Throws as the source does.
   PackedSequences(const TokenSource& source, std::int64_t begin, std::int64_t end,
                   const PackingOptions& options);
 
@@ -64,8 +66,8 @@ class PackedSequences {
     std::vector<PackedPiece> pieces;
   };
 
-  // Of a document: whether a part of it is not trained on, and how many targets are, of all and of
-  // the first sequence_length.
+  // Of a document: whether some targets are not trained on, and how many are, of all and of the
+  // first sequence_length.
   struct DocumentMask {
     bool has_gaps = false;
     std::int64_t trained = 0;

@@ -165,8 +165,19 @@ TEST(PackedDocuments, LongOnesAreSplitOrTruncatedAndUselessOnesDropped) {
   // A piece of a split document begins with the token that is the last target of the piece before.
   EXPECT_EQ(begins, (std::set<std::int64_t>{0, 16, 32, 48, 64, 80, 96, 100, 231}));
   const PackedSequences all(source, 0, source.count(), {.sequence_length = 16, .uses_mask = false});
+  EXPECT_EQ(all.counts().split, 4);
+  EXPECT_EQ(all.counts().truncated, 0);
   EXPECT_EQ(all.counts().untrained, 0);
+  EXPECT_EQ(all.counts().rows, 99 + 49 + 39 + 39 + 16);
   EXPECT_EQ(all.counts().trained, all.counts().rows);
+}
+
+TEST(PackedDocuments, AMaskedFirstTokenTruncatesNothing) {
+  const NumberedDocuments source({{100, 1}});  // as where a prompt is a begin token alone
+  const PackedSequences packed(source, 0, source.count(), {.sequence_length = 16});
+  EXPECT_EQ(packed.counts().split, 1);
+  EXPECT_EQ(packed.counts().truncated, 0);
+  EXPECT_EQ(packed.counts().trained, 99);
 }
 
 TEST(PackedDocuments, AreTheSameEachTimeAndOtherForOtherDocuments) {
