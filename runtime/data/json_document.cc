@@ -51,6 +51,10 @@ void check_forms(const Line& line) {
   for (const char* const key : {"prompt", "completion"}) {
     if (has_prompt && !line.has(key)) throw line.wrong(key, "is missing", kForms);
   }
+  if (line.has("labels") && has_ids && !line.has("loss_mask")) {
+    throw line.wrong("labels", "is not read, so that all of \"input_ids\" would be trained on",
+                     "give \"loss_mask\" instead: 0 where labels is -100, 1 elsewhere");
+  }
   if (line.has("loss_mask") && !has_ids) {
     throw line.wrong("loss_mask", "is for \"input_ids\"", "leave it out, or give the ids");
   }

@@ -8,7 +8,8 @@
 namespace terrace {
 
 // A line of a JSONL file: an object with `text`, with `prompt` and `completion`, or with
-// `input_ids` and perhaps `loss_mask`. Other keys are passed over.
+// `input_ids` and perhaps `loss_mask`. Other keys are passed over, but for `labels` beside
+// `input_ids` without `loss_mask`, which is refused: they say what is trained on.
 struct JsonDocument {
   enum class Kind : std::uint8_t { kText, kPrompt, kIds };
   Kind kind = Kind::kText;

@@ -150,6 +150,8 @@ TEST(JsonDocument, ComesInThreeForms) {
   EXPECT_EQ(ids.ids, (std::vector<std::int32_t>{1, 299, 0}));
   EXPECT_EQ(ids.mask, (std::vector<std::uint8_t>{0, 1, 1}));
   EXPECT_TRUE(parse(R"({"input_ids": [1]})").mask.empty());
+  const char* const both = R"({"input_ids": [1, 2], "labels": [-100, 2], "loss_mask": [0, 1]})";
+  EXPECT_EQ(parse(both).mask, (std::vector<std::uint8_t>{0, 1}));
 }
 
 struct Refused {
@@ -173,6 +175,8 @@ TEST(JsonDocument, WhatIsWrongIsNamedWithItsKey) {
            {R"({"input_ids": [1.5]})", "key \"input_ids\" has 1.5 at 0"},
            {R"({"input_ids": [99999999999999999999]})", "key \"input_ids\" has 1e+20 at 0"},
            {R"({"input_ids": [1, 2], "loss_mask": [1]})", "has 1 numbers, and \"input_ids\" has 2"},
+           {R"({"input_ids": [1, 2], "labels": [-100, 2]})", "key \"labels\" is not read"},
+           {R"({"input_ids": [1, 2], "labels": [-100, 2]})", "0 where labels is -100"},
            {R"({"input_ids": [1], "loss_mask": [2]})", "key \"loss_mask\" has 2 at 0"},
        }) {
     const std::string message = message_of<ConfigError>([&, l = line] { parse(l); });
