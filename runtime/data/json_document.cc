@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -69,6 +70,31 @@ std::string text_of(const Line& line, const char* key) {
   return value.get<std::string>();
 }
 
+// Returns what the parser says of a line, without the line's own text, which may be long.
+std::string reason_of(const json::exception& problem) {
+  constexpr std::size_t kLongest = 200;
+  const std::string what = problem.what();
+  const std::size_t column = what.find("column ");
+  const std::size_t begin = column == std::string::npos ? what.find("] ") + 2 : column;
+  const std::size_t end = what.find("; last read", begin);
+  return what.substr(begin, std::min(kLongest, end - begin));
+}
+
+json parse_object(std::string_view text, const std::string& place) {
+  const std::string remedy =
+      "a JSONL file has one object on each line, whole and with nothing behind it; NaN, Infinity "
+      "and halves of surrogate pairs are no JSON";
+  json parsed;
+  try {
+    parsed = json::parse(text);
+  } catch (const json::exception& problem) {
+    throw CorruptData(fmt::format("{}: not a JSON object: {}", place, reason_of(problem)), remedy);
+  }
+  if (parsed.is_object()) return parsed;
+  throw CorruptData(
+      fmt::format("{}: not a JSON object: it is of type {}", place, parsed.type_name()), remedy);
+}
+
 // The whole numbers of a list, each in [0, limit); true and false are 1 and 0 where `takes_bool`.
 template <typename T>
 std::vector<T> numbers_of(const Line& line, const char* key, std::int64_t limit, bool takes_bool) {
@@ -101,11 +127,7 @@ std::vector<T> numbers_of(const Line& line, const char* key, std::int64_t limit,
 
 JsonDocument parse_json_document(std::string_view text, const std::string& place,
                                  std::int64_t vocabulary) {
-  const json object = json::parse(text, nullptr, false);
-  if (!object.is_object()) {
-    throw CorruptData(fmt::format("{}: not a JSON object", place),
-                      "a JSONL file has one object on each line, whole and with nothing behind it");
-  }
+  const json object = parse_object(text, place);
   const Line line{object, place};
   check_forms(line);
   JsonDocument document;

@@ -20,8 +20,8 @@ struct JsonDocument {
 };
 
 // Parses `line`. `place` begins the messages: "FILE:NUMBER". Throws CorruptData for what is no JSON
-// object, and ConfigError, naming the key, for an object of another form or an id that is not below
-// `vocabulary`.
+// object, with the parser's reason and column, and ConfigError, naming the key, for an object of
+// another form or an id that is not below `vocabulary`.
 JsonDocument parse_json_document(std::string_view line, const std::string& place,
                                  std::int64_t vocabulary);
 

@@ -183,10 +183,28 @@ TEST(JsonDocument, WhatIsWrongIsNamedWithItsKey) {
     EXPECT_SAYS(message, "data.jsonl:7: ");
     EXPECT_SAYS(message, says);
   }
-  for (const char* line :
-       {"", "{", "[1]", "\"text\"", R"({"text": "x"} 5)", R"({"text": "\ud800"})"}) {
-    EXPECT_SAYS(message_of<CorruptData>([&] { parse(line); }), "data.jsonl:7: not a JSON object");
+}
+
+TEST(JsonDocument, WhatIsNoObjectIsToldWithThePlaceInTheLine) {
+  for (const auto& [line, says] : std::initializer_list<Refused>{
+           {"", "column 1: "},
+           {"{", "column 2: "},
+           {"[1]", "it is of type array"},
+           {"\"text\"", "it is of type string"},
+           {R"({"text": "x"} 5)", "column 15: "},
+           {R"({"text": NaN})", "column 10: syntax error while parsing value - invalid literal"},
+           {R"({"text": "\ud800"})",
+            "column 17: syntax error while parsing value - invalid string"},
+           {R"({"id": 1e999})", "number overflow"},
+       }) {
+    const std::string message = message_of<CorruptData>([&, l = line] { parse(l); });
+    EXPECT_SAYS(message, "data.jsonl:7: not a JSON object: ");
+    EXPECT_SAYS(message, says);
   }
+  // The line itself is not shown, however long it is.
+  const std::string cut =
+      message_of<CorruptData>([&] { parse("{\"text\": \"" + std::string(100'000, 'x')); });
+  EXPECT_LT(cut.size(), 500U);
 }
 
 // --- tokens -------------------------------------------------------------------------------------
