@@ -101,6 +101,7 @@ std::string check_ids(const std::vector<TokenFile>& files, std::int64_t vocabula
     largest_id = std::max(largest_id, ids.largest_id());
     count += ids.count;
   }
+  if (vocabulary == kUnknownVocabulary) return "";
   if (count < kLeastForRange || (largest_id + 1) * kRangeShare >= vocabulary) return "";
   return fmt::format(
       "{}: {} ids were looked at, and none is above {}, in a vocabulary of {}: they may be of "

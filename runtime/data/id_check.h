@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -8,10 +9,13 @@
 
 namespace terrace {
 
+// The vocabulary to give where no model is known: every id of 4 bytes with a sign is below it.
+constexpr std::int64_t kUnknownVocabulary = std::numeric_limits<std::int32_t>::max();
+
 // Looks at ids from the start, the middle and the end of token files. Throws ConfigError for a file
 // in which every other id is 0, as where wider integers were written than are read, naming the way
 // to convert it; IoError. Returns, as a sentence, that the ids use so little of the vocabulary that
-// they may be of another tokenizer; else nothing.
+// they may be of another tokenizer; else, and with kUnknownVocabulary, nothing.
 std::string check_ids(const std::vector<TokenFile>& files, std::int64_t vocabulary);
 
 }  // namespace terrace

@@ -157,6 +157,8 @@ TEST(IdRange, OfAHundredthOfTheVocabularyIsDoubted) {
   const OpenedData data = open_ids(path, DataFormat::kRawU16, 50257);
   ASSERT_EQ(data.doubts.size(), 1U);
   EXPECT_NE(data.doubts[0].find("none is above 255"), std::string::npos) << data.doubts[0];
+  // Without a model nothing is known of it.
+  EXPECT_TRUE(open_ids(path, DataFormat::kRawU16, INT32_MAX).doubts.empty());
   // Text is bytes by its nature.
   const std::string text = temporary.write("a.txt", std::string(5000, 'x'));
   EXPECT_TRUE(open_ids(text, DataFormat::kText, 50257).doubts.empty());
