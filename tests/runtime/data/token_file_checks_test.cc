@@ -149,6 +149,16 @@ TEST(IdWidth, IsToldByAllSamplesOfAFile) {
   EXPECT_NO_THROW(open_ids(path, DataFormat::kRawU16, 50257));
 }
 
+TEST(ValidationData, HasNoNamesYet) {
+  const TemporaryDirectory temporary;
+  const std::string path = temporary.write("a.u16", dump_of<std::uint16_t>(some_ids(256)));
+  const auto validates_on = [](const std::string& named) {
+    return open_data({{named}, DataFormat::kRawU16, 256, DataUse::kValidation}).tokens->count();
+  };
+  TERRACE_EXPECT_THROW_WITH(validates_on("held=" + path), ConfigError, "not built yet");
+  EXPECT_EQ(validates_on(temporary.write("b=c.u16", temporary.read("a.u16"))), 3000);
+}
+
 TEST(IdRange, OfAHundredthOfTheVocabularyIsDoubted) {
   const TemporaryDirectory temporary;
   const std::string path = temporary.write("a.bin", dump_of<std::uint16_t>(some_ids(256)));
