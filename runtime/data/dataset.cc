@@ -77,13 +77,14 @@ std::optional<std::uint64_t> hash_of(const std::vector<TokenRange>& ranges,
   return hash_bytes(std::as_bytes(std::span(parts)));
 }
 
-// Tokens of the source that its mask has trained on.
-std::int64_t count_unmasked(const TokenSource& source) {
+// Returns how many tokens of [begin, end) the source's mask has trained on; all without a mask.
+std::int64_t count_unmasked(const TokenSource& source, std::int64_t begin, std::int64_t end) {
+  if (!source.has_mask()) return end - begin;
   constexpr std::int64_t kPiece = 1 << 16;
   std::int64_t count = 0;
   std::vector<std::uint8_t> piece(kPiece);
-  for (std::int64_t at = 0; at < source.count(); at += kPiece) {
-    const auto size = static_cast<std::size_t>(std::min(kPiece, source.count() - at));
+  for (std::int64_t at = begin; at < end; at += kPiece) {
+    const auto size = static_cast<std::size_t>(std::min(kPiece, end - at));
     source.read_mask(at, std::span(piece).first(size));
     count += std::ranges::count(std::span(piece).first(size), 1);
   }
@@ -259,7 +260,7 @@ void Dataset::check_masks() {
     const TokenSource& source = *range.source;
     has_mask_ = has_mask_ || source.has_mask();
     all_tokens_ += source.count();
-    unmasked_tokens_ += uses_mask_ && source.has_mask() ? count_unmasked(source) : source.count();
+    unmasked_tokens_ += uses_mask_ ? count_unmasked(source, 0, source.count()) : source.count();
   }
   if (uses_mask()) check_mask(unmasked_tokens_, all_tokens_);
 }
@@ -293,6 +294,27 @@ void Dataset::make_samples(const DatasetOptions& options) {
   std::vector<std::unique_ptr<SampleSet>> validating;
   for (const TokenRange& range : validation_ranges_) validating.push_back(samples_of(range));
   if (!validating.empty()) validating_ = join_samples(std::move(validating), {});
+  check_validation_targets(options);
+}
+
+// Windows have samples also where a mask leaves them no target, whose loss would be 0 / 0.
+void Dataset::check_validation_targets(const DatasetOptions& options) const {
+  const auto has_target = [](const TokenRange& range) {
+    return count_unmasked(*range.source, range.begin + 1, range.begin + range.count) > 0;
+  };
+  const bool is_named = !options.validation_data.empty();
+  const bool is_masked = packing_ == Packing::kWindows && uses_mask_ && validation_samples() > 0;
+  const bool is_empty = is_masked ? std::ranges::none_of(validation_ranges_, has_target)
+                                  : is_named && validation_samples() == 0;
+  if (!is_empty) return;
+  throw ConfigError(
+      fmt::format("{} has no token to evaluate on: its documents are shorter than two tokens, or "
+                  "its masks or prompts leave nothing",
+                  is_named ? "--validation-data" : "the tail of --data that validates"),
+      is_named ? "give documents with completions, a larger --sequence-length where prompts fill "
+                 "it, or --loss-on all"
+               : "give another --validation-fraction (0: none), --validation-data or --loss-on "
+                 "all");
 }
 
 void Dataset::check_validation() const {

@@ -46,7 +46,8 @@ struct DatasetOptions {
 class Dataset {
  public:
   // Throws ConfigError when the data is too short for one sample, when the fraction is not in
-  // [0, 1), and when a mask has everything or nothing trained on.
+  // [0, 1), when a mask has everything or nothing trained on, and when the data that is named for
+  // validation has no target.
   explicit Dataset(const DatasetOptions& options);
   // For sources that are not files. `validation` may be null: then the options' fraction is cut
   // off.
@@ -110,6 +111,7 @@ class Dataset {
   void divide(const DatasetOptions& options, const Sources& sources);
   void check_masks();
   void make_samples(const DatasetOptions& options);
+  void check_validation_targets(const DatasetOptions& options) const;
   std::unique_ptr<SampleSet> samples_of(const TokenRange& range) const;
   std::int64_t sequences_in(const SampleRows& rows) const;
 

@@ -328,6 +328,32 @@ TEST(TokenFilesWithDocuments, WrongFilesBesideThemAreRefused) {
   EXPECT_THROW(Dataset{options}, CorruptData);
 }
 
+TEST(TokenFilesWithDocuments, ValidateOnlyIfTheyHaveATarget) {
+  const TemporaryDirectory directory;
+  directory.write("train.u16", raw_bytes<std::uint16_t>({1, 2, 3, 4, 5, 6}));
+  directory.write("train.u16.idx", raw_bytes<std::uint64_t>({2, 6}));
+  directory.write("train.u16.mask", raw_bytes<std::uint8_t>({1, 1, 0, 0, 1, 1}));
+  directory.write("held.u16", raw_bytes<std::uint16_t>({1, 2, 3, 4}));
+  directory.write("held.u16.idx", raw_bytes<std::uint64_t>({2, 4}));
+  for (const Packing packing : {Packing::kDocuments, Packing::kWindows}) {
+    DatasetOptions options = files(directory, packing);
+    options.format = DataFormat::kRawU16;
+    options.validation_data = {directory.path("held.u16")};
+    directory.write("held.u16.mask", raw_bytes<std::uint8_t>({0, 0, 0, 1}));
+    EXPECT_EQ(Dataset(options).validation_samples(), 1);
+    directory.write("held.u16.mask", raw_bytes<std::uint8_t>({1, 0, 0, 0}));  // is no target
+    TERRACE_EXPECT_THROW_WITH(Dataset{options}, ConfigError, "--validation-data has no token");
+    options.uses_mask = false;
+    EXPECT_GT(Dataset(options).validation_samples(), 0);
+  }
+  // The tail of the data as well, where its windows would be evaluated.
+  DatasetOptions tail = files(directory, Packing::kWindows);
+  tail.sequence_length = 2;
+  tail.validation_fraction = 0.4;
+  directory.write("train.u16.mask", raw_bytes<std::uint8_t>({1, 1, 1, 1, 0, 0}));
+  TERRACE_EXPECT_THROW_WITH(Dataset{tail}, ConfigError, "the tail of --data");
+}
+
 // --- Megatron's ---------------------------------------------------------------------------------
 
 // The documents [1, 2, 3] and [4, 5] in u16, as Megatron writes them.
