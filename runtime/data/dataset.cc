@@ -223,6 +223,11 @@ Dataset::Dataset(const DatasetOptions& options, Sources sources)
   make_samples(options);
 }
 
+bool Dataset::has_source(bool is_text) const {
+  return std::ranges::any_of(sources_,
+                             [&](const auto& source) { return source->is_text() == is_text; });
+}
+
 std::int64_t Dataset::tokens_in(const std::vector<TokenRange>& ranges) {
   std::int64_t tokens = 0;
   for (const TokenRange& range : ranges) tokens += range.count;

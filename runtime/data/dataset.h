@@ -67,6 +67,9 @@ class Dataset {
   std::int64_t training_tokens() const { return tokens_in(training_ranges_); }
   std::int64_t validation_tokens() const { return tokens_in(validation_ranges_); }  // 0: none
   bool is_text() const { return sources_.front()->is_text(); }  // whose bytes are the ids
+  // Whether some of the data, or what validates, is text whose bytes are the ids; or is not.
+  bool has_text() const { return has_source(true); }
+  bool has_other_than_text() const { return has_source(false); }
   // What became of files in the data's directories, and what is odd about the ids; sentences.
   const std::vector<std::string>& notes() const { return notes_; }
   const std::vector<std::string>& doubts() const { return doubts_; }
@@ -106,6 +109,7 @@ class Dataset {
   Dataset(const DatasetOptions& options, Sources sources);
   static Opened open(const DatasetOptions& options);
   static Sources sources_of(const DatasetOptions& options, Opened& opened);
+  bool has_source(bool is_text) const;
   static std::int64_t tokens_in(const std::vector<TokenRange>& ranges);
   void add_notes(const DatasetOptions& options, const Opened& opened);
   void divide(const DatasetOptions& options, const Sources& sources);

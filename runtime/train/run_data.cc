@@ -25,6 +25,8 @@ namespace {
 // Ranks that wait for one that tokenizes hear from it this often, whatever --collective-timeout is.
 constexpr auto kSlice = std::chrono::seconds(2);
 
+constexpr std::int64_t kByteIds = 256;
+
 // The same for ranks that can open each other's files by /proc.
 std::int64_t host_of_this_process() {
   std::array<char, 256> name{};
@@ -90,10 +92,19 @@ RunData::RunData(const Request& request, const RankGroup& ranks, TrainConsole& c
     return tokenize(files, request.model.vocabulary);
   };
   dataset_ = std::make_unique<Dataset>(data);
-  if (dataset_->is_text() && is_named) {
+  if (dataset_->has_text() && is_named) {
     throw ConfigError(
         fmt::format("--tokenizer {}: text files are taken as bytes", options.data.tokenizer),
         "make a token file of them with terrace tokenize, or give JSON lines");
+  }
+  // Files of ids are taken to be of more than bytes where the model has more ids than those.
+  const bool has_tokenizer = tokenizer_ != nullptr && !tokenizer_path_.empty();
+  const bool has_ids = dataset_->has_other_than_text() && request.model.vocabulary > kByteIds;
+  if (dataset_->has_text() && (has_tokenizer || has_ids)) {
+    throw ConfigError(
+        "some files of --data or --validation-data are text, which is taken as bytes, and others "
+        "have ids of a tokenizer",
+        "give all of them as JSON lines, or make token files of the text with terrace tokenize");
   }
   if (dataset_->is_text() && tokenizer_ == nullptr) tokenizer_ = make_bytes_tokenizer();
   check_same_data(ranks_, *dataset_);

@@ -25,8 +25,8 @@ class RunData {
     std::int64_t sequence_length = 0;  // of a sample
   };
   // All ranks call it. Throws as Dataset and load_tokenizer() do, and ConfigError where ranks have
-  // found different data, and for a tokenizer whose ids the model does not have or that the data
-  // does not use.
+  // found different data, for a tokenizer whose ids the model does not have or that the data does
+  // not use, and for text as bytes beside ids of a tokenizer.
   RunData(const Request& request, const RankGroup& ranks, TrainConsole& console, Log& log);
 
   const Dataset& dataset() const { return *dataset_; }
