@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -75,6 +76,14 @@ std::string in_quotes(std::string_view text) {
   return quoted + '"';
 }
 
+// Whether the tokenizer has all ids: lines of JSON may give ids of another one.
+bool has_all_ids(const Tokenizer& tokenizer, const std::vector<Segment>& segments) {
+  return std::ranges::all_of(segments, [&](const Segment& segment) {
+    return std::ranges::all_of(segment.ids,
+                               [&](std::int32_t id) { return id < tokenizer.vocabulary(); });
+  });
+}
+
 std::string describe_segment(const Segment& segment, const Tokenizer* tokenizer) {
   const std::size_t count = std::min(kTokens, segment.ids.size());
   const auto ids = std::span(segment.ids).first(count);
@@ -95,6 +104,7 @@ std::string describe_first_sample(const Dataset& data, const Tokenizer* tokenize
   }
   data.fill_micro_batch(0, rows);
   const std::vector<Segment> segments = segments_of(rows);
+  if (tokenizer != nullptr && !has_all_ids(*tokenizer, segments)) tokenizer = nullptr;
   std::string text = "\nthe first sample begins:";
   for (std::size_t i = 0; i < std::min(kSegments, segments.size()); ++i) {
     text += describe_segment(segments[i], tokenizer);

@@ -11,7 +11,7 @@ namespace terrace {
 // other data: how many documents there are and in how many sequences, how much is padding and how
 // much is trained on, what was dropped, truncated or split, and the beginning of the first sample,
 // with what is trained on apart from what is not. Reads that sample. The tokenizer is that of the
-// data where it is text.
+// data where it is text; without one, or if it has not all ids of the sample, ids are shown.
 std::string describe_documents(const Dataset& data, const Tokenizer* tokenizer);
 
 // The same numbers as a JSON object, whose keys docs/data.md has; empty for other data.
