@@ -15,6 +15,8 @@ namespace {
 // Of the first sample, what is shown.
 constexpr std::size_t kSegments = 6;
 constexpr std::size_t kTokens = 100;  // of a segment
+// As many samples are looked at for one with a target.
+constexpr std::int64_t kSamplesSearched = 1000;
 
 double share(std::int64_t part, std::int64_t whole) {
   return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
@@ -102,10 +104,23 @@ std::string describe_first_sample(const Dataset& data, const Tokenizer* tokenize
     rows.positions = list(2);
     rows.first_keys = list(3);
   }
-  data.fill_micro_batch(0, rows);
+  const std::int64_t searched = std::min(kSamplesSearched, data.samples_per_epoch());
+  std::int64_t sample = 0;
+  const auto has_target = [&] {
+    data.fill_micro_batch(sample, rows);
+    return std::ranges::any_of(rows.targets, [](std::int32_t target) { return target >= 0; });
+  };
+  while (sample < searched && !has_target()) ++sample;
+  if (sample == searched) {
+    return fmt::format("\nnone of the first {} samples has a token to train on", searched);
+  }
   const std::vector<Segment> segments = segments_of(rows);
   if (tokenizer != nullptr && !has_all_ids(*tokenizer, segments)) tokenizer = nullptr;
-  std::string text = "\nthe first sample begins:";
+  std::string text =
+      sample == 0
+          ? "\nthe first sample begins:"
+          : fmt::format("\nthe first {} samples have no token to train on; the next begins:",
+                        sample);
   for (std::size_t i = 0; i < std::min(kSegments, segments.size()); ++i) {
     text += describe_segment(segments[i], tokenizer);
   }

@@ -43,4 +43,12 @@ std::vector<std::string> doubts_of_weights(const TrainOptions& options, const Mo
   return doubts;
 }
 
+std::string doubt_of_no_targets(std::int64_t step) {
+  return fmt::format(
+      "step {}: its samples have no token to train on, so its loss and gradient are 0; give more "
+      "samples a step, --packing documents, which drops such documents, or --loss-on all. Further "
+      "steps like it are not told",
+      step);
+}
+
 }  // namespace terrace

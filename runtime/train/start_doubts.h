@@ -17,4 +17,7 @@ std::vector<std::string> doubts_of_data(const TrainOptions& options, const Model
 std::vector<std::string> doubts_of_weights(const TrainOptions& options, const ModelConfig& model,
                                            const Dataset& data);
 
+// About a step none of whose targets is trained on, for the first such step of a run.
+std::string doubt_of_no_targets(std::int64_t step);
+
 }  // namespace terrace

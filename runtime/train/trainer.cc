@@ -413,8 +413,11 @@ class Trainer {
     samples_->fetch(next_sample_);
     samples_->rethrow_problem();
     next_sample_ += samples_->share().of_step();
-    engine_->begin_step({step, samples_->tokens(), samples_->target_tokens(ranks_),
-                         learning_rate_at(schedule_, step)});
+    const std::int64_t targets = samples_->target_tokens(ranks_);
+    if (targets == 0 && !std::exchange(had_no_targets_, true) && ranks_.is_first()) {
+      log_.warning(doubt_of_no_targets(step));
+    }
+    engine_->begin_step({step, samples_->tokens(), targets, learning_rate_at(schedule_, step)});
   }
 
   void finish_step(std::int64_t step) {
@@ -554,6 +557,7 @@ class Trainer {
   std::optional<TraceFile> trace_;  // of the first rank
 
   bool stops_ = false;             // some rank was asked to stop
+  bool had_no_targets_ = false;    // some step
   bool lacks_evaluation_ = false;  // that belongs to the last step that is done
   std::int64_t total_steps_ = 0;
   std::int64_t total_samples_ = 0;  // up to there

@@ -121,6 +121,19 @@ TEST(TokenDirectory, SaysWhatItLeavesOutAndWhatIsOdd) {
   EXPECT_EQ(large.errors.find(doubt), large.errors.rfind(doubt)) << "once, whatever the ranks";
 }
 
+// A mask of which most windows have nothing to train on.
+TEST_P(BadData, StepsWithoutATargetAreWarnedOfOnce) {
+  std::string mask(kTokens, '\0');
+  mask.back() = '\1';
+  training_.directory().write("tokens.u16.mask", mask);
+  const Outcome outcome = training_.train(
+      "run", with_tokens(kTokens) + Arguments{"--max-steps", "8", "--validation-fraction", "0"});
+  const std::string warning = "its samples have no token to train on";
+  EXPECT_THAT(outcome.errors, HasSubstr(warning));
+  EXPECT_EQ(outcome.errors.find(warning), outcome.errors.rfind(warning));
+  EXPECT_THAT(outcome.output, HasSubstr(" samples have no token to train on; the next begins:"));
+}
+
 INSTANTIATE_TEST_SUITE_P(Ranks, BadData, testing::Values("1", "2"),
                          [](const auto& instance) { return std::string(instance.param); });
 

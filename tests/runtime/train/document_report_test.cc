@@ -40,5 +40,23 @@ TEST(DocumentReport, ShowsIdsThatTheTokenizerDoesNotHave) {
   EXPECT_THAT(unknown, HasSubstr("\n  not trained on  ids 97 273\n  trained on      ids 99"));
 }
 
+TEST(DocumentReport, ShowsTheFirstSampleWithATarget) {
+  const TemporaryDirectory directory;
+  // Windows of one target each, of which the first of an epoch has none under one of two masks.
+  int shown = 0;
+  for (const std::vector<std::uint8_t>& mask :
+       {std::vector<std::uint8_t>{0, 1, 0}, std::vector<std::uint8_t>{0, 0, 1}}) {
+    const std::string text =
+        describe_documents(masked_windows(directory, {'a', 'b', 'c'}, mask, 1), nullptr);
+    EXPECT_THAT(text,
+                HasSubstr(mask[1] == 1 ? "trained on      ids 98" : "trained on      ids 99"));
+    shown += text.find("the first 1 samples have no token") != std::string::npos ? 1 : 0;
+  }
+  EXPECT_EQ(shown, 1);
+  const std::string none =
+      describe_documents(masked_windows(directory, {'a', 'b', 'c'}, {1, 0, 0}, 1), nullptr);
+  EXPECT_THAT(none, HasSubstr("none of the first 2 samples has a token to train on"));
+}
+
 }  // namespace
 }  // namespace terrace
