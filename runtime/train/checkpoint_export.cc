@@ -13,11 +13,9 @@
 #include "base/error.h"
 #include "runtime/checkpoint/adapter_directory.h"
 #include "runtime/checkpoint/checkpoint.h"
-#include "runtime/checkpoint/hf_companions.h"
 #include "runtime/checkpoint/hf_export.h"
-#include "runtime/config/train_config.h"
-#include "runtime/data/data_format.h"
-#include "runtime/train/resume.h"
+#include "runtime/train/run_companions.h"
+#include "runtime/train/run_record.h"
 #include "runtime/train/train_setup.h"
 
 namespace terrace {
@@ -37,18 +35,6 @@ void check_target(const std::string& directory) {
                     "name a directory that is empty or not there yet");
 }
 
-// What the checkpoint's run was told; none where nothing readable tells it.
-std::optional<TrainOptions> options_of_run(const std::string& checkpoint, Log& log) {
-  const std::string file = (fs::path(run_directory_of(checkpoint)) / "config.toml").string();
-  if (!fs::exists(file)) return std::nullopt;
-  try {
-    return parse_train_options({"--config", file});
-  } catch (const Error& problem) {
-    log.warning(fmt::format("{} is not read: {}", file, problem.what()));
-    return std::nullopt;
-  }
-}
-
 WeightTypes types_for(const CheckpointExport& request, const Checkpoint& checkpoint,
                       const std::optional<TrainOptions>& run) {
   TrainOptions options = run.value_or(TrainOptions());
@@ -65,25 +51,13 @@ std::string base_of(const Checkpoint& checkpoint, const std::optional<TrainOptio
   return run ? run->model.model : std::string();
 }
 
-// Whether the run's ids are the bytes of a text: then a tokenizer would tell of other ids.
-bool trained_on_bytes(const TrainOptions& run, const ModelConfig& model) {
-  const DataFormat format = parse_data_format(run.data.data_format);
-  try {
-    return open_data({run.data.data, format, model.vocabulary}).tokens->is_text();
-  } catch (const Error&) {  // the data may be gone
-    return format == DataFormat::kText;
-  }
-}
-
 std::vector<HfCompanion> companions_for(const CheckpointExport& request,
                                         const Checkpoint& checkpoint,
                                         const std::optional<TrainOptions>& run, Log& log) {
-  std::string directory = request.model_directory;
-  if (directory.empty() && run) directory = run->model.model;
-  if (directory.empty()) return {};
-  const bool bytes = run && trained_on_bytes(*run, checkpoint.model());
-  return read_hf_companions(directory,
-                            bytes ? CompanionScope::kWithoutTokenizer : CompanionScope::kAll, log);
+  const bool is_bytes = run && trained_on_bytes(*run, checkpoint.model().vocabulary);
+  TrainOptions options = run.value_or(TrainOptions());
+  if (!request.model_directory.empty()) options.model.model = request.model_directory;
+  return companions_of_run(options, is_bytes, log);
 }
 
 void expect_finite(const ParameterTensor& tensor, std::span<const float> values) {

@@ -13,10 +13,9 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/hash.h"
-#include "runtime/checkpoint/file_system.h"
 #include "runtime/tokenizer/choose_tokenizer.h"
-#include "runtime/tokenizer/load_tokenizer.h"
 #include "runtime/train/rank_agreement.h"
+#include "runtime/train/run_companions.h"
 #include "runtime/train/train_setup.h"
 
 namespace terrace {
@@ -119,19 +118,7 @@ void RunData::load_tokenizer_of(const TrainOptions& options, std::int64_t vocabu
 }
 
 std::vector<HfCompanion> RunData::companions(const TrainOptions& options) const {
-  const bool is_named = names_file(options.data);
-  const bool takes_tokenizer = !dataset_->is_text() && !is_named;
-  std::vector<HfCompanion> files = read_hf_companions(
-      options.model.model,
-      takes_tokenizer ? CompanionScope::kAll : CompanionScope::kWithoutTokenizer, log_);
-  if (!is_named) return files;
-  namespace fs = std::filesystem;
-  const std::string path =
-      fs::is_directory(tokenizer_path_) ? find_tokenizer_file(tokenizer_path_) : tokenizer_path_;
-  const bool is_json = fs::path(path).extension() == ".json";
-  files.push_back(
-      {is_json ? "tokenizer.json" : "tokenizer.model", read_whole_file(system_files(), path)});
-  return files;
+  return companions_of_run(options, dataset_->is_text(), log_);
 }
 
 // The first rank of each host writes; the others wait for it in calls that are short.

@@ -32,8 +32,7 @@ class RunData {
   const Dataset& dataset() const { return *dataset_; }
   // Tells what the ids mean; null where nothing says which tokenizer they are of.
   const Tokenizer* tokenizer() const { return tokenizer_.get(); }
-  // The files that go into the result beside the weights: those of the model directory, and the
-  // tokenizer where another was named. Without a tokenizer where the ids are bytes. Throws IoError.
+  // The files that go into the result beside the weights (companions_of_run()).
   std::vector<HfCompanion> companions(const TrainOptions& options) const;
 
  private:

@@ -41,6 +41,54 @@ TEST_F(ExportAndInspect, ACheckpointExportsAsTheFinalDirectoryOfItsRun) {
   EXPECT_THAT(again.errors, HasSubstr("has files"));
 }
 
+class ExportOfJsonLines : public ExportAndInspect {
+ protected:
+  ExportOfJsonLines() {
+    const std::string line = R"({"prompt": "red ? ", "completion": "a cat runs.\n"})";
+    std::string lines;
+    for (int i = 0; i < 60; ++i) lines += line + "\n";
+    training_.directory().write("turns.jsonl", lines);
+    training_.directory().write("model/tokenizer.json", small_tokenizer() + "\n");
+    training_.directory().write("other/tokenizer.json", small_tokenizer());
+  }
+  void train(const std::string& tokenizer) const {
+    training_.train(
+        "run", {"--data", training_.path("turns.jsonl"), "--sequence-length", "32", "--tokenizer",
+                tokenizer, "--max-steps", "2", "--checkpoint-every", "2"});
+  }
+  std::map<std::string, std::string> exported(const std::string& name) const {
+    const Outcome outcome =
+        run("export", {training_.path("run/checkpoint-2"), training_.path("run/" + name)});
+    EXPECT_EQ(outcome.code, 0) << outcome;
+    return training_.files("run", name);
+  }
+};
+
+TEST_F(ExportOfJsonLines, HasNoTokenizerWhereTheIdsAreBytes) {
+  train("bytes");
+  const auto files = exported("exported");
+  EXPECT_EQ(files, training_.files("run", "final"));
+  EXPECT_FALSE(files.contains("tokenizer.json"));
+  std::filesystem::remove(training_.path("turns.jsonl"));
+  EXPECT_EQ(exported("without_data"), files);
+}
+
+TEST_F(ExportOfJsonLines, HasTheTokenizerThatWasNamed) {
+  train(training_.path("other/tokenizer.json"));
+  const auto files = exported("exported");
+  EXPECT_EQ(files, training_.files("run", "final"));
+  EXPECT_EQ(files.at("tokenizer.json"), small_tokenizer());
+  std::filesystem::remove(training_.path("turns.jsonl"));
+  EXPECT_EQ(exported("without_data"), files);
+}
+
+TEST_F(ExportOfJsonLines, HasTheTokenizerOfTheModel) {
+  train("auto");
+  const auto files = exported("exported");
+  EXPECT_EQ(files, training_.files("run", "final"));
+  EXPECT_EQ(files.at("tokenizer.json"), small_tokenizer() + "\n");
+}
+
 TEST_F(ExportAndInspect, AnExportHasTheTypeAndTheShardsThatAreAsked) {
   training_.train("run", {"--max-steps", "1", "--checkpoint-every", "1"});
   const Outcome outcome = run("export", {training_.path("run/checkpoint-1"), "--dtype", "float32",

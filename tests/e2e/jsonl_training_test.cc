@@ -71,29 +71,6 @@ TEST_F(JsonlTraining, LearnsAndSaysWhatItTrainsOn) {
   EXPECT_LT(run.at("data").at("trained_share"), 0.7);
 }
 
-// A tokenizer.json of the characters of the turns and two merges.
-std::string small_tokenizer() {
-  nlohmann::json vocabulary;
-  for (const char letter : std::string("abcdefghijklmnopqrstuvwxyz ?.\n")) {
-    vocabulary[std::string(1, letter)] = vocabulary.size();
-  }
-  vocabulary["re"] = vocabulary.size();
-  vocabulary["red"] = vocabulary.size();
-  return nlohmann::json{{"version", "1.0"},
-                        {"truncation", nullptr},
-                        {"padding", nullptr},
-                        {"added_tokens", nlohmann::json::array()},
-                        {"normalizer", nullptr},
-                        {"pre_tokenizer", nullptr},
-                        {"post_processor", nullptr},
-                        {"decoder", {{"type", "Fuse"}}},
-                        {"model",
-                         {{"type", "BPE"},
-                          {"vocab", vocabulary},
-                          {"merges", nlohmann::json::array({"r e", "re d"})}}}}
-      .dump();
-}
-
 TEST_F(JsonlTraining, TakesTheTokenizerOfTheModelOrTheOneThatIsNamed) {
   training_.train("bytes", on_turns(kSteps));
   training_.directory().write("other/tokenizer.json", small_tokenizer());

@@ -59,6 +59,28 @@ std::string gpt2_config() {
   return config.dump(2);
 }
 
+std::string small_tokenizer() {
+  nlohmann::json vocabulary;
+  for (const char letter : std::string("abcdefghijklmnopqrstuvwxyz ?.\n")) {
+    vocabulary[std::string(1, letter)] = vocabulary.size();
+  }
+  vocabulary["re"] = vocabulary.size();
+  vocabulary["red"] = vocabulary.size();
+  return nlohmann::json{{"version", "1.0"},
+                        {"truncation", nullptr},
+                        {"padding", nullptr},
+                        {"added_tokens", nlohmann::json::array()},
+                        {"normalizer", nullptr},
+                        {"pre_tokenizer", nullptr},
+                        {"post_processor", nullptr},
+                        {"decoder", {{"type", "Fuse"}}},
+                        {"model",
+                         {{"type", "BPE"},
+                          {"vocab", vocabulary},
+                          {"merges", nlohmann::json::array({"r e", "re d"})}}}}
+      .dump();
+}
+
 std::string generated_text(std::size_t bytes, std::uint64_t seed) {
   constexpr const char* kWords[] = {"the ", "tide ", "turns ", "over ",  "a ",      "field ",
                                     "of ",  "rye ",  "and ",   "barley", ". Then ", "\n"};

@@ -19,6 +19,8 @@ Arguments operator+(Arguments left, const Arguments& right);
 std::string llama_config(int layers, int width, bool tied = true);
 // The same of a GPT-2, with 3 layers of width 32.
 std::string gpt2_config();
+// A tokenizer.json of lower case letters, space, question mark, dot, end of line and two merges.
+std::string small_tokenizer();
 // Words of a small vocabulary in an order that comes from the seed.
 std::string generated_text(std::size_t bytes, std::uint64_t seed);
 

@@ -1,0 +1,71 @@
+#include "runtime/train/run_record.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <system_error>
+#include <vector>
+
+#include "base/error.h"
+#include "runtime/config/train_config.h"
+#include "runtime/data/data_format.h"
+#include "runtime/tokenizer/choose_tokenizer.h"
+#include "runtime/train/resume.h"
+
+namespace terrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Of a model directory that is gone nobody knows whether it had a tokenizer.
+bool json_lines_are_bytes(const TrainOptions& run) {
+  std::error_code ignored;
+  const fs::path model = run.model.model;
+  const bool is_gone = model.is_absolute() && !fs::is_directory(model, ignored);
+  if (run.data.tokenizer == "auto" && is_gone) return false;
+  return tokenizer_path(run.data.tokenizer, run.model.model).empty();
+}
+
+}  // namespace
+
+std::optional<TrainOptions> options_of_run(const std::string& checkpoint, Log& log) {
+  const std::string file = (fs::path(run_directory_of(checkpoint)) / "config.toml").string();
+  if (!fs::exists(file)) return std::nullopt;
+  try {
+    return parse_train_options({"--config", file});
+  } catch (const Error& problem) {
+    log.warning(fmt::format("{} is not read: {}", file, problem.what()));
+    return std::nullopt;
+  }
+}
+
+bool trained_on_bytes(const TrainOptions& run, std::int64_t vocabulary) {
+  const DataFormat format = parse_data_format(run.data.data_format);
+  std::vector<std::string> paths = run.data.data;
+  if (!run.data.data_weights.empty()) paths.resize(1);  // the first tells, as in Dataset
+  const std::string first = paths.empty() ? "" : paths.front();
+  const bool is_auto = format == DataFormat::kAuto;
+  bool is_jsonl = format == DataFormat::kJsonl || (is_auto && is_jsonl_name(first));
+  bool is_text = format == DataFormat::kText || (is_auto && fs::path(first).extension() == ".txt");
+  const auto refuse_to_tokenize = [&](const std::vector<std::string>& files) -> TokenFile {
+    is_jsonl = true;
+    throw ConfigError(fmt::format("{} is not tokenized here", files.front()), "train on it");
+  };
+  try {
+    is_text = open_data({.paths = paths,
+                         .format = format,
+                         .vocabulary = vocabulary,
+                         .tokenize = refuse_to_tokenize})
+                  .tokens->is_text();
+  } catch (const Error&) {  // JSON lines, or the data is gone: then the names have told
+  }
+  return is_jsonl ? json_lines_are_bytes(run) : is_text;
+}
+
+std::string tokenizer_of_ids(const TrainOptions& run, bool is_bytes) {
+  const std::string& choice = run.data.tokenizer;
+  if (choice != "auto" && choice != "bytes") return choice;
+  return is_bytes ? "bytes" : "auto";
+}
+
+}  // namespace terrace
