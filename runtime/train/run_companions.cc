@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <filesystem>
 #include <string>
 
@@ -15,15 +16,25 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Adds the tokenizer at `path`, a file or a directory with one.
+// Files that name the tokens that begin and end a document, as load_tokenizer() reads them.
+constexpr auto kBesideTokenizer = std::to_array<const char*>(
+    {"tokenizer_config.json", "special_tokens_map.json", "generation_config.json"});
+
+// Adds the tokenizer at `path`, a file or a directory with one, and what is beside it.
 void add_named_tokenizer(const std::string& path, Log& log, std::vector<HfCompanion>& files) {
+  const auto add = [&](const std::string& name, const fs::path& file) {
+    try {
+      files.push_back({name, read_whole_file(system_files(), file.string())});
+    } catch (const IoError& problem) {
+      log.warning(
+          fmt::format("--tokenizer {}: {}: the model will be without it", path, problem.what()));
+    }
+  };
   const fs::path file = fs::is_directory(path) ? find_tokenizer_file(path) : path;
-  const std::string name = file.extension() == ".json" ? "tokenizer.json" : "tokenizer.model";
-  try {
-    files.push_back({name, read_whole_file(system_files(), file.string())});
-  } catch (const IoError& problem) {
-    log.warning(
-        fmt::format("--tokenizer {}: {}: the model will be without it", path, problem.what()));
+  add(file.extension() == ".json" ? "tokenizer.json" : "tokenizer.model", file);
+  for (const char* name : kBesideTokenizer) {
+    const fs::path beside = file.parent_path() / name;
+    if (fs::is_regular_file(beside)) add(name, beside);
   }
 }
 

@@ -50,6 +50,9 @@ class ExportOfJsonLines : public ExportAndInspect {
     training_.directory().write("turns.jsonl", lines);
     training_.directory().write("model/tokenizer.json", small_tokenizer() + "\n");
     training_.directory().write("other/tokenizer.json", small_tokenizer());
+    training_.directory().write("other/tokenizer_config.json", R"({"eos_token": "."})");
+    training_.directory().write("other/special_tokens_map.json", "{}");
+    training_.directory().write("other/notes.json", "{}");
   }
   void train(const std::string& tokenizer) const {
     training_.train(
@@ -78,8 +81,19 @@ TEST_F(ExportOfJsonLines, HasTheTokenizerThatWasNamed) {
   const auto files = exported("exported");
   EXPECT_EQ(files, training_.files("run", "final"));
   EXPECT_EQ(files.at("tokenizer.json"), small_tokenizer());
+  EXPECT_EQ(files.at("tokenizer_config.json"), R"({"eos_token": "."})");
+  EXPECT_EQ(files.at("special_tokens_map.json"), "{}");
+  EXPECT_FALSE(files.contains("notes.json"));
   std::filesystem::remove(training_.path("turns.jsonl"));
   EXPECT_EQ(exported("without_data"), files);
+}
+
+TEST_F(ExportOfJsonLines, HasTheTokenizerOfADirectory) {
+  train(training_.path("other"));
+  const auto files = exported("exported");
+  EXPECT_EQ(files, training_.files("run", "final"));
+  EXPECT_TRUE(files.contains("tokenizer.json"));
+  EXPECT_TRUE(files.contains("tokenizer_config.json"));
 }
 
 TEST_F(ExportOfJsonLines, HasTheTokenizerOfTheModel) {
