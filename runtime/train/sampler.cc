@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/bytes.h"
@@ -20,6 +21,7 @@
 #include "runtime/checkpoint/hf_directory.h"
 #include "runtime/model/rope_table.h"
 #include "runtime/tokenizer/choose_tokenizer.h"
+#include "runtime/train/run_record.h"
 
 namespace terrace {
 namespace {
@@ -114,14 +116,31 @@ class SampledModel {
     }
     directory_ = adapter_->base_model();
   }
-  void load_tokenizer_of(const std::string& choice, Log& log) {
-    tokenizer_ = choose_tokenizer(choice, directory_, log);
+  // --tokenizer, and the directory that auto means.
+  struct TokenizerChoice {
+    std::string name;
+    std::string directory;
+    bool doubts_bytes = true;  // nothing says that the ids are bytes
+  };
+  // A checkpoint has no tokenizer: its run was told of one.
+  TokenizerChoice tokenizer_choice(const std::string& asked, Log& log) const {
+    if (checkpoint_ == nullptr) return {asked, directory_};
+    if (asked != "auto") return {asked, directory_, false};
+    const std::optional<TrainOptions> run = options_of_run(directory_, log);
+    if (!run) return {asked, directory_};
+    const bool is_bytes = trained_on_bytes(*run, shape_.config.vocabulary);
+    return {tokenizer_of_ids(*run, is_bytes), run->model.model, !is_bytes};
+  }
+  void load_tokenizer_of(const std::string& asked, Log& log) {
+    const TokenizerChoice choice = tokenizer_choice(asked, log);
+    tokenizer_ = choose_tokenizer(choice.name, choice.directory, log);
     if (tokenizer_->vocabulary() > shape_.config.vocabulary) {
       refuse(fmt::format("the tokenizer has {} ids, and the model's vocabulary is {}",
                          tokenizer_->vocabulary(), shape_.config.vocabulary));
     }
-    if (!tokenizer_path(choice, directory_).empty() || checkpoint_ != nullptr) return;
-    const std::string foreign = why_bytes_are_foreign(directory_, shape_.config);
+    const bool is_bytes = tokenizer_path(choice.name, choice.directory).empty();
+    if (!is_bytes || !choice.doubts_bytes) return;
+    const std::string foreign = why_bytes_are_foreign(choice.directory, shape_.config);
     if (!foreign.empty()) log.warning(foreign);
   }
 

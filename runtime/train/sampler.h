@@ -20,7 +20,8 @@ namespace terrace {
 struct SampleOptions {
   std::string model_directory;
   std::vector<std::string> ignored_config_keys = {};  // of its config.json
-  // auto: the directory's own tokenizer, or bytes where it has none; bytes; or the path of one.
+  // auto: the directory's own tokenizer, of a checkpoint that of its run, or bytes where there is
+  // none; bytes; or the path of one.
   std::string tokenizer = "auto";
   std::string prompt;  // not empty
   std::int64_t max_new_tokens = 200;

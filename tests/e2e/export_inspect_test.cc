@@ -103,6 +103,48 @@ TEST_F(ExportOfJsonLines, HasTheTokenizerOfTheModel) {
   EXPECT_EQ(files.at("tokenizer.json"), small_tokenizer() + "\n");
 }
 
+// The prompt is one that the small tokenizer has no token for, and bytes have.
+TEST_F(ExportOfJsonLines, IsSampledFromTheCheckpointByTheTokenizerOfItsRun) {
+  const auto sample = [&](const Arguments& more) {
+    return run("sample", Arguments{"--model", training_.path("run/checkpoint-2"), "--prompt", "%",
+                                   "--max-new-tokens", "2"} +
+                             more);
+  };
+  train(training_.path("other"));
+  const Outcome named = sample({});
+  EXPECT_EQ(named.code, 2) << named;
+  EXPECT_THAT(named.errors, HasSubstr("the tokenizer makes no tokens of it"));
+  const Outcome asked = sample({"--tokenizer", "bytes"});
+  EXPECT_EQ(asked.code, 0) << asked;
+
+  std::filesystem::remove_all(training_.path("run"));
+  train("auto");
+  EXPECT_EQ(sample({}).code, 2);
+
+  std::filesystem::remove_all(training_.path("run"));
+  train("bytes");
+  const Outcome bytes = sample({});
+  EXPECT_EQ(bytes.code, 0) << bytes;
+  EXPECT_EQ(bytes.errors, "");
+  EXPECT_EQ(sample({"--tokenizer", training_.path("other")}).code, 2);
+}
+
+TEST_F(ExportOfJsonLines, IsDoubtedToBeOfBytesWhereNoRunSaysSo) {
+  std::string config = training_.directory().read("model/config.json");
+  const std::string vocabulary = "256";
+  ASSERT_NE(config.find(vocabulary), std::string::npos);
+  config.replace(config.find(vocabulary), vocabulary.size(), "300");
+  training_.directory().write("model/config.json", config);
+  train("bytes");
+  const Arguments sample = {
+      "--model", training_.path("run/checkpoint-2"), "--prompt", "a", "--max-new-tokens", "2"};
+  EXPECT_EQ(run("sample", sample).errors, "");
+  std::filesystem::remove(training_.path("run/config.toml"));
+  const Outcome outcome = run("sample", sample);
+  EXPECT_EQ(outcome.code, 0) << outcome;
+  EXPECT_THAT(outcome.errors, HasSubstr("text is taken as bytes"));
+}
+
 TEST_F(ExportAndInspect, AnExportHasTheTypeAndTheShardsThatAreAsked) {
   training_.train("run", {"--max-steps", "1", "--checkpoint-every", "1"});
   const Outcome outcome = run("export", {training_.path("run/checkpoint-1"), "--dtype", "float32",
