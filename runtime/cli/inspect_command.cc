@@ -17,11 +17,11 @@ namespace {
 using Document = nlohmann::ordered_json;
 
 constexpr auto kInspectOperands = std::to_array<std::string_view>({"PATH"});
-constexpr CommandSpec kInspectCommand = {
-    "terrace inspect",
-    "Tells what a run directory, checkpoint, model directory, safetensors file, trace or data file "
-    "holds. Reads headers, and changes nothing.",
-    kInspectOperands};
+constexpr CommandSpec kInspectCommand = {"terrace inspect",
+                                         "Tells what a run directory, checkpoint, model or adapter "
+                                         "directory, safetensors file, trace or data file "
+                                         "holds. Reads headers, and changes nothing.",
+                                         kInspectOperands};
 
 enum : std::size_t { kInspectFormat, kInspectJson };
 constexpr auto kInspectFlags = std::to_array<FlagSpec>({

@@ -13,12 +13,14 @@
 #include <vector>
 
 #include "base/error.h"
+#include "runtime/checkpoint/adapter_directory.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/hf_index.h"
 #include "runtime/checkpoint/hf_weight_files.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/model/model_config.h"
 #include "runtime/model/parameter_layout.h"
+#include "runtime/train/resume.h"
 
 namespace terrace {
 namespace {
@@ -121,6 +123,21 @@ Document describe_model(const std::string& path) {
   return document;
 }
 
+Document describe_adapter(const std::string& path) {
+  const AdapterDirectory adapter(path);
+  const std::string weights = (fs::path(path) / kAdapterWeights).string();
+  const SafetensorsHeader header = SafetensorsFile(weights).header();
+  Document document = {{"kind", "adapter"},
+                       {"path", path},
+                       {"base", adapter.base_model()},
+                       {"rank", adapter.options().rank},
+                       {"alpha", adapter.options().alpha},
+                       {"size_bytes", size_of_file(weights)}};
+  add_totals({header}, document);
+  document["tensors"] = tensors_of(header);
+  return document;
+}
+
 Document describe_checkpoint(const std::string& path) {
   const Checkpoint checkpoint(path);
   const CheckpointProgress& progress = checkpoint.progress();
@@ -175,7 +192,7 @@ Document last_metrics_row(const std::string& file) {
 Document describe_run(const std::string& path) {
   Document document = {{"kind", "run"}, {"path", path}};
   document["checkpoints"] = later_checkpoints(path, 0);
-  document["has_result"] = fs::exists(fs::path(path) / "final" / "config.json");
+  document["has_result"] = has_result(path);
   document["last_row"] = last_metrics_row((fs::path(path) / "metrics.jsonl").string());
   return document;
 }
@@ -236,6 +253,7 @@ Document describe_directory(const std::string& path) {
   if (is_checkpoint(path)) return describe_checkpoint(path);
   if (has("run.json")) return describe_run(path);
   if (has("config.json") || has_hf_weights(path)) return describe_model(path);
+  if (is_adapter_directory(path)) return describe_adapter(path);
   return describe_data(path, DataFormat::kAuto);
 }
 

@@ -11,6 +11,7 @@ namespace terrace {
 //   run          a run directory: its checkpoints, its last row of metrics, whether it has a result
 //   checkpoint   step, optimizer, model, device, sizes, and its tensors
 //   model        a Hugging Face directory: the model's shape, its files and tensors
+//   adapter      a directory of PEFT's: its base, rank, alpha and tensors
 //   safetensors  a file: metadata and tensors
 //   trace        a trace.json: tracks, events, the seconds that they span
 //   data         token files or text: the format and the number of tokens

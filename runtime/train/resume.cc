@@ -54,13 +54,13 @@ void check_same_frozen(const CheckpointProgress& progress, const ModelConfig& mo
       "directory (--model)");
 }
 
+}  // namespace
+
 bool has_result(const std::string& run_dir) {
   const fs::path result = fs::path(run_dir) / "final";
   return system_files().exists((result / "config.json").string()) ||
          system_files().exists((result / kAdapterConfig).string());
 }
-
-}  // namespace
 
 std::unique_ptr<Checkpoint> find_checkpoint(const std::string& resume, const std::string& run_dir) {
   if (resume == "none") return nullptr;

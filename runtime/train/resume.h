@@ -12,6 +12,9 @@
 // Which checkpoint a run goes on from, and whether it may.
 namespace terrace {
 
+// Whether the run has written its final/, a model or an adapter.
+bool has_result(const std::string& run_dir);
+
 // What --resume says: none, auto (the latest of the run directory, if there is one) or a
 // checkpoint's path. Null: a fresh start. Throws ConfigError where the path is no checkpoint, and
 // CorruptData as naming_earlier_checkpoint() does.

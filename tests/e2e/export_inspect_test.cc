@@ -185,6 +185,15 @@ TEST_F(ExportAndInspect, ACheckpointOfAnAdapterExportsAsOne) {
       run("export", {training_.path("run/checkpoint-2"), training_.path("run/exported")});
   ASSERT_EQ(outcome.code, 0) << outcome;
   EXPECT_EQ(training_.files("run", "exported"), training_.files("run", "final"));
+
+  const json adapter = inspected("run/final");
+  EXPECT_EQ(adapter.at("kind"), "adapter");
+  EXPECT_EQ(adapter.at("base"), training_.path("base/final"));
+  EXPECT_EQ(adapter.at("rank"), 2);
+  EXPECT_EQ(adapter.at("alpha"), 4);
+  EXPECT_EQ(adapter.at("elements_by_type").at("F32"), adapter.at("elements"));
+  EXPECT_EQ(adapter.at("tensors").at(0).at("shape").at(0), 2);
+  EXPECT_EQ(inspected("run").at("has_result"), true);
 }
 
 TEST_F(ExportAndInspect, WhatIsNoCheckpointOrIsDamagedIsRefused) {
