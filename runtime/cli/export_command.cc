@@ -25,7 +25,8 @@ enum : std::size_t { kExportDtype, kMaxShardSize, kCompanionsOf };
 constexpr auto kExportFlags = std::to_array<FlagSpec>({
     {"dtype", "Weights", "auto|fp32|bf16|fp16",
      "Their type, also spelled float32, bfloat16, float16 (auto: as final/ of the run has them)"},
-    {"max-shard-size", "Weights", "SIZE", "The most of a file, larger tensors aside (5GB)"},
+    {"max-shard-size", "Weights", "SIZE",
+     "The most of a file, larger tensors aside; not of an adapter (5GB)"},
     {"model", "Other files", "DIR",
      "The model directory whose tokenizer, licence and other files go along (the one that the run "
      "started from)"},

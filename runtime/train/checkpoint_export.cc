@@ -35,6 +35,13 @@ void check_target(const std::string& directory) {
                     "name a directory that is empty or not there yet");
 }
 
+void check_shards(const CheckpointExport& request, const ModelConfig& model) {
+  if (!request.max_shard_bytes || !model.adapter.is_there()) return;
+  throw ConfigError(
+      fmt::format("--max-shard-size: {} is of an adapter, which is one file", request.checkpoint),
+      "export it without --max-shard-size");
+}
+
 WeightTypes types_for(const CheckpointExport& request, const Checkpoint& checkpoint,
                       const std::optional<TrainOptions>& run) {
   TrainOptions options = run.value_or(TrainOptions());
@@ -95,16 +102,17 @@ void publish(const fs::path& written, const std::string& directory) {
 void export_checkpoint(const CheckpointExport& request, TrainConsole& console, Log& log) {
   check_target(request.directory);
   Checkpoint checkpoint(request.checkpoint);
+  check_shards(request, checkpoint.model());
   const std::vector<UnitLayout> layout = parameter_layout(checkpoint.model());
   checkpoint.open(layout, {.model_directory = request.model_directory});
   const std::optional<TrainOptions> run = options_of_run(request.checkpoint, log);
   const fs::path written = unfinished(request.directory);
-  const HfExportOptions options = {
+  HfExportOptions options = {
       .directory = written.string(),
       .types = types_for(request, checkpoint, run),
-      .max_shard_bytes = request.max_shard_bytes,
       .companions = companions_for(request, checkpoint, run, log),
   };
+  if (request.max_shard_bytes) options.max_shard_bytes = *request.max_shard_bytes;
   try {
     fs::remove_all(written);
     fs::create_directories(written.parent_path());

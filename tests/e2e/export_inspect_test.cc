@@ -186,6 +186,19 @@ TEST_F(ExportAndInspect, ACheckpointOfAnAdapterExportsAsOne) {
   ASSERT_EQ(outcome.code, 0) << outcome;
   EXPECT_EQ(training_.files("run", "exported"), training_.files("run", "final"));
 
+  const Outcome sharded = run("export", {training_.path("run/checkpoint-2"),
+                                         training_.path("sharded"), "--max-shard-size", "1MB"});
+  EXPECT_EQ(sharded.code, 2) << sharded;
+  EXPECT_THAT(sharded.errors, HasSubstr("--max-shard-size"));
+  EXPECT_FALSE(std::filesystem::exists(training_.path("sharded")));
+}
+
+TEST_F(ExportAndInspect, AnAdapterIsDescribed) {
+  training_.train("base", {"--max-steps", "1"});
+  const Outcome tuned = run_program({"train", "--model", training_.path("base/final"), "--data",
+                                     training_.path("text.txt"), "--max-steps", "1", "--lora-rank",
+                                     "2", "--run-dir", training_.path("run")});
+  ASSERT_EQ(tuned.code, 0) << tuned;
   const json adapter = inspected("run/final");
   EXPECT_EQ(adapter.at("kind"), "adapter");
   EXPECT_EQ(adapter.at("base"), training_.path("base/final"));
