@@ -162,6 +162,7 @@ void write_adapter_directory(const AdapterExport& options, const ModelConfig& co
   try {
     fs::create_directories(directory);
     fs::remove(directory / kAdapterConfig);  // until all is written, this is no adapter
+    write_companions(options.directory, options.companions);
   } catch (const fs::filesystem_error& error) {
     throw IoError({.operation = "export to",
                    .path = options.directory,

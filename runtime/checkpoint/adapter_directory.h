@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/checkpoint/hf_companions.h"
 #include "runtime/checkpoint/hf_export.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/model/model_config.h"
@@ -61,6 +62,7 @@ struct AdapterExport {
   std::string directory;   // made when it is not there
   std::string base_model;  // base_model_name_or_path
   WeightTypes types = {.usual = DType::kF32};
+  std::vector<HfCompanion> companions = {};  // go into it as they are
 };
 
 // Writes a directory that PEFT loads; adapter_config.json last. `config` has the adapter. Throws as

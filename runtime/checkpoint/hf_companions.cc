@@ -11,6 +11,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "runtime/checkpoint/durable_file.h"
 #include "runtime/checkpoint/file_system.h"
 
 namespace terrace {
@@ -101,6 +102,14 @@ std::vector<HfCompanion> read_hf_companions(const std::string& directory, Compan
   std::error_code ignored;
   if (!fs::exists(fs::path(directory) / "config.json", ignored)) return {};
   return Companions(directory, scope, log).read();
+}
+
+void write_companions(const std::string& directory, const std::vector<HfCompanion>& companions) {
+  for (const HfCompanion& companion : companions) {
+    const fs::path path = fs::path(directory) / companion.name;
+    fs::create_directories(path.parent_path());
+    write_durable_file(path.string(), companion.content);
+  }
 }
 
 }  // namespace terrace

@@ -236,11 +236,7 @@ void write_all(const HfExportOptions& options, const ModelConfig& config,
   }
   if (shards.size() > 1) write_index(directory, shards);
   remove_stale(directory, shards);
-  for (const HfCompanion& companion : options.companions) {
-    const fs::path path = directory / companion.name;
-    fs::create_directories(path.parent_path());
-    write_durable_file(path.string(), companion.content);
-  }
+  write_companions(options.directory, options.companions);
   write_durable_file((directory / "config.json").string(),
                      config_json_with_dtype(config.json, options.types.usual));
   sync_directory(fs::absolute(directory).parent_path().string());  // for its name

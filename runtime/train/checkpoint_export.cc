@@ -64,7 +64,7 @@ std::vector<HfCompanion> companions_for(const CheckpointExport& request,
   const bool is_bytes = run && trained_on_bytes(*run, checkpoint.model().vocabulary);
   TrainOptions options = run.value_or(TrainOptions());
   if (!request.model_directory.empty()) options.model.model = request.model_directory;
-  return companions_of_run(options, is_bytes, log);
+  return companions_of_run({options, is_bytes, checkpoint.model().adapter.is_there()}, log);
 }
 
 void expect_finite(const ParameterTensor& tensor, std::span<const float> values) {
@@ -126,8 +126,9 @@ void export_checkpoint(const CheckpointExport& request, TrainConsole& console, L
       phase.advance(done += std::ssize(out), total);
     };
     if (checkpoint.model().adapter.is_there()) {
-      write_adapter_directory({options.directory, base_of(checkpoint, run), options.types},
-                              checkpoint.model(), layout, fetch);
+      write_adapter_directory(
+          {options.directory, base_of(checkpoint, run), options.types, options.companions},
+          checkpoint.model(), layout, fetch);
     } else {
       write_hf_directory(options, checkpoint.model(), layout, fetch);
     }

@@ -40,14 +40,16 @@ void add_named_tokenizer(const std::string& path, Log& log, std::vector<HfCompan
 
 }  // namespace
 
-std::vector<HfCompanion> companions_of_run(const TrainOptions& options, bool is_bytes, Log& log) {
-  const std::string tokenizer = tokenizer_of_ids(options, is_bytes);
-  if (tokenizer == "auto") {
-    return read_hf_companions(options.model.model, CompanionScope::kAll, log);
+std::vector<HfCompanion> companions_of_run(const TrainedRun& run, Log& log) {
+  const std::string tokenizer = tokenizer_of_ids(run.options, run.is_bytes);
+  const bool is_named = tokenizer != "auto" && tokenizer != "bytes";
+  std::vector<HfCompanion> files;
+  if (!run.is_adapter) {
+    const CompanionScope scope =
+        tokenizer == "auto" ? CompanionScope::kAll : CompanionScope::kWithoutTokenizer;
+    files = read_hf_companions(run.options.model.model, scope, log);
   }
-  std::vector<HfCompanion> files =
-      read_hf_companions(options.model.model, CompanionScope::kWithoutTokenizer, log);
-  if (tokenizer != "bytes") add_named_tokenizer(tokenizer, log, files);
+  if (is_named) add_named_tokenizer(tokenizer, log, files);
   return files;
 }
 

@@ -117,8 +117,8 @@ void RunData::load_tokenizer_of(const TrainOptions& options, std::int64_t vocabu
                     "give the tokenizer that belongs to the model");
 }
 
-std::vector<HfCompanion> RunData::companions(const TrainOptions& options) const {
-  return companions_of_run(options, dataset_->is_text(), log_);
+std::vector<HfCompanion> RunData::companions(const TrainOptions& options, bool is_adapter) const {
+  return companions_of_run({options, dataset_->is_text(), is_adapter}, log_);
 }
 
 // The first rank of each host writes; the others wait for it in calls that are short.

@@ -33,7 +33,7 @@ class RunData {
   // Tells what the ids mean; null where nothing says which tokenizer they are of.
   const Tokenizer* tokenizer() const { return tokenizer_.get(); }
   // The files that go into the result beside the weights (companions_of_run()).
-  std::vector<HfCompanion> companions(const TrainOptions& options) const;
+  std::vector<HfCompanion> companions(const TrainOptions& options, bool is_adapter) const;
 
  private:
   void load_tokenizer_of(const TrainOptions& options, std::int64_t vocabulary);

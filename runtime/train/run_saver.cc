@@ -77,8 +77,8 @@ std::string RunSaver::export_weights(std::int64_t step) {
     phase.advance(read_elements_, total);
   };
   if (run_.model.adapter.is_there()) {
-    write_adapter_directory({options.directory, run_.base_model, run_.types}, run_.model,
-                            run_.layout, fetch);
+    write_adapter_directory({options.directory, run_.base_model, run_.types, run_.companions},
+                            run_.model, run_.layout, fetch);
   } else {
     write_hf_directory(options, run_.model, run_.layout, fetch);
   }

@@ -21,6 +21,7 @@
 #include "runtime/checkpoint/hf_directory.h"
 #include "runtime/model/rope_table.h"
 #include "runtime/tokenizer/choose_tokenizer.h"
+#include "runtime/tokenizer/load_tokenizer.h"
 #include "runtime/train/run_record.h"
 
 namespace terrace {
@@ -124,7 +125,11 @@ class SampledModel {
   };
   // A checkpoint has no tokenizer: its run was told of one.
   TokenizerChoice tokenizer_choice(const std::string& asked, Log& log) const {
-    if (checkpoint_ == nullptr) return {asked, directory_};
+    if (checkpoint_ == nullptr) {
+      const bool has_own =
+          adapter_ != nullptr && !find_tokenizer_file(adapter_->directory()).empty();
+      return {asked, has_own ? adapter_->directory() : directory_};
+    }
     if (asked != "auto") return {asked, directory_, false};
     const std::optional<TrainOptions> run = options_of_run(directory_, log);
     if (!run) return {asked, directory_};

@@ -228,8 +228,9 @@ class Trainer {
                  .types = tuned_.types_of(options_, loaded_types_, engine_options_.compute_type),
                  .base_model = tuned_.base_model,
                  .frozen = &frozen_,
-                 .companions = ranks_.is_first() ? run_data_->companions(options_)
-                                                 : std::vector<HfCompanion>(),
+                 .companions = ranks_.is_first()
+                                   ? run_data_->companions(options_, model_.adapter.is_there())
+                                   : std::vector<HfCompanion>(),
                  .is_first_rank = ranks_.is_first()},
         *state_, console_);
     const Ledger largest = gather_ledger(plan_.ledger, ranks_);

@@ -96,6 +96,29 @@ TEST_F(ExportOfJsonLines, HasTheTokenizerOfADirectory) {
   EXPECT_TRUE(files.contains("tokenizer_config.json"));
 }
 
+TEST_F(ExportOfJsonLines, OfAnAdapterHasATokenizerThatWasNamed) {
+  training_.train("base", {"--max-steps", "1"});
+  const auto tune = [&](const std::string& tokenizer) {
+    std::filesystem::remove_all(training_.path("run"));
+    const Outcome tuned = run_program(
+        {"train", "--model", training_.path("base/final"), "--data", training_.path("turns.jsonl"),
+         "--sequence-length", "32", "--max-steps", "2", "--checkpoint-every", "2", "--lora-rank",
+         "2", "--tokenizer", tokenizer, "--run-dir", training_.path("run")});
+    ASSERT_EQ(tuned.code, 0) << tuned;
+  };
+  tune(training_.path("other"));
+  const auto files = exported("exported");
+  EXPECT_EQ(files, training_.files("run", "final"));
+  EXPECT_EQ(files.at("tokenizer.json"), small_tokenizer());
+  EXPECT_TRUE(files.contains("tokenizer_config.json"));
+  const Outcome sampled = run("sample", {"--model", training_.path("run/final"), "--prompt", "%"});
+  EXPECT_EQ(sampled.code, 2) << sampled;
+  EXPECT_THAT(sampled.errors, HasSubstr("the tokenizer makes no tokens of it"));
+
+  tune("bytes");
+  EXPECT_EQ(training_.files("run", "final").size(), 2U);
+}
+
 TEST_F(ExportOfJsonLines, HasTheTokenizerOfTheModel) {
   train("auto");
   const auto files = exported("exported");
