@@ -71,7 +71,7 @@ std::string text_of(const Line& line, const char* key) {
 }
 
 // Returns what the parser says of a line, without the line's own text, which may be long.
-std::string reason_of(const json::exception& problem) {
+std::string parse_reason_of(const json::exception& problem) {
   constexpr std::size_t kLongest = 200;
   const std::string what = problem.what();
   const std::size_t column = what.find("column ");
@@ -80,7 +80,7 @@ std::string reason_of(const json::exception& problem) {
   return what.substr(begin, std::min(kLongest, end - begin));
 }
 
-json parse_object(std::string_view text, const std::string& place) {
+json parse_line_object(std::string_view text, const std::string& place) {
   const std::string remedy =
       "a JSONL file has one object on each line, whole and with nothing behind it; NaN, Infinity "
       "and halves of surrogate pairs are no JSON";
@@ -88,7 +88,8 @@ json parse_object(std::string_view text, const std::string& place) {
   try {
     parsed = json::parse(text);
   } catch (const json::exception& problem) {
-    throw CorruptData(fmt::format("{}: not a JSON object: {}", place, reason_of(problem)), remedy);
+    throw CorruptData(fmt::format("{}: not a JSON object: {}", place, parse_reason_of(problem)),
+                      remedy);
   }
   if (parsed.is_object()) return parsed;
   throw CorruptData(
@@ -127,7 +128,7 @@ std::vector<T> numbers_of(const Line& line, const char* key, std::int64_t limit,
 
 JsonDocument parse_json_document(std::string_view text, const std::string& place,
                                  std::int64_t vocabulary) {
-  const json object = parse_object(text, place);
+  const json object = parse_line_object(text, place);
   const Line line{object, place};
   check_forms(line);
   JsonDocument document;

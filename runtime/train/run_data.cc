@@ -24,7 +24,7 @@ namespace {
 // Ranks that wait for one that tokenizes hear from it this often, whatever --collective-timeout is.
 constexpr auto kSlice = std::chrono::seconds(2);
 
-constexpr std::int64_t kByteIds = 256;
+constexpr std::int64_t kTextIds = 256;
 
 // The same for ranks that can open each other's files by /proc.
 std::int64_t host_of_this_process() {
@@ -98,7 +98,7 @@ RunData::RunData(const Request& request, const RankGroup& ranks, TrainConsole& c
   }
   // Files of ids are taken to be of more than bytes where the model has more ids than those.
   const bool has_tokenizer = tokenizer_ != nullptr && !tokenizer_path_.empty();
-  const bool has_ids = dataset_->has_other_than_text() && request.model.vocabulary > kByteIds;
+  const bool has_ids = dataset_->has_other_than_text() && request.model.vocabulary > kTextIds;
   if (dataset_->has_text() && (has_tokenizer || has_ids)) {
     throw ConfigError(
         "some files of --data or --validation-data are text, which is taken as bytes, and others "
