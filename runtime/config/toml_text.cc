@@ -4,17 +4,13 @@
 
 #include <array>
 #include <limits>
-#include <nlohmann/json.hpp>
 
 #include "base/bytes.h"
+#include "runtime/tokenizer/utf8.h"
 
 namespace terrace {
 
-bool is_utf8(const std::string& text) {
-  using Invalid = nlohmann::json::error_handler_t;
-  const nlohmann::json json(text);
-  return json.dump(-1, ' ', false, Invalid::ignore) == json.dump(-1, ' ', false, Invalid::replace);
-}
+bool is_utf8(const std::string& text) { return valid_utf8_prefix(text) == text.size(); }
 
 std::string toml_string(std::string_view text) {
   std::string quoted = "\"";

@@ -7,51 +7,14 @@
 #include <span>
 
 #include "base/error.h"
+#include "runtime/tokenizer/utf8.h"
 
 namespace terrace {
 namespace {
 
 constexpr std::size_t kPieceBytes = std::size_t{1} << 16;
 
-// The bytes that follow a character's first one, and the least character that needs so many; none
-// of a byte that begins no character.
-struct CharacterStart {
-  int following = 0;
-  std::uint32_t bits = 0;
-  std::uint32_t least = 0;
-};
-
-std::optional<CharacterStart> character_start(unsigned char byte) {
-  if (byte < 0x80) return CharacterStart{0, byte, 0};
-  if (byte >= 0xc2 && byte < 0xe0) return CharacterStart{1, byte & 0x1fU, 0x80};
-  if (byte >= 0xe0 && byte < 0xf0) return CharacterStart{2, byte & 0x0fU, 0x800};
-  if (byte >= 0xf0 && byte < 0xf5) return CharacterStart{3, byte & 0x07U, 0x10000};
-  return std::nullopt;
-}
-
-bool is_character(std::uint32_t value, std::uint32_t least) {
-  const bool is_surrogate = value >= 0xd800 && value < 0xe000;
-  return value >= least && value <= 0x10ffff && !is_surrogate;
-}
-
 }  // namespace
-
-std::optional<std::size_t> first_invalid_utf8(std::string_view text) {
-  for (std::size_t at = 0; at < text.size();) {
-    const auto start = character_start(static_cast<unsigned char>(text[at]));
-    if (!start) return at;
-    std::uint32_t value = start->bits;
-    std::size_t next = at + 1;
-    for (int i = 0; i < start->following; ++i, ++next) {
-      const auto byte = next < text.size() ? static_cast<unsigned char>(text[next]) : 0U;
-      if ((byte & 0xc0U) != 0x80U) return at;
-      value = value << 6 | (byte & 0x3fU);
-    }
-    if (!is_character(value, start->least)) return at;
-    at = next;
-  }
-  return std::nullopt;
-}
 
 TextLines::TextLines(const std::string& path) : path_(path), bytes_(open_bytes(path)) {
   constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
@@ -100,10 +63,10 @@ std::optional<std::string_view> TextLines::next() {
 }
 
 void TextLines::check_text(std::string_view line) const {
-  const std::optional<std::size_t> wrong = first_invalid_utf8(line);
-  if (!wrong) return;
+  const std::size_t valid = valid_utf8_prefix(line);
+  if (valid == line.size()) return;
   throw CorruptData(fmt::format("{}: byte {:#04x} at offset {} of the text is not UTF-8", place(),
-                                static_cast<unsigned char>(line[*wrong]), offset_ + *wrong),
+                                static_cast<unsigned char>(line[valid]), offset_ + valid),
                     "convert the file to UTF-8, as with iconv");
 }
 

@@ -43,8 +43,4 @@ class TextLines {
   std::uint64_t offset_ = 0;  // of begin_, in the text
 };
 
-// The number of the first byte of `text` that is not part of a UTF-8 character (RFC 3629); none
-// where all are.
-std::optional<std::size_t> first_invalid_utf8(std::string_view text);
-
 }  // namespace terrace

@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "base/error.h"
-#include "runtime/data/text_lines.h"
+#include "runtime/tokenizer/utf8.h"
 
 namespace terrace {
 namespace {
 
-// Of the first sample, what is shown.
+// How much of the first sample is shown.
 constexpr std::size_t kSegments = 6;
 constexpr std::size_t kTokens = 100;  // of a segment
 // As many samples are looked at for one with a target.
@@ -60,7 +60,7 @@ std::vector<Segment> segments_of(const SampleRows& rows) {
 std::string in_quotes(std::string_view text) {
   std::string quoted = "\"";
   while (!text.empty()) {
-    const std::size_t valid = first_invalid_utf8(text).value_or(text.size());
+    const std::size_t valid = valid_utf8_prefix(text);
     for (const char c : text.substr(0, valid)) {
       if (c == '\n') {
         quoted += "\\n";

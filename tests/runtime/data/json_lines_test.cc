@@ -11,6 +11,7 @@
 #include "runtime/data/json_document.h"
 #include "runtime/data/json_tokens.h"
 #include "runtime/data/text_lines.h"
+#include "runtime/tokenizer/utf8.h"
 #include "tests/runtime/temporary_directory.h"
 
 // JSONL files, compressed or not, as documents and as token files.
@@ -114,12 +115,12 @@ TEST(TextLines, WhatIsNoUtf8IsRefusedWithItsOffset) {
 TEST(TextLines, Utf8IsThatOfTheStandard) {
   for (const char* good :
        {"", "a", "\xc2\x80", "\xe0\xa0\x80", "\xed\x9f\xbf", "\xf4\x8f\xbf\xbf"}) {
-    EXPECT_FALSE(first_invalid_utf8(good).has_value()) << good;
+    EXPECT_EQ(valid_utf8_prefix(good), std::string_view(good).size()) << good;
   }
   // Too long for the character, surrogates, too large, cut off, a byte that only follows.
   for (const char* bad : {"a\xc0\x80", "a\xe0\x9f\xbf", "a\xed\xa0\x80", "a\xf4\x90\x80\x80",
                           "a\xf0\x9f\x98", "a\x80", "a\xff"}) {
-    EXPECT_EQ(first_invalid_utf8(bad), 1U) << bad;
+    EXPECT_EQ(valid_utf8_prefix(bad), 1U) << bad;
   }
 }
 
