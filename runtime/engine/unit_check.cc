@@ -164,6 +164,9 @@ class UnitCheck {
     for (const auto* list : {&step.reads, &step.writes}) {
       for (const UnitAccess& access : *list) {
         check_access(access, is_backward);
+        require(access.size_bytes == 0 || step.kind != UnitStep::Kind::kCompute,
+                "names a part of a buffer in a step that computes",
+                "name the whole buffer: its part is the compute's business");
         check_direction(access.role, list == &step.writes, is_backward);
       }
     }

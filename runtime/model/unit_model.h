@@ -15,7 +15,8 @@ namespace terrace {
 
 enum class UnitPass : std::uint8_t { kForward, kRecompute, kBackward };
 
-// What a step of a unit touches. A whole buffer, unless `size_bytes` says which part of it.
+// What a step of a unit touches: a whole buffer. Of an exchange a part of it, where `size_bytes` is
+// not 0.
 struct UnitAccess {
   Role role = Role::kBetween;
   std::int32_t number = 0;  // of kBetween: which of UnitModel::between

@@ -274,6 +274,9 @@ INSTANTIATE_TEST_SUITE_P(
 INSTANTIATE_TEST_SUITE_P(
     Roles, TierDescriptions,
     testing::Values(
+        Description{"part_of_a_buffer",
+                    [](auto& m, auto&) { m.units[1].backward[0].writes[0].size_bytes = 4; },
+                    "names a part of a buffer in a step that computes"},
         Description{
             "output_in_backward",
             [](auto& m, auto&) { m.units[1].backward[0].reads.push_back({Role::kHiddenOut}); },
