@@ -148,6 +148,17 @@ void AdapterDirectory::read(StateField field, const UnitLayout& unit, std::int64
       });
 }
 
+std::string doubt_about_base(const AdapterDirectory& adapter, const std::string& base) {
+  namespace fs = std::filesystem;
+  std::error_code failed;
+  if (!fs::is_directory(adapter.base_model(), failed)) return "";
+  if (fs::equivalent(adapter.base_model(), base, failed) || failed) return "";
+  return fmt::format(
+      "{} was trained on {}, and not on {}: only where both have the same weights "
+      "does it mean the same",
+      adapter.directory(), adapter.base_model(), base);
+}
+
 std::vector<UnitLayout> adapter_layout(const std::vector<UnitLayout>& layout) {
   std::vector<UnitLayout> result = layout;
   for (UnitLayout& unit : result) {

@@ -55,6 +55,10 @@ class AdapterDirectory final : public StateSource {
   std::unique_ptr<SafetensorsFile> file_;
 };
 
+// Says, as a sentence, that an adapter names another model directory of this machine as its base
+// than `base`; empty where it does not.
+std::string doubt_about_base(const AdapterDirectory& adapter, const std::string& base);
+
 // The same layout with the adapters' parameters alone. Offsets stay.
 std::vector<UnitLayout> adapter_layout(const std::vector<UnitLayout>& layout);
 

@@ -9,6 +9,7 @@
 #include "runtime/cli/console_log.h"
 #include "runtime/cli/progress_console.h"
 #include "runtime/config/flag_reader.h"
+#include "runtime/config/train_flags.h"
 #include "runtime/train/checkpoint_export.h"
 
 namespace terrace {
@@ -32,12 +33,6 @@ constexpr auto kExportFlags = std::to_array<FlagSpec>({
      "started from)"},
 });
 
-constexpr auto kTypeNames = std::to_array<std::string_view>(
-    {"auto", "fp32", "bf16", "fp16", "float32", "bfloat16", "float16"});
-constexpr auto kTypes =
-    std::to_array<SaveType>({SaveType::kAuto, SaveType::kFp32, SaveType::kBf16, SaveType::kFp16,
-                             SaveType::kFp32, SaveType::kBf16, SaveType::kFp16});
-
 }  // namespace
 
 int run_export(int argc, const char* const* argv) {
@@ -50,7 +45,7 @@ int run_export(int argc, const char* const* argv) {
   CheckpointExport request;
   request.checkpoint = operands[0];
   request.directory = operands[1];
-  if (values[kExportDtype]) request.dtype = kTypes.at(values[kExportDtype]->choice(kTypeNames));
+  if (values[kExportDtype]) request.dtype = parse_save_type(*values[kExportDtype]);
   if (values[kMaxShardSize]) request.max_shard_bytes = values[kMaxShardSize]->size();
   if (values[kCompanionsOf]) request.model_directory = values[kCompanionsOf]->name();
   ConsoleLog log;

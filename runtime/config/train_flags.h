@@ -32,6 +32,9 @@ std::span<const TrainFlag> step_flags();   // step program, ranks, run
 // The name of the flag that places a state: "place-optimizer".
 std::string_view place_flag(StateClass state);
 
+// The value of --save-dtype, and of flags like it.
+SaveType parse_save_type(const FlagValue& value);
+
 // All of them, in the order of the help.
 std::vector<TrainFlag> train_flags();
 

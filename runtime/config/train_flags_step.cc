@@ -135,9 +135,7 @@ constexpr auto kStepFlags = std::to_array<TrainFlag>({
      [](const TrainOptions& o) { return toml_integer(o.run.keep_last); }},
     {{"save-dtype", "Run", "auto|fp32|bf16|fp16",
       "Type of the weights in final/ (auto: as they were loaded; of random ones --precision)"},
-     [](TrainOptions& o, const FlagValue& v) {
-       o.run.save_dtype = kSaveTypes.at(v.choice(kSaveTypeNames));
-     },
+     [](TrainOptions& o, const FlagValue& v) { o.run.save_dtype = parse_save_type(v); },
      [](const TrainOptions& o) {
        return toml_string(kSaveTypeNames.at(static_cast<std::size_t>(o.run.save_dtype)));
      }},
@@ -175,6 +173,10 @@ constexpr auto kStepFlags = std::to_array<TrainFlag>({
 });
 
 }  // namespace
+
+SaveType parse_save_type(const FlagValue& value) {
+  return kSaveTypes.at(value.choice(kSaveTypeNames));
+}
 
 std::span<const TrainFlag> step_flags() { return kStepFlags; }
 

@@ -254,6 +254,8 @@ void merge_adapter(const AdapterMerge& request, TrainConsole& console, Log& log)
   for (const std::string& name : files.names) {
     total += fs::file_size(fs::path(request.base) / name);
   }
+  const std::string doubt = doubt_about_base(adapter, request.base);
+  if (!doubt.empty()) log.warning(doubt);
   make_empty_directory(request.directory);
   MergedFiles merged(request, adapter, layout);
   {

@@ -73,28 +73,23 @@ void expect_finite(const ParameterTensor& tensor, std::span<const float> values)
                   "export an earlier checkpoint");
 }
 
-std::int64_t elements_of(const std::vector<UnitLayout>& layout) {
-  std::int64_t count = 0;
-  for (const UnitLayout& unit : layout) {
-    for (const ParameterTensor& tensor : unit.tensors) count += tensor.elements();
+// A directory, and the one beside it that is renamed to it at the end.
+struct ExportPaths {
+  fs::path target;
+  fs::path unfinished;
+};
+
+ExportPaths paths_for(const std::string& directory) {
+  ExportPaths paths = {fs::absolute(directory).lexically_normal(), {}};
+  if (!paths.target.has_filename()) paths.target = paths.target.parent_path();  // a slash ends it
+  paths.unfinished = paths.target;
+  paths.unfinished += ".writing";
+  if (fs::exists(paths.unfinished)) {
+    throw ConfigError(fmt::format("{} is there: an export that did not come to its end",
+                                  paths.unfinished.string()),
+                      "remove it, or name another directory for the model");
   }
-  return count;
-}
-
-// A directory beside the one that is asked for, which is renamed to it at the end. What is left of
-// an export that did not come to its end is removed.
-fs::path unfinished(const std::string& directory) {
-  fs::path path = fs::absolute(directory).lexically_normal();
-  if (!path.has_filename()) path = path.parent_path();  // of a slash at the end
-  path += ".writing";
-  return path;
-}
-
-void publish(const fs::path& written, const std::string& directory) {
-  fs::path target = fs::absolute(directory).lexically_normal();
-  if (!target.has_filename()) target = target.parent_path();
-  fs::rename(written, target);  // also over a directory that is empty
-  sync_directory(target.parent_path().string());
+  return paths;
 }
 
 }  // namespace
@@ -106,18 +101,18 @@ void export_checkpoint(const CheckpointExport& request, TrainConsole& console, L
   const std::vector<UnitLayout> layout = parameter_layout(checkpoint.model());
   checkpoint.open(layout, {.model_directory = request.model_directory});
   const std::optional<TrainOptions> run = options_of_run(request.checkpoint, log);
-  const fs::path written = unfinished(request.directory);
+  const ExportPaths paths = paths_for(request.directory);
   HfExportOptions options = {
-      .directory = written.string(),
+      .directory = paths.unfinished.string(),
       .types = types_for(request, checkpoint, run),
       .companions = companions_for(request, checkpoint, run, log),
   };
   if (request.max_shard_bytes) options.max_shard_bytes = *request.max_shard_bytes;
   try {
-    fs::remove_all(written);
-    fs::create_directories(written.parent_path());
+    fs::create_directories(paths.target.parent_path());
     ConsolePhase phase(console, fmt::format("writing {}", request.directory));
-    const std::int64_t total = elements_of(layout);
+    const bool is_adapter = checkpoint.model().adapter.is_there();
+    const std::int64_t total = parameter_count(is_adapter ? adapter_layout(layout) : layout);
     std::int64_t done = 0;
     const auto fetch = [&](const UnitLayout& unit, const ParameterTensor& tensor,
                            std::int64_t begin, std::span<float> out) {
@@ -125,14 +120,15 @@ void export_checkpoint(const CheckpointExport& request, TrainConsole& console, L
       expect_finite(tensor, out);
       phase.advance(done += std::ssize(out), total);
     };
-    if (checkpoint.model().adapter.is_there()) {
+    if (is_adapter) {
       write_adapter_directory(
           {options.directory, base_of(checkpoint, run), options.types, options.companions},
           checkpoint.model(), layout, fetch);
     } else {
       write_hf_directory(options, checkpoint.model(), layout, fetch);
     }
-    publish(written, request.directory);
+    fs::rename(paths.unfinished, paths.target);  // also over a directory that is empty
+    sync_directory(paths.target.parent_path().string());
   } catch (const fs::filesystem_error& error) {
     throw IoError({.operation = "export to",
                    .path = error.path1().string(),

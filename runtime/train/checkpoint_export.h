@@ -25,10 +25,10 @@ struct CheckpointExport {
 // Writes the weights of a checkpoint as a Hugging Face directory, or, of a run that trained an
 // adapter, as PEFT's: tensor by tensor, so that memory
 // holds a few pieces and never the model. Parameters that do not train come from where the
-// checkpoint says they are. The directory is made under another name beside its own, and gets its
-// name when all is written and synced. Throws ConfigError for what is not a checkpoint, for a
-// directory that has files, for a size of shards of an adapter, and for a value that the type does
-// not hold; CorruptData, IoError, NotFinite, EnvironmentError.
+// checkpoint says they are. The directory is made as DIR.writing, and gets its name when all is
+// written and synced. Throws ConfigError for what is not a checkpoint, for a directory that has
+// files or a DIR.writing that is there, for a size of shards of an adapter, and for a value that
+// the type does not hold; CorruptData, IoError, NotFinite, EnvironmentError.
 void export_checkpoint(const CheckpointExport& request, TrainConsole& console, Log& log);
 
 }  // namespace terrace

@@ -46,6 +46,8 @@ void take_given_adapter(TunedModel& tuned, const LoraOptions& lora) {
                       "write 0 to its adapter_config.json to go on without dropout");
   }
   tuned.config = tuned.adapter->adapted(base);
+  std::string doubt = doubt_about_base(*tuned.adapter, tuned.base_model);
+  if (!doubt.empty()) tuned.doubts.push_back(std::move(doubt));
   const AdapterOptions& is = tuned.config.adapter;
   check_agrees("lora-rank", lora.rank, is.rank, lora.adapter);
   check_agrees("lora-alpha", lora.alpha, is.alpha, lora.adapter);

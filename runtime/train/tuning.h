@@ -33,6 +33,7 @@ struct TunedModel {
   std::string base_model;                     // the model's directory or name, as an adapter has it
   std::uint64_t seed = 0;                     // of a new adapter
   std::unique_ptr<AdapterDirectory> adapter;  // of --adapter
+  std::vector<std::string> doubts;            // about it, as sentences
 
   // The model as `base` has it, borrowed, and the adapter as it starts.
   StartState start(const StateSource& base) const { return {base, adapter.get(), seed}; }

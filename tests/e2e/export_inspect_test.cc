@@ -39,6 +39,11 @@ TEST_F(ExportAndInspect, ACheckpointExportsAsTheFinalDirectoryOfItsRun) {
   const Outcome again = run("export", {checkpoint, training_.path("run/exported")});
   EXPECT_EQ(again.code, 2) << again;
   EXPECT_THAT(again.errors, HasSubstr("has files"));
+  training_.directory().write("run/other.writing/kept", "what somebody has there");
+  const Outcome beside = run("export", {checkpoint, training_.path("run/other")});
+  EXPECT_EQ(beside.code, 2) << beside;
+  EXPECT_THAT(beside.errors, HasSubstr("other.writing is there"));
+  EXPECT_TRUE(training_.directory().has("run/other.writing/kept"));
 }
 
 class ExportOfJsonLines : public ExportAndInspect {
@@ -214,6 +219,29 @@ TEST_F(ExportAndInspect, ACheckpointOfAnAdapterExportsAsOne) {
   EXPECT_EQ(sharded.code, 2) << sharded;
   EXPECT_THAT(sharded.errors, HasSubstr("--max-shard-size"));
   EXPECT_FALSE(std::filesystem::exists(training_.path("sharded")));
+}
+
+TEST_F(ExportAndInspect, AnAdapterOnAnotherBaseIsDoubted) {
+  training_.train("base", {"--max-steps", "1"});
+  training_.train("second", {"--max-steps", "2"});
+  const auto train = [&](const std::string& model, const Arguments& more) {
+    return run_program(Arguments{"train", "--model", training_.path(model), "--data",
+                                 training_.path("text.txt"), "--max-steps", "1"} +
+                       more);
+  };
+  ASSERT_EQ(train("base/final", {"--lora-rank", "2", "--run-dir", training_.path("run")}).code, 0);
+  const std::string adapter = training_.path("run/final");
+  const Outcome own = run("merge", {training_.path("base/final"), adapter, training_.path("m1")});
+  EXPECT_EQ(own.code, 0) << own;
+  EXPECT_EQ(own.errors.find("was trained on"), std::string::npos) << own;
+  const Outcome other =
+      run("merge", {training_.path("second/final"), adapter, training_.path("m2")});
+  EXPECT_EQ(other.code, 0) << other;
+  EXPECT_THAT(other.errors, HasSubstr("was trained on"));
+  const Outcome tuned =
+      train("second/final", {"--adapter", adapter, "--run-dir", training_.path("again")});
+  EXPECT_EQ(tuned.code, 0) << tuned;
+  EXPECT_THAT(tuned.errors, HasSubstr("was trained on"));
 }
 
 TEST_F(ExportAndInspect, AnAdapterIsDescribed) {
