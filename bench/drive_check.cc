@@ -1,21 +1,18 @@
 #include "bench/drive_check.h"
 
 #include <sys/statvfs.h>
-#include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/temporary_directory.h"
 #include "offload/directory_place.h"
 #include "offload/job_directory.h"
 #include "offload/space_check.h"
 
 namespace terrace {
 namespace {
-
-bool is_writable(const char* directory) { return ::access(directory, R_OK | W_OK | X_OK) == 0; }
 
 std::string_view kind_of(DriveKind kind) {
   switch (kind) {
@@ -32,12 +29,6 @@ std::string_view kind_of(DriveKind kind) {
 }
 
 }  // namespace
-
-std::string temporary_directory() {
-  const char* const named = std::getenv("TMPDIR");
-  if (named != nullptr && *named != '\0') return named;
-  return is_writable("/var/tmp") ? "/var/tmp" : "/tmp";
-}
 
 std::vector<std::string> bench_directories(const BenchOptions& options) {
   return options.nvme.empty() ? std::vector<std::string>{temporary_directory()} : options.nvme;

@@ -9,11 +9,7 @@
 
 namespace terrace {
 
-// Where a benchmark that needs a drive looks for one unless told: $TMPDIR, else /var/tmp, which
-// is on a disk where /tmp is memory, else /tmp.
-std::string temporary_directory();
-
-// Those on the drives that a benchmark uses.
+// Returns those on the drives that a benchmark uses: where none is named, temporary_directory().
 std::vector<std::string> bench_directories(const BenchOptions& options);
 
 // Looks at them, before anything is measured that would be lost: each is there, can be written to,

@@ -310,7 +310,8 @@ OpenedData open_text(const DataRequest& request) {
 std::unique_ptr<TokenSource> tokenize(const std::vector<std::string>& files,
                                       const DataRequest& request) {
   if (!request.tokenize) {
-    throw ConfigError("JSONL is not read here", "tokenize it beforehand");
+    throw ConfigError("files of JSON lines are not described",
+                      "give them to terrace train, which tells what they hold (--dry-run)");
   }
   return std::make_unique<TokenFiles>(std::vector<TokenFile>{request.tokenize(files)},
                                       request.vocabulary);

@@ -5,22 +5,16 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 
 #include "base/error.h"
+#include "base/temporary_directory.h"
 
 namespace terrace {
 namespace {
 
 constexpr std::size_t kScratchBufferBytes = std::size_t{1} << 18;
 constexpr const char* kNoRoomRemedy =
-    "name a directory with room for the tokenized data in the environment variable TMPDIR, or "
-    "tokenize it beforehand";
-
-std::string temporary_directory() {
-  const char* const given = std::getenv("TMPDIR");
-  return given != nullptr && *given != '\0' ? given : "/tmp";
-}
+    "name a directory with room for the tokenized data in the environment variable TMPDIR";
 
 }  // namespace
 

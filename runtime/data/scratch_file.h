@@ -12,7 +12,7 @@ namespace terrace {
 // it open, however the process ends. Written from front to back.
 class ScratchFile {
  public:
-  // In $TMPDIR, or /tmp. Throws IoError.
+  // In temporary_directory(). Throws IoError.
   ScratchFile();
   // One that path() of a process on this host has told. Throws IoError.
   explicit ScratchFile(const std::string& path);

@@ -7,6 +7,7 @@
 #include <array>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <optional>
 #include <system_error>
 
@@ -30,9 +31,13 @@ constexpr std::int64_t kTextIds = 256;
 std::int64_t host_of_this_process() {
   std::array<char, 256> name{};
   ::gethostname(name.data(), name.size() - 1);
+  // Machines may have one name, and the first namespace of each has one number.
+  std::string boot;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
   std::error_code ignored;
-  const std::string identity = fmt::format(
-      "{} {}", name.data(), std::filesystem::read_symlink("/proc/self/ns/pid", ignored).string());
+  const std::string identity =
+      fmt::format("{} {} {}", name.data(), boot,
+                  std::filesystem::read_symlink("/proc/self/ns/pid", ignored).string());
   return static_cast<std::int64_t>(hash_bytes(std::as_bytes(std::span(identity))));
 }
 
