@@ -110,32 +110,14 @@ TEST_P(FrozenParameters, KeepTheBitsWhateverTheSwitch) {
   for (const double max_grad_norm : {0.05, 0.0}) {
     EngineOptions options = options_for(choice(), max_grad_norm > 0 ? DType::kBF16 : DType::kF32);
     options.optimizer.max_grad_norm = max_grad_norm;
-    const SwitchedRun plain = result_of(options, 3);
-    for (std::size_t s = GetParam() % 2; s < std::size(kSwitches); s += 2) {
-      const Switch& one = kSwitches[s];
-      EngineOptions other = options;
-      const TemporaryDirectory drive;
-      other.nvme.directories = {{.path = drive.path(), .budget_bytes = {}}};
-      one.set(other);
-      expect_same(result_of(other, 3), plain, one.name);
-    }
+    expect_bits_over_switches(options, GetParam() % 2);
   }
 }
 
-// Training goes on from what was read out as if it had not stopped.
 TEST_P(FrozenParameters, ResumeWithTheSameBits) {
   EngineOptions options = options_for(choice(), DType::kBF16);
   options.optimizer.max_grad_norm = 0.05;
-  const SwitchedRun whole = result_of(options, 4);
-  std::optional<SnapshotState> half;
-  train_tiny(options, 2, [&](Engine& engine) { half.emplace(engine); });
-  const EnginePlan plan = plan_engine(options);
-  SilentLog log;
-  Engine engine(options, plan, log);
-  engine.fill_state(*half);
-  TrainedRun rest;
-  train_steps(engine, options, 3, 4, rest);
-  EXPECT_TRUE(SnapshotState(engine) == whole.state);
+  expect_resumed_bits(options);
 }
 
 // Ranks, ZeRO stages and places; pipelines; ranks that share units, for every second choice.
@@ -146,23 +128,7 @@ TEST_P(FrozenParameters, KeepTheBitsOverRanks) {
   const MeshShape shared = {.data = GetParam() % 4 == 0 ? 2 : 1, .tensor = 2};
   std::vector<MeshShape> shapes = {MeshShape{.data = 2}};
   if (GetParam() % 2 == 0) shapes.push_back(shared);
-  for (const MeshShape& shape : shapes) {
-    const RankedRun plain = train_ranks(options, shape, 0);
-    for (std::int32_t stage = 1; stage <= 3 && shape.data > 1; ++stage) {
-      EngineOptions other = options;
-      const TemporaryDirectory drive;
-      other.nvme.directories = {{.path = drive.path(), .budget_bytes = {}}};
-      if (stage > 1) all_on(other, stage == 2, Tier::kNvme);
-      const RankedRun run = train_ranks(other, shape, stage);
-      EXPECT_EQ(run.curves, plain.curves) << stage;
-      EXPECT_EQ(run.state, plain.state) << stage;
-    }
-    MeshShape deep = shape;
-    deep.pipeline = 3;
-    const RankedRun run = train_ranks(options, deep, 1);
-    EXPECT_EQ(run.curves.front(), plain.curves.front());
-    EXPECT_EQ(run.state, plain.state);
-  }
+  for (const MeshShape& shape : shapes) expect_bits_over_ranks(options, shape, 3);
 }
 
 INSTANTIATE_TEST_SUITE_P(Choices, FrozenParameters,

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <gtest/gtest.h>
+
+#include <iterator>
 #include <optional>
 #include <vector>
 
@@ -74,6 +77,54 @@ inline void expect_same(const SwitchedRun& run, const SwitchedRun& plain, const 
   EXPECT_EQ(run.curve, plain.curve) << what;
   EXPECT_EQ(run.evaluation, plain.evaluation) << what;
   EXPECT_TRUE(run.state == plain.state) << what;
+}
+
+// Expects that every second switch, from the first-th on, leaves the bits of three steps.
+inline void expect_bits_over_switches(const EngineOptions& options, std::size_t first) {
+  const SwitchedRun plain = result_of(options, 3);
+  for (std::size_t s = first; s < std::size(kSwitches); s += 2) {
+    const Switch& one = kSwitches[s];
+    EngineOptions other = options;
+    const TemporaryDirectory drive;
+    other.nvme.directories = {{.path = drive.path(), .budget_bytes = {}}};
+    one.set(other);
+    expect_same(result_of(other, 3), plain, one.name);
+  }
+}
+
+// Expects that training goes on from what was read out as if it had not stopped.
+inline void expect_resumed_bits(const EngineOptions& options) {
+  const SwitchedRun whole = result_of(options, 4);
+  std::optional<SnapshotState> half;
+  train_tiny(options, 2, [&](Engine& engine) { half.emplace(engine); });
+  const EnginePlan plan = plan_engine(options);
+  SilentLog log;
+  Engine engine(options, plan, log);
+  engine.fill_state(*half);
+  TrainedRun rest;
+  train_steps(engine, options, 3, 4, rest);
+  EXPECT_TRUE(SnapshotState(engine) == whole.state);
+}
+
+// Expects that the ranks of a mesh have the bits of its ZeRO stage 0 at every stage, in other
+// places, and where the model is cut into so many stages of a pipeline.
+inline void expect_bits_over_ranks(const EngineOptions& options, const MeshShape& shape,
+                                   int pipeline) {
+  const RankedRun plain = train_ranks(options, shape, 0);
+  for (std::int32_t stage = 1; stage <= 3 && shape.data > 1; ++stage) {
+    EngineOptions other = options;
+    const TemporaryDirectory drive;
+    other.nvme.directories = {{.path = drive.path(), .budget_bytes = {}}};
+    if (stage > 1) all_on(other, stage == 2, Tier::kNvme);
+    const RankedRun run = train_ranks(other, shape, stage);
+    EXPECT_EQ(run.curves, plain.curves) << stage;
+    EXPECT_EQ(run.state, plain.state) << stage;
+  }
+  MeshShape deep = shape;
+  deep.pipeline = pipeline;
+  const RankedRun run = train_ranks(options, deep, 1);
+  EXPECT_EQ(run.curves.front(), plain.curves.front());
+  EXPECT_EQ(run.state, plain.state);
 }
 
 }  // namespace terrace
