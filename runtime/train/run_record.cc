@@ -46,7 +46,9 @@ bool trained_on_bytes(const TrainOptions& run, std::int64_t vocabulary) {
   const std::string first = paths.empty() ? "" : paths.front();
   const bool is_auto = format == DataFormat::kAuto;
   bool is_jsonl = format == DataFormat::kJsonl || (is_auto && is_jsonl_name(first));
-  bool is_text = format == DataFormat::kText || (is_auto && fs::path(first).extension() == ".txt");
+  const bool is_named_text =
+      format == DataFormat::kText || (is_auto && fs::path(first).extension() == ".txt");
+  bool is_text = is_named_text;
   const auto refuse_to_tokenize = [&](const std::vector<std::string>& files) -> TokenFile {
     is_jsonl = true;
     throw ConfigError(fmt::format("{} is not tokenized here", files.front()), "train on it");
@@ -57,7 +59,8 @@ bool trained_on_bytes(const TrainOptions& run, std::int64_t vocabulary) {
                          .vocabulary = vocabulary,
                          .tokenize = refuse_to_tokenize})
                   .tokens->is_text();
-  } catch (const Error&) {  // JSON lines, or the data is gone: then the names have told
+  } catch (const Error&) {
+    is_text = is_named_text;  // JSON lines, or the data is gone: the names tell
   }
   return is_jsonl ? json_lines_are_bytes(run) : is_text;
 }
