@@ -64,7 +64,7 @@ double bytes_behind_norm(const Program& program) {
   double bytes = 0;
   for (std::size_t i = 0; i < program.ops.size(); ++i) {
     const Op& op = program.ops[i];
-    const bool moves = op.lane == Lane::kRead || op.lane == Lane::kWrite;
+    const bool moves = is_of_kind(op.lane, LaneKind::kDrive);
     if (moves && held[i] && needed[i]) bytes += op.cost.bytes;
   }
   return bytes;

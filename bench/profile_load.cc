@@ -154,7 +154,7 @@ void OpsAlone::measure(MachineProfile& profile) {
 
 void OpsAlone::run_all(Part part, Times* times) {
   for (const Op& op : program_.ops) {
-    if (!takes_part(op, part)) continue;
+    if (!op.parts.contains(part)) continue;
     const double seconds = run(op);
     const double work = work_of(program_, op);
     if (times != nullptr && work > 0) (*times)[class_of(program_, op)].add(seconds / work);
@@ -196,7 +196,7 @@ double OpsAlone::transfer_displacement(const MachineProfile& profile, StoreLoad&
 double OpsAlone::compute_seconds() {
   double seconds = 0;
   for (const Op& op : program_.ops) {
-    if (!takes_part(op, Part::kPrologue)) continue;
+    if (!op.parts.contains(Part::kPrologue)) continue;
     const double op_s = run(op);
     if (op.lane == Lane::kCompute) seconds += op_s;
   }

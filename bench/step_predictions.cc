@@ -174,9 +174,8 @@ class DriveLoads {
     for (const StorePath& path : store.paths()) {
       bytes_in_flight += static_cast<double>(path.depth) * static_cast<double>(store.block_bytes());
     }
-    const auto transfers = std::ranges::count_if(program.ops, [](const Op& op) {
-      return op.lane == Lane::kRead || op.lane == Lane::kWrite;
-    });
+    const auto transfers = std::ranges::count_if(
+        program.ops, [](const Op& op) { return is_of_kind(op.lane, LaneKind::kDrive); });
     const double bytes = lane_bytes(program, Lane::kRead) + lane_bytes(program, Lane::kWrite);
     if (bytes == 0) return 1;
     return std::max(1, static_cast<int>(bytes_in_flight * static_cast<double>(transfers) / bytes));

@@ -53,7 +53,7 @@ class StreamedUpdate {
   void set_scalars();
   double drain(LaneExecutor& executor);
   bool is_update(const Op& op) const {
-    return op.kind == OpKind::kUpdate && takes_part(op, Part::kDrain);
+    return op.kind == OpKind::kUpdate && op.parts.contains(Part::kDrain);
   }
 
   const EnginePlan plan_;

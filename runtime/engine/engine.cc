@@ -5,7 +5,6 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "runtime/step/verify_stages.h"
 
 namespace terrace {
 namespace {
@@ -124,27 +123,13 @@ EngineMemory engine_memory(const EnginePlan& plan) {
 }
 
 void check_stages(const EngineOptions& options, const EnginePlan& plan) {
-  const int stages = options.ranks.shape.pipeline;
-  if (stages == 1) return;
-  std::vector<EnginePlan> others(static_cast<std::size_t>(stages));
-  std::vector<const Program*> training;
-  std::vector<const Program*> evaluation;
-  for (int stage = 0; stage < stages; ++stage) {
-    const EnginePlan* of_stage = &plan;
-    if (stage != options.ranks.position.pipeline) {
-      EngineOptions other = options;
-      other.ranks.position.pipeline = stage;
-      EnginePlan& made = others.at(static_cast<std::size_t>(stage));
-      made = plan_engine(other);
-      of_stage = &made;
-    }
-    training.push_back(&of_stage->training.program);
-    evaluation.push_back(&of_stage->evaluation);
-  }
-  for (const auto* programs : {&training, &evaluation}) {
-    const std::vector<std::string> problems = verify_stages(*programs);
-    if (!problems.empty()) TERRACE_CHECK_EQ(problems.front(), std::string());
-  }
+  const auto plan_of = [&](int stage) {
+    EngineOptions other = options;
+    other.ranks.position.pipeline = stage;
+    return plan_engine(other);
+  };
+  const std::vector<std::string> problems = problems_of_stages(options.ranks, plan, plan_of);
+  if (!problems.empty()) TERRACE_CHECK_EQ(problems.front(), std::string());
 }
 
 Engine::Engine(const EngineOptions& options, const EnginePlan& plan, Log& log)

@@ -82,14 +82,8 @@ void StepBodies::run(const Op& op, const RunInput& input, NativeStream stream) {
       return collective(op, stream);
     case OpKind::kGatherSums:
       return gather_sums(op, stream);
-    case OpKind::kSendHidden:
-    case OpKind::kReceiveHidden:
-    case OpKind::kSendHiddenGradient:
-    case OpKind::kReceiveHiddenGradient:
-    case OpKind::kSendTiedGradient:
-    case OpKind::kReceiveTiedGradient:
-    case OpKind::kSendUpdated:
-    case OpKind::kReceiveUpdated:
+    case OpKind::kSend:
+    case OpKind::kReceive:
       return pass_between_stages(op, stream);
     case OpKind::kNormPartials:
       return norm_partials(op, stream);
@@ -131,7 +125,7 @@ void StepBodies::compute(const Op& op, const RunInput& input, NativeStream strea
   OpMemory found;
   found.fill(*this, op, input);
   const auto run = [&](UnitPass pass) {
-    run_task(context, {op.unit, pass, op.step, op.micro_batch}, found.memory);
+    run_task(context, {op.unit, pass, op.step, op.micro_batch, op.use}, found.memory);
   };
   switch (op.kind) {
     case OpKind::kForward:
@@ -242,25 +236,14 @@ void StepBodies::tensor_collective(const Op& op, NativeStream stream) {
 }
 
 void StepBodies::pass_between_stages(const Op& op, NativeStream stream) {
-  const StageLinks& links = ranks_.links;
-  const bool sends = op.lane == Lane::kSend || op.lane == Lane::kSendBack;
+  const LaneTraits& lane = traits_of(op.lane);
+  const bool sends = lane.kind == LaneKind::kSend;
   const Access& access = *op.find(sends ? Role::kSource : Role::kTarget);
   const TensorView message = view(bytes(access));
-  const auto over = [&](const StepGroup& link) -> Communicator& {
-    return communicator_for(link, access);
-  };
-  switch (op.lane) {
-    case Lane::kSend:
-      return over(links.next).send(message, kLaterStage, stream);
-    case Lane::kReceive:
-      return over(links.previous).recv(message, kEarlierStage, stream);
-    case Lane::kSendBack:
-      return over(links.previous_back).send(message, kEarlierStage, stream);
-    case Lane::kReceiveBack:
-      return over(links.next_back).recv(message, kLaterStage, stream);
-    default:
-      TERRACE_CHECK(false);
-  }
+  Communicator& pair = communicator_for(ranks_.links.of(op.lane), access);
+  const int peer = lane.neighbour > 0 ? kLaterStage : kEarlierStage;
+  if (sends) return pair.send(message, peer, stream);
+  pair.recv(message, peer, stream);
 }
 
 // Per rank: its norm partials, where others do not have them, then its losses. What a call that was

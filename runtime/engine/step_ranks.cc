@@ -53,6 +53,20 @@ StepCommunicators::Links StepCommunicators::make_links(const MeshGroups& mesh, i
   return links;
 }
 
+const StepGroup& StageLinks::of(Lane lane) const {
+  switch (lane) {
+    case Lane::kSend:
+      return next;
+    case Lane::kReceive:
+      return previous;
+    case Lane::kSendBack:
+      return previous_back;
+    default:
+      TERRACE_CHECK(lane == Lane::kReceiveBack);
+      return next_back;
+  }
+}
+
 StepRanks StepCommunicators::ranks() const {
   const auto both = [](const std::unique_ptr<Communicator>& host,
                        const std::unique_ptr<Communicator>& device) {

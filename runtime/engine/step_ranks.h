@@ -4,6 +4,7 @@
 
 #include "memory/tier.h"
 #include "parallel/mesh.h"
+#include "runtime/step/lane.h"
 
 namespace terrace {
 
@@ -34,6 +35,9 @@ struct StageLinks {
   StepGroup previous;       // receives
   StepGroup next_back;      // receives
   StepGroup previous_back;  // sends
+
+  // Those of a lane of messages.
+  const StepGroup& of(Lane lane) const;
 };
 
 // The communicators of a step as one rank has them. The lanes that use them run at the same time,

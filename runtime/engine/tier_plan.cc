@@ -11,6 +11,7 @@
 #include "runtime/engine/unit_check.h"
 #include "runtime/step/task_schedule.h"
 #include "runtime/step/verify.h"
+#include "runtime/step/verify_stages.h"
 
 namespace terrace {
 namespace {
@@ -112,6 +113,39 @@ TierPlan plan_tiers(const ComputeModel& units, const TierRuntimeOptions& options
         "(TierRuntimeOptions::evaluates)");
   }
   return plan;
+}
+
+std::vector<std::string> problems_of_stages(const StepRanks& ranks, const TierPlan& plan,
+                                            FunctionRef<TierPlan(int stage)> plan_of) {
+  const int stages = ranks.shape.pipeline;
+  if (stages == 1) return {};
+  std::vector<TierPlan> others(static_cast<std::size_t>(stages));
+  std::vector<const Program*> training;
+  std::vector<const Program*> evaluation;
+  for (int stage = 0; stage < stages; ++stage) {
+    TierPlan& other = others.at(static_cast<std::size_t>(stage));
+    const bool is_own = stage == ranks.position.pipeline;
+    if (!is_own) other = plan_of(stage);
+    const TierPlan& of_stage = is_own ? plan : other;
+    training.push_back(&of_stage.training.program);
+    evaluation.push_back(&of_stage.evaluation);
+  }
+  std::vector<std::string> problems = verify_stages(training);
+  for (std::string& problem : verify_stages(evaluation)) problems.push_back(std::move(problem));
+  return problems;
+}
+
+void check_stages(const ComputeModel& units, const TierRuntimeOptions& options,
+                  const TierPlan& plan) {
+  const auto plan_of = [&](int stage) {
+    TierRuntimeOptions other = options;
+    other.ranks.position.pipeline = stage;
+    return plan_tiers(units, other);
+  };
+  const std::vector<std::string> problems = problems_of_stages(options.ranks, plan, plan_of);
+  if (problems.empty()) return;
+  throw UsageError(fmt::format("pipeline stages: {}", problems.front()),
+                   "give all stages the same description and options");
 }
 
 std::size_t arena_bytes(const TierPlan& plan, Tier tier) {

@@ -2,8 +2,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
+#include "base/function_ref.h"
 #include "offload/nvme_store.h"
 #include "runtime/engine/compute_backend.h"
 #include "runtime/engine/optimizer_options.h"
@@ -67,6 +69,17 @@ TierPlan plan_tiers(const ComputeModel& units, const TierRuntimeOptions& options
 
 // The same of a step whose sizes are known; evaluation that does not fit is told by the ledger.
 TierPlan plan_step_model(StepModel model, const TierRuntimeOptions& options);
+
+// What makes the steps of a pipeline's stages wait for each other forever, in words: messages that
+// nobody receives, or circles of waits. Empty: nothing does. `plan` is that of this rank's stage;
+// `plan_of` makes those of the others, by stage.
+std::vector<std::string> problems_of_stages(const StepRanks& ranks, const TierPlan& plan,
+                                            FunctionRef<TierPlan(int stage)> plan_of);
+// Checks that, with plans of the same description and options for the other stages: their own may
+// differ, where stages have other budgets. Takes as long as planning each stage. Throws UsageError
+// with the first problem.
+void check_stages(const ComputeModel& units, const TierRuntimeOptions& options,
+                  const TierPlan& plan);
 
 // The most bytes that one of the plan's programs takes of the tier's arena.
 std::size_t arena_bytes(const TierPlan& plan, Tier tier);

@@ -20,6 +20,9 @@ struct ComputeTask {
       UnitPass::kForward;        // of a head in a training step: kBackward, which is all of it
   std::int32_t step = 0;         // of the steps that the unit's description has for the pass
   std::int32_t micro_batch = 0;  // -1: all, in an embedding's backward
+  // Of a unit that a schedule uses several times in a micro-batch: which use, counted from 0 in the
+  // order of the forwards. A backward or recomputation has that of its forward.
+  std::int32_t use = 0;
   // Of an embedding's backward alone: the gradient of its output in each micro-batch, and room in
   // host memory for kEmbeddingViews views a micro-batch. Both are empty elsewhere.
   std::span<std::byte* const> hidden_gradients = {};

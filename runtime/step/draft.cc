@@ -78,8 +78,7 @@ void Mover::add(Op op) {
   last_chunk_ = chunk_;
   op.unit = labels_.unit;
   op.micro_batch = labels_.micro_batch;
-  op.deferred = labels_.deferred;
-  op.in_all_parts = labels_.in_all_parts;
+  op.parts = labels_.parts;
   DraftOp draft_op;
   draft_op.op = std::move(op);
   draft_op.stage = stage_;

@@ -77,9 +77,8 @@ class Mover {
   struct Labels {
     std::int32_t unit = -1;
     std::int32_t micro_batch = -1;
-    bool deferred = false;
+    Parts parts = kOfThisStep;
     Account account = Account::kStaging;
-    bool in_all_parts = false;
   };
 
   // A load for `need_stage`.

@@ -113,7 +113,7 @@ std::vector<BufferUse> uses_of(const LinearDraft& linear) {
   std::vector<BufferUse> touched(linear.stands_for.size());
   for (std::int64_t i = 0; i < static_cast<std::int64_t>(linear.ops.size()); ++i) {
     const Op& op = *linear.ops[i];
-    const bool deferred = linear.deferred[i];
+    const bool deferred = linear.parts[i] == kOfStepBefore;
     const bool moves = op.lane != Lane::kTensor && op.find(Role::kTarget) != nullptr;
     std::int32_t number = 0;
     for (const auto* accesses : {&op.reads, &op.writes}) {
@@ -192,12 +192,12 @@ LinearDraft linearize(const Draft& draft, std::int32_t stages, const FetchPlan& 
   const std::vector<std::uint32_t> order = list.run();
   linear.ops.reserve(order.size());
   linear.stages.reserve(order.size());
-  linear.deferred.reserve(order.size());
+  linear.parts.reserve(order.size());
   for (const std::uint32_t i : order) {
     const Op& op = draft.ops[i].op;
     linear.ops.push_back(&op);
     linear.stages.push_back(static_cast<std::int32_t>(list.stage_of(i)));
-    linear.deferred.push_back(op.deferred && !list.is_carried(i));
+    linear.parts.push_back(list.is_carried(i) ? kOfThisStep : op.parts);
   }
   settle_buffers(draft, fetches, linear);
   linear.uses = uses_of(linear);

@@ -63,7 +63,7 @@ struct BufferUse {
 struct LinearDraft {
   std::vector<const Op*> ops;
   std::vector<std::int32_t> stages;  // of each op
-  std::vector<bool> deferred;        // of each op: loads that are carried are not
+  std::vector<Parts> parts;          // of each op: loads that are carried are of this step
   // Per buffer of the draft, which buffer its accesses mean. Usually that is the buffer itself.
   // Where parameters stay, it is the buffer in which they are. kNoBuffer: only a load that is left
   // out would have used it.

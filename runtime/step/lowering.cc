@@ -95,16 +95,9 @@ void Lowering::lower(const Stage& stage) {
       return backward(stage);
     case OpKind::kEmbeddingBackward:
       return embedding_backward();
-    case OpKind::kSendHidden:
-    case OpKind::kSendHiddenGradient:
-    case OpKind::kReceiveHidden:
-    case OpKind::kReceiveHiddenGradient:
-      return pass_hidden(stage);
-    case OpKind::kSendTiedGradient:
-    case OpKind::kReceiveTiedGradient:
-      return pass_tied_gradient(stage);
-    case OpKind::kReceiveUpdated:
-      return receive_updated(stage);
+    case OpKind::kSend:
+    case OpKind::kReceive:
+      return pass_message(stage);
     case OpKind::kStepScalars:
       return step_scalars();
     case OpKind::kNormFinish:
@@ -203,7 +196,7 @@ void Lowering::embedding_backward() {
 }
 
 Op Lowering::compute_op(const Stage& stage) {
-  Op op{.kind = stage.kind, .lane = Lane::kCompute};
+  Op op{.kind = stage.kind, .lane = Lane::kCompute, .use = stage.use};
   if (shared_.constants != kNoBuffer) {
     op.reads.push_back(as(Role::kConstants, draft_.whole(shared_.constants)));
   }
@@ -217,7 +210,8 @@ void Lowering::main_op(Op op, const Stage& stage) {
   op.unit = stage.unit;
   op.micro_batch = stage.micro_batch;
   op.chunk = stage.chunk;
-  op.deferred = stage.deferred;
+  op.parts = stage.parts;
+  op.message = stage.message;
   DraftOp draft_op;
   draft_op.op = std::move(op);
   draft_op.stage = stage_;

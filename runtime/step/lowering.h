@@ -69,7 +69,7 @@ class Lowering {
   Op compute_op(const Stage& stage);
   void main_op(Op op, const Stage& stage);
   static Mover::Labels labels(const Stage& stage, Account account) {
-    return {stage.unit, stage.micro_batch, stage.deferred, account};
+    return {stage.unit, stage.micro_batch, stage.parts, account};
   }
 
   Range tokens_of(std::int32_t micro_batch) const;
@@ -205,7 +205,7 @@ class Lowering {
   void load_frozen(const Stage& stage, BufferId target);
   // Of what both the update and the step's next use of the parameters need.
   static Mover::Labels labels_of_both(const Stage& stage) {
-    return {stage.unit, -1, false, Account::kParameters, stage.deferred};
+    return {stage.unit, -1, stage.is_deferred() ? kOfBothSteps : kOfThisStep, Account::kParameters};
   }
   // Whether the unit's parameters were fetched for the stage right before its update.
   bool just_used(const Stage& stage) const;
@@ -257,6 +257,8 @@ class Lowering {
   BufferId take_slot(Slots& slots);
   // To be called with every place whose content has had its last use; others than slots are none.
   void release_slot(Slots& slots, BufferId buffer);
+  void pass_message(const Stage& stage);
+  static Op message_op(const Stage& stage, const Range& range, Account account);
   void pass_hidden(const Stage& stage);
   void pass_tied_gradient(const Stage& stage);
   // The first stage's updated embedding, to the head's copy of it, and there.

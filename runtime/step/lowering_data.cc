@@ -49,7 +49,7 @@ BufferId Lowering::load_parameters(std::int32_t unit, std::size_t use) {
   load.unit = unit;
   load.use = use;
   if (instances_.at(unit).has_value()) load.before = instances_.at(unit)->buffer;
-  Mover mover = Mover::load(draft_, load, {unit, -1, false, Account::kParameters});
+  Mover mover = Mover::load(draft_, load, {unit, -1, kOfThisStep, Account::kParameters});
   for (std::int32_t c = 0; c < static_cast<std::int32_t>(model_.chunks(unit)); ++c) {
     const std::size_t width = model_.parameter_bytes();
     const Range target{arrived, static_cast<std::size_t>(model_.chunk_begin(unit, c)) * width,

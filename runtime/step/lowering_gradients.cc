@@ -46,7 +46,7 @@ void Lowering::settle_gradient(std::int32_t unit, std::int32_t micro_batch) {
     sum_.at(unit) = draft_.add_buffer(fmt::format("grad sum[{}]", unit), gradient_bytes(unit),
                                       Tier::kHost, Account::kGradients, Life::kTransient);
   }
-  Mover mover = Mover::store(draft_, stage_, {unit, micro_batch, false, Account::kGradients});
+  Mover mover = Mover::store(draft_, stage_, {unit, micro_batch, kOfThisStep, Account::kGradients});
   for (std::int64_t c = 0; c < model_.trained_chunks(unit); ++c, mover.next_chunk()) {
     const Range part = compute_gradient_chunk(unit, c);
     const Range sum =
@@ -93,7 +93,7 @@ Range Lowering::shard_sum(std::int32_t unit, std::int64_t chunk) {
 }
 
 void Lowering::settle_shards(std::int32_t unit, std::int32_t micro_batch) {
-  Mover mover = Mover::store(draft_, stage_, {unit, micro_batch, false, Account::kGradients});
+  Mover mover = Mover::store(draft_, stage_, {unit, micro_batch, kOfThisStep, Account::kGradients});
   const bool first = begins_gradient(unit);
   for (std::int64_t c = 0; c < model_.trained_chunks(unit); ++c, mover.next_chunk()) {
     const auto chunk = static_cast<std::int32_t>(c);
@@ -125,7 +125,7 @@ Range Lowering::compute_gradient_chunk(std::int32_t unit, std::int64_t chunk) {
 
 void Lowering::finish_gradient(std::int32_t unit) {
   const Tier home = gradients_->tier(unit);
-  Mover mover = Mover::store(draft_, stage_, {unit, -1, false, Account::kGradients});
+  Mover mover = Mover::store(draft_, stage_, {unit, -1, kOfThisStep, Account::kGradients});
   for (std::int64_t c = 0; c < model_.trained_chunks(unit); ++c, mover.next_chunk()) {
     const Range part = reduce_finished(mover, unit, c, compute_gradient_chunk(unit, c));
     const auto chunk = static_cast<std::int32_t>(c);
@@ -249,8 +249,8 @@ Range Lowering::brought(const Mover::Labels& labels, std::int32_t chunk, const R
                         Tier where, std::int32_t earliest) {
   if (draft_.tier_of(home) == where) return home;
   Load load = load_to(where, home, earliest, home.size_bytes);
-  load.is_late = labels.deferred && labels.account == Account::kGradients;
-  load.may_be_carried = labels.deferred && is_of_updates(labels.account);
+  load.is_late = labels.parts == kOfStepBefore && labels.account == Account::kGradients;
+  load.may_be_carried = labels.parts == kOfStepBefore && is_of_updates(labels.account);
   Mover mover = Mover::load(draft_, load, labels);
   return mover.bring(home, where, chunk);
 }
@@ -276,16 +276,16 @@ std::size_t Lowering::largest_streamed_chunk(const Homes& homes, bool deferred) 
 // A place is free when what it had is on its way home: from the stage behind that update.
 Range Lowering::streamed_state(const Stage& stage, const Homes& homes) {
   const Range home = homes.chunk(stage.unit, stage.chunk);
-  StateStream& stream = state_streams_[homes.state()].at(stage.deferred ? 1 : 0);
+  StateStream& stream = state_streams_[homes.state()].at(stage.is_deferred() ? 1 : 0);
   const std::size_t turn = stream.chunks++ % stream.places.size();
   StatePlace& place = stream.places.at(turn);
   const bool is_new = place.buffer == kNoBuffer;
   if (is_new) {
-    place.buffer =
-        draft_.add_buffer(fmt::format("{} {} stream {}", stage.deferred ? "deferred" : "backward",
-                                      home_names(homes.state()).buffer, turn),
-                          largest_streamed_chunk(homes, stage.deferred), compute_,
-                          Account::kStaging, Life::kTransient);
+    place.buffer = draft_.add_buffer(
+        fmt::format("{} {} stream {}", stage.is_deferred() ? "deferred" : "backward",
+                    home_names(homes.state()).buffer, turn),
+        largest_streamed_chunk(homes, stage.is_deferred()), compute_, Account::kStaging,
+        Life::kTransient);
   }
   const std::size_t held = is_new ? draft_.buffers.at(place.buffer).size_bytes : 0;
   const Load load = load_to(compute_, home, place.free_from, held);
@@ -371,7 +371,7 @@ void Lowering::load_frozen(const Stage& stage, BufferId target) {
   const std::int64_t first = model_.trained_chunks(stage.unit);
   if (first == model_.chunks(stage.unit)) return;
   const Load load = load_to(compute_, parameters_.chunk(stage.unit, first), stage_, 0);
-  Mover mover = Mover::load(draft_, load, {stage.unit, -1, false, Account::kParameters});
+  Mover mover = Mover::load(draft_, load, {stage.unit, -1, kOfThisStep, Account::kParameters});
   for (std::int64_t c = first; c < model_.chunks(stage.unit); ++c, mover.next_chunk()) {
     const Range home = parameters_.chunk(stage.unit, c);
     const auto begin = static_cast<std::size_t>(model_.chunk_begin(stage.unit, c));

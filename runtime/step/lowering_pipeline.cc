@@ -30,45 +30,64 @@ void Lowering::release_slot(Slots& slots, BufferId buffer) {
   slots.free.push_back(buffer);
 }
 
+// What is sent of an updated parameter goes with its update.
+void Lowering::pass_message(const Stage& stage) {
+  switch (stage.message) {
+    case Message::kHidden:
+    case Message::kHiddenGradient:
+      return pass_hidden(stage);
+    case Message::kTiedGradient:
+      return pass_tied_gradient(stage);
+    case Message::kUpdated:
+      TERRACE_CHECK(stage.kind == OpKind::kReceive);
+      return receive_updated(stage);
+    case Message::kNone:
+      break;
+  }
+  TERRACE_CHECK(false);
+}
+
+// Only a send says how many bytes pass.
+Op Lowering::message_op(const Stage& stage, const Range& range, Account account) {
+  Op op{.kind = stage.kind,
+        .message = stage.message,
+        .lane = lane_of(stage.kind, stage.message),
+        .account = account};
+  if (stage.kind == OpKind::kSend) {
+    op.reads = {as(Role::kSource, range)};
+    op.cost.bytes = static_cast<double>(range.size_bytes);
+  } else {
+    op.writes = {as(Role::kTarget, range)};
+  }
+  return op;
+}
+
 void Lowering::pass_hidden(const Stage& stage) {
-  const bool is_gradient =
-      stage.kind == OpKind::kSendHiddenGradient || stage.kind == OpKind::kReceiveHiddenGradient;
-  const bool receives =
-      stage.kind == OpKind::kReceiveHidden || stage.kind == OpKind::kReceiveHiddenGradient;
+  const bool is_gradient = stage.message == Message::kHiddenGradient;
   BufferId& buffer = is_gradient ? hidden_gradient(stage.unit, stage.micro_batch)
                                  : hidden(stage.unit, stage.micro_batch).memory;
-  if (receives) buffer = take_slot(is_gradient ? gradient_slots_ : hidden_slots_);
-  const Lane forth = receives ? Lane::kReceive : Lane::kSend;
-  const Lane back = receives ? Lane::kReceiveBack : Lane::kSendBack;
-  Op op{.kind = stage.kind, .lane = is_gradient ? back : forth};
-  op.account = Account::kActivations;
-  auto& accesses = receives ? op.writes : op.reads;
-  accesses = {as(receives ? Role::kTarget : Role::kSource, draft_.whole(buffer))};
-  if (!receives) op.cost.bytes = static_cast<double>(model_.hidden_bytes);
+  if (stage.kind == OpKind::kReceive) {
+    buffer = take_slot(is_gradient ? gradient_slots_ : hidden_slots_);
+  }
+  Op op = message_op(stage, draft_.whole(buffer), Account::kActivations);
+  if (stage.kind == OpKind::kSend) op.cost.bytes = static_cast<double>(model_.hidden_bytes);
   main_op(std::move(op), stage);
 }
 
 // Complete but for the embedding's rows, and not yet added over data-parallel ranks. From the last
 // stage on to the first.
 void Lowering::pass_tied_gradient(const Stage& stage) {
-  const bool receives = stage.kind == OpKind::kReceiveTiedGradient;
   const Range part = compute_gradient_chunk(stage.unit, stage.chunk);
-  Op op{.kind = stage.kind, .lane = receives ? Lane::kReceive : Lane::kSend};
-  op.account = Account::kGradients;
-  auto& accesses = receives ? op.writes : op.reads;
-  accesses = {as(receives ? Role::kTarget : Role::kSource, part)};
-  if (!receives) op.cost.bytes = static_cast<double>(part.size_bytes);
-  main_op(std::move(op), stage);
+  main_op(message_op(stage, part, Account::kGradients), stage);
 }
 
 void Lowering::send_updated(const Stage& stage, const Range& own) {
   Mover mover = Mover::store(draft_, stage_, labels(stage, Account::kParameters));
-  Op op{.kind = OpKind::kSendUpdated, .lane = Lane::kSendBack};
+  const Range source =
+      model_.updates_meet_on_host ? mover.bring(own, Tier::kHost, stage.chunk) : own;
+  const Stage sends{.kind = OpKind::kSend, .message = Message::kUpdated};
+  Op op = message_op(sends, source, Account::kParameters);
   op.chunk = stage.chunk;
-  op.account = Account::kParameters;
-  const bool meets_on_host = model_.updates_meet_on_host;
-  op.reads = {as(Role::kSource, meets_on_host ? mover.bring(own, Tier::kHost, stage.chunk) : own)};
-  op.cost.bytes = static_cast<double>(own.size_bytes);
   mover.add(std::move(op));
 }
 
@@ -88,10 +107,7 @@ void Lowering::receive_updated(const Stage& stage) {
   }
   const bool has_others = parameter.is_divided && !parameter.gathers_at_home;
   parameter.own = has_others ? own_shard(parameter.updated) : parameter.updated;
-  Op op{.kind = OpKind::kReceiveUpdated, .lane = Lane::kReceiveBack};
-  op.account = Account::kParameters;
-  op.writes = {as(Role::kTarget, parameter.own)};
-  main_op(std::move(op), stage);
+  main_op(message_op(stage, parameter.own, Account::kParameters), stage);
   settle_parameter(stage, parameter);
   updated_at_.at(stage.unit) = stage_;
 }

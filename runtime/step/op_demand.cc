@@ -54,17 +54,12 @@ double rate_of(Lane lane, const MachineProfile& profile, const DriveRates& drive
       return drive.read_bytes_per_s;
     case Lane::kWrite:
       return drive.write_bytes_per_s;
-    case Lane::kCollective:
-    case Lane::kTensor:
-    case Lane::kSend:
-    case Lane::kReceive:
-    case Lane::kSendBack:
-    case Lane::kReceiveBack:
-      return profile.network_bytes_per_s;
     case Lane::kUpdate:
       return profile.update_bytes_per_s;
+    default:
+      TERRACE_CHECK(is_between_ranks(lane));
+      return profile.network_bytes_per_s;
   }
-  TERRACE_CHECK(false);
 }
 
 double cores_of(Lane lane, const MachineProfile& profile, const DriveRates& drive) {
@@ -93,7 +88,7 @@ double disk_share(const DriveRates& drive) {
 
 // The drive serves transfers alike, in both directions and whoever takes their checksums.
 double weight_of(Lane lane, const MachineProfile& profile) {
-  const bool is_transfer = lane == Lane::kRead || lane == Lane::kWrite;
+  const bool is_transfer = is_of_kind(lane, LaneKind::kDrive);
   const double cores = is_transfer ? std::max(profile.drive.read_cores, profile.drive.write_cores)
                                    : cores_of(lane, profile, profile.drive);
   return cores > 0 && cores < 1 ? 1 / cores : 1;

@@ -32,7 +32,7 @@ bool is_stream_work(const Program& program, const ExecutorMemory& memory, const 
 constexpr std::int64_t kNoRun = std::numeric_limits<std::int64_t>::max();
 
 // Between the host and a drive.
-bool is_transfer(const Op& op) { return op.lane == Lane::kRead || op.lane == Lane::kWrite; }
+bool is_transfer(const Op& op) { return is_of_kind(op.lane, LaneKind::kDrive); }
 
 }  // namespace
 
@@ -157,7 +157,7 @@ void OpIssuer::wait_for_edges(OpId id, const Run& run) {
 }
 
 bool OpIssuer::works(const Op& op, const Run& run) const {
-  if (!takes_part(op, run.part)) return false;
+  if (!op.parts.contains(run.part)) return false;
   if (run.number < first_failed_.load(std::memory_order_acquire)) return true;
   return is_between_ranks(op.lane) && ranks_go_on_.load(std::memory_order_relaxed);
 }
@@ -260,12 +260,12 @@ void OpIssuer::fill_report(const Run& run) {
     const Op& op = program_.ops[i];
     OpTime& time = report_.times[i];
     time = {};
-    if (!takes_part(op, run.part)) continue;
+    if (!op.parts.contains(run.part)) continue;
     time = time_of(op, sides_.at(run.number % 2)[i]);
     covered.at(static_cast<std::size_t>(op.lane)).add(time);
     const MovedBytes moved = bytes_moved_by(op);
     report_.moved += moved;
-    if (op.deferred) report_.moved_by_deferred += moved;
+    if (op.is_deferred()) report_.moved_by_deferred += moved;
     if (op.lane == Lane::kCompute && report_.first_compute_ns == 0) {
       report_.first_compute_ns = time.start_ns;
     }

@@ -113,7 +113,7 @@ void add_ops(const LinearDraft& linear, const std::vector<BufferId>& numbers, Pr
   program.ops.reserve(linear.ops.size());
   for (std::size_t i = 0; i < linear.ops.size(); ++i) {
     Op& op = program.ops.emplace_back(*linear.ops[i]);
-    op.deferred = linear.deferred[i];
+    op.parts = linear.parts[i];
     for (Access& access : op.reads) access.buffer = numbers.at(access.buffer);
     for (Access& access : op.writes) access.buffer = numbers.at(access.buffer);
   }

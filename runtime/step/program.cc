@@ -8,71 +8,31 @@
 
 namespace terrace {
 
-std::string_view name_of(Lane lane) {
-  constexpr std::array<std::string_view, kLaneCount> kNames = {
-      "compute", "upload", "download", "read",      "write",        "collective",
-      "tensor",  "send",   "receive",  "send_back", "receive_back", "update"};
-  return kNames.at(static_cast<std::size_t>(lane));
-}
-
-bool is_collective(Lane lane) { return lane == Lane::kCollective || lane == Lane::kTensor; }
-
-bool is_message(Lane lane) {
-  return lane == Lane::kSend || lane == Lane::kReceive || lane == Lane::kSendBack ||
-         lane == Lane::kReceiveBack;
-}
-
-bool is_between_ranks(Lane lane) { return is_collective(lane) || is_message(lane); }
-
-bool completes_in_order(Lane lane) { return lane != Lane::kRead && lane != Lane::kWrite; }
-
 std::string_view name_of(OpKind kind) {
-  constexpr std::array<std::string_view, 28> kNames = {"input",
-                                                       "forward",
-                                                       "recompute",
-                                                       "head",
-                                                       "backward",
-                                                       "embedding_backward",
-                                                       "upload",
-                                                       "download",
-                                                       "read",
-                                                       "write",
-                                                       "all_reduce",
-                                                       "reduce_scatter",
-                                                       "all_gather",
-                                                       "gather_sums",
-                                                       "send_hidden",
-                                                       "receive_hidden",
-                                                       "send_hidden_gradient",
-                                                       "receive_hidden_gradient",
-                                                       "send_tied_gradient",
-                                                       "receive_tied_gradient",
-                                                       "send_updated",
-                                                       "receive_updated",
-                                                       "accumulate",
-                                                       "round_gradient",
-                                                       "norm_partials",
-                                                       "step_scalars",
-                                                       "norm_finish",
-                                                       "update"};
+  constexpr std::array<std::string_view, 22> kNames = {
+      "input",         "forward",      "recompute",   "head",    "backward",   "embedding_backward",
+      "upload",        "download",     "read",        "write",   "all_reduce", "reduce_scatter",
+      "all_gather",    "gather_sums",  "send",        "receive", "accumulate", "round_gradient",
+      "norm_partials", "step_scalars", "norm_finish", "update"};
   return kNames.at(static_cast<std::size_t>(kind));
+}
+
+std::string_view name_of(Message message) {
+  constexpr std::array<std::string_view, 5> kNames = {"", "hidden", "hidden_gradient",
+                                                      "tied_gradient", "updated"};
+  return kNames.at(static_cast<std::size_t>(message));
+}
+
+Lane lane_of(OpKind kind, Message message) {
+  TERRACE_CHECK(kind == OpKind::kSend || kind == OpKind::kReceive);
+  const bool goes_back = message == Message::kHiddenGradient || message == Message::kUpdated;
+  if (kind == OpKind::kSend) return goes_back ? Lane::kSendBack : Lane::kSend;
+  return goes_back ? Lane::kReceiveBack : Lane::kReceive;
 }
 
 std::string_view name_of(Part part) {
   constexpr std::array<std::string_view, 3> kNames = {"prologue", "body", "drain"};
   return kNames.at(static_cast<std::size_t>(part));
-}
-
-bool takes_part(const Op& op, Part part) {
-  switch (part) {
-    case Part::kPrologue:
-      return op.in_all_parts || !op.deferred;
-    case Part::kBody:
-      return true;
-    case Part::kDrain:
-      return op.in_all_parts || op.deferred;
-  }
-  return false;
 }
 
 const Access* Op::find(Role role) const {
@@ -125,6 +85,7 @@ double lane_bytes(const Program& program, Lane lane, Account account) {
 
 std::string describe(const Program& program, const Op& op) {
   std::string text{name_of(op.kind)};
+  if (op.message != Message::kNone) text += fmt::format("_{}", name_of(op.message));
   const Access* source = op.find(Role::kSource);
   const Access* target = op.find(Role::kTarget);
   if (source != nullptr || target != nullptr) {
@@ -151,7 +112,7 @@ std::string to_text(const Program& program) {
   for (std::size_t i = 0; i < program.ops.size(); ++i) {
     const Op& op = program.ops[i];
     text += fmt::format("{:>5} {:<9} {}{}", i, name_of(op.lane), describe(program, op),
-                        op.deferred ? " (of the step before)" : "");
+                        op.is_deferred() ? " (of the step before)" : "");
     for (const Dependency& edge : op.after) {
       text += fmt::format("{}{}{}", &edge == op.after.data() ? "  after " : ", ", edge.op,
                           edge.distance == 1 ? "'" : "");

@@ -10,6 +10,8 @@
 
 #include "memory/tier.h"
 #include "runtime/model/op_role.h"
+#include "runtime/step/lane.h"
+#include "runtime/step/parts.h"
 
 // A compiled training step: which bytes are where, and which operation does what after which other.
 // Plain data: it prints as text and compares with ==. docs/step-program.md explains it.
@@ -18,33 +20,6 @@ namespace terrace {
 using BufferId = std::int32_t;
 using OpId = std::int32_t;
 inline constexpr BufferId kNoBuffer = -1;
-
-// An in-order queue of operations. On compute, upload, download and update an op completes before
-// the next of its lane starts; read and write start their ops in order and keep several in flight.
-enum class Lane : std::uint8_t {
-  kCompute,
-  kUpload,      // host -> device
-  kDownload,    // device -> host
-  kRead,        // NVMe -> host
-  kWrite,       // host -> NVMe
-  kCollective,  // between data-parallel ranks, and all at the end of a step
-  kTensor,      // between tensor-parallel ranks
-  kSend,        // to the next pipeline stage, from the last to the first
-  kReceive,     // from the stage before, the first from the last
-  kSendBack,    // the other way around
-  kReceiveBack,
-  kUpdate,  // optimizer and norms, on the CPU
-};
-inline constexpr std::size_t kLaneCount = 12;
-std::string_view name_of(Lane lane);
-// Whether its ops are calls of all ranks of a group.
-bool is_collective(Lane lane);
-// Whether its ops are messages between pipeline stages.
-bool is_message(Lane lane);
-// Whether its ops need another rank: those two.
-bool is_between_ranks(Lane lane);
-// Whether the end of an op happens before the start of the next of the same lane.
-bool completes_in_order(Lane lane);
 
 enum class OpKind : std::uint8_t {
   kInput,              // this step's tokens and targets enter the compute tier
@@ -61,17 +36,8 @@ enum class OpKind : std::uint8_t {
   kReduceScatter,  // likewise, each has its part of the sum
   kAllGather,      // the ranks' parts of a chunk come together
   kGatherSums,     // norm partials and losses of all ranks come together
-  // Between pipeline stages: the hidden states behind a stage's last unit, their gradient; of a
-  // tied embedding, its gradient from the head, and its parameters when the first stage has updated
-  // them.
-  kSendHidden,
-  kReceiveHidden,
-  kSendHiddenGradient,
-  kReceiveHiddenGradient,
-  kSendTiedGradient,
-  kReceiveTiedGradient,
-  kSendUpdated,
-  kReceiveUpdated,
+  kSend,           // to a neighbour: what, says the op's message
+  kReceive,        // from a neighbour
   kAccumulate,     // a micro-batch's gradient joins a sum that is kept elsewhere
   kRoundGradient,  // a chunk's local sum to the type that ranks exchange and homes have
   kNormPartials,   // sums of squares of a finished gradient
@@ -80,6 +46,18 @@ enum class OpKind : std::uint8_t {
   kUpdate,         // optimizer, one chunk
 };
 std::string_view name_of(OpKind kind);
+
+// What passes between pipeline stages.
+enum class Message : std::uint8_t {
+  kNone,
+  kHidden,          // the hidden states behind a stage's last unit
+  kHiddenGradient,  // their gradient
+  kTiedGradient,    // of a tied embedding: its gradient from the head
+  kUpdated,         // of a tied embedding: its parameters, when the first stage has updated them
+};
+std::string_view name_of(Message message);
+// Where an op of kind kSend or kReceive waits for its message.
+Lane lane_of(OpKind kind, Message message);
 
 enum class Life : std::uint8_t {
   kPersistent,  // keeps its place and content always: homes, constants
@@ -165,14 +143,15 @@ struct OpCost {
 
 struct Op {
   OpKind kind = OpKind::kInput;
+  Message message = Message::kNone;
   Lane lane = Lane::kCompute;
   std::int32_t step = 0;        // of a unit's pass: which of its steps
   std::string_view phase = "";  // what that step is called, where there are several
   std::int32_t unit = -1;
   std::int32_t micro_batch = -1;
   std::int32_t chunk = -1;
-  bool deferred = false;                // finishes the step before: see Part
-  bool in_all_parts = false;            // serves a deferred op and this step
+  std::int32_t use = 0;  // of compute: which of the unit's uses in the micro-batch
+  Parts parts = kOfThisStep;
   Account account = Account::kStaging;  // of copies: what kind of bytes they carry
   std::vector<Access> reads = {};
   std::vector<Access> writes = {};
@@ -183,19 +162,10 @@ struct Op {
   const Access* find(Role role) const;
   // Whether the op reads what has this role: a gradient that is read is added to, else assigned.
   bool reads_role(Role role) const;
+  bool is_deferred() const { return parts == kOfStepBefore; }
 
   friend bool operator==(const Op&, const Op&) = default;
 };
-
-// One list of ops serves three parts. A step's updates run under the next step's forward, so the
-// body begins with the deferred ops of the step before. The prologue is the body without them
-// (there is no step before), the drain is the deferred ops alone; a load that a deferred op and the
-// step itself need, as the update and the forward of a unit do, is in both. An op that its part
-// leaves out still waits and completes in its place, doing nothing, so that one set of edges is
-// right for all parts.
-enum class Part : std::uint8_t { kPrologue, kBody, kDrain };
-std::string_view name_of(Part part);
-bool takes_part(const Op& op, Part part);
 
 struct TierUse {
   std::size_t packed_bytes = 0;                       // the arena

@@ -86,14 +86,14 @@ class StageGroups {
       : count_(static_cast<std::int32_t>(stages.size())) {
     for (std::int32_t s = 0; s < count_; ++s) {
       const Stage& stage = stages[s];
-      std::vector<std::int32_t>& begins = begins_.at(stage.deferred ? 1 : 0);
-      std::int32_t& last = last_.at(stage.deferred ? 1 : 0);
+      std::vector<std::int32_t>& begins = begins_.at(stage.is_deferred() ? 1 : 0);
+      std::int32_t& last = last_.at(stage.is_deferred() ? 1 : 0);
       if (begins.empty() || !are_one_group(stages[last], stage)) begins.push_back(s);
       last = s;
       group_.push_back(static_cast<std::int32_t>(begins.size()) - 1);
-      is_deferred_.push_back(stage.deferred);
+      is_deferred_.push_back(stage.is_deferred());
     }
-    for (std::int32_t s = count_ - 1; s >= 0 && !stages[s].deferred; --s) {
+    for (std::int32_t s = count_ - 1; s >= 0 && !stages[s].is_deferred(); --s) {
       const bool is_same = s + 1 < count_ && are_one_group(stages[s + 1], stages[s]);
       if (!is_same) before_.push_back(s - count_);
       before_.back() = s - count_;
@@ -115,7 +115,7 @@ class StageGroups {
 
  private:
   static bool are_one_group(const Stage& a, const Stage& b) {
-    return a.unit == b.unit && a.deferred == b.deferred && (!a.deferred || a.chunk == b.chunk);
+    return a.unit == b.unit && a.parts == b.parts && (!a.is_deferred() || a.chunk == b.chunk);
   }
 
   std::int32_t count_;
@@ -192,7 +192,7 @@ void FetchPlanner::fetch_early(const StageProfile& live, const TierBudgets& budg
       if (plan.leaves_out(load)) continue;
       // Loads of this step are not put before those of its first deferred updates: they may have to
       // wait for the end of the step before, and would make the others wait in the lane.
-      const std::int32_t earliest = stages_.at(load.need_stage).deferred
+      const std::int32_t earliest = stages_.at(load.need_stage).is_deferred()
                                         ? load.earliest_stage
                                         : std::max(load.earliest_stage, first_forward);
       std::int32_t from = groups.ahead(load, ahead);

@@ -97,7 +97,10 @@ class Scheduler {
   void pipelined() {
     const PipelineCut& cut = model_.pipeline;
     if (policy_.has_backward && model_.has_copy_of_embedding()) {
-      for_chunks(0, OpKind::kReceiveUpdated, true);
+      for_chunks({.kind = OpKind::kReceive,
+                  .message = Message::kUpdated,
+                  .unit = 0,
+                  .parts = kOfStepBefore});
     }
     const PipelineShape shape{policy_.pipeline_schedule, cut.stages, policy_.micro_batches,
                               cut.virtual_stages};
@@ -110,8 +113,10 @@ class Scheduler {
       }
     }
     if (!policy_.has_backward || !model_.has_tied_gradient()) return;
-    if (cut.is_last()) for_chunks(0, OpKind::kSendTiedGradient, false);
-    if (cut.is_first()) for_chunks(0, OpKind::kReceiveTiedGradient, false);
+    Stage pass{.kind = OpKind::kSend, .message = Message::kTiedGradient, .unit = 0};
+    if (cut.is_last()) for_chunks(pass);
+    pass.kind = OpKind::kReceive;
+    if (cut.is_first()) for_chunks(pass);
   }
 
   // Neighbouring units of this stage, [begin, end).
@@ -128,12 +133,12 @@ class Scheduler {
 
   void piece_forward(const Piece& piece, std::int32_t m) {
     const bool has_head = piece.end > model_.head();
-    if (piece.begin > 0) emit(OpKind::kReceiveHidden, piece.begin - 1, m);
+    if (piece.begin > 0) receive(Message::kHidden, piece.begin - 1, m);
     for (std::int32_t u = piece.begin; u < std::min(piece.end, model_.head()); ++u) {
       if (m == 0) updates_before_forward(u);
       emit(OpKind::kForward, u, m);
     }
-    if (!has_head) emit(OpKind::kSendHidden, piece.end - 1, m);
+    if (!has_head) send(Message::kHidden, piece.end - 1, m);
     if (has_head && !policy_.has_backward) emit(OpKind::kHead, model_.head(), m);
   }
 
@@ -145,7 +150,7 @@ class Scheduler {
       emit(OpKind::kHead, model_.head(), m);
       if (last) update_at_once(model_.head());
     } else if (has_gradient_of(piece.end - 1)) {
-      emit(OpKind::kReceiveHiddenGradient, piece.end - 1, m);
+      receive(Message::kHiddenGradient, piece.end - 1, m);
     }
     const std::int32_t top = std::min(piece.end, model_.head()) - 1;
     for (std::int32_t u = top; u >= std::max(piece.begin, lowest_backward_); --u) {
@@ -153,14 +158,14 @@ class Scheduler {
       if (last) update_at_once(u);
     }
     if (piece.begin > 0 && has_gradient_of(piece.begin - 1)) {
-      emit(OpKind::kSendHiddenGradient, piece.begin - 1, m);
+      send(Message::kHiddenGradient, piece.begin - 1, m);
     }
   }
 
-  // Of what trains.
-  void for_chunks(std::int32_t unit, OpKind kind, bool deferred) {
-    for (std::int32_t c = 0; c < model_.trained_chunks(unit); ++c) {
-      stages_.push_back({.kind = kind, .unit = unit, .chunk = c, .deferred = deferred});
+  // Of what trains of its unit, chunk by chunk.
+  void for_chunks(Stage stage) {
+    for (stage.chunk = 0; stage.chunk < model_.trained_chunks(stage.unit); ++stage.chunk) {
+      stages_.push_back(stage);
     }
   }
 
@@ -169,6 +174,16 @@ class Scheduler {
 
   void emit(OpKind kind, std::int32_t unit, std::int32_t micro_batch) {
     stages_.push_back({.kind = kind, .unit = unit, .micro_batch = micro_batch});
+  }
+
+  // Of the output of a unit, or its gradient.
+  void send(Message message, std::int32_t unit, std::int32_t micro_batch) {
+    stages_.push_back(
+        {.kind = OpKind::kSend, .message = message, .unit = unit, .micro_batch = micro_batch});
+  }
+  void receive(Message message, std::int32_t unit, std::int32_t micro_batch) {
+    stages_.push_back(
+        {.kind = OpKind::kReceive, .message = message, .unit = unit, .micro_batch = micro_batch});
   }
 
   void emit_head(std::int32_t micro_batch) {
@@ -212,7 +227,9 @@ class Scheduler {
   }
 
   void emit_updates(std::int32_t unit) {
-    for_chunks(unit, OpKind::kUpdate, policy_.defers_update(unit));
+    for_chunks({.kind = OpKind::kUpdate,
+                .unit = unit,
+                .parts = policy_.defers_update(unit) ? kOfStepBefore : kOfThisStep});
   }
 
   const StepModel& model_;

@@ -13,14 +13,17 @@ namespace terrace {
 // later.
 struct Stage {
   OpKind kind = OpKind::kForward;
+  Message message = Message::kNone;  // of kSend and kReceive
   std::int32_t unit = -1;
   std::int32_t micro_batch = -1;
   std::int32_t chunk = -1;
-  bool deferred = false;
+  Parts parts = kOfThisStep;
   // Of compute from an outside schedule, where the unit stands among the forwards of its
   // micro-batch: it may stand there several times. -1: as in the model.
   std::int32_t place = -1;
+  std::int32_t use = 0;  // likewise: how many forwards of the unit come before it there
 
+  bool is_deferred() const { return parts == kOfStepBefore; }
   std::int32_t in_chain() const { return place >= 0 ? place : unit; }
   friend bool operator==(const Stage&, const Stage&) = default;
 };

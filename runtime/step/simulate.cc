@@ -184,25 +184,22 @@ class LiveBytes {
     std::size_t tier = 0;
     std::size_t size_bytes = 0;
     bool carried = false;
-    // How many ops touch it:
-    int own = 0;       // of the step itself
-    int deferred = 0;  // that finish the step before
-    int both = 0;      // that take part in all parts
+    std::array<int, kPartCount> touches{};  // how many ops do, by part
     std::array<Use, 4> uses{};
   };
 
   static int touches(const Piece& piece, Part part) {
-    if (piece.carried || part == Part::kBody) return piece.own + piece.deferred + piece.both;
-    return piece.both + (part == Part::kPrologue ? piece.own : piece.deferred);
+    return piece.touches.at(static_cast<std::size_t>(piece.carried ? Part::kBody : part));
   }
 
-  static int& count_of(const Op& op, Piece& piece) {
-    if (op.in_all_parts) return piece.both;
-    return op.deferred ? piece.deferred : piece.own;
+  static void count_touch(const Op& op, Piece& piece) {
+    for (std::size_t part = 0; part < kPartCount; ++part) {
+      if (op.parts.contains(static_cast<Part>(part))) ++piece.touches.at(part);
+    }
   }
 
   Use& use_of(std::int32_t piece, OpId op, std::int32_t run) {
-    const bool of_the_one_before = pieces_[piece].carried && program_.ops[op].deferred;
+    const bool of_the_one_before = pieces_[piece].carried && program_.ops[op].is_deferred();
     const std::int32_t filled_in = of_the_one_before ? run - 1 : run;
     return pieces_[piece].uses.at(static_cast<std::size_t>(filled_in) % 4);
   }
@@ -251,7 +248,7 @@ class LiveBytes {
     });
     for (std::size_t i = 0; i < pieces_of_op_.size(); ++i) {
       for (const std::int32_t p : pieces_of_op_[i]) {
-        ++count_of(program_.ops[i], pieces_[p]);
+        count_touch(program_.ops[i], pieces_[p]);
       }
     }
   }
@@ -391,7 +388,7 @@ class Simulator {
       lane.next = 0;
       ++lane.run;
     }
-    if (!takes_part(program_.ops[id], part_of_run(run, runs_))) {
+    if (!program_.ops[id].parts.contains(part_of_run(run, runs_))) {
       complete(id, run);
       return;
     }

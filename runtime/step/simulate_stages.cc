@@ -21,7 +21,7 @@ StagesSimulation simulate_stages(std::span<const Program> programs, const Machin
   for (const Program& program : programs) alone.push_back(seconds_alone(program, profile));
   graph.for_each_op([&](const OpOfStage& at) {
     const Op& op = graph.op_of(at);
-    if (!takes_part(op, Part::kPrologue)) return;
+    if (!op.parts.contains(Part::kPrologue)) return;
     const auto stage = static_cast<std::size_t>(at.stage);
     const double alone_s = alone[stage][static_cast<std::size_t>(at.op)];
     double& longest_s = seconds[graph.node(at, 0)];

@@ -7,39 +7,6 @@
 #include <numeric>
 
 namespace terrace {
-namespace {
-
-// One end of a message. Forward messages go from a stage to the next, and from the last to the
-// first; backward ones the other way.
-struct MessageEnd {
-  bool forward = true;
-  bool sends = false;
-};
-
-bool is_message(const Op& op, MessageEnd& end) {
-  switch (op.kind) {
-    case OpKind::kSendHidden:
-    case OpKind::kSendTiedGradient:
-      end = {true, true};
-      return true;
-    case OpKind::kReceiveHidden:
-    case OpKind::kReceiveTiedGradient:
-      end = {true, false};
-      return true;
-    case OpKind::kSendHiddenGradient:
-    case OpKind::kSendUpdated:
-      end = {false, true};
-      return true;
-    case OpKind::kReceiveHiddenGradient:
-    case OpKind::kReceiveUpdated:
-      end = {false, false};
-      return true;
-    default:
-      return false;
-  }
-}
-
-}  // namespace
 
 // The messages of one direction between two stages.
 struct StageGraph::Channel {
@@ -79,18 +46,19 @@ void StageGraph::merge(const OpOfStage& a, const OpOfStage& b) {
 
 void StageGraph::match_messages() {
   const auto stages = static_cast<int>(programs_.size());
-  std::map<std::pair<bool, int>, Channel> channels;  // by direction and sender
+  std::map<std::pair<int, int>, Channel> channels;  // by direction and sender
   for_each_op([&](const OpOfStage& at) {
-    MessageEnd end;
-    if (!is_message(op_of(at), end)) return;
-    const int next = (at.stage + 1) % stages;
-    const int previous = (at.stage + stages - 1) % stages;
-    const int other = end.sends == end.forward ? next : previous;
-    const int from = end.sends ? at.stage : other;
-    Channel& channel = channels[{end.forward, from}];
+    const Op& op = op_of(at);
+    if (op.message == Message::kNone) return;
+    const int neighbour = traits_of(lane_of(op.kind, op.message)).neighbour;
+    const bool sends = op.kind == OpKind::kSend;
+    const int direction = sends ? neighbour : -neighbour;
+    const int other = (at.stage + neighbour + stages) % stages;
+    const int from = sends ? at.stage : other;
+    Channel& channel = channels[{direction, from}];
     channel.from = from;
-    channel.to = end.sends ? other : at.stage;
-    (end.sends ? channel.sends : channel.receives).push_back(at);
+    channel.to = sends ? other : at.stage;
+    (sends ? channel.sends : channel.receives).push_back(at);
   });
   for (const auto& [key, channel] : channels) match(channel);
 }
@@ -106,8 +74,9 @@ void StageGraph::match(const Channel& channel) {
     const Op& send = op_of(channel.sends[i]);
     const Op& receive = op_of(channel.receives[i]);
     if (send.reads.front().size_bytes != receive.writes.front().size_bytes ||
-        send.deferred != receive.deferred || send.micro_batch != receive.micro_batch ||
-        send.unit != receive.unit || send.chunk != receive.chunk) {
+        send.message != receive.message || send.parts != receive.parts ||
+        send.micro_batch != receive.micro_batch || send.unit != receive.unit ||
+        send.chunk != receive.chunk) {
       problems_.push_back(
           fmt::format("{} is met by {}", name(channel.sends[i]), name(channel.receives[i])));
       return;

@@ -65,7 +65,7 @@ class StepValueChecker {
     for (std::int64_t iteration = 0; iteration < kIterations; ++iteration) {
       for (OpId id = 0; id < static_cast<OpId>(program_.ops.size()); ++id) {
         if (problems_.size() >= limit_) return std::move(problems_);
-        take(id, iteration - (program_.ops[id].deferred ? 1 : 0));
+        take(id, iteration - (program_.ops[id].is_deferred() ? 1 : 0));
       }
     }
     return std::move(problems_);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
 
 #include "base/check.h"
@@ -47,6 +48,14 @@ class TaskChains {
       return place;
     }
     return -1;
+  }
+
+  // How many forwards of the same unit come before a place.
+  std::int32_t use_at(std::int32_t micro_batch, std::int32_t place) const {
+    const std::vector<Link>& chain = chains_[micro_batch];
+    return static_cast<std::int32_t>(
+        std::count_if(chain.begin(), chain.begin() + place,
+                      [&](const Link& link) { return link.unit == chain[place].unit; }));
   }
 
  private:
@@ -213,8 +222,11 @@ std::vector<Stage> stages_of_tasks(const StepModel& model, bool has_backward) {
     const OpKind kind = is_backward                ? OpKind::kBackward
                         : model.is_head(task.unit) ? OpKind::kHead
                                                    : OpKind::kForward;
-    stages.push_back(
-        {.kind = kind, .unit = task.unit, .micro_batch = task.micro_batch, .place = place});
+    stages.push_back({.kind = kind,
+                      .unit = task.unit,
+                      .micro_batch = task.micro_batch,
+                      .place = place,
+                      .use = chains.use_at(task.micro_batch, place)});
   }
   return stages;
 }

@@ -75,7 +75,7 @@ class Verifier {
     std::vector<bool> written(program_.buffers.size(), false);
     for (Moment i = 0; i < count_; ++i) {
       const Op& op = program_.ops[i];
-      if (!takes_part(op, part)) continue;
+      if (!op.parts.contains(part)) continue;
       for (const Access& access : op.reads) {
         const Buffer& buffer = program_.buffers.at(access.buffer);
         const bool is_there = written[access.buffer] || buffer.life == Life::kPersistent ||

@@ -9,10 +9,10 @@ namespace {
 
 // What all ranks must have the same of an op.
 std::string shared_part(const Program& program, const Op& op) {
-  std::string text =
-      fmt::format("{} on {}{}{}", describe(program, op), name_of(op.lane),
-                  op.deferred ? ", deferred" : "", op.in_all_parts ? ", in all parts" : "");
-  if (!is_collective(op.lane)) return text;
+  std::string text = fmt::format("{} on {}{}{}", describe(program, op), name_of(op.lane),
+                                 op.is_deferred() ? ", deferred" : "",
+                                 op.parts == kOfBothSteps ? ", in all parts" : "");
+  if (!is_of_kind(op.lane, LaneKind::kCollective)) return text;
   for (const auto* accesses : {&op.reads, &op.writes}) {
     for (const Access& access : *accesses) text += fmt::format(", {} bytes", access.size_bytes);
   }

@@ -58,7 +58,7 @@ void TraceFile::add_op(const RunReport& report, OpId id, const StepWaits& waits)
   const Op& op = program_.ops[id];
   const OpTime& time = report.times[id];
   // Deferred ops belong to the step before, but for those of a drain, which has that step's number.
-  const std::int64_t step = report.step - (op.deferred && report.part != Part::kDrain ? 1 : 0);
+  const std::int64_t step = report.step - (op.is_deferred() && report.part != Part::kDrain ? 1 : 0);
   const std::string arguments =
       fmt::format(R"("step":{},"bytes":{:.0f},"flops":{:.0f})", step, op.cost.bytes, op.cost.flops);
   const std::string name = describe(program_, op);

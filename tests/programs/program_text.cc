@@ -65,14 +65,8 @@ const std::map<OpKind, std::string>& kind_words() {
       {OpKind::kReduceScatter, "reduce-scatter"},
       {OpKind::kAllGather, "all-gather"},
       {OpKind::kGatherSums, "gather sums"},
-      {OpKind::kSendHidden, "send hidden"},
-      {OpKind::kReceiveHidden, "receive hidden"},
-      {OpKind::kSendHiddenGradient, "send hidden gradient"},
-      {OpKind::kReceiveHiddenGradient, "receive hidden gradient"},
-      {OpKind::kSendTiedGradient, "send tied gradient"},
-      {OpKind::kReceiveTiedGradient, "receive tied gradient"},
-      {OpKind::kSendUpdated, "send updated"},
-      {OpKind::kReceiveUpdated, "receive updated"},
+      {OpKind::kSend, "send"},
+      {OpKind::kReceive, "receive"},
       {OpKind::kAccumulate, "accumulate"},
       {OpKind::kRoundGradient, "round gradient"},
       {OpKind::kNormPartials, "norm partials"},
@@ -82,12 +76,21 @@ const std::map<OpKind, std::string>& kind_words() {
   return kWords;
 }
 
+const std::map<Message, std::string>& message_words() {
+  static const std::map<Message, std::string> kWords = {
+      {Message::kHidden, " hidden"},
+      {Message::kHiddenGradient, " hidden gradient"},
+      {Message::kTiedGradient, " tied gradient"},
+      {Message::kUpdated, " updated"}};
+  return kWords;
+}
+
 std::string parts_of(const Op& op) {
   static const std::map<Part, std::string> kWords = {
       {Part::kPrologue, "first"}, {Part::kBody, "middle"}, {Part::kDrain, "last"}};
   std::vector<std::string> parts;
   for (const auto& [part, word] : kWords) {
-    if (takes_part(op, part)) parts.push_back(word);
+    if (op.parts.contains(part)) parts.push_back(word);
   }
   return fmt::format("{}", fmt::join(parts, "+"));
 }
@@ -133,10 +136,12 @@ std::string number_text(const char* word, std::int32_t number) {
 
 std::string op_text(const Program& program, std::int64_t position) {
   const Op& op = program.ops.at(static_cast<std::size_t>(position));
-  return fmt::format("{} on {}:{}{}{} in {}, {:.9g} flops, {:.9g} bytes\n",
-                     word_of(kind_words(), op.kind), word_of(lane_words(), op.lane),
-                     number_text("unit", op.unit), number_text("micro-batch", op.micro_batch),
-                     number_text("chunk", op.chunk), parts_of(op), op.cost.flops, op.cost.bytes) +
+  return fmt::format("{}{} on {}:{}{}{} in {}, {:.9g} flops, {:.9g} bytes\n",
+                     word_of(kind_words(), op.kind),
+                     op.message == Message::kNone ? "" : word_of(message_words(), op.message),
+                     word_of(lane_words(), op.lane), number_text("unit", op.unit),
+                     number_text("micro-batch", op.micro_batch), number_text("chunk", op.chunk),
+                     parts_of(op), op.cost.flops, op.cost.bytes) +
          accesses_text(program, "reads", op.reads) + accesses_text(program, "writes", op.writes) +
          edges_text(op, position);
 }
@@ -168,7 +173,14 @@ std::string program_text(const Program& program) {
 
 std::vector<std::string> all_words() {
   std::vector<std::string> words;
-  for (const auto& [kind, word] : kind_words()) words.push_back("\n" + word + " on ");
+  for (const auto& [kind, word] : kind_words()) {
+    if (kind == OpKind::kSend || kind == OpKind::kReceive) {
+      for (const auto& [message, what] : message_words())
+        words.push_back("\n" + word + what + " on ");
+    } else {
+      words.push_back("\n" + word + " on ");
+    }
+  }
   for (const auto& [lane, word] : lane_words()) words.push_back(" on " + word + ":");
   return words;
 }

@@ -38,7 +38,7 @@ bool reads_what_was_written(const Op& earlier, const Op& later) {
 bool set_scalars_too_early(Program& program) {
   const auto scalars = std::ranges::find(program.ops, OpKind::kStepScalars, &Op::kind);
   const auto update = std::find_if(program.ops.begin(), scalars, [](const Op& op) {
-    return op.kind == OpKind::kUpdate && op.deferred;
+    return op.kind == OpKind::kUpdate && op.is_deferred();
   });
   if (scalars == program.ops.end() || update == scalars) return false;
   std::rotate(update, scalars, scalars + 1);

@@ -180,7 +180,7 @@ TEST(FakeGpuStages, OfAnyNumberAreConnectedBeforeTheFirstStep) {
 int device_calls(const Program& program, Part part) {
   int calls = 0;
   for (const Op& op : program.ops) {
-    if (!is_between_ranks(op.lane) || !takes_part(op, part)) continue;
+    if (!is_between_ranks(op.lane) || !op.parts.contains(part)) continue;
     const Access& access = op.reads.empty() ? op.writes.front() : op.reads.front();
     if (program.buffers.at(access.buffer).tier == Tier::kDevice) ++calls;
   }
@@ -219,7 +219,7 @@ TEST(FakeGpuStages, TellUpdatesOfATiedEmbeddingInHostMemory) {
       const EnginePlan plan = plan_engine(options);
       const Program& program = plan.training.program;
       for (const Op& op : program.ops) {
-        if (op.kind != OpKind::kSendUpdated && op.kind != OpKind::kReceiveUpdated) continue;
+        if (op.message != Message::kUpdated) continue;
         const Access& access = stage == 0 ? op.reads.front() : op.writes.front();
         EXPECT_EQ(program.buffers.at(access.buffer).tier, Tier::kHost);
         ++messages;

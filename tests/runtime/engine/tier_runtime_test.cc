@@ -1,7 +1,10 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <thread>
 
+#include "base/usage_error.h"
 #include "parallel/thread_communicator.h"
 #include "tests/runtime/engine/tier_fixture.h"
 
@@ -280,6 +283,33 @@ TEST(TierSchedule, AUnitMayBeUsedSeveralTimes) {
   }
 }
 
+TEST(TierSchedule, TasksSayWhichUseOfTheirUnitTheyAre) {
+  const ComputeModel model = toy_model({.blocks = 1, .has_head = false});
+  TierRuntimeOptions options = toy_options(2);
+  options.placement.recompute = true;
+  for (std::int32_t m = 0; m < 2; ++m) {
+    for (const std::int32_t u : {0, 1, 1, 2})
+      options.schedule.push_back({UnitPass::kForward, u, m});
+    for (const std::int32_t u : {2, 1, 1, 0}) {
+      options.schedule.push_back({UnitPass::kBackward, u, m});
+    }
+  }
+  ToyTrainer trainer(model);
+  std::map<UnitPass, std::vector<std::int32_t>> uses;
+  trainer.before = [&](const ComputeTask& task) {
+    if (task.unit == 1 && task.micro_batch == 1) uses[task.pass].push_back(task.use);
+  };
+  const TierPlan plan = plan_tiers(model, options);
+  SilentLog log;
+  TierRuntime runtime(options, plan, trainer, log);
+  fill_toy(runtime, model);
+  ToyRun run;
+  train_toy(runtime, options, 1, 1, run);
+  EXPECT_THAT(uses[UnitPass::kForward], testing::ElementsAre(0, 1));
+  EXPECT_THAT(uses[UnitPass::kRecompute], testing::ElementsAre(1, 0));
+  EXPECT_THAT(uses[UnitPass::kBackward], testing::ElementsAre(1, 0));
+}
+
 // As a pipeline of one rank would: the second forward runs before the first backward.
 TEST(TierSchedule, ForwardsMayRunAhead) {
   const ComputeModel model = toy_model({.blocks = 1, .has_head = false});
@@ -294,6 +324,17 @@ TEST(TierSchedule, ForwardsMayRunAhead) {
 }
 
 // --- several ranks ------------------------------------------------------------------------------
+
+TEST(TierStages, AreCheckedAgainstEachOther) {
+  ComputeModel model = toy_model({});
+  model.units.front().kind = UnitKind::kEmbedding;
+  TierRuntimeOptions options = toy_options(2);
+  options.ranks.shape.pipeline = 2;
+  const TierPlan plan = plan_tiers(model, options);
+  EXPECT_NO_THROW(check_stages(model, options, plan));
+  options.placement.micro_batches = 3;
+  TERRACE_EXPECT_THROW_WITH(check_stages(model, options, plan), UsageError, "stage 0 sends 2");
+}
 
 struct RankedTraining {
   std::int32_t stage = 0;

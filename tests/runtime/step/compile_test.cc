@@ -48,8 +48,7 @@ UpdateBytes update_bytes(StepModel model, MasterForm master) {
   const Program program = compile_step(model, policy, {});
   UpdateBytes bytes;
   for (const Op& op : program.ops) {
-    const bool is_of_update =
-        op.deferred || op.in_all_parts || op.account == Account::kOptimizerState;
+    const bool is_of_update = op.parts != kOfThisStep || op.account == Account::kOptimizerState;
     if (is_of_update && (op.lane == Lane::kRead || op.lane == Lane::kWrite)) {
       bytes.moved += op.cost.bytes;
     }
@@ -159,10 +158,9 @@ TEST(Verify, FindsWhatAPartLeavesUnwritten) {
     Program not_in_the_drain = program;
     Program not_in_the_prologue = program;
     for (OpId i = 0; i < static_cast<OpId>(program.ops.size()); ++i) {
-      if (!program.ops[i].in_all_parts) continue;
-      not_in_the_drain.ops[i].in_all_parts = false;
-      not_in_the_prologue.ops[i].in_all_parts = false;
-      not_in_the_prologue.ops[i].deferred = true;
+      if (program.ops[i].parts != kOfBothSteps) continue;
+      not_in_the_drain.ops[i].parts = kOfThisStep;
+      not_in_the_prologue.ops[i].parts = kOfStepBefore;
     }
     EXPECT_THAT(verify(not_in_the_drain, 1), ElementsAre(HasSubstr("nothing in the drain")));
     EXPECT_THAT(verify(not_in_the_prologue, 1), ElementsAre(HasSubstr("nothing in the prologue")));
@@ -317,11 +315,12 @@ TEST(CompileStep, StatesOfTheFirstUpdatesAreReadUnderTheEndOfTheStepBefore) {
     int carried = 0;
     for (std::size_t i = 0; i < program.ops.size(); ++i) {
       const Op& op = program.ops[i];
-      if (op.lane != Lane::kRead || op.deferred) continue;
+      if (op.lane != Lane::kRead || op.is_deferred()) continue;
       ++carried;
       EXPECT_EQ(program.buffers.at(op.writes.front().buffer).life, Life::kCarried);
       EXPECT_TRUE(std::none_of(program.ops.begin() + static_cast<std::ptrdiff_t>(i),
-                               program.ops.end(), [](const Op& later) { return later.deferred; }));
+                               program.ops.end(),
+                               [](const Op& later) { return later.is_deferred(); }));
     }
     return carried;
   };

@@ -48,7 +48,7 @@ class HandMadeProgram {
   OpId deferred(Lane lane, double cost, const std::vector<BufferId>& reads,
                 const std::vector<BufferId>& writes) {
     const OpId id = op(lane, cost, reads, writes);
-    program_.ops[id].deferred = true;
+    program_.ops[id].parts = kOfStepBefore;
     return id;
   }
 

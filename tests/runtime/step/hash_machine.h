@@ -77,7 +77,7 @@ class Oracle {
 
   void run(Part part, const RunInput& input) {
     for (const Op& op : program_.ops) {
-      if (!takes_part(op, part)) continue;
+      if (!op.parts.contains(part)) continue;
       if (op.kind == OpKind::kInput) {
         std::copy(input.tokens.begin(), input.tokens.end(), bytes_of(op.writes.front()).begin());
       } else if (moves(op)) {
@@ -339,7 +339,7 @@ inline void expect_times(const Program& program, const RunReport& report) {
   for (std::size_t i = 0; i < program.ops.size(); ++i) {
     const Op& op = program.ops[i];
     const OpTime& time = report.times[i];
-    if (!takes_part(op, report.part)) {
+    if (!op.parts.contains(report.part)) {
       ASSERT_EQ(time.end_ns, 0) << describe(program, op);
       continue;
     }

@@ -87,7 +87,7 @@ TEST(LaneExecutor, AFailureOfAllRanksLetsTheirOpsGoOn) {
   int expected = 0;
   for (const Part part : {Part::kPrologue, Part::kBody}) {
     for (const Op& op : program.ops) {
-      expected += is_between_ranks(op.lane) && takes_part(op, part) ? 1 : 0;
+      expected += is_between_ranks(op.lane) && op.parts.contains(part) ? 1 : 0;
     }
   }
   EXPECT_EQ(calls_of_ranks_in_a_failure(program, true), expected);

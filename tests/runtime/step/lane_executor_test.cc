@@ -45,7 +45,7 @@ void expect_bytes(const Program& program, const RunReport& report) {
   for (const Lane lane : {Lane::kUpload, Lane::kDownload, Lane::kRead, Lane::kWrite}) {
     double bytes = 0;
     for (const Op& op : program.ops) {
-      if (op.lane == lane && takes_part(op, report.part)) bytes += op.cost.bytes;
+      if (op.lane == lane && op.parts.contains(report.part)) bytes += op.cost.bytes;
     }
     EXPECT_EQ(report.moved.lanes.at(static_cast<std::size_t>(lane)), bytes) << name_of(lane);
   }

@@ -96,11 +96,11 @@ TEST(PipelineProgram, MessagesThatAreNotMetAreFound) {
   std::vector<Op>& ops = programs[1].ops;
   std::vector<Op*> sends;
   for (Op& op : ops) {
-    if (op.kind == OpKind::kSendHidden) sends.push_back(&op);
+    if (op.kind == OpKind::kSend && op.message == Message::kHidden) sends.push_back(&op);
   }
   std::swap(sends.at(0)->micro_batch, sends.at(1)->micro_batch);
   EXPECT_THAT(verify_stages(programs), testing::ElementsAre(HasSubstr("is met by")));
-  sends.at(0)->kind = OpKind::kReceiveHidden;
+  sends.at(0)->kind = OpKind::kReceive;
   EXPECT_THAT(verify_stages(programs), testing::Not(IsEmpty()));
 }
 

@@ -33,7 +33,8 @@ std::set<std::string_view> names_up_to(Enum last) {
 TEST(Program, NamesAreDistinct) {
   EXPECT_EQ(names_up_to(Lane::kUpdate).size(), kLaneCount);
   EXPECT_EQ(names_up_to(OpKind::kUpdate).size(), static_cast<std::size_t>(OpKind::kUpdate) + 1);
-  EXPECT_EQ(names_up_to(Part::kDrain).size(), 3U);
+  EXPECT_EQ(names_up_to(Message::kUpdated).size(), static_cast<std::size_t>(Message::kUpdated) + 1);
+  EXPECT_EQ(names_up_to(Part::kDrain).size(), kPartCount);
   EXPECT_EQ(name_of(Lane::kRead), "read");
   EXPECT_EQ(name_of(OpKind::kEmbeddingBackward), "embedding_backward");
   EXPECT_EQ(name_of(OpKind::kUpdate), "update");
@@ -48,16 +49,16 @@ TEST(Program, OnlyReadsAndWritesOverlapInTheirLane) {
 
 TEST(Program, DeferredOpsAreOfBodyAndDrain) {
   Op op;
-  EXPECT_TRUE(takes_part(op, Part::kPrologue));
-  EXPECT_TRUE(takes_part(op, Part::kBody));
-  EXPECT_FALSE(takes_part(op, Part::kDrain));
-  op.deferred = true;
-  EXPECT_FALSE(takes_part(op, Part::kPrologue));
-  EXPECT_TRUE(takes_part(op, Part::kBody));
-  EXPECT_TRUE(takes_part(op, Part::kDrain));
-  op = Op{.in_all_parts = true};
+  EXPECT_TRUE(op.parts.contains(Part::kPrologue));
+  EXPECT_TRUE(op.parts.contains(Part::kBody));
+  EXPECT_FALSE(op.parts.contains(Part::kDrain));
+  op.parts = kOfStepBefore;
+  EXPECT_FALSE(op.parts.contains(Part::kPrologue));
+  EXPECT_TRUE(op.parts.contains(Part::kBody));
+  EXPECT_TRUE(op.parts.contains(Part::kDrain));
+  op = Op{.parts = kOfBothSteps};
   for (const Part part : {Part::kPrologue, Part::kBody, Part::kDrain}) {
-    EXPECT_TRUE(takes_part(op, part));
+    EXPECT_TRUE(op.parts.contains(part));
   }
 }
 
@@ -158,7 +159,7 @@ TEST(Program, EqualMeansEveryField) {
   other.buffers.front().offset += 1;
   EXPECT_NE(program, other);
   other = program;
-  other.ops.back().deferred = !other.ops.back().deferred;
+  other.ops.back().parts = kOfBothSteps;
   EXPECT_NE(program, other);
 }
 

@@ -30,7 +30,7 @@ Stage stage(Kind kind, std::int32_t unit, std::int32_t micro_batch) {
 }
 
 Stage update(std::int32_t unit, std::int32_t chunk) {
-  return {.kind = Kind::kUpdate, .unit = unit, .chunk = chunk, .deferred = true};
+  return {.kind = Kind::kUpdate, .unit = unit, .chunk = chunk, .parts = kOfStepBefore};
 }
 
 const Stage kInputStage = {.kind = Kind::kInput};

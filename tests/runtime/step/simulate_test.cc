@@ -244,7 +244,7 @@ TEST(Simulate, KeepsEdgesLanesAndArenasOfRandomPrograms) {
     for (int r = 0; r <= kSteps; ++r) {
       const Part part = r == 0 ? Part::kPrologue : r == kSteps ? Part::kDrain : Part::kBody;
       for (std::size_t i = 0; i < program.ops.size(); ++i) {
-        ASSERT_EQ(runs[r][i].run >= 0, takes_part(program.ops[i], part));
+        ASSERT_EQ(runs[r][i].run >= 0, program.ops[i].parts.contains(part));
       }
     }
     for (const Tier tier : kTiers) {

@@ -107,7 +107,7 @@ TEST(StreamedUpdate, PassesThroughTwoPlaces) {
     for (const bool deferred : {true, false}) {
       std::vector<std::string> names;
       for (const OpId update : ops.updates) {
-        if (program.ops[update].deferred != deferred) continue;
+        if (program.ops[update].is_deferred() != deferred) continue;
         const Buffer& place = buffer_of(program, update, Role::kState);
         EXPECT_EQ(place.size_bytes, model.home_bytes(StateClass::kOptimizer, 1, 0));
         EXPECT_EQ(place.account, Account::kStaging);

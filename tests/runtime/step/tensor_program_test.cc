@@ -180,8 +180,9 @@ TEST(TensorProgram, AnExchangeInACircleOfStagesIsFound) {
   std::vector<Op>& ops = programs.front().ops;
   const auto first =
       std::ranges::find_if(ops, [](const Op& op) { return op.lane == Lane::kTensor; });
-  const auto back = std::ranges::find_if(
-      ops, [](const Op& op) { return op.kind == OpKind::kReceiveHiddenGradient; });
+  const auto back = std::ranges::find_if(ops, [](const Op& op) {
+    return op.kind == OpKind::kReceive && op.message == Message::kHiddenGradient;
+  });
   first->after.push_back({static_cast<OpId>(back - ops.begin()), 0});
   EXPECT_THAT(verify_stages(programs), testing::ElementsAre(HasSubstr("waits for itself")));
 }

@@ -43,8 +43,8 @@ Program moved(const Program& program, std::size_t from, std::size_t to) {
   return changed;
 }
 
-bool is_deferred_update(const Op& op) { return op.kind == OpKind::kUpdate && op.deferred; }
-bool is_update_at_once(const Op& op) { return op.kind == OpKind::kUpdate && !op.deferred; }
+bool is_deferred_update(const Op& op) { return op.kind == OpKind::kUpdate && op.is_deferred(); }
+bool is_update_at_once(const Op& op) { return op.kind == OpKind::kUpdate && !op.is_deferred(); }
 bool sets_scalars(const Op& op) { return op.kind == OpKind::kStepScalars; }
 bool is_forward_of_unit_2(const Op& op) { return op.kind == OpKind::kForward && op.unit == 2; }
 bool is_update_of_unit_2(const Op& op) { return op.kind == OpKind::kUpdate && op.unit == 2; }
