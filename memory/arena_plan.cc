@@ -27,6 +27,7 @@ constexpr int kRepairRoundsMax = 40;
 // Repairs end after as many rounds in a row that gained nothing: those that help, help soon.
 constexpr int kRepairRoundsInVain = 6;
 constexpr std::size_t kBucketCount = 128;
+constexpr std::size_t kOrderCount = 7;  // that are tried
 
 // Times are ranks: positions among all the begins and ends there are.
 struct Span {
@@ -400,10 +401,11 @@ class Search {
     result_.live_bytes = problem_.live_bytes;
     result_.packed_bytes = std::numeric_limits<std::size_t>::max();
     if (in_time.packed_bytes <= lowest_wanted()) return in_time;
+    std::array<Order, kOrderCount> orders;  // made when they are needed: the first often suffices
     for (const Fit fit : {Fit::kLowest, Fit::kTightest}) {
-      for (const Order& order : orders()) {
-        if (is_done()) break;
-        attempt(order, fit, true);
+      for (std::size_t number = 0; number < kOrderCount && !is_done(); ++number) {
+        if (fit == Fit::kLowest) orders.at(number) = order_of_attempt(number);
+        attempt(orders.at(number), fit, true);
       }
     }
     repair();
@@ -441,7 +443,8 @@ class Search {
     return order;
   }
 
-  std::vector<Order> orders() const {
+  // One of the orders that are tried.
+  Order order_of_attempt(std::size_t number) const {
     const auto size = [](const Item& item) { return -static_cast<std::int64_t>(item.size); };
     const auto contention = [](const Item& item) {
       return -static_cast<std::int64_t>(item.contention);
@@ -451,15 +454,24 @@ class Search {
       return -std::bit_cast<std::int64_t>(static_cast<double>(item.size) *
                                           static_cast<double>(item.length));
     };
-    return {
-        order_by([&](const Item& i) { return Key{-i.length, size(i), i.hull.begin}; }),
-        order_by([&](const Item& i) { return Key{size(i), -i.length, i.hull.begin}; }),
-        order_by([&](const Item& i) { return Key{contention(i), area(i), i.hull.begin}; }),
-        order_by([&](const Item& i) { return Key{area(i), size(i), i.hull.begin}; }),
-        order_by([&](const Item& i) { return Key{contention(i), -i.length, size(i)}; }),
-        order_by([&](const Item& i) { return Key{i.hull.begin, -i.length, size(i)}; }),
-        order_by([&](const Item& i) { return Key{-i.hull.end, -i.length, size(i)}; }),
-    };
+    return order_by([&](const Item& i) {
+      switch (number) {
+        case 0:
+          return Key{-i.length, size(i), i.hull.begin};
+        case 1:
+          return Key{size(i), -i.length, i.hull.begin};
+        case 2:
+          return Key{contention(i), area(i), i.hull.begin};
+        case 3:
+          return Key{area(i), size(i), i.hull.begin};
+        case 4:
+          return Key{contention(i), -i.length, size(i)};
+        case 5:
+          return Key{i.hull.begin, -i.length, size(i)};
+        default:
+          return Key{-i.hull.end, -i.length, size(i)};
+      }
+    });
   }
 
   // As an allocator does it: each item in the lowest gap when its life begins. Those with holes in
