@@ -5,9 +5,9 @@
 
 namespace terrace {
 
-EngineOptions bench_engine(const ModelConfig& model, const BatchShape& batch, DType type,
-                           const BenchOptions& bench) {
-  EngineOptions engine;
+ModelRuntimeOptions bench_engine(const ModelConfig& model, const BatchShape& batch, DType type,
+                                 const BenchOptions& bench) {
+  ModelRuntimeOptions engine;
   engine.model = model;
   engine.batch = batch;
   engine.compute_type = type;
@@ -26,7 +26,7 @@ EngineOptions bench_engine(const ModelConfig& model, const BatchShape& batch, DT
   return engine;
 }
 
-void place_states_on_nvme(EngineOptions& engine) {
+void place_states_on_nvme(ModelRuntimeOptions& engine) {
   engine.placement.has_nvme = true;
   engine.placement.homes[StateClass::kParameters] = engine.placement.homes[StateClass::kGradients] =
       Tier::kNvme;
@@ -35,9 +35,9 @@ void place_states_on_nvme(EngineOptions& engine) {
   engine.budgets[static_cast<std::size_t>(Tier::kHost)] = read_host_limits().usable_bytes() / 4;
 }
 
-std::uint64_t nvme_bytes(const EngineOptions& engine) {
+std::uint64_t nvme_bytes(const ModelRuntimeOptions& engine) {
   std::uint64_t bytes = 0;
-  for (const Buffer& buffer : plan_engine(engine).training.program.buffers) {
+  for (const Buffer& buffer : plan_model(engine).training.program.buffers) {
     if (buffer.tier == Tier::kNvme) bytes += buffer.size_bytes;
   }
   return bytes;

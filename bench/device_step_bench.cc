@@ -74,9 +74,9 @@ std::vector<DeviceStepScene> device_step_scenes(const BenchOptions& options) {
   return scenes;
 }
 
-EngineOptions engine_options(const DeviceStepScene& scene, const BenchOptions& options,
-                             std::size_t device_bytes) {
-  EngineOptions engine =
+ModelRuntimeOptions engine_options(const DeviceStepScene& scene, const BenchOptions& options,
+                                   std::size_t device_bytes) {
+  ModelRuntimeOptions engine =
       bench_engine(load_model_config(scene.preset), scene.batch, DType::kBF16, options);
   engine.backend = options.device->backend.get();
   engine.numa_nodes = options.device->numa_nodes;
@@ -138,7 +138,7 @@ void measure(const DeviceStepScene& scene, const BenchOptions& options, const St
   log.info(fmt::format("bench step: {}, {}, {} x {} x {} tokens, {} rounds",
                        options.device->description, scene.name(), scene.micro_batches,
                        scene.batch.sequences, scene.batch.positions, rounds));
-  const EngineOptions engine = engine_options(scene, options, device.free_bytes);
+  const ModelRuntimeOptions engine = engine_options(scene, options, device.free_bytes);
   const int steps = is_long ? kLongSteps : kDeviceSteps;
   StepRunner runner(engine, log);
   runner.step_seconds(steps);

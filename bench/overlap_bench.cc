@@ -93,15 +93,15 @@ class OverlapLoad {
   }
 
  private:
-  static EngineOptions engine(const BatchShape& batch, const BenchOptions& options) {
-    EngineOptions engine = bench_engine(load_model_config(options.small ? "nano" : "gpt2-124m"),
-                                        batch, DType::kBF16, options);
+  static ModelRuntimeOptions engine(const BatchShape& batch, const BenchOptions& options) {
+    ModelRuntimeOptions engine = bench_engine(
+        load_model_config(options.small ? "nano" : "gpt2-124m"), batch, DType::kBF16, options);
     engine.optimizer.max_grad_norm = 0;
     return engine;
   }
-  static EngineOptions on_nvme(const BatchShape& batch, const BenchOptions& options,
-                               double max_grad_norm, OpBodies* bodies) {
-    EngineOptions on_drive = engine(batch, options);
+  static ModelRuntimeOptions on_nvme(const BatchShape& batch, const BenchOptions& options,
+                                     double max_grad_norm, OpBodies* bodies) {
+    ModelRuntimeOptions on_drive = engine(batch, options);
     place_states_on_nvme(on_drive);
     on_drive.optimizer.max_grad_norm = max_grad_norm;
     on_drive.bodies = bodies;

@@ -25,7 +25,7 @@ namespace {
 constexpr double kPausePerUpdateTime = 3;
 constexpr double kTransferSecondsMax = 60;  // beside the compute of a step, which ends them
 
-EngineOptions in_memory(EngineOptions engine) {
+ModelRuntimeOptions in_memory(ModelRuntimeOptions engine) {
   PlacementRequest request;
   request.homes[StateClass::kParameters] = request.homes[StateClass::kGradients] = Tier::kHost;
   request.homes[StateClass::kOptimizer] = request.homes[StateClass::kActivations] = Tier::kHost;
@@ -39,7 +39,7 @@ EngineOptions in_memory(EngineOptions engine) {
   return engine;
 }
 
-Program every_second_recomputed(const EnginePlan& plan) {
+Program every_second_recomputed(const TierPlan& plan) {
   StepPolicy policy = plan.training.policy;
   for (std::size_t u = 1; u + 1 < policy.homes.size(); u += 2) policy.homes[u].recompute = true;
   return compile_step(plan.model, policy, {});
@@ -106,9 +106,9 @@ class OpsAlone::UpdatesBeside {
   std::future<double> per_s_;  // waits for the updates before it goes
 };
 
-OpsAlone::OpsAlone(EngineOptions engine)
+OpsAlone::OpsAlone(ModelRuntimeOptions engine)
     : options_(in_memory(std::move(engine))),
-      plan_(plan_engine(options_)),
+      plan_(plan_model(options_)),
       program_(every_second_recomputed(plan_)),
       layout_(parameter_layout(options_.model)),
       workers_(options_.threads),

@@ -9,7 +9,7 @@
 #include "bench/idle_bodies.h"
 #include "bench/samples.h"
 #include "bench/store_load.h"
-#include "runtime/engine/engine.h"
+#include "runtime/engine/model_runtime.h"
 #include "runtime/engine/step_bodies.h"
 #include "runtime/step/machine_profile.h"
 
@@ -22,7 +22,7 @@ namespace terrace {
 class OpsAlone {
  public:
   // Model, batch, precision, optimizer and threads are those of `engine`.
-  explicit OpsAlone(EngineOptions engine);
+  explicit OpsAlone(ModelRuntimeOptions engine);
   ~OpsAlone();
 
   // Runs them once and sets what a class of ops takes, and what starting one does.
@@ -44,8 +44,8 @@ class OpsAlone {
   double compute_seconds();
   double run(const Op& op);
 
-  const EngineOptions options_;
-  const EnginePlan plan_;
+  const ModelRuntimeOptions options_;
+  const TierPlan plan_;
   const Program program_;
   const std::vector<UnitLayout> layout_;
   WorkerArena workers_;

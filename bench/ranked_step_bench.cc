@@ -46,7 +46,7 @@ double home_bytes(const Program& program) {
 class RankedSteps {
  public:
   // Publishes what the first rank saw after each round.
-  RankedSteps(const EngineOptions& engine, Rounds rounds,
+  RankedSteps(const ModelRuntimeOptions& engine, Rounds rounds,
               std::function<void(const RankedSamples&)> publish, Log& log)
       : engine_(engine), rounds_(std::move(rounds)), publish_(std::move(publish)), log_(log) {}
 
@@ -77,7 +77,7 @@ class RankedSteps {
 
   void measure(Communicator& world) {
     const StepCommunicators communicators(world, {.data = world.size()});
-    EngineOptions own = engine_;
+    ModelRuntimeOptions own = engine_;
     own.ranks = communicators.ranks();
     StepRunner runner(own, log_);
     runner.step_seconds(kRankedSteps);
@@ -109,7 +109,7 @@ class RankedSteps {
     return samples;
   }
 
-  const EngineOptions engine_;
+  const ModelRuntimeOptions engine_;
   const Rounds rounds_;
   const std::function<void(const RankedSamples&)> publish_;  // called by the first rank
   Log& log_;
@@ -175,8 +175,8 @@ RankedScene scene_of(const BenchOptions& options) {
           .batch = options.small ? BatchShape{1, 32} : BatchShape{1, 512}};
 }
 
-EngineOptions engine_of(const RankedScene& scene, const BenchOptions& options) {
-  EngineOptions engine;
+ModelRuntimeOptions engine_of(const RankedScene& scene, const BenchOptions& options) {
+  ModelRuntimeOptions engine;
   engine.model = load_model_config(scene.preset);
   engine.batch = scene.batch;
   engine.placement.unified = true;
@@ -206,7 +206,7 @@ void bench_ranked_step(const BenchOptions& options, BenchRecord& record, Log& lo
       record.expect({name_of(scene.stage, scene.ranks) + what});
     }
   }
-  const EngineOptions engine = engine_of(scene, options);
+  const ModelRuntimeOptions engine = engine_of(scene, options);
   log.info(fmt::format("bench step: {} on {} ranks as threads, ZeRO stage {}, {} x {} tokens each",
                        scene.preset, scene.ranks, scene.stage, engine.batch.sequences,
                        engine.batch.positions));

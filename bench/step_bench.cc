@@ -11,7 +11,7 @@
 #include "bench/step_runner.h"
 #include "bench/timed_kernels.h"
 #include "optim/rules/rules.h"
-#include "runtime/engine/engine.h"
+#include "runtime/engine/model_runtime.h"
 #include "runtime/step/simulate.h"
 
 namespace terrace {
@@ -45,8 +45,8 @@ double seconds_of(const std::function<void()>& call) {
   return static_cast<double>(clock.now_ns() - begin_ns) * 1e-9;
 }
 
-EngineOptions engine_options(const StepScene& scene, const BenchOptions& options) {
-  EngineOptions engine = bench_engine(model_of(scene), scene.batch, scene.type, options);
+ModelRuntimeOptions engine_options(const StepScene& scene, const BenchOptions& options) {
+  ModelRuntimeOptions engine = bench_engine(model_of(scene), scene.batch, scene.type, options);
   engine.backend = &timed_backend();
   return engine;
 }

@@ -36,7 +36,7 @@ struct Configuration {
   const char* name;
   std::size_t scene;
   // Applied to a placement that has everything on the host and clips.
-  void (*change)(EngineOptions& engine);
+  void (*change)(ModelRuntimeOptions& engine);
 };
 
 std::vector<Scene> scenes_for(bool small) {
@@ -52,57 +52,57 @@ std::vector<Scene> scenes_for(bool small) {
           {"llama_fp32", kSmallLlama, {2, 256}, DType::kF32}};
 }
 
-void accumulate(EngineOptions& engine, std::int32_t micro_batches, MicroBatchOrder order) {
+void accumulate(ModelRuntimeOptions& engine, std::int32_t micro_batches, MicroBatchOrder order) {
   engine.placement.micro_batches = micro_batches;
   engine.placement.order = order;
 }
 
-void without_clipping(EngineOptions& engine) { engine.optimizer.max_grad_norm = 0; }
+void without_clipping(ModelRuntimeOptions& engine) { engine.optimizer.max_grad_norm = 0; }
 
 // Everything at home on the host, and an arena of its own to compute in.
-void on_a_device(EngineOptions& engine) {
+void on_a_device(ModelRuntimeOptions& engine) {
   engine.placement.unified = false;
   engine.placement.homes[StateClass::kActivations] = Tier::kDevice;
 }
 
 constexpr auto kConfigurations = std::to_array<Configuration>({
-    {"memory", 0, [](EngineOptions&) {}},
+    {"memory", 0, [](ModelRuntimeOptions&) {}},
     {"memory_unclipped_accumulated", 0,
-     [](EngineOptions& engine) {
+     [](ModelRuntimeOptions& engine) {
        without_clipping(engine);
        accumulate(engine, 2, MicroBatchOrder::kMicroBatchMajor);
      }},
     {"optimizer_on_nvme", 0,
-     [](EngineOptions& engine) {
+     [](ModelRuntimeOptions& engine) {
        engine.placement.has_nvme = true;
        engine.placement.homes[StateClass::kOptimizer] = Tier::kNvme;
      }},
     {"states_on_nvme_unclipped_layer_major", 0,
-     [](EngineOptions& engine) {
+     [](ModelRuntimeOptions& engine) {
        place_states_on_nvme(engine);
        without_clipping(engine);
        accumulate(engine, 3, MicroBatchOrder::kLayerMajor);
      }},
     {"device_accumulated", 0,
-     [](EngineOptions& engine) {
+     [](ModelRuntimeOptions& engine) {
        on_a_device(engine);
        accumulate(engine, 2, MicroBatchOrder::kMicroBatchMajor);
      }},
-    {"memory", 1, [](EngineOptions&) {}},
-    {"recomputed", 2, [](EngineOptions& engine) { engine.placement.recompute = true; }},
+    {"memory", 1, [](ModelRuntimeOptions&) {}},
+    {"recomputed", 2, [](ModelRuntimeOptions& engine) { engine.placement.recompute = true; }},
     {"device_states_on_nvme_layer_major", 2,
-     [](EngineOptions& engine) {
+     [](ModelRuntimeOptions& engine) {
        on_a_device(engine);
        place_states_on_nvme(engine);
        accumulate(engine, 2, MicroBatchOrder::kLayerMajor);
      }},
     {"activations_on_nvme", 2,
-     [](EngineOptions& engine) {
+     [](ModelRuntimeOptions& engine) {
        engine.placement.has_nvme = true;
        engine.placement.homes[StateClass::kActivations] = Tier::kNvme;
      }},
     {"states_on_nvme_unclipped", 3,
-     [](EngineOptions& engine) {
+     [](ModelRuntimeOptions& engine) {
        place_states_on_nvme(engine);
        without_clipping(engine);
      }},
@@ -123,7 +123,7 @@ ModelConfig model_of(const Scene& scene) {
   return model;
 }
 
-EngineOptions options_for(const Scene& scene, const BenchOptions& bench) {
+ModelRuntimeOptions options_for(const Scene& scene, const BenchOptions& bench) {
   return bench_engine(model_of(scene), scene.batch, scene.type, bench);
 }
 
@@ -143,7 +143,7 @@ std::uint64_t drive_load_bytes(std::uint64_t step_bytes, const BenchOptions& opt
 // equally fast everywhere, nor with all sizes.
 class DriveLoads {
  public:
-  DriveLoads(const EngineOptions& engine, const Program& program, const BenchOptions& options,
+  DriveLoads(const ModelRuntimeOptions& engine, const Program& program, const BenchOptions& options,
              Log& log)
       : seconds_(kDriveSeconds * options.seconds),
         checked_(load_of(engine, program, options, true), log),
@@ -158,7 +158,7 @@ class DriveLoads {
   }
 
  private:
-  static StoreLoad::Options load_of(const EngineOptions& engine, const Program& program,
+  static StoreLoad::Options load_of(const ModelRuntimeOptions& engine, const Program& program,
                                     const BenchOptions& options, bool checksums) {
     StoreLoad::Options load = {.store = engine.nvme,
                                .extent_bytes = drive_extent_bytes(options),
@@ -269,7 +269,7 @@ int rounds_of(const BenchOptions& options) { return std::min(kRounds, options.re
 // A step that is predicted and measured, and what its ops and the machine are measured with alone.
 struct PredictedStep {
   const std::string& name;
-  const EngineOptions& engine;
+  const ModelRuntimeOptions& engine;
   OpsAlone& ops;
   Machine& machine;
   Rounds rounds;
@@ -316,13 +316,13 @@ void run_step_predictions(const BenchOptions& options, double share, BenchRecord
   const std::vector<PredictedPart> parts = parts_of(options);
   for (std::size_t i = 0; i < parts.size(); ++i) {
     record.check_time();
-    const EngineOptions scene = options_for(scenes[parts[i].scene], options);
+    const ModelRuntimeOptions scene = options_for(scenes[parts[i].scene], options);
     if (scene_of_ops != parts[i].scene) {
       ops.reset();
       ops = std::make_unique<OpsAlone>(scene);
       scene_of_ops = parts[i].scene;
     }
-    EngineOptions engine = scene;
+    ModelRuntimeOptions engine = scene;
     parts[i].configuration->change(engine);
     const Rounds rounds =
         record.rounds(rounds_of(options), share / static_cast<double>(parts.size() - i));
@@ -333,7 +333,7 @@ void run_step_predictions(const BenchOptions& options, double share, BenchRecord
 namespace {
 
 // Seconds of a step that computes and nothing else.
-double compute_seconds(const EngineOptions& engine, const MachineSpeed& speed) {
+double compute_seconds(const ModelRuntimeOptions& engine, const MachineSpeed& speed) {
   return engine.placement.micro_batches * flops_of_model_step(engine.model, engine.batch.rows()) /
          speed.flops_per_s(engine.compute_type);
 }
@@ -355,7 +355,7 @@ BenchCost cost_of_step_predictions(const BenchOptions& options, const MachineSpe
   const double rounds = rounds_of(options);
   BenchCost cost;
   for (const PredictedPart& part : parts_of(options)) {
-    EngineOptions engine = options_for(scenes[part.scene], options);
+    ModelRuntimeOptions engine = options_for(scenes[part.scene], options);
     part.configuration->change(engine);
     cost.seconds += compute_seconds(engine, speed) * (rounds * (steps + kStepsOfProfile) + 5);
     const std::uint64_t bytes = nvme_bytes(engine);
@@ -376,7 +376,7 @@ void check_step_predictions(const BenchOptions& options, Log& log) {
   const std::vector<Scene> scenes = scenes_for(options.small);
   std::uint64_t most = 0;
   for (const Configuration& configuration : kConfigurations) {
-    EngineOptions engine = options_for(scenes[configuration.scene], options);
+    ModelRuntimeOptions engine = options_for(scenes[configuration.scene], options);
     configuration.change(engine);
     const std::uint64_t bytes = nvme_bytes(engine);
     if (bytes != 0) most = std::max(most, bytes + 2 * drive_load_bytes(bytes, options));

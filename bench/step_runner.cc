@@ -30,9 +30,9 @@ std::vector<std::int32_t> made_up_tokens(std::int64_t rows, std::int32_t micro_b
   return tokens;
 }
 
-StepRunner::StepRunner(const EngineOptions& options, Log& log)
+StepRunner::StepRunner(const ModelRuntimeOptions& options, Log& log)
     : options_(options),
-      plan_(plan_engine(options_)),
+      plan_(plan_model(options_)),
       engine_(options_, plan_, log),
       tokens_(made_up_tokens(options.batch.rows(), options.placement.micro_batches)) {
   engine_.fill_state(RandomState(1234));

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "bench/bench.h"
-#include "runtime/engine/engine.h"
+#include "runtime/engine/model_runtime.h"
 
 namespace terrace {
 
@@ -14,7 +14,7 @@ namespace terrace {
 class StepRunner {
  public:
   // Plans, makes and fills the engine. Throws as it does.
-  StepRunner(const EngineOptions& options, Log& log);
+  StepRunner(const ModelRuntimeOptions& options, Log& log);
 
   // Runs so many steps, three or more, and the updates that the last one leaves. Seconds from the
   // first compute op of one step to that of the next, the mean of the timed steps: those in the
@@ -42,9 +42,9 @@ class StepRunner {
   void begin();
   void keep_times(const RunReport& report);
 
-  const EngineOptions options_;
-  const EnginePlan plan_;
-  Engine engine_;
+  const ModelRuntimeOptions options_;
+  const TierPlan plan_;
+  ModelRuntime engine_;
   std::vector<std::int32_t> tokens_;
   std::int64_t step_ = 0;
   Samples processor_s_, compute_s_;

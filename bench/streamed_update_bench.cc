@@ -13,17 +13,17 @@
 #include "kernels/cpu/cpu_kernels.h"
 #include "memory/cpu/cpu_device.h"
 #include "memory/host/host_memory.h"
-#include "runtime/engine/engine.h"
 #include "runtime/engine/home_access.h"
+#include "runtime/engine/model_runtime.h"
 #include "runtime/engine/step_bodies.h"
 #include "runtime/model/model_config.h"
 
 namespace terrace {
 namespace {
 
-EngineOptions options_for(const BenchOptions& bench) {
-  EngineOptions options = bench_engine(load_model_config(bench.small ? "nano" : "gpt2-124m"),
-                                       {1, 16}, DType::kBF16, bench);
+ModelRuntimeOptions options_for(const BenchOptions& bench) {
+  ModelRuntimeOptions options = bench_engine(load_model_config(bench.small ? "nano" : "gpt2-124m"),
+                                             {1, 16}, DType::kBF16, bench);
   options.placement.homes[StateClass::kOptimizer] = Tier::kNvme;
   options.placement.has_nvme = true;
   return options;
@@ -34,7 +34,7 @@ EngineOptions options_for(const BenchOptions& bench) {
 // gradients are in memory.
 class StreamedUpdate {
  public:
-  StreamedUpdate(const EngineOptions& options, Log& log);
+  StreamedUpdate(const ModelRuntimeOptions& options, Log& log);
 
   // Seconds for all parameters.
   double streamed() { return drain(*executor_); }
@@ -47,7 +47,7 @@ class StreamedUpdate {
   int threads() const { return workers_.threads(); }
 
  private:
-  std::unique_ptr<StepBodies> make_bodies(const EngineOptions& options, BlockStore* store);
+  std::unique_ptr<StepBodies> make_bodies(const ModelRuntimeOptions& options, BlockStore* store);
   void make_extents();
   void fill_state();
   void set_scalars();
@@ -56,7 +56,7 @@ class StreamedUpdate {
     return op.kind == OpKind::kUpdate && op.parts.contains(Part::kDrain);
   }
 
-  const EnginePlan plan_;
+  const TierPlan plan_;
   const Program& program_;
   WorkerArena workers_;
   UnitCompute compute_;
@@ -74,8 +74,8 @@ class StreamedUpdate {
   std::unique_ptr<LaneExecutor> idle_executor_;
 };
 
-StreamedUpdate::StreamedUpdate(const EngineOptions& options, Log& log)
-    : plan_(plan_engine(options)),
+StreamedUpdate::StreamedUpdate(const ModelRuntimeOptions& options, Log& log)
+    : plan_(plan_model(options)),
       program_(plan_.training.program),
       workers_(options.threads),
       compute_(options.model, parameter_layout(options.model),
@@ -96,7 +96,7 @@ StreamedUpdate::StreamedUpdate(const EngineOptions& options, Log& log)
       program_, memory_, LaneServices{*device_, store_.get(), *idle_, clock_});
 }
 
-std::unique_ptr<StepBodies> StreamedUpdate::make_bodies(const EngineOptions& options,
+std::unique_ptr<StepBodies> StreamedUpdate::make_bodies(const ModelRuntimeOptions& options,
                                                         BlockStore* store) {
   return std::make_unique<StepBodies>(program_, memory_, store,
                                       StepComputation{plan_.model, compute_, options.optimizer,

@@ -28,8 +28,8 @@ inline constexpr std::size_t kOptionCount = 14;
 // Returns the words by which whoever set the options knows one: "batch.sequences".
 using OptionNames = std::string_view (*)(Option option);
 
-// Those of a library's caller: fields of EngineOptions (runtime/engine/engine.h), of its
-// ModelConfig and of StepBatch.
+// Those of a library's caller: fields of ModelRuntimeOptions (runtime/engine/model_runtime.h), of
+// its ModelConfig and of StepBatch.
 std::string_view field_of_option(Option option);
 
 }  // namespace terrace

@@ -20,14 +20,14 @@ TierBudgets with(TierBudgets budgets, Tier tier, std::optional<std::size_t> byte
 
 }  // namespace
 
-std::optional<EnginePlan> BudgetSearch::plan(const TierBudgets& budgets, bool is_trial) const {
-  EngineOptions options = options_;
+std::optional<TierPlan> BudgetSearch::plan(const TierBudgets& budgets, bool is_trial) const {
+  ModelRuntimeOptions options = options_;
   options.budgets = budgets;
   options.placement.is_trial = is_trial;
   options.shared_plans = nullptr;  // they would keep the plans of all trials
-  std::optional<EnginePlan> plan;
+  std::optional<TierPlan> plan;
   try {
-    plan = plan_engine(options);
+    plan = plan_model(options);
   } catch (const OutOfMemory&) {
     plan.reset();
   }
@@ -35,7 +35,7 @@ std::optional<EnginePlan> BudgetSearch::plan(const TierBudgets& budgets, bool is
   return plan;
 }
 
-std::optional<EnginePlan> BudgetSearch::try_plan(const TierBudgets& budgets) const {
+std::optional<TierPlan> BudgetSearch::try_plan(const TierBudgets& budgets) const {
   return plan(budgets, true);
 }
 
@@ -46,8 +46,8 @@ std::size_t BudgetSearch::least(TierBudgets budgets, Tier tier) const {
   const auto accepted = [&](std::size_t bytes) {
     return plan(with(budgets, tier, bytes), false).has_value();
   };
-  const std::optional<EnginePlan> known = try_plan(budgets);
-  const std::optional<EnginePlan> unlimited =
+  const std::optional<TierPlan> known = try_plan(budgets);
+  const std::optional<TierPlan> unlimited =
       known.has_value() ? std::nullopt : try_plan(with(budgets, tier, std::nullopt));
   TERRACE_CHECK(known.has_value() || unlimited.has_value());
   const Ledger& ledger = known.has_value() ? known->ledger : unlimited->ledger;

@@ -3,7 +3,7 @@
 #include <array>
 #include <optional>
 
-#include "runtime/engine/engine.h"
+#include "runtime/engine/model_runtime.h"
 #include "runtime/train/rank_group.h"
 
 namespace terrace {
@@ -13,11 +13,11 @@ namespace terrace {
 class BudgetSearch {
  public:
   // Borrows both.
-  BudgetSearch(const EngineOptions& options, const RankGroup& ranks)
+  BudgetSearch(const ModelRuntimeOptions& options, const RankGroup& ranks)
       : options_(options), ranks_(ranks) {}
 
   // Returns this rank's plan of a trial, or nothing where the plan of some rank does not fit.
-  std::optional<EnginePlan> try_plan(const TierBudgets& budgets) const;
+  std::optional<TierPlan> try_plan(const TierBudgets& budgets) const;
 
   // Returns the least budget of a tier, given the others. It is found among plans that are not
   // tuned, and then tried with one that is: such a plan accepts it, and refuses clearly_less() of
@@ -31,9 +31,9 @@ class BudgetSearch {
                                    const std::array<bool, kTierCount>& tiers) const;
 
  private:
-  std::optional<EnginePlan> plan(const TierBudgets& budgets, bool is_trial) const;
+  std::optional<TierPlan> plan(const TierBudgets& budgets, bool is_trial) const;
 
-  const EngineOptions& options_;
+  const ModelRuntimeOptions& options_;
   const RankGroup& ranks_;
 };
 

@@ -82,7 +82,7 @@ class DryRun {
     engine_.budgets = budgets;
     std::exception_ptr refusal;
     try {
-      plan_ = plan_engine(engine_);
+      plan_ = plan_model(engine_);
     } catch (const OutOfMemory&) {
       refusal = std::current_exception();
     }
@@ -163,14 +163,14 @@ class DryRun {
   const DryRunSetting& setting_;
   const RankGroup& ranks_;
   TrainConsole& console_;
-  EngineOptions engine_;  // with the budgets that were planned with last
+  ModelRuntimeOptions engine_;  // with the budgets that were planned with last
   const BudgetSearch search_;
   const bool is_json_;
   bool fits_ = true;
   TierBudgets asked_;
   TierBudgets raised_;
   std::exception_ptr refusal_;  // null: the plans of other ranks do not fit
-  EnginePlan plan_;
+  TierPlan plan_;
   std::optional<StepPrediction> prediction_;  // none on a GPU
   std::vector<StartObstacle> obstacles_;
   DryRunDocument document_;
@@ -182,7 +182,7 @@ void dry_run(const DryRunSetting& setting, TrainConsole& console) {
   DryRun(setting, console).run();
 }
 
-void check_plans_of_ranks(const EngineOptions& options, const EnginePlan& plan,
+void check_plans_of_ranks(const ModelRuntimeOptions& options, const TierPlan& plan,
                           const RankGroup& ranks) {
   if (ranks.is_first()) check_stages(options, plan);
   const bool is_same = ranks.is_same_in_stages(rank_fingerprint(plan.training.program));

@@ -12,7 +12,8 @@ namespace terrace {
 
 struct DryRunSetting {
   const TrainOptions& options;
-  const EngineOptions& engine;  // with the budgets asked for, and this machine's for the others
+  const ModelRuntimeOptions&
+      engine;  // with the budgets asked for, and this machine's for the others
   const MachineShare& machine;
   const RankGroup& ranks;
   std::string data;              // describe_data() and describe_documents()
@@ -28,7 +29,7 @@ void dry_run(const DryRunSetting& setting, TrainConsole& console);
 
 // Throws ConfigError where ranks of a stage have compiled other programs, and OutOfMemory where
 // another stage does not fit. All ranks call it with their plans.
-void check_plans_of_ranks(const EngineOptions& options, const EnginePlan& plan,
+void check_plans_of_ranks(const ModelRuntimeOptions& options, const TierPlan& plan,
                           const RankGroup& ranks);
 
 }  // namespace terrace

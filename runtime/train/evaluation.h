@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "base/log.h"
-#include "runtime/engine/engine.h"
+#include "runtime/engine/model_runtime.h"
 #include "runtime/train/rank_group.h"
 #include "runtime/train/rank_samples.h"
 #include "runtime/train/stop_request.h"
@@ -25,7 +25,7 @@ std::int64_t evaluation_samples(std::int64_t asked, std::int64_t windows);
 
 // What an evaluation works with; all of it outlives the evaluation.
 struct EvaluationSetting {
-  Engine& engine;
+  ModelRuntime& engine;
   RankSamples& samples;
   const RankGroup& ranks;
   const StopRequest& stop;

@@ -15,7 +15,7 @@ std::string arithmetic_of(const MachineShare& machine) {
       machine.gpu.has_value() ? describe_cuda_device(machine.gpu->ordinal) : cpu_arithmetic());
 }
 
-double seconds_at_stated_speed(const EngineOptions& options, const EnginePlan& plan,
+double seconds_at_stated_speed(const ModelRuntimeOptions& options, const TierPlan& plan,
                                const MachineShare& machine, const RankGroup& ranks) {
   const StepFlops flops = flops_of_step(plan.training.program, plan.model);
   const double all =

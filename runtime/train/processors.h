@@ -14,7 +14,7 @@ std::string arithmetic_of(const MachineShare& machine);
 
 // Returns how long a step of all ranks would take if their GPUs did nothing but its products, at
 // the speed that their maker states; 0 where that is not known. All ranks call it.
-double seconds_at_stated_speed(const EngineOptions& options, const EnginePlan& plan,
+double seconds_at_stated_speed(const ModelRuntimeOptions& options, const TierPlan& plan,
                                const MachineShare& machine, const RankGroup& ranks);
 
 }  // namespace terrace

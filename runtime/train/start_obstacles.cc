@@ -67,9 +67,9 @@ void check_run_directory(const TrainOptions& options, std::int64_t total_steps) 
 
 }  // namespace
 
-RoomNeed room_need(const EngineOptions& options, const EnginePlan& plan,
+RoomNeed room_need(const ModelRuntimeOptions& options, const TierPlan& plan,
                    const MachineShare& machine, const RankGroup& ranks) {
-  const EngineMemory memory = engine_memory(plan);
+  const PlanMemory memory = memory_of_plan(plan);
   const std::size_t on_host = memory.host_bytes + memory.program_bytes +
                               (options.backend == nullptr ? memory.device_bytes : 0);
   const double share = static_cast<double>(machine.ranks_on_host) / plan.model.ranks();

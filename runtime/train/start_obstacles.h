@@ -17,7 +17,7 @@ struct RoomNeed {
 };
 
 // Adds up the ranks' plans. All ranks call it, and each is told the need of its host.
-RoomNeed room_need(const EngineOptions& options, const EnginePlan& plan,
+RoomNeed room_need(const ModelRuntimeOptions& options, const TierPlan& plan,
                    const MachineShare& machine, const RankGroup& ranks);
 
 // Throws OutOfMemory where this machine lacks the room: free memory, or free space below the

@@ -26,7 +26,7 @@ double seconds_of(const std::function<void()>& work) {
 }
 
 // Returns the rate of a product of the model's width by the fastest of a few tries.
-double product_flops_per_s(const EngineOptions& options) {
+double product_flops_per_s(const ModelRuntimeOptions& options) {
   constexpr std::int64_t kRowsMost = 512;
   constexpr std::int64_t kWidthMost = 2048;
   constexpr double kEnough = 0.03;  // seconds
@@ -81,7 +81,7 @@ void remember_drives(const NvmeStoreOptions& nvme, StepPrediction& prediction) {
 
 }  // namespace
 
-StepPrediction predict_step(const EngineOptions& options, const EnginePlan& plan) {
+StepPrediction predict_step(const ModelRuntimeOptions& options, const TierPlan& plan) {
   StepPrediction prediction;
   prediction.flops_per_s = product_flops_per_s(options);
   remember_drives(options.nvme, prediction);

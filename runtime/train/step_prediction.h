@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "runtime/engine/engine.h"
+#include "runtime/engine/model_runtime.h"
 #include "runtime/step/machine_profile.h"
 
 namespace terrace {
@@ -20,7 +20,7 @@ struct StepPrediction {
 
 // Predicts a step of an engine on the CPU device. Its threads compute for some hundredths of a
 // second.
-StepPrediction predict_step(const EngineOptions& options, const EnginePlan& plan);
+StepPrediction predict_step(const ModelRuntimeOptions& options, const TierPlan& plan);
 
 // One line for people, of a step of so many tokens, of all ranks.
 std::string describe_prediction(const StepPrediction& prediction, const Program& program,

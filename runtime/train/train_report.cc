@@ -151,7 +151,7 @@ const char* by_rank(int ranks) { return ranks > 1 ? " by this rank" : ""; }
 
 }  // namespace
 
-std::string describe_plan(const EngineOptions& options, const EnginePlan& plan) {
+std::string describe_plan(const ModelRuntimeOptions& options, const TierPlan& plan) {
   const StepPolicy& policy = plan.training.policy;
   const Program& program = plan.training.program;
   // Of this stage. The embedding and the head keep no activations: nothing to place and nothing to
@@ -178,7 +178,7 @@ std::string describe_plan(const EngineOptions& options, const EnginePlan& plan) 
       name_of(options.compute_type), policy.micro_batches, options.batch.sequences,
       options.batch.positions,
       policy.order == MicroBatchOrder::kLayerMajor ? "layer-major" : "micro-batch-major",
-      program.ops.size(), program.buffers.size(), format_size(engine_memory(plan).program_bytes),
+      program.ops.size(), program.buffers.size(), format_size(memory_of_plan(plan).program_bytes),
       recomputed, blocks.size(), policy.lookahead);
   text += describe_trainable(options.model);
   text += describe_ranks(plan.model);

@@ -6,7 +6,7 @@
 #include "offload/block_store.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/data/dataset.h"
-#include "runtime/engine/engine.h"
+#include "runtime/engine/model_runtime.h"
 #include "runtime/step/step_waits.h"
 #include "runtime/train/metrics_file.h"
 #include "runtime/train/trainer.h"
@@ -16,7 +16,7 @@ namespace terrace {
 
 // Model, batch, program and the ledger, before the first step; with the bytes each link will carry
 // in a step.
-std::string describe_plan(const EngineOptions& options, const EnginePlan& plan);
+std::string describe_plan(const ModelRuntimeOptions& options, const TierPlan& plan);
 // How much of the data a run uses.
 struct UsedData {
   std::int64_t total_steps = 0;

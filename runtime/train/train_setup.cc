@@ -254,13 +254,13 @@ MeshShape mesh_for(const TrainOptions& options, int ranks) {
   return shape;
 }
 
-EngineOptions engine_options_for(const TrainOptions& options, const ModelConfig& model,
-                                 const MachineShare& machine) {
+ModelRuntimeOptions engine_options_for(const TrainOptions& options, const ModelConfig& model,
+                                       const MachineShare& machine) {
   if (!options.run.dry_run) {
     check_budgets(options.tiers, machine);
     check_drives(options.tiers);
   }
-  EngineOptions engine;
+  ModelRuntimeOptions engine;
   engine.model = model;
   engine.batch = batch_for(options, model);
   engine.compute_type = compute_type_for(options.precision);
@@ -363,7 +363,8 @@ std::string describe_gpu(const MachineShare& machine, const DeviceChoice& device
                      machine.gpu->ordinal, describe_cuda_device(machine.gpu->ordinal));
 }
 
-void agree_on_limits(const TrainOptions& options, const RankGroup& ranks, EngineOptions& engine) {
+void agree_on_limits(const TrainOptions& options, const RankGroup& ranks,
+                     ModelRuntimeOptions& engine) {
   engine.ranks = ranks.steps();
   engine.zero_stage = zero_stage_for(options, ranks.steps().shape);
   for (int* const threads : {&engine.threads, &engine.update_threads}) {

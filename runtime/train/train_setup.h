@@ -6,7 +6,7 @@
 #include "runtime/checkpoint/weight_types.h"
 #include "runtime/config/train_options.h"
 #include "runtime/data/dataset.h"
-#include "runtime/engine/engine.h"
+#include "runtime/engine/model_runtime.h"
 #include "runtime/train/gpu_choice.h"
 #include "runtime/train/rank_group.h"
 #include "runtime/train/trainer.h"
@@ -39,7 +39,8 @@ std::string describe_gpu(const MachineShare& machine, const DeviceChoice& device
 
 // Gives the engine the ranks, and of threads and budgets what all of them have: ranks with other
 // limits would compile other programs. All ranks call it.
-void agree_on_limits(const TrainOptions& options, const RankGroup& ranks, EngineOptions& engine);
+void agree_on_limits(const TrainOptions& options, const RankGroup& ranks,
+                     ModelRuntimeOptions& engine);
 
 // Throws OutOfMemory where budgets that were asked for are more than this machine has.
 void check_budgets(const TierOptions& tiers, const MachineShare& machine);
@@ -49,8 +50,8 @@ void check_drives(const TierOptions& tiers);
 // What the options mean on this machine. Each throws ConfigError naming the flag, or OutOfMemory.
 // The backend is the caller's to set. A dry run may be for another machine, so for that
 // engine_options_for() leaves check_budgets() and check_drives() to the caller.
-EngineOptions engine_options_for(const TrainOptions& options, const ModelConfig& model,
-                                 const MachineShare& machine);
+ModelRuntimeOptions engine_options_for(const TrainOptions& options, const ModelConfig& model,
+                                       const MachineShare& machine);
 DatasetOptions dataset_options_for(const TrainOptions& options, const ModelConfig& model,
                                    std::int64_t sequence_length);
 std::int64_t sequence_length_for(const TrainOptions& options, const ModelConfig& model);

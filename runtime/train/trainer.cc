@@ -88,7 +88,7 @@ class Trainer {
     check_room(room_need(engine_options_, plan_, machine_, ranks_), options_.tiers, machine_);
     ranks_.add_devices(exchange_of(backend_.get()), communicator_options_for(options_.ranks));
     engine_options_.ranks = ranks_.steps();
-    engine_ = std::make_unique<Engine>(engine_options_, plan_, log_);
+    engine_ = std::make_unique<ModelRuntime>(engine_options_, plan_, log_);
     state_.emplace(engine_->state(), plan_.model, ranks_.world());
     console_.say(to_text(machine_.threads) +
                  describe_gpu(machine_, options_.tiers.device, plan_.model.ranks()) +
@@ -149,7 +149,7 @@ class Trainer {
     {
       const ConsolePhase phase(console_, "planning the step");
       const PlanningHeap heap;
-      plan_ = plan_engine(engine_options_);
+      plan_ = plan_model(engine_options_);
       check_plans_of_ranks(engine_options_, plan_, ranks_);
     }
     console_.say(describe_plan(engine_options_, plan_));
@@ -539,7 +539,7 @@ class Trainer {
   std::vector<UnitLayout> layout_;
   const MachineShare machine_;
   const std::unique_ptr<ComputeBackend> backend_;  // null: the CPU device
-  EngineOptions engine_options_;
+  ModelRuntimeOptions engine_options_;
   std::unique_ptr<RunData> run_data_;
   const Dataset* data_ = nullptr;           // of it
   std::optional<std::uint64_t> data_hash_;  // as the run found it
@@ -549,8 +549,8 @@ class Trainer {
   std::optional<WeightTypes> loaded_types_;  // of the weights that the run started from
   std::string run_dir_;
   std::unique_ptr<RunDirectory> directory_;  // of the first rank
-  EnginePlan plan_;  // before the engine, whose lanes may still run when a step has failed
-  std::unique_ptr<Engine> engine_;
+  TierPlan plan_;  // before the engine, whose lanes may still run when a step has failed
+  std::unique_ptr<ModelRuntime> engine_;
   std::optional<RankedState> state_;
   std::optional<RankSamples> samples_;
   std::optional<RunSaver> saver_;

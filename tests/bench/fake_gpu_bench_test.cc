@@ -16,7 +16,7 @@
 #include "bench/device_limits.h"
 #include "bench/lane_copies.h"
 #include "bench/update_forms.h"
-#include "runtime/engine/engine.h"
+#include "runtime/engine/model_runtime.h"
 #include "runtime/plan/step_flops.h"
 #include "tests/runtime/engine/fake_gpu.h"
 
@@ -227,14 +227,14 @@ TEST(FakeGpuBench, StepsThatDoNotFitAreLeftOutAndAtLastRefused) {
 TEST(StepLight, CountsWhatAStepCannotDoWithout) {
   const ModelConfig model = load_model_config("nano");
   const BatchShape batch = {2, 32};
-  EngineOptions options;
+  ModelRuntimeOptions options;
   options.model = model;
   options.batch = batch;
   options.placement.micro_batches = 3;
   options.evaluates = false;
   const auto flops_with = [&](bool recompute) {
     options.placement.recompute = recompute;
-    const EnginePlan plan = plan_engine(options);
+    const TierPlan plan = plan_model(options);
     return flops_of_step(plan.training.program, plan.model);
   };
   const double rows = 3 * 64;

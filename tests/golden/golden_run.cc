@@ -17,9 +17,9 @@ namespace {
 // A parameter of every unit, as a flat sequence in the whole model's layout.
 using FlatUnits = std::map<std::int64_t, std::vector<float>>;
 
-EngineOptions options_of(const GoldenCase& golden, const ModelConfig& config,
-                         const GoldenMesh& mesh) {
-  EngineOptions options;
+ModelRuntimeOptions options_of(const GoldenCase& golden, const ModelConfig& config,
+                               const GoldenMesh& mesh) {
+  ModelRuntimeOptions options;
   options.model = config;
   options.batch = {golden.sequences, golden.positions};
   options.compute_type = DType::kF32;
@@ -37,7 +37,7 @@ EngineOptions options_of(const GoldenCase& golden, const ModelConfig& config,
 }
 
 // The first moment is the gradient then, and clipping does not scale it.
-EngineOptions gradient_options(EngineOptions options) {
+ModelRuntimeOptions gradient_options(ModelRuntimeOptions options) {
   options.optimizer.numbers.values.at(0) = 0;
   options.optimizer.max_grad_norm = 0;
   return options;
@@ -45,7 +45,7 @@ EngineOptions gradient_options(EngineOptions options) {
 
 // The micro-batches of a data-parallel rank, each its tokens and then its targets.
 std::vector<std::int32_t> batch_of(const GoldenCase& golden, std::int64_t step,
-                                   const EngineOptions& own) {
+                                   const ModelRuntimeOptions& own) {
   const auto index = static_cast<std::size_t>(step - 1);
   const std::int64_t rows = golden.rows();
   std::vector<std::int32_t> batch;
@@ -60,9 +60,9 @@ std::vector<std::int32_t> batch_of(const GoldenCase& golden, std::int64_t step,
 
 // An engine on its rank.
 struct RankedEngine {
-  Engine& engine;
-  const EnginePlan& plan;
-  const EngineOptions& own;
+  ModelRuntime& engine;
+  const TierPlan& plan;
+  const ModelRuntimeOptions& own;
   Communicator& world;
 };
 
@@ -119,16 +119,16 @@ NamedTensors exported(const ModelConfig& config, const FlatUnits& units) {
 }
 
 // Calls `body` on a thread per rank, with its engine filled with the case's state.
-void on_ranks(const EngineOptions& options, const GoldenMesh& mesh, const StateSource& state,
+void on_ranks(const ModelRuntimeOptions& options, const GoldenMesh& mesh, const StateSource& state,
               const std::function<void(RankedEngine)>& body) {
   auto worlds = make_thread_communicators(mesh.shape.ranks(), "world");
   std::vector<std::jthread> threads;
   for (const auto& world : worlds) {
     threads.emplace_back([&] {
-      as_rank(*world, options, mesh.shape, [&](const EngineOptions& own) {
-        const EnginePlan plan = plan_engine(own);
+      as_rank(*world, options, mesh.shape, [&](const ModelRuntimeOptions& own) {
+        const TierPlan plan = plan_model(own);
         SilentLog log;
-        Engine engine(own, plan, log);
+        ModelRuntime engine(own, plan, log);
         engine.fill_state(state);
         body({engine, plan, own, *world});
       });
@@ -149,7 +149,7 @@ GoldenRun run_golden(const GoldenCase& golden, const GoldenMesh& mesh) {
   const HfDirectory weights(golden.directory, config, parameter_layout(config), log);
   const WeightState base(weights);
   const StartState state(base, adapter.get(), 0);
-  const EngineOptions options = options_of(golden, config, mesh);
+  const ModelRuntimeOptions options = options_of(golden, config, mesh);
   GoldenRun run;
   FlatUnits gradients;
   on_ranks(gradient_options(options), mesh, state, [&](RankedEngine ranked) {

@@ -30,7 +30,7 @@ constexpr Shape kShapes[] = {{"gpt2_bf16", "gpt2", true, false, DType::kBF16},
                              {"llama_odd_fp16", "llama", false, true, DType::kF16},
                              {"llama_odd_fp32", "llama", false, true, DType::kF32}};
 
-void set_homes(EngineOptions& options, Tier tier) {
+void set_homes(ModelRuntimeOptions& options, Tier tier) {
   PlacementRequest& placement = options.placement;
   placement.homes.fill(tier);
   placement.has_nvme = tier == Tier::kNvme;
@@ -43,9 +43,9 @@ class GpuEngine : public testing::TestWithParam<Shape> {
     backend_ = make_cuda_backend(0);
   }
 
-  EngineOptions options() const {
+  ModelRuntimeOptions options() const {
     const Shape& shape = GetParam();
-    EngineOptions options =
+    ModelRuntimeOptions options =
         tiny_options(tiny_model(shape.family, shape.tied, shape.odd), shape.type);
     options.backend = backend_.get();
     options.placement.unified = false;
@@ -57,8 +57,8 @@ class GpuEngine : public testing::TestWithParam<Shape> {
   }
 
   void expect_equal(const TrainedRun& expected,
-                    const std::function<void(EngineOptions&)>& set) const {
-    EngineOptions changed = options();
+                    const std::function<void(ModelRuntimeOptions&)>& set) const {
+    ModelRuntimeOptions changed = options();
     set(changed);
     const TrainedRun run = train_tiny(changed, kSteps);
     EXPECT_EQ(run.curve, expected.curve);
@@ -72,16 +72,16 @@ class GpuEngine : public testing::TestWithParam<Shape> {
 TEST_P(GpuEngine, LearnsAndRepeatsItself) {
   const TrainedRun run = train_tiny(options(), kSteps);
   EXPECT_LT(run.curve.losses.back(), run.curve.losses.front() - 0.3);
-  expect_equal(run, [](EngineOptions&) {});
+  expect_equal(run, [](ModelRuntimeOptions&) {});
 }
 
 TEST_P(GpuEngine, PlacementsDoNotChangeBits) {
   const TrainedRun expected = train_tiny(options(), kSteps);
   for (const Tier tier : {Tier::kHost, Tier::kNvme}) {
     SCOPED_TRACE(name_of(tier));
-    expect_equal(expected, [tier](EngineOptions& options) { set_homes(options, tier); });
+    expect_equal(expected, [tier](ModelRuntimeOptions& options) { set_homes(options, tier); });
     for (const StateClassInfo& info : kStateClasses) {
-      expect_equal(expected, [tier, &info](EngineOptions& options) {
+      expect_equal(expected, [tier, &info](ModelRuntimeOptions& options) {
         options.placement.homes[info.state] = tier;
         options.placement.has_nvme = tier == Tier::kNvme;
       });
@@ -94,7 +94,7 @@ TEST_P(GpuEngine, WhereUpdatesRunDoesNotChangeBits) {
   for (const Tier tier : {Tier::kHost, Tier::kNvme}) {
     for (const double share : {0.0, 0.5, 1.0}) {
       SCOPED_TRACE(share);
-      expect_equal(expected, [=](EngineOptions& options) {
+      expect_equal(expected, [=](ModelRuntimeOptions& options) {
         options.placement.homes[StateClass::kOptimizer] = tier;
         options.placement.has_nvme = tier == Tier::kNvme;
         options.placement.streamed_updates = share;
@@ -105,11 +105,11 @@ TEST_P(GpuEngine, WhereUpdatesRunDoesNotChangeBits) {
 
 TEST_P(GpuEngine, OrdersDoNotChangeBits) {
   const TrainedRun expected = train_tiny(options(), kSteps);
-  expect_equal(expected, [](EngineOptions& options) { options.placement.recompute = true; });
-  expect_equal(expected, [](EngineOptions& options) {
+  expect_equal(expected, [](ModelRuntimeOptions& options) { options.placement.recompute = true; });
+  expect_equal(expected, [](ModelRuntimeOptions& options) {
     options.placement.order = MicroBatchOrder::kLayerMajor;
   });
-  expect_equal(expected, [](EngineOptions& options) {
+  expect_equal(expected, [](ModelRuntimeOptions& options) {
     set_homes(options, Tier::kHost);
     options.placement.recompute = true;
     options.placement.order = MicroBatchOrder::kLayerMajor;

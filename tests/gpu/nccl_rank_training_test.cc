@@ -17,18 +17,19 @@ class NcclRankTraining : public testing::TestWithParam<int> {
  protected:
   void TearDown() override { test::meet_ranks(); }
 
-  Curve train(const EngineOptions& options, const RankMesh& mesh) {
-    EngineOptions of_stage = options;
+  Curve train(const ModelRuntimeOptions& options, const RankMesh& mesh) {
+    ModelRuntimeOptions of_stage = options;
     of_stage.zero_stage = mesh.stage;
     Curve curve;
-    const auto train_and_meet = [&](const EngineOptions& own) {
+    const auto train_and_meet = [&](const ModelRuntimeOptions& own) {
       curve = train_tiny(own, kSteps).curve;
       test::meet_ranks();  // nobody leaves while others train
     };
     as_rank(world_.ranks(), of_stage, mesh.shape, train_and_meet, test::kRankOptions);
     return curve;
   }
-  Curve train_on_gpus(const EngineOptions& plain, const RankMesh& mesh, Tier tier, Tier optimizer) {
+  Curve train_on_gpus(const ModelRuntimeOptions& plain, const RankMesh& mesh, Tier tier,
+                      Tier optimizer) {
     return train(gpu_options(plain, *backend_, tier, optimizer), mesh);
   }
 
@@ -47,7 +48,7 @@ class NcclRankTraining : public testing::TestWithParam<int> {
 TEST_P(NcclRankTraining, PlacementsDoNotChangeBits) {
   for (const RankMesh& mesh : meshes()) {
     SCOPED_TRACE(mesh.name);
-    const EngineOptions plain = cpu_options("llama");
+    const ModelRuntimeOptions plain = cpu_options("llama");
     const Curve expected = train_on_gpus(plain, mesh, Tier::kDevice, Tier::kDevice);
     EXPECT_EQ(train_on_gpus(plain, mesh, Tier::kDevice, Tier::kHost), expected);
     EXPECT_EQ(train_on_gpus(plain, mesh, Tier::kHost, Tier::kHost), expected);
@@ -57,7 +58,7 @@ TEST_P(NcclRankTraining, PlacementsDoNotChangeBits) {
 TEST_P(NcclRankTraining, PlacementsDoNotChangeBitsOfNarrowGradients) {
   for (const RankMesh& mesh : meshes()) {
     SCOPED_TRACE(mesh.name);
-    EngineOptions plain = cpu_options("gpt2");
+    ModelRuntimeOptions plain = cpu_options("gpt2");
     plain.gradient_type = DType::kBF16;
     const Curve expected = train_on_gpus(plain, mesh, Tier::kDevice, Tier::kDevice);
     EXPECT_EQ(train_on_gpus(plain, mesh, Tier::kHost, Tier::kHost), expected);
@@ -67,7 +68,7 @@ TEST_P(NcclRankTraining, PlacementsDoNotChangeBitsOfNarrowGradients) {
 // Two ranks add in one order only.
 TEST_P(NcclRankTraining, StagesOfTwoRanksDoNotChangeBits) {
   if (GetParam() != 2) return;
-  const EngineOptions plain = cpu_options("llama");
+  const ModelRuntimeOptions plain = cpu_options("llama");
   const auto train_stage = [&](std::int32_t stage) {
     return train_on_gpus(plain, {"", {.data = 2}, stage}, Tier::kDevice, Tier::kDevice);
   };
@@ -81,7 +82,7 @@ TEST_P(NcclRankTraining, FollowsTheCpu) {
   constexpr double kNear = 1e-5;
   for (const RankMesh& mesh : meshes()) {
     SCOPED_TRACE(mesh.name);
-    const EngineOptions plain = cpu_options("llama", DType::kF32);
+    const ModelRuntimeOptions plain = cpu_options("llama", DType::kF32);
     const Curve curve = train_on_gpus(plain, mesh, Tier::kDevice, Tier::kHost);
     const RankedRun on_cpu = train_ranks(plain, mesh.shape, mesh.stage);
     const Curve& expected = on_cpu.curves.at(static_cast<std::size_t>(test::own_place().rank));

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/bytes.h"
-#include "runtime/engine/engine.h"
+#include "runtime/engine/model_runtime.h"
 #include "runtime/step/verify.h"
 
 // The one place that knows the product's types and options.
@@ -85,7 +85,7 @@ StepModel pinned(StepModel model) {
 
 StepModel model_of(const ProgramCase& which) {
   const CaseRanks& ranks = which.ranks;
-  EngineOptions options;
+  ModelRuntimeOptions options;
   options.model = parse_model_config(config_json(which.model), "case");
   options.model.trainable = which.trainable;
   options.batch = {which.model.sequences, which.model.positions};
@@ -166,7 +166,7 @@ Program compile_case(const ProgramCase& which) {
 std::vector<std::string> problems_of(const Program& program) { return verify(program); }
 
 Program compile_plan(const PlanCase& which) {
-  EngineOptions options;
+  ModelRuntimeOptions options;
   options.model = load_model_config(which.preset);
   options.batch = {1, which.positions};
   options.compute_type = which.is_fp32 ? DType::kF32 : DType::kBF16;

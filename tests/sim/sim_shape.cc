@@ -23,10 +23,10 @@ std::string config_json(bool llama, bool tied) {
          tie + "}";
 }
 
-EngineOptions options_of(int number) {
+ModelRuntimeOptions options_of(int number) {
   const bool llama = number % 2 == 1;
   const bool bf16 = number == 2 || number == 3 || number == 4 || number >= 6;
-  EngineOptions options;
+  ModelRuntimeOptions options;
   options.model = parse_model_config(config_json(llama, number == 1), "simulated model");
   if (number == 6) options.model.trainable = {"h.1.*", "wpe.weight"};
   if (number == 7) options.model.trainable = {"*.1.mlp.*", "*.2.self_attn.*", "*norm*"};
@@ -41,7 +41,7 @@ EngineOptions options_of(int number) {
   return options;
 }
 
-StepModel model_of(const EngineOptions& options, const UnitCompute& compute) {
+StepModel model_of(const ModelRuntimeOptions& options, const UnitCompute& compute) {
   StepModel model(compute.model(options.placement.micro_batches, options.threads));
   model.chunk_elements = options.chunk_elements;
   return model;
@@ -56,9 +56,9 @@ SimShape::SimShape(int number)
       model_(model_of(options_, compute_)),
       workers_(1),
       tokens_(1) {
-  const EnginePlan plan = plan_engine(options_);
+  const TierPlan plan = plan_model(options_);
   SilentLog log;
-  Engine engine(options_, plan, log);
+  ModelRuntime engine(options_, plan, log);
   engine.fill_state(RandomState(kSeed));
   expected_.push_back({{}, hash_of_state(engine.state(), layout_)});
   for (std::int64_t step = 1; step <= kSteps; ++step) {

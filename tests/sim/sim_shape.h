@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "memory/host/worker_arena.h"
-#include "runtime/engine/engine.h"
+#include "runtime/engine/model_runtime.h"
 #include "runtime/engine/training_state.h"
 #include "runtime/model/unit_compute.h"
 
@@ -26,7 +26,7 @@ class SimShape {
   static constexpr int kShapes = 8;
   explicit SimShape(int number);
 
-  const EngineOptions& options() const { return options_; }
+  const ModelRuntimeOptions& options() const { return options_; }
   const std::vector<UnitLayout>& layout() const { return layout_; }
   UnitCompute& compute() const { return compute_; }
   const StepModel& model() const { return model_; }
@@ -41,7 +41,7 @@ class SimShape {
   static constexpr std::uint64_t kSeed = 1234;
 
  private:
-  EngineOptions options_;
+  ModelRuntimeOptions options_;
   std::vector<UnitLayout> layout_;
   mutable UnitCompute compute_;
   StepModel model_;

@@ -53,7 +53,7 @@ TEST(TierRuntimeIncludes, NoModelNoDataAndNoConfiguration) {
 }
 
 TEST(TierRuntimeIncludes, TheEngineKnowsAModel) {
-  EXPECT_TRUE(read_by("runtime/engine/engine.cc").contains("runtime/model/model_config.h"));
+  EXPECT_TRUE(read_by("runtime/engine/model_runtime.cc").contains("runtime/model/model_config.h"));
 }
 
 }  // namespace

@@ -110,10 +110,10 @@ class CheckpointReads : public testing::Test {
   }
 
   // Loads the checkpoint as one rank, and compares what it has read with what it had to.
-  void load(const EngineOptions& options, const Mesh& mesh) const {
-    const EnginePlan plan = plan_engine(options);
+  void load(const ModelRuntimeOptions& options, const Mesh& mesh) const {
+    const TierPlan plan = plan_model(options);
     SilentLog log;
-    Engine engine(options, plan, log);
+    ModelRuntime engine(options, plan, log);
     CountingFiles files;
     Checkpoint checkpoint(path_, files);
     const std::vector<UnitLayout> whole = parameter_layout(options.model);
@@ -141,14 +141,14 @@ class CheckpointReads : public testing::Test {
 };
 
 // Calls `body` on a thread per rank of the mesh, with the rank's options.
-void on_ranks_of(const Mesh& mesh, const std::function<void(const EngineOptions&)>& body) {
+void on_ranks_of(const Mesh& mesh, const std::function<void(const ModelRuntimeOptions&)>& body) {
   auto worlds = make_thread_communicators(mesh.shape.ranks(), "world");
   std::vector<std::jthread> threads;
   for (const std::unique_ptr<Communicator>& world : worlds) {
     threads.emplace_back([&] {
       SCOPED_TRACE(mesh.name);
       const StepCommunicators communicators(*world, mesh.shape);
-      EngineOptions options = tiny_options(wide_model(), DType::kF32);
+      ModelRuntimeOptions options = tiny_options(wide_model(), DType::kF32);
       options.chunk_elements = kChunkElements;
       options.ranks = communicators.ranks();
       options.zero_stage = mesh.zero_stage;
@@ -160,17 +160,17 @@ void on_ranks_of(const Mesh& mesh, const std::function<void(const EngineOptions&
 
 TEST_F(CheckpointReads, AreOfThePiecesThatHaveARanksPartOnce) {
   for (const Mesh& mesh : kMeshes) {
-    on_ranks_of(mesh, [&](const EngineOptions& options) { load(options, mesh); });
+    on_ranks_of(mesh, [&](const ModelRuntimeOptions& options) { load(options, mesh); });
   }
 }
 
 // Returns the bytes of weights that a rank reads.
-std::int64_t bytes_of_weights(EngineOptions options, const ModelConfig& model,
+std::int64_t bytes_of_weights(ModelRuntimeOptions options, const ModelConfig& model,
                               const std::string& directory) {
   options.model = model;
-  const EnginePlan plan = plan_engine(options);
+  const TierPlan plan = plan_model(options);
   SilentLog log;
-  Engine engine(options, plan, log);
+  ModelRuntime engine(options, plan, log);
   CountingFiles files;
   const HfDirectory weights(directory, model, parameter_layout(model), log, files);
   const std::int64_t headers = files.bytes_read();
@@ -194,7 +194,7 @@ TEST(WeightReads, OfFusedTensorsAreAsOfOneTensorAParameter) {
   const std::int64_t all =
       parameter_count(parameter_layout(split)) * static_cast<std::int64_t>(sizeof(float));
   for (const Mesh& mesh : kMeshes) {
-    on_ranks_of(mesh, [&](const EngineOptions& options) {
+    on_ranks_of(mesh, [&](const ModelRuntimeOptions& options) {
       const std::int64_t bytes = bytes_of_weights(options, fused, directory.path("fused"));
       EXPECT_EQ(bytes, bytes_of_weights(options, split, directory.path("split")));
       if (mesh.shape.ranks() == 1) {

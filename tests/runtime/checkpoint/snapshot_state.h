@@ -5,14 +5,14 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/engine/engine.h"
+#include "runtime/engine/model_runtime.h"
 
 namespace terrace {
 
 // The whole state of an engine, read out of its homes: to be put into another's, or compared.
 class SnapshotState final : public StateSource {
  public:
-  explicit SnapshotState(Engine& engine) {
+  explicit SnapshotState(ModelRuntime& engine) {
     for (const UnitLayout& unit : engine.compute().layout()) {
       for (const StateField field : kStateFields) {
         auto& values = values_[{unit.index, field}];

@@ -33,12 +33,12 @@ const std::vector<AdapterChoice>& adapter_choices() {
   return kChoices;
 }
 
-EngineOptions base_options(const AdapterChoice& choice, DType type) {
+ModelRuntimeOptions base_options(const AdapterChoice& choice, DType type) {
   return tiny_options(tiny_model(choice.family, choice.tied, false), type);
 }
 
-EngineOptions adapted_options(const AdapterChoice& choice, DType type) {
-  EngineOptions options = base_options(choice, type);
+ModelRuntimeOptions adapted_options(const AdapterChoice& choice, DType type) {
+  ModelRuntimeOptions options = base_options(choice, type);
   options.model = with_adapter(
       options.model,
       {.rank = 5, .alpha = 12, .is_rank_stabilized = choice.is_stabilized, .targets = {}},
@@ -63,7 +63,7 @@ TEST_P(AdaptedSteps, BeginWithTheModelsLoss) {
 
 // The model stays as it was, and both matrices of every adapter change.
 TEST_P(AdaptedSteps, ChangeTheAdaptersAlone) {
-  const EngineOptions options = adapted_options(choice(), DType::kF32);
+  const ModelRuntimeOptions options = adapted_options(choice(), DType::kF32);
   const SwitchedRun result = result_of(options, 3);
   int adapters = 0;
   for (const UnitLayout& unit : parameter_layout(options.model)) {
@@ -81,7 +81,7 @@ TEST_P(AdaptedSteps, ChangeTheAdaptersAlone) {
 // With clipping, where all updates are deferred, and without. A choice has every second switch.
 TEST_P(AdaptedSteps, KeepTheBitsWhateverTheSwitch) {
   for (const double max_grad_norm : {0.02, 0.0}) {
-    EngineOptions options =
+    ModelRuntimeOptions options =
         adapted_options(choice(), max_grad_norm > 0 ? DType::kBF16 : DType::kF32);
     options.optimizer.max_grad_norm = max_grad_norm;
     expect_bits_over_switches(options, GetParam() % 2);
@@ -89,14 +89,14 @@ TEST_P(AdaptedSteps, KeepTheBitsWhateverTheSwitch) {
 }
 
 TEST_P(AdaptedSteps, ResumeWithTheSameBits) {
-  EngineOptions options = adapted_options(choice(), DType::kBF16);
+  ModelRuntimeOptions options = adapted_options(choice(), DType::kBF16);
   options.optimizer.max_grad_norm = 0.02;
   expect_resumed_bits(options);
 }
 
 // Data-parallel ranks at every stage, stages of a pipeline, and tensor-parallel ranks on one mesh.
 TEST_P(AdaptedSteps, KeepTheBitsOverRanks) {
-  EngineOptions options = adapted_options(choice(), DType::kBF16);
+  ModelRuntimeOptions options = adapted_options(choice(), DType::kBF16);
   options.optimizer.max_grad_norm = 0.02;
   options.placement.micro_batches = 2;
   std::vector<MeshShape> shapes = {MeshShape{.data = 2}};
@@ -112,13 +112,13 @@ TEST_P(AdaptedSteps, OfTensorParallelRanksAreThoseOfOneRank) {
   constexpr std::int64_t kComparedSteps = 6;
   for (const DType type : {DType::kF32, DType::kBF16}) {
     for (const bool shares_rows : {false, true}) {
-      EngineOptions options = adapted_options(choice(), type);
+      ModelRuntimeOptions options = adapted_options(choice(), type);
       options.sequence_parallel = shares_rows;
       options.placement.micro_batches = 2;
       const auto curve_of = [&](const MeshShape& shape) {
         Curve curve;
         on_ranks(options, shape, 0,
-                 [&](Engine& engine, const EngineOptions& own, Communicator& world) {
+                 [&](ModelRuntime& engine, const ModelRuntimeOptions& own, Communicator& world) {
                    engine.fill_state(RandomState(1234));
                    TrainedRun run;
                    train_steps(engine, own, 1, kComparedSteps, run);
@@ -168,11 +168,11 @@ TEST(AdapterFlops, AreThoseOfTheProductsThatAreMade) {
 
 // A step has state, gradients and updates of adapters, and nothing of the kind of anything else.
 TEST(AdapterProgram, HasNoOpsOfTheModelsChunks) {
-  EngineOptions options = adapted_options(adapter_choices().front(), DType::kBF16);
+  ModelRuntimeOptions options = adapted_options(adapter_choices().front(), DType::kBF16);
   all_on(options, false, Tier::kNvme);
   options.ranks.shape.data = 2;
   options.zero_stage = 2;
-  const EnginePlan plan = plan_engine(options);
+  const TierPlan plan = plan_model(options);
   std::int64_t state = 0;
   for (const UnitLayout& unit : parameter_layout(options.model, 2))
     state += unit.trained_elements();

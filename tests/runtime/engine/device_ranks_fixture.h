@@ -23,10 +23,10 @@ inline constexpr RankMesh kRankMeshes[] = {{"dp2_stage0", {.data = 2}, 0},
                                            {"dp2_tp2_stage3", {.data = 2, .tensor = 2}, 3},
                                            {"dp2_pp2_stage1", {.data = 2, .pipeline = 2}, 1}};
 
-inline EngineOptions cpu_options(std::string_view family, DType type = DType::kBF16) {
+inline ModelRuntimeOptions cpu_options(std::string_view family, DType type = DType::kBF16) {
   ModelConfig model = tiny_model(family, true, false);
   model.layers = 2;
-  EngineOptions options = tiny_options(model, type);
+  ModelRuntimeOptions options = tiny_options(model, type);
   options.batch = {1, 12};
   options.placement.micro_batches = 2;
   options.chunk_elements = 8 * kBlockElements;
@@ -34,9 +34,9 @@ inline EngineOptions cpu_options(std::string_view family, DType type = DType::kB
 }
 
 // All state in one tier, but the optimizer's in another.
-inline EngineOptions gpu_options(const EngineOptions& plain, const ComputeBackend& backend,
-                                 Tier tier, Tier optimizer) {
-  EngineOptions options = plain;
+inline ModelRuntimeOptions gpu_options(const ModelRuntimeOptions& plain,
+                                       const ComputeBackend& backend, Tier tier, Tier optimizer) {
+  ModelRuntimeOptions options = plain;
   options.backend = &backend;
   all_on(options, false, tier);
   options.placement.homes[StateClass::kOptimizer] = optimizer;

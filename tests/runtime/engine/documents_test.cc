@@ -73,10 +73,10 @@ struct StepValues {
 };
 
 // One step of a model that starts from a seed.
-StepValues values_of(const EngineOptions& options, const std::vector<std::int32_t>& batch) {
-  const EnginePlan plan = plan_engine(options);
+StepValues values_of(const ModelRuntimeOptions& options, const std::vector<std::int32_t>& batch) {
+  const TierPlan plan = plan_model(options);
   SilentLog log;
-  Engine engine(options, plan, log);
+  ModelRuntime engine(options, plan, log);
   engine.fill_state(RandomState(1234));
   StepValues values;
   values.evaluated = engine.evaluate(batch);
@@ -88,19 +88,19 @@ StepValues values_of(const EngineOptions& options, const std::vector<std::int32_
   return values;
 }
 
-EngineOptions options_for(std::string_view family, DType type = DType::kF32) {
+ModelRuntimeOptions options_for(std::string_view family, DType type = DType::kF32) {
   SmallModel sizes;
   sizes.layers = 3;
   sizes.window = 4;
   if (family == "gpt2") sizes.intermediate = 4 * sizes.width;
   sizes.tied = family != "llama";
-  EngineOptions options = tiny_options(small_model(family, sizes), type);
+  ModelRuntimeOptions options = tiny_options(small_model(family, sizes), type);
   options.batch = {2, kPositions};
   options.placement.micro_batches = 1;
   return options;
 }
 
-std::vector<Document> documents_for(const EngineOptions& options) {
+std::vector<Document> documents_for(const ModelRuntimeOptions& options) {
   std::vector<Document> documents;
   for (const std::int64_t rows : {9, 7, 5, 11, 12}) {
     documents.push_back(
@@ -120,14 +120,14 @@ std::vector<Sequence> pack(const std::vector<Document>& documents) {
 class PackedDocuments : public testing::TestWithParam<const char*> {};
 
 TEST_P(PackedDocuments, HaveTheLossAndNormOfThemAlone) {
-  EngineOptions options = options_for(GetParam());
+  ModelRuntimeOptions options = options_for(GetParam());
   const std::vector<Document> documents = documents_for(options);
   const std::vector<Sequence> packed = pack(documents);
   const StepValues crossing = values_of(options, batch_of(packed, false));
   options.batch.has_documents = true;
   const StepValues together = values_of(options, batch_of(packed, true));
 
-  EngineOptions alone = options;
+  ModelRuntimeOptions alone = options;
   alone.batch = {1, kPositions};
   alone.placement.micro_batches = static_cast<std::int32_t>(documents.size());
   std::vector<std::int32_t> batches;
@@ -149,7 +149,7 @@ TEST_P(PackedDocuments, HaveTheLossAndNormOfThemAlone) {
 }
 
 TEST_P(PackedDocuments, WhatIsNotTrainedOnChangesNoBit) {
-  EngineOptions options = options_for(GetParam());
+  ModelRuntimeOptions options = options_for(GetParam());
   options.batch.has_documents = true;
   std::vector<Document> documents = documents_for(options);
   std::ranges::fill(documents[1].targets, -1);
@@ -168,8 +168,8 @@ INSTANTIATE_TEST_SUITE_P(Families, PackedDocuments, testing::Values("llama", "ge
 
 // --- switches and ranks -------------------------------------------------------------------------
 
-EngineOptions training_options(std::string_view family, DType type) {
-  EngineOptions options = tiny_options(tiny_model(family, family != "llama", false), type);
+ModelRuntimeOptions training_options(std::string_view family, DType type) {
+  ModelRuntimeOptions options = tiny_options(tiny_model(family, family != "llama", false), type);
   options.batch.has_documents = true;
   options.placement.micro_batches = 2;
   options.chunk_elements = 8 * kBlockElements;
@@ -179,18 +179,18 @@ EngineOptions training_options(std::string_view family, DType type) {
 class DocumentsOfRanks : public testing::TestWithParam<const char*> {};
 
 TEST_P(DocumentsOfRanks, SwitchesAndStagesChangeNoBit) {
-  const EngineOptions options = training_options(GetParam(), DType::kBF16);
+  const ModelRuntimeOptions options = training_options(GetParam(), DType::kBF16);
   const TrainedRun plain = train_tiny(options, kSteps);
-  EngineOptions crossing = options;
+  ModelRuntimeOptions crossing = options;
   crossing.batch.has_documents = false;
   EXPECT_NE(train_tiny(crossing, kSteps).curve, plain.curve);
-  EngineOptions layers = options;
+  ModelRuntimeOptions layers = options;
   layers.placement.order = MicroBatchOrder::kLayerMajor;
-  EngineOptions again = options;
+  ModelRuntimeOptions again = options;
   again.placement.recompute = true;
-  EngineOptions away = options;
+  ModelRuntimeOptions away = options;
   all_on(away, false, Tier::kHost);
-  for (const EngineOptions& changed : {layers, again, away}) {
+  for (const ModelRuntimeOptions& changed : {layers, again, away}) {
     const TrainedRun run = train_tiny(changed, kSteps);
     EXPECT_EQ(run.curve, plain.curve);
     EXPECT_EQ(run.evaluation, plain.evaluation);
@@ -202,10 +202,10 @@ TEST_P(DocumentsOfRanks, SwitchesAndStagesChangeNoBit) {
 }
 
 TEST_P(DocumentsOfRanks, DataParallelRanksTrainAsOne) {
-  const EngineOptions options = training_options(GetParam(), DType::kF32);
+  const ModelRuntimeOptions options = training_options(GetParam(), DType::kF32);
   const RankedRun two = train_ranks(options, 2, 3);
   EXPECT_EQ(two.curves[0], train_ranks(options, 2, 0).curves[0]);
-  EngineOptions alone = options;
+  ModelRuntimeOptions alone = options;
   alone.placement.micro_batches = 4;
   const TrainedRun one = train_tiny(alone, kSteps);
   // As ranks_test.cc has it for whole sequences.
@@ -216,7 +216,7 @@ TEST_P(DocumentsOfRanks, DataParallelRanksTrainAsOne) {
 
 // docs/numerics.md has the bounds.
 TEST_P(DocumentsOfRanks, TensorParallelRanksTrainAsOne) {
-  EngineOptions options = training_options(GetParam(), DType::kF32);
+  ModelRuntimeOptions options = training_options(GetParam(), DType::kF32);
   const TrainedRun one = train_tiny(options, kSteps);
   for (const bool shares_rows : {false, true}) {
     options.sequence_parallel = shares_rows;

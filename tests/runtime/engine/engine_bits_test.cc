@@ -49,7 +49,7 @@ bool has_switch(const Case& tested, std::size_t number) {
 
 struct Switch {
   std::string name;
-  std::function<void(EngineOptions&)> set;
+  std::function<void(ModelRuntimeOptions&)> set;
   std::function<void(const TrainedRun& plain, const TrainedRun& run)> took_effect;
 };
 
@@ -57,19 +57,19 @@ void expect_traffic(const TrainedRun& run, std::initializer_list<Lane> lanes) {
   for (const Lane lane : lanes) EXPECT_GT(run.traffic.of(lane), 0) << name_of(lane);
 }
 
-void on_device(EngineOptions& options) {
+void on_device(ModelRuntimeOptions& options) {
   options.placement.unified = false;
   options.placement.homes.fill(Tier::kDevice);
 }
 
-void all_on(EngineOptions& options, Tier tier) {
+void all_on(ModelRuntimeOptions& options, Tier tier) {
   options.placement.homes.fill(tier);
   options.placement.has_nvme = tier == Tier::kNvme;
 }
 
 Switch one_state(const StateClassInfo& info, Tier tier) {
   return {std::string(name_of(info.account)) + "_on_" + std::string(name_of(tier)),
-          [state = info.state, tier](EngineOptions& options) {
+          [state = info.state, tier](ModelRuntimeOptions& options) {
             on_device(options);
             options.placement.homes[state] = tier;
             options.placement.has_nvme = tier == Tier::kNvme;
@@ -87,7 +87,7 @@ std::vector<Switch> placements() {
          EXPECT_EQ(run.traffic.of(Lane::kWrite), 0);
          EXPECT_GT(run.ledger[Tier::kDevice].peak_bytes, 0U);
        }},
-      {"unified_all_on_nvme", [](EngineOptions& options) { all_on(options, Tier::kNvme); },
+      {"unified_all_on_nvme", [](ModelRuntimeOptions& options) { all_on(options, Tier::kNvme); },
        [](const TrainedRun& plain, const TrainedRun& run) {
          expect_traffic(run, {Lane::kRead, Lane::kWrite});
          EXPECT_EQ(run.traffic.of(Lane::kUpload), 0);
@@ -98,7 +98,7 @@ std::vector<Switch> placements() {
   for (const Tier tier : {Tier::kHost, Tier::kNvme}) {
     for (const StateClassInfo& info : kStateClasses) list.push_back(one_state(info, tier));
     list.push_back({"all_on_" + std::string(name_of(tier)),
-                    [tier](EngineOptions& options) {
+                    [tier](ModelRuntimeOptions& options) {
                       options.placement.unified = false;
                       all_on(options, tier);
                     },
@@ -109,17 +109,17 @@ std::vector<Switch> placements() {
   return list;
 }
 
-void all_on_nvme_from_device(EngineOptions& options) {
+void all_on_nvme_from_device(ModelRuntimeOptions& options) {
   options.placement.unified = false;
   all_on(options, Tier::kNvme);
 }
 
 std::vector<Switch> orders() {
-  const auto layer_major = [](EngineOptions& options) {
+  const auto layer_major = [](ModelRuntimeOptions& options) {
     options.placement.order = MicroBatchOrder::kLayerMajor;
   };
   return {
-      {"recompute_full", [](EngineOptions& options) { options.placement.recompute = true; },
+      {"recompute_full", [](ModelRuntimeOptions& options) { options.placement.recompute = true; },
        [](const TrainedRun& plain, const TrainedRun& run) {
          EXPECT_LT(run.ledger[Tier::kHost].live_peak_bytes,
                    plain.ledger[Tier::kHost].live_peak_bytes);
@@ -130,7 +130,7 @@ std::vector<Switch> orders() {
                    plain.ledger[Tier::kHost][Account::kActivations]);
        }},
       {"layer_major_recompute_all_on_nvme",
-       [=](EngineOptions& options) {
+       [=](ModelRuntimeOptions& options) {
          all_on_nvme_from_device(options);
          options.placement.recompute = true;
          layer_major(options);
@@ -142,8 +142,8 @@ std::vector<Switch> orders() {
 }
 
 // The smallest budgets that the run fits in, within a few per cent, times `factor`.
-void limit_arenas(EngineOptions& options, double factor) {
-  const Ledger loose = plan_engine(options).ledger;
+void limit_arenas(ModelRuntimeOptions& options, double factor) {
+  const Ledger loose = plan_model(options).ledger;
   const auto set = [&](double share) {
     for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
       options.budgets.at(static_cast<std::size_t>(tier)) =
@@ -153,7 +153,7 @@ void limit_arenas(EngineOptions& options, double factor) {
   for (double share = 0.3; share < 1.1; share += 0.03) {
     set(share);
     try {
-      plan_engine(options);
+      plan_model(options);
     } catch (const OutOfMemory&) {
       continue;
     }
@@ -166,7 +166,7 @@ std::vector<Switch> resources() {
   std::vector<Switch> list;
   for (const double factor : {1.0, 2.0}) {
     list.push_back({factor == 1.0 ? "arenas_smallest" : "arenas_twice_the_smallest",
-                    [factor](EngineOptions& options) {
+                    [factor](ModelRuntimeOptions& options) {
                       all_on_nvme_from_device(options);
                       limit_arenas(options, factor);
                     },
@@ -178,7 +178,7 @@ std::vector<Switch> resources() {
   }
   for (const std::int32_t lookahead : {0, 1, 6}) {
     list.push_back({"lookahead_" + std::to_string(lookahead),
-                    [lookahead](EngineOptions& options) {
+                    [lookahead](ModelRuntimeOptions& options) {
                       all_on_nvme_from_device(options);
                       options.placement.lookahead = lookahead;
                     },
@@ -190,11 +190,11 @@ std::vector<Switch> resources() {
   for (const int threads : {1, 3}) {
     list.push_back(
         {"threads_" + std::to_string(threads),
-         [threads](EngineOptions& options) { options.threads = threads; },
+         [threads](ModelRuntimeOptions& options) { options.threads = threads; },
          [threads](const TrainedRun&, const TrainedRun& run) { EXPECT_EQ(run.threads, threads); }});
   }
   list.push_back({"posix",
-                  [](EngineOptions& options) {
+                  [](ModelRuntimeOptions& options) {
                     all_on_nvme_from_device(options);
                     options.nvme.engine = IoEngineKind::kPosix;
                   },
@@ -208,7 +208,7 @@ std::vector<Switch> resources() {
 // All state in `tier`; of the updates this part runs on the device.
 Switch streamed_updates(Tier tier, double share) {
   return {"streamed_updates_" + std::to_string(share) + "_" + std::string(name_of(tier)),
-          [=](EngineOptions& options) {
+          [=](ModelRuntimeOptions& options) {
             options.placement.unified = false;
             all_on(options, tier);
             options.placement.streamed_updates = share;
@@ -225,7 +225,7 @@ std::vector<Switch> update_splits() {
       list.push_back(streamed_updates(tier, share));
   }
   list.push_back({"streamed_updates_with_whole_masters",
-                  [](EngineOptions& options) {
+                  [](ModelRuntimeOptions& options) {
                     on_device(options);
                     options.placement.homes[StateClass::kOptimizer] = Tier::kHost;
                     options.placement.streamed_updates = 0.6;
@@ -235,7 +235,7 @@ std::vector<Switch> update_splits() {
                     EXPECT_GT(run.traffic.of(Lane::kUpload), plain.traffic.of(Lane::kUpload));
                   }});
   list.push_back({"streamed_updates_layer_major_in_the_smallest_arenas",
-                  [](EngineOptions& options) {
+                  [](ModelRuntimeOptions& options) {
                     options.placement.unified = false;
                     all_on(options, Tier::kNvme);
                     options.placement.streamed_updates = 1;
@@ -251,7 +251,9 @@ std::vector<Switch> update_splits() {
 
 // Of bf16 parameters; what is plain has split masters.
 std::vector<Switch> masters() {
-  const auto whole = [](EngineOptions& options) { options.optimizer.splits_bf16_masters = false; };
+  const auto whole = [](ModelRuntimeOptions& options) {
+    options.optimizer.splits_bf16_masters = false;
+  };
   const auto writes_more = [](const TrainedRun&, const TrainedRun& run) {
     expect_traffic(run, {Lane::kRead, Lane::kWrite});
   };
@@ -261,7 +263,7 @@ std::vector<Switch> masters() {
                        plain.ledger[Tier::kHost][Account::kOptimizerState]);
            }},
           {"whole_masters_on_device",
-           [=](EngineOptions& options) {
+           [=](ModelRuntimeOptions& options) {
              on_device(options);
              whole(options);
            },
@@ -269,13 +271,13 @@ std::vector<Switch> masters() {
              EXPECT_GT(run.ledger[Tier::kDevice].peak_bytes, 0U);
            }},
           {"whole_masters_all_on_nvme",
-           [=](EngineOptions& options) {
+           [=](ModelRuntimeOptions& options) {
              all_on_nvme_from_device(options);
              whole(options);
            },
            writes_more},
           {"split_masters_apart_from_their_parameters",
-           [](EngineOptions& options) {
+           [](ModelRuntimeOptions& options) {
              on_device(options);
              options.placement.homes[StateClass::kOptimizer] = Tier::kNvme;
              options.placement.homes[StateClass::kParameters] = Tier::kHost;
@@ -286,9 +288,9 @@ std::vector<Switch> masters() {
 
 class EngineBits : public testing::TestWithParam<Case> {
  protected:
-  EngineOptions plain_options() const {
+  ModelRuntimeOptions plain_options() const {
     const Shape& shape = kShapes[std::get<0>(GetParam())];
-    EngineOptions options =
+    ModelRuntimeOptions options =
         tiny_options(tiny_model(shape.family, shape.tied, shape.odd), std::get<1>(GetParam()));
     options.optimizer.max_grad_norm = shape.max_grad_norm;
     options.nvme.directories = {{directory_.path(), std::nullopt}};
@@ -304,13 +306,13 @@ class EngineBits : public testing::TestWithParam<Case> {
   }
 
   void expect_equal(const std::vector<Switch>& switches) {
-    const EngineOptions plain = plain_options();
+    const ModelRuntimeOptions plain = plain_options();
     const TrainedRun& expected = plain_run();
     for (std::size_t i = 0; i < switches.size(); ++i) {
       if (!has_switch(GetParam(), i)) continue;
       const Switch& one = switches[i];
       SCOPED_TRACE(one.name);
-      EngineOptions options = plain;
+      ModelRuntimeOptions options = plain;
       one.set(options);
       const TrainedRun run = train_tiny(options, kSteps);
       EXPECT_EQ(run.curve.losses, expected.curve.losses);
@@ -324,7 +326,7 @@ class EngineBits : public testing::TestWithParam<Case> {
 };
 
 TEST_P(EngineBits, ClippingIsActiveOnSomeStepsAndTheLossFalls) {
-  const EngineOptions options = plain_options();
+  const ModelRuntimeOptions options = plain_options();
   const TrainedRun& run = plain_run();
   const auto clipped = std::count_if(run.curve.norms.begin(), run.curve.norms.end(),
                                      [&](double n) { return n > options.optimizer.max_grad_norm; });
@@ -340,10 +342,10 @@ TEST_P(EngineBits, Resources) { expect_equal(resources()); }
 
 TEST_P(EngineBits, Masters) {
   if (std::get<1>(GetParam()) == DType::kBF16) return expect_equal(masters());
-  EngineOptions options = plain_options();  // fp32 parameters are their masters
-  const Ledger plain = plan_engine(options).ledger;
+  ModelRuntimeOptions options = plain_options();  // fp32 parameters are their masters
+  const Ledger plain = plan_model(options).ledger;
   options.optimizer.splits_bf16_masters = false;
-  EXPECT_EQ(plan_engine(options).ledger[Tier::kHost][Account::kOptimizerState],
+  EXPECT_EQ(plan_model(options).ledger[Tier::kHost][Account::kOptimizerState],
             plain[Tier::kHost][Account::kOptimizerState]);
 }
 
@@ -351,12 +353,12 @@ TEST_P(EngineBits, Masters) {
 class EngineBitsOfMoments : public EngineBits {
  protected:
   void expect_equal_with(SlotForm moments) {
-    EngineOptions plain = plain_options();
+    ModelRuntimeOptions plain = plain_options();
     plain.optimizer.slot_form = moments;
     const TrainedRun expected = train_tiny(plain, kSteps);
     EXPECT_NE(expected.curve.losses.back(), plain_run().curve.losses.back());
     for (const auto& set : switches()) {
-      EngineOptions options = plain;
+      ModelRuntimeOptions options = plain;
       set(options);
       const TrainedRun run = train_tiny(options, kSteps);
       EXPECT_EQ(run.curve, expected.curve);
@@ -365,27 +367,27 @@ class EngineBitsOfMoments : public EngineBits {
   }
 
  private:
-  static std::vector<std::function<void(EngineOptions&)>> switches() {
-    return {[](EngineOptions& options) {
+  static std::vector<std::function<void(ModelRuntimeOptions&)>> switches() {
+    return {[](ModelRuntimeOptions& options) {
               all_on_nvme_from_device(options);
               options.threads = 3;
               options.update_threads = 2;
             },
-            [](EngineOptions& options) {
+            [](ModelRuntimeOptions& options) {
               on_device(options);
               options.placement.order = MicroBatchOrder::kLayerMajor;
               options.threads = 1;
             },
-            [](EngineOptions& options) {
+            [](ModelRuntimeOptions& options) {
               all_on(options, Tier::kNvme);
               options.optimizer.splits_bf16_masters = false;
             },
-            [](EngineOptions& options) {
+            [](ModelRuntimeOptions& options) {
               options.placement.unified = false;
               all_on(options, Tier::kHost);
               options.placement.streamed_updates = 0.5;
             },
-            [](EngineOptions& options) { options.chunk_elements = 3 * kBlockElements; }};
+            [](ModelRuntimeOptions& options) { options.chunk_elements = 3 * kBlockElements; }};
   }
 };
 
@@ -393,51 +395,51 @@ TEST_P(EngineBitsOfMoments, Bf16) { expect_equal_with(SlotForm::kBf16); }
 TEST_P(EngineBitsOfMoments, Int8) { expect_equal_with(SlotForm::kInt8); }
 
 TEST_P(EngineBits, LookaheadChangesThePeak) {
-  EngineOptions options = plain_options();
+  ModelRuntimeOptions options = plain_options();
   all_on_nvme_from_device(options);
   options.placement.lookahead = 0;
-  const std::size_t none = plan_engine(options).ledger[Tier::kDevice].live_peak_bytes;
+  const std::size_t none = plan_model(options).ledger[Tier::kDevice].live_peak_bytes;
   options.placement.lookahead = 6;
-  EXPECT_GT(plan_engine(options).ledger[Tier::kDevice].live_peak_bytes, none);
+  EXPECT_GT(plan_model(options).ledger[Tier::kDevice].live_peak_bytes, none);
 }
 
 // Without clipping each update runs as soon as its gradient is there. A limit that no norm reaches
 // is the same arithmetic, with updates under the next forward.
 TEST_P(EngineBits, UpdatesThatDoNotWaitForTheNorm) {
-  const auto layer_major = [](EngineOptions& options) {
+  const auto layer_major = [](ModelRuntimeOptions& options) {
     options.placement.order = MicroBatchOrder::kLayerMajor;
   };
-  const std::vector<std::function<void(EngineOptions&)>> placements = {
-      [](EngineOptions&) {},
+  const std::vector<std::function<void(ModelRuntimeOptions&)>> placements = {
+      [](ModelRuntimeOptions&) {},
       layer_major,
-      [](EngineOptions& options) { all_on(options, Tier::kNvme); },
-      [](EngineOptions& options) {
+      [](ModelRuntimeOptions& options) { all_on(options, Tier::kNvme); },
+      [](ModelRuntimeOptions& options) {
         all_on(options, Tier::kNvme);
         options.placement.homes[StateClass::kGradients].reset();
         options.placement.recompute = true;
       },
       on_device,
       all_on_nvme_from_device,
-      [](EngineOptions& options) {
+      [](ModelRuntimeOptions& options) {
         all_on_nvme_from_device(options);
         options.placement.streamed_updates = 0.5;
       },
-      [=](EngineOptions& options) {
+      [=](ModelRuntimeOptions& options) {
         all_on_nvme_from_device(options);
         layer_major(options);
       },
-      [](EngineOptions& options) {
+      [](ModelRuntimeOptions& options) {
         all_on_nvme_from_device(options);
         options.placement.homes[StateClass::kGradients] = Tier::kHost;
         limit_arenas(options, 1.0);
       },
   };
-  EngineOptions waiting = plain_options();
+  ModelRuntimeOptions waiting = plain_options();
   waiting.optimizer.max_grad_norm = 1e30;
   const TrainedRun expected = train_tiny(waiting, kSteps);
   for (std::size_t i = 0; i < placements.size(); ++i) {
     SCOPED_TRACE(i);
-    EngineOptions options = waiting;
+    ModelRuntimeOptions options = waiting;
     options.optimizer.max_grad_norm = 0;
     placements[i](options);
     const TrainedRun run = train_tiny(options, kSteps);
@@ -454,21 +456,21 @@ class EngineBitsResumed : public EngineBits {
 };
 
 void EngineBitsResumed::expect_resumed(SlotForm moments) {
-  EngineOptions plain = plain_options();
+  ModelRuntimeOptions plain = plain_options();
   plain.optimizer.slot_form = moments;
   const TrainedRun whole = train_tiny(plain, kSteps);
-  EngineOptions second = plain;
+  ModelRuntimeOptions second = plain;
   all_on_nvme_from_device(second);
   second.optimizer.splits_bf16_masters = false;
-  const EnginePlan first_plan = plan_engine(plain);
-  const EnginePlan second_plan = plan_engine(second);
+  const TierPlan first_plan = plan_model(plain);
+  const TierPlan second_plan = plan_model(second);
   SilentLog log;
   TrainedRun run;
-  Engine first(plain, first_plan, log);
+  ModelRuntime first(plain, first_plan, log);
   first.fill_state(RandomState(1234));
   train_steps(first, plain, 1, kSteps / 2, run);
   const SnapshotState snapshot(first);
-  Engine resumed(second, second_plan, log);
+  ModelRuntime resumed(second, second_plan, log);
   resumed.fill_state(snapshot);
   train_steps(resumed, second, kSteps / 2 + 1, kSteps, run);
   EXPECT_EQ(run.curve, whole.curve);

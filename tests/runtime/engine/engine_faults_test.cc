@@ -13,15 +13,15 @@ namespace {
 constexpr std::int64_t kSteps = 4;
 constexpr std::uint64_t kSeeds = 10;
 
-EngineOptions plain_options() {
+ModelRuntimeOptions plain_options() {
   return tiny_options(tiny_model("llama", true, false), DType::kBF16);
 }
 
 class EngineOnFaultyDrive : public ::testing::TestWithParam<IoEngineKind> {
  protected:
   // Everything on NVMe, with these faults.
-  EngineOptions faulty_options(SystemFaults* faults) const {
-    EngineOptions options = plain_options();
+  ModelRuntimeOptions faulty_options(SystemFaults* faults) const {
+    ModelRuntimeOptions options = plain_options();
     PlacementRequest& placement = options.placement;
     placement.homes.fill(Tier::kNvme);
     placement.has_nvme = true;

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "runtime/engine/engine.h"
+#include "runtime/engine/model_runtime.h"
 #include "tests/runtime/model/small_models.h"
 #include "tests/runtime/temporary_directory.h"
 
@@ -52,8 +52,8 @@ inline ModelConfig tiny_model(std::string_view family, bool tied, bool odd) {
   return small_model(family, sizes);
 }
 
-inline EngineOptions tiny_options(const ModelConfig& model, DType type) {
-  EngineOptions options;
+inline ModelRuntimeOptions tiny_options(const ModelConfig& model, DType type) {
+  ModelRuntimeOptions options;
   options.model = model;
   options.batch = {2, 24};
   options.compute_type = type;
@@ -90,8 +90,8 @@ inline void add_documents(const BatchShape& batch, std::mt19937& random,
 
 // Text-like data: a learnable pattern with noise, from a seed. Ranks have the micro-batches of one
 // run, one rank after the other.
-inline std::vector<std::int32_t> batch_of_rank(const EngineOptions& options, std::int64_t step,
-                                               std::int32_t rank) {
+inline std::vector<std::int32_t> batch_of_rank(const ModelRuntimeOptions& options,
+                                               std::int64_t step, std::int32_t rank) {
   const std::int64_t rows = options.batch.rows();
   const std::int32_t micro_batches = options.placement.micro_batches;
   std::vector<std::int32_t> tokens;
@@ -114,12 +114,13 @@ inline std::vector<std::int32_t> batch_of_rank(const EngineOptions& options, std
   return tokens;
 }
 
-inline std::vector<std::int32_t> batch_of_step(const EngineOptions& options, std::int64_t step) {
+inline std::vector<std::int32_t> batch_of_step(const ModelRuntimeOptions& options,
+                                               std::int64_t step) {
   return batch_of_rank(options, step, options.ranks.position.data);
 }
 
 // Targets of a rank's batch that are counted.
-inline std::int64_t counted_targets(const EngineOptions& options,
+inline std::int64_t counted_targets(const ModelRuntimeOptions& options,
                                     std::span<const std::int32_t> tokens) {
   const auto rows = static_cast<std::size_t>(options.batch.rows());
   const std::size_t lists = static_cast<std::size_t>(options.batch.lists()) * rows;
@@ -132,7 +133,7 @@ inline std::int64_t counted_targets(const EngineOptions& options,
 }
 
 // Of the batches of all ranks.
-inline std::int64_t target_tokens_of_step(const EngineOptions& options, std::int64_t step) {
+inline std::int64_t target_tokens_of_step(const ModelRuntimeOptions& options, std::int64_t step) {
   std::int64_t counted = 0;
   for (std::int32_t rank = 0; rank < options.ranks.shape.data; ++rank) {
     counted += counted_targets(options, batch_of_rank(options, step, rank));
@@ -141,8 +142,8 @@ inline std::int64_t target_tokens_of_step(const EngineOptions& options, std::int
 }
 
 // Trains `steps` steps from `first`, with the next step begun before the last is finished.
-inline void train_steps(Engine& engine, const EngineOptions& options, std::int64_t first,
-                        std::int64_t last, TrainedRun& run) {
+inline void train_steps(ModelRuntime& engine, const ModelRuntimeOptions& options,
+                        std::int64_t first, std::int64_t last, TrainedRun& run) {
   const auto begin = [&](std::int64_t step) {
     const std::vector<std::int32_t> tokens = batch_of_step(options, step);
     engine.begin_step({step, tokens, target_tokens_of_step(options, step),
@@ -165,11 +166,11 @@ inline void train_steps(Engine& engine, const EngineOptions& options, std::int64
 }
 
 // After `steps` steps, `look` may look at the engine.
-inline TrainedRun train_tiny(const EngineOptions& options, std::int64_t steps,
-                             const std::function<void(Engine&)>& look = {}) {
-  const EnginePlan plan = plan_engine(options);
+inline TrainedRun train_tiny(const ModelRuntimeOptions& options, std::int64_t steps,
+                             const std::function<void(ModelRuntime&)>& look = {}) {
+  const TierPlan plan = plan_model(options);
   SilentLog log;
-  Engine engine(options, plan, log);
+  ModelRuntime engine(options, plan, log);
   engine.fill_state(RandomState(1234));
   TrainedRun run;
   run.ledger = plan.ledger;

@@ -9,10 +9,10 @@
 namespace terrace {
 namespace {
 
-EngineOptions everything_away(const TemporaryDirectory& directory) {
+ModelRuntimeOptions everything_away(const TemporaryDirectory& directory) {
   ModelConfig model = tiny_model("llama", true, true);
   model.layers = 2;
-  EngineOptions options = tiny_options(model, DType::kBF16);
+  ModelRuntimeOptions options = tiny_options(model, DType::kBF16);
   options.batch = {1, 12};
   options.placement.micro_batches = 2;
   options.placement.unified = false;
@@ -22,9 +22,9 @@ EngineOptions everything_away(const TemporaryDirectory& directory) {
   return options;
 }
 
-TEST(Engine, TrainsWithEveryLaneAtWork) {
+TEST(ModelRuntime, TrainsWithEveryLaneAtWork) {
   const TemporaryDirectory directory;
-  EngineOptions options = everything_away(directory);
+  ModelRuntimeOptions options = everything_away(directory);
   for (const IoEngineKind engine : {IoEngineKind::kAuto, IoEngineKind::kPosix}) {
     options.nvme.engine = engine;
     const TrainedRun run = train_tiny(options, 4);
@@ -36,12 +36,12 @@ TEST(Engine, TrainsWithEveryLaneAtWork) {
   EXPECT_TRUE(std::filesystem::is_empty(directory.path())) << "slot files are left behind";
 }
 
-TEST(Engine, StateReadsBackWhatItWasFilledWith) {
+TEST(ModelRuntime, StateReadsBackWhatItWasFilledWith) {
   const TemporaryDirectory directory;
-  const EngineOptions options = everything_away(directory);
-  const EnginePlan plan = plan_engine(options);
+  const ModelRuntimeOptions options = everything_away(directory);
+  const TierPlan plan = plan_model(options);
   SilentLog log;
-  Engine engine(options, plan, log);
+  ModelRuntime engine(options, plan, log);
   const RandomState source(99);
   engine.fill_state(source);
   for (const UnitLayout& unit : engine.compute().layout()) {
@@ -56,12 +56,12 @@ TEST(Engine, StateReadsBackWhatItWasFilledWith) {
   }
 }
 
-TEST(Engine, ANonFiniteStepFailsAndUpdatesNothing) {
+TEST(ModelRuntime, ANonFiniteStepFailsAndUpdatesNothing) {
   const TemporaryDirectory directory;
-  EngineOptions options = everything_away(directory);
-  const EnginePlan plan = plan_engine(options);
+  ModelRuntimeOptions options = everything_away(directory);
+  const TierPlan plan = plan_model(options);
   SilentLog log;
-  Engine engine(options, plan, log);
+  ModelRuntime engine(options, plan, log);
   class InfiniteNorm final : public StateSource {
    public:
     void read(StateField field, const UnitLayout&, std::int64_t,
@@ -77,12 +77,12 @@ TEST(Engine, ANonFiniteStepFailsAndUpdatesNothing) {
 }
 
 // A file damaged between steps must stop the run, and never be trained on.
-TEST(Engine, ACorruptSlotFileIsNamed) {
+TEST(ModelRuntime, ACorruptSlotFileIsNamed) {
   const TemporaryDirectory directory;
-  const EngineOptions options = everything_away(directory);
-  const EnginePlan plan = plan_engine(options);
+  const ModelRuntimeOptions options = everything_away(directory);
+  const TierPlan plan = plan_model(options);
   SilentLog log;
-  Engine engine(options, plan, log);
+  ModelRuntime engine(options, plan, log);
   engine.fill_state(RandomState(1));
   for (const auto& entry : std::filesystem::recursive_directory_iterator(directory.path())) {
     if (!entry.is_regular_file() || entry.file_size() < 100000) continue;

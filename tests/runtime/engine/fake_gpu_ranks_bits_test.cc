@@ -15,7 +15,7 @@ using test::FakeGpuBackend;
 
 class FakeGpuRanksBits : public testing::TestWithParam<RankMesh> {
  protected:
-  RankedRun train(const EngineOptions& options) const {
+  RankedRun train(const ModelRuntimeOptions& options) const {
     return train_ranks(options, GetParam().shape, GetParam().stage);
   }
   bool has_stages() const { return GetParam().shape.pipeline > 1; }
@@ -25,7 +25,7 @@ class FakeGpuRanksBits : public testing::TestWithParam<RankMesh> {
 
 TEST_P(FakeGpuRanksBits, HaveTheBitsOfTheCpuDevice) {
   for (const std::string_view family : {"llama", "gpt2"}) {
-    const EngineOptions plain = cpu_options(family);
+    const ModelRuntimeOptions plain = cpu_options(family);
     const RankedRun expected = train(plain);
     for (const Tier optimizer : {Tier::kDevice, Tier::kHost}) {
       SCOPED_TRACE(name_of(optimizer));
@@ -37,7 +37,7 @@ TEST_P(FakeGpuRanksBits, HaveTheBitsOfTheCpuDevice) {
 
 // Rounded to bf16 before ranks add them.
 TEST_P(FakeGpuRanksBits, WithNarrowGradients) {
-  EngineOptions plain = cpu_options("llama");
+  ModelRuntimeOptions plain = cpu_options("llama");
   plain.gradient_type = DType::kBF16;
   const RankedRun expected = train(plain);
   expect_equal_runs(train(gpu_options(plain, backend_, Tier::kDevice, Tier::kDevice)), expected);
@@ -46,11 +46,11 @@ TEST_P(FakeGpuRanksBits, WithNarrowGradients) {
 
 TEST_P(FakeGpuRanksBits, WithUpdatesDividedBetweenHostAndDevice) {
   for (const double max_grad_norm : {1.6, 0.0}) {
-    EngineOptions plain = cpu_options("gpt2");
+    ModelRuntimeOptions plain = cpu_options("gpt2");
     plain.optimizer.max_grad_norm = max_grad_norm;
     const RankedRun expected = train(plain);
     for (const Tier rest : {Tier::kDevice, Tier::kHost}) {
-      EngineOptions options = gpu_options(plain, backend_, rest, Tier::kHost);
+      ModelRuntimeOptions options = gpu_options(plain, backend_, rest, Tier::kHost);
       options.placement.streamed_updates = rest == Tier::kDevice ? 0.5 : 1.0;
       expect_equal_runs(train(options), expected);
     }
@@ -59,9 +59,9 @@ TEST_P(FakeGpuRanksBits, WithUpdatesDividedBetweenHostAndDevice) {
 
 TEST_P(FakeGpuRanksBits, WithEveryStateOnTheDriveAndTheStepNotClipped) {
   const TemporaryDirectory drive;
-  EngineOptions plain = cpu_options("llama");
+  ModelRuntimeOptions plain = cpu_options("llama");
   plain.optimizer.max_grad_norm = 0;
-  EngineOptions options = gpu_options(plain, backend_, Tier::kNvme, Tier::kNvme);
+  ModelRuntimeOptions options = gpu_options(plain, backend_, Tier::kNvme, Tier::kNvme);
   options.nvme.directories = {{drive.path(), std::nullopt}};
   const RankedRun expected = train(plain);
   for (const double share : {0.0, 0.5}) {
@@ -71,7 +71,7 @@ TEST_P(FakeGpuRanksBits, WithEveryStateOnTheDriveAndTheStepNotClipped) {
 }
 
 TEST_P(FakeGpuRanksBits, WithTheOtherOrderAndGradientsOfTwoBytes) {
-  EngineOptions plain = cpu_options("llama");
+  ModelRuntimeOptions plain = cpu_options("llama");
   plain.gradient_type = DType::kBF16;
   if (!has_stages()) plain.placement.order = MicroBatchOrder::kLayerMajor;
   plain.placement.recompute = true;
@@ -86,7 +86,7 @@ INSTANTIATE_TEST_SUITE_P(Meshes, FakeGpuRanksBits, testing::ValuesIn(kRankMeshes
 // Hidden states of more ranks than a communicator of GPUs adds in bf16.
 TEST(FakeGpuTensorRanks, OfFourHaveTheBitsOfTheCpuDevice) {
   const FakeGpuBackend backend;
-  EngineOptions plain = cpu_options("llama");
+  ModelRuntimeOptions plain = cpu_options("llama");
   plain.model.key_value_heads = plain.model.heads;
   for (const bool sequence_parallel : {true, false}) {
     plain.sequence_parallel = sequence_parallel;

@@ -26,13 +26,13 @@ class FakeGpuRanks : public testing::TestWithParam<RankMesh> {};
 void expect_bits_in_every_tier(const RankMesh& mesh, std::string_view family) {
   const FakeGpuBackend backend;
   const TemporaryDirectory drive;
-  EngineOptions plain = cpu_options(family);
+  ModelRuntimeOptions plain = cpu_options(family);
   plain.gradient_type = DType::kBF16;
   plain.optimizer.max_grad_norm = 0;
   const RankedRun expected = train_ranks(plain, mesh.shape, mesh.stage);
   for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kNvme}) {
     const Tier optimizer = tier == Tier::kDevice ? Tier::kHost : tier;
-    EngineOptions options = gpu_options(plain, backend, tier, optimizer);
+    ModelRuntimeOptions options = gpu_options(plain, backend, tier, optimizer);
     options.nvme.directories = {{drive.path(), std::nullopt}};
     options.placement.streamed_updates = 0.5;
     SCOPED_TRACE(name_of(tier));
@@ -57,12 +57,12 @@ std::vector<std::string> errors_of(const RankMesh& mesh, const std::vector<FakeG
   for (std::size_t r = 0; r < worlds.size(); ++r) {
     threads.emplace_back([&, r] {
       const FakeGpuBackend backend(gpus.at(r));
-      EngineOptions options =
+      ModelRuntimeOptions options =
           gpu_options(cpu_options("llama"), backend, Tier::kDevice, Tier::kHost);
       options.zero_stage = mesh.stage;
       try {
         as_rank(*worlds[r], options, mesh.shape,
-                [](const EngineOptions& own) { train_tiny(own, 2); });
+                [](const ModelRuntimeOptions& own) { train_tiny(own, 2); });
         worlds[r]->all_reduce(view(std::span<float>()), ReduceOp::kSum, {});  // all have ended well
       } catch (const std::exception& error) {
         errors[r] = error.what();
@@ -124,20 +124,20 @@ INSTANTIATE_TEST_SUITE_P(Meshes, FakeGpuRanks, testing::ValuesIn(kRankMeshes),
 
 // What kinds of calls engines make on communicators of device memory until they have trained so
 // many steps.
-std::set<std::string> kinds_of_calls(const RankMesh& mesh, const EngineOptions& plain,
+std::set<std::string> kinds_of_calls(const RankMesh& mesh, const ModelRuntimeOptions& plain,
                                      std::int64_t steps) {
   test::KindsOfCalls kinds;
   const FakeGpuBackend backend({.kinds_of_calls = &kinds});
-  EngineOptions options = gpu_options(plain, backend, Tier::kDevice, Tier::kDevice);
+  ModelRuntimeOptions options = gpu_options(plain, backend, Tier::kDevice, Tier::kDevice);
   options.zero_stage = mesh.stage;
   auto worlds = make_thread_communicators(mesh.shape.ranks(), "world");
   std::vector<std::jthread> threads;
   for (const auto& world : worlds) {
     threads.emplace_back([&, world = world.get()] {
-      as_rank(*world, options, mesh.shape, [&](const EngineOptions& own) {
-        const EnginePlan plan = plan_engine(own);
+      as_rank(*world, options, mesh.shape, [&](const ModelRuntimeOptions& own) {
+        const TierPlan plan = plan_model(own);
         SilentLog log;
-        Engine engine(own, plan, log);
+        ModelRuntime engine(own, plan, log);
         engine.fill_state(RandomState(1234));
         TrainedRun run;
         if (steps > 0) train_steps(engine, own, 1, steps, run);
@@ -153,7 +153,7 @@ std::set<std::string> kinds_of_calls(const RankMesh& mesh, const EngineOptions& 
 // In a step, ranks that NCCL has yet to connect may wait for each other.
 TEST_P(FakeGpuRanks, MakeNoCallOfANewKindInAStep) {
   for (const DType gradients : {DType::kF32, DType::kBF16}) {
-    EngineOptions plain = cpu_options("llama");
+    ModelRuntimeOptions plain = cpu_options("llama");
     plain.gradient_type = gradients;
     const std::set<std::string> before = kinds_of_calls(GetParam(), plain, 0);
     EXPECT_FALSE(before.empty());
@@ -165,7 +165,7 @@ TEST_P(FakeGpuRanks, MakeNoCallOfANewKindInAStep) {
 
 // A ring of stages is connected pair by pair, in rounds.
 TEST(FakeGpuStages, OfAnyNumberAreConnectedBeforeTheFirstStep) {
-  EngineOptions plain = cpu_options("llama");
+  ModelRuntimeOptions plain = cpu_options("llama");
   plain.model.layers = 5;
   for (const int stages : {3, 4, 5}) {
     const RankMesh mesh = {"", {.data = 2, .pipeline = stages}, 1};
@@ -191,10 +191,11 @@ int device_calls(const Program& program, Part part) {
 TEST(FakeGpuDrain, IsNotDoneWhereItsLastCallHasFailed) {
   const FakeGpuBackend backend;
   const RankMesh mesh = {"", {.data = 2}, 1};
-  EngineOptions options = gpu_options(cpu_options("llama"), backend, Tier::kDevice, Tier::kHost);
+  ModelRuntimeOptions options =
+      gpu_options(cpu_options("llama"), backend, Tier::kDevice, Tier::kHost);
   options.ranks.shape = mesh.shape;
   options.zero_stage = mesh.stage;
-  const EnginePlan plan = plan_engine(options);
+  const TierPlan plan = plan_model(options);
   int calls = 3;  // that connect the ranks
   for (const Part part : {Part::kPrologue, Part::kBody, Part::kDrain}) {
     calls += device_calls(plan.training.program, part);
@@ -213,10 +214,11 @@ TEST(FakeGpuStages, TellUpdatesOfATiedEmbeddingInHostMemory) {
   int messages = 0;
   for (const Tier optimizer : {Tier::kDevice, Tier::kHost}) {
     for (const int stage : {0, 1}) {
-      EngineOptions options = gpu_options(cpu_options("gpt2"), backend, Tier::kDevice, optimizer);
+      ModelRuntimeOptions options =
+          gpu_options(cpu_options("gpt2"), backend, Tier::kDevice, optimizer);
       options.ranks.shape.pipeline = 2;
       options.ranks.position.pipeline = stage;
-      const EnginePlan plan = plan_engine(options);
+      const TierPlan plan = plan_model(options);
       const Program& program = plan.training.program;
       for (const Op& op : program.ops) {
         if (op.message != Message::kUpdated) continue;

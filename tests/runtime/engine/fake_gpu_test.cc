@@ -45,10 +45,10 @@ class FakeGpuEngine : public testing::TestWithParam<Shape> {
   static constexpr std::int64_t kSteps = 4;
 
   // On the CPU, device and host one tier.
-  EngineOptions plain_options() const {
+  ModelRuntimeOptions plain_options() const {
     ModelConfig model = tiny_model(GetParam().family, GetParam().tied, true);
     model.layers = 2;
-    EngineOptions options = tiny_options(model, GetParam().type);
+    ModelRuntimeOptions options = tiny_options(model, GetParam().type);
     options.batch = {1, 12};
     options.placement.micro_batches = 3;
     options.nvme.directories = {{directory_.path(), std::nullopt}};
@@ -56,24 +56,24 @@ class FakeGpuEngine : public testing::TestWithParam<Shape> {
   }
 
   // On the fake GPU, with all state at home there.
-  EngineOptions gpu_options() const {
-    EngineOptions options = plain_options();
+  ModelRuntimeOptions gpu_options() const {
+    ModelRuntimeOptions options = plain_options();
     options.backend = &backend_;
     options.placement.unified = false;
     set_homes(options, Tier::kDevice);
     return options;
   }
 
-  static void set_homes(EngineOptions& options, Tier tier) {
+  static void set_homes(ModelRuntimeOptions& options, Tier tier) {
     PlacementRequest& placement = options.placement;
     placement.homes.fill(tier);
     placement.has_nvme = tier == Tier::kNvme;
   }
 
   // The bits are those of the CPU device, with the same switches but for the placement.
-  void expect_equal(const std::function<void(EngineOptions&)>& set) const {
-    EngineOptions plain = plain_options();
-    EngineOptions options = gpu_options();
+  void expect_equal(const std::function<void(ModelRuntimeOptions&)>& set) const {
+    ModelRuntimeOptions plain = plain_options();
+    ModelRuntimeOptions options = gpu_options();
     const PlacementRequest before = plain.placement;
     set(plain);
     set(options);
@@ -92,7 +92,7 @@ class FakeGpuEngine : public testing::TestWithParam<Shape> {
     int failures = 0;
     for (int failing_call = 1;; failing_call += 1 + failing_call / 3) {
       const FakeGpuBackend failing({.failing_call = failing_call});
-      EngineOptions options = gpu_options();
+      ModelRuntimeOptions options = gpu_options();
       options.backend = &failing;
       set_homes(options, Tier::kHost);
       options.placement.streamed_updates = share;
@@ -115,7 +115,7 @@ class FakeGpuEngine : public testing::TestWithParam<Shape> {
 };
 
 TEST_P(FakeGpuEngine, HasTheBitsOfTheCpuDevice) {
-  expect_equal([](EngineOptions&) {});
+  expect_equal([](ModelRuntimeOptions&) {});
 }
 
 // Training and evaluation.
@@ -124,7 +124,7 @@ TEST_P(FakeGpuEngine, AttentionIsPreparedBeforeTheFirstStep) {
   train_tiny(gpu_options(), kSteps);
   EXPECT_EQ(test::unprepared_attention_calls(), 0);
   test::forget_prepared_attention();
-  EngineOptions recomputed = gpu_options();
+  ModelRuntimeOptions recomputed = gpu_options();
   recomputed.placement.recompute = true;
   train_tiny(recomputed, kSteps);
   EXPECT_EQ(test::unprepared_attention_calls(), 0);
@@ -133,24 +133,25 @@ TEST_P(FakeGpuEngine, AttentionIsPreparedBeforeTheFirstStep) {
 TEST_P(FakeGpuEngine, WithEveryStateAway) {
   for (const Tier tier : {Tier::kHost, Tier::kNvme}) {
     SCOPED_TRACE(name_of(tier));
-    expect_equal([tier](EngineOptions& options) { set_homes(options, tier); });
+    expect_equal([tier](ModelRuntimeOptions& options) { set_homes(options, tier); });
   }
 }
 
 TEST_P(FakeGpuEngine, WithOneStateAway) {
   for (const StateClassInfo& info : kStateClasses) {
-    expect_equal(
-        [&info](EngineOptions& options) { options.placement.homes[info.state] = Tier::kHost; });
+    expect_equal([&info](ModelRuntimeOptions& options) {
+      options.placement.homes[info.state] = Tier::kHost;
+    });
   }
 }
 
 TEST_P(FakeGpuEngine, WithOtherOrdersAndTypes) {
-  expect_equal([](EngineOptions& options) {
+  expect_equal([](ModelRuntimeOptions& options) {
     options.placement.order = MicroBatchOrder::kLayerMajor;
     options.placement.recompute = true;
   });
-  expect_equal([](EngineOptions& options) { options.gradient_type = DType::kBF16; });
-  expect_equal([](EngineOptions& options) {
+  expect_equal([](ModelRuntimeOptions& options) { options.gradient_type = DType::kBF16; });
+  expect_equal([](ModelRuntimeOptions& options) {
     options.optimizer.slot_form = SlotForm::kInt8;
     options.optimizer.max_grad_norm = 0;
   });
@@ -159,7 +160,7 @@ TEST_P(FakeGpuEngine, WithOtherOrdersAndTypes) {
 TEST_P(FakeGpuEngine, WithSeveralDocumentsInASequence) {
   test::forget_prepared_attention();
   for (const bool recompute : {false, true}) {
-    expect_equal([recompute](EngineOptions& options) {
+    expect_equal([recompute](ModelRuntimeOptions& options) {
       options.batch.has_documents = true;
       options.placement.recompute = recompute;
     });
@@ -168,8 +169,8 @@ TEST_P(FakeGpuEngine, WithSeveralDocumentsInASequence) {
 }
 
 // All state in `tier`, and what part of its updates runs on the device all the same.
-std::function<void(EngineOptions&)> streamed(Tier parameters, Tier optimizer, double share) {
-  return [=](EngineOptions& options) {
+std::function<void(ModelRuntimeOptions&)> streamed(Tier parameters, Tier optimizer, double share) {
+  return [=](ModelRuntimeOptions& options) {
     options.placement.homes[StateClass::kParameters] =
         options.placement.homes[StateClass::kGradients] = parameters;
     options.placement.homes[StateClass::kOptimizer] = optimizer;
@@ -193,7 +194,7 @@ TEST_P(FakeGpuEngine, WithUpdatesDividedAndEveryFormOfState) {
   for (const double share : {0.4, 1.0}) {
     for (const SlotForm moments : {SlotForm::kFp32, SlotForm::kBf16, SlotForm::kInt8}) {
       for (const bool splits : {true, false}) {
-        expect_equal([=](EngineOptions& options) {
+        expect_equal([=](ModelRuntimeOptions& options) {
           streamed(Tier::kHost, Tier::kHost, share)(options);
           options.optimizer.slot_form = moments;
           options.optimizer.splits_bf16_masters = splits;
@@ -207,16 +208,16 @@ TEST_P(FakeGpuEngine, WithUpdatesDividedAndOtherOrders) {
   for (const double share : {0.4, 1.0}) {
     for (const Tier rest : {Tier::kDevice, Tier::kHost}) {
       const auto set = streamed(rest, Tier::kHost, share);
-      expect_equal([=](EngineOptions& options) {
+      expect_equal([=](ModelRuntimeOptions& options) {
         set(options);
         options.optimizer.max_grad_norm = 0;
       });
-      expect_equal([=](EngineOptions& options) {
+      expect_equal([=](ModelRuntimeOptions& options) {
         set(options);
         options.placement.order = MicroBatchOrder::kLayerMajor;
         options.placement.lookahead = 0;
       });
-      expect_equal([=](EngineOptions& options) {
+      expect_equal([=](ModelRuntimeOptions& options) {
         set(options);
         options.placement.order = MicroBatchOrder::kLayerMajor;
         options.optimizer.max_grad_norm = 0;
@@ -227,12 +228,12 @@ TEST_P(FakeGpuEngine, WithUpdatesDividedAndOtherOrders) {
 }
 
 TEST_P(FakeGpuEngine, StateIsStreamedThroughTheDevice) {
-  EngineOptions options = gpu_options();
+  ModelRuntimeOptions options = gpu_options();
   streamed(Tier::kDevice, Tier::kHost, 0)(options);
-  const Program on_host = plan_engine(options).training.program;
+  const Program on_host = plan_model(options).training.program;
   streamed(Tier::kDevice, Tier::kHost, 1)(options);
   const TrainedRun run = train_tiny(options, kSteps);
-  const Program program = plan_engine(options).training.program;
+  const Program program = plan_model(options).training.program;
   const double state_bytes = lane_bytes(program, Lane::kUpload, Account::kOptimizerState);
   EXPECT_GT(state_bytes, 0);
   EXPECT_GE(run.traffic.of(Lane::kUpload), kSteps * state_bytes);
@@ -247,10 +248,10 @@ TEST_P(FakeGpuEngine, StateIsStreamedThroughTheDevice) {
 }
 
 TEST_P(FakeGpuEngine, StateReadsBackWhatItWasFilledWith) {
-  const EngineOptions options = gpu_options();
-  const EnginePlan plan = plan_engine(options);
+  const ModelRuntimeOptions options = gpu_options();
+  const TierPlan plan = plan_model(options);
   SilentLog log;
-  Engine engine(options, plan, log);
+  ModelRuntime engine(options, plan, log);
   const RandomState source(99);
   engine.fill_state(source);
   for (const UnitLayout& unit : engine.compute().layout()) {
@@ -276,7 +277,7 @@ TEST(FakeGpuFp16, SkipsAStepAndGoesOn) {
   const FakeGpuBackend backend({.has_shared_kernels = true});
   ModelConfig model = tiny_model("llama", true, true);
   model.layers = 1;
-  EngineOptions options = tiny_options(model, DType::kF16);
+  ModelRuntimeOptions options = tiny_options(model, DType::kF16);
   options.batch = {1, 12};
   options.placement.micro_batches = 1;
   options.placement.unified = false;

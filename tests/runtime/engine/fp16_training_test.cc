@@ -25,10 +25,10 @@ constexpr float kOverflows = 0x1p21F;
 
 class Fp16Training : public testing::Test {
  protected:
-  EngineOptions options_of(std::string_view family, DType type) const {
+  ModelRuntimeOptions options_of(std::string_view family, DType type) const {
     ModelConfig model = tiny_model(family, family == "gpt2", true);
     model.layers = 2;
-    EngineOptions options = tiny_options(model, type);
+    ModelRuntimeOptions options = tiny_options(model, type);
     options.batch = {1, 12};
     options.placement.micro_batches = 3;
     options.threads = 1;
@@ -36,16 +36,16 @@ class Fp16Training : public testing::Test {
     return options;
   }
 
-  EngineOptions options(std::string_view family = "llama") const {
-    EngineOptions options = options_of(family, DType::kF16);
+  ModelRuntimeOptions options(std::string_view family = "llama") const {
+    ModelRuntimeOptions options = options_of(family, DType::kF16);
     options.backend = &backend_;
     all_on(options, false, Tier::kDevice);
     return options;
   }
 
   // Overflows, goes down, grows, and overflows again.
-  EngineOptions restless(std::string_view family = "llama") const {
-    EngineOptions restless = options(family);
+  ModelRuntimeOptions restless(std::string_view family = "llama") const {
+    ModelRuntimeOptions restless = options(family);
     restless.optimizer.loss_scale = {.initial = kOverflows / 2, .window = 2};
     return restless;
   }
@@ -60,7 +60,7 @@ TEST_F(Fp16Training, LearnsWhatFp32Learns) {
     return std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(losses.size());
   };
   for (const std::string_view family : {"llama", "gpt2"}) {
-    EngineOptions scaled = options(family);
+    ModelRuntimeOptions scaled = options(family);
     scaled.optimizer.loss_scale.initial = kFits;
     const Curve curve = train_tiny(scaled, kLong).curve;
     const Curve exact = train_tiny(options_of(family, DType::kF32), kLong).curve;
@@ -79,9 +79,9 @@ TEST_F(Fp16Training, LearnsWhatFp32Learns) {
 // What every gradient is multiplied and divided by is a power of two: as long as nothing overflows
 // or becomes denormal, the update does not see it.
 TEST_F(Fp16Training, TheScaleDoesNotShowInLossesAndNorms) {
-  EngineOptions large = options();
+  ModelRuntimeOptions large = options();
   large.optimizer.loss_scale.initial = kFits;
-  EngineOptions small = options();
+  ModelRuntimeOptions small = options();
   small.optimizer.loss_scale.initial = kFits / 2;
   const Curve a = train_tiny(large, 1).curve;
   const Curve b = train_tiny(small, 1).curve;
@@ -90,7 +90,7 @@ TEST_F(Fp16Training, TheScaleDoesNotShowInLossesAndNorms) {
 }
 
 TEST_F(Fp16Training, TheScaleGoesAsItsRulesSay) {
-  const EngineOptions options = restless();
+  const ModelRuntimeOptions options = restless();
   const Curve curve = train_tiny(options, 9).curve;
   const LossScaleOptions& rules = options.optimizer.loss_scale;
   LossScaleState state = initial_loss_scale(rules);
@@ -114,8 +114,8 @@ TEST_F(Fp16Training, TheScaleGoesAsItsRulesSay) {
 TEST_F(Fp16Training, PlacementsAndOrdersDoNotChangeBits) {
   constexpr std::int64_t kSteps = 6;
   const TrainedRun expected = train_tiny(restless(), kSteps);
-  const auto expect_equal = [&](const std::function<void(EngineOptions&)>& set) {
-    EngineOptions options = restless();
+  const auto expect_equal = [&](const std::function<void(ModelRuntimeOptions&)>& set) {
+    ModelRuntimeOptions options = restless();
     set(options);
     const TrainedRun run = train_tiny(options, kSteps);
     EXPECT_EQ(run.curve, expected.curve);
@@ -123,26 +123,27 @@ TEST_F(Fp16Training, PlacementsAndOrdersDoNotChangeBits) {
   };
   for (const Tier tier : {Tier::kHost, Tier::kNvme}) {
     SCOPED_TRACE(name_of(tier));
-    expect_equal([tier](EngineOptions& options) { all_on(options, false, tier); });
+    expect_equal([tier](ModelRuntimeOptions& options) { all_on(options, false, tier); });
   }
   for (const StateClassInfo& info : kStateClasses) {
-    expect_equal(
-        [&info](EngineOptions& options) { options.placement.homes[info.state] = Tier::kHost; });
+    expect_equal([&info](ModelRuntimeOptions& options) {
+      options.placement.homes[info.state] = Tier::kHost;
+    });
   }
-  expect_equal([](EngineOptions& options) {
+  expect_equal([](ModelRuntimeOptions& options) {
     options.placement.order = MicroBatchOrder::kLayerMajor;
     options.placement.recompute = true;
   });
-  expect_equal([](EngineOptions& options) { options.optimizer.splits_bf16_masters = false; });
+  expect_equal([](ModelRuntimeOptions& options) { options.optimizer.splits_bf16_masters = false; });
 }
 
 // Nothing may run ahead of the norm, which says whether the step is skipped.
 TEST_F(Fp16Training, UpdatesWaitForTheNormAlsoWithoutClipping) {
-  EngineOptions clipped = restless();
+  ModelRuntimeOptions clipped = restless();
   clipped.optimizer.max_grad_norm = 1e30;
-  EngineOptions unclipped = restless();
+  ModelRuntimeOptions unclipped = restless();
   unclipped.optimizer.max_grad_norm = 0;
-  EXPECT_TRUE(plan_engine(unclipped).training.policy.updates_wait_for_norm);
+  EXPECT_TRUE(plan_model(unclipped).training.policy.updates_wait_for_norm);
   const TrainedRun run = train_tiny(unclipped, 4);
   EXPECT_EQ(run.curve, train_tiny(clipped, 4).curve);
   EXPECT_TRUE(run.curve.skipped.front());
@@ -153,13 +154,13 @@ TEST_F(Fp16Training, ASkippedStepLeavesTheStateAsItIs) {
   for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kNvme}) {
     for (const SlotForm moments : {SlotForm::kFp32, SlotForm::kBf16, SlotForm::kInt8}) {
       SCOPED_TRACE(std::string(name_of(tier)) + " " + std::to_string(static_cast<int>(moments)));
-      EngineOptions options = this->options();
+      ModelRuntimeOptions options = this->options();
       all_on(options, false, tier);
       options.optimizer.slot_form = moments;
       options.optimizer.loss_scale = {.initial = 4 * kFits, .window = 1, .hysteresis = 1};
-      const EnginePlan plan = plan_engine(options);
+      const TierPlan plan = plan_model(options);
       SilentLog log;
-      Engine engine(options, plan, log);
+      ModelRuntime engine(options, plan, log);
       engine.fill_state(RandomState(1234));
       TrainedRun run;
       std::int64_t step = 0;
@@ -180,11 +181,11 @@ TEST_F(Fp16Training, ASkippedStepLeavesTheStateAsItIs) {
 
 // With the step after it, which counts updates and not steps.
 TEST_F(Fp16Training, ASkippedStepIsAsIfItHadNotBeen) {
-  const EngineOptions options = restless();
-  const EnginePlan plan = plan_engine(options);
+  const ModelRuntimeOptions options = restless();
+  const TierPlan plan = plan_model(options);
   SilentLog log;
   const auto state_after = [&](std::int64_t first, float scale, std::int64_t skipped) {
-    Engine engine(options, plan, log);
+    ModelRuntime engine(options, plan, log);
     engine.fill_state(RandomState(1234));
     engine.set_loss_scale({.scale = scale, .overflows_left = 1, .skipped_steps = skipped});
     TrainedRun run;
@@ -198,20 +199,20 @@ TEST_F(Fp16Training, ASkippedStepIsAsIfItHadNotBeen) {
 
 TEST_F(Fp16Training, GoesOnInMidWindowWithTheSameBits) {
   constexpr std::int64_t kLong = 8;
-  EngineOptions plain = restless();
+  ModelRuntimeOptions plain = restless();
   plain.optimizer.loss_scale.window = 3;
-  EngineOptions second = plain;
+  ModelRuntimeOptions second = plain;
   all_on(second, false, Tier::kNvme);
   const Curve whole = train_tiny(plain, kLong).curve;
-  const EnginePlan first_plan = plan_engine(plain);
-  const EnginePlan second_plan = plan_engine(second);
+  const TierPlan first_plan = plan_model(plain);
+  const TierPlan second_plan = plan_model(second);
   SilentLog log;
   for (std::int64_t stop = 1; stop < kLong; stop += 2) {
     TrainedRun run;
-    Engine first(plain, first_plan, log);
+    ModelRuntime first(plain, first_plan, log);
     first.fill_state(RandomState(1234));
     train_steps(first, plain, 1, stop, run);
-    Engine resumed(second, second_plan, log);
+    ModelRuntime resumed(second, second_plan, log);
     resumed.fill_state(SnapshotState(first));
     resumed.set_loss_scale(first.loss_scale().value());
     EXPECT_EQ(resumed.loss_scale(), first.loss_scale());
@@ -222,11 +223,11 @@ TEST_F(Fp16Training, GoesOnInMidWindowWithTheSameBits) {
 
 // What a run without losses to scale has taken over, it hands on.
 TEST_F(Fp16Training, AnotherPrecisionKeepsTheScaleAndTheCountOfUpdates) {
-  const EngineOptions bf16 = options_of("llama", DType::kBF16);
-  const EnginePlan plan = plan_engine(bf16);
+  const ModelRuntimeOptions bf16 = options_of("llama", DType::kBF16);
+  const TierPlan plan = plan_model(bf16);
   SilentLog log;
   const auto losses_from = [&](std::int64_t first, std::int64_t skipped) {
-    Engine engine(bf16, plan, log);
+    ModelRuntime engine(bf16, plan, log);
     engine.fill_state(RandomState(1234));
     EXPECT_EQ(engine.loss_scale(), std::nullopt);
     const LossScaleState taken = {.scale = 512, .good_steps = 7, .skipped_steps = skipped};
@@ -246,12 +247,12 @@ TEST_F(Fp16Training, AnotherPrecisionKeepsTheScaleAndTheCountOfUpdates) {
 }
 
 TEST_F(Fp16Training, AnOverflowAtTheSmallestScaleEndsTheRun) {
-  EngineOptions options = this->options();
+  ModelRuntimeOptions options = this->options();
   options.optimizer.loss_scale = {
       .initial = 2 * kOverflows, .minimum = kOverflows, .hysteresis = 2};
-  const EnginePlan plan = plan_engine(options);
+  const TierPlan plan = plan_model(options);
   SilentLog log;
-  Engine engine(options, plan, log);
+  ModelRuntime engine(options, plan, log);
   engine.fill_state(RandomState(1234));
   const std::vector<std::int32_t> tokens = batch_of_step(options, 1);
   for (const std::int64_t step : {1, 2}) {
@@ -276,10 +277,10 @@ constexpr Mesh kMeshes[] = {{"dp2", {.data = 2}},
 
 class Fp16Ranks : public Fp16Training, public testing::WithParamInterface<Mesh> {
  protected:
-  EngineOptions rank_options() const {
+  ModelRuntimeOptions rank_options() const {
     ModelConfig model = tiny_model("gpt2", true, false);
     model.layers = 2;
-    EngineOptions options = tiny_options(model, DType::kF16);
+    ModelRuntimeOptions options = tiny_options(model, DType::kF16);
     options.batch = {1, 12};
     options.placement.micro_batches = 2;
     options.chunk_elements = 8 * kBlockElements;
@@ -301,7 +302,7 @@ TEST_P(Fp16Ranks, SkipTheSameStepsWithTheSameScale) {
   EXPECT_LT(curve.loss_scales.back(), curve.loss_scales.front());
   if (shape.data == 1) return;
   const auto expect_equal = [&](std::int32_t stage, Tier tier) {
-    EngineOptions options = rank_options();
+    ModelRuntimeOptions options = rank_options();
     all_on(options, false, tier);
     const RankedRun run = train_ranks(options, shape, stage);
     EXPECT_EQ(run.curves, expected.curves) << stage;

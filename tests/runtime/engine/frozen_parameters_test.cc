@@ -42,8 +42,8 @@ const std::vector<Choice>& choices() {
   return kChoices;
 }
 
-EngineOptions options_for(const Choice& choice, DType type) {
-  EngineOptions options = tiny_options(tiny_model(choice.family, choice.tied, false), type);
+ModelRuntimeOptions options_for(const Choice& choice, DType type) {
+  ModelRuntimeOptions options = tiny_options(tiny_model(choice.family, choice.tied, false), type);
   options.model.trainable = choice.trainable;
   return options;
 }
@@ -57,9 +57,9 @@ class FrozenParameters : public testing::TestWithParam<std::size_t> {
 // on another's norm.
 TEST_P(FrozenParameters, LeaveTheGradientsOfTheOthersAsTheyAre) {
   for (const DType type : {DType::kF32, DType::kBF16}) {
-    EngineOptions options = options_for(choice(), type);
+    ModelRuntimeOptions options = options_for(choice(), type);
     options.optimizer.max_grad_norm = 0;
-    EngineOptions all = options;
+    ModelRuntimeOptions all = options;
     all.model.trainable.clear();
     const SwitchedRun frozen = result_of(options, 1);
     const SwitchedRun trained = result_of(all, 1);
@@ -84,7 +84,7 @@ TEST_P(FrozenParameters, LeaveTheGradientsOfTheOthersAsTheyAre) {
 }
 
 TEST_P(FrozenParameters, StayWhatTheyWere) {
-  EngineOptions options = options_for(choice(), DType::kBF16);
+  ModelRuntimeOptions options = options_for(choice(), DType::kBF16);
   all_on(options, false, Tier::kNvme);
   const TemporaryDirectory drive;
   options.nvme.directories = {{.path = drive.path(), .budget_bytes = {}}};
@@ -108,21 +108,22 @@ TEST_P(FrozenParameters, StayWhatTheyWere) {
 // With clipping, where all updates are deferred, and without. A choice has every second switch.
 TEST_P(FrozenParameters, KeepTheBitsWhateverTheSwitch) {
   for (const double max_grad_norm : {0.05, 0.0}) {
-    EngineOptions options = options_for(choice(), max_grad_norm > 0 ? DType::kBF16 : DType::kF32);
+    ModelRuntimeOptions options =
+        options_for(choice(), max_grad_norm > 0 ? DType::kBF16 : DType::kF32);
     options.optimizer.max_grad_norm = max_grad_norm;
     expect_bits_over_switches(options, GetParam() % 2);
   }
 }
 
 TEST_P(FrozenParameters, ResumeWithTheSameBits) {
-  EngineOptions options = options_for(choice(), DType::kBF16);
+  ModelRuntimeOptions options = options_for(choice(), DType::kBF16);
   options.optimizer.max_grad_norm = 0.05;
   expect_resumed_bits(options);
 }
 
 // Ranks, ZeRO stages and places; pipelines; ranks that share units, for every second choice.
 TEST_P(FrozenParameters, KeepTheBitsOverRanks) {
-  EngineOptions options = options_for(choice(), DType::kBF16);
+  ModelRuntimeOptions options = options_for(choice(), DType::kBF16);
   options.optimizer.max_grad_norm = 0.05;
   options.placement.micro_batches = 2;
   const MeshShape shared = {.data = GetParam() % 4 == 0 ? 2 : 1, .tensor = 2};
@@ -197,11 +198,11 @@ TEST(FrozenFlops, OfMaskedHalvesAreThoseOfTheAttentionThatRuns) {
 
 // Nothing of a step but the computation touches what is frozen, and nothing writes it.
 TEST(FrozenProgram, HasNoOpsOfFrozenChunks) {
-  EngineOptions options = options_for(choices().front(), DType::kBF16);
+  ModelRuntimeOptions options = options_for(choices().front(), DType::kBF16);
   all_on(options, false, Tier::kNvme);
   options.ranks.shape.data = 2;
   options.zero_stage = 2;
-  const EnginePlan plan = plan_engine(options);
+  const TierPlan plan = plan_model(options);
   const StepModel& model = plan.model;
   std::int64_t blocks = 0;
   for (std::int32_t u = 0; u <= model.head(); ++u) {
@@ -237,12 +238,12 @@ TEST(FrozenProgram, HasNoOpsOfFrozenChunks) {
 // nobody brought, or what another buffer left there.
 TEST(FrozenProgram, IsWrongWithoutALoadOfAFrozenChunk) {
   for (const bool clips : {true, false}) {
-    EngineOptions options = options_for(choices().front(), DType::kBF16);
+    ModelRuntimeOptions options = options_for(choices().front(), DType::kBF16);
     options.model.trainable = {"*mlp*"};
     options.optimizer.max_grad_norm = clips ? 1.0 : 0.0;
     all_on(options, true, Tier::kNvme);
     options.evaluates = false;
-    const EnginePlan plan = plan_engine(options);
+    const TierPlan plan = plan_model(options);
     int found = 0;
     for (std::size_t i = 0; i < plan.training.program.ops.size(); ++i) {
       const Op& op = plan.training.program.ops[i];

@@ -90,7 +90,7 @@ TEST(HostOverDevicesPieces, AreSoManyAsItTakes) {
 
 // All that a training has of communicators of host memory, at once.
 TEST(HostOverDevicesTraining, HasTheBitsOfThreads) {
-  EngineOptions options = tiny_options(tiny_model("llama", true, false), DType::kBF16);
+  ModelRuntimeOptions options = tiny_options(tiny_model("llama", true, false), DType::kBF16);
   options.placement.micro_batches = 2;
   options.chunk_elements = 8 * kBlockElements;
   options.zero_stage = 2;
@@ -98,7 +98,7 @@ TEST(HostOverDevicesTraining, HasTheBitsOfThreads) {
   const RankedRun expected = train_ranks(options, shape, options.zero_stage);
   std::vector<Curve> curves(expected.curves.size());
   FakeGpuRunner(shape.ranks()).run({}, [&](Communicator& ranks) {
-    as_rank(ranks, options, shape, [&](const EngineOptions& own) {
+    as_rank(ranks, options, shape, [&](const ModelRuntimeOptions& own) {
       curves.at(static_cast<std::size_t>(ranks.rank())) = train_tiny(own, kSteps).curve;
     });
   });

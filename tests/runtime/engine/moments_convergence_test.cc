@@ -12,23 +12,23 @@ namespace {
 constexpr std::int64_t kSteps = 300;
 constexpr int kSeeds = 4;
 
-EngineOptions convergence_options() {
+ModelRuntimeOptions convergence_options() {
   ModelConfig model = tiny_model("llama", true, false);
   model.layers = 2;
-  EngineOptions options = tiny_options(model, DType::kBF16);
+  ModelRuntimeOptions options = tiny_options(model, DType::kBF16);
   options.placement.micro_batches = 1;
   options.evaluates = false;
   return options;
 }
 
 // The mean loss of the last steps, from parameters of a seed.
-double final_loss(EngineOptions options, SlotForm moments, std::uint64_t seed) {
+double final_loss(ModelRuntimeOptions options, SlotForm moments, std::uint64_t seed) {
   constexpr std::int64_t kLast = 30;
   options.optimizer.slot_form = moments;
   options.optimizer.seed = seed;
-  const EnginePlan plan = plan_engine(options);
+  const TierPlan plan = plan_model(options);
   SilentLog log;
-  Engine engine(options, plan, log);
+  ModelRuntime engine(options, plan, log);
   engine.fill_state(RandomState(seed));
   TrainedRun run;
   train_steps(engine, options, 1, kSteps, run);
@@ -43,7 +43,7 @@ class MomentsConvergence : public testing::TestWithParam<SlotForm> {};
 // call another result: within a tenth of the spread of four seeds. (Here that is 0.0046 nats; bf16
 // is within 0.0001 and 8-bit codes within 0.0022 of fp32 moments.)
 TEST_P(MomentsConvergence, FinalLossIsThatOfFp32Moments) {
-  const EngineOptions options = convergence_options();
+  const ModelRuntimeOptions options = convergence_options();
   std::vector<double> exact, narrow;
   for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
     exact.push_back(final_loss(options, SlotForm::kFp32, seed));

@@ -23,10 +23,10 @@ struct RankedRun {
   double bytes_sent = 0;  // by the first rank, until the last drain
 };
 
-inline std::vector<float> read_state(Engine& engine, const EngineOptions& options,
+inline std::vector<float> read_state(ModelRuntime& engine, const ModelRuntimeOptions& options,
                                      Communicator& world) {
   const std::vector<UnitLayout> layout = parameter_layout(options.model);
-  const EnginePlan plan = plan_engine(options);
+  const TierPlan plan = plan_model(options);
   RankedState state(engine.state(), plan.model, &world);
   std::vector<float> all;
   if (world.rank() != 0) {
@@ -46,8 +46,8 @@ inline std::vector<float> read_state(Engine& engine, const EngineOptions& option
 
 // Calls `body` with the options that one rank has: its communicators, of device memory too where
 // the backend has an exchange, with `of_devices`.
-inline void as_rank(Communicator& world, const EngineOptions& options, const MeshShape& shape,
-                    const std::function<void(const EngineOptions&)>& body,
+inline void as_rank(Communicator& world, const ModelRuntimeOptions& options, const MeshShape& shape,
+                    const std::function<void(const ModelRuntimeOptions&)>& body,
                     const CommunicatorOptions& of_devices = {}) {
   StepCommunicators communicators(world, shape);
   std::unique_ptr<Communicator> devices;
@@ -55,25 +55,25 @@ inline void as_rank(Communicator& world, const EngineOptions& options, const Mes
     devices = exchange->make_communicator(world, of_devices);
     communicators.add_devices(*devices);
   }
-  EngineOptions own = options;
+  ModelRuntimeOptions own = options;
   own.ranks = communicators.ranks();
   own.threads = 1;
   body(own);
 }
 
-inline RankedRun train_ranks(const EngineOptions& options, const MeshShape& shape,
+inline RankedRun train_ranks(const ModelRuntimeOptions& options, const MeshShape& shape,
                              std::int32_t stage) {
   const auto count = static_cast<std::size_t>(shape.ranks());
   auto worlds = make_thread_communicators(shape.ranks(), "world");
   RankedRun result;
   result.curves.resize(count);
   result.evaluations.resize(count);
-  EngineOptions of_stage = options;
+  ModelRuntimeOptions of_stage = options;
   of_stage.zero_stage = stage;
-  const auto train = [&](std::size_t r, const EngineOptions& own) {
+  const auto train = [&](std::size_t r, const ModelRuntimeOptions& own) {
     double sent = 0;
     std::vector<float> state;
-    const TrainedRun run = train_tiny(own, kSteps, [&](Engine& engine) {
+    const TrainedRun run = train_tiny(own, kSteps, [&](ModelRuntime& engine) {
       sent = static_cast<double>(own.ranks.data.host->bytes_sent() + own.ranks.world->bytes_sent());
       state = read_state(engine, own, *worlds[r]);
     });
@@ -87,18 +87,18 @@ inline RankedRun train_ranks(const EngineOptions& options, const MeshShape& shap
   std::vector<std::jthread> threads;
   for (std::size_t r = 0; r < count; ++r) {
     threads.emplace_back([&, r] {
-      as_rank(*worlds[r], of_stage, shape, [&](const EngineOptions& own) { train(r, own); });
+      as_rank(*worlds[r], of_stage, shape, [&](const ModelRuntimeOptions& own) { train(r, own); });
     });
   }
   threads.clear();
   return result;
 }
 
-inline RankedRun train_ranks(const EngineOptions& options, int ranks, std::int32_t stage) {
+inline RankedRun train_ranks(const ModelRuntimeOptions& options, int ranks, std::int32_t stage) {
   return train_ranks(options, MeshShape{.data = ranks}, stage);
 }
 
-inline void all_on(EngineOptions& options, bool unified, Tier tier) {
+inline void all_on(ModelRuntimeOptions& options, bool unified, Tier tier) {
   options.placement.unified = unified;
   options.placement.homes.fill(tier);
   options.placement.has_nvme = tier == Tier::kNvme;

@@ -7,8 +7,8 @@
 namespace terrace {
 namespace {
 
-EngineOptions options_for(DType type, std::int32_t micro_batches = 2) {
-  EngineOptions options = tiny_options(tiny_model("llama", true, false), type);
+ModelRuntimeOptions options_for(DType type, std::int32_t micro_batches = 2) {
+  ModelRuntimeOptions options = tiny_options(tiny_model("llama", true, false), type);
   options.placement.micro_batches = micro_batches;
   options.chunk_elements = 8 * kBlockElements;
   return options;
@@ -16,34 +16,35 @@ EngineOptions options_for(DType type, std::int32_t micro_batches = 2) {
 
 struct Placed {
   const char* name;
-  std::function<void(EngineOptions&)> set;
+  std::function<void(ModelRuntimeOptions&)> set;
 };
 
 const std::vector<Placed>& placements() {
   static const std::vector<Placed> list = {
-      {"unified", [](EngineOptions&) {}},
-      {"unified_nvme", [](EngineOptions& o) { all_on(o, true, Tier::kNvme); }},
-      {"device", [](EngineOptions& o) { all_on(o, false, Tier::kDevice); }},
-      {"device_host", [](EngineOptions& o) { all_on(o, false, Tier::kHost); }},
-      {"device_nvme", [](EngineOptions& o) { all_on(o, false, Tier::kNvme); }},
+      {"unified", [](ModelRuntimeOptions&) {}},
+      {"unified_nvme", [](ModelRuntimeOptions& o) { all_on(o, true, Tier::kNvme); }},
+      {"device", [](ModelRuntimeOptions& o) { all_on(o, false, Tier::kDevice); }},
+      {"device_host", [](ModelRuntimeOptions& o) { all_on(o, false, Tier::kHost); }},
+      {"device_nvme", [](ModelRuntimeOptions& o) { all_on(o, false, Tier::kNvme); }},
       {"optimizer_on_host",
-       [](EngineOptions& o) {
+       [](ModelRuntimeOptions& o) {
          all_on(o, false, Tier::kDevice);
          o.placement.homes[StateClass::kOptimizer] = Tier::kHost;
        }},
       {"parameters_on_host",
-       [](EngineOptions& o) {
+       [](ModelRuntimeOptions& o) {
          all_on(o, false, Tier::kDevice);
          o.placement.homes[StateClass::kParameters] = Tier::kHost;
        }},
       {"optimizer_and_gradients_on_nvme",
-       [](EngineOptions& o) {
+       [](ModelRuntimeOptions& o) {
          o.placement.homes[StateClass::kOptimizer] = o.placement.homes[StateClass::kGradients] =
              Tier::kNvme;
          o.placement.has_nvme = true;
        }},
-      {"layer_major", [](EngineOptions& o) { o.placement.order = MicroBatchOrder::kLayerMajor; }},
-      {"recompute", [](EngineOptions& o) { o.placement.recompute = true; }},
+      {"layer_major",
+       [](ModelRuntimeOptions& o) { o.placement.order = MicroBatchOrder::kLayerMajor; }},
+      {"recompute", [](ModelRuntimeOptions& o) { o.placement.recompute = true; }},
   };
   return list;
 }
@@ -56,7 +57,7 @@ class ZeroStages : public testing::TestWithParam<StageCase> {};
 TEST_P(ZeroStages, HaveTheBitsOfStageZero) {
   const auto [ranks, type, placed] = GetParam();
   for (const double max_grad_norm : {1.6, 0.0}) {
-    EngineOptions options = options_for(type);
+    ModelRuntimeOptions options = options_for(type);
     options.optimizer.max_grad_norm = max_grad_norm;
     const RankedRun plain = train_ranks(options, ranks, 0);
     const TemporaryDirectory drive;
@@ -79,7 +80,7 @@ class RoundedGradients : public testing::TestWithParam<std::tuple<int, std::size
 TEST_P(RoundedGradients, HaveTheBitsOfStageZero) {
   const auto [ranks, placed] = GetParam();
   for (const double max_grad_norm : {1.6, 0.0}) {
-    EngineOptions options = options_for(DType::kBF16);
+    ModelRuntimeOptions options = options_for(DType::kBF16);
     options.optimizer.max_grad_norm = max_grad_norm;
     const RankedRun exact = train_ranks(options, ranks, 0);
     options.gradient_type = DType::kBF16;
@@ -104,7 +105,7 @@ TEST_P(RoundedGradients, HaveTheBitsOfStageZero) {
 class ReducedMicroBatches : public testing::TestWithParam<std::size_t> {};
 
 TEST_P(ReducedMicroBatches, HaveTheSameBitsInAllTiersAndStages) {
-  EngineOptions options = options_for(DType::kBF16, 3);
+  ModelRuntimeOptions options = options_for(DType::kBF16, 3);
   const RankedRun by_step = train_ranks(options, 2, 2);
   options.placement.reduces_micro_batches = true;
   const RankedRun plain = train_ranks(options, 2, 2);
@@ -129,9 +130,9 @@ TEST_P(ReducedMicroBatches, HaveTheSameBitsInAllTiersAndStages) {
 
 // Steps that differ show that the comparison above compares something.
 TEST(ZeroTraining, LearnsOnEveryRanksSamples) {
-  const EngineOptions options = options_for(DType::kF32);
+  const ModelRuntimeOptions options = options_for(DType::kF32);
   const RankedRun two = train_ranks(options, 2, 3);
-  EngineOptions alone = options;
+  ModelRuntimeOptions alone = options;
   alone.placement.micro_batches = 4;
   const TrainedRun one = train_tiny(alone, kSteps);
   EXPECT_LT(two.curves[0].losses.back(), two.curves[0].losses.front());
@@ -145,7 +146,7 @@ TEST(ZeroTraining, LearnsOnEveryRanksSamples) {
 // What communicators count is what the program says it sends.
 TEST(ZeroTraining, SendsTheBytesOfItsProgram) {
   for (const std::int32_t stage : {0, 1, 2, 3}) {
-    EngineOptions options = options_for(DType::kBF16, 1);
+    ModelRuntimeOptions options = options_for(DType::kBF16, 1);
     options.evaluates = true;
     const RankedRun run = train_ranks(options, 2, stage);
     // The evaluation after the last step gathers once more with stage 3.
@@ -179,7 +180,7 @@ class PipelineStages : public testing::TestWithParam<PipelineCase> {};
 TEST_P(PipelineStages, HaveTheBitsOfOneRank) {
   const PipelineCase& tested = GetParam();
   for (const double max_grad_norm : {1.6, 0.0}) {
-    EngineOptions options =
+    ModelRuntimeOptions options =
         tiny_options(tiny_model(tested.family, tested.tied, false), tested.type);
     options.placement.micro_batches = tested.micro_batches;
     options.chunk_elements = 8 * kBlockElements;

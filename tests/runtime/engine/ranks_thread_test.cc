@@ -18,8 +18,8 @@
 namespace terrace {
 namespace {
 
-EngineOptions options_for(std::int32_t micro_batches) {
-  EngineOptions options = tiny_options(tiny_model("llama", true, true), DType::kF32);
+ModelRuntimeOptions options_for(std::int32_t micro_batches) {
+  ModelRuntimeOptions options = tiny_options(tiny_model("llama", true, true), DType::kF32);
   options.placement.micro_batches = micro_batches;
   options.chunk_elements = 8 * kBlockElements;
   return options;
@@ -31,7 +31,7 @@ void expect_one_curve(const RankedRun& run) {
 }
 
 TEST(RankThreads, EveryStageTrains) {
-  const EngineOptions options = options_for(2);
+  const ModelRuntimeOptions options = options_for(2);
   const RankedRun plain = train_ranks(options, 2, 0);
   expect_one_curve(plain);
   for (const std::int32_t stage : {1, 2, 3}) {
@@ -42,10 +42,10 @@ TEST(RankThreads, EveryStageTrains) {
 }
 
 TEST(RankThreads, StagesOfAPipelineTrainWithTheirStateOnTheDrive) {
-  const EngineOptions options = options_for(3);
+  const ModelRuntimeOptions options = options_for(3);
   const RankedRun plain = train_ranks(options, 2, 1);
   const TemporaryDirectory drive;
-  EngineOptions away = options;
+  ModelRuntimeOptions away = options;
   all_on(away, false, Tier::kNvme);
   away.nvme.directories = {{drive.path(), std::nullopt}};
   const RankedRun run = train_ranks(away, MeshShape{2, 1, 2}, 3);
@@ -55,7 +55,7 @@ TEST(RankThreads, StagesOfAPipelineTrainWithTheirStateOnTheDrive) {
 
 // Two tensor ranks in each of two stages; the lanes of exchanges and messages at once.
 TEST(RankThreads, TensorRanksOfStagesTrainWithTheirStateOnTheDrive) {
-  EngineOptions options = tiny_options(tiny_model("gpt2", true, false), DType::kF32);
+  ModelRuntimeOptions options = tiny_options(tiny_model("gpt2", true, false), DType::kF32);
   options.placement.micro_batches = 2;
   options.chunk_elements = 8 * kBlockElements;
   const MeshShape shape = {1, 2, 2};
@@ -72,7 +72,7 @@ TEST(RankThreads, TensorRanksOfStagesTrainWithTheirStateOnTheDrive) {
 
 // Every message lane of a stage is at work.
 TEST(RankThreads, InterleavedStagesTrain) {
-  EngineOptions options = options_for(4);
+  ModelRuntimeOptions options = options_for(4);
   const RankedRun plain = train_ranks(options, 2, 1);
   options.pipeline_schedule = PipelineSchedule::kInterleaved;
   options.virtual_stages = 2;
@@ -98,7 +98,7 @@ class FailingWrites final : public SystemFaults {
 // waits for the others to come is told by those that have failed, and not by what they do then.
 std::vector<std::string> errors_on(std::vector<FailingWrites>& drives) {
   const auto count = static_cast<int>(drives.size());
-  EngineOptions options = options_for(2);
+  ModelRuntimeOptions options = options_for(2);
   options.placement.homes[StateClass::kOptimizer] = Tier::kNvme;
   options.placement.has_nvme = true;
   options.zero_stage = 3;
@@ -110,12 +110,12 @@ std::vector<std::string> errors_on(std::vector<FailingWrites>& drives) {
   std::vector<std::jthread> threads;
   for (std::size_t r = 0; r < drives.size(); ++r) {
     threads.emplace_back([&, r] {
-      EngineOptions of_rank = options;
+      ModelRuntimeOptions of_rank = options;
       of_rank.nvme.faults = &drives[r];
-      as_rank(*worlds[r], of_rank, {count, 1, 1}, [&](const EngineOptions& own) {
+      as_rank(*worlds[r], of_rank, {count, 1, 1}, [&](const ModelRuntimeOptions& own) {
         SilentLog log;
-        const EnginePlan plan = plan_engine(own);
-        Engine engine(own, plan, log);
+        const TierPlan plan = plan_model(own);
+        ModelRuntime engine(own, plan, log);
         engine.fill_state(RandomState(1));
         if (r == 0) drives[r].begin();
         TrainedRun run;
@@ -142,7 +142,7 @@ TEST(RankThreads, AFailureIsToldBeforeTheStepIsGivenUp) {
 
 // The first step of a run writes nothing: its updates come under the second.
 TEST(RankThreads, ARankWhoseNextStepHasFailedKnowsWhy) {
-  EngineOptions options = options_for(2);
+  ModelRuntimeOptions options = options_for(2);
   options.placement.homes[StateClass::kOptimizer] = Tier::kNvme;
   options.placement.has_nvme = true;
   options.zero_stage = 1;
@@ -153,12 +153,12 @@ TEST(RankThreads, ARankWhoseNextStepHasFailedKnowsWhy) {
   std::vector<std::jthread> threads;
   for (const auto& world : worlds) {
     threads.emplace_back([&] {
-      EngineOptions of_rank = options;
+      ModelRuntimeOptions of_rank = options;
       if (world->rank() == 0) of_rank.nvme.faults = &drive;
-      as_rank(*world, of_rank, {2, 1, 1}, [&](const EngineOptions& own) {
+      as_rank(*world, of_rank, {2, 1, 1}, [&](const ModelRuntimeOptions& own) {
         SilentLog log;
-        const EnginePlan plan = plan_engine(own);
-        Engine engine(own, plan, log);
+        const TierPlan plan = plan_model(own);
+        ModelRuntime engine(own, plan, log);
         engine.fill_state(RandomState(1));
         EXPECT_NO_THROW(engine.rethrow_failure());
         if (world->rank() == 0) drive.begin();
@@ -188,7 +188,7 @@ class InfiniteParameters final : public StateSource {
 };
 
 // How the ranks of a mesh end whose first step has a norm that is not a number.
-std::vector<std::string> ends_of_infinite_norms(const EngineOptions& options,
+std::vector<std::string> ends_of_infinite_norms(const ModelRuntimeOptions& options,
                                                 const MeshShape& shape) {
   auto worlds =
       make_thread_communicators(shape.ranks(), "world", {.timeout = std::chrono::seconds(30)});
@@ -196,10 +196,10 @@ std::vector<std::string> ends_of_infinite_norms(const EngineOptions& options,
   std::vector<std::jthread> threads;
   for (std::size_t r = 0; r < worlds.size(); ++r) {
     threads.emplace_back([&, r] {
-      as_rank(*worlds[r], options, shape, [&](const EngineOptions& own) {
+      as_rank(*worlds[r], options, shape, [&](const ModelRuntimeOptions& own) {
         SilentLog log;
-        const EnginePlan plan = plan_engine(own);
-        Engine engine(own, plan, log);
+        const TierPlan plan = plan_model(own);
+        ModelRuntime engine(own, plan, log);
         engine.fill_state(InfiniteParameters());
         TrainedRun run;
         try {
@@ -220,7 +220,7 @@ std::vector<std::string> ends_of_infinite_norms(const EngineOptions& options,
 // Without clipping ops between ranks are on their way when the norm is known: those that one rank
 // has begun wait for ranks that were not so far.
 TEST(RankThreads, ANormThatIsNotANumberEndsAllRanksAlike) {
-  EngineOptions options = tiny_options(tiny_model("gpt2", true, false), DType::kF32);
+  ModelRuntimeOptions options = tiny_options(tiny_model("gpt2", true, false), DType::kF32);
   options.placement.micro_batches = 2;
   options.chunk_elements = 8 * kBlockElements;
   options.optimizer.max_grad_norm = 0;

@@ -12,24 +12,25 @@
 // Ranks as threads that go on with a state that others have left, and how far curves are apart.
 namespace terrace {
 
-using RankBody = std::function<void(Engine& engine, const EngineOptions& own, Communicator& world)>;
-using PlanChange = std::function<void(EnginePlan& plan)>;
+using RankBody =
+    std::function<void(ModelRuntime& engine, const ModelRuntimeOptions& own, Communicator& world)>;
+using PlanChange = std::function<void(TierPlan& plan)>;
 
 // Calls `body` on a thread per rank, with an engine whose plan `change` has had.
 inline void on_ranks(
-    const EngineOptions& options, const MeshShape& shape, std::int32_t stage, const RankBody& body,
-    const PlanChange& change = [](EnginePlan&) {}) {
+    const ModelRuntimeOptions& options, const MeshShape& shape, std::int32_t stage,
+    const RankBody& body, const PlanChange& change = [](TierPlan&) {}) {
   auto worlds = make_thread_communicators(shape.ranks(), "world");
-  EngineOptions of_stage = options;
+  ModelRuntimeOptions of_stage = options;
   of_stage.zero_stage = stage;
   std::vector<std::jthread> threads;
   for (std::size_t r = 0; r < worlds.size(); ++r) {
     threads.emplace_back([&, r] {
-      as_rank(*worlds[r], of_stage, shape, [&](const EngineOptions& own) {
-        EnginePlan plan = plan_engine(own);
+      as_rank(*worlds[r], of_stage, shape, [&](const ModelRuntimeOptions& own) {
+        TierPlan plan = plan_model(own);
         change(plan);
         SilentLog log;
-        Engine engine(own, plan, log);
+        ModelRuntime engine(own, plan, log);
         body(engine, own, *worlds[r]);
       });
     });
@@ -54,7 +55,8 @@ inline Distance distance(const Curve& a, const Curve& b) {
 // What read_state() has read.
 class ReadState final : public StateSource {
  public:
-  ReadState(const std::vector<float>& values, const EngineOptions& options) : values_(values) {
+  ReadState(const std::vector<float>& values, const ModelRuntimeOptions& options)
+      : values_(values) {
     const std::size_t fields = 1 + options.optimizer.rule->slots.size();
     for (const UnitLayout& unit : parameter_layout(options.model)) {
       begins_.push_back(end_);
@@ -83,11 +85,11 @@ struct Resumed {
   Curve curve;
 };
 
-inline Resumed resume(const EngineOptions& options, const MeshShape& shape, std::int32_t stage,
-                      const std::vector<float>& from) {
+inline Resumed resume(const ModelRuntimeOptions& options, const MeshShape& shape,
+                      std::int32_t stage, const std::vector<float>& from) {
   Resumed resumed;
   on_ranks(options, shape, stage,
-           [&](Engine& engine, const EngineOptions& own, Communicator& world) {
+           [&](ModelRuntime& engine, const ModelRuntimeOptions& own, Communicator& world) {
              engine.fill_state(ReadState(from, options));
              const std::vector<float> state = read_state(engine, own, world);
              TrainedRun run;

@@ -114,8 +114,8 @@ struct Setting {
   std::string name() const { return fmt::format("{}{}", family, away ? "_away" : ""); }
 };
 
-EngineOptions options_of(const Setting& setting, const TemporaryDirectory& directory) {
-  EngineOptions options = tiny_options(tiny_model(setting.family, true, true), DType::kBF16);
+ModelRuntimeOptions options_of(const Setting& setting, const TemporaryDirectory& directory) {
+  ModelRuntimeOptions options = tiny_options(tiny_model(setting.family, true, true), DType::kBF16);
   options.placement.micro_batches = 2;
   if (!setting.away) return options;
   options.placement.unified = false;
@@ -132,10 +132,10 @@ TEST_P(StepAllocation, SteadyStateAllocatesNothing) {
   constexpr std::int64_t kWarm = 6;  // steps in which pools of threads and libraries fill
   constexpr std::int64_t kSteps = 12;
   const TemporaryDirectory directory;
-  const EngineOptions options = options_of(GetParam(), directory);
-  const EnginePlan plan = plan_engine(options);
+  const ModelRuntimeOptions options = options_of(GetParam(), directory);
+  const TierPlan plan = plan_model(options);
   SilentLog log;
-  Engine engine(options, plan, log);
+  ModelRuntime engine(options, plan, log);
   engine.fill_state(RandomState(1234));
   const std::vector<std::int32_t> tokens = batch_of_step(options, 1);
   const auto begin = [&](std::int64_t step) {

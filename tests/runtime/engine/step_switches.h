@@ -18,9 +18,10 @@ struct SwitchedRun {
   SnapshotState state;
 };
 
-inline SwitchedRun result_of(const EngineOptions& options, std::int64_t steps) {
+inline SwitchedRun result_of(const ModelRuntimeOptions& options, std::int64_t steps) {
   std::optional<SnapshotState> state;
-  const TrainedRun run = train_tiny(options, steps, [&](Engine& engine) { state.emplace(engine); });
+  const TrainedRun run =
+      train_tiny(options, steps, [&](ModelRuntime& engine) { state.emplace(engine); });
   return {run.curve, run.evaluation, *state};
 }
 
@@ -34,39 +35,39 @@ inline std::vector<float> values_of(const SwitchedRun& result, StateField field,
 
 struct Switch {
   const char* name;
-  void (*set)(EngineOptions&);
+  void (*set)(ModelRuntimeOptions&);
 };
 
 inline constexpr Switch kSwitches[] = {
-    {"device", [](EngineOptions& o) { all_on(o, false, Tier::kDevice); }},
-    {"host", [](EngineOptions& o) { all_on(o, false, Tier::kHost); }},
-    {"drive", [](EngineOptions& o) { all_on(o, true, Tier::kNvme); }},
-    {"drive_from_device", [](EngineOptions& o) { all_on(o, false, Tier::kNvme); }},
+    {"device", [](ModelRuntimeOptions& o) { all_on(o, false, Tier::kDevice); }},
+    {"host", [](ModelRuntimeOptions& o) { all_on(o, false, Tier::kHost); }},
+    {"drive", [](ModelRuntimeOptions& o) { all_on(o, true, Tier::kNvme); }},
+    {"drive_from_device", [](ModelRuntimeOptions& o) { all_on(o, false, Tier::kNvme); }},
     {"parameters_on_drive",
-     [](EngineOptions& o) {
+     [](ModelRuntimeOptions& o) {
        o.placement.homes[StateClass::kParameters] = Tier::kNvme;
        o.placement.has_nvme = true;
      }},
     {"optimizer_on_drive_whole_masters",
-     [](EngineOptions& o) {
+     [](ModelRuntimeOptions& o) {
        o.placement.homes[StateClass::kOptimizer] = Tier::kNvme;
        o.placement.has_nvme = true;
        o.optimizer.splits_bf16_masters = false;
      }},
-    {"recompute", [](EngineOptions& o) { o.placement.recompute = true; }},
+    {"recompute", [](ModelRuntimeOptions& o) { o.placement.recompute = true; }},
     {"layer_major_recompute_drive",
-     [](EngineOptions& o) {
+     [](ModelRuntimeOptions& o) {
        all_on(o, false, Tier::kNvme);
        o.placement.order = MicroBatchOrder::kLayerMajor;
        o.placement.recompute = true;
      }},
     {"streamed",
-     [](EngineOptions& o) {
+     [](ModelRuntimeOptions& o) {
        all_on(o, false, Tier::kHost);
        o.placement.streamed_updates = 1.0;
      }},
     {"no_lookahead",
-     [](EngineOptions& o) {
+     [](ModelRuntimeOptions& o) {
        all_on(o, true, Tier::kNvme);
        o.placement.lookahead = 0;
        o.threads = 1;
@@ -80,11 +81,11 @@ inline void expect_same(const SwitchedRun& run, const SwitchedRun& plain, const 
 }
 
 // Expects that every second switch, from the first-th on, leaves the bits of three steps.
-inline void expect_bits_over_switches(const EngineOptions& options, std::size_t first) {
+inline void expect_bits_over_switches(const ModelRuntimeOptions& options, std::size_t first) {
   const SwitchedRun plain = result_of(options, 3);
   for (std::size_t s = first; s < std::size(kSwitches); s += 2) {
     const Switch& one = kSwitches[s];
-    EngineOptions other = options;
+    ModelRuntimeOptions other = options;
     const TemporaryDirectory drive;
     other.nvme.directories = {{.path = drive.path(), .budget_bytes = {}}};
     one.set(other);
@@ -93,13 +94,13 @@ inline void expect_bits_over_switches(const EngineOptions& options, std::size_t 
 }
 
 // Expects that training goes on from what was read out as if it had not stopped.
-inline void expect_resumed_bits(const EngineOptions& options) {
+inline void expect_resumed_bits(const ModelRuntimeOptions& options) {
   const SwitchedRun whole = result_of(options, 4);
   std::optional<SnapshotState> half;
-  train_tiny(options, 2, [&](Engine& engine) { half.emplace(engine); });
-  const EnginePlan plan = plan_engine(options);
+  train_tiny(options, 2, [&](ModelRuntime& engine) { half.emplace(engine); });
+  const TierPlan plan = plan_model(options);
   SilentLog log;
-  Engine engine(options, plan, log);
+  ModelRuntime engine(options, plan, log);
   engine.fill_state(*half);
   TrainedRun rest;
   train_steps(engine, options, 3, 4, rest);
@@ -108,11 +109,11 @@ inline void expect_resumed_bits(const EngineOptions& options) {
 
 // Expects that the ranks of a mesh have the bits of its ZeRO stage 0 at every stage, in other
 // places, and where the model is cut into so many stages of a pipeline.
-inline void expect_bits_over_ranks(const EngineOptions& options, const MeshShape& shape,
+inline void expect_bits_over_ranks(const ModelRuntimeOptions& options, const MeshShape& shape,
                                    int pipeline) {
   const RankedRun plain = train_ranks(options, shape, 0);
   for (std::int32_t stage = 1; stage <= 3 && shape.data > 1; ++stage) {
-    EngineOptions other = options;
+    ModelRuntimeOptions other = options;
     const TemporaryDirectory drive;
     other.nvme.directories = {{.path = drive.path(), .budget_bytes = {}}};
     if (stage > 1) all_on(other, stage == 2, Tier::kNvme);

@@ -20,8 +20,8 @@ constexpr std::int64_t kComparedSteps = 200;
 constexpr std::int64_t kComparedSteps = 8;
 #endif
 
-EngineOptions options_for(std::string_view family, bool tied, DType type, bool odd = false) {
-  EngineOptions options = tiny_options(tiny_model(family, tied, odd), type);
+ModelRuntimeOptions options_for(std::string_view family, bool tied, DType type, bool odd = false) {
+  ModelRuntimeOptions options = tiny_options(tiny_model(family, tied, odd), type);
   options.placement.micro_batches = 2;
   options.chunk_elements = 8 * kBlockElements;
   return options;
@@ -29,10 +29,11 @@ EngineOptions options_for(std::string_view family, bool tied, DType type, bool o
 
 // The curve of the first rank, from random parameters.
 Curve curve_of(
-    const EngineOptions& options, const MeshShape& shape, std::int64_t steps,
-    const PlanChange& change = [](EnginePlan&) {}) {
+    const ModelRuntimeOptions& options, const MeshShape& shape, std::int64_t steps,
+    const PlanChange& change = [](TierPlan&) {}) {
   Curve curve;
-  const RankBody body = [&](Engine& engine, const EngineOptions& own, Communicator& world) {
+  const RankBody body = [&](ModelRuntime& engine, const ModelRuntimeOptions& own,
+                            Communicator& world) {
     engine.fill_state(RandomState(1234));
     TrainedRun run;
     train_steps(engine, own, 1, steps, run);
@@ -64,7 +65,7 @@ class TensorRanks : public testing::TestWithParam<TensorCase> {};
 TEST_P(TensorRanks, TrainAsOneRankDoes) {
   const TensorCase& tested = GetParam();
   for (const DType type : {DType::kF32, DType::kBF16}) {
-    EngineOptions options = options_for(tested.family, tested.tied, type, tested.odd);
+    ModelRuntimeOptions options = options_for(tested.family, tested.tied, type, tested.odd);
     options.sequence_parallel = tested.shares_rows;
     const Curve one = curve_of(options, {}, kComparedSteps);
     const Curve shared = curve_of(options, MeshShape{.tensor = tested.ranks}, kComparedSteps);
@@ -106,16 +107,17 @@ INSTANTIATE_TEST_SUITE_P(Shapes, TensorRanks, testing::ValuesIn(kTensorCases),
 
 struct Switch {
   const char* name;
-  std::function<void(EngineOptions&)> set;
+  std::function<void(ModelRuntimeOptions&)> set;
 };
 
 const Switch kSwitches[] = {
-    {"unified_nvme", [](EngineOptions& o) { all_on(o, true, Tier::kNvme); }},
-    {"device", [](EngineOptions& o) { all_on(o, false, Tier::kDevice); }},
-    {"device_host", [](EngineOptions& o) { all_on(o, false, Tier::kHost); }},
-    {"device_nvme", [](EngineOptions& o) { all_on(o, false, Tier::kNvme); }},
-    {"layer_major", [](EngineOptions& o) { o.placement.order = MicroBatchOrder::kLayerMajor; }},
-    {"recompute", [](EngineOptions& o) { o.placement.recompute = true; }},
+    {"unified_nvme", [](ModelRuntimeOptions& o) { all_on(o, true, Tier::kNvme); }},
+    {"device", [](ModelRuntimeOptions& o) { all_on(o, false, Tier::kDevice); }},
+    {"device_host", [](ModelRuntimeOptions& o) { all_on(o, false, Tier::kHost); }},
+    {"device_nvme", [](ModelRuntimeOptions& o) { all_on(o, false, Tier::kNvme); }},
+    {"layer_major",
+     [](ModelRuntimeOptions& o) { o.placement.order = MicroBatchOrder::kLayerMajor; }},
+    {"recompute", [](ModelRuntimeOptions& o) { o.placement.recompute = true; }},
 };
 
 struct MeshCase {
@@ -131,14 +133,14 @@ class TensorMesh : public testing::TestWithParam<MeshCase> {};
 
 TEST_P(TensorMesh, SwitchesDoNotChangeBits) {
   const MeshCase& mesh = GetParam();
-  EngineOptions options = options_for(mesh.family, mesh.tied, DType::kBF16);
+  ModelRuntimeOptions options = options_for(mesh.family, mesh.tied, DType::kBF16);
   options.sequence_parallel = mesh.shares_rows;
   options.optimizer.max_grad_norm = mesh.max_grad_norm;
   const RankedRun plain = train_ranks(options, mesh.shape, 0);
   int number = 0;
   for (const Switch& one : kSwitches) {
     const std::int32_t stage = mesh.shape.data > 1 ? ++number % 4 : 0;
-    EngineOptions switched = options;
+    ModelRuntimeOptions switched = options;
     one.set(switched);
     if (mesh.shape.pipeline > 1) switched.placement.order = options.placement.order;
     const TemporaryDirectory drive;
@@ -171,7 +173,7 @@ INSTANTIATE_TEST_SUITE_P(Meshes, TensorMesh, testing::ValuesIn(kMeshCases),
 // What changes bits by itself (narrow gradients, reducing every micro-batch) does so in one way
 // only, and interleaved pieces of a pipeline in none.
 TEST(TensorMesh, GradientOptionsAndPiecesHaveBitsOfTheirOwn) {
-  EngineOptions options = options_for(kLlama, true, DType::kBF16);
+  ModelRuntimeOptions options = options_for(kLlama, true, DType::kBF16);
   const MeshShape shape = {2, 2, 1};
   options.gradient_type = DType::kBF16;
   const RankedRun narrow = train_ranks(options, shape, 0);
@@ -183,7 +185,7 @@ TEST(TensorMesh, GradientOptionsAndPiecesHaveBitsOfTheirOwn) {
   options.gradient_type = DType::kF32;
   const RankedRun plain = train_ranks(options, shape, 2);
   EXPECT_NE(narrow.state, plain.state);
-  EngineOptions interleaved = options;
+  ModelRuntimeOptions interleaved = options;
   interleaved.pipeline_schedule = PipelineSchedule::kInterleaved;
   interleaved.virtual_stages = 2;
   const RankedRun pieces = train_ranks(interleaved, MeshShape{2, 2, 2}, 2);
@@ -199,7 +201,7 @@ TEST(TensorMesh, GradientOptionsAndPiecesHaveBitsOfTheirOwn) {
 // Eight ranks, all kinds of parallelism at once; the state goes on any mesh. Four samples a step.
 TEST(TensorState, IsThatOfOneRankOnEveryMesh) {
   for (const std::string_view family : {kLlama, kGpt2}) {
-    EngineOptions options = options_for(family, true, DType::kF32);
+    ModelRuntimeOptions options = options_for(family, true, DType::kF32);
     options.placement.recompute = true;
     options.placement.homes[StateClass::kOptimizer] = Tier::kNvme;
     options.placement.has_nvme = true;
@@ -213,7 +215,7 @@ TEST(TensorState, IsThatOfOneRankOnEveryMesh) {
     const RankedRun begun = train_ranks(options, all, 3);
     const Resumed same = resume(options, all, 3, begun.state);
     EXPECT_EQ(same.state, begun.state);
-    EngineOptions elsewhere = options_for(family, true, DType::kF32);
+    ModelRuntimeOptions elsewhere = options_for(family, true, DType::kF32);
     for (const auto& [shape, stage] :
          {std::pair{MeshShape{4, 1, 1}, 2}, {MeshShape{1, 1, 1}, 0}, {MeshShape{1, 4, 1}, 0}}) {
       if (family == kLlama && shape.tensor == 4) continue;  // it has two key-value heads
@@ -228,14 +230,15 @@ TEST(TensorState, IsThatOfOneRankOnEveryMesh) {
 
 // A tensor rank begins with exactly its slice of what one rank begins with.
 TEST(TensorState, BeginsAsThatOfOneRank) {
-  const EngineOptions options = options_for(kGpt2, false, DType::kBF16, true);
+  const ModelRuntimeOptions options = options_for(kGpt2, false, DType::kBF16, true);
   const auto initial = [&](const MeshShape& shape) {
     std::vector<float> state;
-    on_ranks(options, shape, 1, [&](Engine& engine, const EngineOptions& own, Communicator& world) {
-      engine.fill_state(RandomState(7));
-      std::vector<float> read = read_state(engine, own, world);
-      if (world.rank() == 0) state = std::move(read);
-    });
+    on_ranks(options, shape, 1,
+             [&](ModelRuntime& engine, const ModelRuntimeOptions& own, Communicator& world) {
+               engine.fill_state(RandomState(7));
+               std::vector<float> read = read_state(engine, own, world);
+               if (world.rank() == 0) state = std::move(read);
+             });
     return state;
   };
   const std::vector<float> one = initial({});
@@ -246,11 +249,11 @@ TEST(TensorState, BeginsAsThatOfOneRank) {
 // Of what all tensor ranks have alike each has the same bits, moments too.
 TEST(TensorState, ReplicasStayTheSame) {
   for (const bool shares_rows : {false, true}) {
-    EngineOptions options = options_for(kGpt2, true, DType::kBF16);
+    ModelRuntimeOptions options = options_for(kGpt2, true, DType::kBF16);
     options.sequence_parallel = shares_rows;
     std::vector<std::vector<float>> replicas(2);
     on_ranks(options, MeshShape{.tensor = 2}, 0,
-             [&](Engine& engine, const EngineOptions& own, Communicator& world) {
+             [&](ModelRuntime& engine, const ModelRuntimeOptions& own, Communicator& world) {
                engine.fill_state(RandomState(1234));
                TrainedRun run;
                train_steps(engine, own, 1, kSteps, run);
@@ -288,10 +291,10 @@ TEST(TensorRanks, AMissingSumIsNoticed) {
       {true, [adds](const Op& op) { return adds(op, Account::kGradients); }},
   };
   for (const auto& [shares_rows, which] : planted) {
-    EngineOptions options = options_for(kLlama, true, DType::kF32);
+    ModelRuntimeOptions options = options_for(kLlama, true, DType::kF32);
     options.sequence_parallel = shares_rows;
     std::atomic<int> broken_ops = 0;
-    const auto plant = [&](EnginePlan& plan) {
+    const auto plant = [&](TierPlan& plan) {
       for (Op& op : plan.training.program.ops) {
         if (!which(op)) continue;
         op.reads.front().size_bytes = op.writes.front().size_bytes = 0;

@@ -328,6 +328,7 @@ TEST(TierSchedule, ForwardsMayRunAhead) {
 TEST(TierStages, AreCheckedAgainstEachOther) {
   ComputeModel model = toy_model({});
   model.units.front().kind = UnitKind::kEmbedding;
+  model.units.front().backward.clear();
   TierRuntimeOptions options = toy_options(2);
   options.ranks.shape.pipeline = 2;
   const TierPlan plan = plan_tiers(model, options);

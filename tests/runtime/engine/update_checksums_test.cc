@@ -17,13 +17,13 @@ namespace {
 class UpdateChecksumsTest : public ::testing::Test {
  protected:
   void prepare(SlotForm moments, bool parameters_on_nvme, std::int32_t blocks_per_chunk = 2) {
-    EngineOptions options = tiny_options(tiny_model("gpt2", true, false), DType::kBF16);
+    ModelRuntimeOptions options = tiny_options(tiny_model("gpt2", true, false), DType::kBF16);
     options.optimizer.slot_form = moments;
     options.chunk_elements = blocks_per_chunk * kBlockElements;
     options.placement.homes[StateClass::kOptimizer] = Tier::kNvme;
     if (parameters_on_nvme) options.placement.homes[StateClass::kParameters] = Tier::kNvme;
     options.placement.has_nvme = true;
-    plan_ = plan_engine(options);
+    plan_ = plan_model(options);
     host_ = std::make_unique<AlignedMemory>(program().use_of(Tier::kHost).packed_bytes, 4096);
     host_->fill(1);
     memory_ = {};
@@ -72,7 +72,7 @@ class UpdateChecksumsTest : public ::testing::Test {
     }
   }
 
-  EnginePlan plan_;
+  TierPlan plan_;
   std::unique_ptr<AlignedMemory> host_;
   ExecutorMemory memory_;
   std::unique_ptr<BlockStore> store_;

@@ -9,8 +9,8 @@ namespace {
 
 class UpdateRules : public testing::TestWithParam<const UpdateRule*> {
  protected:
-  EngineOptions options(DType type = DType::kBF16, std::int32_t micro_batches = 2) const {
-    EngineOptions options = tiny_options(tiny_model("llama", true, false), type);
+  ModelRuntimeOptions options(DType type = DType::kBF16, std::int32_t micro_batches = 2) const {
+    ModelRuntimeOptions options = tiny_options(tiny_model("llama", true, false), type);
     options.placement.micro_batches = micro_batches;
     options.chunk_elements = 8 * kBlockElements;
     options.optimizer.rule = GetParam();
@@ -18,7 +18,7 @@ class UpdateRules : public testing::TestWithParam<const UpdateRule*> {
     options.optimizer.numbers.weight_decay = 0.1F;
     return options;
   }
-  EngineOptions on_drive(EngineOptions options, bool unified) const {
+  ModelRuntimeOptions on_drive(ModelRuntimeOptions options, bool unified) const {
     all_on(options, unified, Tier::kNvme);
     options.nvme.directories = {{drive_.path(), std::nullopt}};
     return options;
@@ -38,7 +38,7 @@ TEST_P(UpdateRules, HaveACurveOfTheirOwn) {
   const TrainedRun own = train_tiny(options(), kSteps);
   for (const UpdateRule* other : update_rules()) {
     if (other == GetParam()) continue;
-    EngineOptions with_other = options();
+    ModelRuntimeOptions with_other = options();
     with_other.optimizer.rule = other;
     with_other.optimizer.numbers = standard_options(*other);
     EXPECT_NE(train_tiny(with_other, kSteps).curve, own.curve) << other->name;
@@ -62,22 +62,22 @@ TEST_P(UpdateRules, HaveTheSameBitsAtEveryStageInEveryTier) {
 
 // A limit that no norm reaches is the same arithmetic, with every update under the next forward.
 TEST_P(UpdateRules, MayBeDeferred) {
-  EngineOptions waiting = options();
+  ModelRuntimeOptions waiting = options();
   waiting.optimizer.max_grad_norm = 1e30;
   const TrainedRun expected = train_tiny(waiting, kSteps);
-  EngineOptions at_once = on_drive(waiting, true);
+  ModelRuntimeOptions at_once = on_drive(waiting, true);
   at_once.optimizer.max_grad_norm = 0;
   EXPECT_EQ(train_tiny(at_once, kSteps).curve, expected.curve);
 }
 
 TEST_P(UpdateRules, KeepNarrowSlotsWithTheSameBitsEverywhere) {
   for (const SlotForm form : {SlotForm::kBf16, SlotForm::kInt8}) {
-    EngineOptions narrow = options();
+    ModelRuntimeOptions narrow = options();
     narrow.optimizer.slot_form = form;
     const TrainedRun plain = train_tiny(narrow, kSteps);
     const bool rounds = !GetParam()->slots.empty();
     EXPECT_EQ(plain.curve != train_tiny(options(), kSteps).curve, rounds);
-    EngineOptions elsewhere = on_drive(narrow, false);
+    ModelRuntimeOptions elsewhere = on_drive(narrow, false);
     elsewhere.threads = 1;
     elsewhere.update_threads = 2;
     elsewhere.placement.streamed_updates = 0.5;
@@ -100,7 +100,7 @@ TEST_P(UpdateRules, TrainAlikeOnAnyNumberOfRanks) {
 }
 
 TEST_P(UpdateRules, LeaveAStateThatGoesOnOnAnyMesh) {
-  const EngineOptions four = on_drive(options(DType::kF32, 3), true);
+  const ModelRuntimeOptions four = on_drive(options(DType::kF32, 3), true);
   const RankedRun begun = train_ranks(four, MeshShape{.data = 4}, 3);
   const Resumed same = resume(four, MeshShape{.data = 4}, 3, begun.state);
   EXPECT_EQ(same.state, begun.state);
@@ -110,7 +110,7 @@ TEST_P(UpdateRules, LeaveAStateThatGoesOnOnAnyMesh) {
   };
   for (const Mesh& mesh :
        {Mesh{{.data = 3}, 2}, Mesh{{.tensor = 2}, 0}, Mesh{{.pipeline = 2}, 0}}) {
-    const EngineOptions elsewhere = options(DType::kF32, 12 / mesh.shape.data);
+    const ModelRuntimeOptions elsewhere = options(DType::kF32, 12 / mesh.shape.data);
     const Resumed other = resume(elsewhere, mesh.shape, mesh.stage, begun.state);
     EXPECT_EQ(other.state, begun.state);
     EXPECT_LT(distance(other.curve, same.curve).loss, 1e-5);

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <iostream>
 
-#include "runtime/engine/engine.h"
+#include "runtime/engine/model_runtime.h"
 #include "runtime/step/verify_ranks.h"
 
 // The step programs of large meshes, compiled in this process as every rank would.
@@ -12,8 +12,8 @@ namespace terrace {
 namespace {
 
 // Llama 3.1 70B over 512 ranks, 32 data-parallel ones in each of 16 stages.
-EngineOptions options_512() {
-  EngineOptions options;
+ModelRuntimeOptions options_512() {
+  ModelRuntimeOptions options;
   options.model = load_model_config("llama-70b");
   options.batch = {1, 4096};
   options.placement.micro_batches = 16;
@@ -31,19 +31,19 @@ EngineOptions options_512() {
 // must be the same but for that, and then so are those between. Programs of different stages are
 // checked against each other whole, those of the first data-parallel rank of each.
 TEST(MeshProgram, Of512RanksIsVerified) {
-  EngineOptions options = options_512();
+  ModelRuntimeOptions options = options_512();
   for (const auto& [schedule, pieces] :
        {std::pair{PipelineSchedule::k1F1B, 1}, std::pair{PipelineSchedule::kInterleaved, 2}}) {
     options.pipeline_schedule = schedule;
     options.virtual_stages = pieces;
     options.ranks.position = {};
-    const EnginePlan own = plan_engine(options);
+    const TierPlan own = plan_model(options);
     check_stages(options, own);
     for (const int stage : {0, 1, 15}) {
       std::vector<Program> programs;
       for (const int data_rank : {0, 31}) {
         options.ranks.position = {.data = data_rank, .tensor = 0, .pipeline = stage};
-        programs.push_back(plan_engine(options).training.program);
+        programs.push_back(plan_model(options).training.program);
       }
       EXPECT_THAT(verify_ranks(programs), testing::IsEmpty());
       EXPECT_EQ(rank_fingerprint(programs.front()), rank_fingerprint(programs.back()));
@@ -55,16 +55,16 @@ TEST(MeshProgram, Of512RanksIsVerified) {
 // have the very same program, so their collectives are in one order, and one of them stands for all
 // when stages are checked against each other.
 TEST(MeshProgram, Of512TensorParallelRanksIsVerified) {
-  EngineOptions options = options_512();
+  ModelRuntimeOptions options = options_512();
   options.placement.micro_batches = 4;
   options.ranks.shape = {.data = 16, .tensor = 8, .pipeline = 4};
-  const EnginePlan own = plan_engine(options);
+  const TierPlan own = plan_model(options);
   check_stages(options, own);
   for (const int stage : {0, 3}) {
     std::vector<Program> programs;
     for (const auto& [data_rank, tensor_rank] : {std::pair{0, 0}, {0, 7}, {15, 7}}) {
       options.ranks.position = {.data = data_rank, .tensor = tensor_rank, .pipeline = stage};
-      programs.push_back(plan_engine(options).training.program);
+      programs.push_back(plan_model(options).training.program);
     }
     EXPECT_EQ(programs[0], programs[1]);
     EXPECT_THAT(verify_ranks(programs), testing::IsEmpty());
@@ -74,16 +74,16 @@ TEST(MeshProgram, Of512TensorParallelRanksIsVerified) {
 // The programs of a stage are the same but for the numbers of shards, so the first and the last
 // data-parallel rank of each stand for all 64, and two tensor-parallel ranks have one program.
 TEST(MeshProgram, Of64DataParallel2TensorParallel4StagesIsVerified) {
-  EngineOptions options = options_512();
+  ModelRuntimeOptions options = options_512();
   options.ranks.shape = {.data = 64, .tensor = 2, .pipeline = 4};
   const auto begin = std::chrono::steady_clock::now();
-  const EnginePlan own = plan_engine(options);
+  const TierPlan own = plan_model(options);
   check_stages(options, own);
   for (std::int32_t stage = 0; stage < 4; ++stage) {
     std::vector<Program> programs;
     for (const auto& [data_rank, tensor_rank] : {std::pair{0, 0}, {0, 1}, {63, 1}}) {
       options.ranks.position = {.data = data_rank, .tensor = tensor_rank, .pipeline = stage};
-      programs.push_back(plan_engine(options).training.program);
+      programs.push_back(plan_model(options).training.program);
     }
     EXPECT_EQ(programs[0], programs[1]);
     EXPECT_EQ(rank_fingerprint(programs[0]), rank_fingerprint(programs[2]));

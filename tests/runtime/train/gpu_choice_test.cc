@@ -118,7 +118,7 @@ class GpuOptions : public testing::Test {
     options_.model.model = "nano";
   }
 
-  EngineOptions engine_options() const {
+  ModelRuntimeOptions engine_options() const {
     return engine_options_for(options_, load_model_config("nano"), machine_);
   }
 
@@ -127,7 +127,7 @@ class GpuOptions : public testing::Test {
 };
 
 TEST_F(GpuOptions, ItsMemoryIsATierOfItsOwn) {
-  const EngineOptions engine = engine_options();
+  const ModelRuntimeOptions engine = engine_options();
   EXPECT_FALSE(engine.placement.unified);
   EXPECT_EQ(engine.budgets[static_cast<std::size_t>(Tier::kDevice)], 1024 * kGiB);
   // All of the host's is left for the host arena, however much a GPU has.

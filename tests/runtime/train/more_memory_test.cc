@@ -6,16 +6,16 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
-#include "runtime/engine/engine.h"
+#include "runtime/engine/model_runtime.h"
 
 // Steps of nano with drawn homes and drawn budgets: more memory never makes a step that fits one
 // that is refused, and a refusal says what lacks.
 namespace terrace {
 namespace {
 
-EngineOptions draw_step(std::mt19937& random) {
+ModelRuntimeOptions draw_step(std::mt19937& random) {
   const auto one_in = [&random](unsigned n) { return random() % n == 0; };
-  EngineOptions options;
+  ModelRuntimeOptions options;
   options.model = load_model_config("nano");
   options.batch = {1 + static_cast<std::int64_t>(random() % 8),
                    std::int64_t{32} << static_cast<int>(random() % 3)};
@@ -43,10 +43,10 @@ std::size_t draw_budget(std::mt19937& random) {
 }
 
 // Returns why a step does not fit; empty where it does.
-std::string refusal_of(EngineOptions options, const TierBudgets& budgets) {
+std::string refusal_of(ModelRuntimeOptions options, const TierBudgets& budgets) {
   options.budgets = budgets;
   try {
-    plan_engine(options);
+    plan_model(options);
     return "";
   } catch (const OutOfMemory& error) {
     return error.what();
@@ -58,7 +58,7 @@ TEST(MoreMemory, NeverMakesAStepThatFitsOneThatIsRefused) {
   int refused = 0;
   for (unsigned seed = 0; seed < 40; ++seed) {
     std::mt19937 random(seed);
-    const EngineOptions options = draw_step(random);
+    const ModelRuntimeOptions options = draw_step(random);
     for (int drawn = 0; drawn < 8; ++drawn) {
       TierBudgets budgets = {draw_budget(random), draw_budget(random), std::nullopt};
       const std::string refusal = refusal_of(options, budgets);
@@ -68,7 +68,7 @@ TEST(MoreMemory, NeverMakesAStepThatFitsOneThatIsRefused) {
         continue;
       }
       ++fitted;
-      EngineOptions toggled = options;
+      ModelRuntimeOptions toggled = options;
       toggled.evaluates = !options.evaluates;
       EXPECT_EQ(refusal_of(toggled, budgets), "")
           << fmt::format("seed {}: evaluation makes the difference", seed);

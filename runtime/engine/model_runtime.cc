@@ -1,4 +1,4 @@
-#include "runtime/engine/engine.h"
+#include "runtime/engine/model_runtime.h"
 
 #include <fmt/format.h>
 
@@ -9,18 +9,18 @@
 namespace terrace {
 namespace {
 
-TensorSplit split_of(const EngineOptions& options) {
+TensorSplit split_of(const ModelRuntimeOptions& options) {
   const StepRanks& ranks = options.ranks;
   return {ranks.shape.tensor, ranks.position.tensor,
           ranks.shape.tensor > 1 && options.sequence_parallel};
 }
 
 // What a rank has of the model.
-std::vector<UnitLayout> layout_of(const EngineOptions& options) {
+std::vector<UnitLayout> layout_of(const ModelRuntimeOptions& options) {
   return parameter_layout(options.model, options.ranks.shape.data, split_of(options));
 }
 
-UnitCompute make_compute(const EngineOptions& options, std::vector<UnitLayout> layout) {
+UnitCompute make_compute(const ModelRuntimeOptions& options, std::vector<UnitLayout> layout) {
   const KernelTable& kernels =
       options.backend != nullptr ? options.backend->kernels() : *cpu_lane_kernels().table;
   return UnitCompute(options.model, std::move(layout),
@@ -29,10 +29,10 @@ UnitCompute make_compute(const EngineOptions& options, std::vector<UnitLayout> l
 
 // What the user may lower. Tensor-parallel ranks that share the rows of a micro-batch need a
 // multiple of their number. Sequences of less than an eighth would be another training.
-std::vector<Reduction> reductions_of(const EngineOptions& options) {
+std::vector<Reduction> reductions_of(const ModelRuntimeOptions& options) {
   const auto with = [&options](auto set) {
     return [&options, set](std::int64_t value) {
-      EngineOptions other = options;
+      ModelRuntimeOptions other = options;
       set(other, value);
       return step_model_of(other);
     };
@@ -42,20 +42,20 @@ std::vector<Reduction> reductions_of(const EngineOptions& options) {
   const BatchShape& batch = options.batch;
   constexpr std::int64_t kLeastPart = 8;
   return {{Option::kThreads, options.threads, 1, 1,
-           with([](EngineOptions& o, std::int64_t v) { o.threads = static_cast<int>(v); })},
+           with([](ModelRuntimeOptions& o, std::int64_t v) { o.threads = static_cast<int>(v); })},
           {Option::kMicroBatchSize, batch.sequences, sharing / std::gcd(sharing, batch.positions),
-           1, with([](EngineOptions& o, std::int64_t v) { o.batch.sequences = v; })},
+           1, with([](ModelRuntimeOptions& o, std::int64_t v) { o.batch.sequences = v; })},
           {Option::kSequenceLength, batch.positions, sharing / std::gcd(sharing, batch.sequences),
            batch.positions / kLeastPart,
-           with([](EngineOptions& o, std::int64_t v) { o.batch.positions = v; })}};
+           with([](ModelRuntimeOptions& o, std::int64_t v) { o.batch.positions = v; })}};
 }
 
 // As far as the model's heads can be divided.
-std::vector<TensorDivision> tensor_divisions_of(const EngineOptions& options) {
+std::vector<TensorDivision> tensor_divisions_of(const ModelRuntimeOptions& options) {
   std::vector<TensorDivision> divisions;
   constexpr int kRanksMost = 8;
   for (int ranks = 2 * options.ranks.shape.tensor; ranks <= kRanksMost; ranks *= 2) {
-    EngineOptions other = options;
+    ModelRuntimeOptions other = options;
     other.ranks.shape.tensor = ranks;
     try {
       check_tensor_split(other.model, other.batch.rows(), split_of(other));
@@ -67,7 +67,7 @@ std::vector<TensorDivision> tensor_divisions_of(const EngineOptions& options) {
   return divisions;
 }
 
-std::string describe_request(const EngineOptions& options) {
+std::string describe_request(const ModelRuntimeOptions& options) {
   const auto several = [](std::int64_t number, const char* ending) {
     return number == 1 ? "" : ending;
   };
@@ -91,19 +91,19 @@ std::string budgets_over(const Ledger& ledger, OptionNames name_of_option) {
 
 }  // namespace
 
-StepModel step_model_of(const EngineOptions& options) {
+StepModel step_model_of(const ModelRuntimeOptions& options) {
   const UnitCompute compute = make_compute(options, layout_of(options));
   return step_model_of(compute.model(options.placement.micro_batches, options.threads), options);
 }
 
-EnginePlan plan_engine(const EngineOptions& options) {
+TierPlan plan_model(const ModelRuntimeOptions& options) {
   check_tensor_split(options.model, options.batch.rows(), split_of(options),
                      options.placement.name_of_option);
   TierRuntimeOptions described = options;
   described.placement.asked = describe_request(options);
   described.placement.reductions = reductions_of(options);
   described.placement.tensor_divisions = tensor_divisions_of(options);
-  EnginePlan plan = plan_step_model(step_model_of(options), described);
+  TierPlan plan = plan_step_model(step_model_of(options), described);
   if (!fits(plan.ledger)) {
     throw OutOfMemory(
         "evaluation does not fit beside the training state: " + describe_shortfall(plan.ledger),
@@ -114,7 +114,7 @@ EnginePlan plan_engine(const EngineOptions& options) {
   return plan;
 }
 
-EngineMemory engine_memory(const EnginePlan& plan) {
+PlanMemory memory_of_plan(const TierPlan& plan) {
   // Measured with 28,000 ops: 1.1 KiB each.
   constexpr std::size_t kProgramBytesPerOp = 1536;
   const std::size_t ops = plan.training.program.ops.size() + plan.evaluation.ops.size();
@@ -122,17 +122,17 @@ EngineMemory engine_memory(const EnginePlan& plan) {
           kProgramBytesPerOp * ops};
 }
 
-void check_stages(const EngineOptions& options, const EnginePlan& plan) {
+void check_stages(const ModelRuntimeOptions& options, const TierPlan& plan) {
   const auto plan_of = [&](int stage) {
-    EngineOptions other = options;
+    ModelRuntimeOptions other = options;
     other.ranks.position.pipeline = stage;
-    return plan_engine(other);
+    return plan_model(other);
   };
   const std::vector<std::string> problems = problems_of_stages(options.ranks, plan, plan_of);
   if (!problems.empty()) TERRACE_CHECK_EQ(problems.front(), std::string());
 }
 
-Engine::Engine(const EngineOptions& options, const EnginePlan& plan, Log& log)
+ModelRuntime::ModelRuntime(const ModelRuntimeOptions& options, const TierPlan& plan, Log& log)
     : options_(options),
       layout_(layout_of(options)),
       compute_(make_compute(options, layout_)),
@@ -144,7 +144,7 @@ Engine::Engine(const EngineOptions& options, const EnginePlan& plan, Log& log)
   tiers_.set_constants(std::as_bytes(std::span(tables)));
 }
 
-void Engine::fill_state(const StateSource& source, FillProgress progress) {
+void ModelRuntime::fill_state(const StateSource& source, FillProgress progress) {
   const auto fill = [&](const StateSource& from) {
     const auto read = [&](StateField field, std::int32_t unit, std::int64_t begin,
                           std::span<float> out) {
@@ -157,7 +157,7 @@ void Engine::fill_state(const StateSource& source, FillProgress progress) {
   fill(TensorPartState(source, whole));
 }
 
-void Engine::begin_step(const StepBatch& batch) {
+void ModelRuntime::begin_step(const StepBatch& batch) {
   tiers_.begin_step(
       {batch.step, std::as_bytes(batch.tokens), batch.target_tokens, batch.learning_rate});
 }

@@ -12,35 +12,33 @@
 namespace terrace {
 
 // A decoder that is to be trained, and how.
-struct EngineOptions : TierRuntimeOptions {
+struct ModelRuntimeOptions : TierRuntimeOptions {
   ModelConfig model;
   BatchShape batch;
   DType compute_type = DType::kBF16;  // fp16, with its loss scale: of a backend alone
   bool sequence_parallel = true;      // where ranks are tensor-parallel
 };
 
-using EnginePlan = TierPlan;
-
 // Returns the sizes and costs of a rank's step, which its plan starts from.
-StepModel step_model_of(const EngineOptions& options);
+StepModel step_model_of(const ModelRuntimeOptions& options);
 
 // Throws OutOfMemory if it does not fit the budgets.
-EnginePlan plan_engine(const EngineOptions& options);
+TierPlan plan_model(const ModelRuntimeOptions& options);
 
 // The memory that an engine of a plan takes. State on drives is not among it.
-struct EngineMemory {
+struct PlanMemory {
   std::size_t device_bytes = 0;
   std::size_t host_bytes = 0;
   // Of the compiled programs and what runs them, in the process and outside the budgets. Estimated
   // by the number of ops.
   std::size_t program_bytes = 0;
 };
-EngineMemory engine_memory(const EnginePlan& plan);
+PlanMemory memory_of_plan(const TierPlan& plan);
 
 // Compiles the programs of the other stages of a rank's pipeline, as far as there are any, and
 // checks that they and its own, of `plan`, meet each other: then no rank can wait for another
 // forever. Throws OutOfMemory where another stage does not fit the budgets.
-void check_stages(const EngineOptions& options, const EnginePlan& plan);
+void check_stages(const ModelRuntimeOptions& options, const TierPlan& plan);
 
 struct StepBatch {
   std::int64_t step = 0;                 // counted from 1
@@ -53,10 +51,10 @@ using StepOutcome = TierStepOutcome;
 
 // A TierRuntime of a decoder: gives it the model's units, what they compute, and their first state.
 // What TierRuntime says of its calls holds here too. Used by one thread.
-class Engine {
+class ModelRuntime {
  public:
   // Makes the arenas and the NVMe files of the plan. Throws OutOfMemory, ConfigError, IoError.
-  Engine(const EngineOptions& options, const EnginePlan& plan, Log& log);
+  ModelRuntime(const ModelRuntimeOptions& options, const TierPlan& plan, Log& log);
 
   // Sets all parameters and optimizer state. Tells after each part how many of all are done.
   void fill_state(
@@ -92,7 +90,7 @@ class Engine {
   int update_threads() const { return tiers_.update_threads(); }
 
  private:
-  const EngineOptions options_;
+  const ModelRuntimeOptions options_;
   const std::vector<UnitLayout> layout_;
   UnitCompute compute_;
   TierRuntime tiers_;
