@@ -11,6 +11,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "memory/sorted_keys.h"
 
 // First as an allocator would place them, in order of time, each in the lowest free gap: a step's
 // buffers are much like a stack, for which that is the lower bound, in a time that hardly grows
@@ -215,7 +216,7 @@ class Placer {
 
   void reset() {
     all_.clear();
-    for (Sorted& bucket : buckets_) bucket.clear();
+    for (SortedKeys& bucket : buckets_) bucket.clear();
     packed_bytes_ = 0;
   }
 
@@ -223,11 +224,9 @@ class Placer {
     const Item& item = problem_.items[index];
     packed_bytes_ = std::max(packed_bytes_, offset + item.size);
     placed_[index] = {offset, offset + item.size, item.hull};
-    const Key key{offset, index};
-    const auto key_of = [this](std::uint32_t i) { return Key{placed_[i].offset, i}; };
-    all_.insert(std::ranges::upper_bound(all_, key, {}, key_of), index);
-    for_each_bucket(
-        item, [&](Sorted& bucket) { bucket.insert(std::ranges::upper_bound(bucket, key), key); });
+    const PlacedKey key{offset, index};
+    all_.insert(key);
+    for_each_bucket(item, [&](SortedKeys& bucket) { bucket.insert(key); });
   }
 
   std::size_t place(std::uint32_t index, Fit fit) {
@@ -238,9 +237,9 @@ class Placer {
 
   bool is_free(std::uint32_t index, std::size_t offset) const {
     const Item& item = problem_.items[index];
-    return std::ranges::none_of(all_, [&](std::uint32_t other) {
-      const Placed& placed = placed_[other];
-      return placed.offset < offset + item.size && offset < placed.end && meets(item, other);
+    return !all_.any_of([&](const PlacedKey& other) {
+      const Placed& placed = placed_[other.second];
+      return placed.offset < offset + item.size && offset < placed.end && meets(item, other.second);
     });
   }
 
@@ -253,8 +252,6 @@ class Placer {
     std::size_t end = 0;
     Span hull;
   };
-  using Key = std::pair<std::size_t, std::uint32_t>;  // offset and item
-  using Sorted = std::vector<Key>;                    // of placed items
 
   // Every bucket that a span of the item touches, each once.
   template <typename Visit>
@@ -274,30 +271,31 @@ class Placer {
            problem_.meet(item, problem_.items[other]);
   }
 
-  // All that may meet the item, by offset: one bucket's, those of a few; null: simply all.
-  const Sorted* candidates(const Item& item) {
+  // Looks at all that may meet the item, by offset: one bucket, those of a few, or simply all.
+  template <typename Look>
+  bool any_candidate(const Item& item, Look look) {
     std::size_t total = 0;
     int touched = 0;
-    const Sorted* last = nullptr;
-    for_each_bucket(item, [&](const Sorted& bucket) {
+    const SortedKeys* last = nullptr;
+    for_each_bucket(item, [&](const SortedKeys& bucket) {
       total += bucket.size();
       ++touched;
       last = &bucket;
     });
-    if (touched == 1) return last;
-    if (kMergeCost * total > all_.size()) return nullptr;
+    if (touched == 1) return last->any_of(look);
+    if (kMergeCost * total > all_.size()) return all_.any_of(look);
     merge_buckets(item);
     looks_ += static_cast<std::int64_t>(kMergeCost * total);
-    return &merged_;
+    return std::ranges::any_of(merged_, look);
   }
 
   // Fills merged_ with what the buckets of the item have, by offset, some of it several times.
   void merge_buckets(const Item& item) {
     merged_.clear();
     run_ends_.assign(1, 0);
-    for_each_bucket(item, [&](const Sorted& bucket) {
-      if (bucket.empty()) return;
-      merged_.insert(merged_.end(), bucket.begin(), bucket.end());
+    for_each_bucket(item, [&](const SortedKeys& bucket) {
+      if (bucket.size() == 0) return;
+      bucket.append_to(merged_);
       run_ends_.push_back(merged_.size());
     });
     while (run_ends_.size() > 2) {
@@ -305,8 +303,8 @@ class Placer {
       std::size_t kept = 1;
       for (std::size_t r = 0; r + 1 < run_ends_.size(); r += 2) {
         const std::size_t end_at = run_ends_[std::min(r + 2, run_ends_.size() - 1)];
-        Key* const begin = merged_.data() + run_ends_[r];
-        Key* const middle = merged_.data() + run_ends_[r + 1];
+        PlacedKey* const begin = merged_.data() + run_ends_[r];
+        PlacedKey* const middle = merged_.data() + run_ends_[r + 1];
         std::merge(begin, middle, middle, merged_.data() + end_at, scratch_.data() + run_ends_[r]);
         run_ends_[kept++] = end_at;
       }
@@ -317,15 +315,9 @@ class Placer {
 
   std::size_t find(const Item& item, Fit fit) {
     Gap gap;
-    if (const Sorted* sorted = candidates(item)) {
-      for (const auto& [offset, other] : *sorted) {
-        if (look(item, other, fit, gap)) return gap.offset;
-      }
-    } else {
-      for (const std::uint32_t other : all_) {
-        if (look(item, other, fit, gap)) return gap.offset;
-      }
-    }
+    const bool is_found = any_candidate(
+        item, [&](const PlacedKey& other) { return look(item, other.second, fit, gap); });
+    if (is_found) return gap.offset;
     return gap.tightest == std::numeric_limits<std::size_t>::max() ? gap.top : gap.offset;
   }
 
@@ -355,11 +347,11 @@ class Placer {
 
   const Problem& problem_;
   const std::int32_t ranks_per_bucket_;
-  std::vector<Placed> placed_;      // by item
-  std::vector<std::uint32_t> all_;  // by offset
-  std::array<Sorted, kBucketCount> buckets_;
-  Sorted merged_;
-  Sorted scratch_;                     // of merging
+  std::vector<Placed> placed_;  // by item
+  SortedKeys all_;              // by offset, as are the others
+  std::array<SortedKeys, kBucketCount> buckets_;
+  std::vector<PlacedKey> merged_;
+  std::vector<PlacedKey> scratch_;     // of merging
   std::vector<std::size_t> run_ends_;  // of merged_, while it is merged
   std::size_t packed_bytes_ = 0;
   std::int64_t looks_ = 0;
@@ -394,14 +386,14 @@ class Search {
   }
 
  private:
-  using Key = std::array<std::int64_t, 3>;
+  using OrderKey = std::array<std::int64_t, 3>;
 
   // Of the one attempt that is there and all others.
   PackResult lowest(PackResult in_time) {
     result_.live_bytes = problem_.live_bytes;
     result_.packed_bytes = std::numeric_limits<std::size_t>::max();
     if (in_time.packed_bytes <= lowest_wanted()) return in_time;
-    std::array<Order, kOrderCount> orders;  // made when they are needed: the first often suffices
+    std::array<Order, kOrderCount> orders;  // made when needed: the first often suffices
     for (const Fit fit : {Fit::kLowest, Fit::kTightest}) {
       for (std::size_t number = 0; number < kOrderCount && !is_done(); ++number) {
         if (fit == Fit::kLowest) orders.at(number) = order_of_attempt(number);
@@ -433,7 +425,7 @@ class Search {
   // The free items by ascending key; equal keys in the caller's order.
   template <typename KeyOf>
   Order order_by(KeyOf key_of) const {
-    std::vector<std::pair<Key, std::uint32_t>> keyed;
+    std::vector<std::pair<OrderKey, std::uint32_t>> keyed;
     keyed.reserve(free_.size());
     for (const std::uint32_t i : free_) keyed.emplace_back(key_of(problem_.items[i]), i);
     std::ranges::sort(keyed);
@@ -455,22 +447,14 @@ class Search {
                                           static_cast<double>(item.length));
     };
     return order_by([&](const Item& i) {
-      switch (number) {
-        case 0:
-          return Key{-i.length, size(i), i.hull.begin};
-        case 1:
-          return Key{size(i), -i.length, i.hull.begin};
-        case 2:
-          return Key{contention(i), area(i), i.hull.begin};
-        case 3:
-          return Key{area(i), size(i), i.hull.begin};
-        case 4:
-          return Key{contention(i), -i.length, size(i)};
-        case 5:
-          return Key{i.hull.begin, -i.length, size(i)};
-        default:
-          return Key{-i.hull.end, -i.length, size(i)};
-      }
+      const std::array<OrderKey, kOrderCount> keys = {{{-i.length, size(i), i.hull.begin},
+                                                       {size(i), -i.length, i.hull.begin},
+                                                       {contention(i), area(i), i.hull.begin},
+                                                       {area(i), size(i), i.hull.begin},
+                                                       {contention(i), -i.length, size(i)},
+                                                       {i.hull.begin, -i.length, size(i)},
+                                                       {-i.hull.end, -i.length, size(i)}}};
+      return keys.at(number);
     });
   }
 
@@ -486,7 +470,7 @@ class Search {
     if (!fixed_.empty() || holed * std::ssize(free_) > kLooksMax / 4) return result;
     result.offsets = fixed_offsets();
     Order order = order_by([](const Item& item) {
-      return Key{item.hull.begin, -item.length, -static_cast<std::int64_t>(item.size)};
+      return OrderKey{item.hull.begin, -item.length, -static_cast<std::int64_t>(item.size)};
     });
     const auto whole = std::ranges::stable_partition(order, std::not_fn(has_holes)).begin();
     const auto simple = static_cast<std::size_t>(whole - order.begin());

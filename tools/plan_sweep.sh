@@ -5,8 +5,8 @@
 # budgets, homes, order, prefetch distance, clipping, pipeline, tensor parallel and ZeRO settings.
 # Each is planned by a dry run in a process of its own. Prints how many fitted, how many were
 # refused, and the slowest ten. Exits with 1 when a plan takes more than LIMIT_S seconds of processor
-# time (10), or ends with another exit code than 0 or 3. A rank plans on one thread, so that is the time
-# on an idle machine, whatever else runs here; ranks that are threads count together. TERRACE names the
+# time (10), or ends with another exit code than 0 or 3. A rank plans on two threads at most, so on an idle
+# machine it takes no longer than that, whatever else runs here; ranks that are threads count together. TERRACE names the
 # program (build/release/terrace).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
+#include <future>
 #include <optional>
 #include <utility>
 
@@ -133,35 +135,76 @@ class Planner {
     const std::optional<double> flops_per_s = flops_of_balance(plan.program, profile);
     if (!flops_per_s.has_value()) return;
     profile.flops_per_s = *flops_per_s;
-    double best_s = simulated_step_s(plan.program, profile, kSimulatedSteps);
-    const auto consider = [&](StepPolicy policy) {
-      if (policy == plan.policy) return;
-      StepPlan other = compiled(std::move(policy));
-      if (!fits(other.ledger)) return;
-      const double step_s = simulated_step_s(other.program, profile, kSimulatedSteps);
-      if (step_s >= kWorthwhile * best_s) return;
-      best_s = step_s;
-      plan = std::move(other);
-    };
+    Choice choice{profile, simulated_step_s(plan.program, profile, kSimulatedSteps), plan};
     StepPolicy keeping = plan.policy;
     keeping.keeps_first_gradient = true;
-    consider(std::move(keeping));
-    const auto consider_pair = [&](std::int32_t lookahead, std::int32_t first_units) {
-      StepPolicy policy = plan.policy;
-      policy.lookahead = lookahead;
-      policy.first_units = first_units;
-      consider(std::move(policy));
-    };
+    consider({keeping}, choice);
     const std::vector<std::int32_t> ahead = lookaheads();
     const std::vector<std::int32_t> deferred = deferred_where_none_must_be();
+    using Pairs = std::vector<std::pair<std::int32_t, std::int32_t>>;
+    const auto consider_pairs = [&](const Pairs& pairs) {
+      std::vector<StepPolicy> policies;
+      for (const auto& [lookahead, first_units] : pairs) {
+        policies.push_back(plan.policy);
+        policies.back().lookahead = lookahead;
+        policies.back().first_units = first_units;
+      }
+      consider(policies, choice);
+    };
+    Pairs pairs;
     if (plan.program.ops.size() * ahead.size() * deferred.size() <= kPairedOpsMax) {
       for (const std::int32_t a : ahead) {
-        for (const std::int32_t d : deferred) consider_pair(a, d);
+        for (const std::int32_t d : deferred) pairs.emplace_back(a, d);
       }
-      return;
+      return consider_pairs(pairs);
     }
-    for (const std::int32_t a : ahead) consider_pair(a, plan.policy.first_units);
-    for (const std::int32_t d : deferred) consider_pair(plan.policy.lookahead, d);
+    for (const std::int32_t a : ahead) pairs.emplace_back(a, plan.policy.first_units);
+    consider_pairs(pairs);
+    pairs.clear();
+    for (const std::int32_t d : deferred) pairs.emplace_back(plan.policy.lookahead, d);
+    consider_pairs(pairs);
+  }
+
+  // The best plan so far, and how long the simulator says its step takes.
+  struct Choice {
+    const MachineProfile& profile;
+    double step_s = 0;
+    StepPlan& plan;
+  };
+  // One that was compiled to be compared. None where it does not fit.
+  struct Trial {
+    StepPlan plan;
+    double step_s = 0;
+  };
+
+  // Takes, in this order, each policy whose step is enough shorter. Two are tried at a time, by two
+  // threads: programs of large models take much memory.
+  void consider(const std::vector<StepPolicy>& policies, Choice& choice) const {
+    const StepPolicy before = choice.plan.policy;
+    const auto tried = [&](const StepPolicy& policy) -> std::optional<Trial> {
+      return policy == before ? std::nullopt : try_policy(policy, choice.profile);
+    };
+    for (std::size_t i = 0; i < policies.size(); i += 2) {
+      std::future<std::optional<Trial>> second;
+      if (i + 1 < policies.size()) {
+        second = std::async(std::launch::async, tried, std::cref(policies[i + 1]));
+      }
+      take_if_shorter(tried(policies[i]), choice);
+      if (second.valid()) take_if_shorter(second.get(), choice);
+    }
+  }
+
+  std::optional<Trial> try_policy(const StepPolicy& policy, const MachineProfile& profile) const {
+    StepPlan plan = compiled(policy);
+    if (!fits(plan.ledger)) return std::nullopt;
+    const double step_s = simulated_step_s(plan.program, profile, kSimulatedSteps);
+    return Trial{std::move(plan), step_s};
+  }
+
+  static void take_if_shorter(std::optional<Trial> trial, Choice& choice) {
+    if (!trial.has_value() || trial->step_s >= kWorthwhile * choice.step_s) return;
+    choice.step_s = trial->step_s;
+    choice.plan = std::move(trial->plan);
   }
 
   std::vector<std::int32_t> lookaheads() const {
