@@ -104,6 +104,7 @@ int run_train(int argc, const char* const* argv) {
   const std::int32_t local_ranks = command.options.ranks.local_ranks;
   const LaunchEnvironment launch = detect_launch(
       environment_variables(), local_ranks > 1 ? std::optional<int>(local_ranks) : std::nullopt);
+  settle_batch(command.options, launch.size);
   const bool is_job = launch.source != LaunchSource::kLocalRanks && launch.size > 1;
   StopRequest nobody_asks;  // a dry run has nothing to save
   StopRequest& stop = command.options.run.dry_run ? nobody_asks : install_stop_signals(!is_job);

@@ -163,12 +163,8 @@ constexpr auto kForeignFlags = std::to_array<ForeignFlag>({
     {"offload-params", "place-parameters", kOffload},
     {"nvme-path", "nvme", "DIR, or DIR:SIZE"},
     // Ranks.
-    {"deepspeed", "zero-stage",
-     "its stage; offload_optimizer is --place-optimizer, offload_param --place-parameters, "
-     "nvme_path --nvme"},
-    {"deepspeed-config", "zero-stage",
-     "its stage; offload_optimizer is --place-optimizer, offload_param --place-parameters, "
-     "nvme_path --nvme"},
+    {"deepspeed", "ds-config", "the same file"},
+    {"deepspeed-config", "ds-config", "the same file"},
     {"zero", "zero-stage", kZero},
     {"zero-optimization", "zero-stage", kZero},
     {"fsdp", "zero-stage", kZero},

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "runtime/config/check_options.h"
 #include "runtime/config/config_file.h"
+#include "runtime/config/ds_config.h"
 #include "runtime/config/toml_text.h"
 #include "runtime/config/train_flags.h"
 
@@ -23,13 +24,16 @@ constexpr CommandSpec kTrainCommand = {
     "Trains a model whose state need not fit in memory. Every flag is also a key of the TOML file\n"
     "given by --config, with _ for -; flags win. Sizes take KiB MiB GiB TiB (1024) or KB MB GB TB\n"
     "(1000), numbers take 5e8 and 10_000."};
+constexpr FlagSpec kDsConfigFlag = {"ds-config", "Run", "FILE",
+                                    "A DeepSpeed configuration; flags and keys of --config win"};
 constexpr FlagSpec kConfigFlag = {"config", "Run", "FILE", "A TOML file with flags as keys"};
 
-// The flags' specs, then --config's.
+// The flags' specs, then those of files that have flags: --ds-config's and --config's.
 std::vector<FlagSpec> specs_of(const std::vector<TrainFlag>& flags) {
   std::vector<FlagSpec> specs;
-  specs.reserve(flags.size() + 1);
+  specs.reserve(flags.size() + 2);
   for (const TrainFlag& flag : flags) specs.push_back(flag.spec);
+  specs.push_back(kDsConfigFlag);
   specs.push_back(kConfigFlag);
   return specs;
 }
@@ -71,6 +75,25 @@ void add_file(FlagValues& values, FlagValues file, const std::vector<FlagSpec>& 
   for (std::size_t i = 0; i < file.size(); ++i) {
     if (!values[i]) values[i] = std::move(file[i]);
   }
+}
+
+// Reads --ds-config, where it is given: it says what nothing else does.
+void add_ds_config(FlagValues& values, const std::vector<TrainFlag>& flags,
+                   const std::vector<FlagSpec>& specs, TrainOptions& options) {
+  const auto& named = values[flags.size()];
+  if (!named) return;
+  const std::string path = named->name();
+  DsConfig config = read_ds_config(path, std::span(specs).first(flags.size()));
+  if (values[place_of("optimizer", specs)]) drop_settings_of_rules(config.values, flags);
+  config.values.resize(values.size());
+  add_file(values, std::move(config.values), specs);
+  options.run.notes = std::move(config.notes);
+  if (!config.train_batch_size.has_value()) return;
+  options.batch.global = {
+      .samples = *config.train_batch_size,
+      .where = fmt::format("{}: train_batch_size", path),
+      .has_micro_batch = values[place_of("micro-batch-size", specs)].has_value(),
+      .has_accumulation = values[place_of("gradient-accumulation-steps", specs)].has_value()};
 }
 
 // What `toml` of to_toml() has for a key: its value, empty where it is not set there.
@@ -122,11 +145,13 @@ TrainOptions parse_train_options(const std::vector<std::string>& arguments) {
   FlagValues values = read_flags(kTrainCommand, specs, arguments);
   if (values.back()) {
     const std::string path = values.back()->name();
-    FlagValues file = read_config_file(path, std::span(specs).first(flags.size()));
+    FlagValues file = read_config_file(path, std::span(specs).first(flags.size() + 1));
     if (values[place_of("optimizer", specs)]) drop_settings_of_rules(file, flags);
+    file.resize(values.size());
     add_file(values, std::move(file), specs);
   }
   TrainOptions options;
+  add_ds_config(values, flags, specs, options);
   for (std::size_t i = 0; i < flags.size(); ++i) {
     if (!values[i]) continue;
     check_utf8(*values[i]);
@@ -137,6 +162,29 @@ TrainOptions parse_train_options(const std::vector<std::string>& arguments) {
   };
   check_options(options, is_given);
   return options;
+}
+
+void settle_batch(TrainOptions& options, int ranks) {
+  if (!options.batch.global.has_value()) return;
+  const GlobalBatch global = *options.batch.global;
+  options.batch.global.reset();
+  const std::int64_t dp =
+      std::max(1, ranks / (options.step.tensor_parallel * options.step.pipeline_parallel));
+  std::int64_t& micro = options.batch.micro_batch_size;
+  std::int64_t& accumulation = options.batch.gradient_accumulation_steps;
+  if (!global.has_micro_batch) {
+    micro = global.samples / (accumulation * dp);
+  } else if (!global.has_accumulation) {
+    accumulation = global.samples / (micro * dp);
+  }
+  if (micro * accumulation * dp == global.samples) return;
+  throw ConfigError(
+      fmt::format("{} is {}, which is not the product of a micro-batch size ({}), a number of "
+                  "accumulation steps ({}) and {} data-parallel ranks",
+                  global.where, global.samples,
+                  global.has_micro_batch ? fmt::format("{}", micro) : "open",
+                  global.has_accumulation ? fmt::format("{}", accumulation) : "1 or open", dp),
+      "correct one of them, or start another number of ranks");
 }
 
 std::string train_help() { return flags_help(kTrainCommand, specs_of(train_flags())); }

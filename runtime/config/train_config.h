@@ -13,6 +13,10 @@ namespace terrace {
 // nearest name), wrong, contradictory, or in the interface and not built yet. Nothing is ignored.
 TrainOptions parse_train_options(const std::vector<std::string>& arguments);
 
+// Makes the micro-batch size and the number of micro-batches of a global batch, where the options
+// have one, for so many ranks; then they have none. Throws ConfigError where that is not possible.
+void settle_batch(TrainOptions& options, int ranks);
+
 // What `terrace train --help` prints.
 std::string train_help();
 

@@ -63,6 +63,15 @@ struct DataOptions {
   std::vector<double> data_weights;  // one of each of `data`; empty: all of it is one epoch
 };
 
+// Samples of a step over all data-parallel ranks, as a DeepSpeed configuration says them. The rest
+// of the batch follows once the number of ranks is known: settle_batch().
+struct GlobalBatch {
+  std::int64_t samples = 0;
+  std::string where;             // who says so, for people
+  bool has_micro_batch = false;  // whether micro_batch_size is given
+  bool has_accumulation = false;
+};
+
 struct BatchOptions {
   std::int64_t sequence_length = 0;  // 0: the model's positions
   std::int64_t micro_batch_size = 1;
@@ -70,6 +79,7 @@ struct BatchOptions {
   std::int64_t max_steps = 0;  // 0: num_train_epochs decides; one of the two is needed
   std::optional<double> num_train_epochs;
   std::optional<std::int64_t> stop_after_step;
+  std::optional<GlobalBatch> global;
 };
 
 struct OptimizerFlags {
@@ -147,7 +157,8 @@ struct RunOptions {
   ProgressChoice progress = ProgressChoice::kAuto;
   std::optional<StepRange> trace_steps;
   bool dry_run = false;
-  bool json = false;  // of a dry run: a document in place of text
+  bool json = false;               // of a dry run: a document in place of text
+  std::vector<std::string> notes;  // on what the options were read from: a sentence each
 };
 
 struct TrainOptions {

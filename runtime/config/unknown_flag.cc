@@ -28,7 +28,6 @@ constexpr auto kUnbuiltFlags = std::to_array<UnbuiltFlag>({
     {"live", "a report page while it runs"},
     {"early-stopping-patience", "stops where the loss no longer falls"},
     {"record-hashes", "hashes of what each step computed"},
-    {"ds-config", "reads a DeepSpeed configuration"},
     {"top-k", "draws from the K likeliest alone", kOfSample},
     {"top-p", "draws from the likeliest that make up P", kOfSample},
     {"stop", "ends at this text", kOfSample},

@@ -112,6 +112,7 @@ class Trainer {
     data_ = &run_data_->dataset();
     engine_options_.batch.has_documents = data_->has_documents();
     data_hash_ = data_->training_hash();
+    if (ranks_.is_first()) warn_of(options_.run.notes);
     if (ranks_.is_first()) warn_of(tuned_.doubts);
     if (ranks_.is_first()) warn_of(doubts_of_data(options_, model_, *data_));
     const SampleShare share = sample_share();

@@ -60,7 +60,7 @@ std::vector<Hint> hints() {
           {"--global-batch-size", "--gradient-accumulation-steps: the global batch divided by"},
           {"--tensor-model-parallel-size", "--tensor-parallel: the same number"},
           {"--pipeline-model-parallel-size", "--pipeline-parallel: the same number"},
-          {"--deepspeed", "--zero-stage: its stage"},
+          {"--deepspeed", "here it is --ds-config: the same file"},
           {"--gradient-checkpointing", "--recompute: --recompute full"},
           {"--activation-checkpointing", "--recompute: --recompute full"},
           {"--save-interval", "--checkpoint-every: the same number"},
@@ -105,7 +105,7 @@ TEST(UnknownFlag, KeysOfAFileAreTranslatedToKeys) {
 // Else a hint would send people to what is not there, or say nothing of what is.
 TEST(UnknownFlag, EveryForeignNameLeadsToAFlagThatIsThere) {
   const std::vector<FlagSpec> specs = train_specs();
-  std::set<std::string_view> names = {"config", "eval-samples"};
+  std::set<std::string_view> names = {"config", "ds-config", "eval-samples"};
   for (const FlagSpec& spec : specs) names.insert(spec.name);
   std::set<std::string_view> foreign_names;
   for (const ForeignFlag& foreign : foreign_flags()) {
@@ -120,7 +120,7 @@ TEST(UnknownFlag, WhatTheInterfaceHasAndIsNotBuiltSaysSo) {
   const std::string help = train_help();
   const std::size_t unbuilt = help.find("\nNot built yet (exit 2):\n");
   ASSERT_NE(unbuilt, std::string::npos);
-  for (const std::string flag : {"--base-quantization", "--keep-best", "--ds-config"}) {
+  for (const std::string flag : {"--base-quantization", "--keep-best", "--live"}) {
     EXPECT_THAT(train_refusal({flag, "5"}), HasSubstr(flag + " is not built yet"));
     EXPECT_NE(help.find("\n  " + flag + " ", unbuilt), std::string::npos) << flag;
   }

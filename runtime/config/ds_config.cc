@@ -1,0 +1,368 @@
+#include "runtime/config/ds_config.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+
+#include "base/error.h"
+#include "runtime/config/ds_config_keys.h"
+#include "runtime/config/nearest_name.h"
+
+namespace terrace {
+namespace {
+
+using Json = nlohmann::json;
+
+std::string read_ds_text(const std::string& path) {
+  errno = 0;
+  std::ifstream stream(path, std::ios::binary);
+  std::ostringstream text;
+  text << stream.rdbuf();
+  const bool is_directory = std::filesystem::is_directory(path);
+  if (!stream.is_open() || stream.bad() || is_directory) {
+    throw ConfigError(
+        fmt::format("--ds-config {}: {}", path, std::strerror(is_directory ? EISDIR : errno)),
+        "name a DeepSpeed configuration that can be read");
+  }
+  return text.str();
+}
+
+// Throws for a key that an object has twice, of which one would be lost.
+Json parse_ds_text(const std::string& path, const std::string& text) {
+  std::vector<std::set<std::string>> keys;
+  const auto callback = [&](int, Json::parse_event_t event, Json& value) {
+    if (event == Json::parse_event_t::object_start) keys.emplace_back();
+    if (event == Json::parse_event_t::object_end) keys.pop_back();
+    if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second) {
+      throw ConfigError(fmt::format("{}: {} is there twice", path, value.get<std::string>()),
+                        "keep one of them");
+    }
+    return true;
+  };
+  try {
+    Json root = Json::parse(text, callback, true, true);
+    if (root.is_object()) return root;
+  } catch (const Json::parse_error& error) {
+    throw ConfigError(fmt::format("{}: {}", path, error.what()),
+                      "write it as JSON; comments may stay");
+  }
+  throw ConfigError(fmt::format("{}: not an object", path), "name a DeepSpeed configuration");
+}
+
+// As it would be written behind a flag.
+std::string text_of(const Json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_boolean()) return value.get<bool>() ? "true" : "false";
+  if (value.is_number_float()) {
+    const double number = value.get<double>();
+    const bool is_whole = number == std::floor(number) && std::fabs(number) < 1e15;
+    return is_whole ? fmt::format("{:.0f}", number) : fmt::format("{}", number);
+  }
+  return value.dump();
+}
+
+bool is_auto(const Json& value) { return value.is_string() && value == "auto"; }
+
+// DeepSpeed takes booleans that are strings.
+bool is_true(const Json& value) { return text_of(value) == "true" || text_of(value) == "True"; }
+
+// The file's values by their paths, and what is said of those that set nothing.
+class DsKeys {
+ public:
+  explicit DsKeys(const std::string& path) : path_(path) {}
+
+  void read(const Json& object, const std::string& prefix) {
+    for (const auto& [name, value] : object.items()) {
+      const std::string at = prefix.empty() ? name : prefix + "." + name;
+      if (take_block(at, value)) continue;
+      if (value.is_object()) {
+        read(value, at);
+      } else if (!value.is_null()) {
+        take(at, value);
+      }
+    }
+  }
+
+  // Null for what is not there, and for "auto".
+  const Json* find(const std::string& at) const {
+    const auto found = values_.find(at);
+    return found == values_.end() ? nullptr : &found->second;
+  }
+
+  bool is_auto_at(const std::string& at) const {
+    return std::ranges::find(autos_, at) != autos_.end();
+  }
+
+  std::string where(const std::string& at) const { return fmt::format("{}: {}", path_, at); }
+
+  void note(const std::string& why, const std::string& at) { noted_[why].push_back(at); }
+
+  [[noreturn]] void refuse(const std::string& at, const std::string& remedy) const {
+    const Json* value = find(at);
+    throw ConfigError(value == nullptr ? fmt::format("{} is not done here", where(at))
+                                       : fmt::format("{} is {}, which is not done here", where(at),
+                                                     value->dump()),
+                      remedy);
+  }
+
+  std::vector<std::string> notes() const {
+    std::vector<std::string> notes;
+    for (const auto& [why, keys] : noted_) {
+      notes.push_back(fmt::format("{}: {} {} no effect: {}", path_, fmt::join(keys, ", "),
+                                  keys.size() == 1 ? "has" : "have", why));
+    }
+    if (!autos_.empty()) {
+      notes.push_back(
+          fmt::format("{}: \"auto\" leaves {} to the flags", path_, fmt::join(autos_, ", ")));
+    }
+    return notes;
+  }
+
+ private:
+  bool take_block(const std::string& at, const Json& value) {
+    const auto blocks = ds_blocks();
+    const auto block = std::ranges::find(blocks, at, &DsBlock::path);
+    if (block == blocks.end()) return false;
+    const bool has_switch = value.is_object() && !block->switch_name.empty();
+    const auto on = has_switch ? value.find(block->switch_name) : value.end();
+    if (value.is_null() || (has_switch && (on == value.end() || !is_true(*on)))) return true;
+    if (block->effect == DsEffect::kRefused) refuse(at, std::string(block->why));
+    note(std::string(block->why), at);
+    return true;
+  }
+
+  void take(const std::string& at, const Json& value) {
+    const DsKey& key = known_key(at);
+    if (is_auto(value)) {
+      if (key.effect == DsEffect::kSetting) autos_.push_back(at);
+      return;
+    }
+    const std::string path(key.path);
+    values_[path] = value;
+    const bool is_usual = !key.usual.empty() && text_of(value) == text_of(Json::parse(key.usual));
+    if (is_usual || key.effect == DsEffect::kSetting || key.effect == DsEffect::kHarmless) return;
+    if (key.effect == DsEffect::kRefused) refuse(path, std::string(key.why));
+    note(std::string(key.why), at);
+  }
+
+  // Those of stage 3 may be written without their prefix.
+  const DsKey& known_key(const std::string& at) const {
+    constexpr std::string_view kZero = "zero_optimization.";
+    const auto keys = ds_keys();
+    auto found = std::ranges::find(keys, at, &DsKey::path);
+    if (found == keys.end() && at.starts_with(kZero)) {
+      const std::string longer = fmt::format("{}stage3_{}", kZero, at.substr(kZero.size()));
+      found = std::ranges::find(keys, longer, &DsKey::path);
+    }
+    if (found != keys.end()) return *found;
+    std::vector<std::string_view> names;
+    for (const DsKey& key : keys) names.push_back(key.path);
+    for (const DsBlock& block : ds_blocks()) names.push_back(block.path);
+    throw ConfigError(fmt::format("{}: unknown key {}", path_, at),
+                      fmt::format("did you mean {}?", nearest_name(at, names)));
+  }
+
+  const std::string& path_;
+  std::map<std::string, Json> values_;
+  std::map<std::string, std::vector<std::string>> noted_;  // keys by reason
+  std::vector<std::string> autos_;
+};
+
+// Makes values of flags of what the keys say.
+class DsSettings {
+ public:
+  DsSettings(DsKeys& keys, std::span<const FlagSpec> flags) : keys_(keys), flags_(flags) {
+    result_.values.resize(flags.size());
+  }
+
+  DsConfig run() {
+    batch();
+    precision();
+    optimizer();
+    scheduler();
+    zero();
+    ranks();
+    take("gradient_clipping", "max-grad-norm");
+    take("steps_per_print", "log-every");
+    if (is_on("activation_checkpointing.cpu_checkpointing")) {
+      set("place-activations", "activation_checkpointing.cpu_checkpointing", {"host"});
+    }
+    result_.notes = keys_.notes();
+    return std::move(result_);
+  }
+
+ private:
+  void set(std::string_view flag, const std::string& at, std::vector<std::string> texts) {
+    const auto spec = std::ranges::find(flags_, flag, &FlagSpec::name);
+    if (spec == flags_.end()) return;  // of an optimizer that has no such setting
+    result_.values.at(static_cast<std::size_t>(spec - flags_.begin()))
+        .emplace(keys_.where(at), std::move(texts));
+  }
+
+  void take(const std::string& at, std::string_view flag) {
+    if (const Json* value = keys_.find(at)) set(flag, at, {text_of(*value)});
+  }
+
+  // DeepSpeed's own default where the key is not there.
+  void take_or(const std::string& at, std::string_view flag, const char* usual) {
+    const Json* value = keys_.find(at);
+    set(flag, at, {value == nullptr ? usual : text_of(*value)});
+  }
+
+  bool is_on(const std::string& at) const {
+    const Json* value = keys_.find(at);
+    return value != nullptr && is_true(*value);
+  }
+
+  void batch() {
+    take("train_micro_batch_size_per_gpu", "micro-batch-size");
+    take("gradient_accumulation_steps", "gradient-accumulation-steps");
+    const std::string at = "train_batch_size";
+    if (const Json* value = keys_.find(at)) {
+      result_.train_batch_size = FlagValue(keys_.where(at), {text_of(*value)}).integer(1);
+    }
+  }
+
+  void precision() {
+    for (const char* type : {"bf16", "fp16"}) {
+      const std::string at = fmt::format("{}.enabled", type);
+      if (is_on(at)) set("precision", at, {type});
+    }
+    const bool is_open = keys_.is_auto_at("bf16.enabled") || keys_.is_auto_at("fp16.enabled");
+    if (!is_open && !is_on("bf16.enabled") && !is_on("fp16.enabled")) {
+      set("precision", "neither bf16.enabled nor fp16.enabled", {"fp32"});
+    }
+    if (is_on("bf16.bf16_optimizer_states")) {
+      set("optimizer-state-dtype", "bf16.bf16_optimizer_states", {"bf16"});
+    }
+    for (const char* at : {"communication_data_type", "data_types.grad_accum_dtype"}) {
+      take(at, "gradient-dtype");
+    }
+  }
+
+  void optimizer() {
+    const std::string at = "optimizer.type";
+    const Json* type = keys_.find(at);
+    if (type == nullptr) return;
+    std::string name = text_of(*type);
+    std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
+    if (name == "adam") name = "adamw";
+    if (name != "adamw" && name != "lion" && name != "sgd" && name != "muon") {
+      keys_.refuse(at, "choose Adam, AdamW, Lion or SGD");
+    }
+    set("optimizer", at, {name});
+    take_or("optimizer.params.lr", "learning-rate", "1e-3");
+    take_or("optimizer.params.weight_decay", "weight-decay", "0");
+    if (name == "sgd") take_or("optimizer.params.momentum", "sgd-momentum", "0");
+    if (name == "adamw") take_or("optimizer.params.eps", "adam-epsilon", "1e-8");
+    if (name == "adamw" || name == "lion") betas(name == "lion" ? "lion" : "adam", name == "lion");
+  }
+
+  void betas(const std::string& rule, bool is_lion) {
+    const std::string at = "optimizer.params.betas";
+    const Json* value = keys_.find(at);
+    std::vector<std::string> texts = {"0.9", is_lion ? "0.99" : "0.999"};
+    if (value != nullptr) {
+      if (!value->is_array() || value->size() != 2) keys_.refuse(at, "give two numbers");
+      texts = {text_of((*value)[0]), text_of((*value)[1])};
+    }
+    set(rule + "-beta1", at, {texts[0]});
+    set(rule + "-beta2", at, {texts[1]});
+  }
+
+  void scheduler() {
+    const std::string at = "scheduler.type";
+    const Json* type = keys_.find(at);
+    if (type == nullptr) return;
+    const std::string name = text_of(*type);
+    const bool decays = name == "WarmupDecayLR";
+    const bool is_cosine = name == "WarmupCosineLR";
+    if (name != "WarmupLR" && !decays && !is_cosine) {
+      keys_.refuse(at, "choose WarmupLR, WarmupDecayLR or WarmupCosineLR");
+    }
+    set("lr-scheduler-type", at, {decays ? "linear" : is_cosine ? "cosine" : "constant"});
+    take("scheduler.params.warmup_max_lr", "learning-rate");
+    take_or("scheduler.params.warmup_num_steps", "warmup-steps", "1000");
+    take("scheduler.params.total_num_steps", "max-steps");
+    if (decays) set("min-learning-rate", at, {"0"});
+    if (is_cosine) least_of_cosine();
+    const Json* form = keys_.find("scheduler.params.warmup_type");
+    if (form == nullptr ? !is_cosine : text_of(*form) != "linear") {
+      keys_.note("the warm-up is linear", "scheduler.params.warmup_type");
+    }
+  }
+
+  void least_of_cosine() {
+    const Json* ratio = keys_.find("scheduler.params.cos_min_ratio");
+    const auto spec = std::ranges::find(flags_, "learning-rate", &FlagSpec::name);
+    const auto& rate = result_.values.at(static_cast<std::size_t>(spec - flags_.begin()));
+    if (!rate.has_value()) return;
+    const std::string at = "scheduler.params.cos_min_ratio";
+    const double share =
+        ratio == nullptr ? 1e-4 : FlagValue(keys_.where(at), {text_of(*ratio)}).number(0);
+    set("min-learning-rate", at, {fmt::format("{}", share * rate->number(0))});
+  }
+
+  void zero() {
+    take("zero_optimization.stage", "zero-stage");
+    for (const char* at :
+         {"zero_optimization.cpu_offload_param", "zero_optimization.cpu_offload_params"}) {
+      if (is_on(at)) set("place-parameters", at, {"host"});
+    }
+    if (is_on("zero_optimization.cpu_offload")) {
+      set("place-optimizer", "zero_optimization.cpu_offload", {"host"});
+    }
+    offload("zero_optimization.offload_param", "place-parameters");
+    offload("zero_optimization.offload_optimizer", "place-optimizer");
+    if (!drives_.empty()) set("nvme", drives_at_, drives_);
+  }
+
+  void offload(const std::string& block, std::string_view flag) {
+    const std::string at = block + ".device";
+    const Json* device = keys_.find(at);
+    if (device == nullptr || text_of(*device) == "none") return;
+    if (text_of(*device) == "cpu") return set(flag, at, {"host"});
+    if (text_of(*device) != "nvme") keys_.refuse(at, "choose none, cpu or nvme");
+    set(flag, at, {"nvme"});
+    const Json* path = keys_.find(block + ".nvme_path");
+    if (path == nullptr) return;  // then --nvme says it, or is asked for
+    drives_at_ = block + ".nvme_path";
+    if (std::ranges::find(drives_, text_of(*path)) == drives_.end()) {
+      drives_.push_back(text_of(*path));
+    }
+  }
+
+  void ranks() {
+    for (const char* at :
+         {"tensor_parallel.autotp_size", "tensor_parallel.tp_size", "tensor_parallel.tp.tp_size"}) {
+      const Json* value = keys_.find(at);
+      if (value != nullptr && text_of(*value) != "0") take(at, "tensor-parallel");
+    }
+    take("pipeline.stages", "pipeline-parallel");
+  }
+
+  DsKeys& keys_;
+  std::span<const FlagSpec> flags_;
+  DsConfig result_;
+  std::vector<std::string> drives_;
+  std::string drives_at_;
+};
+
+}  // namespace
+
+DsConfig read_ds_config(const std::string& path, std::span<const FlagSpec> flags) {
+  DsKeys keys(path);
+  keys.read(parse_ds_text(path, read_ds_text(path)), "");
+  return DsSettings(keys, flags).run();
+}
+
+}  // namespace terrace
