@@ -1,6 +1,7 @@
 #include "runtime/engine/home_access.h"
 
 #include <algorithm>
+#include <array>
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
@@ -13,26 +14,54 @@ namespace {
 
 constexpr std::size_t kBounceBytes = 4 * kMiB;
 
-// Blocks until one request has ended.
+// Pieces of a home on NVMe that are written at a time, while the next one is made.
+constexpr std::size_t kWritesInFlight = 3;
+
+// One request at a time, and who waits for its end.
 class Waiter final : public IoCompletion {
  public:
+  void begin() {
+    const std::lock_guard lock(mutex_);
+    ended_ = false;
+  }
   void done(const IoOutcome& outcome) noexcept override {
     const std::lock_guard lock(mutex_);
     outcome_ = outcome;
     ended_ = true;
     changed_.notify_all();
   }
+  // Does not wait where none was begun.
   void wait() {
+    settle();
+    outcome_.throw_if_failed();
+  }
+  // Likewise, whatever came of it.
+  void settle() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return ended_; });
-    outcome_.throw_if_failed();
   }
 
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
   IoOutcome outcome_;  // guarded by mutex_
-  bool ended_ = false;
+  bool ended_ = true;
+};
+
+// Those of the writes of a home. What is left when something throws is waited for: it uses memory
+// that the next one writes to.
+class Writes {
+ public:
+  ~Writes() {
+    for (Waiter& waiter : waiters_) waiter.settle();
+  }
+  Waiter& of(std::size_t piece) { return waiters_.at(piece % (kWritesInFlight + 1)); }
+  void wait() {
+    for (Waiter& waiter : waiters_) waiter.wait();
+  }
+
+ private:
+  std::array<Waiter, kWritesInFlight + 1> waiters_;
 };
 
 }  // namespace
@@ -43,8 +72,8 @@ HomeAccess::HomeAccess(const Program& program, const StepModel& model, const Exe
       model_(model),
       memory_(memory),
       store_(store),
-      bounce_(store == nullptr ? kBounceBytes : std::max(kBounceBytes, store->block_bytes()),
-              HostMemoryOptions{}),
+      piece_bytes_(store == nullptr ? kBounceBytes : std::max(kBounceBytes, store->block_bytes())),
+      bounce_((kWritesInFlight + 1) * piece_bytes_, HostMemoryOptions{}),
       stream_(device.create_stream("homes")) {
   for (BufferId b = 0; b < static_cast<BufferId>(program.buffers.size()); ++b) {
     const Buffer& buffer = program.buffers[b];
@@ -78,25 +107,26 @@ void HomeAccess::copy(std::span<std::byte> target, std::span<const std::byte> so
   stream_->synchronize();
 }
 
-void HomeAccess::transfer(IoRequest::Direction direction, const Place& place, std::size_t first,
-                          std::span<std::byte> memory) {
-  Waiter waiter;
+void HomeAccess::begin(IoRequest::Direction direction, const PlacePart& part,
+                       IoCompletion& completion) {
   IoRequest request;
   request.direction = direction;
-  request.extent = place.extent;
-  request.offset = first;
-  request.memory = memory;
-  request.completion = &waiter;
+  request.extent = part.place.extent;
+  request.offset = part.first;
+  request.memory = part.memory;
+  request.completion = &completion;
   store_->submit(request);
-  waiter.wait();
 }
 
-// The bounce buffer for the piece of an NVMe home that starts at `first`: whole blocks, or up to
-// the extent's end.
-std::span<std::byte> HomeAccess::piece_for(const Place& place, std::size_t first) {
+// The part of a home that begins at `first`, with a piece of the bounce buffer for it: on NVMe
+// whole blocks, or up to the extent's end.
+HomeAccess::PlacePart HomeAccess::part_at(const Place& place, std::size_t first,
+                                          std::size_t piece) {
   const std::size_t grain = place.tier == Tier::kNvme ? store_->block_bytes() : 1;
-  const std::size_t most = bounce_.bytes().size() / grain * grain;
-  return bounce_.bytes().first(std::min(most, place.size_bytes - first));
+  const std::size_t most = piece_bytes_ / grain * grain;
+  const std::span<std::byte> memory = bounce_.bytes().subspan(
+      piece % (kWritesInFlight + 1) * piece_bytes_, std::min(most, place.size_bytes - first));
+  return {place, first, memory};
 }
 
 void HomeAccess::read(StateClass state, std::int32_t unit, std::int64_t chunk, std::size_t first,
@@ -112,11 +142,14 @@ void HomeAccess::read(StateClass state, std::int32_t unit, std::int64_t chunk, s
   while (at < first + out.size()) {
     const std::size_t begin = at / block * block;
     const std::size_t wanted = (first + out.size() - begin + block - 1) / block * block;
-    std::span<std::byte> piece = piece_for(place, begin);
-    if (piece.size() > wanted) piece = piece.first(wanted);
-    transfer(IoRequest::Direction::kRead, place, begin, piece);
-    const std::size_t end = std::min(first + out.size(), begin + piece.size());
-    std::memcpy(out.data() + (at - first), piece.data() + (at - begin), end - at);
+    PlacePart part = part_at(place, begin, 0);
+    if (part.memory.size() > wanted) part.memory = part.memory.first(wanted);
+    Waiter waiter;
+    waiter.begin();
+    this->begin(IoRequest::Direction::kRead, part, waiter);
+    waiter.wait();
+    const std::size_t end = std::min(first + out.size(), begin + part.memory.size());
+    std::memcpy(out.data() + (at - first), part.memory.data() + (at - begin), end - at);
     at = end;
   }
 }
@@ -124,16 +157,22 @@ void HomeAccess::read(StateClass state, std::int32_t unit, std::int64_t chunk, s
 void HomeAccess::write(StateClass state, std::int32_t unit, std::int64_t chunk,
                        FunctionRef<void(std::size_t first, std::span<std::byte> piece)> fill) {
   const Place place = place_of(state, unit, chunk);
-  for (std::size_t at = 0; at < place.size_bytes;) {
-    const std::span<std::byte> piece = piece_for(place, at);
-    fill(at, piece);
+  Writes writes;
+  std::size_t number = 0;
+  for (std::size_t at = 0; at < place.size_bytes; ++number) {
+    Waiter& written = writes.of(number);
+    written.wait();
+    const PlacePart part = part_at(place, at, number);
+    fill(at, part.memory);
     if (place.tier == Tier::kNvme) {
-      transfer(IoRequest::Direction::kWrite, place, at, piece);
+      written.begin();
+      begin(IoRequest::Direction::kWrite, part, written);
     } else {
-      copy(place.bytes.subspan(at, piece.size()), piece);
+      copy(place.bytes.subspan(at, part.memory.size()), part.memory);
     }
-    at += piece.size();
+    at += part.memory.size();
   }
+  writes.wait();
 }
 
 }  // namespace terrace

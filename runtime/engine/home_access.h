@@ -17,8 +17,8 @@ namespace terrace {
 
 // Reads and writes the homes of states that last from step to step, when no run is in flight: for
 // initialisation, checkpoints and export. Those are parameters, in the compute type, and what
-// updates keep: optimizer state as optim/state_format.h lays out a chunk. Needs one small buffer,
-// whatever the tier.
+// updates keep: optimizer state as optim/state_format.h lays out a chunk. Needs a few small
+// buffers, whatever the tier.
 class HomeAccess {
  public:
   // Borrows all; `store` may be null if the program has no NVMe buffers.
@@ -43,16 +43,22 @@ class HomeAccess {
 
   Place place_of(StateClass state, std::int32_t unit, std::int64_t chunk) const;
   void copy(std::span<std::byte> target, std::span<const std::byte> source);
-  void transfer(IoRequest::Direction direction, const Place& place, std::size_t first,
-                std::span<std::byte> memory);
-  std::span<std::byte> piece_for(const Place& place, std::size_t first);
+  // Bytes of a place from `first` on, and memory of the bounce buffer for them.
+  struct PlacePart {
+    const Place& place;
+    std::size_t first = 0;
+    std::span<std::byte> memory;
+  };
+  PlacePart part_at(const Place& place, std::size_t first, std::size_t piece);
+  void begin(IoRequest::Direction direction, const PlacePart& part, IoCompletion& completion);
 
   const Program& program_;
   const StepModel& model_;
   const ExecutorMemory& memory_;
   BlockStore* store_;
   std::map<BufferKey, BufferId> persistent_;
-  HostMemory bounce_;
+  const std::size_t piece_bytes_;
+  HostMemory bounce_;  // several pieces
   // Last: its copies use the above.
   std::unique_ptr<Stream> stream_;
 };
