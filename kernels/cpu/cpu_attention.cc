@@ -8,6 +8,7 @@
 #include "kernels/cpu/attention_rows.h"
 #include "kernels/cpu/cpu_softmax.h"
 #include "kernels/cpu/cpu_workspace.h"
+#include "kernels/cpu/few_queries.h"
 #include "kernels/cpu/matrix_product.h"
 #include "kernels/cpu/parallel_blocks.h"
 
@@ -523,6 +524,7 @@ class BackwardRun {
 }  // namespace
 
 void cpu_attention_forward(const KernelContext& context, const AttentionForward& op) {
+  if (is_of_few_queries(op.shape)) return few_queries_attention(context, op);
   const HeadRows rows(op.shape, op.q.dtype);
   rows.check(op.q, op.k, op.v);
   rows.check(op.out, op.log_sum_exp);
@@ -551,6 +553,7 @@ void cpu_attention_backward(const KernelContext& context, const AttentionBackwar
 }
 
 std::size_t cpu_attention_forward_workspace(const AttentionForward& op, int workers) {
+  if (is_of_few_queries(op.shape)) return few_queries_workspace(op, workers);
   const ForwardPlan plan(op);
   const int fed = plan.workers_of(workers, op);
   return plan.shared.total_bytes() + plan.own.total_bytes() * to_size(fed);

@@ -40,6 +40,14 @@ inline int fed_workers(int workers, std::int64_t tasks, double flops) {
   return static_cast<int>(std::min<std::int64_t>(fed, std::max<std::int64_t>(1, tasks)));
 }
 
+// Bytes that are worth a worker where an op does little but read them: about 10 us of a core.
+inline constexpr std::int64_t kWorkerBytes = 256 * 1024;
+
+// Returns how many of `workers` such an op uses.
+inline int workers_of_bytes(int workers, std::int64_t bytes) {
+  return static_cast<int>(std::clamp<std::int64_t>(bytes / kWorkerBytes, 1, workers));
+}
+
 // Returns the part of `worker` of what is left of a workspace behind `offset`, divided equally
 // among the `workers` that an op uses. It is at least what the layout gave each worker, and
 // 64-aligned.

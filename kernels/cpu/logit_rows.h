@@ -14,7 +14,8 @@ namespace terrace {
 // What a product h . weight becomes: scale times it, and with a cap above 0 then cap * tanh(. /
 // cap).
 struct LogitMap {
-  explicit LogitMap(const HeadLoss& op) : scale(op.logit_scale), cap(op.soft_cap) {}
+  LogitMap(float factor, float soft_cap) : scale(factor), cap(soft_cap) {}
+  explicit LogitMap(const HeadLoss& op) : LogitMap(op.logit_scale, op.soft_cap) {}
 
   bool is_identity() const { return scale == 1.0F && cap <= 0.0F; }
   // The derivative of the logit with respect to the product, over scale.

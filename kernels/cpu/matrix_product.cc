@@ -4,6 +4,7 @@
 #include "kernels/cpu/amx_tiles.h"
 #include "kernels/cpu/cpu_gemm_tiles.h"
 #include "kernels/cpu/cpu_workspace.h"
+#include "kernels/cpu/few_rows_product.h"
 #include "kernels/cpu/packed_product.h"
 #include "kernels/cpu/product_result.h"
 #include "kernels/cpu/vector_tiles.h"
@@ -79,6 +80,10 @@ ProductCode product_code(DType input) {
   return gemm_takes(input) ? ProductCode::kOneDnn : ProductCode::kVectors;
 }
 
+ProductCode product_code(const MatrixProduct& product) {
+  return is_of_few_rows(product) ? ProductCode::kFewRows : product_code(product.shape.input);
+}
+
 const StripCode& strip_code(DType input) {
   return product_code(input) == ProductCode::kAmx ? amx_strips() : vector_strips();
 }
@@ -86,12 +91,14 @@ const StripCode& strip_code(DType input) {
 void multiply(const KernelContext& context, const MatrixProduct& product, ProductCode code) {
   TERRACE_CHECK(!product.gradient.has_value() ||
                 (product.shape.output == DType::kF32 && !product.shape.has_bias));
+  if (code == ProductCode::kFewRows) return few_rows_multiply(context, product);
   if (code != ProductCode::kOneDnn) return packed_multiply(context, product, strips_of_code(code));
   if (goes_apart(product)) return onednn_apart(context, product);
   onednn_in_place(context, product);
 }
 
 std::size_t multiply_workspace(const MatrixProduct& product, int workers, ProductCode code) {
+  if (code == ProductCode::kFewRows) return 0;
   if (code != ProductCode::kOneDnn) {
     return packed_multiply_workspace(product.shape, workers, strips_of_code(code));
   }

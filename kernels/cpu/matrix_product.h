@@ -18,9 +18,10 @@ namespace terrace {
 // Which code multiplies: our own in tile registers for bf16 where the processor has them
 // (amx_tiles.h), else oneDNN. kVectors is our own in vector registers (vector_tiles.h): for blocks
 // on one thread, where oneDNN has too much to set up, and for bf16 where oneDNN has no code for it
-// (most processors without AVX-512); of whole products oneDNN's are quicker. Another code may give
-// other bits.
-enum class ProductCode : std::uint8_t { kOneDnn, kAmx, kVectors };
+// (most processors without AVX-512); of whole products oneDNN's are quicker. kFewRows
+// (few_rows_product.h) is for products of few rows with a weight. Another code may give other bits.
+enum class ProductCode : std::uint8_t { kOneDnn, kAmx, kVectors, kFewRows };
+// For products of many rows.
 ProductCode product_code(DType input);
 
 // Of products of blocks on one thread: as above, but in vector registers where oneDNN would
@@ -43,7 +44,10 @@ struct MatrixProduct {
       nullptr;
 };
 
-// The columns of all blocks but the last ones of a row of blocks.
+// Which code multiplies this one.
+ProductCode product_code(const MatrixProduct& product);
+
+// The columns of all blocks but the last ones of a row of blocks. Not of kFewRows, which has none.
 std::int64_t product_block_columns(const GemmShape& shape, ProductCode code);
 
 void multiply(const KernelContext& context, const MatrixProduct& product, ProductCode code);
@@ -52,10 +56,10 @@ void multiply(const KernelContext& context, const MatrixProduct& product, Produc
 std::size_t multiply_workspace(const MatrixProduct& product, int workers, ProductCode code);
 
 inline void multiply(const KernelContext& context, const MatrixProduct& product) {
-  multiply(context, product, product_code(product.shape.input));
+  multiply(context, product, product_code(product));
 }
 inline std::size_t multiply_workspace(const MatrixProduct& product, int workers) {
-  return multiply_workspace(product, workers, product_code(product.shape.input));
+  return multiply_workspace(product, workers, product_code(product));
 }
 
 }  // namespace terrace

@@ -44,6 +44,13 @@ constexpr AttentionProblem kRuledProblems[] = {
 constexpr AttentionProblem kCachedProblems[] = {
     {.shape = {2, 1, 40, 2, 1, 64}, .size = kOfScores, .padding = 8},
     {.shape = {2, 5, 77, 4, 2, 32}, .size = kOfScores, .padding = 3},
+    {.shape = {1, 1, 300, 6, 2, 20}, .size = kOfScores, .window = 33, .padding = 3},
+    {.shape = {2, 8, 130, 5, 1, 72},
+     .size = kOfScores,
+     .soft_cap = 3,
+     .document = 61,
+     .padding = 8},
+    {.shape = {1, 3, 90, 2, 2, 96}, .size = kOfScores, .window = 7, .soft_cap = 4, .padding = 8},
     {.shape = {1, 70, 135, 2, 1, 20}, .size = kOfScores, .window = 30, .soft_cap = 4, .padding = 8},
     {.shape = {2, 20, 75, 1, 1, 256}, .size = kOfScores, .document = 61, .padding = 8}};
 

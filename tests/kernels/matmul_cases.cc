@@ -15,8 +15,16 @@ struct MatmulShape {
   std::int64_t R, N, K;
 };
 
-constexpr MatmulShape kMatmulShapes[] = {{1, 1, 1},   {37, 75, 100}, {1, 129, 64},
-                                         {130, 3, 7}, {64, 64, 96},  {301, 290, 33}};
+constexpr MatmulShape kMatmulShapes[] = {{1, 1, 1},
+                                         {37, 75, 100},
+                                         {1, 129, 64},
+                                         {130, 3, 7},
+                                         {64, 64, 96},
+                                         {301, 290, 33},
+                                         // Few rows, whose weight is read where it lies.
+                                         {1, 70, 300},
+                                         {3, 67, 129},
+                                         {8, 33, 75}};
 
 // sum over k of |a(k)| |b(k)|.
 template <typename A, typename B>

@@ -6,7 +6,9 @@
 #include <cmath>
 #include <vector>
 
+#include "kernels/cpu/few_rows_product.h"
 #include "memory/host/worker_arena.h"
+#include "tests/kernels/every_target.h"
 #include "tests/kernels/op_case.h"
 
 // Every code of a matrix product, in every form that the kernels ask for. On a machine without
@@ -28,6 +30,8 @@ std::vector<Form> forms() {
                                 {17, 290, 7},
                                 {300, 40, 300},
                                 {32, 48, 1031},
+                                {3, 70, 333},
+                                {8, 33, 129},
                                 {530, 515, 70}}) {
     for (const bool a : {false, true}) {
       for (const bool b : {false, true}) forms.push_back({m, n, k, a, b, m % 2 == 1});
@@ -39,10 +43,16 @@ std::vector<Form> forms() {
 struct Code {
   ProductCode code;
   DType input;
+
+  bool takes(const MatrixProduct& product) const {
+    return code != ProductCode::kFewRows || is_of_few_rows(product);
+  }
 };
 
 std::vector<Code> codes() {
-  std::vector<Code> codes = {{ProductCode::kOneDnn, DType::kF32},
+  std::vector<Code> codes = {{ProductCode::kFewRows, DType::kBF16},
+                             {ProductCode::kFewRows, DType::kF32},
+                             {ProductCode::kOneDnn, DType::kF32},
                              {ProductCode::kVectors, DType::kBF16},
                              {ProductCode::kVectors, DType::kF32}};
   if (gemm_takes(DType::kBF16)) codes.push_back({ProductCode::kOneDnn, DType::kBF16});
@@ -150,12 +160,14 @@ void expect_right(const Form& form, const Operands& got, DType output, const std
 }
 
 TEST(MatrixProductTest, IsRightInEveryFormAndCode) {
-  for (const auto& [code, input] : codes()) {
+  for (const Code& one : codes()) {
+    const auto& [code, input] = one;
     for (const DType output : {DType::kBF16, DType::kF32}) {
       if (input == DType::kF32 && output != input) continue;
       Random random(3);
       for (const Form& form : forms()) {
         Operands operands(form, input, output, random);
+        if (!one.takes(operands.product(form))) continue;
         run(operands.product(form), code, 1, std::byte{0xFF});
         expect_right(form, operands, output,
                      fmt::format("code {} {} {} {}x{}x{} a_t {} b_t {}", static_cast<int>(code),
@@ -167,10 +179,12 @@ TEST(MatrixProductTest, IsRightInEveryFormAndCode) {
 }
 
 TEST(MatrixProductTest, BitsDoNotDependOnWorkersOrWorkspace) {
-  for (const auto& [code, input] : codes()) {
+  for (const Code& way : codes()) {
+    const auto& [code, input] = way;
     for (const Form& form : forms()) {
       Random random(5);
       Operands one(form, input, DType::kF32, random);
+      if (!way.takes(one.product(form))) continue;
       run(one.product(form), code, 1, std::byte{0});
       for (const int threads : {2, 3, 64}) {
         Random again(5);
@@ -187,7 +201,7 @@ TEST(MatrixProductTest, BitsDoNotDependOnWorkersOrWorkspace) {
 TEST(MatrixProductTest, BitsOfStripsDependOnRowColumnAndDepthAlone) {
   const Form whole = {300, 300, 520, false, true, false};
   for (const auto& [code, input] : codes()) {
-    if (code == ProductCode::kOneDnn) continue;
+    if (code == ProductCode::kOneDnn || code == ProductCode::kFewRows) continue;
     Random random(7);
     Operands operands(whole, input, DType::kF32, random);
     run(operands.product(whole), code, 2, std::byte{0});
@@ -205,6 +219,48 @@ TEST(MatrixProductTest, BitsOfStripsDependOnRowColumnAndDepthAlone) {
       EXPECT_EQ(alone, static_cast<float>(operands.c.at(i * (whole.n + 3) + j)));
     }
   }
+}
+
+// A text is the same whether its tokens come one by one or several at a time.
+TEST(MatrixProductTest, BitsOfFewRowsDoNotDependOnTheirNumber) {
+  const Form whole = {kFewRows, 75, 519, false, true, true};
+  for (const std::int64_t target : usable_targets()) {
+    SCOPED_TRACE(hwy::TargetName(target));
+    const OnTarget on_target(target);
+    for (const DType input : {DType::kBF16, DType::kF32}) {
+      Random random(11);
+      Operands operands(whole, input, DType::kF32, random);
+      run(operands.product(whole), ProductCode::kFewRows, 2, std::byte{0});
+      expect_right(whole, operands, DType::kF32, hwy::TargetName(target));
+      for (std::int64_t rows = 1; rows < kFewRows; ++rows) {
+        const std::int64_t first = kFewRows - rows;
+        HostTensor some(DType::kF32, shape(rows, whole.n + 3));
+        MatrixProduct product = operands.product(whole);
+        product.shape.m = rows;
+        product.a += first * product.shape.a_stride * static_cast<std::int64_t>(size_of(input));
+        product.c = some.view().data;
+        run(product, ProductCode::kFewRows, 1, std::byte{0});
+        for (std::int64_t i = 0; i < rows * (whole.n + 3); ++i) {
+          if (i % (whole.n + 3) >= whole.n) continue;
+          ASSERT_EQ(some.at(i), operands.c.at(first * (whole.n + 3) + i)) << rows << " rows";
+        }
+      }
+    }
+  }
+}
+
+TEST(MatrixProductTest, FewRowsOfAWeightAreReadWhereTheyLie) {
+  const GemmShape forward = {.m = kFewRows, .n = 40, .k = 30, .b_transposed = true};
+  EXPECT_EQ(product_code({.shape = forward}), ProductCode::kFewRows);
+  EXPECT_EQ(multiply_workspace({.shape = forward}, 2), 0U);
+  MatrixProduct more = {.shape = forward};
+  more.shape.m = kFewRows + 1;
+  EXPECT_NE(product_code(more), ProductCode::kFewRows);
+  MatrixProduct backward = {.shape = forward};
+  backward.shape.b_transposed = false;
+  EXPECT_NE(product_code(backward), ProductCode::kFewRows);
+  EXPECT_NE(product_code({.shape = forward, .gradient = GradientMode::kAssign}),
+            ProductCode::kFewRows);
 }
 
 }  // namespace

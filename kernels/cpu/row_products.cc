@@ -1,0 +1,204 @@
+#include "kernels/cpu/row_products.h"
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+
+#include "base/check.h"
+#include "kernels/cpu/highway_targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/row_products.cc"
+#include "hwy/foreach_target.h"
+
+// After foreach_target.h, which compiles this file once per instruction set.
+#include "hwy/highway.h"
+#include "kernels/cpu/cpu_vector.inl"
+
+HWY_BEFORE_NAMESPACE();
+namespace terrace {
+namespace HWY_NAMESPACE {
+
+// Sums that are in registers at once: so many rows of a by so many of b.
+constexpr std::int64_t kRowsAtOnce = 4;
+constexpr std::int64_t kOthersAtOnce = kLanes == 16 ? 4 : 2;
+// Vectors of a mix that are in registers at once.
+constexpr std::int64_t kMixedAtOnce = 4;
+
+// Two bf16 in each word: 2 * kLanes elements from `source` on, on no boundary.
+HWY_INLINE WordVec load_pairs(const Bf16* source) {
+#if HWY_TARGET == HWY_SCALAR
+  std::uint32_t word = 0;
+  std::memcpy(&word, source, sizeof(word));
+  return hn::Set(LaneWords(), word);
+#else
+  const hn::Repartition<std::uint16_t, LaneWords> halves;
+  return hn::BitCast(LaneWords(),
+                     hn::LoadU(halves, reinterpret_cast<const std::uint16_t*>(source)));
+#endif
+}
+
+// Elements that are multiplied in one step, in fp32: a vector of them, or of bf16 two, which are
+// the even and the odd ones.
+template <typename T>
+struct DotStep;
+
+template <>
+struct DotStep<float> {
+  static constexpr std::int64_t kElements = kLanes;
+  Vec part[1];
+  static HWY_INLINE DotStep of(const float* source) { return {{load(source)}}; }
+};
+
+template <>
+struct DotStep<Bf16> {
+  static constexpr std::int64_t kElements = 2 * kLanes;
+  Vec part[2];
+  static HWY_INLINE DotStep of(const Bf16* source) {
+    const WordVec pairs = load_pairs(source);
+    const WordVec odd = hn::And(pairs, hn::Set(LaneWords(), 0xffff0000U));
+    return {{hn::BitCast(Lanes(), hn::ShiftLeft<16>(pairs)), hn::BitCast(Lanes(), odd)}};
+  }
+};
+
+// The first `count` elements of a step, and zeros.
+template <typename T>
+HWY_INLINE DotStep<T> dot_step_of_n(const T* source, std::int64_t count) {
+  alignas(64) T elements[DotStep<T>::kElements] = {};
+  std::copy_n(source, count, elements);
+  return DotStep<T>::of(elements);
+}
+
+// kRows rows of a by kOthers of b.
+template <typename T, int kRows, int kOthers>
+HWY_INLINE void dot_block(const RowDots& dots, const T* a, const T* b, float* sums) {
+  constexpr std::int64_t kElements = DotStep<T>::kElements;
+  Vec acc[kRows][kOthers];
+  for (auto& row : acc) {
+    for (Vec& sum : row) sum = hn::Zero(Lanes());
+  }
+  DotStep<T> left[kRows];
+  const auto add = [&](const DotStep<T>& right, int other) TERRACE_VECTOR_BODY {
+    for (int r = 0; r < kRows; ++r) {
+      for (std::size_t p = 0; p < std::size(right.part); ++p) {
+        acc[r][other] = hn::MulAdd(left[r].part[p], right.part[p], acc[r][other]);
+      }
+    }
+  };
+  std::int64_t k = 0;
+  for (; k + kElements <= dots.depth; k += kElements) {
+    for (int r = 0; r < kRows; ++r) left[r] = DotStep<T>::of(a + r * dots.a_stride + k);
+    for (int c = 0; c < kOthers; ++c) add(DotStep<T>::of(b + c * dots.b_stride + k), c);
+  }
+  const std::int64_t rest = dots.depth - k;
+  if (rest > 0) {
+    for (int r = 0; r < kRows; ++r) left[r] = dot_step_of_n(a + r * dots.a_stride + k, rest);
+    for (int c = 0; c < kOthers; ++c) add(dot_step_of_n(b + c * dots.b_stride + k, rest), c);
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int c = 0; c < kOthers; ++c) {
+      sums[r * dots.sums_stride + c] = hn::GetLane(hn::SumOfLanes(Lanes(), acc[r][c]));
+    }
+  }
+}
+
+// All rows of a by kOthers of b, which stay in the first-level cache meanwhile.
+template <typename T, int kOthers>
+HWY_INLINE void dot_all_rows(const RowDots& dots, std::int64_t other) {
+  const T* b = reinterpret_cast<const T*>(dots.b) + other * dots.b_stride;
+  for (std::int64_t row = 0; row < dots.a_rows; row += kRowsAtOnce) {
+    const T* a = reinterpret_cast<const T*>(dots.a) + row * dots.a_stride;
+    float* sums = dots.sums + row * dots.sums_stride + other;
+    switch (std::min(kRowsAtOnce, dots.a_rows - row)) {
+      case 1:
+        dot_block<T, 1, kOthers>(dots, a, b, sums);
+        break;
+      case 2:
+        dot_block<T, 2, kOthers>(dots, a, b, sums);
+        break;
+      case 3:
+        dot_block<T, 3, kOthers>(dots, a, b, sums);
+        break;
+      default:
+        dot_block<T, 4, kOthers>(dots, a, b, sums);
+        break;
+    }
+  }
+}
+
+template <typename T>
+void dot_rows_as(const RowDots& dots) {
+  std::int64_t other = 0;
+  for (; other + kOthersAtOnce <= dots.b_rows; other += kOthersAtOnce) {
+    dot_all_rows<T, kOthersAtOnce>(dots, other);
+  }
+  for (; other < dots.b_rows; ++other) dot_all_rows<T, 1>(dots, other);
+}
+
+void dot_rows_any(const RowDots& dots) {
+  if (dots.dtype == DType::kF32) return dot_rows_as<float>(dots);
+  dot_rows_as<Bf16>(dots);
+}
+
+// kVectors vectors of a row of the mix, the last of which has `last` columns.
+template <typename T, int kVectors>
+HWY_INLINE void mix_block(const RowMix& mix, const float* weights, const T* b, std::int64_t last,
+                          float* sums) {
+  Vec acc[kVectors];
+  for (Vec& sum : acc) sum = hn::Zero(Lanes());
+  for (std::int64_t j = 0; j < mix.b_rows; ++j, b += mix.b_stride) {
+    const Vec weight = splat(weights[j]);
+    for (int v = 0; v + 1 < kVectors; ++v) {
+      acc[v] = hn::MulAdd(weight, load(b + v * kLanes), acc[v]);
+    }
+    constexpr int kLast = kVectors - 1;
+    acc[kLast] = hn::MulAdd(weight, load_n(b + kLast * kLanes, last), acc[kLast]);
+  }
+  for (int v = 0; v < kVectors; ++v) {
+    store_n(acc[v], sums + v * kLanes, v + 1 < kVectors ? kLanes : last);
+  }
+}
+
+template <typename T>
+void mix_rows_as(const RowMix& mix) {
+  for (std::int64_t r = 0; r < mix.rows; ++r) {
+    const float* weights = mix.weights + r * mix.weights_stride;
+    float* sums = mix.sums + r * mix.width;
+    const T* b = reinterpret_cast<const T*>(mix.b);
+    std::int64_t d = 0;
+    for (; d + kMixedAtOnce * kLanes <= mix.width; d += kMixedAtOnce * kLanes) {
+      mix_block<T, kMixedAtOnce>(mix, weights, b + d, kLanes, sums + d);
+    }
+    for (; d < mix.width; d += kLanes) {
+      mix_block<T, 1>(mix, weights, b + d, std::min(kLanes, mix.width - d), sums + d);
+    }
+  }
+}
+
+void mix_rows_any(const RowMix& mix) {
+  if (mix.dtype == DType::kF32) return mix_rows_as<float>(mix);
+  mix_rows_as<Bf16>(mix);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace terrace
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace terrace {
+
+HWY_EXPORT(dot_rows_any);
+HWY_EXPORT(mix_rows_any);
+
+void dot_rows(const RowDots& dots) {
+  TERRACE_CHECK(dots.dtype == DType::kF32 || dots.dtype == DType::kBF16);
+  HWY_DYNAMIC_DISPATCH(dot_rows_any)(dots);
+}
+
+void mix_rows(const RowMix& mix) {
+  TERRACE_CHECK(mix.dtype == DType::kF32 || mix.dtype == DType::kBF16);
+  HWY_DYNAMIC_DISPATCH(mix_rows_any)(mix);
+}
+
+}  // namespace terrace
+#endif  // HWY_ONCE
