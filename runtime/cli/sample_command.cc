@@ -3,29 +3,46 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string>
 #include <string_view>
 
 #include "base/error.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/console_log.h"
 #include "runtime/config/flag_reader.h"
+#include "runtime/config/host_facts.h"
+#include "runtime/config/version.h"
 #include "runtime/train/sampler.h"
 
 namespace terrace {
 namespace {
 
-constexpr CommandSpec kSampleCommand = {"terrace sample",
-                                        "Continues a text with a model. "
-                                        "Prints the prompt and what follows it."};
+constexpr CommandSpec kSampleCommand = {
+    "terrace sample",
+    "Continues a text with a model. Prints the prompt and what follows it, as it is made: up to "
+    "--max-new-tokens, the end token or a stop text. A model with learned positions (gpt2) ends "
+    "at the last of them, with a warning; others go on past max_position_embeddings, with a "
+    "warning, and where their rotary type is dynamic each further token then costs as much as the "
+    "whole text."};
 
 enum : std::size_t {
   kModel,
   kIgnoredKeys,
   kTokenizer,
   kPrompt,
+  kPromptFile,
   kMaxNewTokens,
+  kStop,
   kTemperature,
-  kSeed
+  kTopK,
+  kTopP,
+  kSeed,
+  kThreads,
+  kJson
 };
 constexpr auto kSampleFlags = std::to_array<FlagSpec>({
     {"model", "Model", "DIR",
@@ -35,10 +52,22 @@ constexpr auto kSampleFlags = std::to_array<FlagSpec>({
     {"tokenizer", "Model", "auto|bytes|FILE",
      "What makes tokens of text; auto: the directory's own, bytes where it has none (auto)"},
     {"prompt", "Text", "TEXT", "What to continue"},
-    {"max-new-tokens", "Text", "N", "How many tokens to add; fewer up to the end token (200)"},
-    {"temperature", "Text", "T", "1: as the model says; towards 0: the likeliest (1.0)"},
-    {"seed", "Text", "N", "Of the choices (1234)"},
+    {"prompt-file", "Text", "FILE", "The same, from a file as it is; -: from standard input"},
+    {"max-new-tokens", "Text", "N", "How many tokens to add; there may be fewer (200)"},
+    {"stop", "Text", "TEXT", "Ends before this text; may be given several times",
+     FlagArity::kRepeated},
+    {"temperature", "Choice", "T",
+     "Divides the logits, first of all; 0: always the likeliest (1.0)"},
+    {"top-k", "Choice", "N", "Then draws from the N likeliest tokens alone; 0: from all (0)"},
+    {"top-p", "Choice", "P",
+     "Then from the likeliest that make up this part of the likelihood, 0 < P <= 1 (1.0)"},
+    {"seed", "Choice", "N",
+     "Of the random numbers; the text does not depend on the threads (1234)"},
+    {"threads", "Machine", "N", "Threads that compute (what the process may use)"},
+    {"json", "Output", "", "One JSON document instead of the text", FlagArity::kSwitch},
 });
+
+using FlagValues = std::vector<std::optional<FlagValue>>;
 
 // A large model takes seconds for a token: whoever reads does not wait for the last.
 void print_now(std::string_view text) {
@@ -46,6 +75,86 @@ void print_now(std::string_view text) {
     return;
   }
   throw IoError({.operation = "write", .path = "standard output", .error_number = errno});
+}
+
+std::string read_all(std::istream& stream) {
+  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+}
+
+std::string text_of_file(const FlagValue& flag) {
+  const std::string& name = flag.name();
+  std::string text;
+  if (name == "-") {
+    text = read_all(std::cin);
+  } else {
+    std::ifstream file(name, std::ios::binary);
+    text = read_all(file);
+    if (!file) flag.refuse("cannot be read", "name a file of text, or - for standard input");
+  }
+  if (text.empty()) flag.refuse("is empty", "give a text to continue");
+  return text;
+}
+
+std::string prompt_of(const FlagValues& values) {
+  if (values[kPrompt] && values[kPromptFile]) {
+    throw ConfigError("--prompt and --prompt-file are both given", "give one of them");
+  }
+  if (values[kPromptFile]) return text_of_file(*values[kPromptFile]);
+  if (!values[kPrompt]) {
+    throw ConfigError("--prompt is missing", "give a text to continue, or --prompt-file");
+  }
+  return values[kPrompt]->name();
+}
+
+ChoiceRule choice_of(const FlagValues& values) {
+  ChoiceRule rule;
+  if (values[kTemperature]) rule.temperature = values[kTemperature]->number(0);
+  if (values[kTopK]) rule.top_k = values[kTopK]->integer(0);
+  if (values[kTopP]) {
+    rule.top_p = values[kTopP]->positive_number();
+    if (rule.top_p > 1) values[kTopP]->refuse("too large", "give at most 1");
+  }
+  return rule;
+}
+
+SampleOptions sample_options_of(const FlagValues& values) {
+  if (!values[kModel]) throw ConfigError("--model is missing", "name a run's final/ directory");
+  SampleOptions options;
+  options.source.directory = values[kModel]->name();
+  if (values[kTokenizer]) options.source.tokenizer = values[kTokenizer]->name();
+  if (values[kIgnoredKeys]) options.source.ignored_config_keys = values[kIgnoredKeys]->texts();
+  if (values[kMaxNewTokens]) {
+    options.max_new_tokens = values[kMaxNewTokens]->integer(1, 1'000'000);
+  }
+  if (values[kStop]) options.stop_texts = values[kStop]->texts();
+  for (const std::string& text : options.stop_texts) {
+    if (text.empty()) values[kStop]->refuse("is empty", "give a text to end at");
+  }
+  options.choice = choice_of(values);
+  if (values[kSeed]) options.seed = values[kSeed]->unsigned_integer();
+  if (values[kThreads]) options.threads = static_cast<int>(values[kThreads]->integer(1, 1024));
+  options.prompt = prompt_of(values);
+  return options;
+}
+
+void print_document(const std::string& prompt, const std::string& text,
+                    const SampleOutcome& outcome) {
+  using Document = nlohmann::ordered_json;
+  const auto later = static_cast<double>(outcome.new_tokens - 1);
+  const Document result = {
+      {"prompt", prompt},
+      {"text", text},
+      {"end", name_of(outcome.end)},
+      {"prompt_tokens", outcome.prompt_tokens},
+      {"new_tokens", outcome.new_tokens},
+      {"prompt_s", outcome.prompt_seconds},
+      {"tokens_per_s", later > 0 ? Document(later / outcome.token_seconds) : Document()}};
+  const Document document = {{"schema", "terrace.sample/1"},
+                             {"version", terrace_version()},
+                             {"host", Document::parse(host_facts_json())},
+                             {"results", Document::array({result})}};
+  // Bytes that are no UTF-8 become U+FFFD.
+  print_now(document.dump(2, ' ', false, Document::error_handler_t::replace) + "\n");
 }
 
 }  // namespace
@@ -56,20 +165,15 @@ int run_sample(int argc, const char* const* argv) {
     fmt::print("{}", flags_help(kSampleCommand, kSampleFlags));
     return 0;
   }
-  const auto values = read_flags(kSampleCommand, kSampleFlags, arguments);
-  if (!values[kModel]) throw ConfigError("--model is missing", "name a run's final/ directory");
-  if (!values[kPrompt]) throw ConfigError("--prompt is missing", "give a text to continue");
-  SampleOptions options;
-  options.model_directory = values[kModel]->name();
-  options.prompt = values[kPrompt]->name();
-  if (values[kTokenizer]) options.tokenizer = values[kTokenizer]->name();
-  if (values[kIgnoredKeys]) options.ignored_config_keys = values[kIgnoredKeys]->texts();
-  if (values[kMaxNewTokens]) {
-    options.max_new_tokens = values[kMaxNewTokens]->integer(1, 1'000'000);
-  }
-  if (values[kTemperature]) options.temperature = values[kTemperature]->number(0);
-  if (values[kSeed]) options.seed = values[kSeed]->unsigned_integer();
+  const FlagValues values = read_flags(kSampleCommand, kSampleFlags, arguments);
+  const SampleOptions options = sample_options_of(values);
   ConsoleLog log;
+  if (values[kJson] && values[kJson]->on_off()) {
+    std::string text;
+    const auto outcome = sample_text(options, [&](std::string_view piece) { text += piece; }, log);
+    print_document(options.prompt, text.substr(options.prompt.size()), outcome);
+    return 0;
+  }
   sample_text(options, [](std::string_view text) { print_now(text); }, log);
   print_now("\n");
   return 0;

@@ -12,13 +12,11 @@ namespace terrace {
 namespace {
 
 constexpr std::string_view kOfTrain = "max-steps";
-constexpr std::string_view kOfSample = "max-new-tokens";
 
-// Of the interface, with what they will do.
+// Of the interface of training, with what they will do.
 struct UnbuiltFlag {
   std::string_view name;
   std::string_view help;
-  std::string_view command = kOfTrain;  // a flag that this command alone has
 };
 
 constexpr auto kUnbuiltFlags = std::to_array<UnbuiltFlag>({
@@ -28,10 +26,6 @@ constexpr auto kUnbuiltFlags = std::to_array<UnbuiltFlag>({
     {"live", "a report page while it runs"},
     {"early-stopping-patience", "stops where the loss no longer falls"},
     {"record-hashes", "hashes of what each step computed"},
-    {"top-k", "draws from the K likeliest alone", kOfSample},
-    {"top-p", "draws from the likeliest that make up P", kOfSample},
-    {"stop", "ends at this text", kOfSample},
-    {"threads", "threads that compute", kOfSample},
 });
 
 bool has_flag(std::span<const FlagSpec> flags, std::string_view name) {
@@ -108,10 +102,8 @@ constexpr const char* kLeaveOut = "leave it out; --help lists what is built";
 
 bool is_unbuilt(std::string_view written, std::span<const FlagSpec> flags) {
   const std::string plain = plain_name(written);
-  return !has_flag(flags, plain) &&
-         std::ranges::any_of(kUnbuiltFlags, [&](const UnbuiltFlag& flag) {
-           return flag.name == plain && has_flag(flags, flag.command);
-         });
+  return is_train(flags) && !has_flag(flags, plain) &&
+         std::ranges::find(kUnbuiltFlags, plain, &UnbuiltFlag::name) != kUnbuiltFlags.end();
 }
 
 }  // namespace

@@ -124,12 +124,17 @@ struct AttentionTensors {
   TensorId attended = kNoTensor;
   TensorId log_sum_exp = kNoTensor;
   TensorId table = kNoTensor;  // of rotary embedding; none: positions are not rotated
-  // Where sequences hold documents.
+  // Where sequences hold documents, and positions also where keys are kept.
   TensorId positions = kNoTensor;
   TensorId first_keys = kNoTensor;
+  // Keys and values of all rows that are kept, side by side, behind which the new ones go.
+  TensorId kept = kNoTensor;
   AttentionShape shape;
   AttentionRule rule;
   std::int64_t rotary_width = 0;
+
+  Columns kept_keys() const { return {kept, 0, k.width}; }
+  Columns kept_values() const { return {kept, k.width, v.width}; }
 };
 
 // Rotates `queries` and `keys`, or their gradients back.
@@ -162,14 +167,47 @@ void add_numbers(const AttentionTensors& t, std::vector<TensorId>& reads) {
   }
 }
 
-AttentionForward attention_forward_op(const UnitRun& run, const AttentionTensors& t) {
-  return {t.shape,
-          rule_of(run, t),
-          t.q.of(run),
-          t.k.of(run),
-          t.v.of(run),
-          run.view(t.attended),
-          run.view(t.log_sum_exp)};
+// With `kept_rows` rows of keys and values before the new ones.
+AttentionForward attention_forward_op(const UnitRun& run, const AttentionTensors& t,
+                                      std::int64_t kept_rows) {
+  AttentionForward op = {t.shape,
+                         rule_of(run, t),
+                         t.q.of(run),
+                         t.k.of(run),
+                         t.v.of(run),
+                         run.view(t.attended),
+                         run.view(t.log_sum_exp)};
+  if (t.kept == kNoTensor) return op;
+  op.shape.keys = kept_rows + t.shape.queries;
+  op.k = t.kept_keys().of(run);
+  op.v = t.kept_values().of(run);
+  TERRACE_CHECK_LE(op.shape.keys, op.k.rows);
+  op.k.rows = op.shape.keys;
+  op.v.rows = op.shape.keys;
+  return op;
+}
+
+// Copies the new rows of keys and values behind those that are kept.
+void keep(const UnitRun& run, const AttentionTensors& t) {
+  const auto copy = [&](const Columns& from, const Columns& to) {
+    StridedRows target = to.of(run);
+    target.data +=
+        static_cast<std::size_t>(run.memory.kept_rows * target.stride) * size_of(target.dtype);
+    target.rows = t.shape.queries;
+    run.kernels.scale_rows(run.context, {from.of(run), target});
+  };
+  copy(t.k, t.kept_keys());
+  copy(t.v, t.kept_values());
+}
+
+// A kernel may need more for a part of the room than for all of it: for new rows alone.
+std::size_t attention_workspace(const UnitRun& run, const AttentionTensors& t, int workers) {
+  const auto of = [&](std::int64_t kept_rows) {
+    return run.kernels.attention_forward_workspace(attention_forward_op(run, t, kept_rows),
+                                                   workers);
+  };
+  if (t.kept == kNoTensor) return of(0);
+  return std::max(of(0), of(run.view(t.kept).shape[0] - t.shape.queries));
 }
 
 UnitCall attention_forward(const AttentionTensors& t) {
@@ -177,12 +215,17 @@ UnitCall attention_forward(const AttentionTensors& t) {
   call.reads = {t.q.matrix, t.v.matrix};
   add_numbers(t, call.reads);
   call.writes = {t.q.matrix, t.attended, t.log_sum_exp};  // rotated in place
+  if (t.kept != kNoTensor) {
+    call.reads.push_back(t.kept);
+    call.writes.push_back(t.kept);
+  }
   call.run = [t](const UnitRun& run) {
     rotate(run, t, t.q, t.k, false);
-    run.kernels.attention_forward(run.context, attention_forward_op(run, t));
+    if (t.kept != kNoTensor) keep(run, t);
+    run.kernels.attention_forward(run.context, attention_forward_op(run, t, run.memory.kept_rows));
   };
   call.workspace = [t](const UnitRun& run, int workers) {
-    return run.kernels.attention_forward_workspace(attention_forward_op(run, t), workers);
+    return attention_workspace(run, t, workers);
   };
   return call;
 }
@@ -220,7 +263,7 @@ UnitCall attention_backward(const AttentionTensors& t, const AttentionGradients&
   };
   call.prepare = [=](const UnitRun& run) {
     if (run.kernels.prepare_attention == nullptr) return;
-    run.kernels.prepare_attention(run.context, attention_forward_op(run, t), op(run));
+    run.kernels.prepare_attention(run.context, attention_forward_op(run, t, 0), op(run));
   };
   return call;
 }
@@ -259,15 +302,22 @@ AttentionTensors attention_tensors(const LayerSite& site, TensorId qkv, TensorId
                                   .shape = {batch.sequences, config.heads, batch.positions, 1}});
   t.rotary_width = config.rotated_width();
   if (layer.rope >= 0) {
-    const std::int64_t before = layer.rope * batch.positions * t.rotary_width;
+    const std::int64_t before = layer.rope * batch.table_positions() * t.rotary_width;
     t.table = site.graph.add({.name = "rope table",
                               .dtype = DType::kF32,
-                              .shape = {batch.positions, t.rotary_width, 1, 1},
+                              .shape = {batch.table_positions(), t.rotary_width, 1, 1},
                               .role = Role::kConstants,
                               .offset = static_cast<std::size_t>(before) * sizeof(float)});
     t.positions = site.numbers(RowNumbers::kPositions);
   }
   t.first_keys = site.numbers(RowNumbers::kFirstKeys);
+  if (batch.keeps_keys()) {
+    TERRACE_CHECK_EQ(batch.sequences, 1);
+    t.kept = site.graph.add({.name = "keys and values",
+                             .dtype = site.type,
+                             .shape = {batch.kept_positions, 2 * keys, 1, 1},
+                             .role = Role::kKeyValues});
+  }
   t.shape = {batch.sequences, batch.positions,        batch.positions,
              config.heads,    config.key_value_heads, config.head_width};
   t.rule.scale = config.score_scale != 0 ? config.score_scale

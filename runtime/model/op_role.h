@@ -28,8 +28,9 @@ enum class Role : std::uint8_t {
   kState,
   kSource,  // of copies and collectives
   kTarget,
-  kSums,  // norm partials and losses of all ranks
+  kSums,       // norm partials and losses of all ranks
+  kKeyValues,  // of a block, that are kept for later rows: keys and values side by side
 };
-inline constexpr std::size_t kRoleCount = 22;
+inline constexpr std::size_t kRoleCount = 23;
 
 }  // namespace terrace

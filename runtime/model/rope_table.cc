@@ -125,10 +125,11 @@ bool depends_on_length(const RopeOptions& options) {
   return options.type == RopeType::kDynamic || options.type == RopeType::kLongRope;
 }
 
-void fill_rope_table(const RopeOptions& options, std::int64_t positions, std::int64_t rotary_width,
+void fill_rope_table(const RopeOptions& options, std::int64_t length, std::int64_t rotary_width,
                      std::span<float> table) {
+  const std::int64_t positions = static_cast<std::int64_t>(table.size()) / rotary_width;
   TERRACE_CHECK_EQ(static_cast<std::int64_t>(table.size()), positions * rotary_width);
-  const std::vector<float> frequencies = rope_frequencies(options, positions, rotary_width);
+  const std::vector<float> frequencies = rope_frequencies(options, length, rotary_width);
   const auto factor = static_cast<float>(options.attention_factor);
   const std::size_t half = frequencies.size();
   for (std::int64_t t = 0; t < positions; ++t) {

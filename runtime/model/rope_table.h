@@ -17,9 +17,9 @@ std::vector<float> rope_frequencies(const RopeOptions& options, std::int64_t len
 // Returns whether the frequencies depend on the length of the sequences.
 bool depends_on_length(const RopeOptions& options);
 
-// Fills a table [positions, rotary_width]: in each row the cosines of rotary_width / 2 angles, then
-// their sines, all times the attention factor. `positions` is the length of the sequences.
-void fill_rope_table(const RopeOptions& options, std::int64_t positions, std::int64_t rotary_width,
+// Fills a table [positions, rotary_width] for sequences of `length` positions: in each row the
+// cosines of rotary_width / 2 angles, then their sines, all times the attention factor.
+void fill_rope_table(const RopeOptions& options, std::int64_t length, std::int64_t rotary_width,
                      std::span<float> table);
 
 }  // namespace terrace

@@ -28,13 +28,20 @@ DecoderPart part_of(const ModelConfig& config, std::vector<UnitLayout> layout,
   return part;
 }
 
+// What the head computes: where keys are kept, the last row alone.
+DecoderPart head_part_of(const DecoderPart& part) {
+  DecoderPart head = part;
+  if (part.batch.keeps_keys()) head.batch.positions = 1;
+  return head;
+}
+
 }  // namespace
 
 UnitCompute::UnitCompute(const ModelConfig& config, std::vector<UnitLayout> layout,
                          const Options& options, const KernelTable& kernels)
     : part_(part_of(config, std::move(layout), options)), kernels_(kernels) {
   graphs_.push_back(embedding_graph(part_));
-  graphs_.push_back(head_graph(part_));
+  graphs_.push_back(head_graph(head_part_of(part_)));
   graph_numbers_.push_back(0);
   std::vector<BlockShape> known;
   for (std::int64_t layer = 0; layer < config.layers; ++layer) {
@@ -161,10 +168,12 @@ ComputeModel UnitCompute::model(std::int32_t micro_batches, int workers) const {
 }
 
 std::size_t UnitCompute::rope_table_elements() const {
-  return static_cast<std::size_t>(part_.batch.positions * part_.config.rotated_width());
+  return static_cast<std::size_t>(part_.batch.table_positions() * part_.config.rotated_width());
 }
 
-std::vector<float> UnitCompute::constants() const { return constants(part_.batch.positions); }
+std::vector<float> UnitCompute::constants() const {
+  return constants(part_.batch.table_positions());
+}
 
 std::vector<float> UnitCompute::constants(std::int64_t length) const {
   const auto& config = part_.config;
@@ -172,9 +181,8 @@ std::vector<float> UnitCompute::constants(std::int64_t length) const {
   const std::size_t elements = rope_table_elements();
   std::vector<float> tables(config.ropes.size() * elements);
   for (std::size_t i = 0; i < config.ropes.size(); ++i) {
-    fill_rope_table(
-        config.ropes[i], length, width,
-        std::span(tables).subspan(i * elements, static_cast<std::size_t>(length * width)));
+    fill_rope_table(config.ropes[i], length, width,
+                    std::span(tables).subspan(i * elements, elements));
   }
   return tables;
 }

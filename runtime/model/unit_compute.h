@@ -42,9 +42,10 @@ class UnitCompute final : public StepCompute {
   // What the passes need to know. `workers` of the compute lane decide the workspace.
   ComputeModel model(std::int32_t micro_batches, int workers) const;
 
-  // The rotary tables, one behind the other, each [T, D] in fp32; empty where there are none.
+  // The rotary tables, one behind the other, each [T, D] in fp32, with T the batch's table
+  // positions; empty where there are none.
   std::vector<float> constants() const;
-  // The same for sequences of `length` positions, at most the batch's. Rows behind them are zero.
+  // The same with the frequencies of sequences of `length` positions.
   std::vector<float> constants(std::int64_t length) const;
   // Bytes of the lists of numbers of one micro-batch.
   std::size_t tokens_bytes() const;

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include "kernels/kernel_context.h"
@@ -16,6 +17,7 @@ struct UnitMemory {
   GradientMode gradient_mode = GradientMode::kAssign;
   GradientMode tied_gradient_mode = GradientMode::kAssign;
   float gradient_scale = 1.0F;
+  std::int64_t kept_rows = 0;  // rows in kKeyValues before those that are computed
 
   std::byte*& of(Role role) { return buffers[static_cast<std::size_t>(role)]; }
   std::byte* of(Role role) const { return buffers[static_cast<std::size_t>(role)]; }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <span>
 
 #include "runtime/checkpoint/adapter_directory.h"
@@ -188,12 +189,15 @@ std::vector<float> golden_run_logits(const GoldenCase& golden) {
   return logits;
 }
 
-std::vector<std::int32_t> continue_prompt(const GoldenCase& golden) {
+std::vector<std::int32_t> continue_prompt(const GoldenCase& golden, bool keeps_keys) {
   std::vector<std::int32_t> ids = golden.prompt;
+  const auto longest = static_cast<std::int64_t>(ids.size() + golden.continuation.size());
+  std::optional<GoldenSampler> sampler;
   for (std::size_t i = 0; i < golden.continuation.size(); ++i) {
-    // A window of the very length: some rotary embeddings depend on it.
-    GoldenSampler sampler(golden.directory, static_cast<std::int64_t>(ids.size()));
-    const auto logits = sampler.logits_after(ids);
+    if (!keeps_keys || !sampler) {
+      sampler.emplace(golden.directory, longest, GoldenSampler::Rope::kOfEachText);
+    }
+    const auto logits = sampler->logits_after(ids);
     const auto likeliest = std::max_element(logits.begin(), logits.end());
     ids.push_back(static_cast<std::int32_t>(likeliest - logits.begin()));
   }

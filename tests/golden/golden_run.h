@@ -31,7 +31,8 @@ GoldenRun run_golden(const GoldenCase& golden, const GoldenMesh& mesh);
 
 // As GoldenCase::logits().
 std::vector<float> golden_run_logits(const GoldenCase& golden);
-// The likeliest ids after the prompt, as many as the case has.
-std::vector<std::int32_t> continue_prompt(const GoldenCase& golden);
+// The likeliest ids after the prompt, as many as the case has: by a model that keeps keys and
+// values from token to token, or by a new one for each.
+std::vector<std::int32_t> continue_prompt(const GoldenCase& golden, bool keeps_keys);
 
 }  // namespace terrace

@@ -5,7 +5,7 @@
 
 namespace terrace {
 
-GoldenSampler::GoldenSampler(const std::string& directory, std::int64_t window) {
+GoldenSampler::GoldenSampler(const std::string& directory, std::int64_t positions, Rope rope) {
   std::unique_ptr<AdapterDirectory> adapter;
   if (is_adapter_directory(directory)) adapter = std::make_unique<AdapterDirectory>(directory);
   const std::string model = adapter == nullptr ? directory : adapter->base_model();
@@ -18,8 +18,8 @@ GoldenSampler::GoldenSampler(const std::string& directory, std::int64_t window) 
     if (is_adapter(tensor.kind)) return adapter->read(tensor, begin, out);
     weights.read(tensor, begin, out);
   };
-  sampler_ =
-      std::make_unique<TokenSampler>(TokenSampler::Shape{config, DType::kF32, window, 1}, fetch);
+  const TokenSampler::Shape shape = {config, DType::kF32, positions, 1, rope == Rope::kOfEachText};
+  sampler_ = std::make_unique<TokenSampler>(shape, fetch);
 }
 
 std::span<const float> GoldenSampler::logits_after(std::span<const std::int32_t> ids) {

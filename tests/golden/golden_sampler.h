@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-#include "runtime/train/sampler.h"
+#include "runtime/train/token_sampler.h"
 
 namespace terrace {
 
@@ -13,11 +13,14 @@ namespace terrace {
 // logits in fp32.
 class GoldenSampler {
  public:
-  // Computes `window` positions, however many ids there are. Throws ConfigError.
-  GoldenSampler(const std::string& directory, std::int64_t window);
+  // Positions are rotated as in a text of the most ids, or as in each text.
+  enum class Rope : std::uint8_t { kOfTheLongest, kOfEachText };
 
-  // Logits of the vocabulary for what follows the ids, at most as many as the window has. Good
-  // until the next call.
+  // Takes texts of up to `positions` ids. Throws ConfigError.
+  GoldenSampler(const std::string& directory, std::int64_t positions,
+                Rope rope = Rope::kOfTheLongest);
+
+  // Logits of the vocabulary for what follows the ids. Valid until the next call.
   std::span<const float> logits_after(std::span<const std::int32_t> ids);
 
  private:

@@ -15,7 +15,12 @@ Differences compare_forward(const GoldenCase& golden) {
   Differences differences;
   differences.add_tensor("logits", golden_run_logits(golden), golden.logits(),
                          golden.spread.logits);
-  if (continue_prompt(golden) != golden.continuation) differences.add("the continuation differs");
+  if (continue_prompt(golden, false) != golden.continuation) {
+    differences.add("the continuation differs");
+  }
+  if (continue_prompt(golden, true) != golden.continuation) {
+    differences.add("the continuation with kept keys differs");
+  }
   return differences;
 }
 

@@ -101,6 +101,42 @@ TEST(Program, TrainsAndContinuesAText) {
   EXPECT_EQ(run_program(sample).output, text.output);
 }
 
+TEST(Program, SampleChoosesAndStopsAsItsFlagsSay) {
+  const TemporaryDirectory directory;
+  const Outcome training = run_program(
+      "train --model nano --max-steps 40 --learning-rate 3e-3 --threads 1 "
+      "--sequence-length 32 --micro-batch-size 4 --data " +
+      write_text(directory) + " --run-dir " + directory.path("run"));
+  ASSERT_EQ(training.code, 0) << training.errors;
+  const std::string model = " --model " + directory.path("run/final");
+  const std::string drawn = "sample --prompt 'line ' --max-new-tokens 40 --seed 3" + model;
+  const Outcome whole = run_program(drawn + " --threads 1");
+  ASSERT_EQ(whole.code, 0) << whole.errors;
+  EXPECT_EQ(run_program(drawn + " --threads 2").output, whole.output);
+  const std::string prompt = directory.write("prompt.txt", "line ");
+  const std::string of_file = "sample --max-new-tokens 40 --seed 3" + model + " --prompt-file ";
+  EXPECT_EQ(run_program(of_file + prompt).output, whole.output);
+  // One token of one, or of next to no likelihood, is the likeliest.
+  const std::string likeliest = run_program(drawn + " --temperature 0").output;
+  EXPECT_NE(likeliest, whole.output);
+  EXPECT_EQ(run_program(drawn + " --top-k 1").output, likeliest);
+  EXPECT_EQ(run_program(drawn + " --top-p 1e-9").output, likeliest);
+
+  const std::string stopping =
+      drawn + " --temperature 0 --stop never --stop '" + likeliest.substr(15, 2) + "'";
+  const std::string until = likeliest.substr(0, likeliest.find(likeliest.substr(15, 2), 5));
+  EXPECT_EQ(run_program(stopping).output, until + "\n");
+  const Outcome told = run_program(stopping + " --json");
+  ASSERT_EQ(told.code, 0) << told.errors;
+  const auto document = nlohmann::json::parse(told.output);
+  EXPECT_EQ(document["schema"], "terrace.sample/1");
+  const auto result = document["results"][0];
+  EXPECT_EQ(result["end"], "stop_text");
+  EXPECT_EQ(result["prompt"], "line ");
+  EXPECT_EQ(result["text"], until.substr(5));
+  EXPECT_EQ(result["prompt_tokens"], 5);
+}
+
 // Runs a training that does not end by itself, sends it a signal after its first step, and gives
 // its exit code.
 int code_after_signal(const TemporaryDirectory& directory, const std::string& signal) {
@@ -226,10 +262,27 @@ TEST(Program, SampleRefusesWhatItCannotUse) {
   EXPECT_EQ(run_program("sample --prompt x").code, 2);
   EXPECT_EQ(run_program("sample --model nano --prompt x").code, 2);
   EXPECT_EQ(run_program("sample --prompt '' --model " + directory.path()).code, 2);
-  EXPECT_EQ(run_program("sample --prompt x --temperature -1 --model " + directory.path()).code, 2);
+  for (const char* flag :
+       {"--temperature -1", "--top-k -1", "--top-k x", "--top-p 0", "--top-p 1.5", "--stop ''",
+        "--threads 0", "--max-new-tokens 0", "--prompt-file x", "--seed -1", "--top-n 3"}) {
+    const Outcome outcome =
+        run_program("sample --prompt x " + std::string(flag) + " --model " + directory.path());
+    EXPECT_EQ(outcome.code, 2) << flag;
+    const std::string name = std::string(flag).substr(0, std::string(flag).find(' '));
+    EXPECT_THAT(outcome.errors, testing::HasSubstr(name));
+  }
+  const std::string from_file = "sample --model " + directory.path() + " --prompt-file ";
+  EXPECT_THAT(run_program(from_file + directory.path("none")).errors,
+              testing::HasSubstr("cannot be read"));
+  EXPECT_THAT(run_program(from_file + "-").errors, testing::HasSubstr("--prompt-file -: is empty"));
+  EXPECT_THAT(run_program(from_file + directory.write("empty", "")).errors,
+              testing::HasSubstr("is empty"));
   const Outcome help = run_program("sample --help");
   EXPECT_EQ(help.code, 0);
-  for (const char* flag : {"--model", "--prompt", "--max-new-tokens", "--temperature", "--seed"}) {
+  for (const char* flag :
+       {"\nModel:\n", "\nText:\n", "\nChoice:\n", "\nMachine:\n", "\nOutput:\n", "--model",
+        "--prompt", "--prompt-file", "--max-new-tokens", "--stop", "--temperature", "--top-k",
+        "--top-p", "--seed", "--threads", "--json"}) {
     EXPECT_THAT(help.output, testing::HasSubstr(flag));
   }
 }

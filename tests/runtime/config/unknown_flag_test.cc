@@ -127,13 +127,6 @@ TEST(UnknownFlag, WhatTheInterfaceHasAndIsNotBuiltSaysSo) {
   EXPECT_THAT(help, testing::ContainsRegex("muon[^\n]*\n? *[^\n]*not built yet"));
 }
 
-TEST(UnknownFlag, WhatSamplingLacksSaysSo) {
-  const std::vector<FlagSpec> specs = {{"max-new-tokens", "Text", "N", "How many"}};
-  EXPECT_THAT(unknown_flag_error("--top-p", specs).what(), HasSubstr("--top-p is not built yet"));
-  EXPECT_THAT(unbuilt_flags_help(specs), HasSubstr("\n  --top-k "));
-  EXPECT_THAT(unbuilt_flags_help(specs), Not(HasSubstr("--base-quantization")));
-}
-
 // Another command has neither the flags nor the hints of training.
 TEST(UnknownFlag, OtherCommandsHaveTheirOwnNames) {
   const std::vector<FlagSpec> specs = {{"nvme", "Drives", "DIR", "A directory"}};
@@ -157,7 +150,7 @@ TEST(HubName, SaysThatNothingIsDownloaded) {
   EXPECT_THAT(error, HasSubstr("--model DIR"));
   SilentLog log;
   SampleOptions sample;
-  sample.model_directory = "meta-llama/Llama-3.2-1B";
+  sample.source.directory = "meta-llama/Llama-3.2-1B";
   sample.prompt = "x";
   const auto say_nothing = [](std::string_view) {};
   TERRACE_EXPECT_THROW_WITH(sample_text(sample, say_nothing, log), ConfigError,

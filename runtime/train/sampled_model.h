@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/log.h"
+#include "runtime/checkpoint/adapter_directory.h"
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/hf_directory.h"
+#include "runtime/tokenizer/tokenizer.h"
+
+namespace terrace {
+
+// A directory's model with its weights: a checkpoint's, in fp32, or Hugging Face's; or an adapter,
+// with the weights of its base. And the tokenizer that goes with it.
+class SampledModel {
+ public:
+  struct Source {
+    std::string directory;
+    std::vector<std::string> ignored_config_keys = {};  // of its config.json
+    // auto: the directory's own, of a checkpoint that of its run, or bytes where there is none;
+    // bytes; or the path of one.
+    std::string tokenizer = "auto";
+  };
+
+  // Throws ConfigError for a directory without weights or a vocabulary smaller than the
+  // tokenizer's, CorruptData, IoError.
+  SampledModel(const Source& source, Log& log);
+
+  const Tokenizer& tokenizer() const { return *tokenizer_; }
+  const ModelConfig& config() const { return config_; }
+  // Weights that are all bf16 compute in bf16, others, which bf16 does not hold exactly, in fp32.
+  DType compute_type() const { return compute_type_; }
+
+  // Some of a parameter, from element `begin` on.
+  void read(const UnitLayout& unit, const ParameterTensor& tensor, std::int64_t begin,
+            std::span<float> out) const;
+
+ private:
+  // --tokenizer, and the directory that auto means.
+  struct TokenizerChoice {
+    std::string name;
+    std::string directory;
+    bool doubts_bytes = true;  // nothing says that the ids are bytes
+  };
+
+  void take_adapter();
+  TokenizerChoice tokenizer_choice(const std::string& asked, Log& log) const;
+  void load_tokenizer_of(const std::string& asked, Log& log);
+  [[noreturn]] void refuse_absent() const;
+  [[noreturn]] void refuse(const std::string& why) const;
+
+  std::string directory_;
+  ModelConfig config_;
+  DType compute_type_ = DType::kBF16;
+  std::unique_ptr<Checkpoint> checkpoint_;  // one of the two
+  std::unique_ptr<HfDirectory> weights_;
+  std::unique_ptr<AdapterDirectory> adapter_;  // beside the weights of its base
+  std::unique_ptr<Tokenizer> tokenizer_;
+};
+
+}  // namespace terrace
