@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <iterator>
 
 #include "base/check.h"
 #include "kernels/cpu/highway_targets.h"
@@ -12,6 +11,7 @@
 #include "hwy/foreach_target.h"
 
 // After foreach_target.h, which compiles this file once per instruction set.
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/cpu_vector.inl"
 
@@ -69,33 +69,49 @@ HWY_INLINE DotStep<T> dot_step_of_n(const T* source, std::int64_t count) {
   return DotStep<T>::of(elements);
 }
 
-// kRows rows of a by kOthers of b.
+// kRows rows of a by kOthers of b. The loops over them are unrolled, so that sums are in registers.
+// While a row of b is multiplied, the one that comes kOthers later is asked for: rows are short,
+// and the processor's own prefetcher begins anew with each.
 template <typename T, int kRows, int kOthers>
 HWY_INLINE void dot_block(const RowDots& dots, const T* a, const T* b, float* sums) {
   constexpr std::int64_t kElements = DotStep<T>::kElements;
+  constexpr int kParts = static_cast<int>(sizeof(DotStep<T>::part) / sizeof(Vec));
   Vec acc[kRows][kOthers];
-  for (auto& row : acc) {
-    for (Vec& sum : row) sum = hn::Zero(Lanes());
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int c = 0; c < kOthers; ++c) acc[r][c] = hn::Zero(Lanes());
   }
-  DotStep<T> left[kRows];
-  const auto add = [&](const DotStep<T>& right, int other) TERRACE_VECTOR_BODY {
-    for (int r = 0; r < kRows; ++r) {
-      for (std::size_t p = 0; p < std::size(right.part); ++p) {
-        acc[r][other] = hn::MulAdd(left[r].part[p], right.part[p], acc[r][other]);
+  // Multiplies the step that `step_of` reads at each row's k.
+  const auto add_step = [&](std::int64_t k, const auto& step_of) TERRACE_VECTOR_BODY {
+    DotStep<T> left[kRows];
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) left[r] = step_of(a + r * dots.a_stride + k);
+#pragma GCC unroll 4
+    for (int c = 0; c < kOthers; ++c) {
+      const T* const row = b + c * dots.b_stride + k;
+      hwy::Prefetch(row + kOthers * dots.b_stride);
+      const DotStep<T> right = step_of(row);
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+        for (int p = 0; p < kParts; ++p) {
+          acc[r][c] = hn::MulAdd(left[r].part[p], right.part[p], acc[r][c]);
+        }
       }
     }
   };
   std::int64_t k = 0;
   for (; k + kElements <= dots.depth; k += kElements) {
-    for (int r = 0; r < kRows; ++r) left[r] = DotStep<T>::of(a + r * dots.a_stride + k);
-    for (int c = 0; c < kOthers; ++c) add(DotStep<T>::of(b + c * dots.b_stride + k), c);
+    add_step(k, [](const T* source) TERRACE_VECTOR_BODY { return DotStep<T>::of(source); });
   }
   const std::int64_t rest = dots.depth - k;
   if (rest > 0) {
-    for (int r = 0; r < kRows; ++r) left[r] = dot_step_of_n(a + r * dots.a_stride + k, rest);
-    for (int c = 0; c < kOthers; ++c) add(dot_step_of_n(b + c * dots.b_stride + k, rest), c);
+    add_step(k, [=](const T* source) TERRACE_VECTOR_BODY { return dot_step_of_n(source, rest); });
   }
+#pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
     for (int c = 0; c < kOthers; ++c) {
       sums[r * dots.sums_stride + c] = hn::GetLane(hn::SumOfLanes(Lanes(), acc[r][c]));
     }
@@ -145,15 +161,18 @@ template <typename T, int kVectors>
 HWY_INLINE void mix_block(const RowMix& mix, const float* weights, const T* b, std::int64_t last,
                           float* sums) {
   Vec acc[kVectors];
-  for (Vec& sum : acc) sum = hn::Zero(Lanes());
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) acc[v] = hn::Zero(Lanes());
   for (std::int64_t j = 0; j < mix.b_rows; ++j, b += mix.b_stride) {
     const Vec weight = splat(weights[j]);
+#pragma GCC unroll 4
     for (int v = 0; v + 1 < kVectors; ++v) {
       acc[v] = hn::MulAdd(weight, load(b + v * kLanes), acc[v]);
     }
     constexpr int kLast = kVectors - 1;
     acc[kLast] = hn::MulAdd(weight, load_n(b + kLast * kLanes, last), acc[kLast]);
   }
+#pragma GCC unroll 4
   for (int v = 0; v < kVectors; ++v) {
     store_n(acc[v], sums + v * kLanes, v + 1 < kVectors ? kLanes : last);
   }
