@@ -213,6 +213,32 @@ KernelCase rope_case(const KernelSetting& setting) {
   return against_streams(setting, std::move(result), memory, {{turned, ArrayAccess::kUpdate}});
 }
 
+// A product of so few rows with a weight that reading the weight is the work, as sampling has it.
+KernelCase few_rows_case(const KernelSetting& setting, std::int64_t rows, std::int64_t outputs) {
+  auto memory = setting.make_memory();
+  const KernelTable& kernels = setting.kernels();
+  MatmulForward op;
+  op.x = memory->tensor(setting.type, rows, setting.model.width);
+  op.weight = memory->tensor(setting.type, outputs, setting.model.width);
+  op.y = memory->tensor(setting.type, rows, outputs);
+  const KernelContext context =
+      memory->context(kernels.matmul_forward_workspace(op, setting.worker_count()));
+  KernelCase result = {.bytes = bytes_of({op.weight})};
+  result.run = [&kernels, context, op] { kernels.matmul_forward(context, op); };
+  return against_streams(setting, std::move(result), memory, {{op.weight}});
+}
+
+void add_few_rows(const KernelSetting& setting, std::vector<KernelCaseMaker>& makers) {
+  const auto add = [&](const char* name, std::int64_t rows, std::int64_t outputs) {
+    makers.push_back(
+        {name, [&setting, rows, outputs] { return few_rows_case(setting, rows, outputs); }});
+  };
+  const ModelConfig& model = setting.model;
+  add("matmul_up_one_row", 1, model.up_columns());
+  add("matmul_head_one_row", 1, model.vocabulary);
+  add("matmul_head_eight_rows", 8, model.vocabulary);
+}
+
 }  // namespace
 
 std::vector<KernelCaseMaker> element_cases(const KernelSetting& setting) {
@@ -225,6 +251,7 @@ std::vector<KernelCaseMaker> element_cases(const KernelSetting& setting) {
   if (!setting.model.ropes.empty()) {
     makers.push_back({"rope", [&setting] { return rope_case(setting); }});
   }
+  if (setting.device == nullptr) add_few_rows(setting, makers);
   return makers;
 }
 

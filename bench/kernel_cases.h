@@ -25,7 +25,7 @@ struct KernelLimit {
 struct KernelCase {
   double flops = 0;  // of a matrix product; else 0
   double bytes = 0;  // that the kernel reads and writes, where it is not a product
-  int per_step = 0;  // calls in a step of one micro-batch
+  int per_step = 0;  // calls in a step of one micro-batch; 0 of what only sampling calls
   std::function<void()> run = {};
   // The quickest counts. None on a device: all its cases have the same.
   std::vector<KernelLimit> limits = {};
@@ -57,7 +57,8 @@ struct KernelCaseMaker {
 
 // Products of a block, attention, and the head with its loss. They borrow the setting.
 std::vector<KernelCaseMaker> product_cases(const KernelSetting& setting);
-// Norms, activations, residual sums and rotations.
+// Norms, activations, residual sums and rotations; on the CPU also products of one row and of
+// eight, whose work is to read the weight.
 std::vector<KernelCaseMaker> element_cases(const KernelSetting& setting);
 // What moves the state of a step: embedding, sums, casts and norms of gradients, and updates, of
 // `elements` parameters (a multiple of 4Ki). On a device only.

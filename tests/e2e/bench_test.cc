@@ -121,9 +121,18 @@ TEST(BenchCommand, IoHasTheResultsOfTheInterface) {
 }
 
 TEST(BenchCommand, KernelHasEveryKernelOfAModelInBothTypes) {
-  const std::vector<std::string> kernels = {
-      "attention_forward",  "attention_backward",  "head_loss", "norm_forward", "norm_backward",
-      "activation_forward", "activation_backward", "add",       "rope"};
+  const std::vector<std::string> kernels = {"attention_forward",
+                                            "attention_backward",
+                                            "head_loss",
+                                            "norm_forward",
+                                            "norm_backward",
+                                            "activation_forward",
+                                            "activation_backward",
+                                            "add",
+                                            "rope",
+                                            "matmul_up_one_row",
+                                            "matmul_head_one_row",
+                                            "matmul_head_eight_rows"};
   std::vector<std::string> names;
   for (const std::string type : {"nano_bf16_", "nano_fp32_"}) {
     for (const std::string& kernel : kernels) names.push_back(type + kernel);
