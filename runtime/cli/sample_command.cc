@@ -41,8 +41,8 @@ enum : std::size_t {
   kTopK,
   kTopP,
   kSeed,
-  kThreads,
-  kJson
+  kSampleThreads,
+  kSampleJson
 };
 constexpr auto kSampleFlags = std::to_array<FlagSpec>({
     {"model", "Model", "DIR",
@@ -67,7 +67,7 @@ constexpr auto kSampleFlags = std::to_array<FlagSpec>({
     {"json", "Output", "", "One JSON document instead of the text", FlagArity::kSwitch},
 });
 
-using FlagValues = std::vector<std::optional<FlagValue>>;
+using SampleFlagValues = std::vector<std::optional<FlagValue>>;
 
 // A large model takes seconds for a token: whoever reads does not wait for the last.
 void print_now(std::string_view text) {
@@ -95,7 +95,7 @@ std::string text_of_file(const FlagValue& flag) {
   return text;
 }
 
-std::string prompt_of(const FlagValues& values) {
+std::string prompt_of(const SampleFlagValues& values) {
   if (values[kPrompt] && values[kPromptFile]) {
     throw ConfigError("--prompt and --prompt-file are both given", "give one of them");
   }
@@ -106,7 +106,7 @@ std::string prompt_of(const FlagValues& values) {
   return values[kPrompt]->name();
 }
 
-ChoiceRule choice_of(const FlagValues& values) {
+ChoiceRule choice_of(const SampleFlagValues& values) {
   ChoiceRule rule;
   if (values[kTemperature]) rule.temperature = values[kTemperature]->number(0);
   if (values[kTopK]) rule.top_k = values[kTopK]->integer(0);
@@ -117,7 +117,7 @@ ChoiceRule choice_of(const FlagValues& values) {
   return rule;
 }
 
-SampleOptions sample_options_of(const FlagValues& values) {
+SampleOptions sample_options_of(const SampleFlagValues& values) {
   if (!values[kModel]) throw ConfigError("--model is missing", "name a run's final/ directory");
   SampleOptions options;
   options.source.directory = values[kModel]->name();
@@ -132,7 +132,8 @@ SampleOptions sample_options_of(const FlagValues& values) {
   }
   options.choice = choice_of(values);
   if (values[kSeed]) options.seed = values[kSeed]->unsigned_integer();
-  if (values[kThreads]) options.threads = static_cast<int>(values[kThreads]->integer(1, 1024));
+  if (values[kSampleThreads])
+    options.threads = static_cast<int>(values[kSampleThreads]->integer(1, 1024));
   options.prompt = prompt_of(values);
   return options;
 }
@@ -165,10 +166,10 @@ int run_sample(int argc, const char* const* argv) {
     fmt::print("{}", flags_help(kSampleCommand, kSampleFlags));
     return 0;
   }
-  const FlagValues values = read_flags(kSampleCommand, kSampleFlags, arguments);
+  const SampleFlagValues values = read_flags(kSampleCommand, kSampleFlags, arguments);
   const SampleOptions options = sample_options_of(values);
   ConsoleLog log;
-  if (values[kJson] && values[kJson]->on_off()) {
+  if (values[kSampleJson] && values[kSampleJson]->on_off()) {
     std::string text;
     const auto outcome = sample_text(options, [&](std::string_view piece) { text += piece; }, log);
     print_document(options.prompt, text.substr(options.prompt.size()), outcome);

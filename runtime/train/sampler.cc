@@ -55,7 +55,7 @@ std::int64_t fitting_tokens(TokenSampler::Shape shape, std::int64_t prompt_token
   return fits;
 }
 
-void check_memory(const TokenSampler::Shape& shape, std::int64_t prompt_tokens) {
+void check_text_fits(const TokenSampler::Shape& shape, std::int64_t prompt_tokens) {
   const std::size_t usable = read_host_limits().usable_bytes();
   const std::size_t needed = TokenSampler::memory_bytes(shape);
   if (needed <= usable) return;
@@ -83,7 +83,7 @@ TokenSampler::Shape shape_of(const SampledModel& model, std::int64_t prompt_toke
     }
     shape.positions = std::min(shape.positions, shape.config.positions);
   }
-  check_memory(shape, prompt_tokens);
+  check_text_fits(shape, prompt_tokens);
   return shape;
 }
 

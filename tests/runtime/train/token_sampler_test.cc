@@ -16,7 +16,7 @@ namespace {
 using Ids = std::vector<std::int32_t>;
 
 // `count` ids of a small vocabulary, in no order.
-Ids some_ids(std::int64_t count) {
+Ids mixed_ids(std::int64_t count) {
   Ids ids;
   for (std::int64_t i = 0; i < count; ++i) {
     ids.push_back(static_cast<std::int32_t>((i * 73 + i * i * 7 + 11) % 256));
@@ -76,7 +76,7 @@ TEST(TokenSampler, KeptKeysGiveTheLogitsOfTheWholeText) {
     SCOPED_TRACE(config.name);
     const TokenSampler::Shape shape = {config, DType::kF32, 40, 2};
     TokenSampler grown(shape, kFetchInitial);
-    Ids ids = some_ids(40);
+    Ids ids = mixed_ids(40);
     for (const std::int64_t length : {1, 2, 3, 12, 13, 20, 40}) {
       const Ids text(ids.begin(), ids.begin() + length);
       const std::vector<float> whole = logits_of_new_sampler(shape, text);
@@ -92,7 +92,7 @@ TEST(TokenSampler, KeptKeysGiveTheLogitsOfTheWholeText) {
 // A long text is computed in parts of 512 rows.
 TEST(TokenSampler, LongTextsComeInParts) {
   const ModelConfig config = windowed_model();
-  const Ids ids = some_ids(1100);
+  const Ids ids = mixed_ids(1100);
   const TokenSampler::Shape shape = {config, DType::kF32, 1100, 2};
   TokenSampler in_parts(shape, kFetchInitial);
   TokenSampler otherwise(shape, kFetchInitial);
@@ -108,7 +108,7 @@ TEST(TokenSampler, OnlyWhatATextBeginsWithIsKept) {
     SCOPED_TRACE(config.name);
     const TokenSampler::Shape shape = {config, DType::kF32, 40, 1};
     TokenSampler sampler(shape, kFetchInitial);
-    const Ids first = some_ids(30);
+    const Ids first = mixed_ids(30);
     Ids other = first;
     other[9] += other[9] < 255 ? 1 : -1;
     const std::vector<float> wanted = logits_of_new_sampler(shape, first);
@@ -130,7 +130,7 @@ TEST(TokenSampler, BitsDoNotDependOnThreads) {
     TokenSampler one({config, type, 40, 1}, kFetchInitial);
     TokenSampler three({config, type, 40, 3}, kFetchInitial);
     for (const std::int64_t length : {20, 21, 25, 40}) {
-      const Ids text = some_ids(length);
+      const Ids text = mixed_ids(length);
       EXPECT_EQ(logits_of(one, text), logits_of(three, text)) << length;
     }
   }
@@ -146,7 +146,7 @@ TEST(TokenSampler, TurnsByTheLengthOfTheText) {
     TokenSampler of_text(shape, kFetchInitial);
     // longrope is short up to 32, dynamic grows from 8 on.
     for (const std::int64_t length : {23, 24, 32, 33, 34, 40, 25}) {
-      const Ids text = some_ids(length);
+      const Ids text = mixed_ids(length);
       const std::vector<float> wanted =
           logits_of_new_sampler({config, DType::kF32, length, 1}, text);
       EXPECT_LT(largest_distance(logits_of(of_text, text), wanted), 1e-4F) << scaling << length;
