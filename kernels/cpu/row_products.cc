@@ -69,31 +69,31 @@ HWY_INLINE DotStep<T> dot_step_of_n(const T* source, std::int64_t count) {
   return DotStep<T>::of(elements);
 }
 
-// kRows rows of a by kOthers of b. The loops over them are unrolled, so that sums are in registers.
-// While a row of b is multiplied, the one that comes kOthers later is asked for: rows are short,
+// Rows rows of a by Others of b. The loops over them are unrolled, so that sums are in registers.
+// While a row of b is multiplied, the one that comes Others later is asked for: rows are short,
 // and the processor's own prefetcher begins anew with each.
-template <typename T, int kRows, int kOthers>
+template <typename T, int Rows, int Others>
 HWY_INLINE void dot_block(const RowDots& dots, const T* a, const T* b, float* sums) {
   constexpr std::int64_t kElements = DotStep<T>::kElements;
   constexpr int kParts = static_cast<int>(sizeof(DotStep<T>::part) / sizeof(Vec));
-  Vec acc[kRows][kOthers];
+  Vec acc[Rows][Others];
 #pragma GCC unroll 4
-  for (int r = 0; r < kRows; ++r) {
+  for (int r = 0; r < Rows; ++r) {
 #pragma GCC unroll 4
-    for (int c = 0; c < kOthers; ++c) acc[r][c] = hn::Zero(Lanes());
+    for (int c = 0; c < Others; ++c) acc[r][c] = hn::Zero(Lanes());
   }
   // Multiplies the step that `step_of` reads at each row's k.
   const auto add_step = [&](std::int64_t k, const auto& step_of) TERRACE_VECTOR_BODY {
-    DotStep<T> left[kRows];
+    DotStep<T> left[Rows];
 #pragma GCC unroll 4
-    for (int r = 0; r < kRows; ++r) left[r] = step_of(a + r * dots.a_stride + k);
+    for (int r = 0; r < Rows; ++r) left[r] = step_of(a + r * dots.a_stride + k);
 #pragma GCC unroll 4
-    for (int c = 0; c < kOthers; ++c) {
+    for (int c = 0; c < Others; ++c) {
       const T* const row = b + c * dots.b_stride + k;
-      hwy::Prefetch(row + kOthers * dots.b_stride);
+      hwy::Prefetch(row + Others * dots.b_stride);
       const DotStep<T> right = step_of(row);
 #pragma GCC unroll 4
-      for (int r = 0; r < kRows; ++r) {
+      for (int r = 0; r < Rows; ++r) {
 #pragma GCC unroll 2
         for (int p = 0; p < kParts; ++p) {
           acc[r][c] = hn::MulAdd(left[r].part[p], right.part[p], acc[r][c]);
@@ -110,16 +110,16 @@ HWY_INLINE void dot_block(const RowDots& dots, const T* a, const T* b, float* su
     add_step(k, [=](const T* source) TERRACE_VECTOR_BODY { return dot_step_of_n(source, rest); });
   }
 #pragma GCC unroll 4
-  for (int r = 0; r < kRows; ++r) {
+  for (int r = 0; r < Rows; ++r) {
 #pragma GCC unroll 4
-    for (int c = 0; c < kOthers; ++c) {
+    for (int c = 0; c < Others; ++c) {
       sums[r * dots.sums_stride + c] = hn::GetLane(hn::SumOfLanes(Lanes(), acc[r][c]));
     }
   }
 }
 
-// All rows of a by kOthers of b, which stay in the first-level cache meanwhile.
-template <typename T, int kOthers>
+// All rows of a by Others of b, which stay in the first-level cache meanwhile.
+template <typename T, int Others>
 HWY_INLINE void dot_all_rows(const RowDots& dots, std::int64_t other) {
   const T* b = reinterpret_cast<const T*>(dots.b) + other * dots.b_stride;
   for (std::int64_t row = 0; row < dots.a_rows; row += kRowsAtOnce) {
@@ -127,16 +127,16 @@ HWY_INLINE void dot_all_rows(const RowDots& dots, std::int64_t other) {
     float* sums = dots.sums + row * dots.sums_stride + other;
     switch (std::min(kRowsAtOnce, dots.a_rows - row)) {
       case 1:
-        dot_block<T, 1, kOthers>(dots, a, b, sums);
+        dot_block<T, 1, Others>(dots, a, b, sums);
         break;
       case 2:
-        dot_block<T, 2, kOthers>(dots, a, b, sums);
+        dot_block<T, 2, Others>(dots, a, b, sums);
         break;
       case 3:
-        dot_block<T, 3, kOthers>(dots, a, b, sums);
+        dot_block<T, 3, Others>(dots, a, b, sums);
         break;
       default:
-        dot_block<T, 4, kOthers>(dots, a, b, sums);
+        dot_block<T, 4, Others>(dots, a, b, sums);
         break;
     }
   }
@@ -156,25 +156,25 @@ void dot_rows_any(const RowDots& dots) {
   dot_rows_as<Bf16>(dots);
 }
 
-// kVectors vectors of a row of the mix, the last of which has `last` columns.
-template <typename T, int kVectors>
+// Vectors vectors of a row of the mix, the last of which has `last` columns.
+template <typename T, int Vectors>
 HWY_INLINE void mix_block(const RowMix& mix, const float* weights, const T* b, std::int64_t last,
                           float* sums) {
-  Vec acc[kVectors];
+  Vec acc[Vectors];
 #pragma GCC unroll 4
-  for (int v = 0; v < kVectors; ++v) acc[v] = hn::Zero(Lanes());
+  for (int v = 0; v < Vectors; ++v) acc[v] = hn::Zero(Lanes());
   for (std::int64_t j = 0; j < mix.b_rows; ++j, b += mix.b_stride) {
     const Vec weight = splat(weights[j]);
 #pragma GCC unroll 4
-    for (int v = 0; v + 1 < kVectors; ++v) {
+    for (int v = 0; v + 1 < Vectors; ++v) {
       acc[v] = hn::MulAdd(weight, load(b + v * kLanes), acc[v]);
     }
-    constexpr int kLast = kVectors - 1;
+    constexpr int kLast = Vectors - 1;
     acc[kLast] = hn::MulAdd(weight, load_n(b + kLast * kLanes, last), acc[kLast]);
   }
 #pragma GCC unroll 4
-  for (int v = 0; v < kVectors; ++v) {
-    store_n(acc[v], sums + v * kLanes, v + 1 < kVectors ? kLanes : last);
+  for (int v = 0; v < Vectors; ++v) {
+    store_n(acc[v], sums + v * kLanes, v + 1 < Vectors ? kLanes : last);
   }
 }
 
