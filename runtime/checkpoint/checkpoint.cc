@@ -29,6 +29,7 @@ constexpr const char* kDataHash = "data_xxh3";
 constexpr const char* kOptimizer = "optimizer";
 constexpr const char* kFrozen = "frozen";
 constexpr const char* kAdapter = "adapter";
+constexpr const char* kEvaluations = "evaluations";
 constexpr const char* kRemedy = kEarlierCheckpointRemedy;
 // The second version has what readers of the first one would take for something else: the state of
 // another optimizer than the first rule, or frozen parameters. What needs neither is written as the
@@ -255,6 +256,7 @@ std::string write_checkpoint(const std::string& run_dir, const CheckpointProgres
   if (!progress.arithmetic.empty()) manifest["arithmetic"] = progress.arithmetic;
   if (progress.data_hash) manifest[kDataHash] = to_hex(*progress.data_hash);
   if (progress.loaded_types) manifest["loaded_types"] = listed(*progress.loaded_types);
+  if (progress.evaluations) manifest[kEvaluations] = json::parse(to_json(*progress.evaluations));
   if (progress.frozen) manifest[kFrozen] = json::parse(to_json(*progress.frozen));
   if (model.config.adapter.is_there()) manifest[kAdapter] = listed(model.config.adapter);
   for (const UnitLayout& unit : model.layout) {
@@ -330,11 +332,12 @@ void remove_later_checkpoints(const std::string& run_dir, std::int64_t step, Fil
   }
 }
 
-void remove_old_checkpoints(const std::string& run_dir, std::int64_t keep, FileSystem& disk) {
+void remove_old_checkpoints(const std::string& run_dir, std::int64_t keep, FileSystem& disk,
+                            std::int64_t best_step) {
   const std::vector<std::int64_t> steps = complete_steps(run_dir, disk);
   const auto excess = static_cast<std::int64_t>(steps.size()) - keep;
   for (std::int64_t i = 0; i < excess; ++i) {
-    remove_checkpoint(run_dir, steps[i], disk);
+    if (steps[i] != best_step) remove_checkpoint(run_dir, steps[i], disk);
   }
 }
 
@@ -360,6 +363,9 @@ Checkpoint::Checkpoint(const std::string& directory, FileSystem& disk)
     }
     if (manifest.contains("loaded_types")) {
       progress_.loaded_types = parse_weight_types(manifest.at("loaded_types"));
+    }
+    if (manifest.contains(kEvaluations)) {
+      progress_.evaluations = parse_evaluation_history(manifest.at(kEvaluations).dump());
     }
     if (manifest.contains(kFrozen)) {
       progress_.frozen = parse_frozen_reference(manifest.at(kFrozen).dump());

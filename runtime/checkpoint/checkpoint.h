@@ -10,6 +10,7 @@
 
 #include "optim/loss_scale.h"
 #include "optim/update_rules.h"
+#include "runtime/checkpoint/evaluation_history.h"
 #include "runtime/checkpoint/file_system.h"
 #include "runtime/checkpoint/frozen_parameters.h"
 #include "runtime/checkpoint/listed_file.h"
@@ -43,6 +44,8 @@ struct CheckpointProgress {
   std::optional<std::uint64_t> data_hash = std::nullopt;
   // The types of the weights that the run started from; none where it started from random ones.
   std::optional<WeightTypes> loaded_types = std::nullopt;
+  // Of runs that keep the best state, or that end early; none before their first evaluation.
+  std::optional<EvaluationHistory> evaluations = std::nullopt;
   // Where the parameters are that do not train; none where all train.
   std::optional<FrozenReference> frozen = std::nullopt;
 };
@@ -82,9 +85,10 @@ std::vector<std::string> later_checkpoints(const std::string& run_dir, std::int6
 // Removes the complete checkpoints of steps after `step`: a run that went back to it has left them.
 void remove_later_checkpoints(const std::string& run_dir, std::int64_t step,
                               FileSystem& disk = system_files());
-// Removes all complete checkpoints but the `keep` latest, oldest first.
+// Removes all complete checkpoints but the `keep` latest, oldest first, and but that of
+// `best_step`.
 void remove_old_checkpoints(const std::string& run_dir, std::int64_t keep,
-                            FileSystem& disk = system_files());
+                            FileSystem& disk = system_files(), std::int64_t best_step = 0);
 
 // A checkpoint to read. open() verifies the sizes of all files; each piece of a file is verified
 // when it is read, before a byte of it is given out, so that a rank reads no more than the pieces

@@ -74,6 +74,17 @@ void check_validation(const TrainOptions& options,
   }
 }
 
+// Without it there is one evaluation, after the last step: nothing to compare and nothing to end.
+void check_best(const RunOptions& run) {
+  if (run.eval_every > 0) return;
+  const bool has_patience = run.early_stopping_patience > 0;
+  if (!run.keep_best && !has_patience) return;
+  throw ConfigError(
+      fmt::format("{} without --eval-every: the losses of evaluations say which state is the best",
+                  run.keep_best ? "--keep-best" : "--early-stopping-patience"),
+      "give --eval-every STEPS");
+}
+
 void check_weights(const DataOptions& data) {
   if (data.data_weights.empty() || data.data_weights.size() == data.data.size()) return;
   throw ConfigError(fmt::format("--data-weights has {} numbers, and --data names {} paths",
@@ -158,6 +169,7 @@ void check_options(const TrainOptions& options, FunctionRef<bool(std::string_vie
   check_precision(options);
   check_masters(options);
   check_validation(options, is_given);
+  check_best(options.run);
   check_weights(options.data);
   check_places(options.tiers);
   check_parallelism(options.step);

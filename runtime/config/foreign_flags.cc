@@ -238,6 +238,7 @@ constexpr auto kForeignFlags = std::to_array<ForeignFlag>({
     {"checkpointing-steps", "checkpoint-every", kSameSteps},
     {"save-total-limit", "keep-last", "the same number of checkpoints"},
     {"keep-latest-k", "keep-last", "the same number of checkpoints"},
+    {"load-best-model-at-end", "keep-best", "final/ is the last state; best.json names the best"},
     {"logging-steps", "log-every", kSameSteps},
     {"log-interval", "log-every", kSameSteps},
     {"log-freq", "log-every", kSameSteps},

@@ -213,7 +213,9 @@ TrainOptions with_absolute_paths(TrainOptions options) {
   const std::filesystem::path model = options.model.model;
   if (std::filesystem::exists(model / "config.json", ignored)) make_absolute(options.model.model);
   for (std::string& path : options.data.data) make_absolute(path);
-  for (std::string& path : options.data.validation_data) make_absolute(path);
+  for (ValidationSet& set : options.data.validation_data) {
+    for (std::string& path : set.paths) make_absolute(path);
+  }
   for (NvmeDirectory& drive : options.tiers.nvme) make_absolute(drive.path);
   std::string& tokenizer = options.data.tokenizer;
   if (tokenizer != "auto" && tokenizer != "bytes") make_absolute(tokenizer);

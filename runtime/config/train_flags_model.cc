@@ -133,10 +133,16 @@ constexpr auto kModelFlags = std::to_array<TrainFlag>({
        for (const double weight : o.data.data_weights) weights.push_back(toml_number(weight));
        return weights.empty() ? std::string{} : fmt::format("[{}]", fmt::join(weights, ", "));
      }},
-    {{"validation-data", "Data", "PATH", "Files or directories to evaluate on", FlagArity::kList},
-     [](TrainOptions& o, const FlagValue& v) { o.data.validation_data = v.texts(); },
+    {{"validation-data", "Data", "[NAME=]PATH",
+      "Files or directories to evaluate on. The paths of a name are a set, whose loss is told by "
+      "itself; paths without a name are the first set",
+      FlagArity::kList},
+     [](TrainOptions& o, const FlagValue& v) {
+       o.data.validation_data = parse_validation_sets(v.texts());
+     },
      [](const TrainOptions& o) {
-       return o.data.validation_data.empty() ? std::string{} : toml_strings(o.data.validation_data);
+       return o.data.validation_data.empty() ? std::string{}
+                                             : toml_strings(texts_of(o.data.validation_data));
      }},
     {{"validation-fraction", "Data", "F",
       "Without --validation-data: so much of the data's tail is kept for evaluation; 0: none, no "

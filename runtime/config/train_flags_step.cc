@@ -133,6 +133,17 @@ constexpr auto kStepFlags = std::to_array<TrainFlag>({
     {{"keep-last", "Run", "N", "Keep only the last so many checkpoints (0: all)"},
      [](TrainOptions& o, const FlagValue& v) { o.run.keep_last = v.integer(0); },
      [](const TrainOptions& o) { return toml_integer(o.run.keep_last); }},
+    {{"keep-best", "Run", "",
+      "Save the state of the lowest validation loss, by the first set of every --eval-every, and "
+      "keep it whatever --keep-last says",
+      FlagArity::kSwitch},
+     [](TrainOptions& o, const FlagValue& v) { o.run.keep_best = v.on_off(); },
+     [](const TrainOptions& o) { return toml_bool(o.run.keep_best); }},
+    {{"early-stopping-patience", "Run", "N",
+      "End the run, saved and with final/, after so many evaluations without a lower loss of the "
+      "first set (0: do not)"},
+     [](TrainOptions& o, const FlagValue& v) { o.run.early_stopping_patience = v.integer(0); },
+     [](const TrainOptions& o) { return toml_integer(o.run.early_stopping_patience); }},
     {{"save-dtype", "Run", "auto|fp32|bf16|fp16",
       "Type of the weights in final/ (auto: as they were loaded; of random ones --precision)"},
      [](TrainOptions& o, const FlagValue& v) { o.run.save_dtype = parse_save_type(v); },

@@ -14,6 +14,7 @@
 #include "optim/update_rules.h"
 #include "parallel/pipeline_schedule.h"
 #include "runtime/config/step_range.h"
+#include "runtime/data/validation_sets.h"
 
 // The configuration of `terrace train`, as the flags of the same names set it.
 namespace terrace {
@@ -55,7 +56,7 @@ struct ModelOptions {
 struct DataOptions {
   std::vector<std::string> data;
   std::string data_format = "auto";
-  std::vector<std::string> validation_data;
+  std::vector<ValidationSet> validation_data;
   double validation_fraction = 0.01;
   std::string tokenizer = "auto";  // or "bytes", or a path
   std::string packing;             // empty: as the format of the data says
@@ -151,8 +152,11 @@ struct RunOptions {
   std::int64_t log_every = 1;
   std::int64_t checkpoint_every = 0;  // 0: none but the one at the end of an unfinished run
   std::int64_t keep_last = 0;         // 0: all
-  std::string resume = "none";        // none, auto, or a checkpoint's path
-  bool overwrite_later = false;       // a resume may delete the checkpoints after its own
+  bool keep_best = false;             // the checkpoint of the lowest validation loss
+  // Evaluations without a lower validation loss that end the run; 0: none do.
+  std::int64_t early_stopping_patience = 0;
+  std::string resume = "none";   // none, auto, or a checkpoint's path
+  bool overwrite_later = false;  // a resume may delete the checkpoints after its own
   SaveType save_dtype = SaveType::kAuto;
   ProgressChoice progress = ProgressChoice::kAuto;
   std::optional<StepRange> trace_steps;

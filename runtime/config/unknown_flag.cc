@@ -22,9 +22,7 @@ struct UnbuiltFlag {
 constexpr auto kUnbuiltFlags = std::to_array<UnbuiltFlag>({
     {"base-quantization", "a quantized base under an adapter"},
     {"muon-momentum", "of --optimizer muon"},
-    {"keep-best", "keeps the best checkpoint"},
     {"live", "a report page while it runs"},
-    {"early-stopping-patience", "stops where the loss no longer falls"},
     {"record-hashes", "hashes of what each step computed"},
 });
 

@@ -84,12 +84,6 @@ bool is_directory(const std::string& path, std::string_view flag) {
     throw ConfigError(fmt::format("{} {}: neither a file nor a directory", flag, path),
                       "copy the data to a file");
   }
-  if (flag == flag_of(DataUse::kValidation) && path.find('=') != std::string::npos) {
-    throw ConfigError(fmt::format("{} {}: there is no such path, and names of validation sets "
-                                  "(NAME=PATH) are not built yet",
-                                  flag, path),
-                      "give the path alone");
-  }
   throw ConfigError(fmt::format("{} {}: {}", flag, path, error ? error.message() : "not found"),
                     "check the path");
 }

@@ -147,22 +147,25 @@ Dataset::Opened Dataset::open(const DatasetOptions& options) {
       opened.data.push_back(open_paths(options, {path}, DataUse::kTraining));
     }
   }
-  if (options.validation_data.empty()) return opened;
-  opened.validation = open_paths(options, options.validation_data, DataUse::kValidation);
+  for (const ValidationSet& set : options.validation_data) {
+    opened.validation.push_back(open_paths(options, set.paths, DataUse::kValidation));
+  }
   return opened;
 }
 
 // What validates: data that was given for it, else files of the training data's directories.
 Dataset::Sources Dataset::sources_of(const DatasetOptions& options, Opened& opened) {
   Sources sources;
+  SourceList of_directories;
   for (OpenedData& data : opened.data) {
     sources.data.push_back(std::move(data.tokens));
     const bool validates = options.validation_data.empty() && options.validation_fraction > 0;
     if (data.validation == nullptr || !validates) continue;
-    sources.validation.push_back(std::move(data.validation));
+    of_directories.push_back(std::move(data.validation));
   }
-  if (opened.validation.tokens != nullptr) {
-    sources.validation.push_back(std::move(opened.validation.tokens));
+  if (!of_directories.empty()) sources.validation.push_back(std::move(of_directories));
+  for (OpenedData& set : opened.validation) {
+    sources.validation.emplace_back().push_back(std::move(set.tokens));
   }
   return sources;
 }
@@ -181,7 +184,7 @@ Dataset::Dataset(const DatasetOptions& options, Opened opened)
 void Dataset::add_notes(const DatasetOptions& options, const Opened& opened) {
   std::vector<const OpenedData*> all;
   for (const OpenedData& data : opened.data) all.push_back(&data);
-  all.push_back(&opened.validation);
+  for (const OpenedData& set : opened.validation) all.push_back(&set);
   for (const OpenedData* const one : all) {
     doubts_.insert(doubts_.end(), one->doubts.begin(), one->doubts.end());
     if (one->left_out.empty()) continue;
@@ -205,7 +208,9 @@ Dataset::Dataset(const DatasetOptions& options, std::unique_ptr<TokenSource> dat
     : Dataset(options, [&] {
         Sources sources;
         sources.data.push_back(std::move(data));
-        if (validation != nullptr) sources.validation.push_back(std::move(validation));
+        if (validation != nullptr) {
+          sources.validation.emplace_back().push_back(std::move(validation));
+        }
         return sources;
       }()) {}
 
@@ -216,8 +221,9 @@ Dataset::Dataset(const DatasetOptions& options, Sources sources)
       uses_mask_(options.uses_mask) {
   TERRACE_CHECK_LT(0, sequence_length_);
   divide(options, sources);
-  for (auto* const list : {&sources.data, &sources.validation}) {
-    for (auto& source : *list) sources_.push_back(std::move(source));
+  for (auto& source : sources.data) sources_.push_back(std::move(source));
+  for (SourceList& set : sources.validation) {
+    for (auto& source : set) sources_.push_back(std::move(source));
   }
   check_masks();
   make_samples(options);
@@ -236,19 +242,30 @@ std::int64_t Dataset::tokens_in(const std::vector<TokenRange>& ranges) {
 
 // What trains and what validates. The tail begins with a document, where documents are kept whole.
 void Dataset::divide(const DatasetOptions& options, const Sources& sources) {
+  ValidationSamples tails;
   for (const auto& source : sources.data) {
     const std::int64_t tokens = source->count();
     std::int64_t kept = tokens;
     if (sources.validation.empty()) kept -= tail_tokens(options.validation_fraction, tokens);
     if (kept < tokens && packing_ != Packing::kWindows) kept = documents_before(*source, kept);
     training_ranges_.push_back({source.get(), 0, kept});
-    if (kept < tokens) validation_ranges_.push_back({source.get(), kept, tokens - kept});
+    if (kept < tokens) tails.ranges.push_back({source.get(), kept, tokens - kept});
   }
-  for (const auto& source : sources.validation) {
-    validation_ranges_.push_back({source.get(), 0, source->count()});
-    if (source->count() >= 2) continue;
-    throw ConfigError(fmt::format("the validation data has {} tokens", source->count()),
-                      "at least 2 are needed");
+  if (!tails.ranges.empty()) validation_.push_back(std::move(tails));
+  add_validation(options, sources);
+}
+
+void Dataset::add_validation(const DatasetOptions& options, const Sources& sources) {
+  for (std::size_t s = 0; s < sources.validation.size(); ++s) {
+    ValidationSamples& set = validation_.emplace_back();
+    if (s < options.validation_data.size()) set.name = options.validation_data[s].name;
+    for (const auto& source : sources.validation[s]) {
+      set.ranges.push_back({source.get(), 0, source->count()});
+      if (source->count() >= 2) continue;
+      throw ConfigError(fmt::format("the validation data{} has {} tokens",
+                                    set.name.empty() ? "" : " " + set.name, source->count()),
+                        "at least 2 are needed");
+    }
   }
 }
 
@@ -296,26 +313,32 @@ void Dataset::make_samples(const DatasetOptions& options) {
         "--validation-fraction 0");
   }
   training_ = join_samples(std::move(training), options.weights);
-  std::vector<std::unique_ptr<SampleSet>> validating;
-  for (const TokenRange& range : validation_ranges_) validating.push_back(samples_of(range));
-  if (!validating.empty()) validating_ = join_samples(std::move(validating), {});
-  check_validation_targets(options);
+  for (ValidationSamples& set : validation_) {
+    std::vector<std::unique_ptr<SampleSet>> validating;
+    for (const TokenRange& range : set.ranges) validating.push_back(samples_of(range));
+    set.samples = join_samples(std::move(validating), {});
+    check_validation_targets(options, set);
+  }
 }
 
 // Windows have samples also where a mask leaves them no target, whose loss would be 0 / 0.
-void Dataset::check_validation_targets(const DatasetOptions& options) const {
+void Dataset::check_validation_targets(const DatasetOptions& options,
+                                       const ValidationSamples& set) const {
   const auto has_target = [](const TokenRange& range) {
     return count_unmasked(*range.source, range.begin + 1, range.begin + range.count) > 0;
   };
   const bool is_named = !options.validation_data.empty();
-  const bool is_masked = packing_ == Packing::kWindows && uses_mask_ && validation_samples() > 0;
-  const bool is_empty = is_masked ? std::ranges::none_of(validation_ranges_, has_target)
-                                  : is_named && validation_samples() == 0;
+  const bool has_samples = set.samples->evaluation_samples() > 0;
+  const bool is_masked = packing_ == Packing::kWindows && uses_mask_ && has_samples;
+  const bool is_empty =
+      is_masked ? std::ranges::none_of(set.ranges, has_target) : is_named && !has_samples;
   if (!is_empty) return;
   throw ConfigError(
       fmt::format("{} has no token to evaluate on: its documents are shorter than two tokens, or "
                   "its masks or prompts leave nothing",
-                  is_named ? "--validation-data" : "the tail of --data that validates"),
+                  is_named
+                      ? fmt::format("--validation-data{}{}", set.name.empty() ? "" : " ", set.name)
+                      : "the tail of --data that validates"),
       is_named ? "give documents with completions, a larger --sequence-length where prompts fill "
                  "it, or --loss-on all"
                : "give another --validation-fraction (0: none), --validation-data or --loss-on "
@@ -325,10 +348,12 @@ void Dataset::check_validation_targets(const DatasetOptions& options) const {
 void Dataset::check_validation() const {
   constexpr std::int64_t kPiece = 1 << 16;
   std::vector<std::int32_t> piece(kPiece);
-  for (const auto& [source, begin, count] : validation_ranges_) {
-    for (std::int64_t at = 0; at < count; at += kPiece) {
-      const auto size = static_cast<std::size_t>(std::min(kPiece, count - at));
-      source->read(begin + at, std::span(piece).first(size));
+  for (const ValidationSamples& set : validation_) {
+    for (const auto& [source, begin, count] : set.ranges) {
+      for (std::int64_t at = 0; at < count; at += kPiece) {
+        const auto size = static_cast<std::size_t>(std::min(kPiece, count - at));
+        source->read(begin + at, std::span(piece).first(size));
+      }
     }
   }
 }
@@ -337,13 +362,17 @@ std::optional<std::uint64_t> Dataset::training_hash() const {
   return hash_of(training_ranges_, *training_);
 }
 
-std::optional<std::uint64_t> Dataset::validation_hash() const {
-  if (validating_ == nullptr) return hash_places(*sources_.front(), training_tokens(), 0);
-  return hash_of(validation_ranges_, *validating_);
+std::optional<std::uint64_t> Dataset::validation_hash(std::size_t set) const {
+  if (set >= validation_.size()) return hash_places(*sources_.front(), training_tokens(), 0);
+  return hash_of(validation_[set].ranges, *validation_[set].samples);
 }
 
-std::int64_t Dataset::validation_samples() const {
-  return validating_ == nullptr ? 0 : validating_->evaluation_samples();
+std::int64_t Dataset::validation_tokens(std::size_t set) const {
+  return set < validation_.size() ? tokens_in(validation_[set].ranges) : 0;
+}
+
+std::int64_t Dataset::validation_samples(std::size_t set) const {
+  return set < validation_.size() ? validation_[set].samples->evaluation_samples() : 0;
 }
 
 void Dataset::fill_micro_batch(std::int64_t first_sample, const SampleRows& rows) const {
@@ -354,13 +383,13 @@ void Dataset::fill_micro_batch(std::int64_t first_sample, const SampleRows& rows
   }
 }
 
-std::int64_t Dataset::fill_validation_batch(std::int64_t first_sample,
-                                            const SampleRows& rows) const {
-  TERRACE_CHECK(validating_ != nullptr);
+std::int64_t Dataset::fill_validation_batch(std::int64_t first_sample, const SampleRows& rows,
+                                            std::size_t set) const {
+  TERRACE_CHECK_LT(set, validation_.size());
   const auto length = static_cast<std::size_t>(sequence_length_);
   std::int64_t counted = 0;
   for (std::int64_t s = 0; s < sequences_in(rows); ++s) {
-    counted += validating_->fill_evaluation(
+    counted += validation_[set].samples->fill_evaluation(
         first_sample + s, rows.part(static_cast<std::size_t>(s) * length, length));
   }
   return counted;

@@ -10,6 +10,7 @@
 #include "runtime/data/data_format.h"
 #include "runtime/data/sample_set.h"
 #include "runtime/data/token_source.h"
+#include "runtime/data/validation_sets.h"
 
 namespace terrace {
 
@@ -26,7 +27,7 @@ std::string_view name_of(Packing packing);
 
 struct DatasetOptions {
   std::vector<std::string> data;
-  std::vector<std::string> validation_data;  // empty: the tail of the data
+  std::vector<ValidationSet> validation_data;  // empty: the tail of the data
   DataFormat format = DataFormat::kAuto;
   // Used when validation_data is empty and the data's directories have no files for validation; 0:
   // no validation at all.
@@ -42,7 +43,8 @@ struct DatasetOptions {
   std::vector<double> weights;
 };
 
-// Training samples in their order, and the validation split from front to back. Thread-safe.
+// Training samples in their order, and the validation sets from front to back. Without names there
+// is one such set or, where nothing validates, none. Thread-safe.
 class Dataset {
  public:
   // Throws ConfigError when the data is too short for one sample, when the fraction is not in
@@ -65,7 +67,10 @@ class Dataset {
   std::int64_t unmasked_tokens() const { return unmasked_tokens_; }
   std::int64_t sequence_length() const { return sequence_length_; }
   std::int64_t training_tokens() const { return tokens_in(training_ranges_); }
-  std::int64_t validation_tokens() const { return tokens_in(validation_ranges_); }  // 0: none
+  std::size_t validation_sets() const { return validation_.size(); }
+  // As --validation-data has it; empty where it has none.
+  const std::string& validation_name(std::size_t set) const { return validation_.at(set).name; }
+  std::int64_t validation_tokens(std::size_t set = 0) const;    // 0: there is no such set
   bool is_text() const { return sources_.front()->is_text(); }  // whose bytes are the ids
   // Whether some of the data, or what validates, is text whose bytes are the ids; or is not.
   bool has_text() const { return has_source(true); }
@@ -76,33 +81,41 @@ class Dataset {
   std::int64_t samples_per_epoch() const { return training_->training_samples(); }
   // What became of the documents to train on; null where samples are windows.
   const PackingCounts* packing_counts() const { return training_->counts(); }
-  // A hash of tokens at places spread over the training data, or over the validation split, and of
+  // A hash of tokens at places spread over the training data, or over a validation set, and of
   // how they become samples: of other data it is another, as good as always. None where such a
   // place cannot be read.
   std::optional<std::uint64_t> training_hash() const;
-  std::optional<std::uint64_t> validation_hash() const;
-  // Reads the validation split whole, which no training step does. Throws as TokenSource::read().
+  std::optional<std::uint64_t> validation_hash(std::size_t set = 0) const;
+  // Reads the validation sets whole, which no training step does. Throws as TokenSource::read().
   void check_validation() const;
-  // Samples that cover the validation split whole.
-  std::int64_t validation_samples() const;
+  // Samples that cover a validation set whole; 0: there is no such set.
+  std::int64_t validation_samples(std::size_t set = 0) const;
 
   // Samples first_sample, first_sample + 1, ...: as many as fit `rows`, whose lists are [B, T].
   // targets are the tokens one place on.
   void fill_micro_batch(std::int64_t first_sample, const SampleRows& rows) const;
 
-  // Validation samples first_sample, first_sample + 1, ... Where the split has ended, tokens are 0
-  // and targets -1: not counted. Returns how many targets are counted.
-  std::int64_t fill_validation_batch(std::int64_t first_sample, const SampleRows& rows) const;
+  // Samples first_sample, first_sample + 1, ... of a validation set. Where it has ended, tokens are
+  // 0 and targets -1: not counted. Returns how many targets are counted.
+  std::int64_t fill_validation_batch(std::int64_t first_sample, const SampleRows& rows,
+                                     std::size_t set = 0) const;
 
  private:
   // Sources of what the options name.
   struct Opened {
-    std::vector<OpenedData> data;  // of each weight
-    OpenedData validation;
+    std::vector<OpenedData> data;        // of each weight
+    std::vector<OpenedData> validation;  // of each set that is named
   };
+  using SourceList = std::vector<std::unique_ptr<TokenSource>>;
   struct Sources {
-    std::vector<std::unique_ptr<TokenSource>> data;
-    std::vector<std::unique_ptr<TokenSource>> validation;  // none: the tails of the data
+    SourceList data;
+    std::vector<SourceList> validation;  // of each set; none: the tails of the data
+  };
+  // What an evaluation goes through.
+  struct ValidationSamples {
+    std::string name;
+    std::vector<TokenRange> ranges;
+    std::unique_ptr<SampleSet> samples;
   };
 
   Dataset(const DatasetOptions& options, Opened opened);
@@ -113,9 +126,10 @@ class Dataset {
   static std::int64_t tokens_in(const std::vector<TokenRange>& ranges);
   void add_notes(const DatasetOptions& options, const Opened& opened);
   void divide(const DatasetOptions& options, const Sources& sources);
+  void add_validation(const DatasetOptions& options, const Sources& sources);
   void check_masks();
   void make_samples(const DatasetOptions& options);
-  void check_validation_targets(const DatasetOptions& options) const;
+  void check_validation_targets(const DatasetOptions& options, const ValidationSamples& set) const;
   std::unique_ptr<SampleSet> samples_of(const TokenRange& range) const;
   std::int64_t sequences_in(const SampleRows& rows) const;
 
@@ -128,9 +142,8 @@ class Dataset {
   std::int64_t all_tokens_ = 0;
   std::int64_t unmasked_tokens_ = 0;
   std::vector<TokenRange> training_ranges_;
-  std::vector<TokenRange> validation_ranges_;
   std::unique_ptr<SampleSet> training_;
-  std::unique_ptr<SampleSet> validating_;  // null: no validation
+  std::vector<ValidationSamples> validation_;
   std::vector<std::string> notes_;
   std::vector<std::string> doubts_;
 };

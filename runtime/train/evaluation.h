@@ -2,13 +2,17 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "base/log.h"
+#include "runtime/config/train_options.h"
 #include "runtime/engine/model_runtime.h"
+#include "runtime/train/best_record.h"
 #include "runtime/train/rank_group.h"
 #include "runtime/train/rank_samples.h"
 #include "runtime/train/stop_request.h"
 #include "runtime/train/train_console.h"
+#include "runtime/train/validation_loss.h"
 
 namespace terrace {
 
@@ -19,9 +23,9 @@ inline constexpr std::int64_t kForwardsOfTraining = 3;
 // training steps, at least 16.
 std::int64_t default_evaluation_samples(std::int64_t samples_per_step);
 
-// Returns how many samples of a split of so many windows an evaluation covers; `asked` is
-// --eval-samples, 0 for all.
-std::int64_t evaluation_samples(std::int64_t asked, std::int64_t windows);
+// Returns how many samples of each validation set an evaluation covers; `asked` is --eval-samples,
+// 0 for all.
+std::vector<std::int64_t> evaluation_samples(std::int64_t asked, const Dataset& data);
 
 // What an evaluation works with; all of it outlives the evaluation.
 struct EvaluationSetting {
@@ -33,12 +37,18 @@ struct EvaluationSetting {
   Log& log;
 };
 
-// Returns the loss of the evaluation samples after step `step`, in nats per token. All ranks call
-// it, when drained. Returns none where a signal came before the end, or where a rank cannot read
-// what it has to evaluate on: RankSamples has that problem.
-std::optional<double> evaluate(const EvaluationSetting& setting, std::int64_t step);
+// The losses of all validation sets, in their order.
+using ValidationLosses = std::vector<ValidationLoss>;
 
-// Throws NotFinite where the loss after a step is not a number.
-void check_validation_loss(const std::optional<double>& loss, std::int64_t step);
+// Returns the losses of the evaluation samples of each set after step `step`; the same on all
+// ranks. All ranks call it, when drained. Returns none where a signal came before the end, or where
+// a rank cannot read what it has to evaluate on: RankSamples has that problem.
+std::optional<ValidationLosses> evaluate(const EvaluationSetting& setting, std::int64_t step);
+
+// What the best of the evaluated states is chosen by: the first set, and what is evaluated of it.
+BestRecord::Setting best_setting(const RunOptions& run, const RankSamples& samples);
+
+// Throws NotFinite where a loss after a step is not a number.
+void check_validation_losses(const ValidationLosses& losses, std::int64_t step);
 
 }  // namespace terrace

@@ -1,5 +1,3 @@
-#include "runtime/train/local_ranks.h"
-
 #include <fmt/format.h>
 
 #include <exception>
@@ -14,6 +12,7 @@
 #include "runtime/plan/shared_plans.h"
 #include "runtime/train/gpu_choice.h"
 #include "runtime/train/train_setup.h"
+#include "runtime/train/trainer.h"
 
 namespace terrace {
 namespace {
@@ -71,8 +70,9 @@ void rethrow_cause(const std::vector<Rank>& ranks) {
   if (any != nullptr) std::rethrow_exception(any);
 }
 
-}  // namespace
-
+// Trains with --local-ranks N ranks, each on a thread of this process with memory, lanes and drives
+// of its own. The first has the console. When one fails the others are ended; what it threw is
+// rethrown.
 TrainOutcome train_local_ranks(const TrainCommand& command, StopRequest& stop,
                                TrainConsole& console, Log& log) {
   prepare_for_ranks(command.options.tiers.device);
@@ -95,6 +95,16 @@ TrainOutcome train_local_ranks(const TrainCommand& command, StopRequest& stop,
   }
   rethrow_cause(ranks);
   return ranks[0].outcome;
+}
+
+}  // namespace
+
+TrainOutcome train(const TrainCommand& command, StopRequest& stop, TrainConsole& console,
+                   Log& log) {
+  if (command.options.ranks.local_ranks == 1) {
+    return train_rank(command, {}, stop, console, log);
+  }
+  return train_local_ranks(command, stop, console, log);
 }
 
 }  // namespace terrace

@@ -13,8 +13,6 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr const char* kValidationLoss = "validation_loss";
-
 std::string path_in(const std::string& run_dir) {
   return (std::filesystem::path(run_dir) / "metrics.jsonl").string();
 }
@@ -54,6 +52,12 @@ void keep_beside(const std::string& path) {
 std::string column_of(Lane lane) {
   if (is_message(lane)) return "send_recv";
   return std::string(name_of(lane == Lane::kTensor ? Lane::kCollective : lane));
+}
+
+void add_losses(const std::vector<ValidationLoss>& validation, ordered_json& row) {
+  if (validation.empty()) return;
+  row[kValidationLossKey] = validation.front().loss;
+  for (const auto& [set, loss] : validation) row[validation_loss_key(set)] = loss;
 }
 
 std::uint64_t whole(double bytes) { return static_cast<std::uint64_t>(bytes); }
@@ -103,7 +107,7 @@ void MetricsFile::write(const StepMetrics& metrics) {
     busy[column] = busy.value(column, 0.0) + totals.busy_s[l];
   }
   row["busy_s"] = busy;
-  if (metrics.validation_loss.has_value()) row[kValidationLoss] = *metrics.validation_loss;
+  add_losses(metrics.validation, row);
   stream_ << row.dump() << '\n' << std::flush;
   if (!stream_) {
     throw IoError({.operation = "write", .path = path_, .error_number = errno},
@@ -111,11 +115,11 @@ void MetricsFile::write(const StepMetrics& metrics) {
   }
 }
 
-void MetricsFile::add_to_last_row(double validation_loss) {
+void MetricsFile::add_to_last_row(const std::vector<ValidationLoss>& validation) {
   std::string rows = read_whole_file(system_files(), path_);
   ordered_json row = last_row(rows);
   if (!row.is_object()) return;  // somebody has written into the file
-  row[kValidationLoss] = validation_loss;
+  add_losses(validation, row);
   rows.pop_back();
   rows.erase(rows.rfind('\n') + 1);  // npos + 1: all, of a single row
   stream_.close();
@@ -129,7 +133,7 @@ bool lacks_validation_loss(const std::string& run_dir, std::int64_t step) {
   if (!system_files().exists(path)) return false;
   const ordered_json row = last_row(read_whole_file(system_files(), path));
   return row.is_object() && row.value("step", std::int64_t{0}) == step &&
-         !row.contains(kValidationLoss);
+         !row.contains(kValidationLossKey);
 }
 
 void MetricsFile::sync() { sync_file(path_); }

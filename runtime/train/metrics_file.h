@@ -4,9 +4,11 @@
 #include <fstream>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "memory/ledger.h"
 #include "runtime/step/lane_executor.h"
+#include "runtime/train/validation_loss.h"
 
 namespace terrace {
 
@@ -20,12 +22,13 @@ struct StepMetrics {
   bool was_skipped = false;  // gradients overflowed; their norm is then infinite
   std::int64_t tokens = 0;
   double step_s = 0;
-  double time_s = 0;                        // when the row was written, since 1970
-  std::optional<double> flops_utilisation;  // of the products' stated speed, where that is known
+  double time_s = 0;  // when the row was written, since 1970
+  std::optional<double> flops_utilisation =
+      std::nullopt;  // of the products' stated speed, where that is known
   // Bytes are those of the step's ops, whenever they ran; busy times those of its time, and of the
   // drain where one follows it.
-  RunTotals totals;
-  std::optional<double> validation_loss;
+  RunTotals totals = {};
+  std::vector<ValidationLoss> validation = {};  // empty: no evaluation belongs to the step
 };
 
 // Whether the last row of run_dir/metrics.jsonl is that of `step` and has no validation loss.
@@ -39,8 +42,8 @@ class MetricsFile {
   // Throws IoError.
   MetricsFile(const std::string& run_dir, std::int64_t last_step, const Ledger& ledger);
   void write(const StepMetrics& metrics);
-  // Adds the validation loss to the last row of the file, which has none. Throws IoError.
-  void add_to_last_row(double validation_loss);
+  // Adds the losses of an evaluation to the last row of the file, which has none. Throws IoError.
+  void add_to_last_row(const std::vector<ValidationLoss>& validation);
   // What was written survives a power cut. Throws IoError.
   void sync();
 

@@ -20,7 +20,7 @@ TrainOptions shared_options(const TrainOptions& options) {
   shared.model.model = defaults.model.model;
   if (!shared.model.lora.adapter.empty()) shared.model.lora.adapter = "an adapter";
   shared.data.data = defaults.data.data;
-  if (!shared.data.validation_data.empty()) shared.data.validation_data = {"files"};
+  for (ValidationSet& set : shared.data.validation_data) set.paths = {"files"};
   shared.tiers.device.ordinal = defaults.tiers.device.ordinal;
   if (shared.tiers.device_memory) shared.tiers.device_memory = 1;
   shared.tiers.host_memory = defaults.tiers.host_memory;
@@ -77,13 +77,21 @@ void check_same_data(const RankGroup& ranks, const Dataset& data) {
     return ranks.is_same(hash.value_or(0));
   };
   const bool same_training = same(data.training_tokens());
-  const bool same_validation = same(data.validation_tokens());
-  const bool same_content = ranks.world() == nullptr ||
-                            (same_hash(data.training_hash()) && same_hash(data.validation_hash()));
+  // All ranks have the same flags, and so the same sets, if these are named.
+  const std::size_t sets = std::max<std::size_t>(1, data.validation_sets());
+  bool same_validation = true;
+  for (std::size_t set = 0; set < sets; ++set) {
+    same_validation = same(data.validation_tokens(set)) && same_validation;
+  }
+  // A rank that is alone need not read for this.
+  bool same_content = ranks.world() == nullptr || same_hash(data.training_hash());
+  for (std::size_t set = 0; set < sets && ranks.world() != nullptr; ++set) {
+    same_content = same_hash(data.validation_hash(set)) && same_content;
+  }
   if (same_training && same_validation && same_content) return;
   throw ConfigError(fmt::format("the ranks have found different data: here {} training and {} "
                                 "validation tokens{}",
-                                data.training_tokens(), data.validation_tokens(),
+                                data.training_tokens(), data.validation_tokens(0),
                                 same_training && same_validation ? ", and elsewhere others" : ""),
                     "give --data and --validation-data with the same content to all of them");
 }

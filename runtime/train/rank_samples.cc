@@ -48,26 +48,28 @@ std::int64_t RankSamples::target_tokens(const RankGroup& ranks) const {
   return static_cast<std::int64_t>(ranks.sum(static_cast<double>(own)));
 }
 
-std::int64_t RankSamples::fill_evaluated(std::int64_t first, const SampleRows& rows) const {
-  const std::int64_t samples = data_.validation_samples();
+std::int64_t RankSamples::fill_evaluated(std::size_t set, std::int64_t first,
+                                         const SampleRows& rows) const {
+  const std::int64_t samples = data_.validation_samples(set);
+  const std::int64_t evaluated = evaluated_.at(set);
   const auto length = static_cast<std::size_t>(share_.batch.positions);
   std::int64_t counted = 0;
   for (std::int64_t row = 0; row < share_.batch.sequences; ++row) {
     const std::int64_t sample = first + row;
-    const std::int64_t chosen = sample < evaluated_ ? sample * samples / evaluated_ : samples;
+    const std::int64_t chosen = sample < evaluated ? sample * samples / evaluated : samples;
     const std::size_t begin = static_cast<std::size_t>(row) * length;
-    counted += data_.fill_validation_batch(chosen, rows.part(begin, length));
+    counted += data_.fill_validation_batch(chosen, rows.part(begin, length), set);
   }
   return counted;
 }
 
-void RankSamples::fill_validation(std::int64_t first_sample, Validation& batch) {
+void RankSamples::fill_validation(std::size_t set, std::int64_t first_sample, Validation& batch) {
   batch.tokens.resize(step_elements());
   batch.counted_targets = 0;
   std::int64_t sample = share_.begin(first_sample);
   try {
     for (std::int64_t m = 0; m < share_.micro_batches; ++m) {
-      batch.counted_targets += fill_evaluated(sample, rows_of(batch.tokens, m));
+      batch.counted_targets += fill_evaluated(set, sample, rows_of(batch.tokens, m));
       sample += share_.batch.sequences;
     }
   } catch (const Error&) {

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "runtime/data/dataset.h"
@@ -28,13 +30,15 @@ struct SampleShare {
 // it is remembered, so that what was trained can be saved first. Used by one thread.
 class RankSamples {
  public:
-  // Borrows the data. `evaluated`: windows of the validation split that an evaluation covers,
+  // Borrows the data. `evaluated`: of each validation set the samples that an evaluation covers,
   // spread evenly over it.
-  RankSamples(const Dataset& data, const SampleShare& share, std::int64_t evaluated)
-      : data_(data), share_(share), evaluated_(evaluated) {}
+  RankSamples(const Dataset& data, const SampleShare& share, std::vector<std::int64_t> evaluated)
+      : data_(data), share_(share), evaluated_(std::move(evaluated)) {}
 
   const SampleShare& share() const { return share_; }
-  std::int64_t evaluated() const { return evaluated_; }
+  const Dataset& data() const { return data_; }
+  std::int64_t evaluated(std::size_t set) const { return evaluated_.at(set); }
+  const std::vector<std::int64_t>& evaluated() const { return evaluated_; }
 
   // Reads what the rank has of the step whose first sample is `first_sample`, if that is not there.
   void fetch(std::int64_t first_sample);
@@ -43,12 +47,12 @@ class RankSamples {
   // Targets of the step that are counted, of all ranks. All ranks call it, after fetch().
   std::int64_t target_tokens(const RankGroup& ranks) const;
 
-  // What the rank has of the evaluation's samples from `first_sample` on, as it takes them.
+  // What the rank has of an evaluation's samples of a set from `first_sample` on, as it takes them.
   struct Validation {
     std::vector<std::int32_t> tokens;
     std::int64_t counted_targets = 0;  // 0 where they cannot be read
   };
-  void fill_validation(std::int64_t first_sample, Validation& batch);
+  void fill_validation(std::size_t set, std::int64_t first_sample, Validation& batch);
 
   bool has_problem() const { return problem_ != nullptr; }
   // Throws the problem, if there is one.
@@ -58,13 +62,13 @@ class RankSamples {
   // The lists of micro-batch `m` in a step's tokens.
   SampleRows rows_of(std::vector<std::int32_t>& tokens, std::int64_t m) const;
   std::size_t step_elements() const;
-  // Fills one micro-batch with the evaluation's samples from `first` on; behind the last one with
-  // what is not counted. Returns how many targets are counted.
-  std::int64_t fill_evaluated(std::int64_t first, const SampleRows& rows) const;
+  // Fills one micro-batch with the evaluation's samples of a set from `first` on; behind the last
+  // one with what is not counted. Returns how many targets are counted.
+  std::int64_t fill_evaluated(std::size_t set, std::int64_t first, const SampleRows& rows) const;
 
   const Dataset& data_;
   SampleShare share_;
-  std::int64_t evaluated_;
+  std::vector<std::int64_t> evaluated_;
   std::vector<std::int32_t> tokens_;
   std::int64_t counted_targets_ = 0;
   std::int64_t fetched_sample_ = -1;  // the first of the step that tokens_ are of

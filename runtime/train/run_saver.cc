@@ -48,9 +48,13 @@ std::string RunSaver::save(const CheckpointProgress& progress) {
         read_finite(progress.step, field, unit, begin, out);
         phase.advance(read_elements_, total);
       });
-  if (run_.keep_last > 0) remove_old_checkpoints(run_.directory, run_.keep_last);
   state_.end_reads();
   return path;
+}
+
+void RunSaver::remove_old(std::int64_t best_step) {
+  if (!run_.is_first_rank || run_.keep_last == 0) return;
+  remove_old_checkpoints(run_.directory, run_.keep_last, system_files(), best_step);
 }
 
 std::string RunSaver::export_weights(std::int64_t step) {

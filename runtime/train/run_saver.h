@@ -39,6 +39,8 @@ class RunSaver {
   // Writes checkpoint-<progress.step>, of which `progress` is asked of the first rank alone.
   // Returns its path, empty on other ranks. Throws IoError, NotFinite.
   std::string save(const CheckpointProgress& progress);
+  // Removes what --keep-last does not keep, and that is not of `best_step` (0: none is).
+  void remove_old(std::int64_t best_step);
   // Writes final/: of a run that trains an adapter, this alone. Returns its path, empty on other
   // ranks. Throws IoError, NotFinite, ConfigError for a value that its type does not hold.
   std::string export_weights(std::int64_t step);

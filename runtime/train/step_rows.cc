@@ -38,10 +38,12 @@ void StepRows::add_drained(const RunTotals& drained) {
   for (std::size_t l = 0; l < kLaneCount; ++l) totals.busy_s[l] += drained.busy_s[l];
 }
 
-void StepRows::set_validation_loss(double loss) { row_->validation_loss = loss; }
+void StepRows::set_validation(const std::vector<ValidationLoss>& losses) {
+  row_->validation = losses;
+}
 
-void StepRows::add_to_last_row(double validation_loss) {
-  if (file_) file_->add_to_last_row(validation_loss);
+void StepRows::add_to_last_row(const std::vector<ValidationLoss>& losses) {
+  if (file_) file_->add_to_last_row(losses);
 }
 
 void StepRows::flush(std::int64_t until_ns) {
@@ -62,7 +64,7 @@ void StepRows::say(const StepMetrics& row) {
   const double per_step = static_cast<double>(clock_.now_ns() - started_ns_) * 1e-9 /
                           static_cast<double>(step - run_.done_steps);
   const bool is_logged = step % std::max<std::int64_t>(1, run_.log_every) == 0 ||
-                         step == run_.last_step || row.validation_loss.has_value();
+                         step == run_.last_step || !row.validation.empty();
   console_.step(
       {.line = is_logged ? describe_step(row, run_.total_steps) : "",
        .step = step,

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "runtime/train/metrics_file.h"
@@ -39,9 +40,9 @@ class StepRows {
   void add(StepMetrics metrics);
   // Of the row that is not flushed yet: what completed the step after it had ended.
   void add_drained(const RunTotals& drained);
-  void set_validation_loss(double loss);
+  void set_validation(const std::vector<ValidationLoss>& losses);
   // Likewise of a row that is in the file since the run before this one.
-  void add_to_last_row(double validation_loss);
+  void add_to_last_row(const std::vector<ValidationLoss>& losses);
   // Its step ended at `until_ns`; nothing where there is no row.
   void flush(std::int64_t until_ns);
 

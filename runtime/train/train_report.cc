@@ -106,15 +106,23 @@ std::string describe_ranks(const StepModel& model) {
 
 std::string describe_evaluation(const Dataset& data, const UsedData& use) {
   if (data.validation_samples() == 0) return "no evaluation";
-  const double steps = static_cast<double>(use.evaluated_samples) /
+  std::int64_t samples = 0;
+  std::string sets;
+  for (std::size_t set = 0; set < data.validation_sets(); ++set) {
+    const std::int64_t evaluated = use.evaluated_samples.at(set);
+    const std::string& name = data.validation_name(set);
+    samples += evaluated;
+    sets += fmt::format("{}{} of {} samples{}", set == 0 ? "" : ", ", evaluated,
+                        data.validation_samples(set), name.empty() ? "" : " of " + name);
+  }
+  const double steps = static_cast<double>(samples) /
                        static_cast<double>(kForwardsOfTraining * use.samples_per_step);
   const std::string when =
       use.evaluated_every == 0
           ? std::string("after the last step")
           : fmt::format("every {} steps and after the last", use.evaluated_every);
-  return fmt::format(
-      "evaluation, {}: {} of {} samples, as much computation as {:.3g} steps (--eval-samples)",
-      when, use.evaluated_samples, data.validation_samples(), steps);
+  return fmt::format("evaluation, {}: {}, as much computation as {:.3g} steps (--eval-samples)",
+                     when, sets, steps);
 }
 
 // Returns the text as one word of a shell.
@@ -205,11 +213,15 @@ std::string describe_plan(const ModelRuntimeOptions& options, const TierPlan& pl
 }
 
 std::string describe_data(const Dataset& data, const UsedData& use) {
+  std::int64_t validation_tokens = 0;
+  for (std::size_t set = 0; set < data.validation_sets(); ++set) {
+    validation_tokens += data.validation_tokens(set);
+  }
   std::string text = fmt::format(
       "data: {} tokens{} to train on, {} samples; {} to validate on; {} steps go through {:.3g} "
       "epochs\n{}",
       data.training_tokens(), data.is_text() ? " (bytes of text)" : "", data.samples_per_epoch(),
-      data.validation_tokens(), use.total_steps,
+      validation_tokens, use.total_steps,
       static_cast<double>(use.total_samples) / static_cast<double>(data.samples_per_epoch()),
       describe_evaluation(data, use));
   for (const std::string& note : data.notes()) text += "\n" + note;
@@ -276,8 +288,14 @@ std::string describe_step(const StepMetrics& metrics, std::int64_t last_step) {
   if (metrics.was_skipped) {
     text += fmt::format("  skipped: gradients overflow at loss scale {}", metrics.loss_scale);
   }
-  if (metrics.validation_loss.has_value()) {
-    text += fmt::format("  validation_loss {:.4f}", *metrics.validation_loss);
+  if (!metrics.validation.empty()) text += "  " + describe_losses(metrics.validation);
+  return text;
+}
+
+std::string describe_losses(const std::vector<ValidationLoss>& losses) {
+  std::string text;
+  for (const auto& [set, loss] : losses) {
+    text += fmt::format("{}{} {:.4f}", text.empty() ? "" : "  ", validation_loss_key(set), loss);
   }
   return text;
 }

@@ -2,6 +2,7 @@
 
 #include <span>
 #include <string>
+#include <vector>
 
 #include "offload/block_store.h"
 #include "runtime/checkpoint/checkpoint.h"
@@ -22,8 +23,8 @@ struct UsedData {
   std::int64_t total_steps = 0;
   std::int64_t total_samples = 0;
   std::int64_t samples_per_step = 0;
-  std::int64_t evaluated_samples = 0;  // by one evaluation
-  std::int64_t evaluated_every = 0;    // steps; 0: after the last alone
+  std::vector<std::int64_t> evaluated_samples = {};  // of each validation set by one evaluation
+  std::int64_t evaluated_every = 0;                  // steps; 0: after the last alone
 };
 // How much there is to train on, how much of it the run goes through, and what an evaluation costs.
 std::string describe_data(const Dataset& data, const UsedData& use);
@@ -40,6 +41,8 @@ std::string describe_store(std::span<const StorePath> paths, double written_byte
 std::string describe_resume(const CheckpointProgress& progress, const std::string& device,
                             const std::string& arithmetic);
 std::string describe_step(const StepMetrics& metrics, std::int64_t last_step);
+// The losses of an evaluation, each with the name that it has in metrics.jsonl.
+std::string describe_losses(const std::vector<ValidationLoss>& losses);
 
 // Where the time of a run went.
 class TimeSummary {

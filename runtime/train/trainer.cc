@@ -15,11 +15,11 @@
 #include "runtime/checkpoint/weight_state.h"
 #include "runtime/config/check_options.h"
 #include "runtime/plan/planning_heap.h"
+#include "runtime/train/best_record.h"
 #include "runtime/train/document_report.h"
 #include "runtime/train/dry_run.h"
 #include "runtime/train/dry_run_document.h"
 #include "runtime/train/evaluation.h"
-#include "runtime/train/local_ranks.h"
 #include "runtime/train/processors.h"
 #include "runtime/train/rank_agreement.h"
 #include "runtime/train/rank_group.h"
@@ -31,6 +31,7 @@
 #include "runtime/train/run_saver.h"
 #include "runtime/train/start_doubts.h"
 #include "runtime/train/start_obstacles.h"
+#include "runtime/train/start_weights.h"
 #include "runtime/train/step_prediction.h"
 #include "runtime/train/step_rows.h"
 #include "runtime/train/trace_file.h"
@@ -74,9 +75,10 @@ class Trainer {
     plan();
     data_->check_validation();
     take_run_directory();
-    if (ranks_.any(ranks_.is_first() && has_result_of_run())) {
+    const std::int64_t result = ranks_.is_first() ? steps_of_whole_result() : 0;
+    if (ranks_.any(result > 0)) {
       console_.say(fmt::format("the run in {} is complete: its result, of {} steps, is in final",
-                               run_dir_, total_steps_));
+                               run_dir_, result));
       return TrainOutcome::kDone;
     }
     if (is_in_place) checkpoint = find_start();
@@ -119,8 +121,8 @@ class Trainer {
     if (!options_.run.eval_samples.has_value()) {
       options_.run.eval_samples = default_evaluation_samples(share.of_step());
     }
-    samples_.emplace(*data_, share,
-                     evaluation_samples(*options_.run.eval_samples, data_->validation_samples()));
+    samples_.emplace(*data_, share, evaluation_samples(*options_.run.eval_samples, *data_));
+    best_.emplace(best_setting(options_.run, *samples_));
     settle_steps(resumed_progress(options_.run.resume, options_.run.run_dir));
   }
 
@@ -188,17 +190,8 @@ class Trainer {
 
   // Those beside the model's config.json.
   void open_weights() {
-    const bool takes = takes_weights(options_.model);
-    if (!ranks_.is_same(takes ? 1 : 0)) {
-      throw ConfigError(
-          fmt::format("some ranks find weights in {}, and some do not", options_.model.model),
-          "give --model on a file system that all of them see, or --init random");
-    }
-    if (!takes) return;
-    SilentLog silent;
-    weights_ = std::make_unique<HfDirectory>(options_.model.model, model_, layout_,
-                                             ranks_.is_first() ? log_ : silent);
-    check_same_weights(ranks_, options_.model.model, *weights_);
+    weights_ = open_start_weights(options_.model, model_, layout_, ranks_, log_);
+    if (weights_ == nullptr) return;
     loaded_types_ = weights_->types();
     if (ranks_.is_first()) warn_of(doubts_of_weights(options_, model_, *data_));
   }
@@ -213,10 +206,13 @@ class Trainer {
     run_dir_ = ranks_.text_of_first(run_dir_);
   }
 
-  // Whether all that --resume auto asks for is there.
-  bool has_result_of_run() const {
-    return is_complete(options_, run_dir_, total_steps_) &&
-           !(has_validation() && lacks_validation_loss(run_dir_, total_steps_));
+  // Of how many steps all that --resume auto asks for is there; 0 where it is not.
+  std::int64_t steps_of_whole_result() const {
+    const auto early = step_of_early_end(run_dir_, options_.run.early_stopping_patience);
+    if (early && is_complete(options_, run_dir_, *early)) return *early;
+    const bool is_there = is_complete(options_, run_dir_, total_steps_) &&
+                          !(has_validation() && lacks_validation_loss(run_dir_, total_steps_));
+    return is_there ? total_steps_ : 0;
   }
 
   // The first rank writes them.
@@ -240,6 +236,7 @@ class Trainer {
       directory_->keep();
       write_run_files(run_dir_, {options_, command_.command_line},
                       describe_plan(engine_options_, plan_), documents_json(*data_));
+      best_->write(run_dir_);
     }
     rows_.emplace(StepRows::Run{done_steps_, last_step(), total_steps_, options_.run.log_every,
                                 plan_.model.ranks(),
@@ -309,6 +306,9 @@ class Trainer {
       if (ranks_.is_first()) remove_later_checkpoints(run_dir_, done_steps_);
     }
     console_.say(describe_resume(progress, device_name(), arithmetic_of(machine_)));
+    const std::string other_best =
+        best_->resume({run_dir_, done_steps_, progress.evaluations, is_own}, ranks_);
+    if (!other_best.empty()) console_.say(other_best);
     if (!ranks_.is_first()) return;
     for (const std::string& change : {describe_samples(progress, samples_->share().of_step()),
                                       describe_changes(from, options_)}) {
@@ -352,17 +352,19 @@ class Trainer {
   TrainOutcome train_steps() {
     stop_.is_heard = true;
     make_up_evaluation();
-    while (done_steps_ < last_step() && !stops_) train_to_boundary();
+    end_early_without_patience();
+    while (done_steps_ < last_step() && !stops_ && !ends_early_) train_to_boundary();
     // Where there is nothing to evaluate on, the result is kept all the same.
-    const bool is_unfinished = done_steps_ < last_step() || (lacks_evaluation_ && !has_bad_data());
+    const bool is_unfinished =
+        (done_steps_ < last_step() && !ends_early_) || (lacks_evaluation_ && !has_bad_data());
     if (stops_ && is_unfinished) {
       save();
       end_for_bad_data();
       console_.say(describe_stop(stop_.signal, done_steps_, total_steps_, command_, run_dir_));
       return TrainOutcome::kSavedOnSignal;
     }
-    if (done_steps_ < total_steps_) {
-      save();
+    if (done_steps_ < total_steps_) save();
+    if (done_steps_ < total_steps_ && !ends_early_) {
       end_for_bad_data();
       return TrainOutcome::kStoppedAsAsked;
     }
@@ -440,16 +442,14 @@ class Trainer {
       throw;
     }
     observe(*outcome.report);
-    StepMetrics metrics;
-    metrics.step = step;
-    metrics.loss = outcome.result.loss;
-    metrics.gradient_norm = outcome.result.gradient_norm;
-    metrics.loss_scale = outcome.result.loss_scale;
-    metrics.was_skipped = outcome.result.was_skipped;
-    metrics.learning_rate = learning_rate_at(schedule_, step);
-    metrics.tokens = tokens_per_step();
-    metrics.totals = totals;
-    rows_->add(metrics);
+    rows_->add({.step = step,
+                .loss = outcome.result.loss,
+                .gradient_norm = outcome.result.gradient_norm,
+                .learning_rate = learning_rate_at(schedule_, step),
+                .loss_scale = outcome.result.loss_scale,
+                .was_skipped = outcome.result.was_skipped,
+                .tokens = tokens_per_step(),
+                .totals = totals});
     done_steps_ = step;
   }
 
@@ -463,13 +463,13 @@ class Trainer {
     }
     waits_->leave_out_until_next_run();
     const std::int64_t until_ns = clock_.now_ns();
-    std::optional<double> validation_loss;
+    std::optional<ValidationLosses> losses;
     // Whoever sent the signal may not wait for an evaluation: a resumed run makes up for it.
-    if (evaluates_after(done_steps_) && !stops_) validation_loss = evaluate();
-    if (validation_loss.has_value()) rows_->set_validation_loss(*validation_loss);
+    if (evaluates_after(done_steps_) && !stops_) losses = evaluate();
+    if (losses.has_value()) rows_->set_validation(*losses);
     rows_->flush(until_ns);
-    lacks_evaluation_ = evaluates_after(done_steps_) && !validation_loss.has_value();
-    check_validation_loss(validation_loss, done_steps_);
+    lacks_evaluation_ = evaluates_after(done_steps_) && !losses.has_value();
+    if (losses.has_value()) take_losses(*losses);
     if (is_due(options_.run.checkpoint_every, done_steps_)) save();
   }
 
@@ -478,11 +478,11 @@ class Trainer {
     if (trace_) trace_->add(report, *waits_);
   }
 
-  std::optional<double> evaluate() {
-    const std::optional<double> loss =
+  std::optional<ValidationLosses> evaluate() {
+    std::optional<ValidationLosses> losses =
         terrace::evaluate({*engine_, *samples_, ranks_, stop_, console_, log_}, done_steps_);
-    stops_ = stops_ || !loss.has_value();
-    return loss;
+    stops_ = stops_ || !losses.has_value();
+    return losses;
   }
 
   // Does the evaluation that belongs to the step that this run goes on from, where the run before
@@ -492,15 +492,32 @@ class Trainer {
     lacks_evaluation_ =
         ranks_.any(ranks_.is_first() && lacks_validation_loss(run_dir_, done_steps_));
     if (!lacks_evaluation_) return;
-    const std::optional<double> loss = evaluate();
-    lacks_evaluation_ = !loss.has_value();
-    if (!loss.has_value()) return;
-    check_validation_loss(loss, done_steps_);
-    rows_->add_to_last_row(*loss);
-    console_.say(
-        fmt::format("validation_loss {:.4f} after step {}, which the run before had left "
-                    "open",
-                    *loss, done_steps_));
+    const std::optional<ValidationLosses> losses = evaluate();
+    lacks_evaluation_ = !losses.has_value();
+    if (!losses.has_value()) return;
+    rows_->add_to_last_row(*losses);
+    console_.say(fmt::format("{} after step {}, which the run before had left open",
+                             describe_losses(*losses), done_steps_));
+    take_losses(*losses);
+  }
+
+  // Keeps the state that is evaluated where it is the best one, and looks whether the run goes on.
+  void take_losses(const ValidationLosses& losses) {
+    check_validation_losses(losses, done_steps_);
+    const bool is_best = best_->add(done_steps_, losses.front().loss);
+    if (is_best) {
+      save();
+      best_->set_kept(done_steps_);
+    }
+    if (ranks_.is_first() && best_->is_kept()) best_->write(run_dir_);
+    if (is_best) saver_->remove_old(best_->kept_step());  // such as the best one until now
+    end_early_without_patience();
+  }
+
+  void end_early_without_patience() {
+    if (ends_early_ || !best_->is_out_of_patience() || done_steps_ == total_steps_) return;
+    ends_early_ = true;
+    console_.say(best_->describe_end());
   }
 
   // --- files -------------------------------------------------------------------------------------
@@ -513,7 +530,8 @@ class Trainer {
     tell_saved(saver_->save({done_steps_, next_sample_, options_.model.seed,
                              engine_options_.batch.positions, data_->training_tokens(),
                              engine_->loss_scale(), device_name(), arithmetic_of(machine_),
-                             data_hash_, loaded_types_}));
+                             data_hash_, loaded_types_, best_->history()}));
+    saver_->remove_old(best_->kept_step());
   }
 
   // For want of the result.
@@ -554,6 +572,7 @@ class Trainer {
   std::unique_ptr<ModelRuntime> engine_;
   std::optional<RankedState> state_;
   std::optional<RankSamples> samples_;
+  std::optional<BestRecord> best_;
   std::optional<RunSaver> saver_;
   std::optional<StepRows> rows_;
   std::optional<StepWaits> waits_;
@@ -562,6 +581,7 @@ class Trainer {
   bool stops_ = false;             // some rank was asked to stop
   bool had_no_targets_ = false;    // some step
   bool lacks_evaluation_ = false;  // that belongs to the last step that is done
+  bool ends_early_ = false;        // no evaluation was better for as long as the options allow
   std::int64_t total_steps_ = 0;
   std::int64_t total_samples_ = 0;  // up to there
   std::int64_t done_steps_ = 0;
@@ -575,14 +595,6 @@ TrainOutcome train_rank(const TrainCommand& command, const LaunchedRanks& ranks,
                         TrainConsole& console, Log& log) {
   check_same_options(ranks.world, command.options);
   return Trainer(command, ranks, stop, console, log).run();
-}
-
-TrainOutcome train(const TrainCommand& command, StopRequest& stop, TrainConsole& console,
-                   Log& log) {
-  if (command.options.ranks.local_ranks == 1) {
-    return train_rank(command, {}, stop, console, log);
-  }
-  return train_local_ranks(command, stop, console, log);
 }
 
 }  // namespace terrace

@@ -64,7 +64,7 @@ TEST(TrainConfig, AFlagWinsOverTheFilesAlternative) {
   const std::string file = directory.write(
       "run.toml", "model = \"nano\"\ndata = \"text\"\nvalidation_fraction = 0.2\nmax_steps = 5\n");
   const TrainOptions data = parse_train_options({"--config", file, "--validation-data", "held"});
-  EXPECT_EQ(data.data.validation_data, Arguments{"held"});
+  EXPECT_EQ(data.data.validation_data, (std::vector<ValidationSet>{{"", {"held"}}}));
   const TrainOptions epochs = parse_train_options({"--config", file, "--num-train-epochs", "2"});
   EXPECT_EQ(epochs.batch.max_steps, 0);
   EXPECT_EQ(epochs.batch.num_train_epochs, 2.0);
@@ -170,7 +170,8 @@ Arguments every_flag() {
   std::istringstream of_run(
       "--run-dir run --eval-every 6 --log-every 8 --checkpoint-every 9 --keep-last 2 --resume auto "
       "--progress off --trace-steps 2:4 --overwrite-later --eval-samples 7 --save-dtype float16 "
-      "--ignore-config-keys mup rope_scaling.x --dry-run --json");
+      "--keep-best --early-stopping-patience 3 --ignore-config-keys mup rope_scaling.x --dry-run "
+      "--json");
   for (std::string word; of_run >> word;) flags.push_back(word);
   return flags;
 }
@@ -183,7 +184,7 @@ TEST(TrainConfig, EveryFlagSetsItsOption) {
   EXPECT_EQ(options.model.ignored_config_keys, (Arguments{"mup", "rope_scaling.x"}));
   EXPECT_EQ(options.data.data, (Arguments{"one", "two\"\\\n"}));
   EXPECT_EQ(options.data.data_format, "raw-u16");
-  EXPECT_EQ(options.data.validation_data, Arguments{"three"});
+  EXPECT_EQ(options.data.validation_data, (std::vector<ValidationSet>{{"", {"three"}}}));
   EXPECT_EQ(options.batch.sequence_length, 500);
   EXPECT_EQ(options.batch.micro_batch_size, 2);
   EXPECT_EQ(options.batch.gradient_accumulation_steps, 3);
@@ -234,6 +235,8 @@ TEST(TrainConfig, EveryTierAndRunFlagSetsItsOption) {
   EXPECT_EQ(options.run.log_every, 8);
   EXPECT_EQ(options.run.checkpoint_every, 9);
   EXPECT_EQ(options.run.keep_last, 2);
+  EXPECT_TRUE(options.run.keep_best);
+  EXPECT_EQ(options.run.early_stopping_patience, 3);
   EXPECT_EQ(options.run.resume, "auto");
   EXPECT_EQ(options.run.save_dtype, SaveType::kFp16);
   EXPECT_EQ(options.run.progress, ProgressChoice::kOff);

@@ -120,7 +120,7 @@ TEST(UnknownFlag, WhatTheInterfaceHasAndIsNotBuiltSaysSo) {
   const std::string help = train_help();
   const std::size_t unbuilt = help.find("\nNot built yet (exit 2):\n");
   ASSERT_NE(unbuilt, std::string::npos);
-  for (const std::string flag : {"--base-quantization", "--keep-best", "--live"}) {
+  for (const std::string flag : {"--base-quantization", "--record-hashes", "--live"}) {
     EXPECT_THAT(train_refusal({flag, "5"}), HasSubstr(flag + " is not built yet"));
     EXPECT_NE(help.find("\n  " + flag + " ", unbuilt), std::string::npos) << flag;
   }

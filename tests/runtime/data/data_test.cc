@@ -389,7 +389,7 @@ TEST(Dataset, ReadsFiles) {
   DatasetOptions options = options_of(4);
   options.vocabulary = 256;
   options.data = {temporary.write("train.txt", "aaaaaaaaaaaa")};
-  options.validation_data = {temporary.write("validation.txt", "bcde")};
+  options.validation_data = {{"", {temporary.write("validation.txt", "bcde")}}};
   const Dataset dataset(options);
   std::vector<std::int32_t> tokens(4);
   std::vector<std::int32_t> targets(4);

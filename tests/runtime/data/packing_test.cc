@@ -338,7 +338,7 @@ TEST(TokenFilesWithDocuments, ValidateOnlyIfTheyHaveATarget) {
   for (const Packing packing : {Packing::kDocuments, Packing::kWindows}) {
     DatasetOptions options = files(directory, packing);
     options.format = DataFormat::kRawU16;
-    options.validation_data = {directory.path("held.u16")};
+    options.validation_data = {{"", {directory.path("held.u16")}}};
     directory.write("held.u16.mask", raw_bytes<std::uint8_t>({0, 0, 0, 1}));
     EXPECT_EQ(Dataset(options).validation_samples(), 1);
     directory.write("held.u16.mask", raw_bytes<std::uint8_t>({1, 0, 0, 0}));  // is no target

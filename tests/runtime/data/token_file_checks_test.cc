@@ -149,16 +149,6 @@ TEST(IdWidth, IsToldByAllSamplesOfAFile) {
   EXPECT_NO_THROW(open_ids(path, DataFormat::kRawU16, 50257));
 }
 
-TEST(ValidationData, HasNoNamesYet) {
-  const TemporaryDirectory temporary;
-  const std::string path = temporary.write("a.u16", dump_of<std::uint16_t>(some_ids(256)));
-  const auto validates_on = [](const std::string& named) {
-    return open_data({{named}, DataFormat::kRawU16, 256, DataUse::kValidation}).tokens->count();
-  };
-  TERRACE_EXPECT_THROW_WITH(validates_on("held=" + path), ConfigError, "not built yet");
-  EXPECT_EQ(validates_on(temporary.write("b=c.u16", temporary.read("a.u16"))), 3000);
-}
-
 TEST(IdRange, OfAHundredthOfTheVocabularyIsDoubted) {
   const TemporaryDirectory temporary;
   const std::string path = temporary.write("a.bin", dump_of<std::uint16_t>(some_ids(256)));
@@ -224,14 +214,14 @@ TEST_F(TokenDirectory, KeepsFilesForValidationOutOfTrainingInAnyCase) {
   const Dataset none(options_);
   EXPECT_EQ(none.training_tokens(), 1000);
   EXPECT_EQ(none.validation_tokens(), 0);
-  options_.validation_data = {temporary_.path("d/test.bin")};
+  options_.validation_data = {{"", {temporary_.path("d/test.bin")}}};
   const Dataset other(options_);
   EXPECT_EQ(other.training_tokens(), 1000);
   EXPECT_EQ(other.validation_tokens(), 200);
 }
 
 TEST_F(TokenDirectory, OfValidationDataIsTheFilesForIt) {
-  options_.validation_data = {temporary_.path("d")};
+  options_.validation_data = {{"", {temporary_.path("d")}}};
   EXPECT_EQ(Dataset(options_).validation_tokens(), 100);
 }
 

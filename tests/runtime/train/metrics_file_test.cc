@@ -77,7 +77,7 @@ TEST(MetricsFile, AddsAValidationLossToItsLastRowAndGoesOn) {
     file.write(metrics_of(last));
     EXPECT_TRUE(lacks_validation_loss(directory.path(), last));
     EXPECT_FALSE(lacks_validation_loss(directory.path(), last + 1)) << "another step";
-    file.add_to_last_row(0.1);
+    file.add_to_last_row({{"first", 0.1}, {"other", 0.2}});
     EXPECT_FALSE(lacks_validation_loss(directory.path(), last));
     file.write(metrics_of(last + 1));
     const std::vector<nlohmann::json> rows = rows_of(directory);
@@ -88,8 +88,23 @@ TEST(MetricsFile, AddsAValidationLossToItsLastRowAndGoesOn) {
       EXPECT_EQ(row.at("loss"), 2.5);
       EXPECT_EQ(row.contains("validation_loss"), step == last);
     }
-    EXPECT_EQ(rows[static_cast<std::size_t>(last - 1)].at("validation_loss"), 0.1);
+    const nlohmann::json& evaluated = rows[static_cast<std::size_t>(last - 1)];
+    EXPECT_EQ(evaluated.at("validation_loss"), 0.1);
+    EXPECT_EQ(evaluated.at("validation_loss/first"), 0.1);
+    EXPECT_EQ(evaluated.at("validation_loss/other"), 0.2);
   }
+}
+
+TEST(MetricsFile, TheLossOfASetWithoutANameStandsOnce) {
+  const TemporaryDirectory directory;
+  MetricsFile file(directory.path(), 0, Ledger());
+  StepMetrics metrics = metrics_of(1);
+  metrics.validation = {{"", 0.1}, {"other", 0.2}};
+  file.write(metrics);
+  const nlohmann::json row = rows_of(directory).front();
+  EXPECT_EQ(row.at("validation_loss"), 0.1);
+  EXPECT_EQ(row.at("validation_loss/other"), 0.2);
+  EXPECT_FALSE(row.contains("validation_loss/"));
 }
 
 TEST(MetricsFile, KeepsTheRowsOfAllRunsBefore) {

@@ -36,7 +36,7 @@ class RankSamplesTest : public testing::Test {
                          std::int64_t evaluated = 0) const {
     return {data_,
             {{2, kPositions}, micro_batches, rank, ranks},
-            evaluated == 0 ? data_.validation_samples() : evaluated};
+            {evaluated == 0 ? data_.validation_samples() : evaluated}};
   }
 
   std::int64_t readable_ = 1000;
@@ -90,7 +90,7 @@ TEST_F(RankSamplesTest, ValidationIsCountedToItsEndByAllRanksTogether) {
   for (std::int64_t first = 0; first < data_.validation_samples(); first += 4) {
     for (std::int64_t rank = 0; rank < 2; ++rank) {
       RankSamples::Validation batch;
-      samples_of(1, rank, 2).fill_validation(first, batch);
+      samples_of(1, rank, 2).fill_validation(0, first, batch);
       ASSERT_EQ(batch.tokens.size(), 16U);
       EXPECT_EQ(std::ranges::count_if(std::span(batch.tokens).subspan(8),
                                       [](std::int32_t target) { return target >= 0; }),
@@ -111,7 +111,7 @@ TEST_F(RankSamplesTest, AnEvaluationOfFewSamplesTakesThemFromAllOverTheSplit) {
     for (std::int64_t first = 0; first < 3; first += 2 * ranks) {
       for (std::int64_t rank = 0; rank < ranks; ++rank) {
         RankSamples::Validation batch;
-        samples_of(1, rank, ranks, 3).fill_validation(first, batch);
+        samples_of(1, rank, ranks, 3).fill_validation(0, first, batch);
         counted += batch.counted_targets;
         for (const auto& sequence : sequences_of(batch.tokens)) {
           if (sequence[kPositions] >= 0) first_tokens.push_back(sequence[0]);
@@ -139,7 +139,7 @@ TEST_F(RankSamplesTest, WhatCannotBeReadIsRememberedAndThrownWhenAsked) {
 
   RankSamples evaluating = samples_of(1, 0, 1);
   RankSamples::Validation batch;
-  evaluating.fill_validation(0, batch);
+  evaluating.fill_validation(0, 0, batch);
   EXPECT_EQ(batch.counted_targets, 0);
   EXPECT_THROW(evaluating.rethrow_problem(), CorruptData);
 }

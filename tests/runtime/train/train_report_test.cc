@@ -52,13 +52,29 @@ TEST(TrainReport, SaysHowMuchOfTheDataARunGoesThrough) {
   options.sequence_length = 9;
   options.validation_fraction = 0.1;
   EXPECT_EQ(
-      describe_data(Dataset(options), {20, 80, 4, 6, 0}),
+      describe_data(Dataset(options), {20, 80, 4, {6}, 0}),
       "data: 900 tokens (bytes of text) to train on, 99 samples; 100 to validate on; 20 steps "
       "go through 0.808 epochs\nevaluation, after the last step: 6 of 11 samples, as much "
       "computation as 0.5 steps (--eval-samples)");
   options.validation_fraction = 0;
-  EXPECT_THAT(describe_data(Dataset(options), {20, 80, 4, 0, 0}),
+  EXPECT_THAT(describe_data(Dataset(options), {20, 80, 4, {}, 0}),
               testing::EndsWith("\nno evaluation"));
+  options.validation_data = {
+      {"short", {directory.write("short.txt", "twenty letters in all")}},
+      {"long", {directory.write("long.txt", std::string(100, 'a'))}},
+  };
+  const std::string text = describe_data(Dataset(options), {20, 80, 4, {3, 6}, 0});
+  EXPECT_THAT(text, testing::HasSubstr("; 121 to validate on;"));
+  EXPECT_THAT(text, testing::HasSubstr("3 of 3 samples of short, 6 of 11 samples of long, as much "
+                                       "computation as 0.75 steps"));
+}
+
+TEST(TrainReport, AStepTellsTheLossOfEachSetByItsName) {
+  StepMetrics step;
+  step.step = 2;
+  step.validation = {{"", 1.5}, {"french", 2.25}};
+  EXPECT_THAT(describe_step(step, 2),
+              testing::EndsWith("  validation_loss 1.5000  validation_loss/french 2.2500"));
 }
 
 TEST(TrainReport, EachOfSeveralDrivesIsToldWhatGoesToIt) {

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+// The sets that --validation-data names: evaluations tell the loss of each by itself.
+namespace terrace {
+
+struct ValidationSet {
+  std::string name;  // empty: the set of the paths that have no name, always the first
+  std::vector<std::string> paths;
+
+  friend bool operator==(const ValidationSet&, const ValidationSet&) = default;
+};
+
+inline constexpr std::size_t kMostNameBytes = 64;
+
+// Reads the values of --validation-data, each NAME=PATH or PATH. The paths without a name are one
+// set, which is the first; those of one name, one after the other, are one set. Text in front of a
+// "=" with a "/" in it belongs to a path ("./a=b"). Throws ConfigError for a name that is empty,
+// longer than kMostNameBytes, of other characters than letters, digits, "_", "-" and ".", or that
+// comes again behind another one, and for a path that a set has twice.
+std::vector<ValidationSet> parse_validation_sets(const std::vector<std::string>& texts);
+
+// Returns values that parse_validation_sets() makes these sets of.
+std::vector<std::string> texts_of(const std::vector<ValidationSet>& sets);
+
+}  // namespace terrace

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "runtime/checkpoint/evaluation_history.h"
+#include "runtime/train/rank_group.h"
+
+namespace terrace {
+
+// Which of a run's states had the lowest loss of the first validation set, for --keep-best and
+// --early-stopping-patience. The first rank keeps it in best.json of the run directory; all ranks
+// have the same record and do the same calls. docs/checkpoint.md has the file.
+class BestRecord {
+ public:
+  struct Setting {
+    bool keeps_best = false;     // --keep-best
+    std::int64_t patience = 0;   // --early-stopping-patience; 0: the run does not end early
+    std::string set = {};        // the name of the first set; empty where it has none
+    std::uint64_t set_hash = 0;  // of the samples of it that are evaluated
+  };
+
+  explicit BestRecord(Setting setting) : setting_(std::move(setting)) {}
+
+  // Whether the options ask for any of it. Where not, add() does nothing.
+  bool is_kept() const { return setting_.keeps_best || setting_.patience > 0; }
+
+  // What a run goes on from.
+  struct Resumed {
+    const std::string& run_dir;
+    std::int64_t step = 0;  // of the checkpoint
+    std::optional<EvaluationHistory> history;
+    bool is_in_place = false;  // the checkpoint is one of run_dir's
+  };
+  // Goes on with what the checkpoint or run_dir/best.json remembers of the evaluations up to the
+  // step, whichever has the last one. Returns a line for the console where the best state of the
+  // run before is not gone on with, else nothing. Throws IoError.
+  std::string resume(const Resumed& from, const RankGroup& ranks);
+
+  // Adds an evaluation. Returns whether the state has to be kept as the best.
+  bool add(std::int64_t step, double loss);
+  // The state after a step, evaluated last, is kept as a checkpoint now.
+  void set_kept(std::int64_t step) { kept_step_ = step, kept_loss_ = last_loss_; }
+  // The step whose checkpoint is not to be removed; 0: none.
+  std::int64_t kept_step() const { return kept_step_; }
+  // Whether so many evaluations without a lower loss came one after the other that the run ends.
+  bool is_out_of_patience() const {
+    return setting_.patience > 0 && history_.without_better >= setting_.patience;
+  }
+  // For the console.
+  std::string describe_end() const;
+  // What a checkpoint keeps; none where there was no evaluation, or nothing is kept of them.
+  std::optional<EvaluationHistory> history() const;
+
+  // Writes run_dir/best.json; where there is nothing to keep, removes it. Throws IoError.
+  void write(const std::string& run_dir) const;
+
+ private:
+  void take(const std::string& best_json, const Resumed& from);
+
+  Setting setting_;
+  EvaluationHistory history_;
+  double last_loss_ = 0;
+  std::int64_t kept_step_ = 0;
+  double kept_loss_ = 0;
+};
+
+// The step after which the run in run_dir ended early for want of a lower loss in `patience`
+// evaluations, by its best.json; none where it did not, or where patience is 0.
+std::optional<std::int64_t> step_of_early_end(const std::string& run_dir, std::int64_t patience);
+
+}  // namespace terrace
