@@ -30,7 +30,8 @@ constexpr std::string_view kTokenizer =
     "auto, bytes or the path of a tokenizer, for JSON lines; terrace tokenize makes token files of "
     "text";
 constexpr std::string_view kAlwaysCompiled = "leave it out: the step is always compiled";
-constexpr std::string_view kMetrics = "leave it out: the run directory has metrics.jsonl";
+constexpr std::string_view kMetrics =
+    "leave it out: the run directory has metrics.jsonl, and TensorBoard's file with its numbers";
 constexpr std::string_view kRanks = "or start ranks as processes with mpirun -n N";
 
 constexpr auto kForeignFlags = std::to_array<ForeignFlag>({

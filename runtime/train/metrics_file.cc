@@ -1,9 +1,11 @@
 #include "runtime/train/metrics_file.h"
 
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <utility>
 
 #include "base/error.h"
 #include "runtime/checkpoint/durable_file.h"
@@ -60,12 +62,31 @@ void add_losses(const std::vector<ValidationLoss>& validation, ordered_json& row
   for (const auto& [set, loss] : validation) row[validation_loss_key(set)] = loss;
 }
 
+// The numbers of a row but those that an event has besides.
+std::vector<Scalar> scalars_of(const ordered_json& row, const std::string& prefix = "") {
+  std::vector<Scalar> scalars;
+  for (const auto& [key, value] : row.items()) {
+    if (key == "step" || key == "time") continue;
+    if (value.is_number()) scalars.push_back({prefix + key, value.get<double>()});
+    if (!value.is_object()) continue;
+    for (Scalar& scalar : scalars_of(value, prefix + key + "/")) {
+      scalars.push_back(std::move(scalar));
+    }
+  }
+  return scalars;
+}
+
+double now_s() {
+  const std::chrono::duration<double> time = std::chrono::system_clock::now().time_since_epoch();
+  return time.count();
+}
+
 std::uint64_t whole(double bytes) { return static_cast<std::uint64_t>(bytes); }
 
 }  // namespace
 
 MetricsFile::MetricsFile(const std::string& run_dir, std::int64_t last_step, const Ledger& ledger)
-    : path_(path_in(run_dir)), ledger_(ledger) {
+    : path_(path_in(run_dir)), ledger_(ledger), events_(run_dir, last_step + 1, now_s()) {
   if (last_step == 0) keep_beside(path_);
   write_durable_file(path_, rows_up_to(path_, last_step));
   stream_.open(path_, std::ios::app);
@@ -113,6 +134,7 @@ void MetricsFile::write(const StepMetrics& metrics) {
     throw IoError({.operation = "write", .path = path_, .error_number = errno},
                   "free space in the run directory");
   }
+  events_.add(metrics.step, metrics.time_s, scalars_of(row));
 }
 
 void MetricsFile::add_to_last_row(const std::vector<ValidationLoss>& validation) {
@@ -126,6 +148,9 @@ void MetricsFile::add_to_last_row(const std::vector<ValidationLoss>& validation)
   write_durable_file(path_, rows + row.dump() + '\n');
   stream_.open(path_, std::ios::app);
   if (!stream_) throw IoError({.operation = "open", .path = path_, .error_number = errno});
+  ordered_json losses;
+  add_losses(validation, losses);
+  events_.add(row.value("step", std::int64_t{0}), now_s(), scalars_of(losses));
 }
 
 bool lacks_validation_loss(const std::string& run_dir, std::int64_t step) {

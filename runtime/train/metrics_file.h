@@ -8,6 +8,7 @@
 
 #include "memory/ledger.h"
 #include "runtime/step/lane_executor.h"
+#include "runtime/train/event_file.h"
 #include "runtime/train/validation_loss.h"
 
 namespace terrace {
@@ -34,7 +35,9 @@ struct StepMetrics {
 // Whether the last row of run_dir/metrics.jsonl is that of `step` and has no validation loss.
 bool lacks_validation_loss(const std::string& run_dir, std::int64_t step);
 
-// metrics.jsonl of a run: one JSON object per step, flushed line by line.
+// metrics.jsonl of a run: one JSON object per step, flushed line by line. The numbers of each row
+// go to TensorBoard's file too (EventFile), under the keys that they have here; of an object in it,
+// as busy_s, both keys with a "/" between them.
 class MetricsFile {
  public:
   // Opens run_dir/metrics.jsonl for appending; rows after `last_step` are dropped first. What a run
@@ -51,6 +54,7 @@ class MetricsFile {
   std::string path_;
   Ledger ledger_;
   std::ofstream stream_;
+  EventFile events_;
 };
 
 }  // namespace terrace
