@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "base/error.h"
 #include "base/hash.h"
@@ -234,13 +235,35 @@ AdapterOptions parse_adapter(const json& listed) {
 
 }  // namespace
 
-std::string write_checkpoint(const std::string& run_dir, const CheckpointProgress& progress,
-                             const CheckpointedModel& model, FetchState fetch, FileSystem& disk) {
-  const std::string final_path = path_of_step(run_dir, progress.step);
-  const std::string path = final_path + ".writing";
-  expect_done("remove", path, disk.remove(path));
-  // Not the run directory too: where that has vanished, the run ends.
-  expect_done("mkdir", path, disk.make_directory(path));
+std::uint64_t checkpoint_bytes(const CheckpointedModel& model) {
+  constexpr std::uint64_t kBytesOfTensor = 256;      // in a header: name, shape, offsets
+  constexpr std::uint64_t kBytesOfFile = 16 * 1024;  // alignment, its part of the manifest, blocks
+  constexpr std::uint64_t kBytesOfChecksum = 16;
+  constexpr std::uint64_t kBytesOfRest = 64 * 1024;  // config.json and the manifest's other keys
+  std::uint64_t bytes = kBytesOfRest;
+  for (const UnitLayout& unit : model.layout) {
+    if (!unit.trains()) continue;
+    const auto data = static_cast<std::uint64_t>(unit.trained_end()) * sizeof(float);
+    const std::uint64_t pieces = data / kHashPieceBytes + 2;
+    const std::uint64_t file =
+        data + pieces * kBytesOfChecksum + kBytesOfFile + unit.tensors.size() * kBytesOfTensor;
+    bytes += file * state_fields(model.rule.slots.size()).size();
+  }
+  return bytes;
+}
+
+namespace {
+
+void check_room(const std::string& run_dir, const std::string& path, const CheckpointedModel& model,
+                FileSystem& disk) {
+  const std::uint64_t needed = checkpoint_bytes(model);
+  const std::optional<std::uint64_t> free = disk.free_bytes(run_dir);
+  if (free.value_or(needed) >= needed) return;
+  throw IoError({.operation = "write", .path = path, .size = needed, .error_number = ENOSPC},
+                fmt::format("{} are free; {}", format_size(*free), kFullDiskRemedy));
+}
+
+json manifest_of(const CheckpointProgress& progress, const CheckpointedModel& model) {
   const bool is_first_version = &model.rule == update_rules().front() && !progress.frozen;
   json manifest = {{"schema", is_first_version ? kFirstSchema : kSecondSchema},
                    {"step", progress.step},
@@ -259,6 +282,13 @@ std::string write_checkpoint(const std::string& run_dir, const CheckpointProgres
   if (progress.evaluations) manifest[kEvaluations] = json::parse(to_json(*progress.evaluations));
   if (progress.frozen) manifest[kFrozen] = json::parse(to_json(*progress.frozen));
   if (model.config.adapter.is_there()) manifest[kAdapter] = listed(model.config.adapter);
+  return manifest;
+}
+
+// The manifest is the last.
+void write_files(const std::string& path, const CheckpointProgress& progress,
+                 const CheckpointedModel& model, FetchState fetch, FileSystem& disk) {
+  json manifest = manifest_of(progress, model);
   for (const UnitLayout& unit : model.layout) {
     if (!unit.trains()) continue;
     for (const StateField field : state_fields(model.rule.slots.size())) {
@@ -274,11 +304,38 @@ std::string write_checkpoint(const std::string& run_dir, const CheckpointProgres
       json::parse(to_json(ListedFile{kConfig, {text.size(), hash_bytes(text), {}}})));
   manifest[kHash] = hash_of(manifest);
   write_durable_file(path_in(path, kManifest), manifest.dump(1) + "\n", disk);
+}
+
+// Gives what was written its name. One of the same step is moved aside, and back where that fails.
+void commit_checkpoint(const std::string& run_dir, const std::string& path,
+                       const std::string& final_path, FileSystem& disk) {
   const std::string old_path = final_path + ".old";
-  if (disk.exists(final_path)) expect_done("rename", final_path, disk.rename(final_path, old_path));
-  expect_done("rename", path, disk.rename(path, final_path));
+  const bool replaces = disk.exists(final_path);
+  if (replaces) expect_done("rename", final_path, disk.rename(final_path, old_path));
+  const int error = disk.rename(path, final_path);
+  if (error != 0 && replaces) disk.rename(old_path, final_path);
+  expect_done("rename", path, error);
   sync_directory(run_dir, disk);
   expect_done("remove", old_path, disk.remove(old_path));
+}
+
+}  // namespace
+
+std::string write_checkpoint(const std::string& run_dir, const CheckpointProgress& progress,
+                             const CheckpointedModel& model, FetchState fetch, FileSystem& disk) {
+  const std::string final_path = path_of_step(run_dir, progress.step);
+  const std::string path = final_path + ".writing";
+  expect_done("remove", path, disk.remove(path));
+  check_room(run_dir, path, model, disk);
+  // Not the run directory too: where that has vanished, the run ends.
+  expect_done("mkdir", path, disk.make_directory(path));
+  try {
+    write_files(path, progress, model, fetch, disk);
+    commit_checkpoint(run_dir, path, final_path, disk);
+  } catch (...) {
+    disk.remove(path);  // what was wrong is thrown; the next start removes what stays
+    throw;
+  }
   return final_path;
 }
 

@@ -61,9 +61,14 @@ struct CheckpointedModel {
   const UpdateRule& rule;                 // whose slots there are
 };
 
+// Returns the bytes that a checkpoint takes, rounded up: what its tensors take, and what its names
+// and checksums may.
+std::uint64_t checkpoint_bytes(const CheckpointedModel& model);
+
 // Writes run_dir/checkpoint-<step>: under another name first, then fsync and rename, so that a
-// crash at any moment leaves either the whole checkpoint or none, and earlier ones untouched.
-// Returns its path. Throws IoError.
+// crash at any moment leaves either the whole checkpoint or none, and earlier ones untouched. Not
+// begun where the file system says that it has no room for checkpoint_bytes(). Where it throws,
+// what was written of it is removed again. Returns its path. Throws IoError (is_full_disk()).
 std::string write_checkpoint(const std::string& run_dir, const CheckpointProgress& progress,
                              const CheckpointedModel& model, FetchState fetch,
                              FileSystem& disk = system_files());

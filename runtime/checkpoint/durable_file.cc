@@ -10,7 +10,7 @@
 namespace terrace {
 namespace {
 
-constexpr const char* kFullDisk = "free space on that file system, or choose another directory";
+bool is_full(int error_number) { return error_number == ENOSPC || error_number == EDQUOT; }
 
 std::string directory_of(const std::string& path) {
   const auto parent = std::filesystem::path(path).parent_path();
@@ -58,14 +58,15 @@ void DurableFile::discard() noexcept {
 
 void DurableFile::fail(const char* operation, std::uint64_t size_bytes, int error_number) {
   discard();
-  const bool full = error_number == ENOSPC || error_number == EDQUOT;
   throw IoError({.operation = operation,
                  .path = path_,
                  .offset = size_,
                  .size = size_bytes,
                  .error_number = error_number},
-                full ? kFullDisk : "");
+                is_full(error_number) ? kFullDiskRemedy : "");
 }
+
+bool is_full_disk(const IoError& error) { return is_full(error.where().error_number); }
 
 void write_durable_file(const std::string& path, std::string_view content, FileSystem& disk) {
   DurableFile file(path, disk);

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/error.h"
 #include "runtime/checkpoint/file_system.h"
 
 namespace terrace {
@@ -37,6 +38,12 @@ class DurableFile {
   std::unique_ptr<OpenFile> file_;  // null once committed or failed
   std::uint64_t size_ = 0;
 };
+
+// Whether an error says that a file system, or a user's part of it, is full.
+bool is_full_disk(const IoError& error);
+// What to do about it.
+inline constexpr const char* kFullDiskRemedy =
+    "free space on that file system, or choose another directory";
 
 void write_durable_file(const std::string& path, std::string_view content,
                         FileSystem& disk = system_files());

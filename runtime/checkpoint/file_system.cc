@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -94,6 +95,12 @@ class SystemFiles final : public FileSystem {
     }
     if (!error) return names;
     throw IoError({.operation = "list", .path = directory, .error_number = error.value()});
+  }
+  std::optional<std::uint64_t> free_bytes(const std::string& directory) override {
+    struct statvfs facts = {};
+    const bool is_told = ::statvfs(directory.c_str(), &facts) == 0 && facts.f_blocks > 0;
+    if (!is_told) return std::nullopt;
+    return static_cast<std::uint64_t>(facts.f_bavail) * facts.f_frsize;
   }
 
  private:

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -53,6 +54,8 @@ class FileSystem {
   // Names in a directory, in any order; none where it is not there. Throws IoError where it is and
   // cannot be listed.
   virtual std::vector<std::string> list(const std::string& directory) = 0;
+  // Bytes that can still be written to the file system of a directory; none where it does not say.
+  virtual std::optional<std::uint64_t> free_bytes(const std::string& directory) = 0;
 };
 
 // The system's; it has no state of its own.

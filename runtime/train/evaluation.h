@@ -27,6 +27,9 @@ std::int64_t default_evaluation_samples(std::int64_t samples_per_step);
 // 0 for all.
 std::vector<std::int64_t> evaluation_samples(std::int64_t asked, const Dataset& data);
 
+// Whether the step is one of every `every` (0: none is).
+inline bool is_due(std::int64_t every, std::int64_t step) { return every > 0 && step % every == 0; }
+
 // What an evaluation works with; all of it outlives the evaluation.
 struct EvaluationSetting {
   ModelRuntime& engine;

@@ -1,13 +1,17 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <string>
 #include <vector>
 
+#include "base/function_ref.h"
+#include "base/log.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/hf_companions.h"
 #include "runtime/checkpoint/weight_types.h"
 #include "runtime/train/frozen_origin.h"
+#include "runtime/train/rank_group.h"
 #include "runtime/train/ranked_state.h"
 #include "runtime/train/train_console.h"
 
@@ -24,7 +28,6 @@ struct SavedRun {
   std::string base_model;               // of an adapter, as its files name it
   FrozenOrigin* frozen = nullptr;       // borrowed; where some parameters do not train
   std::vector<HfCompanion> companions;  // go into final/ as they are
-  bool is_first_rank = true;            // which writes; the others give it their parts of the state
 };
 
 // Saves the state of a run in its directory, as checkpoints and as a Hugging Face directory. With
@@ -33,29 +36,47 @@ struct SavedRun {
 class RunSaver {
  public:
   // Borrows all.
-  RunSaver(const SavedRun& run, RankedState& state, TrainConsole& console)
-      : run_(run), state_(state), console_(console) {}
+  RunSaver(const SavedRun& run, const RankGroup& ranks, RankedState& state, TrainConsole& console,
+           Log& log)
+      : run_(run), ranks_(ranks), state_(state), console_(console), log_(log) {}
 
-  // Writes checkpoint-<progress.step>, of which `progress` is asked of the first rank alone.
-  // Returns its path, empty on other ranks. Throws IoError, NotFinite.
-  std::string save(const CheckpointProgress& progress);
+  // Whether the checkpoint of the step is there, as far as this run has saved it or gone on from
+  // it.
+  bool has(std::int64_t step) const { return saved_step_ == step; }
+  void set_saved(std::int64_t step) { saved_step_ = step; }
+
+  // Writes checkpoint-<progress.step>, and says so. Throws IoError, NotFinite.
+  void save(const CheckpointProgress& progress);
+  // Likewise, in a run that goes on without it where the drive is full: that is told in the log.
+  // Returns whether the checkpoint is there. Tries once for a step. Throws NotFinite, and IoError
+  // for other failures.
+  bool try_save(const CheckpointProgress& progress);
+  // Throws what try_save() met for the step, on the rank that met it.
+  void rethrow_unsaved(std::int64_t step) const;
+
   // Removes what --keep-last does not keep, and that is not of `best_step` (0: none is).
   void remove_old(std::int64_t best_step);
-  // Writes final/: of a run that trains an adapter, this alone. Returns its path, empty on other
-  // ranks. Throws IoError, NotFinite, ConfigError for a value that its type does not hold.
-  std::string export_weights(std::int64_t step);
-
-  // Whether what was thrown came from reading the state: then nothing can be made of it.
-  bool state_is_unreadable() const { return is_reading_; }
+  // Writes final/, of a run that trains an adapter this alone, and says so. Throws IoError,
+  // NotFinite, ConfigError for a value that its type does not hold.
+  void export_weights(std::int64_t step);
+  // Likewise; where it throws for want of room, rights or a type that holds the values, `save` is
+  // called before on the first rank, so that what was learned is not lost.
+  void export_or_save(std::int64_t step, FunctionRef<void()> save);
 
  private:
+  void write(const CheckpointProgress& progress);  // on the first rank
   void read_finite(std::int64_t step, StateField field, const UnitLayout& unit, std::int64_t begin,
                    std::span<float> out);
   std::int64_t elements() const;  // of all that trains
 
   SavedRun run_;
+  const RankGroup& ranks_;
   RankedState& state_;
   TrainConsole& console_;
+  Log& log_;
+  std::int64_t saved_step_ = -1;    // of the latest checkpoint in the run directory
+  std::int64_t failed_step_ = -1;   // that was tried last and is not there
+  std::exception_ptr problem_;      // of that; on the first rank
   std::int64_t read_elements_ = 0;  // of what is being saved
   bool is_reading_ = false;
 };

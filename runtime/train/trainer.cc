@@ -228,9 +228,9 @@ class Trainer {
                  .frozen = &frozen_,
                  .companions = ranks_.is_first()
                                    ? run_data_->companions(options_, model_.adapter.is_there())
-                                   : std::vector<HfCompanion>(),
-                 .is_first_rank = ranks_.is_first()},
-        *state_, console_);
+                                   : std::vector<HfCompanion>()},
+        ranks_, *state_, console_, log_);
+    if (resumes_from_own_) saver_->set_saved(done_steps_);
     const Ledger largest = gather_ledger(plan_.ledger, ranks_);
     if (ranks_.is_first()) {
       directory_->keep();
@@ -302,7 +302,7 @@ class Trainer {
     const std::string from = run_directory_of(checkpoint->directory());
     if (ranks_.is_first()) frozen_ = FrozenOrigin(*checkpoint, is_own);
     if (is_own) {
-      saved_step_ = done_steps_;
+      resumes_from_own_ = true;
       if (ranks_.is_first()) remove_later_checkpoints(run_dir_, done_steps_);
     }
     console_.say(describe_resume(progress, device_name(), arithmetic_of(machine_)));
@@ -320,10 +320,6 @@ class Trainer {
 
   std::int64_t last_step() const {
     return std::min(total_steps_, options_.batch.stop_after_step.value_or(total_steps_));
-  }
-
-  static bool is_due(std::int64_t every, std::int64_t step) {
-    return every > 0 && step % every == 0;
   }
 
   // Whether the updates of this step must be complete before the next one begins.
@@ -368,18 +364,9 @@ class Trainer {
       end_for_bad_data();
       return TrainOutcome::kStoppedAsAsked;
     }
-    try {
-      export_weights();
-    } catch (const IoError& problem) {  // what was learned is not lost for want of room or rights
-      // Of state that cannot be read no checkpoint can be made either.
-      if (!ranks_.is_first() || saver_->state_is_unreadable()) throw;
-      save_instead(problem);
-      throw;
-    } catch (const ConfigError& problem) {  // nor for a type that cannot hold it
-      if (ranks_.is_first()) save_instead(problem);
-      throw;
-    }
+    saver_->export_or_save(done_steps_, [this] { save(); });
     if (ranks_.is_first()) write_steps_of_result(run_dir_, done_steps_);
+    saver_->rethrow_unsaved(done_steps_);
     end_for_bad_data();
     return TrainOutcome::kDone;
   }
@@ -470,7 +457,7 @@ class Trainer {
     rows_->flush(until_ns);
     lacks_evaluation_ = evaluates_after(done_steps_) && !losses.has_value();
     if (losses.has_value()) take_losses(*losses);
-    if (is_due(options_.run.checkpoint_every, done_steps_)) save();
+    if (is_due(options_.run.checkpoint_every, done_steps_)) save_if_it_fits();
   }
 
   void observe(const RunReport& report) {
@@ -488,7 +475,7 @@ class Trainer {
   // Does the evaluation that belongs to the step that this run goes on from, where the run before
   // was stopped in it.
   void make_up_evaluation() {
-    if (saved_step_ != done_steps_ || !evaluates_after(done_steps_)) return;
+    if (!saver_->has(done_steps_) || !evaluates_after(done_steps_)) return;
     lacks_evaluation_ =
         ranks_.any(ranks_.is_first() && lacks_validation_loss(run_dir_, done_steps_));
     if (!lacks_evaluation_) return;
@@ -504,11 +491,8 @@ class Trainer {
   // Keeps the state that is evaluated where it is the best one, and looks whether the run goes on.
   void take_losses(const ValidationLosses& losses) {
     check_validation_losses(losses, done_steps_);
-    const bool is_best = best_->add(done_steps_, losses.front().loss);
-    if (is_best) {
-      save();
-      best_->set_kept(done_steps_);
-    }
+    const bool is_best = best_->add(done_steps_, losses.front().loss) && save_if_it_fits();
+    if (is_best) best_->set_kept(done_steps_);
     if (ranks_.is_first() && best_->is_kept()) best_->write(run_dir_);
     if (is_best) saver_->remove_old(best_->kept_step());  // such as the best one until now
     end_early_without_patience();
@@ -522,28 +506,36 @@ class Trainer {
 
   // --- files -------------------------------------------------------------------------------------
 
+  CheckpointProgress progress() const {
+    return {done_steps_,
+            next_sample_,
+            options_.model.seed,
+            engine_options_.batch.positions,
+            data_->training_tokens(),
+            engine_->loss_scale(),
+            device_name(),
+            arithmetic_of(machine_),
+            data_hash_,
+            loaded_types_,
+            best_->history()};
+  }
+
   // The state after the last finished step; once, however many reasons there are.
   void save() {
-    if (saved_step_ == done_steps_) return;
-    saved_step_ = done_steps_;
+    if (saver_->has(done_steps_)) return;
     rows_->sync();  // a resumed run continues the rows of the steps it has
-    tell_saved(saver_->save({done_steps_, next_sample_, options_.model.seed,
-                             engine_options_.batch.positions, data_->training_tokens(),
-                             engine_->loss_scale(), device_name(), arithmetic_of(machine_),
-                             data_hash_, loaded_types_, best_->history()}));
+    saver_->save(progress());
     saver_->remove_old(best_->kept_step());
   }
 
-  // For want of the result.
-  void save_instead(const Error& problem) {
-    log_.warning(fmt::format("{}; what was learned is saved as a checkpoint", problem.what()));
-    save();
-  }
-
-  void export_weights() { tell_saved(saver_->export_weights(done_steps_)); }
-
-  void tell_saved(const std::string& path) {
-    if (!path.empty()) console_.say(fmt::format("saved {}", path));
+  // Likewise in a run that goes on, which it does without, for want of room. Returns whether it is
+  // there.
+  bool save_if_it_fits() {
+    if (saver_->has(done_steps_)) return true;
+    rows_->sync();
+    const bool is_saved = saver_->try_save(progress());
+    if (is_saved) saver_->remove_old(best_->kept_step());
+    return is_saved;
   }
 
   const TrainCommand& command_;
@@ -585,8 +577,8 @@ class Trainer {
   std::int64_t total_steps_ = 0;
   std::int64_t total_samples_ = 0;  // up to there
   std::int64_t done_steps_ = 0;
-  std::int64_t saved_step_ = -1;  // of the latest checkpoint in the run directory
-  std::int64_t next_sample_ = 0;  // of the step to begin next
+  bool resumes_from_own_ = false;  // checkpoint of the run directory
+  std::int64_t next_sample_ = 0;   // of the step to begin next
 };
 
 }  // namespace

@@ -5,6 +5,8 @@
 #include <sys/mount.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "tests/e2e/tiny_training.h"
 
 namespace terrace {
@@ -31,13 +33,84 @@ TEST(FailedDisk, AFullRunDirectoryIs1AndKeepsTheEarlierCheckpoint) {
   EXPECT_THAT(outcome.errors, HasSubstr("No space left on device"));
   EXPECT_THAT(outcome.errors, HasSubstr("free space"));
   EXPECT_THAT(outcome.output, HasSubstr("saved " + training.path("run/checkpoint-2\n")));
+  EXPECT_THAT(outcome.errors, HasSubstr("checkpoint-40 is not saved"));
+  EXPECT_TRUE(training.directory().has("run/final/model.safetensors")) << "it is smaller, and fits";
   // Going on elsewhere from the last checkpoint that was saved.
-  const std::size_t at = outcome.output.rfind("saved ") + 6;
+  const std::size_t at = outcome.output.rfind("saved " + training.path("run/checkpoint-")) + 6;
   const std::string saved = outcome.output.substr(at, outcome.output.find('\n', at) - at);
   training.train("elsewhere", {"--max-steps", "40", "--resume", saved});
   training.train("alone", {"--max-steps", "40"});
   EXPECT_TRUE(training.files("elsewhere", "final") == training.files("alone", "final"));
   ::umount2(training.path("run").c_str(), MNT_DETACH);
+}
+
+// The steps of a run's complete checkpoints, and no other directory of a checkpoint.
+std::vector<int> saved_steps(const std::string& run) {
+  std::vector<int> steps;
+  for (const auto& entry : fs::directory_iterator(run)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with("checkpoint-")) continue;
+    EXPECT_TRUE(fs::exists(entry.path() / "manifest.json")) << name;
+    steps.push_back(std::stoi(name.substr(11)));
+  }
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
+
+// The drive is full when the second and third checkpoint are due, and no more when the others are.
+void expect_to_outlive_a_full_disk(const Arguments& more) {
+  const TinyTraining training;
+  const std::string run_dir = training.path("run");
+  if (!mount_private(run_dir, "32m")) GTEST_SKIP() << "needs the right to mount";
+  const Arguments steps = more + Arguments{"--max-steps", "400", "--checkpoint-every", "20"};
+  ProgramRun run(training.command("run", steps));
+  const auto has_rows = [&](std::size_t rows) {
+    return training.directory().has("run/metrics.jsonl") && training.rows("run").size() >= rows;
+  };
+  ASSERT_TRUE(run.wait_for("\nsaved ")) << run.wait();
+  run.send(SIGSTOP);
+  const std::vector<int> before = saved_steps(run_dir);
+  const auto free_bytes = fs::space(run_dir).available;
+  // Room for rows, and not for a checkpoint.
+  training.directory().write("run/filler", std::string(free_bytes - 200'000, 'x'));
+  run.send(SIGCONT);
+  const auto behind = static_cast<std::size_t>(before.back()) + 50;
+  ASSERT_TRUE(run.wait_until([&] { return has_rows(behind); })) << run.wait();
+  run.send(SIGSTOP);
+  EXPECT_LE(saved_steps(run_dir).size(), before.size() + 1) << "one may have been begun before";
+  fs::remove(run_dir + "/filler");
+  run.send(SIGCONT);
+  const Outcome outcome = run.wait();
+  EXPECT_EQ(outcome.code, 0) << outcome;
+  EXPECT_THAT(outcome.errors, HasSubstr(" is not saved: write of " + run_dir + "/checkpoint-"));
+  EXPECT_THAT(outcome.errors, HasSubstr("No space left on device"));
+  EXPECT_THAT(outcome.errors, HasSubstr("the run goes on"));
+  EXPECT_EQ(saved_steps(run_dir).back(), 400);
+  EXPECT_LT(saved_steps(run_dir).size(), 20U);
+  training.train("alone", steps);
+  training.expect_same("run", "alone", "final");
+  training.expect_same("run", "alone", "checkpoint-400");
+  ::umount2(run_dir.c_str(), MNT_DETACH);
+}
+
+TEST(FailedDisk, OnTheWayCostsTheCheckpointAndNotTheRun) { expect_to_outlive_a_full_disk({}); }
+
+TEST(FailedDisk, OnTheWayCostsNotTheRunOfSeveralRanks) {
+  expect_to_outlive_a_full_disk({"--local-ranks", "2", "--zero-stage", "3"});
+}
+
+TEST(FailedDisk, TheBestStateThatDoesNotFitCostsNotTheRun) {
+  const TinyTraining training;
+  const std::string run_dir = training.path("run");
+  if (!mount_private(run_dir, "150k")) GTEST_SKIP() << "needs the right to mount";
+  const Outcome outcome = run_program(training.command(
+      "run", {"--max-steps", "8", "--eval-every", "2", "--keep-best", "--log-every", "8"}));
+  EXPECT_EQ(outcome.code, 1) << outcome << "the last state is the best, and is not saved";
+  EXPECT_THAT(outcome.errors, HasSubstr("checkpoint-2 is not saved"));
+  EXPECT_TRUE(training.directory().has("run/final/model.safetensors")) << "what fits is there";
+  EXPECT_EQ(training.rows("run").size(), 8U);
+  EXPECT_TRUE(saved_steps(run_dir).empty());
+  ::umount2(run_dir.c_str(), MNT_DETACH);
 }
 
 // An export that was begun is no result.

@@ -156,6 +156,9 @@ class PlantedFiles final : public FileSystem {
   std::vector<std::string> list(const std::string& directory) override {
     return upstream_.list(directory);
   }
+  std::optional<std::uint64_t> free_bytes(const std::string& directory) override {
+    return upstream_.free_bytes(directory);
+  }
 
  private:
   const PlantedBug bug_;

@@ -4,6 +4,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <string_view>
@@ -28,6 +29,8 @@ class VirtualFiles final : public FileSystem {
   int sync_directory(const std::string& path) override;
   bool exists(const std::string& path) override;
   std::vector<std::string> list(const std::string& directory) override;
+  // It has no end.
+  std::optional<std::uint64_t> free_bytes(const std::string&) override { return std::nullopt; }
 
   // --- faults; calls that change nothing are not counted and do not fail
   // --------------------------

@@ -11,8 +11,10 @@
 #include "base/error.h"
 #include "base/function_ref.h"
 #include "base/hash.h"
+#include "runtime/checkpoint/durable_file.h"
 #include "runtime/engine/training_state.h"
 #include "runtime/model/model_config.h"
+#include "tests/runtime/checkpoint/full_disk_files.h"
 #include "tests/runtime/temporary_directory.h"
 
 namespace terrace {
@@ -316,6 +318,49 @@ TEST_F(CheckpointTest, OldOnesAreRemovedUpToTheLatest) {
   EXPECT_FALSE(directory_.has("checkpoint-5"));
   EXPECT_TRUE(directory_.has("checkpoint-10"));
   EXPECT_TRUE(directory_.has("checkpoint-15"));
+}
+
+// At whatever write the drive is full, and whether or not it says so before: the checkpoint before
+// is whole, nothing is left of the new one, and with room it is written.
+TEST_F(CheckpointTest, AFullDiskLeavesTheEarlierOneWhole) {
+  const CheckpointedModel model{config_, layout_, *update_rules().front()};
+  const RandomState state(43);
+  const auto fetch = [&state](StateField field, const UnitLayout& unit, std::int64_t begin,
+                              std::span<float> out) { state.read(field, unit, begin, out); };
+  const std::string before = save(7, 42);
+  const std::uint64_t one = checkpoint_bytes(model);
+  for (const bool tells : {false, true}) {
+    for (std::uint64_t room = 0; room < 20; room += tells ? 19 : 1) {
+      FullDiskFiles disk(directory_.path(), one + room * (one / 24), tells);
+      for (const std::int64_t step :
+           {7, 8}) {  // in the place of the one that is there, or behind it
+        try {
+          write_checkpoint(directory_.path(), {step, 80, 43, 64, 1000}, model, fetch, disk);
+          ADD_FAILURE() << "there was room for step " << step << " with " << room;
+        } catch (const IoError& error) {
+          EXPECT_TRUE(is_full_disk(error)) << error.what();
+          EXPECT_FALSE(error.remedy().empty());
+        }
+      }
+      EXPECT_EQ(disk.list(directory_.path()), std::vector<std::string>{"checkpoint-7"});
+    }
+  }
+  Checkpoint checkpoint(before);
+  checkpoint.open(layout_);
+  expect_reads_back(checkpoint, 42);
+  FullDiskFiles enough(directory_.path(), 2 * one, true);
+  write_checkpoint(directory_.path(), {8, 80, 43, 64, 1000}, model, fetch, enough);
+  EXPECT_EQ(latest_checkpoint(directory_.path()), directory_.path() + "/checkpoint-8");
+  EXPECT_LT(2 * one - enough.left_bytes(), 2 * one) << "what is needed is known";
+  EXPECT_GT(2 * one - enough.left_bytes(), 2 * one - one / 10) << "and not much more";
+}
+
+TEST_F(CheckpointTest, TheBestOneIsKeptBesideTheLatest) {
+  for (std::int64_t step = 1; step <= 5; ++step) save(step, 42);
+  remove_old_checkpoints(directory_.path(), 2, system_files(), 2);
+  std::vector<std::string> left = system_files().list(directory_.path());
+  std::ranges::sort(left);
+  EXPECT_EQ(left, (std::vector<std::string>{"checkpoint-2", "checkpoint-4", "checkpoint-5"}));
 }
 
 }  // namespace

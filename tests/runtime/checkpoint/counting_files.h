@@ -33,6 +33,9 @@ class CountingFiles final : public FileSystem {
   std::vector<std::string> list(const std::string& directory) override {
     return files_.list(directory);
   }
+  std::optional<std::uint64_t> free_bytes(const std::string& directory) override {
+    return files_.free_bytes(directory);
+  }
 
  private:
   class CountedFile final : public OpenFile {
