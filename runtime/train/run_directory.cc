@@ -95,6 +95,14 @@ nlohmann::ordered_json read_run_file(const std::string& run_dir) {
   return nlohmann::ordered_json::parse(stream, nullptr, false);
 }
 
+void add_to_run_file(const std::string& run_dir, const char* key,
+                     const nlohmann::ordered_json& value) {
+  nlohmann::ordered_json run = read_run_file(run_dir);
+  if (!run.is_object()) return;  // somebody's; what is in it stays
+  run[key] = value;
+  write_durable_file(run_file(run_dir), dump(run) + "\n");
+}
+
 }  // namespace
 
 RunDirectory::RunDirectory(const TrainOptions& options, Log& log, std::chrono::milliseconds wait) {
@@ -207,10 +215,11 @@ void write_run_files(const std::string& run_dir, const TrainCommand& command,
 }
 
 void write_steps_of_result(const std::string& run_dir, std::int64_t steps) {
-  nlohmann::ordered_json run = read_run_file(run_dir);
-  if (!run.is_object()) return;  // somebody's; what is in it stays
-  run[kResultKey] = steps;
-  write_durable_file(run_file(run_dir), dump(run) + "\n");
+  add_to_run_file(run_dir, kResultKey, steps);
+}
+
+void write_measured(const std::string& run_dir, const std::string& measured) {
+  add_to_run_file(run_dir, "measured", nlohmann::ordered_json::parse(measured));
 }
 
 std::optional<std::int64_t> steps_of_result(const std::string& run_dir) {

@@ -51,7 +51,9 @@ void write_run_files(const std::string& run_dir, const TrainCommand& command,
 // Adds to run.json that final/ is the result of so many steps; the next run's write_run_files()
 // takes it back. Throws IoError.
 void write_steps_of_result(const std::string& run_dir, std::int64_t steps);
-// What that says; none where it does not, or cannot be read.
+// Adds to run.json what the first steps took, a JSON object. Throws IoError.
+void write_measured(const std::string& run_dir, const std::string& measured);
+// What write_steps_of_result() says; none where it does not, or cannot be read.
 std::optional<std::int64_t> steps_of_result(const std::string& run_dir);
 
 }  // namespace terrace

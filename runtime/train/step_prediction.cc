@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "base/bytes.h"
+#include "memory/cuda/cuda_device.h"
 #include "memory/host/worker_arena.h"
 #include "offload/drive_record.h"
 #include "runtime/step/simulate.h"
@@ -116,6 +117,29 @@ std::string describe_prediction(const StepPrediction& prediction, const Program&
   if (written == 0) return text;
   return text + fmt::format("; at that pace {:.3g} TB a day are written",
                             written / prediction.step_s * 86400e-12);
+}
+
+PlannedStep planned_step(const PlannedMemory& memory, std::optional<double> step_s,
+                         const RankGroup& ranks) {
+  const auto largest = [&ranks](std::size_t bytes) {
+    return static_cast<std::size_t>(ranks.largest(static_cast<std::int64_t>(bytes)));
+  };
+  const PlanMemory engine = memory_of_plan(memory.plan);
+  const std::optional<GpuChoice>& gpu = memory.machine.gpu;
+  const std::size_t in_process =
+      engine.host_bytes + engine.program_bytes + (gpu.has_value() ? 0 : engine.device_bytes);
+  PlannedStep planned;
+  planned.step_s = step_s;
+  planned.device_bytes = largest(engine.device_bytes);
+  planned.host_bytes = largest(engine.host_bytes);
+  planned.process_bytes = largest(memory.before_bytes) +
+                          static_cast<std::size_t>(memory.ranks_in_process) * largest(in_process);
+  if (gpu.has_value()) {
+    planned.device_bytes_taken = [ordinal = gpu->ordinal, before = gpu->capacity_bytes] {
+      return before - std::min(before, cuda_capacity_bytes(ordinal));
+    };
+  }
+  return planned;
 }
 
 }  // namespace terrace

@@ -1,9 +1,14 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "runtime/engine/model_runtime.h"
 #include "runtime/step/machine_profile.h"
+#include "runtime/train/first_steps.h"
+#include "runtime/train/rank_group.h"
+#include "runtime/train/train_setup.h"
 
 namespace terrace {
 
@@ -25,5 +30,17 @@ StepPrediction predict_step(const ModelRuntimeOptions& options, const TierPlan& 
 // One line for people, of a step of so many tokens, of all ranks.
 std::string describe_prediction(const StepPrediction& prediction, const Program& program,
                                 std::int64_t tokens);
+
+// What a run plans to take of memory, to be compared with what it takes: all ranks call it, and
+// each is told of the largest. `before_bytes`: that the process has had resident before the engine;
+// `ranks_in_process`: ranks that are its threads.
+struct PlannedMemory {
+  const TierPlan& plan;
+  const MachineShare& machine;
+  std::size_t before_bytes = 0;
+  std::int32_t ranks_in_process = 1;
+};
+PlannedStep planned_step(const PlannedMemory& memory, std::optional<double> step_s,
+                         const RankGroup& ranks);
 
 }  // namespace terrace

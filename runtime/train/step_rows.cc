@@ -1,7 +1,13 @@
 #include "runtime/train/step_rows.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
+#include <utility>
+
+#include "base/error.h"
+#include "runtime/train/run_directory.h"
 
 namespace terrace {
 namespace {
@@ -18,6 +24,7 @@ StepRows::StepRows(const Run& run, TrainConsole& console)
 
 void StepRows::open_file(const std::string& run_dir, std::int64_t kept_step, const Ledger& ledger) {
   file_.emplace(run_dir, kept_step, ledger);
+  run_dir_ = run_dir;
 }
 
 void StepRows::sync() {
@@ -56,7 +63,22 @@ void StepRows::flush(std::int64_t until_ns) {
   if (file_) file_->write(*row_);
   summary_.add(*row_);
   say(*row_);
+  first_steps_.add(row_->step_s, static_cast<std::size_t>(row_->totals.process_peak_bytes));
   row_.reset();
+  if (first_steps_.is_full()) tell_first_steps();
+}
+
+void StepRows::tell_first_steps() {
+  std::optional<MeasuredStep> measured = first_steps_.measured();
+  if (!file_ || !measured || std::exchange(has_told_first_steps_, true)) return;
+  const PlannedStep& planned = run_.planned;
+  if (planned.device_bytes_taken) measured->device_bytes = planned.device_bytes_taken();
+  console_.say(describe_measured(planned, *measured));
+  try {
+    write_measured(run_dir_, to_json(planned, *measured));
+  } catch (const IoError& problem) {  // who reads it is not worth a run
+    console_.say(fmt::format("run.json does not have that: {}", problem.what()));
+  }
 }
 
 void StepRows::say(const StepMetrics& row) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "runtime/train/first_steps.h"
 #include "runtime/train/metrics_file.h"
 #include "runtime/train/train_console.h"
 #include "runtime/train/train_report.h"
@@ -24,6 +25,7 @@ class StepRows {
     int ranks = 1;
     // Of a step of all ranks, over what they could do together in a second; 0: not known.
     double seconds_at_stated_speed = 0;
+    PlannedStep planned = {};
   };
 
   // The run's time starts here. Borrows the console.
@@ -45,6 +47,9 @@ class StepRows {
   void add_to_last_row(const std::vector<ValidationLoss>& losses);
   // Its step ended at `until_ns`; nothing where there is no row.
   void flush(std::int64_t until_ns);
+  // Says what the first steps took beside what was planned, and writes it into run.json; once,
+  // after as many of them as FirstSteps wants, or at the end of a shorter run.
+  void tell_first_steps();
 
   // Of the whole run, for its end.
   std::string summary(const StepWaits& waits) const { return summary_.text(waits, run_.ranks); }
@@ -59,6 +64,9 @@ class StepRows {
   std::optional<MetricsFile> file_;
   std::optional<StepMetrics> row_;  // finished, its time not yet known
   TimeSummary summary_;
+  std::string run_dir_;  // of the first rank
+  FirstSteps first_steps_;
+  bool has_told_first_steps_ = false;
 };
 
 }  // namespace terrace

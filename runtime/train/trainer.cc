@@ -90,6 +90,7 @@ class Trainer {
     check_room(room_need(engine_options_, plan_, machine_, ranks_), options_.tiers, machine_);
     ranks_.add_devices(exchange_of(backend_.get()), communicator_options_for(options_.ranks));
     engine_options_.ranks = ranks_.steps();
+    const std::size_t before_bytes = peak_resident_bytes();
     engine_ = std::make_unique<ModelRuntime>(engine_options_, plan_, log_);
     state_.emplace(engine_->state(), plan_.model, ranks_.world());
     console_.say(to_text(machine_.threads) +
@@ -99,9 +100,11 @@ class Trainer {
                                 plan_.model.ranks()));
     start_from(std::move(checkpoint));
     waits_.emplace(plan_.training.program);
-    open_files();
+    open_files(planned_step({plan_, machine_, before_bytes, options_.ranks.local_ranks},
+                            predicted_step_s_, ranks_));
     const TrainOutcome outcome = train_and_tell_cause();
     if (trace_) trace_->finish();
+    rows_->tell_first_steps();
     console_.say(rows_->summary(*waits_));
     return outcome;
   }
@@ -157,8 +160,9 @@ class Trainer {
     }
     console_.say(describe_plan(engine_options_, plan_));
     if (ranks_.is_first() && !machine_.gpu.has_value()) {
-      console_.say(describe_prediction(predict_step(engine_options_, plan_), plan_.training.program,
-                                       tokens_per_step()));
+      const StepPrediction prediction = predict_step(engine_options_, plan_);
+      predicted_step_s_ = prediction.step_s;
+      console_.say(describe_prediction(prediction, plan_.training.program, tokens_per_step()));
     }
     console_.say(data_summary());
   }
@@ -216,7 +220,7 @@ class Trainer {
   }
 
   // The first rank writes them.
-  void open_files() {
+  void open_files(const PlannedStep& planned) {
     saver_.emplace(
         SavedRun{.directory = run_dir_,
                  .model = model_,
@@ -238,10 +242,11 @@ class Trainer {
                       describe_plan(engine_options_, plan_), documents_json(*data_));
       best_->write(run_dir_);
     }
-    rows_.emplace(StepRows::Run{done_steps_, last_step(), total_steps_, options_.run.log_every,
-                                plan_.model.ranks(),
-                                seconds_at_stated_speed(engine_options_, plan_, machine_, ranks_)},
-                  console_);
+    rows_.emplace(
+        StepRows::Run{done_steps_, last_step(), total_steps_, options_.run.log_every,
+                      plan_.model.ranks(),
+                      seconds_at_stated_speed(engine_options_, plan_, machine_, ranks_), planned},
+        console_);
     if (!ranks_.is_first()) return;
     const bool goes_on = resumes_in_place(options_.run.resume, run_dir_);
     rows_->open_file(run_dir_, goes_on ? done_steps_ : 0, largest);
@@ -560,6 +565,7 @@ class Trainer {
   std::optional<WeightTypes> loaded_types_;  // of the weights that the run started from
   std::string run_dir_;
   std::unique_ptr<RunDirectory> directory_;  // of the first rank
+  std::optional<double> predicted_step_s_;   // by the first rank, of the CPU device
   TierPlan plan_;  // before the engine, whose lanes may still run when a step has failed
   std::unique_ptr<ModelRuntime> engine_;
   std::optional<RankedState> state_;
