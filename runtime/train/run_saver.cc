@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "memory/host/host_limits.h"
 #include "runtime/checkpoint/adapter_directory.h"
 #include "runtime/checkpoint/durable_file.h"
 #include "runtime/checkpoint/hf_export.h"
@@ -35,16 +36,20 @@ std::int64_t RunSaver::elements() const {
   return count;
 }
 
+CheckpointProgress RunSaver::with_frozen(const CheckpointProgress& progress) {
+  CheckpointProgress saved = progress;
+  if (run_.frozen != nullptr) saved.frozen = run_.frozen->reference(run_.directory, run_.layout);
+  return saved;
+}
+
 void RunSaver::write(const CheckpointProgress& progress) {
   std::string path;
   {
     ConsolePhase phase(console_, fmt::format("saving checkpoint-{}", progress.step));
     const std::int64_t total = elements() * static_cast<std::int64_t>(1 + run_.rule.slots.size());
     read_elements_ = 0;
-    CheckpointProgress saved = progress;
-    if (run_.frozen != nullptr) saved.frozen = run_.frozen->reference(run_.directory, run_.layout);
     path = write_checkpoint(
-        run_.directory, saved, {run_.model, run_.layout, run_.rule},
+        run_.directory, with_frozen(progress), checkpointed(),
         [&](StateField field, const UnitLayout& unit, std::int64_t begin, std::span<float> out) {
           read_finite(progress.step, field, unit, begin, out);
           phase.advance(read_elements_, total);
@@ -54,6 +59,8 @@ void RunSaver::write(const CheckpointProgress& progress) {
 }
 
 void RunSaver::save(const CheckpointProgress& progress) {
+  finish_begun();
+  if (has(progress.step)) return;
   if (ranks_.is_first()) {
     write(progress);
     state_.end_reads();
@@ -61,21 +68,31 @@ void RunSaver::save(const CheckpointProgress& progress) {
     state_.serve_reads();
   }
   saved_step_ = progress.step;
+  remove_old();
+}
+
+void RunSaver::take_problem(std::int64_t step, const std::exception_ptr& problem) {
+  try {
+    std::rethrow_exception(problem);
+  } catch (const IoError& error) {
+    if (is_reading_ || !is_full_disk(error)) throw;
+    problem_ = problem;
+    log_.warning(fmt::format(
+        "checkpoint-{} is not saved: {}; the run goes on, and tries again when the next one is due",
+        step, error.what()));
+  }
 }
 
 bool RunSaver::try_save(const CheckpointProgress& progress) {
+  finish_begun();
+  if (has(progress.step)) return true;
   if (failed_step_ == progress.step) return false;
   problem_ = nullptr;
   if (ranks_.is_first()) {
     try {
       write(progress);
-    } catch (const IoError& problem) {
-      if (is_reading_ || !is_full_disk(problem)) throw;
-      problem_ = std::current_exception();
-      log_.warning(
-          fmt::format("checkpoint-{} is not saved: {}; the run goes on, and tries again when the "
-                      "next one is due",
-                      progress.step, problem.what()));
+    } catch (const IoError&) {
+      take_problem(progress.step, std::current_exception());
     }
     state_.end_reads();
   } else {
@@ -83,7 +100,74 @@ bool RunSaver::try_save(const CheckpointProgress& progress) {
   }
   const bool is_saved = !ranks_.any(problem_ != nullptr);
   (is_saved ? saved_step_ : failed_step_) = progress.step;
+  if (is_saved) remove_old();
   return is_saved;
+}
+
+// Half of what is free: the page cache that the files go through wants some, and others do.
+bool RunSaver::has_room_for_copy() const {
+  return StateCopy::size_bytes(checkpointed()) <= read_host_limits().usable_bytes() / 2;
+}
+
+void RunSaver::start_writing(const CheckpointProgress& progress) {
+  ConsolePhase phase(console_, fmt::format("copying the state for checkpoint-{}", progress.step));
+  const std::int64_t total = elements() * static_cast<std::int64_t>(1 + run_.rule.slots.size());
+  read_elements_ = 0;
+  const auto fetch = [&](StateField field, const UnitLayout& unit, std::int64_t begin,
+                         std::span<float> out) {
+    read_finite(progress.step, field, unit, begin, out);
+    phase.advance(read_elements_, total);
+  };
+  const CheckpointProgress saved = with_frozen(progress);
+  writer_.start({.run_dir = run_.directory,
+                 .progress = saved,
+                 .model = checkpointed(),
+                 .state = StateCopy(checkpointed(), fetch)});
+}
+
+void RunSaver::begin_save(const CheckpointProgress& progress) {
+  finish_begun();
+  if (has(progress.step) || failed_step_ == progress.step) return;
+  if (!ranks_.any(ranks_.is_first() && has_room_for_copy())) {
+    try_save(progress);
+    return;
+  }
+  problem_ = nullptr;
+  begun_step_ = progress.step;
+  if (!ranks_.is_first()) return state_.serve_reads();
+  try {
+    try {
+      start_writing(progress);
+    } catch (const OutOfMemory&) {  // what was said to be free is not
+      write(progress);
+    }
+  } catch (const IoError&) {
+    take_problem(progress.step, std::current_exception());
+  }
+  state_.end_reads();
+}
+
+void RunSaver::take_result(const CheckpointWriter::Result& result) {
+  if (result.problem != nullptr) return take_problem(begun_step_, result.problem);
+  console_.say(fmt::format("saved {}", result.path));
+  remove_old();
+}
+
+void RunSaver::poll() {
+  const std::optional<CheckpointWriter::Result> result = writer_.poll();
+  if (result.has_value()) take_result(*result);
+}
+
+void RunSaver::finish_begun() {
+  if (begun_step_ < 0) return;
+  std::optional<CheckpointWriter::Result> result;
+  {
+    const ConsolePhase phase(console_, fmt::format("writing checkpoint-{}", begun_step_));
+    result = writer_.wait();
+  }
+  if (result.has_value()) take_result(*result);
+  const bool is_saved = !ranks_.any(problem_ != nullptr);
+  (is_saved ? saved_step_ : failed_step_) = std::exchange(begun_step_, -1);
 }
 
 void RunSaver::rethrow_unsaved(std::int64_t step) const {
@@ -92,9 +176,9 @@ void RunSaver::rethrow_unsaved(std::int64_t step) const {
   }
 }
 
-void RunSaver::remove_old(std::int64_t best_step) {
+void RunSaver::remove_old() {
   if (!ranks_.is_first() || run_.keep_last == 0) return;
-  remove_old_checkpoints(run_.directory, run_.keep_last, system_files(), best_step);
+  remove_old_checkpoints(run_.directory, run_.keep_last, system_files(), run_.best.kept_step());
 }
 
 void RunSaver::export_weights(std::int64_t step) {
@@ -135,6 +219,7 @@ void RunSaver::export_or_save(std::int64_t step, FunctionRef<void()> save) {
     log_.warning(fmt::format("{}; what was learned is saved as a checkpoint", problem.what()));
     save();
   };
+  finish_begun();
   try {
     export_weights(step);
   } catch (const IoError& problem) {

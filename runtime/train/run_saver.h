@@ -10,6 +10,8 @@
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/hf_companions.h"
 #include "runtime/checkpoint/weight_types.h"
+#include "runtime/train/best_record.h"
+#include "runtime/train/checkpoint_writer.h"
 #include "runtime/train/frozen_origin.h"
 #include "runtime/train/rank_group.h"
 #include "runtime/train/ranked_state.h"
@@ -26,6 +28,7 @@ struct SavedRun {
   std::int64_t keep_last = 0;           // checkpoints; 0: all
   WeightTypes types;                    // of final/
   std::string base_model;               // of an adapter, as its files name it
+  const BestRecord& best;               // says which checkpoint is not removed
   FrozenOrigin* frozen = nullptr;       // borrowed; where some parameters do not train
   std::vector<HfCompanion> companions;  // go into final/ as they are
 };
@@ -45,17 +48,25 @@ class RunSaver {
   bool has(std::int64_t step) const { return saved_step_ == step; }
   void set_saved(std::int64_t step) { saved_step_ = step; }
 
-  // Writes checkpoint-<progress.step>, and says so. Throws IoError, NotFinite.
+  // Writes checkpoint-<progress.step> if it is not there, says so, and removes what --keep-last
+  // does not keep. Throws IoError, NotFinite.
   void save(const CheckpointProgress& progress);
   // Likewise, in a run that goes on without it where the drive is full: that is told in the log.
   // Returns whether the checkpoint is there. Tries once for a step. Throws NotFinite, and IoError
   // for other failures.
   bool try_save(const CheckpointProgress& progress);
-  // Throws what try_save() met for the step, on the rank that met it.
+  // Likewise, beside the next steps: from a copy of the state in memory that is free. Where there
+  // is not enough of it, it is written before this returns. What fails later is told or thrown by
+  // the next call.
+  void begin_save(const CheckpointProgress& progress);
+  // Says that the one that was begun is there, when it is. For the first rank; the others may call
+  // it.
+  void poll();
+  // Throws what try_save() or begin_save() met for the step, on the rank that met it.
   void rethrow_unsaved(std::int64_t step) const;
+  // Removes the checkpoints that --keep-last does not keep and that are not the best one.
+  void remove_old();
 
-  // Removes what --keep-last does not keep, and that is not of `best_step` (0: none is).
-  void remove_old(std::int64_t best_step);
   // Writes final/, of a run that trains an adapter this alone, and says so. Throws IoError,
   // NotFinite, ConfigError for a value that its type does not hold.
   void export_weights(std::int64_t step);
@@ -64,7 +75,17 @@ class RunSaver {
   void export_or_save(std::int64_t step, FunctionRef<void()> save);
 
  private:
-  void write(const CheckpointProgress& progress);  // on the first rank
+  CheckpointedModel checkpointed() const { return {run_.model, run_.layout, run_.rule}; }
+  bool has_room_for_copy() const;
+  CheckpointProgress with_frozen(const CheckpointProgress& progress);
+  // On the first rank.
+  void write(const CheckpointProgress& progress);
+  void start_writing(const CheckpointProgress& progress);
+  // Keeps the problem where the drive is full, and throws any other.
+  void take_problem(std::int64_t step, const std::exception_ptr& problem);
+  void take_result(const CheckpointWriter::Result& result);
+  // Waits for the checkpoint that was begun. On all ranks.
+  void finish_begun();
   void read_finite(std::int64_t step, StateField field, const UnitLayout& unit, std::int64_t begin,
                    std::span<float> out);
   std::int64_t elements() const;  // of all that trains
@@ -77,6 +98,8 @@ class RunSaver {
   std::int64_t saved_step_ = -1;    // of the latest checkpoint in the run directory
   std::int64_t failed_step_ = -1;   // that was tried last and is not there
   std::exception_ptr problem_;      // of that; on the first rank
+  std::int64_t begun_step_ = -1;    // that is being written, on all ranks; -1: none is
+  CheckpointWriter writer_;         // of the first rank
   std::int64_t read_elements_ = 0;  // of what is being saved
   bool is_reading_ = false;
 };

@@ -229,6 +229,7 @@ class Trainer {
                  .keep_last = options_.run.keep_last,
                  .types = tuned_.types_of(options_, loaded_types_, engine_options_.compute_type),
                  .base_model = tuned_.base_model,
+                 .best = *best_,
                  .frozen = &frozen_,
                  .companions = ranks_.is_first()
                                    ? run_data_->companions(options_, model_.adapter.is_there())
@@ -443,6 +444,7 @@ class Trainer {
                 .tokens = tokens_per_step(),
                 .totals = totals});
     done_steps_ = step;
+    saver_->poll();
   }
 
   // After the last step before it: the updates, and what needs them done.
@@ -462,7 +464,9 @@ class Trainer {
     rows_->flush(until_ns);
     lacks_evaluation_ = evaluates_after(done_steps_) && !losses.has_value();
     if (losses.has_value()) take_losses(*losses);
-    if (is_due(options_.run.checkpoint_every, done_steps_)) save_if_it_fits();
+    if (!is_due(options_.run.checkpoint_every, done_steps_)) return;
+    rows_->sync();
+    saver_->begin_save(progress());
   }
 
   void observe(const RunReport& report) {
@@ -496,10 +500,14 @@ class Trainer {
   // Keeps the state that is evaluated where it is the best one, and looks whether the run goes on.
   void take_losses(const ValidationLosses& losses) {
     check_validation_losses(losses, done_steps_);
-    const bool is_best = best_->add(done_steps_, losses.front().loss) && save_if_it_fits();
+    bool is_best = best_->add(done_steps_, losses.front().loss);
+    if (is_best) {
+      rows_->sync();
+      is_best = saver_->try_save(progress());
+    }
     if (is_best) best_->set_kept(done_steps_);
     if (ranks_.is_first() && best_->is_kept()) best_->write(run_dir_);
-    if (is_best) saver_->remove_old(best_->kept_step());  // such as the best one until now
+    if (is_best) saver_->remove_old();  // such as the best one until now
     end_early_without_patience();
   }
 
@@ -527,20 +535,8 @@ class Trainer {
 
   // The state after the last finished step; once, however many reasons there are.
   void save() {
-    if (saver_->has(done_steps_)) return;
     rows_->sync();  // a resumed run continues the rows of the steps it has
     saver_->save(progress());
-    saver_->remove_old(best_->kept_step());
-  }
-
-  // Likewise in a run that goes on, which it does without, for want of room. Returns whether it is
-  // there.
-  bool save_if_it_fits() {
-    if (saver_->has(done_steps_)) return true;
-    rows_->sync();
-    const bool is_saved = saver_->try_save(progress());
-    if (is_saved) saver_->remove_old(best_->kept_step());
-    return is_saved;
   }
 
   const TrainCommand& command_;
