@@ -70,11 +70,12 @@ class KilledTraining {
 
  private:
   Arguments command(const Arguments& more, const std::string& run = "killed") const {
+    const bool evaluates = std::ranges::find(options_, "--eval-every") != options_.end();
     return training_.command(
         run, training_.nvme() + more +
                  Arguments{"--max-steps", "100000", "--checkpoint-every",
-                           std::to_string(kCheckpointEvery), "--validation-fraction", "0"} +
-                 options_);
+                           std::to_string(kCheckpointEvery)} +
+                 (evaluates ? Arguments() : Arguments{"--validation-fraction", "0"}) + options_);
   }
 
   void reach(Moment moment, ProgramRun& run) {

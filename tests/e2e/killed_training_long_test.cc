@@ -2,7 +2,7 @@
 
 #include "tests/e2e/killed_training.h"
 
-// Two hundred kills in four ways to train.
+// Fifty kills in each of five ways to train.
 namespace terrace {
 namespace {
 
@@ -32,7 +32,10 @@ INSTANTIATE_TEST_SUITE_P(
         Way{"posix_device",
             {"--place-optimizer", "nvme", "--io-engine", "posix", "--device-memory", "16MiB"}},
         Way{"in_memory_keep_last",
-            {"--keep-last", "1", "--micro-batch-order", "layer-major", "--recompute", "full"}}),
+            {"--keep-last", "1", "--micro-batch-order", "layer-major", "--recompute", "full"}},
+        Way{"keep_best",
+            {"--keep-best", "--keep-last", "1", "--eval-every", "7", "--eval-samples", "2",
+             "--validation-fraction", "0.1"}}),
     [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
