@@ -30,9 +30,10 @@ constexpr auto kTokenizeOperands = std::to_array<std::string_view>({"PATH"});
 constexpr CommandSpec kTokenizeCommand = {
     .name = "terrace tokenize",
     .summary =
-        "Turns text files into a file of token ids. Each PATH is a text file or a directory of "
-        "text files; each file is one document. Writes raw ids of 2 bytes, or 4 where the "
-        "vocabulary has 65,536 ids or more, and beside them FILE.idx, where documents end.",
+        "Turns text files or JSON lines into a file of token ids. Each PATH is a file or a "
+        "directory of files; each text, or each line of JSON, is one document. Writes raw ids of 2 "
+        "bytes, or 4 where the vocabulary has 65,536 ids or more, and beside them FILE.idx, where "
+        "documents end, and FILE.mask, what is trained on, where there are prompts or masks.",
     .operands = kTokenizeOperands,
     .repeats_last_operand = true};
 
@@ -61,9 +62,12 @@ LoadedTokenizer load_with_hash(const std::string& name, const std::string& outpu
 
 std::string tokenize_summary(const TokenizeResult& result, const std::string& output,
                              double seconds) {
-  std::string text = fmt::format("{}: {} tokens of {} documents, raw-u{}, from {} of text", output,
-                                 result.done.tokens, result.done.documents, 8 * result.width,
-                                 format_size(result.done.bytes));
+  std::string text =
+      fmt::format("{}: {} tokens of {} documents, raw-u{}, from {}", output, result.done.tokens,
+                  result.done.documents, 8 * result.width, format_size(result.done.bytes));
+  if (result.trained_tokens) {
+    text += fmt::format("; {} tokens are trained on", *result.trained_tokens);
+  }
   if (result.resumed_bytes > 0) {
     text += fmt::format("; {} of it were there already", format_size(result.resumed_bytes));
   }
@@ -89,6 +93,7 @@ int run_tokenize(int argc, const char* const* argv) {
   TokenizeRequest request;
   request.output = values[kOutputFlag]->name();
   request.files = list_text_files(paths, request.output);
+  request.is_jsonl = are_json_lines(request.files);
   if (values[kAppendEosFlag]) request.append_end = values[kAppendEosFlag]->on_off();
   request.threads = values[kThreadsFlag] ? static_cast<int>(values[kThreadsFlag]->integer(1, 1024))
                                          : read_host_limits().usable_cpus();

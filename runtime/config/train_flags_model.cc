@@ -153,8 +153,8 @@ constexpr auto kModelFlags = std::to_array<TrainFlag>({
                                              : std::string{};
      }},
     {{"tokenizer", "Data", "auto|bytes|FILE",
-      "How the text of JSON lines becomes ids; auto: by the model directory's tokenizer, as bytes "
-      "where it has none. Text files are bytes (auto)"},
+      "How text becomes ids, in files and in JSON lines; auto: by the model directory's tokenizer, "
+      "as bytes where it has none (auto)"},
      [](TrainOptions& o, const FlagValue& v) { o.data.tokenizer = v.name(); },
      [](const TrainOptions& o) { return toml_string(o.data.tokenizer); }},
     {{"packing", "Data", "none|documents|windows",

@@ -9,8 +9,8 @@ constexpr std::size_t kBlocksPerThread = 3;
 
 }  // namespace
 
-BlockEncoder::BlockEncoder(const Tokenizer& tokenizer, int threads)
-    : tokenizer_(tokenizer), jobs_max_(kBlocksPerThread * static_cast<std::size_t>(threads)) {
+BlockEncoder::BlockEncoder(EncodeBlock encode, int threads)
+    : encode_(std::move(encode)), jobs_max_(kBlocksPerThread * static_cast<std::size_t>(threads)) {
   for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
 }
 
@@ -53,7 +53,7 @@ void BlockEncoder::work() {
     waiting_.pop_front();
     lock.unlock();
     try {
-      tokenizer_.encode(job->result.block.text, job->result.ids);
+      encode_(job->result.block, job->result.documents);
     } catch (...) {
       job->failure = std::current_exception();
     }

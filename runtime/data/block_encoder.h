@@ -4,15 +4,19 @@
 #include <cstdint>
 #include <deque>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
 
+#include "runtime/data/document_ids.h"
 #include "runtime/data/text_blocks.h"
-#include "runtime/tokenizer/tokenizer.h"
 
 namespace terrace {
+
+// Adds a block's ids. Called by several threads at once.
+using EncodeBlock = std::function<void(const TextBlock& block, DocumentIds& documents)>;
 
 // Threads that turn blocks of text into ids; the blocks come out in the order in which they went
 // in. put() and take() are one thread's.
@@ -21,10 +25,10 @@ class BlockEncoder {
   struct Encoded {
     TextBlock block;  // its text is gone
     std::size_t text_bytes = 0;
-    std::vector<std::int32_t> ids;
+    DocumentIds documents;
   };
 
-  BlockEncoder(const Tokenizer& tokenizer, int threads);
+  BlockEncoder(EncodeBlock encode, int threads);
   ~BlockEncoder();
   BlockEncoder(const BlockEncoder&) = delete;
   BlockEncoder& operator=(const BlockEncoder&) = delete;
@@ -33,7 +37,7 @@ class BlockEncoder {
   bool is_full() const { return jobs_.size() >= jobs_max_; }
   bool is_empty() const { return jobs_.empty(); }
   void put(TextBlock block);
-  // The oldest block, once it is done. Throws what the tokenizer has thrown for it.
+  // The oldest block, once it is done. Throws what `encode` has thrown for it.
   Encoded take();
 
  private:
@@ -45,7 +49,7 @@ class BlockEncoder {
 
   void work();
 
-  const Tokenizer& tokenizer_;
+  const EncodeBlock encode_;
   const std::size_t jobs_max_;
   std::deque<std::shared_ptr<Job>> jobs_;  // of the thread that puts and takes
 

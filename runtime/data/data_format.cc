@@ -294,27 +294,31 @@ std::unique_ptr<TokenSource> open_tokens(const std::vector<std::string>& files,
   return std::make_unique<TokenFiles>(std::move(described), request.vocabulary);
 }
 
+std::unique_ptr<TokenSource> tokenize(const std::vector<std::string>& files,
+                                      const DataRequest& request) {
+  if (!request.tokenize) {
+    throw ConfigError(fmt::format("files of {} are not tokenized here", name_of(request.format)),
+                      "give them to terrace train, which tells what they hold (--dry-run)");
+  }
+  return std::make_unique<TokenFiles>(
+      std::vector<TokenFile>{request.tokenize(files, request.format)}, request.vocabulary);
+}
+
 OpenedData open_text(const DataRequest& request) {
+  OpenedData data;
+  if (request.tokenizes_text) {
+    data.tokens = tokenize(list_data_files(request.paths, request.use), request);
+    return data;
+  }
   if (request.vocabulary < 256) {
     throw ConfigError(
         fmt::format("text has ids 0 to 255, and the model's vocabulary is {}", request.vocabulary),
         "choose a model with a vocabulary of 256 or more");
   }
-  OpenedData data;
   data.tokens = std::make_unique<TokenFiles>(
       describe_all(list_data_files(request.paths, request.use), DataFormat::kText),
       request.vocabulary);
   return data;
-}
-
-std::unique_ptr<TokenSource> tokenize(const std::vector<std::string>& files,
-                                      const DataRequest& request) {
-  if (!request.tokenize) {
-    throw ConfigError("files of JSON lines are not described",
-                      "give them to terrace train, which tells what they hold (--dry-run)");
-  }
-  return std::make_unique<TokenFiles>(std::vector<TokenFile>{request.tokenize(files)},
-                                      request.vocabulary);
 }
 
 OpenedData open_jsonl(const DataRequest& request) {

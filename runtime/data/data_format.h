@@ -20,15 +20,18 @@ enum class DataFormat : std::uint8_t { kAuto, kText, kLlmc, kRawU16, kRawU32, kJ
 DataFormat parse_data_format(std::string_view text);
 std::string_view name_of(DataFormat format);
 
-// Makes token files of JSONL files; they are there as long as the function is.
-using TokenizeFiles = std::function<TokenFile(const std::vector<std::string>& files)>;
+// Makes token files of text or JSONL files, as the format says; they are there as long as the
+// function is.
+using TokenizeFiles =
+    std::function<TokenFile(const std::vector<std::string>& files, DataFormat format)>;
 
 struct DataRequest {
   std::vector<std::string> paths;
   DataFormat format = DataFormat::kAuto;
   std::int64_t vocabulary = 0;
   DataUse use = DataUse::kTraining;
-  TokenizeFiles tokenize = {};  // JSONL needs it
+  TokenizeFiles tokenize = {};  // JSONL needs it, and text that is tokenized
+  bool tokenizes_text = false;  // else its bytes are the ids
 };
 
 struct OpenedData {
@@ -45,7 +48,8 @@ struct OpenedData {
 // .jsonl.zst); Megatron's by the .idx beside a .bin; llm.c by its magic number; ids by the file of
 // their documents' ends beside it, FILE and ".idx", which tells their number; text if its first 64
 // KiB have no zero byte and its name does not end in .bin or .idx. Anything else is a ConfigError
-// that asks for --data-format: raw ids are never guessed. Text is bytes, ids 0 to 255, and all
+// that asks for --data-format: raw ids are never guessed. Text is bytes, ids 0 to 255, unless
+// the request has it tokenized; of directories it is all
 // files of a directory; of directories of tokens and of JSONL see list_token_files() and
 // list_jsonl_files(). FILE.idx and FILE.mask beside a raw file are the ends of its documents and a
 // byte for each of its tokens. A raw file that tells by its beginning, its .idx or its ids

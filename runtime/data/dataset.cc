@@ -22,6 +22,7 @@ OpenedData open_paths(const DatasetOptions& options, const std::vector<std::stri
   request.vocabulary = options.vocabulary;
   request.use = use;
   request.tokenize = options.tokenize;
+  request.tokenizes_text = options.tokenizes_text;
   return open_data(request);
 }
 

@@ -37,7 +37,8 @@ struct DatasetOptions {
   std::uint64_t seed = 0;
   std::optional<Packing> packing;  // none: documents of JSONL, and windows of what else there is
   bool uses_mask = true;           // false: all tokens are trained on, whatever a mask says
-  TokenizeFiles tokenize;          // JSONL needs it
+  TokenizeFiles tokenize;          // JSONL needs it, and text that is tokenized
+  bool tokenizes_text = false;     // else its bytes are the ids
   // One for each of `data`, which samples are then drawn from in these proportions (SampleMix);
   // empty: the paths are one after the other, and all of it is one epoch.
   std::vector<double> weights;

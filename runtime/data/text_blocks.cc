@@ -10,6 +10,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "runtime/data/readable_file.h"
 
 namespace terrace {
 namespace {
@@ -35,7 +36,7 @@ struct TextBlocks::File {
 
 TextBlocks::TextBlocks(const std::vector<std::string>& files, const Tokenizer& tokenizer,
                        TextPosition begin)
-    : files_(files), tokenizer_(tokenizer), position_(begin) {}
+    : files_(files), tokenizer_(tokenizer), begin_(begin), position_(begin) {}
 
 TextBlocks::~TextBlocks() = default;
 
@@ -58,8 +59,15 @@ void TextBlocks::open() {
   file_->stream.seekg(static_cast<std::streamoff>(position_.offset));
 }
 
+std::uint64_t TextBlocks::begin_bytes() const {
+  std::uint64_t bytes = begin_.offset;
+  for (std::size_t i = 0; i < begin_.file; ++i) bytes += size_of_file(files_[i]);
+  return bytes;
+}
+
 bool TextBlocks::next(TextBlock& block) {
   if (position_.file == files_.size()) return false;
+  block.begin = position_;
   if (file_ == nullptr) open();
   // Where the text may be cut shows only with what is behind that place.
   for (std::size_t wanted = 2 * kBlockBytes;; wanted *= 2) {
@@ -71,6 +79,7 @@ bool TextBlocks::next(TextBlock& block) {
       block.text.assign(ahead_, 0, cut);
       ahead_.erase(0, cut);
       block.ends_document = false;
+      block.source_bytes = cut;
       position_.offset += cut;
       block.end = position_;
       return true;
@@ -83,6 +92,7 @@ bool TextBlocks::next(TextBlock& block) {
 
 void TextBlocks::finish(TextBlock& block) {
   block.text = std::move(ahead_);
+  block.source_bytes = block.text.size();
   ahead_.clear();
   block.ends_document = true;
   file_.reset();

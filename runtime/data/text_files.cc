@@ -31,12 +31,6 @@ bool is_one_of(const std::string& file, const std::vector<std::string>& names) {
       names, [&](const std::string& name) { return fs::equivalent(file, name, ignored); });
 }
 
-void refuse_jsonl(const std::string& file) {
-  if (!is_jsonl_name(file)) return;
-  throw ConfigError(fmt::format("{}: terrace tokenize does not read JSONL", file),
-                    "name text files");
-}
-
 [[noreturn]] void refuse_replacing(const std::string& input, const std::string& output) {
   throw ConfigError(fmt::format("--output {} would replace {}, which is read", output, input),
                     "write another file");
@@ -56,6 +50,18 @@ void check_not_replaced(const std::string& input, const std::string& output) {
   if (is_one_of(input, names_there(token_file_names(output)))) refuse_replacing(input, output);
 }
 
+bool are_json_lines(const std::vector<std::string>& files) {
+  const auto other = std::ranges::find_if(files, [&](const std::string& file) {
+    return is_jsonl_name(file) != is_jsonl_name(files.front());
+  });
+  if (other == files.end()) return !files.empty() && is_jsonl_name(files.front());
+  const bool is_first = is_jsonl_name(files.front());
+  throw ConfigError(
+      fmt::format("{} has JSON lines by its name, and {} is text",
+                  is_first ? files.front() : *other, is_first ? *other : files.front()),
+      "make a token file of each kind by itself");
+}
+
 std::vector<std::string> list_text_files(const std::vector<std::string>& paths,
                                          const std::string& output) {
   const std::vector<std::string> replaced = names_there(token_file_names(output));
@@ -66,7 +72,6 @@ std::vector<std::string> list_text_files(const std::vector<std::string>& paths,
     const bool is_directory = fs::is_directory(path, ignored);
     for (const std::string& file : list_data_files({path}, DataUse::kTokenize)) {
       if (is_directory && is_one_of(file, left)) continue;
-      refuse_jsonl(file);
       if (is_one_of(file, replaced)) refuse_replacing(file, output);
       texts.push_back(file);
     }

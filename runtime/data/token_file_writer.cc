@@ -5,12 +5,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
+#include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <span>
 #include <system_error>
 #include <utility>
 
@@ -22,7 +24,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kStateKind = "terrace-tokens-1";
+static_assert(std::endian::native == std::endian::little, "numbers in files are little-endian");
+
+constexpr const char* kStateKind = "terrace-tokens-2";
 
 // A file that is appended to.
 class PartialFile {
@@ -109,25 +113,35 @@ std::vector<std::string> token_file_names(const std::string& path) {
           mask_path(path),
           partial_path(path),
           partial_path(index_path(path)),
+          partial_path(mask_path(path)),
           state_path(path),
           new_state_path(path)};
 }
 
 struct TokenFileWriter::Files {
-  explicit Files(const std::string& path)
-      : tokens(partial_path(path), PartialFile::Alone()), index(partial_path(index_path(path))) {}
+  Files(const std::string& path, bool has_mask)
+      : tokens(partial_path(path), PartialFile::Alone()), index(partial_path(index_path(path))) {
+    if (has_mask) mask.emplace(partial_path(mask_path(path)));
+  }
+  void sync() {
+    tokens.sync();
+    index.sync();
+    if (mask) mask->sync();
+  }
 
   PartialFile tokens;
   PartialFile index;
+  std::optional<PartialFile> mask;
 };
 
 TokenFileWriter::TokenFileWriter(Options options) : options_(std::move(options)) {
   // First, so that no other process writes what is read here.
-  files_ = std::make_unique<Files>(options_.path);
+  files_ = std::make_unique<Files>(options_.path, options_.writes_mask);
   resumed_ = read_state();
   state_ = resumed_.value_or(TokenFileState{});
   files_->tokens.truncate(state_.tokens * static_cast<std::uint64_t>(options_.width));
   files_->index.truncate(state_.documents * sizeof(std::uint64_t));
+  if (files_->mask) files_->mask->truncate(state_.tokens);
 }
 
 TokenFileWriter::~TokenFileWriter() = default;
@@ -138,13 +152,18 @@ std::optional<TokenFileState> TokenFileWriter::read_state() const {
   std::string kind;
   std::uint64_t fingerprint = 0;
   TokenFileState state;
+  bool has_said = false;
+  std::uint64_t trained = 0;
   file >> kind >> fingerprint >> state.source.file >> state.source.offset >> state.tokens >>
-      state.documents;
+      state.documents >> has_said >> trained;
+  if (has_said) state.trained = trained;
   if (!file || kind != kStateKind || fingerprint != options_.fingerprint) return std::nullopt;
   const std::uint64_t tokens = size_or_none(partial_path(options_.path));
   const std::uint64_t documents = size_or_none(partial_path(index_path(options_.path)));
   if (tokens / static_cast<std::uint64_t>(options_.width) < state.tokens) return std::nullopt;
   if (documents / sizeof(std::uint64_t) < state.documents) return std::nullopt;
+  const std::string mask = partial_path(mask_path(options_.path));
+  if (options_.writes_mask && size_or_none(mask) < state.tokens) return std::nullopt;
   return state;
 }
 
@@ -152,14 +171,34 @@ void TokenFileWriter::write_state() const {
   PartialFile file(new_state_path(options_.path));
   file.truncate(0);
   const std::string text =
-      fmt::format("{} {} {} {} {} {}\n", kStateKind, options_.fingerprint, state_.source.file,
-                  state_.source.offset, state_.tokens, state_.documents);
+      fmt::format("{} {} {} {} {} {} {:d} {}\n", kStateKind, options_.fingerprint,
+                  state_.source.file, state_.source.offset, state_.tokens, state_.documents,
+                  state_.trained.has_value(), state_.trained.value_or(0));
   file.append(std::as_bytes(std::span(text)));
   file.sync();
   file.rename(state_path(options_.path));
 }
 
-void TokenFileWriter::append(std::span<const std::int32_t> ids) {
+void TokenFileWriter::append(const DocumentIds& documents) {
+  std::vector<std::uint64_t> ends;
+  for (const std::size_t end : documents.ends) ends.push_back(state_.tokens + end);
+  if (files_->mask) append_mask(documents);
+  append_ids(documents.ids);
+  files_->index.append(std::as_bytes(std::span(ends)));
+  state_.documents += ends.size();
+}
+
+// Of ids that are not appended yet.
+void TokenFileWriter::append_mask(const DocumentIds& documents) {
+  std::vector<std::uint8_t> mask = documents.mask;
+  if (documents.has_mask && !state_.trained) state_.trained = state_.tokens;
+  mask.resize(documents.ids.size(), 1);
+  files_->mask->append(std::as_bytes(std::span(mask)));
+  if (!state_.trained) return;
+  *state_.trained += static_cast<std::uint64_t>(std::ranges::count(mask, std::uint8_t{1}));
+}
+
+void TokenFileWriter::append_ids(const std::vector<std::int32_t>& ids) {
   const auto width = static_cast<std::size_t>(options_.width);
   bytes_.resize(ids.size() * width);
   for (std::size_t i = 0; i < ids.size(); ++i) {
@@ -172,27 +211,21 @@ void TokenFileWriter::append(std::span<const std::int32_t> ids) {
   state_.tokens += ids.size();
 }
 
-void TokenFileWriter::end_document() {
-  std::array<std::byte, sizeof(std::uint64_t)> end;
-  for (std::size_t i = 0; i < end.size(); ++i) {
-    end[i] = static_cast<std::byte>(state_.tokens >> (8 * i));
-  }
-  files_->index.append(end);
-  ++state_.documents;
-}
-
 void TokenFileWriter::save(const TextPosition& source) {
   state_.source = source;
-  files_->tokens.sync();
-  files_->index.sync();
+  files_->sync();
   write_state();
 }
 
 void TokenFileWriter::finish() {
-  files_->tokens.sync();
-  files_->index.sync();
-  // A mask is of the ids that were there before.
-  remove_if_there(mask_path(options_.path));
+  files_->sync();
+  const std::string mask = mask_path(options_.path);
+  if (files_->mask && state_.trained) {
+    files_->mask->rename(mask);
+  } else {
+    remove_if_there(mask);  // of the ids that were there before
+    remove_if_there(partial_path(mask));
+  }
   // Last the token file: where it is there, all is.
   files_->index.rename(index_path(options_.path));
   files_->tokens.rename(options_.path);

@@ -14,8 +14,8 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/hash.h"
-#include "runtime/data/block_encoder.h"
-#include "runtime/data/text_blocks.h"
+#include "runtime/data/data_files.h"
+#include "runtime/data/document_encoder.h"
 #include "runtime/data/token_file_writer.h"
 
 namespace terrace {
@@ -62,35 +62,36 @@ class TokenizeRun {
  public:
   TokenizeRun(const Tokenizer& tokenizer, const TokenizeRequest& request,
               FunctionRef<void(const TokenizeProgress&)> tell)
-      : tokenizer_(tokenizer),
-        request_(request),
+      : request_(request),
+        width_(token_width(tokenizer)),
         tell_(tell),
         sources_(look_at_all(request.files)),
-        end_(end_of_documents(tokenizer, request)),
         writer_({.path = request.output,
-                 .width = token_width(tokenizer),
-                 .fingerprint = fingerprint_of(request, sources_, end_)}) {
-    for (const SourceFile& source : sources_) progress_.bytes_of_all += source.size_bytes;
-    const TokenFileState& state = writer_.state();
-    for (std::size_t i = 0; i < state.source.file; ++i) progress_.bytes += sources_[i].size_bytes;
-    progress_.bytes += state.source.offset;
-    resumed_bytes_ = progress_.bytes;
+                 .width = width_,
+                 .writes_mask = request.is_jsonl,
+                 .fingerprint =
+                     fingerprint_of(request, sources_, end_of_documents(tokenizer, request))}),
+        encoder_({.files = request.files,
+                  .is_jsonl = request.is_jsonl,
+                  .text = {.tokenizer = tokenizer, .appends_end = request.append_end},
+                  .vocabulary = tokenizer.vocabulary(),
+                  .threads = request.threads,
+                  .begin = writer_.state().source}) {
+    progress_.bytes_of_all = encoder_.total_bytes();
+    progress_.bytes = encoder_.begin_bytes();
   }
 
   TokenizeResult run() {
-    TextBlocks blocks(request_.files, tokenizer_, writer_.state().source);
-    BlockEncoder encoder(tokenizer_, request_.threads);
-    bool is_more = true;
-    while (is_more || !encoder.is_empty()) {
-      while (is_more && !encoder.is_full()) {
-        TextBlock block;
-        is_more = blocks.next(block);
-        if (is_more) encoder.put(std::move(block));
-      }
-      if (!encoder.is_empty()) write(encoder.take());
+    while (const std::optional<BlockEncoder::Encoded> encoded = encoder_.next()) write(*encoded);
+    if (writer_.state().documents == 0) {
+      throw ConfigError(fmt::format("{}: no line with a document", some_names(request_.files)),
+                        "give files of JSON lines that have some");
     }
     writer_.finish();
-    return {progress_, token_width(tokenizer_), resumed_bytes_};
+    return {.done = progress_,
+            .width = width_,
+            .resumed_bytes = encoder_.begin_bytes(),
+            .trained_tokens = writer_.state().trained};
   }
 
  private:
@@ -101,11 +102,9 @@ class TokenizeRun {
     return sources;
   }
 
-  void write(BlockEncoder::Encoded encoded) {
-    if (encoded.block.ends_document && end_) encoded.ids.push_back(*end_);
-    writer_.append(encoded.ids);
-    if (encoded.block.ends_document) writer_.end_document();
-    progress_.bytes += encoded.text_bytes;
+  void write(const BlockEncoder::Encoded& encoded) {
+    writer_.append(encoded.documents);
+    progress_.bytes += encoded.block.source_bytes;
     progress_.tokens = writer_.state().tokens;
     progress_.documents = writer_.state().documents;
     unsaved_bytes_ += encoded.text_bytes;
@@ -116,14 +115,13 @@ class TokenizeRun {
     tell_(progress_);
   }
 
-  const Tokenizer& tokenizer_;
   const TokenizeRequest& request_;
+  std::int64_t width_;
   FunctionRef<void(const TokenizeProgress&)> tell_;
   std::vector<SourceFile> sources_;
-  std::optional<std::int32_t> end_;
   TokenFileWriter writer_;
+  DocumentEncoder encoder_;
   TokenizeProgress progress_;
-  std::uint64_t resumed_bytes_ = 0;
   std::uint64_t unsaved_bytes_ = 0;
 };
 

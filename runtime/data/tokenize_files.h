@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,9 +11,10 @@
 
 namespace terrace {
 
-// What terrace tokenize does, and what a training on text does before it starts.
+// What terrace tokenize does.
 struct TokenizeRequest {
-  std::vector<std::string> files;  // texts; each is one document
+  std::vector<std::string> files;  // texts, each one document; or JSON lines
+  bool is_jsonl = false;
   std::string output;
   bool append_end = true;  // the end token behind each document, where the tokenizer has one
   int threads = 1;
@@ -23,7 +25,7 @@ struct TokenizeRequest {
 };
 
 struct TokenizeProgress {
-  std::uint64_t bytes = 0;  // of text that was read
+  std::uint64_t bytes = 0;  // of the files that were read
   std::uint64_t bytes_of_all = 0;
   std::uint64_t tokens = 0;
   std::uint64_t documents = 0;
@@ -32,16 +34,19 @@ struct TokenizeProgress {
 struct TokenizeResult {
   TokenizeProgress done;
   std::int64_t width = 2;           // bytes of an id in the output
-  std::uint64_t resumed_bytes = 0;  // of text that an earlier process had done
+  std::uint64_t resumed_bytes = 0;  // of the files that an earlier process had done
+  // Of data that says what is trained on: as many tokens are.
+  std::optional<std::uint64_t> trained_tokens;
 };
 
 // Bytes of an id in a file: 2, or 4 where the vocabulary has 65,536 ids or more.
 std::int64_t token_width(const Tokenizer& tokenizer);
 
-// Writes the ids of the files to request.output, raw and without a header, and where documents end
-// to request.output + ".idx"; goes on with what an interrupted process has left there of the same
+// Writes the ids of the files to request.output, raw and without a header, where documents end to
+// request.output + ".idx", and of JSON lines with prompts or masks a mask to request.output +
+// ".mask"; goes on with what an interrupted process has left there of the same
 // files and tokenizer (token_file_writer.h). `tell` hears after each block how far it is. Throws
-// ConfigError, IoError.
+// IoError, and as DocumentEncoder::next().
 TokenizeResult tokenize_files(const Tokenizer& tokenizer, const TokenizeRequest& request,
                               FunctionRef<void(const TokenizeProgress&)> tell);
 

@@ -10,10 +10,12 @@
 #include <fstream>
 #include <optional>
 #include <system_error>
+#include <utility>
 
 #include "base/check.h"
 #include "base/error.h"
 #include "base/hash.h"
+#include "memory/host/host_limits.h"
 #include "runtime/tokenizer/choose_tokenizer.h"
 #include "runtime/train/rank_agreement.h"
 #include "runtime/train/run_companions.h"
@@ -88,27 +90,25 @@ RunData::RunData(const Request& request, const RankGroup& ranks, TrainConsole& c
       log_(log),
       tokenizer_path_(tokenizer_path(request.options.data.tokenizer, request.options.model.model)) {
   const TrainOptions& options = request.options;
-  const bool is_named = names_file(options.data);
-  if (is_named) load_tokenizer_of(options, request.model.vocabulary);
+  if (names_file(options.data)) load_tokenizer_of(options, request.model.vocabulary);
   DatasetOptions data = dataset_options_for(options, request.model, request.sequence_length);
-  data.tokenize = [&](const std::vector<std::string>& files) {
+  data.tokenizes_text = !tokenizer_path_.empty();
+  data.tokenize = [&](const std::vector<std::string>& files, DataFormat format) {
     if (tokenizer_ == nullptr) load_tokenizer_of(options, request.model.vocabulary);
-    return tokenize(files, request.model.vocabulary);
+    return tokenize({.files = files,
+                     .is_jsonl = format == DataFormat::kJsonl,
+                     .text = {.tokenizer = *tokenizer_, .is_bytes = tokenizer_path_.empty()},
+                     .vocabulary = request.model.vocabulary,
+                     .threads = options.tiers.threads.value_or(read_host_limits().usable_cpus())});
   };
   dataset_ = std::make_unique<Dataset>(data);
-  if (dataset_->has_text() && is_named) {
-    throw ConfigError(
-        fmt::format("--tokenizer {}: text files are taken as bytes", options.data.tokenizer),
-        "make a token file of them with terrace tokenize, or give JSON lines");
-  }
   // Files of ids are taken to be of more than bytes where the model has more ids than those.
-  const bool has_tokenizer = tokenizer_ != nullptr && !tokenizer_path_.empty();
   const bool has_ids = dataset_->has_other_than_text() && request.model.vocabulary > kTextIds;
-  if (dataset_->has_text() && (has_tokenizer || has_ids)) {
+  if (dataset_->has_text() && has_ids) {
     throw ConfigError(
         "some files of --data or --validation-data are text, which is taken as bytes, and others "
         "have ids of a tokenizer",
-        "give all of them as JSON lines, or make token files of the text with terrace tokenize");
+        "name the tokenizer of those ids, by which text is tokenized then: --tokenizer FILE");
   }
   if (dataset_->is_text() && tokenizer_ == nullptr) tokenizer_ = make_bytes_tokenizer();
   check_same_data(ranks_, *dataset_);
@@ -127,12 +127,11 @@ std::vector<HfCompanion> RunData::companions(const TrainOptions& options, bool i
 }
 
 // The first rank of each host writes; the others wait for it in calls that are short.
-TokenFile RunData::tokenize(const std::vector<std::string>& files, std::int64_t vocabulary) {
+TokenFile RunData::tokenize(DocumentEncoder::Request request) {
   const std::vector<std::int64_t> writers = writers_of(ranks_);
   const bool writes = writers.at(static_cast<std::size_t>(ranks_.rank())) == ranks_.rank();
-  std::optional<JsonTokenizing> tokenizing;
-  if (writes)
-    tokenizing.emplace(files, TextTokens{*tokenizer_, tokenizer_path_.empty()}, vocabulary);
+  std::optional<ScratchTokenizing> tokenizing;
+  if (writes) tokenizing.emplace(std::move(request));
   ConsolePhase phase(console_, "tokenizing the data");
   const auto is_under_way = [&] {
     if (!tokenizing) return false;

@@ -8,7 +8,7 @@
 #include "runtime/checkpoint/hf_companions.h"
 #include "runtime/config/train_options.h"
 #include "runtime/data/dataset.h"
-#include "runtime/data/json_tokens.h"
+#include "runtime/data/scratch_tokens.h"
 #include "runtime/model/model_config.h"
 #include "runtime/train/rank_group.h"
 #include "runtime/train/train_console.h"
@@ -25,8 +25,8 @@ class RunData {
     std::int64_t sequence_length = 0;  // of a sample
   };
   // All ranks call it. Throws as Dataset and load_tokenizer() do, and ConfigError where ranks have
-  // found different data, for a tokenizer whose ids the model does not have or that the data does
-  // not use, and for text as bytes beside ids of a tokenizer.
+  // found different data, for a tokenizer whose ids the model does not have, and for text as bytes
+  // beside ids of a tokenizer.
   RunData(const Request& request, const RankGroup& ranks, TrainConsole& console, Log& log);
 
   const Dataset& dataset() const { return *dataset_; }
@@ -37,7 +37,7 @@ class RunData {
 
  private:
   void load_tokenizer_of(const TrainOptions& options, std::int64_t vocabulary);
-  TokenFile tokenize(const std::vector<std::string>& files, std::int64_t vocabulary);
+  TokenFile tokenize(DocumentEncoder::Request request);
   TokenFile share(const TokenFile& own, const std::vector<std::int64_t>& writers);
 
   const RankGroup& ranks_;

@@ -18,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // Of a model directory that is gone nobody knows whether it had a tokenizer.
-bool json_lines_are_bytes(const TrainOptions& run) {
+bool has_no_tokenizer(const TrainOptions& run) {
   std::error_code ignored;
   const fs::path model = run.model.model;
   const bool is_gone = model.is_absolute() && !fs::is_directory(model, ignored);
@@ -49,7 +49,8 @@ bool trained_on_bytes(const TrainOptions& run, std::int64_t vocabulary) {
   const bool is_named_text =
       format == DataFormat::kText || (is_auto && fs::path(first).extension() == ".txt");
   bool is_text = is_named_text;
-  const auto refuse_to_tokenize = [&](const std::vector<std::string>& files) -> TokenFile {
+  const auto refuse_to_tokenize = [&](const std::vector<std::string>& files,
+                                      DataFormat) -> TokenFile {
     is_jsonl = true;
     throw ConfigError(fmt::format("{} is not tokenized here", files.front()), "train on it");
   };
@@ -62,7 +63,7 @@ bool trained_on_bytes(const TrainOptions& run, std::int64_t vocabulary) {
   } catch (const Error&) {
     is_text = is_named_text;  // JSON lines, or the data is gone: the names tell
   }
-  return is_jsonl ? json_lines_are_bytes(run) : is_text;
+  return (is_jsonl || is_text) && has_no_tokenizer(run);
 }
 
 std::string tokenizer_of_ids(const TrainOptions& run, bool is_bytes) {

@@ -33,8 +33,10 @@ std::vector<std::string> doubts_of_weights(const TrainOptions& options, const Mo
   std::vector<std::string> doubts;
   const std::string foreign = why_bytes_are_foreign(options.model.model, model);
   if (data.is_text() && !foreign.empty()) {
-    doubts.push_back(foreign +
-                     ". Data of that model's ids is --data-format llmc, raw-u16 or raw-u32");
+    doubts.push_back(
+        foreign +
+        ". --tokenizer FILE makes ids of text; data that has ids is --data-format llmc, raw-u16 "
+        "or raw-u32");
   }
   if (!model.dropout.empty()) {
     doubts.push_back(fmt::format("{}/config.json has {}: nothing is dropped here",

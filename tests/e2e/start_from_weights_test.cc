@@ -47,10 +47,11 @@ TEST_F(StartFromWeights, OfBytesIsNothingToWarnOf) {
 // Bytes are other ids than those that the weights were trained with.
 TEST_F(StartFromWeights, WithATokenizerOfTheirOwnWarnsOfText) {
   training_.directory().write("first/final/tokenizer.json", "{}");
-  const Outcome outcome = run_program(command());
+  const Outcome outcome = run_program(command() + Arguments{"--tokenizer", "bytes"});
   EXPECT_EQ(outcome.code, 0) << outcome;
   EXPECT_THAT(outcome.errors, HasSubstr("tokenizer.json"));
   EXPECT_THAT(outcome.errors, HasSubstr("--data-format llmc"));
+  EXPECT_EQ(run_program(command("other")).code, 5);  // an empty tokenizer.json is none
   const Arguments sample = {
       "sample", "--model", training_.path("first/final"), "--prompt", "a", "--max-new-tokens", "1"};
   const Outcome sampled = run_program(sample + Arguments{"--tokenizer", "bytes"});

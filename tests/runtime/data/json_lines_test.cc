@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "runtime/data/json_document.h"
-#include "runtime/data/json_tokens.h"
+#include "runtime/data/scratch_tokens.h"
 #include "runtime/data/text_lines.h"
 #include "runtime/tokenizer/utf8.h"
 #include "tests/runtime/temporary_directory.h"
@@ -227,17 +227,20 @@ class EndingTokenizer final : public Tokenizer {
   std::unique_ptr<Tokenizer> bytes_ = make_bytes_tokenizer();
 };
 
-TEST(JsonTokens, HaveIdsMasksAndEndsOfDocuments) {
+TEST(ScratchTokens, HaveIdsMasksAndEndsOfDocuments) {
   const TemporaryDirectory directory;
   directory.write("a.jsonl", "{\"text\": \"ab\"}\n\n{\"prompt\": \"p\", \"completion\": \"cd\"}\n");
   directory.write("b.jsonl.gz", gzipped("{\"input_ids\": [5, 6, 7], \"loss_mask\": [1, 0, 1]}\n"));
   const EndingTokenizer tokenizer;
   for (const std::int64_t vocabulary : {300, 70'000}) {
-    JsonTokenizing tokenizing({directory.path("a.jsonl"), directory.path("b.jsonl.gz")},
-                              {tokenizer, false}, vocabulary);
+    ScratchTokenizing tokenizing(
+        {.files = {directory.path("a.jsonl"), directory.path("b.jsonl.gz")},
+         .is_jsonl = true,
+         .text = {tokenizer},
+         .vocabulary = vocabulary});
     int calls = 1;
     while (tokenizing.advance(std::chrono::steady_clock::time_point())) ++calls;
-    EXPECT_EQ(calls, 4);  // of a document each, and the end
+    EXPECT_EQ(calls, 3);  // of a file each, and the end
     EXPECT_EQ(tokenizing.done_bytes(), tokenizing.total_bytes());
     const TokenizedData data = tokenizing.take();
     EXPECT_EQ(data.width, vocabulary > 65536 ? 4 : 2);
@@ -257,16 +260,23 @@ TEST(JsonTokens, HaveIdsMasksAndEndsOfDocuments) {
   }
 }
 
-TEST(JsonTokens, NeedAVocabularyAndADocument) {
+TEST(ScratchTokens, NeedAVocabularyAndADocument) {
   const TemporaryDirectory directory;
   directory.write("empty.jsonl", "\n \r\n");
   const EndingTokenizer tokenizer;
   EXPECT_SAYS(message_of<ConfigError>([&] {
-                JsonTokenizing({directory.path("empty.jsonl")}, {tokenizer, false}, 256);
+                ScratchTokenizing({.files = {directory.path("empty.jsonl")},
+                                   .is_jsonl = true,
+                                   .text = {tokenizer},
+                                   .vocabulary = 256});
               }),
               "has 257 ids, and the model's vocabulary is 256");
-  JsonTokenizing tokenizing({directory.path("empty.jsonl")}, {tokenizer, false}, 300);
-  EXPECT_FALSE(tokenizing.advance({}));
+  ScratchTokenizing tokenizing({.files = {directory.path("empty.jsonl")},
+                                .is_jsonl = true,
+                                .text = {tokenizer},
+                                .vocabulary = 300});
+  while (tokenizing.advance({})) {
+  }
   EXPECT_SAYS(message_of<ConfigError>([&] { tokenizing.take(); }), "no line with a document");
 }
 

@@ -48,18 +48,15 @@ TEST(TextFiles, LeavesOutWhatEarlierRunsHaveLeftInADirectory) {
                             "no texts besides");
 }
 
-TEST(TextFiles, RefusesJsonLinesInCapitalsToo) {
-  const TemporaryDirectory directory;
+TEST(TextFiles, KnowsJsonLinesInCapitalsTooAndDoesNotMixThem) {
   for (const char* name : {"d.jsonl", "D.JSONL", "d.Jsonl.gz", "d.jsonl.zst"}) {
-    const std::string file = directory.write(std::string(name) + ".d/" + name, "{}");
-    TERRACE_EXPECT_THROW_WITH(list_text_files({file}, directory.path("out")), ConfigError,
-                              file + ": terrace tokenize does not read JSONL");
-    TERRACE_EXPECT_THROW_WITH(
-        list_text_files({directory.path(std::string(name) + ".d")}, directory.path("out")),
-        ConfigError, "does not read JSONL");
+    EXPECT_TRUE(are_json_lines({name, "other.jsonl"}));
+    for (const Paths& files : {Paths{name, "a.txt"}, Paths{"a.txt", name}}) {
+      TERRACE_EXPECT_THROW_WITH(are_json_lines(files), ConfigError,
+                                std::string(name) + " has JSON lines by its name, and a.txt");
+    }
   }
-  const std::string text = directory.write("jsonl.txt", "{}");
-  EXPECT_EQ(list_text_files({text}, directory.path("out")), (Paths{text}));
+  EXPECT_FALSE(are_json_lines({"jsonl.txt", "jsonl"}));
 }
 
 // No earlier run has written it: the ends of its documents are not there.

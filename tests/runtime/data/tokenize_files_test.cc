@@ -233,6 +233,53 @@ TEST_F(TokenizeFiles, RemovesTheMaskOfOtherIds) {
                             "out.mask");
 }
 
+TEST_F(TokenizeFiles, OfJsonLinesHasMasksAndGoesOn) {
+  std::string lines;
+  std::vector<std::uint16_t> ids;
+  std::vector<std::uint8_t> mask;
+  for (int i = 0; i < 40'000; ++i) {
+    const std::string prompt = fmt::format("question {}", i);
+    lines += fmt::format("{{\"prompt\": \"{}\", \"completion\": \"no\"}}\n", prompt);
+    ids.insert(ids.end(), prompt.begin(), prompt.end());
+    mask.resize(ids.size(), 0);
+    ids.insert(ids.end(), {'n', 'o', 299});
+    mask.resize(ids.size(), 1);
+  }
+  const std::string plain = "{\"text\": \"ab\"}\n";
+  TokenizeRequest request =
+      request_for({directory_.write("a.jsonl", plain), directory_.write("b.jsonl", lines)});
+  request.is_jsonl = true;
+  request.bytes_between_saves = 1;
+  ids.insert(ids.begin(), {'a', 'b', 299});
+  mask.insert(mask.begin(), {1, 1, 1});
+  int blocks = 0;
+  const auto interrupt = [&](const TokenizeProgress&) {
+    if (++blocks == 3) throw Interrupt();
+  };
+  const WordsTokenizer tokenizer(300);
+  EXPECT_THROW(tokenize_files(tokenizer, request, interrupt), Interrupt);
+  directory_.write("out.mask.partial", directory_.read("out.mask.partial") + "xyz");
+  const TokenizeResult result = tokenize_files(tokenizer, request, kTellNobody);
+  EXPECT_GT(result.resumed_bytes, 256U << 10);
+  EXPECT_EQ(result.done.bytes, result.done.bytes_of_all);
+  EXPECT_EQ(result.done.documents, 40'001U);
+  EXPECT_EQ(result.trained_tokens, static_cast<std::uint64_t>(std::ranges::count(mask, 1)));
+  EXPECT_TRUE(numbers_in<std::uint16_t>("out") == ids);
+  EXPECT_TRUE(numbers_in<std::uint8_t>("out.mask") == mask);
+  EXPECT_FALSE(directory_.has("out.mask.partial"));
+
+  // Nothing says what is trained on.
+  TokenizeRequest texts = request_for({directory_.path("a.jsonl")});
+  texts.is_jsonl = true;
+  EXPECT_EQ(tokenize_files(tokenizer, texts, kTellNobody).trained_tokens, std::nullopt);
+  EXPECT_FALSE(directory_.has("out.mask"));
+  EXPECT_FALSE(directory_.has("out.mask.partial"));
+  TokenizeRequest empty = request_for({directory_.write("empty.jsonl", " \n")});
+  empty.is_jsonl = true;
+  TERRACE_EXPECT_THROW_WITH(tokenize_files(tokenizer, empty, kTellNobody), ConfigError,
+                            "empty.jsonl: no line with a document");
+}
+
 TEST_F(TokenizeFiles, RefusesWhatIsNoText) {
   const std::vector<std::string> files = {directory_.write("a", std::string("a\0b", 3))};
   TERRACE_EXPECT_THROW_WITH(
