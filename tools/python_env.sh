@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes the Python environment of tests/golden and tests/tokenizer, outside the checkout, and prints
-# its folder.
+# Makes the Python environment of tests/golden, tests/tokenizer and tests/python, outside the
+# checkout, and prints its folder.
 #
 #   tools/python_env.sh           makes it, or finds it as it should be
 #   tools/python_env.sh --check   only looks: exits with 3 where it is not there or is out of date

@@ -109,9 +109,8 @@ std::optional<FileSignature> find_signature(const std::string& path, std::string
   }
   if (front.starts_with("PAR1"sv) && last == '1') {
     return FileSignature{"a Parquet file",
-                         std::string(kToText) +
-                             "; python -m terrace.data prepare will make JSON lines of it, and is "
-                             "not built yet"};
+                         "make JSON lines of its conversations or texts: python -m terrace.data "
+                         "prepare (docs/data.md)"};
   }
   if (is_arrow_stream(front, size_bytes)) return FileSignature{"an Arrow stream", kToText};
   if (is_gzip(front)) return FileSignature{"packed by gzip", kUnpack};

@@ -16,7 +16,7 @@ constexpr const char* kForms =
     "give each line \"text\", or \"prompt\" and \"completion\", or \"input_ids\" with an optional "
     "\"loss_mask\"";
 constexpr const char* kPrepare =
-    "make prompt and completion of it: python -m terrace.data prepare, which is not built yet";
+    "make lines with ids and masks of it: python -m terrace.data prepare (docs/data.md)";
 
 // One line's object, and where it stands.
 struct Line {

@@ -1,0 +1,52 @@
+"""The prompt of a conversation, as `terrace sample --prompt` takes it."""
+
+import sys
+from pathlib import Path
+
+from .conversation import Conversation, read_conversation
+from .errors import DataError
+from .prepare import check_model, template_for
+from .rows import rows_of
+from .templates import read_json, special_tokens_of
+from .tokens import Bytes, tokenizer_of_model
+
+
+def conversation_for(texts, system, messages_file):
+    """One that the flags say; or the first of a file."""
+    if messages_file:
+        if texts or system:
+            raise DataError("--messages and a text name two conversations", "give one of them")
+        for place, values in rows_of(messages_file, []):
+            return read_conversation(values, place), place
+        raise DataError(f"--messages {messages_file}: no conversation", "give a file with one")
+    if not texts:
+        raise DataError("no text is given", "say something, or give --messages FILE")
+    messages = [{"role": "system", "content": system}] if system else []
+    for i, text in enumerate(texts):
+        messages.append({"role": "assistant" if i % 2 else "user", "content": text})
+    return Conversation(messages), "the conversation"
+
+
+def prompt_of(model, chat_template, conversation, place):
+    """The text, without the token that the program puts before a prompt by itself."""
+    check_model(model)
+    template = template_for(model, chat_template, bool(conversation.tools))
+    text = template.render(conversation, conversation.messages, place, is_prompt=True)[0]
+    return text.removeprefix(begin_of_prompts(Path(model)))
+
+
+def begin_of_prompts(model):
+    """The text of the token that the program puts before a prompt by itself; or nothing."""
+    config = read_json(model / "tokenizer_config.json")
+    adds = config.get("add_bos_token") if isinstance(config, dict) else None
+    tokenizer = tokenizer_of_model(model)
+    begin = tokenizer.begin_id()
+    if adds is True and not isinstance(tokenizer, Bytes):
+        return special_tokens_of(model).get("bos_token", "")
+    return "" if begin is None or adds is False else tokenizer.text_of(begin)
+
+
+def print_prompt(text):
+    """Nothing is added behind it, not even an end of a line."""
+    sys.stdout.buffer.write(text.encode("utf-8"))
+    sys.stdout.buffer.flush()

@@ -1,0 +1,163 @@
+"""Rows of files: lines of JSON, which may be compressed, and rows of Parquet."""
+
+import gzip
+import json
+import zlib
+
+from .errors import CORRUPT, DataError, optional_package
+
+LONGEST_LINE = 16 << 20  # as the program has it
+PIECE = 1 << 16
+JSON_REMEDY = "a JSONL file has one object on each line, in UTF-8"
+
+
+class Zstandard:
+    """Decompresses frames one after the other."""
+
+    def __init__(self, path):
+        self.module = zstd_module(path)
+        self.frame = None
+
+    def decompress(self, piece):
+        text = b""
+        while piece:
+            if self.frame is None:
+                self.frame = self.module.ZstdDecompressor()
+                if hasattr(self.frame, "decompressobj"):  # the package zstandard
+                    self.frame = self.frame.decompressobj()
+            text += self.frame.decompress(piece)
+            if not self.frame.eof:
+                return text
+            piece, self.frame = self.frame.unused_data, None
+        return text
+
+    def is_whole(self):
+        return self.frame is None
+
+
+def zstd_module(path):
+    try:
+        from compression import zstd  # of Python 3.14 and later
+        return zstd
+    except ImportError:
+        return optional_package("zstandard", str(path))
+
+
+def pieces_of(path):
+    """The bytes of a file, decompressed as its first bytes tell."""
+    with open(path, "rb") as file:
+        front = file.read(4)
+        file.seek(0)
+        if front.startswith(b"\x1f\x8b"):
+            with gzip.GzipFile(fileobj=file) as text:
+                while piece := text.read(PIECE):
+                    yield piece
+        elif front == b"\x28\xb5\x2f\xfd":
+            frames = Zstandard(path)
+            while piece := file.read(PIECE // 16):  # which may be many times as long
+                yield frames.decompress(piece)
+            if not frames.is_whole():
+                raise EOFError("the compressed file ends in the middle")
+        else:
+            while piece := file.read(PIECE):
+                yield piece
+
+
+def byte_lines(path):
+    """The lines without their ends, numbered from 1."""
+    begun, number = [], 1
+    size = 0
+    for piece in pieces_of(path):
+        *ends, rest = piece.split(b"\n")
+        for end in ends:
+            yield number, b"".join([*begun, end])
+            begun, size, number = [], 0, number + 1
+        begun.append(rest)
+        size += len(rest)
+        if size > LONGEST_LINE:
+            raise DataError(f"{path}:{number}: the line is longer than {LONGEST_LINE} bytes",
+                            "cut long conversations before", CORRUPT)
+    if size:
+        yield number, b"".join(begun)
+
+
+def refuse_constant(text):
+    raise ValueError(f"{text} is no JSON")
+
+
+def object_of(line, place):
+    try:
+        row = json.loads(line.decode("utf-8"), parse_constant=refuse_constant)
+        if b"\\ud" in line.lower():  # perhaps half of a pair, which is no character
+            json.dumps(row, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError as problem:
+        raise DataError(f"{place}: has half of a surrogate pair, which is no text",
+                        "write the character whole", CORRUPT) from problem
+    except UnicodeDecodeError as problem:
+        raise DataError(f"{place}: byte {line[problem.start]:#04x} at {problem.start} of the line "
+                        "is not UTF-8", "convert the file to UTF-8, as with iconv",
+                        CORRUPT) from problem
+    except (ValueError, RecursionError) as problem:
+        raise DataError(f"{place}: not a JSON object: {problem}", JSON_REMEDY, CORRUPT) from problem
+    if not isinstance(row, dict):
+        raise DataError(f"{place}: not a JSON object: it is a {type(row).__name__}", JSON_REMEDY,
+                        CORRUPT)
+    return row
+
+
+def json_rows(path):
+    try:
+        for number, line in byte_lines(path):
+            if number == 1:
+                line = line.removeprefix(b"\xef\xbb\xbf")
+            if line.strip():
+                yield f"{path}:{number}", object_of(line, f"{path}:{number}")
+    except (EOFError, zlib.error, gzip.BadGzipFile) as problem:
+        raise DataError(f"{path}: damaged or cut: {problem}", "restore the file",
+                        CORRUPT) from problem
+    except Exception as problem:
+        if type(problem).__name__ != "ZstdError":  # of either of two packages
+            raise
+        raise DataError(f"{path}: damaged: {problem}", "restore the file", CORRUPT) from problem
+
+
+def without_nulls(value):
+    """Columns of Parquet have all keys in all rows, of objects in them too."""
+    if isinstance(value, dict):
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [without_nulls(item) for item in value]
+    return value
+
+
+def parquet_rows(path, columns):
+    """The rows with those of the columns that are there."""
+    parquet = optional_package("pyarrow.parquet", str(path))
+    arrow = optional_package("pyarrow", str(path))
+    number = 0
+    try:
+        with parquet.ParquetFile(path) as file:
+            names = file.schema_arrow.names
+            taken = [name for name in columns if name in names]
+            if not taken:
+                raise DataError(f"{path}: it has the columns {', '.join(names)}, and none of "
+                                f"{', '.join(columns)}", "name one of texts: --text-column NAME")
+            for batch in file.iter_batches(batch_size=256, columns=taken):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield f"{path}: row {number}", without_nulls(row)
+    except (arrow.ArrowException, OSError) as problem:
+        if isinstance(problem, FileNotFoundError):
+            raise
+        raise DataError(f"{path}: behind row {number}: damaged or cut: {problem}",
+                        "restore the file", CORRUPT) from problem
+
+
+def is_parquet(path):
+    with open(path, "rb") as file:
+        return file.read(4) == b"PAR1" or str(path).lower().endswith(".parquet")
+
+
+def rows_of(path, columns):
+    """Pairs of a row's place, for messages, and the row."""
+    return parquet_rows(path, columns) if is_parquet(path) else json_rows(path)

@@ -1,0 +1,265 @@
+#!/usr/bin/env python3
+"""What of the package terrace needs no other package: plain_test.py PACKAGE_FOLDER
+
+Templates are functions here; tests with jinja2 are in prepare_test.py.
+"""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+PACKAGE = sys.argv.pop(1)
+sys.path.insert(0, PACKAGE)
+
+from terrace.data.conversation import read_conversation  # noqa: E402
+from terrace.data.errors import DataError  # noqa: E402
+from terrace.data.output import LinesWriter, check_output  # noqa: E402
+from terrace.data.rows import LONGEST_LINE, rows_of  # noqa: E402
+from terrace.data.spans import TurnFinder, mask_of, parts_within  # noqa: E402
+from terrace.data.tokens import Bytes  # noqa: E402
+
+
+def user(text):
+    return {"role": "user", "content": text}
+
+
+def assistant(text, **more):
+    return {"role": "assistant", "content": text, **more}
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+
+    def refused(self, code, *says):
+        """Expects a DataError with this exit code that says all of this."""
+        test = self
+
+        class Refused:
+            def __enter__(self):
+                return self
+
+            def __exit__(self, kind, problem, trace):
+                test.assertIs(kind, DataError, problem)
+                test.assertEqual(problem.code, code)
+                for word in says:
+                    test.assertIn(word, str(problem))
+                test.assertTrue(problem.remedy)
+                return True
+
+        return Refused()
+
+    def file(self, name, content):
+        path = self.folder / name
+        path.write_bytes(content)
+        return path
+
+
+class Conversations(Case):
+    def test_forms(self):
+        turns = [user("a"), assistant("b")]
+        self.assertEqual(read_conversation({"messages": turns}, "x").messages, turns)
+        sharegpt = {"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}
+        self.assertEqual(read_conversation(sharegpt, "x").messages, turns)
+        halves = read_conversation({"prompt": [user("a"), assistant("b"), user("c")],
+                                    "completion": [assistant("d")]}, "x")
+        self.assertEqual(halves.assistant_turns(), [3])
+        weighted = read_conversation({"messages": [assistant("a", weight=0), assistant("b", weight=1)]},
+                                     "x")
+        self.assertEqual(weighted.assistant_turns(), [1])
+        self.assertNotIn("weight", weighted.messages[0])
+        call = {"role": "assistant", "content": None, "tool_calls": [{"name": "f"}]}
+        self.assertNotIn("content", read_conversation({"messages": [user("a"), call]}, "x").messages[1])
+
+    def test_wrong_ones_are_named(self):
+        for row, says in [
+            ({}, 'none of "messages"'),
+            ({"messages": [], "conversations": []}, "more than one"),
+            ({"messages": []}, 'key "messages" has no message'),
+            ({"messages": "hello"}, "is a text, not a list"),
+            ({"messages": [user("a"), "b"]}, 'key "messages[1]" is a text'),
+            ({"messages": [{"content": "a"}]}, 'key "messages[0].role" is missing'),
+            ({"messages": [{"role": 3, "content": "a"}]}, 'key "messages[0].role" is not a text'),
+            ({"messages": [{"role": "user"}]}, 'key "messages[0].content" is missing'),
+            ({"messages": [{"role": "user", "content": 5}]}, "content\" is a number"),
+            ({"messages": [assistant("a", weight=2)]}, 'key "messages[0].weight" is 2'),
+            ({"conversations": [{"from": "dog", "value": "w"}]}, "is 'dog', which is none of"),
+            ({"prompt": [user("a")]}, 'key "completion" is a null'),
+            ({"prompt": "a", "completion": "b"}, 'key "prompt" is a text'),
+            ({"messages": [user("a")], "tools": {}}, 'key "tools"'),
+        ]:
+            with self.subTest(row), self.refused(2, "a.jsonl:7", says):
+                read_conversation(row, "a.jsonl:7")
+
+
+def chatml(messages, is_prompt):
+    text = "".join(f"<{m['role']}>\n{(m.get('content') or '').strip()}<end>\n" for m in messages)
+    return text + ("<assistant>\n" if is_prompt else "")
+
+
+def thinking(messages, is_prompt):
+    """As some templates do, only the last turn keeps what it was thinking."""
+    text = ""
+    for i, message in enumerate(messages):
+        thought = "<think>" if message["role"] == "assistant" and i + 1 == len(messages) else ""
+        text += f"<{message['role']}>\n{thought}{message['content']}<end>\n"
+    return text + ("<assistant>\n" if is_prompt else "")
+
+
+class Spans(Case):
+    def turns(self, render, messages):
+        text = render(messages, False)
+        finder = TurnFinder(render, messages, text, {"<end>"})
+        spans = [finder.span(i, "x") for i, m in enumerate(messages) if m["role"] == "assistant"]
+        return [text[begin:end] for begin, end in spans]
+
+    def test_turns_end_with_their_token(self):
+        messages = [user("a"), assistant(" b "), user("b"), assistant("")]
+        self.assertEqual(self.turns(chatml, messages), ["b<end>", "<end>"])
+
+    def test_turns_that_are_rendered_otherwise_when_they_are_last(self):
+        messages = [user("a"), assistant("b"), user("b"), assistant("b")]
+        self.assertEqual(self.turns(thinking, messages), ["b<end>", "<think>b<end>"])
+
+    def test_a_template_that_changes_the_beginning_is_refused(self):
+        def counting(messages, is_prompt):
+            return f"{len(messages)} messages\n" + chatml(messages, is_prompt)
+
+        with self.refused(2, "message 1", "the prompt for it"):
+            self.turns(counting, [user("a"), assistant("b")])
+
+    def test_a_turn_without_an_end_of_its_own_is_refused(self):
+        def numbered(messages, is_prompt):
+            text = "".join(f"{m['role']}:{m['content'] if len(messages) == i + 1 else i};"
+                           for i, m in enumerate(messages))
+            return text + ("assistant:" if is_prompt else "")
+
+        with self.refused(2, "message 0", "the end of its turn"):
+            self.turns(numbered, [assistant("b"), user("a")])
+
+    def test_masks(self):
+        offsets = [(0, 2), (2, 4), (4, 4), (4, 7), (7, 9)]
+        self.assertEqual(mask_of(offsets, [(3, 5), (8, 9)], 5), [0, 1, 1, 1, 1])
+        self.assertEqual(mask_of(offsets, [(7, 9)], 5), [0, 0, 0, 0, 1])
+        self.assertEqual(mask_of(offsets, [], 5), [0] * 5)
+        self.assertEqual(parts_within([(0, 4), (6, 9)], [(2, 7)]), [(2, 4), (6, 7)])
+
+    def test_bytes(self):
+        ids, offsets = Bytes().encode("aé")
+        self.assertEqual(bytes(ids), "aé".encode())
+        self.assertEqual(mask_of(offsets, [(1, 2)], 3), [0, 1, 1])
+
+
+class Rows(Case):
+    def test_lines(self):
+        text = b'\xef\xbb\xbf{"a":1}\r\n\r\n \n{"a":"\xc3\xa9"}'
+        expected = [("{}:1", {"a": 1}), ("{}:4", {"a": "é"})]
+        for name, content in [("a.jsonl", text), ("a.jsonl.gz", gzip.compress(text)),
+                              ("two.gz", gzip.compress(text[:9]) + gzip.compress(text[9:]))]:
+            path = self.file(name, content)
+            self.assertEqual(list(rows_of(path, [])),
+                             [(place.format(path), row) for place, row in expected])
+
+    def test_bad_lines_are_named(self):
+        good = b'{"a":1}\n'
+        for bad, says in [(b"{", "not a JSON object"), (b"[1]", "it is a list"),
+                          (b'{"a":NaN}', "NaN is no JSON"), (b'{"a":"\xff"}', "byte 0xff at 6"),
+                          (b'{"a":"\\ud83d"}', "half of a surrogate pair"),
+                          (b"[" * 100000, "not a JSON object")]:
+            with self.subTest(bad[:9]), self.refused(5, ":2: ", says):
+                list(rows_of(self.file("a.jsonl", good + bad), []))
+
+    def test_damaged_files_are_named(self):
+        whole = gzip.compress(json.dumps({"a": os.urandom(3000).hex()}).encode())
+        flipped = bytearray(whole)
+        flipped[len(whole) // 2] ^= 0x55
+        for content in (whole[:-9], whole[:len(whole) // 2], bytes(flipped), whole + b"more"):
+            with self.refused(5, "a.jsonl.gz"):
+                list(rows_of(self.file("a.jsonl.gz", content), []))
+
+    def test_a_line_is_bounded(self):
+        path = self.folder / "a.jsonl"
+        with open(path, "wb") as file:
+            file.write(b'{"a":1}\n"')
+            for _ in range((LONGEST_LINE >> 20) + 1):
+                file.write(b"x" * (1 << 20))
+        with self.refused(5, "a.jsonl:2: the line is longer"):
+            list(rows_of(path, []))
+
+
+class Output(Case):
+    def test_is_there_whole_or_not_at_all(self):
+        path = self.file("o.jsonl", b"old\n")
+        with self.assertRaises(KeyError), LinesWriter(path) as lines:
+            lines.write({"a": 1}, "x")
+            raise KeyError
+        self.assertEqual(path.read_bytes(), b"old\n")
+        with LinesWriter(path) as lines:
+            lines.write({"a": "é"}, "x")
+        self.assertEqual(path.read_bytes(), '{"a":"é"}\n'.encode())
+        with LinesWriter(self.folder / "o.jsonl.gz") as lines:
+            lines.write({"a": 1}, "x")
+        self.assertEqual(gzip.decompress((self.folder / "o.jsonl.gz").read_bytes()), b'{"a":1}\n')
+        self.assertEqual(sorted(os.listdir(self.folder)), ["o.jsonl", "o.jsonl.gz"])
+
+    def test_refuses_lines_that_the_program_does_not_read(self):
+        with self.refused(2, "x:3", "makes a line of"), LinesWriter(self.folder / "o.jsonl") as lines:
+            lines.write({"a": "a" * LONGEST_LINE}, "x:3")
+        self.assertEqual(os.listdir(self.folder), [])
+
+    def test_refuses_names(self):
+        text = self.file("a.jsonl", b"{}")
+        os.symlink(text, self.folder / "link.jsonl")
+        for name, says in [("a.jsonl", "would replace"), ("link.jsonl", "would replace"),
+                           ("a.txt", "by their name"), ("none/a.jsonl", "no directory")]:
+            with self.subTest(name), self.refused(2, says):
+                check_output(self.folder / name, [text])
+
+
+class Command(Case):
+    def run_command(self, *arguments):
+        environment = {**os.environ, "PYTHONPATH": PACKAGE, "PYTHONDONTWRITEBYTECODE": "1"}
+        return subprocess.run([sys.executable, "-m", "terrace.data", *map(str, arguments)],
+                              env=environment, capture_output=True, text=True)
+
+    def test_texts(self):
+        path = self.file("a.jsonl", b'{"body":"x","more":1}\n')
+        output = self.folder / "o.jsonl"
+        done = self.run_command("prepare", path, "--text-column", "body", "--output", output)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(output.read_text(), '{"text":"x"}\n')
+        done = self.run_command("prepare", path, "--text-column", "none", "--output", output)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn('a.jsonl:1: key "none" is missing', done.stderr)
+
+    def test_what_is_missing_is_named(self):
+        path = self.file("a.jsonl", b'{"messages":[{"role":"user","content":"x"}]}\n')
+        output = self.folder / "o.jsonl"
+        for arguments, says in [((path, "--model", self.folder / "no"), "no such directory"),
+                                ((path, "--model", self.folder), "no chat template"),
+                                ((path,), "no chat template is named"),
+                                ((self.folder / "no.jsonl", "--model", self.folder), "not found"),
+                                ((path, "--chat-template", self.folder), "--chat-template")]:
+            done = self.run_command("prepare", *arguments, "--output", output)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(says, done.stderr)
+            self.assertNotIn("Traceback", done.stderr)
+        self.assertEqual(os.listdir(self.folder), ["a.jsonl"])
+
+    def test_importing_needs_nothing(self):
+        code = ("import sys, terrace, terrace.data, terrace.data.prepare, terrace.data.chat; "
+                "print({'torch', 'transformers', 'jinja2', 'pyarrow'} & set(sys.modules))")
+        done = subprocess.run([sys.executable, "-B", "-c", code], capture_output=True, text=True,
+                              env={**os.environ, "PYTHONPATH": PACKAGE})
+        self.assertEqual((done.stdout, done.stderr), ("set()\n", ""))
+
+
+if __name__ == "__main__":
+    unittest.main()
