@@ -257,7 +257,23 @@ def check_program(folder):
         "--max-new-tokens", 2)
 
 
+def check_example():
+    """The conversations of the example are its prompts and completions."""
+    example = Path(PACKAGE).parent / "examples" / "finetune"
+    with tempfile.TemporaryDirectory() as name:
+        output = Path(name, "out.jsonl")
+        prepare(example / "conversations.jsonl", "--chat-template",
+                example / "chat_template.jinja", "--output", output)
+        expected = []
+        for row in read_lines(example / "turns.jsonl"):
+            prompt, completion = row["prompt"].encode(), row["completion"].encode()
+            expected.append({"input_ids": list(prompt + completion),
+                             "loss_mask": [0] * len(prompt) + [1] * len(completion)})
+        expect_rows("example", read_lines(output), expected)
+
+
 def main():
+    check_example()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         check_templates(folder)

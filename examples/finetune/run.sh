@@ -1,0 +1,127 @@
+#!/usr/bin/env bash
+# Pretrains a small model and tunes it to answer as a lighthouse keeper does.
+#
+#   ./run.sh                  minutes on two cores; everything stays in runs/finetune-<time>
+#   ./run.sh --small          the same with fewer steps: answers end as promised, and say little
+#   ./run.sh --run-dir DIR    where everything goes; it must not be there yet
+#   ./run.sh --transformers   also loads the results with transformers (PYTHON names a python that has it)
+#
+# TERRACE names the program; without it the checkout's is built. Exits with 1 when an answer is not as
+# README.md says.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$here/../.." && pwd)
+
+pretraining_steps=800
+epochs=40
+learning_rate=1e-3
+lora_learning_rate=5e-3
+is_small=false
+loads_with_transformers=false
+run=
+while (($#)); do
+  case $1 in
+    --small)
+      is_small=true
+      pretraining_steps=200
+      epochs=20
+      learning_rate=3e-3
+      lora_learning_rate=1e-2
+      ;;
+    --run-dir)
+      (($# > 1)) || { echo "run.sh: --run-dir wants a directory" >&2; exit 2; }
+      run=$2
+      shift
+      ;;
+    --transformers) loads_with_transformers=true ;;
+    *)
+      echo "run.sh: unknown argument $1; there are --small, --run-dir and --transformers" >&2
+      exit 2
+      ;;
+  esac
+  shift
+done
+
+fail() {
+  printf 'run.sh: %s\n' "$*" >&2
+  exit 1
+}
+
+if [[ -z ${TERRACE:-} ]]; then
+  "$root/tools/build.sh" release terrace
+  TERRACE=$root/build/release/terrace
+fi
+run=${run:-$root/runs/finetune-$(date +%Y%m%d-%H%M%S)}
+[[ ! -e $run ]] || fail "$run is there already; name another with --run-dir"
+mkdir -p "$run"
+
+# train NAME FLAG...: a run in $run/NAME. Its lines go to a file, the last steps also to the console.
+train() {
+  local name=$1
+  shift
+  printf '\n$ terrace train'
+  printf ' %q' "$@" --run-dir "$run/$name"
+  printf '\n'
+  "$TERRACE" train "$@" --device cpu --sequence-length 256 --log-every 100 --run-dir "$run/$name" \
+    >"$run/$name.txt" 2>"$run/$name.errors.txt" || { cat "$run/$name.errors.txt" >&2; fail "training $name ended with $?"; }
+  grep -E '^(step|documents:|saved)' "$run/$name.txt" | tail -n 4
+}
+
+# answer MODEL QUESTION: what the model says, up to the end of the line.
+answer() {
+  "$TERRACE" sample --model "$1" --prompt "Q: $2"$'\nA:' --max-new-tokens 160 --temperature 0.01 |
+    tr -d '\000' | sed -n 2p
+}
+
+held_out="What is a harbour?"       # stands in no line of the data
+known="Who winds the clock?"        # stands in one
+promised="Lamp lit, all well."
+
+# show TITLE MODEL: the answers to both questions.
+show() {
+  printf '%s\n  Q: %s\n  %s\n  Q: %s\n  %s\n' "$1" "$held_out" "$(answer "$2" "$held_out")" \
+    "$known" "$(answer "$2" "$known")"
+}
+
+# check MODEL: what README.md promises.
+check() {
+  local said
+  said=$(answer "$1" "$held_out")
+  [[ $said == "A: Aye, "*"$promised" ]] || fail "$1 does not answer as a keeper: $said"
+  $is_small && return
+  said=$(answer "$1" "$known")
+  [[ $said == "A: Aye, the keeper does, every evening at six. $promised" ]] ||
+    fail "$1 has not learned who winds the clock: $said"
+}
+
+# A model of bytes, pretrained on the documentation.
+train base --model nano --init random --tokenizer bytes --data "$root/docs" "$root/README.md" \
+  --data-format text --micro-batch-size 8 --max-steps "$pretraining_steps" \
+  --learning-rate 3e-3 --warmup-steps 20
+base=$run/base/final
+[[ $(answer "$base" "$held_out") != *"$promised" ]] || fail "the base answers as a keeper already"
+
+tuning=(--model "$base" --data "$here/turns.jsonl" --micro-batch-size 4
+  --num-train-epochs "$epochs" --warmup-steps 10 --validation-fraction 0)
+# All of its parameters.
+train full "${tuning[@]}" --learning-rate "$learning_rate"
+# An adapter of rank 16, which is then added to the model.
+train lora "${tuning[@]}" --learning-rate "$lora_learning_rate" --lora-rank 16
+printf '\n$ terrace merge %q %q %q\n' "$base" "$run/lora/final" "$run/merged"
+"$TERRACE" merge "$base" "$run/lora/final" "$run/merged"
+
+echo
+show "Before:" "$base"
+show "After tuning all parameters:" "$run/full/final"
+show "After tuning an adapter, beside its base:" "$run/lora/final"
+show "After the adapter is merged:" "$run/merged"
+for model in "$run/full/final" "$run/lora/final" "$run/merged"; do check "$model"; done
+
+if $loads_with_transformers; then
+  echo
+  for model in "$run/full/final" "$run/merged"; do
+    "${PYTHON:-python3}" -B "$here/load_with_transformers.py" "$model" "Q: $held_out"$'\nA:' "$promised"
+  done
+fi
+echo
+echo "run.sh: every answer is as README.md says. All files are in $run."
