@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/json_depth.h"
 
 namespace terrace {
 namespace {
@@ -91,7 +92,8 @@ void check_start(const AdapterKeys& keys, const json& all) {
 }  // namespace
 
 AdapterConfig parse_adapter_config(const std::string& text, const std::string& origin) {
-  const json all = json::parse(text, nullptr, false);
+  json all;
+  if (!nests_deeper(text)) all = json::parse(text, nullptr, false);
   if (!all.is_object()) {
     throw ConfigError(fmt::format("{} is no JSON object", origin), "fetch the adapter again");
   }

@@ -15,6 +15,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/json_depth.h"
 #include "runtime/checkpoint/durable_file.h"
 
 namespace terrace {
@@ -153,7 +154,9 @@ json read_manifest(const std::string& directory, FileSystem& disk) {
     throw ConfigError(fmt::format("{} is not a checkpoint: it has no {}", directory, kManifest),
                       "give a checkpoint-N directory that was saved completely");
   }
-  json manifest = json::parse(read_whole_file(disk, path), nullptr, false);
+  const std::string text = read_whole_file(disk, path);
+  json manifest;
+  if (!nests_deeper(text)) manifest = json::parse(text, nullptr, false);
   const bool has_schema =
       manifest.is_object() && manifest.contains("schema") && manifest["schema"].is_string();
   const std::string schema = has_schema ? manifest["schema"].get<std::string>() : "";

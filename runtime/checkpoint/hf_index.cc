@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/error.h"
+#include "base/json_depth.h"
+#include "runtime/checkpoint/file_system.h"
 #include "runtime/checkpoint/hf_weight_files.h"
 
 namespace terrace {
@@ -25,9 +25,9 @@ bool is_file_name(const std::string& name) {
 }
 
 nlohmann::json read_map(const fs::path& path) {
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) throw IoError({.operation = "open", .path = path.string(), .error_number = errno});
-  nlohmann::json index = nlohmann::json::parse(stream, nullptr, /*allow_exceptions=*/false);
+  const std::string text = read_whole_file(system_files(), path.string());
+  nlohmann::json index;
+  if (!nests_deeper(text)) index = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (index.is_discarded() || !index.is_object() || !index.contains("weight_map") ||
       !index.at("weight_map").is_object()) {
     throw CorruptData(fmt::format("{}: not an index of safetensors files", path.string()),

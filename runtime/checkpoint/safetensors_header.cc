@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/json_depth.h"
 
 namespace terrace {
 namespace {
@@ -75,6 +76,7 @@ Json parse_object(std::string_view text, const Refusal& refuse) {
   // The format demands the brace first; JSON would allow spaces before it.
   if (!text.starts_with('{')) refuse.header("the header does not begin with {");
   DuplicateKeys duplicates;
+  if (nests_deeper(text)) refuse.header("has too many lists and objects within each other");
   Json object = Json::parse(text, std::ref(duplicates), /*allow_exceptions=*/false);
   if (object.is_discarded() || !object.is_object()) refuse.header("the header is not JSON");
   if (duplicates.found()) refuse.header(fmt::format("key {} is there twice", *duplicates.found()));

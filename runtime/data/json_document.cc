@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json_depth.h"
 
 namespace terrace {
 namespace {
@@ -84,6 +85,11 @@ json parse_line_object(std::string_view text, const std::string& place) {
   const std::string remedy =
       "a JSONL file has one object on each line, whole and with nothing behind it; NaN, Infinity "
       "and halves of surrogate pairs are no JSON";
+  if (nests_deeper(text)) {
+    throw CorruptData(
+        fmt::format("{}: more than {} lists and objects are within each other", place, kJsonLevels),
+        remedy);
+  }
   json parsed;
   try {
     parsed = json::parse(text);

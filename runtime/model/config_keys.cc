@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/json_depth.h"
 #include "runtime/config/nearest_name.h"
 #include "runtime/model/json_text.h"
 
@@ -234,9 +235,10 @@ void check_config_keys(std::string_view json, std::span<const KnownKey> own,
 
 std::string without_keys(std::string_view json, const std::vector<std::string>& keys,
                          const std::string& origin) {
-  if (keys.empty()) return std::string(json);
+  // Whoever reads what cannot be read here says why.
+  if (keys.empty() || nests_deeper(json)) return std::string(json);
   auto object = OrderedJson::parse(quote_non_finite(json), nullptr, /*allow_exceptions=*/false);
-  if (!object.is_object()) return std::string(json);  // whoever reads it says why
+  if (!object.is_object()) return std::string(json);
   for (const std::string& key : keys) {
     std::string name = key;
     if (OrderedJson* const owner = owner_of(object, name); owner != nullptr) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/json_depth.h"
 #include "runtime/model/json_text.h"
 
 namespace terrace {
@@ -25,6 +26,11 @@ struct ConfigReader::Object {
 };
 
 ConfigReader::ConfigReader(std::string_view json, const std::string& origin) : origin_(origin) {
+  if (nests_deeper(json)) {
+    throw ConfigError(fmt::format("{}: more than {} lists and objects are within each other",
+                                  origin, kJsonLevels),
+                      "correct the file");
+  }
   auto parsed = std::make_shared<Object>();
   try {
     parsed->value = nlohmann::json::parse(quote_non_finite(json));
