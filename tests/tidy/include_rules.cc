@@ -72,8 +72,8 @@ constexpr auto kTextHeaders =
     std::to_array<std::string_view>({"pcre2", "utf8proc", "sentencepiece"});
 constexpr auto kTextPlaces = std::to_array<std::string_view>({"runtime/tokenizer/"});
 constexpr auto kParserHeaders = std::to_array<std::string_view>({"nlohmann/", "toml++/", "CLI/"});
-constexpr auto kParserPlaces =
-    std::to_array<std::string_view>({"runtime/", "bench/", "tests/e2e/", "tests/golden/"});
+constexpr auto kParserPlaces = std::to_array<std::string_view>(
+    {"runtime/", "bench/", "tests/e2e/", "tests/golden/", "tests/fuzz/"});
 constexpr auto kXxhashHeaders = std::to_array<std::string_view>({"xxh"});
 constexpr auto kXxhashPlaces = std::to_array<std::string_view>({"base/"});
 constexpr auto kCompressionHeaders = std::to_array<std::string_view>({"zlib.h", "zstd"});

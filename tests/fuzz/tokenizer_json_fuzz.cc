@@ -1,0 +1,10 @@
+#include "tests/fuzz/fuzz_input.h"
+#include "tests/fuzz/tokenizer_fuzz.h"
+
+// tokenizer.json.
+int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace terrace;
+  static const fuzz::Folder folder;
+  fuzz::use_tokenizer(folder.write("tokenizer.json", fuzz::text_of(data, size)));
+  return 0;
+}

@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Fuzzes what reads files, with libFuzzer under AddressSanitizer and UndefinedBehaviorSanitizer.
+#
+#   tools/fuzz.sh [SECONDS [NAME...]]   each fuzzer, or those of the names, for so long (20)
+#
+# Needs clang-19, libclang-rt-19-dev and libomp-19-dev, which apt-get installs. The names are the folders of
+# tests/fuzz/corpus, whose files are where a fuzzer begins; what it finds goes to build/fuzz/found/NAME and is
+# where it goes on. A file that ends a fuzzer is build/fuzz/crash-NAME-*; the program build/fuzz/tests/fuzz/fuzz_NAME
+# reads it again. Exits with 1 where there is one.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
+
+seconds=${1:-20}
+[[ $seconds =~ ^[0-9]+$ ]] || { echo "fuzz.sh: $seconds is no number of seconds" >&2; exit 2; }
+shift || true
+names=("$@")
+((${#names[@]})) || mapfile -t names < <(ls tests/fuzz/corpus)
+
+command -v clang++-19 >/dev/null || { echo "fuzz.sh: clang++-19 is not here: apt-get install clang-19 libclang-rt-19-dev libomp-19-dev" >&2; exit 4; }
+./tools/build.sh fuzz fuzzers || exit
+
+# Most fuzzers write each input to a file.
+[[ -w /dev/shm ]] && export TMPDIR=${TMPDIR:-/dev/shm}
+export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+failed=()
+for name in "${names[@]}"; do
+  program=build/fuzz/tests/fuzz/fuzz_$name
+  [[ -x $program ]] || { echo "fuzz.sh: there is no fuzzer $name" >&2; exit 2; }
+  mkdir -p "build/fuzz/found/$name"
+  echo "== $name, $seconds s"
+  "$program" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
+    -artifact_prefix="build/fuzz/crash-$name-" "build/fuzz/found/$name" "tests/fuzz/corpus/$name" \
+    >"build/fuzz/$name.log" 2>&1 || failed+=("$name")
+  grep -E '^(stat::number_of_executed_units|SUMMARY|does not hold)|ERROR:' "build/fuzz/$name.log"
+done
+((${#failed[@]} == 0)) || { echo "fuzz.sh: found something: ${failed[*]} (build/fuzz/NAME.log)" >&2; exit 1; }
