@@ -252,6 +252,10 @@ class Command(Case):
             self.assertIn(says, done.stderr)
             self.assertNotIn("Traceback", done.stderr)
         self.assertEqual(os.listdir(self.folder), ["a.jsonl"])
+        self.file("tokenizer.model", b"")
+        done = self.run_command("prepare", path, "--model", self.folder, "--output", output)
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn("tokenizer.model alone", done.stderr)
 
     def test_importing_needs_nothing(self):
         code = ("import sys, terrace, terrace.data, terrace.data.prepare, terrace.data.chat; "

@@ -54,41 +54,15 @@ class TokenizerFile:
         return self.tokenizer.id_to_token(token)
 
 
-class Transformers:
-    """A tokenizer.model, as transformers reads it."""
-
-    def __init__(self, directory):
-        transformers = optional_package("transformers", f"{directory}/tokenizer.model",
-                                        "transformers sentencepiece")
-        try:
-            self.tokenizer = transformers.AutoTokenizer.from_pretrained(
-                str(directory), local_files_only=True, trust_remote_code=False)
-        except Exception as problem:  # of any kind, of many packages
-            raise DataError(f"--model {directory}: transformers cannot read its tokenizer: "
-                            f"{problem}", "give a tokenizer.json beside it", CORRUPT) from problem
-        if not self.tokenizer.is_fast:
-            raise DataError(f"--model {directory}: its tokenizer tells no places in the text",
-                            "give a tokenizer.json beside it")
-
-    def encode(self, text):
-        found = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-        return found["input_ids"], found["offset_mapping"]
-
-    def special_texts(self):
-        return set(self.tokenizer.all_special_tokens)
-
-    def begin_id(self):
-        return self.tokenizer.bos_token_id
-
-    def text_of(self, token):
-        return self.tokenizer.convert_ids_to_tokens(token)
-
-
 def tokenizer_of_model(directory):
     """As `terrace train --tokenizer auto` chooses."""
     directory = Path(directory)
     if (path := directory / "tokenizer.json").is_file():
         return TokenizerFile(path)
     if (directory / "tokenizer.model").is_file():
-        return Transformers(directory)
+        # SentencePiece takes the special tokens of a template for text.
+        raise DataError(f"--model {directory}: it has a tokenizer.model alone, which does not know "
+                        "the special tokens of a chat template",
+                        "make a tokenizer.json of it: AutoTokenizer of transformers, "
+                        "from_pretrained() and save_pretrained()")
     return Bytes()
