@@ -116,6 +116,7 @@ if $runs_all; then
   else
     printf '\n== build cuda: left out, there is no nvcc here\n'
   fi
+  gate "fuzzers" clang++-19 ./tools/fuzz.sh
 fi
 part "tests ($release_tests)" run_ctest "$release_tests"
 if $runs_python; then
