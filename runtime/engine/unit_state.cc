@@ -310,15 +310,17 @@ void UnitState::read_split_masters(std::int32_t unit, std::int64_t chunk, std::i
   const std::size_t remainders = state_layout(unit, chunk).master.begin;
   const std::size_t first_high = in_home(StateClass::kParameters, unit, chunk, begin);
   const std::size_t first_low = in_home(StateClass::kOptimizer, unit, chunk, begin);
-  std::vector<Bf16> high(std::min(out.size(), kSplitPiece));
-  std::vector<std::int16_t> low(high.size());
-  for (std::size_t at = 0; at < out.size(); at += high.size()) {
-    const std::size_t count = std::min(high.size(), out.size() - at);
+  high_.resize(kSplitPiece);
+  low_.resize(kSplitPiece);
+  const std::span high(high_);
+  const std::span low(low_);
+  for (std::size_t at = 0; at < out.size(); at += kSplitPiece) {
+    const std::size_t count = std::min(kSplitPiece, out.size() - at);
     homes_.read(StateClass::kParameters, unit, chunk, (first_high + at) * sizeof(Bf16),
-                std::as_writable_bytes(std::span(high).first(count)));
+                std::as_writable_bytes(high.first(count)));
     homes_.read(StateClass::kOptimizer, unit, chunk,
                 remainders + (first_low + at) * sizeof(std::int16_t),
-                std::as_writable_bytes(std::span(low).first(count)));
+                std::as_writable_bytes(low.first(count)));
     for (std::size_t i = 0; i < count; ++i) out[at + i] = join({high[i], low[i]});
   }
 }

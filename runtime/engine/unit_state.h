@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/function_ref.h"
+#include "base/half.h"
 #include "base/hash.h"
 #include "memory/host/worker_arena.h"
 #include "optim/update_rule.h"
@@ -97,6 +98,9 @@ class UnitState {
   const StepModel& model_;
   const UpdateRule& rule_;
   std::optional<StreamingHash> parameters_hash_{std::in_place};
+  // Halves of split masters that are being read.
+  std::vector<Bf16> high_;
+  std::vector<std::int16_t> low_;
 };
 
 }  // namespace terrace

@@ -67,7 +67,7 @@ INSTANTIATE_TEST_SUITE_P(
         WithHeader{"npy", "a.npy", "\x93NUMPY\x01" + kZeros + "x", "np.load("},
         WithHeader{"npy_called_bin", "a.bin", "\x93NUMPY\x01" + kZeros + "x", "np.load("},
         WithHeader{"npz", "a.npz", std::string("PK\x03\x04\x14\0", 6) + kZeros, "unpack"},
-        WithHeader{"parquet", "a.parquet", "PAR1" + kZeros + "PAR1", "--data-format text"},
+        WithHeader{"parquet", "a.parquet", "PAR1" + kZeros + "PAR1", "terrace.data prepare"},
         WithHeader{"arrow", "a.arrow", std::string("\xff\xff\xff\xff\x18\0\0\0", 8) + kZeros,
                    "ids"},
         WithHeader{"gzip", "a.bin.gz", std::string("\x1f\x8b\x08\0", 4) + kZeros, "unpack"},

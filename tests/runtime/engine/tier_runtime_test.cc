@@ -334,7 +334,8 @@ TEST(TierStages, AreCheckedAgainstEachOther) {
   const TierPlan plan = plan_tiers(model, options);
   EXPECT_NO_THROW(check_stages(model, options, plan));
   options.placement.micro_batches = 3;
-  TERRACE_EXPECT_THROW_WITH(check_stages(model, options, plan), UsageError, "stage 0 sends 2");
+  TERRACE_EXPECT_THROW_WITH(check_stages(model, options, plan), UsageError,
+                            "stage 1 sends 3 messages to stage 0, which receives 2");
 }
 
 struct RankedTraining {
