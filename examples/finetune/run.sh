@@ -63,7 +63,11 @@ train() {
   printf ' %q' "$@" --run-dir "$run/$name"
   printf '\n'
   "$TERRACE" train "$@" --device cpu --sequence-length 256 --log-every 100 --run-dir "$run/$name" \
-    >"$run/$name.txt" 2>"$run/$name.errors.txt" || { cat "$run/$name.errors.txt" >&2; fail "training $name ended with $?"; }
+    >"$run/$name.txt" 2>"$run/$name.errors.txt" || {
+    local code=$?
+    cat "$run/$name.errors.txt" >&2
+    fail "training $name ended with $code"
+  }
   grep -E '^(step|documents:|saved)' "$run/$name.txt" | tail -n 4
 }
 
@@ -99,7 +103,8 @@ train base --model nano --init random --tokenizer bytes --data "$root/docs" "$ro
   --data-format text --micro-batch-size 8 --max-steps "$pretraining_steps" \
   --learning-rate 3e-3 --warmup-steps 20
 base=$run/base/final
-[[ $(answer "$base" "$held_out") != *"$promised" ]] || fail "the base answers as a keeper already"
+before=$(answer "$base" "$held_out") || fail "the base does not answer"
+[[ -n $before && $before != *"$promised" ]] || fail "the base answers nothing, or as a keeper already: $before"
 
 tuning=(--model "$base" --data "$here/turns.jsonl" --micro-batch-size 4
   --num-train-epochs "$epochs" --warmup-steps 10 --validation-fraction 0)

@@ -3,6 +3,7 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <iterator>
@@ -88,8 +89,10 @@ std::string text_of_file(const FlagValue& flag) {
     text = read_all(std::cin);
   } else {
     std::ifstream file(name, std::ios::binary);
-    text = read_all(file);
-    if (!file) flag.refuse("cannot be read", "name a file of text, or - for standard input");
+    const bool is_directory = std::filesystem::is_directory(name);
+    if (file && !is_directory) text = read_all(file);
+    if (!file || is_directory)
+      flag.refuse("cannot be read", "name a file of text, or - for standard input");
   }
   if (text.empty()) flag.refuse("is empty", "give a text to continue");
   return text;

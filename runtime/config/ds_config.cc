@@ -14,6 +14,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/json_depth.h"
 #include "runtime/config/ds_config_keys.h"
 #include "runtime/config/nearest_name.h"
 
@@ -48,6 +49,9 @@ Json parse_ds_text(const std::string& path, const std::string& text) {
     }
     return true;
   };
+  if (nests_deeper(text)) {
+    throw ConfigError(fmt::format("{}: nested too deep", path), "name a DeepSpeed configuration");
+  }
   try {
     Json root = Json::parse(text, callback, true, true);
     if (root.is_object()) return root;
@@ -93,9 +97,11 @@ class DsKeys {
   }
 
   // Null for what is not there, and for "auto".
-  const Json* find(const std::string& at) const {
+  const Json* find(const std::string& at) {
     const auto found = values_.find(at);
-    return found == values_.end() ? nullptr : &found->second;
+    if (found == values_.end()) return nullptr;
+    unused_.erase(at);
+    return &found->second;
   }
 
   bool is_auto_at(const std::string& at) const {
@@ -106,7 +112,12 @@ class DsKeys {
 
   void note(const std::string& why, const std::string& at) { noted_[why].push_back(at); }
 
-  [[noreturn]] void refuse(const std::string& at, const std::string& remedy) const {
+  // Of settings that nothing has asked for: those of an optimizer that has another type.
+  void note_unused() {
+    for (const std::string& at : unused_) note("nothing in the file makes use of it", at);
+  }
+
+  [[noreturn]] void refuse(const std::string& at, const std::string& remedy) {
     const Json* value = find(at);
     throw ConfigError(value == nullptr ? fmt::format("{} is not done here", where(at))
                                        : fmt::format("{} is {}, which is not done here", where(at),
@@ -148,6 +159,7 @@ class DsKeys {
     }
     const std::string path(key.path);
     values_[path] = value;
+    if (key.effect == DsEffect::kSetting) unused_.insert(path);
     const bool is_usual = !key.usual.empty() && text_of(value) == text_of(Json::parse(key.usual));
     if (is_usual || key.effect == DsEffect::kSetting || key.effect == DsEffect::kHarmless) return;
     if (key.effect == DsEffect::kRefused) refuse(path, std::string(key.why));
@@ -175,6 +187,7 @@ class DsKeys {
   std::map<std::string, Json> values_;
   std::map<std::string, std::vector<std::string>> noted_;  // keys by reason
   std::vector<std::string> autos_;
+  std::set<std::string> unused_;  // settings
 };
 
 // Makes values of flags of what the keys say.
@@ -196,6 +209,7 @@ class DsSettings {
     if (is_on("activation_checkpointing.cpu_checkpointing")) {
       set("place-activations", "activation_checkpointing.cpu_checkpointing", {"host"});
     }
+    keys_.note_unused();
     result_.notes = keys_.notes();
     return std::move(result_);
   }
@@ -212,13 +226,14 @@ class DsSettings {
     if (const Json* value = keys_.find(at)) set(flag, at, {text_of(*value)});
   }
 
-  // DeepSpeed's own default where the key is not there.
+  // DeepSpeed's own default where the key is not there; nothing where it is "auto".
   void take_or(const std::string& at, std::string_view flag, const char* usual) {
+    if (keys_.is_auto_at(at)) return;
     const Json* value = keys_.find(at);
     set(flag, at, {value == nullptr ? usual : text_of(*value)});
   }
 
-  bool is_on(const std::string& at) const {
+  bool is_on(const std::string& at) {
     const Json* value = keys_.find(at);
     return value != nullptr && is_true(*value);
   }
@@ -269,6 +284,7 @@ class DsSettings {
 
   void betas(const std::string& rule, bool is_lion) {
     const std::string at = "optimizer.params.betas";
+    if (keys_.is_auto_at(at)) return;
     const Json* value = keys_.find(at);
     std::vector<std::string> texts = {"0.9", is_lion ? "0.99" : "0.999"};
     if (value != nullptr) {
@@ -290,26 +306,20 @@ class DsSettings {
       keys_.refuse(at, "choose WarmupLR, WarmupDecayLR or WarmupCosineLR");
     }
     set("lr-scheduler-type", at, {decays ? "linear" : is_cosine ? "cosine" : "constant"});
-    take("scheduler.params.warmup_max_lr", "learning-rate");
+    if (!is_cosine) take_or("scheduler.params.warmup_max_lr", "learning-rate", "1e-3");
     take_or("scheduler.params.warmup_num_steps", "warmup-steps", "1000");
     take("scheduler.params.total_num_steps", "max-steps");
     if (decays) set("min-learning-rate", at, {"0"});
-    if (is_cosine) least_of_cosine();
-    const Json* form = keys_.find("scheduler.params.warmup_type");
-    if (form == nullptr ? !is_cosine : text_of(*form) != "linear") {
-      keys_.note("the warm-up is linear", "scheduler.params.warmup_type");
-    }
-  }
-
-  void least_of_cosine() {
     const Json* ratio = keys_.find("scheduler.params.cos_min_ratio");
-    const auto spec = std::ranges::find(flags_, "learning-rate", &FlagSpec::name);
-    const auto& rate = result_.values.at(static_cast<std::size_t>(spec - flags_.begin()));
-    if (!rate.has_value()) return;
-    const std::string at = "scheduler.params.cos_min_ratio";
-    const double share =
-        ratio == nullptr ? 1e-4 : FlagValue(keys_.where(at), {text_of(*ratio)}).number(0);
-    set("min-learning-rate", at, {fmt::format("{}", share * rate->number(0))});
+    if (is_cosine) {
+      const FlagValue share(keys_.where("scheduler.params.cos_min_ratio"),
+                            {ratio == nullptr ? "1e-4" : text_of(*ratio)});
+      result_.cos_min_ratio = share.number(0);
+    }
+    const Json* form = keys_.find("scheduler.params.warmup_type");
+    const bool is_log = form == nullptr ? !keys_.is_auto_at("scheduler.params.warmup_type")
+                                        : text_of(*form) != "linear";
+    if (is_log) keys_.note("the warm-up is linear", "scheduler.params.warmup_type");
   }
 
   void zero() {

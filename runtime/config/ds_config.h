@@ -16,6 +16,8 @@ struct DsConfig {
   std::vector<std::optional<FlagValue>> values;
   // Samples of a step over all data-parallel ranks, where the file says so.
   std::optional<std::int64_t> train_batch_size;
+  // What the learning rate falls to, as a share of it: min_learning_rate, once that is known.
+  std::optional<double> cos_min_ratio;
   // What of the file has no effect here, and what it leaves to the flags: a sentence each.
   std::vector<std::string> notes;
 };

@@ -83,7 +83,8 @@ constexpr auto kKeys = std::to_array<DsKey>({
     {"scheduler.params.warmup_type", DsEffect::kSetting},
     {"scheduler.params.cos_min_ratio", DsEffect::kSetting},
     {"scheduler.params.warmup_min_ratio", DsEffect::kNote, "the warm-up begins at 0", "0"},
-    {"scheduler.params.last_batch_iteration"},
+    {"scheduler.params.last_batch_iteration", DsEffect::kRefused,
+     "give -1: --resume goes on from a checkpoint", "-1"},
 
     {"zero_optimization.stage", DsEffect::kSetting},
     {"zero_optimization.cpu_offload", DsEffect::kSetting},

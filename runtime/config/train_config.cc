@@ -77,23 +77,27 @@ void add_file(FlagValues& values, FlagValues file, const std::vector<FlagSpec>& 
   }
 }
 
-// Reads --ds-config, where it is given: it says what nothing else does.
-void add_ds_config(FlagValues& values, const std::vector<TrainFlag>& flags,
-                   const std::vector<FlagSpec>& specs, TrainOptions& options) {
+// Reads --ds-config, where it is given: it says what nothing else does. Returns the share of the
+// learning rate that a cosine falls to, where the file alone says it.
+std::optional<double> add_ds_config(FlagValues& values, const std::vector<TrainFlag>& flags,
+                                    const std::vector<FlagSpec>& specs, TrainOptions& options) {
   const auto& named = values[flags.size()];
-  if (!named) return;
+  if (!named) return std::nullopt;
   const std::string path = named->name();
   DsConfig config = read_ds_config(path, std::span(specs).first(flags.size()));
   if (values[place_of("optimizer", specs)]) drop_settings_of_rules(config.values, flags);
   config.values.resize(values.size());
   add_file(values, std::move(config.values), specs);
   options.run.notes = std::move(config.notes);
-  if (!config.train_batch_size.has_value()) return;
+  const bool is_open = !values[place_of("min-learning-rate", specs)].has_value();
+  const std::optional<double> least_share = is_open ? config.cos_min_ratio : std::nullopt;
+  if (!config.train_batch_size.has_value()) return least_share;
   options.batch.global = {
       .samples = *config.train_batch_size,
       .where = fmt::format("{}: train_batch_size", path),
       .has_micro_batch = values[place_of("micro-batch-size", specs)].has_value(),
       .has_accumulation = values[place_of("gradient-accumulation-steps", specs)].has_value()};
+  return least_share;
 }
 
 // What `toml` of to_toml() has for a key: its value, empty where it is not set there.
@@ -151,11 +155,15 @@ TrainOptions parse_train_options(const std::vector<std::string>& arguments) {
     add_file(values, std::move(file), specs);
   }
   TrainOptions options;
-  add_ds_config(values, flags, specs, options);
+  const std::optional<double> least_share = add_ds_config(values, flags, specs, options);
   for (std::size_t i = 0; i < flags.size(); ++i) {
     if (!values[i]) continue;
     check_utf8(*values[i]);
     set_flag(flags[i], options, *values[i]);
+  }
+  OptimizerFlags& optimizer = options.optimizer;
+  if (least_share && optimizer.lr_scheduler_type == LrSchedulerType::kCosine) {
+    optimizer.min_learning_rate = *least_share * optimizer.learning_rate;
   }
   const auto is_given = [&](std::string_view name) {
     return values[place_of(name, specs)].has_value();

@@ -73,7 +73,7 @@ HomeAccess::HomeAccess(const Program& program, const StepModel& model, const Exe
       memory_(memory),
       store_(store),
       piece_bytes_(store == nullptr ? kBounceBytes : std::max(kBounceBytes, store->block_bytes())),
-      bounce_((kWritesInFlight + 1) * piece_bytes_, HostMemoryOptions{}),
+      bounce_((store == nullptr ? 1 : kWritesInFlight + 1) * piece_bytes_, HostMemoryOptions{}),
       stream_(device.create_stream("homes")) {
   for (BufferId b = 0; b < static_cast<BufferId>(program.buffers.size()); ++b) {
     const Buffer& buffer = program.buffers[b];
@@ -124,8 +124,9 @@ HomeAccess::PlacePart HomeAccess::part_at(const Place& place, std::size_t first,
                                           std::size_t piece) {
   const std::size_t grain = place.tier == Tier::kNvme ? store_->block_bytes() : 1;
   const std::size_t most = piece_bytes_ / grain * grain;
+  const std::size_t pieces = bounce_.bytes().size() / piece_bytes_;
   const std::span<std::byte> memory = bounce_.bytes().subspan(
-      piece % (kWritesInFlight + 1) * piece_bytes_, std::min(most, place.size_bytes - first));
+      piece % pieces * piece_bytes_, std::min(most, place.size_bytes - first));
   return {place, first, memory};
 }
 

@@ -63,6 +63,7 @@ class OneDirectory final : public FileSystem {
   int rename(const std::string&, const std::string&) override { return EROFS; }
   int remove(const std::string&) override { return EROFS; }
   int sync_directory(const std::string&) override { return EROFS; }
+  std::optional<std::uint64_t> free_bytes(const std::string&) override { return std::nullopt; }
 
  private:
   static std::string name_of(const std::string& path) {

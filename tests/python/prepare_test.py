@@ -222,8 +222,10 @@ def check_refusals(folder):
     done = prepare(source, "--model", model, "--output", output, code=2)
     assert f"{source}:1: the chat template".encode() in done.stderr, done.stderr
     assert b"take turns" in done.stderr, done.stderr
-    for text, says in (("{% for %}", b"line 1"), ("{{ ''.__class__ }}{{ messages.__class__.x }}",
-                                                  b"refuses")):
+    in_macro = ("{% macro turn(m) %}<{{ m.role }}>{% generation %}{{ m.content }}{% endgeneration %}"
+                "{% endmacro %}{% for m in messages %}{{ turn(m) }}{% endfor %}")
+    for text, says in (("{% for %}", b"line 1"), (in_macro, b"moves what it marks"),
+                       ("{{ ''.__class__ }}{{ messages.__class__.x }}", b"refuses")):
         template = folder / "bad.jinja"
         template.write_text(text)
         write_lines(source, conversations(1))

@@ -93,7 +93,7 @@ def generation_block(jinja2):
 
         def _told(self, caller):
             text = caller()
-            self.environment.said.append((sum(map(len, self.environment.before)), len(text)))
+            self.environment.said.append((sum(map(len, self.environment.before)), text))
             return text
 
     return Generation
@@ -155,4 +155,9 @@ class Template:
                             "give messages in the order that the template takes, or another "
                             "template") from problem
         text = "".join(environment.before)
-        return text, [(begin, begin + size) for begin, size in environment.said]
+        for begin, said in environment.said:
+            if not text.startswith(said, begin):
+                raise DataError(f"{place}: the chat template ({self.path}) moves what it marks as "
+                                "generated, as in a macro or a {% set %}",
+                                "mark it where it is put out, or take the marks away")
+        return text, [(begin, begin + len(said)) for begin, said in environment.said]

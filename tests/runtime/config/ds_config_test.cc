@@ -133,9 +133,52 @@ TEST_F(DsConfigFile, ItsDefaultsAreDeepSpeeds) {
   EXPECT_EQ(adam.precision, Precision::kFp32);
   const TrainOptions cosine = parse(R"({"scheduler": {"type": "WarmupCosineLR",
                 "params": {"warmup_max_lr": 0.5, "warmup_num_steps": 2}}})");
-  EXPECT_DOUBLE_EQ(*cosine.optimizer.min_learning_rate, 0.5e-4);
-  EXPECT_THAT(cosine.run.notes, IsEmpty());
+  EXPECT_NEAR(*cosine.optimizer.min_learning_rate, 3e-8, 1e-12);  // of the flag's rate
+  EXPECT_THAT(cosine.run.notes,
+              testing::UnorderedElementsAre(HasSubstr("warmup_max_lr has no effect"),
+                                            HasSubstr("the warm-up is linear")));
   EXPECT_EQ(parse(R"({"optimizer": {"type": "SGD"}})").optimizer.value_of(0), 0);
+}
+
+TEST_F(DsConfigFile, AutoLeavesEverySettingToTheFlags) {
+  const TrainOptions usual =
+      parse_train_options({"--model", "nano", "--data", "x", "--max-steps", "5"});
+  const TrainOptions options = parse(R"({
+    "bf16": {"enabled": "auto"}, "gradient_clipping": "auto", "train_batch_size": "auto",
+    "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": "auto", "eps": "auto",
+                                              "weight_decay": "auto"}},
+    "scheduler": {"type": "WarmupCosineLR",
+                  "params": {"warmup_num_steps": "auto", "warmup_type": "linear"}}})");
+  EXPECT_EQ(options.optimizer.learning_rate, usual.optimizer.learning_rate);
+  EXPECT_EQ(options.optimizer.weight_decay, usual.optimizer.weight_decay);
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(options.optimizer.value_of(i), usual.optimizer.value_of(i));
+  }
+  EXPECT_EQ(options.optimizer.warmup_steps, usual.optimizer.warmup_steps);
+  EXPECT_EQ(options.precision, usual.precision);
+  EXPECT_FALSE(options.batch.global.has_value());
+}
+
+TEST_F(DsConfigFile, SettingsThatNothingUsesAreNamed) {
+  EXPECT_THAT(parse(R"({"optimizer": {"params": {"lr": 1e-5}}})").run.notes,
+              ElementsAre(HasSubstr("optimizer.params.lr has no effect")));
+  EXPECT_THAT(
+      parse(R"({"optimizer": {"type": "SGD", "params": {"betas": [0.9, 0.99]}}})").run.notes,
+      ElementsAre(HasSubstr("optimizer.params.betas has no effect")));
+  EXPECT_THAT(parse(R"({"zero_optimization": {"offload_param": {"device": "cpu",
+                                                                "nvme_path": "/x"}}})")
+                  .run.notes,
+              ElementsAre(HasSubstr("nvme_path has no effect")));
+}
+
+TEST_F(DsConfigFile, TheLeastRateOfACosineFollowsTheRateOfAFlag) {
+  const char* const file = R"({"optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+      "scheduler": {"type": "WarmupCosineLR",
+                    "params": {"cos_min_ratio": 0.1, "warmup_num_steps": 2}}})";
+  EXPECT_NEAR(*parse(file).optimizer.min_learning_rate, 1e-4, 1e-10);
+  const TrainOptions slower = parse(file, {"--learning-rate", "5e-5"});
+  EXPECT_NEAR(*slower.optimizer.min_learning_rate, 5e-6, 1e-10);
+  EXPECT_EQ(*parse(file, {"--min-learning-rate", "0"}).optimizer.min_learning_rate, 0);
 }
 
 TEST_F(DsConfigFile, ARunKeepsWhatItHasComeTo) {
@@ -162,6 +205,9 @@ TEST_F(DsConfigFile, BatchesThatDoNotComeOutAreRefused) {
 TEST_F(DsConfigFile, WhatCannotBeMeantIsRefusedByName) {
   EXPECT_THAT(refusal("{"), HasSubstr("ds.json: "));
   EXPECT_THAT(refusal("[1]"), HasSubstr("not an object"));
+  std::string deep;
+  for (int level = 0; level < 200'000; ++level) deep += "{\"a\":";
+  EXPECT_THAT(refusal(deep), HasSubstr("nested too deep"));
   EXPECT_THAT(refusal(R"({"fp16": {"enabled": true, "enabled": false}})"),
               HasSubstr("enabled is there twice"));
   EXPECT_THAT(
