@@ -76,8 +76,13 @@ std::string text_of(const Json& value) {
 
 bool is_auto(const Json& value) { return value.is_string() && value == "auto"; }
 
-// DeepSpeed takes booleans that are strings.
-bool is_true(const Json& value) { return text_of(value) == "true" || text_of(value) == "True"; }
+// DeepSpeed takes booleans that are strings or numbers. None for what is none.
+std::optional<bool> truth_of(const Json& value) {
+  const std::string text = text_of(value);
+  if (text == "true" || text == "True" || text == "1") return true;
+  if (text == "false" || text == "False" || text == "0") return false;
+  return std::nullopt;
+}
 
 // The file's values by their paths, and what is said of those that set nothing.
 class DsKeys {
@@ -102,6 +107,12 @@ class DsKeys {
     if (found == values_.end()) return nullptr;
     unused_.erase(at);
     return &found->second;
+  }
+
+  bool truth(const std::string& at, const Json& value) const {
+    const std::optional<bool> truth = truth_of(value);
+    if (truth.has_value()) return *truth;
+    throw ConfigError(fmt::format("{} is {}", where(at), value.dump()), "give true or false");
   }
 
   bool is_auto_at(const std::string& at) const {
@@ -145,7 +156,8 @@ class DsKeys {
     if (block == blocks.end()) return false;
     const bool has_switch = value.is_object() && !block->switch_name.empty();
     const auto on = has_switch ? value.find(block->switch_name) : value.end();
-    if (value.is_null() || (has_switch && (on == value.end() || !is_true(*on)))) return true;
+    if (value.is_null() || (has_switch && on == value.end())) return true;
+    if (has_switch && !truth(fmt::format("{}.{}", at, block->switch_name), *on)) return true;
     if (block->effect == DsEffect::kRefused) refuse(at, std::string(block->why));
     note(std::string(block->why), at);
     return true;
@@ -176,6 +188,14 @@ class DsKeys {
       found = std::ranges::find(keys, longer, &DsKey::path);
     }
     if (found != keys.end()) return *found;
+    const std::string below = at + ".";
+    const auto inside =
+        std::ranges::find_if(keys, [&](const DsKey& key) { return key.path.starts_with(below); });
+    if (inside != keys.end()) {
+      throw ConfigError(fmt::format("{}: {} is an object, with keys like {}", path_, at,
+                                    inside->path.substr(below.size())),
+                        "write it in braces");
+    }
     std::vector<std::string_view> names;
     for (const DsKey& key : keys) names.push_back(key.path);
     for (const DsBlock& block : ds_blocks()) names.push_back(block.path);
@@ -235,7 +255,7 @@ class DsSettings {
 
   bool is_on(const std::string& at) {
     const Json* value = keys_.find(at);
-    return value != nullptr && is_true(*value);
+    return value != nullptr && keys_.truth(at, *value);
   }
 
   void batch() {
@@ -248,6 +268,9 @@ class DsSettings {
   }
 
   void precision() {
+    if (is_on("bf16.enabled") && is_on("fp16.enabled")) {
+      keys_.refuse("bf16.enabled", "enable one of bf16 and fp16");
+    }
     for (const char* type : {"bf16", "fp16"}) {
       const std::string at = fmt::format("{}.enabled", type);
       if (is_on(at)) set("precision", at, {type});

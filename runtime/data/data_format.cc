@@ -127,6 +127,16 @@ std::optional<DataFormat> detect_by_ends(const std::string& path) {
   return size / tokens == 4 ? std::optional(DataFormat::kRawU32) : std::nullopt;
 }
 
+// Text that is trained on by mistake: records with braces and keys.
+void refuse_json_array(const std::string& path, std::string_view front) {
+  const std::size_t first = front.find_first_not_of(" \t\r\n");
+  if (!path.ends_with(".json") || first == std::string_view::npos || front[first] != '[') return;
+  throw ConfigError(fmt::format("{}: a JSON array, not lines of JSON", path),
+                    fmt::format("make lines of it: jq -c '.[]' {} > FILE.jsonl; or train on it as "
+                                "it is: --data-format text",
+                                path));
+}
+
 DataFormat detect(const std::string& path) {
   if (is_jsonl_name(path)) return DataFormat::kJsonl;
   if (const auto format = detect_by_ends(path)) return *format;
@@ -134,6 +144,7 @@ DataFormat detect(const std::string& path) {
   const std::string front = read_range(path, 0, kSniffBytes);
   if (is_llmc(front)) return DataFormat::kLlmc;
   refuse_other_llmc(path, front);
+  refuse_json_array(path, front);
   const std::uint64_t size = size_of_file(path);
   const char last = size > 0 ? read_range(path, size - 1, 1).front() : '\0';
   if (const auto signature = find_signature(path, front, last, size); signature.has_value()) {

@@ -110,7 +110,7 @@ std::optional<FileSignature> find_signature(const std::string& path, std::string
   if (front.starts_with("PAR1"sv) && last == '1') {
     return FileSignature{"a Parquet file",
                          "make JSON lines of its conversations or texts: python -m terrace.data "
-                         "prepare (docs/data.md)"};
+                         "prepare (docs/conversations.md)"};
   }
   if (is_arrow_stream(front, size_bytes)) return FileSignature{"an Arrow stream", kToText};
   if (is_gzip(front)) return FileSignature{"packed by gzip", kUnpack};

@@ -17,7 +17,7 @@ constexpr const char* kForms =
     "give each line \"text\", or \"prompt\" and \"completion\", or \"input_ids\" with an optional "
     "\"loss_mask\"";
 constexpr const char* kPrepare =
-    "make lines with ids and masks of it: python -m terrace.data prepare (docs/data.md)";
+    "make lines with ids and masks of it: python -m terrace.data prepare (docs/conversations.md)";
 
 // One line's object, and where it stands.
 struct Line {

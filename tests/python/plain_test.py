@@ -16,11 +16,13 @@ from pathlib import Path
 PACKAGE = sys.argv.pop(1)
 sys.path.insert(0, PACKAGE)
 
-from terrace.data.conversation import read_conversation  # noqa: E402
+from terrace.data.chat import prompt_of  # noqa: E402
+from terrace.data.conversation import Conversation, read_conversation  # noqa: E402
 from terrace.data.errors import DataError  # noqa: E402
 from terrace.data.output import LinesWriter, check_output  # noqa: E402
 from terrace.data.rows import LONGEST_LINE, rows_of  # noqa: E402
 from terrace.data.spans import TurnFinder, mask_of, parts_within  # noqa: E402
+from terrace.data.templates import template_of_model  # noqa: E402
 from terrace.data.tokens import Bytes  # noqa: E402
 
 
@@ -221,6 +223,19 @@ class Output(Case):
                            ("a.txt", "by their name"), ("none/a.jsonl", "no directory")]:
             with self.subTest(name), self.refused(2, says):
                 check_output(self.folder / name, [text])
+
+
+class Prompts(Case):
+    def test_an_answer_is_not_gone_on_from(self):
+        with self.refused(2, "x.jsonl:1 ends with what the assistant says"):
+            prompt_of(None, None, Conversation([user("a"), assistant("b")]), "x.jsonl:1")
+
+    def test_an_adapter_names_its_base(self):
+        config = json.dumps({"base_model_name_or_path": "the/base"})
+        self.file("adapter_config.json", config.encode())
+        with self.assertRaises(DataError) as refused:
+            template_of_model(self.folder)
+        self.assertIn("--model the/base", refused.exception.remedy)
 
 
 class Command(Case):

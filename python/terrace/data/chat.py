@@ -30,6 +30,9 @@ def conversation_for(texts, system, messages_file):
 def prompt_of(model, chat_template, conversation, place):
     """The text, without the token that the program puts before a prompt by itself."""
     check_model(model)
+    if conversation.messages and conversation.messages[-1].get("role") == "assistant":
+        raise DataError(f"{place} ends with what the assistant says",
+                        "end with a question: leave the last answer out")
     template = template_for(model, chat_template, bool(conversation.tools))
     text = template.render(conversation, conversation.messages, place, is_prompt=True)[0]
     return text.removeprefix(begin_of_prompts(Path(model)))

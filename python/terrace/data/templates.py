@@ -70,8 +70,11 @@ def template_of_model(directory, tools=False):
         text = named_template(value, tools, path)
         if text is not None:
             return text, path
+    adapter = read_json(directory / "adapter_config.json")
+    base = adapter.get("base_model_name_or_path") if isinstance(adapter, dict) else None
     raise DataError(f"--model {directory}: no chat template in chat_template.jinja or "
-                    "tokenizer_config.json", NO_TEMPLATE)
+                    "tokenizer_config.json",
+                    f"name the base of this adapter: --model {base}" if base else NO_TEMPLATE)
 
 
 def to_json(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False):

@@ -126,6 +126,7 @@ TEST_F(DsConfigFile, FlagsAndKeysOfTheConfigFileWin) {
 }
 
 TEST_F(DsConfigFile, ItsDefaultsAreDeepSpeeds) {
+  EXPECT_EQ(parse(R"({"bf16": {"enabled": 1}})").precision, Precision::kBf16);
   const TrainOptions adam = parse(R"({"optimizer": {"type": "Adam"}})");
   EXPECT_NEAR(adam.optimizer.learning_rate, 1e-3, 1e-6 * 1e-3);
   EXPECT_EQ(adam.optimizer.weight_decay, 0);
@@ -205,6 +206,12 @@ TEST_F(DsConfigFile, BatchesThatDoNotComeOutAreRefused) {
 TEST_F(DsConfigFile, WhatCannotBeMeantIsRefusedByName) {
   EXPECT_THAT(refusal("{"), HasSubstr("ds.json: "));
   EXPECT_THAT(refusal("[1]"), HasSubstr("not an object"));
+  EXPECT_THAT(refusal(R"({"bf16": true})"), HasSubstr("bf16 is an object, with keys like enabled"));
+  EXPECT_THAT(refusal(R"({"bf16": {"enabled": "maybe"}})"),
+              HasSubstr("bf16.enabled is \"maybe\"; give true or false"));
+  EXPECT_THAT(refusal(R"({"bf16": {"enabled": true}, "fp16": {"enabled": true}})"),
+              HasSubstr("enable one of"));
+  EXPECT_THAT(refusal(R"({"elasticity": {"enabled": "yes"}})"), HasSubstr("give true or false"));
   std::string deep;
   for (int level = 0; level < 200'000; ++level) deep += "{\"a\":";
   EXPECT_THAT(refusal(deep), HasSubstr("nested too deep"));

@@ -59,6 +59,16 @@ TEST_P(FilesWithAHeader, AreNotBareIds) {
   }
 }
 
+TEST(JsonArrays, AreNotText) {
+  const TemporaryDirectory temporary;
+  const std::string array = temporary.write("a.json", " [{\"prompt\": \"a\"}]\n");
+  TERRACE_EXPECT_THROW_WITH(open_ids(array, DataFormat::kAuto, 65536), ConfigError,
+                            "a JSON array, not lines of JSON");
+  EXPECT_NO_THROW(open_ids(array, DataFormat::kText, 65536));
+  const std::string text = temporary.write("b.json", "a text\n");
+  EXPECT_NO_THROW(open_ids(text, DataFormat::kAuto, 65536));
+}
+
 const std::string kZeros(64, '\0');
 
 INSTANTIATE_TEST_SUITE_P(

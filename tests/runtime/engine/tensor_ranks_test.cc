@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cmath>
 #include <numeric>
 
 #include "tests/runtime/engine/ranks_fixture.h"
@@ -25,6 +26,32 @@ ModelRuntimeOptions options_for(std::string_view family, bool tied, DType type, 
   options.placement.micro_batches = 2;
   options.chunk_elements = 8 * kBlockElements;
   return options;
+}
+
+// Random parameters, every second of which is one unit in the last place away.
+class OneUlpAway final : public StateSource {
+ public:
+  void read(StateField field, const UnitLayout& unit, std::int64_t begin,
+            std::span<float> out) const override {
+    random_.read(field, unit, begin, out);
+    for (std::size_t i = 0; i < out.size(); i += 2) out[i] *= 1 + 0x1p-23F;
+  }
+
+ private:
+  RandomState random_{1234};
+};
+
+// The curve of one rank, from there: what rounding at one moment makes of a curve.
+Curve curve_of_one_ulp(const ModelRuntimeOptions& options, std::int64_t steps) {
+  Curve curve;
+  const RankBody body = [&](ModelRuntime& engine, const ModelRuntimeOptions& own, Communicator&) {
+    engine.fill_state(OneUlpAway());
+    TrainedRun run;
+    train_steps(engine, own, 1, steps, run);
+    curve = run.curve;
+  };
+  on_ranks(options, {}, 0, body, [](TierPlan&) {});
+  return curve;
 }
 
 // The curve of the first rank, from random parameters.
@@ -61,7 +88,8 @@ struct TensorCase {
 
 class TensorRanks : public testing::TestWithParam<TensorCase> {};
 
-// docs/numerics.md has the bounds' reasons.
+// docs/numerics.md has the bounds' reasons. Where a last place of the parameters at the start moves
+// the curve of one rank further than a third of them, the bound is three times what it moves.
 TEST_P(TensorRanks, TrainAsOneRankDoes) {
   const TensorCase& tested = GetParam();
   for (const DType type : {DType::kF32, DType::kBF16}) {
@@ -74,13 +102,18 @@ TEST_P(TensorRanks, TrainAsOneRankDoes) {
     const Distance first = distance(first_step(shared), first_step(one));
     EXPECT_LT(first.loss, exact ? 1e-7 : 2e-4);
     EXPECT_LT(first.norm, exact ? 1e-6 : 1e-2);
+    const Curve moved = curve_of_one_ulp(options, kComparedSteps);
     const Distance all = distance(shared, one);
-    EXPECT_LT(all.loss, exact ? 1e-5 : 3e-3);
+    const Distance of_ulp = distance(moved, one);
+    EXPECT_LT(all.loss, std::max(exact ? 1e-5 : 3e-3, 3 * of_ulp.loss));
     if (exact) {
-      EXPECT_LT(all.norm, 1e-3);
+      EXPECT_LT(all.norm, std::max(1e-3, 3 * of_ulp.norm));
     }
     const std::size_t last = std::min<std::size_t>(shared.losses.size(), 20);
-    EXPECT_NEAR(mean(shared.losses, last) / mean(one.losses, last), 1, exact ? 1e-6 : 1e-3);
+    const auto off = [&](const Curve& curve) {
+      return std::abs(mean(curve.losses, last) / mean(one.losses, last) - 1);
+    };
+    EXPECT_LT(off(shared), std::max(exact ? 1e-6 : 1e-3, 3 * off(moved)));
     EXPECT_LT(shared.losses.back(), shared.losses.front());
   }
 }
