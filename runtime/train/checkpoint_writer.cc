@@ -74,7 +74,11 @@ void CheckpointWriter::start(Job job) {
     yield_to_training();
     write(*kept);
     kept.reset();  // before anybody is told that there is room for the next copy
-    is_done_ = true;
+    {
+      const std::lock_guard lock(mutex_);
+      is_done_ = true;
+    }
+    done_changed_.notify_all();
   });
 }
 
@@ -91,8 +95,14 @@ void CheckpointWriter::write(const Job& job) noexcept {
   }
 }
 
+bool CheckpointWriter::ends_within(std::chrono::milliseconds limit) {
+  if (!thread_.joinable()) return true;
+  std::unique_lock lock(mutex_);
+  return done_changed_.wait_for(lock, limit, [this] { return is_done_; });
+}
+
 std::optional<CheckpointWriter::Result> CheckpointWriter::poll() {
-  if (!is_done_) return std::nullopt;
+  if (!ends_within(std::chrono::milliseconds(0))) return std::nullopt;
   return wait();
 }
 

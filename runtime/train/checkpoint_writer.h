@@ -1,10 +1,12 @@
 #pragma once
 
-#include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -59,6 +61,8 @@ class CheckpointWriter {
     std::string path;            // of the checkpoint; empty: there is none
     std::exception_ptr problem;  // of write_checkpoint()
   };
+  // Waits so long at most. Returns whether none is being written any more.
+  bool ends_within(std::chrono::milliseconds limit);
   // Returns the result once, when there is one; without waiting.
   std::optional<Result> poll();
   // Returns the result once, after waiting for it; none where nothing was started since.
@@ -67,9 +71,11 @@ class CheckpointWriter {
  private:
   void write(const Job& job) noexcept;
 
+  std::mutex mutex_;
+  std::condition_variable done_changed_;
+  bool is_done_ = false;  // guarded by mutex_
+  Result result_;         // of the thread until is_done_
   std::jthread thread_;
-  std::atomic<bool> is_done_ = false;
-  Result result_;  // of the thread until is_done_
 };
 
 }  // namespace terrace

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <optional>
@@ -18,6 +19,14 @@
 namespace terrace {
 
 namespace fs = std::filesystem;
+
+namespace {
+
+// Ranks that wait for the one that writes hear from it this often, so that a write may take longer
+// than --collective-timeout.
+constexpr auto kWaitSlice = std::chrono::milliseconds(200);
+
+}  // namespace
 
 void RunSaver::read_finite(std::int64_t step, StateField field, const UnitLayout& unit,
                            std::int64_t begin, std::span<float> out) {
@@ -53,7 +62,8 @@ void RunSaver::write(const CheckpointProgress& progress) {
         [&](StateField field, const UnitLayout& unit, std::int64_t begin, std::span<float> out) {
           read_finite(progress.step, field, unit, begin, out);
           phase.advance(read_elements_, total);
-        });
+        },
+        run_.disk);
   }
   console_.say(fmt::format("saved {}", path));
 }
@@ -122,7 +132,8 @@ void RunSaver::start_writing(const CheckpointProgress& progress) {
   writer_.start({.run_dir = run_.directory,
                  .progress = saved,
                  .model = checkpointed(),
-                 .state = StateCopy(checkpointed(), fetch)});
+                 .state = StateCopy(checkpointed(), fetch),
+                 .disk = run_.disk});
 }
 
 void RunSaver::begin_save(const CheckpointProgress& progress) {
@@ -160,12 +171,12 @@ void RunSaver::poll() {
 
 void RunSaver::finish_begun() {
   if (begun_step_ < 0) return;
-  std::optional<CheckpointWriter::Result> result;
   {
     const ConsolePhase phase(console_, fmt::format("writing checkpoint-{}", begun_step_));
-    result = writer_.wait();
+    bool is_done = false;
+    while (ranks_.any(!is_done)) is_done = writer_.ends_within(kWaitSlice);
   }
-  if (result.has_value()) take_result(*result);
+  poll();
   const bool is_saved = !ranks_.any(problem_ != nullptr);
   (is_saved ? saved_step_ : failed_step_) = std::exchange(begun_step_, -1);
 }
@@ -178,7 +189,7 @@ void RunSaver::rethrow_unsaved(std::int64_t step) const {
 
 void RunSaver::remove_old() {
   if (!ranks_.is_first() || run_.keep_last == 0) return;
-  remove_old_checkpoints(run_.directory, run_.keep_last, system_files(), run_.best.kept_step());
+  remove_old_checkpoints(run_.directory, run_.keep_last, run_.disk, run_.best.kept_step());
 }
 
 void RunSaver::export_weights(std::int64_t step) {

@@ -31,6 +31,7 @@ struct SavedRun {
   const BestRecord& best;               // says which checkpoint is not removed
   FrozenOrigin* frozen = nullptr;       // borrowed; where some parameters do not train
   std::vector<HfCompanion> companions;  // go into final/ as they are
+  FileSystem& disk = system_files();    // of checkpoints
 };
 
 // Saves the state of a run in its directory, as checkpoints and as a Hugging Face directory. With
@@ -84,7 +85,7 @@ class RunSaver {
   // Keeps the problem where the drive is full, and throws any other.
   void take_problem(std::int64_t step, const std::exception_ptr& problem);
   void take_result(const CheckpointWriter::Result& result);
-  // Waits for the checkpoint that was begun. On all ranks.
+  // Waits for the checkpoint that was begun. On all ranks, which hear from each other meanwhile.
   void finish_begun();
   void read_finite(std::int64_t step, StateField field, const UnitLayout& unit, std::int64_t begin,
                    std::span<float> out);

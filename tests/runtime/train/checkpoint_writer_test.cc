@@ -2,45 +2,15 @@
 
 #include <gtest/gtest.h>
 
-#include <latch>
-
 #include "base/error.h"
 #include "runtime/checkpoint/durable_file.h"
 #include "runtime/engine/training_state.h"
 #include "tests/runtime/checkpoint/full_disk_files.h"
+#include "tests/runtime/checkpoint/held_files.h"
 #include "tests/runtime/temporary_directory.h"
 
 namespace terrace {
 namespace {
-
-// Files that are made only when release() was called.
-class HeldFiles final : public FileSystem {
- public:
-  void release() { released_.count_down(); }
-
-  Opened create(const std::string& path) override {
-    released_.wait();
-    return files_.create(path);
-  }
-  Opened open(const std::string& path) override { return files_.open(path); }
-  int make_directory(const std::string& path) override { return files_.make_directory(path); }
-  int rename(const std::string& from, const std::string& to) override {
-    return files_.rename(from, to);
-  }
-  int remove(const std::string& path) override { return files_.remove(path); }
-  int sync_directory(const std::string& path) override { return files_.sync_directory(path); }
-  bool exists(const std::string& path) override { return files_.exists(path); }
-  std::vector<std::string> list(const std::string& directory) override {
-    return files_.list(directory);
-  }
-  std::optional<std::uint64_t> free_bytes(const std::string& directory) override {
-    return files_.free_bytes(directory);
-  }
-
- private:
-  FileSystem& files_ = system_files();
-  std::latch released_{1};
-};
 
 class CheckpointWriterTest : public testing::Test {
  protected:

@@ -1,0 +1,98 @@
+#include "runtime/train/run_saver.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <functional>
+#include <latch>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/runtime/checkpoint/held_files.h"
+#include "tests/runtime/engine/ranks_fixture.h"
+#include "tests/runtime/temporary_directory.h"
+
+namespace terrace {
+namespace {
+
+constexpr auto kCollectiveTimeout = std::chrono::seconds(2);
+
+// Two ranks that save what they have into one run directory.
+class RunSaverTest : public testing::Test {
+ protected:
+  static constexpr int kRanks = 2;
+
+  // Calls `body` on every rank. Returns what each ended with, empty where it did not throw.
+  std::vector<std::string> on_ranks(const std::function<void(RunSaver& saver, int rank)>& body) {
+    auto worlds = make_thread_communicators(kRanks, "world");
+    auto saving = make_thread_communicators(kRanks, "saving", {.timeout = kCollectiveTimeout});
+    std::vector<std::string> errors(kRanks);
+    std::latch begun(kRanks);
+    const auto save = [&](std::size_t r, const ModelRuntimeOptions& own) {
+      const TierPlan plan = plan_model(own);
+      ModelRuntime engine(own, plan, log_);
+      engine.fill_state(RandomState(1));
+      const RankGroup ranks(saving[r].get(), {.data = kRanks});
+      RankedState state(engine.state(), plan.model, saving[r].get());
+      RunSaver saver(run(), ranks, state, console_, log_);
+      begun.arrive_and_wait();
+      try {
+        body(saver, static_cast<int>(r));
+      } catch (const std::exception& error) {
+        errors[r] = error.what();
+      }
+      disk_.release();
+    };
+    std::vector<std::jthread> threads;
+    for (std::size_t r = 0; r < kRanks; ++r) {
+      threads.emplace_back([&, r] {
+        as_rank(*worlds[r], options_, {.data = kRanks},
+                [&](const ModelRuntimeOptions& own) { save(r, own); });
+      });
+    }
+    threads.clear();
+    return errors;
+  }
+
+  SavedRun run() {
+    return {.directory = directory_.path(),
+            .model = options_.model,
+            .layout = layout_,
+            .rule = *options_.optimizer.rule,
+            .types = {},
+            .base_model = {},
+            .best = best_,
+            .companions = {},
+            .disk = disk_};
+  }
+
+  const TemporaryDirectory directory_;
+  const ModelRuntimeOptions options_ = tiny_options(tiny_model("llama", true, true), DType::kF32);
+  const std::vector<UnitLayout> layout_ = parameter_layout(options_.model);
+  const BestRecord best_{{}};
+  HeldFiles disk_;
+  SilentConsole console_;
+  SilentLog log_;
+};
+
+// A slow drive is no rank that has left: those that wait for it hear from the first one.
+TEST_F(RunSaverTest, AWriteMayTakeLongerThanRanksWaitForEachOther) {
+  const std::vector<std::string> errors = on_ranks([this](RunSaver& saver, int rank) {
+    saver.begin_save({.step = 3, .samples = 30, .seed = 1, .sequence_length = 24});
+    EXPECT_FALSE(is_checkpoint(directory_.path("checkpoint-3"))) << "else this test tries nothing";
+    const std::jthread drive([this, rank] {
+      if (rank != 0) return;
+      std::this_thread::sleep_for(2 * kCollectiveTimeout);
+      disk_.release();
+    });
+    saver.save({.step = 3, .samples = 30, .seed = 1, .sequence_length = 24});
+    EXPECT_TRUE(saver.has(3));
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+  EXPECT_TRUE(is_checkpoint(directory_.path("checkpoint-3")));
+}
+
+}  // namespace
+}  // namespace terrace
