@@ -44,22 +44,27 @@ std::optional<EvaluationHistory> history_in(const std::string& best_json) {
 }  // namespace
 
 std::string BestRecord::resume(const Resumed& from, const RankGroup& ranks) {
-  if (!is_kept()) return "";
   std::string best;
   if (ranks.is_first() && from.is_in_place) best = read_best(from.run_dir);
   best = ranks.text_of_first(best);
   take(best, from);
-  if (history_.last_step > 0 && history_.set_hash != setting_.set_hash) {
+  const auto has_checkpoint = [&](std::int64_t step) {
+    const auto path = std::filesystem::path(from.run_dir) / name_of_checkpoint(step);
+    return ranks.any(ranks.is_first() && step > 0 && is_checkpoint(path.string()));
+  };
+  if (!setting_.keeps_best && !has_checkpoint(kept_step_)) kept_step_ = 0;
+  if (is_kept() && history_.last_step > 0 && history_.set_hash != setting_.set_hash) {
     history_ = {};
     kept_step_ = 0;
     return "the first validation set, or what is evaluated of it, is not that of the run before: "
            "the best state is looked for anew";
   }
+  if (!setting_.keeps_best && kept_step_ > 0) {
+    return fmt::format(
+        "{}, which --keep-best has kept, stays; no better state is looked for without --keep-best",
+        name_of_checkpoint(kept_step_));
+  }
   if (!setting_.keeps_best || history_.lowest_step == 0) return "";
-  const auto has_checkpoint = [&](std::int64_t step) {
-    const auto path = std::filesystem::path(from.run_dir) / name_of_checkpoint(step);
-    return ranks.any(ranks.is_first() && step > 0 && is_checkpoint(path.string()));
-  };
   if (has_checkpoint(history_.lowest_step)) {
     kept_step_ = history_.lowest_step;
     kept_loss_ = history_.lowest_loss;
@@ -116,6 +121,7 @@ std::optional<EvaluationHistory> BestRecord::history() const {
 }
 
 void BestRecord::write(const std::string& run_dir) const {
+  if (!is_kept() && kept_step_ > 0) return;  // the file of the run before, which names it
   const std::string path = path_of_best(run_dir);
   const std::optional<EvaluationHistory> evaluations = history();
   if (!evaluations) {

@@ -34,8 +34,9 @@ class BestRecord {
     bool is_in_place = false;  // the checkpoint is one of run_dir's
   };
   // Goes on with what the checkpoint or run_dir/best.json remembers of the evaluations up to the
-  // step, whichever has the last one. Returns a line for the console where the best state of the
-  // run before is not gone on with, else nothing. Throws IoError.
+  // step, whichever has the last one. In place the checkpoint that the run before has kept stays,
+  // also where the options ask for nothing now. Returns a line for the console where the best state
+  // of the run before is not gone on with, else nothing. Throws IoError.
   std::string resume(const Resumed& from, const RankGroup& ranks);
 
   // Adds an evaluation. Returns whether the state has to be kept as the best.
@@ -53,7 +54,8 @@ class BestRecord {
   // What a checkpoint keeps; none where there was no evaluation, or nothing is kept of them.
   std::optional<EvaluationHistory> history() const;
 
-  // Writes run_dir/best.json; where there is nothing to keep, removes it. Throws IoError.
+  // Writes run_dir/best.json; where there is nothing to keep, removes it. Where the options ask for
+  // nothing and the checkpoint that it names stays, it stays as it is. Throws IoError.
   void write(const std::string& run_dir) const;
 
  private:

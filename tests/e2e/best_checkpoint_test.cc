@@ -98,6 +98,17 @@ TEST_F(BestCheckpoint, AResumeKnowsIt) {
   EXPECT_EQ(best_of("elsewhere").at("checkpoint"), "checkpoint-4");
 }
 
+TEST_F(BestCheckpoint, AResumeWithoutTheFlagLeavesIt) {
+  const Arguments steps = {"--max-steps", "12", "--checkpoint-every", "3", "--keep-last", "1"};
+  training_.train("run", evaluated(steps + Arguments{"--keep-best", "--stop-after-step", "6"}));
+  EXPECT_EQ(checkpoints("run"), (std::set<std::string>{"checkpoint-2", "checkpoint-6"}));
+  const nlohmann::json best = best_of("run");
+  const Outcome outcome = training_.train("run", evaluated(steps + Arguments{"--resume", "auto"}));
+  EXPECT_THAT(outcome.output, HasSubstr("checkpoint-2, which --keep-best has kept, stays"));
+  EXPECT_EQ(checkpoints("run"), (std::set<std::string>{"checkpoint-2", "checkpoint-12"}));
+  EXPECT_EQ(best_of("run"), best);
+}
+
 TEST_F(BestCheckpoint, PatienceEndsTheRunAsDone) {
   const Arguments steps = {"--max-steps", "20", "--early-stopping-patience"};
   const Outcome outcome = training_.train("run", evaluated(steps + Arguments{"2"}));

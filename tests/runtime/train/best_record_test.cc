@@ -124,6 +124,39 @@ TEST_F(BestRecordTest, LossesOfAnotherSetAreNotCompared) {
   EXPECT_TRUE(best.add(4, 3.0));
 }
 
+TEST_F(BestRecordTest, AResumeThatDoesNotAskForItLeavesCheckpointAndFile) {
+  BestRecord before(setting());
+  evaluate(before, 2, 2.5);
+  evaluate(before, 4, 2.6);
+  const std::string left = directory_.read("best.json");
+  BestRecord best({});
+  EXPECT_THAT(resume(best, 4), HasSubstr("checkpoint-2, which --keep-best has kept, stays"));
+  EXPECT_EQ(best.kept_step(), 2);
+  EXPECT_FALSE(best.add(6, 2.0));
+  EXPECT_FALSE(best.history().has_value());
+  best.write(directory_.path());
+  EXPECT_EQ(directory_.read("best.json"), left);
+  BestRecord patient({.patience = 1, .set = "held", .set_hash = 7});
+  EXPECT_THAT(resume(patient, 4), HasSubstr("stays"));
+  EXPECT_FALSE(patient.add(6, 2.4)) << "it is not kept";
+  patient.write(directory_.path());
+  EXPECT_EQ(file().at("checkpoint"), "checkpoint-2");
+  EXPECT_EQ(file().at("evaluations").at("lowest_step"), 6);
+}
+
+// As where it went back to before that.
+TEST_F(BestRecordTest, AResumeThatDoesNotAskForItRemovesTheFileOfACheckpointThatIsGone) {
+  BestRecord before(setting());
+  before.add(2, 2.5);
+  before.set_kept(2);
+  before.write(directory_.path());
+  BestRecord best({});
+  EXPECT_EQ(resume(best, 4), "");
+  EXPECT_EQ(best.kept_step(), 0);
+  best.write(directory_.path());
+  EXPECT_FALSE(directory_.has("best.json"));
+}
+
 TEST_F(BestRecordTest, AFileThatIsNoRecordIsTakenForNone) {
   for (const char* text : {"", "[]", "{", R"({"schema": 3})", R"({"schema": "terrace.best/1"})",
                            R"({"schema": "terrace.best/1", "evaluations": {"last_step": 4}})"}) {
