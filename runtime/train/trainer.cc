@@ -365,11 +365,12 @@ class Trainer {
       console_.say(describe_stop(stop_.signal, done_steps_, total_steps_, command_, run_dir_));
       return TrainOutcome::kSavedOnSignal;
     }
-    if (done_steps_ < total_steps_) save();
     if (done_steps_ < total_steps_ && !ends_early_) {
+      save();
       end_for_bad_data();
       return TrainOutcome::kStoppedAsAsked;
     }
+    if (ends_early_) try_save();  // its result is saved in any case
     saver_->export_or_save(done_steps_, [this] { save(); });
     if (ranks_.is_first()) write_steps_of_result(run_dir_, done_steps_);
     saver_->rethrow_unsaved(done_steps_);
@@ -500,11 +501,7 @@ class Trainer {
   // Keeps the state that is evaluated where it is the best one, and looks whether the run goes on.
   void take_losses(const ValidationLosses& losses) {
     check_validation_losses(losses, done_steps_);
-    bool is_best = best_->add(done_steps_, losses.front().loss);
-    if (is_best) {
-      rows_->sync();
-      is_best = saver_->try_save(progress());
-    }
+    const bool is_best = best_->add(done_steps_, losses.front().loss) && try_save();
     if (is_best) best_->set_kept(done_steps_);
     if (ranks_.is_first() && best_->is_kept()) best_->write(run_dir_);
     if (is_best) saver_->remove_old();  // such as the best one until now
@@ -537,6 +534,12 @@ class Trainer {
   void save() {
     rows_->sync();  // a resumed run continues the rows of the steps it has
     saver_->save(progress());
+  }
+
+  // Likewise; where the drive is full that is told when the run ends.
+  bool try_save() {
+    rows_->sync();
+    return saver_->try_save(progress());
   }
 
   const TrainCommand& command_;

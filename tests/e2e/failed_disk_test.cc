@@ -113,6 +113,22 @@ TEST(FailedDisk, TheBestStateThatDoesNotFitCostsNotTheRun) {
   ::umount2(run_dir.c_str(), MNT_DETACH);
 }
 
+TEST(FailedDisk, ARunThatEndsEarlyKeepsItsResultWhereItsCheckpointDoesNotFit) {
+  const TinyTraining training;
+  const std::string run_dir = training.path("run");
+  const std::string held = training.directory().write("held.txt", std::string(3000, '0'));
+  if (!mount_private(run_dir, "150k")) GTEST_SKIP() << "needs the right to mount";
+  const Outcome outcome = run_program(training.command(
+      "run", {"--max-steps", "20", "--eval-every", "2", "--early-stopping-patience", "2",
+              "--validation-data", held, "--log-every", "20"}));
+  EXPECT_EQ(outcome.code, 1) << outcome;
+  EXPECT_THAT(outcome.output, HasSubstr("ends early after step 6"));
+  EXPECT_THAT(outcome.errors, HasSubstr("checkpoint-6 is not saved"));
+  EXPECT_TRUE(training.directory().has("run/final/model.safetensors")) << "what fits is there";
+  EXPECT_TRUE(saved_steps(run_dir).empty());
+  ::umount2(run_dir.c_str(), MNT_DETACH);
+}
+
 // An export that was begun is no result.
 TEST(FailedDisk, AFullRunDirectoryAtTheEndSaysBothAndCanBeRunAgain) {
   const TinyTraining training;
