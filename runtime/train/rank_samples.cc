@@ -1,6 +1,9 @@
 #include "runtime/train/rank_samples.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <string>
 
 #include "base/error.h"
 
@@ -61,6 +64,25 @@ std::int64_t RankSamples::fill_evaluated(std::size_t set, std::int64_t first,
     counted += data_.fill_validation_batch(chosen, rows.part(begin, length), set);
   }
   return counted;
+}
+
+void RankSamples::check_evaluated() const {
+  std::vector<std::int32_t> tokens(step_elements());
+  const SampleRows rows = rows_of(tokens, 0);
+  for (std::size_t set = 0; set < data_.validation_sets(); ++set) {
+    const std::int64_t count = evaluated_.at(set);
+    std::int64_t counted = 0;
+    for (std::int64_t first = 0; first < count && counted == 0; first += share_.batch.sequences) {
+      counted = fill_evaluated(set, first, rows);
+    }
+    if (count == 0 || counted > 0) continue;
+    const std::string& name = data_.validation_name(set);
+    throw ConfigError(
+        fmt::format("--eval-samples {}: the samples of the validation data{} that it takes have no "
+                    "token to evaluate on, as masks or prompts leave them nothing",
+                    count, name.empty() ? "" : " " + name),
+        "give a larger --eval-samples (0: all samples), or --loss-on all");
+  }
 }
 
 void RankSamples::fill_validation(std::size_t set, std::int64_t first_sample, Validation& batch) {

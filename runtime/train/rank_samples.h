@@ -39,6 +39,9 @@ class RankSamples {
   const Dataset& data() const { return data_; }
   std::int64_t evaluated(std::size_t set) const { return evaluated_.at(set); }
   const std::vector<std::int64_t>& evaluated() const { return evaluated_; }
+  // Throws ConfigError where the samples that are evaluated of a set have no target that is
+  // counted: their loss would be 0 / 0. Reads of each set up to the first that is.
+  void check_evaluated() const;
 
   // Reads what the rank has of the step whose first sample is `first_sample`, if that is not there.
   void fetch(std::int64_t first_sample);

@@ -125,6 +125,7 @@ class Trainer {
       options_.run.eval_samples = default_evaluation_samples(share.of_step());
     }
     samples_.emplace(*data_, share, evaluation_samples(*options_.run.eval_samples, *data_));
+    samples_->check_evaluated();
     best_.emplace(best_setting(options_.run, *samples_));
     settle_steps(resumed_progress(options_.run.resume, options_.run.run_dir));
   }

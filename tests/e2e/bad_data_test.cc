@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "tests/e2e/tiny_training.h"
@@ -132,6 +133,26 @@ TEST_P(BadData, StepsWithoutATargetAreWarnedOfOnce) {
   EXPECT_THAT(outcome.errors, HasSubstr(warning));
   EXPECT_EQ(outcome.errors.find(warning), outcome.errors.rfind(warning));
   EXPECT_THAT(outcome.output, HasSubstr(" samples have no token to train on; the next begins:"));
+}
+
+// The last one alone has something to evaluate on.
+TEST_P(BadData, EvaluatedSamplesWithoutATargetAreRefused) {
+  std::string mask(kTokens, '\1');
+  std::fill(mask.begin() + 4000, mask.end() - 1, '\0');
+  training_.directory().write("tokens.u16.mask", mask);
+  const Arguments steps =
+      with_tokens(kTokens) + Arguments{"--max-steps", "2", "--validation-fraction", "0.2"};
+  for (const char* const dry : {"--dry-run", ""}) {
+    const Arguments few = {"--eval-samples", "4"};
+    const Outcome outcome = run_program(
+        training_.command("run", steps + few + (*dry == '\0' ? Arguments{} : Arguments{dry})));
+    EXPECT_EQ(outcome.code, 2) << outcome;
+    EXPECT_THAT(outcome.errors, HasSubstr("--eval-samples 4: the samples of the validation data"));
+    EXPECT_THAT(outcome.errors, HasSubstr("give a larger --eval-samples (0: all samples)"));
+    EXPECT_FALSE(training_.directory().has("run"));
+  }
+  training_.train("run", steps + Arguments{"--eval-samples", "0"});
+  EXPECT_GT(training_.rows("run").back().columns.at("validation_loss"), 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, BadData, testing::Values("1", "2"),

@@ -123,6 +123,33 @@ TEST_F(RankSamplesTest, AnEvaluationOfFewSamplesTakesThemFromAllOverTheSplit) {
   }
 }
 
+// Of 24 tokens the last alone is a target.
+class LastTokenCounts final : public TokenSource {
+ public:
+  std::int64_t count() const override { return 24; }
+  void read(std::int64_t offset, std::span<std::int32_t> out) const override {
+    std::iota(out.begin(), out.end(), static_cast<std::int32_t>(offset));
+  }
+  bool has_mask() const override { return true; }
+  void read_mask(std::int64_t offset, std::span<std::uint8_t> out) const override {
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      out[i] = offset + static_cast<std::int64_t>(i) == 23 ? 1 : 0;
+    }
+  }
+};
+
+TEST_F(RankSamplesTest, AnEvaluationWithoutATargetIsRefused) {
+  DatasetOptions masked = options();
+  masked.uses_mask = true;
+  const Dataset data(masked, std::make_unique<NumberedTokens>(64, readable_),
+                     std::make_unique<LastTokenCounts>());
+  ASSERT_EQ(data.validation_samples(), 6);
+  const SampleShare share = {{2, kPositions}, 1, 0, 1};
+  EXPECT_THROW(RankSamples(data, share, {3}).check_evaluated(), ConfigError);
+  RankSamples(data, share, {6}).check_evaluated();
+  samples_of(1, 0, 1, 3).check_evaluated();
+}
+
 TEST_F(RankSamplesTest, WhatCannotBeReadIsRememberedAndThrownWhenAsked) {
   RankSamples samples = samples_of(1, 0, 1);
   samples.fetch(0);
