@@ -151,6 +151,7 @@ void RunSaver::begin_save(const CheckpointProgress& progress) {
       start_writing(progress);
     } catch (const OutOfMemory&) {  // what was said to be free is not
       write(progress);
+      remove_old();
     }
   } catch (const IoError&) {
     take_problem(progress.step, std::current_exception());

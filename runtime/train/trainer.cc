@@ -467,6 +467,11 @@ class Trainer {
     lacks_evaluation_ = evaluates_after(done_steps_) && !losses.has_value();
     if (losses.has_value()) take_losses(*losses);
     if (!is_due(options_.run.checkpoint_every, done_steps_)) return;
+    const bool is_followed = done_steps_ < last_step() && !stops_ && !ends_early_;
+    if (!is_followed) {  // a copy would be of use to no step
+      try_save();
+      return;
+    }
     rows_->sync();
     saver_->begin_save(progress());
   }

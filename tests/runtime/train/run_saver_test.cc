@@ -1,11 +1,15 @@
 #include "runtime/train/run_saver.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <chrono>
+#include <fstream>
 #include <functional>
 #include <latch>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -18,6 +22,29 @@ namespace terrace {
 namespace {
 
 constexpr auto kCollectiveTimeout = std::chrono::seconds(2);
+
+CheckpointProgress after(std::int64_t step) {
+  return {.step = step, .samples = 10 * step, .seed = 1, .sequence_length = 24};
+}
+
+// While it is there the process gets hardly any memory more.
+class NoMoreMemory {
+ public:
+  NoMoreMemory() {
+    constexpr rlim_t kLeftBytes = 1 << 20;  // for files; a copy of the state takes more
+    rlim_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    EXPECT_EQ(::getrlimit(RLIMIT_AS, &usual_), 0);
+    const rlimit little{pages * static_cast<rlim_t>(::getpagesize()) + kLeftBytes, usual_.rlim_max};
+    EXPECT_EQ(::setrlimit(RLIMIT_AS, &little), 0);
+  }
+  ~NoMoreMemory() { ::setrlimit(RLIMIT_AS, &usual_); }
+  NoMoreMemory(const NoMoreMemory&) = delete;
+  NoMoreMemory& operator=(const NoMoreMemory&) = delete;
+
+ private:
+  rlimit usual_{};
+};
 
 // Two ranks that save what they have into one run directory.
 class RunSaverTest : public testing::Test {
@@ -61,6 +88,7 @@ class RunSaverTest : public testing::Test {
             .model = options_.model,
             .layout = layout_,
             .rule = *options_.optimizer.rule,
+            .keep_last = keep_last_,
             .types = {},
             .base_model = {},
             .best = best_,
@@ -72,6 +100,7 @@ class RunSaverTest : public testing::Test {
   const ModelRuntimeOptions options_ = tiny_options(tiny_model("llama", true, true), DType::kF32);
   const std::vector<UnitLayout> layout_ = parameter_layout(options_.model);
   const BestRecord best_{{}};
+  std::int64_t keep_last_ = 0;
   HeldFiles disk_;
   SilentConsole console_;
   SilentLog log_;
@@ -80,18 +109,38 @@ class RunSaverTest : public testing::Test {
 // A slow drive is no rank that has left: those that wait for it hear from the first one.
 TEST_F(RunSaverTest, AWriteMayTakeLongerThanRanksWaitForEachOther) {
   const std::vector<std::string> errors = on_ranks([this](RunSaver& saver, int rank) {
-    saver.begin_save({.step = 3, .samples = 30, .seed = 1, .sequence_length = 24});
+    saver.begin_save(after(3));
     EXPECT_FALSE(is_checkpoint(directory_.path("checkpoint-3"))) << "else this test tries nothing";
     const std::jthread drive([this, rank] {
       if (rank != 0) return;
       std::this_thread::sleep_for(2 * kCollectiveTimeout);
       disk_.release();
     });
-    saver.save({.step = 3, .samples = 30, .seed = 1, .sequence_length = 24});
+    saver.save(after(3));
     EXPECT_TRUE(saver.has(3));
   });
   for (const std::string& error : errors) EXPECT_EQ(error, "");
   EXPECT_TRUE(is_checkpoint(directory_.path("checkpoint-3")));
+}
+
+// The host has less memory for the copy than it said.
+TEST_F(RunSaverTest, WhatIsWrittenAtOnceForWantOfMemoryLeavesNoMoreThanKeepLast) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the sanitizers need memory of their own";
+#endif
+  keep_last_ = 1;
+  disk_.release();
+  const std::vector<std::string> errors = on_ranks([this](RunSaver& saver, int rank) {
+    saver.save(after(1));
+    std::optional<NoMoreMemory> limit;
+    if (rank == 0) limit.emplace();
+    saver.begin_save(after(2));
+    if (rank != 0) return;
+    limit.reset();
+    EXPECT_TRUE(is_checkpoint(directory_.path("checkpoint-2"))) << "it waits for it";
+    EXPECT_FALSE(is_checkpoint(directory_.path("checkpoint-1")));
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
 }
 
 }  // namespace
