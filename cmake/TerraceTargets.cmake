@@ -28,7 +28,7 @@ target_compile_options(
 target_include_directories(terrace_flags INTERFACE ${PROJECT_SOURCE_DIR})
 # What is hidden in a file is then hidden in an included one.
 if(CMAKE_UNITY_BUILD)
-  target_compile_options(terrace_flags INTERFACE -Wno-subobject-linkage)
+  target_compile_options(terrace_flags INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
 endif()
 if(TERRACE_SANITIZE)
   target_compile_options(terrace_flags INTERFACE -fsanitize=${TERRACE_SANITIZE}
