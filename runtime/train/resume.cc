@@ -13,6 +13,8 @@
 #include "runtime/checkpoint/hf_weight_files.h"
 #include "runtime/config/train_config.h"
 #include "runtime/model/adapter_targets.h"
+#include "runtime/train/best_record.h"
+#include "runtime/train/metrics_file.h"
 #include "runtime/train/run_directory.h"
 
 namespace terrace {
@@ -188,6 +190,15 @@ bool is_complete(const TrainOptions& options, const std::string& run_dir,
   throw ConfigError(
       fmt::format("the run in {} is complete, and another than this: {}", run_dir, changes),
       "give another --run-dir, or the options of that run");
+}
+
+std::int64_t steps_of_whole_result(const TrainOptions& options, const std::string& run_dir,
+                                   std::int64_t total_steps, bool has_validation) {
+  const auto early = step_of_early_end(run_dir, options.run.early_stopping_patience);
+  if (early && is_complete(options, run_dir, *early)) return *early;
+  const bool is_there = is_complete(options, run_dir, total_steps) &&
+                        !(has_validation && lacks_validation_loss(run_dir, total_steps));
+  return is_there ? total_steps : 0;
 }
 
 bool takes_weights(const ModelOptions& options) {

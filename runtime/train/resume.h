@@ -62,6 +62,10 @@ bool resumes_in_place(const std::string& resume, const std::string& run_dir);
 // Whether all that --resume auto asks for is there: the result of a run of `total_steps`. Throws
 // ConfigError where that run computed something else than `options` ask for.
 bool is_complete(const TrainOptions& options, const std::string& run_dir, std::int64_t total_steps);
+// Returns of how many steps that result is, which may be that of a run that ended early; 0 where it
+// is not there, or lacks the loss of an evaluation that belongs to it. Throws likewise.
+std::int64_t steps_of_whole_result(const TrainOptions& options, const std::string& run_dir,
+                                   std::int64_t total_steps, bool has_validation);
 
 // Returns whether a run that goes on from no checkpoint starts from the weights beside its
 // config.json. Throws ConfigError where there are none and --init asks for them.

@@ -182,6 +182,18 @@ void RunSaver::finish_begun() {
   (is_saved ? saved_step_ : failed_step_) = std::exchange(begun_step_, -1);
 }
 
+void RunSaver::complete_after(const std::exception& failure) noexcept {
+  try {
+    if (run_.ranks_are_threads) ranks_.world()->abort(failure.what());
+    const std::optional<CheckpointWriter::Result> result = writer_.wait();
+    if (!result.has_value()) return;
+    if (result->problem != nullptr) std::rethrow_exception(result->problem);
+    take_result(*result);
+  } catch (const std::exception& problem) {
+    log_.warning(fmt::format("checkpoint-{} is not saved: {}", begun_step_, problem.what()));
+  }
+}
+
 void RunSaver::rethrow_unsaved(std::int64_t step) const {
   if (failed_step_ == step && saved_step_ != step && problem_ != nullptr) {
     std::rethrow_exception(problem_);

@@ -32,6 +32,7 @@ struct SavedRun {
   FrozenOrigin* frozen = nullptr;       // borrowed; where some parameters do not train
   std::vector<HfCompanion> companions;  // go into final/ as they are
   FileSystem& disk = system_files();    // of checkpoints
+  bool ranks_are_threads = false;       // of this process, which lives on when they end
 };
 
 // Saves the state of a run in its directory, as checkpoints and as a Hugging Face directory. With
@@ -63,6 +64,10 @@ class RunSaver {
   // Says that the one that was begun is there, when it is. For the first rank; the others may call
   // it.
   void poll();
+  // For a run that ends by `failure`: completes what was begun on this rank, and tells what became
+  // of it. Ranks that are threads are told of the failure before. Those that are processes are not:
+  // when one ends the others are ended, this one too.
+  void complete_after(const std::exception& failure) noexcept;
   // Throws what try_save() or begin_save() met for the step, on the rank that met it.
   void rethrow_unsaved(std::int64_t step) const;
   // Removes the checkpoints that --keep-last does not keep and that are not the best one.

@@ -53,6 +53,14 @@ void StepRows::add_to_last_row(const std::vector<ValidationLoss>& losses) {
   if (file_) file_->add_to_last_row(losses);
 }
 
+void StepRows::flush_of_failed_run(std::int64_t until_ns, Log& log) {
+  try {
+    flush(until_ns);
+  } catch (const Error& problem) {
+    log.warning(problem.what());
+  }
+}
+
 void StepRows::flush(std::int64_t until_ns) {
   if (!row_.has_value()) return;
   row_->step_s = static_cast<double>(until_ns - row_->totals.first_compute_ns) * 1e-9;

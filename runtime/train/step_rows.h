@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "runtime/train/first_steps.h"
 #include "runtime/train/metrics_file.h"
 #include "runtime/train/train_console.h"
@@ -47,6 +48,8 @@ class StepRows {
   void add_to_last_row(const std::vector<ValidationLoss>& losses);
   // Its step ended at `until_ns`; nothing where there is no row.
   void flush(std::int64_t until_ns);
+  // Likewise, in a run that ends by something else: a problem of the file is a warning.
+  void flush_of_failed_run(std::int64_t until_ns, Log& log);
   // Says what the first steps took beside what was planned, and writes it into run.json; once,
   // after as many of them as FirstSteps wants, or at the end of a shorter run.
   void tell_first_steps();

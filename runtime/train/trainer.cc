@@ -75,7 +75,10 @@ class Trainer {
     plan();
     data_->check_validation();
     take_run_directory();
-    const std::int64_t result = ranks_.is_first() ? steps_of_whole_result() : 0;
+    const std::int64_t result =
+        ranks_.is_first()
+            ? steps_of_whole_result(options_, run_dir_, total_steps_, has_validation())
+            : 0;
     if (ranks_.any(result > 0)) {
       console_.say(fmt::format("the run in {} is complete: its result, of {} steps, is in final",
                                run_dir_, result));
@@ -211,15 +214,6 @@ class Trainer {
     run_dir_ = ranks_.text_of_first(run_dir_);
   }
 
-  // Of how many steps all that --resume auto asks for is there; 0 where it is not.
-  std::int64_t steps_of_whole_result() const {
-    const auto early = step_of_early_end(run_dir_, options_.run.early_stopping_patience);
-    if (early && is_complete(options_, run_dir_, *early)) return *early;
-    const bool is_there = is_complete(options_, run_dir_, total_steps_) &&
-                          !(has_validation() && lacks_validation_loss(run_dir_, total_steps_));
-    return is_there ? total_steps_ : 0;
-  }
-
   // The first rank writes them.
   void open_files(const PlannedStep& planned) {
     saver_.emplace(
@@ -234,7 +228,8 @@ class Trainer {
                  .frozen = &frozen_,
                  .companions = ranks_.is_first()
                                    ? run_data_->companions(options_, model_.adapter.is_there())
-                                   : std::vector<HfCompanion>()},
+                                   : std::vector<HfCompanion>(),
+                 .ranks_are_threads = engine_options_.shared_plans != nullptr},
         ranks_, *state_, console_, log_);
     if (resumes_from_own_) saver_->set_saved(done_steps_);
     const Ledger largest = gather_ledger(plan_.ledger, ranks_);
@@ -346,8 +341,12 @@ class Trainer {
   TrainOutcome train_and_tell_cause() {
     try {
       return train_steps();
-    } catch (const CommError&) {
+    } catch (const CommError& failure) {
+      saver_->complete_after(failure);
       engine_->rethrow_failure();
+      throw;
+    } catch (const std::exception& failure) {
+      saver_->complete_after(failure);
       throw;
     }
   }
@@ -429,11 +428,7 @@ class Trainer {
       totals.process_peak_bytes = peak_resident_bytes();
       ranks_.combine(totals);
     } catch (...) {  // the row of the step before is complete but for its time
-      try {
-        rows_->flush(clock_.now_ns());
-      } catch (const Error& problem) {  // what ends the run is the step's
-        log_.warning(problem.what());
-      }
+      rows_->flush_of_failed_run(clock_.now_ns(), log_);
       throw;
     }
     observe(*outcome.report);
@@ -467,8 +462,7 @@ class Trainer {
     lacks_evaluation_ = evaluates_after(done_steps_) && !losses.has_value();
     if (losses.has_value()) take_losses(*losses);
     if (!is_due(options_.run.checkpoint_every, done_steps_)) return;
-    const bool is_followed = done_steps_ < last_step() && !stops_ && !ends_early_;
-    if (!is_followed) {  // a copy would be of use to no step
+    if (done_steps_ == last_step() || stops_ || ends_early_) {  // no step follows
       try_save();
       return;
     }

@@ -35,7 +35,8 @@ struct LaunchedRanks {
 };
 
 // One rank of it. All call it with equal commands; the first writes the files. A rank that throws
-// leaves it to the caller to abort the communicator.
+// leaves it to the caller to abort the communicator; where ranks are threads and a checkpoint is
+// being written it does so itself, before it waits for that.
 TrainOutcome train_rank(const TrainCommand& command, const LaunchedRanks& ranks, StopRequest& stop,
                         TrainConsole& console, Log& log);
 

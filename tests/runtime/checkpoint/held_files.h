@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <cerrno>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,8 +18,12 @@ class HeldFiles final : public FileSystem {
     is_released_.notify_all();
   }
 
+  // From then on no file is made.
+  void fail() { error_number_ = EIO; }
+
   Opened create(const std::string& path) override {
     is_released_.wait(false);
+    if (error_number_ != 0) return {nullptr, error_number_};
     return files_.create(path);
   }
   Opened open(const std::string& path) override { return files_.open(path); }
@@ -39,6 +44,7 @@ class HeldFiles final : public FileSystem {
  private:
   FileSystem& files_ = system_files();
   std::atomic<bool> is_released_{false};
+  std::atomic<int> error_number_{0};
 };
 
 }  // namespace terrace

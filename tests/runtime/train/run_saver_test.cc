@@ -1,5 +1,6 @@
 #include "runtime/train/run_saver.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -9,8 +10,11 @@
 #include <functional>
 #include <latch>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <stdexcept>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -21,11 +25,52 @@
 namespace terrace {
 namespace {
 
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
 constexpr auto kCollectiveTimeout = std::chrono::seconds(2);
 
 CheckpointProgress after(std::int64_t step) {
   return {.step = step, .samples = 10 * step, .seed = 1, .sequence_length = 24};
 }
+
+class KeptLines final : public TrainConsole {
+ public:
+  void step(const StepProgress&) override {}
+  void begin_phase(const std::string&) override {}
+  void advance_phase(double) override {}
+  void end_phase() override {}
+  void say(const std::string& text) override {
+    const std::lock_guard lock(mutex_);
+    lines_.push_back(text);
+  }
+  std::vector<std::string> lines() {
+    const std::lock_guard lock(mutex_);
+    return lines_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::string> lines_;
+};
+
+class KeptWarnings final : public Log {
+ public:
+  void info(std::string_view) override {}
+  void warning(std::string_view line) override {
+    const std::lock_guard lock(mutex_);
+    lines_.emplace_back(line);
+  }
+  std::vector<std::string> lines() {
+    const std::lock_guard lock(mutex_);
+    return lines_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::string> lines_;
+};
 
 // While it is there the process gets hardly any memory more.
 class NoMoreMemory {
@@ -93,7 +138,8 @@ class RunSaverTest : public testing::Test {
             .base_model = {},
             .best = best_,
             .companions = {},
-            .disk = disk_};
+            .disk = disk_,
+            .ranks_are_threads = true};
   }
 
   const TemporaryDirectory directory_;
@@ -102,8 +148,8 @@ class RunSaverTest : public testing::Test {
   const BestRecord best_{{}};
   std::int64_t keep_last_ = 0;
   HeldFiles disk_;
-  SilentConsole console_;
-  SilentLog log_;
+  KeptLines console_;
+  KeptWarnings log_;
 };
 
 // A slow drive is no rank that has left: those that wait for it hear from the first one.
@@ -121,6 +167,31 @@ TEST_F(RunSaverTest, AWriteMayTakeLongerThanRanksWaitForEachOther) {
   });
   for (const std::string& error : errors) EXPECT_EQ(error, "");
   EXPECT_TRUE(is_checkpoint(directory_.path("checkpoint-3")));
+}
+
+// The drive holds the checkpoint until the other rank has ended.
+TEST_F(RunSaverTest, AFailureIsToldToTheOthersBeforeTheCheckpointIsComplete) {
+  const std::vector<std::string> errors = on_ranks([this](RunSaver& saver, int rank) {
+    saver.begin_save(after(3));
+    if (rank != 0) return saver.save(after(3));
+    saver.complete_after(std::runtime_error("the drive of the step has failed"));
+  });
+  EXPECT_THAT(errors[1], HasSubstr("the drive of the step has failed"));
+  EXPECT_TRUE(is_checkpoint(directory_.path("checkpoint-3")));
+  EXPECT_THAT(console_.lines(), ElementsAre("saved " + directory_.path("checkpoint-3")));
+  EXPECT_THAT(log_.lines(), IsEmpty());
+}
+
+TEST_F(RunSaverTest, AFailedRunSaysThatItsCheckpointIsNotSaved) {
+  on_ranks([this](RunSaver& saver, int rank) {
+    saver.begin_save(after(3));
+    if (rank != 0) return saver.save(after(3));
+    disk_.fail();
+    saver.complete_after(std::runtime_error("the drive of the step has failed"));
+  });
+  EXPECT_FALSE(is_checkpoint(directory_.path("checkpoint-3")));
+  EXPECT_THAT(console_.lines(), IsEmpty());
+  EXPECT_THAT(log_.lines(), ElementsAre(HasSubstr("checkpoint-3 is not saved: ")));
 }
 
 // The host has less memory for the copy than it said.
