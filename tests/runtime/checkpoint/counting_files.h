@@ -4,37 +4,22 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
-#include "runtime/checkpoint/file_system.h"
+#include "tests/runtime/checkpoint/forwarding_files.h"
 
 namespace terrace {
 
 // The system's files, and how many bytes were read from them. Reads are thread-safe.
-class CountingFiles final : public FileSystem {
+class CountingFiles final : public ForwardingFiles {
  public:
   std::int64_t bytes_read() const { return bytes_read_; }
 
-  Opened create(const std::string& path) override { return files_.create(path); }
   Opened open(const std::string& path) override {
-    Opened opened = files_.open(path);
+    Opened opened = ForwardingFiles::open(path);
     if (opened.file != nullptr) {
       opened.file = std::make_unique<CountedFile>(std::move(opened.file), bytes_read_);
     }
     return opened;
-  }
-  int make_directory(const std::string& path) override { return files_.make_directory(path); }
-  int rename(const std::string& from, const std::string& to) override {
-    return files_.rename(from, to);
-  }
-  int remove(const std::string& path) override { return files_.remove(path); }
-  int sync_directory(const std::string& path) override { return files_.sync_directory(path); }
-  bool exists(const std::string& path) override { return files_.exists(path); }
-  std::vector<std::string> list(const std::string& directory) override {
-    return files_.list(directory);
-  }
-  std::optional<std::uint64_t> free_bytes(const std::string& directory) override {
-    return files_.free_bytes(directory);
   }
 
  private:
@@ -59,7 +44,6 @@ class CountingFiles final : public FileSystem {
     std::atomic<std::int64_t>& bytes_read_;
   };
 
-  FileSystem& files_ = system_files();
   std::atomic<std::int64_t> bytes_read_ = 0;
 };
 

@@ -7,14 +7,13 @@
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
-#include "runtime/checkpoint/file_system.h"
+#include "tests/runtime/checkpoint/forwarding_files.h"
 
 namespace terrace {
 
 // The system's files below a directory, as if they were on a drive of so many bytes.
-class FullDiskFiles final : public FileSystem {
+class FullDiskFiles final : public ForwardingFiles {
  public:
   // `tells`: free_bytes() says what is free.
   FullDiskFiles(std::string root, std::uint64_t capacity_bytes, bool tells)
@@ -29,20 +28,9 @@ class FullDiskFiles final : public FileSystem {
   }
 
   Opened create(const std::string& path) override {
-    Opened opened = files_.create(path);
+    Opened opened = ForwardingFiles::create(path);
     if (opened.file != nullptr) opened.file = std::make_unique<File>(std::move(opened.file), *this);
     return opened;
-  }
-  Opened open(const std::string& path) override { return files_.open(path); }
-  int make_directory(const std::string& path) override { return files_.make_directory(path); }
-  int rename(const std::string& from, const std::string& to) override {
-    return files_.rename(from, to);
-  }
-  int remove(const std::string& path) override { return files_.remove(path); }
-  int sync_directory(const std::string& path) override { return files_.sync_directory(path); }
-  bool exists(const std::string& path) override { return files_.exists(path); }
-  std::vector<std::string> list(const std::string& directory) override {
-    return files_.list(directory);
   }
   std::optional<std::uint64_t> free_bytes(const std::string&) override {
     return tells_ ? std::optional(left_bytes()) : std::nullopt;
@@ -70,7 +58,6 @@ class FullDiskFiles final : public FileSystem {
     const FullDiskFiles& disk_;
   };
 
-  FileSystem& files_ = system_files();
   const std::string root_;
   const std::uint64_t capacity_bytes_;
   const bool tells_;
