@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Fuzzes what reads files, with libFuzzer under AddressSanitizer and UndefinedBehaviorSanitizer.
 #
-#   tools/fuzz.sh [SECONDS [NAME...]]   each fuzzer, or those of the names, for so long (20)
+#   tools/fuzz.sh [SECONDS [NAME...]]   each fuzzer, or those of the names, for so long
 #
+# Without SECONDS each begins from the same seed and takes 20 s; with them from a seed that differs each time.
 # Needs clang-19, libclang-rt-19-dev and libomp-19-dev, which apt-get installs. The names are the folders of
 # tests/fuzz/corpus, whose files are where a fuzzer begins; what it finds goes to build/fuzz/found/NAME and is
 # where it goes on. A file that ends a fuzzer is build/fuzz/crash-NAME-*; the program build/fuzz/tests/fuzz/fuzz_NAME
@@ -10,6 +11,7 @@
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 
+seed=$((${#} ? 0 : 1))  # 0: libFuzzer draws one
 seconds=${1:-20}
 [[ $seconds =~ ^[0-9]+$ ]] || { echo "fuzz.sh: $seconds is no number of seconds" >&2; exit 2; }
 shift || true
@@ -28,7 +30,7 @@ for name in "${names[@]}"; do
   [[ -x $program ]] || { echo "fuzz.sh: there is no fuzzer $name" >&2; exit 2; }
   mkdir -p "build/fuzz/found/$name"
   echo "== $name, $seconds s"
-  "$program" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
+  "$program" -max_total_time="$seconds" -timeout=10 -seed=$seed -rss_limit_mb=2048 -print_final_stats=1 \
     -artifact_prefix="build/fuzz/crash-$name-" "build/fuzz/found/$name" "tests/fuzz/corpus/$name" \
     >"build/fuzz/$name.log" 2>&1 || failed+=("$name")
   grep -E '^(stat::number_of_executed_units|SUMMARY|does not hold)|ERROR:' "build/fuzz/$name.log"

@@ -55,7 +55,7 @@ Json parse_ds_text(const std::string& path, const std::string& text) {
   try {
     Json root = Json::parse(text, callback, true, true);
     if (root.is_object()) return root;
-  } catch (const Json::parse_error& error) {
+  } catch (const Json::exception& error) {  // also for a number beyond a double
     throw ConfigError(fmt::format("{}: {}", path, error.what()),
                       "write it as JSON; comments may stay");
   }

@@ -34,7 +34,7 @@ ConfigReader::ConfigReader(std::string_view json, const std::string& origin) : o
   auto parsed = std::make_shared<Object>();
   try {
     parsed->value = nlohmann::json::parse(quote_non_finite(json));
-  } catch (const nlohmann::json::parse_error& error) {
+  } catch (const nlohmann::json::exception& error) {  // also for a number beyond a double
     throw ConfigError(fmt::format("{}: not JSON: {}", origin, error.what()), "correct the file");
   }
   if (!parsed->value.is_object()) {

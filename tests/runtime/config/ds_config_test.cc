@@ -206,6 +206,7 @@ TEST_F(DsConfigFile, BatchesThatDoNotComeOutAreRefused) {
 TEST_F(DsConfigFile, WhatCannotBeMeantIsRefusedByName) {
   EXPECT_THAT(refusal("{"), HasSubstr("ds.json: "));
   EXPECT_THAT(refusal("[1]"), HasSubstr("not an object"));
+  EXPECT_THAT(refusal(R"({"gradient_clipping": 1e999})"), HasSubstr("1e999"));
   EXPECT_THAT(refusal(R"({"bf16": true})"), HasSubstr("bf16 is an object, with keys like enabled"));
   EXPECT_THAT(refusal(R"({"bf16": {"enabled": "maybe"}})"),
               HasSubstr("bf16.enabled is \"maybe\"; give true or false"));

@@ -189,6 +189,8 @@ TEST(ModelConfig, RefusesSizesThatNoModelHas) {
 TEST(ModelConfig, RefusesWhatIsNotAnObject) {
   TERRACE_EXPECT_THROW_WITH(parse_model_config("{", "x"), ConfigError, "not JSON");
   TERRACE_EXPECT_THROW_WITH(parse_model_config("[]", "x"), ConfigError, "not a JSON object");
+  TERRACE_EXPECT_THROW_WITH(parse_model_config(R"({"rope_theta": 1e999})", "x"), ConfigError,
+                            "1e999");
 }
 
 TEST(ModelConfig, PresetsHaveTheirModelsParameterCounts) {
