@@ -52,14 +52,15 @@ void check_pipeline_shape(const PipelineShape& shape) {
     throw ConfigError(fmt::format("{} virtual stages were asked for, and only the interleaved "
                                   "schedule has more than one",
                                   shape.virtual_stages),
-                      "use --pipeline-schedule interleaved");
+                      "use the interleaved schedule");
   }
   if (interleaved && shape.micro_batches % shape.stages != 0) {
     throw ConfigError(
         fmt::format("the interleaved schedule needs a number of micro-batches that {} stages "
                     "divide, not {}",
                     shape.stages, shape.micro_batches),
-        "change --gradient-accumulation-steps, or use --pipeline-schedule 1f1b");
+        "change the number of micro-batches (gradient accumulation steps), or use the schedule "
+        "1f1b");
   }
 }
 
@@ -89,7 +90,7 @@ std::vector<int> balance_stages(std::span<const double> unit_costs, int pieces) 
     throw ConfigError(
         fmt::format("the pipeline has {} pieces, and the model has only {} units to put into them",
                     pieces, units),
-        "use fewer --pipeline-parallel stages, or fewer --virtual-stages");
+        "use fewer pipeline stages, or fewer virtual stages");
   }
   // best[k][n]: the largest run when the first n units are cut into k + 1; cut[k][n]: where the
   // last of these begins.

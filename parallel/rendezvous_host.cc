@@ -46,7 +46,7 @@ RendezvousHost::RendezvousHost(const RendezvousOptions& options, std::span<std::
   throw EnvironmentError(
       fmt::format("the ports {} to {}, where the ranks would meet, are all in use", ports.front(),
                   ports.back()),
-      "start the job with another --master-port or --rdzv-endpoint");
+      "start the job with another master port or rendezvous endpoint");
 }
 
 bool RendezvousHost::has_room() const {

@@ -207,7 +207,7 @@ T* elements_of(const StridedRows& rows) {
 inline void check_head_width(std::int64_t D) {
   if (D <= kHeadWidthMax) return;
   throw ConfigError("attention on CUDA takes heads of at most 256 elements",
-                    "use --device cpu for this model");
+                    "compute this model on the device cpu");
 }
 
 // Calls body(std::integral_constant<int, Width>) with the least width that holds a head.

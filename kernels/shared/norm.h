@@ -157,7 +157,7 @@ inline constexpr std::int64_t kNormWidthMax = 32768;
 inline void check_norm_width(std::int64_t width) {
   if (width <= kNormWidthMax) return;
   throw ConfigError("norms on CUDA take rows of at most 32768 elements",
-                    "use --device cpu for this model");
+                    "compute this model on the device cpu");
 }
 
 // Calls body(RowShape) with how a row of C elements is held. Forward: a warp has a row where it

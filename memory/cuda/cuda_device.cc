@@ -51,8 +51,9 @@ void open_device(int ordinal) {
   const cudaError_t counted = cudaGetDeviceCount(&count);
   if (counted != cudaSuccess) throw_cuda_environment_error("cudaGetDeviceCount", counted);
   if (ordinal < 0 || ordinal >= count) {
-    throw EnvironmentError(fmt::format("there is no GPU {}: {} can be seen", ordinal, count),
-                           "name one with --device cuda:N; CUDA_VISIBLE_DEVICES hides the others");
+    throw EnvironmentError(
+        fmt::format("there is no GPU {}: {} can be seen", ordinal, count),
+        "name one of these as device cuda:N; CUDA_VISIBLE_DEVICES hides the others");
   }
   if (const int capability = capability_of(ordinal);
       0 < capability && capability < kCapabilityMin) {
@@ -60,7 +61,7 @@ void open_device(int ordinal) {
         fmt::format("GPU {} is of compute capability {}: the kernels were compiled for {} and "
                     "newer",
                     ordinal, capability_text(capability), capability_text(kCapabilityMin)),
-        "use another GPU (--device cuda:N), or --device cpu; from 8.0 on, kernels for it can be "
+        "use another GPU (device cuda:N), or the device cpu; from 8.0 on, kernels for it can be "
         "built (CMAKE_CUDA_ARCHITECTURES)");
   }
   const cudaError_t error = cudaSetDevice(ordinal);
@@ -96,7 +97,7 @@ class CudaDeviceMemory final : public DeviceMemory {
       cudaGetLastError();
       throw OutOfMemory(
           fmt::format("GPU {} does not have {} free", ordinal_, format_size(size_bytes)),
-          "give --device-memory less, or end what else uses the GPU");
+          "make the budget of device memory smaller, or end what else uses the GPU");
     }
     check_cuda(error, "cudaMalloc");
   }

@@ -18,8 +18,8 @@ HostRegistration::HostRegistration(std::span<std::byte> memory) : memory_(memory
   if (error == cudaErrorMemoryAllocation || error == cudaErrorOperatingSystem) {
     throw OutOfMemory(fmt::format("the system does not lock {} of host memory for the GPU",
                                   format_size(memory_.size())),
-                      "give --host-memory less, or raise the limit of locked memory where the "
-                      "driver goes by it (ulimit -l unlimited)");
+                      "make the budget of host memory smaller, or raise the limit of locked "
+                      "memory where the driver goes by it (ulimit -l unlimited)");
   }
   throw_cuda_environment_error("cudaHostRegister", error);
 }

@@ -24,7 +24,7 @@ class AllocatedMemory {
       cudaGetLastError();  // not sticky
       throw OutOfMemory(
           fmt::format("the system does not lock {} of host memory", format_size(size_bytes)),
-          "measure less: --size");
+          "measure a smaller size");
     }
     check_cuda(error, "cudaHostAlloc");
   }
@@ -59,7 +59,7 @@ class PlainDeviceMemory {
     if (error == cudaErrorMemoryAllocation) {
       cudaGetLastError();
       throw OutOfMemory(fmt::format("the GPU does not have {} free", format_size(size_bytes)),
-                        "measure less: --size");
+                        "measure a smaller size");
     }
     check_cuda(error, "cudaMalloc");
   }

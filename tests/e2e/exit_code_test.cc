@@ -100,15 +100,15 @@ TEST(ExitCode, ImpossibleSettingsAre2) {
       {"--local-ranks", "2", "--pipeline-parallel", "2", "--micro-batch-order", "layer-major"},
       {"--micro-batch-order layer-major", "--pipeline-parallel"});
   expect_usage_error(training, {"--pipeline-schedule", "interleaved"}, {"--pipeline-parallel N"});
-  expect_usage_error(training, {"--virtual-stages", "2"}, {"--pipeline-schedule interleaved"});
+  expect_usage_error(training, {"--virtual-stages", "2"}, {"use the interleaved schedule"});
   const Arguments interleaved = {"--local-ranks",       "2",          "--pipeline-parallel", "2",
                                  "--pipeline-schedule", "interleaved"};
   expect_usage_error(training, interleaved + Arguments{"--gradient-accumulation-steps", "3"},
-                     {"2 stages divide, not 3", "--gradient-accumulation-steps"});
+                     {"2 stages divide, not 3", "gradient accumulation steps"});
   expect_usage_error(
       training,
       interleaved + Arguments{"--gradient-accumulation-steps", "2", "--virtual-stages", "5"},
-      {"10 pieces", "--virtual-stages"});
+      {"10 pieces", "fewer virtual stages"});
   const Arguments reduces = {"--gradient-reduction", "micro-batch"};
   expect_usage_error(training, reduces, {"one data-parallel rank"});
   const Arguments two = reduces + Arguments{"--local-ranks", "2"};
@@ -118,7 +118,7 @@ TEST(ExitCode, ImpossibleSettingsAre2) {
                      {"layer-major"});
   expect_usage_error(training, stage_2 + Arguments{"--gradient-dtype", "bf16"},
                      {"--gradient-dtype bf16"});
-  expect_usage_error(training, {"--tensor-parallel", "2"}, {"1 ranks", "--tensor-parallel"});
+  expect_usage_error(training, {"--tensor-parallel", "2"}, {"1 ranks", "tensor-parallel ranks"});
   expect_usage_error(training, {"--local-ranks", "4", "--tensor-parallel", "4"},
                      {"--tensor-parallel 4", "2 key-value heads", "divides 2"});
   expect_usage_error(training, {"--sequence-parallel", "on"}, {"--tensor-parallel is 1"});
