@@ -17,6 +17,7 @@
 #include "base/hash.h"
 #include "base/json_depth.h"
 #include "runtime/checkpoint/durable_file.h"
+#include "runtime/checkpoint/json_number.h"
 
 namespace terrace {
 namespace {
@@ -202,9 +203,9 @@ json listed(const LossScaleState& state) {
 
 LossScaleState parse_loss_scale(const json& listed) {
   return {.scale = listed.at("scale").get<float>(),
-          .good_steps = listed.at("good_steps").get<std::int32_t>(),
-          .overflows_left = listed.at("overflows_left").get<std::int32_t>(),
-          .skipped_steps = listed.at("skipped_steps").get<std::int64_t>()};
+          .good_steps = whole_number<std::int32_t>(listed.at("good_steps")),
+          .overflows_left = whole_number<std::int32_t>(listed.at("overflows_left")),
+          .skipped_steps = whole_number<std::int64_t>(listed.at("skipped_steps"))};
 }
 
 json listed(const WeightTypes& types) {
@@ -409,7 +410,7 @@ Checkpoint::Checkpoint(const std::string& directory, FileSystem& disk)
   try {
     progress_.step = parse_count(manifest, "step", 1);
     progress_.samples = parse_count(manifest, "samples", 0);
-    progress_.seed = manifest.at("seed").get<std::uint64_t>();
+    progress_.seed = whole_number<std::uint64_t>(manifest.at("seed"));
     progress_.sequence_length = parse_count(manifest, "sequence_length", 0);
     progress_.training_tokens = parse_count(manifest, "training_tokens", 0);
     if (manifest.contains("loss_scale")) {

@@ -1,6 +1,8 @@
 #include "runtime/checkpoint/durable_file.h"
 
+#include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <utility>
 
@@ -20,7 +22,10 @@ std::string directory_of(const std::string& path) {
 }  // namespace
 
 DurableFile::DurableFile(std::string path, FileSystem& disk)
-    : path_(std::move(path)), temporary_(path_ + ".tmp"), disk_(disk) {
+    : path_(std::move(path)),
+      temporary_(path_ + ".tmp"),
+      disk_(disk),
+      block_(kBlockBytes, {.huge_pages = false, .touch = false}) {
   FileSystem::Opened opened = disk_.create(temporary_);
   if (opened.file == nullptr) {
     throw IoError({.operation = "open", .path = temporary_, .error_number = opened.error_number});
@@ -33,16 +38,29 @@ DurableFile::~DurableFile() { discard(); }
 void DurableFile::append(std::span<const std::byte> bytes) {
   TERRACE_CHECK(file_ != nullptr);  // not committed, and no earlier write failed
   while (!bytes.empty()) {
-    const std::int64_t written = file_->append(bytes);
-    if (written == -EINTR) continue;
-    if (written <= 0) fail("write", bytes.size(), static_cast<int>(-written));
-    size_ += static_cast<std::uint64_t>(written);
-    bytes = bytes.subspan(static_cast<std::size_t>(written));
+    const std::size_t count = std::min(bytes.size(), kBlockBytes - collected_);
+    std::memcpy(block_.bytes().data() + collected_, bytes.data(), count);
+    collected_ += count;
+    bytes = bytes.subspan(count);
+    if (collected_ == kBlockBytes) write_block();
   }
+}
+
+void DurableFile::write_block() {
+  std::span<const std::byte> left = block_.bytes().first(collected_);
+  while (!left.empty()) {
+    const std::int64_t written = file_->append(left);
+    if (written == -EINTR) continue;
+    if (written <= 0) fail("write", left.size(), static_cast<int>(-written));
+    written_ += static_cast<std::uint64_t>(written);
+    left = left.subspan(static_cast<std::size_t>(written));
+  }
+  collected_ = 0;
 }
 
 void DurableFile::commit() {
   TERRACE_CHECK(file_ != nullptr);
+  write_block();
   if (const int error = file_->sync(); error != 0) fail("fsync", 0, error);
   if (const int error = file_->close(); error != 0) fail("close", 0, error);
   if (const int error = disk_.rename(temporary_, path_); error != 0) fail("rename", 0, error);
@@ -60,7 +78,7 @@ void DurableFile::fail(const char* operation, std::uint64_t size_bytes, int erro
   discard();
   throw IoError({.operation = operation,
                  .path = path_,
-                 .offset = size_,
+                 .offset = written_,
                  .size = size_bytes,
                  .error_number = error_number},
                 is_full(error_number) ? kFullDiskRemedy : "");

@@ -8,13 +8,16 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "memory/host/host_memory.h"
 #include "runtime/checkpoint/file_system.h"
 
 namespace terrace {
 
 // A file that appears under its name complete and synced, or not at all: written as "<path>.tmp",
-// then fsync, rename, fsync of the directory. Failures are IoError (a full disk too), and the
-// temporary file is gone then. One thread at a time.
+// then fsync, rename, fsync of the directory. What is appended is collected into blocks of
+// kBlockBytes, so a failure may be seen later than at the append that it is of, in commit() at the
+// latest. Failures are IoError (a full disk too), and the temporary file is gone then. One thread
+// at a time.
 class DurableFile {
  public:
   explicit DurableFile(std::string path, FileSystem& disk = system_files());
@@ -22,13 +25,17 @@ class DurableFile {
   DurableFile(const DurableFile&) = delete;
   DurableFile& operator=(const DurableFile&) = delete;
 
+  // Blocks begin on pages in memory and in the file, so that they can go past the page cache.
+  static constexpr std::size_t kBlockBytes = std::size_t{4} << 20;
+
   void append(std::span<const std::byte> bytes);
-  std::uint64_t size() const { return size_; }
+  std::uint64_t size() const { return written_ + collected_; }
 
   // After this the file is there under its name and survives a power cut.
   void commit();
 
  private:
+  void write_block();
   void discard() noexcept;
   [[noreturn]] void fail(const char* operation, std::uint64_t size_bytes, int error_number);
 
@@ -36,7 +43,9 @@ class DurableFile {
   const std::string temporary_;
   FileSystem& disk_;
   std::unique_ptr<OpenFile> file_;  // null once committed or failed
-  std::uint64_t size_ = 0;
+  HostMemory block_;                // as much of it takes memory as was ever filled
+  std::size_t collected_ = 0;       // bytes of block_ that were appended and are not written
+  std::uint64_t written_ = 0;
 };
 
 // Whether an error says that a file system, or a user's part of it, is full.

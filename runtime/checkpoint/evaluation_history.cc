@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "runtime/checkpoint/json_number.h"
 #include "runtime/checkpoint/listed_file.h"
 
 namespace terrace {
@@ -34,11 +35,12 @@ std::string to_json(const EvaluationHistory& history) {
 
 EvaluationHistory parse_evaluation_history(const std::string& json) {
   const auto listed = nlohmann::json::parse(json);
-  EvaluationHistory history{.set_hash = from_hex(listed.at("set_xxh3").get<std::string>()),
-                            .last_step = listed.at("last_step").get<std::int64_t>(),
-                            .lowest_step = listed.at("lowest_step").get<std::int64_t>(),
-                            .lowest_loss = listed.at("lowest_loss").get<double>(),
-                            .without_better = listed.at("without_better").get<std::int64_t>()};
+  EvaluationHistory history{
+      .set_hash = from_hex(listed.at("set_xxh3").get<std::string>()),
+      .last_step = whole_number<std::int64_t>(listed.at("last_step")),
+      .lowest_step = whole_number<std::int64_t>(listed.at("lowest_step")),
+      .lowest_loss = listed.at("lowest_loss").get<double>(),
+      .without_better = whole_number<std::int64_t>(listed.at("without_better"))};
   const bool is_in_order = 0 < history.lowest_step && history.lowest_step <= history.last_step &&
                            history.without_better >= 0 && std::isfinite(history.lowest_loss);
   if (!is_in_order) throw std::invalid_argument(fmt::format("no history of evaluations: {}", json));

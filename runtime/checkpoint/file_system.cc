@@ -27,7 +27,14 @@ class SystemFile final : public OpenFile {
   SystemFile& operator=(const SystemFile&) = delete;
 
   std::int64_t append(std::span<const std::byte> bytes) override {
-    return or_errno(::write(descriptor_, bytes.data(), bytes.size()));
+    go_past_cache(may_be_direct_ && is_of_whole_blocks(bytes));
+    std::int64_t written = write(bytes);
+    if (written == -EINVAL && is_direct_) {  // a device with larger blocks, or a file system
+      may_be_direct_ = false;                // that refuses it now
+      go_past_cache(false);
+      written = write(bytes);
+    }
+    return written;
   }
   std::int64_t read_at(std::span<std::byte> out, std::uint64_t offset) override {
     return or_errno(::pread(descriptor_, out.data(), out.size(), static_cast<off_t>(offset)));
@@ -40,9 +47,38 @@ class SystemFile final : public OpenFile {
   int close() override { return ::close(std::exchange(descriptor_, -1)) == 0 ? 0 : errno; }
 
  private:
+  // What is this large, and lies on blocks in memory and in the file.
+  static constexpr std::size_t kDirectMinBytes = std::size_t{1} << 20;
+  static constexpr std::size_t kBlockBytes = 4096;
+
   static std::int64_t or_errno(ssize_t result) { return result < 0 ? -errno : result; }
 
+  std::int64_t write(std::span<const std::byte> bytes) {
+    const ssize_t written = ::write(descriptor_, bytes.data(), bytes.size());
+    if (written > 0) appended_ += static_cast<std::uint64_t>(written);
+    return or_errno(written);
+  }
+  bool is_of_whole_blocks(std::span<const std::byte> bytes) const {
+    const auto address = reinterpret_cast<std::uintptr_t>(bytes.data());
+    return bytes.size() >= kDirectMinBytes &&
+           (bytes.size() | address | appended_) % kBlockBytes == 0;
+  }
+  // Writing through the page cache costs a copy, and pages that nobody reads again.
+  void go_past_cache(bool direct) {
+    if (direct == is_direct_) return;
+    const int flags = ::fcntl(descriptor_, F_GETFL);
+    const int wanted = direct ? flags | O_DIRECT : flags & ~O_DIRECT;
+    if (flags < 0 || ::fcntl(descriptor_, F_SETFL, wanted) != 0) {
+      may_be_direct_ = false;
+      return;
+    }
+    is_direct_ = direct;
+  }
+
   int descriptor_;
+  std::uint64_t appended_ = 0;
+  bool may_be_direct_ = true;
+  bool is_direct_ = false;
 };
 
 class SystemFiles final : public FileSystem {

@@ -18,6 +18,8 @@ class OpenFile {
  public:
   virtual ~OpenFile() = default;
   // Bytes carried, maybe fewer than asked for, 0 at the end of what is read; or a negative errno.
+  // The system's passes the page cache by (O_DIRECT) where 1 MiB or more is appended that lies on
+  // pages in memory and in the file, and the file system allows it.
   virtual std::int64_t append(std::span<const std::byte> bytes) = 0;
   virtual std::int64_t read_at(std::span<std::byte> out, std::uint64_t offset) = 0;
   // Bytes, or a negative errno.

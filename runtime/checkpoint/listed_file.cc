@@ -13,6 +13,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/hash.h"
+#include "runtime/checkpoint/json_number.h"
 
 namespace terrace {
 namespace {
@@ -40,8 +41,8 @@ std::uint64_t hash_file(OpenFile& file, const std::string& path, std::uint64_t s
 
 PieceHashes parse_pieces(const json& listed, std::uint64_t size_bytes) {
   PieceHashes pieces;
-  pieces.header_bytes = listed.at("header_size").get<std::uint64_t>();
-  pieces.piece_bytes = listed.at("size").get<std::uint64_t>();
+  pieces.header_bytes = whole_number<std::uint64_t>(listed.at("header_size"));
+  pieces.piece_bytes = whole_number<std::uint64_t>(listed.at("size"));
   const auto text = listed.at(kHash).get<std::string>();
   if (pieces.header_bytes > std::min(size_bytes, kHeaderBytesMax) || pieces.piece_bytes == 0 ||
       pieces.piece_bytes > kPieceBytesMax ||
@@ -57,7 +58,7 @@ PieceHashes parse_pieces(const json& listed, std::uint64_t size_bytes) {
 
 FileHashes parse_hashes(const json& listed) {
   FileHashes hashes;
-  hashes.size_bytes = listed.at("size").get<std::uint64_t>();
+  hashes.size_bytes = whole_number<std::uint64_t>(listed.at("size"));
   const auto text = listed.at(kHash).get<std::string>();
   if (text.size() != kHashDigits) throw std::invalid_argument(text + " is no checksum");
   hashes.hash = from_hex(text);

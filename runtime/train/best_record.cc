@@ -88,10 +88,9 @@ void BestRecord::take(const std::string& best_json, const Resumed& from) {
     history_ = *in_file;
   }
   const auto best = nlohmann::json::parse(best_json, nullptr, false);
-  const auto is_number = [&best](const char* key) {
-    return best.contains(key) && best[key].is_number();
-  };
-  if (!is_number("step") || !is_number("validation_loss")) return;
+  const auto has = [&best](const char* key) { return best.is_object() && best.contains(key); };
+  if (!has("step") || !best["step"].is_number_integer()) return;
+  if (!has("validation_loss") || !best["validation_loss"].is_number()) return;
   const auto step = best["step"].get<std::int64_t>();
   if (step > from.step) return;
   kept_step_ = step;

@@ -157,7 +157,7 @@ bool lacks_validation_loss(const std::string& run_dir, std::int64_t step) {
   const std::string path = path_in(run_dir);
   if (!system_files().exists(path)) return false;
   const ordered_json row = last_row(read_whole_file(system_files(), path));
-  return row.is_object() && row.value("step", std::int64_t{0}) == step &&
+  return row.is_object() && row.contains("step") && row["step"] == step &&
          !row.contains(kValidationLossKey);
 }
 

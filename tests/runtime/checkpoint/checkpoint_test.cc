@@ -193,6 +193,8 @@ TEST_F(CheckpointTest, AManifestThatCannotBeRightIsRefused) {
   refuses("not all of it", [&](nlohmann::json& manifest) {
     pieces(manifest)["xxh3"] = pieces(manifest)["xxh3"].get<std::string>().substr(16);
   });
+  refuses("no whole number", [&](nlohmann::json& manifest) { pieces(manifest)["size"] = 1e300; });
+  refuses("no whole number", [](nlohmann::json& manifest) { manifest["seed"] = -1; });
   // So large that the number of pieces, computed carelessly, is 1.
   refuses("not all of it", [&](nlohmann::json& manifest) {
     pieces(manifest)["size"] = ~std::uint64_t{0};

@@ -28,6 +28,23 @@ TEST(DurableFile, AppearsWithCommitOnly) {
   EXPECT_FALSE(temporary.has("a.tmp"));
 }
 
+// Blocks pass the page cache by where the file system allows it; the rest of a file does not.
+TEST(DurableFile, PiecesOfAnySizeMakeAFileOfBlocks) {
+  const TemporaryDirectory temporary;
+  std::string content(2 * DurableFile::kBlockBytes + 4097, '\0');
+  for (std::size_t n = 0; n < content.size(); ++n) content[n] = static_cast<char>(n % 251);
+  DurableFile file(temporary.path("a"));
+  std::size_t piece = 1;
+  for (std::size_t at = 0; at < content.size();) {
+    file.append(text_bytes(std::string_view(content).substr(at, piece)));
+    at += piece;
+    piece = piece * 3 + 1;
+  }
+  EXPECT_EQ(file.size(), content.size());
+  file.commit();
+  EXPECT_TRUE(temporary.read("a") == content);
+}
+
 TEST(DurableFile, WithoutCommitTheOldContentStays) {
   const TemporaryDirectory temporary;
   write_durable_file(temporary.path("a"), "old");
@@ -61,6 +78,7 @@ TEST(DurableFile, AFullDiskIsAnErrorAndLeavesNothing) {
   DurableFile file(temporary.path("a"));
   try {
     file.append(text_bytes("too much"));
+    file.commit();
     FAIL();
   } catch (const IoError& error) {
     EXPECT_EQ(error.where().error_number, ENOSPC);
@@ -85,6 +103,7 @@ TEST(DurableFile, AShortWriteIsContinuedAndTheFailureAfterItSeen) {
   std::uint64_t offset = 0;
   try {
     file.append(text_bytes(std::string(1500, 'x')));
+    file.commit();
   } catch (const IoError& error) {
     error_number = error.where().error_number;
     offset = error.where().offset;
