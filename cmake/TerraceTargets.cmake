@@ -69,15 +69,16 @@ function(terrace_folder name)
     endif()
   endforeach()
   add_library(Terrace::${name} ALIAS terrace_${name})
+  set_target_properties(terrace_${name} PROPERTIES EXPORT_NAME ${name})
   target_compile_features(terrace_${name} PUBLIC cxx_std_20)
   target_include_directories(
     terrace_${name}
     PRIVATE ${PROJECT_SOURCE_DIR}
-    INTERFACE ${terrace_include_dir})
+    INTERFACE $<BUILD_INTERFACE:${terrace_include_dir}> $<INSTALL_INTERFACE:include/terrace>)
   target_link_libraries(
     terrace_${name}
     PUBLIC ${arg_DEPENDS}
-    PRIVATE terrace_flags ${arg_PRIVATE_DEPENDS})
+    PRIVATE $<BUILD_INTERFACE:terrace_flags> ${arg_PRIVATE_DEPENDS})
 endfunction()
 
 # Each test of the program by its own name, as the program lists them when ctest starts: one that cannot

@@ -24,6 +24,15 @@ for example in store adamw_on_nvme two_units; do
   [[ $told == *absent* ]] || { echo "$example does not name the directory: $told" >&2; exit 1; }
 done
 
+# The trainer in C keeps its saved state, and nothing else.
+"$build/c_trainer" "$source_dir/README.md" "$drive"
+[[ $(ls -A "$drive") == state ]] || { echo "c_trainer leaves files: $(ls -A "$drive")" >&2; exit 1; }
+if told=$("$build/c_trainer" "$source_dir/README.md" "$drive/absent" 2>&1); then
+  echo "c_trainer takes a directory that is not there" >&2
+  exit 1
+fi
+[[ $told == *absent* ]] || { echo "c_trainer does not name the directory: $told" >&2; exit 1; }
+
 # Of the checkout, the libraries' folders are seen, and no others.
 includes=$(grep -o -- '-I *[^ ]*\|-isystem *[^ ]*' <<<"$(grep -F '"command"' "$build/compile_commands.json" |
   grep -F CMakeFiles/store.dir/)" | sed 's/^-I *//; s/^-isystem *//' | sort -u)

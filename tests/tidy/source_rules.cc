@@ -60,8 +60,8 @@ constexpr auto kPrintingPlaces = std::to_array<std::string_view>(
 
 // What another trainer embeds: its messages name no flags of the command line.
 constexpr auto kLibraryPlaces = std::to_array<std::string_view>(
-    {"runtime/step/", "runtime/plan/", "runtime/engine/", "runtime/model/tensor_split.",
-     "runtime/model/trainable.", "runtime/model/option_names."});
+    {"runtime/step/", "runtime/plan/", "runtime/engine/", "runtime/session/", "runtime/capi/",
+     "runtime/model/tensor_split.", "runtime/model/trainable.", "runtime/model/option_names."});
 
 constexpr auto kEmptyNames = std::to_array<std::string_view>(
     {"util", "utils", "utility", "utilities", "common", "helper", "helpers", "misc"});

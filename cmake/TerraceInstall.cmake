@@ -1,0 +1,71 @@
+# What cmake --install puts under the prefix, by component:
+#
+#   c        libterrace.so, terrace.h, terrace.pc, and the package that find_package(Terrace) finds
+#   cpp      the C++ libraries that are of use alone, with their headers in include/terrace
+#   program  the program terrace
+#
+# A project that uses C++ libraries names them: find_package(Terrace CONFIG COMPONENTS offload). The
+# packages that they are linked with are then asked for, too; libterrace.so brings its own.
+include(CMakePackageConfigHelpers)
+include(GNUInstallDirs)
+
+set(terrace_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Terrace)
+set(terrace_cpp_folders base memory kernels offload optim)
+
+install(
+  TARGETS terrace_c
+  EXPORT TerraceC
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT c)
+install(
+  FILES ${PROJECT_SOURCE_DIR}/runtime/capi/terrace.h
+  DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+  COMPONENT c)
+install(
+  EXPORT TerraceC
+  NAMESPACE Terrace::
+  FILE TerraceC.cmake
+  DESTINATION ${terrace_package_dir}
+  COMPONENT c)
+
+set(terrace_cpp_targets ${terrace_cpp_folders})
+list(TRANSFORM terrace_cpp_targets PREPEND terrace_)
+install(
+  TARGETS ${terrace_cpp_targets}
+  EXPORT TerraceCpp
+  ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT cpp)
+foreach(folder IN LISTS terrace_cpp_folders)
+  install(
+    DIRECTORY ${PROJECT_SOURCE_DIR}/${folder}
+    DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/terrace
+    COMPONENT cpp
+    FILES_MATCHING
+    PATTERN "*.h"
+    PATTERN "*.inl")
+endforeach()
+install(
+  EXPORT TerraceCpp
+  NAMESPACE Terrace::
+  FILE TerraceCpp.cmake
+  DESTINATION ${terrace_package_dir}
+  COMPONENT cpp)
+
+install(TARGETS terrace RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program)
+
+configure_package_config_file(
+  ${PROJECT_SOURCE_DIR}/cmake/TerraceConfig.cmake.in ${PROJECT_BINARY_DIR}/package/TerraceConfig.cmake
+  INSTALL_DESTINATION ${terrace_package_dir}
+  NO_SET_AND_CHECK_MACRO)
+# Interfaces may still change between minor versions.
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/package/TerraceConfigVersion.cmake
+                                 COMPATIBILITY SameMinorVersion)
+file(RELATIVE_PATH terrace_prefix_from_pc /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
+configure_file(${PROJECT_SOURCE_DIR}/cmake/terrace.pc.in ${PROJECT_BINARY_DIR}/package/terrace.pc @ONLY)
+install(
+  FILES ${PROJECT_BINARY_DIR}/package/TerraceConfig.cmake
+        ${PROJECT_BINARY_DIR}/package/TerraceConfigVersion.cmake
+  DESTINATION ${terrace_package_dir}
+  COMPONENT c)
+install(
+  FILES ${PROJECT_BINARY_DIR}/package/terrace.pc
+  DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig
+  COMPONENT c)

@@ -1,0 +1,317 @@
+/*
+ * The C interface of Terrace: exact optimizer updates whose state lives in host memory or on NVMe,
+ * for a trainer that owns its parameters and computes its gradients by itself.
+ *
+ *   terrace_session* session = NULL;
+ *   terrace_session_options options = {sizeof options};
+ *   options.state_tier = TERRACE_TIER_HOST;
+ *   terrace_session_create(&options, &session);
+ *   terrace_group_add(session, &group_options, &group);       one for each set of hyperparameters
+ *   terrace_tensor_add(session, group, &tensor_options, &i);  one for each parameter tensor
+ *   terrace_session_prepare(session);                         checks budgets, allocates
+ *   for each step:
+ *     terrace_gradient_add(session, i, &gradient);            of each tensor, once or more often
+ *     terrace_step(session, &step_options, &result);          the parameters are updated in place
+ *   terrace_save(session, "state");
+ *   terrace_session_destroy(session);
+ *
+ * docs/embedding.md has a page on it, examples/c_trainer.c is a whole training.
+ *
+ * Errors. Every function that can fail returns a terrace_error, and terrace_last_error() then says
+ * what happened, where, and what to do. A function that fails has changed nothing, unless its
+ * comment says otherwise. No C++ exception leaves the library, and no argument makes it abort,
+ * except a pointer that does not point where it should.
+ *
+ * Memory. What is passed in is borrowed for the duration of the call, except parameters: see
+ * terrace_tensor_options. Text is UTF-8 and ends with a NUL.
+ *
+ * Threads. A session may be used by any thread. Its calls run one after the other; only
+ * terrace_wait_parameter() and terrace_wait_norm() run beside others. Different sessions are
+ * independent of each other. A process that was forked must not use a session of its parent: every
+ * call there returns TERRACE_ERROR_FORKED and changes nothing. Start such processes by "spawn".
+ *
+ * Versions. A struct that begins with struct_size may grow at its end: set struct_size to its
+ * sizeof and all that you do not set to zero, which is the default of every field. The other
+ * structs, and the values of all enums, never change.
+ */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* The names are C's: NOLINTBEGIN(readability-identifier-naming) */
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Grows by one when a struct or a function gets something new; what was there stays. */
+#define TERRACE_ABI_VERSION 1
+
+#if defined(__GNUC__)
+#define TERRACE_EXPORT __attribute__((visibility("default")))
+#else
+#define TERRACE_EXPORT
+#endif
+
+typedef enum terrace_error {
+  TERRACE_OK = 0,
+  TERRACE_ERROR_ARGUMENT = 1,     /* an argument is missing, out of range or of a wrong size */
+  TERRACE_ERROR_ORDER = 2,        /* the call does not fit what was called before */
+  TERRACE_ERROR_DTYPE = 3,        /* a type of elements that this call does not take */
+  TERRACE_ERROR_UNSUPPORTED = 4,  /* this library does not have it */
+  TERRACE_ERROR_DOES_NOT_FIT = 5, /* a budget or the machine is too small */
+  TERRACE_ERROR_ENVIRONMENT = 6,  /* the system lacks something, or a setting is wrong */
+  TERRACE_ERROR_IO = 7,           /* a file or a drive failed */
+  TERRACE_ERROR_FULL_DISK = 8,    /* a file system, or a user's part of it, is full */
+  TERRACE_ERROR_CORRUPT = 9,      /* bytes are not what was written */
+  TERRACE_ERROR_MISMATCH = 10,    /* saved state is not of these tensors and groups */
+  TERRACE_ERROR_MISSING_GRADIENT = 11,
+  TERRACE_ERROR_PARAMETER_CHANGED = 12, /* since its last update: see terrace_parameter_adopt() */
+  TERRACE_ERROR_NOT_FINITE = 13,        /* a gradient has an infinity or a NaN */
+  TERRACE_ERROR_FORKED = 14,            /* a session of the parent process */
+  TERRACE_ERROR_FAILED = 15, /* the session failed before: load a saved state, or destroy it */
+  TERRACE_ERROR_INTERNAL = 99
+} terrace_error;
+
+/* Types of elements. */
+typedef enum terrace_dtype {
+  TERRACE_DTYPE_FP32 = 1,
+  TERRACE_DTYPE_BF16 = 2,
+  TERRACE_DTYPE_FP16 = 3
+} terrace_dtype;
+
+/* Where state lives between updates. */
+typedef enum terrace_tier {
+  TERRACE_TIER_AUTO = 0, /* host memory first, and on NVMe what the budget has no room for */
+  TERRACE_TIER_HOST = 1,
+  TERRACE_TIER_NVME = 2 /* all of it: read and written in every step */
+} terrace_tier;
+
+typedef enum terrace_io_engine {
+  TERRACE_IO_AUTO = 0, /* io_uring, or the other one where the system refuses it */
+  TERRACE_IO_URING = 1,
+  TERRACE_IO_POSIX = 2
+} terrace_io_engine;
+
+/* Where memory is, with DLPack's numbers (DLDeviceType). */
+typedef enum terrace_device_type {
+  TERRACE_DEVICE_CPU = 1,
+  TERRACE_DEVICE_CUDA = 2 /* refused by a library without CUDA: TERRACE_ERROR_UNSUPPORTED */
+} terrace_device_type;
+
+typedef enum terrace_log_level { TERRACE_LOG_INFO = 0, TERRACE_LOG_WARNING = 1 } terrace_log_level;
+
+typedef struct terrace_session terrace_session;
+
+/* Told what a person should read. Called by any thread of the library, by several at a time too;
+ * it must not call the library. `line` is good until it returns. */
+typedef void (*terrace_log_callback)(int32_t level, const char* line, void* user);
+
+/* Elements in memory, dense, row by row. Never grows. */
+typedef struct terrace_buffer {
+  void* data;            /* aligned to the size of an element */
+  int64_t element_count; /* at least 1 */
+  int32_t dtype;         /* terrace_dtype */
+  int32_t device_type;   /* terrace_device_type */
+  int32_t device_id;     /* 0 for the CPU */
+  int32_t reserved;      /* 0 */
+  void* stream;          /* what is in order with the memory's other uses; NULL for the CPU */
+} terrace_buffer;
+
+typedef struct terrace_nvme_directory { /* never grows */
+  const char* path;                     /* an existing directory; files in it go with the session */
+  uint64_t budget_bytes;                /* at most this much of it; 0: no limit */
+} terrace_nvme_directory;
+
+typedef struct terrace_session_options {
+  uint32_t struct_size;
+  int32_t threads;                    /* that update; 0: as many as the process may use */
+  uint64_t host_memory_bytes;         /* at most; 0: nine tenths of what the machine has free */
+  int32_t state_tier;                 /* terrace_tier */
+  int32_t io_engine;                  /* terrace_io_engine */
+  const terrace_nvme_directory* nvme; /* several: striped over them */
+  uint32_t nvme_count;
+  uint32_t reserved;        /* 0 */
+  terrace_log_callback log; /* NULL: silent */
+  void* log_user;           /* handed to it */
+} terrace_session_options;
+
+/* A hyperparameter of an update rule, named as the key of the program's configuration file:
+ *   adamw  adam_beta1 (0.9), adam_beta2 (0.95), adam_epsilon (1e-8)
+ *   lion   lion_beta1 (0.9), lion_beta2 (0.99)
+ *   sgd    sgd_momentum (0.9)
+ * Never grows. */
+typedef struct terrace_hyperparameter {
+  const char* name;
+  double value;
+} terrace_hyperparameter;
+
+/* Tensors that are updated by one rule with one set of hyperparameters. */
+typedef struct terrace_group_options {
+  uint32_t struct_size;
+  uint32_t hyperparameter_count;
+  const char* rule;                              /* "adamw", "lion" or "sgd" */
+  const terrace_hyperparameter* hyperparameters; /* those that are not named have their standard */
+  double weight_decay;                           /* of all tensors of the group */
+} terrace_group_options;
+
+#define TERRACE_TENSOR_FROZEN 1u /* is not updated: it has no gradient and no state */
+
+typedef struct terrace_tensor_options {
+  uint32_t struct_size;
+  uint32_t flags;
+  const char* name; /* not empty, unique in the session, the same whenever state is loaded */
+  /* The caller's parameter, which has its first values when terrace_session_prepare() is called.
+   * The memory stays the caller's, and stays there until the session is destroyed. An fp32
+   * parameter is its own master: it may be changed between steps, and is trained on from there.
+   * A bf16 or fp16 parameter has an fp32 master among the state: each update writes the rounded
+   * master into it (bf16: ties away from zero, fp16: to nearest even). */
+  terrace_buffer parameter;
+  const int64_t* shape; /* of `dimension_count` sizes, whose product is the element count */
+  int32_t dimension_count;
+  int32_t reserved; /* 0 */
+} terrace_tensor_options;
+
+/* Tensors without a gradient are left as they are, with their state. Without this flag they are
+ * TERRACE_ERROR_MISSING_GRADIENT. */
+#define TERRACE_STEP_SKIP_MISSING 1u
+
+typedef struct terrace_step_options {
+  uint32_t struct_size;
+  uint32_t flags;
+  const double* learning_rates; /* one for each group, in the order of their numbers */
+  uint32_t learning_rate_count;
+  uint32_t reserved;     /* 0 */
+  double max_grad_norm;  /* gradients of a larger norm are scaled down to it; 0: never */
+  double gradient_scale; /* every gradient is multiplied by it before all else; 0 stands for 1 */
+} terrace_step_options;
+
+typedef struct terrace_step_result {
+  uint32_t struct_size;     /* set by the caller */
+  uint32_t skipped_tensors; /* had no gradient */
+  int64_t step;             /* of the session, counted from 1 */
+  double gradient_norm;     /* the 2-norm over all gradients, scaled, before clipping */
+  double clip_coefficient;  /* what clipping has multiplied them by; 1: nothing */
+} terrace_step_result;
+
+/* ---- the library ---------------------------------------------------------------------------- */
+
+/* TERRACE_ABI_VERSION of the library, which works with every header whose version is not larger. */
+TERRACE_EXPORT int32_t terrace_abi_version(void);
+/* Such as "0.4.0". */
+TERRACE_EXPORT const char* terrace_version(void);
+/* What the calling thread's last call that failed has to say; "" where none did. Good until the
+ * thread's next call that fails. */
+TERRACE_EXPORT const char* terrace_last_error(void);
+/* The name of an error, such as "TERRACE_ERROR_IO"; "unknown" of another number. */
+TERRACE_EXPORT const char* terrace_error_name(int32_t error);
+
+/* ---- a session ------------------------------------------------------------------------------ */
+
+/* Makes a session without tensors. Sets *session on success only. ARGUMENT, ENVIRONMENT. */
+TERRACE_EXPORT terrace_error terrace_session_create(const terrace_session_options* options,
+                                                    terrace_session** session);
+/* Waits for a step that is under way, and gives back memory and files. The handle is then gone,
+ * whatever is returned, except in a forked process (FORKED), where the parent still has it. NULL
+ * is fine. The parameters are as the last updates left them. */
+TERRACE_EXPORT terrace_error terrace_session_destroy(terrace_session* session);
+
+/* Adds a group; *group becomes its number, counted from 0. Before terrace_session_prepare().
+ * ARGUMENT (names the rule or the hyperparameter), ORDER. */
+TERRACE_EXPORT terrace_error terrace_group_add(terrace_session* session,
+                                               const terrace_group_options* options,
+                                               int32_t* group);
+/* Adds a parameter tensor to a group; *tensor becomes its number, counted from 0. Before
+ * terrace_session_prepare(). A tensor with the memory, type and group of an earlier one is tied to
+ * it and gets its number: gradients of both are added. ARGUMENT (also where the memory of two
+ * tensors overlaps otherwise), DTYPE, ORDER, UNSUPPORTED. */
+TERRACE_EXPORT terrace_error terrace_tensor_add(terrace_session* session, int32_t group,
+                                                const terrace_tensor_options* options,
+                                                int32_t* tensor);
+/* Checks the budgets, allocates all memory and files of the session, and makes the first state:
+ * masters are the parameters' values, all else is zero. Once. After a failure the session can only
+ * be destroyed. DOES_NOT_FIT, FULL_DISK, IO, ENVIRONMENT, ORDER. */
+TERRACE_EXPORT terrace_error terrace_session_prepare(terrace_session* session);
+
+/* ---- a step --------------------------------------------------------------------------------- */
+
+/* Adds to the gradient of a tensor, which is summed in fp32 in the order of the calls: micro-batch
+ * by micro-batch, use by use of a tied tensor. The first call since the last step sets it. The
+ * gradient has the tensor's element count and is fp32, bf16 or fp16; it is read before the call
+ * returns. Not while a step is under way. ARGUMENT, DTYPE, ORDER, UNSUPPORTED. */
+TERRACE_EXPORT terrace_error terrace_gradient_add(terrace_session* session, int32_t tensor,
+                                                  const terrace_buffer* gradient);
+/* Forgets all gradients since the last step. ORDER while a step is under way. */
+TERRACE_EXPORT terrace_error terrace_gradients_discard(terrace_session* session);
+
+/* A whole step: terrace_step_begin() and terrace_step_end(). `result` may be NULL. */
+TERRACE_EXPORT terrace_error terrace_step(terrace_session* session,
+                                          const terrace_step_options* options,
+                                          terrace_step_result* result);
+/* Starts a step on the gradients that were added, and returns: norm and updates run on threads of
+ * the session, tensor by tensor in the order of their numbers. Until terrace_step_end() no
+ * parameter may be written, and none may be read before terrace_wait_parameter() of it.
+ * ARGUMENT, ORDER, MISSING_GRADIENT (nothing is started, and the gradients are kept). */
+TERRACE_EXPORT terrace_error terrace_step_begin(terrace_session* session,
+                                                const terrace_step_options* options);
+/* Waits until the step that is under way has updated this tensor; returns at once where none is
+ * under way. Fails as the step does, see terrace_step_end(). */
+TERRACE_EXPORT terrace_error terrace_wait_parameter(terrace_session* session, int32_t tensor);
+/* Waits until the step's gradient norm is known: terrace_step_result.gradient_norm. ORDER where no
+ * step is under way; fails as the step does, see terrace_step_end(). */
+TERRACE_EXPORT terrace_error terrace_wait_norm(terrace_session* session, double* gradient_norm);
+/* Waits for all updates, and ends the step, however it went. `result` may be NULL.
+ *   NOT_FINITE         nothing was updated, the step does not count, its gradients are forgotten
+ *   PARAMETER_CHANGED  nothing was updated, the step does not count, its gradients are kept;
+ *                      found for bf16 and fp16 parameters, whose new values would be lost
+ *   IO, FULL_DISK, CORRUPT, INTERNAL   some parameters may be updated and others not: the session
+ *                      has failed, and goes on after terrace_load() only
+ *   ORDER              no step is under way */
+TERRACE_EXPORT terrace_error terrace_step_end(terrace_session* session,
+                                              terrace_step_result* result);
+
+/* ---- state ---------------------------------------------------------------------------------- */
+
+/* How many steps were made; a loaded state brings its own number. */
+TERRACE_EXPORT terrace_error terrace_step_count(terrace_session* session, int64_t* steps);
+/* Takes the values that the caller has written into a bf16 or fp16 parameter for its master. What
+ * the rule keeps of it stays. ORDER, IO. */
+TERRACE_EXPORT terrace_error terrace_parameter_adopt(terrace_session* session, int32_t tensor);
+/* Copies elements [first_element, first_element + out->element_count) of a field of a tensor's
+ * state to `out`, fp32. The fields are "master" and what the rule keeps: "exp_avg" and
+ * "exp_avg_sq" (adamw), "exp_avg" (lion), "momentum_buffer" (sgd). ARGUMENT, DTYPE, ORDER, IO. */
+TERRACE_EXPORT terrace_error terrace_state_read(terrace_session* session, int32_t tensor,
+                                                const char* field, int64_t first_element,
+                                                const terrace_buffer* out);
+/* Writes masters, state, and the step's number into a directory, which is made where it is not
+ * there; its parent is. The directory holds what was saved last: it has the old state whole until
+ * the new one is whole and synced. Of tensors in a few safetensors files, and terrace_state.json.
+ * Between steps. After a failure the old state is still there. FULL_DISK, IO, CORRUPT, ORDER. */
+TERRACE_EXPORT terrace_error terrace_save(terrace_session* session, const char* directory);
+/* Takes a saved state, and writes all trained parameters of the caller from it. Its tensors have
+ * the names, sizes and rules of the session's; types of parameters, tiers and hyperparameters may
+ * be others. Gradients that were added are forgotten. Loading twice is loading once. After IO or
+ * CORRUPT the session has failed until another load succeeds; MISMATCH and ORDER change nothing. */
+TERRACE_EXPORT terrace_error terrace_load(terrace_session* session, const char* directory);
+
+/* ---- reports -------------------------------------------------------------------------------- */
+
+/* Both write JSON with a NUL into `text`, if `capacity` bytes are enough for it, and set *size to
+ * the bytes that are, NUL included: ask with a capacity of 0 first, which may have a NULL `text`.
+ * ARGUMENT where the capacity is not 0 and not enough.
+ *
+ * The ledger: of each tier "budget_bytes" (null: no limit), "peak_bytes" and "accounts". After
+ * terrace_session_prepare(). */
+TERRACE_EXPORT terrace_error terrace_ledger_json(terrace_session* session, char* text,
+                                                 uint64_t capacity, uint64_t* size);
+/* Metrics: "step", "gradient_norm", "clip_coefficient" and "step_s" of the last step, and
+ * "nvme_read_bytes", "nvme_write_bytes", "update_s" and "nvme_wait_s" of all. Between steps. */
+TERRACE_EXPORT terrace_error terrace_metrics_json(terrace_session* session, char* text,
+                                                  uint64_t capacity, uint64_t* size);
+
+#ifdef __cplusplus
+}
+#endif
+
+/* NOLINTEND(readability-identifier-naming) */

@@ -1,0 +1,59 @@
+#include "runtime/session/gradient_sums.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/half.h"
+#include "kernels/cpu/cpu_norm_partials.h"
+#include "kernels/kernel_table.h"
+
+namespace terrace {
+namespace {
+
+// Elements that a worker takes at a time.
+constexpr std::int64_t kAdditionGrain = 1 << 16;
+
+template <typename T>
+void add_range(float* __restrict target, const T* __restrict source, std::int64_t elements,
+               bool assigns) {
+  if (assigns) {
+    for (std::int64_t i = 0; i < elements; ++i) target[i] = to_float(source[i]);
+  } else {
+    for (std::int64_t i = 0; i < elements; ++i) target[i] += to_float(source[i]);
+  }
+}
+
+template <typename T>
+void add_typed(WorkerArena& workers, std::span<float> target, const T* source, bool assigns) {
+  const auto elements = static_cast<std::int64_t>(target.size());
+  const std::int64_t parts = (elements + kAdditionGrain - 1) / kAdditionGrain;
+  workers.parallel_for(parts, [&](std::int64_t part, int /*worker*/) {
+    const std::int64_t begin = part * kAdditionGrain;
+    add_range(target.data() + begin, source + begin, std::min(kAdditionGrain, elements - begin),
+              assigns);
+  });
+}
+
+}  // namespace
+
+void add_gradient(WorkerArena& workers, std::span<float> target, const TensorView& source,
+                  bool assigns) {
+  TERRACE_CHECK_EQ(static_cast<std::int64_t>(target.size()), source.elements());
+  if (source.dtype == DType::kF32) return add_typed(workers, target, source.as<float>(), assigns);
+  if (source.dtype == DType::kF16) return add_typed(workers, target, source.as<Fp16>(), assigns);
+  add_typed(workers, target, source.as<Bf16>(), assigns);
+}
+
+void SquareSums::add(std::span<float> gradient) {
+  const std::size_t blocks = (gradient.size() + kNormBlock - 1) / kNormBlock;
+  partials_.resize(std::max(partials_.size(), blocks));
+  const std::span<double> partials = std::span(partials_).first(blocks);
+  KernelContext context;
+  context.workers = &workers_;
+  cpu_norm_partials(context, {.gradient = view(gradient), .partials = view(partials)});
+  for (const double partial : partials) sum_ += partial;
+}
+
+double SquareSums::norm() const { return std::sqrt(sum_); }
+
+}  // namespace terrace

@@ -1,0 +1,314 @@
+#include "runtime/session/parameter_session.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "base/error.h"
+#include "base/half.h"
+#include "memory/host/host_limits.h"
+#include "memory/host/thread_plan.h"
+#include "memory/host/topology.h"
+#include "runtime/session/gradient_sums.h"
+#include "runtime/session/session_error.h"
+
+namespace terrace {
+namespace {
+
+[[noreturn]] void refuse_order(const std::string& what, const std::string& remedy) {
+  throw SessionError(SessionProblem::kOrder, what, remedy);
+}
+
+[[noreturn]] void refuse_value(const std::string& what, const std::string& remedy) {
+  throw SessionError(SessionProblem::kArgument, what, remedy);
+}
+
+// The parameters' values, as masters that begin with them.
+void read_parameter(const SessionTensor& tensor, const StateChunk& chunk, float* out) {
+  if (tensor.dtype == DType::kBF16) {
+    const auto* in = reinterpret_cast<const Bf16*>(tensor.data) + chunk.begin;
+    for (std::int64_t i = 0; i < chunk.elements; ++i) out[i] = to_float(in[i]);
+  } else {
+    const auto* in = reinterpret_cast<const Fp16*>(tensor.data) + chunk.begin;
+    for (std::int64_t i = 0; i < chunk.elements; ++i) out[i] = to_float(in[i]);
+  }
+}
+
+std::vector<std::size_t> numbers_of(std::pair<std::size_t, std::size_t> range) {
+  std::vector<std::size_t> numbers(range.second - range.first);
+  std::iota(numbers.begin(), numbers.end(), range.first);
+  return numbers;
+}
+
+}  // namespace
+
+ParameterSession::ParameterSession(SessionOptions options, std::unique_ptr<Log> log)
+    : options_(std::move(options)), log_(std::move(log)) {
+  if (options_.threads && *options_.threads < 1) {
+    refuse_value(fmt::format("threads is {}", *options_.threads), "it is 0 or more");
+  }
+  if (options_.tier == StateTier::kNvme && options_.nvme.directories.empty()) {
+    refuse_value("state is to live on NVMe, and no directory is named", "name one in nvme");
+  }
+  if (options_.tier == StateTier::kHost && !options_.nvme.directories.empty()) {
+    refuse_value("state is to live on the host, and NVMe directories are named",
+                 "leave them out, or set state_tier to TERRACE_TIER_AUTO");
+  }
+}
+
+void ParameterSession::expect_open(const char* call) const {
+  if (phase_ == Phase::kOpen && !has_failed_to_prepare_) return;
+  refuse_order(fmt::format("{} after terrace_session_prepare()", call),
+               "add all groups and tensors before it, or make another session");
+}
+
+void ParameterSession::expect_ready(const char* call) const {
+  if (phase_ == Phase::kReady) return;
+  if (phase_ == Phase::kFailed) {
+    throw SessionError(SessionProblem::kFailed,
+                       fmt::format("{}: the session has failed before", call),
+                       "load a saved state by terrace_load(), or destroy it");
+  }
+  if (phase_ == Phase::kStepping) {
+    refuse_order(fmt::format("{} while a step is under way", call),
+                 "end it by terrace_step_end() first");
+  }
+  refuse_order(fmt::format("{} before terrace_session_prepare()", call), "prepare the session");
+}
+
+std::int32_t ParameterSession::add_group(std::string_view rule, std::span<const NamedValue> values,
+                                         double weight_decay) {
+  expect_open("a group is added");
+  return table_.add_group(rule, values, weight_decay);
+}
+
+std::int32_t ParameterSession::add_tensor(SessionTensor tensor) {
+  expect_open("a tensor is added");
+  return table_.add_tensor(std::move(tensor));
+}
+
+void ParameterSession::prepare() {
+  expect_open("the session is prepared");
+  if (std::ranges::all_of(table_.tensors(), &SessionTensor::is_frozen)) {
+    refuse_order("the session has no tensor to train", "add one by terrace_tensor_add()");
+  }
+  has_failed_to_prepare_ = true;
+  const HostLimits limits = read_host_limits();
+  const ThreadPlan plan = plan_threads(options_.threads, limits, read_topology());
+  workers_.emplace(options_.threads.value_or(plan.update));
+  const std::size_t free = limits.usable_bytes();
+  home_ = std::make_unique<StateHome>(
+      table_,
+      StateHomeOptions{.tier = options_.tier,
+                       .host_budget_bytes = options_.host_memory_bytes.value_or(free / 10 * 9),
+                       .nvme = options_.nvme},
+      *log_);
+  marks_ = std::make_unique<ParameterMarks>(table_, *home_, *workers_);
+  fill_masters(numbers_of({0, home_->chunks().size()}), StateAccess::kWrite);
+  progress_.updates.assign(table_.tensors().size(), 0);
+  additions_.assign(table_.tensors().size(), 0);
+  updates_ =
+      std::make_unique<UpdateThread>(UpdateThread::Parts{table_, *home_, *workers_, *marks_});
+  phase_ = Phase::kReady;
+  has_failed_to_prepare_ = false;
+}
+
+// A pass that only writes begins with zeros; one that updates leaves what the rule keeps.
+void ParameterSession::fill_masters(std::span<const std::size_t> chunks, StateAccess access) {
+  home_->for_each(chunks, access, [&](std::size_t i, std::span<std::byte> state) {
+    const StateChunk& chunk = home_->chunks()[i];
+    if (access == StateAccess::kWrite) std::memset(state.data(), 0, state.size());
+    if (chunk.format.master == MasterForm::kParameter) return;
+    const std::size_t begin = chunk.layout().master.begin;
+    read_parameter(table_.tensor(chunk.tensor), chunk,
+                   reinterpret_cast<float*>(state.data() + begin));
+    marks_->take(i);
+  });
+}
+
+void ParameterSession::add_gradient(std::int32_t tensor, const TensorView& gradient) {
+  expect_ready("a gradient is added");
+  const SessionTensor& of = table_.tensor(tensor);
+  if (of.is_frozen) {
+    refuse_value(fmt::format("a gradient is added to the frozen tensor {}", of.name),
+                 "leave it out, or add the tensor without TERRACE_TENSOR_FROZEN");
+  }
+  if (gradient.elements() != of.elements) {
+    refuse_value(fmt::format("a gradient of {} elements is added to tensor {}, which has {}",
+                             gradient.elements(), of.name, of.elements),
+                 "give all of it");
+  }
+  std::int64_t& additions = additions_[static_cast<std::size_t>(tensor)];
+  terrace::add_gradient(*workers_, home_->gradient(tensor), gradient, additions == 0);
+  ++additions;
+}
+
+void ParameterSession::discard_gradients() {
+  expect_ready("gradients are forgotten");
+  forget_gradients();
+}
+
+void ParameterSession::forget_gradients() { std::ranges::fill(additions_, 0); }
+
+void ParameterSession::check_scalars(const SessionStepOptions& options) const {
+  if (options.learning_rates.size() != table_.groups().size()) {
+    refuse_value(fmt::format("a step has {} learning rates, and the session {} groups",
+                             options.learning_rates.size(), table_.groups().size()),
+                 "give one for each group");
+  }
+  for (const double rate : options.learning_rates) {
+    if (std::isfinite(rate) && rate >= 0) continue;
+    refuse_value(fmt::format("a learning rate is {}", rate), "it is at least 0");
+  }
+  if (!std::isfinite(options.max_grad_norm) || options.max_grad_norm < 0) {
+    refuse_value(fmt::format("max_grad_norm is {}", options.max_grad_norm),
+                 "it is more than 0, or 0 for no clipping");
+  }
+  if (!std::isfinite(options.gradient_scale) || options.gradient_scale <= 0) {
+    refuse_value(fmt::format("gradient_scale is {}", options.gradient_scale),
+                 "it is more than 0, or 0 for 1");
+  }
+}
+
+SessionStep ParameterSession::make_step(const SessionStepOptions& options) const {
+  SessionStep step = {.step = progress_.step + 1,
+                      .tensors = {},
+                      .max_grad_norm = options.max_grad_norm,
+                      .gradient_scale = options.gradient_scale};
+  const std::string* missing = nullptr;
+  std::size_t missing_count = 0;
+  bool has_any = false;
+  for (std::size_t i = 0; i < table_.tensors().size(); ++i) {
+    const SessionTensor& tensor = table_.tensors()[i];
+    const bool has_gradient = additions_[i] > 0;
+    step.tensors.push_back(
+        {.has_gradient = has_gradient,
+         .updates = progress_.updates[i] + 1,
+         .learning_rate = options.learning_rates[static_cast<std::size_t>(tensor.group)]});
+    has_any = has_any || has_gradient;
+    if (tensor.is_frozen || has_gradient) continue;
+    ++missing_count;
+    if (missing == nullptr) missing = &tensor.name;
+  }
+  if (missing_count > 0 && (!options.skips_missing || !has_any)) {
+    throw SessionError(
+        SessionProblem::kMissingGradient,
+        fmt::format("step {}: {} tensors have no gradient, the first is {}", step.step,
+                    missing_count, *missing),
+        has_any ? "add them, or set TERRACE_STEP_SKIP_MISSING to leave such tensors as they are"
+                : "add gradients by terrace_gradient_add()");
+  }
+  return step;
+}
+
+void ParameterSession::begin_step(const SessionStepOptions& options) {
+  expect_ready("a step is begun");
+  check_scalars(options);
+  SessionStep step = make_step(options);
+  stepping_.clear();
+  for (const TensorStep& tensor : step.tensors) stepping_.push_back(tensor.has_gradient);
+  updates_->begin(std::move(step));
+  phase_ = Phase::kStepping;
+}
+
+UpdateThread& ParameterSession::updates() {
+  if (updates_ == nullptr) expect_ready("a step is waited for");
+  return *updates_;
+}
+
+SessionStepResult ParameterSession::end_step() {
+  if (phase_ != Phase::kStepping) {
+    expect_ready("a step is ended");
+    refuse_order("no step is under way", "begin one by terrace_step_begin()");
+  }
+  // Until it is known that nothing was updated.
+  phase_ = Phase::kFailed;
+  SessionStepResult result;
+  try {
+    result = updates_->end();
+  } catch (const NotFinite&) {
+    forget_gradients();
+    phase_ = Phase::kReady;
+    throw;
+  } catch (const SessionError&) {
+    phase_ = Phase::kReady;
+    throw;
+  }
+  phase_ = Phase::kReady;
+  progress_.step = result.step;
+  for (std::size_t i = 0; i < stepping_.size(); ++i) {
+    if (stepping_[i]) ++progress_.updates[i];
+  }
+  forget_gradients();
+  last_step_ = result;
+  update_seconds_ += result.seconds;
+  return result;
+}
+
+void ParameterSession::adopt_parameter(std::int32_t tensor) {
+  expect_ready("a parameter is adopted");
+  const SessionTensor& of = table_.tensor(tensor);
+  if (of.is_frozen || of.dtype == DType::kF32) return;  // no master to change
+  phase_ = Phase::kFailed;
+  fill_masters(numbers_of(home_->chunks_of(tensor)), StateAccess::kUpdate);
+  phase_ = Phase::kReady;
+}
+
+void ParameterSession::save(const std::string& directory) {
+  expect_ready("state is saved");
+  save_session_state(directory, table_, *home_, progress_);
+}
+
+void ParameterSession::load(const std::string& directory) {
+  if (phase_ != Phase::kFailed) expect_ready("state is loaded");
+  SavedSessionState saved(directory, table_);
+  phase_ = Phase::kFailed;
+  saved.load(*home_);
+  for (std::size_t i = 0; i < home_->chunks().size(); ++i) marks_->take(i);
+  progress_ = saved.progress();
+  forget_gradients();
+  phase_ = Phase::kReady;
+}
+
+void ParameterSession::read_state(std::int32_t tensor, std::string_view field, std::int64_t begin,
+                                  std::span<float> out) {
+  expect_ready("state is read");
+  const SessionTensor& of = table_.tensor(tensor);
+  const std::span<const Slot> slots = table_.group_of(of).rule->slots;
+  const auto slot =
+      static_cast<std::size_t>(std::ranges::find(slots, field, &Slot::name) - slots.begin());
+  if (of.is_frozen || (field != "master" && slot == slots.size())) {
+    refuse_value(fmt::format("tensor {} has no state '{}'", of.name, field),
+                 "see terrace_state_read() for the fields of each rule");
+  }
+  const auto size = static_cast<std::int64_t>(out.size());
+  if (begin < 0 || size > of.elements || begin > of.elements - size) {
+    refuse_value(fmt::format("elements {} to {} of tensor {}, which has {}", begin, begin + size,
+                             of.name, of.elements),
+                 "ask for those that there are");
+  }
+  std::vector<std::size_t> chunks = numbers_of(home_->chunks_of(tensor));
+  std::erase_if(chunks, [&](std::size_t i) {
+    const StateChunk& chunk = home_->chunks()[i];
+    return chunk.begin + chunk.elements <= begin || chunk.begin >= begin + size;
+  });
+  home_->for_each(chunks, StateAccess::kRead, [&](std::size_t i, std::span<std::byte> state) {
+    const StateChunk& chunk = home_->chunks()[i];
+    const StateLayout layout = chunk.layout();
+    const bool is_parameter = field == "master" && chunk.format.master == MasterForm::kParameter;
+    const auto* const values = reinterpret_cast<const float*>(
+        is_parameter ? of.data + static_cast<std::size_t>(chunk.begin) * sizeof(float)
+                     : state.data() +
+                           (field == "master" ? layout.master.begin : layout.slots.at(slot).begin));
+    const std::int64_t first = std::max(begin, chunk.begin);
+    const std::int64_t end = std::min(begin + size, chunk.begin + chunk.elements);
+    std::copy(values + (first - chunk.begin), values + (end - chunk.begin),
+              out.begin() + (first - begin));
+  });
+}
+
+}  // namespace terrace

@@ -1,0 +1,96 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/log.h"
+#include "memory/host/worker_arena.h"
+#include "memory/tensor.h"
+#include "runtime/session/parameter_marks.h"
+#include "runtime/session/parameter_table.h"
+#include "runtime/session/state_files.h"
+#include "runtime/session/state_home.h"
+#include "runtime/session/update_thread.h"
+
+namespace terrace {
+
+struct SessionOptions {
+  std::optional<int> threads = {};                    // unset: as many as may be used
+  std::optional<std::size_t> host_memory_bytes = {};  // unset: nine tenths of what is free
+  StateTier tier = StateTier::kAuto;
+  NvmeStoreOptions nvme = {};
+};
+
+struct SessionStepOptions {
+  bool skips_missing = false;          // tensors without a gradient are left as they are
+  std::vector<double> learning_rates;  // of each group
+  double max_grad_norm = 0;
+  double gradient_scale = 1;
+};
+
+// Updates parameters that another trainer owns and computes the gradients of; the state of the
+// optimizer lives in host memory or on NVMe. What runtime/capi/terrace.h offers, and says in full.
+// One thread at a time, but for updates(). Calls that do not fit throw SessionError and change
+// nothing.
+class ParameterSession {
+ public:
+  ParameterSession(SessionOptions options, std::unique_ptr<Log> log);
+
+  std::int32_t add_group(std::string_view rule, std::span<const NamedValue> values,
+                         double weight_decay);
+  std::int32_t add_tensor(SessionTensor tensor);
+  // Throws what StateHome throws.
+  void prepare();
+
+  void add_gradient(std::int32_t tensor, const TensorView& gradient);
+  void discard_gradients();
+  void begin_step(const SessionStepOptions& options);
+  // For those who wait for a part of a step, from any thread.
+  UpdateThread& updates();
+  // Throws what UpdateThread::end() throws.
+  SessionStepResult end_step();
+
+  std::int64_t steps() const { return progress_.step; }
+  void check_tensor(std::int32_t tensor) const { table_.tensor(tensor); }
+  void adopt_parameter(std::int32_t tensor);
+  void read_state(std::int32_t tensor, std::string_view field, std::int64_t begin,
+                  std::span<float> out);
+  void save(const std::string& directory);
+  void load(const std::string& directory);
+
+  // JSON, as terrace.h says.
+  std::string describe_ledger() const;
+  std::string describe_metrics() const;
+
+ private:
+  enum class Phase : std::uint8_t { kOpen, kReady, kStepping, kFailed };
+
+  void expect_open(const char* call) const;
+  void expect_ready(const char* call) const;
+  void forget_gradients();
+  void fill_masters(std::span<const std::size_t> chunks, StateAccess access);
+  SessionStep make_step(const SessionStepOptions& options) const;
+  void check_scalars(const SessionStepOptions& options) const;
+
+  const SessionOptions options_;
+  const std::unique_ptr<Log> log_;
+  ParameterTable table_;
+  Phase phase_ = Phase::kOpen;
+  bool has_failed_to_prepare_ = false;
+  SessionProgress progress_;
+  std::vector<std::int64_t> additions_;  // of each tensor's gradient since the last step
+  SessionStepResult last_step_;
+  std::vector<bool> stepping_;  // tensors that the step under way updates
+  double update_seconds_ = 0;
+  std::optional<WorkerArena> workers_;
+  std::unique_ptr<StateHome> home_;
+  std::unique_ptr<ParameterMarks> marks_;
+  std::unique_ptr<UpdateThread> updates_;  // last: it uses all of the above
+};
+
+}  // namespace terrace

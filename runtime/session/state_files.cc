@@ -1,0 +1,336 @@
+#include "runtime/session/state_files.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/error.h"
+#include "base/half.h"
+#include "base/hash.h"
+#include "base/json_depth.h"
+#include "runtime/checkpoint/durable_file.h"
+#include "runtime/checkpoint/listed_file.h"
+#include "runtime/checkpoint/safetensors.h"
+#include "runtime/session/session_error.h"
+
+namespace terrace {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kStateSchema = "terrace.optimizer_state/1";
+constexpr const char* kStateHash = "xxh3";
+constexpr const char* kMasterField = "master";
+constexpr const char* kStateFileEnd = ".safetensors";
+constexpr const char* kSaveRemedy = "load another saved state, or save this one again";
+constexpr std::size_t kPiecesKept = 8;
+
+// The checksum of a manifest without its checksum.
+std::string hash_of_state(const json& manifest) {
+  const std::string text = manifest.dump();
+  return to_hex(hash_bytes(std::as_bytes(std::span(text))));
+}
+
+std::string state_path(const std::string& directory, const std::string& name) {
+  return directory + "/" + name;
+}
+
+std::string state_file_name(const std::string& field, std::int64_t generation) {
+  return fmt::format("{}-{}{}", field, generation, kStateFileEnd);
+}
+
+// The fields of a tensor, the slots in the rule's order.
+std::vector<std::string> fields_of(const SessionGroup& group) {
+  std::vector<std::string> fields = {kMasterField};
+  for (const Slot& slot : group.rule->slots) fields.emplace_back(slot.name);
+  return fields;
+}
+
+std::span<const std::byte> part_of(std::span<const std::byte> state, const StatePart& part,
+                                   std::int64_t elements) {
+  return state.subspan(part.begin, static_cast<std::size_t>(elements) * size_of(part.dtype));
+}
+
+// The bytes of a field in a chunk's state; field 0 is the master.
+std::span<const std::byte> field_bytes(const SessionTensor& tensor, const StateChunk& chunk,
+                                       std::span<const std::byte> state, std::size_t field) {
+  const StateLayout layout = chunk.layout();
+  if (field > 0) return part_of(state, layout.slots.at(field - 1), chunk.elements);
+  if (chunk.format.master == MasterForm::kParameter) {
+    return {tensor.data + static_cast<std::size_t>(chunk.begin) * sizeof(float),
+            static_cast<std::size_t>(chunk.elements) * sizeof(float)};
+  }
+  return part_of(state, layout.master, chunk.elements);
+}
+
+// A file that is being written.
+struct FieldWriter {
+  FieldWriter(std::string file, const std::string& directory, SafetensorsHeader header,
+              FileSystem& disk)
+      : name(std::move(file)),
+        writer(state_path(directory, name), std::move(header), SafetensorsWriter::kDataAlignment,
+               disk, &hasher) {}
+
+  std::string name;
+  FileHasher hasher;
+  SafetensorsWriter writer;
+};
+
+using FieldWriters = std::map<std::string, std::unique_ptr<FieldWriter>>;
+
+FieldWriters open_writers(const std::string& directory, const ParameterTable& table,
+                          std::int64_t generation, FileSystem& disk) {
+  std::map<std::string, SafetensorsHeader> headers;
+  for (const SessionTensor& tensor : table.tensors()) {
+    if (tensor.is_frozen) continue;
+    for (const std::string& field : fields_of(table.group_of(tensor))) {
+      headers[field].tensors.push_back(
+          {.name = tensor.name,
+           .type = SafetensorsType::kF32,
+           .shape = std::vector<std::uint64_t>(tensor.shape.begin(), tensor.shape.end())});
+    }
+  }
+  FieldWriters writers;
+  for (auto& [field, header] : headers) {
+    writers[field] = std::make_unique<FieldWriter>(state_file_name(field, generation), directory,
+                                                   std::move(header), disk);
+  }
+  return writers;
+}
+
+std::vector<std::size_t> all_chunks(const StateHome& home) {
+  std::vector<std::size_t> chunks(home.chunks().size());
+  for (std::size_t i = 0; i < chunks.size(); ++i) chunks[i] = i;
+  return chunks;
+}
+
+json describe_tensors(const ParameterTable& table, const SessionProgress& progress) {
+  json tensors = json::array();
+  for (std::size_t i = 0; i < table.tensors().size(); ++i) {
+    const SessionTensor& tensor = table.tensors()[i];
+    if (tensor.is_frozen) continue;
+    tensors.push_back({{"name", tensor.name},
+                       {"shape", tensor.shape},
+                       {"rule", table.group_of(tensor).rule->name},
+                       {"updates", progress.updates[i]}});
+  }
+  return tensors;
+}
+
+// The generation of what is in a directory, 0 where there is nothing. A manifest that cannot be
+// read counts for nothing: its files are named by another number than those that come.
+std::int64_t generation_in(const std::string& directory, FileSystem& disk) {
+  std::int64_t highest = 0;
+  for (const std::string& name : disk.list(directory)) {
+    const std::size_t dash = name.rfind('-');
+    if (dash == std::string::npos || name.find(kStateFileEnd) == std::string::npos) continue;
+    std::int64_t number = 0;
+    for (std::size_t i = dash + 1; i < name.size() && i < dash + 16; ++i) {
+      if (name[i] < '0' || name[i] > '9') break;
+      number = 10 * number + (name[i] - '0');
+    }
+    highest = std::max(highest, number);
+  }
+  return highest;
+}
+
+// Whether a file is of one of these fields and of another generation.
+bool is_stale(const std::string& name, const FieldWriters& writers) {
+  return std::ranges::any_of(writers, [&](const auto& writer) {
+    const std::string begin = writer.first + "-";
+    return name.starts_with(begin) && name.find(kStateFileEnd) != std::string::npos &&
+           name != writer.second->name &&
+           name.find_first_not_of("0123456789", begin.size()) ==
+               name.find(kStateFileEnd, begin.size());
+  });
+}
+
+}  // namespace
+
+void save_session_state(const std::string& directory, const ParameterTable& table, StateHome& home,
+                        const SessionProgress& progress, FileSystem& disk) {
+  if (!disk.exists(directory)) {
+    const int error = disk.make_directory(directory);
+    if (error != 0) {
+      throw IoError({.operation = "make directory", .path = directory, .error_number = error},
+                    "its parent has to be there and to be writable");
+    }
+  }
+  const std::int64_t generation = generation_in(directory, disk) + 1;
+  FieldWriters writers = open_writers(directory, table, generation, disk);
+  home.for_each(
+      all_chunks(home), StateAccess::kRead, [&](std::size_t i, std::span<std::byte> state) {
+        const StateChunk& chunk = home.chunks()[i];
+        const SessionTensor& tensor = table.tensor(chunk.tensor);
+        const auto fields = fields_of(table.group_of(tensor));
+        for (std::size_t field = 0; field < fields.size(); ++field) {
+          writers.at(fields[field])->writer.append(field_bytes(tensor, chunk, state, field));
+        }
+      });
+  json manifest = {{"schema", kStateSchema},
+                   {"step", progress.step},
+                   {"tensors", describe_tensors(table, progress)},
+                   {"files", json::array()}};
+  for (auto& [field, writer] : writers) {
+    writer->writer.finish();
+    json listed = json::parse(to_json(ListedFile{writer->name, writer->hasher.finish()}));
+    manifest["files"].push_back({{"field", field}, {"file", std::move(listed)}});
+  }
+  manifest[kStateHash] = hash_of_state(manifest);
+  write_durable_file(state_path(directory, kStateManifest), manifest.dump(1) + "\n", disk);
+  for (const std::string& name : disk.list(directory)) {
+    // What stays is removed by the next save.
+    if (is_stale(name, writers)) disk.remove(state_path(directory, name));
+  }
+}
+
+SavedSessionState::SavedSessionState(std::string directory, const ParameterTable& table,
+                                     FileSystem& disk)
+    : directory_(std::move(directory)), table_(table), disk_(disk) {
+  const std::string path = state_path(directory_, kStateManifest);
+  try {
+    read_manifest();
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& problem) {
+    throw CorruptData(fmt::format("{}: {}", path, problem.what()), kSaveRemedy);
+  }
+}
+
+void SavedSessionState::read_manifest() {
+  const std::string path = state_path(directory_, kStateManifest);
+  const std::string text = read_whole_file(disk_, path);
+  if (nests_deeper(text)) throw CorruptData(path + ": nested too deeply", kSaveRemedy);
+  json manifest = json::parse(text);
+  const auto hash = manifest.at(kStateHash).get<std::string>();
+  manifest.erase(kStateHash);
+  if (hash != hash_of_state(manifest)) {
+    throw CorruptData(fmt::format("{}: its checksum differs", path), kSaveRemedy);
+  }
+  if (manifest.at("schema") != kStateSchema) {
+    throw CorruptData(fmt::format("{}: is not of the schema {}", path, kStateSchema), kSaveRemedy);
+  }
+  progress_.step = manifest.at("step").get<std::int64_t>();
+  progress_.updates.assign(table_.tensors().size(), 0);
+  for (const json& file : manifest.at("files")) {
+    files_.push_back({file.at("field").get<std::string>(), file.at("file").dump()});
+    parse_listed_file(files_.back().listed);
+  }
+  std::map<std::string, const json*> saved;
+  for (const json& tensor : manifest.at("tensors")) {
+    saved[tensor.at("name").get<std::string>()] = &tensor;
+  }
+  const auto mismatch = [&](const std::string& what) {
+    throw SessionError(SessionProblem::kMismatch, fmt::format("{}: {}", directory_, what),
+                       "add the groups and tensors that the state was saved with");
+  };
+  std::size_t trained = 0;
+  for (std::size_t i = 0; i < table_.tensors().size(); ++i) {
+    const SessionTensor& tensor = table_.tensors()[i];
+    if (tensor.is_frozen) continue;
+    ++trained;
+    const auto found = saved.find(tensor.name);
+    if (found == saved.end()) mismatch(fmt::format("has no tensor {}", tensor.name));
+    const json& there = *found->second;
+    if (there.at("shape").get<std::vector<std::int64_t>>() != tensor.shape) {
+      mismatch(fmt::format("tensor {} has the shape {}, and [{}] in the session", tensor.name,
+                           there.at("shape").dump(), fmt::join(tensor.shape, ",")));
+    }
+    const auto rule = there.at("rule").get<std::string>();
+    if (rule != table_.group_of(tensor).rule->name) {
+      mismatch(fmt::format("tensor {} was updated by {}, and is by {} in the session", tensor.name,
+                           rule, table_.group_of(tensor).rule->name));
+    }
+    progress_.updates[i] = there.at("updates").get<std::int64_t>();
+  }
+  if (trained != saved.size()) {
+    mismatch(fmt::format("has {} tensors, and the session trains {}", saved.size(), trained));
+  }
+  const bool is_counted =
+      progress_.step >= 0 && std::ranges::all_of(progress_.updates, [&](std::int64_t updates) {
+        return updates >= 0 && updates <= progress_.step;
+      });
+  if (!is_counted) throw CorruptData(path + ": counts steps that cannot be", kSaveRemedy);
+}
+
+namespace {
+
+// A chunk's part of a saved tensor.
+class FieldReader {
+ public:
+  explicit FieldReader(const SafetensorsFile& file) : file_(file) {}
+
+  void read(const SessionTensor& tensor, const StateChunk& chunk, std::byte* out) const {
+    const SafetensorsTensor* saved = file_.find(tensor.name);
+    if (saved == nullptr || saved->type != SafetensorsType::kF32 ||
+        saved->elements() != static_cast<std::uint64_t>(tensor.elements)) {
+      throw CorruptData(fmt::format("{}: has no fp32 tensor {} of {} elements", file_.path(),
+                                    tensor.name, tensor.elements),
+                        kSaveRemedy);
+    }
+    file_.read(*saved, static_cast<std::uint64_t>(chunk.begin) * sizeof(float),
+               {out, static_cast<std::size_t>(chunk.elements) * sizeof(float)});
+  }
+
+ private:
+  const SafetensorsFile& file_;
+};
+
+// Writes the parameter as an update would, from its master.
+void round_parameter(const SessionTensor& tensor, const StateChunk& chunk, const float* master) {
+  if (tensor.dtype == DType::kBF16) {
+    auto* out = reinterpret_cast<Bf16*>(tensor.data) + chunk.begin;
+    for (std::int64_t i = 0; i < chunk.elements; ++i) out[i] = to_parameter<Bf16>(master[i]);
+  } else {
+    auto* out = reinterpret_cast<Fp16*>(tensor.data) + chunk.begin;
+    for (std::int64_t i = 0; i < chunk.elements; ++i) out[i] = to_parameter<Fp16>(master[i]);
+  }
+}
+
+}  // namespace
+
+void SavedSessionState::load(StateHome& home) {
+  PieceCache cache(kPiecesKept);
+  std::map<std::string, std::unique_ptr<SafetensorsFile>> files;
+  for (const File& file : files_) {
+    const ListedFile listed = parse_listed_file(file.listed);
+    files[file.field] = std::make_unique<SafetensorsFile>(
+        state_path(directory_, listed.name),
+        open_listed(listed, {directory_, disk_, cache, kSaveRemedy}));
+  }
+  const auto reader_of = [&](const std::string& field) {
+    const auto found = files.find(field);
+    if (found == files.end()) {
+      throw CorruptData(fmt::format("{}: has no file of {}", directory_, field), kSaveRemedy);
+    }
+    return FieldReader(*found->second);
+  };
+  home.for_each(
+      all_chunks(home), StateAccess::kWrite, [&](std::size_t i, std::span<std::byte> state) {
+        const StateChunk& chunk = home.chunks()[i];
+        const SessionTensor& tensor = table_.tensor(chunk.tensor);
+        const StateLayout layout = chunk.layout();
+        std::memset(state.data(), 0, state.size());
+        const auto fields = fields_of(table_.group_of(tensor));
+        for (std::size_t field = 1; field < fields.size(); ++field) {
+          reader_of(fields[field])
+              .read(tensor, chunk, state.data() + layout.slots.at(field - 1).begin);
+        }
+        const FieldReader master = reader_of(kMasterField);
+        if (chunk.format.master == MasterForm::kParameter) {
+          master.read(tensor, chunk,
+                      tensor.data + static_cast<std::size_t>(chunk.begin) * sizeof(float));
+          return;
+        }
+        std::byte* const out = state.data() + layout.master.begin;
+        master.read(tensor, chunk, out);
+        round_parameter(tensor, chunk, reinterpret_cast<const float*>(out));
+      });
+}
+
+}  // namespace terrace

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/checkpoint/file_system.h"
+#include "runtime/session/parameter_table.h"
+#include "runtime/session/state_home.h"
+
+// The saved state of a session: a directory with a safetensors file for each field (the masters,
+// and what the rules keep), in which a tensor has its own name, and a manifest with their
+// checksums. The manifest is written last and names the files that it means, so the directory
+// always has one whole state: the old one until the new one is whole.
+namespace terrace {
+
+// How far a training is.
+struct SessionProgress {
+  std::int64_t step = 0;
+  std::vector<std::int64_t> updates;  // of each tensor
+};
+
+inline constexpr const char* kStateManifest = "terrace_state.json";
+
+// Makes the directory where it is not there; its parent is. Throws IoError.
+void save_session_state(const std::string& directory, const ParameterTable& table, StateHome& home,
+                        const SessionProgress& progress, FileSystem& disk = system_files());
+
+// A saved state that fits a session's tensors.
+class SavedSessionState {
+ public:
+  // Throws IoError, CorruptData, and SessionError (kMismatch) naming the tensor that differs.
+  SavedSessionState(std::string directory, const ParameterTable& table,
+                    FileSystem& disk = system_files());
+
+  const SessionProgress& progress() const { return progress_; }
+  // Sets the state of all chunks and the parameters themselves. Throws IoError, CorruptData.
+  void load(StateHome& home);
+
+ private:
+  struct File {
+    std::string field;
+    std::string listed;  // JSON of its ListedFile
+  };
+
+  void read_manifest();
+
+  const std::string directory_;
+  const ParameterTable& table_;
+  FileSystem& disk_;
+  SessionProgress progress_;
+  std::vector<File> files_;
+};
+
+}  // namespace terrace

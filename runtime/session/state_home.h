@@ -1,0 +1,85 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/function_ref.h"
+#include "base/log.h"
+#include "memory/host/host_memory.h"
+#include "memory/ledger.h"
+#include "offload/nvme_store.h"
+#include "runtime/session/parameter_table.h"
+#include "runtime/session/state_window.h"
+
+namespace terrace {
+
+enum class StateTier : std::uint8_t { kAuto, kHost, kNvme };
+
+struct StateHomeOptions {
+  StateTier tier = StateTier::kAuto;
+  std::size_t host_budget_bytes = 0;
+  NvmeStoreOptions nvme = {};
+};
+
+// A range of a tensor whose state is stored, moved and updated together.
+struct StateChunk {
+  std::int32_t tensor = 0;
+  std::int64_t begin = 0;  // elements
+  std::int64_t elements = 0;
+  StateFormat format;
+  std::size_t size_bytes = 0;  // of the state
+  bool is_on_drive = false;
+  std::size_t host_offset = 0;  // where it is at home on the host
+  ExtentId extent = {};         // else
+
+  StateLayout layout() const;
+};
+
+// The gradient sums and the optimizer state of a session: where each lies, and a pass over the
+// state that does not show where that is. One thread at a time.
+class StateHome {
+ public:
+  static constexpr std::int64_t kChunkElements = 1 << 20;
+
+  // Chooses a home for each chunk, and allocates all. Throws OutOfMemory where a budget is too
+  // small, and what make_nvme_store() throws.
+  StateHome(const ParameterTable& table, const StateHomeOptions& options, Log& log);
+
+  const std::vector<StateChunk>& chunks() const { return chunks_; }
+  // The numbers of a tensor's chunks, [first, second).
+  std::pair<std::size_t, std::size_t> chunks_of(std::int32_t tensor) const;
+  // The fp32 gradient sum of a tensor; empty of a frozen one.
+  std::span<float> gradient(std::int32_t tensor);
+  const Ledger& ledger() const { return ledger_; }
+  StateWindow::Traffic traffic() const;
+
+  // Calls body(chunk, state) for the numbers in `chunks`, in this order; drives read ahead and
+  // write behind. Throws what the body throws, IoError, CorruptData: what was to be written may
+  // then be lost.
+  void for_each(std::span<const std::size_t> chunks, StateAccess access,
+                FunctionRef<void(std::size_t chunk, std::span<std::byte> state)> body);
+
+ private:
+  void cut(const ParameterTable& table);
+  void place(const StateHomeOptions& options);
+  void make_store(const StateHomeOptions& options, Log& log);
+  std::size_t state_bytes(bool on_drive) const;
+
+  std::vector<StateChunk> chunks_;
+  std::vector<std::size_t> first_chunk_;        // of each tensor, and the end of all
+  std::vector<std::size_t> gradient_offset_;    // bytes in memory_, of each tensor
+  std::vector<std::size_t> gradient_elements_;  // 0 of a frozen tensor
+  std::size_t gradient_bytes_ = 0;
+  std::size_t slot_bytes_ = 0;
+  std::size_t slots_ = 0;
+  Ledger ledger_;
+  std::optional<HostMemory> memory_;
+  std::unique_ptr<BlockStore> store_;    // uses the memory
+  std::unique_ptr<StateWindow> window_;  // uses the store; null where nothing is on a drive
+};
+
+}  // namespace terrace

@@ -1,0 +1,178 @@
+#include "runtime/session/update_thread.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <utility>
+
+#include "base/error.h"
+#include "optim/grad_norm.h"
+#include "runtime/session/gradient_sums.h"
+#include "runtime/session/session_error.h"
+
+namespace terrace {
+
+UpdateThread::UpdateThread(const Parts& parts) : parts_(parts) {
+  thread_ = std::thread([this] { serve(); });
+}
+
+UpdateThread::~UpdateThread() {
+  {
+    const std::scoped_lock lock(mutex_);
+    stops_ = true;
+    changed_.notify_all();
+  }
+  thread_.join();
+}
+
+void UpdateThread::begin(SessionStep step) {
+  const std::scoped_lock lock(mutex_);
+  updated_.assign(step.tensors.size(), true);
+  for (std::size_t i = 0; i < step.tensors.size(); ++i) {
+    updated_[i] = !step.tensors[i].has_gradient;
+  }
+  step_ = std::move(step);
+  norm_.reset();
+  failure_ = nullptr;
+  result_ = {};
+  is_under_way_ = true;
+  is_finished_ = false;
+  changed_.notify_all();
+}
+
+void UpdateThread::wait_for(std::int32_t tensor) {
+  std::unique_lock lock(mutex_);
+  const auto i = static_cast<std::size_t>(tensor);
+  changed_.wait(lock, [&] { return !is_under_way_ || is_finished_ || updated_[i]; });
+  if (is_under_way_ && failure_ != nullptr && !updated_[i]) std::rethrow_exception(failure_);
+}
+
+double UpdateThread::wait_for_norm() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return !is_under_way_ || is_finished_ || norm_; });
+  if (!is_under_way_) {
+    throw SessionError(SessionProblem::kOrder, "no step is under way", "begin one first");
+  }
+  if (!norm_ && failure_ != nullptr) std::rethrow_exception(failure_);
+  return norm_.value_or(0);
+}
+
+SessionStepResult UpdateThread::end() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return is_finished_; });
+  is_under_way_ = false;
+  changed_.notify_all();
+  if (failure_ != nullptr) std::rethrow_exception(std::exchange(failure_, nullptr));
+  return result_;
+}
+
+void UpdateThread::serve() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return stops_ || !is_finished_; });
+    if (is_finished_) return;
+    lock.unlock();
+    std::exception_ptr failure;
+    try {
+      run(step_);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    lock.lock();
+    failure_ = std::move(failure);
+    is_finished_ = true;
+    changed_.notify_all();
+  }
+}
+
+void UpdateThread::run(const SessionStep& step) {
+  const auto begin = std::chrono::steady_clock::now();
+  std::vector<std::size_t> chunks;
+  for (std::size_t i = 0; i < parts_.home.chunks().size(); ++i) {
+    const auto tensor = static_cast<std::size_t>(parts_.home.chunks()[i].tensor);
+    if (step.tensors[tensor].has_gradient) chunks.push_back(i);
+  }
+  parts_.marks.check(chunks);
+  const double norm = take_norm(step);
+  const float clip = clip_coefficient(norm, step.max_grad_norm);
+  {
+    const std::scoped_lock lock(mutex_);
+    norm_ = norm;
+    changed_.notify_all();
+  }
+  update(step, static_cast<float>(step.gradient_scale) * clip, chunks);
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  SessionStepResult result = {.step = step.step,
+                              .gradient_norm = norm,
+                              .clip_coefficient = clip,
+                              .seconds = seconds.count()};
+  for (std::size_t i = 0; i < step.tensors.size(); ++i) {
+    const bool is_frozen = parts_.table.tensors()[i].is_frozen;
+    if (!is_frozen && !step.tensors[i].has_gradient) ++result.skipped_tensors;
+  }
+  const std::scoped_lock lock(mutex_);
+  result_ = result;
+}
+
+double UpdateThread::take_norm(const SessionStep& step) {
+  SquareSums sums(parts_.workers);
+  for (std::size_t i = 0; i < step.tensors.size(); ++i) {
+    if (!step.tensors[i].has_gradient) continue;
+    sums.add(parts_.home.gradient(static_cast<std::int32_t>(i)));
+    if (std::isfinite(sums.norm())) continue;
+    throw NotFinite(fmt::format("the gradient of {} in step {} is not finite",
+                                parts_.table.tensors()[i].name, step.step),
+                    "nothing was updated: go on with the next batch, or lower the learning rate "
+                    "or the loss scale");
+  }
+  return step.gradient_scale * sums.norm();
+}
+
+void UpdateThread::update(const SessionStep& step, float gradient_scale,
+                          std::span<const std::size_t> chunks) {
+  parts_.home.for_each(
+      chunks, StateAccess::kUpdate, [&](std::size_t i, std::span<std::byte> state) {
+        const StateChunk& chunk = parts_.home.chunks()[i];
+        const TensorStep& of = step.tensors[static_cast<std::size_t>(chunk.tensor)];
+        const SessionGroup& group = parts_.table.group_of(parts_.table.tensor(chunk.tensor));
+        const StepScalars scalars = {.learning_rate = static_cast<float>(of.learning_rate),
+                                     .gradient_scale = gradient_scale,
+                                     .of_rule = group.rule->step_scalars(group.options, of.updates),
+                                     .step = static_cast<std::uint32_t>(step.step)};
+        update_chunk(chunk, state, scalars);
+        parts_.marks.take(i);
+        if (i + 1 != parts_.home.chunks_of(chunk.tensor).second) return;
+        const std::scoped_lock lock(mutex_);
+        updated_[static_cast<std::size_t>(chunk.tensor)] = true;
+        changed_.notify_all();
+      });
+}
+
+void UpdateThread::update_chunk(const StateChunk& chunk, std::span<std::byte> state,
+                                const StepScalars& scalars) {
+  const SessionTensor& tensor = parts_.table.tensor(chunk.tensor);
+  const SessionGroup& group = parts_.table.group_of(tensor);
+  const auto begin = static_cast<std::size_t>(chunk.begin);
+  ParameterUpdate update;
+  update.gradient = view(
+      parts_.home.gradient(chunk.tensor).subspan(begin, static_cast<std::size_t>(chunk.elements)));
+  update.parameter =
+      view(tensor.data + begin * size_of(tensor.dtype), tensor.dtype, chunk.elements);
+  const StateLayout layout = chunk.layout();
+  for (std::size_t slot = 0; slot < group.rule->slots.size(); ++slot) {
+    update.slots.at(slot) =
+        view(state.data() + layout.slots.at(slot).begin, DType::kF32, chunk.elements);
+  }
+  update.master = chunk.format.master == MasterForm::kParameter
+                      ? update.parameter
+                      : view(state.data() + layout.master.begin, DType::kF32, chunk.elements);
+  update.options = group.options;
+  update.scalars = &scalars;
+  KernelContext context;
+  context.workers = &parts_.workers;
+  group.rule->cpu(context, update);
+}
+
+}  // namespace terrace
