@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "kernels/kernel_context.h"
+#include "kernels/quantized_matrix.h"
 #include "memory/tensor.h"
 
 // The seam to compute. Every op is a pure function of its arguments: it never allocates device or
@@ -210,6 +211,15 @@ struct CastParameters {
   TensorView source, target;
 };
 
+// target = the numbers of a quantised matrix, or of a part of one: level times factor in fp32,
+// rounded once to the compute type. `bytes` (u8) as quantized_matrix.h has them, on a boundary of
+// 4; target has shape.elements elements.
+struct Dequantize {
+  TensorView bytes;
+  QuantizedShape shape;
+  TensorView target;
+};
+
 // h[R,C] = scale * wte[token] (+ wpe[position]), rounded once; tokens i32 [R] in [0, V). wpe [P,C]
 // may be empty. The position of row r is positions[r] (i32 [R], in [0, P)), or r mod T where
 // positions is empty. Where wte is a part of the vocabulary, first_token is set: its rows are those
@@ -327,6 +337,7 @@ struct KernelTable {
   void (*round_gradient)(const KernelContext&, const RoundGradient&);
   void (*fill_zero)(const KernelContext&, const FillZero&);
   void (*cast_parameters)(const KernelContext&, const CastParameters&);
+  void (*dequantize)(const KernelContext&, const Dequantize&);
   void (*embedding_forward)(const KernelContext&, const EmbeddingForward&);
   void (*embedding_backward)(const KernelContext&, const EmbeddingBackward&);
   void (*add_positions)(const KernelContext&, const AddPositions&);

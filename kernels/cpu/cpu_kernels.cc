@@ -9,6 +9,7 @@
 #include "kernels/cpu/cpu_matmul.h"
 #include "kernels/cpu/cpu_norm.h"
 #include "kernels/cpu/cpu_norm_partials.h"
+#include "kernels/cpu/cpu_quantized.h"
 #include "kernels/cpu/cpu_rope.h"
 
 namespace terrace {
@@ -39,6 +40,7 @@ constexpr KernelTable kCpuKernels = {
     .round_gradient = cpu_round_gradient,
     .fill_zero = cpu_fill_zero,
     .cast_parameters = cpu_cast_parameters,
+    .dequantize = cpu_dequantize,
     .embedding_forward = cpu_embedding_forward,
     .embedding_backward = cpu_embedding_backward,
     .add_positions = cpu_add_positions,

@@ -83,6 +83,20 @@ void cast_parameters(const KernelContext&, const CastParameters& op) {
   cast(std::type_identity<Bf16>{});
 }
 
+void dequantize(const KernelContext&, const Dequantize& op) {
+  TERRACE_CHECK_EQ(op.target.elements(), op.shape.elements);
+  TERRACE_CHECK_EQ(op.bytes.elements(), op.shape.size_bytes());
+  const QuantizedBytes bytes(op.bytes.data, op.shape);
+  with_compute_type(op.target.dtype, [&]<typename T>(std::type_identity<T>) {
+    for (std::int64_t i = 0; i < op.shape.elements; ++i) {
+      const std::int64_t block = i / kQuantizedBlock;
+      const float level =
+          block_level(bytes, op.shape, block, static_cast<int>(i % kQuantizedBlock));
+      op.target.as<T>()[i] = round_to<T>(level * block_factor(bytes, op.shape, block));
+    }
+  });
+}
+
 namespace {
 
 float gradient_at(const TensorView& gradient, std::int64_t i) {

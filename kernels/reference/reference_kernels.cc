@@ -30,6 +30,7 @@ constexpr KernelTable kReferenceKernels = {
     .round_gradient = reference::round_gradient,
     .fill_zero = reference::fill_zero,
     .cast_parameters = reference::cast_parameters,
+    .dequantize = reference::dequantize,
     .embedding_forward = reference::embedding_forward,
     .embedding_backward = reference::embedding_backward,
     .add_positions = reference::add_positions,

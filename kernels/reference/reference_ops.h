@@ -37,6 +37,7 @@ void accumulate_gradient(const KernelContext&, const AccumulateGradient&);
 void round_gradient(const KernelContext&, const RoundGradient&);
 void fill_zero(const KernelContext&, const FillZero&);
 void cast_parameters(const KernelContext&, const CastParameters&);
+void dequantize(const KernelContext&, const Dequantize&);
 void norm_partials(const KernelContext&, const NormPartials&);
 
 void embedding_forward(const KernelContext&, const EmbeddingForward&);

@@ -220,6 +220,38 @@ void round_gradient(Launcher& launcher, const RoundGradient& op) {
   launch_map<kCastPack>(launcher, "round_gradient", 1, n, body);
 }
 
+// A pack lies in one half of a block.
+template <typename T>
+struct DequantizeBody {
+  QuantizedBytes bytes;
+  QuantizedShape shape;
+  T* target;
+  bool aligned;
+
+  TERRACE_KERNEL void operator()(std::int64_t, std::int64_t first, int count) const {
+    const std::int64_t block = first / kQuantizedBlock;
+    const float factor = block_factor(bytes, shape, block);
+    Pack<T> pack;
+    TERRACE_UNROLL
+    for (int i = 0; i < kPackOf<T>; ++i) {
+      const int at = static_cast<int>(first % kQuantizedBlock) + i;
+      pack.at[i] = round_to<T>(block_level(bytes, shape, block, at) * factor);
+    }
+    store_pack(target + first, pack, count, aligned);
+  }
+};
+
+template <typename Launcher>
+void dequantize(Launcher& launcher, const Dequantize& op) {
+  TERRACE_CHECK_EQ(op.target.elements(), op.shape.elements);
+  TERRACE_CHECK_EQ(op.bytes.elements(), op.shape.size_bytes());
+  with_compute_type(op.target.dtype, [&]<typename T>(std::type_identity<T>) {
+    const DequantizeBody<T> body{QuantizedBytes(op.bytes.data, op.shape), op.shape,
+                                 op.target.as<T>(), may_load_packs({op.target.data}, 0)};
+    launch_map<kPackOf<T>>(launcher, "dequantize", 1, op.shape.elements, body);
+  });
+}
+
 // Eight neighbouring threads are the lanes of a norm block (kernels/norm_tree.h), so that a warp
 // reads whole sectors and every lane adds in the written order.
 template <typename T>

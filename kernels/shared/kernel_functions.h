@@ -90,6 +90,7 @@ constexpr KernelTable kernel_functions(std::string_view name) {
       .round_gradient = K::template run<RoundGradient, round_gradient<L>>,
       .fill_zero = K::template run<FillZero, fill_zero<L>>,
       .cast_parameters = K::template run<CastParameters, cast_parameters<L>>,
+      .dequantize = K::template run<Dequantize, dequantize<L>>,
       .embedding_forward = K::template run<EmbeddingForward, embedding_forward<L>>,
       .embedding_backward = K::template run<EmbeddingBackward, embedding_backward<L>>,
       .add_positions = K::template run<AddPositions, add_positions<L>>,

@@ -121,6 +121,10 @@ void check_lora(const ModelOptions& model) {
         "there is none",
         "give --lora-rank N for a new one, or --adapter DIR");
   }
+  if (model.base_quantization && !is_there) {
+    throw ConfigError("--base-quantization is of what an adapter freezes, and there is no adapter",
+                      "give --lora-rank N for a new one, or --adapter DIR");
+  }
   if (is_there && !model.trainable.empty()) {
     throw ConfigError("--trainable beside an adapter: all of the model is frozen there",
                       "give one of the two; --lora-targets chooses the layers of an adapter");

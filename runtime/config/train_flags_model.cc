@@ -13,6 +13,7 @@ namespace {
 constexpr auto kInits = std::to_array<std::string_view>({"auto", "weights", "random"});
 constexpr auto kLoraTypes = std::to_array<std::string_view>({"lora", "dora"});
 constexpr auto kOffOn = std::to_array<std::string_view>({"off", "on"});
+constexpr auto kQuantizations = std::to_array<std::string_view>({"none", "nf4", "int8"});
 constexpr auto kPackings = std::to_array<std::string_view>({"none", "documents", "windows"});
 constexpr auto kLosses = std::to_array<std::string_view>({"completion", "all"});
 constexpr auto kDataFormats = std::to_array<std::string_view>(
@@ -102,6 +103,18 @@ constexpr auto kModelFlags = std::to_array<TrainFlag>({
      [](TrainOptions& o, const FlagValue& v) { o.model.lora.adapter = v.name(); },
      [](const TrainOptions& o) {
        return o.model.lora.adapter.empty() ? std::string{} : toml_string(o.model.lora.adapter);
+     }},
+    {{"base-quantization", "Tuning", "none|nf4|int8",
+      "Keep the matrices of the blocks under an adapter in 4 or 8 bits a number (none)"},
+     [](TrainOptions& o, const FlagValue& v) {
+       const std::size_t choice = v.choice(kQuantizations);
+       o.model.base_quantization.reset();
+       if (choice > 0) o.model.base_quantization = static_cast<QuantizedForm>(choice - 1);
+     },
+     [](const TrainOptions& o) {
+       const std::optional<QuantizedForm>& form = o.model.base_quantization;
+       return form ? toml_string(kQuantizations.at(static_cast<std::size_t>(*form) + 1))
+                   : std::string{};
      }},
 
     {{"data", "Data", "PATH", "Files or directories to train on", FlagArity::kList},

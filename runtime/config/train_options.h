@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/quantized_matrix.h"
 #include "memory/state_class.h"
 #include "offload/nvme_store.h"
 #include "optim/lr_schedule.h"
@@ -51,6 +52,8 @@ struct ModelOptions {
   std::vector<std::string> ignored_config_keys;  // of config.json, taken for absent
   std::vector<std::string> trainable;            // patterns of tensors; empty: all train
   LoraOptions lora;
+  // Of the matrices of blocks under an adapter; unset: not quantised.
+  std::optional<QuantizedForm> base_quantization;
 };
 
 struct DataOptions {

@@ -20,7 +20,6 @@ struct UnbuiltFlag {
 };
 
 constexpr auto kUnbuiltFlags = std::to_array<UnbuiltFlag>({
-    {"base-quantization", "a quantized base under an adapter"},
     {"muon-momentum", "of --optimizer muon"},
     {"live", "a report page while it runs"},
     {"record-hashes", "hashes of what each step computed"},

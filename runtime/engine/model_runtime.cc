@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "runtime/model/quantized_units.h"
 
 namespace terrace {
 namespace {
@@ -15,9 +16,21 @@ TensorSplit split_of(const ModelRuntimeOptions& options) {
           ranks.shape.tensor > 1 && options.sequence_parallel};
 }
 
+BaseStorage storage_of(const ModelRuntimeOptions& options) {
+  return {options.base_quantization, static_cast<std::int64_t>(size_of(options.compute_type))};
+}
+
 // What a rank has of the model.
 std::vector<UnitLayout> layout_of(const ModelRuntimeOptions& options) {
-  return parameter_layout(options.model, options.ranks.shape.data, split_of(options));
+  return parameter_layout(options.model, options.ranks.shape.data, split_of(options),
+                          storage_of(options));
+}
+
+// Throws ConfigError where ranks cannot share the model so.
+void check_split(const ModelRuntimeOptions& options) {
+  const OptionNames names = options.placement.name_of_option;
+  check_tensor_split(options.model, options.batch.rows(), split_of(options), names);
+  check_quantized_parts(options.model, storage_of(options), split_of(options), names);
 }
 
 UnitCompute make_compute(const ModelRuntimeOptions& options, std::vector<UnitLayout> layout) {
@@ -58,7 +71,7 @@ std::vector<TensorDivision> tensor_divisions_of(const ModelRuntimeOptions& optio
     ModelRuntimeOptions other = options;
     other.ranks.shape.tensor = ranks;
     try {
-      check_tensor_split(other.model, other.batch.rows(), split_of(other));
+      check_split(other);
     } catch (const ConfigError&) {
       break;
     }
@@ -97,8 +110,7 @@ StepModel step_model_of(const ModelRuntimeOptions& options) {
 }
 
 TierPlan plan_model(const ModelRuntimeOptions& options) {
-  check_tensor_split(options.model, options.batch.rows(), split_of(options),
-                     options.placement.name_of_option);
+  check_split(options);
   TierRuntimeOptions described = options;
   described.placement.asked = describe_request(options);
   described.placement.reductions = reductions_of(options);
@@ -145,16 +157,20 @@ ModelRuntime::ModelRuntime(const ModelRuntimeOptions& options, const TierPlan& p
 }
 
 void ModelRuntime::fill_state(const StateSource& source, FillProgress progress) {
-  const auto fill = [&](const StateSource& from) {
-    const auto read = [&](StateField field, std::int32_t unit, std::int64_t begin,
-                          std::span<float> out) {
-      from.read(field, layout_.at(static_cast<std::size_t>(unit)), begin, out);
-    };
-    tiers_.fill_state(read, progress);
-  };
-  if (options_.ranks.shape.tensor == 1) return fill(source);
   const std::vector<UnitLayout> whole = parameter_layout(options_.model);
-  fill(TensorPartState(source, whole));
+  const TensorPartState parts(source, whole);
+  const bool is_part = options_.ranks.shape.tensor > 1;
+  const StateSource& from = is_part ? static_cast<const StateSource&>(parts) : source;
+  const auto read = [&](StateField field, std::int32_t unit, std::int64_t begin,
+                        std::span<float> out) {
+    from.read(field, layout_.at(static_cast<std::size_t>(unit)), begin, out);
+  };
+  const BaseStorage storage = storage_of(options_);
+  QuantizedUnits quantized(source, whole, layout_, storage.element_bytes);
+  const auto read_bytes = [&](std::int32_t unit, std::int64_t begin, std::span<std::byte> out,
+                              WorkerArena& workers) { quantized.read(unit, begin, out, workers); };
+  const ByteSource bytes(read_bytes);
+  tiers_.fill_state(FillSource{read, storage.form ? &bytes : nullptr}, progress);
 }
 
 void ModelRuntime::begin_step(const StepBatch& batch) {

@@ -17,6 +17,8 @@ struct ModelRuntimeOptions : TierRuntimeOptions {
   BatchShape batch;
   DType compute_type = DType::kBF16;  // fp16, with its loss scale: of a backend alone
   bool sequence_parallel = true;      // where ranks are tensor-parallel
+  // Of the frozen matrices of blocks; unset: they are kept in the compute type.
+  std::optional<QuantizedForm> base_quantization;
 };
 
 // Returns the sizes and costs of a rank's step, which its plan starts from.
@@ -56,7 +58,9 @@ class ModelRuntime {
   // Makes the arenas and the NVMe files of the plan. Throws OutOfMemory, ConfigError, IoError.
   ModelRuntime(const ModelRuntimeOptions& options, const TierPlan& plan, Log& log);
 
-  // Sets all parameters and optimizer state. Tells after each part how many of all are done.
+  // Sets all parameters and optimizer state. Tells after each part how many of all are done. A
+  // matrix that is kept quantised is made from the numbers that `source` has, and takes, while it
+  // is made, as much memory of the process as its bytes.
   void fill_state(
       const StateSource& source, FillProgress progress = [](std::int64_t, std::int64_t) {});
   // The state in its homes on this rank; complete after fill_state() and after each drain(). Throws

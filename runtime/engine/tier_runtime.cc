@@ -186,6 +186,10 @@ void TierRuntime::check_input(const char* call, std::span<const std::byte> input
 // --- state --------------------------------------------------------------------------------------
 
 void TierRuntime::fill_state(ElementSource source, FillProgress progress) {
+  fill_state(FillSource{source}, progress);
+}
+
+void TierRuntime::fill_state(const FillSource& source, FillProgress progress) {
   check_idle("fill_state()");
   has_state_ = false;
   state_->fill(source, compute_workers_, progress);

@@ -25,7 +25,7 @@ void TrainingState::fill_from(const StateSource& source, WorkerArena& workers,
                         std::span<float> out) {
     source.read(field, layout_.at(static_cast<std::size_t>(unit)), begin, out);
   };
-  units_.fill(read, workers, progress);
+  units_.fill({read}, workers, progress);
 }
 
 }  // namespace terrace

@@ -62,6 +62,10 @@ class UnitCheck {
     check(unit().frozen_elements, "frozen_elements");
     require(unit().frozen_elements <= unit().padded_elements,
             "has more frozen elements than elements", "count them among padded_elements");
+    const ElementSpan& quantized = unit().quantized;
+    require(quantized.empty() || (unit().trained_elements() <= quantized.begin &&
+                                  quantized.end <= unit().padded_elements),
+            "has quantised elements that are not frozen", "count them among frozen_elements");
     require(0 <= unit().decayed_elements && unit().decayed_elements <= unit().trained_elements(),
             "has more decayed elements than elements that train", "give those at its start");
   }

@@ -90,7 +90,7 @@ void narrow_slot(std::span<const float> exact, std::byte* out) {
 
 }  // namespace
 
-void UnitState::fill(ElementSource source, WorkerArena& workers, FillProgress progress) {
+void UnitState::fill(const FillSource& source, WorkerArena& workers, FillProgress progress) {
   parameters_hash_.emplace();
   const auto units = static_cast<std::int32_t>(model_.unit_count());
   std::int64_t total = 0;
@@ -114,7 +114,7 @@ std::vector<FieldPart> UnitState::home_parts(StateClass state, std::int64_t elem
   return {{StateField::kMaster, {model_.compute_type, 0, model_.state_bytes(state, elements)}}};
 }
 
-void UnitState::fill_home(StateClass state, ElementSource source, std::int32_t unit,
+void UnitState::fill_home(StateClass state, const FillSource& source, std::int32_t unit,
                           std::int64_t chunk, WorkerArena& workers) {
   const ChunkPart here = model_.home_part(state, unit, chunk);
   const std::vector<FieldPart> parts = home_parts(state, here.count);
@@ -128,11 +128,40 @@ void UnitState::fill_home(StateClass state, ElementSource source, std::int32_t u
       if (begin >= end) continue;
       const auto values = static_cast<std::int64_t>((begin - part.begin) / size_of(part.dtype));
       const std::int64_t at = exponents ? values * kMomentBlock : values;
-      fill_piece(source, unit, {field, part.dtype, exponents},
-                 {home + at, piece.subspan(begin - first, end - begin)}, workers);
+      const Piece filled = {home + at, piece.subspan(begin - first, end - begin)};
+      if (state == StateClass::kParameters) {
+        fill_parameters(source, unit, filled, workers);
+      } else {
+        fill_piece(source.elements, unit, {field, part.dtype, exponents}, filled, workers);
+      }
     }
     if (is_hashed) parameters_hash_->add(piece);
   });
+}
+
+void UnitState::fill_parameters(const FillSource& source, std::int32_t unit, const Piece& piece,
+                                WorkerArena& workers) {
+  const auto width = static_cast<std::int64_t>(model_.parameter_bytes());
+  const std::int64_t end = piece.begin + std::ssize(piece.bytes) / width;
+  const ElementSpan& quantized = model_.units.at(static_cast<std::size_t>(unit)).quantized;
+  // Before, within and behind what is quantised.
+  const std::int64_t first = std::clamp(quantized.begin, piece.begin, end);
+  const std::int64_t last = std::clamp(quantized.end, first, end);
+  const auto part = [&](std::int64_t from, std::int64_t to) {
+    return Piece{from, piece.bytes.subspan(static_cast<std::size_t>((from - piece.begin) * width),
+                                           static_cast<std::size_t>((to - from) * width))};
+  };
+  const auto fill_elements = [&](std::int64_t from, std::int64_t to) {
+    if (from == to) return;
+    fill_piece(source.elements, unit, {StateField::kMaster, model_.compute_type}, part(from, to),
+               workers);
+  };
+  fill_elements(piece.begin, first);
+  if (first < last) {
+    TERRACE_CHECK(source.bytes != nullptr);
+    (*source.bytes)(unit, first, part(first, last).bytes, workers);
+  }
+  fill_elements(last, end);
 }
 
 void UnitState::fill_piece(ElementSource source, std::int32_t unit, Target target,
@@ -263,6 +292,9 @@ void UnitState::read_frozen(StateField field, std::int32_t unit, std::int64_t ch
     std::ranges::fill(out, 0.0F);
     return;
   }
+  const ElementSpan& quantized = model_.units.at(static_cast<std::size_t>(unit)).quantized;
+  const std::int64_t of_unit = model_.chunk_begin(unit, chunk) + begin;
+  TERRACE_CHECK(of_unit >= quantized.end || of_unit + std::ssize(out) <= quantized.begin);
   const std::size_t width = model_.parameter_bytes();
   const std::size_t first = in_home(StateClass::kParameters, unit, chunk, begin) * width;
   if (model_.compute_type == DType::kF32) {

@@ -20,6 +20,15 @@ namespace terrace {
 // flat sequence, whose padding is zero. Called by several threads at a time.
 using ElementSource = FunctionRef<void(StateField field, std::int32_t unit, std::int64_t begin,
                                        std::span<float> out)>;
+// Where the bytes of quantised matrices come from: those from element `begin` of a unit's sequence
+// on, within UnitModel::quantized. Called by one thread, front to back.
+using ByteSource = FunctionRef<void(std::int32_t unit, std::int64_t begin, std::span<std::byte> out,
+                                    WorkerArena& workers)>;
+// All that homes are filled with. Borrows both; `bytes` is null where nothing is quantised.
+struct FillSource {
+  ElementSource elements;
+  const ByteSource* bytes = nullptr;
+};
 using FillProgress = FunctionRef<void(std::int64_t done, std::int64_t total)>;
 
 // What a home has of a field: values of a type, or the exponents of their blocks. No bytes of what
@@ -40,13 +49,14 @@ class UnitState {
 
   // All that is at home here. Tells after each part how many of all parts are done.
   void fill(
-      ElementSource source, WorkerArena& workers,
+      const FillSource& source, WorkerArena& workers,
       FillProgress progress = [](std::int64_t, std::int64_t) {});
   // A hash of the parameters that were filled in, where data-parallel ranks have the same ones; of
   // nothing elsewhere.
   std::uint64_t parameters_hash() const { return parameters_hash_->value(); }
   // Elements [begin, begin + out.size()) of a unit's flat sequence, which are at home here. What is
-  // frozen has its parameters alone, in the type that computes; all else of it is zero.
+  // frozen has its parameters alone, in the type that computes; all else of it is zero. Of what is
+  // quantised there are no elements: nobody may ask for their parameters.
   void read(StateField field, std::int32_t unit, std::int64_t begin, std::span<float> out);
   // Whether all of these elements are at home on this rank.
   bool is_here(StateField field, std::int32_t unit, ElementSpan elements) const;
@@ -56,7 +66,7 @@ class UnitState {
                      ElementSpan elements) const;
   // What the home of so many elements holds, part by part.
   std::vector<FieldPart> home_parts(StateClass state, std::int64_t elements) const;
-  void fill_home(StateClass state, ElementSource source, std::int32_t unit, std::int64_t chunk,
+  void fill_home(StateClass state, const FillSource& source, std::int32_t unit, std::int64_t chunk,
                  WorkerArena& workers);
   // Whether data-parallel ranks have the same parameters.
   bool has_copies() const { return model_.zero.ranks > 1 && !model_.zero.of_parameters(); }
@@ -71,6 +81,9 @@ class UnitState {
     std::int64_t begin;
     std::span<std::byte> bytes;
   };
+  // A piece of parameters, of which some may be bytes of quantised matrices.
+  void fill_parameters(const FillSource& source, std::int32_t unit, const Piece& piece,
+                       WorkerArena& workers);
   void fill_piece(ElementSource source, std::int32_t unit, Target target, const Piece& piece,
                   WorkerArena& workers);
   void read_frozen(StateField field, std::int32_t unit, std::int64_t chunk, std::int64_t begin,

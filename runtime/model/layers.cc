@@ -426,6 +426,8 @@ TensorId LayerSite::parameter(const UnitLayout& unit, ParameterKind kind, std::i
 }
 
 Weight LayerSite::weight(ParameterKind kind, std::int64_t rows) const {
+  const ParameterTensor* const tensor = layout.find(kind);
+  if (tensor != nullptr && tensor->quantized) return {.parts = {weight_part(*tensor, 0)}};
   return {parameter(layout, kind, rows, Role::kParameters),
           parameter(layout, kind, rows, Role::kGradient)};
 }

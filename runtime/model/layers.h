@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -16,15 +17,17 @@
 namespace terrace {
 
 // A parameter and its gradient; both kNoTensor where there is none, the gradient also where the
-// parameter is frozen.
+// parameter is frozen. The value of a quantised matrix is its bytes.
 struct WeightPart {
   TensorId value = kNoTensor;
   TensorId gradient = kNoTensor;
   std::int64_t first = 0;  // of its rows, in the whole
   std::int64_t rows = 0;
+  std::int64_t columns = 0;
+  std::optional<QuantizedShape> quantized = std::nullopt;
 };
-// Several that are multiplied as one, and do not lie side by side because only some of them train,
-// have parts in place of these.
+// Those that are multiplied as one and do not lie side by side, because only some of them train or
+// because they are quantised, have parts in place of these.
 struct Weight {
   TensorId value = kNoTensor;
   TensorId gradient = kNoTensor;
@@ -63,10 +66,12 @@ struct LayerSite {
   // that is frozen.
   TensorId parameter(const UnitLayout& unit, ParameterKind kind, std::int64_t rows,
                      Role role) const;
-  // Of this unit's, with its gradient.
+  // Of this unit's, with its gradient; as parts where it is quantised.
   Weight weight(ParameterKind kind, std::int64_t rows) const;
   // Of those of these kinds that the unit has, which are multiplied as one in this order.
   Weight joined_weight(std::initializer_list<ParameterKind> kinds) const;
+  // Of this unit's, whose rows are those from `first` on of what is multiplied as one.
+  WeightPart weight_part(const ParameterTensor& tensor, std::int64_t first) const;
   // The adapters of these weights, which are multiplied as one in this order.
   std::vector<LayerAdapter> adapters(std::initializer_list<ParameterKind> kinds) const;
 };

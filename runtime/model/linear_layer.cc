@@ -71,28 +71,32 @@ UnitCall linear_weight_gradient(const WeightGradient& g) {
   return call;
 }
 
-// The whole of a weight, side by side: where its parts are elsewhere, a copy in scratch.
-TensorId side_by_side(UnitGraph& graph, const Weight& weight) {
+// Puts a part of a weight where the whole has its rows.
+void join_part(const UnitRun& run, const WeightPart& part, const TensorView& whole) {
+  const auto before = static_cast<std::size_t>(part.first * part.columns) * size_of(whole.dtype);
+  const TensorView rows =
+      view(whole.empty() ? nullptr : whole.data + before, whole.dtype, part.rows, part.columns);
+  const TensorView value = run.view(part.value);
+  if (part.quantized) return run.kernels.dequantize(run.context, {value, *part.quantized, rows});
+  run.kernels.scale(run.context, {value, rows, 1.0F});
+}
+
+// The whole of a weight, side by side: where its parts are elsewhere, or quantised, made in
+// scratch.
+TensorId side_by_side(const LayerSite& site, const Weight& weight) {
   if (weight.parts.empty()) return weight.value;
   const std::vector<WeightPart> parts = weight.parts;
-  UnitTensor spec = graph.at(parts.front().value);
-  const TensorId whole =
-      graph.add({.name = "joined weight",
-                 .dtype = spec.dtype,
-                 .shape = {parts.back().first + parts.back().rows, spec.columns(), 1, 1}});
+  const WeightPart& last = parts.back();
+  const TensorId whole = site.graph.add({.name = "joined weight",
+                                         .dtype = site.type,
+                                         .shape = {last.first + last.rows, last.columns, 1, 1}});
   UnitCall join;
   for (const WeightPart& part : parts) join.reads.push_back(part.value);
   join.writes = {whole};
   join.run = [parts, whole](const UnitRun& run) {
-    const TensorView target = run.view(whole);
-    const std::int64_t columns = target.shape[1];
-    for (const WeightPart& part : parts) {
-      const auto before = static_cast<std::size_t>(part.first * columns) * size_of(target.dtype);
-      const TensorView rows = view(target.data + before, target.dtype, part.rows, columns);
-      run.kernels.scale(run.context, {run.view(part.value), rows, 1.0F});
-    }
+    for (const WeightPart& part : parts) join_part(run, part, run.view(whole));
   };
-  graph.call(std::move(join));
+  site.graph.call(std::move(join));
   return whole;
 }
 
@@ -150,37 +154,52 @@ Weight LayerSite::joined_weight(std::initializer_list<ParameterKind> kinds) cons
   }
   if (tensors.empty()) return {};
   const bool is_alike = std::ranges::all_of(tensors, [&](const ParameterTensor* tensor) {
-    return tensor->trainable == tensors.front()->trainable;
+    return tensor->trainable == tensors.front()->trainable && !tensor->quantized;
   });
   if (is_alike) return weight(tensors.front()->kind, rows);
   Weight weight;
   std::int64_t first = 0;
   for (const ParameterTensor* const tensor : tensors) {
-    weight.parts.push_back({parameter(layout, tensor->kind, tensor->rows, Role::kParameters),
-                            parameter(layout, tensor->kind, tensor->rows, Role::kGradient), first,
-                            tensor->rows});
+    weight.parts.push_back(weight_part(*tensor, first));
     first += tensor->rows;
   }
   return weight;
 }
 
+WeightPart LayerSite::weight_part(const ParameterTensor& tensor, std::int64_t first) const {
+  WeightPart part = {.first = first, .rows = tensor.rows, .columns = tensor.columns};
+  part.quantized = tensor.quantized;
+  if (!part.quantized) {
+    part.value = parameter(layout, tensor.kind, tensor.rows, Role::kParameters);
+    part.gradient = parameter(layout, tensor.kind, tensor.rows, Role::kGradient);
+    return part;
+  }
+  part.value = graph.add({.name = "quantised",
+                          .dtype = DType::kU8,
+                          .shape = {part.quantized->size_bytes(), 1, 1, 1},
+                          .role = Role::kParameters,
+                          .offset = static_cast<std::size_t>(tensor.offset) * size_of(type)});
+  return part;
+}
+
 TensorId linear(const LayerSite& site, TensorId x, const LinearWeights& weights, TensorId y) {
   UnitGraph& graph = site.graph;
   const bool adds_bias = !weights.is_partial || site.split.rank == 0;
-  const TensorId bias = adds_bias ? side_by_side(graph, weights.bias) : kNoTensor;
-  const LinearTensors t = {x, side_by_side(graph, weights.weight), bias, y};
+  const TensorId bias = adds_bias ? side_by_side(site, weights.bias) : kNoTensor;
+  const LinearTensors t = {x, side_by_side(site, weights.weight), bias, y};
   const UnitTensor& weight = graph.at(t.weight);
   const double flops = 2.0 * static_cast<double>(weight.rows() * weight.columns()) *
                        static_cast<double>(graph.at(x).rows());
   UnitCall forward = linear_forward(t);
   forward.flops = flops;
   graph.call(std::move(forward));
-  graph.on_backward({x}, [&graph, t, weights, flops] {
+  graph.on_backward({x}, [site, t, weights, flops] {
+    UnitGraph& graph = site.graph;
     const TensorId dy = graph.gradient(t.y);
     weight_gradients(graph, t, weights, flops);
     const bool is_first = graph.gradient(t.x) == kNoTensor;
     const TensorId dx = is_first ? graph.next_gradient(t.x) : graph.like(t.x, "part of gradient");
-    UnitCall input_gradient = linear_input_gradient(dy, side_by_side(graph, weights.weight), dx);
+    UnitCall input_gradient = linear_input_gradient(dy, side_by_side(site, weights.weight), dx);
     input_gradient.flops = flops;
     graph.call(std::move(input_gradient));
     if (!is_first) graph.add_to_gradient(t.x, dx);

@@ -22,8 +22,9 @@ enum class Option : std::uint8_t {
   kLearningRate,
   kTrainable,     // followed by a pattern
   kNoEvaluation,  // what gives up evaluation
+  kBaseQuantization,
 };
-inline constexpr std::size_t kOptionCount = 14;
+inline constexpr std::size_t kOptionCount = 15;
 
 // Returns the words by which whoever set the options knows one: "batch.sequences".
 using OptionNames = std::string_view (*)(Option option);

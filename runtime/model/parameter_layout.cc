@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "base/error.h"
 #include "runtime/model/trainable.h"
 
 namespace terrace {
@@ -30,11 +31,25 @@ ParameterTensor part_of(ParameterTensor tensor, const TensorSplit& split) {
   return tensor;
 }
 
+// How a rank's part of a frozen matrix of a block is kept.
+void quantize(ParameterTensor& part, const BaseStorage& storage) {
+  QuantizedShape shape = {.form = storage.form.value(), .elements = part.elements()};
+  if (part.slice.ranks > 1) {
+    TERRACE_CHECK_EQ(part.slice.run % kQuantizedBlock, 0);
+    shape.run_blocks = part.slice.run / kQuantizedBlock;
+    shape.ranks = part.slice.ranks;
+    shape.rank = part.slice.rank;
+  }
+  part.quantized_elements = shape.size_bytes() / storage.element_bytes;
+  part.quantized = shape;
+}
+
 // Puts the tensors of a unit one behind the other, as a rank has them.
 class UnitArrangement {
  public:
-  UnitArrangement(const UnitLayout& whole, const TensorSplit& split, std::int32_t ranks)
-      : whole_(whole), split_(split), grain_(ranks * kBlockElements) {
+  UnitArrangement(const UnitLayout& whole, const TensorSplit& split, std::int32_t ranks,
+                  const BaseStorage& storage = BaseStorage())
+      : whole_(whole), split_(split), storage_(storage), grain_(ranks * kBlockElements) {
     unit_.kind = whole.kind;
     unit_.index = whole.index;
   }
@@ -59,9 +74,11 @@ class UnitArrangement {
   void add_all(bool trainable) {
     const auto add_those = [&](auto wanted) {
       for (const ParameterTensor& tensor : whole_.tensors) {
-        if (tensor.trainable == trainable && wanted(tensor)) add(tensor);
+        const bool is_one = tensor.trainable == trainable && !is_quantized(tensor);
+        if (is_one && wanted(tensor)) add(tensor);
       }
     };
+    if (!trainable) add_quantized();
     if (split_.ranks == 1) return add_those([](const ParameterTensor&) { return true; });
     add_those([](const ParameterTensor& t) { return t.cut != TensorCut::kReplicated; });
     const std::int64_t end = unit_.elements;
@@ -70,6 +87,23 @@ class UnitArrangement {
     const std::int64_t begin = unit_.elements;
     add_those([](const ParameterTensor& t) { return t.cut == TensorCut::kReplicated; });
     if (trainable) unit_.replicated = {begin, unit_.elements};
+  }
+
+  bool is_quantized(const ParameterTensor& tensor) const {
+    return storage_.form && !tensor.trainable && is_layer_weight(tensor.kind);
+  }
+
+  void add_quantized() {
+    unit_.quantized.begin = unit_.elements;
+    for (const ParameterTensor& tensor : whole_.tensors) {
+      if (!is_quantized(tensor)) continue;
+      ParameterTensor part = part_of(tensor, split_);
+      quantize(part, storage_);
+      part.offset = unit_.elements;
+      unit_.elements += part.place_elements();
+      unit_.tensors.push_back(std::move(part));
+    }
+    unit_.quantized.end = unit_.elements;
   }
 
   void add(const ParameterTensor& tensor) {
@@ -98,6 +132,7 @@ class UnitArrangement {
 
   const UnitLayout& whole_;
   const TensorSplit& split_;
+  const BaseStorage& storage_;
   const std::int64_t grain_;
   UnitLayout unit_;
 };
@@ -379,7 +414,7 @@ std::int64_t UnitLayout::trained_end() const {
 }
 
 std::vector<UnitLayout> parameter_layout(const ModelConfig& config, std::int32_t ranks,
-                                         const TensorSplit& tensor) {
+                                         const TensorSplit& tensor, const BaseStorage& storage) {
   std::vector<UnitLayout> layout;
   layout.push_back(whole_unit(config, UnitKind::kEmbedding, 0));
   for (std::int64_t layer = 0; layer < config.layers; ++layer) {
@@ -393,9 +428,29 @@ std::vector<UnitLayout> parameter_layout(const ModelConfig& config, std::int32_t
     }
     const UnitLayout whole = UnitArrangement(unit, TensorSplit(), 1).run();
     for (ParameterTensor& one : unit.tensors) one.slice.whole_offset = whole.find(one.kind)->offset;
-    unit = UnitArrangement(unit, tensor, ranks).run();
+    unit = UnitArrangement(unit, tensor, ranks, storage).run();
   }
   return layout;
+}
+
+void check_quantized_parts(const ModelConfig& config, const BaseStorage& storage,
+                           const TensorSplit& split, OptionNames name_of_option) {
+  if (!storage.form) return;
+  for (const UnitLayout& unit : parameter_layout(config, 1, split)) {
+    for (const ParameterTensor& tensor : unit.tensors) {
+      const bool is_cut = !tensor.trainable && tensor.slice.ranks > 1;
+      if (!is_cut || !is_layer_weight(tensor.kind)) continue;
+      if (tensor.slice.run % kQuantizedBlock == 0) continue;
+      throw ConfigError(
+          fmt::format("{} {}: of {} each rank has runs of {} numbers, which are no whole blocks of "
+                      "the {} that {} gives a scale",
+                      name_of_option(Option::kTensorParallel), split.ranks, tensor.name,
+                      tensor.slice.run, kQuantizedBlock, name_of_option(Option::kBaseQuantization)),
+          fmt::format("give {} a smaller number, or leave {} out",
+                      name_of_option(Option::kTensorParallel),
+                      name_of_option(Option::kBaseQuantization)));
+    }
+  }
 }
 
 std::int64_t parameter_count(const std::vector<UnitLayout>& layout) {

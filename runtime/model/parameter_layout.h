@@ -1,10 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "runtime/model/base_storage.h"
 #include "runtime/model/model_config.h"
 #include "runtime/model/tensor_split.h"
 #include "runtime/model/unit_elements.h"
@@ -45,8 +47,14 @@ struct ParameterTensor {
   float init_deviation = 0.02F;
   std::uint32_t random_stream = 0;  // unique in the model
   TensorSlice slice;                // which elements of the model's tensor these are
+  // A frozen matrix that is kept quantised takes less of the unit's sequence: its bytes, and no
+  // element of it is there.
+  std::optional<QuantizedShape> quantized;
+  std::int64_t quantized_elements = 0;  // of the sequence, that its bytes take
 
   std::int64_t elements() const { return rows * columns; }
+  // Of the unit's sequence.
+  std::int64_t place_elements() const { return quantized ? quantized_elements : elements(); }
 };
 
 // Tensors lie without gaps, so that q|k|v and gate|up are one matrix each; matrices first. The unit
@@ -54,7 +62,8 @@ struct ParameterTensor {
 // Of a tensor-parallel rank: first what is cut, then, from a block's start, what all ranks have
 // alike, the norms last. Sizes are the same on all ranks.
 // Tensors that train come first, in this order, and are padded by themselves; the frozen ones
-// follow, likewise. So gradients and optimizer state are those of the front of the sequence.
+// follow, likewise. So gradients and optimizer state are those of the front of the sequence. Of the
+// frozen ones the quantised ones come first.
 struct UnitLayout {
   UnitKind kind = UnitKind::kBlock;
   std::int64_t index = 0;  // unit number: 0 embedding, 1..layers blocks, layers+1 head
@@ -67,6 +76,7 @@ struct UnitLayout {
   // rank.
   ElementSpan replicated;
   ElementSpan summed;
+  ElementSpan quantized;             // what quantised matrices take, one behind the other
   std::vector<ElementSpan> padding;  // no parameters: zero, and so are their gradients
 
   const ParameterTensor* find(ParameterKind kind) const;  // null: the unit has none
@@ -82,9 +92,11 @@ struct UnitLayout {
 // The tensors of a unit in the order of ParameterKind: matrices, biases, norms. Which of them train
 // is `config`'s to say.
 // `ranks` are those that the states may be divided over; `tensor` says which part of the model a
-// tensor-parallel rank has.
+// tensor-parallel rank has; `storage` how frozen matrices of blocks are kept, for which
+// check_quantized_parts() must hold. Slices are of the model without quantisation.
 std::vector<UnitLayout> parameter_layout(const ModelConfig& config, std::int32_t ranks = 1,
-                                         const TensorSplit& tensor = TensorSplit());
+                                         const TensorSplit& tensor = TensorSplit(),
+                                         const BaseStorage& storage = BaseStorage());
 
 // Elements without padding, over all units.
 std::int64_t parameter_count(const std::vector<UnitLayout>& layout);

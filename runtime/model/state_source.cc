@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace terrace {
 
 void for_each_tensor_part(
@@ -13,7 +15,8 @@ void for_each_tensor_part(
   };
   for (const ParameterTensor& tensor : unit.tensors) {
     const std::int64_t from = std::max(begin, tensor.offset);
-    const std::int64_t to = std::min(end, tensor.offset + tensor.elements());
+    const std::int64_t to = std::min(end, tensor.offset + tensor.place_elements());
+    TERRACE_CHECK(!tensor.quantized || from >= to);
     if (from < to) visit(tensor, from - tensor.offset, part(from, to));
   }
   for (const ElementSpan& padding : unit.padding) {

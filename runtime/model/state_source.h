@@ -38,7 +38,8 @@ class TensorPartState final : public StateSource {
 };
 
 // Calls visit(tensor, first element within it, part of `out`) for the tensors that the range
-// touches, and zeroes the parts that are padding.
+// touches, and zeroes the parts that are padding. No quantised matrix may be in the range: no
+// element of it is there.
 void for_each_tensor_part(
     const UnitLayout& unit, std::int64_t begin, std::span<float> out,
     FunctionRef<void(const ParameterTensor&, std::int64_t, std::span<float>)> visit);

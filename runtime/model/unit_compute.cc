@@ -159,6 +159,7 @@ ComputeModel UnitCompute::model(std::int32_t micro_batches, int workers) const {
     graph_of(layout.index).describe(unit);
     unit.padded_elements = layout.padded_elements;
     unit.frozen_elements = layout.frozen_elements;
+    unit.quantized = layout.quantized;
     unit.decayed_elements = layout.decayed_elements();
     unit.replicated = layout.replicated;
     unit.summed = layout.summed;

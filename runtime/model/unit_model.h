@@ -64,7 +64,10 @@ struct UnitModel {
   // Products that a mask makes needless, of forward and backward: they are not computed, and are in
   // neither of these.
   double masked_flops = 0;
-  std::int64_t frozen_elements = 0;   // of padded_elements, at their end
+  std::int64_t frozen_elements = 0;  // of padded_elements, at their end
+  // Of the frozen ones: bytes that are no numbers of the compute type. They are moved like those,
+  // and set by FillSource::bytes (runtime/engine/unit_state.h).
+  ElementSpan quantized = {};
   std::int64_t decayed_elements = 0;  // weight decay applies to so many, at their start
   // Of the elements that train, what tensor-parallel ranks have alike, and in it the gradients that
   // are sums over these ranks.

@@ -12,7 +12,8 @@ std::string_view flag_of_option(Option option) {
       "--sequence-length",   "--recompute full",
       "--precision",         "--tensor-parallel",
       "--sequence-parallel", "--learning-rate",
-      "--trainable",         "--validation-fraction 0 and no --validation-data"};
+      "--trainable",         "--validation-fraction 0 and no --validation-data",
+      "--base-quantization"};
   return kFlags.at(static_cast<std::size_t>(option));
 }
 

@@ -155,6 +155,14 @@ std::string describe_trainable(const ModelConfig& model) {
       elements, trained, tensors);
 }
 
+// Nothing where all parameters are in the type that computes.
+std::string describe_quantization(const ModelRuntimeOptions& options) {
+  if (!options.base_quantization) return "";
+  const bool is_nf4 = *options.base_quantization == QuantizedForm::kNf4;
+  return fmt::format("base: matrices of the blocks in {}, computed in {}\n",
+                     is_nf4 ? "nf4" : "int8", name_of(options.compute_type));
+}
+
 const char* by_rank(int ranks) { return ranks > 1 ? " by this rank" : ""; }
 
 }  // namespace
@@ -189,6 +197,7 @@ std::string describe_plan(const ModelRuntimeOptions& options, const TierPlan& pl
       program.ops.size(), program.buffers.size(), format_size(memory_of_plan(plan).program_bytes),
       recomputed, blocks.size(), policy.lookahead);
   text += describe_trainable(options.model);
+  text += describe_quantization(options);
   text += describe_ranks(plan.model);
   text += describe_state(plan.model);
   text += "homes between uses, and where updates run:\n";

@@ -119,7 +119,6 @@ TEST_F(AdapterRuns, GoOnFromAnAdapter) {
 TEST_F(AdapterRuns, RefuseWhatIsNotBuiltOrNotMeant) {
   expect_refused(adapted({"--lora-type", "dora"}), "--lora-type dora is not built");
   expect_refused(adapted({"--lora-dropout", "0.1"}), "--lora-dropout 0.1 is not built");
-  expect_refused(adapted({"--base-quantization", "nf4"}), "--base-quantization is not built");
   expect_refused(adapted({"--trainable", "*"}), "--trainable beside an adapter");
   expect_refused(from_base({"--lora-alpha", "4"}), "there is none");
   expect_refused(from_base({"--lora-rank", "4", "--lora-targets", "lm_head"}), "lm_head");

@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cmath>
+#include <cstring>
 
 #include "tests/kernels/op_case.h"
 
@@ -283,6 +284,45 @@ OpCase norm_partials_case(DType gradient, std::int64_t size, Random& random) {
   return c;
 }
 
+// Bytes of a quantised matrix: all codes, and scales as they may be. In a tensor of i32, as its
+// bytes begin on a boundary of 4.
+HostTensor random_quantized(const QuantizedShape& s, Random& random) {
+  HostTensor tensor(DType::kI32, shape(s.size_bytes() / 4));
+  std::byte* const bytes = tensor.view().data;
+  const bool is_nf4 = s.form == QuantizedForm::kNf4;
+  const std::int64_t floats = is_nf4 ? s.factors_begin() : s.scales_begin();
+  for (std::int64_t i = 0; i < floats; ++i) bytes[i] = static_cast<std::byte>(random.below(256));
+  for (std::int64_t i = floats; i < s.size_bytes(); i += 4) {
+    const auto value = static_cast<float>(0.25 + random.uniform() / 8);
+    std::memcpy(bytes + i, &value, sizeof(value));
+  }
+  return tensor;
+}
+
+OpCase dequantize_case(DType compute, const QuantizedShape& s, Random& random) {
+  OpCase c;
+  c.name = fmt::format("dequantize {} elements={} rank={} of {}",
+                       s.form == QuantizedForm::kNf4 ? "nf4" : "int8", s.elements, s.rank, s.ranks);
+  c.inputs.push_back(random_quantized(s, random));
+  c.outputs = {{.dtype = compute, .shape = shape(s.elements)}};
+  set_op(c, &KernelTable::dequantize, [s](const Views& in, const Views& out, GradientMode) {
+    return Dequantize{view(in[0].data, DType::kU8, s.size_bytes()), s, out[0]};
+  });
+  return c;
+}
+
+// Short of a block, some blocks and a rest, more than a group of scales, a part of a matrix.
+std::vector<QuantizedShape> quantized_shapes() {
+  std::vector<QuantizedShape> shapes;
+  for (const QuantizedForm form : {QuantizedForm::kNf4, QuantizedForm::kInt8}) {
+    for (const std::int64_t elements : {5, 64, 1000, 70016}) {
+      shapes.push_back({.form = form, .elements = elements});
+    }
+    shapes.push_back({.form = form, .elements = 600 * 64, .run_blocks = 3, .ranks = 2, .rank = 1});
+  }
+  return shapes;
+}
+
 }  // namespace
 
 std::vector<OpCase> activation_cases(DType compute) {
@@ -325,6 +365,9 @@ std::vector<OpCase> elementwise_cases(DType compute) {
         cases.push_back(scale_rows_case(compute, rows, of_x, adds, random));
       }
     }
+  }
+  for (const QuantizedShape& quantized : quantized_shapes()) {
+    cases.push_back(dequantize_case(compute, quantized, random));
   }
   cases.push_back(norm_partials_case(compute, kNormBlock, random));
   cases.push_back(norm_partials_case(compute, 3 * kNormBlock + 5, random));

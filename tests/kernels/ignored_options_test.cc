@@ -160,6 +160,9 @@ TEST_P(IgnoredOptions, OfElementwiseOps) {
        "the stride of x");
   rows(without<ScaleRows, &T::scale_rows, [](ScaleRows& op) { op.y.stride = op.y.width; }>(),
        "the stride of y");
+  expect_noticed(cases,
+                 without<Dequantize, &T::dequantize, [](Dequantize& op) { op.shape.rank = 0; }>(),
+                 "dequantize", "the part of the matrix");
 }
 
 // The cases with positions have no sequence.

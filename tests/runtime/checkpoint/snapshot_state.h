@@ -9,7 +9,8 @@
 
 namespace terrace {
 
-// The whole state of an engine, read out of its homes: to be put into another's, or compared.
+// The whole state of an engine, read out of its homes: to be put into another's, or compared. Of
+// units that have quantised matrices, what trains.
 class SnapshotState final : public StateSource {
  public:
   explicit SnapshotState(ModelRuntime& engine) {
@@ -17,7 +18,11 @@ class SnapshotState final : public StateSource {
       for (const StateField field : kStateFields) {
         auto& values = values_[{unit.index, field}];
         values.resize(static_cast<std::size_t>(unit.padded_elements));
-        engine.state().read(field, static_cast<std::int32_t>(unit.index), 0, values);
+        // There are no numbers of what is quantised.
+        const std::int64_t read =
+            unit.quantized.empty() ? unit.padded_elements : unit.trained_elements();
+        engine.state().read(field, static_cast<std::int32_t>(unit.index), 0,
+                            std::span(values).first(static_cast<std::size_t>(read)));
       }
     }
   }

@@ -96,7 +96,7 @@ TEST(UnknownFlag, KeysOfAFileAreTranslatedToKeys) {
               HasSubstr("unknown key eval_steps; here it is eval_every: the same number of steps"));
   EXPECT_THAT(error_in_file("warmup_ratio"), HasSubstr("the ratio times max_steps"));
   EXPECT_THAT(error_in_file("learning-rate"), HasSubstr("it is spelled learning_rate"));
-  EXPECT_THAT(error_in_file("base_quantization"), HasSubstr("base_quantization is not built yet"));
+  EXPECT_THAT(error_in_file("record_hashes"), HasSubstr("record_hashes is not built yet"));
   for (const char* const key : {"eval_steps", "fp16", "global_batch_size", "learning_rat"}) {
     EXPECT_THAT(error_in_file(key), Not(HasSubstr("--"))) << key;
   }
@@ -120,7 +120,7 @@ TEST(UnknownFlag, WhatTheInterfaceHasAndIsNotBuiltSaysSo) {
   const std::string help = train_help();
   const std::size_t unbuilt = help.find("\nNot built yet (exit 2):\n");
   ASSERT_NE(unbuilt, std::string::npos);
-  for (const std::string flag : {"--base-quantization", "--record-hashes", "--live"}) {
+  for (const std::string flag : {"--record-hashes", "--live"}) {
     EXPECT_THAT(train_refusal({flag, "5"}), HasSubstr(flag + " is not built yet"));
     EXPECT_NE(help.find("\n  " + flag + " ", unbuilt), std::string::npos) << flag;
   }
@@ -131,7 +131,7 @@ TEST(UnknownFlag, WhatTheInterfaceHasAndIsNotBuiltSaysSo) {
 TEST(UnknownFlag, OtherCommandsHaveTheirOwnNames) {
   const std::vector<FlagSpec> specs = {{"nvme", "Drives", "DIR", "A directory"}};
   EXPECT_THAT(unknown_flag_error("--nvme-path", specs).what(), HasSubstr("did you mean --nvme?"));
-  EXPECT_THAT(unknown_flag_error("--base-quantization", specs).what(), HasSubstr("unknown flag"));
+  EXPECT_THAT(unknown_flag_error("--record-hashes", specs).what(), HasSubstr("unknown flag"));
   EXPECT_EQ(unbuilt_flags_help(specs), "");
 }
 

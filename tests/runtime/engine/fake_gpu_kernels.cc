@@ -105,6 +105,10 @@ void visit(FillZero& op, Move&& move) {
   move(op.target);
 }
 template <typename Move>
+void visit(Dequantize& op, Move&& move) {
+  move(op.bytes, op.target);
+}
+template <typename Move>
 void visit(CastParameters& op, Move&& move) {
   move(op.source, op.target);
 }
@@ -262,6 +266,7 @@ KernelTable make_table(const KernelTable& host_kernels) {
   table.round_gradient = queued<RoundGradient, &T::round_gradient>;
   table.fill_zero = queued<FillZero, &T::fill_zero>;
   table.cast_parameters = queued<CastParameters, &T::cast_parameters>;
+  table.dequantize = queued<Dequantize, &T::dequantize>;
   table.embedding_forward = queued<EmbeddingForward, &T::embedding_forward>;
   table.embedding_backward = queued_embedding_backward;
   table.add_positions = queued<AddPositions, &T::add_positions>;

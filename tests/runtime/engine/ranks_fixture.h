@@ -35,7 +35,9 @@ inline std::vector<float> read_state(ModelRuntime& engine, const ModelRuntimeOpt
   }
   for (const UnitLayout& unit : layout) {
     for (const StateField field : state_fields(options.optimizer.rule->slots.size())) {
-      std::vector<float> values(static_cast<std::size_t>(unit.elements));
+      const bool is_quantized = options.base_quantization.has_value();  // then of what trains
+      std::vector<float> values(
+          static_cast<std::size_t>(is_quantized ? unit.trained_elements() : unit.elements));
       state.read(field, static_cast<std::int32_t>(unit.index), 0, values);
       all.insert(all.end(), values.begin(), values.end());
     }
