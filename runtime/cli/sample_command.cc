@@ -16,6 +16,7 @@
 #include "runtime/cli/console_log.h"
 #include "runtime/config/flag_reader.h"
 #include "runtime/config/host_facts.h"
+#include "runtime/config/train_flags.h"
 #include "runtime/config/version.h"
 #include "runtime/train/sampler.h"
 
@@ -43,6 +44,11 @@ enum : std::size_t {
   kTopP,
   kSeed,
   kSampleThreads,
+  kSampleHostMemory,
+  kSampleDrive,
+  kSamplePlace,
+  kSampleEngine,
+  kSampleLookahead,
   kSampleJson
 };
 constexpr auto kSampleFlags = std::to_array<FlagSpec>({
@@ -64,6 +70,17 @@ constexpr auto kSampleFlags = std::to_array<FlagSpec>({
     {"seed", "Choice", "N",
      "Of the random numbers; the text does not depend on the threads (1234)"},
     {"threads", "Machine", "N", "Threads that compute (what the process may use)"},
+    {"host-memory", "Machine", "SIZE",
+     "Budget of memory for parameters, keys, values and activations; this and the flags below keep "
+     "parameters in tiers, as in a training (without them: all in memory)"},
+    {"nvme", "Machine", "DIR[:SIZE]",
+     "A directory of a drive that parameters are read from while others compute; given again: "
+     "striped",
+     FlagArity::kRepeated},
+    {"place-parameters", "Machine", "auto|host|nvme",
+     "Where parameters live between uses (auto: in memory as far as the budget goes)"},
+    {"io-engine", "Machine", "auto|io_uring|posix", "How drives are read (auto)"},
+    {"lookahead", "Machine", "UNITS", "Units are read at most so many ahead (auto)"},
     {"json", "Output", "", "One JSON document instead of the text", FlagArity::kSwitch},
 });
 
@@ -119,6 +136,28 @@ ChoiceRule choice_of(const SampleFlagValues& values) {
   return rule;
 }
 
+// Read as `terrace train` reads them.
+std::optional<TierOptions> tiers_of(const SampleFlagValues& values) {
+  TrainOptions options;
+  bool is_given = false;
+  for (const TrainFlag& flag : tier_flags()) {
+    for (std::size_t i = kSampleHostMemory; i <= kSampleLookahead; ++i) {
+      if (flag.spec.name != kSampleFlags.at(i).name || !values[i]) continue;
+      set_flag(flag, options, *values[i]);
+      is_given = true;
+    }
+  }
+  if (options.tiers.places[StateClass::kParameters] == Placement::kDevice) {
+    values[kSamplePlace]->refuse("there is no device memory: sampling computes on the CPU",
+                                 "give auto, host or nvme");
+  }
+  if (options.tiers.places[StateClass::kParameters] == Placement::kNvme &&
+      options.tiers.nvme.empty()) {
+    values[kSamplePlace]->refuse("no drive is named", "give --nvme DIR, or place them on host");
+  }
+  return is_given ? std::optional(options.tiers) : std::nullopt;
+}
+
 SampleOptions sample_options_of(const SampleFlagValues& values) {
   if (!values[kModel]) throw ConfigError("--model is missing", "name a run's final/ directory");
   SampleOptions options;
@@ -136,6 +175,7 @@ SampleOptions sample_options_of(const SampleFlagValues& values) {
   if (values[kSeed]) options.seed = values[kSeed]->unsigned_integer();
   if (values[kSampleThreads])
     options.threads = static_cast<int>(values[kSampleThreads]->integer(1, 1024));
+  options.tiers = tiers_of(values);
   options.prompt = prompt_of(values);
   return options;
 }
@@ -151,7 +191,9 @@ void print_document(const std::string& prompt, const std::string& text,
       {"prompt_tokens", outcome.prompt_tokens},
       {"new_tokens", outcome.new_tokens},
       {"prompt_s", outcome.prompt_seconds},
-      {"tokens_per_s", later > 0 ? Document(later / outcome.token_seconds) : Document()}};
+      {"tokens_per_s", later > 0 ? Document(later / outcome.token_seconds) : Document()},
+      {"load_s", outcome.load_seconds},
+      {"nvme_read_bytes_per_pass", outcome.read_bytes_of_pass}};
   const Document document = {{"schema", "terrace.sample/1"},
                              {"version", terrace_version()},
                              {"host", Document::parse(host_facts_json())},

@@ -78,6 +78,7 @@ TierPlan plan_step_model(StepModel model, const TierRuntimeOptions& options) {
   plan.model = std::move(model);
   PlacementRequest placement = options.placement;
   placement.pipeline_schedule = options.pipeline_schedule;
+  placement.has_backward = options.trains;
   placement.updates_wait_for_norm = options.optimizer.max_grad_norm > 0 || plan.model.scales_loss;
   if (!plan.model.tasks.empty()) placement.order = order_of_tasks(plan.model);
   // A backend with memory of its own is a GPU's.
@@ -88,6 +89,10 @@ TierPlan plan_step_model(StepModel model, const TierRuntimeOptions& options) {
   plan.training = plan_step(plan.model, placement, options.budgets, options.shared_plans);
   plan.ledger = plan.training.ledger;
   if (!options.evaluates) return plan;
+  if (!options.trains) {
+    plan.evaluation = plan.training.program;
+    return plan;
+  }
   StepPolicy evaluation = plan.training.policy;
   evaluation.has_backward = false;
   plan.evaluation = compile_step(plan.model, evaluation, options.budgets, &plan.training.program);

@@ -31,7 +31,10 @@ struct TierRuntimeOptions {
   // Where they and the host arena are to be: ThreadPlan (memory/host/thread_plan.h).
   std::vector<int> cpus;
   std::vector<int> numa_nodes;
-  bool evaluates = true;       // false: evaluate() is never called, and takes no room
+  bool evaluates = true;  // false: evaluate() is never called, and takes no room
+  // False: only evaluate() is called, and the plan has room for forwards alone. Then nothing of the
+  // units trains, and `evaluates` is true.
+  bool trains = true;
   OpBodies* bodies = nullptr;  // run the steps in place of the runtime's own, and outlive it
   std::int64_t chunk_elements = kChunkElements;  // the most; tests make it small
   std::int32_t zero_stage = 0;                   // what data-parallel ranks share out
@@ -50,7 +53,7 @@ struct TierRuntimeOptions {
 // allocated yet.
 struct TierPlan {
   StepModel model;
-  StepPlan training;
+  StepPlan training;   // the evaluation, where nothing trains
   Program evaluation;  // empty if there is none
   // Of training and evaluation together.
   Ledger ledger;

@@ -300,6 +300,10 @@ RunInput TierRuntime::input_for(Slot& slot, const TierStep& step) {
 
 void TierRuntime::begin_step(const TierStep& step) {
   check_good("begin_step()");
+  if (!options_.trains) {
+    throw UsageError("begin_step(): the plan has no training",
+                     "set TierRuntimeOptions::trains before it is made");
+  }
   if (!has_state_) throw UsageError("begin_step(): no state was set", "call fill_state() first");
   if (unfinished_steps() == 2) {
     throw UsageError("begin_step(): two steps are unfinished", "call finish_step() first");

@@ -27,7 +27,12 @@ class UnitCheck {
     }
     const bool trains = std::ranges::any_of(
         model_.units, [](const UnitModel& unit) { return unit.trained_elements() > 0; });
-    if (!trains) throw UsageError("no unit trains", "describe elements that are not frozen");
+    if (options_.trains && !trains) {
+      throw UsageError("no unit trains", "describe elements that are not frozen");
+    }
+    demand(options_.trains || (!trains && options_.evaluates),
+           "a plan without training, of units that train or without evaluation",
+           "count all elements as frozen, and plan with evaluation");
     check_ends();
     check_types();
     check_threads();

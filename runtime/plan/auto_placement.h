@@ -42,6 +42,7 @@ struct PlacementRequest {
   ByStateClass<std::optional<Tier>> homes;
   std::optional<bool> recompute;
   std::optional<MicroBatchOrder> order;
+  bool has_backward = true;            // see StepPolicy
   bool updates_wait_for_norm = true;   // see StepPolicy
   bool reduces_micro_batches = false;  // see StepPolicy
   PipelineSchedule pipeline_schedule = PipelineSchedule::k1F1B;

@@ -117,6 +117,7 @@ StepPolicy HomeChoice::fastest(MicroBatchOrder order) const {
   policy.pipeline_schedule = request_.pipeline_schedule;
   policy.unified = request_.unified;
   policy.reduces_micro_batches = request_.reduces_micro_batches;
+  policy.has_backward = request_.has_backward;
   policy.updates_wait_for_norm = request_.updates_wait_for_norm;
   policy.lookahead = request_.lookahead.value_or(kUsualLookahead);
   policy.homes.assign(model_.unit_count(), homes);
@@ -147,7 +148,11 @@ void HomeChoice::add(std::vector<Concession>& list, Tier from, StateClass state)
   const auto move = [from, to = device ? Tier::kHost : Tier::kNvme, state](UnitHomes& homes) {
     if (homes[state] == from) homes[state] = to;
   };
+  const std::size_t first = list.size();
   for (std::int32_t u = 0; u <= model_.head(); ++u) list.push_back({u, move});
+  // Where there is a forward alone, a tied head's embedding is what is used most often.
+  const bool keeps_embedding = !request_.has_backward && model_.tied;
+  if (keeps_embedding) std::rotate(list.begin() + first, list.begin() + first + 1, list.end());
 }
 
 void HomeChoice::add_recompute(std::vector<Concession>& list) const {

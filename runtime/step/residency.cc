@@ -137,7 +137,12 @@ FetchPlanner::FetchPlanner(const StepModel& model, const StepPolicy& policy,
     stays_[u].assign(uses[u].size(), false);
     if (!lives_elsewhere(model, policy, u)) continue;
     const std::size_t bytes = unit_bytes(model, u);
-    largest_ = std::max(largest_, bytes);
+    if (bytes > largest_.bytes) {
+      largest_of_others_ = largest_.bytes;
+      largest_ = {u, bytes};
+    } else {
+      largest_of_others_ = std::max(largest_of_others_, bytes);
+    }
     for (std::size_t k = 1; k < uses[u].size(); ++k) {
       const Gap gap{u, k, uses[u][k - 1] + 1, uses[u][k], bytes};
       stays_[u][k] = gap.begin == gap.end;
@@ -155,6 +160,14 @@ const StageProfile& FetchPlanner::live_at_least() {
   return *live_at_least_;
 }
 
+// Room for a unit that is fetched while the gap's is kept. In an evaluation that is another unit;
+// a step with a backward keeps more room, for what else comes and goes.
+std::size_t FetchPlanner::reserve_beside(const Gap& gap) const {
+  if (policy_.lookahead == 0) return 0;
+  const bool is_of_others = !policy_.has_backward && gap.unit == largest_.unit;
+  return is_of_others ? largest_of_others_ : largest_.bytes;
+}
+
 FetchPlan FetchPlanner::plan(const TierBudgets& budgets) {
   FetchPlan plan{stays_, {}};
   const Tier compute = policy_.compute_tier();
@@ -162,9 +175,8 @@ FetchPlan FetchPlanner::plan(const TierBudgets& budgets) {
   bool any_stays = false;
   if (!gaps_.empty()) {
     Room room(live_at_least(), budgets);
-    const std::size_t reserve = policy_.lookahead > 0 ? largest_ : 0;
     for (const Gap& gap : gaps_) {
-      if (!room.has(compute, gap.begin, gap.end, gap.bytes, reserve)) continue;
+      if (!room.has(compute, gap.begin, gap.end, gap.bytes, reserve_beside(gap))) continue;
       room.take(compute, gap.begin, gap.end, gap.bytes);
       plan.stays[gap.unit][gap.use] = true;
       any_stays = true;

@@ -40,6 +40,7 @@ class FetchPlanner {
 
   // With nothing kept that need not be, and no load early: whatever the budgets.
   const StageProfile& live_at_least();
+  std::size_t reserve_beside(const Gap& gap) const;
   void fetch_early(const StageProfile& live, const TierBudgets& budgets, FetchPlan& plan) const;
 
   const StepPolicy& policy_;
@@ -47,7 +48,13 @@ class FetchPlanner {
   const Draft& draft_;
   std::vector<std::vector<bool>> stays_;  // between neighbouring stages, in any case
   std::vector<Gap> gaps_;                 // the shortest first
-  std::size_t largest_ = 0;               // bytes of a unit that lives elsewhere
+  // Of the units that live elsewhere: the one with the most parameters, and the most of another.
+  struct LargestUnit {
+    std::int32_t unit = -1;
+    std::size_t bytes = 0;
+  };
+  LargestUnit largest_;
+  std::size_t largest_of_others_ = 0;
   std::optional<StageProfile> live_at_least_;
 };
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -12,7 +13,10 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "memory/host/host_limits.h"
+#include "runtime/model/rope_table.h"
+#include "runtime/train/held_parameters.h"
 #include "runtime/train/text_stream.h"
+#include "runtime/train/tiered_parameters.h"
 #include "runtime/train/token_sampler.h"
 
 namespace terrace {
@@ -68,6 +72,13 @@ void check_text_fits(const TokenSampler::Shape& shape, std::int64_t prompt_token
                : "give a shorter prompt, or sample on a machine with more memory");
 }
 
+// The longest text that is computed anew in one pass: the prompt, or all of it where its rotary
+// embeddings change with its length.
+std::int64_t rows_of_pass(const TokenSampler::Shape& shape, std::int64_t prompt_tokens) {
+  const bool changes = std::ranges::any_of(shape.config.ropes, depends_on_length);
+  return changes ? shape.positions : prompt_tokens;
+}
+
 // Room for a text of the prompt and as many tokens as are asked for, or as the model has positions.
 TokenSampler::Shape shape_of(const SampledModel& model, std::int64_t prompt_tokens,
                              const SampleOptions& options) {
@@ -83,8 +94,50 @@ TokenSampler::Shape shape_of(const SampledModel& model, std::int64_t prompt_toke
     }
     shape.positions = std::min(shape.positions, shape.config.positions);
   }
-  check_text_fits(shape, prompt_tokens);
+  if (options.tiers) {
+    shape.rows_of_pass = rows_of_pass(shape, prompt_tokens);
+  } else {
+    check_text_fits(shape, prompt_tokens);
+  }
   return shape;
+}
+
+std::unique_ptr<TieredParameters> tiered_parameters(const SampledModel& model,
+                                                    const TokenSampler::Shape& shape,
+                                                    const TierOptions& tiers, Log& log) {
+  const TokenSampler::Memory beside = TokenSampler::memory_beside(shape);
+  TieredParameters::Options options = {.name = shape.config.name,
+                                       .layout = frozen_layout(shape.config),
+                                       .tied = shape.config.tied,
+                                       .type = shape.compute_type,
+                                       .tiers = tiers,
+                                       .threads = shape.threads,
+                                       .key_value_bytes = beside.key_values,
+                                       .computation_bytes = beside.computation};
+  auto parameters = std::make_unique<TieredParameters>(options, log);
+  log.info(to_text(parameters->ledger()));
+  parameters->fill([&](StateField /*parameters alone*/, std::int32_t unit, std::int64_t begin,
+                       std::span<float> out) {
+    const UnitLayout& layout = options.layout.at(static_cast<std::size_t>(unit));
+    for_each_tensor_part(layout, begin, out,
+                         [&](const ParameterTensor& tensor, std::int64_t first,
+                             std::span<float> part) { model.read(layout, tensor, first, part); });
+  });
+  return parameters;
+}
+
+std::unique_ptr<TokenSampler> make_sampler(const SampledModel& model,
+                                           const TokenSampler::Shape& shape,
+                                           const SampleOptions& options, SampleOutcome& outcome,
+                                           Log& log) {
+  if (options.tiers) {
+    auto parameters = tiered_parameters(model, shape, *options.tiers, log);
+    outcome.read_bytes_of_pass = parameters->bytes_read();
+    return std::make_unique<TokenSampler>(std::move(parameters), shape);
+  }
+  const auto fetch = [&](const UnitLayout& unit, const ParameterTensor& tensor, std::int64_t begin,
+                         std::span<float> out) { model.read(unit, tensor, begin, out); };
+  return std::make_unique<TokenSampler>(shape, fetch);
 }
 
 // Tells where the text has left what the model was made for.
@@ -150,22 +203,23 @@ SampleOutcome sample_text(const SampleOptions& options, FunctionRef<void(std::st
   SampledText text(options, tokenizer, write);
   SampleOutcome outcome;
   outcome.prompt_tokens = static_cast<std::int64_t>(text.ids().size());
-  const auto fetch = [&](const UnitLayout& unit, const ParameterTensor& tensor, std::int64_t begin,
-                         std::span<float> out) { model.read(unit, tensor, begin, out); };
-  TokenSampler sampler(shape_of(model, outcome.prompt_tokens, options), fetch);
-  write(options.prompt);
   const SystemClock clock;
-  const std::int64_t begin_ns = clock.now_ns();
+  std::int64_t begin_ns = clock.now_ns();
   const auto seconds = [&] { return static_cast<double>(clock.now_ns() - begin_ns) * 1e-9; };
+  const std::unique_ptr<TokenSampler> sampler =
+      make_sampler(model, shape_of(model, outcome.prompt_tokens, options), options, outcome, log);
+  outcome.load_seconds = seconds();
+  write(options.prompt);
+  begin_ns = clock.now_ns();
   std::optional<SampleEnd> end;
   while (!end && outcome.new_tokens < options.max_new_tokens) {
-    if (static_cast<std::int64_t>(text.ids().size()) > sampler.positions()) {
+    if (static_cast<std::int64_t>(text.ids().size()) > sampler->positions()) {
       end = SampleEnd::kPositions;
       break;
     }
     // The model may have more ids than its tokenizer: those have no text.
     const auto logits =
-        sampler.logits_after(text.ids()).first(static_cast<std::size_t>(tokenizer.vocabulary()));
+        sampler->logits_after(text.ids()).first(static_cast<std::size_t>(tokenizer.vocabulary()));
     const auto index = static_cast<std::uint64_t>(outcome.new_tokens);
     end = text.add(choose_id(logits, options.choice, {options.seed, index}));
     if (++outcome.new_tokens == 1) outcome.prompt_seconds = seconds();

@@ -1,12 +1,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/function_ref.h"
 #include "base/log.h"
+#include "runtime/config/train_options.h"
 #include "runtime/train/choose_id.h"
 #include "runtime/train/sampled_model.h"
 
@@ -21,6 +23,9 @@ struct SampleOptions {
   std::uint64_t seed = 1234;
   std::vector<std::string> stop_texts = {};  // none of them empty
   int threads = 0;                           // 0: what the process may use
+  // Where parameters live; unset: all in memory. Places, budgets, drives and prefetch as in a
+  // training.
+  std::optional<TierOptions> tiers = {};
 };
 
 enum class SampleEnd : std::uint8_t {
@@ -38,6 +43,10 @@ struct SampleOutcome {
   SampleEnd end = SampleEnd::kLength;
   double prompt_seconds = 0;  // until the first token was chosen, without loading
   double token_seconds = 0;   // for the others
+  double load_seconds = 0;    // until the parameters were where they live
+  // Bytes of parameters that each pass reads from drives; the prompt is one pass, and each token
+  // after the first one more.
+  std::size_t read_bytes_of_pass = 0;
 };
 
 // Gives `write` the prompt, once the model is in memory, and then the new text as TextStream lets

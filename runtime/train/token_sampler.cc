@@ -10,24 +10,21 @@
 #include "kernels/cpu/cpu_kernels.h"
 #include "runtime/model/rope_table.h"
 #include "runtime/model/unit_compute.h"
+#include "runtime/train/held_parameters.h"
 
 namespace terrace {
 namespace {
 
-// Rows of a long text that are computed together: enough that weights are read for many of them,
-// and few enough that activations stay small beside the weights.
+// Rows that are computed together: enough that weights are read for many of them, and few enough
+// that activations stay small beside the weights.
 constexpr std::int64_t kRowsTogether = 512;
-// Of a parameter that is fetched at once; a tensor stored transposed is read whole anyway.
-constexpr std::int64_t kFetchElements = 16 * 1024 * 1024;
 
-// Nothing trains, so a forward saves nothing for a backward.
-std::vector<UnitLayout> frozen_layout(const ModelConfig& config) {
-  std::vector<UnitLayout> layout = parameter_layout(config);
-  for (UnitLayout& unit : layout) {
-    unit.frozen_elements = unit.padded_elements;
-    for (ParameterTensor& tensor : unit.tensors) tensor.trainable = false;
-  }
-  return layout;
+std::int64_t rows_together(const TokenSampler::Shape& shape) {
+  return std::min(kRowsTogether, shape.positions);
+}
+
+std::int64_t rows_in_pass(const TokenSampler::Shape& shape) {
+  return std::min(std::max(shape.rows_of_pass, kRowsTogether), shape.positions);
 }
 
 // Adds up regions on boundaries of cache lines.
@@ -60,60 +57,61 @@ std::vector<float> frequencies_of(const ModelConfig& config, std::int64_t length
 }  // namespace
 
 // Computes so many rows at a time: what the units compute then, and memory for it.
-class TokenSampler::Pass {
+class TokenSampler::Rows {
  public:
-  Pass(const Shape& shape, const std::vector<UnitLayout>& layout, std::int64_t rows)
-      : Pass(shape, layout, rows, PassPlan(shape, layout, rows)) {}
+  Rows(const Shape& shape, const std::vector<UnitLayout>& layout, std::int64_t count)
+      : Rows(shape, layout, count, RowsPlan(shape, layout, count)) {}
 
   static std::size_t memory_bytes(const Shape& shape, const std::vector<UnitLayout>& layout,
-                                  std::int64_t rows) {
-    return PassPlan(shape, layout, rows).regions.total_bytes();
+                                  std::int64_t count) {
+    return RowsPlan(shape, layout, count).regions.total_bytes();
   }
 
-  std::int64_t rows() const { return compute_.batch().positions; }
+  std::int64_t count() const { return compute_.batch().positions; }
   std::vector<float> constants(std::int64_t length) const { return compute_.constants(length); }
 
   // Fills in what the rows are and where they stand.
-  void set_rows(std::span<const std::int32_t> ids, std::int64_t first_position) {
-    TERRACE_CHECK_EQ(static_cast<std::int64_t>(ids.size()), rows());
+  void set(std::span<const std::int32_t> ids, std::int64_t first_position) {
+    TERRACE_CHECK_EQ(static_cast<std::int64_t>(ids.size()), count());
     std::int32_t* const tokens = numbers();
     std::ranges::copy(ids, tokens);
-    std::fill_n(tokens + rows(), rows(), -1);  // targets
-    std::iota(tokens + 2 * rows(), tokens + 3 * rows(), static_cast<std::int32_t>(first_position));
+    std::fill_n(tokens + count(), count(), -1);  // targets
+    std::iota(tokens + 2 * count(), tokens + 3 * count(),
+              static_cast<std::int32_t>(first_position));
   }
 
-  // The embedding or a block. Its input is the output of the unit before it.
-  void run_unit(WorkerArena& workers, std::int64_t unit, UnitMemory memory) {
+  // The embedding or a block. `hidden` is the output of the unit before it, and becomes its own.
+  void run_unit(WorkerArena& workers, std::int64_t unit, std::byte* hidden, UnitMemory memory) {
     memory.of(Role::kTokens) = at(plan_.numbers);
     memory.of(Role::kSaved) = at(plan_.saved);
-    memory.of(Role::kHidden) = at(plan_.hidden[0]);
-    memory.of(Role::kHiddenOut) = at(plan_.hidden[1]);
+    memory.of(Role::kHidden) = hidden;
+    memory.of(Role::kHiddenOut) = at(plan_.output);
     compute_.run(context(workers), unit, {}, memory);
-    std::swap(plan_.hidden[0], plan_.hidden[1]);
+    std::memcpy(hidden, at(plan_.output), static_cast<std::size_t>(count()) * plan_.row_bytes);
   }
 
-  // The head, on the last row.
-  void run_head(WorkerArena& workers, std::int64_t unit, UnitMemory memory) {
+  // The head, on the last of the rows.
+  void run_head(WorkerArena& workers, std::int64_t unit, const std::byte* hidden,
+                UnitMemory memory) {
     std::array<std::int32_t, 3> head_numbers = {0, -1, 0};
     double loss_sum = 0;
-    const std::size_t row_bytes = plan_.row_bytes;
-    const auto before = static_cast<std::size_t>(rows() - 1) * row_bytes;
-    std::memcpy(at(plan_.hidden[1]), at(plan_.hidden[0]) + before, row_bytes);  // on a boundary
+    const auto before = static_cast<std::size_t>(count() - 1) * plan_.row_bytes;
+    std::memcpy(at(plan_.output), hidden + before, plan_.row_bytes);  // on a boundary
     memory.of(Role::kTokens) = reinterpret_cast<std::byte*>(head_numbers.data());
     memory.of(Role::kSaved) = at(plan_.saved);
-    memory.of(Role::kHidden) = at(plan_.hidden[1]);
+    memory.of(Role::kHidden) = at(plan_.output);
     memory.of(Role::kLosses) = reinterpret_cast<std::byte*>(&loss_sum);
     compute_.run(context(workers), unit, {}, memory);
   }
 
  private:
-  struct PassPlan {
-    PassPlan(const Shape& shape, const std::vector<UnitLayout>& layout, std::int64_t rows)
-        : PassPlan(shape, compute_of(shape, layout, rows)) {}
-    PassPlan(const Shape& shape, const UnitCompute& compute) {
+  struct RowsPlan {
+    RowsPlan(const Shape& shape, const std::vector<UnitLayout>& layout, std::int64_t count)
+        : RowsPlan(shape, compute_of(shape, layout, count)) {}
+    RowsPlan(const Shape& shape, const UnitCompute& compute) {
       const ComputeModel model = compute.model(1, shape.threads);
       numbers = regions.add(model.tokens_bytes);
-      for (std::size_t& side : hidden) side = regions.add(model.hidden_bytes);
+      output = regions.add(model.hidden_bytes);
       std::size_t saved_bytes = 0;
       for (const UnitModel& unit : model.units) {
         saved_bytes = std::max(saved_bytes, unit.saved_bytes);
@@ -124,19 +122,19 @@ class TokenSampler::Pass {
       row_bytes = bytes_of(shape.config.width, shape.compute_type);
     }
     Regions regions;
-    std::size_t numbers = 0, saved = 0, workspace = 0, workspace_bytes = 0, row_bytes = 0;
-    std::array<std::size_t, 2> hidden = {};
+    std::size_t numbers = 0, output = 0, saved = 0, workspace = 0, workspace_bytes = 0;
+    std::size_t row_bytes = 0;
   };
 
-  Pass(const Shape& shape, const std::vector<UnitLayout>& layout, std::int64_t rows,
-       const PassPlan& plan)
-      : compute_(compute_of(shape, layout, rows)),
+  Rows(const Shape& shape, const std::vector<UnitLayout>& layout, std::int64_t count,
+       const RowsPlan& plan)
+      : compute_(compute_of(shape, layout, count)),
         plan_(plan),
         memory_(plan.regions.total_bytes(), {}) {}
 
   static UnitCompute compute_of(const Shape& shape, const std::vector<UnitLayout>& layout,
-                                std::int64_t rows) {
-    const BatchShape batch = {.positions = rows, .kept_positions = shape.positions};
+                                std::int64_t count) {
+    const BatchShape batch = {.positions = count, .kept_positions = shape.positions};
     return {shape.config, layout, {shape.compute_type, batch, {}}, cpu_kernels()};
   }
   KernelContext context(WorkerArena& workers) {
@@ -149,46 +147,56 @@ class TokenSampler::Pass {
   std::byte* at(std::size_t offset) { return memory_.bytes().data() + offset; }
 
   UnitCompute compute_;
-  PassPlan plan_;
+  RowsPlan plan_;
   HostMemory memory_;
 };
 
-TokenSampler::Plan::Plan(const Shape& shape, const std::vector<UnitLayout>& layout) {
+TokenSampler::Plan::Plan(const Shape& shape) {
   const ModelConfig& config = shape.config;
   Regions regions;
-  for (const UnitLayout& unit : layout) {
-    parameters.push_back(regions.add(bytes_of(unit.padded_elements, shape.compute_type)));
-  }
   const auto ropes = static_cast<std::int64_t>(config.ropes.size());
   constants = regions.add(bytes_of(ropes * shape.positions * config.rotated_width(), DType::kF32));
   logits = regions.add(bytes_of(config.vocabulary, DType::kF32));
+  row_bytes = bytes_of(config.width, shape.compute_type);
+  hidden = regions.add(static_cast<std::size_t>(rows_in_pass(shape)) * row_bytes);
   total_bytes = regions.total_bytes();
   const std::int64_t width = 2 * config.key_value_heads * config.head_width;
   key_value_bytes = round_up(bytes_of(shape.positions * width, shape.compute_type), 64);
 }
 
-std::size_t TokenSampler::memory_bytes(const Shape& shape) {
+// Of a text of more rows than are computed together, the rest are computed by some_rows_.
+TokenSampler::Memory TokenSampler::memory_beside(const Shape& shape) {
   const std::vector<UnitLayout> layout = frozen_layout(shape.config);
-  const Plan plan(shape, layout);
-  const std::int64_t rows = std::min(kRowsTogether, shape.positions);
-  return plan.total_bytes + plan.key_value_bytes * static_cast<std::size_t>(shape.config.layers) +
-         Pass::memory_bytes(shape, layout, 1) + Pass::memory_bytes(shape, layout, rows);
+  const Plan plan(shape);
+  const std::size_t most = Rows::memory_bytes(shape, layout, rows_together(shape));
+  const std::size_t some = shape.positions > kRowsTogether ? most : 0;
+  return {.key_values = plan.key_value_bytes * static_cast<std::size_t>(shape.config.layers),
+          .computation = plan.total_bytes + Rows::memory_bytes(shape, layout, 1) + most + some};
 }
 
-TokenSampler::TokenSampler(const Shape& shape, FetchParameter fetch)
+std::size_t TokenSampler::memory_bytes(const Shape& shape) {
+  return HeldParameters::memory_bytes(frozen_layout(shape.config), shape.compute_type) +
+         memory_beside(shape).total();
+}
+
+TokenSampler::TokenSampler(std::unique_ptr<UnitParameters> parameters, const Shape& shape)
     : shape_(shape),
       layout_(frozen_layout(shape.config)),
-      plan_(shape_, layout_),
+      plan_(shape_),
       follows_text_(shape.rope_of_text &&
                     std::ranges::any_of(shape.config.ropes, depends_on_length)),
       workers_(shape.threads),
       memory_(plan_.total_bytes, {}),
       key_values_(plan_.key_value_bytes * static_cast<std::size_t>(shape.config.layers),
                   {.touch = false}),
-      one_row_(std::make_unique<Pass>(shape_, layout_, 1)) {
-  for (const UnitLayout& unit : layout_) load_unit(unit, fetch);
+      parameters_(std::move(parameters)),
+      one_row_(std::make_unique<Rows>(shape_, layout_, 1)) {
   rotate_as(shape_.positions);
 }
+
+TokenSampler::TokenSampler(const Shape& shape, FetchParameter fetch)
+    : TokenSampler(std::make_unique<HeldParameters>(shape.config, shape.compute_type, fetch),
+                   shape) {}
 
 TokenSampler::~TokenSampler() = default;
 
@@ -202,51 +210,61 @@ void TokenSampler::rotate_as(std::int64_t length) {
   std::memcpy(at(plan_.constants), tables.data(), tables.size() * sizeof(float));
 }
 
-void TokenSampler::load_unit(const UnitLayout& unit, FetchParameter fetch) {
-  const DType type = shape_.compute_type;
-  std::byte* base = at(plan_.parameters.at(static_cast<std::size_t>(unit.index)));
-  std::vector<float> values;
-  for (const ParameterTensor& tensor : unit.tensors) {
-    const std::int64_t grain = tensor.stored_transposed ? tensor.elements() : kFetchElements;
-    for (std::int64_t begin = 0; begin < tensor.elements(); begin += grain) {
-      values.resize(static_cast<std::size_t>(std::min(grain, tensor.elements() - begin)));
-      fetch(unit, tensor, begin, values);
-      std::byte* target = base + bytes_of(tensor.offset + begin, type);
-      if (type == DType::kF32) {
-        std::memcpy(target, values.data(), values.size() * sizeof(float));
-      } else {
-        std::transform(values.begin(), values.end(), reinterpret_cast<Bf16*>(target),
-                       to_bf16_ties_away);
-      }
-    }
+TokenSampler::Rows& TokenSampler::rows_of(std::int64_t count) {
+  if (count == 1) return *one_row_;
+  std::unique_ptr<Rows>& rows = count == kRowsTogether ? most_rows_ : some_rows_;
+  if (rows == nullptr || rows->count() != count) {
+    rows.reset();  // its memory first
+    rows = std::make_unique<Rows>(shape_, layout_, count);
   }
+  return *rows;
 }
 
-TokenSampler::Pass& TokenSampler::pass_of(std::int64_t rows) {
-  if (rows == 1) return *one_row_;
-  if (many_rows_ == nullptr || many_rows_->rows() != rows) {
-    many_rows_.reset();  // its memory first
-    many_rows_ = std::make_unique<Pass>(shape_, layout_, rows);
+std::vector<TokenSampler::Piece> TokenSampler::pieces_of(std::span<const std::int32_t> ids) {
+  std::vector<Piece> pieces;
+  for (std::size_t first = 0; first < ids.size(); first += pieces.back().ids.size()) {
+    const std::size_t count = std::min(ids.size() - first, static_cast<std::size_t>(kRowsTogether));
+    Rows& rows = rows_of(static_cast<std::int64_t>(count));
+    pieces.push_back({&rows, first, ids.subspan(first, count)});
   }
-  return *many_rows_;
+  return pieces;
 }
 
-// The next rows behind those that are known.
-void TokenSampler::compute(std::span<const std::int32_t> ids) {
-  Pass& pass = pass_of(static_cast<std::int64_t>(ids.size()));
-  pass.set_rows(ids, static_cast<std::int64_t>(known_.size()));
+// The rows stand behind those that are known and those of the pieces before.
+void TokenSampler::run_unit(const Piece& piece, const UnitParameters::Turn& turn) {
+  const auto before = static_cast<std::int64_t>(known_.size() + piece.first);
+  piece.rows->set(piece.ids, before);
   UnitMemory memory;
   memory.of(Role::kConstants) = at(plan_.constants);
-  memory.kept_rows = static_cast<std::int64_t>(known_.size());
-  for (std::size_t unit = 0; unit + 1 < layout_.size(); ++unit) {
-    memory.of(Role::kParameters) = at(plan_.parameters.at(unit));
-    if (unit > 0) {
-      memory.of(Role::kKeyValues) = key_values_.bytes().data() + (unit - 1) * plan_.key_value_bytes;
-    }
-    pass.run_unit(workers_, static_cast<std::int64_t>(unit), memory);
+  memory.of(Role::kParameters) = turn.parameters;
+  memory.kept_rows = before;
+  if (turn.unit > 0) {
+    const auto block = static_cast<std::size_t>(turn.unit - 1);
+    memory.of(Role::kKeyValues) = key_values_.bytes().data() + block * plan_.key_value_bytes;
   }
+  piece.rows->run_unit(workers_, turn.unit, hidden_of(piece), memory);
+}
+
+void TokenSampler::run_head(const Piece& last, const UnitParameters::Turn& turn) {
+  UnitMemory memory;
+  memory.of(Role::kParameters) = turn.parameters;
+  memory.of(Role::kTiedParameters) = turn.tied;
+  memory.of(Role::kLogits) = at(plan_.logits);
+  last.rows->run_head(workers_, turn.unit, hidden_of(last), memory);
+}
+
+// The next rows behind those that are known: unit by unit, and of a unit piece by piece.
+void TokenSampler::pass(std::span<const std::int32_t> ids, bool wants_logits) {
+  const std::vector<Piece> pieces = pieces_of(ids);
+  const auto head = static_cast<std::int32_t>(layout_.size()) - 1;
+  parameters_->for_each_unit([&](const UnitParameters::Turn& turn) {
+    if (turn.unit < head) {
+      for (const Piece& piece : pieces) run_unit(piece, turn);
+    } else if (wants_logits) {
+      run_head(pieces.back(), turn);
+    }
+  });
   known_.insert(known_.end(), ids.begin(), ids.end());
-  last_pass_ = &pass;
 }
 
 std::span<const float> TokenSampler::logits_after(std::span<const std::int32_t> ids) {
@@ -256,16 +274,11 @@ std::span<const float> TokenSampler::logits_after(std::span<const std::int32_t> 
   // The last row is computed in any case: its logits are wanted.
   const auto before_last = ids.first(ids.size() - 1);
   known_.erase(std::ranges::mismatch(known_, before_last).in1, known_.end());
+  const auto most = static_cast<std::size_t>(rows_in_pass(shape_));
   while (known_.size() < ids.size()) {
     const auto left = ids.subspan(known_.size());
-    compute(left.first(std::min(left.size(), static_cast<std::size_t>(kRowsTogether))));
+    pass(left.first(std::min(left.size(), most)), left.size() <= most);
   }
-  const std::size_t last = layout_.size() - 1;
-  UnitMemory memory;
-  memory.of(Role::kParameters) = at(plan_.parameters.at(last));
-  memory.of(Role::kTiedParameters) = at(plan_.parameters.front());
-  memory.of(Role::kLogits) = at(plan_.logits);
-  last_pass_->run_head(workers_, static_cast<std::int64_t>(last), memory);
   return {reinterpret_cast<const float*>(at(plan_.logits)),
           static_cast<std::size_t>(shape_.config.vocabulary)};
 }

@@ -12,11 +12,12 @@
 #include "runtime/checkpoint/hf_export.h"
 #include "runtime/model/model_config.h"
 #include "runtime/model/parameter_layout.h"
+#include "runtime/train/unit_parameters.h"
 
 namespace terrace {
 
-// A model in memory that tells the next token of a text. It keeps the keys and values of the text
-// that it was last asked about, so that only what is new in a text is computed. For one thread.
+// Tells the next token of a text. Keeps the keys and values of the text that it was last asked
+// about, so that only what is new in a text is computed. For one thread.
 class TokenSampler {
  public:
   struct Shape {
@@ -27,16 +28,28 @@ class TokenSampler {
     // Rotary embeddings that depend on the length of the sequence have the text's, else that of the
     // longest text.
     bool rope_of_text = false;
+    // Rows that are computed each time the parameters are passed through, at most; further rows of
+    // a text take another pass. Their hidden states are kept between units.
+    std::int64_t rows_of_pass = 512;
   };
 
-  // Fetches every parameter, rounded to the compute type as parameters are. Throws OutOfMemory.
+  // Takes parameters of the compute type from `parameters`. Throws OutOfMemory.
+  TokenSampler(std::unique_ptr<UnitParameters> parameters, const Shape& shape);
+  // Holds the whole model in memory: HeldParameters.
   TokenSampler(const Shape& shape, FetchParameter fetch);
   ~TokenSampler();
   TokenSampler(const TokenSampler&) = delete;
   TokenSampler& operator=(const TokenSampler&) = delete;
 
-  // Bytes that the model, the keys and values and what a computation needs meanwhile take.
+  // Bytes that the model, held in memory, and memory_beside() take.
   static std::size_t memory_bytes(const Shape& shape);
+  // Bytes beside the parameters.
+  struct Memory {
+    std::size_t key_values = 0;
+    std::size_t computation = 0;  // activations, scratch, rotary tables, logits
+    std::size_t total() const { return key_values + computation; }
+  };
+  static Memory memory_beside(const Shape& shape);
 
   // Logits of the vocabulary for what follows the ids: at least one, at most positions() of them,
   // all ids of the model. What they begin with of the ids of the last call is not computed again,
@@ -45,22 +58,33 @@ class TokenSampler {
   std::int64_t positions() const { return shape_.positions; }
 
  private:
-  class Pass;
+  class Rows;
 
   // Where things lie in the memory that lasts, in bytes.
   struct Plan {
-    Plan(const Shape& shape, const std::vector<UnitLayout>& layout);
-    std::vector<std::size_t> parameters;  // by unit
-    std::size_t constants = 0, logits = 0;
+    explicit Plan(const Shape& shape);
+    std::size_t constants = 0, logits = 0, hidden = 0;
+    std::size_t row_bytes = 0;  // of a hidden state
     std::size_t total_bytes = 0;
     std::size_t key_value_bytes = 0;  // of a block; those of all blocks lie in memory of their own
   };
+  // Rows of a pass that are computed together.
+  struct Piece {
+    Rows* rows = nullptr;
+    std::size_t first = 0;  // of the pass
+    std::span<const std::int32_t> ids;
+  };
 
-  void load_unit(const UnitLayout& unit, FetchParameter fetch);
   void rotate_as(std::int64_t length);
-  Pass& pass_of(std::int64_t rows);
-  void compute(std::span<const std::int32_t> ids);
+  Rows& rows_of(std::int64_t count);
+  std::vector<Piece> pieces_of(std::span<const std::int32_t> ids);
+  void run_unit(const Piece& piece, const UnitParameters::Turn& turn);
+  void run_head(const Piece& last, const UnitParameters::Turn& turn);
+  void pass(std::span<const std::int32_t> ids, bool wants_logits);
   std::byte* at(std::size_t offset) { return memory_.bytes().data() + offset; }
+  std::byte* hidden_of(const Piece& piece) {
+    return at(plan_.hidden) + piece.first * plan_.row_bytes;
+  }
 
   const Shape shape_;
   const std::vector<UnitLayout> layout_;
@@ -69,9 +93,10 @@ class TokenSampler {
   WorkerArena workers_;
   HostMemory memory_;
   HostMemory key_values_;
-  std::unique_ptr<Pass> one_row_;
-  std::unique_ptr<Pass> many_rows_;
-  Pass* last_pass_ = nullptr;        // has computed the last row that is known
+  std::unique_ptr<UnitParameters> parameters_;
+  std::unique_ptr<Rows> one_row_;
+  std::unique_ptr<Rows> most_rows_;  // made when first used, as the next
+  std::unique_ptr<Rows> some_rows_;
   std::vector<std::int32_t> known_;  // ids whose keys and values are kept
   std::vector<float> frequencies_;   // that these were rotated with
 };

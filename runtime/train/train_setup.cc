@@ -22,6 +22,8 @@ namespace {
 // kernels and page cache.
 constexpr double kDefaultShare = 0.8;
 
+}  // namespace
+
 std::optional<Tier> tier_of(Placement placement) {
   switch (placement) {
     case Placement::kAuto:
@@ -36,7 +38,6 @@ std::optional<Tier> tier_of(Placement placement) {
   return std::nullopt;
 }
 
-// Of one rank; the ranks of the host share its memory.
 TierBudgets budgets_for(const TierOptions& tiers, const MachineShare& machine) {
   const HostLimits& limits = machine.limits;
   const auto ranks = static_cast<std::size_t>(machine.ranks_on_host);
@@ -62,6 +63,8 @@ TierBudgets budgets_for(const TierOptions& tiers, const MachineShare& machine) {
     budgets[static_cast<std::size_t>(Tier::kNvme)] = smallest * tiers.nvme.size();
   return budgets;
 }
+
+namespace {
 
 PlacementRequest placement_for(const TrainOptions& options, bool has_gpu) {
   PlacementRequest request;

@@ -42,6 +42,11 @@ std::string describe_gpu(const MachineShare& machine, const DeviceChoice& device
 void agree_on_limits(const TrainOptions& options, const RankGroup& ranks,
                      ModelRuntimeOptions& engine);
 
+// The tier that a flag names; none for auto.
+std::optional<Tier> tier_of(Placement placement);
+// The budgets of one rank; the ranks of the host share its memory.
+TierBudgets budgets_for(const TierOptions& tiers, const MachineShare& machine);
+
 // Throws OutOfMemory where budgets that were asked for are more than this machine has.
 void check_budgets(const TierOptions& tiers, const MachineShare& machine);
 // Throws ConfigError where a directory of --nvme is not there, also where nothing would go there.

@@ -77,6 +77,30 @@ TEST_F(Results, SamplingRepeatsWithOneSeed) {
   EXPECT_THAT(cold.output, HasSubstr(" t"));
 }
 
+TEST_F(Results, ParametersOnADriveGiveTheTextOfParametersInMemory) {
+  const Arguments prompt = {"--prompt", "the field", "--max-new-tokens", "40", "--seed", "3"};
+  const Arguments tiers = {"--host-memory",      "2MiB", "--nvme", training_.path(""),
+                           "--place-parameters", "nvme"};
+  for (const char* model : {"run/final", "run/checkpoint-100"}) {
+    const Outcome held = sample(prompt, model);
+    const Outcome tiered = sample(prompt + tiers, model);
+    EXPECT_EQ(tiered.code, 0) << tiered;
+    EXPECT_EQ(tiered.output, held.output) << model;
+    EXPECT_THAT(tiered.errors, HasSubstr("nvme"));  // the ledger
+    const Outcome told = sample(prompt + tiers + Arguments{"--json"}, model);
+    const auto result = nlohmann::json::parse(told.output).at("results").at(0);
+    EXPECT_GT(result.at("nvme_read_bytes_per_pass").get<std::int64_t>(), 0);
+  }
+  const Arguments small = {"--host-memory", "200KiB", "--nvme", training_.path("")};
+  const Outcome refused = sample(prompt + small);
+  EXPECT_EQ(refused.code, 3) << refused;
+  EXPECT_THAT(refused.errors, HasSubstr("raise --host-memory to"));
+  const Outcome nowhere = sample(prompt + Arguments{"--place-parameters", "nvme"});
+  EXPECT_EQ(nowhere.code, 2) << nowhere;
+  EXPECT_THAT(nowhere.errors, HasSubstr("give --nvme DIR"));
+  EXPECT_EQ(sample(prompt + Arguments{"--place-parameters", "device"}).code, 2);
+}
+
 TEST_F(Results, ADamagedModelIs5) {
   std::string bytes = training_.directory().read("run/final/model.safetensors");
   training_.directory().write("run/final/model.safetensors", bytes.substr(0, bytes.size() - 10));

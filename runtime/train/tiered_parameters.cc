@@ -1,0 +1,198 @@
+#include "runtime/train/tiered_parameters.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/error.h"
+#include "memory/host/host_limits.h"
+#include "runtime/train/option_flags.h"
+#include "runtime/train/train_setup.h"
+
+namespace terrace {
+namespace {
+
+// What a program has beside parameters, such as room for a loss, each on a boundary of pages.
+constexpr std::size_t kSmallBuffersBytes = 16 * kKiB;
+
+constexpr auto kHostTier = static_cast<std::size_t>(Tier::kHost);
+
+UnitKind kind_of(std::size_t unit, std::size_t units) {
+  if (unit == 0) return UnitKind::kEmbedding;
+  return unit + 1 == units ? UnitKind::kHead : UnitKind::kBlock;
+}
+
+// Units that touch nothing but their parameters: what is computed with these lies elsewhere.
+ComputeModel units_of(const TieredParameters::Options& options) {
+  ComputeModel model;
+  model.tied = options.tied;
+  model.compute_type = options.type;
+  for (std::size_t u = 0; u < options.layout.size(); ++u) {
+    UnitModel unit;
+    unit.kind = kind_of(u, options.layout.size());
+    unit.padded_elements = options.layout[u].padded_elements;
+    unit.frozen_elements = unit.padded_elements;
+    UnitStep forward;
+    const bool is_tied_head = options.tied && unit.kind == UnitKind::kHead;
+    if (is_tied_head) forward.reads.push_back({Role::kTiedParameters});
+    unit.forward = {forward};
+    model.units.push_back(std::move(unit));
+  }
+  return model;
+}
+
+MachineShare share_of_this_process() {
+  MachineShare machine;
+  machine.limits = read_host_limits();
+  return machine;
+}
+
+TierBudgets budgets_of(const TierOptions& tiers) {
+  const MachineShare machine = share_of_this_process();
+  check_budgets(tiers, machine);
+  check_drives(tiers);
+  return budgets_for(tiers, machine);
+}
+
+std::size_t beside_bytes(const TieredParameters::Options& options) {
+  return options.key_value_bytes + options.computation_bytes;
+}
+
+std::size_t bytes_of_unit(const UnitModel& unit, DType type) {
+  return static_cast<std::size_t>(unit.padded_elements) * size_of(type);
+}
+
+// The most that a unit and the next one take. The embedding of a tied model stays for the head,
+// beside these: so each parameter is read once.
+std::size_t largest_pair_bytes(const ComputeModel& model) {
+  std::vector<std::size_t> bytes;
+  for (const UnitModel& unit : model.units) {
+    bytes.push_back(bytes_of_unit(unit, model.compute_type));
+  }
+  std::size_t most = 0;
+  if (model.tied) {
+    for (std::size_t u = 1; u + 1 < bytes.size(); ++u) {
+      most = std::max(most, bytes.front() + bytes[u] + bytes[u + 1]);
+    }
+    return most;
+  }
+  for (std::size_t u = 0; u + 1 < bytes.size(); ++u) most = std::max(most, bytes[u] + bytes[u + 1]);
+  return most;
+}
+
+std::size_t all_bytes(const ComputeModel& model) {
+  std::size_t bytes = 0;
+  for (const UnitModel& unit : model.units) bytes += bytes_of_unit(unit, model.compute_type);
+  return bytes;
+}
+
+}  // namespace
+
+// Lends the parameters of each task's unit to whoever passes through them.
+class TieredParameters::UnitTasks final : public StepCompute {
+ public:
+  void run(const KernelContext& /*context*/, const ComputeTask& task,
+           const UnitMemory& memory) override {
+    TERRACE_CHECK(use_ != nullptr);
+    (*use_)({task.unit, memory.of(Role::kParameters), memory.of(Role::kTiedParameters)});
+  }
+  void set_use(const FunctionRef<void(const Turn&)>* use) { use_ = use; }
+
+ private:
+  const FunctionRef<void(const Turn&)>* use_ = nullptr;
+};
+
+TieredParameters::TieredParameters(const Options& options, Log& log)
+    : budgets_(budgets_of(options.tiers)),
+      options_(runtime_options(options)),
+      plan_(plan(options)),
+      ledger_(plan_.ledger),
+      tasks_(std::make_unique<UnitTasks>()) {
+  add_beside(options);
+  runtime_ = std::make_unique<TierRuntime>(options_, plan_, *tasks_, log);
+}
+
+TieredParameters::~TieredParameters() = default;
+
+TierRuntimeOptions TieredParameters::runtime_options(const Options& options) const {
+  TierRuntimeOptions runtime;
+  runtime.trains = false;
+  runtime.threads = options.threads;
+  runtime.placement.name_of_option = flag_of_option;
+  runtime.placement.homes[StateClass::kParameters] =
+      tier_of(options.tiers.places[StateClass::kParameters]);
+  runtime.placement.lookahead = options.tiers.lookahead;
+  runtime.placement.has_nvme = !options.tiers.nvme.empty();
+  runtime.placement.asked =
+      fmt::format("the parameters of {} in {}, beside {} of keys and values and {} of activations",
+                  options.name, name_of(options.type), format_size(options.key_value_bytes),
+                  format_size(options.computation_bytes));
+  runtime.nvme.directories = options.tiers.nvme;
+  runtime.nvme.engine = options.tiers.io_engine;
+  runtime.nvme.named_files = false;
+  runtime.budgets = budgets_;
+  if (auto& host = runtime.budgets.at(kHostTier))
+    host = *host - std::min(*host, beside_bytes(options));
+  return runtime;
+}
+
+// With one unit alone nothing could be read while it computes.
+void TieredParameters::check_two_units(const Options& options, const ComputeModel& units) const {
+  const auto& budget = budgets_.at(kHostTier);
+  const bool has_drive = !options.tiers.nvme.empty();
+  const std::size_t all = all_bytes(units);
+  const std::size_t parameters = has_drive ? std::min(all, largest_pair_bytes(units)) : all;
+  const std::size_t needed = parameters + kSmallBuffersBytes + beside_bytes(options);
+  if (!budget || needed <= *budget) return;
+  Ledger ledger;
+  ledger[Tier::kHost].budget_bytes = budget;
+  ledger[Tier::kHost].peak_bytes = ledger[Tier::kHost].live_peak_bytes = needed;
+  ledger[Tier::kHost][Account::kParameters] = parameters;
+  ledger[Tier::kHost][Account::kWorkspace] = kSmallBuffersBytes;
+  ledger[Tier::kHost][Account::kActivations] = beside_bytes(options);
+  std::string remedy =
+      fmt::format("raise --host-memory to {} or more", format_size(needed + needed / 128));
+  if (!has_drive) {
+    remedy += ", or give --nvme DIR, a directory on a drive that the parameters can be read from";
+  }
+  const bool may_shorten = options.key_value_bytes > needed - *budget;
+  if (may_shorten) remedy += ", or lower --max-new-tokens";
+  throw OutOfMemory(
+      fmt::format("{} does not fit: {}\nasked for: {}; {} must be in memory at once\n{}",
+                  options.name, describe_shortfall(ledger), options_.placement.asked,
+                  has_drive ? "the parameters of a unit and of the next one" : "all parameters",
+                  to_text(ledger)),
+      remedy);
+}
+
+TierPlan TieredParameters::plan(const Options& options) const {
+  const ComputeModel units = units_of(options);
+  check_two_units(options, units);
+  return plan_tiers(units, options_);
+}
+
+// The plan's budget is what the caller leaves.
+void TieredParameters::add_beside(const Options& options) {
+  TierLedger& host = ledger_[Tier::kHost];
+  host.budget_bytes = budgets_.at(kHostTier);
+  host.peak_bytes += beside_bytes(options);
+  host.live_peak_bytes += beside_bytes(options);
+  host[Account::kActivations] += beside_bytes(options);
+}
+
+void TieredParameters::fill(ElementSource source) { runtime_->fill_state(source); }
+
+void TieredParameters::for_each_unit(FunctionRef<void(const Turn&)> use) {
+  tasks_->set_use(&use);
+  runtime_->evaluate({});
+  tasks_->set_use(nullptr);
+}
+
+std::size_t TieredParameters::bytes_read() const {
+  return static_cast<std::size_t>(lane_bytes(plan_.evaluation, Lane::kRead));
+}
+
+}  // namespace terrace
