@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 
 #include "base/usage_error.h"
@@ -140,6 +141,35 @@ TEST(TierMisuse, WhatIsNotPlannedIsNotEvaluated) {
 }
 
 // --- compute that throws ------------------------------------------------------------------------
+
+// Takes units that touch nothing but their parameters.
+class NoCompute final : public StepCompute {
+ public:
+  void run(const KernelContext&, const ComputeTask&, const UnitMemory&) override {}
+};
+
+TEST(TierMisuse, APlanWithoutTrainingOnlyEvaluates) {
+  TierRuntimeOptions options = toy_options();
+  options.trains = false;
+  expect_usage_error([&] { plan_tiers(toy_model({}), options); },
+                     {"without training", "count all elements as frozen"});
+  ComputeModel model;
+  for (int i = 0; i < 2; ++i) {
+    UnitModel unit;
+    unit.padded_elements = unit.frozen_elements = kBlockElements;
+    unit.forward = {UnitStep{}};
+    model.units.push_back(unit);
+  }
+  const TierPlan plan = plan_tiers(model, options);
+  NoCompute compute;
+  SilentLog log;
+  TierRuntime runtime(options, plan, compute, log);
+  runtime.fill_state([](StateField, std::int32_t, std::int64_t, std::span<float> out) {
+    std::ranges::fill(out, 1.0F);
+  });
+  EXPECT_EQ(runtime.evaluate({}), 0.0);
+  expect_usage_error([&] { runtime.begin_step({.step = 1}); }, {"begin_step()", "no training"});
+}
 
 TEST_F(TierCalls, WhatTheComputeThrowsComesOutOfFinishStep) {
   fill_toy(runtime_, model_);
