@@ -48,7 +48,7 @@ UpdateLoad::UpdateLoad(const UpdateForm& form, std::int64_t elements, int thread
       state_(format_.bytes(elements), kPages) {
   context_.workers = &workers_;
   scalars_.learning_rate = 3e-4F;
-  scalars_.of_rule = rule_.step_scalars(standard_options(rule_), 10);
+  scalars_.of_rule = rule_.step_scalars(standard_options(rule_), 10, 3e-4);
   fill_normal(floats(gradient_), 0.1F, 0, workers_);
   std::ranges::fill(state_.bytes(), std::byte{0});
   std::ranges::fill(parameter_.bytes(), std::byte{0});

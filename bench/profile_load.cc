@@ -134,7 +134,7 @@ OpsAlone::OpsAlone(ModelRuntimeOptions engine)
   input_.target_tokens = static_cast<std::int64_t>(tokens_.size() / 2);
   input_.scalars.learning_rate = 1e-5F;
   const OptimizerOptions& optimizer = options_.optimizer;
-  input_.scalars.of_rule = optimizer.rule->step_scalars(optimizer.numbers, 1);
+  input_.scalars.of_rule = optimizer.rule->step_scalars(optimizer.numbers, 1, 3e-4);
   run_all(Part::kPrologue, nullptr);
 }
 

@@ -132,8 +132,9 @@ KernelCase update_case(const KernelSetting& setting, const UpdateForm& form,
   const LaneKernels& kernels = setting.device->kernels();
   const KernelContext context = memory->context(0);
   const UpdateRule& rule = *form.rule;
-  const StepScalars scalars = {
-      .learning_rate = 3e-4F, .of_rule = rule.step_scalars(standard_options(rule), 10), .step = 10};
+  const StepScalars scalars = {.learning_rate = 3e-4F,
+                               .of_rule = rule.step_scalars(standard_options(rule), 10, 3e-4),
+                               .step = 10};
   ParameterUpdate update;
   update.gradient = memory->tensor(DType::kF32, elements);
   update.parameter = memory->tensor(DType::kBF16, elements);

@@ -117,7 +117,7 @@ class UpdateAlone {
     const UpdateRule& rule = update_rule<rules::AdamW>();
     update_.options = standard_options(rule);
     scalars_.learning_rate = 1e-5F;
-    scalars_.of_rule = rule.step_scalars(update_.options, 10);
+    scalars_.of_rule = rule.step_scalars(update_.options, 10, 3e-4);
     update_.gradient = memory_.tensor(DType::kF32, elements);
     update_.master = memory_.tensor(DType::kF32, elements);
     update_.slots[0] = memory_.tensor(DType::kF32, elements);

@@ -127,7 +127,7 @@ void StreamedUpdate::fill_state() {
 void StreamedUpdate::set_scalars() {
   const OptimizerOptions optimizer;  // as options_for() leaves it
   const StepScalars scalars{.learning_rate = 3e-4F,
-                            .of_rule = optimizer.rule->step_scalars(optimizer.numbers, 1)};
+                            .of_rule = optimizer.rule->step_scalars(optimizer.numbers, 1, 3e-4)};
   for (const Op& op : program_.ops) {
     if (!is_update(op)) continue;
     std::memcpy(bytes_of(program_, memory_, *op.find(Role::kScalars)).data(), &scalars,

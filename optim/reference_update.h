@@ -24,7 +24,8 @@ using ElementOf = rules::Element<kSlotCount<Rule>>;
 template <typename Rule>
 void update_element(const ParameterUpdate& update, std::int64_t i, ElementOf<Rule>& element) {
   const StepScalars& scalars = *update.scalars;
-  const float weight_decay = i < update.decayed_elements ? update.options.weight_decay : 0.0F;
+  const float weight_decay =
+      i < update.decayed_elements ? static_cast<float>(update.options.weight_decay) : 0.0F;
   element.p = exact_parameter(update, i);
   Rule::update(Rule::factors(Rule::constants(update.options), scalars),
                Rule::decay(scalars, weight_decay), gradient_of(update, i) * scalars.gradient_scale,

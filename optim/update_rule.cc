@@ -2,10 +2,18 @@
 
 namespace terrace {
 
+std::array<float, kMostHyperparameters> fp32_values(const RuleOptions& options) {
+  std::array<float, kMostHyperparameters> rounded = {};
+  for (std::size_t i = 0; i < rounded.size(); ++i) {
+    rounded.at(i) = static_cast<float>(options.values.at(i));
+  }
+  return rounded;
+}
+
 RuleOptions standard_options(const UpdateRule& rule) {
   RuleOptions options;
   for (std::size_t i = 0; i < rule.hyperparameters.size(); ++i) {
-    options.values.at(i) = static_cast<float>(rule.hyperparameters[i].standard);
+    options.values.at(i) = rule.hyperparameters[i].standard;
   }
   return options;
 }

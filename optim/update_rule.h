@@ -17,7 +17,7 @@
 namespace terrace {
 
 inline constexpr std::size_t kMostHyperparameters = 4;
-inline constexpr std::size_t kMostRuleScalars = 2;
+inline constexpr std::size_t kMostRuleScalars = 3;
 
 // A number that a rule keeps for each parameter, fp32 or narrower (SlotForm).
 struct Slot {
@@ -36,21 +36,25 @@ struct Hyperparameter {
   Range range = Range::kFraction;
 };
 
-// A rule's hyperparameters, in the order in which it lists them.
+// A rule's hyperparameters, in the order in which it lists them, as the user gave them: a rule says
+// where they are rounded.
 struct RuleOptions {
-  std::array<float, kMostHyperparameters> values = {};
-  float weight_decay = 0;
+  std::array<double, kMostHyperparameters> values = {};
+  double weight_decay = 0;
 
   friend bool operator==(const RuleOptions&, const RuleOptions&) = default;
 };
+
+// The values, each rounded to fp32.
+std::array<float, kMostHyperparameters> fp32_values(const RuleOptions& options);
 
 // What every update of one step shares. Made once a step from the schedule and the gradient norm,
 // and then moved as bytes to where updates run.
 struct StepScalars {
   float learning_rate = 0;
   float gradient_scale = 1;  // clip coefficient, times 1/loss scale: g' = g * gradient_scale
-  std::array<float, kMostRuleScalars> of_rule = {1, 1};  // UpdateRule::step_scalars
-  std::uint32_t step = 0;                                // counted from 1
+  std::array<float, kMostRuleScalars> of_rule = {1, 1, 1};  // UpdateRule::step_scalars
+  std::uint32_t step = 0;                                   // counted from 1
   std::uint32_t skips = 0;  // 1: gradients overflowed, and updates leave all as it is
 };
 
@@ -86,9 +90,10 @@ struct UpdateRule {
   std::string_view name;  // as --optimizer has it
   std::span<const Slot> slots;
   std::span<const Hyperparameter> hyperparameters;
-  // The scalars of the run's n-th update, n = `updates`.
+  // The scalars of the run's n-th update, n = `updates`, with this learning rate.
   std::array<float, kMostRuleScalars> (*step_scalars)(const RuleOptions& options,
-                                                      std::int64_t updates) = nullptr;
+                                                      std::int64_t updates,
+                                                      double learning_rate) = nullptr;
   // Scalar definition.
   void (*reference)(const ParameterUpdate& update) = nullptr;
   // Highway + workers, the same bits.

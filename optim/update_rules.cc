@@ -15,6 +15,11 @@ std::array<const UpdateRule*, sizeof...(Rules)> all_of(RuleList<Rules...> /*list
 }  // namespace
 
 std::span<const UpdateRule* const> update_rules() {
+  static const auto kRules = all_of(ProgramRules());
+  return kRules;
+}
+
+std::span<const UpdateRule* const> update_rules_for_trainers() {
   static const auto kRules = all_of(AllRules());
   return kRules;
 }

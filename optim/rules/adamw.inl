@@ -21,14 +21,16 @@ struct AdamW {
   }};
 
   static std::array<float, kMostRuleScalars> step_scalars(const RuleOptions& options,
-                                                          std::int64_t updates) {
+                                                          std::int64_t updates,
+                                                          double /*learning_rate*/) {
+    const auto [beta1, beta2, epsilon, none] = fp32_values(options);
     const auto n = static_cast<double>(updates);
-    return {static_cast<float>(1.0 - std::pow(options.values[0], n)),
-            static_cast<float>(1.0 - std::pow(options.values[1], n))};
+    return {static_cast<float>(1.0 - std::pow(beta1, n)),
+            static_cast<float>(1.0 - std::pow(beta2, n))};
   }
 
   static RuleConstants constants(const RuleOptions& options) {
-    const auto& [beta1, beta2, epsilon, none] = options.values;
+    const auto [beta1, beta2, epsilon, none] = fp32_values(options);
     return {1.0F - beta1, 1.0F - beta2, epsilon};
   }
 

@@ -16,12 +16,14 @@ struct Lion {
   }};
 
   static std::array<float, kMostRuleScalars> step_scalars(const RuleOptions& /*options*/,
-                                                          std::int64_t /*updates*/) {
+                                                          std::int64_t /*updates*/,
+                                                          double /*learning_rate*/) {
     return {};
   }
 
   static RuleConstants constants(const RuleOptions& options) {
-    return {1.0F - options.values[0], 1.0F - options.values[1]};
+    const auto [beta1, beta2, none, no_other] = fp32_values(options);
+    return {1.0F - beta1, 1.0F - beta2};
   }
 
   struct Factors {

@@ -17,13 +17,16 @@ namespace rules {
 #include "optim/rules/adamw.inl"
 #include "optim/rules/lion.inl"
 #include "optim/rules/sgd.inl"
+#include "optim/rules/torch_adamw.inl"
 
 }  // namespace rules
 
 template <typename... Rules>
 struct RuleList {};
-// The one that is taken where nothing is said first.
-using AllRules = RuleList<rules::AdamW, rules::Lion, rules::Sgd>;
+// Those that --optimizer takes; the one that is taken where nothing is said first.
+using ProgramRules = RuleList<rules::AdamW, rules::Lion, rules::Sgd>;
+// Those that other trainers may name as well: rules that do what a trainer of theirs does.
+using AllRules = RuleList<rules::AdamW, rules::Lion, rules::Sgd, rules::TorchAdamW>;
 
 // The rule as the runtime knows it: defined by the rule's source in optim/cpu.
 template <typename Rule>

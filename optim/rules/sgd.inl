@@ -13,11 +13,12 @@ struct Sgd {
   }};
 
   static std::array<float, kMostRuleScalars> step_scalars(const RuleOptions& /*options*/,
-                                                          std::int64_t /*updates*/) {
+                                                          std::int64_t /*updates*/,
+                                                          double /*learning_rate*/) {
     return {};
   }
 
-  static RuleConstants constants(const RuleOptions& options) { return options.values; }
+  static RuleConstants constants(const RuleOptions& options) { return fp32_values(options); }
 
   struct Factors {
     Number momentum;

@@ -511,7 +511,7 @@ void update_in_form(Launcher& launcher, const ParameterUpdate& update) {
                           .slots = {},
                           .parameter = update.parameter.as<typename Form::Parameter>(),
                           .constants = Form::Rule::constants(update.options),
-                          .weight_decay = update.options.weight_decay,
+                          .weight_decay = static_cast<float>(update.options.weight_decay),
                           .elements = update.gradient.elements(),
                           .decayed_elements = update.decayed_elements,
                           .scalars = update.scalars,

@@ -137,9 +137,9 @@ double OptimizerFlags::value_of(std::size_t number) const {
 }
 
 RuleOptions OptimizerFlags::numbers() const {
-  RuleOptions options = {.weight_decay = static_cast<float>(weight_decay)};
+  RuleOptions options = {.weight_decay = weight_decay};
   for (std::size_t i = 0; i < rule->hyperparameters.size(); ++i) {
-    options.values.at(i) = static_cast<float>(value_of(i));
+    options.values.at(i) = value_of(i);
   }
   return options;
 }

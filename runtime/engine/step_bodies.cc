@@ -399,8 +399,8 @@ void StepBodies::scaled_norm_finish(const Op& op, const RunInput& input, double 
   // Both are exact: the scale is a power of two.
   scalars.gradient_scale =
       overflows ? 0.0F : clip_coefficient(unscaled, optimizer_.max_grad_norm) / before.scale;
-  scalars.of_rule =
-      optimizer_.rule->step_scalars(optimizer_.numbers, input.step - before.skipped_steps);
+  scalars.of_rule = optimizer_.rule->step_scalars(
+      optimizer_.numbers, input.step - before.skipped_steps, scalars.learning_rate);
   set_step_scalars(op, scalars);
   const LossScaleState after =
       overflows ? after_overflow(options, before) : after_good_step(options, before);

@@ -293,7 +293,8 @@ RunInput TierRuntime::input_for(Slot& slot, const TierStep& step) {
   input.scalars.learning_rate = static_cast<float>(step.learning_rate);
   const std::int64_t skipped = resumed_loss_scale_ ? resumed_loss_scale_->skipped_steps : 0;
   const OptimizerOptions& optimizer = options_.optimizer;
-  input.scalars.of_rule = optimizer.rule->step_scalars(optimizer.numbers, step.step - skipped);
+  input.scalars.of_rule =
+      optimizer.rule->step_scalars(optimizer.numbers, step.step - skipped, step.learning_rate);
   input.result = &slot.result;
   return input;
 }

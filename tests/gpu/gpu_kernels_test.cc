@@ -257,7 +257,7 @@ void run_on_gpu(Gpu& gpu, const UpdateRule& rule, ParameterUpdate update) {
 }
 
 TEST_F(GpuTest, UpdatesHaveTheBitsOfTheReference) {
-  for (const UpdateRule* rule : update_rules()) {
+  for (const UpdateRule* rule : update_rules_for_trainers()) {
     SCOPED_TRACE(rule->name);
     const StepScalars scalars = second_scalars(*rule);
     for (const ParameterKind kind : kParameterKinds) {
@@ -284,7 +284,7 @@ TEST_F(GpuTest, UpdatesHaveTheBitsOfTheReference) {
 
 TEST_F(GpuTest, NarrowSlotsHaveTheBitsOfTheReference) {
   constexpr std::int64_t kElements = 5 * 4096;
-  for (const UpdateRule* rule : update_rules()) {
+  for (const UpdateRule* rule : update_rules_for_trainers()) {
     for (const Form& form : kForms) {
       SCOPED_TRACE(std::string(rule->name) + " " + form.name);
       Training expected(*rule, form, kElements);
@@ -300,7 +300,7 @@ TEST_F(GpuTest, NarrowSlotsHaveTheBitsOfTheReference) {
 }
 
 TEST_F(GpuTest, EveryCodeIsReadAsTheReferenceReadsIt) {
-  for (const UpdateRule* rule : update_rules()) {
+  for (const UpdateRule* rule : update_rules_for_trainers()) {
     for (const Form& form : kForms) {
       if (form.format.slot_form != SlotForm::kInt8) continue;
       SCOPED_TRACE(std::string(rule->name) + " " + form.name);

@@ -83,12 +83,12 @@ TEST_P(UpdateRaces, None) {
 }
 
 INSTANTIATE_TEST_SUITE_P(RulesAndForms, UpdateRaces,
-                         testing::Combine(testing::ValuesIn(update_rules()),
+                         testing::Combine(testing::ValuesIn(update_rules_for_trainers()),
                                           testing::ValuesIn(kForms)),
                          RuleAndFormName());
 
 TEST(UpdateRacesTest, NoneWithSlotsInFp32) {
-  for (const UpdateRule* rule : update_rules()) {
+  for (const UpdateRule* rule : update_rules_for_trainers()) {
     for (const ParameterKind kind : {ParameterKind::kSplit, ParameterKind::kBf16}) {
       const StepScalars scalars = second_scalars(*rule);
       UpdateState expected(*rule, 5000, 0, kind);

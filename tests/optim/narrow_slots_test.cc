@@ -151,7 +151,7 @@ TEST_P(NarrowSlots, OtherSeedsAndStepsRoundOtherwise) {
 }
 
 INSTANTIATE_TEST_SUITE_P(RulesAndForms, NarrowSlots,
-                         testing::Combine(testing::ValuesIn(update_rules()),
+                         testing::Combine(testing::ValuesIn(update_rules_for_trainers()),
                                           testing::ValuesIn(kForms)),
                          test::RuleAndFormName());
 

@@ -70,7 +70,7 @@ struct Training {
     }
     scalars.step = number;
     scalars.learning_rate = 1e-2F;
-    scalars.of_rule = rule.step_scalars(standard_options(rule), number);
+    scalars.of_rule = rule.step_scalars(standard_options(rule), number, 1e-2);
     ParameterUpdate update;
     update.gradient = view(std::span(gradient));
     update.parameter = view(parameter.data(), form.parameter, elements);

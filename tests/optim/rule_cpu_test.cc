@@ -34,7 +34,8 @@ class RuleCpu : public testing::TestWithParam<const UpdateRule*> {
   const StepScalars scalars_ = second_scalars(rule_);
 };
 
-INSTANTIATE_TEST_SUITE_P(Rules, RuleCpu, testing::ValuesIn(update_rules()), test::RuleName());
+INSTANTIATE_TEST_SUITE_P(Rules, RuleCpu, testing::ValuesIn(update_rules_for_trainers()),
+                         test::RuleName());
 
 using ShapeParam = std::tuple<const UpdateRule*, ParameterKind, Case>;
 class RuleCpuShapes : public testing::TestWithParam<ShapeParam> {};
@@ -55,7 +56,8 @@ TEST_P(RuleCpuShapes, HaveTheBitsOfTheReferenceOnEveryTarget) {
 
 INSTANTIATE_TEST_SUITE_P(
     Shapes, RuleCpuShapes,
-    testing::Combine(testing::ValuesIn(update_rules()), testing::ValuesIn(test::kParameterKinds),
+    testing::Combine(testing::ValuesIn(update_rules_for_trainers()),
+                     testing::ValuesIn(test::kParameterKinds),
                      testing::Values(Case{1, 0, 1}, Case{31, 0, 1}, Case{32, 0, 1}, Case{33, 1, 1},
                                      Case{4096, 0, 1}, Case{1000, 3, 2}, Case{65536, 16, 2},
                                      Case{3 * 65536 + 77, 0, 3})),
@@ -220,6 +222,7 @@ TEST_P(RuleCpu, KeepsDenormals) {
   options.values.fill(0.5F);
   StepScalars scalars = scalars_;
   scalars.learning_rate = 0;
+  scalars.of_rule = rule_.step_scalars(options, 2, 0);
   on_every_target(1, [&](const KernelContext& context) {
     UpdateState state(rule_, 64, 0, ParameterKind::kF32);
     for (float& slot : state.slots[0].elements()) slot = 1e-40F;

@@ -58,7 +58,8 @@ TEST_P(RuleSharedShapes, HaveTheBitsOfTheReference) {
 
 INSTANTIATE_TEST_SUITE_P(
     Shapes, RuleSharedShapes,
-    testing::Combine(testing::ValuesIn(update_rules()), testing::ValuesIn(test::kParameterKinds),
+    testing::Combine(testing::ValuesIn(update_rules_for_trainers()),
+                     testing::ValuesIn(test::kParameterKinds),
                      testing::Values(Share{1, 0, 1}, Share{33, 1, 12}, Share{1000, 3, 5000},
                                      Share{5000, 0, 2503}, Share{65536, 16, -1})),
     test::ShapeName());
@@ -69,7 +70,8 @@ class RuleShared : public testing::TestWithParam<const UpdateRule*> {
   const StepScalars scalars_ = second_scalars(rule_);
 };
 
-INSTANTIATE_TEST_SUITE_P(Rules, RuleShared, testing::ValuesIn(update_rules()), test::RuleName());
+INSTANTIATE_TEST_SUITE_P(Rules, RuleShared, testing::ValuesIn(update_rules_for_trainers()),
+                         test::RuleName());
 
 // Two updates, each by `run`, with gradients rounded to bf16.
 template <typename Run>
@@ -243,7 +245,7 @@ TEST_P(SharedNarrowSlots, AreLeftByASkippedUpdate) {
 }
 
 INSTANTIATE_TEST_SUITE_P(RulesAndForms, SharedNarrowSlots,
-                         testing::Combine(testing::ValuesIn(update_rules()),
+                         testing::Combine(testing::ValuesIn(update_rules_for_trainers()),
                                           testing::ValuesIn(test::kForms)),
                          test::RuleAndFormName());
 

@@ -28,7 +28,7 @@ inline RuleOptions decaying_options(const UpdateRule& rule) {
 inline StepScalars second_scalars(const UpdateRule& rule) {
   return {.learning_rate = 3e-3F,
           .gradient_scale = 0.37F,
-          .of_rule = rule.step_scalars(standard_options(rule), 2),
+          .of_rule = rule.step_scalars(standard_options(rule), 2, 3e-3),
           .step = 2};
 }
 

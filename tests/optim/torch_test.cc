@@ -103,9 +103,9 @@ void expect_follows(const Trajectory& trajectory, UpdateState& state, const Erro
     const Trajectory::Step& step = trajectory.steps[t];
     std::ranges::copy(step.gradient, state.gradient.elements().begin());
     const auto updates = static_cast<std::int64_t>(t + 1);
-    const StepScalars scalars = {
-        .learning_rate = trajectory.learning_rate,
-        .of_rule = trajectory.rule->step_scalars(trajectory.options, updates)};
+    const StepScalars scalars = {.learning_rate = trajectory.learning_rate,
+                                 .of_rule = trajectory.rule->step_scalars(
+                                     trajectory.options, updates, trajectory.learning_rate)};
     trajectory.rule->cpu(context, state.update(trajectory.options, scalars));
     for (std::size_t i = 0; i < step.parameter.size(); ++i) {
       const double allowed = bound(i, step.gradient[i]);
@@ -171,6 +171,22 @@ void expect_sgd(const Trajectory& trajectory) {
   double largest = 0;
   for (const Errors& e : errors) largest = std::max(largest, e.b);
   expect_same_slots(trajectory, state, largest);
+}
+
+const UpdateRule& torch_adamw() {
+  return **std::ranges::find(update_rules_for_trainers(), "torch_adamw", &UpdateRule::name);
+}
+
+// Its bits are compared by tests/python; here it is on every processor's instructions.
+TEST(AgainstTorch, TorchAdamWFollowsAdamW) {
+  int followed = 0;
+  for (Trajectory& trajectory : read_trajectories()) {
+    if (trajectory.rule->name != "adamw") continue;
+    trajectory.rule = &torch_adamw();
+    expect_adamw(trajectory);
+    ++followed;
+  }
+  EXPECT_EQ(followed, 2);
 }
 
 TEST(AgainstTorch, UpdatesFollowTheClassOfTheirName) {

@@ -34,7 +34,8 @@ class PlainTraining {
     StepScalars scalars;
     scalars.step = static_cast<std::uint32_t>(step);
     scalars.learning_rate = static_cast<float>(learning_rate);
-    scalars.of_rule = optimizer_.rule->step_scalars(optimizer_.numbers, step);
+    scalars.of_rule =
+        optimizer_.rule->step_scalars(optimizer_.numbers, step, scalars.learning_rate);
     for (std::size_t u = 0; u < units_.size(); ++u) update(u, scalars);
     double sum = 0;
     for (const double loss : losses_) sum += loss;
