@@ -102,6 +102,13 @@ void check_result(const terrace_step_result* result) {
   if (result != nullptr) check_struct(result, sizeof(*result), "terrace_step_result");
 }
 
+TensorView fp32_view_of(const terrace_buffer& buffer, const char* name) {
+  const TensorView view = view_of(buffer, name);
+  if (view.dtype == DType::kF32) return view;
+  throw SessionError(SessionProblem::kDType, std::string(name) + " is not fp32, as state is",
+                     "set its dtype to TERRACE_DTYPE_FP32");
+}
+
 void write_text(const std::string& text, char* out, std::uint64_t capacity, std::uint64_t* size) {
   check_pointer(size, "size");
   *size = text.size() + 1;
@@ -121,6 +128,7 @@ void write_text(const std::string& text, char* out, std::uint64_t capacity, std:
 
 using terrace::check_pointer;
 using terrace::check_session;
+using terrace::fp32_view_of;
 using terrace::guarded;
 using terrace::ParameterSession;
 using terrace::with_session;
@@ -248,14 +256,47 @@ terrace_error terrace_state_read(terrace_session* session, int32_t tensor, const
   return with_session(session, [&](ParameterSession& own) {
     check_pointer(field, "field");
     check_pointer(out, "out");
-    const terrace::TensorView view = terrace::view_of(*out, "out");
-    if (view.dtype != terrace::DType::kF32) {
-      throw terrace::SessionError(terrace::SessionProblem::kDType,
-                                  "state is read into elements that are not fp32",
-                                  "set the dtype of out to TERRACE_DTYPE_FP32");
-    }
+    const terrace::TensorView view = fp32_view_of(*out, "out");
     own.read_state(tensor, field, first_element,
                    {view.as<float>(), static_cast<std::size_t>(view.elements())});
+  });
+}
+
+terrace_error terrace_state_write(terrace_session* session, int32_t tensor, const char* field,
+                                  int64_t first_element, const terrace_buffer* values) {
+  return with_session(session, [&](ParameterSession& own) {
+    check_pointer(field, "field");
+    check_pointer(values, "values");
+    const terrace::TensorView view = fp32_view_of(*values, "values");
+    own.write_state(tensor, field, first_element,
+                    {view.as<float>(), static_cast<std::size_t>(view.elements())});
+  });
+}
+
+terrace_error terrace_tensor_updates(terrace_session* session, int32_t tensor, int64_t* updates) {
+  return with_session(session, [&](ParameterSession& own) {
+    check_pointer(updates, "updates");
+    *updates = own.updates_of(tensor);
+  });
+}
+
+terrace_error terrace_tensor_set_updates(terrace_session* session, int32_t tensor,
+                                         int64_t updates) {
+  return with_session(session, [&](ParameterSession& own) { own.set_updates_of(tensor, updates); });
+}
+
+terrace_error terrace_gradient_view(terrace_session* session, int32_t tensor,
+                                    terrace_buffer* gradient) {
+  return with_session(session, [&](ParameterSession& own) {
+    check_pointer(gradient, "gradient");
+    const std::span<float> sum = own.gradient_of(tensor);
+    *gradient = {.data = sum.empty() ? nullptr : sum.data(),
+                 .element_count = static_cast<int64_t>(sum.size()),
+                 .dtype = TERRACE_DTYPE_FP32,
+                 .device_type = TERRACE_DEVICE_CPU,
+                 .device_id = 0,
+                 .reserved = 0,
+                 .stream = nullptr};
   });
 }
 

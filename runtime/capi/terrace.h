@@ -139,6 +139,7 @@ typedef struct terrace_session_options {
 
 /* A hyperparameter of an update rule, named as the key of the program's configuration file:
  *   adamw  adam_beta1 (0.9), adam_beta2 (0.95), adam_epsilon (1e-8)
+ *   torch_adamw  likewise, with adam_beta2 0.999: in the order of torch.optim.AdamW's operations
  *   lion   lion_beta1 (0.9), lion_beta2 (0.99)
  *   sgd    sgd_momentum (0.9)
  * Never grows. */
@@ -151,7 +152,7 @@ typedef struct terrace_hyperparameter {
 typedef struct terrace_group_options {
   uint32_t struct_size;
   uint32_t hyperparameter_count;
-  const char* rule;                              /* "adamw", "lion" or "sgd" */
+  const char* rule;                              /* "adamw", "torch_adamw", "lion" or "sgd" */
   const terrace_hyperparameter* hyperparameters; /* those that are not named have their standard */
   double weight_decay;                           /* of all tensors of the group */
 } terrace_group_options;
@@ -242,6 +243,10 @@ TERRACE_EXPORT terrace_error terrace_session_prepare(terrace_session* session);
  * returns. Not while a step is under way. ARGUMENT, DTYPE, ORDER, UNSUPPORTED. */
 TERRACE_EXPORT terrace_error terrace_gradient_add(terrace_session* session, int32_t tensor,
                                                   const terrace_buffer* gradient);
+/* Sets *gradient to what was added since the last step, fp32 in host memory, until the next call
+ * that begins a step; its data is NULL where nothing was added. What is written there counts. */
+TERRACE_EXPORT terrace_error terrace_gradient_view(terrace_session* session, int32_t tensor,
+                                                   terrace_buffer* gradient);
 /* Forgets all gradients since the last step. ORDER while a step is under way. */
 TERRACE_EXPORT terrace_error terrace_gradients_discard(terrace_session* session);
 
@@ -280,10 +285,24 @@ TERRACE_EXPORT terrace_error terrace_step_count(terrace_session* session, int64_
 TERRACE_EXPORT terrace_error terrace_parameter_adopt(terrace_session* session, int32_t tensor);
 /* Copies elements [first_element, first_element + out->element_count) of a field of a tensor's
  * state to `out`, fp32. The fields are "master" and what the rule keeps: "exp_avg" and
- * "exp_avg_sq" (adamw), "exp_avg" (lion), "momentum_buffer" (sgd). ARGUMENT, DTYPE, ORDER, IO. */
+ * "exp_avg_sq" (adamw, torch_adamw), "exp_avg" (lion), "momentum_buffer" (sgd). ARGUMENT, DTYPE,
+ * ORDER, IO. */
 TERRACE_EXPORT terrace_error terrace_state_read(terrace_session* session, int32_t tensor,
                                                 const char* field, int64_t first_element,
                                                 const terrace_buffer* out);
+/* Sets elements of a field, as terrace_state_read() gets them. A new master changes the parameter
+ * too, which is then what an update would make of it. After IO or CORRUPT the session has failed.
+ * ARGUMENT, DTYPE, ORDER, IO. */
+TERRACE_EXPORT terrace_error terrace_state_write(terrace_session* session, int32_t tensor,
+                                                 const char* field, int64_t first_element,
+                                                 const terrace_buffer* values);
+/* How often a tensor was updated: less than the session's steps where its gradient was missing. */
+TERRACE_EXPORT terrace_error terrace_tensor_updates(terrace_session* session, int32_t tensor,
+                                                    int64_t* updates);
+/* Sets it, for state that terrace_state_write() brings. The session's number of steps becomes at
+ * least this. ARGUMENT, ORDER. */
+TERRACE_EXPORT terrace_error terrace_tensor_set_updates(terrace_session* session, int32_t tensor,
+                                                        int64_t updates);
 /* Writes masters, state, and the step's number into a directory, which is made where it is not
  * there; its parent is. The directory holds what was saved last: it has the old state whole until
  * the new one is whole and synced. Of tensors in a few safetensors files, and terrace_state.json.

@@ -14,6 +14,7 @@
 #include "memory/host/thread_plan.h"
 #include "memory/host/topology.h"
 #include "runtime/session/gradient_sums.h"
+#include "runtime/session/parameter_values.h"
 #include "runtime/session/session_error.h"
 
 namespace terrace {
@@ -25,17 +26,6 @@ namespace {
 
 [[noreturn]] void refuse_value(const std::string& what, const std::string& remedy) {
   throw SessionError(SessionProblem::kArgument, what, remedy);
-}
-
-// The parameters' values, as masters that begin with them.
-void read_parameter(const SessionTensor& tensor, const StateChunk& chunk, float* out) {
-  if (tensor.dtype == DType::kBF16) {
-    const auto* in = reinterpret_cast<const Bf16*>(tensor.data) + chunk.begin;
-    for (std::int64_t i = 0; i < chunk.elements; ++i) out[i] = to_float(in[i]);
-  } else {
-    const auto* in = reinterpret_cast<const Fp16*>(tensor.data) + chunk.begin;
-    for (std::int64_t i = 0; i < chunk.elements; ++i) out[i] = to_float(in[i]);
-  }
 }
 
 std::vector<std::size_t> numbers_of(std::pair<std::size_t, std::size_t> range) {
@@ -272,43 +262,6 @@ void ParameterSession::load(const std::string& directory) {
   progress_ = saved.progress();
   forget_gradients();
   phase_ = Phase::kReady;
-}
-
-void ParameterSession::read_state(std::int32_t tensor, std::string_view field, std::int64_t begin,
-                                  std::span<float> out) {
-  expect_ready("state is read");
-  const SessionTensor& of = table_.tensor(tensor);
-  const std::span<const Slot> slots = table_.group_of(of).rule->slots;
-  const auto slot =
-      static_cast<std::size_t>(std::ranges::find(slots, field, &Slot::name) - slots.begin());
-  if (of.is_frozen || (field != "master" && slot == slots.size())) {
-    refuse_value(fmt::format("tensor {} has no state '{}'", of.name, field),
-                 "see terrace_state_read() for the fields of each rule");
-  }
-  const auto size = static_cast<std::int64_t>(out.size());
-  if (begin < 0 || size > of.elements || begin > of.elements - size) {
-    refuse_value(fmt::format("elements {} to {} of tensor {}, which has {}", begin, begin + size,
-                             of.name, of.elements),
-                 "ask for those that there are");
-  }
-  std::vector<std::size_t> chunks = numbers_of(home_->chunks_of(tensor));
-  std::erase_if(chunks, [&](std::size_t i) {
-    const StateChunk& chunk = home_->chunks()[i];
-    return chunk.begin + chunk.elements <= begin || chunk.begin >= begin + size;
-  });
-  home_->for_each(chunks, StateAccess::kRead, [&](std::size_t i, std::span<std::byte> state) {
-    const StateChunk& chunk = home_->chunks()[i];
-    const StateLayout layout = chunk.layout();
-    const bool is_parameter = field == "master" && chunk.format.master == MasterForm::kParameter;
-    const auto* const values = reinterpret_cast<const float*>(
-        is_parameter ? of.data + static_cast<std::size_t>(chunk.begin) * sizeof(float)
-                     : state.data() +
-                           (field == "master" ? layout.master.begin : layout.slots.at(slot).begin));
-    const std::int64_t first = std::max(begin, chunk.begin);
-    const std::int64_t end = std::min(begin + size, chunk.begin + chunk.elements);
-    std::copy(values + (first - chunk.begin), values + (end - chunk.begin),
-              out.begin() + (first - begin));
-  });
 }
 
 }  // namespace terrace

@@ -33,6 +33,12 @@ struct SessionStepOptions {
   double gradient_scale = 1;
 };
 
+// Elements [begin, begin + count) of a tensor.
+struct ElementRange {
+  std::int64_t begin = 0;
+  std::int64_t count = 0;
+};
+
 // Updates parameters that another trainer owns and computes the gradients of; the state of the
 // optimizer lives in host memory or on NVMe. What runtime/capi/terrace.h offers, and says in full.
 // One thread at a time, but for updates(). Calls that do not fit throw SessionError and change
@@ -60,6 +66,12 @@ class ParameterSession {
   void adopt_parameter(std::int32_t tensor);
   void read_state(std::int32_t tensor, std::string_view field, std::int64_t begin,
                   std::span<float> out);
+  void write_state(std::int32_t tensor, std::string_view field, std::int64_t begin,
+                   std::span<const float> values);
+  std::int64_t updates_of(std::int32_t tensor) const;
+  void set_updates_of(std::int32_t tensor, std::int64_t updates);
+  // Of what was added since the last step; empty where nothing was.
+  std::span<float> gradient_of(std::int32_t tensor);
   void save(const std::string& directory);
   void load(const std::string& directory);
 
@@ -74,6 +86,10 @@ class ParameterSession {
   void expect_ready(const char* call) const;
   void forget_gradients();
   void fill_masters(std::span<const std::size_t> chunks, StateAccess access);
+  // Calls body(chunk, values) with the chunks' values of a field that lie in a range of elements.
+  void visit_state(std::int32_t tensor, std::string_view field, const ElementRange& range,
+                   StateAccess access,
+                   FunctionRef<void(const StateChunk& chunk, std::span<float> values)> body);
   SessionStep make_step(const SessionStepOptions& options) const;
   void check_scalars(const SessionStepOptions& options) const;
 

@@ -32,10 +32,11 @@ std::string keys_of(const UpdateRule& rule) {
 }
 
 const UpdateRule& rule_named(std::string_view name) {
-  const UpdateRule* rule = find_update_rule(name);
-  if (rule != nullptr) return *rule;
   std::vector<std::string_view> names;
-  for (const UpdateRule* one : update_rules()) names.push_back(one->name);
+  for (const UpdateRule* rule : update_rules_for_trainers()) {
+    if (rule->name == name) return *rule;
+    names.push_back(rule->name);
+  }
   refuse_argument(fmt::format("there is no update rule '{}'", name),
                   fmt::format("name one of {}", fmt::join(names, ", ")));
 }
@@ -57,7 +58,7 @@ void set_hyperparameter(const UpdateRule& rule, const NamedValue& named, RuleOpt
     refuse_argument(fmt::format("{} of {} is {}", name, rule.name, value),
                     is_fraction ? "it is at least 0 and less than 1" : "it is more than 0");
   }
-  options.values.at(static_cast<std::size_t>(found - rule.hyperparameters.begin())) = narrow;
+  options.values.at(static_cast<std::size_t>(found - rule.hyperparameters.begin())) = value;
 }
 
 std::size_t bytes_of(const SessionTensor& tensor) {
@@ -101,7 +102,7 @@ std::int32_t ParameterTable::add_group(std::string_view rule, std::span<const Na
   group.rule = &rule_named(rule);
   group.options = standard_options(*group.rule);
   for (const NamedValue& value : values) set_hyperparameter(*group.rule, value, group.options);
-  group.options.weight_decay = static_cast<float>(weight_decay);
+  group.options.weight_decay = weight_decay;
   if (!std::isfinite(group.options.weight_decay) || weight_decay < 0) {
     refuse_argument(fmt::format("the weight decay is {}", weight_decay), "it is at least 0");
   }

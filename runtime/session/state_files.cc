@@ -16,6 +16,7 @@
 #include "runtime/checkpoint/durable_file.h"
 #include "runtime/checkpoint/listed_file.h"
 #include "runtime/checkpoint/safetensors.h"
+#include "runtime/session/parameter_values.h"
 #include "runtime/session/session_error.h"
 
 namespace terrace {
@@ -280,17 +281,6 @@ class FieldReader {
  private:
   const SafetensorsFile& file_;
 };
-
-// Writes the parameter as an update would, from its master.
-void round_parameter(const SessionTensor& tensor, const StateChunk& chunk, const float* master) {
-  if (tensor.dtype == DType::kBF16) {
-    auto* out = reinterpret_cast<Bf16*>(tensor.data) + chunk.begin;
-    for (std::int64_t i = 0; i < chunk.elements; ++i) out[i] = to_parameter<Bf16>(master[i]);
-  } else {
-    auto* out = reinterpret_cast<Fp16*>(tensor.data) + chunk.begin;
-    for (std::int64_t i = 0; i < chunk.elements; ++i) out[i] = to_parameter<Fp16>(master[i]);
-  }
-}
 
 }  // namespace
 

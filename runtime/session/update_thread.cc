@@ -137,10 +137,11 @@ void UpdateThread::update(const SessionStep& step, float gradient_scale,
         const StateChunk& chunk = parts_.home.chunks()[i];
         const TensorStep& of = step.tensors[static_cast<std::size_t>(chunk.tensor)];
         const SessionGroup& group = parts_.table.group_of(parts_.table.tensor(chunk.tensor));
-        const StepScalars scalars = {.learning_rate = static_cast<float>(of.learning_rate),
-                                     .gradient_scale = gradient_scale,
-                                     .of_rule = group.rule->step_scalars(group.options, of.updates),
-                                     .step = static_cast<std::uint32_t>(step.step)};
+        const StepScalars scalars = {
+            .learning_rate = static_cast<float>(of.learning_rate),
+            .gradient_scale = gradient_scale,
+            .of_rule = group.rule->step_scalars(group.options, of.updates, of.learning_rate),
+            .step = static_cast<std::uint32_t>(step.step)};
         update_chunk(chunk, state, scalars);
         parts_.marks.take(i);
         if (i + 1 != parts_.home.chunks_of(chunk.tensor).second) return;

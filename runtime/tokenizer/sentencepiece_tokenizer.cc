@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sentencepiece_processor.h>
 
+#include <exception>
 #include <utility>
 
 #include "base/error.h"
@@ -98,16 +99,25 @@ std::optional<std::int32_t> own_id(int id) {
   return id < 0 ? std::nullopt : std::optional<std::int32_t>(id);
 }
 
+std::unique_ptr<Processor> load_processor(const std::string& path) {
+  auto processor = std::make_unique<Processor>();
+  const std::string content = read_tokenizer_file(path);
+  std::string problem;
+  try {
+    const auto status = processor->LoadFromSerializedProto({content.data(), content.size()});
+    if (status.ok()) return processor;
+    problem = status.ToString();
+  } catch (const std::exception& error) {  // of the library's trie, as by a piece without bytes
+    problem = error.what();
+  }
+  throw CorruptData(fmt::format("{}: not a model of SentencePiece: {}", path, problem),
+                    kFetchModelAgain);
+}
+
 }  // namespace
 
 std::unique_ptr<Tokenizer> load_sentencepiece(const std::string& path, const SpecialNames& names) {
-  auto processor = std::make_unique<Processor>();
-  const std::string content = read_tokenizer_file(path);
-  const auto status = processor->LoadFromSerializedProto({content.data(), content.size()});
-  if (!status.ok()) {
-    throw CorruptData(fmt::format("{}: not a model of SentencePiece: {}", path, status.ToString()),
-                      kFetchModelAgain);
-  }
+  auto processor = load_processor(path);
   const int pieces = processor->GetPieceSize();
   if (pieces < 1 || pieces > kTokenIdMax) {
     throw CorruptData(fmt::format("{}: a vocabulary of {}", path, pieces), kFetchModelAgain);

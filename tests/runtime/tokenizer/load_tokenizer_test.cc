@@ -269,5 +269,16 @@ TEST_F(LoadTokenizer, SurvivesDamage) {
   }
 }
 
+// The library throws for it, where it reports what else is wrong.
+TEST_F(LoadTokenizer, APieceWithoutBytesIsRefused) {
+  const auto piece = [](const std::string& text, char type) {
+    const std::string fields = std::string("\x0a") + static_cast<char>(text.size()) + text +
+                               std::string("\x15\0\0\0\0\x18", 6) + type;
+    return std::string("\x0a") + static_cast<char>(fields.size()) + fields;
+  };
+  directory_.write("tokenizer.model", piece("<unk>", 2) + piece(std::string(1, '\0'), 1));
+  TERRACE_EXPECT_THROW_WITH(load_tokenizer(directory_.path(), log_), CorruptData, "of SentencePiece");
+}
+
 }  // namespace
 }  // namespace terrace

@@ -1,0 +1,218 @@
+"""The library libterrace.so, loaded with ctypes: the functions and structs of runtime/capi/terrace.h.
+
+A call that fails raises TerraceError, or the subclass that says what a program may want to catch. Every
+call gives the interpreter free for other threads while it runs.
+"""
+
+import ctypes
+import os
+from ctypes import POINTER, byref, c_char_p, c_double, c_int32, c_int64, c_uint32, c_uint64, c_void_p
+from pathlib import Path
+
+ABI_VERSION = 1
+FILE_NAME = "libterrace.so.1"
+
+
+class TerraceError(RuntimeError):
+    """What happened, where, and what to do about it. `code` is that of terrace.h."""
+
+    code = 0
+
+
+class ArgumentError(TerraceError, ValueError):
+    code = 1
+
+
+class OrderError(TerraceError):
+    code = 2
+
+
+class DTypeError(TerraceError, TypeError):
+    code = 3
+
+
+class UnsupportedError(TerraceError):
+    code = 4
+
+
+class DoesNotFitError(TerraceError, MemoryError):
+    code = 5
+
+
+class UnsuitableSystemError(TerraceError):
+    code = 6
+
+
+class StorageError(TerraceError, OSError):
+    code = 7
+
+
+class FullDiskError(StorageError):
+    code = 8
+
+
+class CorruptStateError(TerraceError):
+    code = 9
+
+
+class StateMismatchError(TerraceError, ValueError):
+    code = 10
+
+
+class MissingGradientError(TerraceError):
+    code = 11
+
+
+class ParameterChangedError(TerraceError):
+    code = 12
+
+
+class NotFiniteError(TerraceError, ArithmeticError):
+    code = 13
+
+
+class ForkedError(TerraceError):
+    code = 14
+
+
+class FailedSessionError(TerraceError):
+    code = 15
+
+
+_ERRORS = {error.code: error for error in (
+    ArgumentError, OrderError, DTypeError, UnsupportedError, DoesNotFitError, UnsuitableSystemError, StorageError,
+    FullDiskError, CorruptStateError, StateMismatchError, MissingGradientError, ParameterChangedError,
+    NotFiniteError, ForkedError, FailedSessionError)}
+
+DTYPES = {"float32": 1, "bfloat16": 2, "float16": 3}
+TIERS = {"auto": 0, "host": 1, "nvme": 2}
+DEVICES = {"cpu": 1, "cuda": 2}
+STEP_SKIP_MISSING = 1
+
+LogCallback = ctypes.CFUNCTYPE(None, c_int32, c_char_p, c_void_p)
+
+
+class Buffer(ctypes.Structure):
+    _fields_ = [("data", c_void_p), ("element_count", c_int64), ("dtype", c_int32), ("device_type", c_int32),
+                ("device_id", c_int32), ("reserved", c_int32), ("stream", c_void_p)]
+
+
+class NvmeDirectory(ctypes.Structure):
+    _fields_ = [("path", c_char_p), ("budget_bytes", c_uint64)]
+
+
+class Hyperparameter(ctypes.Structure):
+    _fields_ = [("name", c_char_p), ("value", c_double)]
+
+
+class Sized(ctypes.Structure):
+    """A struct that begins with its own size."""
+
+    def __init__(self, **values):
+        super().__init__(struct_size=ctypes.sizeof(type(self)), **values)
+
+
+class SessionOptions(Sized):
+    _fields_ = [("struct_size", c_uint32), ("threads", c_int32), ("host_memory_bytes", c_uint64),
+                ("state_tier", c_int32), ("io_engine", c_int32), ("nvme", POINTER(NvmeDirectory)),
+                ("nvme_count", c_uint32), ("reserved", c_uint32), ("log", LogCallback), ("log_user", c_void_p)]
+
+
+class GroupOptions(Sized):
+    _fields_ = [("struct_size", c_uint32), ("hyperparameter_count", c_uint32), ("rule", c_char_p),
+                ("hyperparameters", POINTER(Hyperparameter)), ("weight_decay", c_double)]
+
+
+class TensorOptions(Sized):
+    _fields_ = [("struct_size", c_uint32), ("flags", c_uint32), ("name", c_char_p), ("parameter", Buffer),
+                ("shape", POINTER(c_int64)), ("dimension_count", c_int32), ("reserved", c_int32)]
+
+
+class StepOptions(Sized):
+    _fields_ = [("struct_size", c_uint32), ("flags", c_uint32), ("learning_rates", POINTER(c_double)),
+                ("learning_rate_count", c_uint32), ("reserved", c_uint32), ("max_grad_norm", c_double),
+                ("gradient_scale", c_double)]
+
+
+class StepResult(Sized):
+    _fields_ = [("struct_size", c_uint32), ("skipped_tensors", c_uint32), ("step", c_int64),
+                ("gradient_norm", c_double), ("clip_coefficient", c_double)]
+
+
+_FUNCTIONS = {
+    "terrace_session_create": [POINTER(SessionOptions), POINTER(c_void_p)],
+    "terrace_session_destroy": [c_void_p],
+    "terrace_group_add": [c_void_p, POINTER(GroupOptions), POINTER(c_int32)],
+    "terrace_tensor_add": [c_void_p, c_int32, POINTER(TensorOptions), POINTER(c_int32)],
+    "terrace_session_prepare": [c_void_p],
+    "terrace_gradient_add": [c_void_p, c_int32, POINTER(Buffer)],
+    "terrace_gradient_view": [c_void_p, c_int32, POINTER(Buffer)],
+    "terrace_gradients_discard": [c_void_p],
+    "terrace_step_begin": [c_void_p, POINTER(StepOptions)],
+    "terrace_wait_parameter": [c_void_p, c_int32],
+    "terrace_wait_norm": [c_void_p, POINTER(c_double)],
+    "terrace_step_end": [c_void_p, POINTER(StepResult)],
+    "terrace_step_count": [c_void_p, POINTER(c_int64)],
+    "terrace_parameter_adopt": [c_void_p, c_int32],
+    "terrace_state_read": [c_void_p, c_int32, c_char_p, c_int64, POINTER(Buffer)],
+    "terrace_state_write": [c_void_p, c_int32, c_char_p, c_int64, POINTER(Buffer)],
+    "terrace_tensor_updates": [c_void_p, c_int32, POINTER(c_int64)],
+    "terrace_tensor_set_updates": [c_void_p, c_int32, c_int64],
+    "terrace_save": [c_void_p, c_char_p],
+    "terrace_load": [c_void_p, c_char_p],
+    "terrace_ledger_json": [c_void_p, c_char_p, c_uint64, POINTER(c_uint64)],
+    "terrace_metrics_json": [c_void_p, c_char_p, c_uint64, POINTER(c_uint64)],
+}
+
+
+def _open():
+    named = os.environ.get("TERRACE_LIBRARY")
+    bundled = Path(__file__).parent / "lib" / FILE_NAME
+    path = named or (str(bundled) if bundled.exists() else FILE_NAME)
+    try:
+        return ctypes.CDLL(path)
+    except OSError as problem:
+        raise ImportError(f"the library of Terrace cannot be loaded: {problem}; build the target terrace_c, and "
+                          f"name its {FILE_NAME} by TERRACE_LIBRARY, or install Terrace") from problem
+
+
+def _load():
+    library = _open()
+    for name, arguments in _FUNCTIONS.items():
+        function = getattr(library, name)
+        function.argtypes, function.restype = arguments, c_int32
+    library.terrace_last_error.restype = c_char_p
+    library.terrace_version.restype = c_char_p
+    library.terrace_abi_version.restype = c_int32
+    if library.terrace_abi_version() < ABI_VERSION:
+        raise ImportError(f"this package needs a library of ABI {ABI_VERSION} or later, and found "
+                          f"{library.terrace_abi_version()}: install both of one version")
+    return library
+
+
+_library = None
+
+
+def library():
+    """The library, loaded at the first call. Raises ImportError."""
+    global _library
+    if _library is None:
+        _library = _load()
+    return _library
+
+
+def call(name, *arguments):
+    """Calls a function that returns a terrace_error; raises what it says."""
+    code = getattr(library(), name)(*arguments)
+    if code == 0:
+        return
+    raise _ERRORS.get(code, TerraceError)(library().terrace_last_error().decode())
+
+
+def text_of(name, handle):
+    """What a function says that fills a text."""
+    size = c_uint64()
+    call(name, handle, None, 0, byref(size))
+    text = ctypes.create_string_buffer(size.value)
+    call(name, handle, text, size, byref(size))
+    return text.value.decode()

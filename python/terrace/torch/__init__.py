@@ -1,0 +1,12 @@
+"""Optimizers for PyTorch whose state is exact, and lives in host memory or on NVMe.
+
+    import terrace.torch as tt
+    optimizer = tt.AdamW(model.parameters(), lr=1e-5, max_grad_norm=1.0, state="nvme", nvme="/nvme")
+
+Importing changes nothing of torch. docs/embedding.md of Terrace has the whole page.
+"""
+
+from terrace.torch.optimizer import SGD, AdamW, Lion
+from terrace.torch.trainer import attach
+
+__all__ = ["SGD", "AdamW", "Lion", "attach"]

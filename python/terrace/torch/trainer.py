@@ -1,0 +1,33 @@
+"""What the Trainer of transformers needs beside the optimizer."""
+
+from terrace import library as lib
+from terrace.torch.optimizer import TieredOptimizer
+
+
+def _optimizer_of(trainer):
+    optimizer = trainer.optimizer
+    while optimizer is not None and not isinstance(optimizer, TieredOptimizer):
+        optimizer = getattr(optimizer, "optimizer", None)  # Accelerate wraps it
+    return optimizer
+
+
+def attach(trainer):
+    """Puts the gradient norm of an optimizer of this package into the logs of a transformers.Trainer, and refuses
+    what would clip a second time. Touches this object only. Returns the trainer."""
+    from transformers import TrainerCallback
+
+    if trainer.args.max_grad_norm:
+        raise lib.ArgumentError("the Trainer clips gradients that the optimizer has taken: set max_grad_norm=0 in "
+                                "TrainingArguments, and give max_grad_norm to the optimizer")
+
+    class Norms(TrainerCallback):
+        def on_log(self, args, state, control, logs=None, **kwargs):
+            optimizer = _optimizer_of(trainer)
+            if optimizer is None or logs is None or "loss" not in logs:
+                return
+            logs["grad_norm"] = optimizer.grad_norm
+            if state.log_history:
+                state.log_history[-1]["grad_norm"] = optimizer.grad_norm
+
+    trainer.callback_handler.callbacks.insert(0, Norms())
+    return trainer

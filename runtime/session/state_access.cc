@@ -1,0 +1,123 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <optional>
+
+#include "runtime/session/parameter_session.h"
+#include "runtime/session/parameter_values.h"
+#include "runtime/session/session_error.h"
+
+// What a session's owner reads and writes of its state between steps.
+namespace terrace {
+namespace {
+
+constexpr std::string_view kMaster = "master";
+
+// The first value of a chunk's field in its state. `slot`: of the field, where it is not the
+// master.
+float* values_of(const SessionTensor& tensor, const StateChunk& chunk, std::span<std::byte> state,
+                 std::optional<std::size_t> slot) {
+  const StateLayout layout = chunk.layout();
+  if (slot) return reinterpret_cast<float*>(state.data() + layout.slots.at(*slot).begin);
+  if (chunk.format.master == MasterForm::kParameter) {
+    return reinterpret_cast<float*>(tensor.data) + chunk.begin;
+  }
+  return reinterpret_cast<float*>(state.data() + layout.master.begin);
+}
+
+}  // namespace
+
+void ParameterSession::visit_state(
+    std::int32_t tensor, std::string_view field, const ElementRange& range, StateAccess access,
+    FunctionRef<void(const StateChunk& chunk, std::span<float> values)> body) {
+  const SessionTensor& of = table_.tensor(tensor);
+  const std::span<const Slot> slots = table_.group_of(of).rule->slots;
+  const auto found = std::ranges::find(slots, field, &Slot::name);
+  if (of.is_frozen || (field != kMaster && found == slots.end())) {
+    throw SessionError(SessionProblem::kArgument,
+                       fmt::format("tensor {} has no state '{}'", of.name, field),
+                       "see terrace_state_read() for the fields of each rule");
+  }
+  const std::int64_t end = range.begin + range.count;
+  if (range.begin < 0 || range.count > of.elements || range.begin > of.elements - range.count) {
+    throw SessionError(SessionProblem::kArgument,
+                       fmt::format("elements {} to {} of tensor {}, which has {}", range.begin, end,
+                                   of.name, of.elements),
+                       "name some that there are");
+  }
+  std::optional<std::size_t> slot;
+  if (field != kMaster) slot = static_cast<std::size_t>(found - slots.begin());
+  std::vector<std::size_t> chunks;
+  const auto [first, last] = home_->chunks_of(tensor);
+  for (std::size_t i = first; i < last; ++i) {
+    const StateChunk& chunk = home_->chunks()[i];
+    if (chunk.begin < end && range.begin < chunk.begin + chunk.elements) chunks.push_back(i);
+  }
+  home_->for_each(chunks, access, [&](std::size_t i, std::span<std::byte> state) {
+    const StateChunk& chunk = home_->chunks()[i];
+    float* const values = values_of(of, chunk, state, slot);
+    const std::int64_t from = std::max(range.begin, chunk.begin);
+    const std::int64_t to = std::min(end, chunk.begin + chunk.elements);
+    body(chunk, {values + (from - chunk.begin), static_cast<std::size_t>(to - from)});
+    const bool sets_master = access == StateAccess::kUpdate && !slot;
+    if (!sets_master || chunk.format.master == MasterForm::kParameter) return;
+    round_parameter(of, chunk, values);
+    marks_->take(i);
+  });
+}
+
+void ParameterSession::read_state(std::int32_t tensor, std::string_view field, std::int64_t begin,
+                                  std::span<float> out) {
+  expect_ready("state is read");
+  auto next = out.begin();
+  visit_state(tensor, field, {begin, std::ssize(out)}, StateAccess::kRead,
+              [&](const StateChunk& /*chunk*/, std::span<float> values) {
+                next = std::ranges::copy(values, next).out;
+              });
+}
+
+void ParameterSession::write_state(std::int32_t tensor, std::string_view field, std::int64_t begin,
+                                   std::span<const float> values) {
+  expect_ready("state is written");
+  auto next = values.begin();
+  const Phase before = phase_;
+  phase_ = Phase::kFailed;  // where a part of it is written and the rest is not
+  try {
+    visit_state(tensor, field, {begin, std::ssize(values)}, StateAccess::kUpdate,
+                [&](const StateChunk& /*chunk*/, std::span<float> part) {
+                  std::copy_n(next, part.size(), part.begin());
+                  next += std::ssize(part);
+                });
+  } catch (const SessionError&) {
+    phase_ = before;  // refused before anything was written
+    throw;
+  }
+  phase_ = before;
+}
+
+std::int64_t ParameterSession::updates_of(std::int32_t tensor) const {
+  expect_ready("a tensor's updates are asked for");
+  table_.tensor(tensor);
+  return progress_.updates[static_cast<std::size_t>(tensor)];
+}
+
+void ParameterSession::set_updates_of(std::int32_t tensor, std::int64_t updates) {
+  expect_ready("a tensor's updates are set");
+  table_.tensor(tensor);
+  if (updates < 0) {
+    throw SessionError(SessionProblem::kArgument,
+                       fmt::format("the number of updates is {}", updates), "it is at least 0");
+  }
+  progress_.updates[static_cast<std::size_t>(tensor)] = updates;
+  progress_.step = std::max(progress_.step, updates);
+}
+
+std::span<float> ParameterSession::gradient_of(std::int32_t tensor) {
+  expect_ready("a gradient is looked at");
+  table_.tensor(tensor);
+  if (additions_[static_cast<std::size_t>(tensor)] == 0) return {};
+  return home_->gradient(tensor);
+}
+
+}  // namespace terrace

@@ -1,0 +1,348 @@
+#!/usr/bin/env python3
+"""terrace.torch's optimizers against torch's, and each form against the others: torch_optimizer_test.py PACKAGE_FOLDER
+
+Needs TERRACE_LIBRARY, the library of this build.
+"""
+
+import copy
+import gc
+import multiprocessing
+import os
+import sys
+import tempfile
+import unittest
+import warnings
+
+PACKAGE = sys.argv.pop(1)
+sys.path.insert(0, PACKAGE)
+
+import torch  # noqa: E402
+
+import terrace.torch as tt  # noqa: E402
+from terrace import library as lib  # noqa: E402
+
+torch.set_num_threads(1)
+STEPS = 50
+MICRO_BATCHES = 4
+WIDTH = 64
+
+
+def make_model(dtype=torch.float32):
+    torch.manual_seed(3)
+    return torch.nn.Sequential(torch.nn.Linear(WIDTH, 96), torch.nn.GELU(), torch.nn.LayerNorm(96),
+                               torch.nn.Linear(96, 32)).to(dtype)
+
+
+def groups_of(model):
+    matrices = [p for p in model.parameters() if p.dim() == 2]
+    others = [p for p in model.parameters() if p.dim() != 2]
+    return [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0, "lr": 5e-3}]
+
+
+class Training:
+    """50 steps of 4 micro-batches, two groups, a schedule, and clipping that bites in some steps."""
+
+    def __init__(self, make_optimizer, dtype=torch.float32):
+        self.model = make_model(dtype)
+        self.make_optimizer = make_optimizer
+        self.optimizer = make_optimizer(self.model)
+        self.dtype = dtype
+        self.norms = []
+
+    def run(self, until=STEPS, stop=None):
+        rates = [group["lr"] for group in self.optimizer.param_groups]
+        for step in range(until):
+            if step == stop:
+                self.restart()
+            for group, rate in zip(self.optimizer.param_groups, rates):
+                group["lr"] = rate / (1 + step / 20)
+            self.one_step(step)
+        getattr(self.optimizer, "finish_step", lambda: None)()
+        return [p.detach().clone() for p in self.model.parameters()]
+
+    def one_step(self, step):
+        random = torch.Generator().manual_seed(step)
+        for _ in range(MICRO_BATCHES):
+            x = torch.randn(8, WIDTH, generator=random).to(self.dtype)
+            y = (1 + step % 3) * torch.randn(8, 32, generator=random).to(self.dtype)
+            (((self.model(x) - y) ** 2).mean() / MICRO_BATCHES).backward()
+        if isinstance(self.optimizer, torch.optim.AdamW):
+            self.norms.append(float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)))
+        self.optimizer.step()
+        if not isinstance(self.optimizer, torch.optim.AdamW):
+            self.norms.append(self.optimizer.grad_norm)
+        self.optimizer.zero_grad()
+
+    def restart(self):
+        weights, state = copy.deepcopy(self.model.state_dict()), copy.deepcopy(self.optimizer.state_dict())
+        self.model = make_model(self.dtype)
+        self.model.load_state_dict(weights)
+        self.optimizer = self.make_optimizer(self.model)
+        self.optimizer.load_state_dict(state)
+
+
+def ours(**more):
+    return lambda model: tt.AdamW(groups_of(model), lr=1e-2, max_grad_norm=1.0,
+                                  model=model if more.get("updates") == "forward" else None, **more)
+
+
+class Forms(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.nvme = folder.name
+
+    def check_forms(self, dtype, arithmetic):
+        first = Training(ours(arithmetic=arithmetic), dtype)
+        expected = first.run()
+        clipped = sum(norm > 1 for norm in first.norms)
+        self.assertTrue(0 < clipped < STEPS, f"{clipped} of {STEPS} steps are clipped")
+        drive = {"state": "nvme", "nvme": self.nvme}
+        forms = [{"threads": 1}, {"threads": 2}, drive, {"updates": "forward"}, {"updates": "forward", **drive}]
+        if dtype == torch.float32:  # .grad is added up in the parameter's type
+            forms.append({"take_gradients": False})
+        for form in forms:
+            for stop in (None, 17):
+                with self.subTest(form=form, stop=stop):
+                    got = Training(ours(arithmetic=arithmetic, **form), dtype).run(stop=stop)
+                    self.assertTrue(all(torch.equal(a, b) for a, b in zip(expected, got)))
+
+    def test_fp32_with_the_arithmetic_of_torch(self):
+        self.check_forms(torch.float32, "torch")
+
+    def test_fp32(self):
+        self.check_forms(torch.float32, "terrace")
+
+    def test_bf16(self):
+        self.check_forms(torch.bfloat16, "terrace")
+
+
+class AgainstTorch(unittest.TestCase):
+    def test_state_has_the_bits_of_torch(self):
+        """From equal state in every step. Only the root may differ: torch's is MKL's, which does not round
+        correctly on every processor."""
+        torch_model, our_model = make_model(), make_model()
+        settings = {"lr": 3e-3, "betas": (0.9, 0.98), "weight_decay": 0.05}
+        theirs = torch.optim.AdamW(torch_model.parameters(), foreach=False, fused=False, **settings)
+        mine = tt.AdamW(our_model.parameters(), max_grad_norm=0.5, **settings)
+        for step in range(20):
+            random = torch.Generator().manual_seed(step)
+            x = torch.randn(8, WIDTH, generator=random)
+            for model in (torch_model, our_model):
+                (model(x) ** 2).mean().backward()
+            before = copy.deepcopy(list(torch_model.parameters()))
+            norm = torch.nn.utils.clip_grad_norm_(torch_model.parameters(), 0.5)
+            theirs.step()
+            theirs.zero_grad()
+            mine.step()
+            self.assertEqual(float(norm), mine.grad_norm)
+            self.compare(theirs, mine, before)
+            our_model.load_state_dict(torch_model.state_dict())
+            mine.load_state_dict(theirs.state_dict())
+
+    def compare(self, theirs, mine, before):
+        state = mine.state_dict()["state"]
+        pairs = zip(theirs.param_groups[0]["params"], mine.param_groups[0]["params"], before)
+        for number, (their, our, old) in enumerate(pairs):
+            kept = theirs.state[their]
+            self.assertTrue(torch.equal(kept["exp_avg"], state[number]["exp_avg"]))
+            self.assertTrue(torch.equal(kept["exp_avg_sq"], state[number]["exp_avg_sq"]))
+            roots = kept["exp_avg_sq"].sqrt()
+            is_rounded = roots == kept["exp_avg_sq"].double().sqrt().float()
+            self.assertTrue(torch.equal(their[is_rounded], our[is_rounded]))
+            step = (their - old).abs() + torch.finfo(torch.float32).eps * old.abs()
+            self.assertTrue(bool(((their - our).abs() <= 2 * torch.finfo(torch.float32).eps * (step + old.abs())).all()))
+
+    def test_fused_and_threads_of_torch_are_near(self):
+        ours_trained = Training(ours()).run()
+        fused = Training(lambda model: torch.optim.AdamW(groups_of(model), lr=1e-2, fused=True)).run()
+        for a, b in zip(ours_trained, fused, strict=True):
+            self.assertLess(float((a - b).abs().max()), 2e-5)
+
+    def test_sgd_follows_torch(self):
+        def train(make):
+            model = make_model()
+            optimizer = make(model.parameters())
+            for step in range(20):
+                x = torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(step))
+                (model(x) ** 2).mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            return [parameter.detach() for parameter in model.parameters()]
+
+        settings = {"lr": 1e-2, "momentum": 0.9, "weight_decay": 1e-3}
+        for a, b in zip(train(lambda p: torch.optim.SGD(p, **settings)), train(lambda p: tt.SGD(p, **settings))):
+            self.assertLess(float((a - b).abs().max()), 1e-6)
+
+    def test_a_state_of_torch_is_taken_and_given(self):
+        def train(first, second):
+            model = make_model()
+            optimizer = first(model)
+            for step in range(12):
+                if step == 5:
+                    state = copy.deepcopy(optimizer.state_dict())
+                    optimizer = second(model)
+                    optimizer.load_state_dict(state)
+                x = torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(step))
+                (model(x) ** 2).mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            return [parameter.detach() for parameter in model.parameters()]
+
+        def theirs(model):
+            return torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False)
+
+        def mine(model):
+            return tt.AdamW(model.parameters(), lr=1e-2)
+
+        plain = train(theirs, theirs)
+        for first, second in ((mine, theirs), (theirs, mine), (mine, mine)):
+            for a, b in zip(plain, train(first, second)):
+                self.assertLess(float((a - b).abs().max()), 1e-6)
+
+
+class Files(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def test_saved_state_goes_on_with_equal_bits(self):
+        expected = Training(ours(), torch.bfloat16).run()
+        training = Training(ours(), torch.bfloat16)
+        training.run(until=20)
+        training.optimizer.save(self.folder + "/state")
+        training.model = make_model(torch.bfloat16)
+        training.optimizer = ours()(training.model)
+        training.optimizer.load(self.folder + "/state")
+        rates = [1e-2, 5e-3]
+        for step in range(20, STEPS):
+            for group, rate in zip(training.optimizer.param_groups, rates):
+                group["lr"] = rate / (1 + step / 20)
+            training.one_step(step)
+        self.assertTrue(all(torch.equal(a, b) for a, b in zip(expected, training.model.parameters())))
+
+    def test_torch_saves_a_state_dict(self):
+        training = Training(ours(state="nvme", nvme=self.folder))
+        training.run(until=3)
+        torch.save(training.optimizer.state_dict(), self.folder + "/optimizer.pt")
+        loaded = torch.load(self.folder + "/optimizer.pt", weights_only=True)
+        other = Training(ours())
+        other.optimizer.load_state_dict(loaded)
+        again = other.optimizer.state_dict()["state"]
+        for number, fields in loaded["state"].items():
+            for name, values in fields.items():
+                self.assertTrue(torch.equal(values, again[number][name]), name)
+
+    def test_nothing_stays_on_the_drive(self):
+        training = Training(ours(state="nvme", nvme=self.folder))
+        training.run(until=2)
+        self.assertGreater(training.optimizer.metrics()["nvme_write_bytes"], 0)
+        del training
+        gc.collect()
+        self.assertEqual(os.listdir(self.folder), [])
+
+
+class Mistakes(unittest.TestCase):
+    def trained(self, **more):
+        model = make_model()
+        optimizer = tt.AdamW(model.parameters(), **more)
+        model(torch.ones(2, WIDTH)).sum().backward()
+        optimizer.step()
+        return model, optimizer
+
+    def test_types(self):
+        parameter = torch.nn.Parameter(torch.ones(4, dtype=torch.float64))
+        optimizer = tt.AdamW([parameter])
+        with self.assertRaisesRegex(lib.DTypeError, "float64"):
+            parameter.sum().backward()
+            optimizer.step()
+
+    def test_a_gradient_that_is_not_finite(self):
+        model, optimizer = self.trained()
+        before = [p.detach().clone() for p in model.parameters()]
+        (model(torch.ones(2, WIDTH)) * float("inf")).sum().backward()
+        with self.assertRaisesRegex(lib.NotFiniteError, "not finite"):
+            optimizer.step()
+        self.assertTrue(all(torch.equal(a, b) for a, b in zip(before, model.parameters())))
+        model(torch.ones(2, WIDTH)).sum().backward()
+        optimizer.step()
+
+    def test_a_parameter_of_16_bits_that_somebody_wrote(self):
+        model = make_model(torch.bfloat16)
+        optimizer = tt.AdamW(model.parameters())
+        x = torch.ones(2, WIDTH, dtype=torch.bfloat16)
+        model(x).sum().backward()
+        optimizer.step()
+        with torch.no_grad():
+            model[0].weight.mul_(2)
+        model(x).sum().backward()
+        with self.assertRaises(lib.ParameterChangedError):
+            optimizer.step()
+
+    def test_a_parameter_that_moved(self):
+        model, optimizer = self.trained()
+        model[0].weight.data = model[0].weight.data.clone()
+        model(torch.ones(2, WIDTH)).sum().backward()
+        with self.assertRaisesRegex(lib.OrderError, "has moved"):
+            optimizer.step()
+
+    def test_settings_and_groups_after_the_first_step(self):
+        model, optimizer = self.trained()
+        with self.assertRaisesRegex(lib.OrderError, "after the first"):
+            optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(3))]})
+        optimizer.param_groups[0]["betas"] = (0.5, 0.9)
+        model(torch.ones(2, WIDTH)).sum().backward()
+        with self.assertRaisesRegex(lib.OrderError, "only lr may change"):
+            optimizer.step()
+
+    def test_names_of_settings(self):
+        model = make_model()
+        for settings in ({"state": "disk"}, {"updates": "later"}, {"updates": "forward"}, {"arithmetic": "exact"}):
+            with self.subTest(settings=settings), self.assertRaises(lib.ArgumentError):
+                optimizer = tt.AdamW(model.parameters(), **settings)
+                model(torch.ones(2, WIDTH)).sum().backward()
+                optimizer.step()
+        with self.assertRaisesRegex(lib.ArgumentError, "4 gigs"):
+            tt.AdamW(model.parameters(), host_memory="4 gigs")
+
+    def test_a_budget_that_is_too_small(self):
+        model = make_model()
+        optimizer = tt.AdamW(model.parameters(), host_memory="4KiB")
+        with self.assertRaises(lib.DoesNotFitError):
+            model(torch.ones(2, WIDTH)).sum().backward()
+            optimizer.step()
+
+    def test_a_forked_process(self):
+        model, optimizer = self.trained()
+
+        def child(answers):
+            try:
+                optimizer.save("/nowhere/state")
+            except lib.ForkedError as error:
+                answers.put(str(error))
+            except BaseException as error:  # noqa: BLE001
+                answers.put(repr(error))
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            context = multiprocessing.get_context("fork")
+            answers = context.Queue()
+            process = context.Process(target=child, args=(answers,))
+            process.start()
+            self.assertIn("spawn", answers.get(timeout=60))
+            process.join(60)
+
+    def test_frozen_parameters_stay(self):
+        model = make_model()
+        model[0].weight.requires_grad_(False)
+        before = model[0].weight.clone()
+        optimizer = tt.AdamW(model.parameters(), weight_decay=0.5)
+        model(torch.ones(2, WIDTH)).sum().backward()
+        optimizer.step()
+        self.assertTrue(torch.equal(before, model[0].weight))
+        self.assertEqual(sorted(optimizer.state_dict()["state"]), [1, 2, 3, 4, 5])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=1)

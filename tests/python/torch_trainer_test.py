@@ -1,0 +1,176 @@
+#!/usr/bin/env python3
+"""terrace.torch under what others train with: torch_trainer_test.py PACKAGE_FOLDER
+
+transformers' Trainer, Accelerate, and DistributedDataParallel with gloo. Needs TERRACE_LIBRARY.
+"""
+
+import os
+import sys
+import tempfile
+import unittest
+
+if __name__ == "__main__":  # else a rank, which this process has started
+    os.environ["TERRACE_TEST_PACKAGE"] = sys.argv.pop(1)
+sys.path.insert(0, os.environ["TERRACE_TEST_PACKAGE"])
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+import torch  # noqa: E402
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments  # noqa: E402
+
+import terrace.torch as tt  # noqa: E402
+from terrace import library as lib  # noqa: E402
+
+torch.set_num_threads(1)
+SETTINGS = {"lr": 5e-3, "max_grad_norm": 0.5, "weight_decay": 0.01}
+
+
+def make_model():
+    torch.manual_seed(5)
+    return GPT2LMHeadModel(GPT2Config(vocab_size=97, n_positions=32, n_embd=32, n_layer=2, n_head=2, resid_pdrop=0,
+                                      embd_pdrop=0, attn_pdrop=0))
+
+
+class Texts(torch.utils.data.Dataset):
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        ids = torch.randint(0, 97, (16,), generator=torch.Generator().manual_seed(index))
+        return {"input_ids": ids, "labels": ids}
+
+
+class UnderTrainer(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def trainer(self, name, *, own_optimizer=False, steps=12, **more):
+        model = make_model()
+        arguments = TrainingArguments(
+            output_dir=f"{self.folder}/{name}", per_device_train_batch_size=2, gradient_accumulation_steps=4,
+            max_steps=steps, save_steps=4, logging_steps=1, report_to=[], use_cpu=True, seed=1, learning_rate=5e-3,
+            max_grad_norm=0.0, disable_tqdm=True)
+        settings = {**SETTINGS, **more}
+        if own_optimizer:
+            optimizer = tt.AdamW(model.parameters(), **settings)
+            schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / 12))
+            return tt.attach(Trainer(model, arguments, train_dataset=Texts(), optimizers=(optimizer, schedule)))
+        return tt.attach(Trainer(model, arguments, train_dataset=Texts(),
+                                 optimizer_cls_and_kwargs=(tt.AdamW, settings)))
+
+    @staticmethod
+    def weights(trainer):
+        return [p.detach().clone() for p in trainer.model.parameters()]
+
+    def test_both_ways_of_passing_it_and_a_resume_are_equal(self):
+        first = self.trainer("first")
+        first.train()
+        norms = [row["grad_norm"] for row in first.state.log_history if "loss" in row]
+        self.assertEqual(len(norms), 12)
+        self.assertTrue(all(norm > 0.5 for norm in norms), norms)
+        expected = self.weights(first)
+
+        drive = self.trainer("drive", state="nvme", nvme=self.folder)
+        drive.train()
+        again = self.trainer("first")
+        again.train(resume_from_checkpoint=f"{self.folder}/first/checkpoint-8")
+        for trainer in (drive, again):
+            self.assertTrue(all(torch.equal(a, b) for a, b in zip(expected, self.weights(trainer), strict=True)))
+
+    def test_an_optimizer_that_is_made_before(self):
+        trainer = self.trainer("own", own_optimizer=True)
+        trainer.train()
+        resumed = self.trainer("own", own_optimizer=True)
+        resumed.train(resume_from_checkpoint=f"{self.folder}/own/checkpoint-4")
+        self.assertTrue(all(torch.equal(a, b)
+                            for a, b in zip(self.weights(trainer), self.weights(resumed), strict=True)))
+
+    def test_it_trains_as_torch_does(self):
+        ours = self.trainer("ours")
+        ours.train()
+        theirs = self.trainer("theirs")
+        theirs.optimizer_cls_and_kwargs = (torch.optim.AdamW, {"lr": 5e-3, "weight_decay": 0.01, "foreach": False})
+        theirs.args.max_grad_norm = 0.5
+        theirs.train()
+        for a, b in zip(self.weights(ours), self.weights(theirs), strict=True):
+            self.assertLess(float((a - b).abs().max()), 1e-4)
+
+    def test_clipping_twice_is_refused(self):
+        arguments = TrainingArguments(output_dir=self.folder, report_to=[], use_cpu=True)
+        with self.assertRaisesRegex(lib.ArgumentError, "max_grad_norm=0"):
+            tt.attach(Trainer(make_model(), arguments, train_dataset=Texts(),
+                              optimizer_cls_and_kwargs=(tt.AdamW, SETTINGS)))
+
+
+class UnderAccelerate(unittest.TestCase):
+    def test_accumulation_is_as_without(self):
+        from accelerate import Accelerator
+
+        def train(accelerator):
+            model = make_model()
+            optimizer = tt.AdamW(model.parameters(), **SETTINGS)
+            batches = torch.utils.data.DataLoader(Texts(), batch_size=4)
+            if accelerator is not None:
+                model, optimizer, batches = accelerator.prepare(model, optimizer, batches)
+            for number, batch in enumerate(batches):
+                if accelerator is None:
+                    (model(**batch).loss / 4).backward()
+                    if number % 4 == 3:
+                        optimizer.step()
+                        optimizer.zero_grad()
+                    continue
+                with accelerator.accumulate(model):
+                    accelerator.backward(model(**batch).loss)
+                    optimizer.step()
+                    optimizer.zero_grad()
+            return [p.detach() for p in model.parameters()]
+
+        plain = train(None)
+        under = train(Accelerator(cpu=True, gradient_accumulation_steps=4))
+        self.assertTrue(all(torch.equal(a, b) for a, b in zip(plain, under, strict=True)))
+
+
+def train_rank(rank, port, answers):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE="2")
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo")
+    model = make_model()
+    parallel = torch.nn.parallel.DistributedDataParallel(model)
+    optimizer = tt.AdamW(parallel.parameters(), **SETTINGS)
+    texts = Texts()
+    for step in range(6):
+        batch = torch.stack([texts[step * 4 + rank * 2 + i]["input_ids"] for i in range(2)])
+        parallel(input_ids=batch, labels=batch).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    answers.put((rank, [p.detach().numpy() for p in model.parameters()]))
+    torch.distributed.destroy_process_group()
+
+
+class UnderDistributedDataParallel(unittest.TestCase):
+    def test_two_ranks_train_as_one(self):
+        context = torch.multiprocessing.get_context("spawn")
+        answers = context.Queue()
+        port = 20000 + os.getpid() % 20000
+        ranks = [context.Process(target=train_rank, args=(rank, port, answers)) for rank in range(2)]
+        for process in ranks:
+            process.start()
+        got = dict(answers.get(timeout=120) for _ in ranks)
+        for process in ranks:
+            process.join(60)
+        model = make_model()
+        optimizer = tt.AdamW(model.parameters(), **SETTINGS)
+        texts = Texts()
+        for step in range(6):
+            batch = torch.stack([texts[step * 4 + i]["input_ids"] for i in range(4)])
+            model(input_ids=batch, labels=batch).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        for first, second, whole in zip(got[0], got[1], model.parameters(), strict=True):
+            self.assertTrue((first == second).all())
+            self.assertLess(float(abs(torch.from_numpy(first) - whole.detach()).max()), 1e-4)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=1)
