@@ -3,7 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <span>
+#include <optional>
+#include <utility>
 
 #include "runtime/session/session_error.h"
 
@@ -13,6 +14,7 @@ namespace {
 constexpr std::uint32_t kDirectoriesMost = 64;
 constexpr std::int32_t kDimensionsMost = 32;
 constexpr std::int32_t kThreadsMost = 4096;
+constexpr std::uint64_t kSavedBytesMost = std::uint64_t{1} << 44;
 
 [[noreturn]] void refuse(const std::string& what, const std::string& remedy) {
   throw SessionError(SessionProblem::kArgument, what, remedy);
@@ -27,7 +29,7 @@ StateTier tier_of(std::int32_t tier) {
   if (tier == TERRACE_TIER_AUTO) return StateTier::kAuto;
   if (tier == TERRACE_TIER_HOST) return StateTier::kHost;
   if (tier == TERRACE_TIER_NVME) return StateTier::kNvme;
-  refuse(fmt::format("state_tier is {}", tier), "name a terrace_tier");
+  refuse(fmt::format("a tier, such as state_tier, is {}", tier), "name a terrace_tier");
 }
 
 IoEngineKind engine_of(std::int32_t engine) {
@@ -35,6 +37,42 @@ IoEngineKind engine_of(std::int32_t engine) {
   if (engine == TERRACE_IO_URING) return IoEngineKind::kIoUring;
   if (engine == TERRACE_IO_POSIX) return IoEngineKind::kPosix;
   refuse(fmt::format("io_engine is {}", engine), "name a terrace_io_engine");
+}
+
+std::optional<int> threads_of(std::int32_t threads) {
+  if (threads < 0 || threads > kThreadsMost) {
+    refuse(fmt::format("threads is {}", threads), fmt::format("it is 0 to {}", kThreadsMost));
+  }
+  return threads > 0 ? std::optional<int>(threads) : std::nullopt;
+}
+
+std::vector<NvmeDirectory> directories_of(const terrace_nvme_directory* given,
+                                          std::uint32_t count) {
+  if (count > kDirectoriesMost) {
+    refuse(fmt::format("nvme_count is {}", count),
+           fmt::format("it is {} at most", kDirectoriesMost));
+  }
+  if (count > 0) check_pointer(given, "nvme");
+  std::vector<NvmeDirectory> directories;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    check_pointer(given[i].path, "path of a terrace_nvme_directory");
+    NvmeDirectory directory = {.path = given[i].path, .budget_bytes = {}};
+    if (given[i].budget_bytes > 0) directory.budget_bytes = given[i].budget_bytes;
+    directories.push_back(std::move(directory));
+  }
+  return directories;
+}
+
+std::optional<Tier> home_of(std::int32_t tier) {
+  switch (tier_of(tier)) {
+    case StateTier::kHost:
+      return Tier::kHost;
+    case StateTier::kNvme:
+      return Tier::kNvme;
+    case StateTier::kAuto:
+      break;
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -62,26 +100,12 @@ void check_struct(const void* given, std::size_t known_bytes, const char* what) 
 SessionOptions session_options_of(const terrace_session_options& options) {
   check_zero(options.reserved, "reserved of terrace_session_options");
   SessionOptions session;
-  if (options.threads < 0 || options.threads > kThreadsMost) {
-    refuse(fmt::format("threads is {}", options.threads),
-           fmt::format("it is 0 to {}", kThreadsMost));
-  }
-  if (options.threads > 0) session.threads = options.threads;
+  session.threads = threads_of(options.threads);
   if (options.host_memory_bytes > 0) session.host_memory_bytes = options.host_memory_bytes;
   session.tier = tier_of(options.state_tier);
   session.nvme.engine = engine_of(options.io_engine);
   session.nvme.named_files = false;
-  if (options.nvme_count > kDirectoriesMost) {
-    refuse(fmt::format("nvme_count is {}", options.nvme_count),
-           fmt::format("it is {} at most", kDirectoriesMost));
-  }
-  if (options.nvme_count > 0) check_pointer(options.nvme, "nvme of terrace_session_options");
-  for (std::uint32_t i = 0; i < options.nvme_count; ++i) {
-    check_pointer(options.nvme[i].path, "path of a terrace_nvme_directory");
-    NvmeDirectory directory = {.path = options.nvme[i].path, .budget_bytes = {}};
-    if (options.nvme[i].budget_bytes > 0) directory.budget_bytes = options.nvme[i].budget_bytes;
-    session.nvme.directories.push_back(std::move(directory));
-  }
+  session.nvme.directories = directories_of(options.nvme, options.nvme_count);
   return session;
 }
 
@@ -163,6 +187,77 @@ SessionStepOptions step_options_of(const terrace_step_options& options) {
                                options.learning_rates + options.learning_rate_count);
   }
   return step;
+}
+
+std::span<float> floats_of(const terrace_buffer& buffer, const char* what) {
+  const TensorView elements = view_of(buffer, what);
+  if (elements.dtype != DType::kF32) {
+    throw SessionError(SessionProblem::kDType,
+                       fmt::format("{} has elements that are not fp32", what),
+                       "set its dtype to TERRACE_DTYPE_FP32");
+  }
+  return {elements.as<float>(), static_cast<std::size_t>(elements.elements())};
+}
+
+std::vector<NamedValue> named_values(const terrace_hyperparameter* values, std::uint32_t count) {
+  if (count > 0) check_pointer(values, "hyperparameters");
+  std::vector<NamedValue> named;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    check_pointer(values[i].name, "name of a terrace_hyperparameter");
+    named.emplace_back(values[i].name, values[i].value);
+  }
+  return named;
+}
+
+UnitSessionOptions units_options_of(const terrace_units_options& options) {
+  check_zero(options.reserved, "reserved of terrace_units_options");
+  check_pointer(options.rule, "rule of terrace_units_options");
+  UnitSessionOptions units;
+  units.threads = threads_of(options.threads);
+  if (options.host_memory_bytes > 0) units.host_memory_bytes = options.host_memory_bytes;
+  units.nvme.engine = engine_of(options.io_engine);
+  units.nvme.named_files = false;
+  units.nvme.directories = directories_of(options.nvme, options.nvme_count);
+  units.homes[StateClass::kParameters] = home_of(options.parameter_tier);
+  units.homes[StateClass::kGradients] = home_of(options.gradient_tier);
+  units.homes[StateClass::kOptimizer] = home_of(options.optimizer_tier);
+  units.homes[StateClass::kActivations] = home_of(options.saved_tier);
+  units.compute_type = dtype_of(options.compute_dtype, "the parameters of units");
+  if (units.compute_type == DType::kF16) {
+    throw SessionError(SessionProblem::kDType, "units do not compute in fp16",
+                       "set compute_dtype to TERRACE_DTYPE_FP32 or TERRACE_DTYPE_BF16");
+  }
+  units.micro_batches = options.micro_batches;
+  units.rule = options.rule;
+  units.hyperparameters = named_values(options.hyperparameters, options.hyperparameter_count);
+  units.weight_decay = options.weight_decay;
+  units.max_grad_norm = options.max_grad_norm;
+  return units;
+}
+
+SessionUnit unit_of(const terrace_unit_options& options) {
+  check_pointer(options.name, "name of terrace_unit_options");
+  if ((options.flags & ~TERRACE_UNIT_FROZEN) != 0) {
+    refuse(fmt::format("flags of unit {} are {:#x}", options.name, options.flags),
+           "set TERRACE_UNIT_FROZEN or nothing");
+  }
+  if (options.saved_bytes > kSavedBytesMost) {
+    refuse(fmt::format("unit {} saves {} bytes", options.name, options.saved_bytes),
+           fmt::format("{} at most", kSavedBytesMost));
+  }
+  return {.name = options.name,
+          .elements = options.element_count,
+          .decayed_elements = options.decayed_elements,
+          .is_frozen = (options.flags & TERRACE_UNIT_FROZEN) != 0,
+          .saved_bytes = options.saved_bytes};
+}
+
+StepTask task_of(std::int32_t unit, std::int32_t pass, std::int32_t micro_batch) {
+  if (pass != TERRACE_PASS_FORWARD && pass != TERRACE_PASS_BACKWARD) {
+    refuse(fmt::format("pass is {}", pass), "name a terrace_pass");
+  }
+  const bool is_forward = pass == TERRACE_PASS_FORWARD;
+  return {is_forward ? UnitPass::kForward : UnitPass::kBackward, unit, micro_batch};
 }
 
 }  // namespace terrace

@@ -3,11 +3,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <string>
+#include <span>
+#include <vector>
 
 #include "memory/tensor.h"
 #include "runtime/capi/terrace.h"
 #include "runtime/session/parameter_session.h"
+#include "runtime/session/unit_session.h"
 
 // From the structs of terrace.h to those of the session. All throw SessionError for what does not
 // fit, naming the field.
@@ -19,8 +21,7 @@ void check_pointer(const void* pointer, const char* what);
 // not know are not zero.
 void check_struct(const void* given, std::size_t known_bytes, const char* what);
 
-// A struct of the caller's, with zeros for what it lacks. `First` is the size of the struct's first
-// version.
+// A struct of the caller's.
 template <typename Struct>
 Struct read_struct(const Struct* given, const char* what) {
   check_pointer(given, what);
@@ -36,5 +37,11 @@ DType dtype_of(std::int32_t dtype, const char* what);
 TensorView view_of(const terrace_buffer& buffer, const char* what);
 SessionTensor tensor_of(const terrace_tensor_options& options, std::int32_t group);
 SessionStepOptions step_options_of(const terrace_step_options& options);
+// The memory of a buffer of fp32 elements.
+std::span<float> floats_of(const terrace_buffer& buffer, const char* what);
+std::vector<NamedValue> named_values(const terrace_hyperparameter* values, std::uint32_t count);
+UnitSessionOptions units_options_of(const terrace_units_options& options);
+SessionUnit unit_of(const terrace_unit_options& options);
+StepTask task_of(std::int32_t unit, std::int32_t pass, std::int32_t micro_batch);
 
 }  // namespace terrace

@@ -1,41 +1,15 @@
 #include <unistd.h>
 
-#include <cstring>
 #include <memory>
 #include <mutex>
-#include <string>
 #include <utility>
-#include <vector>
 
-#include "base/log.h"
+#include "runtime/capi/capi_call.h"
 #include "runtime/capi/capi_error.h"
 #include "runtime/capi/capi_options.h"
 #include "runtime/capi/terrace.h"
 #include "runtime/config/version.h"
 #include "runtime/session/parameter_session.h"
-#include "runtime/session/session_error.h"
-
-namespace terrace {
-namespace {
-
-class CallbackLog final : public Log {
- public:
-  CallbackLog(terrace_log_callback callback, void* user) : callback_(callback), user_(user) {}
-
-  void info(std::string_view line) override { tell(TERRACE_LOG_INFO, line); }
-  void warning(std::string_view line) override { tell(TERRACE_LOG_WARNING, line); }
-
- private:
-  void tell(std::int32_t level, std::string_view line) {
-    if (callback_ != nullptr) callback_(level, std::string(line).c_str(), user_);
-  }
-
-  const terrace_log_callback callback_;
-  void* const user_;
-};
-
-}  // namespace
-}  // namespace terrace
 
 struct terrace_session {  // NOLINT(readability-identifier-naming): C's
   terrace_session(terrace::SessionOptions options, std::unique_ptr<terrace::Log> log)
@@ -49,25 +23,8 @@ struct terrace_session {  // NOLINT(readability-identifier-naming): C's
 namespace terrace {
 namespace {
 
-// Runs the body, and makes an error of what it throws.
-template <typename Body>
-terrace_error guarded(Body body) noexcept {
-  try {
-    body();
-    return TERRACE_OK;
-  } catch (...) {
-    return report_exception();
-  }
-}
-
 terrace_error check_session(const terrace_session* session) noexcept {
-  if (session == nullptr) {
-    return report(TERRACE_ERROR_ARGUMENT, "session is NULL; make one by terrace_session_create()");
-  }
-  if (session->owner == getpid()) return TERRACE_OK;
-  return report(TERRACE_ERROR_FORKED,
-                "this process was forked from the one that made the session, and has none of its "
-                "threads; start processes by \"spawn\", or make the session in this one");
+  return check_owner(session, session == nullptr ? 0 : session->owner);
 }
 
 // Runs the body when no other call of the session runs.
@@ -98,37 +55,11 @@ void write_result(const SessionStepResult& result, terrace_step_result* out) {
   out->clip_coefficient = result.clip_coefficient;
 }
 
-void check_result(const terrace_step_result* result) {
-  if (result != nullptr) check_struct(result, sizeof(*result), "terrace_step_result");
-}
-
-TensorView fp32_view_of(const terrace_buffer& buffer, const char* name) {
-  const TensorView view = view_of(buffer, name);
-  if (view.dtype == DType::kF32) return view;
-  throw SessionError(SessionProblem::kDType, std::string(name) + " is not fp32, as state is",
-                     "set its dtype to TERRACE_DTYPE_FP32");
-}
-
-void write_text(const std::string& text, char* out, std::uint64_t capacity, std::uint64_t* size) {
-  check_pointer(size, "size");
-  *size = text.size() + 1;
-  if (capacity == 0) return;
-  check_pointer(out, "text");
-  if (capacity < *size) {
-    throw SessionError(SessionProblem::kArgument,
-                       "the text has " + std::to_string(*size) + " bytes, and capacity is " +
-                           std::to_string(capacity),
-                       "ask for the size first");
-  }
-  std::memcpy(out, text.c_str(), text.size() + 1);
-}
-
 }  // namespace
 }  // namespace terrace
 
 using terrace::check_pointer;
 using terrace::check_session;
-using terrace::fp32_view_of;
 using terrace::guarded;
 using terrace::ParameterSession;
 using terrace::with_session;
@@ -166,14 +97,7 @@ terrace_error terrace_group_add(terrace_session* session, const terrace_group_op
     check_pointer(group, "group");
     const auto given = terrace::read_struct(options, "terrace_group_options");
     check_pointer(given.rule, "rule of terrace_group_options");
-    if (given.hyperparameter_count > 0) {
-      check_pointer(given.hyperparameters, "hyperparameters of terrace_group_options");
-    }
-    std::vector<terrace::NamedValue> values;
-    for (uint32_t i = 0; i < given.hyperparameter_count; ++i) {
-      check_pointer(given.hyperparameters[i].name, "name of a terrace_hyperparameter");
-      values.emplace_back(given.hyperparameters[i].name, given.hyperparameters[i].value);
-    }
+    const auto values = terrace::named_values(given.hyperparameters, given.hyperparameter_count);
     *group = own.add_group(given.rule, values, given.weight_decay);
   });
 }
@@ -256,9 +180,7 @@ terrace_error terrace_state_read(terrace_session* session, int32_t tensor, const
   return with_session(session, [&](ParameterSession& own) {
     check_pointer(field, "field");
     check_pointer(out, "out");
-    const terrace::TensorView view = fp32_view_of(*out, "out");
-    own.read_state(tensor, field, first_element,
-                   {view.as<float>(), static_cast<std::size_t>(view.elements())});
+    own.read_state(tensor, field, first_element, terrace::floats_of(*out, "out"));
   });
 }
 
@@ -267,9 +189,7 @@ terrace_error terrace_state_write(terrace_session* session, int32_t tensor, cons
   return with_session(session, [&](ParameterSession& own) {
     check_pointer(field, "field");
     check_pointer(values, "values");
-    const terrace::TensorView view = fp32_view_of(*values, "values");
-    own.write_state(tensor, field, first_element,
-                    {view.as<float>(), static_cast<std::size_t>(view.elements())});
+    own.write_state(tensor, field, first_element, terrace::floats_of(*values, "values"));
   });
 }
 

@@ -329,6 +329,142 @@ TERRACE_EXPORT terrace_error terrace_ledger_json(terrace_session* session, char*
 TERRACE_EXPORT terrace_error terrace_metrics_json(terrace_session* session, char* text,
                                                   uint64_t capacity, uint64_t* size);
 
+/* ---- units ----------------------------------------------------------------------------------
+ *
+ * A step further: Terrace owns the parameters, too, in units that the trainer computes one at a
+ * time: a layer, for instance. A unit's parameters, gradient and optimizer state live on the host
+ * or on NVMe, and are in memory around their use, which is known ahead, since the step is recorded
+ * and compiled before the first one runs. The kernels, and what passes between units, stay the
+ * trainer's.
+ *
+ *   terrace_units_create(&options, &units);
+ *   terrace_unit_add(units, &unit_options, &u);                 each unit
+ *   terrace_units_record(units, u, TERRACE_PASS_FORWARD, 0);    each task of a step, in order
+ *   terrace_units_prepare(units);                               compiles, checks, allocates
+ *   terrace_units_fill(units, 0, source, user);                 parameters
+ *   for each step:
+ *     terrace_units_step_begin(units, learning_rate);
+ *     for each task:
+ *       terrace_unit_acquire(units, u, pass, micro_batch, &memory);
+ *       ... compute with memory.parameters, write memory.gradient ...
+ *       terrace_unit_release(units, u);
+ *     terrace_units_step_end(units, &result);
+ *   terrace_units_destroy(units);
+ *
+ * Errors, threads and forked processes are as with sessions. After an error of a drive all calls
+ * but terrace_units_destroy() return TERRACE_ERROR_FAILED. */
+
+typedef struct terrace_units terrace_units;
+
+typedef enum terrace_pass { TERRACE_PASS_FORWARD = 0, TERRACE_PASS_BACKWARD = 1 } terrace_pass;
+
+typedef struct terrace_units_options {
+  uint32_t struct_size;
+  int32_t threads;                    /* that update; 0: as suits the machine */
+  uint64_t host_memory_bytes;         /* at most; 0: nine tenths of what the machine has free */
+  const terrace_nvme_directory* nvme; /* several: striped over them */
+  uint32_t nvme_count;
+  int32_t io_engine;      /* terrace_io_engine */
+  int32_t parameter_tier; /* terrace_tier, as are the next three */
+  int32_t gradient_tier;
+  int32_t optimizer_tier;
+  int32_t saved_tier;    /* of what a forward saves */
+  int32_t compute_dtype; /* of parameters: TERRACE_DTYPE_FP32 or TERRACE_DTYPE_BF16 */
+  int32_t micro_batches; /* of a step; 1 at least */
+  const char* rule;      /* as in terrace_group_options, as are the next two */
+  const terrace_hyperparameter* hyperparameters;
+  uint32_t hyperparameter_count;
+  uint32_t reserved; /* 0 */
+  double weight_decay;
+  double max_grad_norm;     /* 0: gradients are not clipped */
+  terrace_log_callback log; /* NULL: silent */
+  void* log_user;
+} terrace_units_options;
+
+#define TERRACE_UNIT_FROZEN 1u /* is not updated: it has parameters alone */
+
+typedef struct terrace_unit_options {
+  uint32_t struct_size;
+  uint32_t flags;
+  const char* name;         /* for messages; not empty */
+  int64_t element_count;    /* of its parameters, one flat sequence; 1 at least */
+  int64_t decayed_elements; /* weight decay applies to so many, at the start */
+  uint64_t saved_bytes;     /* of memory that a forward leaves for its backward; may be 0 */
+} terrace_unit_options;
+
+/* What a task may touch, from acquire to release. */
+typedef struct terrace_unit_memory {
+  uint32_t struct_size; /* set by the caller */
+  int32_t dtype;        /* of the parameters */
+  const void* parameters;
+  /* fp32, of element_count elements; NULL in a forward, and of a frozen unit. The backward of a
+   * micro-batch is to write each of them: its gradient if adds_gradient is 0, else what is there
+   * plus its gradient, which is first complete by itself, so that bits do not depend on tiers. */
+  float* gradient;
+  void* saved; /* saved_bytes of this micro-batch; NULL if there are none */
+  int32_t adds_gradient;
+  int32_t reserved;
+} terrace_unit_memory;
+
+/* Elements that a source is asked for. Never grows. */
+typedef struct terrace_state_range {
+  int32_t unit;
+  int32_t reserved;
+  const char* field; /* "master", or what the rule keeps: see terrace_state_read() */
+  int64_t first_element;
+  int64_t element_count;
+  float* out; /* to be written */
+} terrace_state_range;
+
+/* Writes a range; returns 0, or another number to end the call with TERRACE_ERROR_ARGUMENT. Called
+ * by several threads at a time, and maybe twice for an element: it gives the same number then. */
+typedef int32_t (*terrace_state_source)(void* user, const terrace_state_range* range);
+
+/* Makes a session of units without units. Sets *units on success only. ARGUMENT. */
+TERRACE_EXPORT terrace_error terrace_units_create(const terrace_units_options* options,
+                                                  terrace_units** units);
+/* Ends a step that is under way, wherever it is, and gives back memory and files. The handle is
+ * then gone, except in a forked process (FORKED). NULL is fine. */
+TERRACE_EXPORT terrace_error terrace_units_destroy(terrace_units* units);
+/* Adds a unit; *unit becomes its number, counted from 0. Before terrace_units_prepare(). */
+TERRACE_EXPORT terrace_error terrace_unit_add(terrace_units* units,
+                                              const terrace_unit_options* options, int32_t* unit);
+/* Records the next task of every step: a pass of a unit in a micro-batch, counted from 0. A unit
+ * may be used several times. Nothing recorded: each micro-batch goes forward through all units in
+ * the order of their numbers, then back. Before terrace_units_prepare(). ARGUMENT, ORDER. */
+TERRACE_EXPORT terrace_error terrace_units_record(terrace_units* units, int32_t unit, int32_t pass,
+                                                  int32_t micro_batch);
+/* Compiles and verifies the step, checks the budgets, and allocates. Once. After a failure the
+ * session can only be destroyed. ARGUMENT (tasks that cannot be a step, named), DOES_NOT_FIT, IO,
+ * FULL_DISK, ENVIRONMENT. */
+TERRACE_EXPORT terrace_error terrace_units_prepare(terrace_units* units);
+/* Sets parameters and state to what the source gives, after so many steps: 0, and zeros for all
+ * but "master", for a training that begins; what terrace_units_state_read() gave for one that goes
+ * on. Before the first step, and whenever no step is under way. ARGUMENT, ORDER, IO. */
+TERRACE_EXPORT terrace_error terrace_units_fill(terrace_units* units, int64_t steps,
+                                                terrace_state_source source, void* user);
+/* Begins a step. The last one's updates may run under it. ARGUMENT, ORDER. */
+TERRACE_EXPORT terrace_error terrace_units_step_begin(terrace_units* units, double learning_rate);
+/* Waits until a unit is where it is computed, and fills *memory. The tasks of a step are acquired
+ * in the order of the recording, one at a time: another is ORDER, which names the task that is
+ * next, and changes nothing. Fails as the step does: IO, CORRUPT, FULL_DISK. */
+TERRACE_EXPORT terrace_error terrace_unit_acquire(terrace_units* units, int32_t unit, int32_t pass,
+                                                  int32_t micro_batch, terrace_unit_memory* memory);
+/* Gives back the unit that is acquired: its task is computed. ORDER. */
+TERRACE_EXPORT terrace_error terrace_unit_release(terrace_units* units, int32_t unit);
+/* Waits for the norm of the step, whose tasks are all released, and ends it. `result` may be NULL.
+ * ORDER (names the task that is missing, and changes nothing); NOT_FINITE, IO, CORRUPT, FULL_DISK:
+ * the session has failed. */
+TERRACE_EXPORT terrace_error terrace_units_step_end(terrace_units* units,
+                                                    terrace_step_result* result);
+/* As terrace_state_read(), of a unit; waits for the last updates. */
+TERRACE_EXPORT terrace_error terrace_units_state_read(terrace_units* units, int32_t unit,
+                                                      const char* field, int64_t first_element,
+                                                      const terrace_buffer* out);
+/* As terrace_ledger_json(), of what the compiled step takes. */
+TERRACE_EXPORT terrace_error terrace_units_ledger_json(terrace_units* units, char* text,
+                                                       uint64_t capacity, uint64_t* size);
+
 #ifdef __cplusplus
 }
 #endif

@@ -89,7 +89,7 @@ void ParameterSession::prepare() {
   has_failed_to_prepare_ = true;
   const HostLimits limits = read_host_limits();
   const ThreadPlan plan = plan_threads(options_.threads, limits, read_topology());
-  workers_.emplace(options_.threads.value_or(plan.update));
+  workers_.emplace(options_.threads.value_or(plan.compute));
   const std::size_t free = limits.usable_bytes();
   home_ = std::make_unique<StateHome>(
       table_,

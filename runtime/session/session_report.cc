@@ -1,5 +1,6 @@
 #include <nlohmann/json.hpp>
 
+#include "runtime/session/ledger_text.h"
 #include "runtime/session/parameter_session.h"
 
 namespace terrace {
@@ -8,19 +9,7 @@ using nlohmann::json;
 
 std::string ParameterSession::describe_ledger() const {
   if (home_ == nullptr) expect_ready("the ledger is asked for");
-  json tiers = json::object();
-  for (const Tier tier : {Tier::kHost, Tier::kNvme}) {
-    const TierLedger& ledger = home_->ledger()[tier];
-    json accounts = json::object();
-    for (std::size_t i = 0; i < kAccountCount; ++i) {
-      if (ledger.charged_bytes.at(i) == 0) continue;
-      accounts[std::string(name_of(static_cast<Account>(i)))] = ledger.charged_bytes.at(i);
-    }
-    json one = {{"peak_bytes", ledger.peak_bytes}, {"accounts", std::move(accounts)}};
-    one["budget_bytes"] = ledger.budget_bytes ? json(*ledger.budget_bytes) : json(nullptr);
-    tiers[std::string(name_of(tier))] = std::move(one);
-  }
-  return json{{"schema", "terrace.ledger/1"}, {"tiers", std::move(tiers)}}.dump();
+  return ledger_text(home_->ledger());
 }
 
 std::string ParameterSession::describe_metrics() const {

@@ -1,0 +1,339 @@
+#include "runtime/session/unit_session.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "memory/host/host_limits.h"
+#include "memory/host/thread_plan.h"
+#include "memory/host/topology.h"
+#include "runtime/session/ledger_text.h"
+#include "runtime/session/session_error.h"
+
+namespace terrace {
+namespace {
+
+constexpr std::int64_t kUnitElementsMax = std::int64_t{1} << 40;
+constexpr std::int32_t kMicroBatchesMost = 1 << 20;
+
+[[noreturn]] void refuse_unit(const std::string& what, const std::string& remedy) {
+  throw SessionError(SessionProblem::kArgument, what, remedy);
+}
+
+[[noreturn]] void refuse_turn(const std::string& what, const std::string& remedy) {
+  throw SessionError(SessionProblem::kOrder, what, remedy);
+}
+
+std::string_view field_of_header(Option option) {
+  constexpr std::array<std::string_view, kOptionCount> kFields = {"device_memory_bytes",
+                                                                  "host_memory_bytes",
+                                                                  "budget_bytes of nvme",
+                                                                  "nvme",
+                                                                  "threads",
+                                                                  "micro_batches",
+                                                                  "micro_batches",
+                                                                  "saved_bytes",
+                                                                  "compute_dtype",
+                                                                  "ranks",
+                                                                  "ranks",
+                                                                  "learning_rate",
+                                                                  "TERRACE_UNIT_FROZEN",
+                                                                  "evaluation"};
+  return kFields.at(static_cast<std::size_t>(option));
+}
+
+}  // namespace
+
+UnitSession::UnitSession(UnitSessionOptions options, std::unique_ptr<Log> log)
+    : options_(std::move(options)), log_(std::move(log)) {
+  rules_.add_group(options_.rule, options_.hyperparameters, options_.weight_decay);
+  if (options_.micro_batches < 1 || options_.micro_batches > kMicroBatchesMost) {
+    refuse_unit(fmt::format("micro_batches is {}", options_.micro_batches),
+                fmt::format("it is 1 to {}", kMicroBatchesMost));
+  }
+  if (!std::isfinite(options_.max_grad_norm) || options_.max_grad_norm < 0) {
+    refuse_unit(fmt::format("max_grad_norm is {}", options_.max_grad_norm),
+                "it is more than 0, or 0 for no clipping");
+  }
+  const bool names_nvme = std::ranges::any_of(options_.homes.values,
+                                              [](const auto& tier) { return tier == Tier::kNvme; });
+  if (names_nvme && options_.nvme.directories.empty()) {
+    refuse_unit("state is to live on NVMe, and no directory is named", "name one in nvme");
+  }
+}
+
+UnitSession::~UnitSession() { gate_.close(); }
+
+void UnitSession::expect(Phase phase, const char* call) const {
+  if (phase_ == phase) return;
+  switch (phase_) {
+    case Phase::kOpen:
+      refuse_turn(fmt::format("{} before terrace_units_prepare()", call), "prepare the units");
+    case Phase::kPrepared:
+      refuse_turn(fmt::format("{} before terrace_units_fill()", call),
+                  "set parameters and state, once after terrace_units_prepare()");
+    case Phase::kReady:
+      refuse_turn(phase == Phase::kStepping ? fmt::format("{} while no step is under way", call)
+                                            : fmt::format("{} after terrace_units_prepare()", call),
+                  phase == Phase::kStepping ? "begin one by terrace_units_step_begin()"
+                                            : "add and record everything before it");
+    case Phase::kStepping:
+      refuse_turn(fmt::format("{} while a step is under way", call),
+                  "end it by terrace_units_step_end() first");
+    case Phase::kFailed:
+      throw SessionError(SessionProblem::kFailed,
+                         fmt::format("{}: the units' session has failed before", call),
+                         "destroy it, and go on from state that was read before");
+  }
+}
+
+const SessionUnit& UnitSession::unit(std::int32_t number) const {
+  if (number < 0 || static_cast<std::size_t>(number) >= units_.size()) {
+    refuse_unit(fmt::format("there is no unit {}", number),
+                fmt::format("there are {}, counted from 0", units_.size()));
+  }
+  return units_[static_cast<std::size_t>(number)];
+}
+
+std::int32_t UnitSession::add_unit(SessionUnit unit) {
+  expect(Phase::kOpen, "a unit is added");
+  if (unit.name.empty()) refuse_unit("a unit has no name", "name it");
+  if (unit.elements < 1 || unit.elements > kUnitElementsMax) {
+    refuse_unit(fmt::format("unit {} has {} elements", unit.name, unit.elements),
+                "leave out a unit without parameters");
+  }
+  if (unit.decayed_elements < 0 || unit.decayed_elements > unit.elements ||
+      (unit.is_frozen && unit.decayed_elements > 0)) {
+    refuse_unit(fmt::format("unit {} has {} elements that decay", unit.name, unit.decayed_elements),
+                "count those at its start; a frozen unit has none");
+  }
+  units_.push_back(std::move(unit));
+  return static_cast<std::int32_t>(units_.size() - 1);
+}
+
+void UnitSession::record(const StepTask& task) {
+  expect(Phase::kOpen, "a task is recorded");
+  unit(task.unit);
+  if (task.micro_batch < 0 || task.micro_batch >= options_.micro_batches) {
+    refuse_unit(fmt::format("there is no micro-batch {}", task.micro_batch),
+                fmt::format("there are {}, counted from 0", options_.micro_batches));
+  }
+  tasks_.push_back(task);
+}
+
+ComputeModel UnitSession::describe_units() const {
+  ComputeModel model;
+  model.compute_type = options_.compute_type;
+  for (const SessionUnit& unit : units_) {
+    UnitModel described = {.kind = UnitKind::kBlock,
+                           .padded_elements = padded_elements(unit.elements),
+                           .saved_bytes = unit.saved_bytes};
+    described.decayed_elements = unit.decayed_elements;
+    UnitStep forward;
+    UnitStep backward;
+    if (unit.saved_bytes > 0) {
+      forward.writes.push_back({Role::kSaved});
+      backward.reads.push_back({Role::kSaved});
+    }
+    if (unit.is_frozen) {
+      described.frozen_elements = described.padded_elements;
+    } else {
+      backward.writes.push_back({Role::kGradient});
+    }
+    described.forward = {forward};
+    described.backward = {backward};
+    model.units.push_back(std::move(described));
+  }
+  return model;
+}
+
+TierRuntimeOptions UnitSession::runtime_options() const {
+  const HostLimits limits = read_host_limits();
+  const ThreadPlan threads = plan_threads(options_.threads, limits, read_topology());
+  TierRuntimeOptions options;
+  options.placement.homes = options_.homes;
+  options.placement.recompute = false;
+  options.placement.micro_batches = options_.micro_batches;
+  options.placement.has_nvme = !options_.nvme.directories.empty();
+  options.placement.name_of_option = field_of_header;
+  options.budgets[static_cast<std::size_t>(Tier::kHost)] =
+      options_.host_memory_bytes.value_or(limits.usable_bytes() / 10 * 9);
+  std::size_t drives = 0;
+  bool has_limit = !options_.nvme.directories.empty();
+  for (const NvmeDirectory& directory : options_.nvme.directories) {
+    has_limit = has_limit && directory.budget_bytes.has_value();
+    drives += directory.budget_bytes.value_or(0);
+  }
+  if (has_limit) options.budgets[static_cast<std::size_t>(Tier::kNvme)] = drives;
+  options.optimizer.rule = rules_.groups().front().rule;
+  options.optimizer.numbers = rules_.groups().front().options;
+  options.optimizer.max_grad_norm = options_.max_grad_norm;
+  options.nvme = options_.nvme;
+  options.update_threads = options_.threads.value_or(threads.update);
+  options.evaluates = false;
+  options.schedule = tasks_;
+  return options;
+}
+
+void UnitSession::prepare() {
+  expect(Phase::kOpen, "the units are prepared");
+  if (units_.empty()) refuse_turn("there is no unit", "add one by terrace_unit_add()");
+  if (tasks_.empty()) {
+    const auto count = static_cast<std::int32_t>(units_.size());
+    for (std::int32_t m = 0; m < options_.micro_batches; ++m) {
+      for (std::int32_t u = 0; u < count; ++u) tasks_.push_back({UnitPass::kForward, u, m});
+      for (std::int32_t u = count; u-- > 0;) tasks_.push_back({UnitPass::kBackward, u, m});
+    }
+  }
+  // What has failed halfway is of no use.
+  phase_ = Phase::kFailed;
+  runtime_options_ = runtime_options();
+  plan_ = plan_tiers(describe_units(), runtime_options_);
+  runtime_ = std::make_unique<TierRuntime>(runtime_options_, *plan_, gate_, *log_);
+  phase_ = Phase::kPrepared;
+}
+
+void UnitSession::fill(std::int64_t steps, StateSource source) {
+  if (phase_ != Phase::kReady) expect(Phase::kPrepared, "state is set");
+  if (steps < 0) refuse_unit(fmt::format("{} steps were made", steps), "it is 0 or more");
+  if (phase_ == Phase::kReady && steps != steps_) {
+    refuse_turn(fmt::format("state after {} steps is set after {} steps", steps, steps_),
+                "make another session to go back or ahead");
+  }
+  phase_ = Phase::kFailed;
+  runtime_->drain();
+  runtime_->fill_state(
+      [&](StateField field, std::int32_t number, std::int64_t begin, std::span<float> out) {
+        const auto size = static_cast<std::int64_t>(out.size());
+        const std::int64_t there = std::clamp<std::int64_t>(
+            units_[static_cast<std::size_t>(number)].elements - begin, 0, size);
+        std::ranges::fill(out.subspan(static_cast<std::size_t>(there)), 0.0F);
+        if (there > 0) source(field, number, begin, out.first(static_cast<std::size_t>(there)));
+      });
+  steps_ = steps;
+  phase_ = Phase::kReady;
+}
+
+void UnitSession::begin_step(double learning_rate) {
+  expect(Phase::kReady, "a step is begun");
+  if (!std::isfinite(learning_rate) || learning_rate < 0) {
+    refuse_unit(fmt::format("the learning rate is {}", learning_rate), "it is at least 0");
+  }
+  runtime_->begin_step({.step = steps_ + 1, .learning_rate = learning_rate});
+  next_ = 0;
+  phase_ = Phase::kStepping;
+}
+
+std::string UnitSession::text_of(const StepTask& task) const {
+  return fmt::format("the {} of unit {} in micro-batch {}",
+                     task.pass == UnitPass::kForward ? "forward" : "backward", unit(task.unit).name,
+                     task.micro_batch);
+}
+
+AcquiredUnit UnitSession::acquire(const StepTask& task) {
+  expect(Phase::kStepping, "a unit is acquired");
+  const std::string asked = text_of(task);
+  if (is_acquired_) {
+    refuse_turn(
+        fmt::format("{} is acquired, and {} is not released", asked, text_of(tasks_[next_ - 1])),
+        "call terrace_unit_release() first");
+  }
+  if (next_ == tasks_.size()) {
+    refuse_turn(fmt::format("{} is acquired, and the step is complete", asked),
+                "end it by terrace_units_step_end()");
+  }
+  if (tasks_[next_] != task) {
+    refuse_turn(
+        fmt::format("{} is acquired, and the step goes on with {}", asked, text_of(tasks_[next_])),
+        "follow the order that was recorded");
+  }
+  UnitGate::Offer offer;
+  try {
+    offer = gate_.take([&] { runtime_->rethrow_failure(); });
+  } catch (...) {
+    phase_ = Phase::kFailed;
+    throw;
+  }
+  ++next_;
+  is_acquired_ = true;
+  AcquiredUnit acquired = {
+      .parameters = offer.memory.of(Role::kParameters),
+      .gradient = reinterpret_cast<float*>(offer.memory.of(Role::kGradient)),
+      .saved = offer.memory.of(Role::kSaved),
+      .adds_gradient = offer.memory.gradient_mode == GradientMode::kAccumulate};
+  if (acquired.gradient != nullptr && !acquired.adds_gradient) {
+    const std::int64_t elements = unit(task.unit).elements;
+    std::fill(acquired.gradient + elements, acquired.gradient + padded_elements(elements), 0.0F);
+  }
+  return acquired;
+}
+
+void UnitSession::release(std::int32_t number) {
+  expect(Phase::kStepping, "a unit is released");
+  unit(number);
+  if (!is_acquired_ || tasks_[next_ - 1].unit != number) {
+    refuse_turn(fmt::format("unit {} is released, and was not acquired", unit(number).name),
+                "acquire it first");
+  }
+  is_acquired_ = false;
+  gate_.give_back();
+}
+
+StepResult UnitSession::end_step() {
+  expect(Phase::kStepping, "a step is ended");
+  if (is_acquired_ || next_ < tasks_.size()) {
+    refuse_turn(is_acquired_ ? fmt::format("a step is ended, and {} is not released",
+                                           text_of(tasks_[next_ - 1]))
+                             : fmt::format("a step is ended before {}", text_of(tasks_[next_])),
+                "go through all of the step first");
+  }
+  phase_ = Phase::kFailed;
+  const StepResult result = runtime_->finish_step().result;
+  ++steps_;
+  phase_ = Phase::kReady;
+  return result;
+}
+
+std::string_view UnitSession::name_of(StateField field) const {
+  const std::optional<std::size_t> slot = slot_of(field);
+  return slot ? rules_.groups().front().rule->slots[*slot].name : "master";
+}
+
+std::optional<StateField> UnitSession::field_named(std::string_view name) const {
+  for (const StateField field : state_fields(rules_.groups().front().rule->slots.size())) {
+    if (name_of(field) == name) return field;
+  }
+  return std::nullopt;
+}
+
+void UnitSession::read_state(std::int32_t number, std::string_view field, std::int64_t begin,
+                             std::span<float> out) {
+  expect(Phase::kReady, "state is read");
+  const SessionUnit& of = unit(number);
+  const std::optional<StateField> found = field_named(field);
+  if (!found) {
+    refuse_unit(fmt::format("a unit has no state '{}'", field),
+                "see terrace_state_read() for the fields of each rule");
+  }
+  const auto size = static_cast<std::int64_t>(out.size());
+  if (begin < 0 || size > of.elements || begin > of.elements - size) {
+    refuse_unit(fmt::format("elements {} to {} of unit {}, which has {}", begin, begin + size,
+                            of.name, of.elements),
+                "ask for those that there are");
+  }
+  phase_ = Phase::kFailed;
+  runtime_->drain();
+  runtime_->read_state(*found, number, begin, out);
+  phase_ = Phase::kReady;
+}
+
+std::string UnitSession::describe_ledger() const {
+  if (!plan_) expect(Phase::kPrepared, "the ledger is asked for");
+  return ledger_text(plan_->ledger);
+}
+
+}  // namespace terrace

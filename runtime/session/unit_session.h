@@ -1,0 +1,108 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/log.h"
+#include "runtime/engine/tier_runtime.h"
+#include "runtime/session/parameter_table.h"
+#include "runtime/session/unit_gate.h"
+
+namespace terrace {
+
+struct UnitSessionOptions {
+  std::optional<int> threads = {};                    // that update; unset: as many as may be used
+  std::optional<std::size_t> host_memory_bytes = {};  // unset: nine tenths of what is free
+  ByStateClass<std::optional<Tier>> homes = {};       // unset: the fastest that has room
+  NvmeStoreOptions nvme = {};
+  DType compute_type = DType::kF32;  // of parameters as the trainer sees them; or bf16
+  std::int32_t micro_batches = 1;
+  std::string rule;
+  std::vector<NamedValue> hyperparameters = {};
+  double weight_decay = 0;
+  double max_grad_norm = 0;
+};
+
+// A unit's parameters: one flat sequence.
+struct SessionUnit {
+  std::string name;
+  std::int64_t elements = 0;
+  std::int64_t decayed_elements = 0;  // at its start
+  bool is_frozen = false;
+  std::size_t saved_bytes = 0;  // from a micro-batch's forward to its backward
+};
+
+// Where the trainer finds what it needs of a unit, until it releases the unit.
+struct AcquiredUnit {
+  const std::byte* parameters = nullptr;
+  float* gradient = nullptr;  // null in a forward, and of a frozen unit
+  std::byte* saved = nullptr;
+  bool adds_gradient = false;  // the new gradient is added to what is there; else stored
+};
+
+// Trains units whose parameters, gradients and optimizer state Terrace moves, by a step that was
+// recorded and compiled; the caller computes them, on its own thread, between acquire() and
+// release(). What runtime/capi/terrace.h offers, and says in full. One thread at a time. Throws
+// SessionError for what does not fit, and nothing has changed then.
+class UnitSession {
+ public:
+  using StateSource = ElementSource;
+
+  UnitSession(UnitSessionOptions options, std::unique_ptr<Log> log);
+  ~UnitSession();
+  UnitSession(const UnitSession&) = delete;
+  UnitSession& operator=(const UnitSession&) = delete;
+
+  std::int32_t add_unit(SessionUnit unit);
+  // The next task of every step. None recorded: each micro-batch goes forward through all units,
+  // then back.
+  void record(const StepTask& task);
+  void prepare();
+  // Sets parameters and state, and how many steps were made. Elements behind a unit's are zero, and
+  // not asked for.
+  void fill(std::int64_t steps, StateSource source);
+
+  void begin_step(double learning_rate);
+  AcquiredUnit acquire(const StepTask& task);
+  void release(std::int32_t unit);
+  StepResult end_step();
+
+  std::int64_t steps() const { return steps_; }
+  const SessionUnit& unit(std::int32_t number) const;
+  std::string_view name_of(StateField field) const;
+  DType compute_type() const { return options_.compute_type; }
+  void read_state(std::int32_t unit, std::string_view field, std::int64_t begin,
+                  std::span<float> out);
+  std::string describe_ledger() const;
+
+ private:
+  enum class Phase : std::uint8_t { kOpen, kPrepared, kReady, kStepping, kFailed };
+
+  void expect(Phase phase, const char* call) const;
+  TierRuntimeOptions runtime_options() const;
+  ComputeModel describe_units() const;
+  std::string text_of(const StepTask& task) const;
+  std::optional<StateField> field_named(std::string_view name) const;
+
+  const UnitSessionOptions options_;
+  const std::unique_ptr<Log> log_;
+  ParameterTable rules_;  // its one group has the rule and its numbers
+  Phase phase_ = Phase::kOpen;
+  std::vector<SessionUnit> units_;
+  std::vector<StepTask> tasks_;  // of a step, in order
+  std::size_t next_ = 0;         // of them, to be acquired
+  bool is_acquired_ = false;     // the one before it is not released
+  std::int64_t steps_ = 0;
+  TierRuntimeOptions runtime_options_;
+  std::optional<TierPlan> plan_;
+  UnitGate gate_;
+  std::unique_ptr<TierRuntime> runtime_;  // last: it uses all of the above
+};
+
+}  // namespace terrace

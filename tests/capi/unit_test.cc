@@ -1,0 +1,411 @@
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <string>
+
+#include "optim/update_rules.h"
+#include "tests/capi/trained_session.h"
+
+// Units that a trainer acquires and releases, against the same training by AdamW's definition.
+namespace terrace::test {
+namespace {
+
+constexpr std::int64_t kUnitElements[] = {5000, 4096, 1, 70000};
+constexpr std::int32_t kUnits = 4;
+constexpr std::int32_t kFrozen = 1;
+constexpr std::int32_t kMicroBatches = 2;
+constexpr std::int32_t kUnitSteps = 3;
+
+struct UnitTask {
+  std::int32_t unit;
+  std::int32_t pass;
+  std::int32_t micro_batch;
+};
+
+std::vector<UnitTask> usual_order() {
+  std::vector<UnitTask> tasks;
+  for (std::int32_t m = 0; m < kMicroBatches; ++m) {
+    for (std::int32_t u = 0; u < kUnits; ++u) tasks.push_back({u, TERRACE_PASS_FORWARD, m});
+    for (std::int32_t u = kUnits; u-- > 0;) tasks.push_back({u, TERRACE_PASS_BACKWARD, m});
+  }
+  return tasks;
+}
+
+// Unit by unit for all micro-batches.
+std::vector<UnitTask> layer_order() {
+  std::vector<UnitTask> tasks;
+  for (std::int32_t u = 0; u < kUnits; ++u) {
+    for (std::int32_t m = 0; m < kMicroBatches; ++m) tasks.push_back({u, TERRACE_PASS_FORWARD, m});
+  }
+  for (std::int32_t u = kUnits; u-- > 0;) {
+    for (std::int32_t m = 0; m < kMicroBatches; ++m) tasks.push_back({u, TERRACE_PASS_BACKWARD, m});
+  }
+  return tasks;
+}
+
+float first_parameter(std::int32_t unit, std::int64_t i) {
+  return drawn(static_cast<std::uint64_t>(unit), 77, static_cast<std::uint64_t>(i));
+}
+
+// What a micro-batch adds, given the parameter that computes.
+float toy_gradient(float parameter, const UnitTask& task, std::int32_t step, std::int64_t i) {
+  const auto key = static_cast<std::uint64_t>(10 * step + task.micro_batch);
+  return 0.5F * parameter +
+         drawn(static_cast<std::uint64_t>(task.unit) + 50, key, static_cast<std::uint64_t>(i));
+}
+
+struct UnitChoice {
+  std::int32_t dtype = TERRACE_DTYPE_FP32;
+  std::int32_t tier = TERRACE_TIER_HOST;
+  std::string nvme = {};
+  std::vector<UnitTask> order = {};  // none: nothing is recorded
+};
+
+using UnitState = std::map<std::string, std::vector<float>>;  // of each unit and field
+
+terrace_units_options units_options(const UnitChoice& choice,
+                                    const terrace_nvme_directory& directory) {
+  terrace_units_options options = {};
+  options.struct_size = sizeof options;
+  options.threads = 2;
+  options.nvme = &directory;
+  options.nvme_count = choice.nvme.empty() ? 0 : 1;
+  options.parameter_tier = options.gradient_tier = choice.tier;
+  options.optimizer_tier = options.saved_tier = choice.tier;
+  options.compute_dtype = choice.dtype;
+  options.micro_batches = kMicroBatches;
+  options.rule = "adamw";
+  options.weight_decay = 0.1;
+  options.max_grad_norm = 50;
+  return options;
+}
+
+class UnitTraining {
+ public:
+  explicit UnitTraining(const UnitChoice& choice) : dtype_(choice.dtype) {
+    const terrace_nvme_directory directory = {choice.nvme.c_str(), 0};
+    const terrace_units_options options = units_options(choice, directory);
+    EXPECT_DONE(terrace_units_create(&options, &units_));
+    for (std::int32_t u = 0; u < kUnits; ++u) {
+      const std::string name = "layer" + std::to_string(u);
+      terrace_unit_options unit = {};
+      unit.struct_size = sizeof unit;
+      unit.flags = u == kFrozen ? TERRACE_UNIT_FROZEN : 0;
+      unit.name = name.c_str();
+      unit.element_count = kUnitElements[u];
+      unit.decayed_elements = u == 3 ? 1000 : 0;
+      unit.saved_bytes = u == 2 ? 0 : 64;
+      std::int32_t number = -1;
+      EXPECT_DONE(terrace_unit_add(units_, &unit, &number));
+      EXPECT_EQ(number, u);
+    }
+    for (const UnitTask& task : choice.order) {
+      EXPECT_DONE(terrace_units_record(units_, task.unit, task.pass, task.micro_batch));
+    }
+    order_ = choice.order.empty() ? usual_order() : choice.order;
+    EXPECT_DONE(terrace_units_prepare(units_));
+  }
+  ~UnitTraining() { EXPECT_DONE(terrace_units_destroy(units_)); }
+  UnitTraining(const UnitTraining&) = delete;
+  UnitTraining& operator=(const UnitTraining&) = delete;
+
+  terrace_units* get() const { return units_; }
+  const std::vector<UnitTask>& order() const { return order_; }
+
+  void begin() {
+    const auto source = [](void*, const terrace_state_range* range) {
+      const bool is_master = std::strcmp(range->field, "master") == 0;
+      for (std::int64_t i = 0; i < range->element_count; ++i) {
+        range->out[i] = is_master ? first_parameter(range->unit, range->first_element + i) : 0;
+      }
+      return 0;
+    };
+    EXPECT_DONE(terrace_units_fill(units_, 0, source, nullptr));
+  }
+
+  void go_on_from(std::int64_t steps, UnitState& state) {
+    const auto source = [](void* user, const terrace_state_range* range) {
+      const auto& kept = *static_cast<const UnitState*>(user);
+      const auto& values = kept.at(std::to_string(range->unit) + range->field);
+      std::copy_n(values.begin() + range->first_element, range->element_count, range->out);
+      return 0;
+    };
+    EXPECT_DONE(terrace_units_fill(units_, steps, source, &state));
+  }
+
+  terrace_step_result step(std::int32_t number) {
+    EXPECT_DONE(terrace_units_step_begin(units_, 0.01));
+    for (const UnitTask& task : order_) compute(task, number);
+    terrace_step_result result = {};
+    result.struct_size = sizeof result;
+    EXPECT_DONE(terrace_units_step_end(units_, &result));
+    return result;
+  }
+
+  void compute(const UnitTask& task, std::int32_t number) {
+    terrace_unit_memory memory = {};
+    memory.struct_size = sizeof memory;
+    EXPECT_DONE(terrace_unit_acquire(units_, task.unit, task.pass, task.micro_batch, &memory));
+    ASSERT_EQ(memory.dtype, dtype_);
+    ASSERT_NE(memory.parameters, nullptr);
+    const bool is_backward = task.pass == TERRACE_PASS_BACKWARD;
+    ASSERT_EQ(memory.gradient != nullptr, is_backward && task.unit != kFrozen);
+    ASSERT_EQ(memory.saved != nullptr, task.unit != 2);
+    const std::int32_t mark = 100 * number + 10 * task.unit + task.micro_batch;
+    if (memory.saved != nullptr && !is_backward) std::memcpy(memory.saved, &mark, sizeof mark);
+    if (memory.saved != nullptr && is_backward) {
+      EXPECT_EQ(std::memcmp(memory.saved, &mark, sizeof mark), 0);
+    }
+    for (std::int64_t i = 0; memory.gradient != nullptr && i < kUnitElements[task.unit]; ++i) {
+      const float parameter = dtype_ == TERRACE_DTYPE_FP32
+                                  ? static_cast<const float*>(memory.parameters)[i]
+                                  : to_float(static_cast<const Bf16*>(memory.parameters)[i]);
+      const float gradient = toy_gradient(parameter, task, number, i);
+      memory.gradient[i] = memory.adds_gradient != 0 ? memory.gradient[i] + gradient : gradient;
+    }
+    EXPECT_DONE(terrace_unit_release(units_, task.unit));
+  }
+
+  UnitState state() {
+    UnitState state;
+    for (std::int32_t u = 0; u < kUnits; ++u) {
+      for (const char* const field : {"master", "exp_avg", "exp_avg_sq"}) {
+        std::vector<float> values(static_cast<std::size_t>(kUnitElements[u]));
+        const terrace_buffer out = buffer_of(values.data(), kUnitElements[u], TERRACE_DTYPE_FP32);
+        EXPECT_DONE(terrace_units_state_read(units_, u, field, 0, &out));
+        state[std::to_string(u) + field] = std::move(values);
+      }
+    }
+    return state;
+  }
+
+ private:
+  const std::int32_t dtype_;
+  std::vector<UnitTask> order_;
+  terrace_units* units_ = nullptr;
+};
+
+// A unit by the definition; `clips` has each step's coefficient.
+UnitState defined_state(std::int32_t dtype, const std::vector<double>& clips) {
+  const UpdateRule& rule = *find_update_rule("adamw");
+  UnitState state;
+  for (std::int32_t u = 0; u < kUnits; ++u) {
+    const auto count = static_cast<std::size_t>(kUnitElements[u]);
+    std::vector<float> master(count);
+    std::vector<float> slots[2] = {std::vector<float>(count), std::vector<float>(count)};
+    std::vector<float> gradient(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      master[i] = first_parameter(u, static_cast<std::int64_t>(i));
+      // What is frozen is kept in the type that computes.
+      if (u == kFrozen && dtype == TERRACE_DTYPE_BF16) {
+        master[i] = to_float(to_bf16_ties_away(master[i]));
+      }
+    }
+    for (std::int32_t step = 1; u != kFrozen && step <= std::ssize(clips); ++step) {
+      for (std::size_t i = 0; i < count; ++i) {
+        const float parameter =
+            dtype == TERRACE_DTYPE_FP32 ? master[i] : to_float(to_bf16_ties_away(master[i]));
+        const auto at = static_cast<std::int64_t>(i);
+        gradient[i] = toy_gradient(parameter, {u, 0, 0}, step, at);
+        gradient[i] += toy_gradient(parameter, {u, 0, 1}, step, at);
+      }
+      ParameterUpdate update;
+      update.options = standard_options(rule);
+      update.options.weight_decay = 0.1F;
+      update.decayed_elements = u == 3 ? 1000 : 0;
+      const StepScalars scalars = {
+          .learning_rate = 0.01F,
+          .gradient_scale = static_cast<float>(clips[static_cast<std::size_t>(step - 1)]),
+          .of_rule = rule.step_scalars(update.options, step),
+          .step = static_cast<std::uint32_t>(step)};
+      update.scalars = &scalars;
+      update.gradient = view(std::span(gradient));
+      update.master = update.parameter = view(std::span(master));
+      update.slots = {view(std::span(slots[0])), view(std::span(slots[1]))};
+      rule.reference(update);
+    }
+    state[std::to_string(u) + "master"] = std::move(master);
+    state[std::to_string(u) + "exp_avg"] = std::move(slots[0]);
+    state[std::to_string(u) + "exp_avg_sq"] = std::move(slots[1]);
+  }
+  return state;
+}
+
+void expect_training(const UnitChoice& choice) {
+  UnitTraining training(choice);
+  training.begin();
+  std::vector<double> clips;
+  for (std::int32_t step = 1; step <= kUnitSteps; ++step) {
+    const terrace_step_result result = training.step(step);
+    EXPECT_EQ(result.step, step);
+    EXPECT_GT(result.gradient_norm, 50);
+    EXPECT_LT(result.clip_coefficient, 1);
+    clips.push_back(result.clip_coefficient);
+  }
+  EXPECT_EQ(training.state(), defined_state(choice.dtype, clips));
+}
+
+TEST(CapiUnits, TrainOnTheHost) {
+  for (const std::int32_t dtype : {TERRACE_DTYPE_FP32, TERRACE_DTYPE_BF16}) {
+    expect_training({.dtype = dtype});
+    expect_training({.dtype = dtype, .tier = TERRACE_TIER_AUTO, .order = layer_order()});
+  }
+}
+
+TEST(CapiUnits, TrainOnNvme) {
+  const TemporaryDirectory drive;
+  for (const std::int32_t dtype : {TERRACE_DTYPE_FP32, TERRACE_DTYPE_BF16}) {
+    expect_training({.dtype = dtype, .tier = TERRACE_TIER_NVME, .nvme = drive.path()});
+    expect_training(
+        {.dtype = dtype, .tier = TERRACE_TIER_NVME, .nvme = drive.path(), .order = layer_order()});
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(drive.path()));
+}
+
+TEST(CapiUnits, GoOnInAnotherSession) {
+  const TemporaryDirectory drive;
+  UnitTraining whole({});
+  whole.begin();
+  for (std::int32_t step = 1; step <= kUnitSteps; ++step) whole.step(step);
+  UnitState kept;
+  {
+    UnitTraining first({});
+    first.begin();
+    first.step(1);
+    kept = first.state();
+  }
+  UnitTraining second({.tier = TERRACE_TIER_NVME, .nvme = drive.path()});
+  second.go_on_from(1, kept);
+  for (std::int32_t step = 2; step <= kUnitSteps; ++step) EXPECT_EQ(second.step(step).step, step);
+  EXPECT_EQ(second.state(), whole.state());
+}
+
+TEST(CapiUnits, ATaskThatIsNotNextIsRefused) {
+  UnitTraining training({});
+  terrace_unit_memory memory = {};
+  memory.struct_size = sizeof memory;
+  const auto acquire = [&](std::int32_t unit, std::int32_t pass, std::int32_t micro_batch) {
+    return terrace_unit_acquire(training.get(), unit, pass, micro_batch, &memory);
+  };
+  expect_error(terrace_units_step_begin(training.get(), 0.01), TERRACE_ERROR_ORDER,
+               "terrace_units_fill");
+  training.begin();
+  expect_error(acquire(0, 0, 0), TERRACE_ERROR_ORDER, "terrace_units_step_begin");
+  expect_error(terrace_units_step_begin(training.get(), -1), TERRACE_ERROR_ARGUMENT, "rate");
+  ASSERT_DONE(terrace_units_step_begin(training.get(), 0.01));
+  expect_error(acquire(1, 0, 0), TERRACE_ERROR_ORDER, "goes on with the forward of unit layer0");
+  expect_error(acquire(9, 0, 0), TERRACE_ERROR_ARGUMENT, "unit 9");
+  expect_error(acquire(0, 5, 0), TERRACE_ERROR_ARGUMENT, "pass");
+  expect_error(terrace_unit_release(training.get(), 0), TERRACE_ERROR_ORDER, "layer0");
+  ASSERT_DONE(acquire(0, 0, 0));
+  expect_error(acquire(1, 0, 0), TERRACE_ERROR_ORDER, "terrace_unit_release");
+  expect_error(terrace_unit_release(training.get(), 1), TERRACE_ERROR_ORDER, "layer1");
+  expect_error(terrace_units_step_end(training.get(), nullptr), TERRACE_ERROR_ORDER, "layer0");
+  expect_error(terrace_units_step_begin(training.get(), 0.01), TERRACE_ERROR_ORDER, "under way");
+  const std::int32_t mark = 100;
+  std::memcpy(memory.saved, &mark, sizeof mark);
+  ASSERT_DONE(terrace_unit_release(training.get(), 0));
+  expect_error(terrace_units_step_end(training.get(), nullptr), TERRACE_ERROR_ORDER, "layer1");
+  // None of it has disturbed the step.
+  for (std::size_t i = 1; i < training.order().size(); ++i) {
+    training.compute(training.order()[i], 1);
+  }
+  expect_error(acquire(0, 0, 0), TERRACE_ERROR_ORDER, "complete");
+  ASSERT_DONE(terrace_units_step_end(training.get(), nullptr));
+}
+
+TEST(CapiUnits, EndInTheMiddleOfAStep) {
+  terrace_unit_memory memory = {};
+  memory.struct_size = sizeof memory;
+  for (const bool acquires : {false, true}) {
+    UnitTraining training({});
+    training.begin();
+    ASSERT_DONE(terrace_units_step_begin(training.get(), 0.01));
+    if (acquires) {
+      ASSERT_DONE(terrace_unit_acquire(training.get(), 0, TERRACE_PASS_FORWARD, 0, &memory));
+    }
+  }
+}
+
+TEST(CapiUnits, AGradientThatIsNotFiniteEndsTheSession) {
+  UnitTraining training({});
+  training.begin();
+  ASSERT_DONE(terrace_units_step_begin(training.get(), 0.01));
+  for (const UnitTask& task : training.order()) {
+    terrace_unit_memory memory = {};
+    memory.struct_size = sizeof memory;
+    ASSERT_DONE(
+        terrace_unit_acquire(training.get(), task.unit, task.pass, task.micro_batch, &memory));
+    if (memory.gradient != nullptr) {
+      std::fill_n(memory.gradient, kUnitElements[task.unit],
+                  std::numeric_limits<float>::infinity());
+    }
+    ASSERT_DONE(terrace_unit_release(training.get(), task.unit));
+  }
+  expect_error(terrace_units_step_end(training.get(), nullptr), TERRACE_ERROR_NOT_FINITE, "");
+  expect_error(terrace_units_step_begin(training.get(), 0.01), TERRACE_ERROR_FAILED, "destroy");
+}
+
+TEST(CapiUnits, WhatCannotBeIsRefused) {
+  UnitChoice choice;
+  const terrace_nvme_directory directory = {"/nowhere", 0};
+  terrace_units* units = nullptr;
+  const auto create = [&](auto change) {
+    terrace_units_options options = units_options(choice, directory);
+    change(options);
+    return terrace_units_create(&options, &units);
+  };
+  expect_error(create([](auto& o) { o.micro_batches = 0; }), TERRACE_ERROR_ARGUMENT, "micro");
+  expect_error(create([](auto& o) { o.rule = "adam"; }), TERRACE_ERROR_ARGUMENT, "adam");
+  expect_error(create([](auto& o) { o.compute_dtype = TERRACE_DTYPE_FP16; }), TERRACE_ERROR_DTYPE,
+               "fp16");
+  expect_error(create([](auto& o) { o.saved_tier = TERRACE_TIER_NVME; }), TERRACE_ERROR_ARGUMENT,
+               "directory");
+  EXPECT_EQ(units, nullptr);
+  ASSERT_DONE(create([](auto& o) { o.host_memory_bytes = 4096; }));
+  expect_error(terrace_units_prepare(units), TERRACE_ERROR_ORDER, "no unit");
+  terrace_unit_options unit = {};
+  unit.struct_size = sizeof unit;
+  unit.name = "layer";
+  std::int32_t number = -1;
+  expect_error(terrace_unit_add(units, &unit, &number), TERRACE_ERROR_ARGUMENT, "0 elements");
+  unit.element_count = 100000;
+  unit.decayed_elements = 100001;
+  expect_error(terrace_unit_add(units, &unit, &number), TERRACE_ERROR_ARGUMENT, "decay");
+  unit.decayed_elements = 0;
+  ASSERT_DONE(terrace_unit_add(units, &unit, &number));
+  expect_error(terrace_units_record(units, 0, TERRACE_PASS_FORWARD, 2), TERRACE_ERROR_ARGUMENT,
+               "micro-batch 2");
+  expect_error(terrace_units_prepare(units), TERRACE_ERROR_DOES_NOT_FIT, "host_memory_bytes");
+  expect_error(terrace_units_prepare(units), TERRACE_ERROR_FAILED, "destroy");
+  EXPECT_DONE(terrace_units_destroy(units));
+
+  // A backward without a forward.
+  ASSERT_DONE(create([](auto&) {}));
+  ASSERT_DONE(terrace_unit_add(units, &unit, &number));
+  ASSERT_DONE(terrace_units_record(units, 0, TERRACE_PASS_BACKWARD, 0));
+  expect_error(terrace_units_prepare(units), TERRACE_ERROR_ARGUMENT, "backward");
+  EXPECT_DONE(terrace_units_destroy(units));
+}
+
+TEST(CapiUnits, ASourceThatRefusesAndAForkedChild) {
+  UnitTraining training({});
+  const auto refuses = [](void*, const terrace_state_range*) { return 1; };
+  expect_error(terrace_units_fill(training.get(), 0, refuses, nullptr), TERRACE_ERROR_ARGUMENT,
+               "master");
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool refused = terrace_units_step_begin(training.get(), 0.1) == TERRACE_ERROR_FORKED &&
+                         terrace_units_destroy(training.get()) == TERRACE_ERROR_FORKED;
+    _exit(refused ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+}
+
+}  // namespace
+}  // namespace terrace::test
