@@ -11,6 +11,7 @@
 #include "memory/host/host_limits.h"
 #include "runtime/config/device_flag.h"
 #include "runtime/config/flag_reader.h"
+#include "runtime/config/thread_count.h"
 
 namespace terrace {
 namespace {
@@ -131,7 +132,6 @@ void read_measurement(const FlagValues& values, BenchOptions& options) {
 }
 
 BenchOptions read_options(const FlagValues& values) {
-  constexpr int kThreadsMax = 4096;
   constexpr int kRanksMax = 64;
   constexpr std::int64_t kTokensMax = 1 << 20;
   BenchOptions options;
@@ -139,7 +139,7 @@ BenchOptions read_options(const FlagValues& values) {
   read_measurement(values, options);
   if (values[kNvme]) options.nvme = values[kNvme]->texts();
   if (values[kThreads] && values[kThreads]->text() != "auto") {
-    options.threads = static_cast<int>(values[kThreads]->integer(1, kThreadsMax));
+    options.threads = read_threads(*values[kThreads]);
   }
   if (values[kZeroStage]) options.zero_stage = static_cast<int>(values[kZeroStage]->integer(0, 3));
   if (values[kLocalRanks]) {

@@ -16,6 +16,7 @@
 #include "runtime/cli/console_log.h"
 #include "runtime/config/flag_reader.h"
 #include "runtime/config/host_facts.h"
+#include "runtime/config/thread_count.h"
 #include "runtime/config/train_flags.h"
 #include "runtime/config/version.h"
 #include "runtime/train/sampler.h"
@@ -173,8 +174,7 @@ SampleOptions sample_options_of(const SampleFlagValues& values) {
   }
   options.choice = choice_of(values);
   if (values[kSeed]) options.seed = values[kSeed]->unsigned_integer();
-  if (values[kSampleThreads])
-    options.threads = static_cast<int>(values[kSampleThreads]->integer(1, 1024));
+  if (values[kSampleThreads]) options.threads = read_threads(*values[kSampleThreads]);
   options.tiers = tiers_of(values);
   options.prompt = prompt_of(values);
   return options;

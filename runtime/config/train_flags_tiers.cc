@@ -6,6 +6,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "runtime/config/device_flag.h"
+#include "runtime/config/thread_count.h"
 #include "runtime/config/toml_text.h"
 #include "runtime/config/train_flags.h"
 
@@ -145,7 +146,7 @@ constexpr auto kMovementFlags = std::to_array<TrainFlag>({
       "Threads that compute (auto: the affinity mask and the cgroup limit)"},
      [](TrainOptions& o, const FlagValue& v) {
        o.tiers.threads.reset();
-       if (v.text() != "auto") o.tiers.threads = static_cast<int>(v.integer(1, 65536));
+       if (v.text() != "auto") o.tiers.threads = read_threads(v);
      },
      [](const TrainOptions& o) {
        return o.tiers.threads ? toml_integer(*o.tiers.threads) : toml_string("auto");

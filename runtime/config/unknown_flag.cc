@@ -7,6 +7,7 @@
 #include <cctype>
 
 #include "runtime/config/foreign_flags.h"
+#include "runtime/config/train_flags.h"
 
 namespace terrace {
 namespace {
@@ -30,6 +31,11 @@ bool has_flag(std::span<const FlagSpec> flags, std::string_view name) {
 }
 
 bool is_train(std::span<const FlagSpec> flags) { return has_flag(flags, kOfTrain); }
+
+bool is_flag_of_train(std::string_view name) {
+  return std::ranges::any_of(train_flags(),
+                             [&](const TrainFlag& flag) { return flag.spec.name == name; });
+}
 
 // As our flags are spelled: "--Training.seq_len" is "training-seq-len".
 std::string plain_name(std::string_view name) {
@@ -92,6 +98,10 @@ std::string remedy_for(std::string_view written, std::span<const FlagSpec> flags
   const std::size_t dot = written.rfind('.');
   const std::string last = plain_name(dot == std::string_view::npos ? "" : written.substr(dot + 1));
   if (has_flag(flags, last)) return fmt::format("here it is --{}", last);
+  if (is_flag_of_train(plain) && !is_train(flags)) {
+    return fmt::format("--{} is a flag of terrace train; --help lists those of this command",
+                       plain);
+  }
   return fmt::format("did you mean --{}?", nearest_flag(plain, flags));
 }
 

@@ -13,7 +13,8 @@ namespace terrace {
 
 // Returns the error for a flag as it was written, "--eval-steps". Its remedy is the flag of ours
 // that does the same, where Hugging Face, torchtitan or Megatron has one of this name; else the
-// nearest flag. A flag of the interface that is not built yet is named as such.
+// nearest flag; where a command other than `terrace train` does not have one of train's flags, this
+// is said. A flag of the interface that is not built yet is named as such.
 ConfigError unknown_flag_error(std::string_view written, std::span<const FlagSpec> flags);
 
 // Returns the same for a key of the file `path`, with keys in place of flags.

@@ -81,6 +81,10 @@ HomeAccess::HomeAccess(const Program& program, const StepModel& model, const Exe
   }
 }
 
+std::size_t HomeAccess::buffer_bytes(bool has_drive) {
+  return (has_drive ? kWritesInFlight + 1 : 1) * kBounceBytes;
+}
+
 HomeAccess::Place HomeAccess::place_of(StateClass state, std::int32_t unit,
                                        std::int64_t chunk) const {
   BufferKey key{home_names(state).kind, unit};

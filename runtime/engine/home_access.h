@@ -21,6 +21,9 @@ namespace terrace {
 // buffers, whatever the tier.
 class HomeAccess {
  public:
+  // The bytes of those buffers, where blocks of a drive are no larger than pieces of a copy.
+  static std::size_t buffer_bytes(bool has_drive);
+
   // Borrows all; `store` may be null if the program has no NVMe buffers.
   HomeAccess(const Program& program, const StepModel& model, const ExecutorMemory& memory,
              Device& device, BlockStore* store);

@@ -34,6 +34,11 @@ struct PlanMemory {
   // Of the compiled programs and what runs them, in the process and outside the budgets. Estimated
   // by the number of ops.
   std::size_t program_bytes = 0;
+  // Of the buffers that state passes through on its way to its homes and from there, between steps;
+  // likewise outside the budgets.
+  std::size_t home_buffer_bytes = 0;
+
+  std::size_t beside_budgets() const { return program_bytes + home_buffer_bytes; }
 };
 PlanMemory memory_of_plan(const TierPlan& plan);
 

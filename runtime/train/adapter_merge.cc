@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/half.h"
 #include "runtime/checkpoint/adapter_directory.h"
+#include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/durable_file.h"
 #include "runtime/checkpoint/hf_companions.h"
 #include "runtime/checkpoint/hf_directory.h"
@@ -241,9 +242,23 @@ void write_companions(const AdapterMerge& request, Log& log) {
   }
 }
 
+// A checkpoint keeps the adapter in fp32 beside its optimizer state, and no adapter_config.json.
+void refuse_checkpoint(const std::string& path) {
+  if (!is_checkpoint(path)) return;
+  const bool has_adapter = Checkpoint(path).model().adapter.is_there();
+  throw ConfigError(fmt::format("{} is a checkpoint, {}", path,
+                                has_adapter ? "not an adapter directory" : "and not of an adapter"),
+                    has_adapter ? fmt::format("write its adapter first: terrace export {} DIR, and "
+                                              "merge DIR",
+                                              path)
+                                : "give a directory as PEFT saves it, or the final directory of a "
+                                  "run with --lora-rank");
+}
+
 }  // namespace
 
 void merge_adapter(const AdapterMerge& request, TrainConsole& console, Log& log) {
+  refuse_checkpoint(request.adapter);
   const AdapterDirectory adapter(request.adapter);
   const ModelConfig model =
       adapter.adapted(load_model_config(request.base, request.ignored_config_keys));

@@ -109,9 +109,19 @@ std::string BestRecord::describe_end() const {
   return fmt::format(
       "ends early after step {}: {} evaluations without a lower {} than {:.4f}, that after step {} "
       "(--early-stopping-patience)",
-      history_.last_step, history_.without_better,
-      setting_.set.empty() ? "validation_loss" : "validation_loss/" + setting_.set,
-      history_.lowest_loss, history_.lowest_step);
+      history_.last_step, history_.without_better, name_of_loss(), history_.lowest_loss,
+      history_.lowest_step);
+}
+
+std::string BestRecord::describe_kept(const std::string& run_dir) const {
+  if (!setting_.keeps_best || kept_step_ == 0) return "";
+  return fmt::format("best checkpoint: {}, after step {}, {} {:.4f}",
+                     (std::filesystem::path(run_dir) / name_of_checkpoint(kept_step_)).string(),
+                     kept_step_, name_of_loss(), kept_loss_);
+}
+
+std::string BestRecord::name_of_loss() const {
+  return setting_.set.empty() ? "validation_loss" : "validation_loss/" + setting_.set;
 }
 
 std::optional<EvaluationHistory> BestRecord::history() const {

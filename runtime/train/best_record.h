@@ -51,6 +51,8 @@ class BestRecord {
   }
   // For the console.
   std::string describe_end() const;
+  // Names the checkpoint that is kept as the best, for the console; empty where there is none.
+  std::string describe_kept(const std::string& run_dir) const;
   // What a checkpoint keeps; none where there was no evaluation, or nothing is kept of them.
   std::optional<EvaluationHistory> history() const;
 
@@ -60,6 +62,7 @@ class BestRecord {
 
  private:
   void take(const std::string& best_json, const Resumed& from);
+  std::string name_of_loss() const;
 
   Setting setting_;
   EvaluationHistory history_;

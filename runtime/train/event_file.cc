@@ -1,7 +1,6 @@
 #include "runtime/train/event_file.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -11,6 +10,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/host_name.h"
 #include "runtime/checkpoint/file_system.h"
 
 namespace terrace {
@@ -110,10 +110,9 @@ std::int64_t latest_seconds(const std::string& directory) {
   return latest;
 }
 
-std::string host_name() {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  return name.front() == '\0' ? "localhost" : name.data();
+std::string name_of_this_host() {
+  const std::string name = host_name();
+  return name.empty() ? "localhost" : name;
 }
 
 }  // namespace
@@ -131,7 +130,7 @@ EventFile::EventFile(const std::string& directory, std::int64_t first_step, doub
   const std::int64_t seconds =
       std::max(static_cast<std::int64_t>(time_s), latest_seconds(directory) + 1);
   path_ = (std::filesystem::path(directory) /
-           fmt::format("{}{:010}.{}", kEventsPrefix, seconds, host_name()))
+           fmt::format("{}{:010}.{}", kEventsPrefix, seconds, name_of_this_host()))
               .string();
   stream_.open(path_, std::ios::binary | std::ios::trunc);
   if (!stream_) throw IoError({.operation = "open", .path = path_, .error_number = errno});

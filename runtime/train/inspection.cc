@@ -20,7 +20,9 @@
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/model/model_config.h"
 #include "runtime/model/parameter_layout.h"
+#include "runtime/train/data_inspection.h"
 #include "runtime/train/resume.h"
+#include "runtime/train/start_obstacles.h"
 
 namespace terrace {
 namespace {
@@ -108,6 +110,10 @@ Document describe_model(const std::string& path) {
     names = read_hf_index(path).files();
   }
   document["files"] = names;
+  if (names.empty()) {
+    document["weights"] = "none: a model without weights, as --init random trains it";
+    return document;
+  }
   std::vector<SafetensorsHeader> headers;
   Document tensors = Document::array();
   std::uint64_t size = 0;
@@ -248,6 +254,19 @@ Document describe_data(const std::string& path, DataFormat format) {
   return document;
 }
 
+// What the data reader says is of --data; here it may be any file.
+Document describe_data_or_refuse(const std::string& path) {
+  try {
+    return describe_data(path, DataFormat::kAuto);
+  } catch (const ConfigError& problem) {
+    throw ConfigError(
+        reason_of(problem),
+        "inspect reads run directories, checkpoints, directories of models and adapters, "
+        "safetensors files, traces, text, JSON lines, llm.c and Megatron data, FILE.idx and "
+        "FILE.mask; of bare ids say what they are: --data-format raw-u16 or raw-u32");
+  }
+}
+
 Document describe_directory(const std::string& path) {
   const auto has = [&](const char* name) { return fs::exists(fs::path(path) / name); };
   if (is_checkpoint(path)) return describe_checkpoint(path);
@@ -262,6 +281,9 @@ Document describe(const std::string& path, DataFormat format) {
   if (!fs::exists(path, failed)) {
     throw ConfigError(fmt::format("{} is not there", path), "name a file or directory");
   }
+  if (format == DataFormat::kJsonl && fs::is_regular_file(path)) {
+    return Document::parse(describe_json_lines(path));
+  }
   if (format != DataFormat::kAuto) return describe_data(path, format);
   if (fs::is_directory(path, failed)) return describe_directory(path);
   const fs::path file = path;
@@ -270,7 +292,8 @@ Document describe(const std::string& path, DataFormat format) {
   if (file.filename() == "manifest.json" && file.has_parent_path()) {
     return describe_checkpoint(file.parent_path().string());
   }
-  return describe_data(path, format);
+  if (const auto companion = describe_data_companion(path)) return Document::parse(*companion);
+  return describe_data_or_refuse(path);
 }
 
 }  // namespace

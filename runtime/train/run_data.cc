@@ -1,10 +1,8 @@
 #include "runtime/train/run_data.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -15,6 +13,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/host_name.h"
 #include "memory/host/host_limits.h"
 #include "runtime/tokenizer/choose_tokenizer.h"
 #include "runtime/train/rank_agreement.h"
@@ -31,14 +30,12 @@ constexpr std::int64_t kTextIds = 256;
 
 // The same for ranks that can open each other's files by /proc.
 std::int64_t host_of_this_process() {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
   // Machines may have one name, and the first namespace of each has one number.
   std::string boot;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
   std::error_code ignored;
   const std::string identity =
-      fmt::format("{} {} {}", name.data(), boot,
+      fmt::format("{} {} {}", host_name(), boot,
                   std::filesystem::read_symlink("/proc/self/ns/pid", ignored).string());
   return static_cast<std::int64_t>(hash_bytes(std::as_bytes(std::span(identity))));
 }

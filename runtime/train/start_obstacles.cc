@@ -15,14 +15,6 @@ constexpr int kExitFailed = 1;
 constexpr int kExitUsage = 2;
 constexpr int kExitDoesNotFit = 3;
 
-// The text of an error without its remedy.
-std::string reason_of(const Error& error) {
-  std::string text = error.what();
-  const std::string remedy = "; " + error.remedy();
-  if (!error.remedy().empty() && text.ends_with(remedy)) text.resize(text.size() - remedy.size());
-  return text;
-}
-
 // Adds what `check` throws; returns whether it threw nothing.
 bool passes(std::vector<StartObstacle>& obstacles, FunctionRef<void()> check) {
   try {
@@ -67,10 +59,17 @@ void check_run_directory(const TrainOptions& options, std::int64_t total_steps) 
 
 }  // namespace
 
+std::string reason_of(const Error& error) {
+  std::string text = error.what();
+  const std::string remedy = "; " + error.remedy();
+  if (!error.remedy().empty() && text.ends_with(remedy)) text.resize(text.size() - remedy.size());
+  return text;
+}
+
 RoomNeed room_need(const ModelRuntimeOptions& options, const TierPlan& plan,
                    const MachineShare& machine, const RankGroup& ranks) {
   const PlanMemory memory = memory_of_plan(plan);
-  const std::size_t on_host = memory.host_bytes + memory.program_bytes +
+  const std::size_t on_host = memory.host_bytes + memory.beside_budgets() +
                               (options.backend == nullptr ? memory.device_bytes : 0);
   const double share = static_cast<double>(machine.ranks_on_host) / plan.model.ranks();
   const auto of_this_host = [&](std::size_t bytes) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "runtime/train/rank_group.h"
 #include "runtime/train/train_setup.h"
 
@@ -23,6 +24,9 @@ RoomNeed room_need(const ModelRuntimeOptions& options, const TierPlan& plan,
 // Throws OutOfMemory where this machine lacks the room: free memory, or free space below the
 // directories of --nvme.
 void check_room(const RoomNeed& need, const TierOptions& tiers, const MachineShare& machine);
+
+// The text of an error without its remedy.
+std::string reason_of(const Error& error);
 
 struct StartObstacle {
   int exit_code = 0;  // that a run here would end with

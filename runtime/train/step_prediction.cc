@@ -127,7 +127,7 @@ PlannedStep planned_step(const PlannedMemory& memory, std::optional<double> step
   const PlanMemory engine = memory_of_plan(memory.plan);
   const std::optional<GpuChoice>& gpu = memory.machine.gpu;
   const std::size_t in_process =
-      engine.host_bytes + engine.program_bytes + (gpu.has_value() ? 0 : engine.device_bytes);
+      engine.host_bytes + engine.beside_budgets() + (gpu.has_value() ? 0 : engine.device_bytes);
   PlannedStep planned;
   planned.step_s = step_s;
   planned.device_bytes = largest(engine.device_bytes);

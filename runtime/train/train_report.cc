@@ -194,8 +194,9 @@ std::string describe_plan(const ModelRuntimeOptions& options, const TierPlan& pl
       name_of(options.compute_type), policy.micro_batches, options.batch.sequences,
       options.batch.positions,
       policy.order == MicroBatchOrder::kLayerMajor ? "layer-major" : "micro-batch-major",
-      program.ops.size(), program.buffers.size(), format_size(memory_of_plan(plan).program_bytes),
-      recomputed, blocks.size(), policy.lookahead);
+      program.ops.size(), program.buffers.size(),
+      format_size(memory_of_plan(plan).beside_budgets()), recomputed, blocks.size(),
+      policy.lookahead);
   text += describe_trainable(options.model);
   text += describe_quantization(options);
   text += describe_ranks(plan.model);

@@ -109,6 +109,8 @@ class Trainer {
     if (trace_) trace_->finish();
     rows_->tell_first_steps();
     console_.say(rows_->summary(*waits_));
+    const std::string best = best_->describe_kept(run_dir_);
+    if (!best.empty()) console_.say(best);
     return outcome;
   }
 

@@ -58,7 +58,9 @@ class BestCheckpoint : public testing::Test {
 
 TEST_F(BestCheckpoint, IsKeptWhateverKeepLastSays) {
   const Arguments saved = {"--max-steps", "12", "--checkpoint-every", "3", "--keep-last", "1"};
-  training_.train("run", evaluated(saved + Arguments{"--keep-best"}));
+  const Outcome outcome = training_.train("run", evaluated(saved + Arguments{"--keep-best"}));
+  EXPECT_THAT(outcome.output, HasSubstr("best checkpoint: " + training_.path("run/checkpoint-2") +
+                                        ", after step 2, validation_loss/odd "));
   EXPECT_EQ(best_step("run"), 2) << "else this test tries nothing";
   EXPECT_EQ(checkpoints("run"), (std::set<std::string>{"checkpoint-2", "checkpoint-12"}));
   const nlohmann::json best = best_of("run");

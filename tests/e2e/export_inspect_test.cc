@@ -214,6 +214,12 @@ TEST_F(ExportAndInspect, ACheckpointOfAnAdapterExportsAsOne) {
   ASSERT_EQ(outcome.code, 0) << outcome;
   EXPECT_EQ(training_.files("run", "exported"), training_.files("run", "final"));
 
+  const Outcome merged = run("merge", {training_.path("base/final"),
+                                       training_.path("run/checkpoint-2"), training_.path("m")});
+  EXPECT_EQ(merged.code, 2) << merged;
+  EXPECT_THAT(merged.errors, HasSubstr("terrace export " + training_.path("run/checkpoint-2")));
+  EXPECT_FALSE(std::filesystem::exists(training_.path("m")));
+
   const Outcome sharded = run("export", {training_.path("run/checkpoint-2"),
                                          training_.path("sharded"), "--max-shard-size", "1MB"});
   EXPECT_EQ(sharded.code, 2) << sharded;
@@ -307,6 +313,41 @@ TEST_F(ExportAndInspect, EveryKindOfPathIsDescribed) {
   EXPECT_EQ(text.at("tokens"), std::filesystem::file_size(training_.path("text.txt")));
 }
 
+TEST_F(ExportAndInspect, FilesOfDataAreDescribed) {
+  training_.directory().write("turns.jsonl", R"({"prompt": "a", "completion": "bc"}
+{"prompt": "d", "completion": "ef"}
+)");
+  const json lines = inspected("turns.jsonl");
+  EXPECT_EQ(lines.at("kind"), "json_lines");
+  EXPECT_EQ(lines.at("keys"), (json{"prompt", "completion"}));
+  const Outcome made = run("tokenize", {"--tokenizer", "bytes", "--output", training_.path("ids"),
+                                        training_.path("turns.jsonl")});
+  ASSERT_EQ(made.code, 0) << made;
+  const json ends = inspected("ids.idx");
+  EXPECT_EQ(ends.at("kind"), "document_ends");
+  EXPECT_EQ(ends.at("documents"), 2);
+  EXPECT_EQ(ends.at("tokens"), inspected("ids").at("tokens"));
+  EXPECT_EQ(ends.at("of"), training_.path("ids"));
+  const json mask = inspected("ids.mask");
+  EXPECT_EQ(mask.at("kind"), "mask");
+  EXPECT_EQ(mask.at("tokens"), ends.at("tokens"));
+  std::filesystem::remove(training_.path("ids"));
+  EXPECT_TRUE(inspected("ids.mask").at("of").is_null());
+  training_.directory().write("odd.idx", "123");
+  EXPECT_EQ(run("inspect", {training_.path("odd.idx")}).code, 5);
+  training_.directory().write("odd.jsonl", "[1]\n");
+  EXPECT_EQ(run("inspect", {training_.path("odd.jsonl")}).code, 5);
+}
+
+TEST_F(ExportAndInspect, AModelWithoutWeightsIsDescribed) {
+  training_.train("run", {"--max-steps", "1"});
+  std::filesystem::remove(training_.path("run/final/model.safetensors"));
+  const json bare = inspected("run/final");
+  EXPECT_EQ(bare.at("kind"), "model");
+  EXPECT_THAT(bare.at("weights").get<std::string>(), HasSubstr("none"));
+  EXPECT_FALSE(bare.contains("tensors"));
+}
+
 TEST_F(ExportAndInspect, LinesNameWhatJsonDoes) {
   training_.train("run", {"--max-steps", "1"});
   const Outcome lines = run("inspect", {training_.path("run/final")});
@@ -322,6 +363,10 @@ TEST_F(ExportAndInspect, WhatIsNotThereOrIsRawIsRefused) {
   EXPECT_EQ(raw.code, 2) << raw;
   EXPECT_THAT(raw.errors, HasSubstr("--data-format"));
   EXPECT_EQ(inspected("ids.bin", {"--data-format", "raw-u16"}).at("tokens"), 32);
+  training_.directory().write("program", std::string("\x7f\x45LF\0\0", 6) + std::string(64, '\0'));
+  const Outcome unknown = run("inspect", {training_.path("program")});
+  EXPECT_EQ(unknown.code, 2) << unknown;
+  EXPECT_THAT(unknown.errors, HasSubstr("inspect reads run directories"));
   training_.directory().write("bad.safetensors", "not a header");
   EXPECT_EQ(run("inspect", {training_.path("bad.safetensors")}).code, 5);
 }

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "runtime/config/foreign_flags.h"
+#include "runtime/config/thread_count.h"
 #include "runtime/config/train_config.h"
 #include "runtime/config/train_flags.h"
 #include "runtime/model/model_config.h"
@@ -133,6 +134,17 @@ TEST(UnknownFlag, OtherCommandsHaveTheirOwnNames) {
   EXPECT_THAT(unknown_flag_error("--nvme-path", specs).what(), HasSubstr("did you mean --nvme?"));
   EXPECT_THAT(unknown_flag_error("--record-hashes", specs).what(), HasSubstr("unknown flag"));
   EXPECT_EQ(unbuilt_flags_help(specs), "");
+  EXPECT_THAT(unknown_flag_error("--max-steps", specs).what(),
+              HasSubstr("--max-steps is a flag of terrace train"));
+  EXPECT_THAT(unknown_flag_error("--max_steps", specs).what(),
+              HasSubstr("--max-steps is a flag of terrace train"));
+}
+
+TEST(ThreadsFlag, RefusesMoreThanAreRun) {
+  EXPECT_THAT(
+      train_refusal({"--model", "nano", "--data", "x", "--max-steps", "1", "--threads", "1000000"}),
+      HasSubstr("threads compute in a process here"));
+  EXPECT_GE(most_threads(), 256);
 }
 
 TEST(HubName, SaysThatNothingIsDownloaded) {

@@ -36,6 +36,21 @@ TEST(ModelRuntime, TrainsWithEveryLaneAtWork) {
   EXPECT_TRUE(std::filesystem::is_empty(directory.path())) << "slot files are left behind";
 }
 
+// Beside the budgets a plan also counts the buffers through which state goes to its homes.
+TEST(ModelRuntime, HomeBuffersAreCounted) {
+  ModelRuntimeOptions options = tiny_options(tiny_model("llama", false, false), DType::kBF16);
+  const PlanMemory in_memory = memory_of_plan(plan_model(options));
+  EXPECT_EQ(in_memory.home_buffer_bytes, HomeAccess::buffer_bytes(false));
+  const TemporaryDirectory drive;
+  options.nvme.directories = {{drive.path(""), std::nullopt}};
+  options.placement.has_nvme = true;
+  options.placement.homes[StateClass::kOptimizer] = Tier::kNvme;
+  const PlanMemory with_drive = memory_of_plan(plan_model(options));
+  EXPECT_EQ(with_drive.home_buffer_bytes, HomeAccess::buffer_bytes(true));
+  EXPECT_GT(with_drive.home_buffer_bytes, in_memory.home_buffer_bytes);
+  EXPECT_EQ(with_drive.beside_budgets(), with_drive.program_bytes + with_drive.home_buffer_bytes);
+}
+
 TEST(ModelRuntime, StateReadsBackWhatItWasFilledWith) {
   const TemporaryDirectory directory;
   const ModelRuntimeOptions options = everything_away(directory);

@@ -1,0 +1,15 @@
+#include "base/host_name.h"
+
+#include <unistd.h>
+
+#include <array>
+
+namespace terrace {
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+}  // namespace terrace

@@ -1,0 +1,14 @@
+#pragma once
+
+#include "runtime/config/flag_value.h"
+
+namespace terrace {
+
+// Returns the most threads that compute in one process: four for each processor that it may use,
+// and 256 at least. oneTBB, which runs them, has no more.
+int most_threads();
+
+// The value of --threads, a number. Throws ConfigError for less than 1 or more than most_threads().
+int read_threads(const FlagValue& value);
+
+}  // namespace terrace
