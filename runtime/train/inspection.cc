@@ -13,10 +13,12 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/json_depth.h"
 #include "runtime/checkpoint/adapter_directory.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/hf_index.h"
 #include "runtime/checkpoint/hf_weight_files.h"
+#include "runtime/checkpoint/json_number.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/model/model_config.h"
 #include "runtime/model/parameter_layout.h"
@@ -203,25 +205,20 @@ Document describe_run(const std::string& path) {
   return document;
 }
 
-Document describe_trace(const std::string& path) {
-  const json trace = json::parse(read_whole_file(system_files(), path), nullptr, false);
-  if (!trace.is_object() || !trace.contains("traceEvents") || !trace["traceEvents"].is_array()) {
-    throw CorruptData(fmt::format("{} is not a trace: it has no list traceEvents", path),
-                      "name a trace.json that a run with --trace-steps has written to its end");
-  }
+// Throws what json and whole_number() throw.
+Document describe_events(const json& events_of_trace, const std::string& path) {
   std::map<std::int64_t, std::string> tracks;
   std::int64_t events = 0;
   double first = std::numeric_limits<double>::max();
   double last = 0;
-  for (const json& event : trace["traceEvents"]) {
-    if (!event.is_object()) continue;
-    const std::string phase = event.value("ph", "");
-    if (phase == "M" && event.value("name", "") == "thread_name") {
-      tracks[event.value("tid", std::int64_t{0})] = event["args"].value("name", "");
+  for (const json& event : events_of_trace) {
+    const std::string phase = event.at("ph");
+    if (phase == "M" && event.at("name") == "thread_name") {
+      tracks[whole_number<std::int64_t>(event.at("tid"))] = event.at("args").at("name");
     }
     if (phase != "X") continue;
     ++events;
-    const double begin = event.value("ts", 0.0);
+    const double begin = event.at("ts");
     first = std::min(first, begin);
     last = std::max(last, begin + event.value("dur", 0.0));
   }
@@ -233,6 +230,18 @@ Document describe_trace(const std::string& path) {
           {"tracks", names},
           {"events", events},
           {"seconds", events == 0 ? 0.0 : (last - first) / kMicrosecondsPerSecond}};
+}
+
+Document describe_trace(const std::string& path) {
+  const std::string text = read_whole_file(system_files(), path);
+  json trace;
+  if (!nests_deeper(text)) trace = json::parse(text, nullptr, false);
+  try {
+    return describe_events(trace.at("traceEvents"), path);
+  } catch (const std::exception& problem) {
+    throw CorruptData(fmt::format("{} is not a whole trace: {}", path, problem.what()),
+                      "name a trace.json that a run with --trace-steps has written to its end");
+  }
 }
 
 Document describe_data(const std::string& path, DataFormat format) {

@@ -307,6 +307,10 @@ TEST_F(ExportAndInspect, EveryKindOfPathIsDescribed) {
   EXPECT_THAT(trace.at("tracks"), Contains("compute"));
   EXPECT_GT(trace.at("events"), 0);
 
+  training_.directory().write("odd/trace.json", R"({"traceEvents": [{"ph": "M", "name": 3}]})");
+  EXPECT_THAT(run("inspect", {training_.path("odd/trace.json")}).errors,
+              HasSubstr("not a whole trace"));
+
   const json text = inspected("text.txt");
   EXPECT_EQ(text.at("kind"), "data");
   EXPECT_EQ(text.at("is_text"), true);

@@ -277,7 +277,8 @@ TEST_F(LoadTokenizer, APieceWithoutBytesIsRefused) {
     return std::string("\x0a") + static_cast<char>(fields.size()) + fields;
   };
   directory_.write("tokenizer.model", piece("<unk>", 2) + piece(std::string(1, '\0'), 1));
-  TERRACE_EXPECT_THROW_WITH(load_tokenizer(directory_.path(), log_), CorruptData, "of SentencePiece");
+  TERRACE_EXPECT_THROW_WITH(load_tokenizer(directory_.path(), log_), CorruptData,
+                            "of SentencePiece");
 }
 
 }  // namespace
