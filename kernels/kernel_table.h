@@ -192,6 +192,20 @@ struct ScaleRows {
   float factor = 1;
   bool adds = false;
 };
+// Of each of N columns, given the sum of the squares of its weights: norms = the root of squares,
+// rounded to the type of magnitude; inverses = 1 / norms; factors = magnitude / norms. All but
+// magnitude fp32 [N]. Both results are 0 where a norm is.
+struct MagnitudeFactors {
+  TensorView squares, magnitude, inverses, factors;
+};
+// y = factor * (x - bias) + bias, with a factor (fp32) and a bias of each column; with `times`,
+// y = factor * ((x - bias) * times) instead. bias and times may be empty. In fp32, rounded once to
+// the compute type. Rows of x, times and y may be columns of a wider matrix. y may be x.
+struct ScaleColumns {
+  StridedRows x, times;
+  TensorView factors, bias;
+  StridedRows y;
+};
 // target += source, both fp32: a micro-batch's gradient joins the sum.
 struct AccumulateGradient {
   TensorView source, target;
@@ -333,6 +347,8 @@ struct KernelTable {
   void (*add)(const KernelContext&, const Add&);
   void (*scale)(const KernelContext&, const Scale&);
   void (*scale_rows)(const KernelContext&, const ScaleRows&);
+  void (*magnitude_factors)(const KernelContext&, const MagnitudeFactors&);
+  void (*scale_columns)(const KernelContext&, const ScaleColumns&);
   void (*accumulate_gradient)(const KernelContext&, const AccumulateGradient&);
   void (*round_gradient)(const KernelContext&, const RoundGradient&);
   void (*fill_zero)(const KernelContext&, const FillZero&);

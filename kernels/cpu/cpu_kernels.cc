@@ -6,6 +6,7 @@
 #include "kernels/cpu/cpu_embedding.h"
 #include "kernels/cpu/cpu_head_loss.h"
 #include "kernels/cpu/cpu_head_part.h"
+#include "kernels/cpu/cpu_magnitudes.h"
 #include "kernels/cpu/cpu_matmul.h"
 #include "kernels/cpu/cpu_norm.h"
 #include "kernels/cpu/cpu_norm_partials.h"
@@ -36,6 +37,8 @@ constexpr KernelTable kCpuKernels = {
     .add = cpu_add,
     .scale = cpu_scale,
     .scale_rows = cpu_scale_rows,
+    .magnitude_factors = cpu_magnitude_factors,
+    .scale_columns = cpu_scale_columns,
     .accumulate_gradient = cpu_accumulate_gradient,
     .round_gradient = cpu_round_gradient,
     .fill_zero = cpu_fill_zero,

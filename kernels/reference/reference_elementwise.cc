@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -38,6 +39,42 @@ void scale_rows(const KernelContext&, const ScaleRows& op) {
       for (std::int64_t i = 0; i < op.y.width; ++i) {
         const Wide<T> scaled = static_cast<Wide<T>>(op.factor) * load(x[i]);
         y[i] = round_to<T>(op.adds ? load(y[i]) + scaled : scaled);
+      }
+    }
+  });
+}
+
+void magnitude_factors(const KernelContext&, const MagnitudeFactors& op) {
+  const std::int64_t columns = op.magnitude.elements();
+  TERRACE_CHECK_EQ(op.squares.elements(), columns);
+  TERRACE_CHECK_EQ(op.inverses.elements(), columns);
+  TERRACE_CHECK_EQ(op.factors.elements(), columns);
+  with_compute_type(op.magnitude.dtype, [&]<typename T>(std::type_identity<T>) {
+    using W = Wide<T>;
+    for (std::int64_t i = 0; i < columns; ++i) {
+      const W norm = load(round_to<T>(std::sqrt(op.squares.as<W>()[i])));
+      op.inverses.as<W>()[i] = norm > 0 ? W{1} / norm : W{0};
+      op.factors.as<W>()[i] = norm > 0 ? load(op.magnitude.as<T>()[i]) / norm : W{0};
+    }
+  });
+}
+
+void scale_columns(const KernelContext&, const ScaleColumns& op) {
+  TERRACE_CHECK_EQ(op.x.rows, op.y.rows);
+  TERRACE_CHECK_EQ(op.x.width, op.y.width);
+  TERRACE_CHECK_EQ(op.factors.elements(), op.x.width);
+  with_compute_type(op.y.dtype, [&]<typename T>(std::type_identity<T>) {
+    using W = Wide<T>;
+    for (std::int64_t row = 0; row < op.y.rows; ++row) {
+      const T* x = reinterpret_cast<const T*>(op.x.data) + row * op.x.stride;
+      const T* times = reinterpret_cast<const T*>(op.times.data) + row * op.times.stride;
+      T* y = reinterpret_cast<T*>(op.y.data) + row * op.y.stride;
+      for (std::int64_t i = 0; i < op.y.width; ++i) {
+        const W bias = op.bias.empty() ? W{0} : load(op.bias.as<T>()[i]);
+        const W factor = op.factors.as<W>()[i];
+        const W rest = load(x[i]) - bias;
+        const W scaled = op.times.empty() ? factor * rest + bias : factor * (rest * load(times[i]));
+        y[i] = round_to<T>(scaled);
       }
     }
   });

@@ -13,6 +13,7 @@
 #include "kernels/shared/embedding.h"
 #include "kernels/shared/head_loss.h"
 #include "kernels/shared/head_part.h"
+#include "kernels/shared/magnitudes.h"
 #include "kernels/shared/matmul.h"
 #include "kernels/shared/norm_backward.h"
 #include "kernels/shared/norm_forward.h"
@@ -86,6 +87,8 @@ constexpr KernelTable kernel_functions(std::string_view name) {
       .add = K::template run<Add, add<L>>,
       .scale = K::template run<Scale, scale<L>>,
       .scale_rows = K::template run<ScaleRows, scale_rows<L>>,
+      .magnitude_factors = K::template run<MagnitudeFactors, magnitude_factors<L>>,
+      .scale_columns = K::template run<ScaleColumns, scale_columns<L>>,
       .accumulate_gradient = K::template run<AccumulateGradient, accumulate_gradient<L>>,
       .round_gradient = K::template run<RoundGradient, round_gradient<L>>,
       .fill_zero = K::template run<FillZero, fill_zero<L>>,

@@ -19,16 +19,27 @@ using nlohmann::json;
 // What is read, and what changes nothing that is computed with the tensors of the file, which also
 // tell the layers.
 constexpr auto kAdapterKeys = std::to_array<std::string_view>({
-    "peft_type",      "r",
-    "lora_alpha",     "lora_dropout",
-    "use_rslora",     "bias",
-    "target_modules", "exclude_modules",
-    "fan_in_fan_out", "base_model_name_or_path",
-    "task_type",      "inference_mode",
-    "revision",       "peft_version",
-    "auto_mapping",   "init_lora_weights",
-    "layers_pattern", "megatron_core",
-    "runtime_config", "qalora_group_size",  // of use_qalora
+    "peft_type",
+    "r",
+    "lora_alpha",
+    "lora_dropout",
+    "use_rslora",
+    "bias",
+    "use_dora",
+    "target_modules",
+    "exclude_modules",
+    "fan_in_fan_out",
+    "base_model_name_or_path",
+    "task_type",
+    "inference_mode",
+    "revision",
+    "peft_version",
+    "auto_mapping",
+    "init_lora_weights",
+    "layers_pattern",
+    "megatron_core",
+    "runtime_config",
+    "qalora_group_size",  // of use_qalora
 });
 
 constexpr const char* kAdapterRemedy =
@@ -110,6 +121,7 @@ AdapterConfig parse_adapter_config(const std::string& text, const std::string& o
   config.options.rank = read_rank(keys);
   config.options.alpha = keys.number("lora_alpha", 0);
   config.options.is_rank_stabilized = keys.flag("use_rslora");
+  config.options.has_magnitudes = keys.flag("use_dora");
   config.dropout = keys.is_nothing("lora_dropout") ? 0 : keys.number("lora_dropout", 0);
   config.base_model = keys.text("base_model_name_or_path");
   config.is_fan_in_fan_out = keys.flag("fan_in_fan_out");
@@ -137,7 +149,7 @@ std::string to_json(const AdapterConfig& config) {
       {"revision", nullptr},
       {"target_modules", options.targets},
       {"task_type", "CAUSAL_LM"},
-      {"use_dora", false},
+      {"use_dora", options.has_magnitudes},
       {"use_rslora", options.is_rank_stabilized},
   };
   if (is_whole) {

@@ -105,8 +105,8 @@ void AdapterDirectory::check_tensors(const ModelConfig& config) const {
                           config);
       }
       used.insert(stored->name);
-      const std::vector<std::uint64_t> wanted = {static_cast<std::uint64_t>(tensor.stored_rows),
-                                                 static_cast<std::uint64_t>(tensor.columns)};
+      std::vector<std::uint64_t> wanted = {static_cast<std::uint64_t>(tensor.stored_rows)};
+      if (!tensor.is_vector) wanted.push_back(static_cast<std::uint64_t>(tensor.columns));
       if (stored->shape != wanted) {
         throw other_model(directory_,
                           fmt::format("tensor {} is [{}], and should be [{}]", stored->name,

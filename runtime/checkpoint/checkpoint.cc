@@ -224,16 +224,19 @@ WeightTypes parse_weight_types(const json& listed) {
 }
 
 json listed(const AdapterOptions& adapter) {
-  return {{"rank", adapter.rank},
-          {"alpha", adapter.alpha},
-          {"rank_stabilized", adapter.is_rank_stabilized},
-          {"targets", adapter.targets}};
+  json keys = {{"rank", adapter.rank},
+               {"alpha", adapter.alpha},
+               {"rank_stabilized", adapter.is_rank_stabilized},
+               {"targets", adapter.targets}};
+  if (adapter.has_magnitudes) keys["dora"] = true;
+  return keys;
 }
 
 AdapterOptions parse_adapter(const json& listed) {
   return {.rank = parse_count(listed, "rank", 1),
           .alpha = listed.at("alpha").get<double>(),
           .is_rank_stabilized = listed.at("rank_stabilized").get<bool>(),
+          .has_magnitudes = listed.value("dora", false),
           .targets = listed.at("targets").get<std::vector<std::string>>()};
 }
 

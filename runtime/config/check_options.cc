@@ -114,7 +114,7 @@ void check_lora(const ModelOptions& model) {
   const LoraOptions& lora = model.lora;
   const bool is_there = lora.rank.has_value() || !lora.adapter.empty();
   const bool has_settings = lora.alpha.has_value() || !lora.targets.empty() ||
-                            lora.is_rank_stabilized.has_value() || lora.names_type;
+                            lora.is_rank_stabilized.has_value() || lora.has_magnitudes.has_value();
   if (has_settings && !is_there) {
     throw ConfigError(
         "--lora-alpha, --lora-targets, --lora-type and --lora-rslora say what an adapter is, and "

@@ -76,13 +76,15 @@ constexpr auto kModelFlags = std::to_array<TrainFlag>({
      [](const TrainOptions& o) {
        return o.model.lora.targets.empty() ? std::string{} : toml_strings(o.model.lora.targets);
      }},
-    {{"lora-type", "Tuning", "lora|dora", "The form of the adapter (lora); dora is not built yet"},
+    {{"lora-type", "Tuning", "lora|dora",
+      "The form of the adapter: dora trains the norms of a matrix's rows apart from their "
+      "directions (lora)"},
      [](TrainOptions& o, const FlagValue& v) {
-       if (v.choice(kLoraTypes) == 1) v.not_built("leave it out for lora");
-       o.model.lora.names_type = true;
+       o.model.lora.has_magnitudes = v.choice(kLoraTypes) == 1;
      },
      [](const TrainOptions& o) {
-       return o.model.lora.names_type ? toml_string("lora") : std::string{};
+       const std::optional<bool>& is_dora = o.model.lora.has_magnitudes;
+       return is_dora ? toml_string(kLoraTypes.at(*is_dora ? 1 : 0)) : std::string{};
      }},
     {{"lora-rslora", "Tuning", "on|off",
       "Multiply by alpha / sqrt(rank) instead: rank-stabilised (off)"},

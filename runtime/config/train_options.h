@@ -41,7 +41,7 @@ struct LoraOptions {
   std::optional<double> alpha;             // unset: twice the rank
   std::vector<std::string> targets;        // patterns of layers; empty: all of the blocks
   std::optional<bool> is_rank_stabilized;  // unset: not
-  bool names_type = false;                 // --lora-type lora, which is the only one
+  std::optional<bool> has_magnitudes;      // --lora-type dora; unset: not
   std::string adapter;                     // a directory to go on from; empty: none
 };
 

@@ -31,6 +31,13 @@ void check_split(const ModelRuntimeOptions& options) {
   const OptionNames names = options.placement.name_of_option;
   check_tensor_split(options.model, options.batch.rows(), split_of(options), names);
   check_quantized_parts(options.model, storage_of(options), split_of(options), names);
+  if (options.model.adapter.has_magnitudes && options.ranks.shape.tensor > 1) {
+    throw ConfigError(
+        fmt::format("{} {}: magnitudes of an adapter (dora) are not built for ranks that share a "
+                    "matrix",
+                    names(Option::kTensorParallel), options.ranks.shape.tensor),
+        "train an adapter of the type lora, or share the work over data-parallel ranks or stages");
+  }
 }
 
 UnitCompute make_compute(const ModelRuntimeOptions& options, std::vector<UnitLayout> layout) {
@@ -160,7 +167,7 @@ ModelRuntime::ModelRuntime(const ModelRuntimeOptions& options, const TierPlan& p
 void ModelRuntime::fill_state(const StateSource& source, FillProgress progress) {
   const std::vector<UnitLayout> whole = parameter_layout(options_.model);
   const TensorPartState parts(source, whole);
-  const bool is_part = options_.ranks.shape.tensor > 1;
+  const bool is_part = options_.ranks.shape.tensor > 1 || options_.base_quantization;
   const StateSource& from = is_part ? static_cast<const StateSource&>(parts) : source;
   const auto read = [&](StateField field, std::int32_t unit, std::int64_t begin,
                         std::span<float> out) {

@@ -23,8 +23,9 @@ bool AdapterOptions::has_target(std::string_view stored_name) const {
 
 std::string describe(const AdapterOptions& adapter) {
   if (!adapter.is_there()) return "";
-  return fmt::format("adapter {} {} {} [{}]", adapter.rank, adapter.alpha,
-                     adapter.is_rank_stabilized ? 1 : 0, fmt::join(adapter.targets, " "));
+  return fmt::format("adapter {} {} {}{} [{}]", adapter.rank, adapter.alpha,
+                     adapter.is_rank_stabilized ? 1 : 0, adapter.has_magnitudes ? " dora" : "",
+                     fmt::join(adapter.targets, " "));
 }
 
 std::string_view module_of(std::string_view stored_name) {

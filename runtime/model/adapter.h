@@ -9,13 +9,17 @@
 
 // Low-rank adapters (Hu et al. 2021, arXiv:2106.09685). A linear layer of weight W [out, in] that
 // is adapted computes x W^T + s (x A^T) B^T, with A [rank, in] and B [out, rank]. W is frozen, A
-// and B train. Names, files and what they start from are those of Hugging Face's PEFT.
+// and B train. With magnitudes (DoRA: Liu et al. 2024, arXiv:2402.09353) column i of that is
+// multiplied with m[i] / n[i], where n[i] is the norm of row i of W + s B A, a constant to the
+// gradient, and m [out] trains too. Names, files and what they start from are those of Hugging
+// Face's PEFT.
 namespace terrace {
 
 struct AdapterOptions {
   std::int64_t rank = 0;  // 0: the model has no adapter
   double alpha = 0;
   bool is_rank_stabilized = false;  // Kalajdzievski 2023, arXiv:2312.03732
+  bool has_magnitudes = false;      // DoRA
   // The layers that are adapted, as target_modules has them: names of modules in Hugging Face's
   // files ("model.layers.0.self_attn.q_proj"), or their ends behind a dot ("q_proj").
   std::vector<std::string> targets;
@@ -35,7 +39,7 @@ std::string describe(const AdapterOptions& adapter);
 std::string_view module_of(std::string_view stored_name);
 
 // Whether a parameter is the weight of a linear layer of a block, and of such a weight the kinds of
-// its adapter's two matrices.
+// its adapter's two matrices and of its magnitudes.
 constexpr bool is_layer_weight(ParameterKind kind) {
   return ParameterKind::kQuery <= kind && kind <= ParameterKind::kDown;
 }
@@ -49,10 +53,25 @@ constexpr ParameterKind adapter_b(ParameterKind weight) {
                                     static_cast<int>(weight) -
                                     static_cast<int>(ParameterKind::kQuery));
 }
+constexpr ParameterKind adapter_magnitude(ParameterKind weight) {
+  return static_cast<ParameterKind>(static_cast<int>(ParameterKind::kQueryMagnitude) +
+                                    static_cast<int>(weight) -
+                                    static_cast<int>(ParameterKind::kQuery));
+}
+constexpr bool is_magnitude(ParameterKind kind) {
+  return ParameterKind::kQueryMagnitude <= kind && kind <= ParameterKind::kDownMagnitude;
+}
+// The weight that magnitudes are of.
+constexpr ParameterKind weight_of_magnitude(ParameterKind magnitude) {
+  return static_cast<ParameterKind>(static_cast<int>(ParameterKind::kQuery) +
+                                    static_cast<int>(magnitude) -
+                                    static_cast<int>(ParameterKind::kQueryMagnitude));
+}
 constexpr bool is_adapter(ParameterKind kind) {
-  return ParameterKind::kQueryA <= kind && kind <= ParameterKind::kDownB;
+  return ParameterKind::kQueryA <= kind && kind <= ParameterKind::kDownMagnitude;
 }
 static_assert(adapter_a(ParameterKind::kDown) == ParameterKind::kDownA);
 static_assert(adapter_b(ParameterKind::kDown) == ParameterKind::kDownB);
+static_assert(adapter_magnitude(ParameterKind::kDown) == ParameterKind::kDownMagnitude);
 
 }  // namespace terrace

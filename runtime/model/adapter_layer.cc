@@ -59,6 +59,7 @@ std::vector<LayerAdapter> LayerSite::adapters(std::initializer_list<ParameterKin
     if (a == nullptr) continue;
     adapter->a = this->weight(adapter_a(kind), a->rows);
     adapter->b = this->weight(adapter_b(kind), adapter->rows);
+    adapter->magnitudes = this->weight(adapter_magnitude(kind), adapter->rows);
     ++adapter;
   }
   return adapters;

@@ -55,8 +55,9 @@ std::vector<std::string> targets_of(const ModelConfig& config,
 
 std::string words_of(const AdapterOptions& adapter) {
   if (!adapter.is_there()) return "none";
-  return fmt::format("rank {}, alpha {}{}, layers {}", adapter.rank, adapter.alpha,
+  return fmt::format("rank {}, alpha {}{}{}, layers {}", adapter.rank, adapter.alpha,
                      adapter.is_rank_stabilized ? ", rank-stabilised" : "",
+                     adapter.has_magnitudes ? ", with magnitudes (dora)" : "",
                      fmt::join(adapter.targets, " "));
 }
 

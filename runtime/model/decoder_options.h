@@ -82,6 +82,13 @@ enum class ParameterKind : std::uint8_t {
   kGateB,
   kUpB,
   kDownB,
+  kQueryMagnitude,
+  kKeyMagnitude,
+  kValueMagnitude,
+  kProjectionMagnitude,
+  kGateMagnitude,
+  kUpMagnitude,
+  kDownMagnitude,
   kQueryBias,
   kKeyBias,
   kValueBias,
@@ -100,7 +107,7 @@ enum class ParameterKind : std::uint8_t {
   kFinalNorm,
   kFinalNormBias,
 };
-inline constexpr std::size_t kParameterKinds = 41;
+inline constexpr std::size_t kParameterKinds = 48;
 
 // What a parameter is called. {} stands for the layer's number. Empty: there is none.
 struct ParameterName {

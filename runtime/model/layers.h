@@ -38,6 +38,7 @@ struct Weight {
 struct LayerAdapter {
   Weight a = {};
   Weight b = {};
+  Weight magnitudes = {};  // none: it has no magnitudes
   std::int64_t first = 0;
   std::int64_t rows = 0;
   float scale = 1;
@@ -94,6 +95,17 @@ struct LinearWeights {
 TensorId linear(const LayerSite& site, TensorId x, const LinearWeights& weights, TensorId y);
 // y += scale (x a^T) b^T, in the adapter's rows of the layer's result: columns of `y`.
 void add_adapter(const LayerSite& site, TensorId x, const LayerAdapter& adapter, TensorId y);
+
+// y = x, whose columns of adapters with magnitudes are multiplied with magnitude by norm, but for
+// the bias. x is a linear layer's result with what adapters add to it.
+struct MagnitudeTensors {
+  TensorId input;   // of the layer
+  TensorId weight;  // as it was multiplied
+  TensorId bias;    // or none
+  TensorId x, y;
+};
+void apply_magnitudes(const LayerSite& site, const MagnitudeTensors& t,
+                      const std::vector<LayerAdapter>& adapters);
 
 // The norms that the model has of queries and keys, of q|k|v [R, (H+2G)D]: [R, (H+G)D], or q|k|v
 // itself where there are none. A norm of the whole width needs all ranks' sums of squares.

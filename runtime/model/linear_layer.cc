@@ -186,7 +186,10 @@ TensorId linear(const LayerSite& site, TensorId x, const LinearWeights& weights,
   UnitGraph& graph = site.graph;
   const bool adds_bias = !weights.is_partial || site.split.rank == 0;
   const TensorId bias = adds_bias ? side_by_side(site, weights.bias) : kNoTensor;
-  const LinearTensors t = {x, side_by_side(site, weights.weight), bias, y};
+  const bool has_magnitudes = std::ranges::any_of(
+      weights.adapters, [](const LayerAdapter& a) { return a.magnitudes.value != kNoTensor; });
+  const TensorId sum = has_magnitudes ? graph.like(y, "before magnitudes") : y;
+  const LinearTensors t = {x, side_by_side(site, weights.weight), bias, sum};
   const UnitTensor& weight = graph.at(t.weight);
   const double flops = 2.0 * static_cast<double>(weight.rows() * weight.columns()) *
                        static_cast<double>(graph.at(x).rows());
@@ -204,7 +207,8 @@ TensorId linear(const LayerSite& site, TensorId x, const LinearWeights& weights,
     graph.call(std::move(input_gradient));
     if (!is_first) graph.add_to_gradient(t.x, dx);
   });
-  for (const LayerAdapter& adapter : weights.adapters) add_adapter(site, x, adapter, y);
+  for (const LayerAdapter& adapter : weights.adapters) add_adapter(site, x, adapter, sum);
+  if (has_magnitudes) apply_magnitudes(site, {x, t.weight, bias, sum, y}, weights.adapters);
   return y;
 }
 

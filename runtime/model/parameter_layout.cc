@@ -193,6 +193,8 @@ class UnitBuilder {
       if (i == 0 || !is_stored_with(i - 1)) adapter_down(adapted[i], is_stored_with(i + 1));
     }
     for (const ParameterTensor& matrix : adapted) adapter_up(matrix);
+    if (!config_.adapter.has_magnitudes) return;
+    for (const ParameterTensor& matrix : adapted) adapter_magnitudes(matrix);
   }
 
   UnitLayout finish() { return std::move(unit_); }
@@ -253,6 +255,20 @@ class UnitBuilder {
     b.decay = true;
     b.init = Init::kZeros;
     put(std::move(b));
+  }
+
+  // Of the rows of a matrix. They start from these rows' norms, which only who has the matrix
+  // knows.
+  void adapter_magnitudes(const ParameterTensor& matrix) {
+    ParameterTensor magnitudes;
+    magnitudes.kind = adapter_magnitude(matrix.kind);
+    magnitudes.name = fmt::format("{}.lora_magnitude_vector", module_of(matrix.name));
+    magnitudes.stored_name =
+        fmt::format("base_model.model.{}.lora_magnitude_vector", module_of(matrix.stored_name));
+    magnitudes.rows = matrix.rows;
+    magnitudes.is_vector = true;
+    magnitudes.init = Init::kOnes;
+    put(std::move(magnitudes));
   }
 
   const ModelConfig& config_;
@@ -380,6 +396,12 @@ UnitLayout whole_unit(const ModelConfig& config, UnitKind kind, std::int64_t ind
 // without, and each matrix of an adapter whatever others there are.
 std::uint32_t adapter_stream(const UnitLayout& unit, const ParameterTensor& tensor) {
   constexpr std::uint32_t kAdapters = 1U << 31;
+  if (is_magnitude(tensor.kind)) {  // they draw no numbers, but no two tensors have one stream
+    constexpr std::uint32_t kMagnitudes = kAdapters + (1U << 30);
+    constexpr auto kKinds = static_cast<std::uint32_t>(kParameterKinds);
+    return kMagnitudes + static_cast<std::uint32_t>(unit.index) * kKinds +
+           static_cast<std::uint32_t>(tensor.kind);
+  }
   constexpr auto kFirst = static_cast<std::uint32_t>(ParameterKind::kQueryA);
   constexpr std::uint32_t kOfUnit = static_cast<std::uint32_t>(ParameterKind::kDownB) - kFirst + 1;
   return kAdapters + static_cast<std::uint32_t>(unit.index) * kOfUnit +

@@ -30,10 +30,12 @@ namespace fs = std::filesystem;
 constexpr std::uint64_t kCopyBytes = 1 << 20;
 constexpr std::int64_t kMergeElements = 1 << 20;
 
-// A stored weight, and the parameters of its adapter: one A, and the Bs of the weight's rows.
+// A stored weight, and the parameters of its adapter: one A, and the Bs and, where there are some,
+// the magnitudes of the weight's rows.
 struct AdaptedWeight {
   const ParameterTensor* a = nullptr;
   std::vector<const ParameterTensor*> bs;
+  std::vector<const ParameterTensor*> magnitudes;
   bool is_transposed = false;
 };
 
@@ -50,6 +52,8 @@ std::map<std::string, AdaptedWeight> adapted_weights(const std::vector<UnitLayou
       AdaptedWeight& adapted = of_unit[weight.stored_name];
       if (a != nullptr) adapted.a = a;
       adapted.bs.push_back(b);
+      const ParameterTensor* const magnitudes = unit.find(adapter_magnitude(weight.kind));
+      if (magnitudes != nullptr) adapted.magnitudes.push_back(magnitudes);
       adapted.is_transposed = weight.stored_transposed;
     }
     for (const auto& [name, weight] : of_unit) {
@@ -62,13 +66,22 @@ std::map<std::string, AdaptedWeight> adapted_weights(const std::vector<UnitLayou
   return weights;
 }
 
-// The product of [rows, rank] and [rank, columns], which is added to a stored tensor.
+// The product of [rows, rank] and [rank, columns], which is added to a stored tensor. Where there
+// are magnitudes, the rows of the sum, or, of a transposed tensor, its columns, then get these as
+// their norms.
 struct AddedProduct {
   std::vector<float> left, right;
+  std::vector<float> magnitudes;
+  bool is_transposed = false;
   std::int64_t rank = 0;
   std::int64_t columns = 0;
   float scale = 1;
 
+  // The output of the layer that number `i` belongs to, in rows that begin with row `first`.
+  std::size_t output_of(std::int64_t first, std::size_t i) const {
+    const auto width = static_cast<std::size_t>(columns);
+    return is_transposed ? i % width : static_cast<std::size_t>(first) + i / width;
+  }
   // Adds the row of the product to `values`.
   void add_row(std::int64_t row, std::span<float> values, std::vector<float>& sums) const {
     sums.assign(values.size(), 0.0F);
@@ -94,17 +107,26 @@ std::vector<float> transposed(const std::vector<float>& values, std::int64_t col
   return result;
 }
 
+// The numbers of some parameters, one behind the other.
+std::vector<float> numbers_of(const AdapterDirectory& adapter,
+                              const std::vector<const ParameterTensor*>& parts) {
+  std::vector<float> numbers;
+  for (const ParameterTensor* const part : parts) {
+    const std::size_t before = numbers.size();
+    numbers.resize(before + static_cast<std::size_t>(part->elements()));
+    adapter.read(*part, 0, std::span(numbers).subspan(before));
+  }
+  return numbers;
+}
+
 AddedProduct product_of(const AdapterDirectory& adapter, const AdaptedWeight& weight) {
   TERRACE_CHECK(weight.a != nullptr);
   std::vector<float> a(static_cast<std::size_t>(weight.a->elements()));
   adapter.read(*weight.a, 0, a);
-  std::vector<float> b;
-  for (const ParameterTensor* const part : weight.bs) {
-    const std::size_t before = b.size();
-    b.resize(before + static_cast<std::size_t>(part->elements()));
-    adapter.read(*part, 0, std::span(b).subspan(before));
-  }
+  std::vector<float> b = numbers_of(adapter, weight.bs);
   AddedProduct product;
+  product.magnitudes = numbers_of(adapter, weight.magnitudes);
+  product.is_transposed = weight.is_transposed;
   product.rank = weight.a->rows;
   product.scale = adapter.options().scale();
   const std::int64_t inputs = weight.a->columns;
@@ -173,6 +195,42 @@ class MergedFiles {
 
   void merge(const SafetensorsFile& source, const SafetensorsTensor& tensor,
              const AddedProduct& product, SafetensorsWriter& target) {
+    const std::vector<float> factors = factors_of(source, tensor, product);
+    for_each_piece(source, tensor, product, [&](std::int64_t first) {
+      if (!factors.empty()) multiply(factors, product, first);
+      append(tensor, target);
+    });
+  }
+
+  // By output of the layer: magnitude by norm of the sum. Empty where there are no magnitudes.
+  std::vector<float> factors_of(const SafetensorsFile& source, const SafetensorsTensor& tensor,
+                                const AddedProduct& product) {
+    if (product.magnitudes.empty()) return {};
+    std::vector<double> squares(product.magnitudes.size());
+    for_each_piece(source, tensor, product, [&](std::int64_t first) {
+      for (std::size_t i = 0; i < values_.size(); ++i) {
+        squares[product.output_of(first, i)] += static_cast<double>(values_[i]) * values_[i];
+      }
+    });
+    std::vector<float> factors;
+    for (std::size_t i = 0; i < squares.size(); ++i) {
+      const double norm = std::sqrt(squares[i]);
+      factors.push_back(norm > 0 ? static_cast<float>(product.magnitudes[i] / norm) : 0.0F);
+    }
+    return factors;
+  }
+
+  void multiply(const std::vector<float>& factors, const AddedProduct& product,
+                std::int64_t first) {
+    for (std::size_t i = 0; i < values_.size(); ++i) {
+      values_[i] *= factors[product.output_of(first, i)];
+    }
+  }
+
+  // Calls visit(first row) with some rows of the sum after the other in values_.
+  template <typename Visit>
+  void for_each_piece(const SafetensorsFile& source, const SafetensorsTensor& tensor,
+                      const AddedProduct& product, Visit visit) {
     const std::int64_t columns = product.columns;
     const auto rows = static_cast<std::int64_t>(tensor.elements()) / columns;
     const std::int64_t tall = std::max<std::int64_t>(1, kMergeElements / columns);
@@ -186,7 +244,7 @@ class MergedFiles {
                         std::span(values_).subspan(begin, static_cast<std::size_t>(columns)),
                         sums_);
       }
-      append(tensor, target);
+      visit(first);
     }
   }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cmath>
 #include <filesystem>
 #include <string_view>
 #include <system_error>
@@ -55,6 +56,10 @@ void take_given_adapter(TunedModel& tuned, const LoraOptions& lora) {
   std::optional<std::string_view> asked_form;
   if (lora.is_rank_stabilized) asked_form = on_off(*lora.is_rank_stabilized);
   check_agrees("lora-rslora", asked_form, on_off(is.is_rank_stabilized), lora.adapter);
+  const auto type = [](bool is_dora) { return std::string_view(is_dora ? "dora" : "lora"); };
+  std::optional<std::string_view> asked_type;
+  if (lora.has_magnitudes) asked_type = type(*lora.has_magnitudes);
+  check_agrees("lora-type", asked_type, type(is.has_magnitudes), lora.adapter);
   if (lora.targets.empty()) return;
   const std::vector<std::string> asked = with_adapter(base, is, lora.targets).adapter.targets;
   if (asked == is.targets) return;
@@ -87,6 +92,7 @@ TunedModel tuned_model(const ModelOptions& options) {
     adapter.rank = *lora.rank;
     adapter.alpha = lora.alpha.value_or(2.0 * static_cast<double>(*lora.rank));
     adapter.is_rank_stabilized = lora.is_rank_stabilized.value_or(false);
+    adapter.has_magnitudes = lora.has_magnitudes.value_or(false);
     tuned.config = with_adapter(std::move(tuned.config), std::move(adapter), lora.targets);
   } else {
     tuned.config = with_trainable(std::move(tuned.config), options.trainable, flag_of_option);
@@ -110,8 +116,24 @@ void StartState::read(StateField field, const UnitLayout& unit, std::int64_t beg
         const std::int64_t at = tensor.offset + first;
         if (!is_adapter(tensor.kind)) return base_.read(field, unit, at, part);
         if (adapter_ != nullptr) return adapter_->read(field, unit, at, part);
+        if (is_magnitude(tensor.kind) && field == StateField::kMaster) {
+          return read_norms(unit, *unit.find(weight_of_magnitude(tensor.kind)), first, part);
+        }
         random_.read(field, unit, at, part);
       });
+}
+
+// B is zero at the start, so that the norms are those of the matrix's rows.
+void StartState::read_norms(const UnitLayout& unit, const ParameterTensor& weight,
+                            std::int64_t first_row, std::span<float> norms) const {
+  std::vector<float> row(static_cast<std::size_t>(weight.columns));
+  for (float& norm : norms) {
+    base_.read(StateField::kMaster, unit, weight.offset + first_row * weight.columns, row);
+    double squares = 0;
+    for (const float value : row) squares += static_cast<double>(value) * value;
+    norm = static_cast<float>(std::sqrt(squares));
+    ++first_row;
+  }
 }
 
 }  // namespace terrace

@@ -19,10 +19,14 @@ class StartState final : public StateSource {
   // Borrows both; `adapter` may be null.
   StartState(const StateSource& base, const AdapterDirectory* adapter, std::uint64_t seed)
       : base_(base), adapter_(adapter), random_(seed) {}
+  // Layouts are those of the whole model, in which nothing is quantised.
   void read(StateField field, const UnitLayout& unit, std::int64_t begin,
             std::span<float> out) const override;
 
  private:
+  void read_norms(const UnitLayout& unit, const ParameterTensor& weight, std::int64_t first_row,
+                  std::span<float> norms) const;
+
   const StateSource& base_;
   const AdapterDirectory* const adapter_;
   const RandomState random_;

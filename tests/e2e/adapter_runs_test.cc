@@ -57,6 +57,43 @@ TEST_F(AdapterRuns, LeaveAnAdapterWhateverTheTiers) {
   EXPECT_EQ(config["target_modules"], nlohmann::json({"down_proj", "q_proj"}));
 }
 
+// Magnitudes are saved, resumed, gone on from, merged and sampled like the matrices.
+TEST_F(AdapterRuns, WithMagnitudesDoAllThatOthersDo) {
+  const Arguments dora = adapted({"--lora-type", "dora", "--precision", "fp32"});
+  training_.train("alone", dora);
+  EXPECT_EQ(read_json("alone/final/adapter_config.json")["use_dora"], true);
+  EXPECT_THAT(training_.files("alone", "final").at("adapter_model.safetensors"),
+              HasSubstr("q_proj.lora_magnitude_vector\""));
+  training_.train("plain", adapted({"--precision", "fp32"}));
+  EXPECT_NEAR(training_.rows("alone").front().columns.at("loss"),
+              training_.rows("plain").front().columns.at("loss"), 1e-5);
+  EXPECT_NE(training_.rows("alone").back(), training_.rows("plain").back());
+  training_.train("run", dora + Arguments{"--stop-after-step", "3"});
+  const Outcome other = run(
+      "other", adapted({"--precision", "fp32", "--resume", training_.path("run/checkpoint-3")}));
+  EXPECT_EQ(other.code, 2) << other;
+  EXPECT_THAT(other.errors, HasSubstr("with magnitudes (dora)"));
+  training_.train(
+      "run", dora + training_.nvme() + Arguments{"--resume", "auto", "--place-parameters", "nvme"});
+  training_.expect_same("run", "alone", "final");
+  const std::string adapter = training_.path("alone/final");
+  training_.train("more", from_base({"--adapter", adapter, "--precision", "fp32"}));
+  EXPECT_LT(training_.rows("more").front().columns.at("loss"),
+            training_.rows("alone").front().columns.at("loss"));
+  expect_refused(from_base({"--adapter", adapter, "--lora-type", "lora"}), "--lora-type lora");
+  const auto merged =
+      run_program({"merge", training_.path("base/final"), adapter, training_.path("merged")});
+  EXPECT_EQ(merged.code, 0) << merged;
+  std::vector<std::string> texts;
+  for (const char* name : {"alone/final", "merged"}) {
+    const Outcome sampled = run_program({"sample", "--model", training_.path(name), "--prompt",
+                                         "the ", "--max-new-tokens", "12", "--temperature", "0"});
+    EXPECT_EQ(sampled.code, 0) << sampled;
+    texts.push_back(sampled.output);
+  }
+  EXPECT_EQ(texts[1], texts[0]);
+}
+
 // B is zero at the start.
 TEST_F(AdapterRuns, BeginWithTheLossOfTheirBase) {
   training_.train("run", adapted());
@@ -117,7 +154,8 @@ TEST_F(AdapterRuns, GoOnFromAnAdapter) {
 }
 
 TEST_F(AdapterRuns, RefuseWhatIsNotBuiltOrNotMeant) {
-  expect_refused(adapted({"--lora-type", "dora"}), "--lora-type dora is not built");
+  expect_refused(adapted({"--lora-type", "dora", "--local-ranks", "2", "--tensor-parallel", "2"}),
+                 "--tensor-parallel 2: magnitudes of an adapter (dora) are not built");
   expect_refused(adapted({"--lora-dropout", "0.1"}), "--lora-dropout 0.1 is not built");
   expect_refused(adapted({"--trainable", "*"}), "--trainable beside an adapter");
   expect_refused(from_base({"--lora-alpha", "4"}), "there is none");

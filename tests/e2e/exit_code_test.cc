@@ -44,7 +44,7 @@ TEST(ExitCode, UnknownFlagsAndKeysAre2AndNameTheNearest) {
 
 TEST(ExitCode, WhatIsNotBuiltIs2AndSaysSo) {
   const TinyTraining training;
-  const std::vector<Arguments> cases = {{"--optimizer", "muon"}, {"--lora-type", "dora"}};
+  const std::vector<Arguments> cases = {{"--optimizer", "muon"}, {"--lora-dropout", "0.5"}};
   for (const Arguments& arguments : cases) {
     expect_usage_error(training, arguments,
                        {arguments.front() + " " + arguments.back(), "not built"});

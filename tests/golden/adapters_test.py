@@ -64,7 +64,8 @@ def load_adapter(base, final):
         warnings.filterwarnings("ignore", message=".*(vocabulary|deprecated).*")
         model = peft.PeftModel.from_pretrained(reference.load_whole(base), final)
     stored = load_file(final / "adapter_model.safetensors")
-    loaded = {name.replace(".default.", "."): value
+    # A vector of magnitudes is a module in the model, and has no ".weight" in the file.
+    loaded = {name.replace(".default.", ".").replace("_vector.weight", "_vector"): value
               for name, value in model.named_parameters() if "lora_" in name}
     if stored.keys() != loaded.keys():
         raise AssertionError(f"{final}: other tensors: {stored.keys() ^ loaded.keys()}")
@@ -129,6 +130,7 @@ def check_case(case, terrace, logits_program):
         for name, flags in (
             ("given", ["--adapter", ADAPTERS / case]),
             ("new", ["--lora-rank", 3, "--lora-alpha", 7, "--lora-rslora", "on"]),
+            ("dora", ["--lora-rank", 3, "--lora-type", "dora"]),
         ):
             final = train(terrace, base, text, Path(temporary, name), flags)
             check_adapter(f"{case}, {name} adapter", terrace, logits_program, base, final)

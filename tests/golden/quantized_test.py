@@ -5,8 +5,8 @@ For every golden adapter, and for nf4 and int8, the program goes on from it for 
 quantised base, in fp32. PEFT does the same over a model whose matrices are the numbers that the
 codes stand for, which are computed here, in double precision, from the papers. Losses and the
 trained matrices are held to the bounds of final_test.py: eight times what moving weights and
-gradients by one unit in the last place changes. Over the base as it is, the first loss must be far away.
-The steps are small and epsilon is large, so that roundings do not grow as fast as they might.
+gradients by one unit in the last place changes. Over the base as it is, the first loss must be far
+away. The steps are small and epsilon is large, so that roundings do not grow as fast as they might.
 """
 
 import json
@@ -31,6 +31,10 @@ MAX_GRAD_NORM = 0.5
 BLOCK = 64
 GROUP = 256
 MATRIX = re.compile(r".*\.(c_attn|c_proj|c_fc|\w+_proj)\.weight")
+
+
+def take_small_steps():
+    reference.LEARNING_RATE, reference.EPSILON = 5e-4, 1e-4
 
 
 def normal_levels():
@@ -113,12 +117,12 @@ def trained_of(model):
     return [(n, p) for n, p in model.named_parameters() if p.requires_grad]
 
 
-def trained_by_peft(case, config, weights, batches, random=None):
+def trained_by_peft(adapter, config, weights, batches, random=None):
     """Losses and the adapter's numbers; with `random` all is moved by a rounding."""
     if random is not None:
         weights = {name: moved(value, random) for name, value in weights.items()}
     base = reference.with_weights(config, weights)
-    model = peft.PeftModel.from_pretrained(base, ADAPTERS / case, is_trainable=True)
+    model = peft.PeftModel.from_pretrained(base, adapter, is_trainable=True)
 
     def move(moving):
         for _, parameter in trained_of(moving):
@@ -131,12 +135,11 @@ def trained_by_peft(case, config, weights, batches, random=None):
     return torch.tensor(losses), torch.cat([values[n].detach().flatten() for n in names])
 
 
-def trained_by_program(terrace, case, base, text, directory, form):
+def trained_by_program(terrace, base, text, directory, more):
     data = directory.with_suffix(".u16")
     text.numpy().astype(numpy.uint16).tofile(data)
     flags = {
-        "model": base, "adapter": ADAPTERS / case, "base-quantization": form, "data": data,
-        "data-format": "raw-u16", "validation-fraction": 0,
+        **more, "model": base, "data": data, "data-format": "raw-u16", "validation-fraction": 0,
         "sequence-length": reference.POSITIONS, "micro-batch-size": reference.SEQUENCES,
         "gradient-accumulation-steps": reference.MICRO_BATCHES, "max-steps": STEPS,
         "learning-rate": reference.LEARNING_RATE, "lr-scheduler-type": "constant",
@@ -153,25 +156,33 @@ def trained_by_program(terrace, case, base, text, directory, form):
     return torch.tensor(losses), torch.cat([stored[name].flatten() for name in sorted(stored)])
 
 
+def check_near_peft(what, got, adapter, config, weights, batches):
+    """Returns the first loss, and how far a rounding moves it."""
+    wanted = trained_by_peft(adapter, config, weights, batches)
+    runs = [trained_by_peft(adapter, config, weights, batches, torch.Generator().manual_seed(seed))
+            for seed in range(ROUNDINGS)]
+    for i, part in enumerate(("losses", "adapter")):
+        spread = spread_of([one[i] for one in runs], wanted[i])
+        expect_near(f"{what}: {part}", got[i], wanted[i], spread)
+    return wanted[0][0], max(abs((one[0] - wanted[0])[0].item()) for one in runs)
+
+
 def check(case, form, terrace, directory):
     base = directory / "base"
     make_base(case, base)
     config = json.loads((base / "config.json").read_text())
     text = text_of(config["vocab_size"])[: SAMPLES * reference.POSITIONS + 1]
     batches = repeated(text)
-    got = trained_by_program(terrace, case, base, text, directory / "run", form)
+    adapter = ADAPTERS / case
+    got = trained_by_program(terrace, base, text, directory / "run",
+                             {"adapter": adapter, "base-quantization": form})
     stored = load_file(base / "model.safetensors")
     weights = quantized_weights(stored, config, form)
-    wanted = trained_by_peft(case, config, weights, batches)
-    runs = [trained_by_peft(case, config, weights, batches, torch.Generator().manual_seed(seed))
-            for seed in range(ROUNDINGS)]
-    for i, what in enumerate(("losses", "adapter")):
-        spread = spread_of([one[i] for one in runs], wanted[i])
-        expect_near(f"{case}, {form}: {what}", got[i], wanted[i], spread)
-    plain, _ = trained_by_peft(case, config, stored, batches)
-    first = abs((plain - wanted[0])[0].item())
-    if first < 100 * max(abs((one[0] - wanted[0])[0].item()) for one in runs):
-        raise AssertionError(f"{case}, {form}: quantisation changes the loss by {first:.1e} only")
+    what = f"{case}, {form}"
+    first, spread = check_near_peft(what, got, adapter, config, weights, batches)
+    plain, _ = trained_by_peft(adapter, config, stored, batches)
+    if abs(plain[0] - first).item() < 100 * spread:
+        raise AssertionError(f"{what}: quantisation changes too little of the loss")
 
 
 def main():
@@ -179,7 +190,7 @@ def main():
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     torch.set_num_threads(1)
-    reference.LEARNING_RATE, reference.EPSILON = 5e-4, 1e-4
+    take_small_steps()
     failures = 0
     for case in sorted(path.name for path in ADAPTERS.iterdir()):
         for form in ("nf4", "int8"):

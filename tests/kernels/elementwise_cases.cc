@@ -200,6 +200,47 @@ OpCase scale_rows_case(DType compute, const RowsOfScale& s, bool of_x, bool adds
   return c;
 }
 
+OpCase magnitude_factors_case(DType compute, std::int64_t columns, Random& random) {
+  OpCase c;
+  c.name = fmt::format("magnitude_factors {}", columns);
+  c.inputs.push_back(HostTensor::random(DType::kF32, shape(columns), random));
+  c.inputs.push_back(HostTensor::random(compute, shape(columns), random));
+  for (std::int64_t i = 0; i < columns; ++i) {
+    c.inputs[0].set(i, i == 3 ? 0.0 : 0.5 + std::abs(c.inputs[0].at(i)));
+  }
+  c.outputs = {{.dtype = DType::kF32, .shape = shape(columns)},
+               {.dtype = DType::kF32, .shape = shape(columns)}};
+  set_op(c, &KernelTable::magnitude_factors, [](const Views& in, const Views& out, GradientMode) {
+    return MagnitudeFactors{in[0], in[1], out[0], out[1]};
+  });
+  return c;
+}
+
+OpCase scale_columns_case(DType compute, const RowsOfScale& s, bool has_times, bool has_bias,
+                          Random& random) {
+  OpCase c;
+  c.name = fmt::format("scale_columns R={} width={} first={} times={} bias={}", s.R, s.width,
+                       s.first, has_times, has_bias);
+  const std::int64_t wide = s.first + s.width + s.more;
+  c.inputs.push_back(HostTensor::random(compute, shape(s.R, wide), random));
+  c.inputs.push_back(HostTensor::random(compute, shape(s.R, wide), random));
+  c.inputs.push_back(HostTensor::random(DType::kF32, shape(s.width), random));
+  c.inputs.push_back(HostTensor::random(compute, shape(s.width), random));
+  c.inputs.push_back(HostTensor::random(compute, shape(s.R, wide), random));
+  c.outputs = {
+      {.dtype = compute, .shape = shape(s.R, wide), .kind = OutputKind::kInPlace, .same_as = 4}};
+  set_op(c, &KernelTable::scale_columns, [=](const Views& in, const Views& out, GradientMode) {
+    ScaleColumns op;
+    op.x = columns_of(in[0], s.first, s.width);
+    if (has_times) op.times = columns_of(in[1], s.first, s.width);
+    op.factors = in[2];
+    if (has_bias) op.bias = in[3];
+    op.y = columns_of(out[0], s.first, s.width);
+    return op;
+  });
+  return c;
+}
+
 OpCase accumulate_case(std::int64_t size, Random& random) {
   OpCase c;
   c.name = fmt::format("accumulate_gradient {}", size);
@@ -352,6 +393,7 @@ std::vector<OpCase> elementwise_cases(DType compute) {
       cases.push_back(scale_case(compute, size, in_place, random));
     }
     cases.push_back(accumulate_case(size, random));
+    cases.push_back(magnitude_factors_case(compute, size, random));
     cases.push_back(fill_zero_case(compute, size));
     cases.push_back(cast_case(compute, DType::kF32, size, random));
     cases.push_back(cast_case(DType::kF32, compute, size, random));
@@ -363,6 +405,7 @@ std::vector<OpCase> elementwise_cases(DType compute) {
     for (const bool of_x : {false, true}) {
       for (const bool adds : {false, true}) {
         cases.push_back(scale_rows_case(compute, rows, of_x, adds, random));
+        cases.push_back(scale_columns_case(compute, rows, of_x, adds, random));
       }
     }
   }

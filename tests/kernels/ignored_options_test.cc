@@ -160,6 +160,13 @@ TEST_P(IgnoredOptions, OfElementwiseOps) {
        "the stride of x");
   rows(without<ScaleRows, &T::scale_rows, [](ScaleRows& op) { op.y.stride = op.y.width; }>(),
        "the stride of y");
+  const auto columns = [&](const KernelTable& table, const char* what) {
+    expect_noticed(cases, table, "scale_columns", what);
+  };
+  columns(without<ScaleColumns, &T::scale_columns, [](ScaleColumns& op) { op.times = {}; }>(),
+          "what it is multiplied with");
+  columns(without<ScaleColumns, &T::scale_columns, [](ScaleColumns& op) { op.bias = {}; }>(),
+          "the bias");
   expect_noticed(cases,
                  without<Dequantize, &T::dequantize, [](Dequantize& op) { op.shape.rank = 0; }>(),
                  "dequantize", "the part of the matrix");

@@ -137,7 +137,6 @@ TEST(AdapterConfigs, OfWhatIsNotBuiltAreRefusedByName) {
       {"layers_to_transform", "0"},
       {"rank_pattern", R"({"q_proj":8})"},
       {"alpha_pattern", R"({"q_proj":8})"},
-      {"use_dora", "true"},
       {"bias", R"("all")"},
       {"lora_bias", "true"},
       {"layer_replication", "[[0,4]]"},

@@ -424,7 +424,7 @@ TEST(TrainConfig, ChoicesSuggestTheNearest) {
 
 TEST(TrainConfig, WhatIsNotBuiltSaysSoByFlagAndValue) {
   const std::vector<std::pair<std::string, std::string>> cases = {{"--optimizer", "muon"},
-                                                                  {"--lora-type", "dora"}};
+                                                                  {"--lora-dropout", "0.5"}};
   for (const auto& [flag, value] : cases) {
     expect_refused({flag, value}, {flag + " " + value + " is not built yet"});
   }

@@ -93,6 +93,14 @@ void visit(ScaleRows& op, Move&& move) {
   move(op.x, op.y);
 }
 template <typename Move>
+void visit(MagnitudeFactors& op, Move&& move) {
+  move(op.squares, op.magnitude, op.inverses, op.factors);
+}
+template <typename Move>
+void visit(ScaleColumns& op, Move&& move) {
+  move(op.x, op.times, op.factors, op.bias, op.y);
+}
+template <typename Move>
 void visit(AccumulateGradient& op, Move&& move) {
   move(op.source, op.target);
 }
@@ -262,6 +270,8 @@ KernelTable make_table(const KernelTable& host_kernels) {
   table.add = queued<Add, &T::add>;
   table.scale = queued<Scale, &T::scale>;
   table.scale_rows = queued<ScaleRows, &T::scale_rows>;
+  table.magnitude_factors = queued<MagnitudeFactors, &T::magnitude_factors>;
+  table.scale_columns = queued<ScaleColumns, &T::scale_columns>;
   table.accumulate_gradient = queued<AccumulateGradient, &T::accumulate_gradient>;
   table.round_gradient = queued<RoundGradient, &T::round_gradient>;
   table.fill_zero = queued<FillZero, &T::fill_zero>;
