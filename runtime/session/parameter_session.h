@@ -34,7 +34,7 @@ struct SessionStepOptions {
 };
 
 // Elements [begin, begin + count) of a tensor.
-struct ElementRange {
+struct FieldRange {
   std::int64_t begin = 0;
   std::int64_t count = 0;
 };
@@ -87,7 +87,7 @@ class ParameterSession {
   void forget_gradients();
   void fill_masters(std::span<const std::size_t> chunks, StateAccess access);
   // Calls body(chunk, values) with the chunks' values of a field that lie in a range of elements.
-  void visit_state(std::int32_t tensor, std::string_view field, const ElementRange& range,
+  void visit_state(std::int32_t tensor, std::string_view field, const FieldRange& range,
                    StateAccess access,
                    FunctionRef<void(const StateChunk& chunk, std::span<float> values)> body);
   SessionStep make_step(const SessionStepOptions& options) const;

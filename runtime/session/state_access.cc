@@ -29,7 +29,7 @@ float* values_of(const SessionTensor& tensor, const StateChunk& chunk, std::span
 }  // namespace
 
 void ParameterSession::visit_state(
-    std::int32_t tensor, std::string_view field, const ElementRange& range, StateAccess access,
+    std::int32_t tensor, std::string_view field, const FieldRange& range, StateAccess access,
     FunctionRef<void(const StateChunk& chunk, std::span<float> values)> body) {
   const SessionTensor& of = table_.tensor(tensor);
   const std::span<const Slot> slots = table_.group_of(of).rule->slots;
