@@ -1,0 +1,119 @@
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cerrno>
+
+#include "base/error.h"
+#include "runtime/session/parameter_session.h"
+#include "runtime/session/session_error.h"
+#include "runtime/session/unit_session.h"
+#include "tests/runtime/temporary_directory.h"
+
+// A drive that fails under a session: whoever waits is told, and nothing hangs.
+namespace terrace {
+namespace {
+
+// Refuses all reads from a certain one on.
+class FailingReads final : public SystemFaults {
+ public:
+  SystemFault fate_of(const SystemCall& call) noexcept override {
+    if (call.kind != SystemCall::Kind::kRead || left_-- > 0) return SystemFault::none(call);
+    return {.asked_bytes = 0, .shown = -EIO};
+  }
+  void allow(int reads) { left_ = reads; }
+
+ private:
+  std::atomic<int> left_ = 1 << 30;
+};
+
+TEST(UnitFaults, AFailingDriveEndsEveryWait) {
+  constexpr std::int32_t kUnits = 6;
+  for (int reads = 0; reads < 40; reads += 3) {
+    const TemporaryDirectory drive;
+    FailingReads faults;
+    UnitSessionOptions options;
+    options.threads = 1;
+    options.homes.fill(Tier::kNvme);
+    options.nvme.directories = {{drive.path(), {}}};
+    options.nvme.faults = &faults;
+    options.micro_batches = 1;
+    options.rule = "sgd";
+    UnitSession session(std::move(options), std::make_unique<SilentLog>());
+    for (std::int32_t u = 0; u < kUnits; ++u) {
+      session.add_unit({.name = std::to_string(u), .elements = 4096});
+    }
+    session.prepare();
+    session.fill(0, [](StateField, std::int32_t, std::int64_t, std::span<float> out) {
+      std::ranges::fill(out, 0.0F);
+    });
+    faults.allow(reads);
+    const auto compute = [&](UnitPass pass, std::int32_t u) {
+      const AcquiredUnit unit = session.acquire({pass, u, 0});
+      if (unit.gradient != nullptr) std::fill_n(unit.gradient, 4096, 1.0F);
+      session.release(u);
+    };
+    const auto train = [&] {
+      for (int step = 0; step < 50; ++step) {
+        session.begin_step(0.1);
+        for (std::int32_t u = 0; u < kUnits; ++u) compute(UnitPass::kForward, u);
+        for (std::int32_t u = kUnits; u-- > 0;) compute(UnitPass::kBackward, u);
+        session.end_step();
+      }
+    };
+    EXPECT_THROW(train(), IoError) << reads;
+    try {
+      session.begin_step(0.1);
+      ADD_FAILURE() << "goes on after " << reads;
+    } catch (const SessionError& error) {
+      EXPECT_EQ(error.problem(), SessionProblem::kFailed) << error.what();
+    }
+  }
+}
+
+// A session whose updates fail halfway goes on from saved state, with the bits that it had.
+TEST(SessionFaults, AFailedSessionGoesOnFromSavedState) {
+  constexpr std::int64_t kElements = 3 * StateHome::kChunkElements;
+  const TemporaryDirectory drive;
+  const TemporaryDirectory kept;
+  FailingReads faults;
+  SessionOptions options;
+  options.threads = 2;
+  options.tier = StateTier::kNvme;
+  options.nvme.directories = {{drive.path(), {}}};
+  options.nvme.faults = &faults;
+  ParameterSession session(std::move(options), std::make_unique<SilentLog>());
+  session.add_group("adamw", {}, 0.1);
+  std::vector<float> parameter(kElements, 1.0F);
+  std::vector<float> gradient(kElements, 0.5F);
+  session.add_tensor({.name = "weight",
+                      .dtype = DType::kF32,
+                      .data = reinterpret_cast<std::byte*>(parameter.data()),
+                      .shape = {kElements},
+                      .elements = kElements});
+  session.prepare();
+  const auto step = [&] {
+    session.add_gradient(0, view(std::span(gradient)));
+    session.begin_step({.learning_rates = {0.1}});
+    return session.end_step();
+  };
+  step();
+  session.save(kept.path("state"));
+  step();
+  const std::vector<float> expected = parameter;
+  session.load(kept.path("state"));
+  faults.allow(9);
+  EXPECT_THROW(
+      {
+        for (int i = 0; i < 20; ++i) step();
+      },
+      IoError);
+  EXPECT_THROW(step(), SessionError);
+  faults.allow(1 << 30);
+  session.load(kept.path("state"));
+  EXPECT_EQ(session.steps(), 1);
+  step();
+  EXPECT_EQ(parameter, expected);
+}
+
+}  // namespace
+}  // namespace terrace
