@@ -178,15 +178,15 @@ def _open():
 
 def _load():
     library = _open()
+    library.terrace_abi_version.restype = c_int32
+    if library.terrace_abi_version() < ABI_VERSION:
+        raise ImportError(f"this package needs a library of ABI {ABI_VERSION} or later, and found "
+                          f"{library.terrace_abi_version()}: install both of one version")
     for name, arguments in _FUNCTIONS.items():
         function = getattr(library, name)
         function.argtypes, function.restype = arguments, c_int32
     library.terrace_last_error.restype = c_char_p
     library.terrace_version.restype = c_char_p
-    library.terrace_abi_version.restype = c_int32
-    if library.terrace_abi_version() < ABI_VERSION:
-        raise ImportError(f"this package needs a library of ABI {ABI_VERSION} or later, and found "
-                          f"{library.terrace_abi_version()}: install both of one version")
     return library
 
 
@@ -206,7 +206,7 @@ def call(name, *arguments):
     code = getattr(library(), name)(*arguments)
     if code == 0:
         return
-    raise _ERRORS.get(code, TerraceError)(library().terrace_last_error().decode())
+    raise _ERRORS.get(code, TerraceError)(library().terrace_last_error().decode(errors="replace"))
 
 
 def text_of(name, handle):

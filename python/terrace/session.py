@@ -4,6 +4,7 @@ NVMe. Addresses are whole numbers, so this needs no other package; terrace.torch
 
 import ctypes
 import json
+import os
 import weakref
 from ctypes import byref, c_double, c_int32, c_int64, c_void_p
 
@@ -24,7 +25,7 @@ def bytes_of(size):
     """A number of bytes, or a text such as "4GiB" or "500MB"; None is 0, no limit."""
     if size is None:
         return 0
-    if isinstance(size, int) and size > 0:
+    if isinstance(size, int) and not isinstance(size, bool) and size > 0:
         return size
     units = {"": 1, "B": 1}
     for power, letter in enumerate("KMGT", start=1):
@@ -33,7 +34,7 @@ def bytes_of(size):
         number = size.rstrip("KMGTiB")
         unit = size[len(number):]
         try:
-            if unit in units and float(number) > 0:
+            if unit in units and 0 < float(number) < 2 ** 62:
                 return int(float(number) * units[unit])
         except ValueError:
             pass
@@ -54,7 +55,7 @@ class Session:
         directories = [nvme] if isinstance(nvme, (str, bytes)) or hasattr(nvme, "__fspath__") else list(nvme or ())
         paths = (lib.NvmeDirectory * max(1, len(directories)))()
         for place, directory in zip(paths, directories):
-            place.path = str(directory).encode()
+            place.path = os.fsencode(directory)
         self._log = lib.LogCallback(lambda level, line, _: log(level, line.decode())) if log else lib.LogCallback()
         options = lib.SessionOptions(threads=threads, host_memory_bytes=bytes_of(host_memory),
                                      state_tier=lib.TIERS[state], nvme=paths, nvme_count=len(directories),
@@ -160,10 +161,10 @@ class Session:
         lib.call("terrace_tensor_set_updates", self._handle, tensor, count)
 
     def save(self, directory):
-        lib.call("terrace_save", self._handle, str(directory).encode())
+        lib.call("terrace_save", self._handle, os.fsencode(directory))
 
     def load(self, directory):
-        lib.call("terrace_load", self._handle, str(directory).encode())
+        lib.call("terrace_load", self._handle, os.fsencode(directory))
 
     def ledger(self):
         return json.loads(lib.text_of("terrace_ledger_json", self._handle))

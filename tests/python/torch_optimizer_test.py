@@ -92,6 +92,27 @@ class Forms(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.nvme = folder.name
 
+    def test_modules_that_read_their_children(self):
+        """Under the forward: attention reads its output's weights, and a layer's evaluation those of all within."""
+        def outputs(**form):
+            torch.manual_seed(4)
+            layer = torch.nn.TransformerEncoderLayer(256, 4, 1024, dropout=0, batch_first=True)
+            optimizer = tt.AdamW(layer.parameters(), lr=1e-2, state="nvme", nvme=self.nvme,
+                                 model=layer if form else None, **form)
+            x = torch.randn(2, 8, 256, generator=torch.Generator().manual_seed(1))
+            results = []
+            for _ in range(4):
+                layer.train()
+                (layer(x) ** 2).mean().backward()
+                optimizer.step()
+                layer.eval()
+                with torch.no_grad():
+                    results.append(layer(x))
+            return results
+
+        for a, b in zip(outputs(), outputs(updates="forward")):
+            self.assertTrue(torch.equal(a, b))
+
     def check_forms(self, dtype, arithmetic):
         first = Training(ours(arithmetic=arithmetic), dtype)
         expected = first.run()
@@ -201,6 +222,55 @@ class AgainstTorch(unittest.TestCase):
                 self.assertLess(float((a - b).abs().max()), 1e-6)
 
 
+    def test_a_loaded_state_takes_the_place_of_all(self):
+        def trained(make):
+            model = make_model()
+            optimizer = make(model.parameters())
+            model(torch.ones(2, WIDTH)).sum().backward()
+            optimizer.step()
+            return optimizer
+
+        for make, field in ((lambda p: tt.AdamW(p), "exp_avg"), (lambda p: tt.SGD(p), "momentum_buffer"),
+                            (lambda p: tt.Lion(p), "exp_avg")):
+            optimizer = trained(make)
+            full = copy.deepcopy(optimizer.state_dict())
+            self.assertEqual(len(full["state"]), 6)
+            optimizer.load_state_dict({**full, "state": {}})
+            self.assertEqual(optimizer.state_dict()["state"], {})
+            partial = {**full, "state": {1: full["state"][1]}}
+            optimizer.load_state_dict(partial)
+            self.assertEqual(list(optimizer.state_dict()["state"]), [1])
+            wrong = {**full, "state": {1: {**full["state"][1], field: torch.zeros(2)}}}
+            with self.assertRaisesRegex(lib.StateMismatchError, field):
+                optimizer.load_state_dict(wrong)
+            self.assertTrue(torch.equal(optimizer.state_dict()["state"][1][field], full["state"][1][field]))
+        theirs = trained(lambda p: torch.optim.SGD(p, lr=1e-3, momentum=0.9)).state_dict()
+        optimizer = trained(lambda p: tt.SGD(p))
+        optimizer.load_state_dict(theirs)
+        got = optimizer.state_dict()["state"]
+        for number, fields in theirs["state"].items():
+            self.assertTrue(torch.equal(fields["momentum_buffer"], got[number]["momentum_buffer"]))
+        theirs["param_groups"][0]["nesterov"] = True
+        with self.assertRaisesRegex(lib.UnsupportedError, "nesterov"):
+            optimizer.load_state_dict(theirs)
+
+    def test_a_norm_beyond_fp32_is_clipped(self):
+        parameter = torch.nn.Parameter(torch.ones(64))
+        optimizer = tt.AdamW([parameter], lr=1e-3, weight_decay=0, max_grad_norm=1.0)
+        (parameter * 1e25).sum().backward()
+        optimizer.step()
+        kept = optimizer.state_dict()["state"][0]["exp_avg"]
+        self.assertLess(float(kept.abs().max()), 0.1)
+
+    def test_tied_parameters_count_once(self):
+        weight = torch.nn.Parameter(torch.ones(8, 8))
+        again = torch.nn.Parameter(weight.data)
+        optimizer = tt.AdamW([weight, again], max_grad_norm=100.0)
+        (weight.sum() + again.sum()).backward()
+        optimizer.step()
+        self.assertAlmostEqual(optimizer.grad_norm, 16.0, places=5)
+
+
 class Files(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -277,15 +347,68 @@ class Mistakes(unittest.TestCase):
         with torch.no_grad():
             model[0].weight.mul_(2)
         model(x).sum().backward()
-        with self.assertRaises(lib.ParameterChangedError):
+        with self.assertRaisesRegex(lib.ParameterChangedError, "optimizer.adopt"):
             optimizer.step()
 
-    def test_a_parameter_that_moved(self):
-        model, optimizer = self.trained()
-        model[0].weight.data = model[0].weight.data.clone()
-        model(torch.ones(2, WIDTH)).sum().backward()
-        with self.assertRaisesRegex(lib.OrderError, "has moved"):
+        model(x).sum().backward()  # a batch that is given up
+        optimizer.zero_grad()
+        optimizer.adopt([model[0].weight])
+        model(x).sum().backward()
+        optimizer.step()
+        model(x).sum().backward()
+        optimizer.step()
+
+    def test_a_gradient_that_is_given_up_is_not_added_again(self):
+        model = make_model(torch.bfloat16)
+        optimizer = tt.AdamW(model.parameters(), lr=0)
+        x = torch.ones(2, WIDTH, dtype=torch.bfloat16)
+        model(x).sum().backward()
+        optimizer.step()
+        once = optimizer.grad_norm
+        with torch.no_grad():
+            model[0].weight.mul_(2)
+        model(x).sum().backward()
+        with self.assertRaises(lib.ParameterChangedError):
             optimizer.step()
+        with torch.no_grad():
+            model[0].weight.mul_(0.5)
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+        self.assertEqual(optimizer.grad_norm, once)
+
+    def test_a_parameter_that_moved(self):
+        for use in (lambda o: o.step(), lambda o: o.save("/nowhere/state"), lambda o: o.state_dict()):
+            model, optimizer = self.trained()
+            model[0].weight.data = model[0].weight.data.clone()
+            model(torch.ones(2, WIDTH)).sum().backward()
+            with self.assertRaisesRegex(lib.OrderError, "has moved"):
+                use(optimizer)
+
+    def test_a_step_that_fails_under_the_forward_fails_once(self):
+        model = make_model()
+        optimizer = tt.AdamW(model.parameters(), updates="forward", model=model)
+        x = torch.ones(2, WIDTH)
+        (model(x) * float("inf")).sum().backward()
+        optimizer.step()
+        with self.assertRaises(lib.NotFiniteError):
+            model(x)
+        model(x).sum().backward()
+        optimizer.step()
+        optimizer.finish_step()
+
+    def test_a_second_optimizer_is_told(self):
+        model, optimizer = self.trained()
+        with self.assertWarnsRegex(UserWarning, "another optimizer"):
+            other = tt.AdamW(model.parameters())
+        del other, optimizer
+
+    def test_copies_are_refused(self):
+        model = make_model()
+        optimizer = tt.AdamW(model.parameters(), updates="forward", model=model)
+        with self.assertRaisesRegex(lib.UnsupportedError, "state_dict"):
+            copy.deepcopy(optimizer)
+        self.assertTrue(torch.equal(copy.deepcopy(model)[0].weight, model[0].weight))
 
     def test_settings_and_groups_after_the_first_step(self):
         model, optimizer = self.trained()

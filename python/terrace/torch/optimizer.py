@@ -1,6 +1,9 @@
 """AdamW, Lion and SGD as torch.optim.Optimizer, updated by Terrace: see TieredOptimizer."""
 
+import math
+import os
 import tempfile
+import warnings
 import weakref
 
 import torch
@@ -13,25 +16,34 @@ from terrace.torch.waiting import ParameterWaits
 _DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
 
-# Of each parameter, the hook that takes its gradients: those of the optimizer that was made last.
+# Of each parameter, the hook that takes its gradients, and the optimizer that it takes them for.
 _takers = WeakTensorKeyDictionary()
 
 
-def _give_gradients_to(parameter, optimizer):
-    if parameter in _takers:
-        _takers[parameter].remove()
+def _give_gradients_to(parameters, optimizer):
+    takes_from_another = False
     known = weakref.ref(optimizer)
 
     def take(parameter):
         if known() is not None:
             known()._take(parameter)
 
-    _takers[parameter] = parameter.register_post_accumulate_grad_hook(take)
+    for parameter in parameters:
+        if parameter in _takers:
+            hook, other = _takers[parameter]
+            takes_from_another = takes_from_another or other() not in (None, optimizer)
+            hook.remove()
+        _takers[parameter] = (parameter.register_post_accumulate_grad_hook(take), known)
+    if takes_from_another:
+        warnings.warn("another optimizer of terrace.torch has these parameters too: gradients go to the one that was "
+                      "made last, and the other trains nothing of them", stacklevel=4)
 
 
-def _buffer(tensor, what):
+def _buffer(tensor, name_of):
+    """`name_of` is called for the text of an error."""
     if tensor.dtype not in _DTYPES:
-        raise lib.DTypeError(f"{what} is {tensor.dtype}; parameters and gradients are float32, bfloat16 or float16")
+        raise lib.DTypeError(f"{name_of()} is {tensor.dtype}; parameters and gradients are float32, bfloat16 or "
+                             "float16")
     return buffer_of(tensor.data_ptr(), tensor.numel(), _DTYPES[tensor.dtype], tensor.device.type,
                      tensor.device.index or 0)
 
@@ -45,11 +57,13 @@ class TieredOptimizer(torch.optim.Optimizer):
     host_memory     what the optimizer may use of it, as "8GiB"; None: what is free
     nvme            directory on a drive, or several, for state that lives there
     updates         "step": step() returns when all parameters are updated. "forward": step() returns at once,
-                    and the next forward of each module of `model` waits for that module's parameters
+                    and the next forward of each module of `model` waits for that module's parameters. Who
+                    reads a parameter outside its module's forward calls finish_step() first
     model           the torch.nn.Module whose parameters these are; names them, too
     take_gradients  True: each gradient is added up in fp32 as soon as backward has it, and .grad is None again.
                     False: gradients stay in .grad until step(), as what works on them needs (DDP, GradScaler,
-                    hooks of others). None: False where torch.distributed runs several ranks, else True
+                    hooks of others). None: False where torch.distributed runs several ranks, else True.
+                    What was taken is forgotten by zero_grad() of the optimizer, not by that of the model
     threads         threads of an update; 0: as many as the process may use
 
     Parameters in 16 bits have an fp32 master among the state. Parameters are on the CPU and dense. A parameter
@@ -65,11 +79,11 @@ class TieredOptimizer(torch.optim.Optimizer):
             raise lib.ArgumentError(f"updates={updates!r}: give 'step' or 'forward'")
         if updates == "forward" and model is None:
             raise lib.ArgumentError("updates='forward' needs model=, whose forward waits for its parameters")
-        if take_gradients is None:
-            take_gradients = not (torch.distributed.is_available() and torch.distributed.is_initialized()
-                                  and torch.distributed.get_world_size() > 1)
-        self.max_grad_norm = max_grad_norm
-        self._takes_gradients = take_gradients
+        self.max_grad_norm = float(max_grad_norm or 0.0)
+        if not 0 <= self.max_grad_norm < math.inf:
+            raise lib.ArgumentError(f"max_grad_norm={max_grad_norm}: give more than 0, or 0 for no clipping")
+        self._must_be_alone = take_gradients is None  # asked for by nobody, and wrong with several ranks
+        self._takes_gradients = not _has_several_ranks() if take_gradients is None else take_gradients
         self._updates_under_forward = updates == "forward"
         self._names = {} if model is None else {id(p): name for name, p in model.named_parameters()}
         self._session_options = {"state": state, "host_memory": host_memory, "nvme": nvme, "threads": threads}
@@ -92,9 +106,8 @@ class TieredOptimizer(torch.optim.Optimizer):
             raise lib.OrderError("a group cannot be added after the first backward: make a new optimizer, and load "
                                  "the state of this one with the groups that it has")
         super().add_param_group(param_group)
-        for parameter in self.param_groups[-1]["params"]:
-            if self._takes_gradients and parameter.requires_grad:
-                _give_gradients_to(parameter, self)
+        if self._takes_gradients:
+            _give_gradients_to([p for p in self.param_groups[-1]["params"] if p.requires_grad], self)
 
     def _take(self, parameter):
         """Adds a parameter's gradient to what the session has of it, and takes it away."""
@@ -102,7 +115,7 @@ class TieredOptimizer(torch.optim.Optimizer):
         if gradient is None:
             return
         self.finish_step()
-        session = self._ready_session()
+        session = self._session or self._ready_session()
         number = self._tensors.get(id(parameter))
         if number is None:
             raise lib.OrderError(f"{self._name_of(parameter)} has a gradient and was frozen at the first step: make "
@@ -111,7 +124,7 @@ class TieredOptimizer(torch.optim.Optimizer):
             raise lib.UnsupportedError(f"the gradient of {self._name_of(parameter)} is sparse: use "
                                        "sparse=False in its embedding")
         dense = gradient.contiguous()
-        session.add_gradient(number, _buffer(dense, f"the gradient of {self._name_of(parameter)}"))
+        session.add_gradient(number, _buffer(dense, lambda: f"the gradient of {self._name_of(parameter)}"))
         self._has_gradients = True
 
     def _name_of(self, parameter):
@@ -129,6 +142,10 @@ class TieredOptimizer(torch.optim.Optimizer):
     def _ready_session(self):
         """The session, made of the groups as they are at the first call."""
         if self._session is None:
+            if self._must_be_alone and self._takes_gradients and _has_several_ranks():
+                raise lib.OrderError("the optimizer was made before torch.distributed had several ranks, so it would "
+                                     "take gradients before they are reduced: make it after init_process_group(), or "
+                                     "give take_gradients=False")
             session = Session(**self._session_options)
             try:
                 self._register(session)
@@ -149,10 +166,12 @@ class TieredOptimizer(torch.optim.Optimizer):
                 if not parameter.requires_grad:
                     continue
                 name = self._name_of(parameter)
+                if parameter.numel() == 0:
+                    continue
                 if not parameter.data.is_contiguous():
                     raise lib.UnsupportedError(f"{name} is not contiguous: use its .contiguous() as the parameter")
-                self._tensors[id(parameter)] = session.add_tensor(number, name, _buffer(parameter.data, name),
-                                                                  tuple(parameter.shape))
+                self._tensors[id(parameter)] = session.add_tensor(
+                    number, name, _buffer(parameter.data, lambda name=name: name), tuple(parameter.shape))
                 self._addresses[id(parameter)] = parameter.data_ptr()
 
     def _check_unchanged(self):
@@ -187,7 +206,6 @@ class TieredOptimizer(torch.optim.Optimizer):
         clipping, self._known_norm = self._clipping()
         self._session.begin_step(rates, skip_missing=True, **clipping)
         self._is_stepping = True
-        self._has_gradients = False
         if not self._updates_under_forward:
             self.finish_step()
         return loss
@@ -198,8 +216,8 @@ class TieredOptimizer(torch.optim.Optimizer):
 
     def _gradients(self):
         """The sums of this step, fp32, of the parameters that have one, in their order."""
-        arrays = (self._session.gradient(self._tensors[id(parameter)]) for group in self.param_groups
-                  for parameter in group["params"] if id(parameter) in self._tensors)
+        numbers = dict.fromkeys(self._tensors.values())  # tied parameters have one
+        arrays = (self._session.gradient(number) for number in numbers)
         return [torch.frombuffer(array, dtype=torch.float32) for array in arrays if array is not None]
 
     def finish_step(self):
@@ -208,16 +226,32 @@ class TieredOptimizer(torch.optim.Optimizer):
         if not self._is_stepping:
             return
         self._is_stepping = False
-        norm = self._session.end_step().gradient_norm
+        try:
+            norm = self._session.end_step().gradient_norm
+        except lib.ParameterChangedError as error:  # the gradients are kept
+            raise lib.ParameterChangedError(f"{error}; here: optimizer.adopt([parameter])") from None
+        except lib.TerraceError:
+            self._has_gradients = False
+            raise
+        self._has_gradients = False
         self._grad_norm = norm if self._known_norm is None else self._known_norm
 
     def wait_for(self, parameters):
         """Waits until these parameters are updated."""
         if not self._is_stepping:
             return
-        for parameter in parameters:
-            if id(parameter) in self._tensors:
-                self._session.wait_parameter(self._tensors[id(parameter)])
+        try:
+            for parameter in parameters:
+                if id(parameter) in self._tensors:
+                    self._session.wait_parameter(self._tensors[id(parameter)])
+        except lib.TerraceError:
+            self.finish_step()  # raises it too, and ends the step
+            raise
+
+    @property
+    def takes_gradients(self):
+        """Whether .grad is taken away in the backward."""
+        return self._takes_gradients
 
     @property
     def grad_norm(self):
@@ -227,10 +261,20 @@ class TieredOptimizer(torch.optim.Optimizer):
         return self._session.wait_norm() if self._known_norm is None else self._known_norm
 
     def zero_grad(self, set_to_none=True):
-        super().zero_grad(set_to_none=True)
-        if self._has_gradients:
+        super().zero_grad(set_to_none=set_to_none)
+        self._forget_gradients()
+
+    def _forget_gradients(self):
+        if self._has_gradients and not self._is_stepping:
             self._session.discard_gradients()
             self._has_gradients = False
+
+    def adopt(self, parameters):
+        """Takes what was written into parameters of 16 bits for their fp32 masters, as a step asks for that finds
+        them changed. fp32 parameters are their own masters and need nothing."""
+        self.finish_step()
+        for parameter in parameters:
+            self._ready_session().adopt_parameter(self._tensors[id(parameter)])
 
     # ---- state -------------------------------------------------------------------------------------------
 
@@ -246,29 +290,51 @@ class TieredOptimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict):
         """Takes a state_dict() of this class, or of torch.optim's of the same rule."""
         self.finish_step()
+        self._check_loadable(state_dict)
         saved = state_dict["state"]
         numbers = [number for group in state_dict["param_groups"] for number in group["params"]]
         # torch would round the state to the parameters' type, and have all of it in memory.
         super().load_state_dict({**state_dict, "state": {}})
-        if not saved:
+        if not saved and self._session is None:
             return
         self._ready_session()
-        self._check_unchanged()
+        self._forget_gradients()
         parameters = [parameter for group in self.param_groups for parameter in group["params"]]
         for number, parameter in zip(numbers, parameters):
-            if number in saved:
-                self._write_state(parameter, saved[number])
+            self._write_state(parameter, saved.get(number, {}))
+
+    def _check_loadable(self, state_dict):
+        """Refuses a state before anything of it is taken."""
+        self._check_unchanged()
+        groups = state_dict["param_groups"]
+        for number, (group, saved) in enumerate(zip(self.param_groups, groups)):
+            for key in ("amsgrad", "maximize", "nesterov", "dampening"):
+                if saved.get(key):
+                    raise lib.UnsupportedError(f"the state is of an optimizer with {key}={saved[key]}, which this one "
+                                               "has not")
+            if self._session is not None and self._settings_of({**group, **saved}) != self._settings[number]:
+                raise lib.OrderError("the state has other settings than the first step had: load it before the first "
+                                     "backward")
+            for parameter, place in zip(group["params"], saved["params"]):
+                fields = state_dict["state"].get(place, {})
+                for name in self.fields + ("master",):
+                    if name in fields and fields[name].shape != parameter.shape:
+                        raise lib.StateMismatchError(f"{name} of {self._name_of(parameter)} is of shape "
+                                                     f"{tuple(fields[name].shape)}, not {tuple(parameter.shape)}")
 
     def save(self, directory):
         """Writes masters and state into a directory, atomically: what was saved there before is whole until the new
         state is."""
         self.finish_step()
+        self._check_unchanged()
         self._ready_session().save(directory)
 
     def load(self, directory):
         """Takes what save() wrote, and writes the parameters from it."""
         self.finish_step()
+        self._check_unchanged()
         self._ready_session().load(directory)
+        self._has_gradients = False
 
     def ledger(self):
         """What of host memory and drives is used for what, and the budgets."""
@@ -283,6 +349,7 @@ class TieredOptimizer(torch.optim.Optimizer):
         self.finish_step()
         if self._session is None:
             return
+        self._check_unchanged()
         for group in self.param_groups:
             for parameter in group["params"]:
                 number = self._tensors.get(id(parameter))
@@ -294,29 +361,51 @@ class TieredOptimizer(torch.optim.Optimizer):
         fields = {"step": torch.tensor(float(updates))}
         names = self.fields + (() if parameter.dtype == torch.float32 else ("master",))
         for name in names:
-            out = _mapped(parameter.shape)
-            self._session.read_state(number, name, _buffer(out, name))
+            out = _mapped(parameter.shape, self._first_drive())
+            self._session.read_state(number, name, _buffer(out, lambda name=name: name))
             fields[name] = out
         return fields
 
     def _write_state(self, parameter, fields):
         number = self._tensors.get(id(parameter))
         if number is None:
-            raise lib.StateMismatchError(f"the state has {self._name_of(parameter)}, which is frozen here")
-        for name in self.fields + ("master",):
-            if name in fields:
-                values = fields[name].detach().to("cpu", torch.float32).contiguous()
-                self._session.write_state(number, name, _buffer(values, name))
+            if fields and parameter.numel():
+                raise lib.StateMismatchError(f"the state has {self._name_of(parameter)}, which is frozen here")
+            return
+        kept = [name for name in self.fields if fields.get(name) is not None]
+        for name in self.fields + ("master",) * ("master" in fields):
+            values = fields[name].detach().to("cpu", torch.float32).contiguous() if name in fields \
+                else torch.zeros(parameter.shape)
+            self._session.write_state(number, name, _buffer(values, lambda name=name: name))
         if parameter.dtype != torch.float32 and "master" not in fields:
             self._session.adopt_parameter(number)
-        self._session.set_updates(number, int(fields.get("step", 0)))
+        # torch.optim.SGD counts no steps.
+        self._session.set_updates(number, int(fields.get("step", 1 if kept else 0)))
+
+    def _first_drive(self):
+        nvme = self._session_options["nvme"]
+        return nvme if isinstance(nvme, (str, bytes, os.PathLike)) else next(iter(nvme or ()), None)
+
+    def __getstate__(self):
+        raise lib.UnsupportedError("an optimizer of terrace.torch has memory and files of its own, and cannot be copied "
+                                   "or pickled: make another, and load this one's state_dict()")
 
 
-def _mapped(shape):
+def _has_several_ranks():
+    return (torch.distributed.is_available() and torch.distributed.is_initialized()
+            and torch.distributed.get_world_size() > 1)
+
+
+def _mapped(shape, directory):
     """An fp32 tensor in a file without a name, so that the system may write its pages out."""
-    with tempfile.TemporaryFile() as file:
+    with tempfile.TemporaryFile(dir=directory) as file:
         count = shape.numel()
-        file.truncate(4 * max(1, count))
+        try:
+            os.posix_fallocate(file.fileno(), 0, 4 * max(1, count))
+        except OSError as error:
+            raise lib.FullDiskError(f"{directory or tempfile.gettempdir()} has no room for {4 * count} bytes of a "
+                                    f"state_dict(): {error.strerror}; set TMPDIR to a drive that has, or use "
+                                    "save()") from error
         return torch.from_file(f"/proc/self/fd/{file.fileno()}", shared=True, size=count,
                                dtype=torch.float32).view(shape)
 
@@ -342,8 +431,10 @@ class AdamW(TieredOptimizer):
         if self.rule == "adamw" or self.max_grad_norm == 0:
             return super()._clipping()
         norm = torch.nn.utils.get_total_norm(self._gradients(), 2.0, foreach=False)
-        coefficient = torch.clamp(self.max_grad_norm / (norm + 1e-6), max=1.0)
-        return {"gradient_scale": float(coefficient)} if torch.isfinite(norm) else {}, float(norm)
+        coefficient = float(torch.clamp(self.max_grad_norm / (norm + 1e-6), max=1.0))
+        if not torch.isfinite(norm) or coefficient == 0:  # beyond what fp32 can say
+            return super()._clipping()
+        return {"gradient_scale": coefficient}, float(norm)
 
     @staticmethod
     def hyperparameters_of(group):

@@ -11,12 +11,20 @@ def _optimizer_of(trainer):
     return optimizer
 
 
+def _takes_gradients(trainer):
+    optimizer = _optimizer_of(trainer)
+    if optimizer is not None:
+        return optimizer.takes_gradients
+    _, settings = trainer.optimizer_cls_and_kwargs or (None, {})
+    return settings.get("take_gradients") is not False
+
+
 def attach(trainer):
     """Puts the gradient norm of an optimizer of this package into the logs of a transformers.Trainer, and refuses
     what would clip a second time. Touches this object only. Returns the trainer."""
     from transformers import TrainerCallback
 
-    if trainer.args.max_grad_norm:
+    if trainer.args.max_grad_norm and _takes_gradients(trainer):
         raise lib.ArgumentError("the Trainer clips gradients that the optimizer has taken: set max_grad_norm=0 in "
                                 "TrainingArguments, and give max_grad_norm to the optimizer")
 
