@@ -1,9 +1,14 @@
 #include "runtime/checkpoint/durable_file.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
+#include <vector>
 
 #include "base/error.h"
 #include "tests/runtime/temporary_directory.h"
@@ -43,6 +48,32 @@ TEST(DurableFile, PiecesOfAnySizeMakeAFileOfBlocks) {
   EXPECT_EQ(file.size(), content.size());
   file.commit();
   EXPECT_TRUE(temporary.read("a") == content);
+}
+
+// Bytes of a file that are in the page cache.
+std::size_t cached_bytes(const std::string& path) {
+  const std::size_t size = std::filesystem::file_size(path);
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  void* const mapping = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, descriptor, 0);
+  ::close(descriptor);
+  EXPECT_NE(mapping, MAP_FAILED);
+  constexpr std::size_t kPage = 4096;
+  std::vector<unsigned char> pages((size + kPage - 1) / kPage);
+  EXPECT_EQ(::mincore(mapping, size, pages.data()), 0);
+  ::munmap(mapping, size);
+  return kPage * static_cast<std::size_t>(
+                     std::ranges::count_if(pages, [](unsigned char page) { return page & 1U; }));
+}
+
+TEST(DurableFile, BlocksAreNotInThePageCache) {
+  const TemporaryDirectory temporary;
+  const int probe = ::open(temporary.path("probe").c_str(), O_WRONLY | O_CREAT | O_DIRECT, 0600);
+  if (probe < 0) GTEST_SKIP() << "the file system has no O_DIRECT";
+  ::close(probe);
+  DurableFile file(temporary.path("a"));
+  file.append(text_bytes(std::string(3 * DurableFile::kBlockBytes + 100, 'x')));
+  file.commit();
+  EXPECT_LT(cached_bytes(temporary.path("a")), DurableFile::kBlockBytes / 4);
 }
 
 TEST(DurableFile, WithoutCommitTheOldContentStays) {
