@@ -1,6 +1,7 @@
 #include "offload/block_checksums.h"
 
 #include <algorithm>
+#include <array>
 
 #include "base/bytes.h"
 #include "base/check.h"
@@ -14,7 +15,7 @@ BlockChecksums::BlockChecksums(bool enabled, std::size_t block_bytes)
 
 void BlockChecksums::resize(std::size_t blocks) {
   sums_.resize(enabled_ ? blocks * sums_per_block_ : 0);
-  written_.resize(blocks);
+  contents_.resize(blocks);
 }
 
 std::size_t BlockChecksums::place_of(std::size_t block, std::size_t first) const {
@@ -28,6 +29,19 @@ void BlockChecksums::take(std::size_t block, std::size_t first, std::span<const 
     const std::size_t size = std::min(kChecksumBytes, bytes.size());
     sums_[place] = hash_bytes(bytes.first(size));
     bytes = bytes.subspan(size);
+  }
+}
+
+void BlockChecksums::set_zero(std::size_t block, std::size_t size_bytes) {
+  contents_[block] = Content::kZero;
+  if (!enabled_) return;
+  static constexpr std::array<std::byte, kChecksumBytes> kZeros{};
+  static const std::uint64_t sum_of_zeros = hash_bytes(kZeros);
+  std::size_t place = place_of(block, 0);
+  for (std::size_t at = 0; at < size_bytes; at += kChecksumBytes, ++place) {
+    const std::size_t size = std::min(kChecksumBytes, size_bytes - at);
+    sums_[place] =
+        size == kChecksumBytes ? sum_of_zeros : hash_bytes(std::span(kZeros).first(size));
   }
 }
 

@@ -25,17 +25,22 @@ class BlockChecksums {
   bool are_same(std::size_t block, std::size_t first, std::span<const std::byte> bytes) const;
 
   // A block may be read once a write of it has succeeded: what a failed write leaves is not known.
-  void write_begins(std::size_t block) { written_[block] = 0; }
-  void write_succeeded(std::size_t block) { written_[block] = 1; }
-  bool is_written(std::size_t block) const { return written_[block] != 0; }
+  void write_begins(std::size_t block) { contents_[block] = Content::kUnknown; }
+  void write_succeeded(std::size_t block) { contents_[block] = Content::kWritten; }
+  // Or once its content is said to be so many zeros, which are not on the device.
+  void set_zero(std::size_t block, std::size_t size_bytes);
+  bool is_known(std::size_t block) const { return contents_[block] != Content::kUnknown; }
+  bool is_zero(std::size_t block) const { return contents_[block] == Content::kZero; }
 
  private:
+  enum class Content : std::uint8_t { kUnknown, kWritten, kZero };
+
   std::size_t place_of(std::size_t block, std::size_t first) const;
 
   bool enabled_;
   std::size_t sums_per_block_;
   std::vector<std::uint64_t> sums_;
-  std::vector<std::uint8_t> written_;
+  std::vector<Content> contents_;
 };
 
 }  // namespace terrace

@@ -86,6 +86,9 @@ class BlockStore {
   // Blocks only while as many blocks wait as a drive needs some tenths of a second for (1024 each).
   // Throws nothing for what the device does: that is the outcome.
   virtual void submit(const IoRequest& request) = 0;
+  // Makes a part of an extent read as zeros until it is written, without a transfer. Offset and
+  // size are as those of a request; none for these bytes is in flight.
+  virtual void set_zero(ExtentId extent, std::size_t offset, std::size_t size_bytes) = 0;
   // Of bytes from `offset` of the extent on, a multiple of kChecksumBytes, as they are in memory;
   // they end at another multiple or at the extent's end, rounded up to alignment(). By any thread,
   // different parts of an extent by several at once, and beside requests for other extents.

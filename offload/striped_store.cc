@@ -55,6 +55,7 @@ StripedStore::~StripedStore() {
   watch_.reset();
   // Ends the threads, which may still be leaving block_done().
   checksum_threads_.clear();
+  zeros_thread_.reset();
   files_.reset();
 }
 
@@ -67,6 +68,9 @@ void StripedStore::prepare() {
   TERRACE_CHECK(!prepared_);
   files_->prepare(layout_.stripe_bytes());
   checksums_.resize(layout_.block_count());
+  if (checksum_threads_.empty()) {
+    zeros_thread_ = std::make_unique<ChecksumThread>(kQueuedPiecesMax * files_->count());
+  }
   prepared_ = true;
 }
 
@@ -87,13 +91,28 @@ void StripedStore::register_memory(std::span<std::byte> memory) {
 void StripedStore::check_request(const IoRequest& request) const {
   TERRACE_CHECK(prepared_);
   TERRACE_CHECK(request.completion != nullptr);
-  TERRACE_CHECK_EQ(request.offset % block_bytes_, 0U);
   TERRACE_CHECK_EQ(reinterpret_cast<std::uintptr_t>(request.memory.data()) % alignment(), 0U);
-  TERRACE_CHECK_LT(0U, request.memory.size());
-  const std::size_t end = request.offset + request.memory.size();
-  const std::size_t extent_end = layout_.extent_bytes(request.extent);
+  check_part(request.offset, request.memory.size(), layout_.extent_bytes(request.extent));
+}
+
+void StripedStore::check_part(std::size_t offset, std::size_t size_bytes,
+                              std::size_t extent_end) const {
+  TERRACE_CHECK_EQ(offset % block_bytes_, 0U);
+  TERRACE_CHECK_LT(0U, size_bytes);
+  const std::size_t end = offset + size_bytes;
   TERRACE_CHECK_LE(end, extent_end);
   if (end != extent_end) TERRACE_CHECK_EQ(end % block_bytes_, 0U);
+}
+
+void StripedStore::set_zero(ExtentId extent, std::size_t offset, std::size_t size_bytes) {
+  TERRACE_CHECK(prepared_);
+  check_part(offset, size_bytes, layout_.extent_bytes(extent));
+  const std::size_t first = offset / block_bytes_;
+  const std::size_t blocks = divide_up(size_bytes, block_bytes_);
+  for (std::size_t block = first; block < first + blocks; ++block) {
+    const BlockLayout::Place place = layout_.place(extent, block);
+    checksums_.set_zero(place.number, place.bytes);
+  }
 }
 
 void StripedStore::submit(const IoRequest& request) {
@@ -113,6 +132,11 @@ void StripedStore::submit(const IoRequest& request) {
     slot.direction = reads ? IoDirection::kRead : IoDirection::kWrite;
     slot.checksums = request.checksums;
     slot.memory = memory;
+    slot.is_zero = reads && checksums_.is_zero(place.number);
+    if (slot.is_zero) {
+      read_zeros(slot);
+      continue;
+    }
     if (!reads) checksums_.write_begins(place.number);
     const bool takes = !reads && request.checksums == IoRequest::Checksums::kByStore;
     if (takes && !checksum_threads_.empty()) {
@@ -153,8 +177,15 @@ void StripedStore::start_block(BlockSlot& slot) noexcept {
                .completion = &slot});
 }
 
+// On another thread, as all completions come.
+void StripedStore::read_zeros(BlockSlot& slot) noexcept {
+  const bool has_own = checksum_threads_.empty();
+  (has_own ? zeros_thread_ : checksum_threads_[slot.place.stripe])->push_read(slot);
+}
+
 // On the stripe's thread for that.
 void StripedStore::take_checksum(BlockSlot& slot) noexcept {
+  if (slot.is_zero) std::ranges::fill(slot.memory, std::byte{0});
   if (slot.direction == IoDirection::kRead) return block_done(slot, {.complete = true});
   checksums_.take(slot.place.number, 0, slot.memory);
   start_block(slot);
@@ -209,10 +240,10 @@ IoOutcome StripedStore::judge(const BlockSlot& slot, PieceResult result) {
     checksums_.write_succeeded(slot.place.number);
     return {};
   }
-  if (!checksums_.is_written(slot.place.number)) {
+  if (!checksums_.is_known(slot.place.number)) {
     return outcome_at(slot.place, IoOutcome::Kind::kCorrupt, "read of a block never written");
   }
-  const bool is_good = slot.checksums == IoRequest::Checksums::kByCaller ||
+  const bool is_good = slot.is_zero || slot.checksums == IoRequest::Checksums::kByCaller ||
                        checksums_.are_same(slot.place.number, 0, slot.memory);
   return is_good ? IoOutcome{} : outcome_at(slot.place, IoOutcome::Kind::kCorrupt, kMismatch);
 }

@@ -38,6 +38,7 @@ class StripedStore final : public BlockStore {
   void prepare() override;
   void register_memory(std::span<std::byte> memory) override;
   void submit(const IoRequest& request) override;
+  void set_zero(ExtentId extent, std::size_t offset, std::size_t size_bytes) override;
   void take_checksums(ExtentId extent, std::size_t offset,
                       std::span<const std::byte> bytes) override;
   IoOutcome compare_checksums(ExtentId extent, std::size_t offset,
@@ -73,13 +74,16 @@ class StripedStore final : public BlockStore {
     BlockLayout::Place place;
     IoDirection direction = IoDirection::kRead;
     IoRequest::Checksums checksums = IoRequest::Checksums::kByStore;
+    bool is_zero = false;  // a read of zeros, which no engine sees
     std::span<std::byte> memory;
     TransferInFlight in_flight;
   };
 
+  void check_part(std::size_t offset, std::size_t size_bytes, std::size_t extent_end) const;
   void check_request(const IoRequest& request) const;
   RequestSlot& take_request_slot(const IoRequest& request, std::size_t blocks);
   BlockSlot& take_block_slot(std::size_t stripe);
+  void read_zeros(BlockSlot& slot) noexcept;
   void start_block(BlockSlot& slot) noexcept;
   void take_checksum(BlockSlot& slot) noexcept;
   void block_ended(BlockSlot& slot, PieceResult result) noexcept;
@@ -108,7 +112,8 @@ class StripedStore final : public BlockStore {
   std::vector<RequestSlot*> free_requests_;           // guarded by mutex_
   std::vector<std::vector<BlockSlot*>> free_blocks_;  // of each stripe; guarded by mutex_
   std::vector<std::unique_ptr<ChecksumThread>> checksum_threads_;  // of each stripe, or none
-  std::unique_ptr<StallWatch> watch_;                              // null where none is watched
+  std::unique_ptr<ChecksumThread> zeros_thread_;  // fills in zeros where there are no such threads
+  std::unique_ptr<StallWatch> watch_;             // null where none is watched
 };
 
 }  // namespace terrace

@@ -15,6 +15,7 @@ class WeightState final : public StateSource {
   explicit WeightState(const HfDirectory& directory) : directory_(directory) {}
   void read(StateField field, const UnitLayout& unit, std::int64_t begin,
             std::span<float> out) const override;
+  bool has_slots() const override { return false; }
 
  private:
   const HfDirectory& directory_;

@@ -64,6 +64,12 @@ class Writes {
   std::array<Waiter, kWritesInFlight + 1> waiters_;
 };
 
+// Such as the remainders of masters that bf16 holds exactly: the store need not write them.
+bool is_zero(std::span<const std::byte> bytes) {
+  return bytes.front() == std::byte{0} &&
+         std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0;
+}
+
 }  // namespace
 
 HomeAccess::HomeAccess(const Program& program, const StepModel& model, const ExecutorMemory& memory,
@@ -160,7 +166,7 @@ void HomeAccess::read(StateClass state, std::int32_t unit, std::int64_t chunk, s
 }
 
 void HomeAccess::write(StateClass state, std::int32_t unit, std::int64_t chunk,
-                       FunctionRef<void(std::size_t first, std::span<std::byte> piece)> fill) {
+                       FunctionRef<bool(std::size_t first, std::span<std::byte> piece)> fill) {
   const Place place = place_of(state, unit, chunk);
   Writes writes;
   std::size_t number = 0;
@@ -168,8 +174,11 @@ void HomeAccess::write(StateClass state, std::int32_t unit, std::int64_t chunk,
     Waiter& written = writes.of(number);
     written.wait();
     const PlacePart part = part_at(place, at, number);
-    fill(at, part.memory);
-    if (place.tier == Tier::kNvme) {
+    const bool has_content = fill(at, part.memory);
+    if (!has_content && place.tier != Tier::kNvme) std::ranges::fill(part.memory, std::byte{0});
+    if (place.tier == Tier::kNvme && (!has_content || is_zero(part.memory))) {
+      store_->set_zero(place.extent, part.first, part.memory.size());
+    } else if (place.tier == Tier::kNvme) {
       written.begin();
       begin(IoRequest::Direction::kWrite, part, written);
     } else {

@@ -32,9 +32,10 @@ class HomeAccess {
   // CorruptData, DeviceError.
   void read(StateClass state, std::int32_t unit, std::int64_t chunk, std::size_t first,
             std::span<std::byte> out);
-  // Replaces it: `fill` is called for piece after piece, front to back, and sets all of each.
+  // Replaces it: `fill` is called for piece after piece, front to back, and sets all of each; or
+  // none, and returns false for one that is zero. What is zero is not written to a drive.
   void write(StateClass state, std::int32_t unit, std::int64_t chunk,
-             FunctionRef<void(std::size_t first, std::span<std::byte> piece)> fill);
+             FunctionRef<bool(std::size_t first, std::span<std::byte> piece)> fill);
 
  private:
   struct Place {

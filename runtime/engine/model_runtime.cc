@@ -178,7 +178,8 @@ void ModelRuntime::fill_state(const StateSource& source, FillProgress progress) 
   const auto read_bytes = [&](std::int32_t unit, std::int64_t begin, std::span<std::byte> out,
                               WorkerArena& workers) { quantized.read(unit, begin, out, workers); };
   const ByteSource bytes(read_bytes);
-  tiers_.fill_state(FillSource{read, storage.form ? &bytes : nullptr}, progress);
+  const SlotStart slots = source.has_slots() ? SlotStart::kFromSource : SlotStart::kZero;
+  tiers_.fill_state(FillSource{read, storage.form ? &bytes : nullptr, slots}, progress);
 }
 
 void ModelRuntime::begin_step(const StepBatch& batch) {

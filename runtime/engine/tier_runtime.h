@@ -71,7 +71,7 @@ class TierRuntime {
   // Once before the first step, and again whenever drained. Blocks. Throws UsageError, IoError,
   // DeviceError, and what the source throws.
   void fill_state(ElementSource source, FillProgress progress = [](std::int64_t, std::int64_t) {});
-  // The same of units that have quantised matrices.
+  // The same of units that have quantised matrices, or of slots that begin with zeros.
   void fill_state(
       const FillSource& source, FillProgress progress = [](std::int64_t, std::int64_t) {});
   // Elements [begin, begin + out.size()) of a field of a unit's flat sequence, exact, as fp32. Of

@@ -16,6 +16,7 @@ class RandomState final : public StateSource {
   explicit RandomState(std::uint64_t seed) : seed_(seed) {}
   void read(StateField field, const UnitLayout& unit, std::int64_t begin,
             std::span<float> out) const override;
+  bool has_slots() const override { return false; }
 
  private:
   std::uint64_t seed_;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <utility>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -91,6 +92,7 @@ void narrow_slot(std::span<const float> exact, std::byte* out) {
 }  // namespace
 
 void UnitState::fill(const FillSource& source, WorkerArena& workers, FillProgress progress) {
+  slots_ = source.slots;
   parameters_hash_.emplace();
   const auto units = static_cast<std::int32_t>(model_.unit_count());
   std::int64_t total = 0;
@@ -114,6 +116,13 @@ std::vector<FieldPart> UnitState::home_parts(StateClass state, std::int64_t elem
   return {{StateField::kMaster, {model_.compute_type, 0, model_.state_bytes(state, elements)}}};
 }
 
+// Codes of zeros have exponents, which are stored.
+bool UnitState::is_left_zero(const FieldPart& part) const {
+  const bool is_slot = slot_of(part.field).has_value() && !part.exponents;
+  const bool is_plain = model_.state_format.slot_form != SlotForm::kInt8;
+  return slots_ == SlotStart::kZero && is_slot && is_plain;
+}
+
 void UnitState::fill_home(StateClass state, const FillSource& source, std::int32_t unit,
                           std::int64_t chunk, WorkerArena& workers) {
   const ChunkPart here = model_.home_part(state, unit, chunk);
@@ -121,21 +130,25 @@ void UnitState::fill_home(StateClass state, const FillSource& source, std::int32
   const std::int64_t home = model_.chunk_begin(unit, chunk) + here.begin;
   const bool is_hashed = state == StateClass::kParameters && has_copies();
   homes_.write(state, unit, chunk, [&](std::size_t first, std::span<std::byte> piece) {
-    std::ranges::fill(piece, std::byte{0});               // what lies behind the last part
-    for (const auto& [field, part, exponents] : parts) {  // a piece may reach over several
+    bool has_content = false;
+    for (const FieldPart& field_part : parts) {  // a piece may reach over several
+      const StatePart& part = field_part.part;
       const std::size_t begin = std::max(first, part.begin);
       const std::size_t end = std::min(first + piece.size(), part.end());
-      if (begin >= end) continue;
+      if (begin >= end || is_left_zero(field_part)) continue;
+      // Before its first content: what lies between the parts and behind the last one is zero.
+      if (!std::exchange(has_content, true)) std::ranges::fill(piece, std::byte{0});
       const auto values = static_cast<std::int64_t>((begin - part.begin) / size_of(part.dtype));
-      const std::int64_t at = exponents ? values * kMomentBlock : values;
+      const std::int64_t at = field_part.exponents ? values * kMomentBlock : values;
       const Piece filled = {home + at, piece.subspan(begin - first, end - begin)};
       if (state == StateClass::kParameters) {
         fill_parameters(source, unit, filled, workers);
       } else {
-        fill_piece(source.elements, unit, {field, part.dtype, exponents}, filled, workers);
+        fill_piece(source.elements, unit, {field_part.field, part.dtype, field_part.exponents}, filled, workers);
       }
     }
-    if (is_hashed) parameters_hash_->add(piece);
+    if (is_hashed && has_content) parameters_hash_->add(piece);
+    return has_content;
   });
 }
 

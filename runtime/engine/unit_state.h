@@ -24,10 +24,17 @@ using ElementSource = FunctionRef<void(StateField field, std::int32_t unit, std:
 // on, within UnitModel::quantized. Called by one thread, front to back.
 using ByteSource = FunctionRef<void(std::int32_t unit, std::int64_t begin, std::span<std::byte> out,
                                     WorkerArena& workers)>;
+// Where the update rule's slots come from at the start.
+enum class SlotStart : std::uint8_t {
+  kFromSource,
+  kZero,  // of which a drive need not be written
+};
+
 // All that homes are filled with. Borrows both; `bytes` is null where nothing is quantised.
 struct FillSource {
   ElementSource elements;
   const ByteSource* bytes = nullptr;
+  SlotStart slots = SlotStart::kFromSource;
 };
 using FillProgress = FunctionRef<void(std::int64_t done, std::int64_t total)>;
 
@@ -66,6 +73,7 @@ class UnitState {
                      ElementSpan elements) const;
   // What the home of so many elements holds, part by part.
   std::vector<FieldPart> home_parts(StateClass state, std::int64_t elements) const;
+  bool is_left_zero(const FieldPart& part) const;
   void fill_home(StateClass state, const FillSource& source, std::int32_t unit, std::int64_t chunk,
                  WorkerArena& workers);
   // Whether data-parallel ranks have the same parameters.
@@ -110,6 +118,7 @@ class UnitState {
   HomeAccess& homes_;
   const StepModel& model_;
   const UpdateRule& rule_;
+  SlotStart slots_ = SlotStart::kFromSource;  // of the fill that is under way
   std::optional<StreamingHash> parameters_hash_{std::in_place};
   // Halves of split masters that are being read.
   std::vector<Bf16> high_;

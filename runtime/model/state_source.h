@@ -17,6 +17,8 @@ class StateSource {
   // Elements [begin, begin + out.size()) of the unit's flat sequence; its padding is zero.
   virtual void read(StateField field, const UnitLayout& unit, std::int64_t begin,
                     std::span<float> out) const = 0;
+  // False: what the update rule keeps is zero, as before the first step.
+  virtual bool has_slots() const { return true; }
 };
 
 // A tensor-parallel rank's part of a state of the whole model: what is asked for of its units comes
@@ -28,6 +30,7 @@ class TensorPartState final : public StateSource {
       : source_(source), layout_(layout) {}
   void read(StateField field, const UnitLayout& unit, std::int64_t begin,
             std::span<float> out) const override;
+  bool has_slots() const override { return source_.has_slots(); }
 
  private:
   void read_part(StateField field, const UnitLayout& whole, const TensorSlice& slice,

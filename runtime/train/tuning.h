@@ -22,6 +22,7 @@ class StartState final : public StateSource {
   // Layouts are those of the whole model, in which nothing is quantised.
   void read(StateField field, const UnitLayout& unit, std::int64_t begin,
             std::span<float> out) const override;
+  bool has_slots() const override { return false; }
 
  private:
   void read_norms(const UnitLayout& unit, const ParameterTensor& weight, std::int64_t first_row,

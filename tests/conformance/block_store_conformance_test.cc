@@ -113,6 +113,37 @@ TEST_P(BlockStoreConformance, BytesComeBackFromExtentsOfEverySize) {
   }
 }
 
+TEST_P(BlockStoreConformance, WhatIsSetToZeroReadsAsZerosUntilItIsWritten) {
+  const std::size_t block = store_->block_bytes();
+  const std::size_t size = 3 * block + 5000;
+  const ExtentId extent = store_->create_extent(size);
+  store_->prepare();
+  AlignedMemory expected = memory(size);
+  expected.fill(3);
+  write(extent, 0, expected.span());
+  // Blocks 1 and 2, and then the tail; what the device has of them does not matter.
+  store_->set_zero(extent, block, 2 * block);
+  std::memset(expected.span().data() + block, 0, 2 * block);
+  AlignedMemory back = memory(size);
+  read(extent, 0, back.span());
+  EXPECT_TRUE(back == expected);
+  store_->set_zero(extent, 3 * block, back.span().size() - 3 * block);
+  std::memset(expected.span().data() + 3 * block, 0, back.span().size() - 3 * block);
+  back.fill(4);
+  read(extent, 0, back.span());
+  EXPECT_TRUE(back == expected);
+  // Checksums that the caller compares are those of zeros.
+  EXPECT_EQ(store_->compare_checksums(extent, 0, back.span()).kind, IoOutcome::Kind::kDone);
+  back.span()[2 * block] = std::byte{1};
+  EXPECT_EQ(store_->compare_checksums(extent, 0, back.span()).kind, IoOutcome::Kind::kCorrupt);
+  AlignedMemory again = memory(block);
+  again.fill(5);
+  write(extent, block, again.span());
+  std::memcpy(expected.span().data() + block, again.span().data(), block);
+  read(extent, 0, back.span());
+  EXPECT_TRUE(back == expected);
+}
+
 TEST_P(BlockStoreConformance, ManySmallExtents) {
   constexpr std::size_t kExtents = 100;
   std::vector<ExtentId> extents;

@@ -68,6 +68,9 @@ class PlantedStore final : public BlockStore {
     silent.completion = &nobody_;
     upstream_->submit(silent);
   }
+  void set_zero(ExtentId extent, std::size_t offset, std::size_t size_bytes) override {
+    upstream_->set_zero(extent, offset, size_bytes);
+  }
   void take_checksums(ExtentId extent, std::size_t offset,
                       std::span<const std::byte> bytes) override {
     upstream_->take_checksums(extent, offset, bytes);
