@@ -14,6 +14,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/half.h"
+#include "runtime/checkpoint/background_appender.h"
 #include "runtime/checkpoint/durable_file.h"
 #include "runtime/checkpoint/hf_weight_files.h"
 #include "runtime/checkpoint/safetensors.h"
@@ -108,7 +109,7 @@ class PieceWriter {
  public:
   explicit PieceWriter(FetchParameter fetch) : fetch_(fetch) {}
 
-  void write(const Piece& piece, SafetensorsWriter& file) {
+  void write(const Piece& piece, BackgroundAppender& file) {
     dtype_ = piece.dtype;
     name_ = piece.name();
     unit_ = piece.unit;
@@ -125,7 +126,7 @@ class PieceWriter {
     return part;
   }
 
-  void write_rows(const ParameterTensor& tensor, SafetensorsWriter& file) {
+  void write_rows(const ParameterTensor& tensor, BackgroundAppender& file) {
     const std::int64_t elements = tensor.elements();
     for (std::int64_t begin = 0; begin < elements; begin += kFetchElements) {
       append(fetch(tensor, begin, std::min(kFetchElements, elements - begin)), file);
@@ -134,7 +135,7 @@ class PieceWriter {
 
   // The file's rows are our columns: as many as fit the buffer at a time, gathered from all our
   // rows.
-  void write_transposed(const ParameterTensor& tensor, SafetensorsWriter& file) {
+  void write_transposed(const ParameterTensor& tensor, BackgroundAppender& file) {
     const std::int64_t rows = tensor.rows;
     const std::int64_t columns = tensor.columns;
     const std::int64_t wide = std::clamp<std::int64_t>(kTransposeElements / rows, 1, columns);
@@ -155,7 +156,7 @@ class PieceWriter {
     }
   }
 
-  void append(std::span<const float> values, SafetensorsWriter& file) {
+  void append(std::span<const float> values, BackgroundAppender& file) {
     if (dtype_ == DType::kF32) return file.append(std::as_bytes(values));
     narrow_.resize(static_cast<std::size_t>(kFetchElements));
     while (!values.empty()) {
@@ -188,6 +189,17 @@ class PieceWriter {
   std::vector<float> fetched_;
   std::vector<std::uint16_t> narrow_;
 };
+
+// The next pieces are fetched while those before are written.
+void write_shard(const std::string& path, const Shard& shard, PieceWriter& pieces) {
+  SafetensorsWriter file(path, header_of(shard));
+  {
+    BackgroundAppender appender(file);
+    for (const Piece& piece : shard.pieces) pieces.write(piece, appender);
+    appender.finish();
+  }
+  file.finish();
+}
 
 void write_index(const fs::path& directory, const std::vector<Shard>& shards) {
   nlohmann::json index;  // sorts its keys
@@ -230,9 +242,7 @@ void write_all(const HfExportOptions& options, const ModelConfig& config,
   fs::remove(directory / "config.json");  // until all is written, this is not a model
   PieceWriter pieces(fetch);
   for (const Shard& shard : shards) {
-    SafetensorsWriter file((directory / shard.file).string(), header_of(shard));
-    for (const Piece& piece : shard.pieces) pieces.write(piece, file);
-    file.finish();
+    write_shard((directory / shard.file).string(), shard, pieces);
   }
   if (shards.size() > 1) write_index(directory, shards);
   remove_stale(directory, shards);
@@ -250,10 +260,8 @@ void write_hf_tensors(const std::string& path, const WeightTypes& types,
   for (const UnitLayout& unit : layout) {
     for (Piece& piece : pieces_of(unit, types)) shard.pieces.push_back(std::move(piece));
   }
-  SafetensorsWriter file(path, header_of(shard));
   PieceWriter pieces(fetch);
-  for (const Piece& piece : shard.pieces) pieces.write(piece, file);
-  file.finish();
+  write_shard(path, shard, pieces);
 }
 
 void write_hf_directory(const HfExportOptions& options, const ModelConfig& config,
