@@ -144,7 +144,8 @@ void UnitState::fill_home(StateClass state, const FillSource& source, std::int32
       if (state == StateClass::kParameters) {
         fill_parameters(source, unit, filled, workers);
       } else {
-        fill_piece(source.elements, unit, {field_part.field, part.dtype, field_part.exponents}, filled, workers);
+        fill_piece(source.elements, unit, {field_part.field, part.dtype, field_part.exponents},
+                   filled, workers);
       }
     }
     if (is_hashed && has_content) parameters_hash_->add(piece);
