@@ -226,7 +226,9 @@ void HfDirectory::read(const ParameterTensor& tensor, std::int64_t begin,
   TERRACE_CHECK(found != parameters_.end());
   if (out.empty()) return;
   const Place& place = found->second.place;
-  if (tensor.stored_transposed) return read_transposed(place, tensor, begin, out);
+  if (tensor.stored_transposed) {
+    return bands_->read(*place.file, *place.tensor, tensor, begin, out);
+  }
   const std::int64_t first = tensor.stored_first_row * tensor.columns;
   read_values(*place.file, *place.tensor, first + begin, out);
 }
@@ -268,28 +270,6 @@ std::uint64_t HfDirectory::hash_of(const std::string& stored_name) const {
 
 const std::string& HfDirectory::file_of(const std::string& stored_name) const {
   return parameters_.at(stored_name).place.file->path();
-}
-
-void HfDirectory::read_transposed(const Place& place, const ParameterTensor& tensor,
-                                  std::int64_t begin, std::span<float> out) const {
-  const std::int64_t rows = tensor.rows;
-  const std::int64_t columns = tensor.columns;
-  const std::int64_t end = begin + static_cast<std::int64_t>(out.size());
-  // Columns of ours, which are the file's rows, that fit the buffer.
-  const std::int64_t slab = std::max<std::int64_t>(1, kBufferBytes / 4 / rows);
-  std::vector<float> buffer(static_cast<std::size_t>(std::min(slab, columns) * rows));
-  for (std::int64_t c0 = 0; c0 < columns; c0 += slab) {
-    const std::int64_t c1 = std::min(columns, c0 + slab);
-    read_values(*place.file, *place.tensor, c0 * rows,
-                std::span(buffer).first(static_cast<std::size_t>((c1 - c0) * rows)));
-    for (std::int64_t r = begin / columns; r * columns < end; ++r) {
-      const std::int64_t first = std::max(c0, begin - r * columns);
-      const std::int64_t last = std::min(c1, end - r * columns);
-      for (std::int64_t c = first; c < last; ++c) {
-        out[r * columns + c - begin] = buffer[(c - c0) * rows + r];
-      }
-    }
-  }
 }
 
 }  // namespace terrace

@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "runtime/checkpoint/safetensors.h"
+#include "runtime/checkpoint/transposed_bands.h"
 #include "runtime/checkpoint/weight_types.h"
 #include "runtime/model/model_config.h"
 #include "runtime/model/parameter_layout.h"
@@ -36,8 +37,8 @@ class HfDirectory {
 
   // Elements [begin, begin + out.size()) of a parameter of the whole model, in its own layout
   // [rows, columns], as fp32 (all of F32, BF16 and F16 are exact in it). Reads these elements
-  // alone, except that a tensor stored transposed is read whole for each call: ask for all of it,
-  // or for large parts. Throws IoError.
+  // alone, and of a tensor that is stored transposed the rows around them (TransposedBands).
+  // Throws IoError.
   void read(const ParameterTensor& tensor, std::int64_t begin, std::span<float> out) const;
 
   // A hash of the model's tensors: of the type and shape of each, and of its first, middle and last
@@ -70,14 +71,13 @@ class HfDirectory {
   Place locate(const std::string& name) const;
   void check_tied_head(const ModelConfig& config) const;
   void report_unexpected(const ModelConfig& config, Log& log) const;
-  void read_transposed(const Place& place, const ParameterTensor& tensor, std::int64_t begin,
-                       std::span<float> out) const;
 
   std::string directory_;
   FileSystem& disk_;
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
   std::unordered_map<std::string, Place> stored_;   // by the name in the files
   std::map<std::string, StoredTensor> parameters_;  // by ParameterTensor::stored_name
+  std::unique_ptr<TransposedBands> bands_ = std::make_unique<TransposedBands>();
 };
 
 }  // namespace terrace
