@@ -31,7 +31,8 @@ TEST(CapiStateAccess, WrittenStateGoesOnWithTheSameBits) {
   TrainedSession second({.tier = TERRACE_TIER_NVME, .nvme = drive.path()});
   for (std::int32_t i = 0; i < std::ssize(test_tensors()); ++i) {
     for (const char* field : kFields[test_tensors()[static_cast<std::size_t>(i)].group]) {
-      if (field != nullptr) ASSERT_DONE(write_state(second, i, field, first.state(i, field)));
+      if (field == nullptr) continue;
+      ASSERT_DONE(write_state(second, i, field, first.state(i, field)));
     }
     ASSERT_DONE(terrace_tensor_set_updates(second.get(), i, updates_of(first, i)));
     EXPECT_EQ(updates_of(second, i), 2);

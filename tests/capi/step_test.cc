@@ -69,7 +69,7 @@ class DefinedTraining {
   }
 
   void update(int number, double clip_coefficient) {
-    const float rates[] = {1e-2F, 1e-3F, 2e-2F};
+    const double rates[] = {1e-2, 1e-3, 2e-2};
     const char* const rules[] = {"adamw", "lion", "sgd"};
     const float decays[] = {0.1F, 0, 0.01F};
     for (std::size_t i = 0; i < tensors_.size(); ++i) {
@@ -79,10 +79,11 @@ class DefinedTraining {
       ParameterUpdate update;
       update.options = standard_options(rule);
       update.options.weight_decay = decays[group];
-      const StepScalars scalars = {.learning_rate = rates[group],
-                                   .gradient_scale = 0.5F * static_cast<float>(clip_coefficient),
-                                   .of_rule = rule.step_scalars(update.options, number),
-                                   .step = static_cast<std::uint32_t>(number)};
+      const StepScalars scalars = {
+          .learning_rate = static_cast<float>(rates[group]),
+          .gradient_scale = 0.5F * static_cast<float>(clip_coefficient),
+          .of_rule = rule.step_scalars(update.options, number, rates[group]),
+          .step = static_cast<std::uint32_t>(number)};
       update.scalars = &scalars;
       update.gradient = view(std::span(tensor.gradient));
       update.master = update.parameter = view(std::span(tensor.master));

@@ -219,7 +219,7 @@ UnitState defined_state(std::int32_t dtype, const std::vector<double>& clips) {
       const StepScalars scalars = {
           .learning_rate = 0.01F,
           .gradient_scale = static_cast<float>(clips[static_cast<std::size_t>(step - 1)]),
-          .of_rule = rule.step_scalars(update.options, step),
+          .of_rule = rule.step_scalars(update.options, step, 0.01),
           .step = static_cast<std::uint32_t>(step)};
       update.scalars = &scalars;
       update.gradient = view(std::span(gradient));
