@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "runtime/config/thread_count.h"
 #include "runtime/session/session_error.h"
 
 namespace terrace {
@@ -13,7 +14,6 @@ namespace {
 
 constexpr std::uint32_t kDirectoriesMost = 64;
 constexpr std::int32_t kDimensionsMost = 32;
-constexpr std::int32_t kThreadsMost = 4096;
 constexpr std::uint64_t kSavedBytesMost = std::uint64_t{1} << 44;
 
 [[noreturn]] void refuse(const std::string& what, const std::string& remedy) {
@@ -40,8 +40,10 @@ IoEngineKind engine_of(std::int32_t engine) {
 }
 
 std::optional<int> threads_of(std::int32_t threads) {
-  if (threads < 0 || threads > kThreadsMost) {
-    refuse(fmt::format("threads is {}", threads), fmt::format("it is 0 to {}", kThreadsMost));
+  const int most = most_threads();
+  if (threads < 0 || threads > most) {
+    refuse(fmt::format("threads is {}", threads),
+           fmt::format("it is 0 to {}: no more compute in a process here", most));
   }
   return threads > 0 ? std::optional<int>(threads) : std::nullopt;
 }
@@ -133,13 +135,16 @@ TensorView view_of(const terrace_buffer& buffer, const char* what) {
            "set device_id to 0 and stream to NULL");
   }
   const DType dtype = dtype_of(buffer.dtype, what);
+  if (buffer.element_count < 1) {
+    refuse(buffer.element_count == 0
+               ? fmt::format("{} has no elements", what)
+               : fmt::format("{} has {} elements", what, buffer.element_count),
+           "leave out what is empty; else element_count is 1 at least");
+  }
   check_pointer(buffer.data, what);
   if (reinterpret_cast<std::uintptr_t>(buffer.data) % size_of(dtype) != 0) {
     refuse(fmt::format("the memory of {} is not aligned", what),
            fmt::format("its address is a multiple of {}", size_of(dtype)));
-  }
-  if (buffer.element_count < 1) {
-    refuse(fmt::format("{} has {} elements", what, buffer.element_count), "it has 1 at least");
   }
   return view(static_cast<std::byte*>(buffer.data), dtype, buffer.element_count);
 }

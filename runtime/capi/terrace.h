@@ -126,7 +126,7 @@ typedef struct terrace_nvme_directory { /* never grows */
 
 typedef struct terrace_session_options {
   uint32_t struct_size;
-  int32_t threads;                    /* that update; 0: as many as the process may use */
+  int32_t threads; /* that update; 0: as many as may be used; at most 4 a processor, or 256 */
   uint64_t host_memory_bytes;         /* at most; 0: nine tenths of what the machine has free */
   int32_t state_tier;                 /* terrace_tier */
   int32_t io_engine;                  /* terrace_io_engine */
@@ -162,7 +162,8 @@ typedef struct terrace_group_options {
 typedef struct terrace_tensor_options {
   uint32_t struct_size;
   uint32_t flags;
-  const char* name; /* not empty, unique in the session, the same whenever state is loaded */
+  /* Not empty, unique in the session, the same whenever state is loaded; not "__metadata__". */
+  const char* name;
   /* The caller's parameter, which has its first values when terrace_session_prepare() is called.
    * The memory stays the caller's, and stays there until the session is destroyed. An fp32
    * parameter is its own master: it may be changed between steps, and is trained on from there.
@@ -360,7 +361,7 @@ typedef enum terrace_pass { TERRACE_PASS_FORWARD = 0, TERRACE_PASS_BACKWARD = 1 
 
 typedef struct terrace_units_options {
   uint32_t struct_size;
-  int32_t threads;                    /* that update; 0: as suits the machine */
+  int32_t threads;                    /* that update; 0: as suits the machine; else as above */
   uint64_t host_memory_bytes;         /* at most; 0: nine tenths of what the machine has free */
   const terrace_nvme_directory* nvme; /* several: striped over them */
   uint32_t nvme_count;

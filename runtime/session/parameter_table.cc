@@ -115,6 +115,10 @@ void ParameterTable::check_name(const std::string& name) const {
   if (valid_utf8_prefix(name) != name.size()) {
     refuse_argument("the name of a tensor is not UTF-8", "name it in UTF-8");
   }
+  if (name == "__metadata__") {
+    refuse_argument("a tensor is named __metadata__, which safetensors files keep for themselves",
+                    "give it another name");
+  }
   if (by_name_.contains(name)) {
     refuse_argument(fmt::format("two tensors are named {}", name), "give each its own name");
   }

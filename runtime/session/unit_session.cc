@@ -64,6 +64,12 @@ UnitSession::UnitSession(UnitSessionOptions options, std::unique_ptr<Log> log)
   if (names_nvme && options_.nvme.directories.empty()) {
     refuse_unit("state is to live on NVMe, and no directory is named", "name one in nvme");
   }
+  const bool is_on_host = std::ranges::all_of(options_.homes.values,
+                                              [](const auto& tier) { return tier == Tier::kHost; });
+  if (is_on_host && !options_.nvme.directories.empty()) {
+    refuse_unit("state is to live on the host, and NVMe directories are named",
+                "leave them out, or set a tier to TERRACE_TIER_AUTO");
+  }
 }
 
 UnitSession::~UnitSession() { gate_.close(); }

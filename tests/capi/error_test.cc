@@ -1,10 +1,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <thread>
 
 #include "tests/capi/trained_session.h"
 
@@ -61,6 +63,10 @@ TEST(CapiLibrary, RefusesOptions) {
   expect_error(terrace_session_create(&options, nullptr), TERRACE_ERROR_ARGUMENT, "session");
   expect_error(terrace_session_create(nullptr, &session), TERRACE_ERROR_ARGUMENT, "NULL");
   options.threads = -1;
+  expect_error(terrace_session_create(&options, &session), TERRACE_ERROR_ARGUMENT, "threads");
+  // As the command line has it: --threads.
+  const auto processors = static_cast<std::int32_t>(std::thread::hardware_concurrency());
+  options.threads = std::max(256, 4 * processors) + 1;
   expect_error(terrace_session_create(&options, &session), TERRACE_ERROR_ARGUMENT, "threads");
   options.threads = 0;
   options.state_tier = 7;
@@ -135,8 +141,10 @@ TEST_F(CapiError, Tensors) {
   options_ = good;
   options_.parameter.element_count = std::numeric_limits<std::int64_t>::max();
   expect_error(add(), TERRACE_ERROR_ARGUMENT, "elements");
+  // As other libraries describe an empty tensor.
   options_.parameter.element_count = 0;
-  expect_error(add(), TERRACE_ERROR_ARGUMENT, "elements");
+  options_.parameter.data = nullptr;
+  expect_error(add(), TERRACE_ERROR_ARGUMENT, "weight has no elements");
   options_ = good;
   count_ = 9;
   expect_error(add(), TERRACE_ERROR_ARGUMENT, "shape");
@@ -145,6 +153,8 @@ TEST_F(CapiError, Tensors) {
   expect_error(add(), TERRACE_ERROR_ARGUMENT, "name");
   options_.name = "\xff";
   expect_error(add(), TERRACE_ERROR_ARGUMENT, "UTF-8");
+  options_.name = "__metadata__";
+  expect_error(add(), TERRACE_ERROR_ARGUMENT, "__metadata__");
   options_ = good;
   options_.flags = 8;
   expect_error(add(), TERRACE_ERROR_ARGUMENT, "flags");
@@ -156,6 +166,19 @@ TEST_F(CapiError, Tensors) {
   expect_error(add(), TERRACE_ERROR_ARGUMENT, "share memory");
   options_.parameter.data = values_.data() + 10;
   EXPECT_DONE(add());
+}
+
+// A text that has no room ends with a whole character, wherever its end falls.
+TEST_F(CapiError, ALongTextIsCutBetweenCharacters) {
+  for (std::string name : {"", "a"}) {
+    for (int i = 0; i < 3000; ++i) name += "\xc3\xa9";
+    options_.name = name.c_str();
+    options_.flags = 8;
+    expect_error(add(), TERRACE_ERROR_ARGUMENT, "flags");
+    const std::string text = terrace_last_error();
+    EXPECT_GE(text.size(), 4094U);
+    EXPECT_EQ(std::ranges::count(text, '\xc3'), std::ranges::count(text, '\xa9'));
+  }
 }
 
 TEST_F(CapiError, CallsOutOfOrder) {

@@ -364,6 +364,8 @@ TEST(CapiUnits, WhatCannotBeIsRefused) {
                "fp16");
   expect_error(create([](auto& o) { o.saved_tier = TERRACE_TIER_NVME; }), TERRACE_ERROR_ARGUMENT,
                "directory");
+  expect_error(create([](auto& o) { o.nvme_count = 1; }), TERRACE_ERROR_ARGUMENT,
+               "directories are named");
   EXPECT_EQ(units, nullptr);
   ASSERT_DONE(create([](auto& o) { o.host_memory_bytes = 4096; }));
   expect_error(terrace_units_prepare(units), TERRACE_ERROR_ORDER, "no unit");
