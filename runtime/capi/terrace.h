@@ -45,7 +45,8 @@
 extern "C" {
 #endif
 
-/* Grows by one when a struct or a function gets something new; what was there stays. */
+/* Grows by one when a struct or a function gets something new; what was there stays. Version 1 is
+ * that of the first release. */
 #define TERRACE_ABI_VERSION 1
 
 #if defined(__GNUC__)
@@ -68,7 +69,7 @@ typedef enum terrace_error {
   TERRACE_ERROR_MISMATCH = 10,    /* saved state is not of these tensors and groups */
   TERRACE_ERROR_MISSING_GRADIENT = 11,
   TERRACE_ERROR_PARAMETER_CHANGED = 12, /* since its last update: see terrace_parameter_adopt() */
-  TERRACE_ERROR_NOT_FINITE = 13,        /* a gradient has an infinity or a NaN */
+  TERRACE_ERROR_NOT_FINITE = 13,        /* a gradient is not finite, or not so once it is scaled */
   TERRACE_ERROR_FORKED = 14,            /* a session of the parent process */
   TERRACE_ERROR_FAILED = 15, /* the session failed before: load a saved state, or destroy it */
   TERRACE_ERROR_INTERNAL = 99
@@ -184,7 +185,9 @@ typedef struct terrace_step_options {
   uint32_t flags;
   const double* learning_rates; /* one for each group, in the order of their numbers */
   uint32_t learning_rate_count;
-  uint32_t reserved;     /* 0 */
+  uint32_t reserved; /* 0 */
+  /* These numbers and the learning rates are 0 or more, and finite in fp32, which updates compute
+   * with. */
   double max_grad_norm;  /* gradients of a larger norm are scaled down to it; 0: never */
   double gradient_scale; /* every gradient is multiplied by it before all else; 0 stands for 1 */
 } terrace_step_options;
@@ -268,7 +271,8 @@ TERRACE_EXPORT terrace_error terrace_wait_parameter(terrace_session* session, in
  * step is under way; fails as the step does, see terrace_step_end(). */
 TERRACE_EXPORT terrace_error terrace_wait_norm(terrace_session* session, double* gradient_norm);
 /* Waits for all updates, and ends the step, however it went. `result` may be NULL.
- *   NOT_FINITE         nothing was updated, the step does not count, its gradients are forgotten
+ *   NOT_FINITE         nothing was updated, the step does not count, its gradients are forgotten;
+ *                      also where they are too large for fp32 once scaled, or are scaled by 0
  *   PARAMETER_CHANGED  nothing was updated, the step does not count, its gradients are kept;
  *                      found for bf16 and fp16 parameters, whose new values would be lost
  *   IO, FULL_DISK, CORRUPT, INTERNAL   some parameters may be updated and others not: the session
@@ -282,7 +286,8 @@ TERRACE_EXPORT terrace_error terrace_step_end(terrace_session* session,
 /* How many steps were made; a loaded state brings its own number. */
 TERRACE_EXPORT terrace_error terrace_step_count(terrace_session* session, int64_t* steps);
 /* Takes the values that the caller has written into a bf16 or fp16 parameter for its master. What
- * the rule keeps of it stays. ORDER, IO. */
+ * the rule keeps of it stays. After IO or CORRUPT the session has failed. ARGUMENT, ORDER, IO,
+ * CORRUPT. */
 TERRACE_EXPORT terrace_error terrace_parameter_adopt(terrace_session* session, int32_t tensor);
 /* Copies elements [first_element, first_element + out->element_count) of a field of a tensor's
  * state to `out`, fp32. The fields are "master" and what the rule keeps: "exp_avg" and
@@ -293,7 +298,7 @@ TERRACE_EXPORT terrace_error terrace_state_read(terrace_session* session, int32_
                                                 const terrace_buffer* out);
 /* Sets elements of a field, as terrace_state_read() gets them. A new master changes the parameter
  * too, which is then what an update would make of it. After IO or CORRUPT the session has failed.
- * ARGUMENT, DTYPE, ORDER, IO. */
+ * ARGUMENT, DTYPE, ORDER, IO, CORRUPT. */
 TERRACE_EXPORT terrace_error terrace_state_write(terrace_session* session, int32_t tensor,
                                                  const char* field, int64_t first_element,
                                                  const terrace_buffer* values);
@@ -301,18 +306,23 @@ TERRACE_EXPORT terrace_error terrace_state_write(terrace_session* session, int32
 TERRACE_EXPORT terrace_error terrace_tensor_updates(terrace_session* session, int32_t tensor,
                                                     int64_t* updates);
 /* Sets it, for state that terrace_state_write() brings. The session's number of steps becomes at
- * least this. ARGUMENT, ORDER. */
+ * least this. At most 2^53. ARGUMENT, ORDER. */
 TERRACE_EXPORT terrace_error terrace_tensor_set_updates(terrace_session* session, int32_t tensor,
                                                         int64_t updates);
 /* Writes masters, state, and the step's number into a directory, which is made where it is not
  * there; its parent is. The directory holds what was saved last: it has the old state whole until
  * the new one is whole and synced. Of tensors in a few safetensors files, and terrace_state.json.
- * Between steps. After a failure the old state is still there. FULL_DISK, IO, CORRUPT, ORDER. */
+ * Of other files it removes and replaces none. Between steps. After a failure the old state is
+ * still there. ARGUMENT where another session, of any process, is saving into the directory (ranks
+ * save on one of them, or each into its own), and where it is a checkpoint of "terrace train".
+ * FULL_DISK, IO, CORRUPT, ORDER. */
 TERRACE_EXPORT terrace_error terrace_save(terrace_session* session, const char* directory);
 /* Takes a saved state, and writes all trained parameters of the caller from it. Its tensors have
  * the names, sizes and rules of the session's; types of parameters, tiers and hyperparameters may
- * be others. Gradients that were added are forgotten. Loading twice is loading once. After IO or
- * CORRUPT the session has failed until another load succeeds; MISMATCH and ORDER change nothing. */
+ * be others. Gradients that were added are forgotten. Loading twice is loading once. MISMATCH and
+ * ORDER change nothing, nor does a terrace_state.json that cannot be read (IO, CORRUPT). After IO
+ * or CORRUPT of another file or of a drive, which name it, the session has failed until another
+ * load succeeds. */
 TERRACE_EXPORT terrace_error terrace_load(terrace_session* session, const char* directory);
 
 /* ---- reports -------------------------------------------------------------------------------- */
@@ -441,7 +451,10 @@ TERRACE_EXPORT terrace_error terrace_units_record(terrace_units* units, int32_t 
 TERRACE_EXPORT terrace_error terrace_units_prepare(terrace_units* units);
 /* Sets parameters and state to what the source gives, after so many steps: 0, and zeros for all
  * but "master", for a training that begins; what terrace_units_state_read() gave for one that goes
- * on. Before the first step, and whenever no step is under way. ARGUMENT, ORDER, IO. */
+ * on. Before the first step, and whenever no step is under way. `steps` is 2^53 at most; after the
+ * first step it is how many were made. Where the source refuses (ARGUMENT), and after IO, FULL_DISK
+ * and CORRUPT, a part of the state is set and the session has failed; other ARGUMENT, and ORDER,
+ * change nothing. */
 TERRACE_EXPORT terrace_error terrace_units_fill(terrace_units* units, int64_t steps,
                                                 terrace_state_source source, void* user);
 /* Begins a step. The last one's updates may run under it. ARGUMENT, ORDER. */

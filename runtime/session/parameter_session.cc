@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <numeric>
 #include <utility>
@@ -15,6 +14,8 @@
 #include "memory/host/topology.h"
 #include "runtime/session/gradient_sums.h"
 #include "runtime/session/parameter_values.h"
+#include "runtime/session/save_lock.h"
+#include "runtime/session/scalar_range.h"
 #include "runtime/session/session_error.h"
 
 namespace terrace {
@@ -151,16 +152,16 @@ void ParameterSession::check_scalars(const SessionStepOptions& options) const {
                  "give one for each group");
   }
   for (const double rate : options.learning_rates) {
-    if (std::isfinite(rate) && rate >= 0) continue;
-    refuse_value(fmt::format("a learning rate is {}", rate), "it is at least 0");
+    if (fits_float(rate)) continue;
+    refuse_value(fmt::format("a learning rate is {}", rate), "it is at least 0, and fits fp32");
   }
-  if (!std::isfinite(options.max_grad_norm) || options.max_grad_norm < 0) {
+  if (!fits_float(options.max_grad_norm)) {
     refuse_value(fmt::format("max_grad_norm is {}", options.max_grad_norm),
-                 "it is more than 0, or 0 for no clipping");
+                 "it is more than 0 and fits fp32, or 0 for no clipping");
   }
-  if (!std::isfinite(options.gradient_scale) || options.gradient_scale <= 0) {
+  if (!fits_float(options.gradient_scale) || static_cast<float>(options.gradient_scale) == 0) {
     refuse_value(fmt::format("gradient_scale is {}", options.gradient_scale),
-                 "it is more than 0, or 0 for 1");
+                 "it is more than 0 and fits fp32, or 0 for 1");
   }
 }
 
@@ -250,6 +251,8 @@ void ParameterSession::adopt_parameter(std::int32_t tensor) {
 
 void ParameterSession::save(const std::string& directory) {
   expect_ready("state is saved");
+  make_state_directory(directory);
+  const SaveLock lock(directory, *log_);
   save_session_state(directory, table_, *home_, progress_);
 }
 

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "optim/update_rules.h"
+#include "runtime/session/scalar_range.h"
 #include "runtime/session/session_error.h"
 #include "runtime/tokenizer/utf8.h"
 
@@ -103,8 +104,9 @@ std::int32_t ParameterTable::add_group(std::string_view rule, std::span<const Na
   group.options = standard_options(*group.rule);
   for (const NamedValue& value : values) set_hyperparameter(*group.rule, value, group.options);
   group.options.weight_decay = weight_decay;
-  if (!std::isfinite(group.options.weight_decay) || weight_decay < 0) {
-    refuse_argument(fmt::format("the weight decay is {}", weight_decay), "it is at least 0");
+  if (!fits_float(weight_decay)) {
+    refuse_argument(fmt::format("the weight decay is {}", weight_decay),
+                    "it is at least 0, and fits fp32");
   }
   groups_.push_back(group);
   return static_cast<std::int32_t>(groups_.size() - 1);

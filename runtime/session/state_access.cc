@@ -105,9 +105,10 @@ std::int64_t ParameterSession::updates_of(std::int32_t tensor) const {
 void ParameterSession::set_updates_of(std::int32_t tensor, std::int64_t updates) {
   expect_ready("a tensor's updates are set");
   table_.tensor(tensor);
-  if (updates < 0) {
+  if (updates < 0 || updates > kMostSteps) {
     throw SessionError(SessionProblem::kArgument,
-                       fmt::format("the number of updates is {}", updates), "it is at least 0");
+                       fmt::format("the number of updates is {}", updates),
+                       fmt::format("it is 0 to {}", kMostSteps));
   }
   progress_.updates[static_cast<std::size_t>(tensor)] = updates;
   progress_.step = std::max(progress_.step, updates);

@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 #include <utility>
 
 #include "base/error.h"
@@ -14,6 +16,7 @@
 #include "base/hash.h"
 #include "base/json_depth.h"
 #include "runtime/checkpoint/durable_file.h"
+#include "runtime/checkpoint/json_number.h"
 #include "runtime/checkpoint/listed_file.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/session/parameter_values.h"
@@ -28,6 +31,8 @@ constexpr const char* kStateSchema = "terrace.optimizer_state/1";
 constexpr const char* kStateHash = "xxh3";
 constexpr const char* kMasterField = "master";
 constexpr const char* kStateFileEnd = ".safetensors";
+constexpr const char* kChangedFiles = "terrace_state.changes";
+constexpr const char* kCheckpointManifest = "manifest.json";
 constexpr const char* kSaveRemedy = "load another saved state, or save this one again";
 constexpr std::size_t kPiecesKept = 8;
 
@@ -84,9 +89,10 @@ struct FieldWriter {
 
 using FieldWriters = std::map<std::string, std::unique_ptr<FieldWriter>>;
 
-FieldWriters open_writers(const std::string& directory, const ParameterTable& table,
-                          std::int64_t generation, FileSystem& disk) {
-  std::map<std::string, SafetensorsHeader> headers;
+using FieldHeaders = std::map<std::string, SafetensorsHeader>;
+
+FieldHeaders headers_of(const ParameterTable& table) {
+  FieldHeaders headers;
   for (const SessionTensor& tensor : table.tensors()) {
     if (tensor.is_frozen) continue;
     for (const std::string& field : fields_of(table.group_of(tensor))) {
@@ -96,6 +102,11 @@ FieldWriters open_writers(const std::string& directory, const ParameterTable& ta
            .shape = std::vector<std::uint64_t>(tensor.shape.begin(), tensor.shape.end())});
     }
   }
+  return headers;
+}
+
+FieldWriters open_writers(const std::string& directory, FieldHeaders headers,
+                          std::int64_t generation, FileSystem& disk) {
   FieldWriters writers;
   for (auto& [field, header] : headers) {
     writers[field] = std::make_unique<FieldWriter>(state_file_name(field, generation), directory,
@@ -123,8 +134,8 @@ json describe_tensors(const ParameterTable& table, const SessionProgress& progre
   return tensors;
 }
 
-// The generation of what is in a directory, 0 where there is nothing. A manifest that cannot be
-// read counts for nothing: its files are named by another number than those that come.
+// The highest generation in the names of a directory's files, 0 where there is none. All files
+// count, so that those that come take the place of none.
 std::int64_t generation_in(const std::string& directory, FileSystem& disk) {
   std::int64_t highest = 0;
   for (const std::string& name : disk.list(directory)) {
@@ -140,30 +151,106 @@ std::int64_t generation_in(const std::string& directory, FileSystem& disk) {
   return highest;
 }
 
-// Whether a file is of one of these fields and of another generation.
-bool is_stale(const std::string& name, const FieldWriters& writers) {
-  return std::ranges::any_of(writers, [&](const auto& writer) {
-    const std::string begin = writer.first + "-";
-    return name.starts_with(begin) && name.find(kStateFileEnd) != std::string::npos &&
-           name != writer.second->name &&
-           name.find_first_not_of("0123456789", begin.size()) ==
-               name.find(kStateFileEnd, begin.size());
-  });
+// Whether it may be the name of a file that a save has written.
+bool is_state_file(const std::string& name) {
+  return name.ends_with(kStateFileEnd) && name.find('/') == std::string::npos;
+}
+
+// What a directory's manifest names. None where there is no manifest. Throws where it cannot be
+// read.
+std::vector<std::string> files_meant(const std::string& directory, FileSystem& disk) {
+  const std::string path = state_path(directory, kStateManifest);
+  std::vector<std::string> names;
+  if (!disk.exists(path)) return names;
+  const std::string text = read_whole_file(disk, path);
+  if (nests_deeper(text)) throw std::invalid_argument("nested too deeply");
+  json manifest = json::parse(text);
+  const auto hash = manifest.at(kStateHash).get<std::string>();
+  manifest.erase(kStateHash);
+  if (hash != hash_of_state(manifest)) throw std::invalid_argument("its checksum differs");
+  for (const json& file : manifest.at("files")) {
+    names.push_back(parse_listed_file(file.at("file").dump()).name);
+  }
+  return names;
+}
+
+// Likewise; what a damaged manifest names is not known, and stays.
+std::vector<std::string> files_replaced(const std::string& directory, FileSystem& disk) {
+  try {
+    return files_meant(directory, disk);
+  } catch (const std::exception&) {
+    return {};
+  }
+}
+
+std::vector<std::string> changed_files(const std::string& path, FileSystem& disk) {
+  std::vector<std::string> names;
+  if (!disk.exists(path)) return names;
+  const std::string text = read_whole_file(disk, path);
+  const json listed = nests_deeper(text) ? json() : json::parse(text, nullptr, false);
+  if (!listed.is_array()) return names;
+  for (const json& name : listed) {
+    if (name.is_string() && is_state_file(name.get<std::string>())) {
+      names.push_back(name.get<std::string>());
+    }
+  }
+  return names;
+}
+
+// Before a save writes or removes any, it lists here the files that it writes and those that it
+// replaces. So what a killed save has left is known for its own.
+void list_changed_files(const std::string& directory, std::vector<std::string> written,
+                        FileSystem& disk) {
+  const std::string path = state_path(directory, kChangedFiles);
+  const std::vector<std::string> left = changed_files(path, disk);
+  written.insert(written.end(), left.begin(), left.end());
+  const std::vector<std::string> replaced = files_replaced(directory, disk);
+  written.insert(written.end(), replaced.begin(), replaced.end());
+  write_durable_file(path, json(written).dump() + "\n", disk);
+}
+
+// Removes the files that a save has written or replaced, and that the manifest does not name. No
+// other file is touched. Where it is not known which those are, and what cannot be removed, stays
+// until the next save.
+void remove_replaced_files(const std::string& directory, FileSystem& disk) {
+  const std::string path = state_path(directory, kChangedFiles);
+  try {
+    if (!disk.exists(path)) return;
+    sync_directory(directory, disk);  // the manifest that is there is the one that stays
+    const std::vector<std::string> meant = files_meant(directory, disk);
+    for (const std::string& name : changed_files(path, disk)) {
+      if (std::ranges::find(meant, name) != meant.end()) continue;
+      disk.remove(state_path(directory, name));
+      disk.remove(state_path(directory, name + ".tmp"));
+    }
+  } catch (const std::exception&) {
+    return;
+  }
+  disk.remove(path);
 }
 
 }  // namespace
 
-void save_session_state(const std::string& directory, const ParameterTable& table, StateHome& home,
-                        const SessionProgress& progress, FileSystem& disk) {
+void make_state_directory(const std::string& directory, FileSystem& disk) {
   if (!disk.exists(directory)) {
     const int error = disk.make_directory(directory);
-    if (error != 0) {
+    if (error != 0 && error != EEXIST) {  // another one may have made it
       throw IoError({.operation = "make directory", .path = directory, .error_number = error},
                     "its parent has to be there and to be writable");
     }
   }
-  const std::int64_t generation = generation_in(directory, disk) + 1;
-  FieldWriters writers = open_writers(directory, table, generation, disk);
+  if (disk.exists(state_path(directory, kCheckpointManifest))) {
+    throw SessionError(
+        SessionProblem::kArgument,
+        fmt::format("{} has a {}: it is a checkpoint", directory, kCheckpointManifest),
+        "save into a directory of its own");
+  }
+}
+
+namespace {
+
+// The manifest's part on the files, which are complete and synced then.
+json write_fields(const ParameterTable& table, StateHome& home, const FieldWriters& writers) {
   home.for_each(
       all_chunks(home), StateAccess::kRead, [&](std::size_t i, std::span<std::byte> state) {
         const StateChunk& chunk = home.chunks()[i];
@@ -173,21 +260,38 @@ void save_session_state(const std::string& directory, const ParameterTable& tabl
           writers.at(fields[field])->writer.append(field_bytes(tensor, chunk, state, field));
         }
       });
-  json manifest = {{"schema", kStateSchema},
-                   {"step", progress.step},
-                   {"tensors", describe_tensors(table, progress)},
-                   {"files", json::array()}};
-  for (auto& [field, writer] : writers) {
+  json files = json::array();
+  for (const auto& [field, writer] : writers) {
     writer->writer.finish();
     json listed = json::parse(to_json(ListedFile{writer->name, writer->hasher.finish()}));
-    manifest["files"].push_back({{"field", field}, {"file", std::move(listed)}});
+    files.push_back({{"field", field}, {"file", std::move(listed)}});
+  }
+  return files;
+}
+
+}  // namespace
+
+void save_session_state(const std::string& directory, const ParameterTable& table, StateHome& home,
+                        const SessionProgress& progress, FileSystem& disk) {
+  remove_replaced_files(directory, disk);  // of a save that was killed
+  json manifest = {{"schema", kStateSchema},
+                   {"step", progress.step},
+                   {"tensors", describe_tensors(table, progress)}};
+  try {
+    const std::int64_t generation = generation_in(directory, disk) + 1;
+    FieldHeaders headers = headers_of(table);
+    std::vector<std::string> names;
+    for (const auto& [field, header] : headers) names.push_back(state_file_name(field, generation));
+    list_changed_files(directory, std::move(names), disk);
+    const FieldWriters writers = open_writers(directory, std::move(headers), generation, disk);
+    manifest["files"] = write_fields(table, home, writers);
+  } catch (...) {
+    remove_replaced_files(directory, disk);
+    throw;
   }
   manifest[kStateHash] = hash_of_state(manifest);
   write_durable_file(state_path(directory, kStateManifest), manifest.dump(1) + "\n", disk);
-  for (const std::string& name : disk.list(directory)) {
-    // What stays is removed by the next save.
-    if (is_stale(name, writers)) disk.remove(state_path(directory, name));
-  }
+  remove_replaced_files(directory, disk);
 }
 
 SavedSessionState::SavedSessionState(std::string directory, const ParameterTable& table,
@@ -216,7 +320,7 @@ void SavedSessionState::read_manifest() {
   if (manifest.at("schema") != kStateSchema) {
     throw CorruptData(fmt::format("{}: is not of the schema {}", path, kStateSchema), kSaveRemedy);
   }
-  progress_.step = manifest.at("step").get<std::int64_t>();
+  progress_.step = whole_number<std::int64_t>(manifest.at("step"));
   progress_.updates.assign(table_.tensors().size(), 0);
   for (const json& file : manifest.at("files")) {
     files_.push_back({file.at("field").get<std::string>(), file.at("file").dump()});
@@ -247,15 +351,15 @@ void SavedSessionState::read_manifest() {
       mismatch(fmt::format("tensor {} was updated by {}, and is by {} in the session", tensor.name,
                            rule, table_.group_of(tensor).rule->name));
     }
-    progress_.updates[i] = there.at("updates").get<std::int64_t>();
+    progress_.updates[i] = whole_number<std::int64_t>(there.at("updates"));
   }
   if (trained != saved.size()) {
     mismatch(fmt::format("has {} tensors, and the session trains {}", saved.size(), trained));
   }
-  const bool is_counted =
-      progress_.step >= 0 && std::ranges::all_of(progress_.updates, [&](std::int64_t updates) {
-        return updates >= 0 && updates <= progress_.step;
-      });
+  const bool is_counted = progress_.step >= 0 && progress_.step <= kMostSteps &&
+                          std::ranges::all_of(progress_.updates, [&](std::int64_t updates) {
+                            return updates >= 0 && updates <= progress_.step;
+                          });
   if (!is_counted) throw CorruptData(path + ": counts steps that cannot be", kSaveRemedy);
 }
 

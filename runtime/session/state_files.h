@@ -22,7 +22,16 @@ struct SessionProgress {
 
 inline constexpr const char* kStateManifest = "terrace_state.json";
 
-// Makes the directory where it is not there; its parent is. Throws IoError.
+// The most steps, and the most updates of a tensor: doubles count so far without gaps.
+inline constexpr std::int64_t kMostSteps = std::int64_t{1} << 53;
+
+// Makes the directory where it is not there; its parent is. Throws IoError, and SessionError
+// (kArgument) where it is a checkpoint of a training run.
+void make_state_directory(const std::string& directory, FileSystem& disk = system_files());
+
+// Into a directory that make_state_directory() has seen; one call at a time (SaveLock). Removes no
+// files but those of earlier saves: what the manifest named before, and what a save that was killed
+// has left, which is listed in terrace_state.changes. Throws IoError, CorruptData.
 void save_session_state(const std::string& directory, const ParameterTable& table, StateHome& home,
                         const SessionProgress& progress, FileSystem& disk = system_files());
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -12,7 +11,9 @@
 #include "memory/host/thread_plan.h"
 #include "memory/host/topology.h"
 #include "runtime/session/ledger_text.h"
+#include "runtime/session/scalar_range.h"
 #include "runtime/session/session_error.h"
+#include "runtime/session/state_files.h"
 
 namespace terrace {
 namespace {
@@ -55,9 +56,9 @@ UnitSession::UnitSession(UnitSessionOptions options, std::unique_ptr<Log> log)
     refuse_unit(fmt::format("micro_batches is {}", options_.micro_batches),
                 fmt::format("it is 1 to {}", kMicroBatchesMost));
   }
-  if (!std::isfinite(options_.max_grad_norm) || options_.max_grad_norm < 0) {
+  if (!fits_float(options_.max_grad_norm)) {
     refuse_unit(fmt::format("max_grad_norm is {}", options_.max_grad_norm),
-                "it is more than 0, or 0 for no clipping");
+                "it is more than 0 and fits fp32, or 0 for no clipping");
   }
   const bool names_nvme = std::ranges::any_of(options_.homes.values,
                                               [](const auto& tier) { return tier == Tier::kNvme; });
@@ -205,7 +206,9 @@ void UnitSession::prepare() {
 
 void UnitSession::fill(std::int64_t steps, StateSource source) {
   if (phase_ != Phase::kReady) expect(Phase::kPrepared, "state is set");
-  if (steps < 0) refuse_unit(fmt::format("{} steps were made", steps), "it is 0 or more");
+  if (steps < 0 || steps > kMostSteps) {
+    refuse_unit(fmt::format("{} steps were made", steps), fmt::format("it is 0 to {}", kMostSteps));
+  }
   if (phase_ == Phase::kReady && steps != steps_) {
     refuse_turn(fmt::format("state after {} steps is set after {} steps", steps, steps_),
                 "make another session to go back or ahead");
@@ -226,8 +229,9 @@ void UnitSession::fill(std::int64_t steps, StateSource source) {
 
 void UnitSession::begin_step(double learning_rate) {
   expect(Phase::kReady, "a step is begun");
-  if (!std::isfinite(learning_rate) || learning_rate < 0) {
-    refuse_unit(fmt::format("the learning rate is {}", learning_rate), "it is at least 0");
+  if (!fits_float(learning_rate)) {
+    refuse_unit(fmt::format("the learning rate is {}", learning_rate),
+                "it is at least 0, and fits fp32");
   }
   runtime_->begin_step({.step = steps_ + 1, .learning_rate = learning_rate});
   next_ = 0;

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "optim/grad_norm.h"
 #include "runtime/session/gradient_sums.h"
+#include "runtime/session/scalar_range.h"
 #include "runtime/session/session_error.h"
 
 namespace terrace {
@@ -97,12 +98,20 @@ void UpdateThread::run(const SessionStep& step) {
   parts_.marks.check(chunks);
   const double norm = take_norm(step);
   const float clip = clip_coefficient(norm, step.max_grad_norm);
+  const float scale = static_cast<float>(step.gradient_scale) * clip;
+  // No scaled gradient is larger than the norm of all.
+  if (scale == 0 || !fits_float(norm * clip)) {
+    throw NotFinite(fmt::format("step {} scales gradients by {} to a norm of {}, which fp32 cannot",
+                                step.step, step.gradient_scale * clip, norm * clip),
+                    "nothing was updated: look at gradient_scale and max_grad_norm, and at what "
+                    "the gradients are");
+  }
   {
     const std::scoped_lock lock(mutex_);
     norm_ = norm;
     changed_.notify_all();
   }
-  update(step, static_cast<float>(step.gradient_scale) * clip, chunks);
+  update(step, scale, chunks);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
   SessionStepResult result = {.step = step.step,
                               .gradient_norm = norm,

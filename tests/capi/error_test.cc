@@ -106,6 +106,7 @@ TEST_F(CapiError, Groups) {
   expect_error(add_group(session_, "adam", 0), TERRACE_ERROR_ARGUMENT, "adamw");
   expect_error(add_group(session_, nullptr, 0), TERRACE_ERROR_ARGUMENT, "rule");
   expect_error(add_group(session_, "sgd", -1), TERRACE_ERROR_ARGUMENT, "weight decay");
+  expect_error(add_group(session_, "sgd", 1e39), TERRACE_ERROR_ARGUMENT, "weight decay");
   const auto with = [&](const char* name, double value) {
     const terrace_hyperparameter one = {name, value};
     terrace_group_options options = {sizeof options, 1, "adamw", &one, 0};
@@ -242,6 +243,18 @@ TEST_F(CapiError, StepOptions) {
   step_.flags = 2;
   expect_error(step(), TERRACE_ERROR_ARGUMENT, "flags");
   step_ = good;
+  // Finite, but not in fp32.
+  rate_ = 1e39;
+  expect_error(step(), TERRACE_ERROR_ARGUMENT, "learning rate");
+  rate_ = 0.1;
+  step_.max_grad_norm = 1e39;
+  expect_error(step(), TERRACE_ERROR_ARGUMENT, "max_grad_norm");
+  step_ = good;
+  for (const double scale : {1e39, 1e-60}) {
+    step_.gradient_scale = scale;
+    expect_error(step(), TERRACE_ERROR_ARGUMENT, "gradient_scale");
+  }
+  step_ = good;
   terrace_step_result result = {};
   expect_error(terrace_step(session_, &step_, &result), TERRACE_ERROR_ARGUMENT, "struct_size");
   EXPECT_DONE(step());
@@ -264,6 +277,19 @@ TEST_F(CapiError, AGradientThatIsNotFinite) {
   std::int64_t steps = 0;
   EXPECT_DONE(terrace_step_count(session_, &steps));
   EXPECT_EQ(steps, 1);
+}
+
+// The gradients and their scale are fp32's each, and their product is not.
+TEST_F(CapiError, AScaledGradientThatIsNotFinite) {
+  prepare();
+  ASSERT_DONE(add_gradient());
+  step_.gradient_scale = 1e38;
+  expect_error(step(), TERRACE_ERROR_NOT_FINITE, "fp32");
+  ASSERT_DONE(add_gradient());
+  step_.gradient_scale = 1e-30;
+  step_.max_grad_norm = 1e-50;
+  expect_error(step(), TERRACE_ERROR_NOT_FINITE, "max_grad_norm");
+  EXPECT_EQ(values_, (std::array<float, 20>{}));
 }
 
 // Whoever waits is told, too.

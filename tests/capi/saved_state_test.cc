@@ -1,11 +1,15 @@
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
 #include <fstream>
+#include <thread>
 
 #include "tests/capi/trained_session.h"
 
@@ -148,6 +152,7 @@ TEST(CapiSavedState, DamageIsFoundAndAnotherStateHelps) {
   session.step(1);
   ASSERT_DONE(terrace_save(session.get(), good.c_str()));
   for (const std::string& name : names_in(good)) {
+    if (fs::file_size(good + "/" + name) == 0) continue;  // the lock
     fs::remove_all(bad);
     fs::copy(good, bad, fs::copy_options::recursive);
     std::fstream file(bad + "/" + name, std::ios::in | std::ios::out | std::ios::binary);
@@ -171,6 +176,92 @@ TEST(CapiSavedState, DamageIsFoundAndAnotherStateHelps) {
   fs::copy(good, bad, fs::copy_options::recursive);
   fs::resize_file(bad + "/" + names_in(bad).front(), 100);
   expect_error(terrace_load(session.get(), bad.c_str()), TERRACE_ERROR_CORRUPT, bad);
+}
+
+TEST(CapiSavedState, FilesOfOthersStay) {
+  const TemporaryDirectory kept;
+  const std::string state = kept.path("state");
+  const char* const others[] = {"state/master-00000.safetensors", "state/exp_avg-7.safetensors",
+                                "state/master-8.safetensors.tmp", "state/notes.txt"};
+  for (const char* const name : others) kept.write(name, "theirs");
+  TrainedSession session;
+  for (int round = 0; round < 2; ++round) {
+    ASSERT_DONE(terrace_save(session.get(), state.c_str()));
+    for (const char* const name : others) EXPECT_EQ(fs::file_size(kept.path(name)), 6U) << name;
+  }
+  ASSERT_DONE(terrace_load(session.get(), state.c_str()));
+}
+
+TEST(CapiSavedState, ACheckpointIsRefused) {
+  const TemporaryDirectory kept;
+  kept.write("checkpoint/manifest.json", "{}");
+  TrainedSession session;
+  expect_error(terrace_save(session.get(), kept.path("checkpoint").c_str()), TERRACE_ERROR_ARGUMENT,
+               "a directory of its own");
+  EXPECT_EQ(names_in(kept.path("checkpoint")), std::vector<std::string>{"manifest.json"});
+}
+
+// It had listed what it was about to write.
+TEST(CapiSavedState, WhatAKilledSaveHasLeftIsRemoved) {
+  const TemporaryDirectory kept;
+  const std::string state = kept.path("state");
+  TrainedSession session;
+  session.step(1);
+  ASSERT_DONE(terrace_save(session.get(), state.c_str()));
+  const std::vector<std::string> names = names_in(state);
+  kept.write("outside.safetensors", "theirs");
+  kept.write("state/master-9.safetensors", "left");
+  kept.write("state/exp_avg-9.safetensors.tmp", "left");
+  kept.write("state/terrace_state.changes",
+             R"(["master-9.safetensors", "exp_avg-9.safetensors", "../outside.safetensors",)"
+             R"( "terrace_state.json", "master-1.safetensors"])");
+  TrainedSession other;
+  ASSERT_DONE(terrace_load(other.get(), state.c_str()));
+  ASSERT_DONE(terrace_save(session.get(), state.c_str()));
+  EXPECT_EQ(names_in(state).size(), names.size());
+  EXPECT_FALSE(fs::exists(state + "/master-9.safetensors"));
+  EXPECT_TRUE(fs::exists(kept.path("outside.safetensors")));
+  ASSERT_DONE(terrace_load(other.get(), state.c_str()));
+  EXPECT_EQ(other.parameters(), session.parameters());
+}
+
+TEST(CapiSavedState, OneSessionSavesIntoADirectoryAtATime) {
+  const TemporaryDirectory kept;
+  const std::string state = kept.path("state");
+  TrainedSession session;
+  ASSERT_DONE(terrace_save(session.get(), state.c_str()));
+  const std::vector<std::string> names = names_in(state);
+  const int lock = open((state + "/terrace_state.lock").c_str(), O_WRONLY | O_CREAT, 0666);
+  ASSERT_GE(lock, 0);
+  ASSERT_EQ(flock(lock, LOCK_EX | LOCK_NB), 0);
+  expect_error(terrace_save(session.get(), state.c_str()), TERRACE_ERROR_ARGUMENT, "one rank");
+  EXPECT_EQ(names_in(state), names);
+  EXPECT_EQ(close(lock), 0);
+  EXPECT_DONE(terrace_save(session.get(), state.c_str()));
+}
+
+// As ranks do that all save: whoever was told that it has saved, has.
+TEST(CapiSavedState, SavesAtOnceLeaveAWholeState) {
+  const TemporaryDirectory kept;
+  TrainedSession first;
+  TrainedSession second;
+  for (int round = 1; round <= 3; ++round) {
+    first.step(round);
+    second.step(round);
+    const std::string state = kept.path("state" + std::to_string(round % 2));
+    terrace_error beside = TERRACE_ERROR_INTERNAL;
+    std::thread rank([&] { beside = terrace_save(second.get(), state.c_str()); });
+    const terrace_error saved = terrace_save(first.get(), state.c_str());
+    rank.join();
+    EXPECT_TRUE(saved == TERRACE_OK || beside == TERRACE_OK);
+    for (const terrace_error error : {saved, beside}) {
+      EXPECT_TRUE(error == TERRACE_OK || error == TERRACE_ERROR_ARGUMENT)
+          << terrace_error_name(error);
+    }
+    TrainedSession loaded;
+    ASSERT_DONE(terrace_load(loaded.get(), state.c_str()));
+    EXPECT_EQ(loaded.parameters(), first.parameters());
+  }
 }
 
 TEST(CapiSavedState, OtherTensorsAreNamedAndNothingChanges) {

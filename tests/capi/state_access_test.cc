@@ -1,4 +1,5 @@
 #include <cstring>
+#include <limits>
 
 #include "tests/capi/trained_session.h"
 
@@ -64,6 +65,11 @@ TEST(CapiStateAccess, WhatIsNotThereIsRefused) {
   expect_error(write_state(session, 2, "exp_avg", {1}, -1), TERRACE_ERROR_ARGUMENT, "norm");
   expect_error(write_state(session, 99, "exp_avg", {1}), TERRACE_ERROR_ARGUMENT, "99");
   expect_error(terrace_tensor_set_updates(session.get(), 2, -1), TERRACE_ERROR_ARGUMENT, "-1");
+  for (const std::int64_t updates :
+       {(std::int64_t{1} << 53) + 1, std::numeric_limits<std::int64_t>::max()}) {
+    expect_error(terrace_tensor_set_updates(session.get(), 2, updates), TERRACE_ERROR_ARGUMENT,
+                 "updates");
+  }
   EXPECT_EQ(session.state(2, "exp_avg"), before);
   session.step(1);  // the session has not failed
 }

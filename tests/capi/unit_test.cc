@@ -294,7 +294,9 @@ TEST(CapiUnits, ATaskThatIsNotNextIsRefused) {
                "terrace_units_fill");
   training.begin();
   expect_error(acquire(0, 0, 0), TERRACE_ERROR_ORDER, "terrace_units_step_begin");
-  expect_error(terrace_units_step_begin(training.get(), -1), TERRACE_ERROR_ARGUMENT, "rate");
+  for (const double rate : {-1.0, 1e39}) {
+    expect_error(terrace_units_step_begin(training.get(), rate), TERRACE_ERROR_ARGUMENT, "rate");
+  }
   ASSERT_DONE(terrace_units_step_begin(training.get(), 0.01));
   expect_error(acquire(1, 0, 0), TERRACE_ERROR_ORDER, "goes on with the forward of unit layer0");
   expect_error(acquire(9, 0, 0), TERRACE_ERROR_ARGUMENT, "unit 9");
@@ -364,6 +366,7 @@ TEST(CapiUnits, WhatCannotBeIsRefused) {
                "fp16");
   expect_error(create([](auto& o) { o.saved_tier = TERRACE_TIER_NVME; }), TERRACE_ERROR_ARGUMENT,
                "directory");
+  expect_error(create([](auto& o) { o.max_grad_norm = 1e39; }), TERRACE_ERROR_ARGUMENT, "norm");
   expect_error(create([](auto& o) { o.nvme_count = 1; }), TERRACE_ERROR_ARGUMENT,
                "directories are named");
   EXPECT_EQ(units, nullptr);
@@ -396,8 +399,12 @@ TEST(CapiUnits, WhatCannotBeIsRefused) {
 TEST(CapiUnits, ASourceThatRefusesAndAForkedChild) {
   UnitTraining training({});
   const auto refuses = [](void*, const terrace_state_range*) { return 1; };
+  expect_error(terrace_units_fill(training.get(), (std::int64_t{1} << 53) + 1, refuses, nullptr),
+               TERRACE_ERROR_ARGUMENT, "steps");
   expect_error(terrace_units_fill(training.get(), 0, refuses, nullptr), TERRACE_ERROR_ARGUMENT,
                "master");
+  expect_error(terrace_units_fill(training.get(), 0, refuses, nullptr), TERRACE_ERROR_FAILED,
+               "destroy");
   const pid_t child = fork();
   if (child == 0) {
     const bool refused = terrace_units_step_begin(training.get(), 0.1) == TERRACE_ERROR_FORKED &&
