@@ -38,14 +38,6 @@ terrace_error with_session(terrace_session* session, Body body) noexcept {
   });
 }
 
-// For calls that wait beside others; the tensor is one of the session's.
-UpdateThread& updates_for(terrace_session* session, std::int32_t tensor) {
-  const std::scoped_lock lock(session->calls);
-  UpdateThread& updates = session->session.updates();
-  session->session.check_tensor(tensor);
-  return updates;
-}
-
 // As much of the result as the caller's struct has.
 void write_result(const SessionStepResult& result, terrace_step_result* out) {
   if (out == nullptr) return;
@@ -136,7 +128,7 @@ terrace_error terrace_step_begin(terrace_session* session, const terrace_step_op
 terrace_error terrace_wait_parameter(terrace_session* session, int32_t tensor) {
   const terrace_error refused = check_session(session);
   if (refused != TERRACE_OK) return refused;
-  return guarded([&] { terrace::updates_for(session, tensor).wait_for(tensor); });
+  return guarded([&] { session->session.updates_for(tensor).wait_for(tensor); });
 }
 
 terrace_error terrace_wait_norm(terrace_session* session, double* gradient_norm) {
@@ -144,7 +136,7 @@ terrace_error terrace_wait_norm(terrace_session* session, double* gradient_norm)
   if (refused != TERRACE_OK) return refused;
   return guarded([&] {
     check_pointer(gradient_norm, "gradient_norm");
-    *gradient_norm = terrace::updates_for(session, 0).wait_for_norm();
+    *gradient_norm = session->session.updates_for(0).wait_for_norm();
   });
 }
 

@@ -26,9 +26,10 @@
  * terrace_tensor_options. Text is UTF-8 and ends with a NUL.
  *
  * Threads. A session may be used by any thread. Its calls run one after the other; only
- * terrace_wait_parameter() and terrace_wait_norm() run beside others. Different sessions are
- * independent of each other. A process that was forked must not use a session of its parent: every
- * call there returns TERRACE_ERROR_FORKED and changes nothing. Start such processes by "spawn".
+ * terrace_wait_parameter() and terrace_wait_norm() run beside others, terrace_step_end() and
+ * terrace_step() too. Different sessions are independent of each other. A process that was forked
+ * must not use a session of its parent: every call there returns TERRACE_ERROR_FORKED and changes
+ * nothing. Start such processes by "spawn".
  *
  * Versions. A struct that begins with struct_size may grow at its end: set struct_size to its
  * sizeof and all that you do not set to zero, which is the default of every field. The other
@@ -265,7 +266,8 @@ TERRACE_EXPORT terrace_error terrace_step(terrace_session* session,
 TERRACE_EXPORT terrace_error terrace_step_begin(terrace_session* session,
                                                 const terrace_step_options* options);
 /* Waits until the step that is under way has updated this tensor; returns at once where none is
- * under way. Fails as the step does, see terrace_step_end(). */
+ * under way. Fails as the step does that was under way when it was called, see terrace_step_end(),
+ * however soon another thread ends that step. */
 TERRACE_EXPORT terrace_error terrace_wait_parameter(terrace_session* session, int32_t tensor);
 /* Waits until the step's gradient norm is known: terrace_step_result.gradient_norm. ORDER where no
  * step is under way; fails as the step does, see terrace_step_end(). */
@@ -362,8 +364,9 @@ TERRACE_EXPORT terrace_error terrace_metrics_json(terrace_session* session, char
  *     terrace_units_step_end(units, &result);
  *   terrace_units_destroy(units);
  *
- * Errors, threads and forked processes are as with sessions. After an error of a drive all calls
- * but terrace_units_destroy() return TERRACE_ERROR_FAILED. */
+ * Errors, threads and forked processes are as with sessions; here all calls run one after the
+ * other. After an error of a drive all calls but terrace_units_destroy() return
+ * TERRACE_ERROR_FAILED. */
 
 typedef struct terrace_units terrace_units;
 

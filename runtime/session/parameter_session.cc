@@ -106,6 +106,7 @@ void ParameterSession::prepare() {
       std::make_unique<UpdateThread>(UpdateThread::Parts{table_, *home_, *workers_, *marks_});
   phase_ = Phase::kReady;
   has_failed_to_prepare_ = false;
+  waited_for_.store(updates_.get(), std::memory_order_release);
 }
 
 // A pass that only writes begins with zeros; one that updates leaves what the rule keeps.
@@ -206,9 +207,13 @@ void ParameterSession::begin_step(const SessionStepOptions& options) {
   phase_ = Phase::kStepping;
 }
 
-UpdateThread& ParameterSession::updates() {
-  if (updates_ == nullptr) expect_ready("a step is waited for");
-  return *updates_;
+UpdateThread& ParameterSession::updates_for(std::int32_t tensor) {
+  UpdateThread* const updates = waited_for_.load(std::memory_order_acquire);
+  if (updates == nullptr) {
+    refuse_order("a step is waited for before terrace_session_prepare()", "prepare the session");
+  }
+  table_.tensor(tensor);
+  return *updates;
 }
 
 SessionStepResult ParameterSession::end_step() {

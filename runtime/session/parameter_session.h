@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -41,7 +42,7 @@ struct FieldRange {
 
 // Updates parameters that another trainer owns and computes the gradients of; the state of the
 // optimizer lives in host memory or on NVMe. What runtime/capi/terrace.h offers, and says in full.
-// One thread at a time, but for updates(). Calls that do not fit throw SessionError and change
+// One thread at a time, but for updates_for(). Calls that do not fit throw SessionError and change
 // nothing.
 class ParameterSession {
  public:
@@ -56,13 +57,13 @@ class ParameterSession {
   void add_gradient(std::int32_t tensor, const TensorView& gradient);
   void discard_gradients();
   void begin_step(const SessionStepOptions& options);
-  // For those who wait for a part of a step, from any thread.
-  UpdateThread& updates();
+  // For those who wait for a part of a step; the tensor is one of the session's. Any thread may
+  // call it, also beside other calls.
+  UpdateThread& updates_for(std::int32_t tensor);
   // Throws what UpdateThread::end() throws.
   SessionStepResult end_step();
 
   std::int64_t steps() const { return progress_.step; }
-  void check_tensor(std::int32_t tensor) const { table_.tensor(tensor); }
   void adopt_parameter(std::int32_t tensor);
   void read_state(std::int32_t tensor, std::string_view field, std::int64_t begin,
                   std::span<float> out);
@@ -106,7 +107,8 @@ class ParameterSession {
   std::optional<WorkerArena> workers_;
   std::unique_ptr<StateHome> home_;
   std::unique_ptr<ParameterMarks> marks_;
-  std::unique_ptr<UpdateThread> updates_;  // last: it uses all of the above
+  std::atomic<UpdateThread*> waited_for_ = nullptr;  // updates_, from when the table is complete
+  std::unique_ptr<UpdateThread> updates_;            // last: it uses all of the above
 };
 
 }  // namespace terrace

@@ -29,51 +29,52 @@ UpdateThread::~UpdateThread() {
 }
 
 void UpdateThread::begin(SessionStep step) {
+  auto progress = std::make_shared<Progress>();
+  for (const TensorStep& tensor : step.tensors) progress->updated.push_back(!tensor.has_gradient);
   const std::scoped_lock lock(mutex_);
-  updated_.assign(step.tensors.size(), true);
-  for (std::size_t i = 0; i < step.tensors.size(); ++i) {
-    updated_[i] = !step.tensors[i].has_gradient;
-  }
   step_ = std::move(step);
-  norm_.reset();
-  failure_ = nullptr;
+  progress_ = std::move(progress);
   result_ = {};
   is_under_way_ = true;
-  is_finished_ = false;
   changed_.notify_all();
 }
 
-void UpdateThread::wait_for(std::int32_t tensor) {
-  std::unique_lock lock(mutex_);
-  const auto i = static_cast<std::size_t>(tensor);
-  changed_.wait(lock, [&] { return !is_under_way_ || is_finished_ || updated_[i]; });
-  if (is_under_way_ && failure_ != nullptr && !updated_[i]) std::rethrow_exception(failure_);
+UpdateThread::SharedProgress UpdateThread::step_under_way() {
+  const std::scoped_lock lock(mutex_);
+  return is_under_way_ ? progress_ : nullptr;
 }
 
-double UpdateThread::wait_for_norm() {
+void UpdateThread::wait_for(const SharedProgress& step, std::int32_t tensor) {
+  if (step == nullptr) return;
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return !is_under_way_ || is_finished_ || norm_; });
-  if (!is_under_way_) {
+  const auto i = static_cast<std::size_t>(tensor);
+  changed_.wait(lock, [&] { return step->is_finished || step->updated[i]; });
+  if (step->failure != nullptr && !step->updated[i]) std::rethrow_exception(step->failure);
+}
+
+double UpdateThread::wait_for_norm(const SharedProgress& step) {
+  if (step == nullptr) {
     throw SessionError(SessionProblem::kOrder, "no step is under way", "begin one first");
   }
-  if (!norm_ && failure_ != nullptr) std::rethrow_exception(failure_);
-  return norm_.value_or(0);
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return step->is_finished || step->norm; });
+  if (!step->norm && step->failure != nullptr) std::rethrow_exception(step->failure);
+  return step->norm.value_or(0);
 }
 
 SessionStepResult UpdateThread::end() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return is_finished_; });
+  changed_.wait(lock, [&] { return is_idle(); });
   is_under_way_ = false;
-  changed_.notify_all();
-  if (failure_ != nullptr) std::rethrow_exception(std::exchange(failure_, nullptr));
+  if (progress_->failure != nullptr) std::rethrow_exception(progress_->failure);
   return result_;
 }
 
 void UpdateThread::serve() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [&] { return stops_ || !is_finished_; });
-    if (is_finished_) return;
+    changed_.wait(lock, [&] { return stops_ || !is_idle(); });
+    if (is_idle()) return;
     lock.unlock();
     std::exception_ptr failure;
     try {
@@ -82,8 +83,8 @@ void UpdateThread::serve() {
       failure = std::current_exception();
     }
     lock.lock();
-    failure_ = std::move(failure);
-    is_finished_ = true;
+    progress_->failure = std::move(failure);
+    progress_->is_finished = true;
     changed_.notify_all();
   }
 }
@@ -108,7 +109,7 @@ void UpdateThread::run(const SessionStep& step) {
   }
   {
     const std::scoped_lock lock(mutex_);
-    norm_ = norm;
+    progress_->norm = norm;
     changed_.notify_all();
   }
   update(step, scale, chunks);
@@ -155,7 +156,7 @@ void UpdateThread::update(const SessionStep& step, float gradient_scale,
         parts_.marks.take(i);
         if (i + 1 != parts_.home.chunks_of(chunk.tensor).second) return;
         const std::scoped_lock lock(mutex_);
-        updated_[static_cast<std::size_t>(chunk.tensor)] = true;
+        progress_->updated[static_cast<std::size_t>(chunk.tensor)] = true;
         changed_.notify_all();
       });
 }

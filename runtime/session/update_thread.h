@@ -3,6 +3,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -55,17 +56,31 @@ class UpdateThread {
   UpdateThread(const UpdateThread&) = delete;
   UpdateThread& operator=(const UpdateThread&) = delete;
 
+  // How far a step is, for those who wait for it; they may have it longer than the step lasts.
+  struct Progress {
+    bool is_finished = false;
+    std::vector<bool> updated;  // of each tensor
+    std::optional<double> norm;
+    std::exception_ptr failure;
+  };
+  using SharedProgress = std::shared_ptr<const Progress>;
+
   void begin(SessionStep step);
-  // Waits until the tensor is updated, or until no step is under way. Throws what failed the step.
-  void wait_for(std::int32_t tensor);
-  // Waits for the norm of the step that is under way. Throws SessionError where none is, and what
-  // failed the step.
-  double wait_for_norm();
+  // Of the step that is under way; null where none is.
+  SharedProgress step_under_way();
+  // Waits until the step has updated the tensor; returns at once where there is no step. Throws
+  // what failed the step, also after end().
+  void wait_for(const SharedProgress& step, std::int32_t tensor);
+  void wait_for(std::int32_t tensor) { wait_for(step_under_way(), tensor); }
+  // Waits for the norm of the step. Throws SessionError where there is none, and what failed it.
+  double wait_for_norm(const SharedProgress& step);
+  double wait_for_norm() { return wait_for_norm(step_under_way()); }
   // Waits for the whole step. Throws what failed it: SessionError (kParameterChanged) and NotFinite
   // before anything was updated; IoError, CorruptData after some was.
   SessionStepResult end();
 
  private:
+  bool is_idle() const { return progress_ == nullptr || progress_->is_finished; }
   void serve();
   void run(const SessionStep& step);
   double take_norm(const SessionStep& step);
@@ -78,11 +93,10 @@ class UpdateThread {
   std::condition_variable changed_;
   // Guarded by mutex_:
   bool is_under_way_ = false;  // from begin() to end()
-  bool is_finished_ = true;    // the thread has nothing to do
   bool stops_ = false;
-  std::vector<bool> updated_;  // of each tensor
-  std::optional<double> norm_;
-  std::exception_ptr failure_;
+  // Of the last step that was begun, null before the first; what it points to is guarded, too. The
+  // thread has nothing to do where it is null or finished.
+  std::shared_ptr<Progress> progress_;
   SessionStepResult result_;
   SessionStep step_;  // written by begin() while the thread is idle
   std::thread thread_;

@@ -405,10 +405,13 @@ TEST(CapiReport, LedgerAndMetrics) {
   EXPECT_EQ(metrics.find("\"nvme_read_bytes\":0,"), std::string::npos) << metrics;
 }
 
-TEST(CapiReport, TheLogIsTold) {
-  const TemporaryDirectory drive;
+terrace_session* prepared_with_log = nullptr;
+
+using LogCallback = void (*)(std::int32_t level, const char* line, void* user);
+
+// Prepares a session that has something to say while it does. `user` is handed to the callback.
+terrace_session* prepare_with_log(const TemporaryDirectory& drive, LogCallback log, void* user) {
   drive.write("terrace-4242-0123456789abcdef/lock", "");
-  std::string told;
   const std::string path = drive.path();
   const terrace_nvme_directory directory = {path.c_str(), 0};
   terrace_session_options options = {};
@@ -416,21 +419,49 @@ TEST(CapiReport, TheLogIsTold) {
   options.state_tier = TERRACE_TIER_NVME;
   options.nvme = &directory;
   options.nvme_count = 1;
-  options.log_user = &told;
-  options.log = [](std::int32_t level, const char* line, void* user) {
-    *static_cast<std::string*>(user) += std::to_string(level) + line + "\n";
-  };
+  options.log_user = user;
+  options.log = log;
   terrace_session* session = nullptr;
-  ASSERT_DONE(terrace_session_create(&options, &session));
-  ASSERT_DONE(add_group(session, "sgd", 0));
-  float value = 1;
+  EXPECT_DONE(terrace_session_create(&options, &session));
+  EXPECT_DONE(add_group(session, "sgd", 0));
+  static float value = 1;
   const terrace_buffer parameter = buffer_of(&value, 1, TERRACE_DTYPE_FP32);
   terrace_tensor_options tensor = tensor_options("weight", parameter);
   tensor.shape = &parameter.element_count;
   std::int32_t number = -1;
-  ASSERT_DONE(terrace_tensor_add(session, 0, &tensor, &number));
-  ASSERT_DONE(terrace_session_prepare(session));
+  EXPECT_DONE(terrace_tensor_add(session, 0, &tensor, &number));
+  prepared_with_log = session;
+  EXPECT_DONE(terrace_session_prepare(session));
+  return session;
+}
+
+TEST(CapiReport, TheLogIsTold) {
+  const TemporaryDirectory drive;
+  std::string told;
+  const auto log = [](std::int32_t level, const char* line, void* user) {
+    *static_cast<std::string*>(user) += std::to_string(level) + line + "\n";
+  };
+  terrace_session* const session = prepare_with_log(drive, log, &told);
   EXPECT_NE(told.find("terrace-4242-0123456789abcdef"), std::string::npos) << told;
+  EXPECT_DONE(terrace_session_destroy(session));
+}
+
+// While terrace_session_prepare() is at work, from another thread than its own: a wait that stood
+// behind it would never return.
+TEST(CapiReport, WaitsRunBesideOtherCalls) {
+  const TemporaryDirectory drive;
+  terrace_error waited[] = {TERRACE_OK, TERRACE_OK};
+  const auto log = [](std::int32_t, const char*, void* user) {
+    std::thread([&] {
+      double norm = 0;
+      auto* const errors = static_cast<terrace_error*>(user);
+      errors[0] = terrace_wait_parameter(prepared_with_log, 0);
+      errors[1] = terrace_wait_norm(prepared_with_log, &norm);
+    }).join();
+  };
+  terrace_session* const session = prepare_with_log(drive, log, waited);
+  EXPECT_EQ(waited[0], TERRACE_ERROR_ORDER);
+  EXPECT_EQ(waited[1], TERRACE_ERROR_ORDER);
   EXPECT_DONE(terrace_session_destroy(session));
 }
 

@@ -2,8 +2,14 @@
 
 #include <atomic>
 #include <cerrno>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <thread>
 
 #include "base/error.h"
+#include "base/hash.h"
+#include "runtime/checkpoint/durable_file.h"
+#include "runtime/checkpoint/listed_file.h"
 #include "runtime/session/parameter_session.h"
 #include "runtime/session/session_error.h"
 #include "runtime/session/unit_session.h"
@@ -113,6 +119,85 @@ TEST(SessionFaults, AFailedSessionGoesOnFromSavedState) {
   EXPECT_EQ(session.steps(), 1);
   step();
   EXPECT_EQ(parameter, expected);
+}
+
+// A prepared session of one small tensor on the host.
+struct SmallSession {
+  SmallSession() {
+    session.add_group("sgd", {}, 0);
+    session.add_tensor({.name = "weight",
+                        .dtype = DType::kF32,
+                        .data = reinterpret_cast<std::byte*>(parameter.data()),
+                        .shape = {std::ssize(parameter)},
+                        .elements = std::ssize(parameter)});
+    session.prepare();
+  }
+  void begin_step(float gradient) {
+    std::vector<float> gradients(parameter.size(), gradient);
+    session.add_gradient(0, view(std::span(gradients)));
+    session.begin_step({.learning_rates = {0.1}});
+  }
+
+  std::vector<float> parameter = std::vector<float>(100, 1.0F);
+  ParameterSession session = ParameterSession({.threads = 1}, std::make_unique<SilentLog>());
+};
+
+// Whoever waits for a step is told of that step, however soon it is ended and another one begun.
+TEST(SessionFaults, AFailedStepIsToldToAllWhoWaitForIt) {
+  SmallSession small;
+  UpdateThread& updates = small.session.updates_for(0);
+  for (int round = 0; round < 200; ++round) {
+    small.begin_step(std::numeric_limits<float>::infinity());
+    const UpdateThread::SharedProgress step = updates.step_under_way();
+    std::atomic<int> told = 0;
+    std::vector<std::thread> waiting;
+    for (int i = 0; i < 4; ++i) {
+      waiting.emplace_back([&, i] {
+        try {
+          if (i % 2 == 0) updates.wait_for(step, 0);
+          if (i % 2 == 1) updates.wait_for_norm(step);
+        } catch (const NotFinite&) {
+          ++told;
+        }
+      });
+    }
+    EXPECT_THROW(small.session.end_step(), NotFinite);
+    EXPECT_EQ(updates.step_under_way(), nullptr);
+    small.begin_step(1.0F);
+    for (std::thread& thread : waiting) thread.join();
+    ASSERT_EQ(told, 4) << round;
+    updates.wait_for(0);
+    EXPECT_EQ(small.session.end_step().step, round + 1);
+  }
+}
+
+// With a checksum that fits: written so by another program.
+TEST(SessionFaults, StepsThatCannotBeAreRefused) {
+  const TemporaryDirectory kept;
+  SmallSession small;
+  small.begin_step(1.0F);
+  small.session.end_step();
+  small.session.save(kept.path("state"));
+  const std::string path = kept.path("state/terrace_state.json");
+  nlohmann::json manifest = nlohmann::json::parse(read_whole_file(system_files(), path));
+  const auto load_with = [&](const nlohmann::json& step, const nlohmann::json& updates) {
+    manifest.erase("xxh3");
+    manifest["step"] = step;
+    manifest["tensors"][0]["updates"] = updates;
+    const std::string text = manifest.dump();
+    manifest["xxh3"] = to_hex(hash_bytes(std::as_bytes(std::span(text))));
+    write_durable_file(path, manifest.dump());
+    small.session.load(kept.path("state"));
+  };
+  EXPECT_THROW(load_with(1.5, 1), CorruptData);
+  EXPECT_THROW(load_with(1, 0.5), CorruptData);
+  EXPECT_THROW(load_with(1e300, 1), CorruptData);
+  EXPECT_THROW(load_with((std::int64_t{1} << 53) + 1, 1), CorruptData);
+  EXPECT_THROW(load_with(-1, -1), CorruptData);
+  EXPECT_THROW(load_with(1, 2), CorruptData);
+  load_with(3, 2);
+  EXPECT_EQ(small.session.steps(), 3);
+  EXPECT_EQ(small.session.updates_of(0), 2);
 }
 
 }  // namespace
