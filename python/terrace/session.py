@@ -41,6 +41,11 @@ def bytes_of(size):
     raise lib.ArgumentError(f"{size!r} is no size: give a text such as '4GiB', or a number of bytes")
 
 
+def directories_of(nvme):
+    """A directory, several, or None, as a list."""
+    return [nvme] if isinstance(nvme, (str, bytes, os.PathLike)) else list(nvme or ())
+
+
 def _destroy(library, handle):
     library.terrace_session_destroy(handle)
 
@@ -52,7 +57,7 @@ class Session:
     def __init__(self, *, state="host", host_memory=None, nvme=(), threads=0, log=None):
         if state not in lib.TIERS:
             raise lib.ArgumentError(f"state={state!r}: give one of {', '.join(lib.TIERS)}")
-        directories = [nvme] if isinstance(nvme, (str, bytes)) or hasattr(nvme, "__fspath__") else list(nvme or ())
+        directories = directories_of(nvme)
         paths = (lib.NvmeDirectory * max(1, len(directories)))()
         for place, directory in zip(paths, directories):
             place.path = os.fsencode(directory)

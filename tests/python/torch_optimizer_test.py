@@ -240,6 +240,9 @@ class AgainstTorch(unittest.TestCase):
             partial = {**full, "state": {1: full["state"][1]}}
             optimizer.load_state_dict(partial)
             self.assertEqual(list(optimizer.state_dict()["state"]), [1])
+            lacking = {name: values for name, values in full["state"][1].items() if name != field}
+            with self.assertRaisesRegex(lib.StateMismatchError, field):
+                optimizer.load_state_dict({**full, "state": {1: lacking}})
             wrong = {**full, "state": {1: {**full["state"][1], field: torch.zeros(2)}}}
             with self.assertRaisesRegex(lib.StateMismatchError, field):
                 optimizer.load_state_dict(wrong)
@@ -250,6 +253,8 @@ class AgainstTorch(unittest.TestCase):
         got = optimizer.state_dict()["state"]
         for number, fields in theirs["state"].items():
             self.assertTrue(torch.equal(fields["momentum_buffer"], got[number]["momentum_buffer"]))
+        with self.assertRaisesRegex(lib.StateMismatchError, "another optimizer"):
+            trained(lambda p: tt.AdamW(p)).load_state_dict(theirs)
         theirs["param_groups"][0]["nesterov"] = True
         with self.assertRaisesRegex(lib.UnsupportedError, "nesterov"):
             optimizer.load_state_dict(theirs)
@@ -426,13 +431,17 @@ class Mistakes(unittest.TestCase):
                 optimizer = tt.AdamW(model.parameters(), **settings)
                 model(torch.ones(2, WIDTH)).sum().backward()
                 optimizer.step()
+        with self.assertRaisesRegex(lib.ArgumentError, "in no module"):
+            tt.AdamW(model.parameters(), updates="forward", model=make_model())
+        with self.assertRaisesRegex(lib.ArgumentError, "not a directory"):
+            tt.AdamW(model.parameters(), state="nvme", nvme="/nowhere")
         with self.assertRaisesRegex(lib.ArgumentError, "4 gigs"):
             tt.AdamW(model.parameters(), host_memory="4 gigs")
 
     def test_a_budget_that_is_too_small(self):
         model = make_model()
         optimizer = tt.AdamW(model.parameters(), host_memory="4KiB")
-        with self.assertRaises(lib.DoesNotFitError):
+        with self.assertRaisesRegex(lib.DoesNotFitError, "state='nvme'"):
             model(torch.ones(2, WIDTH)).sum().backward()
             optimizer.step()
 

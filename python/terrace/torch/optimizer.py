@@ -10,7 +10,7 @@ import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from terrace import library as lib
-from terrace.session import Session, buffer_of
+from terrace.session import Session, buffer_of, directories_of
 from terrace.torch.waiting import ParameterWaits
 
 _DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
@@ -88,6 +88,9 @@ class TieredOptimizer(torch.optim.Optimizer):
         self._names = {} if model is None else {id(p): name for name, p in model.named_parameters()}
         self._session_options = {"state": state, "host_memory": host_memory, "nvme": nvme, "threads": threads}
         Session(**self._session_options).close()  # says at once what cannot be
+        for directory in directories_of(nvme):
+            if not os.path.isdir(directory):
+                raise lib.ArgumentError(f"nvme: {os.fsdecode(directory)} is not a directory")
         self._session = None
         self._tensors = {}       # id of a parameter: its number in the session
         self._addresses = {}     # id of a parameter: where it was then
@@ -96,7 +99,10 @@ class TieredOptimizer(torch.optim.Optimizer):
         self._is_stepping = False
         self._grad_norm = None
         self._known_norm = None
+        self._own_settings = tuple(defaults)
         super().__init__(params, defaults)
+        if self._updates_under_forward:
+            self._check_model()
         self._waits = ParameterWaits(self, model) if self._updates_under_forward else None
 
     # ---- parameters and gradients ------------------------------------------------------------------------
@@ -109,10 +115,17 @@ class TieredOptimizer(torch.optim.Optimizer):
         if self._takes_gradients:
             _give_gradients_to([p for p in self.param_groups[-1]["params"] if p.requires_grad], self)
 
+    def _check_model(self):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.requires_grad and id(parameter) not in self._names:
+                    raise lib.ArgumentError(f"{self._name_of(parameter)} is in no module of model=, whose forward would "
+                                            "wait for it: give the model that has it, or updates='step'")
+
     def _take(self, parameter):
         """Adds a parameter's gradient to what the session has of it, and takes it away."""
         gradient, parameter.grad = parameter.grad, None
-        if gradient is None:
+        if gradient is None or parameter.numel() == 0:
             return
         self.finish_step()
         session = self._session or self._ready_session()
@@ -150,8 +163,10 @@ class TieredOptimizer(torch.optim.Optimizer):
             try:
                 self._register(session)
                 session.prepare()
-            except BaseException:
+            except BaseException as error:
                 session.close()
+                if isinstance(error, lib.DoesNotFitError) and self._session_options["state"] == "host":
+                    error.args = (f"{error}; or keep the state on a drive: state='nvme', nvme=DIRECTORY",)
                 self._tensors, self._addresses, self._settings = {}, {}, []
                 raise
             self._session = session
@@ -178,7 +193,8 @@ class TieredOptimizer(torch.optim.Optimizer):
         for group, settings in zip(self.param_groups, self._settings):
             if self._settings_of(group) != settings:
                 raise lib.OrderError(f"a group's settings were {settings} at the first step and are "
-                                     f"{self._settings_of(group)}: only lr may change")
+                                     f"{self._settings_of(group)}: only lr may change (a scheduler that changes "
+                                     "betas takes cycle_momentum=False)")
             for parameter in group["params"]:
                 if self._addresses.get(id(parameter), parameter.data_ptr()) != parameter.data_ptr():
                     raise lib.OrderError(f"{self._name_of(parameter)} has moved in memory since the first step: make "
@@ -273,8 +289,11 @@ class TieredOptimizer(torch.optim.Optimizer):
         """Takes what was written into parameters of 16 bits for their fp32 masters, as a step asks for that finds
         them changed. fp32 parameters are their own masters and need nothing."""
         self.finish_step()
-        for parameter in parameters:
-            self._ready_session().adopt_parameter(self._tensors[id(parameter)])
+        self._ready_session()
+        for parameter in [parameters] if isinstance(parameters, torch.Tensor) else parameters:
+            if id(parameter) not in self._tensors:
+                raise lib.ArgumentError("a parameter is adopted that this optimizer does not train")
+            self._session.adopt_parameter(self._tensors[id(parameter)])
 
     # ---- state -------------------------------------------------------------------------------------------
 
@@ -308,19 +327,31 @@ class TieredOptimizer(torch.optim.Optimizer):
         self._check_unchanged()
         groups = state_dict["param_groups"]
         for number, (group, saved) in enumerate(zip(self.param_groups, groups)):
-            for key in ("amsgrad", "maximize", "nesterov", "dampening"):
-                if saved.get(key):
-                    raise lib.UnsupportedError(f"the state is of an optimizer with {key}={saved[key]}, which this one "
-                                               "has not")
+            self._check_settings(saved)
             if self._session is not None and self._settings_of({**group, **saved}) != self._settings[number]:
                 raise lib.OrderError("the state has other settings than the first step had: load it before the first "
                                      "backward")
             for parameter, place in zip(group["params"], saved["params"]):
                 fields = state_dict["state"].get(place, {})
+                lacking = [name for name in self.fields if fields and fields.get(name) is None]
+                if lacking:
+                    raise lib.StateMismatchError(f"the state of {self._name_of(parameter)} has no {lacking[0]}: it is "
+                                                 "of another optimizer")
                 for name in self.fields + ("master",):
                     if name in fields and fields[name].shape != parameter.shape:
                         raise lib.StateMismatchError(f"{name} of {self._name_of(parameter)} is of shape "
                                                      f"{tuple(fields[name].shape)}, not {tuple(parameter.shape)}")
+
+    def _check_settings(self, saved):
+        lacking = [key for key in self._own_settings if key not in saved]
+        if lacking:
+            raise lib.StateMismatchError(f"the state has no {lacking[0]}: it is of another optimizer")
+        for key in ("amsgrad", "maximize", "nesterov", "dampening"):
+            if saved.get(key):
+                raise lib.UnsupportedError(f"the state is of an optimizer with {key}={saved[key]}, which this one has "
+                                           "not")
+        if saved.get("weight_decay") and saved.get("decoupled_weight_decay") is False:
+            raise lib.UnsupportedError("the state is of torch.optim.Adam, whose weight_decay is a part of the gradient")
 
     def save(self, directory):
         """Writes masters and state into a directory, atomically: what was saved there before is whole until the new
@@ -383,8 +414,7 @@ class TieredOptimizer(torch.optim.Optimizer):
         self._session.set_updates(number, int(fields.get("step", 1 if kept else 0)))
 
     def _first_drive(self):
-        nvme = self._session_options["nvme"]
-        return nvme if isinstance(nvme, (str, bytes, os.PathLike)) else next(iter(nvme or ()), None)
+        return next(iter(directories_of(self._session_options["nvme"])), None)
 
     def __getstate__(self):
         raise lib.UnsupportedError("an optimizer of terrace.torch has memory and files of its own, and cannot be copied "
