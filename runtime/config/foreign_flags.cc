@@ -36,11 +36,11 @@ constexpr std::string_view kRanks = "or start ranks as processes with mpirun -n 
 
 constexpr auto kForeignFlags = std::to_array<ForeignFlag>({
     // Adapters, as PEFT and bitsandbytes call it.
-    {"load-in-4bit", "base-quantization", "--base-quantization nf4"},
-    {"load-in-8bit", "base-quantization", "--base-quantization int8"},
+    {"load-in-4bit", "base-quantization", "nf4"},
+    {"load-in-8bit", "base-quantization", "int8"},
     {"lora-r", "lora-rank", kSameNumber},
     {"target-modules", "lora-targets", "patterns of names, as *.self_attn.q_proj.weight"},
-    {"use-dora", "lora-type", "--lora-type dora"},
+    {"use-dora", "lora-type", "dora"},
     {"use-rslora", "lora-rslora", "on or off"},
     // Batch and length.
     {"batch-size", "micro-batch-size", kMicroBatch},
