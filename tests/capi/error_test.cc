@@ -405,12 +405,12 @@ TEST(CapiReport, LedgerAndMetrics) {
   EXPECT_EQ(metrics.find("\"nvme_read_bytes\":0,"), std::string::npos) << metrics;
 }
 
-terrace_session* prepared_with_log = nullptr;
-
 using LogCallback = void (*)(std::int32_t level, const char* line, void* user);
 
-// Prepares a session that has something to say while it does. `user` is handed to the callback.
-terrace_session* prepare_with_log(const TemporaryDirectory& drive, LogCallback log, void* user) {
+// Makes a session, sets `session`, and prepares it, which it has something to say about. `user` is
+// handed to the callback.
+void prepare_with_log(const TemporaryDirectory& drive, LogCallback log, void* user,
+                      terrace_session*& session) {
   drive.write("terrace-4242-0123456789abcdef/lock", "");
   const std::string path = drive.path();
   const terrace_nvme_directory directory = {path.c_str(), 0};
@@ -421,7 +421,6 @@ terrace_session* prepare_with_log(const TemporaryDirectory& drive, LogCallback l
   options.nvme_count = 1;
   options.log_user = user;
   options.log = log;
-  terrace_session* session = nullptr;
   EXPECT_DONE(terrace_session_create(&options, &session));
   EXPECT_DONE(add_group(session, "sgd", 0));
   static float value = 1;
@@ -430,9 +429,7 @@ terrace_session* prepare_with_log(const TemporaryDirectory& drive, LogCallback l
   tensor.shape = &parameter.element_count;
   std::int32_t number = -1;
   EXPECT_DONE(terrace_tensor_add(session, 0, &tensor, &number));
-  prepared_with_log = session;
   EXPECT_DONE(terrace_session_prepare(session));
-  return session;
 }
 
 TEST(CapiReport, TheLogIsTold) {
@@ -441,7 +438,8 @@ TEST(CapiReport, TheLogIsTold) {
   const auto log = [](std::int32_t level, const char* line, void* user) {
     *static_cast<std::string*>(user) += std::to_string(level) + line + "\n";
   };
-  terrace_session* const session = prepare_with_log(drive, log, &told);
+  terrace_session* session = nullptr;
+  prepare_with_log(drive, log, &told, session);
   EXPECT_NE(told.find("terrace-4242-0123456789abcdef"), std::string::npos) << told;
   EXPECT_DONE(terrace_session_destroy(session));
 }
@@ -450,19 +448,24 @@ TEST(CapiReport, TheLogIsTold) {
 // behind it would never return.
 TEST(CapiReport, WaitsRunBesideOtherCalls) {
   const TemporaryDirectory drive;
-  terrace_error waited[] = {TERRACE_OK, TERRACE_OK};
+  struct Waits {
+    terrace_session* session = nullptr;
+    terrace_error parameter = TERRACE_OK;
+    terrace_error norm = TERRACE_OK;
+  };
   const auto log = [](std::int32_t, const char*, void* user) {
-    std::thread([&] {
+    auto& waits = *static_cast<Waits*>(user);
+    std::thread([&waits] {
       double norm = 0;
-      auto* const errors = static_cast<terrace_error*>(user);
-      errors[0] = terrace_wait_parameter(prepared_with_log, 0);
-      errors[1] = terrace_wait_norm(prepared_with_log, &norm);
+      waits.parameter = terrace_wait_parameter(waits.session, 0);
+      waits.norm = terrace_wait_norm(waits.session, &norm);
     }).join();
   };
-  terrace_session* const session = prepare_with_log(drive, log, waited);
-  EXPECT_EQ(waited[0], TERRACE_ERROR_ORDER);
-  EXPECT_EQ(waited[1], TERRACE_ERROR_ORDER);
-  EXPECT_DONE(terrace_session_destroy(session));
+  Waits waits;
+  prepare_with_log(drive, log, &waits, waits.session);
+  EXPECT_EQ(waits.parameter, TERRACE_ERROR_ORDER);
+  EXPECT_EQ(waits.norm, TERRACE_ERROR_ORDER);
+  EXPECT_DONE(terrace_session_destroy(waits.session));
 }
 
 }  // namespace
