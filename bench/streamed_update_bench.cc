@@ -117,7 +117,9 @@ void StreamedUpdate::fill_state() {
   for (std::int32_t unit = 0; unit < static_cast<std::int32_t>(plan_.model.unit_count()); ++unit) {
     for (std::int64_t chunk = 0; chunk < plan_.model.chunks(unit); ++chunk) {
       homes.write(StateClass::kOptimizer, unit, chunk, [](std::size_t, std::span<std::byte> piece) {
-        std::ranges::fill(piece, std::byte{1});  // numbers near 0: zeros would not be on a drive
+        // Zeros, which updates leave as they are: those that are timed without the store change
+        // memory that the next ones write. The first drain writes them to the drive.
+        std::ranges::fill(piece, std::byte{0});
         return true;
       });
     }

@@ -19,13 +19,21 @@ std::string directory_of(const std::string& path) {
   return parent.empty() ? "." : parent.string();
 }
 
+std::optional<HostMemory> block_if_there_is_memory() {
+  try {
+    return HostMemory(DurableFile::kBlockBytes, {.huge_pages = false, .touch = false});
+  } catch (const OutOfMemory&) {
+    return std::nullopt;
+  }
+}
+
 }  // namespace
 
 DurableFile::DurableFile(std::string path, FileSystem& disk)
     : path_(std::move(path)),
       temporary_(path_ + ".tmp"),
       disk_(disk),
-      block_(kBlockBytes, {.huge_pages = false, .touch = false}) {
+      block_(block_if_there_is_memory()) {
   FileSystem::Opened opened = disk_.create(temporary_);
   if (opened.file == nullptr) {
     throw IoError({.operation = "open", .path = temporary_, .error_number = opened.error_number});
@@ -37,9 +45,10 @@ DurableFile::~DurableFile() { discard(); }
 
 void DurableFile::append(std::span<const std::byte> bytes) {
   TERRACE_CHECK(file_ != nullptr);  // not committed, and no earlier write failed
+  if (!block_) return write(bytes);
   while (!bytes.empty()) {
     const std::size_t count = std::min(bytes.size(), kBlockBytes - collected_);
-    std::memcpy(block_.bytes().data() + collected_, bytes.data(), count);
+    std::memcpy(block_->bytes().data() + collected_, bytes.data(), count);
     collected_ += count;
     bytes = bytes.subspan(count);
     if (collected_ == kBlockBytes) write_block();
@@ -47,15 +56,17 @@ void DurableFile::append(std::span<const std::byte> bytes) {
 }
 
 void DurableFile::write_block() {
-  std::span<const std::byte> left = block_.bytes().first(collected_);
-  while (!left.empty()) {
-    const std::int64_t written = file_->append(left);
+  if (collected_ > 0) write(block_->bytes().first(std::exchange(collected_, 0)));
+}
+
+void DurableFile::write(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const std::int64_t written = file_->append(bytes);
     if (written == -EINTR) continue;
-    if (written <= 0) fail("write", left.size(), static_cast<int>(-written));
+    if (written <= 0) fail("write", bytes.size(), static_cast<int>(-written));
     written_ += static_cast<std::uint64_t>(written);
-    left = left.subspan(static_cast<std::size_t>(written));
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
   }
-  collected_ = 0;
 }
 
 void DurableFile::commit() {

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -36,6 +37,7 @@ class DurableFile {
 
  private:
   void write_block();
+  void write(std::span<const std::byte> bytes);
   void discard() noexcept;
   [[noreturn]] void fail(const char* operation, std::uint64_t size_bytes, int error_number);
 
@@ -43,8 +45,10 @@ class DurableFile {
   const std::string temporary_;
   FileSystem& disk_;
   std::unique_ptr<OpenFile> file_;  // null once committed or failed
-  HostMemory block_;                // as much of it takes memory as was ever filled
-  std::size_t collected_ = 0;       // bytes of block_ that were appended and are not written
+  // As much of it takes memory as was ever filled. None where the system has no memory for it:
+  // then what is appended is written as it comes.
+  std::optional<HostMemory> block_;
+  std::size_t collected_ = 0;  // bytes of block_ that were appended and are not written
   std::uint64_t written_ = 0;
 };
 

@@ -307,7 +307,7 @@ TEST_F(ExportAndInspect, EveryKindOfPathIsDescribed) {
   EXPECT_THAT(trace.at("tracks"), Contains("compute"));
   EXPECT_GT(trace.at("events"), 0);
 
-  training_.directory().write("odd/trace.json", R"({"traceEvents": [{"ph": "M", "name": 3}]})");
+  training_.directory().write("odd/trace.json", R"({"traceEvents": [{"name": "forward"}]})");
   EXPECT_THAT(run("inspect", {training_.path("odd/trace.json")}).errors,
               HasSubstr("not a whole trace"));
 

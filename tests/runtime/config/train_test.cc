@@ -103,7 +103,7 @@ TEST(TrainConfig, DefaultsAreThoseOfTheInterface) {
   EXPECT_EQ(options.batch.gradient_accumulation_steps, 1);
   EXPECT_EQ(options.optimizer.learning_rate, 3e-4);
   EXPECT_FALSE(options.optimizer.min_learning_rate);
-  EXPECT_EQ(options.optimizer.numbers().values.at(1), 0.95F);
+  EXPECT_EQ(options.optimizer.numbers().values.at(1), 0.95);
   EXPECT_EQ(options.precision, Precision::kBf16);
   EXPECT_FALSE(options.tiers.device_memory);
   EXPECT_FALSE(options.tiers.threads);
@@ -195,9 +195,9 @@ TEST(TrainConfig, EveryFlagSetsItsOption) {
   EXPECT_EQ(options.optimizer.warmup_steps, 4);
   EXPECT_EQ(options.optimizer.lr_scheduler_type, LrSchedulerType::kLinear);
   EXPECT_EQ(options.optimizer.weight_decay, 0.2);
-  EXPECT_EQ(options.optimizer.numbers().values.at(0), 0.8F);
-  EXPECT_EQ(options.optimizer.numbers().values.at(1), 0.85F);
-  EXPECT_EQ(options.optimizer.numbers().values.at(2), 1e-6F);
+  EXPECT_EQ(options.optimizer.numbers().values.at(0), 0.8);
+  EXPECT_EQ(options.optimizer.numbers().values.at(1), 0.85);
+  EXPECT_EQ(options.optimizer.numbers().values.at(2), 1e-6);
   EXPECT_EQ(options.optimizer.max_grad_norm, 0.0);
   EXPECT_EQ(options.precision, Precision::kFp32);
 }
@@ -309,9 +309,9 @@ TEST(TrainConfig, AnotherOptimizerTakesNoSettingsFromTheFile) {
       directory.write("run.toml", to_toml(parse_train_options(with({"--adam-beta1", "0.7"}))));
   const TrainOptions options = parse_train_options({"--config", file, "--optimizer", "sgd"});
   EXPECT_EQ(options.optimizer.rule->name, "sgd");
-  EXPECT_EQ(options.optimizer.numbers().values.at(0), 0.9F);
+  EXPECT_EQ(options.optimizer.numbers().values.at(0), 0.9);
   const TrainOptions same = parse_train_options({"--config", file});
-  EXPECT_EQ(same.optimizer.numbers().values.at(0), 0.7F);
+  EXPECT_EQ(same.optimizer.numbers().values.at(0), 0.7);
   const std::string mixed =
       directory.write("mixed.toml", "optimizer = \"lion\"\nadam_beta1 = 0.7\n");
   expect_refused({"--config", mixed}, {"adam_beta1", "lion"});
