@@ -36,12 +36,11 @@ void BlockChecksums::set_zero(std::size_t block, std::size_t size_bytes) {
   contents_[block] = Content::kZero;
   if (!enabled_) return;
   static constexpr std::array<std::byte, kChecksumBytes> kZeros{};
-  static const std::uint64_t sum_of_zeros = hash_bytes(kZeros);
+  static const std::uint64_t kSumOfZeros = hash_bytes(kZeros);
   std::size_t place = place_of(block, 0);
   for (std::size_t at = 0; at < size_bytes; at += kChecksumBytes, ++place) {
     const std::size_t size = std::min(kChecksumBytes, size_bytes - at);
-    sums_[place] =
-        size == kChecksumBytes ? sum_of_zeros : hash_bytes(std::span(kZeros).first(size));
+    sums_[place] = size == kChecksumBytes ? kSumOfZeros : hash_bytes(std::span(kZeros).first(size));
   }
 }
 
