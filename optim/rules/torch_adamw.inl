@@ -41,6 +41,7 @@ struct TorchAdamW {
     Number epsilon;
     Number minus_step_size;
     Number root_of_correction;
+    Number one;
   };
 
   TERRACE_RULE_FUNCTION static Factors factors(const RuleConstants& constants,
@@ -50,7 +51,8 @@ struct TorchAdamW {
             .beta2 = number(constants[2]),
             .epsilon = number(constants[3]),
             .minus_step_size = number(scalars.of_rule[0]),
-            .root_of_correction = number(scalars.of_rule[1])};
+            .root_of_correction = number(scalars.of_rule[1]),
+            .one = number(1.0F)};
   }
 
   // What is left of a parameter.
@@ -65,6 +67,7 @@ struct TorchAdamW {
     m = fused(f.one_minus_beta1, g - m, m);
     v = fused(f.one_minus_beta2 * g, g, v * f.beta2);
     const Number d = square_root(v) / f.root_of_correction + f.epsilon;
-    p = p * decay + f.minus_step_size * m / d;
+    // A sum, in the form whose operands' order says which of two NaNs goes on.
+    p = fused(f.one, f.minus_step_size * m / d, p * decay);
   }
 };
