@@ -3,7 +3,6 @@
 #   c        libterrace.so, terrace.h, terrace.pc, and the package that find_package(Terrace) finds
 #   cpp      the C++ libraries that are of use alone, with their headers in include/terrace
 #   program  the program terrace
-#   python   program and library as a wheel has them, where scikit-build-core builds one
 #
 # A project that uses C++ libraries names them: find_package(Terrace CONFIG COMPONENTS offload). The
 # packages that they are linked with are then asked for, too; libterrace.so brings its own.
@@ -70,10 +69,3 @@ install(
   FILES ${PROJECT_BINARY_DIR}/package/terrace.pc
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig
   COMPONENT c)
-
-if(SKBUILD)
-  install(
-    TARGETS terrace_c
-    LIBRARY DESTINATION ${SKBUILD_PLATLIB_DIR}/terrace/lib COMPONENT python NAMELINK_SKIP)
-  install(TARGETS terrace RUNTIME DESTINATION ${SKBUILD_SCRIPTS_DIR} COMPONENT python)
-endif()
