@@ -70,7 +70,6 @@ class TieredOptimizer(torch.optim.Optimizer):
     that is frozen at the first step stays so. `grad_norm` is the norm of the last step, before clipping."""
 
     rule = ""
-    hyperparameters = ()  # of the rule: (name in terrace.h, value of a group)
     fields = ()           # what the rule keeps, under torch's names
 
     def __init__(self, params, defaults, *, max_grad_norm=0.0, state="host", host_memory=None, nvme=(),
