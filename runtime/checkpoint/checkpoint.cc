@@ -41,8 +41,6 @@ constexpr const char* kFirstSchema = "terrace.checkpoint/1";
 constexpr const char* kSecondSchema = "terrace.checkpoint/2";
 constexpr const char* kSchemas = "terrace.checkpoint/";  // of any version
 constexpr std::string_view kPrefix = "checkpoint-";
-// Tensors pass through memory in parts of this many elements.
-constexpr std::int64_t kPartElements = 1 << 20;
 // Threads that read a part of a file together are within a few pieces of each other.
 constexpr std::size_t kCachedPieces = 16;
 
@@ -97,8 +95,8 @@ FileHashes write_unit(const std::string& path, StateField field, const UnitLayou
   SafetensorsWriter writer(path, header_of(unit), SafetensorsWriter::kDataAlignment, disk, &hasher);
   std::vector<float> part;
   const std::int64_t elements = unit.trained_end();
-  for (std::int64_t at = 0; at < elements; at += kPartElements) {
-    part.resize(static_cast<std::size_t>(std::min(kPartElements, elements - at)));
+  for (std::int64_t at = 0; at < elements; at += kCheckpointPieceElements) {
+    part.resize(static_cast<std::size_t>(std::min(kCheckpointPieceElements, elements - at)));
     fetch(field, unit, at, part);
     writer.append(std::as_bytes(std::span(part)));
   }
@@ -242,6 +240,16 @@ AdapterOptions parse_adapter(const json& listed) {
 
 }  // namespace
 
+std::vector<const UnitLayout*> CheckpointedModel::units() const {
+  std::vector<const UnitLayout*> order;
+  const auto add = [&order](const UnitLayout& unit) {
+    if (unit.trains() && std::ranges::find(order, &unit) == order.end()) order.push_back(&unit);
+  };
+  for (const std::int32_t index : first_units) add(layout.at(static_cast<std::size_t>(index)));
+  for (const UnitLayout& unit : layout) add(unit);
+  return order;
+}
+
 std::uint64_t checkpoint_bytes(const CheckpointedModel& model) {
   constexpr std::uint64_t kBytesOfTensor = 256;      // in a header: name, shape, offsets
   constexpr std::uint64_t kBytesOfFile = 16 * 1024;  // alignment, its part of the manifest, blocks
@@ -296,12 +304,19 @@ json manifest_of(const CheckpointProgress& progress, const CheckpointedModel& mo
 void write_files(const std::string& path, const CheckpointProgress& progress,
                  const CheckpointedModel& model, FetchState fetch, FileSystem& disk) {
   json manifest = manifest_of(progress, model);
+  std::map<std::string, FileHashes> hashes;
+  const std::vector<StateField> fields = state_fields(model.rule.slots.size());
+  for (const UnitLayout* unit : model.units()) {
+    for (const StateField field : fields) {
+      const std::string name = file_name(field, *unit, model.rule);
+      hashes.emplace(name, write_unit(path_in(path, name), field, *unit, fetch, disk));
+    }
+  }
   for (const UnitLayout& unit : model.layout) {
     if (!unit.trains()) continue;
-    for (const StateField field : state_fields(model.rule.slots.size())) {
+    for (const StateField field : fields) {
       const std::string name = file_name(field, unit, model.rule);
-      const FileHashes hashes = write_unit(path_in(path, name), field, unit, fetch, disk);
-      manifest["files"].push_back(json::parse(to_json(ListedFile{name, hashes})));
+      manifest["files"].push_back(json::parse(to_json(ListedFile{name, hashes.at(name)})));
     }
   }
   const std::string config_text = config_json_to_save(model.config);

@@ -54,21 +54,30 @@ struct CheckpointProgress {
 using FetchState = FunctionRef<void(StateField field, const UnitLayout& unit, std::int64_t begin,
                                     std::span<float> out)>;
 
-// What a checkpoint is of. Borrows all.
+// What a checkpoint is of. Borrows all but the order.
 struct CheckpointedModel {
   const ModelConfig& config;
   const std::vector<UnitLayout>& layout;  // of the whole model
   const UpdateRule& rule;                 // whose slots there are
+  // Units that are written before the others, by their index; they need not be all, nor train.
+  std::vector<std::int32_t> first_units = {};
+
+  // Returns the units that train, in the order in which they are written.
+  std::vector<const UnitLayout*> units() const;
 };
+
+// State is fetched in pieces of so many elements, the last one of a unit's field aside.
+inline constexpr std::int64_t kCheckpointPieceElements = 1 << 20;
 
 // Returns the bytes that a checkpoint takes, rounded up: what its tensors take, and what its names
 // and checksums may.
 std::uint64_t checkpoint_bytes(const CheckpointedModel& model);
 
-// Writes run_dir/checkpoint-<step>: under another name first, then fsync and rename, so that a
-// crash at any moment leaves either the whole checkpoint or none, and earlier ones untouched. Not
-// begun where the file system says that it has no room for checkpoint_bytes(). Where it throws,
-// what was written of it is removed again. Returns its path. Throws IoError (is_full_disk()).
+// Fetches the state unit by unit, field by field, front to back, and writes
+// run_dir/checkpoint-<step>: under another name first, then fsync and rename, so that a crash at
+// any moment leaves either the whole checkpoint or none, and earlier ones untouched. Not begun
+// where the file system says that it has no room for checkpoint_bytes(). Where it throws, what was
+// written of it is removed again. Returns its path. Throws IoError (is_full_disk()).
 std::string write_checkpoint(const std::string& run_dir, const CheckpointProgress& progress,
                              const CheckpointedModel& model, FetchState fetch,
                              FileSystem& disk = system_files());

@@ -74,6 +74,8 @@ class ModelRuntime {
     tiers_.state();
     return state_;
   }
+  // For one who reads state() beside the next steps, as TierRuntime says.
+  HomeGate& home_gate() { return tiers_.home_gate(); }
   // What a checkpoint keeps of the loss scale; none where losses are not, and were not, scaled.
   std::optional<LossScaleState> loss_scale() { return tiers_.loss_scale(); }
   // Goes on with what a checkpoint has kept, also where losses are not scaled any more.

@@ -129,8 +129,8 @@ void TierRuntime::make_lanes() {
   state_ = std::make_unique<UnitState>(*homes_, plan_.model, *options_.optimizer.rule);
   bodies_ = make_bodies(program);
   OpBodies& bodies = options_.bodies != nullptr ? *options_.bodies : *bodies_;
-  executor_ = std::make_unique<LaneExecutor>(program, memory_,
-                                             LaneServices{device_, store_.get(), bodies, clock_});
+  executor_ = std::make_unique<LaneExecutor>(
+      program, memory_, LaneServices{device_, store_.get(), bodies, clock_, &home_gate_});
 }
 
 std::unique_ptr<StepBodies> TierRuntime::make_bodies(const Program& program) {

@@ -80,6 +80,9 @@ class TierRuntime {
   void read_state(StateField field, std::int32_t unit, std::int64_t begin, std::span<float> out);
   // The same without the check of its range.
   UnitState& state();
+  // For one who reads state() beside the next steps: it is closed when drained, and opened as units
+  // are read. UnitState is still used by one thread at a time.
+  HomeGate& home_gate() { return home_gate_; }
   // The content of the constants that every task may read, ComputeModel::constants_bytes at most.
   // Before the first step. Blocks. Throws UsageError, DeviceError.
   void set_constants(std::span<const std::byte> bytes);
@@ -159,6 +162,7 @@ class TierRuntime {
   std::unique_ptr<BlockStore> store_;  // uses the host memory: destroyed before it
   ExecutorMemory memory_;
   SystemClock clock_;
+  HomeGate home_gate_{plan_.training.program.units};
   std::unique_ptr<HomeAccess> homes_;
   std::unique_ptr<UnitState> state_;
   std::unique_ptr<StepBodies> bodies_;

@@ -12,6 +12,7 @@
 #include "memory/device.h"
 #include "offload/block_store.h"
 #include "optim/update_rule.h"
+#include "runtime/step/home_gate.h"
 #include "runtime/step/program.h"
 
 // Runs a program on real lanes: compute, upload and download on streams of the device, as are
@@ -107,6 +108,7 @@ struct LaneServices {
   BlockStore* store;  // may be null if the program has no NVMe buffers
   OpBodies& bodies;
   const Clock& clock;
+  HomeGate* gate = nullptr;  // null: nobody reads homes beside the steps
 };
 
 class LaneExecutor {

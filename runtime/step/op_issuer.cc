@@ -63,6 +63,7 @@ OpIssuer::OpIssuer(const Program& program, ExecutorMemory memory, const LaneServ
       store_(services.store),
       bodies_(services.bodies),
       clock_(services.clock),
+      gate_(services.gate),
       done_(program.ops.size()),
       first_failed_(kNoRun) {
   for (auto& side : sides_) {
@@ -74,6 +75,7 @@ OpIssuer::OpIssuer(const Program& program, ExecutorMemory memory, const LaneServ
                              ? IoRequest::Checksums::kByCaller
                              : IoRequest::Checksums::kByStore);
     waits_.push_back(op.after);
+    changed_units_.push_back(changed_unit(program, op));
   }
   for (std::size_t l = 0; l < kLaneCount; ++l) make_lane(static_cast<Lane>(l), services.device);
   report_.times.resize(program.ops.size());
@@ -109,6 +111,8 @@ void OpIssuer::begin(std::int64_t run, Part part, const RunInput& input) {
 bool OpIssuer::can_issue(OpId id, std::int64_t run) const {
   const std::vector<Dependency>& waits = waits_[static_cast<std::size_t>(id)];
   const std::int64_t retired = retired_.load(std::memory_order_acquire);
+  const std::int32_t gated = gated_unit(id, runs_.at(run % 2));
+  if (gated >= 0 && !gate_->is_open(gated)) return false;
   return std::all_of(waits.begin(), waits.end(), [&](const Dependency& edge) {
     const std::int64_t number = run - edge.distance;
     if (number <= retired) return true;
@@ -124,6 +128,8 @@ void OpIssuer::issue(OpId id, std::int64_t number) {
   OpRun& op_run = sides_.at(run.number % 2)[id];
   op_run.active = &run;
   attempt(op, number, [&] { wait_for_edges(id, run); });
+  const std::int32_t gated = gated_unit(id, run);
+  if (gated >= 0) gate_->pass(gated);
   const bool has_work = works(op, run);
   if (on_stream(id)) {
     attempt(op, number, [&] { issue_on_stream(op, op_run, run, has_work); });
@@ -160,6 +166,11 @@ bool OpIssuer::works(const Op& op, const Run& run) const {
   if (!op.parts.contains(run.part)) return false;
   if (run.number < first_failed_.load(std::memory_order_acquire)) return true;
   return is_between_ranks(op.lane) && ranks_go_on_.load(std::memory_order_relaxed);
+}
+
+std::int32_t OpIssuer::gated_unit(OpId id, const Run& run) const {
+  if (gate_ == nullptr || !works(program_.ops[id], run)) return -1;
+  return changed_units_[static_cast<std::size_t>(id)];
 }
 
 void OpIssuer::issue_on_stream(const Op& op, OpRun& op_run, const Run& run, bool has_work) {

@@ -98,6 +98,8 @@ class OpIssuer {
   void make_lane(Lane lane, Device& device);
   bool on_stream(OpId id) const { return on_stream_[static_cast<std::size_t>(id)]; }
   bool works(const Op& op, const Run& run) const;
+  // The unit whose gate the op has to pass; -1: none.
+  std::int32_t gated_unit(OpId id, const Run& run) const;
   void wait_for_edges(OpId id, const Run& run);
   void issue_on_stream(const Op& op, OpRun& op_run, const Run& run, bool has_work);
   void submit_io(OpId id, OpRun& op_run);
@@ -118,11 +120,13 @@ class OpIssuer {
   BlockStore* store_;
   OpBodies& bodies_;
   const Clock& clock_;
+  const HomeGate* gate_;
   std::array<std::vector<OpId>, kLaneCount> lane_ops_;
   std::array<std::unique_ptr<Stream>, kLaneCount> streams_;
   // Per op, whether it is work of a stream of the device. All else is called by the lane's thread.
   std::vector<bool> on_stream_;
   std::vector<IoRequest::Checksums> checksums_;  // per op; of reads and writes
+  std::vector<std::int32_t> changed_units_;      // per op; changed_unit()
   // What an op waits for: its edges, and of a host op the stream op before it on its lane, which is
   // an in-order queue whatever its ops are.
   std::vector<std::vector<Dependency>> waits_;

@@ -3,43 +3,24 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
-#include <cstdint>
 #include <exception>
-#include <map>
+#include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <thread>
-#include <utility>
-#include <vector>
 
-#include "memory/host/host_memory.h"
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/step/home_gate.h"
+#include "runtime/train/state_staging.h"
 
 namespace terrace {
 
-// The state of a step, copied out of its homes: a checkpoint is written from it while the next
-// steps change these. Of each unit the parameters that train, and what their updates keep, as fp32.
-class StateCopy {
- public:
-  // The bytes that it takes.
-  static std::size_t size_bytes(const CheckpointedModel& model);
-
-  // Copies the state by `fetch`. Throws OutOfMemory, and what `fetch` throws.
-  StateCopy(const CheckpointedModel& model, FetchState fetch);
-
-  // As FetchState; within the parameters that train.
-  void read(StateField field, const UnitLayout& unit, std::int64_t begin,
-            std::span<float> out) const;
-
- private:
-  HostMemory memory_;
-  std::map<std::pair<std::int64_t, StateField>, std::span<float>> parts_;  // by unit and field
-};
-
 // Writes one checkpoint at a time on a thread of its own, which yields the processors to those that
-// train. Its destructor waits for the one that is being written.
+// train. The state is read by the caller, or by a second thread while the next steps run. The
+// destructor waits for the checkpoint that is being written.
 class CheckpointWriter {
  public:
   ~CheckpointWriter();
@@ -51,15 +32,26 @@ class CheckpointWriter {
     std::string run_dir;
     CheckpointProgress progress;
     CheckpointedModel model;  // borrowed until the end
-    StateCopy state;
+    std::size_t staging_bytes = 0;
     FileSystem& disk = system_files();
   };
-  // None is being written, and the result of the one before was taken.
+  // Starts a checkpoint; read() or read_beside() follows. None is being written, and the result of
+  // the one before was taken. Throws OutOfMemory, and none is being written then.
   void start(Job job);
+  // Reads the state, and returns when the files' thread has all that it does not yet have in
+  // memory. Throws what `fetch` throws: no checkpoint is being written then, and there is no
+  // result.
+  void read(FetchState fetch);
+  using SharedFetch = std::function<void(StateField field, const UnitLayout& unit,
+                                         std::int64_t begin, std::span<float> out)>;
+  // Reads it on a thread, beside the steps that follow. Closes the gate, and opens it for each unit
+  // that is read, and for all when nothing more is read.
+  void read_beside(SharedFetch fetch, HomeGate& gate);
 
   struct Result {
     std::string path;            // of the checkpoint; empty: there is none
     std::exception_ptr problem;  // of write_checkpoint()
+    bool is_of_reading = false;  // the problem: it is what `fetch` threw
   };
   // Waits so long at most. Returns whether none is being written any more.
   bool ends_within(std::chrono::milliseconds limit);
@@ -75,6 +67,8 @@ class CheckpointWriter {
   std::condition_variable done_changed_;
   bool is_done_ = false;  // guarded by mutex_
   Result result_;         // of the thread until is_done_
+  std::unique_ptr<StateStaging> staging_;
+  std::jthread reader_;
   std::jthread thread_;
 };
 

@@ -81,11 +81,12 @@ void RunSaver::save(const CheckpointProgress& progress) {
   remove_old();
 }
 
-void RunSaver::take_problem(std::int64_t step, const std::exception_ptr& problem) {
+void RunSaver::take_problem(std::int64_t step, const std::exception_ptr& problem,
+                            bool is_of_reading) {
   try {
     std::rethrow_exception(problem);
   } catch (const IoError& error) {
-    if (is_reading_ || !is_full_disk(error)) throw;
+    if (is_of_reading || !is_full_disk(error)) throw;
     problem_ = problem;
     log_.warning(fmt::format(
         "checkpoint-{} is not saved: {}; the run goes on, and tries again when the next one is due",
@@ -102,7 +103,7 @@ bool RunSaver::try_save(const CheckpointProgress& progress) {
     try {
       write(progress);
     } catch (const IoError&) {
-      take_problem(progress.step, std::current_exception());
+      take_problem(progress.step, std::current_exception(), is_reading_);
     }
     state_.end_reads();
   } else {
@@ -115,34 +116,34 @@ bool RunSaver::try_save(const CheckpointProgress& progress) {
 }
 
 // Half of what is free: the page cache that the files go through wants some, and others do.
-bool RunSaver::has_room_for_copy() const {
-  return StateCopy::size_bytes(checkpointed()) <= read_host_limits().usable_bytes() / 2;
+std::size_t RunSaver::staging_bytes() const {
+  return run_.staging_bytes.value_or(read_host_limits().usable_bytes() / 2);
 }
 
 void RunSaver::start_writing(const CheckpointProgress& progress) {
+  writer_.start({.run_dir = run_.directory,
+                 .progress = with_frozen(progress),
+                 .model = checkpointed(),
+                 .staging_bytes = staging_bytes(),
+                 .disk = run_.disk});
+  const auto fetch = [this, step = progress.step](StateField field, const UnitLayout& unit,
+                                                  std::int64_t begin, std::span<float> out) {
+    read_finite(step, field, unit, begin, out);
+  };
+  if (run_.gate != nullptr) return writer_.read_beside(fetch, *run_.gate);
   ConsolePhase phase(console_, fmt::format("copying the state for checkpoint-{}", progress.step));
   const std::int64_t total = elements() * static_cast<std::int64_t>(1 + run_.rule.slots.size());
   read_elements_ = 0;
-  const auto fetch = [&](StateField field, const UnitLayout& unit, std::int64_t begin,
-                         std::span<float> out) {
-    read_finite(progress.step, field, unit, begin, out);
-    phase.advance(read_elements_, total);
-  };
-  const CheckpointProgress saved = with_frozen(progress);
-  writer_.start({.run_dir = run_.directory,
-                 .progress = saved,
-                 .model = checkpointed(),
-                 .state = StateCopy(checkpointed(), fetch),
-                 .disk = run_.disk});
+  writer_.read(
+      [&](StateField field, const UnitLayout& unit, std::int64_t begin, std::span<float> out) {
+        fetch(field, unit, begin, out);
+        phase.advance(read_elements_, total);
+      });
 }
 
 void RunSaver::begin_save(const CheckpointProgress& progress) {
   finish_begun();
   if (has(progress.step) || failed_step_ == progress.step) return;
-  if (!ranks_.any(ranks_.is_first() && has_room_for_copy())) {
-    try_save(progress);
-    return;
-  }
   problem_ = nullptr;
   begun_step_ = progress.step;
   if (!ranks_.is_first()) return state_.serve_reads();
@@ -154,13 +155,15 @@ void RunSaver::begin_save(const CheckpointProgress& progress) {
       remove_old();
     }
   } catch (const IoError&) {
-    take_problem(progress.step, std::current_exception());
+    take_problem(progress.step, std::current_exception(), is_reading_);
   }
   state_.end_reads();
 }
 
 void RunSaver::take_result(const CheckpointWriter::Result& result) {
-  if (result.problem != nullptr) return take_problem(begun_step_, result.problem);
+  if (result.problem != nullptr) {
+    return take_problem(begun_step_, result.problem, result.is_of_reading);
+  }
   console_.say(fmt::format("saved {}", result.path));
   remove_old();
 }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/hf_companions.h"
 #include "runtime/checkpoint/weight_types.h"
+#include "runtime/step/home_gate.h"
 #include "runtime/train/best_record.h"
 #include "runtime/train/checkpoint_writer.h"
 #include "runtime/train/frozen_origin.h"
@@ -32,7 +34,13 @@ struct SavedRun {
   FrozenOrigin* frozen = nullptr;       // borrowed; where some parameters do not train
   std::vector<HfCompanion> companions;  // go into final/ as they are
   FileSystem& disk = system_files();    // of checkpoints
-  bool ranks_are_threads = false;       // of this process, which lives on when they end
+  // Of an engine that has the whole state: it lets state be read beside the steps. Null where the
+  // ranks' states are read together, between steps.
+  HomeGate* gate = nullptr;
+  std::vector<std::int32_t> first_units = {};  // that the steps change first
+  // Of the state of a checkpoint, on its way into files; unset: half of the memory that is free.
+  std::optional<std::size_t> staging_bytes = {};
+  bool ranks_are_threads = false;  // of this process, which lives on when they end
 };
 
 // Saves the state of a run in its directory, as checkpoints and as a Hugging Face directory. With
@@ -57,9 +65,9 @@ class RunSaver {
   // Returns whether the checkpoint is there. Tries once for a step. Throws NotFinite, and IoError
   // for other failures.
   bool try_save(const CheckpointProgress& progress);
-  // Likewise, beside the next steps: from a copy of the state in memory that is free. Where there
-  // is not enough of it, it is written before this returns. What fails later is told or thrown by
-  // the next call.
+  // Likewise, beside the next steps, through memory that is free. With a gate the state is read
+  // beside them too; without one it is read before this returns, which takes as long as the drive
+  // where that memory is less than the state. What fails later is told or thrown by the next call.
   void begin_save(const CheckpointProgress& progress);
   // Says that the one that was begun is there, when it is. For the first rank; the others may call
   // it.
@@ -81,14 +89,16 @@ class RunSaver {
   void export_or_save(std::int64_t step, FunctionRef<void()> save);
 
  private:
-  CheckpointedModel checkpointed() const { return {run_.model, run_.layout, run_.rule}; }
-  bool has_room_for_copy() const;
+  CheckpointedModel checkpointed() const {
+    return {run_.model, run_.layout, run_.rule, run_.first_units};
+  }
+  std::size_t staging_bytes() const;
   CheckpointProgress with_frozen(const CheckpointProgress& progress);
   // On the first rank.
   void write(const CheckpointProgress& progress);
   void start_writing(const CheckpointProgress& progress);
-  // Keeps the problem where the drive is full, and throws any other.
-  void take_problem(std::int64_t step, const std::exception_ptr& problem);
+  // Keeps the problem where the drive of the files is full, and throws any other.
+  void take_problem(std::int64_t step, const std::exception_ptr& problem, bool is_of_reading);
   void take_result(const CheckpointWriter::Result& result);
   // Waits for the checkpoint that was begun. On all ranks, which hear from each other meanwhile.
   void finish_begun();

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <thread>
 
 #include "tests/runtime/engine/engine_fixture.h"
@@ -110,6 +111,67 @@ TEST(ModelRuntime, ACorruptSlotFileIsNamed) {
   const std::vector<std::int32_t> tokens = batch_of_step(options, 1);
   engine.begin_step({1, tokens, 24, 1e-3});
   TERRACE_EXPECT_THROW_WITH(engine.finish_step(), CorruptData, directory.path());
+}
+
+// All units' fields, one after the other, in this order of units.
+std::vector<float> read_units(TrainingState& state, std::span<const std::int32_t> order,
+                              FunctionRef<void(std::int32_t unit)> unit_read) {
+  std::vector<float> all;
+  for (const std::int32_t index : order) {
+    const UnitLayout& unit = state.layout().at(static_cast<std::size_t>(index));
+    for (const StateField field : kStateFields) {
+      std::vector<float> values(static_cast<std::size_t>(unit.elements));
+      state.read(field, index, 0, values);
+      all.insert(all.end(), values.begin(), values.end());
+    }
+    unit_read(index);
+  }
+  return all;
+}
+
+// The reader is slower than the steps, which wait for it where they would change what it reads.
+void expect_state_reads_beside_steps(const ModelRuntimeOptions& options) {
+  const TrainedRun undisturbed = train_tiny(options, 5);
+  const TierPlan plan = plan_model(options);
+  const std::vector<std::int32_t> order = order_of_changes(plan.training.program);
+  ASSERT_EQ(order.size(), static_cast<std::size_t>(plan.training.program.units));
+  SilentLog log;
+  ModelRuntime engine(options, plan, log);
+  engine.fill_state(RandomState(1234));
+  TrainedRun run;
+  train_steps(engine, options, 1, 2, run);
+  TrainingState& state = engine.state();
+  const std::vector<float> expected = read_units(state, order, [](std::int32_t) {});
+  engine.home_gate().close();
+  std::vector<float> got;
+  {
+    const std::jthread reader([&] {
+      got = read_units(state, order, [&](std::int32_t unit) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        engine.home_gate().open(unit);
+      });
+    });
+    train_steps(engine, options, 3, 5, run);
+  }
+  EXPECT_EQ(got, expected);
+  EXPECT_EQ(run.curve, undisturbed.curve);
+  EXPECT_NE(read_units(state, order, [](std::int32_t) {}), expected);
+}
+
+TEST(ModelRuntime, StateIsReadBesideTheStepsThatChangeIt) {
+  const TemporaryDirectory directory;
+  const ModelRuntimeOptions away = everything_away(directory);
+  ModelRuntimeOptions in_memory = away;
+  in_memory.placement.unified = true;
+  in_memory.placement.homes.fill(Tier::kHost);
+  in_memory.placement.has_nvme = false;
+  for (ModelRuntimeOptions options : {away, in_memory}) {
+    for (const double norm : {1.6, 0.0}) {  // updates under the next step, and under the backward
+      SCOPED_TRACE(norm);
+      options.optimizer.max_grad_norm = norm;
+      expect_state_reads_beside_steps(options);
+    }
+  }
 }
 
 }  // namespace

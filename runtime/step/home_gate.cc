@@ -1,0 +1,46 @@
+#include "runtime/step/home_gate.h"
+
+#include <algorithm>
+
+namespace terrace {
+
+void HomeGate::close() {
+  for (std::atomic<bool>& closed : is_closed_) closed.store(true, std::memory_order_release);
+}
+
+void HomeGate::open(std::int32_t unit) {
+  std::atomic<bool>& closed = is_closed_.at(static_cast<std::size_t>(unit));
+  closed.store(false, std::memory_order_release);
+  closed.notify_all();
+}
+
+void HomeGate::open_all() {
+  for (std::size_t unit = 0; unit < is_closed_.size(); ++unit) {
+    open(static_cast<std::int32_t>(unit));
+  }
+}
+
+std::int32_t changed_unit(const Program& program, const Op& op) {
+  if (op.kind == OpKind::kUpdate) return op.unit;
+  for (const Access& access : op.writes) {
+    const Buffer& buffer = program.buffers.at(static_cast<std::size_t>(access.buffer));
+    const bool is_home =
+        buffer.key.kind == BufferKind::kParameters || buffer.key.kind == BufferKind::kState;
+    if (is_home && buffer.life == Life::kPersistent) return buffer.key.unit;
+  }
+  return -1;
+}
+
+std::vector<std::int32_t> order_of_changes(const Program& program) {
+  std::vector<std::int32_t> order;
+  for (const bool deferred : {false, true}) {
+    for (const Op& op : program.ops) {
+      if (op.is_deferred() != deferred) continue;
+      const std::int32_t unit = changed_unit(program, op);
+      if (unit >= 0 && std::ranges::find(order, unit) == order.end()) order.push_back(unit);
+    }
+  }
+  return order;
+}
+
+}  // namespace terrace
