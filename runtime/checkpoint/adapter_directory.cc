@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <set>
 #include <string_view>
@@ -12,6 +11,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/half_arrays.h"
 #include "runtime/checkpoint/adapter_config.h"
 #include "runtime/checkpoint/durable_file.h"
 #include "runtime/checkpoint/stored_values.h"
@@ -131,7 +131,7 @@ void AdapterDirectory::read(const ParameterTensor& tensor, std::int64_t begin,
   const SafetensorsTensor* const stored = locate(tensor.stored_name);
   TERRACE_CHECK(stored != nullptr);
   read_values(*file_, *stored, tensor.stored_first_row * tensor.columns + begin, out);
-  if (std::ranges::all_of(out, [](float value) { return std::isfinite(value); })) return;
+  if (all_finite(out)) return;
   throw CorruptData(
       fmt::format("{}: {} has values that are not finite", file_->path(), stored->name),
       "fetch the adapter again, or take another");

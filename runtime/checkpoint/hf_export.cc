@@ -13,7 +13,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
-#include "base/half.h"
+#include "base/half_arrays.h"
 #include "runtime/checkpoint/background_appender.h"
 #include "runtime/checkpoint/durable_file.h"
 #include "runtime/checkpoint/hf_weight_files.h"
@@ -161,25 +161,32 @@ class PieceWriter {
     narrow_.resize(static_cast<std::size_t>(kFetchElements));
     while (!values.empty()) {
       const std::size_t count = std::min(narrow_.size(), values.size());
-      for (std::size_t i = 0; i < count; ++i) narrow_[i] = narrowed(values[i]);
-      file.append(std::as_bytes(std::span(narrow_).first(count)));
+      if (dtype_ == DType::kF16) {
+        append_narrowed<Fp16>(values.first(count), file);
+      } else {
+        append_narrowed<Bf16>(values.first(count), file);
+      }
       values = values.subspan(count);
     }
   }
 
   template <typename T>
-  std::uint16_t narrowed(float value) const {
-    const T narrow = to_parameter<T>(value);
-    if (!std::isfinite(to_float(narrow)) && std::isfinite(value)) {
+  void append_narrowed(std::span<const float> values, BackgroundAppender& file) {
+    const std::span<T> narrow(reinterpret_cast<T*>(narrow_.data()), values.size());
+    to_parameters(values, narrow);
+    if (!all_finite(std::span<const T>(narrow))) expect_held<T>(values);
+    file.append(std::as_bytes(narrow));
+  }
+
+  template <typename T>
+  void expect_held(std::span<const float> values) const {
+    for (const float value : values) {
+      if (std::isfinite(to_float(to_parameter<T>(value))) || !std::isfinite(value)) continue;
       throw ConfigError(fmt::format("tensor {} has the value {}, which {} does not hold", name_,
                                     value, torch_name_of(dtype_)),
                         "write it as fp32 or bf16: --save-dtype of terrace train, --dtype of "
                         "terrace export");
     }
-    return narrow.bits;
-  }
-  std::uint16_t narrowed(float value) const {
-    return dtype_ == DType::kF16 ? narrowed<Fp16>(value) : narrowed<Bf16>(value);
   }
 
   const FetchParameter fetch_;

@@ -1,27 +1,27 @@
 #include "runtime/checkpoint/stored_values.h"
 
 #include <algorithm>
-#include <bit>
-#include <vector>
+#include <memory>
 
-#include "base/half.h"
+#include "base/half_arrays.h"
 
 namespace terrace {
 namespace {
 
-constexpr std::size_t kValueBufferBytes = 1 << 20;
+constexpr std::size_t kBufferBytes = 1 << 20;
 
-float half_to_float(std::uint16_t bits) {
-  const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000U) << 16;
-  const std::uint32_t magnitude = bits & 0x7fffU;
-  if (magnitude >= 0x7c00U) {  // infinity, NaN
-    return std::bit_cast<float>(sign | 0x7f800000U | (magnitude & 0x3ffU) << 13);
+template <typename T>
+void read_halves(const SafetensorsFile& file, const SafetensorsTensor& tensor, std::uint64_t byte,
+                 std::span<float> out) {
+  const std::size_t most = std::min(out.size(), kBufferBytes / sizeof(T));
+  const auto buffer = std::make_unique_for_overwrite<T[]>(most);
+  while (!out.empty()) {
+    const std::span<T> part(buffer.get(), std::min(most, out.size()));
+    file.read(tensor, byte, std::as_writable_bytes(part));
+    to_floats(std::span<const T>(part), out.first(part.size()));
+    out = out.subspan(part.size());
+    byte += part.size_bytes();
   }
-  if (magnitude < 0x400U) {  // zero, subnormal: a multiple of 2^-24
-    const float value = static_cast<float>(magnitude) * 0x1.0p-24F;
-    return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(value));
-  }
-  return std::bit_cast<float>(sign | ((magnitude << 13) + (112U << 23)));
 }
 
 }  // namespace
@@ -43,20 +43,14 @@ SafetensorsType type_in_file(DType dtype) {
 
 void read_values(const SafetensorsFile& file, const SafetensorsTensor& tensor, std::int64_t first,
                  std::span<float> out) {
-  const std::uint64_t width = bits_of(tensor.type) / 8;
-  auto byte = static_cast<std::uint64_t>(first) * width;
-  if (tensor.type == SafetensorsType::kF32)
-    return file.read(tensor, byte, std::as_writable_bytes(out));
-  std::vector<std::uint16_t> buffer(std::min(out.size(), kValueBufferBytes / 2));
-  while (!out.empty()) {
-    const auto part = std::span(buffer).first(std::min(buffer.size(), out.size()));
-    file.read(tensor, byte, std::as_writable_bytes(part));
-    for (std::size_t i = 0; i < part.size(); ++i) {
-      out[i] =
-          tensor.type == SafetensorsType::kBF16 ? to_float(Bf16{part[i]}) : half_to_float(part[i]);
-    }
-    out = out.subspan(part.size());
-    byte += part.size_bytes();
+  const std::uint64_t byte = static_cast<std::uint64_t>(first) * bits_of(tensor.type) / 8;
+  switch (tensor.type) {
+    case SafetensorsType::kF32:
+      return file.read(tensor, byte, std::as_writable_bytes(out));
+    case SafetensorsType::kF16:
+      return read_halves<Fp16>(file, tensor, byte, out);
+    default:
+      return read_halves<Bf16>(file, tensor, byte, out);
   }
 }
 

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/error.h"
+#include "base/half_arrays.h"
 
 namespace terrace {
 
@@ -19,7 +19,7 @@ void WeightState::read(StateField field, const UnitLayout& unit, std::int64_t be
       unit, begin, out,
       [this](const ParameterTensor& tensor, std::int64_t first, std::span<float> part) {
         directory_.read(tensor, first, part);
-        if (std::ranges::all_of(part, [](float value) { return std::isfinite(value); })) return;
+        if (all_finite(part)) return;
         throw CorruptData(
             fmt::format("the weights of {} have values that are not finite", tensor.stored_name),
             "fetch them again, or start from others");

@@ -5,11 +5,12 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <memory>
 #include <utility>
 
 #include "base/check.h"
 #include "base/error.h"
-#include "base/half.h"
+#include "base/half_arrays.h"
 #include "optim/moment_code.h"
 
 namespace terrace {
@@ -40,17 +41,13 @@ bool lasts(const StateClassInfo& info) {
 
 void narrow_master(std::span<const float> exact, DType dtype, std::byte* out) {
   TERRACE_CHECK(dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kI16);
-  for (std::size_t i = 0; i < exact.size(); ++i) {
-    if (dtype == DType::kF16) {
-      reinterpret_cast<Fp16*>(out)[i] = to_parameter<Fp16>(exact[i]);
-      continue;
-    }
-    const SplitFloat parts = split(exact[i]);
-    if (dtype == DType::kBF16) {
-      reinterpret_cast<Bf16*>(out)[i] = parts.high;
-    } else {
-      reinterpret_cast<std::int16_t*>(out)[i] = parts.remainder;
-    }
+  const std::size_t count = exact.size();
+  if (dtype == DType::kF16) {
+    to_parameters(exact, std::span(reinterpret_cast<Fp16*>(out), count));
+  } else if (dtype == DType::kBF16) {
+    to_parameters(exact, std::span(reinterpret_cast<Bf16*>(out), count));
+  } else {
+    to_remainders(exact, std::span(reinterpret_cast<std::int16_t*>(out), count));
   }
 }
 
@@ -137,7 +134,8 @@ void UnitState::fill_home(StateClass state, const FillSource& source, std::int32
       const std::size_t end = std::min(first + piece.size(), part.end());
       if (begin >= end || is_left_zero(field_part)) continue;
       // Before its first content: what lies between the parts and behind the last one is zero.
-      if (!std::exchange(has_content, true)) std::ranges::fill(piece, std::byte{0});
+      const bool is_whole = end - begin == piece.size();
+      if (!std::exchange(has_content, true) && !is_whole) std::ranges::fill(piece, std::byte{0});
       const auto values = static_cast<std::int64_t>((begin - part.begin) / size_of(part.dtype));
       const std::int64_t at = field_part.exponents ? values * kMomentBlock : values;
       const Piece filled = {home + at, piece.subspan(begin - first, end - begin)};
@@ -193,8 +191,8 @@ void UnitState::fill_piece(ElementSource source, std::int32_t unit, Target targe
       source(target.field, unit, piece.begin + from, {reinterpret_cast<float*>(out), size});
       return;
     }
-    std::vector<float> values(size);  // too large for a small stack
-    const std::span<float> exact = values;
+    const auto values = std::make_unique_for_overwrite<float[]>(size);  // a stack may be small
+    const std::span<float> exact(values.get(), size);
     source(target.field, unit, piece.begin + from, exact);
     if (target.field == StateField::kMaster) {
       narrow_master(exact, target.dtype, out);
@@ -317,9 +315,10 @@ void UnitState::read_frozen(StateField field, std::int32_t unit, std::int64_t ch
   std::vector<std::uint16_t> narrow(out.size());
   homes_.read(StateClass::kParameters, unit, chunk, first,
               std::as_writable_bytes(std::span(narrow)));
-  const bool is_half = model_.compute_type == DType::kF16;
-  for (std::size_t i = 0; i < out.size(); ++i) {
-    out[i] = is_half ? to_float(Fp16{narrow[i]}) : to_float(Bf16{narrow[i]});
+  if (model_.compute_type == DType::kF16) {
+    to_floats(std::span(reinterpret_cast<const Fp16*>(narrow.data()), narrow.size()), out);
+  } else {
+    to_floats(std::span(reinterpret_cast<const Bf16*>(narrow.data()), narrow.size()), out);
   }
 }
 
@@ -330,7 +329,7 @@ void UnitState::read_half_slot(std::size_t slot, std::int32_t unit, std::int64_t
   homes_.read(StateClass::kOptimizer, unit, chunk,
               part.begin + in_home(StateClass::kOptimizer, unit, chunk, begin) * sizeof(Bf16),
               std::as_writable_bytes(std::span(halves)));
-  for (std::size_t i = 0; i < out.size(); ++i) out[i] = to_float(halves[i]);
+  to_floats(std::span<const Bf16>(halves), out);
 }
 
 void UnitState::read_coded_slot(std::size_t slot, std::int32_t unit, std::int64_t chunk,
@@ -367,7 +366,7 @@ void UnitState::read_split_masters(std::int32_t unit, std::int64_t chunk, std::i
     homes_.read(StateClass::kOptimizer, unit, chunk,
                 remainders + (first_low + at) * sizeof(std::int16_t),
                 std::as_writable_bytes(low.first(count)));
-    for (std::size_t i = 0; i < count; ++i) out[at + i] = join({high[i], low[i]});
+    join(high.first(count), low.first(count), out.subspan(at, count));
   }
 }
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/half_arrays.h"
 #include "runtime/checkpoint/adapter_directory.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/hf_export.h"
@@ -68,7 +68,7 @@ std::vector<HfCompanion> companions_for(const CheckpointExport& request,
 }
 
 void expect_finite(const ParameterTensor& tensor, std::span<const float> values) {
-  if (std::ranges::all_of(values, [](float value) { return std::isfinite(value); })) return;
+  if (all_finite(values)) return;
   throw NotFinite(fmt::format("tensor {} of the checkpoint is not finite", tensor.name),
                   "export an earlier checkpoint");
 }

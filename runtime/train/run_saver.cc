@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <cmath>
 #include <filesystem>
 #include <optional>
 #include <utility>
 
 #include "base/error.h"
+#include "base/half_arrays.h"
 #include "memory/host/host_limits.h"
 #include "runtime/checkpoint/adapter_directory.h"
 #include "runtime/checkpoint/durable_file.h"
@@ -34,7 +34,7 @@ void RunSaver::read_finite(std::int64_t step, StateField field, const UnitLayout
   state_.read(field, static_cast<std::int32_t>(unit.index), begin, out);
   is_reading_ = false;
   read_elements_ += std::ssize(out);
-  if (std::all_of(out.begin(), out.end(), [](float value) { return std::isfinite(value); })) return;
+  if (all_finite(out)) return;
   throw NotFinite(fmt::format("after step {} the state of unit {} is not finite", step, unit.index),
                   "lower --learning-rate; what was saved before is untouched");
 }
