@@ -3,6 +3,8 @@
 #   c        libterrace.so, terrace.h, terrace.pc, and the package that find_package(Terrace) finds
 #   cpp      the C++ libraries that are of use alone, with their headers in include/terrace
 #   program  the program terrace
+#   wheel    library and program where the Python package looks for them; pyproject.toml makes a wheel of
+#            them and of python/terrace
 #
 # A project that uses C++ libraries names them: find_package(Terrace CONFIG COMPONENTS offload). The
 # packages that they are linked with are then asked for, too; libterrace.so brings its own.
@@ -69,3 +71,11 @@ install(
   FILES ${PROJECT_BINARY_DIR}/package/terrace.pc
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig
   COMPONENT c)
+
+# A wheel holds no links, so the library is there once, by the name that it is loaded by.
+install(
+  FILES $<TARGET_FILE:terrace_c>
+  DESTINATION terrace/lib
+  RENAME $<TARGET_SONAME_FILE_NAME:terrace_c>
+  COMPONENT wheel)
+install(PROGRAMS $<TARGET_FILE:terrace> DESTINATION terrace/bin COMPONENT wheel)
