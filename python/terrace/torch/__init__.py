@@ -6,7 +6,7 @@
 Importing changes nothing of torch. docs/embedding.md of Terrace has the whole page.
 """
 
-from terrace.torch.optimizer import SGD, AdamW, Lion
+from terrace.torch.rules import SGD, AdamW, Lion
 from terrace.torch.trainer import attach
 
 __all__ = ["SGD", "AdamW", "Lion", "attach"]

@@ -1,0 +1,50 @@
+"""Gradients of PyTorch's parameters: who takes them, and how the library sees a tensor."""
+
+import warnings
+import weakref
+
+import torch
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from terrace import library as lib
+from terrace.session import buffer_of
+
+_DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
+
+# Of each parameter, the hook that takes its gradients, and the optimizer that it takes them for.
+_takers = WeakTensorKeyDictionary()
+
+
+def give_gradients_to(parameters, optimizer):
+    """Calls the optimizer whenever the backward has a gradient of one of these; ends what another had asked for."""
+    takes_from_another = False
+    known = weakref.ref(optimizer)
+
+    def take(parameter):
+        if known() is not None:
+            known()._take(parameter)
+
+    for parameter in parameters:
+        if parameter in _takers:
+            hook, other = _takers[parameter]
+            takes_from_another = takes_from_another or other() not in (None, optimizer)
+            hook.remove()
+        _takers[parameter] = (parameter.register_post_accumulate_grad_hook(take), known)
+    if takes_from_another:
+        warnings.warn("another optimizer of terrace.torch has these parameters too: gradients go to the one that was "
+                      "made last, and the other trains nothing of them", stacklevel=4)
+
+
+def tensor_buffer(tensor, name_of):
+    """A tensor as the library is told of it. `name_of` is called for the text of an error."""
+    if tensor.dtype not in _DTYPES:
+        raise lib.DTypeError(f"{name_of()} is {tensor.dtype}; parameters and gradients are float32, bfloat16 or "
+                             "float16")
+    return buffer_of(tensor.data_ptr(), tensor.numel(), _DTYPES[tensor.dtype], tensor.device.type,
+                     tensor.device.index or 0)
+
+
+def has_several_ranks():
+    """Whether torch.distributed runs more than this process."""
+    return (torch.distributed.is_available() and torch.distributed.is_initialized()
+            and torch.distributed.get_world_size() > 1)

@@ -1,0 +1,76 @@
+"""The groups of an optimizer as a session of the library has them."""
+
+from terrace import library as lib
+from terrace.session import Session
+from terrace.torch.gradients import has_several_ranks, tensor_buffer
+
+
+class SessionGroups:
+    """Part of TieredOptimizer: makes its session of its groups, and refuses what has changed in them since."""
+
+    def _check_model(self):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.requires_grad and id(parameter) not in self._names:
+                    raise lib.ArgumentError(f"{self._name_of(parameter)} is in no module of model=, whose forward would "
+                                            "wait for it: give the model that has it, or updates='step'")
+
+    def _name_of(self, parameter):
+        for g, group in enumerate(self.param_groups):
+            for i, other in enumerate(group["params"]):
+                if other is parameter:
+                    names = group.get("param_names")
+                    return self._names.get(id(parameter)) or (names[i] if names else f"group_{g}.parameter_{i}")
+        return "a parameter"
+
+    def _settings_of(self, group):
+        values = {name: float(value) for name, value in self.hyperparameters_of(group).items()}
+        return values, float(group["weight_decay"])
+
+    def _ready_session(self):
+        """The session, made of the groups as they are at the first call."""
+        if self._session is None:
+            if self._must_be_alone and self._takes_gradients and has_several_ranks():
+                raise lib.OrderError("the optimizer was made before torch.distributed had several ranks, so it would "
+                                     "take gradients before they are reduced: make it after init_process_group(), or "
+                                     "give take_gradients=False")
+            session = Session(**self._session_options)
+            try:
+                self._register(session)
+                session.prepare()
+            except BaseException as error:
+                session.close()
+                if isinstance(error, lib.DoesNotFitError) and self._session_options["state"] == "host":
+                    error.args = (f"{error}; or keep the state on a drive: state='nvme', nvme=DIRECTORY",)
+                self._tensors, self._addresses, self._settings = {}, {}, []
+                raise
+            self._session = session
+        return self._session
+
+    def _register(self, session):
+        for group in self.param_groups:
+            values, weight_decay = self._settings_of(group)
+            number = session.add_group(self.rule, values, weight_decay)
+            self._settings.append((values, weight_decay))
+            for parameter in group["params"]:
+                if not parameter.requires_grad:
+                    continue
+                name = self._name_of(parameter)
+                if parameter.numel() == 0:
+                    continue
+                if not parameter.data.is_contiguous():
+                    raise lib.UnsupportedError(f"{name} is not contiguous: use its .contiguous() as the parameter")
+                self._tensors[id(parameter)] = session.add_tensor(
+                    number, name, tensor_buffer(parameter.data, lambda name=name: name), tuple(parameter.shape))
+                self._addresses[id(parameter)] = parameter.data_ptr()
+
+    def _check_unchanged(self):
+        for group, settings in zip(self.param_groups, self._settings):
+            if self._settings_of(group) != settings:
+                raise lib.OrderError(f"a group's settings were {settings} at the first step and are "
+                                     f"{self._settings_of(group)}: only lr may change (a scheduler that changes "
+                                     "betas takes cycle_momentum=False)")
+            for parameter in group["params"]:
+                if self._addresses.get(id(parameter), parameter.data_ptr()) != parameter.data_ptr():
+                    raise lib.OrderError(f"{self._name_of(parameter)} has moved in memory since the first step: make "
+                                         "the optimizer after what moves it, such as model.to()")
