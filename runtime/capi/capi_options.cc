@@ -178,12 +178,13 @@ SessionTensor tensor_of(const terrace_tensor_options& options, std::int32_t grou
 
 SessionStepOptions step_options_of(const terrace_step_options& options) {
   check_zero(options.reserved, "reserved of terrace_step_options");
-  if ((options.flags & ~TERRACE_STEP_SKIP_MISSING) != 0) {
+  if ((options.flags & ~(TERRACE_STEP_SKIP_MISSING | TERRACE_STEP_GRADIENTS_ARRIVE)) != 0) {
     refuse(fmt::format("flags of a step are {:#x}", options.flags),
-           "set TERRACE_STEP_SKIP_MISSING or nothing");
+           "set TERRACE_STEP_SKIP_MISSING, TERRACE_STEP_GRADIENTS_ARRIVE or nothing");
   }
   SessionStepOptions step;
   step.skips_missing = (options.flags & TERRACE_STEP_SKIP_MISSING) != 0;
+  step.gradients_arrive = (options.flags & TERRACE_STEP_GRADIENTS_ARRIVE) != 0;
   step.max_grad_norm = options.max_grad_norm;
   if (options.gradient_scale != 0) step.gradient_scale = options.gradient_scale;
   if (options.learning_rate_count > 0) {

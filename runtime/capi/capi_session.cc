@@ -115,6 +115,17 @@ terrace_error terrace_gradient_add(terrace_session* session, int32_t tensor,
   });
 }
 
+terrace_error terrace_gradient_complete(terrace_session* session, int32_t tensor) {
+  return with_session(session, [&](ParameterSession& own) { own.complete_gradient(tensor); });
+}
+
+terrace_error terrace_gradient_square_sum(terrace_session* session, int32_t tensor, double* sum) {
+  return with_session(session, [&](ParameterSession& own) {
+    check_pointer(sum, "sum");
+    *sum = own.square_sum_of(tensor);
+  });
+}
+
 terrace_error terrace_gradients_discard(terrace_session* session) {
   return with_session(session, [](ParameterSession& own) { own.discard_gradients(); });
 }

@@ -180,6 +180,11 @@ typedef struct terrace_tensor_options {
 /* Tensors without a gradient are left as they are, with their state. Without this flag they are
  * TERRACE_ERROR_MISSING_GRADIENT. */
 #define TERRACE_STEP_SKIP_MISSING 1u
+/* The step begins before all gradients are added: terrace_gradient_add() goes on while it runs, and
+ * terrace_gradient_complete() of a tensor starts its update, under a backward pass for instance.
+ * terrace_step_end() completes all that has a gradient; the other tensors are left as they are.
+ * Nothing is clipped: max_grad_norm is 0, since updates cannot wait for the norm of all. */
+#define TERRACE_STEP_GRADIENTS_ARRIVE 2u
 
 typedef struct terrace_step_options {
   uint32_t struct_size;
@@ -245,13 +250,19 @@ TERRACE_EXPORT terrace_error terrace_session_prepare(terrace_session* session);
 /* Adds to the gradient of a tensor, which is summed in fp32 in the order of the calls: micro-batch
  * by micro-batch, use by use of a tied tensor. The first call since the last step sets it. The
  * gradient has the tensor's element count and is fp32, bf16 or fp16; it is read before the call
- * returns. Not while a step is under way. ARGUMENT, DTYPE, ORDER, UNSUPPORTED. */
+ * returns. Not while a step is under way, except a step with TERRACE_STEP_GRADIENTS_ARRIVE until
+ * terrace_gradient_complete() of the tensor. ARGUMENT, DTYPE, ORDER, UNSUPPORTED. */
 TERRACE_EXPORT terrace_error terrace_gradient_add(terrace_session* session, int32_t tensor,
                                                   const terrace_buffer* gradient);
 /* Sets *gradient to what was added since the last step, fp32 in host memory, until the next call
  * that begins a step; its data is NULL where nothing was added. What is written there counts. */
 TERRACE_EXPORT terrace_error terrace_gradient_view(terrace_session* session, int32_t tensor,
                                                    terrace_buffer* gradient);
+/* Sets *sum to the sum of squares of what was added since the last step, in fp64 and the same bits
+ * with every number of threads; 0 where nothing was added. For a norm over more than this session's
+ * tensors: scale by gradient_scale then. ORDER while a step is under way. */
+TERRACE_EXPORT terrace_error terrace_gradient_square_sum(terrace_session* session, int32_t tensor,
+                                                         double* sum);
 /* Forgets all gradients since the last step. ORDER while a step is under way. */
 TERRACE_EXPORT terrace_error terrace_gradients_discard(terrace_session* session);
 
@@ -265,18 +276,28 @@ TERRACE_EXPORT terrace_error terrace_step(terrace_session* session,
  * ARGUMENT, ORDER, MISSING_GRADIENT (nothing is started, and the gradients are kept). */
 TERRACE_EXPORT terrace_error terrace_step_begin(terrace_session* session,
                                                 const terrace_step_options* options);
+/* In a step with TERRACE_STEP_GRADIENTS_ARRIVE: nothing more is added to the gradient of this
+ * tensor, and its parameter is not read before terrace_wait_parameter(). Its update runs when those
+ * that were complete before have run. A step that fails says so in terrace_step_end(). ORDER,
+ * MISSING_GRADIENT (nothing was added). */
+TERRACE_EXPORT terrace_error terrace_gradient_complete(terrace_session* session, int32_t tensor);
 /* Waits until the step that is under way has updated this tensor; returns at once where none is
  * under way. Fails as the step does that was under way when it was called, see terrace_step_end(),
- * however soon another thread ends that step. */
+ * however soon another thread ends that step. ORDER where the tensor's gradient may still arrive.
+ */
 TERRACE_EXPORT terrace_error terrace_wait_parameter(terrace_session* session, int32_t tensor);
 /* Waits until the step's gradient norm is known: terrace_step_result.gradient_norm. ORDER where no
- * step is under way; fails as the step does, see terrace_step_end(). */
+ * step is under way, and where gradients still arrive; fails as the step does, see
+ * terrace_step_end(). */
 TERRACE_EXPORT terrace_error terrace_wait_norm(terrace_session* session, double* gradient_norm);
 /* Waits for all updates, and ends the step, however it went. `result` may be NULL.
  *   NOT_FINITE         nothing was updated, the step does not count, its gradients are forgotten;
  *                      also where they are too large for fp32 once scaled, or are scaled by 0
  *   PARAMETER_CHANGED  nothing was updated, the step does not count, its gradients are kept;
  *                      found for bf16 and fp16 parameters, whose new values would be lost
+ *   MISSING_GRADIENT   of a step with TERRACE_STEP_GRADIENTS_ARRIVE that got no gradient: it does
+ *                      not count
+ *   NOT_FINITE of a step with TERRACE_STEP_GRADIENTS_ARRIVE that has updated other tensors before,
  *   IO, FULL_DISK, CORRUPT, INTERNAL   some parameters may be updated and others not: the session
  *                      has failed, and goes on after terrace_load() only
  *   ORDER              no step is under way */

@@ -24,19 +24,24 @@ void add_range(float* __restrict target, const T* __restrict source, std::int64_
 }
 
 template <typename T>
-void add_typed(WorkerArena& workers, std::span<float> target, const T* source, bool assigns) {
+void add_typed(WorkerArena* workers, std::span<float> target, const T* source, bool assigns) {
   const auto elements = static_cast<std::int64_t>(target.size());
+  if (workers == nullptr) return add_range(target.data(), source, elements, assigns);
   const std::int64_t parts = (elements + kAdditionGrain - 1) / kAdditionGrain;
-  workers.parallel_for(parts, [&](std::int64_t part, int /*worker*/) {
+  workers->parallel_for(parts, [&](std::int64_t part, int /*worker*/) {
     const std::int64_t begin = part * kAdditionGrain;
     add_range(target.data() + begin, source + begin, std::min(kAdditionGrain, elements - begin),
               assigns);
   });
 }
 
+std::size_t blocks_of(std::span<float> gradient) {
+  return (gradient.size() + kNormBlock - 1) / kNormBlock;
+}
+
 }  // namespace
 
-void add_gradient(WorkerArena& workers, std::span<float> target, const TensorView& source,
+void add_gradient(WorkerArena* workers, std::span<float> target, const TensorView& source,
                   bool assigns) {
   TERRACE_CHECK_EQ(static_cast<std::int64_t>(target.size()), source.elements());
   if (source.dtype == DType::kF32) return add_typed(workers, target, source.as<float>(), assigns);
@@ -44,14 +49,28 @@ void add_gradient(WorkerArena& workers, std::span<float> target, const TensorVie
   add_typed(workers, target, source.as<Bf16>(), assigns);
 }
 
-void SquareSums::add(std::span<float> gradient) {
-  const std::size_t blocks = (gradient.size() + kNormBlock - 1) / kNormBlock;
-  partials_.resize(std::max(partials_.size(), blocks));
-  const std::span<double> partials = std::span(partials_).first(blocks);
+void SquareSums::fill(std::span<float> gradient, std::span<double> partials) const {
   KernelContext context;
   context.workers = &workers_;
   cpu_norm_partials(context, {.gradient = view(gradient), .partials = view(partials)});
+}
+
+void SquareSums::add(std::span<float> gradient) {
+  const std::size_t blocks = blocks_of(gradient);
+  partials_.resize(std::max(partials_.size(), blocks));
+  const std::span<double> partials = std::span(partials_).first(blocks);
+  fill(gradient, partials);
+  add_partials(partials);
+}
+
+void SquareSums::add_partials(std::span<const double> partials) {
   for (const double partial : partials) sum_ += partial;
+}
+
+std::vector<double> SquareSums::partials_of(std::span<float> gradient) const {
+  std::vector<double> partials(blocks_of(gradient));
+  fill(gradient, partials);
+  return partials;
 }
 
 double SquareSums::norm() const { return std::sqrt(sum_); }

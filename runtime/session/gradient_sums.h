@@ -10,8 +10,8 @@
 namespace terrace {
 
 // target = source (assign), or target + source, element by element in fp32. The source is fp32,
-// bf16 or fp16, dense, and has as many elements.
-void add_gradient(WorkerArena& workers, std::span<float> target, const TensorView& source,
+// bf16 or fp16, dense, and has as many elements. Without workers the calling thread does it alone.
+void add_gradient(WorkerArena* workers, std::span<float> target, const TensorView& source,
                   bool assigns);
 
 // Sums of squares of gradients, tensor by tensor in the order of the calls, each in blocks of 4096
@@ -21,10 +21,17 @@ class SquareSums {
   explicit SquareSums(WorkerArena& workers) : workers_(workers) {}
 
   void add(std::span<float> gradient);
+  // Adds what partials_of() has returned for a gradient: the same sum, bit for bit.
+  void add_partials(std::span<const double> partials);
+  // Returns the sums of squares of a gradient's blocks.
+  std::vector<double> partials_of(std::span<float> gradient) const;
   // The 2-norm of all that was added.
   double norm() const;
+  double sum() const { return sum_; }
 
  private:
+  void fill(std::span<float> gradient, std::span<double> partials) const;
+
   WorkerArena& workers_;
   std::vector<double> partials_;  // of one tensor
   double sum_ = 0;

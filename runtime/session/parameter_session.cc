@@ -123,8 +123,14 @@ void ParameterSession::fill_masters(std::span<const std::size_t> chunks, StateAc
 }
 
 void ParameterSession::add_gradient(std::int32_t tensor, const TensorView& gradient) {
-  expect_ready("a gradient is added");
+  const bool arrives = phase_ == Phase::kStepping && gradients_arrive_;
+  if (!arrives) expect_ready("a gradient is added");
   const SessionTensor& of = table_.tensor(tensor);
+  const auto i = static_cast<std::size_t>(tensor);
+  if (arrives && stepping_[i]) {
+    refuse_order(fmt::format("a gradient of tensor {} is added, whose update has begun", of.name),
+                 "call terrace_gradient_complete() when all of it is added");
+  }
   if (of.is_frozen) {
     refuse_value(fmt::format("a gradient is added to the frozen tensor {}", of.name),
                  "leave it out, or add the tensor without TERRACE_TENSOR_FROZEN");
@@ -134,9 +140,39 @@ void ParameterSession::add_gradient(std::int32_t tensor, const TensorView& gradi
                              gradient.elements(), of.name, of.elements),
                  "give all of it");
   }
-  std::int64_t& additions = additions_[static_cast<std::size_t>(tensor)];
-  terrace::add_gradient(*workers_, home_->gradient(tensor), gradient, additions == 0);
-  ++additions;
+  // The workers are the updates' where a step is under way.
+  terrace::add_gradient(arrives ? nullptr : &*workers_, home_->gradient(tensor), gradient,
+                        additions_[i] == 0);
+  ++additions_[i];
+}
+
+void ParameterSession::complete_gradient(std::int32_t tensor) {
+  if (phase_ != Phase::kStepping || !gradients_arrive_) {
+    if (phase_ != Phase::kStepping) expect_ready("a gradient is complete");
+    refuse_order("a gradient is complete, and no step that waits for gradients is under way",
+                 "begin one with TERRACE_STEP_GRADIENTS_ARRIVE");
+  }
+  const std::string& name = table_.tensor(tensor).name;
+  const auto i = static_cast<std::size_t>(tensor);
+  if (additions_[i] == 0) {
+    throw SessionError(SessionProblem::kMissingGradient,
+                       fmt::format("the gradient of tensor {} is complete, and has nothing", name),
+                       "add it by terrace_gradient_add() first");
+  }
+  if (stepping_[i]) {
+    refuse_order(fmt::format("the gradient of tensor {} is complete twice", name), "say so once");
+  }
+  stepping_[i] = true;
+  updates_->complete(tensor);
+}
+
+double ParameterSession::square_sum_of(std::int32_t tensor) {
+  expect_ready("a gradient is squared");
+  table_.tensor(tensor);
+  if (additions_[static_cast<std::size_t>(tensor)] == 0) return 0;
+  SquareSums sums(*workers_);
+  sums.add(home_->gradient(tensor));
+  return sums.sum();
 }
 
 void ParameterSession::discard_gradients() {
@@ -160,6 +196,11 @@ void ParameterSession::check_scalars(const SessionStepOptions& options) const {
     refuse_value(fmt::format("max_grad_norm is {}", options.max_grad_norm),
                  "it is more than 0 and fits fp32, or 0 for no clipping");
   }
+  if (options.gradients_arrive && options.max_grad_norm != 0) {
+    refuse_value(fmt::format("max_grad_norm is {}, and gradients arrive while the step updates",
+                             options.max_grad_norm),
+                 "the norm is known after the last gradient: begin the step then, or set 0");
+  }
   if (!fits_float(options.gradient_scale) || static_cast<float>(options.gradient_scale) == 0) {
     refuse_value(fmt::format("gradient_scale is {}", options.gradient_scale),
                  "it is more than 0 and fits fp32, or 0 for 1");
@@ -170,23 +211,31 @@ SessionStep ParameterSession::make_step(const SessionStepOptions& options) const
   SessionStep step = {.step = progress_.step + 1,
                       .tensors = {},
                       .max_grad_norm = options.max_grad_norm,
-                      .gradient_scale = options.gradient_scale};
-  const std::string* missing = nullptr;
-  std::size_t missing_count = 0;
-  bool has_any = false;
+                      .gradient_scale = options.gradient_scale,
+                      .gradients_arrive = options.gradients_arrive};
   for (std::size_t i = 0; i < table_.tensors().size(); ++i) {
     const SessionTensor& tensor = table_.tensors()[i];
-    const bool has_gradient = additions_[i] > 0;
     step.tensors.push_back(
-        {.has_gradient = has_gradient,
+        {.has_gradient = additions_[i] > 0 && !options.gradients_arrive,
          .updates = progress_.updates[i] + 1,
          .learning_rate = options.learning_rates[static_cast<std::size_t>(tensor.group)]});
-    has_any = has_any || has_gradient;
-    if (tensor.is_frozen || has_gradient) continue;
+  }
+  if (!options.gradients_arrive) check_missing(step, options.skips_missing);
+  return step;
+}
+
+void ParameterSession::check_missing(const SessionStep& step, bool skips_missing) const {
+  const std::string* missing = nullptr;
+  std::size_t missing_count = 0;
+  for (std::size_t i = 0; i < table_.tensors().size(); ++i) {
+    const SessionTensor& tensor = table_.tensors()[i];
+    if (tensor.is_frozen || additions_[i] > 0) continue;
     ++missing_count;
     if (missing == nullptr) missing = &tensor.name;
   }
-  if (missing_count > 0 && (!options.skips_missing || !has_any)) {
+  const bool has_any =
+      std::ranges::any_of(additions_, [](std::int64_t additions) { return additions > 0; });
+  if (missing_count > 0 && (!skips_missing || !has_any)) {
     throw SessionError(
         SessionProblem::kMissingGradient,
         fmt::format("step {}: {} tensors have no gradient, the first is {}", step.step,
@@ -194,7 +243,6 @@ SessionStep ParameterSession::make_step(const SessionStepOptions& options) const
         has_any ? "add them, or set TERRACE_STEP_SKIP_MISSING to leave such tensors as they are"
                 : "add gradients by terrace_gradient_add()");
   }
-  return step;
 }
 
 void ParameterSession::begin_step(const SessionStepOptions& options) {
@@ -203,6 +251,7 @@ void ParameterSession::begin_step(const SessionStepOptions& options) {
   SessionStep step = make_step(options);
   stepping_.clear();
   for (const TensorStep& tensor : step.tensors) stepping_.push_back(tensor.has_gradient);
+  gradients_arrive_ = step.gradients_arrive;
   updates_->begin(std::move(step));
   phase_ = Phase::kStepping;
 }
@@ -216,11 +265,18 @@ UpdateThread& ParameterSession::updates_for(std::int32_t tensor) {
   return *updates;
 }
 
+void ParameterSession::complete_all() {
+  for (std::size_t i = 0; i < stepping_.size(); ++i) {
+    if (additions_[i] > 0 && !stepping_[i]) complete_gradient(static_cast<std::int32_t>(i));
+  }
+}
+
 SessionStepResult ParameterSession::end_step() {
   if (phase_ != Phase::kStepping) {
     expect_ready("a step is ended");
     refuse_order("no step is under way", "begin one by terrace_step_begin()");
   }
+  if (gradients_arrive_) complete_all();
   // Until it is known that nothing was updated.
   phase_ = Phase::kFailed;
   SessionStepResult result;
@@ -228,13 +284,18 @@ SessionStepResult ParameterSession::end_step() {
     result = updates_->end();
   } catch (const NotFinite&) {
     forget_gradients();
-    phase_ = Phase::kReady;
+    if (!updates_->has_updated()) phase_ = Phase::kReady;
     throw;
   } catch (const SessionError&) {
     phase_ = Phase::kReady;
     throw;
   }
   phase_ = Phase::kReady;
+  if (!updates_->has_updated()) {
+    throw SessionError(SessionProblem::kMissingGradient,
+                       fmt::format("step {} has ended without a gradient", result.step),
+                       "add gradients by terrace_gradient_add()");
+  }
   progress_.step = result.step;
   for (std::size_t i = 0; i < stepping_.size(); ++i) {
     if (stepping_[i]) ++progress_.updates[i];

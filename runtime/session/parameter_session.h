@@ -29,6 +29,7 @@ struct SessionOptions {
 
 struct SessionStepOptions {
   bool skips_missing = false;          // tensors without a gradient are left as they are
+  bool gradients_arrive = false;       // complete_gradient() starts updates one by one
   std::vector<double> learning_rates;  // of each group
   double max_grad_norm = 0;
   double gradient_scale = 1;
@@ -56,6 +57,10 @@ class ParameterSession {
 
   void add_gradient(std::int32_t tensor, const TensorView& gradient);
   void discard_gradients();
+  // Nothing more is added to the tensor's gradient in the step under way, whose gradients arrive.
+  void complete_gradient(std::int32_t tensor);
+  // Returns the sum of squares of what was added; 0 where nothing was.
+  double square_sum_of(std::int32_t tensor);
   void begin_step(const SessionStepOptions& options);
   // For those who wait for a part of a step; the tensor is one of the session's. Any thread may
   // call it, also beside other calls.
@@ -92,6 +97,8 @@ class ParameterSession {
                    StateAccess access,
                    FunctionRef<void(const StateChunk& chunk, std::span<float> values)> body);
   SessionStep make_step(const SessionStepOptions& options) const;
+  void check_missing(const SessionStep& step, bool skips_missing) const;
+  void complete_all();
   void check_scalars(const SessionStepOptions& options) const;
 
   const SessionOptions options_;
@@ -102,7 +109,8 @@ class ParameterSession {
   SessionProgress progress_;
   std::vector<std::int64_t> additions_;  // of each tensor's gradient since the last step
   SessionStepResult last_step_;
-  std::vector<bool> stepping_;  // tensors that the step under way updates
+  std::vector<bool> stepping_;     // tensors that the step under way updates
+  bool gradients_arrive_ = false;  // in the step under way
   double update_seconds_ = 0;
   std::optional<WorkerArena> workers_;
   std::unique_ptr<StateHome> home_;

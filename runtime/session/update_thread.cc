@@ -30,12 +30,24 @@ UpdateThread::~UpdateThread() {
 
 void UpdateThread::begin(SessionStep step) {
   auto progress = std::make_shared<Progress>();
-  for (const TensorStep& tensor : step.tensors) progress->updated.push_back(!tensor.has_gradient);
+  progress->is_open = step.gradients_arrive;
+  for (const TensorStep& tensor : step.tensors) {
+    progress->complete.push_back(!step.gradients_arrive);
+    progress->updated.push_back(!step.gradients_arrive && !tensor.has_gradient);
+  }
   const std::scoped_lock lock(mutex_);
+  arrived_.clear();
   step_ = std::move(step);
   progress_ = std::move(progress);
   result_ = {};
   is_under_way_ = true;
+  changed_.notify_all();
+}
+
+void UpdateThread::complete(std::int32_t tensor) {
+  const std::scoped_lock lock(mutex_);
+  progress_->complete[static_cast<std::size_t>(tensor)] = true;
+  arrived_.push_back(tensor);
   changed_.notify_all();
 }
 
@@ -48,6 +60,12 @@ void UpdateThread::wait_for(const SharedProgress& step, std::int32_t tensor) {
   if (step == nullptr) return;
   std::unique_lock lock(mutex_);
   const auto i = static_cast<std::size_t>(tensor);
+  if (!step->complete[i]) {
+    throw SessionError(SessionProblem::kOrder,
+                       fmt::format("tensor {} is waited for before its gradient is complete",
+                                   parts_.table.tensor(tensor).name),
+                       "call terrace_gradient_complete() or terrace_step_end() first");
+  }
   changed_.wait(lock, [&] { return step->is_finished || step->updated[i]; });
   if (step->failure != nullptr && !step->updated[i]) std::rethrow_exception(step->failure);
 }
@@ -57,6 +75,10 @@ double UpdateThread::wait_for_norm(const SharedProgress& step) {
     throw SessionError(SessionProblem::kOrder, "no step is under way", "begin one first");
   }
   std::unique_lock lock(mutex_);
+  if (step->is_open) {
+    throw SessionError(SessionProblem::kOrder, "the norm is waited for while gradients arrive",
+                       "terrace_step_end() has it");
+  }
   changed_.wait(lock, [&] { return step->is_finished || step->norm; });
   if (!step->norm && step->failure != nullptr) std::rethrow_exception(step->failure);
   return step->norm.value_or(0);
@@ -64,10 +86,20 @@ double UpdateThread::wait_for_norm(const SharedProgress& step) {
 
 SessionStepResult UpdateThread::end() {
   std::unique_lock lock(mutex_);
+  if (progress_->is_open) {
+    progress_->is_open = false;
+    progress_->complete.assign(progress_->complete.size(), true);
+    changed_.notify_all();
+  }
   changed_.wait(lock, [&] { return is_idle(); });
   is_under_way_ = false;
   if (progress_->failure != nullptr) std::rethrow_exception(progress_->failure);
   return result_;
+}
+
+bool UpdateThread::has_updated() {
+  const std::scoped_lock lock(mutex_);
+  return progress_ != nullptr && progress_->has_updated;
 }
 
 void UpdateThread::serve() {
@@ -89,13 +121,39 @@ void UpdateThread::serve() {
   }
 }
 
-void UpdateThread::run(const SessionStep& step) {
-  const auto begin = std::chrono::steady_clock::now();
+std::vector<std::size_t> UpdateThread::chunks_of(const SessionStep& step) const {
   std::vector<std::size_t> chunks;
   for (std::size_t i = 0; i < parts_.home.chunks().size(); ++i) {
     const auto tensor = static_cast<std::size_t>(parts_.home.chunks()[i].tensor);
-    if (step.tensors[tensor].has_gradient) chunks.push_back(i);
+    if (step.tensors[tensor].has_gradient || step.gradients_arrive) chunks.push_back(i);
   }
+  return chunks;
+}
+
+void UpdateThread::tell_norm(double norm) {
+  const std::scoped_lock lock(mutex_);
+  progress_->norm = norm;
+  changed_.notify_all();
+}
+
+void UpdateThread::run(SessionStep& step) {
+  const auto begin = std::chrono::steady_clock::now();
+  const double norm = step.gradients_arrive ? run_arriving(step) : run_whole(step);
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  SessionStepResult result = {.step = step.step,
+                              .gradient_norm = norm,
+                              .clip_coefficient = clip_coefficient(norm, step.max_grad_norm),
+                              .seconds = seconds.count()};
+  for (std::size_t i = 0; i < step.tensors.size(); ++i) {
+    const bool is_frozen = parts_.table.tensors()[i].is_frozen;
+    if (!is_frozen && !step.tensors[i].has_gradient) ++result.skipped_tensors;
+  }
+  const std::scoped_lock lock(mutex_);
+  result_ = result;
+}
+
+double UpdateThread::run_whole(const SessionStep& step) {
+  const std::vector<std::size_t> chunks = chunks_of(step);
   parts_.marks.check(chunks);
   const double norm = take_norm(step);
   const float clip = clip_coefficient(norm, step.max_grad_norm);
@@ -107,23 +165,53 @@ void UpdateThread::run(const SessionStep& step) {
                     "nothing was updated: look at gradient_scale and max_grad_norm, and at what "
                     "the gradients are");
   }
-  {
-    const std::scoped_lock lock(mutex_);
-    progress_->norm = norm;
-    changed_.notify_all();
-  }
+  tell_norm(norm);
   update(step, scale, chunks);
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-  SessionStepResult result = {.step = step.step,
-                              .gradient_norm = norm,
-                              .clip_coefficient = clip,
-                              .seconds = seconds.count()};
-  for (std::size_t i = 0; i < step.tensors.size(); ++i) {
-    const bool is_frozen = parts_.table.tensors()[i].is_frozen;
-    if (!is_frozen && !step.tensors[i].has_gradient) ++result.skipped_tensors;
+  return norm;
+}
+
+std::vector<std::int32_t> UpdateThread::arrivals() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return stops_ || !arrived_.empty() || !progress_->is_open; });
+  return std::exchange(arrived_, {});
+}
+
+// What has arrived while the last tensors were updated is updated in one pass, so that the state of
+// several streams from drives together.
+double UpdateThread::run_arriving(SessionStep& step) {
+  parts_.marks.check(chunks_of(step));
+  SquareSums sums(parts_.workers);
+  std::vector<std::vector<double>> squares(step.tensors.size());
+  for (;;) {
+    const std::vector<std::int32_t> batch = arrivals();
+    if (batch.empty()) break;
+    std::vector<std::size_t> chunks;
+    for (const std::int32_t tensor : batch) {
+      const auto i = static_cast<std::size_t>(tensor);
+      step.tensors[i].has_gradient = true;
+      squares[i] = sums.partials_of(parts_.home.gradient(tensor));
+      SquareSums of_tensor(parts_.workers);
+      of_tensor.add_partials(squares[i]);
+      if (!fits_float(step.gradient_scale * of_tensor.norm())) refuse_gradient(step, i);
+      const auto [first, last] = parts_.home.chunks_of(tensor);
+      for (std::size_t chunk = first; chunk < last; ++chunk) chunks.push_back(chunk);
+    }
+    update(step, static_cast<float>(step.gradient_scale), chunks);
   }
-  const std::scoped_lock lock(mutex_);
-  result_ = result;
+  for (const std::vector<double>& partials : squares) sums.add_partials(partials);
+  const double norm = step.gradient_scale * sums.norm();
+  tell_norm(norm);
+  return norm;
+}
+
+void UpdateThread::refuse_gradient(const SessionStep& step, std::size_t tensor) {
+  throw NotFinite(
+      fmt::format("the gradient of {} in step {} is not finite",
+                  parts_.table.tensors()[tensor].name, step.step),
+      has_updated() ? "other parameters are updated already: go on from saved state, by "
+                      "terrace_load(), with a lower learning rate or loss scale"
+                    : "nothing was updated: go on with the next batch, or lower the learning rate "
+                      "or the loss scale");
 }
 
 double UpdateThread::take_norm(const SessionStep& step) {
@@ -131,17 +219,17 @@ double UpdateThread::take_norm(const SessionStep& step) {
   for (std::size_t i = 0; i < step.tensors.size(); ++i) {
     if (!step.tensors[i].has_gradient) continue;
     sums.add(parts_.home.gradient(static_cast<std::int32_t>(i)));
-    if (std::isfinite(sums.norm())) continue;
-    throw NotFinite(fmt::format("the gradient of {} in step {} is not finite",
-                                parts_.table.tensors()[i].name, step.step),
-                    "nothing was updated: go on with the next batch, or lower the learning rate "
-                    "or the loss scale");
+    if (!std::isfinite(sums.norm())) refuse_gradient(step, i);
   }
   return step.gradient_scale * sums.norm();
 }
 
 void UpdateThread::update(const SessionStep& step, float gradient_scale,
                           std::span<const std::size_t> chunks) {
+  {
+    const std::scoped_lock lock(mutex_);
+    progress_->has_updated = true;
+  }
   parts_.home.for_each(
       chunks, StateAccess::kUpdate, [&](std::size_t i, std::span<std::byte> state) {
         const StateChunk& chunk = parts_.home.chunks()[i];

@@ -29,6 +29,9 @@ struct SessionStep {
   std::vector<TensorStep> tensors;
   double max_grad_norm = 0;  // 0: gradients are not clipped
   double gradient_scale = 1;
+  // Gradients become complete while the step runs: no tensor has one at the start, and nothing is
+  // clipped.
+  bool gradients_arrive = false;
 };
 
 struct SessionStepResult {
@@ -40,8 +43,9 @@ struct SessionStepResult {
 };
 
 // Runs steps, one at a time, on a thread of its own: checks the parameters, takes the norm of all
-// gradients, and updates tensor by tensor. begin() and end() are called in turns by one thread;
-// the waiting calls may be made by any.
+// gradients, and updates tensor by tensor. Where gradients arrive it updates each tensor as soon as
+// its gradient is complete. begin(), complete() and end() are called by one thread, a begin() and
+// an end() in turns; the waiting calls may be made by any.
 class UpdateThread {
  public:
   struct Parts {
@@ -59,30 +63,48 @@ class UpdateThread {
   // How far a step is, for those who wait for it; they may have it longer than the step lasts.
   struct Progress {
     bool is_finished = false;
-    std::vector<bool> updated;  // of each tensor
+    bool is_open = false;      // gradients may still arrive
+    bool has_updated = false;  // the update of a tensor has begun
+    // Of each tensor:
+    std::vector<bool> complete;  // its gradient, or that it has none, is known
+    std::vector<bool> updated;
     std::optional<double> norm;
     std::exception_ptr failure;
   };
   using SharedProgress = std::shared_ptr<const Progress>;
 
   void begin(SessionStep step);
+  // The tensor's gradient is complete, in a step whose gradients arrive.
+  void complete(std::int32_t tensor);
   // Of the step that is under way; null where none is.
   SharedProgress step_under_way();
   // Waits until the step has updated the tensor; returns at once where there is no step. Throws
-  // what failed the step, also after end().
+  // what failed the step, also after end(), and SessionError where the gradient of the tensor is
+  // not complete.
   void wait_for(const SharedProgress& step, std::int32_t tensor);
   void wait_for(std::int32_t tensor) { wait_for(step_under_way(), tensor); }
-  // Waits for the norm of the step. Throws SessionError where there is none, and what failed it.
+  // Waits for the norm of the step. Throws SessionError where there is no step and where gradients
+  // still arrive, and what failed it.
   double wait_for_norm(const SharedProgress& step);
   double wait_for_norm() { return wait_for_norm(step_under_way()); }
-  // Waits for the whole step. Throws what failed it: SessionError (kParameterChanged) and NotFinite
-  // before anything was updated; IoError, CorruptData after some was.
+  // Waits for the whole step; no further gradient arrives. Throws what failed it: SessionError
+  // (kParameterChanged) before anything was updated; NotFinite too, unless gradients arrived;
+  // IoError, CorruptData after some was.
   SessionStepResult end();
+  // Returns whether the last step has updated anything, also where it failed.
+  bool has_updated();
 
  private:
   bool is_idle() const { return progress_ == nullptr || progress_->is_finished; }
   void serve();
-  void run(const SessionStep& step);
+  void run(SessionStep& step);
+  double run_whole(const SessionStep& step);
+  double run_arriving(SessionStep& step);
+  // Returns what arrived since the last call; waits for some. Empty: nothing more will.
+  std::vector<std::int32_t> arrivals();
+  std::vector<std::size_t> chunks_of(const SessionStep& step) const;
+  void tell_norm(double norm);
+  [[noreturn]] void refuse_gradient(const SessionStep& step, std::size_t tensor);
   double take_norm(const SessionStep& step);
   void update(const SessionStep& step, float gradient_scale, std::span<const std::size_t> chunks);
   void update_chunk(const StateChunk& chunk, std::span<std::byte> state,
@@ -98,7 +120,8 @@ class UpdateThread {
   // thread has nothing to do where it is null or finished.
   std::shared_ptr<Progress> progress_;
   SessionStepResult result_;
-  SessionStep step_;  // written by begin() while the thread is idle
+  std::vector<std::int32_t> arrived_;  // tensors that the thread has not taken yet
+  SessionStep step_;                   // written by begin() while the thread is idle
   std::thread thread_;
 };
 

@@ -240,7 +240,7 @@ TEST_F(CapiError, StepOptions) {
   step_.gradient_scale = -1;
   expect_error(step(), TERRACE_ERROR_ARGUMENT, "gradient_scale");
   step_ = good;
-  step_.flags = 2;
+  step_.flags = 4;
   expect_error(step(), TERRACE_ERROR_ARGUMENT, "flags");
   step_ = good;
   // Finite, but not in fp32.
