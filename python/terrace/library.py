@@ -88,6 +88,7 @@ DTYPES = {"float32": 1, "bfloat16": 2, "float16": 3}
 TIERS = {"auto": 0, "host": 1, "nvme": 2}
 DEVICES = {"cpu": 1, "cuda": 2}
 STEP_SKIP_MISSING = 1
+STEP_GRADIENTS_ARRIVE = 2
 
 LogCallback = ctypes.CFUNCTYPE(None, c_int32, c_char_p, c_void_p)
 
@@ -147,6 +148,8 @@ _FUNCTIONS = {
     "terrace_session_prepare": [c_void_p],
     "terrace_gradient_add": [c_void_p, c_int32, POINTER(Buffer)],
     "terrace_gradient_view": [c_void_p, c_int32, POINTER(Buffer)],
+    "terrace_gradient_complete": [c_void_p, c_int32],
+    "terrace_gradient_square_sum": [c_void_p, c_int32, POINTER(c_double)],
     "terrace_gradients_discard": [c_void_p],
     "terrace_step_begin": [c_void_p, POINTER(StepOptions)],
     "terrace_wait_parameter": [c_void_p, c_int32],

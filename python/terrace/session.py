@@ -9,6 +9,7 @@ import weakref
 from ctypes import byref, c_double, c_int32, c_int64, c_void_p
 
 from terrace import library as lib
+from terrace.wording import SESSION_PHRASES, Wording
 
 
 def buffer_of(address, element_count, dtype, device="cpu", device_index=0, stream=None):
@@ -52,9 +53,13 @@ def _destroy(library, handle):
 
 class Session:
     """Add groups and tensors, prepare(), and for each step gradients and a step. Used by one thread at a time,
-    except wait_parameter(). What is raised is of terrace.library."""
+    except wait_parameter(). What is raised is of terrace.library; `wording` says it in other words than those of
+    this class."""
 
-    def __init__(self, *, state="host", host_memory=None, nvme=(), threads=0, log=None):
+    def __init__(self, *, state="host", host_memory=None, nvme=(), threads=0, log=None,
+                 wording=Wording(SESSION_PHRASES)):
+        self._wording = wording
+        self._handle = None
         if state not in lib.TIERS:
             raise lib.ArgumentError(f"state={state!r}: give one of {', '.join(lib.TIERS)}")
         directories = directories_of(nvme)
@@ -66,11 +71,25 @@ class Session:
                                      state_tier=lib.TIERS[state], nvme=paths, nvme_count=len(directories),
                                      log=self._log)
         handle = c_void_p()
-        lib.call("terrace_session_create", byref(options), byref(handle))
+        self._call("terrace_session_create", byref(options), byref(handle))
         self._handle = handle
         self._groups = 0
         # At the end of the interpreter too: the session's files are removed there.
         self._finalizer = weakref.finalize(self, _destroy, lib.library(), handle)
+
+    def _call(self, name, *arguments):
+        try:
+            lib.call(name, *arguments)
+        except lib.TerraceError as error:
+            error.args = (self._wording(str(error)),)
+            raise
+
+    def _text_of(self, name):
+        try:
+            return lib.text_of(name, self._handle)
+        except lib.TerraceError as error:
+            error.args = (self._wording(str(error)),)
+            raise
 
     def close(self):
         """Waits for a step under way, and gives back memory and files."""
@@ -85,7 +104,7 @@ class Session:
         options = lib.GroupOptions(hyperparameter_count=len(hyperparameters), rule=rule.encode(),
                                    hyperparameters=values, weight_decay=weight_decay)
         group = c_int32()
-        lib.call("terrace_group_add", self._handle, byref(options), byref(group))
+        self._call("terrace_group_add", self._handle, byref(options), byref(group))
         self._groups += 1
         return group.value
 
@@ -95,84 +114,97 @@ class Session:
         sizes = (c_int64 * max(1, len(shape)))(*shape)
         options = lib.TensorOptions(name=name.encode(), parameter=buffer, shape=sizes, dimension_count=len(shape))
         tensor = c_int32()
-        lib.call("terrace_tensor_add", self._handle, group, byref(options), byref(tensor))
+        self._call("terrace_tensor_add", self._handle, group, byref(options), byref(tensor))
         return tensor.value
 
     def prepare(self):
-        lib.call("terrace_session_prepare", self._handle)
+        self._call("terrace_session_prepare", self._handle)
 
     def add_gradient(self, tensor, buffer):
         """Added in fp32, in the order of the calls; read before this returns."""
-        lib.call("terrace_gradient_add", self._handle, tensor, byref(buffer))
+        self._call("terrace_gradient_add", self._handle, tensor, byref(buffer))
 
     def gradient(self, tensor):
         """What was added since the last step, as a ctypes array of floats that is good until the next one begins;
         None where nothing was."""
         view = lib.Buffer()
-        lib.call("terrace_gradient_view", self._handle, tensor, byref(view))
+        self._call("terrace_gradient_view", self._handle, tensor, byref(view))
         return (ctypes.c_float * view.element_count).from_address(view.data) if view.data else None
 
-    def discard_gradients(self):
-        lib.call("terrace_gradients_discard", self._handle)
+    def complete_gradient(self, tensor):
+        """Nothing more is added to it in the step under way, which was begun with gradients_arrive=True."""
+        self._call("terrace_gradient_complete", self._handle, tensor)
 
-    def begin_step(self, learning_rates, *, max_grad_norm=0.0, gradient_scale=1.0, skip_missing=False):
+    def square_sum(self, tensor):
+        """The sum of squares of what was added since the last step."""
+        sum_of_squares = c_double()
+        self._call("terrace_gradient_square_sum", self._handle, tensor, byref(sum_of_squares))
+        return sum_of_squares.value
+
+    def discard_gradients(self):
+        self._call("terrace_gradients_discard", self._handle)
+
+    def begin_step(self, learning_rates, *, max_grad_norm=0.0, gradient_scale=1.0, skip_missing=False,
+                   gradients_arrive=False):
         """Starts a step, which runs on threads of the session. Until end_step() nothing may write a parameter, and
-        nothing may read one before wait_parameter() of it."""
+        nothing may read one before wait_parameter() of it. gradients_arrive: add_gradient() goes on, and each
+        tensor's update waits for its complete_gradient(), or for end_step()."""
+        flags = lib.STEP_SKIP_MISSING * skip_missing | lib.STEP_GRADIENTS_ARRIVE * gradients_arrive
         rates = (c_double * max(1, len(learning_rates)))(*learning_rates)
-        options = lib.StepOptions(flags=lib.STEP_SKIP_MISSING if skip_missing else 0, learning_rates=rates,
+        options = lib.StepOptions(flags=flags, learning_rates=rates,
                                   learning_rate_count=len(learning_rates), max_grad_norm=max_grad_norm,
                                   gradient_scale=gradient_scale)
-        lib.call("terrace_step_begin", self._handle, byref(options))
+        self._call("terrace_step_begin", self._handle, byref(options))
 
     def wait_parameter(self, tensor):
-        lib.call("terrace_wait_parameter", self._handle, tensor)
+        self._call("terrace_wait_parameter", self._handle, tensor)
 
     def wait_norm(self):
         """The norm over all gradients of the step that is under way, before clipping."""
         norm = c_double()
-        lib.call("terrace_wait_norm", self._handle, byref(norm))
+        self._call("terrace_wait_norm", self._handle, byref(norm))
         return norm.value
 
     def end_step(self):
         """Returns the step's lib.StepResult."""
         result = lib.StepResult()
-        lib.call("terrace_step_end", self._handle, byref(result))
+        self._call("terrace_step_end", self._handle, byref(result))
         return result
 
     def step_count(self):
         count = c_int64()
-        lib.call("terrace_step_count", self._handle, byref(count))
+        self._call("terrace_step_count", self._handle, byref(count))
         return count.value
 
     def adopt_parameter(self, tensor):
         """Takes what the caller has written into a parameter of 16 bits for its fp32 master."""
-        lib.call("terrace_parameter_adopt", self._handle, tensor)
+        self._call("terrace_parameter_adopt", self._handle, tensor)
 
     def read_state(self, tensor, field, out, first_element=0):
         """Fills `out`, an fp32 buffer, from "master" or what the rule keeps, such as "exp_avg"."""
-        lib.call("terrace_state_read", self._handle, tensor, field.encode(), first_element, byref(out))
+        self._call("terrace_state_read", self._handle, tensor, field.encode(), first_element, byref(out))
 
     def write_state(self, tensor, field, values, first_element=0):
         """Sets what read_state() reads; a new master changes the parameter too."""
-        lib.call("terrace_state_write", self._handle, tensor, field.encode(), first_element, byref(values))
+        self._call("terrace_state_write", self._handle, tensor, field.encode(), first_element, byref(values))
 
     def updates(self, tensor):
         """How often the tensor was updated."""
         count = c_int64()
-        lib.call("terrace_tensor_updates", self._handle, tensor, byref(count))
+        self._call("terrace_tensor_updates", self._handle, tensor, byref(count))
         return count.value
 
     def set_updates(self, tensor, count):
-        lib.call("terrace_tensor_set_updates", self._handle, tensor, count)
+        self._call("terrace_tensor_set_updates", self._handle, tensor, count)
 
     def save(self, directory):
-        lib.call("terrace_save", self._handle, os.fsencode(directory))
+        self._call("terrace_save", self._handle, os.fsencode(directory))
 
     def load(self, directory):
-        lib.call("terrace_load", self._handle, os.fsencode(directory))
+        self._call("terrace_load", self._handle, os.fsencode(directory))
 
     def ledger(self):
-        return json.loads(lib.text_of("terrace_ledger_json", self._handle))
+        return json.loads(self._text_of("terrace_ledger_json"))
 
     def metrics(self):
-        return json.loads(lib.text_of("terrace_metrics_json", self._handle))
+        return json.loads(self._text_of("terrace_metrics_json"))

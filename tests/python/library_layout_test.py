@@ -30,7 +30,8 @@ ENUMS = {**{f"TERRACE_TIER_{name.upper()}": value for name, value in library.TIE
          **{f"TERRACE_DEVICE_{name.upper()}": value for name, value in library.DEVICES.items()},
          "TERRACE_DTYPE_FP32": library.DTYPES["float32"], "TERRACE_DTYPE_BF16": library.DTYPES["bfloat16"],
          "TERRACE_DTYPE_FP16": library.DTYPES["float16"], "TERRACE_ABI_VERSION": library.ABI_VERSION,
-         "TERRACE_STEP_SKIP_MISSING": library.STEP_SKIP_MISSING}
+         "TERRACE_STEP_SKIP_MISSING": library.STEP_SKIP_MISSING,
+         "TERRACE_STEP_GRADIENTS_ARRIVE": library.STEP_GRADIENTS_ARRIVE}
 
 
 def main():

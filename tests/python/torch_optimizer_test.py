@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""terrace.torch's optimizers against torch's, and each form against the others: torch_optimizer_test.py PACKAGE_FOLDER
+"""terrace.torch's optimizers against torch's, their files, and mistakes: torch_optimizer_test.py PACKAGE_FOLDER
 
 Needs TERRACE_LIBRARY, the library of this build.
 """
@@ -20,122 +20,7 @@ import torch  # noqa: E402
 
 import terrace.torch as tt  # noqa: E402
 from terrace import library as lib  # noqa: E402
-
-torch.set_num_threads(1)
-STEPS = 50
-MICRO_BATCHES = 4
-WIDTH = 64
-
-
-def make_model(dtype=torch.float32):
-    torch.manual_seed(3)
-    return torch.nn.Sequential(torch.nn.Linear(WIDTH, 96), torch.nn.GELU(), torch.nn.LayerNorm(96),
-                               torch.nn.Linear(96, 32)).to(dtype)
-
-
-def groups_of(model):
-    matrices = [p for p in model.parameters() if p.dim() == 2]
-    others = [p for p in model.parameters() if p.dim() != 2]
-    return [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0, "lr": 5e-3}]
-
-
-class Training:
-    """50 steps of 4 micro-batches, two groups, a schedule, and clipping that bites in some steps."""
-
-    def __init__(self, make_optimizer, dtype=torch.float32):
-        self.model = make_model(dtype)
-        self.make_optimizer = make_optimizer
-        self.optimizer = make_optimizer(self.model)
-        self.dtype = dtype
-        self.norms = []
-
-    def run(self, until=STEPS, stop=None):
-        rates = [group["lr"] for group in self.optimizer.param_groups]
-        for step in range(until):
-            if step == stop:
-                self.restart()
-            for group, rate in zip(self.optimizer.param_groups, rates):
-                group["lr"] = rate / (1 + step / 20)
-            self.one_step(step)
-        getattr(self.optimizer, "finish_step", lambda: None)()
-        return [p.detach().clone() for p in self.model.parameters()]
-
-    def one_step(self, step):
-        random = torch.Generator().manual_seed(step)
-        for _ in range(MICRO_BATCHES):
-            x = torch.randn(8, WIDTH, generator=random).to(self.dtype)
-            y = (1 + step % 3) * torch.randn(8, 32, generator=random).to(self.dtype)
-            (((self.model(x) - y) ** 2).mean() / MICRO_BATCHES).backward()
-        if isinstance(self.optimizer, torch.optim.AdamW):
-            self.norms.append(float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)))
-        self.optimizer.step()
-        if not isinstance(self.optimizer, torch.optim.AdamW):
-            self.norms.append(self.optimizer.grad_norm)
-        self.optimizer.zero_grad()
-
-    def restart(self):
-        weights, state = copy.deepcopy(self.model.state_dict()), copy.deepcopy(self.optimizer.state_dict())
-        self.model = make_model(self.dtype)
-        self.model.load_state_dict(weights)
-        self.optimizer = self.make_optimizer(self.model)
-        self.optimizer.load_state_dict(state)
-
-
-def ours(**more):
-    return lambda model: tt.AdamW(groups_of(model), lr=1e-2, max_grad_norm=1.0,
-                                  model=model if more.get("updates") == "forward" else None, **more)
-
-
-class Forms(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.nvme = folder.name
-
-    def test_modules_that_read_their_children(self):
-        """Under the forward: attention reads its output's weights, and a layer's evaluation those of all within."""
-        def outputs(**form):
-            torch.manual_seed(4)
-            layer = torch.nn.TransformerEncoderLayer(256, 4, 1024, dropout=0, batch_first=True)
-            optimizer = tt.AdamW(layer.parameters(), lr=1e-2, state="nvme", nvme=self.nvme,
-                                 model=layer if form else None, **form)
-            x = torch.randn(2, 8, 256, generator=torch.Generator().manual_seed(1))
-            results = []
-            for _ in range(4):
-                layer.train()
-                (layer(x) ** 2).mean().backward()
-                optimizer.step()
-                layer.eval()
-                with torch.no_grad():
-                    results.append(layer(x))
-            return results
-
-        for a, b in zip(outputs(), outputs(updates="forward")):
-            self.assertTrue(torch.equal(a, b))
-
-    def check_forms(self, dtype, arithmetic):
-        first = Training(ours(arithmetic=arithmetic), dtype)
-        expected = first.run()
-        clipped = sum(norm > 1 for norm in first.norms)
-        self.assertTrue(0 < clipped < STEPS, f"{clipped} of {STEPS} steps are clipped")
-        drive = {"state": "nvme", "nvme": self.nvme}
-        forms = [{"threads": 1}, {"threads": 2}, drive, {"updates": "forward"}, {"updates": "forward", **drive}]
-        if dtype == torch.float32:  # .grad is added up in the parameter's type
-            forms.append({"take_gradients": False})
-        for form in forms:
-            for stop in (None, 17):
-                with self.subTest(form=form, stop=stop):
-                    got = Training(ours(arithmetic=arithmetic, **form), dtype).run(stop=stop)
-                    self.assertTrue(all(torch.equal(a, b) for a, b in zip(expected, got)))
-
-    def test_fp32_with_the_arithmetic_of_torch(self):
-        self.check_forms(torch.float32, "torch")
-
-    def test_fp32(self):
-        self.check_forms(torch.float32, "terrace")
-
-    def test_bf16(self):
-        self.check_forms(torch.bfloat16, "terrace")
+from torch_training import STEPS, WIDTH, Training, groups_of, make_model, ours  # noqa: E402
 
 
 class AgainstTorch(unittest.TestCase):

@@ -15,7 +15,8 @@ sys.path.insert(0, os.environ["TERRACE_TEST_PACKAGE"])
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 import torch  # noqa: E402
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments  # noqa: E402
+from transformers import (GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments,  # noqa: E402
+                          get_linear_schedule_with_warmup)
 
 import terrace.torch as tt  # noqa: E402
 from terrace import library as lib  # noqa: E402
@@ -50,11 +51,14 @@ class UnderTrainer(unittest.TestCase):
         arguments = TrainingArguments(
             output_dir=f"{self.folder}/{name}", per_device_train_batch_size=2, gradient_accumulation_steps=4,
             max_steps=steps, save_steps=4, logging_steps=1, report_to=[], use_cpu=True, seed=1, learning_rate=5e-3,
-            max_grad_norm=0.0, disable_tqdm=True)
+            max_grad_norm=0.0, weight_decay=SETTINGS["weight_decay"], disable_tqdm=True)
         settings = {**SETTINGS, **more}
         if own_optimizer:
-            optimizer = tt.AdamW(model.parameters(), **settings)
-            schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / 12))
+            decay = settings.pop("weight_decay")  # as the Trainer groups them
+            groups = [{"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": decay},
+                      {"params": [p for p in model.parameters() if p.dim() == 1], "weight_decay": 0.0}]
+            optimizer = tt.AdamW(groups, **settings)
+            schedule = get_linear_schedule_with_warmup(optimizer, 0, steps)
             return tt.attach(Trainer(model, arguments, train_dataset=Texts(), optimizers=(optimizer, schedule)))
         return tt.attach(Trainer(model, arguments, train_dataset=Texts(),
                                  optimizer_cls_and_kwargs=(tt.AdamW, settings)))
@@ -71,12 +75,38 @@ class UnderTrainer(unittest.TestCase):
         self.assertTrue(all(norm > 0.5 for norm in norms), norms)
         expected = self.weights(first)
 
+        self.assertTrue(all(torch.equal(a, b) for a, b in zip(
+            expected, self.trained("early", own_optimizer=True), strict=True)))
         drive = self.trainer("drive", state="nvme", nvme=self.folder)
         drive.train()
         again = self.trainer("first")
         again.train(resume_from_checkpoint=f"{self.folder}/first/checkpoint-8")
         for trainer in (drive, again):
             self.assertTrue(all(torch.equal(a, b) for a, b in zip(expected, self.weights(trainer), strict=True)))
+
+    def trained(self, name, **more):
+        trainer = self.trainer(name, **more)
+        trainer.train()
+        return self.weights(trainer)
+
+    def test_updates_under_the_backward(self):
+        """Windows of 4 micro-batches, but 3 at the end of an epoch of 11; and a resume within one."""
+        def trained(name, resume=None, **more):
+            trainer = self.trainer(name, max_grad_norm=0, **more)
+            trainer.train_dataset = torch.utils.data.Subset(Texts(), range(22))
+            trainer.train(resume_from_checkpoint=resume)
+            return trainer
+
+        expected = trained("step")
+        for own in (False, True):
+            got = trained(f"backward{own}", updates="backward", own_optimizer=own)
+            again = trained(f"backward{own}", updates="backward", own_optimizer=own,
+                            resume=f"{self.folder}/backward{own}/checkpoint-4")
+            for trainer in (got, again):
+                self.assertTrue(all(torch.equal(a, b)
+                                    for a, b in zip(self.weights(expected), self.weights(trainer), strict=True)))
+        norms = [row["grad_norm"] for row in expected.state.log_history if "loss" in row]
+        self.assertEqual(norms, [row["grad_norm"] for row in got.state.log_history if "loss" in row])
 
     def test_an_optimizer_that_is_made_before(self):
         trainer = self.trainer("own", own_optimizer=True)

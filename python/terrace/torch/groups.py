@@ -3,6 +3,8 @@
 from terrace import library as lib
 from terrace.session import Session
 from terrace.torch.gradients import has_several_ranks, tensor_buffer
+from terrace.torch.shards import check_placements, is_shared, local_of
+from terrace.torch.wording import reworded
 
 
 class SessionGroups:
@@ -27,6 +29,32 @@ class SessionGroups:
         values = {name: float(value) for name, value in self.hyperparameters_of(group).items()}
         return values, float(group["weight_decay"])
 
+    def _make_session(self):
+        return Session(**self._session_options, wording=reworded)
+
+    def _check_group(self, group):
+        """Refuses settings that no session takes, and parameters that cannot be updated as was asked for."""
+        session = self._make_session()
+        try:
+            session.add_group(self.rule, *self._settings_of(group))
+        finally:
+            session.close()
+        for parameter in group["params"]:
+            check_placements(parameter, self._name_of(parameter))
+            if is_shared(parameter) and self._updates != "step":
+                raise lib.UnsupportedError(f"{self._name_of(parameter)} is a DTensor, which others gather for a forward "
+                                           f"and not by its module: updates={self._updates!r} is for whole parameters, "
+                                           "give updates='step'")
+
+    def _has_shared_parameters(self):
+        return any(is_shared(parameter) for group in self.param_groups for parameter in group["params"])
+
+    def _has_nothing_here(self):
+        """Whether other ranks have all elements of all parameters."""
+        return self._has_shared_parameters() and not any(
+            local_of(parameter).numel() for group in self.param_groups for parameter in group["params"]
+            if parameter.requires_grad)
+
     def _ready_session(self):
         """The session, made of the groups as they are at the first call."""
         if self._session is None:
@@ -34,7 +62,7 @@ class SessionGroups:
                 raise lib.OrderError("the optimizer was made before torch.distributed had several ranks, so it would "
                                      "take gradients before they are reduced: make it after init_process_group(), or "
                                      "give take_gradients=False")
-            session = Session(**self._session_options)
+            session = self._make_session()
             try:
                 self._register(session)
                 session.prepare()
@@ -56,13 +84,14 @@ class SessionGroups:
                 if not parameter.requires_grad:
                     continue
                 name = self._name_of(parameter)
-                if parameter.numel() == 0:
+                local = local_of(parameter)
+                if local.numel() == 0:
                     continue
-                if not parameter.data.is_contiguous():
+                if not local.is_contiguous():
                     raise lib.UnsupportedError(f"{name} is not contiguous: use its .contiguous() as the parameter")
                 self._tensors[id(parameter)] = session.add_tensor(
-                    number, name, tensor_buffer(parameter.data, lambda name=name: name), tuple(parameter.shape))
-                self._addresses[id(parameter)] = parameter.data_ptr()
+                    number, name, tensor_buffer(local, lambda name=name: name), tuple(local.shape))
+                self._addresses[id(parameter)] = local.data_ptr()
 
     def _check_unchanged(self):
         for group, settings in zip(self.param_groups, self._settings):
@@ -71,6 +100,7 @@ class SessionGroups:
                                      f"{self._settings_of(group)}: only lr may change (a scheduler that changes "
                                      "betas takes cycle_momentum=False)")
             for parameter in group["params"]:
-                if self._addresses.get(id(parameter), parameter.data_ptr()) != parameter.data_ptr():
+                known = self._addresses.get(id(parameter))
+                if known is not None and known != local_of(parameter).data_ptr():
                     raise lib.OrderError(f"{self._name_of(parameter)} has moved in memory since the first step: make "
                                          "the optimizer after what moves it, such as model.to()")

@@ -4,11 +4,14 @@ import math
 import os
 
 import torch
+from torch.autograd.graph import increment_version
 
 from terrace import library as lib
-from terrace.session import Session, directories_of
+from terrace.session import directories_of
+from terrace.torch.backward import BackwardUpdates
 from terrace.torch.gradients import give_gradients_to, has_several_ranks, tensor_buffer
 from terrace.torch.groups import SessionGroups
+from terrace.torch.shards import coefficient_of, local_gradient, local_of, square_sums_of_all
 from terrace.torch.state import SavedState
 from terrace.torch.waiting import ParameterWaits
 
@@ -23,7 +26,9 @@ class TieredOptimizer(SessionGroups, SavedState, torch.optim.Optimizer):
     nvme            directory on a drive, or several, for state that lives there
     updates         "step": step() returns when all parameters are updated. "forward": step() returns at once,
                     and the next forward of each module of `model` waits for that module's parameters. Who
-                    reads a parameter outside its module's forward calls finish_step() first
+                    reads a parameter outside its module's forward calls finish_step() first. "backward": the
+                    last backward before step() updates each parameter when its gradient is complete, and step()
+                    waits for the rest; without clipping only, and see set_is_last_backward()
     model           the torch.nn.Module whose parameters these are; names them, too
     take_gradients  True: each gradient is added up in fp32 as soon as backward has it, and .grad is None again.
                     False: gradients stay in .grad until step(), as what works on them needs (DDP, GradScaler,
@@ -39,8 +44,8 @@ class TieredOptimizer(SessionGroups, SavedState, torch.optim.Optimizer):
 
     def __init__(self, params, defaults, *, max_grad_norm=0.0, state="host", host_memory=None, nvme=(),
                  updates="step", model=None, take_gradients=None, threads=0):
-        if updates not in ("step", "forward"):
-            raise lib.ArgumentError(f"updates={updates!r}: give 'step' or 'forward'")
+        if updates not in ("step", "forward", "backward"):
+            raise lib.ArgumentError(f"updates={updates!r}: give 'step', 'forward' or 'backward'")
         if updates == "forward" and model is None:
             raise lib.ArgumentError("updates='forward' needs model=, whose forward waits for its parameters")
         self.max_grad_norm = float(max_grad_norm or 0.0)
@@ -48,10 +53,12 @@ class TieredOptimizer(SessionGroups, SavedState, torch.optim.Optimizer):
             raise lib.ArgumentError(f"max_grad_norm={max_grad_norm}: give more than 0, or 0 for no clipping")
         self._must_be_alone = take_gradients is None  # asked for by nobody, and wrong with several ranks
         self._takes_gradients = not has_several_ranks() if take_gradients is None else take_gradients
+        self._updates = updates
         self._updates_under_forward = updates == "forward"
+        self._under_backward = self._backward_updates() if updates == "backward" else None
         self._names = {} if model is None else {id(p): name for name, p in model.named_parameters()}
         self._session_options = {"state": state, "host_memory": host_memory, "nvme": nvme, "threads": threads}
-        Session(**self._session_options).close()  # says at once what cannot be
+        self._make_session().close()  # says at once what cannot be
         for directory in directories_of(nvme):
             if not os.path.isdir(directory):
                 raise lib.ArgumentError(f"nvme: {os.fsdecode(directory)} is not a directory")
@@ -61,6 +68,8 @@ class TieredOptimizer(SessionGroups, SavedState, torch.optim.Optimizer):
         self._settings = []      # of each group, as the session has them
         self._has_gradients = False
         self._is_stepping = False
+        self._empty_updates = {}  # id of a parameter of which other ranks have all: how often it was updated
+        self._empty_gradients = set()
         self._grad_norm = None
         self._known_norm = None
         self._own_settings = tuple(defaults)
@@ -76,15 +85,54 @@ class TieredOptimizer(SessionGroups, SavedState, torch.optim.Optimizer):
             raise lib.OrderError("a group cannot be added after the first backward: make a new optimizer, and load "
                                  "the state of this one with the groups that it has")
         super().add_param_group(param_group)
+        try:
+            self._check_group(self.param_groups[-1])
+        except lib.TerraceError:
+            self.param_groups.pop()
+            raise
         if self._takes_gradients:
             give_gradients_to([p for p in self.param_groups[-1]["params"] if p.requires_grad], self)
+
+    def _backward_updates(self):
+        if self.max_grad_norm:
+            raise lib.ArgumentError(f"updates='backward' begins before the norm is known, and max_grad_norm="
+                                    f"{self.max_grad_norm} needs it: give updates='forward', or max_grad_norm=0")
+        if not self._takes_gradients:
+            raise lib.ArgumentError("updates='backward' updates with gradients as the backward has them, and with "
+                                    "take_gradients=False, or with several ranks, something else works on them first: "
+                                    "give updates='forward'")
+
+        def session_of():
+            return self._session
+
+        def rates_of():
+            self._check_unchanged()
+            return self._rates()
+
+        return BackwardUpdates(session_of, rates_of)
+
+    def set_is_last_backward(self, last):
+        """With updates="backward": whether the backwards from now on are the last before step(), so that a gradient
+        is complete when it comes; or a function that says so when it is called. Where nobody says it, gradients are
+        counted: each step has as many backwards as the first one."""
+        if self._under_backward is not None:
+            self._under_backward.set_is_last(last)
+
+    def _rates(self):
+        return [float(group["lr"]) for group in self.param_groups]
 
     def _take(self, parameter):
         """Adds a parameter's gradient to what the session has of it, and takes it away."""
         gradient, parameter.grad = parameter.grad, None
-        if gradient is None or parameter.numel() == 0:
+        if gradient is None:
+            return
+        gradient = local_gradient(parameter, gradient)
+        if gradient.numel() == 0:
+            self._empty_gradients.add(id(parameter))
             return
         self.finish_step()
+        if self._under_backward is not None:
+            self._under_backward.check()
         session = self._session or self._ready_session()
         number = self._tensors.get(id(parameter))
         if number is None:
@@ -94,8 +142,12 @@ class TieredOptimizer(SessionGroups, SavedState, torch.optim.Optimizer):
             raise lib.UnsupportedError(f"the gradient of {self._name_of(parameter)} is sparse: use "
                                        "sparse=False in its embedding")
         dense = gradient.contiguous()
-        session.add_gradient(number, tensor_buffer(dense, lambda: f"the gradient of {self._name_of(parameter)}"))
+        buffer = tensor_buffer(dense, lambda: f"the gradient of {self._name_of(parameter)}")
         self._has_gradients = True
+        if self._under_backward is None:
+            session.add_gradient(number, buffer)
+        else:
+            self._under_backward.add(number, buffer, parameter)
 
     # ---- a step ------------------------------------------------------------------------------------------
 
@@ -112,16 +164,66 @@ class TieredOptimizer(SessionGroups, SavedState, torch.optim.Optimizer):
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     self._take(parameter)
-        if not self._has_gradients:
-            return loss
-        self._check_unchanged()
-        rates = [float(group["lr"]) for group in self.param_groups]
-        clipping, self._known_norm = self._clipping()
-        self._session.begin_step(rates, skip_missing=True, **clipping)
-        self._is_stepping = True
-        if not self._updates_under_forward:
-            self.finish_step()
+        if self._has_shared_parameters():
+            self._step_with_ranks()
+        elif self._has_gradients:
+            self._begin_step()
+            if not self._updates_under_forward:
+                self.finish_step()
         return loss
+
+    def _begin_step(self):
+        if self._under_backward is not None:
+            self._under_backward.check()
+            if self._end_backward():
+                return
+        self._check_unchanged()
+        clipping, self._known_norm = self._clipping()
+        self._session.begin_step(self._rates(), skip_missing=True, **clipping)
+        self._is_stepping = True
+        increment_version([p for group in self.param_groups for p in group["params"] if id(p) in self._tensors])
+
+    def _end_backward(self):
+        """Returns whether the step has begun under the backward."""
+        self._is_stepping = self._under_backward.has_begun
+        self._known_norm = None
+        try:
+            return self._under_backward.end()
+        except lib.OrderError:
+            self.finish_step()
+            raise
+
+    def _step_with_ranks(self):
+        """A step where each rank has a part: all take part in the norm, also who has no element."""
+        if self._has_gradients:
+            self._check_unchanged()
+        parameters, sums, seen = [], [], set()
+        for parameter in (p for group in self.param_groups for p in group["params"] if p.requires_grad):
+            number = self._tensors.get(id(parameter))
+            parameters.append(parameter)
+            sums.append(0.0 if number is None or number in seen else self._session.square_sum(number))
+            seen.add(number)
+        sums = square_sums_of_all(parameters, sums)
+        norm = math.sqrt(sum(sums))
+        if not math.isfinite(norm):
+            self._forget_gradients()
+            which = next(p for p, value in zip(parameters, sums) if not math.isfinite(value))
+            raise lib.NotFiniteError(f"the gradient of {self._name_of(which)} is not finite: nothing was updated, on no "
+                                     "rank; go on with the next batch, or lower the learning rate or the loss scale")
+        try:
+            scale = coefficient_of(norm, self.max_grad_norm)
+        except lib.NotFiniteError:
+            self._forget_gradients()
+            raise
+        if self._has_gradients:
+            self._session.begin_step(self._rates(), skip_missing=True, gradient_scale=scale)
+            self._is_stepping, self._known_norm = True, norm
+            self.finish_step()
+        for parameter in self._empty_gradients:
+            self._empty_updates[parameter] = self._empty_updates.get(parameter, 0) + 1
+        self._empty_gradients.clear()
+        self._grad_norm = norm
+        self._mark_state()
 
     def _clipping(self):
         """How the session clips; and the norm, where it is known before the step."""
@@ -141,13 +243,18 @@ class TieredOptimizer(SessionGroups, SavedState, torch.optim.Optimizer):
         self._is_stepping = False
         try:
             norm = self._session.end_step().gradient_norm
-        except lib.ParameterChangedError as error:  # the gradients are kept
-            raise lib.ParameterChangedError(f"{error}; here: optimizer.adopt([parameter])") from None
+        except lib.ParameterChangedError:  # the gradients are kept
+            raise
         except lib.TerraceError:
             self._has_gradients = False
             raise
         self._has_gradients = False
         self._grad_norm = norm if self._known_norm is None else self._known_norm
+        self._mark_state()
+
+    def _mark_state(self):
+        """torch.distributed.checkpoint makes a step of its own where an optimizer has no state."""
+        self.state.setdefault(self.param_groups[0]["params"][0], {})
 
     def wait_for(self, parameters):
         """Waits until these parameters are updated."""
@@ -178,9 +285,12 @@ class TieredOptimizer(SessionGroups, SavedState, torch.optim.Optimizer):
         self._forget_gradients()
 
     def _forget_gradients(self):
+        self._empty_gradients.clear()
         if self._has_gradients and not self._is_stepping:
             self._session.discard_gradients()
             self._has_gradients = False
+            if self._under_backward is not None:
+                self._under_backward.forget()
 
     def adopt(self, parameters):
         """Takes what was written into parameters of 16 bits for their fp32 masters, as a step asks for that finds
@@ -194,12 +304,12 @@ class TieredOptimizer(SessionGroups, SavedState, torch.optim.Optimizer):
 
     def ledger(self):
         """What of host memory and drives is used for what, and the budgets."""
-        return self._ready_session().ledger()
+        return {} if self._has_nothing_here() else self._ready_session().ledger()
 
     def metrics(self):
         """Times and bytes moved, of the steps so far."""
         self.finish_step()
-        return self._ready_session().metrics()
+        return {} if self._has_nothing_here() else self._ready_session().metrics()
 
     def __getstate__(self):
         raise lib.UnsupportedError("an optimizer of terrace.torch has memory and files of its own, and cannot be copied "

@@ -8,6 +8,8 @@ import torch
 from terrace import library as lib
 from terrace.session import directories_of
 from terrace.torch.gradients import tensor_buffer
+from terrace.torch.shards import (check_saved_by_as_many, folder_of_rank, is_shared, largest_of_all, local_of,
+                                  shared_like)
 
 
 class SavedState:
@@ -20,7 +22,10 @@ class SavedState:
         try:
             return super().state_dict()
         finally:
+            marked = bool(self.state)
             self.state.clear()
+            if marked:
+                self._mark_state()
 
     def load_state_dict(self, state_dict):
         """Takes a state_dict() of this class, or of torch.optim's of the same rule."""
@@ -30,13 +35,17 @@ class SavedState:
         numbers = [number for group in state_dict["param_groups"] for number in group["params"]]
         # torch would round the state to the parameters' type, and have all of it in memory.
         super().load_state_dict({**state_dict, "state": {}})
+        if self._under_backward is not None:
+            self._under_backward.restart()
         if not saved and self._session is None:
             return
-        self._ready_session()
+        if not self._has_nothing_here():
+            self._ready_session()
         self._forget_gradients()
         parameters = [parameter for group in self.param_groups for parameter in group["params"]]
         for number, parameter in zip(numbers, parameters):
             self._write_state(parameter, saved.get(number, {}))
+        self._mark_state()
 
     def _check_loadable(self, state_dict):
         """Refuses a state before anything of it is taken."""
@@ -54,6 +63,10 @@ class SavedState:
                     raise lib.StateMismatchError(f"the state of {self._name_of(parameter)} has no {lacking[0]}: it is "
                                                  "of another optimizer")
                 for name in self.fields + ("master",):
+                    if name in fields and is_shared(fields[name]) != is_shared(parameter):
+                        raise lib.StateMismatchError(f"{name} of {self._name_of(parameter)} is not sharded as the "
+                                                     "parameter is: load it by torch.distributed.checkpoint."
+                                                     "state_dict.set_optimizer_state_dict()")
                     if name in fields and fields[name].shape != parameter.shape:
                         raise lib.StateMismatchError(f"{name} of {self._name_of(parameter)} is of shape "
                                                      f"{tuple(fields[name].shape)}, not {tuple(parameter.shape)}")
@@ -74,24 +87,43 @@ class SavedState:
         state is."""
         self.finish_step()
         self._check_unchanged()
-        self._ready_session().save(directory)
+        if self._has_shared_parameters():
+            os.makedirs(directory, exist_ok=True)
+            directory = folder_of_rank(directory)
+        if not self._has_nothing_here():
+            self._ready_session().save(directory)
 
     def load(self, directory):
         """Takes what save() wrote, and writes the parameters from it."""
         self.finish_step()
         self._check_unchanged()
-        self._ready_session().load(directory)
+        if self._under_backward is not None:
+            self._under_backward.restart()
+        if not self._has_shared_parameters():
+            self._ready_session().load(directory)
+        else:
+            self._load_part(directory)
         self._has_gradients = False
+        self._mark_state()
+
+    def _load_part(self, directory):
+        check_saved_by_as_many(directory)
+        steps = 0
+        if not self._has_nothing_here():
+            self._ready_session().load(folder_of_rank(directory))
+            steps = self._session.step_count()
+        steps = largest_of_all(steps)
+        self._empty_updates = {id(parameter): steps for group in self.param_groups for parameter in group["params"]
+                               if steps and parameter.requires_grad and local_of(parameter).numel() == 0}
 
     def _fill_state(self):
         self.finish_step()
-        if self._session is None:
-            return
+        self.state.clear()
         self._check_unchanged()
         for group in self.param_groups:
             for parameter in group["params"]:
                 number = self._tensors.get(id(parameter))
-                updates = 0 if number is None else self._session.updates(number)
+                updates = self._empty_updates.get(id(parameter), 0) if number is None else self._session.updates(number)
                 if updates > 0:
                     self.state[parameter] = self._read_state(parameter, number, updates)
 
@@ -99,21 +131,25 @@ class SavedState:
         fields = {"step": torch.tensor(float(updates))}
         names = self.fields + (() if parameter.dtype == torch.float32 else ("master",))
         for name in names:
-            out = _mapped(parameter.shape, self._first_drive())
-            self._session.read_state(number, name, tensor_buffer(out, lambda name=name: name))
-            fields[name] = out
+            out = _mapped(local_of(parameter).shape, self._first_drive())
+            if number is not None:
+                self._session.read_state(number, name, tensor_buffer(out, lambda name=name: name))
+            fields[name] = shared_like(parameter, out)
         return fields
 
     def _write_state(self, parameter, fields):
         number = self._tensors.get(id(parameter))
         if number is None:
+            if is_shared(parameter) and parameter.requires_grad:
+                self._empty_updates[id(parameter)] = int(fields.get("step", 0))
+                return
             if fields and parameter.numel():
                 raise lib.StateMismatchError(f"the state has {self._name_of(parameter)}, which is frozen here")
             return
         kept = [name for name in self.fields if fields.get(name) is not None]
         for name in self.fields + ("master",) * ("master" in fields):
-            values = fields[name].detach().to("cpu", torch.float32).contiguous() if name in fields \
-                else torch.zeros(parameter.shape)
+            values = local_of(fields[name]).to("cpu", torch.float32).contiguous() if name in fields \
+                else torch.zeros(local_of(parameter).shape)
             self._session.write_state(number, name, tensor_buffer(values, lambda name=name: name))
         if parameter.dtype != torch.float32 and "master" not in fields:
             self._session.adopt_parameter(number)

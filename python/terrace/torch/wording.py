@@ -1,0 +1,44 @@
+"""What the library's errors say to those who have an optimizer of terrace.torch."""
+
+from terrace.wording import SESSION_PHRASES, Wording
+
+_RULES = {
+    "adamw": {"adam_beta1": "betas[0]", "adam_beta2": "betas[1]", "adam_epsilon": "eps"},
+    "torch_adamw": {"adam_beta1": "betas[0]", "adam_beta2": "betas[1]", "adam_epsilon": "eps"},
+    "lion": {"lion_beta1": "betas[0]", "lion_beta2": "betas[1]"},
+    "sgd": {"sgd_momentum": "momentum"},
+}
+_CLASSES = {"adamw": "AdamW", "torch_adamw": "AdamW", "lion": "Lion", "sgd": "SGD"}
+
+OPTIMIZER_PHRASES = {
+    **SESSION_PHRASES,
+    **{f"{key} of {rule} is": f"{name} of {_CLASSES[rule]} is"
+       for rule, keys in _RULES.items() for key, name in keys.items()},
+    "the weight decay is": "weight_decay is",
+    "a learning rate is": "lr of a group is",
+    "the session has no tensor to train; add one by terrace_tensor_add()":
+        "no parameter of the optimizer requires a gradient; give it one that does",
+    "the session has failed before": "an earlier step has failed halfway",
+    "the session does not fit": "the optimizer's state does not fit",
+    "load a saved state by terrace_load(), or destroy it":
+        "load a saved state by optimizer.load(), or make another optimizer and load_state_dict()",
+    "go on from saved state, by terrace_load()": "go on from saved state, by optimizer.load()",
+    "end it by terrace_step_end() first": "call optimizer.step() first",
+    "call terrace_parameter_adopt()": "call optimizer.adopt([parameter])",
+    "look at gradient_scale and max_grad_norm": "look at max_grad_norm",
+    "add gradients by terrace_gradient_add()": "call backward() first",
+    "call terrace_gradient_complete() when all of it is added":
+        "call optimizer.set_is_last_backward(False) before the backward of every micro-batch but the last; a model "
+        "whose backward gives a gradient in parts, as reentrant checkpointing does, takes updates='forward'",
+    "terrace_session_prepare()": "the first backward",
+    "terrace_load()": "optimizer.load()",
+    "terrace_save()": "optimizer.save()",
+    "terrace_step_end()": "optimizer.finish_step()",
+    "terrace_step()": "optimizer.step()",
+    "terrace_step_begin()": "optimizer.step()",
+    "terrace_wait_parameter()": "optimizer.finish_step()",
+    "terrace_gradients_discard()": "optimizer.zero_grad()",
+    "terrace_parameter_adopt()": "optimizer.adopt()",
+}
+
+reworded = Wording(OPTIMIZER_PHRASES)
