@@ -282,10 +282,10 @@ def run_rank(rank, port, folder, task, answers):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(RANKS))
     torch.distributed.init_process_group("gloo")
     try:
-        answers.put((rank, globals()[task](folder)))
-    except BaseException as error:
-        answers.put((rank, traceback.format_exc()))
-        raise error
+        answers.put((rank, globals()[task](folder), None))
+    except BaseException:
+        answers.put((rank, None, traceback.format_exc()))
+        raise
     finally:
         torch.distributed.destroy_process_group()
 
@@ -304,14 +304,15 @@ class UnderRanks(unittest.TestCase):
             for process in ranks:
                 process.start()
             try:
-                found = dict(answers.get(timeout=240) for _ in ranks)
+                found = {}
+                for _ in ranks:
+                    rank, found[rank], failure = answers.get(timeout=240)
+                    self.assertIsNone(failure, failure)
                 for process in ranks:
                     process.join(60)
             finally:
                 for process in ranks:
                     process.kill()
-        for rank, result in found.items():
-            self.assertNotIsInstance(result, str if "Traceback" in str(result) else type(None), result)
         return [found[rank] for rank in range(RANKS)]
 
     def test_bits_without_clipping(self):
